@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "membound/tensor_view.hpp"
+
+#if defined(__CUDACC__)
+#define MEMBOUND_HOST_DEVICE __host__ __device__
+#else
+#define MEMBOUND_HOST_DEVICE
+#endif
+
+namespace membound {
+
+// Leading axes that are left after neighbours with one common stride have been merged. Eight cannot
+// be reached by slicing and transposing arrays of everyday rank.
+inline constexpr int kMaxRowRank = 8;
+
+// Where row r starts: the leading axes of a view in C order, strides in elements.
+struct RowLayout {
+  std::int32_t rank = 0;  // 0: one row. 1: row r starts at r * strides[0].
+  std::int64_t shape[kMaxRowRank];
+  std::int64_t strides[kMaxRowRank];
+
+  MEMBOUND_HOST_DEVICE std::int64_t offset(std::int64_t row) const {
+    if (rank <= 1) return rank == 0 ? 0 : row * strides[0];
+    std::int64_t at = 0;
+    for (int axis = rank - 1; axis > 0; --axis) {
+      const std::int64_t outer = row / shape[axis];
+      at += (row - outer * shape[axis]) * strides[axis];
+      row = outer;
+    }
+    return at + row * strides[0];
+  }
+};
+
+// The first `axes` axes of a view, merged where neighbours share one stride. op and argument name
+// the caller's array when more than kMaxRowRank axes stay.
+RowLayout row_layout(const ConstTensorView& view, int axes, const char* op, const char* argument);
+
+// The bytes that a view spans: [first, last) around data, negative strides included.
+struct ByteSpan {
+  const char* first;
+  const char* last;
+};
+ByteSpan byte_span(const ConstTensorView& view);
+
+// No two elements share an address (zero strides and self-crossing layouts do).
+bool is_injective(const ConstTensorView& view);
+
+// Same pointer, dtype, shape and strides: the exact alias that in-place ops take.
+bool is_same_array(const ConstTensorView& a, const ConstTensorView& b);
+
+// Some byte belongs to both. Exact for row-strided matrices (two column slices of one buffer do
+// not overlap), conservative for what lies beyond.
+bool may_overlap(const ConstTensorView& a, const ConstTensorView& b);
+
+}  // namespace membound

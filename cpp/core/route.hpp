@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "membound/device.hpp"
+#include "membound/error.hpp"
+
+namespace membound {
+
+// Makes a GPU current for a scope and puts the caller's back. Sets nothing when it is current
+// already; the destructor cannot throw.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(Device device);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int previous_ = -1;  // -1: nothing to restore
+};
+
+// Throws the CudaError that says why this build or machine has no such GPU.
+[[noreturn]] void throw_cuda_unavailable(const char* op);
+
+// The only choice between the back ends. Each op passes its two launchers.
+template <class Cpu, class Cuda>
+void route(Device device, [[maybe_unused]] const char* op, Cpu&& cpu, [[maybe_unused]] Cuda&& cuda) {
+  if (!device.is_cuda()) {
+    cpu();
+    return;
+  }
+#if MEMBOUND_WITH_CUDA
+  DeviceGuard guard(device);
+  cuda();
+#else
+  throw_cuda_unavailable(op);
+#endif
+}
+
+}  // namespace membound

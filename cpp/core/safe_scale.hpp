@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "core/layout.hpp"
+
+namespace membound {
+
+// Sums of squares that leave the comfortable range are redone on values scaled by a power of two,
+// so that rows of 1e20 or 1e-25 in float32 come out right (the plain sum gives 0 or inf).
+
+// Limits between which a plain sum of squares is trusted. With eps far above what underflow could
+// lose, a small sum needs no second look: zero rows then cost nothing extra.
+template <class Accumulate>
+struct SafeRange {
+  Accumulate low;
+  Accumulate high;
+};
+
+inline SafeRange<float> safe_range(double eps, float) {
+  return {eps >= 1e-20 ? 0.0f : 1e-28f, 1e37f};
+}
+inline SafeRange<double> safe_range(double eps, double) {
+  return {eps >= 1e-200 ? 0.0 : 1e-270, 1e300};
+}
+
+// The power of two that brings `largest` (or sqrt(eps), if above it) near 2^40. Squares then sum
+// without overflow up to 2^45 columns, and what underflows is below the smallest result. The
+// limits keep the scale itself, and its square in double, representable.
+MEMBOUND_HOST_DEVICE inline int safe_exponent(double largest, double eps, int limit) {
+  const double reference = fmax(largest, sqrt(eps));
+  if (!(reference > 0.0) || isinf(reference)) return 0;
+  const int exponent = 40 - ilogb(reference);
+  return exponent > limit ? limit : (exponent < -limit ? -limit : exponent);
+}
+inline constexpr int kSafeExponentLimitFloat = 100;
+inline constexpr int kSafeExponentLimitDouble = 1000;
+
+}  // namespace membound

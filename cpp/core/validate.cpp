@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "core/validate.hpp"
+
+#include <cmath>
+#include <cstdint>
+
+#include "core/layout.hpp"
+
+namespace membound {
+
+std::string shape_text(const ConstTensorView& view) {
+  std::string text = "(";
+  for (int axis = 0; axis < view.rank; ++axis) {
+    text += (axis ? ", " : "") + std::to_string(view.shape[axis]);
+  }
+  return text + (view.rank == 1 ? ",)" : ")");
+}
+
+void check_floating(const ConstTensorView& view, const char* op, const char* argument) {
+  MEMBOUND_CHECK(is_floating(view.dtype), TypeMismatch, op, "argument '", argument,
+                 "' must be float16, bfloat16, float32 or float64, got ", dtype_name(view.dtype));
+  // GPUs fault on a split element and kill the context; the CPU build assumes whole elements too.
+  MEMBOUND_CHECK(reinterpret_cast<std::uintptr_t>(view.data) % dtype_size(view.dtype) == 0,
+                 InvalidArgument, op, "argument '", argument, "' must start at a multiple of its ",
+                 dtype_size(view.dtype), "-byte element size, got an unaligned pointer");
+}
+
+void check_rows(const ConstTensorView& view, const char* op, const char* argument) {
+  MEMBOUND_CHECK(view.rank >= 1 && view.rank <= kMaxRank, InvalidArgument, op, "argument '", argument,
+                 "' must have 1 to ", kMaxRank, " axes, got ", view.rank);
+  MEMBOUND_CHECK(view.shape[view.rank - 1] >= 1, InvalidArgument, op, "argument '", argument,
+                 "' must have at least 1 element along its last axis, got shape ", shape_text(view));
+}
+
+void check_same_device(const ConstTensorView& view, const ConstTensorView& reference, const char* op,
+                       const char* argument, const char* reference_name) {
+  MEMBOUND_CHECK(view.device == reference.device, InvalidArgument, op, "argument '", argument,
+                 "' must be on ", device_name(reference.device), " like '", reference_name, "', got ",
+                 device_name(view.device));
+}
+
+void check_dtype(const ConstTensorView& view, DType expected, const char* op, const char* argument) {
+  MEMBOUND_CHECK(view.dtype == expected, TypeMismatch, op, "argument '", argument, "' must be ",
+                 dtype_name(expected), ", got ", dtype_name(view.dtype));
+}
+
+void check_leading_shape(const ConstTensorView& view, const ConstTensorView& reference, int axes,
+                         const char* op, const char* argument) {
+  bool same = view.rank == axes;
+  for (int axis = 0; same && axis < axes; ++axis) same = view.shape[axis] == reference.shape[axis];
+  if (same) [[likely]] return;
+  ConstTensorView expected = reference;
+  expected.rank = axes;
+  fail<InvalidArgument>(op, "argument '", argument, "' must have shape ", shape_text(expected),
+                        ", got ", shape_text(view));
+}
+
+void check_writable(const ConstTensorView& view, const char* op, const char* argument) {
+  MEMBOUND_CHECK(is_injective(view), InvalidArgument, op, "argument '", argument,
+                 "' must not have elements that share memory (a broadcast or self-crossing view)");
+}
+
+void check_overlap(const ConstTensorView& written, const char* written_name,
+                   const ConstTensorView& other, const char* other_name, const char* op,
+                   bool in_place) {
+  if (!may_overlap(written, other)) [[likely]] return;
+  if (in_place && is_same_array(written, other)) return;
+  fail<InvalidArgument>(op, "argument '", written_name, "' must not overlap '", other_name, "'",
+                        in_place ? " in part (the very same array is fine: in place)" : "");
+}
+
+void check_eps(double eps, const char* op) {
+  MEMBOUND_CHECK(std::isfinite(eps) && eps >= 0.0, InvalidArgument, op,
+                 "argument 'eps' must be finite and not negative, got ", eps);
+}
+
+}  // namespace membound

@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "core/check.hpp"
+#include "membound/tensor_view.hpp"
+
+// Checks that several ops share. They look at metadata only; every text names op and argument.
+namespace membound {
+
+std::string shape_text(const ConstTensorView& view);
+
+void check_floating(const ConstTensorView& view, const char* op, const char* argument);
+// extent of the last axis at least 1, rank 1 to kMaxRank.
+void check_rows(const ConstTensorView& view, const char* op, const char* argument);
+void check_same_device(const ConstTensorView& view, const ConstTensorView& reference, const char* op,
+                       const char* argument, const char* reference_name);
+void check_dtype(const ConstTensorView& view, DType expected, const char* op, const char* argument);
+// view's shape equals the first `axes` extents of reference.
+void check_leading_shape(const ConstTensorView& view, const ConstTensorView& reference, int axes,
+                         const char* op, const char* argument);
+// An array that will be written: its own elements are distinct and data is there.
+void check_writable(const ConstTensorView& view, const char* op, const char* argument);
+// Nothing shared, or, where in_place is allowed, exactly the same array.
+void check_overlap(const ConstTensorView& written, const char* written_name,
+                   const ConstTensorView& other, const char* other_name, const char* op,
+                   bool in_place);
+// Finite and not negative.
+void check_eps(double eps, const char* op);
+
+}  // namespace membound

@@ -1,0 +1,115 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+// Devices, streams and memory on the CUDA runtime. Kernels are launched in launch.hpp alone.
+#include <cuda_runtime_api.h>
+
+#include "core/memory.hpp"
+#include "core/route.hpp"
+#include "membound/cuda_check.hpp"
+
+namespace membound {
+
+namespace {
+
+std::string describe(cudaError_t error, int driver) {
+  if (error == cudaSuccess) return "ok";
+  if (error == cudaErrorInsufficientDriver) {
+    return driver == 0 ? "no NVIDIA driver is installed"
+                       : "the NVIDIA driver is older than this build's CUDA runtime";
+  }
+  if (error == cudaErrorNoDevice) return "a driver is installed, but no GPU is visible";
+  return cudaGetErrorString(error);
+}
+
+}  // namespace
+
+void throw_cuda_unavailable(const char* op) {
+  const CudaStatus status = cuda_status();
+  throw CudaError(status.error_code, status.error_name, std::string(op) + ": " + status.message);
+}
+
+DeviceGuard::DeviceGuard(Device device) {
+  int current = 0;
+  MEMBOUND_CUDA_CHECK(cudaGetDevice(&current));
+  if (current == device.index) return;
+  MEMBOUND_CUDA_CHECK(cudaSetDevice(device.index));
+  previous_ = current;
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (previous_ >= 0) cudaSetDevice(previous_);
+}
+
+CudaStatus cuda_status() {
+  CudaStatus status;
+  status.built_with_cuda = true;
+  status.architectures = MEMBOUND_CUDA_ARCHITECTURES;
+  cudaDriverGetVersion(&status.driver_version);
+  cudaRuntimeGetVersion(&status.runtime_version);
+  const cudaError_t error = cudaGetDeviceCount(&status.device_count);
+  if (error != cudaSuccess) status.device_count = 0;
+  cudaGetLastError();
+  status.error_code = error;
+  status.error_name = cudaGetErrorName(error);
+  status.message = describe(error, status.driver_version);
+  return status;
+}
+
+DeviceProperties device_properties(Device device) {
+  cudaDeviceProp found;
+  MEMBOUND_CUDA_CHECK(cudaGetDeviceProperties(&found, device.index));
+  DeviceProperties properties;
+  properties.name = found.name;
+  properties.compute_major = found.major;
+  properties.compute_minor = found.minor;
+  properties.multiprocessors = found.multiProcessorCount;
+  properties.memory_bytes = found.totalGlobalMem;
+  properties.l2_bytes = static_cast<std::size_t>(found.l2CacheSize);
+  return properties;
+}
+
+namespace cuda {
+
+namespace {
+cudaStream_t native(StreamView stream) { return static_cast<cudaStream_t>(stream.handle()); }
+}  // namespace
+
+void* allocate(std::size_t bytes, Device device, StreamView stream) {
+  DeviceGuard guard(device);
+  void* data = nullptr;
+  if (device.is_cuda()) {
+    MEMBOUND_CUDA_CHECK(cudaMallocAsync(&data, bytes, native(stream)));
+  } else {
+    MEMBOUND_CUDA_CHECK(cudaMallocHost(&data, bytes));
+  }
+  return data;
+}
+
+// Destructors call this: the runtime may be unloading, so errors are dropped on purpose.
+void deallocate(void* data, Device device, StreamView stream) noexcept {
+  const cudaError_t error =
+      device.is_cuda() ? cudaFreeAsync(data, native(stream)) : cudaFreeHost(data);
+  if (error != cudaSuccess) cudaGetLastError();
+}
+
+void copy(void* destination, const void* source, std::size_t bytes, StreamView stream) {
+  MEMBOUND_CUDA_CHECK(
+      cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, native(stream)));
+}
+
+void* create_stream(Device device) {
+  DeviceGuard guard(device);
+  cudaStream_t stream = nullptr;
+  MEMBOUND_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
+}
+
+void destroy_stream(void* handle, Device) noexcept {
+  if (cudaStreamDestroy(static_cast<cudaStream_t>(handle)) != cudaSuccess) cudaGetLastError();
+}
+
+void synchronize(StreamView stream) { MEMBOUND_CUDA_CHECK(cudaStreamSynchronize(native(stream))); }
+
+}  // namespace cuda
+
+}  // namespace membound

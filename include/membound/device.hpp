@@ -1,0 +1,70 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "membound/export.hpp"
+
+namespace membound {
+
+enum class DeviceKind : std::uint8_t {
+  kCpu,
+  kCuda,
+  kCudaHost,  // page-locked host memory: ops treat it as the CPU, copies to a GPU are asynchronous
+};
+
+struct Device {
+  DeviceKind kind = DeviceKind::kCpu;
+  std::int32_t index = 0;
+
+  static constexpr Device cpu() noexcept { return {DeviceKind::kCpu, 0}; }
+  static constexpr Device cuda(std::int32_t index = 0) noexcept { return {DeviceKind::kCuda, index}; }
+  static constexpr Device cuda_host() noexcept { return {DeviceKind::kCudaHost, 0}; }
+
+  constexpr bool is_cuda() const noexcept { return kind == DeviceKind::kCuda; }
+  friend constexpr bool operator==(Device a, Device b) noexcept {
+    return a.is_cuda() == b.is_cuda() && (!a.is_cuda() || a.index == b.index);
+  }
+  friend constexpr bool operator!=(Device a, Device b) noexcept { return !(a == b); }
+};
+
+// "cpu" or "cuda:1".
+MEMBOUND_API std::string device_name(Device device);
+
+// What CUDA this build and this machine offer. Never throws and leaves no error behind.
+struct CudaStatus {
+  bool built_with_cuda = false;
+  int device_count = 0;
+  int error_code = 0;  // 0 when at least one device is usable
+  std::string error_name;
+  std::string message;      // one sentence for a person: why there is no device, or "ok"
+  int runtime_version = 0;  // as CUDA encodes it: 13000
+  int driver_version = 0;   // 0 when no driver is installed
+  std::string architectures;  // what the kernels were compiled for, e.g. "80;90;120"
+};
+MEMBOUND_API CudaStatus cuda_status();
+
+struct DeviceProperties {
+  std::string name;
+  int compute_major = 0;
+  int compute_minor = 0;
+  int multiprocessors = 0;
+  std::size_t memory_bytes = 0;
+  std::size_t l2_bytes = 0;
+};
+// Throws CudaError when the device is not there.
+MEMBOUND_API DeviceProperties device_properties(Device device);
+
+// The CPU instruction set in use: "baseline", "avx2", "avx512" or "neon". Chosen once; the
+// environment variable MEMBOUND_CPU_ISA forces a lower one.
+MEMBOUND_API const char* cpu_isa();
+
+// How many threads a large CPU call may use (affinity, cgroup quota, OMP_NUM_THREADS), and a way to
+// say otherwise; 0 returns to the default. Results do not depend on it.
+MEMBOUND_API int cpu_threads();
+MEMBOUND_API void set_cpu_threads(int count);
+
+}  // namespace membound

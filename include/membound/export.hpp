@@ -1,0 +1,10 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Everything is built with hidden visibility; this marks what the shared library offers.
+#if defined(__GNUC__)
+#define MEMBOUND_API __attribute__((visibility("default")))
+#else
+#define MEMBOUND_API
+#endif
