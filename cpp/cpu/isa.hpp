@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cpu/kernels/rms_norm.hpp"
+
+namespace membound::cpu {
+
+// One instruction set's kernels: cpu/kernels/<op>.cpp is compiled once for each.
+struct KernelTable {
+  const char* isa;
+  void (*rms_norm)(const RmsNormRows&);
+  void (*rms_norm_weight)(const RmsNormWeight&);
+};
+
+// The tables that this CPU can run, best first; the first is the default.
+struct KernelTables {
+  const KernelTable* tables[3];
+  int count;
+};
+KernelTables supported_kernels();
+
+// Chosen once: the best one, or the one that MEMBOUND_CPU_ISA names. Throws InvalidArgument when
+// that names none, or one that this CPU cannot run.
+const KernelTable& kernels();
+
+}  // namespace membound::cpu

@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "core/memory.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "membound/error.hpp"
+
+namespace membound::cpu {
+
+namespace {
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kHugeBlock = std::size_t{4} << 20;  // below, the hint saves under 1 ms
+
+constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+}  // namespace
+
+void* allocate(std::size_t bytes) {
+  const std::size_t alignment = bytes >= kHugeBlock ? kHugePage : kLine;
+  void* data = nullptr;
+  // The second test catches sizes whose rounding wraps around.
+  if (const std::size_t rounded = round_up(bytes, kLine); rounded >= bytes) {
+    data = std::aligned_alloc(alignment, round_up(rounded, alignment));
+  }
+  if (data == nullptr) {
+    throw OutOfMemory("DeviceBuffer: cannot allocate " + std::to_string(bytes) + " bytes on cpu");
+  }
+  advise_huge_pages(data, bytes);
+  return data;
+}
+
+void deallocate(void* data, std::size_t) noexcept { std::free(data); }
+
+void advise_huge_pages(void* data, std::size_t bytes) noexcept {
+#if defined(MADV_HUGEPAGE)
+  if (bytes < kHugeBlock) return;
+  static const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::uintptr_t first = round_up(reinterpret_cast<std::uintptr_t>(data), page);
+  const std::uintptr_t last = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
+  // A hint: where the kernel refuses it, the pages stay small and nothing else changes.
+  if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+#else
+  static_cast<void>(data);
+  static_cast<void>(bytes);
+#endif
+}
+
+}  // namespace membound::cpu
