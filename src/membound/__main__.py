@@ -1,0 +1,112 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m membound`: info, check, bench, cmake-dir."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+
+def _sizes(text: str) -> list[tuple[int, int]]:
+    """Turn 1x4096,16384x4096 into [(1, 4096), (16384, 4096)]."""
+    try:
+        sizes = [tuple(int(part) for part in size.split("x")) for size in text.split(",")]
+    except ValueError:
+        sizes = []
+    if not sizes or any(len(size) != 2 or min(size) < 1 for size in sizes):
+        raise argparse.ArgumentTypeError(f"expected ROWSxCOLS,ROWSxCOLS,... and got '{text}'")
+    return sizes
+
+
+def parser() -> argparse.ArgumentParser:
+    main = argparse.ArgumentParser(
+        prog="python -m membound",
+        description="membound on this machine: what it is, whether it is right, how fast it is.",
+    )
+    commands = main.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    info = commands.add_parser("info", help="version, build, CPU, GPUs or why none, frameworks")
+    info.add_argument("--json", action="store_true", help="print JSON instead of lines")
+
+    check = commands.add_parser(
+        "check",
+        help="run every op against exact results on every device and framework here",
+        description="Runs every op in every dtype, layout and option on every device and in every "
+        "framework that is installed, against exact results. Exit code: 0 all right, 1 something "
+        "is wrong, 2 nothing could be checked. Needs no other package.",
+    )
+    check.add_argument("--op", action="append", default=[], help="only this op (repeatable)")
+    check.add_argument(
+        "--framework",
+        action="append",
+        default=[],
+        choices=["memoryview", "numpy", "torch", "jax", "cupy"],
+        help="only this framework (repeatable); memoryview is the standard library alone",
+    )
+    check.add_argument("--device", default="", help="only devices that begin so: cpu, cuda, cuda:1")
+    check.add_argument("--thorough", action="store_true", help="every combination; takes minutes")
+    check.add_argument("--verbose", action="store_true", help="list every wrong case")
+
+    bench = commands.add_parser(
+        "bench",
+        help="time every op beside a copy of the same bytes and the frameworks here",
+        description="Times every op beside a copy of the same bytes and beside the frameworks that "
+        "are installed, over rotating buffers that do not fit the cache (--warm: the same buffers "
+        "again and again). Ratio = time of the copy / time of the op: 1 means as fast as memory.",
+    )
+    bench.add_argument("--op", action="append", default=[], help="only this op (repeatable)")
+    bench.add_argument("--device", default="", help="cpu, cuda or cuda:N (default: cuda if any)")
+    bench.add_argument(
+        "--dtype", default="", choices=["", "float16", "bfloat16", "float32", "float64"]
+    )
+    bench.add_argument(
+        "--sizes", type=_sizes, default=None, metavar="ROWSxCOLS,...", help="instead of the default"
+    )
+    bench.add_argument("--warm", action="store_true", help="buffers that stay in the cache")
+    bench.add_argument("--json", default="", metavar="PATH", help="also write the figures as JSON")
+    bench.add_argument("--plot", default="", metavar="PATH", help="also draw them (matplotlib)")
+
+    commands.add_parser("cmake-dir", help="print the folder that find_package(membound) needs")
+    return main
+
+
+def _cmake_dir() -> int:
+    from membound import _cmake
+
+    try:
+        print(_cmake.cmake_dir())
+    except FileNotFoundError as error:
+        print(f"membound: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit code."""
+    options = parser().parse_args(arguments)
+    if options.command == "cmake-dir":
+        return _cmake_dir()
+    if options.command == "info":
+        from membound import _info
+
+        return _info.run(options.json)
+    if options.command == "check":
+        from membound import _check
+
+        unknown = set(options.op) - set(_check.OPS)
+        if unknown:
+            parser().error(
+                f"unknown op {', '.join(sorted(unknown))}; known: {', '.join(_check.OPS)}"
+            )
+        return _check.run(
+            options.op, options.framework, options.device, options.thorough, options.verbose
+        )
+    from membound import _bench
+
+    return _bench.run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m membound check`: every op, device and framework here against exact results."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import membound
+from membound import _check_rms_norm, _frameworks
+from membound._frameworks import DTYPES, Framework
+from membound._table import render
+
+# An op's module offers cases(framework, dtype, thorough) and run(case, framework), which returns
+# the worst error in ulps and the allowed one.
+OPS = {"rms_norm": _check_rms_norm}
+
+ALL_RIGHT, WRONG, NOTHING_TESTED = 0, 1, 2
+
+
+@dataclass
+class Line:
+    """One line of the table."""
+
+    op: str
+    framework: str
+    device: str
+    dtype: str
+    cases: int = 0
+    worst: float = 0.0
+    allowed: float = 0.0
+    failures: list[str] = field(default_factory=list)
+
+    def cells(self) -> tuple[str, ...]:
+        verdict = f"WRONG in {len(self.failures)}" if self.failures else "ok"
+        worst = f"{self.worst:.4g}" if self.cases else "-"
+        return (
+            self.op,
+            self.framework,
+            self.device,
+            self.dtype,
+            str(self.cases),
+            worst,
+            f"{self.allowed:g}",
+            verdict,
+        )
+
+
+HEADER = ("op", "framework", "device", "dtype", "cases", "worst ulp", "allowed", "result")
+
+
+def check_one(op: str, framework: Framework, dtype: str, thorough: bool) -> Line:
+    module = OPS[op]
+    line = Line(op, framework.name, framework.device, dtype)
+    for case in module.cases(framework, dtype, thorough):
+        line.cases += 1
+        try:
+            worst, line.allowed = module.run(case, framework)
+        except Exception as error:  # noqa: BLE001 - whatever an op throws here is a failure of the check
+            line.failures.append(f"{case}: {type(error).__name__}: {error}")
+            continue
+        line.worst = max(line.worst, worst)
+        if not worst <= line.allowed:
+            line.failures.append(f"{case}: off by {worst:.4g} ulp, allowed {line.allowed:g}")
+    return line
+
+
+def run(
+    ops: Sequence[str] = (),
+    frameworks: Sequence[str] = (),
+    device: str = "",
+    thorough: bool = False,
+    verbose: bool = False,
+) -> int:
+    """Prints the table and returns the exit code; empty arguments mean all there are."""
+    started = time.perf_counter()
+    gpus = membound.cuda_status().device_count
+    names = [name for name in _frameworks.NAMES if not frameworks or name in frameworks]
+    found, missing = _frameworks.available(gpus, names)
+    if frameworks and "memoryview" not in frameworks:
+        found = [one for one in found if one.name != "memoryview"]
+    if device:
+        found = [one for one in found if one.device.startswith(device)]
+    lines = []
+    for op in ops or OPS:
+        for framework in found:
+            for dtype in DTYPES:
+                if dtype in framework.dtypes:
+                    if sys.stderr.isatty():
+                        print(f"\r{op} {framework.name} {dtype:<10}", end="\r", file=sys.stderr)
+                    lines.append(check_one(op, framework, dtype, thorough))
+    print(render(HEADER, [line.cells() for line in lines]))
+    for name, reason in missing.items():
+        print(f"not checked: {name} ({reason})")
+    if gpus == 0:
+        print(f"not checked: any GPU ({membound.cuda_status().message})")
+    return _verdict(lines, verbose, time.perf_counter() - started)
+
+
+def _verdict(lines: list[Line], verbose: bool, seconds: float) -> int:
+    failures = [failure for line in lines for failure in line.failures]
+    for failure in failures if verbose else failures[:10]:
+        print(f"WRONG {failure}")
+    if len(failures) > 10 and not verbose:
+        print(f"... and {len(failures) - 10} more; --verbose lists them")
+    count = sum(line.cases for line in lines)
+    if not count:
+        print("nothing was checked: no framework and device match")
+        return NOTHING_TESTED
+    if failures:
+        print(f"{len(failures)} of {count} cases are WRONG ({seconds:.1f} s)")
+        return WRONG
+    print(f"all {count} cases are right ({seconds:.1f} s)")
+    return ALL_RIGHT
