@@ -1,5 +1,7 @@
 # Finds a CUDA compiler for MEMBOUND_CUDA = AUTO | ON | OFF and sets MEMBOUND_WITH_CUDA.
-# Order: CMAKE_CUDA_COMPILER or CUDACXX, nvcc on the PATH or under CUDA_HOME, the PyPI toolkit.
+# Order: CMAKE_CUDA_COMPILER or CUDACXX, nvcc on the PATH or under CUDA_HOME, the toolkit that
+# pip installs. MEMBOUND_NVCC=pypi in the environment asks for the last one outright: then
+# pyproject.toml makes it a build requirement.
 if(NOT MEMBOUND_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "MEMBOUND_CUDA must be AUTO, ON or OFF, not '${MEMBOUND_CUDA}'")
 endif()
@@ -9,33 +11,64 @@ if(MEMBOUND_CUDA STREQUAL "OFF")
   return()
 endif()
 
-if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
-  find_program(_nvcc nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATH_SUFFIXES bin NO_CACHE)
-  if(NOT _nvcc)
-    # The wheels of cuda-toolkit[nvcc,...] install one folder, nvidia/cu13, beside Python's packages.
-    if(NOT Python_EXECUTABLE)
-      find_program(_python3 NAMES python3 python NO_CACHE)
-    else()
-      set(_python3 ${Python_EXECUTABLE})
-    endif()
-    if(_python3)
-      execute_process(
-        COMMAND
-          ${_python3} -c
-          "import importlib.util as u\ntry: s = u.find_spec('nvidia.cu13')\nexcept ImportError: s = None\nprint(list(s.submodule_search_locations)[0] if s else '')"
-        OUTPUT_VARIABLE _cu13
-        OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET
-      )
-    endif()
+# cuda-toolkit[nvcc,...] installs one folder, nvidia/cu13, beside Python's packages.
+function(membound_find_pypi_nvcc result)
+  set(_python3 ${Python_EXECUTABLE})
+  if(NOT _python3)
+    find_program(_python3 NAMES python3 python NO_CACHE)
+  endif()
+  set(${result} "" PARENT_SCOPE)
+  if(_python3)
+    execute_process(
+      COMMAND
+        ${_python3} -c
+        "import importlib.util as u; print(*u.find_spec('nvidia.cu13').submodule_search_locations)"
+      OUTPUT_VARIABLE _cu13
+      OUTPUT_STRIP_TRAILING_WHITESPACE
+      ERROR_QUIET
+    )
     if(_cu13 AND EXISTS "${_cu13}/bin/nvcc")
-      set(_nvcc "${_cu13}/bin/nvcc")
-      # Those wheels hold lib/, while their nvcc.profile points the linker at lib64/.
-      string(APPEND CMAKE_CUDA_FLAGS_INIT " -L${_cu13}/lib")
+      set(${result} "${_cu13}/bin/nvcc" PARENT_SCOPE)
     endif()
   endif()
-  if(_nvcc)
-    set(CMAKE_CUDA_COMPILER "${_nvcc}")
+endfunction()
+
+if(NOT CMAKE_CUDA_COMPILER)
+  if(DEFINED ENV{CUDACXX})
+    set(CMAKE_CUDA_COMPILER "$ENV{CUDACXX}")
+  else()
+    if(NOT "$ENV{MEMBOUND_NVCC}" STREQUAL "pypi")
+      find_program(_nvcc nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATH_SUFFIXES bin NO_CACHE)
+    endif()
+    if(NOT _nvcc)
+      membound_find_pypi_nvcc(_nvcc)
+    endif()
+    if(_nvcc)
+      set(CMAKE_CUDA_COMPILER "${_nvcc}")
+    endif()
   endif()
+endif()
+if(NOT CMAKE_CUDA_COMPILER)
+  if(MEMBOUND_CUDA STREQUAL "ON")
+    message(
+      FATAL_ERROR
+      "MEMBOUND_CUDA=ON, but there is no nvcc: set CUDACXX or CUDA_HOME, or let pip fetch one "
+      "with MEMBOUND_NVCC=pypi, or use MEMBOUND_CUDA=OFF"
+    )
+  endif()
+  message(
+    WARNING
+    "membound: no nvcc found, so this is a CPU-ONLY build "
+    "(MEMBOUND_CUDA=ON makes this an error, MEMBOUND_CUDA=OFF silences it)"
+  )
+  return()
+endif()
+
+# The pip toolkit holds lib/, while its nvcc.profile points the linker at lib64/.
+cmake_path(GET CMAKE_CUDA_COMPILER PARENT_PATH _toolkit)
+cmake_path(GET _toolkit PARENT_PATH _toolkit)
+if(_toolkit MATCHES "/nvidia/cu[0-9]+$")
+  string(APPEND CMAKE_CUDA_FLAGS_INIT " -L${_toolkit}/lib")
 endif()
 
 # This machine's GPU when it has one; else a short list that runs on data-centre and desktop parts.
@@ -48,19 +81,13 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
   endif()
 endif()
 
-if(CMAKE_CUDA_COMPILER OR DEFINED ENV{CUDACXX})
-  enable_language(CUDA)
-  if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
-    message(FATAL_ERROR "membound needs nvcc 12.8 or newer, found ${CMAKE_CUDA_COMPILER_VERSION}; "
-                        "set MEMBOUND_CUDA=OFF for a CPU-only build")
-  endif()
-  set(MEMBOUND_WITH_CUDA ON)
-  message(STATUS "membound: CUDA ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
-elseif(MEMBOUND_CUDA STREQUAL "ON")
-  message(FATAL_ERROR "MEMBOUND_CUDA=ON, but there is no nvcc: set CUDACXX or CUDA_HOME, or "
-                      "pip install 'cuda-toolkit[nvcc,nvvm,crt,cudart,cccl]==13.0.2', "
-                      "or use MEMBOUND_CUDA=OFF")
-else()
-  message(WARNING "membound: no nvcc found, so this is a CPU-ONLY build "
-                  "(MEMBOUND_CUDA=ON makes this an error, MEMBOUND_CUDA=OFF silences it)")
+enable_language(CUDA)
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
+  message(
+    FATAL_ERROR
+    "membound needs nvcc 12.8 or newer, found ${CMAKE_CUDA_COMPILER_VERSION}; "
+    "set MEMBOUND_CUDA=OFF for a CPU-only build"
+  )
 endif()
+set(MEMBOUND_WITH_CUDA ON)
+message(STATUS "membound: CUDA ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")

@@ -1,0 +1,140 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Everything a developer or CI runs: `nox -l` lists the sessions, `nox` runs the usual ones."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.sessions = ["lint", "cpp", "consumer", "stubs", "tests"]
+nox.options.error_on_missing_interpreters = True
+
+PROJECT = nox.project.load_toml("pyproject.toml")
+BUILD = Path("build").absolute()
+CMAKE = ("cmake>=3.26", "ninja>=1.11")
+DOCTEST = "The C++ tests need the doctest header: apt-get install doctest-dev"
+
+# Both CUDA and C++ units are compiled once per checkout where a compiler cache is installed.
+if shutil.which("ccache"):
+    os.environ.setdefault("CMAKE_CXX_COMPILER_LAUNCHER", "ccache")
+    os.environ.setdefault("CMAKE_CUDA_COMPILER_LAUNCHER", "ccache")
+
+
+def groups(*names: str) -> list[str]:
+    """Return the requirements of dependency groups of pyproject.toml."""
+    return nox.project.dependency_groups(PROJECT, *names)
+
+
+def built_wheel(folder: Path) -> str:
+    """Return the one wheel that a build session left in a folder."""
+    (wheel,) = folder.glob("membound-*.whl")
+    return str(wheel)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Run every formatter and checker, exactly the hooks of .pre-commit-config.yaml."""
+    session.install(*groups("lint"))
+    session.run("pre-commit", "run", "--all-files", "--show-diff-on-failure", *session.posargs)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build the wheel of this interpreter from the tree, as `pip install .` does."""
+    shutil.rmtree(BUILD / "wheel", ignore_errors=True)
+    session.run("pip", "wheel", "--no-deps", "-v", "-w", str(BUILD / "wheel"), ".", silent=False)
+
+
+@nox.session(requires=["build"])
+def tests(session: nox.Session) -> None:
+    """Run the Python tests on the wheel with NumPy, torch and JAX; arguments go to pytest."""
+    session.install(*groups("test"))
+    session.install("--force-reinstall", "--no-deps", built_wheel(BUILD / "wheel"))
+    session.run("pytest", *session.posargs)
+
+
+@nox.session
+def cpp(session: nox.Session) -> None:
+    """Build the C++ library without Python and run its tests; an argument names the preset."""
+    (preset,) = session.posargs or ["default"]
+    session.install(*CMAKE)
+    session.run("cmake", "--preset", preset)
+    session.run("cmake", "--build", "--preset", preset)
+    session.run("ctest", "--preset", preset)
+
+
+@nox.session(requires=["build", "cpp"])
+def consumer(session: nox.Session) -> None:
+    """Let another CMake project find membound in an install prefix and in the installed wheel."""
+    session.install(*CMAKE)
+    session.install("--force-reinstall", "--no-deps", built_wheel(BUILD / "wheel"))
+    prefix = BUILD / "prefix"
+    shutil.rmtree(prefix, ignore_errors=True)
+    session.run("cmake", "--install", str(BUILD / "default"), "--prefix", str(prefix))
+    wheel_dir = session.run("python", "-m", "membound", "cmake-dir", silent=True).strip()
+    no_toolkit = "-DCMAKE_CUDA_COMPILER=NOTFOUND"  # linking the library needs none
+    for name, where in {
+        "prefix": [f"-DCMAKE_PREFIX_PATH={prefix}", no_toolkit],
+        "wheel": [f"-Dmembound_DIR={wheel_dir}", no_toolkit],
+        "toolkit": [f"-Dmembound_DIR={wheel_dir}"],  # vector_add with its kernel, if there is nvcc
+    }.items():
+        folder = BUILD / f"consumer-{name}"
+        shutil.rmtree(folder, ignore_errors=True)
+        session.run("cmake", "-S", "tests/consumer", "-B", str(folder), "-G", "Ninja", *where)
+        session.run("cmake", "--build", str(folder))
+        session.run("ctest", "--test-dir", str(folder), "--output-on-failure", "--no-tests=error")
+
+
+@nox.session(requires=["build"])
+def stubs(session: nox.Session) -> None:
+    """Compare _core.pyi with what the built module says; `nox -s stubs -- --write` renews it."""
+    committed = Path("src/membound/_core.pyi")
+    session.install(*(r for r in PROJECT["build-system"]["requires"] if "nanobind" in r))
+    session.install("--force-reinstall", "--no-deps", built_wheel(BUILD / "wheel"))
+    fresh = Path(session.create_tmp(), "_core.pyi")
+    generated = committed if "--write" in session.posargs else fresh
+    stubgen = ("python", "-m", "nanobind.stubgen", "-q", "-m", "membound._core")
+    session.run(*stubgen, "-o", str(generated))
+    if generated.read_text() != committed.read_text():
+        session.run("diff", "-u", str(committed), str(generated), external=True, success_codes=[1])
+        session.error("_core.pyi is out of date: run `nox -s stubs -- --write`")
+
+
+@nox.session(default=False, python=["3.11", "3.12"])
+def wheel(session: nox.Session) -> None:
+    """Build sdist and wheel as a release does, check the wheel, and test it on its interpreters."""
+    dist = BUILD / "dist" / session.python
+    shutil.rmtree(dist, ignore_errors=True)
+    session.install(*groups("wheel"))
+    session.run("python", "-m", "build", "--outdir", str(dist))
+    built = built_wheel(dist)
+    session.run("auditwheel", "show", built)
+    if "-abi3-" in built:
+        session.run("abi3audit", "--strict", "--report", built)
+    # 3.11 has a wheel of its own; that of 3.12 serves every later version.
+    for version in ["3.12", "3.13"] if session.python == "3.12" else ["3.11"]:
+        session.notify(f"wheel_tests-{version}")
+
+
+@nox.session(default=False, python=["3.11", "3.12", "3.13"])
+def wheel_tests(session: nox.Session) -> None:
+    """Run `check` and the NumPy tests on the wheel that the session `wheel` built."""
+    dist = BUILD / "dist" / ("3.11" if session.python == "3.11" else "3.12")
+    session.install(*groups("numpy-tests"))
+    session.install("--force-reinstall", "--no-deps", built_wheel(dist))
+    session.run("python", "-m", "membound", "check")
+    session.run("pytest", *session.posargs)
+
+
+@nox.session(default=False, requires=["build"])
+def bench(session: nox.Session) -> None:
+    """Measure every op beside a copy of the same bytes; arguments go to `membound bench`."""
+    session.install(*groups("bench"))
+    session.install("--force-reinstall", "--no-deps", built_wheel(BUILD / "wheel"))
+    session.run("python", "-m", "membound", "bench", *session.posargs)
