@@ -1,0 +1,314 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of the tree. Each takes its root and returns one line per breach."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+SOURCE_FOLDERS = ("include", "cpp", "src", "tests", "examples", "benchmarks")
+CPP_SUFFIXES = (".hpp", ".cpp", ".cuh", ".cu")
+GENERATED = ("src/membound/_core.pyi",)
+MAX_LINES = 400
+
+# One op has one stem; these files carry it. A kernel may be split further as <op>_<part>.cu.
+LAYERS = (
+    "include/membound/ops/{op}.hpp",
+    "cpp/ops/{op}.hpp",
+    "cpp/ops/{op}.cpp",
+    "cpp/cpu/{op}.cpp",
+    "cpp/cpu/kernels/{op}.cpp",
+    "cpp/cuda/{op}.cu",
+    "cpp/cuda/tuning/{op}.hpp",
+    "tests/cpp/test_{op}.cpp",
+    "tests/python/test_{op}.py",
+)
+LAUNCHER = "cpp/cuda/launch.hpp"
+DISPATCH = "cpp/core/dispatch.hpp"
+CUDA_HEADER = "include/membound/cuda_check.hpp"
+# The types that name the legacy default stream, and the constructor whose host memory needs none.
+DEFAULT_STREAM = ("include/membound/stream.hpp", "include/membound/device_buffer.hpp")
+# Headers without inline functions: a kernel unit may see them, see no_std_in_cpu_kernels.
+HARMLESS_STD = ("cstdint", "cstddef")
+FRAMEWORKS = ("torch", "jax", "jaxlib", "numpy", "cupy", "ml_dtypes", "matplotlib")
+
+Rule = Callable[[Path], list[str]]
+RULES: dict[str, Rule] = {}
+
+
+def rule(check: Rule) -> Rule:
+    """Register a rule under its own name."""
+    RULES[check.__name__] = check
+    return check
+
+
+def ops(root: Path) -> list[str]:
+    """Return the stems of THE list, cpp/ops.cmake."""
+    listed = re.search(r"set\(\s*MEMBOUND_OPS\b([^)]*)\)", (root / "cpp/ops.cmake").read_text())
+    return listed.group(1).split() if listed else []
+
+
+def sources(root: Path, *folders: str, suffixes: tuple[str, ...] = CPP_SUFFIXES) -> Iterator[Path]:
+    """Walk the source files below some folders of the tree."""
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in suffixes and "__pycache__" not in path.parts:
+                yield path
+
+
+def code_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Number the lines of a C++ file, with its comments blanked."""
+    blank = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+    text = blank.sub(lambda found: "\n" * found.group().count("\n"), path.read_text())
+    yield from enumerate(text.splitlines(), 1)
+
+
+def breaches(
+    root: Path, pattern: str, message: str, *folders: str, allowed: tuple[str, ...] = ()
+) -> list[str]:
+    """Report every code line that matches, outside the allowed files."""
+    found = []
+    for path in sources(root, *folders):
+        name = path.relative_to(root).as_posix()
+        if name in allowed:
+            continue
+        found += [
+            f"{name}:{number}: {message}"
+            for number, line in code_lines(path)
+            if re.search(pattern, line)
+        ]
+    return found
+
+
+@rule
+def every_op_in_every_layer(root: Path) -> list[str]:
+    """An op is complete, or the build of it is not merged."""
+    files = [layer.format(op=op) for op in ops(root) for layer in LAYERS]
+    missing = [f"{name} is missing" for name in files if not (root / name).is_file()]
+    return missing or ([] if ops(root) else ["cpp/ops.cmake lists no op"])
+
+
+@rule
+def no_op_outside_the_list(root: Path) -> list[str]:
+    """A file in an op's place belongs to an op of cpp/ops.cmake."""
+    known = ops(root)
+    places = ("include/membound/ops/*.hpp", "cpp/ops/*.[ch]pp", "cpp/cuda/*.cu")
+    return [
+        f"{path.relative_to(root).as_posix()} belongs to no op of cpp/ops.cmake"
+        for place in places
+        for path in sorted(root.glob(place))
+        if not any(path.stem == op or path.stem.startswith(op + "_") for op in known)
+    ]
+
+
+@rule
+def every_op_bound_and_exported(root: Path) -> list[str]:
+    """Python sees every op: in the module's stub and in membound/ops.py."""
+    missing = []
+    for name in ("src/membound/_core.pyi", "src/membound/ops.py"):
+        path = root / name
+        text = path.read_text() if path.is_file() else ""
+        missing += [
+            f"{name} does not define {op}()"
+            for op in ops(root)
+            if not re.search(rf"^def {op}\(", text, re.MULTILINE)
+        ]
+    return missing
+
+
+@rule
+def one_place_launches_kernels(root: Path) -> list[str]:
+    """Error check, cluster and overlap attributes are decided once."""
+    pattern = r"<<<|\bcudaLaunchKernel|\bcuLaunchKernel"
+    return breaches(
+        root, pattern, f"launches a kernel; only {LAUNCHER} does", "cpp", "include", "src",
+        allowed=(LAUNCHER,),
+    )  # fmt: skip
+
+
+@rule
+def no_python_in_the_library(root: Path) -> list[str]:
+    """The C++ library builds, tests and installs without Python."""
+    pattern = r"#\s*include\s*[<\"](Python\.h|nanobind/|pybind11/)"
+    return breaches(root, pattern, "includes Python; bindings live in src/", "cpp", "include")
+
+
+@rule
+def no_cuda_in_public_headers(root: Path) -> list[str]:
+    """Users of the library need no CUDA toolkit."""
+    pattern = r"#\s*include\s*[<\"](cuda|cub/|thrust/|nv/|cooperative_groups)"
+    message = f"includes CUDA; only {CUDA_HEADER} may"
+    return breaches(root, pattern, message, "include", allowed=(CUDA_HEADER,))
+
+
+@rule
+def no_default_stream_below_include(root: Path) -> list[str]:
+    """The stream comes from the caller: nothing inside falls back on the default one."""
+    pattern = r"\blegacy_default\b|\bcudaStreamLegacy\b|\bcudaStreamPerThread\b"
+    message = "names a default stream; take the caller's"
+    return breaches(root, pattern, message, "cpp", "include", allowed=DEFAULT_STREAM)
+
+
+@rule
+def one_dtype_switch(root: Path) -> list[str]:
+    """Host code goes from a run-time dtype to a type in one place.
+
+    Two kinds of unit cannot include that place and pick the weight's type themselves: device
+    headers (.cuh) and the CPU kernel units, which see no std:: header.
+    """
+    found = breaches(root, r"\bcase\s+DType::", f"switches on a dtype; use {DISPATCH}", "cpp")
+    exempt = re.compile(rf"{re.escape(DISPATCH)}:|cpp/cpu/kernels/|cpp/cuda/[^:]*\.cuh:")
+    return [line for line in found if not exempt.match(line)]
+
+
+@rule
+def no_device_synchronize(root: Path) -> list[str]:
+    """It stalls every stream of the process and breaks graph capture."""
+    pattern = r"\b(cudaDeviceSynchronize|cudaThreadSynchronize|cuCtxSynchronize)\b"
+    return breaches(root, pattern, "synchronises the device", "cpp", "include", "src", "examples")
+
+
+@rule
+def no_std_in_cpu_kernels(root: Path) -> list[str]:
+    """Units compiled per instruction set share no inline function with the rest of the library.
+
+    The linker keeps one copy of an inline function; were it the AVX-512 one, older CPUs would trap.
+    """
+    found = []
+    for unit in sources(root, "cpp/cpu/kernels"):
+        for path in sorted(included(root, unit, set())):
+            found += [
+                f"{path.relative_to(root).as_posix()}:{number}: <{header.group(1)}> reaches the "
+                f"kernel unit {unit.name}"
+                for number, line in code_lines(path)
+                if (header := re.search(r"#\s*include\s*<([a-z_]+)>", line))
+                and header.group(1) not in HARMLESS_STD
+            ]
+    return found
+
+
+def included(root: Path, path: Path, seen: set[Path]) -> set[Path]:
+    """Return a file and all headers of this tree that it includes, directly or not."""
+    if path in seen:
+        return seen
+    seen.add(path)
+    for name in re.findall(r'#\s*include\s*"([^"]+)"', path.read_text()):
+        for base in (root / "cpp", root / "include", path.parent):
+            if (base / name).is_file():
+                included(root, (base / name).resolve(), seen)
+                break
+    return seen
+
+
+@rule
+def kernels_are_named_kernel(root: Path) -> list[str]:
+    """A profile reads better when every kernel says that it is one."""
+    found = []
+    pattern = re.compile(r"__global__\b[^;{]*?\bvoid\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)")
+    for path in sources(root, "cpp", "examples"):
+        code = "\n".join(line for _, line in code_lines(path))
+        name = path.relative_to(root).as_posix()
+        found += [
+            f"{name}: kernel {kernel} must end in _kernel"
+            for kernel in pattern.findall(code)
+            if not kernel.endswith("_kernel")
+        ]
+    return found
+
+
+@rule
+def macros_carry_the_prefix(root: Path) -> list[str]:
+    """Macros have no namespace. CUDA_CHECK is the one short name, and it never replaces another."""
+    pattern = r"#\s*define\s+(?!MEMBOUND_)"
+    found = breaches(root, pattern, "defines a macro without MEMBOUND_", "include", "cpp")
+    return [line for line in found if not line.startswith(CUDA_HEADER + ":")]
+
+
+@rule
+def headers_are_guarded(root: Path) -> list[str]:
+    """Each header is read once per unit, and brings no names into the units that include it."""
+    found = []
+    for path in sources(root, "include", "cpp", "src", suffixes=(".hpp", ".cuh")):
+        name = path.relative_to(root).as_posix()
+        if "#pragma once" not in path.read_text():
+            found.append(f"{name} has no #pragma once")
+        found += [
+            f"{name}:{number}: using namespace in a header"
+            for number, line in code_lines(path)
+            if re.search(r"\busing\s+namespace\b", line)
+        ]
+    return found
+
+
+@rule
+def frameworks_are_imported_late(root: Path) -> list[str]:
+    """`import membound` imports no framework; the folders named after one may."""
+    found = []
+    for path in sources(root, "src/membound", suffixes=(".py",)):
+        inside = path.relative_to(root / "src/membound").as_posix()
+        if inside.startswith(("torch", "jax")):
+            continue
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            found += [
+                f"src/membound/{inside}:{node.lineno}: imports {name} when membound is imported"
+                for name in names
+                if name.split(".")[0] in FRAMEWORKS
+            ]
+    return found
+
+
+@rule
+def files_are_short(root: Path) -> list[str]:
+    """A file that no longer fits a head is split by idea."""
+    found = []
+    for path in sources(root, *SOURCE_FOLDERS, suffixes=(*CPP_SUFFIXES, ".py", ".pyi")):
+        name = path.relative_to(root).as_posix()
+        lines = len(path.read_text().splitlines())
+        if lines > MAX_LINES and name not in GENERATED:
+            found.append(f"{name} has {lines} lines, at most {MAX_LINES} are allowed")
+    return found
+
+
+@rule
+def names_say_the_idea(root: Path) -> list[str]:
+    """A file is named after what it does, not after its age or its quality."""
+    empty = re.compile(r"(^|_)(fast|faster|optimi[sz]ed|new|old|v\d+|utils?|helpers?|misc)(_|$)")
+    return [
+        f"{path.relative_to(root).as_posix()}: the name says nothing about the idea"
+        for path in sources(root, *SOURCE_FOLDERS, suffixes=(*CPP_SUFFIXES, ".py"))
+        if empty.search(path.stem)
+    ]
+
+
+@rule
+def nothing_left_undone(root: Path) -> list[str]:
+    """Work that is not done has an issue; the tree holds finished things and no machine's paths."""
+    marks = re.compile(r"\b(T[O]DO|F[I]XME|XX[X]|H[A]CK)\b|(?<![\w.])/(root|home|work)/")
+    found = []
+    for path in sources(root, *SOURCE_FOLDERS, suffixes=(*CPP_SUFFIXES, ".py", ".txt", ".cmake")):
+        name = path.relative_to(root).as_posix()
+        found += [
+            f"{name}:{number}: {mark.group().strip()}"
+            for number, line in enumerate(path.read_text().splitlines(), 1)
+            if (mark := marks.search(line))
+        ]
+    return found
+
+
+@rule
+def every_source_names_its_licence(root: Path) -> list[str]:
+    """Two lines, at the very top."""
+    header = ["SPDX-FileCopyrightText: The membound authors", "SPDX-License-Identifier: Apache-2.0"]
+    found = []
+    for path in sources(root, *SOURCE_FOLDERS, suffixes=(*CPP_SUFFIXES, ".py")):
+        lines = path.read_text().splitlines()
+        top = [line.strip("/# ") for line in lines[:3] if not line.startswith("#!")][:2]
+        if top != header:
+            found.append(f"{path.relative_to(root).as_posix()} lacks the two SPDX lines")
+    return found

@@ -1,0 +1,141 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""The tree keeps its rules, and each rule is able to fail: a small sound tree is broken for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from architecture_rules import LAYERS, MAX_LINES, RULES
+
+ROOT = Path(__file__).resolve().parents[2]
+SPDX = "SPDX-FileCopyrightText: The membound authors\n{0} SPDX-License-Identifier: Apache-2.0\n"
+CPP = "// " + SPDX.format("//")
+PYTHON = "# " + SPDX.format("#")
+
+# What to write where so that exactly one rule is broken. None: remove the file.
+BREACHES: dict[str, list[tuple[str, str | None]]] = {
+    "every_op_in_every_layer": [(layer.format(op="scale"), None) for layer in LAYERS],
+    "no_op_outside_the_list": [
+        ("cpp/cuda/shift.cu", CPP),
+        ("cpp/ops/shift.cpp", CPP),
+        ("include/membound/ops/shift.hpp", CPP + "#pragma once\n"),
+    ],
+    "every_op_bound_and_exported": [
+        ("src/membound/_core.pyi", "def other(): ...\n"),
+        ("src/membound/ops.py", PYTHON),
+        ("src/membound/ops.py", None),
+    ],
+    "one_place_launches_kernels": [
+        ("cpp/cuda/scale.cu", CPP + "void f() { scale_kernel<<<1, 1>>>(); }\n"),
+        ("cpp/cuda/scale_wide.cu", CPP + "void f() { cudaLaunchKernelExC(&c, k, a); }\n"),
+    ],
+    "no_python_in_the_library": [
+        ("cpp/core/gil.cpp", CPP + "#include <Python.h>\n"),
+        ("include/membound/a.hpp", CPP + "#pragma once\n#include <nanobind/nanobind.h>\n"),
+    ],
+    "no_cuda_in_public_headers": [
+        ("include/membound/a.hpp", CPP + "#pragma once\n#include <cuda_runtime_api.h>\n"),
+    ],
+    "no_default_stream_below_include": [
+        ("cpp/core/a.cpp", CPP + "auto s = StreamView::legacy_default();\n"),
+        ("include/membound/a.hpp", CPP + "#pragma once\nvoid* s = cudaStreamPerThread;\n"),
+    ],
+    "one_dtype_switch": [
+        ("cpp/cuda/scale.cu", CPP + "switch (d) { case DType::kFloat16: f(); }\n"),
+        ("cpp/cpu/scale.cpp", CPP + "switch (d) { case DType::kFloat16: f(); }\n"),
+    ],
+    "no_device_synchronize": [("cpp/cuda/a.cpp", CPP + "auto e = cudaDeviceSynchronize();\n")],
+    "no_std_in_cpu_kernels": [
+        ("cpp/cpu/kernels/scale.cpp", CPP + "#include <cmath>\n"),
+        ("cpp/core/shared.hpp", CPP + "#pragma once\n#include <algorithm>\n"),
+    ],
+    "kernels_are_named_kernel": [
+        ("cpp/cuda/scale.cu", CPP + "template <int N>\n__global__ void scale(float* x) {}\n"),
+        ("cpp/cuda/scale.cu", CPP + "__global__ void __launch_bounds__(256) scale(float* x);\n"),
+    ],
+    "macros_carry_the_prefix": [("cpp/core/a.cpp", CPP + "#define CHECK(x) x\n")],
+    "headers_are_guarded": [
+        ("cpp/core/a.hpp", CPP),
+        ("include/membound/a.hpp", CPP + "#pragma once\nusing namespace std;\n"),
+    ],
+    "frameworks_are_imported_late": [
+        ("src/membound/a.py", PYTHON + "import numpy as np\n"),
+        ("src/membound/a.py", PYTHON + "from torch.nn import Module\n"),
+    ],
+    "files_are_short": [("cpp/core/a.cpp", CPP + "\n" * MAX_LINES)],
+    "names_say_the_idea": [
+        ("cpp/core/fast_path.cpp", CPP),
+        ("tests/python/utils.py", PYTHON),
+        ("cpp/core/sum_v2.cpp", CPP),
+    ],
+    "nothing_left_undone": [
+        ("src/membound/a.py", PYTHON + "# T{}DO: later\n".format("O")),
+        ("cpp/core/a.cpp", CPP + 'auto p = "/{}/me/x";\n'.format("home")),
+    ],
+    "every_source_names_its_licence": [("cpp/core/a.cpp", "int x;\n"), ("src/membound/a.py", "")],
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_tree_keeps_the_rule(name):
+    broken = RULES[name](ROOT)
+    assert not broken, f"{name}: {RULES[name].__doc__}\n" + "\n".join(broken)
+
+
+@pytest.fixture
+def sound_tree(tmp_path):
+    """Build the smallest tree that keeps every rule, with one op named scale."""
+    files = dict.fromkeys((layer.format(op="scale") for layer in LAYERS), CPP)
+    for name in files:
+        if name.endswith(".hpp"):
+            files[name] += "#pragma once\n"
+        elif name.endswith(".py"):
+            files[name] = PYTHON
+    files["cpp/ops.cmake"] = "set(MEMBOUND_OPS\n    scale\n)\n"
+    files["cpp/core/shared.hpp"] = CPP + "#pragma once\n#include <cstdint>\n"
+    files["cpp/cpu/kernels/scale.cpp"] += '#include "core/shared.hpp"\n'
+    files["cpp/cuda/scale.cu"] += (
+        "// a comment may say <<<1, 1>>> and cudaDeviceSynchronize\n"
+        "__global__ void scale_kernel(float* x) {}\n"
+    )
+    files["src/membound/_core.pyi"] = "def scale(x: object) -> None: ...\n"
+    files["src/membound/ops.py"] = PYTHON + "def scale(x):\n    import numpy\n"
+    for name, text in files.items():
+        write(tmp_path / name, text)
+    return tmp_path
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def broken_rules(root: Path) -> list[str]:
+    return [name for name, check in RULES.items() if check(root)]
+
+
+def test_a_sound_tree_breaks_nothing(sound_tree):
+    assert broken_rules(sound_tree) == []
+
+
+def test_every_rule_has_a_breach():
+    assert BREACHES.keys() == RULES.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "text"),
+    [(name, *case) for name, cases in BREACHES.items() for case in cases],
+)
+def test_the_rule_fails_by_name(sound_tree, name, path, text):
+    if text is None:
+        (sound_tree / path).unlink()
+    else:
+        write(sound_tree / path, text)
+    assert broken_rules(sound_tree) == [name]
+
+
+def test_an_empty_list_of_ops_is_a_breach(sound_tree):
+    write(sound_tree / "cpp/ops.cmake", "set(MEMBOUND_OPS\n)\n")
+    assert RULES["every_op_in_every_layer"](sound_tree) == ["cpp/ops.cmake lists no op"]
