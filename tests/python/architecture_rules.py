@@ -23,6 +23,7 @@ LAYERS = (
     "cpp/cpu/kernels/{op}.cpp",
     "cpp/cuda/{op}.cu",
     "cpp/cuda/tuning/{op}.hpp",
+    "src/bindings/ops/{op}.cpp",
     "tests/cpp/test_{op}.cpp",
     "tests/python/test_{op}.py",
 )
