@@ -1,0 +1,28 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""The README's examples run as they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+BLOCKS = re.findall(r"```python\n(import (\w+).*?)```", README.read_text(), re.DOTALL)
+
+
+def test_every_framework_has_an_example():
+    assert [framework for _, framework in BLOCKS] == ["numpy", "torch", "jax", "cupy"]
+
+
+@pytest.mark.parametrize(("code", "framework"), BLOCKS, ids=[name for _, name in BLOCKS])
+def test_example_runs(code, framework):
+    pytest.importorskip(framework)
+    names: dict[str, object] = {}
+    exec(compile(code, f"README.md ({framework})", "exec"), names)
+    result = names.get("y", names["x"])
+    assert result.shape == (2048, 4096)
+    mean_of_squares = (result[0] * result[0]).mean()
+    assert abs(float(mean_of_squares) - 1.0) < 1e-2
