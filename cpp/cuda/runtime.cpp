@@ -68,6 +68,12 @@ DeviceProperties device_properties(Device device) {
   return properties;
 }
 
+Device current_cuda_device() {
+  int index = 0;
+  MEMBOUND_CUDA_CHECK(cudaGetDevice(&index));
+  return Device::cuda(index);
+}
+
 namespace cuda {
 
 namespace {

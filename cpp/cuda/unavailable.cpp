@@ -24,6 +24,8 @@ CudaStatus cuda_status() {
 
 DeviceProperties device_properties(Device) { throw_cuda_unavailable("device_properties"); }
 
+Device current_cuda_device() { return Device::cuda(); }  // the op will say that there is none
+
 namespace cuda {
 void* allocate(std::size_t, Device, StreamView) { throw_cuda_unavailable("DeviceBuffer"); }
 void deallocate(void*, Device, StreamView) noexcept {}

@@ -6,6 +6,7 @@
 
 #include "core/route.hpp"
 #include "core/validate.hpp"
+#include "membound/staging.hpp"
 
 namespace membound {
 
@@ -87,6 +88,22 @@ void rms_norm(const ConstTensorView& x, const ConstTensorView* weight, const Rms
   const RmsNormProblem problem = make_problem(x, weight, options, out, rstd);
   route(
       x.device, kOp, [&] { cpu::rms_norm(problem); }, [&] { cuda::rms_norm(problem, stream); });
+}
+
+void rms_norm(const ConstTensorView& x, const ConstTensorView* weight, const RmsNormOptions& options,
+              const TensorView& out, const TensorView* rstd, Device staging_device) {
+  validate(x, weight, options, out, rstd);
+  MEMBOUND_CHECK(!x.device.is_cuda(), InvalidArgument, kOp, "argument 'x' must be on the CPU to be ",
+                 "carried to ", device_name(staging_device), " and back, got ", device_name(x.device));
+  if (x.size() == 0) return;
+  const int axes = x.rank - 1;
+  StagedCall call{kOp, staging_device, {{x, "x", axes}}, {{out, "out", axes}}, {}};
+  if (rstd) call.outputs.push_back({*rstd, "rstd", axes});
+  if (weight) call.constants.push_back({*weight, "weight", 0});
+  run_staged(call, [&](const StagedChunk& chunk) {
+    rms_norm(chunk.inputs[0], weight ? &chunk.constants[0] : nullptr, options, chunk.outputs[0],
+             rstd ? &chunk.outputs[1] : nullptr, chunk.stream);
+  });
 }
 
 }  // namespace membound

@@ -58,6 +58,9 @@ struct DeviceProperties {
 // Throws CudaError when the device is not there.
 MEMBOUND_API DeviceProperties device_properties(Device device);
 
+// The GPU that is current for this thread, for callers who are handed a stream without its device.
+MEMBOUND_API Device current_cuda_device();
+
 // The CPU instruction set in use: "baseline", "avx2", "avx512" or "neon". Chosen once; the
 // environment variable MEMBOUND_CPU_ISA forces a lower one.
 MEMBOUND_API const char* cpu_isa();

@@ -9,6 +9,7 @@
 #include "membound/error.hpp"
 #include "membound/export.hpp"
 #include "membound/ops/rms_norm.hpp"
+#include "membound/staging.hpp"
 #include "membound/stream.hpp"
 #include "membound/stream_pool.hpp"
 #include "membound/tensor_view.hpp"
