@@ -1,0 +1,155 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "call.hpp"
+
+#include "core/check.hpp"
+#include "core/memory.hpp"
+#include "errors.hpp"
+
+namespace membound::python {
+
+namespace {
+
+// Arrays without streams or allocators of their own: on the CPU they mix.
+bool is_plain(Kind kind) {
+  return kind == Kind::kNumPy || kind == Kind::kBuffer || kind == Kind::kDlpack;
+}
+
+}  // namespace
+
+ArrayCall::ArrayCall(const char* op, PyObject* first, const char* argument, PyObject* stream)
+    : op_(op), framework_(&framework_of(first, {op, argument})) {
+  if (given(stream)) {
+    stream_ = stream_from_python(stream, op);
+    stream_given_ = true;
+  }
+  if (framework_->kind == Kind::kTorch) {
+    const nb::object enabled = nb::steal(PyObject_CallNoArgs(framework_->is_grad_enabled));
+    if (!enabled.is_valid()) throw nb::python_error();
+    grad_enabled_ = enabled.ptr() == Py_True;
+  }
+}
+
+void ArrayCall::read(PyObject* array, Site site, LoadedArray& loaded) const {
+  const Framework& framework = framework_of(array, site);
+  MEMBOUND_CHECK(
+      &framework == framework_ || (is_plain(framework.kind) && is_plain(framework_->kind)),
+      TypeMismatch, op_, "argument '", site.argument, "' must be a ", framework_->name,
+      " array like 'x', got ", type_name(array));
+  if (grad_enabled_) {
+    const nb::object wanted = nb::steal(PyObject_GetAttr(array, names().requires_grad));
+    if (!wanted.is_valid()) throw nb::python_error();
+    MEMBOUND_CHECK(wanted.ptr() != Py_True, Error, op_, "argument '", site.argument,
+                   "' requires grad, but this function records no gradients yet: call it under "
+                   "torch.no_grad(), or pass ",
+                   site.argument, ".detach()");
+  }
+  load_array(array, framework, site, stream_, loaded);
+  MEMBOUND_CHECK(!stream_given_ || loaded.view.device.is_cuda(), InvalidArgument, op_,
+                 "argument 'stream' must be None for arrays on the CPU ('", site.argument, "' is)");
+}
+
+void ArrayCall::read_input(PyObject* array, const char* argument, LoadedArray& loaded) const {
+  read(array, {op_, argument}, loaded);
+}
+
+void ArrayCall::read_output(PyObject* array, const char* argument, LoadedArray& loaded) const {
+  read(array, {op_, argument}, loaded);
+  MEMBOUND_CHECK(loaded.writable, InvalidArgument, op_, "argument '", argument,
+                 "' must be writable, got a read-only array");
+}
+
+nb::object ArrayCall::new_like(PyObject* like, const TensorView& view, LoadedArray& loaded) const {
+  if (framework_->kind == Kind::kDlpack) {
+    return new_numpy(view, view.rank, view.dtype, "out", loaded);
+  }
+  PyObject* allocator =
+      is_contiguous(view) ? framework_->empty_like : framework_->empty_like_contiguous;
+  return adopt(PyObject_CallOneArg(allocator, like), "out", loaded);
+}
+
+nb::object ArrayCall::new_rows(PyObject* like, const TensorView& view, LoadedArray& loaded) const {
+  if (framework_->kind == Kind::kDlpack) {
+    return new_numpy(view, view.rank > 0 ? view.rank - 1 : 0, accumulate_dtype(view.dtype), "rstd",
+                     loaded);
+  }
+  return adopt(PyObject_CallOneArg(framework_->empty_rows, like), "rstd", loaded);
+}
+
+// A GPU array of a framework that we do not know has no allocator here.
+nb::object ArrayCall::new_numpy(const TensorView& view, int axes, DType dtype, const char* argument,
+                                LoadedArray& loaded) const {
+  MEMBOUND_CHECK(!view.device.is_cuda(), InvalidArgument, op_, "argument '", argument,
+                 "' must be given for a GPU array that is not torch's, JAX's or CuPy's");
+  nb::list shape;
+  for (int axis = 0; axis < axes; ++axis) shape.append(view.shape[axis]);
+  const nb::object make = arrays_module().attr("empty_numpy");
+  return adopt(make(nb::tuple(shape), dtype_name(dtype)).release().ptr(), argument, loaded);
+}
+
+nb::object ArrayCall::adopt(PyObject* created, const char* argument, LoadedArray& loaded) const {
+  if (created == nullptr) throw nb::python_error();
+  nb::object array = nb::steal(created);
+  const Site site{op_, argument};
+  load_array(created, framework_of(created, site), site, stream_, loaded);
+  const TensorView& view = loaded.view;
+  if (!view.device.is_cuda()) {
+    cpu::advise_huge_pages(view.data,
+                           static_cast<std::size_t>(view.size()) * dtype_size(view.dtype));
+  }
+  return array;
+}
+
+StreamView ArrayCall::stream(Device device) const {
+  if (stream_given_ || !device.is_cuda()) return stream_;
+  if (framework_->exchange != nullptr) {
+    void* handle = nullptr;
+    if (framework_->exchange->current_stream(dlpack::kCuda, device.index, &handle) != 0) {
+      throw nb::python_error();
+    }
+    return StreamView::from_handle(handle);
+  }
+  const nb::handle query(framework_->current_stream);
+  if (query.is_none()) return stream_;  // __dlpack__ was told the same stream
+  const auto handle = nb::cast<std::uintptr_t>(query(device.index));
+  return StreamView::from_handle(reinterpret_cast<void*>(handle));
+}
+
+std::optional<Device> ArrayCall::staging_device(PyObject* device, Device where) const {
+  if (!given(device)) [[likely]]
+    return std::nullopt;
+  const Device wanted = device_from_python(device, op_);
+  if (wanted == where || (wanted.is_cuda() && wanted.index < 0 && where.is_cuda())) {
+    return std::nullopt;
+  }
+  MEMBOUND_CHECK(wanted.is_cuda() && framework_->kind == Kind::kNumPy, InvalidArgument, op_,
+                 "argument 'device' must be ", device_name(where), ", where 'x' is, got '",
+                 nb::str(nb::handle(device)).c_str(),
+                 "' (only NumPy arrays are carried to a GPU and back)");
+  return Device::cuda(wanted.index < 0 ? 0 : wanted.index);
+}
+
+// Only while gradients are recorded can the array have been saved for a backward pass, give or take
+// a write under no_grad between the two. The counter costs 95 ns. Inference tensors have none, and
+// cannot have been saved.
+void ArrayCall::mark_written(PyObject* array) const {
+  if (!grad_enabled_) return;
+  const nb::object arrays = nb::steal(PyTuple_Pack(1, array));
+  if (!arrays.is_valid()) throw nb::python_error();
+  const nb::object done =
+      nb::steal(PyObject_CallOneArg(framework_->increment_version, arrays.ptr()));
+  if (!done.is_valid()) PyErr_Clear();
+}
+
+void ArrayCall::check_jax_input(PyObject* array, const char* argument) const {
+  const Site site{op_, argument};
+  MEMBOUND_CHECK(&framework_of(array, site) == framework_, TypeMismatch, op_, "argument '",
+                 argument, "' must be a jax array like 'x', got ", type_name(array));
+}
+
+void ArrayCall::check_jax_absent(PyObject* value, const char* argument, const char* reason) const {
+  MEMBOUND_CHECK(!given(value), TypeMismatch, op_, "argument '", argument,
+                 "' must be None for JAX arrays, ", reason, "; got ", type_name(value));
+}
+
+}  // namespace membound::python

@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+
+#include "load.hpp"
+
+namespace membound::python {
+
+// An optional argument that the caller gave; None counts as not given.
+inline bool given(PyObject* value) { return value != nullptr && value != Py_None; }
+
+// What the arrays of one call share: the framework of the first one, and the stream.
+class ArrayCall {
+ public:
+  // stream: the caller's stream= argument, null or None for the producer's current stream.
+  ArrayCall(const char* op, PyObject* first, const char* argument, PyObject* stream);
+
+  bool is_jax() const { return framework_->kind == Kind::kJax; }
+  bool is_numpy() const { return framework_->kind == Kind::kNumPy; }
+
+  // Reads an array that the op reads or, for outputs, writes.
+  void read_input(PyObject* array, const char* argument, LoadedArray& loaded) const;
+  void read_output(PyObject* array, const char* argument, LoadedArray& loaded) const;
+
+  // A new array in the framework of `like` (which was read as `view`): of its shape and dtype, or
+  // of its shape less the last axis and the dtype of statistics.
+  nb::object new_like(PyObject* like, const TensorView& view, LoadedArray& loaded) const;
+  nb::object new_rows(PyObject* like, const TensorView& view, LoadedArray& loaded) const;
+
+  // The stream= argument, or the current stream of the framework on that device.
+  StreamView stream(Device device) const;
+
+  // What device= asks for, given where the arrays are. Nothing: run there. A GPU: NumPy arrays, to
+  // be staged through it. Throws when arrays of other frameworks are somewhere else.
+  std::optional<Device> staging_device(PyObject* device, Device where) const;
+
+  // To be called when the op has written an array of the caller's: autograd must know.
+  void mark_written(PyObject* array) const;
+
+  // A JAX call goes to membound.jax as a whole. Throws when not all of it can.
+  void check_jax_input(PyObject* array, const char* argument) const;
+  void check_jax_absent(PyObject* value, const char* argument, const char* reason) const;
+
+ private:
+  void read(PyObject* array, Site site, LoadedArray& loaded) const;
+  nb::object adopt(PyObject* created, const char* argument, LoadedArray& loaded) const;
+  nb::object new_numpy(const TensorView& view, int axes, DType dtype, const char* argument,
+                       LoadedArray& loaded) const;
+
+  const char* op_;
+  const Framework* framework_;
+  StreamView stream_ = StreamView::legacy_default();
+  bool stream_given_ = false;
+  bool grad_enabled_ = false;
+};
+
+// Lets other Python threads run while C++ works, when asked to.
+class GilRelease {
+ public:
+  explicit GilRelease(bool wanted) noexcept : state_(wanted ? PyEval_SaveThread() : nullptr) {}
+  ~GilRelease() {
+    if (state_ != nullptr) PyEval_RestoreThread(state_);
+  }
+  GilRelease(const GilRelease&) = delete;
+  GilRelease& operator=(const GilRelease&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+// Whether an op on this array is worth a GilRelease. Letting go and taking back costs 60 ns without
+// waiters and up to the switch interval with them; this many elements take 2 us. Launches do not.
+inline bool is_long_on_cpu(const TensorView& array) noexcept {
+  constexpr std::int64_t kLongElements = 16384;
+  return !array.device.is_cuda() && array.size() >= kLongElements;
+}
+
+// An int handle, a torch or CuPy stream, or an object with __cuda_stream__.
+StreamView stream_from_python(PyObject* stream, const char* op);
+
+// "cpu", "cuda", "cuda:1" or an object that prints so. index is -1 for "cuda".
+Device device_from_python(PyObject* device, const char* op);
+
+// Numbers and choices, named in the error when they are not what is expected.
+double number_from_python(PyObject* value, Site site);
+bool flag_from_python(PyObject* value, Site site);
+
+}  // namespace membound::python

@@ -1,0 +1,21 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace membound::python {
+
+namespace nb = nanobind;
+
+// Adds membound.CudaError and teaches nanobind the table below.
+void register_errors(nb::module_& module);
+
+// Turns the C++ exception in flight into the Python error that the table names. Call it in catch
+// (...) at the edge to Python.
+void set_python_error() noexcept;
+
+// The message of the Python error that is set, which is cleared.
+std::string take_python_error();
+
+}  // namespace membound::python

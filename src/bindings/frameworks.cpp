@@ -1,0 +1,133 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "frameworks.hpp"
+
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "core/check.hpp"
+#include "errors.hpp"
+
+namespace membound::python {
+
+namespace {
+
+// Types seen so far. Entries are never changed nor freed, so readers need no lock; they own a
+// reference to their type, so an address cannot come to mean another type.
+struct TypeEntry {
+  PyTypeObject* type;
+  const Framework* framework;
+  const TypeEntry* next;
+};
+constexpr std::size_t kBuckets = 64;
+// Past this many, new types are asked about at every call (programs that make array types in a loop
+// must not grow the table for ever).
+constexpr int kMaxEntries = 1024;
+
+std::atomic<const TypeEntry*> buckets[kBuckets];
+int entry_count = 0;
+nb::ft_mutex mutex;  // guards entry_count and insertion; with the GIL it is empty, the GIL serves
+
+struct KnownFramework {
+  PyObject* source;
+  const Framework* framework;
+};
+
+std::size_t bucket_of(PyTypeObject* type) {
+  const auto address = reinterpret_cast<std::uintptr_t>(type);
+  return (address >> 4 ^ address >> 12) % kBuckets;
+}
+
+Kind kind_from_name(const char* name) {
+  if (std::strcmp(name, "torch") == 0) return Kind::kTorch;
+  if (std::strcmp(name, "numpy") == 0) return Kind::kNumPy;
+  if (std::strcmp(name, "cupy") == 0) return Kind::kCuPy;
+  if (std::strcmp(name, "jax") == 0) return Kind::kJax;
+  if (std::strcmp(name, "buffer") == 0) return Kind::kBuffer;
+  return Kind::kDlpack;
+}
+
+// The exchange table of our major version, or null.
+const dlpack::ExchangeApi* exchange_from_capsule(nb::object capsule) {
+  if (capsule.is_none()) return nullptr;
+  auto* header = static_cast<dlpack::ExchangeHeader*>(
+      PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if (header == nullptr) throw nb::python_error();
+  while (header != nullptr && header->version.major != dlpack::kMajorVersion) {
+    header = header->previous;
+  }
+  return reinterpret_cast<const dlpack::ExchangeApi*>(header);
+}
+
+const Framework* make_framework(nb::handle source) {
+  auto kept = [&](const char* field) { return nb::object(source.attr(field)).release().ptr(); };
+  const char* name = nb::cast<const char*>(nb::handle(kept("name")));
+  return new Framework{
+      .kind = kind_from_name(name),
+      .name = name,
+      .exchange = exchange_from_capsule(source.attr("exchange")),
+      .to_dlpack = kept("to_dlpack"),
+      .empty_like = kept("empty_like"),
+      .empty_like_contiguous = kept("empty_like_contiguous"),
+      .empty_rows = kept("empty_rows"),
+      .current_stream = kept("current_stream"),
+      .is_grad_enabled = kept("is_grad_enabled"),
+      .increment_version = kept("increment_version"),
+  };
+}
+
+// One Framework per Python object, so that two arrays are of one framework when the pointers agree.
+const Framework* framework_from(nb::handle source) {
+  static std::vector<KnownFramework> known;
+  nb::ft_lock_guard guard(mutex);
+  for (const KnownFramework& entry : known) {
+    if (entry.source == source.ptr()) return entry.framework;
+  }
+  const Framework* framework = make_framework(source);
+  known.push_back({nb::borrow(source).release().ptr(), framework});
+  return framework;
+}
+
+void remember(PyTypeObject* type, const Framework* framework) {
+  nb::ft_lock_guard guard(mutex);
+  if (entry_count >= kMaxEntries) return;
+  ++entry_count;
+  Py_INCREF(reinterpret_cast<PyObject*>(type));
+  auto& bucket = buckets[bucket_of(type)];
+  bucket.store(new TypeEntry{type, framework, bucket.load(std::memory_order_relaxed)},
+               std::memory_order_release);
+}
+
+[[gnu::noinline]] const Framework& classify(PyObject* array, Site site) {
+  const nb::object answer = arrays_module().attr("classify")(nb::handle(array));
+  MEMBOUND_CHECK(!nb::isinstance<nb::str>(answer), TypeMismatch, site.op, "argument '",
+                 site.argument, "' ", nb::str(answer).c_str());
+  const Framework* framework = framework_from(answer);
+  remember(Py_TYPE(array), framework);
+  return *framework;
+}
+
+}  // namespace
+
+const Framework& framework_of(PyObject* array, Site site) {
+  PyTypeObject* type = Py_TYPE(array);
+  const TypeEntry* entry = buckets[bucket_of(type)].load(std::memory_order_acquire);
+  for (; entry != nullptr; entry = entry->next) {
+    if (entry->type == type) return *entry->framework;
+  }
+  return classify(array, site);
+}
+
+const Names& names() {
+  static const Names* interned = new Names;
+  return *interned;
+}
+
+nb::object arrays_module() { return nb::module_::import_("membound.arrays"); }
+
+std::string type_name(PyObject* object) {
+  return nb::cast<const char*>(arrays_module().attr("type_name")(nb::handle(object)));
+}
+
+}  // namespace membound::python

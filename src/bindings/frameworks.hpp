@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "dlpack.hpp"
+
+namespace membound::python {
+
+namespace nb = nanobind;
+
+// How an array is read.
+enum class Kind : std::uint8_t {
+  kTorch,   // DLPack's C exchange table, or to_dlpack before torch 2.10
+  kNumPy,   // __array_struct__
+  kCuPy,    // attributes
+  kJax,     // not here: membound.jax
+  kBuffer,  // the buffer protocol: memoryview, array.array
+  kDlpack,  // __dlpack__
+};
+
+// What C++ needs of a framework; membound.arrays.Framework holds the same under the same names.
+// Made once per framework and kept for good.
+struct Framework {
+  Kind kind;
+  const char* name;
+  const dlpack::ExchangeApi* exchange;  // torch >= 2.10, else null
+  PyObject* to_dlpack;
+  PyObject* empty_like;             // (array) -> array of its shape, dtype and device
+  PyObject* empty_like_contiguous;  // the same for arrays whose layout must not be copied
+  PyObject* empty_rows;             // (array) -> float32 or float64 array of shape[:-1]
+  PyObject* current_stream;         // (device index) -> handle
+  PyObject* is_grad_enabled;
+  PyObject* increment_version;  // (tuple of arrays)
+};
+
+// Where a message points: the op and its argument.
+struct Site {
+  const char* op;
+  const char* argument;
+};
+
+// The framework of an array, from a cache by exact type. Throws TypeMismatch for what is no array
+// and for array types that cannot be read faithfully.
+const Framework& framework_of(PyObject* array, Site site);
+
+// Attribute names, interned once.
+struct Names {
+  PyObject* array_struct = nb::str("__array_struct__").release().ptr();
+  PyObject* dlpack = nb::str("__dlpack__").release().ptr();
+  PyObject* dlpack_device = nb::str("__dlpack_device__").release().ptr();
+  PyObject* cuda_stream_protocol = nb::str("__cuda_stream__").release().ptr();
+  PyObject* cuda_stream = nb::str("cuda_stream").release().ptr();
+  PyObject* ptr = nb::str("ptr").release().ptr();
+  PyObject* requires_grad = nb::str("requires_grad").release().ptr();
+};
+const Names& names();
+
+// membound.arrays, imported at first use.
+nb::object arrays_module();
+
+// str(type(object)) without the angle brackets: "numpy.ndarray", "list".
+std::string type_name(PyObject* object);
+
+}  // namespace membound::python

@@ -1,0 +1,333 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "load.hpp"
+
+#include <atomic>
+
+#include "core/check.hpp"
+#include "errors.hpp"
+
+namespace membound::python {
+
+namespace {
+
+nb::object get(PyObject* object, PyObject* name) {
+  PyObject* value = PyObject_GetAttr(object, name);
+  if (value == nullptr) throw nb::python_error();
+  return nb::steal(value);
+}
+
+[[noreturn, gnu::cold]] void fail_dtype(PyObject* array, Site site) {
+  fail<TypeMismatch>(site.op, "argument '", site.argument, "' has dtype ",
+                     nb::str(nb::handle(array).attr("dtype")).c_str(), ", which no op takes");
+}
+
+void check_rank(std::int64_t rank, Site site) {
+  MEMBOUND_CHECK(rank <= kMaxRank, InvalidArgument, site.op, "argument '", site.argument,
+                 "' must have at most ", kMaxRank, " axes, got ", rank);
+}
+
+// ---- DLPack tensors -----------------------------------------------------------------------------
+
+bool find_dtype(dlpack::DataType type, DType& dtype) {
+  if (type.lanes != 1) return false;
+  switch (type.code << 8 | type.bits) {
+    case dlpack::kFloat << 8 | 16: dtype = DType::kFloat16; return true;
+    case dlpack::kFloat << 8 | 32: dtype = DType::kFloat32; return true;
+    case dlpack::kFloat << 8 | 64: dtype = DType::kFloat64; return true;
+    case dlpack::kBFloat << 8 | 16: dtype = DType::kBFloat16; return true;
+    case dlpack::kFloat8E4M3Fn << 8 | 8: dtype = DType::kFloat8E4M3; return true;
+    case dlpack::kFloat8E5M2 << 8 | 8: dtype = DType::kFloat8E5M2; return true;
+    case dlpack::kInt << 8 | 8: dtype = DType::kInt8; return true;
+    case dlpack::kInt << 8 | 16: dtype = DType::kInt16; return true;
+    case dlpack::kInt << 8 | 32: dtype = DType::kInt32; return true;
+    case dlpack::kInt << 8 | 64: dtype = DType::kInt64; return true;
+    case dlpack::kUInt << 8 | 8: dtype = DType::kUInt8; return true;
+    case dlpack::kUInt << 8 | 16: dtype = DType::kUInt16; return true;
+    case dlpack::kUInt << 8 | 32: dtype = DType::kUInt32; return true;
+    case dlpack::kUInt << 8 | 64: dtype = DType::kUInt64; return true;
+    case dlpack::kBool << 8 | 8: dtype = DType::kBool; return true;
+    case dlpack::kComplex << 8 | 64: dtype = DType::kComplex64; return true;
+    case dlpack::kComplex << 8 | 128: dtype = DType::kComplex128; return true;
+    default: return false;
+  }
+}
+
+Device device_from_dlpack(dlpack::DeviceId device, Site site) {
+  switch (device.type) {
+    case dlpack::kCpu: return Device::cpu();
+    case dlpack::kCudaHost: return Device::cuda_host();
+    case dlpack::kCuda:
+    case dlpack::kCudaManaged: return Device::cuda(device.index);
+    default:
+      fail<InvalidArgument>(site.op, "argument '", site.argument,
+                            "' must be on the CPU or a CUDA device, got DLPack device type ",
+                            device.type);
+  }
+}
+
+void view_from_dlpack(const dlpack::Tensor& tensor, PyObject* array, Site site, TensorView& view) {
+  check_rank(tensor.rank, site);
+  if (!find_dtype(tensor.dtype, view.dtype)) fail_dtype(array, site);
+  view.device = device_from_dlpack(tensor.device, site);
+  view.rank = tensor.rank;
+  std::int64_t contiguous = 1;
+  for (int axis = tensor.rank - 1; axis >= 0; --axis) {
+    view.shape[axis] = tensor.shape[axis];
+    view.strides[axis] = tensor.strides != nullptr ? tensor.strides[axis] : contiguous;
+    contiguous *= tensor.shape[axis];
+  }
+  view.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  MEMBOUND_CHECK(tensor.data != nullptr || contiguous == 0, InvalidArgument, site.op, "argument '",
+                 site.argument, "' has no memory (its storage was freed, or it is a placeholder)");
+}
+
+// What a capsule holds. It is never renamed, so dropping the capsule gives the tensor back.
+const dlpack::Tensor& tensor_from_capsule(PyObject* capsule, bool& writable, Site site) {
+  if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+    auto* managed = static_cast<dlpack::ManagedTensorVersioned*>(
+        PyCapsule_GetPointer(capsule, "dltensor_versioned"));
+    MEMBOUND_CHECK(managed->version.major == dlpack::kMajorVersion, TypeMismatch, site.op,
+                   "argument '", site.argument, "' must speak DLPack 1.x, got version ",
+                   managed->version.major, ".", managed->version.minor);
+    writable = (managed->flags & (dlpack::kReadOnlyFlag | dlpack::kCopiedFlag)) == 0;
+    return managed->tensor;
+  }
+  auto* managed = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
+  if (managed == nullptr) throw nb::python_error();
+  return managed->tensor;
+}
+
+// ---- torch --------------------------------------------------------------------------------------
+
+// A view of conjugated numbers' imaginary parts is stored with the wrong sign. Such views step over
+// the real parts, so arrays with a last stride of 1 need no question (59 ns).
+void check_not_negated(PyObject* array, const TensorView& view, Site site) {
+  if (view.rank == 0 || view.strides[view.rank - 1] == 1) return;
+  MEMBOUND_CHECK(!nb::cast<bool>(nb::handle(array).attr("is_neg")()), TypeMismatch, site.op,
+                 "argument '", site.argument,
+                 "' is a lazily negated torch view; call .resolve_neg() first");
+}
+
+[[noreturn, gnu::cold]] void fail_unreadable(Site site) {
+  const std::string reason = take_python_error();
+  fail<TypeMismatch>(site.op, "argument '", site.argument,
+                     "' is a torch tensor without plain strided memory (meta, sparse, quantized, "
+                     "or inside a torch.func transform): ",
+                     reason);
+}
+
+void load_torch(PyObject* array, const Framework& framework, Site site, LoadedArray& loaded) {
+  if (framework.exchange != nullptr) [[likely]] {
+    dlpack::Tensor tensor;
+    if (framework.exchange->borrow(array, &tensor) != 0) fail_unreadable(site);
+    view_from_dlpack(tensor, array, site, loaded.view);
+  } else {
+    PyObject* capsule = PyObject_CallOneArg(framework.to_dlpack, array);
+    if (capsule == nullptr) fail_unreadable(site);
+    // The capsule may go at once: the caller's argument keeps the storage.
+    const nb::object owner = nb::steal(capsule);
+    view_from_dlpack(tensor_from_capsule(capsule, loaded.writable, site), array, site, loaded.view);
+  }
+  check_not_negated(array, loaded.view, site);
+}
+
+// ---- NumPy and CuPy -----------------------------------------------------------------------------
+
+// What NumPy's __array_struct__ capsule points to: its array interface, version 2.
+struct NumpyInterface {
+  int version;
+  int rank;
+  char kind;
+  int item_size;
+  int flags;
+  Py_intptr_t* shape;
+  Py_intptr_t* strides;  // in bytes
+  void* data;
+  PyObject* description;
+};
+constexpr int kNumpyNativeOrder = 0x200;
+constexpr int kNumpyWritable = 0x400;
+
+// Strides in bytes to strides in elements. Axes of one element step nowhere, whatever they say.
+std::int64_t element_stride(std::int64_t bytes, std::int64_t extent, std::int64_t item_size,
+                            Site site) {
+  if (extent <= 1) return bytes / item_size;
+  MEMBOUND_CHECK(bytes % item_size == 0, InvalidArgument, site.op, "argument '", site.argument,
+                 "' must have strides that are multiples of its ", item_size,
+                 "-byte element size, got a stride of ", bytes, " bytes");
+  return bytes / item_size;
+}
+
+void load_numpy(PyObject* array, Site site, LoadedArray& loaded) {
+  const nb::object capsule = get(array, names().array_struct);
+  auto* numpy = static_cast<NumpyInterface*>(PyCapsule_GetPointer(capsule.ptr(), nullptr));
+  if (numpy == nullptr) throw nb::python_error();
+  TensorView& view = loaded.view;
+  check_rank(numpy->rank, site);
+  if (numpy->kind == 'f' && numpy->item_size == 4) [[likely]] {
+    view.dtype = DType::kFloat32;
+  } else {
+    view.dtype =
+        dtype_from_numpy(numpy->kind, numpy->item_size, nb::handle(array).attr("dtype"), site);
+  }
+  MEMBOUND_CHECK((numpy->flags & kNumpyNativeOrder) != 0, TypeMismatch, site.op, "argument '",
+                 site.argument, "' must have native byte order, got ",
+                 nb::str(nb::handle(array).attr("dtype").attr("str")).c_str());
+  loaded.writable = (numpy->flags & kNumpyWritable) != 0;
+  view.device = Device::cpu();
+  view.data = numpy->data;
+  view.rank = numpy->rank;
+  for (int axis = 0; axis < numpy->rank; ++axis) {
+    view.shape[axis] = numpy->shape[axis];
+    view.strides[axis] =
+        element_stride(numpy->strides[axis], numpy->shape[axis], numpy->item_size, site);
+  }
+}
+
+// Attributes cost less than __dlpack__, which asks the driver about the pointer, and they make no
+// stream wait.
+void load_cupy(PyObject* array, Site site, LoadedArray& loaded) {
+  const nb::handle source(array);
+  const nb::object dtype = source.attr("dtype");
+  const auto item_size = nb::cast<std::int64_t>(dtype.attr("itemsize"));
+  TensorView& view = loaded.view;
+  view.dtype = dtype_from_numpy(*nb::cast<const char*>(dtype.attr("kind")), item_size, dtype, site);
+  const nb::tuple shape = source.attr("shape");
+  const nb::tuple strides = source.attr("strides");
+  check_rank(static_cast<std::int64_t>(shape.size()), site);
+  view.rank = static_cast<std::int32_t>(shape.size());
+  for (int axis = 0; axis < view.rank; ++axis) {
+    view.shape[axis] = nb::cast<std::int64_t>(shape[axis]);
+    view.strides[axis] =
+        element_stride(nb::cast<std::int64_t>(strides[axis]), view.shape[axis], item_size, site);
+  }
+  view.device = Device::cuda(nb::cast<int>(source.attr("device").attr("id")));
+  view.data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(source.attr("data").attr("ptr")));
+  MEMBOUND_CHECK(view.data != nullptr || view.size() == 0, InvalidArgument, site.op, "argument '",
+                 site.argument, "' has no memory");
+}
+
+// ---- the buffer protocol ------------------------------------------------------------------------
+
+void load_buffer(PyObject* array, Site site, LoadedArray& loaded) {
+  // A memoryview holds the export, so that nobody resizes the memory under the op.
+  loaded.keep_alive = nb::steal(PyMemoryView_FromObject(array));
+  Py_buffer buffer;
+  if (!loaded.keep_alive.is_valid() ||
+      PyObject_GetBuffer(loaded.keep_alive.ptr(), &buffer, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
+    fail<TypeMismatch>(site.op, "argument '", site.argument,
+                       "' offers no plain strided buffer: ", take_python_error());
+  }
+  const std::string format = buffer.format != nullptr ? buffer.format : "B";
+  const auto item_size = static_cast<std::int64_t>(buffer.itemsize);
+  TensorView& view = loaded.view;
+  view.data = buffer.buf;
+  view.device = Device::cpu();
+  view.rank = buffer.ndim;  // Python's own limit is 64
+  loaded.writable = buffer.readonly == 0;
+  for (int axis = 0; axis < view.rank; ++axis) {
+    view.shape[axis] = buffer.shape[axis];
+    view.strides[axis] = buffer.strides[axis] / item_size;
+  }
+  PyBuffer_Release(&buffer);
+  MEMBOUND_CHECK(format == "f" || format == "d" || format == "e", TypeMismatch, site.op,
+                 "argument '", site.argument,
+                 "' must have a floating buffer format ('e', 'f' or 'd'), got '", format, "'");
+  view.dtype = item_size == 2   ? DType::kFloat16
+               : item_size == 4 ? DType::kFloat32
+                                : DType::kFloat64;
+}
+
+// ---- anything with __dlpack__ -------------------------------------------------------------------
+
+// CUDA's numbering in the standard: 1 is the legacy default stream, 0 is not allowed.
+nb::object dlpack_stream(Device device, StreamView stream) {
+  if (!device.is_cuda()) return nb::none();
+  const auto handle = reinterpret_cast<std::uintptr_t>(stream.handle());
+  return nb::int_(handle == 0 ? std::uintptr_t{1} : handle);
+}
+
+nb::object export_capsule(nb::handle array, nb::handle stream) {
+  const nb::object method = array.attr(nb::handle(names().dlpack));
+  try {
+    return method(nb::arg("stream") = stream, nb::arg("max_version") = nb::make_tuple(1, 0));
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_TypeError)) throw;  // a producer of DLPack 0.x knows no max_version
+  }
+  return method(nb::arg("stream") = stream);
+}
+
+void load_dlpack(PyObject* array, Site site, StreamView stream, LoadedArray& loaded) {
+  const nb::handle source(array);
+  const nb::object location = source.attr(nb::handle(names().dlpack_device))();
+  const dlpack::DeviceId id{nb::cast<std::int32_t>(nb::int_(location[0])),
+                            nb::cast<std::int32_t>(nb::int_(location[1]))};
+  const Device device = device_from_dlpack(id, site);
+  try {
+    loaded.keep_alive = export_capsule(source, dlpack_stream(device, stream));
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_BufferError)) throw;
+    fail<TypeMismatch>(site.op, "argument '", site.argument,
+                       "' cannot be exported: ", nb::str(error.value()).c_str());
+  }
+  view_from_dlpack(tensor_from_capsule(loaded.keep_alive.ptr(), loaded.writable, site), array, site,
+                   loaded.view);
+}
+
+}  // namespace
+
+void load_array(PyObject* array, const Framework& framework, Site site, StreamView device_stream,
+                LoadedArray& loaded) {
+  switch (framework.kind) {
+    case Kind::kTorch: return load_torch(array, framework, site, loaded);
+    case Kind::kNumPy: return load_numpy(array, site, loaded);
+    case Kind::kCuPy: return load_cupy(array, site, loaded);
+    case Kind::kBuffer: return load_buffer(array, site, loaded);
+    case Kind::kDlpack: return load_dlpack(array, site, device_stream, loaded);
+    case Kind::kJax:
+      fail<TypeMismatch>(site.op, "argument '", site.argument, "' is a JAX array, 'x' is not");
+  }
+}
+
+DType dtype_from_numpy(char kind, std::int64_t item_size, nb::handle dtype, Site site) {
+  switch (kind << 8 | static_cast<int>(item_size)) {
+    case 'f' << 8 | 2: return DType::kFloat16;
+    case 'f' << 8 | 4: return DType::kFloat32;
+    case 'f' << 8 | 8: return DType::kFloat64;
+    case 'i' << 8 | 2: return DType::kInt16;
+    case 'i' << 8 | 4: return DType::kInt32;
+    case 'i' << 8 | 8: return DType::kInt64;
+    case 'u' << 8 | 2: return DType::kUInt16;
+    case 'u' << 8 | 4: return DType::kUInt32;
+    case 'u' << 8 | 8: return DType::kUInt64;
+    case 'b' << 8 | 1: return DType::kBool;
+    case 'c' << 8 | 8: return DType::kComplex64;
+    case 'c' << 8 | 16: return DType::kComplex128;
+    default: break;
+  }
+  // The rest is told apart by the dtype itself: ml_dtypes' types are plain bytes to NumPy, and one
+  // byte may be an int4. The first bfloat16 seen is kept: one comparison instead of a Python call.
+  static std::atomic<PyObject*> bfloat16{nullptr};
+  if (dtype.ptr() == bfloat16.load(std::memory_order_acquire)) return DType::kBFloat16;
+  const nb::object code = arrays_module().attr("dtype_code")(dtype);
+  MEMBOUND_CHECK(!code.is_none(), TypeMismatch, site.op, "argument '", site.argument,
+                 "' has dtype ", nb::str(dtype).c_str(), ", which no op takes");
+  const auto found = static_cast<DType>(nb::cast<int>(code));
+  if (found == DType::kBFloat16 && bfloat16.load(std::memory_order_relaxed) == nullptr) {
+    bfloat16.store(dtype.inc_ref().ptr(), std::memory_order_release);
+  }
+  return found;
+}
+
+bool is_contiguous(const TensorView& view) {
+  std::int64_t expected = 1;
+  for (int axis = view.rank - 1; axis >= 0; --axis) {
+    if (view.shape[axis] == 0) return true;
+    if (view.shape[axis] != 1 && view.strides[axis] != expected) return false;
+    expected *= view.shape[axis];
+  }
+  return true;
+}
+
+}  // namespace membound::python

@@ -1,0 +1,30 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "frameworks.hpp"
+#include "membound/stream.hpp"
+#include "membound/tensor_view.hpp"
+
+namespace membound::python {
+
+// An array that was read: where it lies, and what keeps that true.
+struct LoadedArray {
+  TensorView view;
+  bool writable = true;
+  nb::object keep_alive;  // a DLPack capsule that owns the memory, else empty
+};
+
+// Reads an array without converting, copying or waiting. Shape and strides are copied, so later
+// Python calls cannot change the view. device_stream: the stream that a GPU array handed over by
+// __dlpack__ must be ready on. Throws TypeMismatch or InvalidArgument for what cannot be read.
+void load_array(PyObject* array, const Framework& framework, Site site, StreamView device_stream,
+                LoadedArray& loaded);
+
+// The dtype of a NumPy dtype object, given its kind letter and item size.
+DType dtype_from_numpy(char kind, std::int64_t item_size, nb::handle dtype, Site site);
+
+// C-contiguous, ignoring axes of one element.
+bool is_contiguous(const TensorView& view);
+
+}  // namespace membound::python

@@ -1,0 +1,150 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "membound/ops/rms_norm.hpp"
+
+#include "call.hpp"
+#include "core/check.hpp"
+#include "ops/ops.hpp"
+
+namespace membound::python {
+
+namespace {
+
+constexpr const char* kName = "rms_norm";
+
+enum Parameter { kX, kWeight, kEps, kWeightOffset, kRounding, kOut, kReturnRstd, kStream, kDevice };
+
+constexpr const char* kText =
+    R"(rms_norm($module, x, weight=None, *, eps=1e-06, weight_offset=0.0, rounding='once', out=None, return_rstd=False, stream=None, device=None)
+--
+
+Root mean square normalisation over the last axis.
+
+``rstd = 1 / sqrt(mean(x * x) + eps)``, ``out = x * rstd * (weight + weight_offset)``
+(Zhang and Sennrich 2019, arXiv:1910.07467).
+
+Args:
+    x: ``(..., cols)``, float16, bfloat16, float32 or float64, with any strides: a torch, JAX, CuPy
+        or NumPy array (bfloat16 through ml_dtypes), a memoryview, or anything with ``__dlpack__``.
+        It is never converted nor copied.
+    weight: ``(cols,)`` of any of those dtypes, of the same framework and on the same device as
+        ``x``; None for no weight.
+    eps: added to the mean of squares; finite and not negative.
+    weight_offset: added to each weight; 1.0 as in Gemma. Must be 0 without a weight.
+    rounding: where a 16-bit result is rounded. ``"once"``: everything in float32, one rounding at
+        the end, as torch's F.rms_norm. ``"before_weight"``: ``x * rstd`` is rounded, then
+        multiplied and rounded again, as Hugging Face's Llama-family modules.
+    out: where to write: the shape, dtype, framework and device of ``x``. It may be ``x`` itself
+        (in place), but may not overlap an input in part. Not for JAX arrays.
+    return_rstd: return ``rstd`` too, of shape ``x.shape[:-1]`` in float32 (float64 for float64).
+    stream: the CUDA stream to run on: a torch or CuPy stream, an object with ``__cuda_stream__``,
+        or an integer handle. By default the current stream of the array's framework. Nothing waits
+        for the GPU.
+    device: by default where the arrays are. ``"cuda"`` or ``"cuda:1"`` carries NumPy arrays through
+        that GPU and back.
+
+Returns:
+    ``out``, or a new C-contiguous array of the framework, shape, dtype and device of ``x`` (a NumPy
+    array for CPU arrays of an unknown framework); with ``return_rstd=True`` the pair
+    ``(out, rstd)``.
+
+Raises:
+    TypeError: an argument is no array or of another framework, or has a dtype that is not taken.
+    ValueError: a shape, stride, device, overlap or number does not fit.
+    RuntimeError: a torch tensor requires grad while gradients are recorded. There is no backward
+        yet: call it under ``torch.no_grad()`` or pass ``x.detach()``.
+    membound.CudaError: CUDA is not there, or a launch failed.
+
+    A call that raises has written nothing.
+
+Example:
+    >>> import numpy as np
+    >>> import membound as mb
+    >>> x = np.array([[3.0, 4.0], [0.0, 0.0]], np.float32)
+    >>> mb.rms_norm(x, np.array([1.0, 2.0], np.float32), eps=0.5)
+    array([[0.8320503, 2.2188008],
+           [0.       , 0.       ]], dtype=float32)
+    >>> y, rstd = mb.rms_norm(x, out=x, eps=12.5, return_rstd=True)
+    >>> y is x, rstd
+    (True, array([0.2       , 0.28284273], dtype=float32))
+)";
+
+Rounding rounding_from_python(PyObject* value) {
+  if (PyUnicode_Check(value)) {
+    if (PyUnicode_CompareWithASCIIString(value, "once") == 0) return Rounding::kOnce;
+    if (PyUnicode_CompareWithASCIIString(value, "before_weight") == 0) {
+      return Rounding::kBeforeWeight;
+    }
+  }
+  fail<InvalidArgument>(kName, "argument 'rounding' must be 'once' or 'before_weight', got ",
+                        nb::repr(nb::handle(value)).c_str());
+}
+
+RmsNormOptions options_from_python(PyObject* const* values) {
+  RmsNormOptions options;
+  if (values[kEps]) options.eps = number_from_python(values[kEps], {kName, "eps"});
+  if (values[kWeightOffset]) {
+    options.weight_offset = number_from_python(values[kWeightOffset], {kName, "weight_offset"});
+  }
+  if (values[kRounding]) options.rounding = rounding_from_python(values[kRounding]);
+  return options;
+}
+
+nb::object call_jax(const ArrayCall& call, PyObject* const* values, const RmsNormOptions& options,
+                    bool return_rstd) {
+  if (given(values[kWeight])) call.check_jax_input(values[kWeight], "weight");
+  call.check_jax_absent(values[kOut], "out", "which cannot be written");
+  call.check_jax_absent(values[kStream], "stream", "whose stream XLA picks");
+  call.check_jax_absent(values[kDevice], "device", "which stay where they are");
+  const nb::object op = nb::module_::import_("membound.jax").attr(kName);
+  return op(nb::handle(values[kX]),
+            given(values[kWeight]) ? nb::handle(values[kWeight]) : nb::none(),
+            nb::arg("eps") = options.eps, nb::arg("weight_offset") = options.weight_offset,
+            nb::arg("rounding") = options.rounding == Rounding::kOnce ? "once" : "before_weight",
+            nb::arg("return_rstd") = return_rstd);
+}
+
+nb::object call_rms_norm(PyObject* const* values) {
+  const ArrayCall call(kName, values[kX], "x", values[kStream]);
+  const RmsNormOptions options = options_from_python(values);
+  const bool return_rstd =
+      values[kReturnRstd] && flag_from_python(values[kReturnRstd], {kName, "return_rstd"});
+  if (call.is_jax()) return call_jax(call, values, options, return_rstd);
+
+  LoadedArray x, weight, out, rstd;
+  call.read_input(values[kX], "x", x);
+  const bool weighted = given(values[kWeight]);
+  if (weighted) call.read_input(values[kWeight], "weight", weight);
+  const bool out_given = given(values[kOut]);
+  if (out_given) call.read_output(values[kOut], "out", out);
+  const auto staging = call.staging_device(values[kDevice], x.view.device);
+
+  nb::object result = out_given ? nb::borrow(values[kOut]) : call.new_like(values[kX], x.view, out);
+  nb::object rstd_result;
+  if (return_rstd) rstd_result = call.new_rows(values[kX], x.view, rstd);
+
+  const ConstTensorView weight_view(weight.view);
+  const ConstTensorView* weight_pointer = weighted ? &weight_view : nullptr;
+  const TensorView* rstd_pointer = return_rstd ? &rstd.view : nullptr;
+  if (staging) {
+    const GilRelease released(true);
+    membound::rms_norm(x.view, weight_pointer, options, out.view, rstd_pointer, *staging);
+  } else {
+    const StreamView stream = call.stream(x.view.device);
+    const GilRelease released(is_long_on_cpu(x.view));
+    membound::rms_norm(x.view, weight_pointer, options, out.view, rstd_pointer, stream);
+  }
+  if (out_given) call.mark_written(values[kOut]);
+  return return_rstd ? nb::make_tuple(result, rstd_result) : result;
+}
+
+}  // namespace
+
+const Op kRmsNorm{
+    kName,
+    kText,
+    {"x", "weight", "eps", "weight_offset", "rounding", "out", "return_rstd", "stream", "device"},
+    2,
+    call_rms_norm};
+
+}  // namespace membound::python

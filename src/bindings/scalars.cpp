@@ -1,0 +1,77 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+// The arguments that are no arrays: streams, devices, numbers and flags.
+#include <string>
+
+#include "call.hpp"
+#include "core/check.hpp"
+#include "errors.hpp"
+
+namespace membound::python {
+
+namespace {
+
+// The handle itself, or the attribute of a stream object that holds it; null when it is neither.
+nb::object stream_number(nb::handle stream) {
+  if (PyLong_Check(stream.ptr()) && !PyBool_Check(stream.ptr())) return nb::borrow(stream);
+  const Names& known = names();
+  if (nb::hasattr(stream, nb::handle(known.cuda_stream_protocol))) {
+    nb::object pair = stream.attr(nb::handle(known.cuda_stream_protocol));
+    if (PyCallable_Check(pair.ptr())) pair = pair();
+    return pair[1];
+  }
+  for (PyObject* name : {known.cuda_stream, known.ptr}) {
+    if (nb::hasattr(stream, nb::handle(name))) return stream.attr(nb::handle(name));
+  }
+  return {};
+}
+
+}  // namespace
+
+StreamView stream_from_python(PyObject* stream, const char* op) {
+  const nb::object number = stream_number(stream);
+  MEMBOUND_CHECK(number.is_valid() && PyLong_Check(number.ptr()), TypeMismatch, op,
+                 "argument 'stream' must be an int handle, a torch or CuPy stream, or have "
+                 "__cuda_stream__, got ",
+                 type_name(stream));
+  const std::size_t handle = PyLong_AsSize_t(number.ptr());
+  if (handle == static_cast<std::size_t>(-1) && PyErr_Occurred()) {
+    PyErr_Clear();
+    fail<InvalidArgument>(op, "argument 'stream' must be a stream handle, got ",
+                          nb::repr(number).c_str());
+  }
+  return StreamView::from_handle(reinterpret_cast<void*>(handle));
+}
+
+Device device_from_python(PyObject* device, const char* op) {
+  const std::string text = nb::str(nb::handle(device)).c_str();
+  if (text == "cpu") return Device::cpu();
+  if (text == "cuda") return Device::cuda(-1);
+  const std::string digits = text.rfind("cuda:", 0) == 0 ? text.substr(5) : "";
+  const bool is_index = !digits.empty() && digits.size() <= 4 &&
+                        digits.find_first_not_of("0123456789") == std::string::npos;
+  MEMBOUND_CHECK(is_index, InvalidArgument, op,
+                 "argument 'device' must be 'cpu', 'cuda' or 'cuda:N', got '", text, "'");
+  return Device::cuda(std::stoi(digits));
+}
+
+double number_from_python(PyObject* value, Site site) {
+  const double number = PyFloat_AsDouble(value);
+  if (number == -1.0 && PyErr_Occurred()) [[unlikely]] {
+    const bool too_large = PyErr_ExceptionMatches(PyExc_OverflowError);
+    PyErr_Clear();
+    MEMBOUND_CHECK(!too_large, InvalidArgument, site.op, "argument '", site.argument,
+                   "' must fit a double");
+    fail<TypeMismatch>(site.op, "argument '", site.argument, "' must be a real number, got ",
+                       type_name(value));
+  }
+  return number;
+}
+
+bool flag_from_python(PyObject* value, Site site) {
+  MEMBOUND_CHECK(PyBool_Check(value), TypeMismatch, site.op, "argument '", site.argument,
+                 "' must be a bool, got ", type_name(value));
+  return value == Py_True;
+}
+
+}  // namespace membound::python

@@ -1,0 +1,53 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "signature.hpp"
+
+namespace membound::python {
+
+namespace {
+
+[[noreturn, gnu::cold]] void fail_call(const char* format, const char* op, PyObject* name) {
+  PyErr_Format(PyExc_TypeError, format, op, name);
+  throw nb::python_error();
+}
+
+int find_parameter(const InternedNames& names, PyObject* keyword) {
+  for (int index = 0; index < names.count; ++index) {
+    if (names.names[index] == keyword) return index;
+  }
+  for (int index = 0; index < names.count; ++index) {  // a keyword made at run time
+    if (PyUnicode_Compare(names.names[index], keyword) == 0) return index;
+  }
+  return -1;
+}
+
+}  // namespace
+
+InternedNames::InternedNames(const Op& op) {
+  while (op.parameters[count] != nullptr) {
+    names[count] = PyUnicode_InternFromString(op.parameters[count]);
+    if (names[count] == nullptr) throw nb::python_error();
+    ++count;
+  }
+}
+
+void sort_arguments(const Op& op, const InternedNames& names, PyObject* const* arguments,
+                    Py_ssize_t positional, PyObject* keywords, PyObject** values) {
+  if (positional > op.positional) {
+    PyErr_Format(PyExc_TypeError, "%s: takes at most %d positional arguments, got %zd", op.name,
+                 op.positional, positional);
+    throw nb::python_error();
+  }
+  for (Py_ssize_t index = 0; index < positional; ++index) values[index] = arguments[index];
+  const Py_ssize_t named = keywords != nullptr ? PyTuple_Size(keywords) : 0;
+  for (Py_ssize_t index = 0; index < named; ++index) {
+    PyObject* keyword = PyTuple_GetItem(keywords, index);
+    const int parameter = find_parameter(names, keyword);
+    if (parameter < 0) fail_call("%s: unexpected keyword argument '%U'", op.name, keyword);
+    if (values[parameter] != nullptr) fail_call("%s: argument '%U' given twice", op.name, keyword);
+    values[parameter] = arguments[positional + index];
+  }
+  if (values[0] == nullptr) fail_call("%s: missing argument '%U'", op.name, names.names[0]);
+}
+
+}  // namespace membound::python

@@ -1,0 +1,237 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""What membound knows of each array framework: the only file of the package that names them.
+
+The extension asks once per array type and keeps the answer, so nothing here is on the path of an
+ordinary call. No framework is imported: an array of one can only exist when its module is loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from membound._core import DTYPE_CODES
+
+
+class Framework(NamedTuple):
+    """How the extension reads and makes arrays; see frameworks.hpp for each field's contract."""
+
+    name: str
+    exchange: Any = None
+    to_dlpack: Callable[[Any], Any] | None = None
+    empty_like: Callable[[Any], Any] | None = None
+    empty_like_contiguous: Callable[[Any], Any] | None = None
+    empty_rows: Callable[[Any], Any] | None = None
+    current_stream: Callable[[int], int] | None = None
+    is_grad_enabled: Callable[[], bool] | None = None
+    increment_version: Callable[[tuple[Any, ...]], None] | None = None
+
+
+def classify(array: object) -> Framework | str:
+    """The framework that reads an array, or why there is none, as the end of an error message."""
+    for name, framework_of in _FRAMEWORKS.items():
+        module = sys.modules.get(name)
+        if module is not None:
+            found = framework_of(module, array)
+            if found is not None:
+                return found
+    if type(array) in _buffer_types():
+        return _buffer()
+    if hasattr(type(array), "__dlpack__") and hasattr(type(array), "__dlpack_device__"):
+        return _dlpack()
+    return (
+        "must be an array (torch, JAX, CuPy, NumPy or anything with __dlpack__), "
+        f"got {type_name(array)}"
+    )
+
+
+def type_name(value: object) -> str:
+    """The type as a person would write it: list, numpy.ndarray, torch.Tensor."""
+    cls = type(value)
+    if cls.__module__ == "builtins":
+        return cls.__qualname__
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def dtype_code(dtype: Any) -> int | None:
+    """The code of a NumPy dtype that its kind and size do not tell: int8 and ml_dtypes' types."""
+    return DTYPE_CODES.get(dtype.name)
+
+
+def empty_numpy(shape: tuple[int, ...], dtype_name: str) -> Any:
+    """A NumPy array for the results of CPU arrays whose framework we do not know."""
+    import numpy
+
+    if dtype_name == "bfloat16":
+        from ml_dtypes import bfloat16
+
+        return numpy.empty(shape, bfloat16)
+    return numpy.empty(shape, dtype_name)
+
+
+# --- torch ---
+
+
+def _of_torch(torch: ModuleType, array: object) -> Framework | str | None:
+    tensor_type = getattr(torch, "Tensor", None)
+    if tensor_type is None or not isinstance(array, tensor_type):
+        return None
+    # A subclass may hold no memory (fake tensors, wrappers) or mean something else by it.
+    if type(array) not in (tensor_type, torch.nn.Parameter):
+        return (
+            f"must be a plain torch.Tensor or Parameter, got the subclass {type_name(array)}; "
+            "pass .as_subclass(torch.Tensor) if its memory holds the values"
+        )
+    return _torch()
+
+
+@functools.cache
+def _torch() -> Framework:
+    import torch
+
+    return Framework(
+        name="torch",
+        exchange=getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),  # torch >= 2.10
+        to_dlpack=torch.utils.dlpack.to_dlpack,
+        empty_like=torch.empty_like,
+        empty_like_contiguous=functools.partial(
+            torch.empty_like, memory_format=torch.contiguous_format
+        ),
+        empty_rows=lambda x: x.new_empty(
+            x.shape[:-1], dtype=torch.float64 if x.dtype == torch.float64 else torch.float32
+        ),
+        current_stream=getattr(torch._C, "_cuda_getCurrentRawStream", None),
+        is_grad_enabled=torch.is_grad_enabled,
+        increment_version=_increment_version(torch),
+    )
+
+
+def _increment_version(torch: ModuleType) -> Callable[[tuple[Any, ...]], None]:
+    """The counter's builtin, at half the price of the public function, where it takes a tuple."""
+    builtin = getattr(torch._C, "_increment_version", None)
+    try:
+        builtin((torch.empty(0),))
+    except (TypeError, RuntimeError):
+        public = torch.autograd.graph.increment_version
+        return lambda arrays: [public(array) for array in arrays]
+    return builtin
+
+
+# --- NumPy ---
+
+
+def _of_numpy(numpy: ModuleType, array: object) -> Framework | str | None:
+    array_type = getattr(numpy, "ndarray", None)
+    if array_type is None or not isinstance(array, array_type):
+        return None
+    # Subclasses give the memory another meaning (masks, units, matrix products); memmap does not.
+    if type(array) not in (array_type, numpy.memmap):
+        return (
+            f"must be a plain numpy.ndarray, got the subclass {type_name(array)}; pass "
+            "numpy.asarray(...) if its bare values are meant"
+        )
+    return _numpy()
+
+
+@functools.cache
+def _numpy() -> Framework:
+    import numpy
+
+    return Framework(
+        name="numpy",
+        empty_like=functools.partial(numpy.empty_like, subok=False),
+        empty_like_contiguous=functools.partial(numpy.empty_like, order="C", subok=False),
+        empty_rows=lambda x: numpy.empty(x.shape[:-1], _statistics_dtype(x)),
+    )
+
+
+def _statistics_dtype(x: Any) -> str:
+    return "float64" if x.dtype == "float64" else "float32"
+
+
+# --- CuPy ---
+
+
+def _of_cupy(cupy: ModuleType, array: object) -> Framework | str | None:
+    array_type = getattr(cupy, "ndarray", None)
+    if array_type is None or not isinstance(array, array_type):
+        return None
+    if type(array) is not array_type:
+        return f"must be a plain cupy.ndarray, got the subclass {type_name(array)}"
+    return _cupy()
+
+
+@functools.cache
+def _cupy() -> Framework:
+    import cupy
+
+    def empty_like(x: Any) -> Any:
+        with x.device:  # CuPy allocates on the current device, not on the array's
+            return cupy.empty_like(x, order="C")
+
+    def empty_rows(x: Any) -> Any:
+        with x.device:
+            return cupy.empty(x.shape[:-1], _statistics_dtype(x))
+
+    return Framework(
+        name="cupy",
+        empty_like=empty_like,
+        empty_like_contiguous=empty_like,
+        empty_rows=empty_rows,
+        current_stream=lambda device: cupy.cuda.get_current_stream(device).ptr,
+    )
+
+
+# --- JAX, and what has no framework ---
+
+
+def _of_jax(jax: ModuleType, array: object) -> Framework | None:
+    array_type = getattr(jax, "Array", None)  # tracers are instances too
+    return _jax() if array_type is not None and isinstance(array, array_type) else None
+
+
+@functools.cache
+def _jax() -> Framework:
+    return Framework(name="jax")
+
+
+@functools.cache
+def _dlpack() -> Framework:
+    return Framework(name="dlpack")
+
+
+def _buffer_types() -> tuple[type, ...]:
+    array = sys.modules.get("array")
+    return (memoryview,) if array is None else (memoryview, array.array)
+
+
+@functools.cache
+def _buffer() -> Framework:
+    return Framework(
+        name="buffer", empty_like=_empty_buffer, empty_like_contiguous=_empty_buffer,
+        empty_rows=_empty_buffer_rows,
+    )  # fmt: skip
+
+
+def _empty_buffer(x: Any) -> memoryview:
+    view = memoryview(x)
+    return memoryview(bytearray(view.nbytes)).cast(view.format, view.shape)
+
+
+def _empty_buffer_rows(x: Any) -> memoryview:
+    view = memoryview(x)
+    rows = view.nbytes // view.itemsize // view.shape[-1]
+    code = "d" if view.format == "d" else "f"
+    return memoryview(bytearray(rows * (8 if code == "d" else 4))).cast(code, view.shape[:-1])
+
+
+_FRAMEWORKS: dict[str, Callable[[ModuleType, object], Framework | str | None]] = {
+    "torch": _of_torch,
+    "numpy": _of_numpy,
+    "cupy": _of_cupy,
+    "jax": _of_jax,
+}
