@@ -161,7 +161,8 @@ def _draw(case: Case) -> tuple[list[float], list[float] | None]:
         x = normal
     weight = None
     if case.weight != "none":
-        drawn = [source.gauss(1.0, 0.5) for _ in range(case.cols)]
+        # Above 0: near -weight_offset the float32 value of a float64 weight would cancel.
+        drawn = [source.uniform(0.5, 2.0) for _ in range(case.cols)]
         weight = round_to(drawn, case.dtype if case.weight == "same" else case.weight)
     return round_to(x, case.dtype), weight
 

@@ -1,0 +1,244 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""The same data in every framework, device and layout."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from reference import DTYPES, NUMPY_DTYPES
+
+import membound
+
+# One seed for everything drawn at random; the header of a run prints it, the variable sets it.
+SEED = int(os.environ.get("MEMBOUND_TEST_SEED", random.SystemRandom().randrange(2**32)))
+
+
+class Framework:
+    """One array library on one device; arrays go in from NumPy and come back to it."""
+
+    dtypes = DTYPES
+    strided = True
+    negative_strides = False
+    takes_out = True
+    options: dict[str, Any] = {}  # noqa: RUF012 - replaced, never changed
+
+    def array(self, x: np.ndarray) -> Any:
+        raise NotImplementedError
+
+    def numpy(self, x: Any) -> np.ndarray:
+        raise NotImplementedError
+
+    def broadcast_to(self, x: Any, shape: tuple[int, ...]) -> Any:
+        return x.expand(shape)
+
+    def permute(self, x: Any, axes: list[int]) -> Any:
+        return x.transpose(axes)
+
+
+class NumPy(Framework):
+    negative_strides = True
+
+    def __init__(self, device: str | None = None):
+        self.options = {"device": device} if device else {}
+
+    def array(self, x):
+        return x.copy()
+
+    def numpy(self, x):
+        assert type(x) is np.ndarray
+        return x
+
+    def broadcast_to(self, x, shape):
+        return np.broadcast_to(x, shape)
+
+
+class Torch(Framework):
+    def __init__(self, device: str):
+        self.torch = importlib.import_module("torch")
+        self.device = device
+
+    def array(self, x):
+        bits = np.array(x.view(np.int16)) if x.dtype == NUMPY_DTYPES["bfloat16"] else np.array(x)
+        return self.torch.from_numpy(bits).view(getattr(self.torch, x.dtype.name)).to(self.device)
+
+    def numpy(self, x):
+        assert type(x) is self.torch.Tensor
+        assert str(x.device) == self.device
+        x = x.detach().cpu().contiguous()
+        if x.dtype == self.torch.bfloat16:
+            return x.view(self.torch.int16).numpy().view(NUMPY_DTYPES["bfloat16"])
+        return x.numpy()
+
+    def permute(self, x, axes):
+        return x.permute(axes)
+
+
+class Jax(Framework):
+    strided = False
+    takes_out = False
+
+    def __init__(self, platform: str):
+        # Else jax would reserve most of the GPU that the other frameworks need too.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        self.jax = importlib.import_module("jax")
+        self.jax.config.update("jax_enable_x64", True)
+        try:
+            self.device = self.jax.devices(platform)[0]
+        except RuntimeError as error:
+            pytest.skip(f"jax has no {platform}: {error}")
+
+    def array(self, x):
+        return self.jax.device_put(x, self.device)
+
+    def numpy(self, x):
+        assert isinstance(x, self.jax.Array)
+        assert x.devices() == {self.device}
+        return np.asarray(x)
+
+
+class CuPy(Framework):
+    dtypes = ("float16", "float32", "float64")
+    negative_strides = True
+
+    def __init__(self):
+        self.cupy = importlib.import_module("cupy")
+
+    def array(self, x):
+        return self.cupy.asarray(x)
+
+    def numpy(self, x):
+        assert type(x) is self.cupy.ndarray
+        return x.get()
+
+    def broadcast_to(self, x, shape):
+        return self.cupy.broadcast_to(x, shape)
+
+
+_MAKE: dict[str, tuple[str, Callable[[], Framework]]] = {
+    "numpy": ("numpy", NumPy),
+    "torch-cpu": ("torch", lambda: Torch("cpu")),
+    "jax-cpu": ("jax", lambda: Jax("cpu")),
+    "numpy-cuda": ("numpy", lambda: NumPy("cuda")),
+    "torch-cuda": ("torch", lambda: Torch("cuda:0")),
+    "jax-cuda": ("jax", lambda: Jax("gpu")),
+    "cupy": ("cupy", CuPy),
+}
+ON_CPU = ("numpy", "torch-cpu", "jax-cpu")
+ON_GPU = ("numpy-cuda", "torch-cuda", "jax-cuda", "cupy")
+FRAMEWORKS = [*ON_CPU, *(pytest.param(name, marks=pytest.mark.gpu) for name in ON_GPU)]
+
+
+def framework(name: str) -> Framework:
+    """The framework of that name, or a skipped test that says what is missing."""
+    package, make = _MAKE[name]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    if name == "torch-cuda" and not importlib.import_module("torch").cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    return make()
+
+
+@dataclass(frozen=True)
+class Spot:
+    """What a layout may look at: how large the matrix is, and the buffer that it lies in."""
+
+    rows: int  # even
+    cols: int
+    buffer: Any = None
+    framework: Framework | None = None
+
+    def broadcast(self) -> Any:
+        return self.framework.broadcast_to(self.buffer, (self.rows, self.cols))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A rows x cols matrix, or more axes over the same rows, inside a larger buffer."""
+
+    buffer_shape: Callable[[Spot], tuple[int, ...]]
+    matrix: Callable[[Spot], Any] = lambda at: at.buffer
+    strided: bool = True
+    negative: bool = False
+    writable: bool = True  # no two elements share an address
+
+    def fits(self, one: Framework) -> bool:
+        return (one.strided or not self.strided) and (one.negative_strides or not self.negative)
+
+
+LAYOUTS = {
+    "contiguous": Layout(lambda at: (at.rows, at.cols), strided=False),
+    "one row": Layout(lambda at: (1, at.cols), strided=False),
+    "1-D": Layout(lambda at: (at.cols,), strided=False),
+    "empty": Layout(lambda at: (0, at.cols), strided=False),
+    "empty 3-D": Layout(lambda at: (at.rows, 0, at.cols), strided=False),
+    "3-D": Layout(lambda at: (2, at.rows // 2, at.cols), strided=False),
+    "every other row": Layout(lambda at: (2 * at.rows, at.cols), lambda at: at.buffer[::2]),
+    "columns": Layout(lambda at: (at.rows, at.cols + 8), lambda at: at.buffer[:, 8:]),
+    "columns, off by one": Layout(
+        lambda at: (at.rows, at.cols + 3), lambda at: at.buffer[:, 1 : at.cols + 1]
+    ),
+    "every other column": Layout(lambda at: (at.rows, 2 * at.cols), lambda at: at.buffer[:, ::2]),
+    "transposed": Layout(lambda at: (at.cols, at.rows), lambda at: at.buffer.swapaxes(0, 1)),
+    "off by one": Layout(
+        lambda at: (at.rows * at.cols + 1,),
+        lambda at: at.buffer[1:].reshape((at.rows, at.cols)),
+    ),
+    "3-D swapped": Layout(
+        lambda at: (at.rows // 2, 2, at.cols), lambda at: at.buffer.swapaxes(0, 1)
+    ),
+    "4-D, nothing merges": Layout(
+        lambda at: (2, at.rows, 4, at.cols + 1),
+        lambda at: at.buffer[:, :, ::2, : at.cols].swapaxes(0, 2),
+    ),
+    "same row again and again": Layout(
+        lambda at: (1, at.cols), lambda at: at.broadcast(), writable=False
+    ),
+    "one value in every row": Layout(
+        lambda at: (at.rows, 1), lambda at: at.broadcast(), writable=False
+    ),
+    "backwards": Layout(
+        lambda at: (at.rows, at.cols), lambda at: at.buffer[::-1, ::-1], negative=True
+    ),
+}
+
+
+@dataclass
+class Placed:
+    """An array in a framework, the buffer it lies in, and the same values in NumPy."""
+
+    array: Any
+    buffer: Any
+    values: np.ndarray
+
+
+def place(
+    one: Framework, layout: Layout, fill: Callable, dtype: str, rows: int, cols: int
+) -> Placed:
+    """fill(shape) gives the float64 values; the buffer is NaN where the layout leaves gaps."""
+    buffer = np.full(layout.buffer_shape(Spot(rows, cols)), np.nan, NUMPY_DTYPES[dtype])
+    matrix = layout.matrix(Spot(rows, cols, buffer, NumPy()))
+    filled = matrix if layout.writable else buffer
+    filled[...] = fill(filled.shape).astype(buffer.dtype)
+    there = one.array(buffer)
+    return Placed(layout.matrix(Spot(rows, cols, there, one)), there, matrix)
+
+
+def gaps_are_untouched(one: Framework, layout: Layout, out: Placed, rows: int, cols: int) -> bool:
+    """Whether the buffer still holds NaN wherever the layout leaves gaps."""
+    buffer = one.numpy(out.buffer)
+    gap = np.ones(buffer.shape, bool)
+    layout.matrix(Spot(rows, cols, gap, NumPy()))[...] = False
+    return bool(np.isnan(buffer[gap]).all())
+
+
+def call(one: Framework, x: Any, weight: Any = None, **options: Any) -> Any:
+    return membound.rms_norm(x, weight, **one.options, **options)

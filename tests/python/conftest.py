@@ -1,0 +1,42 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""What every test run says about itself, and which tests need a machine that is not here."""
+
+from __future__ import annotations
+
+import random
+
+import hypothesis
+import pytest
+from arrays import SEED
+
+import membound
+from membound._frameworks import NAMES, installed_version
+
+hypothesis.settings.register_profile("membound", deadline=None, print_blob=True, database=None)
+hypothesis.settings.load_profile("membound")
+
+
+def pytest_report_header() -> list[str]:
+    status = membound.cuda_status()
+    versions = [f"{name} {installed_version(name) or 'absent'}" for name in (*NAMES, "ml_dtypes")]
+    devices = [membound.device_properties(i).name for i in range(status.device_count)]
+    cpu = f"CPU {membound.cpu_isa()} x {membound.cpu_threads()}"
+    return [
+        f"membound {membound.__version__}: {cpu}, GPU {', '.join(devices) or status.message}",
+        f"frameworks: {', '.join(versions)}",
+        f"MEMBOUND_TEST_SEED={SEED}",
+    ]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    status = membound.cuda_status()
+    for marker, count in (("gpu", 1), ("multi_gpu", 2)):
+        if item.get_closest_marker(marker) and status.device_count < count:
+            pytest.skip(f"needs {count} GPU(s), found {status.device_count}: {status.message}")
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """A seed of this test's own, from the session's and the test's name."""
+    return random.Random(f"{SEED} {request.node.nodeid}").randrange(2**32)

@@ -1,0 +1,169 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""A row's bits depend on its values, width and dtype, and on nothing else."""
+
+from __future__ import annotations
+
+import multiprocessing
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import arrays
+import numpy as np
+import pytest
+from arrays import FRAMEWORKS, LAYOUTS
+from reference import DTYPES, NUMPY_DTYPES
+
+import membound
+
+WIDTHS = (1, 33, 64, 257, 1000, 4096, 4097, 16384)
+
+
+def _rows(rng, rows, cols, dtype):
+    """Random rows and one weight; some rows take the path for sums out of range."""
+    x = rng.standard_normal((rows, cols))
+    x[:: max(1, rows // 3)] *= {"float16": 1e4, "float64": 1e200}.get(dtype, 1e30)
+    kind = NUMPY_DTYPES[dtype]
+    return x.astype(kind), rng.normal(1.0, 0.5, cols).astype(kind)
+
+
+def _same_bits(a, b):
+    assert a.dtype == b.dtype
+    return np.array_equal(a.view(np.uint8), b.view(np.uint8))
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def one(request):
+    return arrays.framework(request.param)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_does_not_see_its_batch(one, dtype, seed):
+    if dtype not in one.dtypes:
+        pytest.skip(f"no {dtype} in it")
+    rng = np.random.default_rng(seed)
+    for cols in WIDTHS:
+        rows = 300 if cols <= 4097 else 40
+        x, weight = _rows(rng, rows, cols, dtype)
+        there = one.array(weight)
+        whole = np.array(one.numpy(arrays.call(one, one.array(x), there)))
+        for first, last in ((0, 1), (rows - 1, rows), (3, 5), (7, 16), (1, 34), (5, 38)):
+            part = one.numpy(arrays.call(one, one.array(x[first:last]), there))
+            assert _same_bits(np.ascontiguousarray(part), whole[first:last]), (cols, first, last)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_does_not_see_strides_or_alignment(one, dtype, seed):
+    if dtype not in one.dtypes:
+        pytest.skip(f"no {dtype} in it")
+    rng = np.random.default_rng(seed)
+    for cols in WIDTHS:
+        x, weight = _rows(rng, 6, cols, dtype)
+        weight = one.array(weight)
+        wanted = np.array(one.numpy(arrays.call(one, one.array(x), weight)))
+        for name, layout in LAYOUTS.items():
+            at = arrays.Spot(6, cols)
+            shape = layout.buffer_shape(at)
+            if not (layout.writable and layout.fits(one)) or name.startswith(("1-D", "one row")):
+                continue
+            if (
+                np.prod(shape) < x.size
+                or layout.matrix(arrays.Spot(6, cols, np.empty(shape, x.dtype))).size != x.size
+            ):
+                continue
+            fill = lambda view, x=x: x.astype(np.float64).reshape(view)  # noqa: E731
+            placed = arrays.place(one, layout, fill, dtype, 6, cols)
+            got = one.numpy(arrays.call(one, placed.array, weight))
+            got = np.ascontiguousarray(got).reshape(x.shape)
+            assert _same_bits(got, wanted), (cols, name)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_offsets_of_every_element_in_a_vector(one, dtype, seed):
+    if dtype not in one.dtypes or not one.strided:
+        pytest.skip(f"no {dtype} or no views in it")
+    rng = np.random.default_rng(seed)
+    for cols in (64, 257, 1024, 4096):
+        x, weight = _rows(rng, 2, cols, dtype)
+        wanted = np.array(one.numpy(arrays.call(one, one.array(x), one.array(weight))))
+        for offset in range(17):
+            buffer = np.full(2 * cols + 16, np.nan, x.dtype)
+            buffer[offset : offset + 2 * cols] = x.ravel()
+            shifted = one.array(buffer)[offset : offset + 2 * cols].reshape((2, cols))
+            weights = np.full(cols + 16, np.nan, x.dtype)
+            weights[16 - offset : 16 - offset + cols] = weight
+            moved = one.array(weights)[16 - offset : 16 - offset + cols]
+            got = np.ascontiguousarray(one.numpy(arrays.call(one, shifted, moved)))
+            assert _same_bits(got, wanted), (cols, offset)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_runs_repeat_and_in_place_changes_nothing(one, dtype, seed):
+    if dtype not in one.dtypes:
+        pytest.skip(f"no {dtype} in it")
+    x, weight = _rows(np.random.default_rng(seed), 257, 1000, dtype)
+    there = one.array(weight)
+    wanted = np.array(one.numpy(arrays.call(one, one.array(x), there)))
+    for _ in range(20):
+        assert _same_bits(np.array(one.numpy(arrays.call(one, one.array(x), there))), wanted)
+    if one.takes_out:
+        both = one.array(x)
+        arrays.call(one, both, there, out=both)
+        assert _same_bits(np.array(one.numpy(both)), wanted)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_number_of_threads_changes_nothing(dtype, seed):
+    rng = np.random.default_rng(seed)
+    shapes = [(4096, 64), (300, 4097), (3, 1 << 18), (1, 1 << 20)]
+    data = [_rows(rng, rows, cols, dtype) for rows, cols in shapes]
+    try:
+        membound.set_cpu_threads(1)
+        wanted = [membound.rms_norm(x, weight) for x, weight in data]
+        for threads in (2, 3, 8, 0):
+            membound.set_cpu_threads(threads)
+            for (x, weight), right in zip(data, wanted, strict=True):
+                assert _same_bits(membound.rms_norm(x, weight), right), (threads, x.shape)
+    finally:
+        membound.set_cpu_threads(0)
+
+
+def test_python_threads_share_the_library(seed):
+    """Eight threads call at once, with small and large arrays, and each gets its own result."""
+    rng = np.random.default_rng(seed)
+    shapes = [(1, 64), (3, 1000), (600, 1024), (2000, 333)] * 4
+    data = [_rows(rng, rows, cols, "float32") for rows, cols in shapes]
+    wanted = [membound.rms_norm(x, weight) for x, weight in data]
+
+    def work(_):
+        return all(
+            _same_bits(membound.rms_norm(x, weight), right)
+            for (x, weight), right in zip(data, wanted, strict=True)
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(32)))
+
+
+def _in_a_child(x, weight, wanted):
+    assert _same_bits(membound.rms_norm(x, weight), wanted)
+
+
+def test_a_forked_child_computes_too(seed):
+    """The child has none of the parent's threads; the pool must notice."""
+    x, weight = _rows(np.random.default_rng(seed), 2000, 1024, "float32")
+    wanted = membound.rms_norm(x, weight)  # the threads of the parent run now
+    context = multiprocessing.get_context("fork")
+    with warnings.catch_warnings():
+        # Python and jax warn that forking a process with threads can deadlock: that is the test.
+        warnings.simplefilter("ignore")
+        children = [context.Process(target=_in_a_child, args=(x, weight, wanted)) for _ in range(3)]
+        for child in children:
+            child.start()
+    for child in children:
+        child.join(timeout=60)
+        if child.is_alive():
+            child.kill()
+            pytest.fail("the child hangs")
+        assert child.exitcode == 0
+    assert _same_bits(membound.rms_norm(x, weight), wanted)
