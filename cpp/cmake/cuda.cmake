@@ -73,15 +73,24 @@ endif()
 
 # This machine's GPU when it has one; else a short list that runs on data-centre and desktop parts.
 # Release builds pass the long one (pyproject.toml, [tool.cibuildwheel]).
+set(_short_list 80-real 90-real 120)
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
-  if(EXISTS /dev/nvidia0)
+  file(GLOB _gpus /dev/nvidia[0-9]*)
+  if(_gpus)
     set(CMAKE_CUDA_ARCHITECTURES native)
   else()
-    set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 120)
+    set(CMAKE_CUDA_ARCHITECTURES ${_short_list})
   endif()
 endif()
 
 enable_language(CUDA)
+if(CMAKE_CUDA_ARCHITECTURES STREQUAL "native")
+  # Named, so that cuda_status() can report it. Without a working driver there is nothing to name.
+  set(CMAKE_CUDA_ARCHITECTURES ${CMAKE_CUDA_ARCHITECTURES_NATIVE})
+  if(NOT CMAKE_CUDA_ARCHITECTURES MATCHES "^[0-9]+")
+    set(CMAKE_CUDA_ARCHITECTURES ${_short_list})
+  endif()
+endif()
 if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
   message(
     FATAL_ERROR
@@ -90,4 +99,7 @@ if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
   )
 endif()
 set(MEMBOUND_WITH_CUDA ON)
+# What cuda_status() reports, e.g. "80 90 120"; a semicolon would split the definition in two.
+string(REPLACE "-real" "" MEMBOUND_CUDA_TARGETS "${CMAKE_CUDA_ARCHITECTURES}")
+string(REPLACE ";" " " MEMBOUND_CUDA_TARGETS "${MEMBOUND_CUDA_TARGETS}")
 message(STATUS "membound: CUDA ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")

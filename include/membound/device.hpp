@@ -43,7 +43,7 @@ struct CudaStatus {
   std::string message;      // one sentence for a person: why there is no device, or "ok"
   int runtime_version = 0;  // as CUDA encodes it: 13000
   int driver_version = 0;   // 0 when no driver is installed
-  std::string architectures;  // what the kernels were compiled for, e.g. "80;90;120"
+  std::string architectures;  // what the kernels were compiled for, e.g. "80 90 120"
 };
 MEMBOUND_API CudaStatus cuda_status();
 

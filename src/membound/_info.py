@@ -51,7 +51,7 @@ def collect() -> dict[str, Any]:
         "cpu": {"instruction_set": membound.cpu_isa(), "threads": membound.cpu_threads()},
         "cuda": {
             "built": status.built_with_cuda,
-            "architectures": [a for a in status.architectures.split(";") if a],
+            "architectures": status.architectures.split(),
             "runtime": cuda_version_text(status.runtime_version),
             "driver": cuda_version_text(status.driver_version),
             "message": status.message,
