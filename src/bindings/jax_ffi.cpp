@@ -3,6 +3,7 @@
 // XLA calls our ops here, without Python: one handler per op and platform, for every dtype.
 #include "jax_ffi.hpp"
 
+#include <cfenv>
 #include <cstring>
 #include <exception>
 #include <string>
@@ -173,9 +174,26 @@ xla::Error* handle(const xla::CallFrame& frame, Device device, StreamView stream
   }
 }
 
+// XLA's CPU threads flush subnormal numbers to zero; our results are the same in every framework.
+// The threads that our pool may start here would inherit that mode for good, too.
+class DefaultFloatingPoint {
+ public:
+  DefaultFloatingPoint() {
+    std::fegetenv(&callers_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatingPoint() { std::fesetenv(&callers_); }
+  DefaultFloatingPoint(const DefaultFloatingPoint&) = delete;
+  DefaultFloatingPoint& operator=(const DefaultFloatingPoint&) = delete;
+
+ private:
+  std::fenv_t callers_;
+};
+
 template <auto kOp>
 xla::Error* cpu_handler(xla::CallFrame* frame) {
   if (answer_metadata(*frame) || frame->stage != xla::kExecuteStage) return nullptr;
+  const DefaultFloatingPoint floating_point;
   return handle<kOp>(*frame, Device::cpu(), StreamView::legacy_default());
 }
 
