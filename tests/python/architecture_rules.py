@@ -30,8 +30,13 @@ LAYERS = (
 LAUNCHER = "cpp/cuda/launch.hpp"
 DISPATCH = "cpp/core/dispatch.hpp"
 CUDA_HEADER = "include/membound/cuda_check.hpp"
-# The types that name the legacy default stream, and the constructor whose host memory needs none.
-DEFAULT_STREAM = ("include/membound/stream.hpp", "include/membound/device_buffer.hpp")
+# The type that names the legacy default stream, the constructor whose host memory needs none, and
+# the staging slot of a machine without a GPU.
+DEFAULT_STREAM = (
+    "include/membound/stream.hpp",
+    "include/membound/device_buffer.hpp",
+    "cpp/core/staging_slot.cpp",
+)
 # Headers without inline functions: a kernel unit may see them, see no_std_in_cpu_kernels.
 HARMLESS_STD = ("cstdint", "cstddef")
 FRAMEWORKS = ("torch", "jax", "jaxlib", "numpy", "cupy", "ml_dtypes", "matplotlib")
@@ -107,15 +112,15 @@ def no_op_outside_the_list(root: Path) -> list[str]:
 
 @rule
 def every_op_bound_and_exported(root: Path) -> list[str]:
-    """Python sees every op: in the module's stub and in membound/ops.py."""
+    """Python sees every op: in the module's stub and among the package's exports."""
     missing = []
-    for name in ("src/membound/_core.pyi", "src/membound/ops.py"):
-        path = root / name
+    for name, pattern in (("_core.pyi", r"^def {}\("), ("__init__.py", r'^    "{}",$')):
+        path = root / "src/membound" / name
         text = path.read_text() if path.is_file() else ""
         missing += [
-            f"{name} does not define {op}()"
+            f"src/membound/{name} does not name {op}"
             for op in ops(root)
-            if not re.search(rf"^def {op}\(", text, re.MULTILINE)
+            if not re.search(pattern.format(op), text, re.MULTILINE)
         ]
     return missing
 
@@ -158,11 +163,12 @@ def one_dtype_switch(root: Path) -> list[str]:
     """Host code goes from a run-time dtype to a type in one place.
 
     Two kinds of unit cannot include that place and pick the weight's type themselves: device
-    headers (.cuh) and the CPU kernel units, which see no std:: header.
+    headers (.cuh), and the CPU kernel units with their headers, which see no std:: header.
     """
-    found = breaches(root, r"\bcase\s+DType::", f"switches on a dtype; use {DISPATCH}", "cpp")
-    exempt = re.compile(rf"{re.escape(DISPATCH)}:|cpp/cpu/kernels/|cpp/cuda/[^:]*\.cuh:")
-    return [line for line in found if not exempt.match(line)]
+    apart = {DISPATCH} | {path.relative_to(root).as_posix() for path in kernel_unit_files(root)}
+    apart |= {path.relative_to(root).as_posix() for path in (root / "cpp/cuda").glob("*.cuh")}
+    message = f"switches on a dtype; use {DISPATCH}"
+    return breaches(root, r"\bcase\s+DType::", message, "cpp", allowed=tuple(apart))
 
 
 @rule
@@ -179,16 +185,22 @@ def no_std_in_cpu_kernels(root: Path) -> list[str]:
     The linker keeps one copy of an inline function; were it the AVX-512 one, older CPUs would trap.
     """
     found = []
-    for unit in sources(root, "cpp/cpu/kernels"):
-        for path in sorted(included(root, unit, set())):
-            found += [
-                f"{path.relative_to(root).as_posix()}:{number}: <{header.group(1)}> reaches the "
-                f"kernel unit {unit.name}"
-                for number, line in code_lines(path)
-                if (header := re.search(r"#\s*include\s*<([a-z_]+)>", line))
-                and header.group(1) not in HARMLESS_STD
-            ]
+    for path in sorted(kernel_unit_files(root)):
+        found += [
+            f"{path.relative_to(root).as_posix()}:{number}: a kernel unit sees <{header.group(1)}>"
+            for number, line in code_lines(path)
+            if (header := re.search(r"#\s*include\s*<([a-z_]+)>", line))
+            and header.group(1) not in HARMLESS_STD
+        ]
     return found
+
+
+def kernel_unit_files(root: Path) -> set[Path]:
+    """Return the CPU kernel units and every header of this tree that they see."""
+    seen: set[Path] = set()
+    for unit in sources(root, "cpp/cpu/kernels"):
+        included(root, unit, seen)
+    return seen
 
 
 def included(root: Path, path: Path, seen: set[Path]) -> set[Path]:

@@ -24,8 +24,8 @@ BREACHES: dict[str, list[tuple[str, str | None]]] = {
     ],
     "every_op_bound_and_exported": [
         ("src/membound/_core.pyi", "def other(): ...\n"),
-        ("src/membound/ops.py", PYTHON),
-        ("src/membound/ops.py", None),
+        ("src/membound/__init__.py", PYTHON),
+        ("src/membound/__init__.py", None),
     ],
     "one_place_launches_kernels": [
         ("cpp/cuda/scale.cu", CPP + "void f() { scale_kernel<<<1, 1>>>(); }\n"),
@@ -101,7 +101,8 @@ def sound_tree(tmp_path):
         "__global__ void scale_kernel(float* x) {}\n"
     )
     files["src/membound/_core.pyi"] = "def scale(x: object) -> None: ...\n"
-    files["src/membound/ops.py"] = PYTHON + "def scale(x):\n    import numpy\n"
+    files["src/membound/__init__.py"] = PYTHON + '__all__ = [\n    "scale",\n]\n'
+    files["src/membound/lazy.py"] = PYTHON + "def scale(x):\n    import numpy\n"
     for name, text in files.items():
         write(tmp_path / name, text)
     return tmp_path
