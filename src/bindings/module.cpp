@@ -50,7 +50,7 @@ void bind_devices(nb::module_& module) {
       .def_ro("message", &CudaStatus::message, "Why there is no device, or 'ok'.")
       .def_ro("runtime_version", &CudaStatus::runtime_version, "As CUDA encodes it: 13000.")
       .def_ro("driver_version", &CudaStatus::driver_version, "0 when no driver is installed.")
-      .def_ro("architectures", &CudaStatus::architectures, "Compiled for, e.g. '80;90;120'.")
+      .def_ro("architectures", &CudaStatus::architectures, "Compiled for, e.g. '80 90 120'.")
       .def("__repr__", &status_text);
   nb::class_<DeviceProperties>(module, "DeviceProperties", "Facts about one GPU.")
       .def_ro("name", &DeviceProperties::name)
@@ -83,7 +83,7 @@ void bind_devices(nb::module_& module) {
 NB_MODULE(_core, module) {
   namespace mp = membound::python;
   module.doc() = "The compiled part of membound. Use the membound package.";
-  module.attr("__version__") = MEMBOUND_VERSION;
+  module.attr("__version__") = MEMBOUND_VERSION_FULL;
   module.attr("DTYPE_CODES") = mp::dtype_codes();
   mp::register_errors(module);
   mp::bind_devices(module);
