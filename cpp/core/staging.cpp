@@ -19,8 +19,8 @@ constexpr std::size_t kAlignment = 256;
 // (microseconds) would show beside the transfer (5 us at 55 GB/s).
 constexpr std::size_t kSmallestChunkBytes = 256 << 10;
 constexpr std::int64_t kChunksPerThread = 4;
-// Rows too long for a slot go to the GPU in groups of about this size.
-constexpr std::size_t kGroupBytes = 64 << 20;
+// Rows too long for a slot go to the GPU in groups of about so many slots: enough for all threads.
+constexpr std::size_t kSlotsPerGroup = 32;
 constexpr std::int64_t kWhole = -1;
 
 std::size_t aligned(std::size_t bytes) {
@@ -240,7 +240,8 @@ std::vector<Piece> interleaved(const std::vector<Piece>& up, const std::vector<P
 // Rows too long for a slot: groups of them in device memory, each sent and fetched in pieces. While
 // one group goes up, the one before it comes down.
 void run_long_rows(Plan& plan) {
-  const auto fitting = static_cast<std::int64_t>(kGroupBytes / plan.row_bytes());
+  const auto fitting =
+      static_cast<std::int64_t>(kSlotsPerGroup * plan.options.slot_bytes / plan.row_bytes());
   const std::int64_t group_rows = std::clamp<std::int64_t>(fitting, 1, plan.rows);
   const std::int64_t groups = (plan.rows + group_rows - 1) / group_rows;
   const std::size_t in_bytes = plan.inputs.place(group_rows);
