@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib.metadata import PackageNotFoundError
 
 
 def _sizes(text: str) -> list[tuple[int, int]]:
@@ -18,6 +20,12 @@ def _sizes(text: str) -> list[tuple[int, int]]:
     if not sizes or any(len(size) != 2 or min(size) < 1 for size in sizes):
         raise argparse.ArgumentTypeError(f"expected ROWSxCOLS,ROWSxCOLS,... and got '{text}'")
     return sizes
+
+
+def _device(text: str) -> str:
+    if not re.fullmatch(r"(cpu|cuda(:\d+)?)?", text):
+        raise argparse.ArgumentTypeError(f"expected cpu, cuda or cuda:N and got '{text}'")
+    return text
 
 
 def parser() -> argparse.ArgumentParser:
@@ -45,7 +53,9 @@ def parser() -> argparse.ArgumentParser:
         choices=["memoryview", "numpy", "torch", "jax", "cupy"],
         help="only this framework (repeatable); memoryview is the standard library alone",
     )
-    check.add_argument("--device", default="", help="only devices that begin so: cpu, cuda, cuda:1")
+    check.add_argument(
+        "--device", type=_device, default="", help="only devices that begin so: cpu, cuda, cuda:1"
+    )
     check.add_argument("--thorough", action="store_true", help="every combination; takes minutes")
     check.add_argument("--verbose", action="store_true", help="list every wrong case")
 
@@ -57,7 +67,9 @@ def parser() -> argparse.ArgumentParser:
         "again and again). Ratio = time of the copy / time of the op: 1 means as fast as memory.",
     )
     bench.add_argument("--op", action="append", default=[], help="only this op (repeatable)")
-    bench.add_argument("--device", default="", help="cpu, cuda or cuda:N (default: cuda if any)")
+    bench.add_argument(
+        "--device", type=_device, default="", help="cpu, cuda or cuda:N (default: cuda if any)"
+    )
     bench.add_argument(
         "--dtype", default="", choices=["", "float16", "bfloat16", "float32", "float64"]
     )
@@ -77,10 +89,16 @@ def _cmake_dir() -> int:
 
     try:
         print(_cmake.cmake_dir())
-    except FileNotFoundError as error:
+    except (FileNotFoundError, PackageNotFoundError) as error:
         print(f"membound: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _refuse_unknown_ops(asked: Sequence[str], known: Iterable[str]) -> None:
+    unknown = sorted(set(asked) - set(known))
+    if unknown:
+        parser().error(f"unknown op {', '.join(unknown)}; known: {', '.join(known)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,16 +113,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "check":
         from membound import _check
 
-        unknown = set(options.op) - set(_check.OPS)
-        if unknown:
-            parser().error(
-                f"unknown op {', '.join(sorted(unknown))}; known: {', '.join(_check.OPS)}"
-            )
+        _refuse_unknown_ops(options.op, _check.OPS)
         return _check.run(
             options.op, options.framework, options.device, options.thorough, options.verbose
         )
     from membound import _bench
 
+    _refuse_unknown_ops(options.op, _bench.OPS)
     return _bench.run(options)
 
 

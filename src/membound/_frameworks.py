@@ -172,11 +172,16 @@ def _torch_devices(gpus: int) -> list[Framework]:
     return [Torch()] + [Torch(f"cuda:{index}") for index in range(count)]
 
 
-def _jax_devices(gpus: int) -> list[Framework]:
-    # Read when jax starts: it would reserve most of the GPU, and refuse float64.
+def jax_module() -> Any:
+    """jax, told not to reserve most of the GPU as it starts, and to take float64."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     jax = importlib.import_module("jax")
     jax.config.update("jax_enable_x64", True)
+    return jax
+
+
+def _jax_devices(gpus: int) -> list[Framework]:
+    jax = jax_module()
     found = [Jax(jax.devices("cpu")[0])]
     if gpus and jax.default_backend() == "gpu":
         found += [Jax(device) for device in jax.local_devices(backend="gpu")]

@@ -8,18 +8,15 @@ from collections.abc import Sequence
 
 
 def render(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns padded to their widest cell; the first column to the left, numbers to the right."""
-    widths = [max(len(row[at]) for row in (header, *rows)) for at in range(len(header))]
-    rule = tuple("-" * width for width in widths)
-
-    def line(cells: Sequence[str], align: bool) -> str:
-        padded = []
-        for cell, width in zip(cells, widths, strict=True):
-            number = align and cell[:1].isdigit() and " " not in cell
-            padded.append(cell.rjust(width) if number else cell.ljust(width))
-        return "  ".join(padded).rstrip()
-
-    return "\n".join([line(header, False), line(rule, False), *(line(row, True) for row in rows)])
+    """Columns padded to their widest cell; columns of numbers to the right."""
+    columns = list(zip(header, *rows, strict=True))
+    padded = []
+    for name, *cells in columns:
+        width = max(map(len, (name, *cells)))
+        numbers = all(cell == "-" or cell[:1].isdigit() and " " not in cell for cell in cells)
+        align = str.rjust if numbers and cells else str.ljust
+        padded.append([align(name, width), "-" * width, *(align(cell, width) for cell in cells)])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True))
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,0 +1,221 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m membound bench`: each op beside a copy of the same bytes and the frameworks here."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any, TextIO
+
+import membound
+from membound import _bench_rms_norm, _frameworks, _info, _timing
+from membound._table import render
+
+OPS = {"rms_norm": _bench_rms_norm}
+
+
+@dataclass
+class Result:
+    """One op at one size: microseconds per call of each contestant."""
+
+    op: str
+    rows: int
+    cols: int
+    dtype: str
+    bytes: int
+    microseconds: dict[str, float]
+
+    @property
+    def ratio(self) -> float:
+        """1: as fast as a copy of the same bytes."""
+        return self.microseconds["copy"] / self.microseconds["membound"]
+
+    def gigabytes_per_second(self, contestant: str) -> float:
+        return self.bytes / self.microseconds[contestant] / 1e3
+
+
+class Progress:
+    """A bar on a terminal, nothing elsewhere."""
+
+    def __init__(self, total: int, stream: TextIO):
+        self.total, self.stream, self.done = total, stream, 0
+
+    def step(self, label: str) -> None:
+        if self.stream.isatty():
+            filled = 30 * self.done // max(1, self.total)
+            bar = "#" * filled + "." * (30 - filled)
+            self.stream.write(f"\r[{bar}] {self.done}/{self.total} {label:<40}")
+            self.stream.flush()
+        self.done += 1
+
+    def close(self) -> None:
+        if self.stream.isatty():
+            self.stream.write("\r" + " " * 84 + "\r")
+            self.stream.flush()
+
+
+class OnGpu:
+    """Whole graphs of calls, through torch or CuPy."""
+
+    def __init__(self, index: int):
+        self.index = index
+        self.device = f"cuda:{index}"
+        self.properties = membound.device_properties(self.index)
+        self.name = self.properties.name
+        self.timer: Any
+        if _frameworks.installed_version("torch"):
+            import torch
+
+            if torch.cuda.is_available():
+                self.framework: Any = _frameworks.Torch(self.device)
+                self.timer = _timing.TorchGraphs(self.device)
+                return
+        if _frameworks.installed_version("cupy") is None:
+            raise LookupError("bench on a GPU needs torch with CUDA, or CuPy, to time with")
+        self.framework = _frameworks.CuPy(self.index)
+        self.timer = _timing.CuPyGraphs(self.device)
+
+    def measure(self, op: Any, rows: int, cols: int, dtype: str, warm: bool) -> dict[str, float]:
+        moved = op.bytes_moved(rows, cols, dtype)
+        sets = 1 if warm else _timing.buffer_sets(moved, self.properties.l2_bytes)
+        contestants = _contestants(op, self.framework, rows, cols, dtype, sets)
+        return {
+            name: self.timer.microseconds(_timing.rotate(calls), sets)
+            for name, calls in contestants.items()
+        }
+
+
+class OnCpu:
+    """Wall time, all contestants in turns. Ours and the copy use the arrays of one framework."""
+
+    def __init__(self):
+        self.device = "cpu"
+        self.name = f"CPU, {membound.cpu_isa()}, {membound.cpu_threads()} threads"
+        names = [name for name in ("torch", "numpy") if _frameworks.installed_version(name)]
+        if not names:
+            raise LookupError("bench on the CPU needs NumPy or torch: pip install numpy ml_dtypes")
+        kinds = {"torch": _frameworks.Torch, "numpy": _frameworks.NumPy}
+        self.frameworks = [kinds[name]() for name in names]
+
+    def measure(self, op: Any, rows: int, cols: int, dtype: str, warm: bool) -> dict[str, float]:
+        moved = op.bytes_moved(rows, cols, dtype)
+        sets = 1 if warm else min(_timing.buffer_sets(moved, _timing.cpu_cache_bytes()), 1024)
+        contestants: dict[str, Any] = {}
+        for framework in self.frameworks:
+            if dtype in framework.dtypes:
+                found = _contestants(op, framework, rows, cols, dtype, sets)
+                contestants = {**found, **contestants}  # ours and the copy: of the first framework
+        if _frameworks.installed_version("jax"):
+            jax = _frameworks.jax_module()
+            contestants |= op.on_jax(jax, jax.devices("cpu")[0], rows, cols, dtype, sets)
+        return _timing.cpu_microseconds(contestants)
+
+
+def _contestants(
+    op: Any, framework: Any, rows: int, cols: int, dtype: str, sets: int
+) -> dict[str, Any]:
+    if framework.name == "torch":
+        return op.on_torch(framework.torch, framework.device, rows, cols, dtype, sets)
+    module = framework.np if framework.name == "numpy" else framework.cupy
+    return op.on_numpy_like(module, framework, rows, cols, dtype, sets)
+
+
+def table(results: list[Result]) -> str:
+    peers = dict.fromkeys(name for result in results for name in result.microseconds)
+    header = ["op", "rows x cols", "dtype", *(f"{name} us" for name in peers), "GB/s", "of copy"]
+    rows = []
+    for one in results:
+        times = [f"{one.microseconds[p]:.3f}" if p in one.microseconds else "-" for p in peers]
+        speed = f"{one.gigabytes_per_second('membound'):.1f}"
+        shape = f"{one.rows} x {one.cols}"
+        rows.append([one.op, shape, one.dtype, *times, speed, f"{one.ratio:.3f}"])
+    return render(header, rows)
+
+
+def write_json(path: str, where: Any, warm: bool, results: list[Result]) -> None:
+    document = {
+        "device": where.name,
+        "cache": "warm" if warm else "cold",
+        "info": _info.collect(),
+        "results": [{**asdict(one), "ratio_to_copy": one.ratio} for one in results],
+    }
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(document, file, indent=1)
+
+
+def write_plot(path: str, where: Any, results: list[Result]) -> None:
+    """Bytes per second over bytes moved, one panel per op and dtype."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    panels = list(dict.fromkeys((one.op, one.dtype) for one in results))
+    figure, axes = pyplot.subplots(
+        1, len(panels), figsize=(6 * len(panels), 4.5), squeeze=False, layout="constrained"
+    )
+    for axis, (op, dtype) in zip(axes[0], panels, strict=True):
+        mine = sorted(
+            (one for one in results if (one.op, one.dtype) == (op, dtype)), key=lambda r: r.bytes
+        )
+        for name in dict.fromkeys(name for one in mine for name in one.microseconds):
+            points = [one for one in mine if name in one.microseconds]
+            speeds = [one.gigabytes_per_second(name) for one in points]
+            axis.plot([one.bytes / 2**20 for one in points], speeds, "o-", label=name)
+        axis.set(xscale="log", xlabel="MiB read and written", ylabel="GB/s", title=f"{op} {dtype}")
+        axis.legend()
+    figure.suptitle(where.name)
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def _place(device: str) -> OnCpu | OnGpu:
+    status = membound.cuda_status()
+    if not device:
+        device = "cuda" if status.device_count else "cpu"
+    if device == "cpu":
+        return OnCpu()
+    index = int(device.partition(":")[2] or 0)
+    if index >= status.device_count:
+        raise LookupError(f"no GPU {index}: found {status.device_count}, {status.message}")
+    return OnGpu(index)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.plot and importlib.util.find_spec("matplotlib") is None:
+        print("membound: --plot needs matplotlib: pip install matplotlib", file=sys.stderr)
+        return 2
+    try:
+        where = _place(options.device)
+    except LookupError as error:
+        print(f"membound: {error}", file=sys.stderr)
+        return 2
+    on_cpu = where.device == "cpu"
+    dtypes = (
+        [options.dtype] if options.dtype else ["float32"] if on_cpu else ["bfloat16", "float32"]
+    )
+    work = [
+        (name, rows, cols, dtype)
+        for name in options.op or OPS
+        for dtype in dtypes
+        for rows, cols in options.sizes or (OPS[name].CPU_SIZES if on_cpu else OPS[name].GPU_SIZES)
+    ]
+    progress = Progress(len(work), sys.stderr)
+    results = []
+    for name, rows, cols, dtype in work:
+        progress.step(f"{name} {rows} x {cols} {dtype}")
+        times = where.measure(OPS[name], rows, cols, dtype, options.warm)
+        moved = OPS[name].bytes_moved(rows, cols, dtype)
+        results.append(Result(name, rows, cols, dtype, moved, times))
+    progress.close()
+    print(f"{where.name}; {'warm' if options.warm else 'cold'} cache; microseconds per call")
+    print(table(results))
+    if options.json:
+        write_json(options.json, where, options.warm, results)
+    if options.plot:
+        write_plot(options.plot, where, results)
+    return 0

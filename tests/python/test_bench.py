@@ -1,0 +1,120 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""python -m membound bench: what it measures, prints, writes and refuses."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+
+import pytest
+
+import membound
+from membound import __main__ as command_line
+from membound import _bench, _timing
+
+SMALL = ("bench", "--device", "cpu", "--sizes", "1x64,8x128")
+
+
+def test_a_table_and_json_with_a_copy_beside_every_op(tmp_path, capsys):
+    path = tmp_path / "figures.json"
+    assert command_line.main([*SMALL, "--json", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "of copy" in text
+    assert "1 x 64" in text
+    figures = json.loads(path.read_text())
+    assert figures["info"]["version"] == membound.__version__
+    assert [(r["rows"], r["cols"]) for r in figures["results"]] == [(1, 64), (8, 128)]
+    for result in figures["results"]:
+        times = result["microseconds"]
+        assert {"membound", "copy"} <= set(times)
+        assert all(time > 0 for time in times.values())
+        assert result["bytes"] == 2 * result["rows"] * result["cols"] * 4
+        assert result["ratio_to_copy"] == pytest.approx(times["copy"] / times["membound"])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_every_dtype_and_a_warm_cache(dtype, capsys):
+    arguments = ["bench", "--device", "cpu", "--sizes", "2x64", "--dtype", dtype, "--warm"]
+    assert command_line.main(arguments) == 0
+    text = capsys.readouterr().out
+    assert dtype in text
+    assert "warm cache" in text
+
+
+def test_a_gpu_that_is_not_there(capsys):
+    count = membound.cuda_status().device_count
+    arguments = ["bench", "--device", f"cuda:{count}", "--sizes", "1x64"]
+    assert command_line.main(arguments) == 2
+    assert "GPU" in capsys.readouterr().err
+
+
+def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch, capsys):
+    find = importlib.util.find_spec
+    hidden = lambda name, *rest: None if name == "matplotlib" else find(name, *rest)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", hidden)
+    assert command_line.main([*SMALL, "--plot", "figures.png"]) == 2
+    assert "pip install matplotlib" in capsys.readouterr().err
+
+
+def test_a_plot(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "figures.png"
+    assert command_line.main([*SMALL, "--plot", str(path)]) == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_progress_bar_on_a_terminal_only():
+    terminal, file = Terminal(), io.StringIO()
+    for stream in (terminal, file):
+        progress = _bench.Progress(2, stream)
+        progress.step("rms_norm 1 x 64")
+        progress.step("rms_norm 8 x 128")
+        progress.close()
+    assert file.getvalue() == ""
+    assert "1/2 rms_norm 8 x 128" in terminal.getvalue()
+    assert "###" in terminal.getvalue()
+
+
+def test_buffers_overflow_the_cache_three_times():
+    cache = 60 << 20
+    for moved in (16 << 10, 1 << 20, 100 << 20):
+        assert _timing.buffer_sets(moved, cache) * moved >= 3 * cache or moved < cache // 4000
+    assert _timing.buffer_sets(1 << 30, cache) == 2
+    assert _timing.buffer_sets(1, cache) == _timing.MOST_SETS
+
+
+def test_a_graph_is_never_short():
+    calls = [lambda: 1, lambda: 2, lambda: 3]
+    rotated = _timing.rotate(calls)
+    assert len(rotated) >= _timing.FEWEST_CALLS
+    assert [call() for call in rotated[:4]] == [1, 2, 3, 1]
+
+
+def test_cpu_times_order_a_short_call_before_a_long_one():
+    times = _timing.cpu_microseconds(
+        {"short": [lambda: sum(range(10))], "long": [lambda: sum(range(10_000))]}, 0.002
+    )
+    assert 0 < times["short"] < times["long"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("timer", ["torch", "cupy"])
+def test_on_a_gpu(timer, tmp_path, monkeypatch):
+    pytest.importorskip(timer)
+    if timer == "cupy":
+        find = _bench._frameworks.installed_version
+        hidden = lambda name: None if name == "torch" else find(name)  # noqa: E731
+        monkeypatch.setattr(_bench._frameworks, "installed_version", hidden)
+    path = tmp_path / "figures.json"
+    arguments = ["bench", "--device", "cuda", "--sizes", "16x4096", "--dtype", "float16"]
+    assert command_line.main([*arguments, "--json", str(path)]) == 0
+    times = json.loads(path.read_text())["results"][0]["microseconds"]
+    assert {"membound", "copy"} <= set(times)
+    assert all(0.1 < time < 1000 for time in times.values())

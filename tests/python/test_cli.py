@@ -1,0 +1,201 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""python -m membound: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import membound
+from membound import __main__ as command_line
+from membound import _check, _check_rms_norm, _frameworks, _table
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "membound", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def test_info_names_version_cpu_gpu_and_frameworks(capsys):
+    assert command_line.main(["info"]) == 0
+    text = capsys.readouterr().out
+    assert membound.__version__ in text
+    assert membound.cpu_isa() in text
+    status = membound.cuda_status()
+    if status.device_count == 0:
+        assert f"none: {status.message}" in text
+    else:
+        assert membound.device_properties(0).name in text
+    assert ("without CUDA" in text) == (not status.built_with_cuda)
+    for name in _frameworks.NAMES:
+        assert re.search(rf"^{name} ", text, re.MULTILINE)
+
+
+def test_info_as_json_and_in_a_new_process_imports_no_framework():
+    done = run("info", "--json")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["version"] == membound.__version__
+    assert facts["cpu"]["threads"] >= 1
+    code = (
+        "import sys; from membound.__main__ import main; main(['info'])\n"
+        "assert not {'numpy', 'torch', 'jax', 'cupy'} & set(sys.modules), 'a framework came in'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("arguments", [(), ("check",), ("bench",), ("info",), ("cmake-dir",)])
+def test_help_explains(arguments):
+    done = run(*arguments, "--help")
+    assert done.returncode == 0
+    assert "usage: python -m membound" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("nonsense",),
+        ("check", "--op", "nonsense"),
+        ("check", "--framework", "nonsense"),
+        ("bench", "--sizes", "4096"),
+        ("bench", "--sizes", "0x4096"),
+        ("bench", "--op", "nonsense"),
+        ("bench", "--device", "nonsense"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_a_reason(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        command_line.main(arguments)
+    assert stopped.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+def test_cmake_dir_is_a_cmake_package():
+    done = run("cmake-dir")
+    if done.returncode == 2:
+        assert "membound: " in done.stderr
+        pytest.skip("this membound is a build folder, not an installation")
+    assert (Path(done.stdout.strip()) / "membound-config.cmake").is_file()
+
+
+@pytest.mark.parametrize("framework", ["memoryview", "numpy"])
+def test_check_passes(framework, capsys):
+    code = command_line.main(["check", "--framework", framework, "--device", "cpu"])
+    text = capsys.readouterr().out
+    assert code == 0, text
+    assert "are right" in text
+    assert f"rms_norm  {framework}" in text
+
+
+def _wrong_by(change):
+    """rms_norm with one element of a returned or written result changed."""
+    right = membound.rms_norm
+
+    def wrong(x, weight=None, **options):
+        result = right(x, weight, **options)
+        y = result[0] if isinstance(result, tuple) else result
+        last = tuple(extent - 1 for extent in y.shape)
+        y[last] = change(y[last])
+        return result
+
+    return wrong
+
+
+@pytest.mark.parametrize("framework", ["memoryview", "numpy"])
+@pytest.mark.parametrize(
+    "change",
+    [lambda v: v * 1.00001, lambda _: float("nan"), lambda v: -v],
+    ids=["small", "nan", "sign"],
+)
+def test_check_fails_on_a_wrong_op(monkeypatch, capsys, framework, change):
+    monkeypatch.setattr(membound, "rms_norm", _wrong_by(change))
+    assert command_line.main(["check", "--framework", framework, "--device", "cpu"]) == 1
+    text = capsys.readouterr().out
+    assert "WRONG" in text
+    assert "off by" in text
+
+
+def test_check_fails_on_wrong_statistics(monkeypatch, capsys):
+    right = membound.rms_norm
+
+    def wrong(x, weight=None, *, return_rstd=False, **options):
+        result = right(x, weight, return_rstd=return_rstd, **options)
+        return (result[0], result[1] * 1.001) if return_rstd else result
+
+    monkeypatch.setattr(membound, "rms_norm", wrong)
+    assert command_line.main(["check", "--framework", "numpy"]) == 1
+    assert "are WRONG" in capsys.readouterr().out
+
+
+def test_check_counts_an_exception_as_wrong(monkeypatch, capsys):
+    def broken(x, weight=None, **options):
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(membound, "rms_norm", broken)
+    assert command_line.main(["check", "--framework", "memoryview", "--verbose"]) == 1
+    assert "RuntimeError: out of order" in capsys.readouterr().out
+
+
+def test_check_says_when_there_is_nothing_to_check(capsys):
+    assert command_line.main(["check", "--device", "cuda:77"]) == _check.NOTHING_TESTED
+    assert "nothing was checked" in capsys.readouterr().out
+
+
+def test_a_wrong_op_sets_the_exit_code_of_the_process():
+    code = (
+        "import sys, membound; from membound.__main__ import main\n"
+        "membound.rms_norm = lambda x, *a, out=None, **k: out\n"
+        "sys.exit(main(['check', '--framework', 'memoryview']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+
+
+def test_every_op_of_the_package_is_checked():
+    public = {
+        name for name in ("rms_norm", "add_rms_norm", "layer_norm") if hasattr(membound, name)
+    }
+    assert public <= set(_check.OPS)
+
+
+def test_the_cases_cover_each_pair_of_layout_weight_and_rounding():
+    one = _frameworks.NumPy()
+    cases = list(_check_rms_norm.cases(one, "float32", thorough=False))
+    for attributes in (("layout", "weight"), ("layout", "rounding"), ("weight", "rounding")):
+        seen = {tuple(getattr(case, name) for name in attributes) for case in cases}
+        values = [{getattr(case, name) for case in cases} for name in attributes]
+        assert len(seen) == len(values[0]) * len(values[1])
+    assert {case.cols for case in cases} >= set(_check_rms_norm.WIDTHS)
+    assert {case.form for case in cases} == set(_check_rms_norm.FORMS)
+
+
+@pytest.mark.parametrize(
+    ("got", "wanted", "dtype", "ulps"),
+    [
+        (1.0, 1.0, "float32", 0.0),
+        (1.0 + 2**-23, 1.0, "float32", 1.0),
+        (1.0 + 2**-10, 1.0, "float16", 1.0),
+        (1.0 - 2**-8, 1.0, "bfloat16", 0.5),
+        (2**-24, 0.0, "float16", 1.0),
+        (float("inf"), 1e6, "float16", 0.0),
+        (65504.0, 1e6, "float16", float("inf")),
+        (float("nan"), 1.0, "float64", float("inf")),
+    ],
+)
+def test_errors_are_counted_in_units_in_the_last_place(got, wanted, dtype, ulps):
+    assert _check_rms_norm.error_in_ulps(got, {wanted}, dtype) == ulps
+
+
+def test_tables_line_up():
+    text = _table.render(("name", "us"), [("a", "1.5"), ("longer", "10.25")])
+    lines = ["name       us", "------  -----", "a         1.5", "longer  10.25"]
+    assert text.splitlines() == lines
+    assert _table.markdown(("a", "b"), [("1", "2")]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
