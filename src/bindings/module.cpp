@@ -9,6 +9,7 @@
 #include "membound/device.hpp"
 #include "membound/version.hpp"
 #include "ops/ops.hpp"
+#include "staging.hpp"
 
 namespace membound::python {
 
@@ -88,6 +89,7 @@ NB_MODULE(_core, module) {
   mp::register_errors(module);
   mp::bind_devices(module);
   mp::bind_jax_ffi(module);
+  mp::bind_staging(module);
   // One line per op.
   mp::add_op<&mp::kRmsNorm>(module);
 }
