@@ -15,6 +15,12 @@ bool is_plain(Kind kind) {
   return kind == Kind::kNumPy || kind == Kind::kBuffer || kind == Kind::kDlpack;
 }
 
+bool is_grad_enabled(const Framework& torch) {
+  if (torch.grad_mode != nullptr) [[likely]]
+    return torch.grad_mode();
+  return nb::cast<bool>(nb::handle(torch.is_grad_enabled)());
+}
+
 }  // namespace
 
 ArrayCall::ArrayCall(const char* op, PyObject* first, const char* argument, PyObject* stream)
@@ -23,11 +29,7 @@ ArrayCall::ArrayCall(const char* op, PyObject* first, const char* argument, PyOb
     stream_ = stream_from_python(stream, op);
     stream_given_ = true;
   }
-  if (framework_->kind == Kind::kTorch) {
-    const nb::object enabled = nb::steal(PyObject_CallNoArgs(framework_->is_grad_enabled));
-    if (!enabled.is_valid()) throw nb::python_error();
-    grad_enabled_ = enabled.ptr() == Py_True;
-  }
+  if (framework_->kind == Kind::kTorch) grad_enabled_ = is_grad_enabled(*framework_);
 }
 
 void ArrayCall::read(PyObject* array, Site site, LoadedArray& loaded) const {

@@ -31,6 +31,7 @@ struct Framework {
   PyObject* empty_like_contiguous;  // the same for arrays whose layout must not be copied
   PyObject* empty_rows;             // (array) -> float32 or float64 array of shape[:-1]
   PyObject* current_stream;         // (device index) -> handle
+  bool (*grad_mode)();              // torch's C function, else null and is_grad_enabled is asked
   PyObject* is_grad_enabled;
   PyObject* increment_version;  // (tuple of arrays)
 };

@@ -216,8 +216,8 @@ void load_buffer(PyObject* array, Site site, LoadedArray& loaded) {
   Py_buffer buffer;
   if (!loaded.keep_alive.is_valid() ||
       PyObject_GetBuffer(loaded.keep_alive.ptr(), &buffer, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
-    fail<TypeMismatch>(site.op, "argument '", site.argument,
-                       "' offers no plain strided buffer: ", take_python_error());
+    fail<InvalidArgument>(site.op, "argument '", site.argument,
+                          "' offers no plain strided buffer: ", take_python_error());
   }
   const std::string format = buffer.format != nullptr ? buffer.format : "B";
   const auto item_size = static_cast<std::int64_t>(buffer.itemsize);
