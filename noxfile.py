@@ -100,6 +100,7 @@ def stubs(session: nox.Session) -> None:
     fresh = Path(session.create_tmp(), "_core.pyi")
     generated = committed if "--write" in session.posargs else fresh
     stubgen = ("python", "-m", "nanobind.stubgen", "-q", "-m", "membound._core")
+    stubgen += ("-p", "src/bindings/stubs.pattern")
     session.run(*stubgen, "-o", str(generated))
     if generated.read_text() != committed.read_text():
         session.run("diff", "-u", str(committed), str(generated), external=True, success_codes=[1])

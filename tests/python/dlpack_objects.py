@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ class DlpackObject:
         self.array = array
         self.versioned = versioned
         self.device = device
-        self.requests: list[dict[str, Any]] = []
+        self.requests: deque[dict[str, Any]] = deque(maxlen=8)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (self.device, 0)

@@ -1,0 +1,120 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a call costs beside the kernel, and what an import costs.
+
+Budgets are for a quiet machine; the tests allow three times as much, which still fails for what
+they guard against (torch's Python __dlpack__ costs 1.8 us an array, a dispatcher op 2.4 us a call).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import membound
+
+ALLOWANCE = 3
+FRAMEWORKS = ("torch", "jax", "jaxlib", "numpy", "cupy", "ml_dtypes")
+
+
+def nanoseconds(call: Callable[[], object], calls: int = 2000, repeats: int = 25) -> float:
+    """CPU time of one call: other processes slow the clock down, but are not counted."""
+    times = []
+    for _ in range(repeats):
+        start = time.process_time_ns()
+        for _ in range(calls):
+            call()
+        times.append((time.process_time_ns() - start) / calls)
+    return statistics.median(sorted(times)[: repeats // 2])
+
+
+def overhead(call: Callable[[], object]) -> float:
+    """What a call costs over the lambda around it. The kernel on 2 x 8 is in it."""
+    return nanoseconds(call) - nanoseconds(lambda: None)
+
+
+def arrays(framework: str):
+    x, w, out = np.ones((2, 8), np.float32), np.ones(8, np.float32), np.empty((2, 8), np.float32)
+    if framework == "numpy":
+        return x, w, out
+    torch = pytest.importorskip("torch")
+    return tuple(torch.from_numpy(a) for a in (x, w, out))
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_out_given(framework, record_property):
+    x, w, out = arrays(framework)
+    cost = overhead(lambda: membound.rms_norm(x, w, out=out))
+    record_property("nanoseconds", cost)
+    print(f"{framework}, out= given: {cost:.0f} ns with the kernel")
+    assert cost < ALLOWANCE * 350
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_allocating(framework, record_property):
+    x, w, _ = arrays(framework)
+    cost = overhead(lambda: membound.rms_norm(x, w))
+    record_property("nanoseconds", cost)
+    print(f"{framework}, allocating: {cost:.0f} ns with the kernel")
+    assert cost < ALLOWANCE * 1100
+
+
+def output_of(program: str) -> str:
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def imported_by_membound() -> tuple[list[str], float]:
+    program = (
+        "import sys, time; before = set(sys.modules); start = time.perf_counter();"
+        "import membound; taken = time.perf_counter() - start;"
+        "import json; print(json.dumps([sorted(set(sys.modules) - before), taken]))"
+    )
+    names, seconds = json.loads(output_of(program))
+    return names, seconds
+
+
+def test_import_brings_in_no_framework():
+    names, _ = imported_by_membound()
+    assert "membound._core" in names
+    assert [name for name in names if name.split(".")[0] in FRAMEWORKS] == []
+
+
+def test_import_is_quick():
+    seconds = min(imported_by_membound()[1] for _ in range(5))
+    print(f"import membound: {seconds * 1e3:.1f} ms")
+    assert seconds < 0.060
+
+
+def test_a_numpy_call_brings_in_no_other_framework():
+    program = (
+        "import numpy, membound, sys; membound.rms_norm(numpy.ones((2, 8), 'f4'));"
+        "print(*sys.modules)"
+    )
+    loaded = {name.split(".")[0] for name in output_of(program).split()}
+    assert "numpy" in loaded
+    assert loaded.isdisjoint({"torch", "jax", "cupy"})
+
+
+def test_large_outputs_do_not_fault_page_by_page():
+    """A fresh 64 MiB output asks for huge pages: far fewer page faults than 4 KiB pages take."""
+    resource = importlib.import_module("resource")
+    torch = pytest.importorskip("torch")
+    with open("/sys/kernel/mm/transparent_hugepage/enabled") as setting:
+        if "[never]" in setting.read():
+            pytest.skip("this kernel has huge pages switched off")
+    x = torch.ones(4096, 4096)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    membound.rms_norm(x)
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    assert faults < x.nbytes // 4096 // 4

@@ -1,0 +1,85 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""What type checkers and readers see is what the built module holds."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import inspect
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import membound
+from membound import _core
+
+PACKAGE = Path(membound.__file__).parent
+CHECKOUT = Path(__file__).parents[2]
+PATTERN = CHECKOUT / "src/bindings/stubs.pattern"
+
+
+def stub_names() -> dict[str, list[ast.stmt]]:
+    """Top-level definitions of the stub by name; overloads give several."""
+    found: dict[str, list[ast.stmt]] = {}
+    for node in ast.parse((PACKAGE / "_core.pyi").read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.setdefault(node.target.id, []).append(node)
+    return found
+
+
+def test_the_stub_names_what_the_module_holds():
+    held = {name for name in vars(_core) if not name.startswith("__")} | {"__version__"}
+    assert set(stub_names()) == held
+
+
+def test_overloads_have_the_signature_of_the_builtin():
+    real = list(inspect.signature(membound.rms_norm).parameters)
+    overloads = stub_names()["rms_norm"]
+    assert len(overloads) == 2
+    for overload in overloads:
+        assert isinstance(overload, ast.FunctionDef)
+        named = [argument.arg for argument in (*overload.args.args, *overload.args.kwonlyargs)]
+        assert named == real
+
+
+def test_the_committed_stub_is_what_the_generator_writes(tmp_path):
+    pytest.importorskip("nanobind")
+    if not PATTERN.is_file():
+        pytest.skip("no checkout around the tests")
+    fresh = tmp_path / "_core.pyi"
+    stubgen = [sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "membound._core"]
+    subprocess.run([*stubgen, "-p", str(PATTERN), "-o", str(fresh)], check=True)
+    assert fresh.read_text() == (CHECKOUT / "src/membound/_core.pyi").read_text()
+
+
+def test_the_package_is_typed():
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def test_every_export_is_there_and_documented():
+    for name in membound.__all__:
+        value = getattr(membound, name)
+        assert name == "__version__" or inspect.getdoc(value), name
+
+
+def test_docstring_examples():
+    """Builtins are no Python source, so doctest's collector passes them by."""
+    pytest.importorskip("numpy")
+    runner = doctest.DocTestRunner()
+    for test in doctest.DocTestFinder().find(membound.rms_norm, "rms_norm", globs={}):
+        runner.run(test)
+    results = runner.summarize()
+    assert results.attempted >= 6
+    assert results.failed == 0
+
+
+def test_the_builtin_reads_like_a_function():
+    assert membound.rms_norm.__module__ == "membound"
+    assert str(inspect.signature(membound.rms_norm)).startswith("(x, weight=None, *, eps=1e-06, ")
+    assert pickle.loads(pickle.dumps(membound.rms_norm)) is membound.rms_norm
