@@ -67,7 +67,7 @@ nb::object ArrayCall::new_like(PyObject* like, const TensorView& view, LoadedArr
   }
   PyObject* allocator =
       is_contiguous(view) ? framework_->empty_like : framework_->empty_like_contiguous;
-  return adopt(PyObject_CallOneArg(allocator, like), "out", loaded);
+  return adopt(call_one(allocator, like), "out", loaded);
 }
 
 nb::object ArrayCall::new_rows(PyObject* like, const TensorView& view, LoadedArray& loaded) const {
@@ -75,7 +75,7 @@ nb::object ArrayCall::new_rows(PyObject* like, const TensorView& view, LoadedArr
     return new_numpy(view, view.rank > 0 ? view.rank - 1 : 0, accumulate_dtype(view.dtype), "rstd",
                      loaded);
   }
-  return adopt(PyObject_CallOneArg(framework_->empty_rows, like), "rstd", loaded);
+  return adopt(call_one(framework_->empty_rows, like), "rstd", loaded);
 }
 
 // A GPU array of a framework that we do not know has no allocator here.
@@ -139,7 +139,7 @@ void ArrayCall::mark_written(PyObject* array) const {
   const nb::object arrays = nb::steal(PyTuple_Pack(1, array));
   if (!arrays.is_valid()) throw nb::python_error();
   const nb::object done =
-      nb::steal(PyObject_CallOneArg(framework_->increment_version, arrays.ptr()));
+      nb::steal(call_one(framework_->increment_version, arrays.ptr()));
   if (!done.is_valid()) PyErr_Clear();
 }
 

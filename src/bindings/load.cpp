@@ -123,7 +123,7 @@ void load_torch(PyObject* array, const Framework& framework, Site site, LoadedAr
     if (framework.exchange->borrow(array, &tensor) != 0) fail_unreadable(site);
     view_from_dlpack(tensor, array, site, loaded.view);
   } else {
-    PyObject* capsule = PyObject_CallOneArg(framework.to_dlpack, array);
+    PyObject* capsule = call_one(framework.to_dlpack, array);
     if (capsule == nullptr) fail_unreadable(site);
     // The capsule may go at once: the caller's argument keeps the storage.
     const nb::object owner = nb::steal(capsule);

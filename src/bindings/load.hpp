@@ -8,6 +8,12 @@
 
 namespace membound::python {
 
+// PyObject_CallOneArg, which the stable ABI lacks.
+inline PyObject* call_one(PyObject* callable, PyObject* argument) {
+  PyObject* stack[2] = {nullptr, argument};
+  return PyObject_Vectorcall(callable, stack + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+}
+
 // An array that was read: where it lies, and what keeps that true.
 struct LoadedArray {
   TensorView view;
