@@ -13,7 +13,7 @@ def render(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     padded = []
     for name, *cells in columns:
         width = max(map(len, (name, *cells)))
-        numbers = all(cell == "-" or cell[:1].isdigit() and " " not in cell for cell in cells)
+        numbers = all(cell == "-" or (cell[:1].isdigit() and " " not in cell) for cell in cells)
         align = str.rjust if numbers and cells else str.ljust
         padded.append([align(name, width), "-" * width, *(align(cell, width) for cell in cells)])
     return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True))

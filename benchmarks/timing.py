@@ -1,0 +1,225 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the GPU benchmarks of all ops share: buffers, the check before the clock, the report.
+
+One figure is the median of nine replays of a CUDA graph that calls the op in turn over enough sets
+of buffers to overflow three times the L2 cache, divided by the number of calls.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import membound
+from membound import _info
+from membound._table import markdown, render
+from membound._timing import TorchGraphs, buffer_sets, rotate
+from membound._ulps import ALLOWED, FORMATS
+
+DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+VERIFY_ELEMENTS = 1 << 24  # float64 copies of this many at a time
+
+# A copy between power-of-two buffers of 512 MiB and more is slow on an H200; what the same memory
+# does with other sizes is then the yardstick (read plus written).
+H200_BYTES_PER_MICROSECOND = 4.30e6
+SLOW_COPY_BYTES = 512 << 20
+
+
+EXPLANATION = (
+    "Microseconds per call in one CUDA graph over cold buffers, median of nine replays; "
+    "`copy / ours` is 1 when ours is as fast as a copy of the same bytes. `ours, mixed`: between "
+    "copies instead of between calls of its own kind."
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    rows: int
+    cols: int
+    dtype: str = "bfloat16"
+    layout: str = "contiguous"  # or "strided rows", "off by one"
+    peers: bool = False  # time every peer here, not torch alone
+    mixed: bool = False  # and time ours between other kernels
+
+    @property
+    def tensor_bytes(self) -> int:
+        return self.rows * self.cols * ITEM_BYTES[self.dtype]
+
+    @property
+    def moved_bytes(self) -> int:
+        return 2 * self.tensor_bytes
+
+
+@dataclass
+class Record:
+    """One line of the report, microseconds per call."""
+
+    shape: Shape
+    ours: float
+    copy: float
+    mixed: float | None = None
+    peers: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    yardstick: float = 0.0
+
+    @property
+    def ratio(self) -> float:
+        return self.yardstick / self.ours
+
+    def cells(self) -> list[str]:
+        best = min(self.peers, key=self.peers.get, default="")
+        where = "" if self.shape.layout == "contiguous" else f", {self.shape.layout}"
+        return [
+            f"{self.shape.rows} x {self.shape.cols}{where}",
+            self.shape.dtype,
+            f"{self.ours:.3f}",
+            f"{self.copy:.3f}",
+            f"{self.ratio:.3f}",
+            "-" if self.mixed is None else f"{self.mixed:.3f}",
+            f"{self.peers[best]:.3f} {best}" if best else "-",
+            "-" if not best else f"{self.peers[best] / self.ours:.2f}",
+        ]
+
+
+HEADER = [
+    "shape",
+    "dtype",
+    "ours",
+    "copy",
+    "copy / ours",
+    "ours, mixed",
+    "best peer",
+    "peer / ours",
+]
+
+
+def matrices(shape: Shape, device: str, count: int, *, readable: bool) -> list[torch.Tensor]:
+    """count matrices of the shape's layout in one allocation; random, or NaN where only written."""
+    strided = readable and shape.layout == "strided rows"
+    stride = shape.cols + (512 if strided else 0)
+    shift = 1 if shape.layout == "off by one" else 0
+    block = shape.rows * stride
+    base = torch.empty(count * block + shift, device=device, dtype=DTYPES[shape.dtype])
+    base.normal_() if readable else base.fill_(float("nan"))
+    whole = base[shift:].view(count, shape.rows, stride)
+    return [matrix[:, : shape.cols] for matrix in whole]
+
+
+def worst_ulps(
+    got: torch.Tensor, x: torch.Tensor, formula: Callable[[torch.Tensor], torch.Tensor], dtype: str
+) -> float:
+    """The largest error of got against formula(x in float64), in ulps of dtype; NaN is infinite."""
+    bits, smallest, _ = FORMATS[dtype]
+    step = max(1, VERIFY_ELEMENTS // x.shape[-1])
+    worst = 0.0
+    for first in range(0, x.shape[0], step):
+        wanted = formula(x[first : first + step].double())
+        exponent = torch.frexp(wanted).exponent.clamp(min=smallest + 1)
+        ulp = torch.ldexp(torch.ones_like(wanted), exponent - bits)
+        error = ((got[first : first + step].double() - wanted) / ulp).abs()
+        worst = max(worst, error.nan_to_num(nan=float("inf")).max().item())
+    return worst
+
+
+def is_right(worst: float, dtype: str) -> bool:
+    # float64 is compared in float64, whose own rounding adds a few ulps.
+    return worst <= (16.0 if dtype == "float64" else ALLOWED[dtype])
+
+
+def is_plausible(worst: float, dtype: str) -> bool:
+    """Peers may round twice and sum in another order; they must not be wrong."""
+    return worst <= (3.0 if dtype in ("float16", "bfloat16") else 64.0)
+
+
+class Clock:
+    """Times calls on one device by the method above."""
+
+    def __init__(self, device: str = "cuda:0"):
+        self.device = device
+        self.index = torch.device(device).index or 0
+        self.cache_bytes = membound.device_properties(self.index).l2_bytes
+        self.graphs = TorchGraphs(device)
+
+    def sets(self, shape: Shape) -> int:
+        return buffer_sets(shape.moved_bytes, self.cache_bytes)
+
+    def microseconds(self, calls: Sequence[Callable[[], Any]]) -> float:
+        return self.graphs.microseconds(rotate(calls), len(calls))
+
+    def between_copies(
+        self, calls: Sequence[Callable[[], Any]], copies: Sequence[Callable[[], Any]], copy: float
+    ) -> float:
+        """The op in a mixed stream: what it adds to a graph that copies other buffers each time."""
+        turns = [call for pair in zip(calls, copies, strict=True) for call in pair]
+        return 2 * self.microseconds(turns) - copy
+
+    def yardstick(self, shape: Shape, copy: float) -> float:
+        size = shape.tensor_bytes
+        slow = size >= SLOW_COPY_BYTES and size & (size - 1) == 0
+        if slow and "H200" in torch.cuda.get_device_name(self.index):
+            return min(copy, shape.moved_bytes / H200_BYTES_PER_MICROSECOND)
+        return copy
+
+
+def progress(shapes: Sequence[Shape]) -> Iterator[Shape]:
+    """The shapes one by one, with a bar on a terminal."""
+    from membound._bench import Progress
+
+    bar = Progress(len(shapes), sys.stderr)
+    for shape in shapes:
+        bar.step(f"{shape.rows} x {shape.cols} {shape.dtype}")
+        yield shape
+    bar.close()
+
+
+@dataclass
+class Report:
+    """The table, and the same as JSON and Markdown files."""
+
+    op: str
+    versions: dict[str, str]
+    device: str
+    records: list[Record] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter)
+
+    def table(self) -> str:
+        return render(HEADER, [record.cells() for record in self.records])
+
+    def notes(self) -> list[str]:
+        return [f"{r.shape.rows} x {r.shape.cols} {r.shape.dtype}: {n}"
+                for r in self.records for n in r.notes]  # fmt: skip
+
+    def write(self, folder: Path) -> list[Path]:
+        folder.mkdir(parents=True, exist_ok=True)
+        stem = f"{self.op}-{self.device.lower().replace(' ', '-')}"
+        command = f"python benchmarks/bench_{self.op}.py {' '.join(sys.argv[1:])}".strip()
+        known = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        text = [
+            f"# {self.op} on {self.device}",
+            "",
+            f"`{command}` with {known}.",
+            EXPLANATION,
+            "",
+            markdown(HEADER, [record.cells() for record in self.records]),
+            *(["", *(f"- {note}" for note in self.notes())] if self.notes() else []),
+            "",
+        ]
+        document = {
+            "command": command,
+            "versions": self.versions,
+            "info": {k: v for k, v in _info.collect().items() if k != "package"},
+            "records": [{**asdict(record), "ratio": record.ratio} for record in self.records],
+        }
+        paths = [folder / f"{stem}.md", folder / f"{stem}.json"]
+        paths[0].write_text("\n".join(text), encoding="utf-8")
+        paths[1].write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        return paths
