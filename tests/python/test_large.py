@@ -1,0 +1,147 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays whose element counts, rows, columns or offsets do not fit 32 bits."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import pytest
+import reference
+
+import membound
+
+# The GPU ones take up to 35 GB of its memory; the CPU one reserves addresses and touches few pages.
+MORE = 1 << 32
+
+
+@pytest.fixture
+def torch():
+    module = pytest.importorskip("torch")
+    if not module.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    free = module.cuda.mem_get_info()[0]
+    if free < 40e9:
+        pytest.skip(f"needs 40 GB of GPU memory, {free / 1e9:.0f} GB are free")
+    yield module
+    module.cuda.empty_cache()
+
+
+def _assert_rows_right(torch, x, y, rows):
+    """Some rows against wider arithmetic on the CPU."""
+    for row in rows:
+        values = x[row : row + 1].float().cpu().numpy()
+        got = y[row : row + 1].float().cpu().numpy()
+        dtype = str(x.dtype).removeprefix("torch.")
+        kind = reference.NUMPY_DTYPES[dtype]
+        wanted = reference.rms_norm(values.astype(kind), None, dtype)
+        reference.assert_right(got.astype(kind), wanted, what=f"row {row}")
+
+
+def _fill(torch, x):
+    """Normal values, a slice at a time: torch's own generator stops at 2^32 elements."""
+    torch.manual_seed(0)
+    rows = max(1, (1 << 28) // x.shape[-1])
+    for first in range(0, x.shape[0], rows):
+        x[first : first + rows].normal_()
+
+
+def _assert_like_slices(torch, x, y):
+    """Every row has the bits that a call on its slice alone gives."""
+    rows = max(1, (1 << 28) // x.shape[-1])
+    for first in range(0, x.shape[0], rows):
+        part = membound.rms_norm(x[first : first + rows].contiguous())
+        assert torch.equal(y[first : first + rows], part), f"rows from {first}"
+
+
+@pytest.mark.gpu
+@pytest.mark.large
+@pytest.mark.parametrize(
+    ("rows", "cols"),
+    [
+        ((1 << 20) + 3, 4096),  # elements
+        ((1 << 31) + 5, 2),  # rows beyond 31 bits
+        (5, (1 << 30) - 1),  # odd and long
+    ],
+)
+def test_more_than_2_to_the_32_elements(torch, rows, cols):
+    assert rows * cols > MORE
+    x = torch.empty(rows, cols, device="cuda", dtype=torch.bfloat16)
+    _fill(torch, x)
+    y = torch.full_like(x, float("nan"))
+    membound.rms_norm(x, out=y)
+    if cols < 1 << 20:
+        _assert_like_slices(torch, x, y)
+    sample = [0, rows // 2, rows - 1]
+    _assert_rows_right(torch, x, y, [row for row in sample if cols < 1 << 20])
+    for row in range(rows if cols > 1 << 20 else 0):
+        _assert_long_row_right(torch, x[row], y[row])
+
+
+def _assert_long_row_right(torch, x, y):
+    """One row of a billion elements against float64 on the GPU, a slice at a time."""
+    slices = x.split(1 << 27)
+    mean = sum(part.double().square().sum() for part in slices) / x.numel()
+    rstd = torch.rsqrt(mean + 1e-6)
+    for part, got in zip(slices, y.split(1 << 27), strict=True):
+        wanted = part.double() * rstd
+        ulp = torch.ldexp(torch.ones_like(wanted), torch.frexp(wanted).exponent.clamp(-125) - 8)
+        assert bool(((got.double() - wanted).abs() <= 0.51 * ulp).all())
+
+
+@pytest.mark.gpu
+@pytest.mark.large
+def test_one_row_of_more_than_2_to_the_31_elements(torch):
+    x = torch.empty(1, (1 << 31) + 8, device="cuda", dtype=torch.float16)
+    _fill(torch, x.view(8, -1))
+    x[0, -8:] = 100.0
+    y = membound.rms_norm(x)
+    mean = sum(part.double().square().sum() for part in x[0].split(1 << 27)) / x.numel()
+    wanted = (x[0, -16:].double() * torch.rsqrt(mean + 1e-6)).to(torch.float16)
+    torch.testing.assert_close(y[0, -16:], wanted, rtol=2e-3, atol=0.0)
+    assert bool(y.isfinite().all())
+
+
+@pytest.mark.gpu
+@pytest.mark.large
+def test_views_whose_offsets_pass_2_to_the_32(torch):
+    rows, cols = (1 << 19) + 1, 4096
+    buffer = torch.empty(rows, 2 * cols + 3, device="cuda", dtype=torch.bfloat16)
+    assert buffer.numel() > MORE
+    x = buffer[:, 5 : 5 + cols]
+    _fill(torch, x)
+    y = membound.rms_norm(x)
+    _assert_like_slices(torch, x, y)
+    _assert_rows_right(torch, x, y, [0, rows - 1])
+    before = buffer[:, :5].clone(), buffer[:, 5 + cols :].clone()
+    membound.rms_norm(x, out=x)
+    assert torch.equal(x, y)
+    assert torch.equal(buffer[:, :5].view(torch.int16), before[0].view(torch.int16))
+    assert torch.equal(buffer[:, 5 + cols :].view(torch.int16), before[1].view(torch.int16))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_offsets_on_the_cpu_pass_2_to_the_32(dtype, seed):
+    kind = np.dtype(dtype)
+    rows, cols = 3, 100
+    stride = (MORE + 64) * kind.itemsize
+    no_reserve = 0x4000  # MAP_NORESERVE, which Python names from 3.13 on
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
+    try:
+        memory = mmap.mmap(-1, (rows - 1) * stride + 4096, flags=flags)
+    except OSError as error:
+        pytest.skip(f"this machine gives no address range of that size: {error}")
+    buffer = np.frombuffer(memory, kind)
+    x = np.lib.stride_tricks.as_strided(buffer, (rows, cols), (stride, kind.itemsize))
+    x[...] = np.random.default_rng(seed).standard_normal((rows, cols))
+    values = x.copy()
+    y = membound.rms_norm(x)
+    reference.assert_right(y, reference.rms_norm(values, None, dtype))
+    membound.rms_norm(x, out=x)
+    np.testing.assert_array_equal(x, y)
+    # In a column of that length, each element lies beyond 2^32 from the last.
+    x[...] = values
+    column = np.lib.stride_tricks.as_strided(buffer, (1, rows), (0, stride))
+    got = membound.rms_norm(column)
+    reference.assert_right(got, reference.rms_norm(values[:, 0][None], None, dtype))
