@@ -21,7 +21,8 @@ template <class ErrorType, class... Parts>
 }  // namespace membound
 
 // Reads as a sentence: what must hold, which exception, the op, what was expected and what came.
-#define MEMBOUND_CHECK(condition, ErrorType, op, ...)                              \
-  do {                                                                             \
-    if (!(condition)) [[unlikely]] ::membound::fail<ErrorType>((op), __VA_ARGS__); \
+#define MEMBOUND_CHECK(condition, ErrorType, op, ...) \
+  do {                                                \
+    if (!(condition)) [[unlikely]]                    \
+      ::membound::fail<ErrorType>((op), __VA_ARGS__); \
   } while (false)

@@ -7,7 +7,8 @@
 
 namespace membound {
 
-// The only switch from a run-time dtype to a type: calls body.operator()<T>() with the storage type.
+// The only switch from a run-time dtype to a type: calls body.operator()<T>() with the storage
+// type.
 template <class Body>
 decltype(auto) dispatch_floating(DType dtype, const char* op, Body&& body) {
   switch (dtype) {

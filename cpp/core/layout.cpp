@@ -34,7 +34,8 @@ int merged_axes(const ConstTensorView& view, int axes, Axis* merged) {
 }
 
 // rows x cols with one row stride, in bytes; false when the view is not of that form.
-bool as_byte_matrix(const ConstTensorView& view, std::int64_t& row_stride, std::int64_t& row_bytes) {
+bool as_byte_matrix(const ConstTensorView& view, std::int64_t& row_stride,
+                    std::int64_t& row_bytes) {
   Axis axes[kMaxRank];
   const int count = merged_axes(view, view.rank, axes);
   if (count != 2 || axes[1].stride != 1 || axes[0].stride <= 0) return false;
@@ -54,6 +55,7 @@ RowLayout row_layout(const ConstTensorView& view, int axes, const char* op, cons
                  "; make it contiguous first");
   RowLayout layout;
   layout.rank = count;
+  layout.strides[0] = 0;
   for (int axis = 0; axis < count; ++axis) {
     layout.shape[axis] = merged[axis].extent;
     layout.strides[axis] = merged[axis].stride;
@@ -108,7 +110,8 @@ bool may_overlap(const ConstTensorView& a, const ConstTensorView& b) {
   if (!as_byte_matrix(a, stride_a, bytes_a) || !as_byte_matrix(b, stride_b, bytes_b)) return true;
   if (stride_a != stride_b) return true;
   // Both repeat with one period, so one row of each decides.
-  std::int64_t shift = (static_cast<const char*>(b.data) - static_cast<const char*>(a.data)) % stride_a;
+  std::int64_t shift =
+      (static_cast<const char*>(b.data) - static_cast<const char*>(a.data)) % stride_a;
   if (shift < 0) shift += stride_a;
   return shift < bytes_a || shift + bytes_b > stride_a;
 }

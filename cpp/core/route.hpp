@@ -25,7 +25,8 @@ class DeviceGuard {
 
 // The only choice between the back ends. Each op passes its two launchers.
 template <class Cpu, class Cuda>
-void route(Device device, [[maybe_unused]] const char* op, Cpu&& cpu, [[maybe_unused]] Cuda&& cuda) {
+void route(Device device, [[maybe_unused]] const char* op, Cpu&& cpu,
+           [[maybe_unused]] Cuda&& cuda) {
   if (!device.is_cuda()) {
     cpu();
     return;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 
@@ -27,14 +28,18 @@ inline SafeRange<double> safe_range(double eps, double) {
   return {eps >= 1e-200 ? 0.0 : 1e-270, 1e300};
 }
 
-// The power of two that brings `largest` (or sqrt(eps), if above it) near 2^40. Squares then sum
-// without overflow up to 2^45 columns, and what underflows is below the smallest result. The
-// limits keep the scale itself, and its square in double, representable.
-MEMBOUND_HOST_DEVICE inline int safe_exponent(double largest, double eps, int limit) {
-  const double reference = fmax(largest, sqrt(eps));
-  if (!(reference > 0.0) || isinf(reference)) return 0;
-  const int exponent = 40 - ilogb(reference);
+// The power of two that brings 2^reference near 2^40. Squares then sum without overflow up to 2^45
+// columns, and what underflows is below the smallest result. The limit keeps the scale itself, and
+// its square in double, representable.
+MEMBOUND_HOST_DEVICE inline int safe_exponent(int reference, int limit) {
+  const int exponent = 40 - reference;
   return exponent > limit ? limit : (exponent < -limit ? -limit : exponent);
+}
+// reference = the exponent of the largest magnitude, or of sqrt(eps) where that is above it.
+inline int safe_exponent(double largest, double eps, int limit) {
+  const double reference = fmax(largest, sqrt(eps));
+  if (!(reference > 0.0 && reference <= DBL_MAX)) return 0;
+  return safe_exponent(ilogb(reference), limit);
 }
 inline constexpr int kSafeExponentLimitFloat = 100;
 inline constexpr int kSafeExponentLimitDouble = 1000;

@@ -29,7 +29,8 @@ Stream& Stream::operator=(Stream&& other) noexcept {
 }
 
 StreamPool::StreamPool(Device device, std::size_t size) {
-  MEMBOUND_CHECK(size >= 1, InvalidArgument, "StreamPool", "argument 'size' must be at least 1, got 0");
+  MEMBOUND_CHECK(size >= 1, InvalidArgument, "StreamPool",
+                 "argument 'size' must be at least 1, got 0");
   streams_.reserve(size);
   for (std::size_t i = 0; i < size; ++i) streams_.emplace_back(device);
 }

@@ -27,20 +27,22 @@ void check_floating(const ConstTensorView& view, const char* op, const char* arg
 }
 
 void check_rows(const ConstTensorView& view, const char* op, const char* argument) {
-  MEMBOUND_CHECK(view.rank >= 1 && view.rank <= kMaxRank, InvalidArgument, op, "argument '", argument,
-                 "' must have 1 to ", kMaxRank, " axes, got ", view.rank);
+  MEMBOUND_CHECK(view.rank >= 1 && view.rank <= kMaxRank, InvalidArgument, op, "argument '",
+                 argument, "' must have 1 to ", kMaxRank, " axes, got ", view.rank);
   MEMBOUND_CHECK(view.shape[view.rank - 1] >= 1, InvalidArgument, op, "argument '", argument,
-                 "' must have at least 1 element along its last axis, got shape ", shape_text(view));
+                 "' must have at least 1 element along its last axis, got shape ",
+                 shape_text(view));
 }
 
-void check_same_device(const ConstTensorView& view, const ConstTensorView& reference, const char* op,
-                       const char* argument, const char* reference_name) {
+void check_same_device(const ConstTensorView& view, const ConstTensorView& reference,
+                       const char* op, const char* argument, const char* reference_name) {
   MEMBOUND_CHECK(view.device == reference.device, InvalidArgument, op, "argument '", argument,
-                 "' must be on ", device_name(reference.device), " like '", reference_name, "', got ",
-                 device_name(view.device));
+                 "' must be on ", device_name(reference.device), " like '", reference_name,
+                 "', got ", device_name(view.device));
 }
 
-void check_dtype(const ConstTensorView& view, DType expected, const char* op, const char* argument) {
+void check_dtype(const ConstTensorView& view, DType expected, const char* op,
+                 const char* argument) {
   MEMBOUND_CHECK(view.dtype == expected, TypeMismatch, op, "argument '", argument, "' must be ",
                  dtype_name(expected), ", got ", dtype_name(view.dtype));
 }
@@ -49,7 +51,8 @@ void check_leading_shape(const ConstTensorView& view, const ConstTensorView& ref
                          const char* op, const char* argument) {
   bool same = view.rank == axes;
   for (int axis = 0; same && axis < axes; ++axis) same = view.shape[axis] == reference.shape[axis];
-  if (same) [[likely]] return;
+  if (same) [[likely]]
+    return;
   ConstTensorView expected = reference;
   expected.rank = axes;
   fail<InvalidArgument>(op, "argument '", argument, "' must have shape ", shape_text(expected),
@@ -64,7 +67,8 @@ void check_writable(const ConstTensorView& view, const char* op, const char* arg
 void check_overlap(const ConstTensorView& written, const char* written_name,
                    const ConstTensorView& other, const char* other_name, const char* op,
                    bool in_place) {
-  if (!may_overlap(written, other)) [[likely]] return;
+  if (!may_overlap(written, other)) [[likely]]
+    return;
   if (in_place && is_same_array(written, other)) return;
   fail<InvalidArgument>(op, "argument '", written_name, "' must not overlap '", other_name, "'",
                         in_place ? " in part (the very same array is fine: in place)" : "");

@@ -15,8 +15,8 @@ std::string shape_text(const ConstTensorView& view);
 void check_floating(const ConstTensorView& view, const char* op, const char* argument);
 // extent of the last axis at least 1, rank 1 to kMaxRank.
 void check_rows(const ConstTensorView& view, const char* op, const char* argument);
-void check_same_device(const ConstTensorView& view, const ConstTensorView& reference, const char* op,
-                       const char* argument, const char* reference_name);
+void check_same_device(const ConstTensorView& view, const ConstTensorView& reference,
+                       const char* op, const char* argument, const char* reference_name);
 void check_dtype(const ConstTensorView& view, DType expected, const char* op, const char* argument);
 // view's shape equals the first `axes` extents of reference.
 void check_leading_shape(const ConstTensorView& view, const ConstTensorView& reference, int axes,

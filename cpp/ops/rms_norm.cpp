@@ -14,8 +14,8 @@ namespace {
 
 constexpr const char* kOp = "rms_norm";
 
-void validate(const ConstTensorView& x, const ConstTensorView* weight, const RmsNormOptions& options,
-              const TensorView& out, const TensorView* rstd) {
+void validate(const ConstTensorView& x, const ConstTensorView* weight,
+              const RmsNormOptions& options, const TensorView& out, const TensorView* rstd) {
   check_rows(x, kOp, "x");
   check_floating(x, kOp, "x");
   check_eps(options.eps, kOp);
@@ -31,8 +31,8 @@ void validate(const ConstTensorView& x, const ConstTensorView* weight, const Rms
 
   if (weight != nullptr) {
     check_floating(*weight, kOp, "weight");
-    MEMBOUND_CHECK(weight->rank == 1 && weight->shape[0] == x.shape[x.rank - 1], InvalidArgument, kOp,
-                   "argument 'weight' must have shape (", x.shape[x.rank - 1],
+    MEMBOUND_CHECK(weight->rank == 1 && weight->shape[0] == x.shape[x.rank - 1], InvalidArgument,
+                   kOp, "argument 'weight' must have shape (", x.shape[x.rank - 1],
                    ",), the last axis of 'x', got ", shape_text(*weight));
     check_same_device(*weight, x, kOp, "weight", "x");
     check_overlap(out, "out", *weight, "weight", kOp, /*in_place=*/false);
@@ -81,20 +81,22 @@ RmsNormProblem make_problem(const ConstTensorView& x, const ConstTensorView* wei
 
 }  // namespace
 
-void rms_norm(const ConstTensorView& x, const ConstTensorView* weight, const RmsNormOptions& options,
-              const TensorView& out, const TensorView* rstd, StreamView stream) {
+void rms_norm(const ConstTensorView& x, const ConstTensorView* weight,
+              const RmsNormOptions& options, const TensorView& out, const TensorView* rstd,
+              StreamView stream) {
   validate(x, weight, options, out, rstd);
   if (x.size() == 0) return;
   const RmsNormProblem problem = make_problem(x, weight, options, out, rstd);
-  route(
-      x.device, kOp, [&] { cpu::rms_norm(problem); }, [&] { cuda::rms_norm(problem, stream); });
+  route(x.device, kOp, [&] { cpu::rms_norm(problem); }, [&] { cuda::rms_norm(problem, stream); });
 }
 
-void rms_norm(const ConstTensorView& x, const ConstTensorView* weight, const RmsNormOptions& options,
-              const TensorView& out, const TensorView* rstd, Device staging_device) {
+void rms_norm(const ConstTensorView& x, const ConstTensorView* weight,
+              const RmsNormOptions& options, const TensorView& out, const TensorView* rstd,
+              Device staging_device) {
   validate(x, weight, options, out, rstd);
-  MEMBOUND_CHECK(!x.device.is_cuda(), InvalidArgument, kOp, "argument 'x' must be on the CPU to be ",
-                 "carried to ", device_name(staging_device), " and back, got ", device_name(x.device));
+  MEMBOUND_CHECK(!x.device.is_cuda(), InvalidArgument, kOp,
+                 "argument 'x' must be on the CPU to be ", "carried to ",
+                 device_name(staging_device), " and back, got ", device_name(x.device));
   if (x.size() == 0) return;
   const int axes = x.rank - 1;
   StagedCall call{kOp, staging_device, {{x, "x", axes}}, {{out, "out", axes}}, {}};

@@ -20,9 +20,9 @@ struct RmsNormProblem {
   DType dtype;         // of x and out
   DType weight_dtype;  // equal to dtype when there is no weight
   Rounding rounding;
-  std::int64_t rows;  // at least 1
-  std::int64_t cols;  // at least 1
-  RowLayout x_rows, out_rows, rstd_rows;  // where each row starts, in elements
+  std::int64_t rows;                                         // at least 1
+  std::int64_t cols;                                         // at least 1
+  RowLayout x_rows, out_rows, rstd_rows;                     // where each row starts, in elements
   std::int64_t x_col_stride, out_col_stride, weight_stride;  // 1 when cols is 1
   double eps;
   double weight_offset;

@@ -1,0 +1,109 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Between 16-byte chunks of storage and numbers of the accumulate type.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "core/numeric.hpp"
+
+namespace membound::cuda {
+
+inline constexpr int kChunkBytes = 16;
+template <class T>
+inline constexpr int kPack = kChunkBytes / static_cast<int>(sizeof(T));  // elements in a chunk
+
+__device__ inline float to_number(Float16 value) {
+  return __half2float(__ushort_as_half(value.bits));
+}
+__device__ inline float to_number(BFloat16 value) {
+  return __uint_as_float(static_cast<std::uint32_t>(value.bits) << 16);
+}
+__device__ inline float to_number(float value) { return value; }
+__device__ inline double to_number(double value) { return value; }
+
+template <class T>
+__device__ inline T from_number(accumulate_t<T> value) {
+  if constexpr (sizeof(T) == 2) {
+    if constexpr (kDTypeOf<T> == DType::kFloat16) {
+      return {__half_as_ushort(__float2half_rn(value))};
+    } else {
+      return {__bfloat16_as_ushort(__float2bfloat16_rn(value))};
+    }
+  } else {
+    return value;
+  }
+}
+
+// value rounded to T and back.
+template <class T>
+__device__ inline accumulate_t<T> round_to(accumulate_t<T> value) {
+  return to_number(from_number<T>(value));
+}
+
+// kPack<T> elements of one chunk.
+template <class T>
+struct Numbers {
+  accumulate_t<T> at[kPack<T>];
+};
+
+template <class T>
+__device__ inline Numbers<T> unpack(const uint4& chunk) {
+  Numbers<T> numbers;
+  const std::uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+#pragma unroll
+  for (int word = 0; word < 4; ++word) {
+    if constexpr (kDTypeOf<T> == DType::kFloat16) {
+      const float2 pair = __half22float2(reinterpret_cast<const __half2&>(words[word]));
+      numbers.at[2 * word] = pair.x;
+      numbers.at[2 * word + 1] = pair.y;
+    } else if constexpr (kDTypeOf<T> == DType::kBFloat16) {
+      numbers.at[2 * word] = __uint_as_float(words[word] << 16);
+      numbers.at[2 * word + 1] = __uint_as_float(words[word] & 0xffff0000u);
+    } else if constexpr (sizeof(T) == 4) {
+      numbers.at[word] = __uint_as_float(words[word]);
+    } else if (word % 2 == 0) {
+      numbers.at[word / 2] =
+          __hiloint2double(static_cast<int>(words[word + 1]), static_cast<int>(words[word]));
+    }
+  }
+  return numbers;
+}
+
+// Makes the compiler unpack again instead of keeping the unpacked numbers across a reduction: with
+// 8 chunks of bfloat16 that is 64 registers a thread (122 -> 64) and half the blocks per SM.
+template <int kCount>
+__device__ inline void forget_numbers(uint4 (&chunks)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    asm volatile("" : "+r"(chunks[i].x), "+r"(chunks[i].y), "+r"(chunks[i].z), "+r"(chunks[i].w));
+  }
+}
+
+template <class T>
+__device__ inline uint4 pack(const Numbers<T>& numbers) {
+  std::uint32_t words[4];
+#pragma unroll
+  for (int word = 0; word < 4; ++word) {
+    if constexpr (kDTypeOf<T> == DType::kFloat16) {
+      const __half2 pair = __floats2half2_rn(numbers.at[2 * word], numbers.at[2 * word + 1]);
+      words[word] = reinterpret_cast<const std::uint32_t&>(pair);
+    } else if constexpr (kDTypeOf<T> == DType::kBFloat16) {
+      const __nv_bfloat162 pair =
+          __floats2bfloat162_rn(numbers.at[2 * word], numbers.at[2 * word + 1]);
+      words[word] = reinterpret_cast<const std::uint32_t&>(pair);
+    } else if constexpr (sizeof(T) == 4) {
+      words[word] = __float_as_uint(numbers.at[word]);
+    } else {
+      words[word] =
+          static_cast<std::uint32_t>(word % 2 == 0 ? __double2loint(numbers.at[word / 2])
+                                                   : __double2hiint(numbers.at[word / 2]));
+    }
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+}  // namespace membound::cuda

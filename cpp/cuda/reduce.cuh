@@ -1,0 +1,85 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Reductions in one fixed order: butterflies within a warp, then the warps of a block.
+#include <cstdint>
+
+namespace membound::cuda {
+
+inline constexpr int kWarpLanes = 32;
+
+struct Sum {
+  template <class Value>
+  static __device__ Value zero() {
+    return Value(0);
+  }
+  template <class Value>
+  __device__ Value operator()(Value a, Value b) const {
+    return a + b;
+  }
+};
+
+// Of magnitudes: starts at 0 and ignores NaN, as fmax does.
+struct Largest {
+  template <class Value>
+  static __device__ Value zero() {
+    return Value(0);
+  }
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+  __device__ double operator()(double a, double b) const { return fmax(a, b); }
+};
+
+// Over `lanes` neighbouring lanes (a power of two); every lane gets the result.
+template <class Value, class Combine>
+__device__ inline Value reduce_lanes(Value value, int lanes, Combine combine) {
+  for (int offset = lanes / 2; offset > 0; offset /= 2) {
+    value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  }
+  return value;
+}
+
+template <class Value, class Combine>
+__device__ inline Value reduce_warp(Value value, Combine combine) {
+#pragma unroll
+  for (int offset = kWarpLanes / 2; offset > 0; offset /= 2) {
+    value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  }
+  return value;
+}
+
+// A pairwise tree over kCount values, unrolled.
+template <int kCount, class Value, class Combine>
+__device__ inline Value reduce_array(const Value* values, Combine combine) {
+  if constexpr (kCount == 1) {
+    return values[0];
+  } else {
+    return combine(reduce_array<kCount / 2>(values, combine),
+                   reduce_array<kCount / 2>(values + kCount / 2, combine));
+  }
+}
+
+// Over a block whose threads play kFold virtual threads each, at most kMaxWarps virtual warps in
+// all; virtual warp fold * warps + warp is `warp`'s part of values[fold]. slots: shared memory of
+// kMaxWarps values that nothing else touches before the next barrier. Every thread gets the result.
+template <int kMaxWarps, int kFold, class Value, class Combine>
+__device__ inline Value reduce_block(const Value (&values)[kFold], Value* slots, Combine combine) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const int warps = static_cast<int>(blockDim.x) / kWarpLanes;
+#pragma unroll
+  for (int fold = 0; fold < kFold; ++fold) {
+    const Value sum = reduce_warp(values[fold], combine);
+    if (lane == 0) slots[fold * warps + warp] = sum;
+  }
+  if (warp == 0 && lane >= warps * kFold && lane < kMaxWarps) {
+    slots[lane] = Combine::template zero<Value>();
+  }
+  __syncthreads();
+  Value all[kMaxWarps];
+#pragma unroll
+  for (int i = 0; i < kMaxWarps; ++i) all[i] = slots[i];
+  return reduce_array<kMaxWarps>(all, combine);
+}
+
+}  // namespace membound::cuda
