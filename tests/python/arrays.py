@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import random
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ import membound
 
 # One seed for everything drawn at random; the header of a run prints it, the variable sets it.
 SEED = int(os.environ.get("MEMBOUND_TEST_SEED", random.SystemRandom().randrange(2**32)))
+os.environ["MEMBOUND_TEST_SEED"] = str(SEED)  # pytest-xdist's processes take it from here
 
 
 class Framework:
@@ -137,13 +138,27 @@ ON_GPU = ("numpy-cuda", "torch-cuda", "jax-cuda", "cupy")
 FRAMEWORKS = [*ON_CPU, *(pytest.param(name, marks=pytest.mark.gpu) for name in ON_GPU)]
 
 
+def package(name: str) -> Any:
+    """An installed package, whatever it warns of while it is imported; or a skipped test."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip(name)
+
+
+def torch_with_cuda() -> Any:
+    """A torch that sees the GPU, or a skipped test."""
+    torch = package("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    return torch
+
+
 def framework(name: str) -> Framework:
     """The framework of that name, or a skipped test that says what is missing."""
-    package, make = _MAKE[name]
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
-    if name == "torch-cuda" and not importlib.import_module("torch").cuda.is_available():
-        pytest.skip("this torch has no CUDA")
+    needed, make = _MAKE[name]
+    package(needed)
+    if name == "torch-cuda":
+        torch_with_cuda()
     return make()
 
 

@@ -14,10 +14,7 @@ import membound
 
 @pytest.fixture
 def torch():
-    module = pytest.importorskip("torch")
-    if not module.cuda.is_available():
-        pytest.skip("this torch has no CUDA")
-    return module
+    return arrays.torch_with_cuda()
 
 
 def test_the_status_says_what_is_here():
@@ -31,7 +28,7 @@ def test_the_status_says_what_is_here():
 
 def test_a_device_that_is_not_there():
     x = np.ones((2, 8), np.float32)
-    with pytest.raises((membound.CudaError, ValueError), match="(?i)cuda"):
+    with pytest.raises((membound.CudaError, ValueError), match=r"(?i)cuda"):
         membound.rms_norm(x, device="cuda:99")
     with pytest.raises((membound.CudaError, ValueError)):
         membound.device_properties(99)
@@ -84,7 +81,7 @@ def test_arrays_of_two_devices_are_refused(torch):
 @pytest.mark.multi_gpu
 @pytest.mark.parametrize("name", ["torch", "cupy", "numpy"])
 def test_arrays_on_the_second_device(name, seed):
-    package = pytest.importorskip(name)
+    package = arrays.package(name)
     values = np.random.default_rng(seed).standard_normal((33, 4096)).astype(np.float32)
     wanted = reference.rms_norm(values, None, "float32")
     if name == "torch":

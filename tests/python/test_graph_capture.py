@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import arrays
 import numpy as np
 import pytest
 import reference
@@ -18,15 +19,12 @@ WIDTHS = (64, 257, 1000, 4096, 4097, 16384, 65536, 131072, 1 << 20)
 
 @pytest.fixture
 def torch():
-    module = pytest.importorskip("torch")
-    if not module.cuda.is_available():
-        pytest.skip("this torch has no CUDA")
-    return module
+    return arrays.torch_with_cuda()
 
 
 @pytest.fixture
 def cupy():
-    return pytest.importorskip("cupy")
+    return arrays.package("cupy")
 
 
 def _capture(torch, work):

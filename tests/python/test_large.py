@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import mmap
 
+import arrays
 import numpy as np
 import pytest
 import reference
@@ -18,9 +19,7 @@ MORE = 1 << 32
 
 @pytest.fixture
 def torch():
-    module = pytest.importorskip("torch")
-    if not module.cuda.is_available():
-        pytest.skip("this torch has no CUDA")
+    module = arrays.torch_with_cuda()
     free = module.cuda.mem_get_info()[0]
     if free < 40e9:
         pytest.skip(f"needs 40 GB of GPU memory, {free / 1e9:.0f} GB are free")

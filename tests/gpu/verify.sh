@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# Everything that only a GPU can show. Needs a GPU and Python with pytest, hypothesis, NumPy and
+# ml_dtypes; torch, JAX and CuPy are used when they are there. Nothing is fetched.
+#
+#   tests/gpu/verify.sh [STAGE ...]         default: all but devices, in this order
+#
+#   install    the wheel in $MEMBOUND_WHEEL, or the source tree when that is empty
+#   check      python -m membound info, check, bench
+#   tests      the test suite without the large ones
+#   large      arrays beyond 2^32 elements (40 GB of GPU memory)
+#   memcheck racecheck initcheck synccheck    every kernel under compute-sanitizer
+#   benchmark  benchmarks/bench_rms_norm.py $BENCHMARK_OPTIONS
+#   devices    the tests that need two GPUs
+#
+# Environment: PYTHON, MEMBOUND_WHEEL, JOBS (test processes), PYTEST_OPTIONS, BENCHMARK_OPTIONS,
+# REPORTS (folder for the figures), MEMBOUND_TEST_SEED.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
+
+python=${PYTHON:-python3}
+reports=${REPORTS:-benchmarks/results}
+export MEMBOUND_TEST_SEED=${MEMBOUND_TEST_SEED:-$RANDOM} XLA_PYTHON_CLIENT_PREALLOCATE=false
+export PYTHONUNBUFFERED=1
+
+stage_install() {
+  if [[ -n ${MEMBOUND_WHEEL:-} ]]; then
+    "$python" -m pip install -q --no-index --no-deps --force-reinstall "$MEMBOUND_WHEEL"
+  else
+    MEMBOUND_CUDA=ON "$python" -m pip install -q --no-index --no-build-isolation --no-deps .
+  fi
+}
+
+stage_check() {
+  local folder
+  mkdir -p "$reports"
+  "$python" -m membound info &&
+    "$python" -m membound check --verbose &&
+    "$python" -m membound bench --device cuda --json "$reports/bench-cuda.json" &&
+    folder=$("$python" -m membound cmake-dir) && echo "CMake package: $folder"
+}
+
+run_pytest() {
+  local processes=()
+  # One process per core would run out of GPU memory: each holds a context per framework.
+  "$python" -c 'import xdist' 2>/dev/null && processes=(-n "${JOBS:-6}")
+  # shellcheck disable=SC2086 # the options are words on purpose
+  "$python" -m pytest -q -p no:cacheprovider "${processes[@]}" ${PYTEST_OPTIONS:-} "$@"
+}
+
+stage_tests() { run_pytest -m 'not large and not multi_gpu'; }
+stage_large() { JOBS=0 run_pytest tests/python/test_large.py; }
+stage_devices() { JOBS=0 run_pytest -m multi_gpu; }
+
+sanitize() {
+  local folder driver
+  folder=$("$python" -m membound cmake-dir) && folder=$(realpath "$folder/../../..") || return
+  driver=$(mktemp -d)/sanitize_rms_norm
+  "${CXX:-g++}" -std=c++17 -O2 tests/gpu/sanitize_rms_norm.cpp -o "$driver" \
+    -I"$folder/include" -L"$folder/lib" -lmembound -Wl,-rpath,"$folder/lib" || return
+  local dtype jobs=() status=0
+  for dtype in float16 bfloat16 float32 float64; do
+    compute-sanitizer --tool "$1" --error-exitcode 99 "${@:2}" "$driver" "$dtype" \
+      >"$driver.$dtype" 2>&1 &
+    jobs+=("$!:$dtype")
+  done
+  for job in "${jobs[@]}"; do
+    wait "${job%%:*}" || status=1
+    echo "-- $1 ${job##*:}" && tail -n 15 "$driver.${job##*:}"
+  done
+  return $status
+}
+
+stage_memcheck() { sanitize memcheck --leak-check no; }
+stage_racecheck() { sanitize racecheck --racecheck-report all; }
+stage_initcheck() { sanitize initcheck; }
+stage_synccheck() { sanitize synccheck; }
+
+stage_benchmark() {
+  # shellcheck disable=SC2086
+  "$python" benchmarks/bench_rms_norm.py --output "$reports" ${BENCHMARK_OPTIONS:-}
+}
+
+stages=("$@")
+if [[ $# -eq 0 ]]; then
+  stages=(install check tests large memcheck racecheck initcheck synccheck benchmark)
+fi
+for stage in "${stages[@]}"; do
+  if ! declare -F "stage_$stage" >/dev/null; then
+    echo "unknown stage '$stage'" >&2
+    exit 2
+  fi
+done
+
+failed=()
+for stage in "${stages[@]}"; do
+  echo "=== $stage"
+  started=$SECONDS
+  "stage_$stage" || failed+=("$stage")
+  echo "=== $stage: $((SECONDS - started)) s"
+done
+if [[ ${#failed[@]} -gt 0 ]]; then
+  echo "FAILED: ${failed[*]}"
+  exit 1
+fi
+echo "all right: ${stages[*]}"
