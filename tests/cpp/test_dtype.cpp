@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-#include "membound/dtype.hpp"
-
 #include <doctest/doctest.h>
 
 #include <string>
+
+#include "membound/dtype.hpp"
 
 using namespace membound;
 

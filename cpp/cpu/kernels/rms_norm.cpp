@@ -2,146 +2,274 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/kernels/rms_norm.hpp"
 
-#include "core/numeric.hpp"
+#include "cpu/reduce.hpp"
+#include "cpu/vec.hpp"
+#include "cpu/weight.hpp"
 
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
 
-template <class To, class From>
-[[gnu::always_inline]] inline To bit_copy(From from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  __builtin_memcpy(&to, &from, sizeof(To));
-  return to;
+// Rows whose sums are taken together, so that one vector square root and division serve them all
+// and their latency hides.
+constexpr int kGroup = 16;
+constexpr std::int64_t kGroupBytes = 16 << 10;  // the second pass finds them in the first cache
+
+constexpr std::int64_t kLine = 64;
+
+MEMBOUND_ALWAYS_INLINE float square_root(float value) { return __builtin_sqrtf(value); }
+MEMBOUND_ALWAYS_INLINE double square_root(double value) { return __builtin_sqrt(value); }
+
+MEMBOUND_ALWAYS_INLINE float power_of_two(int exponent, float) {
+  return bit_copy<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
+}
+MEMBOUND_ALWAYS_INLINE double power_of_two(int exponent, double) {
+  return bit_copy<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
 }
 
-[[gnu::always_inline]] inline float widen(BFloat16 value) {
-  return bit_copy<float>(static_cast<std::uint32_t>(value.bits) << 16);
-}
-[[gnu::always_inline]] inline float widen(Float16 value) {
-  const std::uint32_t magnitude = value.bits & 0x7fffu;
-  const std::uint32_t sign = (value.bits & 0x8000u) << 16;
-  // 2^112 moves the exponent; subnormals come out right because the product is exact.
-  float result = bit_copy<float>(magnitude << 13) * bit_copy<float>(0x77800000u);
-  if (magnitude >= 0x7c00u) result = bit_copy<float>(0x7f800000u | magnitude << 13);
-  return bit_copy<float>(bit_copy<std::uint32_t>(result) | sign);
-}
-[[gnu::always_inline]] inline float widen(float value) { return value; }
-[[gnu::always_inline]] inline double widen(double value) { return value; }
+// How rows are normalised, as far as the compiler should know.
+template <class T_, WeightForm kForm_, bool kRoundFirst_>
+struct Recipe {
+  using T = T_;
+  using A = typename Lanes<T>::A;
+  using V = typename Lanes<T>::V;
+  static constexpr WeightForm kForm = kForm_;
+  static constexpr bool kRoundFirst = kRoundFirst_;
+};
 
-[[gnu::always_inline]] inline void narrow(float value, BFloat16& result) {
-  const std::uint32_t bits = bit_copy<std::uint32_t>(value);
-  result.bits = value == value ? (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16 : 0x7fc0u;
-}
-[[gnu::always_inline]] inline void narrow(float value, Float16& result) {
-  const std::uint32_t bits = bit_copy<std::uint32_t>(value);
-  const std::uint32_t magnitude = bits & 0x7fffffffu;
-  std::uint32_t half;
-  if (magnitude > 0x7f800000u) {
-    half = 0x7e00u;
-  } else if (magnitude >= 0x477ff000u) {
-    half = 0x7c00u;
-  } else if (magnitude < 0x38800000u) {
-    half = bit_copy<std::uint32_t>(bit_copy<float>(magnitude) + 0.5f) - 0x3f000000u;
-  } else {
-    half = (magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13;
+// x * rstd * weight for `count` elements (a whole step or less) from column col on.
+template <class R>
+MEMBOUND_ALWAYS_INLINE Pair<typename R::V> apply(Pair<typename R::V> value, typename R::A rstd,
+                                                 const void* weight, std::int64_t col,
+                                                 std::int64_t count) {
+  using Row = Lanes<typename R::T>;
+  value.first *= rstd;
+  value.second *= rstd;
+  if constexpr (R::kRoundFirst) value = Row::round(value);
+  if constexpr (R::kForm != WeightForm::kNone) {
+    Pair<typename R::V> factor;
+    if constexpr (R::kForm == WeightForm::kNative) {
+      const auto* from = static_cast<const typename R::T*>(weight) + col;
+      factor = count == Row::kStep ? Row::read(from) : read_partial(from, count);
+    } else {
+      const auto* from = static_cast<const typename R::A*>(weight) + col;
+      factor = {load<typename R::V>(from), load<typename R::V>(from + Row::kStep / 2)};
+    }
+    value.first *= factor.first;
+    value.second *= factor.second;
   }
-  result.bits = half | (bits >> 16 & 0x8000u);
+  return value;
 }
-[[gnu::always_inline]] inline void narrow(float value, float& result) { result = value; }
-[[gnu::always_inline]] inline void narrow(double value, double& result) { result = value; }
+
+template <class R>
+MEMBOUND_ALWAYS_INLINE void write_some(const typename R::T* x, typename R::T* out,
+                                       typename R::A rstd, const void* weight, std::int64_t col,
+                                       std::int64_t count) {
+  write_partial(out + col, apply<R>(read_partial(x + col, count), rstd, weight, col, count), count);
+}
+
+// One contiguous row. With kAroundCache the stores bypass the cache, and `ahead`, a later row, is
+// asked for line by line.
+template <class R, bool kAroundCache>
+MEMBOUND_ALWAYS_INLINE void write_row(const typename R::T* x, typename R::T* out,
+                                      typename R::A rstd, const void* weight, std::int64_t cols,
+                                      const char* ahead) {
+  using T = typename R::T;
+  using Row = Lanes<T>;
+  std::int64_t col = 0;
+  if constexpr (kAroundCache) {
+    const auto past = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(out) % kLine);
+    if (past != 0) {
+      const std::int64_t head = (kLine - past) / static_cast<std::int64_t>(sizeof(T));
+      col = head < cols ? head : cols;
+      for (std::int64_t at = 0; at < col; at += Row::kStep) {
+        write_some<R>(x, out, rstd, weight, at, col - at < Row::kStep ? col - at : Row::kStep);
+      }
+    }
+  }
+  for (; col + Row::kStep <= cols; col += Row::kStep) {
+    const auto value = apply<R>(Row::read(x + col), rstd, weight, col, Row::kStep);
+    if constexpr (kAroundCache) {
+      for (std::int64_t byte = 0; byte < Row::kStep * std::int64_t{sizeof(T)}; byte += kLine) {
+        __builtin_prefetch(ahead + col * sizeof(T) + byte);
+      }
+      Row::write_around_cache(out + col, value);
+    } else {
+      Row::write(out + col, value);
+    }
+  }
+  if (col < cols) write_some<R>(x, out, rstd, weight, col, cols - col);
+}
 
 template <class A>
-[[gnu::always_inline]] inline A power_of_two(int exponent) {
-  if constexpr (sizeof(A) == 8) {
-    return bit_copy<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
-  } else {
-    return bit_copy<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
-  }
-}
-
-template <class T, class A>
-A sum_of_squares(const T* x, std::int64_t stride, std::int64_t cols, A scale) {
-  A lanes[64] = {};
-  for (std::int64_t col = 0; col < cols; ++col) {
-    const A value = widen(x[col * stride]) * scale;
-    lanes[col % 64] += value * value;
-  }
-  for (int half = 32; half > 0; half /= 2) {
-    for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-  }
-  return lanes[0];
+MEMBOUND_ALWAYS_INLINE bool is_trusted(const RmsNormRows& rows, A sum) {
+  return sum >= static_cast<A>(rows.safe_low) && sum <= static_cast<A>(rows.safe_high);
 }
 
 template <class A>
-A root(A value) {
-  if constexpr (sizeof(A) == 8) {
-    return __builtin_sqrt(value);
-  } else {
-    return __builtin_sqrtf(value);
-  }
+MEMBOUND_ALWAYS_INLINE A inverse_root(const RmsNormRows& rows, A sum) {
+  return 1 / square_root(sum / static_cast<A>(rows.cols) + static_cast<A>(rows.eps));
 }
 
+template <class A>
+MEMBOUND_ALWAYS_INLINE void store_rstd(const RmsNormRows& rows, std::int64_t row, A rstd) {
+  if (rows.rstd != nullptr) static_cast<A*>(rows.rstd)[row * rows.rstd_row_stride] = rstd;
+}
+
+// The block itself, or a copy where its elements are apart.
 template <class T>
-void normalise_row(const RmsNormRows& rows, std::int64_t row) {
-  using A = accumulate_t<T>;
-  const T* x = static_cast<const T*>(rows.x) + row * rows.x_row_stride;
-  T* out = static_cast<T*>(rows.out) + row * rows.out_row_stride;
+MEMBOUND_ALWAYS_INLINE const T* gather(const T* x, std::int64_t stride, std::int64_t count,
+                                       T* copy) {
+  if (stride == 1) return x;
+  for (std::int64_t i = 0; i < count; ++i) copy[i] = x[i * stride];
+  return copy;
+}
+
+// A row in blocks through small buffers: any column strides, and values scaled by a power of two
+// where the plain sum left its range.
+template <class R>
+struct RowInBlocks {
+  using T = typename R::T;
+  using A = typename R::A;
+  const RmsNormRows& rows;
+  const T* x;
+  T* out;
+  T x_block[kBlock<T>];
+  T out_block[kBlock<T>];
+
+  template <class Body>
+  MEMBOUND_ALWAYS_INLINE void each_block(Body body) {
+    for (std::int64_t col = 0; col < rows.cols; col += kBlock<T>) {
+      const std::int64_t count = rows.cols - col < kBlock<T> ? rows.cols - col : kBlock<T>;
+      body(col, count, gather(x + col * rows.x_col_stride, rows.x_col_stride, count, x_block));
+    }
+  }
+
+  A sum(A scale) {
+    BlockSum<A> total;
+    each_block([&](std::int64_t, std::int64_t count, const T* block) {
+      total.add(sum_squares_of_block<T, true>(block, count, scale));
+    });
+    return total.value();
+  }
+
+  double largest() {
+    double found = 0;
+    each_block([&](std::int64_t, std::int64_t count, const T* block) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        const double value = __builtin_fabs(widen(block[i]));
+        found = value > found ? value : found;
+      }
+    });
+    return found;
+  }
+
+  void write(A scale, A rstd) {
+    constexpr std::int64_t kStep = Lanes<T>::kStep;
+    each_block([&](std::int64_t first, std::int64_t count, const T* block) {
+      for (std::int64_t i = 0; i < count; i += kStep) {
+        const std::int64_t some = count - i < kStep ? count - i : kStep;
+        auto value = some == kStep ? Lanes<T>::read(block + i) : read_partial(block + i, some);
+        value.first *= scale;
+        value.second *= scale;
+        value = apply<R>(value, rstd, rows.weight, first + i, some);
+        write_partial(out_block + i, value, some);
+      }
+      T* to = out + first * rows.out_col_stride;
+      for (std::int64_t i = 0; i < count; ++i) to[i * rows.out_col_stride] = out_block[i];
+    });
+  }
+};
+
+template <class R>
+[[gnu::noinline]] void normalise_in_blocks(const RmsNormRows& rows, std::int64_t row) {
+  using A = typename R::A;
+  RowInBlocks<R> blocks{rows,
+                        static_cast<const typename R::T*>(rows.x) + row * rows.x_row_stride,
+                        static_cast<typename R::T*>(rows.out) + row * rows.out_row_stride,
+                        {},
+                        {}};
   A scale = 1;
-  A sum = sum_of_squares(x, rows.x_col_stride, rows.cols, scale);
-  A rstd = 1 / root(sum / static_cast<A>(rows.cols) + static_cast<A>(rows.eps));
-  if (!(sum >= static_cast<A>(rows.safe_low) && sum <= static_cast<A>(rows.safe_high))) {
-    double largest = 0;
-    for (std::int64_t col = 0; col < rows.cols; ++col) {
-      const double value = __builtin_fabs(widen(x[col * rows.x_col_stride]));
-      largest = value > largest ? value : largest;
-    }
-    scale = power_of_two<A>(rows.safe_exponent(largest, rows.eps));
-    sum = sum_of_squares(x, rows.x_col_stride, rows.cols, scale);
-    rstd = 1 / __builtin_sqrt(sum / static_cast<double>(rows.cols) + rows.eps * scale * scale);
+  A sum = blocks.sum(scale);
+  A rstd = inverse_root(rows, sum);
+  if (!is_trusted(rows, sum)) {
+    scale = power_of_two(rows.safe_exponent(blocks.largest(), rows.eps), A{});
+    sum = blocks.sum(scale);
+    const double mean = static_cast<double>(sum) / static_cast<double>(rows.cols);
+    rstd = static_cast<A>(1 / square_root(mean + rows.eps * scale * scale));
   }
-  if (rows.rstd) {
-    static_cast<A*>(rows.rstd)[row * rows.rstd_row_stride] =
-        static_cast<double>(rstd) * static_cast<double>(scale);
+  store_rstd(rows, row, static_cast<A>(static_cast<double>(rstd) * static_cast<double>(scale)));
+  blocks.write(scale, rstd);
+}
+
+// Contiguous rows, a group at a time.
+template <class R, bool kAroundCache>
+void normalise_rows(const RmsNormRows& rows) {
+  using T = typename R::T;
+  using A = typename R::A;
+  const std::int64_t fitting = kGroupBytes / (rows.cols * static_cast<std::int64_t>(sizeof(T)));
+  const std::int64_t group = fitting < 1 ? 1 : fitting < kGroup ? fitting : kGroup;
+  for (std::int64_t first = 0; first < rows.rows; first += group) {
+    const std::int64_t count = rows.rows - first < group ? rows.rows - first : group;
+    const T* x = static_cast<const T*>(rows.x) + first * rows.x_row_stride;
+    T* out = static_cast<T*>(rows.out) + first * rows.out_row_stride;
+    A sums[kGroup];
+    A rstds[kGroup];
+    for (std::int64_t i = 0; i < count; ++i)
+      sums[i] = sum_squares(x + i * rows.x_row_stride, rows.cols);
+    if (count == kGroup) {
+      for (int i = 0; i < kGroup; ++i) rstds[i] = inverse_root(rows, sums[i]);
+    } else {
+      for (std::int64_t i = 0; i < count; ++i) rstds[i] = inverse_root(rows, sums[i]);
+    }
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (!is_trusted(rows, sums[i])) [[unlikely]] {
+        normalise_in_blocks<R>(rows, first + i);
+        continue;
+      }
+      store_rstd(rows, first + i, rstds[i]);
+      const std::int64_t later = first + i + group < rows.rows ? i + group : i;
+      write_row<R, kAroundCache>(x + i * rows.x_row_stride, out + i * rows.out_row_stride, rstds[i],
+                                 rows.weight, rows.cols,
+                                 reinterpret_cast<const char*>(x + later * rows.x_row_stride));
+    }
   }
-  for (std::int64_t col = 0; col < rows.cols; ++col) {
-    A value = (widen(x[col * rows.x_col_stride]) * scale) * rstd;
-    T& result = out[col * rows.out_col_stride];
-    if (rows.round_before_weight) {
-      narrow(value, result);
-      value = widen(result);
-    }
-    if (rows.weight_form == WeightForm::kNative) {
-      value *= widen(static_cast<const T*>(rows.weight)[col]);
-    } else if (rows.weight_form == WeightForm::kPrepared) {
-      value *= static_cast<const A*>(rows.weight)[col];
-    }
-    narrow(value, result);
+}
+
+template <class R>
+void run(const RmsNormRows& rows) {
+  using T = typename R::T;
+  if (rows.x_col_stride != 1 || rows.out_col_stride != 1) {
+    for (std::int64_t row = 0; row < rows.rows; ++row) normalise_in_blocks<R>(rows, row);
+    return;
+  }
+  const bool on_lines = reinterpret_cast<std::uintptr_t>(rows.out) % kLine == 0 &&
+                        rows.out_row_stride * static_cast<std::int64_t>(sizeof(T)) % kLine == 0;
+  // A prepared weight in even and odd order cannot be entered in the middle of a step.
+  constexpr bool kOnLines = R::kForm == WeightForm::kPrepared && Lanes<T>::kEvenOdd;
+  if (rows.bypass_cache && (on_lines || !kOnLines)) {
+    normalise_rows<R, true>(rows);
+    stream_fence();
+  } else {
+    normalise_rows<R, false>(rows);
+  }
+}
+
+template <class T, bool kRoundFirst>
+void run_with_weight(const RmsNormRows& rows) {
+  switch (rows.weight_form) {
+    case WeightForm::kNone: return run<Recipe<T, WeightForm::kNone, kRoundFirst>>(rows);
+    case WeightForm::kNative: return run<Recipe<T, WeightForm::kNative, kRoundFirst>>(rows);
+    case WeightForm::kPrepared: return run<Recipe<T, WeightForm::kPrepared, kRoundFirst>>(rows);
   }
 }
 
 template <class T>
-void normalise(const RmsNormRows& rows) {
-  for (std::int64_t row = 0; row < rows.rows; ++row) normalise_row<T>(rows, row);
-}
-
-template <class W, class A>
-void prepare(const RmsNormWeight& weight) {
-  for (std::int64_t col = 0; col < weight.cols; ++col) {
-    const A value = widen(static_cast<const W*>(weight.weight)[col * weight.stride]);
-    static_cast<A*>(weight.prepared)[col] =
-        weight.offset == 0 ? value : static_cast<A>(weight.offset) + value;
-  }
-}
-
-template <class A>
-void prepare_as(const RmsNormWeight& weight) {
-  switch (weight.dtype) {
-    case DType::kFloat16: return prepare<Float16, A>(weight);
-    case DType::kBFloat16: return prepare<BFloat16, A>(weight);
-    case DType::kFloat32: return prepare<float, A>(weight);
-    default: return prepare<double, A>(weight);
+void run_rounded(const RmsNormRows& rows) {
+  if (rows.round_before_weight) {
+    run_with_weight<T, true>(rows);
+  } else {
+    run_with_weight<T, false>(rows);
   }
 }
 
@@ -149,18 +277,20 @@ void prepare_as(const RmsNormWeight& weight) {
 
 void rms_norm(const RmsNormRows& rows) {
   switch (rows.dtype) {
-    case DType::kFloat16: return normalise<Float16>(rows);
-    case DType::kBFloat16: return normalise<BFloat16>(rows);
-    case DType::kFloat32: return normalise<float>(rows);
-    default: return normalise<double>(rows);
+    case DType::kFloat16: return run_rounded<Float16>(rows);
+    case DType::kBFloat16: return run_rounded<BFloat16>(rows);
+    // Rounding to x's dtype first changes nothing where sums have that dtype.
+    case DType::kFloat32: return run_with_weight<float, false>(rows);
+    default: return run_with_weight<double, false>(rows);
   }
 }
 
 void rms_norm_weight(const RmsNormWeight& weight) {
-  if (weight.x_dtype == DType::kFloat64) {
-    prepare_as<double>(weight);
-  } else {
-    prepare_as<float>(weight);
+  switch (weight.x_dtype) {
+    case DType::kFloat16: return prepare_for<Float16>(weight);
+    case DType::kBFloat16: return prepare_for<BFloat16>(weight);
+    case DType::kFloat32: return prepare_for<float>(weight);
+    default: return prepare_for<double>(weight);
   }
 }
 

@@ -11,6 +11,9 @@
 // compiled for a wider instruction set for everybody.
 namespace membound::cpu {
 
+// Elements that a prepared weight needs beyond its columns: kernels read whole steps.
+inline constexpr std::int64_t kPreparedPadding = 64;
+
 // How the kernel finds the weight.
 enum class WeightForm : std::uint8_t {
   kNone,
@@ -27,7 +30,7 @@ struct RmsNormRows {
   DType dtype;
   WeightForm weight_form;
   bool round_before_weight;
-  bool bypass_cache;  // non-temporal stores; out_col_stride is 1 and rows start at 64-byte lines
+  bool bypass_cache;  // non-temporal stores, and the next rows are asked for ahead
   std::int64_t rows, cols;
   std::int64_t x_row_stride, x_col_stride;
   std::int64_t out_row_stride, out_col_stride;

@@ -1,0 +1,112 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cpu/vec.hpp"
+
+// Sums of squares in one fixed tree per dtype, the same on every instruction set: element i of a
+// block goes to lane i % 64 (32 for float64), four visits of a lane add up in pairs before they
+// join it, lanes fold by halves (bfloat16: even onto odd first), blocks add up in twice the
+// precision. Chains stay short because equal elements err in one direction: 64 additions in a row
+// cost 5 ulp of rstd on a constant row. Squares are rounded before they are added, because not
+// every CPU has a fused multiply-add; that costs nothing where loads are the limit.
+namespace membound::cpu::MEMBOUND_CPU_ISA {
+namespace {
+
+template <class T>
+constexpr int kLanes = sizeof(typename Lanes<T>::A) == 8 ? 32 : 64;
+template <class T>
+constexpr int kPairs = kLanes<T> / Lanes<T>::kStep;  // of registers that make up the lanes
+template <class T>
+constexpr std::int64_t kBlock = 32 * kLanes<T>;  // elements
+
+template <class T>
+MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A fold(typename Lanes<T>::V* lanes) {
+  int count = 2 * kPairs<T>;
+  if constexpr (Lanes<T>::kEvenOdd) {
+    count = kPairs<T>;
+    for (int pair = 0; pair < kPairs<T>; ++pair)
+      lanes[pair] = lanes[2 * pair] + lanes[2 * pair + 1];
+  }
+  for (int half = count / 2; half > 0; half /= 2) {
+    for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+  }
+  return horizontal_sum(lanes[0]);
+}
+
+// Sum of (x * scale)^2 over at most kBlock contiguous elements.
+template <class T, bool kScaled = false>
+MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_squares_of_block(const T* x, std::int64_t cols,
+                                                                 [[maybe_unused]]
+                                                                 typename Lanes<T>::A scale = 1) {
+  using Row = Lanes<T>;
+  using Values = Pair<typename Row::V>;
+  const auto square = [&](Values value) -> Values {
+    if constexpr (kScaled) {
+      value.first *= scale;
+      value.second *= scale;
+    }
+    return {value.first * value.first, value.second * value.second};
+  };
+  const auto plus = [](Values a, Values b) -> Values {
+    return {a.first + b.first, a.second + b.second};
+  };
+  typename Row::V lanes[2 * kPairs<T>] = {};
+  std::int64_t col = 0;
+  for (; col + 4 * kLanes<T> <= cols; col += 4 * kLanes<T>) {
+#pragma GCC unroll 16
+    for (int pair = 0; pair < kPairs<T>; ++pair) {
+      const T* from = x + col + pair * Row::kStep;
+      const Values sum = plus(
+          plus(square(Row::read(from)), square(Row::read(from + kLanes<T>))),
+          plus(square(Row::read(from + 2 * kLanes<T>)), square(Row::read(from + 3 * kLanes<T>))));
+      lanes[2 * pair] += sum.first;
+      lanes[2 * pair + 1] += sum.second;
+    }
+  }
+  for (; col < cols; col += kLanes<T>) {
+#pragma GCC unroll 16
+    for (int pair = 0; pair < kPairs<T>; ++pair) {
+      const T* from = x + col + pair * Row::kStep;
+      const std::int64_t left = cols - col - pair * Row::kStep;
+      if (left <= 0) break;
+      const Values sum = square(left >= Row::kStep ? Row::read(from) : read_partial(from, left));
+      lanes[2 * pair] += sum.first;
+      lanes[2 * pair + 1] += sum.second;
+    }
+  }
+  return fold<T>(lanes);
+}
+
+// Adds up blocks: float in double, double with the error of each addition kept.
+template <class A>
+struct BlockSum {
+  double total = 0;
+  double lost = 0;
+
+  MEMBOUND_ALWAYS_INLINE void add(A block) {
+    const double before = total;
+    total += block;
+    if constexpr (sizeof(A) == 8) {
+      const double part = total - before;
+      lost += (before - (total - part)) + (block - part);
+    }
+  }
+  MEMBOUND_ALWAYS_INLINE A value() const {
+    // An infinite or NaN total has a NaN for its error.
+    return static_cast<A>(lost == lost ? total + lost : total);
+  }
+};
+
+template <class T>
+MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_squares(const T* x, std::int64_t cols) {
+  if (cols <= kBlock<T>) return sum_squares_of_block(x, cols);
+  BlockSum<typename Lanes<T>::A> sum;
+  for (std::int64_t col = 0; col < cols; col += kBlock<T>) {
+    sum.add(sum_squares_of_block(x + col, cols - col < kBlock<T> ? cols - col : kBlock<T>));
+  }
+  return sum.value();
+}
+
+}  // namespace
+}  // namespace membound::cpu::MEMBOUND_CPU_ISA

@@ -1,0 +1,51 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <immintrin.h>
+
+namespace membound::cpu::MEMBOUND_CPU_ISA {
+namespace {
+
+MEMBOUND_ALWAYS_INLINE Pair<F32> load_halves(const void* from) {
+  const auto* halves = static_cast<const __m128i*>(from);
+  return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
+}
+MEMBOUND_ALWAYS_INLINE __m128i narrow_half(F32 value) {
+  return _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+MEMBOUND_ALWAYS_INLINE __m256i narrow_halves(Pair<F32> value) {
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(narrow_half(value.first)),
+                                 narrow_half(value.second), 1);
+}
+MEMBOUND_ALWAYS_INLINE F32 round_to_half(F32 value) { return _mm256_cvtph_ps(narrow_half(value)); }
+
+// Halves of a sequence to its even and its odd elements.
+MEMBOUND_ALWAYS_INLINE __m256 in_order(__m256 value) {
+  return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(value), _MM_SHUFFLE(3, 1, 2, 0)));
+}
+MEMBOUND_ALWAYS_INLINE Pair<F32> deinterleave(Pair<F32> value) {
+  return {in_order(_mm256_shuffle_ps(value.first, value.second, _MM_SHUFFLE(2, 0, 2, 0))),
+          in_order(_mm256_shuffle_ps(value.first, value.second, _MM_SHUFFLE(3, 1, 3, 1)))};
+}
+
+// Halves onto halves, down to one.
+MEMBOUND_ALWAYS_INLINE float horizontal_sum(F32 value) {
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps(value, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+MEMBOUND_ALWAYS_INLINE double horizontal_sum(F64 value) {
+  const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(value), _mm256_extractf128_pd(value, 1));
+  return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+}
+
+// A store that does not bring the line into the cache. `to` is a multiple of the vector's size.
+template <class V>
+MEMBOUND_ALWAYS_INLINE void stream(void* to, V value) {
+  _mm256_stream_si256(static_cast<__m256i*>(to), bit_copy<__m256i>(value));
+}
+MEMBOUND_ALWAYS_INLINE void stream_fence() { _mm_sfence(); }
+
+}  // namespace
+}  // namespace membound::cpu::MEMBOUND_CPU_ISA

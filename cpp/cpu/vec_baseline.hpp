@@ -1,0 +1,77 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+// 16-byte vectors in the compiler's own arithmetic: x86-64 without extensions, and any other CPU.
+namespace membound::cpu::MEMBOUND_CPU_ISA {
+namespace {
+
+// float16 by integer operations. Multiplying by 2^112 moves the exponent, and is exact for
+// subnormals too.
+MEMBOUND_ALWAYS_INLINE F32 widen_half(U32 half) {
+  const U32 magnitude = half & 0x7fffu;
+  const F32 two_to_112 = bit_copy<F32>(U32{} + 0x77800000u);
+  const U32 finite = bit_copy<U32>(bit_copy<F32>(magnitude << 13) * two_to_112);
+  const U32 special = (magnitude << 13) | 0x7f800000u;
+  const U32 bits = magnitude >= 0x7c00u ? special : finite;
+  return bit_copy<F32>(bits | ((half & 0x8000u) << 16));
+}
+MEMBOUND_ALWAYS_INLINE U32 narrow_half(F32 value) {
+  const U32 bits = bit_copy<U32>(value);
+  const U32 magnitude = bits & 0x7fffffffu;
+  // Normal: round to even at bit 13. Below 2^-14: adding 0.5 lets the hardware round at 2^-24.
+  const U32 normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - (112u << 23)) >> 13;
+  const U32 small = bit_copy<U32>(bit_copy<F32>(magnitude) + 0.5f) - 0x3f000000u;
+  U32 half = magnitude < 0x38800000u ? small : normal;
+  half = magnitude >= 0x477ff000u ? U32{} + 0x7c00u : half;
+  half = magnitude > 0x7f800000u ? U32{} + 0x7e00u : half;
+  return half | ((bits >> 16) & 0x8000u);
+}
+
+MEMBOUND_ALWAYS_INLINE Pair<F32> load_halves(const void* from) {
+  const U16 halves = load<U16>(from);
+  const U16 zero = {};
+  return {
+      widen_half(bit_copy<U32>(__builtin_shufflevector(halves, zero, 0, 8, 1, 9, 2, 10, 3, 11))),
+      widen_half(bit_copy<U32>(__builtin_shufflevector(halves, zero, 4, 12, 5, 13, 6, 14, 7, 15)))};
+}
+MEMBOUND_ALWAYS_INLINE U16 narrow_halves(Pair<F32> value) {
+  return __builtin_shufflevector(bit_copy<U16>(narrow_half(value.first)),
+                                 bit_copy<U16>(narrow_half(value.second)), 0, 2, 4, 6, 8, 10, 12,
+                                 14);
+}
+MEMBOUND_ALWAYS_INLINE F32 round_to_half(F32 value) { return widen_half(narrow_half(value)); }
+
+// Halves of a sequence to its even and its odd elements.
+MEMBOUND_ALWAYS_INLINE Pair<F32> deinterleave(Pair<F32> value) {
+  return {__builtin_shufflevector(value.first, value.second, 0, 2, 4, 6),
+          __builtin_shufflevector(value.first, value.second, 1, 3, 5, 7)};
+}
+
+// Halves onto halves, down to one.
+MEMBOUND_ALWAYS_INLINE float horizontal_sum(F32 value) {
+  return (value[0] + value[2]) + (value[1] + value[3]);
+}
+MEMBOUND_ALWAYS_INLINE double horizontal_sum(F64 value) { return value[0] + value[1]; }
+
+// A store that does not bring the line into the cache. `to` is a multiple of the vector's size.
+template <class V>
+MEMBOUND_ALWAYS_INLINE void stream(void* to, V value) {
+#if defined(__SSE2__)
+  _mm_stream_si128(static_cast<__m128i*>(to), bit_copy<__m128i>(value));
+#else
+  store(to, value);
+#endif
+}
+MEMBOUND_ALWAYS_INLINE void stream_fence() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
+}  // namespace
+}  // namespace membound::cpu::MEMBOUND_CPU_ISA

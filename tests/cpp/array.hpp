@@ -1,0 +1,201 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "membound/tensor_view.hpp"
+
+// Arrays for tests: any dtype, any strides, values as double. The conversions are written plainly
+// and share nothing with the library.
+namespace membound_test {
+
+using namespace membound;
+
+// Precision in bits and the exponent of the smallest normal number.
+struct Format {
+  int precision;
+  int lowest;
+  double largest;
+};
+inline Format format_of(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16: return {11, -14, 65504.0};
+    case DType::kBFloat16: return {8, -126, 0x1.fep127};
+    case DType::kFloat32: return {24, -126, 0x1.fffffep127};
+    default: return {53, -1022, 0x1.fffffffffffffp1023};
+  }
+}
+
+// The distance of neighbours around value.
+inline double ulp(double value, DType dtype) {
+  const Format format = format_of(dtype);
+  const int exponent = value == 0 ? format.lowest : std::max(std::ilogb(value), format.lowest);
+  return std::ldexp(1.0, std::max(exponent - format.precision + 1, -1074));
+}
+
+// To the nearest value of the dtype, ties to even.
+inline double rounded(double value, DType dtype) {
+  if (!std::isfinite(value) || value == 0 || dtype == DType::kFloat64) return value;
+  const double unit = ulp(value, dtype);
+  const double result = std::nearbyint(value / unit) * unit;
+  return std::abs(result) > format_of(dtype).largest ? std::copysign(INFINITY, value) : result;
+}
+
+inline void encode(double value, DType dtype, char* to) {
+  value = rounded(value, dtype);
+  if (dtype == DType::kFloat64) {
+    std::memcpy(to, &value, 8);
+    return;
+  }
+  const float single = static_cast<float>(value);
+  std::uint32_t bits;
+  std::memcpy(&bits, &single, 4);
+  std::uint16_t half = static_cast<std::uint16_t>(bits >> 16);
+  if (dtype == DType::kFloat32) {
+    std::memcpy(to, &bits, 4);
+    return;
+  }
+  if (dtype == DType::kFloat16) {
+    const auto sign = static_cast<std::uint16_t>(std::signbit(value) ? 0x8000 : 0);
+    const double magnitude = std::abs(value);
+    if (std::isnan(value)) {
+      half = 0x7e00;
+    } else if (std::isinf(value)) {
+      half = 0x7c00;
+    } else if (magnitude < 0x1p-14) {
+      half = static_cast<std::uint16_t>(magnitude * 0x1p24);
+    } else {
+      const int exponent = std::ilogb(magnitude);
+      half = static_cast<std::uint16_t>(
+          ((exponent + 15) << 10) +
+          static_cast<int>((std::ldexp(magnitude, -exponent) - 1) * 1024));
+    }
+    half |= sign;
+  }
+  std::memcpy(to, &half, 2);
+}
+
+inline double decode(const char* from, DType dtype) {
+  if (dtype == DType::kFloat64) {
+    double value;
+    std::memcpy(&value, from, 8);
+    return value;
+  }
+  std::uint32_t bits = 0;
+  if (dtype == DType::kFloat16) {
+    std::uint16_t half;
+    std::memcpy(&half, from, 2);
+    const int exponent = half >> 10 & 31;
+    const double fraction = half & 1023;
+    double value = exponent == 31  ? (fraction == 0 ? INFINITY : NAN)
+                   : exponent == 0 ? std::ldexp(fraction, -24)
+                                   : std::ldexp(1024 + fraction, exponent - 25);
+    return half & 0x8000 ? -value : value;
+  }
+  std::memcpy(reinterpret_cast<char*>(&bits) + (dtype == DType::kBFloat16 ? 2 : 0), from,
+              dtype == DType::kBFloat16 ? 2 : 4);
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+// Storage that starts `lead` elements into a 64-byte aligned block, with a geometry on top.
+class Array {
+ public:
+  using Extents = std::vector<std::int64_t>;
+
+  Array(DType dtype, Extents shape, Extents strides, std::int64_t lead = 0)
+      : dtype_(dtype), shape_(std::move(shape)), strides_(std::move(strides)) {
+    std::int64_t low = 0, high = 0;
+    for (std::size_t axis = 0; axis < shape_.size(); ++axis) {
+      const std::int64_t reach = (shape_[axis] - 1) * strides_[axis];
+      (reach < 0 ? low : high) += reach;
+    }
+    const auto size = static_cast<std::int64_t>(dtype_size(dtype));
+    // Exactly as long as it must be, so that the sanitizer sees every byte beyond.
+    bytes_ = static_cast<std::size_t>((lead + high - low + 1) * size);
+    block_ = static_cast<char*>(::operator new(bytes_, std::align_val_t{64}));
+    std::memset(block_, 0x5a, bytes_);
+    first_ = block_ + (lead - low) * size;
+  }
+  Array(DType dtype, Extents shape) : Array(dtype, shape, contiguous(shape)) {}
+  ~Array() { ::operator delete(block_, std::align_val_t{64}); }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+
+  static Extents contiguous(const Extents& shape) {
+    Extents strides(shape.size());
+    std::int64_t stride = 1;
+    for (std::size_t axis = shape.size(); axis-- > 0; stride *= shape[axis]) strides[axis] = stride;
+    return strides;
+  }
+
+  std::int64_t size() const {
+    std::int64_t count = 1;
+    for (std::int64_t extent : shape_) count *= extent;
+    return count;
+  }
+  // Element `index` in C order of the shape.
+  char* at(std::int64_t index) const {
+    std::int64_t offset = 0;
+    for (std::size_t axis = shape_.size(); axis-- > 0; index /= shape_[axis]) {
+      offset += index % shape_[axis] * strides_[axis];
+    }
+    return first_ + offset * static_cast<std::int64_t>(dtype_size(dtype_));
+  }
+  double get(std::int64_t index) const { return decode(at(index), dtype_); }
+  void set(std::int64_t index, double value) { encode(value, dtype_, at(index)); }
+
+  TensorView view() const {
+    TensorView view(first_, dtype_, Device::cpu(), {});
+    view.rank = static_cast<std::int32_t>(shape_.size());
+    std::copy(shape_.begin(), shape_.end(), view.shape);
+    std::copy(strides_.begin(), strides_.end(), view.strides);
+    return view;
+  }
+  DType dtype() const { return dtype_; }
+  const Extents& shape() const { return shape_; }
+
+  void fill_normal(std::uint32_t seed, double scale = 1.0) {
+    std::mt19937 engine(seed);
+    std::normal_distribution<double> normal;
+    for (std::int64_t i = 0; i < size(); ++i) set(i, normal(engine) * scale);
+  }
+  void copy_from(const Array& other) {
+    for (std::int64_t i = 0; i < size(); ++i) std::memcpy(at(i), other.at(i), dtype_size(dtype_));
+  }
+  // Number of the first element whose bits differ, or -1.
+  std::int64_t first_difference(const Array& other) const {
+    for (std::int64_t i = 0; i < size(); ++i) {
+      if (std::memcmp(at(i), other.at(i), dtype_size(dtype_)) != 0) return i;
+    }
+    return -1;
+  }
+
+ private:
+  DType dtype_;
+  Extents shape_, strides_;
+  std::size_t bytes_ = 0;
+  char* block_ = nullptr;
+  char* first_ = nullptr;
+};
+
+inline constexpr DType kFloating[] = {DType::kFloat16, DType::kBFloat16, DType::kFloat32,
+                                      DType::kFloat64};
+
+// Every test prints its seed when it fails; MEMBOUND_TEST_SEED repeats a run.
+inline std::uint32_t test_seed() {
+  const char* text = std::getenv("MEMBOUND_TEST_SEED");
+  return text != nullptr ? static_cast<std::uint32_t>(std::strtoul(text, nullptr, 10)) : 20240607u;
+}
+
+}  // namespace membound_test
