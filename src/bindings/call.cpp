@@ -21,6 +21,13 @@ bool is_grad_enabled(const Framework& torch) {
   return nb::cast<bool>(nb::handle(torch.is_grad_enabled)());
 }
 
+// A dual tensor looks like a plain one, so its tangent would get lost without a word; the level is
+// -1 outside torch.autograd.forward_ad.dual_level().
+bool is_forward_mode(const Framework& torch) {
+  PyObject* level = PyDict_GetItemWithError(torch.forward_mode, names().current_level);
+  return level != nullptr && PyLong_AsLong(level) >= 0;
+}
+
 }  // namespace
 
 ArrayCall::ArrayCall(const char* op, PyObject* first, const char* argument, PyObject* stream)
@@ -29,7 +36,11 @@ ArrayCall::ArrayCall(const char* op, PyObject* first, const char* argument, PyOb
     stream_ = stream_from_python(stream, op);
     stream_given_ = true;
   }
-  if (framework_->kind == Kind::kTorch) grad_enabled_ = is_grad_enabled(*framework_);
+  if (framework_->kind == Kind::kTorch) {
+    grad_enabled_ = is_grad_enabled(*framework_);
+    MEMBOUND_CHECK(!is_forward_mode(*framework_), Error, op, "argument '", argument,
+                   "' may carry a forward-mode gradient, which this function does not compute");
+  }
 }
 
 void ArrayCall::read(PyObject* array, Site site, LoadedArray& loaded) const {
@@ -138,14 +149,13 @@ void ArrayCall::mark_written(PyObject* array) const {
   if (!grad_enabled_) return;
   const nb::object arrays = nb::steal(PyTuple_Pack(1, array));
   if (!arrays.is_valid()) throw nb::python_error();
-  const nb::object done =
-      nb::steal(call_one(framework_->increment_version, arrays.ptr()));
+  const nb::object done = nb::steal(call_one(framework_->increment_version, arrays.ptr()));
   if (!done.is_valid()) PyErr_Clear();
 }
 
 void ArrayCall::check_jax_input(PyObject* array, const char* argument) const {
   const Site site{op_, argument};
-  MEMBOUND_CHECK(&framework_of(array, site) == framework_, TypeMismatch, op_, "argument '",
+  MEMBOUND_CHECK(framework_of(array, site).kind == Kind::kJax, TypeMismatch, op_, "argument '",
                  argument, "' must be a jax array like 'x', got ", type_name(array));
 }
 

@@ -70,8 +70,9 @@ class GilRelease {
   PyThreadState* state_;
 };
 
-// Whether an op on this array is worth a GilRelease. Letting go and taking back costs 60 ns without
-// waiters and up to the switch interval with them; this many elements take 2 us. Launches do not.
+// Whether an op on this array is worth a GilRelease. Letting go and taking back costs 50 ns without
+// waiters and up to the switch interval with them; this many elements take 2 us and more. A launch
+// takes less, so the GIL is kept for it.
 inline bool is_long_on_cpu(const TensorView& array) noexcept {
   constexpr std::int64_t kLongElements = 16384;
   return !array.device.is_cuda() && array.size() >= kLongElements;

@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <cstring>
-#include <vector>
 
 #include "core/check.hpp"
 #include "errors.hpp"
@@ -30,11 +29,6 @@ constexpr int kMaxEntries = 1024;
 std::atomic<const TypeEntry*> buckets[kBuckets];
 int entry_count = 0;
 nb::ft_mutex mutex;  // guards entry_count and insertion; with the GIL it is empty, the GIL serves
-
-struct KnownFramework {
-  PyObject* source;
-  const Framework* framework;
-};
 
 std::size_t bucket_of(PyTypeObject* type) {
   const auto address = reinterpret_cast<std::uintptr_t>(type);
@@ -71,10 +65,9 @@ bool (*find_grad_mode(Kind kind))() {
   return reinterpret_cast<bool (*)()>(dlsym(library, "aoti_torch_grad_mode_is_enabled"));
 }
 
-const Framework* make_framework(nb::handle source) {
+const Framework* make_framework(nb::handle source, Kind kind) {
   auto kept = [&](const char* field) { return nb::object(source.attr(field)).release().ptr(); };
   const char* name = nb::cast<const char*>(nb::handle(kept("name")));
-  const Kind kind = kind_from_name(name);
   return new Framework{
       .kind = kind,
       .name = name,
@@ -87,18 +80,18 @@ const Framework* make_framework(nb::handle source) {
       .grad_mode = find_grad_mode(kind),
       .is_grad_enabled = kept("is_grad_enabled"),
       .increment_version = kept("increment_version"),
+      .forward_mode = kept("forward_mode"),
   };
 }
 
-// One Framework per Python object, so that two arrays are of one framework when the pointers agree.
+// One Framework per kind, so that arrays are of one framework when the pointers agree. (The Python
+// side may answer with equal ones: TorchDynamo ignores its cache while it traces.)
 const Framework* framework_from(nb::handle source) {
-  static std::vector<KnownFramework> known;
+  static const Framework* known[kKinds] = {};
+  const Kind kind = kind_from_name(nb::cast<const char*>(nb::object(source.attr("name"))));
   nb::ft_lock_guard guard(mutex);
-  for (const KnownFramework& entry : known) {
-    if (entry.source == source.ptr()) return entry.framework;
-  }
-  const Framework* framework = make_framework(source);
-  known.push_back({nb::borrow(source).release().ptr(), framework});
+  const Framework*& framework = known[static_cast<int>(kind)];
+  if (framework == nullptr) framework = make_framework(source, kind);
   return framework;
 }
 

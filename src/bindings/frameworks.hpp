@@ -20,6 +20,8 @@ enum class Kind : std::uint8_t {
   kDlpack,  // __dlpack__
 };
 
+inline constexpr int kKinds = 6;
+
 // What C++ needs of a framework; membound.arrays.Framework holds the same under the same names.
 // Made once per framework and kept for good.
 struct Framework {
@@ -34,6 +36,7 @@ struct Framework {
   bool (*grad_mode)();              // torch's C function, else null and is_grad_enabled is asked
   PyObject* is_grad_enabled;
   PyObject* increment_version;  // (tuple of arrays)
+  PyObject* forward_mode;       // torch.autograd.forward_ad's variables, a dict
 };
 
 // Where a message points: the op and its argument.
@@ -54,6 +57,7 @@ struct Names {
   PyObject* cuda_stream_protocol = nb::str("__cuda_stream__").release().ptr();
   PyObject* cuda_stream = nb::str("cuda_stream").release().ptr();
   PyObject* ptr = nb::str("ptr").release().ptr();
+  PyObject* current_level = nb::str("_current_level").release().ptr();
   PyObject* requires_grad = nb::str("requires_grad").release().ptr();
 };
 const Names& names();

@@ -267,7 +267,7 @@ void load_dlpack(PyObject* array, Site site, StreamView stream, LoadedArray& loa
   try {
     loaded.keep_alive = export_capsule(source, dlpack_stream(device, stream));
   } catch (nb::python_error& error) {
-    if (!error.matches(PyExc_BufferError)) throw;
+    if (!error.matches(PyExc_BufferError) && !error.matches(PyExc_TypeError)) throw;
     fail<TypeMismatch>(site.op, "argument '", site.argument,
                        "' cannot be exported: ", nb::str(error.value()).c_str());
   }

@@ -37,3 +37,5 @@ __all__ = [
     "set_staging_options",
     "staging_options",
 ]
+
+__test__ = {"rms_norm": rms_norm}  # doctest does not look into builtins by itself

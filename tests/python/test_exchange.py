@@ -187,6 +187,24 @@ def test_torch_before_2_10(x):
     assert done.returncode == 0, done.stderr
 
 
+def test_torch_compile_runs_the_call_between_graphs():
+    """Dynamo also traces what membound asks in Python at the first sight of a type."""
+    pytest.importorskip("torch")
+    program = """if True:
+        import torch, membound
+        weight = torch.nn.Parameter(torch.full((8,), 2.0))
+        compiled = torch.compile(lambda x: membound.rms_norm(x * 2, weight) + 1, backend="eager")
+        x = torch.arange(32.0).reshape(4, 8)
+        with torch.no_grad():
+            right = torch.nn.functional.rms_norm(x * 2, (8,), weight, 1e-6) + 1
+            assert torch.allclose(compiled(x), right)
+            assert torch.allclose(membound.rms_norm(x, weight), membound.rms_norm(x) * 2)
+    """
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 # --- the standard library, and arrays of frameworks that nobody knows ---
 
 
