@@ -8,8 +8,9 @@ namespace membound {
 
 void throw_cuda_unavailable(const char* op) {
   throw CudaError(0, "MemboundBuiltWithoutCuda",
-                  std::string(op) + ": this membound was built without CUDA; install a CUDA build, "
-                                    "or build with nvcc on the PATH (see `python -m membound info`)");
+                  std::string(op) +
+                      ": this membound was built without CUDA; install a CUDA build, "
+                      "or build with nvcc on the PATH (see `python -m membound info`)");
 }
 
 DeviceGuard::DeviceGuard(Device) {}

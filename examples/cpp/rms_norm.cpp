@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// RMSNorm of a float32 matrix in RAII buffers, on a stream of the pool, on the GPU when there is one.
+// RMSNorm of a float32 matrix in RAII buffers, on a stream of the pool, on the GPU when there is
+// one.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -23,7 +24,8 @@ struct Host {
 
 Host make_input() {
   Host host;
-  for (std::size_t i = 0; i < host.x.size(); ++i) host.x[i] = std::sin(0.001f * (i % 65'536)) + 2.0f;
+  for (std::size_t i = 0; i < host.x.size(); ++i)
+    host.x[i] = std::sin(0.001f * (i % 65'536)) + 2.0f;
   for (std::size_t i = 0; i < host.weight.size(); ++i) host.weight[i] = 1.0f + 0.001f * (i % 100);
   return host;
 }

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// A kernel of one's own on membound's buffers and streams: sum = a + b, on the GPU when there is one.
+// A kernel of one's own on membound's buffers and streams: sum = a + b, on the GPU when there is
+// one.
 #include <cstdio>
 #include <exception>
 #include <vector>

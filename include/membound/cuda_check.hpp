@@ -26,8 +26,7 @@ inline void throw_on_cuda_error(cudaError_t status, const char* call, const char
 
 }  // namespace membound
 
-#define MEMBOUND_CUDA_CHECK(call) \
-  ::membound::throw_on_cuda_error((call), #call, __FILE__, __LINE__)
+#define MEMBOUND_CUDA_CHECK(call) ::membound::throw_on_cuda_error((call), #call, __FILE__, __LINE__)
 #ifndef CUDA_CHECK
 #define CUDA_CHECK(call) MEMBOUND_CUDA_CHECK(call)
 #endif

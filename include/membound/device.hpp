@@ -21,7 +21,9 @@ struct Device {
   std::int32_t index = 0;
 
   static constexpr Device cpu() noexcept { return {DeviceKind::kCpu, 0}; }
-  static constexpr Device cuda(std::int32_t index = 0) noexcept { return {DeviceKind::kCuda, index}; }
+  static constexpr Device cuda(std::int32_t index = 0) noexcept {
+    return {DeviceKind::kCuda, index};
+  }
   static constexpr Device cuda_host() noexcept { return {DeviceKind::kCudaHost, 0}; }
 
   constexpr bool is_cuda() const noexcept { return kind == DeviceKind::kCuda; }
@@ -40,9 +42,9 @@ struct CudaStatus {
   int device_count = 0;
   int error_code = 0;  // 0 when at least one device is usable
   std::string error_name;
-  std::string message;      // one sentence for a person: why there is no device, or "ok"
-  int runtime_version = 0;  // as CUDA encodes it: 13000
-  int driver_version = 0;   // 0 when no driver is installed
+  std::string message;        // one sentence for a person: why there is no device, or "ok"
+  int runtime_version = 0;    // as CUDA encodes it: 13000
+  int driver_version = 0;     // 0 when no driver is installed
   std::string architectures;  // what the kernels were compiled for, e.g. "80 90 120"
 };
 MEMBOUND_API CudaStatus cuda_status();

@@ -16,7 +16,8 @@ namespace membound {
 class MEMBOUND_API DeviceBuffer {
  public:
   DeviceBuffer() noexcept = default;
-  // Throws OutOfMemory, or CudaError when the device is not there. 0 bytes is legal: data() is null.
+  // Throws OutOfMemory, or CudaError when the device is not there. 0 bytes is legal: data() is
+  // null.
   DeviceBuffer(std::size_t bytes, Device device, StreamView stream = StreamView::legacy_default());
   ~DeviceBuffer();
   DeviceBuffer(DeviceBuffer&& other) noexcept;

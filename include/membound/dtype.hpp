@@ -36,24 +36,19 @@ constexpr std::size_t dtype_size(DType dtype) noexcept {
     case DType::kFloat8E5M2:
     case DType::kInt8:
     case DType::kUInt8:
-    case DType::kBool:
-      return 1;
+    case DType::kBool: return 1;
     case DType::kFloat16:
     case DType::kBFloat16:
     case DType::kInt16:
-    case DType::kUInt16:
-      return 2;
+    case DType::kUInt16: return 2;
     case DType::kFloat32:
     case DType::kInt32:
-    case DType::kUInt32:
-      return 4;
+    case DType::kUInt32: return 4;
     case DType::kFloat64:
     case DType::kInt64:
     case DType::kUInt64:
-    case DType::kComplex64:
-      return 8;
-    case DType::kComplex128:
-      return 16;
+    case DType::kComplex64: return 8;
+    case DType::kComplex128: return 16;
   }
   return 0;
 }

@@ -9,14 +9,15 @@ namespace nb = nanobind;
 namespace membound::python {
 
 void bind_staging(nb::module_& module) {
-  nb::class_<StagingOptions>(
-      module, "StagingOptions",
-      "How NumPy arrays travel through a GPU and back (device=\"cuda\"): in chunks, several at once.")
+  nb::class_<StagingOptions>(module, "StagingOptions",
+                             "How NumPy arrays travel through a GPU and back (device=\"cuda\"): in "
+                             "chunks, several at once.")
       .def(nb::init<>())
       .def_rw("slot_bytes", &StagingOptions::slot_bytes, "Bytes of a chunk, each way.")
       .def_rw("slots_per_thread", &StagingOptions::slots_per_thread,
               "Chunks that one thread keeps in flight.")
-      .def_rw("threads", &StagingOptions::threads, "Threads that copy; 0: as many as CPU calls use.")
+      .def_rw("threads", &StagingOptions::threads,
+              "Threads that copy; 0: as many as CPU calls use.")
       .def_rw("cached_bytes", &StagingOptions::cached_bytes,
               "Page-locked memory kept between calls.");
   module.def("staging_options", &staging_options, "The options in use.");

@@ -48,7 +48,8 @@ void expect_exception_to_cross() {
 }  // namespace
 
 int main() {
-  expect(std::strcmp(MEMBOUND_VERSION, PACKAGE_VERSION) == 0, "headers and package differ in version");
+  expect(std::strcmp(MEMBOUND_VERSION, PACKAGE_VERSION) == 0,
+         "headers and package differ in version");
   expect_right_result();
   expect_exception_to_cross();
   return failures == 0 ? 0 : 1;

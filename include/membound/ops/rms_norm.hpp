@@ -42,9 +42,9 @@ MEMBOUND_API void rms_norm(const ConstTensorView& x, const ConstTensorView* weig
                            const RmsNormOptions& options, const TensorView& out,
                            const TensorView* rstd, StreamView stream);
 
-// The same on host arrays, carried through a GPU in chunks so that upload, work and download overlap
-// (membound/staging.hpp). The results are there on return. Should CUDA fail on the way, some rows of
-// out and rstd may have been written.
+// The same on host arrays, carried through a GPU in chunks so that upload, work and download
+// overlap (membound/staging.hpp). The results are there on return. Should CUDA fail on the way,
+// some rows of out and rstd may have been written.
 MEMBOUND_API void rms_norm(const ConstTensorView& x, const ConstTensorView* weight,
                            const RmsNormOptions& options, const TensorView& out,
                            const TensorView* rstd, Device staging_device);
