@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -52,9 +53,12 @@ double cgroup_cores() {
     const auto first = line.find(':');
     const auto second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const bool version_2 = controllers == ",,";
-    if (!version_2 && controllers.find(",cpu,") == std::string::npos) continue;
+    // "0::/path" is version 2; version 1 names its controllers: "4:cpu,cpuacct:/path".
+    std::istringstream controllers(line.substr(first + 1, second - first - 1));
+    const bool version_2 = second == first + 1;
+    bool is_cpu = version_2;
+    for (std::string name; std::getline(controllers, name, ',');) is_cpu |= name == "cpu";
+    if (!is_cpu) continue;
     const std::string root = version_2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu";
     std::string path = line.substr(second + 1);
     for (;;) {

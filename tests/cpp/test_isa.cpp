@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "array.hpp"
+#include "core/safe_scale.hpp"
+#include "cpu/isa.hpp"
+#include "membound/error.hpp"
+
+using namespace membound_test;
+
+namespace {
+
+int exponent_for_float(double largest, double eps) {
+  return safe_exponent(largest, eps, kSafeExponentLimitFloat);
+}
+
+void run(const cpu::KernelTable& table, const Array& x, const Array& weight, Array& out,
+         Array& rstd) {
+  const std::int64_t cols = x.shape()[1];
+  cpu::RmsNormRows rows{};
+  rows.x = x.at(0);
+  rows.weight = weight.at(0);
+  rows.out = out.at(0);
+  rows.rstd = rstd.at(0);
+  rows.dtype = x.dtype();
+  rows.weight_form = cpu::WeightForm::kNative;
+  rows.rows = x.shape()[0];
+  rows.cols = cols;
+  rows.x_row_stride = rows.out_row_stride = cols;
+  rows.x_col_stride = rows.out_col_stride = rows.rstd_row_stride = 1;
+  rows.eps = 1e-6;
+  rows.safe_high = 1e30;
+  rows.safe_exponent = exponent_for_float;
+  table.rms_norm(rows);
+}
+
+}  // namespace
+
+TEST_CASE("isa: all instruction sets give the same bits") {
+  const std::uint32_t seed = test_seed();
+  INFO("seed " << seed);
+  const cpu::KernelTables tables = cpu::supported_kernels();
+  REQUIRE(tables.count >= 1);
+  if (tables.count == 1) MESSAGE("skipped: one instruction set only");
+  for (DType dtype : kFloating) {
+    for (std::int64_t cols : {1, 63, 64, 100, 128, 1000, 4096, 4099, 20000}) {
+      const Array::Extents shape{3, cols};
+      Array x(dtype, shape), weight(dtype, {cols});
+      x.fill_normal(seed);
+      weight.fill_normal(seed + 1);
+      Array model(dtype, shape), model_rstd(accumulate_dtype(dtype), {3});
+      run(*tables.tables[0], x, weight, model, model_rstd);
+      for (int i = 1; i < tables.count; ++i) {
+        CAPTURE(std::string(tables.tables[i]->isa));
+        CAPTURE(std::string(dtype_name(dtype)));
+        CAPTURE(cols);
+        Array out(dtype, shape), rstd(accumulate_dtype(dtype), {3});
+        run(*tables.tables[i], x, weight, out, rstd);
+        CHECK(out.first_difference(model) == -1);
+        CHECK(rstd.first_difference(model_rstd) == -1);
+      }
+    }
+  }
+}
+
+// The choice is made once per process, so each value gets a process of its own.
+TEST_CASE("isa: MEMBOUND_CPU_ISA picks one, and a wrong value names those that there are") {
+  const auto status_with = [](const char* value) {
+    const pid_t child = fork();
+    if (child == 0) {
+      setenv("MEMBOUND_CPU_ISA", value, 1);
+      execl("/proc/self/exe", "test_isa", "--test-case=*cpu_isa says*",
+            static_cast<char*>(nullptr));
+      _exit(99);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  const cpu::KernelTables tables = cpu::supported_kernels();
+  for (int i = 0; i < tables.count; ++i) CHECK(status_with(tables.tables[i]->isa) == 0);
+  CHECK(status_with("sse9") == 1);
+}
+
+TEST_CASE("isa: cpu_isa says which one is in use") {
+  const char* wanted = std::getenv("MEMBOUND_CPU_ISA");
+  if (wanted != nullptr && *wanted != '\0') {
+    CHECK(std::string(cpu_isa()) == wanted);
+  } else {
+    CHECK(std::string(cpu_isa()) == cpu::supported_kernels().tables[0]->isa);
+  }
+}

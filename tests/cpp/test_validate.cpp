@@ -1,0 +1,70 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+
+#include "core/validate.hpp"
+
+using namespace membound;
+
+namespace {
+float data[64];
+ConstTensorView view(DType dtype, std::initializer_list<std::int64_t> shape, void* at = data) {
+  return ConstTensorView(TensorView(at, dtype, Device::cpu(), shape));
+}
+}  // namespace
+
+TEST_CASE("validate: dtype and alignment of the pointer") {
+  CHECK_NOTHROW(check_floating(view(DType::kBFloat16, {4}), "op", "x"));
+  CHECK_THROWS_WITH_AS(check_floating(view(DType::kInt32, {4}), "op", "x"),
+                       "op: argument 'x' must be float16, bfloat16, float32 or float64, got int32",
+                       TypeMismatch);
+  char* odd = reinterpret_cast<char*>(data) + 1;
+  CHECK_THROWS_AS(check_floating(view(DType::kFloat16, {4}, odd), "op", "x"), InvalidArgument);
+  CHECK_NOTHROW(check_floating(view(DType::kFloat16, {4}, odd + 1), "op", "x"));
+}
+
+TEST_CASE("validate: rows have an axis with elements") {
+  CHECK_NOTHROW(check_rows(view(DType::kFloat32, {0, 4}), "op", "x"));
+  CHECK_THROWS_AS(check_rows(view(DType::kFloat32, {}), "op", "x"), InvalidArgument);
+  CHECK_THROWS_AS(check_rows(view(DType::kFloat32, {4, 0}), "op", "x"), InvalidArgument);
+}
+
+TEST_CASE("validate: shapes and devices beside a reference") {
+  const ConstTensorView x = view(DType::kFloat32, {2, 3});
+  CHECK_NOTHROW(check_leading_shape(view(DType::kFloat32, {2}), x, 1, "op", "rstd"));
+  CHECK_THROWS_WITH_AS(check_leading_shape(view(DType::kFloat32, {3}), x, 1, "op", "rstd"),
+                       "op: argument 'rstd' must have shape (2,), got (3,)", InvalidArgument);
+  ConstTensorView elsewhere = x;
+  elsewhere.device = Device::cuda(1);
+  CHECK_THROWS_WITH_AS(check_same_device(elsewhere, x, "op", "out", "x"),
+                       "op: argument 'out' must be on cpu like 'x', got cuda:1", InvalidArgument);
+  CHECK(shape_text(x) == "(2, 3)");
+  CHECK(shape_text(view(DType::kFloat32, {})) == "()");
+}
+
+TEST_CASE("validate: overlap") {
+  const ConstTensorView x = view(DType::kFloat32, {8});
+  const ConstTensorView shifted = view(DType::kFloat32, {8}, data + 4);
+  const ConstTensorView apart = view(DType::kFloat32, {8}, data + 8);
+  CHECK_NOTHROW(check_overlap(apart, "out", x, "x", "op", false));
+  CHECK_NOTHROW(check_overlap(x, "out", x, "x", "op", true));
+  CHECK_THROWS_AS(check_overlap(x, "out", x, "x", "op", false), InvalidArgument);
+  CHECK_THROWS_AS(check_overlap(shifted, "out", x, "x", "op", true), InvalidArgument);
+}
+
+TEST_CASE("validate: an output has every element once") {
+  ConstTensorView x = view(DType::kFloat32, {3, 4});
+  CHECK_NOTHROW(check_writable(x, "op", "out"));
+  x.strides[0] = 0;
+  CHECK_THROWS_AS(check_writable(x, "op", "out"), InvalidArgument);
+}
+
+TEST_CASE("validate: eps") {
+  CHECK_NOTHROW(check_eps(0.0, "op"));
+  for (double eps : {-1e-6, double{NAN}, double{INFINITY}}) {
+    CHECK_THROWS_AS(check_eps(eps, "op"), InvalidArgument);
+  }
+}
