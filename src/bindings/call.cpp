@@ -21,13 +21,6 @@ bool is_grad_enabled(const Framework& torch) {
   return nb::cast<bool>(nb::handle(torch.is_grad_enabled)());
 }
 
-// A dual tensor looks like a plain one, so its tangent would get lost without a word; the level is
-// -1 outside torch.autograd.forward_ad.dual_level().
-bool is_forward_mode(const Framework& torch) {
-  PyObject* level = PyDict_GetItemWithError(torch.forward_mode, names().current_level);
-  return level != nullptr && PyLong_AsLong(level) >= 0;
-}
-
 }  // namespace
 
 ArrayCall::ArrayCall(const char* op, PyObject* first, const char* argument, PyObject* stream)
@@ -36,11 +29,7 @@ ArrayCall::ArrayCall(const char* op, PyObject* first, const char* argument, PyOb
     stream_ = stream_from_python(stream, op);
     stream_given_ = true;
   }
-  if (framework_->kind == Kind::kTorch) {
-    grad_enabled_ = is_grad_enabled(*framework_);
-    MEMBOUND_CHECK(!is_forward_mode(*framework_), Error, op, "argument '", argument,
-                   "' may carry a forward-mode gradient, which this function does not compute");
-  }
+  if (framework_->kind == Kind::kTorch) grad_enabled_ = is_grad_enabled(*framework_);
 }
 
 void ArrayCall::read(PyObject* array, Site site, LoadedArray& loaded) const {
@@ -50,7 +39,8 @@ void ArrayCall::read(PyObject* array, Site site, LoadedArray& loaded) const {
       TypeMismatch, op_, "argument '", site.argument, "' must be a ", framework_->name,
       " array like 'x', got ", type_name(array));
   if (grad_enabled_) {
-    const nb::object wanted = nb::steal(PyObject_GetAttr(array, names().requires_grad));
+    const nb::object wanted = nb::steal(framework.get_requires_grad(
+        framework.requires_grad, array, reinterpret_cast<PyObject*>(Py_TYPE(array))));
     if (!wanted.is_valid()) throw nb::python_error();
     MEMBOUND_CHECK(wanted.ptr() != Py_True, Error, op_, "argument '", site.argument,
                    "' requires grad, but this function records no gradients yet: call it under "

@@ -68,6 +68,7 @@ bool (*find_grad_mode(Kind kind))() {
 const Framework* make_framework(nb::handle source, Kind kind) {
   auto kept = [&](const char* field) { return nb::object(source.attr(field)).release().ptr(); };
   const char* name = nb::cast<const char*>(nb::handle(kept("name")));
+  PyObject* requires_grad = kept("requires_grad");
   return new Framework{
       .kind = kind,
       .name = name,
@@ -80,7 +81,9 @@ const Framework* make_framework(nb::handle source, Kind kind) {
       .grad_mode = find_grad_mode(kind),
       .is_grad_enabled = kept("is_grad_enabled"),
       .increment_version = kept("increment_version"),
-      .forward_mode = kept("forward_mode"),
+      .requires_grad = requires_grad,
+      .get_requires_grad =
+          reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(requires_grad), Py_tp_descr_get)),
   };
 }
 

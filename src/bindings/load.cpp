@@ -3,6 +3,7 @@
 #include "load.hpp"
 
 #include <atomic>
+#include <bit>
 
 #include "core/check.hpp"
 #include "errors.hpp"
@@ -149,14 +150,14 @@ struct NumpyInterface {
 constexpr int kNumpyNativeOrder = 0x200;
 constexpr int kNumpyWritable = 0x400;
 
-// Strides in bytes to strides in elements. Axes of one element step nowhere, whatever they say.
+// A stride in bytes as one in elements. Sizes of dtypes that are read are powers of two, and a
+// division costs 5 ns. Axes of one element step nowhere, whatever their stride says.
 std::int64_t element_stride(std::int64_t bytes, std::int64_t extent, std::int64_t item_size,
                             Site site) {
-  if (extent <= 1) return bytes / item_size;
-  MEMBOUND_CHECK(bytes % item_size == 0, InvalidArgument, site.op, "argument '", site.argument,
-                 "' must have strides that are multiples of its ", item_size,
-                 "-byte element size, got a stride of ", bytes, " bytes");
-  return bytes / item_size;
+  MEMBOUND_CHECK((bytes & (item_size - 1)) == 0 || extent <= 1, InvalidArgument, site.op,
+                 "argument '", site.argument, "' must have strides that are multiples of its ",
+                 item_size, "-byte element size, got a stride of ", bytes, " bytes");
+  return bytes >> std::countr_zero(static_cast<std::uint64_t>(item_size));
 }
 
 void load_numpy(PyObject* array, Site site, LoadedArray& loaded) {

@@ -29,7 +29,7 @@ class Framework(NamedTuple):
     current_stream: Callable[[int], int] | None = None
     is_grad_enabled: Callable[[], bool] | None = None
     increment_version: Callable[[tuple[Any, ...]], None] | None = None
-    forward_mode: dict[str, Any] | None = None
+    requires_grad: Any = None
 
 
 def classify(array: object) -> Framework | str:
@@ -108,7 +108,7 @@ def _torch() -> Framework:
         current_stream=getattr(torch._C, "_cuda_getCurrentRawStream", None),
         is_grad_enabled=torch.is_grad_enabled,
         increment_version=_increment_version(torch),
-        forward_mode=vars(torch.autograd.forward_ad),
+        requires_grad=torch.Tensor.requires_grad,
     )
 
 

@@ -271,17 +271,6 @@ def test_numpy_arguments_with_a_jax_weight():
     check({"weight": jax_numpy.ones(4)}, {"x": f32()}, TypeError, "weight")
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")
-def test_forward_mode_is_refused():
-    torch = pytest.importorskip("torch")
-    forward = torch.autograd.forward_ad
-    with forward.dual_level():
-        x = forward.make_dual(torch.ones(SHAPE), torch.ones(SHAPE))
-        with pytest.raises(RuntimeError, match=r"^rms_norm: argument 'x' .*forward-mode"):
-            membound.rms_norm(x)
-    membound.rms_norm(torch.ones(SHAPE))
-
-
 def test_functorch_tensors_are_refused():
     torch = pytest.importorskip("torch")
     for transform in (torch.vmap, torch.func.grad):
