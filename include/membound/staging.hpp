@@ -51,7 +51,7 @@ MEMBOUND_API void run_staged(const StagedCall& call, const StagedOp& op);
 struct StagingOptions {
   std::size_t slot_bytes = 2 << 20;      // of a chunk, each way; at least 4096
   int slots_per_thread = 2;              // chunks that one thread keeps in flight
-  int threads = 0;                       // 0: cpu_threads()
+  int threads = 0;                       // 0, and at most: cpu_threads()
   std::size_t cached_bytes = 256 << 20;  // page-locked memory kept between calls: pinning is slow
 };
 MEMBOUND_API StagingOptions staging_options();

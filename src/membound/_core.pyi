@@ -182,7 +182,7 @@ def rms_norm(
             or an integer handle. By default the current stream of the array's framework. Nothing waits
             for the GPU.
         device: by default where the arrays are. ``"cuda"`` or ``"cuda:1"`` carries NumPy arrays through
-            that GPU and back.
+            that GPU and back, in chunks; the result is there on return.
 
     Returns:
         ``out``, or a new C-contiguous array of the framework, shape, dtype and device of ``x`` (a NumPy

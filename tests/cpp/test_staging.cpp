@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "membound/device.hpp"
 #include "membound/error.hpp"
 #include "membound/ops/rms_norm.hpp"
 #include "membound/staging.hpp"
@@ -25,8 +26,12 @@ class Options {
     options.threads = threads;
     options.slots_per_thread = slots;
     set_staging_options(options);
+    set_cpu_threads(threads);  // also on a machine with fewer cores
   }
-  ~Options() { set_staging_options(StagingOptions()); }
+  ~Options() {
+    set_staging_options(StagingOptions());
+    set_cpu_threads(0);
+  }
 };
 
 using Floats = std::vector<float>;
