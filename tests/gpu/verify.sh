@@ -23,7 +23,16 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 python=${PYTHON:-python3}
 reports=${REPORTS:-benchmarks/results}
 export MEMBOUND_TEST_SEED=${MEMBOUND_TEST_SEED:-$RANDOM} XLA_PYTHON_CLIENT_PREALLOCATE=false
-export PYTHONUNBUFFERED=1
+export PYTHONUNBUFFERED=1 PATH=$PATH:/usr/local/cuda/bin
+
+# Without this a machine whose GPU is not seen would skip every test and call it right.
+need_gpus() {
+  "$python" -c "
+import sys, membound
+status = membound.cuda_status()
+if status.device_count < $1:
+    sys.exit(f'needs $1 GPU(s), found {status.device_count}: {status.message}')"
+}
 
 stage_install() {
   if [[ -n ${MEMBOUND_WHEEL:-} ]]; then
@@ -34,6 +43,7 @@ stage_install() {
 }
 
 stage_check() {
+  need_gpus 1 || return
   local folder
   mkdir -p "$reports"
   "$python" -m membound info &&
@@ -50,11 +60,12 @@ run_pytest() {
   "$python" -m pytest -q -p no:cacheprovider "${processes[@]}" ${PYTEST_OPTIONS:-} "$@"
 }
 
-stage_tests() { run_pytest -m 'not large and not multi_gpu'; }
-stage_large() { JOBS=0 run_pytest tests/python/test_large.py; }
-stage_devices() { JOBS=0 run_pytest -m multi_gpu; }
+stage_tests() { need_gpus 1 && run_pytest -m 'not large and not multi_gpu'; }
+stage_large() { need_gpus 1 && JOBS=0 run_pytest tests/python/test_large.py; }
+stage_devices() { need_gpus 2 && JOBS=0 run_pytest -m multi_gpu; }
 
 sanitize() {
+  need_gpus 1 || return
   local folder driver
   folder=$("$python" -m membound cmake-dir) && folder=$(realpath "$folder/../../..") || return
   driver=$(mktemp -d)/sanitize_rms_norm
