@@ -87,6 +87,68 @@ def test_the_report_is_written_as_markdown_and_json(modules, tmp_path):
     assert "0.800" in report.table()
 
 
+class Stopwatch:
+    """Makes every call once, on the CPU, and takes one microsecond for each."""
+
+    device = "cpu"
+
+    def __init__(self):
+        self.calls = []
+
+    def sets(self, _):
+        return 3
+
+    def microseconds(self, calls):
+        self.calls.append(len(calls))
+        for call in calls:
+            call()
+        return 1.0
+
+    def between_copies(self, calls, copies, _):
+        assert len(calls) == len(copies)
+        return self.microseconds([*calls, *copies])
+
+    def yardstick(self, _, copy):
+        return copy
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "strided rows", "off by one"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_every_contestant_runs_on_every_set(modules, dtype, layout):
+    timing, bench = modules
+    clock = Stopwatch()
+    shape = timing.Shape(5, 130, dtype, layout, peers=True, mixed=True)
+    record = bench.measure(clock, shape, ["torch"])
+    assert clock.calls == [3, 3, 6, 3]  # ours, copy, ours between copies, torch
+    assert record.peers == {"torch": 1.0}
+    assert record.mixed == 1.0
+    assert not record.notes
+
+
+def test_a_wrong_result_stops_the_benchmark(modules, monkeypatch):
+    timing, bench = modules
+    right = membound.rms_norm
+    wrong = lambda x, weight, out, **rest: right(x, weight, out=out, **rest).mul_(1.01)  # noqa: E731
+    monkeypatch.setattr(membound, "rms_norm", wrong)
+    with pytest.raises(SystemExit, match="WRONG"):
+        bench.measure(Stopwatch(), timing.Shape(5, 130), [])
+    monkeypatch.setattr(membound, "rms_norm", lambda *_, out, **__: out)
+    with pytest.raises(SystemExit, match="NaN"):
+        bench.measure(Stopwatch(), timing.Shape(5, 130), [])
+
+
+def test_a_peer_that_fails_is_noted(modules, monkeypatch):
+    timing, bench = modules
+
+    def refuses(weight, eps):
+        raise NotImplementedError("no such width")
+
+    monkeypatch.setitem(bench.peers.RMS_NORM, "torch", ("torch", refuses))
+    record = bench.measure(Stopwatch(), timing.Shape(5, 130, peers=True), ["torch"])
+    assert record.peers == {}
+    assert record.notes == ["torch: NotImplementedError: no such width"]
+
+
 @pytest.mark.gpu
 def test_one_shape_is_measured(modules):
     timing, bench = modules
