@@ -58,7 +58,8 @@ void set_python_error() noexcept {
 
 std::string take_python_error() {
   nb::python_error error;  // takes the pending error over
-  return nb::str(error.value()).c_str();
+  const std::string text = nb::str(error.value()).c_str();
+  return text.substr(0, text.find('\n'));
 }
 
 void register_errors(nb::module_& module) {

@@ -15,7 +15,7 @@ void register_errors(nb::module_& module);
 // (...) at the edge to Python.
 void set_python_error() noexcept;
 
-// The message of the Python error that is set, which is cleared.
+// The first line of the Python error that is set, which is cleared (torch adds its C++ frames).
 std::string take_python_error();
 
 }  // namespace membound::python

@@ -59,6 +59,7 @@ double number_from_python(PyObject* value, Site site) {
   const double number = PyFloat_AsDouble(value);
   if (number == -1.0 && PyErr_Occurred()) [[unlikely]] {
     const bool too_large = PyErr_ExceptionMatches(PyExc_OverflowError);
+    if (!too_large && !PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
     PyErr_Clear();
     MEMBOUND_CHECK(!too_large, InvalidArgument, site.op, "argument '", site.argument,
                    "' must fit a double");

@@ -179,7 +179,7 @@ def torch_cases() -> list[Case]:
         ("negated view", lambda t: {"x": negated(t)}, TypeError, "x"),
         ("conjugated", lambda t: {"x": conjugated(t)}, TypeError, "x"),
         ("sparse", lambda t: {"x": t.ones(SHAPE).to_sparse()}, TypeError, "x"),
-        ("meta", lambda t: {"x": t.ones(SHAPE, device="meta")}, (TypeError, ValueError), "x"),
+        ("meta", lambda t: {"x": t.ones(SHAPE, device="meta")}, TypeError, "x"),
         ("float8", lambda t: {"x": quantized(t)}, TypeError, "x"),
         ("int64", lambda t: {"x": t.ones(SHAPE, dtype=t.int64)}, TypeError, "x"),
         ("bool", lambda t: {"x": t.ones(SHAPE, dtype=t.bool)}, TypeError, "x"),
@@ -203,6 +203,7 @@ def check(call: Call, good: Call, expected: Any, argument: str) -> None:
     with pytest.raises(expected, match=r"^rms_norm: ") as caught:
         membound.rms_norm(**arguments)
     assert f"'{argument}'" in str(caught.value)
+    assert "\n" not in str(caught.value)
     if isinstance(before, bytes):
         assert out.tobytes() == before
     elif before is not None:
@@ -271,11 +272,16 @@ def test_numpy_arguments_with_a_jax_weight():
     check({"weight": jax_numpy.ones(4)}, {"x": f32()}, TypeError, "weight")
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")
 def test_functorch_tensors_are_refused():
     torch = pytest.importorskip("torch")
-    for transform in (torch.vmap, torch.func.grad):
-        with pytest.raises((TypeError, RuntimeError), match=r"^rms_norm: argument 'x'"):
-            transform(lambda x: membound.rms_norm(x).sum())(torch.ones(SHAPE))
+    x = torch.ones(SHAPE)
+    with pytest.raises(TypeError, match=r"^rms_norm: argument 'x' .*torch\.func"):
+        torch.vmap(membound.rms_norm)(x)
+    with pytest.raises(TypeError, match=r"^rms_norm: argument 'x' .*torch\.func"):
+        torch.func.jvp(membound.rms_norm, (x,), (x,))
+    with pytest.raises(RuntimeError, match=r"^rms_norm: argument 'x' requires grad"):
+        torch.func.grad(lambda x: membound.rms_norm(x).sum())(x)
 
 
 @pytest.mark.skipif(membound.cuda_status().device_count > 0, reason="there is a GPU")
@@ -315,5 +321,5 @@ def test_an_exception_of_the_caller_is_not_swallowed():
         def __float__(self):
             raise decimal.InvalidOperation("boom")
 
-    with pytest.raises((TypeError, decimal.InvalidOperation)):
+    with pytest.raises(decimal.InvalidOperation, match="boom"):
         membound.rms_norm(f32(), eps=Explosive())
