@@ -34,11 +34,17 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A fold(typename Lanes<T>::V* lanes) {
   return horizontal_sum(lanes[0]);
 }
 
-// Sum of (x * scale)^2 over at most kBlock contiguous elements.
-template <class T, bool kScaled = false>
+struct NoCompany {
+  MEMBOUND_ALWAYS_INLINE void operator()(std::int64_t) const {}
+};
+
+// Sum of (x * scale)^2 over at most kBlock contiguous elements. company(col) is called before the
+// elements up to col are read, so that other work can share the loop.
+template <class T, bool kScaled = false, class Company = NoCompany>
 MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_squares_of_block(const T* x, std::int64_t cols,
                                                                  [[maybe_unused]]
-                                                                 typename Lanes<T>::A scale = 1) {
+                                                                 typename Lanes<T>::A scale = 1,
+                                                                 Company company = {}) {
   using Row = Lanes<T>;
   using Values = Pair<typename Row::V>;
   const auto square = [&](Values value) -> Values {
@@ -52,28 +58,35 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_squares_of_block(const T* x, std
     return {a.first + b.first, a.second + b.second};
   };
   typename Row::V lanes[2 * kPairs<T>] = {};
+  const auto join = [&](int pair, Values sum) {
+    lanes[2 * pair] += sum.first;
+    lanes[2 * pair + 1] += sum.second;
+  };
   std::int64_t col = 0;
   for (; col + 4 * kLanes<T> <= cols; col += 4 * kLanes<T>) {
+    company(col + 4 * kLanes<T>);
 #pragma GCC unroll 16
     for (int pair = 0; pair < kPairs<T>; ++pair) {
       const T* from = x + col + pair * Row::kStep;
       const Values sum = plus(
           plus(square(Row::read(from)), square(Row::read(from + kLanes<T>))),
           plus(square(Row::read(from + 2 * kLanes<T>)), square(Row::read(from + 3 * kLanes<T>))));
-      lanes[2 * pair] += sum.first;
-      lanes[2 * pair + 1] += sum.second;
+      join(pair, sum);
     }
   }
-  for (; col < cols; col += kLanes<T>) {
+  company(cols);
+  for (; col + kLanes<T> <= cols; col += kLanes<T>) {
 #pragma GCC unroll 16
     for (int pair = 0; pair < kPairs<T>; ++pair) {
-      const T* from = x + col + pair * Row::kStep;
-      const std::int64_t left = cols - col - pair * Row::kStep;
-      if (left <= 0) break;
-      const Values sum = square(left >= Row::kStep ? Row::read(from) : read_partial(from, left));
-      lanes[2 * pair] += sum.first;
-      lanes[2 * pair + 1] += sum.second;
+      join(pair, square(Row::read(x + col + pair * Row::kStep)));
     }
+  }
+#pragma GCC unroll 16
+  for (int pair = 0; pair < kPairs<T>; ++pair) {
+    const T* from = x + col + pair * Row::kStep;
+    const std::int64_t left = cols - col - pair * Row::kStep;
+    if (left <= 0) break;
+    join(pair, square(left >= Row::kStep ? Row::read(from) : read_partial(from, left)));
   }
   return fold<T>(lanes);
 }
@@ -98,12 +111,15 @@ struct BlockSum {
   }
 };
 
-template <class T>
-MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_squares(const T* x, std::int64_t cols) {
-  if (cols <= kBlock<T>) return sum_squares_of_block(x, cols);
+template <class T, class Company = NoCompany>
+MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_squares(const T* x, std::int64_t cols,
+                                                        Company company = {}) {
+  if (cols <= kBlock<T>) return sum_squares_of_block<T, false>(x, cols, 1, company);
   BlockSum<typename Lanes<T>::A> sum;
-  for (std::int64_t col = 0; col < cols; col += kBlock<T>) {
-    sum.add(sum_squares_of_block(x + col, cols - col < kBlock<T> ? cols - col : kBlock<T>));
+  for (std::int64_t first = 0; first < cols; first += kBlock<T>) {
+    const std::int64_t count = cols - first < kBlock<T> ? cols - first : kBlock<T>;
+    sum.add(sum_squares_of_block<T, false>(x + first, count, typename Lanes<T>::A{1},
+                                           [&](std::int64_t col) { company(first + col); }));
   }
   return sum.value();
 }

@@ -60,7 +60,7 @@ MEMBOUND_ALWAYS_INLINE void store(void* to, V value) {
 }  // namespace membound::cpu::MEMBOUND_CPU_ISA
 
 // Each brings: load_halves, narrow_halves, round_to_half, deinterleave, horizontal_sum, stream,
-// stream_fence.
+// stream_fence; AVX-512 also pack_bfloat16.
 #if defined(__AVX512F__)
 #include "cpu/vec_avx512.hpp"
 #elif defined(__AVX2__)
@@ -81,6 +81,13 @@ MEMBOUND_ALWAYS_INLINE U32 round_to_bfloat16(F32 value) {
   return bits + 0x7fffu + ((bits >> 16) & 1u);
 }
 
+#if !defined(__AVX512F__)
+// Even and odd elements back in sequence.
+MEMBOUND_ALWAYS_INLINE U32 pack_bfloat16(Pair<F32> value) {
+  return (round_to_bfloat16(value.first) >> 16) | (round_to_bfloat16(value.second) & 0xffff0000u);
+}
+#endif
+
 // How rows of T are read and written. step elements make a Pair.
 template <class T>
 struct Lanes;
@@ -95,12 +102,11 @@ struct Lanes<BFloat16> {
     const U32 bits = load<U32>(from);
     return {bit_copy<F32>(bits << 16), bit_copy<F32>(bits & 0xffff0000u)};
   }
-  static MEMBOUND_ALWAYS_INLINE U32 pack(Pair<V> value) {
-    return (round_to_bfloat16(value.first) >> 16) | (round_to_bfloat16(value.second) & 0xffff0000u);
+  static MEMBOUND_ALWAYS_INLINE void write(BFloat16* to, Pair<V> value) {
+    store(to, pack_bfloat16(value));
   }
-  static MEMBOUND_ALWAYS_INLINE void write(BFloat16* to, Pair<V> value) { store(to, pack(value)); }
   static MEMBOUND_ALWAYS_INLINE void write_around_cache(BFloat16* to, Pair<V> value) {
-    stream(to, pack(value));
+    stream(to, pack_bfloat16(value));
   }
   static MEMBOUND_ALWAYS_INLINE Pair<V> round(Pair<V> value) {
     return {bit_copy<F32>(round_to_bfloat16(value.first) & 0xffff0000u),

@@ -21,6 +21,23 @@ MEMBOUND_ALWAYS_INLINE __m512i narrow_halves(Pair<F32> value) {
 }
 MEMBOUND_ALWAYS_INLINE F32 round_to_half(F32 value) { return _mm512_cvtph_ps(narrow_half(value)); }
 
+// Even and odd elements to bfloat16 in sequence, to the nearest, ties to even: 6 operations on the
+// 16-bit halves, where rounding in 32 bits and merging takes 10 (7 % of the time in cache).
+MEMBOUND_ALWAYS_INLINE __m512i pack_bfloat16(Pair<F32> value) {
+  const __m512i even = bit_copy<__m512i>(value.first);
+  const __m512i odd = bit_copy<__m512i>(value.second);
+  const __m512i lower_of =
+      _mm512_set_epi16(62, 30, 60, 28, 58, 26, 56, 24, 54, 22, 52, 20, 50, 18, 48, 16, 46, 14, 44,
+                       12, 42, 10, 40, 8, 38, 6, 36, 4, 34, 2, 32, 0);
+  const __m512i one = _mm512_set1_epi16(1);
+  const __m512i lower = _mm512_permutex2var_epi16(even, lower_of, odd);
+  const __m512i upper = _mm512_permutex2var_epi16(even, _mm512_add_epi16(lower_of, one), odd);
+  // Up when the lower half is above a half, or is a half and the upper one odd.
+  const __m512i tie = _mm512_adds_epu16(lower, _mm512_and_si512(upper, one));
+  const __mmask32 up = _mm512_cmpgt_epu16_mask(tie, _mm512_set1_epi16(-0x8000));
+  return _mm512_mask_add_epi16(upper, up, upper, one);
+}
+
 // Halves of a sequence to its even and its odd elements.
 MEMBOUND_ALWAYS_INLINE Pair<F32> deinterleave(Pair<F32> value) {
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);

@@ -17,6 +17,23 @@ constexpr std::int64_t kGroupBytes = 16 << 10;  // the second pass finds them in
 
 constexpr std::int64_t kLine = 64;
 
+// How later rows are asked for while rows go around the cache. Between these sizes: one half while
+// summing, one while writing, so that memory never idles, and into the second cache only (8192 x
+// 4096 float32: 0.79 of a copy, against 0.69 all while writing into the first). Others: all while
+// writing.
+constexpr std::int64_t kHalvesFrom = 4 << 10;
+constexpr std::int64_t kHalvesTo = 256 << 10;
+
+MEMBOUND_ALWAYS_INLINE bool asks_in_halves(std::int64_t row_bytes) {
+  return row_bytes >= kHalvesFrom && row_bytes <= kHalvesTo;
+}
+template <int kLocality>
+MEMBOUND_ALWAYS_INLINE void ask_for(const char* from, std::int64_t bytes) {
+  for (std::int64_t byte = 0; byte < bytes; byte += kLine) {
+    __builtin_prefetch(from + byte, 0, kLocality);
+  }
+}
+
 MEMBOUND_ALWAYS_INLINE float square_root(float value) { return __builtin_sqrtf(value); }
 MEMBOUND_ALWAYS_INLINE double square_root(double value) { return __builtin_sqrt(value); }
 
@@ -90,8 +107,11 @@ MEMBOUND_ALWAYS_INLINE void write_row(const typename R::T* x, typename R::T* out
   for (; col + Row::kStep <= cols; col += Row::kStep) {
     const auto value = apply<R>(Row::read(x + col), rstd, weight, col, Row::kStep);
     if constexpr (kAroundCache) {
-      for (std::int64_t byte = 0; byte < Row::kStep * std::int64_t{sizeof(T)}; byte += kLine) {
-        __builtin_prefetch(ahead + col * sizeof(T) + byte);
+      constexpr std::int64_t kSize = sizeof(T);
+      if (asks_in_halves(cols * kSize)) {
+        ask_for<2>(ahead + (cols + col) * kSize / 2, Row::kStep * kSize / 2);
+      } else {
+        ask_for<3>(ahead + col * kSize, Row::kStep * kSize);
       }
       Row::write_around_cache(out + col, value);
     } else {
@@ -202,6 +222,19 @@ template <class R>
   blocks.write(scale, rstd);
 }
 
+template <class T, bool kAroundCache>
+MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_row(const T* x, std::int64_t cols,
+                                                    const char* ahead) {
+  if constexpr (!kAroundCache) return sum_squares(x, cols);
+  constexpr std::int64_t kSize = sizeof(T);
+  if (!asks_in_halves(cols * kSize)) return sum_squares(x, cols);
+  std::int64_t asked = 0;
+  return sum_squares(x, cols, [&](std::int64_t col) {
+    ask_for<2>(ahead + asked, col * kSize / 2 - asked);
+    asked = col * kSize / 2;
+  });
+}
+
 // Contiguous rows, a group at a time.
 template <class R, bool kAroundCache>
 void normalise_rows(const RmsNormRows& rows) {
@@ -213,10 +246,15 @@ void normalise_rows(const RmsNormRows& rows) {
     const std::int64_t count = rows.rows - first < group ? rows.rows - first : group;
     const T* x = static_cast<const T*>(rows.x) + first * rows.x_row_stride;
     T* out = static_cast<T*>(rows.out) + first * rows.out_row_stride;
+    const auto ahead = [&](std::int64_t i) {
+      const std::int64_t later = first + i + group < rows.rows ? i + group : i;
+      return reinterpret_cast<const char*>(x + later * rows.x_row_stride);
+    };
     A sums[kGroup];
     A rstds[kGroup];
-    for (std::int64_t i = 0; i < count; ++i)
-      sums[i] = sum_squares(x + i * rows.x_row_stride, rows.cols);
+    for (std::int64_t i = 0; i < count; ++i) {
+      sums[i] = sum_row<T, kAroundCache>(x + i * rows.x_row_stride, rows.cols, ahead(i));
+    }
     if (count == kGroup) {
       for (int i = 0; i < kGroup; ++i) rstds[i] = inverse_root(rows, sums[i]);
     } else {
@@ -228,10 +266,8 @@ void normalise_rows(const RmsNormRows& rows) {
         continue;
       }
       store_rstd(rows, first + i, rstds[i]);
-      const std::int64_t later = first + i + group < rows.rows ? i + group : i;
       write_row<R, kAroundCache>(x + i * rows.x_row_stride, out + i * rows.out_row_stride, rstds[i],
-                                 rows.weight, rows.cols,
-                                 reinterpret_cast<const char*>(x + later * rows.x_row_stride));
+                                 rows.weight, rows.cols, ahead(i));
     }
   }
 }
