@@ -60,10 +60,12 @@ __device__ inline Value reduce_array(const Value* values, Combine combine) {
 }
 
 // Over a block whose threads play kFold virtual threads each, at most kMaxWarps virtual warps in
-// all; virtual warp fold * warps + warp is `warp`'s part of values[fold]. slots: shared memory of
-// kMaxWarps values that nothing else touches before the next barrier. Every thread gets the result.
+// all; virtual warp fold * warps + warp is `warp`'s part of values[fold]. The first half writes one
+// value per virtual warp to slots (shared memory of kMaxWarps values that nothing else touches
+// before the next barrier), the second, after a barrier, reads them all.
 template <int kMaxWarps, int kFold, class Value, class Combine>
-__device__ inline Value reduce_block(const Value (&values)[kFold], Value* slots, Combine combine) {
+__device__ inline void store_warp_values(const Value (&values)[kFold], Value* slots,
+                                         Combine combine) {
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int warps = static_cast<int>(blockDim.x) / kWarpLanes;
@@ -72,10 +74,18 @@ __device__ inline Value reduce_block(const Value (&values)[kFold], Value* slots,
     const Value sum = reduce_warp(values[fold], combine);
     if (lane == 0) slots[fold * warps + warp] = sum;
   }
-  if (warp == 0 && lane >= warps * kFold && lane < kMaxWarps) {
-    slots[lane] = Combine::template zero<Value>();
+  if (warp == 0) {
+#pragma unroll
+    for (int slot = 0; slot < kMaxWarps; slot += kWarpLanes) {
+      if (slot + lane >= warps * kFold && slot + lane < kMaxWarps) {
+        slots[slot + lane] = Combine::template zero<Value>();
+      }
+    }
   }
-  __syncthreads();
+}
+
+template <int kMaxWarps, class Value, class Combine>
+__device__ inline Value combine_slots(const Value* slots, Combine combine) {
   Value all[kMaxWarps];
 #pragma unroll
   for (int i = 0; i < kMaxWarps; ++i) all[i] = slots[i];

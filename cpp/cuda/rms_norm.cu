@@ -15,7 +15,7 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
   dispatch_floating(problem.dtype, "rms_norm", [&]<class T>() {
     const int device = current_device();
     const tuning::RmsNormConfig config =
-        tuning::rms_norm_config(problem.rows, problem.cols, sizeof(T), device_has_clusters(device));
+        tuning::rms_norm_config(problem.rows, problem.cols, sizeof(T), max_cluster_size(device));
     launch_rms_norm<T>(problem, config, device, stream);
   });
 }

@@ -5,6 +5,7 @@
 // From a problem to a launch for one storage type. Each type is a translation unit of its own
 // (rms_norm_<dtype>.cu), so that they compile side by side.
 #include <cmath>
+#include <type_traits>
 
 #include "cuda/launch.hpp"
 #include "cuda/rms_norm_kernels.cuh"
@@ -46,15 +47,11 @@ RmsNormParams<accumulate_t<T>> rms_norm_params(const RmsNormProblem& problem,
   p.sqrt_eps_exponent = problem.eps > 0.0 ? std::ilogb(std::sqrt(problem.eps)) : -100000;
   p.weight_dtype = problem.weight_dtype;
   p.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
+  p.chunks = static_cast<int>(tuning::ceil_div(problem.cols, kPack<T>));
   p.lanes = config.lanes;
-  p.blocks_per_row = config.cluster;
-  p.segments_per_block = config.segments_per_block;
-  const std::int64_t chunks = tuning::ceil_div(problem.cols, kPack<T>);
-  p.chunks = static_cast<int>(chunks);
-  const std::int64_t held = static_cast<std::int64_t>(config.threads) * tuning::kSegmentVecs *
-                            config.segments_per_block * config.cluster;
-  p.steps = static_cast<int>(tuning::ceil_div(chunks, held));
-  p.resident = config.resident;
+  p.blocks_per_row = config.blocks_per_row;
+  p.groups = config.groups;
+  p.segments_per_group = config.segments_per_group;
   p.overlap_launch = config.overlap_launch;
   return p;
 }
@@ -85,32 +82,41 @@ void launch_with(const RmsNormProblem& problem, const tuning::RmsNormConfig& con
                  StreamView stream) {
   using tuning::RowForm;
   using Accumulate = accumulate_t<T>;
-  LaunchShape shape{.blocks = problem.rows, .threads = config.threads};
-  if (config.form == RowForm::kWarp) {
-    shape.blocks = tuning::ceil_div(problem.rows, config.threads / config.lanes);
-  }
-  if (config.form == RowForm::kWide) {
-    shape.blocks = problem.rows * config.cluster;
-    shape.cluster = config.cluster;
-    shape.shared_bytes = config.shared_bytes;
-  }
-  shape.overlap_launch = config.overlap_launch;
   const auto p = rms_norm_params<T>(problem, config);
-  const auto block = [&]<int kFold, int kMaxWarps>() {
-    launch<rms_norm_row_kernel<T, W, kFold, BlockTeam<Accumulate, kFold, kMaxWarps>, kAccess,
-                               kMaxWarps * kWarpLanes / kFold>>(shape, stream, device, p);
+  const LaunchShape shape{
+      .blocks = config.form == RowForm::kWarp
+                    ? tuning::ceil_div(problem.rows, config.threads / config.lanes)
+                    : problem.rows * config.blocks_per_row,
+      .threads = config.threads,
+      .cluster = config.blocks_per_row,
+      .overlap_launch = config.overlap_launch,
   };
-  if (config.form == RowForm::kWide) {
-    launch<rms_norm_wide_kernel<T, W, kAccess>>(shape, stream, device, p);
-  } else if (config.form == RowForm::kWarp) {
-    launch<rms_norm_row_kernel<T, W, 1, WarpTeam<Accumulate>, kAccess, 256>>(shape, stream, device,
-                                                                             p);
+  const auto held = [&]<class Team, int kMaxThreads>() {
+    launch<rms_norm_row_kernel<T, W, Team, kAccess, kMaxThreads>>(shape, stream, device, p);
+  };
+  const auto wide = [&]<int kVecs, int kMaxWarps>() {
+    if (config.form == RowForm::kStreamed) {
+      launch<rms_norm_streamed_kernel<T, kVecs, kMaxWarps,
+                                      std::is_same_v<T, W> ? kAccess : Access::kAny>>(shape, stream,
+                                                                                      device, p);
+    } else {
+      held.template operator()<ClusterTeam<Accumulate, kVecs, kMaxWarps>, kMaxWarps * kWarpLanes>();
+    }
+  };
+  if (config.form == RowForm::kWarp) {
+    held.template operator()<WarpTeam<Accumulate>, 2 * tuning::kWarpFormThreads>();
+  } else if (config.form == RowForm::kBlock && config.max_warps == 8) {
+    config.fold == 1 ? held.template operator()<BlockTeam<Accumulate, 1, 8>, 256>()
+                     : held.template operator()<BlockTeam<Accumulate, 2, 8>, 128>();
+  } else if (config.form == RowForm::kBlock) {
+    config.fold == 1 ? held.template operator()<BlockTeam<Accumulate, 1, 16>, 512>()
+                     : held.template operator()<BlockTeam<Accumulate, 2, 16>, 256>();
+  } else if (config.vecs == 4) {
+    wide.template operator()<4, 8>();
   } else if (config.max_warps == 8) {
-    config.fold == 1 ? block.template operator()<1, 8>() : block.template operator()<2, 8>();
-  } else if (config.max_warps == 16) {
-    config.fold == 1 ? block.template operator()<1, 16>() : block.template operator()<2, 16>();
-  } else {
-    config.fold == 1 ? block.template operator()<1, 32>() : block.template operator()<4, 32>();
+    wide.template operator()<8, 8>();
+  } else if constexpr (sizeof(T) == 8) {
+    wide.template operator()<8, 16>();
   }
 }
 

@@ -27,11 +27,10 @@ struct RmsNormParams {
   std::int64_t out_row_stride;  // else 0 and the layouts below say it
   std::int64_t rstd_row_stride;
   int chunks;              // of a row
-  int lanes;               // kWarp
-  int blocks_per_row;      // kWide: the cluster
-  int segments_per_block;  // kWide
-  int steps;               // kWide: walks of the block over one segment
-  bool resident;           // kWide
+  int lanes;               // of a row, where several share a warp
+  int blocks_per_row;      // the cluster
+  int groups;              // of a row, summed one by one
+  int segments_per_group;  // where the row is read twice
   bool overlap_launch;
   bool round_before_weight;
   DType weight_dtype;

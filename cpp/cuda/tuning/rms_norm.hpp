@@ -12,85 +12,50 @@
 namespace membound::cuda::tuning {
 
 enum class RowForm {
-  kWarp,   // a power of two of lanes per row, several rows per block, row in registers
-  kBlock,  // one row per block, row in registers
-  kWide,   // one row per cluster of blocks, row parked in shared memory (or read twice)
+  kWarp,      // a power of two of lanes per row, several rows per block, row in registers
+  kBlock,     // one row per block, row in registers
+  kCluster,   // one row per cluster, row in the registers of its blocks
+  kStreamed,  // one row per cluster or block, read twice
 };
 
 struct RmsNormConfig {
   RowForm form;
-  int fold;                // virtual threads, of two 16-byte chunks, that a thread plays
-  int max_warps;           // kBlock: the class of virtual warps, 8, 16 or 32
+  int vecs;                // 16-byte chunks of a virtual thread
+  int fold;                // virtual threads that a thread plays
+  int max_warps;           // the class of virtual warps per block: 8 or 16
   int threads;             // per block
   int lanes;               // per row (kWarp), else threads
-  int cluster;             // blocks per row
-  int segments_per_block;  // kWide: pieces of vecs * threads chunks that are summed one by one
-  bool resident;           // kWide: the row stays in shared memory; else it is read twice
-  int shared_bytes;        // dynamic shared memory
+  int blocks_per_row;      // the cluster
+  int groups;              // of a row: their sums are added one by one
+  int segments_per_group;  // kStreamed: pieces that a block holds at once
   bool overlap_launch;     // programmatic dependent launch
 
   bool operator==(const RmsNormConfig&) const = default;
 };
 
 inline std::string to_string(const RmsNormConfig& c) {
-  static constexpr const char* kForms[] = {"warp", "block", "wide"};
-  return std::string(kForms[static_cast<int>(c.form)]) + " fold=" + std::to_string(c.fold) +
-         " threads=" + std::to_string(c.threads) + " lanes=" + std::to_string(c.lanes) +
-         " cluster=" + std::to_string(c.cluster) +
-         " segments=" + std::to_string(c.segments_per_block) + (c.resident ? "" : " read twice") +
-         (c.overlap_launch ? " overlapped" : "") + " shared=" + std::to_string(c.shared_bytes);
+  static constexpr const char* kForms[] = {"warp", "block", "cluster", "streamed"};
+  return std::string(kForms[static_cast<int>(c.form)]) + " vecs=" + std::to_string(c.vecs) +
+         " fold=" + std::to_string(c.fold) + " threads=" + std::to_string(c.threads) +
+         " lanes=" + std::to_string(c.lanes) + " blocks=" + std::to_string(c.blocks_per_row) +
+         " groups=" + std::to_string(c.groups) +
+         " segments=" + std::to_string(c.segments_per_group) +
+         (c.overlap_launch ? " overlapped" : "");
 }
 
-inline constexpr int kChunk = 16;        // bytes
-inline constexpr int kMaxThreads = 256;  // per block of many rows
+inline constexpr int kChunk = 16;  // bytes
 inline constexpr int kWarpFormThreads = 128;
-inline constexpr int kVecs = 2;            // chunks of a virtual thread
-inline constexpr int kSegmentVecs = 8;     // kWide: chunks per thread and segment
-inline constexpr int kMaxCluster = 8;      // the portable limit
-inline constexpr int kMaxSegments = 1024;  // of one row
-// Of the 227 KiB that a block of compute capability 9.0 may have.
-inline constexpr int kMaxParkedBytes = 200 * 1024;
+inline constexpr int kMaxGroups = 16;
+inline constexpr int kStreamedGroups = 8;
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-constexpr int round_to_warps(std::int64_t threads) {
-  return static_cast<int>(ceil_div(threads, 32) * 32);
+// Chunks that a block of the class holds.
+constexpr std::int64_t block_chunks(int vecs, int max_warps) {
+  return static_cast<std::int64_t>(max_warps) * 32 * vecs;
 }
-
-// The sums that the wide form keeps in shared memory: one per warp of each own segment, and three
-// rounds (plain sum, largest, scaled sum) of one per segment of the row.
-constexpr int wide_sum_slots(int segments_per_block, int cluster) {
-  return segments_per_block * (kMaxThreads / 32) + 3 * segments_per_block * cluster;
-}
-
-inline RmsNormConfig rms_norm_wide_config(std::int64_t chunks, int accumulate_size,
-                                          bool has_clusters) {
-  // 32 KiB per block: six blocks per SM, so some load while others store.
-  const std::int64_t pieces = ceil_div(chunks, kSegmentVecs * kMaxThreads);
-  int cluster = 2;
-  while (cluster < kMaxCluster && cluster < pieces) cluster *= 2;
-  std::int64_t per_block = ceil_div(pieces, cluster);
-  RmsNormConfig config{};
-  config.form = RowForm::kWide;
-  config.fold = 1;
-  config.overlap_launch = true;
-  if (per_block * cluster > kMaxSegments) per_block = kMaxSegments / cluster;
-  const std::int64_t segment = ceil_div(chunks, per_block * cluster);
-  config.threads = std::min(round_to_warps(ceil_div(segment, kSegmentVecs)), kMaxThreads);
-  config.lanes = config.threads;
-  const std::int64_t parked = per_block * config.threads * kSegmentVecs * kChunk;
-  // A segment longer than its threads hold is walked in steps, which only the second read allows.
-  config.resident = has_clusters && parked <= kMaxParkedBytes &&
-                    segment <= static_cast<std::int64_t>(config.threads) * kSegmentVecs;
-  config.cluster = cluster;
-  config.segments_per_block = static_cast<int>(per_block);
-  // Without clusters one block walks all segments: the same segments, the same bits.
-  if (!has_clusters) {
-    config.segments_per_block *= cluster;
-    config.cluster = 1;
-  }
-  config.shared_bytes = (config.resident ? static_cast<int>(parked) : 0) +
-                        wide_sum_slots(config.segments_per_block, config.cluster) * accumulate_size;
-  return config;
+// The virtual threads for `chunks`, shared out evenly over whole warps of `fold` each.
+constexpr int virtual_threads(std::int64_t chunks, int vecs, int fold) {
+  return static_cast<int>(ceil_div(chunks, vecs * fold * 32)) * fold * 32;
 }
 
 // One thread per virtual thread where the GPU has room for each (latency), and again where rows are
@@ -103,20 +68,50 @@ inline constexpr std::int64_t kManyVirtualThreads = 16 * 132 * 1024;
 inline constexpr std::int64_t kOverlapBlocks = 8192;
 inline constexpr std::int64_t kOverlapBytes = 3 * 1024;  // read by one block
 
-// rows, cols >= 1; dtype_size: bytes of an element of x.
-inline RmsNormConfig rms_norm_config(std::int64_t rows, std::int64_t cols, int dtype_size,
-                                     bool has_clusters) {
-  const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
+// Rows of more than one block. max_cluster: the largest cluster that the GPU takes, 1 for none.
+inline RmsNormConfig rms_norm_wide_config(std::int64_t chunks, int dtype_size, int max_cluster) {
   RmsNormConfig config{};
-  config.fold = 1;
-  config.cluster = 1;
-  config.segments_per_block = 1;
-  config.resident = true;
+  config.segments_per_group = 1;
   config.overlap_launch = true;
+  // Four chunks per thread and blocks of 256 threads as long as 16 blocks hold the row (H200, 2048
+  // x 65536: 132 us over 8 blocks, 137 over 4 with eight chunks); then eight; then twice the
+  // threads.
+  config.fold = 1;
+  config.vecs = chunks <= kMaxGroups * block_chunks(4, 8) ? 4 : 8;
+  config.max_warps = dtype_size == 8 && chunks > kMaxGroups * block_chunks(8, 8) ? 16 : 8;
+  const bool held = chunks <= kMaxGroups * block_chunks(config.vecs, config.max_warps);
+  if (held) {
+    config.groups = 2;
+    while (config.groups * block_chunks(config.vecs, config.max_warps) < chunks) config.groups *= 2;
+  } else {
+    config.max_warps = 8;
+    config.groups = kStreamedGroups;
+    config.segments_per_group = static_cast<int>(
+        ceil_div(chunks, config.groups * block_chunks(config.vecs, config.max_warps)));
+  }
+  const std::int64_t segments = config.groups * config.segments_per_group;
+  config.threads = virtual_threads(ceil_div(chunks, segments), config.vecs, 1);
+  config.lanes = config.threads;
+  config.form = held && config.groups <= max_cluster ? RowForm::kCluster : RowForm::kStreamed;
+  config.blocks_per_row = config.groups <= max_cluster ? config.groups : max_cluster;
+  return config;
+}
+
+// rows, cols >= 1; dtype_size: bytes of an element of x; max_cluster as above.
+inline RmsNormConfig rms_norm_config(std::int64_t rows, std::int64_t cols, int dtype_size,
+                                     int max_cluster) {
+  const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
+  if (chunks > block_chunks(2, 16)) return rms_norm_wide_config(chunks, dtype_size, max_cluster);
+  RmsNormConfig config{};
+  config.vecs = 2;
+  config.fold = 1;
+  config.blocks_per_row = 1;
+  config.groups = 1;
+  config.segments_per_group = 1;
   if (chunks <= 64) {
     config.form = RowForm::kWarp;
     config.lanes = 1;
-    while (config.lanes * kVecs < chunks) config.lanes *= 2;
+    while (config.lanes * config.vecs < chunks) config.lanes *= 2;
     // A GPU starts about one block per nanosecond: each must move 8 KiB to keep up with memory.
     config.threads = chunks == 1 ? 2 * kWarpFormThreads : kWarpFormThreads;
     const std::int64_t rows_per_block = config.threads / config.lanes;
@@ -124,16 +119,14 @@ inline RmsNormConfig rms_norm_config(std::int64_t rows, std::int64_t cols, int d
                             rows_per_block * chunks * kChunk >= kOverlapBytes;
     return config;
   }
-  if (chunks > 2048) return rms_norm_wide_config(chunks, dtype_size == 8 ? 8 : 4, has_clusters);
   config.form = RowForm::kBlock;
-  config.max_warps = chunks <= 512 ? 8 : chunks <= 1024 ? 16 : 32;
+  config.max_warps = chunks <= block_chunks(2, 8) ? 8 : 16;
   config.overlap_launch = rows <= kOverlapBlocks || chunks * kChunk >= kOverlapBytes;
-  const int fold = config.max_warps == 32 ? 4 : 2;
-  const int virtual_threads = static_cast<int>(ceil_div(chunks, kVecs * fold * 32)) * fold * 32;
-  const bool few = rows * virtual_threads <= kFewVirtualThreads;
-  const bool many = rows * virtual_threads > kManyVirtualThreads;
-  if (!few && !(many && config.max_warps == 8)) config.fold = fold;
-  config.threads = virtual_threads / config.fold;
+  const int all = virtual_threads(chunks, 2, 2);
+  const bool few = rows * all <= kFewVirtualThreads;
+  const bool many = rows * all > kManyVirtualThreads;
+  if (!few && !(many && config.max_warps == 8)) config.fold = 2;
+  config.threads = all / config.fold;
   config.lanes = config.threads;
   return config;
 }

@@ -1,0 +1,109 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Threads that share a row. A row is summed by virtual threads of kVecs chunks each, in a tree that
+// its width fixes. A thread plays kFold of them: one where rows are few and latency counts, several
+// where rows are many and bytes in flight count. The bits are the same.
+#include "cuda/cluster.cuh"
+#include "cuda/reduce.cuh"
+
+namespace membound::cuda {
+
+// Lanes of a warp; several rows per block.
+template <class Accumulate>
+struct WarpTeam {
+  static constexpr int kVecs = 2;
+  static constexpr int kFold = 1;
+  static constexpr int kMinBlocks = 0;
+  int size;
+  int lane;
+  int rank = 0;
+  std::int64_t row;
+
+  __device__ WarpTeam(int lanes, int, int)
+      : size(lanes),
+        lane(static_cast<int>(threadIdx.x) & (lanes - 1)),
+        row((static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / lanes) {}
+  __device__ void start() const {}
+  template <class Combine>
+  __device__ Accumulate reduce(const Accumulate (&values)[1], int, Combine combine) const {
+    return reduce_lanes(values[0], size, combine);
+  }
+  // Rows of one warp decide together: the shuffles need every lane.
+  __device__ bool any(bool mine) const { return __any_sync(0xffffffffu, mine); }
+  __device__ bool first_lane() const { return lane == 0; }
+  __device__ bool last_lane() const { return lane == size - 1; }
+};
+
+// A whole block, as at most kMaxWarps virtual warps.
+template <class Accumulate, int kFoldOf, int kMaxWarps>
+struct BlockTeam {
+  static constexpr int kVecs = 2;
+  static constexpr int kFold = kFoldOf;
+  // Registers for as many blocks per SM as an SM has threads for, or nearly (H200, 16384 x
+  // 4096: 66.5 us with 6 blocks of 256 threads, 69.4 with 5).
+  static constexpr int kMinBlocks = kMaxWarps == 8 && kFold == 1 ? 6 : 0;
+  int size = static_cast<int>(blockDim.x);
+  int lane = static_cast<int>(threadIdx.x);
+  int rank = 0;
+  std::int64_t row = blockIdx.x;
+
+  __device__ BlockTeam(int, int, int) {}
+  __device__ void start() const {}
+  template <class Combine>
+  __device__ Accumulate reduce(const Accumulate (&values)[kFold], int round,
+                               Combine combine) const {
+    // One set of slots per round: no barrier is needed before they are used again.
+    __shared__ alignas(16) Accumulate slots[3][kMaxWarps];
+    store_warp_values<kMaxWarps>(values, slots[round], combine);
+    __syncthreads();
+    return combine_slots<kMaxWarps>(slots[round], combine);
+  }
+  __device__ bool any(bool mine) const { return mine; }  // the sum is the same in every thread
+  __device__ bool first_lane() const { return lane % kWarpLanes == 0; }
+  __device__ bool last_lane() const { return lane % kWarpLanes == kWarpLanes - 1; }
+};
+
+// A cluster of blocks, one group of the row each.
+template <class Accumulate, int kVecsOf, int kMaxWarps>
+struct ClusterTeam {
+  static constexpr int kVecs = kVecsOf;
+  static constexpr int kFold = 1;
+  // H200, 4096 x 32768: 137 us with 4 blocks per SM, 157 with 3.
+  static constexpr int kMinBlocks = kVecs == 4 ? 4 : 0;
+  int size = static_cast<int>(blockDim.x);
+  int lane = static_cast<int>(threadIdx.x);
+  int rank = cluster_rank();
+  int blocks;
+  std::int64_t row;
+
+  __device__ ClusterTeam(int, int blocks_per_row, int)
+      : blocks(blocks_per_row), row(cluster_index()) {}
+  __device__ void start() const { exchange().announce(); }
+  template <class Combine>
+  __device__ Accumulate reduce(const Accumulate (&values)[kFold], int round,
+                               Combine combine) const {
+    __shared__ alignas(16) Accumulate slots[3][kMaxWarps];
+    const ClusterExchange<Accumulate> sums = exchange();
+    store_warp_values<kMaxWarps>(values, slots[round], combine);
+    __syncthreads();
+    if (lane < kWarpLanes) {
+      if (round == 0) sums.wait_for_peers();
+      sums.send(round, rank, combine_slots<kMaxWarps>(slots[round], combine));
+    }
+    sums.wait(round);
+    return sums.total(round, combine);
+  }
+  __device__ bool any(bool mine) const { return mine; }
+  __device__ bool first_lane() const { return lane % kWarpLanes == 0; }
+  __device__ bool last_lane() const { return lane % kWarpLanes == kWarpLanes - 1; }
+
+ private:
+  __device__ ClusterExchange<Accumulate> exchange() const {
+    __shared__ typename ClusterExchange<Accumulate>::Shared shared;
+    return {shared, blocks, blocks};
+  }
+};
+
+}  // namespace membound::cuda
