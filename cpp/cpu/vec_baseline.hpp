@@ -10,6 +10,13 @@
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
+// Below 2^31 a signed comparison says the same, and is one instruction in SSE2.
+typedef std::int32_t I32 __attribute__((vector_size(kVectorBytes)));
+MEMBOUND_ALWAYS_INLINE U32 select_above(U32 value, std::int32_t limit, U32 above, U32 otherwise) {
+  const U32 mask = bit_copy<U32>(bit_copy<I32>(value) > limit);
+  return (above & mask) | (otherwise & ~mask);
+}
+
 // float16 by integer operations. Multiplying by 2^112 moves the exponent, and is exact for
 // subnormals too.
 MEMBOUND_ALWAYS_INLINE F32 widen_half(U32 half) {
@@ -17,7 +24,7 @@ MEMBOUND_ALWAYS_INLINE F32 widen_half(U32 half) {
   const F32 two_to_112 = bit_copy<F32>(U32{} + 0x77800000u);
   const U32 finite = bit_copy<U32>(bit_copy<F32>(magnitude << 13) * two_to_112);
   const U32 special = (magnitude << 13) | 0x7f800000u;
-  const U32 bits = magnitude >= 0x7c00u ? special : finite;
+  const U32 bits = select_above(magnitude, 0x7bff, special, finite);
   return bit_copy<F32>(bits | ((half & 0x8000u) << 16));
 }
 MEMBOUND_ALWAYS_INLINE U32 narrow_half(F32 value) {
@@ -26,23 +33,39 @@ MEMBOUND_ALWAYS_INLINE U32 narrow_half(F32 value) {
   // Normal: round to even at bit 13. Below 2^-14: adding 0.5 lets the hardware round at 2^-24.
   const U32 normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - (112u << 23)) >> 13;
   const U32 small = bit_copy<U32>(bit_copy<F32>(magnitude) + 0.5f) - 0x3f000000u;
-  U32 half = magnitude < 0x38800000u ? small : normal;
-  half = magnitude >= 0x477ff000u ? U32{} + 0x7c00u : half;
-  half = magnitude > 0x7f800000u ? U32{} + 0x7e00u : half;
+  U32 half = select_above(magnitude, 0x387fffff, normal, small);
+  half = select_above(magnitude, 0x477fefff, U32{} + 0x7c00u, half);
+  half = select_above(magnitude, 0x7f800000, U32{} + 0x7e00u, half);
   return half | ((bits >> 16) & 0x8000u);
 }
 
 MEMBOUND_ALWAYS_INLINE Pair<F32> load_halves(const void* from) {
   const U16 halves = load<U16>(from);
+#if defined(__SSE2__)
+  const __m128i bits = bit_copy<__m128i>(halves);
+  const __m128i none = _mm_setzero_si128();
+  return {widen_half(bit_copy<U32>(_mm_unpacklo_epi16(bits, none))),
+          widen_half(bit_copy<U32>(_mm_unpackhi_epi16(bits, none)))};
+#else
   const U16 zero = {};
   return {
       widen_half(bit_copy<U32>(__builtin_shufflevector(halves, zero, 0, 8, 1, 9, 2, 10, 3, 11))),
       widen_half(bit_copy<U32>(__builtin_shufflevector(halves, zero, 4, 12, 5, 13, 6, 14, 7, 15)))};
+#endif
 }
 MEMBOUND_ALWAYS_INLINE U16 narrow_halves(Pair<F32> value) {
+#if defined(__SSE2__)
+  // SSE2 packs signed numbers only; shifting the sign in from bit 15 keeps every pattern.
+  const auto extended = [](U32 half) {
+    return _mm_srai_epi32(_mm_slli_epi32(bit_copy<__m128i>(half), 16), 16);
+  };
+  return bit_copy<U16>(
+      _mm_packs_epi32(extended(narrow_half(value.first)), extended(narrow_half(value.second))));
+#else
   return __builtin_shufflevector(bit_copy<U16>(narrow_half(value.first)),
                                  bit_copy<U16>(narrow_half(value.second)), 0, 2, 4, 6, 8, 10, 12,
                                  14);
+#endif
 }
 MEMBOUND_ALWAYS_INLINE F32 round_to_half(F32 value) { return widen_half(narrow_half(value)); }
 

@@ -20,7 +20,7 @@ int exponent_for_float(double largest, double eps) {
 }
 
 void run(const cpu::KernelTable& table, const Array& x, const Array& weight, Array& out,
-         Array& rstd) {
+         Array& rstd, bool bypass_cache = false) {
   const std::int64_t cols = x.shape()[1];
   cpu::RmsNormRows rows{};
   rows.x = x.at(0);
@@ -28,7 +28,10 @@ void run(const cpu::KernelTable& table, const Array& x, const Array& weight, Arr
   rows.out = out.at(0);
   rows.rstd = rstd.at(0);
   rows.dtype = x.dtype();
-  rows.weight_form = cpu::WeightForm::kNative;
+  // A weight of the accumulate type is taken for a prepared one.
+  rows.weight_form =
+      weight.dtype() == x.dtype() ? cpu::WeightForm::kNative : cpu::WeightForm::kPrepared;
+  rows.bypass_cache = bypass_cache;
   rows.rows = x.shape()[0];
   rows.cols = cols;
   rows.x_row_stride = rows.out_row_stride = cols;
@@ -63,6 +66,39 @@ TEST_CASE("isa: all instruction sets give the same bits") {
         run(*tables.tables[i], x, weight, out, rstd);
         CHECK(out.first_difference(model) == -1);
         CHECK(rstd.first_difference(model_rstd) == -1);
+      }
+    }
+  }
+}
+
+// Only outputs of many megabytes take these stores by themselves.
+TEST_CASE("isa: stores around the cache change no bit, at any alignment") {
+  const std::uint32_t seed = test_seed();
+  INFO("seed " << seed);
+  const cpu::KernelTables tables = cpu::supported_kernels();
+  for (int i = 0; i < tables.count; ++i) {
+    for (DType dtype : kFloating) {
+      for (std::int64_t cols : {1, 5, 64, 100, 1024, 4099, 20000}) {
+        for (std::int64_t lead : {0, 1, 17}) {
+          for (bool prepared : {false, true}) {
+            CAPTURE(std::string(tables.tables[i]->isa));
+            CAPTURE(std::string(dtype_name(dtype)));
+            CAPTURE(cols);
+            CAPTURE(lead);
+            CAPTURE(prepared);
+            const Array::Extents shape{20, cols};
+            Array x(dtype, shape), rstd(accumulate_dtype(dtype), {20});
+            x.fill_normal(seed);
+            // Kernels read a prepared weight in whole steps.
+            const DType kind = prepared ? accumulate_dtype(dtype) : dtype;
+            Array weight(kind, {cols + (prepared ? cpu::kPreparedPadding : 0)});
+            weight.fill_normal(seed + 1);
+            Array plain(dtype, shape), around(dtype, shape, {cols, 1}, lead);
+            run(*tables.tables[i], x, weight, plain, rstd, false);
+            run(*tables.tables[i], x, weight, around, rstd, true);
+            REQUIRE(around.first_difference(plain) == -1);
+          }
+        }
       }
     }
   }
