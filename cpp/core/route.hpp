@@ -8,10 +8,10 @@
 namespace membound {
 
 // Makes a GPU current for a scope and puts the caller's back. Sets nothing when it is current
-// already; the destructor cannot throw.
+// already; the destructor cannot throw. When there is no such GPU, the error names the op.
 class DeviceGuard {
  public:
-  explicit DeviceGuard(Device device);
+  DeviceGuard(Device device, const char* op);
   ~DeviceGuard();
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
@@ -32,7 +32,7 @@ void route(Device device, [[maybe_unused]] const char* op, Cpu&& cpu,
     return;
   }
 #if MEMBOUND_WITH_CUDA
-  DeviceGuard guard(device);
+  DeviceGuard guard(device, op);
   cuda();
 #else
   throw_cuda_unavailable(op);

@@ -25,14 +25,20 @@ std::string describe(cudaError_t error, int driver) {
 
 void throw_cuda_unavailable(const char* op) {
   const CudaStatus status = cuda_status();
-  throw CudaError(status.error_code, status.error_name, std::string(op) + ": " + status.message);
+  throw CudaError(status.error_code, status.error_name,
+                  std::string(op) + ": CUDA cannot be used: " + status.message);
 }
 
-DeviceGuard::DeviceGuard(Device device) {
+DeviceGuard::DeviceGuard(Device device, const char* op) {
   int current = 0;
-  MEMBOUND_CUDA_CHECK(cudaGetDevice(&current));
+  if (cudaGetDevice(&current) != cudaSuccess) throw_cuda_unavailable(op);
   if (current == device.index) return;
-  MEMBOUND_CUDA_CHECK(cudaSetDevice(device.index));
+  const cudaError_t error = cudaSetDevice(device.index);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    throw CudaError(error, cudaGetErrorName(error),
+                    std::string(op) + ": there is no usable " + device_name(device));
+  }
   previous_ = current;
 }
 
@@ -81,7 +87,7 @@ cudaStream_t native(StreamView stream) { return static_cast<cudaStream_t>(stream
 }  // namespace
 
 void* allocate(std::size_t bytes, Device device, StreamView stream) {
-  DeviceGuard guard(device);
+  DeviceGuard guard(device, "DeviceBuffer");
   void* data = nullptr;
   if (device.is_cuda()) {
     MEMBOUND_CUDA_CHECK(cudaMallocAsync(&data, bytes, native(stream)));
@@ -104,7 +110,7 @@ void copy(void* destination, const void* source, std::size_t bytes, StreamView s
 }
 
 void* create_stream(Device device) {
-  DeviceGuard guard(device);
+  DeviceGuard guard(device, "Stream");
   cudaStream_t stream = nullptr;
   MEMBOUND_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   return stream;

@@ -13,7 +13,7 @@ void throw_cuda_unavailable(const char* op) {
                       "or build with nvcc on the PATH (see `python -m membound info`)");
 }
 
-DeviceGuard::DeviceGuard(Device) {}
+DeviceGuard::DeviceGuard(Device, const char*) {}
 DeviceGuard::~DeviceGuard() = default;
 
 CudaStatus cuda_status() {
