@@ -157,13 +157,17 @@ class CuPy(Framework):
         self.index = index
         self.device = f"cuda:{index}"
 
+    # Conversions on the host: CuPy's own kernels flush subnormal numbers to zero.
     def array(self, values, shape, dtype):
+        import numpy
+
         with self.cupy.cuda.Device(self.index):
-            return self.cupy.array(values, self.cupy.float64).astype(dtype).reshape(shape)
+            return self.cupy.asarray(numpy.array(values, numpy.float64).astype(dtype).reshape(shape))
 
     def values(self, x):
-        with self.cupy.cuda.Device(self.index):
-            return x.astype(self.cupy.float64).get().ravel().tolist()
+        import numpy
+
+        return self.cupy.asnumpy(x).astype(numpy.float64).ravel().tolist()
 
 
 def _torch_devices(gpus: int) -> list[Framework]:

@@ -57,7 +57,7 @@ run_pytest() {
   # One process per core would run out of GPU memory: each holds a context per framework.
   "$python" -c 'import xdist' 2>/dev/null && processes=(-n "${JOBS:-6}")
   # shellcheck disable=SC2086 # the options are words on purpose
-  "$python" -m pytest -q -p no:cacheprovider "${processes[@]}" ${PYTEST_OPTIONS:-} "$@"
+  "$python" -m pytest -q -p no:cacheprovider -p no:benchmark "${processes[@]}" ${PYTEST_OPTIONS:-} "$@"
 }
 
 stage_tests() { need_gpus 1 && run_pytest -m 'not large and not multi_gpu'; }

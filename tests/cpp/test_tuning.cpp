@@ -1,0 +1,98 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <set>
+
+#include "cuda/tuning/rms_norm.hpp"
+
+using namespace membound::cuda::tuning;
+
+namespace {
+
+const std::int64_t kWidths[] = {1,    7,    8,     9,     64,    80,     128,    129,    512,
+                                1000, 1024, 1025,  3072,  4096,  4097,   5120,   8192,   8200,
+                                9000, 16384, 32768, 40000, 65536, 131072, 262144, 1 << 20, 1 << 24};
+
+// Chunks that the configuration gives a thread for.
+std::int64_t capacity(const RmsNormConfig& c) {
+  if (c.form == RowForm::kWarp) return static_cast<std::int64_t>(c.lanes) * c.vecs * c.fold;
+  return static_cast<std::int64_t>(c.threads) * c.vecs * c.fold * c.groups * c.segments_per_group;
+}
+
+}  // namespace
+
+TEST_CASE("every width is covered, with less than a warp per block to spare") {
+  for (int size : {2, 4, 8}) {
+    for (int cluster : {1, 8, 16}) {
+      for (std::int64_t cols : kWidths) {
+        for (std::int64_t rows : {1, 300, 1 << 22}) {
+          const RmsNormConfig c = rms_norm_config(rows, cols, size, cluster);
+          const std::int64_t chunks = ceil_div(cols, kChunk / size);
+          CAPTURE(to_string(c));
+          CAPTURE(cols);
+          CHECK(capacity(c) >= chunks);
+          if (c.form != RowForm::kWarp) {
+            const std::int64_t blocks = static_cast<std::int64_t>(c.groups) * c.segments_per_group;
+            CHECK(capacity(c) - chunks < blocks * (32 * c.vecs * 2 + 1));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("launches are legal") {
+  for (int size : {2, 4, 8}) {
+    for (int cluster : {1, 8, 16}) {
+      for (std::int64_t cols : kWidths) {
+        const RmsNormConfig c = rms_norm_config(100, cols, size, cluster);
+        CAPTURE(to_string(c));
+        CHECK(c.threads >= 32);
+        CHECK(c.threads <= 512);
+        CHECK(c.threads % 32 == 0);
+        CHECK(c.blocks_per_row <= cluster);
+        CHECK(c.groups % c.blocks_per_row == 0);
+        CHECK(c.groups <= kMaxGroups);
+        if (c.form == RowForm::kCluster) CHECK(c.blocks_per_row == c.groups);
+        if (c.form != RowForm::kWarp) CHECK(c.threads * c.fold <= c.max_warps * 32);
+        if (c.form == RowForm::kWarp) CHECK(c.threads % c.lanes == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("a row's tree depends on its width and dtype alone") {
+  for (int size : {2, 4, 8}) {
+    for (std::int64_t cols : kWidths) {
+      std::set<std::int64_t> trees;
+      for (std::int64_t rows : {1, 17, 129, 1024, 5000, 100000, 1 << 24}) {
+        for (int cluster : {1, 8, 16}) {
+          const RmsNormConfig c = rms_norm_config(rows, cols, size, cluster);
+          const std::int64_t lanes = c.form == RowForm::kWarp ? c.lanes : c.threads;
+          const std::int64_t tree = lanes * c.fold * 1000000 + c.vecs * 100000 + c.groups * 1000 +
+                                    c.segments_per_group % 1000;
+          trees.insert(tree);
+        }
+      }
+      CAPTURE(cols);
+      CHECK(trees.size() == 1);
+    }
+  }
+}
+
+TEST_CASE("rows are read once up to 131,072 columns where there are clusters") {
+  for (int size : {2, 4, 8}) {
+    for (std::int64_t cols : kWidths) {
+      if (cols > 131072) continue;
+      CAPTURE(cols);
+      CHECK(rms_norm_config(64, cols, size, 16).form != RowForm::kStreamed);
+    }
+  }
+}
+
+TEST_CASE("a configuration prints") {
+  CHECK(to_string(rms_norm_config(1, 4096, 2, 16)) ==
+        "block vecs=2 fold=1 threads=256 lanes=256 blocks=1 groups=1 segments=1 overlapped");
+}
