@@ -56,8 +56,8 @@ struct RowScale {
   Accumulate rstd;
 };
 
-// The instruction that torch's CUDA modules use, within 2 ulp: the rounding modes are theirs bit for
-// bit.
+// The instruction that torch's CUDA modules use, within 2 ulp: the rounding modes are theirs bit
+// for bit.
 __device__ inline float inverse_sqrt(float value) { return rsqrtf(value); }
 __device__ inline double inverse_sqrt(double value) { return 1.0 / sqrt(value); }
 

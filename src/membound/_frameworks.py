@@ -162,7 +162,8 @@ class CuPy(Framework):
         import numpy
 
         with self.cupy.cuda.Device(self.index):
-            return self.cupy.asarray(numpy.array(values, numpy.float64).astype(dtype).reshape(shape))
+            exact = numpy.array(values, numpy.float64)
+            return self.cupy.asarray(exact.astype(dtype).reshape(shape))
 
     def values(self, x):
         import numpy

@@ -17,7 +17,7 @@ FORMATS = {
     "float64": (53, -1022, math.ldexp(2 - 2**-52, 1023)),
 }
 
-# float32 and float64: what the formula as torch names it can lose, since the mean, eps, the root and
+# float32 and float64: what the formula as torch names it can lose, since the mean, eps, the root,
 # its inverse, the weight's offset and two products round. Beyond four ulps lay 1 of 100 million
 # random elements, widths 64 to 65536. 16 bits: the float32 value correctly rounded, half an ulp and
 # what those ulps are worth in the narrower format.

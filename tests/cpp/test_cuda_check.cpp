@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "membound/cuda_check.hpp"
+#include "membound/device.hpp"
 
 using namespace membound;
 
@@ -25,5 +26,7 @@ TEST_CASE("cuda_check: memory that ran out is OutOfMemory") {
 
 TEST_CASE("cuda_check: the runtime's last error is cleared") {
   CHECK_THROWS_AS(MEMBOUND_CUDA_CHECK(cudaSetDevice(4096)), CudaError);
-  CHECK(cudaGetLastError() == cudaSuccess);
+  // Without a driver the runtime answers every question, this one too, with the missing driver.
+  const bool no_driver = cuda_status().error_code == cudaErrorInsufficientDriver;
+  CHECK(cudaGetLastError() == (no_driver ? cudaErrorInsufficientDriver : cudaSuccess));
 }

@@ -11,8 +11,8 @@ using namespace membound::cuda::tuning;
 
 namespace {
 
-const std::int64_t kWidths[] = {1,    7,    8,     9,     64,    80,     128,    129,    512,
-                                1000, 1024, 1025,  3072,  4096,  4097,   5120,   8192,   8200,
+const std::int64_t kWidths[] = {1,    7,     8,     9,     64,    80,     128,    129,     512,
+                                1000, 1024,  1025,  3072,  4096,  4097,   5120,   8192,    8200,
                                 9000, 16384, 32768, 40000, 65536, 131072, 262144, 1 << 20, 1 << 24};
 
 // Chunks that the configuration gives a thread for.
