@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "cpu/float_mode.hpp"
 #include "cpu/threads.hpp"
 #include "membound/device.hpp"
 
@@ -134,6 +135,7 @@ void Pool::start(std::int64_t worker, const Job& job) noexcept {
 }
 
 void Pool::serve(Worker& worker) noexcept {
+  const FloatMode ieee;  // a thread starts in the mode of the one that started it
   std::uint32_t seen = 0;
   for (;;) {
     seen = await_change(worker.ticket, seen);

@@ -5,11 +5,11 @@
 #include "cpu/vec.hpp"
 
 // Sums of squares in one fixed tree per dtype, the same on every instruction set: element i of a
-// block goes to lane i % 64 (32 for float64), four visits of a lane add up in pairs before they
-// join it, lanes fold by halves (bfloat16: even onto odd first), blocks add up in twice the
-// precision. Chains stay short because equal elements err in one direction: 64 additions in a row
-// cost 5 ulp of rstd on a constant row. Squares are rounded before they are added, because not
-// every CPU has a fused multiply-add; that costs nothing where loads are the limit.
+// block goes to lane i % 64 (32 for float64), four visits of a lane add up before they join it,
+// lanes fold by halves (bfloat16: even onto odd first), blocks add up in twice the precision.
+// Chains stay short because equal elements err in one direction: 64 additions in a row cost 5 ulp
+// of rstd on a constant row. Products are rounded before they are added only where the CPU has no
+// fused multiply-add (baseline): its bits may differ from the other sets, which agree.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
@@ -20,16 +20,25 @@ constexpr int kPairs = kLanes<T> / Lanes<T>::kStep;  // of registers that make u
 template <class T>
 constexpr std::int64_t kBlock = 32 * kLanes<T>;  // elements
 
+// Upper halves onto lower ones; constant bounds keep the lanes in registers.
+template <int kHalf, class V>
+MEMBOUND_ALWAYS_INLINE void fold_halves(V* lanes) {
+  if constexpr (kHalf > 0) {
+#pragma GCC unroll 16
+    for (int lane = 0; lane < kHalf; ++lane) lanes[lane] += lanes[lane + kHalf];
+    fold_halves<kHalf / 2>(lanes);
+  }
+}
+
 template <class T>
 MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A fold(typename Lanes<T>::V* lanes) {
-  int count = 2 * kPairs<T>;
   if constexpr (Lanes<T>::kEvenOdd) {
-    count = kPairs<T>;
+#pragma GCC unroll 16
     for (int pair = 0; pair < kPairs<T>; ++pair)
       lanes[pair] = lanes[2 * pair] + lanes[2 * pair + 1];
-  }
-  for (int half = count / 2; half > 0; half /= 2) {
-    for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    fold_halves<kPairs<T> / 2>(lanes);
+  } else {
+    fold_halves<kPairs<T>>(lanes);
   }
   return horizontal_sum(lanes[0]);
 }
@@ -47,15 +56,20 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_squares_of_block(const T* x, std
                                                                  Company company = {}) {
   using Row = Lanes<T>;
   using Values = Pair<typename Row::V>;
-  const auto square = [&](Values value) -> Values {
+  const auto read = [&](const T* from) -> Values {
+    Values value = Row::read(from);
     if constexpr (kScaled) {
       value.first *= scale;
       value.second *= scale;
     }
+    return value;
+  };
+  const auto square = [](Values value) -> Values {
     return {value.first * value.first, value.second * value.second};
   };
-  const auto plus = [](Values a, Values b) -> Values {
-    return {a.first + b.first, a.second + b.second};
+  const auto plus_square = [](Values sum, Values value) -> Values {
+    return {multiply_add(value.first, value.first, sum.first),
+            multiply_add(value.second, value.second, sum.second)};
   };
   typename Row::V lanes[2 * kPairs<T>] = {};
   const auto join = [&](int pair, Values sum) {
@@ -68,9 +82,10 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_squares_of_block(const T* x, std
 #pragma GCC unroll 16
     for (int pair = 0; pair < kPairs<T>; ++pair) {
       const T* from = x + col + pair * Row::kStep;
-      const Values sum = plus(
-          plus(square(Row::read(from)), square(Row::read(from + kLanes<T>))),
-          plus(square(Row::read(from + 2 * kLanes<T>)), square(Row::read(from + 3 * kLanes<T>))));
+      Values sum = square(read(from));
+#pragma GCC unroll 3
+      for (int visit = 1; visit < 4; ++visit)
+        sum = plus_square(sum, read(from + visit * kLanes<T>));
       join(pair, sum);
     }
   }
@@ -78,7 +93,7 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_squares_of_block(const T* x, std
   for (; col + kLanes<T> <= cols; col += kLanes<T>) {
 #pragma GCC unroll 16
     for (int pair = 0; pair < kPairs<T>; ++pair) {
-      join(pair, square(Row::read(x + col + pair * Row::kStep)));
+      join(pair, square(read(x + col + pair * Row::kStep)));
     }
   }
 #pragma GCC unroll 16
@@ -86,7 +101,13 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_squares_of_block(const T* x, std
     const T* from = x + col + pair * Row::kStep;
     const std::int64_t left = cols - col - pair * Row::kStep;
     if (left <= 0) break;
-    join(pair, square(left >= Row::kStep ? Row::read(from) : read_partial(from, left)));
+    if (left >= Row::kStep) {
+      join(pair, square(read(from)));
+      continue;
+    }
+    T padded[Row::kStep] = {};
+    __builtin_memcpy(padded, from, left * sizeof(T));
+    join(pair, square(read(padded)));
   }
   return fold<T>(lanes);
 }

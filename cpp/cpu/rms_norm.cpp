@@ -8,6 +8,7 @@
 #include "core/dispatch.hpp"
 #include "core/memory.hpp"
 #include "core/safe_scale.hpp"
+#include "cpu/float_mode.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/parallel.hpp"
 #include "membound/device_buffer.hpp"
@@ -36,6 +37,21 @@ bool pays_to_bypass_cache(const RmsNormProblem& problem) {
   static const std::int64_t threshold = last_cache_bytes() / 2;
   const auto size = static_cast<std::int64_t>(dtype_size(problem.dtype));
   return problem.x != problem.out && problem.rows * problem.cols >= threshold / size;
+}
+
+std::int64_t row_stride(const RowLayout& layout) {
+  return layout.rank == 0 ? 0 : layout.strides[layout.rank - 1];
+}
+
+// Reading a 16-bit weight as it is costs a conversion per row and element. Enough rows pay for
+// widening it once; stores around the cache need their lines undivided for that.
+bool pays_to_widen_weight(const RmsNormProblem& problem, bool bypass_cache) {
+  constexpr std::int64_t kRows = 16;
+  const std::size_t size = dtype_size(problem.dtype);
+  if (size != 2 || problem.rows < kRows) return false;
+  const bool on_lines = reinterpret_cast<std::uintptr_t>(problem.out) % 64 == 0 &&
+                        row_stride(problem.out_rows) * 2 % 64 == 0;
+  return on_lines || !bypass_cache;
 }
 
 template <class T>
@@ -72,10 +88,6 @@ std::int64_t run_length(const RowLayout& layout, std::int64_t row, std::int64_t 
   return std::min(limit, inner - row % inner);
 }
 
-std::int64_t row_stride(const RowLayout& layout) {
-  return layout.rank == 0 ? 0 : layout.strides[layout.rank - 1];
-}
-
 // Rows [first, last) of the problem, cut where a layout leaves its innermost axis.
 void run_rows(const RmsNormProblem& problem, RmsNormRows rows, const KernelTable& table,
               std::int64_t first, std::int64_t last) {
@@ -100,12 +112,13 @@ void run_rows(const RmsNormProblem& problem, RmsNormRows rows, const KernelTable
 
 void rms_norm(const RmsNormProblem& problem) {
   const KernelTable& table = kernels();
+  const FloatMode ieee;
   RmsNormRows rows = shared_part(problem);
 
   DeviceBuffer prepared;
   const bool native = problem.weight_dtype == problem.dtype && problem.weight_stride == 1 &&
                       problem.weight_offset == 0.0;
-  if (problem.weight != nullptr && !native) {
+  if (problem.weight != nullptr && (!native || pays_to_widen_weight(problem, rows.bypass_cache))) {
     const std::size_t bytes = static_cast<std::size_t>(problem.cols + kPreparedPadding) *
                               dtype_size(accumulate_dtype(problem.dtype));
     prepared = DeviceBuffer(bytes, Device::cpu());

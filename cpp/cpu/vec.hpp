@@ -59,8 +59,9 @@ MEMBOUND_ALWAYS_INLINE void store(void* to, V value) {
 }  // namespace
 }  // namespace membound::cpu::MEMBOUND_CPU_ISA
 
-// Each brings: load_halves, narrow_halves, round_to_half, deinterleave, horizontal_sum, stream,
-// stream_fence; AVX-512 also pack_bfloat16.
+// Each brings: multiply_add, HalfRowF32 (the vector in which rows of float16 are computed),
+// load_halves, narrow_halves, round_to_half, deinterleave, horizontal_sum, stream, stream_fence;
+// AVX2 and AVX-512 also pack_bfloat16.
 #if defined(__AVX512F__)
 #include "cpu/vec_avx512.hpp"
 #elif defined(__AVX2__)
@@ -81,7 +82,7 @@ MEMBOUND_ALWAYS_INLINE U32 round_to_bfloat16(F32 value) {
   return bits + 0x7fffu + ((bits >> 16) & 1u);
 }
 
-#if !defined(__AVX512F__)
+#if !defined(__AVX2__)
 // Even and odd elements back in sequence.
 MEMBOUND_ALWAYS_INLINE U32 pack_bfloat16(Pair<F32> value) {
   return (round_to_bfloat16(value.first) >> 16) | (round_to_bfloat16(value.second) & 0xffff0000u);
@@ -117,10 +118,10 @@ struct Lanes<BFloat16> {
 template <>
 struct Lanes<Float16> {
   using A = float;
-  using V = F32;
-  static constexpr int kStep = kVectorBytes / 2;
+  using V = HalfRowF32;
+  static constexpr int kStep = sizeof(V) / 2;
   static constexpr bool kEvenOdd = false;
-  static MEMBOUND_ALWAYS_INLINE Pair<V> read(const Float16* from) { return load_halves(from); }
+  static MEMBOUND_ALWAYS_INLINE Pair<V> read(const Float16* from) { return load_halves<V>(from); }
   static MEMBOUND_ALWAYS_INLINE void write(Float16* to, Pair<V> value) {
     store(to, narrow_halves(value));
   }

@@ -10,6 +10,14 @@
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
+typedef F32 HalfRowF32;
+
+// No fused instruction here: the product is rounded too.
+template <class V>
+MEMBOUND_ALWAYS_INLINE V multiply_add(V a, V b, V c) {
+  return a * b + c;
+}
+
 // Below 2^31 a signed comparison says the same, and is one instruction in SSE2.
 typedef std::int32_t I32 __attribute__((vector_size(kVectorBytes)));
 MEMBOUND_ALWAYS_INLINE U32 select_above(U32 value, std::int32_t limit, U32 above, U32 otherwise) {
@@ -39,7 +47,8 @@ MEMBOUND_ALWAYS_INLINE U32 narrow_half(F32 value) {
   return half | ((bits >> 16) & 0x8000u);
 }
 
-MEMBOUND_ALWAYS_INLINE Pair<F32> load_halves(const void* from) {
+template <class V>
+MEMBOUND_ALWAYS_INLINE Pair<V> load_halves(const void* from) {
   const U16 halves = load<U16>(from);
 #if defined(__SSE2__)
   const __m128i bits = bit_copy<__m128i>(halves);

@@ -7,7 +7,18 @@
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
-MEMBOUND_ALWAYS_INLINE Pair<F32> load_halves(const void* from) {
+typedef F32 HalfRowF32;
+MEMBOUND_ALWAYS_INLINE F32 multiply_add(F32 a, F32 b, F32 c) {
+  return bit_copy<F32>(
+      vfmaq_f32(bit_copy<float32x4_t>(c), bit_copy<float32x4_t>(a), bit_copy<float32x4_t>(b)));
+}
+MEMBOUND_ALWAYS_INLINE F64 multiply_add(F64 a, F64 b, F64 c) {
+  return bit_copy<F64>(
+      vfmaq_f64(bit_copy<float64x2_t>(c), bit_copy<float64x2_t>(a), bit_copy<float64x2_t>(b)));
+}
+
+template <class V>
+MEMBOUND_ALWAYS_INLINE Pair<V> load_halves(const void* from) {
   const auto halves = bit_copy<float16x8_t>(load<U16>(from));
   return {bit_copy<F32>(vcvt_f32_f16(vget_low_f16(halves))),
           bit_copy<F32>(vcvt_high_f32_f16(halves))};

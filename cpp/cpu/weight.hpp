@@ -23,11 +23,27 @@ MEMBOUND_ALWAYS_INLINE float widen(Float16 value) {
 MEMBOUND_ALWAYS_INLINE float widen(float value) { return value; }
 MEMBOUND_ALWAYS_INLINE double widen(double value) { return value; }
 
-// The payload of a NaN is dropped: rounding to bfloat16 relies on its lower half being zero.
-template <class V, class A>
+// The payload of a NaN is dropped unless the weight is of x's dtype: rounding to bfloat16 relies on
+// a lower half of zeros, and a weight read as it is would keep its payload too.
+template <bool kKeepNan, class V, class A>
 MEMBOUND_ALWAYS_INLINE V finish(V value, A offset) {
   if (offset != 0) value += offset;
+  if constexpr (kKeepNan) return value;
   return value == value ? value : V{} + __builtin_nanf("");
+}
+
+// As many elements as two V hold, which are a step of another dtype's row.
+template <class V>
+MEMBOUND_ALWAYS_INLINE Pair<V> read_step(const Float16* from) {
+  return load_halves<V>(from);
+}
+template <class V>
+MEMBOUND_ALWAYS_INLINE Pair<V> read_step(const BFloat16* from) {
+  return Lanes<BFloat16>::read(from);
+}
+template <class V, class A>
+MEMBOUND_ALWAYS_INLINE Pair<V> read_step(const A* from) {
+  return {load<V>(from), load<V>(from + sizeof(V) / sizeof(A))};
 }
 
 template <class T, class W>
@@ -39,7 +55,7 @@ MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> read_weight(const W* from, std
     constexpr bool kFits = Lanes<W>::kEvenOdd == Row::kEvenOdd || !Lanes<W>::kEvenOdd;
     if constexpr (kFits) {
       if (stride == 1 && count >= Row::kStep) {
-        Pair<typename Row::V> value = Lanes<W>::read(from);
+        Pair<typename Row::V> value = read_step<typename Row::V>(from);
         if constexpr (Row::kEvenOdd && !Lanes<W>::kEvenOdd) value = deinterleave(value);
         return value;
       }
@@ -60,12 +76,13 @@ void prepare(const RmsNormWeight& weight) {
   using Row = Lanes<T>;
   auto* to = static_cast<typename Row::A*>(weight.prepared);
   const auto offset = static_cast<typename Row::A>(weight.offset);
+  constexpr bool kSame = kDTypeOf<T> == kDTypeOf<W>;
   for (std::int64_t col = 0; col < weight.cols; col += Row::kStep) {
     const Pair<typename Row::V> value =
         read_weight<T>(static_cast<const W*>(weight.weight) + col * weight.stride, weight.stride,
                        weight.cols - col);
-    store(to + col, finish(value.first, offset));
-    store(to + col + Row::kStep / 2, finish(value.second, offset));
+    store(to + col, finish<kSame>(value.first, offset));
+    store(to + col + Row::kStep / 2, finish<kSame>(value.second, offset));
   }
 }
 

@@ -44,7 +44,9 @@ void run(const cpu::KernelTable& table, const Array& x, const Array& weight, Arr
 
 }  // namespace
 
-TEST_CASE("isa: all instruction sets give the same bits") {
+// One fused multiply-add everywhere but in baseline, which rounds the product: its rstd may be off
+// by a few ulp from the others'.
+TEST_CASE("isa: sets with a fused multiply-add give the same bits, baseline the same numbers") {
   const std::uint32_t seed = test_seed();
   INFO("seed " << seed);
   const cpu::KernelTables tables = cpu::supported_kernels();
@@ -64,8 +66,18 @@ TEST_CASE("isa: all instruction sets give the same bits") {
         CAPTURE(cols);
         Array out(dtype, shape), rstd(accumulate_dtype(dtype), {3});
         run(*tables.tables[i], x, weight, out, rstd);
-        CHECK(out.first_difference(model) == -1);
-        CHECK(rstd.first_difference(model_rstd) == -1);
+        if (std::string(tables.tables[i]->isa) != "baseline") {
+          CHECK(out.first_difference(model) == -1);
+          CHECK(rstd.first_difference(model_rstd) == -1);
+          continue;
+        }
+        for (std::int64_t row = 0; row < 3; ++row) {
+          REQUIRE(std::abs(rstd.get(row) - model_rstd.get(row)) <=
+                  2 * ulp(model_rstd.get(row), rstd.dtype()));
+        }
+        for (std::int64_t at = 0; at < out.size(); ++at) {
+          REQUIRE(std::abs(out.get(at) - model.get(at)) <= 4 * ulp(model.get(at), dtype));
+        }
       }
     }
   }

@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Magnitudes at the edges of each dtype, and what IEEE arithmetic makes of inf, NaN and zero.
 #include <doctest/doctest.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #include "array.hpp"
 #include "membound/ops/rms_norm.hpp"
@@ -144,3 +147,35 @@ TEST_CASE("rms_norm: every 16-bit pattern is read and written right") {
     }
   }
 }
+
+#if defined(__x86_64__)
+// One thread and two, as a thread of the pool has a mode of its own.
+TEST_CASE("rms_norm: the caller's floating-point mode changes no bit and comes back") {
+  constexpr unsigned kFlushAndTruncate = 0x8040 | 0x6000;
+  for (DType dtype : kFloating) {
+    Array x(dtype, {64, 4096}), weight(dtype, {4096}), out(dtype, {64, 4096});
+    Array expected(dtype, {64, 4096});
+    x.fill_normal(test_seed());
+    // Products are subnormal where the dtype has float32's exponents.
+    for (std::int64_t i = 0; i < 4096; ++i) weight.set(i, i % 2 ? 1.0 : 1e-39);
+    const ConstTensorView weight_view = weight.view();
+    const auto compute = [&](const Array& to) {
+      rms_norm(x.view(), &weight_view, {}, to.view(), nullptr, StreamView::legacy_default());
+    };
+    compute(expected);
+    if (dtype == DType::kFloat32)
+      CHECK(std::fpclassify(static_cast<float>(expected.get(0))) == FP_SUBNORMAL);
+    for (int threads : {1, 2}) {
+      set_cpu_threads(threads);
+      const unsigned before = _mm_getcsr();
+      _mm_setcsr(before | kFlushAndTruncate);
+      compute(out);
+      const unsigned after = _mm_getcsr();
+      _mm_setcsr(before);
+      set_cpu_threads(0);
+      CHECK((after & kFlushAndTruncate) == kFlushAndTruncate);
+      CHECK(out.first_difference(expected) == -1);
+    }
+  }
+}
+#endif

@@ -13,7 +13,10 @@ namespace {
 // Rows whose sums are taken together, so that one vector square root and division serve them all
 // and their latency hides.
 constexpr int kGroup = 16;
-constexpr std::int64_t kGroupBytes = 16 << 10;  // the second pass finds them in the first cache
+constexpr std::int64_t kGroupBytes = 8 << 10;  // the second pass finds them in the first cache
+
+// The usual width of an attention head: loops without a bound to check (FIG).
+constexpr std::int64_t kHead = 128;
 
 constexpr std::int64_t kLine = 64;
 
@@ -235,12 +238,13 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_row(const T* x, std::int64_t col
   });
 }
 
-// Contiguous rows, a group at a time.
-template <class R, bool kAroundCache>
+// Contiguous rows, a group at a time; kCols: how many columns, where the compiler should know.
+template <class R, bool kAroundCache, std::int64_t kCols = 0>
 void normalise_rows(const RmsNormRows& rows) {
   using T = typename R::T;
   using A = typename R::A;
-  const std::int64_t fitting = kGroupBytes / (rows.cols * static_cast<std::int64_t>(sizeof(T)));
+  const std::int64_t cols = kCols != 0 ? kCols : rows.cols;
+  const std::int64_t fitting = kGroupBytes / (cols * static_cast<std::int64_t>(sizeof(T)));
   const std::int64_t group = fitting < 1 ? 1 : fitting < kGroup ? fitting : kGroup;
   for (std::int64_t first = 0; first < rows.rows; first += group) {
     const std::int64_t count = rows.rows - first < group ? rows.rows - first : group;
@@ -253,7 +257,7 @@ void normalise_rows(const RmsNormRows& rows) {
     A sums[kGroup];
     A rstds[kGroup];
     for (std::int64_t i = 0; i < count; ++i) {
-      sums[i] = sum_row<T, kAroundCache>(x + i * rows.x_row_stride, rows.cols, ahead(i));
+      sums[i] = sum_row<T, kAroundCache>(x + i * rows.x_row_stride, cols, ahead(i));
     }
     if (count == kGroup) {
       for (int i = 0; i < kGroup; ++i) rstds[i] = inverse_root(rows, sums[i]);
@@ -267,7 +271,7 @@ void normalise_rows(const RmsNormRows& rows) {
       }
       store_rstd(rows, first + i, rstds[i]);
       write_row<R, kAroundCache>(x + i * rows.x_row_stride, out + i * rows.out_row_stride, rstds[i],
-                                 rows.weight, rows.cols, ahead(i));
+                                 rows.weight, cols, ahead(i));
     }
   }
 }
@@ -284,10 +288,10 @@ void run(const RmsNormRows& rows) {
   // A prepared weight in even and odd order cannot be entered in the middle of a step.
   constexpr bool kOnLines = R::kForm == WeightForm::kPrepared && Lanes<T>::kEvenOdd;
   if (rows.bypass_cache && (on_lines || !kOnLines)) {
-    normalise_rows<R, true>(rows);
+    rows.cols == kHead ? normalise_rows<R, true, kHead>(rows) : normalise_rows<R, true>(rows);
     stream_fence();
   } else {
-    normalise_rows<R, false>(rows);
+    rows.cols == kHead ? normalise_rows<R, false, kHead>(rows) : normalise_rows<R, false>(rows);
   }
 }
 
