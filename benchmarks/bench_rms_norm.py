@@ -111,7 +111,7 @@ def _time_peers(
             record.peers[name] = clock.microseconds(calls)
         except Exception as error:  # noqa: BLE001 - a peer that refuses a shape is a result
             record.notes.append(
-                f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:80]}"
+                f"{name}: {type(error).__name__}: {(str(error).splitlines() or [""])[0][:80]}"
             )
 
 
