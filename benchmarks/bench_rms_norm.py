@@ -110,9 +110,8 @@ def _time_peers(
             calls = [functools.partial(peer, a, b) for a, b in zip(x, out, strict=True)]
             record.peers[name] = clock.microseconds(calls)
         except Exception as error:  # noqa: BLE001 - a peer that refuses a shape is a result
-            record.notes.append(
-                f"{name}: {type(error).__name__}: {(str(error).splitlines() or [""])[0][:80]}"
-            )
+            text = next(iter(str(error).splitlines()), "")[:80]
+            record.notes.append(f"{name}: {type(error).__name__}: {text}")
 
 
 def measure(clock: Clock, shape: Shape, names: list[str]) -> Record:
