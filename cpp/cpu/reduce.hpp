@@ -76,6 +76,10 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_squares_of_block(const T* x, std
     lanes[2 * pair] += sum.first;
     lanes[2 * pair + 1] += sum.second;
   };
+  const auto add_to = [&](int pair, Values value) {
+    lanes[2 * pair] = multiply_add(value.first, value.first, lanes[2 * pair]);
+    lanes[2 * pair + 1] = multiply_add(value.second, value.second, lanes[2 * pair + 1]);
+  };
   std::int64_t col = 0;
   for (; col + 4 * kLanes<T> <= cols; col += 4 * kLanes<T>) {
     company(col + 4 * kLanes<T>);
@@ -93,7 +97,7 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_squares_of_block(const T* x, std
   for (; col + kLanes<T> <= cols; col += kLanes<T>) {
 #pragma GCC unroll 16
     for (int pair = 0; pair < kPairs<T>; ++pair) {
-      join(pair, square(read(x + col + pair * Row::kStep)));
+      add_to(pair, read(x + col + pair * Row::kStep));
     }
   }
 #pragma GCC unroll 16
@@ -102,12 +106,12 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_squares_of_block(const T* x, std
     const std::int64_t left = cols - col - pair * Row::kStep;
     if (left <= 0) break;
     if (left >= Row::kStep) {
-      join(pair, square(read(from)));
+      add_to(pair, read(from));
       continue;
     }
     T padded[Row::kStep] = {};
     __builtin_memcpy(padded, from, left * sizeof(T));
-    join(pair, square(read(padded)));
+    add_to(pair, read(padded));
   }
   return fold<T>(lanes);
 }

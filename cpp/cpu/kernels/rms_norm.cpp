@@ -15,7 +15,8 @@ namespace {
 constexpr int kGroup = 16;
 constexpr std::int64_t kGroupBytes = 8 << 10;  // the second pass finds them in the first cache
 
-// The usual width of an attention head: loops without a bound to check (FIG).
+// The usual width of an attention head: loops without a bound to check (65536 x 128
+// bfloat16: 5 % less time).
 constexpr std::int64_t kHead = 128;
 
 constexpr std::int64_t kLine = 64;
@@ -88,6 +89,17 @@ MEMBOUND_ALWAYS_INLINE void write_some(const typename R::T* x, typename R::T* ou
   write_partial(out + col, apply<R>(read_partial(x + col, count), rstd, weight, col, count), count);
 }
 
+// A load waits for an earlier store whose address has the same last 12 bits. Where out lies a
+// little behind x in that sense, as with two arrays allocated one after the other, going down
+// avoids it (64 x 4096 bfloat16, out 64 bytes behind: 15.0 -> 11.0 cycles per 32 elements).
+MEMBOUND_ALWAYS_INLINE bool writes_downwards(const void* x, const void* out,
+                                             std::int64_t row_bytes) {
+  constexpr std::uintptr_t kPage = 4096;
+  const auto behind =
+      (reinterpret_cast<std::uintptr_t>(out) - reinterpret_cast<std::uintptr_t>(x)) % kPage;
+  return row_bytes >= 1024 && behind != 0 && behind < kPage / 2;
+}
+
 // One contiguous row. With kAroundCache the stores bypass the cache, and `ahead`, a later row, is
 // asked for line by line.
 template <class R, bool kAroundCache>
@@ -107,18 +119,24 @@ MEMBOUND_ALWAYS_INLINE void write_row(const typename R::T* x, typename R::T* out
       }
     }
   }
-  for (; col + Row::kStep <= cols; col += Row::kStep) {
-    const auto value = apply<R>(Row::read(x + col), rstd, weight, col, Row::kStep);
-    if constexpr (kAroundCache) {
+  if constexpr (kAroundCache) {
+    for (; col + Row::kStep <= cols; col += Row::kStep) {
       constexpr std::int64_t kSize = sizeof(T);
       if (asks_in_halves(cols * kSize)) {
         ask_for<2>(ahead + (cols + col) * kSize / 2, Row::kStep * kSize / 2);
       } else {
         ask_for<3>(ahead + col * kSize, Row::kStep * kSize);
       }
-      Row::write_around_cache(out + col, value);
-    } else {
-      Row::write(out + col, value);
+      Row::write_around_cache(out + col,
+                              apply<R>(Row::read(x + col), rstd, weight, col, Row::kStep));
+    }
+  } else {
+    const std::int64_t whole = cols / Row::kStep * Row::kStep;
+    const bool down = writes_downwards(x, out, cols * static_cast<std::int64_t>(sizeof(T)));
+    const std::int64_t by = down ? -Row::kStep : Row::kStep;
+    std::int64_t at = down ? whole - Row::kStep : 0;
+    for (; col < whole; col += Row::kStep, at += by) {
+      Row::write(out + at, apply<R>(Row::read(x + at), rstd, weight, at, Row::kStep));
     }
   }
   if (col < cols) write_some<R>(x, out, rstd, weight, col, cols - col);
@@ -239,39 +257,52 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_row(const T* x, std::int64_t col
 }
 
 // Contiguous rows, a group at a time; kCols: how many columns, where the compiler should know.
+// What the loops need is copied first: stores to out could alias rows, for all the compiler knows.
 template <class R, bool kAroundCache, std::int64_t kCols = 0>
 void normalise_rows(const RmsNormRows& rows) {
   using T = typename R::T;
   using A = typename R::A;
+  constexpr std::int64_t kSize = sizeof(T);
   const std::int64_t cols = kCols != 0 ? kCols : rows.cols;
-  const std::int64_t fitting = kGroupBytes / (cols * static_cast<std::int64_t>(sizeof(T)));
-  const std::int64_t group = fitting < 1 ? 1 : fitting < kGroup ? fitting : kGroup;
-  for (std::int64_t first = 0; first < rows.rows; first += group) {
-    const std::int64_t count = rows.rows - first < group ? rows.rows - first : group;
-    const T* x = static_cast<const T*>(rows.x) + first * rows.x_row_stride;
-    T* out = static_cast<T*>(rows.out) + first * rows.out_row_stride;
+  const std::int64_t x_stride = rows.x_row_stride;
+  const std::int64_t out_stride = rows.out_row_stride;
+  const void* weight = rows.weight;
+  const A low = static_cast<A>(rows.safe_low);
+  const A high = static_cast<A>(rows.safe_high);
+  const A width = static_cast<A>(cols);
+  const A eps = static_cast<A>(rows.eps);
+  const std::int64_t total = rows.rows;
+  const std::int64_t group = cols * kSize * kGroup <= kGroupBytes ? kGroup
+                             : cols * kSize * 2 > kGroupBytes     ? 1
+                                                                  : kGroupBytes / (cols * kSize);
+  for (std::int64_t first = 0; first < total; first += group) {
+    const std::int64_t count = total - first < group ? total - first : group;
+    const T* x = static_cast<const T*>(rows.x) + first * x_stride;
+    T* out = static_cast<T*>(rows.out) + first * out_stride;
     const auto ahead = [&](std::int64_t i) {
-      const std::int64_t later = first + i + group < rows.rows ? i + group : i;
-      return reinterpret_cast<const char*>(x + later * rows.x_row_stride);
+      const std::int64_t later = first + i + group < total ? i + group : i;
+      return reinterpret_cast<const char*>(x + later * x_stride);
     };
     A sums[kGroup];
     A rstds[kGroup];
     for (std::int64_t i = 0; i < count; ++i) {
-      sums[i] = sum_row<T, kAroundCache>(x + i * rows.x_row_stride, cols, ahead(i));
+      sums[i] = sum_row<T, kAroundCache>(x + i * x_stride, cols, ahead(i));
     }
     if (count == kGroup) {
-      for (int i = 0; i < kGroup; ++i) rstds[i] = inverse_root(rows, sums[i]);
+      for (int i = 0; i < kGroup; ++i) rstds[i] = 1 / square_root(sums[i] / width + eps);
     } else {
-      for (std::int64_t i = 0; i < count; ++i) rstds[i] = inverse_root(rows, sums[i]);
+      for (std::int64_t i = 0; i < count; ++i) rstds[i] = 1 / square_root(sums[i] / width + eps);
+    }
+    if (rows.rstd != nullptr) {
+      for (std::int64_t i = 0; i < count; ++i) store_rstd(rows, first + i, rstds[i]);
     }
     for (std::int64_t i = 0; i < count; ++i) {
-      if (!is_trusted(rows, sums[i])) [[unlikely]] {
+      if (!(sums[i] >= low && sums[i] <= high)) [[unlikely]] {
         normalise_in_blocks<R>(rows, first + i);
         continue;
       }
-      store_rstd(rows, first + i, rstds[i]);
-      write_row<R, kAroundCache>(x + i * rows.x_row_stride, out + i * rows.out_row_stride, rstds[i],
-                                 rows.weight, cols, ahead(i));
+      write_row<R, kAroundCache>(x + i * x_stride, out + i * out_stride, rstds[i], weight, cols,
+                                 ahead(i));
     }
   }
 }
