@@ -1,3 +1,5 @@
-# THE list of ops, one stem per line. The build, the tests and tests/python/test_architecture.py
-# read it: a stem names a file in every layer.
-set(MEMBOUND_OPS rms_norm)
+# THE lists of ops, one stem each. The build, the tests and tests/python/test_architecture.py read
+# them: a stem names a file in every layer. An op whose back end is another's with one more array
+# is in the first list alone.
+set(MEMBOUND_OPS rms_norm add_rms_norm rms_norm_backward add_rms_norm_backward)
+set(MEMBOUND_BACK_ENDS rms_norm rms_norm_backward)

@@ -44,6 +44,11 @@ struct RowLayout {
 // the caller's array when more than kMaxRowRank axes stay.
 RowLayout row_layout(const ConstTensorView& view, int axes, const char* op, const char* argument);
 
+// Between neighbours of the last axis; 1 where there is one element, whose stride says nothing.
+inline std::int64_t column_stride(const ConstTensorView& view) {
+  return view.shape[view.rank - 1] == 1 ? 1 : view.strides[view.rank - 1];
+}
+
 // The bytes that a view spans: [first, last) around data, negative strides included.
 struct ByteSpan {
   const char* first;

@@ -74,6 +74,45 @@ void check_overlap(const ConstTensorView& written, const char* written_name,
                         in_place ? " in part (the very same array is fine: in place)" : "");
 }
 
+void check_like(const ConstTensorView& view, const char* argument, const ConstTensorView& reference,
+                const char* reference_name, const char* op) {
+  check_dtype(view, reference.dtype, op, argument);
+  check_leading_shape(view, reference, reference.rank, op, argument);
+  check_same_device(view, reference, op, argument, reference_name);
+  check_floating(view, op, argument);
+}
+
+void check_row_statistic(const ConstTensorView& view, const char* argument,
+                         const ConstTensorView& x, const char* x_name, const char* op) {
+  check_dtype(view, accumulate_dtype(x.dtype), op, argument);
+  check_leading_shape(view, x, x.rank - 1, op, argument);
+  check_same_device(view, x, op, argument, x_name);
+  check_floating(view, op, argument);
+}
+
+void check_weight(const ConstTensorView& weight, const ConstTensorView& x, const char* op,
+                  const char* x_name) {
+  check_floating(weight, op, "weight");
+  MEMBOUND_CHECK(weight.rank == 1 && weight.shape[0] == x.shape[x.rank - 1], InvalidArgument, op,
+                 "argument 'weight' must have shape (", x.shape[x.rank - 1],
+                 ",), the last axis of '", x_name, "', got ", shape_text(weight));
+  check_same_device(weight, x, op, "weight", x_name);
+}
+
+void check_weight_offset(double weight_offset, bool has_weight, const char* op) {
+  MEMBOUND_CHECK(std::isfinite(weight_offset), InvalidArgument, op,
+                 "argument 'weight_offset' must be finite, got ", weight_offset);
+  MEMBOUND_CHECK(has_weight || weight_offset == 0.0, InvalidArgument, op,
+                 "argument 'weight_offset' must be 0 without a weight, got ", weight_offset);
+}
+
+void check_staged(const ConstTensorView& view, Device staging_device, const char* op,
+                  const char* argument) {
+  MEMBOUND_CHECK(!view.device.is_cuda(), InvalidArgument, op, "argument '", argument,
+                 "' must be on the CPU to be carried to ", device_name(staging_device),
+                 " and back, got ", device_name(view.device));
+}
+
 void check_eps(double eps, const char* op) {
   MEMBOUND_CHECK(std::isfinite(eps) && eps >= 0.0, InvalidArgument, op,
                  "argument 'eps' must be finite and not negative, got ", eps);

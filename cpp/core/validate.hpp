@@ -27,6 +27,20 @@ void check_writable(const ConstTensorView& view, const char* op, const char* arg
 void check_overlap(const ConstTensorView& written, const char* written_name,
                    const ConstTensorView& other, const char* other_name, const char* op,
                    bool in_place);
+// A floating array with the shape, dtype and device of another.
+void check_like(const ConstTensorView& view, const char* argument, const ConstTensorView& reference,
+                const char* reference_name, const char* op);
+// One number per row of x in the dtype of sums.
+void check_row_statistic(const ConstTensorView& view, const char* argument,
+                         const ConstTensorView& x, const char* x_name, const char* op);
+// (cols,) of any floating dtype for x of (..., cols), on the same device.
+void check_weight(const ConstTensorView& weight, const ConstTensorView& x, const char* op,
+                  const char* x_name);
+// Finite, and 0 without a weight.
+void check_weight_offset(double weight_offset, bool has_weight, const char* op);
+// Host arrays, to be carried through a GPU.
+void check_staged(const ConstTensorView& view, Device staging_device, const char* op,
+                  const char* argument);
 // Finite and not negative.
 void check_eps(double eps, const char* op);
 

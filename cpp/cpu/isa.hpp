@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/kernels/rms_norm.hpp"
+#include "cpu/kernels/rms_norm_backward.hpp"
 
 namespace membound::cpu {
 
@@ -11,6 +12,9 @@ struct KernelTable {
   const char* isa;
   void (*rms_norm)(const RmsNormRows&);
   void (*rms_norm_weight)(const RmsNormWeight&);
+  void (*rms_norm_backward)(const RmsNormBackwardRows&);
+  void (*rms_norm_backward_block)(const RmsNormBackwardBlock&);
+  void (*rms_norm_backward_weight)(const RmsNormBackwardWeight&);
 };
 
 // The tables that this CPU can run, best first; the first is the default.

@@ -4,7 +4,7 @@
 
 #include "cpu/vec.hpp"
 
-// Sums of squares in one fixed tree per dtype, the same on every instruction set: element i of a
+// Sums of products in one fixed tree per dtype, the same on every instruction set: element i of a
 // block goes to lane i % 64 (32 for float64), four visits of a lane add up before they join it,
 // lanes fold by halves (bfloat16: even onto odd first), blocks add up in twice the precision.
 // Chains stay short because equal elements err in one direction: 64 additions in a row cost 5 ulp
@@ -47,71 +47,64 @@ struct NoCompany {
   MEMBOUND_ALWAYS_INLINE void operator()(std::int64_t) const {}
 };
 
-// Sum of (x * scale)^2 over at most kBlock contiguous elements. company(col) is called before the
-// elements up to col are read, so that other work can share the loop.
-template <class T, bool kScaled = false, class Company = NoCompany>
-MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_squares_of_block(const T* x, std::int64_t cols,
-                                                                 [[maybe_unused]]
-                                                                 typename Lanes<T>::A scale = 1,
-                                                                 Company company = {}) {
+// What is added up: the products of two values per element.
+template <class V>
+struct Factors {
+  Pair<V> left, right;
+};
+
+// Sum of terms over at most kBlock columns from `first` on. terms.whole(col) gives the Factors of
+// one step, terms.partial(col, count) those of less, zeros behind them. company(col) is called
+// before the columns up to col are read, so that other work can share the loop.
+template <class T, class Terms, class Company = NoCompany>
+MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_of_block(const Terms& terms, std::int64_t first,
+                                                         std::int64_t cols, Company company = {}) {
   using Row = Lanes<T>;
   using Values = Pair<typename Row::V>;
-  const auto read = [&](const T* from) -> Values {
-    Values value = Row::read(from);
-    if constexpr (kScaled) {
-      value.first *= scale;
-      value.second *= scale;
-    }
-    return value;
+  using Term = Factors<typename Row::V>;
+  const auto product = [](const Term& term) -> Values {
+    return {term.left.first * term.right.first, term.left.second * term.right.second};
   };
-  const auto square = [](Values value) -> Values {
-    return {value.first * value.first, value.second * value.second};
-  };
-  const auto plus_square = [](Values sum, Values value) -> Values {
-    return {multiply_add(value.first, value.first, sum.first),
-            multiply_add(value.second, value.second, sum.second)};
+  const auto plus_product = [](Values sum, const Term& term) -> Values {
+    return {multiply_add(term.left.first, term.right.first, sum.first),
+            multiply_add(term.left.second, term.right.second, sum.second)};
   };
   typename Row::V lanes[2 * kPairs<T>] = {};
   const auto join = [&](int pair, Values sum) {
     lanes[2 * pair] += sum.first;
     lanes[2 * pair + 1] += sum.second;
   };
-  const auto add_to = [&](int pair, Values value) {
-    lanes[2 * pair] = multiply_add(value.first, value.first, lanes[2 * pair]);
-    lanes[2 * pair + 1] = multiply_add(value.second, value.second, lanes[2 * pair + 1]);
+  const auto add_to = [&](int pair, const Term& term) {
+    const Values sum = plus_product({lanes[2 * pair], lanes[2 * pair + 1]}, term);
+    lanes[2 * pair] = sum.first;
+    lanes[2 * pair + 1] = sum.second;
   };
   std::int64_t col = 0;
   for (; col + 4 * kLanes<T> <= cols; col += 4 * kLanes<T>) {
-    company(col + 4 * kLanes<T>);
+    company(first + col + 4 * kLanes<T>);
 #pragma GCC unroll 16
     for (int pair = 0; pair < kPairs<T>; ++pair) {
-      const T* from = x + col + pair * Row::kStep;
-      Values sum = square(read(from));
+      const std::int64_t at = first + col + pair * Row::kStep;
+      Values sum = product(terms.whole(at));
 #pragma GCC unroll 3
       for (int visit = 1; visit < 4; ++visit)
-        sum = plus_square(sum, read(from + visit * kLanes<T>));
+        sum = plus_product(sum, terms.whole(at + visit * kLanes<T>));
       join(pair, sum);
     }
   }
-  company(cols);
+  company(first + cols);
   for (; col + kLanes<T> <= cols; col += kLanes<T>) {
 #pragma GCC unroll 16
     for (int pair = 0; pair < kPairs<T>; ++pair) {
-      add_to(pair, read(x + col + pair * Row::kStep));
+      add_to(pair, terms.whole(first + col + pair * Row::kStep));
     }
   }
 #pragma GCC unroll 16
   for (int pair = 0; pair < kPairs<T>; ++pair) {
-    const T* from = x + col + pair * Row::kStep;
-    const std::int64_t left = cols - col - pair * Row::kStep;
+    const std::int64_t at = col + pair * Row::kStep;
+    const std::int64_t left = cols - at;
     if (left <= 0) break;
-    if (left >= Row::kStep) {
-      add_to(pair, read(from));
-      continue;
-    }
-    T padded[Row::kStep] = {};
-    __builtin_memcpy(padded, from, left * sizeof(T));
-    add_to(pair, read(padded));
+    add_to(pair, left >= Row::kStep ? terms.whole(first + at) : terms.partial(first + at, left));
   }
   return fold<T>(lanes);
 }
@@ -136,15 +129,15 @@ struct BlockSum {
   }
 };
 
-template <class T, class Company = NoCompany>
-MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_squares(const T* x, std::int64_t cols,
-                                                        Company company = {}) {
-  if (cols <= kBlock<T>) return sum_squares_of_block<T, false>(x, cols, 1, company);
+// Sum of terms over a whole row.
+template <class T, class Terms, class Company = NoCompany>
+MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_of_row(const Terms& terms, std::int64_t cols,
+                                                       Company company = {}) {
+  if (cols <= kBlock<T>) return sum_of_block<T>(terms, 0, cols, company);
   BlockSum<typename Lanes<T>::A> sum;
   for (std::int64_t first = 0; first < cols; first += kBlock<T>) {
     const std::int64_t count = cols - first < kBlock<T> ? cols - first : kBlock<T>;
-    sum.add(sum_squares_of_block<T, false>(x + first, count, typename Lanes<T>::A{1},
-                                           [&](std::int64_t col) { company(first + col); }));
+    sum.add(sum_of_block<T>(terms, first, count, company));
   }
   return sum.value();
 }

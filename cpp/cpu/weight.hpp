@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cpu/kernels/rms_norm.hpp"
+#include "cpu/kernels/weight.hpp"
 #include "cpu/vec.hpp"
 
 // A weight of another dtype, stride or with an offset, made ready once per call: offset + weight in
@@ -93,6 +93,21 @@ void prepare_for(const RmsNormWeight& weight) {
     case DType::kBFloat16: return prepare<T, BFloat16>(weight);
     case DType::kFloat32: return prepare<T, float>(weight);
     default: return prepare<T, double>(weight);
+  }
+}
+
+// The weight of `count` elements (a whole step or less) from column col on.
+template <class T, WeightForm kForm>
+MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> weight_step(const void* weight, std::int64_t col,
+                                                              std::int64_t count) {
+  using Row = Lanes<T>;
+  using V = typename Row::V;
+  if constexpr (kForm == WeightForm::kNative) {
+    const auto* from = static_cast<const T*>(weight) + col;
+    return count == Row::kStep ? Row::read(from) : read_partial(from, count);
+  } else {
+    const auto* from = static_cast<const typename Row::A*>(weight) + col;
+    return {load<V>(from), load<V>(from + Row::kStep / 2)};
   }
 }
 

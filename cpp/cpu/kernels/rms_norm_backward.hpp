@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "membound/dtype.hpp"
+
+// The seam between cpu/rms_norm_backward.cpp and the units per instruction set: plain data and
+// function names.
+namespace membound::cpu {
+
+// Rows of dy * h that are added up in the accumulate dtype; what lies above is double.
+inline constexpr std::int64_t kBlockOfRows = 32;
+
+// Evenly spaced rows. All strides count elements.
+struct RmsNormBackwardRows {
+  const void* dy;
+  const void* x;
+  const void* dsum;    // null: none
+  const void* weight;  // null: none; else the accumulate dtype, for 16-bit dtypes prepared
+  const void* rstd;
+  void* dx;          // null: not wanted
+  void* weight_sum;  // null: not wanted; else dy * h is added, in the order of the kernel
+  DType dtype;
+  bool round_before_weight;
+  bool bypass_cache;  // non-temporal stores, and the next rows are asked for ahead
+  std::int64_t rows, cols;
+  std::int64_t dy_row_stride, dy_col_stride;
+  std::int64_t x_row_stride, x_col_stride;
+  std::int64_t dsum_row_stride, dsum_col_stride;
+  std::int64_t dx_row_stride, dx_col_stride;
+  std::int64_t rstd_row_stride;
+};
+
+// total (+)= weight_sum of a block of rows, brought into sequence.
+struct RmsNormBackwardBlock {
+  const void* weight_sum;
+  double* total;
+  bool first;  // total is written, not added to
+  DType dtype;
+  std::int64_t cols;
+};
+
+// dweight (+)= the sum of `count` totals.
+struct RmsNormBackwardWeight {
+  const double* totals;
+  std::int64_t count;
+  std::int64_t cols;
+  void* dweight;
+  DType dtype;
+  std::int64_t stride;
+  bool accumulate;
+};
+
+#define MEMBOUND_DECLARE_RMS_NORM_BACKWARD(isa)                \
+  namespace isa {                                              \
+  void rms_norm_backward(const RmsNormBackwardRows& rows);     \
+  void rms_norm_backward_block(const RmsNormBackwardBlock&);   \
+  void rms_norm_backward_weight(const RmsNormBackwardWeight&); \
+  }
+MEMBOUND_DECLARE_RMS_NORM_BACKWARD(baseline)
+MEMBOUND_DECLARE_RMS_NORM_BACKWARD(avx2)
+MEMBOUND_DECLARE_RMS_NORM_BACKWARD(avx512)
+MEMBOUND_DECLARE_RMS_NORM_BACKWARD(neon)
+#undef MEMBOUND_DECLARE_RMS_NORM_BACKWARD
+
+}  // namespace membound::cpu

@@ -1,0 +1,131 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/rms_norm_backward.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/float_mode.hpp"
+#include "cpu/isa.hpp"
+#include "cpu/parallel.hpp"
+#include "cpu/rows.hpp"
+
+namespace membound::cpu {
+
+namespace {
+
+// Rows whose sum for dweight is one task of one thread: blocks in sequence. At most 64 chunks keep
+// the partial sums below 1 % of the traffic.
+struct Chunks {
+  std::int64_t rows_each;
+  std::int64_t count;
+};
+Chunks chunks_of(std::int64_t rows) {
+  constexpr std::int64_t kMost = 64;
+  const std::int64_t blocks = (rows + kBlockOfRows - 1) / kBlockOfRows;
+  const std::int64_t each = std::max<std::int64_t>(1, (blocks + kMost - 1) / kMost) * kBlockOfRows;
+  return {each, (rows + each - 1) / each};
+}
+
+// Never in place: the lines are there.
+bool bypasses_cache(const RmsNormBackwardProblem& problem) {
+  if (problem.dx == nullptr || problem.dx == problem.dy || problem.dx == problem.x ||
+      problem.dx == problem.dsum) {
+    return false;
+  }
+  const auto size = static_cast<std::int64_t>(dtype_size(problem.dtype));
+  return pays_to_bypass_cache(problem.rows * problem.cols * size);
+}
+
+// What all rows share; row pointers and their number come with each run.
+RmsNormBackwardRows shared_part(const RmsNormBackwardProblem& problem) {
+  RmsNormBackwardRows rows{};
+  rows.dtype = problem.dtype;
+  rows.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
+  rows.bypass_cache = bypasses_cache(problem);
+  rows.cols = problem.cols;
+  rows.dy_row_stride = row_stride(problem.dy_rows);
+  rows.x_row_stride = row_stride(problem.x_rows);
+  rows.rstd_row_stride = row_stride(problem.rstd_rows);
+  rows.dsum_row_stride = problem.dsum ? row_stride(problem.dsum_rows) : 0;
+  rows.dx_row_stride = problem.dx ? row_stride(problem.dx_rows) : 0;
+  rows.dy_col_stride = problem.dy_col_stride;
+  rows.x_col_stride = problem.x_col_stride;
+  rows.dsum_col_stride = problem.dsum_col_stride;
+  rows.dx_col_stride = problem.dx_col_stride;
+  return rows;
+}
+
+// Rows [first, last) of the problem, cut where a layout leaves its innermost axis.
+void run_rows(const RmsNormBackwardProblem& problem, RmsNormBackwardRows rows,
+              const KernelTable& table, std::int64_t first, std::int64_t last) {
+  const DType dtype = problem.dtype;
+  for (std::int64_t row = first; row < last; row += rows.rows) {
+    rows.rows = last - row;
+    enter_row(rows.dy, problem.dy, problem.dy_rows, dtype, row, rows.rows);
+    enter_row(rows.x, problem.x, problem.x_rows, dtype, row, rows.rows);
+    enter_row(rows.dsum, problem.dsum, problem.dsum_rows, dtype, row, rows.rows);
+    enter_row(rows.dx, problem.dx, problem.dx_rows, dtype, row, rows.rows);
+    enter_row(rows.rstd, problem.rstd, problem.rstd_rows, accumulate_dtype(dtype), row, rows.rows);
+    table.rms_norm_backward(rows);
+  }
+}
+
+// One chunk: total = sum over its rows of dy * h, and dx when it is wanted. block is scratch.
+void run_chunk(const RmsNormBackwardProblem& problem, RmsNormBackwardRows rows,
+               const KernelTable& table, std::int64_t first, std::int64_t last, char* block,
+               std::size_t block_bytes, double* total) {
+  rows.weight_sum = block;
+  for (std::int64_t row = first; row < last; row += kBlockOfRows) {
+    std::memset(block, 0, block_bytes);
+    run_rows(problem, rows, table, row, std::min(last, row + kBlockOfRows));
+    table.rms_norm_backward_block({block, total, row == first, problem.dtype, problem.cols});
+  }
+}
+
+void with_weight_gradient(const RmsNormBackwardProblem& problem, const RmsNormBackwardRows& rows,
+                          const KernelTable& table, std::int64_t grain) {
+  const Chunks chunks = chunks_of(problem.rows);
+  const std::size_t block_bytes = static_cast<std::size_t>(problem.cols + kPreparedPadding) *
+                                  dtype_size(accumulate_dtype(problem.dtype));
+  const auto count = static_cast<std::size_t>(chunks.count);
+  DeviceBuffer blocks(count * block_bytes, Device::cpu());
+  DeviceBuffer totals(count * static_cast<std::size_t>(problem.cols) * sizeof(double),
+                      Device::cpu());
+  const std::int64_t chunk_grain = std::max<std::int64_t>(1, grain / chunks.rows_each);
+  parallel_for(chunks.count, chunk_grain, [&](std::int64_t first, std::int64_t last) {
+    char* block = blocks.as<char>() + static_cast<std::size_t>(first) * block_bytes;
+    for (std::int64_t chunk = first; chunk < last; ++chunk) {
+      const std::int64_t row = chunk * chunks.rows_each;
+      run_chunk(problem, rows, table, row, std::min(problem.rows, row + chunks.rows_each), block,
+                block_bytes, totals.as<double>() + chunk * problem.cols);
+    }
+  });
+  table.rms_norm_backward_weight({totals.as<double>(), chunks.count, problem.cols, problem.dweight,
+                                  problem.dweight_dtype, problem.dweight_stride,
+                                  problem.accumulate});
+}
+
+}  // namespace
+
+void rms_norm_backward(const RmsNormBackwardProblem& problem) {
+  const KernelTable& table = kernels();
+  const FloatMode ieee;
+  RmsNormBackwardRows rows = shared_part(problem);
+  const auto size = static_cast<std::int64_t>(dtype_size(problem.dtype));
+  const PreparedWeight weight =
+      prepare_weight({problem.weight, problem.weight_dtype, problem.weight_stride, problem.cols,
+                      problem.weight_offset, problem.dtype},
+                     /*widen=*/size == 2, table);
+  rows.weight = weight.data;
+
+  const std::int64_t arrays = 2 + (problem.dx != nullptr) + (problem.dsum != nullptr);
+  const std::int64_t grain =
+      std::max<std::int64_t>(1, kBytesPerThread / (arrays * problem.cols * size));
+  if (problem.dweight != nullptr) return with_weight_gradient(problem, rows, table, grain);
+  parallel_for(problem.rows, grain, [&](std::int64_t first, std::int64_t last) {
+    run_rows(problem, rows, table, first, last);
+  });
+}
+
+}  // namespace membound::cpu

@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cpu/reduce.hpp"
+
+// One row as kernels read it: alone or with a residual added, in steps or in blocks, and how later
+// rows are asked for.
+namespace membound::cpu::MEMBOUND_CPU_ISA {
+namespace {
+
+constexpr std::int64_t kLine = 64;
+
+// Bytes [first, last) behind `row`.
+template <int kLocality>
+MEMBOUND_ALWAYS_INLINE void ask_for(const void* row, std::int64_t first, std::int64_t last) {
+  for (std::int64_t byte = first; byte < last; byte += kLine) {
+    __builtin_prefetch(static_cast<const char*>(row) + byte, 0, kLocality);
+  }
+}
+
+template <class T, bool kAdd>
+struct InputRow;
+
+template <class T>
+struct InputRow<T, false> {
+  const T* x;
+
+  MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> whole(std::int64_t col) const {
+    return Lanes<T>::read(x + col);
+  }
+  MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> partial(std::int64_t col,
+                                                            std::int64_t count) const {
+    return read_partial(x + col, count);
+  }
+  template <int kLocality>
+  MEMBOUND_ALWAYS_INLINE void ask(std::int64_t first_byte, std::int64_t last_byte) const {
+    ask_for<kLocality>(x, first_byte, last_byte);
+  }
+};
+
+template <class T>
+struct InputRow<T, true> {
+  const T* x;
+  const T* residual;
+
+  MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> whole(std::int64_t col) const {
+    return sum(Lanes<T>::read(x + col), Lanes<T>::read(residual + col));
+  }
+  MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> partial(std::int64_t col,
+                                                            std::int64_t count) const {
+    return sum(read_partial(x + col, count), read_partial(residual + col, count));
+  }
+  template <int kLocality>
+  MEMBOUND_ALWAYS_INLINE void ask(std::int64_t first_byte, std::int64_t last_byte) const {
+    ask_for<kLocality>(x, first_byte, last_byte);
+    ask_for<kLocality>(residual, first_byte, last_byte);
+  }
+
+ private:
+  static MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> sum(Pair<typename Lanes<T>::V> a,
+                                                               Pair<typename Lanes<T>::V> b) {
+    return {a.first + b.first, a.second + b.second};
+  }
+};
+
+template <class T, class Row>
+struct Squares {
+  Row row;
+
+  MEMBOUND_ALWAYS_INLINE Factors<typename Lanes<T>::V> whole(std::int64_t col) const {
+    const auto value = row.whole(col);
+    return {value, value};
+  }
+  MEMBOUND_ALWAYS_INLINE Factors<typename Lanes<T>::V> partial(std::int64_t col,
+                                                               std::int64_t count) const {
+    const auto value = row.partial(col, count);
+    return {value, value};
+  }
+};
+
+template <class T, class Row>
+struct Scaled {
+  Row row;
+  typename Lanes<T>::A scale;
+
+  MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> whole(std::int64_t col) const {
+    const auto value = row.whole(col);
+    return {value.first * scale, value.second * scale};
+  }
+  MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> partial(std::int64_t col,
+                                                            std::int64_t count) const {
+    const auto value = row.partial(col, count);
+    return {value.first * scale, value.second * scale};
+  }
+};
+
+// `count` elements of a row from `first` on: in place, or a copy where they are apart.
+template <class T>
+MEMBOUND_ALWAYS_INLINE const T* gather(const T* row, std::int64_t stride, std::int64_t first,
+                                       std::int64_t count, T* copy) {
+  if (stride == 1) return row + first;
+  for (std::int64_t i = 0; i < count; ++i) copy[i] = row[(first + i) * stride];
+  return copy;
+}
+template <class T>
+MEMBOUND_ALWAYS_INLINE void scatter(T* row, std::int64_t stride, std::int64_t first,
+                                    std::int64_t count, const T* from) {
+  for (std::int64_t i = 0; i < count; ++i) row[(first + i) * stride] = from[i];
+}
+
+// body(first, count) for each block of a row.
+template <class T, class Body>
+MEMBOUND_ALWAYS_INLINE void each_block(std::int64_t cols, Body body) {
+  for (std::int64_t col = 0; col < cols; col += kBlock<T>) {
+    body(col, cols - col < kBlock<T> ? cols - col : kBlock<T>);
+  }
+}
+
+}  // namespace
+}  // namespace membound::cpu::MEMBOUND_CPU_ISA

@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/layout.hpp"
+#include "cpu/isa.hpp"
+#include "membound/device_buffer.hpp"
+
+// What the CPU back ends of ops over rows have in common.
+namespace membound::cpu {
+
+// One thread's share below this costs less than waking another (research: hot crossover 8 rows x
+// 4096 float32, cold ten times that).
+inline constexpr std::int64_t kBytesPerThread = 128 << 10;
+
+// An output of this many bytes should go around the cache.
+bool pays_to_bypass_cache(std::int64_t bytes);
+
+inline std::int64_t row_stride(const RowLayout& layout) {
+  return layout.rank == 0 ? 0 : layout.strides[layout.rank - 1];
+}
+
+// Rows from `row` on that share one stride, at most `limit`.
+inline std::int64_t run_length(const RowLayout& layout, std::int64_t row, std::int64_t limit) {
+  if (layout.rank <= 1) return limit;
+  const std::int64_t inner = layout.shape[layout.rank - 1];
+  return std::min(limit, inner - row % inner);
+}
+
+// One array of a run of rows: moves `data` to its first row and shortens the run where the layout
+// leaves its innermost axis.
+template <class Pointer, class Base>
+void enter_row(Pointer& data, Base base, const RowLayout& layout, DType dtype, std::int64_t row,
+               std::int64_t& count) {
+  if (base == nullptr) return;
+  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<Base>>, const char, char>;
+  data =
+      static_cast<Byte*>(base) + layout.offset(row) * static_cast<std::int64_t>(dtype_size(dtype));
+  count = run_length(layout, row, count);
+}
+
+// A weight as kernels take it; what had to be made ready is in `storage`.
+struct PreparedWeight {
+  const void* data;
+  WeightForm form;
+  DeviceBuffer storage;
+};
+struct WeightSource {
+  const void* data;  // null: none
+  DType dtype;
+  std::int64_t stride;
+  std::int64_t cols;
+  double offset;
+  DType x_dtype;
+};
+// widen: make a weight ready that could be read as it is, too.
+PreparedWeight prepare_weight(const WeightSource& weight, bool widen, const KernelTable& table);
+
+}  // namespace membound::cpu

@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "membound/ops/rms_norm.hpp"
+
+namespace membound {
+
+struct RmsNormBackwardOptions {
+  double weight_offset = 0.0;
+  Rounding rounding = Rounding::kOnce;
+  bool accumulate = false;  // dweight += instead of =
+};
+
+// The gradients of rms_norm. With h = x * rstd and g = dy * (weight + weight_offset):
+//
+//   dx = rstd * (g - h * mean(g * h)),   dweight = sum over rows of dy * h
+//
+// Rounding::kBeforeWeight rounds h to x's dtype in dweight, where the forward did.
+//
+// dy        x's shape, dtype and device, any strides
+// x         what the forward read
+// weight    as in the forward, or nullptr; then there is no dweight
+// rstd      what the forward returned: x's shape without its last axis, float32 (float64)
+// dx        x's shape, dtype and device, or nullptr when it is not wanted; may be dy or x itself
+// dweight   weight's shape in any floating dtype, or nullptr when it is not wanted
+// workspace on a GPU at least rms_norm_backward_workspace(x) bytes on x's device, aligned to 16,
+//           uint8; nullptr: allocated on the stream. The CPU needs none.
+// stream    as in rms_norm
+//
+// dweight is summed in float32 (float64) in a tree that rows, cols and dtype fix: the same bits on
+// every run, for any number of multiprocessors or CPU threads.
+//
+// Throws InvalidArgument, TypeMismatch, OutOfMemory, CudaError.
+MEMBOUND_API void rms_norm_backward(const ConstTensorView& dy, const ConstTensorView& x,
+                                    const ConstTensorView* weight, const ConstTensorView& rstd,
+                                    const RmsNormBackwardOptions& options, const TensorView* dx,
+                                    const TensorView* dweight, const TensorView* workspace,
+                                    StreamView stream);
+
+// Bytes of workspace for an x of this shape, dtype and device, dweight wanted.
+MEMBOUND_API std::int64_t rms_norm_backward_workspace(const ConstTensorView& x);
+
+}  // namespace membound
