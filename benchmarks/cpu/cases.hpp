@@ -1,0 +1,129 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "membound/dtype.hpp"
+
+// What is measured. Goals: TARGETS.md, classes of research on the CPU. AVX2 is asked for 0.75 of
+// them.
+namespace membound_bench {
+
+using membound::DType;
+
+enum class Op { kRmsNorm, kAddRmsNorm, kAddRmsNormInPlace, kBackward, kBackwardDx, kAddBackward };
+
+inline const char* op_name(Op op) {
+  switch (op) {
+    case Op::kRmsNorm: return "rms_norm";
+    case Op::kAddRmsNorm: return "add_rms_norm";
+    case Op::kAddRmsNormInPlace: return "add_rms_norm in place";
+    case Op::kBackward: return "rms_norm_backward";
+    case Op::kBackwardDx: return "rms_norm_backward dx";
+    default: return "add_rms_norm_backward";
+  }
+}
+
+// Matrices read and written; the reference moves as many.
+inline int matrices_of(Op op) {
+  switch (op) {
+    case Op::kRmsNorm: return 2;
+    case Op::kBackward:
+    case Op::kBackwardDx: return 3;
+    default: return 4;
+  }
+}
+
+struct Case {
+  Op op;
+  const char* label;
+  std::int64_t rows, cols;
+  DType dtype;
+  double goal;          // must ratio on AVX-512, 0: none stated
+  bool best_reference;  // against the better reference; else against the plain one
+};
+
+// clang-format off
+inline constexpr DType kHalf = DType::kFloat16, kBrain = DType::kBFloat16,
+                       kSingle = DType::kFloat32, kDouble = DType::kFloat64;
+inline constexpr Case kCases[] = {
+    {Op::kRmsNorm, "tiny", 1, 4096, kSingle, 0, false},
+    {Op::kRmsNorm, "tiny", 1, 4096, kBrain, 0, false},
+    {Op::kRmsNorm, "tiny", 8, 4096, kSingle, 0, false},
+    {Op::kRmsNorm, "tiny", 8, 4096, kBrain, 0, false},
+    {Op::kRmsNorm, "cached", 64, 4096, kSingle, 0.65, false},
+    {Op::kRmsNorm, "cached", 128, 4096, kSingle, 0.65, false},
+    {Op::kRmsNorm, "cached", 256, 4096, kSingle, 0.65, false},
+    {Op::kRmsNorm, "cached", 64, 4096, kBrain, 0.60, false},
+    {Op::kRmsNorm, "cached", 128, 4096, kBrain, 0.60, false},
+    {Op::kRmsNorm, "cached", 256, 4096, kBrain, 0.60, false},
+    {Op::kRmsNorm, "cached", 64, 4096, kHalf, 0.50, false},
+    {Op::kRmsNorm, "cached", 256, 4096, kHalf, 0.50, false},
+    {Op::kRmsNorm, "cached", 128, 4096, kDouble, 0.65, false},
+    {Op::kRmsNorm, "DRAM", 2048, 4096, kSingle, 0.85, true},
+    {Op::kRmsNorm, "DRAM", 8192, 4096, kSingle, 0.85, true},
+    {Op::kRmsNorm, "DRAM", 4096, 8192, kSingle, 0.85, true},
+    {Op::kRmsNorm, "DRAM", 256, 131072, kSingle, 0.85, true},
+    {Op::kRmsNorm, "DRAM", 2048, 4096, kBrain, 0.75, true},
+    {Op::kRmsNorm, "DRAM", 8192, 4096, kBrain, 0.75, true},
+    {Op::kRmsNorm, "DRAM", 4096, 8192, kBrain, 0.75, true},
+    {Op::kRmsNorm, "DRAM", 8192, 4096, kHalf, 0.70, true},
+    {Op::kRmsNorm, "DRAM", 4096, 4096, kDouble, 0.85, true},
+    {Op::kRmsNorm, "heads", 65536, 128, kSingle, 0.85, true},
+    {Op::kRmsNorm, "heads", 65536, 128, kBrain, 0.70, true},
+    {Op::kRmsNorm, "heads", 65536, 128, kHalf, 0.70, true},
+    {Op::kRmsNorm, "heads", 4096, 128, kBrain, 0, false},
+
+    {Op::kAddRmsNorm, "tiny", 1, 4096, kSingle, 0, false},
+    {Op::kAddRmsNorm, "tiny", 1, 4096, kBrain, 0, false},
+    {Op::kAddRmsNorm, "tiny", 8, 4096, kBrain, 0, false},
+    {Op::kAddRmsNorm, "cached", 64, 4096, kSingle, 0.80, false},
+    {Op::kAddRmsNorm, "cached", 128, 4096, kSingle, 0.80, false},
+    {Op::kAddRmsNorm, "cached", 64, 4096, kBrain, 0.80, false},
+    {Op::kAddRmsNorm, "cached", 128, 4096, kBrain, 0.80, false},
+    {Op::kAddRmsNorm, "cached", 128, 4096, kHalf, 0, false},
+    {Op::kAddRmsNorm, "DRAM", 2048, 4096, kSingle, 0.80, true},
+    {Op::kAddRmsNorm, "DRAM", 4096, 8192, kSingle, 0.80, true},
+    {Op::kAddRmsNorm, "DRAM", 2048, 4096, kBrain, 0.80, true},
+    {Op::kAddRmsNorm, "DRAM", 8192, 4096, kBrain, 0.80, true},
+    {Op::kAddRmsNorm, "DRAM", 8192, 4096, kHalf, 0.80, true},
+    {Op::kAddRmsNorm, "DRAM", 2048, 4096, kDouble, 0.80, true},
+    {Op::kAddRmsNorm, "heads", 65536, 128, kSingle, 0, true},
+    {Op::kAddRmsNorm, "heads", 65536, 128, kBrain, 0, true},
+    {Op::kAddRmsNormInPlace, "tiny", 1, 4096, kBrain, 0, false},
+    {Op::kAddRmsNormInPlace, "cached", 128, 4096, kSingle, 0, false},
+    {Op::kAddRmsNormInPlace, "cached", 128, 4096, kBrain, 0, false},
+    {Op::kAddRmsNormInPlace, "DRAM", 2048, 4096, kSingle, 1.0, true},
+    {Op::kAddRmsNormInPlace, "DRAM", 4096, 8192, kSingle, 1.0, true},
+    {Op::kAddRmsNormInPlace, "DRAM", 8192, 4096, kBrain, 1.0, true},
+
+    {Op::kBackward, "tiny", 1, 4096, kSingle, 0, false},
+    {Op::kBackward, "tiny", 1, 4096, kBrain, 0, false},
+    {Op::kBackward, "tiny", 8, 4096, kSingle, 0, false},
+    {Op::kBackward, "tiny", 8, 4096, kBrain, 0, false},
+    {Op::kBackward, "cached", 64, 4096, kSingle, 0.45, false},
+    {Op::kBackward, "cached", 128, 4096, kSingle, 0.45, false},
+    {Op::kBackward, "cached", 64, 4096, kBrain, 0, false},
+    {Op::kBackward, "cached", 128, 4096, kBrain, 0, false},
+    {Op::kBackward, "cached", 128, 4096, kHalf, 0, false},
+    {Op::kBackward, "cached", 128, 4096, kDouble, 0, false},
+    {Op::kBackward, "DRAM", 2048, 4096, kSingle, 0.70, true},
+    {Op::kBackward, "DRAM", 4096, 4096, kSingle, 0.70, true},
+    {Op::kBackward, "DRAM", 4096, 8192, kSingle, 0.70, true},
+    {Op::kBackward, "DRAM", 2048, 4096, kBrain, 0.50, true},
+    {Op::kBackward, "DRAM", 8192, 4096, kBrain, 0.50, true},
+    {Op::kBackward, "DRAM", 8192, 4096, kHalf, 0, true},
+    {Op::kBackward, "DRAM", 2048, 4096, kDouble, 0, true},
+    {Op::kBackward, "heads", 65536, 128, kSingle, 0.60, true},
+    {Op::kBackward, "heads", 65536, 128, kBrain, 0.50, true},
+    {Op::kBackwardDx, "tiny", 1, 4096, kBrain, 0, false},
+    {Op::kBackwardDx, "DRAM", 4096, 4096, kSingle, 0.70, true},
+    {Op::kBackwardDx, "DRAM", 8192, 4096, kBrain, 0.50, true},
+    {Op::kAddBackward, "cached", 128, 4096, kBrain, 0, false},
+    {Op::kAddBackward, "DRAM", 4096, 4096, kSingle, 0, true},
+    {Op::kAddBackward, "DRAM", 8192, 4096, kBrain, 0, true},
+};
+// clang-format on
+
+}  // namespace membound_bench
