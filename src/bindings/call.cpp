@@ -24,7 +24,7 @@ bool is_grad_enabled(const Framework& torch) {
 }  // namespace
 
 ArrayCall::ArrayCall(const char* op, PyObject* first, const char* argument, PyObject* stream)
-    : op_(op), framework_(&framework_of(first, {op, argument})) {
+    : op_(op), first_(argument), framework_(&framework_of(first, {op, argument})) {
   if (given(stream)) {
     stream_ = stream_from_python(stream, op);
     stream_given_ = true;
@@ -37,13 +37,13 @@ void ArrayCall::read(PyObject* array, Site site, LoadedArray& loaded) const {
   MEMBOUND_CHECK(
       &framework == framework_ || (is_plain(framework.kind) && is_plain(framework_->kind)),
       TypeMismatch, op_, "argument '", site.argument, "' must be a ", framework_->name,
-      " array like 'x', got ", type_name(array));
+      " array like '", first_, "', got ", type_name(array));
   if (grad_enabled_) {
     const nb::object wanted = nb::steal(framework.get_requires_grad(
         framework.requires_grad, array, reinterpret_cast<PyObject*>(Py_TYPE(array))));
     if (!wanted.is_valid()) throw nb::python_error();
     MEMBOUND_CHECK(wanted.ptr() != Py_True, Error, op_, "argument '", site.argument,
-                   "' requires grad, but this function records no gradients yet: call it under "
+                   "' requires grad, but this function records no gradients: call it under "
                    "torch.no_grad(), or pass ",
                    site.argument, ".detach()");
   }
@@ -62,13 +62,28 @@ void ArrayCall::read_output(PyObject* array, const char* argument, LoadedArray& 
                  "' must be writable, got a read-only array");
 }
 
-nb::object ArrayCall::new_like(PyObject* like, const TensorView& view, LoadedArray& loaded) const {
-  if (framework_->kind == Kind::kDlpack) {
-    return new_numpy(view, view.rank, view.dtype, "out", loaded);
+nb::object ArrayCall::new_like(PyObject* like, const TensorView& view, const char* argument,
+                               LoadedArray& loaded) const {
+  const Framework& framework = framework_of(like, {op_, argument});  // plain arrays mix
+  if (framework.kind == Kind::kDlpack) {
+    return new_numpy(view, view.rank, view.dtype, argument, loaded);
   }
   PyObject* allocator =
-      is_contiguous(view) ? framework_->empty_like : framework_->empty_like_contiguous;
-  return adopt(call_one(allocator, like), "out", loaded);
+      is_contiguous(view) ? framework.empty_like : framework.empty_like_contiguous;
+  return adopt(call_one(allocator, like), argument, loaded);
+}
+
+nb::object ArrayCall::output(PyObject* array, PyObject* like, const TensorView& view,
+                             const char* argument, LoadedArray& loaded) const {
+  if (!given(array)) return new_like(like, view, argument, loaded);
+  read_output(array, argument, loaded);
+  return nb::borrow(array);
+}
+
+nb::object ArrayCall::new_workspace(PyObject* like, std::int64_t bytes, LoadedArray& loaded) const {
+  const nb::handle allocator(framework_->empty_bytes);
+  if (bytes == 0 || stream_given_ || allocator.is_none()) return {};
+  return adopt(allocator(nb::handle(like), bytes).release().ptr(), "workspace", loaded);
 }
 
 nb::object ArrayCall::new_rows(PyObject* like, const TensorView& view, LoadedArray& loaded) const {
@@ -126,8 +141,8 @@ std::optional<Device> ArrayCall::staging_device(PyObject* device, Device where) 
     return std::nullopt;
   }
   MEMBOUND_CHECK(wanted.is_cuda() && framework_->kind == Kind::kNumPy, InvalidArgument, op_,
-                 "argument 'device' must be ", device_name(where), ", where 'x' is, got '",
-                 nb::str(nb::handle(device)).c_str(),
+                 "argument 'device' must be ", device_name(where), ", where '", first_,
+                 "' is, got '", nb::str(nb::handle(device)).c_str(),
                  "' (only NumPy arrays are carried to a GPU and back)");
   return Device::cuda(wanted.index < 0 ? 0 : wanted.index);
 }
@@ -136,17 +151,19 @@ std::optional<Device> ArrayCall::staging_device(PyObject* device, Device where) 
 // a write under no_grad between the two. The counter costs 95 ns. Inference tensors have none, and
 // cannot have been saved.
 void ArrayCall::mark_written(PyObject* array) const {
-  if (!grad_enabled_) return;
+  if (!grad_enabled_ || !given(array)) return;
   const nb::object arrays = nb::steal(PyTuple_Pack(1, array));
   if (!arrays.is_valid()) throw nb::python_error();
   const nb::object done = nb::steal(call_one(framework_->increment_version, arrays.ptr()));
   if (!done.is_valid()) PyErr_Clear();
 }
 
-void ArrayCall::check_jax_input(PyObject* array, const char* argument) const {
+nb::handle ArrayCall::check_jax_input(PyObject* array, const char* argument) const {
+  if (!given(array)) return nb::handle(Py_None);
   const Site site{op_, argument};
   MEMBOUND_CHECK(framework_of(array, site).kind == Kind::kJax, TypeMismatch, op_, "argument '",
-                 argument, "' must be a jax array like 'x', got ", type_name(array));
+                 argument, "' must be a jax array like '", first_, "', got ", type_name(array));
+  return nb::handle(array);
 }
 
 void ArrayCall::check_jax_absent(PyObject* value, const char* argument, const char* reason) const {

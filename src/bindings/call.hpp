@@ -26,8 +26,18 @@ class ArrayCall {
 
   // A new array in the framework of `like` (which was read as `view`): of its shape and dtype, or
   // of its shape less the last axis and the dtype of statistics.
-  nb::object new_like(PyObject* like, const TensorView& view, LoadedArray& loaded) const;
+  nb::object new_like(PyObject* like, const TensorView& view, const char* argument,
+                      LoadedArray& loaded) const;
   nb::object new_rows(PyObject* like, const TensorView& view, LoadedArray& loaded) const;
+
+  // The array that the caller gave to write to, or a new one like `like`.
+  nb::object output(PyObject* array, PyObject* like, const TensorView& view, const char* argument,
+                    LoadedArray& loaded) const;
+
+  // Bytes for a kernel to work in, on the GPU of `like` and from its framework's allocator. Empty
+  // where the op allocates on the stream itself: the framework has no allocator, or its allocator
+  // would not know of stream=.
+  nb::object new_workspace(PyObject* like, std::int64_t bytes, LoadedArray& loaded) const;
 
   // The stream= argument, or the current stream of the framework on that device.
   StreamView stream(Device device) const;
@@ -36,11 +46,13 @@ class ArrayCall {
   // be staged through it. Throws when arrays of other frameworks are somewhere else.
   std::optional<Device> staging_device(PyObject* device, Device where) const;
 
-  // To be called when the op has written an array of the caller's: autograd must know.
+  // To be called when the op has written an array, null or None for none, of the caller's: autograd
+  // must know.
   void mark_written(PyObject* array) const;
 
-  // A JAX call goes to membound.jax as a whole. Throws when not all of it can.
-  void check_jax_input(PyObject* array, const char* argument) const;
+  // A JAX call goes to membound.jax as a whole. Throws when not all of it can. check_jax_input
+  // returns the array, None for null.
+  nb::handle check_jax_input(PyObject* array, const char* argument) const;
   void check_jax_absent(PyObject* value, const char* argument, const char* reason) const;
 
  private:
@@ -50,6 +62,7 @@ class ArrayCall {
                        LoadedArray& loaded) const;
 
   const char* op_;
+  const char* first_;  // the argument that the others must be like
   const Framework* framework_;
   StreamView stream_ = StreamView::legacy_default();
   bool stream_given_ = false;
@@ -87,5 +100,12 @@ Device device_from_python(PyObject* device, const char* op);
 // Numbers and choices, named in the error when they are not what is expected.
 double number_from_python(PyObject* value, Site site);
 bool flag_from_python(PyObject* value, Site site);
+// The same where null, an argument not given, stands for the default.
+inline double number_or(PyObject* value, double otherwise, Site site) {
+  return value != nullptr ? number_from_python(value, site) : otherwise;
+}
+inline bool flag_or(PyObject* value, bool otherwise, Site site) {
+  return value != nullptr ? flag_from_python(value, site) : otherwise;
+}
 
 }  // namespace membound::python

@@ -4,12 +4,11 @@
 #include "jax_ffi.hpp"
 
 #include <cfenv>
-#include <cstring>
 #include <exception>
-#include <string>
 
-#include "membound/membound.hpp"
-#include "xla_ffi.hpp"
+#include "jax/call.hpp"
+#include "membound/error.hpp"
+#include "membound/ops/rms_norm_backward.hpp"
 
 namespace nb = nanobind;
 
@@ -17,126 +16,7 @@ namespace membound::python {
 
 namespace {
 
-DType dtype_of(xla::DataType dtype) {
-  switch (dtype) {
-    case xla::DataType::kPred: return DType::kBool;
-    case xla::DataType::kS8: return DType::kInt8;
-    case xla::DataType::kS16: return DType::kInt16;
-    case xla::DataType::kS32: return DType::kInt32;
-    case xla::DataType::kS64: return DType::kInt64;
-    case xla::DataType::kU8: return DType::kUInt8;
-    case xla::DataType::kU16: return DType::kUInt16;
-    case xla::DataType::kU32: return DType::kUInt32;
-    case xla::DataType::kU64: return DType::kUInt64;
-    case xla::DataType::kF16: return DType::kFloat16;
-    case xla::DataType::kF32: return DType::kFloat32;
-    case xla::DataType::kF64: return DType::kFloat64;
-    case xla::DataType::kC64: return DType::kComplex64;
-    case xla::DataType::kBF16: return DType::kBFloat16;
-    case xla::DataType::kC128: return DType::kComplex128;
-    case xla::DataType::kF8E5M2: return DType::kFloat8E5M2;
-    case xla::DataType::kF8E4M3FN: return DType::kFloat8E4M3;
-  }
-  throw TypeMismatch("JAX array of XLA data type " + std::to_string(static_cast<int>(dtype)) +
-                     ", which membound does not know");
-}
-
-// One invocation, decoded on demand.
-struct Call {
-  const xla::CallFrame& frame;
-  Device device;
-  StreamView stream;
-
-  TensorView operand(std::int64_t index) const { return view(frame.operands, index); }
-  TensorView result(std::int64_t index) const { return view(frame.results, index); }
-
-  template <class T>
-  T attribute(const char* name, xla::DataType dtype) const {
-    const xla::Attributes& all = frame.attributes;
-    for (std::int64_t i = 0; i < all.size; ++i) {
-      const xla::ByteSpan& found = *all.names[i];
-      if (found.size != std::strlen(name) || std::memcmp(found.data, name, found.size) != 0)
-        continue;
-      const auto* scalar = static_cast<const xla::Scalar*>(all.values[i]);
-      if (all.types[i] != xla::kScalarAttribute || scalar->dtype != dtype) break;
-      return *static_cast<const T*>(scalar->value);
-    }
-    throw InvalidArgument(std::string("attribute '") + name + "' is missing or of another type");
-  }
-
- private:
-  TensorView view(const xla::Buffers& buffers, std::int64_t index) const {
-    const auto& buffer = *static_cast<const xla::Buffer*>(buffers.values[index]);
-    TensorView view(buffer.data, dtype_of(buffer.dtype), device, {});
-    if (buffer.rank > kMaxRank) {
-      view.rank = kMaxRank + 1;  // every op refuses it by name
-      return view;
-    }
-    view.rank = static_cast<std::int32_t>(buffer.rank);
-    std::int64_t stride = 1;
-    for (int axis = view.rank - 1; axis >= 0; --axis) {
-      view.shape[axis] = buffer.dims[axis];
-      view.strides[axis] = stride;
-      stride *= buffer.dims[axis];
-    }
-    return view;
-  }
-};
-
-// Element `index` of the leading `axes` axes, whose extents are `extents`. An axis of extent 1 that
-// should be longer is one that vmap did not map: it repeats.
-TensorView batch_element(const TensorView& batched, int axes, const std::int64_t* extents,
-                         std::int64_t index) {
-  TensorView view = batched;
-  std::int64_t offset = 0;
-  for (int axis = axes - 1; axis >= 0; --axis) {
-    if (batched.shape[axis] > 1) offset += index % extents[axis] * batched.strides[axis];
-    index /= extents[axis];
-  }
-  view.data = static_cast<char*>(batched.data) +
-              offset * static_cast<std::int64_t>(dtype_size(batched.dtype));
-  view.rank -= axes;
-  for (int axis = 0; axis < view.rank; ++axis) {
-    view.shape[axis] = batched.shape[axis + axes];
-    view.strides[axis] = batched.strides[axis + axes];
-  }
-  return view;
-}
-
-// Operands: x, then the weight if there is one. Results: out, then rstd if wanted. Under vmap with
-// "expand_dims" every array has the same number of batch axes in front, so a weight's rank tells.
-void rms_norm_call(const Call& call) {
-  RmsNormOptions options;
-  options.eps = call.attribute<double>("eps", xla::DataType::kF64);
-  options.weight_offset = call.attribute<double>("weight_offset", xla::DataType::kF64);
-  options.rounding =
-      static_cast<Rounding>(call.attribute<std::int32_t>("rounding", xla::DataType::kS32));
-
-  const bool has_weight = call.frame.operands.size > 1;
-  const bool has_rstd = call.frame.results.size > 1;
-  const TensorView x = call.operand(0);
-  const TensorView out = call.result(0);
-  const TensorView rstd = has_rstd ? call.result(1) : TensorView();
-  const TensorView* rstd_or_none = has_rstd ? &rstd : nullptr;
-  if (!has_weight) return rms_norm(x, nullptr, options, out, rstd_or_none, call.stream);
-
-  TensorView weight = call.operand(1);
-  const std::int64_t cols = weight.rank > 0 ? weight.shape[weight.rank - 1] : 0;
-  if (weight.size() == cols) {  // the same weight everywhere: batch axes are rows like the others
-    weight = batch_element(weight, weight.rank - 1, weight.shape, 0);
-    const ConstTensorView shared = weight;
-    return rms_norm(x, &shared, options, out, rstd_or_none, call.stream);
-  }
-  const int axes = weight.rank - 1;
-  std::int64_t batch = 1;
-  for (int axis = 0; axis < axes; ++axis) batch *= out.shape[axis];
-  for (std::int64_t i = 0; i < batch; ++i) {
-    const ConstTensorView one_weight = batch_element(weight, axes, out.shape, i);
-    const TensorView one_rstd = has_rstd ? batch_element(rstd, axes, out.shape, i) : TensorView();
-    rms_norm(batch_element(x, axes, out.shape, i), &one_weight, options,
-             batch_element(out, axes, out.shape, i), has_rstd ? &one_rstd : nullptr, call.stream);
-  }
-}
+using jax::Call;
 
 xla::Error* make_error(const xla::CallFrame& frame, xla::ErrorCode code, const char* text) {
   xla::ErrorCreateArgs args{0, nullptr, text, code};
@@ -225,8 +105,22 @@ nb::dict platforms() {
 
 nb::dict jax_ffi_targets() {
   nb::dict targets;
-  targets["membound_rms_norm"] = platforms<rms_norm_call>();
+  targets["membound_rms_norm"] = platforms<jax::rms_norm_call>();
+  targets["membound_add_rms_norm"] = platforms<jax::add_rms_norm_call>();
+  targets["membound_rms_norm_backward"] = platforms<jax::rms_norm_backward_call>();
+  targets["membound_add_rms_norm_backward"] = platforms<jax::add_rms_norm_backward_call>();
   return targets;
+}
+
+// XLA allocates the workspace with the results, so its size must be known while JAX traces, where
+// the platform may not be. Rounded up so that each element of a batch starts aligned.
+std::int64_t cuda_workspace_bytes(std::int64_t rows, std::int64_t cols, int item_bytes) {
+  const DType dtype = item_bytes == 8   ? DType::kFloat64
+                      : item_bytes == 4 ? DType::kFloat32
+                                        : DType::kFloat16;
+  const std::int64_t bytes =
+      rms_norm_backward_workspace({nullptr, dtype, Device::cuda(), {rows, cols}});
+  return (bytes + 15) / 16 * 16;
 }
 
 }  // namespace
@@ -234,6 +128,8 @@ nb::dict jax_ffi_targets() {
 void bind_jax_ffi(nb::module_& module) {
   module.def("jax_ffi_targets", &jax_ffi_targets,
              "XLA FFI handlers: {target name: {platform: capsule}}.");
+  module.def("rms_norm_backward_workspace", &cuda_workspace_bytes, nb::arg("rows"), nb::arg("cols"),
+             nb::arg("item_bytes"), "Bytes that rms_norm_backward sums dweight in on a GPU.");
 }
 
 }  // namespace membound::python

@@ -92,4 +92,8 @@ NB_MODULE(_core, module) {
   mp::bind_staging(module);
   // One line per op.
   mp::add_op<&mp::kRmsNorm>(module);
+  mp::add_op<&mp::kAddRmsNorm>(module);
+  mp::add_op<&mp::kFusedAddRmsNorm>(module);
+  mp::add_op<&mp::kRmsNormBackward>(module);
+  mp::add_op<&mp::kAddRmsNormBackward>(module);
 }

@@ -47,7 +47,10 @@ void sort_arguments(const Op& op, const InternedNames& names, PyObject* const* a
     if (values[parameter] != nullptr) fail_call("%s: argument '%U' given twice", op.name, keyword);
     values[parameter] = arguments[positional + index];
   }
-  if (values[0] == nullptr) fail_call("%s: missing argument '%U'", op.name, names.names[0]);
+  for (int index = 0; index < op.required; ++index) {
+    if (values[index] == nullptr)
+      fail_call("%s: missing argument '%U'", op.name, names.names[index]);
+  }
 }
 
 }  // namespace membound::python

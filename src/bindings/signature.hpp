@@ -17,7 +17,8 @@ struct Op {
   const char* name;
   const char* text;  // "name(signature)\n--\n\n" and the docstring, as CPython reads them
   const char* parameters[kMaxParameters + 1];  // null-terminated
-  int positional;                              // so many may be given without a name; one must be
+  int required;                                // so many must be given; None is a value there
+  int positional;                              // so many may be given without a name
   nb::object (*function)(PyObject* const* values);
 };
 

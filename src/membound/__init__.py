@@ -8,13 +8,17 @@ from membound._core import (
     DeviceProperties,
     StagingOptions,
     __version__,
+    add_rms_norm,
+    add_rms_norm_backward,
     cached_staging_bytes,
     cpu_isa,
     cpu_threads,
     cuda_status,
     device_properties,
+    fused_add_rms_norm,
     release_staging,
     rms_norm,
+    rms_norm_backward,
     set_cpu_threads,
     set_staging_options,
     staging_options,
@@ -26,16 +30,30 @@ __all__ = [
     "DeviceProperties",
     "StagingOptions",
     "__version__",
+    "add_rms_norm",
+    "add_rms_norm_backward",
     "cached_staging_bytes",
     "cpu_isa",
     "cpu_threads",
     "cuda_status",
     "device_properties",
+    "fused_add_rms_norm",
     "release_staging",
     "rms_norm",
+    "rms_norm_backward",
     "set_cpu_threads",
     "set_staging_options",
     "staging_options",
 ]
 
-__test__ = {"rms_norm": rms_norm}  # doctest does not look into builtins by itself
+# doctest does not look into builtins by itself.
+__test__ = {
+    op.__name__: op
+    for op in (
+        rms_norm,
+        rms_norm_backward,
+        add_rms_norm,
+        add_rms_norm_backward,
+        fused_add_rms_norm,
+    )
+}

@@ -98,6 +98,9 @@ def set_cpu_threads(count: int) -> None:
 def jax_ffi_targets() -> dict:
     """XLA FFI handlers: {target name: {platform: capsule}}."""
 
+def rms_norm_backward_workspace(rows: int, cols: int, item_bytes: int) -> int:
+    """Bytes that rms_norm_backward sums dweight in on a GPU."""
+
 class StagingOptions:
     """
     How NumPy arrays travel through a GPU and back (device="cuda"): in chunks, several at once.
@@ -192,8 +195,9 @@ def rms_norm(
     Raises:
         TypeError: an argument is no array or of another framework, or has a dtype that is not taken.
         ValueError: a shape, stride, device, overlap or number does not fit.
-        RuntimeError: a torch tensor requires grad while gradients are recorded. There is no backward
-            yet: call it under ``torch.no_grad()`` or pass ``x.detach()``.
+        RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
+            does not do: call it under ``torch.no_grad()`` or pass ``x.detach()``, and take the
+            gradients from :func:`rms_norm_backward`. ``membound.jax`` does record them.
         membound.CudaError: CUDA is not there, or a launch failed.
 
         A call that raises has written nothing.
@@ -222,3 +226,237 @@ def rms_norm(
     stream: Any = None,
     device: Any = None,
 ) -> tuple[ArrayT, ArrayT]: ...
+
+@overload
+def add_rms_norm(
+    x: ArrayT,
+    residual: ArrayT,
+    weight: Any = None,
+    *,
+    eps: float = 1e-06,
+    weight_offset: float = 0.0,
+    rounding: Literal["once", "before_weight"] = "once",
+    out: ArrayT | None = None,
+    residual_out: ArrayT | None = None,
+    return_rstd: Literal[False] = False,
+    stream: Any = None,
+    device: Any = None,
+) -> tuple[ArrayT, ArrayT]:
+    """
+    Residual addition and root mean square normalisation of the sum, in one pass.
+
+    ``sum = x + residual``, ``rstd = 1 / sqrt(mean(sum * sum) + eps)``,
+    ``out = sum * rstd * (weight + weight_offset)`` (Zhang and Sennrich 2019, arXiv:1910.07467). The
+    sum is float32 (float64 for float64): ``out`` and ``rstd`` come from it before it is rounded for
+    ``residual_out``.
+
+    Args:
+        x: ``(..., cols)``, as in :func:`rms_norm`.
+        residual: the shape, dtype, framework and device of ``x``, with any strides.
+        weight: as in :func:`rms_norm`.
+        eps: added to the mean of squares; finite and not negative.
+        weight_offset: added to each weight; 1.0 as in Gemma. Must be 0 without a weight.
+        rounding: ``"once"`` or ``"before_weight"``, as in :func:`rms_norm`.
+        out: where to write the norm: the shape, dtype, framework and device of ``x``. It may be ``x``
+            or ``residual`` itself, but may not overlap an input in part. Not for JAX arrays.
+        residual_out: where to write the sum; as ``out``, but it may not overlap ``out``.
+        return_rstd: return ``rstd`` too, of shape ``x.shape[:-1]`` in float32 (float64 for float64).
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+        device: ``"cuda"`` or ``"cuda:1"`` carries NumPy arrays through that GPU and back, as in
+            :func:`rms_norm`.
+
+    Returns:
+        ``(out, residual_out)``, or with ``return_rstd=True`` ``(out, residual_out, rstd)``; new
+        C-contiguous arrays of the framework and device of ``x`` for those that were not given.
+
+    Raises:
+        TypeError: an argument is no array or of another framework, or has a dtype that is not taken.
+        ValueError: a shape, stride, device, overlap or number does not fit.
+        RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
+            does not do: call it under ``torch.no_grad()`` or pass ``x.detach()``, and take the
+            gradients from :func:`add_rms_norm_backward`. ``membound.jax`` does record them.
+        membound.CudaError: CUDA is not there, or a launch failed.
+
+        A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> x = np.array([[1.0, 2.0], [0.5, 0.0]], np.float32)
+        >>> residual = np.array([[2.0, 2.0], [-0.5, 0.0]], np.float32)
+        >>> mb.add_rms_norm(x, residual, eps=12.5)
+        (array([[0.6, 0.8],
+               [0. , 0. ]], dtype=float32), array([[3., 4.],
+               [0., 0.]], dtype=float32))
+        >>> y, total = mb.add_rms_norm(x, residual, out=x, residual_out=residual)
+        >>> y is x, total is residual
+        (True, True)
+    """
+@overload
+def add_rms_norm(
+    x: ArrayT,
+    residual: ArrayT,
+    weight: Any = None,
+    *,
+    eps: float = 1e-06,
+    weight_offset: float = 0.0,
+    rounding: Literal["once", "before_weight"] = "once",
+    out: ArrayT | None = None,
+    residual_out: ArrayT | None = None,
+    return_rstd: Literal[True],
+    stream: Any = None,
+    device: Any = None,
+) -> tuple[ArrayT, ArrayT, ArrayT]: ...
+
+def fused_add_rms_norm(
+    input: ArrayT,
+    residual: ArrayT,
+    weight: Any,
+    epsilon: float = 1e-06,
+) -> None:
+    """
+    :func:`add_rms_norm` in place, by the name and with the arguments that vLLM and flashinfer use.
+
+    ``residual`` becomes ``input + residual`` and ``input`` the norm of that sum. The sum is normalised
+    before it is rounded, as in flashinfer.
+
+    Args:
+        input: ``(..., cols)``, float16, bfloat16, float32 or float64; written. Not a JAX array.
+        residual: the shape, dtype, framework and device of ``input``; written.
+        weight: ``(cols,)`` of any of those dtypes, or None.
+        epsilon: added to the mean of squares; finite and not negative.
+
+    Raises:
+        What :func:`add_rms_norm` raises for ``x = input`` and ``eps = epsilon``.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> x, residual = np.array([[1.0, 2.0]]), np.array([[2.0, 2.0]])
+        >>> mb.fused_add_rms_norm(x, residual, np.array([1.0, 0.5]), 12.5)
+        >>> x, residual
+        (array([[0.6, 0.4]]), array([[3., 4.]]))
+    """
+
+def rms_norm_backward(
+    dy: ArrayT,
+    x: ArrayT,
+    weight: Any,
+    rstd: Any,
+    *,
+    weight_offset: float = 0.0,
+    rounding: Literal["once", "before_weight"] = "once",
+    dx: Any = None,
+    dweight: Any = None,
+    need_dx: bool = True,
+    need_dweight: bool = True,
+    accumulate: bool = False,
+    stream: Any = None,
+) -> tuple[Any, Any]:
+    """
+    The gradients of :func:`rms_norm`, in one pass.
+
+    With ``h = x * rstd`` and ``g = dy * (weight + weight_offset)``, by the chain rule:
+    ``dx = rstd * (g - h * mean(g * h))`` and ``dweight = sum(dy * h)`` over all rows.
+
+    Args:
+        dy: the gradient of ``out``: the shape, dtype, framework and device of ``x``, with any strides.
+        x: ``(..., cols)``, what the forward read.
+        weight: ``(cols,)``, what the forward read; None for no weight, and then there is no dweight.
+        rstd: what the forward returned with ``return_rstd=True``: ``x.shape[:-1]``, float32 (float64
+            for float64).
+        weight_offset: the forward's.
+        rounding: the forward's. With ``"before_weight"`` dweight takes ``h`` rounded to the dtype of
+            ``x``, as the forward did; rounding itself has the derivative 1.
+        dx: where to write dx: the shape, dtype, framework and device of ``x``. It may be ``dy`` or
+            ``x`` itself, but may not overlap an input in part. Not for JAX arrays.
+        dweight: where to write dweight: the shape of ``weight`` in any floating dtype; no overlap.
+        need_dx: whether dx is wanted.
+        need_dweight: whether dweight is wanted.
+        accumulate: add to ``dweight``, which must be given, in place of writing it.
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+    Returns:
+        ``(dx, dweight)``, None in place of what is not wanted. New arrays are C-contiguous, of the
+        framework and device of ``dy``; a new dweight has the dtype of ``weight``. Sums are float32
+        (float64 for float64) in a tree fixed by rows, columns and dtype: every run gives the same
+        bits, on any number of CPU threads or GPU multiprocessors.
+
+    Raises:
+        TypeError: an argument is no array or of another framework, or has a dtype that is not taken.
+        ValueError: a shape, stride, device, overlap or number does not fit; ``accumulate=True``
+            without ``dweight``; an array for a gradient that is not wanted.
+        RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
+            does not do: call it under ``torch.no_grad()`` or pass ``x.detach()``.
+        membound.CudaError: CUDA is not there, or a launch failed.
+        MemoryError: no memory on the GPU to sum dweight in.
+
+        A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> x, weight = np.array([[3.0, 4.0], [4.0, -3.0]]), np.array([1.0, 2.0])
+        >>> y, rstd = mb.rms_norm(x, weight, eps=12.5, return_rstd=True)
+        >>> dx, dweight = mb.rms_norm_backward(np.ones_like(x), x, weight, rstd)
+        >>> dx.round(3).tolist()
+        [[0.068, 0.224], [0.232, 0.376]]
+        >>> dweight.round(3).tolist()
+        [1.4, 0.2]
+    """
+
+def add_rms_norm_backward(
+    dy: ArrayT,
+    dresidual_out: ArrayT,
+    residual_out: ArrayT,
+    weight: Any,
+    rstd: Any,
+    *,
+    weight_offset: float = 0.0,
+    rounding: Literal["once", "before_weight"] = "once",
+    dx: Any = None,
+    dweight: Any = None,
+    need_dx: bool = True,
+    need_dweight: bool = True,
+    accumulate: bool = False,
+    stream: Any = None,
+) -> tuple[Any, Any]:
+    """
+    The gradients of :func:`add_rms_norm`, in one pass.
+
+    ``x`` and ``residual`` have one gradient in common, since only their sum counts:
+    ``dx = dresidual_out + `` what :func:`rms_norm_backward` gives for ``x = residual_out``.
+
+    Args:
+        dy: the gradient of ``out``.
+        dresidual_out: the gradient of ``residual_out``: the shape, dtype, framework and device of
+            ``dy``, with any strides.
+        residual_out: what the forward returned.
+        weight: ``(cols,)``, what the forward read; None for no weight, and then there is no dweight.
+        rstd: what the forward returned with ``return_rstd=True``.
+        weight_offset: the forward's.
+        rounding: the forward's, as in :func:`rms_norm_backward`.
+        dx: where to write dx; it may be ``dy``, ``dresidual_out`` or ``residual_out`` itself. Not for
+            JAX arrays.
+        dweight: where to write dweight: the shape of ``weight`` in any floating dtype; no overlap.
+        need_dx: whether dx is wanted.
+        need_dweight: whether dweight is wanted.
+        accumulate: add to ``dweight``, which must be given, in place of writing it.
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+    Returns:
+        ``(dx, dweight)``, as :func:`rms_norm_backward` and with its promises.
+
+    Raises:
+        What :func:`rms_norm_backward` raises. A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> x, residual, weight = np.array([[1.0, 2.0]]), np.array([[2.0, 2.0]]), np.array([1.0, 2.0])
+        >>> y, total, rstd = mb.add_rms_norm(x, residual, weight, eps=12.5, return_rstd=True)
+        >>> dx, dweight = mb.add_rms_norm_backward(
+        ...     np.ones_like(y), np.ones_like(total), total, weight, rstd)
+        >>> dx.round(3).tolist(), dweight.round(3).tolist()
+        ([[1.068, 1.224]], [0.6, 0.8])
+    """

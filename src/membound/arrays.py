@@ -26,6 +26,7 @@ class Framework(NamedTuple):
     empty_like: Callable[[Any], Any] | None = None
     empty_like_contiguous: Callable[[Any], Any] | None = None
     empty_rows: Callable[[Any], Any] | None = None
+    empty_bytes: Callable[[Any, int], Any] | None = None
     current_stream: Callable[[int], int] | None = None
     is_grad_enabled: Callable[[], bool] | None = None
     increment_version: Callable[[tuple[Any, ...]], None] | None = None
@@ -105,6 +106,7 @@ def _torch() -> Framework:
         empty_rows=lambda x: x.new_empty(
             x.shape[:-1], dtype=torch.float64 if x.dtype == torch.float64 else torch.float32
         ),
+        empty_bytes=lambda x, count: x.new_empty(count, dtype=torch.uint8),
         current_stream=getattr(torch._C, "_cuda_getCurrentRawStream", None),
         is_grad_enabled=torch.is_grad_enabled,
         increment_version=_increment_version(torch),
@@ -179,11 +181,16 @@ def _cupy() -> Framework:
         with x.device:
             return cupy.empty(x.shape[:-1], _statistics_dtype(x))
 
+    def empty_bytes(x: Any, count: int) -> Any:
+        with x.device:
+            return cupy.empty(count, "uint8")
+
     return Framework(
         name="cupy",
         empty_like=empty_like,
         empty_like_contiguous=empty_like,
         empty_rows=empty_rows,
+        empty_bytes=empty_bytes,
         current_stream=lambda device: cupy.cuda.get_current_stream(device).ptr,
     )
 

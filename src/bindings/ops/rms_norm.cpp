@@ -2,8 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "membound/ops/rms_norm.hpp"
 
-#include "call.hpp"
-#include "core/check.hpp"
+#include "norm.hpp"
 #include "ops/ops.hpp"
 
 namespace membound::python {
@@ -51,8 +50,9 @@ Returns:
 Raises:
     TypeError: an argument is no array or of another framework, or has a dtype that is not taken.
     ValueError: a shape, stride, device, overlap or number does not fit.
-    RuntimeError: a torch tensor requires grad while gradients are recorded. There is no backward
-        yet: call it under ``torch.no_grad()`` or pass ``x.detach()``.
+    RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
+        does not do: call it under ``torch.no_grad()`` or pass ``x.detach()``, and take the
+        gradients from :func:`rms_norm_backward`. ``membound.jax`` does record them.
     membound.CudaError: CUDA is not there, or a launch failed.
 
     A call that raises has written nothing.
@@ -69,72 +69,47 @@ Example:
     (True, array([0.2       , 0.28284273], dtype=float32))
 )";
 
-Rounding rounding_from_python(PyObject* value) {
-  if (PyUnicode_Check(value)) {
-    if (PyUnicode_CompareWithASCIIString(value, "once") == 0) return Rounding::kOnce;
-    if (PyUnicode_CompareWithASCIIString(value, "before_weight") == 0) {
-      return Rounding::kBeforeWeight;
-    }
-  }
-  fail<InvalidArgument>(kName, "argument 'rounding' must be 'once' or 'before_weight', got ",
-                        nb::repr(nb::handle(value)).c_str());
-}
-
-RmsNormOptions options_from_python(PyObject* const* values) {
-  RmsNormOptions options;
-  if (values[kEps]) options.eps = number_from_python(values[kEps], {kName, "eps"});
-  if (values[kWeightOffset]) {
-    options.weight_offset = number_from_python(values[kWeightOffset], {kName, "weight_offset"});
-  }
-  if (values[kRounding]) options.rounding = rounding_from_python(values[kRounding]);
-  return options;
-}
-
 nb::object call_jax(const ArrayCall& call, PyObject* const* values, const RmsNormOptions& options,
                     bool return_rstd) {
-  if (given(values[kWeight])) call.check_jax_input(values[kWeight], "weight");
+  const nb::handle weight = call.check_jax_input(values[kWeight], "weight");
   call.check_jax_absent(values[kOut], "out", "which cannot be written");
   call.check_jax_absent(values[kStream], "stream", "whose stream XLA picks");
   call.check_jax_absent(values[kDevice], "device", "which stay where they are");
   const nb::object op = nb::module_::import_("membound.jax").attr(kName);
-  return op(nb::handle(values[kX]),
-            given(values[kWeight]) ? nb::handle(values[kWeight]) : nb::none(),
-            nb::arg("eps") = options.eps, nb::arg("weight_offset") = options.weight_offset,
-            nb::arg("rounding") = options.rounding == Rounding::kOnce ? "once" : "before_weight",
+  return op(nb::handle(values[kX]), weight, nb::arg("eps") = options.eps,
+            nb::arg("weight_offset") = options.weight_offset,
+            nb::arg("rounding") = rounding_name(options.rounding),
             nb::arg("return_rstd") = return_rstd);
 }
 
 nb::object call_rms_norm(PyObject* const* values) {
   const ArrayCall call(kName, values[kX], "x", values[kStream]);
-  const RmsNormOptions options = options_from_python(values);
-  const bool return_rstd =
-      values[kReturnRstd] && flag_from_python(values[kReturnRstd], {kName, "return_rstd"});
+  const RmsNormOptions options =
+      norm_options(kName, values[kEps], values[kWeightOffset], values[kRounding]);
+  const bool return_rstd = flag_or(values[kReturnRstd], false, {kName, "return_rstd"});
   if (call.is_jax()) return call_jax(call, values, options, return_rstd);
 
   LoadedArray x, weight, out, rstd;
   call.read_input(values[kX], "x", x);
   const bool weighted = given(values[kWeight]);
   if (weighted) call.read_input(values[kWeight], "weight", weight);
-  const bool out_given = given(values[kOut]);
-  if (out_given) call.read_output(values[kOut], "out", out);
   const auto staging = call.staging_device(values[kDevice], x.view.device);
-
-  nb::object result = out_given ? nb::borrow(values[kOut]) : call.new_like(values[kX], x.view, out);
+  nb::object result = call.output(values[kOut], values[kX], x.view, "out", out);
   nb::object rstd_result;
   if (return_rstd) rstd_result = call.new_rows(values[kX], x.view, rstd);
 
   const ConstTensorView weight_view(weight.view);
-  const ConstTensorView* weight_pointer = weighted ? &weight_view : nullptr;
-  const TensorView* rstd_pointer = return_rstd ? &rstd.view : nullptr;
+  const ConstTensorView* weight_or_none = weighted ? &weight_view : nullptr;
+  const TensorView* rstd_or_none = return_rstd ? &rstd.view : nullptr;
   if (staging) {
     const GilRelease released(true);
-    membound::rms_norm(x.view, weight_pointer, options, out.view, rstd_pointer, *staging);
+    membound::rms_norm(x.view, weight_or_none, options, out.view, rstd_or_none, *staging);
   } else {
     const StreamView stream = call.stream(x.view.device);
     const GilRelease released(is_long_on_cpu(x.view));
-    membound::rms_norm(x.view, weight_pointer, options, out.view, rstd_pointer, stream);
+    membound::rms_norm(x.view, weight_or_none, options, out.view, rstd_or_none, stream);
   }
-  if (out_given) call.mark_written(values[kOut]);
+  call.mark_written(values[kOut]);
   return return_rstd ? nb::make_tuple(result, rstd_result) : result;
 }
 
@@ -144,6 +119,7 @@ const Op kRmsNorm{
     kName,
     kText,
     {"x", "weight", "eps", "weight_offset", "rounding", "out", "return_rstd", "stream", "device"},
+    1,
     2,
     call_rms_norm};
 

@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "jax/call.hpp"
+
+namespace membound::python::jax {
+
+namespace {
+
+DType dtype_of(xla::DataType dtype) {
+  switch (dtype) {
+    case xla::DataType::kPred: return DType::kBool;
+    case xla::DataType::kS8: return DType::kInt8;
+    case xla::DataType::kS16: return DType::kInt16;
+    case xla::DataType::kS32: return DType::kInt32;
+    case xla::DataType::kS64: return DType::kInt64;
+    case xla::DataType::kU8: return DType::kUInt8;
+    case xla::DataType::kU16: return DType::kUInt16;
+    case xla::DataType::kU32: return DType::kUInt32;
+    case xla::DataType::kU64: return DType::kUInt64;
+    case xla::DataType::kF16: return DType::kFloat16;
+    case xla::DataType::kF32: return DType::kFloat32;
+    case xla::DataType::kF64: return DType::kFloat64;
+    case xla::DataType::kC64: return DType::kComplex64;
+    case xla::DataType::kBF16: return DType::kBFloat16;
+    case xla::DataType::kC128: return DType::kComplex128;
+    case xla::DataType::kF8E5M2: return DType::kFloat8E5M2;
+    case xla::DataType::kF8E4M3FN: return DType::kFloat8E4M3;
+  }
+  throw TypeMismatch("JAX array of XLA data type " + std::to_string(static_cast<int>(dtype)) +
+                     ", which membound does not know");
+}
+
+}  // namespace
+
+TensorView Call::view(const xla::Buffers& buffers, std::int64_t index) const {
+  const auto& buffer = *static_cast<const xla::Buffer*>(buffers.values[index]);
+  TensorView view(buffer.data, dtype_of(buffer.dtype), device, {});
+  if (buffer.rank > kMaxRank) {
+    view.rank = kMaxRank + 1;  // every op refuses it by name
+    return view;
+  }
+  view.rank = static_cast<std::int32_t>(buffer.rank);
+  std::int64_t stride = 1;
+  for (int axis = view.rank - 1; axis >= 0; --axis) {
+    view.shape[axis] = buffer.dims[axis];
+    view.strides[axis] = stride;
+    stride *= buffer.dims[axis];
+  }
+  return view;
+}
+
+TensorView Batch::whole(TensorView operand) const {
+  for (int axis = 0; axis < axes; ++axis) {
+    if (operand.shape[axis] != 1) continue;
+    operand.shape[axis] = extents[axis];
+    operand.strides[axis] = 0;
+  }
+  return operand;
+}
+
+TensorView Batch::element(const TensorView& array, std::int64_t index) const {
+  TensorView view = array;
+  std::int64_t offset = 0;
+  for (int axis = axes - 1; axis >= 0; --axis) {
+    if (array.shape[axis] > 1) offset += index % extents[axis] * array.strides[axis];
+    index /= extents[axis];
+  }
+  view.data =
+      static_cast<char*>(array.data) + offset * static_cast<std::int64_t>(dtype_size(array.dtype));
+  view.rank -= axes;
+  for (int axis = 0; axis < view.rank; ++axis) {
+    view.shape[axis] = array.shape[axis + axes];
+    view.strides[axis] = array.strides[axis + axes];
+  }
+  return view;
+}
+
+}  // namespace membound::python::jax

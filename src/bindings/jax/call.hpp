@@ -1,0 +1,70 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstring>
+#include <string>
+
+#include "membound/error.hpp"
+#include "membound/ops/rms_norm.hpp"
+#include "xla_ffi.hpp"
+
+namespace membound::python::jax {
+
+// One invocation by XLA, decoded on demand.
+struct Call {
+  const xla::CallFrame& frame;
+  Device device;
+  StreamView stream;
+
+  std::int64_t operands() const { return frame.operands.size; }
+  std::int64_t results() const { return frame.results.size; }
+  TensorView operand(std::int64_t index) const { return view(frame.operands, index); }
+  TensorView result(std::int64_t index) const { return view(frame.results, index); }
+
+  template <class T>
+  T attribute(const char* name, xla::DataType dtype) const {
+    const xla::Attributes& all = frame.attributes;
+    for (std::int64_t i = 0; i < all.size; ++i) {
+      const xla::ByteSpan& found = *all.names[i];
+      if (found.size != std::strlen(name) || std::memcmp(found.data, name, found.size) != 0)
+        continue;
+      const auto* scalar = static_cast<const xla::Scalar*>(all.values[i]);
+      if (all.types[i] != xla::kScalarAttribute || scalar->dtype != dtype) break;
+      return *static_cast<const T*>(scalar->value);
+    }
+    throw InvalidArgument(std::string("attribute '") + name + "' is missing or of another type");
+  }
+  double number(const char* name) const { return attribute<double>(name, xla::DataType::kF64); }
+  Rounding rounding() const {
+    return static_cast<Rounding>(attribute<std::int32_t>("rounding", xla::DataType::kS32));
+  }
+
+ private:
+  TensorView view(const xla::Buffers& buffers, std::int64_t index) const;
+};
+
+// The batch axes that vmap with "expand_dims" put in front of every array of a call: results have
+// them in full, and an operand that is not mapped has an extent of 1.
+struct Batch {
+  int axes;
+  const std::int64_t* extents;  // of a result
+
+  std::int64_t size() const {
+    std::int64_t count = 1;
+    for (int axis = 0; axis < axes; ++axis) count *= extents[axis];
+    return count;
+  }
+  // The operand with the batch axes in full; what is not mapped repeats by a stride of 0.
+  TensorView whole(TensorView operand) const;
+  // The part of an operand or result that belongs to one element of the batch.
+  TensorView element(const TensorView& array, std::int64_t index) const;
+};
+
+// One handler per op: operands and results in the order of its comment.
+void rms_norm_call(const Call& call);
+void add_rms_norm_call(const Call& call);
+void rms_norm_backward_call(const Call& call);
+void add_rms_norm_backward_call(const Call& call);
+
+}  // namespace membound::python::jax

@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "membound/ops/add_rms_norm_backward.hpp"
+
+#include "norm.hpp"
+#include "ops/ops.hpp"
+
+namespace membound::python {
+
+namespace {
+
+constexpr const char* kText =
+    R"(add_rms_norm_backward($module, dy, dresidual_out, residual_out, weight, rstd, *, weight_offset=0.0, rounding='once', dx=None, dweight=None, need_dx=True, need_dweight=True, accumulate=False, stream=None)
+--
+
+The gradients of :func:`add_rms_norm`, in one pass.
+
+``x`` and ``residual`` have one gradient in common, since only their sum counts:
+``dx = dresidual_out + `` what :func:`rms_norm_backward` gives for ``x = residual_out``.
+
+Args:
+    dy: the gradient of ``out``.
+    dresidual_out: the gradient of ``residual_out``: the shape, dtype, framework and device of
+        ``dy``, with any strides.
+    residual_out: what the forward returned.
+    weight: ``(cols,)``, what the forward read; None for no weight, and then there is no dweight.
+    rstd: what the forward returned with ``return_rstd=True``.
+    weight_offset: the forward's.
+    rounding: the forward's, as in :func:`rms_norm_backward`.
+    dx: where to write dx; it may be ``dy``, ``dresidual_out`` or ``residual_out`` itself. Not for
+        JAX arrays.
+    dweight: where to write dweight: the shape of ``weight`` in any floating dtype; no overlap.
+    need_dx: whether dx is wanted.
+    need_dweight: whether dweight is wanted.
+    accumulate: add to ``dweight``, which must be given, in place of writing it.
+    stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+Returns:
+    ``(dx, dweight)``, as :func:`rms_norm_backward` and with its promises.
+
+Raises:
+    What :func:`rms_norm_backward` raises. A call that raises has written nothing.
+
+Example:
+    >>> import numpy as np
+    >>> import membound as mb
+    >>> x, residual, weight = np.array([[1.0, 2.0]]), np.array([[2.0, 2.0]]), np.array([1.0, 2.0])
+    >>> y, total, rstd = mb.add_rms_norm(x, residual, weight, eps=12.5, return_rstd=True)
+    >>> dx, dweight = mb.add_rms_norm_backward(
+    ...     np.ones_like(y), np.ones_like(total), total, weight, rstd)
+    >>> dx.round(3).tolist(), dweight.round(3).tolist()
+    ([[1.068, 1.224]], [0.6, 0.8])
+)";
+
+nb::object call_add_rms_norm_backward(PyObject* const* values) {
+  return call_norm_backward(
+      {"add_rms_norm_backward", "residual_out", values[0], values[1], values + 2});
+}
+
+}  // namespace
+
+const Op kAddRmsNormBackward{
+    "add_rms_norm_backward",
+    kText,
+    {"dy", "dresidual_out", "residual_out", "weight", "rstd", "weight_offset", "rounding", "dx",
+     "dweight", "need_dx", "need_dweight", "accumulate", "stream"},
+    5,
+    5,
+    call_add_rms_norm_backward};
+
+}  // namespace membound::python

@@ -1,0 +1,57 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of the handlers that bindings/jax/ gives to XLA."""
+
+import functools
+
+import jax
+import numpy as np
+
+try:
+    from jax import ffi
+except ImportError:  # jax < 0.5
+    from jax.extend import ffi
+
+from membound import _core
+
+
+def call(target, results, operands, **attributes):
+    """Run a handler on operands, less those that are None; results are shapes with dtypes.
+
+    "expand_dims" never copies what vmap did not map: the handler folds batch axes into rows, or
+    takes the elements of a batch one by one where the weight or its gradient is mapped.
+    """
+    register()
+    function = ffi.ffi_call(target, results, vmap_method="expand_dims")
+    return function(*(one for one in operands if one is not None), **attributes)
+
+
+@functools.cache
+def register():
+    for target, platforms in _core.jax_ffi_targets().items():
+        for platform, capsule in platforms.items():
+            ffi.register_ffi_target(target, capsule, platform=platform)
+
+
+def like(x):
+    """A result of x's shape and dtype."""
+    return jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+
+def rows_of(x):
+    """A statistic of x's rows: the dtype of sums."""
+    return jax.ShapeDtypeStruct(x.shape[:-1], statistics_dtype(x))
+
+
+def statistics_dtype(x):
+    return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
+
+
+def dweight_workspace(x):
+    """Room to sum dweight in on a GPU.
+
+    The CPU gets it too and leaves it alone: while JAX traces, the platform is not known.
+    """
+    cols = x.shape[-1]
+    size = _core.rms_norm_backward_workspace(x.size // cols, cols, x.dtype.itemsize)
+    return jax.ShapeDtypeStruct((size,), np.uint8)
