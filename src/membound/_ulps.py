@@ -34,3 +34,14 @@ def ulp(value: float, dtype: str) -> float:
     """The distance to the next value of dtype at |value|; below the normal range it is constant."""
     scale, smallest = _SCALE[dtype]
     return max(math.ulp(value) * scale, smallest)
+
+
+# A gradient is a difference of terms that may cancel. Beside the ulps above it may be off by this
+# many roundings, in the dtype of sums, of the terms' own size. Largest seen over all shapes of the
+# tests: see tests/python/test_rms_norm_backward.py.
+GRADIENT_ROUNDINGS = 8.0
+
+
+def gradient_slack(dtype: str) -> float:
+    """What a gradient may be off by, relative to the size of its terms."""
+    return GRADIENT_ROUNDINGS * 2.0 ** -FORMATS["float64" if dtype == "float64" else "float32"][0]

@@ -6,21 +6,15 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Any
 
 import arrays
 import numpy as np
 import pytest
 import reference
 from arrays import FRAMEWORKS, LAYOUTS, ON_GPU, Framework, Layout
-from reference import DTYPES, NUMPY_DTYPES
+from cases import LONG, ROUNDINGS, WEIGHTS, WIDTHS, layouts_like, make_weight, needs, rows_for
+from reference import DTYPES
 
-# Around a warp, a vector, a block and the switches between kernels; odd ones between.
-WIDTHS = (1, 2, 3, 7, 8, 31, 32, 33, 64, 80, 127, 128, 129, 255, 256, 257, 1000, 1024, 4095, 4096)
-WIDTHS += (4097, 5120, 8192, 16384)
-LONG = (32768, 65536, 65537, 131072, 262144, 1 << 20)
-WEIGHTS = ("none", "same", "float32", "float64", "float16", "bfloat16", "strided")
-ROUNDINGS = ("once", "before_weight")
 FORMS = ("returned", "out", "in place")
 
 
@@ -47,24 +41,6 @@ class Case:
             f"{self.rows} x {self.cols} {self.dtype}, {self.layout}, weight {self.weight}, "
             f"{self.rounding}, offset {self.weight_offset}, {self.form} {self.out_layout}"
         )
-
-
-def make_weight(case: Case) -> tuple[Any, np.ndarray | None]:
-    """The weight in its framework, and the same values in NumPy."""
-    one, kind = case.one, case.weight
-    if kind == "none":
-        return None, None
-    named = kind in one.dtypes
-    # Away from -weight_offset: there the float32 value of a float64 weight would cancel.
-    values = case.rng.uniform(0.5, 2.0, case.cols)
-    if not case.weight_offset:
-        values *= case.rng.choice((-1, 1), case.cols)
-    values = values.astype(NUMPY_DTYPES[kind if named else case.dtype])
-    if kind == "strided" and one.strided:
-        buffer = np.full(2 * case.cols, np.nan, values.dtype)
-        buffer[::2] = values
-        return one.array(buffer)[::2], values
-    return one.array(values), values
 
 
 def check(case: Case) -> None:
@@ -101,32 +77,22 @@ def _forms(one: Framework, layout: Layout) -> tuple[str, ...]:
     return FORMS if layout.writable else FORMS[:2]
 
 
-def _out_layouts(layout: str) -> list[str]:
-    """The layouts that an output of the same shape may have."""
-    matrices = ("contiguous", "every other row", "columns, off by one", "transposed", "off by one")
-    if not LAYOUTS[layout].writable:
-        return list(matrices)
-    return [layout, *matrices] if layout in matrices else [layout]
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_every_layout_at_every_width(name, dtype, layout, seed):
     one = arrays.framework(name)
-    if dtype not in one.dtypes or not LAYOUTS[layout].fits(one):
-        pytest.skip(f"{name} has no {dtype} or no such view")
+    needs(one, dtype, layout)
     rng = np.random.default_rng(seed)
     for cols in WIDTHS:
-        case = Case(one, dtype, cols, 4 if cols < 4000 else 2, layout, rng=rng)
+        case = Case(one, dtype, cols, rows_for(cols), layout, rng=rng)
         case.weight = rng.choice(WEIGHTS)
         case.rounding = rng.choice(ROUNDINGS)
         case.weight_offset = rng.choice((0.0, 1.0))
         case.form = rng.choice(_forms(one, LAYOUTS[layout]))
         case.return_rstd = bool(rng.integers(2))
         if case.form == "out":
-            choices = [name for name in _out_layouts(layout) if LAYOUTS[name].fits(one)]
-            case.out_layout = rng.choice(choices)
+            case.out_layout = rng.choice(layouts_like(layout, one, writable=True))
         check(case)
 
 
@@ -135,8 +101,7 @@ def test_every_layout_at_every_width(name, dtype, layout, seed):
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_every_option_with_every_weight(name, dtype, weight, seed):
     one = arrays.framework(name)
-    if dtype not in one.dtypes:
-        pytest.skip(f"{name} has no {dtype}")
+    needs(one, dtype)
     rng = np.random.default_rng(seed)
     forms = FORMS if one.takes_out else FORMS[:1]
     options = itertools.product(ROUNDINGS, (0.0, 1.0, -0.25), forms, (1, 33, 520, 4096))
@@ -153,8 +118,7 @@ def test_every_option_with_every_weight(name, dtype, weight, seed):
 @pytest.mark.parametrize("name", ON_GPU)
 def test_long_rows_on_a_gpu(name, dtype, cols, seed):
     one = arrays.framework(name)
-    if dtype not in one.dtypes:
-        pytest.skip(f"{name} has no {dtype}")
+    needs(one, dtype)
     rng = np.random.default_rng(seed)
     for layout in ("contiguous", "off by one", "columns, off by one"):
         if LAYOUTS[layout].fits(one):
@@ -174,8 +138,7 @@ def test_long_rows_on_the_cpu(name, dtype, cols, seed):
 def test_many_rows(name, dtype, shape, seed):
     """Enough rows for several blocks of a GPU and several threads of a CPU."""
     one = arrays.framework(name)
-    if dtype not in one.dtypes:
-        pytest.skip(f"{name} has no {dtype}")
+    needs(one, dtype)
     rows, cols = shape
     check(Case(one, dtype, cols, rows, rng=np.random.default_rng(seed)))
 

@@ -1,0 +1,63 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of all norms vary: widths, weights, roundings, and layouts of one shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from arrays import LAYOUTS, Framework
+from reference import NUMPY_DTYPES
+
+# Around a warp, a vector, a block and the switches between kernels; odd ones between.
+WIDTHS = (1, 2, 3, 7, 8, 31, 32, 33, 64, 80, 127, 128, 129, 255, 256, 257, 1000, 1024, 4095, 4096)
+WIDTHS += (4097, 5120, 8192, 16384)
+LONG = (32768, 65536, 65537, 131072, 262144, 1 << 20)
+WEIGHTS = ("none", "same", "float32", "float64", "float16", "bfloat16", "strided")
+ROUNDINGS = ("once", "before_weight")
+
+# Those of rows x cols: one array of a call may lie like this and another like that.
+MATRICES = (
+    "contiguous", "every other row", "columns", "columns, off by one", "every other column",
+    "transposed", "off by one", "same row again and again", "one value in every row", "backwards",
+)  # fmt: skip
+
+
+def rows_for(cols: int) -> int:
+    return 4 if cols < 4000 else 2
+
+
+def layouts_like(layout: str, one: Framework, *, writable: bool) -> list[str]:
+    """The layouts that another array of the same shape may have."""
+    names = MATRICES if layout in MATRICES else (layout,)
+    return [
+        name
+        for name in names
+        if LAYOUTS[name].fits(one) and (LAYOUTS[name].writable or not writable)
+    ]
+
+
+def needs(one: Framework, dtype: str, layout: str = "contiguous") -> None:
+    """Skips what this framework cannot hold."""
+    if dtype not in one.dtypes or not LAYOUTS[layout].fits(one):
+        pytest.skip(f"it has no {dtype} or no such view")
+
+
+def make_weight(case: Any) -> tuple[Any, np.ndarray | None]:
+    """The weight of a case in its framework, and the same values in NumPy."""
+    one, kind = case.one, case.weight
+    if kind == "none":
+        return None, None
+    named = kind in one.dtypes
+    # Away from -weight_offset: there the float32 value of a float64 weight would cancel.
+    values = case.rng.uniform(0.5, 2.0, case.cols)
+    if not case.weight_offset:
+        values *= case.rng.choice((-1, 1), case.cols)
+    values = values.astype(NUMPY_DTYPES[kind if named else case.dtype])
+    if kind == "strided" and one.strided:
+        buffer = np.full(2 * case.cols, np.nan, values.dtype)
+        buffer[::2] = values
+        return one.array(buffer)[::2], values
+    return one.array(values), values
