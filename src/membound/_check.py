@@ -10,13 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import membound
-from membound import _check_rms_norm, _frameworks
+from membound import (
+    _check_add_rms_norm,
+    _check_add_rms_norm_backward,
+    _check_rms_norm,
+    _check_rms_norm_backward,
+    _frameworks,
+)
 from membound._frameworks import DTYPES, Framework
 from membound._table import render
 
 # An op's module offers cases(framework, dtype, thorough) and run(case, framework), which returns
 # the worst error in ulps and the allowed one.
-OPS = {"rms_norm": _check_rms_norm}
+OPS = {
+    "rms_norm": _check_rms_norm,
+    "add_rms_norm": _check_add_rms_norm,
+    "rms_norm_backward": _check_rms_norm_backward,
+    "add_rms_norm_backward": _check_add_rms_norm_backward,
+}
 
 ALL_RIGHT, WRONG, NOTHING_TESTED = 0, 1, 2
 
@@ -92,7 +103,7 @@ def run(
                     if sys.stderr.isatty():
                         print(f"\r{op} {framework.name} {dtype:<10}", end="\r", file=sys.stderr)
                     lines.append(check_one(op, framework, dtype, thorough))
-    print(render(HEADER, [line.cells() for line in lines]))
+    print(render(HEADER, [line.cells() for line in lines if line.cases]))
     for name, reason in missing.items():
         print(f"not checked: {name} ({reason})")
     if gpus == 0:

@@ -1,0 +1,295 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the checks of all norms share: cases, layouts, values drawn and exact arithmetic.
+
+34-digit decimal arithmetic for float64, Python's floats for the rest, and no other package.
+"""
+
+from __future__ import annotations
+
+import array
+import decimal
+import itertools
+import math
+import random
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from membound._frameworks import Framework
+from membound._ulps import ALLOWED, FORMATS, ulp
+
+_DECIMAL = decimal.Context(prec=34, Emin=-99999, Emax=99999)
+_NAN = float("nan")
+
+# A product of two float32 values is exact in a Python float, and math.fsum adds exactly: enough for
+# every dtype but float64, which gets 34 decimal digits.
+Number = float | Decimal
+
+
+def number_type(dtype: str) -> Callable[[float], Number]:
+    return Decimal if dtype == "float64" else float
+
+
+def exactly() -> Any:
+    """The context that Decimal needs."""
+    return decimal.localcontext(_DECIMAL)
+
+
+def total(values: Sequence[Number] | Iterator[Number], dtype: str) -> Number:
+    return sum(values, Decimal(0)) if dtype == "float64" else math.fsum(values)
+
+
+def statistics_dtype(dtype: str) -> str:
+    return "float64" if dtype == "float64" else "float32"
+
+
+def round_to(values: Sequence[float], dtype: str) -> list[float]:
+    """Each value to the nearest one of dtype."""
+    if dtype == "float64":
+        return list(values)
+    if dtype == "float16":
+        code = f"{len(values)}e"
+        return list(struct.unpack(code, struct.pack(code, *values)))
+    single = array.array("f", values)
+    if dtype == "bfloat16":
+        bits = memoryview(single).cast("B").cast("I")
+        for at, word in enumerate(bits):
+            bits[at] = word + 0x7FFF + (word >> 16 & 1) & 0xFFFF0000
+    return single.tolist()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a rows x cols matrix lies in a larger buffer; what lies between its elements is NaN."""
+
+    order: tuple[int, ...] = (0, 1)  # the buffer's axes, outermost first; three split the rows
+    step: int = 1  # only every step-th row is ours
+    before: int = 0  # elements of each row before and after ours
+    after: int = 0
+
+    @property
+    def contiguous(self) -> bool:
+        return self == Layout(tuple(sorted(self.order)))
+
+    def shape(self, rows: int, cols: int) -> tuple[int, ...]:
+        return (rows, cols) if len(self.order) == 2 else (2, rows // 2, cols)
+
+    def storage(self, rows: int, cols: int) -> tuple[int, ...]:
+        *leading, inner, last = self.shape(rows, cols)
+        padded = (*leading, inner * self.step, self.before + last + self.after)
+        return tuple(padded[axis] for axis in self.order)
+
+    def fill(self, values: Sequence[float], rows: int, cols: int) -> list[float]:
+        """The buffer's elements; values are the matrix's, in C order."""
+        storage = self.storage(rows, cols)
+        strides = {axis: math.prod(storage[at + 1 :]) for at, axis in enumerate(self.order)}
+        *leading, inner, last = (strides[axis] for axis in range(len(storage)))
+        places = itertools.product(*map(range, self.shape(rows, cols)))
+        flat = [_NAN] * math.prod(storage)
+        for value, (*outer, row, column) in zip(values, places, strict=False):
+            at = sum(index * stride for index, stride in zip(outer, leading, strict=True))
+            flat[at + row * self.step * inner + (self.before + column) * last] = value
+        return flat
+
+    def view(self, framework: Framework, storage: Any, cols: int) -> Any:
+        """The matrix inside an array of the storage's shape."""
+        if self.contiguous:
+            return storage
+        inverse = tuple(self.order.index(axis) for axis in range(len(self.order)))
+        ordered = framework.transpose(storage, inverse)
+        return ordered[..., :: self.step, self.before : self.before + cols]
+
+
+LAYOUTS = {
+    "contiguous": Layout(),
+    "3-D": Layout(order=(0, 1, 2)),
+    "every other row": Layout(step=2),
+    "columns, off by one": Layout(before=1, after=2),
+    "transposed": Layout(order=(1, 0)),
+    "3-D permuted": Layout(order=(1, 0, 2)),
+}
+WEIGHTS = ("none", "same", "float32", "float64", "float16", "bfloat16")
+WIDTHS = (1, 2, 7, 33, 64, 128, 257, 1000, 1024, 4097, 8192)
+# One for each way a GPU kernel may hold a long row.
+GPU_WIDTHS = (16384, 65536, 131072)
+SPECIAL = ("zeros", "largest", "smallest", "every magnitude")
+
+
+@dataclass(frozen=True)
+class Case:
+    dtype: str
+    rows: int
+    cols: int
+    layout: str = "contiguous"
+    weight: str = "same"
+    rounding: str = "once"
+    weight_offset: float = 0.0
+    eps: float = 1e-6
+    values: str = "normal"
+    form: str = "returned"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rows} x {self.cols} {self.dtype}, {self.layout}, weight {self.weight}, "
+            f"{self.rounding}, offset {self.weight_offset:g}, eps {self.eps:g}, {self.values} "
+            f"values, {self.form}"
+        )
+
+
+def all_cases(
+    framework: Framework, dtype: str, thorough: bool, forms: Sequence[str]
+) -> Iterator[Case]:
+    """Layout x weight x rounding, with the rest in turn or drawn; thorough: the whole product."""
+    layouts = [name for name, layout in LAYOUTS.items() if framework.strided or layout.contiguous]
+    weights = [name for name in WEIGHTS if name in ("none", "same") or name in framework.dtypes]
+    main = itertools.product(layouts, weights, ("once", "before_weight"))
+    rest = list(itertools.product(WIDTHS, (0.0, 1.0), forms))
+    source = random.Random(20251121)
+    widths = itertools.cycle(WIDTHS)
+    for layout, weight, rounding in main:
+        drawn = (next(widths), source.choice((0.0, 1.0)), source.choice(forms))
+        for cols, offset, form in rest if thorough else [drawn]:
+            offset = 0.0 if weight == "none" else offset
+            rows = 4 if cols <= 512 else 2
+            yield Case(dtype, rows, cols, layout, weight, rounding, offset, form=form)
+    for values in SPECIAL:
+        yield Case(
+            dtype, 2, 515, eps=0.0 if values != "zeros" else 1e-6, values=values, form=forms[0]
+        )
+    if framework.device != "cpu":
+        for cols in GPU_WIDTHS:
+            yield Case(dtype, 2, cols, form=forms[0])
+
+
+def draw(case: Case, name: str = "x", values: str = "") -> list[float]:
+    """A matrix of the case's values, or of others; name makes it differ from the case's others."""
+    source = random.Random(f"{case.rows} {case.cols} {case.dtype} {case.values} {name}")
+    values = values or case.values
+    count = case.rows * case.cols
+    _, smallest, largest = FORMATS[case.dtype]
+    normal = [source.gauss(0.0, 1.0) for _ in range(count)]
+    x = normal
+    if values == "zeros":
+        x = [0.0] * count
+    elif values == "largest":
+        x = [math.copysign(largest * (0.5 + 0.5 * source.random()), v) for v in normal]
+    elif values == "smallest":
+        x = [math.ldexp(v, smallest + 2) for v in normal]
+    elif values == "every magnitude":
+        span = range(smallest + 2, -smallest)
+        x = [math.ldexp(math.copysign(1.0, v), source.choice(span)) for v in normal]
+    return round_to(x, case.dtype)
+
+
+def weight_dtype(case: Case) -> str:
+    return case.dtype if case.weight == "same" else case.weight
+
+
+def draw_weight(case: Case) -> list[float] | None:
+    if case.weight == "none":
+        return None
+    source = random.Random(f"{case.cols} {case.dtype} weight")
+    # Above 0: near -weight_offset the float32 value of a float64 weight would cancel.
+    return round_to([source.uniform(0.5, 2.0) for _ in range(case.cols)], weight_dtype(case))
+
+
+def factors(case: Case, weight: Sequence[float] | None) -> list[Number] | None:
+    """The weight and its offset, exactly."""
+    if weight is None:
+        return None
+    number = number_type(case.dtype)
+    return [number(w) + number(case.weight_offset) for w in weight]
+
+
+def is_narrowed(case: Case) -> bool:
+    """Whether x * rstd is rounded before the weight comes in."""
+    return case.rounding == "before_weight" and case.dtype in ("float16", "bfloat16")
+
+
+def _rounded(value: float, dtype: str) -> set[float]:
+    """The value rounded to dtype; two values when float32 arithmetic may land on either."""
+    step, slack = ulp(value, dtype), abs(value) * 2**-21
+    return {round(v / step) * step for v in (value - slack, value + slack)}
+
+
+def norm_of(
+    case: Case, values: Sequence[float], weight: Sequence[float] | None
+) -> tuple[list[set[Number]], list[Number]]:
+    """For each element of the norm of values the results that are right, and each row's rstd."""
+    number = number_type(case.dtype)
+    wanted: list[set[Number]] = []
+    rstds: list[Number] = []
+    with exactly():
+        weights = factors(case, weight)
+        for first in range(0, len(values), case.cols):
+            row = [number(v) for v in values[first : first + case.cols]]
+            mean = total((v * v for v in row), case.dtype) / case.cols + number(case.eps)
+            rstd = 1 / (mean.sqrt() if isinstance(mean, Decimal) else math.sqrt(mean))
+            rstds.append(rstd)
+            narrow = is_narrowed(case)
+            results = [_rounded(v * rstd, case.dtype) if narrow else {v * rstd} for v in row]
+            if weights is not None:
+                pairs = zip(results, weights, strict=True)
+                results = [{v * factor for v in both} for both, factor in pairs]
+            wanted += results
+    return wanted, rstds
+
+
+def error_in_ulps(got: float, wanted: set[Number], dtype: str) -> float:
+    """How far got is from the nearest right result, in units in the last place of dtype."""
+    largest = FORMATS[dtype][2]
+    worst = math.inf
+    for value in wanted:
+        near = float(value)
+        if got == value:
+            return 0.0
+        if abs(near) > largest + ulp(largest, dtype) / 2:
+            error = 0.0 if got == math.copysign(math.inf, near) else math.inf
+        elif not math.isfinite(got):
+            error = math.inf
+        else:
+            difference = got - near if isinstance(value, float) else float(Decimal(got) - value)
+            error = abs(difference) / ulp(near, dtype)
+        worst = min(worst, error)
+    return worst
+
+
+def gradient_error(got: float, wanted: Number, slack: float, dtype: str) -> float:
+    """The same beyond what the roundings of terms that cancel explain: slack."""
+    difference = abs(got - float(wanted)) if math.isfinite(got) else math.inf
+    if difference <= slack:
+        return 0.0
+    return max(0.0, error_in_ulps(got, {wanted}, dtype) - slack / ulp(float(wanted), dtype))
+
+
+def place(case: Case, framework: Framework, values: Sequence[float] = ()) -> Any:
+    """An array of the case's layout that holds the values, or NaN where there are none."""
+    layout = LAYOUTS[case.layout]
+    flat = layout.fill(values, case.rows, case.cols)
+    storage = framework.array(flat, layout.storage(case.rows, case.cols), case.dtype)
+    return layout.view(framework, storage, case.cols)
+
+
+def place_weight(case: Case, framework: Framework, values: Sequence[float] | None) -> Any:
+    return None if values is None else framework.array(values, (case.cols,), weight_dtype(case))
+
+
+def worst_of(case: Case, framework: Framework, got: Any, wanted: Sequence[set[Number]]) -> float:
+    """The largest error of a matrix, in ulps of the case's dtype."""
+    pairs = zip(framework.values(got), wanted, strict=True)
+    return max(error_in_ulps(value, right, case.dtype) for value, right in pairs)
+
+
+def check_rstd(case: Case, framework: Framework, rstd: Any, wanted: Sequence[Number]) -> float:
+    """0 when the statistics are within the tolerance of their dtype, else infinite."""
+    kind = statistics_dtype(case.dtype)
+    pairs = zip(framework.values(rstd), wanted, strict=True)
+    return 0.0 if max(error_in_ulps(g, {w}, kind) for g, w in pairs) <= ALLOWED[kind] else math.inf
+
+
+def require_shape(result: Any, shape: Sequence[int]) -> None:
+    if tuple(result.shape) != tuple(shape):
+        raise AssertionError(f"the result has shape {tuple(result.shape)}, not {tuple(shape)}")
