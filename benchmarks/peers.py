@@ -7,13 +7,33 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-# Takes x and a buffer that the peer may write its result to.
-Peer = Callable[[torch.Tensor, torch.Tensor], Any]
-Maker = Callable[[torch.Tensor, float], Peer]
+EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class Peer:
+    """make(a) prepares for sets of buffers like a and returns the call, which returns results."""
+
+    distribution: str
+    make: Callable[[Any], Callable[[Any], Any]]
+    in_place: bool = False  # it writes over what it reads: the call finds that in the outputs
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    torch._dynamo.reset()
+    return torch.compile(function, dynamic=False)
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+# --- rms_norm ---
 
 
 def hugging_face(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -23,47 +43,137 @@ def hugging_face(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Ten
     return weight * wide.to(x.dtype)
 
 
-def _torch(weight: torch.Tensor, eps: float) -> Peer:
-    return lambda x, _: torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
+def _torch(_: Any) -> Callable[[Any], Any]:
+    return lambda a: torch.nn.functional.rms_norm(a.x, a.weight.shape, a.weight, EPS)
 
 
-def _compile(weight: torch.Tensor, eps: float) -> Peer:
-    torch._dynamo.reset()
-    compiled = torch.compile(hugging_face, dynamic=False)
-    return lambda x, _: compiled(x, weight, eps)
+def _compile(_: Any) -> Callable[[Any], Any]:
+    compiled = _compiled(hugging_face)
+    return lambda a: compiled(a.x, a.weight, EPS)
 
 
-def _liger(weight: torch.Tensor, eps: float) -> Peer:
-    norm = importlib.import_module("liger_kernel.transformers.functional").liger_rms_norm
-    return lambda x, _: norm(x, weight, eps)
+def _liger(_: Any) -> Callable[[Any], Any]:
+    norm = _module("liger_kernel.transformers.functional").liger_rms_norm
+    return lambda a: norm(a.x, a.weight, EPS)
 
 
-def _quack(weight: torch.Tensor, eps: float) -> Peer:
-    norm = importlib.import_module("quack").rmsnorm
-    return lambda x, _: norm(x, weight, eps=eps)
+def _quack(_: Any) -> Callable[[Any], Any]:
+    norm = _module("quack").rmsnorm
+    return lambda a: norm(a.x, a.weight, eps=EPS)
 
 
-def _flashinfer(weight: torch.Tensor, eps: float) -> Peer:
-    norm = importlib.import_module("flashinfer").rmsnorm
-    return lambda x, out: norm(x, weight, eps, out=out)
+def _flashinfer(_: Any) -> Callable[[Any], Any]:
+    norm = _module("flashinfer").rmsnorm
+    return lambda a: norm(a.x, a.weight, EPS, out=a.out)
 
 
-RMS_NORM: dict[str, tuple[str, Maker]] = {
-    "torch": ("torch", _torch),
-    "compile": ("torch", _compile),
-    "liger": ("liger_kernel", _liger),
-    "quack": ("quack-kernels", _quack),
-    "flashinfer": ("flashinfer-python", _flashinfer),
+RMS_NORM = {
+    "torch": Peer("torch", _torch),
+    "compile": Peer("torch", _compile),
+    "liger": Peer("liger_kernel", _liger),
+    "quack": Peer("quack-kernels", _quack),
+    "flashinfer": Peer("flashinfer-python", _flashinfer),
+}
+
+# --- add_rms_norm ---
+
+
+def _add_torch(_: Any) -> Callable[[Any], Any]:
+    def call(a: Any) -> Any:
+        total = a.x + a.residual
+        return torch.nn.functional.rms_norm(total, a.weight.shape, a.weight, EPS), total
+
+    return call
+
+
+def _add_compile(_: Any) -> Callable[[Any], Any]:
+    def formula(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> Any:
+        total = x.float() + residual.float()
+        rstd = torch.rsqrt(total.pow(2).mean(-1, keepdim=True) + EPS)
+        return (total * rstd * weight.float()).to(x.dtype), total.to(x.dtype)
+
+    compiled = _compiled(formula)
+    return lambda a: compiled(a.x, a.residual, a.weight)
+
+
+def _add_liger(_: Any) -> Callable[[Any], Any]:
+    norm = _module("liger_kernel.transformers.functional").liger_fused_add_rms_norm
+    return lambda a: norm(a.x, a.residual, a.weight, EPS)
+
+
+def _add_quack(_: Any) -> Callable[[Any], Any]:
+    norm = _module("quack").rmsnorm
+    return lambda a: norm(a.x, a.weight, residual=a.residual, eps=EPS, prenorm=True)
+
+
+def _add_flashinfer(_: Any) -> Callable[[Any], Any]:
+    norm = _module("flashinfer").fused_add_rmsnorm
+
+    def call(a: Any) -> Any:
+        norm(a.out, a.residual_out, a.weight, EPS)
+        return a.out, a.residual_out
+
+    return call
+
+
+ADD_RMS_NORM = {
+    "torch": Peer("torch", _add_torch),
+    "compile": Peer("torch", _add_compile),
+    "liger": Peer("liger_kernel", _add_liger),
+    "quack": Peer("quack-kernels", _add_quack),
+    "flashinfer": Peer("flashinfer-python", _add_flashinfer, in_place=True),
+}
+
+# --- rms_norm_backward: the functions beneath autograd, so that a graph can capture them ---
+
+
+def _backward_torch(_: Any) -> Callable[[Any], Any]:
+    norm = torch.ops.aten._fused_rms_norm_backward
+    return lambda a: norm(a.dy, a.x, a.weight.shape, a.rstd[:, None], a.weight, [True, True])
+
+
+def _backward_compile(_: Any) -> Callable[[Any], Any]:
+    def formula(dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, rstd: torch.Tensor) -> Any:
+        h, wide = x.float() * rstd[:, None], dy.float()
+        g = wide * weight.float()
+        dx = rstd[:, None] * (g - h * (g * h).mean(-1, keepdim=True))
+        return dx.to(x.dtype), (wide * h).sum(0).to(weight.dtype)
+
+    compiled = _compiled(formula)
+    return lambda a: compiled(a.dy, a.x, a.weight, a.rstd)
+
+
+def _backward_liger(like: Any) -> Callable[[Any], Any]:
+    """dx over dy, as its autograd function does by default."""
+    norm = _module("liger_kernel.ops.rms_norm").rms_norm_backward
+    settings = _module("liger_kernel.ops.utils").calculate_settings(like.x.shape[-1])
+    llama = 0  # its casting mode: all in float32 but the product with the weight
+
+    def call(a: Any) -> Any:
+        return norm(a.dx, a.x, a.weight, a.rstd, 0.0, llama, *settings, True, None)
+
+    return call
+
+
+def _backward_quack(_: Any) -> Callable[[Any], Any]:
+    norm = _module("quack.rmsnorm").rmsnorm_bwd
+    return lambda a: norm(a.x, a.weight, a.dy, a.rstd)[:2]
+
+
+RMS_NORM_BACKWARD = {
+    "torch": Peer("torch", _backward_torch),
+    "compile": Peer("torch", _backward_compile),
+    "liger": Peer("liger_kernel", _backward_liger, in_place=True),
+    "quack": Peer("quack-kernels", _backward_quack),
 }
 
 
-def installed(names: list[str], makers: dict[str, tuple[str, Maker]]) -> dict[str, str]:
+def installed(names: list[str], known: dict[str, Peer]) -> dict[str, str]:
     """The version of each named peer that is here."""
     found = {}
     for name in names:
-        distribution = makers[name][0]
         try:
-            found[name] = importlib.metadata.version(distribution)
+            found[name] = importlib.metadata.version(known[name].distribution)
         except importlib.metadata.PackageNotFoundError:
             continue
     return found

@@ -22,7 +22,7 @@ import membound
 from membound import _info
 from membound._table import markdown, render
 from membound._timing import TorchGraphs, buffer_sets, rotate
-from membound._ulps import ALLOWED, FORMATS
+from membound._ulps import ALLOWED, FORMATS, gradient_slack
 
 DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -53,10 +53,6 @@ class Shape:
     @property
     def tensor_bytes(self) -> int:
         return self.rows * self.cols * ITEM_BYTES[self.dtype]
-
-    @property
-    def moved_bytes(self) -> int:
-        return 2 * self.tensor_bytes
 
 
 @dataclass
@@ -114,20 +110,55 @@ def matrices(shape: Shape, device: str, count: int, *, readable: bool) -> list[t
     return [matrix[:, : shape.cols] for matrix in whole]
 
 
-def worst_ulps(
-    got: torch.Tensor, x: torch.Tensor, formula: Callable[[torch.Tensor], torch.Tensor], dtype: str
+def vectors(elements: int, shape: Shape, device: str, count: int) -> list[torch.Tensor]:
+    """count vectors of the shape's dtype in one allocation, for copies."""
+    whole = torch.zeros(count, max(1, elements), device=device, dtype=DTYPES[shape.dtype])
+    return list(whole)
+
+
+def _ulps(
+    got: torch.Tensor, wanted: torch.Tensor, slack: torch.Tensor | float, dtype: str
 ) -> float:
-    """The largest error of got against formula(x in float64), in ulps of dtype; NaN is infinite."""
+    """The largest error beyond the slack, in ulps of dtype; NaN is infinite."""
     bits, smallest, _ = FORMATS[dtype]
-    step = max(1, VERIFY_ELEMENTS // x.shape[-1])
+    exponent = torch.frexp(wanted).exponent.clamp(min=smallest + 1)
+    ulp = torch.ldexp(torch.ones_like(wanted), exponent - bits)
+    error = ((got.double() - wanted).abs() - slack) / ulp
+    return max(0.0, error.nan_to_num(nan=float("inf")).max().item())
+
+
+def worst_ulps(
+    got: torch.Tensor, inputs: Sequence[torch.Tensor], formula: Callable[..., Any], dtype: str
+) -> float:
+    """The largest error of got against formula(rows of the inputs in float64), in ulps of dtype.
+
+    A formula may return the right values with the size of the terms that they are sums of.
+    """
+    step = max(1, VERIFY_ELEMENTS // got.shape[-1])
     worst = 0.0
-    for first in range(0, x.shape[0], step):
-        wanted = formula(x[first : first + step].double())
-        exponent = torch.frexp(wanted).exponent.clamp(min=smallest + 1)
-        ulp = torch.ldexp(torch.ones_like(wanted), exponent - bits)
-        error = ((got[first : first + step].double() - wanted) / ulp).abs()
-        worst = max(worst, error.nan_to_num(nan=float("inf")).max().item())
+    for first in range(0, got.shape[0], step):
+        rows = slice(first, first + step)
+        wanted = formula(*(one[rows].double() for one in inputs))
+        slack: torch.Tensor | float = 0.0
+        if isinstance(wanted, tuple):
+            wanted, terms = wanted
+            slack = gradient_slack(dtype) * terms
+        worst = max(worst, _ulps(got[rows], wanted, slack, dtype))
     return worst
+
+
+def worst_dweight_ulps(
+    got: torch.Tensor, dy: torch.Tensor, x: torch.Tensor, rstd: torch.Tensor, dtype: str
+) -> float:
+    """The same for the sum over all rows of dy * x * rstd."""
+    step = max(1, VERIFY_ELEMENTS // x.shape[-1])
+    wanted, terms = (torch.zeros_like(got, dtype=torch.float64) for _ in range(2))
+    for first in range(0, x.shape[0], step):
+        rows = slice(first, first + step)
+        products = dy[rows].double() * x[rows].double() * rstd[rows, None].double()
+        wanted += products.sum(0)
+        terms += products.abs().sum(0)
+    return _ulps(got, wanted, gradient_slack(dtype) * terms, dtype)
 
 
 def is_right(worst: float, dtype: str) -> bool:
@@ -149,8 +180,8 @@ class Clock:
         self.cache_bytes = membound.device_properties(self.index).l2_bytes
         self.graphs = TorchGraphs(device)
 
-    def sets(self, shape: Shape) -> int:
-        return buffer_sets(shape.moved_bytes, self.cache_bytes)
+    def sets(self, moved_bytes: int) -> int:
+        return buffer_sets(moved_bytes, self.cache_bytes)
 
     def microseconds(self, calls: Sequence[Callable[[], Any]]) -> float:
         return self.graphs.microseconds(rotate(calls), len(calls))
@@ -162,11 +193,11 @@ class Clock:
         turns = [call for pair in zip(calls, copies, strict=True) for call in pair]
         return 2 * self.microseconds(turns) - copy
 
-    def yardstick(self, shape: Shape, copy: float) -> float:
-        size = shape.tensor_bytes
+    def yardstick(self, moved_bytes: int, copy: float) -> float:
+        size = moved_bytes // 2
         slow = size >= SLOW_COPY_BYTES and size & (size - 1) == 0
         if slow and "H200" in torch.cuda.get_device_name(self.index):
-            return min(copy, shape.moved_bytes / H200_BYTES_PER_MICROSECOND)
+            return min(copy, moved_bytes / H200_BYTES_PER_MICROSECOND)
         return copy
 
 

@@ -12,10 +12,29 @@ from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
 import membound
-from membound import _bench_rms_norm, _frameworks, _info, _timing
+from membound import (
+    _bench_add_rms_norm,
+    _bench_add_rms_norm_backward,
+    _bench_contestants,
+    _bench_rms_norm,
+    _bench_rms_norm_backward,
+    _frameworks,
+    _info,
+    _timing,
+)
+from membound._bench_contestants import bytes_moved
 from membound._table import render
 
-OPS = {"rms_norm": _bench_rms_norm}
+OPS = {
+    "rms_norm": _bench_rms_norm,
+    "add_rms_norm": _bench_add_rms_norm,
+    "rms_norm_backward": _bench_rms_norm_backward,
+    "add_rms_norm_backward": _bench_add_rms_norm_backward,
+}
+
+GPU_SIZES = [(1, 4096), (16, 4096), (128, 4096), (1024, 4096), (4096, 4096), (16384, 4096)]
+GPU_SIZES += [(8192, 8192), (8192, 16384), (2048, 65536), (524288, 128)]
+CPU_SIZES = [(1, 4096), (16, 4096), (128, 4096), (1024, 4096), (4096, 4096)]
 
 
 @dataclass
@@ -80,7 +99,7 @@ class OnGpu:
         self.timer = _timing.CuPyGraphs(self.device)
 
     def measure(self, op: Any, rows: int, cols: int, dtype: str, warm: bool) -> dict[str, float]:
-        moved = op.bytes_moved(rows, cols, dtype)
+        moved = bytes_moved(op, rows, cols, dtype)
         sets = 1 if warm else _timing.buffer_sets(moved, self.properties.l2_bytes)
         contestants = _contestants(op, self.framework, rows, cols, dtype, sets)
         return {
@@ -102,7 +121,7 @@ class OnCpu:
         self.frameworks = [kinds[name]() for name in names]
 
     def measure(self, op: Any, rows: int, cols: int, dtype: str, warm: bool) -> dict[str, float]:
-        moved = op.bytes_moved(rows, cols, dtype)
+        moved = bytes_moved(op, rows, cols, dtype)
         sets = 1 if warm else min(_timing.buffer_sets(moved, _timing.cpu_cache_bytes()), 1024)
         contestants: dict[str, Any] = {}
         for framework in self.frameworks:
@@ -111,7 +130,8 @@ class OnCpu:
                 contestants = {**found, **contestants}  # ours and the copy: of the first framework
         if _frameworks.installed_version("jax"):
             jax = _frameworks.jax_module()
-            contestants |= op.on_jax(jax, jax.devices("cpu")[0], rows, cols, dtype, sets)
+            cpu = jax.devices("cpu")[0]
+            contestants |= _bench_contestants.on_jax(op, jax, cpu, rows, cols, dtype, sets)
         return _timing.cpu_microseconds(contestants)
 
 
@@ -119,9 +139,10 @@ def _contestants(
     op: Any, framework: Any, rows: int, cols: int, dtype: str, sets: int
 ) -> dict[str, Any]:
     if framework.name == "torch":
-        return op.on_torch(framework.torch, framework.device, rows, cols, dtype, sets)
+        torch, device = framework.torch, framework.device
+        return _bench_contestants.on_torch(op, torch, device, rows, cols, dtype, sets)
     module = framework.np if framework.name == "numpy" else framework.cupy
-    return op.on_numpy_like(module, framework, rows, cols, dtype, sets)
+    return _bench_contestants.on_numpy_like(op, module, framework, rows, cols, dtype, sets)
 
 
 def table(results: list[Result]) -> str:
@@ -202,14 +223,14 @@ def run(options: argparse.Namespace) -> int:
         (name, rows, cols, dtype)
         for name in options.op or OPS
         for dtype in dtypes
-        for rows, cols in options.sizes or (OPS[name].CPU_SIZES if on_cpu else OPS[name].GPU_SIZES)
+        for rows, cols in options.sizes or (CPU_SIZES if on_cpu else GPU_SIZES)
     ]
     progress = Progress(len(work), sys.stderr)
     results = []
     for name, rows, cols, dtype in work:
         progress.step(f"{name} {rows} x {cols} {dtype}")
         times = where.measure(OPS[name], rows, cols, dtype, options.warm)
-        moved = OPS[name].bytes_moved(rows, cols, dtype)
+        moved = bytes_moved(OPS[name], rows, cols, dtype)
         results.append(Result(name, rows, cols, dtype, moved, times))
     progress.close()
     print(f"{where.name}; {'warm' if options.warm else 'cold'} cache; microseconds per call")

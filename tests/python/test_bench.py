@@ -25,12 +25,15 @@ def test_a_table_and_json_with_a_copy_beside_every_op(tmp_path, capsys):
     assert "1 x 64" in text
     figures = json.loads(path.read_text())
     assert figures["info"]["version"] == membound.__version__
-    assert [(r["rows"], r["cols"]) for r in figures["results"]] == [(1, 64), (8, 128)]
+    found = [(r["op"], r["rows"], r["cols"]) for r in figures["results"]]
+    assert found == [(op, *size) for op in _bench.OPS for size in ((1, 64), (8, 128))]
+    matrices = {"rms_norm": 2, "add_rms_norm": 4, "rms_norm_backward": 3}
     for result in figures["results"]:
         times = result["microseconds"]
         assert {"membound", "copy"} <= set(times)
         assert all(time > 0 for time in times.values())
-        assert result["bytes"] == 2 * result["rows"] * result["cols"] * 4
+        moved = matrices.get(result["op"], 4)
+        assert result["bytes"] == moved * result["rows"] * result["cols"] * 4
         assert result["ratio_to_copy"] == pytest.approx(times["copy"] / times["membound"])
 
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -16,40 +17,49 @@ torch = pytest.importorskip("torch")
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
+OPS = ("rms_norm", "add_rms_norm", "rms_norm_backward")
+
+
 @pytest.fixture
-def modules(monkeypatch):
-    """benchmarks/timing.py and benchmarks/bench_rms_norm.py, imported as a script would."""
-    if not (FOLDER / "bench_rms_norm.py").is_file():
+def timing(monkeypatch):
+    """benchmarks/timing.py, imported as a script would; so are the others below."""
+    if not (FOLDER / "timing.py").is_file():
         pytest.skip("only in a source tree")
     monkeypatch.syspath_prepend(str(FOLDER))
-    import bench_rms_norm
-    import timing
+    return importlib.import_module("timing")
 
-    return timing, bench_rms_norm
+
+@pytest.fixture
+def contest(timing):
+    return importlib.import_module("contest")
+
+
+@pytest.fixture(params=OPS)
+def op(contest, request):
+    return importlib.import_module(f"bench_{request.param}").OP
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_the_check_before_the_clock_tells_right_from_wrong(modules, dtype, seed):
-    timing, bench = modules
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(9, 1000, generator=generator).to(timing.DTYPES[dtype])
-    weight = torch.randn(1000, generator=generator).to(x.dtype)
-
-    def worst(got):
-        return timing.worst_ulps(got, x, lambda part: bench._formula(weight, part), dtype)
-
-    right = membound.rms_norm(x, weight, eps=bench.EPS)
-    assert timing.is_right(worst(right), dtype)
-    wrong = right.clone()
-    wrong[8, 999] *= 1.01 if dtype in ("float16", "bfloat16") else 1.00001
-    assert not timing.is_right(worst(wrong), dtype)
-    wrong[8, 999] = float("nan")
-    assert not timing.is_plausible(worst(wrong), dtype)
+def test_the_check_before_the_clock_tells_right_from_wrong(timing, contest, op, dtype, seed):
+    torch.manual_seed(seed)
+    shape = timing.Shape(9, 1000, dtype)
+    (a,) = contest._buffers(op, shape, "cpu", 1)
+    op.ours(a)
+    results = [getattr(a, name) for name in op.written]
+    results += [a.dweight] if op.sums_dweight else []
+    assert timing.is_right(contest._worst(op, shape, a, results), dtype)
+    for result in results:
+        kept = result.clone()
+        at = result.abs().argmax()
+        result.view(-1)[at] *= 1.01 if dtype in ("float16", "bfloat16") else 1.00001
+        assert not timing.is_right(contest._worst(op, shape, a, results), dtype)
+        result.view(-1)[at] = float("nan")
+        assert not timing.is_plausible(contest._worst(op, shape, a, results), dtype)
+        result.copy_(kept)
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "strided rows", "off by one"])
-def test_buffers_have_the_layout_asked_for(modules, layout):
-    timing, _ = modules
+def test_buffers_have_the_layout_asked_for(timing, layout):
     shape = timing.Shape(4, 64, "bfloat16", layout)
     x = timing.matrices(shape, "cpu", 3, readable=True)
     out = timing.matrices(shape, "cpu", 3, readable=False)
@@ -61,20 +71,18 @@ def test_buffers_have_the_layout_asked_for(modules, layout):
     assert x[0].storage_offset() == (1 if layout == "off by one" else 0)
 
 
-def test_shapes_cover_what_the_goals_name(modules):
-    timing, bench = modules
-    every = bench._goals() + bench._others() + bench._decode()
+def test_shapes_cover_what_the_goals_name(timing, contest):
+    every = contest.goals() + contest.others() + contest.decode()
     assert len(set(every)) == len(every)
     assert {shape.dtype for shape in every} == set(timing.DTYPES)
     assert timing.Shape(2048, 65536, peers=True) in every
     assert sum(shape.mixed for shape in every) == 32
-    assert bench._sizes("2x8:float16:off by one") == [
+    assert contest.sizes("2x8:float16:off by one") == [
         timing.Shape(2, 8, "float16", "off by one", peers=True)
     ]
 
 
-def test_the_report_is_written_as_markdown_and_json(modules, tmp_path):
-    timing, _ = modules
+def test_the_report_is_written_as_markdown_and_json(timing, tmp_path):
     shape = timing.Shape(16, 4096)
     record = timing.Record(shape, 1.25, 1.0, 1.5, {"torch": 4.0, "liger": 2.5}, ["a note"], 1.0)
     report = timing.Report("rms_norm", {"membound": "1"}, "Some GPU", [record])
@@ -114,52 +122,102 @@ class Stopwatch:
 
 @pytest.mark.parametrize("layout", ["contiguous", "strided rows", "off by one"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_every_contestant_runs_on_every_set(modules, dtype, layout):
-    timing, bench = modules
+def test_every_contestant_runs_on_every_set(timing, contest, op, dtype, layout):
     clock = Stopwatch()
     shape = timing.Shape(5, 130, dtype, layout, peers=True, mixed=True)
-    record = bench.measure(clock, shape, ["torch"])
-    assert clock.calls == [3, 3, 6, 3]  # ours, copy, ours between copies, torch
-    assert record.peers == {"torch": 1.0}
+    on_cpu = op.name != "rms_norm_backward"  # torch has that function on GPUs alone
+    record = contest.measure(op, clock, shape, ["torch"] if on_cpu else [])
+    assert clock.calls[:3] == [3, 3, 6]  # ours, copy, ours between copies
     assert record.mixed == 1.0
+    assert record.peers == ({"torch": 1.0} if on_cpu else {})
     assert not record.notes
 
 
-def test_a_wrong_result_stops_the_benchmark(modules, monkeypatch):
-    timing, bench = modules
-    right = membound.rms_norm
-    wrong = lambda x, weight, out, **rest: right(x, weight, out=out, **rest).mul_(1.01)  # noqa: E731
-    monkeypatch.setattr(membound, "rms_norm", wrong)
+def test_the_copy_moves_as_many_bytes_as_the_op(timing, contest, op, monkeypatch):
+    copied = []
+    vectors = timing.vectors
+    monkeypatch.setattr(timing, "vectors", lambda n, *rest: copied.append(n) or vectors(n, *rest))
+    contest.measure(op, Stopwatch(), timing.Shape(6, 128), [])
+    matrices = {"rms_norm": 2, "add_rms_norm": 4, "rms_norm_backward": 3}[op.name]
+    assert copied == [matrices * 6 * 128 // 2]
+
+
+def test_a_wrong_result_stops_the_benchmark(timing, contest, op, monkeypatch):
+    right = getattr(membound, op.name)
+
+    def wrong(*arrays, **options):
+        result = right(*arrays, **options)
+        (result[0] if isinstance(result, tuple) else result).mul_(1.01)
+        return result
+
+    def nothing(*arrays, **options):
+        return options.get("out", options.get("dx")), None
+
+    # rms_norm also makes the statistics that a backward reads.
+    plain = lambda *_, out=None, **rest: right(*_, **rest) if out is None else (out, None)  # noqa: E731
+    monkeypatch.setattr(membound, op.name, wrong)
     with pytest.raises(SystemExit, match="WRONG"):
-        bench.measure(Stopwatch(), timing.Shape(5, 130), [])
-    monkeypatch.setattr(membound, "rms_norm", lambda *_, out, **__: out)
+        contest.measure(op, Stopwatch(), timing.Shape(5, 130), [])
+    monkeypatch.setattr(membound, op.name, plain if op.name == "rms_norm" else nothing)
     with pytest.raises(SystemExit, match="NaN"):
-        bench.measure(Stopwatch(), timing.Shape(5, 130), [])
+        contest.measure(op, Stopwatch(), timing.Shape(5, 130), [])
 
 
-def test_a_peer_that_fails_is_noted(modules, monkeypatch):
-    timing, bench = modules
-
-    def refuses(weight, eps):
+def test_a_peer_that_fails_is_noted(timing, contest, op, monkeypatch):
+    def refuses(_):
         raise NotImplementedError("no such width")
 
-    monkeypatch.setitem(bench.peers.RMS_NORM, "torch", ("torch", refuses))
-    record = bench.measure(Stopwatch(), timing.Shape(5, 130, peers=True), ["torch"])
+    peers = importlib.import_module("peers")
+    monkeypatch.setitem(op.peers, "torch", peers.Peer("torch", refuses))
+    record = contest.measure(op, Stopwatch(), timing.Shape(5, 130, peers=True), ["torch"])
     assert record.peers == {}
     assert record.notes == ["torch: NotImplementedError: no such width"]
 
 
+def test_a_peer_in_place_starts_from_the_same_values(timing, contest, monkeypatch):
+    """It may write over the outputs, which hold copies of the inputs by then."""
+    peers = importlib.import_module("peers")
+    op = importlib.import_module("bench_add_rms_norm").OP
+
+    def in_place(_):
+        def call(a):
+            membound.fused_add_rms_norm(a.out, a.residual_out, a.weight, peers.EPS)
+            return a.out, a.residual_out
+
+        return call
+
+    monkeypatch.setitem(op.peers, "flashinfer", peers.Peer("torch", in_place, in_place=True))
+    shape = timing.Shape(5, 130, peers=True)
+    record = contest.measure(op, Stopwatch(), shape, ["flashinfer"])
+    assert record.peers == {"flashinfer": 1.0}
+    monkeypatch.setitem(op.peers, "flashinfer", peers.Peer("torch", in_place))
+    record = contest.measure(op, Stopwatch(), shape, ["flashinfer"])
+    assert "not timed" in record.notes[0]
+
+
+@pytest.mark.parametrize("op_name", OPS)
+@pytest.mark.parametrize("name", ["compile", "liger", "quack", "flashinfer"])
 @pytest.mark.gpu
-def test_one_shape_is_measured(modules):
-    timing, bench = modules
+def test_peers_give_right_results(timing, contest, op_name, name):
+    op = importlib.import_module(f"bench_{op_name}").OP
+    peers = importlib.import_module("peers")
+    if name not in op.peers or not peers.installed([name], op.peers):
+        pytest.skip(f"{name} is not installed or has no such op")
+    record = contest.measure(op, timing.Clock(), timing.Shape(64, 4096, peers=True), [name])
+    assert record.notes == []
+    assert record.peers[name] > 0
+
+
+@pytest.mark.gpu
+def test_one_shape_is_measured(timing, contest, op):
     clock = timing.Clock()
-    record = bench.measure(clock, timing.Shape(64, 4096, peers=True), ["torch"])
+    record = contest.measure(op, clock, timing.Shape(64, 4096, peers=True), ["torch"])
     assert 0.5 < record.copy < 50
     assert 0.5 < record.ours < 50
     assert record.mixed is not None
-    assert record.peers["torch"] > 0
+    assert record.peers.get("torch", 1.0) > 0
 
 
-def test_modules_come_from_this_tree(modules):
-    assert all(Path(module.__file__).parent == FOLDER for module in modules)
-    assert "bench_rms_norm" in sys.modules
+def test_modules_come_from_this_tree(timing, contest, op):
+    assert all(Path(module.__file__).parent == FOLDER for module in (timing, contest))
+    assert f"bench_{op.name}" in sys.modules

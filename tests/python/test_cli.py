@@ -14,7 +14,7 @@ import pytest
 
 import membound
 from membound import __main__ as command_line
-from membound import _check, _check_rms_norm, _frameworks, _table
+from membound import _bench, _check, _check_norm, _frameworks, _table
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
@@ -92,16 +92,22 @@ def test_check_passes(framework, capsys):
     text = capsys.readouterr().out
     assert code == 0, text
     assert "are right" in text
-    assert f"rms_norm  {framework}" in text
+    for op in _check.OPS:
+        assert re.search(rf"^{op} +{framework} ", text, re.MULTILINE)
 
 
-def _wrong_by(change):
-    """rms_norm with one element of a returned or written result changed."""
-    right = membound.rms_norm
+def _arrays_in(result):
+    return [one for one in (result if isinstance(result, tuple) else (result,)) if one is not None]
 
-    def wrong(x, weight=None, **options):
-        result = right(x, weight, **options)
-        y = result[0] if isinstance(result, tuple) else result
+
+def _wrong_by(op, change, which):
+    """An op with one element of a returned or written result changed."""
+    right = getattr(membound, op)
+
+    def wrong(*arrays, **options):
+        result = right(*arrays, **options)
+        found = _arrays_in(result)
+        y = found[min(which, len(found) - 1)]
         last = tuple(extent - 1 for extent in y.shape)
         y[last] = change(y[last])
         return result
@@ -112,15 +118,53 @@ def _wrong_by(change):
 @pytest.mark.parametrize("framework", ["memoryview", "numpy"])
 @pytest.mark.parametrize(
     "change",
-    [lambda v: v * 1.00001, lambda _: float("nan"), lambda v: -v],
+    [lambda v: v * 1.0001, lambda _: float("nan"), lambda v: -v - 1],
     ids=["small", "nan", "sign"],
 )
-def test_check_fails_on_a_wrong_op(monkeypatch, capsys, framework, change):
-    monkeypatch.setattr(membound, "rms_norm", _wrong_by(change))
-    assert command_line.main(["check", "--framework", framework, "--device", "cpu"]) == 1
+@pytest.mark.parametrize(
+    ("op", "which"),
+    [(op, which) for op in _check.OPS for which in ((0,) if op == "rms_norm" else (0, 1))],
+)
+def test_check_fails_on_a_wrong_op(monkeypatch, capsys, framework, change, op, which):
+    """which: the first result, or the second."""
+    monkeypatch.setattr(membound, op, _wrong_by(op, change, which))
+    arguments = ["check", "--op", op, "--framework", framework, "--device", "cpu"]
+    monkeypatch.setattr(_check_norm, "WIDTHS", (7, 33))  # what is wrong is so at any width
+    assert command_line.main(arguments) == 1
     text = capsys.readouterr().out
     assert "WRONG" in text
     assert "off by" in text
+
+
+@pytest.mark.parametrize("op", ["rms_norm_backward", "add_rms_norm_backward"])
+def test_check_fails_on_gradients_that_change_from_run_to_run(monkeypatch, capsys, op):
+    right, calls = getattr(membound, op), []
+
+    def wandering(*arrays, **options):
+        dx, dweight = right(*arrays, **options)
+        calls.append(op)
+        if dweight is not None and len(calls) % 2:
+            dweight[0] = np.nextafter(dweight[0], dweight.dtype.type(100))
+        return dx, dweight
+
+    np = pytest.importorskip("numpy")
+    monkeypatch.setattr(membound, op, wandering)
+    monkeypatch.setattr(_check_norm, "WIDTHS", (7, 33))
+    assert command_line.main(["check", "--op", op, "--framework", "numpy"]) == 1
+    assert "off by inf" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("op", ["rms_norm_backward", "add_rms_norm_backward"])
+def test_check_fails_on_gradients_that_nobody_asked_for(monkeypatch, capsys, op):
+    right = getattr(membound, op)
+
+    def generous(*arrays, need_dx=True, need_dweight=True, **options):
+        return right(*arrays, **options)
+
+    monkeypatch.setattr(membound, op, generous)
+    monkeypatch.setattr(_check_norm, "WIDTHS", (7, 33))
+    assert command_line.main(["check", "--op", op, "--framework", "numpy"]) == 1
+    assert "not wanted" in capsys.readouterr().out
 
 
 def test_check_fails_on_wrong_statistics(monkeypatch, capsys):
@@ -131,7 +175,7 @@ def test_check_fails_on_wrong_statistics(monkeypatch, capsys):
         return (result[0], result[1] * 1.001) if return_rstd else result
 
     monkeypatch.setattr(membound, "rms_norm", wrong)
-    assert command_line.main(["check", "--framework", "numpy"]) == 1
+    assert command_line.main(["check", "--op", "rms_norm", "--framework", "numpy"]) == 1
     assert "are WRONG" in capsys.readouterr().out
 
 
@@ -140,7 +184,8 @@ def test_check_counts_an_exception_as_wrong(monkeypatch, capsys):
         raise RuntimeError("out of order")
 
     monkeypatch.setattr(membound, "rms_norm", broken)
-    assert command_line.main(["check", "--framework", "memoryview", "--verbose"]) == 1
+    arguments = ["check", "--op", "rms_norm", "--framework", "memoryview", "--verbose"]
+    assert command_line.main(arguments) == 1
     assert "RuntimeError: out of order" in capsys.readouterr().out
 
 
@@ -153,28 +198,29 @@ def test_a_wrong_op_sets_the_exit_code_of_the_process():
     code = (
         "import sys, membound; from membound.__main__ import main\n"
         "membound.rms_norm = lambda x, *a, out=None, **k: out\n"
-        "sys.exit(main(['check', '--framework', 'memoryview']))"
+        "sys.exit(main(['check', '--op', 'rms_norm', '--framework', 'memoryview']))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
 
 
-def test_every_op_of_the_package_is_checked():
-    public = {
-        name for name in ("rms_norm", "add_rms_norm", "layer_norm") if hasattr(membound, name)
-    }
-    assert public <= set(_check.OPS)
+def test_every_op_of_the_package_is_checked_and_measured():
+    ops = {name for name in membound.__test__ if name != "fused_add_rms_norm"}  # checked as a form
+    assert set(_check.OPS) == ops
+    assert set(_bench.OPS) == ops
 
 
-def test_the_cases_cover_each_pair_of_layout_weight_and_rounding():
+@pytest.mark.parametrize("op", _check.OPS)
+def test_the_cases_cover_each_pair_of_layout_weight_and_rounding(op):
     one = _frameworks.NumPy()
-    cases = list(_check_rms_norm.cases(one, "float32", thorough=False))
+    cases = list(_check.OPS[op].cases(one, "float32", thorough=False))
     for attributes in (("layout", "weight"), ("layout", "rounding"), ("weight", "rounding")):
         seen = {tuple(getattr(case, name) for name in attributes) for case in cases}
         values = [{getattr(case, name) for case in cases} for name in attributes]
         assert len(seen) == len(values[0]) * len(values[1])
-    assert {case.cols for case in cases} >= set(_check_rms_norm.WIDTHS)
-    assert {case.form for case in cases} == set(_check_rms_norm.FORMS)
+    assert {case.cols for case in cases} >= set(_check_norm.WIDTHS)
+    forms = getattr(_check.OPS[op], "FORMS", _check.OPS["rms_norm_backward"].FORMS)
+    assert {case.form for case in cases} == set(forms)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +237,7 @@ def test_the_cases_cover_each_pair_of_layout_weight_and_rounding():
     ],
 )
 def test_errors_are_counted_in_units_in_the_last_place(got, wanted, dtype, ulps):
-    assert _check_rms_norm.error_in_ulps(got, {wanted}, dtype) == ulps
+    assert _check_norm.error_in_ulps(got, {wanted}, dtype) == ulps
 
 
 def test_tables_line_up():

@@ -1,0 +1,46 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""RMSNorm backward, dx and dweight, on a GPU beside one copy of as many bytes and the peers.
+
+python benchmarks/bench_rms_norm_backward.py            every shape
+python benchmarks/bench_rms_norm_backward.py --quick    a dozen shapes
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import contest
+import peers
+import torch
+
+import membound
+
+
+def _formula(
+    dy: torch.Tensor, x: torch.Tensor, rstd: torch.Tensor, weight: torch.Tensor
+) -> tuple[Any, ...]:
+    root = rstd[:, None]
+    h, g = x * root, dy * weight
+    products = g * h
+    dx = root * (g - h * products.mean(-1, keepdim=True))
+    terms = root * (g.abs() + h.abs() * products.abs().mean(-1, keepdim=True))
+    return ((dx, terms),)
+
+
+def _ours(a: contest.Arrays) -> object:
+    return membound.rms_norm_backward(a.dy, a.x, a.weight, a.rstd, dx=a.dx, dweight=a.dweight)
+
+
+OP = contest.Op(
+    name="rms_norm_backward",
+    read=("dy", "x"),
+    written=("dx",),
+    ours=_ours,
+    formula=_formula,
+    peers=peers.RMS_NORM_BACKWARD,
+    sums_dweight=True,
+)
+
+if __name__ == "__main__":
+    contest.main(OP, __doc__.splitlines()[0])

@@ -1,0 +1,223 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""One op on a GPU beside a copy of the same bytes and its peers: buffers, checks, command line."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import peers
+import timing
+import torch
+from peers import EPS, Peer
+from timing import Clock, Record, Report, Shape
+
+import membound
+
+MIXED_BELOW = 8 << 20  # bytes moved; longer calls hide their start and end
+
+# One set of buffers: the matrices by name, weight, rstd and dweight.
+Arrays = Any
+
+
+@dataclass(frozen=True)
+class Op:
+    """What a benchmark says about its op."""
+
+    name: str
+    read: tuple[str, ...]  # matrices of rows x cols
+    written: tuple[str, ...]
+    ours: Callable[[Arrays], Any]
+    # From rows of the read matrices in float64, in order, then rstd and weight: the written ones,
+    # each alone or with the size of the terms that it is the sum of.
+    formula: Callable[..., tuple[Any, ...]]
+    peers: dict[str, Peer]
+    sums_dweight: bool = False  # over dy and x
+
+    @property
+    def matrices(self) -> int:
+        return len(self.read) + len(self.written)
+
+
+def goals() -> list[Shape]:
+    """What the project's goals name."""
+    rows_and_cols = [(1, 4096), (16, 4096), (128, 4096), (1024, 4096), (4096, 4096), (16384, 4096)]
+    rows_and_cols += [(8192, 8192), (8192, 16384), (2048, 65536), (524288, 128)]
+    in_float32 = [(1024, 4096), (4096, 4096), (16384, 4096), (8192, 8192), (8192, 16384)]
+    return [Shape(*size, peers=True) for size in rows_and_cols] + [
+        Shape(*size, "float32", peers=True) for size in in_float32
+    ]
+
+
+def others() -> list[Shape]:
+    """Wide, odd, narrow, strided and misaligned ones, and the other dtypes."""
+    wide = [(4096, 32768), (1024, 131072), (512, 262144)]
+    wide_float32 = [(4096, 32768), (2048, 65536), (1024, 131072)]
+    odd = [(16384, 4097), (16384, 5119), (262144, 100), (131072, 1000), (16384, 5120), (65536, 256)]
+    sixteen = [(128, 4096), (4096, 4096), (16384, 4096), (8192, 8192), (4096, 32768)]
+    return [
+        *(Shape(*size) for size in wide),
+        *(Shape(*size, "float32") for size in wide_float32),
+        *(Shape(*size) for size in odd),
+        *(Shape(*size, "float32") for size in odd[:2]),
+        *(Shape(*size, "float16") for size in sixteen),
+        *(Shape(*size, "float64") for size in [(128, 4096), (8192, 8192)]),
+        *(Shape(16384, 4096, dtype, "strided rows") for dtype in ("bfloat16", "float32")),
+        *(Shape(16384, 4096, dtype, "off by one") for dtype in ("bfloat16", "float32")),
+        Shape(2048, 65536, "bfloat16", "off by one"),
+    ]
+
+
+def decode() -> list[Shape]:
+    widths = (2048, 4096, 5120, 8192)
+    return [Shape(2**power, cols, mixed=True) for cols in widths for power in range(8)]
+
+
+def quick() -> list[Shape]:
+    return [
+        *(shape for shape in goals() if shape.dtype == "bfloat16"),
+        *(Shape(*size, "float32") for size in [(16384, 4096), (8192, 16384)]),
+        Shape(1024, 131072),
+        Shape(16384, 4097),
+        Shape(16384, 4096, layout="off by one"),
+    ]
+
+
+def sizes(text: str) -> list[Shape]:
+    """Parse 16x4096:bfloat16,8192x8192:float32:off by one."""
+    shapes = []
+    for item in text.split(","):
+        size, *rest = item.split(":")
+        rows, cols = (int(part) for part in size.split("x"))
+        shapes.append(Shape(rows, cols, *rest, peers=True))
+    return shapes
+
+
+def _buffers(op: Op, shape: Shape, device: str, count: int) -> list[Arrays]:
+    matrices = {
+        name: timing.matrices(shape, device, count, readable=name in op.read)
+        for name in (*op.read, *op.written)
+    }
+    kind = timing.DTYPES[shape.dtype]
+    weight = torch.randn(shape.cols, device=device).to(kind)
+    every = []
+    for at in range(count):
+        a = SimpleNamespace(weight=weight, dweight=torch.empty_like(weight))
+        for name, matrix in matrices.items():
+            setattr(a, name, matrix[at])
+        a.rstd = membound.rms_norm(a.x, eps=EPS, return_rstd=True)[1]
+        every.append(a)
+    return every
+
+
+def _worst(op: Op, shape: Shape, a: Arrays, results: Sequence[torch.Tensor]) -> float:
+    """The largest error of one set's results, in ulps."""
+    inputs = [getattr(a, name) for name in op.read]
+    worst = 0.0
+    for at, result in enumerate(results[: len(op.written)]):
+
+        def wanted(*rows: torch.Tensor, at: int = at) -> Any:
+            return op.formula(*rows, a.weight.double())[at]
+
+        error = timing.worst_ulps(result, (*inputs, a.rstd), wanted, shape.dtype)
+        worst = max(worst, error)
+    if op.sums_dweight and len(results) > len(op.written):
+        dweight = results[len(op.written)]
+        worst = max(worst, timing.worst_dweight_ulps(dweight, a.dy, a.x, a.rstd, shape.dtype))
+    return worst
+
+
+def _check_ours(op: Op, shape: Shape, every: list[Arrays]) -> None:
+    """Every set was computed; the first and last are right everywhere."""
+    for a in every:
+        for name in op.written:
+            if bool(getattr(a, name)[:: max(1, shape.rows - 1)].isnan().any()):
+                raise SystemExit(f"membound left NaN in {shape}")
+    for a in (every[0], every[-1]):
+        results = [getattr(a, name) for name in op.written]
+        results += [a.dweight] if op.sums_dweight else []
+        worst = _worst(op, shape, a, results)
+        if not timing.is_right(worst, shape.dtype):
+            raise SystemExit(f"membound is WRONG by {worst:.4g} ulp in {shape}")
+
+
+def _time_peers(
+    op: Op, clock: Clock, record: Record, names: list[str], every: list[Arrays]
+) -> None:
+    shape = record.shape
+    for name in names:
+        peer = op.peers[name]
+        try:
+            call = peer.make(every[0])
+            if peer.in_place:  # over copies of what it reads, which ours no longer needs
+                for a in every:
+                    for source, into in zip(op.read, op.written, strict=False):
+                        getattr(a, into).copy_(getattr(a, source))
+            got = call(every[0])
+            worst = _worst(op, shape, every[0], got if isinstance(got, tuple) else (got,))
+            if not timing.is_plausible(worst, shape.dtype):
+                record.notes.append(f"{name} is off by {worst:.3g} ulp, not timed")
+                continue
+            record.peers[name] = clock.microseconds([functools.partial(call, a) for a in every])
+        except Exception as error:  # noqa: BLE001 - a peer that refuses a shape is a result
+            text = next(iter(str(error).splitlines()), "")[:80]
+            record.notes.append(f"{name}: {type(error).__name__}: {text}")
+
+
+def measure(op: Op, clock: Clock, shape: Shape, names: list[str]) -> Record:
+    moved = op.matrices * shape.tensor_bytes
+    count = clock.sets(moved)
+    every = _buffers(op, shape, clock.device, count)
+    ours = [functools.partial(op.ours, a) for a in every]
+    for call in ours:
+        call()
+    _check_ours(op, shape, every)
+    # One node that moves the same bytes, whatever the layout.
+    flat = timing.vectors(
+        op.matrices * shape.rows * shape.cols // 2, shape, clock.device, 2 * count
+    )
+    copies = [functools.partial(flat[2 * i].copy_, flat[2 * i + 1]) for i in range(count)]
+    record = Record(shape, clock.microseconds(ours), clock.microseconds(copies))
+    record.yardstick = clock.yardstick(moved, record.copy)
+    if shape.mixed or moved < MIXED_BELOW:
+        half = max(1, count // 2)
+        between = (copies[half:] + copies[:half])[: len(ours)]
+        record.mixed = clock.between_copies(ours, between, record.copy)
+    asked = names if shape.peers else [name for name in names if name == "torch"]
+    _time_peers(op, clock, record, asked, every)
+    return record
+
+
+def main(op: Op, description: str) -> None:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="a dozen shapes")
+    parser.add_argument("--shapes", type=sizes, metavar="ROWSxCOLS[:DTYPE[:LAYOUT]],...")
+    parser.add_argument("--peers", default="all", help="all, none, or names with commas between")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("this benchmark needs a GPU and a torch that sees it")
+    wanted = list(op.peers) if options.peers == "all" else options.peers.split(",")
+    versions = peers.installed([name for name in wanted if name in op.peers], op.peers)
+    shapes = options.shapes or (quick() if options.quick else goals() + others() + decode())
+
+    started = time.perf_counter()
+    clock = Clock(options.device)
+    name = torch.cuda.get_device_name(clock.index)
+    report = Report(op.name, {"membound": membound.__version__, **versions}, name)
+    with torch.cuda.device(clock.index):
+        for shape in timing.progress(shapes):
+            report.records.append(measure(op, clock, shape, list(versions)))
+    print(report.table())
+    for note in report.notes():
+        print(note)
+    paths = report.write(options.output)
+    print(f"{time.perf_counter() - started:.0f} s; written: {', '.join(map(str, paths))}")

@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""What `bench` times: an op's module on sets of buffers, ours beside a copy and the frameworks.
+
+An op's module says which matrices it reads and writes, and gives one call each:
+
+    READ, WRITTEN       names of its matrices
+    ours(a)             membound's call on one set of arrays
+    torch_call(F, a)    torch's call, or None; F is torch.nn.functional
+    formula(np, a, wide)    the results by NumPy's or JAX's functions; wide() converts for sums
+
+A set of arrays holds the matrices by name, weight, rstd and eps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import membound
+from membound._frameworks import Framework
+
+EPS = 1e-6
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+Contestants = dict[str, list[Callable[[], Any]]]
+
+
+def bytes_moved(op: ModuleType, rows: int, cols: int, dtype: str) -> int:
+    """Every matrix once."""
+    return (len(op.READ) + len(op.WRITTEN)) * rows * cols * ITEM_BYTES[dtype]
+
+
+def copied_elements(op: ModuleType, rows: int, cols: int) -> int:
+    """How many a copy that moves as many bytes reads, and writes."""
+    return -(-(len(op.READ) + len(op.WRITTEN)) * rows * cols // 2)
+
+
+def on_torch(
+    op: ModuleType, torch: Any, device: str, rows: int, cols: int, dtype: str, sets: int
+) -> Contestants:
+    kind = getattr(torch, dtype)
+    empty = partial(torch.empty, device=device, dtype=kind)
+
+    def arrays() -> SimpleNamespace:
+        a = SimpleNamespace(weight=weight, eps=EPS)
+        for name in op.READ:
+            setattr(a, name, torch.randn(rows, cols, device=device).to(kind))
+        for name in op.WRITTEN:
+            setattr(a, name, empty(rows, cols))
+        a.rstd = membound.rms_norm(a.x, eps=EPS, return_rstd=True)[1]
+        return a
+
+    weight = torch.ones(cols, device=device, dtype=kind)
+    every = [arrays() for _ in range(sets)]
+    count = copied_elements(op, rows, cols)
+    copies = [(empty(count).zero_(), empty(count)) for _ in range(sets)]
+    contestants = {
+        "membound": [partial(op.ours, a) for a in every],
+        "copy": [partial(into.copy_, source) for source, into in copies],
+    }
+    theirs = [op.torch_call(torch, a) for a in every]
+    if None not in theirs:
+        contestants["torch"] = theirs
+    return contestants
+
+
+def on_numpy_like(
+    op: ModuleType, np: Any, one: Framework, rows: int, cols: int, dtype: str, sets: int
+) -> Contestants:
+    """NumPy and CuPy: both have copyto, and neither has norms of its own."""
+    draw = np.random.default_rng(0).standard_normal
+    weight = one.array([1.0] * cols, (cols,), dtype)
+
+    def arrays() -> SimpleNamespace:
+        a = SimpleNamespace(weight=weight, eps=EPS)
+        for name in op.READ:
+            setattr(a, name, draw((rows, cols), dtype=np.float32).astype(weight.dtype))
+        for name in op.WRITTEN:
+            setattr(a, name, np.empty((rows, cols), weight.dtype))
+        a.rstd = membound.rms_norm(a.x, eps=EPS, return_rstd=True)[1]
+        return a
+
+    every = [arrays() for _ in range(sets)]
+    count = copied_elements(op, rows, cols)
+    copies = [(np.zeros(count, weight.dtype), np.empty(count, weight.dtype)) for _ in range(sets)]
+    contestants = {
+        "membound": [partial(op.ours, a) for a in every],
+        "copy": [partial(np.copyto, into, source) for source, into in copies],
+    }
+    if one.name == "numpy":
+        wide = np.float64 if dtype == "float64" else np.float32
+        contestants["numpy"] = [partial(op.formula, np, a, wide) for a in every]
+    return contestants
+
+
+def on_jax(
+    op: ModuleType, jax: Any, device: Any, rows: int, cols: int, dtype: str, sets: int
+) -> Contestants:
+    """Only the formula under jit; ours is measured on the arrays of the other framework."""
+    jnp = jax.numpy
+    names = (*op.READ, "weight", "rstd")
+    wide = jnp.float64 if dtype == "float64" else jnp.float32
+
+    @jax.jit
+    def formula(*values: Any) -> Any:
+        return op.formula(
+            jnp, SimpleNamespace(eps=EPS, **dict(zip(names, values, strict=True))), wide
+        )
+
+    with jax.default_device(device):
+        weight, rstd = jnp.ones(cols, dtype), jnp.ones(rows, wide)
+        every = [
+            (*(jnp.full((rows, cols), 1.0 + at, dtype) for _ in op.READ), weight, rstd)
+            for at in range(sets)
+        ]
+    return {"jax": [lambda a=a: jax.block_until_ready(formula(*a)) for a in every]}
