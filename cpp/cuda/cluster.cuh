@@ -16,13 +16,22 @@ namespace membound::cuda {
 #define MEMBOUND_HAS_CLUSTERS 0
 #endif
 
-// Lets the next kernel of the stream start its launch, then waits for the one before. Every block
-// executes both, else completion would not carry along a chain.
-__device__ inline void begin_overlapped() {
+// Lets the next kernel of the stream start its launch.
+__device__ inline void launch_dependents() {
 #if MEMBOUND_HAS_CLUSTERS
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// Waits for the kernel before. Every block executes it, else completion would not carry along a
+// chain.
+__device__ inline void wait_for_launch_before() {
+#if MEMBOUND_HAS_CLUSTERS
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+__device__ inline void begin_overlapped() {
+  launch_dependents();
+  wait_for_launch_before();
 }
 
 __device__ inline int cluster_rank() {
@@ -121,9 +130,23 @@ struct ClusterExchange {
 #endif
   }
 
+  // By one thread after wait(round), where the round comes again: its bytes are expected anew. They
+  // can be on their way already; the barrier counts them all the same. The sums of the time before
+  // were read before this block sent what its peers wait for first.
+  __device__ void expect(int round) const {
+#if MEMBOUND_HAS_CLUSTERS
+    if (blocks == 1) return;
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                     address(&shared.arrived[round])),
+                 "r"(groups * static_cast<int>(sizeof(Value)))
+                 : "memory");
+#endif
+  }
+
   // By every thread, after a block barrier that follows announce(). A block that has received
-  // everything may exit: nobody writes into its shared memory any more.
-  __device__ void wait(int round) const {
+  // everything may exit: nobody writes into its shared memory any more. parity: of the times that
+  // the round was waited for before.
+  __device__ void wait(int round, int parity = 0) const {
     if (blocks == 1) {
       __syncthreads();
       return;
@@ -134,10 +157,10 @@ struct ClusterExchange {
     while (done == 0) {
       asm volatile(
           "{\n.reg .pred p;\n"
-          "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;\n"
+          "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
           "selp.u32 %0, 1, 0, p;\n}"
           : "=r"(done)
-          : "r"(barrier)
+          : "r"(barrier), "r"(parity)
           : "memory");
     }
 #endif

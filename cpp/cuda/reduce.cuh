@@ -9,6 +9,8 @@ namespace membound::cuda {
 
 inline constexpr int kWarpLanes = 32;
 
+__device__ inline int log2_of(int power_of_two) { return 31 - __clz(power_of_two); }
+
 struct Sum {
   template <class Value>
   static __device__ Value zero() {

@@ -7,7 +7,7 @@
 
 namespace membound::cuda {
 
-template <class T>
+template <class T, bool kAdd>
 void launch_rms_norm(const RmsNormProblem& problem, const tuning::RmsNormConfig& config, int device,
                      StreamView stream);
 
@@ -16,7 +16,8 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
     const int device = current_device();
     const tuning::RmsNormConfig config =
         tuning::rms_norm_config(problem.rows, problem.cols, sizeof(T), max_cluster_size(device));
-    launch_rms_norm<T>(problem, config, device, stream);
+    problem.residual == nullptr ? launch_rms_norm<T, false>(problem, config, device, stream)
+                                : launch_rms_norm<T, true>(problem, config, device, stream);
   });
 }
 

@@ -4,7 +4,7 @@
 
 namespace membound::cuda {
 
-template void launch_rms_norm<BFloat16>(const RmsNormProblem&, const tuning::RmsNormConfig&, int,
-                                        StreamView);
+template void launch_rms_norm<BFloat16, false>(const RmsNormProblem&, const tuning::RmsNormConfig&,
+                                               int, StreamView);
 
 }  // namespace membound::cuda

@@ -4,7 +4,7 @@
 
 namespace membound::cuda {
 
-template void launch_rms_norm<float>(const RmsNormProblem&, const tuning::RmsNormConfig&, int,
-                                     StreamView);
+template void launch_rms_norm<float, false>(const RmsNormProblem&, const tuning::RmsNormConfig&,
+                                            int, StreamView);
 
 }  // namespace membound::cuda

@@ -4,7 +4,7 @@
 
 namespace membound::cuda {
 
-template void launch_rms_norm<double>(const RmsNormProblem&, const tuning::RmsNormConfig&, int,
-                                      StreamView);
+template void launch_rms_norm<double, false>(const RmsNormProblem&, const tuning::RmsNormConfig&,
+                                             int, StreamView);
 
 }  // namespace membound::cuda

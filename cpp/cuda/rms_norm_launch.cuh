@@ -2,19 +2,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// From a problem to a launch for one storage type. Each type is a translation unit of its own
-// (rms_norm_<dtype>.cu), so that they compile side by side.
+// From a problem to a launch for one storage type, with or without a residual. Each pair is a
+// translation unit of its own (rms_norm_<dtype>.cu, rms_norm_add_<dtype>.cu), so that they compile
+// side by side.
 #include <cmath>
-#include <type_traits>
 
 #include "cuda/launch.hpp"
 #include "cuda/rms_norm_kernels.cuh"
+#include "cuda/row_array.hpp"
 #include "cuda/tuning/rms_norm.hpp"
 #include "ops/rms_norm.hpp"
 
 namespace membound::cuda {
 
-template <class T>
+template <class T, bool kAdd>
 void launch_rms_norm(const RmsNormProblem& problem, const tuning::RmsNormConfig& config, int device,
                      StreamView stream);
 
@@ -22,22 +23,42 @@ template <class T>
 RmsNormParams<accumulate_t<T>> rms_norm_params(const RmsNormProblem& problem,
                                                const tuning::RmsNormConfig& config) {
   using Accumulate = accumulate_t<T>;
+  const bool add = problem.residual != nullptr;
   RmsNormParams<Accumulate> p;
   p.x = problem.x;
   p.weight = problem.weight;
   p.out = problem.out;
   p.rstd = static_cast<Accumulate*>(problem.rstd);
+  p.residual = problem.residual;
+  p.residual_out = problem.residual_out;
   p.rows = problem.rows;
   p.cols = problem.cols;
+  const auto array = [&](const void* data, const RowLayout& rows, std::int64_t col_stride) {
+    return row_array(data, rows, problem.rows, problem.cols, col_stride, sizeof(T));
+  };
+  p.x_array = array(problem.x, problem.x_rows, problem.x_col_stride);
+  p.out_array = array(problem.out, problem.out_rows, problem.out_col_stride);
   p.x_row_stride = problem.x_rows.strides[0];
   p.out_row_stride = problem.out_rows.strides[0];
-  p.rstd_row_stride = problem.rstd != nullptr ? problem.rstd_rows.strides[0] : 0;
-  p.x_col_stride = problem.x_col_stride;
-  p.out_col_stride = problem.out_col_stride;
+  p.one_stride = problem.x_rows.rank <= 1 && problem.out_rows.rank <= 1;
+  p.rstd_row_stride = 0;
+  if (problem.rstd != nullptr) {
+    p.rstd_array.rows = problem.rstd_rows;
+    p.rstd_row_stride = problem.rstd_rows.strides[0];
+    p.one_stride = p.one_stride && problem.rstd_rows.rank <= 1;
+  }
+  if (add) {
+    p.residual_array = array(problem.residual, problem.residual_rows, problem.residual_col_stride);
+    p.residual_out_array =
+        array(problem.residual_out, problem.residual_out_rows, problem.residual_out_col_stride);
+    p.residual_row_stride = problem.residual_rows.strides[0];
+    p.residual_out_row_stride = problem.residual_out_rows.strides[0];
+    p.one_stride =
+        p.one_stride && problem.residual_rows.rank <= 1 && problem.residual_out_rows.rank <= 1;
+  }
   p.weight_stride = problem.weight_stride;
-  p.x_rows = problem.x_rows;
-  p.out_rows = problem.out_rows;
-  p.rstd_rows = problem.rstd_rows;
+  p.weight_dtype = problem.weight_dtype;
+  p.weight_is_float = sizeof(T) == 2 && problem.weight_dtype == DType::kFloat32;
   p.inverse_cols = Accumulate(1) / static_cast<Accumulate>(problem.cols);
   p.eps = static_cast<Accumulate>(problem.eps);
   p.weight_offset = static_cast<Accumulate>(problem.weight_offset);
@@ -45,8 +66,9 @@ RmsNormParams<accumulate_t<T>> rms_norm_params(const RmsNormProblem& problem,
   p.exact_eps = problem.eps;
   // An exponent below every other, yet far enough from INT_MIN to compute with.
   p.sqrt_eps_exponent = problem.eps > 0.0 ? std::ilogb(std::sqrt(problem.eps)) : -100000;
-  p.weight_dtype = problem.weight_dtype;
   p.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
+  p.plain = problem.weight != nullptr && problem.weight_dtype == problem.dtype &&
+            problem.weight_offset == 0.0 && !p.round_before_weight;
   p.chunks = static_cast<int>(tuning::ceil_div(problem.cols, kPack<T>));
   p.lanes = config.lanes;
   p.blocks_per_row = config.blocks_per_row;
@@ -56,28 +78,25 @@ RmsNormParams<accumulate_t<T>> rms_norm_params(const RmsNormProblem& problem,
   return p;
 }
 
-inline bool aligned_rows(const void* data, const RowLayout& rows, std::size_t size) {
-  if (reinterpret_cast<std::uintptr_t>(data) % kChunkBytes != 0) return false;
-  return rows.rank <= 1 && rows.strides[0] * static_cast<std::int64_t>(size) % kChunkBytes == 0;
-}
-
 template <class T>
-bool is_aligned(const RmsNormProblem& problem) {
-  if (problem.cols % kPack<T> != 0 || problem.x_col_stride != 1 || problem.out_col_stride != 1) {
-    return false;
+Access access_of(const RmsNormProblem& problem) {
+  Access access = weight_access<T>(problem.weight, problem.weight_dtype, problem.weight_stride);
+  const auto also = [&](const void* data, const RowLayout& rows, std::int64_t col_stride) {
+    access = std::max(access, row_access<T>(data, rows, problem.cols, col_stride));
+  };
+  also(problem.x, problem.x_rows, problem.x_col_stride);
+  also(problem.out, problem.out_rows, problem.out_col_stride);
+  if (problem.residual != nullptr) {
+    also(problem.residual, problem.residual_rows, problem.residual_col_stride);
+    also(problem.residual_out, problem.residual_out_rows, problem.residual_out_col_stride);
   }
-  if (problem.weight != nullptr) {
-    const DType dtype = problem.weight_dtype;
-    if (dtype != problem.dtype && !(sizeof(T) == 2 && dtype == DType::kFloat32)) return false;
-    if (problem.weight_stride != 1) return false;
-    if (reinterpret_cast<std::uintptr_t>(problem.weight) % kChunkBytes != 0) return false;
+  if (problem.rstd != nullptr && problem.rstd_rows.rank > 1) {
+    access = std::max(access, Access::kShifted);
   }
-  if (problem.rstd != nullptr && problem.rstd_rows.rank > 1) return false;
-  return aligned_rows(problem.x, problem.x_rows, sizeof(T)) &&
-         aligned_rows(problem.out, problem.out_rows, sizeof(T));
+  return access;
 }
 
-template <class T, class W, Access kAccess>
+template <class T, Access kAccess, bool kAdd>
 void launch_with(const RmsNormProblem& problem, const tuning::RmsNormConfig& config, int device,
                  StreamView stream) {
   using tuning::RowForm;
@@ -91,47 +110,55 @@ void launch_with(const RmsNormProblem& problem, const tuning::RmsNormConfig& con
       .cluster = config.blocks_per_row,
       .overlap_launch = config.overlap_launch,
   };
-  const auto held = [&]<class Team, int kMaxThreads>() {
-    launch<rms_norm_row_kernel<T, W, Team, kAccess, kMaxThreads>>(shape, stream, device, p);
+  const auto held = [&]<class Team>() {
+    launch<rms_norm_row_kernel<T, Team, kAccess, kAdd>>(shape, stream, device, p);
   };
-  const auto wide = [&]<int kVecs, int kMaxWarps>() {
+  const auto wide = [&]<int kVecs, int kMaxWarps, Access kRowAccess>() {
     if (config.form == RowForm::kStreamed) {
-      launch<rms_norm_streamed_kernel<T, kVecs, kMaxWarps,
-                                      std::is_same_v<T, W> ? kAccess : Access::kAny>>(shape, stream,
-                                                                                      device, p);
+      launch<rms_norm_streamed_kernel<T, kVecs, kMaxWarps, kRowAccess, kAdd>>(shape, stream, device,
+                                                                              p);
     } else {
-      held.template operator()<ClusterTeam<Accumulate, kVecs, kMaxWarps>, kMaxWarps * kWarpLanes>();
+      launch<rms_norm_row_kernel<T, ClusterTeam<Accumulate, kVecs, kMaxWarps>, kRowAccess, kAdd>>(
+          shape, stream, device, p);
+    }
+  };
+  const auto block = [&] {
+    if constexpr (kAccess != Access::kAligned) {
+      held.template operator()<BlockTeam<Accumulate, 1, 16>>();
+    } else if (config.max_warps == 8) {
+      config.fold == 1 ? held.template operator()<BlockTeam<Accumulate, 1, 8>>()
+                       : held.template operator()<BlockTeam<Accumulate, 2, 8>>();
+    } else {
+      config.fold == 1 ? held.template operator()<BlockTeam<Accumulate, 1, 16>>()
+                       : held.template operator()<BlockTeam<Accumulate, 2, 16>>();
     }
   };
   if (config.form == RowForm::kWarp) {
-    held.template operator()<WarpTeam<Accumulate>, 2 * tuning::kWarpFormThreads>();
-  } else if (config.form == RowForm::kBlock && config.max_warps == 8) {
-    config.fold == 1 ? held.template operator()<BlockTeam<Accumulate, 1, 8>, 256>()
-                     : held.template operator()<BlockTeam<Accumulate, 2, 8>, 128>();
+    held.template operator()<WarpTeam<Accumulate>>();
   } else if (config.form == RowForm::kBlock) {
-    config.fold == 1 ? held.template operator()<BlockTeam<Accumulate, 1, 16>, 512>()
-                     : held.template operator()<BlockTeam<Accumulate, 2, 16>, 256>();
+    block();
   } else if (config.vecs == 4) {
-    wide.template operator()<4, 8>();
+    wide.template operator()<4, 8, kAccess>();
   } else if (config.max_warps == 8) {
-    wide.template operator()<8, 8>();
+    wide.template operator()<8, 8, kAccess>();
   } else if constexpr (sizeof(T) == 8) {
-    wide.template operator()<8, 16>();
+    // Shifted rows of this class do not fit the static shared memory.
+    wide.template operator()<8, 16, kAccess == Access::kAligned ? kAccess : Access::kAny>();
   }
 }
 
-template <class T>
+template <class T, bool kAdd>
 void launch_rms_norm(const RmsNormProblem& problem, const tuning::RmsNormConfig& config, int device,
                      StreamView stream) {
-  if (!is_aligned<T>(problem)) {
-    return launch_with<T, T, Access::kAny>(problem, config, device, stream);
+  const Access access = access_of<T>(problem);
+  if (access == Access::kAligned) {
+    return launch_with<T, Access::kAligned, kAdd>(problem, config, device, stream);
   }
-  if constexpr (sizeof(T) == 2) {
-    if (problem.weight_dtype == DType::kFloat32) {
-      return launch_with<T, float, Access::kAligned>(problem, config, device, stream);
-    }
+  const tuning::RmsNormConfig unfolded = tuning::unfolded(config);
+  if (access == Access::kShifted) {
+    return launch_with<T, Access::kShifted, kAdd>(problem, unfolded, device, stream);
   }
-  launch_with<T, T, Access::kAligned>(problem, config, device, stream);
+  launch_with<T, Access::kAny, kAdd>(problem, unfolded, device, stream);
 }
 
 }  // namespace membound::cuda

@@ -10,21 +10,27 @@
 
 namespace membound::cuda {
 
+// kOneRow: the threads of a warp work on the same row. Each is made from the threads of a row
+// (lanes), its blocks, and the first block of the grid that works on rows.
+
 // Lanes of a warp; several rows per block.
 template <class Accumulate>
 struct WarpTeam {
   static constexpr int kVecs = 2;
   static constexpr int kFold = 1;
   static constexpr int kMinBlocks = 0;
+  static constexpr int kMaxThreads = 256;
+  static constexpr bool kOneRow = false;
   int size;
   int lane;
   int rank = 0;
   std::int64_t row;
 
-  __device__ WarpTeam(int lanes, int, int)
+  __device__ WarpTeam(int lanes, int, int first_block)
       : size(lanes),
         lane(static_cast<int>(threadIdx.x) & (lanes - 1)),
-        row((static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / lanes) {}
+        row((static_cast<std::int64_t>(blockIdx.x - first_block) * blockDim.x + threadIdx.x) >>
+            log2_of(lanes)) {}
   __device__ void start() const {}
   template <class Combine>
   __device__ Accumulate reduce(const Accumulate (&values)[1], int, Combine combine) const {
@@ -32,8 +38,9 @@ struct WarpTeam {
   }
   // Rows of one warp decide together: the shuffles need every lane.
   __device__ bool any(bool mine) const { return __any_sync(0xffffffffu, mine); }
-  __device__ bool first_lane() const { return lane == 0; }
-  __device__ bool last_lane() const { return lane == size - 1; }
+  // Before threads of the team read what others of it wrote to shared memory.
+  __device__ void sync() const { __syncwarp(); }
+  __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
 };
 
 // A whole block, as at most kMaxWarps virtual warps.
@@ -44,12 +51,14 @@ struct BlockTeam {
   // Registers for as many blocks per SM as an SM has threads for, or nearly (H200, 16384 x
   // 4096: 66.5 us with 6 blocks of 256 threads, 69.4 with 5).
   static constexpr int kMinBlocks = kMaxWarps == 8 && kFold == 1 ? 6 : 0;
+  static constexpr int kMaxThreads = kMaxWarps * kWarpLanes / kFold;
+  static constexpr bool kOneRow = true;
   int size = static_cast<int>(blockDim.x);
   int lane = static_cast<int>(threadIdx.x);
   int rank = 0;
-  std::int64_t row = blockIdx.x;
+  std::int64_t row;
 
-  __device__ BlockTeam(int, int, int) {}
+  __device__ BlockTeam(int, int, int first_block) : row(blockIdx.x - first_block) {}
   __device__ void start() const {}
   template <class Combine>
   __device__ Accumulate reduce(const Accumulate (&values)[kFold], int round,
@@ -61,8 +70,8 @@ struct BlockTeam {
     return combine_slots<kMaxWarps>(slots[round], combine);
   }
   __device__ bool any(bool mine) const { return mine; }  // the sum is the same in every thread
-  __device__ bool first_lane() const { return lane % kWarpLanes == 0; }
-  __device__ bool last_lane() const { return lane % kWarpLanes == kWarpLanes - 1; }
+  __device__ void sync() const { __syncthreads(); }
+  __device__ int first_thread() const { return 0; }
 };
 
 // A cluster of blocks, one group of the row each.
@@ -72,14 +81,16 @@ struct ClusterTeam {
   static constexpr int kFold = 1;
   // H200, 4096 x 32768: 137 us with 4 blocks per SM, 157 with 3.
   static constexpr int kMinBlocks = kVecs == 4 ? 4 : 0;
+  static constexpr int kMaxThreads = kMaxWarps * kWarpLanes;
+  static constexpr bool kOneRow = true;
   int size = static_cast<int>(blockDim.x);
   int lane = static_cast<int>(threadIdx.x);
   int rank = cluster_rank();
   int blocks;
   std::int64_t row;
 
-  __device__ ClusterTeam(int, int blocks_per_row, int)
-      : blocks(blocks_per_row), row(cluster_index()) {}
+  __device__ ClusterTeam(int, int blocks_per_row, int first_block)
+      : blocks(blocks_per_row), row(cluster_index() - first_block / blocks_per_row) {}
   __device__ void start() const { exchange().announce(); }
   template <class Combine>
   __device__ Accumulate reduce(const Accumulate (&values)[kFold], int round,
@@ -96,8 +107,8 @@ struct ClusterTeam {
     return sums.total(round, combine);
   }
   __device__ bool any(bool mine) const { return mine; }
-  __device__ bool first_lane() const { return lane % kWarpLanes == 0; }
-  __device__ bool last_lane() const { return lane % kWarpLanes == kWarpLanes - 1; }
+  __device__ void sync() const { __syncthreads(); }
+  __device__ int first_thread() const { return 0; }
 
  private:
   __device__ ClusterExchange<Accumulate> exchange() const {

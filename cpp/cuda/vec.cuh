@@ -13,34 +13,16 @@ namespace membound::cuda {
 
 enum class Access {
   kAligned,  // one stride between rows, unit stride within, 16-byte aligned rows, whole chunks
-  kAny,      // everything else, decided per row at run time
+  kShifted,  // unit stride within rows, any alignment and width
+  kAny,      // any stride: element by element
 };
 
-// Where a row starts. Divisions by the extents of more axes would cost the aligned kernels
-// registers.
-template <Access kAccess>
-__device__ inline std::int64_t row_offset(std::int64_t stride, const RowLayout& rows,
-                                          std::int64_t row) {
-  if constexpr (kAccess == Access::kAligned) return row * stride;
-  return rows.offset(row);
-}
-
-// Bytes [shift, shift + 16) of the 32 bytes low, high; shift is a multiple of 2 below 16.
-__device__ inline uint4 bytes_from(const uint4& low, const uint4& high, int shift) {
-  std::uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  if (shift & 8) {
-#pragma unroll
-    for (int i = 0; i < 6; ++i) words[i] = words[i + 2];
-  }
-  if (shift & 4) {
-#pragma unroll
-    for (int i = 0; i < 5; ++i) words[i] = words[i + 1];
-  }
-  const int bits = (shift & 3) * 8;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], bits);
-  return {words[0], words[1], words[2], words[3]};
-}
+// A strided array of rows as a kernel sees it; `end` is behind its last byte.
+struct RowArray {
+  RowLayout rows;
+  std::int64_t col_stride;
+  const char* end;
+};
 
 template <class T>
 union ChunkOf {
@@ -49,129 +31,267 @@ union ChunkOf {
   __device__ ChunkOf() : chunk{0u, 0u, 0u, 0u} {}
 };
 
+// What everyday rows do not need is out of line. Inlined, it makes kernels of 100 KB, whose
+// instructions no longer fit the cache.
+static __device__ __noinline__ std::int64_t strided_row_offset(const RowLayout& rows,
+                                                               std::int64_t row) {
+  return rows.offset(row);
+}
+
+// Up to kPack elements, zeros behind them.
+template <class T>
+__device__ __noinline__ uint4 load_elements(const T* from, std::int64_t stride,
+                                            std::int64_t count) {
+  ChunkOf<T> loaded;
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    if (i < count) loaded.elements[i] = from[i * stride];
+  }
+  return loaded.chunk;
+}
+
+template <class T>
+__device__ __noinline__ void store_elements(T* to, std::int64_t stride, std::int64_t count,
+                                            const uint4& chunk) {
+  ChunkOf<T> stored;
+  stored.chunk = chunk;
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    if (i < count) to[i * stride] = stored.elements[i];
+  }
+}
+
+// Where a row starts. Divisions by the extents of more axes would cost the aligned kernels
+// registers; the others skip them where every array has one stride between rows.
+template <Access kAccess>
+__device__ inline std::int64_t row_offset(bool one_stride, std::int64_t stride,
+                                          const RowLayout& rows, std::int64_t row) {
+  if (kAccess == Access::kAligned || one_stride) return row * stride;
+  return strided_row_offset(rows, row);
+}
+
+// Bytes [shift, shift + 16) of the 32 bytes low, high; shift = 4 * kWords + bits / 8 below 16.
+template <int kWords>
+__device__ inline uint4 bytes_from(const uint4& low, const uint4& high, int bits) {
+  const std::uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  return {__funnelshift_r(words[kWords], words[kWords + 1], bits),
+          __funnelshift_r(words[kWords + 1], words[kWords + 2], bits),
+          __funnelshift_r(words[kWords + 2], words[kWords + 3], bits),
+          __funnelshift_r(words[kWords + 3], words[kWords + 4], bits)};
+}
+
+// The same where threads of a warp have different shifts.
+__device__ inline uint4 bytes_from(const uint4& low, const uint4& high, int shift) {
+  std::uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+  for (int i = 0; i < 6; ++i) words[i] = shift & 8 ? words[i + 2] : words[i];
+#pragma unroll
+  for (int i = 0; i < 5; ++i) words[i] = shift & 4 ? words[i + 1] : words[i];
+  return bytes_from<0>({words[0], words[1], words[2], words[3]}, {words[4], 0, 0, 0},
+                       (shift & 3) * 8);
+}
+
+// Calls body with a function (low, high) -> bytes from `shift` on. kUniform: the threads of a warp
+// agree on the shift, so that one branch replaces eleven selections for each chunk.
+template <bool kUniform, class Body>
+__device__ inline void with_shift(int shift, Body body) {
+  if constexpr (!kUniform) {
+    return body([=](const uint4& a, const uint4& b) { return bytes_from(a, b, shift); });
+  }
+  const int bits = (shift & 3) * 8;
+  switch (shift >> 2) {
+    case 0: return body([=](const uint4& a, const uint4& b) { return bytes_from<0>(a, b, bits); });
+    case 1: return body([=](const uint4& a, const uint4& b) { return bytes_from<1>(a, b, bits); });
+    case 2: return body([=](const uint4& a, const uint4& b) { return bytes_from<2>(a, b, bits); });
+    default: return body([=](const uint4& a, const uint4& b) { return bytes_from<3>(a, b, bits); });
+  }
+}
+
+// The first `bytes` bytes, zeros behind them.
+__device__ inline uint4 first_bytes(const uint4& chunk, int bytes) {
+  std::uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int left = bytes - 4 * i;
+    if (left < 4) words[i] = left > 0 ? words[i] & ((1u << 8 * left) - 1u) : 0u;
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+// How many bytes a row's start is behind a 16-byte boundary.
+__device__ inline int shift_of(const void* row) {
+  return static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % kChunkBytes);
+}
+
+template <Access kAccess>
+struct RawChunk {
+  uint4 low;
+};
+template <>
+struct RawChunk<Access::kShifted> {
+  uint4 low;
+  uint4 high;
+};
+
 // One row that is read. Elements past the end read as zero.
 template <class T, Access kAccess>
 class RowReader {
  public:
-  __device__ RowReader(const T* row, int chunks, std::int64_t cols, std::int64_t stride)
-      : row_(row),
-        chunks_(chunks),
-        cols_(cols),
-        stride_(stride),
-        shift_(kAccess == Access::kAny
-                   ? static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % kChunkBytes)
-                   : 0) {}
+  __device__ RowReader(const T* row, const RowArray& array, int chunks, std::int64_t cols)
+      : row_(row), chunks_(chunks) {
+    if constexpr (kAccess != Access::kAligned) {
+      array_ = &array;
+      cols_ = cols;
+    }
+    if constexpr (kAccess == Access::kShifted) {
+      shift_ = shift_of(row);
+      const std::int64_t whole = (array.end - blocks()) / kChunkBytes;
+      readable_ = whole <= chunks ? static_cast<int>(whole) : chunks + 1;
+    }
+  }
 
-  __device__ const void* address() const { return row_; }
+  // The kCount chunks index(0), index(1) ... in two steps, so that all loads of a thread are on
+  // their way before the first is waited for.
+  template <int kCount, class Index>
+  __device__ void fetch(RawChunk<kAccess> (&raw)[kCount], Index index) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) raw[i] = fetch(index(i));
+  }
+  template <bool kUniform, int kCount, class Index>
+  __device__ void chunks(const RawChunk<kAccess> (&raw)[kCount], uint4 (&chunks)[kCount],
+                         Index index) const {
+    if constexpr (kAccess != Access::kShifted) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) chunks[i] = raw[i].low;
+    } else {
+      with_shift<kUniform>(shift_, [&](auto shifted) {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) chunks[i] = shifted(raw[i].low, raw[i].high);
+      });
+      if (index(kCount - 1) < chunks_ - 2) return;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        if (index(i) >= chunks_ - 2) chunks[i] = one_of_the_last(chunks[i], index(i));
+      }
+    }
+  }
 
   __device__ uint4 load(int index) const {
-    if constexpr (kAccess == Access::kAligned) {
-      if (index >= chunks_) return {0u, 0u, 0u, 0u};
-      return reinterpret_cast<const uint4*>(row_)[index];
-    } else {
-      return load_any(index);
-    }
+    RawChunk<kAccess> raw[1];
+    uint4 chunk[1];
+    fetch(raw, [=](int) { return index; });
+    chunks<false>(raw, chunk, [=](int) { return index; });
+    return chunk[0];
   }
 
  private:
-  __device__ uint4 load_any(int index) const {
-    const std::int64_t first = static_cast<std::int64_t>(index) * kPack<T>;
-    if (stride_ == 1) {
-      if (shift_ == 0 && first + kPack<T> <= cols_) {
-        return reinterpret_cast<const uint4*>(row_)[index];
-      }
-      // Two aligned chunks around a shifted one, where both end inside the row.
-      if (shift_ != 0 && first + 2 * kPack<T> - shift_ / static_cast<int>(sizeof(T)) <= cols_) {
-        const uint4* base =
-            reinterpret_cast<const uint4*>(reinterpret_cast<const char*>(row_) - shift_);
-        return bytes_from(base[index], base[index + 1], shift_);
-      }
+  __device__ RawChunk<kAccess> fetch(int index) const {
+    RawChunk<kAccess> raw;
+    if constexpr (kAccess == Access::kAny) {
+      raw.low = elements(index);
+    } else if constexpr (kAccess == Access::kAligned) {
+      raw.low = index < chunks_ ? reinterpret_cast<const uint4*>(row_)[index] : uint4{0, 0, 0, 0};
+    } else {
+      // Bytes of a neighbouring row may come along and are dropped; nothing behind the array is
+      // read.
+      const uint4* at = reinterpret_cast<const uint4*>(blocks()) + index;
+      raw.low = index < readable_ ? at[0] : uint4{0, 0, 0, 0};
+      // Unset otherwise: a value from raw.low would make this load wait for that one (16384 x 4097
+      // bfloat16: 121 us instead of 116).
+      if (shift_ != 0 && index + 1 < readable_) raw.high = at[1];
     }
-    ChunkOf<T> loaded;
-#pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) {
-      if (first + i < cols_) loaded.elements[i] = row_[(first + i) * stride_];
-    }
-    return loaded.chunk;
+    return raw;
   }
+
+  // The last chunk of a row may be short, and none follows. At the end of the array blocks of the
+  // last two chunks were not read.
+  __device__ uint4 one_of_the_last(const uint4& chunk, int index) const {
+    if (index >= chunks_) return {0u, 0u, 0u, 0u};
+    if (index + (shift_ != 0) >= readable_) return elements(index);
+    const std::int64_t left = cols_ - static_cast<std::int64_t>(index) * kPack<T>;
+    return left >= kPack<T> ? chunk : first_bytes(chunk, static_cast<int>(left) * int{sizeof(T)});
+  }
+
+  __device__ uint4 elements(int index) const {
+    if (index >= chunks_) return {0u, 0u, 0u, 0u};
+    const std::int64_t first = static_cast<std::int64_t>(index) * kPack<T>;
+    const std::int64_t stride = array_->col_stride;
+    return load_elements(row_ + first * stride, stride, cols_ - first);
+  }
+  __device__ const char* blocks() const { return reinterpret_cast<const char*>(row_) - shift_; }
 
   const T* row_;
   int chunks_;
-  std::int64_t cols_;
-  std::int64_t stride_;
-  int shift_;
+  int shift_ = 0;     // kShifted
+  int readable_ = 0;  // kShifted: aligned blocks from the row's first on, up to the array's end
+  const RowArray* array_ = nullptr;
+  std::int64_t cols_ = 0;
 };
 
-// One row that is written by lanes that hold neighbouring chunks. kLanes: how many neighbours in a
-// warp work on one row (a power of two, or run time through `lanes`).
+// One row that is written.
 template <class T, Access kAccess>
 class RowWriter {
  public:
-  __device__ RowWriter(T* row, int chunks, std::int64_t cols, std::int64_t stride)
-      : row_(row),
-        chunks_(chunks),
-        cols_(cols),
-        stride_(stride),
-        shift_(kAccess == Access::kAny
-                   ? static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % kChunkBytes)
-                   : 0) {}
-
-  // Every lane of the warp calls this together (active: the lane's row exists); the lanes of one
-  // row hold consecutive chunks, first_lane and last_lane are the ends of that run.
-  __device__ void store(int index, const uint4& chunk, bool active, bool first_lane,
-                        bool last_lane) const {
-    if constexpr (kAccess == Access::kAligned) {
-      if (active && index < chunks_) reinterpret_cast<uint4*>(row_)[index] = chunk;
-    } else {
-      store_any(index, chunk, active, first_lane, last_lane);
+  __device__ RowWriter(T* row, const RowArray& array, int chunks, std::int64_t cols)
+      : row_(row), chunks_(chunks) {
+    if constexpr (kAccess != Access::kAligned) {
+      array_ = &array;
+      cols_ = cols;
     }
+  }
+
+  // One chunk, where no neighbour shares its blocks (kAligned, kAny).
+  __device__ void store(int index, const uint4& chunk) const {
+    static_assert(kAccess != Access::kShifted);
+    if (index >= chunks_) return;
+    if constexpr (kAccess == Access::kAligned) {
+      reinterpret_cast<uint4*>(row_)[index] = chunk;
+    } else {
+      const std::int64_t first = static_cast<std::int64_t>(index) * kPack<T>;
+      const std::int64_t stride = array_->col_stride;
+      store_elements(row_ + first * stride, stride, cols_ - first, chunk);
+    }
+  }
+
+  // kShifted: kCount * lanes chunks from `first` on, which `staged` holds, by lanes that share the
+  // work. Whole blocks are written at once, what shares its block with a neighbour by element.
+  template <bool kUniform, int kCount>
+  __device__ void store_staged(const uint4* staged, int first, int lanes, int lane) const {
+    T* const to = row_ + static_cast<std::int64_t>(first) * kPack<T>;
+    const std::int64_t left = cols_ - static_cast<std::int64_t>(first) * kPack<T>;
+    const int held = kCount * lanes * kPack<T>;
+    const int elements = left < held ? static_cast<int>(left) : held;
+    const int shift = shift_of(to);
+    const int to_boundary = static_cast<int>((kChunkBytes - shift) % kChunkBytes / sizeof(T));
+    const int head = elements < to_boundary ? elements : to_boundary;  // may be negative, as left
+    const int blocks = (elements - head) / kPack<T>;
+    const T* from = reinterpret_cast<const T*>(staged);
+    const int tail = head + blocks * kPack<T>;
+    if constexpr (kUniform) {  // more lanes than elements of a block
+      if (lane < head) to[lane] = from[lane];
+      if (lane < elements - tail) to[tail + lane] = from[tail + lane];
+    } else {
+#pragma unroll 1
+      for (int i = lane; i < head; i += lanes) to[i] = from[i];
+#pragma unroll 1
+      for (int i = tail + lane; i < elements; i += lanes) to[i] = from[i];
+    }
+    uint4* to_blocks = reinterpret_cast<uint4*>(to + to_boundary);
+    const int next = shift != 0;
+    with_shift<kUniform>((kChunkBytes - shift) % kChunkBytes, [&](auto shifted) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const int block = i * lanes + lane;
+        if (block < blocks) to_blocks[block] = shifted(staged[block], staged[block + next]);
+      }
+    });
   }
 
  private:
-  __device__ void store_any(int index, const uint4& chunk, bool active, bool first_lane,
-                            bool last_lane) const {
-    const std::int64_t first = static_cast<std::int64_t>(index) * kPack<T>;
-    const bool whole = active && stride_ == 1 && first + kPack<T> <= cols_;
-    constexpr unsigned kAll = 0xffffffffu;
-    // A shifted chunk shares its first aligned block with the lane before, its last with the next.
-    const uint4 before = {__shfl_up_sync(kAll, chunk.x, 1), __shfl_up_sync(kAll, chunk.y, 1),
-                          __shfl_up_sync(kAll, chunk.z, 1), __shfl_up_sync(kAll, chunk.w, 1)};
-    const bool next_whole = __shfl_down_sync(kAll, whole, 1) && !last_lane;
-    if (!active) return;
-    if (!whole) {
-      store_elements(first, chunk, 0, kPack<T>);
-      return;
-    }
-    if (shift_ == 0) {
-      reinterpret_cast<uint4*>(row_)[index] = chunk;
-      return;
-    }
-    const int head =
-        kPack<T> - shift_ / static_cast<int>(sizeof(T));  // elements in the first block
-    if (first_lane) {
-      store_elements(first, chunk, 0, head);
-    } else {
-      char* block = reinterpret_cast<char*>(row_ + first) - shift_;
-      *reinterpret_cast<uint4*>(block) = bytes_from(before, chunk, kChunkBytes - shift_);
-    }
-    if (!next_whole) store_elements(first, chunk, head, kPack<T>);
-  }
-
-  __device__ void store_elements(std::int64_t first, const uint4& chunk, int from, int to) const {
-    ChunkOf<T> stored;
-    stored.chunk = chunk;
-#pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) {
-      if (i >= from && i < to && first + i < cols_)
-        row_[(first + i) * stride_] = stored.elements[i];
-    }
-  }
-
   T* row_;
   int chunks_;
-  std::int64_t cols_;
-  std::int64_t stride_;
-  int shift_;
+  const RowArray* array_ = nullptr;
+  std::int64_t cols_ = 0;
 };
 
 }  // namespace membound::cuda

@@ -131,4 +131,13 @@ inline RmsNormConfig rms_norm_config(std::int64_t rows, std::int64_t cols, int d
   return config;
 }
 
+// The same row with a thread for each virtual thread.
+inline RmsNormConfig unfolded(RmsNormConfig config) {
+  if (config.form != RowForm::kBlock) return config;
+  config.threads *= config.fold;
+  config.lanes = config.threads;
+  config.fold = 1;
+  return config;
+}
+
 }  // namespace membound::cuda::tuning

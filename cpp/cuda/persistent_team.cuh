@@ -1,0 +1,130 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Threads that work on many rows one after the other: what they exchange alternates between two
+// buffers, so that a row costs one barrier. turn: 0, 1, 0, 1 ... over the rows.
+#include "cuda/cluster.cuh"
+#include "cuda/reduce.cuh"
+
+namespace membound::cuda {
+
+inline constexpr int kPersistentThreads = 512;  // of a block, at most
+
+// Lanes of a warp; a power of two.
+template <class Accumulate>
+struct LaneGroup {
+  static constexpr int kVecs = 1;
+  static constexpr int kFold = 1;
+  static constexpr int kMaxThreads = kPersistentThreads;
+  static constexpr int kMinBlocks = 2;
+  static constexpr bool kOneRow = false;
+  int size;
+  int lane;
+  int rank = 0;
+  int group;
+
+  __device__ LaneGroup(int lanes, int)
+      : size(lanes),
+        lane(static_cast<int>(threadIdx.x) & (lanes - 1)),
+        group(static_cast<int>(threadIdx.x) >> log2_of(lanes)) {}
+  __device__ void start() const {}
+  __device__ int team() const { return static_cast<int>(blockIdx.x); }
+  __device__ Accumulate sum(Accumulate value, int, std::int64_t) const {
+    return reduce_lanes(value, size, Sum());
+  }
+  __device__ void sync() const { __syncwarp(); }
+  __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
+};
+
+// Warps of a block, several groups of them in a block. kMinBlocks: per multiprocessor.
+template <class Accumulate, int kVecsOf, int kMaxThreadsOf, int kMinBlocksOf>
+struct WarpGroup {
+  static constexpr int kVecs = kVecsOf;
+  static constexpr int kFold = 1;
+  static constexpr int kMaxThreads = kMaxThreadsOf;
+  static constexpr int kMinBlocks = kMinBlocksOf;
+  static constexpr bool kOneRow = true;
+  static constexpr int kMaxWarps = kPersistentThreads / kWarpLanes;
+  int size;
+  int lane;
+  int rank = 0;
+  int group;
+
+  __device__ WarpGroup(int lanes, int)
+      : size(lanes),
+        lane(static_cast<int>(threadIdx.x) % lanes),
+        group(static_cast<int>(threadIdx.x) / lanes) {}
+  __device__ void start() const {
+    for (int i = static_cast<int>(threadIdx.x); i < 2 * kMaxWarps * kMaxWarps / 2;
+         i += static_cast<int>(blockDim.x)) {
+      (&slots()[0][0][0])[i] = 0;
+    }
+    __syncthreads();
+  }
+  __device__ int team() const { return static_cast<int>(blockIdx.x); }
+  __device__ Accumulate sum(Accumulate value, int turn, std::int64_t) const {
+    const Accumulate of_warp = reduce_warp(value, Sum());
+    if (lane % kWarpLanes == 0) slots()[turn][group][lane / kWarpLanes] = of_warp;
+    sync();
+    return combine_slots<kMaxWarps>(slots()[turn][group], Sum());
+  }
+  // Barrier 0 is __syncthreads.
+  __device__ void sync() const {
+    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(size) : "memory");
+  }
+  __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
+
+ private:
+  // At least two warps in a group.
+  using Slots = Accumulate[kMaxWarps / 2][kMaxWarps];
+  __device__ Slots* slots() const {
+    __shared__ alignas(16) Accumulate all[2][kMaxWarps / 2][kMaxWarps];
+    return all;
+  }
+};
+
+// A cluster of blocks.
+template <class Accumulate, int kVecsOf>
+struct ClusterGroup {
+  static constexpr int kVecs = kVecsOf;
+  static constexpr int kFold = 1;
+  static constexpr int kMaxThreads = kPersistentThreads;
+  static constexpr int kMinBlocks = 1;
+  static constexpr bool kOneRow = true;
+  static constexpr int kMaxWarps = kPersistentThreads / kWarpLanes;
+  int size = static_cast<int>(blockDim.x);
+  int lane = static_cast<int>(threadIdx.x);
+  int rank = cluster_rank();
+  int group = 0;
+  int blocks;
+
+  __device__ ClusterGroup(int, int blocks_per_row) : blocks(blocks_per_row) {}
+  __device__ void start() const { exchange().announce(); }
+  __device__ int team() const { return static_cast<int>(cluster_index()); }
+  // round: 0, 1, 2 ... over the rows.
+  __device__ Accumulate sum(Accumulate value, int turn, std::int64_t round) const {
+    __shared__ alignas(16) Accumulate slots[2][kMaxWarps];
+    const Accumulate values[1] = {value};
+    const auto sums = exchange();
+    store_warp_values<kMaxWarps>(values, slots[turn], Sum());
+    __syncthreads();
+    if (lane < kWarpLanes) {
+      if (round == 0) sums.wait_for_peers();
+      sums.send(turn, rank, combine_slots<kMaxWarps>(slots[turn], Sum()));
+    }
+    sums.wait(turn, static_cast<int>(round / 2 % 2));
+    if (lane == 0) sums.expect(turn);
+    return sums.total(turn, Sum());
+  }
+  __device__ void sync() const { __syncthreads(); }
+  __device__ int first_thread() const { return 0; }
+
+ private:
+  __device__ ClusterExchange<Accumulate> exchange() const {
+    __shared__ typename ClusterExchange<Accumulate>::Shared shared;
+    return {shared, blocks, blocks};
+  }
+};
+
+}  // namespace membound::cuda

@@ -1,0 +1,177 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What the kernels of rms_norm_backward share: parameters, and the arithmetic of one chunk.
+#include <cstdint>
+
+#include "cuda/convert.cuh"
+#include "cuda/reduce.cuh"
+#include "cuda/vec.cuh"
+#include "cuda/weight.cuh"
+
+namespace membound::cuda {
+
+template <class Accumulate>
+struct RmsNormBackwardParams {
+  const void* dy;
+  const void* x;
+  const void* dsum;    // null: none
+  const void* weight;  // null: none
+  const Accumulate* rstd;
+  void* dx;              // null: not wanted
+  Accumulate* partials;  // of dweight, [partial_rows][cols]; null: not wanted
+  void* dweight;         // of the column blocks
+  std::int64_t rows;
+  std::int64_t dy_row_stride;  // where every array has one stride between rows,
+  std::int64_t x_row_stride;   // else the layouts below say it
+  std::int64_t dsum_row_stride;
+  std::int64_t dx_row_stride;
+  std::int64_t rstd_row_stride;
+  int chunks;          // of a row
+  int lanes;           // threads of a row, or of a block's part of it
+  int blocks_per_row;  // the cluster
+  int partial_rows;    // the teams that share the rows
+  int groups;          // of a row, where it is read twice
+  int segments_per_group;
+  int column_blocks;  // of the grid, before those of the rows
+  bool one_stride;
+  bool round_before_weight;
+  bool accumulate;
+  bool weight_is_float;  // and x is not
+  bool plain;            // a weight of x's dtype without offset, one rounding, dx wanted, no dsum
+  DType weight_dtype;
+  DType dweight_dtype;
+  std::int64_t cols;
+  Accumulate inverse_cols;
+  Accumulate weight_offset;
+  std::int64_t weight_stride;
+  std::int64_t dweight_stride;
+  RowArray dy_array, x_array, dsum_array, dx_array;
+  RowLayout rstd_rows;
+};
+
+// g = dy * weight; without a weight dy itself. kPlain: there is one, and no option.
+template <class T, bool kPlain = false, class Reader>
+__device__ inline Numbers<T> times(Numbers<T> dy, const Reader& reader, const uint4& weight,
+                                   int index) {
+  if (kPlain || reader.present()) {
+    const Numbers<T> factor = kPlain ? unpack<T>(weight) : reader.numbers(weight, index);
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) dy.at[i] *= factor.at[i];
+  }
+  return dy;
+}
+
+// h = x * rstd: first of all, so that 1e20 * 1e-20 meets no other factor before.
+template <class T>
+__device__ inline Numbers<T> normal(const uint4& x, accumulate_t<T> rstd) {
+  Numbers<T> h = unpack<T>(x);
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) h.at[i] *= rstd;
+  return h;
+}
+
+// sum of g * h, in two chains.
+template <class T>
+__device__ inline accumulate_t<T> dot(const Numbers<T>& g, const Numbers<T>& h) {
+  accumulate_t<T> even = 0;
+  accumulate_t<T> odd = 0;
+#pragma unroll
+  for (int i = 0; i < kPack<T>; i += 2) {
+    even = fma(g.at[i], h.at[i], even);
+    odd = fma(g.at[i + 1], h.at[i + 1], odd);
+  }
+  return even + odd;
+}
+
+// sums += dy * h, of the h that the forward multiplied with the weight.
+template <class T>
+__device__ inline void add_weight_gradient(Numbers<T>& sums, const Numbers<T>& dy, Numbers<T> h,
+                                           bool round_first) {
+  if (round_first) {
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) h.at[i] = round_to<T>(h.at[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) sums.at[i] = fma(dy.at[i], h.at[i], sums.at[i]);
+}
+
+// One row of dy, x and dsum to be read, and of dx to be written.
+template <class T, Access kAccess>
+class GradientRow {
+  using Params = RmsNormBackwardParams<accumulate_t<T>>;
+  using Reader = RowReader<T, kAccess>;
+
+ public:
+  __device__ GradientRow(const Params& p, std::int64_t row)
+      : p_(p),
+        row_(row),
+        dy_(reader(p.dy, p.dy_row_stride, p.dy_array)),
+        x_(reader(p.x, p.x_row_stride, p.x_array)) {}
+
+  // The kCount chunks index(0), index(1) ... of dy and x, in two steps: all loads first.
+  template <int kCount>
+  struct Raw {
+    RawChunk<kAccess> dy[kCount];
+    RawChunk<kAccess> x[kCount];
+  };
+  template <int kCount, class Index>
+  __device__ void fetch(Raw<kCount>& raw, Index index) const {
+    dy_.fetch(raw.dy, index);
+    x_.fetch(raw.x, index);
+  }
+  template <bool kUniform, int kCount, class Index>
+  __device__ void chunks(const Raw<kCount>& raw, uint4 (&dy)[kCount], uint4 (&x)[kCount],
+                         Index index) const {
+    dy_.template chunks<kUniform>(raw.dy, dy, index);
+    x_.template chunks<kUniform>(raw.x, x, index);
+  }
+  __device__ uint4 load_dy(int index) const { return dy_.load(index); }
+  __device__ uint4 load_x(int index) const { return x_.load(index); }
+  __device__ accumulate_t<T> rstd() const {
+    return p_.rstd[row_offset<kAccess>(p_.one_stride, p_.rstd_row_stride, p_.rstd_rows, row_)];
+  }
+  __device__ RowWriter<T, kAccess> dx() const {
+    return {at<T>(p_.dx, p_.dx_row_stride, p_.dx_array), p_.dx_array, p_.chunks, p_.cols};
+  }
+
+  __device__ uint4 load_dsum(int index) const {
+    uint4 chunk;  // stays unset where there is none
+    if (p_.dsum != nullptr) {
+      chunk = reader(p_.dsum, p_.dsum_row_stride, p_.dsum_array).load(index);
+    }
+    return chunk;
+  }
+
+  // One chunk of dx = rstd * (g - h * mean) + dsum.
+  template <bool kPlain = false>
+  __device__ uint4 gradient(const Numbers<T>& g, const Numbers<T>& h, accumulate_t<T> rstd,
+                            accumulate_t<T> mean, const uint4& dsum) const {
+    Numbers<T> dx;
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) dx.at[i] = rstd * fma(-h.at[i], mean, g.at[i]);
+    if (!kPlain && p_.dsum != nullptr) {
+      const Numbers<T> more = unpack<T>(dsum);
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) dx.at[i] += more.at[i];
+    }
+    return pack<T>(dx);
+  }
+
+ private:
+  template <class U, class Data>
+  __device__ U* at(Data* data, std::int64_t stride, const RowArray& array) const {
+    return static_cast<U*>(data) + row_offset<kAccess>(p_.one_stride, stride, array.rows, row_);
+  }
+  __device__ Reader reader(const void* data, std::int64_t stride, const RowArray& array) const {
+    return {at<const T>(data, stride, array), array, p_.chunks, p_.cols};
+  }
+
+  const Params& p_;
+  std::int64_t row_;
+  Reader dy_;
+  Reader x_;
+};
+
+}  // namespace membound::cuda

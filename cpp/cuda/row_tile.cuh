@@ -1,0 +1,181 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Which chunks of a row a thread works on, how the row is reduced and how its results are written:
+// the same for every op that reads a row once or twice.
+#include <cstdint>
+
+#include "cuda/team.cuh"
+#include "cuda/vec.cuh"
+
+namespace membound::cuda {
+
+// A row held by one team, kChunks chunks in each thread.
+template <class Team, Access kAccess>
+class HeldTile {
+  static constexpr int kVecs = Team::kVecs;
+  static constexpr int kFold = Team::kFold;
+
+ public:
+  static constexpr int kChunks = kFold * kVecs;
+
+  // Teams whose row is past the last read row 0 and write nothing: shuffles need every lane.
+  __device__ HeldTile(const Team& team, std::int64_t row, std::int64_t rows)
+      : team_(team), active_(row < rows), row_(active_ ? row : 0) {}
+
+  __device__ bool active() const { return active_; }
+  __device__ std::int64_t row() const { return row_; }
+  __device__ bool first_thread() const { return team_.lane == 0 && team_.rank == 0 && active_; }
+  // Of the i-th chunk of this thread. Virtual thread fold * size + lane holds the chunks that are a
+  // virtual block apart.
+  __device__ int index(int i) const { return first_chunk() + place(i); }
+
+  // Combines of_chunk(i), an accumulate_t, over all chunks of the row; the same in every thread.
+  // kUnroll: chunks whose code is side by side; 1 where code is cold and should be short.
+  template <class Accumulate, int kUnroll = kChunks, class OfChunk, class Combine>
+  __device__ Accumulate reduce(int round, OfChunk of_chunk, Combine combine) const {
+    Accumulate values[kFold];
+#pragma unroll
+    for (int fold = 0; fold < kFold; ++fold) {
+      values[fold] = of_chunk(fold * kVecs);
+#pragma unroll kUnroll
+      for (int v = 1; v < kVecs; ++v) {
+        values[fold] = combine(values[fold], of_chunk(fold * kVecs + v));
+      }
+    }
+    return team_.reduce(values, round, combine);
+  }
+
+  // Results are put chunk by chunk, make(i) for the i-th of this thread, and flushed once. Shifted
+  // rows go through shared memory, where the lanes that write a block find both chunks that share
+  // it; kAgain: for a second array.
+  template <int kUnroll = kChunks, bool kAgain = false, class T, class Make>
+  __device__ void put(const RowWriter<T, kAccess>& to, Make make) const {
+    uint4* mine = kAccess == Access::kShifted ? staged() : nullptr;
+    if constexpr (kAccess == Access::kShifted && kAgain) team_.sync();
+#pragma unroll kUnroll
+    for (int i = 0; i < kChunks; ++i) {
+      const uint4 chunk = make(i);
+      if constexpr (kAccess == Access::kShifted) {
+        mine[place(i)] = chunk;
+      } else {
+        if (active_) to.store(index(i), chunk);
+      }
+      if (i % 4 == 3) asm volatile("" ::: "memory");  // no more than 4 weight chunks in registers
+    }
+  }
+  template <class T>
+  __device__ void flush(const RowWriter<T, kAccess>& to) const {
+    if constexpr (kAccess == Access::kShifted) {
+      team_.sync();
+      if (!active_) return;
+      to.template store_staged<Team::kOneRow, kChunks>(staged(), first_chunk(), team_.size,
+                                                       team_.lane);
+    }
+  }
+
+ private:
+  __device__ int place(int i) const {
+    return ((i % kVecs) * kFold + i / kVecs) * team_.size + team_.lane;
+  }
+  __device__ int first_chunk() const { return team_.rank * kChunks * team_.size; }
+  __device__ uint4* staged() const {
+    __shared__ uint4 chunks[Team::kMaxThreads * kChunks];
+    return chunks + team_.first_thread() * kChunks;
+  }
+
+  const Team& team_;
+  bool active_;
+  std::int64_t row_;
+};
+
+// A row that is read twice. The blocks of a cluster (or one block) take its groups in turn; a group
+// is segments of kVecs chunks per thread. Same tree as ClusterTeam, whose groups are one segment.
+template <class Accumulate, int kVecs, int kMaxWarps, Access kAccess>
+class StreamedTile {
+ public:
+  using Shared = typename ClusterExchange<Accumulate>::Shared;
+
+  __device__ StreamedTile(Shared& shared, int blocks_per_row, int groups, int segments_per_group)
+      : exchange_{shared, blocks_per_row, groups},
+        segments_(segments_per_group),
+        first_group_(cluster_rank() * (groups / blocks_per_row)),
+        last_group_(first_group_ + groups / blocks_per_row) {}
+
+  __device__ void start() const { exchange_.announce(); }
+  __device__ bool first_thread() const { return first_group_ == 0 && threadIdx.x == 0; }
+
+  // Combines of_chunk(index) over all chunks of the row.
+  template <class OfChunk, class Combine>
+  __device__ Accumulate reduce(int round, OfChunk of_chunk, Combine combine) const {
+    __shared__ alignas(16) Accumulate slots[2][kMaxWarps];
+    int turn = 0;
+    for (int group = first_group_; group < last_group_; ++group) {
+      double sum = 0;
+      for (int segment = 0; segment < segments_; ++segment, turn ^= 1) {
+        Accumulate values[1] = {of_chunk(index(group, segment, 0))};
+#pragma unroll
+        for (int v = 1; v < kVecs; ++v) {
+          values[0] = combine(values[0], of_chunk(index(group, segment, v)));
+        }
+        store_warp_values<kMaxWarps>(values, slots[turn], combine);
+        __syncthreads();
+        const double more = combine_slots<kMaxWarps>(slots[turn], combine);
+        sum = segment == 0 ? more : combine(sum, more);
+      }
+      if (threadIdx.x < kWarpLanes) {
+        if (round == 0 && group == first_group_) exchange_.wait_for_peers();
+        exchange_.send(round, group, static_cast<Accumulate>(sum));
+      }
+    }
+    exchange_.wait(round);
+    return exchange_.total(round, combine);
+  }
+
+  // body(group, segment): for every segment of this block.
+  template <class Body>
+  __device__ void each_segment(Body body) const {
+    for (int group = first_group_; group < last_group_; ++group) {
+      for (int segment = 0; segment < segments_; ++segment) body(group, segment);
+    }
+  }
+
+  // As put and flush of HeldTile, for one segment; make gets v and the index of the chunk.
+  template <class T, class Make>
+  __device__ void write(const RowWriter<T, kAccess>& to, int group, int segment, Make make) const {
+    if constexpr (kAccess == Access::kShifted) {
+      const int lanes = static_cast<int>(blockDim.x);
+      const int lane = static_cast<int>(threadIdx.x);
+      __syncthreads();
+#pragma unroll
+      for (int v = 0; v < kVecs; ++v)
+        staged()[v * lanes + lane] = make(v, index(group, segment, v));
+      __syncthreads();
+      to.template store_staged<true, kVecs>(staged(), index(group, segment, 0) - lane, lanes, lane);
+    } else {
+#pragma unroll
+      for (int v = 0; v < kVecs; ++v) {
+        const int at = index(group, segment, v);
+        to.store(at, make(v, at));
+      }
+    }
+  }
+
+ private:
+  __device__ int index(int group, int segment, int v) const {
+    return ((group * segments_ + segment) * kVecs + v) * static_cast<int>(blockDim.x) +
+           static_cast<int>(threadIdx.x);
+  }
+  static __device__ uint4* staged() {
+    __shared__ uint4 chunks[kMaxWarps * kWarpLanes * kVecs];
+    return chunks;
+  }
+
+  ClusterExchange<Accumulate> exchange_;
+  int segments_;
+  int first_group_;
+  int last_group_;
+};
+
+}  // namespace membound::cuda
