@@ -117,15 +117,17 @@ void run_rms_norm_backward(const RmsNormBackwardCall& call, StreamView stream) {
   if (call.dx == nullptr && call.dweight == nullptr) return;
   if (call.x.size() == 0 && (call.dweight == nullptr || call.options.accumulate)) return;
   RmsNormBackwardProblem problem = make_problem(call);
-  DeviceBuffer workspace;
-  if (problem.workspace == nullptr && problem.dweight != nullptr) {
-    const std::int64_t bytes = rms_norm_backward_workspace(call.x);
-    workspace = DeviceBuffer(static_cast<std::size_t>(bytes), call.x.device, stream);
-    problem.workspace = workspace.data();
-  }
   route(
       call.x.device, call.op, [&] { cpu::rms_norm_backward(problem); },
-      [&] { cuda::rms_norm_backward(problem, stream); });
+      [&] {
+        DeviceBuffer workspace;
+        if (problem.workspace == nullptr && problem.dweight != nullptr) {
+          const auto bytes = static_cast<std::size_t>(rms_norm_backward_workspace(call.x));
+          workspace = DeviceBuffer(bytes, call.x.device, stream);
+          problem.workspace = workspace.data();
+        }
+        cuda::rms_norm_backward(problem, stream);
+      });
 }
 
 void rms_norm_backward(const ConstTensorView& dy, const ConstTensorView& x,
