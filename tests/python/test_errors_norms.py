@@ -1,0 +1,238 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Bad input to add_rms_norm, its alias and the backwards; what all ops share is in test_errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from bad_calls import SHAPE, Call, Case, Subclass, check, f32, read_only, unaligned
+from dlpack_objects import CUDA, DlpackObject
+from numpy.lib.stride_tricks import as_strided
+
+import membound
+
+
+def partly(name: str, other: str) -> Call:
+    """Two arrays of one buffer, one row apart."""
+    buffer = f32(5, 4)
+    return {name: buffer[:3], other: buffer[1:4]}
+
+
+def rows(dtype: type = np.float32, count: int = 3) -> np.ndarray:
+    return np.ones(count, dtype)
+
+
+def same(*names: str) -> Call:
+    array = f32()
+    return dict.fromkeys(names, array)
+
+
+ADD: list[Case] = [
+    ("no residual", lambda: {"residual": None}, TypeError, "residual"),
+    ("list residual", lambda: {"residual": [[1.0] * 4] * 3}, TypeError, "residual"),
+    ("residual of another dtype", lambda: {"residual": np.ones(SHAPE)}, TypeError, "residual"),
+    ("residual of another shape", lambda: {"residual": f32(4, 3)}, ValueError, "residual"),
+    ("residual of another rank", lambda: {"residual": f32(12)}, ValueError, "residual"),
+    ("broadcast by us", lambda: {"residual": f32(1, 4)}, ValueError, "residual"),
+    ("unaligned residual", lambda: {"residual": unaligned()}, ValueError, "residual"),
+    ("masked residual", lambda: {"residual": np.ma.masked_array(f32())}, TypeError, "residual"),
+    ("int residual", lambda: {"residual": np.ones(SHAPE, np.int32)}, TypeError, "residual"),
+    ("no columns", lambda: {"x": f32(3, 0)}, ValueError, "x"),
+    ("long weight", lambda: {"weight": f32(5)}, ValueError, "weight"),
+    ("residual_out of another dtype", lambda: {"residual_out": np.ones(SHAPE)}, TypeError,
+     "residual_out"),
+    ("residual_out of another shape", lambda: {"residual_out": f32(3, 5)}, ValueError,
+     "residual_out"),
+    ("read-only residual_out", lambda: {"residual_out": read_only()}, ValueError, "residual_out"),
+    ("broadcast residual_out", lambda: {"residual_out": as_strided(f32(4), SHAPE, (0, 4))},
+     ValueError, "residual_out"),
+    ("one array for both results", lambda: same("out", "residual_out"), ValueError, "residual_out"),
+    ("residual_out over x in part", lambda: partly("x", "residual_out"), ValueError,
+     "residual_out"),
+    ("residual_out over residual in part", lambda: partly("residual", "residual_out"), ValueError,
+     "residual_out"),
+    ("out over residual in part", lambda: partly("residual", "out"), ValueError, "out"),
+    ("eps negative", lambda: {"eps": -1.0}, ValueError, "eps"),
+    ("offset alone", lambda: {"weight": None, "weight_offset": 1.0}, ValueError, "weight_offset"),
+    ("unknown rounding", lambda: {"rounding": "thrice"}, ValueError, "rounding"),
+    ("return_rstd int", lambda: {"return_rstd": 1}, TypeError, "return_rstd"),
+    ("stream on the CPU", lambda: {"stream": 0}, ValueError, "stream"),
+    ("unknown device", lambda: {"device": "tpu"}, ValueError, "device"),
+    ("misspelt", lambda: {"epsilon": 1e-6}, TypeError, "epsilon"),
+]  # fmt: skip
+
+FUSED: list[Case] = [
+    ("list", lambda: {"input": [[1.0] * 4] * 3}, TypeError, "input"),
+    ("read-only input", lambda: {"input": read_only()}, ValueError, "input"),
+    ("read-only residual", lambda: {"residual": read_only()}, ValueError, "residual"),
+    ("no residual", lambda: {"residual": None}, TypeError, "residual"),
+    ("int weight", lambda: {"weight": [1] * 4}, TypeError, "weight"),
+    ("epsilon text", lambda: {"epsilon": "tiny"}, TypeError, "epsilon"),
+    ("the name of another op", lambda: {"eps": 1e-6}, TypeError, "eps"),
+]
+
+BACKWARD: list[Case] = [
+    ("dy None", lambda: {"dy": None}, TypeError, "dy"),
+    ("list dy", lambda: {"dy": [[1.0] * 4] * 3}, TypeError, "dy"),
+    ("dy of another dtype", lambda: {"dy": np.ones(SHAPE)}, TypeError, "dy"),
+    ("dy of another shape", lambda: {"dy": f32(4, 3)}, ValueError, "dy"),
+    ("dy of a row", lambda: {"dy": f32(4)}, ValueError, "dy"),
+    ("subclass", lambda: {"dy": f32().view(Subclass)}, TypeError, "dy"),
+    ("unaligned dy", lambda: {"dy": unaligned()}, ValueError, "dy"),
+    ("weight too short", lambda: {"weight": f32(3)}, ValueError, "weight"),
+    ("weight of rank 2", lambda: {"weight": f32(1, 4)}, ValueError, "weight"),
+    ("integer weight", lambda: {"weight": np.ones(4, np.int64)}, TypeError, "weight"),
+    ("rstd None", lambda: {"rstd": None}, TypeError, "rstd"),
+    ("rstd of another dtype", lambda: {"rstd": rows(np.float64)}, TypeError, "rstd"),
+    ("rstd too short", lambda: {"rstd": rows(count=2)}, ValueError, "rstd"),
+    ("rstd with an axis more", lambda: {"rstd": f32(3, 1)}, ValueError, "rstd"),
+    ("dx of another dtype", lambda: {"dx": np.ones(SHAPE)}, TypeError, "dx"),
+    ("dx of another shape", lambda: {"dx": f32(4, 3)}, ValueError, "dx"),
+    ("read-only dx", lambda: {"dx": read_only()}, ValueError, "dx"),
+    ("broadcast dx", lambda: {"dx": as_strided(f32(4), SHAPE, (0, 4))}, ValueError, "dx"),
+    ("dx over dy in part", lambda: partly("dy", "dx"), ValueError, "dx"),
+    ("dx not wanted", lambda: {"dx": f32(), "need_dx": False}, ValueError, "dx"),
+    ("int dweight", lambda: {"dweight": np.ones(4, np.int32)}, TypeError, "dweight"),
+    ("dweight too long", lambda: {"dweight": f32(5)}, ValueError, "dweight"),
+    ("dweight of rank 2", lambda: {"dweight": f32(1, 4)}, ValueError, "dweight"),
+    ("dweight of one element", lambda: {"dweight": as_strided(f32(1), (4,), (0,))}, ValueError,
+     "dweight"),
+    ("dweight is the weight", lambda: dict.fromkeys(("weight", "dweight"), f32(4)), ValueError,
+     "dweight"),
+    ("dweight without weight", lambda: {"weight": None, "dweight": f32(4)}, ValueError, "dweight"),
+    ("dweight not wanted", lambda: {"dweight": f32(4), "need_dweight": False}, ValueError,
+     "dweight"),
+    ("dweight is a row of dx", lambda: row_of_dx(), ValueError, "dweight"),
+    ("nothing to add to", lambda: {"accumulate": True}, ValueError, "dweight"),
+    ("nothing to add to, unwanted", lambda: {"accumulate": True, "need_dweight": False},
+     ValueError, "dweight"),
+    ("accumulate int", lambda: {"accumulate": 1, "dweight": f32(4)}, TypeError, "accumulate"),
+    ("need_dx None", lambda: {"need_dx": None}, TypeError, "need_dx"),
+    ("need_dweight int", lambda: {"need_dweight": 1}, TypeError, "need_dweight"),
+    ("offset alone", lambda: {"weight": None, "weight_offset": 1.0}, ValueError, "weight_offset"),
+    ("offset infinite", lambda: {"weight_offset": float("inf")}, ValueError, "weight_offset"),
+    ("unknown rounding", lambda: {"rounding": None}, ValueError, "rounding"),
+    ("stream on the CPU", lambda: {"stream": 0}, ValueError, "stream"),
+    ("device", lambda: {"device": "cuda"}, TypeError, "device"),
+    ("eps", lambda: {"eps": 1e-6}, TypeError, "eps"),
+    ("GPU without dx", lambda: {"dy": DlpackObject(f32(), device=CUDA)}, ValueError, "dx"),
+]  # fmt: skip
+
+ADD_BACKWARD: list[Case] = [
+    ("no second gradient", lambda: {"dresidual_out": None}, TypeError, "dresidual_out"),
+    ("second gradient of another dtype", lambda: {"dresidual_out": np.ones(SHAPE)}, TypeError,
+     "dresidual_out"),
+    ("second gradient of another shape", lambda: {"dresidual_out": f32(2, 4)}, ValueError,
+     "dresidual_out"),
+    ("dx over it in part", lambda: partly("dresidual_out", "dx"), ValueError, "dx"),
+    ("x by another name", lambda: {"x": f32()}, TypeError, "x"),
+    ("no columns", lambda: {"residual_out": f32(3, 0)}, ValueError, "residual_out"),
+]  # fmt: skip
+
+
+def row_of_dx() -> Call:
+    dx = f32()
+    return {"dx": dx, "dweight": dx[1]}
+
+
+def good(op: str) -> Call:
+    if op == "add_rms_norm":
+        return {"x": f32(), "residual": f32(), "weight": f32(4)}
+    if op == "fused_add_rms_norm":
+        return {"input": f32(), "residual": f32(), "weight": f32(4)}
+    gradients = {"dy": f32(), "weight": f32(4), "rstd": rows()}
+    if op == "rms_norm_backward":
+        return {**gradients, "x": f32()}
+    return {**gradients, "dresidual_out": f32(), "residual_out": f32()}
+
+
+TABLE = [
+    pytest.param(op, *case[1:], id=f"{op}-{case[0]}")
+    for op, cases in (
+        ("add_rms_norm", ADD),
+        ("fused_add_rms_norm", FUSED),
+        ("rms_norm_backward", BACKWARD),
+        ("add_rms_norm_backward", BACKWARD),
+        ("add_rms_norm_backward", ADD_BACKWARD),
+    )
+    for case in cases
+]
+
+
+@pytest.mark.parametrize(("op", "call", "expected", "argument"), TABLE)
+def test_numpy(op, call, expected, argument):
+    check(getattr(membound, op), call(), good(op), expected, argument)
+
+
+OPS = ("add_rms_norm", "fused_add_rms_norm", "rms_norm_backward", "add_rms_norm_backward")
+
+
+def in_torch(torch: Any, call: Call) -> Call:
+    return {name: torch.from_numpy(value) for name, value in call.items()}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_torch_tensors_that_require_grad(op):
+    """Whichever of them it is; without recording, and detached, they are taken."""
+    torch = pytest.importorskip("torch")
+    plain = in_torch(torch, good(op))
+    function = getattr(membound, op)
+    for name, value in plain.items():
+        call = {**plain, name: value.clone().requires_grad_()}
+        with pytest.raises(RuntimeError, match=rf"^{op}: argument '{name}' requires grad"):
+            function(**call)
+        with torch.no_grad():
+            function(**call)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_arrays_of_two_frameworks(op):
+    torch = pytest.importorskip("torch")
+    call = good(op)
+    first, *others = call
+    for name in others:
+        mixed = {**in_torch(torch, call), name: call[name]}
+        with pytest.raises(TypeError, match=rf"'{name}' must be a torch array like '{first}'"):
+            getattr(membound, op)(**mixed)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("missing", [0, 1, 2, 3, 4])
+def test_missing_arguments_are_named(op, missing):
+    call = good(op)
+    required = list(call)
+    if op == "add_rms_norm":
+        required.remove("weight")
+    if missing >= len(required):
+        pytest.skip("it has fewer")
+    del call[required[missing]]
+    with pytest.raises(TypeError, match=rf"^{op}: missing argument '{required[missing]}'"):
+        getattr(membound, op)(**call)
+
+
+@pytest.mark.parametrize(("op", "most"), list(zip(OPS, (3, 4, 4, 5), strict=True)))
+def test_options_are_named_at_the_call(op, most):
+    with pytest.raises(TypeError, match=rf"^{op}: takes at most {most} positional"):
+        getattr(membound, op)(*[f32()] * (most + 1))
+
+
+@pytest.mark.skipif(membound.cuda_status().device_count > 0, reason="there is a GPU")
+@pytest.mark.parametrize("op", OPS)
+def test_gpu_arrays_without_a_gpu(op):
+    """Named by the op, and nothing is written."""
+    lent = {name: DlpackObject(value, device=CUDA) for name, value in good(op).items()}
+    names = {
+        "add_rms_norm": ("out", "residual_out"),
+        "fused_add_rms_norm": (),
+        "rms_norm_backward": ("dx", "dweight"),
+        "add_rms_norm_backward": ("dx", "dweight"),
+    }[op]
+    for name in names:
+        shape = (4,) if name == "dweight" else SHAPE
+        lent[name] = DlpackObject(np.ones(shape, np.float32), device=CUDA)
+    with pytest.raises(membound.CudaError, match=rf"^{op.removeprefix('fused_')}: "):
+        getattr(membound, op)(**lent)
+    assert all((one.array == 1).all() for one in lent.values())
