@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import importlib
 import inspect
 import pickle
 import subprocess
@@ -38,10 +39,15 @@ def test_the_stub_names_what_the_module_holds():
     assert set(stub_names()) == held
 
 
-def test_overloads_have_the_signature_of_the_builtin():
-    real = list(inspect.signature(membound.rms_norm).parameters)
-    overloads = stub_names()["rms_norm"]
-    assert len(overloads) == 2
+OPS = list(membound.__test__)
+WITH_STATISTICS = ("rms_norm", "add_rms_norm")  # two overloads: what return_rstd adds
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_stub_has_the_signature_of_the_builtin(op):
+    real = list(inspect.signature(getattr(membound, op)).parameters)
+    overloads = stub_names()[op]
+    assert len(overloads) == (2 if op in WITH_STATISTICS else 1)
     for overload in overloads:
         assert isinstance(overload, ast.FunctionDef)
         named = [argument.arg for argument in (*overload.args.args, *overload.args.kwonlyargs)]
@@ -68,18 +74,29 @@ def test_every_export_is_there_and_documented():
         assert name == "__version__" or inspect.getdoc(value), name
 
 
-def test_docstring_examples():
+@pytest.mark.parametrize("op", OPS)
+def test_docstring_examples(op):
     """Builtins are no Python source, so doctest's collector passes them by."""
     pytest.importorskip("numpy")
     runner = doctest.DocTestRunner()
-    for test in doctest.DocTestFinder().find(membound.rms_norm, "rms_norm", globs={}):
+    for test in doctest.DocTestFinder().find(getattr(membound, op), op, globs={}):
         runner.run(test)
     results = runner.summarize()
-    assert results.attempted >= 6
+    assert results.attempted >= 5
     assert results.failed == 0
 
 
-def test_the_builtin_reads_like_a_function():
-    assert membound.rms_norm.__module__ == "membound"
-    assert str(inspect.signature(membound.rms_norm)).startswith("(x, weight=None, *, eps=1e-06, ")
-    assert pickle.loads(pickle.dumps(membound.rms_norm)) is membound.rms_norm
+def test_docstring_examples_in_jax():
+    pytest.importorskip("jax")
+    results = doctest.testmod(importlib.import_module("membound.jax._norm"))
+    assert results.attempted >= 12
+    assert results.failed == 0
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_builtin_reads_like_a_function(op):
+    function = getattr(membound, op)
+    assert function.__module__ == "membound"
+    for parameter in inspect.signature(function).parameters:
+        assert f"    {parameter}: " in function.__doc__, parameter
+    assert pickle.loads(pickle.dumps(function)) is function

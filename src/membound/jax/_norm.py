@@ -43,8 +43,8 @@ def rms_norm(x, weight=None, *, eps=1e-6, weight_offset=0.0, rounding="once", re
     and compute only those that are asked for. Forward mode and second derivatives raise.
 
     >>> import jax.numpy as jnp
-    >>> print(rms_norm(jnp.array([3.0, 4.0]), eps=0.0).round(4))
-    [0.8485 1.1314]
+    >>> [round(float(v), 4) for v in rms_norm(jnp.array([3.0, 4.0]), eps=0.0)]
+    [0.8485, 1.1314]
     """
     _arguments.check_arrays("rms_norm", {"x": x, "weight": weight})
     options = _static(_forward_options, "rms_norm", eps, weight_offset, rounding, return_rstd)
@@ -63,8 +63,8 @@ def add_rms_norm(
 
     >>> import jax.numpy as jnp
     >>> out, total = add_rms_norm(jnp.array([1.0, 2.0]), jnp.array([2.0, 2.0]), eps=12.5)
-    >>> print(out.round(4), total)
-    [0.6 0.8] [3. 4.]
+    >>> [round(float(v), 4) for v in out], total.tolist()
+    ([0.6, 0.8], [3.0, 4.0])
     """
     _arguments.check_arrays("add_rms_norm", {"x": x, "residual": residual, "weight": weight})
     options = _static(_forward_options, "add_rms_norm", eps, weight_offset, rounding, return_rstd)
