@@ -14,18 +14,24 @@ CPP_SUFFIXES = (".hpp", ".cpp", ".cuh", ".cu")
 GENERATED = ("src/membound/_core.pyi",)
 MAX_LINES = 400
 
-# One op has one stem; these files carry it. A kernel may be split further as <op>_<part>.cu.
+# One op has one stem; these files carry it.
 LAYERS = (
     "include/membound/ops/{op}.hpp",
-    "cpp/ops/{op}.hpp",
     "cpp/ops/{op}.cpp",
+    "src/bindings/ops/{op}.cpp",
+    "src/membound/_check_{op}.py",
+    "src/membound/_bench_{op}.py",
+    "tests/cpp/test_{op}.cpp",
+    "tests/python/test_{op}.py",
+)
+# So has a back end: of the op of its name, and of those that are it with one more array. A kernel
+# may be split further as <op>_<part>.cu.
+BACK_END_LAYERS = (
+    "cpp/ops/{op}.hpp",
     "cpp/cpu/{op}.cpp",
     "cpp/cpu/kernels/{op}.cpp",
     "cpp/cuda/{op}.cu",
     "cpp/cuda/tuning/{op}.hpp",
-    "src/bindings/ops/{op}.cpp",
-    "tests/cpp/test_{op}.cpp",
-    "tests/python/test_{op}.py",
 )
 LAUNCHER = "cpp/cuda/launch.hpp"
 DISPATCH = "cpp/core/dispatch.hpp"
@@ -51,10 +57,14 @@ def rule(check: Rule) -> Rule:
     return check
 
 
-def ops(root: Path) -> list[str]:
-    """Return the stems of THE list, cpp/ops.cmake."""
-    listed = re.search(r"set\(\s*MEMBOUND_OPS\b([^)]*)\)", (root / "cpp/ops.cmake").read_text())
+def ops(root: Path, name: str = "MEMBOUND_OPS") -> list[str]:
+    """Return the stems of one of THE lists of cpp/ops.cmake."""
+    listed = re.search(rf"set\(\s*{name}\b([^)]*)\)", (root / "cpp/ops.cmake").read_text())
     return listed.group(1).split() if listed else []
+
+
+def back_ends(root: Path) -> list[str]:
+    return ops(root, "MEMBOUND_BACK_ENDS")
 
 
 def sources(root: Path, *folders: str, suffixes: tuple[str, ...] = CPP_SUFFIXES) -> Iterator[Path]:
@@ -98,13 +108,30 @@ def every_op_in_every_layer(root: Path) -> list[str]:
 
 
 @rule
+def every_back_end_in_every_layer(root: Path) -> list[str]:
+    """A back end exists on the CPU and on CUDA, behind one problem struct, and is an op's own."""
+    files = [layer.format(op=name) for name in back_ends(root) for layer in BACK_END_LAYERS]
+    missing = [f"{name} is missing" for name in files if not (root / name).is_file()]
+    missing += [
+        f"cpp/ops.cmake: the back end {name} has no op of its name"
+        for name in back_ends(root)
+        if name not in ops(root)
+    ]
+    return missing or ([] if back_ends(root) else ["cpp/ops.cmake lists no back end"])
+
+
+@rule
 def no_op_outside_the_list(root: Path) -> list[str]:
-    """A file in an op's place belongs to an op of cpp/ops.cmake."""
-    known = ops(root)
-    places = ("include/membound/ops/*.hpp", "cpp/ops/*.[ch]pp", "cpp/cuda/*.cu")
+    """A file in an op's place belongs to an op of cpp/ops.cmake, a kernel to a back end."""
+    places = {
+        "include/membound/ops/*.hpp": ops(root),
+        "cpp/ops/*.cpp": ops(root),
+        "cpp/ops/*.hpp": back_ends(root),
+        "cpp/cuda/*.cu": back_ends(root),
+    }
     return [
-        f"{path.relative_to(root).as_posix()} belongs to no op of cpp/ops.cmake"
-        for place in places
+        f"{path.relative_to(root).as_posix()} belongs to nothing in cpp/ops.cmake"
+        for place, known in places.items()
         for path in sorted(root.glob(place))
         if not any(path.stem == op or path.stem.startswith(op + "_") for op in known)
     ]

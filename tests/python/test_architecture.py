@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from architecture_rules import LAYERS, MAX_LINES, RULES
+from architecture_rules import BACK_END_LAYERS, LAYERS, MAX_LINES, RULES
 
 ROOT = Path(__file__).resolve().parents[2]
 SPDX = "SPDX-FileCopyrightText: The membound authors\n{0} SPDX-License-Identifier: Apache-2.0\n"
@@ -16,10 +16,17 @@ PYTHON = "# " + SPDX.format("#")
 
 # What to write where so that exactly one rule is broken. None: remove the file.
 BREACHES: dict[str, list[tuple[str, str | None]]] = {
-    "every_op_in_every_layer": [(layer.format(op="scale"), None) for layer in LAYERS],
+    "every_op_in_every_layer": [
+        (layer.format(op=op), None) for op in ("scale", "add_scale") for layer in LAYERS
+    ],
+    "every_back_end_in_every_layer": [
+        (layer.format(op="scale"), None) for layer in BACK_END_LAYERS
+    ],
     "no_op_outside_the_list": [
         ("cpp/cuda/shift.cu", CPP),
+        ("cpp/cuda/add_scale.cu", CPP),
         ("cpp/ops/shift.cpp", CPP),
+        ("cpp/ops/add_scale.hpp", CPP + "#pragma once\n"),
         ("include/membound/ops/shift.hpp", CPP + "#pragma once\n"),
     ],
     "every_op_bound_and_exported": [
@@ -86,22 +93,28 @@ def test_the_tree_keeps_the_rule(name):
 
 @pytest.fixture
 def sound_tree(tmp_path):
-    """Build the smallest tree that keeps every rule, with one op named scale."""
-    files = dict.fromkeys((layer.format(op="scale") for layer in LAYERS), CPP)
+    """Build the smallest tree that keeps every rule: scale, and add_scale with its back end."""
+    layers = [layer.format(op=op) for op in ("scale", "add_scale") for layer in LAYERS]
+    layers += [layer.format(op="scale") for layer in BACK_END_LAYERS]
+    files = dict.fromkeys(layers, CPP)
     for name in files:
         if name.endswith(".hpp"):
             files[name] += "#pragma once\n"
         elif name.endswith(".py"):
             files[name] = PYTHON
-    files["cpp/ops.cmake"] = "set(MEMBOUND_OPS\n    scale\n)\n"
+    files["cpp/ops.cmake"] = (
+        "set(MEMBOUND_OPS\n    scale\n    add_scale\n)\nset(MEMBOUND_BACK_ENDS scale)\n"
+    )
     files["cpp/core/shared.hpp"] = CPP + "#pragma once\n#include <cstdint>\n"
     files["cpp/cpu/kernels/scale.cpp"] += '#include "core/shared.hpp"\n'
     files["cpp/cuda/scale.cu"] += (
         "// a comment may say <<<1, 1>>> and cudaDeviceSynchronize\n"
         "__global__ void scale_kernel(float* x) {}\n"
     )
-    files["src/membound/_core.pyi"] = "def scale(x: object) -> None: ...\n"
-    files["src/membound/__init__.py"] = PYTHON + '__all__ = [\n    "scale",\n]\n'
+    files["src/membound/_core.pyi"] = "".join(
+        f"def {op}(x: object) -> None: ...\n" for op in ("scale", "add_scale")
+    )
+    files["src/membound/__init__.py"] = PYTHON + '__all__ = [\n    "add_scale",\n    "scale",\n]\n'
     files["src/membound/lazy.py"] = PYTHON + "def scale(x):\n    import numpy\n"
     for name, text in files.items():
         write(tmp_path / name, text)
@@ -140,3 +153,11 @@ def test_the_rule_fails_by_name(sound_tree, name, path, text):
 def test_an_empty_list_of_ops_is_a_breach(sound_tree):
     write(sound_tree / "cpp/ops.cmake", "set(MEMBOUND_OPS\n)\n")
     assert RULES["every_op_in_every_layer"](sound_tree) == ["cpp/ops.cmake lists no op"]
+    assert RULES["every_back_end_in_every_layer"](sound_tree) == ["cpp/ops.cmake lists no back end"]
+
+
+def test_a_back_end_of_no_op_is_a_breach(sound_tree):
+    lists = "set(MEMBOUND_OPS add_scale)\nset(MEMBOUND_BACK_ENDS scale)\n"
+    write(sound_tree / "cpp/ops.cmake", lists)
+    found = RULES["every_back_end_in_every_layer"](sound_tree)
+    assert found == ["cpp/ops.cmake: the back end scale has no op of its name"]
