@@ -12,7 +12,7 @@
 #   tests      the test suite without the large ones
 #   large      arrays beyond 2^32 elements (40 GB of GPU memory)
 #   memcheck racecheck initcheck synccheck    every kernel under compute-sanitizer
-#   benchmark  benchmarks/bench_rms_norm.py $BENCHMARK_OPTIONS
+#   benchmark  benchmarks/bench_{rms_norm,add_rms_norm,rms_norm_backward}.py $BENCHMARK_OPTIONS
 #   devices    the tests that need two GPUs
 #
 # Environment: PYTHON, MEMBOUND_WHEEL, JOBS (test processes), PYTEST_OPTIONS, BENCHMARK_OPTIONS,
@@ -93,8 +93,12 @@ stage_initcheck() { sanitize initcheck; }
 stage_synccheck() { sanitize synccheck; }
 
 stage_benchmark() {
-  # shellcheck disable=SC2086
-  "$python" benchmarks/bench_rms_norm.py --output "$reports" ${BENCHMARK_OPTIONS:-}
+  local op status=0
+  for op in rms_norm add_rms_norm rms_norm_backward; do
+    # shellcheck disable=SC2086
+    "$python" "benchmarks/bench_$op.py" --output "$reports" ${BENCHMARK_OPTIONS:-} || status=1
+  done
+  return $status
 }
 
 stages=("$@")

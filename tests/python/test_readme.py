@@ -17,10 +17,12 @@ BLOCKS = re.findall(r"```python\n(import (\w+).*?)```", README.read_text(), re.D
 
 
 def test_every_framework_has_an_example():
-    assert [framework for _, framework in BLOCKS] == ["numpy", "torch", "jax", "cupy"]
+    assert [framework for _, framework in BLOCKS] == ["numpy", "torch", "jax", "cupy", "torch"]
 
 
-@pytest.mark.parametrize(("code", "framework"), BLOCKS, ids=[name for _, name in BLOCKS])
+@pytest.mark.parametrize(
+    ("code", "framework"), BLOCKS, ids=[f"{at} {name}" for at, (_, name) in enumerate(BLOCKS)]
+)
 def test_example_runs(code, framework, tmp_path):
     pytest.importorskip(framework)
     if framework == "cupy" and membound.cuda_status().device_count == 0:
@@ -32,3 +34,7 @@ def test_example_runs(code, framework, tmp_path):
     assert result.shape == (2048, 4096)
     mean_of_squares = (result[0] * result[0]).mean()
     assert abs(float(mean_of_squares) - 1.0) < 1e-2
+    if "dx" in names:  # the norm's gradient has no part along the normalised row
+        along = (names["dx"] * names["total"]).mean(-1).abs().max()
+        assert float(along) < 1e-3
+        assert names["dweight"].shape == (4096,)
