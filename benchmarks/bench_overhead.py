@@ -53,6 +53,30 @@ def enqueue_nanoseconds(call: Call, synchronize: Call, repeats: int = 101) -> li
     return sorted(times[10:])
 
 
+def norm_rows(framework: str, x: Any, w: Any, rstd: Any, empty_like: Any) -> Iterator[Row]:
+    """The other norms, every result given."""
+    residual, total, out, dweight = (empty_like(one) for one in (x, x, x, w))
+    residual[:] = 1
+    add, backward = membound.add_rms_norm, membound.rms_norm_backward
+    fused, always = membound.fused_add_rms_norm, nullcontext()
+    yield (
+        f"{framework}, add_rms_norm",
+        lambda: add(x, residual, w, out=out, residual_out=total),
+        always,
+    )
+    yield f"{framework}, fused_add_rms_norm", lambda: fused(out, total, w), always
+    yield (
+        f"{framework}, rms_norm_backward",
+        lambda: backward(x, residual, w, rstd, dx=out, dweight=dweight),
+        always,
+    )
+    yield (
+        f"{framework}, rms_norm_backward, dx alone",
+        lambda: backward(x, residual, w, rstd, dx=out, need_dweight=False),
+        always,
+    )
+
+
 def torch_rows(device: str, shape: tuple[int, int], dtype: str) -> Iterator[Row]:
     import torch
 
@@ -64,6 +88,8 @@ def torch_rows(device: str, shape: tuple[int, int], dtype: str) -> Iterator[Row]
     yield "membound, torch, out=, no_grad", lambda: rms_norm(x, w, out=out), torch.no_grad()
     yield "membound, torch, out=", lambda: rms_norm(x, w, out=out), always
     yield "membound, torch, allocating", lambda: rms_norm(x, w), always
+    rstd = torch.ones(shape[0], device=device)
+    yield from norm_rows("membound, torch", x, w, rstd, torch.empty_like)
     yield "torch.add(out=)", lambda: torch.add(x, x, out=out), always
     yield "torch.empty_like", lambda: torch.empty_like(x), always
     yield "torch F.rms_norm", lambda: functional(x, shape[1:], w, 1e-6), always
@@ -79,6 +105,8 @@ def numpy_rows() -> Iterator[Row]:
     out, rms_norm, always = numpy.empty_like(x), membound.rms_norm, nullcontext()
     yield "membound, NumPy, out=", lambda: rms_norm(x, w, out=out), always
     yield "membound, NumPy, allocating", lambda: rms_norm(x, w), always
+    rstd = numpy.ones(2, numpy.float32)
+    yield from norm_rows("membound, NumPy", x, w, rstd, numpy.empty_like)
     if importlib.util.find_spec("ml_dtypes"):
         from ml_dtypes import bfloat16
 
@@ -128,7 +156,7 @@ def main() -> int:
 
         torch.set_num_threads(1)
     figures = {}
-    print(f"{'nanoseconds a call on the host':<36} {'median':>8} {'p10':>8} {'p90':>8}")
+    print(f"{'nanoseconds a call on the host':<44} {'median':>8} {'p10':>8} {'p90':>8}")
     for name, call, context in rows(options.device):
         with context:
             call()
@@ -137,7 +165,7 @@ def main() -> int:
             times[len(times) // 10], statistics.median(times), times[len(times) * 9 // 10],
         )  # fmt: skip
         figures[name] = {"median_ns": median, "p10_ns": p10, "p90_ns": p90}
-        print(f"{name:<36} {median:8.0f} {p10:8.0f} {p90:8.0f}")
+        print(f"{name:<44} {median:8.0f} {p10:8.0f} {p90:8.0f}")
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"device": options.device, "host_ns_per_call": figures}, file, indent=2)

@@ -262,7 +262,16 @@ def test_jax_arrays_go_to_membound_jax(x):
 
 def kinds_of_calls(x: np.ndarray) -> dict[str, object]:
     bf16, lent, view = x.astype(BFLOAT16), DlpackObject(x), memoryview(x)
+    w, rstd = np.ones(10, np.float32), np.ones(6, np.float32)
     calls = {
+        "add": lambda: membound.add_rms_norm(x, x, w, return_rstd=True),
+        "add in place": lambda: membound.fused_add_rms_norm(x.copy(), x.copy(), w),
+        "backward": lambda: membound.rms_norm_backward(x, x, w, rstd),
+        "backward, nothing wanted": lambda: membound.rms_norm_backward(
+            x, x, None, rstd, need_dx=False
+        ),
+        "backward of lent arrays": lambda: membound.add_rms_norm_backward(lent, x, lent, w, rstd),
+        "backward error": lambda: refused_backward(x, rstd),
         "numpy": lambda: membound.rms_norm(x, return_rstd=True),
         "bfloat16": lambda: membound.rms_norm(bf16),
         "dlpack": lambda: membound.rms_norm(lent),
@@ -272,10 +281,17 @@ def kinds_of_calls(x: np.ndarray) -> dict[str, object]:
     }
     if importlib.util.find_spec("torch"):
         torch = importlib.import_module("torch")
-        t, w = torch.from_numpy(x), torch.ones(10)
-        calls["torch"] = lambda: membound.rms_norm(t, w, return_rstd=True)
+        t, tw, ones = torch.from_numpy(x), torch.ones(10), torch.ones(6)
+        calls["torch"] = lambda: membound.rms_norm(t, tw, return_rstd=True)
+        calls["torch add"] = lambda: membound.add_rms_norm(t, t, tw, return_rstd=True)
+        calls["torch backward"] = lambda: membound.rms_norm_backward(t, t, tw, ones)
         calls["torch error"] = lambda: refused(t.to_sparse())
     return calls
+
+
+def refused_backward(x: np.ndarray, rstd: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="rstd"):
+        membound.rms_norm_backward(x, x, None, rstd[:1])
 
 
 def refused(bad: object) -> None:
@@ -284,6 +300,8 @@ def refused(bad: object) -> None:
 
 
 KINDS = ["numpy", "bfloat16", "dlpack", "buffer", "numpy error", "list", "torch", "torch error"]
+KINDS += ["add", "add in place", "backward", "backward, nothing wanted", "backward of lent arrays"]
+KINDS += ["backward error", "torch add", "torch backward"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -120,10 +120,8 @@ def test_views_whose_offsets_pass_2_to_the_32(torch):
     assert torch.equal(buffer[:, 5 + cols :].view(torch.int16), before[1].view(torch.int16))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
-def test_offsets_on_the_cpu_pass_2_to_the_32(dtype, seed):
-    kind = np.dtype(dtype)
-    rows, cols = 3, 100
+def _far_apart(kind, rows, cols, seed):
+    """Rows of random values with 2^32 elements between them, and a copy of the values."""
     stride = (MORE + 64) * kind.itemsize
     no_reserve = 0x4000  # MAP_NORESERVE, which Python names from 3.13 on
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
@@ -134,13 +132,75 @@ def test_offsets_on_the_cpu_pass_2_to_the_32(dtype, seed):
     buffer = np.frombuffer(memory, kind)
     x = np.lib.stride_tricks.as_strided(buffer, (rows, cols), (stride, kind.itemsize))
     x[...] = np.random.default_rng(seed).standard_normal((rows, cols))
-    values = x.copy()
+    return x, x.copy()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_offsets_on_the_cpu_pass_2_to_the_32(dtype, seed):
+    rows, cols = 3, 100
+    x, values = _far_apart(np.dtype(dtype), rows, cols, seed)
     y = membound.rms_norm(x)
     reference.assert_right(y, reference.rms_norm(values, None, dtype))
     membound.rms_norm(x, out=x)
     np.testing.assert_array_equal(x, y)
     # In a column of that length, each element lies beyond 2^32 from the last.
     x[...] = values
-    column = np.lib.stride_tricks.as_strided(buffer, (1, rows), (0, stride))
+    column = np.lib.stride_tricks.as_strided(x, (1, rows), (0, x.strides[0]))
     got = membound.rms_norm(column)
     reference.assert_right(got, reference.rms_norm(values[:, 0][None], None, dtype))
+
+
+def _backward_like_slices(torch, dy, x, rstd, dx):
+    """Every row of dx has the bits that a call on its slice alone gives."""
+    rows = max(1, (1 << 28) // x.shape[-1])
+    for first in range(0, x.shape[0], rows):
+        part = [one[first : first + rows].contiguous() for one in (dy, x)]
+        right, _ = membound.rms_norm_backward(*part, None, rstd[first : first + rows])
+        assert torch.equal(dx[first : first + rows], right), f"rows from {first}"
+
+
+@pytest.mark.gpu
+@pytest.mark.large
+def test_gradients_of_more_than_2_to_the_32_elements(torch):
+    """dx over dy; dweight against sums of slices; the added norm in place."""
+    rows, cols = (1 << 20) + 3, 4096
+    if torch.cuda.mem_get_info()[0] < 60e9:
+        pytest.skip("needs 60 GB of GPU memory")
+    x = torch.empty(rows, cols, device="cuda", dtype=torch.bfloat16)
+    dy = torch.empty_like(x)
+    _fill(torch, x)
+    _fill(torch, dy)
+    weight = torch.ones(cols, device="cuda", dtype=torch.bfloat16)
+    rstd = membound.rms_norm(x, return_rstd=True)[1]
+    dx, into = torch.empty_like(x), torch.empty(cols, device="cuda")
+    membound.rms_norm_backward(dy, x, weight, rstd, dx=dx, dweight=into)
+    _backward_like_slices(torch, dy, x, rstd, dx)
+    wanted = torch.zeros(cols, device="cuda", dtype=torch.float64)
+    for part in torch.arange(rows, device="cuda").split(1 << 16):
+        products = dy[part].double() * x[part].double() * rstd[part, None].double()
+        wanted += products.sum(0)
+    torch.testing.assert_close(into.double(), wanted, rtol=1e-4, atol=1e-2 * rows**0.5)
+    last = rows - 1
+    total = (x[last].float() + dy[last].float()).to(torch.bfloat16)
+    membound.add_rms_norm(x, dy, out=x, residual_out=dy)
+    assert torch.equal(dy[last], total)
+    assert bool(x[last].isfinite().all())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_gradients_with_offsets_on_the_cpu_past_2_to_the_32(dtype, seed):
+    kind = np.dtype(dtype)
+    rows, cols = 3, 100
+    x, values = _far_apart(kind, rows, cols, seed)
+    rstd = reference.rms_norm(values, None, dtype).rstd.astype(reference.statistics_dtype(dtype))
+    weight = np.linspace(0.5, 1.5, cols).astype(kind)
+    wanted = membound.rms_norm_backward(values[::-1].copy(), values, weight, rstd)
+    dx, dweight = membound.rms_norm_backward(values[::-1], x, weight, rstd, dx=x)
+    assert dx is x
+    np.testing.assert_array_equal(x, wanted[0])
+    np.testing.assert_array_equal(dweight, wanted[1])
+    x[...] = values
+    right = membound.add_rms_norm(values, values[::-1].copy(), weight)
+    got = membound.add_rms_norm(x, values[::-1], weight, residual_out=x)
+    np.testing.assert_array_equal(got[0], right[0])
+    np.testing.assert_array_equal(x, right[1])

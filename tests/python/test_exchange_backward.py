@@ -1,0 +1,73 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays in and out of the gradients: which kinds come back, and that none is kept."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from dlpack_objects import DlpackObject
+
+import membound
+
+
+@pytest.fixture
+def x(seed) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((6, 10)).astype(np.float32)
+
+
+def test_reference_counts_of_gradients(x):
+    weight, rstd = np.ones(10, np.float32), np.ones(6, np.float32)
+    dx, dweight, residual = np.empty_like(x), np.empty_like(weight), x.copy()
+    counted = (x, weight, rstd, dx, dweight, residual)
+    before = [sys.getrefcount(item) for item in counted]
+    for _ in range(100):
+        membound.rms_norm_backward(x, residual, weight, rstd, dx=dx, dweight=dweight)
+        membound.add_rms_norm_backward(x, x, residual, weight, rstd)
+        membound.add_rms_norm(x, residual, weight, out=dx, residual_out=residual)
+        membound.fused_add_rms_norm(dx, residual, weight)
+        with pytest.raises(ValueError, match="rstd"):
+            membound.rms_norm_backward(x, x, None, rstd[:1])
+    assert [sys.getrefcount(item) for item in counted] == before
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_gradients_of_arrays_of_several_plain_kinds(x, dtype):
+    """Each new gradient is of the kind of the array that it is the gradient of."""
+    x = x.astype(dtype)
+    weight, rstd = (
+        np.ones(10, np.float32),
+        np.ones(6, np.float64 if x.itemsize == 8 else np.float32),
+    )
+    wanted = membound.rms_norm_backward(x, x, weight, rstd)
+    lent = membound.rms_norm_backward(DlpackObject(x), x, DlpackObject(weight), rstd)
+    mixed = membound.rms_norm_backward(x, DlpackObject(x), memoryview(weight), rstd)
+    assert [type(one) for one in lent] == [np.ndarray, np.ndarray]
+    assert [type(one) for one in mixed] == [np.ndarray, memoryview]
+    for found in (lent, mixed):
+        for got, right in zip(found, wanted, strict=True):
+            assert np.asarray(got).dtype == right.dtype
+            assert np.asarray(got).tobytes() == right.tobytes()
+
+
+def test_torch_before_2_10_computes_gradients(x):
+    """Without the exchange table tensors come through to_dlpack."""
+    pytest.importorskip("torch")
+    program = """if True:
+        import torch, membound
+        if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+            del torch.Tensor.__dlpack_c_exchange_api__
+        x = torch.arange(12.0, dtype=torch.float64).reshape(3, 4).requires_grad_()
+        w = torch.ones(4, dtype=torch.float64, requires_grad=True)
+        torch.nn.functional.rms_norm(x, (4,), w, 1e-6).sum().backward()
+        with torch.no_grad():
+            rstd = membound.rms_norm(x, w, return_rstd=True)[1]
+            dx, dw = membound.rms_norm_backward(torch.ones_like(x), x, w, rstd)
+        assert torch.allclose(dx, x.grad) and torch.allclose(dw, w.grad)
+    """
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
