@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call.hpp"
 
+#include <utility>
+
 #include "core/check.hpp"
 #include "core/memory.hpp"
 #include "errors.hpp"
@@ -150,12 +152,20 @@ std::optional<Device> ArrayCall::staging_device(PyObject* device, Device where) 
 // Only while gradients are recorded can the array have been saved for a backward pass, give or take
 // a write under no_grad between the two. The counter costs 95 ns. Inference tensors have none, and
 // cannot have been saved.
-void ArrayCall::mark_written(PyObject* array) const {
-  if (!grad_enabled_ || !given(array)) return;
-  const nb::object arrays = nb::steal(PyTuple_Pack(1, array));
+void ArrayCall::mark_written(PyObject* array, PyObject* another) const {
+  if (!grad_enabled_) return;
+  if (!given(array)) std::swap(array, another);
+  if (!given(array)) return;
+  const nb::object arrays =
+      nb::steal(given(another) ? PyTuple_Pack(2, array, another) : PyTuple_Pack(1, array));
   if (!arrays.is_valid()) throw nb::python_error();
   const nb::object done = nb::steal(call_one(framework_->increment_version, arrays.ptr()));
-  if (!done.is_valid()) PyErr_Clear();
+  if (done.is_valid()) return;
+  PyErr_Clear();
+  if (given(another)) {  // one without a counter must not keep the other from being counted
+    mark_written(array);
+    mark_written(another);
+  }
 }
 
 nb::handle ArrayCall::check_jax_input(PyObject* array, const char* argument) const {

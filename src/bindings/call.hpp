@@ -46,9 +46,9 @@ class ArrayCall {
   // be staged through it. Throws when arrays of other frameworks are somewhere else.
   std::optional<Device> staging_device(PyObject* device, Device where) const;
 
-  // To be called when the op has written an array, null or None for none, of the caller's: autograd
+  // To be called when the op has written arrays of the caller's, null or None for none: autograd
   // must know.
-  void mark_written(PyObject* array) const;
+  void mark_written(PyObject* array, PyObject* another = nullptr) const;
 
   // A JAX call goes to membound.jax as a whole. Throws when not all of it can. check_jax_input
   // returns the array, None for null.

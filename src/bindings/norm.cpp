@@ -118,8 +118,7 @@ nb::object call_norm_backward(const BackwardCall& given_call) {
                         dweight_or_none, workspace_or_none, stream);
     }
   }
-  call.mark_written(rest[kBackwardDx]);
-  call.mark_written(rest[kBackwardDweight]);
+  call.mark_written(rest[kBackwardDx], rest[kBackwardDweight]);
   return nb::make_tuple(dx_array, dweight_array);
 }
 

@@ -71,3 +71,17 @@ def test_torch_before_2_10_computes_gradients(x):
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_inference_tensor_does_not_hide_a_write_to_another():
+    """It has no version counter; the other one's must move all the same."""
+    torch = pytest.importorskip("torch")
+    x = torch.ones(2, 8)
+    with torch.inference_mode():
+        uncounted = torch.ones(2, 8)
+    for first in (True, False):
+        counted = torch.ones(2, 8)
+        out, total = (uncounted, counted) if first else (counted, uncounted)
+        version = counted._version
+        membound.add_rms_norm(x, x, out=out, residual_out=total)
+        assert counted._version > version

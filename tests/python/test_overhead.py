@@ -81,8 +81,8 @@ def norm_calls(framework: str) -> dict[str, Callable[[], object]]:
     }
 
 
-# Each array read costs 40 to 60 ns more, each written torch tensor 95 for its version. A backward's
-# own share is 370 ns for four NumPy arrays; the rest is the kernel's, with a sum over rows to set up.
+# Each array read costs 40 to 60 ns more, torch's version counters 95. Of a backward on four NumPy
+# arrays 370 ns are the call's; the rest is the kernel's, whose sums have to be set up.
 BUDGETS = {
     "add_rms_norm": 800,
     "fused_add_rms_norm": 700,

@@ -58,6 +58,29 @@ def test_given_the_same_rstd_every_bit_agrees(mode, dtype, device, seed):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("mode", MODES)
+def test_of_a_sum_in_float32_every_bit_agrees(mode, dtype, device, seed):
+    """add_rms_norm: the formulas on the sum before it is rounded."""
+    _, options = MODES[mode]
+    for cols in (*WIDTHS, 1, 7, 1000, 4097):
+        x, weight = _draw(16, cols, dtype, device, seed)
+        residual, _ = _draw(16, cols, dtype, device, seed + 1)
+        y, total, rstd = membound.add_rms_norm(
+            x, residual, weight, eps=EPS, return_rstd=True, **options
+        )
+        wide = x.float() + residual.float()
+        normal = wide * rstd[:, None]
+        wanted = {
+            "torch": lambda n=normal, w=weight: (n * w.float()).to(n.dtype),
+            "llama": lambda n=normal, w=weight: w * n.to(w.dtype),
+            "gemma": lambda n=normal, w=weight: n * (1.0 + w.float()),
+        }[mode]()
+        assert torch.equal(y, wanted.to(dtype)), f"{mode}, {cols} columns"
+        assert torch.equal(total, wide.to(dtype)), f"{mode}, {cols} columns"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("mode", MODES)
 def test_whole_modules_agree_where_the_sum_is_exact(mode, dtype, device, seed):
     """Small integers: their sum of squares is exact in float32, in any order of adding."""
     formula, options = MODES[mode]

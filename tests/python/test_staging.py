@@ -100,6 +100,25 @@ def test_rows_shorter_and_longer_than_a_slot(small_slots, rows, cols, seed):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("form", ["returned", "out", "in place"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_added_norm_in_chunks(small_slots, dtype, form, seed):
+    x, residual = draw(seed, dtype, (640, 333)), draw(seed + 2, dtype, (640, 333))
+    weight = draw(seed + 1, "float32", (333,))
+    wanted, total = reference.add_rms_norm(x, residual, weight, dtype)
+    outputs = {"out": np.empty_like(x), "residual_out": np.empty_like(x)} if form == "out" else {}
+    if form == "in place":
+        outputs = {"out": x, "residual_out": residual}
+    y, summed, rstd = membound.add_rms_norm(
+        x, residual, weight, return_rstd=True, device="cuda", **outputs
+    )
+    reference.assert_right(y, wanted, rstd, (dtype, form))
+    np.testing.assert_array_equal(summed, total)
+    for name, got in (("out", y), ("residual_out", summed)):
+        assert got is outputs.get(name, got)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_chunks_do_not_change_a_bit(dtype, seed):
     x, weight = draw(seed, dtype, (3000, 1024)), draw(seed + 1, dtype, (1024,))

@@ -137,8 +137,7 @@ nb::object call_add_rms_norm(PyObject* const* values) {
     const GilRelease released(is_long_on_cpu(x.view));
     arrays.run(options, out.view, residual_out.view, stream);
   }
-  call.mark_written(values[kOut]);
-  call.mark_written(values[kResidualOut]);
+  call.mark_written(values[kOut], values[kResidualOut]);
   return return_rstd ? nb::make_tuple(y, sum, rstd_array) : nb::make_tuple(y, sum);
 }
 
@@ -188,8 +187,7 @@ nb::object call_fused_add_rms_norm(PyObject* const* values) {
     const GilRelease released(is_long_on_cpu(arrays.x.view));
     arrays.run(options, arrays.x.view, arrays.residual.view, stream);
   }
-  call.mark_written(values[kInput]);
-  call.mark_written(values[kFusedResidual]);
+  call.mark_written(values[kInput], values[kFusedResidual]);
   return nb::none();
 }
 
