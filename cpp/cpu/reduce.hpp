@@ -53,31 +53,26 @@ struct Factors {
   Pair<V> left, right;
 };
 
-// Sum of terms over at most kBlock columns from `first` on. terms.whole(col) gives the Factors of
-// one step, terms.partial(col, count) those of less, zeros behind them. company(col) is called
-// before the columns up to col are read, so that other work can share the loop.
+// Sums of terms over at most kBlock columns from `first` on, of Terms::kRows rows at once.
+// terms.whole(col, factors) sets the Factors of one step for each row, terms.partial(col, count,
+// factors) those of less, zeros behind them. company(col) is called before the columns up to col
+// are read, so that other work can share the loop.
 template <class T, class Terms, class Company = NoCompany>
-MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_of_block(const Terms& terms, std::int64_t first,
-                                                         std::int64_t cols, Company company = {}) {
+MEMBOUND_ALWAYS_INLINE void sums_of_block(const Terms& terms, std::int64_t first, std::int64_t cols,
+                                          typename Lanes<T>::A* sums, Company company = {}) {
   using Row = Lanes<T>;
-  using Values = Pair<typename Row::V>;
-  using Term = Factors<typename Row::V>;
-  const auto product = [](const Term& term) -> Values {
-    return {term.left.first * term.right.first, term.left.second * term.right.second};
-  };
-  const auto plus_product = [](Values sum, const Term& term) -> Values {
-    return {multiply_add(term.left.first, term.right.first, sum.first),
-            multiply_add(term.left.second, term.right.second, sum.second)};
-  };
-  typename Row::V lanes[2 * kPairs<T>] = {};
-  const auto join = [&](int pair, Values sum) {
-    lanes[2 * pair] += sum.first;
-    lanes[2 * pair + 1] += sum.second;
-  };
-  const auto add_to = [&](int pair, const Term& term) {
-    const Values sum = plus_product({lanes[2 * pair], lanes[2 * pair + 1]}, term);
-    lanes[2 * pair] = sum.first;
-    lanes[2 * pair + 1] = sum.second;
+  using V = typename Row::V;
+  constexpr int kRows = Terms::kRows;
+  V lanes[kRows][2 * kPairs<T>] = {};
+  Factors<V> term[kRows];
+  const auto add_to = [&](int pair, const Factors<V>* terms_of_rows) {
+#pragma GCC unroll 4
+    for (int row = 0; row < kRows; ++row) {
+      V* lane = lanes[row] + 2 * pair;
+      const Factors<V>& t = terms_of_rows[row];
+      lane[0] = multiply_add(t.left.first, t.right.first, lane[0]);
+      lane[1] = multiply_add(t.left.second, t.right.second, lane[1]);
+    }
   };
   std::int64_t col = 0;
   for (; col + 4 * kLanes<T> <= cols; col += 4 * kLanes<T>) {
@@ -85,18 +80,36 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_of_block(const Terms& terms, std
 #pragma GCC unroll 16
     for (int pair = 0; pair < kPairs<T>; ++pair) {
       const std::int64_t at = first + col + pair * Row::kStep;
-      Values sum = product(terms.whole(at));
+      Pair<V> chain[kRows];
+      terms.whole(at, term);
+#pragma GCC unroll 4
+      for (int row = 0; row < kRows; ++row) {
+        const Factors<V>& t = term[row];
+        chain[row] = {t.left.first * t.right.first, t.left.second * t.right.second};
+      }
 #pragma GCC unroll 3
-      for (int visit = 1; visit < 4; ++visit)
-        sum = plus_product(sum, terms.whole(at + visit * kLanes<T>));
-      join(pair, sum);
+      for (int visit = 1; visit < 4; ++visit) {
+        terms.whole(at + visit * kLanes<T>, term);
+#pragma GCC unroll 4
+        for (int row = 0; row < kRows; ++row) {
+          const Factors<V>& t = term[row];
+          chain[row] = {multiply_add(t.left.first, t.right.first, chain[row].first),
+                        multiply_add(t.left.second, t.right.second, chain[row].second)};
+        }
+      }
+#pragma GCC unroll 4
+      for (int row = 0; row < kRows; ++row) {
+        lanes[row][2 * pair] += chain[row].first;
+        lanes[row][2 * pair + 1] += chain[row].second;
+      }
     }
   }
   company(first + cols);
   for (; col + kLanes<T> <= cols; col += kLanes<T>) {
 #pragma GCC unroll 16
     for (int pair = 0; pair < kPairs<T>; ++pair) {
-      add_to(pair, terms.whole(first + col + pair * Row::kStep));
+      terms.whole(first + col + pair * Row::kStep, term);
+      add_to(pair, term);
     }
   }
 #pragma GCC unroll 16
@@ -104,9 +117,17 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_of_block(const Terms& terms, std
     const std::int64_t at = col + pair * Row::kStep;
     const std::int64_t left = cols - at;
     if (left <= 0) break;
-    add_to(pair, left >= Row::kStep ? terms.whole(first + at) : terms.partial(first + at, left));
+    if (left >= Row::kStep) {
+      terms.whole(first + at, term);
+      add_to(pair, term);
+    } else {
+      Factors<V> last[kRows];
+      terms.partial(first + at, left, last);
+      add_to(pair, last);
+    }
   }
-  return fold<T>(lanes);
+#pragma GCC unroll 4
+  for (int row = 0; row < kRows; ++row) sums[row] = fold<T>(lanes[row]);
 }
 
 // Adds up blocks: float in double, double with the error of each addition kept.
@@ -129,17 +150,20 @@ struct BlockSum {
   }
 };
 
-// Sum of terms over a whole row.
+// Sums of terms over whole rows.
 template <class T, class Terms, class Company = NoCompany>
-MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_of_row(const Terms& terms, std::int64_t cols,
-                                                       Company company = {}) {
-  if (cols <= kBlock<T>) return sum_of_block<T>(terms, 0, cols, company);
-  BlockSum<typename Lanes<T>::A> sum;
+MEMBOUND_ALWAYS_INLINE void sums_of_rows(const Terms& terms, std::int64_t cols,
+                                         typename Lanes<T>::A* sums, Company company = {}) {
+  using A = typename Lanes<T>::A;
+  if (cols <= kBlock<T>) return sums_of_block<T>(terms, 0, cols, sums, company);
+  BlockSum<A> totals[Terms::kRows];
   for (std::int64_t first = 0; first < cols; first += kBlock<T>) {
     const std::int64_t count = cols - first < kBlock<T> ? cols - first : kBlock<T>;
-    sum.add(sum_of_block<T>(terms, first, count, company));
+    A parts[Terms::kRows];
+    sums_of_block<T>(terms, first, count, parts, company);
+    for (int row = 0; row < Terms::kRows; ++row) totals[row].add(parts[row]);
   }
-  return sum.value();
+  for (int row = 0; row < Terms::kRows; ++row) sums[row] = totals[row].value();
 }
 
 }  // namespace

@@ -27,12 +27,7 @@ Chunks chunks_of(std::int64_t rows) {
   return {each, (rows + each - 1) / each};
 }
 
-// Never in place: the lines are there.
-bool bypasses_cache(const RmsNormBackwardProblem& problem) {
-  if (problem.dx == nullptr || problem.dx == problem.dy || problem.dx == problem.x ||
-      problem.dx == problem.dsum) {
-    return false;
-  }
+bool is_large(const RmsNormBackwardProblem& problem) {
   const auto size = static_cast<std::int64_t>(dtype_size(problem.dtype));
   return pays_to_bypass_cache(problem.rows * problem.cols * size);
 }
@@ -42,7 +37,11 @@ RmsNormBackwardRows shared_part(const RmsNormBackwardProblem& problem) {
   RmsNormBackwardRows rows{};
   rows.dtype = problem.dtype;
   rows.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
-  rows.bypass_cache = bypasses_cache(problem);
+  // Stores around the cache never in place: the lines are there.
+  const bool in_place = problem.dx == problem.dy || problem.dx == problem.x ||
+                        (problem.dsum != nullptr && problem.dx == problem.dsum);
+  rows.ask_ahead = is_large(problem);
+  rows.bypass_cache = rows.ask_ahead && !in_place;
   rows.cols = problem.cols;
   rows.dy_row_stride = row_stride(problem.dy_rows);
   rows.x_row_stride = row_stride(problem.x_rows);
@@ -56,17 +55,20 @@ RmsNormBackwardRows shared_part(const RmsNormBackwardProblem& problem) {
   return rows;
 }
 
-// Rows [first, last) of the problem, cut where a layout leaves its innermost axis.
+// Rows [first, last) of the problem, cut where a layout leaves its innermost axis. This thread goes
+// on to row `end`.
 void run_rows(const RmsNormBackwardProblem& problem, RmsNormBackwardRows rows,
-              const KernelTable& table, std::int64_t first, std::int64_t last) {
+              const KernelTable& table, std::int64_t first, std::int64_t last, std::int64_t end) {
   const DType dtype = problem.dtype;
   for (std::int64_t row = first; row < last; row += rows.rows) {
-    rows.rows = last - row;
+    rows.rows = end - row;
     enter_row(rows.dy, problem.dy, problem.dy_rows, dtype, row, rows.rows);
     enter_row(rows.x, problem.x, problem.x_rows, dtype, row, rows.rows);
     enter_row(rows.dsum, problem.dsum, problem.dsum_rows, dtype, row, rows.rows);
     enter_row(rows.dx, problem.dx, problem.dx_rows, dtype, row, rows.rows);
     enter_row(rows.rstd, problem.rstd, problem.rstd_rows, accumulate_dtype(dtype), row, rows.rows);
+    rows.rows_behind = std::max<std::int64_t>(0, row + rows.rows - last);
+    rows.rows -= rows.rows_behind;
     table.rms_norm_backward(rows);
   }
 }
@@ -78,7 +80,7 @@ void run_chunk(const RmsNormBackwardProblem& problem, RmsNormBackwardRows rows,
   rows.weight_sum = block;
   for (std::int64_t row = first; row < last; row += kBlockOfRows) {
     std::memset(block, 0, block_bytes);
-    run_rows(problem, rows, table, row, std::min(last, row + kBlockOfRows));
+    run_rows(problem, rows, table, row, std::min(last, row + kBlockOfRows), last);
     table.rms_norm_backward_block({block, total, row == first, problem.dtype, problem.cols});
   }
 }
@@ -86,23 +88,23 @@ void run_chunk(const RmsNormBackwardProblem& problem, RmsNormBackwardRows rows,
 void with_weight_gradient(const RmsNormBackwardProblem& problem, const RmsNormBackwardRows& rows,
                           const KernelTable& table, std::int64_t grain) {
   const Chunks chunks = chunks_of(problem.rows);
-  const std::size_t block_bytes = static_cast<std::size_t>(problem.cols + kPreparedPadding) *
-                                  dtype_size(accumulate_dtype(problem.dtype));
+  const std::int64_t padded = problem.cols + kPreparedPadding;
+  const std::size_t block_bytes =
+      static_cast<std::size_t>(padded) * dtype_size(accumulate_dtype(problem.dtype));
   const auto count = static_cast<std::size_t>(chunks.count);
   DeviceBuffer blocks(count * block_bytes, Device::cpu());
-  DeviceBuffer totals(count * static_cast<std::size_t>(problem.cols) * sizeof(double),
-                      Device::cpu());
+  DeviceBuffer totals(count * static_cast<std::size_t>(padded) * sizeof(double), Device::cpu());
   const std::int64_t chunk_grain = std::max<std::int64_t>(1, grain / chunks.rows_each);
   parallel_for(chunks.count, chunk_grain, [&](std::int64_t first, std::int64_t last) {
     char* block = blocks.as<char>() + static_cast<std::size_t>(first) * block_bytes;
     for (std::int64_t chunk = first; chunk < last; ++chunk) {
       const std::int64_t row = chunk * chunks.rows_each;
       run_chunk(problem, rows, table, row, std::min(problem.rows, row + chunks.rows_each), block,
-                block_bytes, totals.as<double>() + chunk * problem.cols);
+                block_bytes, totals.as<double>() + chunk * padded);
     }
   });
-  table.rms_norm_backward_weight({totals.as<double>(), chunks.count, problem.cols, problem.dweight,
-                                  problem.dweight_dtype, problem.dweight_stride,
+  table.rms_norm_backward_weight({totals.as<double>(), chunks.count, problem.cols, problem.dtype,
+                                  problem.dweight, problem.dweight_dtype, problem.dweight_stride,
                                   problem.accumulate});
 }
 
@@ -124,7 +126,7 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem) {
       std::max<std::int64_t>(1, kBytesPerThread / (arrays * problem.cols * size));
   if (problem.dweight != nullptr) return with_weight_gradient(problem, rows, table, grain);
   parallel_for(problem.rows, grain, [&](std::int64_t first, std::int64_t last) {
-    run_rows(problem, rows, table, first, last);
+    run_rows(problem, rows, table, first, last, last);
   });
 }
 

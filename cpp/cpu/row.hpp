@@ -11,6 +11,13 @@ namespace {
 
 constexpr std::int64_t kLine = 64;
 
+// Every row starts on a line of the cache.
+template <class T>
+MEMBOUND_ALWAYS_INLINE bool on_lines(const void* data, std::int64_t row_stride) {
+  return reinterpret_cast<std::uintptr_t>(data) % kLine == 0 &&
+         row_stride * static_cast<std::int64_t>(sizeof(T)) % kLine == 0;
+}
+
 // Bytes [first, last) behind `row`.
 template <int kLocality>
 MEMBOUND_ALWAYS_INLINE void ask_for(const void* row, std::int64_t first, std::int64_t last) {
@@ -66,16 +73,18 @@ struct InputRow<T, true> {
 
 template <class T, class Row>
 struct Squares {
+  static constexpr int kRows = 1;
+  using V = typename Lanes<T>::V;
   Row row;
 
-  MEMBOUND_ALWAYS_INLINE Factors<typename Lanes<T>::V> whole(std::int64_t col) const {
+  MEMBOUND_ALWAYS_INLINE void whole(std::int64_t col, Factors<V>* square) const {
     const auto value = row.whole(col);
-    return {value, value};
+    *square = {value, value};
   }
-  MEMBOUND_ALWAYS_INLINE Factors<typename Lanes<T>::V> partial(std::int64_t col,
-                                                               std::int64_t count) const {
+  MEMBOUND_ALWAYS_INLINE void partial(std::int64_t col, std::int64_t count,
+                                      Factors<V>* square) const {
     const auto value = row.partial(col, count);
-    return {value, value};
+    *square = {value, value};
   }
 };
 

@@ -83,6 +83,83 @@ TEST_CASE("isa: sets with a fused multiply-add give the same bits, baseline the 
   }
 }
 
+namespace {
+
+// What one call of the backward kernel gives: dx and the sum for dweight.
+struct Gradients {
+  Gradients(DType dtype, const Array::Extents& shape)
+      : dx(dtype, shape), dweight(DType::kFloat64, {shape[1]}) {}
+  Array dx, dweight;
+};
+
+void run_backward(const cpu::KernelTable& table, const Array& dy, const Array& x,
+                  const Array& weight, bool bypass_cache, Gradients& to) {
+  const std::int64_t cols = x.shape()[1];
+  const DType accumulate = accumulate_dtype(x.dtype());
+  // Kernels read a prepared weight, and write sums, in whole steps.
+  Array prepared(accumulate, {cols + cpu::kPreparedPadding});
+  Array sums(accumulate, {cols + cpu::kPreparedPadding}), rstd(accumulate, {1}),
+      total(DType::kFloat64, {cols + cpu::kPreparedPadding});
+  table.rms_norm_weight({weight.at(0), weight.dtype(), 1, cols, 0.0, x.dtype(), prepared.at(0)});
+  for (std::int64_t i = 0; i < sums.size(); ++i) sums.set(i, 0.0);
+  rstd.set(0, 0.75);
+  cpu::RmsNormBackwardRows rows{};
+  rows.dy = dy.at(0);
+  rows.x = x.at(0);
+  rows.weight = prepared.at(0);
+  rows.rstd = rstd.at(0);
+  rows.dx = to.dx.at(0);
+  rows.weight_sum = sums.at(0);
+  rows.dtype = x.dtype();
+  rows.bypass_cache = rows.ask_ahead = bypass_cache;
+  rows.rows = x.shape()[0];
+  rows.cols = cols;
+  rows.dy_row_stride = rows.x_row_stride = rows.dx_row_stride = cols;
+  rows.dy_col_stride = rows.x_col_stride = rows.dx_col_stride = 1;
+  table.rms_norm_backward(rows);
+  auto* totals = reinterpret_cast<double*>(total.at(0));
+  table.rms_norm_backward_block({sums.at(0), totals, true, x.dtype(), cols});
+  table.rms_norm_backward_weight(
+      {totals, 1, cols, x.dtype(), to.dweight.at(0), DType::kFloat64, 1, false});
+}
+
+}  // namespace
+
+TEST_CASE("isa: gradients have the same bits too, around the cache as well") {
+  const std::uint32_t seed = test_seed();
+  INFO("seed " << seed);
+  const cpu::KernelTables tables = cpu::supported_kernels();
+  for (DType dtype : kFloating) {
+    for (std::int64_t cols : {1, 63, 64, 100, 128, 1000, 4096, 4099, 20000}) {
+      const Array::Extents shape{7, cols};
+      Array dy(dtype, shape), x(dtype, shape), weight(dtype, {cols});
+      dy.fill_normal(seed);
+      x.fill_normal(seed + 1);
+      weight.fill_normal(seed + 2);
+      Gradients model(dtype, shape);
+      run_backward(*tables.tables[0], dy, x, weight, false, model);
+      for (int i = 0; i < tables.count; ++i) {
+        CAPTURE(std::string(tables.tables[i]->isa));
+        CAPTURE(std::string(dtype_name(dtype)));
+        CAPTURE(cols);
+        Gradients plain(dtype, shape), around(dtype, shape);
+        run_backward(*tables.tables[i], dy, x, weight, false, plain);
+        run_backward(*tables.tables[i], dy, x, weight, true, around);
+        CHECK(around.dx.first_difference(plain.dx) == -1);
+        CHECK(around.dweight.first_difference(plain.dweight) == -1);
+        if (std::string(tables.tables[i]->isa) != "baseline") {
+          CHECK(plain.dx.first_difference(model.dx) == -1);
+          CHECK(plain.dweight.first_difference(model.dweight) == -1);
+          continue;
+        }
+        const double unit = ulp(8.0, dtype);
+        for (std::int64_t at = 0; at < x.size(); ++at)
+          REQUIRE(std::abs(plain.dx.get(at) - model.dx.get(at)) <= unit);
+      }
+    }
+  }
+}
+
 // Only outputs of many megabytes take these stores by themselves.
 TEST_CASE("isa: stores around the cache change no bit, at any alignment") {
   const std::uint32_t seed = test_seed();

@@ -4,9 +4,8 @@
 
 #include <memory>
 
-#include "array.hpp"
 #include "membound/error.hpp"
-#include "membound/ops/rms_norm.hpp"
+#include "norm.hpp"
 
 using namespace membound_test;
 
@@ -14,30 +13,13 @@ namespace {
 
 void run(const Array& x, const Array* weight, const RmsNormOptions& options, const Array& out,
          const Array* rstd) {
-  const ConstTensorView weight_view = weight ? ConstTensorView(weight->view()) : ConstTensorView();
-  const TensorView rstd_view = rstd ? rstd->view() : TensorView();
-  rms_norm(x.view(), weight ? &weight_view : nullptr, options, out.view(),
-           rstd ? &rstd_view : nullptr, StreamView::legacy_default());
+  rms_norm(x.view(), Optional<ConstTensorView>(weight).get(), options, out.view(),
+           Optional<TensorView>(rstd).get(), StreamView::legacy_default());
 }
 
-// 1 / sqrt(mean(x^2) + eps), summed in long double: safe at any magnitude of float64 or below.
 long double exact_rstd(const Array& x, std::int64_t row, double eps) {
   const std::int64_t cols = x.shape().back();
-  long double sum = 0;
-  for (std::int64_t col = 0; col < cols; ++col) {
-    const long double value = x.get(row * cols + col);
-    sum += value * value;
-  }
-  return 1 / sqrtl(sum / cols + eps);
-}
-
-// What the header promises of one element, in the arithmetic that it names.
-template <class A>
-double promised(A x, A rstd, A weight, bool has_weight, Rounding rounding, DType dtype) {
-  A value = x * rstd;
-  if (rounding == Rounding::kBeforeWeight) value = static_cast<A>(rounded(value, dtype));
-  if (has_weight) value = value * weight;
-  return rounded(value, dtype);
+  return exact_rstd_of(cols, eps, [&](std::int64_t col) { return x.get(row * cols + col); });
 }
 
 // Every element is the promised one for the row's rstd bit by bit, rstd is within 2 ulp of the
@@ -56,20 +38,9 @@ void check_against_reference(const Array& x, const Array* weight, const RmsNormO
       const double unit = ulp(static_cast<double>(exact), accumulate_dtype(dtype));
       REQUIRE(std::abs(static_cast<double>(got_rstd - exact)) <= 2 * unit);
     }
-    double factor = 1;
-    double expected;
-    if (wide) {
-      if (weight) factor = weight->get(i % cols) + options.weight_offset;
-      expected = promised<double>(x.get(i), got_rstd, factor, weight, options.rounding, dtype);
-    } else {
-      if (weight) {
-        const float plain = static_cast<float>(weight->get(i % cols));
-        factor =
-            options.weight_offset == 0 ? plain : plain + static_cast<float>(options.weight_offset);
-      }
-      expected = promised<float>(static_cast<float>(x.get(i)), static_cast<float>(got_rstd),
-                                 static_cast<float>(factor), weight, options.rounding, dtype);
-    }
+    const double factor = factor_of(weight, i % cols, options.weight_offset, dtype);
+    const double expected =
+        promised(x.get(i), got_rstd, factor, weight != nullptr, options.rounding, dtype);
     const double got = out.get(i);
     REQUIRE(got == expected);
     if (dtype == DType::kFloat32 || wide) {
@@ -162,22 +133,7 @@ TEST_CASE("rms_norm: strides, alignment, order and place change no bit") {
       model.fill_normal(seed);
       const Result expected = contiguous_result(model, &weight, {});
 
-      struct Layout {
-        const char* name;
-        Array::Extents strides;
-        std::int64_t lead;
-      };
-      const Layout layouts[] = {
-          {"contiguous", {3 * cols, cols, 1}, 0},
-          {"one element off", {3 * cols, cols, 1}, 1},
-          {"padded rows", {3 * (cols + 3), cols + 3, 1}, 2},
-          {"permuted rows", {cols, 2 * cols, 1}, 0},
-          {"every other column", {6 * cols, 2 * cols, 2}, 0},
-          {"columns first", {1, 2, 6}, 0},
-          {"reversed columns", {3 * cols, cols, -1}, 0},
-          {"reversed rows", {-3 * cols, -cols, 1}, 0},
-          {"all apart", {70 * cols, 9 * cols, 3}, 1},
-      };
+      const std::vector<Layout> layouts = layouts_of(cols);
       for (const Layout& in : layouts) {
         Array x(dtype, shape, in.strides, in.lead);
         x.copy_from(model);

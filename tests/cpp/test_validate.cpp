@@ -68,3 +68,53 @@ TEST_CASE("validate: eps") {
     CHECK_THROWS_AS(check_eps(eps, "op"), InvalidArgument);
   }
 }
+
+TEST_CASE("validate: an array like another") {
+  const ConstTensorView x = view(DType::kFloat32, {2, 3});
+  CHECK_NOTHROW(check_like(view(DType::kFloat32, {2, 3}), "dy", x, "x", "op"));
+  CHECK_THROWS_WITH_AS(check_like(view(DType::kFloat32, {3, 2}), "dy", x, "x", "op"),
+                       "op: argument 'dy' must have shape (2, 3), got (3, 2)", InvalidArgument);
+  CHECK_THROWS_AS(check_like(view(DType::kFloat64, {2, 3}), "dy", x, "x", "op"), TypeMismatch);
+  ConstTensorView elsewhere = x;
+  elsewhere.device = Device::cuda(0);
+  CHECK_THROWS_AS(check_like(elsewhere, "dy", x, "x", "op"), InvalidArgument);
+}
+
+TEST_CASE("validate: one number per row") {
+  const ConstTensorView x = view(DType::kBFloat16, {2, 3});
+  CHECK_NOTHROW(check_row_statistic(view(DType::kFloat32, {2}), "rstd", x, "x", "op"));
+  CHECK_THROWS_AS(check_row_statistic(view(DType::kBFloat16, {2}), "rstd", x, "x", "op"),
+                  TypeMismatch);
+  CHECK_THROWS_WITH_AS(check_row_statistic(view(DType::kFloat32, {3}), "rstd", x, "x", "op"),
+                       "op: argument 'rstd' must have shape (2,), got (3,)", InvalidArgument);
+  const ConstTensorView wide = view(DType::kFloat64, {2, 3});
+  CHECK_THROWS_AS(check_row_statistic(view(DType::kFloat32, {2}), "rstd", wide, "x", "op"),
+                  TypeMismatch);
+}
+
+TEST_CASE("validate: weight and its offset") {
+  const ConstTensorView x = view(DType::kFloat32, {2, 3});
+  for (DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64}) {
+    CHECK_NOTHROW(check_weight(view(dtype, {3}), x, "op", "x"));
+  }
+  CHECK_THROWS_AS(check_weight(view(DType::kInt32, {3}), x, "op", "x"), TypeMismatch);
+  CHECK_THROWS_WITH_AS(
+      check_weight(view(DType::kFloat32, {2}), x, "op", "rows"),
+      "op: argument 'weight' must have shape (3,), the last axis of 'rows', got (2,)",
+      InvalidArgument);
+  CHECK_THROWS_AS(check_weight(view(DType::kFloat32, {1, 3}), x, "op", "x"), InvalidArgument);
+  CHECK_NOTHROW(check_weight_offset(1.0, true, "op"));
+  CHECK_NOTHROW(check_weight_offset(0.0, false, "op"));
+  CHECK_THROWS_AS(check_weight_offset(1.0, false, "op"), InvalidArgument);
+  CHECK_THROWS_AS(check_weight_offset(double{NAN}, true, "op"), InvalidArgument);
+}
+
+TEST_CASE("validate: only host arrays are carried through a GPU") {
+  ConstTensorView x = view(DType::kFloat32, {2, 3});
+  CHECK_NOTHROW(check_staged(x, Device::cuda(0), "op", "x"));
+  x.device = Device::cuda(0);
+  CHECK_THROWS_WITH_AS(
+      check_staged(x, Device::cuda(0), "op", "x"),
+      "op: argument 'x' must be on the CPU to be carried to cuda:0 and back, got cuda:0",
+      InvalidArgument);
+}

@@ -101,15 +101,19 @@ MEMBOUND_ALWAYS_INLINE typename R::A sum_of_squares(const typename R::Input& inp
                                                     std::int64_t cols,
                                                     const typename R::Input& ahead) {
   using T = typename R::T;
-  const Squares<T, typename R::Input> squares{input};
-  if constexpr (!kAroundCache) return sum_of_row<T>(squares, cols);
   constexpr std::int64_t kSize = sizeof(T);
-  if (!asks_in_halves(cols * kSize)) return sum_of_row<T>(squares, cols);
+  const Squares<T, typename R::Input> squares{input};
+  typename R::A sum;
+  if (!kAroundCache || !asks_in_halves(cols * kSize)) {
+    sums_of_rows<T>(squares, cols, &sum);
+    return sum;
+  }
   std::int64_t asked = 0;
-  return sum_of_row<T>(squares, cols, [&](std::int64_t col) {
+  sums_of_rows<T>(squares, cols, &sum, [&](std::int64_t col) {
     ahead.template ask<2>(asked, col * kSize / 2);
     asked = col * kSize / 2;
   });
+  return sum;
 }
 
 // Contiguous rows, a group at a time; kCols: how many columns, where the compiler should know.
@@ -157,12 +161,6 @@ void normalise_rows(const RmsNormRows& rows) {
                                  ahead(i));
     }
   }
-}
-
-template <class T>
-bool on_lines(const void* data, std::int64_t row_stride) {
-  return reinterpret_cast<std::uintptr_t>(data) % kLine == 0 &&
-         row_stride * static_cast<std::int64_t>(sizeof(T)) % kLine == 0;
 }
 
 // Rows are entered in the middle of a step where out leaves the lines: a prepared weight in even

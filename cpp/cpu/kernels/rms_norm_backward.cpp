@@ -2,153 +2,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/kernels/rms_norm_backward.hpp"
 
-#include "cpu/row.hpp"
-#include "cpu/weight.hpp"
+#include "cpu/kernels/rms_norm_backward_rows.hpp"
 
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
 
-// What is computed, as far as the compiler should know.
-template <class T_, bool kDx_, bool kDweight_, bool kWeight_, bool kAdd_, bool kRoundFirst_>
-struct Recipe {
-  using T = T_;
-  using A = typename Lanes<T>::A;
-  using V = typename Lanes<T>::V;
-  static constexpr bool kDx = kDx_;
-  static constexpr bool kDweight = kDweight_;
-  static constexpr bool kWeight = kWeight_;
-  static constexpr bool kAdd = kAdd_;
-  static constexpr bool kRoundFirst = kRoundFirst_;
-};
+// Rows that share one reading of weight and weight_sum, as long as they and the next ones fit the
+// second cache.
+constexpr int kGroup = kVectorBytes >= 32 ? 4 : 1;
+constexpr std::int64_t kGroupBytes = 256 << 10;
 
-template <class V, class A>
-MEMBOUND_ALWAYS_INLINE Pair<V> times(Pair<V> value, A factor) {
-  return {value.first * factor, value.second * factor};
-}
-
-// The first `count` elements of value, zeros behind them. What stands there is not always zero:
-// 0 * rstd may be NaN.
-template <class T>
-MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> keep(Pair<typename Lanes<T>::V> value,
-                                                       std::int64_t count) {
-  using V = typename Lanes<T>::V;
-  unsigned char ones[Lanes<T>::kStep * sizeof(T)] = {};
-  __builtin_memset(ones, 0x3c, count * sizeof(T));
-  const auto kept = Lanes<T>::read(reinterpret_cast<const T*>(ones));
-  return {kept.first != 0 ? value.first : V{}, kept.second != 0 ? value.second : V{}};
-}
-
-// Columns of a row from some column on: h = x * rstd and g = dy * weight.
-template <class R>
-struct Columns {
-  using T = typename R::T;
-  using A = typename R::A;
-  using V = typename R::V;
-  using Row = Lanes<T>;
-  const T* dy;
-  const T* x;
-  const A* weight;
-  A rstd;
-
-  MEMBOUND_ALWAYS_INLINE Pair<V> weighted(Pair<V> value, std::int64_t col,
-                                          std::int64_t count) const {
-    if constexpr (!R::kWeight) return value;
-    constexpr WeightForm kForm =
-        sizeof(T) == sizeof(A) ? WeightForm::kNative : WeightForm::kPrepared;
-    const auto factor = weight_step<T, kForm>(weight, col, count);
-    return {value.first * factor.first, value.second * factor.second};
-  }
-  MEMBOUND_ALWAYS_INLINE Factors<V> whole(std::int64_t col) const {
-    return {weighted(Row::read(dy + col), col, Row::kStep), times(Row::read(x + col), rstd)};
-  }
-  MEMBOUND_ALWAYS_INLINE Factors<V> partial(std::int64_t col, std::int64_t count) const {
-    return {weighted(read_partial(dy + col, count), col, count),
-            keep<T>(times(read_partial(x + col, count), rstd), count)};
-  }
-};
-
-// weight_sum += dy * h.
-template <class R>
-MEMBOUND_ALWAYS_INLINE void add_to_weight(typename R::A* weight_sum, Pair<typename R::V> dy,
-                                          Pair<typename R::V> h) {
-  using V = typename R::V;
-  constexpr int kHalf = Lanes<typename R::T>::kStep / 2;
-  if constexpr (R::kRoundFirst) h = Lanes<typename R::T>::round(h);
-  store(weight_sum, multiply_add(dy.first, h.first, load<V>(weight_sum)));
-  store(weight_sum + kHalf, multiply_add(dy.second, h.second, load<V>(weight_sum + kHalf)));
-}
-
-// rstd * (g - h * mean) + dsum.
-template <class R>
-MEMBOUND_ALWAYS_INLINE Pair<typename R::V> gradient(Factors<typename R::V> value,
-                                                    typename R::A rstd, typename R::A mean,
-                                                    Pair<typename R::V> dsum) {
-  using V = typename R::V;
-  const V minus_mean = V{} - mean;
-  const V first = multiply_add(value.right.first, minus_mean, value.left.first);
-  const V second = multiply_add(value.right.second, minus_mean, value.left.second);
-  if constexpr (!R::kAdd) return {first * rstd, second * rstd};
-  const V factor = V{} + rstd;
-  return {multiply_add(first, factor, dsum.first), multiply_add(second, factor, dsum.second)};
-}
-
-// A row in blocks, through small buffers where its elements are apart.
-template <class R>
-struct RowInBlocks {
-  using T = typename R::T;
-  using A = typename R::A;
-  using V = typename R::V;
-  using Row = Lanes<T>;
-  const RmsNormBackwardRows& rows;
-  const T* dy;
-  const T* x;
-  const T* dsum;
-  T* dx;
-  A rstd;
-  T dy_block[kBlock<T>];
-  T x_block[kBlock<T>];
-  T dsum_block[kBlock<T>];
-  T dx_block[kBlock<T>];
-
-  MEMBOUND_ALWAYS_INLINE const A* weight(std::int64_t first) const {
-    return R::kWeight ? static_cast<const A*>(rows.weight) + first : nullptr;
-  }
-  MEMBOUND_ALWAYS_INLINE Columns<R> read(std::int64_t first, std::int64_t count) {
-    return {gather(dy, rows.dy_col_stride, first, count, dy_block),
-            gather(x, rows.x_col_stride, first, count, x_block), weight(first), rstd};
-  }
-
-  A mean() {
-    BlockSum<A> total;
-    each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) {
-      total.add(sum_of_block<T>(read(first, count), 0, count));
-    });
-    return total.value() / static_cast<A>(rows.cols);
-  }
-
-  void write([[maybe_unused]] A mean) {
-    each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) {
-      const Columns<R> block = read(first, count);
-      [[maybe_unused]] const T* added = nullptr;
-      if constexpr (R::kAdd) added = gather(dsum, rows.dsum_col_stride, first, count, dsum_block);
-      for (std::int64_t i = 0; i < count; i += Row::kStep) {
-        const std::int64_t some = count - i < Row::kStep ? count - i : Row::kStep;
-        const auto value = some == Row::kStep ? block.whole(i) : block.partial(i, some);
-        if constexpr (R::kDweight) {
-          add_to_weight<R>(static_cast<A*>(rows.weight_sum) + first + i,
-                           read_partial(block.dy + i, some), value.right);
-        }
-        if constexpr (R::kDx) {
-          Pair<V> more{};
-          if constexpr (R::kAdd) more = read_partial(added + i, some);
-          write_partial(dx_block + i, gradient<R>(value, rstd, mean, more), some);
-        }
-      }
-      if constexpr (R::kDx) scatter(dx, rows.dx_col_stride, first, count, dx_block);
-    });
-  }
-};
+// Later rows are asked for one half while summing, one half while writing, so that memory never
+// idles; short ones all while writing, as there the sum is too quick to notice.
+constexpr std::int64_t kHalvesFrom = 4 << 10;
 
 // The payload of a NaN is dropped: rounding to bfloat16 relies on a lower half of zeros.
 template <class A>
@@ -156,23 +23,92 @@ MEMBOUND_ALWAYS_INLINE A plain_nan(A value) {
   return value == value ? value : static_cast<A>(__builtin_nanf(""));
 }
 
+// Rows from `first` on. What the loops need is copied: stores could alias rows, for all the
+// compiler knows.
+template <class R, int kRows>
+MEMBOUND_ALWAYS_INLINE Group<R, kRows> group_at(const RmsNormBackwardRows& rows,
+                                                std::int64_t first) {
+  using T = typename R::T;
+  using A = typename R::A;
+  Group<R, kRows> group;
+  for (int i = 0; i < kRows; ++i) {
+    const std::int64_t row = first + i;
+    group.dy[i] = static_cast<const T*>(rows.dy) + row * rows.dy_row_stride;
+    group.x[i] = static_cast<const T*>(rows.x) + row * rows.x_row_stride;
+    group.rstd[i] = plain_nan(static_cast<const A*>(rows.rstd)[row * rows.rstd_row_stride]);
+    if constexpr (R::kAdd) {
+      group.dsum[i] = static_cast<const T*>(rows.dsum) + row * rows.dsum_row_stride;
+    }
+    if constexpr (R::kDx) group.dx[i] = static_cast<T*>(rows.dx) + row * rows.dx_row_stride;
+  }
+  group.weight = static_cast<const A*>(rows.weight);
+  group.weight_sum = static_cast<A*>(rows.weight_sum);
+  return group;
+}
+
+// Both passes over kRows contiguous rows, while rows from `ahead` on are asked for.
+template <class R, int kRows>
+void run_group(const RmsNormBackwardRows& rows, std::int64_t first, std::int64_t ahead,
+               bool around_cache) {
+  using T = typename R::T;
+  constexpr std::int64_t kSize = sizeof(T);
+  constexpr std::int64_t kStep = Lanes<T>::kStep;
+  const auto group = group_at<R, kRows>(rows, first);
+  const auto next = group_at<R, kRows>(rows, ahead);
+  const std::int64_t cols = rows.cols;
+  const bool asks = rows.ask_ahead;
+  const std::int64_t early = !R::kDx ? 1 : cols * kSize < kHalvesFrom ? 0 : 2;
+  std::int64_t asked = 0;
+  typename R::A means[kRows];
+  sum_pass(group, cols, means, [&](std::int64_t col) {
+    if (!asks || early == 0) return;
+    const std::int64_t until = col * kSize / early;
+    next.template ask<2>(asked, until);
+    asked = until;
+  });
+  if constexpr (R::kDx) {
+    const std::int64_t bytes = kStep * kSize / (early == 0 ? 1 : 2);
+    const auto write = [&]<bool kAroundCache>() {
+      std::int64_t col = 0;
+      for (; col + kStep <= cols; col += kStep, asked += bytes) {
+        if (asks) next.template ask<2>(asked, asked + bytes);
+        group.template write_step<kAroundCache>(col, means);
+      }
+      if (col < cols) group.write_partial_step(col, cols - col, means);
+    };
+    around_cache ? write.template operator()<true>() : write.template operator()<false>();
+  }
+}
+
+template <class R>
+void run_contiguous(const RmsNormBackwardRows& rows, bool around_cache) {
+  const std::int64_t row_bytes = rows.cols * static_cast<std::int64_t>(sizeof(typename R::T));
+  const std::int64_t known = rows.rows + rows.rows_behind;
+  std::int64_t row = 0;
+  if (2 * kGroup * row_bytes <= kGroupBytes) {
+    for (; row + kGroup <= rows.rows; row += kGroup) {
+      run_group<R, kGroup>(rows, row, row + 2 * kGroup <= known ? row + kGroup : row, around_cache);
+    }
+  }
+  for (; row < rows.rows; ++row) {
+    run_group<R, 1>(rows, row, row + 2 <= known ? row + 1 : row, around_cache);
+  }
+  if (around_cache) stream_fence();
+}
+
 template <class R>
 void run(const RmsNormBackwardRows& rows) {
   using T = typename R::T;
-  using A = typename R::A;
-  for (std::int64_t row = 0; row < rows.rows; ++row) {
-    RowInBlocks<R> blocks{
-        rows,
-        static_cast<const T*>(rows.dy) + row * rows.dy_row_stride,
-        static_cast<const T*>(rows.x) + row * rows.x_row_stride,
-        R::kAdd ? static_cast<const T*>(rows.dsum) + row * rows.dsum_row_stride : nullptr,
-        R::kDx ? static_cast<T*>(rows.dx) + row * rows.dx_row_stride : nullptr,
-        plain_nan(static_cast<const A*>(rows.rstd)[row * rows.rstd_row_stride]),
-        {},
-        {},
-        {},
-        {}};
-    blocks.write(R::kDx ? blocks.mean() : A{});
+  const bool contiguous = rows.dy_col_stride == 1 && rows.x_col_stride == 1 &&
+                          (!R::kAdd || rows.dsum_col_stride == 1) &&
+                          (!R::kDx || rows.dx_col_stride == 1);
+  if (!contiguous) {
+    for (std::int64_t row = 0; row < rows.rows; ++row) {
+      RowInBlocks<R>{rows, group_at<R, 1>(rows, row), {}, {}, {}, {}}.run();
+    }
+  } else {
+    run_contiguous<R>(rows,
+                      R::kDx && rows.bypass_cache && on_lines<T>(rows.dx, rows.dx_row_stride));
   }
 }
 
@@ -201,45 +137,71 @@ void run_wanted(const RmsNormBackwardRows& rows) {
   adds ? run_weighted<T, true, true, true>(rows) : run_weighted<T, true, true, false>(rows);
 }
 
-template <class T>
+template <class A>
 void join_block(const RmsNormBackwardBlock& block) {
-  using Row = Lanes<T>;
-  using A = typename Row::A;
-  constexpr std::int64_t kHalf = Row::kStep / 2;
   const auto* sums = static_cast<const A*>(block.weight_sum);
-  for (std::int64_t col = 0; col < block.cols; col += Row::kStep) {
-    const std::int64_t count = block.cols - col < Row::kStep ? block.cols - col : Row::kStep;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t at = Row::kEvenOdd ? i / 2 + i % 2 * kHalf : i;
-      const double sum = sums[col + at];
-      block.total[col + i] = block.first ? sum : block.total[col + i] + sum;
-    }
+  const std::int64_t count = block.cols + kPreparedPadding;
+  if (block.first) {
+    for (std::int64_t i = 0; i < count; ++i) block.total[i] = sums[i];
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) block.total[i] += sums[i];
   }
 }
 
-MEMBOUND_ALWAYS_INLINE void narrow(double value, double* to) { *to = value; }
-MEMBOUND_ALWAYS_INLINE void narrow(double value, float* to) { *to = static_cast<float>(value); }
+// `count` numbers in sequence to elements of W that may be apart.
+constexpr std::int64_t kColumns = 64;
+MEMBOUND_ALWAYS_INLINE void narrow(const double* from, double* to) {
+  for (std::int64_t i = 0; i < kColumns; ++i) to[i] = from[i];
+}
+MEMBOUND_ALWAYS_INLINE void narrow(const double* from, float* to) {
+  for (std::int64_t i = 0; i < kColumns; ++i) to[i] = static_cast<float>(from[i]);
+}
 template <class W>
-MEMBOUND_ALWAYS_INLINE void narrow(double value, W* to) {
-  Pair<typename Lanes<W>::V> one{};
-  one.first[0] = plain_nan(static_cast<float>(value));
-  write_partial(to, one, 1);
+MEMBOUND_ALWAYS_INLINE void narrow(const double* from, W* to) {
+  using Row = Lanes<W>;
+  using V = typename Row::V;
+  float single[kColumns];
+  narrow(from, single);
+  for (std::int64_t i = 0; i < kColumns; ++i) single[i] = plain_nan(single[i]);
+  for (std::int64_t i = 0; i < kColumns; i += Row::kStep) {
+    Pair<V> value{load<V>(single + i), load<V>(single + i + Row::kStep / 2)};
+    if constexpr (Row::kEvenOdd) value = deinterleave(value);
+    Row::write(to + i, value);
+  }
+}
+
+// From the order of the kernel for rows of bfloat16 into sequence.
+MEMBOUND_ALWAYS_INLINE void bring_into_sequence(double* sums) {
+  constexpr std::int64_t kHalf = Lanes<BFloat16>::kStep / 2;
+  double order[kColumns];
+  for (std::int64_t step = 0; step < kColumns; step += 2 * kHalf) {
+    for (std::int64_t i = 0; i < kHalf; ++i) {
+      order[step + 2 * i] = sums[step + i];
+      order[step + 2 * i + 1] = sums[step + kHalf + i];
+    }
+  }
+  __builtin_memcpy(sums, order, sizeof(order));
 }
 
 template <class W>
 void write_weight(const RmsNormBackwardWeight& weight) {
-  constexpr std::int64_t kColumns = 64;
+  static_assert(kColumns % Lanes<BFloat16>::kStep == 0 && kPreparedPadding >= kColumns);
+  const std::int64_t total_size = weight.cols + kPreparedPadding;
   for (std::int64_t first = 0; first < weight.cols; first += kColumns) {
     const std::int64_t count = weight.cols - first < kColumns ? weight.cols - first : kColumns;
     double sums[kColumns] = {};
     for (std::int64_t total = 0; total < weight.count; ++total) {
-      const double* from = weight.totals + total * weight.cols + first;
-      for (std::int64_t i = 0; i < count; ++i) sums[i] += from[i];
+      const double* from = weight.totals + total * total_size + first;
+      for (std::int64_t i = 0; i < kColumns; ++i) sums[i] += from[i];
     }
-    for (std::int64_t i = 0; i < count; ++i) {
-      W* to = static_cast<W*>(weight.dweight) + (first + i) * weight.stride;
-      narrow(weight.accumulate ? sums[i] + widen(*to) : sums[i], to);
+    if (weight.x_dtype == DType::kBFloat16) bring_into_sequence(sums);
+    W* to = static_cast<W*>(weight.dweight) + first * weight.stride;
+    if (weight.accumulate) {
+      for (std::int64_t i = 0; i < count; ++i) sums[i] += widen(to[i * weight.stride]);
     }
+    W results[kColumns];
+    narrow(sums, results);
+    for (std::int64_t i = 0; i < count; ++i) to[i * weight.stride] = results[i];
   }
 }
 
@@ -255,12 +217,7 @@ void rms_norm_backward(const RmsNormBackwardRows& rows) {
 }
 
 void rms_norm_backward_block(const RmsNormBackwardBlock& block) {
-  switch (block.dtype) {
-    case DType::kFloat16: return join_block<Float16>(block);
-    case DType::kBFloat16: return join_block<BFloat16>(block);
-    case DType::kFloat32: return join_block<float>(block);
-    default: return join_block<double>(block);
-  }
+  block.dtype == DType::kFloat64 ? join_block<double>(block) : join_block<float>(block);
 }
 
 void rms_norm_backward_weight(const RmsNormBackwardWeight& weight) {

@@ -24,8 +24,10 @@ struct RmsNormBackwardRows {
   void* weight_sum;  // null: not wanted; else dy * h is added, in the order of the kernel
   DType dtype;
   bool round_before_weight;
-  bool bypass_cache;  // non-temporal stores, and the next rows are asked for ahead
+  bool bypass_cache;  // non-temporal stores
+  bool ask_ahead;     // the next rows are asked for while these are computed
   std::int64_t rows, cols;
+  std::int64_t rows_behind;  // that follow at the same strides, to be asked for
   std::int64_t dy_row_stride, dy_col_stride;
   std::int64_t x_row_stride, x_col_stride;
   std::int64_t dsum_row_stride, dsum_col_stride;
@@ -33,7 +35,7 @@ struct RmsNormBackwardRows {
   std::int64_t rstd_row_stride;
 };
 
-// total (+)= weight_sum of a block of rows, brought into sequence.
+// total (+)= weight_sum of a block of rows, both in the order of the kernel and with its padding.
 struct RmsNormBackwardBlock {
   const void* weight_sum;
   double* total;
@@ -47,6 +49,7 @@ struct RmsNormBackwardWeight {
   const double* totals;
   std::int64_t count;
   std::int64_t cols;
+  DType x_dtype;
   void* dweight;
   DType dtype;
   std::int64_t stride;

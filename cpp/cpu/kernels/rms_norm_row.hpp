@@ -121,7 +121,9 @@ struct RowInBlocks {
     using Row = Scaled<T, Input>;
     BlockSum<A> total;
     each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) {
-      total.add(sum_of_block<T>(Squares<T, Row>{{read(first, count), scale}}, 0, count));
+      A sum;
+      sums_of_block<T>(Squares<T, Row>{{read(first, count), scale}}, 0, count, &sum);
+      total.add(sum);
     });
     return total.value();
   }

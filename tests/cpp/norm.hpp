@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "array.hpp"
+#include "membound/ops/rms_norm.hpp"
+
+// What the tests of the norm ops have in common.
+namespace membound_test {
+
+// A view that may be absent, as the ops take it.
+template <class View>
+class Optional {
+ public:
+  explicit Optional(const Array* array) {
+    if (array != nullptr) view_ = View(array->view());
+    present_ = array != nullptr;
+  }
+  const View* get() const { return present_ ? &view_ : nullptr; }
+
+ private:
+  View view_;
+  bool present_;
+};
+
+// 1 / sqrt(mean(x^2) + eps) of `cols` values, in long double: safe at any magnitude of float64.
+template <class Value>
+long double exact_rstd_of(std::int64_t cols, double eps, Value value) {
+  long double sum = 0;
+  for (std::int64_t col = 0; col < cols; ++col) {
+    const long double one = value(col);
+    sum += one * one;
+  }
+  return 1 / sqrtl(sum / cols + eps);
+}
+
+// weight + offset in the arithmetic of sums; 1 without a weight.
+inline double factor_of(const Array* weight, std::int64_t col, double offset, DType dtype) {
+  if (weight == nullptr) return 1;
+  if (dtype == DType::kFloat64) return weight->get(col) + offset;
+  const float plain = static_cast<float>(weight->get(col));
+  return offset == 0 ? plain : plain + static_cast<float>(offset);
+}
+
+// What the forward promises of one element, in the arithmetic that it names.
+template <class A>
+double promised_in(A x, A rstd, A weight, bool has_weight, Rounding rounding, DType dtype) {
+  A value = x * rstd;
+  if (rounding == Rounding::kBeforeWeight) value = static_cast<A>(rounded(value, dtype));
+  if (has_weight) value = value * weight;
+  return rounded(value, dtype);
+}
+inline double promised(double x, double rstd, double weight, bool has_weight, Rounding rounding,
+                       DType dtype) {
+  if (dtype == DType::kFloat64)
+    return promised_in<double>(x, rstd, weight, has_weight, rounding, dtype);
+  return promised_in<float>(static_cast<float>(x), static_cast<float>(rstd),
+                            static_cast<float>(weight), has_weight, rounding, dtype);
+}
+
+// x + residual as the forward adds it.
+inline double sum_of(const Array& x, const Array& residual, std::int64_t i) {
+  if (x.dtype() == DType::kFloat64) return x.get(i) + residual.get(i);
+  return static_cast<float>(x.get(i)) + static_cast<float>(residual.get(i));
+}
+
+// Ways to lay out (2, 3, cols).
+struct Layout {
+  const char* name;
+  Array::Extents strides;
+  std::int64_t lead;
+};
+inline std::vector<Layout> layouts_of(std::int64_t cols) {
+  return {
+      {"contiguous", {3 * cols, cols, 1}, 0},
+      {"one element off", {3 * cols, cols, 1}, 1},
+      {"padded rows", {3 * (cols + 3), cols + 3, 1}, 2},
+      {"permuted rows", {cols, 2 * cols, 1}, 0},
+      {"every other column", {6 * cols, 2 * cols, 2}, 0},
+      {"columns first", {1, 2, 6}, 0},
+      {"reversed columns", {3 * cols, cols, -1}, 0},
+      {"reversed rows", {-3 * cols, -cols, 1}, 0},
+      {"all apart", {70 * cols, 9 * cols, 3}, 1},
+  };
+}
+
+}  // namespace membound_test

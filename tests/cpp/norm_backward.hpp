@@ -1,0 +1,257 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include "membound/ops/add_rms_norm_backward.hpp"
+#include "membound/ops/rms_norm_backward.hpp"
+#include "norm.hpp"
+
+// rms_norm_backward and add_rms_norm_backward are tested by the same code: with dsum it is the
+// second.
+namespace membound_test {
+
+struct BackwardInputs {
+  const Array* dy;
+  const Array* dsum;  // null: rms_norm_backward
+  const Array* x;
+  const Array* weight;
+  const Array* rstd;
+};
+
+inline void run_backward(const BackwardInputs& in, const RmsNormBackwardOptions& options,
+                         const Array* dx, const Array* dweight, const Array* workspace = nullptr) {
+  const Optional<ConstTensorView> weight(in.weight);
+  const Optional<TensorView> dx_view(dx), dweight_view(dweight), workspace_view(workspace);
+  if (in.dsum == nullptr) {
+    rms_norm_backward(in.dy->view(), in.x->view(), weight.get(), in.rstd->view(), options,
+                      dx_view.get(), dweight_view.get(), workspace_view.get(),
+                      StreamView::legacy_default());
+  } else {
+    add_rms_norm_backward(in.dy->view(), in.dsum->view(), in.x->view(), weight.get(),
+                          in.rstd->view(), options, dx_view.get(), dweight_view.get(),
+                          workspace_view.get(), StreamView::legacy_default());
+  }
+}
+
+// Random inputs of one shape, rstd as the forward gives it.
+struct BackwardCase {
+  BackwardCase(DType dtype, Array::Extents shape, int weight_kind, bool adds, std::uint32_t seed)
+      : dy(dtype, shape),
+        dsum(dtype, shape),
+        x(dtype, shape),
+        rstd(accumulate_dtype(dtype), Array::Extents(shape.begin(), shape.end() - 1)),
+        adds_(adds) {
+    const std::int64_t cols = shape.back();
+    dy.fill_normal(seed);
+    dsum.fill_normal(seed + 1);
+    x.fill_normal(seed + 2, 3.0);
+    for (std::int64_t row = 0; row < rstd.size(); ++row) {
+      const auto value = [&](std::int64_t col) { return x.get(row * cols + col); };
+      rstd.set(row, static_cast<double>(exact_rstd_of(cols, 1e-6, value)));
+    }
+    if (weight_kind >= 0) {
+      weight = std::make_unique<Array>(kFloating[weight_kind], Array::Extents{cols});
+      weight->fill_normal(seed + 3);
+    }
+  }
+  BackwardInputs inputs() const { return {&dy, adds_ ? &dsum : nullptr, &x, weight.get(), &rstd}; }
+
+  Array dy, dsum, x, rstd;
+  std::unique_ptr<Array> weight;
+
+ private:
+  bool adds_;
+};
+
+// dx and dweight (null: not asked for) against long double. `sums` units of the sums' precision
+// are allowed, of the magnitudes that were added, and half a unit for the rounding of the result.
+inline void check_gradients(const BackwardInputs& in, const RmsNormBackwardOptions& options,
+                            const Array* dx, const Array* dweight, const Array* before = nullptr) {
+  const DType dtype = in.x->dtype();
+  const std::int64_t cols = in.x->shape().back(), rows = in.x->size() / cols;
+  const double unit = std::ldexp(1.0, dtype == DType::kFloat64 ? -53 : -24);
+  constexpr double kSums = 8;
+  std::vector<long double> total(cols), size(cols);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const long double rstd = in.rstd->get(row);
+    long double dot = 0, magnitude = 0;
+    for (std::int64_t col = 0; col < cols; ++col) {
+      const std::int64_t i = row * cols + col;
+      const long double dy = in.dy->get(i), h = in.x->get(i) * rstd;
+      const long double term = dy * factor_of(in.weight, col, options.weight_offset, dtype) * h;
+      dot += term;
+      magnitude += fabsl(term);
+      long double seen = h;
+      if (options.rounding == Rounding::kBeforeWeight && dtype != DType::kFloat64)
+        seen = rounded(static_cast<float>(in.x->get(i)) * static_cast<float>(rstd), dtype);
+      total[col] += dy * seen;
+      size[col] += fabsl(dy * seen);
+    }
+    for (std::int64_t col = 0; dx != nullptr && col < cols; ++col) {
+      const std::int64_t i = row * cols + col;
+      const long double h = in.x->get(i) * rstd;
+      const long double g = in.dy->get(i) * static_cast<long double>(factor_of(
+                                                in.weight, col, options.weight_offset, dtype));
+      const long double more = in.dsum ? in.dsum->get(i) : 0.0;
+      const long double truth = rstd * (g - h * dot / cols) + more;
+      const double allowed =
+          0.51 * ulp(static_cast<double>(truth), dtype) +
+          kSums * unit *
+              static_cast<double>(rstd * (fabsl(g) + fabsl(h) * magnitude / cols) + fabsl(more));
+      CAPTURE(row);
+      CAPTURE(col);
+      REQUIRE(std::abs(static_cast<double>(dx->get(i) - truth)) <= allowed);
+    }
+  }
+  for (std::int64_t col = 0; dweight != nullptr && col < cols; ++col) {
+    const long double truth = total[col] + (before ? before->get(col) : 0.0);
+    const double allowed = 0.51 * ulp(static_cast<double>(truth), dweight->dtype()) +
+                           kSums * unit * static_cast<double>(size[col]);
+    CAPTURE(col);
+    REQUIRE(std::abs(static_cast<double>(dweight->get(col) - truth)) <= allowed);
+  }
+}
+
+// Every dtype, weight dtype, rounding and offset.
+inline void test_backward_values(bool adds) {
+  const std::uint32_t seed = test_seed();
+  INFO("seed " << seed << ", isa " << std::string(cpu_isa()));
+  for (DType dtype : kFloating) {
+    for (int weight_kind = -1; weight_kind < 4; ++weight_kind) {
+      for (std::int64_t cols : {1, 2, 3, 7, 8, 31, 64, 65, 127, 128, 1000, 4096, 4097}) {
+        const std::int64_t rows = cols <= 128 ? 37 : 5;
+        const BackwardCase c(dtype, {rows, cols}, weight_kind, adds,
+                             seed + static_cast<std::uint32_t>(cols));
+        for (Rounding rounding : {Rounding::kOnce, Rounding::kBeforeWeight}) {
+          for (double offset : {0.0, 1.0}) {
+            if (offset != 0 && !c.weight) continue;
+            CAPTURE(std::string(dtype_name(dtype)));
+            CAPTURE(weight_kind);
+            CAPTURE(cols);
+            CAPTURE(offset);
+            const RmsNormBackwardOptions options{offset, rounding, false};
+            Array dx(dtype, {rows, cols});
+            if (!c.weight) {
+              run_backward(c.inputs(), options, &dx, nullptr);
+              check_gradients(c.inputs(), options, &dx, nullptr);
+              continue;
+            }
+            Array dweight(c.weight->dtype(), {cols});
+            run_backward(c.inputs(), options, &dx, &dweight);
+            check_gradients(c.inputs(), options, &dx, &dweight);
+            // Either alone has the same bits.
+            Array dx_alone(dtype, {rows, cols}), dweight_alone(dweight.dtype(), {cols});
+            run_backward(c.inputs(), options, &dx_alone, nullptr);
+            run_backward(c.inputs(), options, nullptr, &dweight_alone);
+            REQUIRE(dx_alone.first_difference(dx) == -1);
+            REQUIRE(dweight_alone.first_difference(dweight) == -1);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Each array in turn has each layout, beside others of different ones, and dx is each input.
+inline void test_backward_layouts(bool adds) {
+  const std::uint32_t seed = test_seed();
+  INFO("seed " << seed << ", isa " << std::string(cpu_isa()));
+  for (int kind = 0; kind < 4; ++kind) {
+    const DType dtype = kFloating[kind];
+    for (std::int64_t cols : {1, 5, 64, 129, 4500}) {
+      const Array::Extents shape{2, 3, cols};
+      const BackwardCase c(dtype, shape, kind, adds, seed);
+      Array dx_model(dtype, shape), dweight_model(dtype, {cols});
+      run_backward(c.inputs(), {}, &dx_model, &dweight_model);
+      const std::vector<Layout> layouts = layouts_of(cols);
+      for (std::size_t i = 0; i < layouts.size(); ++i) {
+        for (std::size_t shift = 0; shift < layouts.size(); ++shift) {
+          const auto like = [&](const Array& model, std::size_t part) {
+            const Layout& layout = layouts[(i + part * shift) % layouts.size()];
+            auto array = std::make_unique<Array>(dtype, shape, layout.strides, layout.lead);
+            array->copy_from(model);
+            return array;
+          };
+          const auto out = like(c.dy, 3);
+          Array rstd(accumulate_dtype(dtype), {2, 3}, {1, 2}, 1);
+          rstd.copy_from(c.rstd);
+          Array weight(dtype, {cols}, {-2}, 1), dweight(dtype, {cols}, {3}, 1);
+          weight.copy_from(*c.weight);
+          for (int place = 0; place < (adds ? 4 : 3); ++place) {
+            CAPTURE(std::string(dtype_name(dtype)));
+            CAPTURE(cols);
+            CAPTURE(std::string(layouts[i].name));
+            CAPTURE(shift);
+            CAPTURE(place);
+            const auto dy = like(c.dy, 0), x = like(c.x, 1), dsum = like(c.dsum, 2);
+            const Array* places[] = {out.get(), dy.get(), x.get(), dsum.get()};
+            const Array& dx = *places[place];
+            run_backward({dy.get(), adds ? dsum.get() : nullptr, x.get(), &weight, &rstd}, {}, &dx,
+                         &dweight);
+            REQUIRE(dx.first_difference(dx_model) == -1);
+            REQUIRE(dweight.first_difference(dweight_model) == -1);
+          }
+        }
+      }
+    }
+  }
+}
+
+// One thread and two; around the cache and, in place, through it.
+inline void test_backward_threads(bool adds) {
+  for (int kind = 0; kind < 4; ++kind) {
+    const DType dtype = kFloating[kind];
+    for (std::int64_t cols : {128, 5000, 4096}) {
+      const std::int64_t rows = dtype == DType::kFloat32 && cols == 4096 ? 1100 : 150;
+      BackwardCase c(dtype, {rows, cols}, kind, adds, test_seed());
+      CAPTURE(std::string(dtype_name(dtype)));
+      CAPTURE(cols);
+      Array dx_one(dtype, {rows, cols}), dx_two(dtype, {rows, cols});
+      Array dweight_one(dtype, {cols}), dweight_two(dtype, {cols}), dweight_place(dtype, {cols});
+      set_cpu_threads(1);
+      run_backward(c.inputs(), {}, &dx_one, &dweight_one);
+      set_cpu_threads(2);
+      run_backward(c.inputs(), {}, &dx_two, &dweight_two);
+      run_backward(c.inputs(), {}, &c.x, &dweight_place);
+      set_cpu_threads(0);
+      CHECK(dx_one.first_difference(dx_two) == -1);
+      CHECK(dx_one.first_difference(c.x) == -1);
+      CHECK(dweight_one.first_difference(dweight_two) == -1);
+      CHECK(dweight_one.first_difference(dweight_place) == -1);
+    }
+  }
+}
+
+// dx and dweight against differences of the forward's scalar sum(out * dy) (+ sum * dsum), float64.
+template <class Loss>
+void test_backward_by_differences(bool adds, Loss loss) {
+  for (double offset : {0.0, 1.0}) {
+    for (std::int64_t cols : {1, 5, 33}) {
+      const BackwardCase c(DType::kFloat64, {3, cols}, 3, adds, test_seed());
+      const RmsNormBackwardOptions options{offset, Rounding::kOnce, false};
+      Array dx(DType::kFloat64, {3, cols}), dweight(DType::kFloat64, {cols});
+      run_backward(c.inputs(), options, &dx, &dweight);
+      const auto difference = [&](Array& by, std::int64_t i) {
+        constexpr double kStep = 1e-5;
+        const double at = by.get(i);
+        by.set(i, at + kStep);
+        const double above = loss(c, offset);
+        by.set(i, at - kStep);
+        const double below = loss(c, offset);
+        by.set(i, at);
+        return (above - below) / (2 * kStep);
+      };
+      CAPTURE(cols);
+      CAPTURE(offset);
+      auto& x = const_cast<Array&>(c.x);
+      for (std::int64_t i = 0; i < dx.size(); ++i)
+        REQUIRE(std::abs(dx.get(i) - difference(x, i)) <= 1e-8);
+      for (std::int64_t i = 0; i < cols; ++i)
+        REQUIRE(std::abs(dweight.get(i) - difference(*c.weight, i)) <= 1e-8);
+    }
+  }
+}
+
+}  // namespace membound_test

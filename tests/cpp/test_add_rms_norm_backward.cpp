@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "membound/error.hpp"
+#include "membound/ops/add_rms_norm.hpp"
+#include "norm_backward.hpp"
+
+using namespace membound_test;
+
+TEST_CASE("add_rms_norm_backward: every dtype, weight dtype, rounding and width") {
+  test_backward_values(/*adds=*/true);
+}
+
+TEST_CASE("add_rms_norm_backward: strides, alignment, order and place change no bit") {
+  test_backward_layouts(/*adds=*/true);
+}
+
+TEST_CASE("add_rms_norm_backward: one thread and two give the same bits") {
+  test_backward_threads(/*adds=*/true);
+}
+
+TEST_CASE("add_rms_norm_backward: finite differences") {
+  test_backward_by_differences(/*adds=*/true, [](const BackwardCase& c, double offset) {
+    // x holds what the forward writes to residual_out: x + 0.
+    Array zero(DType::kFloat64, c.x.shape()), out(DType::kFloat64, c.x.shape());
+    Array sum(DType::kFloat64, c.x.shape());
+    for (std::int64_t i = 0; i < zero.size(); ++i) zero.set(i, 0.0);
+    add_rms_norm(c.x.view(), zero.view(), Optional<ConstTensorView>(c.weight.get()).get(),
+                 {1e-6, offset}, out.view(), sum.view(), nullptr, StreamView::legacy_default());
+    double loss = 0;
+    for (std::int64_t i = 0; i < out.size(); ++i)
+      loss += out.get(i) * c.dy.get(i) + sum.get(i) * c.dsum.get(i);
+    return loss;
+  });
+}
+
+TEST_CASE("add_rms_norm_backward: without dweight's part dx is the plain one plus dresidual_out") {
+  const BackwardCase c(DType::kFloat64, {4, 70}, 3, true, test_seed());
+  BackwardInputs plain = c.inputs();
+  plain.dsum = nullptr;
+  Array dx(DType::kFloat64, {4, 70}), dx_plain(DType::kFloat64, {4, 70});
+  run_backward(c.inputs(), {}, &dx, nullptr);
+  run_backward(plain, {}, &dx_plain, nullptr);
+  for (std::int64_t i = 0; i < dx.size(); ++i)
+    REQUIRE(dx.get(i) == doctest::Approx(dx_plain.get(i) + c.dsum.get(i)).epsilon(1e-14));
+}
+
+TEST_CASE("add_rms_norm_backward: errors name the op and the array") {
+  const BackwardCase c(DType::kFloat32, {2, 8}, 2, true, test_seed());
+  Array dx(DType::kFloat32, {2, 8}), dweight(DType::kFloat32, {8});
+  Array narrow(DType::kFloat32, {2, 7}), half(DType::kFloat16, {2, 8});
+  BackwardInputs in = c.inputs();
+  in.dsum = &narrow;
+  CHECK_THROWS_WITH_AS(
+      run_backward(in, {}, &dx, &dweight),
+      "add_rms_norm_backward: argument 'dresidual_out' must have shape (2, 8), got (2, 7)",
+      InvalidArgument);
+  in.dsum = &half;
+  CHECK_THROWS_AS(run_backward(in, {}, &dx, &dweight), TypeMismatch);
+  // One row further into the same storage.
+  Array both(DType::kFloat32, {3, 8});
+  const TensorView first(both.at(0), DType::kFloat32, Device::cpu(), {2, 8});
+  const TensorView second(both.at(8), DType::kFloat32, Device::cpu(), {2, 8});
+  CHECK_THROWS_AS(add_rms_norm_backward(c.dy.view(), first, c.x.view(), nullptr, c.rstd.view(), {},
+                                        &second, nullptr, nullptr, StreamView::legacy_default()),
+                  InvalidArgument);
+}
