@@ -37,8 +37,8 @@ def ulp(value: float, dtype: str) -> float:
 
 
 # A gradient is a sum of terms that may cancel. Beside the ulps above it may be off by this many
-# roundings, in the dtype of sums, of the size of those terms. Largest seen on a CPU: 3.7, over widths
-# 1 to 65536 and up to 20,000 rows of normal values.
+# roundings, in the dtype of sums, of the size of those terms. Largest seen on a CPU: 3.7, over
+# widths 1 to 65536 and up to 20,000 rows of normal values.
 GRADIENT_ROUNDINGS = 8.0
 
 
