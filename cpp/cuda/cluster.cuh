@@ -16,6 +16,13 @@ namespace membound::cuda {
 #define MEMBOUND_HAS_CLUSTERS 0
 #endif
 
+// Whether a kernel of this team can be launched on the architecture that is compiled: the bodies of
+// others are left out, half the code of older architectures.
+template <class Team>
+__device__ constexpr bool runs_here() {
+  return !Team::kClusters || MEMBOUND_HAS_CLUSTERS;
+}
+
 // Lets the next kernel of the stream start its launch.
 __device__ inline void launch_dependents() {
 #if MEMBOUND_HAS_CLUSTERS

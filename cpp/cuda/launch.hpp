@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "core/check.hpp"
@@ -17,8 +18,9 @@ namespace membound::cuda {
 struct LaunchShape {
   std::int64_t blocks;
   int threads;
-  int cluster = 1;             // blocks of a cluster; above 1 needs compute capability 9.0
-  bool overlap_launch = true;  // programmatic dependent launch: the kernel executes the wait
+  int cluster = 1;               // blocks of a cluster; above 1 needs compute capability 9.0
+  std::size_t shared_bytes = 0;  // dynamic
+  bool overlap_launch = true;    // programmatic dependent launch: the kernel executes the wait
 };
 
 inline constexpr int kMaxDevices = 64;
@@ -45,11 +47,23 @@ inline int max_cluster_size(int device) {
   return answer;
 }
 
+// Shared memory that a block can have, in all.
+inline std::size_t max_shared_bytes(int device) {
+  static std::atomic<int> known[kMaxDevices];  // 0: not asked yet
+  int answer = known[device].load(std::memory_order_relaxed);
+  if (answer == 0) {
+    MEMBOUND_CUDA_CHECK(
+        cudaDeviceGetAttribute(&answer, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    known[device].store(answer, std::memory_order_relaxed);
+  }
+  return static_cast<std::size_t>(answer);
+}
+
 namespace detail {
 
-// Once per kernel and device: loads the kernel, allows it clusters of 16, and finds whether its
-// code was compiled for 9.0 or later. Only such code executes the grid dependency wait, without
-// which an overlapped launch could read what the kernel before it still writes.
+// Once per kernel and device: loads the kernel, allows it clusters of 16 and all shared memory,
+// finds whether its code was compiled for 9.0 or later. Only such code executes the grid dependency
+// wait, without which an overlapped launch could read what the kernel before it still writes.
 template <auto kKernel>
 bool prepare(int device) {
   static std::atomic<std::int8_t> known[kMaxDevices];
@@ -62,6 +76,9 @@ bool prepare(int device) {
       MEMBOUND_CUDA_CHECK(
           cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
     }
+    const int dynamic = static_cast<int>(max_shared_bytes(device) - attributes.sharedSizeBytes);
+    MEMBOUND_CUDA_CHECK(
+        cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic));
     answer = attributes.ptxVersion >= 90 && max_cluster_size(device) > 1 ? 2 : 1;
     known[device].store(answer, std::memory_order_release);
   }
@@ -78,6 +95,7 @@ void launch(const LaunchShape& shape, StreamView stream, int device, const Param
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream.handle());
   config.attrs = attributes;
   if (overlap) {

@@ -3,7 +3,8 @@
 #pragma once
 
 // Threads that work on many rows one after the other: what they exchange alternates between two
-// buffers, so that a row costs one barrier. turn: 0, 1, 0, 1 ... over the rows.
+// buffers, so that a row costs one barrier. turn: 0, 1, 0, 1 ... over the rows. kRing: the rows
+// that RingFeed holds, 0 for RegisterFeed; kMinBlocks: per multiprocessor.
 #include "cuda/cluster.cuh"
 #include "cuda/reduce.cuh"
 
@@ -15,10 +16,13 @@ inline constexpr int kPersistentThreads = 512;  // of a block, at most
 template <class Accumulate>
 struct LaneGroup {
   static constexpr int kVecs = 1;
+  static constexpr int kRing = 0;
   static constexpr int kFold = 1;
   static constexpr int kMaxThreads = kPersistentThreads;
   static constexpr int kMinBlocks = 2;
   static constexpr bool kOneRow = false;
+  static constexpr bool kUniformShift = false;
+  static constexpr bool kClusters = false;
   int size;
   int lane;
   int rank = 0;
@@ -37,14 +41,17 @@ struct LaneGroup {
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
 };
 
-// Warps of a block, several groups of them in a block. kMinBlocks: per multiprocessor.
-template <class Accumulate, int kVecsOf, int kMaxThreadsOf, int kMinBlocksOf>
+// Warps of a block, several groups of them in a block.
+template <class Accumulate, int kVecsOf, int kRingOf, int kMaxThreadsOf, int kMinBlocksOf>
 struct WarpGroup {
   static constexpr int kVecs = kVecsOf;
+  static constexpr int kRing = kRingOf;
   static constexpr int kFold = 1;
   static constexpr int kMaxThreads = kMaxThreadsOf;
   static constexpr int kMinBlocks = kMinBlocksOf;
   static constexpr bool kOneRow = true;
+  static constexpr bool kUniformShift = true;
+  static constexpr bool kClusters = false;
   static constexpr int kMaxWarps = kPersistentThreads / kWarpLanes;
   int size;
   int lane;
@@ -85,13 +92,16 @@ struct WarpGroup {
 };
 
 // A cluster of blocks.
-template <class Accumulate, int kVecsOf>
+template <class Accumulate, int kVecsOf, int kRingOf>
 struct ClusterGroup {
   static constexpr int kVecs = kVecsOf;
+  static constexpr int kRing = kRingOf;
   static constexpr int kFold = 1;
   static constexpr int kMaxThreads = kPersistentThreads;
   static constexpr int kMinBlocks = 1;
   static constexpr bool kOneRow = true;
+  static constexpr bool kUniformShift = false;
+  static constexpr bool kClusters = true;
   static constexpr int kMaxWarps = kPersistentThreads / kWarpLanes;
   int size = static_cast<int>(blockDim.x);
   int lane = static_cast<int>(threadIdx.x);

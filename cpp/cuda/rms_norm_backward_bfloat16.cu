@@ -4,7 +4,6 @@
 
 namespace membound::cuda {
 
-template void launch_rms_norm_backward<BFloat16>(const RmsNormBackwardProblem&,
-                                                 const RmsNormBackwardConfig&, int, StreamView);
+template void launch_rms_norm_backward<BFloat16>(const RmsNormBackwardProblem&, int, StreamView);
 
 }  // namespace membound::cuda

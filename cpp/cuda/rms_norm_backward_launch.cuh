@@ -16,8 +16,7 @@ namespace membound::cuda {
 using tuning::RmsNormBackwardConfig;
 
 template <class T>
-void launch_rms_norm_backward(const RmsNormBackwardProblem& problem,
-                              const RmsNormBackwardConfig& config, int device, StreamView stream);
+void launch_rms_norm_backward(const RmsNormBackwardProblem& problem, int device, StreamView stream);
 
 template <class T>
 RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
@@ -118,7 +117,8 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
   using Accumulate = accumulate_t<T>;
   const LaunchShape shape{.blocks = std::int64_t{config.partial_rows} * config.blocks_per_row,
                           .threads = config.threads,
-                          .cluster = config.blocks_per_row};
+                          .cluster = config.blocks_per_row,
+                          .shared_bytes = static_cast<std::size_t>(config.shared_bytes)};
   const auto with = [&]<class Group>() {
     if (kAccess == Access::kAligned && p.plain) {
       launch<rms_norm_backward_persistent_kernel<T, Group, kAccess, kAccess == Access::kAligned>>(
@@ -128,18 +128,24 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
                                                                             p);
     }
   };
-  if (config.blocks_per_row > 1) {
-    with.template operator()<ClusterGroup<Accumulate, 2>>();
-  } else if (config.vecs == 2) {
-    config.threads <= tuning::kSmallPairs
-        ? with.template operator()<WarpGroup<Accumulate, 2, tuning::kSmallPairs, 2>>()
-        : with.template operator()<WarpGroup<Accumulate, 2, tuning::kPersistentBlock, 1>>();
-  } else if (config.lanes > kWarpLanes) {
-    config.threads <= tuning::kSmallBlock
-        ? with.template operator()<WarpGroup<Accumulate, 1, tuning::kSmallBlock, 3>>()
-        : with.template operator()<WarpGroup<Accumulate, 1, tuning::kPersistentBlock, 2>>();
-  } else {
+  constexpr int kBlock = tuning::kPersistentBlock;
+  if (config.lanes <= kWarpLanes) {
     with.template operator()<LaneGroup<Accumulate>>();
+  } else if (config.vecs == 1 && config.ring == 0) {
+    with.template operator()<WarpGroup<Accumulate, 1, 0, kBlock, 2>>();
+  } else if (config.ring == 0) {
+    config.blocks_per_row == 1 ? with.template operator()<WarpGroup<Accumulate, 2, 0, kBlock, 1>>()
+                               : with.template operator()<ClusterGroup<Accumulate, 2, 0>>();
+  } else if constexpr (kAccess == Access::kAligned) {
+    if (config.vecs == 1) {
+      with.template operator()<WarpGroup<Accumulate, 1, 2, tuning::kSmallBlock, 3>>();
+    } else if (config.vecs == 2 && config.threads <= tuning::kSmallPairs) {
+      with.template operator()<WarpGroup<Accumulate, 2, 2, tuning::kSmallPairs, 2>>();
+    } else if (config.vecs == 2) {
+      with.template operator()<WarpGroup<Accumulate, 2, 2, kBlock, 1>>();
+    } else {
+      with.template operator()<ClusterGroup<Accumulate, 4, 2>>();
+    }
   }
   const PartialSumsParams<Accumulate> sums{p.partials,  p.dweight,        config.partial_rows,
                                            p.cols,      p.dweight_stride, p.dweight_dtype,
@@ -169,9 +175,16 @@ void launch_with(const RmsNormBackwardProblem& problem, const RmsNormBackwardCon
 }
 
 template <class T>
-void launch_rms_norm_backward(const RmsNormBackwardProblem& problem,
-                              const RmsNormBackwardConfig& config, int device, StreamView stream) {
-  switch (access_of<T>(problem)) {
+void launch_rms_norm_backward(const RmsNormBackwardProblem& problem, int device,
+                              StreamView stream) {
+  const Access access = access_of<T>(problem);
+  // Besides the ring a block has less than 32 KiB.
+  const bool ring = access == Access::kAligned &&
+                    max_shared_bytes(device) >= tuning::kRingBytes + std::size_t{32 << 10};
+  const auto config =
+      tuning::rms_norm_backward_config(problem.rows, problem.cols, sizeof(T),
+                                       problem.dweight != nullptr, ring, max_cluster_size(device));
+  switch (access) {
     case Access::kAligned: return launch_with<T, Access::kAligned>(problem, config, device, stream);
     case Access::kShifted: return launch_with<T, Access::kShifted>(problem, config, device, stream);
     case Access::kAny: return launch_with<T, Access::kAny>(problem, config, device, stream);

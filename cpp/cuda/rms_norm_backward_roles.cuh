@@ -39,7 +39,7 @@ class HeldGradient {
     }
     const Accumulate rstd = row_.rstd();
     team_.start();
-    row_.template chunks<Team::kOneRow>(raw, dy, x, index);
+    row_.template chunks<Team::kUniformShift>(raw, dy, x, index);
     const auto g = [&](int i) { return times<T>(unpack<T>(dy[i]), weight_, weights[i], index(i)); };
     const Accumulate sum = tile_.template reduce<Accumulate>(
         0, [&](int i) { return dot<T>(g(i), normal<T>(x[i], rstd)); }, Sum());
@@ -142,12 +142,14 @@ class ColumnGradient {
 template <class T, class Team, Access kAccess>
 __global__ void __launch_bounds__(Team::kMaxThreads) rms_norm_backward_roles_kernel(
     const __grid_constant__ RmsNormBackwardParams<accumulate_t<T>> p) {
-  begin_overlapped();
-  if (static_cast<int>(blockIdx.x) < p.column_blocks) {
-    return ColumnGradient<T, kAccess>(p).run();
+  if constexpr (runs_here<Team>()) {
+    begin_overlapped();
+    if (static_cast<int>(blockIdx.x) < p.column_blocks) {
+      return ColumnGradient<T, kAccess>(p).run();
+    }
+    const Team team(p.lanes, p.blocks_per_row, p.column_blocks);
+    HeldGradient<T, Team, kAccess>(p, team).run();
   }
-  const Team team(p.lanes, p.blocks_per_row, p.column_blocks);
-  HeldGradient<T, Team, kAccess>(p, team).run();
 }
 
 // dx of rows too wide to hold: read once for their sum and again for their result. One row per

@@ -127,6 +127,8 @@ class GradientRow {
     dy_.template chunks<kUniform>(raw.dy, dy, index);
     x_.template chunks<kUniform>(raw.x, x, index);
   }
+  __device__ const Reader& dy() const { return dy_; }
+  __device__ const Reader& x() const { return x_; }
   __device__ uint4 load_dy(int index) const { return dy_.load(index); }
   __device__ uint4 load_x(int index) const { return x_.load(index); }
   __device__ accumulate_t<T> rstd() const {

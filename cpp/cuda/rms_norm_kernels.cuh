@@ -110,7 +110,7 @@ class HeldRow {
     }
     team_.start();
     SourceChunk<T, kAdd> chunks[kChunks];
-    row_.template chunks<Team::kOneRow>(raw, chunks, index);
+    row_.template chunks<Team::kUniformShift>(raw, chunks, index);
     const Accumulate sum = tile_.template reduce<Accumulate>(
         0, [&](int i) { return sum_of_squares<T>(chunks[i].numbers(), Accumulate(1)); }, Sum());
     if (team_.any(!is_trusted(p_, sum))) [[unlikely]]
@@ -193,10 +193,12 @@ template <class T, class Team, Access kAccess, bool kAdd>
 __global__ void __launch_bounds__(Team::kMaxThreads,
                                   kAccess == Access::kAligned && !kAdd ? Team::kMinBlocks : 0)
     rms_norm_row_kernel(const __grid_constant__ RmsNormParams<accumulate_t<T>> p) {
-  const Team team(p.lanes, p.blocks_per_row, 0);
-  HeldRow<T, Team, kAccess, kAdd> row(p, team);
-  if (p.overlap_launch) begin_overlapped();
-  row.run();
+  if constexpr (runs_here<Team>()) {
+    const Team team(p.lanes, p.blocks_per_row, 0);
+    HeldRow<T, Team, kAccess, kAdd> row(p, team);
+    if (p.overlap_launch) begin_overlapped();
+    row.run();
+  }
 }
 
 // A row too wide to hold, or a GPU without clusters: one row per cluster (or block), read once for

@@ -70,8 +70,8 @@ class HeldTile {
     if constexpr (kAccess == Access::kShifted) {
       team_.sync();
       if (!active_) return;
-      to.template store_staged<Team::kOneRow, kChunks>(staged(), first_chunk(), team_.size,
-                                                       team_.lane);
+      to.template store_staged<Team::kUniformShift, kChunks>(staged(), first_chunk(), team_.size,
+                                                             team_.lane);
     }
   }
 
@@ -94,6 +94,8 @@ class HeldTile {
 // is segments of kVecs chunks per thread. Same tree as ClusterTeam, whose groups are one segment.
 template <class Accumulate, int kVecs, int kMaxWarps, Access kAccess>
 class StreamedTile {
+  static constexpr int kUnroll = kAccess == Access::kAligned ? kVecs : 1;  // half the code
+
  public:
   using Shared = typename ClusterExchange<Accumulate>::Shared;
 
@@ -115,7 +117,7 @@ class StreamedTile {
       double sum = 0;
       for (int segment = 0; segment < segments_; ++segment, turn ^= 1) {
         Accumulate values[1] = {of_chunk(index(group, segment, 0))};
-#pragma unroll
+#pragma unroll(kUnroll)
         for (int v = 1; v < kVecs; ++v) {
           values[0] = combine(values[0], of_chunk(index(group, segment, v)));
         }
@@ -154,7 +156,7 @@ class StreamedTile {
       __syncthreads();
       to.template store_staged<true, kVecs>(staged(), index(group, segment, 0) - lane, lanes, lane);
     } else {
-#pragma unroll
+#pragma unroll(kUnroll)
       for (int v = 0; v < kVecs; ++v) {
         const int at = index(group, segment, v);
         to.store(at, make(v, at));

@@ -10,8 +10,9 @@
 
 namespace membound::cuda {
 
-// kOneRow: the threads of a warp work on the same row. Each is made from the threads of a row
-// (lanes), its blocks, and the first block of the grid that works on rows.
+// kUniformShift: the threads of a warp work on the same row, and code may grow for that
+// (with_shift). Each team is made from the threads of a row (lanes), its blocks, and the first
+// block of the grid that works on rows.
 
 // Lanes of a warp; several rows per block.
 template <class Accumulate>
@@ -20,7 +21,8 @@ struct WarpTeam {
   static constexpr int kFold = 1;
   static constexpr int kMinBlocks = 0;
   static constexpr int kMaxThreads = 256;
-  static constexpr bool kOneRow = false;
+  static constexpr bool kUniformShift = false;
+  static constexpr bool kClusters = false;
   int size;
   int lane;
   int rank = 0;
@@ -52,7 +54,8 @@ struct BlockTeam {
   // 4096: 66.5 us with 6 blocks of 256 threads, 69.4 with 5).
   static constexpr int kMinBlocks = kMaxWarps == 8 && kFold == 1 ? 6 : 0;
   static constexpr int kMaxThreads = kMaxWarps * kWarpLanes / kFold;
-  static constexpr bool kOneRow = true;
+  static constexpr bool kUniformShift = true;
+  static constexpr bool kClusters = false;
   int size = static_cast<int>(blockDim.x);
   int lane = static_cast<int>(threadIdx.x);
   int rank = 0;
@@ -82,7 +85,8 @@ struct ClusterTeam {
   // H200, 4096 x 32768: 137 us with 4 blocks per SM, 157 with 3.
   static constexpr int kMinBlocks = kVecs == 4 ? 4 : 0;
   static constexpr int kMaxThreads = kMaxWarps * kWarpLanes;
-  static constexpr bool kOneRow = true;
+  static constexpr bool kUniformShift = false;
+  static constexpr bool kClusters = true;
   int size = static_cast<int>(blockDim.x);
   int lane = static_cast<int>(threadIdx.x);
   int rank = cluster_rank();

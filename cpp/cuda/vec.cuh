@@ -176,6 +176,12 @@ class RowReader {
     }
   }
 
+  // kAligned: where a chunk is, and whether the row has it.
+  __device__ const uint4* address(int index) const {
+    return reinterpret_cast<const uint4*>(row_) + index;
+  }
+  __device__ bool has(int index) const { return index < chunks_; }
+
   __device__ uint4 load(int index) const {
     RawChunk<kAccess> raw[1];
     uint4 chunk[1];
@@ -267,7 +273,7 @@ class RowWriter {
     const int blocks = (elements - head) / kPack<T>;
     const T* from = reinterpret_cast<const T*>(staged);
     const int tail = head + blocks * kPack<T>;
-    if constexpr (kUniform) {  // more lanes than elements of a block
+    if (lanes > kPack<T>) {
       if (lane < head) to[lane] = from[lane];
       if (lane < elements - tail) to[tail + lane] = from[tail + lane];
     } else {

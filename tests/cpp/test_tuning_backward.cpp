@@ -22,7 +22,7 @@ void for_each_shape(Check check) {
         CAPTURE(size);
         CAPTURE(cols);
         CAPTURE(rows);
-        check(rows, cols, size);
+        for (bool ring : {false, true}) check(rows, cols, size, ring);
       }
     }
   }
@@ -31,8 +31,8 @@ void for_each_shape(Check check) {
 }  // namespace
 
 TEST_CASE("the persistent form has a thread for every chunk and fits a block") {
-  for_each_shape([](std::int64_t rows, std::int64_t cols, int size) {
-    const auto c = rms_norm_backward_config(rows, cols, size, true, 16);
+  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring) {
+    const auto c = rms_norm_backward_config(rows, cols, size, true, ring, 16);
     if (c.form != GradientForm::kPersistent) return;
     const std::int64_t chunks = ceil_div(cols, kChunk / size);
     CHECK(std::int64_t{c.lanes} * c.vecs * c.blocks_per_row >= chunks);
@@ -43,22 +43,37 @@ TEST_CASE("the persistent form has a thread for every chunk and fits a block") {
     if (c.blocks_per_row > 1) CHECK(c.threads == c.lanes);
     CHECK(c.partial_rows >= 1);
     CHECK(c.partial_rows <= rows);
+    CHECK(c.shared_bytes <= kRingBytes);
+    if (!ring) CHECK(c.shared_bytes == 0);
   });
 }
 
 TEST_CASE("the workspace holds the partial sums, whatever the GPU") {
-  for_each_shape([](std::int64_t rows, std::int64_t cols, int size) {
+  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring) {
     for (int cluster : {1, 8, 16}) {
-      const auto c = rms_norm_backward_config(rows, cols, size, true, cluster);
+      const auto c = rms_norm_backward_config(rows, cols, size, true, ring, cluster);
       CHECK(c.partial_rows <= rms_norm_backward_partials(rows, cols, size));
     }
   });
 }
 
+TEST_CASE("alignment does not change the tree of dweight") {
+  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool) {
+    const auto aligned = rms_norm_backward_config(rows, cols, size, true, true, 16);
+    const auto shifted = rms_norm_backward_config(rows, cols, size, true, false, 16);
+    CHECK(aligned.form == shifted.form);
+    CHECK(aligned.partial_rows == shifted.partial_rows);
+    CHECK(aligned.column_blocks == shifted.column_blocks);
+    if (aligned.form == GradientForm::kPersistent) {
+      CHECK(aligned.threads / aligned.lanes == shifted.threads / shifted.lanes);
+    }
+  });
+}
+
 TEST_CASE("blocks of columns cover the row and fill whole clusters") {
-  for_each_shape([](std::int64_t rows, std::int64_t cols, int size) {
+  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring) {
     for (int cluster : {1, 8, 16}) {
-      const auto c = rms_norm_backward_config(rows, cols, size, true, cluster);
+      const auto c = rms_norm_backward_config(rows, cols, size, true, ring, cluster);
       if (c.form != GradientForm::kRoles) continue;
       CHECK(c.column_blocks * kColumnSegment >= ceil_div(cols, kChunk / size));
       CHECK(c.column_blocks % c.blocks_per_row == 0);
@@ -68,8 +83,8 @@ TEST_CASE("blocks of columns cover the row and fill whole clusters") {
 }
 
 TEST_CASE("rows alone need no blocks of columns, and the kernels that exist") {
-  for_each_shape([](std::int64_t rows, std::int64_t cols, int size) {
-    const auto c = rms_norm_backward_config(rows, cols, size, false, 16);
+  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring) {
+    const auto c = rms_norm_backward_config(rows, cols, size, false, ring, 16);
     CHECK(c.form == GradientForm::kRoles);
     CHECK(c.column_blocks == 0);
     CHECK(c.partial_rows == 0);
@@ -85,5 +100,5 @@ TEST_CASE("rows alone need no blocks of columns, and the kernels that exist") {
 
 TEST_CASE("an empty array needs neither workspace nor blocks of rows") {
   CHECK(rms_norm_backward_partials(0, 4096, 2) == 0);
-  CHECK(rms_norm_backward_config(0, 4096, 2, true, 16).form == GradientForm::kRoles);
+  CHECK(rms_norm_backward_config(0, 4096, 2, true, true, 16).form == GradientForm::kRoles);
 }

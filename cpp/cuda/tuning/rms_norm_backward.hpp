@@ -23,6 +23,8 @@ struct RmsNormBackwardConfig {
   int vecs;            // 16-byte chunks of a thread
   int blocks_per_row;  // the cluster
   int partial_rows;    // kPersistent: blocks or clusters
+  int ring;            // kPersistent: rows in shared memory
+  int shared_bytes;    // of the ring
   RmsNormConfig rows;  // kRoles, and dx alone: the blocks of rows
   std::int64_t column_blocks;
 
@@ -31,8 +33,9 @@ struct RmsNormBackwardConfig {
 
 inline constexpr int kColumnSegment = 4;  // chunks: 64 bytes of each row
 inline constexpr int kPersistentBlock = 512;
-inline constexpr int kSmallBlock = 384;  // three to a multiprocessor instead of two
-inline constexpr int kSmallPairs = 320;  // with two chunks per thread: two instead of one
+inline constexpr int kSmallBlock = 384;       // three to a multiprocessor instead of two
+inline constexpr int kSmallPairs = 320;       // with two chunks per thread: two instead of one
+inline constexpr int kRingBytes = 128 << 10;  // the largest ring
 
 // One launch of two roles where the rows are few: what it saves is the second launch, what it costs
 // the second read and long sums (research: cross-over near 4 M elements).
@@ -46,33 +49,63 @@ inline bool gradient_in_roles(std::int64_t rows, std::int64_t cols, int dtype_si
   return rows <= kRolesRows && rows * cols <= kRolesElements;
 }
 
-inline RmsNormBackwardConfig persistent_config(std::int64_t rows, std::int64_t chunks) {
+// Chunks of a thread, blocks of a row and rows in the ring of shared memory (0: the next row is in
+// registers), for aligned rows on GPUs with room for the ring, or for the others.
+struct PersistentShape {
+  int vecs;
+  int blocks_per_row;
+  int ring;
+};
+inline PersistentShape persistent_shape(std::int64_t chunks, bool ring) {
+  // H200, ratio to a copy with the next row in registers and with the ring: 16384 x 3072 bfloat16
+  // 0.83, 0.92; 8192 x 5120 0.76, 0.90; 8192 x 8192 0.91, 0.94; 8192 x 16384 0.92, 0.89 (two
+  // blocks); 4096 x 32768 0.85, 0.88 (four chunks per thread). At 2048 and below registers give
+  // 0.97.
+  if (chunks <= kPersistentBlock) {
+    return {1, 1, ring && chunks > 256 && chunks <= kSmallBlock ? 2 : 0};
+  }
+  PersistentShape shape{2, 1, ring ? 2 : 0};
+  if (chunks > 2 * kPersistentBlock && chunks <= 4 * kPersistentBlock) shape.ring = 0;
+  if (chunks > 4 * kPersistentBlock && ring) shape.vecs = 4;
+  while (std::int64_t{shape.blocks_per_row} * shape.vecs * kPersistentBlock < chunks) {
+    shape.blocks_per_row *= 2;
+  }
+  return shape;
+}
+
+// As many blocks as 128 multiprocessors hold. Clusters find fewer places: 30 of 4 and 14 of 8
+// blocks fit a H200. For both shapes of a width: the bits of dweight do not depend on alignment.
+inline int persistent_partials(std::int64_t rows, std::int64_t chunks, int groups) {
+  const PersistentShape shape = persistent_shape(chunks, true);
+  static constexpr int kClusters[] = {128, 64, 28, 14, 7};
+  int partial_rows = 128;
+  for (int i = 1; (1 << i) <= shape.blocks_per_row; ++i) partial_rows = kClusters[i];
+  if (shape.vecs == 1) partial_rows *= chunks > 256 && chunks <= kSmallBlock ? 3 : 2;
+  if (shape.vecs == 2 && chunks <= 2 * kSmallPairs) partial_rows *= 2;
+  while (partial_rows > 1 && std::int64_t{partial_rows} * groups * 2 > rows) {
+    partial_rows = (partial_rows + 1) / 2;
+  }
+  return partial_rows;
+}
+
+inline RmsNormBackwardConfig persistent_config(std::int64_t rows, std::int64_t chunks, bool ring) {
+  const PersistentShape shape = persistent_shape(chunks, ring);
   RmsNormBackwardConfig config{};
   config.form = GradientForm::kPersistent;
-  config.blocks_per_row = 1;
-  config.vecs = chunks <= kPersistentBlock ? 1 : 2;
-  const std::int64_t threads_of_row = ceil_div(chunks, config.vecs);
-  while (config.blocks_per_row * kPersistentBlock < threads_of_row) config.blocks_per_row *= 2;
+  config.vecs = shape.vecs;
+  config.blocks_per_row = shape.blocks_per_row;
+  config.ring = shape.ring;
   config.lanes = 1;
   if (chunks <= 32) {
     while (config.lanes < chunks) config.lanes *= 2;
   } else {
-    config.lanes = static_cast<int>(ceil_div(threads_of_row, 32 * config.blocks_per_row) * 32);
+    config.lanes = static_cast<int>(
+        ceil_div(chunks, std::int64_t{32} * shape.vecs * shape.blocks_per_row) * 32);
   }
   const int groups = std::max(1, kPersistentBlock / config.lanes);
   config.threads = groups * config.lanes;
-  // As many blocks as 128 multiprocessors hold, with the registers that vecs takes. Clusters find
-  // fewer places: 30 of 4 and 14 of 8 blocks fit a H200.
-  const int per_sm = config.vecs == 1 ? (config.threads <= kSmallBlock ? 3 : 2)
-                     : config.blocks_per_row == 1 && config.threads <= kSmallPairs ? 2
-                                                                                   : 1;
-  static constexpr int kClusters[] = {128, 64, 28, 14, 7};
-  int partial_rows = 128 * per_sm;
-  for (int i = 1; (1 << i) <= config.blocks_per_row; ++i) partial_rows = kClusters[i];
-  while (partial_rows > 1 && static_cast<std::int64_t>(partial_rows) * groups * 2 > rows) {
-    partial_rows = (partial_rows + 1) / 2;
-  }
-  config.partial_rows = partial_rows;
+  config.shared_bytes = shape.ring * shape.vecs * config.threads * 2 * kChunk;
+  config.partial_rows = persistent_partials(rows, chunks, groups);
   return config;
 }
 
@@ -101,14 +134,14 @@ inline RmsNormConfig gradient_rows_config(std::int64_t rows, std::int64_t cols, 
   return config;
 }
 
-// rows, cols >= 1; dtype_size: bytes of an element of x; max_cluster: the largest cluster that the
-// GPU takes, 1 for none.
+// rows, cols >= 1; dtype_size: bytes of an element of x; ring: aligned rows, and room for them;
+// max_cluster: the largest cluster that the GPU takes, 1 for none.
 inline RmsNormBackwardConfig rms_norm_backward_config(std::int64_t rows, std::int64_t cols,
-                                                      int dtype_size, bool dweight,
+                                                      int dtype_size, bool dweight, bool ring,
                                                       int max_cluster) {
   const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
   if (dweight && !gradient_in_roles(rows, cols, dtype_size)) {
-    const RmsNormBackwardConfig config = persistent_config(rows, chunks);
+    const RmsNormBackwardConfig config = persistent_config(rows, chunks, ring);
     if (config.blocks_per_row <= max_cluster) return config;
   }
   RmsNormBackwardConfig config{};
@@ -128,7 +161,7 @@ inline RmsNormBackwardConfig rms_norm_backward_config(std::int64_t rows, std::in
 inline std::int64_t rms_norm_backward_partials(std::int64_t rows, std::int64_t cols,
                                                int dtype_size) {
   if (gradient_in_roles(rows, cols, dtype_size)) return 0;
-  return persistent_config(rows, ceil_div(cols, kChunk / dtype_size)).partial_rows;
+  return persistent_config(rows, ceil_div(cols, kChunk / dtype_size), true).partial_rows;
 }
 
 }  // namespace membound::cuda::tuning

@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Copies from global to shared memory that a thread starts and later waits for; it reads what it
+// copied itself, so no barrier is needed. Before 8.0 they are plain loads and stores.
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace membound::cuda {
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define MEMBOUND_HAS_ASYNC_COPY 1
+#else
+#define MEMBOUND_HAS_ASYNC_COPY 0
+#endif
+
+// 16 bytes; zeros where there is nothing to read.
+__device__ inline void copy_async(uint4* to, const uint4* from, bool there) {
+#if MEMBOUND_HAS_ASYNC_COPY
+  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
+               "r"(there ? 16 : 0)
+               : "memory");
+#else
+  *to = there ? *from : uint4{0u, 0u, 0u, 0u};
+#endif
+}
+
+// Closes the group of copies started since the last call.
+__device__ inline void commit_copies() {
+#if MEMBOUND_HAS_ASYNC_COPY
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Until all but the last kLeft groups have arrived.
+template <int kLeft>
+__device__ inline void wait_for_copies() {
+#if MEMBOUND_HAS_ASYNC_COPY
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+#endif
+}
+
+}  // namespace membound::cuda
