@@ -66,21 +66,25 @@ stage_devices() { need_gpus 2 && JOBS=0 run_pytest -m multi_gpu; }
 
 sanitize() {
   need_gpus 1 || return
-  local folder driver
+  local folder built driver dtype job jobs=() status=0
+  local drivers=(sanitize_rms_norm sanitize_gradients)
   folder=$("$python" -m membound cmake-dir) && folder=$(realpath "$folder/../../..") || return
-  driver=$(mktemp -d)/sanitize_rms_norm
-  "${CXX:-g++}" -std=c++17 -O2 tests/gpu/sanitize_rms_norm.cpp -o "$driver" \
-    -I"$folder/include" -L"$folder/lib" -lmembound -Wl,-rpath,"$folder/lib" || return
-  local dtype jobs=() status=0
-  for dtype in float16 bfloat16 float32 float64; do
-    # shellcheck disable=SC2086 # the range of chunks is two words on purpose
-    timeout 240 compute-sanitizer --tool "$1" --error-exitcode 99 "${@:2}" "$driver" "$dtype" \
-      ${chunks:-} >"$driver.$dtype" 2>&1 &
-    jobs+=("$!:$dtype")
+  built=$(mktemp -d)
+  for driver in "${drivers[@]}"; do
+    "${CXX:-g++}" -std=c++17 -O2 "tests/gpu/$driver.cpp" -o "$built/$driver" \
+      -I"$folder/include" -L"$folder/lib" -lmembound -Wl,-rpath,"$folder/lib" || return
+  done
+  for driver in "${drivers[@]}"; do
+    for dtype in float16 bfloat16 float32 float64; do
+      # shellcheck disable=SC2086 # the range of chunks is two words on purpose
+      timeout 480 compute-sanitizer --tool "$1" --error-exitcode 99 "${@:2}" "$built/$driver" \
+        "$dtype" ${chunks:-} >"$built/$driver.$dtype" 2>&1 &
+      jobs+=("$!:$driver.$dtype")
+    done
   done
   for job in "${jobs[@]}"; do
     wait "${job%%:*}" || status=1
-    echo "-- $1 ${job##*:}" && tail -n 15 "$driver.${job##*:}"
+    echo "-- $1 ${job##*:}" && tail -n 15 "$built/${job##*:}"
   done
   return $status
 }

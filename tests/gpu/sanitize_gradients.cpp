@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+// Runs every kernel of rms_norm_backward and add_rms_norm_backward once or more, for
+// compute-sanitizer: each dtype, both forms of launch and all their blocks, aligned and not, each
+// result alone, in place, with and without the caller's workspace.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "sanitize.hpp"
+
+namespace {
+
+using namespace membound;
+using namespace membound::sanitize;
+
+enum class Dx { kOwn, kNone, kInDy, kInX, kInDsum };
+
+struct Case {
+  const char* name;
+  Layout layout = {};
+  const Format* weight = nullptr;
+  const Format* dweight = nullptr;
+  Dx dx = Dx::kOwn;
+  bool add = false;
+  bool workspace = false;  // the caller's
+  bool options = false;    // weight_offset, the rounding before the weight, accumulate
+  std::int64_t narrower = 0;
+  const Format* format = nullptr;
+  std::int64_t rows = 0, cols = 0;
+
+  std::string text() const {
+    return std::string(name) + ": " + dtype_name(format->dtype) + " " + std::to_string(rows) +
+           " x " + std::to_string(cols) + " " + to_string(layout);
+  }
+};
+
+// The fewest rows, an even number, with which a width takes the persistent form.
+std::int64_t persistent_rows(std::int64_t cols) {
+  constexpr std::int64_t kRows = 1100, kElements = 4 << 20;
+  return std::min(kRows, (kElements / cols + 2) / 2 * 2);
+}
+
+// rows = 0: as many as the persistent form needs.
+std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t rows) {
+  const std::int64_t pack = 16 / format.size();
+  const Format *same = &format, *fp32 = &kSingle, *fp64 = &kDouble;
+  std::vector<Case> list = {
+      {"plain", {}, same, same, Dx::kOwn, false, true, false},
+      {"options", {0, pack}, fp32, fp32, Dx::kOwn, true, false, true},
+      {"in dy", {}, same, fp32, Dx::kInDy, false, false, false},
+      {"dx alone", {}, nullptr, nullptr, Dx::kOwn, false, false, false},
+      {"dx alone in dsum", {}, same, nullptr, Dx::kInDsum, true, false, false},
+      {"dweight alone", {}, same, same, Dx::kNone, false, true, true},
+      {"shifted", {1}, same, same, Dx::kOwn, false, true, false},
+      {"odd width", {}, same, fp64, Dx::kInX, true, false, true, 1},
+      {"shifted dweight alone", {1}, fp32, same, Dx::kNone, false, false, false},
+      {"split", {1, 3, 1, true}, same, same, Dx::kInDsum, true, true, true},
+      {"strided", {1, 3, 2}, fp64, same, Dx::kOwn, true, false, true},
+      {"strided in x", {0, 0, 2}, fp32, fp64, Dx::kInX, false, true, false},
+  };
+  for (Case& one : list) {
+    one.format = &format;
+    one.cols = std::max<std::int64_t>(1, chunks * pack - one.narrower);
+    one.rows = rows ? rows : persistent_rows(one.cols);
+  }
+  return list;
+}
+
+long run(const Case& c, const Target& target) {
+  const Format &format = *c.format, &statistics = statistics_of(format);
+  const Layout out_layout{c.layout.offset, 0, c.layout.step, c.layout.split};
+  const Layout columns{0, 0, c.layout.step};
+  Matrix dy(format, c.rows, c.cols, c.layout), x(format, c.rows, c.cols, c.layout);
+  Matrix dsum(format, c.rows, c.cols, c.layout), dx(format, c.rows, c.cols, out_layout);
+  Matrix weight(c.weight ? *c.weight : format, 1, c.cols, columns);
+  Matrix dweight(c.dweight ? *c.dweight : format, 1, c.cols, columns);
+  // Any rstd will do: the gradients are a formula of it.
+  Matrix rstd(statistics, 1, c.rows, {});
+  for (Matrix* one : {&dy, &x, &dsum, &weight, &rstd}) one->fill();
+  if (c.options) dweight.fill();
+  for (Matrix* one : {&dy, &x, &dsum, &dx, &weight, &dweight, &rstd}) one->upload(target);
+  Matrix& written = c.dx == Dx::kInDy ? dy : c.dx == Dx::kInX ? x : c.dx == Dx::kInDsum ? dsum : dx;
+
+  RmsNormBackwardOptions options;
+  if (c.options) options = {1.0, Rounding::kBeforeWeight, true};
+  const std::int64_t bytes = rms_norm_backward_workspace(x.view(Side::kThere));
+  const DeviceBuffer workspace(c.workspace ? bytes : 0, target.device, target.stream);
+  const TensorView lent(workspace.data(), DType::kUInt8, target.device, {bytes});
+  for (const Side side : {Side::kThere, Side::kHost}) {
+    const ConstTensorView factors = weight.vector(side), saved = rstd.vector(side, x.split());
+    const TensorView dx_view = written.view(side), dweight_view = dweight.vector(side);
+    const auto call = [&](auto op, auto... arrays) {
+      op(arrays..., c.weight ? &factors : nullptr, saved, options,
+         c.dx == Dx::kNone ? nullptr : &dx_view, c.dweight ? &dweight_view : nullptr,
+         c.workspace && side == Side::kThere ? &lent : nullptr, target.stream);
+    };
+    const ConstTensorView dy_view = dy.view(side), x_view = x.view(side);
+    if (c.add) {
+      call(add_rms_norm_backward, dy_view, ConstTensorView(dsum.view(side)), x_view);
+    } else {
+      call(rms_norm_backward, dy_view, x_view);
+    }
+  }
+  // Terms may cancel: what is left carries the rounding of sums of values around 4. Arrays that
+  // are not wanted stay NaN, or as they were filled, on both sides.
+  const double slack = 4.0 * statistics.tolerance;
+  return (c.dx == Dx::kNone ? 0 : written.wrong(target, 4 * slack)) +
+         (c.dweight ? dweight.wrong(target, slack * std::sqrt(double(c.rows))) : 0);
+}
+
+// {chunks of 16 bytes per row, rows}. First blocks of columns beside rows of lanes, of a block, of
+// a cluster, and rows read twice. Then the persistent form: rows of lanes; of one chunk per thread
+// without the ring, with it, without; of two with the ring in both sizes of block; of two in
+// clusters; of four in clusters with the ring. Rows that are not aligned have no ring.
+constexpr std::int64_t kSizes[][2] = {
+    {1, 6},    {2, 40},   {33, 7},    {64, 130},  {65, 5},   {512, 40}, {1024, 9}, {1025, 4},
+    {2049, 5}, {9000, 6}, {20000, 3}, {40000, 2}, {1, 0},    {3, 0},    {32, 0},   {33, 0},
+    {256, 0},  {257, 0},  {384, 0},   {385, 0},   {512, 0},  {513, 0},  {640, 0},  {641, 0},
+    {1024, 0}, {1025, 0}, {2048, 0},  {2049, 0},  {4097, 0}, {9000, 0}, {16384, 0}};
+
+}  // namespace
+
+int main(int argc, char** argv) { return run_driver(argc, argv, kSizes, cases, run); }
