@@ -198,6 +198,7 @@ def test_a_peer_in_place_starts_from_the_same_values(timing, contest, monkeypatc
 @pytest.mark.parametrize("op_name", OPS)
 @pytest.mark.parametrize("name", ["compile", "liger", "quack", "flashinfer"])
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch.compile's own
 def test_peers_give_right_results(timing, contest, op_name, name):
     op = importlib.import_module(f"bench_{op_name}").OP
     peers = importlib.import_module("peers")
