@@ -101,6 +101,7 @@ struct ClusterExchange {
       }
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
+    __syncwarp();  // aligned: lanes that loads before have parted must arrive together
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
   }
@@ -108,7 +109,9 @@ struct ClusterExchange {
   // By the sending warp alone, before its first send.
   __device__ void wait_for_peers() const {
 #if MEMBOUND_HAS_CLUSTERS
-    if (blocks > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    if (blocks == 1) return;
+    __syncwarp();
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
   }
 

@@ -76,8 +76,9 @@ struct WarpGroup {
     sync();
     return combine_slots<kMaxWarps>(slots()[turn][group], Sum());
   }
-  // Barrier 0 is __syncthreads.
+  // Barrier 0 is __syncthreads. bar.sync is for whole warps.
   __device__ void sync() const {
+    __syncwarp();
     asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(size) : "memory");
   }
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
