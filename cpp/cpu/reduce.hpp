@@ -20,6 +20,14 @@ constexpr int kPairs = kLanes<T> / Lanes<T>::kStep;  // of registers that make u
 template <class T>
 constexpr std::int64_t kBlock = 32 * kLanes<T>;  // elements
 
+// The lanes would take all 16 registers of SSE2: there they stay in memory,
+// and unrolling would only make the compiler work (float16: two minutes).
+#if defined(__SSE2__) && !defined(__AVX2__)
+constexpr int kUnrolledPairs = 1;
+#else
+constexpr int kUnrolledPairs = 16;
+#endif
+
 // Upper halves onto lower ones; constant bounds keep the lanes in registers.
 template <int kHalf, class V>
 MEMBOUND_ALWAYS_INLINE void fold_halves(V* lanes) {
@@ -77,7 +85,7 @@ MEMBOUND_ALWAYS_INLINE void sums_of_block(const Terms& terms, std::int64_t first
   std::int64_t col = 0;
   for (; col + 4 * kLanes<T> <= cols; col += 4 * kLanes<T>) {
     company(first + col + 4 * kLanes<T>);
-#pragma GCC unroll 16
+#pragma GCC unroll kUnrolledPairs
     for (int pair = 0; pair < kPairs<T>; ++pair) {
       const std::int64_t at = first + col + pair * Row::kStep;
       Pair<V> chain[kRows];
@@ -106,13 +114,13 @@ MEMBOUND_ALWAYS_INLINE void sums_of_block(const Terms& terms, std::int64_t first
   }
   company(first + cols);
   for (; col + kLanes<T> <= cols; col += kLanes<T>) {
-#pragma GCC unroll 16
+#pragma GCC unroll kUnrolledPairs
     for (int pair = 0; pair < kPairs<T>; ++pair) {
       terms.whole(first + col + pair * Row::kStep, term);
       add_to(pair, term);
     }
   }
-#pragma GCC unroll 16
+#pragma GCC unroll kUnrolledPairs
   for (int pair = 0; pair < kPairs<T>; ++pair) {
     const std::int64_t at = col + pair * Row::kStep;
     const std::int64_t left = cols - at;

@@ -15,14 +15,16 @@ namespace membound::cpu {
 
 namespace {
 
-// Never in place: the lines are there.
-bool bypasses_cache(const RmsNormProblem& problem) {
-  const auto in_place = [&](const void* output) {
+bool is_large(const RmsNormProblem& problem) {
+  const auto size = static_cast<std::int64_t>(dtype_size(problem.dtype));
+  return pays_to_bypass_cache(problem.rows * problem.cols * size);
+}
+
+bool is_in_place(const RmsNormProblem& problem) {
+  const auto was_read = [&](const void* output) {
     return output == problem.x || output == problem.residual;
   };
-  const auto size = static_cast<std::int64_t>(dtype_size(problem.dtype));
-  if (in_place(problem.out) || (problem.residual && in_place(problem.residual_out))) return false;
-  return pays_to_bypass_cache(problem.rows * problem.cols * size);
+  return was_read(problem.out) || (problem.residual != nullptr && was_read(problem.residual_out));
 }
 
 // Reading a 16-bit weight as it is costs a conversion per row and element. Enough rows pay for
@@ -60,7 +62,9 @@ RmsNormRows shared_part(const RmsNormProblem& problem) {
     rows.residual_out_row_stride = row_stride(problem.residual_out_rows);
   }
   rows.eps = problem.eps;
-  rows.bypass_cache = bypasses_cache(problem);
+  rows.ask_ahead = is_large(problem);
+  // Never in place: the lines are there.
+  rows.bypass_cache = rows.ask_ahead && !is_in_place(problem);
   dispatch_floating(problem.dtype, "rms_norm", [&]<class T>() {
     const auto range = safe_range(problem.eps, accumulate_t<T>{});
     rows.safe_low = range.low;

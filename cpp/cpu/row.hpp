@@ -26,6 +26,17 @@ MEMBOUND_ALWAYS_INLINE void ask_for(const void* row, std::int64_t first, std::in
   }
 }
 
+// A load waits for an earlier store whose address has the same last 12 bits. Where out lies a
+// little behind x in that sense, as with two arrays allocated one after the other, going down
+// avoids it (64 x 4096 bfloat16, out 64 bytes behind: 15.0 -> 11.0 cycles per 32 elements).
+MEMBOUND_ALWAYS_INLINE bool writes_downwards(const void* x, const void* out,
+                                             std::int64_t row_bytes) {
+  constexpr std::uintptr_t kPage = 4096;
+  const auto behind =
+      (reinterpret_cast<std::uintptr_t>(out) - reinterpret_cast<std::uintptr_t>(x)) % kPage;
+  return row_bytes >= 1024 && behind != 0 && behind < kPage / 2;
+}
+
 template <class T, bool kAdd>
 struct InputRow;
 

@@ -37,28 +37,32 @@ MEMBOUND_ALWAYS_INLINE void write_some(const typename R::Input& input,
   write_partial(output.out + col, apply<R>(value, rstd, weight, col, count), count);
 }
 
-// A load waits for an earlier store whose address has the same last 12 bits. Where out lies a
-// little behind x in that sense, as with two arrays allocated one after the other, going down
-// avoids it (64 x 4096 bfloat16, out 64 bytes behind: 15.0 -> 11.0 cycles per 32 elements).
-MEMBOUND_ALWAYS_INLINE bool writes_downwards(const void* x, const void* out,
-                                             std::int64_t row_bytes) {
-  constexpr std::uintptr_t kPage = 4096;
-  const auto behind =
-      (reinterpret_cast<std::uintptr_t>(out) - reinterpret_cast<std::uintptr_t>(x)) % kPage;
-  return row_bytes >= 1024 && behind != 0 && behind < kPage / 2;
+// Rows that are not in a cache are asked for ahead, in place too.
+enum class Memory { kCached, kAhead, kAheadAroundCache };
+
+// Half of `ahead`, a later row, or all of it, while `bytes` from `byte` on are written.
+template <class Input>
+MEMBOUND_ALWAYS_INLINE void ask_while_writing(const Input& ahead, std::int64_t row_bytes,
+                                              std::int64_t byte, std::int64_t bytes) {
+  if (asks_in_halves(row_bytes)) {
+    const std::int64_t from = (row_bytes + byte) / 2;
+    ahead.template ask<2>(from, from + bytes / 2);
+  } else {
+    ahead.template ask<3>(byte, byte + bytes);
+  }
 }
 
-// One contiguous row. With kAroundCache the stores bypass the cache, and `ahead`, a later row, is
-// asked for line by line.
-template <class R, bool kAroundCache>
+// One contiguous row. `ahead`, a later one, is asked for line by line.
+template <class R, Memory kMemory>
 MEMBOUND_ALWAYS_INLINE void write_row(const typename R::Input& input,
                                       const OutputRow<typename R::T>& output, typename R::A rstd,
                                       const void* weight, std::int64_t cols,
                                       const typename R::Input& ahead) {
   using T = typename R::T;
   using Row = Lanes<T>;
+  constexpr std::int64_t kSize = sizeof(T);
   std::int64_t col = 0;
-  if constexpr (kAroundCache) {
+  if constexpr (kMemory == Memory::kAheadAroundCache) {
     const auto past =
         static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(output.out) % kLine);
     if (past != 0) {
@@ -70,24 +74,20 @@ MEMBOUND_ALWAYS_INLINE void write_row(const typename R::Input& input,
       }
     }
     for (; col + Row::kStep <= cols; col += Row::kStep) {
-      constexpr std::int64_t kSize = sizeof(T);
-      if (asks_in_halves(cols * kSize)) {
-        const std::int64_t from = (cols + col) * kSize / 2;
-        ahead.template ask<2>(from, from + Row::kStep * kSize / 2);
-      } else {
-        ahead.template ask<3>(col * kSize, (col + Row::kStep) * kSize);
-      }
+      ask_while_writing(ahead, cols * kSize, col * kSize, Row::kStep * kSize);
       const auto value = input.whole(col);
       if constexpr (R::kAdd) Row::write_around_cache(output.sum + col, value);
       Row::write_around_cache(output.out + col, apply<R>(value, rstd, weight, col, Row::kStep));
     }
   } else {
     const std::int64_t whole = cols / Row::kStep * Row::kStep;
-    const bool down =
-        writes_downwards(input.x, output.out, cols * static_cast<std::int64_t>(sizeof(T)));
+    const bool down = writes_downwards(input.x, output.out, cols * kSize);
     const std::int64_t by = down ? -Row::kStep : Row::kStep;
     std::int64_t at = down ? whole - Row::kStep : 0;
     for (; col < whole; col += Row::kStep, at += by) {
+      if constexpr (kMemory == Memory::kAhead) {
+        ask_while_writing(ahead, cols * kSize, col * kSize, Row::kStep * kSize);
+      }
       const auto value = input.whole(at);
       if constexpr (R::kAdd) Row::write(output.sum + at, value);
       Row::write(output.out + at, apply<R>(value, rstd, weight, at, Row::kStep));
@@ -96,7 +96,7 @@ MEMBOUND_ALWAYS_INLINE void write_row(const typename R::Input& input,
   if (col < cols) write_some<R>(input, output, rstd, weight, col, cols - col);
 }
 
-template <class R, bool kAroundCache>
+template <class R, Memory kMemory>
 MEMBOUND_ALWAYS_INLINE typename R::A sum_of_squares(const typename R::Input& input,
                                                     std::int64_t cols,
                                                     const typename R::Input& ahead) {
@@ -104,7 +104,7 @@ MEMBOUND_ALWAYS_INLINE typename R::A sum_of_squares(const typename R::Input& inp
   constexpr std::int64_t kSize = sizeof(T);
   const Squares<T, typename R::Input> squares{input};
   typename R::A sum;
-  if (!kAroundCache || !asks_in_halves(cols * kSize)) {
+  if (kMemory == Memory::kCached || !asks_in_halves(cols * kSize)) {
     sums_of_rows<T>(squares, cols, &sum);
     return sum;
   }
@@ -118,7 +118,7 @@ MEMBOUND_ALWAYS_INLINE typename R::A sum_of_squares(const typename R::Input& inp
 
 // Contiguous rows, a group at a time; kCols: how many columns, where the compiler should know.
 // What the loops need is copied first: stores to out could alias rows, for all the compiler knows.
-template <class R, bool kAroundCache, std::int64_t kCols = 0>
+template <class R, Memory kMemory, std::int64_t kCols = 0>
 void normalise_rows(const RmsNormRows& rows) {
   using T = typename R::T;
   using A = typename R::A;
@@ -142,7 +142,7 @@ void normalise_rows(const RmsNormRows& rows) {
     A sums[kGroup];
     A rstds[kGroup];
     for (std::int64_t i = 0; i < count; ++i) {
-      sums[i] = sum_of_squares<R, kAroundCache>(at.input(first + i), cols, ahead(i));
+      sums[i] = sum_of_squares<R, kMemory>(at.input(first + i), cols, ahead(i));
     }
     if (count == kGroup) {
       for (int i = 0; i < kGroup; ++i) rstds[i] = 1 / square_root(sums[i] / width + eps);
@@ -157,8 +157,8 @@ void normalise_rows(const RmsNormRows& rows) {
         normalise_in_blocks<R>(rows, first + i);
         continue;
       }
-      write_row<R, kAroundCache>(at.input(first + i), at.output(first + i), rstds[i], weight, cols,
-                                 ahead(i));
+      write_row<R, kMemory>(at.input(first + i), at.output(first + i), rstds[i], weight, cols,
+                            ahead(i));
     }
   }
 }
@@ -175,6 +175,15 @@ bool can_bypass_cache(const RmsNormRows& rows) {
   return !kOnLines || on_lines<T>(rows.out, rows.out_row_stride);
 }
 
+template <class R, Memory kMemory>
+void run_contiguous(const RmsNormRows& rows) {
+  constexpr bool kUnrolls = !R::kAdd && kMemory != Memory::kAhead && kVectorBytes >= 32;
+  if constexpr (kUnrolls) {
+    if (rows.cols == kHead) return normalise_rows<R, kMemory, kHead>(rows);
+  }
+  normalise_rows<R, kMemory>(rows);
+}
+
 template <class R>
 void run(const RmsNormRows& rows) {
   const bool contiguous =
@@ -183,10 +192,12 @@ void run(const RmsNormRows& rows) {
   if (!contiguous) {
     for (std::int64_t row = 0; row < rows.rows; ++row) normalise_in_blocks<R>(rows, row);
   } else if (rows.bypass_cache && can_bypass_cache<R>(rows)) {
-    rows.cols == kHead ? normalise_rows<R, true, kHead>(rows) : normalise_rows<R, true>(rows);
+    run_contiguous<R, Memory::kAheadAroundCache>(rows);
     stream_fence();
+  } else if (rows.ask_ahead) {
+    run_contiguous<R, Memory::kAhead>(rows);
   } else {
-    rows.cols == kHead ? normalise_rows<R, false, kHead>(rows) : normalise_rows<R, false>(rows);
+    run_contiguous<R, Memory::kCached>(rows);
   }
 }
 

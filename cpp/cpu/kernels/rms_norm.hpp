@@ -22,7 +22,8 @@ struct RmsNormRows {
   DType dtype;
   WeightForm weight_form;
   bool round_before_weight;
-  bool bypass_cache;  // non-temporal stores, and the next rows are asked for ahead
+  bool ask_ahead;     // the next rows are asked for while these are computed
+  bool bypass_cache;  // that, and non-temporal stores
   std::int64_t rows, cols;
   std::int64_t x_row_stride, x_col_stride;
   std::int64_t residual_row_stride, residual_col_stride;

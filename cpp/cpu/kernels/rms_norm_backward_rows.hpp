@@ -6,23 +6,53 @@
 #include "cpu/row.hpp"
 #include "cpu/weight.hpp"
 
-// A few rows of the backward at once, so that weight and weight_sum are read once for all of them.
-// The first pass adds up g * h along each row and dy * h down the columns, the second writes dx.
+// The two passes of the backward: the first adds up g * h along a few rows at once and dy * h down
+// their columns, so that weight and weight_sum are read once for all of them; the second writes dx
+// row by row. Neither knows more of the call than it needs: fewer copies for the compiler to make.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
-// What is computed, as far as the compiler should know.
-template <class T_, bool kDx_, bool kDweight_, bool kWeight_, bool kAdd_, bool kRoundFirst_>
-struct Recipe {
-  using T = T_;
+template <class T, int kRows>
+struct Group {
   using A = typename Lanes<T>::A;
-  using V = typename Lanes<T>::V;
-  static constexpr bool kDx = kDx_;
-  static constexpr bool kDweight = kDweight_;
-  static constexpr bool kWeight = kWeight_;
-  static constexpr bool kAdd = kAdd_;
-  static constexpr bool kRoundFirst = kRoundFirst_;
+  const T* dy[kRows];
+  const T* x[kRows];
+  const T* dsum[kRows];  // null: none
+  T* dx[kRows];
+  A rstd[kRows];
+  const A* weight;
+  A* weight_sum;
 };
+
+// Later rows, to be asked for while these are computed.
+template <class T>
+struct Ahead {
+  static constexpr int kMost = 4;
+  const T* dy[kMost];
+  const T* x[kMost];
+  const T* dsum[kMost];
+  int rows;                  // 0: nothing is asked for
+  std::int64_t early, late;  // bytes of a row for each element summed, for each element written
+
+  MEMBOUND_ALWAYS_INLINE void ask(int row, std::int64_t first, std::int64_t last) const {
+    ask_for<2>(dy[row], first, last);
+    ask_for<2>(x[row], first, last);
+    if (dsum[row] != nullptr) ask_for<2>(dsum[row], first, last);
+  }
+};
+
+template <class T>
+MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> read_some(const T* from, std::int64_t count) {
+  return count == Lanes<T>::kStep ? Lanes<T>::read(from) : read_partial(from, count);
+}
+
+template <class T>
+MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> weight_of(const typename Lanes<T>::A* weight,
+                                                            std::int64_t col, std::int64_t count) {
+  constexpr bool kPrepared = sizeof(T) != sizeof(*weight);
+  return weight_step<T, kPrepared ? WeightForm::kPrepared : WeightForm::kNative>(weight, col,
+                                                                                 count);
+}
 
 // The first `count` elements of value, zeros behind them. What stands there is not always zero:
 // 0 * rstd may be NaN.
@@ -36,198 +66,158 @@ MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> keep(Pair<typename Lanes<T>::V
   return {kept.first != 0 ? value.first : V{}, kept.second != 0 ? value.second : V{}};
 }
 
-// kRows rows from one column on. h = x * rstd comes first: x may be as large as rstd is small.
-template <class R_, int kRows_>
-struct Group {
-  using R = R_;
-  using T = typename R::T;
-  using A = typename R::A;
-  using V = typename R::V;
+// h = x * rstd comes before every product: x may be as large as rstd is small.
+template <class T>
+MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> normalised(const T* x, std::int64_t count,
+                                                             typename Lanes<T>::A rstd) {
+  const auto value = read_some(x, count);
+  const Pair<typename Lanes<T>::V> h{value.first * rstd, value.second * rstd};
+  return count == Lanes<T>::kStep ? h : keep<T>(h, count);
+}
+
+// What the first pass adds up.
+template <class T_, bool kDot_, bool kDweight_, bool kWeight_, bool kRoundFirst_>
+struct Sums {
+  using T = T_;
+  static constexpr bool kDot = kDot_;
+  static constexpr bool kDweight = kDweight_;
+  static constexpr bool kWeight = kWeight_;
+  static constexpr bool kRoundFirst = kRoundFirst_;
+};
+
+// One step of the first pass: g and h of each row, and dy * h of all of them into weight_sum.
+template <class S, int kRows_>
+struct GradientTerms {
+  using T = typename S::T;
   using Row = Lanes<T>;
+  using V = typename Row::V;
   static constexpr int kRows = kRows_;
-  const T* dy[kRows];
-  const T* x[kRows];
-  const T* dsum[kRows];
-  T* dx[kRows];
-  A rstd[kRows];
-  const A* weight;
-  A* weight_sum;
+  const Group<T, kRows>& group;
 
-  static MEMBOUND_ALWAYS_INLINE Pair<V> read_some(const T* from, std::int64_t count) {
-    return count == Row::kStep ? Row::read(from) : read_partial(from, count);
-  }
-  MEMBOUND_ALWAYS_INLINE Pair<V> weight_at(std::int64_t col, std::int64_t count) const {
-    constexpr WeightForm kForm =
-        sizeof(T) == sizeof(A) ? WeightForm::kNative : WeightForm::kPrepared;
-    if constexpr (R::kWeight) return weight_step<T, kForm>(weight, col, count);
-    return {V{}, V{}};
-  }
-  static MEMBOUND_ALWAYS_INLINE Pair<V> weighted(Pair<V> dy, Pair<V> weight) {
-    if constexpr (!R::kWeight) return dy;
-    return {dy.first * weight.first, dy.second * weight.second};
-  }
-  MEMBOUND_ALWAYS_INLINE Pair<V> normalised(int row, std::int64_t col, std::int64_t count) const {
-    const auto value = read_some(x[row] + col, count);
-    const Pair<V> h{value.first * rstd[row], value.second * rstd[row]};
-    return count == Row::kStep ? h : keep<T>(h, count);
-  }
-
-  // The first pass of one step: g and h of each row, and dy * h of all into weight_sum.
-  MEMBOUND_ALWAYS_INLINE void sum_step(std::int64_t col, std::int64_t count,
-                                       Factors<V>* factors) const {
-    const Pair<V> factor = weight_at(col, count);
-    Pair<V> sum{};
-    if constexpr (R::kDweight) {
-      sum = {load<V>(weight_sum + col), load<V>(weight_sum + col + Row::kStep / 2)};
-    }
+  MEMBOUND_ALWAYS_INLINE void step(std::int64_t col, std::int64_t count,
+                                   Factors<V>* factors) const {
+    typename Row::A* const to = group.weight_sum + col;
+    [[maybe_unused]] Pair<V> factor, sum;
+    if constexpr (S::kWeight && S::kDot) factor = weight_of<T>(group.weight, col, count);
+    if constexpr (S::kDweight) sum = {load<V>(to), load<V>(to + Row::kStep / 2)};
 #pragma GCC unroll 4
     for (int row = 0; row < kRows; ++row) {
-      const auto gradient = read_some(dy[row] + col, count);
-      const auto h = normalised(row, col, count);
-      if constexpr (R::kDx) factors[row] = {weighted(gradient, factor), h};
-      if constexpr (R::kDweight) {
+      const Pair<V> dy = read_some(group.dy[row] + col, count);
+      const Pair<V> h = normalised<T>(group.x[row] + col, count, group.rstd[row]);
+      if constexpr (S::kDot) {
+        factors[row] = {dy, h};
+        if constexpr (S::kWeight) {
+          factors[row].left = {dy.first * factor.first, dy.second * factor.second};
+        }
+      }
+      if constexpr (S::kDweight) {
         Pair<V> seen = h;
-        if constexpr (R::kRoundFirst) seen = Row::round(h);
-        sum = {multiply_add(gradient.first, seen.first, sum.first),
-               multiply_add(gradient.second, seen.second, sum.second)};
+        if constexpr (S::kRoundFirst) seen = Row::round(h);
+        sum = {multiply_add(dy.first, seen.first, sum.first),
+               multiply_add(dy.second, seen.second, sum.second)};
       }
     }
-    if constexpr (R::kDweight) {
-      store(weight_sum + col, sum.first);
-      store(weight_sum + col + Row::kStep / 2, sum.second);
+    if constexpr (S::kDweight) {
+      store(to, sum.first);
+      store(to + Row::kStep / 2, sum.second);
     }
   }
   MEMBOUND_ALWAYS_INLINE void whole(std::int64_t col, Factors<V>* factors) const {
-    sum_step(col, Row::kStep, factors);
+    step(col, Row::kStep, factors);
   }
   [[gnu::noinline]] void partial(std::int64_t col, std::int64_t count, Factors<V>* factors) const {
-    sum_step(col, count, factors);
-  }
-
-  // dx = rstd * (g - h * mean) + dsum of one step.
-  MEMBOUND_ALWAYS_INLINE void gradients(std::int64_t col, std::int64_t count, const A* means,
-                                        Pair<V>* result) const {
-    const Pair<V> factor = weight_at(col, count);
-#pragma GCC unroll 4
-    for (int row = 0; row < kRows; ++row) {
-      const Pair<V> g = weighted(read_some(dy[row] + col, count), factor);
-      const Pair<V> h = normalised(row, col, count);
-      const V mean = V{} - means[row];
-      const V scale = V{} + rstd[row];
-      const Pair<V> rest{multiply_add(h.first, mean, g.first),
-                         multiply_add(h.second, mean, g.second)};
-      if constexpr (R::kAdd) {
-        const Pair<V> more = read_some(dsum[row] + col, count);
-        result[row] = {multiply_add(rest.first, scale, more.first),
-                       multiply_add(rest.second, scale, more.second)};
-      } else {
-        result[row] = {rest.first * scale, rest.second * scale};
-      }
-    }
-  }
-  // All rows are read before one is written: rows that are a multiple of 4096 bytes apart hold each
-  // other's loads up otherwise.
-  template <bool kAroundCache>
-  MEMBOUND_ALWAYS_INLINE void write_step(std::int64_t col, const A* means) const {
-    Pair<V> result[kRows];
-    gradients(col, Row::kStep, means, result);
-#pragma GCC unroll 4
-    for (int row = 0; row < kRows; ++row) {
-      if constexpr (kAroundCache) {
-        Row::write_around_cache(dx[row] + col, result[row]);
-      } else {
-        Row::write(dx[row] + col, result[row]);
-      }
-    }
-  }
-  [[gnu::noinline]] void write_partial_step(std::int64_t col, std::int64_t count,
-                                            const A* means) const {
-    Pair<V> result[kRows];
-    gradients(col, count, means, result);
-    for (int row = 0; row < kRows; ++row) write_partial(dx[row] + col, result[row], count);
-  }
-
-  // Bytes [first, last) of what both passes read.
-  template <int kLocality>
-  MEMBOUND_ALWAYS_INLINE void ask(std::int64_t first, std::int64_t last) const {
-#pragma GCC unroll 4
-    for (int row = 0; row < kRows; ++row) {
-      ask_for<kLocality>(dy[row], first, last);
-      ask_for<kLocality>(x[row], first, last);
-      if constexpr (R::kAdd) ask_for<kLocality>(dsum[row], first, last);
-    }
+    step(col, count, factors);
   }
 };
 
-template <class G, class Company = NoCompany>
-MEMBOUND_ALWAYS_INLINE void sum_pass(const G& group, std::int64_t cols, typename G::A* means,
-                                     Company company = {}) {
-  using T = typename G::T;
+template <class S, int kRows>
+[[gnu::noinline]] void sum_pass(const Group<typename S::T, kRows>& group, std::int64_t cols,
+                                typename Lanes<typename S::T>::A* dots,
+                                const Ahead<typename S::T>& ahead) {
+  using T = typename S::T;
   constexpr std::int64_t kStep = Lanes<T>::kStep;
-  if constexpr (G::R::kDx) {
-    sums_of_rows<T>(group, cols, means, company);
-    for (int row = 0; row < G::kRows; ++row) means[row] /= static_cast<typename G::A>(cols);
+  const GradientTerms<S, kRows> terms{group};
+  std::int64_t asked = 0;
+  const auto ask = [&](std::int64_t col) {
+    for (int row = 0; row < ahead.rows; ++row) ahead.ask(row, asked, col * ahead.early);
+    asked = col * ahead.early;
+  };
+  if constexpr (S::kDot) {
+    sums_of_rows<T>(terms, cols, dots, ask);
   } else {
     std::int64_t col = 0;
     for (; col + kStep <= cols; col += kStep) {
-      company(col + kStep);
-      group.sum_step(col, kStep, nullptr);
+      ask(col + kStep);
+      terms.whole(col, nullptr);
     }
-    if (col < cols) group.partial(col, cols - col, nullptr);
+    if (col < cols) terms.partial(col, cols - col, nullptr);
   }
 }
 
-// A row whose elements are apart, in blocks through small buffers.
-template <class R>
-struct RowInBlocks {
-  using T = typename R::T;
-  using A = typename R::A;
-  using One = Group<R, 1>;
-  static constexpr std::int64_t kStep = Lanes<T>::kStep;
-  const RmsNormBackwardRows& rows;
-  const One row;
-  T dy_block[kBlock<T>];
-  T x_block[kBlock<T>];
-  T dsum_block[kBlock<T>];
-  T dx_block[kBlock<T>];
+// One row of the second pass: dx = rstd * (g - h * mean) + dsum.
+template <class T_, bool kWeight, bool kAdd>
+struct GradientRow {
+  using T = T_;
+  using Row = Lanes<T>;
+  using A = typename Row::A;
+  using V = typename Row::V;
+  const T* dy;
+  const T* x;
+  const T* dsum;
+  T* dx;
+  const A* weight;
+  A rstd, mean;
 
-  One read(std::int64_t first, std::int64_t count) {
-    One block = row;
-    block.dy[0] = gather(row.dy[0], rows.dy_col_stride, first, count, dy_block);
-    block.x[0] = gather(row.x[0], rows.x_col_stride, first, count, x_block);
-    if constexpr (R::kAdd) {
-      block.dsum[0] = gather(row.dsum[0], rows.dsum_col_stride, first, count, dsum_block);
+  MEMBOUND_ALWAYS_INLINE Pair<V> value(std::int64_t col, std::int64_t count) const {
+    Pair<V> g = read_some(dy + col, count);
+    if constexpr (kWeight) {
+      const Pair<V> factor = weight_of<T>(weight, col, count);
+      g = {g.first * factor.first, g.second * factor.second};
     }
-    block.dx[0] = dx_block;
-    if constexpr (R::kWeight) block.weight += first;
-    if constexpr (R::kDweight) block.weight_sum += first;
-    return block;
+    const Pair<V> h = normalised<T>(x + col, count, rstd);
+    const V minus_mean = V{} - mean;
+    const V scale = V{} + rstd;
+    const Pair<V> rest{multiply_add(h.first, minus_mean, g.first),
+                       multiply_add(h.second, minus_mean, g.second)};
+    if constexpr (kAdd) {
+      const Pair<V> more = read_some(dsum + col, count);
+      return {multiply_add(rest.first, scale, more.first),
+              multiply_add(rest.second, scale, more.second)};
+    }
+    return {rest.first * scale, rest.second * scale};
   }
 
-  void run() {
-    BlockSum<A> total;
-    each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) {
-      A sum{};
-      if constexpr (R::kDx) {
-        sums_of_block<T>(read(first, count), 0, count, &sum);
+  template <bool kAroundCache>
+  MEMBOUND_ALWAYS_INLINE void write(std::int64_t cols, int row, const Ahead<T>& ahead) const {
+    const std::int64_t whole = cols / Row::kStep * Row::kStep;
+    const std::int64_t bytes = cols * static_cast<std::int64_t>(sizeof(T));
+    const bool down = writes_downwards(x, dx, bytes) || writes_downwards(dy, dx, bytes);
+    const std::int64_t by = down ? -Row::kStep : Row::kStep;
+    std::int64_t at = down ? whole - Row::kStep : 0;
+    std::int64_t asked = cols * ahead.early;
+    const bool asks = row < ahead.rows;
+    const std::int64_t some = Row::kStep * ahead.late;
+    for (std::int64_t col = 0; col < whole; col += Row::kStep, at += by, asked += some) {
+      if (asks) ahead.ask(row, asked, asked + some);
+      if constexpr (kAroundCache) {
+        Row::write_around_cache(dx + at, value(at, Row::kStep));
       } else {
-        sum_pass(read(first, count), count, &sum);
+        Row::write(dx + at, value(at, Row::kStep));
       }
-      total.add(sum);
-    });
-    if constexpr (R::kDx) write(total.value() / static_cast<A>(rows.cols));
-  }
-
-  void write(A mean) {
-    each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) {
-      const One block = read(first, count);
-      std::int64_t i = 0;
-      for (; i + kStep <= count; i += kStep) block.template write_step<false>(i, &mean);
-      if (i < count) block.write_partial_step(i, count - i, &mean);
-      scatter(row.dx[0], rows.dx_col_stride, first, count, dx_block);
-    });
+    }
+    if (whole < cols) write_partial(dx + whole, value(whole, cols - whole), cols - whole);
   }
 };
+
+template <class R>
+[[gnu::noinline]] void write_pass(const R* gradients, int count, std::int64_t cols,
+                                  bool around_cache, const Ahead<typename R::T>& ahead) {
+  for (int row = 0; row < count; ++row) {
+    const R gradient = gradients[row];
+    around_cache ? gradient.template write<true>(cols, row, ahead)
+                 : gradient.template write<false>(cols, row, ahead);
+  }
+}
 
 }  // namespace
 }  // namespace membound::cpu::MEMBOUND_CPU_ISA
