@@ -96,24 +96,30 @@ MEMBOUND_ALWAYS_INLINE void write_row(const typename R::Input& input,
   if (col < cols) write_some<R>(input, output, rstd, weight, col, cols - col);
 }
 
-template <class R, Memory kMemory>
-MEMBOUND_ALWAYS_INLINE typename R::A sum_of_squares(const typename R::Input& input,
-                                                    std::int64_t cols,
-                                                    const typename R::Input& ahead) {
-  using T = typename R::T;
+// kAsk: for half of `ahead`, a later row, meanwhile.
+template <bool kAsk, class T, class Input>
+MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_of_squares(const Input& input, std::int64_t cols,
+                                                           const Input& ahead) {
   constexpr std::int64_t kSize = sizeof(T);
-  const Squares<T, typename R::Input> squares{input};
-  typename R::A sum;
-  if (kMemory == Memory::kCached || !asks_in_halves(cols * kSize)) {
+  const Squares<T, Input> squares{input};
+  typename Lanes<T>::A sum;
+  if constexpr (kAsk) {
+    std::int64_t asked = 0;
+    sums_of_rows<T>(squares, cols, &sum, [&](std::int64_t col) {
+      ahead.template ask<2>(asked, col * kSize / 2);
+      asked = col * kSize / 2;
+    });
+  } else {
     sums_of_rows<T>(squares, cols, &sum);
-    return sum;
   }
-  std::int64_t asked = 0;
-  sums_of_rows<T>(squares, cols, &sum, [&](std::int64_t col) {
-    ahead.template ask<2>(asked, col * kSize / 2);
-    asked = col * kSize / 2;
-  });
   return sum;
+}
+
+// Out of line: inlined into every recipe it made a unit that took seven minutes to compile.
+template <bool kAsk, class T, class Input>
+[[gnu::noinline]] typename Lanes<T>::A sum_of_any(const Input& input, std::int64_t cols,
+                                                  const Input& ahead) {
+  return sum_of_squares<kAsk, T>(input, cols, ahead);
 }
 
 // Contiguous rows, a group at a time; kCols: how many columns, where the compiler should know.
@@ -141,8 +147,12 @@ void normalise_rows(const RmsNormRows& rows) {
     };
     A sums[kGroup];
     A rstds[kGroup];
+    const bool ask = kMemory != Memory::kCached && asks_in_halves(cols * kSize);
     for (std::int64_t i = 0; i < count; ++i) {
-      sums[i] = sum_of_squares<R, kMemory>(at.input(first + i), cols, ahead(i));
+      const auto input = at.input(first + i);
+      sums[i] = kCols != 0 ? sum_of_squares<false, T>(input, cols, input)
+                : ask      ? sum_of_any<true, T>(input, cols, ahead(i))
+                           : sum_of_any<false, T>(input, cols, input);
     }
     if (count == kGroup) {
       for (int i = 0; i < kGroup; ++i) rstds[i] = 1 / square_root(sums[i] / width + eps);

@@ -248,7 +248,11 @@ void write_weight(const RmsNormBackwardWeight& weight) {
     }
     W results[kColumns];
     narrow(sums, results);
-    for (std::int64_t i = 0; i < count; ++i) to[i * weight.stride] = results[i];
+    if (weight.stride == 1) {
+      __builtin_memcpy(to, results, count * sizeof(W));
+    } else {
+      for (std::int64_t i = 0; i < count; ++i) to[i * weight.stride] = results[i];
+    }
   }
 }
 

@@ -94,30 +94,30 @@ MEMBOUND_ALWAYS_INLINE void store_rstd(const RmsNormRows& rows, std::int64_t row
 
 // A row in blocks through small buffers: any column strides, and values scaled by a power of two
 // where the plain sum left its range.
-template <class R>
+template <class T, bool kAdd>
 struct RowInBlocks {
-  using T = typename R::T;
-  using A = typename R::A;
-  using Input = typename R::Input;
+  using A = typename Lanes<T>::A;
+  using Input = InputRow<T, kAdd>;
   static constexpr std::int64_t kStep = Lanes<T>::kStep;
   const RmsNormRows& rows;
   const Input input;
   const OutputRow<T> output;
   T x_block[kBlock<T>];
-  T residual_block[R::kAdd ? kBlock<T> : 1];
+  T residual_block[kAdd ? kBlock<T> : 1];
   T out_block[kBlock<T>];
-  T sum_block[R::kAdd ? kBlock<T> : 1];
+  T sum_block[kAdd ? kBlock<T> : 1];
 
   MEMBOUND_ALWAYS_INLINE Input read(std::int64_t first, std::int64_t count) {
     const T* x = gather(input.x, rows.x_col_stride, first, count, x_block);
-    if constexpr (R::kAdd) {
+    if constexpr (kAdd) {
       return {x, gather(input.residual, rows.residual_col_stride, first, count, residual_block)};
     } else {
       return {x};
     }
   }
 
-  A sum_of_squares(A scale) {
+  // Out of line, as all that does not depend on the recipe.
+  [[gnu::noinline]] A sum_of_squares(A scale) {
     using Row = Scaled<T, Input>;
     BlockSum<A> total;
     each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) {
@@ -128,7 +128,7 @@ struct RowInBlocks {
     return total.value();
   }
 
-  double largest() {
+  [[gnu::noinline]] double largest() {
     double found = 0;
     each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) {
       const Input block = read(first, count);
@@ -146,19 +146,20 @@ struct RowInBlocks {
     return found;
   }
 
+  template <class R>
   void write(A scale, A rstd) {
     each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) {
       const Input block = read(first, count);
       for (std::int64_t i = 0; i < count; i += kStep) {
         const std::int64_t some = count - i < kStep ? count - i : kStep;
         auto value = some == kStep ? block.whole(i) : block.partial(i, some);
-        if constexpr (R::kAdd) write_partial(sum_block + i, value, some);
+        if constexpr (kAdd) write_partial(sum_block + i, value, some);
         value.first *= scale;
         value.second *= scale;
         write_partial(out_block + i, apply<R>(value, rstd, rows.weight, first + i, some), some);
       }
       scatter(output.out, rows.out_col_stride, first, count, out_block);
-      if constexpr (R::kAdd) {
+      if constexpr (kAdd) {
         scatter(output.sum, rows.residual_out_col_stride, first, count, sum_block);
       }
     });
@@ -174,7 +175,7 @@ template <class R>
 [[gnu::noinline]] void normalise_in_blocks(const RmsNormRows& rows, std::int64_t row) {
   using A = typename R::A;
   const RowsOf<R> at(rows);
-  RowInBlocks<R> blocks{rows, at.input(row), at.output(row), {}, {}, {}, {}};
+  RowInBlocks<typename R::T, R::kAdd> blocks{rows, at.input(row), at.output(row), {}, {}, {}, {}};
   A scale = 1;
   A sum = blocks.sum_of_squares(scale);
   A rstd = 1 / square_root(sum / static_cast<A>(rows.cols) + static_cast<A>(rows.eps));
@@ -185,7 +186,7 @@ template <class R>
     rstd = static_cast<A>(1 / square_root(mean + rows.eps * scale * scale));
   }
   store_rstd(rows, row, static_cast<A>(static_cast<double>(rstd) * static_cast<double>(scale)));
-  blocks.write(scale, rstd);
+  blocks.template write<R>(scale, rstd);
 }
 
 }  // namespace
