@@ -74,7 +74,8 @@ struct Kernel {
       ahead.dsum[i] = row_of<T>(rows.dsum, rows.dsum_row_stride, row);
     }
     ahead.rows = count;
-    ahead.early = rows.dx == nullptr ? kSize : rows.cols * kSize < kLongFrom ? 0 : kSize / 4;
+    const bool in_writing = kSize == 2 || rows.cols * kSize < kLongFrom;
+    ahead.early = rows.dx == nullptr ? kSize : in_writing ? 0 : kSize / 4;
     ahead.late = kSize - ahead.early;
     return ahead;
   }
