@@ -14,14 +14,14 @@ namespace {
 using namespace membound;
 using namespace membound::sanitize;
 
-enum class Dx { kOwn, kNone, kInDy, kInX, kInDsum };
+enum class Dx { kSeparate, kNone, kInDy, kInX, kInDsum };
 
 struct Case {
   const char* name;
   Layout layout = {};
   const Format* weight = nullptr;
   const Format* dweight = nullptr;
-  Dx dx = Dx::kOwn;
+  Dx dx = Dx::kSeparate;
   bool add = false;
   bool workspace = false;  // the caller's
   bool options = false;    // weight_offset, the rounding before the weight, accumulate
@@ -46,17 +46,17 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
   const std::int64_t pack = 16 / format.size();
   const Format *same = &format, *fp32 = &kSingle, *fp64 = &kDouble;
   std::vector<Case> list = {
-      {"plain", {}, same, same, Dx::kOwn, false, true, false},
-      {"options", {0, pack}, fp32, fp32, Dx::kOwn, true, false, true},
+      {"plain", {}, same, same, Dx::kSeparate, false, true, false},
+      {"options", {0, pack}, fp32, fp32, Dx::kSeparate, true, false, true},
       {"in dy", {}, same, fp32, Dx::kInDy, false, false, false},
-      {"dx alone", {}, nullptr, nullptr, Dx::kOwn, false, false, false},
+      {"dx alone", {}, nullptr, nullptr, Dx::kSeparate, false, false, false},
       {"dx alone in dsum", {}, same, nullptr, Dx::kInDsum, true, false, false},
       {"dweight alone", {}, same, same, Dx::kNone, false, true, true},
-      {"shifted", {1}, same, same, Dx::kOwn, false, true, false},
+      {"shifted", {1}, same, same, Dx::kSeparate, false, true, false},
       {"odd width", {}, same, fp64, Dx::kInX, true, false, true, 1},
       {"shifted dweight alone", {1}, fp32, same, Dx::kNone, false, false, false},
       {"split", {1, 3, 1, true}, same, same, Dx::kInDsum, true, true, true},
-      {"strided", {1, 3, 2}, fp64, same, Dx::kOwn, true, false, true},
+      {"strided", {1, 3, 2}, fp64, same, Dx::kSeparate, true, false, true},
       {"strided in x", {0, 0, 2}, fp32, fp64, Dx::kInX, false, true, false},
   };
   for (Case& one : list) {
