@@ -39,7 +39,7 @@ OP = contest.Op(
     ours=_ours,
     formula=_formula,
     peers=peers.RMS_NORM_BACKWARD,
-    sums_dweight=True,
+    sums={"dweight": lambda dy, x, rstd: dy * x * rstd[:, None]},
 )
 
 if __name__ == "__main__":

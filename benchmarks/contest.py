@@ -8,7 +8,7 @@ import argparse
 import functools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +23,7 @@ import membound
 
 MIXED_BELOW = 8 << 20  # bytes moved; longer calls hide their start and end
 
-# One set of buffers: the matrices by name, weight, rstd and dweight.
+# One set of buffers: the matrices by name, weight, bias, the statistics, dweight and dbias.
 Arrays = Any
 
 
@@ -35,11 +35,18 @@ class Op:
     read: tuple[str, ...]  # matrices of rows x cols
     written: tuple[str, ...]
     ours: Callable[[Arrays], Any]
-    # From rows of the read matrices in float64, in order, then rstd and weight: the written ones,
-    # each alone or with the size of the terms that it is the sum of.
+    # From rows of the read matrices in float64, in order, then statistics and parameters: the
+    # written ones, each alone or with the size of the terms that it is the sum of.
     formula: Callable[..., tuple[Any, ...]]
     peers: dict[str, Peer]
-    sums_dweight: bool = False  # over dy and x
+    parameters: tuple[str, ...] = ("weight",)
+    centred: bool = False  # the statistics are layer_norm's mean and rstd, else rstd alone
+    # Gradients of parameters: from the same rows and statistics, what is summed over all rows.
+    sums: dict[str, Callable[..., Any]] = field(default_factory=dict)
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        return ("mean", "rstd") if self.centred else ("rstd",)
 
     @property
     def matrices(self) -> int:
@@ -106,32 +113,40 @@ def _buffers(op: Op, shape: Shape, device: str, count: int) -> list[Arrays]:
         for name in (*op.read, *op.written)
     }
     kind = timing.DTYPES[shape.dtype]
-    weight = torch.randn(shape.cols, device=device).to(kind)
+    weight, bias = (torch.randn(shape.cols, device=device).to(kind) for _ in range(2))
     every = []
     for at in range(count):
-        a = SimpleNamespace(weight=weight, dweight=torch.empty_like(weight))
+        a = SimpleNamespace(weight=weight, bias=bias)
+        for name in ("dweight", "dbias"):
+            setattr(a, name, torch.empty_like(weight))
         for name, matrix in matrices.items():
             setattr(a, name, matrix[at])
-        a.rstd = membound.rms_norm(a.x, eps=EPS, return_rstd=True)[1]
+        if op.centred:
+            _, a.mean, a.rstd = membound.layer_norm(a.x, eps=EPS, return_stats=True)
+        else:
+            a.rstd = membound.rms_norm(a.x, eps=EPS, return_rstd=True)[1]
         every.append(a)
     return every
 
 
 def _worst(op: Op, shape: Shape, a: Arrays, results: Sequence[torch.Tensor]) -> float:
     """The largest error of one set's results, in ulps."""
-    inputs = [getattr(a, name) for name in op.read]
+    inputs = [getattr(a, name) for name in (*op.read, *op.statistics)]
+    parameters = [getattr(a, name).double() for name in op.parameters]
     worst = 0.0
     for at, result in enumerate(results[: len(op.written)]):
 
         def wanted(*rows: torch.Tensor, at: int = at) -> Any:
-            return op.formula(*rows, a.weight.double())[at]
+            return op.formula(*rows, *parameters)[at]
 
-        error = timing.worst_ulps(result, (*inputs, a.rstd), wanted, shape.dtype)
-        worst = max(worst, error)
-    if op.sums_dweight and len(results) > len(op.written):
-        dweight = results[len(op.written)]
-        worst = max(worst, timing.worst_dweight_ulps(dweight, a.dy, a.x, a.rstd, shape.dtype))
+        worst = max(worst, timing.worst_ulps(result, inputs, wanted, shape.dtype))
+    for result, terms in zip(results[len(op.written) :], op.sums.values(), strict=False):
+        worst = max(worst, timing.worst_column_ulps(result, inputs, terms, shape.dtype))
     return worst
+
+
+def _results(op: Op, a: Arrays) -> list[torch.Tensor]:
+    return [getattr(a, name) for name in (*op.written, *op.sums)]
 
 
 def _check_ours(op: Op, shape: Shape, every: list[Arrays]) -> None:
@@ -141,9 +156,7 @@ def _check_ours(op: Op, shape: Shape, every: list[Arrays]) -> None:
             if bool(getattr(a, name)[:: max(1, shape.rows - 1)].isnan().any()):
                 raise SystemExit(f"membound left NaN in {shape}")
     for a in (every[0], every[-1]):
-        results = [getattr(a, name) for name in op.written]
-        results += [a.dweight] if op.sums_dweight else []
-        worst = _worst(op, shape, a, results)
+        worst = _worst(op, shape, a, _results(op, a))
         if not timing.is_right(worst, shape.dtype):
             raise SystemExit(f"membound is WRONG by {worst:.4g} ulp in {shape}")
 

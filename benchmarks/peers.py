@@ -168,6 +168,80 @@ RMS_NORM_BACKWARD = {
 }
 
 
+# --- layer_norm ---
+
+
+def _layer_torch(_: Any) -> Callable[[Any], Any]:
+    return lambda a: torch.nn.functional.layer_norm(a.x, a.weight.shape, a.weight, a.bias, EPS)
+
+
+def _layer_compile(_: Any) -> Callable[[Any], Any]:
+    compiled = _compiled(torch.nn.functional.layer_norm)
+    return lambda a: compiled(a.x, a.weight.shape, a.weight, a.bias, EPS)
+
+
+def _layer_liger(_: Any) -> Callable[[Any], Any]:
+    norm = _module("liger_kernel.ops.layer_norm").layer_norm_forward
+    return lambda a: norm(a.x, a.weight, a.bias, EPS)[0]
+
+
+def _layer_quack(like: Any) -> Callable[[Any], Any]:
+    """Releases before it had a LayerNorm are noted as failing; parameters are float32 there."""
+    norm = _module("quack.rmsnorm").layernorm_fwd
+    weight, bias = like.weight.float(), like.bias.float()
+    return lambda a: norm(a.x, weight, bias, EPS)
+
+
+LAYER_NORM = {
+    "torch": Peer("torch", _layer_torch),
+    "compile": Peer("torch", _layer_compile),
+    "liger": Peer("liger_kernel", _layer_liger),
+    "quack": Peer("quack-kernels", _layer_quack),
+}
+
+# --- layer_norm_backward: beneath autograd, too ---
+
+
+def _layer_backward_torch(_: Any) -> Callable[[Any], Any]:
+    norm = torch.ops.aten.native_layer_norm_backward
+
+    def call(a: Any) -> Any:
+        statistics = a.mean[:, None], a.rstd[:, None]
+        return norm(a.dy, a.x, a.weight.shape, *statistics, a.weight, a.bias, [True, True, True])
+
+    return call
+
+
+def _layer_backward_compile(_: Any) -> Callable[[Any], Any]:
+    def formula(
+        dy: torch.Tensor,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        mean: torch.Tensor,
+        rstd: torch.Tensor,
+    ) -> Any:
+        h, wide = (x.float() - mean[:, None]) * rstd[:, None], dy.float()
+        g = wide * weight.float()
+        rest = g.mean(-1, keepdim=True) + h * (g * h).mean(-1, keepdim=True)
+        dx = (rstd[:, None] * (g - rest)).to(x.dtype)
+        return dx, (wide * h).sum(0).to(weight.dtype), wide.sum(0).to(weight.dtype)
+
+    compiled = _compiled(formula)
+    return lambda a: compiled(a.dy, a.x, a.weight, a.mean, a.rstd)
+
+
+def _layer_backward_liger(_: Any) -> Callable[[Any], Any]:
+    norm = _module("liger_kernel.ops.layer_norm").layer_norm_backward
+    return lambda a: norm(a.dy, a.x, a.weight, a.bias, a.mean, a.rstd)
+
+
+LAYER_NORM_BACKWARD = {
+    "torch": Peer("torch", _layer_backward_torch),
+    "compile": Peer("torch", _layer_backward_compile),
+    "liger": Peer("liger_kernel", _layer_backward_liger),
+}
+
+
 def installed(names: list[str], known: dict[str, Peer]) -> dict[str, str]:
     """The version of each named peer that is here."""
     found = {}

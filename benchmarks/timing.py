@@ -22,7 +22,7 @@ import membound
 from membound import _info
 from membound._table import markdown, render
 from membound._timing import TorchGraphs, buffer_sets, rotate
-from membound._ulps import ALLOWED, FORMATS, gradient_slack
+from membound._ulps import ALLOWED, FORMATS, sum_slack
 
 DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -142,23 +142,22 @@ def worst_ulps(
         slack: torch.Tensor | float = 0.0
         if isinstance(wanted, tuple):
             wanted, terms = wanted
-            slack = gradient_slack(dtype) * terms
+            slack = sum_slack(dtype) * terms
         worst = max(worst, _ulps(got[rows], wanted, slack, dtype))
     return worst
 
 
-def worst_dweight_ulps(
-    got: torch.Tensor, dy: torch.Tensor, x: torch.Tensor, rstd: torch.Tensor, dtype: str
+def worst_column_ulps(
+    got: torch.Tensor, inputs: Sequence[torch.Tensor], terms: Callable[..., Any], dtype: str
 ) -> float:
-    """The same for the sum over all rows of dy * x * rstd."""
-    step = max(1, VERIFY_ELEMENTS // x.shape[-1])
-    wanted, terms = (torch.zeros_like(got, dtype=torch.float64) for _ in range(2))
-    for first in range(0, x.shape[0], step):
-        rows = slice(first, first + step)
-        products = dy[rows].double() * x[rows].double() * rstd[rows, None].double()
-        wanted += products.sum(0)
-        terms += products.abs().sum(0)
-    return _ulps(got, wanted, gradient_slack(dtype) * terms, dtype)
+    """The same for the sum over all rows of terms(rows of the inputs in float64)."""
+    step = max(1, VERIFY_ELEMENTS // got.shape[-1])
+    wanted, sizes = (torch.zeros_like(got, dtype=torch.float64) for _ in range(2))
+    for first in range(0, inputs[0].shape[0], step):
+        part = terms(*(one[first : first + step].double() for one in inputs))
+        wanted += part.sum(0)
+        sizes += part.abs().sum(0)
+    return _ulps(got, wanted, sum_slack(dtype) * sizes, dtype)
 
 
 def is_right(worst: float, dtype: str) -> bool:

@@ -70,9 +70,14 @@ struct Arrays {
         c(c, bytes, 3),
         d(c, bytes, 4),
         weight(c.cols * dtype_size(c.dtype), Device::cpu()),
+        bias(c.cols * dtype_size(c.dtype), Device::cpu()),
         dweight(c.cols * dtype_size(c.dtype), Device::cpu()),
+        dbias(c.cols * dtype_size(c.dtype), Device::cpu()),
+        mean(c.rows * dtype_size(accumulate_dtype(c.dtype)), Device::cpu()),
         rstd(c.rows * dtype_size(accumulate_dtype(c.dtype)), Device::cpu()) {
     fill(weight.as<char>(), c.cols, c.dtype, 5);
+    fill(bias.as<char>(), c.cols, c.dtype, 7);
+    fill(mean.as<char>(), c.rows, accumulate_dtype(c.dtype), 8);
     fill(rstd.as<char>(), c.rows, accumulate_dtype(c.dtype), 6);
   }
   struct Matrix : DeviceBuffer {
@@ -85,14 +90,17 @@ struct Arrays {
   };
   std::size_t count, bytes;
   Matrix a, b, c, d;
-  DeviceBuffer weight, dweight, rstd;
+  DeviceBuffer weight, bias, dweight, dbias, mean, rstd;
 };
 
 void run_op(const Case& c, const Arrays& on) {
   const Device cpu = Device::cpu();
   const StreamView stream = StreamView::legacy_default();
   const ConstTensorView weight(on.weight.data(), c.dtype, cpu, {c.cols});
+  const ConstTensorView bias(on.bias.data(), c.dtype, cpu, {c.cols});
   const TensorView dweight(on.dweight.data(), c.dtype, cpu, {c.cols});
+  const TensorView dbias(on.dbias.data(), c.dtype, cpu, {c.cols});
+  const ConstTensorView mean(on.mean.data(), accumulate_dtype(c.dtype), cpu, {c.rows});
   const ConstTensorView rstd(on.rstd.data(), accumulate_dtype(c.dtype), cpu, {c.rows});
   switch (c.op) {
     case Op::kRmsNorm: return rms_norm(on.a.view, &weight, {}, on.c.view, nullptr, stream);
@@ -109,15 +117,32 @@ void run_op(const Case& c, const Arrays& on) {
     case Op::kAddBackward:
       return add_rms_norm_backward(on.a.view, on.d.view, on.b.view, &weight, rstd, {}, &on.c.view,
                                    &dweight, nullptr, stream);
+    case Op::kLayerNorm:
+      return layer_norm(on.a.view, &weight, &bias, {}, on.c.view, nullptr, nullptr, stream);
+    case Op::kAddLayerNorm:
+      return add_layer_norm(on.a.view, on.b.view, &weight, &bias, {}, on.c.view, on.d.view, nullptr,
+                            nullptr, stream);
+    case Op::kLayerBackward:
+      return layer_norm_backward(on.a.view, on.b.view, &weight, mean, rstd, {}, &on.c.view,
+                                 &dweight, &dbias, nullptr, stream);
+    case Op::kLayerBackwardDx:
+      return layer_norm_backward(on.a.view, on.b.view, &weight, mean, rstd, {}, &on.c.view, nullptr,
+                                 nullptr, nullptr, stream);
+    case Op::kAddLayerBackward:
+      return add_layer_norm_backward(on.a.view, on.d.view, on.b.view, &weight, mean, rstd, {},
+                                     &on.c.view, &dweight, &dbias, nullptr, stream);
   }
 }
 
 // The same bytes, less what belongs to columns or rows alone.
 void run_reference(const Case& c, const Arrays& on, bool around_cache) {
   switch (c.op) {
-    case Op::kRmsNorm: return copy(on.c.data(), on.a.data(), on.bytes, around_cache);
+    case Op::kRmsNorm:
+    case Op::kLayerNorm: return copy(on.c.data(), on.a.data(), on.bytes, around_cache);
     case Op::kBackward:
     case Op::kBackwardDx:
+    case Op::kLayerBackward:
+    case Op::kLayerBackwardDx:
       return triad(on.c.data(), on.a.data(), on.b.data(), on.bytes, around_cache);
     default:
       copy(on.c.data(), on.a.data(), on.bytes, around_cache);

@@ -12,7 +12,19 @@ namespace membound_bench {
 
 using membound::DType;
 
-enum class Op { kRmsNorm, kAddRmsNorm, kAddRmsNormInPlace, kBackward, kBackwardDx, kAddBackward };
+enum class Op {
+  kRmsNorm,
+  kAddRmsNorm,
+  kAddRmsNormInPlace,
+  kBackward,
+  kBackwardDx,
+  kAddBackward,
+  kLayerNorm,
+  kAddLayerNorm,
+  kLayerBackward,
+  kLayerBackwardDx,
+  kAddLayerBackward,
+};
 
 inline const char* op_name(Op op) {
   switch (op) {
@@ -21,16 +33,24 @@ inline const char* op_name(Op op) {
     case Op::kAddRmsNormInPlace: return "add_rms_norm in place";
     case Op::kBackward: return "rms_norm_backward";
     case Op::kBackwardDx: return "rms_norm_backward dx";
-    default: return "add_rms_norm_backward";
+    case Op::kAddBackward: return "add_rms_norm_backward";
+    case Op::kLayerNorm: return "layer_norm";
+    case Op::kAddLayerNorm: return "add_layer_norm";
+    case Op::kLayerBackward: return "layer_norm_backward";
+    case Op::kLayerBackwardDx: return "layer_norm_backward dx";
+    default: return "add_layer_norm_backward";
   }
 }
 
 // Matrices read and written; the reference moves as many.
 inline int matrices_of(Op op) {
   switch (op) {
-    case Op::kRmsNorm: return 2;
+    case Op::kRmsNorm:
+    case Op::kLayerNorm: return 2;
     case Op::kBackward:
-    case Op::kBackwardDx: return 3;
+    case Op::kBackwardDx:
+    case Op::kLayerBackward:
+    case Op::kLayerBackwardDx: return 3;
     default: return 4;
   }
 }
@@ -123,6 +143,35 @@ inline constexpr Case kCases[] = {
     {Op::kAddBackward, "cached", 128, 4096, kBrain, 0, false},
     {Op::kAddBackward, "DRAM", 4096, 4096, kSingle, 0, true},
     {Op::kAddBackward, "DRAM", 8192, 4096, kBrain, 0, true},
+
+    {Op::kLayerNorm, "tiny", 1, 4096, kSingle, 0, false},
+    {Op::kLayerNorm, "tiny", 1, 4096, kBrain, 0, false},
+    {Op::kLayerNorm, "cached", 128, 4096, kSingle, 0, false},
+    {Op::kLayerNorm, "cached", 128, 4096, kBrain, 0, false},
+    {Op::kLayerNorm, "cached", 128, 4096, kHalf, 0, false},
+    {Op::kLayerNorm, "cached", 128, 4096, kDouble, 0, false},
+    {Op::kLayerNorm, "cached", 512, 768, kSingle, 0, false},
+    {Op::kLayerNorm, "DRAM", 8192, 4096, kSingle, 0, true},
+    {Op::kLayerNorm, "DRAM", 16384, 768, kSingle, 0, true},
+    {Op::kLayerNorm, "DRAM", 8192, 4096, kBrain, 0, true},
+    {Op::kLayerNorm, "DRAM", 8192, 4096, kHalf, 0, true},
+    {Op::kLayerNorm, "DRAM", 4096, 4096, kDouble, 0, true},
+    {Op::kLayerNorm, "heads", 65536, 128, kSingle, 0, true},
+    {Op::kLayerNorm, "heads", 65536, 128, kBrain, 0, true},
+    {Op::kAddLayerNorm, "cached", 128, 4096, kBrain, 0, false},
+    {Op::kAddLayerNorm, "DRAM", 4096, 8192, kSingle, 0, true},
+    {Op::kAddLayerNorm, "DRAM", 8192, 4096, kBrain, 0, true},
+    {Op::kLayerBackward, "tiny", 1, 4096, kBrain, 0, false},
+    {Op::kLayerBackward, "cached", 128, 4096, kSingle, 0, false},
+    {Op::kLayerBackward, "cached", 128, 4096, kBrain, 0, false},
+    {Op::kLayerBackward, "cached", 128, 4096, kDouble, 0, false},
+    {Op::kLayerBackward, "DRAM", 4096, 4096, kSingle, 0, true},
+    {Op::kLayerBackward, "DRAM", 16384, 768, kSingle, 0, true},
+    {Op::kLayerBackward, "DRAM", 8192, 4096, kBrain, 0, true},
+    {Op::kLayerBackward, "heads", 65536, 128, kSingle, 0, true},
+    {Op::kLayerBackwardDx, "DRAM", 4096, 4096, kSingle, 0, true},
+    {Op::kLayerBackwardDx, "DRAM", 8192, 4096, kBrain, 0, true},
+    {Op::kAddLayerBackward, "DRAM", 4096, 4096, kSingle, 0, true},
 };
 // clang-format on
 

@@ -90,13 +90,13 @@ void check_row_statistic(const ConstTensorView& view, const char* argument,
   check_floating(view, op, argument);
 }
 
-void check_weight(const ConstTensorView& weight, const ConstTensorView& x, const char* op,
-                  const char* x_name) {
-  check_floating(weight, op, "weight");
+void check_weight(const ConstTensorView& weight, const char* argument, const ConstTensorView& x,
+                  const char* op, const char* x_name) {
+  check_floating(weight, op, argument);
   MEMBOUND_CHECK(weight.rank == 1 && weight.shape[0] == x.shape[x.rank - 1], InvalidArgument, op,
-                 "argument 'weight' must have shape (", x.shape[x.rank - 1],
+                 "argument '", argument, "' must have shape (", x.shape[x.rank - 1],
                  ",), the last axis of '", x_name, "', got ", shape_text(weight));
-  check_same_device(weight, x, op, "weight", x_name);
+  check_same_device(weight, x, op, argument, x_name);
 }
 
 void check_weight_offset(double weight_offset, bool has_weight, const char* op) {

@@ -34,8 +34,8 @@ void check_like(const ConstTensorView& view, const char* argument, const ConstTe
 void check_row_statistic(const ConstTensorView& view, const char* argument,
                          const ConstTensorView& x, const char* x_name, const char* op);
 // (cols,) of any floating dtype for x of (..., cols), on the same device.
-void check_weight(const ConstTensorView& weight, const ConstTensorView& x, const char* op,
-                  const char* x_name);
+void check_weight(const ConstTensorView& weight, const char* argument, const ConstTensorView& x,
+                  const char* op, const char* x_name);
 // Finite, and 0 without a weight.
 void check_weight_offset(double weight_offset, bool has_weight, const char* op);
 // Host arrays, to be carried through a GPU.

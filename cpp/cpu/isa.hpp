@@ -7,12 +7,14 @@
 
 namespace membound::cpu {
 
-// One instruction set's kernels: cpu/kernels/<op>.cpp is compiled once for each.
+// One instruction set's kernels: cpu/kernels/*.cpp are compiled once for each.
 struct KernelTable {
   const char* isa;
   void (*rms_norm)(const RmsNormRows&);
+  void (*rms_norm_centred)(const RmsNormRows&);
   void (*rms_norm_weight)(const RmsNormWeight&);
   void (*rms_norm_backward)(const RmsNormBackwardRows&);
+  void (*rms_norm_backward_centred)(const RmsNormBackwardRows&);
   void (*rms_norm_backward_block)(const RmsNormBackwardBlock&);
   void (*rms_norm_backward_weight)(const RmsNormBackwardWeight&);
 };

@@ -20,13 +20,20 @@ constexpr int kPairs = kLanes<T> / Lanes<T>::kStep;  // of registers that make u
 template <class T>
 constexpr std::int64_t kBlock = 32 * kLanes<T>;  // elements
 
-// The lanes would take all 16 registers of SSE2: there they stay in memory,
-// and unrolling would only make the compiler work (float16: two minutes).
-#if defined(__SSE2__) && !defined(__AVX2__)
-constexpr int kUnrolledPairs = 1;
-#else
-constexpr int kUnrolledPairs = 16;
-#endif
+// body(pair) for each pair of registers. Constant numbers keep the lanes of `sums` sums in
+// registers where half of those that there are can hold them. Else they stay in memory, as all do
+// in SSE2, and unrolling would only make the compiler work and the library larger.
+constexpr int kLaneRegisters = kVectorBytes == 64 ? 16 : kVectorBytes == 32 ? 8 : 0;
+template <class T, int kSums, class Body>
+MEMBOUND_ALWAYS_INLINE void each_pair(Body body) {
+  if constexpr (2 * kSums * kPairs<T> <= kLaneRegisters) {
+#pragma GCC unroll 16
+    for (int pair = 0; pair < kPairs<T>; ++pair) body(pair);
+  } else {
+#pragma GCC unroll 1
+    for (int pair = 0; pair < kPairs<T>; ++pair) body(pair);
+  }
+}
 
 // Upper halves onto lower ones; constant bounds keep the lanes in registers.
 template <int kHalf, class V>
@@ -55,14 +62,27 @@ struct NoCompany {
   MEMBOUND_ALWAYS_INLINE void operator()(std::int64_t) const {}
 };
 
-// What is added up: the products of two values per element.
+// What is added up: the products of two values per element, or left alone.
 template <class V>
 struct Factors {
   Pair<V> left, right;
 };
 
-// Sums of terms over at most kBlock columns from `first` on, of Terms::kRows rows at once.
-// terms.whole(col, factors) sets the Factors of one step for each row, terms.partial(col, count,
+template <class V>
+MEMBOUND_ALWAYS_INLINE Pair<V> first_of(const Factors<V>& term, bool product) {
+  if (!product) return term.left;
+  return {term.left.first * term.right.first, term.left.second * term.right.second};
+}
+template <class V>
+MEMBOUND_ALWAYS_INLINE Pair<V> added(Pair<V> sum, const Factors<V>& term, bool product) {
+  if (!product) return {sum.first + term.left.first, sum.second + term.left.second};
+  return {multiply_add(term.left.first, term.right.first, sum.first),
+          multiply_add(term.left.second, term.right.second, sum.second)};
+}
+
+// Terms::kSums sums of terms over at most kBlock columns from `first` on, the first
+// Terms::kProducts of them of products.
+// terms.whole(col, factors) sets the Factors of one step for each sum, terms.partial(col, count,
 // factors) those of less, zeros behind them. company(col) is called before the columns up to col
 // are read, so that other work can share the loop.
 template <class T, class Terms, class Company = NoCompany>
@@ -70,72 +90,64 @@ MEMBOUND_ALWAYS_INLINE void sums_of_block(const Terms& terms, std::int64_t first
                                           typename Lanes<T>::A* sums, Company company = {}) {
   using Row = Lanes<T>;
   using V = typename Row::V;
-  constexpr int kRows = Terms::kRows;
-  V lanes[kRows][2 * kPairs<T>] = {};
-  Factors<V> term[kRows];
-  const auto add_to = [&](int pair, const Factors<V>* terms_of_rows) {
-#pragma GCC unroll 4
-    for (int row = 0; row < kRows; ++row) {
-      V* lane = lanes[row] + 2 * pair;
-      const Factors<V>& t = terms_of_rows[row];
-      lane[0] = multiply_add(t.left.first, t.right.first, lane[0]);
-      lane[1] = multiply_add(t.left.second, t.right.second, lane[1]);
+  constexpr int kSums = Terms::kSums;
+  V lanes[kSums][2 * kPairs<T>] = {};
+  Factors<V> term[kSums];
+  const auto join = [&](int pair, const Factors<V>* of_sums) MEMBOUND_INLINED {
+#pragma GCC unroll 8
+    for (int sum = 0; sum < kSums; ++sum) {
+      V* lane = lanes[sum] + 2 * pair;
+      const Pair<V> value = added<V>({lane[0], lane[1]}, of_sums[sum], sum < Terms::kProducts);
+      lane[0] = value.first;
+      lane[1] = value.second;
     }
   };
   std::int64_t col = 0;
   for (; col + 4 * kLanes<T> <= cols; col += 4 * kLanes<T>) {
     company(first + col + 4 * kLanes<T>);
-#pragma GCC unroll kUnrolledPairs
-    for (int pair = 0; pair < kPairs<T>; ++pair) {
+    each_pair<T, kSums>([&](int pair) MEMBOUND_INLINED {
       const std::int64_t at = first + col + pair * Row::kStep;
-      Pair<V> chain[kRows];
+      Pair<V> chain[kSums];
       terms.whole(at, term);
-#pragma GCC unroll 4
-      for (int row = 0; row < kRows; ++row) {
-        const Factors<V>& t = term[row];
-        chain[row] = {t.left.first * t.right.first, t.left.second * t.right.second};
-      }
+#pragma GCC unroll 8
+      for (int sum = 0; sum < kSums; ++sum)
+        chain[sum] = first_of(term[sum], sum < Terms::kProducts);
 #pragma GCC unroll 3
       for (int visit = 1; visit < 4; ++visit) {
         terms.whole(at + visit * kLanes<T>, term);
-#pragma GCC unroll 4
-        for (int row = 0; row < kRows; ++row) {
-          const Factors<V>& t = term[row];
-          chain[row] = {multiply_add(t.left.first, t.right.first, chain[row].first),
-                        multiply_add(t.left.second, t.right.second, chain[row].second)};
-        }
+#pragma GCC unroll 8
+        for (int sum = 0; sum < kSums; ++sum)
+          chain[sum] = added(chain[sum], term[sum], sum < Terms::kProducts);
       }
-#pragma GCC unroll 4
-      for (int row = 0; row < kRows; ++row) {
-        lanes[row][2 * pair] += chain[row].first;
-        lanes[row][2 * pair + 1] += chain[row].second;
+#pragma GCC unroll 8
+      for (int sum = 0; sum < kSums; ++sum) {
+        lanes[sum][2 * pair] += chain[sum].first;
+        lanes[sum][2 * pair + 1] += chain[sum].second;
       }
-    }
+    });
   }
   company(first + cols);
   for (; col + kLanes<T> <= cols; col += kLanes<T>) {
-#pragma GCC unroll kUnrolledPairs
-    for (int pair = 0; pair < kPairs<T>; ++pair) {
+    each_pair<T, kSums>([&](int pair) MEMBOUND_INLINED {
       terms.whole(first + col + pair * Row::kStep, term);
-      add_to(pair, term);
-    }
+      join(pair, term);
+    });
   }
-#pragma GCC unroll kUnrolledPairs
-  for (int pair = 0; pair < kPairs<T>; ++pair) {
+  each_pair<T, kSums>([&](int pair) MEMBOUND_INLINED {
     const std::int64_t at = col + pair * Row::kStep;
     const std::int64_t left = cols - at;
-    if (left <= 0) break;
+    if (left <= 0) return;
     if (left >= Row::kStep) {
       terms.whole(first + at, term);
-      add_to(pair, term);
+      join(pair, term);
     } else {
-      Factors<V> last[kRows];
+      Factors<V> last[kSums];
       terms.partial(first + at, left, last);
-      add_to(pair, last);
+      join(pair, last);
     }
-  }
-#pragma GCC unroll 4
-  for (int row = 0; row < kRows; ++row) sums[row] = fold<T>(lanes[row]);
+  });
+#pragma GCC unroll 8
+  for (int sum = 0; sum < kSums; ++sum) sums[sum] = fold<T>(lanes[sum]);
 }
 
 // Adds up blocks: float in double, double with the error of each addition kept.
@@ -164,14 +176,14 @@ MEMBOUND_ALWAYS_INLINE void sums_of_rows(const Terms& terms, std::int64_t cols,
                                          typename Lanes<T>::A* sums, Company company = {}) {
   using A = typename Lanes<T>::A;
   if (cols <= kBlock<T>) return sums_of_block<T>(terms, 0, cols, sums, company);
-  BlockSum<A> totals[Terms::kRows];
+  BlockSum<A> totals[Terms::kSums];
   for (std::int64_t first = 0; first < cols; first += kBlock<T>) {
     const std::int64_t count = cols - first < kBlock<T> ? cols - first : kBlock<T>;
-    A parts[Terms::kRows];
+    A parts[Terms::kSums];
     sums_of_block<T>(terms, first, count, parts, company);
-    for (int row = 0; row < Terms::kRows; ++row) totals[row].add(parts[row]);
+    for (int sum = 0; sum < Terms::kSums; ++sum) totals[sum].add(parts[sum]);
   }
-  for (int row = 0; row < Terms::kRows; ++row) sums[row] = totals[row].value();
+  for (int sum = 0; sum < Terms::kSums; ++sum) sums[sum] = totals[sum].value();
 }
 
 }  // namespace

@@ -27,9 +27,9 @@ bool is_in_place(const RmsNormProblem& problem) {
   return was_read(problem.out) || (problem.residual != nullptr && was_read(problem.residual_out));
 }
 
-// Reading a 16-bit weight as it is costs a conversion per row and element. Enough rows pay for
-// widening it once; stores around the cache need their lines undivided for that.
-bool pays_to_widen_weight(const RmsNormProblem& problem, bool bypass_cache) {
+// Reading 16-bit parameters as they are costs a conversion per row and element. Enough rows pay for
+// widening them once; stores around the cache need their lines undivided for that.
+bool pays_to_widen(const RmsNormProblem& problem, bool bypass_cache) {
   constexpr std::int64_t kRows = 16;
   const std::size_t size = dtype_size(problem.dtype);
   if (size != 2 || problem.rows < kRows) return false;
@@ -54,6 +54,7 @@ RmsNormRows shared_part(const RmsNormProblem& problem) {
   rows.out_col_stride = problem.out_col_stride;
   rows.x_row_stride = row_stride(problem.x_rows);
   rows.out_row_stride = row_stride(problem.out_rows);
+  rows.mean_row_stride = problem.mean ? row_stride(problem.mean_rows) : 0;
   rows.rstd_row_stride = problem.rstd ? row_stride(problem.rstd_rows) : 0;
   if (problem.residual) {
     rows.residual_col_stride = problem.residual_col_stride;
@@ -74,6 +75,23 @@ RmsNormRows shared_part(const RmsNormProblem& problem) {
   return rows;
 }
 
+struct Parameters {
+  PreparedWeight weight, bias;
+};
+
+Parameters prepare_parameters(const RmsNormProblem& problem, bool widen, const KernelTable& table) {
+  WeightSource weight{problem.weight, problem.weight_dtype,  problem.weight_stride,
+                      problem.cols,   problem.weight_offset, problem.dtype};
+  const WeightSource bias{problem.bias, problem.bias_dtype, problem.bias_stride, problem.cols,
+                          0.0,          problem.dtype};
+  // Kernels find both in one form, and no bias alone.
+  if (bias.data != nullptr) {
+    if (weight.data == nullptr) weight = ones(weight);
+    widen = widen || !is_native(weight) || !is_native(bias);
+  }
+  return {prepare_weight(weight, widen, table), prepare_weight(bias, widen, table)};
+}
+
 // Rows [first, last) of the problem, cut where a layout leaves its innermost axis.
 void run_rows(const RmsNormProblem& problem, RmsNormRows rows, const KernelTable& table,
               std::int64_t first, std::int64_t last) {
@@ -85,8 +103,9 @@ void run_rows(const RmsNormProblem& problem, RmsNormRows rows, const KernelTable
     enter_row(rows.out, problem.out, problem.out_rows, dtype, row, rows.rows);
     enter_row(rows.residual_out, problem.residual_out, problem.residual_out_rows, dtype, row,
               rows.rows);
+    enter_row(rows.mean, problem.mean, problem.mean_rows, accumulate_dtype(dtype), row, rows.rows);
     enter_row(rows.rstd, problem.rstd, problem.rstd_rows, accumulate_dtype(dtype), row, rows.rows);
-    table.rms_norm(rows);
+    problem.centred ? table.rms_norm_centred(rows) : table.rms_norm(rows);
   }
 }
 
@@ -96,12 +115,11 @@ void rms_norm(const RmsNormProblem& problem) {
   const KernelTable& table = kernels();
   const FloatMode ieee;
   RmsNormRows rows = shared_part(problem);
-  const PreparedWeight weight =
-      prepare_weight({problem.weight, problem.weight_dtype, problem.weight_stride, problem.cols,
-                      problem.weight_offset, problem.dtype},
-                     pays_to_widen_weight(problem, rows.bypass_cache), table);
-  rows.weight = weight.data;
-  rows.weight_form = weight.form;
+  const Parameters parameters =
+      prepare_parameters(problem, pays_to_widen(problem, rows.bypass_cache), table);
+  rows.weight = parameters.weight.data;
+  rows.weight_form = parameters.weight.form;
+  rows.bias = parameters.bias.data;
 
   const std::int64_t arrays = problem.residual ? 4 : 2;
   const std::int64_t row_bytes =

@@ -14,8 +14,8 @@ namespace membound::cpu {
 
 namespace {
 
-// Rows whose sum for dweight is one task of one thread: blocks in sequence. At most 64 chunks keep
-// the partial sums below 1 % of the traffic.
+// Rows whose sums for dweight and dbias are one task of one thread: blocks in sequence. At most 64
+// chunks keep the partial sums below 1 % of the traffic.
 struct Chunks {
   std::int64_t rows_each;
   std::int64_t count;
@@ -45,6 +45,7 @@ RmsNormBackwardRows shared_part(const RmsNormBackwardProblem& problem) {
   rows.cols = problem.cols;
   rows.dy_row_stride = row_stride(problem.dy_rows);
   rows.x_row_stride = row_stride(problem.x_rows);
+  rows.mean_row_stride = problem.mean ? row_stride(problem.mean_rows) : 0;
   rows.rstd_row_stride = row_stride(problem.rstd_rows);
   rows.dsum_row_stride = problem.dsum ? row_stride(problem.dsum_rows) : 0;
   rows.dx_row_stride = problem.dx ? row_stride(problem.dx_rows) : 0;
@@ -66,46 +67,77 @@ void run_rows(const RmsNormBackwardProblem& problem, RmsNormBackwardRows rows,
     enter_row(rows.x, problem.x, problem.x_rows, dtype, row, rows.rows);
     enter_row(rows.dsum, problem.dsum, problem.dsum_rows, dtype, row, rows.rows);
     enter_row(rows.dx, problem.dx, problem.dx_rows, dtype, row, rows.rows);
+    enter_row(rows.mean, problem.mean, problem.mean_rows, accumulate_dtype(dtype), row, rows.rows);
     enter_row(rows.rstd, problem.rstd, problem.rstd_rows, accumulate_dtype(dtype), row, rows.rows);
     rows.rows_behind = std::max<std::int64_t>(0, row + rows.rows - last);
     rows.rows -= rows.rows_behind;
-    table.rms_norm_backward(rows);
+    problem.centred ? table.rms_norm_backward_centred(rows) : table.rms_norm_backward(rows);
   }
 }
 
-// One chunk: total = sum over its rows of dy * h, and dx when it is wanted. block is scratch.
+// Sums down the columns: dy * h for dweight and, of centred rows, dy for dbias.
+struct ColumnSums {
+  ColumnSums(const RmsNormBackwardProblem& problem, std::int64_t chunks)
+      : kinds(problem.centred ? 2 : 1),
+        padded(problem.cols + kPreparedPadding),
+        block_bytes(static_cast<std::size_t>(padded) * dtype_size(accumulate_dtype(problem.dtype))),
+        blocks(static_cast<std::size_t>(kinds * chunks) * block_bytes, Device::cpu()),
+        totals(static_cast<std::size_t>(kinds * chunks * padded) * sizeof(double), Device::cpu()),
+        chunks_(chunks) {}
+
+  // Of one block of rows, in the dtype of sums; kind 0 is for dweight, 1 for dbias.
+  char* block(int kind, std::int64_t chunk) const {
+    return blocks.as<char>() + static_cast<std::size_t>(chunk * kinds + kind) * block_bytes;
+  }
+  double* total(int kind, std::int64_t chunk) const {
+    return totals.as<double>() + (kind * chunks_ + chunk) * padded;
+  }
+
+  const int kinds;
+  const std::int64_t padded;
+  const std::size_t block_bytes;
+
+ private:
+  DeviceBuffer blocks, totals;
+  const std::int64_t chunks_;
+};
+
+// One chunk: its sums, and dx when it is wanted. `task` is the first chunk of this thread's, whose
+// blocks are used again.
 void run_chunk(const RmsNormBackwardProblem& problem, RmsNormBackwardRows rows,
-               const KernelTable& table, std::int64_t first, std::int64_t last, char* block,
-               std::size_t block_bytes, double* total) {
-  rows.weight_sum = block;
+               const KernelTable& table, const ColumnSums& sums, std::int64_t task,
+               std::int64_t chunk, std::int64_t first, std::int64_t last) {
+  rows.weight_sum = sums.block(0, task);
+  rows.bias_sum = sums.kinds == 2 ? sums.block(1, task) : nullptr;
   for (std::int64_t row = first; row < last; row += kBlockOfRows) {
-    std::memset(block, 0, block_bytes);
+    std::memset(rows.weight_sum, 0, static_cast<std::size_t>(sums.kinds) * sums.block_bytes);
     run_rows(problem, rows, table, row, std::min(last, row + kBlockOfRows), last);
-    table.rms_norm_backward_block({block, total, row == first, problem.dtype, problem.cols});
+    for (int kind = 0; kind < sums.kinds; ++kind) {
+      table.rms_norm_backward_block({sums.block(kind, task), sums.total(kind, chunk), row == first,
+                                     problem.dtype, problem.cols});
+    }
   }
 }
 
-void with_weight_gradient(const RmsNormBackwardProblem& problem, const RmsNormBackwardRows& rows,
-                          const KernelTable& table, std::int64_t grain) {
+void with_column_sums(const RmsNormBackwardProblem& problem, const RmsNormBackwardRows& rows,
+                      const KernelTable& table, std::int64_t grain) {
   const Chunks chunks = chunks_of(problem.rows);
-  const std::int64_t padded = problem.cols + kPreparedPadding;
-  const std::size_t block_bytes =
-      static_cast<std::size_t>(padded) * dtype_size(accumulate_dtype(problem.dtype));
-  const auto count = static_cast<std::size_t>(chunks.count);
-  DeviceBuffer blocks(count * block_bytes, Device::cpu());
-  DeviceBuffer totals(count * static_cast<std::size_t>(padded) * sizeof(double), Device::cpu());
+  const ColumnSums sums(problem, chunks.count);
   const std::int64_t chunk_grain = std::max<std::int64_t>(1, grain / chunks.rows_each);
   parallel_for(chunks.count, chunk_grain, [&](std::int64_t first, std::int64_t last) {
-    char* block = blocks.as<char>() + static_cast<std::size_t>(first) * block_bytes;
     for (std::int64_t chunk = first; chunk < last; ++chunk) {
       const std::int64_t row = chunk * chunks.rows_each;
-      run_chunk(problem, rows, table, row, std::min(problem.rows, row + chunks.rows_each), block,
-                block_bytes, totals.as<double>() + chunk * padded);
+      run_chunk(problem, rows, table, sums, first, chunk, row,
+                std::min(problem.rows, row + chunks.rows_each));
     }
   });
-  table.rms_norm_backward_weight({totals.as<double>(), chunks.count, problem.cols, problem.dtype,
-                                  problem.dweight, problem.dweight_dtype, problem.dweight_stride,
-                                  problem.accumulate});
+  const auto write = [&](int kind, void* to, DType dtype, std::int64_t stride) {
+    if (to == nullptr) return;
+    table.rms_norm_backward_weight({sums.total(kind, 0), chunks.count, problem.cols, problem.dtype,
+                                    to, dtype, stride, problem.accumulate});
+  };
+  write(0, problem.dweight, problem.dweight_dtype, problem.dweight_stride);
+  write(1, problem.dbias, problem.dbias_dtype, problem.dbias_stride);
 }
 
 }  // namespace
@@ -115,16 +147,17 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem) {
   const FloatMode ieee;
   RmsNormBackwardRows rows = shared_part(problem);
   const auto size = static_cast<std::int64_t>(dtype_size(problem.dtype));
-  const PreparedWeight weight =
-      prepare_weight({problem.weight, problem.weight_dtype, problem.weight_stride, problem.cols,
-                      problem.weight_offset, problem.dtype},
-                     /*widen=*/size == 2, table);
+  WeightSource source{problem.weight, problem.weight_dtype,  problem.weight_stride,
+                      problem.cols,   problem.weight_offset, problem.dtype};
+  if (problem.centred && problem.weight == nullptr) source = ones(source);
+  const PreparedWeight weight = prepare_weight(source, /*widen=*/size == 2, table);
   rows.weight = weight.data;
 
   const std::int64_t arrays = 2 + (problem.dx != nullptr) + (problem.dsum != nullptr);
   const std::int64_t grain =
       std::max<std::int64_t>(1, kBytesPerThread / (arrays * problem.cols * size));
-  if (problem.dweight != nullptr) return with_weight_gradient(problem, rows, table, grain);
+  if (problem.dweight != nullptr || problem.dbias != nullptr)
+    return with_column_sums(problem, rows, table, grain);
   parallel_for(problem.rows, grain, [&](std::int64_t first, std::int64_t last) {
     run_rows(problem, rows, table, first, last, last);
   });

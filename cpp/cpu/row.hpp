@@ -37,6 +37,18 @@ MEMBOUND_ALWAYS_INLINE bool writes_downwards(const void* x, const void* out,
   return row_bytes >= 1024 && behind != 0 && behind < kPage / 2;
 }
 
+// The first `count` elements of value, zeros behind them. What stands there is not always zero:
+// 0 * rstd may be NaN.
+template <class T>
+MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> keep(Pair<typename Lanes<T>::V> value,
+                                                       std::int64_t count) {
+  using V = typename Lanes<T>::V;
+  T marks[Lanes<T>::kStep] = {};
+  __builtin_memset(marks, 0x3c, count * sizeof(T));
+  const auto kept = Lanes<T>::read(marks);
+  return {kept.first != 0 ? value.first : V{}, kept.second != 0 ? value.second : V{}};
+}
+
 template <class T, bool kAdd>
 struct InputRow;
 
@@ -84,7 +96,7 @@ struct InputRow<T, true> {
 
 template <class T, class Row>
 struct Squares {
-  static constexpr int kRows = 1;
+  static constexpr int kSums = 1, kProducts = 1;
   using V = typename Lanes<T>::V;
   Row row;
 

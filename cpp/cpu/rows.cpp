@@ -27,10 +27,14 @@ bool pays_to_bypass_cache(std::int64_t bytes) {
   return bytes >= threshold;
 }
 
+WeightSource ones(WeightSource none) {
+  static constexpr float kOne = 1;
+  return {&kOne, DType::kFloat32, 0, none.cols, 0.0, none.x_dtype};
+}
+
 PreparedWeight prepare_weight(const WeightSource& weight, bool widen, const KernelTable& table) {
   if (weight.data == nullptr) return {nullptr, WeightForm::kNone, {}};
-  const bool native = weight.dtype == weight.x_dtype && weight.stride == 1 && weight.offset == 0.0;
-  if (native && !widen) return {weight.data, WeightForm::kNative, {}};
+  if (is_native(weight) && !widen) return {weight.data, WeightForm::kNative, {}};
   DeviceBuffer storage(static_cast<std::size_t>(weight.cols + kPreparedPadding) *
                            dtype_size(accumulate_dtype(weight.x_dtype)),
                        Device::cpu());

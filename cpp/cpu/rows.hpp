@@ -56,6 +56,12 @@ struct WeightSource {
   double offset;
   DType x_dtype;
 };
+// Kernels could read it as it is.
+inline bool is_native(const WeightSource& weight) {
+  return weight.dtype == weight.x_dtype && weight.stride == 1 && weight.offset == 0.0;
+}
+// A weight of ones in the place of none.
+WeightSource ones(WeightSource none);
 // widen: make a weight ready that could be read as it is, too.
 PreparedWeight prepare_weight(const WeightSource& weight, bool widen, const KernelTable& table);
 

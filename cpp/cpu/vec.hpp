@@ -14,6 +14,7 @@
 // the even and the odd elements, which one shift and one mask yield; for the rest they hold the
 // first and the second half.
 #define MEMBOUND_ALWAYS_INLINE inline __attribute__((always_inline))
+#define MEMBOUND_INLINED __attribute__((always_inline))  // behind the arguments of a lambda
 
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {

@@ -62,14 +62,13 @@ __device__ inline std::int64_t cluster_index() {
 #endif
 }
 
-// One value per group of a row, from every block of a cluster to every block, in three rounds. Each
-// round has a barrier in shared memory that counts the bytes that have arrived. No cluster-scope
-// release or acquire: they flush and invalidate the L1 cache of the whole SM (H200, 2048 x 65536:
-// 153 us with them, 133 without).
-template <class Value>
+// One value per group of a row, from every block of a cluster to every block, in kRounds rounds.
+// Each round has a barrier in shared memory that counts the bytes that have arrived. No
+// cluster-scope release or acquire: they flush and invalidate the L1 cache of the whole SM (H200,
+// 2048 x 65536: 153 us with them, 133 without).
+inline constexpr int kMaxGroups = 16;
+template <class Value, int kRounds>
 struct ClusterExchange {
-  static constexpr int kRounds = 3;
-  static constexpr int kMaxGroups = 16;
   struct Shared {
     alignas(16) Value totals[kRounds][kMaxGroups];
     alignas(8) std::uint64_t arrived[kRounds];
@@ -126,17 +125,7 @@ struct ClusterExchange {
     if (lane >= blocks) return;
     const std::uint32_t to = remote(address(&shared.totals[round][group]), lane);
     const std::uint32_t barrier = remote(address(&shared.arrived[round]), lane);
-    if constexpr (sizeof(Value) == 4) {
-      asm volatile(
-          "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
-          "r"(__float_as_uint(value)), "r"(barrier)
-          : "memory");
-    } else {
-      asm volatile(
-          "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to),
-          "l"(__double_as_longlong(value)), "r"(barrier)
-          : "memory");
-    }
+    store_async(to, value, barrier);
 #endif
   }
 
@@ -176,13 +165,10 @@ struct ClusterExchange {
 #endif
   }
 
-  // A tree over all the groups that a row can have; those that this row lacks are zero.
-  template <class Combine>
-  __device__ Value total(int round, Combine combine) const {
-    Value all[kMaxGroups];
-#pragma unroll
-    for (int group = 0; group < kMaxGroups; ++group) all[group] = shared.totals[round][group];
-    return reduce_array<kMaxGroups>(all, combine);
+  // Of all the groups that a row can have; those that this row lacks are zero.
+  __device__ const Value* collect(int round, int parity = 0) const {
+    wait(round, parity);
+    return shared.totals[round];
   }
 
  private:
@@ -194,6 +180,23 @@ struct ClusterExchange {
     std::uint32_t there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(own), "r"(rank));
     return there;
+  }
+  static __device__ void store_async(std::uint32_t to, float value, std::uint32_t barrier) {
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
+        "r"(__float_as_uint(value)), "r"(barrier)
+        : "memory");
+  }
+  static __device__ void store_async(std::uint32_t to, double value, std::uint32_t barrier) {
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(to),
+        "l"(__double_as_longlong(value)), "r"(barrier)
+        : "memory");
+  }
+  template <class Part>
+  static __device__ void store_async(std::uint32_t to, Pair<Part> pair, std::uint32_t barrier) {
+    store_async(to, pair.a, barrier);
+    store_async(to + static_cast<std::uint32_t>(sizeof(Part)), pair.b, barrier);
   }
 #endif
 };

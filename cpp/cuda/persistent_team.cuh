@@ -4,7 +4,8 @@
 
 // Threads that work on many rows one after the other: what they exchange alternates between two
 // buffers, so that a row costs one barrier. turn: 0, 1, 0, 1 ... over the rows. kRing: the rows
-// that RingFeed holds, 0 for RegisterFeed; kMinBlocks: per multiprocessor.
+// that RingFeed holds, 0 for RegisterFeed; kMinBlocks: per multiprocessor. kSplitRows: aligned rows
+// may be counted in two axes; in each row of a wide one that costs more than it saves.
 #include "cuda/cluster.cuh"
 #include "cuda/reduce.cuh"
 
@@ -13,7 +14,7 @@ namespace membound::cuda {
 inline constexpr int kPersistentThreads = 512;  // of a block, at most
 
 // Lanes of a warp; a power of two.
-template <class Accumulate>
+template <class Value>
 struct LaneGroup {
   static constexpr int kVecs = 1;
   static constexpr int kRing = 0;
@@ -21,6 +22,7 @@ struct LaneGroup {
   static constexpr int kMaxThreads = kPersistentThreads;
   static constexpr int kMinBlocks = 2;
   static constexpr bool kOneRow = false;
+  static constexpr bool kSplitRows = true;
   static constexpr bool kUniformShift = false;
   static constexpr bool kClusters = false;
   int size;
@@ -34,7 +36,7 @@ struct LaneGroup {
         group(static_cast<int>(threadIdx.x) >> log2_of(lanes)) {}
   __device__ void start() const {}
   __device__ int team() const { return static_cast<int>(blockIdx.x); }
-  __device__ Accumulate sum(Accumulate value, int, std::int64_t) const {
+  __device__ Value sum(Value value, int, std::int64_t) const {
     return reduce_lanes(value, size, Sum());
   }
   __device__ void sync() const { __syncwarp(); }
@@ -42,7 +44,7 @@ struct LaneGroup {
 };
 
 // Warps of a block, several groups of them in a block.
-template <class Accumulate, int kVecsOf, int kRingOf, int kMaxThreadsOf, int kMinBlocksOf>
+template <class Value, int kVecsOf, int kRingOf, int kMaxThreadsOf, int kMinBlocksOf>
 struct WarpGroup {
   static constexpr int kVecs = kVecsOf;
   static constexpr int kRing = kRingOf;
@@ -50,6 +52,7 @@ struct WarpGroup {
   static constexpr int kMaxThreads = kMaxThreadsOf;
   static constexpr int kMinBlocks = kMinBlocksOf;
   static constexpr bool kOneRow = true;
+  static constexpr bool kSplitRows = false;
   static constexpr bool kUniformShift = true;
   static constexpr bool kClusters = false;
   static constexpr int kMaxWarps = kPersistentThreads / kWarpLanes;
@@ -70,8 +73,8 @@ struct WarpGroup {
     __syncthreads();
   }
   __device__ int team() const { return static_cast<int>(blockIdx.x); }
-  __device__ Accumulate sum(Accumulate value, int turn, std::int64_t) const {
-    const Accumulate of_warp = reduce_warp(value, Sum());
+  __device__ Value sum(Value value, int turn, std::int64_t) const {
+    const Value of_warp = reduce_warp(value, Sum());
     if (lane % kWarpLanes == 0) slots()[turn][group][lane / kWarpLanes] = of_warp;
     sync();
     return combine_slots<kMaxWarps>(slots()[turn][group], Sum());
@@ -85,15 +88,15 @@ struct WarpGroup {
 
  private:
   // At least two warps in a group.
-  using Slots = Accumulate[kMaxWarps / 2][kMaxWarps];
+  using Slots = Value[kMaxWarps / 2][kMaxWarps];
   __device__ Slots* slots() const {
-    __shared__ alignas(16) Accumulate all[2][kMaxWarps / 2][kMaxWarps];
+    __shared__ alignas(16) Value all[2][kMaxWarps / 2][kMaxWarps];
     return all;
   }
 };
 
 // A cluster of blocks.
-template <class Accumulate, int kVecsOf, int kRingOf>
+template <class Value, int kVecsOf, int kRingOf>
 struct ClusterGroup {
   static constexpr int kVecs = kVecsOf;
   static constexpr int kRing = kRingOf;
@@ -101,6 +104,7 @@ struct ClusterGroup {
   static constexpr int kMaxThreads = kPersistentThreads;
   static constexpr int kMinBlocks = 1;
   static constexpr bool kOneRow = true;
+  static constexpr bool kSplitRows = false;
   static constexpr bool kUniformShift = false;
   static constexpr bool kClusters = true;
   static constexpr int kMaxWarps = kPersistentThreads / kWarpLanes;
@@ -114,9 +118,9 @@ struct ClusterGroup {
   __device__ void start() const { exchange().announce(); }
   __device__ int team() const { return static_cast<int>(cluster_index()); }
   // round: 0, 1, 2 ... over the rows.
-  __device__ Accumulate sum(Accumulate value, int turn, std::int64_t round) const {
-    __shared__ alignas(16) Accumulate slots[2][kMaxWarps];
-    const Accumulate values[1] = {value};
+  __device__ Value sum(Value value, int turn, std::int64_t round) const {
+    __shared__ alignas(16) Value slots[2][kMaxWarps];
+    const Value values[1] = {value};
     const auto sums = exchange();
     store_warp_values<kMaxWarps>(values, slots[turn], Sum());
     __syncthreads();
@@ -124,16 +128,17 @@ struct ClusterGroup {
       if (round == 0) sums.wait_for_peers();
       sums.send(turn, rank, combine_slots<kMaxWarps>(slots[turn], Sum()));
     }
-    sums.wait(turn, static_cast<int>(round / 2 % 2));
+    const Value* parts = sums.collect(turn, static_cast<int>(round / 2 % 2));
     if (lane == 0) sums.expect(turn);
-    return sums.total(turn, Sum());
+    return combine_slots<kMaxGroups>(parts, Sum());
   }
   __device__ void sync() const { __syncthreads(); }
   __device__ int first_thread() const { return 0; }
 
  private:
-  __device__ ClusterExchange<Accumulate> exchange() const {
-    __shared__ typename ClusterExchange<Accumulate>::Shared shared;
+  using Exchange = ClusterExchange<Value, 2>;
+  __device__ Exchange exchange() const {
+    __shared__ typename Exchange::Shared shared;
     return {shared, blocks, blocks};
   }
 };

@@ -11,6 +11,37 @@ inline constexpr int kWarpLanes = 32;
 
 __device__ inline int log2_of(int power_of_two) { return 31 - __clz(power_of_two); }
 
+// Two sums that are reduced side by side.
+template <class Value>
+struct Pair {
+  Value a, b;
+  Pair() = default;
+  __device__ Pair(Value both) : a(both), b(both) {}
+  __device__ Pair(Value first, Value second) : a(first), b(second) {}
+  template <class Other>
+  __device__ explicit Pair(const Pair<Other>& other)
+      : a(static_cast<Value>(other.a)), b(static_cast<Value>(other.b)) {}
+  __device__ Pair operator+(const Pair& more) const { return {a + more.a, b + more.b}; }
+};
+
+template <class Value>
+struct WideOf {
+  using type = double;
+};
+template <class Value>
+struct WideOf<Pair<Value>> {
+  using type = Pair<double>;
+};
+
+template <class Value>
+__device__ inline Value shuffle_xor(Value value, int offset) {
+  return __shfl_xor_sync(0xffffffffu, value, offset);
+}
+template <class Value>
+__device__ inline Pair<Value> shuffle_xor(Pair<Value> value, int offset) {
+  return {shuffle_xor(value.a, offset), shuffle_xor(value.b, offset)};
+}
+
 struct Sum {
   template <class Value>
   static __device__ Value zero() {
@@ -36,7 +67,7 @@ struct Largest {
 template <class Value, class Combine>
 __device__ inline Value reduce_lanes(Value value, int lanes, Combine combine) {
   for (int offset = lanes / 2; offset > 0; offset /= 2) {
-    value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
+    value = combine(value, shuffle_xor(value, offset));
   }
   return value;
 }
@@ -45,7 +76,7 @@ template <class Value, class Combine>
 __device__ inline Value reduce_warp(Value value, Combine combine) {
 #pragma unroll
   for (int offset = kWarpLanes / 2; offset > 0; offset /= 2) {
-    value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
+    value = combine(value, shuffle_xor(value, offset));
   }
   return value;
 }
@@ -92,6 +123,16 @@ __device__ inline Value combine_slots(const Value* slots, Combine combine) {
 #pragma unroll
   for (int i = 0; i < kMaxWarps; ++i) all[i] = slots[i];
   return reduce_array<kMaxWarps>(all, combine);
+}
+
+// Both halves. Rounds follow each other as 0, 1, 2 ...: slots are used again after the barrier of
+// the round between.
+template <int kMaxWarps, int kFold, class Value, class Combine>
+__device__ inline Value reduce_block(const Value (&values)[kFold], int round, Combine combine) {
+  __shared__ alignas(16) Value slots[2][kMaxWarps];
+  store_warp_values<kMaxWarps>(values, slots[round % 2], combine);
+  __syncthreads();
+  return combine_slots<kMaxWarps>(slots[round % 2], combine);
 }
 
 }  // namespace membound::cuda

@@ -1,23 +1,60 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
 #include "core/dispatch.hpp"
+#include "cuda/centring.cuh"
 #include "cuda/launch.hpp"
+#include "cuda/row_array.hpp"
 #include "cuda/tuning/rms_norm.hpp"
 #include "ops/rms_norm.hpp"
 
 namespace membound::cuda {
 
-template <class T, bool kAdd>
-void launch_rms_norm(const RmsNormProblem& problem, const tuning::RmsNormConfig& config, int device,
-                     StreamView stream);
+template <class T, Access kAccess, bool kAdd, Centring kCentring>
+void launch_rms_norm(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
+                     const RowSplit& split, int device, StreamView stream);
+
+template <class T>
+RowAccess<T> access_of(const RmsNormProblem& problem) {
+  RowAccess<T> access(problem.rows, problem.cols);
+  access.also_columns(problem.weight, problem.weight_dtype, problem.weight_stride);
+  access.also_columns(problem.bias, problem.bias_dtype, problem.bias_stride);
+  access.also_rows(problem.x, problem.x_rows, problem.x_col_stride);
+  access.also_rows(problem.out, problem.out_rows, problem.out_col_stride);
+  access.also_rows(problem.residual, problem.residual_rows, problem.residual_col_stride);
+  access.also_rows(problem.residual_out, problem.residual_out_rows,
+                   problem.residual_out_col_stride);
+  access.also_statistic(problem.mean, problem.mean_rows);
+  access.also_statistic(problem.rstd, problem.rstd_rows);
+  return access;
+}
 
 void rms_norm(const RmsNormProblem& problem, StreamView stream) {
   dispatch_floating(problem.dtype, "rms_norm", [&]<class T>() {
     const int device = current_device();
     const tuning::RmsNormConfig config =
         tuning::rms_norm_config(problem.rows, problem.cols, sizeof(T), max_cluster_size(device));
-    problem.residual == nullptr ? launch_rms_norm<T, false>(problem, config, device, stream)
-                                : launch_rms_norm<T, true>(problem, config, device, stream);
+    const RowAccess<T> asked = access_of<T>(problem);
+    const Access access = asked.access();
+    const RowSplit split = asked.split();
+    const auto go = [&]<Access kAccess, Centring kCentring>() {
+      const tuning::RmsNormConfig shape =
+          kAccess == Access::kAligned
+              ? config
+              : (kAccess == Access::kShifted ? tuning::folded(config, problem.rows)
+                                             : tuning::unfolded(config));
+      problem.residual == nullptr
+          ? launch_rms_norm<T, kAccess, false, kCentring>(problem, shape, split, device, stream)
+          : launch_rms_norm<T, kAccess, true, kCentring>(problem, shape, split, device, stream);
+    };
+    if (access == Access::kAny) {
+      go.template operator()<Access::kAny, Centring::kAsked>();
+    } else if (access == Access::kShifted) {
+      go.template operator()<Access::kShifted, Centring::kAsked>();
+    } else if (problem.centred) {
+      go.template operator()<Access::kAligned, Centring::kAlways>();
+    } else {
+      go.template operator()<Access::kAligned, Centring::kNever>();
+    }
   });
 }
 

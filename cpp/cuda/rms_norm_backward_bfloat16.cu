@@ -4,6 +4,7 @@
 
 namespace membound::cuda {
 
-template void launch_rms_norm_backward<BFloat16>(const RmsNormBackwardProblem&, int, StreamView);
+template void launch_rms_norm_backward<BFloat16, Access::kAligned, Centring::kNever>(
+    const RmsNormBackwardProblem&, const RmsNormBackwardConfig&, const RowSplit&, int, StreamView);
 
 }  // namespace membound::cuda

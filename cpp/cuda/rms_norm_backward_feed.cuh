@@ -15,6 +15,7 @@ template <class T, class Group, Access kAccess>
 class RegisterFeed {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
   using Tile = HeldTile<Group, kAccess>;
+  using Row = GradientRow<T, kAccess, Group::kSplitRows>;
   static constexpr int kVecs = Group::kVecs;
 
  public:
@@ -24,8 +25,7 @@ class RegisterFeed {
   __device__ void start(std::int64_t row) { fetch(row); }
   __device__ void receive(std::int64_t row) {
     const Tile tile(team_, row, p_.rows);
-    GradientRow<T, kAccess>(p_, tile.row())
-        .template chunks<Group::kUniformShift>(next_, dy_, x_, index_in(tile));
+    Row(p_, tile.row()).template chunks<Group::kUniformShift>(next_, dy_, x_, index_in(tile));
     if (row - team_.group + step_ < p_.rows) fetch(row + step_);
   }
   __device__ const uint4& dy(int v) const { return dy_[v]; }
@@ -41,7 +41,7 @@ class RegisterFeed {
   // A row past the last is zeros.
   __device__ void fetch(std::int64_t row) {
     const Tile tile(team_, row, p_.rows);
-    GradientRow<T, kAccess>(p_, tile.row()).fetch(next_, index_in(tile));
+    Row(p_, tile.row()).fetch(next_, index_in(tile));
   }
   __device__ auto index_in(const Tile& tile) const {
     return [&tile, chunks = p_.chunks](int i) { return tile.active() ? tile.index(i) : chunks; };
@@ -51,7 +51,7 @@ class RegisterFeed {
   const Group& team_;
   std::int64_t step_;
   uint4 dy_[kVecs], x_[kVecs];
-  typename GradientRow<T, kAccess>::template Raw<kVecs> next_;
+  typename Row::template Raw<kVecs> next_;
 };
 
 // Group::kRing rows in dynamic shared memory, each thread its own chunks. Deeper is not better: the
@@ -60,6 +60,7 @@ template <class T, class Group>
 class RingFeed {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
   using Tile = HeldTile<Group, Access::kAligned>;
+  using Row = GradientRow<T, Access::kAligned, Group::kSplitRows>;
   static constexpr int kVecs = Group::kVecs;
 
  public:
@@ -88,7 +89,7 @@ class RingFeed {
   }
   __device__ void fetch(std::int64_t row, int slot) const {
     const Tile tile(team_, row, p_.rows);
-    const GradientRow<T, Access::kAligned> arrays(p_, tile.row());
+    const Row arrays(p_, tile.row());
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
       const int index = tile.index(v);

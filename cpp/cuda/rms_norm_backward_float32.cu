@@ -4,6 +4,7 @@
 
 namespace membound::cuda {
 
-template void launch_rms_norm_backward<float>(const RmsNormBackwardProblem&, int, StreamView);
+template void launch_rms_norm_backward<float, Access::kAligned, Centring::kNever>(
+    const RmsNormBackwardProblem&, const RmsNormBackwardConfig&, const RowSplit&, int, StreamView);
 
 }  // namespace membound::cuda

@@ -4,6 +4,7 @@
 
 namespace membound::cuda {
 
-template void launch_rms_norm_backward<double>(const RmsNormBackwardProblem&, int, StreamView);
+template void launch_rms_norm_backward<double, Access::kAligned, Centring::kNever>(
+    const RmsNormBackwardProblem&, const RmsNormBackwardConfig&, const RowSplit&, int, StreamView);
 
 }  // namespace membound::cuda

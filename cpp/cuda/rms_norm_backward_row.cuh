@@ -4,52 +4,78 @@
 
 // What the kernels of rms_norm_backward share: parameters, and the arithmetic of one chunk.
 #include <cstdint>
+#include <type_traits>
 
+#include "cuda/centring.cuh"
+#include "cuda/columns.cuh"
 #include "cuda/convert.cuh"
 #include "cuda/reduce.cuh"
 #include "cuda/vec.cuh"
-#include "cuda/weight.cuh"
 
 namespace membound::cuda {
 
+// Constant memory is cold at every launch: what an aligned row needs comes first and close
+// together.
 template <class Accumulate>
 struct RmsNormBackwardParams {
   const void* dy;
   const void* x;
-  const void* dsum;    // null: none
-  const void* weight;  // null: none
+  const void* dsum;  // null: none
   const Accumulate* rstd;
-  void* dx;              // null: not wanted
-  Accumulate* partials;  // of dweight, [partial_rows][cols]; null: not wanted
-  void* dweight;         // of the column blocks
+  void* dx;  // null: not wanted
   std::int64_t rows;
-  std::int64_t dy_row_stride;  // where every array has one stride between rows,
-  std::int64_t x_row_stride;   // else the layouts below say it
-  std::int64_t dsum_row_stride;
+  std::int64_t dy_row_stride;
+  std::int64_t x_row_stride;
   std::int64_t dx_row_stride;
   std::int64_t rstd_row_stride;
   int chunks;          // of a row
   int lanes;           // threads of a row, or of a block's part of it
   int blocks_per_row;  // the cluster
   int partial_rows;    // the teams that share the rows
-  int groups;          // of a row, where it is read twice
-  int segments_per_group;
-  int column_blocks;  // of the grid, before those of the rows
-  bool one_stride;
+  int column_blocks;   // of the grid, before those of the rows
   bool round_before_weight;
   bool accumulate;
-  bool weight_is_float;  // and x is not
-  bool plain;            // a weight of x's dtype without offset, one rounding, dx wanted, no dsum
-  DType weight_dtype;
-  DType dweight_dtype;
+  bool centred;  // kAsked
+  bool plain;    // a weight of x's dtype without offset, one rounding, dx wanted
   std::int64_t cols;
   Accumulate inverse_cols;
-  Accumulate weight_offset;
-  std::int64_t weight_stride;
-  std::int64_t dweight_stride;
-  RowArray dy_array, x_array, dsum_array, dx_array;
-  RowLayout rstd_rows;
+  ColumnArray<Accumulate> weight;
+  ColumnSums<Accumulate> dweight;
+  const Accumulate* mean;  // null: not centred
+  std::int64_t mean_row_stride;
+  ColumnSums<Accumulate> dbias;
+  std::int64_t dsum_row_stride;
+  RowSplit split;
+  int groups;  // of a row, where it is read twice
+  int segments_per_group;
+  RowArray dy_array, x_array, dsum_array, dx_array, mean_array, rstd_array;
 };
+
+// What the forward left of a row.
+template <class Accumulate>
+struct RowStatistics {
+  Accumulate mean = 0;
+  Accumulate rstd = 0;
+};
+
+// What is summed over a row: g * h, and where it may be centred g too; and their means.
+template <class T, Centring kCentring>
+using RowSum =
+    std::conditional_t<kCentring == Centring::kNever, accumulate_t<T>, Pair<accumulate_t<T>>>;
+template <class Accumulate>
+struct RowMeans {
+  Accumulate gh;
+  Accumulate g = 0;
+};
+template <Centring kCentring, class Params, class Accumulate>
+__device__ inline RowMeans<Accumulate> means(const Params& p, Accumulate sum) {
+  return {sum * p.inverse_cols};
+}
+template <Centring kCentring, class Params, class Accumulate>
+__device__ inline RowMeans<Accumulate> means(const Params& p, const Pair<Accumulate>& sums) {
+  return {sums.a * p.inverse_cols,
+          is_centred<kCentring>(p) ? sums.b * p.inverse_cols : Accumulate(0)};
+}
 
 // g = dy * weight; without a weight dy itself. kPlain: there is one, and no option.
 template <class T, bool kPlain = false, class Reader>
@@ -63,26 +89,41 @@ __device__ inline Numbers<T> times(Numbers<T> dy, const Reader& reader, const ui
   return dy;
 }
 
-// h = x * rstd: first of all, so that 1e20 * 1e-20 meets no other factor before.
-template <class T>
-__device__ inline Numbers<T> normal(const uint4& x, accumulate_t<T> rstd) {
+// h = (x - mean) * rstd: first of all, so that 1e20 * 1e-20 meets no other factor before.
+template <class T, Centring kCentring>
+__device__ inline Numbers<T> normal(const uint4& x, const RowStatistics<accumulate_t<T>>& row) {
   Numbers<T> h = unpack<T>(x);
 #pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) h.at[i] *= rstd;
+  for (int i = 0; i < kPack<T>; ++i) {
+    if constexpr (kCentring != Centring::kNever) h.at[i] -= row.mean;
+    h.at[i] *= row.rstd;
+  }
   return h;
 }
 
-// sum of g * h, in two chains.
-template <class T>
-__device__ inline accumulate_t<T> dot(const Numbers<T>& g, const Numbers<T>& h) {
-  accumulate_t<T> even = 0;
-  accumulate_t<T> odd = 0;
+// The sums of one chunk, each in two chains.
+template <class T, Centring kCentring>
+__device__ inline RowSum<T, kCentring> row_sum(const Numbers<T>& g, const Numbers<T>& h) {
+  accumulate_t<T> even = 0, odd = 0, even_g = 0, odd_g = 0;
 #pragma unroll
   for (int i = 0; i < kPack<T>; i += 2) {
     even = fma(g.at[i], h.at[i], even);
     odd = fma(g.at[i + 1], h.at[i + 1], odd);
+    even_g += g.at[i];
+    odd_g += g.at[i + 1];
   }
-  return even + odd;
+  if constexpr (kCentring == Centring::kNever) {
+    return even + odd;
+  } else {
+    return {even + odd, even_g + odd_g};
+  }
+}
+
+// sums += dy, for the gradient of the bias.
+template <class T>
+__device__ inline void add_bias_gradient(Numbers<T>& sums, const Numbers<T>& dy) {
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) sums.at[i] += dy.at[i];
 }
 
 // sums += dy * h, of the h that the forward multiplied with the weight.
@@ -98,7 +139,7 @@ __device__ inline void add_weight_gradient(Numbers<T>& sums, const Numbers<T>& d
 }
 
 // One row of dy, x and dsum to be read, and of dx to be written.
-template <class T, Access kAccess>
+template <class T, Access kAccess, bool kSplit = true>
 class GradientRow {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
   using Reader = RowReader<T, kAccess>;
@@ -131,8 +172,12 @@ class GradientRow {
   __device__ const Reader& x() const { return x_; }
   __device__ uint4 load_dy(int index) const { return dy_.load(index); }
   __device__ uint4 load_x(int index) const { return x_.load(index); }
-  __device__ accumulate_t<T> rstd() const {
-    return p_.rstd[row_offset<kAccess>(p_.one_stride, p_.rstd_row_stride, p_.rstd_rows, row_)];
+  template <Centring kCentring>
+  __device__ RowStatistics<accumulate_t<T>> statistics() const {
+    RowStatistics<accumulate_t<T>> row;
+    row.rstd = statistic(p_.rstd, p_.rstd_row_stride, p_.rstd_array);
+    if (is_centred<kCentring>(p_)) row.mean = statistic(p_.mean, p_.mean_row_stride, p_.mean_array);
+    return row;
   }
   __device__ RowWriter<T, kAccess> dx() const {
     return {at<T>(p_.dx, p_.dx_row_stride, p_.dx_array), p_.dx_array, p_.chunks, p_.cols};
@@ -146,14 +191,18 @@ class GradientRow {
     return chunk;
   }
 
-  // One chunk of dx = rstd * (g - h * mean) + dsum.
-  template <bool kPlain = false>
+  // One chunk of dx = rstd * (g - mean of g - h * mean of g * h) + dsum. add: there is a dsum.
+  template <Centring kCentring>
   __device__ uint4 gradient(const Numbers<T>& g, const Numbers<T>& h, accumulate_t<T> rstd,
-                            accumulate_t<T> mean, const uint4& dsum) const {
+                            const RowMeans<accumulate_t<T>>& mean, const uint4& dsum,
+                            bool add) const {
     Numbers<T> dx;
 #pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) dx.at[i] = rstd * fma(-h.at[i], mean, g.at[i]);
-    if (!kPlain && p_.dsum != nullptr) {
+    for (int i = 0; i < kPack<T>; ++i) {
+      const accumulate_t<T> centred = kCentring == Centring::kNever ? g.at[i] : g.at[i] - mean.g;
+      dx.at[i] = rstd * fma(-h.at[i], mean.gh, centred);
+    }
+    if (add) {
       const Numbers<T> more = unpack<T>(dsum);
 #pragma unroll
       for (int i = 0; i < kPack<T>; ++i) dx.at[i] += more.at[i];
@@ -162,9 +211,13 @@ class GradientRow {
   }
 
  private:
+  __device__ accumulate_t<T> statistic(const accumulate_t<T>* data, std::int64_t stride,
+                                       const RowArray& array) const {
+    return data[row_offset<kAccess, kSplit>(p_.split, stride, array, row_)];
+  }
   template <class U, class Data>
   __device__ U* at(Data* data, std::int64_t stride, const RowArray& array) const {
-    return static_cast<U*>(data) + row_offset<kAccess>(p_.one_stride, stride, array.rows, row_);
+    return static_cast<U*>(data) + row_offset<kAccess, kSplit>(p_.split, stride, array, row_);
   }
   __device__ Reader reader(const void* data, std::int64_t stride, const RowArray& array) const {
     return {at<const T>(data, stride, array), array, p_.chunks, p_.cols};

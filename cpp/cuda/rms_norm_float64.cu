@@ -4,7 +4,9 @@
 
 namespace membound::cuda {
 
-template void launch_rms_norm<double, false>(const RmsNormProblem&, const tuning::RmsNormConfig&,
-                                             int, StreamView);
+template void launch_rms_norm<double, Access::kAligned, false, Centring::kNever>(
+    const RmsNormProblem&, const tuning::RmsNormConfig&, const RowSplit&, int, StreamView);
+template void launch_rms_norm<double, Access::kAligned, true, Centring::kNever>(
+    const RmsNormProblem&, const tuning::RmsNormConfig&, const RowSplit&, int, StreamView);
 
 }  // namespace membound::cuda

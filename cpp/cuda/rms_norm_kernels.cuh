@@ -4,11 +4,10 @@
 
 #include "cuda/rms_norm_row.cuh"
 #include "cuda/row_tile.cuh"
-#include "cuda/weight.cuh"
 
 namespace membound::cuda {
 
-template <class T, class Team, Access kAccess, bool kAdd>
+template <class T, class Team, Access kAccess, bool kAdd, Centring kCentring>
 __device__ __noinline__ void rescale(const RmsNormParams<accumulate_t<T>>& p, bool plain);
 
 // The arrays of one row: x and, with kAdd, the residual are read; out and residual_out written.
@@ -65,16 +64,25 @@ class NormRow {
             p_.residual_out_array, p_.chunks, p_.cols};
   }
   // By one thread of the row.
-  __device__ void store_rstd(const RowScale<accumulate_t<T>>& scale) const {
-    if (p_.rstd == nullptr) return;
-    p_.rstd[row_offset<kAccess>(p_.one_stride, p_.rstd_row_stride, p_.rstd_array.rows, row_)] =
-        scale.rstd * scale.scale;
+  template <Centring kCentring>
+  __device__ void store_statistics(const RowScale<accumulate_t<T>>& scale) const {
+    store_statistic(p_.rstd, p_.rstd_row_stride, p_.rstd_array, scale.rstd * scale.scale);
+    if constexpr (kCentring != Centring::kNever) {
+      // The rest of an infinite mean is not a number.
+      const accumulate_t<T> both = scale.mean + scale.correction;
+      store_statistic(p_.mean, p_.mean_row_stride, p_.mean_array,
+                      (isinf(scale.mean) ? scale.mean : both) / scale.scale);
+    }
   }
 
  private:
   template <class U, class Data>
   __device__ U* at(Data* data, std::int64_t stride, const RowArray& array) const {
-    return static_cast<U*>(data) + row_offset<kAccess>(p_.one_stride, stride, array.rows, row_);
+    return static_cast<U*>(data) + row_offset<kAccess, true>(p_.split, stride, array, row_);
+  }
+  __device__ void store_statistic(accumulate_t<T>* data, std::int64_t stride, const RowArray& array,
+                                  accumulate_t<T> value) const {
+    if (data != nullptr) *at<accumulate_t<T>>(data, stride, array) = value;
   }
 
   const Params& p_;
@@ -84,16 +92,18 @@ class NormRow {
 };
 
 // The row of one team, from its only read to its only write.
-template <class T, class Team, Access kAccess, bool kAdd>
+template <class T, class Team, Access kAccess, bool kAdd, Centring kCentring>
 class HeldRow {
   using Accumulate = accumulate_t<T>;
   using Params = RmsNormParams<Accumulate>;
+  using Scale = RowScale<Accumulate>;
   using Tile = HeldTile<Team, kAccess>;
+  using Rounds = RoundsOf<kCentring>;
   static constexpr int kChunks = Tile::kChunks;
 
  public:
   __device__ HeldRow(const Params& p, const Team& team)
-      : p_(p), team_(team), tile_(team, team.row, p.rows), row_(p, tile_.row()), weight_(p) {}
+      : p_(p), team_(team), tile_(team, team.row, p.rows), row_(p, tile_.row()), columns_(p) {}
 
   __device__ void run() {
     const auto index = [&](int i) { return tile_.index(i); };
@@ -105,25 +115,31 @@ class HeldRow {
     uint4 weights[kChunks];
     if constexpr (kEarlyWeights) {
 #pragma unroll
-      for (int i = 0; i < kChunks; ++i) weights[i] = weight_.load(index(i));
+      for (int i = 0; i < kChunks; ++i) weights[i] = columns_.load(index(i));
       asm volatile("" ::: "memory");  // else the compiler sinks the loads below the reduction
     }
     team_.start();
     SourceChunk<T, kAdd> chunks[kChunks];
     row_.template chunks<Team::kUniformShift>(raw, chunks, index);
-    const Accumulate sum = tile_.template reduce<Accumulate>(
-        0, [&](int i) { return sum_of_squares<T>(chunks[i].numbers(), Accumulate(1)); }, Sum());
-    if (team_.any(!is_trusted(p_, sum))) [[unlikely]]
-      return rescale<T, Team, kAccess, kAdd>(p_, is_trusted(p_, sum));
-
-    const RowScale<Accumulate> scale{Accumulate(1), plain_rstd(p_, sum)};
-    if (tile_.first_thread()) row_.store_rstd(scale);
+    const auto numbers = [&](int i) { return chunks[i].numbers(); };
+    const auto forget = [&] {
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) forget_numbers(chunks[i].parts);
+      for (int i = 0; i < kChunks; ++i) forget_numbers(chunks[i].parts);
+    };
+    Scale scale;
+    const Accumulate squares = squares_of<kChunks>(scale, 0, 0, numbers, [&] {
+      if (kChunks > 2) forget();
+    });
+    if (team_.any(!is_trusted(p_, squares))) [[unlikely]]
+      return rescale<T, Team, kAccess, kAdd, kCentring>(p_, is_trusted(p_, squares));
+
+    scale.rstd = plain_rstd(p_, squares);
+    if (tile_.first_thread()) row_.template store_statistics<kCentring>(scale);
+    forget();
     const auto put = [&]<bool kPlain>() {
       tile_.put(row_.out(), [&](int i) {
-        if constexpr (!kEarlyWeights) weights[i] = weight_.load(index(i));
-        return normalised<T, kPlain>(p_, chunks[i].numbers(), scale, weight_, weights[i], index(i));
+        if constexpr (!kEarlyWeights) weights[i] = columns_.load(index(i));
+        return columns_.template normalised<kPlain>(numbers(i), scale, weights[i], index(i));
       });
     };
     if (kAccess != Access::kAny && p_.plain) {
@@ -134,25 +150,23 @@ class HeldRow {
     tile_.flush(row_.out());
     if constexpr (kAdd) {
       tile_.template put<kChunks, true>(row_.residual_out(),
-                                        [&](int i) { return pack<T>(chunks[i].numbers()); });
+                                        [&](int i) { return pack<T>(numbers(i)); });
       tile_.flush(row_.residual_out());
     }
   }
 
-  // The redo of a row whose plain sum left the trusted range. It reads the row again, so that the
+  // The redo of a row whose plain sums left the trusted range. It reads the row again, so that the
   // everyday path keeps its registers. Rows of the same warp come along with `plain`.
   __device__ void run_scaled(bool plain) {
     const auto numbers = [&](int i) { return row_.load(tile_.index(i)); };
     const Accumulate largest = tile_.template reduce<Accumulate, 1>(
-        1, [&](int i) { return largest_magnitude<T>(numbers(i)); }, Largest());
+        0, Rounds::kScaledLargest, [&](int i) { return largest_magnitude<T>(numbers(i)); },
+        Largest());
     const int exponent = plain ? 0 : row_exponent(p_, largest);
-    const Accumulate factor = power_of_two(exponent, Accumulate());
-    const RowScale<Accumulate> scale =
-        scaled_row(p_,
-                   tile_.template reduce<Accumulate, 1>(
-                       2, [&](int i) { return sum_of_squares<T>(numbers(i), factor); }, Sum()),
-                   exponent);
-    if (tile_.first_thread()) row_.store_rstd(scale);
+    Scale scale{.scale = power_of_two(exponent, Accumulate())};
+    const Accumulate squares = squares_of<1>(scale, 1, Rounds::kScaledMoments, numbers, [] {});
+    scale.rstd = scaled_rstd(p_, squares, exponent);
+    if (tile_.first_thread()) row_.template store_statistics<kCentring>(scale);
     uint4 sums[kAdd ? kChunks : 1];  // before out may overwrite what they are made of
     if constexpr (kAdd) {
 #pragma unroll 1
@@ -160,7 +174,7 @@ class HeldRow {
     }
     tile_.template put<1>(row_.out(), [&](int i) {
       const int index = tile_.index(i);
-      return normalised<T, false>(p_, numbers(i), scale, weight_, weight_.load(index), index);
+      return columns_.template normalised<false>(numbers(i), scale, columns_.load(index), index);
     });
     tile_.flush(row_.out());
     if constexpr (kAdd) {
@@ -170,18 +184,71 @@ class HeldRow {
   }
 
  private:
+  // The sum of squares of the scaled row, whose i-th chunk is numbers(i); sets its mean first.
+  // between: after a sum that another follows.
+  template <int kUnroll, class OfChunk, class Between>
+  __device__ Accumulate squares_of(Scale& scale, int round, int exchange, OfChunk numbers,
+                                   Between between) const {
+    const auto over_row = [&](int i, auto of) {
+      return of_deviations<T, kAccess, kCentring>(p_, numbers(i), scale, tile_.index(i), of);
+    };
+    const auto square = [&](int i) {
+      return over_row(i, [](const Numbers<T>& x) { return sum_of_squares<T>(x); });
+    };
+    if (!is_centred<kCentring>(p_)) {
+      return tile_.template reduce<Accumulate, kUnroll>(round, exchange, square, Sum());
+    }
+    Accumulate count = static_cast<Accumulate>(p_.cols), inverse = p_.inverse_cols;
+    if constexpr (Team::kClusters) {
+      count = group_count(p_, team_.rank);
+      inverse = count > 0 ? 1 / count : Accumulate(0);
+    }
+    const Accumulate sum_of_part = tile_.template reduce_part<Accumulate, kUnroll>(
+        round, [&](int i) { return sum<T>(deviations<T, kCentring>(numbers(i), scale)); }, Sum());
+    scale.mean = mean_of(sum_of_part, count, inverse);
+    between();
+    Accumulate squares;
+    if constexpr (kCorrectsMean<T>) {
+      const auto both = tile_.template reduce_part<Pair<Accumulate>, kUnroll>(
+          round + 1,
+          [&](int i) { return over_row(i, [](const Numbers<T>& x) { return both_sums<T>(x); }); },
+          Sum());
+      squares = take_rest(scale, both, inverse);
+    } else {
+      squares = tile_.template reduce_part<Accumulate, kUnroll>(round + 1, square, Sum());
+    }
+    if constexpr (!Team::kClusters) {
+      return squares;
+    } else {
+      team_.send(exchange, scale.mean);
+      team_.send(exchange + 1, squares);
+      if constexpr (kCorrectsMean<T>) team_.send(exchange + 2, scale.correction);
+      const Accumulate* means = team_.collect(exchange);
+      const Accumulate* parts = team_.collect(exchange + 1);
+      const Accumulate* rests = kCorrectsMean<T> ? team_.collect(exchange + 2) : nullptr;
+      return merge_groups<T>(p_, means, parts, rests, scale);
+    }
+  }
+
   const Params& p_;
   const Team& team_;
   Tile tile_;
   NormRow<T, kAccess, kAdd> row_;
-  WeightReader<T, kAccess, Params> weight_;
+  Columns<T, kAccess, kCentring> columns_;
 };
 
 // Out of line, so that the everyday path stays short and keeps its registers.
-template <class T, class Team, Access kAccess, bool kAdd>
+template <class T, class Team, Access kAccess, bool kAdd, Centring kCentring>
 __device__ __noinline__ void rescale(const RmsNormParams<accumulate_t<T>>& p, bool plain) {
   const Team team(p.lanes, p.blocks_per_row, 0);
-  HeldRow<T, Team, kAccess, kAdd>(p, team).run_scaled(plain);
+  HeldRow<T, Team, kAccess, kAdd, kCentring>(p, team).run_scaled(plain);
+}
+
+// Blocks per SM that the registers are held to. Centred rows need a few more.
+template <class Team, Centring kCentring>
+constexpr int min_blocks(bool aligned_alone) {
+  if (!aligned_alone || Team::kMinBlocks == 0) return 0;
+  return kCentring == Centring::kNever ? Team::kMinBlocks : Team::kMinBlocks - 1;
 }
 
 // One row per team, held in registers. A block does threads / lanes rows (WarpTeam), one row
@@ -189,52 +256,97 @@ __device__ __noinline__ void rescale(const RmsNormParams<accumulate_t<T>>& p, bo
 // of shifted rows. Limited by memory: few threads with several independent 16-byte loads each, many
 // blocks per SM, so that some load while others store. Only aligned plain rows are held to the
 // registers that this takes.
-template <class T, class Team, Access kAccess, bool kAdd>
+template <class T, class Team, Access kAccess, bool kAdd, Centring kCentring>
 __global__ void __launch_bounds__(Team::kMaxThreads,
-                                  kAccess == Access::kAligned && !kAdd ? Team::kMinBlocks : 0)
+                                  min_blocks<Team, kCentring>(kAccess == Access::kAligned && !kAdd))
     rms_norm_row_kernel(const __grid_constant__ RmsNormParams<accumulate_t<T>> p) {
   if constexpr (runs_here<Team>()) {
     const Team team(p.lanes, p.blocks_per_row, 0);
-    HeldRow<T, Team, kAccess, kAdd> row(p, team);
+    HeldRow<T, Team, kAccess, kAdd, kCentring> row(p, team);
     if (p.overlap_launch) begin_overlapped();
     row.run();
   }
+}
+
+// As HeldRow::squares_of, group by group: the second and third read of a group come from L2.
+template <class T, Access kAccess, Centring kCentring, class Tile, class Row>
+__device__ inline accumulate_t<T> streamed_squares(const RmsNormParams<accumulate_t<T>>& p,
+                                                   Tile& tile, const Row& row,
+                                                   RowScale<accumulate_t<T>>& scale, int exchange) {
+  using Accumulate = accumulate_t<T>;
+  RowScale<Accumulate> so_far = scale;
+  const auto over_row = [&](int at, auto of) {
+    return of_deviations<T, kAccess, kCentring>(p, row.load(at), so_far, at, of);
+  };
+  const auto square = [&](int at) {
+    return over_row(at, [](const Numbers<T>& x) { return sum_of_squares<T>(x); });
+  };
+  if (!is_centred<kCentring>(p)) return tile.reduce(exchange, square, Sum());
+  tile.each_group([&](int group) {
+    const Accumulate count = group_count(p, group);
+    const Accumulate inverse = count > 0 ? 1 / count : Accumulate(0);
+    so_far = scale;
+    const Accumulate sum_of_group = tile.reduce_group(
+        group, [&](int at) { return sum<T>(deviations<T, kCentring>(row.load(at), so_far)); },
+        Sum());
+    so_far.mean = mean_of(sum_of_group, count, inverse);
+    Accumulate squares;
+    if constexpr (kCorrectsMean<T>) {
+      const auto both = tile.reduce_group(
+          group,
+          [&](int at) { return over_row(at, [](const Numbers<T>& x) { return both_sums<T>(x); }); },
+          Sum());
+      squares = take_rest(so_far, both, inverse);
+    } else {
+      squares = tile.reduce_group(group, square, Sum());
+    }
+    tile.send(exchange, group, so_far.mean);
+    tile.send(exchange + 1, group, squares);
+    if constexpr (kCorrectsMean<T>) tile.send(exchange + 2, group, so_far.correction);
+  });
+  const Accumulate* means = tile.collect(exchange);
+  const Accumulate* parts = tile.collect(exchange + 1);
+  const Accumulate* rests = kCorrectsMean<T> ? tile.collect(exchange + 2) : nullptr;
+  return merge_groups<T>(p, means, parts, rests, scale);
 }
 
 // A row too wide to hold, or a GPU without clusters: one row per cluster (or block), read once for
 // its sum and again for its result. Shared memory: the sums of the warps and groups, and the
 // results of shifted rows. Limited by memory, the second read by L2 where the rows in flight fit
 // it.
-template <class T, int kVecs, int kMaxWarps, Access kAccess, bool kAdd>
+template <class T, int kVecs, int kMaxWarps, Access kAccess, bool kAdd, Centring kCentring>
 __global__ void __launch_bounds__(kMaxWarps* kWarpLanes)
     rms_norm_streamed_kernel(const __grid_constant__ RmsNormParams<accumulate_t<T>> p) {
   using Accumulate = accumulate_t<T>;
-  using Tile = StreamedTile<Accumulate, kVecs, kMaxWarps, kAccess>;
+  using Rounds = RoundsOf<kCentring>;
+  using Tile = StreamedTile<Accumulate, kVecs, kMaxWarps, Rounds::kCount, kAccess>;
   __shared__ typename Tile::Shared shared;
-  const Tile tile(shared, p.blocks_per_row, p.groups, p.segments_per_group);
+  Tile tile(shared, p.blocks_per_row, p.groups, p.segments_per_group);
   tile.start();
   const NormRow<T, kAccess, kAdd> row(p, cluster_index());
   if (p.overlap_launch) begin_overlapped();
-  const auto sum_scaled = [&](int round, Accumulate factor) {
-    return tile.reduce(
-        round, [&](int at) { return sum_of_squares<T>(row.load(at), factor); }, Sum());
-  };
-  const Accumulate sum = sum_scaled(0, Accumulate(1));
-  RowScale<Accumulate> scale{Accumulate(1), plain_rstd(p, sum)};
-  if (!is_trusted(p, sum)) {
-    const Accumulate largest =
-        tile.reduce(1, [&](int at) { return largest_magnitude<T>(row.load(at)); }, Largest());
+
+  RowScale<Accumulate> scale;
+  const Accumulate plain = streamed_squares<T, kAccess, kCentring>(p, tile, row, scale, 0);
+  scale.rstd = plain_rstd(p, plain);
+  if (!is_trusted(p, plain)) {
+    const Accumulate largest = tile.reduce(
+        Rounds::kScaledLargest, [&](int at) { return largest_magnitude<T>(row.load(at)); },
+        Largest());
     const int exponent = row_exponent(p, largest);
-    scale = scaled_row(p, sum_scaled(2, power_of_two(exponent, Accumulate())), exponent);
+    scale = {.scale = power_of_two(exponent, Accumulate())};
+    const Accumulate squares =
+        streamed_squares<T, kAccess, kCentring>(p, tile, row, scale, Rounds::kScaledMoments);
+    scale.rstd = scaled_rstd(p, squares, exponent);
   }
-  if (tile.first_thread()) row.store_rstd(scale);
-  const WeightReader<T, kAccess, RmsNormParams<Accumulate>> weight(p);
+  if (tile.first_thread()) row.template store_statistics<kCentring>(scale);
+  const Columns<T, kAccess, kCentring> columns(p);
   tile.each_segment([&](int group, int segment) {
     Numbers<T> sums[kAdd ? kVecs : 1];
     tile.write(row.out(), group, segment, [&](int v, int at) {
       const Numbers<T> numbers = row.load(at);
       if constexpr (kAdd) sums[v] = numbers;
-      return normalised<T, false>(p, numbers, scale, weight, weight.load(at), at);
+      return columns.template normalised<false>(numbers, scale, columns.load(at), at);
     });
     if constexpr (kAdd) {
       tile.write(row.residual_out(), group, segment, [&](int v, int) { return pack<T>(sums[v]); });

@@ -7,56 +7,77 @@
 
 #include "core/layout.hpp"
 #include "core/safe_scale.hpp"
+#include "cuda/centring.cuh"
+#include "cuda/cluster.cuh"
+#include "cuda/columns.cuh"
 #include "cuda/convert.cuh"
 #include "cuda/reduce.cuh"
 #include "cuda/vec.cuh"
 
 namespace membound::cuda {
 
+// Rounds of the exchange between the blocks of a row. First what it takes to know the sum of
+// squares: that sum, or the mean, the sum and the rest of the mean. Where it is not trusted, the
+// largest magnitude, then the same of the scaled row.
+template <Centring kCentring>
+struct RoundsOf {
+  static constexpr int kMoments = kCentring == Centring::kNever ? 1 : 3;
+  static constexpr int kScaledLargest = kMoments;
+  static constexpr int kScaledMoments = kScaledLargest + 1;
+  static constexpr int kCount = kScaledMoments + kMoments;
+};
+
 // Constant memory is cold at every launch, one line after the other: what an aligned row needs
 // comes first and close together.
 template <class Accumulate>
 struct RmsNormParams {
   const void* x;
-  const void* weight;  // null: none
+  ColumnArray<Accumulate> weight;
   void* out;
   Accumulate* rstd;  // null: not wanted
   std::int64_t rows;
-  std::int64_t x_row_stride;    // where every array has one stride between rows,
-  std::int64_t out_row_stride;  // else the layouts below say it
+  RowSplit split;
+  std::int64_t x_row_stride;
+  std::int64_t out_row_stride;
   std::int64_t rstd_row_stride;
   int chunks;              // of a row
   int lanes;               // of a row, where several share a warp
   int blocks_per_row;      // the cluster
   int groups;              // of a row, summed one by one
   int segments_per_group;  // where the row is read twice
-  bool one_stride;
   bool overlap_launch;
   bool round_before_weight;
-  bool weight_is_float;  // and x is not
-  bool plain;            // a weight of x's dtype, no offset, one rounding
-  DType weight_dtype;
+  bool plain;    // a weight of x's dtype, no offset, one rounding; a bias of x's dtype or none
+  bool centred;  // kAsked
   std::int64_t cols;
+  std::int64_t group_elements;  // of a row of several groups
   Accumulate inverse_cols;
   Accumulate eps;
-  Accumulate weight_offset;
   SafeRange<Accumulate> trusted;  // sums of squares outside are redone scaled
-  const void* residual;           // null: none
+  ColumnArray<Accumulate> bias;
+  Accumulate* mean;  // null: not wanted
+  std::int64_t mean_row_stride;
+  const void* residual;  // null: none
   void* residual_out;
   std::int64_t residual_row_stride;
   std::int64_t residual_out_row_stride;
   int sqrt_eps_exponent;
   double exact_eps;
-  std::int64_t weight_stride;
-  RowArray x_array, out_array, rstd_array, residual_array, residual_out_array;
+  RowArray x_array, out_array, mean_array, rstd_array, residual_array, residual_out_array;
 };
 
-// The scaled form of a row: out = x * scale * rstd, with scale 1 for every everyday row.
+// What makes a row's numbers its results: (x * scale - mean - correction) * rstd, with scale 1 for
+// every everyday row. Storage as wide as the sums needs the mean in two parts: where it is far
+// above the spread, the rounding of one would be seen.
 template <class Accumulate>
 struct RowScale {
-  Accumulate scale;
-  Accumulate rstd;
+  Accumulate scale = 1;
+  Accumulate mean = 0;
+  Accumulate correction = 0;
+  Accumulate rstd = 0;
 };
+template <class T>
+inline constexpr bool kCorrectsMean = sizeof(T) >= 4;
 
 // The instruction that torch's CUDA modules use, within 2 ulp: the rounding modes are theirs bit
 // for bit.
@@ -90,10 +111,10 @@ __device__ inline Accumulate plain_rstd(const RmsNormParams<Accumulate>& p, Accu
 }
 
 template <class Accumulate>
-__device__ inline RowScale<Accumulate> scaled_row(const RmsNormParams<Accumulate>& p,
-                                                  Accumulate scaled_sum, int exponent) {
+__device__ inline Accumulate scaled_rstd(const RmsNormParams<Accumulate>& p, Accumulate scaled_sum,
+                                         int exponent) {
   const Accumulate eps = static_cast<Accumulate>(ldexp(p.exact_eps, 2 * exponent));
-  return {power_of_two(exponent, Accumulate()), inverse_sqrt(scaled_sum * p.inverse_cols + eps)};
+  return inverse_sqrt(scaled_sum * p.inverse_cols + eps);
 }
 
 // One chunk of a row as it was read: x, and the residual that is added to it.
@@ -112,19 +133,124 @@ struct SourceChunk {
   }
 };
 
-// Two chains, so that half the latency of the sum hides behind the other.
+// x * scale - mean - correction.
+template <class T, Centring kCentring>
+__device__ inline Numbers<T> deviations(Numbers<T> x, const RowScale<accumulate_t<T>>& row) {
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    if constexpr (kCentring == Centring::kNever) {
+      x.at[i] *= row.scale;
+    } else {
+      x.at[i] = fma(x.at[i], row.scale, -row.mean);
+      if constexpr (kCorrectsMean<T>) x.at[i] -= row.correction;
+    }
+  }
+  return x;
+}
+
+// of(deviations) of one chunk, for sums that run over the end of the row: nothing is added there.
+template <class T, Access kAccess, Centring kCentring, class Of>
+__device__ inline auto of_deviations(const RmsNormParams<accumulate_t<T>>& p,
+                                     const Numbers<T>& numbers,
+                                     const RowScale<accumulate_t<T>>& row, int index, Of of) {
+  Numbers<T> x = deviations<T, kCentring>(numbers, row);
+  if constexpr (kCentring == Centring::kNever) {
+    return of(x);
+  } else if constexpr (kAccess == Access::kAligned) {  // whole chunks
+    const auto sums = of(x);
+    return index < p.chunks ? sums : decltype(of(x))(0);
+  } else {
+    if (index >= p.chunks - 1) {
+      const int left =
+          index < p.chunks ? static_cast<int>(p.cols - std::int64_t{index} * kPack<T>) : 0;
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) x.at[i] = i < left ? x.at[i] : accumulate_t<T>(0);
+    }
+    return of(x);
+  }
+}
+
+// sum / count to the last bit but rarely: rows of one number then have that mean exactly.
+template <class Accumulate>
+__device__ inline Accumulate mean_of(Accumulate sum, Accumulate count, Accumulate inverse_count) {
+  const Accumulate mean = sum * inverse_count;
+  const Accumulate better = fma(fma(-mean, count, sum), inverse_count, mean);
+  return better == better ? better : mean;  // a mean of inf makes the rest NaN
+}
+
+// Of the elements of a row those that one of its groups has.
+template <class Accumulate>
+__device__ inline Accumulate group_count(const RmsNormParams<Accumulate>& p, int group) {
+  const std::int64_t left = p.cols - group * p.group_elements;
+  const std::int64_t held = left < p.group_elements ? left : p.group_elements;
+  return held > 0 ? static_cast<Accumulate>(held) : Accumulate(0);
+}
+
+// The moments of a row from those of its groups, in order: means, sums of squared deviations from
+// them, and rests of means (Chan, Golub and LeVeque 1983). Returns the sum of squares and sets the
+// mean.
 template <class T>
-__device__ inline accumulate_t<T> sum_of_squares(const Numbers<T>& x, accumulate_t<T> scale) {
+__device__ inline accumulate_t<T> merge_groups(const RmsNormParams<accumulate_t<T>>& p,
+                                               const accumulate_t<T>* means,
+                                               const accumulate_t<T>* squares,
+                                               const accumulate_t<T>* rests,
+                                               RowScale<accumulate_t<T>>& row) {
+  using Accumulate = accumulate_t<T>;
+  const auto over_groups = [&](auto of_group) {
+    Accumulate sum = 0;
+#pragma unroll 2
+    for (int group = 0; group < p.groups; ++group) sum += of_group(group_count(p, group), group);
+    return sum;
+  };
+  const auto cols = static_cast<Accumulate>(p.cols);
+  row.mean = mean_of(over_groups([&](Accumulate count, int g) { return count * means[g]; }), cols,
+                     p.inverse_cols);
+  if constexpr (kCorrectsMean<T>) {
+    row.correction = over_groups([&](Accumulate count, int g) {
+                       return count * (means[g] - row.mean + rests[g]);
+                     }) *
+                     p.inverse_cols;
+  }
+  return over_groups([&](Accumulate count, int g) {
+    Accumulate apart = means[g] - row.mean;
+    if constexpr (kCorrectsMean<T>) apart += rests[g] - row.correction;
+    return fma(count * apart, apart, squares[g]);
+  });
+}
+
+// Sums over one chunk in two chains, so that half the latency of one hides behind the other.
+template <class T, class Add>
+__device__ inline accumulate_t<T> sum_chunk(const Numbers<T>& x, Add add) {
   accumulate_t<T> even = 0;
   accumulate_t<T> odd = 0;
 #pragma unroll
   for (int i = 0; i < kPack<T>; i += 2) {
-    const accumulate_t<T> a = x.at[i] * scale;
-    const accumulate_t<T> b = x.at[i + 1] * scale;
-    even = fma(a, a, even);
-    odd = fma(b, b, odd);
+    even = add(x.at[i], even);
+    odd = add(x.at[i + 1], odd);
   }
   return even + odd;
+}
+template <class T>
+__device__ inline accumulate_t<T> sum(const Numbers<T>& x) {
+  return sum_chunk(x, [](accumulate_t<T> a, accumulate_t<T> sum) { return a + sum; });
+}
+template <class T>
+__device__ inline accumulate_t<T> sum_of_squares(const Numbers<T>& x) {
+  return sum_chunk(x, [](accumulate_t<T> a, accumulate_t<T> sum) { return fma(a, a, sum); });
+}
+
+template <class T>
+__device__ inline Pair<accumulate_t<T>> both_sums(const Numbers<T>& x) {
+  return {sum<T>(x), sum_of_squares<T>(x)};
+}
+
+// From sums of deviations and their squares: the rest of the mean, and the squares without it.
+template <class Accumulate>
+__device__ inline Accumulate take_rest(RowScale<Accumulate>& row, const Pair<Accumulate>& sums,
+                                       Accumulate inverse_count) {
+  row.correction = sums.a * inverse_count;
+  const Accumulate squares = sums.b - sums.a * row.correction;
+  return squares < 0 ? Accumulate(0) : squares;
 }
 
 template <class T>
@@ -137,24 +263,49 @@ __device__ inline accumulate_t<T> largest_magnitude(const Numbers<T>& x) {
   return largest;
 }
 
-// One chunk of the result. weight is what the reader loaded for it. kPlain: without the options,
-// whose branches cost a tenth of the instructions.
-template <class T, bool kPlain, class Reader>
-__device__ inline uint4 normalised(const RmsNormParams<accumulate_t<T>>& p, Numbers<T> x,
-                                   const RowScale<accumulate_t<T>>& row, const Reader& reader,
-                                   const uint4& weight, int index) {
+// The weight and the bias beside the chunks of a row.
+template <class T, Access kAccess, Centring kCentring>
+class Columns {
+  using Params = RmsNormParams<accumulate_t<T>>;
+
+ public:
+  __device__ explicit Columns(const Params& p)
+      : p_(p), weight_(p.weight, p.chunks, p.cols), bias_(p.bias, p.chunks, p.cols) {}
+
+  // Issues the load of the weight. The bias comes late: beside the weight it would cost registers
+  // (a prefetch to L1 in its place: 524288 x 128 in 267 us instead of 79).
+  __device__ uint4 load(int index) const { return weight_.load(index); }
+
+  // One chunk of the result. kPlain: without the options, whose branches cost a tenth of the
+  // instructions.
+  template <bool kPlain>
+  __device__ uint4 normalised(const Numbers<T>& numbers, const RowScale<accumulate_t<T>>& row,
+                              const uint4& weight, int index) const {
+    Numbers<T> x = deviations<T, kCentring>(numbers, row);
 #pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) x.at[i] = x.at[i] * row.scale * row.rstd;
-  if (!kPlain && p.round_before_weight) {
+    for (int i = 0; i < kPack<T>; ++i) x.at[i] *= row.rstd;
+    if (!kPlain && kCentring != Centring::kAlways && p_.round_before_weight) {
 #pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) x.at[i] = round_to<T>(x.at[i]);
+      for (int i = 0; i < kPack<T>; ++i) x.at[i] = round_to<T>(x.at[i]);
+    }
+    if (kPlain || weight_.present()) {
+      const Numbers<T> factor = kPlain ? unpack<T>(weight) : weight_.numbers(weight, index);
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) x.at[i] *= factor.at[i];
+    }
+    if (kCentring != Centring::kNever && bias_.present()) {
+      const uint4 bias = bias_.load(index);
+      const Numbers<T> more = kPlain ? unpack<T>(bias) : bias_.numbers(bias, index);
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) x.at[i] += more.at[i];
+    }
+    return pack<T>(x);
   }
-  if (kPlain || reader.present()) {
-    const Numbers<T> factor = kPlain ? unpack<T>(weight) : reader.numbers(weight, index);
-#pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) x.at[i] *= factor.at[i];
-  }
-  return pack<T>(x);
-}
+
+ private:
+  const Params& p_;
+  ColumnReader<T, kAccess> weight_;
+  ColumnReader<T, kAccess> bias_;
+};
 
 }  // namespace membound::cuda

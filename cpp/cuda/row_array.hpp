@@ -12,34 +12,80 @@
 
 namespace membound::cuda {
 
+// Between neighbours of the inner axis.
+inline std::int64_t inner_stride(const RowLayout& layout) {
+  return layout.strides[layout.rank == 2 ? 1 : 0];
+}
+
+// Asked about every array of a call in turn: which kernels take them all, and how rows are counted.
+// The kernels of aligned rows want one axis of rows, or two with the same split in every array.
+template <class T>
+class RowAccess {
+ public:
+  RowAccess(std::int64_t rows, std::int64_t cols) : rows_(rows), cols_(cols) {}
+
+  void also_rows(const void* data, const RowLayout& layout, std::int64_t col_stride) {
+    if (data == nullptr) return;
+    also_axes(layout);
+    if (col_stride != 1) return at_least(Access::kAny);
+    const bool aligned = layout.strides[0] % kPack<T> == 0 &&
+                         inner_stride(layout) % kPack<T> == 0 && cols_ % kPack<T> == 0 &&
+                         reinterpret_cast<std::uintptr_t>(data) % kChunkBytes == 0;
+    if (!aligned) at_least(Access::kShifted);
+  }
+  void also_statistic(const void* data, const RowLayout& layout) {
+    if (data != nullptr) also_axes(layout);
+  }
+  // An aligned weight or bias of x's dtype, or float beside 16-bit x, goes with every kernel.
+  void also_columns(const void* data, DType dtype, std::int64_t stride) {
+    if (data == nullptr) return;
+    const bool dtype_fits = dtype == kDTypeOf<T> || (sizeof(T) == 2 && dtype == DType::kFloat32);
+    const bool aligned = stride == 1 && reinterpret_cast<std::uintptr_t>(data) % kChunkBytes == 0;
+    if (!dtype_fits || !aligned) at_least(Access::kAny);
+  }
+
+  Access access() const { return access_; }
+  // Where kernels of aligned rows cannot count them, the others need only know that it is so.
+  RowSplit split() const {
+    if (extent_ == 0 || access_ != Access::kAligned)
+      return {static_cast<std::uint32_t>(extent_ > 0), 0, 0};
+    int bits = 1;
+    while ((std::int64_t{1} << bits) < extent_) ++bits;
+    const std::uint64_t power = std::uint64_t{1} << (31 + bits);
+    const auto extent = static_cast<std::uint64_t>(extent_);
+    return {static_cast<std::uint32_t>(extent),
+            static_cast<std::uint32_t>((power + extent - 1) / extent), bits - 1};
+  }
+
+ private:
+  void at_least(Access access) { access_ = std::max(access_, access); }
+  void also_axes(const RowLayout& layout) {
+    if (layout.rank <= 1) return;
+    const std::int64_t extent = layout.shape[layout.rank - 1];
+    const bool countable =
+        layout.rank == 2 && rows_ < (std::int64_t{1} << 31) && (extent_ == 0 || extent_ == extent);
+    if (!countable) at_least(Access::kShifted);
+    extent_ = extent;
+  }
+
+  std::int64_t rows_;
+  std::int64_t cols_;
+  std::int64_t extent_ = 0;  // of the inner axis of rows; 0: there is one axis
+  Access access_ = Access::kAligned;
+};
+
 inline RowArray row_array(const void* data, const RowLayout& layout, std::int64_t rows,
-                          std::int64_t cols, std::int64_t col_stride, std::size_t size) {
+                          std::int64_t cols, std::int64_t col_stride, std::size_t size,
+                          const RowSplit& split) {
   std::int64_t last = std::max<std::int64_t>(0, (cols - 1) * col_stride);
   for (int axis = 0; axis < layout.rank; ++axis) {
     const std::int64_t extent = layout.rank == 1 ? rows : layout.shape[axis];
     last += std::max<std::int64_t>(0, (extent - 1) * layout.strides[axis]);
   }
-  return {layout, col_stride,
+  const std::int64_t outer_stride =
+      layout.rank == 2 ? layout.strides[0] : layout.strides[0] * std::int64_t{split.extent};
+  return {layout, outer_stride, col_stride,
           static_cast<const char*>(data) + (last + 1) * static_cast<std::int64_t>(size)};
-}
-
-template <class T>
-Access row_access(const void* data, const RowLayout& layout, std::int64_t cols,
-                  std::int64_t col_stride) {
-  if (col_stride != 1) return Access::kAny;
-  const bool aligned = layout.rank <= 1 && layout.strides[0] % kPack<T> == 0 &&
-                       cols % kPack<T> == 0 &&
-                       reinterpret_cast<std::uintptr_t>(data) % kChunkBytes == 0;
-  return aligned ? Access::kAligned : Access::kShifted;
-}
-
-// Aligned weights of x's dtype, or float beside 16-bit x, go with every kernel.
-template <class T>
-Access weight_access(const void* weight, DType dtype, std::int64_t stride) {
-  if (weight == nullptr) return Access::kAligned;
-  const bool dtype_fits = dtype == kDTypeOf<T> || (sizeof(T) == 2 && dtype == DType::kFloat32);
-  const bool aligned = stride == 1 && reinterpret_cast<std::uintptr_t>(weight) % kChunkBytes == 0;
-  return dtype_fits && aligned ? Access::kAligned : Access::kAny;
 }
 
 }  // namespace membound::cuda

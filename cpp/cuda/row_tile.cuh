@@ -31,11 +31,12 @@ class HeldTile {
   // virtual block apart.
   __device__ int index(int i) const { return first_chunk() + place(i); }
 
-  // Combines of_chunk(i), an accumulate_t, over all chunks of the row; the same in every thread.
-  // kUnroll: chunks whose code is side by side; 1 where code is cold and should be short.
-  template <class Accumulate, int kUnroll = kChunks, class OfChunk, class Combine>
-  __device__ Accumulate reduce(int round, OfChunk of_chunk, Combine combine) const {
-    Accumulate values[kFold];
+  // Combines of_chunk(i), a Value, over the chunks of the block's part of the row; the same in
+  // every thread. kUnroll: chunks whose code is side by side; 1 where code is cold and should be
+  // short.
+  template <class Value, int kUnroll = kChunks, class OfChunk, class Combine>
+  __device__ Value reduce_part(int round, OfChunk of_chunk, Combine combine) const {
+    Value values[kFold];
 #pragma unroll
     for (int fold = 0; fold < kFold; ++fold) {
       values[fold] = of_chunk(fold * kVecs);
@@ -44,7 +45,18 @@ class HeldTile {
         values[fold] = combine(values[fold], of_chunk(fold * kVecs + v));
       }
     }
-    return team_.reduce(values, round, combine);
+    return team_.reduce_part(values, round, combine);
+  }
+  // The same over the whole row. exchange: the round of the exchange between blocks.
+  template <class Value, int kUnroll = kChunks, class OfChunk, class Combine>
+  __device__ Value reduce(int round, int exchange, OfChunk of_chunk, Combine combine) const {
+    const Value part = reduce_part<Value, kUnroll>(round, of_chunk, combine);
+    if constexpr (!Team::kClusters) {
+      return part;
+    } else {
+      team_.send(exchange, part);
+      return combine_slots<kMaxGroups>(team_.collect(exchange), combine);
+    }
   }
 
   // Results are put chunk by chunk, make(i) for the i-th of this thread, and flushed once. Shifted
@@ -92,12 +104,13 @@ class HeldTile {
 
 // A row that is read twice. The blocks of a cluster (or one block) take its groups in turn; a group
 // is segments of kVecs chunks per thread. Same tree as ClusterTeam, whose groups are one segment.
-template <class Accumulate, int kVecs, int kMaxWarps, Access kAccess>
+template <class Value, int kVecs, int kMaxWarps, int kRounds, Access kAccess>
 class StreamedTile {
+  using Exchange = ClusterExchange<Value, kRounds>;
   static constexpr int kUnroll = kAccess == Access::kAligned ? kVecs : 1;  // half the code
 
  public:
-  using Shared = typename ClusterExchange<Accumulate>::Shared;
+  using Shared = typename Exchange::Shared;
 
   __device__ StreamedTile(Shared& shared, int blocks_per_row, int groups, int segments_per_group)
       : exchange_{shared, blocks_per_row, groups},
@@ -108,31 +121,38 @@ class StreamedTile {
   __device__ void start() const { exchange_.announce(); }
   __device__ bool first_thread() const { return first_group_ == 0 && threadIdx.x == 0; }
 
-  // Combines of_chunk(index) over all chunks of the row.
+  // Combines of_chunk(index) over the chunks of one group.
   template <class OfChunk, class Combine>
-  __device__ Accumulate reduce(int round, OfChunk of_chunk, Combine combine) const {
-    __shared__ alignas(16) Accumulate slots[2][kMaxWarps];
-    int turn = 0;
-    for (int group = first_group_; group < last_group_; ++group) {
-      double sum = 0;
-      for (int segment = 0; segment < segments_; ++segment, turn ^= 1) {
-        Accumulate values[1] = {of_chunk(index(group, segment, 0))};
+  __device__ auto reduce_group(int group, OfChunk of_chunk, Combine combine) {
+    using Part = decltype(of_chunk(0));
+    typename WideOf<Part>::type sum = 0;
+    for (int segment = 0; segment < segments_; ++segment) {
+      Part values[1] = {of_chunk(index(group, segment, 0))};
 #pragma unroll(kUnroll)
-        for (int v = 1; v < kVecs; ++v) {
-          values[0] = combine(values[0], of_chunk(index(group, segment, v)));
-        }
-        store_warp_values<kMaxWarps>(values, slots[turn], combine);
-        __syncthreads();
-        const double more = combine_slots<kMaxWarps>(slots[turn], combine);
-        sum = segment == 0 ? more : combine(sum, more);
+      for (int v = 1; v < kVecs; ++v) {
+        values[0] = combine(values[0], of_chunk(index(group, segment, v)));
       }
-      if (threadIdx.x < kWarpLanes) {
-        if (round == 0 && group == first_group_) exchange_.wait_for_peers();
-        exchange_.send(round, group, static_cast<Accumulate>(sum));
-      }
+      const typename WideOf<Part>::type more(reduce_block<kMaxWarps>(values, round_++, combine));
+      sum = segment == 0 ? more : combine(sum, more);
     }
-    exchange_.wait(round);
-    return exchange_.total(round, combine);
+    return static_cast<Part>(sum);
+  }
+  // Combines of_chunk(index) over all chunks of the row. exchange: as in HeldTile.
+  template <class OfChunk, class Combine>
+  __device__ Value reduce(int exchange, OfChunk of_chunk, Combine combine) {
+    each_group([&](int group) { send(exchange, group, reduce_group(group, of_chunk, combine)); });
+    return combine_slots<kMaxGroups>(collect(exchange), combine);
+  }
+  __device__ void send(int exchange, int group, Value part) const {
+    if (threadIdx.x >= kWarpLanes) return;
+    if (exchange == 0 && group == first_group_) exchange_.wait_for_peers();
+    exchange_.send(exchange, group, part);
+  }
+  __device__ const Value* collect(int exchange) const { return exchange_.collect(exchange); }
+
+  template <class Body>
+  __device__ void each_group(Body body) {
+    for (int group = first_group_; group < last_group_; ++group) body(group);
   }
 
   // body(group, segment): for every segment of this block.
@@ -174,7 +194,8 @@ class StreamedTile {
     return chunks;
   }
 
-  ClusterExchange<Accumulate> exchange_;
+  Exchange exchange_;
+  int round_ = 0;  // of the block
   int segments_;
   int first_group_;
   int last_group_;

@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Threads that share a row. A row is summed by virtual threads of kVecs chunks each, in a tree that
-// its width fixes. A thread plays kFold of them: one where rows are few and latency counts, several
-// where rows are many and bytes in flight count. The bits are the same.
+// Threads that share a row and reduce over it in rounds 0, 1, 2 ... A row is summed by
+// virtual threads of kVecs chunks each, in a tree that its width fixes. A thread plays kFold of
+// them: one where rows are few and latency counts, several where rows are many and bytes in flight
+// count. The bits are the same.
 #include "cuda/cluster.cuh"
 #include "cuda/reduce.cuh"
 
@@ -12,11 +13,12 @@ namespace membound::cuda {
 
 // kUniformShift: the threads of a warp work on the same row, and code may grow for that
 // (with_shift). Each team is made from the threads of a row (lanes), its blocks, and the first
-// block of the grid that works on rows.
+// block of the grid that works on rows. kSplitRows: gradients of aligned rows may be counted in two
+// axes. A team's part of a row is what one block holds of it.
 
 // Lanes of a warp; several rows per block.
-template <class Accumulate>
 struct WarpTeam {
+  static constexpr bool kSplitRows = true;
   static constexpr int kVecs = 2;
   static constexpr int kFold = 1;
   static constexpr int kMinBlocks = 0;
@@ -34,8 +36,8 @@ struct WarpTeam {
         row((static_cast<std::int64_t>(blockIdx.x - first_block) * blockDim.x + threadIdx.x) >>
             log2_of(lanes)) {}
   __device__ void start() const {}
-  template <class Combine>
-  __device__ Accumulate reduce(const Accumulate (&values)[1], int, Combine combine) const {
+  template <class Value, class Combine>
+  __device__ Value reduce_part(const Value (&values)[1], int, Combine combine) const {
     return reduce_lanes(values[0], size, combine);
   }
   // Rows of one warp decide together: the shuffles need every lane.
@@ -46,8 +48,9 @@ struct WarpTeam {
 };
 
 // A whole block, as at most kMaxWarps virtual warps.
-template <class Accumulate, int kFoldOf, int kMaxWarps>
+template <int kFoldOf, int kMaxWarps>
 struct BlockTeam {
+  static constexpr bool kSplitRows = false;
   static constexpr int kVecs = 2;
   static constexpr int kFold = kFoldOf;
   // Registers for as many blocks per SM as an SM has threads for, or nearly (H200, 16384 x
@@ -63,23 +66,19 @@ struct BlockTeam {
 
   __device__ BlockTeam(int, int, int first_block) : row(blockIdx.x - first_block) {}
   __device__ void start() const {}
-  template <class Combine>
-  __device__ Accumulate reduce(const Accumulate (&values)[kFold], int round,
-                               Combine combine) const {
-    // One set of slots per round: no barrier is needed before they are used again.
-    __shared__ alignas(16) Accumulate slots[3][kMaxWarps];
-    store_warp_values<kMaxWarps>(values, slots[round], combine);
-    __syncthreads();
-    return combine_slots<kMaxWarps>(slots[round], combine);
+  template <class Value, class Combine>
+  __device__ Value reduce_part(const Value (&values)[kFold], int round, Combine combine) const {
+    return reduce_block<kMaxWarps>(values, round, combine);
   }
   __device__ bool any(bool mine) const { return mine; }  // the sum is the same in every thread
   __device__ void sync() const { __syncthreads(); }
   __device__ int first_thread() const { return 0; }
 };
 
-// A cluster of blocks, one group of the row each.
-template <class Accumulate, int kVecsOf, int kMaxWarps>
+// A cluster of blocks, one group of the row each, that exchange Values.
+template <class Value, int kVecsOf, int kMaxWarps, int kRounds>
 struct ClusterTeam {
+  static constexpr bool kSplitRows = false;
   static constexpr int kVecs = kVecsOf;
   static constexpr int kFold = 1;
   // H200, 4096 x 32768: 137 us with 4 blocks per SM, 157 with 3.
@@ -96,27 +95,27 @@ struct ClusterTeam {
   __device__ ClusterTeam(int, int blocks_per_row, int first_block)
       : blocks(blocks_per_row), row(cluster_index() - first_block / blocks_per_row) {}
   __device__ void start() const { exchange().announce(); }
-  template <class Combine>
-  __device__ Accumulate reduce(const Accumulate (&values)[kFold], int round,
-                               Combine combine) const {
-    __shared__ alignas(16) Accumulate slots[3][kMaxWarps];
-    const ClusterExchange<Accumulate> sums = exchange();
-    store_warp_values<kMaxWarps>(values, slots[round], combine);
-    __syncthreads();
-    if (lane < kWarpLanes) {
-      if (round == 0) sums.wait_for_peers();
-      sums.send(round, rank, combine_slots<kMaxWarps>(slots[round], combine));
-    }
-    sums.wait(round);
-    return sums.total(round, combine);
+  template <class Part, class Combine>
+  __device__ Part reduce_part(const Part (&values)[1], int round, Combine combine) const {
+    return reduce_block<kMaxWarps>(values, round, combine);
   }
+  // From every block of the cluster to every other, in rounds 0 to kRounds - 1 of their own: what
+  // is sent in one can be collected while others are under way.
+  __device__ void send(int round, Value part) const {
+    if (lane >= kWarpLanes) return;
+    const Exchange parts = exchange();
+    if (round == 0) parts.wait_for_peers();
+    parts.send(round, rank, part);
+  }
+  __device__ const Value* collect(int round) const { return exchange().collect(round); }
   __device__ bool any(bool mine) const { return mine; }
   __device__ void sync() const { __syncthreads(); }
   __device__ int first_thread() const { return 0; }
 
  private:
-  __device__ ClusterExchange<Accumulate> exchange() const {
-    __shared__ typename ClusterExchange<Accumulate>::Shared shared;
+  using Exchange = ClusterExchange<Value, kRounds>;
+  __device__ Exchange exchange() const {
+    __shared__ typename Exchange::Shared shared;
     return {shared, blocks, blocks};
   }
 };

@@ -12,14 +12,28 @@
 namespace membound::cuda {
 
 enum class Access {
-  kAligned,  // one stride between rows, unit stride within, 16-byte aligned rows, whole chunks
+  kAligned,  // rows in two axes at most, unit stride within, 16-byte aligned rows, whole chunks
   kShifted,  // unit stride within rows, any alignment and width
   kAny,      // any stride: element by element
+};
+
+// How the rows of every array of a call are counted: as one axis, or as two, the inner of which is
+// `extent` long. Rows are below 2^31 then, and the division is a multiplication (Granlund and
+// Montgomery 1994).
+struct RowSplit {
+  std::uint32_t extent;  // 0: one axis
+  std::uint32_t magic;
+  int shift;
+
+  __device__ std::int64_t outer(std::int64_t row) const {
+    return __umulhi(static_cast<std::uint32_t>(row), magic) >> shift;
+  }
 };
 
 // A strided array of rows as a kernel sees it; `end` is behind its last byte.
 struct RowArray {
   RowLayout rows;
+  std::int64_t outer_stride;  // of the split
   std::int64_t col_stride;
   const char* end;
 };
@@ -61,13 +75,16 @@ __device__ __noinline__ void store_elements(T* to, std::int64_t stride, std::int
   }
 }
 
-// Where a row starts. Divisions by the extents of more axes would cost the aligned kernels
-// registers; the others skip them where every array has one stride between rows.
-template <Access kAccess>
-__device__ inline std::int64_t row_offset(bool one_stride, std::int64_t stride,
-                                          const RowLayout& rows, std::int64_t row) {
-  if (kAccess == Access::kAligned || one_stride) return row * stride;
-  return strided_row_offset(rows, row);
+// Where a row starts; stride: between neighbours of the split's inner axis. Divisions by the
+// extents of more axes would cost the aligned kernels registers. kSplit: whether a kernel of
+// aligned rows takes two axes at all.
+template <Access kAccess, bool kSplit>
+__device__ inline std::int64_t row_offset(const RowSplit& split, std::int64_t stride,
+                                          const RowArray& array, std::int64_t row) {
+  if ((kAccess == Access::kAligned && !kSplit) || split.extent == 0) return row * stride;
+  if constexpr (kAccess != Access::kAligned) return strided_row_offset(array.rows, row);
+  const std::int64_t outer = split.outer(row);
+  return (row - outer * split.extent) * stride + outer * array.outer_stride;
 }
 
 // Bytes [shift, shift + 16) of the 32 bytes low, high; shift = 4 * kWords + bits / 8 below 16.

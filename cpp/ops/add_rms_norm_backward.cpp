@@ -12,7 +12,7 @@ void add_rms_norm_backward(const ConstTensorView& dy, const ConstTensorView& dre
                            const TensorView* dx, const TensorView* dweight,
                            const TensorView* workspace, StreamView stream) {
   run_rms_norm_backward({"add_rms_norm_backward", "residual_out", dy, &dresidual_out, residual_out,
-                         weight, rstd, options, dx, dweight, workspace},
+                         weight, nullptr, rstd, options, dx, dweight, nullptr, workspace},
                         stream);
 }
 

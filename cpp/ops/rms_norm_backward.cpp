@@ -21,29 +21,27 @@ void check_gradient_of_x(const Call& call) {
   check_overlap(dx, "dx", call.x, call.x_name, call.op, /*in_place=*/true);
   if (call.dsum) check_overlap(dx, "dx", *call.dsum, "dresidual_out", call.op, /*in_place=*/true);
   if (call.weight) check_overlap(dx, "dx", *call.weight, "weight", call.op, /*in_place=*/false);
+  if (call.mean) check_overlap(dx, "dx", *call.mean, "mean", call.op, /*in_place=*/false);
   check_overlap(dx, "dx", call.rstd, "rstd", call.op, /*in_place=*/false);
 }
 
-void check_gradient_of_weight(const Call& call) {
+// dweight or dbias.
+void check_gradient_of_columns(const TensorView& sums, const char* name, const Call& call) {
   const char* op = call.op;
-  const TensorView& dweight = *call.dweight;
-  MEMBOUND_CHECK(call.weight != nullptr, InvalidArgument, op,
-                 "argument 'dweight' must be None without a weight, got an array");
-  check_floating(dweight, op, "dweight");
-  check_leading_shape(dweight, *call.weight, 1, op, "dweight");
-  check_same_device(dweight, call.x, op, "dweight", call.x_name);
-  check_writable(dweight, op, "dweight");
-  check_overlap(dweight, "dweight", call.dy, "dy", op, /*in_place=*/false);
-  check_overlap(dweight, "dweight", call.x, call.x_name, op, /*in_place=*/false);
-  check_overlap(dweight, "dweight", *call.weight, "weight", op, /*in_place=*/false);
-  check_overlap(dweight, "dweight", call.rstd, "rstd", op, /*in_place=*/false);
-  if (call.dsum) check_overlap(dweight, "dweight", *call.dsum, "dresidual_out", op, false);
-  if (call.dx) check_overlap(dweight, "dweight", *call.dx, "dx", op, /*in_place=*/false);
+  check_weight(sums, name, call.x, op, call.x_name);
+  check_writable(sums, op, name);
+  check_overlap(sums, name, call.dy, "dy", op, /*in_place=*/false);
+  check_overlap(sums, name, call.x, call.x_name, op, /*in_place=*/false);
+  if (call.weight) check_overlap(sums, name, *call.weight, "weight", op, /*in_place=*/false);
+  if (call.mean) check_overlap(sums, name, *call.mean, "mean", op, /*in_place=*/false);
+  check_overlap(sums, name, call.rstd, "rstd", op, /*in_place=*/false);
+  if (call.dsum) check_overlap(sums, name, *call.dsum, "dresidual_out", op, /*in_place=*/false);
+  if (call.dx) check_overlap(sums, name, *call.dx, "dx", op, /*in_place=*/false);
 }
 
 void check_workspace(const Call& call) {
   const TensorView& workspace = *call.workspace;
-  const std::int64_t bytes = rms_norm_backward_workspace(call.x);
+  const std::int64_t bytes = gradient_workspace(call.x, call.mean != nullptr);
   check_dtype(workspace, DType::kUInt8, call.op, "workspace");
   check_same_device(workspace, call.x, call.op, "workspace", call.x_name);
   MEMBOUND_CHECK(workspace.rank == 1 && workspace.shape[0] >= bytes &&
@@ -59,11 +57,20 @@ void check(const Call& call) {
   check_floating(call.x, op, call.x_name);
   check_like(call.dy, "dy", call.x, call.x_name, op);
   if (call.dsum) check_like(*call.dsum, "dresidual_out", call.x, call.x_name, op);
-  if (call.weight) check_weight(*call.weight, call.x, op, call.x_name);
+  if (call.weight) check_weight(*call.weight, "weight", call.x, op, call.x_name);
   check_weight_offset(call.options.weight_offset, call.weight != nullptr, op);
+  if (call.mean) check_row_statistic(*call.mean, "mean", call.x, call.x_name, op);
   check_row_statistic(call.rstd, "rstd", call.x, call.x_name, op);
   if (call.dx) check_gradient_of_x(call);
-  if (call.dweight) check_gradient_of_weight(call);
+  if (call.dweight) {
+    MEMBOUND_CHECK(call.weight != nullptr, InvalidArgument, op,
+                   "argument 'dweight' must be None without a weight, got an array");
+    check_gradient_of_columns(*call.dweight, "dweight", call);
+  }
+  if (call.dbias) check_gradient_of_columns(*call.dbias, "dbias", call);
+  if (call.dweight && call.dbias) {
+    check_overlap(*call.dbias, "dbias", *call.dweight, "dweight", op, /*in_place=*/false);
+  }
   if (call.workspace) check_workspace(call);
 }
 
@@ -75,19 +82,24 @@ RmsNormBackwardProblem make_problem(const Call& call) {
   problem.x = call.x.data;
   problem.dsum = call.dsum ? call.dsum->data : nullptr;
   problem.weight = call.weight ? call.weight->data : nullptr;
+  problem.mean = call.mean ? call.mean->data : nullptr;
   problem.rstd = call.rstd.data;
   problem.dx = call.dx ? call.dx->data : nullptr;
   problem.dweight = call.dweight ? call.dweight->data : nullptr;
+  problem.dbias = call.dbias ? call.dbias->data : nullptr;
   problem.workspace = call.workspace ? call.workspace->data : nullptr;
   problem.dtype = call.x.dtype;
   problem.weight_dtype = call.weight ? call.weight->dtype : call.x.dtype;
   problem.dweight_dtype = call.dweight ? call.dweight->dtype : call.x.dtype;
+  problem.dbias_dtype = call.dbias ? call.dbias->dtype : call.x.dtype;
   problem.rounding = call.options.rounding;
   problem.accumulate = call.options.accumulate;
+  problem.centred = call.mean != nullptr;
   problem.cols = call.x.shape[axes];
   problem.rows = call.x.size() / problem.cols;
   problem.dy_rows = row_layout(call.dy, axes, op, "dy");
   problem.x_rows = row_layout(call.x, axes, op, call.x_name);
+  if (call.mean) problem.mean_rows = row_layout(*call.mean, axes, op, "mean");
   problem.rstd_rows = row_layout(call.rstd, axes, op, "rstd");
   if (call.dsum) problem.dsum_rows = row_layout(*call.dsum, axes, op, "dresidual_out");
   if (call.dx) problem.dx_rows = row_layout(*call.dx, axes, op, "dx");
@@ -97,32 +109,39 @@ RmsNormBackwardProblem make_problem(const Call& call) {
   problem.dx_col_stride = call.dx ? column_stride(*call.dx) : 1;
   problem.weight_stride = call.weight ? column_stride(*call.weight) : 1;
   problem.dweight_stride = call.dweight ? column_stride(*call.dweight) : 1;
+  problem.dbias_stride = call.dbias ? column_stride(*call.dbias) : 1;
   problem.weight_offset = call.options.weight_offset;
   return problem;
 }
 
 }  // namespace
 
-std::int64_t rms_norm_backward_workspace(const ConstTensorView& x) {
+std::int64_t gradient_workspace(const ConstTensorView& x, bool centred) {
   if (!x.device.is_cuda() || x.rank == 0 || x.size() == 0) return 0;
   const std::int64_t cols = x.shape[x.rank - 1];
-  const DType accumulate = accumulate_dtype(x.dtype);
-  return cuda::tuning::rms_norm_backward_partials(x.size() / cols, cols,
-                                                  static_cast<int>(dtype_size(x.dtype))) *
-         cols * static_cast<std::int64_t>(dtype_size(accumulate));
+  const auto accumulate_size = static_cast<std::int64_t>(dtype_size(accumulate_dtype(x.dtype)));
+  const std::int64_t partials = cuda::tuning::rms_norm_backward_partials(
+      x.size() / cols, cols, static_cast<int>(dtype_size(x.dtype)), centred);
+  return partials * cols * accumulate_size;
+}
+
+std::int64_t rms_norm_backward_workspace(const ConstTensorView& x) {
+  return gradient_workspace(x, /*centred=*/false);
 }
 
 void run_rms_norm_backward(const RmsNormBackwardCall& call, StreamView stream) {
   check(call);
-  if (call.dx == nullptr && call.dweight == nullptr) return;
-  if (call.x.size() == 0 && (call.dweight == nullptr || call.options.accumulate)) return;
+  const bool sums = call.dweight != nullptr || call.dbias != nullptr;
+  if (call.dx == nullptr && !sums) return;
+  if (call.x.size() == 0 && (!sums || call.options.accumulate)) return;
   RmsNormBackwardProblem problem = make_problem(call);
   route(
       call.x.device, call.op, [&] { cpu::rms_norm_backward(problem); },
       [&] {
         DeviceBuffer workspace;
-        if (problem.workspace == nullptr && problem.dweight != nullptr) {
-          const auto bytes = static_cast<std::size_t>(rms_norm_backward_workspace(call.x));
+        if (problem.workspace == nullptr && sums) {
+          const auto bytes =
+              static_cast<std::size_t>(gradient_workspace(call.x, call.mean != nullptr));
           workspace = DeviceBuffer(bytes, call.x.device, stream);
           problem.workspace = workspace.data();
         }
@@ -134,9 +153,9 @@ void rms_norm_backward(const ConstTensorView& dy, const ConstTensorView& x,
                        const ConstTensorView* weight, const ConstTensorView& rstd,
                        const RmsNormBackwardOptions& options, const TensorView* dx,
                        const TensorView* dweight, const TensorView* workspace, StreamView stream) {
-  run_rms_norm_backward(
-      {"rms_norm_backward", "x", dy, nullptr, x, weight, rstd, options, dx, dweight, workspace},
-      stream);
+  run_rms_norm_backward({"rms_norm_backward", "x", dy, nullptr, x, weight, nullptr, rstd, options,
+                         dx, dweight, nullptr, workspace},
+                        stream);
 }
 
 }  // namespace membound

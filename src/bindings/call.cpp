@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call.hpp"
 
-#include <utility>
+#include <algorithm>
 
 #include "core/check.hpp"
 #include "core/memory.hpp"
@@ -68,7 +68,7 @@ nb::object ArrayCall::new_like(PyObject* like, const TensorView& view, const cha
                                LoadedArray& loaded) const {
   const Framework& framework = framework_of(like, {op_, argument});  // plain arrays mix
   if (framework.kind == Kind::kDlpack) {
-    return new_numpy(view, view.rank, view.dtype, argument, loaded);
+    return new_numpy(view, 0, view.rank, view.dtype, argument, loaded);
   }
   PyObject* allocator =
       is_contiguous(view) ? framework.empty_like : framework.empty_like_contiguous;
@@ -88,21 +88,30 @@ nb::object ArrayCall::new_workspace(PyObject* like, std::int64_t bytes, LoadedAr
   return adopt(allocator(nb::handle(like), bytes).release().ptr(), "workspace", loaded);
 }
 
-nb::object ArrayCall::new_rows(PyObject* like, const TensorView& view, LoadedArray& loaded) const {
+nb::object ArrayCall::new_rows(PyObject* like, const TensorView& view, const char* argument,
+                               LoadedArray& loaded) const {
   if (framework_->kind == Kind::kDlpack) {
-    return new_numpy(view, view.rank > 0 ? view.rank - 1 : 0, accumulate_dtype(view.dtype), "rstd",
-                     loaded);
+    return new_numpy(view, 0, view.rank - 1, accumulate_dtype(view.dtype), argument, loaded);
   }
-  return adopt(call_one(framework_->empty_rows, like), "rstd", loaded);
+  return adopt(call_one(framework_->empty_rows, like), argument, loaded);
 }
 
-// A GPU array of a framework that we do not know has no allocator here.
-nb::object ArrayCall::new_numpy(const TensorView& view, int axes, DType dtype, const char* argument,
-                                LoadedArray& loaded) const {
+nb::object ArrayCall::new_columns(PyObject* like, const TensorView& view, const char* argument,
+                                  LoadedArray& loaded) const {
+  if (framework_->kind == Kind::kDlpack) {
+    return new_numpy(view, view.rank - 1, view.rank, view.dtype, argument, loaded);
+  }
+  return adopt(call_one(framework_->empty_columns, like), argument, loaded);
+}
+
+// Of the axes from first to before last. A GPU array of a framework that we do not know has no
+// allocator here.
+nb::object ArrayCall::new_numpy(const TensorView& view, int first, int last, DType dtype,
+                                const char* argument, LoadedArray& loaded) const {
   MEMBOUND_CHECK(!view.device.is_cuda(), InvalidArgument, op_, "argument '", argument,
                  "' must be given for a GPU array that is not torch's, JAX's or CuPy's");
   nb::list shape;
-  for (int axis = 0; axis < axes; ++axis) shape.append(view.shape[axis]);
+  for (int axis = std::max(first, 0); axis < last; ++axis) shape.append(view.shape[axis]);
   const nb::object make = arrays_module().attr("empty_numpy");
   return adopt(make(nb::tuple(shape), dtype_name(dtype)).release().ptr(), argument, loaded);
 }
@@ -152,20 +161,23 @@ std::optional<Device> ArrayCall::staging_device(PyObject* device, Device where) 
 // Only while gradients are recorded can the array have been saved for a backward pass, give or take
 // a write under no_grad between the two. The counter costs 95 ns. Inference tensors have none, and
 // cannot have been saved.
-void ArrayCall::mark_written(PyObject* array, PyObject* another) const {
+void ArrayCall::mark_written(std::initializer_list<PyObject*> arrays) const {
   if (!grad_enabled_) return;
-  if (!given(array)) std::swap(array, another);
-  if (!given(array)) return;
-  const nb::object arrays =
-      nb::steal(given(another) ? PyTuple_Pack(2, array, another) : PyTuple_Pack(1, array));
-  if (!arrays.is_valid()) throw nb::python_error();
-  const nb::object done = nb::steal(call_one(framework_->increment_version, arrays.ptr()));
+  Py_ssize_t count = 0;
+  for (PyObject* array : arrays) count += given(array);
+  if (count == 0) return;
+  const nb::object written = nb::steal(PyTuple_New(count));
+  if (!written.is_valid()) throw nb::python_error();
+  Py_ssize_t at = 0;
+  for (PyObject* array : arrays) {
+    if (given(array)) PyTuple_SetItem(written.ptr(), at++, nb::borrow(array).release().ptr());
+  }
+  const nb::object done = nb::steal(call_one(framework_->increment_version, written.ptr()));
   if (done.is_valid()) return;
   PyErr_Clear();
-  if (given(another)) {  // one without a counter must not keep the other from being counted
-    mark_written(array);
-    mark_written(another);
-  }
+  if (count == 1) return;
+  // One without a counter must not keep the others from being counted.
+  for (PyObject* array : arrays) mark_written({array});
 }
 
 nb::handle ArrayCall::check_jax_input(PyObject* array, const char* argument) const {

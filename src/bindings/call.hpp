@@ -24,11 +24,14 @@ class ArrayCall {
   void read_input(PyObject* array, const char* argument, LoadedArray& loaded) const;
   void read_output(PyObject* array, const char* argument, LoadedArray& loaded) const;
 
-  // A new array in the framework of `like` (which was read as `view`): of its shape and dtype, or
-  // of its shape less the last axis and the dtype of statistics.
+  // A new array in the framework of `like` (which was read as `view`): of its shape and dtype, of
+  // its shape less the last axis and the dtype of statistics, or of its last axis and dtype.
   nb::object new_like(PyObject* like, const TensorView& view, const char* argument,
                       LoadedArray& loaded) const;
-  nb::object new_rows(PyObject* like, const TensorView& view, LoadedArray& loaded) const;
+  nb::object new_rows(PyObject* like, const TensorView& view, const char* argument,
+                      LoadedArray& loaded) const;
+  nb::object new_columns(PyObject* like, const TensorView& view, const char* argument,
+                         LoadedArray& loaded) const;
 
   // The array that the caller gave to write to, or a new one like `like`.
   nb::object output(PyObject* array, PyObject* like, const TensorView& view, const char* argument,
@@ -48,7 +51,7 @@ class ArrayCall {
 
   // To be called when the op has written arrays of the caller's, null or None for none: autograd
   // must know.
-  void mark_written(PyObject* array, PyObject* another = nullptr) const;
+  void mark_written(std::initializer_list<PyObject*> arrays) const;
 
   // A JAX call goes to membound.jax as a whole. Throws when not all of it can. check_jax_input
   // returns the array, None for null.
@@ -58,8 +61,8 @@ class ArrayCall {
  private:
   void read(PyObject* array, Site site, LoadedArray& loaded) const;
   nb::object adopt(PyObject* created, const char* argument, LoadedArray& loaded) const;
-  nb::object new_numpy(const TensorView& view, int axes, DType dtype, const char* argument,
-                       LoadedArray& loaded) const;
+  nb::object new_numpy(const TensorView& view, int first, int last, DType dtype,
+                       const char* argument, LoadedArray& loaded) const;
 
   const char* op_;
   const char* first_;  // the argument that the others must be like

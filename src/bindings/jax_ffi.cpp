@@ -8,7 +8,7 @@
 
 #include "jax/call.hpp"
 #include "membound/error.hpp"
-#include "membound/ops/rms_norm_backward.hpp"
+#include "norm_ops.hpp"
 
 namespace nb = nanobind;
 
@@ -109,17 +109,22 @@ nb::dict jax_ffi_targets() {
   targets["membound_add_rms_norm"] = platforms<jax::add_rms_norm_call>();
   targets["membound_rms_norm_backward"] = platforms<jax::rms_norm_backward_call>();
   targets["membound_add_rms_norm_backward"] = platforms<jax::add_rms_norm_backward_call>();
+  targets["membound_layer_norm"] = platforms<jax::layer_norm_call>();
+  targets["membound_add_layer_norm"] = platforms<jax::add_layer_norm_call>();
+  targets["membound_layer_norm_backward"] = platforms<jax::layer_norm_backward_call>();
+  targets["membound_add_layer_norm_backward"] = platforms<jax::add_layer_norm_backward_call>();
   return targets;
 }
 
 // XLA allocates the workspace with the results, so its size must be known while JAX traces, where
 // the platform may not be. Rounded up so that each element of a batch starts aligned.
+template <bool kCentred>
 std::int64_t cuda_workspace_bytes(std::int64_t rows, std::int64_t cols, int item_bytes) {
   const DType dtype = item_bytes == 8   ? DType::kFloat64
                       : item_bytes == 4 ? DType::kFloat32
                                         : DType::kFloat16;
   const std::int64_t bytes =
-      rms_norm_backward_workspace({nullptr, dtype, Device::cuda(), {rows, cols}});
+      norm_backward_workspace(kCentred, {nullptr, dtype, Device::cuda(), {rows, cols}});
   return (bytes + 15) / 16 * 16;
 }
 
@@ -128,8 +133,12 @@ std::int64_t cuda_workspace_bytes(std::int64_t rows, std::int64_t cols, int item
 void bind_jax_ffi(nb::module_& module) {
   module.def("jax_ffi_targets", &jax_ffi_targets,
              "XLA FFI handlers: {target name: {platform: capsule}}.");
-  module.def("rms_norm_backward_workspace", &cuda_workspace_bytes, nb::arg("rows"), nb::arg("cols"),
-             nb::arg("item_bytes"), "Bytes that rms_norm_backward sums dweight in on a GPU.");
+  module.def("rms_norm_backward_workspace", &cuda_workspace_bytes<false>, nb::arg("rows"),
+             nb::arg("cols"), nb::arg("item_bytes"),
+             "Bytes that rms_norm_backward sums dweight in on a GPU.");
+  module.def("layer_norm_backward_workspace", &cuda_workspace_bytes<true>, nb::arg("rows"),
+             nb::arg("cols"), nb::arg("item_bytes"),
+             "Bytes that layer_norm_backward sums dweight and dbias in on a GPU.");
 }
 
 }  // namespace membound::python

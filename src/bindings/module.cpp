@@ -93,7 +93,13 @@ NB_MODULE(_core, module) {
   // One line per op.
   mp::add_op<&mp::kRmsNorm>(module);
   mp::add_op<&mp::kAddRmsNorm>(module);
-  mp::add_op<&mp::kFusedAddRmsNorm>(module);
   mp::add_op<&mp::kRmsNormBackward>(module);
   mp::add_op<&mp::kAddRmsNormBackward>(module);
+  mp::add_op<&mp::kLayerNorm>(module);
+  mp::add_op<&mp::kAddLayerNorm>(module);
+  mp::add_op<&mp::kLayerNormBackward>(module);
+  mp::add_op<&mp::kAddLayerNormBackward>(module);
+  mp::add_op<&mp::kGemmaRmsNorm>(module);
+  mp::add_op<&mp::kFusedAddRmsNorm>(module);
+  mp::add_op<&mp::kGemmaFusedAddRmsNorm>(module);
 }

@@ -3,8 +3,7 @@
 #include "norm.hpp"
 
 #include "core/check.hpp"
-#include "membound/ops/add_rms_norm_backward.hpp"
-#include "membound/ops/rms_norm_backward.hpp"
+#include "norm_ops.hpp"
 
 namespace membound::python {
 
@@ -24,102 +23,156 @@ const char* rounding_name(Rounding rounding) {
   return rounding == Rounding::kOnce ? "once" : "before_weight";
 }
 
-RmsNormOptions norm_options(const char* op, PyObject* eps, PyObject* weight_offset,
-                            PyObject* rounding) {
+namespace {
+
+// Also of membound.jax's functions.
+const char* statistics_flag(const NormCall& given) {
+  return given.centred ? "return_stats" : "return_rstd";
+}
+
+RmsNormOptions options_of(const NormCall& given) {
   RmsNormOptions options;
-  options.eps = number_or(eps, options.eps, {op, "eps"});
-  options.weight_offset = number_or(weight_offset, 0.0, {op, "weight_offset"});
-  options.rounding = rounding_from_python(rounding, op);
+  options.eps = number_or(given.eps, options.eps, {given.op, "eps"});
+  options.weight_offset =
+      number_or(given.weight_offset, given.default_weight_offset, {given.op, "weight_offset"});
+  options.rounding = rounding_from_python(given.rounding, given.op);
   return options;
 }
 
-namespace {
-
-struct Wanted {
-  bool dx;
-  bool dweight;
-};
-
-// What is not wanted may not be given, so that no array is passed and silently left alone.
-Wanted wanted_gradients(const BackwardCall& given_call, bool accumulate) {
-  const auto& [op, x_name, dy, dsum, rest] = given_call;
-  const bool need_dx = flag_or(rest[kBackwardNeedDx], true, {op, "need_dx"});
-  const bool need_dweight = flag_or(rest[kBackwardNeedDweight], true, {op, "need_dweight"});
-  const bool dweight_given = given(rest[kBackwardDweight]);
-  MEMBOUND_CHECK(need_dx || !given(rest[kBackwardDx]), InvalidArgument, op,
-                 "argument 'dx' must be None with need_dx=False, got an array");
-  MEMBOUND_CHECK(need_dweight || !dweight_given, InvalidArgument, op,
-                 "argument 'dweight' must be None with need_dweight=False, got an array");
-  MEMBOUND_CHECK(!accumulate || dweight_given, InvalidArgument, op,
-                 "argument 'dweight' must be given with accumulate=True: it is added to");
-  return {need_dx, need_dweight && (dweight_given || given(rest[kBackwardWeight]))};
+nb::object call_jax(const ArrayCall& call, const NormCall& given_call,
+                    const RmsNormOptions& options, bool with_statistics) {
+  const bool centred = given_call.centred, added = given_call.residual != nullptr;
+  nb::list arrays;
+  arrays.append(nb::handle(given_call.x));
+  if (added) arrays.append(call.check_jax_input(given_call.residual, "residual"));
+  arrays.append(call.check_jax_input(given_call.weight, "weight"));
+  if (centred) arrays.append(call.check_jax_input(given_call.bias, "bias"));
+  call.check_jax_absent(given_call.out, "out", "which cannot be written");
+  call.check_jax_absent(given_call.residual_out, "residual_out", "which cannot be written");
+  call.check_jax_absent(given_call.stream, "stream", "whose stream XLA picks");
+  call.check_jax_absent(given_call.device, "device", "which stay where they are");
+  nb::dict keywords;
+  keywords["eps"] = options.eps;
+  keywords["weight_offset"] = options.weight_offset;
+  if (!centred) keywords["rounding"] = rounding_name(options.rounding);
+  keywords[statistics_flag(given_call)] = with_statistics;
+  const char* name =
+      centred ? (added ? "add_layer_norm" : "layer_norm") : (added ? "add_rms_norm" : "rms_norm");
+  return nb::module_::import_("membound.jax").attr(name)(*arrays, **keywords);
 }
 
-nb::object call_jax(const ArrayCall& call, const BackwardCall& given_call, Wanted wanted,
-                    const RmsNormBackwardOptions& options) {
-  const auto& [op, x_name, dy, dsum, rest] = given_call;
-  for (const auto& [parameter, name] :
-       {std::pair{kBackwardDx, "dx"}, {kBackwardDweight, "dweight"}})
-    call.check_jax_absent(rest[parameter], name, "which cannot be written");
-  call.check_jax_absent(rest[kBackwardStream], "stream", "whose stream XLA picks");
-  const nb::handle x = call.check_jax_input(rest[kBackwardX], x_name);
-  const nb::handle weight = call.check_jax_input(rest[kBackwardWeight], "weight");
-  const nb::handle rstd = call.check_jax_input(rest[kBackwardRstd], "rstd");
-  nb::list arrays;
-  arrays.append(nb::handle(dy));
-  if (dsum != nullptr) arrays.append(call.check_jax_input(dsum, "dresidual_out"));
-  for (const nb::handle array : {x, weight, rstd}) arrays.append(array);
-  const nb::object function = nb::module_::import_("membound.jax").attr(op);
-  return function(*arrays, nb::arg("weight_offset") = options.weight_offset,
-                  nb::arg("rounding") = rounding_name(options.rounding),
-                  nb::arg("need_dx") = wanted.dx, nb::arg("need_dweight") = wanted.dweight);
+// Those that there are, as a tuple.
+nb::object tuple_of(std::initializer_list<nb::object> results) {
+  Py_ssize_t count = 0;
+  for (const nb::object& result : results) count += result.is_valid();
+  nb::object tuple = nb::steal(PyTuple_New(count));
+  if (!tuple.is_valid()) throw nb::python_error();
+  Py_ssize_t at = 0;
+  for (nb::object result : results) {
+    if (result.is_valid()) PyTuple_SetItem(tuple.ptr(), at++, result.release().ptr());
+  }
+  return tuple;
+}
+
+void check_offset_has_weight(const char* op, double weight_offset, PyObject* weight) {
+  MEMBOUND_CHECK(weight_offset == 0.0 || given(weight), TypeMismatch, op,
+                 "argument 'weight' must be an array, got None");
+}
+
+struct Loaded {
+  LoadedArray x, residual, weight, bias, out, residual_out, mean, rstd;
+};
+
+void read_inputs(const ArrayCall& call, const NormCall& given_call, Loaded& loaded,
+                 NormArrays& arrays) {
+  auto read = [&](PyObject* array, const char* argument, LoadedArray& into) {
+    call.read_input(array, argument, into);
+    return &into.view;
+  };
+  arrays.x = read(given_call.x, "x", loaded.x);
+  if (given_call.residual) arrays.residual = read(given_call.residual, "residual", loaded.residual);
+  if (given(given_call.weight)) arrays.weight = read(given_call.weight, "weight", loaded.weight);
+  if (given(given_call.bias)) arrays.bias = read(given_call.bias, "bias", loaded.bias);
+}
+
+// out alone, or a tuple of out, residual_out, mean and rstd.
+nb::object make_outputs(const ArrayCall& call, const NormCall& given_call, bool with_statistics,
+                        Loaded& loaded, NormArrays& arrays) {
+  const TensorView& x = loaded.x.view;
+  nb::object out = call.output(given_call.out, given_call.x, x, "out", loaded.out);
+  arrays.out = &loaded.out.view;
+  nb::object sum, mean, rstd;
+  if (given_call.residual) {
+    sum =
+        call.output(given_call.residual_out, given_call.x, x, "residual_out", loaded.residual_out);
+    arrays.residual_out = &loaded.residual_out.view;
+  }
+  if (with_statistics && given_call.centred) {
+    mean = call.new_rows(given_call.x, x, "mean", loaded.mean);
+    arrays.mean = &loaded.mean.view;
+  }
+  if (with_statistics) {
+    rstd = call.new_rows(given_call.x, x, "rstd", loaded.rstd);
+    arrays.rstd = &loaded.rstd.view;
+  }
+  if (!given_call.residual && !with_statistics) return out;
+  return tuple_of({out, sum, mean, rstd});
 }
 
 }  // namespace
 
-nb::object call_norm_backward(const BackwardCall& given_call) {
-  const auto& [op, x_name, dy_array, dsum_array, rest] = given_call;
-  const ArrayCall call(op, dy_array, "dy", rest[kBackwardStream]);
-  RmsNormBackwardOptions options;
-  options.weight_offset = number_or(rest[kBackwardWeightOffset], 0.0, {op, "weight_offset"});
-  options.rounding = rounding_from_python(rest[kBackwardRounding], op);
-  options.accumulate = flag_or(rest[kBackwardAccumulate], false, {op, "accumulate"});
-  const Wanted wanted = wanted_gradients(given_call, options.accumulate);
-  if (call.is_jax()) return call_jax(call, given_call, wanted, options);
+nb::object call_norm(const NormCall& given_call) {
+  const char* op = given_call.op;
+  const ArrayCall call(op, given_call.x, "x", given_call.stream);
+  const RmsNormOptions options = options_of(given_call);
+  const bool with_statistics =
+      flag_or(given_call.return_statistics, false, {op, statistics_flag(given_call)});
+  check_offset_has_weight(op, given_call.default_weight_offset, given_call.weight);
+  if (call.is_jax()) return call_jax(call, given_call, options, with_statistics);
 
-  LoadedArray dy, dsum, x, weight, rstd, dx, dweight, workspace;
-  call.read_input(dy_array, "dy", dy);
-  if (dsum_array != nullptr) call.read_input(dsum_array, "dresidual_out", dsum);
-  call.read_input(rest[kBackwardX], x_name, x);
-  const bool weighted = given(rest[kBackwardWeight]);
-  if (weighted) call.read_input(rest[kBackwardWeight], "weight", weight);
-  call.read_input(rest[kBackwardRstd], "rstd", rstd);
-  nb::object dx_array = nb::none(), dweight_array = nb::none(), workspace_array;
-  if (wanted.dx) dx_array = call.output(rest[kBackwardDx], dy_array, dy.view, "dx", dx);
-  if (wanted.dweight) {
-    dweight_array =
-        call.output(rest[kBackwardDweight], rest[kBackwardWeight], weight.view, "dweight", dweight);
-    workspace_array = call.new_workspace(dy_array, rms_norm_backward_workspace(x.view), workspace);
+  Loaded loaded;
+  NormArrays arrays;
+  read_inputs(call, given_call, loaded, arrays);
+  const TensorView& x = loaded.x.view;
+  const auto staging = call.staging_device(given_call.device, x.device);
+  const nb::object results = make_outputs(call, given_call, with_statistics, loaded, arrays);
+  if (staging) {
+    const GilRelease released(true);
+    run_norm(given_call.centred, options, arrays, *staging);
+  } else {
+    const StreamView stream = call.stream(x.device);
+    const GilRelease released(is_long_on_cpu(x));
+    run_norm(given_call.centred, options, arrays, stream);
   }
+  call.mark_written({given_call.out, given_call.residual_out});
+  return results;
+}
 
-  const ConstTensorView weight_view(weight.view);
-  const ConstTensorView* weight_or_none = weighted ? &weight_view : nullptr;
-  const TensorView* dx_or_none = wanted.dx ? &dx.view : nullptr;
-  const TensorView* dweight_or_none = wanted.dweight ? &dweight.view : nullptr;
-  const TensorView* workspace_or_none = workspace_array.is_valid() ? &workspace.view : nullptr;
+nb::object call_fused_add_norm(const char* op, PyObject* const* values, double weight_offset) {
+  enum { kInput, kResidual, kWeight, kEpsilon };
+  const ArrayCall call(op, values[kInput], "input", nullptr);
+  MEMBOUND_CHECK(!call.is_jax(), TypeMismatch, op,
+                 "argument 'input' must not be a JAX array, which cannot be written");
+  RmsNormOptions options;
+  options.eps = number_or(values[kEpsilon], options.eps, {op, "epsilon"});
+  options.weight_offset = weight_offset;
+  check_offset_has_weight(op, weight_offset, values[kWeight]);
+  LoadedArray x, residual, weight;
+  call.read_output(values[kInput], "input", x);
+  call.read_output(values[kResidual], "residual", residual);
+  NormArrays arrays{
+      .x = &x.view, .residual = &residual.view, .out = &x.view, .residual_out = &residual.view};
+  if (given(values[kWeight])) {
+    call.read_input(values[kWeight], "weight", weight);
+    arrays.weight = &weight.view;
+  }
   const StreamView stream = call.stream(x.view.device);
   {
     const GilRelease released(is_long_on_cpu(x.view));
-    if (dsum_array != nullptr) {
-      add_rms_norm_backward(dy.view, dsum.view, x.view, weight_or_none, rstd.view, options,
-                            dx_or_none, dweight_or_none, workspace_or_none, stream);
-    } else {
-      rms_norm_backward(dy.view, x.view, weight_or_none, rstd.view, options, dx_or_none,
-                        dweight_or_none, workspace_or_none, stream);
-    }
+    run_norm(/*centred=*/false, options, arrays, stream);
   }
-  call.mark_written(rest[kBackwardDx], rest[kBackwardDweight]);
-  return nb::make_tuple(dx_array, dweight_array);
+  call.mark_written({values[kInput], values[kResidual]});
+  return nb::none();
 }
 
 }  // namespace membound::python

@@ -13,9 +13,13 @@ from typing import Any, TextIO
 
 import membound
 from membound import (
+    _bench_add_layer_norm,
+    _bench_add_layer_norm_backward,
     _bench_add_rms_norm,
     _bench_add_rms_norm_backward,
     _bench_contestants,
+    _bench_layer_norm,
+    _bench_layer_norm_backward,
     _bench_rms_norm,
     _bench_rms_norm_backward,
     _frameworks,
@@ -30,6 +34,10 @@ OPS = {
     "add_rms_norm": _bench_add_rms_norm,
     "rms_norm_backward": _bench_rms_norm_backward,
     "add_rms_norm_backward": _bench_add_rms_norm_backward,
+    "layer_norm": _bench_layer_norm,
+    "add_layer_norm": _bench_add_layer_norm,
+    "layer_norm_backward": _bench_layer_norm_backward,
+    "add_layer_norm_backward": _bench_add_layer_norm_backward,
 }
 
 GPU_SIZES = [(1, 4096), (16, 4096), (128, 4096), (1024, 4096), (4096, 4096), (16384, 4096)]

@@ -10,6 +10,7 @@ from typing import Any
 import membound
 
 READ, WRITTEN = ("x", "residual"), ("out", "residual_out")
+CENTRED = False
 
 
 def ours(a: Any) -> Any:

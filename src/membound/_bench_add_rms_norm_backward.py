@@ -11,6 +11,7 @@ import membound
 from membound import _bench_rms_norm_backward as plain
 
 READ, WRITTEN = ("dy", "dresidual_out", "x"), ("dx",)
+CENTRED = False
 
 
 def ours(a: Any) -> Any:

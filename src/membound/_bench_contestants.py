@@ -5,11 +5,12 @@
 An op's module says which matrices it reads and writes, and gives one call each:
 
     READ, WRITTEN       names of its matrices
+    CENTRED             whether statistics are layer_norm's
     ours(a)             membound's call on one set of arrays
     torch_call(F, a)    torch's call, or None; F is torch.nn.functional
     formula(np, a, wide)    the results by NumPy's or JAX's functions; wide() converts for sums
 
-A set of arrays holds the matrices by name, weight, rstd and eps.
+A set of arrays holds the matrices by name, weight, bias, mean, rstd and eps.
 """
 
 from __future__ import annotations
@@ -26,6 +27,14 @@ EPS = 1e-6
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 Contestants = dict[str, list[Callable[[], Any]]]
+
+
+def set_statistics(op: ModuleType, a: Any) -> None:
+    """What a backward reads of its forward."""
+    if op.CENTRED:
+        _, a.mean, a.rstd = membound.layer_norm(a.x, eps=EPS, return_stats=True)
+    else:
+        a.rstd = membound.rms_norm(a.x, eps=EPS, return_rstd=True)[1]
 
 
 def bytes_moved(op: ModuleType, rows: int, cols: int, dtype: str) -> int:
@@ -45,15 +54,15 @@ def on_torch(
     empty = partial(torch.empty, device=device, dtype=kind)
 
     def arrays() -> SimpleNamespace:
-        a = SimpleNamespace(weight=weight, eps=EPS)
+        a = SimpleNamespace(weight=weight, bias=bias, eps=EPS)
         for name in op.READ:
             setattr(a, name, torch.randn(rows, cols, device=device).to(kind))
         for name in op.WRITTEN:
             setattr(a, name, empty(rows, cols))
-        a.rstd = membound.rms_norm(a.x, eps=EPS, return_rstd=True)[1]
+        set_statistics(op, a)
         return a
 
-    weight = torch.ones(cols, device=device, dtype=kind)
+    weight, bias = (torch.ones(cols, device=device, dtype=kind) for _ in range(2))
     every = [arrays() for _ in range(sets)]
     count = copied_elements(op, rows, cols)
     copies = [(empty(count).zero_(), empty(count)) for _ in range(sets)]
@@ -72,15 +81,15 @@ def on_numpy_like(
 ) -> Contestants:
     """NumPy and CuPy: both have copyto, and neither has norms of its own."""
     draw = np.random.default_rng(0).standard_normal
-    weight = one.array([1.0] * cols, (cols,), dtype)
+    weight, bias = (one.array([1.0] * cols, (cols,), dtype) for _ in range(2))
 
     def arrays() -> SimpleNamespace:
-        a = SimpleNamespace(weight=weight, eps=EPS)
+        a = SimpleNamespace(weight=weight, bias=bias, eps=EPS)
         for name in op.READ:
             setattr(a, name, draw((rows, cols), dtype=np.float32).astype(weight.dtype))
         for name in op.WRITTEN:
             setattr(a, name, np.empty((rows, cols), weight.dtype))
-        a.rstd = membound.rms_norm(a.x, eps=EPS, return_rstd=True)[1]
+        set_statistics(op, a)
         return a
 
     every = [arrays() for _ in range(sets)]
@@ -101,7 +110,7 @@ def on_jax(
 ) -> Contestants:
     """Only the formula under jit; ours is measured on the arrays of the other framework."""
     jnp = jax.numpy
-    names = (*op.READ, "weight", "rstd")
+    names = (*op.READ, "weight", "bias", "mean", "rstd")
     wide = jnp.float64 if dtype == "float64" else jnp.float32
 
     @jax.jit
@@ -112,8 +121,9 @@ def on_jax(
 
     with jax.default_device(device):
         weight, rstd = jnp.ones(cols, dtype), jnp.ones(rows, wide)
+        rest = (weight, weight, rstd, rstd)
         every = [
-            (*(jnp.full((rows, cols), 1.0 + at, dtype) for _ in op.READ), weight, rstd)
+            (*(jnp.full((rows, cols), 1.0 + at, dtype) for _ in op.READ), *rest)
             for at in range(sets)
         ]
     return {"jax": [lambda a=a: jax.block_until_ready(formula(*a)) for a in every]}

@@ -11,6 +11,7 @@ from typing import Any
 import membound
 
 READ, WRITTEN = ("dy", "x"), ("dx",)
+CENTRED = False
 
 
 def ours(a: Any) -> Any:

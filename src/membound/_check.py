@@ -11,8 +11,12 @@ from dataclasses import dataclass, field
 
 import membound
 from membound import (
+    _check_add_layer_norm,
+    _check_add_layer_norm_backward,
     _check_add_rms_norm,
     _check_add_rms_norm_backward,
+    _check_layer_norm,
+    _check_layer_norm_backward,
     _check_rms_norm,
     _check_rms_norm_backward,
     _frameworks,
@@ -27,6 +31,10 @@ OPS = {
     "add_rms_norm": _check_add_rms_norm,
     "rms_norm_backward": _check_rms_norm_backward,
     "add_rms_norm_backward": _check_add_rms_norm_backward,
+    "layer_norm": _check_layer_norm,
+    "add_layer_norm": _check_add_layer_norm,
+    "layer_norm_backward": _check_layer_norm_backward,
+    "add_layer_norm_backward": _check_add_layer_norm_backward,
 }
 
 ALL_RIGHT, WRONG, NOTHING_TESTED = 0, 1, 2

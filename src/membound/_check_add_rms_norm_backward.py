@@ -1,15 +1,12 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""add_rms_norm_backward against exact arithmetic: the plain backward with one more gradient."""
+"""add_rms_norm_backward against exact arithmetic."""
 
 from __future__ import annotations
 
-from membound._check_norm import Case
-from membound._check_rms_norm_backward import cases, run_backward
-from membound._frameworks import Framework
+import functools
 
-__all__ = ["cases", "run"]
+from membound import _check_norm_backward as backward
 
-
-def run(case: Case, framework: Framework) -> tuple[float, float]:
-    return run_backward(case, framework, added=True)
+OP = backward.Op("add_rms_norm_backward", added=True)
+FORMS, cases, run = OP.forms, OP.cases, functools.partial(backward.run, op=OP)

@@ -19,7 +19,7 @@ from decimal import Decimal
 from typing import Any
 
 from membound._frameworks import Framework
-from membound._ulps import ALLOWED, FORMATS, ulp
+from membound._ulps import FORMATS, sum_slack, ulp
 
 _DECIMAL = decimal.Context(prec=34, Emin=-99999, Emax=99999)
 _NAN = float("nan")
@@ -115,6 +115,8 @@ WEIGHTS = ("none", "same", "float32", "float64", "float16", "bfloat16")
 WIDTHS = (1, 2, 7, 33, 64, 128, 257, 1000, 1024, 4097, 8192)
 # One for each way a GPU kernel may hold a long row.
 GPU_WIDTHS = (16384, 65536, 131072)
+ROUNDINGS = ("rounding", ("once", "before_weight"))
+BIASES = ("bias", ("none", "float32"))  # which every framework has
 SPECIAL = ("zeros", "largest", "smallest", "every magnitude")
 
 
@@ -125,6 +127,7 @@ class Case:
     cols: int
     layout: str = "contiguous"
     weight: str = "same"
+    bias: str = "none"
     rounding: str = "once"
     weight_offset: float = 0.0
     eps: float = 1e-6
@@ -134,31 +137,38 @@ class Case:
     def __str__(self) -> str:
         return (
             f"{self.rows} x {self.cols} {self.dtype}, {self.layout}, weight {self.weight}, "
-            f"{self.rounding}, offset {self.weight_offset:g}, eps {self.eps:g}, {self.values} "
-            f"values, {self.form}"
+            f"bias {self.bias}, {self.rounding}, offset {self.weight_offset:g}, "
+            f"eps {self.eps:g}, {self.values} values, {self.form}"
         )
 
 
 def all_cases(
-    framework: Framework, dtype: str, thorough: bool, forms: Sequence[str]
+    framework: Framework,
+    dtype: str,
+    thorough: bool,
+    forms: Sequence[str],
+    varied: tuple[str, Sequence[str]] = ROUNDINGS,
+    special: Sequence[str] = SPECIAL,
 ) -> Iterator[Case]:
-    """Layout x weight x rounding, with the rest in turn or drawn; thorough: the whole product."""
+    """Layout x weight x what is varied, with the rest in turn or drawn.
+
+    thorough: the whole product. Then two rows of each special kind of values.
+    """
     layouts = [name for name, layout in LAYOUTS.items() if framework.strided or layout.contiguous]
     weights = [name for name in WEIGHTS if name in ("none", "same") or name in framework.dtypes]
-    main = itertools.product(layouts, weights, ("once", "before_weight"))
+    main = itertools.product(layouts, weights, varied[1])
     rest = list(itertools.product(WIDTHS, (0.0, 1.0), forms))
     source = random.Random(20251121)
     widths = itertools.cycle(WIDTHS)
-    for layout, weight, rounding in main:
+    for layout, weight, choice in main:
         drawn = (next(widths), source.choice((0.0, 1.0)), source.choice(forms))
         for cols, offset, form in rest if thorough else [drawn]:
-            offset = 0.0 if weight == "none" else offset
-            rows = 4 if cols <= 512 else 2
-            yield Case(dtype, rows, cols, layout, weight, rounding, offset, form=form)
-    for values in SPECIAL:
-        yield Case(
-            dtype, 2, 515, eps=0.0 if values != "zeros" else 1e-6, values=values, form=forms[0]
-        )
+            more: dict[str, Any] = {varied[0]: choice, "form": form}
+            more["weight_offset"] = 0.0 if weight == "none" else offset
+            yield Case(dtype, 4 if cols <= 512 else 2, cols, layout, weight, **more)
+    for values in special:
+        eps = 0.0 if values != "zeros" else 1e-6
+        yield Case(dtype, 2, 515, eps=eps, values=values, form=forms[0])
     if framework.device != "cpu":
         for cols in GPU_WIDTHS:
             yield Case(dtype, 2, cols, form=forms[0])
@@ -181,6 +191,8 @@ def draw(case: Case, name: str = "x", values: str = "") -> list[float]:
     elif values == "every magnitude":
         span = range(smallest + 2, -smallest)
         x = [math.ldexp(math.copysign(1.0, v), source.choice(span)) for v in normal]
+    elif values == "far mean":
+        x = [1000.0 + v for v in normal]
     return round_to(x, case.dtype)
 
 
@@ -196,46 +208,19 @@ def draw_weight(case: Case) -> list[float] | None:
     return round_to([source.uniform(0.5, 2.0) for _ in range(case.cols)], weight_dtype(case))
 
 
+def draw_bias(case: Case) -> list[float] | None:
+    if case.bias == "none":
+        return None
+    source = random.Random(f"{case.cols} {case.dtype} bias")
+    return round_to([source.gauss(0.0, 1.0) for _ in range(case.cols)], case.bias)
+
+
 def factors(case: Case, weight: Sequence[float] | None) -> list[Number] | None:
     """The weight and its offset, exactly."""
     if weight is None:
         return None
     number = number_type(case.dtype)
     return [number(w) + number(case.weight_offset) for w in weight]
-
-
-def is_narrowed(case: Case) -> bool:
-    """Whether x * rstd is rounded before the weight comes in."""
-    return case.rounding == "before_weight" and case.dtype in ("float16", "bfloat16")
-
-
-def _rounded(value: float, dtype: str) -> set[float]:
-    """The value rounded to dtype; two values when float32 arithmetic may land on either."""
-    step, slack = ulp(value, dtype), abs(value) * 2**-21
-    return {round(v / step) * step for v in (value - slack, value + slack)}
-
-
-def norm_of(
-    case: Case, values: Sequence[float], weight: Sequence[float] | None
-) -> tuple[list[set[Number]], list[Number]]:
-    """For each element of the norm of values the results that are right, and each row's rstd."""
-    number = number_type(case.dtype)
-    wanted: list[set[Number]] = []
-    rstds: list[Number] = []
-    with exactly():
-        weights = factors(case, weight)
-        for first in range(0, len(values), case.cols):
-            row = [number(v) for v in values[first : first + case.cols]]
-            mean = total((v * v for v in row), case.dtype) / case.cols + number(case.eps)
-            rstd = 1 / (mean.sqrt() if isinstance(mean, Decimal) else math.sqrt(mean))
-            rstds.append(rstd)
-            narrow = is_narrowed(case)
-            results = [_rounded(v * rstd, case.dtype) if narrow else {v * rstd} for v in row]
-            if weights is not None:
-                pairs = zip(results, weights, strict=True)
-                results = [{v * factor for v in both} for both, factor in pairs]
-            wanted += results
-    return wanted, rstds
 
 
 def error_in_ulps(got: float, wanted: set[Number], dtype: str) -> float:
@@ -257,12 +242,39 @@ def error_in_ulps(got: float, wanted: set[Number], dtype: str) -> float:
     return worst
 
 
-def gradient_error(got: float, wanted: Number, slack: float, dtype: str) -> float:
+def sum_error(got: float, wanted: Number, slack: float, dtype: str) -> float:
     """The same beyond what the roundings of terms that cancel explain: slack."""
     difference = abs(got - float(wanted)) if math.isfinite(got) else math.inf
     if difference <= slack:
         return 0.0
     return max(0.0, error_in_ulps(got, {wanted}, dtype) - slack / ulp(float(wanted), dtype))
+
+
+@dataclass
+class Sums:
+    """Right values, and the size of the terms that each is the sum of."""
+
+    values: list[Number]
+    terms: list[Number]
+
+    def error(self, got: Sequence[float], dtype: str, sums: str = "") -> float:
+        """The largest error in ulps of dtype; sums: the dtype that decides what sums are in."""
+        relative = sum_slack(sums or dtype)
+        return max(
+            sum_error(value, wanted, relative * float(size), dtype)
+            for value, wanted, size in zip(got, self.values, self.terms, strict=True)
+        )
+
+
+@dataclass
+class Candidates:
+    """For each element the results that are right."""
+
+    values: list[set[Number]]
+
+    def error(self, got: Sequence[float], dtype: str) -> float:
+        pairs = zip(got, self.values, strict=True)
+        return max(error_in_ulps(value, right, dtype) for value, right in pairs)
 
 
 def place(case: Case, framework: Framework, values: Sequence[float] = ()) -> Any:
@@ -277,17 +289,8 @@ def place_weight(case: Case, framework: Framework, values: Sequence[float] | Non
     return None if values is None else framework.array(values, (case.cols,), weight_dtype(case))
 
 
-def worst_of(case: Case, framework: Framework, got: Any, wanted: Sequence[set[Number]]) -> float:
-    """The largest error of a matrix, in ulps of the case's dtype."""
-    pairs = zip(framework.values(got), wanted, strict=True)
-    return max(error_in_ulps(value, right, case.dtype) for value, right in pairs)
-
-
-def check_rstd(case: Case, framework: Framework, rstd: Any, wanted: Sequence[Number]) -> float:
-    """0 when the statistics are within the tolerance of their dtype, else infinite."""
-    kind = statistics_dtype(case.dtype)
-    pairs = zip(framework.values(rstd), wanted, strict=True)
-    return 0.0 if max(error_in_ulps(g, {w}, kind) for g, w in pairs) <= ALLOWED[kind] else math.inf
+def place_bias(case: Case, framework: Framework, values: Sequence[float] | None) -> Any:
+    return None if values is None else framework.array(values, (case.cols,), case.bias)
 
 
 def require_shape(result: Any, shape: Sequence[int]) -> None:

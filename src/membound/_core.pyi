@@ -101,6 +101,9 @@ def jax_ffi_targets() -> dict:
 def rms_norm_backward_workspace(rows: int, cols: int, item_bytes: int) -> int:
     """Bytes that rms_norm_backward sums dweight in on a GPU."""
 
+def layer_norm_backward_workspace(rows: int, cols: int, item_bytes: int) -> int:
+    """Bytes that layer_norm_backward sums dweight and dbias in on a GPU."""
+
 class StagingOptions:
     """
     How NumPy arrays travel through a GPU and back (device="cuda"): in chunks, several at once.
@@ -308,36 +311,6 @@ def add_rms_norm(
     device: Any = None,
 ) -> tuple[ArrayT, ArrayT, ArrayT]: ...
 
-def fused_add_rms_norm(
-    input: ArrayT,
-    residual: ArrayT,
-    weight: Any,
-    epsilon: float = 1e-06,
-) -> None:
-    """
-    :func:`add_rms_norm` in place, by the name and with the arguments that vLLM and flashinfer use.
-
-    ``residual`` becomes ``input + residual`` and ``input`` the norm of that sum. The sum is normalised
-    before it is rounded, as in flashinfer.
-
-    Args:
-        input: ``(..., cols)``, float16, bfloat16, float32 or float64; written. Not a JAX array.
-        residual: the shape, dtype, framework and device of ``input``; written.
-        weight: ``(cols,)`` of any of those dtypes, or None.
-        epsilon: added to the mean of squares; finite and not negative.
-
-    Raises:
-        What :func:`add_rms_norm` raises for ``x = input`` and ``eps = epsilon``.
-
-    Example:
-        >>> import numpy as np
-        >>> import membound as mb
-        >>> x, residual = np.array([[1.0, 2.0]]), np.array([[2.0, 2.0]])
-        >>> mb.fused_add_rms_norm(x, residual, np.array([1.0, 0.5]), 12.5)
-        >>> x, residual
-        (array([[0.6, 0.4]]), array([[3., 4.]]))
-    """
-
 def rms_norm_backward(
     dy: ArrayT,
     x: ArrayT,
@@ -459,4 +432,403 @@ def add_rms_norm_backward(
         ...     np.ones_like(y), np.ones_like(total), total, weight, rstd)
         >>> dx.round(3).tolist(), dweight.round(3).tolist()
         ([[1.068, 1.224]], [0.6, 0.8])
+    """
+
+@overload
+def layer_norm(
+    x: ArrayT,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    eps: float = 1e-06,
+    weight_offset: float = 0.0,
+    out: ArrayT | None = None,
+    return_stats: Literal[False] = False,
+    stream: Any = None,
+    device: Any = None,
+) -> ArrayT:
+    """
+    Layer normalisation over the last axis.
+
+    ``rstd = 1 / sqrt(mean((x - mean(x)) ** 2) + eps)``,
+    ``out = (x - mean(x)) * rstd * (weight + weight_offset) + bias``
+    (Ba, Kiros and Hinton 2016, arXiv:1607.06450).
+
+    Args:
+        x: ``(..., cols)``, float16, bfloat16, float32 or float64, with any strides: a torch, JAX, CuPy
+            or NumPy array (bfloat16 through ml_dtypes), a memoryview, or anything with ``__dlpack__``.
+            It is never converted nor copied.
+        weight: ``(cols,)`` of any of those dtypes, of the same framework and on the same device as
+            ``x``; None for no weight.
+        bias: likewise, with a weight or without; None for no bias.
+        eps: added to the variance; finite and not negative. torch's F.layer_norm has 1e-5 by default.
+        weight_offset: added to each weight; 1.0 where weights are stored less one. Must be 0 without a
+            weight.
+        out: where to write: the shape, dtype, framework and device of ``x``. It may be ``x`` itself
+            (in place), but may not overlap an input in part. Not for JAX arrays.
+        return_stats: return ``mean`` and ``rstd`` too, each of shape ``x.shape[:-1]`` in float32
+            (float64 for float64).
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+        device: ``"cuda"`` or ``"cuda:1"`` carries NumPy arrays through that GPU and back, as in
+            :func:`rms_norm`.
+
+    The variance is the mean of squared deviations from the row's own mean, kept to twice the precision
+    of float32 (float64 for float64): a mean far above the spread costs no digits. Everything is
+    float32, with one rounding at the end.
+
+    Returns:
+        ``out``, or a new C-contiguous array of the framework, shape, dtype and device of ``x`` (a NumPy
+        array for CPU arrays of an unknown framework); with ``return_stats=True`` the tuple
+        ``(out, mean, rstd)``.
+
+    Raises:
+        TypeError: an argument is no array or of another framework, or has a dtype that is not taken.
+        ValueError: a shape, stride, device, overlap or number does not fit.
+        RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
+            does not do: call it under ``torch.no_grad()`` or pass ``x.detach()``, and take the
+            gradients from :func:`layer_norm_backward`. ``membound.jax`` does record them.
+        membound.CudaError: CUDA is not there, or a launch failed.
+
+        A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> x = np.array([[1.0, 5.0], [7.0, 7.0]], np.float32)
+        >>> mb.layer_norm(x, np.array([1.0, 2.0], np.float32), np.array([0.5, 0.5], np.float32), eps=0.5)
+        array([[-0.4428091,  2.3856182],
+               [ 0.5      ,  0.5      ]], dtype=float32)
+        >>> y, mean, rstd = mb.layer_norm(x, out=x, eps=12.0, return_stats=True)
+        >>> y is x, mean, rstd
+        (True, array([3., 7.], dtype=float32), array([0.25      , 0.28867513], dtype=float32))
+    """
+@overload
+def layer_norm(
+    x: ArrayT,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    eps: float = 1e-06,
+    weight_offset: float = 0.0,
+    out: ArrayT | None = None,
+    return_stats: Literal[True],
+    stream: Any = None,
+    device: Any = None,
+) -> tuple[ArrayT, ArrayT, ArrayT]: ...
+
+@overload
+def add_layer_norm(
+    x: ArrayT,
+    residual: ArrayT,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    eps: float = 1e-06,
+    weight_offset: float = 0.0,
+    out: ArrayT | None = None,
+    residual_out: ArrayT | None = None,
+    return_stats: Literal[False] = False,
+    stream: Any = None,
+    device: Any = None,
+) -> tuple[ArrayT, ArrayT]:
+    """
+    Residual addition and layer normalisation of the sum, in one pass.
+
+    ``sum = x + residual``, ``rstd = 1 / sqrt(mean((sum - mean(sum)) ** 2) + eps)``,
+    ``out = (sum - mean(sum)) * rstd * (weight + weight_offset) + bias`` (Ba, Kiros and Hinton 2016,
+    arXiv:1607.06450). The sum is float32 (float64 for float64): ``mean``, ``rstd`` and ``out`` come
+    from it before it is rounded for ``residual_out``.
+
+    Args:
+        x: ``(..., cols)``, as in :func:`layer_norm`.
+        residual: the shape, dtype, framework and device of ``x``, with any strides.
+        weight: as in :func:`layer_norm`.
+        bias: as in :func:`layer_norm`.
+        eps: added to the variance; finite and not negative. torch's F.layer_norm has 1e-5 by default.
+        weight_offset: as in :func:`layer_norm`.
+        out: where to write the norm: the shape, dtype, framework and device of ``x``. It may be ``x``
+            or ``residual`` itself, but may not overlap an input in part. Not for JAX arrays.
+        residual_out: where to write the sum; as ``out``, but it may not overlap ``out``.
+        return_stats: return ``mean`` and ``rstd`` too, each of shape ``x.shape[:-1]`` in float32
+            (float64 for float64).
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+        device: ``"cuda"`` or ``"cuda:1"`` carries NumPy arrays through that GPU and back, as in
+            :func:`rms_norm`.
+
+    Returns:
+        ``(out, residual_out)``, or with ``return_stats=True`` ``(out, residual_out, mean, rstd)``; new
+        C-contiguous arrays of the framework and device of ``x`` for those that were not given.
+
+    Raises:
+        What :func:`layer_norm` raises. A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> x = np.array([[1.0, 2.0], [0.5, 0.0]], np.float32)
+        >>> residual = np.array([[0.0, 3.0], [-0.5, 0.0]], np.float32)
+        >>> mb.add_layer_norm(x, residual, eps=12.0)
+        (array([[-0.5,  0.5],
+               [ 0. ,  0. ]], dtype=float32), array([[1., 5.],
+               [0., 0.]], dtype=float32))
+        >>> y, total = mb.add_layer_norm(x, residual, out=x, residual_out=residual)
+        >>> y is x, total is residual
+        (True, True)
+    """
+@overload
+def add_layer_norm(
+    x: ArrayT,
+    residual: ArrayT,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    eps: float = 1e-06,
+    weight_offset: float = 0.0,
+    out: ArrayT | None = None,
+    residual_out: ArrayT | None = None,
+    return_stats: Literal[True],
+    stream: Any = None,
+    device: Any = None,
+) -> tuple[ArrayT, ArrayT, ArrayT, ArrayT]: ...
+
+def layer_norm_backward(
+    dy: ArrayT,
+    x: ArrayT,
+    weight: Any,
+    mean: Any,
+    rstd: Any,
+    *,
+    weight_offset: float = 0.0,
+    dx: Any = None,
+    dweight: Any = None,
+    dbias: Any = None,
+    need_dx: bool = True,
+    need_dweight: bool = True,
+    need_dbias: bool = True,
+    accumulate: bool = False,
+    stream: Any = None,
+) -> tuple[Any, Any, Any]:
+    """
+    The gradients of :func:`layer_norm`, in one pass.
+
+    With ``h = (x - mean) * rstd`` and ``g = dy * (weight + weight_offset)``, by the chain rule:
+    ``dx = rstd * (g - mean(g) - h * mean(g * h))``, where these means are over the last axis, and
+    ``dweight = sum(dy * h)``, ``dbias = sum(dy)`` over all rows.
+
+    Args:
+        dy: the gradient of ``out``: the shape, dtype, framework and device of ``x``, with any strides.
+        x: ``(..., cols)``, what the forward read.
+        weight: ``(cols,)``, what the forward read; None for no weight, and then there is no dweight.
+        mean: what the forward returned with ``return_stats=True``: ``x.shape[:-1]``, float32 (float64
+            for float64).
+        rstd: likewise.
+        weight_offset: the forward's.
+        dx: where to write dx: the shape, dtype, framework and device of ``x``. It may be ``dy`` or
+            ``x`` itself, but may not overlap an input in part. Not for JAX arrays.
+        dweight: where to write dweight: ``(cols,)`` in any floating dtype; no overlap.
+        dbias: where to write dbias: likewise. It needs no weight.
+        need_dx: whether dx is wanted.
+        need_dweight: whether dweight is wanted.
+        need_dbias: whether dbias is wanted; False where the forward had no bias.
+        accumulate: add to ``dweight`` and ``dbias`` in place of writing them; each one that is wanted
+            must be given.
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+    Returns:
+        ``(dx, dweight, dbias)``, None in place of what is not wanted. New arrays are C-contiguous, of
+        the framework and device of ``dy``; new dweight and dbias have the dtype of ``weight``, and
+        without a weight dbias has that of ``dy``. Sums are float32 (float64 for float64) in a tree
+        fixed by rows, columns and dtype: every run gives the same bits, on any number of CPU threads or
+        GPU multiprocessors.
+
+    Raises:
+        TypeError: an argument is no array or of another framework, or has a dtype that is not taken.
+        ValueError: a shape, stride, device, overlap or number does not fit; ``accumulate=True``
+            without an array to add to; an array for a gradient that is not wanted.
+        RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
+            does not do: call it under ``torch.no_grad()`` or pass ``x.detach()``.
+        membound.CudaError: CUDA is not there, or a launch failed.
+        MemoryError: no memory on the GPU to sum dweight and dbias in.
+
+        A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> x, weight = np.array([[1.0, 5.0], [9.0, 3.0]]), np.array([1.0, 2.0])
+        >>> y, mean, rstd = mb.layer_norm(x, weight, eps=12.0, return_stats=True)
+        >>> dx, dweight, dbias = mb.layer_norm_backward(np.ones_like(x), x, weight, mean, rstd)
+        >>> dx.round(3).tolist()
+        [[-0.094, 0.094], [-0.062, 0.062]]
+        >>> dweight.round(3).tolist(), dbias.tolist()
+        ([0.155, -0.155], [2.0, 2.0])
+    """
+
+def add_layer_norm_backward(
+    dy: ArrayT,
+    dresidual_out: ArrayT,
+    residual_out: ArrayT,
+    weight: Any,
+    mean: Any,
+    rstd: Any,
+    *,
+    weight_offset: float = 0.0,
+    dx: Any = None,
+    dweight: Any = None,
+    dbias: Any = None,
+    need_dx: bool = True,
+    need_dweight: bool = True,
+    need_dbias: bool = True,
+    accumulate: bool = False,
+    stream: Any = None,
+) -> tuple[Any, Any, Any]:
+    """
+    The gradients of :func:`add_layer_norm`, in one pass.
+
+    ``x`` and ``residual`` have one gradient in common, since only their sum counts:
+    ``dx = dresidual_out + `` what :func:`layer_norm_backward` gives for ``x = residual_out``.
+
+    Args:
+        dy: the gradient of ``out``.
+        dresidual_out: the gradient of ``residual_out``: the shape, dtype, framework and device of
+            ``dy``, with any strides.
+        residual_out: what the forward returned.
+        weight: ``(cols,)``, what the forward read; None for no weight, and then there is no dweight.
+        mean: what the forward returned with ``return_stats=True``.
+        rstd: likewise.
+        weight_offset: the forward's.
+        dx: where to write dx; it may be ``dy``, ``dresidual_out`` or ``residual_out`` itself. Not for
+            JAX arrays.
+        dweight: where to write dweight: ``(cols,)`` in any floating dtype; no overlap.
+        dbias: where to write dbias: likewise. It needs no weight.
+        need_dx: whether dx is wanted.
+        need_dweight: whether dweight is wanted.
+        need_dbias: whether dbias is wanted; False where the forward had no bias.
+        accumulate: as in :func:`layer_norm_backward`.
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+    Returns:
+        ``(dx, dweight, dbias)``, as :func:`layer_norm_backward` and with its promises.
+
+    Raises:
+        What :func:`layer_norm_backward` raises. A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> x, residual, weight = np.array([[1.0, 2.0]]), np.array([[0.0, 3.0]]), np.array([1.0, 2.0])
+        >>> y, total, mean, rstd = mb.add_layer_norm(x, residual, weight, eps=12.0, return_stats=True)
+        >>> dx, dweight, dbias = mb.add_layer_norm_backward(
+        ...     np.ones_like(y), np.ones_like(total), total, weight, mean, rstd)
+        >>> dx.tolist(), dweight.tolist(), dbias.tolist()
+        ([[0.90625, 1.09375]], [-0.5, 0.5], [1.0, 1.0])
+    """
+
+@overload
+def gemma_rms_norm(
+    x: ArrayT,
+    weight: Any,
+    *,
+    eps: float = 1e-06,
+    out: ArrayT | None = None,
+    return_rstd: Literal[False] = False,
+    stream: Any = None,
+    device: Any = None,
+) -> ArrayT:
+    """
+    :func:`rms_norm` with ``weight_offset=1``, as in Gemma: its weights are stored less one.
+
+    ``out = x * rstd * (weight + 1)``, all in float32 with one rounding at the end.
+
+    Args:
+        x: ``(..., cols)``, as in :func:`rms_norm`.
+        weight: ``(cols,)``, as in :func:`rms_norm`, but not None.
+        eps: added to the mean of squares; finite and not negative.
+        out: where to write; it may be ``x`` itself.
+        return_rstd: return ``rstd`` too, for ``rms_norm_backward(..., weight_offset=1)``.
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+        device: as in :func:`rms_norm`.
+
+    Returns:
+        What :func:`rms_norm` returns.
+
+    Raises:
+        What :func:`rms_norm` raises.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> x, weight = np.array([[3.0, 4.0]]), np.array([0.0, 1.0])
+        >>> mb.gemma_rms_norm(x, weight, eps=12.5)
+        array([[0.6, 1.6]])
+        >>> mb.rms_norm(x, weight, eps=12.5, weight_offset=1.0)
+        array([[0.6, 1.6]])
+    """
+@overload
+def gemma_rms_norm(
+    x: ArrayT,
+    weight: Any,
+    *,
+    eps: float = 1e-06,
+    out: ArrayT | None = None,
+    return_rstd: Literal[True],
+    stream: Any = None,
+    device: Any = None,
+) -> tuple[ArrayT, ArrayT]: ...
+
+def fused_add_rms_norm(
+    input: ArrayT,
+    residual: ArrayT,
+    weight: Any,
+    epsilon: float = 1e-06,
+) -> None:
+    """
+    :func:`add_rms_norm` in place, by the name and with the arguments that vLLM and flashinfer use.
+
+    ``residual`` becomes ``input + residual`` and ``input`` the norm of that sum. The sum is normalised
+    before it is rounded, as in flashinfer.
+
+    Args:
+        input: ``(..., cols)``, float16, bfloat16, float32 or float64; written. Not a JAX array.
+        residual: the shape, dtype, framework and device of ``input``; written.
+        weight: ``(cols,)`` of any of those dtypes, or None.
+        epsilon: added to the mean of squares; finite and not negative.
+
+    Raises:
+        What :func:`add_rms_norm` raises for ``x = input`` and ``eps = epsilon``.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> x, residual = np.array([[1.0, 2.0]]), np.array([[2.0, 2.0]])
+        >>> mb.fused_add_rms_norm(x, residual, np.array([1.0, 0.5]), 12.5)
+        >>> x, residual
+        (array([[0.6, 0.4]]), array([[3., 4.]]))
+    """
+
+def gemma_fused_add_rms_norm(
+    input: ArrayT,
+    residual: ArrayT,
+    weight: Any,
+    epsilon: float = 1e-06,
+) -> None:
+    """
+    :func:`fused_add_rms_norm` with one added to each weight, as flashinfer's gemma_fused_add_rmsnorm.
+
+    Args:
+        input: ``(..., cols)``, float16, bfloat16, float32 or float64; written. Not a JAX array.
+        residual: the shape, dtype, framework and device of ``input``; written.
+        weight: ``(cols,)`` of any of those dtypes.
+        epsilon: added to the mean of squares; finite and not negative.
+
+    Raises:
+        What :func:`add_rms_norm` raises for ``x = input`` and ``eps = epsilon``.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> x, residual = np.array([[1.0, 2.0]]), np.array([[2.0, 2.0]])
+        >>> mb.gemma_fused_add_rms_norm(x, residual, np.array([0.0, -0.5]), 12.5)
+        >>> x, residual
+        (array([[0.6, 0.4]]), array([[3., 4.]]))
     """

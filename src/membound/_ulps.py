@@ -36,12 +36,13 @@ def ulp(value: float, dtype: str) -> float:
     return max(math.ulp(value) * scale, smallest)
 
 
-# A gradient is a sum of terms that may cancel. Beside the ulps above it may be off by this many
-# roundings, in the dtype of sums, of the size of those terms. Largest seen on a CPU: 3.7, over
-# widths 1 to 65536 and up to 20,000 rows of normal values.
-GRADIENT_ROUNDINGS = 8.0
+# Gradients, and elements less the mean of their row, are sums of terms that may cancel. Beside the
+# ulps above they may be off by this many roundings, in the dtype of sums, of the size of those
+# terms. Largest seen on a CPU for gradients: 3.7, over widths 1 to 65536 and up to 20,000 rows of
+# normal values.
+SUM_ROUNDINGS = 8.0
 
 
-def gradient_slack(dtype: str) -> float:
-    """What a gradient may be off by, relative to the size of its terms."""
-    return GRADIENT_ROUNDINGS * 2.0 ** -FORMATS["float64" if dtype == "float64" else "float32"][0]
+def sum_slack(dtype: str) -> float:
+    """What such a sum may be off by, relative to the size of its terms."""
+    return SUM_ROUNDINGS * 2.0 ** -FORMATS["float64" if dtype == "float64" else "float32"][0]

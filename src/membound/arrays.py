@@ -9,6 +9,7 @@ ordinary call. No framework is imported: an array of one can only exist when its
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -26,6 +27,7 @@ class Framework(NamedTuple):
     empty_like: Callable[[Any], Any] | None = None
     empty_like_contiguous: Callable[[Any], Any] | None = None
     empty_rows: Callable[[Any], Any] | None = None
+    empty_columns: Callable[[Any], Any] | None = None
     empty_bytes: Callable[[Any, int], Any] | None = None
     current_stream: Callable[[int], int] | None = None
     is_grad_enabled: Callable[[], bool] | None = None
@@ -106,6 +108,7 @@ def _torch() -> Framework:
         empty_rows=lambda x: x.new_empty(
             x.shape[:-1], dtype=torch.float64 if x.dtype == torch.float64 else torch.float32
         ),
+        empty_columns=lambda x: x.new_empty(x.shape[-1:]),
         empty_bytes=lambda x, count: x.new_empty(count, dtype=torch.uint8),
         current_stream=getattr(torch._C, "_cuda_getCurrentRawStream", None),
         is_grad_enabled=torch.is_grad_enabled,
@@ -150,6 +153,7 @@ def _numpy() -> Framework:
         empty_like=functools.partial(numpy.empty_like, subok=False),
         empty_like_contiguous=functools.partial(numpy.empty_like, order="C", subok=False),
         empty_rows=lambda x: numpy.empty(x.shape[:-1], _statistics_dtype(x)),
+        empty_columns=lambda x: numpy.empty(x.shape[-1:], x.dtype),
     )
 
 
@@ -181,6 +185,10 @@ def _cupy() -> Framework:
         with x.device:
             return cupy.empty(x.shape[:-1], _statistics_dtype(x))
 
+    def empty_columns(x: Any) -> Any:
+        with x.device:
+            return cupy.empty(x.shape[-1:], x.dtype)
+
     def empty_bytes(x: Any, count: int) -> Any:
         with x.device:
             return cupy.empty(count, "uint8")
@@ -190,6 +198,7 @@ def _cupy() -> Framework:
         empty_like=empty_like,
         empty_like_contiguous=empty_like,
         empty_rows=empty_rows,
+        empty_columns=empty_columns,
         empty_bytes=empty_bytes,
         current_stream=lambda device: cupy.cuda.get_current_stream(device).ptr,
     )
@@ -222,7 +231,7 @@ def _buffer_types() -> tuple[type, ...]:
 def _buffer() -> Framework:
     return Framework(
         name="buffer", empty_like=_empty_buffer, empty_like_contiguous=_empty_buffer,
-        empty_rows=_empty_buffer_rows,
+        empty_rows=_empty_buffer_rows, empty_columns=_empty_buffer_columns,
     )  # fmt: skip
 
 
@@ -236,6 +245,11 @@ def _empty_buffer_rows(x: Any) -> memoryview:
     rows = view.nbytes // view.itemsize // view.shape[-1]
     code = "d" if view.format == "d" else "f"
     return memoryview(bytearray(rows * (8 if code == "d" else 4))).cast(code, view.shape[:-1])
+
+
+def _empty_buffer_columns(x: Any) -> memoryview:
+    view = memoryview(x)
+    return memoryview(bytearray(math.prod(view.shape[-1:]) * view.itemsize)).cast(view.format)
 
 
 _FRAMEWORKS: dict[str, Callable[[ModuleType, object], Framework | str | None]] = {

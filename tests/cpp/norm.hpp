@@ -37,6 +37,27 @@ long double exact_rstd_of(std::int64_t cols, double eps, Value value) {
   return 1 / sqrtl(sum / cols + eps);
 }
 
+// Mean and 1 / sqrt(variance + eps) of `cols` values. The mean is taken twice, so that deviations
+// from one far above the spread keep the digits of float64.
+struct Moments {
+  long double mean, rstd;
+  long double deviation(long double value) const { return (value - coarse) - rest; }
+  long double coarse, rest;
+};
+template <class Value>
+Moments exact_moments_of(std::int64_t cols, double eps, Value value) {
+  Moments exact{};
+  for (std::int64_t col = 0; col < cols; ++col) exact.coarse += value(col);
+  // Of the digits of the values, so that differences from it are exact where it matters.
+  exact.coarse = static_cast<double>(exact.coarse / cols);
+  for (std::int64_t col = 0; col < cols; ++col) exact.rest += value(col) - exact.coarse;
+  exact.rest /= cols;
+  exact.mean = exact.coarse + exact.rest;
+  exact.rstd =
+      exact_rstd_of(cols, eps, [&](std::int64_t col) { return exact.deviation(value(col)); });
+  return exact;
+}
+
 // weight + offset in the arithmetic of sums; 1 without a weight.
 inline double factor_of(const Array* weight, std::int64_t col, double offset, DType dtype) {
   if (weight == nullptr) return 1;

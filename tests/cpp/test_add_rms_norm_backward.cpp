@@ -6,20 +6,24 @@
 
 using namespace membound_test;
 
+namespace {
+constexpr BackwardOp kOp{/*adds=*/true, /*centred=*/false};
+}
+
 TEST_CASE("add_rms_norm_backward: every dtype, weight dtype, rounding and width") {
-  test_backward_values(/*adds=*/true);
+  test_backward_values(kOp);
 }
 
 TEST_CASE("add_rms_norm_backward: strides, alignment, order and place change no bit") {
-  test_backward_layouts(/*adds=*/true);
+  test_backward_layouts(kOp);
 }
 
 TEST_CASE("add_rms_norm_backward: one thread and two give the same bits") {
-  test_backward_threads(/*adds=*/true);
+  test_backward_threads(kOp);
 }
 
 TEST_CASE("add_rms_norm_backward: finite differences") {
-  test_backward_by_differences(/*adds=*/true, [](const BackwardCase& c, double offset) {
+  test_backward_by_differences(kOp, [](const BackwardCase& c, double offset) {
     // x holds what the forward writes to residual_out: x + 0.
     Array zero(DType::kFloat64, c.x.shape()), out(DType::kFloat64, c.x.shape());
     Array sum(DType::kFloat64, c.x.shape());
@@ -34,7 +38,7 @@ TEST_CASE("add_rms_norm_backward: finite differences") {
 }
 
 TEST_CASE("add_rms_norm_backward: without dweight's part dx is the plain one plus dresidual_out") {
-  const BackwardCase c(DType::kFloat64, {4, 70}, 3, true, test_seed());
+  const BackwardCase c(DType::kFloat64, {4, 70}, 3, kOp, test_seed());
   BackwardInputs plain = c.inputs();
   plain.dsum = nullptr;
   Array dx(DType::kFloat64, {4, 70}), dx_plain(DType::kFloat64, {4, 70});
@@ -45,7 +49,7 @@ TEST_CASE("add_rms_norm_backward: without dweight's part dx is the plain one plu
 }
 
 TEST_CASE("add_rms_norm_backward: errors name the op and the array") {
-  const BackwardCase c(DType::kFloat32, {2, 8}, 2, true, test_seed());
+  const BackwardCase c(DType::kFloat32, {2, 8}, 2, kOp, test_seed());
   Array dx(DType::kFloat32, {2, 8}), dweight(DType::kFloat32, {8});
   Array narrow(DType::kFloat32, {2, 7}), half(DType::kFloat16, {2, 8});
   BackwardInputs in = c.inputs();

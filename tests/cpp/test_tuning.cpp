@@ -82,6 +82,26 @@ TEST_CASE("a row's tree depends on its width and dtype alone") {
   }
 }
 
+TEST_CASE("another number of threads for the same virtual threads") {
+  for (int size : {2, 4, 8}) {
+    for (std::int64_t cols : kWidths) {
+      for (std::int64_t rows : {1, 129, 5000, 1 << 20}) {
+        CAPTURE(cols);
+        CAPTURE(rows);
+        const RmsNormConfig c = rms_norm_config(rows, cols, size, 16);
+        for (const RmsNormConfig& other : {unfolded(c), folded(c, rows)}) {
+          CHECK(other.threads * other.fold == c.threads * c.fold);
+          CHECK(other.threads % 32 == 0);
+          CHECK(other.form == c.form);
+        }
+        CHECK(unfolded(c).fold == 1);
+        if (c.form == RowForm::kBlock && rows == 1) CHECK(folded(c, rows).fold == 1);
+        if (c.form == RowForm::kBlock && rows == 1 << 20) CHECK(folded(c, rows).fold == 2);
+      }
+    }
+  }
+}
+
 TEST_CASE("rows are read once up to 131,072 columns where there are clusters") {
   for (int size : {2, 4, 8}) {
     for (std::int64_t cols : kWidths) {

@@ -22,7 +22,9 @@ void for_each_shape(Check check) {
         CAPTURE(size);
         CAPTURE(cols);
         CAPTURE(rows);
-        for (bool ring : {false, true}) check(rows, cols, size, ring);
+        for (bool ring : {false, true}) {
+          for (bool centred : {false, true}) check(rows, cols, size, ring, centred);
+        }
       }
     }
   }
@@ -31,8 +33,8 @@ void for_each_shape(Check check) {
 }  // namespace
 
 TEST_CASE("the persistent form has a thread for every chunk and fits a block") {
-  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring) {
-    const auto c = rms_norm_backward_config(rows, cols, size, true, ring, 16);
+  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring, bool centred) {
+    const auto c = rms_norm_backward_config(rows, cols, size, true, ring, 16, centred);
     if (c.form != GradientForm::kPersistent) return;
     const std::int64_t chunks = ceil_div(cols, kChunk / size);
     CHECK(std::int64_t{c.lanes} * c.vecs * c.blocks_per_row >= chunks);
@@ -49,18 +51,19 @@ TEST_CASE("the persistent form has a thread for every chunk and fits a block") {
 }
 
 TEST_CASE("the workspace holds the partial sums, whatever the GPU") {
-  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring) {
+  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring, bool centred) {
     for (int cluster : {1, 8, 16}) {
-      const auto c = rms_norm_backward_config(rows, cols, size, true, ring, cluster);
-      CHECK(c.partial_rows <= rms_norm_backward_partials(rows, cols, size));
+      const auto c = rms_norm_backward_config(rows, cols, size, true, ring, cluster, centred);
+      const int sums = centred ? 2 : 1;
+      CHECK(sums * c.partial_rows <= rms_norm_backward_partials(rows, cols, size, centred));
     }
   });
 }
 
 TEST_CASE("alignment does not change the tree of dweight") {
-  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool) {
-    const auto aligned = rms_norm_backward_config(rows, cols, size, true, true, 16);
-    const auto shifted = rms_norm_backward_config(rows, cols, size, true, false, 16);
+  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool, bool centred) {
+    const auto aligned = rms_norm_backward_config(rows, cols, size, true, true, 16, centred);
+    const auto shifted = rms_norm_backward_config(rows, cols, size, true, false, 16, centred);
     CHECK(aligned.form == shifted.form);
     CHECK(aligned.partial_rows == shifted.partial_rows);
     CHECK(aligned.column_blocks == shifted.column_blocks);
@@ -71,9 +74,9 @@ TEST_CASE("alignment does not change the tree of dweight") {
 }
 
 TEST_CASE("blocks of columns cover the row and fill whole clusters") {
-  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring) {
+  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring, bool centred) {
     for (int cluster : {1, 8, 16}) {
-      const auto c = rms_norm_backward_config(rows, cols, size, true, ring, cluster);
+      const auto c = rms_norm_backward_config(rows, cols, size, true, ring, cluster, centred);
       if (c.form != GradientForm::kRoles) continue;
       CHECK(c.column_blocks * kColumnSegment >= ceil_div(cols, kChunk / size));
       CHECK(c.column_blocks % c.blocks_per_row == 0);
@@ -83,8 +86,8 @@ TEST_CASE("blocks of columns cover the row and fill whole clusters") {
 }
 
 TEST_CASE("rows alone need no blocks of columns, and the kernels that exist") {
-  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring) {
-    const auto c = rms_norm_backward_config(rows, cols, size, false, ring, 16);
+  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring, bool centred) {
+    const auto c = rms_norm_backward_config(rows, cols, size, false, ring, 16, centred);
     CHECK(c.form == GradientForm::kRoles);
     CHECK(c.column_blocks == 0);
     CHECK(c.partial_rows == 0);

@@ -95,14 +95,15 @@ TEST_CASE("validate: one number per row") {
 TEST_CASE("validate: weight and its offset") {
   const ConstTensorView x = view(DType::kFloat32, {2, 3});
   for (DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64}) {
-    CHECK_NOTHROW(check_weight(view(dtype, {3}), x, "op", "x"));
+    CHECK_NOTHROW(check_weight(view(dtype, {3}), "bias", x, "op", "x"));
   }
-  CHECK_THROWS_AS(check_weight(view(DType::kInt32, {3}), x, "op", "x"), TypeMismatch);
+  CHECK_THROWS_AS(check_weight(view(DType::kInt32, {3}), "weight", x, "op", "x"), TypeMismatch);
   CHECK_THROWS_WITH_AS(
-      check_weight(view(DType::kFloat32, {2}), x, "op", "rows"),
+      check_weight(view(DType::kFloat32, {2}), "weight", x, "op", "rows"),
       "op: argument 'weight' must have shape (3,), the last axis of 'rows', got (2,)",
       InvalidArgument);
-  CHECK_THROWS_AS(check_weight(view(DType::kFloat32, {1, 3}), x, "op", "x"), InvalidArgument);
+  CHECK_THROWS_AS(check_weight(view(DType::kFloat32, {1, 3}), "weight", x, "op", "x"),
+                  InvalidArgument);
   CHECK_NOTHROW(check_weight_offset(1.0, true, "op"));
   CHECK_NOTHROW(check_weight_offset(0.0, false, "op"));
   CHECK_THROWS_AS(check_weight_offset(1.0, false, "op"), InvalidArgument);

@@ -25,13 +25,14 @@ struct Case {
   bool add = false;
   bool workspace = false;  // the caller's
   bool options = false;    // weight_offset, the rounding before the weight, accumulate
+  bool centred = false;    // of layer_norm; dbias as dweight
   std::int64_t narrower = 0;
   const Format* format = nullptr;
   std::int64_t rows = 0, cols = 0;
 
   std::string text() const {
-    return std::string(name) + ": " + dtype_name(format->dtype) + " " + std::to_string(rows) +
-           " x " + std::to_string(cols) + " " + to_string(layout);
+    return std::string(centred ? "centred " : "") + name + ": " + dtype_name(format->dtype) + " " +
+           std::to_string(rows) + " x " + std::to_string(cols) + " " + to_string(layout);
   }
 };
 
@@ -59,6 +60,11 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
       {"strided", {1, 3, 2}, fp64, same, Dx::kSeparate, true, false, true},
       {"strided in x", {0, 0, 2}, fp32, fp64, Dx::kInX, false, true, false},
   };
+  const std::size_t plain = list.size();
+  for (std::size_t i = 0; i < plain; ++i) {
+    list.push_back(list[i]);
+    list.back().centred = true;
+  }
   for (Case& one : list) {
     one.format = &format;
     one.cols = std::max<std::int64_t>(1, chunks * pack - one.narrower);
@@ -75,38 +81,62 @@ long run(const Case& c, const Target& target) {
   Matrix dsum(format, c.rows, c.cols, c.layout), dx(format, c.rows, c.cols, out_layout);
   Matrix weight(c.weight ? *c.weight : format, 1, c.cols, columns);
   Matrix dweight(c.dweight ? *c.dweight : format, 1, c.cols, columns);
-  // Any rstd will do: the gradients are a formula of it.
-  Matrix rstd(statistics, 1, c.rows, {});
-  for (Matrix* one : {&dy, &x, &dsum, &weight, &rstd}) one->fill();
-  if (c.options) dweight.fill();
-  for (Matrix* one : {&dy, &x, &dsum, &dx, &weight, &dweight, &rstd}) one->upload(target);
+  Matrix dbias(c.dweight ? *c.dweight : format, 1, c.cols, columns);
+  // Any statistics will do: the gradients are a formula of them.
+  Matrix mean(statistics, 1, c.rows, {}), rstd(statistics, 1, c.rows, {});
+  for (Matrix* one : {&dy, &x, &dsum, &weight, &mean, &rstd}) one->fill();
+  if (c.options) {
+    dweight.fill();
+    dbias.fill();
+  }
+  for (Matrix* one : {&dy, &x, &dsum, &dx, &weight, &dweight, &dbias, &mean, &rstd}) {
+    one->upload(target);
+  }
   Matrix& written = c.dx == Dx::kInDy ? dy : c.dx == Dx::kInX ? x : c.dx == Dx::kInDsum ? dsum : dx;
 
   RmsNormBackwardOptions options;
   if (c.options) options = {1.0, Rounding::kBeforeWeight, true};
-  const std::int64_t bytes = rms_norm_backward_workspace(x.view(Side::kThere));
+  const LayerNormBackwardOptions centred_options{options.weight_offset, options.accumulate};
+  const ConstTensorView x_there = x.view(Side::kThere);
+  const std::int64_t bytes =
+      c.centred ? layer_norm_backward_workspace(x_there) : rms_norm_backward_workspace(x_there);
   const DeviceBuffer workspace(c.workspace ? bytes : 0, target.device, target.stream);
   const TensorView lent(workspace.data(), DType::kUInt8, target.device, {bytes});
   for (const Side side : {Side::kThere, Side::kHost}) {
-    const ConstTensorView factors = weight.vector(side), saved = rstd.vector(side, x.split());
+    const ConstTensorView factors = weight.vector(side), means = mean.vector(side, x.split());
+    const ConstTensorView saved = rstd.vector(side, x.split());
     const TensorView dx_view = written.view(side), dweight_view = dweight.vector(side);
+    const TensorView dbias_view = dbias.vector(side);
+    const ConstTensorView* scale = c.weight ? &factors : nullptr;
+    const TensorView* dx_wanted = c.dx == Dx::kNone ? nullptr : &dx_view;
+    const TensorView* dweight_wanted = c.dweight ? &dweight_view : nullptr;
+    const TensorView* dbias_wanted = c.dweight ? &dbias_view : nullptr;
+    const TensorView* scratch = c.workspace && side == Side::kThere ? &lent : nullptr;
     const auto call = [&](auto op, auto... arrays) {
-      op(arrays..., c.weight ? &factors : nullptr, saved, options,
-         c.dx == Dx::kNone ? nullptr : &dx_view, c.dweight ? &dweight_view : nullptr,
-         c.workspace && side == Side::kThere ? &lent : nullptr, target.stream);
+      op(arrays..., scale, saved, options, dx_wanted, dweight_wanted, scratch, target.stream);
+    };
+    const auto call_centred = [&](auto op, auto... arrays) {
+      op(arrays..., scale, means, saved, centred_options, dx_wanted, dweight_wanted, dbias_wanted,
+         scratch, target.stream);
     };
     const ConstTensorView dy_view = dy.view(side), x_view = x.view(side);
-    if (c.add) {
-      call(add_rms_norm_backward, dy_view, ConstTensorView(dsum.view(side)), x_view);
+    const ConstTensorView dsum_view = dsum.view(side);
+    if (c.centred) {
+      c.add ? call_centred(add_layer_norm_backward, dy_view, dsum_view, x_view)
+            : call_centred(layer_norm_backward, dy_view, x_view);
     } else {
-      call(rms_norm_backward, dy_view, x_view);
+      c.add ? call(add_rms_norm_backward, dy_view, dsum_view, x_view)
+            : call(rms_norm_backward, dy_view, x_view);
     }
   }
   // Terms may cancel: what is left carries the rounding of sums of values around 4. Arrays that
   // are not wanted stay NaN, or as they were filled, on both sides.
   const double slack = 4.0 * statistics.tolerance;
-  return (c.dx == Dx::kNone ? 0 : written.wrong(target, 4 * slack)) +
-         (c.dweight ? dweight.wrong(target, slack * std::sqrt(double(c.rows))) : 0);
+  const double column_slack = slack * std::sqrt(double(c.rows));
+  long wrong = c.dx == Dx::kNone ? 0 : written.wrong(target, 4 * slack);
+  if (c.dweight) wrong += dweight.wrong(target, column_slack);
+  if (c.dweight && c.centred) wrong += dbias.wrong(target, column_slack);
+  return wrong;
 }
 
 // {chunks of 16 bytes per row, rows}. First blocks of columns beside rows of lanes, of a block, of

@@ -12,7 +12,7 @@
 #   tests      the test suite without the large ones
 #   large      arrays beyond 2^32 elements (40 GB of GPU memory)
 #   memcheck racecheck initcheck synccheck    every kernel under compute-sanitizer
-#   benchmark  benchmarks/bench_{rms_norm,add_rms_norm,rms_norm_backward}.py $BENCHMARK_OPTIONS
+#   benchmark  benchmarks/bench_<op>.py $BENCHMARK_OPTIONS for each op
 #   devices    the tests that need two GPUs
 #
 # Environment: PYTHON, MEMBOUND_WHEEL, JOBS (test processes), PYTEST_OPTIONS, BENCHMARK_OPTIONS,
@@ -67,7 +67,7 @@ stage_devices() { need_gpus 2 && JOBS=0 run_pytest -m multi_gpu; }
 sanitize() {
   need_gpus 1 || return
   local folder built driver dtype job jobs=() status=0
-  local drivers=(sanitize_rms_norm sanitize_gradients)
+  local drivers=(sanitize_rms_norm sanitize_layer_norm sanitize_gradients)
   folder=$("$python" -m membound cmake-dir) && folder=$(realpath "$folder/../../..") || return
   built=$(mktemp -d)
   for driver in "${drivers[@]}"; do
@@ -98,7 +98,7 @@ stage_synccheck() { sanitize synccheck; }
 
 stage_benchmark() {
   local op status=0
-  for op in rms_norm add_rms_norm rms_norm_backward; do
+  for op in rms_norm add_rms_norm rms_norm_backward layer_norm layer_norm_backward; do
     # shellcheck disable=SC2086
     "$python" "benchmarks/bench_$op.py" --output "$reports" ${BENCHMARK_OPTIONS:-} || status=1
   done

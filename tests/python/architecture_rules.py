@@ -247,7 +247,8 @@ def included(root: Path, path: Path, seen: set[Path]) -> set[Path]:
 def kernels_are_named_kernel(root: Path) -> list[str]:
     """A profile reads better when every kernel says that it is one."""
     found = []
-    pattern = re.compile(r"__global__\b[^;{]*?\bvoid\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)")
+    bounds = r"__launch_bounds__\((?:[^()]|\([^()]*\))*\)"
+    pattern = re.compile(rf"__global__\b[^;{{]*?\bvoid\s+(?:{bounds}\s*)?(\w+)")
     for path in sources(root, "cpp", "examples"):
         code = "\n".join(line for _, line in code_lines(path))
         name = path.relative_to(root).as_posix()

@@ -257,3 +257,9 @@ def gaps_are_untouched(one: Framework, layout: Layout, out: Placed, rows: int, c
 
 def call(one: Framework, x: Any, weight: Any = None, **options: Any) -> Any:
     return membound.rms_norm(x, weight, **one.options, **options)
+
+
+def call_layer_norm(
+    one: Framework, x: Any, weight: Any = None, bias: Any = None, **options: Any
+) -> Any:
+    return membound.layer_norm(x, weight, bias, **one.options, **options)

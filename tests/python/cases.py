@@ -47,15 +47,23 @@ def needs(one: Framework, dtype: str, layout: str = "contiguous") -> None:
 
 def make_weight(case: Any) -> tuple[Any, np.ndarray | None]:
     """The weight of a case in its framework, and the same values in NumPy."""
-    one, kind = case.one, case.weight
-    if kind == "none":
-        return None, None
-    named = kind in one.dtypes
     # Away from -weight_offset: there the float32 value of a float64 weight would cancel.
     values = case.rng.uniform(0.5, 2.0, case.cols)
     if not case.weight_offset:
         values *= case.rng.choice((-1, 1), case.cols)
-    values = values.astype(NUMPY_DTYPES[kind if named else case.dtype])
+    return _columns(case, case.weight, values)
+
+
+def make_bias(case: Any) -> tuple[Any, np.ndarray | None]:
+    """The same for a bias."""
+    return _columns(case, case.bias, case.rng.standard_normal(case.cols))
+
+
+def _columns(case: Any, kind: str, values: np.ndarray) -> tuple[Any, np.ndarray | None]:
+    one = case.one
+    if kind == "none":
+        return None, None
+    values = values.astype(NUMPY_DTYPES[kind if kind in one.dtypes else case.dtype])
     if kind == "strided" and one.strided:
         buffer = np.full(2 * case.cols, np.nan, values.dtype)
         buffer[::2] = values

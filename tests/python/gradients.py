@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""One call of rms_norm_backward or add_rms_norm_backward, checked in every respect."""
+"""One call of a norm's backward, checked in every respect."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Case:
     dtype: str
     cols: int
     rows: int = 4
-    added: bool = False  # add_rms_norm_backward
+    added: bool = False  # add_rms_norm_backward, add_layer_norm_backward
+    centred: bool = False  # layer_norm_backward, add_layer_norm_backward
     layout: str = "contiguous"
     layouts: dict[str, str] = field(default_factory=dict)  # of the other arrays, by name
     weight: str = "same"
@@ -41,15 +42,21 @@ class Case:
     rounding: str = "once"
     dx: str = "returned"
     dweight: str = "returned"
-    dweight_dtype: str = "float32"  # of one that is given
+    dbias: str = "returned"
+    dweight_dtype: str = "float32"  # of one that is given; of a dbias too
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
 
     def __str__(self) -> str:
         return (
-            f"{self.rows} x {self.cols} {self.dtype}, {self.layout} {self.layouts}, weight "
-            f"{self.weight}, {self.rounding}, offset {self.weight_offset}, dx {self.dx}, dweight "
-            f"{self.dweight} {self.dweight_dtype}"
+            f"{self.op}, {self.rows} x {self.cols} {self.dtype}, {self.layout} {self.layouts}, "
+            f"weight {self.weight}, {self.rounding}, offset {self.weight_offset}, dx {self.dx}, "
+            f"dweight {self.dweight}, dbias {self.dbias} {self.dweight_dtype}"
         )
+
+    @property
+    def op(self) -> str:
+        name = "layer_norm" if self.centred else "rms_norm"
+        return f"{'add_' * self.added}{name}_backward"
 
     def layout_of(self, name: str) -> arrays.Layout:
         return LAYOUTS[self.layouts.get(name, self.layout)]
@@ -77,7 +84,7 @@ def vary(case: Case) -> None:
 
     for name in ("x", "dresidual_out", "dx"):
         case.layouts[name] = draw(layouts_like(case.layout, one, writable=name == "dx"))
-    case.rounding = draw(("once", "before_weight"))
+    case.rounding = "once" if case.centred else draw(("once", "before_weight"))
     case.weight_offset = float(rng.choice((0.0, 1.0)))
     written = {"over dy": "dy", "over x": "x", "over dresidual_out": "dresidual_out"}
     case.dx = draw(
@@ -85,7 +92,7 @@ def vary(case: Case) -> None:
         for form in dx_forms(one, case.added)
         if form not in written or case.layout_of(written[form]).writable
     )
-    case.dweight = draw(dweight_forms(one))
+    case.dweight, case.dbias = (draw(dweight_forms(one)) for _ in range(2))
     case.dweight_dtype = draw(one.dtypes)
 
 
@@ -93,6 +100,15 @@ def statistics_of(x: np.ndarray, dtype: str, eps: float = 1e-6) -> np.ndarray:
     """The rstd that a forward would have given, rounded to its dtype."""
     rstd = reference.rms_norm(x, None, dtype, eps=eps).rstd
     return np.asarray(rstd, reference.statistics_dtype(dtype))
+
+
+def centred_statistics_of(
+    x: np.ndarray, dtype: str, eps: float = 1e-6
+) -> tuple[np.ndarray, np.ndarray]:
+    """The mean and rstd of layer_norm."""
+    found = reference.layer_norm(x, None, None, dtype, eps=eps)
+    kind = reference.statistics_dtype(dtype)
+    return np.asarray(found.mean.values, kind), np.asarray(found.rstd, kind)
 
 
 def _given_dx(case: Case, placed: dict[str, arrays.Placed]) -> arrays.Placed | None:
@@ -103,6 +119,37 @@ def _given_dx(case: Case, placed: dict[str, arrays.Placed]) -> arrays.Placed | N
     return placed[case.dx.removeprefix("over ")]
 
 
+def _sum_forms(case: Case, weighted: bool) -> dict[str, str]:
+    """How each sum over rows is asked for; where one is added to, every other is too."""
+    forms = {"dweight": case.dweight if weighted or case.dweight == "none" else "returned"}
+    if case.centred:
+        forms["dbias"] = case.dbias
+    if "accumulated" in forms.values():
+        able = {"dweight": weighted, "dbias": True}
+        forms = {
+            name: "accumulated" if able[name] and form != "none" else form
+            for name, form in forms.items()
+        }
+    return forms
+
+
+def _expect(
+    case: Case, values: dict[str, np.ndarray], weight: np.ndarray | None, offset: float
+) -> tuple[list[np.ndarray], dict[str, reference.ExpectedSum | None]]:
+    """The statistics that the op is given, and the gradients that it must give."""
+    x, dy = values["x"], values["dy"]
+    options: dict[str, Any] = {"weight_offset": offset}
+    options["dresidual_out"] = values.get("dresidual_out")
+    if case.centred:
+        statistics = list(centred_statistics_of(x, case.dtype))
+        wanted = reference.layer_norm_backward(dy, x, weight, *statistics, case.dtype, **options)
+        return statistics, dict(zip(("dx", "dweight", "dbias"), wanted, strict=True))
+    statistics = [statistics_of(x, case.dtype)]
+    options["rounding"] = case.rounding
+    wanted = reference.rms_norm_backward(dy, x, weight, *statistics, case.dtype, **options)
+    return statistics, dict(zip(("dx", "dweight"), wanted, strict=True))
+
+
 def check(case: Case) -> None:
     """Runs one case: values, shapes, dtypes, aliasing, gaps, and the inputs left alone."""
     one, rng = case.one, case.rng
@@ -110,46 +157,52 @@ def check(case: Case) -> None:
     placed = {name: case.place(name, rng.standard_normal) for name in names}
     weight, weight_values = make_weight(case)
     offset = case.weight_offset if weight is not None else 0.0
-    x = placed["x"].values
-    rstd = statistics_of(x, case.dtype)
-    options = {"weight_offset": offset, "rounding": case.rounding}
-    dsum = placed["dresidual_out"].values if case.added else None
-    wanted_dx, wanted_dweight = reference.rms_norm_backward(
-        placed["dy"].values, x, weight_values, rstd, case.dtype, dresidual_out=dsum, **options
-    )
     before = {name: np.array(array.values) for name, array in placed.items()}
+    statistics, wanted = _expect(case, before, weight_values, offset)
+    options: dict[str, Any] = {"weight_offset": offset, "need_dx": case.dx != "none"}
+    if not case.centred:
+        options["rounding"] = case.rounding
 
     given_dx = _given_dx(case, placed)
     if given_dx is not None:
         options["dx"] = given_dx.array
-    form = "returned" if weight is None and case.dweight != "none" else case.dweight
-    if form in ("given", "accumulated"):
-        kind = NUMPY_DTYPES[case.dweight_dtype]
-        start = (10 * rng.standard_normal(case.cols)).astype(kind)
-        options["dweight"] = one.array(start)
-        wanted_dweight.dtype = case.dweight_dtype
-        if form == "accumulated":
-            options["accumulate"] = True
-            wanted_dweight.values = wanted_dweight.values + start
-            wanted_dweight.terms = wanted_dweight.terms + np.abs(start.astype(np.float64))
-    options |= {"need_dx": case.dx != "none", "need_dweight": case.dweight != "none"}
-    function = membound.add_rms_norm_backward if case.added else membound.rms_norm_backward
+    forms = _sum_forms(case, weight is not None)
+    for name, form in forms.items():
+        options[f"need_{name}"] = form != "none"
+        if form in ("given", "accumulated"):
+            _give(case, name, form, options, wanted[name])
     inputs = [placed[name].array for name in names]
-    dx, dweight = function(*inputs, weight, one.array(rstd), **options)
+    found = getattr(membound, case.op)(*inputs, weight, *map(one.array, statistics), **options)
+    got = dict(zip(wanted, found, strict=True))
 
     if case.dx == "none":
-        assert dx is None, case
+        assert got["dx"] is None, case
     else:
-        reference.assert_gradient_right(one.numpy(dx), wanted_dx, f"dx of {case}")
+        reference.assert_sum_right(one.numpy(got["dx"]), wanted["dx"], f"dx of {case}")
     if given_dx is not None:
-        assert dx is given_dx.array, case
+        assert got["dx"] is given_dx.array, case
         layout = case.layout_of(case.dx.removeprefix("over ") if "over" in case.dx else "dx")
         assert arrays.gaps_are_untouched(one, layout, given_dx, case.rows, case.cols), case
-    if case.dweight == "none" or weight is None:
-        assert dweight is None, case
-    else:
-        assert form == "returned" or dweight is options["dweight"], case
-        reference.assert_gradient_right(one.numpy(dweight), wanted_dweight, f"dweight of {case}")
+    for name, form in forms.items():
+        if form == "none" or wanted[name] is None:
+            assert got[name] is None, case
+        else:
+            assert form == "returned" or got[name] is options[name], case
+            reference.assert_sum_right(one.numpy(got[name]), wanted[name], f"{name} of {case}")
     for name, array in placed.items():
         if array is not given_dx:
             np.testing.assert_array_equal(one.numpy(array.array), before[name], err_msg=str(case))
+
+
+def _give(
+    case: Case, name: str, form: str, options: dict[str, Any], wanted: reference.ExpectedSum
+) -> None:
+    """An array to write a sum to, or to add it to."""
+    kind = NUMPY_DTYPES[case.dweight_dtype]
+    start = (10 * case.rng.standard_normal(case.cols)).astype(kind)
+    options[name] = case.one.array(start)
+    wanted.dtype = case.dweight_dtype
+    if form == "accumulated":
+        options["accumulate"] = True
+        wanted.values = wanted.values + start
+        wanted.terms = wanted.terms + np.abs(start.astype(np.float64))

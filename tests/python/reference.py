@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from membound._ulps import ALLOWED, FORMATS, gradient_slack
+from membound._ulps import ALLOWED, FORMATS, sum_slack
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 NUMPY_DTYPES = {name: np.dtype(name) for name in ("float16", "float32", "float64")}
@@ -78,13 +78,80 @@ def add_rms_norm(
 
 
 @dataclass
-class ExpectedGradient:
+class ExpectedSum:
     """The right values, the size of the terms that they are the sum of, and their dtype."""
 
     values: np.ndarray
     terms: np.ndarray
     dtype: str
     sums: str  # the dtype that decides what sums are made in
+
+
+@dataclass
+class ExpectedCentred:
+    """What layer_norm must give."""
+
+    out: ExpectedSum
+    mean: ExpectedSum
+    rstd: np.ndarray
+
+
+def deviations(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each row's mean, and how far its elements are from it: to twice the precision of values."""
+    mean = values.mean(-1, keepdims=True)
+    apart = values - mean
+    rest = apart.mean(-1, keepdims=True)
+    apart = apart - rest
+    mean = np.where(np.isfinite(rest), mean + rest, mean)  # a row with one infinity has a mean
+    constant = (values == values[..., :1]).all(-1, keepdims=True)  # whose mean need not be rounded
+    return np.where(constant, values[..., :1], mean), np.where(constant, values * 0, apart)
+
+
+def layer_norm(
+    x: np.ndarray,
+    weight: np.ndarray | None,
+    bias: np.ndarray | None,
+    dtype: str,
+    *,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+) -> ExpectedCentred:
+    """x holds values of dtype, or sums of such in the dtype of sums."""
+    with np.errstate(all="ignore"):
+        values = wide(x, dtype)
+        mean, apart = deviations(values)
+        rstd = 1 / np.sqrt(np.mean(apart * apart, -1, keepdims=True) + values.dtype.type(eps))
+        # What float32 sums leave in the mean; of 16 bits the mean itself is rounded to float32.
+        # Below the normal range the digits are fewer.
+        least = np.finfo(NUMPY_DTYPES[statistics_dtype(dtype)]).smallest_normal
+        around = np.maximum(np.abs(apart).mean(-1, keepdims=True), least)
+        if dtype in ("float16", "bfloat16"):
+            around = around + np.abs(mean)
+        scale = rstd
+        if weight is not None:
+            scale = rstd * (wide(weight, dtype) + values.dtype.type(weight_offset))
+        more = 0 if bias is None else wide(bias, dtype)
+        terms = (np.abs(apart) + around) * np.abs(scale) + np.abs(more)
+        out = ExpectedSum(apart * scale + more, terms, dtype, dtype)
+    kind = statistics_dtype(dtype)
+    return ExpectedCentred(
+        out, ExpectedSum(mean[..., 0], around[..., 0], kind, dtype), rstd[..., 0]
+    )
+
+
+def add_layer_norm(
+    x: np.ndarray,
+    residual: np.ndarray,
+    weight: np.ndarray | None,
+    bias: np.ndarray | None,
+    dtype: str,
+    **options: Any,
+) -> tuple[ExpectedCentred, np.ndarray]:
+    """The norm of the sum, and the sum itself, as in add_rms_norm."""
+    with np.errstate(all="ignore"):
+        total = x.astype(np.float64) + residual.astype(np.float64)
+        total = total.astype(statistics_dtype(dtype))
+        return layer_norm(total, weight, bias, dtype, **options), total.astype(x.dtype)
 
 
 def rms_norm_backward(
@@ -94,48 +161,86 @@ def rms_norm_backward(
     rstd: np.ndarray,
     dtype: str,
     *,
-    dresidual_out: np.ndarray | None = None,
-    weight_offset: float = 0.0,
     rounding: str = "once",
-) -> tuple[ExpectedGradient, ExpectedGradient | None]:
+    **options: Any,
+) -> tuple[ExpectedSum, ExpectedSum | None]:
     """dx and dweight from the formula, with the rstd that the op is given."""
     with np.errstate(all="ignore"):
-        wide_dy, root = wide(dy, dtype), wide(rstd, dtype)[..., None]
-        h = wide(x, dtype) * root
-        g = wide_dy
-        if weight is not None:
-            g = wide_dy * (wide(weight, dtype) + h.dtype.type(weight_offset))
-        dx = root * (g - h * np.mean(g * h, -1, keepdims=True))
-        terms = root * (np.abs(g) + np.abs(h) * np.mean(np.abs(g * h), -1, keepdims=True))
-        if dresidual_out is not None:
-            dx = dx + wide(dresidual_out, dtype)
-            terms = terms + np.abs(wide(dresidual_out, dtype))
-        gradient = ExpectedGradient(dx, terms, dtype, dtype)
-        if weight is None:
-            return gradient, None
+        h = wide(x, dtype) * wide(rstd, dtype)[..., None]
+        dx = _gradient_of_x(dy, h, weight, rstd, dtype, centred=False, **options)
         if rounding == "before_weight" and dtype in ("float16", "bfloat16"):
             product = x.astype(np.float32) * rstd[..., None]
             h = product.astype(x.dtype).astype(np.float64)
-        products = (wide_dy * h).reshape(-1, x.shape[-1])
-        dweight = ExpectedGradient(
-            products.sum(0), np.abs(products).sum(0), weight.dtype.name, dtype
-        )
-    return gradient, dweight
+        return dx, _sum_of_rows(wide(dy, dtype) * h, weight, dtype)
 
 
-def assert_gradient_right(got: np.ndarray, expected: ExpectedGradient, what: object = "") -> None:
+def layer_norm_backward(
+    dy: np.ndarray,
+    x: np.ndarray,
+    weight: np.ndarray | None,
+    mean: np.ndarray,
+    rstd: np.ndarray,
+    dtype: str,
+    **options: Any,
+) -> tuple[ExpectedSum, ExpectedSum | None, ExpectedSum]:
+    """dx, dweight and dbias from the formula, with the statistics that the op is given."""
+    with np.errstate(all="ignore"):
+        h = (wide(x, dtype) - wide(mean, dtype)[..., None]) * wide(rstd, dtype)[..., None]
+        dx = _gradient_of_x(dy, h, weight, rstd, dtype, centred=True, **options)
+        dweight = _sum_of_rows(wide(dy, dtype) * h, weight, dtype)
+        return dx, dweight, _sum_of_rows(wide(dy, dtype), x if weight is None else weight, dtype)
+
+
+def _gradient_of_x(
+    dy: np.ndarray,
+    h: np.ndarray,
+    weight: np.ndarray | None,
+    rstd: np.ndarray,
+    dtype: str,
+    *,
+    centred: bool,
+    dresidual_out: np.ndarray | None = None,
+    weight_offset: float = 0.0,
+) -> ExpectedSum:
+    g, root = wide(dy, dtype), wide(rstd, dtype)[..., None]
+    if weight is not None:
+        g = g * (wide(weight, dtype) + h.dtype.type(weight_offset))
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        return np.mean(values, -1, keepdims=True)
+
+    dx = root * (g - (mean(g) if centred else 0) - h * mean(g * h))
+    of_mean = mean(np.abs(g)) if centred else 0
+    terms = root * (np.abs(g) + of_mean + np.abs(h) * mean(np.abs(g * h)))
+    if dresidual_out is not None:
+        dx = dx + wide(dresidual_out, dtype)
+        terms = terms + np.abs(wide(dresidual_out, dtype))
+    return ExpectedSum(dx, terms, dtype, dtype)
+
+
+def _sum_of_rows(values: np.ndarray, like: np.ndarray | None, dtype: str) -> ExpectedSum | None:
+    """None without the array whose dtype the sums have."""
+    if like is None:
+        return None
+    rows = values.reshape(-1, values.shape[-1])
+    return ExpectedSum(rows.sum(0), np.abs(rows).sum(0), like.dtype.name, dtype)
+
+
+def assert_sum_right(got: np.ndarray, expected: ExpectedSum, what: object = "") -> None:
     """Fails with the place and size of the worst error."""
     assert got.shape == expected.values.shape, what
     assert got.dtype == NUMPY_DTYPES[expected.dtype], what
     if not got.size:
         return
-    slack = expected.terms * gradient_slack(expected.sums)
     wanted, values = expected.values, wide(got, expected.sums).astype(expected.values.dtype)
-    near = np.abs(values - wanted) <= slack
+    with np.errstate(all="ignore"):
+        slack = expected.terms * sum_slack(expected.sums)
+        near = np.abs(values - wanted) <= slack
     error = errors_in_ulps(got, wanted, expected.dtype)
     with np.errstate(all="ignore"):
         off = (np.abs(values - wanted) - slack) / ulps(wanted, expected.dtype)
-    error = np.where(near, 0.0, np.where(np.isfinite(error), off, error)).astype(np.float64)
+    right = near | (error == 0)  # NaN for NaN, too
+    error = np.where(right, 0.0, np.where(np.isfinite(error), off, error)).astype(np.float64)
     _assert_within(error, got, wanted, expected.dtype, what)
 
 
@@ -168,12 +273,29 @@ def assert_right(
         every = [errors_in_ulps(got, one, expected.dtype) for one in expected.candidates]
         _assert_within(np.minimum.reduce(every), got, expected.candidates[0], expected.dtype, what)
     if rstd is not None:
-        dtype = statistics_dtype(expected.dtype)
-        assert rstd.shape == expected.rstd.shape, what
-        assert rstd.dtype == NUMPY_DTYPES[dtype], what
-        if rstd.size:
-            error = errors_in_ulps(rstd, expected.rstd, dtype)
-            _assert_within(error, rstd, expected.rstd, dtype, f"rstd of {what}")
+        _assert_rstd_right(rstd, expected.rstd, expected.dtype, what)
+
+
+def assert_centred_right(
+    got: np.ndarray,
+    expected: ExpectedCentred,
+    statistics: tuple[np.ndarray, np.ndarray] | None = None,
+    what: object = "",
+) -> None:
+    """The same for layer_norm; statistics: mean and rstd."""
+    assert_sum_right(got, expected.out, what)
+    if statistics is not None:
+        assert_sum_right(statistics[0], expected.mean, f"mean of {what}")
+        _assert_rstd_right(statistics[1], expected.rstd, expected.out.dtype, what)
+
+
+def _assert_rstd_right(got: np.ndarray, wanted: np.ndarray, x_dtype: str, what: object) -> None:
+    dtype = statistics_dtype(x_dtype)
+    assert got.shape == wanted.shape, what
+    assert got.dtype == NUMPY_DTYPES[dtype], what
+    if got.size:
+        error = errors_in_ulps(got, wanted, dtype)
+        _assert_within(error, got, wanted, dtype, f"rstd of {what}")
 
 
 def _assert_within(

@@ -61,6 +61,7 @@ BREACHES: dict[str, list[tuple[str, str | None]]] = {
     "kernels_are_named_kernel": [
         ("cpp/cuda/scale.cu", CPP + "template <int N>\n__global__ void scale(float* x) {}\n"),
         ("cpp/cuda/scale.cu", CPP + "__global__ void __launch_bounds__(256) scale(float* x);\n"),
+        ("cpp/cuda/scale.cu", CPP + "__global__ void __launch_bounds__(f(2), 1) scale(int x);\n"),
     ],
     "macros_carry_the_prefix": [("cpp/core/a.cpp", CPP + "#define CHECK(x) x\n")],
     "headers_are_guarded": [

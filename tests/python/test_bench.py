@@ -27,7 +27,7 @@ def test_a_table_and_json_with_a_copy_beside_every_op(tmp_path, capsys):
     assert figures["info"]["version"] == membound.__version__
     found = [(r["op"], r["rows"], r["cols"]) for r in figures["results"]]
     assert found == [(op, *size) for op in _bench.OPS for size in ((1, 64), (8, 128))]
-    matrices = {"rms_norm": 2, "add_rms_norm": 4, "rms_norm_backward": 3}
+    matrices = {"rms_norm": 2, "layer_norm": 2, "rms_norm_backward": 3, "layer_norm_backward": 3}
     for result in figures["results"]:
         times = result["microseconds"]
         assert {"membound", "copy"} <= set(times)

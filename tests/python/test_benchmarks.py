@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
-OPS = ("rms_norm", "add_rms_norm", "rms_norm_backward")
+OPS = ("rms_norm", "add_rms_norm", "rms_norm_backward", "layer_norm", "layer_norm_backward")
 
 
 @pytest.fixture
@@ -45,8 +45,7 @@ def test_the_check_before_the_clock_tells_right_from_wrong(timing, contest, op, 
     shape = timing.Shape(9, 1000, dtype)
     (a,) = contest._buffers(op, shape, "cpu", 1)
     op.ours(a)
-    results = [getattr(a, name) for name in op.written]
-    results += [a.dweight] if op.sums_dweight else []
+    results = contest._results(op, a)
     assert timing.is_right(contest._worst(op, shape, a, results), dtype)
     for result in results:
         kept = result.clone()
@@ -125,7 +124,7 @@ class Stopwatch:
 def test_every_contestant_runs_on_every_set(timing, contest, op, dtype, layout):
     clock = Stopwatch()
     shape = timing.Shape(5, 130, dtype, layout, peers=True, mixed=True)
-    on_cpu = op.name != "rms_norm_backward"  # torch has that function on GPUs alone
+    on_cpu = not op.name.endswith("backward")  # torch has that function on GPUs alone
     record = contest.measure(op, clock, shape, ["torch"] if on_cpu else [])
     assert clock.calls[:3] == [3, 3, 6]  # ours, copy, ours between copies
     assert record.mixed == 1.0
@@ -138,7 +137,7 @@ def test_the_copy_moves_as_many_bytes_as_the_op(timing, contest, op, monkeypatch
     vectors = timing.vectors
     monkeypatch.setattr(timing, "vectors", lambda n, *rest: copied.append(n) or vectors(n, *rest))
     contest.measure(op, Stopwatch(), timing.Shape(6, 128), [])
-    matrices = {"rms_norm": 2, "add_rms_norm": 4, "rms_norm_backward": 3}[op.name]
+    matrices = {"add_rms_norm": 4}.get(op.name, 3 if op.name.endswith("backward") else 2)
     assert copied == [matrices * 6 * 128 // 2]
 
 
@@ -153,12 +152,14 @@ def test_a_wrong_result_stops_the_benchmark(timing, contest, op, monkeypatch):
     def nothing(*arrays, **options):
         return options.get("out", options.get("dx")), None
 
-    # rms_norm also makes the statistics that a backward reads.
+    # The forwards also make the statistics that a backward reads.
     plain = lambda *_, out=None, **rest: right(*_, **rest) if out is None else (out, None)  # noqa: E731
     monkeypatch.setattr(membound, op.name, wrong)
     with pytest.raises(SystemExit, match="WRONG"):
         contest.measure(op, Stopwatch(), timing.Shape(5, 130), [])
-    monkeypatch.setattr(membound, op.name, plain if op.name == "rms_norm" else nothing)
+    monkeypatch.setattr(
+        membound, op.name, plain if op.name in ("rms_norm", "layer_norm") else nothing
+    )
     with pytest.raises(SystemExit, match="NaN"):
         contest.measure(op, Stopwatch(), timing.Shape(5, 130), [])
 

@@ -87,13 +87,19 @@ def test_cmake_dir_is_a_cmake_package():
 
 
 @pytest.mark.parametrize("framework", ["memoryview", "numpy"])
-def test_check_passes(framework, capsys):
+def test_check_passes(framework, monkeypatch, capsys):
+    """Not at every width: exact arithmetic takes its time, and the ops' own tests have them all."""
+    monkeypatch.setattr(_check_norm, "WIDTHS", (1, 2, 7, 33, 64, 257, 1000))
     code = command_line.main(["check", "--framework", framework, "--device", "cpu"])
     text = capsys.readouterr().out
     assert code == 0, text
     assert "are right" in text
     for op in _check.OPS:
         assert re.search(rf"^{op} +{framework} ", text, re.MULTILINE)
+
+
+# Of the others two.
+RESULTS = {"rms_norm": 1, "layer_norm_backward": 3, "add_layer_norm_backward": 3}
 
 
 def _arrays_in(result):
@@ -115,6 +121,12 @@ def _wrong_by(op, change, which):
     return wrong
 
 
+def wrong_everywhere(monkeypatch):
+    """What is wrong is so at any width and in any dtype."""
+    monkeypatch.setattr(_check_norm, "WIDTHS", (7, 33))
+    monkeypatch.setattr(_check, "DTYPES", ("float32",))
+
+
 @pytest.mark.parametrize("framework", ["memoryview", "numpy"])
 @pytest.mark.parametrize(
     "change",
@@ -123,59 +135,66 @@ def _wrong_by(op, change, which):
 )
 @pytest.mark.parametrize(
     ("op", "which"),
-    [(op, which) for op in _check.OPS for which in ((0,) if op == "rms_norm" else (0, 1))],
+    [(op, which) for op in _check.OPS for which in range(RESULTS.get(op, 2))],
 )
 def test_check_fails_on_a_wrong_op(monkeypatch, capsys, framework, change, op, which):
-    """which: the first result, or the second."""
+    """which: the first result, or a later one."""
     monkeypatch.setattr(membound, op, _wrong_by(op, change, which))
     arguments = ["check", "--op", op, "--framework", framework, "--device", "cpu"]
-    monkeypatch.setattr(_check_norm, "WIDTHS", (7, 33))  # what is wrong is so at any width
+    wrong_everywhere(monkeypatch)
     assert command_line.main(arguments) == 1
     text = capsys.readouterr().out
     assert "WRONG" in text
     assert "off by" in text
 
 
-@pytest.mark.parametrize("op", ["rms_norm_backward", "add_rms_norm_backward"])
+BACKWARDS = [op for op in _check.OPS if op.endswith("backward")]
+
+
+@pytest.mark.parametrize("op", BACKWARDS)
 def test_check_fails_on_gradients_that_change_from_run_to_run(monkeypatch, capsys, op):
     right, calls = getattr(membound, op), []
 
     def wandering(*arrays, **options):
-        dx, dweight = right(*arrays, **options)
+        dx, *sums = right(*arrays, **options)
         calls.append(op)
-        if dweight is not None and len(calls) % 2:
-            dweight[0] = np.nextafter(dweight[0], dweight.dtype.type(100))
-        return dx, dweight
+        if sums[-1] is not None and len(calls) % 2:
+            sums[-1][0] = np.nextafter(sums[-1][0], sums[-1].dtype.type(100))
+        return dx, *sums
 
     np = pytest.importorskip("numpy")
     monkeypatch.setattr(membound, op, wandering)
-    monkeypatch.setattr(_check_norm, "WIDTHS", (7, 33))
+    wrong_everywhere(monkeypatch)
     assert command_line.main(["check", "--op", op, "--framework", "numpy"]) == 1
     assert "off by inf" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("op", ["rms_norm_backward", "add_rms_norm_backward"])
+@pytest.mark.parametrize("op", BACKWARDS)
 def test_check_fails_on_gradients_that_nobody_asked_for(monkeypatch, capsys, op):
     right = getattr(membound, op)
 
-    def generous(*arrays, need_dx=True, need_dweight=True, **options):
-        return right(*arrays, **options)
+    def generous(*arrays, **options):
+        return right(*arrays, **{k: v for k, v in options.items() if not k.startswith("need_")})
 
     monkeypatch.setattr(membound, op, generous)
-    monkeypatch.setattr(_check_norm, "WIDTHS", (7, 33))
+    wrong_everywhere(monkeypatch)
     assert command_line.main(["check", "--op", op, "--framework", "numpy"]) == 1
     assert "not wanted" in capsys.readouterr().out
 
 
-def test_check_fails_on_wrong_statistics(monkeypatch, capsys):
-    right = membound.rms_norm
+@pytest.mark.parametrize(("op", "which"), [("rms_norm", 1), ("layer_norm", 1), ("layer_norm", 2)])
+def test_check_fails_on_wrong_statistics(monkeypatch, capsys, op, which):
+    right = getattr(membound, op)
 
-    def wrong(x, weight=None, *, return_rstd=False, **options):
-        result = right(x, weight, return_rstd=return_rstd, **options)
-        return (result[0], result[1] * 1.001) if return_rstd else result
+    def wrong(*arrays, **options):
+        result = right(*arrays, **options)
+        if isinstance(result, tuple):
+            return *result[:which], result[which] * 1.001, *result[which + 1 :]
+        return result
 
-    monkeypatch.setattr(membound, "rms_norm", wrong)
-    assert command_line.main(["check", "--op", "rms_norm", "--framework", "numpy"]) == 1
+    monkeypatch.setattr(membound, op, wrong)
+    wrong_everywhere(monkeypatch)
+    assert command_line.main(["check", "--op", op, "--framework", "numpy"]) == 1
     assert "are WRONG" in capsys.readouterr().out
 
 
@@ -205,22 +224,23 @@ def test_a_wrong_op_sets_the_exit_code_of_the_process():
 
 
 def test_every_op_of_the_package_is_checked_and_measured():
-    ops = {name for name in membound.__test__ if name != "fused_add_rms_norm"}  # checked as a form
+    aliases = {"fused_add_rms_norm", "gemma_fused_add_rms_norm", "gemma_rms_norm"}
+    ops = set(membound.__test__) - aliases  # add_rms_norm's are checked as its forms
     assert set(_check.OPS) == ops
     assert set(_bench.OPS) == ops
 
 
 @pytest.mark.parametrize("op", _check.OPS)
-def test_the_cases_cover_each_pair_of_layout_weight_and_rounding(op):
+def test_the_cases_cover_each_pair_of_layout_weight_and_option(op):
     one = _frameworks.NumPy()
     cases = list(_check.OPS[op].cases(one, "float32", thorough=False))
-    for attributes in (("layout", "weight"), ("layout", "rounding"), ("weight", "rounding")):
+    option = "rounding" if "rms_norm" in op else "bias"
+    for attributes in (("layout", "weight"), ("layout", option), ("weight", option)):
         seen = {tuple(getattr(case, name) for name in attributes) for case in cases}
         values = [{getattr(case, name) for case in cases} for name in attributes]
         assert len(seen) == len(values[0]) * len(values[1])
     assert {case.cols for case in cases} >= set(_check_norm.WIDTHS)
-    forms = getattr(_check.OPS[op], "FORMS", _check.OPS["rms_norm_backward"].FORMS)
-    assert {case.form for case in cases} == set(forms)
+    assert {case.form for case in cases} == set(_check.OPS[op].FORMS)
 
 
 @pytest.mark.parametrize(

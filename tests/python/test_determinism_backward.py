@@ -23,57 +23,70 @@ def one(request):
     return arrays.framework(request.param)
 
 
-def draw(rng, rows, cols, dtype):
-    """dy, x, weight and rstd in NumPy."""
+@pytest.fixture(params=["rms_norm", "layer_norm"])
+def norm(request):
+    return request.param
+
+
+def backward(norm, *inputs, **options):
+    return getattr(membound, f"{norm}_backward")(*inputs, **options)
+
+
+def draw(norm, rng, rows, cols, dtype):
+    """dy, x, weight and the statistics in NumPy."""
     kind = NUMPY_DTYPES[dtype]
     dy, x = (rng.standard_normal((rows, cols)).astype(kind) for _ in range(2))
-    return dy, x, rng.normal(1.0, 0.5, cols).astype(kind), gradients.statistics_of(x, dtype)
+    statistics = (gradients.statistics_of(x, dtype),)
+    if norm == "layer_norm":
+        statistics = gradients.centred_statistics_of(x, dtype)
+    return dy, x, rng.normal(1.0, 0.5, cols).astype(kind), *statistics
 
 
 def bits(one, arrays_):
-    return [one.numpy(a).tobytes() for a in arrays_]
+    return [one.numpy(a).tobytes() for a in arrays_ if a is not None]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_twenty_runs(one, dtype, seed):
+def test_ten_runs(one, norm, dtype, seed):
     needs(one, dtype)
     rng = np.random.default_rng(seed)
     for rows, cols in SHAPES:
-        dy, x, weight, rstd = map(one.array, draw(rng, rows, cols, dtype))
-        first = bits(one, membound.rms_norm_backward(dy, x, weight, rstd))
-        added = bits(one, membound.add_rms_norm_backward(dy, x, x, weight, rstd))
-        assert added[1] == first[1]
-        for _ in range(20):
-            assert bits(one, membound.rms_norm_backward(dy, x, weight, rstd)) == first
-            assert bits(one, membound.add_rms_norm_backward(dy, x, x, weight, rstd)) == added
+        dy, *rest = map(one.array, draw(norm, rng, rows, cols, dtype))
+        first = bits(one, backward(norm, dy, *rest))
+        added = bits(one, backward(f"add_{norm}", dy, rest[0], *rest))
+        assert added[1:] == first[1:]
+        for _ in range(10):
+            assert bits(one, backward(norm, dy, *rest)) == first
+            assert bits(one, backward(f"add_{norm}", dy, rest[0], *rest)) == added
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_number_of_threads_changes_nothing(dtype, seed):
+def test_the_number_of_threads_changes_nothing(norm, dtype, seed):
     rng = np.random.default_rng(seed)
-    data = [draw(rng, rows, cols, dtype) for rows, cols in (*SHAPES, (4096, 512), (3, 1 << 17))]
+    shapes = (*SHAPES, (4096, 512), (3, 1 << 17))
+    data = [draw(norm, rng, rows, cols, dtype) for rows, cols in shapes]
     one = arrays.framework("numpy")
     try:
         membound.set_cpu_threads(1)
-        wanted = [bits(one, membound.rms_norm_backward(*inputs)) for inputs in data]
+        wanted = [bits(one, backward(norm, *inputs)) for inputs in data]
         for threads in (2, 3, 8, 0):
             membound.set_cpu_threads(threads)
             for inputs, right in zip(data, wanted, strict=True):
-                got = bits(one, membound.rms_norm_backward(*inputs))
+                got = bits(one, backward(norm, *inputs))
                 assert got == right, (threads, inputs[0].shape)
     finally:
         membound.set_cpu_threads(0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_strides_and_alignment_change_nothing(one, dtype, seed):
+def test_strides_and_alignment_change_nothing(one, norm, dtype, seed):
     needs(one, dtype)
     rng = np.random.default_rng(seed)
     for cols in (1, 33, 257, 1000, 4096):
         rows = 6
-        dy, x, weight, rstd = draw(rng, rows, cols, dtype)
-        there = one.array(weight), one.array(rstd)
-        wanted = bits(one, membound.rms_norm_backward(one.array(dy), one.array(x), *there))
+        dy, x, *rest = draw(norm, rng, rows, cols, dtype)
+        there = list(map(one.array, rest))
+        wanted = bits(one, backward(norm, one.array(dy), one.array(x), *there))
         for name in layouts_like("contiguous", one, writable=True):
             placed = [
                 arrays.place(
@@ -81,53 +94,58 @@ def test_strides_and_alignment_change_nothing(one, dtype, seed):
                 ).array
                 for a in (dy, x)
             ]
-            assert bits(one, membound.rms_norm_backward(*placed, *there)) == wanted, (cols, name)
+            assert bits(one, backward(norm, *placed, *there)) == wanted, (cols, name)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_row_of_dx_does_not_see_its_batch(one, dtype, seed):
+def test_a_row_of_dx_does_not_see_its_batch(one, norm, dtype, seed):
     needs(one, dtype)
     rng = np.random.default_rng(seed)
     for rows, cols in ((300, 64), (300, 1000), (150, 4097), (40, 16384)):
-        dy, x, weight, rstd = draw(rng, rows, cols, dtype)
+        dy, x, weight, *statistics = draw(norm, rng, rows, cols, dtype)
         there = one.array(weight)
-        whole = one.numpy(
-            membound.rms_norm_backward(one.array(dy), one.array(x), there, one.array(rstd))[0]
-        )
+        rest = map(one.array, statistics)
+        whole = one.numpy(backward(norm, one.array(dy), one.array(x), there, *rest)[0])
         for first, last in ((0, 1), (rows - 1, rows), (3, 5), (7, 16), (1, 34)):
-            part = [one.array(a[first:last]) for a in (dy, x)]
-            part += [there, one.array(rstd[first:last])]
+            part = [one.array(a[first:last]) for a in (dy, x, *statistics)]
+            part.insert(2, there)
             for wanted in ({}, {"need_dweight": False}):
-                dx = one.numpy(membound.rms_norm_backward(*part, **wanted)[0])
+                dx = one.numpy(backward(norm, *part, **wanted)[0])
                 assert dx.tobytes() == whole[first:last].tobytes(), (cols, first, last)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_writing_over_an_input_changes_nothing(one, dtype, seed):
+def test_writing_over_an_input_changes_nothing(one, norm, dtype, seed):
     needs(one, dtype)
     if not one.takes_out:
         pytest.skip("its arrays cannot be written")
     rng = np.random.default_rng(seed)
     for rows, cols in SHAPES:
-        dy, x, weight, rstd = draw(rng, rows, cols, dtype)
-        there = one.array(weight), one.array(rstd)
-        wanted = bits(one, membound.rms_norm_backward(one.array(dy), one.array(x), *there))
+        dy, x, *rest = draw(norm, rng, rows, cols, dtype)
+        there = list(map(one.array, rest))
+        wanted = bits(one, backward(norm, one.array(dy), one.array(x), *there))
         for over in (0, 1):
             inputs = one.array(dy), one.array(x)
-            got = membound.rms_norm_backward(*inputs, *there, dx=inputs[over])
+            got = backward(norm, *inputs, *there, dx=inputs[over])
             assert bits(one, got) == wanted, (rows, cols, over)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_added_norm_does_not_see_threads_batch_or_place(one, dtype, seed):
+def test_the_added_norm_does_not_see_threads_batch_or_place(one, norm, dtype, seed):
     needs(one, dtype)
     rng = np.random.default_rng(seed)
     kind = NUMPY_DTYPES[dtype]
+    centred = norm == "layer_norm"
+    statistics = {"return_stats" if centred else "return_rstd": True}
+
+    def add(*inputs, **options):
+        parameters = (weight, weight) if centred else (weight,)
+        function = getattr(membound, f"add_{norm}")
+        return function(*inputs, *parameters, **statistics, **options)
 
     def run(first, last, **options):
         part = [one.array(a[first:last]) for a in (x, residual)]
-        found = membound.add_rms_norm(*part, weight, return_rstd=True, **options)
-        return bits(one, found)
+        return bits(one, add(*part, **options))
 
     for rows, cols in ((300, 64), (300, 1000), (150, 4097)):
         x, residual = (rng.standard_normal((rows, cols)).astype(kind) for _ in range(2))
@@ -145,7 +163,4 @@ def test_the_added_norm_does_not_see_threads_batch_or_place(one, dtype, seed):
             assert run(first, last) == cut, (cols, first, last)
         if one.takes_out:
             both = one.array(x), one.array(residual)
-            found = membound.add_rms_norm(
-                *both, weight, out=both[0], residual_out=both[1], return_rstd=True
-            )
-            assert bits(one, found) == whole
+            assert bits(one, add(*both, out=both[0], residual_out=both[1])) == whole

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Bad input to add_rms_norm, its alias and the backwards; what all ops share is in test_errors."""
+"""Bad input to the norms beyond rms_norm; what all ops share is in test_errors."""
 
 from __future__ import annotations
 
@@ -133,30 +133,115 @@ ADD_BACKWARD: list[Case] = [
 ]  # fmt: skip
 
 
+LAYER: list[Case] = [
+    ("list", lambda: {"x": [[1.0] * 4] * 3}, TypeError, "x"),
+    ("integers", lambda: {"x": np.ones(SHAPE, np.int32)}, TypeError, "x"),
+    ("no columns", lambda: {"x": f32(3, 0)}, ValueError, "x"),
+    ("0-d", lambda: {"x": np.array(1.0, np.float32)}, ValueError, "x"),
+    ("long weight", lambda: {"weight": f32(5)}, ValueError, "weight"),
+    ("list bias", lambda: {"bias": [0.0] * 4}, TypeError, "bias"),
+    ("integer bias", lambda: {"bias": np.ones(4, np.int64)}, TypeError, "bias"),
+    ("long bias", lambda: {"bias": f32(5)}, ValueError, "bias"),
+    ("bias of rank 2", lambda: {"bias": f32(1, 4)}, ValueError, "bias"),
+    ("unaligned bias", lambda: {"bias": np.ones(17, np.uint8)[1:].view(np.float32)}, ValueError,
+     "bias"),
+    ("masked bias", lambda: {"bias": np.ma.masked_array(f32(4))}, TypeError, "bias"),
+    ("out is the bias", lambda: shared_with_bias(), ValueError, "out"),
+    ("out of another dtype", lambda: {"out": np.ones(SHAPE)}, TypeError, "out"),
+    ("read-only out", lambda: {"out": read_only()}, ValueError, "out"),
+    ("out over x in part", lambda: partly("x", "out"), ValueError, "out"),
+    ("eps negative", lambda: {"eps": -1.0}, ValueError, "eps"),
+    ("eps NaN", lambda: {"eps": float("nan")}, ValueError, "eps"),
+    ("eps text", lambda: {"eps": "1e-6"}, TypeError, "eps"),
+    ("offset alone", lambda: {"weight": None, "weight_offset": 1.0}, ValueError, "weight_offset"),
+    ("offset infinite", lambda: {"weight_offset": float("inf")}, ValueError, "weight_offset"),
+    ("no rounding here", lambda: {"rounding": "once"}, TypeError, "rounding"),
+    ("the flag of rms_norm", lambda: {"return_rstd": True}, TypeError, "return_rstd"),
+    ("return_stats int", lambda: {"return_stats": 1}, TypeError, "return_stats"),
+    ("stream on the CPU", lambda: {"stream": 0}, ValueError, "stream"),
+    ("unknown device", lambda: {"device": "tpu"}, ValueError, "device"),
+]  # fmt: skip
+
+# What BACKWARD has of rstd holds of mean, and what it has of dweight of dbias.
+LAYER_BACKWARD: list[Case] = [
+    ("mean None", lambda: {"mean": None}, TypeError, "mean"),
+    ("mean of another dtype", lambda: {"mean": rows(np.float64)}, TypeError, "mean"),
+    ("mean too short", lambda: {"mean": rows(count=2)}, ValueError, "mean"),
+    ("dx is the mean", lambda: shared_with_mean(), ValueError, "dx"),
+    ("int dbias", lambda: {"dbias": np.ones(4, np.int32)}, TypeError, "dbias"),
+    ("dbias too long", lambda: {"dbias": f32(5)}, ValueError, "dbias"),
+    ("dbias of rank 2", lambda: {"dbias": f32(1, 4)}, ValueError, "dbias"),
+    ("read-only dbias", lambda: {"dbias": read_only()[0]}, ValueError, "dbias"),
+    ("dbias of one element", lambda: {"dbias": as_strided(f32(1), (4,), (0,))}, ValueError,
+     "dbias"),
+    ("dbias is the weight", lambda: dict.fromkeys(("weight", "dbias"), f32(4)), ValueError,
+     "dbias"),
+    ("one array for both sums", lambda: dict.fromkeys(("dweight", "dbias"), f32(4)), ValueError,
+     "dbias"),
+    ("dbias not wanted", lambda: {"dbias": f32(4), "need_dbias": False}, ValueError, "dbias"),
+    ("need_dbias int", lambda: {"need_dbias": 1}, TypeError, "need_dbias"),
+    ("nothing to add dbias to", lambda: {"accumulate": True, "dweight": f32(4)}, ValueError,
+     "dbias"),
+    ("nothing to add dweight to", lambda: {"accumulate": True, "dbias": f32(4)}, ValueError,
+     "dweight"),
+    ("no sum to add to", lambda: {"accumulate": True, "need_dweight": False, "need_dbias": False},
+     ValueError, "dweight"),
+    ("no rounding here", lambda: {"rounding": "once"}, TypeError, "rounding"),
+]  # fmt: skip
+
+GEMMA: list[Case] = [
+    ("no weight", lambda: {"weight": None}, TypeError, "weight"),
+    ("another offset", lambda: {"weight_offset": 0.0}, TypeError, "weight_offset"),
+    ("list weight", lambda: {"weight": [0.0] * 4}, TypeError, "weight"),
+]
+
+
+def shared_with_bias() -> Call:
+    out = f32()
+    return {"bias": out[1], "out": out}
+
+
+def shared_with_mean() -> Call:
+    dx = f32()
+    return {"mean": dx[:, 0], "dx": dx}
+
+
 def row_of_dx() -> Call:
     dx = f32()
     return {"dx": dx, "dweight": dx[1]}
 
 
 def good(op: str) -> Call:
-    if op == "add_rms_norm":
-        return {"x": f32(), "residual": f32(), "weight": f32(4)}
-    if op == "fused_add_rms_norm":
+    if "fused" in op:
         return {"input": f32(), "residual": f32(), "weight": f32(4)}
-    gradients = {"dy": f32(), "weight": f32(4), "rstd": rows()}
-    if op == "rms_norm_backward":
-        return {**gradients, "x": f32()}
-    return {**gradients, "dresidual_out": f32(), "residual_out": f32()}
+    bias = {"bias": f32(4)} if "layer" in op else {}
+    if not op.endswith("backward"):
+        residual = {"residual": f32()} if "add" in op else {}
+        return {"x": f32(), **residual, "weight": f32(4), **bias}
+    mean = {"mean": rows()} if "layer" in op else {}
+    x = {"dresidual_out": f32(), "residual_out": f32()} if "add" in op else {"x": f32()}
+    return {"dy": f32(), **x, "weight": f32(4), **mean, "rstd": rows()}
 
+
+# Those of rms_norm's whose arguments layer_norm has not.
+ROUNDING = [case for case in BACKWARD if "rounding" in case[0]]
+SUMS = [case for case in BACKWARD if case not in ROUNDING and "unwanted" not in case[0]]
+ADDED = [case for case in ADD if "rounding" not in case[0] and "rstd" not in case[0]]
 
 TABLE = [
     pytest.param(op, *case[1:], id=f"{op}-{case[0]}")
     for op, cases in (
         ("add_rms_norm", ADD),
         ("fused_add_rms_norm", FUSED),
+        ("gemma_fused_add_rms_norm", [*FUSED, GEMMA[0]]),
+        ("gemma_rms_norm", GEMMA),
         ("rms_norm_backward", BACKWARD),
         ("add_rms_norm_backward", BACKWARD),
         ("add_rms_norm_backward", ADD_BACKWARD),
+        ("layer_norm", LAYER),
+        ("add_layer_norm", [*ADDED, *LAYER]),
+        ("layer_norm_backward", [*SUMS, *LAYER_BACKWARD]),
+        ("add_layer_norm_backward", [*SUMS, *LAYER_BACKWARD, *ADD_BACKWARD]),
     )
     for case in cases
 ]
@@ -167,7 +252,19 @@ def test_numpy(op, call, expected, argument):
     check(getattr(membound, op), call(), good(op), expected, argument)
 
 
-OPS = ("add_rms_norm", "fused_add_rms_norm", "rms_norm_backward", "add_rms_norm_backward")
+# How many arguments need no name.
+OPS = {
+    "add_rms_norm": 3,
+    "fused_add_rms_norm": 4,
+    "rms_norm_backward": 4,
+    "add_rms_norm_backward": 5,
+    "layer_norm": 3,
+    "add_layer_norm": 4,
+    "layer_norm_backward": 5,
+    "add_layer_norm_backward": 6,
+    "gemma_rms_norm": 2,
+    "gemma_fused_add_rms_norm": 4,
+}
 
 
 def in_torch(torch: Any, call: Call) -> Call:
@@ -200,12 +297,12 @@ def test_arrays_of_two_frameworks(op):
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("missing", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("missing", range(6))
 def test_missing_arguments_are_named(op, missing):
     call = good(op)
     required = list(call)
-    if op == "add_rms_norm":
-        required.remove("weight")
+    if op in ("add_rms_norm", "layer_norm", "add_layer_norm"):
+        required = [name for name in required if name not in ("weight", "bias")]
     if missing >= len(required):
         pytest.skip("it has fewer")
     del call[required[missing]]
@@ -213,10 +310,19 @@ def test_missing_arguments_are_named(op, missing):
         getattr(membound, op)(**call)
 
 
-@pytest.mark.parametrize(("op", "most"), list(zip(OPS, (3, 4, 4, 5), strict=True)))
+@pytest.mark.parametrize(("op", "most"), OPS.items())
 def test_options_are_named_at_the_call(op, most):
     with pytest.raises(TypeError, match=rf"^{op}: takes at most {most} positional"):
         getattr(membound, op)(*[f32()] * (most + 1))
+
+
+def written_by(op: str) -> tuple[str, ...]:
+    """The arguments for its results."""
+    if "fused" in op:
+        return ()
+    if op.endswith("backward"):
+        return ("dx", "dweight", "dbias") if "layer" in op else ("dx", "dweight")
+    return ("out", "residual_out") if "add" in op else ("out",)
 
 
 @pytest.mark.skipif(membound.cuda_status().device_count > 0, reason="there is a GPU")
@@ -224,15 +330,10 @@ def test_options_are_named_at_the_call(op, most):
 def test_gpu_arrays_without_a_gpu(op):
     """Named by the op, and nothing is written."""
     lent = {name: DlpackObject(value, device=CUDA) for name, value in good(op).items()}
-    names = {
-        "add_rms_norm": ("out", "residual_out"),
-        "fused_add_rms_norm": (),
-        "rms_norm_backward": ("dx", "dweight"),
-        "add_rms_norm_backward": ("dx", "dweight"),
-    }[op]
-    for name in names:
-        shape = (4,) if name == "dweight" else SHAPE
+    for name in written_by(op):
+        shape = (4,) if name in ("dweight", "dbias") else SHAPE
         lent[name] = DlpackObject(np.ones(shape, np.float32), device=CUDA)
-    with pytest.raises(membound.CudaError, match=rf"^{op.removeprefix('fused_')}: "):
+    core = op.removeprefix("gemma_").removeprefix("fused_")
+    with pytest.raises(membound.CudaError, match=rf"^{core}: "):
         getattr(membound, op)(**lent)
     assert all((one.array == 1).all() for one in lent.values())

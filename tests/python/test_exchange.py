@@ -272,6 +272,14 @@ def kinds_of_calls(x: np.ndarray) -> dict[str, object]:
         ),
         "backward of lent arrays": lambda: membound.add_rms_norm_backward(lent, x, lent, w, rstd),
         "backward error": lambda: refused_backward(x, rstd),
+        "layer": lambda: membound.layer_norm(x, w, w, return_stats=True),
+        "layer add": lambda: membound.add_layer_norm(x, x, w, w, return_stats=True),
+        "layer backward": lambda: membound.layer_norm_backward(x, x, w, rstd, rstd),
+        "layer backward, no weight": lambda: membound.layer_norm_backward(x, x, None, rstd, rstd),
+        "layer backward of lent arrays": lambda: membound.layer_norm_backward(
+            lent, lent, None, rstd, rstd, need_dx=False
+        ),
+        "gemma": lambda: membound.gemma_rms_norm(x, w),
         "numpy": lambda: membound.rms_norm(x, return_rstd=True),
         "bfloat16": lambda: membound.rms_norm(bf16),
         "dlpack": lambda: membound.rms_norm(lent),
@@ -285,6 +293,7 @@ def kinds_of_calls(x: np.ndarray) -> dict[str, object]:
         calls["torch"] = lambda: membound.rms_norm(t, tw, return_rstd=True)
         calls["torch add"] = lambda: membound.add_rms_norm(t, t, tw, return_rstd=True)
         calls["torch backward"] = lambda: membound.rms_norm_backward(t, t, tw, ones)
+        calls["torch layer backward"] = lambda: membound.layer_norm_backward(t, t, None, ones, ones)
         calls["torch error"] = lambda: refused(t.to_sparse())
     return calls
 
@@ -301,7 +310,9 @@ def refused(bad: object) -> None:
 
 KINDS = ["numpy", "bfloat16", "dlpack", "buffer", "numpy error", "list", "torch", "torch error"]
 KINDS += ["add", "add in place", "backward", "backward, nothing wanted", "backward of lent arrays"]
-KINDS += ["backward error", "torch add", "torch backward"]
+KINDS += ["backward error", "torch add", "torch backward", "layer", "layer add", "layer backward"]
+KINDS += ["layer backward, no weight", "layer backward of lent arrays", "gemma"]
+KINDS += ["torch layer backward"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -29,6 +29,10 @@ def test_reference_counts_of_gradients(x):
         membound.add_rms_norm_backward(x, x, residual, weight, rstd)
         membound.add_rms_norm(x, residual, weight, out=dx, residual_out=residual)
         membound.fused_add_rms_norm(dx, residual, weight)
+        membound.gemma_fused_add_rms_norm(dx, residual, weight)
+        membound.layer_norm(x, weight, weight, out=dx)
+        membound.layer_norm_backward(x, x, None, rstd, rstd, dx=dx, dbias=dweight)
+        membound.add_layer_norm_backward(x, x, residual, weight, rstd, rstd)
         with pytest.raises(ValueError, match="rstd"):
             membound.rms_norm_backward(x, x, None, rstd[:1])
     assert [sys.getrefcount(item) for item in counted] == before
@@ -51,6 +55,34 @@ def test_gradients_of_arrays_of_several_plain_kinds(x, dtype):
         for got, right in zip(found, wanted, strict=True):
             assert np.asarray(got).dtype == right.dtype
             assert np.asarray(got).tobytes() == right.tobytes()
+
+
+def test_a_bias_without_a_weight_has_a_gradient_of_the_kind_of_dy(x):
+    """Nothing of its kind was given: it is made from dy."""
+    rows = np.ones(6, np.float32)
+    for dy, kind in ((x, np.ndarray), (memoryview(x), memoryview), (DlpackObject(x), np.ndarray)):
+        _, dweight, dbias = membound.layer_norm_backward(dy, x, None, rows, rows)
+        assert type(dbias) is kind
+        assert dweight is None
+        assert np.asarray(dbias).dtype == np.float32
+        np.testing.assert_allclose(np.asarray(dbias), x.sum(0), rtol=1e-5, atol=1e-6)
+    scalar = memoryview(np.ones((), np.float32))
+    with pytest.raises(ValueError, match="'x' must have 1 to 64 axes"):
+        membound.layer_norm_backward(scalar, scalar, None, rows, rows, need_dx=False)
+
+
+def test_one_uncounted_tensor_of_three_does_not_hide_the_others():
+    torch = pytest.importorskip("torch")
+    x, rows = torch.ones(2, 8), torch.ones(2)
+    with torch.inference_mode():
+        uncounted = torch.ones(8)
+    dx, dbias = torch.ones(2, 8), torch.ones(8)
+    versions = dx._version, dbias._version
+    membound.layer_norm_backward(
+        x, x, torch.ones(8), rows, rows, dx=dx, dweight=uncounted, dbias=dbias
+    )
+    assert dx._version > versions[0]
+    assert dbias._version > versions[1]
 
 
 def test_torch_before_2_10_computes_gradients(x):

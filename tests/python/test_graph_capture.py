@@ -93,6 +93,31 @@ def test_a_chain_of_calls_each_waits_for_the_one_before(torch, cols):
 
 
 @pytest.mark.parametrize("cols", [64, 4096, 16384])
+def test_a_chain_of_layer_norms_each_waits_for_the_one_before(torch, cols):
+    torch.manual_seed(0)
+    a = torch.randn(3, cols, device="cuda", dtype=torch.bfloat16)
+    weight, bias = (torch.randn(cols, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    b, start = torch.empty_like(a), a.clone()
+
+    def work():
+        for _ in range(100):
+            membound.layer_norm(a, weight, bias, out=b)
+            membound.add_layer_norm(b, a, weight, bias, out=a, residual_out=b)
+
+    right = start.clone()
+    for _ in range(100):
+        normal = membound.layer_norm(right, weight, bias)
+        torch.cuda.synchronize()
+        right, _ = membound.add_layer_norm(normal, right, weight, bias)
+        torch.cuda.synchronize()
+    graph, _ = _capture(torch, work)
+    for _ in range(5):
+        a.copy_(start)
+        graph.replay()
+        assert torch.equal(a, right)
+
+
+@pytest.mark.parametrize("cols", [64, 4096, 16384])
 def test_other_kernels_between_calls_see_finished_rows(torch, cols):
     """Reads after our writes, and writes after our reads, by kernels that are not ours."""
     x = torch.randn(7, cols, device="cuda")

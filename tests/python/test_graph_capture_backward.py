@@ -34,10 +34,20 @@ def step(x, residual, weight, dy, dtotal):
     return (y, total, rstd, dx, dweight, *plain)
 
 
+def centred_step(x, residual, weight, dy, dtotal):
+    """The same with LayerNorm, the weight as its bias too, and a bias alone."""
+    add = membound.add_layer_norm(x, residual, weight, weight, return_stats=True)
+    gradients_ = membound.add_layer_norm_backward(dy, dtotal, add[1], weight, *add[2:])
+    norm = membound.layer_norm(x, None, weight, return_stats=True)
+    dx, _, dbias = membound.layer_norm_backward(dy, x, None, *norm[1:])
+    return (*add, *gradients_, *norm, dx, dbias)
+
+
+@pytest.mark.parametrize("step", [step, centred_step], ids=["rms", "layer"])
 @pytest.mark.parametrize("rows", [1, 5, 300])
 @pytest.mark.parametrize("cols", WIDTHS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
-def test_a_step_is_captured_with_its_workspace(torch, dtype, cols, rows):
+def test_a_step_is_captured_with_its_workspace(torch, dtype, cols, rows, step):
     if rows * cols > 1 << 24:
         pytest.skip("few rows show it")
     kind = getattr(torch, dtype)
@@ -109,6 +119,27 @@ def test_the_workspace_comes_from_torchs_allocator(torch):
     assert call(need_dweight=False) == 0
 
 
+def test_the_workspace_of_two_sums(torch):
+    """Room for dweight and dbias, none where neither is wanted."""
+    x = torch.randn(1000, 4096, device="cuda")
+    weight, rows = torch.ones(4096, device="cuda"), torch.ones(1000, device="cuda")
+    into = {"dx": torch.empty_like(x), "dweight": weight.clone(), "dbias": weight.clone()}
+    torch.cuda.synchronize()
+
+    def call(*wanted):
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        options = {name: into[name] for name in wanted}
+        options |= {f"need_{name}": name in wanted for name in into}
+        membound.layer_norm_backward(x, x, weight, rows, rows, **options)
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+
+    assert call("dx", "dweight", "dbias") > 0
+    assert call("dbias") > 0
+    assert call("dx") == 0
+
+
 def test_the_stream_argument_orders_the_workspace_too(torch):
     """torch's allocator would not know of that stream: the bytes come from the stream itself."""
     side = torch.cuda.Stream()
@@ -169,7 +200,7 @@ def test_cupy_capture_on_a_side_stream(cupy, dtype, cols, seed):
             stream.synchronize()
             wanted = reference.rms_norm_backward(*values, weight.get(), root, dtype)
             for got, right in zip((dx, dweight), wanted, strict=True):
-                reference.assert_gradient_right(got.get(), right)
+                reference.assert_sum_right(got.get(), right)
 
 
 @pytest.mark.multi_gpu
@@ -193,7 +224,7 @@ def test_the_workspace_is_on_the_second_device(name, seed):
         assert package.cuda.runtime.getDevice() == 0
         got = [one.get() for one in found]
     for gradient, right in zip(got, reference.rms_norm_backward(*inputs, "float32"), strict=True):
-        reference.assert_gradient_right(gradient, right)
+        reference.assert_sum_right(gradient, right)
 
 
 @pytest.mark.multi_gpu

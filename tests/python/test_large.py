@@ -204,3 +204,52 @@ def test_gradients_with_offsets_on_the_cpu_past_2_to_the_32(dtype, seed):
     got = membound.add_rms_norm(x, values[::-1], weight, residual_out=x)
     np.testing.assert_array_equal(got[0], right[0])
     np.testing.assert_array_equal(x, right[1])
+
+
+@pytest.mark.gpu
+@pytest.mark.large
+def test_layer_norms_of_more_than_2_to_the_32_elements(torch):
+    """Forward and dx like slices, dbias against float64; the added norm in place."""
+    rows, cols = (1 << 20) + 3, 4096
+    if torch.cuda.mem_get_info()[0] < 60e9:
+        pytest.skip("needs 60 GB of GPU memory")
+    x = torch.empty(rows, cols, device="cuda", dtype=torch.bfloat16)
+    _fill(torch, x)
+    weight, bias = (torch.randn(cols, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    y, mean, rstd = membound.layer_norm(x, weight, bias, return_stats=True)
+    dbias = torch.empty(cols, device="cuda")
+    dx, *_ = membound.layer_norm_backward(
+        y, x, weight, mean, rstd, need_dweight=False, dx=torch.empty_like(x), dbias=dbias
+    )
+    wanted = torch.zeros(cols, device="cuda", dtype=torch.float64)
+    for part in torch.arange(rows, device="cuda").split(1 << 16):
+        some = slice(int(part[0]), int(part[-1]) + 1)
+        right, *statistics = membound.layer_norm(x[some], weight, bias, return_stats=True)
+        assert torch.equal(y[some], right)
+        sums = {"need_dweight": False, "need_dbias": False}
+        right = membound.layer_norm_backward(right, x[some], weight, *statistics, **sums)[0]
+        assert torch.equal(dx[some], right)
+        wanted += y[some].double().sum(0)
+    torch.testing.assert_close(dbias.double(), wanted, rtol=1e-4, atol=1e-2 * rows**0.5)
+    last = rows - 1
+    total = (x[last].float() + dx[last].float()).to(torch.bfloat16)
+    membound.add_layer_norm(x, dx, weight, bias, out=x, residual_out=dx)
+    assert torch.equal(dx[last], total)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_layer_norms_with_offsets_on_the_cpu_past_2_to_the_32(dtype, seed):
+    kind = np.dtype(dtype)
+    rows, cols = 3, 100
+    x, values = _far_apart(kind, rows, cols, seed)
+    parameters = np.linspace(0.5, 1.5, cols).astype(kind), np.linspace(-1, 1, cols).astype(kind)
+    wanted = membound.layer_norm(values, *parameters, return_stats=True)
+    got = membound.layer_norm(x, *parameters, return_stats=True)
+    for one, right in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(one, right)
+    inputs = (parameters[0], *wanted[1:])
+    wanted = membound.layer_norm_backward(values[::-1].copy(), values, *inputs)
+    got = membound.layer_norm_backward(values[::-1], x, *inputs, dx=x)
+    assert got[0] is x
+    for one, right in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(one, right)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The added norm and gradients on arrays of any rank, sliced and transposed at random."""
+"""The added norms and gradients on arrays of any rank, sliced and transposed at random."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def problems(draw, negative):
     return {
         "x": x,
         **{name: draw(views(shape, negative)) for name in ("second", "third", "out", "out2")},
-        "weight": draw(st.one_of(st.none(), views(cols, negative))),
+        **{name: draw(st.one_of(st.none(), views(cols, negative))) for name in ("weight", "bias")},
         "dweight": draw(views(cols, negative)),
-        "rstd": draw(views(shape[:-1], negative)) if shape[:-1] else None,
+        "dbias": draw(views(cols, negative)),
+        **{name: draw(views(shape[:-1], negative)) for name in ("mean", "rstd") if shape[:-1]},
         "rounding": draw(st.sampled_from(("once", "before_weight"))),
         "given": draw(st.booleans()),
         "accumulate": draw(st.booleans()),
@@ -65,68 +66,91 @@ class Scene:
             view.of(arrays.NumPy(), after)[...] = view.of(arrays.NumPy(), before)
             np.testing.assert_array_equal(after.view(np.uint8), before.view(np.uint8))
 
+    def parameter(self, name):
+        """A weight or a bias, or none."""
+        return self.array(name) if self.problem[name] else (None, None)
 
-def check_forward(scene):
+
+def check_forward(scene, centred):
     one, problem = scene.one, scene.problem
     (x, x_values), (residual, residual_values) = scene.array("x"), scene.array("second")
-    weight, weight_values = scene.array("weight") if problem["weight"] else (None, None)
-    options = {"rounding": problem["rounding"]}
-    wanted, total = reference.add_rms_norm(
-        x_values, residual_values, weight_values, scene.dtype, **options
-    )
+    parameters = [scene.parameter(name) for name in ("weight", "bias")[: 1 + centred]]
+    options = {} if centred else {"rounding": problem["rounding"]}
+    formula = reference.add_layer_norm if centred else reference.add_rms_norm
+    in_numpy = [x_values, residual_values, *(values for _, values in parameters)]
+    wanted, total = formula(*in_numpy, scene.dtype, **options)
+    options["return_stats" if centred else "return_rstd"] = True
     if problem["given"]:
         options |= {"out": scene.array("out")[0], "residual_out": scene.array("out2")[0]}
-    y, summed, rstd = membound.add_rms_norm(
-        x, residual, weight, return_rstd=True, **one.options, **options
-    )
-    reference.assert_right(one.numpy(y), wanted, one.numpy(rstd), problem)
-    np.testing.assert_array_equal(one.numpy(summed), total)
+    function = membound.add_layer_norm if centred else membound.add_rms_norm
+    inputs = (x, residual, *(array for array, _ in parameters))
+    y, summed, *statistics = map(one.numpy, function(*inputs, **one.options, **options))
+    if centred:
+        reference.assert_centred_right(y, wanted, tuple(statistics), problem)
+    else:
+        reference.assert_right(y, wanted, *statistics, problem)
+    np.testing.assert_array_equal(summed, total)
     scene.check_gaps()
 
 
-def check_backward(scene):
+def check_backward(scene, centred):
     one, problem, dtype = scene.one, scene.problem, scene.dtype
     (dy, dy_values), (x, x_values) = scene.array("second"), scene.array("x")
     dsum, dsum_values = scene.array("third")
-    weight, weight_values = scene.array("weight") if problem["weight"] else (None, None)
-    root = gradients.statistics_of(x_values, dtype)
-    rstd = one.array(root)
-    if problem["rstd"] is not None:
-        rstd = scene.array("rstd", root, reference.statistics_dtype(dtype))[0]
-    options = {"rounding": problem["rounding"]}
-    wanted_dx, wanted_dweight = reference.rms_norm_backward(
-        dy_values, x_values, weight_values, root, dtype, dresidual_out=dsum_values, **options
-    )
+    weight, weight_values = scene.parameter("weight")
+    kind = reference.statistics_dtype(dtype)
+    if centred:
+        values = gradients.centred_statistics_of(x_values, dtype)
+        options, formula = {}, reference.layer_norm_backward
+    else:
+        values = (gradients.statistics_of(x_values, dtype),)
+        options, formula = {"rounding": problem["rounding"]}, reference.rms_norm_backward
+    statistics = [one.array(a) for a in values]
+    if "rstd" in problem:
+        names = ("mean", "rstd") if centred else ("rstd",)
+        pairs = zip(names, values, strict=True)
+        statistics = [scene.array(name, right, kind)[0] for name, right in pairs]
+    in_numpy = (dy_values, x_values, weight_values, *values)
+    wanted = formula(*in_numpy, dtype, dresidual_out=dsum_values, **options)
+    wanted = dict(zip(("dx", "dweight", "dbias"), wanted, strict=False))
     if problem["given"]:
         options["dx"] = scene.array("out")[0]
-        if weight is not None:
-            options["dweight"], before = scene.array("dweight")
-            options["accumulate"] = problem["accumulate"]
-            if problem["accumulate"]:
-                wanted_dweight.values = wanted_dweight.values + before
-                wanted_dweight.terms = wanted_dweight.terms + np.abs(before.astype(np.float64))
-    dx, dweight = membound.add_rms_norm_backward(dy, dsum, x, weight, rstd, **options)
-    reference.assert_gradient_right(one.numpy(dx), wanted_dx, problem)
-    if weight is None:
-        assert dweight is None
-    else:
-        reference.assert_gradient_right(one.numpy(dweight), wanted_dweight, problem)
+        give_sums(scene, {n: w for n, w in wanted.items() if n != "dx" and w is not None}, options)
+    function = membound.add_layer_norm_backward if centred else membound.add_rms_norm_backward
+    found = function(dy, dsum, x, weight, *statistics, **options)
+    for got, right in zip(found, wanted.values(), strict=True):
+        if right is None:
+            assert got is None
+        else:
+            reference.assert_sum_right(one.numpy(got), right, problem)
     scene.check_gaps()
 
 
+def give_sums(scene, wanted, options):
+    """Arrays for dweight and dbias, which may be added to."""
+    for name, right in wanted.items():
+        options[name], before = scene.array(name)
+        right.dtype = scene.dtype
+        options["accumulate"] = scene.problem["accumulate"]
+        if options["accumulate"]:
+            right.values = right.values + before
+            right.terms = right.terms + np.abs(before.astype(np.float64))
+
+
+@pytest.mark.parametrize("centred", [False, True], ids=["rms", "layer"])
 @pytest.mark.parametrize("check", [check_forward, check_backward])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", gradients.FRAMEWORKS)
-def test_any_view(name, dtype, check):
+def test_any_view(name, dtype, check, centred):
     one = arrays.framework(name)
     needs(one, dtype)
     if not one.strided:
         pytest.skip("it has no views")
 
     @hypothesis.seed(SEED)
-    @hypothesis.settings(max_examples=80)
+    @hypothesis.settings(max_examples=60)
     @hypothesis.given(problems(one.negative_strides))
     def every(problem):
-        check(Scene(one, dtype, problem))
+        check(Scene(one, dtype, problem), centred)
 
     every()

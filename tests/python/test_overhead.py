@@ -69,6 +69,7 @@ def norm_calls(framework: str) -> dict[str, Callable[[], object]]:
     x, w, out = arrays(framework)
     residual, dweight, total = arrays(framework)
     rstd = arrays(framework)[1][:2]
+    dbias = arrays(framework)[1]
     return {
         "add_rms_norm": lambda: membound.add_rms_norm(x, residual, w, out=out, residual_out=total),
         "fused_add_rms_norm": lambda: membound.fused_add_rms_norm(out, total, w),
@@ -77,6 +78,16 @@ def norm_calls(framework: str) -> dict[str, Callable[[], object]]:
         ),
         "add_rms_norm_backward": lambda: membound.add_rms_norm_backward(
             x, residual, residual, w, rstd, dx=out, dweight=dweight
+        ),
+        "layer_norm": lambda: membound.layer_norm(x, w, dbias, out=out),
+        "add_layer_norm": lambda: membound.add_layer_norm(
+            x, residual, w, dbias, out=out, residual_out=total
+        ),
+        "layer_norm_backward": lambda: membound.layer_norm_backward(
+            x, residual, w, rstd, rstd, dx=out, dweight=dweight, dbias=dbias
+        ),
+        "add_layer_norm_backward": lambda: membound.add_layer_norm_backward(
+            x, residual, residual, w, rstd, rstd, dx=out, dweight=dweight, dbias=dbias
         ),
     }
 
@@ -88,6 +99,10 @@ BUDGETS = {
     "fused_add_rms_norm": 700,
     "rms_norm_backward": 1600,
     "add_rms_norm_backward": 1700,
+    "layer_norm": 500,
+    "add_layer_norm": 900,
+    "layer_norm_backward": 2000,
+    "add_layer_norm_backward": 2100,
 }
 
 

@@ -119,6 +119,29 @@ def test_the_added_norm_in_chunks(small_slots, dtype, form, seed):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("form", ["returned", "out", "in place"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_layer_norms_in_chunks(small_slots, dtype, form, seed):
+    x, residual = draw(seed, dtype, (640, 333)), draw(seed + 2, dtype, (640, 333))
+    parameters = draw(seed + 1, "float32", (333,)), draw(seed + 3, "float64", (333,))
+    options = {"return_stats": True, "device": "cuda"}
+    wanted = reference.layer_norm(x, *parameters, dtype)
+    out = np.empty_like(x) if form == "out" else None
+    y, *statistics = membound.layer_norm(x, *parameters, out=out, **options)
+    reference.assert_centred_right(y, wanted, tuple(statistics), (dtype, form))
+    wanted, total = reference.add_layer_norm(x, residual, *parameters, dtype)
+    outputs = {"out": out, "residual_out": np.empty_like(x)} if form == "out" else {}
+    if form == "in place":
+        outputs = {"out": x, "residual_out": residual}
+    found = membound.add_layer_norm(x, residual, *parameters, **options, **outputs)
+    y, summed, *statistics = found
+    reference.assert_centred_right(y, wanted, tuple(statistics), (dtype, form))
+    np.testing.assert_array_equal(summed, total)
+    for name, got in (("out", y), ("residual_out", summed)):
+        assert got is outputs.get(name, got)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_chunks_do_not_change_a_bit(dtype, seed):
     x, weight = draw(seed, dtype, (3000, 1024)), draw(seed + 1, dtype, (1024,))

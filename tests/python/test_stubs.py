@@ -40,7 +40,8 @@ def test_the_stub_names_what_the_module_holds():
 
 
 OPS = list(membound.__test__)
-WITH_STATISTICS = ("rms_norm", "add_rms_norm")  # two overloads: what return_rstd adds
+# Two overloads: what the statistics add.
+WITH_STATISTICS = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "gemma_rms_norm")
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -86,9 +87,10 @@ def test_docstring_examples(op):
     assert results.failed == 0
 
 
-def test_docstring_examples_in_jax():
+@pytest.mark.parametrize("module", ["_rms_norm", "_layer_norm"])
+def test_docstring_examples_in_jax(module):
     pytest.importorskip("jax")
-    results = doctest.testmod(importlib.import_module("membound.jax._norm"))
+    results = doctest.testmod(importlib.import_module(f"membound.jax.{module}"))
     assert results.attempted >= 12
     assert results.failed == 0
 

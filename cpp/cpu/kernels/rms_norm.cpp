@@ -8,92 +8,91 @@ namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
 
-// Rows whose sums are taken together, so that one vector square root and division serve them all
-// and their latency hides.
-constexpr int kGroup = 16;
 constexpr std::int64_t kGroupBytes = 8 << 10;  // the second pass finds them in the first cache
 
-// The usual width of an attention head: loops without a bound to check (65536 x 128
-// bfloat16: 5 % less time).
-constexpr std::int64_t kHead = 128;
+// How rows are normalised, as far as the compiler should know.
+template <class T_, WeightForm kForm_, bool kRoundFirst_, bool kAdd_>
+struct Recipe {
+  using T = T_;
+  using A = typename Lanes<T>::A;
+  using V = typename Lanes<T>::V;
+  using Input = InputRow<T, kAdd_>;
+  static constexpr WeightForm kForm = kForm_;
+  static constexpr bool kRoundFirst = kRoundFirst_;
+  static constexpr bool kAdd = kAdd_;
+};
 
-// How later rows are asked for while rows go around the cache. Between these sizes: one half while
-// summing, one while writing, so that memory never idles, and into the second cache only (8192 x
-// 4096 float32: 0.79 of a copy, against 0.69 all while writing into the first). Others: all while
-// writing.
-constexpr std::int64_t kHalvesFrom = 4 << 10;
-constexpr std::int64_t kHalvesTo = 256 << 10;
+// value * rstd * weight for `count` elements (a whole step or less) from column col on.
+template <class R>
+struct Scaling {
+  static constexpr int kAsked = 8;
+  typename R::A rstd;
+  const void* weight;
 
-MEMBOUND_ALWAYS_INLINE bool asks_in_halves(std::int64_t row_bytes) {
-  return row_bytes >= kHalvesFrom && row_bytes <= kHalvesTo;
+  MEMBOUND_ALWAYS_INLINE Pair<typename R::V> operator()(Pair<typename R::V> value, std::int64_t col,
+                                                        std::int64_t count) const {
+    value.first *= rstd;
+    value.second *= rstd;
+    if constexpr (R::kRoundFirst) value = Lanes<typename R::T>::round(value);
+    if constexpr (R::kForm != WeightForm::kNone) {
+      const auto factor = weight_step<typename R::T, R::kForm>(weight, col, count);
+      value.first *= factor.first;
+      value.second *= factor.second;
+    }
+    return value;
+  }
+};
+
+// Out of line, as all that does not depend on the recipe.
+template <class T, bool kAdd, class A>
+[[gnu::noinline]] A sum_in_blocks(RowInBlocks<T, kAdd>& blocks, A scale) {
+  using Row = Scaled<T, InputRow<T, kAdd>>;
+  BlockSum<A> total;
+  each_block<T>(blocks.rows.cols, [&](std::int64_t first, std::int64_t count) {
+    A sum;
+    sums_of_block<T>(Squares<T, Row>{{blocks.read(first, count), scale}}, 0, count, &sum);
+    total.add(sum);
+  });
+  return total.value();
 }
 
 template <class R>
-MEMBOUND_ALWAYS_INLINE void write_some(const typename R::Input& input,
-                                       const OutputRow<typename R::T>& output, typename R::A rstd,
-                                       const void* weight, std::int64_t col, std::int64_t count) {
-  const auto value = input.partial(col, count);
-  if constexpr (R::kAdd) write_partial(output.sum + col, value, count);
-  write_partial(output.out + col, apply<R>(value, rstd, weight, col, count), count);
-}
-
-// Rows that are not in a cache are asked for ahead, in place too.
-enum class Memory { kCached, kAhead, kAheadAroundCache };
-
-// Half of `ahead`, a later row, or all of it, while `bytes` from `byte` on are written.
-template <class Input>
-MEMBOUND_ALWAYS_INLINE void ask_while_writing(const Input& ahead, std::int64_t row_bytes,
-                                              std::int64_t byte, std::int64_t bytes) {
-  if (asks_in_halves(row_bytes)) {
-    const std::int64_t from = (row_bytes + byte) / 2;
-    ahead.template ask<2>(from, from + bytes / 2);
-  } else {
-    ahead.template ask<3>(byte, byte + bytes);
-  }
-}
-
-// One contiguous row. `ahead`, a later one, is asked for line by line.
-template <class R, Memory kMemory>
-MEMBOUND_ALWAYS_INLINE void write_row(const typename R::Input& input,
-                                      const OutputRow<typename R::T>& output, typename R::A rstd,
-                                      const void* weight, std::int64_t cols,
-                                      const typename R::Input& ahead) {
+void write_in_blocks(RowInBlocks<typename R::T, R::kAdd>& blocks, typename R::A scale,
+                     typename R::A rstd) {
   using T = typename R::T;
-  using Row = Lanes<T>;
-  constexpr std::int64_t kSize = sizeof(T);
-  std::int64_t col = 0;
-  if constexpr (kMemory == Memory::kAheadAroundCache) {
-    const auto past =
-        static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(output.out) % kLine);
-    if (past != 0) {
-      const std::int64_t head = (kLine - past) / static_cast<std::int64_t>(sizeof(T));
-      col = head < cols ? head : cols;
-      for (std::int64_t at = 0; at < col; at += Row::kStep) {
-        write_some<R>(input, output, rstd, weight, at,
-                      col - at < Row::kStep ? col - at : Row::kStep);
-      }
+  constexpr std::int64_t kStep = Lanes<T>::kStep;
+  const Scaling<R> finish{rstd, blocks.rows.weight};
+  each_block<T>(blocks.rows.cols, [&](std::int64_t first, std::int64_t count) {
+    const auto block = blocks.read(first, count);
+    for (std::int64_t i = 0; i < count; i += kStep) {
+      const std::int64_t some = count - i < kStep ? count - i : kStep;
+      auto value = some == kStep ? block.whole(i) : block.partial(i, some);
+      if constexpr (R::kAdd) write_partial(blocks.sum_block + i, value, some);
+      value.first *= scale;
+      value.second *= scale;
+      write_partial(blocks.out_block + i, finish(value, first + i, some), some);
     }
-    for (; col + Row::kStep <= cols; col += Row::kStep) {
-      ask_while_writing(ahead, cols * kSize, col * kSize, Row::kStep * kSize);
-      const auto value = input.whole(col);
-      if constexpr (R::kAdd) Row::write_around_cache(output.sum + col, value);
-      Row::write_around_cache(output.out + col, apply<R>(value, rstd, weight, col, Row::kStep));
-    }
-  } else {
-    const std::int64_t whole = cols / Row::kStep * Row::kStep;
-    const bool down = writes_downwards(input.x, output.out, cols * kSize);
-    const std::int64_t by = down ? -Row::kStep : Row::kStep;
-    std::int64_t at = down ? whole - Row::kStep : 0;
-    for (; col < whole; col += Row::kStep, at += by) {
-      if constexpr (kMemory == Memory::kAhead) {
-        ask_while_writing(ahead, cols * kSize, col * kSize, Row::kStep * kSize);
-      }
-      const auto value = input.whole(at);
-      if constexpr (R::kAdd) Row::write(output.sum + at, value);
-      Row::write(output.out + at, apply<R>(value, rstd, weight, at, Row::kStep));
-    }
+    blocks.write_back(first, count);
+  });
+}
+
+// Any column strides, and values scaled by a power of two where the plain sum left its range.
+template <class R>
+[[gnu::noinline]] void normalise_in_blocks(const RmsNormRows& rows, std::int64_t row) {
+  using A = typename R::A;
+  RowInBlocks<typename R::T, R::kAdd> blocks(rows, row);
+  A scale = 1;
+  A sum = sum_in_blocks(blocks, scale);
+  A rstd = 1 / square_root(sum / static_cast<A>(rows.cols) + static_cast<A>(rows.eps));
+  if (!is_trusted(rows, sum)) {
+    scale = blocks.safe_scale();
+    sum = sum_in_blocks(blocks, scale);
+    const double mean = static_cast<double>(sum) / static_cast<double>(rows.cols);
+    rstd = static_cast<A>(1 / square_root(mean + rows.eps * scale * scale));
   }
-  if (col < cols) write_some<R>(input, output, rstd, weight, col, cols - col);
+  store_statistic(rows.rstd, rows.rstd_row_stride, row,
+                  static_cast<A>(static_cast<double>(rstd) * static_cast<double>(scale)));
+  write_in_blocks<R>(blocks, scale, rstd);
 }
 
 // kAsk: for half of `ahead`, a later row, meanwhile.
@@ -130,16 +129,14 @@ void normalise_rows(const RmsNormRows& rows) {
   using A = typename R::A;
   constexpr std::int64_t kSize = sizeof(T);
   const std::int64_t cols = kCols != 0 ? kCols : rows.cols;
-  const RowsOf<R> at(rows);
+  const RowsOf<T, R::kAdd> at(rows);
   const void* weight = rows.weight;
   const A low = static_cast<A>(rows.safe_low);
   const A high = static_cast<A>(rows.safe_high);
   const A width = static_cast<A>(cols);
   const A eps = static_cast<A>(rows.eps);
   const std::int64_t total = rows.rows;
-  const std::int64_t group = cols * kSize * kGroup <= kGroupBytes ? kGroup
-                             : cols * kSize * 2 > kGroupBytes     ? 1
-                                                                  : kGroupBytes / (cols * kSize);
+  const std::int64_t group = rows_of_group(cols * kSize, kGroupBytes);
   for (std::int64_t first = 0; first < total; first += group) {
     const std::int64_t count = total - first < group ? total - first : group;
     const auto ahead = [&](std::int64_t i) {
@@ -147,48 +144,34 @@ void normalise_rows(const RmsNormRows& rows) {
     };
     A sums[kGroup];
     A rstds[kGroup];
-    const bool ask = kMemory != Memory::kCached && asks_in_halves(cols * kSize);
+    const bool ask = kMemory != Memory::kCached && asks_in_parts(cols * kSize);
     for (std::int64_t i = 0; i < count; ++i) {
       const auto input = at.input(first + i);
       sums[i] = kCols != 0 ? sum_of_squares<false, T>(input, cols, input)
                 : ask      ? sum_of_any<true, T>(input, cols, ahead(i))
                            : sum_of_any<false, T>(input, cols, input);
     }
-    if (count == kGroup) {
-      for (int i = 0; i < kGroup; ++i) rstds[i] = 1 / square_root(sums[i] / width + eps);
-    } else {
-      for (std::int64_t i = 0; i < count; ++i) rstds[i] = 1 / square_root(sums[i] / width + eps);
-    }
+    each_of_group(count,
+                  [&](std::int64_t i) { rstds[i] = 1 / square_root(sums[i] / width + eps); });
     if (rows.rstd != nullptr) {
-      for (std::int64_t i = 0; i < count; ++i) store_rstd(rows, first + i, rstds[i]);
+      for (std::int64_t i = 0; i < count; ++i)
+        store_statistic(rows.rstd, rows.rstd_row_stride, first + i, rstds[i]);
     }
     for (std::int64_t i = 0; i < count; ++i) {
       if (!(sums[i] >= low && sums[i] <= high)) [[unlikely]] {
         normalise_in_blocks<R>(rows, first + i);
         continue;
       }
-      write_row<R, kMemory>(at.input(first + i), at.output(first + i), rstds[i], weight, cols,
-                            ahead(i));
+      const WrittenRow<T, R::kAdd, Scaling<R>> row[] = {
+          {at.input(first + i), at.output(first + i), {rstds[i], weight}, ahead(i)}};
+      write_rows<kMemory>(row, cols);
     }
   }
 }
 
-// Rows are entered in the middle of a step where out leaves the lines: a prepared weight in even
-// and odd order cannot be, nor can the stores of the sum be around the cache then.
-template <class R>
-bool can_bypass_cache(const RmsNormRows& rows) {
-  using T = typename R::T;
-  if constexpr (R::kAdd) {
-    if (!on_lines<T>(rows.residual_out, rows.residual_out_row_stride)) return false;
-  }
-  constexpr bool kOnLines = R::kAdd || (R::kForm == WeightForm::kPrepared && Lanes<T>::kEvenOdd);
-  return !kOnLines || on_lines<T>(rows.out, rows.out_row_stride);
-}
-
 template <class R, Memory kMemory>
 void run_contiguous(const RmsNormRows& rows) {
-  constexpr bool kUnrolls = !R::kAdd && kMemory != Memory::kAhead && kVectorBytes >= 32;
-  if constexpr (kUnrolls) {
+  if constexpr (kUnrollsHeads<R::kAdd, kMemory>) {
     if (rows.cols == kHead) return normalise_rows<R, kMemory, kHead>(rows);
   }
   normalise_rows<R, kMemory>(rows);
@@ -196,18 +179,15 @@ void run_contiguous(const RmsNormRows& rows) {
 
 template <class R>
 void run(const RmsNormRows& rows) {
-  const bool contiguous =
-      rows.x_col_stride == 1 && rows.out_col_stride == 1 &&
-      (!R::kAdd || (rows.residual_col_stride == 1 && rows.residual_out_col_stride == 1));
-  if (!contiguous) {
-    for (std::int64_t row = 0; row < rows.rows; ++row) normalise_in_blocks<R>(rows, row);
-  } else if (rows.bypass_cache && can_bypass_cache<R>(rows)) {
-    run_contiguous<R, Memory::kAheadAroundCache>(rows);
-    stream_fence();
-  } else if (rows.ask_ahead) {
-    run_contiguous<R, Memory::kAhead>(rows);
-  } else {
-    run_contiguous<R, Memory::kCached>(rows);
+  constexpr bool kInOrder = R::kForm != WeightForm::kPrepared || !Lanes<typename R::T>::kEvenOdd;
+  switch (memory_of<typename R::T, R::kAdd>(rows, kInOrder)) {
+    case Memory::kCached: return run_contiguous<R, Memory::kCached>(rows);
+    case Memory::kAhead: return run_contiguous<R, Memory::kAhead>(rows);
+    case Memory::kAheadAroundCache:
+      run_contiguous<R, Memory::kAheadAroundCache>(rows);
+      return stream_fence();
+    case Memory::kApart:
+      for (std::int64_t row = 0; row < rows.rows; ++row) normalise_in_blocks<R>(rows, row);
   }
 }
 

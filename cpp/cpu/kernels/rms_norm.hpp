@@ -16,9 +16,11 @@ struct RmsNormRows {
   const void* x;
   const void* residual;  // null: none; else added to x, and the sum goes to residual_out too
   const void* weight;
+  const void* bias;  // null: none; else in the form of weight. Centred rows only, as mean is
   void* out;
   void* residual_out;
-  void* rstd;  // null: not wanted
+  void* mean;  // null: not wanted
+  void* rstd;  // likewise
   DType dtype;
   WeightForm weight_form;
   bool round_before_weight;
@@ -29,7 +31,7 @@ struct RmsNormRows {
   std::int64_t residual_row_stride, residual_col_stride;
   std::int64_t out_row_stride, out_col_stride;
   std::int64_t residual_out_row_stride, residual_out_col_stride;
-  std::int64_t rstd_row_stride;
+  std::int64_t mean_row_stride, rstd_row_stride;
   double eps;
   // core/safe_scale.hpp, handed over because this unit may not compile its inline functions.
   double safe_low, safe_high;
@@ -39,6 +41,7 @@ struct RmsNormRows {
 #define MEMBOUND_DECLARE_RMS_NORM(isa)        \
   namespace isa {                             \
   void rms_norm(const RmsNormRows& rows);     \
+  void rms_norm_centred(const RmsNormRows&);  \
   void rms_norm_weight(const RmsNormWeight&); \
   }
 MEMBOUND_DECLARE_RMS_NORM(baseline)

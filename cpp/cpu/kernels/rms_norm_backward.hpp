@@ -13,15 +13,17 @@ namespace membound::cpu {
 // Rows of dy * h that are added up in the accumulate dtype; what lies above is double.
 inline constexpr std::int64_t kBlockOfRows = 32;
 
-// Evenly spaced rows. All strides count elements.
+// Evenly spaced rows. All strides count elements; 0 for an array that is not there.
 struct RmsNormBackwardRows {
   const void* dy;
   const void* x;
   const void* dsum;    // null: none
   const void* weight;  // null: none; else the accumulate dtype, for 16-bit dtypes prepared
+  const void* mean;    // centred rows only
   const void* rstd;
   void* dx;          // null: not wanted
   void* weight_sum;  // null: not wanted; else dy * h is added, in the order of the kernel
+  void* bias_sum;    // centred rows, beside weight_sum: dy is added
   DType dtype;
   bool round_before_weight;
   bool bypass_cache;  // non-temporal stores
@@ -32,25 +34,26 @@ struct RmsNormBackwardRows {
   std::int64_t x_row_stride, x_col_stride;
   std::int64_t dsum_row_stride, dsum_col_stride;
   std::int64_t dx_row_stride, dx_col_stride;
-  std::int64_t rstd_row_stride;
+  std::int64_t mean_row_stride, rstd_row_stride;
 };
 
-// total (+)= weight_sum of a block of rows, both in the order of the kernel and with its padding.
+// total (+)= weight_sum or bias_sum of a block of rows, both in the order of the kernel and up to a
+// multiple of 64 columns.
 struct RmsNormBackwardBlock {
-  const void* weight_sum;
+  const void* sums;
   double* total;
   bool first;  // total is written, not added to
   DType dtype;
   std::int64_t cols;
 };
 
-// dweight (+)= the sum of `count` totals.
+// dweight or dbias (+)= the sum of `count` totals.
 struct RmsNormBackwardWeight {
   const double* totals;
   std::int64_t count;
   std::int64_t cols;
   DType x_dtype;
-  void* dweight;
+  void* gradient;
   DType dtype;
   std::int64_t stride;
   bool accumulate;
@@ -59,6 +62,7 @@ struct RmsNormBackwardWeight {
 #define MEMBOUND_DECLARE_RMS_NORM_BACKWARD(isa)                \
   namespace isa {                                              \
   void rms_norm_backward(const RmsNormBackwardRows& rows);     \
+  void rms_norm_backward_centred(const RmsNormBackwardRows&);  \
   void rms_norm_backward_block(const RmsNormBackwardBlock&);   \
   void rms_norm_backward_weight(const RmsNormBackwardWeight&); \
   }

@@ -8,7 +8,8 @@
 
 // The two passes of the backward: the first adds up g * h along a few rows at once and dy * h down
 // their columns, so that weight and weight_sum are read once for all of them; the second writes dx
-// row by row. Neither knows more of the call than it needs: fewer copies for the compiler to make.
+// row by row. Centred rows add up g and dy too. Neither pass knows more of the call than it needs:
+// fewer copies for the compiler to make.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
@@ -19,9 +20,11 @@ struct Group {
   const T* x[kRows];
   const T* dsum[kRows];  // null: none
   T* dx[kRows];
+  A mean[kRows];
   A rstd[kRows];
   const A* weight;
   A* weight_sum;
+  A* bias_sum;
 };
 
 // Later rows, to be asked for while these are computed.
@@ -54,73 +57,79 @@ MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> weight_of(const typename Lanes
                                                                                  count);
 }
 
-// The first `count` elements of value, zeros behind them. What stands there is not always zero:
-// 0 * rstd may be NaN.
-template <class T>
-MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> keep(Pair<typename Lanes<T>::V> value,
-                                                       std::int64_t count) {
-  using V = typename Lanes<T>::V;
-  T marks[Lanes<T>::kStep] = {};
-  __builtin_memset(marks, 0x3c, count * sizeof(T));
-  const auto kept = Lanes<T>::read(marks);
-  return {kept.first != 0 ? value.first : V{}, kept.second != 0 ? value.second : V{}};
-}
-
-// h = x * rstd comes before every product: x may be as large as rstd is small.
-template <class T>
+// h = x * rstd comes before every product: x may be as large as rstd is small. Centred, the mean is
+// taken away from x before.
+template <class T, bool kCentred>
 MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> normalised(const T* x, std::int64_t count,
+                                                             typename Lanes<T>::A mean,
                                                              typename Lanes<T>::A rstd) {
-  const auto value = read_some(x, count);
-  const Pair<typename Lanes<T>::V> h{value.first * rstd, value.second * rstd};
+  auto h = read_some(x, count);
+  if constexpr (kCentred) h = {h.first - mean, h.second - mean};
+  h = {h.first * rstd, h.second * rstd};
   return count == Lanes<T>::kStep ? h : keep<T>(h, count);
 }
 
 // What the first pass adds up.
-template <class T_, bool kDot_, bool kDweight_, bool kWeight_, bool kRoundFirst_>
+template <class T_, bool kDot_, bool kDweight_, bool kWeight_, bool kRoundFirst_,
+          bool kCentred_ = false>
 struct Sums {
   using T = T_;
+  static constexpr bool kCentred = kCentred_;
   static constexpr bool kDot = kDot_;
   static constexpr bool kDweight = kDweight_;
   static constexpr bool kWeight = kWeight_;
   static constexpr bool kRoundFirst = kRoundFirst_;
 };
 
-// One step of the first pass: g and h of each row, and dy * h of all of them into weight_sum.
-template <class S, int kRows_>
+template <class V, class A>
+MEMBOUND_ALWAYS_INLINE Pair<V> load_pair(const A* from) {
+  return {load<V>(from), load<V>(from + sizeof(V) / sizeof(A))};
+}
+template <class V, class A>
+MEMBOUND_ALWAYS_INLINE void store_pair(A* to, Pair<V> value) {
+  store(to, value.first);
+  store(to + sizeof(V) / sizeof(A), value.second);
+}
+
+// One step of the first pass: g and h of each row (centred: then g of each once more), and dy * h
+// of all of them into weight_sum (dy into bias_sum).
+template <class S, int kRows>
 struct GradientTerms {
   using T = typename S::T;
   using Row = Lanes<T>;
   using V = typename Row::V;
-  static constexpr int kRows = kRows_;
+  static constexpr int kSums = S::kCentred ? 2 * kRows : kRows, kProducts = kRows;
+  static constexpr bool kDbias = S::kDweight && S::kCentred;
   const Group<T, kRows>& group;
 
   MEMBOUND_ALWAYS_INLINE void step(std::int64_t col, std::int64_t count,
                                    Factors<V>* factors) const {
-    typename Row::A* const to = group.weight_sum + col;
-    [[maybe_unused]] Pair<V> factor, sum;
+    [[maybe_unused]] Pair<V> factor, weight_sum, bias_sum;
     if constexpr (S::kWeight && S::kDot) factor = weight_of<T>(group.weight, col, count);
-    if constexpr (S::kDweight) sum = {load<V>(to), load<V>(to + Row::kStep / 2)};
+    if constexpr (S::kDweight) weight_sum = load_pair<V>(group.weight_sum + col);
+    if constexpr (kDbias) bias_sum = load_pair<V>(group.bias_sum + col);
 #pragma GCC unroll 4
     for (int row = 0; row < kRows; ++row) {
       const Pair<V> dy = read_some(group.dy[row] + col, count);
-      const Pair<V> h = normalised<T>(group.x[row] + col, count, group.rstd[row]);
+      const Pair<V> h =
+          normalised<T, S::kCentred>(group.x[row] + col, count, group.mean[row], group.rstd[row]);
       if constexpr (S::kDot) {
         factors[row] = {dy, h};
         if constexpr (S::kWeight) {
           factors[row].left = {dy.first * factor.first, dy.second * factor.second};
         }
+        if constexpr (S::kCentred) factors[kRows + row].left = factors[row].left;
       }
       if constexpr (S::kDweight) {
         Pair<V> seen = h;
         if constexpr (S::kRoundFirst) seen = Row::round(h);
-        sum = {multiply_add(dy.first, seen.first, sum.first),
-               multiply_add(dy.second, seen.second, sum.second)};
+        weight_sum = {multiply_add(dy.first, seen.first, weight_sum.first),
+                      multiply_add(dy.second, seen.second, weight_sum.second)};
       }
+      if constexpr (kDbias) bias_sum = {bias_sum.first + dy.first, bias_sum.second + dy.second};
     }
-    if constexpr (S::kDweight) {
-      store(to, sum.first);
-      store(to + Row::kStep / 2, sum.second);
-    }
+    if constexpr (S::kDweight) store_pair(group.weight_sum + col, weight_sum);
+    if constexpr (kDbias) store_pair(group.bias_sum + col, bias_sum);
   }
   MEMBOUND_ALWAYS_INLINE void whole(std::int64_t col, Factors<V>* factors) const {
     step(col, Row::kStep, factors);
@@ -154,8 +163,9 @@ template <class S, int kRows>
   }
 }
 
-// One row of the second pass: dx = rstd * (g - h * mean) + dsum.
-template <class T_, bool kWeight, bool kAdd>
+// One row of the second pass: dx = rstd * (g - mean(g) - h * mean(g * h)) + dsum; mean(g) is of
+// centred rows alone.
+template <class T_, bool kWeight, bool kAdd, bool kCentred>
 struct GradientRow {
   using T = T_;
   using Row = Lanes<T>;
@@ -166,7 +176,7 @@ struct GradientRow {
   const T* dsum;
   T* dx;
   const A* weight;
-  A rstd, mean;
+  A mean, rstd, mean_gh, mean_g;
 
   MEMBOUND_ALWAYS_INLINE Pair<V> value(std::int64_t col, std::int64_t count) const {
     Pair<V> g = read_some(dy + col, count);
@@ -174,8 +184,9 @@ struct GradientRow {
       const Pair<V> factor = weight_of<T>(weight, col, count);
       g = {g.first * factor.first, g.second * factor.second};
     }
-    const Pair<V> h = normalised<T>(x + col, count, rstd);
-    const V minus_mean = V{} - mean;
+    if constexpr (kCentred) g = {g.first - mean_g, g.second - mean_g};
+    const Pair<V> h = normalised<T, kCentred>(x + col, count, mean, rstd);
+    const V minus_mean = V{} - mean_gh;
     const V scale = V{} + rstd;
     const Pair<V> rest{multiply_add(h.first, minus_mean, g.first),
                        multiply_add(h.second, minus_mean, g.second)};
@@ -213,7 +224,9 @@ template <class R>
 [[gnu::noinline]] void write_pass(const R* gradients, int count, std::int64_t cols,
                                   bool around_cache, const Ahead<typename R::T>& ahead) {
   for (int row = 0; row < count; ++row) {
-    const R gradient = gradients[row];
+    const R& of = gradients[row];
+    const R gradient{of.dy,   of.x,    of.dsum,    of.dx,    of.weight,
+                     of.mean, of.rstd, of.mean_gh, of.mean_g};
     around_cache ? gradient.template write<true>(cols, row, ahead)
                  : gradient.template write<false>(cols, row, ahead);
   }

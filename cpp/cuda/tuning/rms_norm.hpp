@@ -131,6 +131,16 @@ inline RmsNormConfig rms_norm_config(std::int64_t rows, std::int64_t cols, int d
   return config;
 }
 
+// The same row in two virtual threads per thread unless rows are few.
+inline RmsNormConfig folded(RmsNormConfig config, std::int64_t rows) {
+  if (config.form != RowForm::kBlock || config.fold == 2) return config;
+  if (rows * config.threads <= kFewVirtualThreads) return config;
+  config.threads /= 2;
+  config.lanes = config.threads;
+  config.fold = 2;
+  return config;
+}
+
 // The same row with a thread for each virtual thread.
 inline RmsNormConfig unfolded(RmsNormConfig config) {
   if (config.form != RowForm::kBlock) return config;

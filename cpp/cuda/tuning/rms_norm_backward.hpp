@@ -51,23 +51,26 @@ inline bool gradient_in_roles(std::int64_t rows, std::int64_t cols, int dtype_si
 }
 
 // Chunks of a thread, blocks of a row and rows in the ring of shared memory (0: the next row is in
-// registers), for aligned rows on GPUs with room for the ring, or for the others.
+// registers), for aligned rows on GPUs with room for the ring, or for the others. centred: with the
+// sums of dbias, whose registers the next row would need.
 struct PersistentShape {
   int vecs;
   int blocks_per_row;
   int ring;
 };
-inline PersistentShape persistent_shape(std::int64_t chunks, bool ring) {
+inline PersistentShape persistent_shape(std::int64_t chunks, bool ring, bool centred) {
   // H200, ratio to a copy with the next row in registers and with the ring: 16384 x 3072 bfloat16
   // 0.83, 0.92; 8192 x 5120 0.76, 0.90; 8192 x 8192 0.91, 0.94; 8192 x 16384 0.92, 0.89 (two
   // blocks); 4096 x 32768 0.85, 0.88 (four chunks per thread). At 2048 and below registers give
   // 0.97.
   if (chunks <= kPersistentBlock) {
-    return {1, 1, ring && chunks > 256 && chunks <= kSmallBlock ? 2 : 0};
+    return {1, 1, ring && (centred || (chunks > 256 && chunks <= kSmallBlock)) ? 2 : 0};
   }
   PersistentShape shape{2, 1, ring ? 2 : 0};
-  if (chunks > 2 * kPersistentBlock && chunks <= 4 * kPersistentBlock) shape.ring = 0;
-  if (chunks > 4 * kPersistentBlock && ring) shape.vecs = 4;
+  if (!centred) {
+    if (chunks > 2 * kPersistentBlock && chunks <= 4 * kPersistentBlock) shape.ring = 0;
+    if (chunks > 4 * kPersistentBlock && ring) shape.vecs = 4;
+  }
   while (std::int64_t{shape.blocks_per_row} * shape.vecs * kPersistentBlock < chunks) {
     shape.blocks_per_row *= 2;
   }
@@ -76,8 +79,8 @@ inline PersistentShape persistent_shape(std::int64_t chunks, bool ring) {
 
 // As many blocks as 128 multiprocessors hold. Clusters find fewer places: 30 of 4 and 14 of 8
 // blocks fit a H200. For both shapes of a width: the bits of dweight do not depend on alignment.
-inline int persistent_partials(std::int64_t rows, std::int64_t chunks, int groups) {
-  const PersistentShape shape = persistent_shape(chunks, true);
+inline int persistent_partials(std::int64_t rows, std::int64_t chunks, int groups, bool centred) {
+  const PersistentShape shape = persistent_shape(chunks, true, centred);
   static constexpr int kClusters[] = {128, 64, 28, 14, 7};
   int partial_rows = 128;
   for (int i = 1; (1 << i) <= shape.blocks_per_row; ++i) partial_rows = kClusters[i];
@@ -89,8 +92,9 @@ inline int persistent_partials(std::int64_t rows, std::int64_t chunks, int group
   return partial_rows;
 }
 
-inline RmsNormBackwardConfig persistent_config(std::int64_t rows, std::int64_t chunks, bool ring) {
-  const PersistentShape shape = persistent_shape(chunks, ring);
+inline RmsNormBackwardConfig persistent_config(std::int64_t rows, std::int64_t chunks, bool ring,
+                                               bool centred) {
+  const PersistentShape shape = persistent_shape(chunks, ring, centred);
   RmsNormBackwardConfig config{};
   config.form = GradientForm::kPersistent;
   config.vecs = shape.vecs;
@@ -99,14 +103,15 @@ inline RmsNormBackwardConfig persistent_config(std::int64_t rows, std::int64_t c
   config.lanes = 1;
   if (chunks <= 32) {
     while (config.lanes < chunks) config.lanes *= 2;
+    config.ring = 0;
   } else {
     config.lanes = static_cast<int>(
         ceil_div(chunks, std::int64_t{32} * shape.vecs * shape.blocks_per_row) * 32);
   }
   const int groups = std::max(1, kPersistentBlock / config.lanes);
   config.threads = groups * config.lanes;
-  config.shared_bytes = shape.ring * shape.vecs * config.threads * 2 * kChunk;
-  config.partial_rows = persistent_partials(rows, chunks, groups);
+  config.shared_bytes = config.ring * shape.vecs * config.threads * 2 * kChunk;
+  config.partial_rows = persistent_partials(rows, chunks, groups, centred);
   return config;
 }
 
@@ -138,14 +143,14 @@ inline RmsNormConfig gradient_rows_config(std::int64_t rows, std::int64_t cols, 
   return config;
 }
 
-// rows, cols >= 1; dtype_size: bytes of an element of x; ring: aligned rows, and room for them;
-// max_cluster: the largest cluster that the GPU takes, 1 for none.
+// rows, cols >= 1; dtype_size: bytes of an element of x; sums: dweight or dbias is wanted; ring:
+// aligned rows, and room for them; max_cluster: the largest cluster that the GPU takes, 1 for none.
 inline RmsNormBackwardConfig rms_norm_backward_config(std::int64_t rows, std::int64_t cols,
-                                                      int dtype_size, bool dweight, bool ring,
-                                                      int max_cluster) {
+                                                      int dtype_size, bool sums, bool ring,
+                                                      int max_cluster, bool centred = false) {
   const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
-  if (dweight && !gradient_in_roles(rows, cols, dtype_size)) {
-    const RmsNormBackwardConfig config = persistent_config(rows, chunks, ring);
+  if (sums && !gradient_in_roles(rows, cols, dtype_size)) {
+    const RmsNormBackwardConfig config = persistent_config(rows, chunks, ring, centred);
     if (config.blocks_per_row <= max_cluster) return config;
   }
   RmsNormBackwardConfig config{};
@@ -154,18 +159,19 @@ inline RmsNormBackwardConfig rms_norm_backward_config(std::int64_t rows, std::in
   config.threads = config.rows.threads;
   config.lanes = config.rows.lanes;
   config.blocks_per_row = config.rows.blocks_per_row;
-  if (dweight) {
+  if (sums) {
     config.column_blocks =
         ceil_div(ceil_div(chunks, kColumnSegment), config.blocks_per_row) * config.blocks_per_row;
   }
   return config;
 }
 
-// Rows of partial sums of dweight: what the workspace has to hold.
-inline std::int64_t rms_norm_backward_partials(std::int64_t rows, std::int64_t cols,
-                                               int dtype_size) {
+// Rows of partial sums of dweight, or of dweight and dbias: what the workspace has to hold.
+inline std::int64_t rms_norm_backward_partials(std::int64_t rows, std::int64_t cols, int dtype_size,
+                                               bool centred = false) {
   if (gradient_in_roles(rows, cols, dtype_size)) return 0;
-  return persistent_config(rows, ceil_div(cols, kChunk / dtype_size), true).partial_rows;
+  const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
+  return (centred ? 2 : 1) * persistent_config(rows, chunks, true, centred).partial_rows;
 }
 
 }  // namespace membound::cuda::tuning

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "jax/call.hpp"
 
+#include <algorithm>
+
 namespace membound::python::jax {
 
 namespace {
@@ -73,6 +75,17 @@ TensorView Batch::element(const TensorView& array, std::int64_t index) const {
     view.strides[axis] = array.strides[axis + axes];
   }
   return view;
+}
+
+int batch_axes(std::initializer_list<const MaybeArray*> rows_of_columns) {
+  for (const MaybeArray* array : rows_of_columns) {
+    if (*array) return std::max((*array)->rank - 1, 0);
+  }
+  return 0;
+}
+
+bool is_one_row(const MaybeArray& array, int axes) {
+  return axes == 0 || !array || array->size() == array->shape[axes];
 }
 
 }  // namespace membound::python::jax

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstring>
+#include <initializer_list>
+#include <optional>
 #include <string>
 
 #include "membound/error.hpp"
@@ -36,9 +38,10 @@ struct Call {
     throw InvalidArgument(std::string("attribute '") + name + "' is missing or of another type");
   }
   double number(const char* name) const { return attribute<double>(name, xla::DataType::kF64); }
-  Rounding rounding() const {
-    return static_cast<Rounding>(attribute<std::int32_t>("rounding", xla::DataType::kS32));
+  bool flag(const char* name) const {
+    return attribute<std::int32_t>(name, xla::DataType::kS32) != 0;
   }
+  Rounding rounding() const { return flag("rounding") ? Rounding::kBeforeWeight : Rounding::kOnce; }
 
  private:
   TensorView view(const xla::Buffers& buffers, std::int64_t index) const;
@@ -61,10 +64,24 @@ struct Batch {
   TensorView element(const TensorView& array, std::int64_t index) const;
 };
 
-// One handler per op: operands and results in the order of its comment.
+using MaybeArray = std::optional<TensorView>;
+
+inline const TensorView* pointer(const MaybeArray& array) { return array ? &*array : nullptr; }
+
+// The batch axes in front of rows of columns, which every array of a call has alike.
+int batch_axes(std::initializer_list<const MaybeArray*> rows_of_columns);
+
+// Whether all elements of a batch have one row in common, or none at all.
+bool is_one_row(const MaybeArray& array, int axes);
+
+// One handler per op.
 void rms_norm_call(const Call& call);
 void add_rms_norm_call(const Call& call);
 void rms_norm_backward_call(const Call& call);
 void add_rms_norm_backward_call(const Call& call);
+void layer_norm_call(const Call& call);
+void add_layer_norm_call(const Call& call);
+void layer_norm_backward_call(const Call& call);
+void add_layer_norm_backward_call(const Call& call);
 
 }  // namespace membound::python::jax

@@ -1,13 +1,29 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-#include "membound/ops/add_rms_norm_backward.hpp"
-
 #include "norm.hpp"
 #include "ops/ops.hpp"
 
 namespace membound::python {
 
 namespace {
+
+constexpr const char* kName = "add_rms_norm_backward";
+
+enum Parameter {
+  kDy,
+  kDresidualOut,
+  kResidualOut,
+  kWeight,
+  kRstd,
+  kWeightOffset,
+  kRounding,
+  kDx,
+  kDweight,
+  kNeedDx,
+  kNeedDweight,
+  kAccumulate,
+  kStream,
+};
 
 constexpr const char* kText =
     R"(add_rms_norm_backward($module, dy, dresidual_out, residual_out, weight, rstd, *, weight_offset=0.0, rounding='once', dx=None, dweight=None, need_dx=True, need_dweight=True, accumulate=False, stream=None)
@@ -53,14 +69,27 @@ Example:
 )";
 
 nb::object call_add_rms_norm_backward(PyObject* const* values) {
-  return call_norm_backward(
-      {"add_rms_norm_backward", "residual_out", values[0], values[1], values + 2});
+  return call_norm_backward({.op = kName,
+                             .x_name = "residual_out",
+                             .dy = values[kDy],
+                             .dresidual_out = values[kDresidualOut],
+                             .x = values[kResidualOut],
+                             .weight = values[kWeight],
+                             .rstd = values[kRstd],
+                             .weight_offset = values[kWeightOffset],
+                             .rounding = values[kRounding],
+                             .dx = values[kDx],
+                             .dweight = values[kDweight],
+                             .need_dx = values[kNeedDx],
+                             .need_dweight = values[kNeedDweight],
+                             .accumulate = values[kAccumulate],
+                             .stream = values[kStream]});
 }
 
 }  // namespace
 
 const Op kAddRmsNormBackward{
-    "add_rms_norm_backward",
+    kName,
     kText,
     {"dy", "dresidual_out", "residual_out", "weight", "rstd", "weight_offset", "rounding", "dx",
      "dweight", "need_dx", "need_dweight", "accumulate", "stream"},

@@ -6,11 +6,17 @@
 
 namespace membound::python {
 
-// One line per op; bindings/ops/<op>.cpp defines it.
+// One line per op, defined in bindings/ops/<op>.cpp; the aliases in bindings/norm_aliases.cpp.
 extern const Op kRmsNorm;
 extern const Op kAddRmsNorm;
-extern const Op kFusedAddRmsNorm;
 extern const Op kRmsNormBackward;
 extern const Op kAddRmsNormBackward;
+extern const Op kLayerNorm;
+extern const Op kAddLayerNorm;
+extern const Op kLayerNormBackward;
+extern const Op kAddLayerNormBackward;
+extern const Op kGemmaRmsNorm;
+extern const Op kFusedAddRmsNorm;
+extern const Op kGemmaFusedAddRmsNorm;
 
 }  // namespace membound::python

@@ -1,7 +1,5 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-#include "membound/ops/rms_norm.hpp"
-
 #include "norm.hpp"
 #include "ops/ops.hpp"
 
@@ -69,48 +67,17 @@ Example:
     (True, array([0.2       , 0.28284273], dtype=float32))
 )";
 
-nb::object call_jax(const ArrayCall& call, PyObject* const* values, const RmsNormOptions& options,
-                    bool return_rstd) {
-  const nb::handle weight = call.check_jax_input(values[kWeight], "weight");
-  call.check_jax_absent(values[kOut], "out", "which cannot be written");
-  call.check_jax_absent(values[kStream], "stream", "whose stream XLA picks");
-  call.check_jax_absent(values[kDevice], "device", "which stay where they are");
-  const nb::object op = nb::module_::import_("membound.jax").attr(kName);
-  return op(nb::handle(values[kX]), weight, nb::arg("eps") = options.eps,
-            nb::arg("weight_offset") = options.weight_offset,
-            nb::arg("rounding") = rounding_name(options.rounding),
-            nb::arg("return_rstd") = return_rstd);
-}
-
 nb::object call_rms_norm(PyObject* const* values) {
-  const ArrayCall call(kName, values[kX], "x", values[kStream]);
-  const RmsNormOptions options =
-      norm_options(kName, values[kEps], values[kWeightOffset], values[kRounding]);
-  const bool return_rstd = flag_or(values[kReturnRstd], false, {kName, "return_rstd"});
-  if (call.is_jax()) return call_jax(call, values, options, return_rstd);
-
-  LoadedArray x, weight, out, rstd;
-  call.read_input(values[kX], "x", x);
-  const bool weighted = given(values[kWeight]);
-  if (weighted) call.read_input(values[kWeight], "weight", weight);
-  const auto staging = call.staging_device(values[kDevice], x.view.device);
-  nb::object result = call.output(values[kOut], values[kX], x.view, "out", out);
-  nb::object rstd_result;
-  if (return_rstd) rstd_result = call.new_rows(values[kX], x.view, rstd);
-
-  const ConstTensorView weight_view(weight.view);
-  const ConstTensorView* weight_or_none = weighted ? &weight_view : nullptr;
-  const TensorView* rstd_or_none = return_rstd ? &rstd.view : nullptr;
-  if (staging) {
-    const GilRelease released(true);
-    membound::rms_norm(x.view, weight_or_none, options, out.view, rstd_or_none, *staging);
-  } else {
-    const StreamView stream = call.stream(x.view.device);
-    const GilRelease released(is_long_on_cpu(x.view));
-    membound::rms_norm(x.view, weight_or_none, options, out.view, rstd_or_none, stream);
-  }
-  call.mark_written(values[kOut]);
-  return return_rstd ? nb::make_tuple(result, rstd_result) : result;
+  return call_norm({.op = kName,
+                    .x = values[kX],
+                    .weight = values[kWeight],
+                    .eps = values[kEps],
+                    .weight_offset = values[kWeightOffset],
+                    .rounding = values[kRounding],
+                    .out = values[kOut],
+                    .return_statistics = values[kReturnRstd],
+                    .stream = values[kStream],
+                    .device = values[kDevice]});
 }
 
 }  // namespace

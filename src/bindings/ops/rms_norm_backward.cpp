@@ -1,13 +1,28 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-#include "membound/ops/rms_norm_backward.hpp"
-
 #include "norm.hpp"
 #include "ops/ops.hpp"
 
 namespace membound::python {
 
 namespace {
+
+constexpr const char* kName = "rms_norm_backward";
+
+enum Parameter {
+  kDy,
+  kX,
+  kWeight,
+  kRstd,
+  kWeightOffset,
+  kRounding,
+  kDx,
+  kDweight,
+  kNeedDx,
+  kNeedDweight,
+  kAccumulate,
+  kStream,
+};
 
 constexpr const char* kText =
     R"(rms_norm_backward($module, dy, x, weight, rstd, *, weight_offset=0.0, rounding='once', dx=None, dweight=None, need_dx=True, need_dweight=True, accumulate=False, stream=None)
@@ -65,12 +80,25 @@ Example:
 )";
 
 nb::object call_rms_norm_backward(PyObject* const* values) {
-  return call_norm_backward({"rms_norm_backward", "x", values[0], nullptr, values + 1});
+  return call_norm_backward({.op = kName,
+                             .x_name = "x",
+                             .dy = values[kDy],
+                             .x = values[kX],
+                             .weight = values[kWeight],
+                             .rstd = values[kRstd],
+                             .weight_offset = values[kWeightOffset],
+                             .rounding = values[kRounding],
+                             .dx = values[kDx],
+                             .dweight = values[kDweight],
+                             .need_dx = values[kNeedDx],
+                             .need_dweight = values[kNeedDweight],
+                             .accumulate = values[kAccumulate],
+                             .stream = values[kStream]});
 }
 
 }  // namespace
 
-const Op kRmsNormBackward{"rms_norm_backward",
+const Op kRmsNormBackward{kName,
                           kText,
                           {"dy", "x", "weight", "rstd", "weight_offset", "rounding", "dx",
                            "dweight", "need_dx", "need_dweight", "accumulate", "stream"},

@@ -6,6 +6,21 @@ They run through XLA's typed foreign function interface: XLA allocates the outpu
 on its own stream and may capture it in a CUDA graph. Handlers are registered at the first call.
 """
 
-from membound.jax._norm import add_rms_norm, add_rms_norm_backward, rms_norm, rms_norm_backward
+from membound.jax._layer_norm import (
+    add_layer_norm,
+    add_layer_norm_backward,
+    layer_norm,
+    layer_norm_backward,
+)
+from membound.jax._rms_norm import add_rms_norm, add_rms_norm_backward, rms_norm, rms_norm_backward
 
-__all__ = ["add_rms_norm", "add_rms_norm_backward", "rms_norm", "rms_norm_backward"]
+__all__ = [
+    "add_layer_norm",
+    "add_layer_norm_backward",
+    "add_rms_norm",
+    "add_rms_norm_backward",
+    "layer_norm",
+    "layer_norm_backward",
+    "rms_norm",
+    "rms_norm_backward",
+]

@@ -18,9 +18,9 @@ _array_types: set[type] = set()  # isinstance(x, jax.Array) runs Python code: 0.
 
 
 def check_arrays(op, arrays):
-    """All are jax arrays, like the first one; a weight may be None."""
+    """All are jax arrays, like the first one; a weight and a bias may be None."""
     for argument, value in arrays.items():
-        if type(value) in _array_types or (value is None and argument == "weight"):
+        if type(value) in _array_types or (value is None and argument in ("weight", "bias")):
             continue
         if not isinstance(value, jax.Array):
             first = next(iter(arrays))
@@ -54,27 +54,30 @@ def before_weight(op, rounding):
     return rounding == "before_weight"
 
 
-def check_forward(x, residual, weight, options):
+def check_forward(x, residual, weight, bias, options):
     op, eps = options.op, options.eps
     _check_rows(op, x, "x")
     _require(
         op, math.isfinite(eps) and eps >= 0.0, f"'eps' must be finite and not negative, got {eps:g}"
     )
     _check_weight_offset(op, weight, options.weight_offset)
-    _check_weight(op, weight, x, "x")
     if residual is not None:
         _check_like(op, residual, "residual", x.dtype, x.shape)
+    _check_columns(op, weight, "weight", x, "x")
+    _check_columns(op, bias, "bias", x, "x")
 
 
-def check_backward(dy, dresidual_out, x, weight, rstd, options):
+def check_backward(dy, dresidual_out, x, weight, mean, rstd, options):
     op = options.op
     x_name = "x" if dresidual_out is None else "residual_out"
     _check_rows(op, x, x_name)
     _check_like(op, dy, "dy", x.dtype, x.shape)
     if dresidual_out is not None:
         _check_like(op, dresidual_out, "dresidual_out", x.dtype, x.shape)
-    _check_weight(op, weight, x, x_name)
+    _check_columns(op, weight, "weight", x, x_name)
     _check_weight_offset(op, weight, options.weight_offset)
+    if mean is not None:
+        _check_like(op, mean, "mean", statistics_dtype(x), x.shape[:-1])
     _check_like(op, rstd, "rstd", statistics_dtype(x), x.shape[:-1])
 
 
@@ -102,15 +105,15 @@ def _check_weight_offset(op, weight, offset):
     )
 
 
-def _check_weight(op, weight, x, x_name):
-    if weight is None:
+def _check_columns(op, array, argument, x, x_name):
+    if array is None:
         return
-    _check_floating(op, weight, "weight")
+    _check_floating(op, array, argument)
     _require(
         op,
-        weight.shape == x.shape[-1:],
-        f"'weight' must have shape ({x.shape[-1]},), the last axis of '{x_name}', "
-        f"got {weight.shape}",
+        array.shape == x.shape[-1:],
+        f"'{argument}' must have shape ({x.shape[-1]},), the last axis of '{x_name}', "
+        f"got {array.shape}",
     )
 
 

@@ -47,11 +47,17 @@ def statistics_dtype(x):
     return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
-def dweight_workspace(x):
-    """Room to sum dweight in on a GPU.
+def columns_of(x, dtype=None):
+    """A sum over x's rows, of its dtype or another."""
+    return jax.ShapeDtypeStruct(x.shape[-1:], dtype or x.dtype)
+
+
+def sums_workspace(x, centred):
+    """Room to sum dweight and dbias in on a GPU.
 
     The CPU gets it too and leaves it alone: while JAX traces, the platform is not known.
     """
+    bytes_of = _core.layer_norm_backward_workspace if centred else _core.rms_norm_backward_workspace
     cols = x.shape[-1]
-    size = _core.rms_norm_backward_workspace(x.size // cols, cols, x.dtype.itemsize)
+    size = bytes_of(x.size // cols, cols, x.dtype.itemsize)
     return jax.ShapeDtypeStruct((size,), np.uint8)

@@ -2,11 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The end of a gradient that is summed over rows: its storage in any dtype, and the sum of partial
-// rows.
+// The end of the gradients that are summed over rows: their storage in any dtype, and the sum of
+// partial rows.
 #include <cstdint>
 
 #include "cuda/cluster.cuh"
+#include "cuda/columns.cuh"
 #include "cuda/convert.cuh"
 #include "cuda/reduce.cuh"
 #include "membound/dtype.hpp"
@@ -21,29 +22,29 @@ __device__ inline void store_as(W* to, Accumulate sum, bool accumulate) {
 }
 
 template <class Accumulate>
-__device__ inline void store_weight_gradient(void* data, DType dtype, std::int64_t offset,
-                                             Accumulate sum, bool accumulate) {
-  switch (dtype) {
-    case DType::kFloat16: return store_as(static_cast<Float16*>(data) + offset, sum, accumulate);
-    case DType::kBFloat16: return store_as(static_cast<BFloat16*>(data) + offset, sum, accumulate);
-    case DType::kFloat32: return store_as(static_cast<float*>(data) + offset, sum, accumulate);
-    default: return store_as(static_cast<double*>(data) + offset, sum, accumulate);
+__device__ inline void store_gradient(const ColumnSums<Accumulate>& to, std::int64_t col,
+                                      Accumulate sum, bool accumulate) {
+  const std::int64_t offset = col * to.stride;
+  switch (to.dtype) {
+    case DType::kFloat16: return store_as(static_cast<Float16*>(to.data) + offset, sum, accumulate);
+    case DType::kBFloat16:
+      return store_as(static_cast<BFloat16*>(to.data) + offset, sum, accumulate);
+    case DType::kFloat32: return store_as(static_cast<float*>(to.data) + offset, sum, accumulate);
+    default: return store_as(static_cast<double*>(to.data) + offset, sum, accumulate);
   }
 }
 
 template <class Accumulate>
 struct PartialSumsParams {
-  const Accumulate* partials;  // [rows][cols]
-  void* sums;
+  ColumnSums<Accumulate> sums[2];
   std::int64_t rows;
   std::int64_t cols;
-  std::int64_t stride;  // of sums
-  DType dtype;          // of sums
+  int blocks_each;  // blocks of the first
   bool accumulate;
 };
 
-// The sum of partial rows: a block takes 32 columns, each of its warps every 32nd row, then a warp
-// the 32 sums of a column. Limited by latency.
+// The sums of partial rows of one or two gradients: a block takes 32 columns of one, each of its
+// warps every 32nd row, then a warp the 32 sums of a column. Limited by latency.
 template <class Accumulate>
 __global__ void __launch_bounds__(kWarpLanes* kWarpLanes)
     partial_sums_kernel(const __grid_constant__ PartialSumsParams<Accumulate> p) {
@@ -52,14 +53,18 @@ __global__ void __launch_bounds__(kWarpLanes* kWarpLanes)
   begin_overlapped();
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kWarpLanes;
+  const int block = static_cast<int>(blockIdx.x);
+  const bool second = block >= p.blocks_each;
+  const ColumnSums<Accumulate>& to = p.sums[second];
+  const std::int64_t first =
+      static_cast<std::int64_t>(second ? block - p.blocks_each : block) * kWarpLanes;
   Accumulate sum = 0;
   for (std::int64_t row = warp; row < p.rows; row += kUnroll * kWarpLanes) {
     Accumulate some[kUnroll];
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
       const std::int64_t at = row + i * kWarpLanes;
-      some[i] = at < p.rows && first + lane < p.cols ? p.partials[at * p.cols + first + lane]
+      some[i] = at < p.rows && first + lane < p.cols ? to.partials[at * p.cols + first + lane]
                                                      : Accumulate(0);
     }
     sum += reduce_array<kUnroll>(some, Sum());
@@ -68,7 +73,7 @@ __global__ void __launch_bounds__(kWarpLanes* kWarpLanes)
   __syncthreads();
   const Accumulate total = reduce_warp(of_warps[lane][warp], Sum());
   if (lane == 0 && first + warp < p.cols) {
-    store_weight_gradient(p.sums, p.dtype, (first + warp) * p.stride, total, p.accumulate);
+    store_gradient(to, first + warp, total, p.accumulate);
   }
 }
 

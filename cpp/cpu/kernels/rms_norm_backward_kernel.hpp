@@ -1,0 +1,188 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cpu/kernels/rms_norm_backward_rows.hpp"
+
+// Rows of the backward in groups, and rows whose elements are apart.
+namespace membound::cpu::MEMBOUND_CPU_ISA {
+namespace {
+
+// Rows that share one reading of weight and weight_sum: two short ones, which the second pass finds
+// in the first cache (16384 x 512 float32: 44 GB/s, four 28), four longer ones as long as they and
+// the next four fit the second (2048 x 4096 float32: 25.5 GB/s, two 24.0). Narrow vectors are too
+// few registers for more than one.
+constexpr int kMostRows = kVectorBytes >= 32 ? 4 : 1;
+constexpr int kShortRows = kVectorBytes >= 32 ? 2 : 1;
+constexpr std::int64_t kLongFrom = 4 << 10;
+constexpr std::int64_t kGroupBytes = 256 << 10;
+
+// Later rows are asked for one quarter while summing, the rest while writing, so that memory reads
+// and writes at once (2048 x 4096 float32: 27.0 GB/s with one half, 30.2 with a quarter); short
+// rows all while writing, some way ahead, and heads not at all (65536 x 128 float32: 32 and 37
+// GB/s).
+constexpr std::int64_t kAskedFrom = 1 << 10;
+constexpr std::int64_t kAheadBytes = 8 << 10;
+
+// The payload of a NaN is dropped: rounding to bfloat16 relies on a lower half of zeros.
+template <class A>
+MEMBOUND_ALWAYS_INLINE A plain_nan(A value) {
+  return value == value ? value : static_cast<A>(__builtin_nanf(""));
+}
+
+// Null where there is no array: then its stride is 0.
+template <class T>
+MEMBOUND_ALWAYS_INLINE const T* row_of(const void* data, std::int64_t stride, std::int64_t row) {
+  return static_cast<const T*>(data) + row * stride;
+}
+
+// Rows from `first` on.
+template <class T, int kRows, bool kCentred>
+MEMBOUND_ALWAYS_INLINE Group<T, kRows> group_at(const RmsNormBackwardRows& rows,
+                                                std::int64_t first) {
+  using A = typename Lanes<T>::A;
+  Group<T, kRows> group;
+  for (int i = 0; i < kRows; ++i) {
+    const std::int64_t row = first + i;
+    group.dy[i] = row_of<T>(rows.dy, rows.dy_row_stride, row);
+    group.x[i] = row_of<T>(rows.x, rows.x_row_stride, row);
+    group.dsum[i] = row_of<T>(rows.dsum, rows.dsum_row_stride, row);
+    group.dx[i] = const_cast<T*>(row_of<T>(rows.dx, rows.dx_row_stride, row));
+    if constexpr (kCentred)
+      group.mean[i] = plain_nan(*row_of<A>(rows.mean, rows.mean_row_stride, row));
+    group.rstd[i] = plain_nan(*row_of<A>(rows.rstd, rows.rstd_row_stride, row));
+  }
+  group.weight = static_cast<const A*>(rows.weight);
+  group.weight_sum = static_cast<A*>(rows.weight_sum);
+  group.bias_sum = static_cast<A*>(rows.bias_sum);
+  return group;
+}
+
+// `count` rows behind those from `first` on, where there are as many.
+template <class T>
+MEMBOUND_ALWAYS_INLINE Ahead<T> ahead_of(const RmsNormBackwardRows& rows, std::int64_t first,
+                                         int count) {
+  constexpr std::int64_t kSize = sizeof(T);
+  Ahead<T> ahead{};
+  const std::int64_t groups = kAheadBytes / (rows.cols * kSize * count);
+  first += (groups > 1 ? groups : 1) * count;
+  const bool asks = rows.ask_ahead && rows.cols * kSize >= kAskedFrom;
+  if (!asks || first + count > rows.rows + rows.rows_behind) return ahead;
+  for (int i = 0; i < count; ++i) {
+    const std::int64_t row = first + i;
+    ahead.dy[i] = row_of<T>(rows.dy, rows.dy_row_stride, row);
+    ahead.x[i] = row_of<T>(rows.x, rows.x_row_stride, row);
+    ahead.dsum[i] = row_of<T>(rows.dsum, rows.dsum_row_stride, row);
+  }
+  ahead.rows = count;
+  const bool in_writing = kSize == 2 || rows.cols * kSize < kLongFrom;
+  ahead.early = rows.dx == nullptr ? kSize : in_writing ? 0 : kSize / 4;
+  ahead.late = kSize - ahead.early;
+  return ahead;
+}
+
+// What a call computes, as far as the compiler should know.
+template <class S, bool kAdd>
+struct Kernel {
+  using T = typename S::T;
+  using A = typename Lanes<T>::A;
+  using Gradient = GradientRow<T, S::kWeight, kAdd, S::kCentred>;
+  static constexpr std::int64_t kSize = sizeof(T);
+  const RmsNormBackwardRows& rows;
+
+  // Row i of a group; sums: those of g * h of its rows, and behind them those of g. Part by part: a
+  // copy of the whole waits for the stores of its parts (65536 x 128 float32: 7 ns a row).
+  template <int kRows>
+  MEMBOUND_ALWAYS_INLINE void set(Gradient& row, const Group<T, kRows>& group, int i,
+                                  const A* sums) const {
+    const A width = static_cast<A>(rows.cols);
+    row.dy = group.dy[i];
+    row.x = group.x[i];
+    row.dsum = group.dsum[i];
+    row.dx = group.dx[i];
+    row.weight = group.weight;
+    row.rstd = group.rstd[i];
+    row.mean_gh = sums[i] / width;
+    if constexpr (S::kCentred) row.mean = group.mean[i];
+    if constexpr (S::kCentred) row.mean_g = sums[kRows + i] / width;
+  }
+
+  template <int kRows>
+  void run_group(std::int64_t first, bool around_cache) const {
+    const auto group = group_at<T, kRows, S::kCentred>(rows, first);
+    const Ahead<T> ahead = ahead_of<T>(rows, first, kRows);
+    A sums[GradientTerms<S, kRows>::kSums];
+    sum_pass<S>(group, rows.cols, sums, ahead);
+    if constexpr (S::kDot) {
+      Gradient gradients[kRows];
+      for (int i = 0; i < kRows; ++i) set(gradients[i], group, i, sums);
+      write_pass(gradients, kRows, rows.cols, around_cache, ahead);
+    }
+  }
+
+  // The first row that is left.
+  template <int kRows>
+  std::int64_t run_groups(std::int64_t row, bool around_cache) const {
+    for (; row + kRows <= rows.rows; row += kRows) run_group<kRows>(row, around_cache);
+    return row;
+  }
+
+  void run_contiguous() const {
+    const bool around_cache =
+        S::kDot && rows.bypass_cache && on_lines<T>(rows.dx, rows.dx_row_stride);
+    const std::int64_t row_bytes = rows.cols * kSize;
+    std::int64_t row = 0;
+    if (row_bytes < kLongFrom) {
+      row = run_groups<kShortRows>(row, around_cache);
+    } else if (2 * kMostRows * row_bytes <= kGroupBytes) {
+      row = run_groups<kMostRows>(row, around_cache);
+    }
+    run_groups<1>(row, around_cache);
+    if (around_cache) stream_fence();
+  }
+
+  // A row whose elements are apart, in blocks through small buffers.
+  void run_in_blocks(std::int64_t row) const {
+    T dy_block[kBlock<T>], x_block[kBlock<T>], dsum_block[kBlock<T>], dx_block[kBlock<T>];
+    const auto whole = group_at<T, 1, S::kCentred>(rows, row);
+    const auto read = [&](std::int64_t first, std::int64_t count) {
+      auto block = whole;
+      block.dy[0] = gather(whole.dy[0], rows.dy_col_stride, first, count, dy_block);
+      block.x[0] = gather(whole.x[0], rows.x_col_stride, first, count, x_block);
+      if (kAdd)
+        block.dsum[0] = gather(whole.dsum[0], rows.dsum_col_stride, first, count, dsum_block);
+      block.dx[0] = dx_block;
+      if (S::kWeight) block.weight += first;
+      if (S::kDweight) block.weight_sum += first;
+      if (S::kDweight && S::kCentred) block.bias_sum += first;
+      return block;
+    };
+    constexpr int kSums = GradientTerms<S, 1>::kSums;
+    BlockSum<A> totals[kSums];
+    each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) {
+      A parts[kSums] = {};
+      sum_pass<S>(read(first, count), count, parts, Ahead<T>{});
+      for (int i = 0; i < kSums; ++i) totals[i].add(parts[i]);
+    });
+    if constexpr (!S::kDot) return;
+    A sums[kSums];
+    for (int i = 0; i < kSums; ++i) sums[i] = totals[i].value();
+    each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) {
+      Gradient block;
+      set(block, read(first, count), 0, sums);
+      write_pass(&block, 1, count, false, Ahead<T>{});
+      scatter(whole.dx[0], rows.dx_col_stride, first, count, dx_block);
+    });
+  }
+
+  void run() const {
+    const bool contiguous = rows.dy_col_stride == 1 && rows.x_col_stride == 1 &&
+                            (!kAdd || rows.dsum_col_stride == 1) &&
+                            (!S::kDot || rows.dx_col_stride == 1);
+    if (contiguous) return run_contiguous();
+    for (std::int64_t row = 0; row < rows.rows; ++row) run_in_blocks(row);
+  }
+};
+
+}  // namespace
+}  // namespace membound::cpu::MEMBOUND_CPU_ISA

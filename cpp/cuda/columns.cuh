@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The weight and the bias beside the chunks of a row, and what becomes their gradients.
+#include <cstdint>
+
+#include "cuda/convert.cuh"
+#include "cuda/vec.cuh"
+#include "membound/dtype.hpp"
+
+namespace membound::cuda {
+
+template <class T, class V>
+__device__ __noinline__ Numbers<T> column_elements(const V* from, std::int64_t stride,
+                                                   std::int64_t count) {
+  Numbers<T> numbers;
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    numbers.at[i] =
+        i < count ? static_cast<accumulate_t<T>>(to_number(from[i * stride])) : accumulate_t<T>(0);
+  }
+  return numbers;
+}
+
+// One number for each column: a weight, a bias.
+template <class Accumulate>
+struct ColumnArray {
+  const void* data;  // null: none
+  std::int64_t stride;
+  Accumulate offset;  // added to each
+  DType dtype;
+  bool is_float;  // and x is not
+};
+
+// The gradient of one: sums over rows.
+template <class Accumulate>
+struct ColumnSums {
+  void* data;  // null: not wanted
+  std::int64_t stride;
+  DType dtype;
+  Accumulate* partials;  // [partial rows][cols]
+};
+
+// kAligned and kShifted: an aligned array of unit stride, of x's dtype or, for 16-bit x, float.
+// kAny: any dtype and stride.
+template <class T, Access kAccess>
+class ColumnReader {
+  using Accumulate = accumulate_t<T>;
+
+ public:
+  __device__ ColumnReader(const ColumnArray<Accumulate>& array, int chunks, std::int64_t cols)
+      : array_(array), chunks_(chunks), cols_(cols) {}
+  __device__ bool present() const { return array_.data != nullptr; }
+
+  // Issues the load of an array of x's dtype; others come with numbers(). Past the end of the row
+  // it is anything, or zero for sums that run over it.
+  template <bool kZeroPast = false>
+  __device__ uint4 load(int index) const {
+    if constexpr (kAccess == Access::kAny) return {0u, 0u, 0u, 0u};
+    uint4 raw;
+    if constexpr (kZeroPast) raw = {0u, 0u, 0u, 0u};
+    if (present() && index < chunks_ && !array_.is_float) raw = part<T>(index);
+    return raw;
+  }
+
+  __device__ Numbers<T> numbers(const uint4& raw, int index) const {
+    Numbers<T> read;
+    if constexpr (kAccess == Access::kAny) {
+      read = elements(index);
+    } else if (sizeof(T) > 2 || !array_.is_float) {
+      read = unpack<T>(raw);
+    } else if constexpr (sizeof(T) == 2) {
+      const Numbers<float> first = unpack<float>(part<float>(2 * index));
+      const Numbers<float> second = unpack<float>(part<float>(2 * index + 1));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        read.at[i] = first.at[i];
+        read.at[4 + i] = second.at[i];
+      }
+    }
+    if (array_.offset != Accumulate(0)) {
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) read.at[i] += array_.offset;
+    }
+    return read;
+  }
+
+ private:
+  // 16 bytes of an aligned array of V, zeros past its end. Aligned rows have whole chunks.
+  template <class V>
+  __device__ uint4 part(int index) const {
+    const V* data = static_cast<const V*>(array_.data);
+    const std::int64_t first = static_cast<std::int64_t>(index) * kPack<V>;
+    if (first + kPack<V> <= cols_) return reinterpret_cast<const uint4*>(data)[index];
+    if (kAccess == Access::kAligned || first >= cols_) return {0u, 0u, 0u, 0u};
+    return load_elements(data + first, 1, cols_ - first);
+  }
+
+  __device__ Numbers<T> elements(int index) const {
+    switch (array_.dtype) {
+      case DType::kFloat16: return elements_of<Float16>(index);
+      case DType::kBFloat16: return elements_of<BFloat16>(index);
+      case DType::kFloat32: return elements_of<float>(index);
+      default: return elements_of<double>(index);
+    }
+  }
+
+  template <class V>
+  __device__ Numbers<T> elements_of(int index) const {
+    const std::int64_t first = static_cast<std::int64_t>(index) * kPack<T>;
+    return column_elements<T>(static_cast<const V*>(array_.data) + first * array_.stride,
+                              array_.stride, cols_ - first);
+  }
+
+  const ColumnArray<Accumulate>& array_;
+  int chunks_;
+  std::int64_t cols_;
+};
+
+}  // namespace membound::cuda

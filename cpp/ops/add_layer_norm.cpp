@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "membound/ops/add_layer_norm.hpp"
+
+#include "ops/rms_norm.hpp"
+
+namespace membound {
+
+void add_layer_norm(const ConstTensorView& x, const ConstTensorView& residual,
+                    const ConstTensorView* weight, const ConstTensorView* bias,
+                    const LayerNormOptions& options, const TensorView& out,
+                    const TensorView& residual_out, const TensorView* mean, const TensorView* rstd,
+                    StreamView stream) {
+  run_rms_norm({"add_layer_norm",
+                x,
+                &residual,
+                weight,
+                bias,
+                {options.eps, options.weight_offset, Rounding::kOnce},
+                true,
+                out,
+                &residual_out,
+                mean,
+                rstd},
+               stream);
+}
+
+void add_layer_norm(const ConstTensorView& x, const ConstTensorView& residual,
+                    const ConstTensorView* weight, const ConstTensorView* bias,
+                    const LayerNormOptions& options, const TensorView& out,
+                    const TensorView& residual_out, const TensorView* mean, const TensorView* rstd,
+                    Device staging_device) {
+  run_rms_norm({"add_layer_norm",
+                x,
+                &residual,
+                weight,
+                bias,
+                {options.eps, options.weight_offset, Rounding::kOnce},
+                true,
+                out,
+                &residual_out,
+                mean,
+                rstd},
+               staging_device);
+}
+
+}  // namespace membound

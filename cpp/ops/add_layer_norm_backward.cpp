@@ -1,0 +1,31 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "membound/ops/add_layer_norm_backward.hpp"
+
+#include "ops/rms_norm_backward.hpp"
+
+namespace membound {
+
+void add_layer_norm_backward(const ConstTensorView& dy, const ConstTensorView& dresidual_out,
+                             const ConstTensorView& residual_out, const ConstTensorView* weight,
+                             const ConstTensorView& mean, const ConstTensorView& rstd,
+                             const LayerNormBackwardOptions& options, const TensorView* dx,
+                             const TensorView* dweight, const TensorView* dbias,
+                             const TensorView* workspace, StreamView stream) {
+  run_rms_norm_backward({"add_layer_norm_backward",
+                         "residual_out",
+                         dy,
+                         &dresidual_out,
+                         residual_out,
+                         weight,
+                         &mean,
+                         rstd,
+                         {options.weight_offset, Rounding::kOnce, options.accumulate},
+                         dx,
+                         dweight,
+                         dbias,
+                         workspace},
+                        stream);
+}
+
+}  // namespace membound

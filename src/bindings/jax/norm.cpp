@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "jax/call.hpp"
+#include "norm_ops.hpp"
+
+namespace membound::python::jax {
+
+namespace {
+
+// The arrays of a call, or of one element of its batch, as far as there are any.
+struct Arrays {
+  MaybeArray x, residual, weight, bias, out, residual_out, mean, rstd;
+};
+
+constexpr MaybeArray Arrays::* kEvery[] = {
+    &Arrays::x,   &Arrays::residual,     &Arrays::weight, &Arrays::bias,
+    &Arrays::out, &Arrays::residual_out, &Arrays::mean,   &Arrays::rstd,
+};
+
+struct Forward {
+  bool centred;
+  RmsNormOptions options;
+  StreamView stream;
+
+  void run(const Arrays& a) const {
+    run_norm(centred, options,
+             {pointer(a.x), pointer(a.residual), pointer(a.weight), pointer(a.bias), pointer(a.out),
+              pointer(a.residual_out), pointer(a.mean), pointer(a.rstd)},
+             stream);
+  }
+};
+
+Arrays arrays_of(const Call& call, bool centred, bool added) {
+  Arrays all;
+  std::int64_t next = 0;
+  const bool biased = call.flag("bias");
+  all.x = call.operand(next++);
+  if (added) all.residual = call.operand(next++);
+  if (call.operands() > next + biased) all.weight = call.operand(next++);
+  if (biased) all.bias = call.operand(next++);
+  next = 0;
+  all.out = call.result(next++);
+  if (added) all.residual_out = call.result(next++);
+  if (call.results() > next && centred) all.mean = call.result(next++);
+  if (call.results() > next) all.rstd = call.result(next++);
+  return all;
+}
+
+void forward_call(const Call& call, bool centred, bool added) {
+  const Forward forward{
+      centred, {call.number("eps"), call.number("weight_offset"), call.rounding()}, call.stream};
+  Arrays all = arrays_of(call, centred, added);
+  // Every array has the same number of batch axes in front, so a parameter's rank tells it.
+  const int axes = batch_axes({&all.weight, &all.bias});
+  const Batch batch{axes, all.out->shape};
+  if (is_one_row(all.weight, axes) && is_one_row(all.bias, axes)) {
+    // The same parameters everywhere: batch axes are rows like the others.
+    const Batch rows{added ? all.out->rank - 1 : 0, all.out->shape};
+    all.x = rows.whole(*all.x);
+    if (added) all.residual = rows.whole(*all.residual);
+    if (axes > 0 && all.weight) all.weight = batch.element(*all.weight, 0);
+    if (axes > 0 && all.bias) all.bias = batch.element(*all.bias, 0);
+    return forward.run(all);
+  }
+  const std::int64_t count = batch.size();
+  for (std::int64_t i = 0; i < count; ++i) {
+    Arrays one;
+    for (const auto array : kEvery) {
+      if (all.*array) one.*array = batch.element(*(all.*array), i);
+    }
+    forward.run(one);
+  }
+}
+
+}  // namespace
+
+// Operands: x, residual in the added forms, the weight if there is one, the bias if there is one.
+// Results: out, residual_out in the added forms, and if wanted mean (of layer_norm) and rstd.
+void rms_norm_call(const Call& call) { forward_call(call, false, false); }
+void add_rms_norm_call(const Call& call) { forward_call(call, false, true); }
+void layer_norm_call(const Call& call) { forward_call(call, true, false); }
+void add_layer_norm_call(const Call& call) { forward_call(call, true, true); }
+
+}  // namespace membound::python::jax

@@ -1,0 +1,147 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "core/check.hpp"
+#include "norm.hpp"
+#include "norm_ops.hpp"
+
+namespace membound::python {
+
+namespace {
+
+struct Wanted {
+  bool dx;
+  bool dweight;
+  bool dbias;
+};
+
+// What is not wanted may not be given, so that no array is passed and silently left alone.
+bool need(const char* op, PyObject* flag, const char* flag_name, PyObject* array,
+          const char* array_name) {
+  const bool needed = flag_or(flag, true, {op, flag_name});
+  MEMBOUND_CHECK(needed || !given(array), InvalidArgument, op, "argument '", array_name,
+                 "' must be None with ", flag_name, "=False, got an array");
+  return needed;
+}
+
+Wanted wanted_gradients(const NormBackwardCall& call, bool accumulate) {
+  const char* op = call.op;
+  Wanted wanted;
+  wanted.dx = need(op, call.need_dx, "need_dx", call.dx, "dx");
+  wanted.dweight = need(op, call.need_dweight, "need_dweight", call.dweight, "dweight") &&
+                   (given(call.dweight) || given(call.weight));
+  wanted.dbias = call.centred() && need(op, call.need_dbias, "need_dbias", call.dbias, "dbias");
+  if (!accumulate) return wanted;
+  const bool lacks_dweight = wanted.dweight ? !given(call.dweight) : !wanted.dbias;
+  MEMBOUND_CHECK(!lacks_dweight, InvalidArgument, op,
+                 "argument 'dweight' must be given with accumulate=True: it is added to");
+  MEMBOUND_CHECK(!wanted.dbias || given(call.dbias), InvalidArgument, op,
+                 "argument 'dbias' must be given with accumulate=True: it is added to");
+  return wanted;
+}
+
+nb::object call_jax(const ArrayCall& call, const NormBackwardCall& given_call, Wanted wanted,
+                    const RmsNormBackwardOptions& options) {
+  call.check_jax_absent(given_call.dx, "dx", "which cannot be written");
+  call.check_jax_absent(given_call.dweight, "dweight", "which cannot be written");
+  call.check_jax_absent(given_call.dbias, "dbias", "which cannot be written");
+  call.check_jax_absent(given_call.stream, "stream", "whose stream XLA picks");
+  nb::list arrays;
+  auto append = [&](PyObject* array, const char* argument) {
+    arrays.append(call.check_jax_input(array, argument));
+  };
+  arrays.append(nb::handle(given_call.dy));
+  if (given_call.dresidual_out) append(given_call.dresidual_out, "dresidual_out");
+  append(given_call.x, given_call.x_name);
+  append(given_call.weight, "weight");
+  if (given_call.centred()) append(given_call.mean, "mean");
+  append(given_call.rstd, "rstd");
+  nb::dict keywords;
+  keywords["weight_offset"] = options.weight_offset;
+  if (!given_call.centred()) keywords["rounding"] = rounding_name(options.rounding);
+  keywords["need_dx"] = wanted.dx;
+  keywords["need_dweight"] = wanted.dweight;
+  if (given_call.centred()) keywords["need_dbias"] = wanted.dbias;
+  return nb::module_::import_("membound.jax").attr(given_call.op)(*arrays, **keywords);
+}
+
+struct Loaded {
+  LoadedArray dy, dsum, x, weight, mean, rstd, dx, dweight, dbias, workspace;
+};
+
+void read_inputs(const ArrayCall& call, const NormBackwardCall& given_call, Loaded& loaded,
+                 NormBackwardArrays& arrays) {
+  auto read = [&](PyObject* array, const char* argument, LoadedArray& into) {
+    call.read_input(array, argument, into);
+    return &into.view;
+  };
+  arrays.dy = read(given_call.dy, "dy", loaded.dy);
+  PyObject* dsum = given_call.dresidual_out;
+  if (dsum) arrays.dresidual_out = read(dsum, "dresidual_out", loaded.dsum);
+  arrays.x = read(given_call.x, given_call.x_name, loaded.x);
+  if (given(given_call.weight)) arrays.weight = read(given_call.weight, "weight", loaded.weight);
+  if (given_call.centred()) arrays.mean = read(given_call.mean, "mean", loaded.mean);
+  arrays.rstd = read(given_call.rstd, "rstd", loaded.rstd);
+}
+
+// What Python gets, None for what is not wanted, and what the kernels work in.
+struct Outputs {
+  nb::object dx = nb::none(), dweight = nb::none(), dbias = nb::none(), workspace;
+};
+
+Outputs make_outputs(const ArrayCall& call, const NormBackwardCall& given_call, Wanted wanted,
+                     Loaded& loaded, NormBackwardArrays& arrays) {
+  const auto& [dy, dsum, x, weight, mean, rstd, dx, dweight, dbias, workspace] = loaded;
+  Outputs made;
+  if (wanted.dx) {
+    made.dx = call.output(given_call.dx, given_call.dy, dy.view, "dx", loaded.dx);
+    arrays.dx = &dx.view;
+  }
+  if (wanted.dweight) {
+    made.dweight =
+        call.output(given_call.dweight, given_call.weight, weight.view, "dweight", loaded.dweight);
+    arrays.dweight = &dweight.view;
+  }
+  if (wanted.dbias) {
+    if (given(given_call.dbias) || arrays.weight) {
+      made.dbias =
+          call.output(given_call.dbias, given_call.weight, weight.view, "dbias", loaded.dbias);
+    } else {
+      made.dbias = call.new_columns(given_call.dy, dy.view, "dbias", loaded.dbias);
+    }
+    arrays.dbias = &dbias.view;
+  }
+  if (wanted.dweight || wanted.dbias) {
+    const std::int64_t bytes = norm_backward_workspace(given_call.centred(), x.view);
+    made.workspace = call.new_workspace(given_call.dy, bytes, loaded.workspace);
+    if (made.workspace.is_valid()) arrays.workspace = &workspace.view;
+  }
+  return made;
+}
+
+}  // namespace
+
+nb::object call_norm_backward(const NormBackwardCall& given_call) {
+  const char* op = given_call.op;
+  const ArrayCall call(op, given_call.dy, "dy", given_call.stream);
+  RmsNormBackwardOptions options;
+  options.weight_offset = number_or(given_call.weight_offset, 0.0, {op, "weight_offset"});
+  options.rounding = rounding_from_python(given_call.rounding, op);
+  options.accumulate = flag_or(given_call.accumulate, false, {op, "accumulate"});
+  const Wanted wanted = wanted_gradients(given_call, options.accumulate);
+  if (call.is_jax()) return call_jax(call, given_call, wanted, options);
+
+  Loaded loaded;
+  NormBackwardArrays arrays;
+  read_inputs(call, given_call, loaded, arrays);
+  const Outputs made = make_outputs(call, given_call, wanted, loaded, arrays);
+  const StreamView stream = call.stream(loaded.x.view.device);
+  {
+    const GilRelease released(is_long_on_cpu(loaded.x.view));
+    run_norm_backward(options, arrays, stream);
+  }
+  call.mark_written({given_call.dx, given_call.dweight, given_call.dbias});
+  if (!given_call.centred()) return nb::make_tuple(made.dx, made.dweight);
+  return nb::make_tuple(made.dx, made.dweight, made.dbias);
+}
+
+}  // namespace membound::python

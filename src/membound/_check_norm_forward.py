@@ -1,0 +1,208 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""rms_norm, layer_norm and their added forms against exact arithmetic: one run for all."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import membound
+from membound import _check_norm as norm
+from membound._check_norm import Candidates, Case, Number, Sums
+from membound._frameworks import Framework
+from membound._ulps import ALLOWED, ulp
+
+# "fused": the alias that writes over both inputs.
+FORMS = ("returned", "out", "in place")
+WITH_ALIAS = (*FORMS, "fused")
+
+
+@dataclass(frozen=True)
+class Op:
+    """Which of the forwards it is."""
+
+    name: str
+    centred: bool = False
+    added: bool = False
+    forms: tuple[str, ...] = FORMS
+
+    def cases(self, framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
+        forms = self.forms if framework.takes_out else self.forms[:1]
+        forms = forms[1:] if framework.name == "memoryview" else forms
+        forms = forms[:3] if framework.call_options else forms  # the alias takes no device
+        if not self.centred:
+            return norm.all_cases(framework, dtype, thorough, forms)
+        special = (*norm.SPECIAL, "far mean")
+        return norm.all_cases(framework, dtype, thorough, forms, norm.BIASES, special)
+
+
+@dataclass
+class Row:
+    """Exactly: the elements less the mean (0 when not centred), how far they are, and rstd."""
+
+    apart: list[Number]
+    mean: Number
+    distance: Number
+    rstd: Number
+
+
+def statistics_of(case: Case, values: Sequence[float], centred: bool) -> list[Row]:
+    number = norm.number_type(case.dtype)
+    found = []
+    with norm.exactly():
+        for first in range(0, len(values), case.cols):
+            apart = [number(v) for v in values[first : first + case.cols]]
+            mean = number(0)
+            if centred:
+                mean, apart = _deviations(apart, case)
+            variance = norm.total((v * v for v in apart), case.dtype) / case.cols + number(case.eps)
+            root = variance.sqrt() if isinstance(variance, Decimal) else math.sqrt(variance)
+            distance = norm.total(map(abs, apart), case.dtype) / case.cols
+            found.append(Row(apart, mean, distance, 1 / root))
+    return found
+
+
+def _deviations(row: list[Number], case: Case) -> tuple[Number, list[Number]]:
+    if min(row) == max(row):  # whose mean need not be rounded
+        return row[0], [row[0] * 0] * case.cols
+    mean = norm.total(row, case.dtype) / case.cols
+    apart = [v - mean for v in row]
+    rest = norm.total(apart, case.dtype) / case.cols  # what the rounding of the mean left
+    return mean + rest, [v - rest for v in apart]
+
+
+def is_narrowed(case: Case) -> bool:
+    """Whether x * rstd is rounded before the weight comes in."""
+    return case.rounding == "before_weight" and case.dtype in ("float16", "bfloat16")
+
+
+def _rounded(value: float, dtype: str) -> set[float]:
+    """The value rounded to dtype; two values when float32 arithmetic may land on either."""
+    step, slack = ulp(value, dtype), abs(value) * 2**-21
+    return {round(v / step) * step for v in (value - slack, value + slack)}
+
+
+def _plain(case: Case, rows: Sequence[Row], weight: Sequence[float] | None) -> Candidates:
+    wanted: list[set[Number]] = []
+    narrow = is_narrowed(case)
+    with norm.exactly():
+        weights = norm.factors(case, weight)
+        for row in rows:
+            normal = [v * row.rstd for v in row.apart]
+            results = [_rounded(v, case.dtype) if narrow else {v} for v in normal]
+            if weights is not None:
+                pairs = zip(results, weights, strict=True)
+                results = [{v * factor for v in both} for both, factor in pairs]
+            wanted += results
+    return Candidates(wanted)
+
+
+def _rounded_mean(case: Case, row: Row) -> Number:
+    """What rounding the mean to the dtype of sums adds to the terms: 16 bits keep no more."""
+    number = norm.number_type(case.dtype)
+    return abs(row.mean) if case.dtype in ("float16", "bfloat16") else number(0)
+
+
+def _centred(
+    case: Case, rows: Sequence[Row], weight: Sequence[float] | None, bias: Sequence[float] | None
+) -> Sums:
+    wanted = Sums([], [])
+    number = norm.number_type(case.dtype)
+    with norm.exactly():
+        weights = norm.factors(case, weight) or [number(1)] * case.cols
+        biases = [number(0)] * case.cols if bias is None else [number(b) for b in bias]
+        for row in rows:
+            around = row.distance + _rounded_mean(case, row)
+            for apart, factor, added in zip(row.apart, weights, biases, strict=True):
+                scale = row.rstd * factor
+                wanted.values.append(apart * scale + added)
+                wanted.terms.append((abs(apart) + around) * abs(scale) + abs(added))
+    return wanted
+
+
+@dataclass
+class Expected:
+    """What goes in and what must come out."""
+
+    inputs: list[list[float]]  # x, and residual in the added forms
+    weight: list[float] | None
+    bias: list[float] | None
+    total: list[float] | None  # residual_out, whose bits are known: one rounding
+    out: Candidates | Sums
+    mean: Sums
+    rstd: Candidates
+
+
+@functools.cache
+def expected(case: Case, op: Op) -> Expected:
+    inputs, total = [norm.draw(case)], None
+    values = inputs[0]
+    if op.added:
+        other = "every magnitude" if case.values == "every magnitude" else "normal"
+        inputs.append(norm.draw(case, "residual", other))
+        values = [a + b for a, b in zip(*inputs, strict=True)]
+        values = norm.round_to(values, norm.statistics_dtype(case.dtype))
+        total = norm.round_to(values, case.dtype)
+    weight, bias = norm.draw_weight(case), norm.draw_bias(case)
+    rows = statistics_of(case, values, op.centred)
+    out = _centred(case, rows, weight, bias) if op.centred else _plain(case, rows, weight)
+    with norm.exactly():
+        terms = [row.distance + _rounded_mean(case, row) for row in rows]
+    mean, rstd = Sums([row.mean for row in rows], terms), Candidates([{row.rstd} for row in rows])
+    return Expected(inputs, weight, bias, total, out, mean, rstd)
+
+
+def run(case: Case, framework: Framework, op: Op) -> tuple[float, float]:
+    """Runs one case: the worst error in ulps, and what is allowed."""
+    want = expected(case, op)
+    inputs = [norm.place(case, framework, one) for one in want.inputs]
+    parameters = [norm.place_weight(case, framework, want.weight)]
+    if op.centred:
+        parameters.append(norm.place_bias(case, framework, want.bias))
+    shape = tuple(inputs[0].shape)
+    y, total, mean, rstd = _call(case, framework, op, inputs, parameters)
+    norm.require_shape(y, shape)
+    worst = want.out.error(framework.values(y), case.dtype)
+    kind = norm.statistics_dtype(case.dtype)
+    for got, right in ((mean, want.mean), (rstd, want.rstd)):
+        # The table's figures are in ulps of the case's dtype.
+        if got is not None and not right.error(framework.values(got), kind) <= ALLOWED[kind]:
+            worst = math.inf
+    if total is not None and framework.values(total) != want.total:
+        worst = math.inf
+    return worst, ALLOWED[case.dtype]
+
+
+def _call(
+    case: Case, framework: Framework, op: Op, inputs: list[Any], parameters: list[Any]
+) -> tuple[Any, Any, Any, Any]:
+    """out, residual_out, mean and rstd; None for what there is not."""
+    form = case.form
+    if form == "fused" and case.rounding == "once":
+        alias = membound.fused_add_rms_norm
+        if case.weight_offset:
+            alias = membound.gemma_fused_add_rms_norm
+        alias(*inputs, *parameters, case.eps)
+        return *inputs, None, None
+    options: dict[str, Any] = {"eps": case.eps, "weight_offset": case.weight_offset}
+    options |= framework.call_options
+    if not op.centred:
+        options["rounding"] = case.rounding
+    names = ("out", "residual_out") if op.added else ("out",)
+    if form == "out":
+        options |= {name: norm.place(case, framework) for name in names}
+    elif form != "returned":  # in place; so is a fused call with a rounding that the alias has not
+        options |= dict(zip(names, inputs, strict=True))
+    if form == "returned":
+        options["return_stats" if op.centred else "return_rstd"] = True
+    found = getattr(membound, op.name)(*inputs, *parameters, **options)
+    results = list(found) if isinstance(found, tuple) else [found]
+    y = results.pop(0)
+    total = results.pop(0) if op.added else None
+    rstd = results.pop() if form == "returned" else None
+    return y, total, results.pop() if results else None, rstd

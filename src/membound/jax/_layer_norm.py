@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""LayerNorm and residual addition with LayerNorm, forward and backward."""
+
+from membound.jax._arguments import check_arrays
+from membound.jax._norm import (
+    ADD_LAYER_NORM,
+    LAYER_NORM,
+    backward_options,
+    forward_options,
+    jitted_backward,
+    jitted_forward,
+)
+
+
+def layer_norm(x, weight=None, bias=None, *, eps=1e-6, weight_offset=0.0, return_stats=False):
+    """Layer normalisation over the last axis.
+
+    ``(x - mean(x)) / sqrt(mean((x - mean(x)) ** 2) + eps) * (weight + weight_offset) + bias``, see
+    :func:`membound.layer_norm` for the arguments. The scalars are static: each new combination
+    compiles once. Returns an array of x's shape and dtype, or with ``return_stats=True`` the tuple
+    of it, the means and what the deviations are multiplied by, in float32 (float64 for float64).
+
+    Reverse-mode gradients (jax.grad, jax.vjp) run :func:`layer_norm_backward`, and compute only
+    those that are asked for. Forward mode and second derivatives raise.
+
+    >>> import jax.numpy as jnp
+    >>> y, mean, rstd = layer_norm(jnp.array([1.0, 5.0]), eps=12.0, return_stats=True)
+    >>> y.tolist(), float(mean), float(rstd)
+    ([-0.5, 0.5], 3.0, 0.25)
+    """
+    check_arrays("layer_norm", {"x": x, "weight": weight, "bias": bias})
+    options = forward_options(LAYER_NORM, eps, weight_offset, "once", return_stats)
+    out, _, mean, rstd = jitted_forward(x, None, weight, bias, options)
+    return (out, mean, rstd) if options.return_statistics else out
+
+
+def add_layer_norm(
+    x, residual, weight=None, bias=None, *, eps=1e-6, weight_offset=0.0, return_stats=False
+):
+    """Residual addition and layer normalisation of the sum, in one pass.
+
+    Returns ``(out, residual_out)``, or with ``return_stats=True``
+    ``(out, residual_out, mean, rstd)``; see :func:`membound.add_layer_norm`. The scalars are
+    static. Reverse-mode gradients run :func:`add_layer_norm_backward`.
+
+    >>> import jax.numpy as jnp
+    >>> out, total = add_layer_norm(jnp.array([1.0, 2.0]), jnp.array([0.0, 3.0]), eps=12.0)
+    >>> out.tolist(), total.tolist()
+    ([-0.5, 0.5], [1.0, 5.0])
+    """
+    arrays = {"x": x, "residual": residual, "weight": weight, "bias": bias}
+    check_arrays("add_layer_norm", arrays)
+    options = forward_options(ADD_LAYER_NORM, eps, weight_offset, "once", return_stats)
+    out, residual_out, mean, rstd = jitted_forward(x, residual, weight, bias, options)
+    return (out, residual_out, mean, rstd) if options.return_statistics else (out, residual_out)
+
+
+def layer_norm_backward(
+    dy, x, weight, mean, rstd, *, weight_offset=0.0,
+    need_dx=True, need_dweight=True, need_dbias=True,
+):  # fmt: skip
+    """The gradients of :func:`layer_norm`: ``(dx, dweight, dbias)``, None for what is not wanted.
+
+    See :func:`membound.layer_norm_backward` for the arguments. dweight and dbias have the dtype of
+    weight; without a weight there is no dweight, and dbias has the dtype of x.
+
+    >>> import jax.numpy as jnp
+    >>> x, weight = jnp.array([[1.0, 5.0]]), jnp.array([1.0, 2.0])
+    >>> _, mean, rstd = layer_norm(x, weight, eps=12.0, return_stats=True)
+    >>> dx, dweight, dbias = layer_norm_backward(jnp.ones_like(x), x, weight, mean, rstd)
+    >>> dx.tolist(), dweight.tolist(), dbias.tolist()
+    ([[-0.09375, 0.09375]], [-0.5, 0.5], [1.0, 1.0])
+    """
+    arrays = {"dy": dy, "x": x, "weight": weight, "mean": mean, "rstd": rstd}
+    check_arrays("layer_norm_backward", arrays)
+    options = backward_options(LAYER_NORM, weight_offset, "once", need_dx, need_dweight, need_dbias)
+    return jitted_backward(dy, None, x, weight, mean, rstd, options)
+
+
+def add_layer_norm_backward(
+    dy, dresidual_out, residual_out, weight, mean, rstd, *, weight_offset=0.0,
+    need_dx=True, need_dweight=True, need_dbias=True,
+):  # fmt: skip
+    """The gradients of :func:`add_layer_norm`: ``(dx, dweight, dbias)``, None for the unwanted.
+
+    dx is that of x and of residual. See :func:`membound.add_layer_norm_backward`.
+
+    >>> import jax.numpy as jnp
+    >>> total, dtotal = jnp.array([[1.0, 5.0]]), jnp.array([[5.0, 6.0]])
+    >>> mean, rstd, dy = jnp.array([3.0]), jnp.array([0.25]), jnp.array([[0.5, 0.5]])
+    >>> dx, dweight, dbias = add_layer_norm_backward(dy, dtotal, total, None, mean, rstd)
+    >>> dx.tolist(), dweight, dbias.tolist()
+    ([[5.0, 6.0]], None, [0.5, 0.5])
+    """
+    arrays = {
+        "dy": dy,
+        "dresidual_out": dresidual_out,
+        "residual_out": residual_out,
+        "weight": weight,
+        "mean": mean,
+        "rstd": rstd,
+    }
+    check_arrays("add_layer_norm_backward", arrays)
+    options = backward_options(
+        ADD_LAYER_NORM, weight_offset, "once", need_dx, need_dweight, need_dbias
+    )
+    return jitted_backward(dy, dresidual_out, residual_out, weight, mean, rstd, options)

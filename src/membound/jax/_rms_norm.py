@@ -1,0 +1,100 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""RMSNorm and residual addition with RMSNorm, forward and backward."""
+
+from membound.jax._arguments import check_arrays
+from membound.jax._norm import (
+    ADD_RMS_NORM,
+    RMS_NORM,
+    backward_options,
+    forward_options,
+    jitted_backward,
+    jitted_forward,
+)
+
+
+def rms_norm(x, weight=None, *, eps=1e-6, weight_offset=0.0, rounding="once", return_rstd=False):
+    """Root mean square normalisation over the last axis.
+
+    ``x / sqrt(mean(x * x) + eps) * (weight + weight_offset)``, see :func:`membound.rms_norm` for
+    the arguments. The scalars are static: each new combination compiles once. Returns an array of
+    x's shape and dtype, or with ``return_rstd=True`` the pair of it and
+    ``1 / sqrt(mean(x * x) + eps)`` in float32 (float64 for float64).
+
+    Reverse-mode gradients (jax.grad, jax.vjp) run :func:`rms_norm_backward` on x, weight and rstd,
+    and compute only those that are asked for. Forward mode and second derivatives raise.
+
+    >>> import jax.numpy as jnp
+    >>> [round(float(v), 4) for v in rms_norm(jnp.array([3.0, 4.0]), eps=0.0)]
+    [0.8485, 1.1314]
+    """
+    check_arrays("rms_norm", {"x": x, "weight": weight})
+    options = forward_options(RMS_NORM, eps, weight_offset, rounding, return_rstd)
+    out, _, _, rstd = jitted_forward(x, None, weight, None, options)
+    return (out, rstd) if options.return_statistics else out
+
+
+def add_rms_norm(
+    x, residual, weight=None, *, eps=1e-6, weight_offset=0.0, rounding="once", return_rstd=False
+):
+    """Residual addition and root mean square normalisation of the sum, in one pass.
+
+    Returns ``(out, residual_out)``, or with ``return_rstd=True`` ``(out, residual_out, rstd)``; see
+    :func:`membound.add_rms_norm`. The scalars are static. Reverse-mode gradients run
+    :func:`add_rms_norm_backward`.
+
+    >>> import jax.numpy as jnp
+    >>> out, total = add_rms_norm(jnp.array([1.0, 2.0]), jnp.array([2.0, 2.0]), eps=12.5)
+    >>> [round(float(v), 4) for v in out], total.tolist()
+    ([0.6, 0.8], [3.0, 4.0])
+    """
+    check_arrays("add_rms_norm", {"x": x, "residual": residual, "weight": weight})
+    options = forward_options(ADD_RMS_NORM, eps, weight_offset, rounding, return_rstd)
+    out, residual_out, _, rstd = jitted_forward(x, residual, weight, None, options)
+    return (out, residual_out, rstd) if options.return_statistics else (out, residual_out)
+
+
+def rms_norm_backward(
+    dy, x, weight, rstd, *, weight_offset=0.0, rounding="once", need_dx=True, need_dweight=True
+):
+    """The gradients of :func:`rms_norm`: ``(dx, dweight)``, None for what is not wanted.
+
+    See :func:`membound.rms_norm_backward` for the arguments. dweight has the dtype of weight.
+
+    >>> import jax.numpy as jnp
+    >>> x, weight = jnp.array([[3.0, 4.0], [4.0, -3.0]]), jnp.array([1.0, 2.0])
+    >>> rstd = rms_norm(x, weight, eps=12.5, return_rstd=True)[1]
+    >>> dx, dweight = rms_norm_backward(jnp.ones_like(x), x, weight, rstd)
+    >>> bool(abs(dweight - jnp.array([1.4, 0.2])).max() < 1e-6)
+    True
+    """
+    arrays = {"dy": dy, "x": x, "weight": weight, "rstd": rstd}
+    check_arrays("rms_norm_backward", arrays)
+    options = backward_options(RMS_NORM, weight_offset, rounding, need_dx, need_dweight, False)
+    return jitted_backward(dy, None, x, weight, None, rstd, options)[:2]
+
+
+def add_rms_norm_backward(
+    dy, dresidual_out, residual_out, weight, rstd, *, weight_offset=0.0, rounding="once",
+    need_dx=True, need_dweight=True,
+):  # fmt: skip
+    """The gradients of :func:`add_rms_norm`: ``(dx, dweight)``, None for what is not wanted.
+
+    dx is that of x and of residual. See :func:`membound.add_rms_norm_backward`.
+
+    >>> import jax.numpy as jnp
+    >>> total, dtotal = jnp.array([[3.0, 4.0]]), jnp.array([[5.0, 6.0]])
+    >>> dx, _ = add_rms_norm_backward(jnp.zeros((1, 2)), dtotal, total, None, jnp.array([0.2]))
+    >>> dx.tolist()
+    [[5.0, 6.0]]
+    """
+    arrays = {
+        "dy": dy,
+        "dresidual_out": dresidual_out,
+        "residual_out": residual_out,
+        "weight": weight,
+        "rstd": rstd,
+    }
+    check_arrays("add_rms_norm_backward", arrays)
+    options = backward_options(ADD_RMS_NORM, weight_offset, rounding, need_dx, need_dweight, False)
+    return jitted_backward(dy, dresidual_out, residual_out, weight, None, rstd, options)[:2]

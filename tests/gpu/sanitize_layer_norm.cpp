@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+// Runs every kernel of layer_norm and add_layer_norm once or more, for compute-sanitizer: each
+// dtype, each way to hold a row, aligned and not, each kind of weight and bias, rescaled rows,
+// strided rows.
+#include <string>
+#include <vector>
+
+#include "sanitize.hpp"
+
+namespace {
+
+using namespace membound;
+using namespace membound::sanitize;
+
+struct Case {
+  const Format& format;
+  std::int64_t rows, cols;
+  Layout layout;
+  const Format *weight, *bias;  // nullptr: none
+  bool in_place, add;
+
+  std::string text() const {
+    return std::string(add ? "add " : "") + dtype_name(format.dtype) + " " + std::to_string(rows) +
+           " x " + std::to_string(cols) + " " + to_string(layout) + " weight " +
+           (weight ? dtype_name(weight->dtype) : "none") + " bias " +
+           (bias ? dtype_name(bias->dtype) : "none") + (in_place ? " in place" : "");
+  }
+};
+
+std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t rows) {
+  const std::int64_t pack = 16 / format.size(), cols = chunks * pack;
+  const Format* same = &format;
+  std::vector<Case> list;
+  for (const bool add : {false, true}) {
+    const Case both[] = {
+        {format, rows, cols, {}, same, same, false, add},
+        {format, rows, cols, {}, &kSingle, nullptr, true, add},
+        {format, rows, cols, {0, pack}, nullptr, &kSingle, false, add},
+        {format, rows, cols, {1}, same, same, false, add},
+        {format, rows, cols - 1, {}, &kDouble, same, true, add},
+        {format, rows, cols, {1, 3, 1, true}, nullptr, nullptr, false, add},
+        {format, rows, cols, {1, 3, 2}, &kSingle, &kDouble, false, add},
+    };
+    for (const Case& one : both) {
+      if (one.cols > 0) list.push_back(one);
+    }
+  }
+  return list;
+}
+
+long run(const Case& c, const Target& target) {
+  // Rows that are written have no gaps, unless they are read as well.
+  const Layout out_layout{c.layout.offset, 0, c.layout.step, c.layout.split};
+  Matrix x(c.format, c.rows, c.cols, c.layout), residual(c.format, c.rows, c.cols, c.layout);
+  Matrix out(c.format, c.rows, c.cols, out_layout), sum(c.format, c.rows, c.cols, out_layout);
+  // An offset of the rows alone leaves the weight aligned, as the kernels of shifted rows want it.
+  Matrix weight(c.weight ? *c.weight : c.format, 1, c.cols, {0, 0, c.layout.step});
+  Matrix bias(c.bias ? *c.bias : c.format, 1, c.cols, {0, 0, c.layout.step});
+  Matrix mean(statistics_of(c.format), 1, c.rows, {}), rstd(statistics_of(c.format), 1, c.rows, {});
+  // A mean of huge values cancels to nothing that could be compared: then it is not asked for.
+  const bool extremes = c.bias != nullptr;
+  x.fill(extremes);
+  residual.fill(extremes);
+  weight.fill();
+  bias.fill();
+  Matrix& written = c.in_place ? x : out;
+  Matrix& summed = c.in_place ? residual : sum;
+  for (Matrix* one : {&x, &residual, &out, &sum, &weight, &bias, &mean, &rstd}) one->upload(target);
+
+  for (const Side side : {Side::kThere, Side::kHost}) {
+    const ConstTensorView factors = weight.vector(side), terms = bias.vector(side);
+    const ConstTensorView* scale = c.weight ? &factors : nullptr;
+    const ConstTensorView* shift = c.bias ? &terms : nullptr;
+    const TensorView means = mean.vector(side, x.split()), saved = rstd.vector(side, x.split());
+    if (c.add) {
+      add_layer_norm(x.view(side), residual.view(side), scale, shift, {}, written.view(side),
+                     summed.view(side), extremes ? nullptr : &means, &saved, target.stream);
+    } else {
+      layer_norm(x.view(side), scale, shift, {}, written.view(side), extremes ? nullptr : &means,
+                 &saved, target.stream);
+    }
+  }
+  // A bias may cancel, and values of either sign do in the mean. What was not asked for stays NaN.
+  const double slack = 8.0 * c.format.tolerance;
+  return written.wrong(target, slack) + rstd.wrong(target, 1e-300) +
+         (extremes ? 0 : mean.wrong(target, 8.0 * statistics_of(c.format).tolerance)) +
+         (c.add ? summed.wrong(target, 1e-300) : 0);
+}
+
+// 16-byte chunks per row at the ends of each kernel's range; the rows make threads hold more of a
+// row where the launch configuration does so for many rows. 110,000 do not fit the blocks of a
+// cluster, so that the row is read twice.
+constexpr std::int64_t kSizes[][2] = {{1, 6},     {2, 40},   {33, 7},     {64, 130},  {65, 5},
+                                      {512, 600}, {513, 6},  {1024, 300}, {1025, 4},  {2048, 150},
+                                      {2049, 5},  {9000, 6}, {20000, 3},  {110000, 2}};
+
+}  // namespace
+
+int main(int argc, char** argv) { return run_driver(argc, argv, kSizes, cases, run); }
