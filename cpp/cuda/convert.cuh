@@ -38,6 +38,11 @@ __device__ inline T from_number(accumulate_t<T> value) {
   }
 }
 
+// a * b, rounded: the compiler may not make it part of a fused operation. It does so in one kernel
+// and not in another, and then their bits differ.
+__device__ inline float product(float a, float b) { return __fmul_rn(a, b); }
+__device__ inline double product(double a, double b) { return __dmul_rn(a, b); }
+
 // value rounded to T and back.
 template <class T>
 __device__ inline accumulate_t<T> round_to(accumulate_t<T> value) {

@@ -69,12 +69,12 @@ struct RowMeans {
 };
 template <Centring kCentring, class Params, class Accumulate>
 __device__ inline RowMeans<Accumulate> means(const Params& p, Accumulate sum) {
-  return {sum * p.inverse_cols};
+  return {product(sum, p.inverse_cols)};
 }
 template <Centring kCentring, class Params, class Accumulate>
 __device__ inline RowMeans<Accumulate> means(const Params& p, const Pair<Accumulate>& sums) {
-  return {sums.a * p.inverse_cols,
-          is_centred<kCentring>(p) ? sums.b * p.inverse_cols : Accumulate(0)};
+  return {product(sums.a, p.inverse_cols),
+          is_centred<kCentring>(p) ? product(sums.b, p.inverse_cols) : Accumulate(0)};
 }
 
 // g = dy * weight; without a weight dy itself. kPlain: there is one, and no option.
@@ -84,7 +84,7 @@ __device__ inline Numbers<T> times(Numbers<T> dy, const Reader& reader, const ui
   if (kPlain || reader.present()) {
     const Numbers<T> factor = kPlain ? unpack<T>(weight) : reader.numbers(weight, index);
 #pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) dy.at[i] *= factor.at[i];
+    for (int i = 0; i < kPack<T>; ++i) dy.at[i] = product(dy.at[i], factor.at[i]);
   }
   return dy;
 }
@@ -200,7 +200,7 @@ class GradientRow {
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) {
       const accumulate_t<T> centred = kCentring == Centring::kNever ? g.at[i] : g.at[i] - mean.g;
-      dx.at[i] = rstd * fma(-h.at[i], mean.gh, centred);
+      dx.at[i] = product(rstd, fma(-h.at[i], mean.gh, centred));
     }
     if (add) {
       const Numbers<T> more = unpack<T>(dsum);

@@ -165,7 +165,7 @@ class HeldRow {
     const int exponent = plain ? 0 : row_exponent(p_, largest);
     Scale scale{.scale = power_of_two(exponent, Accumulate())};
     const Accumulate squares = squares_of<1>(scale, 1, Rounds::kScaledMoments, numbers, [] {});
-    scale.rstd = scaled_rstd(p_, squares, exponent);
+    settle<Accumulate, kCentring>(p_, scale, squares, exponent);
     if (tile_.first_thread()) row_.template store_statistics<kCentring>(scale);
     uint4 sums[kAdd ? kChunks : 1];  // before out may overwrite what they are made of
     if constexpr (kAdd) {
@@ -337,7 +337,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpLanes)
     scale = {.scale = power_of_two(exponent, Accumulate())};
     const Accumulate squares =
         streamed_squares<T, kAccess, kCentring>(p, tile, row, scale, Rounds::kScaledMoments);
-    scale.rstd = scaled_rstd(p, squares, exponent);
+    settle<Accumulate, kCentring>(p, scale, squares, exponent);
   }
   if (tile.first_thread()) row.template store_statistics<kCentring>(scale);
   const Columns<T, kAccess, kCentring> columns(p);

@@ -117,6 +117,19 @@ __device__ inline Accumulate scaled_rstd(const RmsNormParams<Accumulate>& p, Acc
   return inverse_sqrt(scaled_sum * p.inverse_cols + eps);
 }
 
+// The end of a scaled row. Nothing is left of one that is the same number throughout, and the
+// scaled eps may be out of range: it goes on unscaled.
+template <class Accumulate, Centring kCentring>
+__device__ inline void settle(const RmsNormParams<Accumulate>& p, RowScale<Accumulate>& row,
+                              Accumulate scaled_sum, int exponent) {
+  row.rstd = scaled_rstd(p, scaled_sum, exponent);
+  if (is_centred<kCentring>(p) && scaled_sum == Accumulate(0) && exponent != 0) {
+    row.mean /= row.scale;
+    row.scale = 1;
+    row.rstd = static_cast<Accumulate>(1.0 / sqrt(p.exact_eps));
+  }
+}
+
 // One chunk of a row as it was read: x, and the residual that is added to it.
 template <class T, bool kAdd>
 struct SourceChunk {

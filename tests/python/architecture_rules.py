@@ -24,8 +24,8 @@ LAYERS = (
     "tests/cpp/test_{op}.cpp",
     "tests/python/test_{op}.py",
 )
-# So has a back end: of the op of its name, and of those that are it with one more array. A kernel
-# may be split further as <op>_<part>.cu.
+# So has a back end: of the op of its name, and of those that are it with one more array. Kernels
+# may be split further as <op>_<part>.cu and <op>_<part>.cpp.
 BACK_END_LAYERS = (
     "cpp/ops/{op}.hpp",
     "cpp/cpu/{op}.cpp",

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import io
 import json
@@ -17,7 +18,15 @@ from membound import _bench, _timing
 SMALL = ("bench", "--device", "cpu", "--sizes", "1x64,8x128")
 
 
-def test_a_table_and_json_with_a_copy_beside_every_op(tmp_path, capsys):
+@pytest.fixture
+def quick(monkeypatch):
+    """Short rounds over few buffers: figures nobody reads."""
+    times = functools.partial(_timing.cpu_microseconds, seconds_per_round=0.001)
+    monkeypatch.setattr(_timing, "cpu_microseconds", times)
+    monkeypatch.setattr(_timing, "cpu_cache_bytes", lambda: 1 << 12)
+
+
+def test_a_table_and_json_with_a_copy_beside_every_op(quick, tmp_path, capsys):
     path = tmp_path / "figures.json"
     assert command_line.main([*SMALL, "--json", str(path)]) == 0
     text = capsys.readouterr().out
@@ -38,7 +47,7 @@ def test_a_table_and_json_with_a_copy_beside_every_op(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_every_dtype_and_a_warm_cache(dtype, capsys):
+def test_every_dtype_and_a_warm_cache(quick, dtype, capsys):
     arguments = ["bench", "--device", "cpu", "--sizes", "2x64", "--dtype", dtype, "--warm"]
     assert command_line.main(arguments) == 0
     text = capsys.readouterr().out
