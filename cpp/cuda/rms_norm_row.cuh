@@ -125,6 +125,7 @@ __device__ inline void settle(const RmsNormParams<Accumulate>& p, RowScale<Accum
   row.rstd = scaled_rstd(p, scaled_sum, exponent);
   if (is_centred<kCentring>(p) && scaled_sum == Accumulate(0) && exponent != 0) {
     row.mean /= row.scale;
+    row.correction /= row.scale;
     row.scale = 1;
     row.rstd = static_cast<Accumulate>(1.0 / sqrt(p.exact_eps));
   }

@@ -118,6 +118,20 @@ TEST_CASE("layer_norm: constant rows, inf and NaN as IEEE has it") {
         CHECK(got.mean.get(0) == value);
         CHECK(std::isinf(got.rstd.get(0)));
       }
+      // Their sums of squares overflow, and so would the rstd of the scaled row.
+      if (dtype != DType::kFloat16) {
+        // The second has a mean that three of it do not sum to.
+        for (double value : {0x1p126, dtype == DType::kBFloat16 ? -0x1p100 : 1e30}) {
+          for (std::int64_t i = 0; i < cols; ++i) x.set(i, value);
+          for (double eps : {1e-6, 1e-30}) {
+            run_layer({&x, nullptr, nullptr, &bias}, {eps}, got);
+            for (std::int64_t i = 0; i < cols; ++i)
+              REQUIRE(got.out.get(i) == rounded(bias.get(i), dtype));
+            CHECK(got.rstd.get(0) == doctest::Approx(1 / std::sqrt(eps)));
+          }
+        }
+        for (std::int64_t i = 0; i < cols; ++i) x.set(i, 1.0);
+      }
       x.set(0, -INFINITY);
       run_layer({&x, nullptr, nullptr, &bias}, {}, got);
       CHECK(got.mean.get(0) == -INFINITY);

@@ -254,6 +254,10 @@ template <class T, bool kAdd>
     const double scale = static_cast<double>(centre.scale);
     about = squares_about_rest<T>(sums, centre.rest, width);
     rstd = static_cast<A>(1 / square_root(about / width + rows.eps * scale * scale));
+    if (about == 0) {  // one number throughout: its scaled rstd may leave the range, so unscaled
+      centre = {1, static_cast<A>(centre.mean / scale), static_cast<A>(centre.rest / scale)};
+      rstd = static_cast<A>(1 / square_root(rows.eps));
+    }
   }
   // A row with an inf has a mean, but no mean of deviations.
   const A mean = centre.mean - centre.mean == 0 ? centre.mean + centre.rest : centre.mean;
