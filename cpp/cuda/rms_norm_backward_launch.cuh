@@ -37,22 +37,18 @@ RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
   p.rows = problem.rows;
   p.cols = problem.cols;
   p.split = split;
-  const auto array = [&](const void* data, const RowLayout& rows, std::int64_t col_stride,
-                         std::size_t size, RowArray& to, std::int64_t& row_stride) {
-    if (data == nullptr) return;
-    to = row_array(data, rows, problem.rows, problem.cols, col_stride, size, split);
-    row_stride = inner_stride(rows);
-  };
-  const auto rows = [&](const void* data, const RowLayout& layout, std::int64_t col_stride,
-                        RowArray& to, std::int64_t& row_stride) {
-    array(data, layout, col_stride, sizeof(T), to, row_stride);
-  };
-  rows(problem.dy, problem.dy_rows, problem.dy_col_stride, p.dy_array, p.dy_row_stride);
-  rows(problem.x, problem.x_rows, problem.x_col_stride, p.x_array, p.x_row_stride);
-  rows(problem.dsum, problem.dsum_rows, problem.dsum_col_stride, p.dsum_array, p.dsum_row_stride);
-  rows(problem.dx, problem.dx_rows, problem.dx_col_stride, p.dx_array, p.dx_row_stride);
-  array(p.mean, problem.mean_rows, 0, sizeof(Accumulate), p.mean_array, p.mean_row_stride);
-  array(p.rstd, problem.rstd_rows, 0, sizeof(Accumulate), p.rstd_array, p.rstd_row_stride);
+  const RowPlacement rows{problem.rows, problem.cols, split};
+  rows.place(problem.dy, problem.dy_rows, problem.dy_col_stride, sizeof(T), p.dy_array,
+             p.dy_row_stride);
+  rows.place(problem.x, problem.x_rows, problem.x_col_stride, sizeof(T), p.x_array, p.x_row_stride);
+  rows.place(problem.dsum, problem.dsum_rows, problem.dsum_col_stride, sizeof(T), p.dsum_array,
+             p.dsum_row_stride);
+  rows.place(problem.dx, problem.dx_rows, problem.dx_col_stride, sizeof(T), p.dx_array,
+             p.dx_row_stride);
+  rows.place(problem.mean, problem.mean_rows, 0, sizeof(Accumulate), p.mean_array,
+             p.mean_row_stride);
+  rows.place(problem.rstd, problem.rstd_rows, 0, sizeof(Accumulate), p.rstd_array,
+             p.rstd_row_stride);
   p.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
   p.accumulate = problem.accumulate;
   p.centred = problem.centred;

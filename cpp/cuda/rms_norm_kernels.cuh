@@ -205,18 +205,11 @@ class HeldRow {
     }
     const Accumulate sum_of_part = tile_.template reduce_part<Accumulate, kUnroll>(
         round, [&](int i) { return sum<T>(deviations<T, kCentring>(numbers(i), scale)); }, Sum());
-    scale.mean = mean_of(sum_of_part, count, inverse);
-    between();
-    Accumulate squares;
-    if constexpr (kCorrectsMean<T>) {
-      const auto both = tile_.template reduce_part<Pair<Accumulate>, kUnroll>(
-          round + 1,
-          [&](int i) { return over_row(i, [](const Numbers<T>& x) { return both_sums<T>(x); }); },
-          Sum());
-      squares = take_rest(scale, both, inverse);
-    } else {
-      squares = tile_.template reduce_part<Accumulate, kUnroll>(round + 1, square, Sum());
-    }
+    const Accumulate squares = take_moments<T>(scale, sum_of_part, count, inverse, [&](auto of) {
+      between();
+      return tile_.template reduce_part<decltype(of(Numbers<T>())), kUnroll>(
+          round + 1, [&](int i) { return over_row(i, of); }, Sum());
+    });
     if constexpr (!Team::kClusters) {
       return squares;
     } else {
@@ -244,7 +237,8 @@ __device__ __noinline__ void rescale(const RmsNormParams<accumulate_t<T>>& p, bo
   HeldRow<T, Team, kAccess, kAdd, kCentring>(p, team).run_scaled(plain);
 }
 
-// Blocks per SM that the registers are held to. Centred rows need a few more.
+// Blocks per SM that the registers are held to. Centred rows need a few more: two chunks of
+// bfloat16 in a thread fit 48, and spill 116 bytes of 40.
 template <class Team, Centring kCentring>
 constexpr int min_blocks(bool aligned_alone) {
   if (!aligned_alone || Team::kMinBlocks == 0) return 0;
@@ -289,17 +283,9 @@ __device__ inline accumulate_t<T> streamed_squares(const RmsNormParams<accumulat
     const Accumulate sum_of_group = tile.reduce_group(
         group, [&](int at) { return sum<T>(deviations<T, kCentring>(row.load(at), so_far)); },
         Sum());
-    so_far.mean = mean_of(sum_of_group, count, inverse);
-    Accumulate squares;
-    if constexpr (kCorrectsMean<T>) {
-      const auto both = tile.reduce_group(
-          group,
-          [&](int at) { return over_row(at, [](const Numbers<T>& x) { return both_sums<T>(x); }); },
-          Sum());
-      squares = take_rest(so_far, both, inverse);
-    } else {
-      squares = tile.reduce_group(group, square, Sum());
-    }
+    const Accumulate squares = take_moments<T>(so_far, sum_of_group, count, inverse, [&](auto of) {
+      return tile.reduce_group(group, [&](int at) { return over_row(at, of); }, Sum());
+    });
     tile.send(exchange, group, so_far.mean);
     tile.send(exchange + 1, group, squares);
     if constexpr (kCorrectsMean<T>) tile.send(exchange + 2, group, so_far.correction);

@@ -36,25 +36,19 @@ RmsNormParams<accumulate_t<T>> rms_norm_params(const RmsNormProblem& problem,
   p.rows = problem.rows;
   p.cols = problem.cols;
   p.split = split;
-  const auto array = [&](const void* data, const RowLayout& rows, std::int64_t col_stride,
-                         std::size_t size, RowArray& to, std::int64_t& row_stride) {
-    if (data == nullptr) return;
-    to = row_array(data, rows, problem.rows, problem.cols, col_stride, size, split);
-    row_stride = inner_stride(rows);
-  };
-  const auto rows = [&](const void* data, const RowLayout& layout, std::int64_t col_stride,
-                        RowArray& to, std::int64_t& row_stride) {
-    array(data, layout, col_stride, sizeof(T), to, row_stride);
-  };
-  rows(problem.x, problem.x_rows, problem.x_col_stride, p.x_array, p.x_row_stride);
-  rows(problem.out, problem.out_rows, problem.out_col_stride, p.out_array, p.out_row_stride);
-  rows(problem.residual, problem.residual_rows, problem.residual_col_stride, p.residual_array,
-       p.residual_row_stride);
-  rows(problem.residual_out, problem.residual_out_rows, problem.residual_out_col_stride,
-       p.residual_out_array, p.residual_out_row_stride);
+  const RowPlacement rows{problem.rows, problem.cols, split};
+  rows.place(problem.x, problem.x_rows, problem.x_col_stride, sizeof(T), p.x_array, p.x_row_stride);
+  rows.place(problem.out, problem.out_rows, problem.out_col_stride, sizeof(T), p.out_array,
+             p.out_row_stride);
+  rows.place(problem.residual, problem.residual_rows, problem.residual_col_stride, sizeof(T),
+             p.residual_array, p.residual_row_stride);
+  rows.place(problem.residual_out, problem.residual_out_rows, problem.residual_out_col_stride,
+             sizeof(T), p.residual_out_array, p.residual_out_row_stride);
   p.mean = static_cast<Accumulate*>(problem.mean);
-  array(p.mean, problem.mean_rows, 0, sizeof(Accumulate), p.mean_array, p.mean_row_stride);
-  array(p.rstd, problem.rstd_rows, 0, sizeof(Accumulate), p.rstd_array, p.rstd_row_stride);
+  rows.place(problem.mean, problem.mean_rows, 0, sizeof(Accumulate), p.mean_array,
+             p.mean_row_stride);
+  rows.place(problem.rstd, problem.rstd_rows, 0, sizeof(Accumulate), p.rstd_array,
+             p.rstd_row_stride);
   p.inverse_cols = Accumulate(1) / static_cast<Accumulate>(problem.cols);
   p.eps = static_cast<Accumulate>(problem.eps);
   p.trusted = safe_range(problem.eps, Accumulate());

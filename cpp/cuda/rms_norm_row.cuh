@@ -253,18 +253,24 @@ __device__ inline accumulate_t<T> sum_of_squares(const Numbers<T>& x) {
   return sum_chunk(x, [](accumulate_t<T> a, accumulate_t<T> sum) { return fma(a, a, sum); });
 }
 
-template <class T>
-__device__ inline Pair<accumulate_t<T>> both_sums(const Numbers<T>& x) {
-  return {sum<T>(x), sum_of_squares<T>(x)};
-}
-
-// From sums of deviations and their squares: the rest of the mean, and the squares without it.
-template <class Accumulate>
-__device__ inline Accumulate take_rest(RowScale<Accumulate>& row, const Pair<Accumulate>& sums,
-                                       Accumulate inverse_count) {
-  row.correction = sums.a * inverse_count;
-  const Accumulate squares = sums.b - sums.a * row.correction;
-  return squares < 0 ? Accumulate(0) : squares;
+// The moments of a row, or of a group of it, from the sum of its `count` elements: sets the mean of
+// `row` and returns the sum of squared deviations. reduce(of) sums of(deviations) over the
+// elements.
+template <class T, class Reduce>
+__device__ inline accumulate_t<T> take_moments(RowScale<accumulate_t<T>>& row,
+                                               accumulate_t<T> total, accumulate_t<T> count,
+                                               accumulate_t<T> inverse_count, Reduce reduce) {
+  using Accumulate = accumulate_t<T>;
+  row.mean = mean_of(total, count, inverse_count);
+  if constexpr (!kCorrectsMean<T>) {
+    return reduce([](const Numbers<T>& x) { return sum_of_squares<T>(x); });
+  } else {
+    const Pair<Accumulate> sums = reduce(
+        [](const Numbers<T>& x) { return Pair<Accumulate>(sum<T>(x), sum_of_squares<T>(x)); });
+    row.correction = sums.a * inverse_count;
+    const Accumulate squares = sums.b - sums.a * row.correction;
+    return squares < 0 ? Accumulate(0) : squares;
+  }
 }
 
 template <class T>

@@ -47,14 +47,8 @@ class RowAccess {
   Access access() const { return access_; }
   // Where kernels of aligned rows cannot count them, the others need only know that it is so.
   RowSplit split() const {
-    if (extent_ == 0 || access_ != Access::kAligned)
-      return {static_cast<std::uint32_t>(extent_ > 0), 0, 0};
-    int bits = 1;
-    while ((std::int64_t{1} << bits) < extent_) ++bits;
-    const std::uint64_t power = std::uint64_t{1} << (31 + bits);
-    const auto extent = static_cast<std::uint64_t>(extent_);
-    return {static_cast<std::uint32_t>(extent),
-            static_cast<std::uint32_t>((power + extent - 1) / extent), bits - 1};
+    if (extent_ == 0) return {};
+    return access_ == Access::kAligned ? split_rows(extent_) : RowSplit{.extent = 1};
   }
 
  private:
@@ -63,7 +57,7 @@ class RowAccess {
     if (layout.rank <= 1) return;
     const std::int64_t extent = layout.shape[layout.rank - 1];
     const bool countable =
-        layout.rank == 2 && rows_ < (std::int64_t{1} << 31) && (extent_ == 0 || extent_ == extent);
+        layout.rank == 2 && rows_ < kMaxSplitRows && (extent_ == 0 || extent_ == extent);
     if (!countable) at_least(Access::kShifted);
     extent_ = extent;
   }
@@ -74,18 +68,27 @@ class RowAccess {
   Access access_ = Access::kAligned;
 };
 
-inline RowArray row_array(const void* data, const RowLayout& layout, std::int64_t rows,
-                          std::int64_t cols, std::int64_t col_stride, std::size_t size,
-                          const RowSplit& split) {
-  std::int64_t last = std::max<std::int64_t>(0, (cols - 1) * col_stride);
-  for (int axis = 0; axis < layout.rank; ++axis) {
-    const std::int64_t extent = layout.rank == 1 ? rows : layout.shape[axis];
-    last += std::max<std::int64_t>(0, (extent - 1) * layout.strides[axis]);
-  }
-  const std::int64_t outer_stride =
-      layout.rank == 2 ? layout.strides[0] : layout.strides[0] * std::int64_t{split.extent};
-  return {layout, outer_stride, col_stride,
+// Puts the arrays of a problem where kernels find them: each as a RowArray, and the stride between
+// neighbours of the split's inner axis.
+struct RowPlacement {
+  std::int64_t rows;
+  std::int64_t cols;
+  RowSplit split;
+
+  void place(const void* data, const RowLayout& layout, std::int64_t col_stride, std::size_t size,
+             RowArray& to, std::int64_t& row_stride) const {
+    if (data == nullptr) return;
+    std::int64_t last = std::max<std::int64_t>(0, (cols - 1) * col_stride);
+    for (int axis = 0; axis < layout.rank; ++axis) {
+      const std::int64_t extent = layout.rank == 1 ? rows : layout.shape[axis];
+      last += std::max<std::int64_t>(0, (extent - 1) * layout.strides[axis]);
+    }
+    row_stride = inner_stride(layout);
+    const std::int64_t outer_stride =
+        layout.rank == 2 ? layout.strides[0] : row_stride * std::int64_t{split.extent};
+    to = {layout, outer_stride, col_stride,
           static_cast<const char*>(data) + (last + 1) * static_cast<std::int64_t>(size)};
-}
+  }
+};
 
 }  // namespace membound::cuda

@@ -8,6 +8,7 @@
 
 #include "core/layout.hpp"
 #include "cuda/convert.cuh"
+#include "cuda/row_split.hpp"
 
 namespace membound::cuda {
 
@@ -15,19 +16,6 @@ enum class Access {
   kAligned,  // rows in two axes at most, unit stride within, 16-byte aligned rows, whole chunks
   kShifted,  // unit stride within rows, any alignment and width
   kAny,      // any stride: element by element
-};
-
-// How the rows of every array of a call are counted: as one axis, or as two, the inner of which is
-// `extent` long. Rows are below 2^31 then, and the division is a multiplication (Granlund and
-// Montgomery 1994).
-struct RowSplit {
-  std::uint32_t extent;  // 0: one axis
-  std::uint32_t magic;
-  int shift;
-
-  __device__ std::int64_t outer(std::int64_t row) const {
-    return __umulhi(static_cast<std::uint32_t>(row), magic) >> shift;
-  }
 };
 
 // A strided array of rows as a kernel sees it; `end` is behind its last byte.

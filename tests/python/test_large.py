@@ -17,12 +17,16 @@ import membound
 MORE = 1 << 32
 
 
+def _needs_memory(torch, gigabytes):
+    free = torch.cuda.mem_get_info()[0] / 1e9
+    if free < gigabytes:
+        pytest.skip(f"needs {gigabytes} GB of GPU memory, {free:.0f} GB are free")
+
+
 @pytest.fixture
 def torch():
     module = arrays.torch_with_cuda()
-    free = module.cuda.mem_get_info()[0]
-    if free < 40e9:
-        pytest.skip(f"needs 40 GB of GPU memory, {free / 1e9:.0f} GB are free")
+    _needs_memory(module, 40)
     yield module
     module.cuda.empty_cache()
 
@@ -164,8 +168,7 @@ def _backward_like_slices(torch, dy, x, rstd, dx):
 def test_gradients_of_more_than_2_to_the_32_elements(torch):
     """dx over dy; dweight against sums of slices; the added norm in place."""
     rows, cols = (1 << 20) + 3, 4096
-    if torch.cuda.mem_get_info()[0] < 60e9:
-        pytest.skip("needs 60 GB of GPU memory")
+    _needs_memory(torch, 60)
     x = torch.empty(rows, cols, device="cuda", dtype=torch.bfloat16)
     dy = torch.empty_like(x)
     _fill(torch, x)
@@ -211,8 +214,7 @@ def test_gradients_with_offsets_on_the_cpu_past_2_to_the_32(dtype, seed):
 def test_layer_norms_of_more_than_2_to_the_32_elements(torch):
     """Forward and dx like slices, dbias against float64; the added norm in place."""
     rows, cols = (1 << 20) + 3, 4096
-    if torch.cuda.mem_get_info()[0] < 60e9:
-        pytest.skip("needs 60 GB of GPU memory")
+    _needs_memory(torch, 60)
     x = torch.empty(rows, cols, device="cuda", dtype=torch.bfloat16)
     _fill(torch, x)
     weight, bias = (torch.randn(cols, device="cuda", dtype=torch.bfloat16) for _ in range(2))
