@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 from pathlib import Path
 
@@ -56,7 +57,14 @@ def tests(session: nox.Session) -> None:
     """Run the Python tests on the wheel with NumPy, torch and JAX; arguments go to pytest."""
     session.install(*groups("test"))
     session.install("--force-reinstall", "--no-deps", built_wheel(BUILD / "wheel"))
-    session.run("pytest", *session.posargs)
+    if session.posargs:
+        session.run("pytest", *session.posargs)
+        return
+    # What times calls runs alone; the rest side by side, from one seed.
+    session.run("pytest", "tests/python/test_overhead.py")
+    seed = os.environ.get("MEMBOUND_TEST_SEED") or str(random.randrange(2**32))
+    processes = min(8, len(os.sched_getaffinity(0)))
+    session.run("pytest", "-n", str(processes), env={"MEMBOUND_TEST_SEED": seed})
 
 
 @nox.session
