@@ -40,6 +40,8 @@ class Op:
     formula: Callable[..., tuple[Any, ...]]
     peers: dict[str, Peer]
     parameters: tuple[str, ...] = ("weight",)
+    quantised: tuple[str, ...] = ()  # those of the written ones that are float8_e4m3fn
+    variant: str = ""  # what the report's name has beside the op's
     centred: bool = False  # the statistics are layer_norm's mean and rstd, else rstd alone
     # Gradients of parameters: from the same rows and statistics, what is summed over all rows.
     sums: dict[str, Callable[..., Any]] = field(default_factory=dict)
@@ -48,9 +50,10 @@ class Op:
     def statistics(self) -> tuple[str, ...]:
         return ("mean", "rstd") if self.centred else ("rstd",)
 
-    @property
-    def matrices(self) -> int:
-        return len(self.read) + len(self.written)
+    def moved_bytes(self, shape: Shape) -> int:
+        """Every matrix once."""
+        wide = len(self.read) + len(self.written) - len(self.quantised)
+        return wide * shape.tensor_bytes + len(self.quantised) * shape.rows * shape.cols
 
 
 def goals() -> list[Shape]:
@@ -111,7 +114,10 @@ def _buffers(op: Op, shape: Shape, device: str, count: int) -> list[Arrays]:
     matrices = {
         name: timing.matrices(shape, device, count, readable=name in op.read)
         for name in (*op.read, *op.written)
+        if name not in op.quantised
     }
+    for name in op.quantised:
+        matrices[name] = timing.quantised(shape, device, count)
     kind = timing.DTYPES[shape.dtype]
     weight, bias = (torch.randn(shape.cols, device=device).to(kind) for _ in range(2))
     every = []
@@ -121,6 +127,8 @@ def _buffers(op: Op, shape: Shape, device: str, count: int) -> list[Arrays]:
             setattr(a, name, torch.empty_like(weight))
         for name, matrix in matrices.items():
             setattr(a, name, matrix[at])
+        a.scale = torch.full((shape.rows,), float("nan"), device=device)
+        a.static_scale = torch.full((1,), peers.STATIC_SCALE, device=device)
         if op.centred:
             _, a.mean, a.rstd = membound.layer_norm(a.x, eps=EPS, return_stats=True)
         else:
@@ -139,7 +147,10 @@ def _worst(op: Op, shape: Shape, a: Arrays, results: Sequence[torch.Tensor]) -> 
         def wanted(*rows: torch.Tensor, at: int = at) -> Any:
             return op.formula(*rows, *parameters)[at]
 
-        worst = max(worst, timing.worst_ulps(result, inputs, wanted, shape.dtype))
+        dtype = "float8_e4m3fn" if op.written[at] in op.quantised else shape.dtype
+        error = timing.worst_ulps(result, inputs, wanted, dtype)
+        # Relative to what is right in the shape's dtype, so that one limit serves all results.
+        worst = max(worst, error * timing.limit(shape.dtype) / timing.limit(dtype))
     for result, terms in zip(results[len(op.written) :], op.sums.values(), strict=False):
         worst = max(worst, timing.worst_column_ulps(result, inputs, terms, shape.dtype))
     return worst
@@ -153,7 +164,7 @@ def _check_ours(op: Op, shape: Shape, every: list[Arrays]) -> None:
     """Every set was computed; the first and last are right everywhere."""
     for a in every:
         for name in op.written:
-            if bool(getattr(a, name)[:: max(1, shape.rows - 1)].isnan().any()):
+            if bool(getattr(a, name)[:: max(1, shape.rows - 1)].float().isnan().any()):
                 raise SystemExit(f"membound left NaN in {shape}")
     for a in (every[0], every[-1]):
         worst = _worst(op, shape, a, _results(op, a))
@@ -185,7 +196,7 @@ def _time_peers(
 
 
 def measure(op: Op, clock: Clock, shape: Shape, names: list[str]) -> Record:
-    moved = op.matrices * shape.tensor_bytes
+    moved = op.moved_bytes(shape)
     count = clock.sets(moved)
     every = _buffers(op, shape, clock.device, count)
     ours = [functools.partial(op.ours, a) for a in every]
@@ -193,9 +204,8 @@ def measure(op: Op, clock: Clock, shape: Shape, names: list[str]) -> Record:
         call()
     _check_ours(op, shape, every)
     # One node that moves the same bytes, whatever the layout.
-    flat = timing.vectors(
-        op.matrices * shape.rows * shape.cols // 2, shape, clock.device, 2 * count
-    )
+    elements = moved // (2 * timing.ITEM_BYTES[shape.dtype])
+    flat = timing.vectors(elements, shape, clock.device, 2 * count)
     copies = [functools.partial(flat[2 * i].copy_, flat[2 * i + 1]) for i in range(count)]
     record = Record(shape, clock.microseconds(ours), clock.microseconds(copies))
     record.yardstick = clock.yardstick(moved, record.copy)
@@ -208,7 +218,13 @@ def measure(op: Op, clock: Clock, shape: Shape, names: list[str]) -> Record:
     return record
 
 
-def main(op: Op, description: str) -> None:
+def main(ops: Op | Sequence[Op], description: str) -> None:
+    """One report for each op."""
+    for op in [ops] if isinstance(ops, Op) else ops:
+        _contest(op, description)
+
+
+def _contest(op: Op, description: str) -> None:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="a dozen shapes")
     parser.add_argument("--shapes", type=sizes, metavar="ROWSxCOLS[:DTYPE[:LAYOUT]],...")
@@ -225,7 +241,7 @@ def main(op: Op, description: str) -> None:
     started = time.perf_counter()
     clock = Clock(options.device)
     name = torch.cuda.get_device_name(clock.index)
-    report = Report(op.name, {"membound": membound.__version__, **versions}, name)
+    report = Report(op.name + op.variant, {"membound": membound.__version__, **versions}, name)
     with torch.cuda.device(clock.index):
         for shape in timing.progress(shapes):
             report.records.append(measure(op, clock, shape, list(versions)))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 EPS = 1e-6
+STATIC_SCALE = 1 / 64  # seven times the root mean square of a norm is the largest code
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,58 @@ RMS_NORM_BACKWARD = {
 }
 
 
+# --- rms_norm_quant, to float8_e4m3fn: with scales of rows, and with one that is given ---
+
+
+def _quantised_rows(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = torch.nn.functional.rms_norm(x, weight.shape, weight, EPS).float()
+    scale = y.abs().amax(-1, keepdim=True) / 448
+    return (y / scale).to(torch.float8_e4m3fn), scale
+
+
+def _quantised(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    y = torch.nn.functional.rms_norm(x, weight.shape, weight, EPS).float()
+    return (y / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
+
+
+def _quant_torch(_: Any) -> Callable[[Any], Any]:
+    return lambda a: _quantised_rows(a.x, a.weight)
+
+
+def _quant_compile(_: Any) -> Callable[[Any], Any]:
+    compiled = _compiled(_quantised_rows)
+    return lambda a: compiled(a.x, a.weight)
+
+
+def _static_torch(_: Any) -> Callable[[Any], Any]:
+    return lambda a: _quantised(a.x, a.weight, a.static_scale)
+
+
+def _static_compile(_: Any) -> Callable[[Any], Any]:
+    compiled = _compiled(_quantised)
+    return lambda a: compiled(a.x, a.weight, a.static_scale)
+
+
+def _static_flashinfer(_: Any) -> Callable[[Any], Any]:
+    norm = _module("flashinfer.norm").rmsnorm_quant
+
+    def call(a: Any) -> Any:
+        norm(a.out, a.x, a.weight, a.static_scale, EPS)
+        return a.out
+
+    return call
+
+
+RMS_NORM_QUANT = {
+    "torch": Peer("torch", _quant_torch),
+    "compile": Peer("torch", _quant_compile),
+}
+RMS_NORM_QUANT_STATIC = {
+    "torch": Peer("torch", _static_torch),
+    "compile": Peer("torch", _static_compile),
+    "flashinfer": Peer("flashinfer-python", _static_flashinfer),
+}
+
 # --- layer_norm ---
 
 
@@ -240,6 +293,49 @@ LAYER_NORM_BACKWARD = {
     "compile": Peer("torch", _layer_backward_compile),
     "liger": Peer("liger_kernel", _layer_backward_liger),
 }
+
+
+# --- rms_norm_gated and its gradients, which torch has not: its pieces, alone and compiled ---
+
+
+def _gated_formula(x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    wide = x.float()
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + EPS) * weight.float()
+    return (wide * torch.nn.functional.silu(z.float())).to(x.dtype)
+
+
+def _gated_torch(_: Any) -> Callable[[Any], Any]:
+    functions = torch.nn.functional
+
+    def call(a: Any) -> Any:
+        return functions.rms_norm(a.x, a.weight.shape, a.weight, EPS) * functions.silu(a.z)
+
+    return call
+
+
+def _gated_compile(_: Any) -> Callable[[Any], Any]:
+    compiled = _compiled(_gated_formula)
+    return lambda a: compiled(a.x, a.z, a.weight)
+
+
+def _gated_backward_compile(_: Any) -> Callable[[Any], Any]:
+    def formula(
+        dy: torch.Tensor, x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, rstd: torch.Tensor
+    ) -> Any:
+        gate, h, wide = z.float(), x.float() * rstd[:, None], dy.float()
+        s = torch.sigmoid(gate)
+        of_norm, of_gate = wide * gate * s, wide * h * weight.float()
+        g = of_norm * weight.float()
+        dx = rstd[:, None] * (g - h * (g * h).mean(-1, keepdim=True))
+        dz = of_gate * s * (1 + gate * (1 - s))
+        return dx.to(x.dtype), dz.to(x.dtype), (of_norm * h).sum(0).to(weight.dtype)
+
+    compiled = _compiled(formula)
+    return lambda a: compiled(a.dy, a.x, a.z, a.weight, a.rstd)
+
+
+RMS_NORM_GATED = {"torch": Peer("torch", _gated_torch), "compile": Peer("torch", _gated_compile)}
+RMS_NORM_GATED_BACKWARD = {"compile": Peer("torch", _gated_backward_compile)}
 
 
 def installed(names: list[str], known: dict[str, Peer]) -> dict[str, str]:

@@ -110,6 +110,12 @@ def matrices(shape: Shape, device: str, count: int, *, readable: bool) -> list[t
     return [matrix[:, : shape.cols] for matrix in whole]
 
 
+def quantised(shape: Shape, device: str, count: int) -> list[torch.Tensor]:
+    """count matrices of float8_e4m3fn, full of NaN."""
+    whole = torch.full((count, shape.rows, shape.cols), 0x7F, dtype=torch.uint8, device=device)
+    return list(whole.view(torch.float8_e4m3fn))
+
+
 def vectors(elements: int, shape: Shape, device: str, count: int) -> list[torch.Tensor]:
     """count vectors of the shape's dtype in one allocation, for copies."""
     whole = torch.zeros(count, max(1, elements), device=device, dtype=DTYPES[shape.dtype])
@@ -160,9 +166,13 @@ def worst_column_ulps(
     return _ulps(got, wanted, sum_slack(dtype) * sizes, dtype)
 
 
-def is_right(worst: float, dtype: str) -> bool:
+def limit(dtype: str) -> float:
     # float64 is compared in float64, whose own rounding adds a few ulps.
-    return worst <= (16.0 if dtype == "float64" else ALLOWED[dtype])
+    return 16.0 if dtype == "float64" else ALLOWED[dtype]
+
+
+def is_right(worst: float, dtype: str) -> bool:
+    return worst <= limit(dtype)
 
 
 def is_plausible(worst: float, dtype: str) -> bool:
@@ -231,7 +241,8 @@ class Report:
     def write(self, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         stem = f"{self.op}-{self.device.lower().replace(' ', '-')}"
-        command = f"python benchmarks/bench_{self.op}.py {' '.join(sys.argv[1:])}".strip()
+        script = Path(sys.argv[0]).name
+        command = f"python benchmarks/{script} {' '.join(sys.argv[1:])}".strip()
         known = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         text = [
             f"# {self.op} on {self.device}",

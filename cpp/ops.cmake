@@ -11,5 +11,9 @@ set(
   add_layer_norm
   layer_norm_backward
   add_layer_norm_backward
+  rms_norm_gated
+  rms_norm_gated_backward
+  rms_norm_quant
+  add_rms_norm_quant
 )
-set(MEMBOUND_BACK_ENDS rms_norm rms_norm_backward)
+set(MEMBOUND_BACK_ENDS rms_norm rms_norm_backward rms_norm_quant)

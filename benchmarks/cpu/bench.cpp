@@ -60,7 +60,7 @@ void fill(char* data, std::size_t count, DType dtype, std::uint32_t state) {
   }
 }
 
-// The arrays of a case, filled and touched. Roles: a and b are read; c and d are written.
+// The arrays of a case, filled and touched. Roles: a, b and e are read; c and d are written.
 struct Arrays {
   explicit Arrays(const Case& c)
       : count(static_cast<std::size_t>(c.rows * c.cols)),
@@ -69,6 +69,7 @@ struct Arrays {
         b(c, bytes, 2),
         c(c, bytes, 3),
         d(c, bytes, 4),
+        e(c, bytes, 9),
         weight(c.cols * dtype_size(c.dtype), Device::cpu()),
         bias(c.cols * dtype_size(c.dtype), Device::cpu()),
         dweight(c.cols * dtype_size(c.dtype), Device::cpu()),
@@ -89,7 +90,7 @@ struct Arrays {
     TensorView view;
   };
   std::size_t count, bytes;
-  Matrix a, b, c, d;
+  Matrix a, b, c, d, e;
   DeviceBuffer weight, bias, dweight, dbias, mean, rstd;
 };
 
@@ -131,6 +132,15 @@ void run_op(const Case& c, const Arrays& on) {
     case Op::kAddLayerBackward:
       return add_layer_norm_backward(on.a.view, on.d.view, on.b.view, &weight, mean, rstd, {},
                                      &on.c.view, &dweight, &dbias, nullptr, stream);
+    case Op::kGated:
+    case Op::kGateFirst:
+      return rms_norm_gated(on.a.view, on.b.view, &weight, {.norm_before_gate = c.op == Op::kGated},
+                            on.c.view, nullptr, stream);
+    case Op::kGatedBackward:
+    case Op::kGateFirstBackward:
+      return rms_norm_gated_backward(on.a.view, on.b.view, on.e.view, &weight, rstd,
+                                     {.norm_before_gate = c.op == Op::kGatedBackward}, &on.c.view,
+                                     &on.d.view, &dweight, nullptr, stream);
   }
 }
 
@@ -143,7 +153,13 @@ void run_reference(const Case& c, const Arrays& on, bool around_cache) {
     case Op::kBackwardDx:
     case Op::kLayerBackward:
     case Op::kLayerBackwardDx:
+    case Op::kGated:
+    case Op::kGateFirst:
       return triad(on.c.data(), on.a.data(), on.b.data(), on.bytes, around_cache);
+    case Op::kGatedBackward:
+    case Op::kGateFirstBackward:
+      triad(on.c.data(), on.a.data(), on.b.data(), on.bytes, around_cache);
+      return copy(on.d.data(), on.e.data(), on.bytes, around_cache);
     default:
       copy(on.c.data(), on.a.data(), on.bytes, around_cache);
       return copy(on.d.data(), on.b.data(), on.bytes, around_cache);

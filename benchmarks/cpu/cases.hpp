@@ -24,6 +24,10 @@ enum class Op {
   kLayerBackward,
   kLayerBackwardDx,
   kAddLayerBackward,
+  kGated,
+  kGateFirst,
+  kGatedBackward,
+  kGateFirstBackward,
 };
 
 inline const char* op_name(Op op) {
@@ -38,7 +42,11 @@ inline const char* op_name(Op op) {
     case Op::kAddLayerNorm: return "add_layer_norm";
     case Op::kLayerBackward: return "layer_norm_backward";
     case Op::kLayerBackwardDx: return "layer_norm_backward dx";
-    default: return "add_layer_norm_backward";
+    case Op::kAddLayerBackward: return "add_layer_norm_backward";
+    case Op::kGated: return "rms_norm_gated";
+    case Op::kGateFirst: return "rms_norm_gated, gate first";
+    case Op::kGatedBackward: return "rms_norm_gated_backward";
+    default: return "rms_norm_gated_backward, gate first";
   }
 }
 
@@ -50,7 +58,11 @@ inline int matrices_of(Op op) {
     case Op::kBackward:
     case Op::kBackwardDx:
     case Op::kLayerBackward:
-    case Op::kLayerBackwardDx: return 3;
+    case Op::kLayerBackwardDx:
+    case Op::kGated:
+    case Op::kGateFirst: return 3;
+    case Op::kGatedBackward:
+    case Op::kGateFirstBackward: return 5;
     default: return 4;
   }
 }
@@ -172,6 +184,26 @@ inline constexpr Case kCases[] = {
     {Op::kLayerBackwardDx, "DRAM", 4096, 4096, kSingle, 0, true},
     {Op::kLayerBackwardDx, "DRAM", 8192, 4096, kBrain, 0, true},
     {Op::kAddLayerBackward, "DRAM", 4096, 4096, kSingle, 0, true},
+
+    {Op::kGated, "tiny", 1, 4096, kSingle, 0, false},
+    {Op::kGated, "tiny", 1, 4096, kBrain, 0, false},
+    {Op::kGated, "cached", 128, 4096, kSingle, 0, false},
+    {Op::kGated, "cached", 128, 4096, kBrain, 0, false},
+    {Op::kGated, "DRAM", 4096, 4096, kSingle, 0, true},
+    {Op::kGated, "DRAM", 8192, 4096, kBrain, 0, true},
+    {Op::kGated, "DRAM", 8192, 4096, kHalf, 0, true},
+    {Op::kGated, "DRAM", 2048, 4096, kDouble, 0, true},
+    {Op::kGated, "heads", 65536, 128, kSingle, 0, true},
+    {Op::kGated, "heads", 65536, 128, kBrain, 0, true},
+    {Op::kGateFirst, "cached", 128, 4096, kBrain, 0, false},
+    {Op::kGateFirst, "DRAM", 4096, 4096, kSingle, 0, true},
+    {Op::kGateFirst, "DRAM", 8192, 4096, kBrain, 0, true},
+    {Op::kGatedBackward, "cached", 128, 4096, kBrain, 0, false},
+    {Op::kGatedBackward, "DRAM", 4096, 4096, kSingle, 0, true},
+    {Op::kGatedBackward, "DRAM", 8192, 4096, kBrain, 0, true},
+    {Op::kGatedBackward, "heads", 65536, 128, kSingle, 0, true},
+    {Op::kGateFirstBackward, "DRAM", 4096, 4096, kSingle, 0, true},
+    {Op::kGateFirstBackward, "DRAM", 8192, 4096, kBrain, 0, true},
 };
 // clang-format on
 

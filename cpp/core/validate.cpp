@@ -93,9 +93,13 @@ void check_row_statistic(const ConstTensorView& view, const char* argument,
 void check_weight(const ConstTensorView& weight, const char* argument, const ConstTensorView& x,
                   const char* op, const char* x_name) {
   check_floating(weight, op, argument);
-  MEMBOUND_CHECK(weight.rank == 1 && weight.shape[0] == x.shape[x.rank - 1], InvalidArgument, op,
-                 "argument '", argument, "' must have shape (", x.shape[x.rank - 1],
-                 ",), the last axis of '", x_name, "', got ", shape_text(weight));
+  bool fits = weight.rank == 1 || (weight.rank == 2 && x.rank > 2);
+  for (int axis = 1; fits && axis <= weight.rank; ++axis) {
+    fits = weight.shape[weight.rank - axis] == x.shape[x.rank - axis];
+  }
+  MEMBOUND_CHECK(fits, InvalidArgument, op, "argument '", argument, "' must have shape (",
+                 x.shape[x.rank - 1], ",), the last axis of '", x_name,
+                 "', or with three axes and more that of its last two, got ", shape_text(weight));
   check_same_device(weight, x, op, argument, x_name);
 }
 

@@ -33,7 +33,8 @@ void check_like(const ConstTensorView& view, const char* argument, const ConstTe
 // One number per row of x in the dtype of sums.
 void check_row_statistic(const ConstTensorView& view, const char* argument,
                          const ConstTensorView& x, const char* x_name, const char* op);
-// (cols,) of any floating dtype for x of (..., cols), on the same device.
+// (cols,) of any floating dtype for x of (..., cols), on the same device; or (heads, cols) for x of
+// (..., heads, cols).
 void check_weight(const ConstTensorView& weight, const char* argument, const ConstTensorView& x,
                   const char* op, const char* x_name);
 // Finite, and 0 without a weight.

@@ -4,6 +4,7 @@
 
 #include "cpu/kernels/rms_norm.hpp"
 #include "cpu/kernels/rms_norm_backward.hpp"
+#include "cpu/kernels/rms_norm_quant.hpp"
 
 namespace membound::cpu {
 
@@ -12,9 +13,12 @@ struct KernelTable {
   const char* isa;
   void (*rms_norm)(const RmsNormRows&);
   void (*rms_norm_centred)(const RmsNormRows&);
+  void (*rms_norm_gated)(const RmsNormRows&);
   void (*rms_norm_weight)(const RmsNormWeight&);
+  void (*rms_norm_quant)(const RmsNormQuantRows&);
   void (*rms_norm_backward)(const RmsNormBackwardRows&);
   void (*rms_norm_backward_centred)(const RmsNormBackwardRows&);
+  void (*rms_norm_backward_gated)(const RmsNormBackwardRows&);
   void (*rms_norm_backward_block)(const RmsNormBackwardBlock&);
   void (*rms_norm_backward_weight)(const RmsNormBackwardWeight&);
 };

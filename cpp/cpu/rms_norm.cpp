@@ -1,15 +1,13 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/rms_norm.hpp"
+#include "cpu/rms_norm.hpp"
 
 #include <algorithm>
 
 #include "core/dispatch.hpp"
 #include "core/safe_scale.hpp"
 #include "cpu/float_mode.hpp"
-#include "cpu/isa.hpp"
 #include "cpu/parallel.hpp"
-#include "cpu/rows.hpp"
 
 namespace membound::cpu {
 
@@ -22,7 +20,7 @@ bool is_large(const RmsNormProblem& problem) {
 
 bool is_in_place(const RmsNormProblem& problem) {
   const auto was_read = [&](const void* output) {
-    return output == problem.x || output == problem.residual;
+    return output == problem.x || output == problem.residual || output == problem.gate;
   };
   return was_read(problem.out) || (problem.residual != nullptr && was_read(problem.residual_out));
 }
@@ -49,6 +47,7 @@ RmsNormRows shared_part(const RmsNormProblem& problem) {
   RmsNormRows rows{};
   rows.dtype = problem.dtype;
   rows.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
+  rows.norm_before_gate = problem.norm_before_gate;
   rows.cols = problem.cols;
   rows.x_col_stride = problem.x_col_stride;
   rows.out_col_stride = problem.out_col_stride;
@@ -61,6 +60,10 @@ RmsNormRows shared_part(const RmsNormProblem& problem) {
     rows.residual_out_col_stride = problem.residual_out_col_stride;
     rows.residual_row_stride = row_stride(problem.residual_rows);
     rows.residual_out_row_stride = row_stride(problem.residual_out_rows);
+  }
+  if (problem.gate) {
+    rows.gate_col_stride = problem.gate_col_stride;
+    rows.gate_row_stride = row_stride(problem.gate_rows);
   }
   rows.eps = problem.eps;
   rows.ask_ahead = is_large(problem);
@@ -75,58 +78,66 @@ RmsNormRows shared_part(const RmsNormProblem& problem) {
   return rows;
 }
 
-struct Parameters {
-  PreparedWeight weight, bias;
-};
-
-Parameters prepare_parameters(const RmsNormProblem& problem, bool widen, const KernelTable& table) {
+void prepare_parameters(PreparedNorm& norm, const RmsNormProblem& problem, bool widen,
+                        const KernelTable& table) {
   WeightSource weight{problem.weight, problem.weight_dtype,  problem.weight_stride,
                       problem.cols,   problem.weight_offset, problem.dtype};
   const WeightSource bias{problem.bias, problem.bias_dtype, problem.bias_stride, problem.cols,
                           0.0,          problem.dtype};
+  if (problem.gate != nullptr) {
+    if (weight.data == nullptr) weight = ones(weight);
+    widen = true;
+  }
   // Kernels find both in one form, and no bias alone.
   if (bias.data != nullptr) {
     if (weight.data == nullptr) weight = ones(weight);
     widen = widen || !is_native(weight) || !is_native(bias);
   }
-  return {prepare_weight(weight, widen, table), prepare_weight(bias, widen, table)};
-}
-
-// Rows [first, last) of the problem, cut where a layout leaves its innermost axis.
-void run_rows(const RmsNormProblem& problem, RmsNormRows rows, const KernelTable& table,
-              std::int64_t first, std::int64_t last) {
-  const DType dtype = problem.dtype;
-  for (std::int64_t row = first; row < last; row += rows.rows) {
-    rows.rows = last - row;
-    enter_row(rows.x, problem.x, problem.x_rows, dtype, row, rows.rows);
-    enter_row(rows.residual, problem.residual, problem.residual_rows, dtype, row, rows.rows);
-    enter_row(rows.out, problem.out, problem.out_rows, dtype, row, rows.rows);
-    enter_row(rows.residual_out, problem.residual_out, problem.residual_out_rows, dtype, row,
-              rows.rows);
-    enter_row(rows.mean, problem.mean, problem.mean_rows, accumulate_dtype(dtype), row, rows.rows);
-    enter_row(rows.rstd, problem.rstd, problem.rstd_rows, accumulate_dtype(dtype), row, rows.rows);
-    problem.centred ? table.rms_norm_centred(rows) : table.rms_norm(rows);
-  }
+  norm.weight = prepare_weight(weight, widen, table);
+  norm.bias = prepare_weight(bias, widen, table);
+  norm.rows.weight = norm.weight.data;
+  norm.rows.weight_form = norm.weight.form;
+  norm.rows.bias = norm.bias.data;
 }
 
 }  // namespace
 
+PreparedNorm prepare_norm(const RmsNormProblem& problem, const KernelTable& table) {
+  PreparedNorm norm{shared_part(problem), {}, {}};
+  prepare_parameters(norm, problem, pays_to_widen(problem, norm.rows.bypass_cache), table);
+  return norm;
+}
+
+void enter_rows(RmsNormRows& rows, const RmsNormProblem& problem, std::int64_t row) {
+  const DType dtype = problem.dtype;
+  enter_row(rows.x, problem.x, problem.x_rows, dtype, row, rows.rows);
+  enter_row(rows.residual, problem.residual, problem.residual_rows, dtype, row, rows.rows);
+  enter_row(rows.gate, problem.gate, problem.gate_rows, dtype, row, rows.rows);
+  enter_row(rows.out, problem.out, problem.out_rows, dtype, row, rows.rows);
+  enter_row(rows.residual_out, problem.residual_out, problem.residual_out_rows, dtype, row,
+            rows.rows);
+  enter_row(rows.mean, problem.mean, problem.mean_rows, accumulate_dtype(dtype), row, rows.rows);
+  enter_row(rows.rstd, problem.rstd, problem.rstd_rows, accumulate_dtype(dtype), row, rows.rows);
+}
+
 void rms_norm(const RmsNormProblem& problem) {
   const KernelTable& table = kernels();
   const FloatMode ieee;
-  RmsNormRows rows = shared_part(problem);
-  const Parameters parameters =
-      prepare_parameters(problem, pays_to_widen(problem, rows.bypass_cache), table);
-  rows.weight = parameters.weight.data;
-  rows.weight_form = parameters.weight.form;
-  rows.bias = parameters.bias.data;
-
-  const std::int64_t arrays = problem.residual ? 4 : 2;
+  const PreparedNorm norm = prepare_norm(problem, table);
+  const std::int64_t arrays = problem.residual ? 4 : problem.gate ? 3 : 2;
   const std::int64_t row_bytes =
       arrays * problem.cols * static_cast<std::int64_t>(dtype_size(problem.dtype));
   const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerThread / row_bytes);
+  const auto run = problem.gate      ? table.rms_norm_gated
+                   : problem.centred ? table.rms_norm_centred
+                                     : table.rms_norm;
   parallel_for(problem.rows, grain, [&](std::int64_t first, std::int64_t last) {
-    run_rows(problem, rows, table, first, last);
+    RmsNormRows rows = norm.rows;
+    for (std::int64_t row = first; row < last; row += rows.rows) {
+      rows.rows = last - row;
+      enter_rows(rows, problem, row);
+      run(rows);
+    }
   });
 }
 

@@ -32,16 +32,23 @@ bool is_large(const RmsNormBackwardProblem& problem) {
   return pays_to_bypass_cache(problem.rows * problem.cols * size);
 }
 
+bool is_in_place(const RmsNormBackwardProblem& problem) {
+  const auto was_read = [&](const void* gradient) {
+    return gradient != nullptr && (gradient == problem.dy || gradient == problem.x ||
+                                   gradient == problem.dsum || gradient == problem.gate);
+  };
+  return was_read(problem.dx) || was_read(problem.dgate);
+}
+
 // What all rows share; row pointers and their number come with each run.
 RmsNormBackwardRows shared_part(const RmsNormBackwardProblem& problem) {
   RmsNormBackwardRows rows{};
   rows.dtype = problem.dtype;
   rows.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
-  // Stores around the cache never in place: the lines are there.
-  const bool in_place = problem.dx == problem.dy || problem.dx == problem.x ||
-                        (problem.dsum != nullptr && problem.dx == problem.dsum);
+  rows.norm_before_gate = problem.norm_before_gate;
   rows.ask_ahead = is_large(problem);
-  rows.bypass_cache = rows.ask_ahead && !in_place;
+  // Never in place: the lines are there.
+  rows.bypass_cache = rows.ask_ahead && !is_in_place(problem);
   rows.cols = problem.cols;
   rows.dy_row_stride = row_stride(problem.dy_rows);
   rows.x_row_stride = row_stride(problem.x_rows);
@@ -49,10 +56,14 @@ RmsNormBackwardRows shared_part(const RmsNormBackwardProblem& problem) {
   rows.rstd_row_stride = row_stride(problem.rstd_rows);
   rows.dsum_row_stride = problem.dsum ? row_stride(problem.dsum_rows) : 0;
   rows.dx_row_stride = problem.dx ? row_stride(problem.dx_rows) : 0;
+  rows.gate_row_stride = problem.gate ? row_stride(problem.gate_rows) : 0;
+  rows.dgate_row_stride = problem.dgate ? row_stride(problem.dgate_rows) : 0;
   rows.dy_col_stride = problem.dy_col_stride;
   rows.x_col_stride = problem.x_col_stride;
   rows.dsum_col_stride = problem.dsum_col_stride;
   rows.dx_col_stride = problem.dx_col_stride;
+  rows.gate_col_stride = problem.gate_col_stride;
+  rows.dgate_col_stride = problem.dgate_col_stride;
   return rows;
 }
 
@@ -61,17 +72,22 @@ RmsNormBackwardRows shared_part(const RmsNormBackwardProblem& problem) {
 void run_rows(const RmsNormBackwardProblem& problem, RmsNormBackwardRows rows,
               const KernelTable& table, std::int64_t first, std::int64_t last, std::int64_t end) {
   const DType dtype = problem.dtype;
+  const auto run = problem.gate      ? table.rms_norm_backward_gated
+                   : problem.centred ? table.rms_norm_backward_centred
+                                     : table.rms_norm_backward;
   for (std::int64_t row = first; row < last; row += rows.rows) {
     rows.rows = end - row;
     enter_row(rows.dy, problem.dy, problem.dy_rows, dtype, row, rows.rows);
     enter_row(rows.x, problem.x, problem.x_rows, dtype, row, rows.rows);
     enter_row(rows.dsum, problem.dsum, problem.dsum_rows, dtype, row, rows.rows);
+    enter_row(rows.gate, problem.gate, problem.gate_rows, dtype, row, rows.rows);
     enter_row(rows.dx, problem.dx, problem.dx_rows, dtype, row, rows.rows);
+    enter_row(rows.dgate, problem.dgate, problem.dgate_rows, dtype, row, rows.rows);
     enter_row(rows.mean, problem.mean, problem.mean_rows, accumulate_dtype(dtype), row, rows.rows);
     enter_row(rows.rstd, problem.rstd, problem.rstd_rows, accumulate_dtype(dtype), row, rows.rows);
     rows.rows_behind = std::max<std::int64_t>(0, row + rows.rows - last);
     rows.rows -= rows.rows_behind;
-    problem.centred ? table.rms_norm_backward_centred(rows) : table.rms_norm_backward(rows);
+    run(rows);
   }
 }
 
@@ -149,11 +165,13 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem) {
   const auto size = static_cast<std::int64_t>(dtype_size(problem.dtype));
   WeightSource source{problem.weight, problem.weight_dtype,  problem.weight_stride,
                       problem.cols,   problem.weight_offset, problem.dtype};
-  if (problem.centred && problem.weight == nullptr) source = ones(source);
-  const PreparedWeight weight = prepare_weight(source, /*widen=*/size == 2, table);
+  const bool gated = problem.gate != nullptr;
+  if ((problem.centred || gated) && problem.weight == nullptr) source = ones(source);
+  const PreparedWeight weight = prepare_weight(source, /*widen=*/size == 2 || gated, table);
   rows.weight = weight.data;
 
-  const std::int64_t arrays = 2 + (problem.dx != nullptr) + (problem.dsum != nullptr);
+  const std::int64_t arrays =
+      2 + (problem.dx != nullptr) + (problem.dsum != nullptr) + gated + (problem.dgate != nullptr);
   const std::int64_t grain =
       std::max<std::int64_t>(1, kBytesPerThread / (arrays * problem.cols * size));
   if (problem.dweight != nullptr || problem.dbias != nullptr)

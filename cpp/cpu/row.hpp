@@ -18,12 +18,43 @@ MEMBOUND_ALWAYS_INLINE bool on_lines(const void* data, std::int64_t row_stride) 
          row_stride * static_cast<std::int64_t>(sizeof(T)) % kLine == 0;
 }
 
+// Null where there is no array: then its stride is 0.
+template <class T>
+MEMBOUND_ALWAYS_INLINE const T* row_of(const void* data, std::int64_t stride, std::int64_t row) {
+  return static_cast<const T*>(data) + row * stride;
+}
+
 // Bytes [first, last) behind `row`.
 template <int kLocality>
 MEMBOUND_ALWAYS_INLINE void ask_for(const void* row, std::int64_t first, std::int64_t last) {
   for (std::int64_t byte = first; byte < last; byte += kLine) {
     __builtin_prefetch(static_cast<const char*>(row) + byte, 0, kLocality);
   }
+}
+
+// The arrays of a later row, or of none, to be asked for while this one is computed: so many
+// quarters of as many bytes as are computed, from that of element `from` on.
+template <class T, int kArrays>
+struct Later {
+  const T* rows[kArrays];  // null: none
+  std::int64_t from;
+  int quarters;
+
+  MEMBOUND_ALWAYS_INLINE void ask_beside(std::int64_t first, std::int64_t last) const {
+    if (rows[0] == nullptr) return;
+    const std::int64_t each = quarters * static_cast<std::int64_t>(sizeof(T));
+    for (const T* row : rows) ask_for<2>(row, (from + first) * each / 4, (from + last) * each / 4);
+  }
+};
+
+// To the precision of T where it rounds; that changes nothing where sums have the dtype.
+template <class T>
+MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> rounded(Pair<typename Lanes<T>::V> value,
+                                                          bool rounds) {
+  if constexpr (sizeof(T) == 2) {
+    if (rounds) return Lanes<T>::round(value);
+  }
+  return value;
 }
 
 // A load waits for an earlier store whose address has the same last 12 bits. Where out lies a

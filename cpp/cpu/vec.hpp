@@ -37,6 +37,11 @@ struct Pair {
   V first, second;
 };
 
+template <class V>
+MEMBOUND_ALWAYS_INLINE Pair<V> product(Pair<V> a, Pair<V> b) {
+  return {a.first * b.first, a.second * b.second};
+}
+
 template <class To, class From>
 MEMBOUND_ALWAYS_INLINE To bit_copy(From from) {
   static_assert(sizeof(To) == sizeof(From));
@@ -56,11 +61,21 @@ template <class V>
 MEMBOUND_ALWAYS_INLINE void store(void* to, V value) {
   __builtin_memcpy(to, &value, sizeof(V));
 }
+template <class V, class A>
+MEMBOUND_ALWAYS_INLINE Pair<V> load_pair(const A* from) {
+  return {load<V>(from), load<V>(from + sizeof(V) / sizeof(A))};
+}
+template <class V, class A>
+MEMBOUND_ALWAYS_INLINE void store_pair(A* to, Pair<V> value) {
+  store(to, value.first);
+  store(to + sizeof(V) / sizeof(A), value.second);
+}
 
 }  // namespace
 }  // namespace membound::cpu::MEMBOUND_CPU_ISA
 
-// Each brings: multiply_add, HalfRowF32 (the vector in which rows of float16 are computed),
+// Each brings: multiply_add, at_least and at_most (value, or the bound where it is beyond; a NaN in
+// value stays), HalfRowF32 (the vector in which rows of float16 are computed),
 // load_halves, narrow_halves, round_to_half, deinterleave, horizontal_sum, stream, stream_fence;
 // AVX2 and AVX-512 also pack_bfloat16.
 #if defined(__AVX512F__)
@@ -165,11 +180,25 @@ MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> read_partial(const T* from, st
   return Lanes<T>::read(padded);
 }
 template <class T>
+MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> read_some(const T* from, std::int64_t count) {
+  return count == Lanes<T>::kStep ? Lanes<T>::read(from) : read_partial(from, count);
+}
+template <class T>
 MEMBOUND_ALWAYS_INLINE void write_partial(T* to, Pair<typename Lanes<T>::V> value,
                                           std::int64_t count) {
   T padded[Lanes<T>::kStep];
   Lanes<T>::write(padded, value);
   __builtin_memcpy(to, padded, count * sizeof(T));
+}
+
+// A whole step.
+template <bool kAroundCache, class T>
+MEMBOUND_ALWAYS_INLINE void write_step(T* to, Pair<typename Lanes<T>::V> value) {
+  if constexpr (kAroundCache) {
+    Lanes<T>::write_around_cache(to, value);
+  } else {
+    Lanes<T>::write(to, value);
+  }
 }
 
 }  // namespace

@@ -11,6 +11,12 @@ typedef F32 HalfRowF32;
 MEMBOUND_ALWAYS_INLINE F32 multiply_add(F32 a, F32 b, F32 c) { return _mm256_fmadd_ps(a, b, c); }
 MEMBOUND_ALWAYS_INLINE F64 multiply_add(F64 a, F64 b, F64 c) { return _mm256_fmadd_pd(a, b, c); }
 
+// The instruction gives its second operand where there is a NaN.
+MEMBOUND_ALWAYS_INLINE F32 at_least(F32 value, F32 bound) { return _mm256_max_ps(bound, value); }
+MEMBOUND_ALWAYS_INLINE F64 at_least(F64 value, F64 bound) { return _mm256_max_pd(bound, value); }
+MEMBOUND_ALWAYS_INLINE F32 at_most(F32 value, F32 bound) { return _mm256_min_ps(bound, value); }
+MEMBOUND_ALWAYS_INLINE F64 at_most(F64 value, F64 bound) { return _mm256_min_pd(bound, value); }
+
 template <class V>
 MEMBOUND_ALWAYS_INLINE Pair<V> load_halves(const void* from) {
   const auto* halves = static_cast<const __m128i*>(from);

@@ -17,6 +17,19 @@ MEMBOUND_ALWAYS_INLINE HalfRowF32 multiply_add(HalfRowF32 a, HalfRowF32 b, HalfR
   return _mm256_fmadd_ps(a, b, c);
 }
 
+// The instruction gives its second operand where there is a NaN; a comparison and a blend take long
+// (silu of 16 float32: 5.6 -> 4.4 ns).
+MEMBOUND_ALWAYS_INLINE F32 at_least(F32 value, F32 bound) { return _mm512_max_ps(bound, value); }
+MEMBOUND_ALWAYS_INLINE F64 at_least(F64 value, F64 bound) { return _mm512_max_pd(bound, value); }
+MEMBOUND_ALWAYS_INLINE HalfRowF32 at_least(HalfRowF32 value, HalfRowF32 bound) {
+  return _mm256_max_ps(bound, value);
+}
+MEMBOUND_ALWAYS_INLINE F32 at_most(F32 value, F32 bound) { return _mm512_min_ps(bound, value); }
+MEMBOUND_ALWAYS_INLINE F64 at_most(F64 value, F64 bound) { return _mm512_min_pd(bound, value); }
+MEMBOUND_ALWAYS_INLINE HalfRowF32 at_most(HalfRowF32 value, HalfRowF32 bound) {
+  return _mm256_min_ps(bound, value);
+}
+
 template <class V>
 MEMBOUND_ALWAYS_INLINE Pair<V> load_halves(const void* from) {
   if constexpr (sizeof(V) == 64) {

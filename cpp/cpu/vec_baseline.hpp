@@ -18,6 +18,23 @@ MEMBOUND_ALWAYS_INLINE V multiply_add(V a, V b, V c) {
   return a * b + c;
 }
 
+#if defined(__SSE2__)
+// The instruction gives its second operand where there is a NaN.
+MEMBOUND_ALWAYS_INLINE F32 at_least(F32 value, F32 bound) { return _mm_max_ps(bound, value); }
+MEMBOUND_ALWAYS_INLINE F64 at_least(F64 value, F64 bound) { return _mm_max_pd(bound, value); }
+MEMBOUND_ALWAYS_INLINE F32 at_most(F32 value, F32 bound) { return _mm_min_ps(bound, value); }
+MEMBOUND_ALWAYS_INLINE F64 at_most(F64 value, F64 bound) { return _mm_min_pd(bound, value); }
+#else
+template <class V>
+MEMBOUND_ALWAYS_INLINE V at_least(V value, V bound) {
+  return value < bound ? bound : value;
+}
+template <class V>
+MEMBOUND_ALWAYS_INLINE V at_most(V value, V bound) {
+  return value > bound ? bound : value;
+}
+#endif
+
 // Below 2^31 a signed comparison says the same, and is one instruction in SSE2.
 typedef std::int32_t I32 __attribute__((vector_size(kVectorBytes)));
 MEMBOUND_ALWAYS_INLINE U32 select_above(U32 value, std::int32_t limit, U32 above, U32 otherwise) {

@@ -16,6 +16,18 @@ MEMBOUND_ALWAYS_INLINE F64 multiply_add(F64 a, F64 b, F64 c) {
   return bit_copy<F64>(
       vfmaq_f64(bit_copy<float64x2_t>(c), bit_copy<float64x2_t>(a), bit_copy<float64x2_t>(b)));
 }
+MEMBOUND_ALWAYS_INLINE F32 at_least(F32 value, F32 bound) {
+  return bit_copy<F32>(vmaxq_f32(bit_copy<float32x4_t>(bound), bit_copy<float32x4_t>(value)));
+}
+MEMBOUND_ALWAYS_INLINE F64 at_least(F64 value, F64 bound) {
+  return bit_copy<F64>(vmaxq_f64(bit_copy<float64x2_t>(bound), bit_copy<float64x2_t>(value)));
+}
+MEMBOUND_ALWAYS_INLINE F32 at_most(F32 value, F32 bound) {
+  return bit_copy<F32>(vminq_f32(bit_copy<float32x4_t>(bound), bit_copy<float32x4_t>(value)));
+}
+MEMBOUND_ALWAYS_INLINE F64 at_most(F64 value, F64 bound) {
+  return bit_copy<F64>(vminq_f64(bit_copy<float64x2_t>(bound), bit_copy<float64x2_t>(value)));
+}
 
 template <class V>
 MEMBOUND_ALWAYS_INLINE Pair<V> load_halves(const void* from) {

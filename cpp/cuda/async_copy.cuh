@@ -16,15 +16,21 @@ namespace membound::cuda {
 #define MEMBOUND_HAS_ASYNC_COPY 0
 #endif
 
-// 16 bytes; zeros where there is nothing to read.
-__device__ inline void copy_async(uint4* to, const uint4* from, bool there) {
+// The first `bytes` of 16 bytes, zeros behind them.
+__device__ inline void copy_async(uint4* to, const uint4* from, int bytes) {
 #if MEMBOUND_HAS_ASYNC_COPY
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
-               "r"(there ? 16 : 0)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
                : "memory");
 #else
-  *to = there ? *from : uint4{0u, 0u, 0u, 0u};
+  if (bytes == 16) {
+    *to = *from;
+    return;
+  }
+  *to = {0u, 0u, 0u, 0u};
+  for (int i = 0; i < bytes; ++i) {
+    reinterpret_cast<char*>(to)[i] = reinterpret_cast<const char*>(from)[i];
+  }
 #endif
 }
 

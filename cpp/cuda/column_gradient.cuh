@@ -22,9 +22,9 @@ __device__ inline void store_as(W* to, Accumulate sum, bool accumulate) {
 }
 
 template <class Accumulate>
-__device__ inline void store_gradient(const ColumnSums<Accumulate>& to, std::int64_t col,
-                                      Accumulate sum, bool accumulate) {
-  const std::int64_t offset = col * to.stride;
+__device__ inline void store_gradient(const ColumnSums<Accumulate>& to, std::int64_t head,
+                                      std::int64_t col, Accumulate sum, bool accumulate) {
+  const std::int64_t offset = head * to.head_stride + col * to.stride;
   switch (to.dtype) {
     case DType::kFloat16: return store_as(static_cast<Float16*>(to.data) + offset, sum, accumulate);
     case DType::kBFloat16:
@@ -38,7 +38,8 @@ template <class Accumulate>
 struct PartialSumsParams {
   ColumnSums<Accumulate> sums[2];
   std::int64_t rows;
-  std::int64_t cols;
+  std::int64_t cols;  // of all heads
+  std::int64_t cols_of_head;
   int blocks_each;  // blocks of the first
   bool accumulate;
 };
@@ -73,7 +74,8 @@ __global__ void __launch_bounds__(kWarpLanes* kWarpLanes)
   __syncthreads();
   const Accumulate total = reduce_warp(of_warps[lane][warp], Sum());
   if (lane == 0 && first + warp < p.cols) {
-    store_gradient(to, first + warp, total, p.accumulate);
+    const std::int64_t head = p.cols == p.cols_of_head ? 0 : (first + warp) / p.cols_of_head;
+    store_gradient(to, head, first + warp - head * p.cols_of_head, total, p.accumulate);
   }
 }
 

@@ -30,7 +30,8 @@ struct ColumnArray {
   std::int64_t stride;
   Accumulate offset;  // added to each
   DType dtype;
-  bool is_float;  // and x is not
+  bool is_float;                 // and x is not
+  std::int64_t head_stride = 0;  // between neighbours of (heads, cols)
 };
 
 // The gradient of one: sums over rows.
@@ -40,6 +41,7 @@ struct ColumnSums {
   std::int64_t stride;
   DType dtype;
   Accumulate* partials;  // [partial rows][cols]
+  std::int64_t head_stride = 0;
 };
 
 // kAligned and kShifted: an aligned array of unit stride, of x's dtype or, for 16-bit x, float.
@@ -49,8 +51,9 @@ class ColumnReader {
   using Accumulate = accumulate_t<T>;
 
  public:
-  __device__ ColumnReader(const ColumnArray<Accumulate>& array, int chunks, std::int64_t cols)
-      : array_(array), chunks_(chunks), cols_(cols) {}
+  __device__ ColumnReader(const ColumnArray<Accumulate>& array, int chunks, std::int64_t cols,
+                          std::int64_t head = 0)
+      : array_(array), chunks_(chunks), cols_(cols), first_(head * array.head_stride) {}
   __device__ bool present() const { return array_.data != nullptr; }
 
   // Issues the load of an array of x's dtype; others come with numbers(). Past the end of the row
@@ -90,7 +93,7 @@ class ColumnReader {
   // 16 bytes of an aligned array of V, zeros past its end. Aligned rows have whole chunks.
   template <class V>
   __device__ uint4 part(int index) const {
-    const V* data = static_cast<const V*>(array_.data);
+    const V* data = static_cast<const V*>(array_.data) + first_;
     const std::int64_t first = static_cast<std::int64_t>(index) * kPack<V>;
     if (first + kPack<V> <= cols_) return reinterpret_cast<const uint4*>(data)[index];
     if (kAccess == Access::kAligned || first >= cols_) return {0u, 0u, 0u, 0u};
@@ -109,13 +112,14 @@ class ColumnReader {
   template <class V>
   __device__ Numbers<T> elements_of(int index) const {
     const std::int64_t first = static_cast<std::int64_t>(index) * kPack<T>;
-    return column_elements<T>(static_cast<const V*>(array_.data) + first * array_.stride,
+    return column_elements<T>(static_cast<const V*>(array_.data) + first_ + first * array_.stride,
                               array_.stride, cols_ - first);
   }
 
   const ColumnArray<Accumulate>& array_;
   int chunks_;
   std::int64_t cols_;
+  std::int64_t first_;  // of the head
 };
 
 }  // namespace membound::cuda

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
 #include "core/dispatch.hpp"
+#include "cuda/beside.cuh"
 #include "cuda/centring.cuh"
 #include "cuda/launch.hpp"
 #include "cuda/row_array.hpp"
@@ -9,20 +10,23 @@
 
 namespace membound::cuda {
 
-template <class T, Access kAccess, bool kAdd, Centring kCentring>
+template <class T, Access kAccess, Beside kBeside, Centring kCentring>
 void launch_rms_norm(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
                      const RowSplit& split, int device, StreamView stream);
 
 template <class T>
 RowAccess<T> access_of(const RmsNormProblem& problem) {
   RowAccess<T> access(problem.rows, problem.cols);
-  access.also_columns(problem.weight, problem.weight_dtype, problem.weight_stride);
-  access.also_columns(problem.bias, problem.bias_dtype, problem.bias_stride);
+  access.also_columns(problem.weight, problem.weight_dtype, problem.weight_stride,
+                      problem.weight_head_stride);
+  access.also_columns(problem.bias, problem.bias_dtype, problem.bias_stride,
+                      problem.bias_head_stride);
   access.also_rows(problem.x, problem.x_rows, problem.x_col_stride);
   access.also_rows(problem.out, problem.out_rows, problem.out_col_stride);
   access.also_rows(problem.residual, problem.residual_rows, problem.residual_col_stride);
   access.also_rows(problem.residual_out, problem.residual_out_rows,
                    problem.residual_out_col_stride);
+  access.also_rows(problem.gate, problem.gate_rows, problem.gate_col_stride);
   access.also_statistic(problem.mean, problem.mean_rows);
   access.also_statistic(problem.rstd, problem.rstd_rows);
   return access;
@@ -33,20 +37,29 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
     const int device = current_device();
     const tuning::RmsNormConfig config =
         tuning::rms_norm_config(problem.rows, problem.cols, sizeof(T), max_cluster_size(device));
-    const RowAccess<T> asked = access_of<T>(problem);
+    RowAccess<T> asked = access_of<T>(problem);
+    if (problem.heads > 1 && config.form != tuning::RowForm::kWarp)
+      asked.at_least(Access::kShifted);
+    if (problem.gate != nullptr && asked.access() == Access::kShifted) asked.at_least(Access::kAny);
     const Access access = asked.access();
     const RowSplit split = asked.split();
-    const auto go = [&]<Access kAccess, Centring kCentring>() {
-      const tuning::RmsNormConfig shape =
-          kAccess == Access::kAligned
-              ? config
-              : (kAccess == Access::kShifted ? tuning::folded(config, problem.rows)
-                                             : tuning::unfolded(config));
-      problem.residual == nullptr
-          ? launch_rms_norm<T, kAccess, false, kCentring>(problem, shape, split, device, stream)
-          : launch_rms_norm<T, kAccess, true, kCentring>(problem, shape, split, device, stream);
+    const auto with = [&]<Access kAccess, Beside kBeside, Centring kCentring>() {
+      const bool folds = kAccess == Access::kShifted || kCentring == Centring::kAlways;
+      const tuning::RmsNormConfig shape = kAccess == Access::kAny ? tuning::unfolded(config)
+                                          : folds ? tuning::folded(config, problem.rows)
+                                                  : config;
+      launch_rms_norm<T, kAccess, kBeside, kCentring>(problem, shape, split, device, stream);
     };
-    if (access == Access::kAny) {
+    const auto go = [&]<Access kAccess, Centring kCentring>() {
+      problem.residual == nullptr
+          ? with.template operator()<kAccess, Beside::kNothing, kCentring>()
+          : with.template operator()<kAccess, Beside::kResidual, kCentring>();
+    };
+    if (problem.gate != nullptr) {
+      access == Access::kAligned
+          ? with.template operator()<Access::kAligned, Beside::kGate, Centring::kNever>()
+          : with.template operator()<Access::kAny, Beside::kGate, Centring::kNever>();
+    } else if (access == Access::kAny) {
       go.template operator()<Access::kAny, Centring::kAsked>();
     } else if (access == Access::kShifted) {
       go.template operator()<Access::kShifted, Centring::kAsked>();

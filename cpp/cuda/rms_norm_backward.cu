@@ -12,7 +12,7 @@
 
 namespace membound::cuda {
 
-template <class T, Access kAccess, Centring kCentring>
+template <class T, Access kAccess, Centring kCentring, bool kGated>
 void launch_rms_norm_backward(const RmsNormBackwardProblem& problem,
                               const tuning::RmsNormBackwardConfig& config, const RowSplit& split,
                               int device, StreamView stream);
@@ -20,34 +20,55 @@ void launch_rms_norm_backward(const RmsNormBackwardProblem& problem,
 template <class T>
 RowAccess<T> access_of(const RmsNormBackwardProblem& problem) {
   RowAccess<T> access(problem.rows, problem.cols);
-  access.also_columns(problem.weight, problem.weight_dtype, problem.weight_stride);
+  access.also_columns(problem.weight, problem.weight_dtype, problem.weight_stride,
+                      problem.weight_head_stride);
   access.also_rows(problem.dy, problem.dy_rows, problem.dy_col_stride);
   access.also_rows(problem.x, problem.x_rows, problem.x_col_stride);
   access.also_rows(problem.dsum, problem.dsum_rows, problem.dsum_col_stride);
+  access.also_rows(problem.gate, problem.gate_rows, problem.gate_col_stride);
   access.also_rows(problem.dx, problem.dx_rows, problem.dx_col_stride);
+  access.also_rows(problem.dgate, problem.dgate_rows, problem.dgate_col_stride);
   access.also_statistic(problem.mean, problem.mean_rows);
   access.also_statistic(problem.rstd, problem.rstd_rows);
+  // Only rows of lanes are counted in two axes (persistent_team.cuh).
+  const bool narrow = problem.cols <= kWarpLanes * kPack<T>;
+  if (access.split().extent != 0 && !narrow) access.at_least(Access::kShifted);
+  // A gate does not pass shared memory.
+  if (problem.gate != nullptr && access.access() != Access::kAligned) {
+    access.at_least(Access::kAny);
+  }
   return access;
 }
 
 void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream) {
   dispatch_floating(problem.dtype, "rms_norm_backward", [&]<class T>() {
     const int device = current_device();
-    const RowAccess<T> asked = access_of<T>(problem);
+    RowAccess<T> asked = access_of<T>(problem);
+    const auto config_of = [&](Access access) {
+      // Besides the ring a block has less than 32 KiB.
+      const bool ring = access == Access::kAligned &&
+                        max_shared_bytes(device) >= tuning::kRingBytes + std::size_t{32 << 10};
+      const bool sums = problem.dweight != nullptr || problem.dbias != nullptr;
+      return tuning::rms_norm_backward_config(problem.rows, problem.cols, sizeof(T), sums, ring,
+                                              max_cluster_size(device), problem.centred,
+                                              problem.heads);
+    };
+    tuning::RmsNormBackwardConfig config = config_of(asked.access());
+    // Of the blocks of rows only those of lanes know heads, unless they take any rows.
+    if (problem.heads > 1 && config.form == tuning::GradientForm::kRoles &&
+        config.rows.form != tuning::RowForm::kWarp) {
+      asked.at_least(Access::kAny);
+      config = config_of(Access::kAny);
+    }
+    // The ring of shifted rows, and what is beside it.
+    if (asked.access() == Access::kShifted && max_shared_bytes(device) < std::size_t{98 << 10}) {
+      asked.at_least(Access::kAny);
+    }
+    const Access access = asked.access();
     const RowSplit split = asked.split();
-    // Only rows of lanes are counted in two axes (persistent_team.cuh).
-    const bool narrow = problem.cols <= kWarpLanes * kPack<T>;
-    const Access access =
-        split.extent == 0 || narrow ? asked.access() : std::max(asked.access(), Access::kShifted);
-    // Besides the ring a block has less than 32 KiB.
-    const bool ring = access == Access::kAligned &&
-                      max_shared_bytes(device) >= tuning::kRingBytes + std::size_t{32 << 10};
-    const bool sums = problem.dweight != nullptr || problem.dbias != nullptr;
-    const auto config =
-        tuning::rms_norm_backward_config(problem.rows, problem.cols, sizeof(T), sums, ring,
-                                         max_cluster_size(device), problem.centred);
-    const auto go = [&]<Access kAccess, Centring kCentring>() {
-      launch_rms_norm_backward<T, kAccess, kCentring>(problem, config, split, device, stream);
+    const auto go = [&]<Access kAccess, Centring kCentring, bool kGated = false>() {
+      launch_rms_norm_backward<T, kAccess, kCentring, kGated>(problem, config, split, device,
+                                                              stream);
     };
     if (access == Access::kAny) {
       go.template operator()<Access::kAny, Centring::kAsked>();
@@ -55,6 +76,8 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
       go.template operator()<Access::kShifted, Centring::kAsked>();
     } else if (problem.centred) {
       go.template operator()<Access::kAligned, Centring::kAlways>();
+    } else if (problem.gate != nullptr) {
+      go.template operator()<Access::kAligned, Centring::kNever, true>();
     } else {
       go.template operator()<Access::kAligned, Centring::kNever>();
     }

@@ -7,11 +7,12 @@
 #include "cuda/async_copy.cuh"
 #include "cuda/rms_norm_backward_row.cuh"
 #include "cuda/row_tile.cuh"
+#include "cuda/tuning/rms_norm_backward.hpp"
 
 namespace membound::cuda {
 
 // One row ahead, in registers.
-template <class T, class Group, Access kAccess>
+template <class T, class Group, Access kAccess, bool kHeads>
 class RegisterFeed {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
   using Tile = HeldTile<Group, kAccess>;
@@ -19,13 +20,15 @@ class RegisterFeed {
   static constexpr int kVecs = Group::kVecs;
 
  public:
-  __device__ RegisterFeed(const Params& p, const Group& team, std::int64_t step)
-      : p_(p), team_(team), step_(step) {}
+  __device__ RegisterFeed(const Params& p, const Group& team, std::int64_t step,
+                          const RowsOfHead<kHeads>& rows)
+      : p_(p), team_(team), step_(step), rows_(rows) {}
 
   __device__ void start(std::int64_t row) { fetch(row); }
   __device__ void receive(std::int64_t row) {
     const Tile tile(team_, row, p_.rows);
-    Row(p_, tile.row()).template chunks<Group::kUniformShift>(next_, dy_, x_, index_in(tile));
+    Row(p_, rows_.at(tile.row()))
+        .template chunks<Group::kUniformShift>(next_, dy_, x_, index_in(tile));
     if (row - team_.group + step_ < p_.rows) fetch(row + step_);
   }
   __device__ const uint4& dy(int v) const { return dy_[v]; }
@@ -41,7 +44,7 @@ class RegisterFeed {
   // A row past the last is zeros.
   __device__ void fetch(std::int64_t row) {
     const Tile tile(team_, row, p_.rows);
-    Row(p_, tile.row()).fetch(next_, index_in(tile));
+    Row(p_, rows_.at(tile.row())).fetch(next_, index_in(tile));
   }
   __device__ auto index_in(const Tile& tile) const {
     return [&tile, chunks = p_.chunks](int i) { return tile.active() ? tile.index(i) : chunks; };
@@ -50,13 +53,14 @@ class RegisterFeed {
   const Params& p_;
   const Group& team_;
   std::int64_t step_;
+  RowsOfHead<kHeads> rows_;
   uint4 dy_[kVecs], x_[kVecs];
   typename Row::template Raw<kVecs> next_;
 };
 
 // Group::kRing rows in dynamic shared memory, each thread its own chunks. Deeper is not better: the
 // more rows are in flight, the wider the window of memory (research: 10 % between depths).
-template <class T, class Group>
+template <class T, class Group, bool kHeads>
 class RingFeed {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
   using Tile = HeldTile<Group, Access::kAligned>;
@@ -64,8 +68,9 @@ class RingFeed {
   static constexpr int kVecs = Group::kVecs;
 
  public:
-  __device__ RingFeed(const Params& p, const Group& team, std::int64_t step)
-      : p_(p), team_(team), step_(step) {}
+  __device__ RingFeed(const Params& p, const Group& team, std::int64_t step,
+                      const RowsOfHead<kHeads>& rows)
+      : p_(p), team_(team), step_(step), rows_(rows) {}
 
   __device__ void start(std::int64_t row) {
 #pragma unroll
@@ -89,13 +94,13 @@ class RingFeed {
   }
   __device__ void fetch(std::int64_t row, int slot) const {
     const Tile tile(team_, row, p_.rows);
-    const Row arrays(p_, tile.row());
+    const Row arrays(p_, rows_.at(tile.row()));
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
       const int index = tile.index(v);
       const bool there = tile.active() && arrays.x().has(index);
-      copy_async(chunk(slot, 2 * v), arrays.dy().address(there ? index : 0), there);
-      copy_async(chunk(slot, 2 * v + 1), arrays.x().address(there ? index : 0), there);
+      copy_async(chunk(slot, 2 * v), arrays.dy().address(there ? index : 0), there ? 16 : 0);
+      copy_async(chunk(slot, 2 * v + 1), arrays.x().address(there ? index : 0), there ? 16 : 0);
     }
     commit_copies();
   }
@@ -103,7 +108,101 @@ class RingFeed {
   const Params& p_;
   const Group& team_;
   std::int64_t step_;
+  RowsOfHead<kHeads> rows_;
   int slot_ = 0;
+};
+
+// The same for shifted rows: aligned blocks of memory in shared memory, each read once. A chunk is
+// put together from two of them, of which a neighbour copied one.
+template <class T, class Group, bool kHeads>
+class ShiftedRingFeed {
+  using Params = RmsNormBackwardParams<accumulate_t<T>>;
+  using Tile = HeldTile<Group, Access::kShifted>;
+  using Row = GradientRow<T, Access::kShifted, Group::kSplitRows>;
+  using Reader = RowReader<T, Access::kShifted>;
+  static constexpr int kVecs = Group::kVecs;
+  static constexpr int kSlots = tuning::kShiftedRing;
+
+ public:
+  __device__ ShiftedRingFeed(const Params& p, const Group& team, std::int64_t step,
+                             const RowsOfHead<kHeads>& rows)
+      : p_(p), team_(team), step_(step), rows_(rows) {}
+
+  __device__ void start(std::int64_t row) {
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) fetch(row + slot * step_, slot);
+  }
+  __device__ void receive(std::int64_t row) {
+    row_ = row;
+    wait_for_copies<kSlots - 1>();
+    team_.sync();
+    assemble();
+  }
+  __device__ const uint4& dy(int v) const { return dy_[v]; }
+  __device__ const uint4& x(int v) const { return x_[v]; }
+  // Put together anew, so that the chunks take no registers meanwhile.
+  __device__ void forget() {
+    asm volatile("" ::: "memory");
+    assemble();
+  }
+  __device__ void release(std::int64_t row) {
+    team_.sync();  // neighbours read the blocks too
+    fetch(row + kSlots * step_, slot_);
+    slot_ = slot_ + 1 == kSlots ? 0 : slot_ + 1;
+  }
+
+ private:
+  __device__ int blocks() const { return kVecs * team_.size + 1; }
+  __device__ uint4* part(int slot, int array) const {
+    extern __shared__ uint4 ring[];
+    const int groups = static_cast<int>(blockDim.x) / team_.size;
+    return ring + ((slot * groups + team_.group) * 2 + array) * blocks();
+  }
+  __device__ void fetch(std::int64_t row, int slot) const {
+    const Tile tile(team_, row, p_.rows);
+    const Row arrays(p_, rows_.at(tile.row()));
+    fetch(arrays.dy(), part(slot, 0), tile);
+    fetch(arrays.x(), part(slot, 1), tile);
+    commit_copies();
+  }
+  __device__ void fetch(const Reader& from, uint4* to, const Tile& tile) const {
+    const auto copy = [&](int place, int index) {
+      const int bytes = tile.active() ? from.bytes_of_block(index) : 0;
+      copy_async(to + place, from.block(bytes == 0 ? 0 : index), bytes);
+    };
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v) copy(v * team_.size + team_.lane, tile.index(v));
+    if (team_.lane == 0) copy(blocks() - 1, tile.index(0) + kVecs * team_.size);
+  }
+  __device__ void assemble() {
+    const Tile tile(team_, row_, p_.rows);
+    const Row arrays(p_, rows_.at(tile.row()));
+    assemble(arrays.dy(), part(slot_, 0), tile, dy_);
+    assemble(arrays.x(), part(slot_, 1), tile, x_);
+  }
+  __device__ void assemble(const Reader& of, const uint4* from, const Tile& tile,
+                           uint4 (&chunks)[kVecs]) const {
+    const int next = of.shift() != 0;
+    with_shift<Group::kUniformShift>(of.shift(), [&](auto shifted) {
+#pragma unroll
+      for (int v = 0; v < kVecs; ++v) {
+        const uint4* at = from + v * team_.size + team_.lane;
+        chunks[v] = shifted(at[0], at[next]);
+      }
+    });
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v) {
+      chunks[v] = of.within(chunks[v], tile.active() ? tile.index(v) : p_.chunks);
+    }
+  }
+
+  const Params& p_;
+  const Group& team_;
+  std::int64_t step_;
+  RowsOfHead<kHeads> rows_;
+  std::int64_t row_ = 0;
+  int slot_ = 0;
+  uint4 dy_[kVecs], x_[kVecs];
 };
 
 }  // namespace membound::cuda

@@ -4,7 +4,7 @@
 
 namespace membound::cuda {
 
-template void launch_rms_norm_backward<double, Access::kAligned, Centring::kNever>(
+template void launch_rms_norm_backward<double, Access::kAligned, Centring::kNever, false>(
     const RmsNormBackwardProblem&, const RmsNormBackwardConfig&, const RowSplit&, int, StreamView);
 
 }  // namespace membound::cuda

@@ -27,14 +27,21 @@ RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
   p.dsum = problem.dsum;
   p.weight = {problem.weight, problem.weight_stride, static_cast<Accumulate>(problem.weight_offset),
               problem.weight_dtype, sizeof(T) == 2 && problem.weight_dtype == DType::kFloat32};
+  p.weight.head_stride = problem.weight_head_stride;
+  p.heads = split_heads(problem.heads, problem.rows);
   p.mean = static_cast<const Accumulate*>(problem.mean);
   p.rstd = static_cast<const Accumulate*>(problem.rstd);
   p.dx = problem.dx;
   const auto partials = static_cast<Accumulate*>(problem.workspace);
-  p.dweight = {problem.dweight, problem.dweight_stride, problem.dweight_dtype, partials};
+  p.dweight = {problem.dweight, problem.dweight_stride, problem.dweight_dtype, partials,
+               problem.dweight_head_stride};
   p.dbias = {problem.dbias, problem.dbias_stride, problem.dbias_dtype,
-             partials + std::int64_t{config.partial_rows} * problem.cols};
-  p.rows = problem.rows;
+             partials + std::int64_t{config.partial_rows} * problem.cols,
+             problem.dbias_head_stride};
+  p.rows = problem.rows / problem.heads;
+  p.gate = problem.gate;
+  p.dgate = problem.dgate;
+  p.norm_before_gate = problem.norm_before_gate;
   p.cols = problem.cols;
   p.split = split;
   const RowPlacement rows{problem.rows, problem.cols, split};
@@ -45,6 +52,10 @@ RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
              p.dsum_row_stride);
   rows.place(problem.dx, problem.dx_rows, problem.dx_col_stride, sizeof(T), p.dx_array,
              p.dx_row_stride);
+  rows.place(problem.gate, problem.gate_rows, problem.gate_col_stride, sizeof(T), p.gate_array,
+             p.gate_row_stride);
+  rows.place(problem.dgate, problem.dgate_rows, problem.dgate_col_stride, sizeof(T), p.dgate_array,
+             p.dgate_row_stride);
   rows.place(problem.mean, problem.mean_rows, 0, sizeof(Accumulate), p.mean_array,
              p.mean_row_stride);
   rows.place(problem.rstd, problem.rstd_rows, 0, sizeof(Accumulate), p.rstd_array,
@@ -53,38 +64,41 @@ RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
   p.accumulate = problem.accumulate;
   p.centred = problem.centred;
   p.plain = problem.weight != nullptr && problem.weight_dtype == problem.dtype &&
-            problem.weight_offset == 0.0 && !p.round_before_weight && problem.dx != nullptr;
+            problem.weight_offset == 0.0 && !p.round_before_weight && problem.dx != nullptr &&
+            (problem.heads == 1 || config.lanes <= kWarpLanes);
   p.inverse_cols = Accumulate(1) / static_cast<Accumulate>(problem.cols);
   p.chunks = static_cast<int>(tuning::ceil_div(problem.cols, kPack<T>));
   p.lanes = config.lanes;
   p.blocks_per_row = config.blocks_per_row;
-  p.partial_rows = config.partial_rows;
+  p.teams_of_head = static_cast<int>(config.partial_rows / problem.heads);
   p.groups = config.rows.groups;
   p.segments_per_group = config.rows.segments_per_group;
   p.column_blocks = static_cast<int>(config.column_blocks);
   return p;
 }
 
-template <class T, Access kAccess, Centring kCentring>
+template <class T, Access kAccess, Centring kCentring, bool kGated>
 void launch_roles(const RmsNormBackwardParams<accumulate_t<T>>& p,
                   const RmsNormBackwardConfig& config, int device, StreamView stream) {
   using tuning::RowForm;
   using Value = RowSum<T, kCentring>;
   std::int64_t row_blocks = 0;
-  if (p.dx != nullptr) {
+  if (p.dx != nullptr || p.dgate != nullptr) {
+    const std::int64_t rows = p.rows * p.heads.count;
     row_blocks = config.rows.form == RowForm::kWarp
-                     ? tuning::ceil_div(p.rows, config.threads / config.lanes)
-                     : p.rows * config.blocks_per_row;
+                     ? tuning::ceil_div(rows, config.threads / config.lanes)
+                     : rows * config.blocks_per_row;
   }
   const LaunchShape shape{.blocks = p.column_blocks + row_blocks,
                           .threads = config.threads,
                           .cluster = config.blocks_per_row};
   const auto held = [&]<class Team>() {
-    launch<rms_norm_backward_roles_kernel<T, Team, kAccess, kCentring>>(shape, stream, device, p);
+    launch<rms_norm_backward_roles_kernel<T, Team, kAccess, kCentring, kGated>>(shape, stream,
+                                                                                device, p);
   };
   const auto streamed = [&]<int kVecs>() {
-    launch<rms_norm_backward_streamed_kernel<T, kVecs, 8, kAccess, kCentring>>(shape, stream,
-                                                                               device, p);
+    launch<rms_norm_backward_streamed_kernel<T, kVecs, 8, kAccess, kCentring, kGated>>(
+        shape, stream, device, p);
   };
   switch (config.rows.form) {
     case RowForm::kWarp: return held.template operator()<WarpTeam>();
@@ -98,10 +112,12 @@ template <class Accumulate>
 void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device,
                          StreamView stream) {
   const bool both = p.dweight.data != nullptr && p.dbias.data != nullptr;
-  const auto blocks = tuning::ceil_div(p.cols, kWarpLanes);
+  const std::int64_t cols = p.cols * p.heads.count;
+  const auto blocks = tuning::ceil_div(cols, kWarpLanes);
   const PartialSumsParams<Accumulate> sums{
       {p.dweight.data != nullptr ? p.dweight : p.dbias, p.dbias},
-      p.partial_rows,
+      p.teams_of_head,
+      cols,
       p.cols,
       static_cast<int>(blocks),
       p.accumulate};
@@ -110,27 +126,32 @@ void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device,
       sums);
 }
 
-template <class T, Access kAccess, Centring kCentring>
+template <class T, Access kAccess, Centring kCentring, bool kGated>
 void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
                        const RmsNormBackwardConfig& config, int device, StreamView stream) {
   using Accumulate = accumulate_t<T>;
   using Value = RowSum<T, kCentring>;
-  const LaunchShape shape{.blocks = std::int64_t{config.partial_rows} * config.blocks_per_row,
-                          .threads = config.threads,
-                          .cluster = config.blocks_per_row,
-                          .shared_bytes = static_cast<std::size_t>(config.shared_bytes)};
+  const LaunchShape shape{
+      .blocks = std::int64_t{config.partial_rows} * config.blocks_per_row,
+      .threads = config.threads,
+      .cluster = config.blocks_per_row,
+      .shared_bytes = static_cast<std::size_t>(
+          kAccess == Access::kShifted
+              ? tuning::shifted_ring_bytes(config.vecs, config.lanes, config.threads)
+              : config.shared_bytes)};
   const auto with = [&]<class Group>() {
-    static constexpr bool kHasPlain = kAccess == Access::kAligned;
+    static constexpr bool kHasPlain = kAccess != Access::kAny && !kGated;
+    static constexpr Form kOther = kGated ? Form::kGated : Form::kGeneral;
     const auto as = [&]<Form kForm>() {
       launch<rms_norm_backward_persistent_kernel<T, Group, kAccess, kForm, kCentring>>(
           shape, stream, device, p);
     };
     if (kHasPlain && p.plain && p.dsum == nullptr) {
-      as.template operator()<kHasPlain ? Form::kPlain : Form::kGeneral>();
-    } else if (kHasPlain && p.plain) {
-      as.template operator()<kHasPlain ? Form::kPlainAdd : Form::kGeneral>();
+      as.template operator()<kHasPlain ? Form::kPlain : kOther>();
+    } else if (kAccess == Access::kAligned && kHasPlain && p.plain) {
+      as.template operator()<kHasPlain && kAccess == Access::kAligned ? Form::kPlainAdd : kOther>();
     } else {
-      as.template operator()<Form::kGeneral>();
+      as.template operator()<kOther>();
     }
   };
   constexpr int kBlock = tuning::kPersistentBlock;
@@ -139,6 +160,10 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
   } else if (config.ring == 0) {
     if (config.blocks_per_row > 1) {
       with.template operator()<ClusterGroup<Value, 2, 0>>();
+    } else if (kAccess == Access::kShifted && config.vecs == 2 &&
+               config.threads <= tuning::kSmallPairs) {
+      static constexpr int kMost = kAccess == Access::kShifted ? tuning::kSmallPairs : kBlock;
+      with.template operator()<WarpGroup<Value, 2, 0, kMost, kMost == kBlock ? 1 : 2>>();
     } else if (config.vecs == 2) {
       with.template operator()<WarpGroup<Value, 2, 0, kBlock, 1>>();
     } else {
@@ -162,37 +187,40 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
   launch_partial_sums(p, device, stream);
 }
 
-// Blocks of columns read rows that blocks of rows overwrite when dx is in place: one after the
-// other then, with the same bits.
-template <class T, Access kAccess, Centring kCentring>
+// Blocks of columns read rows that blocks of rows overwrite in place: one after the other then,
+// with the same bits.
+template <class T, Access kAccess, Centring kCentring, bool kGated>
 void launch_roles_apart(RmsNormBackwardParams<accumulate_t<T>> p,
                         const RmsNormBackwardConfig& config, int device, StreamView stream) {
-  const bool in_place = p.dx == p.dy || p.dx == p.x;
-  if (p.column_blocks > 0 && p.dx != nullptr && in_place) {
+  const auto was_read = [&](const void* written) {
+    return written != nullptr && (written == p.dy || written == p.x || written == p.gate);
+  };
+  if (p.column_blocks > 0 && (was_read(p.dx) || was_read(p.dgate))) {
     auto columns = p;
     columns.dx = nullptr;
-    launch_roles<T, kAccess, kCentring>(columns, config, device, stream);
+    columns.dgate = nullptr;
+    launch_roles<T, kAccess, kCentring, kGated>(columns, config, device, stream);
     p.column_blocks = 0;
   }
-  launch_roles<T, kAccess, kCentring>(p, config, device, stream);
+  launch_roles<T, kAccess, kCentring, kGated>(p, config, device, stream);
 }
 
 // kRoles: as kCentring says. Shifted rows of the persistent form are asked here, once for a launch:
 // the sums of the bias would cost the others registers.
-template <class T, Access kAccess, Centring kCentring>
+template <class T, Access kAccess, Centring kCentring, bool kGated>
 void launch_rms_norm_backward(const RmsNormBackwardProblem& problem,
                               const RmsNormBackwardConfig& config, const RowSplit& split,
                               int device, StreamView stream) {
   const auto p = rms_norm_backward_params<T>(problem, config, split);
   if (config.form != tuning::GradientForm::kPersistent) {
-    return launch_roles_apart<T, kAccess, kCentring>(p, config, device, stream);
+    return launch_roles_apart<T, kAccess, kCentring, kGated>(p, config, device, stream);
   }
   if constexpr (kAccess != Access::kShifted) {
-    launch_persistent<T, kAccess, kCentring>(p, config, device, stream);
+    launch_persistent<T, kAccess, kCentring, kGated>(p, config, device, stream);
   } else if (p.centred) {
-    launch_persistent<T, kAccess, Centring::kAlways>(p, config, device, stream);
+    launch_persistent<T, kAccess, Centring::kAlways, kGated>(p, config, device, stream);
   } else {
-    launch_persistent<T, kAccess, Centring::kNever>(p, config, device, stream);
+    launch_persistent<T, kAccess, Centring::kNever, kGated>(p, config, device, stream);
   }
 }
 

@@ -11,8 +11,8 @@
 namespace membound::cuda {
 
 // The options cost registers and a third of the instructions: aligned rows have kernels without
-// them, and without but for dsum.
-enum class Form { kPlain, kPlainAdd, kGeneral };
+// them, and without but for dsum; and some for a gate, with all options.
+enum class Form { kPlain, kPlainAdd, kGeneral, kGated };
 
 template <class T, class Group, Access kAccess, Form kForm, Centring kCentring>
 class PersistentGradient {
@@ -20,10 +20,15 @@ class PersistentGradient {
   using Params = RmsNormBackwardParams<Accumulate>;
   using Tile = HeldTile<Group, kAccess>;
   using Row = GradientRow<T, kAccess, Group::kSplitRows>;
-  using Feed =
-      std::conditional_t<(Group::kRing > 0), RingFeed<T, Group>, RegisterFeed<T, Group, kAccess>>;
+  static constexpr bool kPlain = kForm == Form::kPlain || kForm == Form::kPlainAdd;
+  static constexpr bool kHeads = !kPlain || Group::kSplitRows;
+  static constexpr bool kShifted = kAccess == Access::kShifted;
+  using Feed = std::conditional_t<kShifted, ShiftedRingFeed<T, Group, kHeads>,
+                                  std::conditional_t<(Group::kRing > 0), RingFeed<T, Group, kHeads>,
+                                                     RegisterFeed<T, Group, kAccess, kHeads>>>;
+  using Gate = GateOf<T, kAccess, kForm == Form::kGated>;
   static constexpr int kVecs = Group::kVecs;
-  static constexpr bool kPlain = kForm != Form::kGeneral;
+  static constexpr bool kGateAhead = kVecs == 1;  // registers for more there are not
   using Sums = Numbers<T>[kVecs];
   using Statistics = RowStatistics<Accumulate>;
 
@@ -33,25 +38,33 @@ class PersistentGradient {
       : p_(p),
         team_(team),
         groups_(static_cast<int>(blockDim.x) / team.size),
-        step_(static_cast<std::int64_t>(p.partial_rows) * groups_),
-        feed_(p, team, step_),
-        weight_(p.weight, p.chunks, p.cols) {
+        step_(static_cast<std::int64_t>(p.teams_of_head) * groups_),
+        rows_{p.heads.count, kHeads ? p.heads.of(team.team()) : 0},
+        feed_(p, team, step_, rows_),
+        gate_{p},
+        weight_(p.weight, p.chunks, p.cols, rows_.head) {
     const Tile tile = tile_of(0);
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) weights_[v] = weight_.template load<true>(tile.index(v));
   }
 
   __device__ void run() {
-    std::int64_t base = static_cast<std::int64_t>(team_.team()) * groups_;
+    std::int64_t base = team_of_head() * groups_;
     feed_.start(base + team_.group);
+    if (kGateAhead) fetch_gate(base + team_.group);
     Statistics next = statistics_of(base + team_.group);
 #pragma unroll(kForm == Form::kPlain && Group::kRing == 0 ? 2 : 1)
     for (std::int64_t round = 0; base < p_.rows; base += step_, ++round) {
       const std::int64_t row = base + team_.group;
       const Statistics statistics = next;
       feed_.receive(row);
+      uint4 beside[kVecs];  // of the gate or dsum
+      if (!kGateAhead) fetch_gate(row);
+#pragma unroll
+      for (int v = 0; v < kVecs; ++v) beside[v] = next_gate_[v];
+      if (kGateAhead) fetch_gate(row + step_);
       next = statistics_of(row + step_);
-      one_row(row, statistics, round);
+      one_row(row, statistics, round, beside);
       feed_.release(row);
     }
     launch_dependents();
@@ -63,6 +76,11 @@ class PersistentGradient {
   }
 
  private:
+  // Team t works for head t % heads.
+  __device__ std::int64_t team_of_head() const {
+    if (!kHeads || p_.heads.count == 1) return team_.team();
+    return team_.team() / static_cast<int>(p_.heads.count);
+  }
   __device__ bool adds() const {
     return kForm == Form::kPlainAdd || (kForm == Form::kGeneral && p_.dsum != nullptr);
   }
@@ -71,55 +89,92 @@ class PersistentGradient {
   __device__ Statistics statistics_of(std::int64_t row) const {
     const Tile tile = tile_of(row);
     if (!tile.active()) return {};
-    return Row(p_, tile.row()).template statistics<kCentring>();
+    return Row(p_, rows_.at(tile.row())).template statistics<kCentring>();
   }
 
-  __device__ Numbers<T> g(int v, int index) const {
-    return times<T, kPlain>(unpack<T>(feed_.dy(v)), weight_, weights_[v], index);
-  }
-  __device__ Numbers<T> h(int v, const Statistics& statistics) const {
-    return normal<T, kCentring>(feed_.x(v), statistics);
-  }
-
-  __device__ void one_row(std::int64_t row, const Statistics& statistics, std::int64_t round) {
+  __device__ void fetch_gate(std::int64_t row) {
+    if (!gate_.is_there()) return;
     const Tile tile = tile_of(row);
-    const Row arrays(p_, tile.row());
-    uint4 dsum[kVecs];
+    const Row arrays(p_, rows_.at(tile.row()));
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v) next_gate_[v] = arrays.load_gate(tile.index(v));
+  }
+
+  // A chunk as the norm alone would have had it, and what its sums and gradients are made of.
+  struct Terms {
+    Numbers<T> dy, g, h;
+  };
+  __device__ Terms terms(int v, int index, const Statistics& statistics,
+                         const uint4& beside) const {
+    const ChunkInputs<T> inputs = gate_.inputs(feed_.dy(v), feed_.x(v), beside);
+    return {inputs.dy, times<T, kPlain>(inputs.dy, weight_, weights_[v], index),
+            normal<T, kCentring>(inputs.x, statistics)};
+  }
+
+  __device__ void one_row(std::int64_t row, const Statistics& statistics, std::int64_t round,
+                          uint4 (&beside)[kVecs]) {
+    const Tile tile = tile_of(row);
+    const Row arrays(p_, rows_.at(tile.row()));
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
-      if constexpr (kForm != Form::kPlain) dsum[v] = arrays.load_dsum(tile.index(v));
+      if constexpr (kForm != Form::kPlain) {
+        if (!gate_.is_there()) beside[v] = arrays.load_dsum(tile.index(v));
+      }
     }
     RowSum<T, kCentring> part = 0;
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
-      part = part + row_sum<T, kCentring>(g(v, tile.index(v)), h(v, statistics));
+      const Terms of = terms(v, tile.index(v), statistics, beside[v]);
+      part = part + row_sum<T, kCentring>(of.g, of.h);
     }
     const RowMeans<Accumulate> mean =
         means<kCentring>(p_, team_.sum(part, static_cast<int>(round % 2), round));
     feed_.forget();
-    if (kPlain || p_.dx != nullptr) {
+    if (gate_.is_there()) {
+      store_gated(tile, arrays, statistics, mean, beside);
+    } else if (kPlain || p_.dx != nullptr) {
       tile.template put<kVecs, !Group::kOneRow>(arrays.dx(), [&](int v) {
-        add_to_sums(v, statistics);
-        return arrays.template gradient<kCentring>(g(v, tile.index(v)), h(v, statistics),
-                                                   statistics.rstd, mean, dsum[v], adds());
+        const Terms of = terms(v, tile.index(v), statistics, beside[v]);
+        add_to_sums(v, of);
+        return arrays.template gradient<kCentring>(of.g, of.h, statistics.rstd, mean, beside[v],
+                                                   adds());
       });
       tile.flush(arrays.dx());
     } else {
 #pragma unroll
-      for (int v = 0; v < kVecs; ++v) add_to_sums(v, statistics);
+      for (int v = 0; v < kVecs; ++v) {
+        add_to_sums(v, terms(v, tile.index(v), statistics, beside[v]));
+      }
     }
   }
 
-  __device__ void add_to_sums(int v, const Statistics& statistics) {
-    const Numbers<T> dy = unpack<T>(feed_.dy(v));
-    add_weight_gradient<T>(sums_[v], dy, h(v, statistics), !kPlain && p_.round_before_weight);
-    if constexpr (kCentring != Centring::kNever) add_bias_gradient<T>(bias_sums_[v], dy);
+  __device__ void store_gated(const Tile& tile, const Row& arrays, const Statistics& statistics,
+                              const RowMeans<Accumulate>& mean, uint4 (&gate)[kVecs]) {
+    if constexpr (kAccess != Access::kShifted) {
+      forget_numbers(gate);
+#pragma unroll
+      for (int v = 0; v < kVecs; ++v) {
+        const int index = tile.index(v);
+        const Terms of = terms(v, index, statistics, gate[v]);
+        add_to_sums(v, of);
+        if (!tile.active()) continue;
+        arrays.store_gated(
+            index, Row::template gradient_of_norm<kCentring>(of.g, of.h, statistics.rstd, mean),
+            norm_before_gate<T>(of.h, weight_, weights_[v], index, p_.round_before_weight),
+            feed_.dy(v), feed_.x(v), gate[v]);
+      }
+    }
+  }
+
+  __device__ void add_to_sums(int v, const Terms& of) {
+    add_weight_gradient<T>(sums_[v], of.dy, of.h, !kPlain && p_.round_before_weight);
+    if constexpr (kCentring != Centring::kNever) add_bias_gradient<T>(bias_sums_[v], of.dy);
   }
 
   // One row of partial sums for the block, its groups added up in order. Through shared memory, so
   // that neighbours write neighbours: strided stores of 4 bytes took 8 us of 2048 x 4096.
   __device__ void store_partials(Sums& sums, Accumulate* partials) {
-    __shared__ Accumulate folded[kPersistentThreads * kPack<T>];
+    Accumulate* folded = fold_space();
     const int thread = static_cast<int>(threadIdx.x);
     const int threads = static_cast<int>(blockDim.x);
     int unit = team_.group;
@@ -154,6 +209,20 @@ class PersistentGradient {
     }
   }
 
+  // One chunk of sums for each thread. Beside the results of shifted rows the ring is lent, which
+  // is larger.
+  static __device__ Accumulate* fold_space() {
+    if constexpr (kShifted) {
+      extern __shared__ uint4 ring[];
+      wait_for_copies<0>();
+      __syncthreads();
+      return reinterpret_cast<Accumulate*>(ring);
+    } else {
+      __shared__ Accumulate space[kPersistentThreads * kPack<T>];
+      return space;
+    }
+  }
+
   __device__ void fold_warp(Numbers<T>& sums) {
     for (int offset = team_.size; offset < kWarpLanes; offset *= 2) {
 #pragma unroll
@@ -167,9 +236,12 @@ class PersistentGradient {
   const Group& team_;
   int groups_;
   std::int64_t step_;
+  RowsOfHead<kHeads> rows_;
   Feed feed_;
+  Gate gate_;
   ColumnReader<T, kAccess> weight_;
   uint4 weights_[kVecs];
+  uint4 next_gate_[kVecs];
   Sums sums_ = {};
   Sums bias_sums_ = {};
 };
@@ -179,8 +251,8 @@ class PersistentGradient {
 // dbias. Shared memory: rows to come, the sums of the warps, results of shifted rows, at the end
 // the sums of the groups. Limited by memory; one barrier for each row.
 template <class T, class Group, Access kAccess, Form kForm, Centring kCentring>
-__global__ void __launch_bounds__(Group::kMaxThreads,
-                                  kForm != Form::kGeneral ? Group::kMinBlocks : 1)
+__global__ void __launch_bounds__(
+    Group::kMaxThreads, kForm == Form::kPlain || kForm == Form::kPlainAdd ? Group::kMinBlocks : 1)
     rms_norm_backward_persistent_kernel(
         const __grid_constant__ RmsNormBackwardParams<accumulate_t<T>> p) {
   if constexpr (runs_here<Group>()) {

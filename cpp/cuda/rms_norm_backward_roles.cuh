@@ -13,47 +13,75 @@
 namespace membound::cuda {
 
 // dx of one row, held by a team from its only read to its only write.
-template <class T, class Team, Access kAccess, Centring kCentring>
+template <class T, class Team, Access kAccess, Centring kCentring, bool kGated>
 class HeldGradient {
   using Accumulate = accumulate_t<T>;
   using Params = RmsNormBackwardParams<Accumulate>;
   using Tile = HeldTile<Team, kAccess>;
   using Row = GradientRow<T, kAccess, Team::kSplitRows>;
   static constexpr int kChunks = Tile::kChunks;
+  static constexpr bool kHeads = kAccess == Access::kAny || Team::kSplitRows;
 
  public:
   __device__ HeldGradient(const Params& p, const Team& team)
       : p_(p),
         team_(team),
-        tile_(team, team.row, p.rows),
+        tile_(team, team.row, kHeads ? p.rows * p.heads.count : p.rows),
         row_(p, tile_.row()),
-        weight_(p.weight, p.chunks, p.cols) {}
+        gate_{p},
+        weight_(p.weight, p.chunks, p.cols, kHeads ? p.heads.of(tile_.row()) : 0) {}
 
   __device__ void run() {
     const auto index = [&](int i) { return tile_.index(i); };
     uint4 dy[kChunks];
     uint4 x[kChunks];
     uint4 weights[kChunks];
-    uint4 dsum[kChunks];
+    uint4 beside[kChunks];  // of dsum or the gate
     typename Row::template Raw<kChunks> raw;
     row_.fetch(raw, index);
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
       weights[i] = weight_.template load<true>(index(i));
-      dsum[i] = row_.load_dsum(index(i));
+      beside[i] = gate_.is_there() ? row_.load_gate(index(i)) : row_.load_dsum(index(i));
     }
     const RowStatistics<Accumulate> row = row_.template statistics<kCentring>();
     team_.start();
     row_.template chunks<Team::kUniformShift>(raw, dy, x, index);
-    const auto g = [&](int i) { return times<T>(unpack<T>(dy[i]), weight_, weights[i], index(i)); };
-    const auto h = [&](int i) { return normal<T, kCentring>(x[i], row); };
-    const RowMeans<Accumulate> mean = means<kCentring>(
-        p_, tile_.template reduce<RowSum<T, kCentring>>(
-                0, 0, [&](int i) { return row_sum<T, kCentring>(g(i), h(i)); }, Sum()));
+    struct Terms {
+      Numbers<T> g, h;
+    };
+    const auto terms = [&](int i) -> Terms {
+      const ChunkInputs<T> inputs = gate_.inputs(dy[i], x[i], beside[i]);
+      return {times<T>(inputs.dy, weight_, weights[i], index(i)),
+              normal<T, kCentring>(inputs.x, row)};
+    };
+    const RowMeans<Accumulate> mean =
+        means<kCentring>(p_, tile_.template reduce<RowSum<T, kCentring>>(
+                                 0, 0,
+                                 [&](int i) {
+                                   const Terms of = terms(i);
+                                   return row_sum<T, kCentring>(of.g, of.h);
+                                 },
+                                 Sum()));
     forget_numbers(dy);
     forget_numbers(x);
+    if constexpr (kAccess != Access::kShifted) {
+      if (gate_.is_there()) {
+#pragma unroll
+        for (int i = 0; i < kChunks; ++i) {
+          if (!tile_.active()) continue;
+          const Terms of = terms(i);
+          row_.store_gated(
+              index(i), Row::template gradient_of_norm<kCentring>(of.g, of.h, row.rstd, mean),
+              norm_before_gate<T>(of.h, weight_, weights[i], index(i), p_.round_before_weight),
+              dy[i], x[i], beside[i]);
+        }
+        return;
+      }
+    }
     tile_.put(row_.dx(), [&](int i) {
-      return row_.template gradient<kCentring>(g(i), h(i), row.rstd, mean, dsum[i],
+      const Terms of = terms(i);
+      return row_.template gradient<kCentring>(of.g, of.h, row.rstd, mean, beside[i],
                                                p_.dsum != nullptr);
     });
     tile_.flush(row_.dx());
@@ -64,28 +92,33 @@ class HeldGradient {
   const Team& team_;
   Tile tile_;
   Row row_;
+  GateOf<T, kAccess, kGated> gate_;
   ColumnReader<T, kAccess> weight_;
 };
 
 // dweight and dbias of kSegment chunks of columns over all rows: lanes beside each other take the
 // chunks, and the rest of the block rows in turn. Each adds up its rows, then lanes, then warps: an
-// order that the size of the block fixes.
-template <class T, Access kAccess, Centring kCentring, bool kSplit>
+// order that the size of the block fixes. A block works for one head.
+template <class T, Access kAccess, Centring kCentring, bool kSplit, bool kGated>
 class ColumnGradient {
   using Accumulate = accumulate_t<T>;
   using Params = RmsNormBackwardParams<Accumulate>;
   static constexpr int kSegment = tuning::kColumnSegment;
   static constexpr int kMaxWarps = 16;
   static constexpr int kUnroll = 4;  // rows of a thread that are on their way at once
+  static constexpr bool kHeads = kAccess == Access::kAny || kSplit;
 
  public:
   __device__ explicit ColumnGradient(const Params& p)
       : p_(p),
-        index_(static_cast<int>(blockIdx.x) * kSegment + static_cast<int>(threadIdx.x) % kSegment) {
-  }
+        segments_((p.chunks + kSegment - 1) / kSegment),
+        rows_{p.heads.count, kHeads ? static_cast<int>(blockIdx.x) / segments_ : 0},
+        index_(segment() * kSegment + static_cast<int>(threadIdx.x) % kSegment) {}
 
   __device__ void run() const {
     using Row = GradientRow<T, kAccess, kSplit>;
+    const GateOf<T, kAccess, kGated> gate{p_};
+    if (kHeads && rows_.head >= p_.heads.count) return;
     Numbers<T> sums{};
     Numbers<T> bias_sums{};
     const auto index = [&](int) { return index_; };
@@ -93,13 +126,15 @@ class ColumnGradient {
     const int first = static_cast<int>(threadIdx.x) / kSegment;
     for (std::int64_t row = first; row < p_.rows; row += kUnroll * step) {
       typename Row::template Raw<1> raw[kUnroll];
+      uint4 gates[kUnroll];
       RowStatistics<Accumulate> statistics[kUnroll];
 #pragma unroll
       for (int i = 0; i < kUnroll; ++i) {
         const std::int64_t at = row + i * step;
         if (at >= p_.rows) break;
-        const Row arrays(p_, at);
+        const Row arrays(p_, rows_.at(at));
         arrays.fetch(raw[i], index);
+        if (gate.is_there()) gates[i] = arrays.load_gate(index_);
         statistics[i] = arrays.template statistics<kCentring>();
       }
 #pragma unroll
@@ -108,12 +143,11 @@ class ColumnGradient {
         if (at >= p_.rows) break;
         uint4 dy[1];
         uint4 x[1];
-        Row(p_, at).template chunks<false>(raw[i], dy, x, index);
-        add_weight_gradient<T>(sums, unpack<T>(dy[0]), normal<T, kCentring>(x[0], statistics[i]),
+        Row(p_, rows_.at(at)).template chunks<false>(raw[i], dy, x, index);
+        const ChunkInputs<T> inputs = gate.inputs(dy[0], x[0], gates[i]);
+        add_weight_gradient<T>(sums, inputs.dy, normal<T, kCentring>(inputs.x, statistics[i]),
                                p_.round_before_weight);
-        if constexpr (kCentring != Centring::kNever) {
-          add_bias_gradient<T>(bias_sums, unpack<T>(dy[0]));
-        }
+        if constexpr (kCentring != Centring::kNever) add_bias_gradient<T>(bias_sums, inputs.dy);
       }
     }
     if (p_.dweight.data != nullptr) store(sums, p_.dweight);
@@ -137,61 +171,96 @@ class ColumnGradient {
       if (lane < kSegment) of_warps[thread / kWarpLanes][lane * kPack<T> + i] = sums.at[i];
     }
     __syncthreads();
-    const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * kSegment * kPack<T> + thread;
+    const std::int64_t col = static_cast<std::int64_t>(segment()) * kSegment * kPack<T> + thread;
     if (thread >= kSegment * kPack<T> || col >= p_.cols) return;
     Accumulate all[kMaxWarps];
 #pragma unroll
     for (int warp = 0; warp < kMaxWarps; ++warp) {
       all[warp] = warp * kWarpLanes < static_cast<int>(blockDim.x) ? of_warps[warp][thread] : 0;
     }
-    store_gradient(to, col, reduce_array<kMaxWarps>(all, Sum()), p_.accumulate);
+    store_gradient(to, rows_.head, col, reduce_array<kMaxWarps>(all, Sum()), p_.accumulate);
+  }
+  __device__ int segment() const {
+    const int block = static_cast<int>(blockIdx.x);
+    return kHeads ? block % segments_ : block;
   }
 
   const Params& p_;
+  int segments_;
+  RowsOfHead<kHeads> rows_;
   int index_;
 };
 
 // The first column_blocks blocks of the grid work on columns, the others on rows as in
 // rms_norm_row_kernel. Limited by latency where both roles are there, else by memory.
-template <class T, class Team, Access kAccess, Centring kCentring>
+template <class T, class Team, Access kAccess, Centring kCentring, bool kGated>
 __global__ void __launch_bounds__(Team::kMaxThreads) rms_norm_backward_roles_kernel(
     const __grid_constant__ RmsNormBackwardParams<accumulate_t<T>> p) {
   if constexpr (runs_here<Team>()) {
     begin_overlapped();
     if (static_cast<int>(blockIdx.x) < p.column_blocks) {
-      return ColumnGradient<T, kAccess, kCentring, Team::kSplitRows>(p).run();
+      return ColumnGradient<T, kAccess, kCentring, Team::kSplitRows, kGated>(p).run();
     }
     const Team team(p.lanes, p.blocks_per_row, p.column_blocks);
-    HeldGradient<T, Team, kAccess, kCentring>(p, team).run();
+    HeldGradient<T, Team, kAccess, kCentring, kGated>(p, team).run();
   }
 }
 
 // dx of rows too wide to hold: read once for their sum and again for their result. One row per
 // cluster (or block), after the blocks of columns. Limited by memory.
-template <class T, int kVecs, int kMaxWarps, Access kAccess, Centring kCentring>
+template <class T, int kVecs, int kMaxWarps, Access kAccess, Centring kCentring, bool kGated>
 __global__ void __launch_bounds__(kMaxWarps* kWarpLanes) rms_norm_backward_streamed_kernel(
     const __grid_constant__ RmsNormBackwardParams<accumulate_t<T>> p) {
   using Tile = StreamedTile<RowSum<T, kCentring>, kVecs, kMaxWarps, 1, kAccess>;
   begin_overlapped();
   if (static_cast<int>(blockIdx.x) < p.column_blocks) {
-    return ColumnGradient<T, kAccess, kCentring, false>(p).run();
+    return ColumnGradient<T, kAccess, kCentring, false, kGated>(p).run();
   }
   __shared__ typename Tile::Shared shared;
   Tile tile(shared, p.blocks_per_row, p.groups, p.segments_per_group);
   tile.start();
-  const GradientRow<T, kAccess, false> row(p, cluster_index() - p.column_blocks / p.blocks_per_row);
-  const ColumnReader<T, kAccess> weight(p.weight, p.chunks, p.cols);
+  using Row = GradientRow<T, kAccess, false>;
+  const std::int64_t row_index = cluster_index() - p.column_blocks / p.blocks_per_row;
+  const Row row(p, row_index);
+  const GateOf<T, kAccess, kGated> gate{p};
+  const ColumnReader<T, kAccess> weight(p.weight, p.chunks, p.cols,
+                                        kAccess == Access::kAny ? p.heads.of(row_index) : 0);
   const auto statistics = row.template statistics<kCentring>();
-  const auto g = [&](int at) {
-    return times<T>(unpack<T>(row.load_dy(at)), weight, weight.template load<true>(at), at);
+  const auto gate_at = [&](int at) {
+    return gate.is_there() ? row.load_gate(at) : uint4{0u, 0u, 0u, 0u};
   };
-  const auto h = [&](int at) { return normal<T, kCentring>(row.load_x(at), statistics); };
-  const auto mean = means<kCentring>(
-      p, tile.reduce(0, [&](int at) { return row_sum<T, kCentring>(g(at), h(at)); }, Sum()));
+  struct Terms {
+    Numbers<T> g, h;
+  };
+  const auto terms = [&](int at) -> Terms {
+    const ChunkInputs<T> inputs = gate.inputs(row.load_dy(at), row.load_x(at), gate_at(at));
+    return {times<T>(inputs.dy, weight, weight.template load<true>(at), at),
+            normal<T, kCentring>(inputs.x, statistics)};
+  };
+  const auto mean = means<kCentring>(p, tile.reduce(
+                                            0,
+                                            [&](int at) {
+                                              const Terms of = terms(at);
+                                              return row_sum<T, kCentring>(of.g, of.h);
+                                            },
+                                            Sum()));
+  if constexpr (kAccess != Access::kShifted) {
+    if (gate.is_there()) {
+      return tile.each_chunk([&](int at) {
+        const Terms of = terms(at);
+        row.store_gated(
+            at, Row::template gradient_of_norm<kCentring>(of.g, of.h, statistics.rstd, mean),
+            norm_before_gate<T>(of.h, weight, weight.template load<true>(at), at,
+                                p.round_before_weight),
+            row.load_dy(at), row.load_x(at), gate_at(at));
+      });
+    }
+  }
   tile.each_segment([&](int group, int segment) {
     tile.write(row.dx(), group, segment, [&](int, int at) {
-      return row.template gradient<kCentring>(g(at), h(at), statistics.rstd, mean,
-                                              row.load_dsum(at), p.dsum != nullptr);
+      const Terms of = terms(at);
+      return row.template gradient<kCentring>(of.g, of.h, statistics.rstd, mean, row.load_dsum(at),
+                                              p.dsum != nullptr);
     });
   });
 }

@@ -9,7 +9,9 @@
 #include "cuda/centring.cuh"
 #include "cuda/columns.cuh"
 #include "cuda/convert.cuh"
+#include "cuda/heads.cuh"
 #include "cuda/reduce.cuh"
+#include "cuda/silu.cuh"
 #include "cuda/vec.cuh"
 
 namespace membound::cuda {
@@ -22,8 +24,8 @@ struct RmsNormBackwardParams {
   const void* x;
   const void* dsum;  // null: none
   const Accumulate* rstd;
-  void* dx;  // null: not wanted
-  std::int64_t rows;
+  void* dx;           // null: not wanted
+  std::int64_t rows;  // of a head
   std::int64_t dy_row_stride;
   std::int64_t x_row_stride;
   std::int64_t dx_row_stride;
@@ -31,7 +33,7 @@ struct RmsNormBackwardParams {
   int chunks;          // of a row
   int lanes;           // threads of a row, or of a block's part of it
   int blocks_per_row;  // the cluster
-  int partial_rows;    // the teams that share the rows
+  int teams_of_head;   // that share its rows
   int column_blocks;   // of the grid, before those of the rows
   bool round_before_weight;
   bool accumulate;
@@ -45,10 +47,16 @@ struct RmsNormBackwardParams {
   std::int64_t mean_row_stride;
   ColumnSums<Accumulate> dbias;
   std::int64_t dsum_row_stride;
+  Heads heads;
+  const void* gate;  // null: none; else in kernels that ask, or have it always
+  void* dgate;       // null: not wanted
+  std::int64_t gate_row_stride;
+  std::int64_t dgate_row_stride;
+  bool norm_before_gate;
   RowSplit split;
   int groups;  // of a row, where it is read twice
   int segments_per_group;
-  RowArray dy_array, x_array, dsum_array, dx_array, mean_array, rstd_array;
+  RowArray dy_array, x_array, dsum_array, dx_array, mean_array, rstd_array, gate_array, dgate_array;
 };
 
 // What the forward left of a row.
@@ -56,6 +64,44 @@ template <class Accumulate>
 struct RowStatistics {
   Accumulate mean = 0;
   Accumulate rstd = 0;
+};
+
+// The rows of one head, which the parameters and their gradients of a team or block belong to.
+template <bool kHeads>
+struct RowsOfHead {
+  std::int64_t heads;
+  std::int64_t head;
+
+  __device__ std::int64_t at(std::int64_t row) const { return kHeads ? row * heads + head : row; }
+};
+
+// A chunk of dy and x.
+template <class T>
+struct ChunkInputs {
+  Numbers<T> dy, x;
+};
+
+// A gate that may come with the rows. Kernels of strided rows ask, others exist for either answer.
+template <class T, Access kAccess, bool kGated>
+struct GateOf {
+  const RmsNormBackwardParams<accumulate_t<T>>& p;
+
+  __device__ bool is_there() const {
+    return kGated || (kAccess == Access::kAny && p.gate != nullptr);
+  }
+  // What the norm alone would have had for them.
+  __device__ ChunkInputs<T> inputs(const uint4& dy, const uint4& x, const uint4& gate) const {
+    ChunkInputs<T> inputs{unpack<T>(dy), unpack<T>(x)};
+    if (is_there()) {
+      const Numbers<T> open = silu_of<T>(gate);
+      if (p.norm_before_gate) {  // a choice of references would put both into local memory
+        multiply(inputs.dy, open);
+      } else {
+        multiply(inputs.x, open);
+      }
+    }
+    return inputs;
+  }
 };
 
 // What is summed over a row: g * h, and where it may be centred g too; and their means.
@@ -89,10 +135,25 @@ __device__ inline Numbers<T> times(Numbers<T> dy, const Reader& reader, const ui
   return dy;
 }
 
+// h * weight as the forward passed it on to its gate.
+template <class T, class Reader>
+__device__ inline Numbers<T> norm_before_gate(Numbers<T> h, const Reader& reader,
+                                              const uint4& weight, int index, bool rounds) {
+  if (rounds) {
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) h.at[i] = round_to<T>(h.at[i]);
+  }
+  h = times<T>(h, reader, weight, index);
+  if (rounds) {
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) h.at[i] = round_to<T>(h.at[i]);
+  }
+  return h;
+}
+
 // h = (x - mean) * rstd: first of all, so that 1e20 * 1e-20 meets no other factor before.
 template <class T, Centring kCentring>
-__device__ inline Numbers<T> normal(const uint4& x, const RowStatistics<accumulate_t<T>>& row) {
-  Numbers<T> h = unpack<T>(x);
+__device__ inline Numbers<T> normal(Numbers<T> h, const RowStatistics<accumulate_t<T>>& row) {
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) {
     if constexpr (kCentring != Centring::kNever) h.at[i] -= row.mean;
@@ -183,6 +244,33 @@ class GradientRow {
     return {at<T>(p_.dx, p_.dx_row_stride, p_.dx_array), p_.dx_array, p_.chunks, p_.cols};
   }
 
+  __device__ uint4 load_gate(int index) const {
+    return reader(p_.gate, p_.gate_row_stride, p_.gate_array).load(index);
+  }
+  __device__ RowWriter<T, kAccess> dgate() const {
+    return {at<T>(p_.dgate, p_.dgate_row_stride, p_.dgate_array), p_.dgate_array, p_.chunks,
+            p_.cols};
+  }
+
+  // Writes one chunk of dx and of dgate, from the gradient of what was normalised. n: the norm.
+  __device__ void store_gated(int index, Numbers<T> dx, const Numbers<T>& n, const uint4& dy,
+                              const uint4& x, const uint4& gate) const {
+    if (p_.dgate != nullptr) {
+      Numbers<T> dgate;
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) dgate.at[i] = p_.norm_before_gate ? n.at[i] : dx.at[i];
+      const uint4 factors{p_.norm_before_gate ? dy.x : x.x, p_.norm_before_gate ? dy.y : x.y,
+                          p_.norm_before_gate ? dy.z : x.z, p_.norm_before_gate ? dy.w : x.w};
+      multiply(dgate, unpack<T>(factors));
+      multiply_by_silu_gradient<T>(dgate, gate);
+      this->dgate().store(index, pack<T>(dgate));
+    }
+    if (p_.dx != nullptr) {
+      if (!p_.norm_before_gate) multiply(dx, silu_of<T>(gate));
+      this->dx().store(index, pack<T>(dx));
+    }
+  }
+
   __device__ uint4 load_dsum(int index) const {
     uint4 chunk;  // stays unset where there is none
     if (p_.dsum != nullptr) {
@@ -191,17 +279,25 @@ class GradientRow {
     return chunk;
   }
 
-  // One chunk of dx = rstd * (g - mean of g - h * mean of g * h) + dsum. add: there is a dsum.
+  // rstd * (g - mean of g - h * mean of g * h).
   template <Centring kCentring>
-  __device__ uint4 gradient(const Numbers<T>& g, const Numbers<T>& h, accumulate_t<T> rstd,
-                            const RowMeans<accumulate_t<T>>& mean, const uint4& dsum,
-                            bool add) const {
+  static __device__ Numbers<T> gradient_of_norm(const Numbers<T>& g, const Numbers<T>& h,
+                                                accumulate_t<T> rstd,
+                                                const RowMeans<accumulate_t<T>>& mean) {
     Numbers<T> dx;
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) {
       const accumulate_t<T> centred = kCentring == Centring::kNever ? g.at[i] : g.at[i] - mean.g;
       dx.at[i] = product(rstd, fma(-h.at[i], mean.gh, centred));
     }
+    return dx;
+  }
+  // One chunk of dx without a gate: that, and dsum. add: there is a dsum.
+  template <Centring kCentring>
+  __device__ uint4 gradient(const Numbers<T>& g, const Numbers<T>& h, accumulate_t<T> rstd,
+                            const RowMeans<accumulate_t<T>>& mean, const uint4& dsum,
+                            bool add) const {
+    Numbers<T> dx = gradient_of_norm<kCentring>(g, h, rstd, mean);
     if (add) {
       const Numbers<T> more = unpack<T>(dsum);
 #pragma unroll

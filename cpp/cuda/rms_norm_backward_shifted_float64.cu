@@ -4,7 +4,7 @@
 
 namespace membound::cuda {
 
-template void launch_rms_norm_backward<double, Access::kShifted, Centring::kAsked>(
+template void launch_rms_norm_backward<double, Access::kShifted, Centring::kAsked, false>(
     const RmsNormBackwardProblem&, const RmsNormBackwardConfig&, const RowSplit&, int, StreamView);
 
 }  // namespace membound::cuda

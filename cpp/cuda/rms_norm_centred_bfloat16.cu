@@ -4,9 +4,9 @@
 
 namespace membound::cuda {
 
-template void launch_rms_norm<BFloat16, Access::kAligned, false, Centring::kAlways>(
+template void launch_rms_norm<BFloat16, Access::kAligned, Beside::kNothing, Centring::kAlways>(
     const RmsNormProblem&, const tuning::RmsNormConfig&, const RowSplit&, int, StreamView);
-template void launch_rms_norm<BFloat16, Access::kAligned, true, Centring::kAlways>(
+template void launch_rms_norm<BFloat16, Access::kAligned, Beside::kResidual, Centring::kAlways>(
     const RmsNormProblem&, const tuning::RmsNormConfig&, const RowSplit&, int, StreamView);
 
 }  // namespace membound::cuda

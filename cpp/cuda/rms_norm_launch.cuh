@@ -9,6 +9,7 @@
 
 #include "cuda/launch.hpp"
 #include "cuda/rms_norm_kernels.cuh"
+#include "cuda/rms_norm_streamed.cuh"
 #include "cuda/row_array.hpp"
 #include "cuda/tuning/rms_norm.hpp"
 #include "ops/rms_norm.hpp"
@@ -16,11 +17,9 @@
 namespace membound::cuda {
 
 template <class T>
-RmsNormParams<accumulate_t<T>> rms_norm_params(const RmsNormProblem& problem,
-                                               const tuning::RmsNormConfig& config,
-                                               const RowSplit& split) {
+void set_params(RmsNormParams<accumulate_t<T>>& p, const RmsNormProblem& problem,
+                const tuning::RmsNormConfig& config, const RowSplit& split) {
   using Accumulate = accumulate_t<T>;
-  RmsNormParams<Accumulate> p;
   p.x = problem.x;
   const auto columns = [](const void* data, DType dtype, std::int64_t stride, double offset) {
     return ColumnArray<Accumulate>{data, stride, static_cast<Accumulate>(offset), dtype,
@@ -28,10 +27,13 @@ RmsNormParams<accumulate_t<T>> rms_norm_params(const RmsNormProblem& problem,
   };
   p.weight =
       columns(problem.weight, problem.weight_dtype, problem.weight_stride, problem.weight_offset);
+  p.weight.head_stride = problem.weight_head_stride;
   p.bias = columns(problem.bias, problem.bias_dtype, problem.bias_stride, 0.0);
+  p.bias.head_stride = problem.bias_head_stride;
+  p.heads = split_heads(problem.heads, problem.rows);
   p.out = problem.out;
   p.rstd = static_cast<Accumulate*>(problem.rstd);
-  p.residual = problem.residual;
+  p.norm_before_gate = problem.norm_before_gate;
   p.residual_out = problem.residual_out;
   p.rows = problem.rows;
   p.cols = problem.cols;
@@ -40,8 +42,15 @@ RmsNormParams<accumulate_t<T>> rms_norm_params(const RmsNormProblem& problem,
   rows.place(problem.x, problem.x_rows, problem.x_col_stride, sizeof(T), p.x_array, p.x_row_stride);
   rows.place(problem.out, problem.out_rows, problem.out_col_stride, sizeof(T), p.out_array,
              p.out_row_stride);
-  rows.place(problem.residual, problem.residual_rows, problem.residual_col_stride, sizeof(T),
-             p.residual_array, p.residual_row_stride);
+  if (problem.gate != nullptr) {
+    p.beside = problem.gate;
+    rows.place(problem.gate, problem.gate_rows, problem.gate_col_stride, sizeof(T), p.beside_array,
+               p.beside_row_stride);
+  } else {
+    p.beside = problem.residual;
+    rows.place(problem.residual, problem.residual_rows, problem.residual_col_stride, sizeof(T),
+               p.beside_array, p.beside_row_stride);
+  }
   rows.place(problem.residual_out, problem.residual_out_rows, problem.residual_out_col_stride,
              sizeof(T), p.residual_out_array, p.residual_out_row_stride);
   p.mean = static_cast<Accumulate*>(problem.mean);
@@ -68,35 +77,35 @@ RmsNormParams<accumulate_t<T>> rms_norm_params(const RmsNormProblem& problem,
   p.groups = config.groups;
   p.segments_per_group = config.segments_per_group;
   p.overlap_launch = config.overlap_launch;
-  return p;
 }
 
-template <class T, Access kAccess, bool kAdd, Centring kCentring>
-void launch_rms_norm(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
-                     const RowSplit& split, int device, StreamView stream) {
+// The kernels that a config asks for, whose results go to Sink.
+template <class T, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
+void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
+                      const tuning::RmsNormConfig& config, int device, StreamView stream) {
   using tuning::RowForm;
   using Accumulate = accumulate_t<T>;
-  static constexpr int kRounds = RoundsOf<kCentring>::kCount;
-  const auto p = rms_norm_params<T>(problem, config, split);
+  static constexpr int kRounds = RoundsOf<kCentring>::kCount + Sink::kRounds;
   const LaunchShape shape{
       .blocks = config.form == RowForm::kWarp
-                    ? tuning::ceil_div(problem.rows, config.threads / config.lanes)
-                    : problem.rows * config.blocks_per_row,
+                    ? tuning::ceil_div(p.rows, config.threads / config.lanes)
+                    : p.rows * config.blocks_per_row,
       .threads = config.threads,
       .cluster = config.blocks_per_row,
       .overlap_launch = config.overlap_launch,
   };
   const auto held_as = [&]<class Team, Centring kForm>() {
-    launch<rms_norm_row_kernel<T, Team, kAccess, kAdd, kForm>>(shape, stream, device, p);
+    launch<rms_norm_row_kernel<T, Team, kAccess, kBeside, kForm, Sink>>(shape, stream, device, p);
   };
   const auto held = [&]<class Team>() { held_as.template operator()<Team, kCentring>(); };
   const auto wide = [&]<int kVecs, int kMaxWarps, Access kRowAccess>() {
     if (config.form == RowForm::kStreamed) {
-      launch<rms_norm_streamed_kernel<T, kVecs, kMaxWarps, kRowAccess, kAdd, kCentring>>(
+      launch<rms_norm_streamed_kernel<T, kVecs, kMaxWarps, kRowAccess, kBeside, kCentring, Sink>>(
           shape, stream, device, p);
     } else {
       using Team = ClusterTeam<Accumulate, kVecs, kMaxWarps, kRounds>;
-      launch<rms_norm_row_kernel<T, Team, kRowAccess, kAdd, kCentring>>(shape, stream, device, p);
+      launch<rms_norm_row_kernel<T, Team, kRowAccess, kBeside, kCentring, Sink>>(shape, stream,
+                                                                                 device, p);
     }
   };
   const auto block = [&] {
@@ -135,6 +144,14 @@ void launch_rms_norm(const RmsNormProblem& problem, const tuning::RmsNormConfig&
     // Shifted rows of this class do not fit the static shared memory.
     wide.template operator()<8, 16, kAccess == Access::kAligned ? kAccess : Access::kAny>();
   }
+}
+
+template <class T, Access kAccess, Beside kBeside, Centring kCentring>
+void launch_rms_norm(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
+                     const RowSplit& split, int device, StreamView stream) {
+  RmsNormParams<accumulate_t<T>> p;
+  set_params<T>(p, problem, config, split);
+  launch_norm_rows<T, kAccess, kBeside, kCentring, StoreResult>(p, config, device, stream);
 }
 
 }  // namespace membound::cuda

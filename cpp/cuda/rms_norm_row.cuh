@@ -7,24 +7,26 @@
 
 #include "core/layout.hpp"
 #include "core/safe_scale.hpp"
+#include "cuda/beside.cuh"
 #include "cuda/centring.cuh"
 #include "cuda/cluster.cuh"
 #include "cuda/columns.cuh"
 #include "cuda/convert.cuh"
+#include "cuda/heads.cuh"
 #include "cuda/reduce.cuh"
+#include "cuda/silu.cuh"
 #include "cuda/vec.cuh"
 
 namespace membound::cuda {
 
 // Rounds of the exchange between the blocks of a row. First what it takes to know the sum of
-// squares: that sum, or the mean, the sum and the rest of the mean. Where it is not trusted, the
-// largest magnitude, then the same of the scaled row.
+// squares: that sum, or two sums about a pivot. Where it is not trusted, the largest magnitude,
+// then of the scaled row the sum, or its mean, the sum and the rest of the mean.
 template <Centring kCentring>
 struct RoundsOf {
-  static constexpr int kMoments = kCentring == Centring::kNever ? 1 : 3;
-  static constexpr int kScaledLargest = kMoments;
+  static constexpr int kScaledLargest = kCentring == Centring::kNever ? 1 : 2;
   static constexpr int kScaledMoments = kScaledLargest + 1;
-  static constexpr int kCount = kScaledMoments + kMoments;
+  static constexpr int kCount = kScaledMoments + (kCentring == Centring::kNever ? 1 : 3);
 };
 
 // Constant memory is cold at every launch, one line after the other: what an aligned row needs
@@ -57,13 +59,15 @@ struct RmsNormParams {
   ColumnArray<Accumulate> bias;
   Accumulate* mean;  // null: not wanted
   std::int64_t mean_row_stride;
-  const void* residual;  // null: none
+  Heads heads;
+  bool norm_before_gate;
+  const void* beside;  // the residual or the gate; null: none
   void* residual_out;
-  std::int64_t residual_row_stride;
+  std::int64_t beside_row_stride;
   std::int64_t residual_out_row_stride;
   int sqrt_eps_exponent;
   double exact_eps;
-  RowArray x_array, out_array, mean_array, rstd_array, residual_array, residual_out_array;
+  RowArray x_array, out_array, mean_array, rstd_array, beside_array, residual_out_array;
 };
 
 // What makes a row's numbers its results: (x * scale - mean - correction) * rstd, with scale 1 for
@@ -131,21 +135,39 @@ __device__ inline void settle(const RmsNormParams<Accumulate>& p, RowScale<Accum
   }
 }
 
-// One chunk of a row as it was read: x, and the residual that is added to it.
-template <class T, bool kAdd>
+// One chunk of a row as it was read: x, and what is beside it.
+template <class T, Beside kBeside>
 struct SourceChunk {
-  uint4 parts[kAdd ? 2 : 1];
+  uint4 parts[kBeside == Beside::kNothing ? 1 : 2];
 
-  __device__ Numbers<T> numbers() const {
-    Numbers<T> sum = unpack<T>(parts[0]);
-    if constexpr (kAdd) {
+  // What is normalised.
+  __device__ Numbers<T> numbers(const RmsNormParams<accumulate_t<T>>& p) const {
+    Numbers<T> x = unpack<T>(parts[0]);
+    if constexpr (kBeside == Beside::kResidual) {
       const Numbers<T> residual = unpack<T>(parts[1]);
 #pragma unroll
-      for (int i = 0; i < kPack<T>; ++i) sum.at[i] += residual.at[i];
+      for (int i = 0; i < kPack<T>; ++i) x.at[i] += residual.at[i];
     }
-    return sum;
+    if constexpr (kBeside == Beside::kGate) {
+      if (!p.norm_before_gate) multiply(x, silu_of<T>(parts[1]));
+    }
+    return x;
   }
 };
+
+// The gate of a result that it comes after, whose product with the weight may have been rounded.
+template <class T, Beside kBeside>
+__device__ inline void pass_gate(const RmsNormParams<accumulate_t<T>>& p, Numbers<T>& y,
+                                 const uint4& gate) {
+  if constexpr (kBeside == Beside::kGate) {
+    if (!p.norm_before_gate) return;
+    if (p.round_before_weight) {
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) y.at[i] = round_to<T>(y.at[i]);
+    }
+    multiply(y, silu_of<T>(gate));
+  }
+}
 
 // x * scale - mean - correction.
 template <class T, Centring kCentring>
@@ -273,6 +295,37 @@ __device__ inline accumulate_t<T> take_moments(RowScale<accumulate_t<T>>& row,
   }
 }
 
+// A row is centred in one pass: sums of x - pivot and of its square, where the pivot, the mean of
+// the row's first eight elements, is near the mean of the row. Read by every thread: the same bits.
+template <class T, class Row>
+__device__ inline accumulate_t<T> pivot_of(const RmsNormParams<accumulate_t<T>>& p,
+                                           const Row& row) {
+  constexpr int kElements = 8, kChunks = kElements > kPack<T> ? kElements / kPack<T> : 1;
+  accumulate_t<T> total = 0;
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) total += sum<T>(row.load(i));
+  return total * (p.cols >= kElements ? accumulate_t<T>(1) / kElements : p.inverse_cols);
+}
+
+// The mean and the sum of squared deviations from the sums about the pivot, which row.mean is
+// before. sound: the pivot is within 1.4 standard deviations of the mean, so that the difference
+// loses no more than a third of the last bits; false for NaN. Others are redone in two passes.
+template <class T>
+__device__ inline accumulate_t<T> leave_pivot(RowScale<accumulate_t<T>>& row,
+                                              const Pair<accumulate_t<T>>& sums,
+                                              accumulate_t<T> inverse_cols, bool& sound) {
+  using Accumulate = accumulate_t<T>;
+  const Accumulate pivot = row.mean, apart = product(sums.a, inverse_cols);
+  row.mean = pivot + apart;
+  if constexpr (kCorrectsMean<T>) {
+    const Accumulate moved = row.mean - pivot;
+    row.correction = (pivot - (row.mean - moved)) + (apart - moved);
+  }
+  const Accumulate squares = fma(-sums.a, apart, sums.b);
+  sound = 3 * squares >= sums.b;
+  return squares;
+}
+
 template <class T>
 __device__ inline accumulate_t<T> largest_magnitude(const Numbers<T>& x) {
   accumulate_t<T> largest = 0;
@@ -289,8 +342,8 @@ class Columns {
   using Params = RmsNormParams<accumulate_t<T>>;
 
  public:
-  __device__ explicit Columns(const Params& p)
-      : p_(p), weight_(p.weight, p.chunks, p.cols), bias_(p.bias, p.chunks, p.cols) {}
+  __device__ Columns(const Params& p, std::int64_t head)
+      : p_(p), weight_(p.weight, p.chunks, p.cols, head), bias_(p.bias, p.chunks, p.cols, head) {}
 
   // Issues the load of the weight. The bias comes late: beside the weight it would cost registers
   // (a prefetch to L1 in its place: 524288 x 128 in 267 us instead of 79).
@@ -299,8 +352,8 @@ class Columns {
   // One chunk of the result. kPlain: without the options, whose branches cost a tenth of the
   // instructions.
   template <bool kPlain>
-  __device__ uint4 normalised(const Numbers<T>& numbers, const RowScale<accumulate_t<T>>& row,
-                              const uint4& weight, int index) const {
+  __device__ Numbers<T> normalised(const Numbers<T>& numbers, const RowScale<accumulate_t<T>>& row,
+                                   const uint4& weight, int index) const {
     Numbers<T> x = deviations<T, kCentring>(numbers, row);
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) x.at[i] *= row.rstd;
@@ -319,7 +372,7 @@ class Columns {
 #pragma unroll
       for (int i = 0; i < kPack<T>; ++i) x.at[i] += more.at[i];
     }
-    return pack<T>(x);
+    return x;
   }
 
  private:

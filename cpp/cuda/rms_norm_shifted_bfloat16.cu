@@ -4,9 +4,9 @@
 
 namespace membound::cuda {
 
-template void launch_rms_norm<BFloat16, Access::kShifted, false, Centring::kAsked>(
+template void launch_rms_norm<BFloat16, Access::kShifted, Beside::kNothing, Centring::kAsked>(
     const RmsNormProblem&, const tuning::RmsNormConfig&, const RowSplit&, int, StreamView);
-template void launch_rms_norm<BFloat16, Access::kShifted, true, Centring::kAsked>(
+template void launch_rms_norm<BFloat16, Access::kShifted, Beside::kResidual, Centring::kAsked>(
     const RmsNormProblem&, const tuning::RmsNormConfig&, const RowSplit&, int, StreamView);
 
 }  // namespace membound::cuda

@@ -4,9 +4,9 @@
 
 namespace membound::cuda {
 
-template void launch_rms_norm<Float16, Access::kAny, false, Centring::kAsked>(
+template void launch_rms_norm<Float16, Access::kAny, Beside::kNothing, Centring::kAsked>(
     const RmsNormProblem&, const tuning::RmsNormConfig&, const RowSplit&, int, StreamView);
-template void launch_rms_norm<Float16, Access::kAny, true, Centring::kAsked>(
+template void launch_rms_norm<Float16, Access::kAny, Beside::kResidual, Centring::kAsked>(
     const RmsNormProblem&, const tuning::RmsNormConfig&, const RowSplit&, int, StreamView);
 
 }  // namespace membound::cuda

@@ -33,16 +33,28 @@ class RowAccess {
                          reinterpret_cast<std::uintptr_t>(data) % kChunkBytes == 0;
     if (!aligned) at_least(Access::kShifted);
   }
+  // Rows of one byte for each element: whole chunks of kPack bytes.
+  void also_bytes(const void* data, const RowLayout& layout, std::int64_t col_stride) {
+    also_axes(layout);
+    const bool aligned = col_stride == 1 && layout.strides[0] % kPack<T> == 0 &&
+                         inner_stride(layout) % kPack<T> == 0 && cols_ % kPack<T> == 0 &&
+                         reinterpret_cast<std::uintptr_t>(data) % kPack<T> == 0;
+    if (!aligned) at_least(Access::kAny);
+  }
   void also_statistic(const void* data, const RowLayout& layout) {
     if (data != nullptr) also_axes(layout);
   }
   // An aligned weight or bias of x's dtype, or float beside 16-bit x, goes with every kernel.
-  void also_columns(const void* data, DType dtype, std::int64_t stride) {
+  void also_columns(const void* data, DType dtype, std::int64_t stride, std::int64_t head_stride) {
     if (data == nullptr) return;
     const bool dtype_fits = dtype == kDTypeOf<T> || (sizeof(T) == 2 && dtype == DType::kFloat32);
-    const bool aligned = stride == 1 && reinterpret_cast<std::uintptr_t>(data) % kChunkBytes == 0;
+    const auto size = static_cast<std::int64_t>(dtype_size(dtype));
+    const bool aligned = stride == 1 && head_stride * size % kChunkBytes == 0 &&
+                         reinterpret_cast<std::uintptr_t>(data) % kChunkBytes == 0;
     if (!dtype_fits || !aligned) at_least(Access::kAny);
   }
+
+  void at_least(Access access) { access_ = std::max(access_, access); }
 
   Access access() const { return access_; }
   // Where kernels of aligned rows cannot count them, the others need only know that it is so.
@@ -52,7 +64,6 @@ class RowAccess {
   }
 
  private:
-  void at_least(Access access) { access_ = std::max(access_, access); }
   void also_axes(const RowLayout& layout) {
     if (layout.rank <= 1) return;
     const std::int64_t extent = layout.shape[layout.rank - 1];

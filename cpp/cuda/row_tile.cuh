@@ -110,6 +110,7 @@ class StreamedTile {
   static constexpr int kUnroll = kAccess == Access::kAligned ? kVecs : 1;  // half the code
 
  public:
+  static constexpr int kChunks = kVecs;  // of a segment in each thread
   using Shared = typename Exchange::Shared;
 
   __device__ StreamedTile(Shared& shared, int blocks_per_row, int groups, int segments_per_group)
@@ -163,6 +164,15 @@ class StreamedTile {
     }
   }
 
+  // body(index): for every chunk of this block.
+  template <class Body>
+  __device__ void each_chunk(Body body) const {
+    each_segment([&](int group, int segment) {
+#pragma unroll 1
+      for (int v = 0; v < kVecs; ++v) body(index(group, segment, v));
+    });
+  }
+
   // As put and flush of HeldTile, for one segment; make gets v and the index of the chunk.
   template <class T, class Make>
   __device__ void write(const RowWriter<T, kAccess>& to, int group, int segment, Make make) const {
@@ -184,11 +194,13 @@ class StreamedTile {
     }
   }
 
- private:
+  // Of chunk v of a segment of this thread.
   __device__ int index(int group, int segment, int v) const {
     return ((group * segments_ + segment) * kVecs + v) * static_cast<int>(blockDim.x) +
            static_cast<int>(threadIdx.x);
   }
+
+ private:
   static __device__ uint4* staged() {
     __shared__ uint4 chunks[kMaxWarps * kWarpLanes * kVecs];
     return chunks;

@@ -14,7 +14,8 @@ namespace membound::cuda {
 // kUniformShift: the threads of a warp work on the same row, and code may grow for that
 // (with_shift). Each team is made from the threads of a row (lanes), its blocks, and the first
 // block of the grid that works on rows. kSplitRows: gradients of aligned rows may be counted in two
-// axes. A team's part of a row is what one block holds of it.
+// axes. kSharesWarp: a warp works on several rows, which go one way together. A team's part of a
+// row is what one block holds of it.
 
 // Lanes of a warp; several rows per block.
 struct WarpTeam {
@@ -25,6 +26,7 @@ struct WarpTeam {
   static constexpr int kMaxThreads = 256;
   static constexpr bool kUniformShift = false;
   static constexpr bool kClusters = false;
+  static constexpr bool kSharesWarp = true;
   int size;
   int lane;
   int rank = 0;
@@ -59,6 +61,7 @@ struct BlockTeam {
   static constexpr int kMaxThreads = kMaxWarps * kWarpLanes / kFold;
   static constexpr bool kUniformShift = true;
   static constexpr bool kClusters = false;
+  static constexpr bool kSharesWarp = false;
   int size = static_cast<int>(blockDim.x);
   int lane = static_cast<int>(threadIdx.x);
   int rank = 0;
@@ -86,6 +89,7 @@ struct ClusterTeam {
   static constexpr int kMaxThreads = kMaxWarps * kWarpLanes;
   static constexpr bool kUniformShift = false;
   static constexpr bool kClusters = true;
+  static constexpr bool kSharesWarp = false;
   int size = static_cast<int>(blockDim.x);
   int lane = static_cast<int>(threadIdx.x);
   int rank = cluster_rank();

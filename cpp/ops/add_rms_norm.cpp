@@ -10,8 +10,14 @@ void add_rms_norm(const ConstTensorView& x, const ConstTensorView& residual,
                   const ConstTensorView* weight, const RmsNormOptions& options,
                   const TensorView& out, const TensorView& residual_out, const TensorView* rstd,
                   StreamView stream) {
-  run_rms_norm({"add_rms_norm", x, &residual, weight, nullptr, options, false, out, &residual_out,
-                nullptr, rstd},
+  run_rms_norm({.op = "add_rms_norm",
+                .x = x,
+                .residual = &residual,
+                .weight = weight,
+                .options = options,
+                .out = out,
+                .residual_out = &residual_out,
+                .rstd = rstd},
                stream);
 }
 
@@ -19,8 +25,14 @@ void add_rms_norm(const ConstTensorView& x, const ConstTensorView& residual,
                   const ConstTensorView* weight, const RmsNormOptions& options,
                   const TensorView& out, const TensorView& residual_out, const TensorView* rstd,
                   Device staging_device) {
-  run_rms_norm({"add_rms_norm", x, &residual, weight, nullptr, options, false, out, &residual_out,
-                nullptr, rstd},
+  run_rms_norm({.op = "add_rms_norm",
+                .x = x,
+                .residual = &residual,
+                .weight = weight,
+                .options = options,
+                .out = out,
+                .residual_out = &residual_out,
+                .rstd = rstd},
                staging_device);
 }
 

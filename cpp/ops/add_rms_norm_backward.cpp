@@ -11,8 +11,17 @@ void add_rms_norm_backward(const ConstTensorView& dy, const ConstTensorView& dre
                            const ConstTensorView& rstd, const RmsNormBackwardOptions& options,
                            const TensorView* dx, const TensorView* dweight,
                            const TensorView* workspace, StreamView stream) {
-  run_rms_norm_backward({"add_rms_norm_backward", "residual_out", dy, &dresidual_out, residual_out,
-                         weight, nullptr, rstd, options, dx, dweight, nullptr, workspace},
+  run_rms_norm_backward({.op = "add_rms_norm_backward",
+                         .x_name = "residual_out",
+                         .dy = dy,
+                         .dsum = &dresidual_out,
+                         .x = residual_out,
+                         .weight = weight,
+                         .rstd = rstd,
+                         .options = options,
+                         .dx = dx,
+                         .dweight = dweight,
+                         .workspace = workspace},
                         stream);
 }
 

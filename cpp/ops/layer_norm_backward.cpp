@@ -11,24 +11,23 @@ void layer_norm_backward(const ConstTensorView& dy, const ConstTensorView& x,
                          const ConstTensorView& rstd, const LayerNormBackwardOptions& options,
                          const TensorView* dx, const TensorView* dweight, const TensorView* dbias,
                          const TensorView* workspace, StreamView stream) {
-  run_rms_norm_backward({"layer_norm_backward",
-                         "x",
-                         dy,
-                         nullptr,
-                         x,
-                         weight,
-                         &mean,
-                         rstd,
-                         {options.weight_offset, Rounding::kOnce, options.accumulate},
-                         dx,
-                         dweight,
-                         dbias,
-                         workspace},
+  run_rms_norm_backward({.op = "layer_norm_backward",
+                         .x_name = "x",
+                         .dy = dy,
+                         .x = x,
+                         .weight = weight,
+                         .mean = &mean,
+                         .rstd = rstd,
+                         .options = {options.weight_offset, Rounding::kOnce, options.accumulate},
+                         .dx = dx,
+                         .dweight = dweight,
+                         .dbias = dbias,
+                         .workspace = workspace},
                         stream);
 }
 
-std::int64_t layer_norm_backward_workspace(const ConstTensorView& x) {
-  return gradient_workspace(x, /*centred=*/true);
+std::int64_t layer_norm_backward_workspace(const ConstTensorView& x, std::int64_t heads) {
+  return gradient_workspace(x, heads, /*centred=*/true);
 }
 
 }  // namespace membound

@@ -12,8 +12,11 @@ namespace {
 
 using Call = RmsNormCall;
 
-// An output beside the inputs that every call may have, none of which it may touch.
-void check_apart_from_parameters(const TensorView& written, const char* name, const Call& call) {
+// An output may be the very array of an input that comes in rows, where in_place says so.
+void check_apart(const TensorView& written, const char* name, const Call& call, bool in_place) {
+  check_overlap(written, name, call.x, "x", call.op, in_place);
+  if (call.residual) check_overlap(written, name, *call.residual, "residual", call.op, in_place);
+  if (call.gate) check_overlap(written, name, *call.gate, "z", call.op, in_place);
   if (call.weight) check_overlap(written, name, *call.weight, "weight", call.op, false);
   if (call.bias) check_overlap(written, name, *call.bias, "bias", call.op, false);
 }
@@ -21,35 +24,22 @@ void check_apart_from_parameters(const TensorView& written, const char* name, co
 void check_result(const TensorView& written, const char* name, const Call& call) {
   check_like(written, name, call.x, "x", call.op);
   check_writable(written, call.op, name);
-  check_overlap(written, name, call.x, "x", call.op, /*in_place=*/true);
-  if (call.residual) {
-    check_overlap(written, name, *call.residual, "residual", call.op, /*in_place=*/true);
-  }
-  check_apart_from_parameters(written, name, call);
+  check_apart(written, name, call, /*in_place=*/true);
 }
 
 void check_statistic(const TensorView& written, const char* name, const Call& call) {
   check_row_statistic(written, name, call.x, "x", call.op);
   check_writable(written, call.op, name);
-  check_overlap(written, name, call.x, "x", call.op, /*in_place=*/false);
+  check_apart(written, name, call, /*in_place=*/false);
   check_overlap(written, name, call.out, "out", call.op, /*in_place=*/false);
   if (call.residual) {
-    check_overlap(written, name, *call.residual, "residual", call.op, /*in_place=*/false);
     check_overlap(written, name, *call.residual_out, "residual_out", call.op, /*in_place=*/false);
   }
-  check_apart_from_parameters(written, name, call);
 }
 
 void check(const Call& call) {
   const char* op = call.op;
-  check_rows(call.x, op, "x");
-  check_floating(call.x, op, "x");
-  check_eps(call.options.eps, op);
-  check_weight_offset(call.options.weight_offset, call.weight != nullptr, op);
-  if (call.residual) check_like(*call.residual, "residual", call.x, "x", op);
-  if (call.weight) check_weight(*call.weight, "weight", call.x, op, "x");
-  if (call.bias) check_weight(*call.bias, "bias", call.x, op, "x");
-
+  check_norm_inputs(call);
   check_result(call.out, "out", call);
   if (call.residual) {
     check_result(*call.residual_out, "residual_out", call);
@@ -60,7 +50,36 @@ void check(const Call& call) {
   if (call.mean && call.rstd) check_overlap(*call.rstd, "rstd", *call.mean, "mean", op, false);
 }
 
-RmsNormProblem make_problem(const Call& call) {
+void run_checked(const Call& call, StreamView stream) {
+  route(
+      call.x.device, call.op,
+      [&] { each_head(call, [](const Call& one) { cpu::rms_norm(rms_norm_problem(one)); }); },
+      [&] { cuda::rms_norm(rms_norm_problem(call), stream); });
+}
+
+}  // namespace
+
+std::int64_t RmsNormCall::heads() const {
+  const ConstTensorView* columns = weight != nullptr ? weight : bias;
+  return columns != nullptr && columns->rank == 2 ? columns->shape[0] : 1;
+}
+
+void check_norm_inputs(const Call& call) {
+  const char* op = call.op;
+  check_rows(call.x, op, "x");
+  check_floating(call.x, op, "x");
+  check_eps(call.options.eps, op);
+  check_weight_offset(call.options.weight_offset, call.weight != nullptr, op);
+  if (call.residual) check_like(*call.residual, "residual", call.x, "x", op);
+  if (call.gate) check_like(*call.gate, "z", call.x, "x", op);
+  if (call.weight) check_weight(*call.weight, "weight", call.x, op, "x");
+  if (call.bias) check_weight(*call.bias, "bias", call.x, op, "x");
+  if (call.weight && call.bias) {
+    check_leading_shape(*call.bias, *call.weight, call.weight->rank, op, "bias");
+  }
+}
+
+RmsNormProblem rms_norm_problem(const Call& call) {
   const int axes = call.x.rank - 1;
   RmsNormProblem problem;
   problem.x = call.x.data;
@@ -74,6 +93,7 @@ RmsNormProblem make_problem(const Call& call) {
   problem.bias_dtype = call.bias ? call.bias->dtype : call.x.dtype;
   problem.rounding = call.options.rounding;
   problem.centred = call.centred;
+  problem.norm_before_gate = call.norm_before_gate;
   problem.cols = call.x.shape[axes];
   problem.rows = call.x.size() / problem.cols;
   problem.x_rows = row_layout(call.x, axes, call.op, "x");
@@ -84,8 +104,16 @@ RmsNormProblem make_problem(const Call& call) {
   problem.out_col_stride = column_stride(call.out);
   problem.weight_stride = call.weight ? column_stride(*call.weight) : 1;
   problem.bias_stride = call.bias ? column_stride(*call.bias) : 1;
+  problem.heads = call.heads();
+  problem.weight_head_stride = call.weight ? head_stride(*call.weight) : 0;
+  problem.bias_head_stride = call.bias ? head_stride(*call.bias) : 0;
   problem.eps = call.options.eps;
   problem.weight_offset = call.options.weight_offset;
+  problem.gate = call.gate ? call.gate->data : nullptr;
+  if (call.gate) {
+    problem.gate_rows = row_layout(*call.gate, axes, call.op, "z");
+    problem.gate_col_stride = column_stride(*call.gate);
+  }
   problem.residual = nullptr;
   problem.residual_out = nullptr;
   if (call.residual == nullptr) return problem;
@@ -98,15 +126,6 @@ RmsNormProblem make_problem(const Call& call) {
   return problem;
 }
 
-void run_checked(const Call& call, StreamView stream) {
-  const RmsNormProblem problem = make_problem(call);
-  route(
-      call.x.device, call.op, [&] { cpu::rms_norm(problem); },
-      [&] { cuda::rms_norm(problem, stream); });
-}
-
-}  // namespace
-
 void run_rms_norm(const Call& call, StreamView stream) {
   check(call);
   if (call.x.size() != 0) run_checked(call, stream);
@@ -116,12 +135,13 @@ void run_rms_norm(const Call& call, Device staging_device) {
   check(call);
   check_staged(call.x, staging_device, call.op, "x");
   if (call.x.size() == 0) return;
-  const int axes = call.x.rank - 1;
+  const int axes = call.x.rank - (call.heads() == 1 ? 1 : 2);  // chunks have all heads of a token
   StagedCall staged{call.op, staging_device, {{call.x, "x", axes}}, {{call.out, "out", axes}}, {}};
   if (call.residual) {
     staged.inputs.push_back({*call.residual, "residual", axes});
     staged.outputs.push_back({*call.residual_out, "residual_out", axes});
   }
+  if (call.gate) staged.inputs.push_back({*call.gate, "z", axes});
   if (call.mean) staged.outputs.push_back({*call.mean, "mean", axes});
   if (call.rstd) staged.outputs.push_back({*call.rstd, "rstd", axes});
   if (call.weight) staged.constants.push_back({*call.weight, "weight", 0});
@@ -133,8 +153,19 @@ void run_rms_norm(const Call& call, Device staging_device) {
     const TensorView* rstd = call.rstd ? &chunk.outputs[output++] : nullptr;
     const ConstTensorView* weight = call.weight ? &chunk.constants[constant++] : nullptr;
     const ConstTensorView* bias = call.bias ? &chunk.constants[constant++] : nullptr;
-    run_checked({call.op, chunk.inputs[0], call.residual ? &chunk.inputs[1] : nullptr, weight, bias,
-                 call.options, call.centred, chunk.outputs[0], residual_out, mean, rstd},
+    run_checked({.op = call.op,
+                 .x = chunk.inputs[0],
+                 .residual = call.residual ? &chunk.inputs[1] : nullptr,
+                 .gate = call.gate ? &chunk.inputs[1] : nullptr,
+                 .weight = weight,
+                 .bias = bias,
+                 .options = call.options,
+                 .centred = call.centred,
+                 .norm_before_gate = call.norm_before_gate,
+                 .out = chunk.outputs[0],
+                 .residual_out = residual_out,
+                 .mean = mean,
+                 .rstd = rstd},
                 chunk.stream);
   });
 }
@@ -143,7 +174,7 @@ void rms_norm(const ConstTensorView& x, const ConstTensorView* weight,
               const RmsNormOptions& options, const TensorView& out, const TensorView* rstd,
               StreamView stream) {
   run_rms_norm(
-      {"rms_norm", x, nullptr, weight, nullptr, options, false, out, nullptr, nullptr, rstd},
+      {.op = "rms_norm", .x = x, .weight = weight, .options = options, .out = out, .rstd = rstd},
       stream);
 }
 
@@ -151,7 +182,7 @@ void rms_norm(const ConstTensorView& x, const ConstTensorView* weight,
               const RmsNormOptions& options, const TensorView& out, const TensorView* rstd,
               Device staging_device) {
   run_rms_norm(
-      {"rms_norm", x, nullptr, weight, nullptr, options, false, out, nullptr, nullptr, rstd},
+      {.op = "rms_norm", .x = x, .weight = weight, .options = options, .out = out, .rstd = rstd},
       staging_device);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/heads.hpp"
 #include "core/layout.hpp"
 #include "membound/dtype.hpp"
 #include "membound/ops/rms_norm_backward.hpp"
@@ -12,31 +13,40 @@
 namespace membound {
 
 // What both back ends receive: checked, flattened to rows x cols. dsum is add_rms_norm_backward's
-// second gradient, added to dx. Centred, it is the gradient of layer_norm. At least one of dx,
-// dweight and dbias is wanted.
+// second gradient, added to dx. Centred, it is the gradient of layer_norm; with a gate that of
+// rms_norm_gated. At least one of the gradients is wanted.
 struct RmsNormBackwardProblem {
   const void* dy;
   const void* x;
   const void* dsum;    // null: none
+  const void* gate;    // null: none
   const void* weight;  // null: none
   const void* mean;    // of the centred form; accumulate_dtype(dtype)
   const void* rstd;    // accumulate_dtype(dtype)
-  void* dx;            // null: not wanted; may be dy, x or dsum
+  void* dx;            // null: not wanted; may be dy, x, dsum or gate
+  void* dgate;         // likewise
   void* dweight;       // null: not wanted
   void* dbias;         // null: not wanted, or not centred
   void* workspace;     // GPU with dweight or dbias: as many bytes as the op's _workspace says
-  DType dtype;         // of dy, x, dsum and dx
+  DType dtype;         // of dy, x, dsum, gate, dx and dgate
   DType weight_dtype;  // equal to dtype when there is no weight
   DType dweight_dtype;
   DType dbias_dtype;
   Rounding rounding;  // kOnce when centred
   bool accumulate;
   bool centred;
+  bool norm_before_gate;
   std::int64_t rows;  // 0 only with dweight or dbias, which are then zero
   std::int64_t cols;  // at least 1
-  RowLayout dy_rows, x_rows, dsum_rows, dx_rows, mean_rows, rstd_rows;       // in elements
+  RowLayout dy_rows, x_rows, dsum_rows, dx_rows, mean_rows, rstd_rows;  // in elements
+  RowLayout gate_rows, dgate_rows;
   std::int64_t dy_col_stride, x_col_stride, dsum_col_stride, dx_col_stride;  // 1 when cols is 1
+  std::int64_t gate_col_stride, dgate_col_stride;
   std::int64_t weight_stride, dweight_stride, dbias_stride;
+  // Row r takes weight and gives dweight and dbias of head r % heads. 1 on the CPU, which does one
+  // head at a time.
+  std::int64_t heads;
+  std::int64_t weight_head_stride, dweight_head_stride, dbias_head_stride;
   double weight_offset;
 };
 
@@ -45,20 +55,58 @@ struct RmsNormBackwardCall {
   const char* op;
   const char* x_name;
   const ConstTensorView& dy;
-  const ConstTensorView* dsum;  // "dresidual_out"
+  const ConstTensorView* dsum = nullptr;  // "dresidual_out"
   const ConstTensorView& x;
-  const ConstTensorView* weight;
-  const ConstTensorView* mean;
+  const ConstTensorView* gate = nullptr;  // "z"
+  const ConstTensorView* weight = nullptr;
+  const ConstTensorView* mean = nullptr;
   const ConstTensorView& rstd;
   RmsNormBackwardOptions options;
-  const TensorView* dx;
-  const TensorView* dweight;
-  const TensorView* dbias;
-  const TensorView* workspace;
+  bool norm_before_gate = true;
+  const TensorView* dx = nullptr;
+  const TensorView* dgate = nullptr;  // "dz"
+  const TensorView* dweight = nullptr;
+  const TensorView* dbias = nullptr;
+  const TensorView* workspace = nullptr;
+
+  bool centred() const { return mean != nullptr; }
+  // The heads of a weight of (heads, cols), 1 for one of (cols,).
+  std::int64_t heads() const {
+    return weight != nullptr && weight->rank == 2 ? weight->shape[0] : 1;
+  }
 };
 void run_rms_norm_backward(const RmsNormBackwardCall& call, StreamView stream);
-// Bytes of workspace of the plain and the centred form.
-std::int64_t gradient_workspace(const ConstTensorView& x, bool centred);
+
+// body(call) for each head alone, whose parameters are (cols,) then.
+template <class Body>
+void each_head(const RmsNormBackwardCall& call, Body body) {
+  const std::int64_t heads = call.heads();
+  if (heads == 1) return body(call);
+  for (std::int64_t head = 0; head < heads; ++head) {
+    const auto dsum = one_head(call.dsum, -2, head), gate = one_head(call.gate, -2, head);
+    const auto weight = one_head(call.weight, -2, head), mean = one_head(call.mean, -1, head);
+    const auto dx = one_head(call.dx, -2, head), dgate = one_head(call.dgate, -2, head);
+    const auto dweight = one_head(call.dweight, -2, head), dbias = one_head(call.dbias, -2, head);
+    body({.op = call.op,
+          .x_name = call.x_name,
+          .dy = select(call.dy, -2, head),
+          .dsum = dsum,
+          .x = select(call.x, -2, head),
+          .gate = gate,
+          .weight = weight,
+          .mean = mean,
+          .rstd = select(call.rstd, -1, head),
+          .options = call.options,
+          .norm_before_gate = call.norm_before_gate,
+          .dx = dx,
+          .dgate = dgate,
+          .dweight = dweight,
+          .dbias = dbias,
+          .workspace = call.workspace});
+  }
+}
+// Bytes of workspace of the plain and the centred form; heads: of the weight.
+std::int64_t gradient_workspace(const ConstTensorView& x, std::int64_t heads, bool centred);
 
 namespace cpu {
 void rms_norm_backward(const RmsNormBackwardProblem& problem);

@@ -17,6 +17,12 @@ bool is_plain(Kind kind) {
   return kind == Kind::kNumPy || kind == Kind::kBuffer || kind == Kind::kDlpack;
 }
 
+nb::tuple shape_of(const TensorView& view, int first, int last) {
+  nb::list shape;
+  for (int axis = first; axis < last; ++axis) shape.append(view.shape[axis]);
+  return nb::tuple(shape);
+}
+
 bool is_grad_enabled(const Framework& torch) {
   if (torch.grad_mode != nullptr) [[likely]]
     return torch.grad_mode();
@@ -104,16 +110,32 @@ nb::object ArrayCall::new_columns(PyObject* like, const TensorView& view, const 
   return adopt(call_one(framework_->empty_columns, like), argument, loaded);
 }
 
+nb::object ArrayCall::new_as(PyObject* like, const TensorView& wanted, const char* argument,
+                             LoadedArray& loaded) const {
+  const Framework& framework = framework_of(like, {op_, argument});  // plain arrays mix
+  if (framework.kind == Kind::kDlpack) {
+    return new_numpy(wanted, 0, wanted.rank, wanted.dtype, argument, loaded);
+  }
+  const nb::handle make(framework.empty_as);
+  return made(make(nb::handle(like), shape_of(wanted, 0, wanted.rank), dtype_name(wanted.dtype)),
+              argument, loaded);
+}
+
+// What membound.arrays made, or why it has not.
+nb::object ArrayCall::made(nb::object answer, const char* argument, LoadedArray& loaded) const {
+  MEMBOUND_CHECK(!nb::isinstance<nb::str>(answer), TypeMismatch, op_, "argument '", argument,
+                 "' must be given: ", nb::str(answer).c_str());
+  return adopt(answer.release().ptr(), argument, loaded);
+}
+
 // Of the axes from first to before last. A GPU array of a framework that we do not know has no
 // allocator here.
 nb::object ArrayCall::new_numpy(const TensorView& view, int first, int last, DType dtype,
                                 const char* argument, LoadedArray& loaded) const {
   MEMBOUND_CHECK(!view.device.is_cuda(), InvalidArgument, op_, "argument '", argument,
                  "' must be given for a GPU array that is not torch's, JAX's or CuPy's");
-  nb::list shape;
-  for (int axis = std::max(first, 0); axis < last; ++axis) shape.append(view.shape[axis]);
   const nb::object make = arrays_module().attr("empty_numpy");
-  return adopt(make(nb::tuple(shape), dtype_name(dtype)).release().ptr(), argument, loaded);
+  return made(make(shape_of(view, std::max(first, 0), last), dtype_name(dtype)), argument, loaded);
 }
 
 nb::object ArrayCall::adopt(PyObject* created, const char* argument, LoadedArray& loaded) const {

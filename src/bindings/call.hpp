@@ -33,6 +33,10 @@ class ArrayCall {
   nb::object new_columns(PyObject* like, const TensorView& view, const char* argument,
                          LoadedArray& loaded) const;
 
+  // Of another shape and dtype: those of `wanted`.
+  nb::object new_as(PyObject* like, const TensorView& wanted, const char* argument,
+                    LoadedArray& loaded) const;
+
   // The array that the caller gave to write to, or a new one like `like`.
   nb::object output(PyObject* array, PyObject* like, const TensorView& view, const char* argument,
                     LoadedArray& loaded) const;
@@ -60,6 +64,7 @@ class ArrayCall {
 
  private:
   void read(PyObject* array, Site site, LoadedArray& loaded) const;
+  nb::object made(nb::object answer, const char* argument, LoadedArray& loaded) const;
   nb::object adopt(PyObject* created, const char* argument, LoadedArray& loaded) const;
   nb::object new_numpy(const TensorView& view, int first, int last, DType dtype,
                        const char* argument, LoadedArray& loaded) const;

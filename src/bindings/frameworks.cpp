@@ -78,6 +78,7 @@ const Framework* make_framework(nb::handle source, Kind kind) {
       .empty_like_contiguous = kept("empty_like_contiguous"),
       .empty_rows = kept("empty_rows"),
       .empty_columns = kept("empty_columns"),
+      .empty_as = kept("empty_as"),
       .empty_bytes = kept("empty_bytes"),
       .current_stream = kept("current_stream"),
       .grad_mode = find_grad_mode(kind),

@@ -33,6 +33,7 @@ struct Framework {
   PyObject* empty_like_contiguous;  // the same for arrays whose layout must not be copied
   PyObject* empty_rows;             // (array) -> float32 or float64 array of shape[:-1]
   PyObject* empty_columns;          // (array) -> array of its dtype, of shape[-1:]
+  PyObject* empty_as;               // (array, shape, dtype's name) -> that on its device, or str
   PyObject* empty_bytes;            // (array, count) -> uint8 array on its GPU; None: no allocator
   PyObject* current_stream;         // (device index) -> handle
   bool (*grad_mode)();              // torch's C function, else null and is_grad_enabled is asked

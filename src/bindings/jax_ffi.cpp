@@ -109,22 +109,27 @@ nb::dict jax_ffi_targets() {
   targets["membound_add_rms_norm"] = platforms<jax::add_rms_norm_call>();
   targets["membound_rms_norm_backward"] = platforms<jax::rms_norm_backward_call>();
   targets["membound_add_rms_norm_backward"] = platforms<jax::add_rms_norm_backward_call>();
+  targets["membound_rms_norm_quant"] = platforms<jax::rms_norm_quant_call>();
+  targets["membound_add_rms_norm_quant"] = platforms<jax::add_rms_norm_quant_call>();
   targets["membound_layer_norm"] = platforms<jax::layer_norm_call>();
   targets["membound_add_layer_norm"] = platforms<jax::add_layer_norm_call>();
   targets["membound_layer_norm_backward"] = platforms<jax::layer_norm_backward_call>();
   targets["membound_add_layer_norm_backward"] = platforms<jax::add_layer_norm_backward_call>();
+  targets["membound_rms_norm_gated"] = platforms<jax::rms_norm_gated_call>();
+  targets["membound_rms_norm_gated_backward"] = platforms<jax::rms_norm_gated_backward_call>();
   return targets;
 }
 
 // XLA allocates the workspace with the results, so its size must be known while JAX traces, where
 // the platform may not be. Rounded up so that each element of a batch starts aligned.
 template <bool kCentred>
-std::int64_t cuda_workspace_bytes(std::int64_t rows, std::int64_t cols, int item_bytes) {
+std::int64_t cuda_workspace_bytes(std::int64_t rows, std::int64_t cols, int item_bytes,
+                                  std::int64_t heads) {
   const DType dtype = item_bytes == 8   ? DType::kFloat64
                       : item_bytes == 4 ? DType::kFloat32
                                         : DType::kFloat16;
   const std::int64_t bytes =
-      norm_backward_workspace(kCentred, {nullptr, dtype, Device::cuda(), {rows, cols}});
+      norm_backward_workspace(kCentred, {nullptr, dtype, Device::cuda(), {rows, cols}}, heads);
   return (bytes + 15) / 16 * 16;
 }
 
@@ -134,11 +139,12 @@ void bind_jax_ffi(nb::module_& module) {
   module.def("jax_ffi_targets", &jax_ffi_targets,
              "XLA FFI handlers: {target name: {platform: capsule}}.");
   module.def("rms_norm_backward_workspace", &cuda_workspace_bytes<false>, nb::arg("rows"),
-             nb::arg("cols"), nb::arg("item_bytes"),
-             "Bytes that rms_norm_backward sums dweight in on a GPU.");
+             nb::arg("cols"), nb::arg("item_bytes"), nb::arg("heads") = 1,
+             "Bytes that rms_norm_backward sums dweight in on a GPU; heads of a weight of (heads, "
+             "cols).");
   module.def("layer_norm_backward_workspace", &cuda_workspace_bytes<true>, nb::arg("rows"),
-             nb::arg("cols"), nb::arg("item_bytes"),
-             "Bytes that layer_norm_backward sums dweight and dbias in on a GPU.");
+             nb::arg("cols"), nb::arg("item_bytes"), nb::arg("heads") = 1,
+             "Bytes that layer_norm_backward sums dweight and dbias in on a GPU; likewise.");
 }
 
 }  // namespace membound::python

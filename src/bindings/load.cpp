@@ -232,10 +232,11 @@ void load_buffer(PyObject* array, Site site, LoadedArray& loaded) {
     view.strides[axis] = buffer.strides[axis] / item_size;
   }
   PyBuffer_Release(&buffer);
-  MEMBOUND_CHECK(format == "f" || format == "d" || format == "e", TypeMismatch, site.op,
-                 "argument '", site.argument,
-                 "' must have a floating buffer format ('e', 'f' or 'd'), got '", format, "'");
-  view.dtype = item_size == 2   ? DType::kFloat16
+  MEMBOUND_CHECK(format == "f" || format == "d" || format == "e" || format == "b", TypeMismatch,
+                 site.op, "argument '", site.argument,
+                 "' must have the buffer format 'e', 'f', 'd' or 'b', got '", format, "'");
+  view.dtype = item_size == 1   ? DType::kInt8
+               : item_size == 2 ? DType::kFloat16
                : item_size == 4 ? DType::kFloat32
                                 : DType::kFloat64;
 }

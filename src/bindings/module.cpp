@@ -99,6 +99,10 @@ NB_MODULE(_core, module) {
   mp::add_op<&mp::kAddLayerNorm>(module);
   mp::add_op<&mp::kLayerNormBackward>(module);
   mp::add_op<&mp::kAddLayerNormBackward>(module);
+  mp::add_op<&mp::kRmsNormGated>(module);
+  mp::add_op<&mp::kRmsNormGatedBackward>(module);
+  mp::add_op<&mp::kRmsNormQuant>(module);
+  mp::add_op<&mp::kAddRmsNormQuant>(module);
   mp::add_op<&mp::kGemmaRmsNorm>(module);
   mp::add_op<&mp::kFusedAddRmsNorm>(module);
   mp::add_op<&mp::kGemmaFusedAddRmsNorm>(module);

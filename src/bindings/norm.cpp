@@ -30,21 +30,32 @@ const char* statistics_flag(const NormCall& given) {
   return given.centred ? "return_stats" : "return_rstd";
 }
 
-RmsNormOptions options_of(const NormCall& given) {
-  RmsNormOptions options;
-  options.eps = number_or(given.eps, options.eps, {given.op, "eps"});
-  options.weight_offset =
+NormOptions options_of(const NormCall& given) {
+  NormOptions options;
+  RmsNormOptions& numbers = options.numbers;
+  numbers.eps = number_or(given.eps, numbers.eps, {given.op, "eps"});
+  numbers.weight_offset =
       number_or(given.weight_offset, given.default_weight_offset, {given.op, "weight_offset"});
-  options.rounding = rounding_from_python(given.rounding, given.op);
+  numbers.rounding = rounding_from_python(given.rounding, given.op);
+  options.centred = given.centred;
+  options.norm_before_gate = flag_or(given.norm_before_gate, true, {given.op, "norm_before_gate"});
   return options;
 }
 
-nb::object call_jax(const ArrayCall& call, const NormCall& given_call,
-                    const RmsNormOptions& options, bool with_statistics) {
-  const bool centred = given_call.centred, added = given_call.residual != nullptr;
+// The function of membound.jax, also for an alias.
+const char* jax_name(const NormCall& given) {
+  if (given.centred) return given.residual ? "add_layer_norm" : "layer_norm";
+  if (given.z) return "rms_norm_gated";
+  return given.residual ? "add_rms_norm" : "rms_norm";
+}
+
+nb::object call_jax(const ArrayCall& call, const NormCall& given_call, const NormOptions& options,
+                    bool with_statistics) {
+  const bool centred = given_call.centred;
   nb::list arrays;
   arrays.append(nb::handle(given_call.x));
-  if (added) arrays.append(call.check_jax_input(given_call.residual, "residual"));
+  if (given_call.residual) arrays.append(call.check_jax_input(given_call.residual, "residual"));
+  if (given_call.z) arrays.append(call.check_jax_input(given_call.z, "z"));
   arrays.append(call.check_jax_input(given_call.weight, "weight"));
   if (centred) arrays.append(call.check_jax_input(given_call.bias, "bias"));
   call.check_jax_absent(given_call.out, "out", "which cannot be written");
@@ -52,16 +63,16 @@ nb::object call_jax(const ArrayCall& call, const NormCall& given_call,
   call.check_jax_absent(given_call.stream, "stream", "whose stream XLA picks");
   call.check_jax_absent(given_call.device, "device", "which stay where they are");
   nb::dict keywords;
-  keywords["eps"] = options.eps;
-  keywords["weight_offset"] = options.weight_offset;
-  if (!centred) keywords["rounding"] = rounding_name(options.rounding);
+  keywords["eps"] = options.numbers.eps;
+  keywords["weight_offset"] = options.numbers.weight_offset;
+  if (!centred) keywords["rounding"] = rounding_name(options.numbers.rounding);
+  if (given_call.z) keywords["norm_before_gate"] = options.norm_before_gate;
   keywords[statistics_flag(given_call)] = with_statistics;
-  const char* name =
-      centred ? (added ? "add_layer_norm" : "layer_norm") : (added ? "add_rms_norm" : "rms_norm");
-  return nb::module_::import_("membound.jax").attr(name)(*arrays, **keywords);
+  return nb::module_::import_("membound.jax").attr(jax_name(given_call))(*arrays, **keywords);
 }
 
-// Those that there are, as a tuple.
+}  // namespace
+
 nb::object tuple_of(std::initializer_list<nb::object> results) {
   Py_ssize_t count = 0;
   for (const nb::object& result : results) count += result.is_valid();
@@ -74,13 +85,15 @@ nb::object tuple_of(std::initializer_list<nb::object> results) {
   return tuple;
 }
 
+namespace {
+
 void check_offset_has_weight(const char* op, double weight_offset, PyObject* weight) {
   MEMBOUND_CHECK(weight_offset == 0.0 || given(weight), TypeMismatch, op,
                  "argument 'weight' must be an array, got None");
 }
 
 struct Loaded {
-  LoadedArray x, residual, weight, bias, out, residual_out, mean, rstd;
+  LoadedArray x, residual, z, weight, bias, out, residual_out, mean, rstd;
 };
 
 void read_inputs(const ArrayCall& call, const NormCall& given_call, Loaded& loaded,
@@ -91,6 +104,7 @@ void read_inputs(const ArrayCall& call, const NormCall& given_call, Loaded& load
   };
   arrays.x = read(given_call.x, "x", loaded.x);
   if (given_call.residual) arrays.residual = read(given_call.residual, "residual", loaded.residual);
+  if (given_call.z) arrays.z = read(given_call.z, "z", loaded.z);
   if (given(given_call.weight)) arrays.weight = read(given_call.weight, "weight", loaded.weight);
   if (given(given_call.bias)) arrays.bias = read(given_call.bias, "bias", loaded.bias);
 }
@@ -124,7 +138,7 @@ nb::object make_outputs(const ArrayCall& call, const NormCall& given_call, bool 
 nb::object call_norm(const NormCall& given_call) {
   const char* op = given_call.op;
   const ArrayCall call(op, given_call.x, "x", given_call.stream);
-  const RmsNormOptions options = options_of(given_call);
+  const NormOptions options = options_of(given_call);
   const bool with_statistics =
       flag_or(given_call.return_statistics, false, {op, statistics_flag(given_call)});
   check_offset_has_weight(op, given_call.default_weight_offset, given_call.weight);
@@ -138,11 +152,11 @@ nb::object call_norm(const NormCall& given_call) {
   const nb::object results = make_outputs(call, given_call, with_statistics, loaded, arrays);
   if (staging) {
     const GilRelease released(true);
-    run_norm(given_call.centred, options, arrays, *staging);
+    run_norm(options, arrays, *staging);
   } else {
     const StreamView stream = call.stream(x.device);
     const GilRelease released(is_long_on_cpu(x));
-    run_norm(given_call.centred, options, arrays, stream);
+    run_norm(options, arrays, stream);
   }
   call.mark_written({given_call.out, given_call.residual_out});
   return results;
@@ -169,7 +183,7 @@ nb::object call_fused_add_norm(const char* op, PyObject* const* values, double w
   const StreamView stream = call.stream(x.view.device);
   {
     const GilRelease released(is_long_on_cpu(x.view));
-    run_norm(/*centred=*/false, options, arrays, stream);
+    run_norm({options}, arrays, stream);
   }
   call.mark_written({values[kInput], values[kResidual]});
   return nb::none();

@@ -14,8 +14,10 @@ struct NormCall {
   bool centred = false;
   PyObject* x;
   PyObject* residual = nullptr;
+  PyObject* z = nullptr;  // the gate
   PyObject* weight;
   PyObject* bias = nullptr;
+  PyObject* norm_before_gate = nullptr;
   PyObject* eps;
   PyObject* weight_offset = nullptr;
   PyObject* rounding = nullptr;
@@ -37,23 +39,50 @@ struct NormBackwardCall {
   PyObject* dy;
   PyObject* dresidual_out = nullptr;
   PyObject* x;
+  PyObject* z = nullptr;
   PyObject* weight;
   PyObject* mean = nullptr;
   PyObject* rstd;
+  PyObject* norm_before_gate = nullptr;
   PyObject* weight_offset;
   PyObject* rounding = nullptr;
   PyObject* dx;
+  PyObject* dz = nullptr;
   PyObject* dweight;
   PyObject* dbias = nullptr;
   PyObject* need_dx;
+  PyObject* need_dz = nullptr;
   PyObject* need_dweight;
   PyObject* need_dbias = nullptr;
   PyObject* accumulate;
   PyObject* stream;
 
   bool centred() const { return mean != nullptr; }
+  bool gated() const { return z != nullptr; }
 };
 nb::object call_norm_backward(const NormBackwardCall& given);
+
+struct NormQuantCall {
+  const char* op;
+  PyObject* x;
+  PyObject* residual = nullptr;
+  PyObject* weight;
+  PyObject* dtype;
+  PyObject* scale;
+  PyObject* group_size;
+  PyObject* scale_upper_bound;
+  PyObject* eps;
+  PyObject* weight_offset;
+  PyObject* rounding;
+  PyObject* out;
+  PyObject* residual_out = nullptr;
+  PyObject* scale_out;
+  PyObject* stream;
+};
+nb::object call_norm_quant(const NormQuantCall& given);
+
+// Those of the results that there are, as a tuple.
+nb::object tuple_of(std::initializer_list<nb::object> results);
 
 // "once" or "before_weight", null for the default; and back.
 Rounding rounding_from_python(PyObject* value, const char* op);

@@ -22,7 +22,7 @@ constexpr const char* kGemmaText =
 
 Args:
     x: ``(..., cols)``, as in :func:`rms_norm`.
-    weight: ``(cols,)``, as in :func:`rms_norm`, but not None.
+    weight: ``(cols,)`` or ``(heads, cols)``, as in :func:`rms_norm`, but not None.
     eps: added to the mean of squares; finite and not negative.
     out: where to write; it may be ``x`` itself.
     return_rstd: return ``rstd`` too, for ``rms_norm_backward(..., weight_offset=1)``.
@@ -69,7 +69,7 @@ before it is rounded, as in flashinfer.
 Args:
     input: ``(..., cols)``, float16, bfloat16, float32 or float64; written. Not a JAX array.
     residual: the shape, dtype, framework and device of ``input``; written.
-    weight: ``(cols,)`` of any of those dtypes, or None.
+    weight: ``(cols,)`` or ``(heads, cols)`` of any of those dtypes, or None.
     epsilon: added to the mean of squares; finite and not negative.
 
 Raises:
@@ -97,7 +97,7 @@ constexpr const char* kGemmaFusedText =
 Args:
     input: ``(..., cols)``, float16, bfloat16, float32 or float64; written. Not a JAX array.
     residual: the shape, dtype, framework and device of ``input``; written.
-    weight: ``(cols,)`` of any of those dtypes.
+    weight: ``(cols,)`` or ``(heads, cols)`` of any of those dtypes.
     epsilon: added to the mean of squares; finite and not negative.
 
 Raises:

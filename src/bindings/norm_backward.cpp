@@ -10,6 +10,7 @@ namespace {
 
 struct Wanted {
   bool dx;
+  bool dz;
   bool dweight;
   bool dbias;
 };
@@ -27,6 +28,7 @@ Wanted wanted_gradients(const NormBackwardCall& call, bool accumulate) {
   const char* op = call.op;
   Wanted wanted;
   wanted.dx = need(op, call.need_dx, "need_dx", call.dx, "dx");
+  wanted.dz = call.gated() && need(op, call.need_dz, "need_dz", call.dz, "dz");
   wanted.dweight = need(op, call.need_dweight, "need_dweight", call.dweight, "dweight") &&
                    (given(call.dweight) || given(call.weight));
   wanted.dbias = call.centred() && need(op, call.need_dbias, "need_dbias", call.dbias, "dbias");
@@ -40,8 +42,9 @@ Wanted wanted_gradients(const NormBackwardCall& call, bool accumulate) {
 }
 
 nb::object call_jax(const ArrayCall& call, const NormBackwardCall& given_call, Wanted wanted,
-                    const RmsNormBackwardOptions& options) {
+                    const NormBackwardOptions& options) {
   call.check_jax_absent(given_call.dx, "dx", "which cannot be written");
+  call.check_jax_absent(given_call.dz, "dz", "which cannot be written");
   call.check_jax_absent(given_call.dweight, "dweight", "which cannot be written");
   call.check_jax_absent(given_call.dbias, "dbias", "which cannot be written");
   call.check_jax_absent(given_call.stream, "stream", "whose stream XLA picks");
@@ -52,20 +55,23 @@ nb::object call_jax(const ArrayCall& call, const NormBackwardCall& given_call, W
   arrays.append(nb::handle(given_call.dy));
   if (given_call.dresidual_out) append(given_call.dresidual_out, "dresidual_out");
   append(given_call.x, given_call.x_name);
+  if (given_call.gated()) append(given_call.z, "z");
   append(given_call.weight, "weight");
   if (given_call.centred()) append(given_call.mean, "mean");
   append(given_call.rstd, "rstd");
   nb::dict keywords;
-  keywords["weight_offset"] = options.weight_offset;
-  if (!given_call.centred()) keywords["rounding"] = rounding_name(options.rounding);
+  keywords["weight_offset"] = options.numbers.weight_offset;
+  if (!given_call.centred()) keywords["rounding"] = rounding_name(options.numbers.rounding);
+  if (given_call.gated()) keywords["norm_before_gate"] = options.norm_before_gate;
   keywords["need_dx"] = wanted.dx;
+  if (given_call.gated()) keywords["need_dz"] = wanted.dz;
   keywords["need_dweight"] = wanted.dweight;
   if (given_call.centred()) keywords["need_dbias"] = wanted.dbias;
   return nb::module_::import_("membound.jax").attr(given_call.op)(*arrays, **keywords);
 }
 
 struct Loaded {
-  LoadedArray dy, dsum, x, weight, mean, rstd, dx, dweight, dbias, workspace;
+  LoadedArray dy, dsum, x, z, weight, mean, rstd, dx, dz, dweight, dbias, workspace;
 };
 
 void read_inputs(const ArrayCall& call, const NormBackwardCall& given_call, Loaded& loaded,
@@ -78,6 +84,7 @@ void read_inputs(const ArrayCall& call, const NormBackwardCall& given_call, Load
   PyObject* dsum = given_call.dresidual_out;
   if (dsum) arrays.dresidual_out = read(dsum, "dresidual_out", loaded.dsum);
   arrays.x = read(given_call.x, given_call.x_name, loaded.x);
+  if (given_call.gated()) arrays.z = read(given_call.z, "z", loaded.z);
   if (given(given_call.weight)) arrays.weight = read(given_call.weight, "weight", loaded.weight);
   if (given_call.centred()) arrays.mean = read(given_call.mean, "mean", loaded.mean);
   arrays.rstd = read(given_call.rstd, "rstd", loaded.rstd);
@@ -85,16 +92,27 @@ void read_inputs(const ArrayCall& call, const NormBackwardCall& given_call, Load
 
 // What Python gets, None for what is not wanted, and what the kernels work in.
 struct Outputs {
-  nb::object dx = nb::none(), dweight = nb::none(), dbias = nb::none(), workspace;
+  nb::object dx = nb::none(), dz = nb::none(), dweight = nb::none(), dbias = nb::none();
+  nb::object workspace;
 };
+
+// The heads of a weight of (heads, cols), else 1: the op refuses one that does not fit, afterwards.
+std::int64_t heads_of(const TensorView& x, const TensorView* weight) {
+  if (weight == nullptr || weight->rank != 2 || x.rank < 3) return 1;
+  return weight->shape[0] == x.shape[x.rank - 2] ? weight->shape[0] : 1;
+}
 
 Outputs make_outputs(const ArrayCall& call, const NormBackwardCall& given_call, Wanted wanted,
                      Loaded& loaded, NormBackwardArrays& arrays) {
-  const auto& [dy, dsum, x, weight, mean, rstd, dx, dweight, dbias, workspace] = loaded;
+  const auto& [dy, dsum, x, z, weight, mean, rstd, dx, dz, dweight, dbias, workspace] = loaded;
   Outputs made;
   if (wanted.dx) {
     made.dx = call.output(given_call.dx, given_call.dy, dy.view, "dx", loaded.dx);
     arrays.dx = &dx.view;
+  }
+  if (wanted.dz) {
+    made.dz = call.output(given_call.dz, given_call.dy, dy.view, "dz", loaded.dz);
+    arrays.dz = &dz.view;
   }
   if (wanted.dweight) {
     made.dweight =
@@ -111,7 +129,8 @@ Outputs make_outputs(const ArrayCall& call, const NormBackwardCall& given_call, 
     arrays.dbias = &dbias.view;
   }
   if (wanted.dweight || wanted.dbias) {
-    const std::int64_t bytes = norm_backward_workspace(given_call.centred(), x.view);
+    const std::int64_t bytes =
+        norm_backward_workspace(given_call.centred(), x.view, heads_of(x.view, arrays.weight));
     made.workspace = call.new_workspace(given_call.dy, bytes, loaded.workspace);
     if (made.workspace.is_valid()) arrays.workspace = &workspace.view;
   }
@@ -123,11 +142,13 @@ Outputs make_outputs(const ArrayCall& call, const NormBackwardCall& given_call, 
 nb::object call_norm_backward(const NormBackwardCall& given_call) {
   const char* op = given_call.op;
   const ArrayCall call(op, given_call.dy, "dy", given_call.stream);
-  RmsNormBackwardOptions options;
-  options.weight_offset = number_or(given_call.weight_offset, 0.0, {op, "weight_offset"});
-  options.rounding = rounding_from_python(given_call.rounding, op);
-  options.accumulate = flag_or(given_call.accumulate, false, {op, "accumulate"});
-  const Wanted wanted = wanted_gradients(given_call, options.accumulate);
+  NormBackwardOptions options;
+  RmsNormBackwardOptions& numbers = options.numbers;
+  numbers.weight_offset = number_or(given_call.weight_offset, 0.0, {op, "weight_offset"});
+  numbers.rounding = rounding_from_python(given_call.rounding, op);
+  numbers.accumulate = flag_or(given_call.accumulate, false, {op, "accumulate"});
+  options.norm_before_gate = flag_or(given_call.norm_before_gate, true, {op, "norm_before_gate"});
+  const Wanted wanted = wanted_gradients(given_call, numbers.accumulate);
   if (call.is_jax()) return call_jax(call, given_call, wanted, options);
 
   Loaded loaded;
@@ -139,7 +160,8 @@ nb::object call_norm_backward(const NormBackwardCall& given_call) {
     const GilRelease released(is_long_on_cpu(loaded.x.view));
     run_norm_backward(options, arrays, stream);
   }
-  call.mark_written({given_call.dx, given_call.dweight, given_call.dbias});
+  call.mark_written({given_call.dx, given_call.dz, given_call.dweight, given_call.dbias});
+  if (given_call.gated()) return nb::make_tuple(made.dx, made.dz, made.dweight);
   if (!given_call.centred()) return nb::make_tuple(made.dx, made.dweight);
   return nb::make_tuple(made.dx, made.dweight, made.dbias);
 }

@@ -6,6 +6,9 @@
 #include "membound/ops/add_layer_norm_backward.hpp"
 #include "membound/ops/add_rms_norm.hpp"
 #include "membound/ops/add_rms_norm_backward.hpp"
+#include "membound/ops/add_rms_norm_quant.hpp"
+#include "membound/ops/rms_norm_gated.hpp"
+#include "membound/ops/rms_norm_gated_backward.hpp"
 
 namespace membound::python {
 
@@ -25,16 +28,21 @@ class Input {
 };
 
 template <class Where>
-void run_forward(bool centred, const RmsNormOptions& options, const NormArrays& a, Where where) {
+void run_forward(const NormOptions& given, const NormArrays& a, Where where) {
+  const RmsNormOptions& options = given.numbers;
   const Input weight(a.weight), bias(a.bias);
   const LayerNormOptions centred_options{options.eps, options.weight_offset};
-  if (centred && a.residual) {
+  if (given.centred && a.residual) {
     add_layer_norm(*a.x, *a.residual, weight, bias, centred_options, *a.out, *a.residual_out,
                    a.mean, a.rstd, where);
-  } else if (centred) {
+  } else if (given.centred) {
     layer_norm(*a.x, weight, bias, centred_options, *a.out, a.mean, a.rstd, where);
   } else if (a.residual) {
     add_rms_norm(*a.x, *a.residual, weight, options, *a.out, *a.residual_out, a.rstd, where);
+  } else if (a.z) {
+    rms_norm_gated(*a.x, *a.z, weight,
+                   {options.eps, options.weight_offset, options.rounding, given.norm_before_gate},
+                   *a.out, a.rstd, where);
   } else {
     rms_norm(*a.x, weight, options, *a.out, a.rstd, where);
   }
@@ -42,18 +50,41 @@ void run_forward(bool centred, const RmsNormOptions& options, const NormArrays& 
 
 }  // namespace
 
-void run_norm(bool centred, const RmsNormOptions& options, const NormArrays& arrays,
-              StreamView stream) {
-  run_forward(centred, options, arrays, stream);
+void run_norm(const NormOptions& options, const NormArrays& arrays, StreamView stream) {
+  run_forward(options, arrays, stream);
 }
 
-void run_norm(bool centred, const RmsNormOptions& options, const NormArrays& arrays,
-              Device staging_device) {
-  run_forward(centred, options, arrays, staging_device);
+void run_norm(const NormOptions& options, const NormArrays& arrays, Device staging_device) {
+  run_forward(options, arrays, staging_device);
 }
 
-void run_norm_backward(const RmsNormBackwardOptions& options, const NormBackwardArrays& a,
+void run_norm_quant(const RmsNormQuantOptions& options, const NormQuantArrays& a,
+                    StreamView stream) {
+  const Input weight(a.weight), static_scale(a.static_scale);
+  if (a.residual) {
+    add_rms_norm_quant(*a.x, *a.residual, weight, options, *a.out, *a.residual_out, static_scale,
+                       a.scale, stream);
+  } else {
+    rms_norm_quant(*a.x, weight, options, *a.out, static_scale, a.scale, stream);
+  }
+}
+
+TensorView quant_scales_of(const TensorView& x, std::int64_t group_size) {
+  TensorView scales = x;
+  scales.dtype = DType::kFloat32;
+  if (x.rank == 0) return scales;  // which no op takes
+  if (group_size == 0) {
+    --scales.rank;
+  } else {
+    std::int64_t& last = scales.shape[scales.rank - 1];
+    last = (last + group_size - 1) / group_size;
+  }
+  return scales;
+}
+
+void run_norm_backward(const NormBackwardOptions& given, const NormBackwardArrays& a,
                        StreamView stream) {
+  const RmsNormBackwardOptions& options = given.numbers;
   const Input weight(a.weight);
   const LayerNormBackwardOptions centred_options{options.weight_offset, options.accumulate};
   if (a.mean && a.dresidual_out) {
@@ -65,13 +96,18 @@ void run_norm_backward(const RmsNormBackwardOptions& options, const NormBackward
   } else if (a.dresidual_out) {
     add_rms_norm_backward(*a.dy, *a.dresidual_out, *a.x, weight, *a.rstd, options, a.dx, a.dweight,
                           a.workspace, stream);
+  } else if (a.z) {
+    rms_norm_gated_backward(
+        *a.dy, *a.x, *a.z, weight, *a.rstd,
+        {options.weight_offset, options.rounding, given.norm_before_gate, options.accumulate}, a.dx,
+        a.dz, a.dweight, a.workspace, stream);
   } else {
     rms_norm_backward(*a.dy, *a.x, weight, *a.rstd, options, a.dx, a.dweight, a.workspace, stream);
   }
 }
 
-std::int64_t norm_backward_workspace(bool centred, const ConstTensorView& x) {
-  return centred ? layer_norm_backward_workspace(x) : rms_norm_backward_workspace(x);
+std::int64_t norm_backward_workspace(bool centred, const ConstTensorView& x, std::int64_t heads) {
+  return centred ? layer_norm_backward_workspace(x, heads) : rms_norm_backward_workspace(x, heads);
 }
 
 }  // namespace membound::python

@@ -17,11 +17,15 @@ from membound import (
     _bench_add_layer_norm_backward,
     _bench_add_rms_norm,
     _bench_add_rms_norm_backward,
+    _bench_add_rms_norm_quant,
     _bench_contestants,
     _bench_layer_norm,
     _bench_layer_norm_backward,
     _bench_rms_norm,
     _bench_rms_norm_backward,
+    _bench_rms_norm_gated,
+    _bench_rms_norm_gated_backward,
+    _bench_rms_norm_quant,
     _frameworks,
     _info,
     _timing,
@@ -38,6 +42,10 @@ OPS = {
     "add_layer_norm": _bench_add_layer_norm,
     "layer_norm_backward": _bench_layer_norm_backward,
     "add_layer_norm_backward": _bench_add_layer_norm_backward,
+    "rms_norm_gated": _bench_rms_norm_gated,
+    "rms_norm_gated_backward": _bench_rms_norm_gated_backward,
+    "rms_norm_quant": _bench_rms_norm_quant,
+    "add_rms_norm_quant": _bench_add_rms_norm_quant,
 }
 
 GPU_SIZES = [(1, 4096), (16, 4096), (128, 4096), (1024, 4096), (4096, 4096), (16384, 4096)]

@@ -5,12 +5,13 @@
 An op's module says which matrices it reads and writes, and gives one call each:
 
     READ, WRITTEN       names of its matrices
+    QUANTISED           those that it writes in int8, with a scale for each row; if there are any
     CENTRED             whether statistics are layer_norm's
     ours(a)             membound's call on one set of arrays
     torch_call(F, a)    torch's call, or None; F is torch.nn.functional
     formula(np, a, wide)    the results by NumPy's or JAX's functions; wide() converts for sums
 
-A set of arrays holds the matrices by name, weight, bias, mean, rstd and eps.
+A set of arrays holds the matrices by name, weight, bias, mean, rstd, scale and eps.
 """
 
 from __future__ import annotations
@@ -29,8 +30,14 @@ ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 Contestants = dict[str, list[Callable[[], Any]]]
 
 
+def quantised(op: ModuleType) -> tuple[str, ...]:
+    return getattr(op, "QUANTISED", ())
+
+
 def set_statistics(op: ModuleType, a: Any) -> None:
-    """What a backward reads of its forward."""
+    """What a backward reads of its forward, and what a quantised forward writes."""
+    if quantised(op):
+        a.out, a.scale = membound.rms_norm_quant(a.x, dtype="int8", eps=EPS)
     if op.CENTRED:
         _, a.mean, a.rstd = membound.layer_norm(a.x, eps=EPS, return_stats=True)
     else:
@@ -39,12 +46,13 @@ def set_statistics(op: ModuleType, a: Any) -> None:
 
 def bytes_moved(op: ModuleType, rows: int, cols: int, dtype: str) -> int:
     """Every matrix once."""
-    return (len(op.READ) + len(op.WRITTEN)) * rows * cols * ITEM_BYTES[dtype]
+    row = (len(op.READ) + len(op.WRITTEN)) * ITEM_BYTES[dtype] + len(quantised(op))
+    return row * rows * cols
 
 
-def copied_elements(op: ModuleType, rows: int, cols: int) -> int:
+def copied_elements(op: ModuleType, rows: int, cols: int, dtype: str) -> int:
     """How many a copy that moves as many bytes reads, and writes."""
-    return -(-(len(op.READ) + len(op.WRITTEN)) * rows * cols // 2)
+    return -(-bytes_moved(op, rows, cols, dtype) // (2 * ITEM_BYTES[dtype]))
 
 
 def on_torch(
@@ -64,7 +72,7 @@ def on_torch(
 
     weight, bias = (torch.ones(cols, device=device, dtype=kind) for _ in range(2))
     every = [arrays() for _ in range(sets)]
-    count = copied_elements(op, rows, cols)
+    count = copied_elements(op, rows, cols, dtype)
     copies = [(empty(count).zero_(), empty(count)) for _ in range(sets)]
     contestants = {
         "membound": [partial(op.ours, a) for a in every],
@@ -93,7 +101,7 @@ def on_numpy_like(
         return a
 
     every = [arrays() for _ in range(sets)]
-    count = copied_elements(op, rows, cols)
+    count = copied_elements(op, rows, cols, dtype)
     copies = [(np.zeros(count, weight.dtype), np.empty(count, weight.dtype)) for _ in range(sets)]
     contestants = {
         "membound": [partial(op.ours, a) for a in every],

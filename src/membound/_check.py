@@ -15,10 +15,14 @@ from membound import (
     _check_add_layer_norm_backward,
     _check_add_rms_norm,
     _check_add_rms_norm_backward,
+    _check_add_rms_norm_quant,
     _check_layer_norm,
     _check_layer_norm_backward,
     _check_rms_norm,
     _check_rms_norm_backward,
+    _check_rms_norm_gated,
+    _check_rms_norm_gated_backward,
+    _check_rms_norm_quant,
     _frameworks,
 )
 from membound._frameworks import DTYPES, Framework
@@ -35,6 +39,10 @@ OPS = {
     "add_layer_norm": _check_add_layer_norm,
     "layer_norm_backward": _check_layer_norm_backward,
     "add_layer_norm_backward": _check_add_layer_norm_backward,
+    "rms_norm_gated": _check_rms_norm_gated,
+    "rms_norm_gated_backward": _check_rms_norm_gated_backward,
+    "rms_norm_quant": _check_rms_norm_quant,
+    "add_rms_norm_quant": _check_add_rms_norm_quant,
 }
 
 ALL_RIGHT, WRONG, NOTHING_TESTED = 0, 1, 2

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import array
+import dataclasses
 import decimal
 import itertools
 import math
@@ -133,13 +134,29 @@ class Case:
     eps: float = 1e-6
     values: str = "normal"
     form: str = "returned"
+    norm_before_gate: bool = True
 
     def __str__(self) -> str:
         return (
             f"{self.rows} x {self.cols} {self.dtype}, {self.layout}, weight {self.weight}, "
             f"bias {self.bias}, {self.rounding}, offset {self.weight_offset:g}, "
             f"eps {self.eps:g}, {self.values} values, {self.form}"
+            + ("" if self.norm_before_gate else ", gate first")
         )
+
+    @property
+    def by_head(self) -> bool:
+        return self.weight == "by head"
+
+    @property
+    def heads(self) -> int:
+        """How many rows a weight has."""
+        return LAYOUTS[self.layout].shape(self.rows, self.cols)[-2] if self.by_head else 1
+
+    def of_row(self, columns: Sequence[Any], row: int) -> Sequence[Any]:
+        """A row's part of what there is for all heads."""
+        at = row % self.heads * self.cols
+        return columns[at : at + self.cols]
 
 
 def all_cases(
@@ -152,7 +169,8 @@ def all_cases(
 ) -> Iterator[Case]:
     """Layout x weight x what is varied, with the rest in turn or drawn.
 
-    thorough: the whole product. Then two rows of each special kind of values.
+    thorough: the whole product. Then weights of several heads, and two rows of each special kind of
+    values.
     """
     layouts = [name for name, layout in LAYOUTS.items() if framework.strided or layout.contiguous]
     weights = [name for name in WEIGHTS if name in ("none", "same") or name in framework.dtypes]
@@ -166,12 +184,24 @@ def all_cases(
             more: dict[str, Any] = {varied[0]: choice, "form": form}
             more["weight_offset"] = 0.0 if weight == "none" else offset
             yield Case(dtype, 4 if cols <= 512 else 2, cols, layout, weight, **more)
+    for layout, cols in (("3-D", 64), ("3-D", 257), ("3-D permuted", 33)):
+        if layout in layouts:
+            last: dict[str, Any] = {varied[0]: varied[1][-1], "form": forms[0]}
+            yield Case(dtype, 6, cols, layout, "by head", **last)
     for values in special:
         eps = 0.0 if values != "zeros" else 1e-6
         yield Case(dtype, 2, 515, eps=eps, values=values, form=forms[0])
     if framework.device != "cpu":
         for cols in GPU_WIDTHS:
             yield Case(dtype, 2, cols, form=forms[0])
+
+
+def both_orders(cases: Iterator[Case]) -> Iterator[Case]:
+    """The norm before the gate or after it, drawn; before it where x times the gate overflows."""
+    source = random.Random(20251121)
+    for case in cases:
+        first = source.random() < 0.5 or case.values not in ("normal", "zeros")
+        yield dataclasses.replace(case, norm_before_gate=first)
 
 
 def draw(case: Case, name: str = "x", values: str = "") -> list[float]:
@@ -196,8 +226,14 @@ def draw(case: Case, name: str = "x", values: str = "") -> list[float]:
     return round_to(x, case.dtype)
 
 
+def draw_residual(case: Case) -> list[float]:
+    """What is added to x: of its size where that varies, and small beside the largest numbers."""
+    other = "every magnitude" if case.values == "every magnitude" else "normal"
+    return draw(case, "residual", other)
+
+
 def weight_dtype(case: Case) -> str:
-    return case.dtype if case.weight == "same" else case.weight
+    return case.dtype if case.weight in ("same", "by head") else case.weight
 
 
 def draw_weight(case: Case) -> list[float] | None:
@@ -205,22 +241,27 @@ def draw_weight(case: Case) -> list[float] | None:
         return None
     source = random.Random(f"{case.cols} {case.dtype} weight")
     # Above 0: near -weight_offset the float32 value of a float64 weight would cancel.
-    return round_to([source.uniform(0.5, 2.0) for _ in range(case.cols)], weight_dtype(case))
+    values = [source.uniform(0.5, 2.0) for _ in range(case.heads * case.cols)]
+    return round_to(values, weight_dtype(case))
 
 
 def draw_bias(case: Case) -> list[float] | None:
     if case.bias == "none":
         return None
     source = random.Random(f"{case.cols} {case.dtype} bias")
-    return round_to([source.gauss(0.0, 1.0) for _ in range(case.cols)], case.bias)
+    return round_to([source.gauss(0.0, 1.0) for _ in range(case.heads * case.cols)], case.bias)
 
 
-def factors(case: Case, weight: Sequence[float] | None) -> list[Number] | None:
-    """The weight and its offset, exactly."""
-    if weight is None:
-        return None
+def factors(case: Case, weight: Sequence[float] | None) -> list[Number]:
+    """The weight and its offset, exactly; 1 without a weight."""
     number = number_type(case.dtype)
+    if weight is None:
+        return [number(1)] * case.cols
     return [number(w) + number(case.weight_offset) for w in weight]
+
+
+def sigmoid(z: Number) -> Number:
+    return 1 / (1 + (-z).exp()) if isinstance(z, Decimal) else 1 / (1 + math.exp(-z))
 
 
 def error_in_ulps(got: float, wanted: set[Number], dtype: str) -> float:
@@ -285,12 +326,14 @@ def place(case: Case, framework: Framework, values: Sequence[float] = ()) -> Any
     return layout.view(framework, storage, case.cols)
 
 
-def place_weight(case: Case, framework: Framework, values: Sequence[float] | None) -> Any:
-    return None if values is None else framework.array(values, (case.cols,), weight_dtype(case))
-
-
-def place_bias(case: Case, framework: Framework, values: Sequence[float] | None) -> Any:
-    return None if values is None else framework.array(values, (case.cols,), case.bias)
+def place_columns(
+    case: Case, framework: Framework, values: Sequence[float] | None, dtype: str
+) -> Any:
+    """A weight or a bias, or a gradient of one."""
+    if values is None:
+        return None
+    shape = (case.heads, case.cols) if case.by_head else (case.cols,)
+    return framework.array(values, shape, dtype)
 
 
 def require_shape(result: Any, shape: Sequence[int]) -> None:

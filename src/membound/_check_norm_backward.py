@@ -1,25 +1,25 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The gradients of rms_norm, layer_norm and their added forms against exact arithmetic."""
+"""The gradients of all norms against exact arithmetic."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import membound
 from membound import _check_norm as norm
 from membound._check_norm import Case, Number, Sums
-from membound._check_norm_forward import is_narrowed, statistics_of
+from membound._check_norm_forward import gated_first, is_narrowed, rounded, statistics_of
 from membound._frameworks import Framework
-from membound._ulps import ALLOWED
+from membound._ulps import ALLOWED, GATED_ALLOWED, sum_slack
 
 FORMS = ("returned", "given", "over dy", "over x", "accumulated", "dx alone", "dweight alone")
 # The gradients that a form has; any other has all.
-ALONE = {"dx alone": "dx", "dweight alone": "dweight", "dbias alone": "dbias"}
+ALONE = {f"{name} alone": name for name in ("dx", "dz", "dweight", "dbias")}
 _WRITING = ("given", "over dy", "over x", "accumulated")
 
 
@@ -30,14 +30,28 @@ class Op:
     name: str
     centred: bool = False
     added: bool = False
+    gated: bool = False
 
     @property
     def forms(self) -> tuple[str, ...]:
+        if self.gated:
+            return (*FORMS, "dz alone")
         return (*FORMS, "dbias alone") if self.centred else FORMS
 
     @property
     def gradients(self) -> tuple[str, ...]:
+        if self.gated:
+            return ("dx", "dz", "dweight")
         return ("dx", "dweight", "dbias") if self.centred else ("dx", "dweight")
+
+    @property
+    def of_rows(self) -> tuple[str, ...]:
+        """The gradients that have all rows."""
+        return tuple(name for name in self.gradients if name in ("dx", "dz"))
+
+    @property
+    def allowed(self) -> dict[str, float]:
+        return GATED_ALLOWED if self.gated else ALLOWED
 
     def cases(self, framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
         if framework.call_options:  # gradients of NumPy arrays are not carried through a GPU
@@ -48,6 +62,8 @@ class Op:
             special = [name for name in (*norm.SPECIAL, "far mean") if name != "largest"]
             nothing = ("rounding", ("once",))
             yield from norm.all_cases(framework, dtype, thorough, given, nothing, special)
+        elif self.gated:
+            yield from norm.both_orders(norm.all_cases(framework, dtype, thorough, given))
         else:
             yield from norm.all_cases(framework, dtype, thorough, given)
         # Rows that several partial sums, threads and blocks share.
@@ -59,7 +75,7 @@ class Op:
 class Expected:
     """What goes in and what must come out."""
 
-    inputs: dict[str, list[float]]  # dy, x, and dresidual_out where there is one
+    inputs: dict[str, list[float]]  # dy, x, and dresidual_out or z where there is one
     weight: list[float] | None
     mean: list[float]
     rstd: list[float]
@@ -71,13 +87,31 @@ def expected(case: Case, op: Op) -> Expected:
     inputs = {"dy": norm.draw(case, "dy", "normal"), "x": norm.draw(case)}
     if op.added:
         inputs["dresidual_out"] = norm.draw(case, "dresidual_out", "normal")
+    normalised: Any = inputs["x"]
+    if op.gated:
+        inputs["z"] = norm.draw(case, "z", "normal")
+        if not case.norm_before_gate:
+            normalised = gated_first(case, inputs["x"], inputs["z"])
     weight = norm.draw_weight(case)
-    found = statistics_of(case, inputs["x"], op.centred)
+    found = statistics_of(case, normalised, op.centred)
     kind = norm.statistics_dtype(case.dtype)
     means = norm.round_to([float(row.mean) for row in found], kind)
     rstds = norm.round_to([float(row.rstd) for row in found], kind)
     gradients = _gradients(case, op, inputs, weight, list(zip(means, rstds, strict=True)))
     return Expected(inputs, weight, means, rstds, gradients)
+
+
+@dataclass
+class Row:
+    """The numbers of one row."""
+
+    dy: list[Number]
+    x: list[Number]
+    z: list[Number]  # empty without a gate
+    added: list[Number]
+    factors: Sequence[Number]
+    mean: Number
+    rstd: Number
 
 
 def _gradients(
@@ -88,45 +122,92 @@ def _gradients(
     statistics: list[tuple[float, float]],
 ) -> dict[str, Sums]:
     number, cols = norm.number_type(case.dtype), case.cols
-    dx = Sums([], [])
-    columns: dict[str, list[list[Number]]] = {
-        name: [[] for _ in range(cols)] for name in ("dweight", "dbias")
+    found = {name: Sums([], []) for name in op.of_rows}
+    sums = {
+        name: Sums([number(0)] * (cols * case.heads), [number(0)] * (cols * case.heads))
+        for name in ("dweight", "dbias")
     }
     nothing = [0.0] * (case.rows * cols)
     with norm.exactly():
-        factors = norm.factors(case, weight) or [number(1)] * cols
-        matrices = (inputs["dy"], inputs["x"], inputs.get("dresidual_out", nothing))
+        factors = norm.factors(case, weight)
         for at, (mean, rstd) in enumerate(statistics):
             part = slice(at * cols, (at + 1) * cols)
-            dy, x, added = ([number(v) for v in matrix[part]] for matrix in matrices)
-            root, centre = number(rstd), number(mean)
-            h = [(v - centre) * root for v in x]
-            g = [a * b for a, b in zip(dy, factors, strict=True)]
-            _add_row_of_dx(case, op, dx, root, h, g, added)
-            if is_narrowed(case):  # the forward rounded the float32 product once more
-                h = norm.round_to(norm.round_to(h, "float32"), case.dtype)
-            for column, (gradient, normal) in enumerate(zip(dy, h, strict=True)):
-                columns["dweight"][column].append(gradient * normal)
-                columns["dbias"][column].append(gradient)
-        sums = {
-            name: Sums(
-                [norm.total(column, case.dtype) for column in all_columns],
-                [norm.total(map(abs, column), case.dtype) for column in all_columns],
-            )
-            for name, all_columns in columns.items()
-        }
-    return {"dx": dx, **sums}
+            matrices = (inputs["dy"], inputs["x"], inputs.get("z", []))
+            matrices = (*matrices, inputs.get("dresidual_out", nothing))
+            numbers = ([number(v) for v in matrix[part]] for matrix in matrices)
+            row = Row(*numbers, case.of_row(factors, at), number(mean), number(rstd))
+            first = at % case.heads * cols
+            _add_row(case, op, row, found, {n: (s, first) for n, s in sums.items()})
+    return {**found, **sums}
 
 
-def _add_row_of_dx(
-    case: Case,
-    op: Op,
-    dx: Sums,
-    root: Number,
-    h: list[Number],
-    g: list[Number],
-    added: list[Number],
+def _add_row(
+    case: Case, op: Op, row: Row, found: dict[str, Sums], sums: dict[str, tuple[Sums, int]]
 ) -> None:
+    """Appends the row's gradients, and adds its part to those of columns."""
+    dy, x = row.dy, row.x
+    gates = [_gate(z) for z in row.z]
+    if gates and case.norm_before_gate:
+        dy = [a * silu for a, (silu, _, _) in zip(dy, gates, strict=True)]
+    elif gates:
+        x = [a * silu for a, (silu, _, _) in zip(x, gates, strict=True)]
+    h = [(v - row.mean) * row.rstd for v in x]
+    dx = _row_of_dx(case, op, row, h, [a * b for a, b in zip(dy, row.factors, strict=True)])
+    normal, apart = _as_forward(case, op, h)
+    for column, (gradient, one, between) in enumerate(zip(dy, normal, apart, strict=True)):
+        _add(sums["dweight"], column, gradient * one, abs(gradient) * (abs(one) + between))
+        _add(sums["dbias"], column, gradient, abs(gradient))
+    if gates and case.norm_before_gate:
+        out = [a * b for a, b in zip(normal, row.factors, strict=True)]
+        if is_narrowed(case):  # so did the forward, before the gate
+            out = norm.round_to(norm.round_to(out, "float32"), case.dtype)
+        dz = [(a * b, abs(a * b)) for a, b in zip(row.dy, out, strict=True)]
+    elif gates:
+        dz = [(a * v, b * abs(v)) for (a, b), v in zip(dx, row.x, strict=True)]
+        dx = [(a * s, b * abs(s)) for (a, b), (s, _, _) in zip(dx, gates, strict=True)]
+    if gates:
+        dz = [(a * d, b * size) for (a, b), (_, d, size) in zip(dz, gates, strict=True)]
+        _append(found["dz"], dz)
+    _append(found["dx"], dx)
+
+
+def _append(to: Sums, pairs: list[tuple[Number, Number]]) -> None:
+    to.values += [value for value, _ in pairs]
+    to.terms += [terms for _, terms in pairs]
+
+
+def _add(to: tuple[Sums, int], column: int, value: Number, terms: Number) -> None:
+    sums, first = to
+    sums.values[first + column] += value
+    sums.terms[first + column] += terms
+
+
+def _gate(z: Number) -> tuple[Number, Number, Number]:
+    """silu of z, its derivative, and the size of the terms of that."""
+    s = norm.sigmoid(z)
+    return z * s, s * (1 + z * (1 - s)), s * (1 + abs(z) * (1 - s))
+
+
+def _as_forward(case: Case, op: Op, h: list[Number]) -> tuple[list[Number], list[Number]]:
+    """The normalised row as the forward rounded it.
+
+    And, in units of what sums are allowed, how far apart two values are that it may have: of x
+    times a gate the float32 product is not known to the last bit.
+    """
+    if not is_narrowed(case):
+        return h, [h[0] * 0] * case.cols
+    nearest = norm.round_to(norm.round_to(h, "float32"), case.dtype)
+    if not op.gated or case.norm_before_gate:
+        return nearest, [0.0] * case.cols
+    either = [rounded(v, case.dtype) for v in h]
+    return nearest, [(max(two) - min(two)) / sum_slack(case.dtype) for two in either]
+
+
+def _row_of_dx(
+    case: Case, op: Op, row: Row, h: list[Number], g: list[Number]
+) -> list[tuple[Number, Number]]:
+    """Values, and the size of the terms of each."""
+
     def mean_of(values: Any) -> Number:
         return norm.total(values, case.dtype) / case.cols
 
@@ -134,9 +215,13 @@ def _add_row_of_dx(
     along, size = mean_of(products), mean_of(map(abs, products))
     zero = norm.number_type(case.dtype)(0)
     mean, mean_size = (mean_of(g), mean_of(map(abs, g))) if op.centred else (zero, zero)
-    for first, normal, more in zip(g, h, added, strict=True):
-        dx.values.append(root * (first - mean - normal * along) + more)
-        dx.terms.append(root * (abs(first) + mean_size + abs(normal) * size) + abs(more))
+    return [
+        (
+            row.rstd * (first - mean - normal * along) + more,
+            row.rstd * (abs(first) + mean_size + abs(normal) * size) + abs(more),
+        )
+        for first, normal, more in zip(g, h, row.added, strict=True)
+    ]
 
 
 def run(case: Case, framework: Framework, op: Op) -> tuple[float, float]:
@@ -146,7 +231,7 @@ def run(case: Case, framework: Framework, op: Op) -> tuple[float, float]:
     if want.weight is None and "dweight" in wanted:
         wanted.remove("dweight")
     kind = norm.statistics_dtype(case.dtype)
-    start = norm.round_to([1.0 + at % 7 for at in range(case.cols)], kind)
+    start = norm.round_to([1.0 + at % 7 for at in range(case.heads * case.cols)], kind)
     sums = [name for name in ("dweight", "dbias") if name in wanted]
     given = dict.fromkeys(sums, start) if case.form in ("given", "accumulated") else {}
     got, again = (_call(case, framework, op, want, given) for _ in range(2))
@@ -154,9 +239,11 @@ def run(case: Case, framework: Framework, op: Op) -> tuple[float, float]:
     for name in op.gradients:
         if (got[name] is None) == (name in wanted):
             raise AssertionError(f"{name} is there where it is not wanted, or the other way round")
-    if "dx" in wanted:
-        norm.require_shape(got["dx"], norm.LAYOUTS[case.layout].shape(case.rows, case.cols))
-        worst = want.gradients["dx"].error(framework.values(got["dx"]), case.dtype)
+    for name in op.of_rows:
+        if name in wanted:
+            norm.require_shape(got[name], norm.LAYOUTS[case.layout].shape(case.rows, case.cols))
+            error = want.gradients[name].error(framework.values(got[name]), case.dtype)
+            worst = max(worst, error)
     for name in sums:
         right, values = want.gradients[name], framework.values(got[name])
         if case.form == "accumulated":
@@ -164,11 +251,11 @@ def run(case: Case, framework: Framework, op: Op) -> tuple[float, float]:
         dtype = kind if given else case.dtype if want.weight is None else norm.weight_dtype(case)
         error = right.error(values, dtype, case.dtype)
         if dtype != case.dtype:  # the table's figures are in ulps of the case's dtype
-            error = 0.0 if error <= ALLOWED[dtype] else math.inf
+            error = 0.0 if error <= op.allowed[dtype] else math.inf
         worst = max(worst, error)
         if values != framework.values(again[name]):  # another run, other bits
             worst = math.inf
-    return worst, ALLOWED[case.dtype]
+    return worst, op.allowed[case.dtype]
 
 
 def _added_to(case: Case, sums: Sums, start: list[float]) -> Sums:
@@ -187,22 +274,25 @@ def _call(
     options: dict[str, Any] = {"weight_offset": case.weight_offset}
     if not op.centred:
         options["rounding"] = case.rounding
+    if op.gated:
+        options["norm_before_gate"] = case.norm_before_gate
     if case.form in ALONE:
         options |= {f"need_{name}": name == ALONE[case.form] for name in op.gradients}
     if case.form.startswith("over "):
         options["dx"] = arrays[case.form.removeprefix("over ")]
     elif case.form == "given":
-        options["dx"] = norm.place(case, framework)
+        options |= {name: norm.place(case, framework) for name in op.of_rows}
     kind = norm.statistics_dtype(case.dtype)
     for name, values in given.items():
-        options[name] = framework.array(values, (case.cols,), kind)
+        options[name] = norm.place_columns(case, framework, values, kind)
     options["accumulate"] = case.form == "accumulated" and bool(given)
     if not framework.takes_out:
         del options["accumulate"]
     rows = norm.LAYOUTS[case.layout].shape(case.rows, case.cols)[:-1]
     statistics = [framework.array(one, rows, kind) for one in (want.mean, want.rstd)]
-    names = ("dy", "dresidual_out", "x") if op.added else ("dy", "x")
-    inputs = [arrays[name] for name in names]
-    inputs += [norm.place_weight(case, framework, want.weight), *statistics[not op.centred :]]
+    names = ("dy", "dresidual_out", "x", "z")
+    inputs = [arrays[name] for name in names if name in arrays]
+    inputs.append(norm.place_columns(case, framework, want.weight, norm.weight_dtype(case)))
+    inputs += statistics[not op.centred :]
     found = getattr(membound, op.name)(*inputs, **options)
     return dict(zip(op.gradients, found, strict=True))

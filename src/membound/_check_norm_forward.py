@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""rms_norm, layer_norm and their added forms against exact arithmetic: one run for all."""
+"""The norms against exact arithmetic: one run for all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import membound
 from membound import _check_norm as norm
 from membound._check_norm import Candidates, Case, Number, Sums
 from membound._frameworks import Framework
-from membound._ulps import ALLOWED, ulp
+from membound._ulps import ALLOWED, GATED_ALLOWED, ulp
 
 # "fused": the alias that writes over both inputs.
 FORMS = ("returned", "out", "in place")
@@ -29,12 +29,19 @@ class Op:
     name: str
     centred: bool = False
     added: bool = False
+    gated: bool = False
     forms: tuple[str, ...] = FORMS
+
+    @property
+    def allowed(self) -> dict[str, float]:
+        return GATED_ALLOWED if self.gated else ALLOWED
 
     def cases(self, framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
         forms = self.forms if framework.takes_out else self.forms[:1]
         forms = forms[1:] if framework.name == "memoryview" else forms
         forms = forms[:3] if framework.call_options else forms  # the alias takes no device
+        if self.gated:
+            return norm.both_orders(norm.all_cases(framework, dtype, thorough, forms))
         if not self.centred:
             return norm.all_cases(framework, dtype, thorough, forms)
         special = (*norm.SPECIAL, "far mean")
@@ -51,7 +58,7 @@ class Row:
     rstd: Number
 
 
-def statistics_of(case: Case, values: Sequence[float], centred: bool) -> list[Row]:
+def statistics_of(case: Case, values: Sequence[Number], centred: bool) -> list[Row]:
     number = norm.number_type(case.dtype)
     found = []
     with norm.exactly():
@@ -81,25 +88,47 @@ def is_narrowed(case: Case) -> bool:
     return case.rounding == "before_weight" and case.dtype in ("float16", "bfloat16")
 
 
-def _rounded(value: float, dtype: str) -> set[float]:
+def rounded(value: float, dtype: str) -> set[float]:
     """The value rounded to dtype; two values when float32 arithmetic may land on either."""
-    step, slack = ulp(value, dtype), abs(value) * 2**-21
+    step, slack = ulp(value, dtype), abs(value) * 2**-20
     return {round(v / step) * step for v in (value - slack, value + slack)}
 
 
-def _plain(case: Case, rows: Sequence[Row], weight: Sequence[float] | None) -> Candidates:
+def _plain(
+    case: Case, rows: Sequence[Row], weight: Sequence[float] | None, gate: Sequence[float]
+) -> Candidates:
+    """gate: z where it comes after the norm, else empty."""
     wanted: list[set[Number]] = []
     narrow = is_narrowed(case)
     with norm.exactly():
-        weights = norm.factors(case, weight)
-        for row in rows:
+        weights, gates = norm.factors(case, weight), silus(case, gate)
+        for at, row in enumerate(rows):
             normal = [v * row.rstd for v in row.apart]
-            results = [_rounded(v, case.dtype) if narrow else {v} for v in normal]
-            if weights is not None:
-                pairs = zip(results, weights, strict=True)
-                results = [{v * factor for v in both} for both, factor in pairs]
+            results = [rounded(v, case.dtype) if narrow else {v} for v in normal]
+            results = _times(results, case.of_row(weights, at))
+            if gates:
+                if narrow:
+                    results = [set().union(*(rounded(v, case.dtype) for v in r)) for r in results]
+                results = _times(results, gates[at * case.cols : (at + 1) * case.cols])
             wanted += results
     return Candidates(wanted)
+
+
+def _times(results: list[set[Number]], by: Sequence[Number]) -> list[set[Number]]:
+    return [{v * factor for v in both} for both, factor in zip(results, by, strict=True)]
+
+
+def silus(case: Case, gate: Sequence[float]) -> list[Number]:
+    """Exactly, of each element."""
+    values = map(norm.number_type(case.dtype), gate)
+    return [z * norm.sigmoid(z) for z in values]
+
+
+def gated_first(case: Case, x: Sequence[float], gate: Sequence[float]) -> list[Number]:
+    """What is normalised where the gate comes first."""
+    number = norm.number_type(case.dtype)
+    with norm.exactly():
+        return [number(v) * s for v, s in zip(x, silus(case, gate), strict=True)]
 
 
 def _rounded_mean(case: Case, row: Row) -> Number:
@@ -114,11 +143,12 @@ def _centred(
     wanted = Sums([], [])
     number = norm.number_type(case.dtype)
     with norm.exactly():
-        weights = norm.factors(case, weight) or [number(1)] * case.cols
-        biases = [number(0)] * case.cols if bias is None else [number(b) for b in bias]
-        for row in rows:
+        weights = norm.factors(case, weight)
+        biases = [number(0)] * len(weights) if bias is None else [number(b) for b in bias]
+        for at, row in enumerate(rows):
             around = row.distance + _rounded_mean(case, row)
-            for apart, factor, added in zip(row.apart, weights, biases, strict=True):
+            columns = (case.of_row(all_heads, at) for all_heads in (weights, biases))
+            for apart, factor, added in zip(row.apart, *columns, strict=True):
                 scale = row.rstd * factor
                 wanted.values.append(apart * scale + added)
                 wanted.terms.append((abs(apart) + around) * abs(scale) + abs(added))
@@ -129,7 +159,7 @@ def _centred(
 class Expected:
     """What goes in and what must come out."""
 
-    inputs: list[list[float]]  # x, and residual in the added forms
+    inputs: list[list[float]]  # x, residual in the added forms, z in the gated one
     weight: list[float] | None
     bias: list[float] | None
     total: list[float] | None  # residual_out, whose bits are known: one rounding
@@ -141,16 +171,22 @@ class Expected:
 @functools.cache
 def expected(case: Case, op: Op) -> Expected:
     inputs, total = [norm.draw(case)], None
-    values = inputs[0]
+    values: Sequence[Number] = inputs[0]
+    gate: list[float] = []  # after the norm
+    if op.gated:
+        inputs.append(norm.draw(case, "z", "normal"))
+        if case.norm_before_gate:
+            gate = inputs[1]
+        else:
+            values = gated_first(case, *inputs)
     if op.added:
-        other = "every magnitude" if case.values == "every magnitude" else "normal"
-        inputs.append(norm.draw(case, "residual", other))
-        values = [a + b for a, b in zip(*inputs, strict=True)]
-        values = norm.round_to(values, norm.statistics_dtype(case.dtype))
-        total = norm.round_to(values, case.dtype)
+        inputs.append(norm.draw_residual(case))
+        sums = [a + b for a, b in zip(*inputs, strict=True)]
+        values = sums = norm.round_to(sums, norm.statistics_dtype(case.dtype))
+        total = norm.round_to(sums, case.dtype)
     weight, bias = norm.draw_weight(case), norm.draw_bias(case)
     rows = statistics_of(case, values, op.centred)
-    out = _centred(case, rows, weight, bias) if op.centred else _plain(case, rows, weight)
+    out = _centred(case, rows, weight, bias) if op.centred else _plain(case, rows, weight, gate)
     with norm.exactly():
         terms = [row.distance + _rounded_mean(case, row) for row in rows]
     mean, rstd = Sums([row.mean for row in rows], terms), Candidates([{row.rstd} for row in rows])
@@ -161,9 +197,9 @@ def run(case: Case, framework: Framework, op: Op) -> tuple[float, float]:
     """Runs one case: the worst error in ulps, and what is allowed."""
     want = expected(case, op)
     inputs = [norm.place(case, framework, one) for one in want.inputs]
-    parameters = [norm.place_weight(case, framework, want.weight)]
+    parameters = [norm.place_columns(case, framework, want.weight, norm.weight_dtype(case))]
     if op.centred:
-        parameters.append(norm.place_bias(case, framework, want.bias))
+        parameters.append(norm.place_columns(case, framework, want.bias, case.bias))
     shape = tuple(inputs[0].shape)
     y, total, mean, rstd = _call(case, framework, op, inputs, parameters)
     norm.require_shape(y, shape)
@@ -171,11 +207,11 @@ def run(case: Case, framework: Framework, op: Op) -> tuple[float, float]:
     kind = norm.statistics_dtype(case.dtype)
     for got, right in ((mean, want.mean), (rstd, want.rstd)):
         # The table's figures are in ulps of the case's dtype.
-        if got is not None and not right.error(framework.values(got), kind) <= ALLOWED[kind]:
+        if got is not None and not right.error(framework.values(got), kind) <= op.allowed[kind]:
             worst = math.inf
     if total is not None and framework.values(total) != want.total:
         worst = math.inf
-    return worst, ALLOWED[case.dtype]
+    return worst, op.allowed[case.dtype]
 
 
 def _call(
@@ -193,11 +229,13 @@ def _call(
     options |= framework.call_options
     if not op.centred:
         options["rounding"] = case.rounding
+    if op.gated:
+        options["norm_before_gate"] = case.norm_before_gate
     names = ("out", "residual_out") if op.added else ("out",)
     if form == "out":
         options |= {name: norm.place(case, framework) for name in names}
     elif form != "returned":  # in place; so is a fused call with a rounding that the alias has not
-        options |= dict(zip(names, inputs, strict=True))
+        options |= dict(zip(names, inputs, strict=False))
     if form == "returned":
         options["return_stats" if op.centred else "return_rstd"] = True
     found = getattr(membound, op.name)(*inputs, *parameters, **options)

@@ -98,11 +98,15 @@ def set_cpu_threads(count: int) -> None:
 def jax_ffi_targets() -> dict:
     """XLA FFI handlers: {target name: {platform: capsule}}."""
 
-def rms_norm_backward_workspace(rows: int, cols: int, item_bytes: int) -> int:
-    """Bytes that rms_norm_backward sums dweight in on a GPU."""
+def rms_norm_backward_workspace(rows: int, cols: int, item_bytes: int, heads: int = 1) -> int:
+    """
+    Bytes that rms_norm_backward sums dweight in on a GPU; heads of a weight of (heads, cols).
+    """
 
-def layer_norm_backward_workspace(rows: int, cols: int, item_bytes: int) -> int:
-    """Bytes that layer_norm_backward sums dweight and dbias in on a GPU."""
+def layer_norm_backward_workspace(rows: int, cols: int, item_bytes: int, heads: int = 1) -> int:
+    """
+    Bytes that layer_norm_backward sums dweight and dbias in on a GPU; likewise.
+    """
 
 class StagingOptions:
     """
@@ -175,7 +179,8 @@ def rms_norm(
             or NumPy array (bfloat16 through ml_dtypes), a memoryview, or anything with ``__dlpack__``.
             It is never converted nor copied.
         weight: ``(cols,)`` of any of those dtypes, of the same framework and on the same device as
-            ``x``; None for no weight.
+            ``x``; or ``(heads, cols)``, one for each head, for ``x`` of ``(..., heads, cols)`` with
+            three axes or more; None for no weight.
         eps: added to the mean of squares; finite and not negative.
         weight_offset: added to each weight; 1.0 as in Gemma. Must be 0 without a weight.
         rounding: where a 16-bit result is rounded. ``"once"``: everything in float32, one rounding at
@@ -335,7 +340,8 @@ def rms_norm_backward(
     Args:
         dy: the gradient of ``out``: the shape, dtype, framework and device of ``x``, with any strides.
         x: ``(..., cols)``, what the forward read.
-        weight: ``(cols,)``, what the forward read; None for no weight, and then there is no dweight.
+        weight: ``(cols,)`` or ``(heads, cols)``, what the forward read; None for no weight, and then
+            there is no dweight.
         rstd: what the forward returned with ``return_rstd=True``: ``x.shape[:-1]``, float32 (float64
             for float64).
         weight_offset: the forward's.
@@ -405,7 +411,8 @@ def add_rms_norm_backward(
         dresidual_out: the gradient of ``residual_out``: the shape, dtype, framework and device of
             ``dy``, with any strides.
         residual_out: what the forward returned.
-        weight: ``(cols,)``, what the forward read; None for no weight, and then there is no dweight.
+        weight: ``(cols,)`` or ``(heads, cols)``, what the forward read; None for no weight, and then
+            there is no dweight.
         rstd: what the forward returned with ``return_rstd=True``.
         weight_offset: the forward's.
         rounding: the forward's, as in :func:`rms_norm_backward`.
@@ -459,8 +466,9 @@ def layer_norm(
             or NumPy array (bfloat16 through ml_dtypes), a memoryview, or anything with ``__dlpack__``.
             It is never converted nor copied.
         weight: ``(cols,)`` of any of those dtypes, of the same framework and on the same device as
-            ``x``; None for no weight.
-        bias: likewise, with a weight or without; None for no bias.
+            ``x``; or ``(heads, cols)``, one for each head, for ``x`` of ``(..., heads, cols)`` with
+            three axes or more; None for no weight.
+        bias: likewise, with a weight, whose shape it then has, or without; None for no bias.
         eps: added to the variance; finite and not negative. torch's F.layer_norm has 1e-5 by default.
         weight_offset: added to each weight; 1.0 where weights are stored less one. Must be 0 without a
             weight.
@@ -618,15 +626,16 @@ def layer_norm_backward(
     Args:
         dy: the gradient of ``out``: the shape, dtype, framework and device of ``x``, with any strides.
         x: ``(..., cols)``, what the forward read.
-        weight: ``(cols,)``, what the forward read; None for no weight, and then there is no dweight.
+        weight: ``(cols,)`` or ``(heads, cols)``, what the forward read; None for no weight, and then
+            there is no dweight.
         mean: what the forward returned with ``return_stats=True``: ``x.shape[:-1]``, float32 (float64
             for float64).
         rstd: likewise.
         weight_offset: the forward's.
         dx: where to write dx: the shape, dtype, framework and device of ``x``. It may be ``dy`` or
             ``x`` itself, but may not overlap an input in part. Not for JAX arrays.
-        dweight: where to write dweight: ``(cols,)`` in any floating dtype; no overlap.
-        dbias: where to write dbias: likewise. It needs no weight.
+        dweight: where to write dweight: the shape of ``weight`` in any floating dtype; no overlap.
+        dbias: where to write dbias: likewise. It needs no weight, and is ``(cols,)`` without one.
         need_dx: whether dx is wanted.
         need_dweight: whether dweight is wanted.
         need_dbias: whether dbias is wanted; False where the forward had no bias.
@@ -693,14 +702,15 @@ def add_layer_norm_backward(
         dresidual_out: the gradient of ``residual_out``: the shape, dtype, framework and device of
             ``dy``, with any strides.
         residual_out: what the forward returned.
-        weight: ``(cols,)``, what the forward read; None for no weight, and then there is no dweight.
+        weight: ``(cols,)`` or ``(heads, cols)``, what the forward read; None for no weight, and then
+            there is no dweight.
         mean: what the forward returned with ``return_stats=True``.
         rstd: likewise.
         weight_offset: the forward's.
         dx: where to write dx; it may be ``dy``, ``dresidual_out`` or ``residual_out`` itself. Not for
             JAX arrays.
-        dweight: where to write dweight: ``(cols,)`` in any floating dtype; no overlap.
-        dbias: where to write dbias: likewise. It needs no weight.
+        dweight: where to write dweight: the shape of ``weight`` in any floating dtype; no overlap.
+        dbias: where to write dbias: likewise. It needs no weight, and is ``(cols,)`` without one.
         need_dx: whether dx is wanted.
         need_dweight: whether dweight is wanted.
         need_dbias: whether dbias is wanted; False where the forward had no bias.
@@ -725,6 +735,334 @@ def add_layer_norm_backward(
     """
 
 @overload
+def rms_norm_gated(
+    x: ArrayT,
+    z: ArrayT,
+    weight: Any = None,
+    *,
+    norm_before_gate: bool = True,
+    eps: float = 1e-06,
+    weight_offset: float = 0.0,
+    rounding: Literal["once", "before_weight"] = "once",
+    out: ArrayT | None = None,
+    return_rstd: Literal[False] = False,
+    stream: Any = None,
+    device: Any = None,
+) -> ArrayT:
+    """
+    Root mean square normalisation with a gate, in one pass.
+
+    With ``silu(z) = z / (1 + exp(-z))``: ``out = rms_norm(x) * silu(z)``, or with
+    ``norm_before_gate=False`` ``out = rms_norm(x * silu(z))``. It ends a block of Mamba-2 (Dao and Gu
+    2024, arXiv:2405.21060) and of gated attention.
+
+    Args:
+        x: ``(..., cols)``, as in :func:`rms_norm`. For a norm over groups of columns pass
+            ``(..., groups, cols)``.
+        z: the gate: the shape, dtype, framework and device of ``x``, with any strides.
+        weight: ``(cols,)`` or ``(heads, cols)``, as in :func:`rms_norm`; None for no weight.
+        norm_before_gate: True: the norm is of ``x``, and the gate multiplies the result, as in
+            Qwen3-Next. False: the norm is of ``x * silu(z)``, as in Hugging Face's Mamba-2.
+        eps: added to the mean of squares; finite and not negative.
+        weight_offset: added to each weight. Must be 0 without a weight.
+        rounding: where a 16-bit result is rounded. ``"once"``: everything in float32, one rounding at
+            the end. ``"before_weight"``: the normalised row is rounded before the weight comes in, and
+            its product with the weight before the gate does, as in Hugging Face's modules of both
+            orders.
+        out: where to write: the shape, dtype, framework and device of ``x``. It may be ``x`` or ``z``
+            itself (in place), but may not overlap an input in part. Not for JAX arrays.
+        return_rstd: return ``rstd`` too, of the row that is normalised: ``x`` or ``x * silu(z)``. Its
+            shape is ``x.shape[:-1]``, in float32 (float64 for float64).
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+        device: as in :func:`rms_norm`.
+
+    Returns:
+        ``out``, or a new C-contiguous array of the framework, shape, dtype and device of ``x``; with
+        ``return_rstd=True`` the pair ``(out, rstd)``.
+
+    Raises:
+        What :func:`rms_norm` raises; gradients come from :func:`rms_norm_gated_backward`.
+
+        A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> x, z = np.array([[3.0, 4.0]]), np.array([[1.0, 2.0]])
+        >>> mb.rms_norm_gated(x, z, np.array([1.0, 2.0]), eps=12.5).round(3)
+        array([[0.439, 2.819]])
+        >>> mb.rms_norm_gated(x, z, norm_before_gate=False, eps=0.0).round(3)
+        array([[0.42, 1.35]])
+    """
+@overload
+def rms_norm_gated(
+    x: ArrayT,
+    z: ArrayT,
+    weight: Any = None,
+    *,
+    norm_before_gate: bool = True,
+    eps: float = 1e-06,
+    weight_offset: float = 0.0,
+    rounding: Literal["once", "before_weight"] = "once",
+    out: ArrayT | None = None,
+    return_rstd: Literal[True],
+    stream: Any = None,
+    device: Any = None,
+) -> tuple[ArrayT, ArrayT]: ...
+
+def rms_norm_gated_backward(
+    dy: ArrayT,
+    x: ArrayT,
+    z: ArrayT,
+    weight: Any,
+    rstd: Any,
+    *,
+    norm_before_gate: bool = True,
+    weight_offset: float = 0.0,
+    rounding: Literal["once", "before_weight"] = "once",
+    dx: Any = None,
+    dz: Any = None,
+    dweight: Any = None,
+    need_dx: bool = True,
+    need_dz: bool = True,
+    need_dweight: bool = True,
+    accumulate: bool = False,
+    stream: Any = None,
+) -> tuple[Any, Any, Any]:
+    """
+    The gradients of :func:`rms_norm_gated`, in one pass.
+
+    By the chain rule, with ``s = 1 / (1 + exp(-z))`` and ``silu'(z) = s * (1 + z * (1 - s))``:
+
+    - ``norm_before_gate=True``: ``dx`` and ``dweight`` are what :func:`rms_norm_backward` gives for
+      ``dy * silu(z)``, and ``dz = dy * rms_norm(x) * silu'(z)``.
+    - ``norm_before_gate=False``: with ``u = x * silu(z)``, ``du`` and ``dweight`` are what
+      :func:`rms_norm_backward` gives for ``dy`` and ``u``; ``dx = du * silu(z)``,
+      ``dz = du * x * silu'(z)``.
+
+    Args:
+        dy: the gradient of ``out``: the shape, dtype, framework and device of ``x``, with any strides.
+        x: ``(..., cols)``, what the forward read.
+        z: the gate that the forward read.
+        weight: ``(cols,)`` or ``(heads, cols)``, what the forward read; None for no weight, and then
+            there is no dweight.
+        rstd: what the forward returned with ``return_rstd=True``: ``x.shape[:-1]``, float32 (float64
+            for float64).
+        norm_before_gate: the forward's.
+        weight_offset: the forward's.
+        rounding: the forward's. With ``"before_weight"`` dweight and dz take what the forward rounded;
+            rounding itself has the derivative 1.
+        dx: where to write dx: the shape, dtype, framework and device of ``x``. It may be ``dy``, ``x``
+            or ``z`` itself, but may not overlap an input in part. Not for JAX arrays.
+        dz: where to write dz: likewise, and not the array of dx.
+        dweight: where to write dweight: the shape of ``weight`` in any floating dtype; no overlap.
+        need_dx: whether dx is wanted.
+        need_dz: whether dz is wanted.
+        need_dweight: whether dweight is wanted.
+        accumulate: add to ``dweight``, which must be given, in place of writing it.
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+    Returns:
+        ``(dx, dz, dweight)``, None in place of what is not wanted, as in :func:`rms_norm_backward`:
+        every run gives the same bits.
+
+    Raises:
+        What :func:`rms_norm_backward` raises.
+
+        A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> x, z = np.array([[3.0, 4.0], [4.0, -3.0]]), np.array([[1.0, 2.0], [0.0, -1.0]])
+        >>> weight = np.array([1.0, 2.0])
+        >>> y, rstd = mb.rms_norm_gated(x, z, weight, eps=12.5, return_rstd=True)
+        >>> dx, dz, dweight = mb.rms_norm_gated_backward(np.ones_like(x), x, z, weight, rstd)
+        >>> dx.round(3).tolist()
+        [[-0.049, 0.444], [-0.026, -0.088]]
+        >>> dz.round(3).tolist(), dweight.round(3).tolist()
+        ([[0.557, 1.745], [0.4, -0.087]], [0.439, 1.571])
+    """
+
+@overload
+def rms_norm_quant(
+    x: ArrayT,
+    weight: Any = None,
+    *,
+    dtype: Any = "float8_e4m3fn",
+    scale: None = None,
+    group_size: Literal[64, 128] | None = None,
+    scale_upper_bound: float | None = None,
+    eps: float = 1e-06,
+    weight_offset: float = 0.0,
+    rounding: Literal["once", "before_weight"] = "once",
+    out: ArrayT | None = None,
+    scale_out: ArrayT | None = None,
+    stream: Any = None,
+) -> tuple[ArrayT, ArrayT]:
+    """
+    Root mean square normalisation with a result of 8 bits and its scales, in one pass.
+
+    With ``y`` what :func:`rms_norm` returns for the same arguments, bit for bit, and ``limit`` the
+    largest number of the dtype (448 for float8_e4m3fn, 57344 for float8_e5m2, 127 for int8), in float32
+    (float64 for float64)::
+
+        scale = min(max(abs(y).max() / limit, 2**-126), scale_upper_bound)   # or the one given
+        out = round(clip(y * (1 / scale), -limit, limit))                    # ties to even
+
+    so that ``out * scale`` is about ``y``. A scale is that of its row, or of ``group_size`` columns. NaN
+    stays NaN, and makes its scale NaN; in int8 it becomes 0.
+
+    Args:
+        x: ``(..., cols)``, as in :func:`rms_norm`.
+        weight: as in :func:`rms_norm`.
+        dtype: of the result: ``"float8_e4m3fn"``, ``"float8_e5m2"`` or ``"int8"``, or the framework's
+            own object of that name. By default that of ``out``, or float8_e4m3fn.
+        scale: a static scale: one float32 number, an array of shape ``()`` or ``(1,)`` where ``x`` is.
+            None for dynamic ones.
+        group_size: how many columns share a dynamic scale: 64 or 128 (the last group of a row may be
+            shorter), or None for all of a row.
+        scale_upper_bound: the largest dynamic scale; above 0, or None for no bound.
+        eps: added to the mean of squares; finite and not negative.
+        weight_offset: added to each weight; 1.0 as in Gemma. Must be 0 without a weight.
+        rounding: ``"once"`` or ``"before_weight"``, as in :func:`rms_norm`.
+        out: where to write: the shape, framework and device of ``x``, one of the dtypes above, with any
+            strides. It may not overlap an input. Not for JAX arrays.
+        scale_out: where to write dynamic scales: float32, ``x.shape[:-1]``, or with ``group_size`` and
+            one axis more for the groups of a row. Any strides: a transposed view, ``base.T``, takes the
+            scales column by column, as matrix products with scaled blocks want them.
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+    Returns:
+        ``(out, scale)``, with a static scale ``out`` alone; new C-contiguous arrays of the framework
+        and device of ``x`` for those that were not given. NumPy has float8 from ml_dtypes.
+
+    Raises:
+        TypeError: an argument is no array or of another framework, or has a dtype that is not taken;
+            or the framework has no arrays of the dtype.
+        ValueError: a shape, stride, device, overlap or number does not fit.
+        RuntimeError: a torch tensor requires grad while gradients are recorded: call this function
+            under ``torch.no_grad()`` or pass ``x.detach()``. It has no gradient.
+        membound.CudaError: CUDA is not there, or a launch failed.
+
+        A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> x = np.array([[3.0, 4.0], [0.0, -5.0]], np.float32)
+        >>> out, scale = mb.rms_norm_quant(x, dtype="int8", eps=12.5)
+        >>> out
+        array([[  95,  127],
+               [   0, -127]], dtype=int8)
+        >>> bool(abs(out * scale[:, None] - mb.rms_norm(x, eps=12.5)).max() < 0.005)
+        True
+        >>> mb.rms_norm_quant(x, dtype="int8", scale=np.array(0.01, np.float32), eps=12.5)
+        array([[  60,   80],
+               [   0, -100]], dtype=int8)
+    """
+@overload
+def rms_norm_quant(
+    x: ArrayT,
+    weight: Any = None,
+    *,
+    dtype: Any = "float8_e4m3fn",
+    scale: Any,
+    group_size: None = None,
+    scale_upper_bound: None = None,
+    eps: float = 1e-06,
+    weight_offset: float = 0.0,
+    rounding: Literal["once", "before_weight"] = "once",
+    out: ArrayT | None = None,
+    scale_out: None = None,
+    stream: Any = None,
+) -> ArrayT: ...
+
+@overload
+def add_rms_norm_quant(
+    x: ArrayT,
+    residual: ArrayT,
+    weight: Any = None,
+    *,
+    dtype: Any = "float8_e4m3fn",
+    scale: None = None,
+    group_size: Literal[64, 128] | None = None,
+    scale_upper_bound: float | None = None,
+    eps: float = 1e-06,
+    weight_offset: float = 0.0,
+    rounding: Literal["once", "before_weight"] = "once",
+    out: ArrayT | None = None,
+    residual_out: ArrayT | None = None,
+    scale_out: ArrayT | None = None,
+    stream: Any = None,
+) -> tuple[ArrayT, ArrayT, ArrayT]:
+    """
+    Residual addition and root mean square normalisation with a result of 8 bits, in one pass.
+
+    What :func:`rms_norm_quant` is to :func:`rms_norm`, this is to :func:`add_rms_norm`: ``out`` and its
+    scales are the quantisation of what that one returns first, bit for bit, and ``residual_out`` is
+    ``x + residual``, as there.
+
+    Args:
+        x: ``(..., cols)``, as in :func:`rms_norm`.
+        residual: the shape, dtype, framework and device of ``x``, with any strides.
+        weight: as in :func:`rms_norm`.
+        dtype: of ``out``, as in :func:`rms_norm_quant`.
+        scale: a static scale, as in :func:`rms_norm_quant`.
+        group_size: 64, 128 or None, as in :func:`rms_norm_quant`.
+        scale_upper_bound: the largest dynamic scale; above 0, or None for no bound.
+        eps: added to the mean of squares; finite and not negative.
+        weight_offset: added to each weight; 1.0 as in Gemma. Must be 0 without a weight.
+        rounding: ``"once"`` or ``"before_weight"``, as in :func:`rms_norm`.
+        out: where to write the norm, as in :func:`rms_norm_quant`.
+        residual_out: where to write the sum: the shape, dtype, framework and device of ``x``. It may be
+            ``x`` or ``residual`` itself, but may not overlap one in part. Not for JAX arrays.
+        scale_out: where to write dynamic scales, as in :func:`rms_norm_quant`.
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+    Returns:
+        ``(out, residual_out, scale)``, with a static scale ``(out, residual_out)``; new C-contiguous
+        arrays of the framework and device of ``x`` for those that were not given.
+
+    Raises:
+        TypeError: an argument is no array or of another framework, or has a dtype that is not taken;
+            or the framework has no arrays of the dtype.
+        ValueError: a shape, stride, device, overlap or number does not fit.
+        RuntimeError: a torch tensor requires grad while gradients are recorded: call this function
+            under ``torch.no_grad()`` or pass ``x.detach()``. It has no gradient.
+        membound.CudaError: CUDA is not there, or a launch failed.
+
+        A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> x = np.array([[1.0, 2.0]], np.float32)
+        >>> residual = np.array([[2.0, 2.0]], np.float32)
+        >>> out, total, scale = mb.add_rms_norm_quant(x, residual, dtype="int8", eps=12.5)
+        >>> out, total
+        (array([[ 95, 127]], dtype=int8), array([[3., 4.]], dtype=float32))
+    """
+@overload
+def add_rms_norm_quant(
+    x: ArrayT,
+    residual: ArrayT,
+    weight: Any = None,
+    *,
+    dtype: Any = "float8_e4m3fn",
+    scale: Any,
+    group_size: None = None,
+    scale_upper_bound: None = None,
+    eps: float = 1e-06,
+    weight_offset: float = 0.0,
+    rounding: Literal["once", "before_weight"] = "once",
+    out: ArrayT | None = None,
+    residual_out: ArrayT | None = None,
+    scale_out: None = None,
+    stream: Any = None,
+) -> tuple[ArrayT, ArrayT]: ...
+
+@overload
 def gemma_rms_norm(
     x: ArrayT,
     weight: Any,
@@ -742,7 +1080,7 @@ def gemma_rms_norm(
 
     Args:
         x: ``(..., cols)``, as in :func:`rms_norm`.
-        weight: ``(cols,)``, as in :func:`rms_norm`, but not None.
+        weight: ``(cols,)`` or ``(heads, cols)``, as in :func:`rms_norm`, but not None.
         eps: added to the mean of squares; finite and not negative.
         out: where to write; it may be ``x`` itself.
         return_rstd: return ``rstd`` too, for ``rms_norm_backward(..., weight_offset=1)``.
@@ -791,7 +1129,7 @@ def fused_add_rms_norm(
     Args:
         input: ``(..., cols)``, float16, bfloat16, float32 or float64; written. Not a JAX array.
         residual: the shape, dtype, framework and device of ``input``; written.
-        weight: ``(cols,)`` of any of those dtypes, or None.
+        weight: ``(cols,)`` or ``(heads, cols)`` of any of those dtypes, or None.
         epsilon: added to the mean of squares; finite and not negative.
 
     Raises:
@@ -818,7 +1156,7 @@ def gemma_fused_add_rms_norm(
     Args:
         input: ``(..., cols)``, float16, bfloat16, float32 or float64; written. Not a JAX array.
         residual: the shape, dtype, framework and device of ``input``; written.
-        weight: ``(cols,)`` of any of those dtypes.
+        weight: ``(cols,)`` or ``(heads, cols)`` of any of those dtypes.
         epsilon: added to the mean of squares; finite and not negative.
 
     Raises:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
+QUANTISED = ("float8_e4m3fn", "float8_e5m2", "int8")
 NAMES = ("numpy", "torch", "jax", "cupy")
 
 # CuPy is one package per CUDA version.
@@ -40,6 +41,7 @@ class Framework:
     name: str
     device: str = "cpu"
     dtypes: tuple[str, ...] = DTYPES
+    quantised: tuple[str, ...] = QUANTISED  # what it makes new arrays of
     strided: bool = True  # basic slicing and transposing give views
     takes_out: bool = True
 
@@ -64,6 +66,7 @@ class Buffers(Framework):
 
     name = "memoryview"
     dtypes = ("float32", "float64")
+    quantised = ("int8",)
     strided = False
 
     def array(self, values, shape, dtype):
@@ -89,6 +92,7 @@ class NumPy(Framework):
             self.bfloat16 = importlib.import_module("ml_dtypes").bfloat16
         else:
             self.dtypes = tuple(name for name in DTYPES if name != "bfloat16")
+            self.quantised = ("int8",)
 
     @property
     def call_options(self):
@@ -151,6 +155,7 @@ class Jax(Framework):
 class CuPy(Framework):
     name = "cupy"
     dtypes = ("float16", "float32", "float64")
+    quantised = ("int8",)
 
     def __init__(self, index: int):
         self.cupy = importlib.import_module("cupy")

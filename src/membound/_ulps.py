@@ -15,6 +15,8 @@ FORMATS = {
     "bfloat16": (8, -126, (2 - 2**-7) * 2.0**127),
     "float32": (24, -126, (2 - 2**-23) * 2.0**127),
     "float64": (53, -1022, math.ldexp(2 - 2**-52, 1023)),
+    "float8_e4m3fn": (4, -6, 448.0),
+    "float8_e5m2": (3, -14, 57344.0),
 }
 
 # float32 and float64: what the formula as torch names it can lose, since the mean, eps, the root,
@@ -22,6 +24,13 @@ FORMATS = {
 # random elements, widths 64 to 65536. 16 bits: the float32 value correctly rounded, half an ulp and
 # what those ulps are worth in the narrower format.
 ALLOWED = {"float16": 0.501, "bfloat16": 0.5001, "float32": 5.0, "float64": 5.0}
+# Beside the exact norm over its exact scale. Rounding to bfloat16 moves a number by 2**-8 of itself
+# at most, 2**-4 ulp here: so may the norm have been rounded, and the largest one behind the scale.
+ALLOWED["float8_e4m3fn"] = 0.501 + 2 * 2.0**-4
+
+# A gate is one more factor, whose exponential, division and product round. Largest seen on a CPU:
+# 6.3 of 30 million random elements, widths 64 to 65536. 16 bits as above.
+GATED_ALLOWED = {"float16": 0.501, "bfloat16": 0.5002, "float32": 8.0, "float64": 8.0}
 
 # dtype -> how many of a float64's ulps its own are worth, and the smallest one
 _SCALE = {
@@ -39,7 +48,8 @@ def ulp(value: float, dtype: str) -> float:
 # Gradients, and elements less the mean of their row, are sums of terms that may cancel. Beside the
 # ulps above they may be off by this many roundings, in the dtype of sums, of the size of those
 # terms. Largest seen on a CPU: 3.7 for gradients, over widths 1 to 65536 and up to 20,000 rows of
-# normal values; 3.3 for layer_norm, over the same widths with means up to 10,000 times the spread.
+# normal values, 5.7 with a gate; 3.3 for layer_norm, over the same widths with means up to 10,000
+# times the spread.
 SUM_ROUNDINGS = 8.0
 
 

@@ -28,6 +28,7 @@ class Framework(NamedTuple):
     empty_like_contiguous: Callable[[Any], Any] | None = None
     empty_rows: Callable[[Any], Any] | None = None
     empty_columns: Callable[[Any], Any] | None = None
+    empty_as: Callable[[Any, tuple[int, ...], str], Any] | None = None
     empty_bytes: Callable[[Any, int], Any] | None = None
     current_stream: Callable[[int], int] | None = None
     is_grad_enabled: Callable[[], bool] | None = None
@@ -66,15 +67,40 @@ def dtype_code(dtype: Any) -> int | None:
     return DTYPE_CODES.get(dtype.name)
 
 
+def dtype_name(dtype: object) -> str | None:
+    """The name of a dtype that is named or of a framework's own; None for what is no dtype."""
+    if isinstance(dtype, str):
+        return dtype
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(dtype, torch.dtype):
+        return str(dtype).removeprefix("torch.")
+    try:
+        return None if numpy is None else numpy.dtype(dtype).name  # jax.numpy.int8 is no type
+    except TypeError:
+        return None
+
+
 def empty_numpy(shape: tuple[int, ...], dtype_name: str) -> Any:
-    """A NumPy array for the results of CPU arrays whose framework we do not know."""
+    """A NumPy array, or why there is none, as the end of an error message."""
     import numpy
 
-    if dtype_name == "bfloat16":
-        from ml_dtypes import bfloat16
+    dtype = numpy_dtype(dtype_name)
+    if dtype is None:
+        return f"NumPy has {dtype_name} from ml_dtypes, which is not installed"
+    return numpy.empty(shape, dtype)
 
-        return numpy.empty(shape, bfloat16)
-    return numpy.empty(shape, dtype_name)
+
+def numpy_dtype(name: str) -> Any:
+    """The dtype of that name; None without ml_dtypes for one of those that it brings."""
+    import numpy
+
+    if not name.startswith(("bfloat", "float8")):
+        return numpy.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        return None
+    return numpy.dtype(getattr(ml_dtypes, name))
 
 
 # --- torch ---
@@ -109,6 +135,7 @@ def _torch() -> Framework:
             x.shape[:-1], dtype=torch.float64 if x.dtype == torch.float64 else torch.float32
         ),
         empty_columns=lambda x: x.new_empty(x.shape[-1:]),
+        empty_as=lambda x, shape, dtype: x.new_empty(shape, dtype=getattr(torch, dtype)),
         empty_bytes=lambda x, count: x.new_empty(count, dtype=torch.uint8),
         current_stream=getattr(torch._C, "_cuda_getCurrentRawStream", None),
         is_grad_enabled=torch.is_grad_enabled,
@@ -154,6 +181,7 @@ def _numpy() -> Framework:
         empty_like_contiguous=functools.partial(numpy.empty_like, order="C", subok=False),
         empty_rows=lambda x: numpy.empty(x.shape[:-1], _statistics_dtype(x)),
         empty_columns=lambda x: numpy.empty(x.shape[-1:], x.dtype),
+        empty_as=lambda _, shape, dtype: empty_numpy(shape, dtype),
     )
 
 
@@ -189,6 +217,13 @@ def _cupy() -> Framework:
         with x.device:
             return cupy.empty(x.shape[-1:], x.dtype)
 
+    def empty_as(x: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        kind = getattr(cupy, dtype, None)  # CuPy 14 has no float8 of its own
+        if kind is None:
+            return f"CuPy has no {dtype}"
+        with x.device:
+            return cupy.empty(shape, kind)
+
     def empty_bytes(x: Any, count: int) -> Any:
         with x.device:
             return cupy.empty(count, "uint8")
@@ -199,6 +234,7 @@ def _cupy() -> Framework:
         empty_like_contiguous=empty_like,
         empty_rows=empty_rows,
         empty_columns=empty_columns,
+        empty_as=empty_as,
         empty_bytes=empty_bytes,
         current_stream=lambda device: cupy.cuda.get_current_stream(device).ptr,
     )
@@ -232,6 +268,7 @@ def _buffer() -> Framework:
     return Framework(
         name="buffer", empty_like=_empty_buffer, empty_like_contiguous=_empty_buffer,
         empty_rows=_empty_buffer_rows, empty_columns=_empty_buffer_columns,
+        empty_as=_empty_buffer_as,
     )  # fmt: skip
 
 
@@ -250,6 +287,13 @@ def _empty_buffer_rows(x: Any) -> memoryview:
 def _empty_buffer_columns(x: Any) -> memoryview:
     view = memoryview(x)
     return memoryview(bytearray(math.prod(view.shape[-1:]) * view.itemsize)).cast(view.format)
+
+
+def _empty_buffer_as(_: Any, shape: tuple[int, ...], dtype: str) -> memoryview | str:
+    code, size = {"int8": ("b", 1), "float32": ("f", 4)}.get(dtype, ("", 0))
+    if not code:
+        return f"buffers have no {dtype}"
+    return memoryview(bytearray(math.prod(shape) * size)).cast(code, shape)
 
 
 _FRAMEWORKS: dict[str, Callable[[ModuleType, object], Framework | str | None]] = {

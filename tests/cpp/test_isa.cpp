@@ -160,6 +160,93 @@ TEST_CASE("isa: gradients have the same bits too, around the cache as well") {
   }
 }
 
+namespace {
+
+// What rows with a gate give, forward and backward.
+struct Gated {
+  Gated(DType dtype, const Array::Extents& shape)
+      : out(dtype, shape), dx(dtype, shape), dz(dtype, shape) {}
+  Array out, dx, dz;
+};
+
+void run_gated(const cpu::KernelTable& table, const Array& x, const Array& z, bool norm_first,
+               bool bypass_cache, Gated& to) {
+  const std::int64_t cols = x.shape()[1];
+  const DType accumulate = accumulate_dtype(x.dtype());
+  Array weight(accumulate, {cols + cpu::kPreparedPadding}), rstd(accumulate, {1});
+  for (std::int64_t i = 0; i < weight.size(); ++i) weight.set(i, 0.75);
+  rstd.set(0, 0.75);
+  cpu::RmsNormRows rows{};
+  rows.x = x.at(0);
+  rows.gate = z.at(0);
+  rows.weight = weight.at(0);
+  rows.out = to.out.at(0);
+  rows.dtype = x.dtype();
+  rows.norm_before_gate = norm_first;
+  rows.bypass_cache = rows.ask_ahead = bypass_cache;
+  rows.rows = x.shape()[0];
+  rows.cols = cols;
+  rows.x_row_stride = rows.gate_row_stride = rows.out_row_stride = cols;
+  rows.x_col_stride = rows.gate_col_stride = rows.out_col_stride = 1;
+  rows.eps = 1e-6;
+  rows.safe_high = 1e30;
+  rows.safe_exponent = exponent_for_float;
+  table.rms_norm_gated(rows);
+  cpu::RmsNormBackwardRows back{};
+  back.dy = back.x = x.at(0);
+  back.gate = z.at(0);
+  back.weight = weight.at(0);
+  back.rstd = rstd.at(0);
+  back.dx = to.dx.at(0);
+  back.dgate = to.dz.at(0);
+  back.dtype = x.dtype();
+  back.norm_before_gate = norm_first;
+  back.bypass_cache = back.ask_ahead = bypass_cache;
+  back.rows = x.shape()[0];
+  back.cols = cols;
+  back.dy_row_stride = back.x_row_stride = back.gate_row_stride = cols;
+  back.dx_row_stride = back.dgate_row_stride = cols;
+  back.dy_col_stride = back.x_col_stride = back.gate_col_stride = 1;
+  back.dx_col_stride = back.dgate_col_stride = 1;
+  table.rms_norm_backward_gated(back);
+}
+
+}  // namespace
+
+TEST_CASE("isa: gated rows have the same bits too, around the cache as well") {
+  const std::uint32_t seed = test_seed();
+  INFO("seed " << seed);
+  const cpu::KernelTables tables = cpu::supported_kernels();
+  for (DType dtype : kFloating) {
+    for (std::int64_t cols : {1, 63, 100, 1024, 4099, 9000}) {
+      for (bool norm_first : {true, false}) {
+        const Array::Extents shape{5, cols};
+        Array x(dtype, shape), z(dtype, shape);
+        x.fill_normal(seed);
+        z.fill_normal(seed + 1, 6.0);
+        Gated model(dtype, shape);
+        run_gated(*tables.tables[0], x, z, norm_first, false, model);
+        for (int i = 0; i < tables.count; ++i) {
+          CAPTURE(std::string(tables.tables[i]->isa));
+          CAPTURE(std::string(dtype_name(dtype)));
+          CAPTURE(cols);
+          CAPTURE(norm_first);
+          Gated plain(dtype, shape), around(dtype, shape);
+          run_gated(*tables.tables[i], x, z, norm_first, false, plain);
+          run_gated(*tables.tables[i], x, z, norm_first, true, around);
+          CHECK(around.out.first_difference(plain.out) == -1);
+          CHECK(around.dx.first_difference(plain.dx) == -1);
+          CHECK(around.dz.first_difference(plain.dz) == -1);
+          if (std::string(tables.tables[i]->isa) == "baseline") continue;
+          CHECK(plain.out.first_difference(model.out) == -1);
+          CHECK(plain.dx.first_difference(model.dx) == -1);
+          CHECK(plain.dz.first_difference(model.dz) == -1);
+        }
+      }
+    }
+  }
+}
+
 // Only outputs of many megabytes take these stores by themselves.
 TEST_CASE("isa: stores around the cache change no bit, at any alignment") {
   const std::uint32_t seed = test_seed();

@@ -211,11 +211,13 @@ TEST_CASE("layer_norm: errors name the array and leave the outputs alone") {
   const LayerInputs in = c.inputs();
   fails(in, {}, narrow, &to.mean, nullptr, "'out' must have shape (2, 8), got (2, 7)");
   fails({in.x, nullptr, in.weight, &short_one}, {}, to.out, &to.mean, nullptr,
-        "'bias' must have shape (8,), the last axis of 'x', got (7,)");
+        "'bias' must have shape (8,), the last axis of 'x', or with three axes and more that "
+        "of its last two, got (7,)");
   fails({in.x, nullptr, in.weight, &whole}, {}, to.out, &to.mean, nullptr,
         "'bias' must be float16, bfloat16, float32 or float64, got int32");
   fails({in.x, nullptr, &short_one, in.bias}, {}, to.out, &to.mean, nullptr,
-        "'weight' must have shape (8,), the last axis of 'x', got (7,)");
+        "'weight' must have shape (8,), the last axis of 'x', or with three axes and more that "
+        "of its last two, got (7,)");
   fails({in.x, nullptr, nullptr, in.bias}, {1e-6, 1.0}, to.out, &to.mean, nullptr,
         "'weight_offset' must be 0 without a weight, got 1");
   fails(in, {-1.0}, to.out, &to.mean, nullptr, "'eps' must be finite and not negative, got -1");

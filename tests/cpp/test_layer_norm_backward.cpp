@@ -242,7 +242,9 @@ TEST_CASE("layer_norm_backward: errors name the array and leave the outputs alon
         "'mean' must have shape (2,), got (3,)");
   fails({in.dy, nullptr, in.x, nullptr, in.rstd, in.mean}, &dbias, nullptr,
         "'dweight' must be None without a weight, got an array");
-  fails(in, nullptr, &short_one, "'dbias' must have shape (8,), the last axis of 'x', got (7,)");
+  fails(in, nullptr, &short_one,
+        "'dbias' must have shape (8,), the last axis of 'x', or with three axes and more that "
+        "of its last two, got (7,)");
   fails(in, nullptr, &whole, "'dbias' must be float16, bfloat16, float32 or float64, got int32");
   fails(in, &dbias, &dbias, "'dbias' must not overlap 'dweight'");
   fails(in, nullptr, in.weight, "'dbias' must not overlap 'weight'");

@@ -255,14 +255,16 @@ TEST_CASE("rms_norm_backward: errors name the array and leave the outputs alone"
   fails({&narrow, nullptr, in.x, in.weight, in.rstd}, {}, &dx, nullptr,
         "'dy' must have shape (2, 8), got (2, 7)");
   fails({in.dy, nullptr, in.x, &short_one, in.rstd}, {}, &dx, nullptr,
-        "'weight' must have shape (8,), the last axis of 'x', got (7,)");
+        "'weight' must have shape (8,), the last axis of 'x', or with three axes and more that "
+        "of its last two, got (7,)");
   fails({in.dy, nullptr, in.x, nullptr, in.rstd}, {}, &dx, &dweight,
         "'dweight' must be None without a weight, got an array");
   fails({in.dy, nullptr, in.x, nullptr, in.rstd}, {1.0}, &dx, nullptr,
         "'weight_offset' must be 0 without a weight, got 1");
   fails(in, {}, &narrow, nullptr, "'dx' must have shape (2, 8), got (2, 7)");
   fails(in, {}, nullptr, &short_one,
-        "'dweight' must have shape (8,), the last axis of 'x', got (7,)");
+        "'dweight' must have shape (8,), the last axis of 'x', or with three axes and more that "
+        "of its last two, got (7,)");
   CHECK_THROWS_AS(run_backward(in, {}, &half, nullptr), TypeMismatch);
   CHECK_THROWS_AS(run_backward(in, {}, nullptr, &whole), TypeMismatch);
   CHECK_THROWS_AS(run_backward({&half, nullptr, in.x, in.weight, in.rstd}, {}, &dx, nullptr),

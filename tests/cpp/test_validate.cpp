@@ -98,10 +98,11 @@ TEST_CASE("validate: weight and its offset") {
     CHECK_NOTHROW(check_weight(view(dtype, {3}), "bias", x, "op", "x"));
   }
   CHECK_THROWS_AS(check_weight(view(DType::kInt32, {3}), "weight", x, "op", "x"), TypeMismatch);
-  CHECK_THROWS_WITH_AS(
-      check_weight(view(DType::kFloat32, {2}), "weight", x, "op", "rows"),
-      "op: argument 'weight' must have shape (3,), the last axis of 'rows', got (2,)",
-      InvalidArgument);
+  CHECK_THROWS_WITH_AS(check_weight(view(DType::kFloat32, {2}), "weight", x, "op", "rows"),
+                       "op: argument 'weight' must have shape (3,), the last axis of 'rows', or "
+                       "with three axes and more that "
+                       "of its last two, got (2,)",
+                       InvalidArgument);
   CHECK_THROWS_AS(check_weight(view(DType::kFloat32, {1, 3}), "weight", x, "op", "x"),
                   InvalidArgument);
   CHECK_NOTHROW(check_weight_offset(1.0, true, "op"));

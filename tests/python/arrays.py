@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reference import DTYPES, NUMPY_DTYPES
+from reference import DTYPES, NUMPY_DTYPES, QUANTISED
 
 import membound
 
@@ -27,6 +27,7 @@ class Framework:
     """One array library on one device; arrays go in from NumPy and come back to it."""
 
     dtypes = DTYPES
+    quantised = tuple(QUANTISED)  # what it makes new arrays of
     strided = True
     negative_strides = False
     takes_out = True
@@ -68,16 +69,20 @@ class Torch(Framework):
         self.device = device
 
     def array(self, x):
-        bits = np.array(x.view(np.int16)) if x.dtype == NUMPY_DTYPES["bfloat16"] else np.array(x)
+        bits = np.array(x)
+        if x.dtype.isbuiltin != 1:  # one of ml_dtypes'
+            bits = bits.view(f"i{x.itemsize}")
         return self.torch.from_numpy(bits).view(getattr(self.torch, x.dtype.name)).to(self.device)
 
     def numpy(self, x):
         assert type(x) is self.torch.Tensor
         assert str(x.device) == self.device
         x = x.detach().cpu().contiguous()
-        if x.dtype == self.torch.bfloat16:
-            return x.view(self.torch.int16).numpy().view(NUMPY_DTYPES["bfloat16"])
-        return x.numpy()
+        name = str(x.dtype).removeprefix("torch.")
+        foreign = NUMPY_DTYPES["bfloat16"] if name == "bfloat16" else QUANTISED.get(name)
+        if foreign is None:
+            return x.numpy()
+        return x.view(getattr(self.torch, f"int{8 * foreign.itemsize}")).numpy().view(foreign)
 
     def permute(self, x, axes):
         return x.permute(axes)
@@ -108,6 +113,7 @@ class Jax(Framework):
 
 class CuPy(Framework):
     dtypes = ("float16", "float32", "float64")
+    quantised = ("int8",)
     negative_strides = True
 
     def __init__(self):

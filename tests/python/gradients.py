@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import arrays
+import gated_norms
 import numpy as np
 import pytest
 import reference
@@ -35,12 +36,15 @@ class Case:
     rows: int = 4
     added: bool = False  # add_rms_norm_backward, add_layer_norm_backward
     centred: bool = False  # layer_norm_backward, add_layer_norm_backward
+    gated: bool = False  # rms_norm_gated_backward
+    norm_before_gate: bool = True
     layout: str = "contiguous"
     layouts: dict[str, str] = field(default_factory=dict)  # of the other arrays, by name
     weight: str = "same"
     weight_offset: float = 0.0
     rounding: str = "once"
     dx: str = "returned"
+    dz: str = "returned"
     dweight: str = "returned"
     dbias: str = "returned"
     dweight_dtype: str = "float32"  # of one that is given; of a dbias too
@@ -50,13 +54,26 @@ class Case:
         return (
             f"{self.op}, {self.rows} x {self.cols} {self.dtype}, {self.layout} {self.layouts}, "
             f"weight {self.weight}, {self.rounding}, offset {self.weight_offset}, dx {self.dx}, "
-            f"dweight {self.dweight}, dbias {self.dbias} {self.dweight_dtype}"
+            f"dz {self.dz}, dweight {self.dweight}, dbias {self.dbias} {self.dweight_dtype}, "
+            f"norm {'before' if self.norm_before_gate else 'after'} a gate"
         )
 
     @property
     def op(self) -> str:
         name = "layer_norm" if self.centred else "rms_norm"
-        return f"{'add_' * self.added}{name}_backward"
+        return f"{'add_' * self.added}{name}{'_gated' * self.gated}_backward"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Those that come in rows."""
+        if self.gated:
+            return ("dy", "x", "z")
+        return ("dy", "dresidual_out", "x") if self.added else ("dy", "x")
+
+    @property
+    def of_rows(self) -> dict[str, str]:
+        """The gradients that have all rows, and how each is asked for."""
+        return {"dx": self.dx, "dz": self.dz} if self.gated else {"dx": self.dx}
 
     def layout_of(self, name: str) -> arrays.Layout:
         return LAYOUTS[self.layouts.get(name, self.layout)]
@@ -65,9 +82,11 @@ class Case:
         return arrays.place(self.one, self.layout_of(name), fill, self.dtype, self.rows, self.cols)
 
 
-def dx_forms(one: Framework, added: bool) -> tuple[str, ...]:
+def dx_forms(one: Framework, added: bool = False, gated: bool = False) -> tuple[str, ...]:
     if not one.takes_out:
         return ("returned", "none")
+    if gated:
+        return (*DX_FORMS, "over z")
     return (*DX_FORMS, "over dresidual_out") if added else DX_FORMS
 
 
@@ -82,16 +101,18 @@ def vary(case: Case) -> None:
     def draw(names: Any) -> str:
         return str(rng.choice(list(names)))
 
-    for name in ("x", "dresidual_out", "dx"):
-        case.layouts[name] = draw(layouts_like(case.layout, one, writable=name == "dx"))
+    for name in ("x", "dresidual_out", "z", "dx", "dz"):
+        case.layouts[name] = draw(layouts_like(case.layout, one, writable=name in ("dx", "dz")))
     case.rounding = "once" if case.centred else draw(("once", "before_weight"))
     case.weight_offset = float(rng.choice((0.0, 1.0)))
-    written = {"over dy": "dy", "over x": "x", "over dresidual_out": "dresidual_out"}
-    case.dx = draw(
+    case.norm_before_gate = bool(rng.integers(2)) if case.gated else True
+    able = [
         form
-        for form in dx_forms(one, case.added)
-        if form not in written or case.layout_of(written[form]).writable
-    )
+        for form in dx_forms(one, case.added, case.gated)
+        if "over" not in form or case.layout_of(form.removeprefix("over ")).writable
+    ]
+    case.dx = draw(able)
+    case.dz = draw(form for form in able if form != case.dx or "over" not in form)
     case.dweight, case.dbias = (draw(dweight_forms(one)) for _ in range(2))
     case.dweight_dtype = draw(one.dtypes)
 
@@ -111,12 +132,15 @@ def centred_statistics_of(
     return np.asarray(found.mean.values, kind), np.asarray(found.rstd, kind)
 
 
-def _given_dx(case: Case, placed: dict[str, arrays.Placed]) -> arrays.Placed | None:
-    if case.dx in ("returned", "none"):
-        return None
-    if case.dx == "given":
-        return case.place("dx", lambda shape: np.full(shape, np.nan))
-    return placed[case.dx.removeprefix("over ")]
+def _given(case: Case, placed: dict[str, arrays.Placed]) -> dict[str, arrays.Placed]:
+    """The arrays to write gradients of rows to, by their names."""
+    found = {}
+    for name, form in case.of_rows.items():
+        if form == "given":
+            found[name] = case.place(name, lambda shape: np.full(shape, np.nan))
+        elif "over" in form:
+            found[name] = placed[form.removeprefix("over ")]
+    return found
 
 
 def _sum_forms(case: Case, weighted: bool) -> dict[str, str]:
@@ -144,8 +168,16 @@ def _expect(
         statistics = list(centred_statistics_of(x, case.dtype))
         wanted = reference.layer_norm_backward(dy, x, weight, *statistics, case.dtype, **options)
         return statistics, dict(zip(("dx", "dweight", "dbias"), wanted, strict=True))
-    statistics = [statistics_of(x, case.dtype)]
     options["rounding"] = case.rounding
+    if case.gated:
+        del options["dresidual_out"]
+        order = {"norm_before_gate": case.norm_before_gate}
+        statistics = [gated_norms.statistics_of(x, values["z"], case.dtype, **order)]
+        wanted = gated_norms.rms_norm_gated_backward(
+            dy, x, values["z"], weight, *statistics, case.dtype, **order, **options
+        )
+        return statistics, dict(zip(("dx", "dz", "dweight"), wanted, strict=True))
+    statistics = [statistics_of(x, case.dtype)]
     wanted = reference.rms_norm_backward(dy, x, weight, *statistics, case.dtype, **options)
     return statistics, dict(zip(("dx", "dweight"), wanted, strict=True))
 
@@ -153,36 +185,38 @@ def _expect(
 def check(case: Case) -> None:
     """Runs one case: values, shapes, dtypes, aliasing, gaps, and the inputs left alone."""
     one, rng = case.one, case.rng
-    names = ("dy", "dresidual_out", "x") if case.added else ("dy", "x")
-    placed = {name: case.place(name, rng.standard_normal) for name in names}
+    placed = {name: case.place(name, rng.standard_normal) for name in case.inputs}
     weight, weight_values = make_weight(case)
     offset = case.weight_offset if weight is not None else 0.0
     before = {name: np.array(array.values) for name, array in placed.items()}
     statistics, wanted = _expect(case, before, weight_values, offset)
-    options: dict[str, Any] = {"weight_offset": offset, "need_dx": case.dx != "none"}
+    options: dict[str, Any] = {"weight_offset": offset}
     if not case.centred:
         options["rounding"] = case.rounding
+    if case.gated:
+        options["norm_before_gate"] = case.norm_before_gate
 
-    given_dx = _given_dx(case, placed)
-    if given_dx is not None:
-        options["dx"] = given_dx.array
+    given = _given(case, placed)
+    options |= {name: array.array for name, array in given.items()}
+    options |= {f"need_{name}": form != "none" for name, form in case.of_rows.items()}
     forms = _sum_forms(case, weight is not None)
     for name, form in forms.items():
         options[f"need_{name}"] = form != "none"
         if form in ("given", "accumulated"):
             _give(case, name, form, options, wanted[name])
-    inputs = [placed[name].array for name in names]
+    inputs = [array.array for array in placed.values()]
     found = getattr(membound, case.op)(*inputs, weight, *map(one.array, statistics), **options)
     got = dict(zip(wanted, found, strict=True))
 
-    if case.dx == "none":
-        assert got["dx"] is None, case
-    else:
-        reference.assert_sum_right(one.numpy(got["dx"]), wanted["dx"], f"dx of {case}")
-    if given_dx is not None:
-        assert got["dx"] is given_dx.array, case
-        layout = case.layout_of(case.dx.removeprefix("over ") if "over" in case.dx else "dx")
-        assert arrays.gaps_are_untouched(one, layout, given_dx, case.rows, case.cols), case
+    for name, form in case.of_rows.items():
+        if form == "none":
+            assert got[name] is None, case
+        else:
+            reference.assert_sum_right(one.numpy(got[name]), wanted[name], f"{name} of {case}")
+        if name in given:
+            assert got[name] is given[name].array, case
+            layout = case.layout_of(form.removeprefix("over ") if "over" in form else name)
+            assert arrays.gaps_are_untouched(one, layout, given[name], case.rows, case.cols), case
     for name, form in forms.items():
         if form == "none" or wanted[name] is None:
             assert got[name] is None, case
@@ -190,7 +224,7 @@ def check(case: Case) -> None:
             assert form == "returned" or got[name] is options[name], case
             reference.assert_sum_right(one.numpy(got[name]), wanted[name], f"{name} of {case}")
     for name, array in placed.items():
-        if array is not given_dx:
+        if not any(array is written for written in given.values()):
             np.testing.assert_array_equal(one.numpy(array.array), before[name], err_msg=str(case))
 
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +15,9 @@ from membound._ulps import ALLOWED, FORMATS, sum_slack
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 NUMPY_DTYPES = {name: np.dtype(name) for name in ("float16", "float32", "float64")}
 NUMPY_DTYPES["bfloat16"] = np.dtype(ml_dtypes.bfloat16)
+# What the quantised norms write.
+QUANTISED = {name: np.dtype(getattr(ml_dtypes, name)) for name in ("float8_e4m3fn", "float8_e5m2")}
+QUANTISED["int8"] = np.dtype(np.int8)
 
 
 def statistics_dtype(dtype: str) -> str:
@@ -34,6 +37,7 @@ class Expected:
     candidates: list[np.ndarray]
     rstd: np.ndarray
     dtype: str
+    allowed: dict[str, float] = field(default_factory=lambda: ALLOWED)
 
 
 def rms_norm(
@@ -44,8 +48,9 @@ def rms_norm(
     eps: float = 1e-6,
     weight_offset: float = 0.0,
     rounding: str = "once",
+    slack: float = 2.0**-21,
 ) -> Expected:
-    """x is an array of dtype; the sum is over its last axis."""
+    """x is an array of dtype, or a wider one; the sum is over its last axis."""
     with np.errstate(all="ignore"):
         values = wide(x, dtype)
         mean = np.mean(values * values, axis=-1)
@@ -53,14 +58,17 @@ def rms_norm(
         normal = values * rstd[..., None]
         candidates = [normal]
         if rounding == "before_weight" and dtype in ("float16", "bfloat16"):
-            # The op's float32 value may lie on the other side of a rounding boundary.
-            slack = np.abs(normal) * 2.0**-21
-            kind = NUMPY_DTYPES[dtype]
-            candidates = [(normal + d).astype(kind).astype(np.float64) for d in (-slack, slack)]
+            candidates = roundings(normal, dtype, slack)
         if weight is not None:
             factor = wide(weight, dtype) + values.dtype.type(weight_offset)
             candidates = [candidate * factor for candidate in candidates]
     return Expected(candidates, rstd, dtype)
+
+
+def roundings(values: np.ndarray, dtype: str, slack: float) -> list[np.ndarray]:
+    """Rounded to dtype: the op's float32 value may lie on the other side of a boundary."""
+    kind = NUMPY_DTYPES[dtype]
+    return [(values * (1 + d)).astype(kind).astype(np.float64) for d in (-slack, slack)]
 
 
 def add_rms_norm(
@@ -85,6 +93,7 @@ class ExpectedSum:
     terms: np.ndarray
     dtype: str
     sums: str  # the dtype that decides what sums are made in
+    allowed: dict[str, float] = field(default_factory=lambda: ALLOWED)
 
 
 @dataclass
@@ -170,8 +179,9 @@ def rms_norm_backward(
         dx = _gradient_of_x(dy, h, weight, rstd, dtype, centred=False, **options)
         if rounding == "before_weight" and dtype in ("float16", "bfloat16"):
             product = x.astype(np.float32) * rstd[..., None]
-            h = product.astype(x.dtype).astype(np.float64)
-        return dx, _sum_of_rows(wide(dy, dtype) * h, weight, dtype)
+            h = product.astype(NUMPY_DTYPES[dtype]).astype(np.float64)
+        dweight = None if weight is None else sum_of_rows(wide(dy, dtype) * h, weight, dtype)
+        return dx, dweight
 
 
 def layer_norm_backward(
@@ -187,8 +197,9 @@ def layer_norm_backward(
     with np.errstate(all="ignore"):
         h = (wide(x, dtype) - wide(mean, dtype)[..., None]) * wide(rstd, dtype)[..., None]
         dx = _gradient_of_x(dy, h, weight, rstd, dtype, centred=True, **options)
-        dweight = _sum_of_rows(wide(dy, dtype) * h, weight, dtype)
-        return dx, dweight, _sum_of_rows(wide(dy, dtype), x if weight is None else weight, dtype)
+        dweight = None if weight is None else sum_of_rows(wide(dy, dtype) * h, weight, dtype)
+        like = np.empty(x.shape[-1:], x.dtype) if weight is None else weight
+        return dx, dweight, sum_of_rows(wide(dy, dtype), like, dtype)
 
 
 def _gradient_of_x(
@@ -218,11 +229,9 @@ def _gradient_of_x(
     return ExpectedSum(dx, terms, dtype, dtype)
 
 
-def _sum_of_rows(values: np.ndarray, like: np.ndarray | None, dtype: str) -> ExpectedSum | None:
-    """None without the array whose dtype the sums have."""
-    if like is None:
-        return None
-    rows = values.reshape(-1, values.shape[-1])
+def sum_of_rows(values: np.ndarray, like: np.ndarray, dtype: str) -> ExpectedSum:
+    """Over all axes but those of a weight, whose dtype the sum has."""
+    rows = values.reshape(-1, *like.shape)
     return ExpectedSum(rows.sum(0), np.abs(rows).sum(0), like.dtype.name, dtype)
 
 
@@ -241,7 +250,7 @@ def assert_sum_right(got: np.ndarray, expected: ExpectedSum, what: object = "") 
         off = (np.abs(values - wanted) - slack) / ulps(wanted, expected.dtype)
     right = near | (error == 0)  # NaN for NaN, too
     error = np.where(right, 0.0, np.where(np.isfinite(error), off, error)).astype(np.float64)
-    _assert_within(error, got, wanted, expected.dtype, what)
+    _assert_within(error, got, wanted, expected.dtype, what, expected.allowed)
 
 
 def ulps(values: np.ndarray, dtype: str) -> np.ndarray:
@@ -271,7 +280,8 @@ def assert_right(
     assert got.dtype == NUMPY_DTYPES[expected.dtype], what
     if got.size:
         every = [errors_in_ulps(got, one, expected.dtype) for one in expected.candidates]
-        _assert_within(np.minimum.reduce(every), got, expected.candidates[0], expected.dtype, what)
+        right, dtype = expected.candidates[0], expected.dtype
+        _assert_within(np.minimum.reduce(every), got, right, dtype, what, expected.allowed)
     if rstd is not None:
         _assert_rstd_right(rstd, expected.rstd, expected.dtype, what)
 
@@ -299,10 +309,15 @@ def _assert_rstd_right(got: np.ndarray, wanted: np.ndarray, x_dtype: str, what: 
 
 
 def _assert_within(
-    error: np.ndarray, got: np.ndarray, wanted: np.ndarray, dtype: str, what: object
+    error: np.ndarray,
+    got: np.ndarray,
+    wanted: np.ndarray,
+    dtype: str,
+    what: object,
+    allowed: dict[str, float] = ALLOWED,
 ) -> None:
     worst = np.unravel_index(np.argmax(error), error.shape)
-    assert error[worst] <= ALLOWED[dtype], (
+    assert error[worst] <= allowed[dtype], (
         f"{what}: at {tuple(map(int, worst))} got {got[worst]}, wanted {wanted[worst]}: off by "
-        f"{error[worst]:.4g} ulp of {dtype}, allowed {ALLOWED[dtype]}"
+        f"{error[worst]:.4g} ulp of {dtype}, allowed {allowed[dtype]}"
     )

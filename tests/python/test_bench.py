@@ -37,12 +37,15 @@ def test_a_table_and_json_with_a_copy_beside_every_op(quick, tmp_path, capsys):
     found = [(r["op"], r["rows"], r["cols"]) for r in figures["results"]]
     assert found == [(op, *size) for op in _bench.OPS for size in ((1, 64), (8, 128))]
     matrices = {"rms_norm": 2, "layer_norm": 2, "rms_norm_backward": 3, "layer_norm_backward": 3}
+    matrices |= {"rms_norm_gated": 3, "rms_norm_gated_backward": 5}
+    quantised = {"rms_norm_quant": 4 + 1, "add_rms_norm_quant": 3 * 4 + 1}
     for result in figures["results"]:
         times = result["microseconds"]
         assert {"membound", "copy"} <= set(times)
         assert all(time > 0 for time in times.values())
-        moved = matrices.get(result["op"], 4)
-        assert result["bytes"] == moved * result["rows"] * result["cols"] * 4
+        moved = 4 * matrices.get(result["op"], 4)
+        moved = quantised.get(result["op"], moved)
+        assert result["bytes"] == moved * result["rows"] * result["cols"]
         assert result["ratio_to_copy"] == pytest.approx(times["copy"] / times["membound"])
 
 

@@ -18,6 +18,22 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
 OPS = ("rms_norm", "add_rms_norm", "rms_norm_backward", "layer_norm", "layer_norm_backward")
+OPS += ("rms_norm_gated", "rms_norm_gated_backward")
+OPS += ("rms_norm_quant", "rms_norm_quant:STATIC")
+
+
+def op_of(name):
+    """The op of a benchmark, by the file's name; behind a colon by another name in it."""
+    file, _, which = name.partition(":")
+    return getattr(importlib.import_module(f"bench_{file}"), which or "OP")
+
+
+def spoil(result, factor):
+    """Makes every element wrong by a factor; one of 8 bits by a factor of 2."""
+    if result.itemsize == 1:
+        result.copy_((result.float() / 2).to(result.dtype))
+    else:
+        result.mul_(factor)
 
 
 @pytest.fixture
@@ -36,7 +52,7 @@ def contest(timing):
 
 @pytest.fixture(params=OPS)
 def op(contest, request):
-    return importlib.import_module(f"bench_{request.param}").OP
+    return op_of(request.param)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -49,8 +65,8 @@ def test_the_check_before_the_clock_tells_right_from_wrong(timing, contest, op, 
     assert timing.is_right(contest._worst(op, shape, a, results), dtype)
     for result in results:
         kept = result.clone()
-        at = result.abs().argmax()
-        result.view(-1)[at] *= 1.01 if dtype in ("float16", "bfloat16") else 1.00001
+        at = int(result.double().abs().argmax())
+        spoil(result.view(-1)[at : at + 1], 1.01 if dtype in ("float16", "bfloat16") else 1.00001)
         assert not timing.is_right(contest._worst(op, shape, a, results), dtype)
         result.view(-1)[at] = float("nan")
         assert not timing.is_plausible(contest._worst(op, shape, a, results), dtype)
@@ -137,8 +153,10 @@ def test_the_copy_moves_as_many_bytes_as_the_op(timing, contest, op, monkeypatch
     vectors = timing.vectors
     monkeypatch.setattr(timing, "vectors", lambda n, *rest: copied.append(n) or vectors(n, *rest))
     contest.measure(op, Stopwatch(), timing.Shape(6, 128), [])
-    matrices = {"add_rms_norm": 4}.get(op.name, 3 if op.name.endswith("backward") else 2)
-    assert copied == [matrices * 6 * 128 // 2]
+    more = {"add_rms_norm": 4, "rms_norm_gated": 3, "rms_norm_gated_backward": 5}
+    matrices = more.get(op.name, 3 if op.name.endswith("backward") else 2)
+    in_bytes = 2 + 1 if "quant" in op.name else 2 * matrices
+    assert copied == [in_bytes * 6 * 128 // 4]
 
 
 def test_a_wrong_result_stops_the_benchmark(timing, contest, op, monkeypatch):
@@ -146,7 +164,7 @@ def test_a_wrong_result_stops_the_benchmark(timing, contest, op, monkeypatch):
 
     def wrong(*arrays, **options):
         result = right(*arrays, **options)
-        (result[0] if isinstance(result, tuple) else result).mul_(1.01)
+        spoil(result[0] if isinstance(result, tuple) else result, 1.01)
         return result
 
     def nothing(*arrays, **options):
@@ -201,7 +219,7 @@ def test_a_peer_in_place_starts_from_the_same_values(timing, contest, monkeypatc
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch.compile's own
 def test_peers_give_right_results(timing, contest, op_name, name):
-    op = importlib.import_module(f"bench_{op_name}").OP
+    op = op_of(op_name)
     peers = importlib.import_module("peers")
     if name not in op.peers or not peers.installed([name], op.peers):
         pytest.skip(f"{name} is not installed or has no such op")
@@ -213,7 +231,8 @@ def test_peers_give_right_results(timing, contest, op_name, name):
 @pytest.mark.gpu
 def test_one_shape_is_measured(timing, contest, op):
     clock = timing.Clock()
-    record = contest.measure(op, clock, timing.Shape(64, 4096, peers=True), ["torch"])
+    peers = [name for name in op.peers if name == "torch"]
+    record = contest.measure(op, clock, timing.Shape(64, 4096, peers=True), peers)
     assert 0.5 < record.copy < 50
     assert 0.5 < record.ours < 50
     assert record.mixed is not None

@@ -9,6 +9,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import arrays
+import gated_norms
 import numpy as np
 import pytest
 from arrays import FRAMEWORKS, LAYOUTS
@@ -37,11 +38,15 @@ def one(request):
     return arrays.framework(request.param)
 
 
-@pytest.fixture(params=["rms_norm", "layer_norm"])
+@pytest.fixture(params=["rms_norm", "layer_norm", "rms_norm_gated"])
 def call(request):
-    """The op by that name; layer_norm with the weight as its bias, too."""
+    """The op by that name; layer_norm with the weight as its bias, too, and x as its own gate."""
     if request.param == "rms_norm":
         return arrays.call
+    if request.param == "rms_norm_gated":
+        return lambda one, x, weight, **options: gated_norms.call(
+            one, x, x, weight, norm_before_gate=False, **options
+        )
     return lambda one, x, weight, **options: arrays.call_layer_norm(
         one, x, weight, weight, **options
     )

@@ -196,6 +196,53 @@ GEMMA: list[Case] = [
 ]
 
 
+GATED: list[Case] = [
+    ("no z", lambda: {"z": None}, TypeError, "z"),
+    ("list z", lambda: {"z": [[1.0] * 4] * 3}, TypeError, "z"),
+    ("z of another dtype", lambda: {"z": np.ones(SHAPE)}, TypeError, "z"),
+    ("z of another shape", lambda: {"z": f32(4, 3)}, ValueError, "z"),
+    ("z of a row", lambda: {"z": f32(4)}, ValueError, "z"),
+    ("unaligned z", lambda: {"z": unaligned()}, ValueError, "z"),
+    ("integers", lambda: {"x": np.ones(SHAPE, np.int32)}, TypeError, "x"),
+    ("no columns", lambda: {"x": f32(3, 0)}, ValueError, "x"),
+    ("long weight", lambda: {"weight": f32(5)}, ValueError, "weight"),
+    ("out of another dtype", lambda: {"out": np.ones(SHAPE)}, TypeError, "out"),
+    ("read-only out", lambda: {"out": read_only()}, ValueError, "out"),
+    ("out over x in part", lambda: partly("x", "out"), ValueError, "out"),
+    ("out over z in part", lambda: partly("z", "out"), ValueError, "out"),
+    ("order of a number", lambda: {"norm_before_gate": 1}, TypeError, "norm_before_gate"),
+    ("eps negative", lambda: {"eps": -1.0}, ValueError, "eps"),
+    ("offset alone", lambda: {"weight": None, "weight_offset": 1.0}, ValueError, "weight_offset"),
+    ("unknown rounding", lambda: {"rounding": "thrice"}, ValueError, "rounding"),
+    ("return_rstd int", lambda: {"return_rstd": 1}, TypeError, "return_rstd"),
+    ("stream on the CPU", lambda: {"stream": 0}, ValueError, "stream"),
+    ("unknown device", lambda: {"device": "tpu"}, ValueError, "device"),
+    ("the name of another library", lambda: {"gate": f32()}, TypeError, "gate"),
+]
+
+# Beside what BACKWARD has; what it has of dx holds of dz.
+GATED_BACKWARD: list[Case] = [
+    *GATED[:6],
+    ("order of a number", lambda: {"norm_before_gate": 1}, TypeError, "norm_before_gate"),
+    ("dz of another dtype", lambda: {"dz": np.ones(SHAPE)}, TypeError, "dz"),
+    ("dz of another shape", lambda: {"dz": f32(4, 3)}, ValueError, "dz"),
+    ("read-only dz", lambda: {"dz": read_only()}, ValueError, "dz"),
+    ("broadcast dz", lambda: {"dz": as_strided(f32(4), SHAPE, (0, 4))}, ValueError, "dz"),
+    ("dz over z in part", lambda: partly("z", "dz"), ValueError, "dz"),
+    ("dx over z in part", lambda: partly("z", "dx"), ValueError, "dx"),
+    ("one array for both", lambda: same("dx", "dz"), ValueError, "dz"),
+    ("both over one input", lambda: same("x", "dx", "dz"), ValueError, "dz"),
+    ("dz not wanted", lambda: {"dz": f32(), "need_dz": False}, ValueError, "dz"),
+    ("need_dz int", lambda: {"need_dz": 1}, TypeError, "need_dz"),
+    ("dweight is a row of dz", lambda: row_of_dz(), ValueError, "dweight"),
+]
+
+
+def row_of_dz() -> Call:
+    dz = f32()
+    return {"dz": dz, "dweight": dz[1]}
+
+
 def shared_with_bias() -> Call:
     out = f32()
     return {"bias": out[1], "out": out}
@@ -216,10 +263,11 @@ def good(op: str) -> Call:
         return {"input": f32(), "residual": f32(), "weight": f32(4)}
     bias = {"bias": f32(4)} if "layer" in op else {}
     if not op.endswith("backward"):
-        residual = {"residual": f32()} if "add" in op else {}
-        return {"x": f32(), **residual, "weight": f32(4), **bias}
+        second = {"residual": f32()} if "add" in op else {"z": f32()} if "gated" in op else {}
+        return {"x": f32(), **second, "weight": f32(4), **bias}
     mean = {"mean": rows()} if "layer" in op else {}
     x = {"dresidual_out": f32(), "residual_out": f32()} if "add" in op else {"x": f32()}
+    x |= {"z": f32()} if "gated" in op else {}
     return {"dy": f32(), **x, "weight": f32(4), **mean, "rstd": rows()}
 
 
@@ -242,6 +290,8 @@ TABLE = [
         ("add_layer_norm", [*ADDED, *LAYER]),
         ("layer_norm_backward", [*SUMS, *LAYER_BACKWARD]),
         ("add_layer_norm_backward", [*SUMS, *LAYER_BACKWARD, *ADD_BACKWARD]),
+        ("rms_norm_gated", GATED),
+        ("rms_norm_gated_backward", [*BACKWARD, *GATED_BACKWARD]),
     )
     for case in cases
 ]
@@ -262,6 +312,8 @@ OPS = {
     "add_layer_norm": 4,
     "layer_norm_backward": 5,
     "add_layer_norm_backward": 6,
+    "rms_norm_gated": 3,
+    "rms_norm_gated_backward": 5,
     "gemma_rms_norm": 2,
     "gemma_fused_add_rms_norm": 4,
 }
@@ -301,7 +353,7 @@ def test_arrays_of_two_frameworks(op):
 def test_missing_arguments_are_named(op, missing):
     call = good(op)
     required = list(call)
-    if op in ("add_rms_norm", "layer_norm", "add_layer_norm"):
+    if op in ("add_rms_norm", "layer_norm", "add_layer_norm", "rms_norm_gated"):
         required = [name for name in required if name not in ("weight", "bias")]
     if missing >= len(required):
         pytest.skip("it has fewer")
@@ -321,7 +373,8 @@ def written_by(op: str) -> tuple[str, ...]:
     if "fused" in op:
         return ()
     if op.endswith("backward"):
-        return ("dx", "dweight", "dbias") if "layer" in op else ("dx", "dweight")
+        more = ("dbias",) if "layer" in op else ("dz",) if "gated" in op else ()
+        return ("dx", "dweight", *more)
     return ("out", "residual_out") if "add" in op else ("out",)
 
 

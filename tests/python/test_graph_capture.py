@@ -117,6 +117,67 @@ def test_a_chain_of_layer_norms_each_waits_for_the_one_before(torch, cols):
         assert torch.equal(a, right)
 
 
+@pytest.mark.parametrize("order", [True, False])
+@pytest.mark.parametrize("cols", [64, 4096, 16384])
+def test_a_chain_of_gated_norms_each_waits_for_the_one_before(torch, cols, order):
+    """The gate of each call is what another has just written."""
+    torch.manual_seed(0)
+    a, gate = (torch.randn(3, cols, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    weight = torch.randn(cols, device="cuda", dtype=torch.bfloat16)
+    b, start = torch.empty_like(a), a.clone()
+    options = {"norm_before_gate": order}
+
+    def work():
+        for _ in range(100):
+            membound.rms_norm_gated(gate, a, weight, out=b, **options)
+            membound.rms_norm(b, weight, out=a)
+
+    right = start.clone()
+    for _ in range(100):
+        right = membound.rms_norm_gated(gate, right, weight, **options)
+        torch.cuda.synchronize()
+        right = membound.rms_norm(right, weight)
+        torch.cuda.synchronize()
+    graph, _ = _capture(torch, work)
+    for _ in range(5):
+        a.copy_(start)
+        graph.replay()
+        assert torch.equal(a, right)
+
+
+@pytest.mark.parametrize("cols", WIDTHS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_quantised_norms_are_captured(torch, dtype, cols):
+    """New arrays and given ones, each kind of scale, alone and added."""
+    kind = getattr(torch, dtype)
+    x, residual = (torch.zeros(5, cols, device="cuda", dtype=kind) for _ in range(2))
+    weight = torch.randn(cols, device="cuda").to(kind)
+    static = torch.full((1,), 0.0625, device="cuda")
+    scales = torch.zeros(-(-cols // 128), 5, device="cuda").t()
+
+    def work():
+        return (
+            *membound.rms_norm_quant(x, weight),
+            *membound.rms_norm_quant(x, weight, group_size=128, scale_out=scales),
+            membound.rms_norm_quant(x, weight, scale=static, dtype=torch.float8_e5m2),
+            *membound.add_rms_norm_quant(x, residual, weight, dtype="int8"),
+        )
+
+    def bits(results):
+        return [one.reshape(-1).view(torch.uint8).clone() for one in results]
+
+    graph, results = _capture(torch, work)
+    for _ in range(3):
+        x.copy_(torch.randn(5, cols, device="cuda"))
+        residual.copy_(torch.randn(5, cols, device="cuda"))
+        for one in results:
+            one.view(torch.uint8).fill_(0x5A) if one.stride(-1) == 1 else one.fill_(7.0)
+        graph.replay()
+        replayed = bits(results)
+        for got, right in zip(replayed, bits(work()), strict=True):
+            assert torch.equal(got, right)
+
+
 @pytest.mark.parametrize("cols", [64, 4096, 16384])
 def test_other_kernels_between_calls_see_finished_rows(torch, cols):
     """Reads after our writes, and writes after our reads, by kernels that are not ours."""

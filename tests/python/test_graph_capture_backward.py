@@ -43,7 +43,37 @@ def centred_step(x, residual, weight, dy, dtotal):
     return (*add, *gradients_, *norm, dx, dbias)
 
 
-@pytest.mark.parametrize("step", [step, centred_step], ids=["rms", "layer"])
+def gated_step(x, z, weight, dy, _):
+    """The same with a gate, which comes after the norm and before it."""
+    found = []
+    for order in (True, False):
+        options = {"norm_before_gate": order}
+        y, rstd = membound.rms_norm_gated(x, z, weight, return_rstd=True, **options)
+        found += [y, rstd]
+        found += membound.rms_norm_gated_backward(dy, x, z, weight, rstd, **options)
+    return found
+
+
+def heads_step(x, residual, weight, dy, dtotal):
+    """Every norm with two heads, whose weights differ."""
+    rows = [one[:, None].expand(-1, 2, -1) for one in (x, residual, dy, dtotal)]
+    x, residual, dy, dtotal = rows
+    weight = weight.expand(2, -1).clone()
+    weight[1].neg_()
+    y, total, rstd = membound.add_rms_norm(x, residual, weight, return_rstd=True)
+    found = [y, total, rstd]
+    found += membound.add_rms_norm_backward(dy, dtotal, total, weight, rstd)
+    norm = membound.layer_norm(x, weight, weight, return_stats=True)
+    found += [*norm, *membound.layer_norm_backward(dy, x, weight, *norm[1:])]
+    y, rstd = membound.rms_norm_gated(x, residual, weight, return_rstd=True)
+    found += [y, rstd, *membound.rms_norm_gated_backward(dy, x, residual, weight, rstd)]
+    return found
+
+
+STEPS = {"rms": step, "layer": centred_step, "gated": gated_step, "heads": heads_step}
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("rows", [1, 5, 300])
 @pytest.mark.parametrize("cols", WIDTHS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])

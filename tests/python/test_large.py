@@ -7,6 +7,7 @@ from __future__ import annotations
 import mmap
 
 import arrays
+import gated_norms
 import numpy as np
 import pytest
 import reference
@@ -255,3 +256,76 @@ def test_layer_norms_with_offsets_on_the_cpu_past_2_to_the_32(dtype, seed):
     assert got[0] is x
     for one, right in zip(got, wanted, strict=True):
         np.testing.assert_array_equal(one, right)
+
+
+@pytest.mark.gpu
+@pytest.mark.large
+@pytest.mark.parametrize("order", [True, False])
+def test_gated_norms_of_more_than_2_to_the_32_elements(torch, order):
+    """Forward, dx and dz like slices, dweight against sums of theirs; the forward in place."""
+    rows, cols = (1 << 20) + 3, 4096
+    _needs_memory(torch, 70)
+    x, z = (torch.empty(rows, cols, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    _fill(torch, x)
+    _fill(torch, z)
+    weight = torch.randn(cols, device="cuda", dtype=torch.bfloat16)
+    options = {"norm_before_gate": order}
+    y, rstd = membound.rms_norm_gated(x, z, weight, return_rstd=True, **options)
+    dweight, into = torch.empty(cols, device="cuda"), torch.empty(cols, device="cuda")
+    dx, dz, _ = membound.rms_norm_gated_backward(y, x, z, weight, rstd, dweight=dweight, **options)
+    wanted = torch.zeros(cols, device="cuda", dtype=torch.float64)
+    for first in range(0, rows, 1 << 16):
+        part = [one[first : first + (1 << 16)] for one in (x, z)]
+        right, root = membound.rms_norm_gated(*part, weight, return_rstd=True, **options)
+        some = slice(first, first + (1 << 16))
+        assert torch.equal(y[some], right)
+        found = membound.rms_norm_gated_backward(
+            right, *part, weight, root, dweight=into, **options
+        )
+        assert torch.equal(dx[some], found[0])
+        assert torch.equal(dz[some], found[1])
+        wanted += into.double()
+    torch.testing.assert_close(dweight.double(), wanted, rtol=1e-4, atol=1e-2 * rows**0.5)
+    del dx, dz
+    membound.rms_norm_gated(x, z, weight, out=z, **options)
+    assert torch.equal(z[-1000:], y[-1000:])
+
+
+@pytest.mark.gpu
+@pytest.mark.large
+def test_heads_of_more_than_2_to_the_32_elements(torch):
+    """The last tokens' heads take their own weights."""
+    tokens, heads, cols = (1 << 18) + 3, 128, 128
+    x = torch.empty(tokens * heads, cols, device="cuda", dtype=torch.bfloat16)
+    _fill(torch, x)
+    x = x.view(tokens, heads, cols)
+    weight = torch.randn(heads, cols, device="cuda", dtype=torch.bfloat16)
+    y, rstd = membound.rms_norm(x, weight, return_rstd=True)
+    dx, dweight = membound.rms_norm_backward(y, x, weight, rstd)
+    for head in (0, 1, 77, heads - 1):
+        alone = x[:, head].contiguous()
+        right, root = membound.rms_norm(alone, weight[head], return_rstd=True)
+        assert torch.equal(y[:, head], right)
+        found = membound.rms_norm_backward(right, alone, weight[head], root)
+        assert torch.equal(dx[:, head], found[0])
+        close = {"rtol": 2e-2, "atol": 1e-2 * tokens**0.5}
+        torch.testing.assert_close(dweight[head], found[1], **close)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_gated_norms_with_offsets_on_the_cpu_past_2_to_the_32(dtype, seed):
+    kind = np.dtype(dtype)
+    rows, cols = 3, 100
+    z, values = _far_apart(kind, rows, cols, seed)
+    x, weight = values[::-1].copy(), np.linspace(0.5, 1.5, cols).astype(kind)
+    y, rstd = membound.rms_norm_gated(x, values, weight, return_rstd=True)
+    wanted = gated_norms.rms_norm_gated(x, values, weight, dtype)
+    reference.assert_right(y, wanted, rstd)
+    right = membound.rms_norm_gated_backward(y, x, values, weight, rstd)
+    found = membound.rms_norm_gated_backward(y, x, z, weight, rstd, dz=z)
+    assert found[1] is z
+    for one, wanted_bits in zip(found, right, strict=True):
+        np.testing.assert_array_equal(one, wanted_bits)
+    z[...] = values
+    membound.rms_norm_gated(x, z, weight, out=z)
+    np.testing.assert_array_equal(z, y)

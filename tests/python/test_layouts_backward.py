@@ -1,10 +1,13 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The added norms and gradients on arrays of any rank, sliced and transposed at random."""
+"""The added and gated norms and all gradients on arrays of any rank, sliced and transposed."""
 
 from __future__ import annotations
 
+import functools
+
 import arrays
+import gated_norms
 import gradients
 import hypothesis
 import numpy as np
@@ -32,6 +35,7 @@ def problems(draw, negative):
         "dbias": draw(views(cols, negative)),
         **{name: draw(views(shape[:-1], negative)) for name in ("mean", "rstd") if shape[:-1]},
         "rounding": draw(st.sampled_from(("once", "before_weight"))),
+        "norm_before_gate": draw(st.booleans()),
         "given": draw(st.booleans()),
         "accumulate": draw(st.booleans()),
         "numbers": draw(st.integers(0, 2**32 - 1)),
@@ -126,6 +130,47 @@ def check_backward(scene, centred):
     scene.check_gaps()
 
 
+def check_gated_forward(scene):
+    one, problem = scene.one, scene.problem
+    (x, x_values), (z, z_values) = scene.array("x"), scene.array("second")
+    weight, weight_values = scene.parameter("weight")
+    options = {"rounding": problem["rounding"], "norm_before_gate": problem["norm_before_gate"]}
+    inputs = (x_values, z_values, weight_values)
+    wanted = gated_norms.rms_norm_gated(*inputs, scene.dtype, **options)
+    if problem["given"]:
+        options["out"] = scene.array("out")[0]
+    found = gated_norms.call(one, x, z, weight, return_rstd=True, **options)
+    reference.assert_right(*map(one.numpy, found[:1]), wanted, one.numpy(found[1]), problem)
+    scene.check_gaps()
+
+
+def check_gated_backward(scene):
+    one, problem, dtype = scene.one, scene.problem, scene.dtype
+    (dy, dy_values), (x, x_values) = scene.array("second"), scene.array("x")
+    z, z_values = scene.array("third")
+    weight, weight_values = scene.parameter("weight")
+    options = {"norm_before_gate": problem["norm_before_gate"]}
+    rstd = gated_norms.statistics_of(x_values, z_values, dtype, **options)
+    options["rounding"] = problem["rounding"]
+    in_numpy = (dy_values, x_values, z_values, weight_values, rstd)
+    wanted = gated_norms.rms_norm_gated_backward(*in_numpy, dtype, **options)
+    wanted = dict(zip(("dx", "dz", "dweight"), wanted, strict=True))
+    statistic = one.array(rstd)
+    if "rstd" in problem:
+        statistic = scene.array("rstd", rstd, reference.statistics_dtype(dtype))[0]
+    if problem["given"]:
+        options |= {"dx": scene.array("out")[0], "dz": scene.array("out2")[0]}
+        if wanted["dweight"] is not None:
+            give_sums(scene, {"dweight": wanted["dweight"]}, options)
+    found = membound.rms_norm_gated_backward(dy, x, z, weight, statistic, **options)
+    for got, right in zip(found, wanted.values(), strict=True):
+        if right is None:
+            assert got is None
+        else:
+            reference.assert_sum_right(one.numpy(got), right, problem)
+    scene.check_gaps()
+
+
 def give_sums(scene, wanted, options):
     """Arrays for dweight and dbias, which may be added to."""
     for name, right in wanted.items():
@@ -137,11 +182,20 @@ def give_sums(scene, wanted, options):
             right.terms = right.terms + np.abs(before.astype(np.float64))
 
 
-@pytest.mark.parametrize("centred", [False, True], ids=["rms", "layer"])
-@pytest.mark.parametrize("check", [check_forward, check_backward])
+CHECKS = {
+    "rms": functools.partial(check_forward, centred=False),
+    "layer": functools.partial(check_forward, centred=True),
+    "gated": check_gated_forward,
+    "rms_backward": functools.partial(check_backward, centred=False),
+    "layer_backward": functools.partial(check_backward, centred=True),
+    "gated_backward": check_gated_backward,
+}
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", gradients.FRAMEWORKS)
-def test_any_view(name, dtype, check, centred):
+def test_any_view(name, dtype, check):
     one = arrays.framework(name)
     needs(one, dtype)
     if not one.strided:
@@ -151,6 +205,6 @@ def test_any_view(name, dtype, check, centred):
     @hypothesis.settings(max_examples=60)
     @hypothesis.given(problems(one.negative_strides))
     def every(problem):
-        check(Scene(one, dtype, problem), centred)
+        check(Scene(one, dtype, problem))
 
     every()

@@ -79,6 +79,10 @@ def norm_calls(framework: str) -> dict[str, Callable[[], object]]:
         "add_rms_norm_backward": lambda: membound.add_rms_norm_backward(
             x, residual, residual, w, rstd, dx=out, dweight=dweight
         ),
+        "rms_norm_gated": lambda: membound.rms_norm_gated(x, residual, w, out=out),
+        "rms_norm_gated_backward": lambda: membound.rms_norm_gated_backward(
+            x, residual, residual, w, rstd, dx=out, dz=total, dweight=dweight
+        ),
         "layer_norm": lambda: membound.layer_norm(x, w, dbias, out=out),
         "add_layer_norm": lambda: membound.add_layer_norm(
             x, residual, w, dbias, out=out, residual_out=total
@@ -99,6 +103,8 @@ BUDGETS = {
     "fused_add_rms_norm": 700,
     "rms_norm_backward": 1600,
     "add_rms_norm_backward": 1700,
+    "rms_norm_gated": 600,
+    "rms_norm_gated_backward": 2000,
     "layer_norm": 500,
     "add_layer_norm": 900,
     "layer_norm_backward": 2000,

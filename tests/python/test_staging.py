@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 
 import arrays
+import gated_norms
 import numpy as np
 import pytest
 import reference
@@ -139,6 +140,37 @@ def test_layer_norms_in_chunks(small_slots, dtype, form, seed):
     np.testing.assert_array_equal(summed, total)
     for name, got in (("out", y), ("residual_out", summed)):
         assert got is outputs.get(name, got)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("form", ["returned", "out", "over x", "over z"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gated_norms_in_chunks(small_slots, dtype, form, seed):
+    for order in (True, False):
+        x, z = draw(seed, dtype, (640, 333)), draw(seed + 2, dtype, (640, 333))
+        weight, options = draw(seed + 1, "float32", (333,)), {"norm_before_gate": order}
+        wanted = gated_norms.rms_norm_gated(x, z, weight, dtype, **options)
+        out = {"out": np.empty_like(x), "over x": x, "over z": z}.get(form)
+        y, rstd = membound.rms_norm_gated(
+            x, z, weight, out=out, return_rstd=True, device="cuda", **options
+        )
+        reference.assert_right(y, wanted, rstd, (dtype, form, order))
+        assert out is None or y is out
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("heads", [1, 3, 7, 64])
+def test_weights_of_heads_in_chunks(small_slots, heads, seed):
+    """Chunks hold all heads of a token; tokens longer than a slot, too."""
+    x, z = draw(seed, "float32", (90, heads, 512)), draw(seed + 2, "float32", (90, heads, 512))
+    weight = draw(seed + 1, "float32", (heads, 512))
+    out, rstd = staged(x, weight, return_rstd=True)
+    reference.assert_right(out, reference.rms_norm(x, weight, "float32"), rstd, heads)
+    y, rstd = membound.rms_norm_gated(x, z, weight, return_rstd=True, device="cuda")
+    reference.assert_right(y, gated_norms.rms_norm_gated(x, z, weight, "float32"), rstd, heads)
+    y, *statistics = membound.layer_norm(x, weight, weight, return_stats=True, device="cuda")
+    wanted = reference.layer_norm(x, weight, weight, "float32")
+    reference.assert_centred_right(y, wanted, tuple(statistics), heads)
 
 
 @pytest.mark.gpu

@@ -81,18 +81,11 @@ template <class R>
 [[gnu::noinline]] void normalise_in_blocks(const RmsNormRows& rows, std::int64_t row) {
   using A = typename R::A;
   RowInBlocks<typename R::T, R::kAdd> blocks(rows, row);
-  A scale = 1;
-  A sum = sum_in_blocks(blocks, scale);
-  A rstd = 1 / square_root(sum / static_cast<A>(rows.cols) + static_cast<A>(rows.eps));
-  if (!is_trusted(rows, sum)) {
-    scale = blocks.safe_scale();
-    sum = sum_in_blocks(blocks, scale);
-    const double mean = static_cast<double>(sum) / static_cast<double>(rows.cols);
-    rstd = static_cast<A>(1 / square_root(mean + rows.eps * scale * scale));
-  }
-  store_statistic(rows.rstd, rows.rstd_row_stride, row,
-                  static_cast<A>(static_cast<double>(rstd) * static_cast<double>(scale)));
-  write_in_blocks<R>(blocks, scale, rstd);
+  const SafeRstd<A> safe = safe_rstd<A>(
+      rows, [&](A scale) { return sum_in_blocks(blocks, scale); },
+      [&] { return blocks.largest(); });
+  store_statistic(rows.rstd, rows.rstd_row_stride, row, safe.unscaled());
+  write_in_blocks<R>(blocks, safe.scale, safe.rstd);
 }
 
 // kAsk: for half of `ahead`, a later row, meanwhile.

@@ -15,6 +15,7 @@ namespace membound::cpu {
 struct RmsNormRows {
   const void* x;
   const void* residual;  // null: none; else added to x, and the sum goes to residual_out too
+  const void* gate;      // null: none; gated rows have a weight, prepared, and no residual
   const void* weight;
   const void* bias;  // null: none; else in the form of weight. Centred rows only, as mean is
   void* out;
@@ -24,11 +25,13 @@ struct RmsNormRows {
   DType dtype;
   WeightForm weight_form;
   bool round_before_weight;
+  bool norm_before_gate;
   bool ask_ahead;     // the next rows are asked for while these are computed
   bool bypass_cache;  // that, and non-temporal stores
   std::int64_t rows, cols;
   std::int64_t x_row_stride, x_col_stride;
   std::int64_t residual_row_stride, residual_col_stride;
+  std::int64_t gate_row_stride, gate_col_stride;
   std::int64_t out_row_stride, out_col_stride;
   std::int64_t residual_out_row_stride, residual_out_col_stride;
   std::int64_t mean_row_stride, rstd_row_stride;
@@ -42,6 +45,7 @@ struct RmsNormRows {
   namespace isa {                             \
   void rms_norm(const RmsNormRows& rows);     \
   void rms_norm_centred(const RmsNormRows&);  \
+  void rms_norm_gated(const RmsNormRows&);    \
   void rms_norm_weight(const RmsNormWeight&); \
   }
 MEMBOUND_DECLARE_RMS_NORM(baseline)

@@ -18,14 +18,17 @@ struct RmsNormBackwardRows {
   const void* dy;
   const void* x;
   const void* dsum;    // null: none
+  const void* gate;    // null: none
   const void* weight;  // null: none; else the accumulate dtype, for 16-bit dtypes prepared
   const void* mean;    // centred rows only
   const void* rstd;
   void* dx;          // null: not wanted
+  void* dgate;       // likewise
   void* weight_sum;  // null: not wanted; else dy * h is added, in the order of the kernel
   void* bias_sum;    // centred rows, beside weight_sum: dy is added
   DType dtype;
   bool round_before_weight;
+  bool norm_before_gate;
   bool bypass_cache;  // non-temporal stores
   bool ask_ahead;     // the next rows are asked for while these are computed
   std::int64_t rows, cols;
@@ -34,6 +37,8 @@ struct RmsNormBackwardRows {
   std::int64_t x_row_stride, x_col_stride;
   std::int64_t dsum_row_stride, dsum_col_stride;
   std::int64_t dx_row_stride, dx_col_stride;
+  std::int64_t gate_row_stride, gate_col_stride;
+  std::int64_t dgate_row_stride, dgate_col_stride;
   std::int64_t mean_row_stride, rstd_row_stride;
 };
 
@@ -63,6 +68,7 @@ struct RmsNormBackwardWeight {
   namespace isa {                                              \
   void rms_norm_backward(const RmsNormBackwardRows& rows);     \
   void rms_norm_backward_centred(const RmsNormBackwardRows&);  \
+  void rms_norm_backward_gated(const RmsNormBackwardRows&);    \
   void rms_norm_backward_block(const RmsNormBackwardBlock&);   \
   void rms_norm_backward_weight(const RmsNormBackwardWeight&); \
   }

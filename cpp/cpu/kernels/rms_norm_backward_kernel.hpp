@@ -24,18 +24,6 @@ constexpr std::int64_t kGroupBytes = 256 << 10;
 constexpr std::int64_t kAskedFrom = 1 << 10;
 constexpr std::int64_t kAheadBytes = 8 << 10;
 
-// The payload of a NaN is dropped: rounding to bfloat16 relies on a lower half of zeros.
-template <class A>
-MEMBOUND_ALWAYS_INLINE A plain_nan(A value) {
-  return value == value ? value : static_cast<A>(__builtin_nanf(""));
-}
-
-// Null where there is no array: then its stride is 0.
-template <class T>
-MEMBOUND_ALWAYS_INLINE const T* row_of(const void* data, std::int64_t stride, std::int64_t row) {
-  return static_cast<const T*>(data) + row * stride;
-}
-
 // Rows from `first` on.
 template <class T, int kRows, bool kCentred>
 MEMBOUND_ALWAYS_INLINE Group<T, kRows> group_at(const RmsNormBackwardRows& rows,

@@ -13,6 +13,12 @@
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
+// The payload of a NaN is dropped: rounding to bfloat16 relies on a lower half of zeros.
+template <class A>
+MEMBOUND_ALWAYS_INLINE A plain_nan(A value) {
+  return value == value ? value : static_cast<A>(__builtin_nanf(""));
+}
+
 template <class T, int kRows>
 struct Group {
   using A = typename Lanes<T>::A;
@@ -45,11 +51,6 @@ struct Ahead {
 };
 
 template <class T>
-MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> read_some(const T* from, std::int64_t count) {
-  return count == Lanes<T>::kStep ? Lanes<T>::read(from) : read_partial(from, count);
-}
-
-template <class T>
 MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> weight_of(const typename Lanes<T>::A* weight,
                                                             std::int64_t col, std::int64_t count) {
   constexpr bool kPrepared = sizeof(T) != sizeof(*weight);
@@ -80,16 +81,6 @@ struct Sums {
   static constexpr bool kWeight = kWeight_;
   static constexpr bool kRoundFirst = kRoundFirst_;
 };
-
-template <class V, class A>
-MEMBOUND_ALWAYS_INLINE Pair<V> load_pair(const A* from) {
-  return {load<V>(from), load<V>(from + sizeof(V) / sizeof(A))};
-}
-template <class V, class A>
-MEMBOUND_ALWAYS_INLINE void store_pair(A* to, Pair<V> value) {
-  store(to, value.first);
-  store(to + sizeof(V) / sizeof(A), value.second);
-}
 
 // One step of the first pass: g and h of each row (centred: then g of each once more), and dy * h
 // of all of them into weight_sum (dy into bias_sum).

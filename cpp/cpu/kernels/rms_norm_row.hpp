@@ -195,6 +195,43 @@ MEMBOUND_ALWAYS_INLINE void write_rows(const WrittenRow<T, kAdd, Finish> (&rows)
   for (const auto& row : rows) row.write_some(col, cols - col);
 }
 
+// The largest magnitude among `count` elements, or `found` where that is larger.
+template <class T, class Input>
+MEMBOUND_ALWAYS_INLINE double largest_of(const Input& input, std::int64_t count, double found) {
+  using A = typename Lanes<T>::A;
+  constexpr std::int64_t kStep = Lanes<T>::kStep;
+  for (std::int64_t i = 0; i < count; i += kStep) {
+    A values[kStep];
+    const auto value = input.partial(i, count - i < kStep ? count - i : kStep);
+    store(values, value.first);
+    store(values + kStep / 2, value.second);
+    for (const A one : values) {
+      const double magnitude = __builtin_fabs(one);
+      found = magnitude > found ? magnitude : found;
+    }
+  }
+  return found;
+}
+
+// Of values that were multiplied by scale: 1, or where plain sums left their range a power of two.
+template <class A>
+struct SafeRstd {
+  A scale, rstd;
+  MEMBOUND_ALWAYS_INLINE A unscaled() const {
+    return static_cast<A>(static_cast<double>(rstd) * static_cast<double>(scale));
+  }
+};
+// sum(scale): of the squares; largest(): the magnitude of a value.
+template <class A, class Sum, class Largest>
+MEMBOUND_ALWAYS_INLINE SafeRstd<A> safe_rstd(const RmsNormRows& rows, Sum sum, Largest largest) {
+  const A plain = sum(A{1});
+  if (is_trusted(rows, plain))
+    return {1, 1 / square_root(plain / static_cast<A>(rows.cols) + static_cast<A>(rows.eps))};
+  const A scale = power_of_two(rows.safe_exponent(largest(), rows.eps), A{});
+  const double mean = static_cast<double>(sum(scale)) / static_cast<double>(rows.cols);
+  return {scale, static_cast<A>(1 / square_root(mean + rows.eps * scale * scale))};
+}
+
 // A row in blocks through small buffers, for any column strides.
 template <class T, bool kAdd>
 struct RowInBlocks {
@@ -235,17 +272,7 @@ struct RowInBlocks {
   [[gnu::noinline]] double largest() {
     double found = 0;
     each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) {
-      const Input block = read(first, count);
-      for (std::int64_t i = 0; i < count; i += kStep) {
-        A values[kStep];
-        const auto value = block.partial(i, count - i < kStep ? count - i : kStep);
-        store(values, value.first);
-        store(values + kStep / 2, value.second);
-        for (const A one : values) {
-          const double magnitude = __builtin_fabs(one);
-          found = magnitude > found ? magnitude : found;
-        }
-      }
+      found = largest_of<T>(read(first, count), count, found);
     });
     return found;
   }

@@ -36,6 +36,7 @@ inline constexpr int kPersistentBlock = 512;
 inline constexpr int kSmallBlock = 384;       // three to a multiprocessor instead of two
 inline constexpr int kSmallPairs = 320;       // with two chunks per thread: two instead of one
 inline constexpr int kRingBytes = 128 << 10;  // the largest ring
+inline constexpr int kShiftedRing = 2;        // rows of shifted rows' ring
 
 // One launch of two roles where the rows are few: what it saves is the second launch, what it costs
 // the second read and long sums (research: cross-over near 4 M elements of bfloat16; H200, 1024 x
@@ -81,21 +82,28 @@ inline PersistentShape persistent_shape(std::int64_t chunks, bool ring, bool cen
 
 // As many blocks as 128 multiprocessors hold. Clusters find fewer places: 30 of 4 and 14 of 8
 // blocks fit a H200. For both shapes of a width: the bits of dweight do not depend on alignment.
-inline int persistent_partials(std::int64_t rows, std::int64_t chunks, int groups, bool centred) {
+// Each team works for one head.
+inline int persistent_partials(std::int64_t rows, std::int64_t chunks, int groups, bool centred,
+                               std::int64_t heads) {
   const PersistentShape shape = persistent_shape(chunks, true, centred);
   static constexpr int kClusters[] = {128, 64, 28, 14, 7};
   int partial_rows = 128;
   for (int i = 1; (1 << i) <= shape.blocks_per_row; ++i) partial_rows = kClusters[i];
   if (shape.vecs == 1) partial_rows *= chunks > 256 && chunks <= kSmallBlock ? 3 : 2;
   if (shape.vecs == 2 && chunks <= 2 * kSmallPairs) partial_rows *= 2;
-  while (partial_rows > 1 && std::int64_t{partial_rows} * groups * 2 > rows) {
-    partial_rows = (partial_rows + 1) / 2;
-  }
-  return partial_rows;
+  const std::int64_t rows_of_head = rows / heads;
+  std::int64_t of_head = std::max<std::int64_t>(1, partial_rows / heads);
+  while (of_head > 1 && of_head * groups * 2 > rows_of_head) of_head = (of_head + 1) / 2;
+  return static_cast<int>(of_head * heads);
+}
+
+// Of the ring of shifted rows, where a group of threads has one block more than chunks.
+constexpr int shifted_ring_bytes(int vecs, int lanes, int threads) {
+  return kShiftedRing * (threads / lanes) * 2 * (vecs * lanes + 1) * kChunk;
 }
 
 inline RmsNormBackwardConfig persistent_config(std::int64_t rows, std::int64_t chunks, bool ring,
-                                               bool centred) {
+                                               bool centred, std::int64_t heads) {
   const PersistentShape shape = persistent_shape(chunks, ring, centred);
   RmsNormBackwardConfig config{};
   config.form = GradientForm::kPersistent;
@@ -113,7 +121,7 @@ inline RmsNormBackwardConfig persistent_config(std::int64_t rows, std::int64_t c
   const int groups = std::max(1, kPersistentBlock / config.lanes);
   config.threads = groups * config.lanes;
   config.shared_bytes = config.ring * shape.vecs * config.threads * 2 * kChunk;
-  config.partial_rows = persistent_partials(rows, chunks, groups, centred);
+  config.partial_rows = persistent_partials(rows, chunks, groups, centred, heads);
   return config;
 }
 
@@ -146,13 +154,15 @@ inline RmsNormConfig gradient_rows_config(std::int64_t rows, std::int64_t cols, 
 }
 
 // rows, cols >= 1; dtype_size: bytes of an element of x; sums: dweight or dbias is wanted; ring:
-// aligned rows, and room for them; max_cluster: the largest cluster that the GPU takes, 1 for none.
+// aligned rows, and room for them; max_cluster: the largest cluster that the GPU takes, 1 for none;
+// heads: of the weight, a divisor of rows.
 inline RmsNormBackwardConfig rms_norm_backward_config(std::int64_t rows, std::int64_t cols,
                                                       int dtype_size, bool sums, bool ring,
-                                                      int max_cluster, bool centred = false) {
+                                                      int max_cluster, bool centred = false,
+                                                      std::int64_t heads = 1) {
   const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
   if (sums && !gradient_in_roles(rows, cols, dtype_size)) {
-    const RmsNormBackwardConfig config = persistent_config(rows, chunks, ring, centred);
+    const RmsNormBackwardConfig config = persistent_config(rows, chunks, ring, centred, heads);
     if (config.blocks_per_row <= max_cluster) return config;
   }
   RmsNormBackwardConfig config{};
@@ -163,17 +173,18 @@ inline RmsNormBackwardConfig rms_norm_backward_config(std::int64_t rows, std::in
   config.blocks_per_row = config.rows.blocks_per_row;
   if (sums) {
     config.column_blocks =
-        ceil_div(ceil_div(chunks, kColumnSegment), config.blocks_per_row) * config.blocks_per_row;
+        ceil_div(heads * ceil_div(chunks, kColumnSegment), config.blocks_per_row) *
+        config.blocks_per_row;
   }
   return config;
 }
 
 // Rows of partial sums of dweight, or of dweight and dbias: what the workspace has to hold.
 inline std::int64_t rms_norm_backward_partials(std::int64_t rows, std::int64_t cols, int dtype_size,
-                                               bool centred = false) {
+                                               bool centred = false, std::int64_t heads = 1) {
   if (gradient_in_roles(rows, cols, dtype_size)) return 0;
   const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
-  return (centred ? 2 : 1) * persistent_config(rows, chunks, true, centred).partial_rows;
+  return (centred ? 2 : 1) * persistent_config(rows, chunks, true, centred, heads).partial_rows;
 }
 
 }  // namespace membound::cuda::tuning

@@ -26,7 +26,8 @@ struct LayerNormBackwardOptions {
 // dx        x's shape, dtype and device, or nullptr when it is not wanted; may be dy or x itself
 // dweight   (cols,) of any floating dtype, or nullptr when it is not wanted
 // dbias     likewise; it needs no weight
-// workspace on a GPU at least layer_norm_backward_workspace(x) bytes on x's device, aligned to 16,
+// workspace on a GPU at least layer_norm_backward_workspace(x, heads) bytes on x's device, aligned
+// to 16,
 //           uint8; nullptr: allocated on the stream. The CPU needs none.
 // stream    as in layer_norm
 //
@@ -42,6 +43,7 @@ MEMBOUND_API void layer_norm_backward(const ConstTensorView& dy, const ConstTens
                                       const TensorView* workspace, StreamView stream);
 
 // Bytes of workspace for an x of this shape, dtype and device, dweight or dbias wanted.
-MEMBOUND_API std::int64_t layer_norm_backward_workspace(const ConstTensorView& x);
+MEMBOUND_API std::int64_t layer_norm_backward_workspace(const ConstTensorView& x,
+                                                        std::int64_t heads = 1);
 
 }  // namespace membound

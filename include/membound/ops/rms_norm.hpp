@@ -27,7 +27,8 @@ struct RmsNormOptions {
 //   rstd = 1 / sqrt(mean(x * x) + eps),   out = x * rstd * (weight + weight_offset)
 //
 // x        (..., cols), float16, bfloat16, float32 or float64, any strides, any alignment
-// weight   (cols,) of any of those dtypes, or nullptr for no weight (and then no offset)
+// weight   (cols,) of any of those dtypes, or (heads, cols) for x of (..., heads, cols) with three
+//          axes and more: one for each head; or nullptr for no weight (and then no offset)
 // out      x's shape, dtype and device; any strides without overlap. It may be x itself (same
 //          pointer, shape and strides: in place); any other overlap is refused.
 // rstd     x's shape without its last axis, float32 (float64 for float64), or nullptr

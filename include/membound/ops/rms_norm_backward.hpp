@@ -26,8 +26,8 @@ struct RmsNormBackwardOptions {
 // rstd      what the forward returned: x's shape without its last axis, float32 (float64)
 // dx        x's shape, dtype and device, or nullptr when it is not wanted; may be dy or x itself
 // dweight   weight's shape in any floating dtype, or nullptr when it is not wanted
-// workspace on a GPU at least rms_norm_backward_workspace(x) bytes on x's device, aligned to 16,
-//           uint8; nullptr: allocated on the stream. The CPU needs none.
+// workspace on a GPU at least rms_norm_backward_workspace(x, heads) bytes on x's device, aligned to
+//           16, uint8; nullptr: allocated on the stream. The CPU needs none.
 // stream    as in rms_norm
 //
 // dweight is summed in float32 (float64) in a tree that rows, cols and dtype fix: the same bits on
@@ -40,7 +40,9 @@ MEMBOUND_API void rms_norm_backward(const ConstTensorView& dy, const ConstTensor
                                     const TensorView* dweight, const TensorView* workspace,
                                     StreamView stream);
 
-// Bytes of workspace for an x of this shape, dtype and device, dweight wanted.
-MEMBOUND_API std::int64_t rms_norm_backward_workspace(const ConstTensorView& x);
+// Bytes of workspace for an x of this shape, dtype and device, dweight wanted; heads of a weight of
+// (heads, cols).
+MEMBOUND_API std::int64_t rms_norm_backward_workspace(const ConstTensorView& x,
+                                                      std::int64_t heads = 1);
 
 }  // namespace membound

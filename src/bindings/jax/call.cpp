@@ -77,15 +77,17 @@ TensorView Batch::element(const TensorView& array, std::int64_t index) const {
   return view;
 }
 
-int batch_axes(std::initializer_list<const MaybeArray*> rows_of_columns) {
-  for (const MaybeArray* array : rows_of_columns) {
-    if (*array) return std::max((*array)->rank - 1, 0);
+int batch_axes(std::initializer_list<const MaybeArray*> parameters, int own_axes) {
+  for (const MaybeArray* array : parameters) {
+    if (*array) return std::max((*array)->rank - own_axes, 0);
   }
   return 0;
 }
 
-bool is_one_row(const MaybeArray& array, int axes) {
-  return axes == 0 || !array || array->size() == array->shape[axes];
+bool is_common(const MaybeArray& array, int axes) {
+  if (!array) return true;
+  return std::all_of(array->shape, array->shape + axes,
+                     [](std::int64_t extent) { return extent == 1; });
 }
 
 }  // namespace membound::python::jax

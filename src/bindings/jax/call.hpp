@@ -38,9 +38,8 @@ struct Call {
     throw InvalidArgument(std::string("attribute '") + name + "' is missing or of another type");
   }
   double number(const char* name) const { return attribute<double>(name, xla::DataType::kF64); }
-  bool flag(const char* name) const {
-    return attribute<std::int32_t>(name, xla::DataType::kS32) != 0;
-  }
+  int integer(const char* name) const { return attribute<std::int32_t>(name, xla::DataType::kS32); }
+  bool flag(const char* name) const { return integer(name) != 0; }
   Rounding rounding() const { return flag("rounding") ? Rounding::kBeforeWeight : Rounding::kOnce; }
 
  private:
@@ -68,20 +67,32 @@ using MaybeArray = std::optional<TensorView>;
 
 inline const TensorView* pointer(const MaybeArray& array) { return array ? &*array : nullptr; }
 
-// The batch axes in front of rows of columns, which every array of a call has alike.
-int batch_axes(std::initializer_list<const MaybeArray*> rows_of_columns);
+// The batch axes in front of parameters with so many axes of their own: every array of a call has
+// as many.
+int batch_axes(std::initializer_list<const MaybeArray*> parameters, int own_axes);
 
-// Whether all elements of a batch have one row in common, or none at all.
-bool is_one_row(const MaybeArray& array, int axes);
+// Whether all elements of a batch have this array in common, or none at all.
+bool is_common(const MaybeArray& array, int axes);
+
+// Which of the norms a handler runs.
+struct Form {
+  bool centred = false;
+  bool added = false;
+  bool gated = false;
+};
 
 // One handler per op.
 void rms_norm_call(const Call& call);
 void add_rms_norm_call(const Call& call);
 void rms_norm_backward_call(const Call& call);
 void add_rms_norm_backward_call(const Call& call);
+void rms_norm_quant_call(const Call& call);
+void add_rms_norm_quant_call(const Call& call);
 void layer_norm_call(const Call& call);
 void add_layer_norm_call(const Call& call);
 void layer_norm_backward_call(const Call& call);
 void add_layer_norm_backward_call(const Call& call);
+void rms_norm_gated_call(const Call& call);
+void rms_norm_gated_backward_call(const Call& call);
 
 }  // namespace membound::python::jax

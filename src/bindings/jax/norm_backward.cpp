@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
 #include "jax/call.hpp"
 #include "norm_ops.hpp"
 
@@ -9,58 +11,76 @@ namespace {
 
 // The arrays of a call, or of one element of its batch, as far as there are any.
 struct Arrays {
-  MaybeArray dy, dsum, x, weight, mean, rstd, dx, dweight, dbias, workspace;
+  MaybeArray dy, dsum, x, z, weight, mean, rstd, dx, dz, dweight, dbias, workspace;
+
+  // One that has all rows, or is a sum over them.
+  const MaybeArray& gradient() const {
+    for (const MaybeArray* rows : {&dx, &dz}) {
+      if (*rows) return *rows;
+    }
+    return dweight ? dweight : dbias;
+  }
 };
 
 constexpr MaybeArray Arrays::* kEvery[] = {
-    &Arrays::dy,   &Arrays::dsum, &Arrays::x,       &Arrays::weight, &Arrays::mean,
-    &Arrays::rstd, &Arrays::dx,   &Arrays::dweight, &Arrays::dbias,  &Arrays::workspace,
+    &Arrays::dy,     &Arrays::dsum,    &Arrays::x,     &Arrays::z,
+    &Arrays::weight, &Arrays::mean,    &Arrays::rstd,  &Arrays::dx,
+    &Arrays::dz,     &Arrays::dweight, &Arrays::dbias, &Arrays::workspace,
+};
+
+// In the order in which they come, each as far as it is wanted.
+constexpr std::pair<const char*, MaybeArray Arrays::*> kResults[] = {
+    {"dx", &Arrays::dx},
+    {"dz", &Arrays::dz},
+    {"dweight", &Arrays::dweight},
+    {"dbias", &Arrays::dbias},
 };
 
 struct Backward {
-  RmsNormBackwardOptions options;
+  NormBackwardOptions options;
   StreamView stream;
 
   void run(const Arrays& a) const {
     run_norm_backward(options,
-                      {pointer(a.dy), pointer(a.dsum), pointer(a.x), pointer(a.weight),
-                       pointer(a.mean), pointer(a.rstd), pointer(a.dx), pointer(a.dweight),
-                       pointer(a.dbias), pointer(a.workspace)},
+                      {pointer(a.dy), pointer(a.dsum), pointer(a.x), pointer(a.z),
+                       pointer(a.weight), pointer(a.mean), pointer(a.rstd), pointer(a.dx),
+                       pointer(a.dz), pointer(a.dweight), pointer(a.dbias), pointer(a.workspace)},
                       stream);
   }
 };
 
-Arrays arrays_of(const Call& call, bool centred, bool added) {
+Arrays arrays_of(const Call& call, Form form) {
   Arrays all;
   std::int64_t next = 0;
   all.dy = call.operand(next++);
-  if (added) all.dsum = call.operand(next++);
+  if (form.added) all.dsum = call.operand(next++);
   all.x = call.operand(next++);
-  if (centred) all.mean = call.operand(next++);
+  if (form.gated) all.z = call.operand(next++);
+  if (form.centred) all.mean = call.operand(next++);
   all.rstd = call.operand(next++);
   if (call.operands() > next) all.weight = call.operand(next++);
   next = 0;
-  const bool has_dweight = call.flag("dweight"), has_dbias = call.flag("dbias");
-  const bool sums = has_dweight || has_dbias;
-  if (call.results() > has_dweight + has_dbias + sums) all.dx = call.result(next++);
-  if (has_dweight) all.dweight = call.result(next++);
-  if (has_dbias) all.dbias = call.result(next++);
-  if (sums) all.workspace = call.result(next++);
+  for (const auto& [name, array] : kResults) {
+    if (call.flag(name)) all.*array = call.result(next++);
+  }
+  if (call.results() > next) all.workspace = call.result(next++);
   return all;
 }
 
-void backward_call(const Call& call, bool centred, bool added) {
-  const Backward backward{{call.number("weight_offset"), call.rounding(), /*accumulate=*/false},
+void backward_call(const Call& call, Form form) {
+  const Backward backward{{{call.number("weight_offset"), call.rounding(), /*accumulate=*/false},
+                           form.gated ? call.flag("norm_before_gate") : true},
                           call.stream};
-  Arrays all = arrays_of(call, centred, added);
+  Arrays all = arrays_of(call, form);
   // As in the forward; but each element of a batch has a dweight and a dbias of its own.
-  const int axes = batch_axes({&all.weight, &all.dbias});
-  const MaybeArray& sums = all.dweight ? all.dweight : all.dbias;
-  const Batch batch{axes, all.dx ? all.dx->shape : sums->shape};
-  if (is_one_row(all.weight, axes) && (axes == 0 || !sums)) {
-    const Batch rows{all.dx ? all.dx->rank - 1 : 0, batch.extents};
+  const int axes = batch_axes({&all.weight, &all.dbias}, call.flag("heads") ? 2 : 1);
+  const bool sums = all.dweight || all.dbias, of_rows = all.dx || all.dz;
+  const TensorView& gradient = *all.gradient();
+  const Batch batch{axes, gradient.shape};
+  if (is_common(all.weight, axes) && (axes == 0 || !sums)) {
+    const Batch rows{of_rows ? gradient.rank - 1 : 0, gradient.shape};
     for (const auto array :
-         {&Arrays::dy, &Arrays::dsum, &Arrays::x, &Arrays::mean, &Arrays::rstd}) {
+         {&Arrays::dy, &Arrays::dsum, &Arrays::x, &Arrays::z, &Arrays::mean, &Arrays::rstd}) {
       if (all.*array) all.*array = rows.whole(*(all.*array));
     }
     if (axes > 0 && all.weight) all.weight = batch.element(*all.weight, 0);
@@ -78,12 +98,15 @@ void backward_call(const Call& call, bool centred, bool added) {
 
 }  // namespace
 
-// Operands: dy, dresidual_out in the added forms, x (residual_out in the added forms), mean (of
-// layer_norm), rstd, the weight if there is one. Results: dx if wanted, dweight if wanted, dbias if
-// wanted, and after any of these two the workspace.
-void rms_norm_backward_call(const Call& call) { backward_call(call, false, false); }
-void add_rms_norm_backward_call(const Call& call) { backward_call(call, false, true); }
-void layer_norm_backward_call(const Call& call) { backward_call(call, true, false); }
-void add_layer_norm_backward_call(const Call& call) { backward_call(call, true, true); }
+// Operands: dy, dresidual_out in the added forms, x (residual_out in the added forms), z of the
+// gated form, mean (of layer_norm), rstd, the weight if there is one. Results: dx, dz, dweight and
+// dbias as far as they are wanted, and after any of the last two the workspace.
+void rms_norm_backward_call(const Call& call) { backward_call(call, {}); }
+void add_rms_norm_backward_call(const Call& call) { backward_call(call, {.added = true}); }
+void layer_norm_backward_call(const Call& call) { backward_call(call, {.centred = true}); }
+void add_layer_norm_backward_call(const Call& call) {
+  backward_call(call, {.centred = true, .added = true});
+}
+void rms_norm_gated_backward_call(const Call& call) { backward_call(call, {.gated = true}); }
 
 }  // namespace membound::python::jax

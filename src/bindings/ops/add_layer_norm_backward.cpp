@@ -41,14 +41,15 @@ Args:
     dresidual_out: the gradient of ``residual_out``: the shape, dtype, framework and device of
         ``dy``, with any strides.
     residual_out: what the forward returned.
-    weight: ``(cols,)``, what the forward read; None for no weight, and then there is no dweight.
+    weight: ``(cols,)`` or ``(heads, cols)``, what the forward read; None for no weight, and then
+        there is no dweight.
     mean: what the forward returned with ``return_stats=True``.
     rstd: likewise.
     weight_offset: the forward's.
     dx: where to write dx; it may be ``dy``, ``dresidual_out`` or ``residual_out`` itself. Not for
         JAX arrays.
-    dweight: where to write dweight: ``(cols,)`` in any floating dtype; no overlap.
-    dbias: where to write dbias: likewise. It needs no weight.
+    dweight: where to write dweight: the shape of ``weight`` in any floating dtype; no overlap.
+    dbias: where to write dbias: likewise. It needs no weight, and is ``(cols,)`` without one.
     need_dx: whether dx is wanted.
     need_dweight: whether dweight is wanted.
     need_dbias: whether dbias is wanted; False where the forward had no bias.

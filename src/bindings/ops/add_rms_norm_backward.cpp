@@ -39,7 +39,8 @@ Args:
     dresidual_out: the gradient of ``residual_out``: the shape, dtype, framework and device of
         ``dy``, with any strides.
     residual_out: what the forward returned.
-    weight: ``(cols,)``, what the forward read; None for no weight, and then there is no dweight.
+    weight: ``(cols,)`` or ``(heads, cols)``, what the forward read; None for no weight, and then
+        there is no dweight.
     rstd: what the forward returned with ``return_rstd=True``.
     weight_offset: the forward's.
     rounding: the forward's, as in :func:`rms_norm_backward`.

@@ -26,8 +26,9 @@ Args:
         or NumPy array (bfloat16 through ml_dtypes), a memoryview, or anything with ``__dlpack__``.
         It is never converted nor copied.
     weight: ``(cols,)`` of any of those dtypes, of the same framework and on the same device as
-        ``x``; None for no weight.
-    bias: likewise, with a weight or without; None for no bias.
+        ``x``; or ``(heads, cols)``, one for each head, for ``x`` of ``(..., heads, cols)`` with
+        three axes or more; None for no weight.
+    bias: likewise, with a weight, whose shape it then has, or without; None for no bias.
     eps: added to the variance; finite and not negative. torch's F.layer_norm has 1e-5 by default.
     weight_offset: added to each weight; 1.0 where weights are stored less one. Must be 0 without a
         weight.

@@ -39,15 +39,16 @@ With ``h = (x - mean) * rstd`` and ``g = dy * (weight + weight_offset)``, by the
 Args:
     dy: the gradient of ``out``: the shape, dtype, framework and device of ``x``, with any strides.
     x: ``(..., cols)``, what the forward read.
-    weight: ``(cols,)``, what the forward read; None for no weight, and then there is no dweight.
+    weight: ``(cols,)`` or ``(heads, cols)``, what the forward read; None for no weight, and then
+        there is no dweight.
     mean: what the forward returned with ``return_stats=True``: ``x.shape[:-1]``, float32 (float64
         for float64).
     rstd: likewise.
     weight_offset: the forward's.
     dx: where to write dx: the shape, dtype, framework and device of ``x``. It may be ``dy`` or
         ``x`` itself, but may not overlap an input in part. Not for JAX arrays.
-    dweight: where to write dweight: ``(cols,)`` in any floating dtype; no overlap.
-    dbias: where to write dbias: likewise. It needs no weight.
+    dweight: where to write dweight: the shape of ``weight`` in any floating dtype; no overlap.
+    dbias: where to write dbias: likewise. It needs no weight, and is ``(cols,)`` without one.
     need_dx: whether dx is wanted.
     need_dweight: whether dweight is wanted.
     need_dbias: whether dbias is wanted; False where the forward had no bias.

@@ -25,7 +25,8 @@ Args:
         or NumPy array (bfloat16 through ml_dtypes), a memoryview, or anything with ``__dlpack__``.
         It is never converted nor copied.
     weight: ``(cols,)`` of any of those dtypes, of the same framework and on the same device as
-        ``x``; None for no weight.
+        ``x``; or ``(heads, cols)``, one for each head, for ``x`` of ``(..., heads, cols)`` with
+        three axes or more; None for no weight.
     eps: added to the mean of squares; finite and not negative.
     weight_offset: added to each weight; 1.0 as in Gemma. Must be 0 without a weight.
     rounding: where a 16-bit result is rounded. ``"once"``: everything in float32, one rounding at

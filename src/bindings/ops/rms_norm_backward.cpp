@@ -36,7 +36,8 @@ With ``h = x * rstd`` and ``g = dy * (weight + weight_offset)``, by the chain ru
 Args:
     dy: the gradient of ``out``: the shape, dtype, framework and device of ``x``, with any strides.
     x: ``(..., cols)``, what the forward read.
-    weight: ``(cols,)``, what the forward read; None for no weight, and then there is no dweight.
+    weight: ``(cols,)`` or ``(heads, cols)``, what the forward read; None for no weight, and then
+        there is no dweight.
     rstd: what the forward returned with ``return_rstd=True``: ``x.shape[:-1]``, float32 (float64
         for float64).
     weight_offset: the forward's.

@@ -13,14 +13,20 @@ from membound.jax._layer_norm import (
     layer_norm_backward,
 )
 from membound.jax._rms_norm import add_rms_norm, add_rms_norm_backward, rms_norm, rms_norm_backward
+from membound.jax._rms_norm_gated import rms_norm_gated, rms_norm_gated_backward
+from membound.jax._rms_norm_quant import add_rms_norm_quant, rms_norm_quant
 
 __all__ = [
     "add_layer_norm",
     "add_layer_norm_backward",
     "add_rms_norm",
     "add_rms_norm_backward",
+    "add_rms_norm_quant",
     "layer_norm",
     "layer_norm_backward",
     "rms_norm",
     "rms_norm_backward",
+    "rms_norm_gated",
+    "rms_norm_gated_backward",
+    "rms_norm_quant",
 ]

@@ -6,21 +6,24 @@ Kinds are checked at every call, shapes and dtypes while tracing: free for later
 """
 
 import math
+import operator
 
 import jax
 
-from membound.arrays import type_name
+from membound.arrays import dtype_name, type_name
 from membound.jax._ffi import statistics_dtype
 
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
+_QUANTISED = ("float8_e4m3fn", "float8_e5m2", "int8")
+_OPTIONAL = ("weight", "bias", "scale")
 
 _array_types: set[type] = set()  # isinstance(x, jax.Array) runs Python code: 0.3 us
 
 
 def check_arrays(op, arrays):
-    """All are jax arrays, like the first one; a weight and a bias may be None."""
+    """All are jax arrays, like the first one; parameters may be None."""
     for argument, value in arrays.items():
-        if type(value) in _array_types or (value is None and argument in ("weight", "bias")):
+        if type(value) in _array_types or (value is None and argument in _OPTIONAL):
             continue
         if not isinstance(value, jax.Array):
             first = next(iter(arrays))
@@ -46,6 +49,36 @@ def flag(op, value, argument):
     return value
 
 
+def quantised(op, dtype):
+    """The name of a dtype of 8 bits, named or an object of JAX or NumPy."""
+    name = dtype_name(dtype)
+    if name not in _QUANTISED:
+        raise TypeError(
+            f"{op}: argument 'dtype' must be float8_e4m3fn, float8_e5m2 or int8, got {dtype!r}"
+        )
+    return name
+
+
+def group_size(op, size):
+    """64, 128, or 0 for None."""
+    if size is None:
+        return 0
+    if isinstance(size, bool) or not hasattr(size, "__index__"):
+        raise TypeError(
+            f"{op}: argument 'group_size' must be 64, 128 or None, got {type_name(size)}"
+        )
+    size = operator.index(size)
+    _require(op, size in (64, 128), f"'group_size' must be 64, 128 or None, got {size}")
+    return size
+
+
+def upper_bound(op, bound):
+    """A number above 0; infinity for None."""
+    bound = math.inf if bound is None else number(op, bound, "scale_upper_bound")
+    _require(op, bound > 0.0, f"'scale_upper_bound' must be above 0, got {bound:g}")
+    return bound
+
+
 def before_weight(op, rounding):
     if not isinstance(rounding, str) or rounding not in ("once", "before_weight"):
         raise ValueError(
@@ -54,7 +87,7 @@ def before_weight(op, rounding):
     return rounding == "before_weight"
 
 
-def check_forward(x, residual, weight, bias, options):
+def check_forward(x, residual, z, weight, bias, options):
     op, eps = options.op, options.eps
     _check_rows(op, x, "x")
     _require(
@@ -63,17 +96,42 @@ def check_forward(x, residual, weight, bias, options):
     _check_weight_offset(op, weight, options.weight_offset)
     if residual is not None:
         _check_like(op, residual, "residual", x.dtype, x.shape)
+    if z is not None:
+        _check_like(op, z, "z", x.dtype, x.shape)
     _check_columns(op, weight, "weight", x, "x")
     _check_columns(op, bias, "bias", x, "x")
+    if weight is not None and bias is not None:
+        _check_shape(op, bias, "bias", weight.shape)
 
 
-def check_backward(dy, dresidual_out, x, weight, mean, rstd, options):
+def check_static_scale(scale, options):
+    op = options.op
+    if scale.dtype.name != "float32":
+        raise TypeError(f"{op}: argument 'scale' must be float32, got {scale.dtype.name}")
+    _require(
+        op, scale.shape in ((), (1,)), f"'scale' must have shape () or (1,), got {scale.shape}"
+    )
+    _require(
+        op,
+        options.group_size == 0,
+        f"'group_size' must be None with a static scale, got {options.group_size}",
+    )
+    _require(
+        op,
+        math.isinf(options.scale_upper_bound),
+        f"'scale_upper_bound' must be None with a static scale, got {options.scale_upper_bound:g}",
+    )
+
+
+def check_backward(dy, dresidual_out, x, z, weight, mean, rstd, options):
     op = options.op
     x_name = "x" if dresidual_out is None else "residual_out"
     _check_rows(op, x, x_name)
     _check_like(op, dy, "dy", x.dtype, x.shape)
     if dresidual_out is not None:
         _check_like(op, dresidual_out, "dresidual_out", x.dtype, x.shape)
+    if z is not None:
+        _check_like(op, z, "z", x.dtype, x.shape)
     _check_columns(op, weight, "weight", x, x_name)
     _check_weight_offset(op, weight, options.weight_offset)
     if mean is not None:
@@ -111,15 +169,19 @@ def _check_columns(op, array, argument, x, x_name):
     _check_floating(op, array, argument)
     _require(
         op,
-        array.shape == x.shape[-1:],
+        array.shape == x.shape[-1:] or (x.ndim > 2 and array.shape == x.shape[-2:]),
         f"'{argument}' must have shape ({x.shape[-1]},), the last axis of '{x_name}', "
-        f"got {array.shape}",
+        f"or with three axes and more that of its last two, got {array.shape}",
     )
 
 
 def _check_like(op, array, argument, dtype, shape):
     if array.dtype != dtype:
         raise TypeError(f"{op}: argument '{argument}' must be {dtype.name}, got {array.dtype.name}")
+    _check_shape(op, array, argument, shape)
+
+
+def _check_shape(op, array, argument, shape):
     _require(op, array.shape == shape, f"'{argument}' must have shape {shape}, got {array.shape}")
 
 

@@ -43,21 +43,39 @@ def rows_of(x):
     return jax.ShapeDtypeStruct(x.shape[:-1], statistics_dtype(x))
 
 
+def quantised_like(x, dtype):
+    """A result of x's shape and another dtype, by its name."""
+    return jax.ShapeDtypeStruct(x.shape, jax.numpy.dtype(dtype))
+
+
+def scales_of(x, group_size):
+    """A scale for each row of x, or each group of columns of one."""
+    *rows, cols = x.shape
+    groups = () if group_size == 0 else (-(-cols // group_size),)
+    return jax.ShapeDtypeStruct((*rows, *groups), np.float32)
+
+
 def statistics_dtype(x):
     return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
-def columns_of(x, dtype=None):
-    """A sum over x's rows, of its dtype or another."""
-    return jax.ShapeDtypeStruct(x.shape[-1:], dtype or x.dtype)
+def columns_of(x):
+    """A sum over x's rows."""
+    return jax.ShapeDtypeStruct(x.shape[-1:], x.dtype)
 
 
-def sums_workspace(x, centred):
+def has_heads(parameter):
+    """Whether a weight or bias is (heads, cols)."""
+    return parameter is not None and len(parameter.shape) == 2
+
+
+def sums_workspace(x, weight, centred):
     """Room to sum dweight and dbias in on a GPU.
 
     The CPU gets it too and leaves it alone: while JAX traces, the platform is not known.
     """
     bytes_of = _core.layer_norm_backward_workspace if centred else _core.rms_norm_backward_workspace
     cols = x.shape[-1]
-    size = bytes_of(x.size // cols, cols, x.dtype.itemsize)
+    heads = weight.shape[0] if has_heads(weight) else 1
+    size = bytes_of(x.size // cols, cols, x.dtype.itemsize, heads)
     return jax.ShapeDtypeStruct((size,), np.uint8)

@@ -31,7 +31,7 @@ def layer_norm(x, weight=None, bias=None, *, eps=1e-6, weight_offset=0.0, return
     """
     check_arrays("layer_norm", {"x": x, "weight": weight, "bias": bias})
     options = forward_options(LAYER_NORM, eps, weight_offset, "once", return_stats)
-    out, _, mean, rstd = jitted_forward(x, None, weight, bias, options)
+    out, _, mean, rstd = jitted_forward(x, None, None, weight, bias, options)
     return (out, mean, rstd) if options.return_statistics else out
 
 
@@ -52,7 +52,7 @@ def add_layer_norm(
     arrays = {"x": x, "residual": residual, "weight": weight, "bias": bias}
     check_arrays("add_layer_norm", arrays)
     options = forward_options(ADD_LAYER_NORM, eps, weight_offset, "once", return_stats)
-    out, residual_out, mean, rstd = jitted_forward(x, residual, weight, bias, options)
+    out, residual_out, mean, rstd = jitted_forward(x, residual, None, weight, bias, options)
     return (out, residual_out, mean, rstd) if options.return_statistics else (out, residual_out)
 
 
@@ -74,8 +74,11 @@ def layer_norm_backward(
     """
     arrays = {"dy": dy, "x": x, "weight": weight, "mean": mean, "rstd": rstd}
     check_arrays("layer_norm_backward", arrays)
-    options = backward_options(LAYER_NORM, weight_offset, "once", need_dx, need_dweight, need_dbias)
-    return jitted_backward(dy, None, x, weight, mean, rstd, options)
+    options = backward_options(
+        LAYER_NORM, weight_offset, "once", dx=need_dx, dweight=need_dweight, dbias=need_dbias
+    )
+    dx, _, *sums = jitted_backward(dy, None, x, None, weight, mean, rstd, options)
+    return dx, *sums
 
 
 def add_layer_norm_backward(
@@ -103,6 +106,8 @@ def add_layer_norm_backward(
     }
     check_arrays("add_layer_norm_backward", arrays)
     options = backward_options(
-        ADD_LAYER_NORM, weight_offset, "once", need_dx, need_dweight, need_dbias
+        ADD_LAYER_NORM, weight_offset, "once", dx=need_dx, dweight=need_dweight, dbias=need_dbias
     )
-    return jitted_backward(dy, dresidual_out, residual_out, weight, mean, rstd, options)
+    inputs = (dy, dresidual_out, residual_out, None, weight, mean, rstd)
+    dx, _, *sums = jitted_backward(*inputs, options)
+    return dx, *sums

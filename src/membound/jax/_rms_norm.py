@@ -30,7 +30,7 @@ def rms_norm(x, weight=None, *, eps=1e-6, weight_offset=0.0, rounding="once", re
     """
     check_arrays("rms_norm", {"x": x, "weight": weight})
     options = forward_options(RMS_NORM, eps, weight_offset, rounding, return_rstd)
-    out, _, _, rstd = jitted_forward(x, None, weight, None, options)
+    out, _, _, rstd = jitted_forward(x, None, None, weight, None, options)
     return (out, rstd) if options.return_statistics else out
 
 
@@ -50,7 +50,7 @@ def add_rms_norm(
     """
     check_arrays("add_rms_norm", {"x": x, "residual": residual, "weight": weight})
     options = forward_options(ADD_RMS_NORM, eps, weight_offset, rounding, return_rstd)
-    out, residual_out, _, rstd = jitted_forward(x, residual, weight, None, options)
+    out, residual_out, _, rstd = jitted_forward(x, residual, None, weight, None, options)
     return (out, residual_out, rstd) if options.return_statistics else (out, residual_out)
 
 
@@ -70,8 +70,9 @@ def rms_norm_backward(
     """
     arrays = {"dy": dy, "x": x, "weight": weight, "rstd": rstd}
     check_arrays("rms_norm_backward", arrays)
-    options = backward_options(RMS_NORM, weight_offset, rounding, need_dx, need_dweight, False)
-    return jitted_backward(dy, None, x, weight, None, rstd, options)[:2]
+    options = backward_options(RMS_NORM, weight_offset, rounding, dx=need_dx, dweight=need_dweight)
+    dx, _, dweight, _ = jitted_backward(dy, None, x, None, weight, None, rstd, options)
+    return dx, dweight
 
 
 def add_rms_norm_backward(
@@ -96,5 +97,9 @@ def add_rms_norm_backward(
         "rstd": rstd,
     }
     check_arrays("add_rms_norm_backward", arrays)
-    options = backward_options(ADD_RMS_NORM, weight_offset, rounding, need_dx, need_dweight, False)
-    return jitted_backward(dy, dresidual_out, residual_out, weight, None, rstd, options)[:2]
+    options = backward_options(
+        ADD_RMS_NORM, weight_offset, rounding, dx=need_dx, dweight=need_dweight
+    )
+    inputs = (dy, dresidual_out, residual_out, None, weight, None, rstd)
+    dx, _, dweight, _ = jitted_backward(*inputs, options)
+    return dx, dweight

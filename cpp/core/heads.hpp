@@ -1,0 +1,51 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "core/layout.hpp"
+
+// Parameters of (heads, cols): what belongs to one head of arrays of (..., heads, cols).
+namespace membound {
+
+// Between neighbours of the heads of a parameter; 0 for one of (cols,), which all heads share.
+inline std::int64_t head_stride(const ConstTensorView& parameter) {
+  return parameter.rank == 2 ? parameter.strides[0] : 0;
+}
+
+// The view at one place of an axis, without that axis. axis: negative, counted from the last.
+template <class View>
+View select(const View& view, int axis, std::int64_t place) {
+  View selected = view;
+  axis += view.rank;
+  using Bytes = std::conditional_t<std::is_same_v<View, ConstTensorView>, const char, char>;
+  selected.data = static_cast<Bytes*>(view.data) +
+                  place * view.strides[axis] * static_cast<std::int64_t>(dtype_size(view.dtype));
+  --selected.rank;
+  for (int i = axis; i < selected.rank; ++i) {
+    selected.shape[i] = view.shape[i + 1];
+    selected.strides[i] = view.strides[i + 1];
+  }
+  return selected;
+}
+
+// One head of an array that may not be there; where a call wants a pointer.
+template <class View>
+class OneHead {
+ public:
+  OneHead(const View* view, int axis, std::int64_t head) {
+    if (view != nullptr) selected_ = select(*view, axis, head);
+  }
+  operator const View*() const { return selected_ ? &*selected_ : nullptr; }
+
+ private:
+  std::optional<View> selected_;
+};
+template <class View>
+OneHead<View> one_head(const View* view, int axis, std::int64_t head) {
+  return {view, axis, head};
+}
+
+}  // namespace membound

@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "membound/dtype.hpp"
+
+// The seam between cpu/rms_norm_quant.cpp and the units per instruction set: plain data and
+// function names.
+namespace membound::cpu {
+
+// Evenly spaced rows of a norm's result, whose elements are neighbours, and where their codes go.
+// All strides count elements.
+struct RmsNormQuantRows {
+  const void* y;
+  void* out;
+  const float* static_scale;  // null: dynamic
+  void* scale;                // float32; null with a static one
+  DType dtype;                // of y
+  DType out_dtype;
+  std::int64_t rows, cols, group_size;
+  std::int64_t y_row_stride;
+  std::int64_t out_row_stride, out_col_stride;
+  std::int64_t scale_row_stride, scale_col_stride;
+  float scale_upper_bound;
+};
+
+#define MEMBOUND_DECLARE_RMS_NORM_QUANT(isa)         \
+  namespace isa {                                    \
+  void rms_norm_quant(const RmsNormQuantRows& rows); \
+  }
+MEMBOUND_DECLARE_RMS_NORM_QUANT(baseline)
+MEMBOUND_DECLARE_RMS_NORM_QUANT(avx2)
+MEMBOUND_DECLARE_RMS_NORM_QUANT(avx512)
+MEMBOUND_DECLARE_RMS_NORM_QUANT(neon)
+#undef MEMBOUND_DECLARE_RMS_NORM_QUANT
+
+}  // namespace membound::cpu

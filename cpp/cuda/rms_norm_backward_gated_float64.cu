@@ -1,0 +1,11 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/rms_norm_backward_launch.cuh"
+
+namespace membound::cuda {
+
+template void launch_rms_norm_backward<double, Access::kAligned, Centring::kNever, true>(
+    const RmsNormBackwardProblem&, const tuning::RmsNormBackwardConfig&, const RowSplit&, int,
+    StreamView);
+
+}  // namespace membound::cuda

@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "core/dispatch.hpp"
+#include "cuda/launch.hpp"
+#include "cuda/row_array.hpp"
+#include "cuda/tuning/rms_norm_quant.hpp"
+#include "ops/rms_norm_quant.hpp"
+
+namespace membound::cuda {
+
+template <class T, Access kAccess>
+void launch_rms_norm_quant(const RmsNormQuantProblem& problem, const tuning::RmsNormConfig& config,
+                           const RowSplit& split, int device, StreamView stream);
+
+template <class T>
+RowAccess<T> access_of(const RmsNormQuantProblem& problem) {
+  const RmsNormProblem& norm = problem.norm;
+  RowAccess<T> access(norm.rows, norm.cols);
+  access.also_columns(norm.weight, norm.weight_dtype, norm.weight_stride, norm.weight_head_stride);
+  access.also_rows(norm.x, norm.x_rows, norm.x_col_stride);
+  access.also_rows(norm.residual, norm.residual_rows, norm.residual_col_stride);
+  access.also_rows(norm.residual_out, norm.residual_out_rows, norm.residual_out_col_stride);
+  access.also_bytes(problem.out, problem.out_rows, problem.out_col_stride);
+  access.also_statistic(problem.scale, problem.scale_rows);
+  return access;
+}
+
+void rms_norm_quant(const RmsNormQuantProblem& problem, StreamView stream) {
+  const RmsNormProblem& norm = problem.norm;
+  dispatch_floating(norm.dtype, "rms_norm_quant", [&]<class T>() {
+    const int device = current_device();
+    const auto config_of = [&](Access access) {
+      return tuning::rms_norm_quant_config(norm.rows, norm.cols, sizeof(T),
+                                           access == Access::kAligned, max_cluster_size(device));
+    };
+    RowAccess<T> asked = access_of<T>(problem);
+    const bool lanes = config_of(Access::kAligned).form == tuning::RowForm::kWarp;
+    if (asked.access() != Access::kAligned || (norm.heads > 1 && !lanes)) {
+      asked.at_least(Access::kAny);
+    }
+    const Access access = asked.access();
+    const auto launch_rows = access == Access::kAligned ? launch_rms_norm_quant<T, Access::kAligned>
+                                                        : launch_rms_norm_quant<T, Access::kAny>;
+    launch_rows(problem, config_of(access), asked.split(), device, stream);
+  });
+}
+
+}  // namespace membound::cuda

@@ -1,0 +1,31 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "membound/ops/rms_norm_gated_backward.hpp"
+
+#include "ops/rms_norm_backward.hpp"
+
+namespace membound {
+
+void rms_norm_gated_backward(const ConstTensorView& dy, const ConstTensorView& x,
+                             const ConstTensorView& z, const ConstTensorView* weight,
+                             const ConstTensorView& rstd,
+                             const RmsNormGatedBackwardOptions& options, const TensorView* dx,
+                             const TensorView* dz, const TensorView* dweight,
+                             const TensorView* workspace, StreamView stream) {
+  run_rms_norm_backward({.op = "rms_norm_gated_backward",
+                         .x_name = "x",
+                         .dy = dy,
+                         .x = x,
+                         .gate = &z,
+                         .weight = weight,
+                         .rstd = rstd,
+                         .options = {options.weight_offset, options.rounding, options.accumulate},
+                         .norm_before_gate = options.norm_before_gate,
+                         .dx = dx,
+                         .dgate = dz,
+                         .dweight = dweight,
+                         .workspace = workspace},
+                        stream);
+}
+
+}  // namespace membound

@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""rms_norm_quant and its added form: the definition applied to what the norm itself returns.
+
+The norm has a check of its own; from there on every bit is known.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import membound
+from membound import _check_norm as norm
+from membound import _ulps
+from membound._check_norm import Case
+from membound._frameworks import QUANTISED, Framework
+
+LIMITS = {**{name: _ulps.FORMATS[name][2] for name in QUANTISED if name != "int8"}, "int8": 127.0}
+# Columns that share a scale, and the one scale that is given.
+SCALES = {"row": None, "64": 64, "128": 128, "static": None}
+STATIC_SCALE = 0.03125
+SMALLEST_SCALE = 2.0**-126
+
+
+@dataclass(frozen=True)
+class Op:
+    """Which of the two it is."""
+
+    name: str
+    norm: str  # whose result is quantised
+    added: bool = False
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """Dtype, scale and where the results go, in one word each."""
+        return tuple(map(" ".join, itertools.product(QUANTISED, SCALES, ("returned", "out"))))
+
+    def cases(self, framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
+        if framework.call_options:  # it takes no device
+            return iter(())
+        forms = [form for form in self.forms if _fits(framework, form)]
+        return norm.all_cases(framework, dtype, thorough, forms)
+
+
+def _fits(framework: Framework, form: str) -> bool:
+    kind, _, place = form.split()
+    return kind in framework.quantised and (place == "returned" or framework.takes_out)
+
+
+def number_of(value: float, dtype: str) -> float:
+    """The nearest number of an 8-bit dtype, ties to even."""
+    if math.isnan(value):
+        return 0.0 if dtype == "int8" else value
+    value = max(-LIMITS[dtype], min(LIMITS[dtype], value))
+    unit = 1.0 if dtype == "int8" else _ulps.ulp(value, dtype)
+    return round(value / unit) * unit
+
+
+def quantised(case: Case, y: Sequence[float], group: int) -> tuple[list[float], list[float]]:
+    """Numbers and scales of rows of y; group 0: with the static scale."""
+    kind = case.form.split()[0]
+    wide = norm.statistics_dtype(case.dtype)
+    numbers, scales = [], []
+    for first in range(0, len(y), case.cols):
+        for start in range(first, first + case.cols, group or case.cols):
+            values = y[start : min(start + (group or case.cols), first + case.cols)]
+            if group:
+                quotient = norm.round_to([max(map(abs, values)) / LIMITS[kind]], wide)
+                (scale,) = norm.round_to([max(*quotient, SMALLEST_SCALE)], "float32")
+                scales.append(scale)
+            else:
+                scale = STATIC_SCALE
+            (factor,) = norm.round_to([1 / scale], wide)
+            scaled = norm.round_to([value * factor for value in values], wide)
+            numbers += [number_of(value, kind) for value in scaled]
+    return numbers, scales
+
+
+def run(case: Case, framework: Framework, op: Op) -> tuple[float, float]:
+    """Runs one case: 0, or infinity where a bit is wrong; and 0, what is allowed."""
+    values = [norm.draw(case), *([norm.draw_residual(case)] if op.added else [])]
+    inputs = [norm.place(case, framework, one) for one in values]
+    weight = norm.draw_weight(case)
+    inputs.append(norm.place_columns(case, framework, weight, norm.weight_dtype(case)))
+    options = {"eps": case.eps, "weight_offset": case.weight_offset, "rounding": case.rounding}
+    found = getattr(membound, op.norm)(*inputs, **options)
+    y, *total = found if op.added else (found,)
+    out, *rest = _call(case, framework, op, inputs, options)
+    norm.require_shape(out, y.shape)
+
+    _, columns, _ = case.form.split()
+    group = 0 if columns == "static" else SCALES[columns] or case.cols
+    numbers, scales = quantised(case, framework.values(y), group)
+    wanted = [numbers, *map(framework.values, total), *([scales] if group else [])]
+    right = [framework.values(one) for one in (out, *rest)] == wanted
+    return 0.0 if right else math.inf, 0.0
+
+
+def _call(
+    case: Case, framework: Framework, op: Op, inputs: list[Any], options: dict[str, Any]
+) -> list[Any]:
+    """out, residual_out in the added form, and the scales unless one is given."""
+    kind, columns, place = case.form.split()
+    options = {**options, "dtype": kind, "group_size": SCALES[columns]}
+    if columns == "static":
+        options["scale"] = framework.array([STATIC_SCALE], (1,), "float32")
+    results = getattr(membound, op.name)(*inputs, **options)
+    results = list(results) if isinstance(results, tuple) else [results]
+    if place == "out":  # into what the first call made, after the bits there were others
+        names = ["out", *(["residual_out"] if op.added else []), "scale_out"]
+        given = dict(zip(names, results, strict=False))
+        other = {**options, "eps": case.eps + 1.0, **given}
+        getattr(membound, op.name)(*inputs, **other)
+        getattr(membound, op.name)(*inputs, **{**options, **given})
+    return results

@@ -1,0 +1,12 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""rms_norm_quant against its definition."""
+
+from __future__ import annotations
+
+import functools
+
+from membound import _check_norm_quant as quant
+
+OP = quant.Op("rms_norm_quant", "rms_norm")
+FORMS, cases, run = OP.forms, OP.cases, functools.partial(quant.run, op=OP)

@@ -1,0 +1,65 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""RMSNorm with a gate, forward and backward."""
+
+from membound.jax._arguments import check_arrays
+from membound.jax._norm import (
+    RMS_NORM_GATED,
+    backward_options,
+    forward_options,
+    jitted_backward,
+    jitted_forward,
+)
+
+
+def rms_norm_gated(
+    x, z, weight=None, *, norm_before_gate=True, eps=1e-6, weight_offset=0.0, rounding="once",
+    return_rstd=False,
+):  # fmt: skip
+    """Root mean square normalisation with a gate, in one pass.
+
+    ``rms_norm(x) * silu(z)``, or with ``norm_before_gate=False`` ``rms_norm(x * silu(z))``; see
+    :func:`membound.rms_norm_gated` for the arguments. The scalars are static: each new combination
+    compiles once. Returns an array of x's shape and dtype, or with ``return_rstd=True`` the pair of
+    it and rstd in float32 (float64 for float64).
+
+    Reverse-mode gradients (jax.grad, jax.vjp) run :func:`rms_norm_gated_backward`, and compute only
+    those that are asked for. Forward mode and second derivatives raise.
+
+    >>> import jax.numpy as jnp
+    >>> x, z = jnp.array([3.0, 4.0]), jnp.array([1.0, 2.0])
+    >>> [round(float(v), 3) for v in rms_norm_gated(x, z, eps=12.5)]
+    [0.439, 1.409]
+    >>> [round(float(v), 3) for v in rms_norm_gated(x, z, norm_before_gate=False, eps=0.0)]
+    [0.42, 1.35]
+    """
+    check_arrays("rms_norm_gated", {"x": x, "z": z, "weight": weight})
+    options = forward_options(
+        RMS_NORM_GATED, eps, weight_offset, rounding, return_rstd, norm_before_gate
+    )
+    out, _, _, rstd = jitted_forward(x, None, z, weight, None, options)
+    return (out, rstd) if options.return_statistics else out
+
+
+def rms_norm_gated_backward(
+    dy, x, z, weight, rstd, *, norm_before_gate=True, weight_offset=0.0, rounding="once",
+    need_dx=True, need_dz=True, need_dweight=True,
+):  # fmt: skip
+    """The gradients of :func:`rms_norm_gated`: ``(dx, dz, dweight)``, None for the unwanted.
+
+    See :func:`membound.rms_norm_gated_backward` for the arguments. dweight has the dtype of weight.
+
+    >>> import jax.numpy as jnp
+    >>> x, z = jnp.array([[3.0, 4.0]]), jnp.array([[1.0, 2.0]])
+    >>> rstd = rms_norm_gated(x, z, eps=12.5, return_rstd=True)[1]
+    >>> dx, dz, dweight = rms_norm_gated_backward(jnp.ones_like(x), x, z, None, rstd)
+    >>> [round(float(v), 3) for v in dz[0]], dweight
+    ([0.557, 0.873], None)
+    """
+    arrays = {"dy": dy, "x": x, "z": z, "weight": weight, "rstd": rstd}
+    check_arrays("rms_norm_gated_backward", arrays)
+    options = backward_options(
+        RMS_NORM_GATED, weight_offset, rounding, norm_before_gate,
+        dx=need_dx, dz=need_dz, dweight=need_dweight,
+    )  # fmt: skip
+    return jitted_backward(dy, None, x, z, weight, None, rstd, options)[:3]

@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""RMSNorm with a quantised result, alone and after a residual addition."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from membound.jax import _arguments, _ffi
+from membound.jax._norm import static
+
+
+class Quantised(NamedTuple):
+    """What is static in a call."""
+
+    op: str
+    dtype: str
+    group_size: int
+    scale_upper_bound: float
+    eps: float
+    weight_offset: float
+    before_weight: bool
+
+
+@static
+def _options(op, dtype, group_size, scale_upper_bound, eps, weight_offset, rounding):
+    return Quantised(
+        op=op,
+        dtype=_arguments.quantised(op, dtype),
+        group_size=_arguments.group_size(op, group_size),
+        scale_upper_bound=_arguments.upper_bound(op, scale_upper_bound),
+        eps=_arguments.number(op, eps, "eps"),
+        weight_offset=_arguments.number(op, weight_offset, "weight_offset"),
+        before_weight=_arguments.before_weight(op, rounding),
+    )
+
+
+@functools.partial(jax.jit, static_argnums=4)
+def _jitted(x, residual, weight, scale, options):
+    """out, residual_out in the added form, and the scales unless one is given."""
+    _arguments.check_forward(x, residual, None, weight, None, options)
+    if scale is not None:
+        _arguments.check_static_scale(scale, options)
+    return _quantised(x, residual, weight, scale, options)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
+def _quantised(x, residual, weight, scale, options):
+    results = [_ffi.quantised_like(x, options.dtype)]
+    if residual is not None:
+        results.append(_ffi.like(x))
+    if scale is None:
+        results.append(_ffi.scales_of(x, options.group_size))
+    return _ffi.call(
+        f"membound_{options.op}",
+        results,
+        (x, residual, weight, scale),
+        eps=np.float64(options.eps),
+        weight_offset=np.float64(options.weight_offset),
+        rounding=np.int32(options.before_weight),
+        group_size=np.int32(options.group_size),
+        scale_upper_bound=np.float64(options.scale_upper_bound),
+        rank=np.int32(x.ndim),  # vmap puts axes in front
+        static=np.int32(scale is not None),
+    )
+
+
+@_quantised.defjvp
+def _no_gradient(options, *_):
+    raise TypeError(
+        f"{options.op}: a quantised result has no gradient; apply jax.lax.stop_gradient to the "
+        "arguments, or differentiate the norm itself"
+    )
+
+
+def rms_norm_quant(
+    x, weight=None, *, dtype="float8_e4m3fn", scale=None, group_size=None, scale_upper_bound=None,
+    eps=1e-6, weight_offset=0.0, rounding="once",
+):  # fmt: skip
+    """Root mean square normalisation with a result of 8 bits and its scales, in one pass.
+
+    Returns ``(out, scale)``, with a static scale ``out`` alone; see :func:`membound.rms_norm_quant`
+    for the arguments. All but the arrays are static: each new combination compiles once. It has no
+    gradient.
+
+    >>> import jax.numpy as jnp
+    >>> out, scale = rms_norm_quant(jnp.array([[3.0, 4.0]]), dtype="int8", eps=12.5)
+    >>> out.tolist(), scale.shape
+    ([[95, 127]], (1,))
+    """
+    op = "rms_norm_quant"
+    _arguments.check_arrays(op, {"x": x, "weight": weight, "scale": scale})
+    options = _options(op, dtype, group_size, scale_upper_bound, eps, weight_offset, rounding)
+    results = _jitted(x, None, weight, scale, options)
+    return results[0] if scale is not None else tuple(results)
+
+
+def add_rms_norm_quant(
+    x, residual, weight=None, *, dtype="float8_e4m3fn", scale=None, group_size=None,
+    scale_upper_bound=None, eps=1e-6, weight_offset=0.0, rounding="once",
+):  # fmt: skip
+    """Residual addition and root mean square normalisation with a result of 8 bits, in one pass.
+
+    Returns ``(out, residual_out, scale)``, with a static scale ``(out, residual_out)``; see
+    :func:`membound.add_rms_norm_quant`. All but the arrays are static. It has no gradient.
+
+    >>> import jax.numpy as jnp
+    >>> x, residual = jnp.array([[1.0, 2.0]]), jnp.array([[2.0, 2.0]])
+    >>> out, total, scale = add_rms_norm_quant(x, residual, dtype="int8", eps=12.5)
+    >>> out.tolist(), total.tolist()
+    ([[95, 127]], [[3.0, 4.0]])
+    """
+    op = "add_rms_norm_quant"
+    arrays = {"x": x, "residual": residual, "weight": weight, "scale": scale}
+    _arguments.check_arrays(op, arrays)
+    options = _options(op, dtype, group_size, scale_upper_bound, eps, weight_offset, rounding)
+    return tuple(_jitted(x, residual, weight, scale, options))
