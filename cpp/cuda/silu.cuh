@@ -26,11 +26,15 @@ __device__ inline accumulate_t<T> sigmoid(accumulate_t<T> z) {
     float result;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0f + power_of_minus(fmaxf(z, -88.4f))));
     return result;
-  } else if constexpr (sizeof(T) == 4) {
-    return __fdiv_rn(1.0f, 1.0f + expf(-z));
-  } else {
-    return 1.0 / (1.0 + exp(-z));
+  } else {  // of -|z|, which does not overflow
+    const accumulate_t<T> power = exp(z < 0 ? z : -z);
+    return (z < 0 ? power : accumulate_t<T>(1)) / (1 + power);
   }
+}
+
+// silu(z) of z below -80, whose power of e leaves the normal float32 numbers before it does.
+static __device__ __noinline__ float silu_of_shut_gate(float z) {
+  return static_cast<float>(z * exp(static_cast<double>(z)));
 }
 
 template <class T>
@@ -38,7 +42,12 @@ __device__ inline Numbers<T> silu_of(const uint4& z) {
   Numbers<T> numbers = unpack<T>(z);
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) {
-    numbers.at[i] = product(numbers.at[i], sigmoid<T>(numbers.at[i]));
+    const accumulate_t<T> z = numbers.at[i];
+    numbers.at[i] = product(z, sigmoid<T>(z));
+    if constexpr (sizeof(T) == 4) {
+      if (z < -80.0f) [[unlikely]]
+        numbers.at[i] = silu_of_shut_gate(z);
+    }
   }
   return numbers;
 }
