@@ -260,10 +260,7 @@ class HeldRow {
     Pair<Accumulate> sums = tile_.template reduce_part<Pair<Accumulate>, kUnroll>(
         round,
         [&](int i) {
-          return of_deviations<T, kAccess, kCentring>(
-              p_, numbers(i), scale, tile_.index(i), [](const Numbers<T>& x) {
-                return Pair<Accumulate>(sum<T>(x), sum_of_squares<T>(x));
-              });
+          return sums_about_pivot<T, kAccess, kCentring>(p_, numbers(i), scale, tile_.index(i));
         },
         Sum());
     if constexpr (Team::kClusters) {

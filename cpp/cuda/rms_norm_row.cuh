@@ -307,9 +307,20 @@ __device__ inline accumulate_t<T> pivot_of(const RmsNormParams<accumulate_t<T>>&
   return total * (p.cols >= kElements ? accumulate_t<T>(1) / kElements : p.inverse_cols);
 }
 
+// What one chunk adds to the sums about the pivot, which row.mean is.
+template <class T, Access kAccess, Centring kCentring>
+__device__ inline Pair<accumulate_t<T>> sums_about_pivot(const RmsNormParams<accumulate_t<T>>& p,
+                                                         const Numbers<T>& numbers,
+                                                         const RowScale<accumulate_t<T>>& row,
+                                                         int index) {
+  return of_deviations<T, kAccess, kCentring>(p, numbers, row, index, [](const Numbers<T>& x) {
+    return Pair<accumulate_t<T>>(sum<T>(x), sum_of_squares<T>(x));
+  });
+}
+
 // The mean and the sum of squared deviations from the sums about the pivot, which row.mean is
 // before. sound: the pivot is within 1.4 standard deviations of the mean, so that the difference
-// loses no more than a third of the last bits; false for NaN. Others are redone in two passes.
+// triples a relative error at most; false for NaN. Others are redone in two passes.
 template <class T>
 __device__ inline accumulate_t<T> leave_pivot(RowScale<accumulate_t<T>>& row,
                                               const Pair<accumulate_t<T>>& sums,

@@ -22,12 +22,7 @@ __device__ inline accumulate_t<T> streamed_squares_at_once(const RmsNormParams<a
   tile.each_group([&](int group) {
     const Pair<Accumulate> sums = tile.reduce_group(
         group,
-        [&](int at) {
-          return of_deviations<T, kAccess, kCentring>(
-              p, row.load(at), scale, at, [](const Numbers<T>& x) {
-                return Pair<Accumulate>(sum<T>(x), sum_of_squares<T>(x));
-              });
-        },
+        [&](int at) { return sums_about_pivot<T, kAccess, kCentring>(p, row.load(at), scale, at); },
         Sum());
     tile.send(exchange, group, sums.a);
     tile.send(exchange + 1, group, sums.b);

@@ -17,14 +17,14 @@ bool is_quantised(DType dtype) {
   return dtype == DType::kFloat8E4M3 || dtype == DType::kFloat8E5M2 || dtype == DType::kInt8;
 }
 
-// The norm of the call. Its out is not there: the view of x stands for it where one is needed.
-RmsNormCall norm_of(const Call& call, const TensorView& out) {
+// The norm of the call. Its out are the codes, whose dtype the norm's own checks do not take.
+RmsNormCall norm_of(const Call& call) {
   return {.op = call.op,
           .x = call.x,
           .residual = call.residual,
           .weight = call.weight,
           .options = {call.options.eps, call.options.weight_offset, call.options.rounding},
-          .out = out,
+          .out = call.out,
           .residual_out = call.residual_out};
 }
 
@@ -89,11 +89,11 @@ void check_dynamic_scale(const Call& call) {
 
 void check(const Call& call) {
   const char* op = call.op;
-  check_norm_inputs(norm_of(call, call.out));
+  check_norm_inputs(norm_of(call));
   const std::int64_t group = call.options.group_size;
   MEMBOUND_CHECK(group == 0 || group == 64 || group == 128, InvalidArgument, op,
                  "argument 'group_size' must be 64, 128 or None, got ", group);
-  MEMBOUND_CHECK(call.options.scale_upper_bound > 0.0, InvalidArgument, op,
+  MEMBOUND_CHECK(static_cast<float>(call.options.scale_upper_bound) > 0.0f, InvalidArgument, op,
                  "argument 'scale_upper_bound' must be above 0, got ",
                  call.options.scale_upper_bound);
   check_out(call);
@@ -113,7 +113,7 @@ void check(const Call& call) {
 
 RmsNormQuantProblem make_problem(const Call& call) {
   RmsNormQuantProblem problem;
-  problem.norm = rms_norm_problem(norm_of(call, call.out));
+  problem.norm = rms_norm_problem(norm_of(call));
   problem.norm.out = nullptr;
   const int axes = call.x.rank - 1;
   problem.out = call.out.data;
@@ -136,7 +136,7 @@ RmsNormQuantProblem make_problem(const Call& call) {
 // As each_head of the norm: for each head alone, whose weight is (cols,) then.
 template <class Body>
 void each_head(const Call& call, Body body) {
-  const std::int64_t heads = norm_of(call, call.out).heads();
+  const std::int64_t heads = norm_of(call).heads();
   if (heads == 1) return body(call);
   const int scale_axis = call.options.group_size == 0 ? -1 : -2;
   for (std::int64_t head = 0; head < heads; ++head) {

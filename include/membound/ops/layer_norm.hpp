@@ -27,9 +27,10 @@ struct LayerNormOptions {
 // rstd     likewise
 // stream   where a GPU runs it; nothing synchronises and nothing is allocated
 //
-// The variance is the mean of squared deviations from the mean of the same row, never the
-// difference of two large sums. In float32 and float64 deviations are from the mean to twice the
-// working precision, so that a mean far above the spread costs no digits.
+// The variance is the mean of squared deviations from the mean of the same row. Where a GPU takes
+// it from sums about a number near the mean, their difference may triple a relative error and no
+// more: other rows take two passes. In float32 and float64 deviations are from the mean to twice
+// the working precision, so that a mean far above the spread costs no digits.
 //
 // Sums are float32 (float64 for float64) in an order fixed by cols and dtype: a row's bits depend
 // on nothing else. Sums that would overflow or underflow are redone scaled. Rows of inf or NaN, and
