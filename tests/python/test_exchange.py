@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
@@ -315,6 +316,20 @@ KINDS += ["layer backward, no weight", "layer backward of lent arrays", "gemma"]
 KINDS += ["torch layer backward"]
 
 
+def growth(call: Callable[[], object]) -> int:
+    """Return how many bytes of Python's memory 500 calls leave behind."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(500):
+            call()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_leaks(x, kind):
     calls = kinds_of_calls(x)
@@ -323,17 +338,8 @@ def test_nothing_leaks(x, kind):
     call = calls[kind]
     for _ in range(20):
         call()
-    gc.collect()
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        for _ in range(500):
-            call()
-        gc.collect()
-        grown = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    assert grown < 500 * 16  # less than the smallest object a call
+    # A leak grows by every call; what another thread of the runner holds comes once.
+    assert min(growth(call) for _ in range(3)) < 500 * 16  # less than the smallest object a call
 
 
 def test_reference_counts_of_arguments(x):
