@@ -4,8 +4,9 @@
 
 #include "core/dispatch.hpp"
 #include "cuda/centring.cuh"
+#include "cuda/column_gradient.cuh"
 #include "cuda/launch.hpp"
-#include "cuda/reduce.cuh"
+#include "cuda/rms_norm_backward_row.cuh"
 #include "cuda/row_array.hpp"
 #include "cuda/tuning/rms_norm_backward.hpp"
 #include "ops/rms_norm_backward.hpp"
@@ -16,6 +17,26 @@ template <class T, Access kAccess, Centring kCentring, bool kGated>
 void launch_rms_norm_backward(const RmsNormBackwardProblem& problem,
                               const tuning::RmsNormBackwardConfig& config, const RowSplit& split,
                               int device, StreamView stream);
+
+template <class Accumulate>
+void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device,
+                         StreamView stream) {
+  const bool both = p.dweight.data != nullptr && p.dbias.data != nullptr;
+  const std::int64_t cols = p.cols * p.heads.count;
+  const auto blocks = tuning::ceil_div(cols, kWarpLanes);
+  const PartialSumsParams<Accumulate> sums{
+      {p.dweight.data != nullptr ? p.dweight : p.dbias, p.dbias},
+      p.teams_of_head,
+      cols,
+      p.cols,
+      static_cast<int>(blocks),
+      p.accumulate};
+  launch<partial_sums_kernel<Accumulate>>(
+      {.blocks = both ? 2 * blocks : blocks, .threads = kWarpLanes * kWarpLanes}, stream, device,
+      sums);
+}
+template void launch_partial_sums<float>(const RmsNormBackwardParams<float>&, int, StreamView);
+template void launch_partial_sums<double>(const RmsNormBackwardParams<double>&, int, StreamView);
 
 template <class T>
 RowAccess<T> access_of(const RmsNormBackwardProblem& problem) {

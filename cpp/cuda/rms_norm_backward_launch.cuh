@@ -108,23 +108,9 @@ void launch_roles(const RmsNormBackwardParams<accumulate_t<T>>& p,
   }
 }
 
+// In rms_norm_backward.cu, once for all units.
 template <class Accumulate>
-void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device,
-                         StreamView stream) {
-  const bool both = p.dweight.data != nullptr && p.dbias.data != nullptr;
-  const std::int64_t cols = p.cols * p.heads.count;
-  const auto blocks = tuning::ceil_div(cols, kWarpLanes);
-  const PartialSumsParams<Accumulate> sums{
-      {p.dweight.data != nullptr ? p.dweight : p.dbias, p.dbias},
-      p.teams_of_head,
-      cols,
-      p.cols,
-      static_cast<int>(blocks),
-      p.accumulate};
-  launch<partial_sums_kernel<Accumulate>>(
-      {.blocks = both ? 2 * blocks : blocks, .threads = kWarpLanes * kWarpLanes}, stream, device,
-      sums);
-}
+void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device, StreamView stream);
 
 template <class T, Access kAccess, Centring kCentring, bool kGated>
 void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,

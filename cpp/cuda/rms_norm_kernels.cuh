@@ -13,15 +13,17 @@ struct StoreResult {
   using Params = RmsNormParams<Accumulate>;
   static constexpr int kRounds = 0;  // of the exchange between blocks, beside those of the norm
   static constexpr bool kAfterSum = false;  // whether residual_out is written first
+  static constexpr bool kAnyVecs = true;    // whether a segment may have any number of chunks
 
-  // Chunk i of the held row is make(i).
+  // Chunk i of the held row is make<plain>(i). kUnroll: as for HeldTile::put.
   template <int kUnroll, class T, class Tile, class Row, class Make>
   static __device__ void put(const Params<accumulate_t<T>>&, const Tile& tile, const Row& row,
-                             Make make) {
-    tile.template put<kUnroll>(row.out(), make);
-  }
-  template <class Tile, class Row>
-  static __device__ void flush(const Tile& tile, const Row& row) {
+                             bool plain, Make make) {
+    const auto put_as = [&]<bool kPlain>() {
+      tile.template put<kUnroll>(row.out(),
+                                 [&](int i) { return make.template operator()<kPlain>(i); });
+    };
+    plain ? put_as.template operator()<true>() : put_as.template operator()<false>();
     tile.flush(row.out());
   }
   // What writes a segment of a streamed row, whose chunk v at index `at` is make(v, at).
@@ -127,6 +129,25 @@ class NormRow {
   Reader beside_;
 };
 
+// A chunk of a row, and of its result, for what is seldom done. Out of line: inlined into each of
+// its passes, the redo of extreme rows was a fifth of all machine code.
+template <class T, Access kAccess, Beside kBeside>
+__device__ __noinline__ SourceChunk<T, kBeside> cold_chunk(const RmsNormParams<accumulate_t<T>>& p,
+                                                           std::int64_t row, int index) {
+  return NormRow<T, kAccess, kBeside>(p, row).load_chunk(index);
+}
+template <class T, Access kAccess, Beside kBeside, Centring kCentring>
+__device__ __noinline__ uint4 cold_result(const RmsNormParams<accumulate_t<T>>& p, std::int64_t row,
+                                          std::int64_t head, RowScale<accumulate_t<T>> scale,
+                                          int index) {
+  const NormRow<T, kAccess, kBeside> from(p, row);
+  const SourceChunk<T, kBeside> chunk = from.load_chunk(index);
+  const Columns<T, kAccess, kCentring> columns(p, head);
+  return from.result(
+      columns.template normalised<false>(chunk.numbers(p), scale, columns.load(index), index),
+      chunk);
+}
+
 // The row of one team, from its only read to its only write.
 template <class T, class Team, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
 class HeldRow {
@@ -147,7 +168,7 @@ class HeldRow {
         team_(team),
         tile_(team, team.row, p.rows),
         row_(p, tile_.row()),
-        columns_(p, kHeads ? p.heads.of(tile_.row()) : 0) {}
+        columns_(p, head()) {}
 
   __device__ void run() {
     const auto index = [&](int i) { return tile_.index(i); };
@@ -181,27 +202,22 @@ class HeldRow {
     if (tile_.first_thread()) row_.template store_statistics<kCentring>(scale);
     forget();
     if constexpr (kAdd && Sink::kAfterSum) store_sum(numbers);
-    const auto put = [&]<bool kPlain>() {
-      Sink::template put<kChunks, T>(p_, tile_, row_, [&](int i) {
-        if constexpr (!kEarlyWeights) weights[i] = columns_.load(index(i));
-        return row_.result(
-            columns_.template normalised<kPlain>(numbers(i), scale, weights[i], index(i)),
-            chunks[i]);
-      });
+    const auto result = [&]<bool kPlain>(int i) {
+      if constexpr (!kEarlyWeights) weights[i] = columns_.load(index(i));
+      return row_.result(
+          columns_.template normalised<kPlain>(numbers(i), scale, weights[i], index(i)), chunks[i]);
     };
-    if (kAccess != Access::kAny && p_.plain) {
-      put.template operator()<true>();
-    } else {
-      put.template operator()<false>();
-    }
-    Sink::flush(tile_, row_);
+    const bool plain = kAccess != Access::kAny && p_.plain;
+    Sink::template put<kChunks, T>(p_, tile_, row_, plain, result);
     if constexpr (kAdd && !Sink::kAfterSum) store_sum(numbers);
   }
 
   // The redo of a row whose plain sums left the trusted range. It reads the row again, so that the
   // everyday path keeps its registers. Rows of the same warp come along with `plain`.
   __device__ void run_scaled(bool plain) {
-    const auto numbers = [&](int i) { return row_.load(tile_.index(i)); };
+    const auto numbers = [&](int i) {
+      return cold_chunk<T, kAccess, kBeside>(p_, tile_.row(), tile_.index(i)).numbers(p_);
+    };
     const Accumulate largest = tile_.template reduce<Accumulate, 1>(
         0, Rounds::kScaledLargest, [&](int i) { return largest_magnitude<T>(numbers(i)); },
         Largest());
@@ -224,14 +240,10 @@ class HeldRow {
 #pragma unroll 1
       for (int i = 0; i < kChunks; ++i) sums[i] = pack<T>(numbers(i));
     }
-    Sink::template put<1, T>(p_, tile_, row_, [&](int i) {
-      const int index = tile_.index(i);
-      const typename Row::Chunk chunk = row_.load_chunk(index);
-      return row_.result(columns_.template normalised<false>(chunk.numbers(p_), scale,
-                                                             columns_.load(index), index),
-                         chunk);
+    Sink::template put<1, T>(p_, tile_, row_, false, [&]<bool>(int i) {
+      return cold_result<T, kAccess, kBeside, kCentring>(p_, tile_.row(), head(), scale,
+                                                         tile_.index(i));
     });
-    Sink::flush(tile_, row_);
     if constexpr (kAdd) {
       tile_.template put<1, true>(row_.residual_out(), [&](int i) { return sums[i]; });
       tile_.flush(row_.residual_out());
@@ -239,6 +251,7 @@ class HeldRow {
   }
 
  private:
+  __device__ std::int64_t head() const { return kHeads ? p_.heads.of(tile_.row()) : 0; }
   template <class OfChunk>
   __device__ void store_sum(OfChunk numbers) const {
     tile_.template put<kChunks, true>(row_.residual_out(),

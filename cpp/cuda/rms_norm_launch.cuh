@@ -76,6 +76,7 @@ void set_params(RmsNormParams<accumulate_t<T>>& p, const RmsNormProblem& problem
   p.blocks_per_row = config.blocks_per_row;
   p.groups = config.groups;
   p.segments_per_group = config.segments_per_group;
+  p.vecs = config.vecs;
   p.overlap_launch = config.overlap_launch;
 }
 
@@ -98,15 +99,20 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
     launch<rms_norm_row_kernel<T, Team, kAccess, kBeside, kForm, Sink>>(shape, stream, device, p);
   };
   const auto held = [&]<class Team>() { held_as.template operator()<Team, kCentring>(); };
-  const auto wide = [&]<int kVecs, int kMaxWarps, Access kRowAccess>() {
-    if (config.form == RowForm::kStreamed) {
-      launch<rms_norm_streamed_kernel<T, kVecs, kMaxWarps, kRowAccess, kBeside, kCentring, Sink>>(
-          shape, stream, device, p);
-    } else {
-      using Team = ClusterTeam<Accumulate, kVecs, kMaxWarps, kRounds>;
-      launch<rms_norm_row_kernel<T, Team, kRowAccess, kBeside, kCentring, Sink>>(shape, stream,
-                                                                                 device, p);
+  const auto streamed = [&]<int kVecs, int kMaxWarps, Access kRowAccess>() {
+    launch<rms_norm_streamed_kernel<T, kVecs, kMaxWarps, kRowAccess, kBeside, kCentring, Sink>>(
+        shape, stream, device, p);
+  };
+  // Element by element a row is not worth a kernel for each way to hold it.
+  const auto wide = [&]<int kVecs, int kMaxWarps>() {
+    constexpr bool kHolds = kAccess != Access::kAny;
+    if constexpr (kHolds) {
+      if (config.form == RowForm::kCluster) {
+        held.template operator()<ClusterTeam<Accumulate, kVecs, kMaxWarps, kRounds>>();
+        return;
+      }
     }
+    streamed.template operator()<kVecs, kMaxWarps, kAccess>();
   };
   const auto block = [&] {
     if constexpr (kAccess == Access::kAny) {
@@ -134,15 +140,19 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
   };
   if (config.form == RowForm::kWarp) {
     held.template operator()<WarpTeam>();
+  } else if constexpr (kAccess == Access::kAny && Sink::kAnyVecs) {
+    streamed.template operator()<0, 16, kAccess>();
   } else if (config.form == RowForm::kBlock) {
     block();
   } else if (config.vecs == 4) {
-    wide.template operator()<4, 8, kAccess>();
+    wide.template operator()<4, 8>();
   } else if (config.max_warps == 8) {
-    wide.template operator()<8, 8, kAccess>();
+    wide.template operator()<8, 8>();
+  } else if constexpr (sizeof(T) == 8 && kAccess == Access::kAligned) {
+    wide.template operator()<8, 16>();
   } else if constexpr (sizeof(T) == 8) {
     // Shifted rows of this class do not fit the static shared memory.
-    wide.template operator()<8, 16, kAccess == Access::kAligned ? kAccess : Access::kAny>();
+    streamed.template operator()<8, 16, Access::kAny>();
   }
 }
 

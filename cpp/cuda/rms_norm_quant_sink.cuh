@@ -134,6 +134,17 @@ __device__ inline uint2 codes_of(const uint4& chunk, accumulate_t<T> inverse) {
   return {pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16};
 }
 
+// `count` codes, one by one.
+static __device__ __noinline__ void store_codes(std::uint64_t to, std::int64_t stride, uint2 codes,
+                                                int count) {
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    const std::uint32_t word = i < 4 ? codes.x : codes.y;
+    asm volatile("st.global.b8 [%0], %1;" ::"l"(to), "r"(word >> 8 * (i % 4)) : "memory");
+    to += static_cast<std::uint64_t>(stride);
+  }
+}
+
 // One row of quantised results and its scales.
 template <class T, Access kAccess>
 class QuantisedRow {
@@ -174,14 +185,8 @@ class QuantisedRow {
     } else {
       const std::int64_t first = static_cast<std::int64_t>(index) * kPack<T>;
       const std::int64_t stride = p_.quantised_array.col_stride;
-#pragma unroll
-      for (int i = 0; i < kPack<T>; ++i) {
-        const std::uint32_t word = i < 4 ? codes.x : codes.y;
-        if (first + i < p_.cols) {
-          const std::uint64_t to = out_ + static_cast<std::uint64_t>((first + i) * stride);
-          asm volatile("st.global.b8 [%0], %1;" ::"l"(to), "r"(word >> 8 * (i % 4)) : "memory");
-        }
-      }
+      store_codes(out_ + static_cast<std::uint64_t>(first * stride), stride, codes,
+                  p_.cols - first < kPack<T> ? static_cast<int>(p_.cols - first) : kPack<T>);
     }
   }
 
@@ -195,6 +200,14 @@ class QuantisedRow {
   std::uint64_t out_;  // nvcc 13.0 takes a pointer here for one to local memory in streamed rows
   float* scale_;
 };
+
+// One chunk, for what is seldom done or slow anyway.
+template <class T, Access kAccess>
+__device__ __noinline__ void cold_store(const RmsNormQuantParams<accumulate_t<T>>& p,
+                                        std::int64_t row, int index, const uint4& chunk,
+                                        accumulate_t<T> inverse) {
+  QuantisedRow<T, kAccess>(p, row).store(index, chunk, inverse);
+}
 
 // The largest of each group of columns, from that of a chunk in every thread of a block: lanes
 // beside each other hold chunks beside each other, and a group is a power of two of them. One of 64
@@ -227,41 +240,36 @@ struct QuantiseResult {
   using Params = RmsNormQuantParams<Accumulate>;
   static constexpr int kRounds = 1;        // for the largest magnitude
   static constexpr bool kAfterSum = true;  // fewer chunks in registers
+  static constexpr bool kAnyVecs = false;  // a group of columns may be in several chunks
   static constexpr int kRound = RoundsOf<Centring::kNever>::kCount;
 
-  template <int, class T, class Tile, class Row, class Make>
+  template <int kUnroll, class T, class Tile, class Row, class Make>
   static __device__ void put(const Params<accumulate_t<T>>& p, const Tile& tile, const Row&,
-                             Make make) {
+                             bool plain, Make make) {
     using Accumulate = accumulate_t<T>;
     constexpr int kChunks = Tile::kChunks;
     const QuantisedRow<T, kAccess> to(p, tile.row());
+    const uint4 zeros{0u, 0u, 0u, 0u};
     uint4 y[kChunks];
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      y[i] = tile.index(i) < p.chunks ? make(i) : uint4{0u, 0u, 0u, 0u};
-    }
-    if (p.static_scale != nullptr || p.group_chunks == 0) {
-      float scale;
-      if (p.static_scale != nullptr) {
-        scale = *p.static_scale;
-      } else {
-        scale = dynamic_scale(
-            p, tile.template reduce<Accumulate>(
-                   0, kRound, [&](int i) { return largest_or_nan<T>(y[i]); }, LargestOrNan()));
-        if (tile.first_thread()) to.store_scale(0, scale);
-      }
-      const Accumulate inverse = Accumulate(1) / static_cast<Accumulate>(scale);
+    const auto hold_as = [&]<bool kPlain>() {
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
-        if (tile.active()) to.store(tile.index(i), y[i], inverse);
+        y[i] = tile.index(i) < p.chunks ? make.template operator()<kPlain>(i) : zeros;
       }
-    } else {
-      const auto index = [&](int i) { return tile.index(i); };
-      store_groups<T, kChunks>(p, to, index, y, tile.active());
+    };
+    plain ? hold_as.template operator()<true>() : hold_as.template operator()<false>();
+    float scale = 1;
+    if (p.static_scale != nullptr) {
+      scale = *p.static_scale;
+    } else if (p.group_chunks == 0) {
+      scale = dynamic_scale(
+          p, tile.template reduce<Accumulate>(
+                 0, kRound, [&](int i) { return largest_or_nan<T>(y[i]); }, LargestOrNan()));
+      if (tile.first_thread()) to.store_scale(0, scale);
     }
+    store<kUnroll == 1, T>(
+        p, to, tile.row(), scale, [&](int i) { return tile.index(i); }, y, tile.active());
   }
-  template <class Tile, class Row>
-  static __device__ void flush(const Tile&, const Row&) {}
 
   // As StoreResult::stream: one pass more for the largest magnitude of the row.
   template <class T, class Tile, class Row, class Result>
@@ -281,44 +289,52 @@ struct QuantiseResult {
               LargestOrNan()));
       if (tile.first_thread()) to.store_scale(0, scale);
     }
-    const Accumulate inverse = Accumulate(1) / static_cast<Accumulate>(scale);
-    return [&p, &tile, to, inverse](int group, int segment, auto make) {
+    return [&p, &tile, to, scale](int group, int segment, auto make) {
       constexpr int kChunks = Tile::kChunks;
       const auto index = [&](int v) { return tile.index(group, segment, v); };
-      if (p.static_scale != nullptr || p.group_chunks == 0) {
-#pragma unroll 2
-        for (int v = 0; v < kChunks; ++v) {
-          const int at = index(v);
-          if (at < p.chunks) to.store(at, make(v, at), inverse);
-        }
-        return;
-      }
       uint4 y[kChunks];
 #pragma unroll
       for (int v = 0; v < kChunks; ++v) {
         y[v] = index(v) < p.chunks ? make(v, index(v)) : uint4{0u, 0u, 0u, 0u};
       }
-      store_groups<T, kChunks>(p, to, index, y, true);
+      store<false, T>(p, to, cluster_index(), scale, index, y, true);
     };
   }
 
  private:
-  template <class T, int kChunks, class Index>
-  static __device__ void store_groups(const Params<accumulate_t<T>>& p,
-                                      const QuantisedRow<T, kAccess>& to, Index index,
-                                      const uint4 (&y)[kChunks], bool active) {
+  // scale: of the whole row, where groups have none of their own.
+  template <bool kCold, class T, int kChunks, class Index>
+  static __device__ void store(const Params<accumulate_t<T>>& p, const QuantisedRow<T, kAccess>& to,
+                               std::int64_t row, float scale, Index index,
+                               const uint4 (&y)[kChunks], bool active) {
     using Accumulate = accumulate_t<T>;
-    Accumulate largest[kChunks];
+    Accumulate inverse[kChunks];
+    if (p.static_scale != nullptr || p.group_chunks == 0) {
+      inverse[0] = Accumulate(1) / static_cast<Accumulate>(scale);
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) largest[i] = largest_or_nan<T>(y[i]);
-    largest_of_groups(largest, p.group_chunks);
+      for (int i = 1; i < kChunks; ++i) inverse[i] = inverse[0];
+    } else {
+      Accumulate largest[kChunks];
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) largest[i] = largest_or_nan<T>(y[i]);
+      largest_of_groups(largest, p.group_chunks);
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        const float own = dynamic_scale(p, largest[i]);
+        inverse[i] = Accumulate(1) / static_cast<Accumulate>(own);
+        const int at = index(i);
+        const bool first = (at & (p.group_chunks - 1)) == 0;
+        if (active && at < p.chunks && first) to.store_scale(at / p.group_chunks, own);
+      }
+    }
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
-      const float scale = dynamic_scale(p, largest[i]);
-      const int at = index(i);
-      if (!active || at >= p.chunks) continue;
-      if ((at & (p.group_chunks - 1)) == 0) to.store_scale(at / p.group_chunks, scale);
-      to.store(at, y[i], Accumulate(1) / static_cast<Accumulate>(scale));
+      if (!active) continue;
+      if constexpr (kCold || kAccess == Access::kAny) {
+        cold_store<T, kAccess>(p, row, index(i), y[i], inverse[i]);
+      } else {
+        to.store(index(i), y[i], inverse[i]);
+      }
     }
   }
 };

@@ -66,6 +66,7 @@ struct RmsNormParams {
   std::int64_t beside_row_stride;
   std::int64_t residual_out_row_stride;
   int sqrt_eps_exponent;
+  int vecs;  // chunks of a virtual thread
   double exact_eps;
   RowArray x_array, out_array, mean_array, rstd_array, beside_array, residual_out_array;
 };

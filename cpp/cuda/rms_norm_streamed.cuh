@@ -33,33 +33,39 @@ __device__ inline accumulate_t<T> streamed_squares_at_once(const RmsNormParams<a
 }
 
 // As HeldRow::squares_of, group by group: the second and third read of a group come from L2.
-template <class T, Access kAccess, Centring kCentring, class Tile, class Row>
+// numbers(index): of a chunk.
+template <class T, Access kAccess, Centring kCentring, class Tile, class OfChunk>
 __device__ inline accumulate_t<T> streamed_squares(const RmsNormParams<accumulate_t<T>>& p,
-                                                   Tile& tile, const Row& row,
+                                                   Tile& tile, OfChunk numbers,
                                                    RowScale<accumulate_t<T>>& scale, int exchange) {
   using Accumulate = accumulate_t<T>;
   RowScale<Accumulate> so_far = scale;
+  Accumulate squares;
   const auto over_row = [&](int at, auto of) {
-    return of_deviations<T, kAccess, kCentring>(p, row.load(at), so_far, at, of);
+    return of_deviations<T, kAccess, kCentring>(p, numbers(at), so_far, at, of);
   };
   const auto square = [&](int at) {
     return over_row(at, [](const Numbers<T>& x) { return sum_of_squares<T>(x); });
   };
-  if (!is_centred<kCentring>(p)) return tile.reduce(exchange, square, Sum());
+  if (!is_centred<kCentring>(p)) return tile.template reduce<1>(exchange, square, Sum());
   tile.each_group([&](int group) {
     const Accumulate count = group_count(p, group);
     const Accumulate inverse = count > 0 ? 1 / count : Accumulate(0);
     so_far = scale;
-    const Accumulate sum_of_group = tile.reduce_group(
-        group, [&](int at) { return sum<T>(deviations<T, kCentring>(row.load(at), so_far)); },
+    const Accumulate sum_of_group = tile.template reduce_group<1>(
+        group, [&](int at) { return sum<T>(deviations<T, kCentring>(numbers(at), so_far)); },
         Sum());
-    const Accumulate squares = take_moments<T>(so_far, sum_of_group, count, inverse, [&](auto of) {
-      return tile.reduce_group(group, [&](int at) { return over_row(at, of); }, Sum());
+    squares = take_moments<T>(so_far, sum_of_group, count, inverse, [&](auto of) {
+      return tile.template reduce_group<1>(group, [&](int at) { return over_row(at, of); }, Sum());
     });
     tile.send(exchange, group, so_far.mean);
     tile.send(exchange + 1, group, squares);
     if constexpr (kCorrectsMean<T>) tile.send(exchange + 2, group, so_far.correction);
   });
+  if (p.groups == 1) {  // as a row that one block holds
+    scale = so_far;
+    return squares;
+  }
   const Accumulate* means = tile.collect(exchange);
   const Accumulate* parts = tile.collect(exchange + 1);
   const Accumulate* rests = kCorrectsMean<T> ? tile.collect(exchange + 2) : nullptr;
@@ -78,10 +84,11 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpLanes) rms_norm_streamed_kerne
   using Rounds = RoundsOf<kCentring>;
   using Tile = StreamedTile<Accumulate, kVecs, kMaxWarps, Rounds::kCount + Sink::kRounds, kAccess>;
   __shared__ typename Tile::Shared shared;
-  Tile tile(shared, p.blocks_per_row, p.groups, p.segments_per_group);
+  Tile tile(shared, p.blocks_per_row, p.groups, p.segments_per_group, p.vecs);
   tile.start();
   using Row = NormRow<T, kAccess, kBeside>;
   constexpr bool kAdd = kBeside == Beside::kResidual;
+  constexpr bool kAddLater = kAdd && kAccess != Access::kAny;
   const Row row(p, cluster_index());
   if (p.overlap_launch) begin_overlapped();
 
@@ -91,32 +98,42 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpLanes) rms_norm_streamed_kerne
       streamed_squares_at_once<T, kAccess, kCentring>(p, tile, row, scale, 0, sound);
   scale.rstd = plain_rstd(p, plain);
   if (!sound || !is_trusted(p, plain)) {
-    const Accumulate largest = tile.reduce(
-        Rounds::kScaledLargest, [&](int at) { return largest_magnitude<T>(row.load(at)); },
+    const auto numbers = [&](int at) {
+      return cold_chunk<T, kAccess, kBeside>(p, cluster_index(), at).numbers(p);
+    };
+    const Accumulate largest = tile.template reduce<1>(
+        Rounds::kScaledLargest, [&](int at) { return largest_magnitude<T>(numbers(at)); },
         Largest());
     const int exponent = row_exponent(p, largest);
     scale = {.scale = power_of_two(exponent, Accumulate())};
     const Accumulate squares =
-        streamed_squares<T, kAccess, kCentring>(p, tile, row, scale, Rounds::kScaledMoments);
+        streamed_squares<T, kAccess, kCentring>(p, tile, numbers, scale, Rounds::kScaledMoments);
     settle<Accumulate, kCentring>(p, scale, squares, exponent);
   }
   if (tile.first_thread()) row.template store_statistics<kCentring>(scale);
-  const Columns<T, kAccess, kCentring> columns(
-      p, kAccess == Access::kAligned ? 0 : p.heads.of(cluster_index()));
+  const std::int64_t head = kAccess == Access::kAligned ? 0 : p.heads.of(cluster_index());
+  const Columns<T, kAccess, kCentring> columns(p, head);
   const auto result = [&](const typename Row::Chunk& chunk, int at) {
-    return row.result(
-        columns.template normalised<false>(chunk.numbers(p), scale, columns.load(at), at), chunk);
+    if constexpr (kAccess == Access::kAny && kVecs > 0) {  // many copies side by side
+      return cold_result<T, kAccess, kBeside, kCentring>(p, cluster_index(), head, scale, at);
+    } else {
+      return row.result(
+          columns.template normalised<false>(chunk.numbers(p), scale, columns.load(at), at), chunk);
+    }
   };
   const auto store = Sink::template stream<T>(
       p, tile, row, [&](int at) { return result(row.load_chunk(at), at); });
   tile.each_segment([&](int group, int segment) {
-    Numbers<T> sums[kAdd ? kVecs : 1];
+    Numbers<T> sums[kAddLater ? kVecs : 1];
     store(group, segment, [&](int v, int at) {
       const typename Row::Chunk chunk = row.load_chunk(at);
-      if constexpr (kAdd) sums[v] = chunk.numbers(p);
-      return result(chunk, at);
+      if constexpr (kAddLater) sums[v] = chunk.numbers(p);
+      const uint4 y = result(chunk, at);
+      // Not before: it may be read again, and this may be in place.
+      if constexpr (kAdd && !kAddLater) row.residual_out().store(at, pack<T>(chunk.numbers(p)));
+      return y;
     });
-    if constexpr (kAdd) {
+    if constexpr (kAddLater) {
       tile.write(row.residual_out(), group, segment, [&](int v, int) { return pack<T>(sums[v]); });
     }
   });

@@ -103,34 +103,38 @@ class HeldTile {
 };
 
 // A row that is read twice. The blocks of a cluster (or one block) take its groups in turn; a group
-// is segments of kVecs chunks per thread. Same tree as ClusterTeam, whose groups are one segment.
+// is segments of kVecs chunks per thread. Same tree as ClusterTeam, whose groups are one segment,
+// and as BlockTeam, whose row is one. kVecs 0: as many as the launch says.
 template <class Value, int kVecs, int kMaxWarps, int kRounds, Access kAccess>
 class StreamedTile {
   using Exchange = ClusterExchange<Value, kRounds>;
-  static constexpr int kUnroll = kAccess == Access::kAligned ? kVecs : 1;  // half the code
 
  public:
   static constexpr int kChunks = kVecs;  // of a segment in each thread
+  static constexpr int kUnroll = kAccess == Access::kAligned ? kVecs : 1;  // half the code
   using Shared = typename Exchange::Shared;
 
-  __device__ StreamedTile(Shared& shared, int blocks_per_row, int groups, int segments_per_group)
+  __device__ StreamedTile(Shared& shared, int blocks_per_row, int groups, int segments_per_group,
+                          int vecs = kVecs)
       : exchange_{shared, blocks_per_row, groups},
         segments_(segments_per_group),
+        vecs_(vecs),
         first_group_(cluster_rank() * (groups / blocks_per_row)),
         last_group_(first_group_ + groups / blocks_per_row) {}
 
   __device__ void start() const { exchange_.announce(); }
   __device__ bool first_thread() const { return first_group_ == 0 && threadIdx.x == 0; }
 
-  // Combines of_chunk(index) over the chunks of one group.
-  template <class OfChunk, class Combine>
+  // Combines of_chunk(index) over the chunks of one group. kSide: chunks whose code is side by
+  // side.
+  template <int kSide = kUnroll, class OfChunk, class Combine>
   __device__ auto reduce_group(int group, OfChunk of_chunk, Combine combine) {
     using Part = decltype(of_chunk(0));
     typename WideOf<Part>::type sum = 0;
     for (int segment = 0; segment < segments_; ++segment) {
       Part values[1] = {of_chunk(index(group, segment, 0))};
-#pragma unroll(kUnroll)
-      for (int v = 1; v < kVecs; ++v) {
+#pragma unroll(kSide)
+      for (int v = 1; v < vecs(); ++v) {
         values[0] = combine(values[0], of_chunk(index(group, segment, v)));
       }
       const typename WideOf<Part>::type more(reduce_block<kMaxWarps>(values, round_++, combine));
@@ -139,9 +143,10 @@ class StreamedTile {
     return static_cast<Part>(sum);
   }
   // Combines of_chunk(index) over all chunks of the row. exchange: as in HeldTile.
-  template <class OfChunk, class Combine>
+  template <int kSide = kUnroll, class OfChunk, class Combine>
   __device__ Value reduce(int exchange, OfChunk of_chunk, Combine combine) {
-    each_group([&](int group) { send(exchange, group, reduce_group(group, of_chunk, combine)); });
+    each_group(
+        [&](int group) { send(exchange, group, reduce_group<kSide>(group, of_chunk, combine)); });
     return combine_slots<kMaxGroups>(collect(exchange), combine);
   }
   __device__ void send(int exchange, int group, Value part) const {
@@ -169,7 +174,7 @@ class StreamedTile {
   __device__ void each_chunk(Body body) const {
     each_segment([&](int group, int segment) {
 #pragma unroll 1
-      for (int v = 0; v < kVecs; ++v) body(index(group, segment, v));
+      for (int v = 0; v < vecs(); ++v) body(index(group, segment, v));
     });
   }
 
@@ -187,7 +192,7 @@ class StreamedTile {
       to.template store_staged<true, kVecs>(staged(), index(group, segment, 0) - lane, lanes, lane);
     } else {
 #pragma unroll(kUnroll)
-      for (int v = 0; v < kVecs; ++v) {
+      for (int v = 0; v < vecs(); ++v) {
         const int at = index(group, segment, v);
         to.store(at, make(v, at));
       }
@@ -196,11 +201,12 @@ class StreamedTile {
 
   // Of chunk v of a segment of this thread.
   __device__ int index(int group, int segment, int v) const {
-    return ((group * segments_ + segment) * kVecs + v) * static_cast<int>(blockDim.x) +
+    return ((group * segments_ + segment) * vecs() + v) * static_cast<int>(blockDim.x) +
            static_cast<int>(threadIdx.x);
   }
 
  private:
+  __device__ int vecs() const { return kVecs > 0 ? kVecs : vecs_; }
   static __device__ uint4* staged() {
     __shared__ uint4 chunks[kMaxWarps * kWarpLanes * kVecs];
     return chunks;
@@ -209,6 +215,7 @@ class StreamedTile {
   Exchange exchange_;
   int round_ = 0;  // of the block
   int segments_;
+  int vecs_;
   int first_group_;
   int last_group_;
 };

@@ -123,6 +123,11 @@ __device__ inline uint4 first_bytes(const uint4& chunk, int bytes) {
   return {words[0], words[1], words[2], words[3]};
 }
 
+// The first `count` elements, all that there are of a last chunk.
+static __device__ __noinline__ uint4 short_chunk(const uint4& chunk, std::int64_t count, int size) {
+  return count * size >= kChunkBytes ? chunk : first_bytes(chunk, static_cast<int>(count) * size);
+}
+
 // How many bytes a row's start is behind a 16-byte boundary.
 __device__ inline int shift_of(const void* row) {
   return static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % kChunkBytes);
@@ -237,8 +242,7 @@ class RowReader {
   __device__ uint4 one_of_the_last(const uint4& chunk, int index) const {
     if (index >= chunks_) return {0u, 0u, 0u, 0u};
     if (index + (shift_ != 0) >= readable_) return elements(index);
-    const std::int64_t left = cols_ - static_cast<std::int64_t>(index) * kPack<T>;
-    return left >= kPack<T> ? chunk : first_bytes(chunk, static_cast<int>(left) * int{sizeof(T)});
+    return short_chunk(chunk, cols_ - static_cast<std::int64_t>(index) * kPack<T>, int{sizeof(T)});
   }
 
   __device__ uint4 elements(int index) const {
