@@ -42,12 +42,15 @@ class Op:
     parameters: tuple[str, ...] = ("weight",)
     quantised: tuple[str, ...] = ()  # those of the written ones that are float8_e4m3fn
     variant: str = ""  # what the report's name has beside the op's
-    centred: bool = False  # the statistics are layer_norm's mean and rstd, else rstd alone
+    normalises: bool = True  # there are statistics
+    centred: bool = False  # they are layer_norm's mean and rstd, else rstd alone
     # Gradients of parameters: from the same rows and statistics, what is summed over all rows.
     sums: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
     @property
     def statistics(self) -> tuple[str, ...]:
+        if not self.normalises:
+            return ()
         return ("mean", "rstd") if self.centred else ("rstd",)
 
     def moved_bytes(self, shape: Shape) -> int:
@@ -131,7 +134,7 @@ def _buffers(op: Op, shape: Shape, device: str, count: int) -> list[Arrays]:
         a.static_scale = torch.full((1,), peers.STATIC_SCALE, device=device)
         if op.centred:
             _, a.mean, a.rstd = membound.layer_norm(a.x, eps=EPS, return_stats=True)
-        else:
+        elif op.normalises:
             a.rstd = membound.rms_norm(a.x, eps=EPS, return_rstd=True)[1]
         every.append(a)
     return every

@@ -338,6 +338,56 @@ RMS_NORM_GATED = {"torch": Peer("torch", _gated_torch), "compile": Peer("torch",
 RMS_NORM_GATED_BACKWARD = {"compile": Peer("torch", _gated_backward_compile)}
 
 
+# --- gated_activation ---
+
+
+def silu_and_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """As models spell it."""
+    return torch.nn.functional.silu(gate) * up
+
+
+def _activation_compile(_: Any) -> Callable[[Any], Any]:
+    compiled = _compiled(silu_and_mul)
+    return lambda a: compiled(a.gate, a.up)
+
+
+def _activation_liger(_: Any) -> Callable[[Any], Any]:
+    forward = _module("liger_kernel.ops.swiglu").swiglu_forward
+    return lambda a: forward(a.gate, a.up)[-1]
+
+
+def _activation_flashinfer(_: Any) -> Callable[[Any], Any]:
+    """It reads both halves from one array, which a set's first call packs."""
+    function = _module("flashinfer").silu_and_mul
+
+    def call(a: Any) -> Any:
+        if not hasattr(a, "packed"):
+            a.packed = torch.cat([a.gate, a.up], -1)
+        return function(a.packed)
+
+    return call
+
+
+def _activation_backward_compile(_: Any) -> Callable[[Any], Any]:
+    def gradients(dy: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> Any:
+        s = torch.sigmoid(gate.float())
+        d, g = dy.float(), gate.float()
+        dgate = d * up.float() * s * (1 + g * (1 - s))
+        return dgate.to(gate.dtype), (d * g * s).to(gate.dtype)
+
+    compiled = _compiled(gradients)
+    return lambda a: compiled(a.dy, a.gate, a.up)
+
+
+GATED_ACTIVATION = {
+    "torch": Peer("torch", lambda _: lambda a: silu_and_mul(a.gate, a.up)),
+    "compile": Peer("torch", _activation_compile),
+    "liger": Peer("liger-kernel", _activation_liger),
+    "flashinfer": Peer("flashinfer-python", _activation_flashinfer),
+}
+GATED_ACTIVATION_BACKWARD = {"compile": Peer("torch", _activation_backward_compile)}
+
+
 def installed(names: list[str], known: dict[str, Peer]) -> dict[str, str]:
     """The version of each named peer that is here."""
     found = {}

@@ -15,5 +15,14 @@ set(
   rms_norm_gated_backward
   rms_norm_quant
   add_rms_norm_quant
+  gated_activation
+  gated_activation_backward
 )
-set(MEMBOUND_BACK_ENDS rms_norm rms_norm_backward rms_norm_quant)
+set(
+  MEMBOUND_BACK_ENDS
+  rms_norm
+  rms_norm_backward
+  rms_norm_quant
+  gated_activation
+  gated_activation_backward
+)

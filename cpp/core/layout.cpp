@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <numeric>
 #include <utility>
 
 #include "core/check.hpp"
@@ -33,16 +35,49 @@ int merged_axes(const ConstTensorView& view, int axes, Axis* merged) {
   return count;
 }
 
-// rows x cols with one row stride, in bytes; false when the view is not of that form.
-bool as_byte_matrix(const ConstTensorView& view, std::int64_t& row_stride,
-                    std::int64_t& row_bytes) {
+// The axes of a view with the longest stride first, all strides made positive by starting at the
+// lowest byte; strides and the size of an element in bytes.
+struct Lattice {
+  const char* first;
+  std::int64_t size;
+  int count;
   Axis axes[kMaxRank];
-  const int count = merged_axes(view, view.rank, axes);
-  if (count != 2 || axes[1].stride != 1 || axes[0].stride <= 0) return false;
-  const auto size = static_cast<std::int64_t>(dtype_size(view.dtype));
-  row_stride = axes[0].stride * size;
-  row_bytes = axes[1].extent * size;
-  return true;
+
+  explicit Lattice(const ConstTensorView& view)
+      : first(byte_span(view).first), size(static_cast<std::int64_t>(dtype_size(view.dtype))) {
+    count = merged_axes(view, view.rank, axes);
+    for (int axis = 0; axis < count; ++axis) axes[axis].stride = std::abs(axes[axis].stride) * size;
+    std::sort(axes, axes + count, [](Axis a, Axis b) { return a.stride > b.stride; });
+  }
+  // Of the axes from `outer` on, gaps included.
+  std::int64_t bytes(int outer) const {
+    std::int64_t last = size;
+    for (int axis = outer; axis < count; ++axis)
+      last += (axes[axis].extent - 1) * axes[axis].stride;
+    return last;
+  }
+  // Common to the starts of all stretches that the axes from `outer` to before `inner` repeat; 0
+  // where there is one stretch.
+  std::int64_t period(int outer, int inner) const {
+    std::int64_t common = 0;
+    for (int axis = outer; axis < inner; ++axis) common = std::gcd(common, axes[axis].stride);
+    return common;
+  }
+};
+
+// Some way to see both as stretches that start at multiples of one period keeps them apart.
+bool are_apart(const Lattice& a, const Lattice& b, int outer) {
+  for (int i = outer; i <= a.count; ++i) {
+    for (int j = outer; j <= b.count; ++j) {
+      const std::int64_t period = std::gcd(a.period(outer, i), b.period(outer, j));
+      const std::int64_t bytes_a = a.bytes(i), bytes_b = b.bytes(j);
+      std::int64_t shift = b.first - a.first;
+      if (period != 0) shift = (shift % period + period) % period;
+      const bool after = shift >= bytes_a, before = period != 0 ? shift + bytes_b <= period : true;
+      if ((after && before) || (period == 0 && shift + bytes_b <= 0)) return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -106,14 +141,20 @@ bool may_overlap(const ConstTensorView& a, const ConstTensorView& b) {
   const ByteSpan span_b = byte_span(b);
   if (span_a.first == span_a.last || span_b.first == span_b.last) return false;
   if (span_a.last <= span_b.first || span_b.last <= span_a.first) return false;
-  std::int64_t stride_a = 0, stride_b = 0, bytes_a = 0, bytes_b = 0;
-  if (!as_byte_matrix(a, stride_a, bytes_a) || !as_byte_matrix(b, stride_b, bytes_b)) return true;
-  if (stride_a != stride_b) return true;
-  // Both repeat with one period, so one row of each decides.
-  std::int64_t shift =
-      (static_cast<const char*>(b.data) - static_cast<const char*>(a.data)) % stride_a;
-  if (shift < 0) shift += stride_a;
-  return shift < bytes_a || shift + bytes_b > stride_a;
+  const Lattice lattice_a(a), lattice_b(b);
+  const int count = std::min(lattice_a.count, lattice_b.count);
+  // Where both repeat with one stride that is longer than what they repeat, within that they meet
+  // or not at all.
+  for (int outer = 0; outer <= count; ++outer) {
+    if (are_apart(lattice_a, lattice_b, outer)) return false;
+    if (outer == count) break;
+    const std::int64_t stride = lattice_a.axes[outer].stride;
+    const char* first = std::min(lattice_a.first, lattice_b.first);
+    const char* last = std::max(lattice_a.first + lattice_a.bytes(outer + 1),
+                                lattice_b.first + lattice_b.bytes(outer + 1));
+    if (lattice_b.axes[outer].stride != stride || last - first > stride) break;
+  }
+  return true;
 }
 
 }  // namespace membound

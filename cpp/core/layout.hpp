@@ -65,8 +65,9 @@ bool is_injective(const ConstTensorView& view);
 // Same pointer, dtype, shape and strides: the exact alias that in-place ops take.
 bool is_same_array(const ConstTensorView& a, const ConstTensorView& b);
 
-// Some byte belongs to both. Exact for row-strided matrices (two column slices of one buffer do
-// not overlap), conservative for what lies beyond.
+// Some byte belongs to both. Exact for views of one buffer with one stride between rows (two column
+// slices of it, or its even and its odd columns, do not overlap), conservative for what lies
+// beyond.
 bool may_overlap(const ConstTensorView& a, const ConstTensorView& b);
 
 }  // namespace membound

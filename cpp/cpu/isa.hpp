@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cpu/kernels/gated_activation.hpp"
+#include "cpu/kernels/gated_activation_backward.hpp"
 #include "cpu/kernels/rms_norm.hpp"
 #include "cpu/kernels/rms_norm_backward.hpp"
 #include "cpu/kernels/rms_norm_quant.hpp"
@@ -21,6 +23,8 @@ struct KernelTable {
   void (*rms_norm_backward_gated)(const RmsNormBackwardRows&);
   void (*rms_norm_backward_block)(const RmsNormBackwardBlock&);
   void (*rms_norm_backward_weight)(const RmsNormBackwardWeight&);
+  void (*gated_activation)(const GatedActivationRows&);
+  void (*gated_activation_backward)(const GatedActivationBackwardRows&);
 };
 
 // The tables that this CPU can run, best first; the first is the default.

@@ -117,6 +117,8 @@ nb::dict jax_ffi_targets() {
   targets["membound_add_layer_norm_backward"] = platforms<jax::add_layer_norm_backward_call>();
   targets["membound_rms_norm_gated"] = platforms<jax::rms_norm_gated_call>();
   targets["membound_rms_norm_gated_backward"] = platforms<jax::rms_norm_gated_backward_call>();
+  targets["membound_gated_activation"] = platforms<jax::gated_activation_call>();
+  targets["membound_gated_activation_backward"] = platforms<jax::gated_activation_backward_call>();
   return targets;
 }
 

@@ -106,4 +106,16 @@ NB_MODULE(_core, module) {
   mp::add_op<&mp::kGemmaRmsNorm>(module);
   mp::add_op<&mp::kFusedAddRmsNorm>(module);
   mp::add_op<&mp::kGemmaFusedAddRmsNorm>(module);
+  mp::add_op<&mp::kGatedActivation>(module);
+  mp::add_op<&mp::kGatedActivationBackward>(module);
+  mp::add_op<&mp::kSiluAndMul>(module);
+  mp::add_op<&mp::kSiluAndMulBackward>(module);
+  mp::add_op<&mp::kGeluAndMul>(module);
+  mp::add_op<&mp::kGeluAndMulBackward>(module);
+  mp::add_op<&mp::kGeluTanhAndMul>(module);
+  mp::add_op<&mp::kGeluTanhAndMulBackward>(module);
+  mp::add_op<&mp::kSigmoidAndMul>(module);
+  mp::add_op<&mp::kSigmoidAndMulBackward>(module);
+  mp::add_op<&mp::kRelu2>(module);
+  mp::add_op<&mp::kRelu2Backward>(module);
 }

@@ -19,6 +19,8 @@ from membound import (
     _bench_add_rms_norm_backward,
     _bench_add_rms_norm_quant,
     _bench_contestants,
+    _bench_gated_activation,
+    _bench_gated_activation_backward,
     _bench_layer_norm,
     _bench_layer_norm_backward,
     _bench_rms_norm,
@@ -46,6 +48,8 @@ OPS = {
     "rms_norm_gated_backward": _bench_rms_norm_gated_backward,
     "rms_norm_quant": _bench_rms_norm_quant,
     "add_rms_norm_quant": _bench_add_rms_norm_quant,
+    "gated_activation": _bench_gated_activation,
+    "gated_activation_backward": _bench_gated_activation_backward,
 }
 
 GPU_SIZES = [(1, 4096), (16, 4096), (128, 4096), (1024, 4096), (4096, 4096), (16384, 4096)]

@@ -6,7 +6,7 @@ An op's module says which matrices it reads and writes, and gives one call each:
 
     READ, WRITTEN       names of its matrices
     QUANTISED           those that it writes in int8, with a scale for each row; if there are any
-    CENTRED             whether statistics are layer_norm's
+    CENTRED             whether statistics are layer_norm's; a norm says so, another op does not
     ours(a)             membound's call on one set of arrays
     torch_call(F, a)    torch's call, or None; F is torch.nn.functional
     formula(np, a, wide)    the results by NumPy's or JAX's functions; wide() converts for sums
@@ -36,6 +36,8 @@ def quantised(op: ModuleType) -> tuple[str, ...]:
 
 def set_statistics(op: ModuleType, a: Any) -> None:
     """What a backward reads of its forward, and what a quantised forward writes."""
+    if not hasattr(op, "CENTRED"):
+        return
     if quantised(op):
         a.out, a.scale = membound.rms_norm_quant(a.x, dtype="int8", eps=EPS)
     if op.CENTRED:

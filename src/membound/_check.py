@@ -16,6 +16,8 @@ from membound import (
     _check_add_rms_norm,
     _check_add_rms_norm_backward,
     _check_add_rms_norm_quant,
+    _check_gated_activation,
+    _check_gated_activation_backward,
     _check_layer_norm,
     _check_layer_norm_backward,
     _check_rms_norm,
@@ -43,6 +45,8 @@ OPS = {
     "rms_norm_gated_backward": _check_rms_norm_gated_backward,
     "rms_norm_quant": _check_rms_norm_quant,
     "add_rms_norm_quant": _check_add_rms_norm_quant,
+    "gated_activation": _check_gated_activation,
+    "gated_activation_backward": _check_gated_activation_backward,
 }
 
 ALL_RIGHT, WRONG, NOTHING_TESTED = 0, 1, 2

@@ -1170,3 +1170,643 @@ def gemma_fused_add_rms_norm(
         >>> x, residual
         (array([[0.6, 0.4]]), array([[3., 4.]]))
     """
+
+def gated_activation(
+    gate: ArrayT,
+    up: ArrayT | None = None,
+    *,
+    kind: Literal["silu", "gelu", "gelu_tanh", "sigmoid", "relu2"] = "silu",
+    packing: Literal["halves", "interleaved", "gate"] = "halves",
+    alpha: float = 1.0,
+    limit: float | None = None,
+    up_offset: float = 0.0,
+    row_scale: Any = None,
+    out: ArrayT | None = None,
+    stream: Any = None,
+) -> ArrayT:
+    """
+    The middle of a gated feed-forward block, in one pass: ``act(gate) * up``.
+
+    In full, ``out = act(min(gate, limit)) * (clamp(up, -limit, limit) + up_offset) * row_scale``, in
+    float32 (float64 for float64) with one rounding at the end, where ``act(g)`` is, by ``kind`` and
+    with ``Phi`` the integral of the normal distribution,
+
+    - ``"silu"``: ``g / (1 + exp(-alpha * g))``; SwiGLU of Llama (Shazeer 2020, arXiv:2002.05202)
+    - ``"gelu"``: ``g * Phi(g)``; torch's ``gelu``
+    - ``"gelu_tanh"``: ``g / 2 * (1 + tanh(sqrt(2 / pi) * (g + 0.044715 * g ** 3)))``; GeGLU of Gemma
+    - ``"sigmoid"``: ``1 / (1 + exp(-alpha * g))``; GLU, and gates of attention
+    - ``"relu2"``: ``max(g, 0) ** 2``; Primer (So et al. 2021, arXiv:2109.08668), alone in Nemotron
+
+    gpt-oss is ``packing="interleaved", alpha=1.702, limit=7.0, up_offset=1.0``: with ``g`` and ``u`` the
+    limited gate and up, ``(u + 1) * g * sigmoid(1.702 * g)``.
+
+    Args:
+        gate: with ``up``: ``(..., cols)``. Without: ``(..., 2 * cols)``, both packed in one array.
+            float16, bfloat16, float32 or float64, with any strides.
+        up: the shape, dtype, framework and device of ``gate``, with any strides.
+        kind: the function of the gate.
+        packing: how ``gate`` holds both: ``"halves"``, first all of the gate, then all of up;
+            ``"interleaved"``, gate and up in turn, element by element; or ``"gate"``: it is the gate,
+            ``(..., cols)``, and there is no up to multiply by.
+        alpha: a factor in the logistic function of silu and sigmoid; finite and above 0.
+        limit: the gate is held from above and up on both sides; above 0, None for no limit.
+        up_offset: added to up; finite.
+        row_scale: a factor for each row, such as the weight of an expert: the shape of the gate less
+            its last axis, in float32 (float64 for float64); None for none.
+        out: where to write: ``(..., cols)`` of the dtype, framework and device of ``gate``. It may be
+            the gate or up itself (in place), such as ``gate[..., :cols]`` of a packed one, but may not
+            overlap them otherwise. Not for JAX arrays.
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+    Returns:
+        ``out``, or a new C-contiguous array of the framework, dtype and device of ``gate``.
+
+    Raises:
+        ValueError: a shape, extent, option or overlap that is not as above.
+        TypeError: an array of another framework or dtype, or an option of another type.
+        CudaError: CUDA reports an error.
+
+        A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> gate_up = np.array([[1.0, -1.0, 3.0, 4.0]])
+        >>> mb.gated_activation(gate_up).round(3)
+        array([[ 2.193, -1.076]])
+        >>> mb.gated_activation(gate_up[:, :2], gate_up[:, 2:], kind="relu2")
+        array([[3., 0.]])
+    """
+
+@overload
+def gated_activation_backward(
+    dy: ArrayT,
+    gate: ArrayT,
+    up: None = None,
+    *,
+    kind: Literal["silu", "gelu", "gelu_tanh", "sigmoid", "relu2"] = "silu",
+    packing: Literal["halves", "interleaved", "gate"] = "halves",
+    alpha: float = 1.0,
+    limit: float | None = None,
+    up_offset: float = 0.0,
+    row_scale: Any = None,
+    dgate: ArrayT | None = None,
+    dup: None = None,
+    need_dgate: Literal[True] = True,
+    need_dup: Literal[True] = True,
+    stream: Any = None,
+) -> ArrayT:
+    """
+    The gradients of :func:`gated_activation`, recomputed from its inputs in one pass.
+
+    By the chain rule, with ``g = min(gate, limit)`` and ``u = clamp(up, -limit, limit) + up_offset``:
+    ``dgate = dy * row_scale * act'(g) * u``, 0 where ``gate > limit``, and
+    ``dup = dy * row_scale * act(g)``, 0 where ``abs(up) > limit``; in float32 (float64 for float64),
+    each rounded once. ``relu2`` has the slope 0 at 0. The gradient of ``row_scale`` is not computed: it
+    is the sum over a row of ``dy`` times what the forward gives without it.
+
+    Args:
+        dy: the gradient of ``out``: ``(..., cols)``, with any strides.
+        gate: what the forward read.
+        up: what the forward read.
+        kind: the forward's.
+        packing: the forward's.
+        alpha: the forward's.
+        limit: the forward's.
+        up_offset: the forward's.
+        row_scale: the forward's.
+        dgate: where to write the gradient of ``gate``, packed where ``gate`` is: its shape, dtype,
+            framework and device. It may be ``gate`` itself (in place); with ``up``, or alone, it may
+            also be ``dy`` or ``up``. It may not overlap them otherwise. Not for JAX arrays.
+        dup: where to write the gradient of ``up``: likewise, and not the array of dgate.
+        need_dgate: whether dgate is wanted. True without ``up``.
+        need_dup: whether dup is wanted. True without ``up``.
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+    Returns:
+        With ``up`` the pair ``(dgate, dup)``, None in place of what is not wanted. Without, one array
+        of the shape of ``gate``, packed like it.
+
+    Raises:
+        What :func:`gated_activation` raises.
+
+        A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> gate_up, dy = np.array([[1.0, -1.0, 3.0, 4.0]]), np.ones((1, 2))
+        >>> dgate, dup = mb.gated_activation_backward(dy, gate_up[:, :2], gate_up[:, 2:])
+        >>> mb.gated_activation_backward(dy, gate_up).round(3)
+        array([[ 2.783,  0.289,  0.731, -0.269]])
+    """
+@overload
+def gated_activation_backward(
+    dy: ArrayT,
+    gate: ArrayT,
+    up: ArrayT,
+    *,
+    kind: Literal["silu", "gelu", "gelu_tanh", "sigmoid", "relu2"] = "silu",
+    packing: Literal["halves", "interleaved", "gate"] = "halves",
+    alpha: float = 1.0,
+    limit: float | None = None,
+    up_offset: float = 0.0,
+    row_scale: Any = None,
+    dgate: ArrayT | None = None,
+    dup: ArrayT | None = None,
+    need_dgate: bool = True,
+    need_dup: bool = True,
+    stream: Any = None,
+) -> tuple[Any, Any]: ...
+
+def silu_and_mul(
+    gate: ArrayT,
+    up: ArrayT | None = None,
+    *,
+    packing: Literal["halves", "interleaved", "gate"] = "halves",
+    alpha: float = 1.0,
+    limit: float | None = None,
+    up_offset: float = 0.0,
+    row_scale: Any = None,
+    out: ArrayT | None = None,
+    stream: Any = None,
+) -> ArrayT:
+    """
+    SwiGLU: ``silu(gate) * up``, as :func:`gated_activation` with ``kind="silu"``.
+
+    Args:
+        gate: ``(..., 2 * cols)``, packed as ``packing`` says; with ``up`` ``(..., cols)``.
+        up: the shape, dtype, framework and device of ``gate``.
+        packing: as in :func:`gated_activation`.
+        alpha: as in :func:`gated_activation`.
+        limit: as in :func:`gated_activation`.
+        up_offset: as in :func:`gated_activation`.
+        row_scale: as in :func:`gated_activation`.
+        out: as in :func:`gated_activation`.
+        stream: as in :func:`gated_activation`.
+
+    Returns:
+        What :func:`gated_activation` returns.
+
+    Raises:
+        What :func:`gated_activation` raises.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> gate_up = np.array([[1.0, -1.0, 3.0, 4.0]])
+        >>> mb.silu_and_mul(gate_up).round(3)
+        array([[ 2.193, -1.076]])
+        >>> mb.silu_and_mul(gate_up[:, :2], gate_up[:, 2:]).round(3)
+        array([[ 2.193, -1.076]])
+    """
+
+@overload
+def silu_and_mul_backward(
+    dy: ArrayT,
+    gate: ArrayT,
+    up: None = None,
+    *,
+    packing: Literal["halves", "interleaved", "gate"] = "halves",
+    alpha: float = 1.0,
+    limit: float | None = None,
+    up_offset: float = 0.0,
+    row_scale: Any = None,
+    dgate: ArrayT | None = None,
+    dup: None = None,
+    need_dgate: Literal[True] = True,
+    need_dup: Literal[True] = True,
+    stream: Any = None,
+) -> ArrayT:
+    """
+    The gradients of :func:`silu_and_mul`, as :func:`gated_activation_backward`.
+
+    Args:
+        dy: the gradient of ``out``: ``(..., cols)``.
+        gate: what the forward read.
+        up: what the forward read.
+        packing: the forward's.
+        alpha: the forward's.
+        limit: the forward's.
+        up_offset: the forward's.
+        row_scale: the forward's.
+        dgate: as in :func:`gated_activation_backward`.
+        dup: as in :func:`gated_activation_backward`.
+        need_dgate: as in :func:`gated_activation_backward`.
+        need_dup: as in :func:`gated_activation_backward`.
+        stream: as in :func:`gated_activation`.
+
+    Returns:
+        What :func:`gated_activation_backward` returns.
+
+    Raises:
+        What :func:`gated_activation_backward` raises.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> gate_up, dy = np.array([[1.0, -1.0, 3.0, 4.0]]), np.ones((1, 2))
+        >>> dgate, dup = mb.silu_and_mul_backward(dy, gate_up[:, :2], gate_up[:, 2:])
+        >>> mb.silu_and_mul_backward(dy, gate_up).round(3)
+        array([[ 2.783,  0.289,  0.731, -0.269]])
+    """
+@overload
+def silu_and_mul_backward(
+    dy: ArrayT,
+    gate: ArrayT,
+    up: ArrayT,
+    *,
+    packing: Literal["halves", "interleaved", "gate"] = "halves",
+    alpha: float = 1.0,
+    limit: float | None = None,
+    up_offset: float = 0.0,
+    row_scale: Any = None,
+    dgate: ArrayT | None = None,
+    dup: ArrayT | None = None,
+    need_dgate: bool = True,
+    need_dup: bool = True,
+    stream: Any = None,
+) -> tuple[Any, Any]: ...
+
+def gelu_and_mul(
+    gate: ArrayT,
+    up: ArrayT | None = None,
+    *,
+    packing: Literal["halves", "interleaved", "gate"] = "halves",
+    limit: float | None = None,
+    up_offset: float = 0.0,
+    row_scale: Any = None,
+    out: ArrayT | None = None,
+    stream: Any = None,
+) -> ArrayT:
+    """
+    GeGLU: ``gelu(gate) * up``, as :func:`gated_activation` with ``kind="gelu"``.
+
+    Args:
+        gate: ``(..., 2 * cols)``, packed as ``packing`` says; with ``up`` ``(..., cols)``.
+        up: the shape, dtype, framework and device of ``gate``.
+        packing: as in :func:`gated_activation`.
+        limit: as in :func:`gated_activation`.
+        up_offset: as in :func:`gated_activation`.
+        row_scale: as in :func:`gated_activation`.
+        out: as in :func:`gated_activation`.
+        stream: as in :func:`gated_activation`.
+
+    Returns:
+        What :func:`gated_activation` returns.
+
+    Raises:
+        What :func:`gated_activation` raises.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> gate_up = np.array([[1.0, -1.0, 3.0, 4.0]])
+        >>> mb.gelu_and_mul(gate_up).round(3)
+        array([[ 2.524, -0.635]])
+        >>> mb.gelu_and_mul(gate_up[:, :2], gate_up[:, 2:]).round(3)
+        array([[ 2.524, -0.635]])
+    """
+
+@overload
+def gelu_and_mul_backward(
+    dy: ArrayT,
+    gate: ArrayT,
+    up: None = None,
+    *,
+    packing: Literal["halves", "interleaved", "gate"] = "halves",
+    limit: float | None = None,
+    up_offset: float = 0.0,
+    row_scale: Any = None,
+    dgate: ArrayT | None = None,
+    dup: None = None,
+    need_dgate: Literal[True] = True,
+    need_dup: Literal[True] = True,
+    stream: Any = None,
+) -> ArrayT:
+    """
+    The gradients of :func:`gelu_and_mul`, as :func:`gated_activation_backward`.
+
+    Args:
+        dy: the gradient of ``out``: ``(..., cols)``.
+        gate: what the forward read.
+        up: what the forward read.
+        packing: the forward's.
+        limit: the forward's.
+        up_offset: the forward's.
+        row_scale: the forward's.
+        dgate: as in :func:`gated_activation_backward`.
+        dup: as in :func:`gated_activation_backward`.
+        need_dgate: as in :func:`gated_activation_backward`.
+        need_dup: as in :func:`gated_activation_backward`.
+        stream: as in :func:`gated_activation`.
+
+    Returns:
+        What :func:`gated_activation_backward` returns.
+
+    Raises:
+        What :func:`gated_activation_backward` raises.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> gate_up, dy = np.array([[1.0, -1.0, 3.0, 4.0]]), np.ones((1, 2))
+        >>> dgate, dup = mb.gelu_and_mul_backward(dy, gate_up[:, :2], gate_up[:, 2:])
+        >>> mb.gelu_and_mul_backward(dy, gate_up).round(3)
+        array([[ 3.25 , -0.333,  0.841, -0.159]])
+    """
+@overload
+def gelu_and_mul_backward(
+    dy: ArrayT,
+    gate: ArrayT,
+    up: ArrayT,
+    *,
+    packing: Literal["halves", "interleaved", "gate"] = "halves",
+    limit: float | None = None,
+    up_offset: float = 0.0,
+    row_scale: Any = None,
+    dgate: ArrayT | None = None,
+    dup: ArrayT | None = None,
+    need_dgate: bool = True,
+    need_dup: bool = True,
+    stream: Any = None,
+) -> tuple[Any, Any]: ...
+
+def gelu_tanh_and_mul(
+    gate: ArrayT,
+    up: ArrayT | None = None,
+    *,
+    packing: Literal["halves", "interleaved", "gate"] = "halves",
+    limit: float | None = None,
+    up_offset: float = 0.0,
+    row_scale: Any = None,
+    out: ArrayT | None = None,
+    stream: Any = None,
+) -> ArrayT:
+    """
+    GeGLU by tanh, as :func:`gated_activation` with ``kind="gelu_tanh"``.
+
+    Args:
+        gate: ``(..., 2 * cols)``, packed as ``packing`` says; with ``up`` ``(..., cols)``.
+        up: the shape, dtype, framework and device of ``gate``.
+        packing: as in :func:`gated_activation`.
+        limit: as in :func:`gated_activation`.
+        up_offset: as in :func:`gated_activation`.
+        row_scale: as in :func:`gated_activation`.
+        out: as in :func:`gated_activation`.
+        stream: as in :func:`gated_activation`.
+
+    Returns:
+        What :func:`gated_activation` returns.
+
+    Raises:
+        What :func:`gated_activation` raises.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> gate_up = np.array([[1.0, -1.0, 3.0, 4.0]])
+        >>> mb.gelu_tanh_and_mul(gate_up).round(3)
+        array([[ 2.524, -0.635]])
+        >>> mb.gelu_tanh_and_mul(gate_up[:, :2], gate_up[:, 2:]).round(3)
+        array([[ 2.524, -0.635]])
+    """
+
+@overload
+def gelu_tanh_and_mul_backward(
+    dy: ArrayT,
+    gate: ArrayT,
+    up: None = None,
+    *,
+    packing: Literal["halves", "interleaved", "gate"] = "halves",
+    limit: float | None = None,
+    up_offset: float = 0.0,
+    row_scale: Any = None,
+    dgate: ArrayT | None = None,
+    dup: None = None,
+    need_dgate: Literal[True] = True,
+    need_dup: Literal[True] = True,
+    stream: Any = None,
+) -> ArrayT:
+    """
+    The gradients of :func:`gelu_tanh_and_mul`, as :func:`gated_activation_backward`.
+
+    Args:
+        dy: the gradient of ``out``: ``(..., cols)``.
+        gate: what the forward read.
+        up: what the forward read.
+        packing: the forward's.
+        limit: the forward's.
+        up_offset: the forward's.
+        row_scale: the forward's.
+        dgate: as in :func:`gated_activation_backward`.
+        dup: as in :func:`gated_activation_backward`.
+        need_dgate: as in :func:`gated_activation_backward`.
+        need_dup: as in :func:`gated_activation_backward`.
+        stream: as in :func:`gated_activation`.
+
+    Returns:
+        What :func:`gated_activation_backward` returns.
+
+    Raises:
+        What :func:`gated_activation_backward` raises.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> gate_up, dy = np.array([[1.0, -1.0, 3.0, 4.0]]), np.ones((1, 2))
+        >>> dgate, dup = mb.gelu_tanh_and_mul_backward(dy, gate_up[:, :2], gate_up[:, 2:])
+        >>> mb.gelu_tanh_and_mul_backward(dy, gate_up).round(3)
+        array([[ 3.249, -0.332,  0.841, -0.159]])
+    """
+@overload
+def gelu_tanh_and_mul_backward(
+    dy: ArrayT,
+    gate: ArrayT,
+    up: ArrayT,
+    *,
+    packing: Literal["halves", "interleaved", "gate"] = "halves",
+    limit: float | None = None,
+    up_offset: float = 0.0,
+    row_scale: Any = None,
+    dgate: ArrayT | None = None,
+    dup: ArrayT | None = None,
+    need_dgate: bool = True,
+    need_dup: bool = True,
+    stream: Any = None,
+) -> tuple[Any, Any]: ...
+
+def sigmoid_and_mul(
+    gate: ArrayT,
+    up: ArrayT | None = None,
+    *,
+    packing: Literal["halves", "interleaved", "gate"] = "halves",
+    alpha: float = 1.0,
+    limit: float | None = None,
+    up_offset: float = 0.0,
+    row_scale: Any = None,
+    out: ArrayT | None = None,
+    stream: Any = None,
+) -> ArrayT:
+    """
+    GLU: ``sigmoid(gate) * up``, as :func:`gated_activation` with ``kind="sigmoid"``.
+
+    Args:
+        gate: ``(..., 2 * cols)``, packed as ``packing`` says; with ``up`` ``(..., cols)``.
+        up: the shape, dtype, framework and device of ``gate``.
+        packing: as in :func:`gated_activation`.
+        alpha: as in :func:`gated_activation`.
+        limit: as in :func:`gated_activation`.
+        up_offset: as in :func:`gated_activation`.
+        row_scale: as in :func:`gated_activation`.
+        out: as in :func:`gated_activation`.
+        stream: as in :func:`gated_activation`.
+
+    Returns:
+        What :func:`gated_activation` returns.
+
+    Raises:
+        What :func:`gated_activation` raises.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> gate_up = np.array([[1.0, -1.0, 3.0, 4.0]])
+        >>> mb.sigmoid_and_mul(gate_up).round(3)
+        array([[2.193, 1.076]])
+        >>> mb.sigmoid_and_mul(gate_up[:, :2], gate_up[:, 2:]).round(3)
+        array([[2.193, 1.076]])
+    """
+
+@overload
+def sigmoid_and_mul_backward(
+    dy: ArrayT,
+    gate: ArrayT,
+    up: None = None,
+    *,
+    packing: Literal["halves", "interleaved", "gate"] = "halves",
+    alpha: float = 1.0,
+    limit: float | None = None,
+    up_offset: float = 0.0,
+    row_scale: Any = None,
+    dgate: ArrayT | None = None,
+    dup: None = None,
+    need_dgate: Literal[True] = True,
+    need_dup: Literal[True] = True,
+    stream: Any = None,
+) -> ArrayT:
+    """
+    The gradients of :func:`sigmoid_and_mul`, as :func:`gated_activation_backward`.
+
+    Args:
+        dy: the gradient of ``out``: ``(..., cols)``.
+        gate: what the forward read.
+        up: what the forward read.
+        packing: the forward's.
+        alpha: the forward's.
+        limit: the forward's.
+        up_offset: the forward's.
+        row_scale: the forward's.
+        dgate: as in :func:`gated_activation_backward`.
+        dup: as in :func:`gated_activation_backward`.
+        need_dgate: as in :func:`gated_activation_backward`.
+        need_dup: as in :func:`gated_activation_backward`.
+        stream: as in :func:`gated_activation`.
+
+    Returns:
+        What :func:`gated_activation_backward` returns.
+
+    Raises:
+        What :func:`gated_activation_backward` raises.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> gate_up, dy = np.array([[1.0, -1.0, 3.0, 4.0]]), np.ones((1, 2))
+        >>> dgate, dup = mb.sigmoid_and_mul_backward(dy, gate_up[:, :2], gate_up[:, 2:])
+        >>> mb.sigmoid_and_mul_backward(dy, gate_up).round(3)
+        array([[0.59 , 0.786, 0.731, 0.269]])
+    """
+@overload
+def sigmoid_and_mul_backward(
+    dy: ArrayT,
+    gate: ArrayT,
+    up: ArrayT,
+    *,
+    packing: Literal["halves", "interleaved", "gate"] = "halves",
+    alpha: float = 1.0,
+    limit: float | None = None,
+    up_offset: float = 0.0,
+    row_scale: Any = None,
+    dgate: ArrayT | None = None,
+    dup: ArrayT | None = None,
+    need_dgate: bool = True,
+    need_dup: bool = True,
+    stream: Any = None,
+) -> tuple[Any, Any]: ...
+
+def relu2(
+    gate: ArrayT,
+    *,
+    row_scale: Any = None,
+    out: ArrayT | None = None,
+    stream: Any = None,
+) -> ArrayT:
+    """
+    ``max(gate, 0) ** 2``, as :func:`gated_activation` with ``kind="relu2"`` and nothing to multiply by.
+
+    Args:
+        gate: ``(..., cols)``, float16, bfloat16, float32 or float64, with any strides.
+        row_scale: as in :func:`gated_activation`.
+        out: where to write: the shape, dtype, framework and device of ``gate``, or ``gate`` itself.
+        stream: as in :func:`gated_activation`.
+
+    Returns:
+        ``out``, or a new C-contiguous array of the framework, shape, dtype and device of ``gate``.
+
+    Raises:
+        What :func:`gated_activation` raises.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> x = np.array([-1.0, 2.0, 3.0])
+        >>> mb.relu2(x)
+        array([0., 4., 9.])
+        >>> mb.relu2(x, out=x) is x
+        True
+    """
+
+def relu2_backward(
+    dy: ArrayT,
+    gate: ArrayT,
+    *,
+    row_scale: Any = None,
+    dgate: ArrayT | None = None,
+    stream: Any = None,
+) -> ArrayT:
+    """
+    The gradient of :func:`relu2`: ``2 * max(gate, 0) * dy * row_scale``.
+
+    Args:
+        dy: the gradient of ``out``: the shape, dtype, framework and device of ``gate``.
+        gate: what the forward read.
+        row_scale: the forward's.
+        dgate: where to write: likewise, or ``gate`` or ``dy`` itself.
+        stream: as in :func:`gated_activation`.
+
+    Returns:
+        ``dgate``, or a new C-contiguous array.
+
+    Raises:
+        What :func:`gated_activation` raises.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> x, dy = np.array([-1.0, 2.0, 3.0]), np.ones(3)
+        >>> mb.relu2_backward(dy, x)
+        array([0., 4., 6.])
+        >>> mb.relu2_backward(dy, x, dgate=x) is x
+        True
+    """

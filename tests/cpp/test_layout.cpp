@@ -82,6 +82,17 @@ TEST_CASE("layout: overlap of slices of one buffer") {
   CHECK(may_overlap(view_of({4, 5}, {5, 1}, data), view_of({4, 5}, {5, 1}, data + 19)));
   CHECK_FALSE(may_overlap(view_of({0, 5}, {5, 1}, data), view_of({4, 5}, {5, 1}, data)));
   CHECK(may_overlap(view_of({5}, {-1}, data + 4), view_of({1}, {1}, data)));
+  // Even and odd columns, in rows of an odd stride too, and backwards; halves of rows in two axes
+  // that do not merge.
+  CHECK_FALSE(may_overlap(view_of({4, 3}, {6, 2}, data), view_of({4, 3}, {6, 2}, data + 1)));
+  CHECK_FALSE(may_overlap(view_of({4, 3}, {7, 2}, data), view_of({4, 3}, {7, 2}, data + 1)));
+  CHECK_FALSE(may_overlap(view_of({4, 3}, {7, -2}, data + 4), view_of({4, 3}, {7, 2}, data + 1)));
+  CHECK(may_overlap(view_of({4, 3}, {6, 2}, data), view_of({4, 3}, {6, 2}, data + 2)));
+  CHECK(may_overlap(view_of({4, 3}, {6, 2}, data), view_of({4, 2}, {6, 3}, data + 1)));
+  CHECK_FALSE(
+      may_overlap(view_of({2, 3, 4}, {8, 16, 1}, data), view_of({2, 3, 4}, {8, 16, 1}, data + 4)));
+  CHECK(
+      may_overlap(view_of({2, 3, 4}, {8, 16, 1}, data), view_of({2, 3, 4}, {8, 16, 1}, data + 5)));
   CHECK(is_same_array(view_of({4, 5}, {5, 1}, data), view_of({4, 5}, {5, 1}, data)));
   CHECK_FALSE(is_same_array(view_of({4, 5}, {5, 1}, data), view_of({4, 5}, {10, 1}, data)));
 }

@@ -20,6 +20,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 OPS = ("rms_norm", "add_rms_norm", "rms_norm_backward", "layer_norm", "layer_norm_backward")
 OPS += ("rms_norm_gated", "rms_norm_gated_backward")
 OPS += ("rms_norm_quant", "rms_norm_quant:STATIC")
+OPS += ("gated_activation", "gated_activation_backward")
 
 
 def op_of(name):
@@ -154,6 +155,7 @@ def test_the_copy_moves_as_many_bytes_as_the_op(timing, contest, op, monkeypatch
     monkeypatch.setattr(timing, "vectors", lambda n, *rest: copied.append(n) or vectors(n, *rest))
     contest.measure(op, Stopwatch(), timing.Shape(6, 128), [])
     more = {"add_rms_norm": 4, "rms_norm_gated": 3, "rms_norm_gated_backward": 5}
+    more |= {"gated_activation": 3, "gated_activation_backward": 5}
     matrices = more.get(op.name, 3 if op.name.endswith("backward") else 2)
     in_bytes = 2 + 1 if "quant" in op.name else 2 * matrices
     assert copied == [in_bytes * 6 * 128 // 4]

@@ -14,7 +14,7 @@ import pytest
 
 import membound
 from membound import __main__ as command_line
-from membound import _bench, _check, _check_norm, _frameworks, _table
+from membound import _bench, _check, _check_activation, _check_norm, _frameworks, _table
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
@@ -100,7 +100,7 @@ def test_check_passes(framework, monkeypatch, capsys):
 
 # Of the others two.
 RESULTS = {"rms_norm": 1, "layer_norm_backward": 3, "add_layer_norm_backward": 3}
-RESULTS |= {"rms_norm_gated": 1, "rms_norm_gated_backward": 3}
+RESULTS |= {"rms_norm_gated": 1, "rms_norm_gated_backward": 3, "gated_activation": 1}
 
 
 def _arrays_in(result):
@@ -150,7 +150,8 @@ def test_check_fails_on_a_wrong_op(monkeypatch, capsys, framework, change, op, w
     assert "off by" in text
 
 
-BACKWARDS = [op for op in _check.OPS if op.endswith("backward")]
+# Those that sum over rows, and give each gradient only where it is wanted.
+BACKWARDS = [op for op in _check.OPS if op.endswith("backward") and "norm" in op]
 
 
 @pytest.mark.parametrize("op", BACKWARDS)
@@ -227,12 +228,24 @@ def test_a_wrong_op_sets_the_exit_code_of_the_process():
 
 def test_every_op_of_the_package_is_checked_and_measured():
     aliases = {"fused_add_rms_norm", "gemma_fused_add_rms_norm", "gemma_rms_norm"}
+    for kind in ("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul", "sigmoid_and_mul", "relu2"):
+        aliases |= {kind, f"{kind}_backward"}
     ops = set(membound.__test__) - aliases  # add_rms_norm's are checked as its forms
     assert set(_check.OPS) == ops
     assert set(_bench.OPS) == ops
 
 
-@pytest.mark.parametrize("op", _check.OPS)
+@pytest.mark.parametrize("op", ["gated_activation", "gated_activation_backward"])
+def test_the_cases_of_activations_cover_each_kind_in_each_layout(op):
+    cases = list(_check.OPS[op].cases(_frameworks.NumPy(), "float32", thorough=False))
+    seen = {(case.kind, case.layout) for case in cases}
+    assert len(seen) == len(_check_activation.KINDS) * len(_check_norm.LAYOUTS)
+    assert {case.cols for case in cases} == set(_check_activation.WIDTHS)
+    assert {case.form for case in cases} == set(_check.OPS[op].FORMS)
+    assert {case.limited for case in cases} == {True, False}
+
+
+@pytest.mark.parametrize("op", [op for op in _check.OPS if "norm" in op])
 def test_the_cases_cover_each_pair_of_layout_weight_and_option(op):
     one = _frameworks.NumPy()
     every = list(_check.OPS[op].cases(one, "float32", thorough=False))

@@ -43,6 +43,9 @@ OPS = list(membound.__test__)
 # Two overloads: what the statistics, or the scales, add.
 OVERLOADED = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "gemma_rms_norm")
 OVERLOADED += ("rms_norm_gated", "rms_norm_quant", "add_rms_norm_quant")
+# And one array, or two, of gradients.
+OVERLOADED += ("gated_activation_backward", "silu_and_mul_backward", "gelu_and_mul_backward")
+OVERLOADED += ("gelu_tanh_and_mul_backward", "sigmoid_and_mul_backward")
 
 
 @pytest.mark.parametrize("op", OPS)

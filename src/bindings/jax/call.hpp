@@ -94,5 +94,7 @@ void layer_norm_backward_call(const Call& call);
 void add_layer_norm_backward_call(const Call& call);
 void rms_norm_gated_call(const Call& call);
 void rms_norm_gated_backward_call(const Call& call);
+void gated_activation_call(const Call& call);
+void gated_activation_backward_call(const Call& call);
 
 }  // namespace membound::python::jax

@@ -6,7 +6,8 @@
 
 namespace membound::python {
 
-// One line per op, defined in bindings/ops/<op>.cpp; the aliases in bindings/norm_aliases.cpp.
+// One line per op, defined in bindings/ops/<op>.cpp; the aliases in bindings/*_aliases.cpp
+// and bindings/activation_relu2.cpp.
 extern const Op kRmsNorm;
 extern const Op kAddRmsNorm;
 extern const Op kRmsNormBackward;
@@ -22,5 +23,17 @@ extern const Op kAddRmsNormQuant;
 extern const Op kGemmaRmsNorm;
 extern const Op kFusedAddRmsNorm;
 extern const Op kGemmaFusedAddRmsNorm;
+extern const Op kGatedActivation;
+extern const Op kGatedActivationBackward;
+extern const Op kSiluAndMul;
+extern const Op kSiluAndMulBackward;
+extern const Op kGeluAndMul;
+extern const Op kGeluAndMulBackward;
+extern const Op kGeluTanhAndMul;
+extern const Op kGeluTanhAndMulBackward;
+extern const Op kSigmoidAndMul;
+extern const Op kSigmoidAndMulBackward;
+extern const Op kRelu2;
+extern const Op kRelu2Backward;
 
 }  // namespace membound::python

@@ -89,15 +89,15 @@ def before_weight(op, rounding):
 
 def check_forward(x, residual, z, weight, bias, options):
     op, eps = options.op, options.eps
-    _check_rows(op, x, "x")
+    check_rows(op, x, "x")
     _require(
         op, math.isfinite(eps) and eps >= 0.0, f"'eps' must be finite and not negative, got {eps:g}"
     )
     _check_weight_offset(op, weight, options.weight_offset)
     if residual is not None:
-        _check_like(op, residual, "residual", x.dtype, x.shape)
+        check_like(op, residual, "residual", x.dtype, x.shape)
     if z is not None:
-        _check_like(op, z, "z", x.dtype, x.shape)
+        check_like(op, z, "z", x.dtype, x.shape)
     _check_columns(op, weight, "weight", x, "x")
     _check_columns(op, bias, "bias", x, "x")
     if weight is not None and bias is not None:
@@ -126,17 +126,17 @@ def check_static_scale(scale, options):
 def check_backward(dy, dresidual_out, x, z, weight, mean, rstd, options):
     op = options.op
     x_name = "x" if dresidual_out is None else "residual_out"
-    _check_rows(op, x, x_name)
-    _check_like(op, dy, "dy", x.dtype, x.shape)
+    check_rows(op, x, x_name)
+    check_like(op, dy, "dy", x.dtype, x.shape)
     if dresidual_out is not None:
-        _check_like(op, dresidual_out, "dresidual_out", x.dtype, x.shape)
+        check_like(op, dresidual_out, "dresidual_out", x.dtype, x.shape)
     if z is not None:
-        _check_like(op, z, "z", x.dtype, x.shape)
+        check_like(op, z, "z", x.dtype, x.shape)
     _check_columns(op, weight, "weight", x, x_name)
     _check_weight_offset(op, weight, options.weight_offset)
     if mean is not None:
-        _check_like(op, mean, "mean", statistics_dtype(x), x.shape[:-1])
-    _check_like(op, rstd, "rstd", statistics_dtype(x), x.shape[:-1])
+        check_like(op, mean, "mean", statistics_dtype(x), x.shape[:-1])
+    check_like(op, rstd, "rstd", statistics_dtype(x), x.shape[:-1])
 
 
 def _require(op, condition, text):
@@ -144,7 +144,7 @@ def _require(op, condition, text):
         raise ValueError(f"{op}: argument {text}")
 
 
-def _check_rows(op, x, name):
+def check_rows(op, x, name):
     _require(op, x.ndim >= 1, f"'{name}' must have 1 to 64 axes, got {x.ndim}")
     _require(
         op,
@@ -175,7 +175,7 @@ def _check_columns(op, array, argument, x, x_name):
     )
 
 
-def _check_like(op, array, argument, dtype, shape):
+def check_like(op, array, argument, dtype, shape):
     if array.dtype != dtype:
         raise TypeError(f"{op}: argument '{argument}' must be {dtype.name}, got {array.dtype.name}")
     _check_shape(op, array, argument, shape)

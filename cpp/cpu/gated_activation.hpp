@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "cpu/kernels/gated_activation.hpp"
+#include "cpu/parallel.hpp"
+#include "cpu/rows.hpp"
+#include "ops/gated_activation.hpp"
+
+// What the CPU back ends of gated activations have in common.
+namespace membound::cpu {
+
+inline ActivationNumbers numbers_of(const GatedActivationOptions& options, DType dtype, bool gated,
+                                    bool has_row_scale) {
+  static_assert(static_cast<int>(ActivationKind::kRelu2) == static_cast<int>(Activation::kRelu2));
+  const bool wide = dtype == DType::kFloat64;
+  const double largest = wide ? std::numeric_limits<double>::max()
+                              : static_cast<double>(std::numeric_limits<float>::max());
+  // Beyond these the logistic function is 0 or 1: see cpu/exponential.hpp.
+  const double lowest = wide ? -760.0 : -110.0, highest = wide ? 80.0 : 40.0;
+  return {static_cast<ActivationKind>(options.kind),
+          gated && !has_row_scale && options.alpha == 1.0 && options.limit > largest &&
+              options.up_offset == 0.0,
+          options.alpha,
+          options.limit,
+          options.up_offset,
+          std::max(lowest / options.alpha, -largest),
+          std::min(highest / options.alpha, largest)};
+}
+
+// Cuts rows x cols into pieces for the threads: runs of whole rows, or parts of long ones.
+// body(row, rows, first_col, cols) must take any rows of them from `row` on and say how many.
+template <class Body>
+void each_piece(std::int64_t rows, std::int64_t cols, std::int64_t row_bytes, Body body) {
+  // Parts start on lines of the cache where rows do.
+  constexpr std::int64_t kPart = 16384;
+  const std::int64_t parts = row_bytes > 2 * kBytesPerThread ? (cols + kPart - 1) / kPart : 1;
+  const std::int64_t piece_bytes = std::max<std::int64_t>(1, row_bytes / parts);
+  const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerThread / piece_bytes);
+  parallel_for(rows * parts, grain, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t at = first; at < last;) {
+      if (parts == 1) {
+        at += body(at, last - at, 0, cols);
+        continue;
+      }
+      const std::int64_t row = at / parts, part = at % parts;
+      const std::int64_t count = std::min(parts - part, last - at);
+      const std::int64_t col = part * kPart;
+      body(row, std::int64_t{1}, col, std::min(count * kPart, cols - col));
+      at += count;
+    }
+  });
+}
+
+// Moves to column `col` of the row that enter_row has found.
+template <class Pointer>
+void enter_column(Pointer& data, std::int64_t col_stride, DType dtype, std::int64_t col) {
+  using Byte =
+      std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const char, char>;
+  if (data == nullptr) return;
+  data = static_cast<Byte*>(data) + col * col_stride * static_cast<std::int64_t>(dtype_size(dtype));
+}
+
+}  // namespace membound::cpu

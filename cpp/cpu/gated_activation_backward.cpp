@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/gated_activation_backward.hpp"
+
+#include "cpu/float_mode.hpp"
+#include "cpu/gated_activation.hpp"
+#include "cpu/isa.hpp"
+
+namespace membound::cpu {
+
+namespace {
+
+// What all rows share; row pointers and their number come with each run.
+GatedActivationBackwardRows shared_part(const GatedActivationBackwardProblem& problem) {
+  GatedActivationBackwardRows rows{};
+  rows.dtype = problem.dtype;
+  rows.numbers = numbers_of(problem.options, problem.dtype, problem.up != nullptr,
+                            problem.row_scale != nullptr);
+  const auto take = [](const void* array, const RowLayout& layout, std::int64_t col_stride,
+                       std::int64_t& row_stride_to, std::int64_t& col_stride_to) {
+    if (array == nullptr) return;
+    row_stride_to = row_stride(layout);
+    col_stride_to = col_stride;
+  };
+  take(problem.dy, problem.dy_rows, problem.dy_col_stride, rows.dy_row_stride, rows.dy_col_stride);
+  take(problem.gate, problem.gate_rows, problem.gate_col_stride, rows.gate_row_stride,
+       rows.gate_col_stride);
+  take(problem.up, problem.up_rows, problem.up_col_stride, rows.up_row_stride, rows.up_col_stride);
+  take(problem.dgate, problem.dgate_rows, problem.dgate_col_stride, rows.dgate_row_stride,
+       rows.dgate_col_stride);
+  take(problem.dup, problem.dup_rows, problem.dup_col_stride, rows.dup_row_stride,
+       rows.dup_col_stride);
+  if (problem.row_scale != nullptr) rows.row_scale_row_stride = row_stride(problem.row_scale_rows);
+  return rows;
+}
+
+}  // namespace
+
+void gated_activation_backward(const GatedActivationBackwardProblem& problem) {
+  const KernelTable& table = kernels();
+  const FloatMode ieee;
+  const GatedActivationBackwardRows shared = shared_part(problem);
+  const DType dtype = problem.dtype;
+  const std::int64_t row_bytes =
+      (problem.up ? 5 : 3) * problem.cols * static_cast<std::int64_t>(dtype_size(dtype));
+  each_piece(problem.rows, problem.cols, row_bytes,
+             [&](std::int64_t row, std::int64_t count, std::int64_t col, std::int64_t cols) {
+               GatedActivationBackwardRows rows = shared;
+               rows.cols = cols;
+               const auto enter = [&](auto& to, auto base, const RowLayout& layout,
+                                      std::int64_t col_stride) {
+                 enter_row(to, base, layout, dtype, row, count);
+                 enter_column(to, col_stride, dtype, col);
+               };
+               enter(rows.dy, problem.dy, problem.dy_rows, rows.dy_col_stride);
+               enter(rows.gate, problem.gate, problem.gate_rows, rows.gate_col_stride);
+               enter(rows.up, problem.up, problem.up_rows, rows.up_col_stride);
+               enter(rows.dgate, problem.dgate, problem.dgate_rows, rows.dgate_col_stride);
+               enter(rows.dup, problem.dup, problem.dup_rows, rows.dup_col_stride);
+               enter_row(rows.row_scale, problem.row_scale, problem.row_scale_rows,
+                         accumulate_dtype(dtype), row, count);
+               rows.rows = count;
+               table.gated_activation_backward(rows);
+               return count;
+             });
+}
+
+}  // namespace membound::cpu

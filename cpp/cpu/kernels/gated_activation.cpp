@@ -1,0 +1,113 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/kernels/gated_activation.hpp"
+
+#include "cpu/activation.hpp"
+#include "cpu/gate_row.hpp"
+
+namespace membound::cpu::MEMBOUND_CPU_ISA {
+
+namespace {
+
+// One row, or a block of one, whose elements are neighbours.
+template <class T, ActivationKind kKind, bool kPlain>
+struct ForwardRow {
+  using A = typename Lanes<T>::A;
+  using V = typename Lanes<T>::V;
+  static constexpr bool kExact = sizeof(T) > 2, kScaled = kScales<kKind, kExact>;
+  using Function = ActivationOf<kKind, A, kExact, kPlain, V>;
+
+  A row_scale;
+  const T* gate;
+  UpRow<T, kPlain> up;
+  T* out;
+
+  MEMBOUND_ALWAYS_INLINE V result(V g, V u) const {
+    if constexpr (!kPlain) {
+      g = at_most(g, V{} + static_cast<A>(up.numbers->limit));
+      u = up.factor(u) * row_scale;
+    }
+    const Activated<V> found = Function::template of<false>(g, *up.numbers);
+    return kScaled ? found.value * (found.scale * u) : found.value * u;
+  }
+  MEMBOUND_ALWAYS_INLINE Pair<V> results(Pair<V> g, Pair<V> u) const {
+    return {result(g.first, u.first), result(g.second, u.second)};
+  }
+
+  // The steps from `first` up to the last whole one before `end`; returns what comes behind them.
+  // Once in the code for all callers.
+  [[gnu::noinline]] std::int64_t steps(std::int64_t first, std::int64_t end,
+                                       bool around_cache) const {
+    constexpr std::int64_t kStep = Lanes<T>::kStep;
+    std::int64_t col = first;
+    for (; col + kStep <= end; col += kStep) {
+      const Pair<V> y = results(Lanes<T>::read(gate + col), up.read(col));
+      around_cache ? Lanes<T>::write_around_cache(out + col, y) : Lanes<T>::write(out + col, y);
+    }
+    return col;
+  }
+  // Up to a step.
+  MEMBOUND_ALWAYS_INLINE void some(std::int64_t first, std::int64_t count) const {
+    if (count <= 0) return;
+    constexpr std::int64_t kStep = Lanes<T>::kStep;
+    T gates[kStep] = {}, ups[kStep] = {}, outs[kStep];
+    copy_some(gate + first, gates, count);
+    copy_some(up.up ? up.up + first : nullptr, ups, count);
+    ForwardRow{row_scale, gates, {up.numbers, up.up ? ups : nullptr}, outs}.steps(0, kStep, false);
+    copy_some(outs, out + first, count);
+  }
+  MEMBOUND_ALWAYS_INLINE void run(std::int64_t count, bool around_cache) const {
+    std::int64_t first = around_cache ? to_boundary(out) : 0;
+    first = first < count ? first : count;
+    some(0, first);
+    const std::int64_t col = steps(first, count, around_cache);
+    some(col, count - col);
+  }
+};
+
+template <class T, ActivationKind kKind, bool kPlain>
+[[gnu::noinline]] void run_rows(const GatedActivationRows& rows) {
+  using Row = ForwardRow<T, kKind, kPlain>;
+  const bool apart = rows.gate_col_stride != 1 || rows.out_col_stride != 1 ||
+                     (rows.up != nullptr && rows.up_col_stride != 1);
+  for (std::int64_t row = 0; row < rows.rows; ++row) {
+    const T* gate = row_of<T>(rows.gate, rows.gate_row_stride, row);
+    const T* up = rows.up ? row_of<T>(rows.up, rows.up_row_stride, row) : nullptr;
+    T* out = static_cast<T*>(rows.out) + row * rows.out_row_stride;
+    const auto scale = row_scale_of<T>(rows.row_scale, rows.row_scale_row_stride, row);
+    if (!apart) {
+      Row{scale, gate, {&rows.numbers, up}, out}.run(rows.cols, rows.bypass_cache);
+      continue;
+    }
+    each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) MEMBOUND_INLINED {
+      T copies[3][kBlock<T>];
+      T* to = to_neighbours(out, rows.out_col_stride, first, copies[0]);
+      Row{scale,
+          neighbours(gate, rows.gate_col_stride, first, count, copies[1]),
+          {&rows.numbers, neighbours(up, rows.up_col_stride, first, count, copies[2])},
+          to}
+          .run(count, false);
+      spread(out, rows.out_col_stride, first, count, to);
+    });
+  }
+  if (rows.bypass_cache) stream_fence();
+}
+
+template <class T>
+void run(const GatedActivationRows& rows) {
+  dispatch_activation(
+      rows.numbers, [&]<ActivationKind kKind, bool kPlain>() { run_rows<T, kKind, kPlain>(rows); });
+}
+
+}  // namespace
+
+void gated_activation(const GatedActivationRows& rows) {
+  switch (rows.dtype) {
+    case DType::kFloat16: return run<Float16>(rows);
+    case DType::kBFloat16: return run<BFloat16>(rows);
+    case DType::kFloat32: return run<float>(rows);
+    default: return run<double>(rows);
+  }
+}
+
+}  // namespace membound::cpu::MEMBOUND_CPU_ISA

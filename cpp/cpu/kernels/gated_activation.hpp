@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "membound/dtype.hpp"
+
+// The seam between cpu/gated_activation.cpp and the units per instruction set: plain data and
+// function names.
+namespace membound::cpu {
+
+// Activation's values, whose header brings std:: in.
+enum class ActivationKind : std::uint8_t { kSilu, kGelu, kGeluTanh, kSigmoid, kRelu2 };
+
+// What every element is computed with, in the dtype of the arithmetic where it rounds.
+struct ActivationNumbers {
+  ActivationKind kind;
+  bool plain;  // gated, alpha 1, no limit, no offset, no row scale
+  double alpha, limit, up_offset;
+  double lowest, highest;  // of a gate: alpha times that is beyond what matters, and finite
+};
+
+// Evenly spaced rows. All strides count elements.
+struct GatedActivationRows {
+  const void* gate;
+  const void* up;         // null: none
+  const void* row_scale;  // null: none
+  void* out;
+  DType dtype;
+  ActivationNumbers numbers;
+  std::int64_t rows, cols;
+  std::int64_t gate_row_stride, up_row_stride, row_scale_row_stride, out_row_stride;
+  std::int64_t gate_col_stride, up_col_stride, out_col_stride;
+  bool bypass_cache;
+};
+
+#define MEMBOUND_DECLARE_GATED_ACTIVATION(isa)            \
+  namespace isa {                                         \
+  void gated_activation(const GatedActivationRows& rows); \
+  }
+MEMBOUND_DECLARE_GATED_ACTIVATION(baseline)
+MEMBOUND_DECLARE_GATED_ACTIVATION(avx2)
+MEMBOUND_DECLARE_GATED_ACTIVATION(avx512)
+MEMBOUND_DECLARE_GATED_ACTIVATION(neon)
+#undef MEMBOUND_DECLARE_GATED_ACTIVATION
+
+}  // namespace membound::cpu

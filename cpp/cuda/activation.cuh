@@ -1,0 +1,222 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The functions of a gate and their slopes. Both have their limits at infinite gates; a NaN stays
+// one.
+#include "core/gelu.hpp"
+#include "cuda/silu.cuh"
+#include "membound/ops/gated_activation.hpp"
+
+namespace membound::cuda {
+
+// The function's value and slope, each to be multiplied by scale: 1, but where they may be too
+// small for a normal number and what they are multiplied by may not be. Where the value alone would
+// round to 0, it is 0.
+template <class A>
+struct Activated {
+  A value, slope, scale;
+};
+
+// Results of float16 are 0 long before that.
+template <class T>
+inline constexpr bool kHasFar = kDTypeOf<T> != DType::kFloat16;
+
+// exp(z) is below this a square that leaves the normal numbers soon.
+template <class A>
+inline constexpr A kFarArgument = sizeof(A) == 8 ? A(-700) : A(-80);
+// Beyond the logistic function is 0 or 1.
+template <class A>
+inline constexpr A kLowestArgument = sizeof(A) == 8 ? A(-760) : A(-110);
+template <class A>
+inline constexpr A kHighestArgument = sizeof(A) == 8 ? A(80) : A(40);
+
+// By comparisons, which keep a NaN.
+template <class A>
+__device__ inline A not_below(A value, A lowest) {
+  return value < lowest ? lowest : value;
+}
+template <class A>
+__device__ inline A not_above(A value, A highest) {
+  return value > highest ? highest : value;
+}
+
+// exp((z + rest) / 2) of a z far below 0; 0 where its square counts as 0.
+template <class A>
+__device__ __noinline__ A root_of_far(A z, A rest) {
+  if (z <= kLowestArgument<A>) return 0;
+  const A root = exp(z / 2);
+  return fma(root, rest / 2, root);
+}
+
+// 1 / (1 + exp(-(z + rest))) and its complement; rest is what rounding took from z.
+template <class A>
+struct Logistic {
+  A s, complement;
+};
+template <class T>
+__device__ inline Logistic<accumulate_t<T>> logistic(accumulate_t<T> z, accumulate_t<T> rest) {
+  using A = accumulate_t<T>;
+  if constexpr (sizeof(T) == 2) {  // the rest does not count
+    const float against = power_of_minus(not_below(z, -88.0f));
+    float s;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0f + against));
+    return {s, 1 - s};
+  } else {
+    const A power = exp(z < 0 ? z : -z);
+    const A small = fma(power, z < 0 ? rest : -rest, power), inverse = 1 / (1 + small);
+    const A below = product(small, inverse);
+    return {z < 0 ? below : inverse, z < 0 ? inverse : below};
+  }
+}
+
+// x times the logistic function of z, for kinds of that form; steep: x * dz / dx.
+template <class T>
+__device__ inline Activated<accumulate_t<T>> times_logistic(accumulate_t<T> x, accumulate_t<T> z,
+                                                            accumulate_t<T> rest,
+                                                            accumulate_t<T> steep) {
+  using A = accumulate_t<T>;
+  if constexpr (kHasFar<T>) {
+    if (z < kFarArgument<A>) [[unlikely]] {
+      const A root = root_of_far(z, rest);
+      return {product(x, root), product(1 + steep, root), root};
+    }
+  }
+  const Logistic<A> at = logistic<T>(not_above(z, kHighestArgument<A>), rest);
+  return {product(x, at.s), product(at.s, fma(steep, at.complement, A(1))), A(1)};
+}
+
+// alpha * gate, and in float32 and float64 what rounding took from it.
+template <class A>
+struct Alpha {
+  A value, rest;
+  A lowest, highest;  // of a gate: beyond, the logistic function is 0 or 1
+};
+template <class T, class A>
+__device__ inline A rest_of_argument(A gate, A z, const Alpha<A>& alpha) {
+  if constexpr (sizeof(T) == 2) return A(0);
+  return fma(gate, alpha.rest, fma(gate, alpha.value, -z));
+}
+
+template <Activation kKind, class T>
+struct ActivationOf;
+
+template <class T>
+struct ActivationOf<Activation::kSilu, T> {
+  using A = accumulate_t<T>;
+  static __device__ Activated<A> of(A gate, const Alpha<A>& alpha) {
+    const A lower = not_below(gate, alpha.lowest), held = not_above(lower, alpha.highest);
+    const A z = product(held, alpha.value);
+    return times_logistic<T>(lower, z, rest_of_argument<T>(held, z, alpha), z);
+  }
+};
+
+template <class T>
+struct ActivationOf<Activation::kSigmoid, T> {
+  using A = accumulate_t<T>;
+  static __device__ Activated<A> of(A gate, const Alpha<A>& alpha) {
+    // Of -|z|, so that neither the function nor its complement loses digits.
+    const A below = not_below(gate > 0 ? -gate : gate, alpha.lowest);
+    const A z = product(below, alpha.value), rest = rest_of_argument<T>(below, z, alpha);
+    if constexpr (kHasFar<T>) {
+      if (z < kFarArgument<A>) [[unlikely]] {
+        const A root = root_of_far(z, rest);
+        if (root == 0) return {gate > 0 ? A(1) : A(0), 0, A(1)};
+        return {gate > 0 ? 1 / root : root, product(alpha.value, root), root};
+      }
+    }
+    const Logistic<A> at = logistic<T>(z, rest);
+    return {gate > 0 ? at.complement : at.s, product(alpha.value, product(at.s, at.complement)),
+            A(1)};
+  }
+};
+
+// x * logistic(w(x)).
+template <class T>
+struct ActivationOf<Activation::kGeluTanh, T> {
+  using A = accumulate_t<T>;
+  using G = Gelu<A>;
+  static __device__ Activated<A> of(A gate, const Alpha<A>&) {
+    const A lower = not_below(gate, -G::kTanhEdge), x = not_above(lower, G::kTanhEdge);
+    const A square = product(x, x);
+    const A steep = product(x, fma(square, 3 * G::kCubic, G::kLinear));
+    if constexpr (sizeof(T) == 2) {
+      const A w = product(x, fma(square, G::kCubic, G::kLinear));
+      return times_logistic<T>(lower, w, 0, steep);
+    } else {
+      // Far below 0 a rounding of w would cost w ulps of exp(w): it is taken in two parts.
+      const A grown = product(square, G::kCubic), factor = G::kLinear + grown;
+      const A added = factor - G::kLinear;
+      A rest = (G::kLinear - (factor - added)) + (grown - added) + G::kLinearRest;
+      rest += fma(square, G::kCubic, -grown);
+      rest = fma(fma(x, x, -square), G::kCubic, rest);
+      rest = fma(square, G::kCubicRest, rest);
+      const A w = product(x, factor);
+      return times_logistic<T>(lower, w, fma(x, rest, fma(x, factor, -w)), steep);
+    }
+  }
+};
+
+// x * Phi(x), with Phi of -|x| from core/gelu.hpp.
+template <class T>
+struct ActivationOf<Activation::kGelu, T> {
+  using A = accumulate_t<T>;
+  using G = std::conditional_t<sizeof(T) == 2, GeluOf16Bits, Gelu<A>>;
+  static __device__ Activated<A> of(A gate, const Alpha<A>&) {
+    const A x = not_below(gate, -G::kEdge);
+    const A t = not_above(gate > 0 ? gate : -gate, G::kEdge);
+    const A half = t / 2, h = product(half, t);
+    const A d = inverse(t + G::kCentre), u = fma(d, -2 * G::kCentre, A(1));
+    const A tail = product(d, sum_from<0>(u));
+    const A slope = fma(t, -G::kDensity, tail);  // over the exponential, below 0
+    if constexpr (kHasFar<T>) {
+      if (gate < -G::kFar) [[unlikely]] {
+        const A root = gate < -G::kEdge ? A(0) : root_of_far(-h, -fma(half, t, -h));
+        return {product(product(x, tail), root), product(slope, root), root};
+      }
+    }
+    const A power = power_of(h, half, t);
+    const A below = product(power, tail), falls = product(power, slope);
+    return {gate > 0 ? product(gate, 1 - below) : product(x, below), gate > 0 ? 1 - falls : falls,
+            A(1)};
+  }
+
+ private:
+  static __device__ A inverse(A value) {
+    if constexpr (sizeof(T) == 2) {
+      float result;
+      asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+      return result;
+    } else {
+      return 1 / value;
+    }
+  }
+  static __device__ A power_of(A h, A half, A t) {
+    if constexpr (sizeof(T) == 2) {
+      return power_of_minus(h);
+    } else {
+      const A power = exp(-h);
+      return fma(power, -fma(half, t, -h), power);
+    }
+  }
+  template <int k>
+  static __device__ A sum_from(A u) {
+    constexpr A kTerm = G::kTail[k];  // a number: device code has no such array
+    if constexpr (k + 1 < sizeof(G::kTail) / sizeof(kTerm)) {
+      return fma(sum_from<k + 1>(u), u, kTerm);
+    } else {
+      return kTerm;
+    }
+  }
+};
+
+template <class T>
+struct ActivationOf<Activation::kRelu2, T> {
+  using A = accumulate_t<T>;
+  static __device__ Activated<A> of(A gate, const Alpha<A>&) {
+    const A positive = not_below(gate, A(0));
+    return {positive, A(2), positive};
+  }
+};
+
+}  // namespace membound::cuda

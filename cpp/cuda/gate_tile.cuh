@@ -1,0 +1,163 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What the kernels of gated activations have in common: which elements a thread has, and the
+// options of a call.
+#include <algorithm>
+#include <limits>
+
+#include "core/layout.hpp"
+#include "cuda/activation.cuh"
+#include "cuda/cluster.cuh"
+#include "cuda/launch.hpp"
+#include "cuda/tuning/gated_activation.hpp"
+
+namespace membound::cuda {
+
+// What a thread loads and stores at once: a chunk of 16 bytes where all rows are aligned, else an
+// element, so that the lanes of a warp touch neighbours at any alignment.
+template <class T, bool kChunks>
+struct Unit {
+  static constexpr int kWidth = kChunks ? kPack<T> : 1;
+  static constexpr int kCount = kChunks ? tuning::kChunksPerThread : tuning::kElementsPerThread;
+  using A = accumulate_t<T>;
+  using Raw = std::conditional_t<kChunks, uint4, T>;
+  struct Values {
+    A at[kWidth];
+  };
+
+  static __device__ Values unpacked(const Raw& raw) {
+    if constexpr (kChunks) {
+      const Numbers<T> numbers = unpack<T>(raw);
+      Values values;
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) values.at[i] = numbers.at[i];
+      return values;
+    } else {
+      return {{to_number(raw)}};
+    }
+  }
+  static __device__ Raw packed(const Values& values) {
+    if constexpr (kChunks) {
+      Numbers<T> numbers;
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) numbers.at[i] = values.at[i];
+      return pack<T>(numbers);
+    } else {
+      return from_number<T>(values.at[0]);
+    }
+  }
+};
+
+// RowLayout::offset as a loop: unrolled, its divisions were 12 KB of every kernel.
+static __device__ __noinline__ std::int64_t looped_row_offset(const RowLayout& rows,
+                                                              std::int64_t row) {
+  std::int64_t at = 0;
+#pragma unroll 1
+  for (int axis = rows.rank - 1; axis > 0; --axis) {
+    const std::int64_t outer = row / rows.shape[axis];
+    at += (row - outer * rows.shape[axis]) * rows.strides[axis];
+    row = outer;
+  }
+  return at + row * rows.strides[0];
+}
+
+// One matrix as a kernel sees it; data is null where there is none.
+template <class Pointer>
+struct GateArray {
+  Pointer data;
+  std::int64_t row_stride;  // with one axis of rows at most
+  std::int64_t col_stride;
+  RowLayout rows;
+
+  __device__ std::int64_t offset(std::int64_t row) const {
+    return rows.rank <= 1 ? row * row_stride : looped_row_offset(rows, row);
+  }
+  // Unit `unit` of the row that starts at `offset`.
+  template <class T, bool kChunks>
+  __device__ auto* at(std::int64_t offset, std::int64_t unit) const {
+    using Raw = typename Unit<T, kChunks>::Raw;
+    using To = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const Raw, Raw>;
+    using Element = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const T, T>;
+    Element* row = static_cast<Element*>(data) + offset;
+    if constexpr (kChunks) {
+      return reinterpret_cast<To*>(row) + unit;
+    } else {
+      return row + unit * col_stride;
+    }
+  }
+};
+
+template <class Pointer>
+GateArray<Pointer> gate_array(Pointer data, const RowLayout& rows, std::int64_t col_stride) {
+  if (data == nullptr) return {};
+  return {data, rows.strides[0], col_stride, rows};
+}
+
+// Whether chunks of 16 bytes fit a matrix. float64 goes by elements, half a chunk each.
+template <class T>
+bool takes_chunks(const void* data, const RowLayout& rows, std::int64_t col_stride,
+                  std::int64_t cols) {
+  if (data == nullptr) return sizeof(T) < 8;
+  bool fits = sizeof(T) < 8 && col_stride == 1 && cols % kPack<T> == 0 &&
+              reinterpret_cast<std::uintptr_t>(data) % kChunkBytes == 0;
+  for (int axis = 0; axis < rows.rank; ++axis) fits = fits && rows.strides[axis] % kPack<T> == 0;
+  return fits;
+}
+
+// What every element is computed with.
+template <class A>
+struct GateNumbers {
+  Alpha<A> alpha;
+  A limit, up_offset;
+  Activation kind;
+  bool plain;  // there is up, and neither limit, offset nor row scale
+
+  __device__ A factor(A up) const { return not_above(not_below(up, -limit), limit) + up_offset; }
+};
+
+template <class T>
+GateNumbers<accumulate_t<T>> gate_numbers(const GatedActivationOptions& options, bool plain) {
+  using A = accumulate_t<T>;
+  const double largest = std::numeric_limits<A>::max();
+  const A alpha = static_cast<A>(options.alpha);
+  return {{alpha, static_cast<A>(options.alpha - static_cast<double>(alpha)),
+           static_cast<A>(std::max(kLowestArgument<A> / options.alpha, -largest)),
+           static_cast<A>(std::min(kHighestArgument<A> / options.alpha, largest))},
+          static_cast<A>(options.limit),
+          static_cast<A>(options.up_offset),
+          options.kind,
+          plain && options.limit > largest && options.up_offset == 0.0};
+}
+
+// Which units a thread has: kCount of them, `lanes` apart, of one row.
+struct GatePlace {
+  std::int64_t row;
+  std::int64_t first;  // unit
+  int lanes;
+
+  __device__ explicit GatePlace(const tuning::GatedActivationConfig& config) {
+    lanes = config.lanes;
+    const unsigned group = config.tiles == 1 ? blockIdx.x : blockIdx.x / config.tiles;
+    const unsigned tile = blockIdx.x - group * config.tiles;
+    const int shift = 31 - __clz(lanes);
+    const int thread = static_cast<int>(threadIdx.x);
+    row = std::int64_t{group} * (tuning::kGateThreads >> shift) + (thread >> shift);
+    first = std::int64_t{tile} * config.tile_units + (thread & (lanes - 1));
+  }
+};
+
+// Runs body.operator()<kKind>(): all threads go one way.
+template <class Body>
+__device__ inline void dispatch_activation(Activation kind, Body body) {
+  switch (kind) {
+    case Activation::kSilu: return body.template operator()<Activation::kSilu>();
+    case Activation::kGelu: return body.template operator()<Activation::kGelu>();
+    case Activation::kGeluTanh: return body.template operator()<Activation::kGeluTanh>();
+    case Activation::kSigmoid: return body.template operator()<Activation::kSigmoid>();
+    default: return body.template operator()<Activation::kRelu2>();
+  }
+}
+
+}  // namespace membound::cuda

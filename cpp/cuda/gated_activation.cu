@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "core/dispatch.hpp"
+#include "cuda/gated_activation_kernel.cuh"
+#include "ops/gated_activation.hpp"
+
+namespace membound::cuda {
+
+namespace {
+
+template <class T>
+bool all_take_chunks(const GatedActivationProblem& problem) {
+  const std::int64_t cols = problem.cols;
+  return takes_chunks<T>(problem.gate, problem.gate_rows, problem.gate_col_stride, cols) &&
+         takes_chunks<T>(problem.up, problem.up_rows, problem.up_col_stride, cols) &&
+         takes_chunks<T>(problem.out, problem.out_rows, problem.out_col_stride, cols);
+}
+
+template <class T, bool kChunks>
+void launch_units(const GatedActivationProblem& problem, StreamView stream) {
+  using U = Unit<T, kChunks>;
+  GatedActivationParams<accumulate_t<T>> p{};
+  p.gate = gate_array(problem.gate, problem.gate_rows, problem.gate_col_stride);
+  p.up = gate_array(problem.up, problem.up_rows, problem.up_col_stride);
+  p.row_scale = gate_array(problem.row_scale, problem.row_scale_rows, 1);
+  p.out = gate_array(problem.out, problem.out_rows, problem.out_col_stride);
+  p.rows = problem.rows;
+  p.units = problem.cols / U::kWidth;
+  p.config = tuning::gated_activation_config(p.rows, p.units, U::kCount);
+  p.numbers =
+      gate_numbers<T>(problem.options, problem.up != nullptr && problem.row_scale == nullptr);
+  const LaunchShape shape{p.config.blocks, tuning::kGateThreads};
+  launch<gated_activation_kernel<T, kChunks>>(shape, stream, current_device(), p);
+}
+
+}  // namespace
+
+void gated_activation(const GatedActivationProblem& problem, StreamView stream) {
+  dispatch_floating(problem.dtype, "gated_activation", [&]<class T>() {
+    if constexpr (sizeof(T) < 8) {
+      if (all_take_chunks<T>(problem)) return launch_units<T, true>(problem, stream);
+    }
+    launch_units<T, false>(problem, stream);
+  });
+}
+
+}  // namespace membound::cuda

@@ -1,0 +1,92 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/gate_tile.cuh"
+
+namespace membound::cuda {
+
+template <class A>
+struct GatedActivationBackwardParams {
+  GateArray<const void*> dy, gate, up, row_scale;
+  GateArray<void*> dgate, dup;
+  std::int64_t rows, units;
+  tuning::GatedActivationConfig config;
+  GateNumbers<A> numbers;
+};
+
+// One block has a tile of a row, or several narrow rows; a thread loads all of its units of dy,
+// gate and up before it computes one, and has read a unit before it writes over it. No shared
+// memory. Limited by memory.
+template <class T, bool kChunks>
+__global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backward_kernel(
+    const __grid_constant__ GatedActivationBackwardParams<accumulate_t<T>> p) {
+  using U = Unit<T, kChunks>;
+  using A = accumulate_t<T>;
+  begin_overlapped();
+  const GatePlace place(p.config);
+  if (place.row >= p.rows) return;
+  const auto offset_of = [&](const auto& array) {
+    return array.data != nullptr ? array.offset(place.row) : 0;
+  };
+  const std::int64_t dy_row = offset_of(p.dy), gate_row = offset_of(p.gate);
+  const std::int64_t up_row = offset_of(p.up), dgate_row = offset_of(p.dgate);
+  const std::int64_t dup_row = offset_of(p.dup);
+  const bool has_up = p.up.data != nullptr;
+  typename U::Raw dys[U::kCount] = {}, gates[U::kCount] = {}, ups[U::kCount] = {};
+#pragma unroll
+  for (int i = 0; i < U::kCount; ++i) {
+    const std::int64_t unit = place.first + i * place.lanes;
+    if (unit >= p.units) continue;
+    dys[i] = *p.dy.template at<T, kChunks>(dy_row, unit);
+    gates[i] = *p.gate.template at<T, kChunks>(gate_row, unit);
+    if (has_up) ups[i] = *p.up.template at<T, kChunks>(up_row, unit);
+  }
+  A scale = 1;
+  if (p.row_scale.data != nullptr)
+    scale = static_cast<const A*>(p.row_scale.data)[p.row_scale.offset(place.row)];
+  std::int64_t unit = place.first;
+  // Once in the code: what is held moves down.
+#pragma unroll 1
+  for (int left = U::kCount; left > 0 && unit < p.units; --left, unit += place.lanes) {
+    auto dy = U::unpacked(dys[0]), gate = U::unpacked(gates[0]), up = U::unpacked(ups[0]);
+    if (!p.numbers.plain) {
+#pragma unroll
+      for (int i = 0; i < U::kWidth; ++i) {
+        dy.at[i] = product(dy.at[i], scale);
+        gate.at[i] = not_above(gate.at[i], p.numbers.limit);
+        up.at[i] = has_up ? p.numbers.factor(up.at[i]) : A(1);
+      }
+    }
+    typename U::Values dgate, dup;
+    dispatch_activation(p.numbers.kind, [&]<Activation kKind>() {
+#pragma unroll
+      for (int i = 0; i < U::kWidth; ++i) {
+        const Activated<A> found = ActivationOf<kKind, T>::of(gate.at[i], p.numbers.alpha);
+        // In this order a slope of 0 meets no infinity.
+        dgate.at[i] = product(product(dy.at[i], found.slope), product(up.at[i], found.scale));
+        dup.at[i] = product(product(dy.at[i], found.value), found.scale);
+      }
+    });
+    if (!p.numbers.plain) {
+      gate = U::unpacked(gates[0]);
+      up = U::unpacked(ups[0]);
+#pragma unroll
+      for (int i = 0; i < U::kWidth; ++i) {
+        if (gate.at[i] > p.numbers.limit) dgate.at[i] = 0;
+        if (fabs(up.at[i]) > p.numbers.limit) dup.at[i] = 0;
+      }
+    }
+    if (p.dgate.data != nullptr)
+      *p.dgate.template at<T, kChunks>(dgate_row, unit) = U::packed(dgate);
+    if (p.dup.data != nullptr) *p.dup.template at<T, kChunks>(dup_row, unit) = U::packed(dup);
+#pragma unroll
+    for (int i = 0; i + 1 < U::kCount; ++i) {
+      dys[i] = dys[i + 1];
+      gates[i] = gates[i + 1];
+      ups[i] = ups[i + 1];
+    }
+  }
+}
+
+}  // namespace membound::cuda

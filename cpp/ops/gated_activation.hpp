@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "core/layout.hpp"
+#include "membound/dtype.hpp"
+#include "membound/ops/gated_activation.hpp"
+
+namespace membound {
+
+// What both back ends receive: checked, flattened to rows x cols; one row where nothing in the
+// arrays tells rows apart.
+struct GatedActivationProblem {
+  const void* gate;
+  const void* up;         // null: none
+  const void* row_scale;  // null: none; else accumulate_dtype(dtype)
+  void* out;              // may be gate or up: in place
+  DType dtype;
+  GatedActivationOptions options;
+  std::int64_t rows;  // at least 1
+  std::int64_t cols;  // at least 1
+  RowLayout gate_rows, up_rows, out_rows, row_scale_rows;
+  std::int64_t gate_col_stride, up_col_stride, out_col_stride;
+};
+
+// What forward and backward check of their inputs. x names the array that row_scale belongs to.
+void check_gate_and_up(const ConstTensorView& gate, const ConstTensorView* up,
+                       const ConstTensorView* row_scale, const GatedActivationOptions& options,
+                       const char* op);
+
+// Puts the matrices of a problem into rows and columns; as one row where each is contiguous.
+class FlattenedRows {
+ public:
+  FlattenedRows(const ConstTensorView& like, bool rows_matter, const char* op);
+  // To be called for every matrix before rows() is asked.
+  void also(const ConstTensorView* matrix);
+
+  std::int64_t rows() const { return flat_ ? 1 : like_.size() / cols_; }
+  std::int64_t cols() const { return flat_ ? like_.size() : cols_; }
+  RowLayout layout(const ConstTensorView& matrix, const char* argument) const;
+  std::int64_t column_stride(const ConstTensorView& matrix) const;
+
+ private:
+  ConstTensorView like_;
+  const char* op_;
+  std::int64_t cols_;
+  bool flat_;
+};
+
+namespace cpu {
+void gated_activation(const GatedActivationProblem& problem);
+}
+namespace cuda {
+void gated_activation(const GatedActivationProblem& problem, StreamView stream);
+}
+
+}  // namespace membound

@@ -1,0 +1,229 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "activation.hpp"
+
+#include <limits>
+
+#include "core/check.hpp"
+#include "membound/ops/gated_activation_backward.hpp"
+
+namespace membound::python {
+
+namespace {
+
+constexpr const char* kKindNames[] = {"silu", "gelu", "gelu_tanh", "sigmoid", "relu2"};
+
+bool is_text(PyObject* value, const char* text) {
+  return PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, text) == 0;
+}
+
+GatedActivationOptions options_of(const ActivationCall& given_call) {
+  const char* op = given_call.op;
+  GatedActivationOptions options;
+  options.op = op;
+  options.kind = given_call.default_kind;
+  if (given_call.kind != nullptr) {
+    int found = -1;
+    for (int i = 0; i < 5; ++i) {
+      if (is_text(given_call.kind, kKindNames[i])) found = i;
+    }
+    MEMBOUND_CHECK(found >= 0, InvalidArgument, op,
+                   "argument 'kind' must be 'silu', 'gelu', 'gelu_tanh', 'sigmoid' or 'relu2', "
+                   "got ",
+                   nb::repr(nb::handle(given_call.kind)).c_str());
+    options.kind = static_cast<Activation>(found);
+  }
+  options.alpha = number_or(given_call.alpha, options.alpha, {op, "alpha"});
+  if (given(given_call.limit)) options.limit = number_from_python(given_call.limit, {op, "limit"});
+  options.up_offset = number_or(given_call.up_offset, options.up_offset, {op, "up_offset"});
+  return options;
+}
+
+GateForm form_of(const ActivationCall& given_call) {
+  if (given_call.ungated) return GateForm::kAlone;
+  const char* op = given_call.op;
+  PyObject* packing = given_call.packing;
+  const bool halves = packing == nullptr || is_text(packing, "halves");
+  if (given(given_call.up)) {
+    MEMBOUND_CHECK(halves, InvalidArgument, op,
+                   "argument 'packing' must be left out with 'up', got ",
+                   nb::repr(nb::handle(packing)).c_str());
+    return GateForm::kApart;
+  }
+  if (halves) return GateForm::kHalves;
+  if (is_text(packing, "interleaved")) return GateForm::kInterleaved;
+  if (is_text(packing, "gate")) return GateForm::kAlone;
+  fail<InvalidArgument>(op, "argument 'packing' must be 'halves', 'interleaved' or 'gate', got ",
+                        nb::repr(nb::handle(packing)).c_str());
+}
+
+bool is_packed(GateForm form) {
+  return form == GateForm::kHalves || form == GateForm::kInterleaved;
+}
+
+GateAndUp<void*> split(const TensorView& packed, GateForm form, const char* op,
+                       const char* argument) {
+  MEMBOUND_CHECK(
+      packed.rank >= 1 && packed.rank <= kMaxRank && packed.shape[packed.rank - 1] % 2 == 0,
+      InvalidArgument, op, "argument '", argument,
+      "' must have at least 1 axis, the last of an even extent, to hold gate and up, got a last "
+      "axis of ",
+      packed.rank >= 1 && packed.rank <= kMaxRank ? packed.shape[packed.rank - 1] : 0);
+  return split_gate_up(packed,
+                       form == GateForm::kHalves ? Packing::kHalves : Packing::kInterleaved);
+}
+
+struct Inputs {
+  LoadedArray gate_array, up_array, row_scale_array;
+  TensorView gate;
+  ConstTensorView up, row_scale;
+  bool has_up = false, has_row_scale = false;
+
+  Inputs(const ArrayCall& call, const ActivationCall& given_call, GateForm form) {
+    call.read_input(given_call.gate, "gate", gate_array);
+    gate = gate_array.view;
+    has_up = form != GateForm::kAlone;
+    if (form == GateForm::kApart) {
+      call.read_input(given_call.up, "up", up_array);
+      up = up_array.view;
+    } else if (has_up) {
+      const GateAndUp<void*> parts = split(gate_array.view, form, given_call.op, "gate");
+      gate = parts.gate;
+      up = parts.up;
+    }
+    has_row_scale = given(given_call.row_scale);
+    if (has_row_scale) {
+      call.read_input(given_call.row_scale, "row_scale", row_scale_array);
+      row_scale = row_scale_array.view;
+    }
+  }
+  const ConstTensorView* up_or_none() const { return has_up ? &up : nullptr; }
+  const ConstTensorView* row_scale_or_none() const { return has_row_scale ? &row_scale : nullptr; }
+};
+
+nb::dict jax_keywords(const ArrayCall& call, const ActivationCall& given_call, GateForm form,
+                      const GatedActivationOptions& options) {
+  call.check_jax_absent(given_call.stream, "stream", "whose stream XLA picks");
+  nb::dict keywords;
+  keywords["kind"] = activation_name(options.kind);
+  keywords["packing"] = form == GateForm::kInterleaved ? "interleaved"
+                        : form == GateForm::kAlone     ? "gate"
+                                                       : "halves";
+  keywords["alpha"] = options.alpha;
+  if (given(given_call.limit)) keywords["limit"] = options.limit;
+  keywords["up_offset"] = options.up_offset;
+  keywords["row_scale"] = call.check_jax_input(given_call.row_scale, "row_scale");
+  return keywords;
+}
+
+// The gate's array to write to, or a new one.
+nb::object make_out(const ArrayCall& call, const ActivationCall& given_call, PyObject* out,
+                    const Inputs& inputs, GateForm form, LoadedArray& loaded) {
+  if (given(out) || !is_packed(form)) {
+    return call.output(out, given_call.gate, inputs.gate_array.view, "out", loaded);
+  }
+  return call.new_as(given_call.gate, inputs.gate, "out", loaded);
+}
+
+}  // namespace
+
+const char* activation_name(Activation kind) { return kKindNames[static_cast<int>(kind)]; }
+
+nb::object call_gated_activation(const ActivationCall& given_call, PyObject* out) {
+  const char* op = given_call.op;
+  const ArrayCall call(op, given_call.gate, "gate", given_call.stream);
+  const GatedActivationOptions options = options_of(given_call);
+  const GateForm form = form_of(given_call);
+  if (call.is_jax()) {
+    call.check_jax_absent(out, "out", "which cannot be written");
+    return nb::module_::import_("membound.jax")
+        .attr("gated_activation")(nb::handle(given_call.gate),
+                                  call.check_jax_input(given_call.up, "up"),
+                                  **jax_keywords(call, given_call, form, options));
+  }
+  const Inputs inputs(call, given_call, form);
+  LoadedArray written;
+  nb::object result = make_out(call, given_call, out, inputs, form, written);
+  {
+    const StreamView stream = call.stream(inputs.gate.device);
+    const GilRelease released(is_long_on_cpu(inputs.gate));
+    gated_activation(inputs.gate, inputs.up_or_none(), inputs.row_scale_or_none(), options,
+                     written.view, stream);
+  }
+  call.mark_written({out});
+  return result;
+}
+
+namespace {
+
+struct Wanted {
+  bool dgate, dup;
+};
+Wanted wanted_gradients(const ActivationCall& given_call, const ActivationGradients& gradients,
+                        GateForm form) {
+  const char* op = given_call.op;
+  const bool apart = form == GateForm::kApart;
+  const Wanted wanted{flag_or(gradients.need_dgate, true, {op, "need_dgate"}),
+                      flag_or(gradients.need_dup, true, {op, "need_dup"})};
+  MEMBOUND_CHECK(apart || wanted.dgate, InvalidArgument, op,
+                 "argument 'need_dgate' must be True without 'up'");
+  MEMBOUND_CHECK(apart || wanted.dup, InvalidArgument, op,
+                 "argument 'need_dup' must be True without 'up'");
+  MEMBOUND_CHECK(apart || !given(gradients.dup), InvalidArgument, op,
+                 "argument 'dup' must be None without 'up', got ",
+                 type_name(gradients.dup ? gradients.dup : Py_None));
+  MEMBOUND_CHECK(wanted.dgate || !given(gradients.dgate), InvalidArgument, op,
+                 "argument 'dgate' must be None with need_dgate=False, got an array");
+  MEMBOUND_CHECK(wanted.dup || !given(gradients.dup), InvalidArgument, op,
+                 "argument 'dup' must be None with need_dup=False, got an array");
+  return {wanted.dgate, wanted.dup && form != GateForm::kAlone};
+}
+
+}  // namespace
+
+nb::object call_gated_activation_backward(const ActivationCall& given_call,
+                                          const ActivationGradients& gradients) {
+  const char* op = given_call.op;
+  const ArrayCall call(op, gradients.dy, "dy", given_call.stream);
+  const GatedActivationOptions options = options_of(given_call);
+  const GateForm form = form_of(given_call);
+  const Wanted wanted = wanted_gradients(given_call, gradients, form);
+  if (call.is_jax()) {
+    call.check_jax_absent(gradients.dgate, "dgate", "which cannot be written");
+    call.check_jax_absent(gradients.dup, "dup", "which cannot be written");
+    nb::dict keywords = jax_keywords(call, given_call, form, options);
+    keywords["need_dgate"] = wanted.dgate;
+    keywords["need_dup"] = wanted.dup || form == GateForm::kAlone;
+    return nb::module_::import_("membound.jax")
+        .attr("gated_activation_backward")(nb::handle(gradients.dy),
+                                           call.check_jax_input(given_call.gate, "gate"),
+                                           call.check_jax_input(given_call.up, "up"), **keywords);
+  }
+  LoadedArray dy, dgate_array, dup_array;
+  call.read_input(gradients.dy, "dy", dy);
+  const Inputs inputs(call, given_call, form);
+  nb::object dgate = nb::none(), dup = nb::none();
+  if (wanted.dgate) {
+    dgate =
+        call.output(gradients.dgate, given_call.gate, inputs.gate_array.view, "dgate", dgate_array);
+  }
+  if (wanted.dup && form == GateForm::kApart)
+    dup = call.output(gradients.dup, given_call.up, inputs.up_array.view, "dup", dup_array);
+  TensorView dgate_view = dgate_array.view, dup_view = dup_array.view;
+  if (is_packed(form)) {
+    const GateAndUp<void*> parts = split(dgate_array.view, form, op, "dgate");
+    dgate_view = parts.gate;
+    dup_view = parts.up;
+  }
+  {
+    const StreamView stream = call.stream(inputs.gate.device);
+    const GilRelease released(is_long_on_cpu(inputs.gate));
+    gated_activation_backward(dy.view, inputs.gate, inputs.up_or_none(), inputs.row_scale_or_none(),
+                              options, wanted.dgate ? &dgate_view : nullptr,
+                              wanted.dup ? &dup_view : nullptr, stream);
+  }
+  call.mark_written({gradients.dgate, gradients.dup});
+  return form == GateForm::kApart ? nb::object(nb::make_tuple(dgate, dup)) : dgate;
+}
+
+}  // namespace membound::python

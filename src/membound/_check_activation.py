@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the checks of gated activations share: cases, and the functions in exact arithmetic."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from membound import _check_norm as norm
+from membound._check_norm import LAYOUTS, Number
+from membound._frameworks import Framework
+
+KINDS = ("silu", "gelu", "gelu_tanh", "sigmoid", "relu2")
+WIDTHS = (1, 7, 33, 64, 257, 1000)
+_PI = Decimal("3.14159265358979323846264338327950288419716939937510")
+
+
+@dataclass(frozen=True)
+class Case(norm.Case):
+    """A matrix of gates, and as many of up."""
+
+    kind: str = "silu"
+    limited: bool = False
+
+    def __str__(self) -> str:
+        limited = ", limited" if self.limited else ""
+        return (
+            f"{self.kind}, {self.rows} x {self.cols} {self.dtype}, {self.layout}{limited}, "
+            f"{self.form}"
+        )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Numbers that every dtype holds."""
+        said: dict[str, Any] = {"kind": self.kind}
+        if self.limited:
+            said |= {"limit": 1.0, "up_offset": 1.0}
+            if self.kind in ("silu", "sigmoid"):
+                said["alpha"] = 1.75
+        return said
+
+
+def cases(
+    framework: Framework, dtype: str, thorough: bool, forms: tuple[str, ...]
+) -> Iterator[Case]:
+    """Kind x layout, with the rest in turn or drawn; thorough: the whole product."""
+    if framework.call_options:  # these ops take no device
+        return
+    forms = forms if framework.takes_out else forms[:1]
+    forms = forms[1:] if framework.name == "memoryview" else forms
+    layouts = [name for name, layout in LAYOUTS.items() if framework.strided or layout.contiguous]
+    source = random.Random(20251121)
+    widths = itertools.cycle(width for width in WIDTHS if width <= max(norm.WIDTHS))
+    rest = list(itertools.product(WIDTHS, forms, (False, True)))
+    for kind, layout in itertools.product(KINDS, layouts):
+        drawn = (next(widths), source.choice(forms), bool(source.getrandbits(1)))
+        for cols, form, limited in rest if thorough else [drawn]:
+            yield Case(dtype, 4, cols, layout, form=form, kind=kind, limited=limited)
+
+
+def functions(case: Case, gate: Number) -> tuple[Number, Number, Number]:
+    """The function of a gate, its slope, and the size of the slope's terms."""
+    number = norm.number_type(case.dtype)
+    zero, one = number(0), number(1)
+    if case.kind == "relu2":
+        positive = max(gate, zero)
+        return positive * positive, 2 * positive, 2 * positive
+    if case.kind == "gelu":
+        below, density = _normal(gate)
+        return gate * below, below + gate * density, below + abs(gate) * density
+    z = steep = gate * number(case.options.get("alpha", 1.0))
+    if case.kind == "gelu_tanh":
+        cubic = number(44715) / number(1000000) if case.dtype == "float64" else 0.044715
+        factor = 2 * (2 / (_PI if case.dtype == "float64" else number(math.pi))) ** (one / 2)
+        z = factor * (gate + cubic * gate**3)
+        steep = factor * (gate + 3 * cubic * gate**3)
+    s, rest = norm.sigmoid(z), norm.sigmoid(-z)
+    if case.kind == "sigmoid":
+        slope = s * rest * number(case.options.get("alpha", 1.0))
+        return s, slope, slope
+    return gate * s, s * (1 + steep * rest), s * (1 + abs(steep) * rest)
+
+
+def _normal(g: Number) -> tuple[Number, Number]:
+    """The normal distribution's integral and density."""
+    if isinstance(g, float):
+        density = math.exp(-g * g / 2) / math.sqrt(2 * math.pi)
+        return math.erfc(-g / math.sqrt(2)) / 2, density
+    density = (-g * g / 2).exp() / (2 * _PI).sqrt()
+    # g + g^3 / 3 + g^5 / (3 * 5) + ...: all of one sign
+    term = total = g
+    odd = 1
+    while abs(term) > abs(total) * Decimal("1e-33"):
+        odd += 2
+        term = term * g * g / odd
+        total += term
+    return Decimal("0.5") + density * total, density
+
+
+@dataclass
+class Numbers:
+    """What goes in, exactly."""
+
+    gate: list[float]
+    up: list[float]
+    dy: list[float]
+
+    @classmethod
+    def of(cls, case: Case) -> Numbers:
+        return cls(*(norm.draw(case, name, "normal") for name in ("gate", "up", "dy")))
+
+    def factors(self, case: Case) -> Iterator[tuple[Number, Number, bool, bool, Number]]:
+        """Of each element: the gate and up as they come in, whether each is limited, and dy."""
+        number = norm.number_type(case.dtype)
+        for gate, up, dy in zip(self.gate, self.up, self.dy, strict=True):
+            limit = 1.0 if case.limited else math.inf
+            held = min(max(up, -limit), limit)
+            factor = number(held) + number(1.0 if case.limited else 0.0)
+            yield number(min(gate, limit)), factor, gate > limit, abs(up) > limit, number(dy)

@@ -1,0 +1,151 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""gated_activation of membound.jax under jit, vmap and grad, against the formula in JAX."""
+
+from __future__ import annotations
+
+import importlib
+
+import arrays
+import numpy as np
+import pytest
+from gated_activations import GPT_OSS, KINDS
+
+jax = pytest.importorskip("jax")
+mbj = importlib.import_module("membound.jax")
+
+PLATFORMS = ["jax-cpu", pytest.param("jax-cuda", marks=pytest.mark.gpu)]
+PACKINGS = ("halves", "interleaved")
+
+
+@pytest.fixture(params=PLATFORMS)
+def one(request):
+    return arrays.framework(request.param)
+
+
+@pytest.fixture
+def draw(one, seed):
+    rng = np.random.default_rng(seed)
+    return lambda *shape: one.array(rng.standard_normal(shape) * 3)
+
+
+def formula(gate, up, kind, row_scale=None, *, alpha=1.0, limit=None, up_offset=0.0):
+    """Differentiated by JAX step by step."""
+    nn, jnp = jax.nn, jax.numpy
+    act = {
+        "silu": lambda g: g * nn.sigmoid(alpha * g),
+        "gelu": lambda g: nn.gelu(g, approximate=False),
+        "gelu_tanh": nn.gelu,
+        "sigmoid": lambda g: nn.sigmoid(alpha * g),
+        "relu2": lambda g: nn.relu(g) ** 2,
+    }[kind]
+    if limit is not None:
+        gate, up = jnp.minimum(gate, limit), jnp.clip(up, -limit, limit)
+    out = act(gate) * (up + up_offset)
+    return out if row_scale is None else out * row_scale[..., None]
+
+
+def options_of(kind):
+    return GPT_OSS if kind in ("silu", "sigmoid") else {"limit": 2.0, "up_offset": 1.0}
+
+
+def assert_close(got, wanted):
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_inside_jit_and_grad(draw, kind):
+    gate, up, scale, dy = draw(5, 3, 33), draw(5, 3, 33), draw(5, 3), draw(5, 3, 33)
+    options = options_of(kind)
+
+    def ours(gate, up, scale):
+        return mbj.gated_activation(gate, up, kind=kind, row_scale=scale, **options)
+
+    def theirs(gate, up, scale):
+        return formula(gate, up, kind, scale, **options)
+
+    assert_close(jax.jit(ours)(gate, up, scale), theirs(gate, up, scale))
+    got, wanted = jax.vjp(ours, gate, up, scale), jax.vjp(theirs, gate, up, scale)
+    assert_close(got[1](dy), wanted[1](dy))
+    one = jax.grad(lambda u: (ours(gate, u, scale) * dy).sum())(up)
+    assert_close(one, wanted[1](dy)[1])
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_packed(draw, packing):
+    packed, dy = draw(4, 2 * 10), draw(4, 10)
+
+    def split(packed):
+        halves = packing == "halves"
+        return (packed[:, :10], packed[:, 10:]) if halves else (packed[:, ::2], packed[:, 1::2])
+
+    def ours(packed):
+        return mbj.gated_activation(packed, packing=packing)
+
+    got, wanted = jax.vjp(ours, packed), jax.vjp(lambda p: formula(*split(p), "silu"), packed)
+    assert_close(got[0], wanted[0])
+    assert_close(got[1](dy), wanted[1](dy))
+    assert_close(mbj.gated_activation_backward(dy, packed, packing=packing), wanted[1](dy)[0])
+
+
+@pytest.mark.parametrize("mapped", [(0, 0, 0), (0, None, None), (None, 0, None), (None, None, 0)])
+def test_vmap_of_some_and_of_gradients(draw, mapped):
+    shapes = ((4, 9), (4, 9), (4,))
+    arrays_in = [draw(6, *s) if m == 0 else draw(*s) for m, s in zip(mapped, shapes, strict=True)]
+    dy = draw(4, 9)
+
+    def gradients(function):
+        return lambda *a: jax.vjp(function, *a)[1](dy)
+
+    def ours(gate, up, scale):
+        return mbj.gated_activation(gate, up, row_scale=scale)
+
+    def theirs(gate, up, scale):
+        return formula(gate, up, "silu", scale)
+
+    for make in (lambda f: f, gradients):
+        got = jax.vmap(make(ours), mapped)(*arrays_in)
+        assert_close(got, jax.vmap(make(theirs), mapped)(*arrays_in))
+
+
+def test_one_gradient_alone(draw):
+    gate, up, dy = draw(4, 9), draw(4, 9), draw(4, 9)
+    both = mbj.gated_activation_backward(dy, gate, up)
+    dgate, nothing = mbj.gated_activation_backward(dy, gate, up, need_dup=False)
+    assert nothing is None
+    assert_close(dgate, both[0])
+    nothing, dup = mbj.gated_activation_backward(dy, gate, up, need_dgate=False)
+    assert nothing is None
+    assert_close(dup, both[1])
+
+
+@pytest.mark.parametrize(
+    ("call", "expected", "text"),
+    [
+        (lambda x: mbj.gated_activation(x, x[:1]), ValueError, "'up' must have shape"),
+        (lambda x: mbj.gated_activation(x[:, :3]), ValueError, "'gate' must have at least"),
+        (lambda x: mbj.gated_activation(x, x, kind="swish"), ValueError, "'kind' must be"),
+        (lambda x: mbj.gated_activation(x, packing="thirds"), ValueError, "'packing' must be"),
+        (lambda x: mbj.gated_activation(x, x, packing="gate"), ValueError, "'packing' must be"),
+        (lambda x: mbj.gated_activation(x, np.ones(4)), TypeError, "'up' must be a jax array"),
+        (lambda x: mbj.gated_activation(x, x, alpha="1"), TypeError, "'alpha' must be a real"),
+        (lambda x: mbj.gated_activation_backward(x, x), ValueError, "'dy' must have shape"),
+        (
+            lambda x: mbj.gated_activation_backward(x, x, need_dup=False),
+            ValueError,
+            "'need_dup' must be True",
+        ),
+    ],
+)
+def test_bad_calls_say_what_is_wrong(draw, call, expected, text):
+    with pytest.raises(expected, match=r"^gated_activation(_backward)?: ") as caught:
+        call(draw(3, 4))
+    assert text in str(caught.value)
+
+
+def test_options_that_only_the_core_checks(draw):
+    """XLA wraps what a handler refuses."""
+    for options in ({"alpha": 0.0}, {"limit": -1.0}):
+        with pytest.raises(Exception, match="gated_activation"):
+            jax.block_until_ready(mbj.gated_activation(draw(3, 4), **options))
