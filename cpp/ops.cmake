@@ -17,6 +17,8 @@ set(
   add_rms_norm_quant
   gated_activation
   gated_activation_backward
+  rope
+  rope_backward
 )
 set(
   MEMBOUND_BACK_ENDS
@@ -25,4 +27,5 @@ set(
   rms_norm_quant
   gated_activation
   gated_activation_backward
+  rope
 )

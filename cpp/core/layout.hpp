@@ -4,13 +4,8 @@
 
 #include <cstdint>
 
+#include "core/host_device.hpp"
 #include "membound/tensor_view.hpp"
-
-#if defined(__CUDACC__)
-#define MEMBOUND_HOST_DEVICE __host__ __device__
-#else
-#define MEMBOUND_HOST_DEVICE
-#endif
 
 namespace membound {
 

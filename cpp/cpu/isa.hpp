@@ -7,6 +7,7 @@
 #include "cpu/kernels/rms_norm.hpp"
 #include "cpu/kernels/rms_norm_backward.hpp"
 #include "cpu/kernels/rms_norm_quant.hpp"
+#include "cpu/kernels/rope.hpp"
 
 namespace membound::cpu {
 
@@ -25,6 +26,10 @@ struct KernelTable {
   void (*rms_norm_backward_weight)(const RmsNormBackwardWeight&);
   void (*gated_activation)(const GatedActivationRows&);
   void (*gated_activation_backward)(const GatedActivationBackwardRows&);
+  void (*rope)(const RopeRows&);
+  void (*rope_angles)(const RopeAngleRun&);
+  void (*rope_arrange)(const RopeArrangement&);
+  void (*rope_angle_gradient)(const RopeAngleGradient&);
 };
 
 // The tables that this CPU can run, best first; the first is the default.

@@ -22,6 +22,8 @@
 #include "membound/ops/rms_norm_gated.hpp"
 #include "membound/ops/rms_norm_gated_backward.hpp"
 #include "membound/ops/rms_norm_quant.hpp"
+#include "membound/ops/rope.hpp"
+#include "membound/ops/rope_backward.hpp"
 #include "membound/staging.hpp"
 #include "membound/stream.hpp"
 #include "membound/stream_pool.hpp"

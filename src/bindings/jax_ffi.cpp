@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "jax/call.hpp"
+#include "jax/rope_attributes.hpp"
 #include "membound/error.hpp"
 #include "norm_ops.hpp"
 
@@ -119,6 +120,8 @@ nb::dict jax_ffi_targets() {
   targets["membound_rms_norm_gated_backward"] = platforms<jax::rms_norm_gated_backward_call>();
   targets["membound_gated_activation"] = platforms<jax::gated_activation_call>();
   targets["membound_gated_activation_backward"] = platforms<jax::gated_activation_backward_call>();
+  targets["membound_rope"] = platforms<jax::rope_call>();
+  targets["membound_rope_backward"] = platforms<jax::rope_backward_call>();
   return targets;
 }
 
@@ -147,6 +150,7 @@ void bind_jax_ffi(nb::module_& module) {
   module.def("layer_norm_backward_workspace", &cuda_workspace_bytes<true>, nb::arg("rows"),
              nb::arg("cols"), nb::arg("item_bytes"), nb::arg("heads") = 1,
              "Bytes that layer_norm_backward sums dweight and dbias in on a GPU; likewise.");
+  jax::bind_rope(module);
 }
 
 }  // namespace membound::python

@@ -103,6 +103,8 @@ NB_MODULE(_core, module) {
   mp::add_op<&mp::kRmsNormGatedBackward>(module);
   mp::add_op<&mp::kRmsNormQuant>(module);
   mp::add_op<&mp::kAddRmsNormQuant>(module);
+  mp::add_op<&mp::kRope>(module);
+  mp::add_op<&mp::kRopeBackward>(module);
   mp::add_op<&mp::kGemmaRmsNorm>(module);
   mp::add_op<&mp::kFusedAddRmsNorm>(module);
   mp::add_op<&mp::kGemmaFusedAddRmsNorm>(module);

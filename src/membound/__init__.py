@@ -37,6 +37,8 @@ from membound._core import (
     rms_norm_gated,
     rms_norm_gated_backward,
     rms_norm_quant,
+    rope,
+    rope_backward,
     set_cpu_threads,
     set_staging_options,
     sigmoid_and_mul,
@@ -45,6 +47,7 @@ from membound._core import (
     silu_and_mul_backward,
     staging_options,
 )
+from membound._rope_table import rope_frequencies, rope_table
 
 __all__ = [
     "CudaError",
@@ -81,6 +84,10 @@ __all__ = [
     "rms_norm_gated",
     "rms_norm_gated_backward",
     "rms_norm_quant",
+    "rope",
+    "rope_backward",
+    "rope_frequencies",
+    "rope_table",
     "set_cpu_threads",
     "set_staging_options",
     "sigmoid_and_mul",
@@ -106,6 +113,8 @@ __test__ = {
         rms_norm_gated_backward,
         rms_norm_quant,
         add_rms_norm_quant,
+        rope,
+        rope_backward,
         fused_add_rms_norm,
         gemma_rms_norm,
         gemma_fused_add_rms_norm,

@@ -28,6 +28,8 @@ from membound import (
     _bench_rms_norm_gated,
     _bench_rms_norm_gated_backward,
     _bench_rms_norm_quant,
+    _bench_rope,
+    _bench_rope_backward,
     _frameworks,
     _info,
     _timing,
@@ -50,6 +52,8 @@ OPS = {
     "add_rms_norm_quant": _bench_add_rms_norm_quant,
     "gated_activation": _bench_gated_activation,
     "gated_activation_backward": _bench_gated_activation_backward,
+    "rope": _bench_rope,
+    "rope_backward": _bench_rope_backward,
 }
 
 GPU_SIZES = [(1, 4096), (16, 4096), (128, 4096), (1024, 4096), (4096, 4096), (16384, 4096)]

@@ -25,6 +25,8 @@ from membound import (
     _check_rms_norm_gated,
     _check_rms_norm_gated_backward,
     _check_rms_norm_quant,
+    _check_rope,
+    _check_rope_backward,
     _frameworks,
 )
 from membound._frameworks import DTYPES, Framework
@@ -47,6 +49,8 @@ OPS = {
     "add_rms_norm_quant": _check_add_rms_norm_quant,
     "gated_activation": _check_gated_activation,
     "gated_activation_backward": _check_gated_activation_backward,
+    "rope": _check_rope,
+    "rope_backward": _check_rope_backward,
 }
 
 ALL_RIGHT, WRONG, NOTHING_TESTED = 0, 1, 2

@@ -108,6 +108,14 @@ def layer_norm_backward_workspace(rows: int, cols: int, item_bytes: int, heads: 
     Bytes that layer_norm_backward sums dweight and dbias in on a GPU; likewise.
     """
 
+def rope_attributes(op: str, arrays: dict, options: dict) -> dict:
+    """
+    Checks a call of rope by {name: (shape, dtype code)} and its options, and returns the attributes of the XLA handler.
+    """
+
+def rope_backward_workspace(rotary_dim: int) -> int:
+    """Bytes that rope_backward sums dfreqs in on a GPU."""
+
 class StagingOptions:
     """
     How NumPy arrays travel through a GPU and back (device="cuda"): in chunks, several at once.
@@ -1061,6 +1069,206 @@ def add_rms_norm_quant(
     scale_out: None = None,
     stream: Any = None,
 ) -> tuple[ArrayT, ArrayT]: ...
+
+@overload
+def rope(
+    q: ArrayT,
+    k: None = None,
+    cos: Any = None,
+    sin: Any = None,
+    *,
+    freqs: Any = None,
+    position_ids: Any = None,
+    seqlen_offsets: Any = None,
+    cu_seqlens: Any = None,
+    layout: Literal["bshd", "sbhd", "bhsd", "thd"] = "bshd",
+    interleaved: bool = False,
+    rotary_dim: int | None = None,
+    rotary_offset: int = 0,
+    sections: Any = None,
+    interleaved_sections: bool = False,
+    attention_scaling: float = 1.0,
+    inverse: bool = False,
+    validate: bool = False,
+    out: ArrayT | None = None,
+    k_out: None = None,
+    stream: Any = None,
+) -> ArrayT:
+    """
+    Rotary position embedding of q and k, or of q alone, in one launch.
+
+    Each pair of elements of a head is turned by the angle of its token's position:
+    ``out1 = x1 * cos - x2 * sin`` and ``out2 = x2 * cos + x1 * sin`` (Su et al. 2021,
+    arXiv:2104.09864). Products and their sum are each rounded to float32 (float64 for float64), the
+    result once to its dtype: in float32 the bits of ``t * cos + rotate_half(t) * sin``.
+
+    Args:
+        q: float16, bfloat16, float32 or float64, from torch, JAX, CuPy or NumPy. Its axes are those of
+            ``layout``, with any strides; a slice of a fused qkv array is fine.
+        k: like ``q``, but for the number of heads; None: ``q`` alone.
+        cos: with ``sin`` the angles, in any of these forms and any floating dtype:
+            ``(positions, rotary_dim / 2)`` each;
+            ``(positions, rotary_dim)`` each, with every angle twice: one half after the other, or as
+            neighbours with ``interleaved``;
+            ``cos`` alone as ``(positions, rotary_dim)``, all cosines and then all sines, as vLLM and
+            flashinfer keep them;
+            of each token its own, ``(batch, seq, ...)`` with the last axis of the pairs above, as
+            Hugging Face passes them; a batch of 1 serves all.
+        sin: the shape and dtype of ``cos``; None where that holds both.
+        freqs: instead of both, ``(rotary_dim / 2,)`` float32 or float64: the angle is
+            ``position * freqs``, computed in float64 and exact to 2e-7 up to position 2**24.
+        position_ids: int32 or int64, ``(batch, seq)``, ``(1, seq)`` or ``(seq,)``; for ``"thd"``
+            ``(tokens,)``. None: a token's place in its sequence. With ``sections``, one more axis in
+            front: time, height and width of each token.
+        seqlen_offsets: where sequences start: an int, or int32 or int64 ``(batch,)`` (of each sequence
+            of ``cu_seqlens``). The array not with ``position_ids``.
+        cu_seqlens: for ``"thd"``, int32 or int64 ``(sequences + 1,)``: sequence ``i`` is tokens
+            ``cu_seqlens[i]`` to before ``cu_seqlens[i + 1]``. A token of none (padding) turns by no
+            angle. Without it there is one sequence. Not with ``position_ids``.
+        layout: ``"bshd"``: ``(batch, seq, heads, head_dim)``; ``"sbhd"``; ``"bhsd"`` (Hugging Face);
+            ``"thd"``: ``(tokens, heads, head_dim)``.
+        interleaved: pairs are neighbours (GPT-J, RoFormer). False: element ``i`` and ``i +
+            rotary_dim / 2`` (GPT-NeoX, Llama).
+        rotary_dim: elements of a head that turn, even. None: what ``freqs`` or one cache say, else
+            ``head_dim - rotary_offset``. The others are copied.
+        rotary_offset: the first element that turns.
+        sections: pairs of each axis of ``position_ids``, adding up to ``rotary_dim / 2``; at most 4.
+            Multimodal RoPE as in Qwen2-VL, and 2-D positions of images: two sections, ``freqs`` or
+            table columns repeated.
+        interleaved_sections: pair ``j`` takes axis ``j % len(sections)`` while that section lasts, then
+            the first axis (Qwen3-VL). False: one section after the other.
+        attention_scaling: multiplies cos and sin made from ``freqs``; tables hold it.
+        inverse: the transpose: turn the other way. Undoes a call, up to rounding, and is its gradient.
+        validate: look at the positions (CPU arrays only) and raise ValueError where one is not in the
+            table, or ``cu_seqlens`` are wrong.
+        out: where to write: the shape, dtype, framework and device of ``q``. It may be ``q`` itself
+            (in place), and may overlap nothing else. Not for JAX arrays.
+        k_out: the same for ``k``.
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+    Returns:
+        ``out``, with ``k`` the pair ``(out, k_out)``: what was given, or new C-contiguous arrays.
+
+        Where a position is not in the table, the result is NaN; nothing is read out of bounds.
+
+    Raises:
+        TypeError: a dtype, a type or a framework that does not fit.
+        ValueError: shapes, devices or options that do not fit.
+        RuntimeError: a torch tensor that requires grad while gradients are recorded; they come from
+            :func:`rope_backward`.
+
+        A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> q = np.array([1.0, 0.0, 0.0, 1.0]).reshape(1, 1, 1, 4)
+        >>> cos, sin = np.array([[0.6, 1.0]]), np.array([[0.8, 0.0]])
+        >>> mb.rope(q, None, cos, sin).ravel()
+        array([0.6, 0. , 0.8, 1. ])
+        >>> mb.rope(q, None, cos, sin, interleaved=True).ravel()
+        array([0.6, 0.8, 0. , 1. ])
+    """
+@overload
+def rope(
+    q: ArrayT,
+    k: ArrayT,
+    cos: Any = None,
+    sin: Any = None,
+    *,
+    freqs: Any = None,
+    position_ids: Any = None,
+    seqlen_offsets: Any = None,
+    cu_seqlens: Any = None,
+    layout: Literal["bshd", "sbhd", "bhsd", "thd"] = "bshd",
+    interleaved: bool = False,
+    rotary_dim: int | None = None,
+    rotary_offset: int = 0,
+    sections: Any = None,
+    interleaved_sections: bool = False,
+    attention_scaling: float = 1.0,
+    inverse: bool = False,
+    validate: bool = False,
+    out: ArrayT | None = None,
+    k_out: ArrayT | None = None,
+    stream: Any = None,
+) -> tuple[ArrayT, ArrayT]: ...
+
+def rope_backward(
+    dq: ArrayT,
+    dk: ArrayT | None = None,
+    cos: Any = None,
+    sin: Any = None,
+    *,
+    q: ArrayT | None = None,
+    k: ArrayT | None = None,
+    freqs: Any = None,
+    position_ids: Any = None,
+    seqlen_offsets: Any = None,
+    cu_seqlens: Any = None,
+    layout: Literal["bshd", "sbhd", "bhsd", "thd"] = "bshd",
+    interleaved: bool = False,
+    rotary_dim: int | None = None,
+    rotary_offset: int = 0,
+    sections: Any = None,
+    interleaved_sections: bool = False,
+    attention_scaling: float = 1.0,
+    inverse: bool = False,
+    validate: bool = False,
+    dq_out: ArrayT | None = None,
+    dk_out: ArrayT | None = None,
+    dfreqs: ArrayT | None = None,
+    stream: Any = None,
+) -> Any:
+    """
+    The gradients of :func:`rope`: dq and dk turned the other way, and that of the frequencies.
+
+    ``rope`` is linear in ``q`` and ``k``, so their gradients are its transpose and need neither of
+    them. With ``freqs`` and what ``rope`` read, the gradient of the frequencies comes too:
+    ``dfreqs[j]`` is the sum over tokens and heads of ``position * (x1 * dx2 - x2 * dx1)``.
+
+    Args:
+        dq: the gradient of what :func:`rope` returned for ``q``, in the shape and dtype of that.
+        dk: the same for ``k``; None: ``q`` alone.
+        cos: as given to :func:`rope`, like all of the following but ``q`` and ``k``.
+        sin: likewise.
+        q: what :func:`rope` read, in the shape and dtype of ``dq``. Given: the gradient of ``freqs`` is
+            wanted.
+        k: the same for ``dk``, with ``q`` and only then.
+        freqs: likewise as given.
+        position_ids: likewise.
+        seqlen_offsets: likewise.
+        cu_seqlens: likewise.
+        layout: likewise.
+        interleaved: likewise.
+        rotary_dim: likewise.
+        rotary_offset: likewise.
+        sections: likewise.
+        interleaved_sections: likewise.
+        attention_scaling: likewise.
+        inverse: likewise: True for the gradient of ``rope(..., inverse=True)``.
+        validate: likewise.
+        dq_out: where to write. It may be ``dq`` itself (in place), but not ``q``. Not for JAX arrays.
+        dk_out: the same for ``dk``.
+        dfreqs: where to write, float32 or float64, the shape of ``freqs``. None: new, like ``freqs``.
+        stream: as in :func:`rms_norm`.
+
+    Returns:
+        The gradient of ``q``; with ``dk``, with ``q``, or with both a tuple: ``(dq, dk)``, ``(dq,
+        dfreqs)`` or ``(dq, dk, dfreqs)``. ``dfreqs`` is summed in float64 in a tree that the shapes
+        fix, from gradients as they were written: the same bits on every run.
+
+    Raises:
+        What :func:`rope` raises. A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> dq = np.array([0.6, 0.0, 0.8, 1.0]).reshape(1, 1, 1, 4)
+        >>> cos, sin = np.array([[0.6, 1.0]]), np.array([[0.8, 0.0]])
+        >>> mb.rope_backward(dq, None, cos, sin).ravel().round(6)
+        array([1., 0., 0., 1.])
+    """
 
 @overload
 def gemma_rms_norm(

@@ -150,8 +150,9 @@ def test_check_fails_on_a_wrong_op(monkeypatch, capsys, framework, change, op, w
     assert "off by" in text
 
 
+NORMS = [op for op in _check.OPS if "norm" in op]
 # Those that sum over rows, and give each gradient only where it is wanted.
-BACKWARDS = [op for op in _check.OPS if op.endswith("backward") and "norm" in op]
+BACKWARDS = [op for op in NORMS if op.endswith("backward")]
 
 
 @pytest.mark.parametrize("op", BACKWARDS)
@@ -245,7 +246,7 @@ def test_the_cases_of_activations_cover_each_kind_in_each_layout(op):
     assert {case.limited for case in cases} == {True, False}
 
 
-@pytest.mark.parametrize("op", [op for op in _check.OPS if "norm" in op])
+@pytest.mark.parametrize("op", NORMS)
 def test_the_cases_cover_each_pair_of_layout_weight_and_option(op):
     one = _frameworks.NumPy()
     every = list(_check.OPS[op].cases(one, "float32", thorough=False))

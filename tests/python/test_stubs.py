@@ -40,9 +40,9 @@ def test_the_stub_names_what_the_module_holds():
 
 
 OPS = list(membound.__test__)
-# Two overloads: what the statistics, or the scales, add.
+# Two overloads: what the statistics, the scales, or k add.
 OVERLOADED = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "gemma_rms_norm")
-OVERLOADED += ("rms_norm_gated", "rms_norm_quant", "add_rms_norm_quant")
+OVERLOADED += ("rms_norm_gated", "rms_norm_quant", "add_rms_norm_quant", "rope")
 # And one array, or two, of gradients.
 OVERLOADED += ("gated_activation_backward", "silu_and_mul_backward", "gelu_and_mul_backward")
 OVERLOADED += ("gelu_tanh_and_mul_backward", "sigmoid_and_mul_backward")
@@ -93,11 +93,18 @@ def test_docstring_examples(op):
 
 @pytest.mark.parametrize(
     ("module", "least"),
-    [("_rms_norm", 12), ("_layer_norm", 12), ("_rms_norm_gated", 8), ("_rms_norm_quant", 7)],
+    [
+        ("jax._rms_norm", 12),
+        ("jax._layer_norm", 12),
+        ("jax._rms_norm_gated", 8),
+        ("jax._rms_norm_quant", 7),
+        ("jax._rope", 8),
+        ("_rope_table", 5),
+    ],
 )
-def test_docstring_examples_in_jax(module, least):
-    pytest.importorskip("jax")
-    results = doctest.testmod(importlib.import_module(f"membound.jax.{module}"))
+def test_docstring_examples_in_python(module, least):
+    pytest.importorskip("jax" if module.startswith("jax") else "numpy")
+    results = doctest.testmod(importlib.import_module(f"membound.{module}"))
     assert results.attempted >= least
     assert results.failed == 0
 

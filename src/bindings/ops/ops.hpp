@@ -20,6 +20,8 @@ extern const Op kRmsNormGated;
 extern const Op kRmsNormGatedBackward;
 extern const Op kRmsNormQuant;
 extern const Op kAddRmsNormQuant;
+extern const Op kRope;
+extern const Op kRopeBackward;
 extern const Op kGemmaRmsNorm;
 extern const Op kFusedAddRmsNorm;
 extern const Op kGemmaFusedAddRmsNorm;

@@ -16,6 +16,7 @@ from membound.jax._layer_norm import (
 from membound.jax._rms_norm import add_rms_norm, add_rms_norm_backward, rms_norm, rms_norm_backward
 from membound.jax._rms_norm_gated import rms_norm_gated, rms_norm_gated_backward
 from membound.jax._rms_norm_quant import add_rms_norm_quant, rms_norm_quant
+from membound.jax._rope import rope, rope_backward
 
 __all__ = [
     "add_layer_norm",
@@ -32,4 +33,6 @@ __all__ = [
     "rms_norm_gated",
     "rms_norm_gated_backward",
     "rms_norm_quant",
+    "rope",
+    "rope_backward",
 ]

@@ -1,0 +1,209 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/kernels/rope.hpp"
+
+#include "cpu/vec.hpp"
+
+namespace membound::cpu::MEMBOUND_CPU_ISA {
+
+namespace {
+
+// How the elements of a head are reached: as neighbours, so and written around the cache, or each
+// on its own.
+enum class Reach { kPlain, kAroundCache, kStrided };
+
+template <class T, Reach kReach>
+MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> read_from(const T* from, std::int64_t stride,
+                                                            std::int64_t count) {
+  if constexpr (kReach == Reach::kStrided) {
+    T padded[Lanes<T>::kStep] = {};
+    for (std::int64_t i = 0; i < count; ++i) padded[i] = from[i * stride];
+    return Lanes<T>::read(padded);
+  } else {
+    return read_some(from, count);
+  }
+}
+
+template <class T, Reach kReach>
+MEMBOUND_ALWAYS_INLINE void write_to(T* to, std::int64_t stride, std::int64_t count,
+                                     Pair<typename Lanes<T>::V> value) {
+  if constexpr (kReach == Reach::kStrided) {
+    T padded[Lanes<T>::kStep];
+    Lanes<T>::write(padded, value);
+    for (std::int64_t i = 0; i < count; ++i) to[i * stride] = padded[i];
+  } else if (count == Lanes<T>::kStep) {
+    write_step<kReach == Reach::kAroundCache>(to, value);
+  } else {
+    write_partial(to, value, count);
+  }
+}
+
+// Pairs of elements that are `apart`. Both are read before either is written: in place is fine.
+template <class T, Reach kReach>
+MEMBOUND_ALWAYS_INLINE void turn_halves(const RopeRows& rows, const T* x, T* out,
+                                        const typename Lanes<T>::A* cos,
+                                        const typename Lanes<T>::A* sin) {
+  using V = typename Lanes<T>::V;
+  constexpr std::int64_t kStep = Lanes<T>::kStep;
+  const bool strided = kReach == Reach::kStrided;
+  const std::int64_t x_stride = strided ? rows.x_dim_stride : 1;
+  const std::int64_t out_stride = strided ? rows.out_dim_stride : 1;
+  const std::int64_t apart = rows.rotary_dim / 2;
+  const auto turn = [&](std::int64_t j, std::int64_t count) MEMBOUND_INLINED {
+    const auto c = load_pair<V>(cos + j), s = load_pair<V>(sin + j);
+    const auto a = read_from<T, kReach>(x + j * x_stride, x_stride, count);
+    const auto b = read_from<T, kReach>(x + (apart + j) * x_stride, x_stride, count);
+    write_to<T, kReach>(
+        out + j * out_stride, out_stride, count,
+        {a.first * c.first - b.first * s.first, a.second * c.second - b.second * s.second});
+    write_to<T, kReach>(
+        out + (apart + j) * out_stride, out_stride, count,
+        {b.first * c.first + a.first * s.first, b.second * c.second + a.second * s.second});
+  };
+  std::int64_t j = 0;
+  for (; j + kStep <= rows.pairs; j += kStep) turn(j, kStep);
+  if (j < rows.pairs) turn(j, rows.pairs - j);
+}
+
+template <class V, int... kLanes>
+MEMBOUND_ALWAYS_INLINE V neighbours_swapped(V value) {
+  using A = decltype(value[0] + value[0]);
+  constexpr int kCount = sizeof(V) / sizeof(A);
+  if constexpr (kCount == 16) {
+    return __builtin_shufflevector(value, value, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15,
+                                   14);
+  } else if constexpr (kCount == 8) {
+    return __builtin_shufflevector(value, value, 1, 0, 3, 2, 5, 4, 7, 6);
+  } else if constexpr (kCount == 4) {
+    return __builtin_shufflevector(value, value, 1, 0, 3, 2);
+  } else {
+    return __builtin_shufflevector(value, value, 1, 0);
+  }
+}
+
+// Pairs of neighbours. Even and odd elements of bfloat16 come apart; otherwise cos and sin have
+// every number twice, sin with the sign of its term.
+template <class T, Reach kReach>
+MEMBOUND_ALWAYS_INLINE void turn_neighbours(const RopeRows& rows, const T* x, T* out,
+                                            const typename Lanes<T>::A* cos,
+                                            const typename Lanes<T>::A* sin) {
+  using V = typename Lanes<T>::V;
+  constexpr std::int64_t kStep = Lanes<T>::kStep;
+  const bool strided = kReach == Reach::kStrided;
+  const std::int64_t x_stride = strided ? rows.x_dim_stride : 1;
+  const std::int64_t out_stride = strided ? rows.out_dim_stride : 1;
+  const auto turn = [&](std::int64_t at, std::int64_t count) MEMBOUND_INLINED {
+    const auto value = read_from<T, kReach>(x + at * x_stride, x_stride, count);
+    Pair<V> turned;
+    if constexpr (Lanes<T>::kEvenOdd) {
+      const V c = load<V>(cos + at / 2), s = load<V>(sin + at / 2);
+      turned = {value.first * c - value.second * s, value.second * c + value.first * s};
+    } else {
+      const auto c = load_pair<V>(cos + at), s = load_pair<V>(sin + at);
+      turned = {value.first * c.first + neighbours_swapped(value.first) * s.first,
+                value.second * c.second + neighbours_swapped(value.second) * s.second};
+    }
+    write_to<T, kReach>(out + at * out_stride, out_stride, count, turned);
+  };
+  const std::int64_t elements = 2 * rows.pairs;
+  std::int64_t at = 0;
+  for (; at + kStep <= elements; at += kStep) turn(at, kStep);
+  if (at < elements) turn(at, elements - at);
+}
+
+template <class T>
+void copy_elements(const RopeRows& rows, const T* x, T* out, std::int64_t first,
+                   std::int64_t last) {
+  if (rows.x_dim_stride == 1 && rows.out_dim_stride == 1) {
+    __builtin_memcpy(out + first, x + first, (last - first) * sizeof(T));
+  } else {
+    for (std::int64_t i = first; i < last; ++i) {
+      out[i * rows.out_dim_stride] = x[i * rows.x_dim_stride];
+    }
+  }
+}
+
+// One head of one token.
+template <class T, bool kInterleaved, Reach kReach>
+MEMBOUND_ALWAYS_INLINE void turn_head(const RopeRows& rows, std::int64_t token, std::int64_t head) {
+  using A = typename Lanes<T>::A;
+  const T* x =
+      static_cast<const T*>(rows.x) + token * rows.x_token_stride + head * rows.x_head_stride;
+  T* out = static_cast<T*>(rows.out) + token * rows.out_token_stride + head * rows.out_head_stride;
+  const A* cos = static_cast<const A*>(rows.cos) + token * rows.table_stride;
+  const A* sin = static_cast<const A*>(rows.sin) + token * rows.table_stride;
+  const std::int64_t first =
+      rows.rotary_offset + (kInterleaved ? 2 * rows.first_pair : rows.first_pair);
+  const T* x_pairs = x + first * rows.x_dim_stride;
+  T* out_pairs = out + first * rows.out_dim_stride;
+  if constexpr (kInterleaved) {
+    turn_neighbours<T, kReach>(rows, x_pairs, out_pairs, cos, sin);
+  } else {
+    turn_halves<T, kReach>(rows, x_pairs, out_pairs, cos, sin);
+  }
+  if (rows.copy_rest) {
+    copy_elements(rows, x, out, 0, rows.rotary_offset);
+    copy_elements(rows, x, out, rows.rotary_offset + rows.rotary_dim, rows.head_dim);
+  }
+}
+
+std::int64_t magnitude(std::int64_t value) { return value < 0 ? -value : value; }
+
+// In the order of memory.
+template <class T, bool kInterleaved, Reach kReach>
+void turn_heads(const RopeRows& rows) {
+  if (magnitude(rows.x_token_stride) < magnitude(rows.x_head_stride)) {
+    for (std::int64_t head = 0; head < rows.heads; ++head) {
+      for (std::int64_t token = 0; token < rows.tokens; ++token) {
+        turn_head<T, kInterleaved, kReach>(rows, token, head);
+      }
+    }
+  } else {
+    for (std::int64_t token = 0; token < rows.tokens; ++token) {
+      for (std::int64_t head = 0; head < rows.heads; ++head) {
+        turn_head<T, kInterleaved, kReach>(rows, token, head);
+      }
+    }
+  }
+  if constexpr (kReach == Reach::kAroundCache) stream_fence();
+}
+
+// Every whole step that is written starts at a multiple of a vector.
+template <class T>
+bool can_go_around_cache(const RopeRows& rows) {
+  constexpr std::int64_t kElements = sizeof(typename Lanes<T>::V) / sizeof(T);
+  const std::int64_t starts = rows.out_token_stride | rows.out_head_stride | rows.rotary_offset |
+                              (rows.interleaved ? 0 : rows.rotary_dim / 2) |
+                              (rows.interleaved ? 2 : 1) * rows.first_pair;
+  return reinterpret_cast<std::uintptr_t>(rows.out) % sizeof(typename Lanes<T>::V) == 0 &&
+         starts % kElements == 0;
+}
+
+template <class T, bool kInterleaved>
+void turn_by_reach(const RopeRows& rows) {
+  if (rows.x_dim_stride != 1 || rows.out_dim_stride != 1) {
+    turn_heads<T, kInterleaved, Reach::kStrided>(rows);
+  } else if (rows.bypass_cache && can_go_around_cache<T>(rows)) {
+    turn_heads<T, kInterleaved, Reach::kAroundCache>(rows);
+  } else {
+    turn_heads<T, kInterleaved, Reach::kPlain>(rows);
+  }
+}
+
+template <class T>
+void turn(const RopeRows& rows) {
+  rows.interleaved ? turn_by_reach<T, true>(rows) : turn_by_reach<T, false>(rows);
+}
+
+}  // namespace
+
+void rope(const RopeRows& rows) {
+  switch (rows.dtype) {
+    case DType::kFloat16: return turn<Float16>(rows);
+    case DType::kBFloat16: return turn<BFloat16>(rows);
+    case DType::kFloat32: return turn<float>(rows);
+    default: return turn<double>(rows);
+  }
+}
+
+}  // namespace membound::cpu::MEMBOUND_CPU_ISA

@@ -1,0 +1,89 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "membound/dtype.hpp"
+
+// The seam between cpu/rope.cpp and the units per instruction set: plain data and function names.
+namespace membound::cpu {
+
+// Some pairs of the heads of one array, for evenly spaced tokens. All strides count elements.
+struct RopeRows {
+  const void* x;    // the first head of the first token
+  void* out;        // likewise; may be x
+  const void* cos;  // arranged, in the dtype of sums
+  const void* sin;
+  DType dtype;
+  bool interleaved;
+  bool bypass_cache;
+  bool copy_rest;  // the elements that do not turn, too
+  std::int64_t tokens, heads;
+  std::int64_t x_token_stride, x_head_stride, x_dim_stride;
+  std::int64_t out_token_stride, out_head_stride, out_dim_stride;
+  std::int64_t table_stride;  // between tokens
+  std::int64_t head_dim, rotary_dim, rotary_offset;
+  std::int64_t first_pair, pairs;  // of the rotary_dim / 2, those that turn here
+};
+
+// cos and sin of pairs first, first + step, ... before last of one token.
+struct RopeAngleRun {
+  const void* cos;  // a row of the table, or null and freqs
+  const void* sin;
+  const void* freqs;
+  DType table_dtype;  // of freqs too
+  DType dtype;        // of x; results are in its dtype of sums
+  std::int64_t cos_col_stride, sin_col_stride, freqs_stride;
+  double position, scaling;
+  bool inverse;
+  std::int64_t first, last, step;
+  void* cos_out;  // of pair 0
+  void* sin_out;
+};
+
+// From pairs in sequence to what RopeRows takes.
+struct RopeArrangement {
+  DType dtype;
+  bool interleaved;
+  std::int64_t pairs;
+  const void* cos;
+  const void* sin;
+  void* cos_out;
+  void* sin_out;
+};
+
+// What one token adds to the gradient of the angles: the sum over heads of x1 * dx2 - x2 * dx1, for
+// each pair, in the dtype of sums.
+struct RopeAngleGradient {
+  const void* x;
+  const void* dx;
+  DType dtype;
+  bool interleaved;
+  std::int64_t heads;
+  std::int64_t x_head_stride, x_dim_stride, dx_head_stride, dx_dim_stride;
+  std::int64_t rotary_dim, rotary_offset;
+  std::int64_t first_pair, pairs;
+  void* sums;  // += the sum
+};
+
+// The arranged cos of `pairs` pairs takes so many elements at most; likewise sin.
+inline constexpr std::int64_t rope_width(std::int64_t pairs, bool interleaved) {
+  constexpr std::int64_t kWhole = 64;  // elements, at least a step of every kernel
+  return ((interleaved ? 2 * pairs : pairs) + kWhole - 1) / kWhole * kWhole;
+}
+
+#define MEMBOUND_DECLARE_ROPE(isa)                          \
+  namespace isa {                                           \
+  void rope(const RopeRows& rows);                          \
+  void rope_angles(const RopeAngleRun& run);                \
+  void rope_arrange(const RopeArrangement& arranged);       \
+  void rope_angle_gradient(const RopeAngleGradient& token); \
+  }
+MEMBOUND_DECLARE_ROPE(baseline)
+MEMBOUND_DECLARE_ROPE(avx2)
+MEMBOUND_DECLARE_ROPE(avx512)
+MEMBOUND_DECLARE_ROPE(neon)
+#undef MEMBOUND_DECLARE_ROPE
+
+}  // namespace membound::cpu

@@ -1,0 +1,154 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+// cos and sin of a token's pairs, made ready for the rotation, and what their gradient needs.
+#include "core/sincos.hpp"
+#include "cpu/kernels/rope.hpp"
+#include "cpu/weight.hpp"
+
+namespace membound::cpu::MEMBOUND_CPU_ISA {
+
+namespace {
+
+// The payload of a NaN is dropped: rounding to bfloat16 relies on a lower half of zeros.
+template <class A>
+MEMBOUND_ALWAYS_INLINE A without_payload(A value) {
+  return value == value ? value : static_cast<A>(__builtin_nan(""));
+}
+
+template <class A, class Table>
+void read_table(const RopeAngleRun& run) {
+  const auto* cos = static_cast<const Table*>(run.cos);
+  const auto* sin = static_cast<const Table*>(run.sin);
+  auto* cos_out = static_cast<A*>(run.cos_out);
+  auto* sin_out = static_cast<A*>(run.sin_out);
+  const A sign = run.inverse ? -1 : 1;
+  const auto read = [&](std::int64_t j, std::int64_t cos_at, std::int64_t sin_at) MEMBOUND_INLINED {
+    cos_out[j] = without_payload(static_cast<A>(widen(cos[cos_at])));
+    sin_out[j] = without_payload(static_cast<A>(widen(sin[sin_at]))) * sign;
+  };
+  if (run.step == 1 && run.cos_col_stride == 1 && run.sin_col_stride == 1) {
+    for (std::int64_t j = run.first; j < run.last; ++j) read(j, j, j);
+    return;
+  }
+  for (std::int64_t j = run.first; j < run.last; j += run.step) {
+    read(j, j * run.cos_col_stride, j * run.sin_col_stride);
+  }
+}
+
+template <class A, class F>
+void make_angles(const RopeAngleRun& run) {
+  const auto* freqs = static_cast<const F*>(run.freqs);
+  auto* cos_out = static_cast<A*>(run.cos_out);
+  auto* sin_out = static_cast<A*>(run.sin_out);
+  const A scaling = static_cast<A>(run.scaling);
+  const A sin_scaling = run.inverse ? -scaling : scaling;
+  const auto make = [&](std::int64_t j, double frequency) MEMBOUND_INLINED {
+    A sine, cosine;
+    sincos_of(run.position * frequency, sine, cosine);
+    cos_out[j] = cosine * scaling;
+    sin_out[j] = sine * sin_scaling;
+  };
+  if (run.step == 1 && run.freqs_stride == 1) {
+    for (std::int64_t j = run.first; j < run.last; ++j) make(j, freqs[j]);
+    return;
+  }
+  for (std::int64_t j = run.first; j < run.last; j += run.step) {
+    make(j, freqs[j * run.freqs_stride]);
+  }
+}
+
+template <class A>
+void angles(const RopeAngleRun& run) {
+  if (run.cos == nullptr) {
+    return run.table_dtype == DType::kFloat64 ? make_angles<A, double>(run)
+                                              : make_angles<A, float>(run);
+  }
+  switch (run.table_dtype) {
+    case DType::kFloat16: return read_table<A, Float16>(run);
+    case DType::kBFloat16: return read_table<A, BFloat16>(run);
+    case DType::kFloat32: return read_table<A, float>(run);
+    default: return read_table<A, double>(run);
+  }
+}
+
+// Every number twice, sin with the sign of its term.
+template <class A>
+void arrange_twice(const RopeArrangement& arranged) {
+  const auto* cos = static_cast<const A*>(arranged.cos);
+  const auto* sin = static_cast<const A*>(arranged.sin);
+  auto* cos_out = static_cast<A*>(arranged.cos_out);
+  auto* sin_out = static_cast<A*>(arranged.sin_out);
+  for (std::int64_t j = 0; j < arranged.pairs; ++j) {
+    cos_out[2 * j] = cos[j];
+    cos_out[2 * j + 1] = cos[j];
+    sin_out[2 * j] = -sin[j];
+    sin_out[2 * j + 1] = sin[j];
+  }
+}
+
+// Even elements of each step before the odd ones.
+void arrange_apart(std::int64_t pairs, const float* from, float* to) {
+  constexpr std::int64_t kStep = Lanes<BFloat16>::kStep;
+  std::int64_t j = 0;
+  for (; j + kStep <= pairs; j += kStep) {
+    store_pair(to + j, deinterleave(load_pair<F32>(from + j)));
+  }
+  if (j == pairs) return;
+  float padded[kStep] = {};
+  __builtin_memcpy(padded, from + j, (pairs - j) * sizeof(float));
+  store_pair(to + j, deinterleave(load_pair<F32>(padded)));
+}
+
+template <class T>
+void add_gradient(const RopeAngleGradient& token) {
+  using A = typename Lanes<T>::A;
+  auto* sums = static_cast<A*>(token.sums);
+  const std::int64_t apart = token.interleaved ? 1 : token.rotary_dim / 2;
+  const std::int64_t step = token.interleaved ? 2 : 1;
+  const std::int64_t first = token.rotary_offset + step * token.first_pair;
+  for (std::int64_t head = 0; head < token.heads; ++head) {
+    const T* x = static_cast<const T*>(token.x) + head * token.x_head_stride;
+    const T* dx = static_cast<const T*>(token.dx) + head * token.dx_head_stride;
+    for (std::int64_t j = 0; j < token.pairs; ++j) {
+      const std::int64_t one = first + step * j, other = one + apart;
+      const A x1 = widen(x[one * token.x_dim_stride]), x2 = widen(x[other * token.x_dim_stride]);
+      const A dx1 = widen(dx[one * token.dx_dim_stride]);
+      const A dx2 = widen(dx[other * token.dx_dim_stride]);
+      sums[j] += x1 * dx2 - x2 * dx1;
+    }
+  }
+}
+
+}  // namespace
+
+void rope_angles(const RopeAngleRun& run) {
+  run.dtype == DType::kFloat64 ? angles<double>(run) : angles<float>(run);
+}
+
+void rope_arrange(const RopeArrangement& arranged) {
+  const bool wide = arranged.dtype == DType::kFloat64;
+  const bool apart = arranged.dtype == DType::kBFloat16;
+  if (arranged.interleaved && !apart) {
+    return wide ? arrange_twice<double>(arranged) : arrange_twice<float>(arranged);
+  }
+  if (!arranged.interleaved && apart) {
+    arrange_apart(arranged.pairs, static_cast<const float*>(arranged.cos),
+                  static_cast<float*>(arranged.cos_out));
+    return arrange_apart(arranged.pairs, static_cast<const float*>(arranged.sin),
+                         static_cast<float*>(arranged.sin_out));
+  }
+  const std::int64_t bytes = arranged.pairs * (wide ? sizeof(double) : sizeof(float));
+  __builtin_memcpy(arranged.cos_out, arranged.cos, bytes);
+  __builtin_memcpy(arranged.sin_out, arranged.sin, bytes);
+}
+
+void rope_angle_gradient(const RopeAngleGradient& token) {
+  switch (token.dtype) {
+    case DType::kFloat16: return add_gradient<Float16>(token);
+    case DType::kBFloat16: return add_gradient<BFloat16>(token);
+    case DType::kFloat32: return add_gradient<float>(token);
+    default: return add_gradient<double>(token);
+  }
+}
+
+}  // namespace membound::cpu::MEMBOUND_CPU_ISA

@@ -1,0 +1,258 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/rope.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+#include "cpu/float_mode.hpp"
+#include "cpu/parallel.hpp"
+#include "cpu/rows.hpp"
+#include "membound/device_buffer.hpp"
+
+namespace membound::cpu {
+
+namespace {
+
+// Pairs whose cos and sin are held at once, and what the stack holds of them.
+constexpr std::int64_t kPairs = 256;
+constexpr std::int64_t kHeld = 2048;
+static_assert(rope_width(kPairs, true) <= kHeld);
+
+// The table of cos and sin for some tokens, of which each has the width of its pairs.
+struct Held {
+  alignas(64) double cos[kHeld];
+  alignas(64) double sin[kHeld];
+};
+
+const char* bytes_of(const void* data) { return static_cast<const char*>(data); }
+
+std::int64_t size_of(DType dtype) { return static_cast<std::int64_t>(dtype_size(dtype)); }
+
+// cos and sin of pairs [first, first + pairs) of one token, in sequence.
+class Angles {
+ public:
+  Angles(const RopeProblem& problem, const KernelTable& table) : p_(problem), table_(table) {}
+
+  // cos, sin: of the first pair.
+  void of_token(std::int64_t b, std::int64_t s, std::int64_t first, std::int64_t pairs, void* cos,
+                void* sin) const {
+    const std::int64_t size = size_of(accumulate_dtype(p_.dtype));
+    void* cos_of_0 = static_cast<char*>(cos) - first * size;
+    void* sin_of_0 = static_cast<char*>(sin) - first * size;
+    const std::int64_t last = first + pairs;
+    if (!p_.interleaved_sections) {
+      std::int64_t from = first;
+      for (int axis = 0; axis < p_.axes; ++axis) {
+        const std::int64_t end = p_.axes == 1 ? last : std::min(last, p_.section_bounds[axis]);
+        if (from < end) run(axis, b, s, from, end, 1, cos_of_0, sin_of_0);
+        from = std::max(from, end);
+      }
+      return;
+    }
+    run(0, b, s, first, last, 1, cos_of_0, sin_of_0);
+    for (int axis = 1; axis < p_.axes; ++axis) {
+      std::int64_t from = first / p_.axes * p_.axes + axis;
+      if (from < first) from += p_.axes;
+      const std::int64_t end = std::min(last, p_.section_bounds[axis] * p_.axes);
+      if (from < end) run(axis, b, s, from, end, p_.axes, cos_of_0, sin_of_0);
+    }
+  }
+
+ private:
+  void run(int axis, std::int64_t b, std::int64_t s, std::int64_t first, std::int64_t last,
+           std::int64_t step, void* cos_out, void* sin_out) const {
+    static constexpr double kOne = 1, kNone = 0;
+    static constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+    RopeAngleRun run{};
+    run.dtype = p_.dtype;
+    run.inverse = p_.inverse;
+    run.first = first;
+    run.last = last;
+    run.step = step;
+    run.cos_out = cos_out;
+    run.sin_out = sin_out;
+    std::int64_t position = 0;
+    const bool found = p_.own_rows || p_.where.find(axis, b, s, position);
+    const bool has_row = p_.own_rows || (position >= 0 && position < p_.positions);
+    if (!found || (p_.cos != nullptr && !has_row)) {  // no turn, or no such row: one number
+      run.cos = found ? &kNan : &kOne;
+      run.sin = found ? &kNan : &kNone;
+      run.table_dtype = DType::kFloat64;
+    } else if (p_.cos != nullptr) {
+      const std::int64_t row = p_.own_rows ? s : position, size = size_of(p_.table_dtype);
+      run.cos = bytes_of(p_.cos) + size * (axis * p_.cos_axis_stride + b * p_.cos_batch_stride +
+                                           row * p_.cos_row_stride);
+      run.sin = bytes_of(p_.sin) + size * (axis * p_.sin_axis_stride + b * p_.sin_batch_stride +
+                                           row * p_.sin_row_stride);
+      run.table_dtype = p_.table_dtype;
+      run.cos_col_stride = p_.cos_col_stride;
+      run.sin_col_stride = p_.sin_col_stride;
+    } else {
+      run.freqs = p_.freqs;
+      run.table_dtype = p_.freqs_dtype;
+      run.freqs_stride = p_.freqs_stride;
+      run.position = static_cast<double>(position);
+      run.scaling = p_.scaling;
+    }
+    table_.rope_angles(run);
+  }
+
+  const RopeProblem& p_;
+  const KernelTable& table_;
+};
+
+// What the rows of one array have in common in all of a call.
+RopeRows shared_part(const RopeProblem& problem, const RopeHeads& heads) {
+  RopeRows rows{};
+  rows.dtype = problem.dtype;
+  rows.interleaved = problem.interleaved;
+  const std::int64_t bytes =
+      problem.tokens() * heads.heads * problem.head_dim * size_of(problem.dtype);
+  rows.bypass_cache = heads.out != heads.x && pays_to_bypass_cache(bytes);
+  rows.heads = heads.heads;
+  rows.x_token_stride = heads.x_strides.seq;
+  rows.x_head_stride = heads.x_strides.head;
+  rows.x_dim_stride = heads.x_strides.dim;
+  rows.out_token_stride = heads.out_strides.seq;
+  rows.out_head_stride = heads.out_strides.head;
+  rows.out_dim_stride = heads.out_strides.dim;
+  rows.head_dim = problem.head_dim;
+  rows.rotary_dim = problem.rotary_dim;
+  rows.rotary_offset = problem.rotary_offset;
+  return rows;
+}
+
+class Turner {
+ public:
+  explicit Turner(const RopeProblem& problem)
+      : p_(problem), table_(kernels()), angles_(problem, table_) {
+    for (int i = 0; i < p_.count; ++i) rows_[i] = shared_part(p_, p_.arrays[i]);
+  }
+
+  // Tokens [first, last) of all, sequences one after the other.
+  void turn(std::int64_t first, std::int64_t last) const {
+    const std::int64_t width = rope_width(std::min(p_.rotary_dim / 2, kPairs), p_.interleaved);
+    for (std::int64_t token = first; token < last;) {
+      const std::int64_t b = token / p_.seq, s = token % p_.seq;
+      const std::int64_t tokens = std::min({kHeld / width, last - token, p_.seq - s});
+      for (std::int64_t pair = 0; pair < p_.rotary_dim / 2; pair += kPairs) {
+        turn_pairs(b, s, tokens, pair, width);
+      }
+      token += tokens;
+    }
+  }
+
+ private:
+  void turn_pairs(std::int64_t b, std::int64_t s, std::int64_t tokens, std::int64_t first_pair,
+                  std::int64_t width) const {
+    const std::int64_t pairs = std::min(kPairs, p_.rotary_dim / 2 - first_pair);
+    const std::int64_t size = size_of(accumulate_dtype(p_.dtype));
+    Held held;
+    double cos[kPairs], sin[kPairs];
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      angles_.of_token(b, s + t, first_pair, pairs, cos, sin);
+      const std::int64_t at = t * width * size;
+      table_.rope_arrange({p_.dtype, p_.interleaved, pairs, cos, sin,
+                           reinterpret_cast<char*>(held.cos) + at,
+                           reinterpret_cast<char*>(held.sin) + at});
+    }
+    for (int i = 0; i < p_.count; ++i) {
+      const RopeHeads& heads = p_.arrays[i];
+      RopeRows rows = rows_[i];
+      rows.x = bytes_of(heads.x) + heads.x_strides.at(b, s) * size_of(p_.dtype);
+      rows.out = static_cast<char*>(heads.out) + heads.out_strides.at(b, s) * size_of(p_.dtype);
+      rows.cos = held.cos;
+      rows.sin = held.sin;
+      rows.tokens = tokens;
+      rows.table_stride = width;
+      rows.first_pair = first_pair;
+      rows.pairs = pairs;
+      rows.copy_rest = first_pair == 0 && heads.out != heads.x && p_.rotary_dim < p_.head_dim;
+      table_.rope(rows);
+    }
+  }
+
+  const RopeProblem& p_;
+  const KernelTable& table_;
+  Angles angles_;
+  RopeRows rows_[2];
+};
+
+// The sums of one part of the tokens, in float64 from one token to the next.
+void add_part(const RopeFrequenciesProblem& problem, const KernelTable& table, std::int64_t first,
+              std::int64_t last, double* sums) {
+  const RopeProblem& p = problem.rope;
+  const std::int64_t all_pairs = p.rotary_dim / 2;
+  const bool wide = p.dtype == DType::kFloat64;
+  for (std::int64_t token = first; token < last; ++token) {
+    const std::int64_t b = token / p.seq, s = token % p.seq;
+    for (std::int64_t pair = 0; pair < all_pairs; pair += kPairs) {
+      double doubles[kPairs] = {};
+      float floats[kPairs] = {};
+      const std::int64_t pairs = std::min(kPairs, all_pairs - pair);
+      for (int i = 0; i < p.count; ++i) {
+        const RopeHeads& heads = p.arrays[i];
+        const RopeStrides& x = problem.x_strides[i];
+        table.rope_angle_gradient(
+            {bytes_of(problem.x[i]) + x.at(b, s) * size_of(p.dtype),
+             bytes_of(heads.out) + heads.out_strides.at(b, s) * size_of(p.dtype), p.dtype,
+             p.interleaved, heads.heads, x.head, x.dim, heads.out_strides.head,
+             heads.out_strides.dim, p.rotary_dim, p.rotary_offset, pair, pairs,
+             wide ? static_cast<void*>(doubles) : static_cast<void*>(floats)});
+      }
+      for (std::int64_t j = 0; j < pairs; ++j) {
+        std::int64_t position = 0;
+        if (!p.where.find(p.axis_of(pair + j), b, s, position)) continue;
+        sums[pair + j] += static_cast<double>(position) * (wide ? doubles[j] : floats[j]);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void rope(const RopeProblem& problem) {
+  const FloatMode ieee;
+  const Turner turner(problem);
+  std::int64_t heads = 0;
+  for (int i = 0; i < problem.count; ++i) heads += problem.arrays[i].heads;
+  const std::int64_t token_bytes = 2 * heads * problem.head_dim * size_of(problem.dtype);
+  const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerThread / token_bytes);
+  parallel_for(problem.tokens(), grain,
+               [&](std::int64_t first, std::int64_t last) { turner.turn(first, last); });
+}
+
+void rope_frequencies(const RopeFrequenciesProblem& problem) {
+  const RopeProblem& p = problem.rope;
+  const KernelTable& table = kernels();
+  const FloatMode ieee;
+  const std::int64_t pairs = p.rotary_dim / 2, tokens = p.tokens();
+  const std::int64_t each = rope_tokens_per_part(tokens);
+  const DeviceBuffer parts(static_cast<std::size_t>(kRopeParts * pairs) * sizeof(double),
+                           Device::cpu());
+  double* sums = parts.as<double>();
+  std::fill(sums, sums + kRopeParts * pairs, 0.0);
+  parallel_for(kRopeParts, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t part = first; part < last; ++part) {
+      add_part(problem, table, std::min(tokens, part * each), std::min(tokens, (part + 1) * each),
+               sums + part * pairs);
+    }
+  });
+  // The forward turned the other way round than the gradients do: inverse here is no inverse there.
+  const double sign = p.inverse ? 1 : -1;
+  for (std::int64_t j = 0; j < pairs; ++j) {
+    double sum = 0;
+    for (std::int64_t part = 0; part < kRopeParts; ++part) sum += sums[part * pairs + j];
+    if (problem.dfreqs_dtype == DType::kFloat64) {
+      static_cast<double*>(problem.dfreqs)[j * problem.dfreqs_stride] = sign * sum;
+    } else {
+      static_cast<float*>(problem.dfreqs)[j * problem.dfreqs_stride] =
+          static_cast<float>(sign * sum);
+    }
+  }
+}
+
+}  // namespace membound::cpu

@@ -1,0 +1,101 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+
+#include "core/dispatch.hpp"
+#include "cuda/launch.hpp"
+#include "cuda/rope_kernels.cuh"
+#include "ops/rope.hpp"
+
+namespace membound::cuda {
+
+namespace {
+
+bool starts_on_chunk(const void* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % kChunkBytes == 0;
+}
+
+template <class T>
+bool in_chunks(const RopeProblem& p, const void* data, const RopeStrides& strides,
+               std::int64_t heads) {
+  constexpr std::int64_t kElements = kPack<T>;
+  const auto fits = [](std::int64_t extent, std::int64_t stride) {
+    return extent == 1 || stride % kElements == 0;
+  };
+  return starts_on_chunk(data) && strides.dim == 1 && fits(p.batch, strides.batch) &&
+         fits(p.seq, strides.seq) && fits(heads, strides.head);
+}
+
+// Units are two chunks everywhere in a head, and every head starts on one.
+template <class T>
+bool has_chunks(const RopeProblem& p) {
+  constexpr std::int64_t kUnit = 2 * kPack<T>;
+  if (p.rotary_dim % kUnit != 0 || p.rotary_offset % kUnit != 0 || p.head_dim % kUnit != 0) {
+    return false;
+  }
+  for (int i = 0; i < p.count; ++i) {
+    const RopeHeads& array = p.arrays[i];
+    if (!in_chunks<T>(p, array.x, array.x_strides, array.heads) ||
+        !in_chunks<T>(p, array.out, array.out_strides, array.heads)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// float32 beside 16 bits, or the dtype of x, with every row on a chunk.
+template <class T>
+bool table_in_chunks(const RopeProblem& p) {
+  const bool fits =
+      p.table_dtype == p.dtype || (sizeof(T) == 2 && p.table_dtype == DType::kFloat32);
+  if (p.cos == nullptr || !fits || p.axes != 1) return false;
+  const std::int64_t elements = kChunkBytes / static_cast<std::int64_t>(dtype_size(p.table_dtype));
+  const std::int64_t strides =
+      p.cos_batch_stride | p.cos_row_stride | p.sin_batch_stride | p.sin_row_stride;
+  return p.cos_col_stride == 1 && p.sin_col_stride == 1 && strides % elements == 0 &&
+         starts_on_chunk(p.cos) && starts_on_chunk(p.sin);
+}
+
+// What does not turn is copied unless every array is in place.
+bool copies_rest(const RopeProblem& p) {
+  bool copies = false;
+  for (int i = 0; i < p.count; ++i) copies = copies || p.arrays[i].out != p.arrays[i].x;
+  return copies && p.rotary_dim < p.head_dim;
+}
+
+}  // namespace
+
+void rope(const RopeProblem& problem, StreamView stream) {
+  dispatch_floating(problem.dtype, "rope", [&]<class T>() {
+    const bool chunks = has_chunks<T>(problem);
+    RopeParams p{};
+    p.rope = problem;
+    for (int i = 0; i < problem.count; ++i) p.heads += problem.arrays[i].heads;
+    p.turning_units = problem.rotary_dim / 2 / (chunks ? kPack<T> : 1);
+    const std::int64_t rest = problem.head_dim - problem.rotary_dim;
+    p.units = p.turning_units;
+    if (copies_rest(problem)) p.units += chunks ? rest / (2 * kPack<T>) : rest;
+    const tuning::RopeConfig config = tuning::rope_config(problem.tokens(), p.heads, p.units);
+    p.heads_per_thread = config.heads_per_thread;
+    p.lanes = config.lanes;
+    p.rows_per_block = config.rows_per_block;
+    p.groups = config.groups;
+    p.rows = problem.tokens() * config.groups;
+    const RopeStrides& strides = problem.arrays[0].x_strides;
+    p.tokens_inside = std::abs(strides.seq) < std::abs(strides.head);
+    p.table_in_chunks = chunks && table_in_chunks<T>(problem);
+    const LaunchShape shape{.blocks = config.blocks,
+                            .threads = config.threads(),
+                            .overlap_launch = config.overlap_launch};
+    const int device = current_device();
+    if (!chunks) {
+      launch<rope_pairs_kernel<T>>(shape, stream, device, p);
+    } else if (problem.interleaved) {
+      launch<rope_chunks_kernel<T, true>>(shape, stream, device, p);
+    } else {
+      launch<rope_chunks_kernel<T, false>>(shape, stream, device, p);
+    }
+  });
+}
+
+}  // namespace membound::cuda

@@ -1,0 +1,180 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "core/layout.hpp"
+#include "membound/dtype.hpp"
+#include "membound/ops/rope.hpp"
+
+namespace membound {
+
+// Strides in elements of an array whose axes have these meanings, in whatever order.
+struct RopeStrides {
+  std::int64_t batch, seq, head, dim;
+
+  MEMBOUND_HOST_DEVICE std::int64_t at(std::int64_t b, std::int64_t s) const {
+    return b * batch + s * seq;
+  }
+};
+
+// q or k.
+struct RopeHeads {
+  const void* x;
+  void* out;  // may be x: in place
+  std::int64_t heads;
+  RopeStrides x_strides, out_strides;
+};
+
+// An array of int32 or int64.
+struct RopeIntegers {
+  const void* data = nullptr;  // null: none
+  bool wide = false;
+
+  MEMBOUND_HOST_DEVICE std::int64_t at(std::int64_t index) const {
+    return wide ? static_cast<const std::int64_t*>(data)[index]
+                : static_cast<const std::int32_t*>(data)[index];
+  }
+};
+
+// Which position a token has. Sums wrap: ids may hold anything.
+struct RopePositions {
+  RopeIntegers ids, offsets, cu_seqlens;
+  std::int64_t ids_axis_stride = 0, ids_batch_stride = 0, ids_seq_stride = 0;
+  std::int64_t offsets_stride = 0, cu_seqlens_stride = 0;
+  std::int64_t sequences = 1;  // of cu_seqlens
+  std::int64_t offset = 0;
+
+  // False: the token is in no sequence.
+  MEMBOUND_HOST_DEVICE bool find(int axis, std::int64_t b, std::int64_t s,
+                                 std::int64_t& position) const {
+    std::uint64_t at = static_cast<std::uint64_t>(s);
+    std::int64_t sequence = b;
+    if (ids.data != nullptr) {
+      at = static_cast<std::uint64_t>(
+          ids.at(axis * ids_axis_stride + b * ids_batch_stride + s * ids_seq_stride));
+    } else if (cu_seqlens.data != nullptr) {
+      sequence = sequence_of(s);
+      if (sequence < 0) return false;
+      at -= static_cast<std::uint64_t>(cu_seqlens.at(sequence * cu_seqlens_stride));
+    }
+    at += static_cast<std::uint64_t>(offset);
+    if (offsets.data != nullptr) {
+      at += static_cast<std::uint64_t>(offsets.at(sequence * offsets_stride));
+    }
+    position = static_cast<std::int64_t>(at);
+    return true;
+  }
+
+ private:
+  // By halving, within the array whatever it holds; -1 for none.
+  MEMBOUND_HOST_DEVICE std::int64_t sequence_of(std::int64_t token) const {
+    std::int64_t low = 0, high = sequences;
+    while (low < high) {  // the first entry beyond `low` that is above token
+      const std::int64_t middle = low + (high - low) / 2;
+      if (cu_seqlens.at((middle + 1) * cu_seqlens_stride) <= token) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low < sequences && cu_seqlens.at(low * cu_seqlens_stride) <= token ? low : -1;
+  }
+};
+
+// What both back ends receive: checked, no tensors, no user errors.
+struct RopeProblem {
+  RopeHeads arrays[2];
+  int count;    // of them
+  DType dtype;  // of both
+  std::int64_t batch, seq;
+  std::int64_t head_dim, rotary_dim, rotary_offset;
+  bool interleaved;
+  bool inverse;
+  // A table, or null and freqs. Strides in elements, and those of axes and batch for rows of each
+  // token's own.
+  const void* cos;
+  const void* sin;
+  DType table_dtype;
+  bool own_rows;
+  std::int64_t positions;  // rows of a table by position
+  std::int64_t cos_axis_stride, cos_batch_stride, cos_row_stride, cos_col_stride;
+  std::int64_t sin_axis_stride, sin_batch_stride, sin_row_stride, sin_col_stride;
+  const void* freqs;
+  DType freqs_dtype;  // kFloat32 or kFloat64
+  std::int64_t freqs_stride;
+  double scaling;  // of cos and sin from freqs
+  RopePositions where;
+  int axes;  // of positions; 1 without sections
+  bool interleaved_sections;
+  // Pairs before the end of each axis, or those that an axis has of every `axes`.
+  std::int64_t section_bounds[kMaxRopeSections];
+
+  std::int64_t tokens() const { return batch * seq; }
+  MEMBOUND_HOST_DEVICE int axis_of(std::int64_t pair) const {
+    int axis = 0;
+    if (interleaved_sections) {
+      axis = static_cast<int>(pair % axes);
+      return pair < section_bounds[axis] * axes ? axis : 0;
+    }
+    while (axis + 1 < axes && pair >= section_bounds[axis]) ++axis;
+    return axis;
+  }
+};
+
+// The gradient of the frequencies, from what was turned and its gradient.
+struct RopeFrequenciesProblem {
+  RopeProblem rope;  // out: the gradients of q and k
+  const void* x[2];  // q and k
+  RopeStrides x_strides[2];
+  void* dfreqs;
+  DType dfreqs_dtype;  // kFloat32 or kFloat64
+  std::int64_t dfreqs_stride;
+  void* workspace;  // CUDA: kRopeParts * rotary_dim / 2 doubles
+};
+
+// Tokens in so many parts, whose sums are added one by one: the tree of dfreqs.
+inline constexpr std::int64_t kRopeParts = 256;
+MEMBOUND_HOST_DEVICE inline std::int64_t rope_tokens_per_part(std::int64_t tokens) {
+  return (tokens + kRopeParts - 1) / kRopeParts;
+}
+
+// What the user's call brought; op and the names of arrays are for errors.
+struct RopeCall {
+  const char* op;
+  const char* q_name;
+  const char* k_name;
+  const char* out_name;
+  const char* k_out_name;
+  const ConstTensorView& q;
+  const ConstTensorView* k;
+  const RopeAngles& angles;
+  RopeOptions options;
+  const TensorView& out;
+  const TensorView* k_out;
+};
+// Checks all of a call. For the bindings too, which check what is not there yet.
+MEMBOUND_API RopeProblem rope_problem(const RopeCall& call);
+// Its parts about positions and angles, and about what positions hold.
+void set_rope_angles(RopeProblem& problem, const RopeCall& call);
+void check_rope_values(const RopeProblem& problem, const RopeCall& call);
+// The same of an array of q's axes.
+RopeStrides rope_strides(const ConstTensorView& view, RopeLayout layout);
+// A written array and another: nothing shared, or exactly the same where in_place allows it. Takes
+// axes in the order of memory, so that slices of a transposed array are known to be apart.
+void check_rope_overlap(const ConstTensorView& written, const char* written_name,
+                        const ConstTensorView& other, const char* other_name, const char* op,
+                        bool in_place);
+void run_rope(const RopeProblem& problem, Device device, const char* op, StreamView stream);
+
+namespace cpu {
+void rope(const RopeProblem& problem);
+void rope_frequencies(const RopeFrequenciesProblem& problem);
+}  // namespace cpu
+namespace cuda {
+void rope(const RopeProblem& problem, StreamView stream);
+void rope_frequencies(const RopeFrequenciesProblem& problem, StreamView stream);
+}  // namespace cuda
+
+}  // namespace membound

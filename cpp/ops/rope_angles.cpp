@@ -1,0 +1,267 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+// What a call of rope says about positions and angles: checked, and put where kernels find it.
+#include <cmath>
+#include <string>
+
+#include "core/validate.hpp"
+#include "ops/rope.hpp"
+
+namespace membound {
+
+namespace {
+
+using Call = RopeCall;
+
+void check_absent(const ConstTensorView* view, const char* argument, const char* reason,
+                  const Call& call) {
+  MEMBOUND_CHECK(view == nullptr, InvalidArgument, call.op, "argument '", argument,
+                 "' must be None ", reason, ", got shape ",
+                 view ? shape_text(*view) : std::string());
+}
+
+RopeIntegers integers(const ConstTensorView& view, const char* argument, const Call& call) {
+  const bool wide = view.dtype == DType::kInt64;
+  MEMBOUND_CHECK(wide || view.dtype == DType::kInt32, TypeMismatch, call.op, "argument '", argument,
+                 "' must be int32 or int64, got ", dtype_name(view.dtype));
+  MEMBOUND_CHECK(reinterpret_cast<std::uintptr_t>(view.data) % dtype_size(view.dtype) == 0,
+                 InvalidArgument, call.op, "argument '", argument,
+                 "' must start at a multiple of its element size, got an unaligned pointer");
+  check_same_device(view, call.q, call.op, argument, call.q_name);
+  return {view.data, wide};
+}
+
+// How `view` runs over axes of positions, batch and sequence, and `behind` more axes of its own. An
+// axis of positions comes with sections, that of the batch may be missing or 1.
+struct TokenStrides {
+  bool fits = false;
+  std::int64_t axis = 0, batch = 0, seq = 0;
+};
+TokenStrides token_strides(const ConstTensorView& view, int behind, bool batch_optional,
+                           const RopeProblem& problem, const Call& call) {
+  TokenStrides strides;
+  const bool sections = call.options.section_count > 0;
+  const int axes = view.rank - behind - (sections ? 1 : 0);
+  if (axes < (batch_optional ? 1 : 2) || axes > 2) return strides;
+  int at = 0;
+  if (sections) {
+    if (view.shape[at] != problem.axes) return strides;
+    strides.axis = view.strides[at++];
+  }
+  if (axes == 2) {
+    if (view.shape[at] != 1 && view.shape[at] != problem.batch) return strides;
+    strides.batch = view.shape[at] == 1 ? 0 : view.strides[at];
+    ++at;
+  }
+  strides.fits = view.shape[at] == problem.seq;
+  strides.seq = view.strides[at];
+  return strides;
+}
+
+std::string tokens_text(const RopeProblem& problem, const Call& call) {
+  const std::string axes =
+      call.options.section_count > 0 ? std::to_string(problem.axes) + ", " : std::string();
+  return axes + std::to_string(problem.batch) + ", " + std::to_string(problem.seq);
+}
+
+void set_positions(RopeProblem& problem, const Call& call) {
+  const RopeAngles& angles = call.angles;
+  RopePositions& where = problem.where;
+  where.offset = call.options.position_offset;
+  if (angles.position_ids) {
+    const ConstTensorView& ids = *angles.position_ids;
+    where.ids = integers(ids, "position_ids", call);
+    const TokenStrides strides = token_strides(ids, 0, true, problem, call);
+    MEMBOUND_CHECK(strides.fits, InvalidArgument, call.op,
+                   "argument 'position_ids' must have shape (", tokens_text(problem, call),
+                   "), where the batch may be 1 or missing, got ", shape_text(ids));
+    where.ids_axis_stride = strides.axis;
+    where.ids_batch_stride = strides.batch;
+    where.ids_seq_stride = strides.seq;
+    check_absent(angles.cu_seqlens, "cu_seqlens", "with position_ids", call);
+    check_absent(angles.seqlen_offsets, "seqlen_offsets", "with position_ids", call);
+  }
+  std::int64_t sequences = problem.batch;
+  if (angles.cu_seqlens) {
+    const ConstTensorView& ends = *angles.cu_seqlens;
+    MEMBOUND_CHECK(call.options.layout == RopeLayout::kThd, InvalidArgument, call.op,
+                   "argument 'cu_seqlens' goes with layout 'thd' alone");
+    where.cu_seqlens = integers(ends, "cu_seqlens", call);
+    MEMBOUND_CHECK(ends.rank == 1 && ends.shape[0] >= 2, InvalidArgument, call.op,
+                   "argument 'cu_seqlens' must have shape (sequences + 1,), got ",
+                   shape_text(ends));
+    where.cu_seqlens_stride = ends.strides[0];
+    where.sequences = sequences = ends.shape[0] - 1;
+  }
+  if (angles.seqlen_offsets) {
+    const ConstTensorView& starts = *angles.seqlen_offsets;
+    where.offsets = integers(starts, "seqlen_offsets", call);
+    MEMBOUND_CHECK(starts.rank == 1 && starts.shape[0] == sequences, InvalidArgument, call.op,
+                   "argument 'seqlen_offsets' must have shape (", sequences,
+                   ",), one number for each sequence, got ", shape_text(starts));
+    where.offsets_stride = starts.strides[0];
+  }
+}
+
+void set_freqs(RopeProblem& problem, const Call& call) {
+  const ConstTensorView& freqs = *call.angles.freqs;
+  MEMBOUND_CHECK(freqs.dtype == DType::kFloat32 || freqs.dtype == DType::kFloat64, TypeMismatch,
+                 call.op, "argument 'freqs' must be float32 or float64, got ",
+                 dtype_name(freqs.dtype));
+  check_floating(freqs, call.op, "freqs");
+  check_same_device(freqs, call.q, call.op, "freqs", call.q_name);
+  MEMBOUND_CHECK(freqs.rank == 1 && freqs.shape[0] == problem.rotary_dim / 2, InvalidArgument,
+                 call.op, "argument 'freqs' must have shape (", problem.rotary_dim / 2,
+                 ",), half of rotary_dim, got ", shape_text(freqs));
+  MEMBOUND_CHECK(std::isfinite(call.options.attention_scaling), InvalidArgument, call.op,
+                 "argument 'attention_scaling' must be finite, got ",
+                 call.options.attention_scaling);
+  problem.freqs = freqs.data;
+  problem.freqs_dtype = freqs.dtype;
+  problem.freqs_stride = freqs.strides[0];
+  problem.scaling = call.options.attention_scaling;
+}
+
+void check_table(const ConstTensorView& table, const char* argument, const Call& call) {
+  check_floating(table, call.op, argument);
+  check_same_device(table, call.q, call.op, argument, call.q_name);
+  MEMBOUND_CHECK(table.rank >= 2 && table.rank <= 4, InvalidArgument, call.op, "argument '",
+                 argument, "' must have 2 axes, or 3 or 4 with rows of each token, got shape ",
+                 shape_text(table));
+}
+
+// Where the columns of cos and sin are: halves, every angle twice, or one cache of both.
+void set_columns(RopeProblem& problem, const Call& call) {
+  const ConstTensorView& cos = *call.angles.cos;
+  const std::int64_t pairs = problem.rotary_dim / 2;
+  const std::int64_t cols = cos.shape[cos.rank - 1], stride = cos.strides[cos.rank - 1];
+  const ConstTensorView* sin = call.angles.sin;
+  MEMBOUND_CHECK(cols == 2 * pairs || (sin && cols == pairs), InvalidArgument, call.op,
+                 "argument 'cos' must have ", sin ? std::to_string(pairs) + " or " : "", 2 * pairs,
+                 " columns for rotary_dim ", 2 * pairs, sin ? "" : " and no sin", ", got shape ",
+                 shape_text(cos));
+  problem.cos = cos.data;
+  problem.table_dtype = cos.dtype;
+  // Twice: as neighbours where pairs are, else as halves.
+  const std::int64_t step = sin && cols == 2 * pairs && problem.interleaved ? 2 : 1;
+  problem.cos_col_stride = step * stride;
+  if (sin) {
+    check_dtype(*sin, cos.dtype, call.op, "sin");
+    check_table(*sin, "sin", call);
+    MEMBOUND_CHECK(sin->rank == cos.rank, InvalidArgument, call.op,
+                   "argument 'sin' must have the shape of 'cos', ", shape_text(cos), ", got ",
+                   shape_text(*sin));
+    check_leading_shape(*sin, cos, cos.rank, call.op, "sin");
+    problem.sin = sin->data;
+    problem.sin_col_stride = step * sin->strides[sin->rank - 1];
+  } else {
+    problem.sin = static_cast<const char*>(cos.data) +
+                  pairs * stride * static_cast<std::int64_t>(dtype_size(cos.dtype));
+    problem.sin_col_stride = stride;
+  }
+}
+
+void set_rows(RopeProblem& problem, const Call& call) {
+  const ConstTensorView& cos = *call.angles.cos;
+  const ConstTensorView& sin = call.angles.sin ? *call.angles.sin : cos;
+  problem.own_rows = cos.rank != 2;
+  if (!problem.own_rows) {
+    problem.positions = cos.shape[0];
+    problem.cos_row_stride = cos.strides[0];
+    problem.sin_row_stride = sin.strides[0];
+    return;
+  }
+  const TokenStrides of_cos = token_strides(cos, 1, false, problem, call);
+  MEMBOUND_CHECK(of_cos.fits, InvalidArgument, call.op,
+                 "argument 'cos' must have shape (positions, columns) or (",
+                 tokens_text(problem, call), ", columns), where the batch may be 1, got ",
+                 shape_text(cos));
+  const TokenStrides of_sin = token_strides(sin, 1, false, problem, call);
+  problem.cos_axis_stride = of_cos.axis;
+  problem.cos_batch_stride = of_cos.batch;
+  problem.cos_row_stride = of_cos.seq;
+  problem.sin_axis_stride = of_sin.axis;
+  problem.sin_batch_stride = of_sin.batch;
+  problem.sin_row_stride = of_sin.seq;
+  constexpr const char* kReason = "where cos has a row for each token";
+  check_absent(call.angles.position_ids, "position_ids", kReason, call);
+  check_absent(call.angles.seqlen_offsets, "seqlen_offsets", kReason, call);
+  check_absent(call.angles.cu_seqlens, "cu_seqlens", kReason, call);
+  MEMBOUND_CHECK(call.options.position_offset == 0, InvalidArgument, call.op,
+                 "argument 'seqlen_offsets' must be 0 or None ", kReason, ", got ",
+                 call.options.position_offset);
+}
+
+// What shapes alone show to be too long for the table.
+void check_length(const RopeProblem& problem, const Call& call) {
+  const RopePositions& where = problem.where;
+  if (problem.own_rows || where.ids.data || where.offsets.data || where.cu_seqlens.data) return;
+  MEMBOUND_CHECK(where.offset >= 0 && where.offset <= problem.positions &&
+                     problem.seq <= problem.positions - where.offset,
+                 InvalidArgument, call.op, "argument 'cos' has ", problem.positions,
+                 " positions, but the sequence is at ", where.offset, " and has ", problem.seq);
+}
+
+}  // namespace
+
+void set_rope_angles(RopeProblem& problem, const Call& call) {
+  const RopeAngles& angles = call.angles;
+  set_positions(problem, call);
+  if (angles.freqs) {
+    check_absent(angles.cos, "cos", "with freqs", call);
+    check_absent(angles.sin, "sin", "with freqs", call);
+    set_freqs(problem, call);
+  } else {
+    MEMBOUND_CHECK(angles.cos, InvalidArgument, call.op,
+                   "argument 'cos' or 'freqs' must be given, got neither");
+    MEMBOUND_CHECK(call.options.attention_scaling == 1.0, InvalidArgument, call.op,
+                   "argument 'attention_scaling' must be 1 without freqs (tables hold it), got ",
+                   call.options.attention_scaling);
+    check_table(*angles.cos, "cos", call);
+    set_columns(problem, call);
+    set_rows(problem, call);
+    check_length(problem, call);
+  }
+  MEMBOUND_CHECK(call.options.section_count == 0 || angles.position_ids || problem.own_rows,
+                 InvalidArgument, call.op,
+                 "argument 'sections' needs position_ids with an axis in front");
+}
+
+// Every position that will be asked for.
+void check_rope_values(const RopeProblem& problem, const Call& call) {
+  MEMBOUND_CHECK(!call.q.device.is_cuda(), InvalidArgument, call.op,
+                 "argument 'validate' must be False for arrays on a GPU, which cannot be looked "
+                 "at without waiting");
+  const RopePositions& where = problem.where;
+  if (where.cu_seqlens.data) {
+    const auto end = [&](std::int64_t i) {
+      return where.cu_seqlens.at(i * where.cu_seqlens_stride);
+    };
+    MEMBOUND_CHECK(end(0) == 0, InvalidArgument, call.op,
+                   "argument 'cu_seqlens' must start with 0, got ", end(0));
+    for (std::int64_t i = 0; i < where.sequences; ++i) {
+      MEMBOUND_CHECK(end(i) <= end(i + 1), InvalidArgument, call.op,
+                     "argument 'cu_seqlens' must not decrease, got ", end(i + 1), " after ",
+                     end(i));
+    }
+    MEMBOUND_CHECK(end(where.sequences) <= problem.seq, InvalidArgument, call.op,
+                   "argument 'cu_seqlens' must end within the ", problem.seq, " tokens, got ",
+                   end(where.sequences));
+  }
+  if (problem.own_rows || problem.freqs) return;
+  const char* argument = where.ids.data ? "position_ids" : "seqlen_offsets";
+  for (std::int64_t b = 0; b < problem.batch; ++b) {
+    for (std::int64_t s = 0; s < problem.seq; ++s) {
+      for (int axis = 0; axis < problem.axes; ++axis) {
+        std::int64_t position = 0;
+        if (!where.find(axis, b, s, position)) continue;
+        MEMBOUND_CHECK(position >= 0 && position < problem.positions, InvalidArgument, call.op,
+                       "argument '", argument, "' must give positions from 0 to ",
+                       problem.positions - 1, ", got ", position, " for token ", s, " of sequence ",
+                       b);
+      }
+    }
+  }
+}
+
+}  // namespace membound

@@ -1,0 +1,77 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "membound/export.hpp"
+#include "membound/stream.hpp"
+#include "membound/tensor_view.hpp"
+
+namespace membound {
+
+// What the axes of q and k are: batch, sequence, head, element of a head. kThd has tokens of all
+// sequences behind one another, three axes.
+enum class RopeLayout { kBshd, kSbhd, kBhsd, kThd };
+
+// At most so many axes of positions (time, height, width and one more).
+inline constexpr int kMaxRopeSections = 4;
+
+struct RopeOptions {
+  RopeLayout layout = RopeLayout::kBshd;
+  bool interleaved = false;          // pairs are neighbours (GPT-J), else halves apart (GPT-NeoX)
+  bool inverse = false;              // the transpose: the other way round
+  std::int64_t rotary_dim = 0;       // elements of a head that turn; 0: what RopeAngles says
+  std::int64_t rotary_offset = 0;    // the first of them
+  std::int64_t position_offset = 0;  // added to every position
+  double attention_scaling = 1.0;    // multiplies cos and sin made from freqs
+  // Multimodal: pairs per axis of position_ids, adding up to rotary_dim / 2.
+  int section_count = 0;
+  std::int64_t sections[kMaxRopeSections] = {};
+  bool interleaved_sections = false;  // pair j takes axis j % section_count while that lasts
+  bool validate = false;              // look at positions on the CPU, and throw where one is wrong
+};
+
+// Where the angles come from. What is null is not there; freqs or cos is.
+struct RopeAngles {
+  // (positions, rotary_dim / 2) each, or (positions, rotary_dim) with every angle twice, as the
+  // style pairs elements. Without sin: (positions, rotary_dim), all cos and then all sin. Or for
+  // each token its own: (batch or 1, seq, ...), with sections (axes, batch or 1, seq, ...).
+  const ConstTensorView* cos = nullptr;
+  const ConstTensorView* sin = nullptr;
+  // (rotary_dim / 2,), float32 or float64: the angle is position * freqs, made here.
+  const ConstTensorView* freqs = nullptr;
+  // (batch or 1, seq) or (seq,), int32 or int64; with sections one more axis in front. Otherwise
+  // the position is the token's place in its sequence.
+  const ConstTensorView* position_ids = nullptr;
+  // (sequences,), int32 or int64: where each sequence starts. Not with position_ids.
+  const ConstTensorView* seqlen_offsets = nullptr;
+  // kThd: (sequences + 1,), int32 or int64: sequence i is tokens [cu_seqlens[i], cu_seqlens[i+1]).
+  // Otherwise kThd has one sequence. Not with position_ids.
+  const ConstTensorView* cu_seqlens = nullptr;
+};
+
+// Rotary position embedding (Su et al. 2021, arXiv:2104.09864): each pair of elements of a head is
+// turned by the angle of its token's position,
+//
+//   out1 = x1 * cos - x2 * sin,   out2 = x2 * cos + x1 * sin
+//
+// q      4 axes, kThd 3, in any strides
+// k      q's dtype, device and axes, but for heads; or nullptr
+// out    q's shape, dtype and device; may be q itself. k_out likewise, there with k alone
+// stream where arrays are on a GPU; see rms_norm
+//
+// Products and their sum are each rounded to float32 (float64), and the result to the dtype, in
+// that order: for float32 the bits of t * cos + rotate_half(t) * sin. Angles made from freqs are
+// within 2e-7 of the exact ones up to position 2^24, and in float64 better than that.
+//
+// A position that a table does not have gives NaN, and a token outside of all sequences turns by
+// no angle; nothing is read out of bounds, whatever ids and cu_seqlens hold. With validate the call
+// throws instead, before it writes; the arrays are on the CPU then.
+//
+// Throws InvalidArgument, TypeMismatch, CudaError.
+MEMBOUND_API void rope(const ConstTensorView& q, const ConstTensorView* k, const RopeAngles& angles,
+                       const RopeOptions& options, const TensorView& out, const TensorView* k_out,
+                       StreamView stream);
+
+}  // namespace membound

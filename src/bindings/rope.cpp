@@ -1,0 +1,208 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "rope.hpp"
+
+#include <iterator>
+
+#include "core/check.hpp"
+#include "membound/ops/rope.hpp"
+#include "membound/ops/rope_backward.hpp"
+
+namespace membound::python {
+
+namespace {
+
+using Given = RopeArguments;
+
+RopeLayout layout_from_python(const Given& a) {
+  if (a.layout == nullptr) return RopeLayout::kBshd;
+  constexpr const char* kNames[] = {"bshd", "sbhd", "bhsd", "thd"};
+  MEMBOUND_CHECK(PyUnicode_Check(a.layout), TypeMismatch, a.op,
+                 "argument 'layout' must be a str, got ", type_name(a.layout));
+  for (int i = 0; i < static_cast<int>(std::size(kNames)); ++i) {
+    if (PyUnicode_CompareWithASCIIString(a.layout, kNames[i]) == 0) return RopeLayout(i);
+  }
+  fail<InvalidArgument>(a.op, "argument 'layout' must be 'bshd', 'sbhd', 'bhsd' or 'thd', got ",
+                        nb::repr(nb::handle(a.layout)).c_str());
+}
+
+std::int64_t integer_from_python(PyObject* value, const char* op, const char* argument) {
+  MEMBOUND_CHECK(PyIndex_Check(value) && !PyBool_Check(value), TypeMismatch, op, "argument '",
+                 argument, "' must be an integer, got ", type_name(value));
+  const Py_ssize_t number = PyNumber_AsSsize_t(value, PyExc_OverflowError);
+  if (number == -1 && PyErr_Occurred()) {
+    PyErr_Clear();
+    fail<InvalidArgument>(op, "argument '", argument, "' must fit 64 bits");
+  }
+  return number;
+}
+
+void read_sections(const Given& a, RopeOptions& options) {
+  if (!given(a.sections)) return;
+  const nb::handle sections(a.sections);
+  MEMBOUND_CHECK(PySequence_Check(a.sections) && !PyUnicode_Check(a.sections), TypeMismatch, a.op,
+                 "argument 'sections' must be a sequence of integers, got ", type_name(a.sections));
+  const std::size_t count = nb::len(sections);
+  MEMBOUND_CHECK(count >= 1 && count <= kMaxRopeSections, InvalidArgument, a.op,
+                 "argument 'sections' must have 1 to ", kMaxRopeSections, " numbers, got ", count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const nb::object number = nb::borrow(sections[i]);
+    options.sections[i] = integer_from_python(number.ptr(), a.op, "sections");
+  }
+  options.section_count = static_cast<int>(count);
+}
+
+}  // namespace
+
+RopeOptions rope_options(const Given& a) {
+  RopeOptions options;
+  options.layout = layout_from_python(a);
+  options.interleaved = flag_or(a.interleaved, false, {a.op, "interleaved"});
+  options.inverse = flag_or(a.inverse, false, {a.op, "inverse"});
+  options.validate = flag_or(a.validate, false, {a.op, "validate"});
+  options.interleaved_sections =
+      flag_or(a.interleaved_sections, false, {a.op, "interleaved_sections"});
+  options.attention_scaling = number_or(a.attention_scaling, 1.0, {a.op, "attention_scaling"});
+  if (given(a.rotary_dim)) {
+    options.rotary_dim = integer_from_python(a.rotary_dim, a.op, "rotary_dim");
+    MEMBOUND_CHECK(options.rotary_dim != 0, InvalidArgument, a.op,
+                   "argument 'rotary_dim' must be even and at least 2, got 0");
+  }
+  if (given(a.rotary_offset)) {
+    options.rotary_offset = integer_from_python(a.rotary_offset, a.op, "rotary_offset");
+  }
+  if (given(a.seqlen_offsets) && PyLong_Check(a.seqlen_offsets)) {
+    options.position_offset = integer_from_python(a.seqlen_offsets, a.op, "seqlen_offsets");
+  }
+  read_sections(a, options);
+  return options;
+}
+
+namespace {
+
+// The array that seqlen_offsets is, unless it is a number.
+PyObject* offsets_array(const Given& a) {
+  const bool number = a.seqlen_offsets != nullptr && PyLong_Check(a.seqlen_offsets);
+  return number ? nullptr : a.seqlen_offsets;
+}
+
+nb::object call_jax(const ArrayCall& call, const Given& a) {
+  for (const auto& [value, argument] :
+       {std::pair{a.out, a.out_name}, {a.k_out, a.k_out_name}, std::pair{a.dfreqs, "dfreqs"}}) {
+    call.check_jax_absent(value, argument, "which cannot be written");
+  }
+  call.check_jax_absent(a.stream, "stream", "whose stream XLA picks");
+  nb::dict keywords;
+  for (const auto& [value, argument] : {std::pair{a.freqs, "freqs"},
+                                        {a.position_ids, "position_ids"},
+                                        {a.cu_seqlens, "cu_seqlens"},
+                                        {a.q_read, "q"},
+                                        {a.k_read, "k"},
+                                        {offsets_array(a), "seqlen_offsets"}}) {
+    if (given(value)) keywords[argument] = call.check_jax_input(value, argument);
+  }
+  for (const auto& [value, argument] : {std::pair{a.layout, "layout"},
+                                        {a.interleaved, "interleaved"},
+                                        {a.rotary_dim, "rotary_dim"},
+                                        {a.rotary_offset, "rotary_offset"},
+                                        {a.sections, "sections"},
+                                        {a.interleaved_sections, "interleaved_sections"},
+                                        {a.attention_scaling, "attention_scaling"},
+                                        {a.inverse, "inverse"},
+                                        {a.validate, "validate"}}) {
+    if (value != nullptr) keywords[argument] = nb::handle(value);
+  }
+  if (given(a.seqlen_offsets) && offsets_array(a) == nullptr) {
+    keywords["seqlen_offsets"] = nb::handle(a.seqlen_offsets);
+  }
+  return nb::module_::import_("membound.jax")
+      .attr(a.op)(nb::handle(a.q), call.check_jax_input(a.k, a.k_name),
+                  call.check_jax_input(a.cos, "cos"), call.check_jax_input(a.sin, "sin"),
+                  **keywords);
+}
+
+// An input that may not be there, and the view of it that the library reads.
+class Input {
+ public:
+  Input(const ArrayCall& call, PyObject* array, const char* argument) {
+    if (!given(array)) return;
+    call.read_input(array, argument, loaded_);
+    view_ = loaded_.view;
+    given_ = true;
+  }
+  operator const ConstTensorView*() const { return given_ ? &view_ : nullptr; }
+  const TensorView& view() const { return loaded_.view; }
+
+ private:
+  LoadedArray loaded_;
+  ConstTensorView view_;
+  bool given_ = false;
+};
+
+// The array that the caller gave for dfreqs, or a new one like freqs.
+nb::object make_dfreqs(const ArrayCall& call, const Given& a, const Input& freqs,
+                       LoadedArray& loaded) {
+  MEMBOUND_CHECK(static_cast<const ConstTensorView*>(freqs), InvalidArgument, a.op,
+                 "argument 'freqs' must be given with 'q', whose gradient is that of freqs");
+  return call.output(a.dfreqs, a.freqs, freqs.view(), "dfreqs", loaded);
+}
+
+nb::tuple results_of(const nb::object& out, const nb::object& k_out, const nb::object& dfreqs) {
+  nb::list results;
+  for (const nb::object* one : {&out, &k_out, &dfreqs}) {
+    if (one->is_valid()) results.append(*one);
+  }
+  return nb::tuple(results);
+}
+
+}  // namespace
+
+nb::object call_rope(const Given& a) {
+  const ArrayCall call(a.op, a.q, a.q_name, a.stream);
+  if (call.is_jax()) return call_jax(call, a);
+  const RopeOptions options = rope_options(a);
+  const Input q(call, a.q, a.q_name), k(call, a.k, a.k_name);
+  const Input cos(call, a.cos, "cos"), sin(call, a.sin, "sin"), freqs(call, a.freqs, "freqs");
+  const Input ids(call, a.position_ids, "position_ids");
+  const Input offsets(call, offsets_array(a), "seqlen_offsets");
+  const Input cu_seqlens(call, a.cu_seqlens, "cu_seqlens");
+  const Input q_read(call, a.q_read, "q"), k_read(call, a.k_read, "k");
+  const RopeAngles angles{cos, sin, freqs, ids, offsets, cu_seqlens};
+  const bool wants_dfreqs = given(a.q_read);
+  MEMBOUND_CHECK(wants_dfreqs || !(given(a.k_read) || given(a.dfreqs)), InvalidArgument, a.op,
+                 "argument 'q' must be given for the gradient of freqs, got None");
+
+  LoadedArray out, k_out, dfreqs, workspace;
+  nb::object k_result, freqs_result, bytes;
+  const nb::object result = call.output(a.out, a.q, q.view(), a.out_name, out);
+  if (given(a.k)) {
+    k_result = call.output(a.k_out, a.k, k.view(), a.k_out_name, k_out);
+  } else {
+    MEMBOUND_CHECK(!given(a.k_out), InvalidArgument, a.op, "argument '", a.k_out_name,
+                   "' must be None without '", a.k_name, "', got ", type_name(a.k_out));
+  }
+  if (wants_dfreqs) {
+    freqs_result = make_dfreqs(call, a, freqs, dfreqs);
+    if (q.view().device.is_cuda()) {
+      const std::int64_t pairs = freqs.view().rank == 1 ? freqs.view().shape[0] : 0;
+      bytes = call.new_workspace(a.q, rope_backward_workspace(2 * pairs), workspace);
+    }
+  }
+  {
+    const StreamView stream = call.stream(q.view().device);
+    const GilRelease released(is_long_on_cpu(q.view()));
+    const TensorView* k_target = k_result.is_valid() ? &k_out.view : nullptr;
+    if (a.backward) {
+      rope_backward(*q, k, q_read, k_read, angles, options, out.view, k_target,
+                    wants_dfreqs ? &dfreqs.view : nullptr,
+                    bytes.is_valid() ? &workspace.view : nullptr, stream);
+    } else {
+      rope(*q, k, angles, options, out.view, k_target, stream);
+    }
+  }
+  call.mark_written({a.out, a.k_out, a.dfreqs});
+  if (!k_result.is_valid() && !freqs_result.is_valid()) return result;
+  return results_of(result, k_result, freqs_result);
+}
+
+}  // namespace membound::python

@@ -1,0 +1,276 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Frequencies and tables of rope from the dictionary that model configurations carry."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from membound.arrays import dtype_name, numpy_dtype
+
+# Where a model was trained without saying how far, and what bounds YaRN's ramp by default.
+_THETA = 10000.0
+_BETA_FAST, _BETA_SLOW = 32.0, 1.0
+
+Parameters = Mapping[str, Any]
+
+
+def rope_frequencies(
+    rope_parameters: Parameters | None, head_dim: int, max_position: int
+) -> tuple[list[float], float]:
+    """Inverse frequencies, and the factor on cos and sin, of a model's rotary embedding.
+
+    Args:
+        rope_parameters: what configurations carry as ``rope_parameters``, or as ``rope_scaling``
+            with ``rope_theta`` put in; None for the default. ``rope_type`` (or ``type``) is one of
+            ``"default"``, ``"linear"``, ``"dynamic"`` (NTK), ``"yarn"`` (Peng et al. 2023,
+            arXiv:2309.00071), ``"llama3"``, ``"longrope"`` (Ding et al. 2024, arXiv:2402.13753),
+            ``"proportional"`` and ``"mrope"``, with the keys that Hugging Face's transformers
+            give it. ``max_position_embeddings`` may stand in it too, where a type asks the
+            configuration for it.
+        head_dim: elements of a head. With ``partial_rotary_factor`` part of them turns.
+        max_position: how long sequences are: ``"dynamic"`` and ``"longrope"`` depend on it.
+
+    Returns:
+        ``rotary_dim / 2`` numbers, in float64, and the attention scaling factor: the arguments
+        ``freqs`` and ``attention_scaling`` of :func:`membound.rope`.
+
+    Raises:
+        ValueError: an unknown type, a key that is missing, or lengths that do not fit.
+
+    Example:
+        >>> import membound as mb
+        >>> mb.rope_frequencies({"rope_type": "linear", "factor": 2.0}, 4, 64)
+        ([0.5, 0.005], 1.0)
+    """
+    given = dict(rope_parameters or {})
+    kind = given.get("rope_type", given.get("type", "default"))
+    _require(
+        isinstance(kind, str) and kind in _TYPES,
+        f"'rope_type' must be one of {', '.join(_TYPES)}, got {kind!r}; where layers differ, pass "
+        "those of one layer",
+    )
+    _require(
+        isinstance(head_dim, int) and head_dim >= 2,
+        f"'head_dim' must be at least 2, got {head_dim!r}",
+    )
+    _require(
+        isinstance(max_position, int) and max_position >= 0,
+        f"'max_position' must not be negative, got {max_position!r}",
+    )
+    return _TYPES[kind](given, head_dim, max_position)
+
+
+def rope_table(
+    rope_parameters: Parameters | None,
+    head_dim: int,
+    max_position: int,
+    dtype: Any = "float32",
+    *,
+    like: Any = None,
+) -> tuple[Any, Any, float]:
+    """Tables of cos and sin for :func:`membound.rope`, from angles in float64, rounded once.
+
+    Args:
+        rope_parameters, head_dim: as in :func:`rope_frequencies`.
+        max_position: the tables have positions 0 to before this.
+        dtype: of the tables, by name or an object of NumPy's, torch's or JAX's.
+        like: an array of torch, JAX or CuPy, whose framework and device the tables take. None:
+            NumPy.
+
+    Returns:
+        ``(cos, sin, attention_scaling)``: both ``(max_position, rotary_dim / 2)``. The attention
+        scaling factor is in them already; ``freqs`` want it beside them.
+
+    Raises:
+        ValueError: what :func:`rope_frequencies` raises.
+        TypeError: a dtype that is none.
+        ImportError: NumPy is not installed.
+
+    Example:
+        >>> import membound as mb
+        >>> cos, sin, scaling = mb.rope_table({"rope_theta": 10000.0}, 64, 128)
+        >>> cos.shape, cos.dtype.name, scaling
+        ((128, 32), 'float32', 1.0)
+    """
+    import numpy
+
+    name = dtype_name(dtype)
+    if name not in ("float16", "bfloat16", "float32", "float64"):
+        raise TypeError(
+            "rope_table: argument 'dtype' must be float16, bfloat16, float32 or float64, "
+            f"got {dtype!r}"
+        )
+    freqs, scaling = rope_frequencies(rope_parameters, head_dim, max_position)
+    angles = numpy.arange(max_position, dtype=numpy.float64)[:, None] * numpy.array(freqs)
+    tables = (scaling * numpy.cos(angles), scaling * numpy.sin(angles))
+    cos, sin = (_in_framework(table, name, like) for table in tables)
+    return cos, sin, scaling
+
+
+def _in_framework(table: Any, name: str, like: Any) -> Any:
+    torch, cupy, jax = (sys.modules.get(module) for module in ("torch", "cupy", "jax"))
+    if torch is not None and isinstance(like, torch.Tensor):  # rounds to bfloat16 by itself
+        return torch.from_numpy(table).to(getattr(torch, name)).to(like.device)
+    kind = numpy_dtype(name)
+    if kind is None:
+        raise ImportError("rope_table: NumPy has bfloat16 from ml_dtypes, which is not installed")
+    table = table.astype(kind)
+    if cupy is not None and isinstance(like, cupy.ndarray):
+        with like.device:
+            return cupy.asarray(table)
+    if jax is not None and isinstance(like, jax.Array):
+        return jax.device_put(table, next(iter(like.devices())))
+    return table
+
+
+# --- the types: (parameters, head_dim, max_position) to frequencies and the factor ---
+
+
+def _default(given: Parameters, head_dim: int, _: int) -> tuple[list[float], float]:
+    return _powers(_theta(given), _rotary_dim(given, head_dim)), 1.0
+
+
+def _linear(given: Parameters, head_dim: int, _: int) -> tuple[list[float], float]:
+    factor = _number(given, "factor")
+    return [one / factor for one in _default(given, head_dim, 0)[0]], 1.0
+
+
+def _dynamic(given: Parameters, head_dim: int, max_position: int) -> tuple[list[float], float]:
+    """A larger base for sequences longer than those of the training."""
+    dim, factor = _rotary_dim(given, head_dim), _number(given, "factor")
+    trained = _trained(given)
+    _require(dim > 2, f"'head_dim' must have more than 2 elements that turn, got {dim}")
+    stretch = factor * max(max_position, trained) / trained - (factor - 1)
+    return _powers(_theta(given) * stretch ** (dim / (dim - 2)), dim), 1.0
+
+
+def _yarn(given: Parameters, head_dim: int, _: int) -> tuple[list[float], float]:
+    """Between the frequencies and those over the factor, by how often a pair turns in training."""
+    theta, dim = _theta(given), _rotary_dim(given, head_dim)
+    trained = _number(given, "original_max_position_embeddings")
+    factor = _factor(given, trained)
+
+    def pair_turning(times: float) -> float:
+        return dim * math.log(trained / (times * 2 * math.pi)) / (2 * math.log(theta))
+
+    first = pair_turning(given.get("beta_fast") or _BETA_FAST)
+    last = pair_turning(given.get("beta_slow") or _BETA_SLOW)
+    if given.get("truncate", True):
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, dim - 1)
+    width = last - first or 0.001
+
+    def blend(pair: int, frequency: float) -> float:
+        interpolated = min(max((pair - first) / width, 0.0), 1.0)
+        return frequency / factor * interpolated + frequency * (1 - interpolated)
+
+    freqs = [blend(pair, one) for pair, one in enumerate(_powers(theta, dim))]
+    return freqs, _yarn_scaling(given, factor)
+
+
+def _yarn_scaling(given: Parameters, factor: float) -> float:
+    if given.get("attention_factor") is not None:
+        return float(given["attention_factor"])
+
+    def magnitude(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    weight, all_dims = given.get("mscale"), given.get("mscale_all_dim")
+    if weight and all_dims:
+        return magnitude(weight) / magnitude(all_dims)
+    return magnitude(1.0)
+
+
+def _llama3(given: Parameters, head_dim: int, _: int) -> tuple[list[float], float]:
+    """Long waves over the factor, short ones as they are, those between in proportion."""
+    factor = _number(given, "factor")
+    low, high = _number(given, "low_freq_factor"), _number(given, "high_freq_factor")
+    trained = _number(given, "original_max_position_embeddings")
+    _require(high > low, f"'high_freq_factor' must be above 'low_freq_factor', got {high:g}")
+
+    def scaled(frequency: float) -> float:
+        share = (trained * frequency / (2 * math.pi) - low) / (high - low)
+        share = min(max(share, 0.0), 1.0)
+        return (1 - share) * frequency / factor + share * frequency
+
+    return [scaled(one) for one in _default(given, head_dim, 0)[0]], 1.0
+
+
+def _longrope(given: Parameters, head_dim: int, max_position: int) -> tuple[list[float], float]:
+    """A factor for each pair: one list for long sequences, one for short ones."""
+    trained = _number(given, "original_max_position_embeddings")
+    name = "long_factor" if max_position > trained else "short_factor"
+    _require(name in given, f"'rope_parameters' must have '{name}'")
+    freqs, factors = _default(given, head_dim, 0)[0], given[name]
+    _require(len(factors) == len(freqs),
+             f"'{name}' must have {len(freqs)} numbers, got {len(factors)}")  # fmt: skip
+    scaling = given.get("attention_factor")
+    if scaling is None:
+        factor = _factor(given, trained)
+        scaling = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(trained))
+    return [one / by for one, by in zip(freqs, factors, strict=True)], float(scaling)
+
+
+def _proportional(given: Parameters, head_dim: int, _: int) -> tuple[list[float], float]:
+    """The frequencies of a whole head, of which the lower ones stand still."""
+    turning = int(given.get("partial_rotary_factor", 1.0) * head_dim // 2)
+    factor = given.get("factor", 1.0)
+    freqs = [one / factor for one in _powers(_theta(given), head_dim)]
+    return freqs[:turning] + [0.0] * (head_dim // 2 - turning), 1.0
+
+
+_TYPES = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "yarn": _yarn,
+    "llama3": _llama3,
+    "longrope": _longrope,
+    "proportional": _proportional,
+    "mrope": _default,  # whose sections are arguments of rope
+}
+
+
+def _powers(theta: float, dim: int) -> list[float]:
+    return [theta ** (-at / dim) for at in range(0, dim, 2)]
+
+
+def _theta(given: Parameters) -> float:
+    theta = given.get("rope_theta")
+    return _THETA if theta is None else _number(given, "rope_theta")
+
+
+def _rotary_dim(given: Parameters, head_dim: int) -> int:
+    dim = int(head_dim * given.get("partial_rotary_factor", 1.0))
+    _require(dim >= 2 and dim % 2 == 0,
+             f"'head_dim' must have an even number of elements that turn, got {dim}")  # fmt: skip
+    return dim
+
+
+def _trained(given: Parameters) -> float:
+    """How long the sequences of the training were."""
+    name = "original_max_position_embeddings"
+    return _number(given, name if name in given else "max_position_embeddings")
+
+
+def _factor(given: Parameters, trained: float) -> float:
+    if given.get("factor") is not None:
+        return _number(given, "factor")
+    return _number(given, "max_position_embeddings") / trained
+
+
+def _number(given: Parameters, name: str) -> float:
+    value = given.get(name)
+    _require(value is not None, f"'rope_parameters' must have '{name}'")
+    _require(isinstance(value, (int, float)) and math.isfinite(value) and value > 0,
+             f"'{name}' must be a number above 0, got {value!r}")  # fmt: skip
+    return float(value)
+
+
+def _require(holds: bool, text: str) -> None:
+    if not holds:
+        raise ValueError(f"rope_table: argument {text}")

@@ -1,0 +1,213 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Rotary position embedding and its gradients."""
+
+import functools
+
+import jax
+import numpy as np
+
+from membound import _core
+from membound.arrays import type_name
+from membound.jax import _ffi
+
+# The order in which handlers take the arrays that there are.
+_OPERANDS = (
+    "q", "k", "cos", "sin", "freqs", "position_ids", "seqlen_offsets", "cu_seqlens", "q_read",
+    "k_read",
+)  # fmt: skip
+_HEADS = ("q", "k")
+_ANGLES = ("cos", "sin", "freqs")
+_POSITIONS = ("position_ids", "seqlen_offsets", "cu_seqlens")
+_WIDE = ("rotary_dim", "rotary_offset", "position_offset")
+
+
+def rope(
+    q, k=None, cos=None, sin=None, *, freqs=None, position_ids=None, seqlen_offsets=None,
+    cu_seqlens=None, layout="bshd", interleaved=False, rotary_dim=None, rotary_offset=0,
+    sections=None, interleaved_sections=False, attention_scaling=1.0, inverse=False,
+    validate=False,
+):  # fmt: skip
+    """Rotary position embedding of q and k, or of q alone.
+
+    See :func:`membound.rope` for the arguments. All but the arrays are static: each new combination
+    compiles once. Differentiable in q, k and freqs, backwards; tables have no gradient.
+
+    >>> import jax.numpy as jnp
+    >>> q = jnp.array([1.0, 0.0, 0.0, 1.0]).reshape(1, 1, 1, 4)
+    >>> cos, sin = jnp.array([[0.5, 1.0]]), jnp.array([[0.25, 0.0]])
+    >>> rope(q, None, cos, sin).ravel().tolist()
+    [0.5, 0.0, 0.25, 1.0]
+    """
+    arrays = {
+        "q": q, "k": k, "cos": cos, "sin": sin, "freqs": freqs, "position_ids": position_ids,
+        "seqlen_offsets": seqlen_offsets, "cu_seqlens": cu_seqlens,
+    }  # fmt: skip
+    options = {
+        "layout": layout, "interleaved": interleaved, "rotary_dim": rotary_dim,
+        "rotary_offset": rotary_offset, "sections": sections,
+        "interleaved_sections": interleaved_sections, "attention_scaling": attention_scaling,
+        "inverse": inverse, "validate": validate,
+    }  # fmt: skip
+    results = _jitted(*_sorted("rope", arrays, options))
+    return results[0] if k is None else tuple(results)
+
+
+def rope_backward(
+    dq, dk=None, cos=None, sin=None, *, q=None, k=None, freqs=None, position_ids=None,
+    seqlen_offsets=None, cu_seqlens=None, layout="bshd", interleaved=False, rotary_dim=None,
+    rotary_offset=0, sections=None, interleaved_sections=False, attention_scaling=1.0,
+    inverse=False, validate=False,
+):  # fmt: skip
+    """Compute the gradients of rope; see :func:`membound.rope_backward` for the arguments.
+
+    >>> import jax.numpy as jnp
+    >>> dq = jnp.array([1.0, 0.0, 0.0, 1.0]).reshape(1, 1, 1, 4)
+    >>> cos, sin = jnp.array([[0.5, 1.0]]), jnp.array([[0.25, 0.0]])
+    >>> rope_backward(dq, None, cos, sin).ravel().tolist()
+    [0.5, 0.0, -0.25, 1.0]
+    """
+    arrays = {
+        "q": dq, "k": dk, "cos": cos, "sin": sin, "freqs": freqs, "position_ids": position_ids,
+        "seqlen_offsets": seqlen_offsets, "cu_seqlens": cu_seqlens, "q_read": q, "k_read": k,
+    }  # fmt: skip
+    options = {
+        "layout": layout, "interleaved": interleaved, "rotary_dim": rotary_dim,
+        "rotary_offset": rotary_offset, "sections": sections,
+        "interleaved_sections": interleaved_sections, "attention_scaling": attention_scaling,
+        "inverse": inverse, "validate": validate,
+    }  # fmt: skip
+    results = _jitted_backward(*_sorted("rope_backward", arrays, options))
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _sorted(op, arrays, options):
+    """The arrays that are given, and what is static, which hashes."""
+    given = {}
+    for name, value in arrays.items():
+        if name == "seqlen_offsets" and isinstance(value, int):
+            options = {**options, name: value}
+        elif isinstance(value, jax.Array):
+            given[name] = value
+        elif value is not None or name == "q":
+            argument = _argument(op, name)
+            raise TypeError(
+                f"{op}: argument '{argument}' must be a jax array, got {type_name(value)}"
+            )
+    sections = options["sections"]
+    if isinstance(sections, list):
+        options = {**options, "sections": tuple(sections)}
+    return given, (op, tuple((name, one) for name, one in options.items() if one is not None))
+
+
+def _argument(op, name):
+    """What the caller calls it."""
+    if op == "rope":
+        return name
+    return {"q": "dq", "k": "dk", "q_read": "q", "k_read": "k"}.get(name, name)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _jitted(arrays, options):
+    heads, angles, where = ({n: arrays[n] for n in names if n in arrays}
+                            for names in (_HEADS, _ANGLES, _POSITIONS))  # fmt: skip
+    return _rope(heads, angles, where, options)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _jitted_backward(arrays, options):
+    return _call(arrays, options)
+
+
+def _attributes(arrays, options):
+    op, given = options
+    shapes = {name: (one.shape, _core.DTYPE_CODES[one.dtype.name]) for name, one in arrays.items()}
+    return _core.rope_attributes(op, shapes, dict(given))
+
+
+def _call(arrays, options):
+    """out, k_out with k, and with q_read the gradient of freqs."""
+    op, _ = options
+    attributes = _attributes(arrays, options)
+    for name in ("q_read", "k_read"):
+        _check_read(op, arrays, name)
+    results = [_ffi.like(arrays[name]) for name in _HEADS if name in arrays]
+    if "q_read" in arrays:
+        size = _core.rope_backward_workspace(attributes["rotary_dim"])
+        results += [_ffi.like(arrays["freqs"]), jax.ShapeDtypeStruct((size,), np.uint8)]
+    found = _ffi.call(
+        f"membound_{op}",
+        results,
+        [arrays.get(name) for name in _OPERANDS],
+        present=np.int32(sum(1 << i for i, name in enumerate(_OPERANDS) if name in arrays)),
+        rank=np.int32(arrays["q"].ndim),  # vmap puts axes in front
+        **{name: _number(name, value) for name, value in attributes.items()},
+    )
+    return list(found[:-1] if "q_read" in arrays else found)
+
+
+def _number(name, value):
+    if isinstance(value, float):
+        return np.float64(value)
+    return (np.int64 if name in _WIDE or (name.startswith("section_") and name != "section_count")
+            else np.int32)(value)  # fmt: skip
+
+
+def _check_read(op, arrays, name):
+    """What rope read, for the gradient of freqs."""
+    argument, gradient = name[0], arrays.get(name[0])
+    if name not in arrays:
+        wanted = "q_read" in arrays and gradient is not None
+        if wanted:
+            raise ValueError(f"{op}: argument '{argument}' must be given for the gradient of freqs")
+        return
+    one = arrays[name]
+    if gradient is None or "freqs" not in arrays or "q_read" not in arrays:
+        raise ValueError(f"{op}: argument '{argument}' needs 'd{argument}', 'q' and 'freqs'")
+    if one.dtype != gradient.dtype:
+        raise TypeError(
+            f"{op}: argument '{argument}' must be {gradient.dtype.name}, got {one.dtype.name}"
+        )
+    if one.shape != gradient.shape:
+        raise ValueError(
+            f"{op}: argument '{argument}' must have shape {gradient.shape}, got {one.shape}"
+        )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _rope(heads, angles, where, options):
+    return _call({**heads, **angles, **where}, options)
+
+
+def _forward(heads, angles, where, options):
+    for name in ("cos", "sin"):
+        if name in angles and angles[name].perturbed:
+            raise TypeError(
+                f"rope: argument '{name}' has no gradient; apply jax.lax.stop_gradient to it, or "
+                "differentiate in 'freqs'"
+            )
+    learned = "freqs" in angles and angles["freqs"].perturbed
+    heads, angles, where = (
+        {name: one.value for name, one in arrays.items()} for arrays in (heads, angles, where)
+    )
+    return _rope(heads, angles, where, options), (heads if learned else None, angles, where)
+
+
+def _backward(options, saved, gradients):
+    """By rope itself, turned the other way, so that it is differentiable again."""
+    heads, angles, where = saved
+    zero = jax.custom_derivatives.SymbolicZero
+    gradients = [jax.numpy.zeros(one.shape, one.dtype) if isinstance(one, zero) else one
+                 for one in gradients]  # fmt: skip
+    turned = dict(zip(_HEADS, gradients, strict=False))
+    if heads is None:
+        op, given = options
+        back = {**dict(given), "inverse": not dict(given)["inverse"]}
+        found = _rope(turned, angles, where, (op, tuple(back.items())))
+        return dict(zip(_HEADS, found, strict=False)), None, None
+    read = {f"{name}_read": one for name, one in heads.items()}
+    *found, dfreqs = _call({**turned, **angles, **where, **read}, ("rope_backward", options[1]))
+    return dict(zip(_HEADS, found, strict=False)), {"freqs": dfreqs}, None
+
+
+_rope.defvjp(_forward, _backward, symbolic_zeros=True)
