@@ -54,6 +54,11 @@ class Shape:
     def tensor_bytes(self) -> int:
         return self.rows * self.cols * ITEM_BYTES[self.dtype]
 
+    @property
+    def text(self) -> str:
+        where = "" if self.layout == "contiguous" else f", {self.layout}"
+        return f"{self.rows} x {self.cols}{where}"
+
 
 @dataclass
 class Record:
@@ -73,9 +78,8 @@ class Record:
 
     def cells(self) -> list[str]:
         best = min(self.peers, key=self.peers.get, default="")
-        where = "" if self.shape.layout == "contiguous" else f", {self.shape.layout}"
         return [
-            f"{self.shape.rows} x {self.shape.cols}{where}",
+            self.shape.text,
             self.shape.dtype,
             f"{self.ours:.3f}",
             f"{self.copy:.3f}",
@@ -122,9 +126,7 @@ def vectors(elements: int, shape: Shape, device: str, count: int) -> list[torch.
     return list(whole)
 
 
-def _ulps(
-    got: torch.Tensor, wanted: torch.Tensor, slack: torch.Tensor | float, dtype: str
-) -> float:
+def ulps(got: torch.Tensor, wanted: torch.Tensor, slack: torch.Tensor | float, dtype: str) -> float:
     """The largest error beyond the slack, in ulps of dtype; NaN is infinite."""
     bits, smallest, _ = FORMATS[dtype]
     exponent = torch.frexp(wanted).exponent.clamp(min=smallest + 1)
@@ -149,7 +151,7 @@ def worst_ulps(
         if isinstance(wanted, tuple):
             wanted, terms = wanted
             slack = sum_slack(dtype) * terms
-        worst = max(worst, _ulps(got[rows], wanted, slack, dtype))
+        worst = max(worst, ulps(got[rows], wanted, slack, dtype))
     return worst
 
 
@@ -163,7 +165,7 @@ def worst_column_ulps(
         part = terms(*(one[first : first + step].double() for one in inputs))
         wanted += part.sum(0)
         sizes += part.abs().sum(0)
-    return _ulps(got, wanted, sum_slack(dtype) * sizes, dtype)
+    return ulps(got, wanted, sum_slack(dtype) * sizes, dtype)
 
 
 def limit(dtype: str) -> float:
@@ -216,7 +218,7 @@ def progress(shapes: Sequence[Shape]) -> Iterator[Shape]:
 
     bar = Progress(len(shapes), sys.stderr)
     for shape in shapes:
-        bar.step(f"{shape.rows} x {shape.cols} {shape.dtype}")
+        bar.step(f"{shape.text} {shape.dtype}")
         yield shape
     bar.close()
 
@@ -235,8 +237,7 @@ class Report:
         return render(HEADER, [record.cells() for record in self.records])
 
     def notes(self) -> list[str]:
-        return [f"{r.shape.rows} x {r.shape.cols} {r.shape.dtype}: {n}"
-                for r in self.records for n in r.notes]  # fmt: skip
+        return [f"{r.shape.text} {r.shape.dtype}: {n}" for r in self.records for n in r.notes]
 
     def write(self, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,236 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Rotary embedding on a GPU beside one copy of as many bytes and the peers that are installed.
+
+python benchmarks/bench_rope.py            every shape
+python benchmarks/bench_rope.py --quick    the goals' shapes alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import peers
+import timing
+import torch
+from rope_peers import ROPE
+from timing import Clock, Record, Report, Shape
+
+import membound
+
+AXES = {"bshd": (0, 1, 2, 3), "sbhd": (1, 0, 2, 3), "bhsd": (0, 2, 1, 3)}
+MIXED_BELOW = 8 << 20  # bytes moved
+
+
+@dataclass(frozen=True)
+class RopeShape(Shape):
+    """rows: tokens, cols: elements of a token."""
+
+    batch: int = 1
+    seq: int = 1
+    heads: tuple[int, int] = (32, 8)
+    head_dim: int = 128
+    memory: str = "bshd"  # how q and k lie, which is the layout of the call too
+    form: str = ""  # or "interleaved", "in place", "qkv", "freqs", "ids", "backward"
+
+    @property
+    def text(self) -> str:
+        sizes = f"{self.batch} x {self.seq} x {self.heads[0]} + {self.heads[1]} x {self.head_dim}"
+        memory = "" if self.memory == "bshd" else f", {self.memory}"
+        return sizes + memory + (f", {self.form}" if self.form else "")
+
+
+def shape(batch: int, seq: int, head_dim: int = 128, **rest: Any) -> RopeShape:
+    heads = rest.pop("heads", (32, 8))
+    cols = sum(heads) * head_dim
+    return RopeShape(
+        batch * seq, cols, batch=batch, seq=seq, heads=heads, head_dim=head_dim, **rest
+    )
+
+
+def goals() -> list[RopeShape]:
+    sizes = [(64, 1), (1, 1), (1, 2048), (4, 4096)]
+    return [shape(*size, peers=True, mixed=size[1] == 1) for size in sizes]
+
+
+def others() -> list[RopeShape]:
+    """Head widths, styles, layouts, dtypes and sources of the angles."""
+    large = functools.partial(shape, 4, 4096)
+    forms = ("interleaved", "in place", "qkv", "freqs", "ids", "backward")
+    return [
+        *(large(head_dim) for head_dim in (64, 80, 96, 256)),
+        *(large(form=form) for form in forms),
+        *(large(memory=memory) for memory in ("sbhd", "bhsd")),
+        *(large(memory="bhsd", form=form) for form in ("interleaved", "in place")),
+        *(large(dtype=dtype) for dtype in ("float16", "float32")),
+        shape(2, 2048, dtype="float64"),
+        *(large(head_dim, form="interleaved") for head_dim in (64, 80, 96, 256)),
+        *(shape(1, 2**power) for power in range(6, 18, 2)),
+        *(shape(64, 1, form=form, mixed=True) for form in ("in place", "freqs", "interleaved")),
+    ]
+
+
+def _heads(one: RopeShape, device: str, *, readable: bool) -> tuple[Any, Any]:
+    """q and k as (batch, seq, heads, head_dim) views of what lies in memory."""
+    kind, (hq, hk) = timing.DTYPES[one.dtype], one.heads
+    if one.form == "qkv":
+        qkv = torch.randn(one.batch, one.seq, hq + 2 * hk, one.head_dim, device=device).to(kind)
+        return qkv[:, :, :hq], qkv[:, :, hq : hq + hk]
+    found = []
+    for heads in one.heads:
+        full = (one.batch, one.seq, heads, one.head_dim)
+        order = AXES[one.memory]
+        x = torch.empty([full[axis] for axis in order], device=device, dtype=kind)
+        x = (x.normal_() if readable else x.fill_(float("nan"))).permute(
+            [order.index(axis) for axis in range(4)]
+        )
+        found.append(x)
+    return tuple(found)
+
+
+def buffers(one: RopeShape, device: str, count: int) -> list[Any]:
+    like = torch.empty(0, device=device)
+    freqs, _ = membound.rope_frequencies(None, one.head_dim, one.seq)
+    wide = "float64" if one.dtype == "float64" else "float32"
+    cos, sin, _ = membound.rope_table(None, one.head_dim, max(one.seq, one.batch), wide, like=like)
+    positions = torch.arange(one.seq, device=device).repeat(one.batch, 1)
+    if one.seq == 1:  # decoding: every sequence is somewhere else
+        positions = torch.arange(one.batch, device=device)[:, None]
+    every = []
+    for _ in range(count):
+        a = SimpleNamespace(cos=cos, sin=sin, ids=positions, positions=positions.flatten())
+        a.q, a.k = _heads(one, device, readable=True)
+        a.out, a.k_out = _heads(one, device, readable=False) if one.form != "qkv" else (a.q, a.k)
+        if one.form == "in place":
+            a.out.copy_(a.q)
+            a.k_out.copy_(a.k)
+        a.freqs = torch.tensor(freqs, device=device, dtype=cos.dtype)
+        a.cache = torch.cat([cos, sin], 1)
+        rows = a.ids[0] if one.seq > 1 else a.positions
+        twice = [torch.cat([t[rows]] * 2, 1).to(a.q.dtype) for t in (cos, sin)]
+        a.cos_twice, a.sin_twice = (t[None] if one.seq > 1 else t[:, None] for t in twice)
+        every.append(a)
+    return every
+
+
+def call_of(one: RopeShape, a: Any) -> Callable[[], Any]:
+    """Ours on one set."""
+    order = AXES[one.memory]
+    q, k, out, k_out = (x.permute(order) for x in (a.q, a.k, a.out, a.k_out))
+    options = {"layout": one.memory, "interleaved": one.form == "interleaved"}
+    if one.form == "freqs":
+        options["freqs"] = a.freqs
+    else:
+        options |= {"cos": a.cos, "sin": a.sin}
+    if one.form in ("freqs", "ids") or one.seq == 1:
+        options["position_ids"] = a.ids
+    if one.form == "backward":
+        return functools.partial(membound.rope_backward, q, k, dq_out=out, dk_out=k_out, **options)
+    if one.form in ("in place", "qkv"):
+        q, k = out, k_out
+    return functools.partial(membound.rope, q, k, out=out, k_out=k_out, **options)
+
+
+def worst(one: RopeShape, a: Any, read: tuple[Any, Any], results: tuple[Any, Any]) -> float:
+    """The largest error of results for what was read, in ulps beside the size of the terms."""
+    found = 0.0
+    cos, sin = (table.double()[a.ids][:, :, None] for table in (a.cos, a.sin))
+    sin = -sin if one.form == "backward" else sin
+    half = one.head_dim // 2
+    interleaved = one.form == "interleaved"
+    first, second = (slice(0, None, 2), slice(1, None, 2)) if interleaved else (
+        slice(half), slice(half, None)
+    )  # fmt: skip
+    for x, y in zip(read, results, strict=True):
+        at = slice(max(1, timing.VERIFY_ELEMENTS // x[:1].numel()))  # some of the sequences
+        wide, c, s = x[at].double(), cos[at], sin[at]
+        wanted, terms = torch.empty_like(wide), torch.empty_like(wide)
+        wanted[..., first] = wide[..., first] * c - wide[..., second] * s
+        wanted[..., second] = wide[..., second] * c + wide[..., first] * s
+        terms[..., first] = wide[..., first].abs() + wide[..., second].abs()
+        terms[..., second] = terms[..., first]
+        slack = timing.sum_slack(one.dtype) * terms
+        found = max(found, timing.ulps(y[at], wanted, slack, one.dtype))
+    return found
+
+
+def _time_peers(one: RopeShape, clock: Clock, record: Record, names: list[str], every: Any) -> None:
+    for name in names:
+        peer = ROPE[name]
+        try:
+            call = peer.make(every[0])
+            if peer.in_place:
+                for a in every:
+                    a.out.copy_(a.q)
+                    a.k_out.copy_(a.k)
+            read = (every[0].q, every[0].k)
+            error = worst(one, every[0], read, call(every[0]))
+            # With cos and sin in 16 bits an element is off by as many ulps as its terms are larger.
+            if not error <= 1 << 12:
+                record.notes.append(f"{name} is off by {error:.3g} ulp, not timed")
+                continue
+            record.peers[name] = clock.microseconds([functools.partial(call, a) for a in every])
+        except Exception as error:  # noqa: BLE001 - a peer that refuses a shape is a result
+            text = next(iter(str(error).splitlines()), "")[:80]
+            record.notes.append(f"{name}: {type(error).__name__}: {text}")
+
+
+def measure(clock: Clock, one: RopeShape, names: list[str]) -> Record:
+    moved = 2 * one.tensor_bytes
+    count = clock.sets(moved)
+    every = buffers(one, clock.device, count)
+    ours = [call_of(one, a) for a in every]
+    read = [(a.out.clone(), a.k_out.clone()) if one.form in ("in place", "qkv") else (a.q, a.k)
+            for a in (every[0], every[-1])]  # fmt: skip
+    for call in ours:
+        call()
+    for a, before in zip((every[0], every[-1]), read, strict=True):
+        error = worst(one, a, before, (a.out, a.k_out))
+        if not timing.is_right(error, one.dtype):
+            raise SystemExit(f"membound is WRONG by {error:.4g} ulp in {one.text}")
+    flat = timing.vectors(one.rows * one.cols, one, clock.device, 2 * count)
+    copies = [functools.partial(flat[2 * i].copy_, flat[2 * i + 1]) for i in range(count)]
+    record = Record(one, clock.microseconds(ours), clock.microseconds(copies))
+    record.yardstick = clock.yardstick(moved, record.copy)
+    if one.mixed or moved < MIXED_BELOW:
+        half = max(1, count // 2)
+        between = (copies[half:] + copies[:half])[: len(ours)]
+        record.mixed = clock.between_copies(ours, between, record.copy)
+    _time_peers(one, clock, record, names if one.peers else [], every)
+    return record
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="the goals' shapes alone")
+    parser.add_argument("--peers", default="all", help="all, none, or names with commas between")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("this benchmark needs a GPU and a torch that sees it")
+    wanted = list(ROPE) if options.peers == "all" else options.peers.split(",")
+    versions = peers.installed([name for name in wanted if name in ROPE], ROPE)
+    started = time.perf_counter()
+    clock = Clock(options.device)
+    name = torch.cuda.get_device_name(clock.index)
+    report = Report("rope", {"membound": membound.__version__, **versions}, name)
+    with torch.cuda.device(clock.index):
+        for one in timing.progress(goals() if options.quick else goals() + others()):
+            report.records.append(measure(clock, one, list(versions)))
+    print(report.table())
+    for note in report.notes():
+        print(note)
+    paths = report.write(options.output)
+    print(f"{time.perf_counter() - started:.0f} s; written: {', '.join(map(str, paths))}")
+
+
+if __name__ == "__main__":
+    main()
