@@ -60,6 +60,19 @@ void fill(char* data, std::size_t count, DType dtype, std::uint32_t state) {
   }
 }
 
+void fill_with(double value, DeviceBuffer& numbers, std::int64_t count, DType dtype) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (dtype == DType::kFloat64) {
+      numbers.as<double>()[i] = value;
+    } else {
+      numbers.as<float>()[i] = static_cast<float>(value);
+    }
+  }
+}
+
+// Of rope, whose rows are tokens.
+constexpr std::int64_t kHeadDim = 128, kPairs = kHeadDim / 2;
+
 // The arrays of a case, filled and touched. Roles: a, b and e are read; c and d are written.
 struct Arrays {
   explicit Arrays(const Case& c)
@@ -75,7 +88,11 @@ struct Arrays {
         dweight(c.cols * dtype_size(c.dtype), Device::cpu()),
         dbias(c.cols * dtype_size(c.dtype), Device::cpu()),
         mean(c.rows * dtype_size(accumulate_dtype(c.dtype)), Device::cpu()),
-        rstd(c.rows * dtype_size(accumulate_dtype(c.dtype)), Device::cpu()) {
+        rstd(c.rows * dtype_size(accumulate_dtype(c.dtype)), Device::cpu()),
+        cos(c.rows * kPairs * dtype_size(accumulate_dtype(c.dtype)), Device::cpu()),
+        sin(c.rows * kPairs * dtype_size(accumulate_dtype(c.dtype)), Device::cpu()) {
+    fill_with(0.6, cos, c.rows * kPairs, accumulate_dtype(c.dtype));
+    fill_with(0.8, sin, c.rows * kPairs, accumulate_dtype(c.dtype));
     fill(weight.as<char>(), c.cols, c.dtype, 5);
     fill(bias.as<char>(), c.cols, c.dtype, 7);
     fill(mean.as<char>(), c.rows, accumulate_dtype(c.dtype), 8);
@@ -92,7 +109,30 @@ struct Arrays {
   std::size_t count, bytes;
   Matrix a, b, c, d, e;
   DeviceBuffer weight, bias, dweight, dbias, mean, rstd;
+  DeviceBuffer cos, sin;  // of rope, for each row
 };
+
+void run_rope(const Case& c, const Arrays& on) {
+  const DType wide = accumulate_dtype(c.dtype);
+  const ConstTensorView cos(on.cos.data(), wide, Device::cpu(), {c.rows, kPairs});
+  const ConstTensorView sin(on.sin.data(), wide, Device::cpu(), {c.rows, kPairs});
+  const ConstTensorView freqs(on.cos.data(), wide, Device::cpu(), {kPairs});
+  RopeAngles angles;
+  if (c.op == Op::kRopeFreqs) {
+    angles.freqs = &freqs;
+  } else {
+    angles.cos = &cos;
+    angles.sin = &sin;
+  }
+  RopeOptions options;
+  options.interleaved = c.op == Op::kRopeInterleaved;
+  const auto heads = [&](const Arrays::Matrix& matrix) {
+    return TensorView(matrix.view.data, c.dtype, Device::cpu(),
+                      {1, c.rows, c.cols / kHeadDim, kHeadDim});
+  };
+  rope(heads(c.op == Op::kRopeInPlace ? on.c : on.a), nullptr, angles, options, heads(on.c),
+       nullptr, StreamView::legacy_default());
+}
 
 void run_op(const Case& c, const Arrays& on) {
   const Device cpu = Device::cpu();
@@ -141,6 +181,10 @@ void run_op(const Case& c, const Arrays& on) {
       return rms_norm_gated_backward(on.a.view, on.b.view, on.e.view, &weight, rstd,
                                      {.norm_before_gate = c.op == Op::kGatedBackward}, &on.c.view,
                                      &on.d.view, &dweight, nullptr, stream);
+    case Op::kRope:
+    case Op::kRopeInterleaved:
+    case Op::kRopeInPlace:
+    case Op::kRopeFreqs: return run_rope(c, on);
   }
 }
 
@@ -148,7 +192,11 @@ void run_op(const Case& c, const Arrays& on) {
 void run_reference(const Case& c, const Arrays& on, bool around_cache) {
   switch (c.op) {
     case Op::kRmsNorm:
-    case Op::kLayerNorm: return copy(on.c.data(), on.a.data(), on.bytes, around_cache);
+    case Op::kLayerNorm:
+    case Op::kRope:
+    case Op::kRopeInterleaved:
+    case Op::kRopeInPlace:
+    case Op::kRopeFreqs: return copy(on.c.data(), on.a.data(), on.bytes, around_cache);
     case Op::kBackward:
     case Op::kBackwardDx:
     case Op::kLayerBackward:

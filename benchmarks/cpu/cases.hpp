@@ -28,6 +28,10 @@ enum class Op {
   kGateFirst,
   kGatedBackward,
   kGateFirstBackward,
+  kRope,
+  kRopeInterleaved,
+  kRopeInPlace,
+  kRopeFreqs,
 };
 
 inline const char* op_name(Op op) {
@@ -46,7 +50,11 @@ inline const char* op_name(Op op) {
     case Op::kGated: return "rms_norm_gated";
     case Op::kGateFirst: return "rms_norm_gated, gate first";
     case Op::kGatedBackward: return "rms_norm_gated_backward";
-    default: return "rms_norm_gated_backward, gate first";
+    case Op::kGateFirstBackward: return "rms_norm_gated_backward, gate first";
+    case Op::kRope: return "rope";
+    case Op::kRopeInterleaved: return "rope interleaved";
+    case Op::kRopeInPlace: return "rope in place";
+    default: return "rope from freqs";
   }
 }
 
@@ -54,7 +62,11 @@ inline const char* op_name(Op op) {
 inline int matrices_of(Op op) {
   switch (op) {
     case Op::kRmsNorm:
-    case Op::kLayerNorm: return 2;
+    case Op::kLayerNorm:
+    case Op::kRope:
+    case Op::kRopeInterleaved:
+    case Op::kRopeInPlace:
+    case Op::kRopeFreqs: return 2;
     case Op::kBackward:
     case Op::kBackwardDx:
     case Op::kLayerBackward:
@@ -204,6 +216,24 @@ inline constexpr Case kCases[] = {
     {Op::kGatedBackward, "heads", 65536, 128, kSingle, 0, true},
     {Op::kGateFirstBackward, "DRAM", 4096, 4096, kSingle, 0, true},
     {Op::kGateFirstBackward, "DRAM", 8192, 4096, kBrain, 0, true},
+
+    {Op::kRope, "decode", 1, 4096, kSingle, 0, false},
+    {Op::kRope, "decode", 64, 4096, kSingle, 0.80, false},
+    {Op::kRope, "decode", 64, 4096, kBrain, 0, false},
+    {Op::kRope, "DRAM", 4096, 4096, kSingle, 0.85, true},
+    {Op::kRope, "DRAM", 4096, 4096, kBrain, 0.75, true},
+    {Op::kRope, "DRAM", 16384, 4096, kBrain, 0.75, true},
+    {Op::kRope, "DRAM", 8192, 4096, kHalf, 0, true},
+    {Op::kRope, "DRAM", 2048, 4096, kDouble, 0, true},
+    {Op::kRopeInterleaved, "DRAM", 4096, 4096, kSingle, 0.85, true},
+    {Op::kRopeInterleaved, "DRAM", 16384, 4096, kBrain, 0.75, true},
+    {Op::kRopeInterleaved, "DRAM", 8192, 4096, kHalf, 0, true},
+    {Op::kRopeInPlace, "decode", 64, 4096, kSingle, 0, false},
+    {Op::kRopeInPlace, "DRAM", 4096, 4096, kSingle, 0.85, true},
+    {Op::kRopeInPlace, "DRAM", 16384, 4096, kBrain, 0.75, true},
+    {Op::kRopeFreqs, "decode", 64, 4096, kSingle, 0, false},
+    {Op::kRopeFreqs, "DRAM", 4096, 4096, kSingle, 0, true},
+    {Op::kRopeFreqs, "DRAM", 16384, 4096, kBrain, 0, true},
 };
 // clang-format on
 

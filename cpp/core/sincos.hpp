@@ -58,13 +58,14 @@ static inline MEMBOUND_HOST_DEVICE To number_bits(From from) {
 }
 
 // Takes the angle apart in float64 and goes on in A. Beside an exact angle, float32 is within
-// 1.2e-7. Angles beyond 2^45, of which float64 has no more than 8 bits behind the point, give NaN.
+// 1.2e-7. Angles of 2^46 and more, of which float64 has no more than 7 bits behind the point, give
+// NaN: scaled, they are infinite, and infinity times zero is none.
 template <class A>
 static inline MEMBOUND_HOST_DEVICE void sincos_of(double angle, A& sine, A& cosine) {
   using Bits = typename NumberBits<A>::type;
-  constexpr double kTwoOverPi = 0x1.45f306dc9c883p-1, kWhole = 0x1.8p52, kLargest = 0x1p45;
+  constexpr double kTwoOverPi = 0x1.45f306dc9c883p-1, kWhole = 0x1.8p52, kFar = 0x1p978;
   constexpr int kSign = 8 * sizeof(A) - 1;
-  const double known = (angle <= kLargest) & (angle >= -kLargest) ? angle : __builtin_nan("");
+  const double known = angle + angle * kFar * 0.0;
   const double shifted = known * kTwoOverPi + kWhole;
   const double n = shifted - kWhole;
   const A r = static_cast<A>((known - n * kRightAngleHighPart) - n * kRightAngleLowPart);

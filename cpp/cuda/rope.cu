@@ -88,12 +88,10 @@ void rope(const RopeProblem& problem, StreamView stream) {
                             .threads = config.threads(),
                             .overlap_launch = config.overlap_launch};
     const int device = current_device();
-    if (!chunks) {
-      launch<rope_pairs_kernel<T>>(shape, stream, device, p);
-    } else if (problem.interleaved) {
-      launch<rope_chunks_kernel<T, true>>(shape, stream, device, p);
+    if (chunks) {
+      launch<rope_chunks_kernel<T>>(shape, stream, device, p);
     } else {
-      launch<rope_chunks_kernel<T, false>>(shape, stream, device, p);
+      launch<rope_pairs_kernel<accumulate_t<T>>>(shape, stream, device, p);
     }
   });
 }

@@ -25,6 +25,49 @@ __device__ inline A read_number(const void* from, DType dtype, std::int64_t inde
   }
 }
 
+template <class A>
+__device__ inline void write_number(void* to, DType dtype, std::int64_t index, A value) {
+  switch (dtype) {
+    case DType::kFloat16:
+      static_cast<Float16*>(to)[index] = from_number<Float16>(static_cast<float>(value));
+      break;
+    case DType::kBFloat16:
+      static_cast<BFloat16*>(to)[index] = from_number<BFloat16>(static_cast<float>(value));
+      break;
+    case DType::kFloat32: static_cast<float*>(to)[index] = static_cast<float>(value); break;
+    default: static_cast<double*>(to)[index] = static_cast<double>(value);
+  }
+}
+
+// With all bits of a NaN.
+__device__ inline void copy_number(void* to, std::int64_t to_index, const void* from,
+                                   std::int64_t from_index, DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64:
+      static_cast<std::uint64_t*>(to)[to_index] =
+          static_cast<const std::uint64_t*>(from)[from_index];
+      break;
+    case DType::kFloat32:
+      static_cast<std::uint32_t*>(to)[to_index] =
+          static_cast<const std::uint32_t*>(from)[from_index];
+      break;
+    default:
+      static_cast<std::uint16_t*>(to)[to_index] =
+          static_cast<const std::uint16_t*>(from)[from_index];
+  }
+}
+
+static __device__ __noinline__ std::int64_t wide_quotient(std::int64_t a, std::int64_t b) {
+  return a / b;
+}
+// GPUs divide 32 bits several times faster than 64.
+__device__ inline std::int64_t quotient(std::int64_t a, std::int64_t b) {
+  const bool narrow = ((a | b) >> 32) == 0;
+  return narrow ? static_cast<std::int64_t>(static_cast<std::uint32_t>(a) /
+                                            static_cast<std::uint32_t>(b))
+                : wide_quotient(a, b);
+}
+
 // Which angles the pairs of a token on one axis have.
 struct AngleRow {
   enum Kind { kTable, kMade, kNone, kLost } kind;
@@ -32,8 +75,10 @@ struct AngleRow {
   double position;
 };
 
-__device__ inline AngleRow angle_row(const RopeProblem& p, int axis, std::int64_t b,
-                                     std::int64_t s) {
+// Out of line like all that is long: inlined where it is wanted it makes kernels of 60 KB.
+static __device__ __noinline__ AngleRow angle_row(const RopeProblem& p, std::int64_t pair,
+                                                  std::int64_t b, std::int64_t s) {
+  const int axis = p.axes == 1 ? 0 : p.axis_of(pair);
   AngleRow row{AngleRow::kTable, 0, 0, 0.0};
   std::int64_t position = s;
   if (!p.own_rows && !p.where.find(axis, b, s, position)) {
@@ -50,7 +95,7 @@ __device__ inline AngleRow angle_row(const RopeProblem& p, int axis, std::int64_
   return row;
 }
 
-// Out of line: everyday tables are read in chunks, and sincos is long.
+// Everyday tables are read in chunks instead.
 template <class A>
 __device__ __noinline__ Turn<A> one_turn(const RopeProblem& p, const AngleRow& row,
                                          std::int64_t pair) {
@@ -98,28 +143,28 @@ __device__ inline void read_chunks(const void* from, DType dtype, std::int64_t a
   }
 }
 
-// The first kCount pairs from `first` on. in_chunks: the table can be read by read_chunks.
-template <class T, int kCount>
+// kPack pairs from `first` on. in_chunks: the table can be read by read_chunks.
+template <class T>
 __device__ inline void read_turns(const RopeProblem& p, bool in_chunks, std::int64_t b,
                                   std::int64_t s, std::int64_t first, Turns<T>& turns) {
+  constexpr int kCount = kPack<T>;
   using A = accumulate_t<T>;
-  AngleRow row = angle_row(p, p.axes == 1 ? 0 : p.axis_of(first), b, s);
-  if (kCount == kPack<T> && in_chunks && row.kind == AngleRow::kTable) {
+  AngleRow row = angle_row(p, first, b, s);
+  if (in_chunks && row.kind == AngleRow::kTable) {
     read_chunks<T>(p.cos, p.table_dtype, row.cos + first, turns.cos);
     read_chunks<T>(p.sin, p.table_dtype, row.sin + first, turns.sin);
   } else {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (i > 0 && p.axes > 1) row = angle_row(p, p.axis_of(first + i), b, s);
+      if (i > 0 && p.axes > 1) row = angle_row(p, first + i, b, s);
       const Turn<A> turn = one_turn<A>(p, row, first + i);
       turns.cos[i] = turn.cos;
       turns.sin[i] = turn.sin;
     }
   }
-  if (p.inverse) {
+  const A sign = p.inverse ? -1 : 1;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) turns.sin[i] = -turns.sin[i];
-  }
+  for (int i = 0; i < kCount; ++i) turns.sin[i] = product(turns.sin[i], sign);
 }
 
 }  // namespace membound::cuda

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
 // The gradient of the frequencies, in two kernels: sums of parts of the tokens, then of the parts.
-#include "core/dispatch.hpp"
 #include "cuda/cluster.cuh"
 #include "cuda/launch.hpp"
 #include "cuda/rope_angles.cuh"
@@ -17,11 +16,9 @@ constexpr int kSumThreads = 128;
 
 // A block sums one part of the tokens. Lane t of kTokenLanes takes every so many of them, and the
 // lanes' sums, which sit in shared memory, are added in their order: the tree is of the shape
-// alone. Latency of the loads is the limit.
-template <class T>
+// alone. All in float64, whatever the dtype; latency of the loads is the limit.
 __global__ void __launch_bounds__(kLanes* kTokenLanes)
     rope_parts_kernel(const __grid_constant__ RopeFrequenciesProblem problem) {
-  using A = accumulate_t<T>;
   begin_overlapped();
   __shared__ double held[kTokenLanes][kLanes];
   const RopeProblem& p = problem.rope;
@@ -35,27 +32,28 @@ __global__ void __launch_bounds__(kLanes* kTokenLanes)
     double sum = 0;
     for (std::int64_t token = first + token_lane; pair < pairs && token < last;
          token += kTokenLanes) {
-      const std::int64_t b = token / p.seq, s = token - b * p.seq;
-      std::int64_t position = 0;
-      if (!p.where.find(p.axis_of(pair), b, s, position)) continue;
+      const std::int64_t b = quotient(token, p.seq), s = token - b * p.seq;
+      const AngleRow row = angle_row(p, pair, b, s);
+      if (row.kind == AngleRow::kNone) continue;
       const std::int64_t one = p.rotary_offset + (p.interleaved ? 2 * pair : pair);
       const std::int64_t other = one + (p.interleaved ? 1 : pairs);
-      A term = 0;
+      double term = 0;
+#pragma unroll 1
       for (int i = 0; i < p.count; ++i) {
         const RopeStrides& xs = problem.x_strides[i];
         const RopeStrides& ds = p.arrays[i].out_strides;
-        const T* x = static_cast<const T*>(problem.x[i]) + xs.at(b, s);
-        const T* dx = static_cast<const T*>(p.arrays[i].out) + ds.at(b, s);
-#pragma unroll 4
+#pragma unroll 1
         for (std::int64_t head = 0; head < p.arrays[i].heads; ++head) {
-          const A x1 = to_number(x[head * xs.head + one * xs.dim]);
-          const A x2 = to_number(x[head * xs.head + other * xs.dim]);
-          const A dx1 = to_number(dx[head * ds.head + one * ds.dim]);
-          const A dx2 = to_number(dx[head * ds.head + other * ds.dim]);
+          const std::int64_t x = xs.at(b, s) + head * xs.head;
+          const std::int64_t dx = ds.at(b, s) + head * ds.head;
+          const double x1 = read_number<double>(problem.x[i], p.dtype, x + one * xs.dim);
+          const double x2 = read_number<double>(problem.x[i], p.dtype, x + other * xs.dim);
+          const double dx1 = read_number<double>(p.arrays[i].out, p.dtype, dx + one * ds.dim);
+          const double dx2 = read_number<double>(p.arrays[i].out, p.dtype, dx + other * ds.dim);
           term += product(x1, dx2) - product(x2, dx1);
         }
       }
-      sum += product(static_cast<double>(position), static_cast<double>(term));
+      sum += product(row.position, term);
     }
     held[token_lane][lane] = sum;
     __syncthreads();
@@ -92,10 +90,8 @@ __global__ void rope_sum_parts_kernel(const __grid_constant__ RopeFrequenciesPro
 
 void rope_frequencies(const RopeFrequenciesProblem& problem, StreamView stream) {
   const int device = current_device();
-  dispatch_floating(problem.rope.dtype, "rope_backward", [&]<class T>() {
-    launch<rope_parts_kernel<T>>({.blocks = kRopeParts, .threads = kLanes * kTokenLanes}, stream,
-                                 device, problem);
-  });
+  launch<rope_parts_kernel>({.blocks = kRopeParts, .threads = kLanes * kTokenLanes}, stream, device,
+                            problem);
   const std::int64_t pairs = problem.rope.rotary_dim / 2;
   launch<rope_sum_parts_kernel>(
       {.blocks = (pairs + kSumThreads - 1) / kSumThreads, .threads = kSumThreads}, stream, device,

@@ -24,13 +24,6 @@ struct RopeParams {
   bool table_in_chunks;
 };
 
-__device__ inline std::int64_t quotient(std::int64_t a, std::int64_t b) {
-  const bool narrow = ((a | b) >> 32) == 0;
-  return narrow ? static_cast<std::int64_t>(static_cast<std::uint32_t>(a) /
-                                            static_cast<std::uint32_t>(b))
-                : a / b;
-}
-
 // A batch, a place in its sequence, and a group of heads.
 struct RopeRow {
   std::int64_t b, s, group;
@@ -47,12 +40,11 @@ __device__ inline RopeRow rope_row(const RopeParams& p, std::int64_t row) {
 struct UnitPlace {
   std::int64_t first, second;
 };
-template <bool kInterleaved>
 __device__ inline UnitPlace unit_place(const RopeParams& p, std::int64_t unit, int width) {
   const RopeProblem& rope = p.rope;
   if (unit < p.turning_units) {
-    const std::int64_t first = rope.rotary_offset + unit * (kInterleaved ? 2 * width : width);
-    return {first, first + (kInterleaved ? width : rope.rotary_dim / 2)};
+    const std::int64_t first = rope.rotary_offset + unit * (rope.interleaved ? 2 * width : width);
+    return {first, first + (rope.interleaved ? width : rope.rotary_dim / 2)};
   }
   // Behind those that turn, what is before and behind them in the head.
   std::int64_t first = (unit - p.turning_units) * 2 * width;
@@ -60,53 +52,45 @@ __device__ inline UnitPlace unit_place(const RopeParams& p, std::int64_t unit, i
   return {first, first + width};
 }
 
-template <bool kInterleaved, class T>
-__device__ inline void turn(Numbers<T>& a, Numbers<T>& b, const Turns<T>& turns) {
-  Numbers<T> from_a = a, from_b = b;
+// Both styles in one kernel: interleaved, the numbers of two chunks change places before and after.
+template <class T>
+__device__ inline void turn(Numbers<T>& a, Numbers<T>& b, const Turns<T>& turns, bool interleaved) {
+  constexpr int kHalf = kPack<T> / 2;
+  Numbers<T> first, second;
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) {
-    // The numbers of pair i, and where they go.
-    constexpr int kHalf = kPack<T> / 2;
-    const bool in_a = i < kHalf;
-    const int at = 2 * (in_a ? i : i - kHalf);
-    const auto x1 = !kInterleaved ? from_a.at[i] : in_a ? from_a.at[at] : from_b.at[at];
-    const auto x2 = !kInterleaved ? from_b.at[i] : in_a ? from_a.at[at + 1] : from_b.at[at + 1];
-    const auto out1 = product(x1, turns.cos[i]) - product(x2, turns.sin[i]);
-    const auto out2 = product(x2, turns.cos[i]) + product(x1, turns.sin[i]);
-    if constexpr (!kInterleaved) {
-      a.at[i] = out1;
-      b.at[i] = out2;
-    } else if (in_a) {
-      a.at[at] = out1;
-      a.at[at + 1] = out2;
-    } else {
-      b.at[at] = out1;
-      b.at[at + 1] = out2;
-    }
+    const Numbers<T>& from = i < kHalf ? a : b;
+    const int at = 2 * (i % kHalf);
+    const auto x1 = interleaved ? from.at[at] : a.at[i];
+    const auto x2 = interleaved ? from.at[at + 1] : b.at[i];
+    first.at[i] = product(x1, turns.cos[i]) - product(x2, turns.sin[i]);
+    second.at[i] = product(x2, turns.cos[i]) + product(x1, turns.sin[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    const Numbers<T>& from = i % 2 == 0 ? first : second;
+    a.at[i] = interleaved ? from.at[i / 2] : first.at[i];
+    b.at[i] = interleaved ? from.at[kHalf + i / 2] : second.at[i];
   }
 }
 
-// One head of q or k; null beyond the last.
-template <class T>
-struct HeadPointers {
-  const T* x;
-  T* out;
+// One head of q or k: where it is in x and out, in elements; no array beyond the last.
+struct HeadPlace {
+  const RopeHeads* array;
+  std::int64_t x, out;
 };
-template <class T>
-__device__ inline HeadPointers<T> head_pointers(const RopeParams& p, const RopeRow& row, int i) {
+__device__ inline HeadPlace head_place(const RopeParams& p, const RopeRow& row, int i) {
   std::int64_t head = row.group * p.heads_per_thread + i;
-  if (i >= p.heads_per_thread || head >= p.heads) return {nullptr, nullptr};
+  if (i >= p.heads_per_thread || head >= p.heads) return {nullptr, 0, 0};
   const bool in_k = head >= p.rope.arrays[0].heads;
   if (in_k) head -= p.rope.arrays[0].heads;
   const RopeHeads& array = p.rope.arrays[in_k ? 1 : 0];
-  return {static_cast<const T*>(array.x) + array.x_strides.at(row.b, row.s) +
-              head * array.x_strides.head,
-          static_cast<T*>(array.out) + array.out_strides.at(row.b, row.s) +
-              head * array.out_strides.head};
+  return {&array, array.x_strides.at(row.b, row.s) + head * array.x_strides.head,
+          array.out_strides.at(row.b, row.s) + head * array.out_strides.head};
 }
 
 // Aligned heads whose elements are neighbours, in units of two chunks.
-template <class T, bool kInterleaved>
+template <class T>
 __global__ void __launch_bounds__(tuning::kRopeThreads)
     rope_chunks_kernel(const __grid_constant__ RopeParams p) {
   begin_overlapped();
@@ -115,27 +99,29 @@ __global__ void __launch_bounds__(tuning::kRopeThreads)
   if (index >= p.rows) return;
   const RopeRow row = rope_row(p, index);
   for (std::int64_t unit = threadIdx.x - local * p.lanes; unit < p.units; unit += p.lanes) {
-    const UnitPlace at = unit_place<kInterleaved>(p, unit, kPack<T>);
+    const UnitPlace at = unit_place(p, unit, kPack<T>);
     uint4 a[kRopeHeads], b[kRopeHeads];
 #pragma unroll
     for (int i = 0; i < kRopeHeads; ++i) {
-      const T* x = head_pointers<T>(p, row, i).x;
-      if (x == nullptr) break;
+      const HeadPlace head = head_place(p, row, i);
+      if (head.array == nullptr) break;
+      const T* x = static_cast<const T*>(head.array->x) + head.x;
       a[i] = *reinterpret_cast<const uint4*>(x + at.first);
       b[i] = *reinterpret_cast<const uint4*>(x + at.second);
     }
     Turns<T> turns;
     const bool turning = unit < p.turning_units;
     if (turning) {
-      read_turns<T, kPack<T>>(p.rope, p.table_in_chunks, row.b, row.s, unit * kPack<T>, turns);
+      read_turns<T>(p.rope, p.table_in_chunks, row.b, row.s, unit * kPack<T>, turns);
     }
 #pragma unroll
     for (int i = 0; i < kRopeHeads; ++i) {
-      T* out = head_pointers<T>(p, row, i).out;
-      if (out == nullptr) break;
+      const HeadPlace head = head_place(p, row, i);
+      if (head.array == nullptr) break;
+      T* out = static_cast<T*>(head.array->out) + head.out;
       if (turning) {
         Numbers<T> first = unpack<T>(a[i]), second = unpack<T>(b[i]);
-        turn<kInterleaved>(first, second, turns);
+        turn(first, second, turns, p.rope.interleaved);
         a[i] = pack(first);
         b[i] = pack(second);
       }
@@ -145,8 +131,8 @@ __global__ void __launch_bounds__(tuning::kRopeThreads)
   }
 }
 
-// Any strides, in units of one pair; units behind those that turn are one element.
-template <class T>
+// Any strides and dtype, in units of one pair; units behind those that turn are one element.
+template <class A>
 __global__ void __launch_bounds__(tuning::kRopeThreads)
     rope_pairs_kernel(const __grid_constant__ RopeParams p) {
   begin_overlapped();
@@ -154,35 +140,34 @@ __global__ void __launch_bounds__(tuning::kRopeThreads)
   const std::int64_t index = std::int64_t{blockIdx.x} * p.rows_per_block + local;
   if (index >= p.rows) return;
   const RopeRow row = rope_row(p, index);
+  const DType dtype = p.rope.dtype;
   for (std::int64_t unit = threadIdx.x - local * p.lanes; unit < p.units; unit += p.lanes) {
     const bool turning = unit < p.turning_units;
-    Turns<T> turns;
-    UnitPlace at;
+    UnitPlace at = unit_place(p, unit, 1);
+    Turn<A> turn{1, 0};
     if (turning) {
-      at = p.rope.interleaved ? unit_place<true>(p, unit, 1) : unit_place<false>(p, unit, 1);
-      read_turns<T, 1>(p.rope, false, row.b, row.s, unit, turns);
+      turn = one_turn<A>(p.rope, angle_row(p.rope, unit, row.b, row.s), unit);
+      if (p.rope.inverse) turn.sin = -turn.sin;
     } else {
       at.first = unit - p.turning_units;
       if (at.first >= p.rope.rotary_offset) at.first += p.rope.rotary_dim;
-      at.second = at.first;
     }
 #pragma unroll 1
     for (int i = 0; i < p.heads_per_thread; ++i) {
-      const HeadPointers<T> head = head_pointers<T>(p, row, i);
-      if (head.x == nullptr) break;
-      const RopeHeads& array =
-          p.rope.arrays[row.group * p.heads_per_thread + i >= p.rope.arrays[0].heads ? 1 : 0];
-      const std::int64_t from = array.x_strides.dim, to = array.out_strides.dim;
+      const HeadPlace head = head_place(p, row, i);
+      if (head.array == nullptr) break;
+      const std::int64_t x_stride = head.array->x_strides.dim;
+      const std::int64_t out_stride = head.array->out_strides.dim;
+      const std::int64_t first = head.out + at.first * out_stride;
       if (!turning) {
-        head.out[at.first * to] = head.x[at.first * from];
+        copy_number(head.array->out, first, head.array->x, head.x + at.first * x_stride, dtype);
         continue;
       }
-      const auto x1 = to_number(head.x[at.first * from]);
-      const auto x2 = to_number(head.x[at.second * from]);
-      const auto out1 = product(x1, turns.cos[0]) - product(x2, turns.sin[0]);
-      const auto out2 = product(x2, turns.cos[0]) + product(x1, turns.sin[0]);
-      head.out[at.first * to] = from_number<T>(out1);
-      head.out[at.second * to] = from_number<T>(out2);
+      const A x1 = read_number<A>(head.array->x, dtype, head.x + at.first * x_stride);
+      const A x2 = read_number<A>(head.array->x, dtype, head.x + at.second * x_stride);
+      write_number(head.array->out, dtype, first, product(x1, turn.cos) - product(x2, turn.sin));
+      write_number(head.array->out, dtype, head.out + at.second * out_stride,
+                   product(x2, turn.cos) + product(x1, turn.sin));
     }
   }
 }

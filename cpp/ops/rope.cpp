@@ -104,8 +104,10 @@ void set_rotary(RopeProblem& problem, const Call& call) {
                          : one_cache ? angles.cos->shape[angles.cos->rank - 1]
                                      : problem.head_dim - problem.rotary_offset;
   }
-  MEMBOUND_CHECK(problem.rotary_dim >= 2 && problem.rotary_dim % 2 == 0, InvalidArgument, call.op,
-                 "argument 'rotary_dim' must be even and at least 2, got ", problem.rotary_dim);
+  MEMBOUND_CHECK(
+      problem.rotary_dim >= 2 && problem.rotary_dim % 2 == 0 && problem.rotary_dim >> 32 == 0,
+      InvalidArgument, call.op,
+      "argument 'rotary_dim' must be even, at least 2 and below 2^32, got ", problem.rotary_dim);
   MEMBOUND_CHECK(
       problem.rotary_offset >= 0 && problem.rotary_offset <= problem.head_dim - problem.rotary_dim,
       InvalidArgument, call.op, "argument 'rotary_offset' must be from 0 to ",

@@ -89,7 +89,7 @@ struct RopeProblem {
   int count;    // of them
   DType dtype;  // of both
   std::int64_t batch, seq;
-  std::int64_t head_dim, rotary_dim, rotary_offset;
+  std::int64_t head_dim, rotary_dim, rotary_offset;  // rotary_dim: below 2^32
   bool interleaved;
   bool inverse;
   // A table, or null and freqs. Strides in elements, and those of axes and batch for rows of each
@@ -115,7 +115,7 @@ struct RopeProblem {
   MEMBOUND_HOST_DEVICE int axis_of(std::int64_t pair) const {
     int axis = 0;
     if (interleaved_sections) {
-      axis = static_cast<int>(pair % axes);
+      axis = static_cast<int>(static_cast<std::uint32_t>(pair) % static_cast<unsigned>(axes));
       return pair < section_bounds[axis] * axes ? axis : 0;
     }
     while (axis + 1 < axes && pair >= section_bounds[axis]) ++axis;

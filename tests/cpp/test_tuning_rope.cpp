@@ -30,5 +30,5 @@ TEST_CASE("rope: decoding has a head per thread and launches that overlap") {
   const RopeConfig decode = rope_config(64, 40, 8);
   CHECK(decode == RopeConfig{1, 8, 8, 40, 320, true});
   const RopeConfig large = rope_config(16384, 40, 8);
-  CHECK(large == RopeConfig{4, 8, 32, 10, 5120, true});
+  CHECK(large == RopeConfig{2, 8, 32, 20, 10240, false});
 }

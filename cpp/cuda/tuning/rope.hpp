@@ -29,7 +29,8 @@ inline std::string to_string(const RopeConfig& c) {
          " blocks=" + std::to_string(c.blocks) + (c.overlap_launch ? " overlapped" : "");
 }
 
-inline constexpr int kRopeHeads = 4;  // the most heads of a thread
+// The most heads of a thread: 64 bytes of each of 768 threads on their way fill the memory's queue.
+inline constexpr int kRopeHeads = 2;
 inline constexpr int kRopeThreads = 256;
 
 // Few units: one head per thread and blocks of 64 threads, as parallelism beats shared angles
