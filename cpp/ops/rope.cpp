@@ -148,6 +148,9 @@ void check_rope_overlap(const ConstTensorView& written, const char* written_name
                         const ConstTensorView& other, const char* other_name, const char* op,
                         bool in_place) {
   if (in_place && is_same_array(written, other)) return;
+  const ByteSpan one = byte_span(written), two = byte_span(other);
+  if (one.last <= two.first || two.last <= one.first) [[likely]]
+    return;
   const auto in_memory_order = [](ConstTensorView view) {
     for (int last = view.rank; last > 1; --last) {
       for (int axis = 1; axis < last; ++axis) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <bit>
+#include <cstring>
 
 #include "core/check.hpp"
 #include "errors.hpp"
@@ -232,13 +233,15 @@ void load_buffer(PyObject* array, Site site, LoadedArray& loaded) {
     view.strides[axis] = buffer.strides[axis] / item_size;
   }
   PyBuffer_Release(&buffer);
-  MEMBOUND_CHECK(format == "f" || format == "d" || format == "e" || format == "b", TypeMismatch,
+  MEMBOUND_CHECK(format.size() == 1 && std::strchr("efdbilq", format[0]) != nullptr, TypeMismatch,
                  site.op, "argument '", site.argument,
-                 "' must have the buffer format 'e', 'f', 'd' or 'b', got '", format, "'");
+                 "' must have the buffer format 'e', 'f', 'd', 'b', 'i', 'l' or 'q', got '", format,
+                 "'");
+  const bool integers = std::strchr("ilq", format[0]) != nullptr;
   view.dtype = item_size == 1   ? DType::kInt8
                : item_size == 2 ? DType::kFloat16
-               : item_size == 4 ? DType::kFloat32
-                                : DType::kFloat64;
+               : item_size == 4 ? (integers ? DType::kInt32 : DType::kFloat32)
+                                : (integers ? DType::kInt64 : DType::kFloat64);
 }
 
 // ---- anything with __dlpack__ -------------------------------------------------------------------

@@ -50,7 +50,9 @@ def cases(framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
     if framework.call_options:  # it takes no device
         return
     forms = FORMS if framework.takes_out else FORMS[:1]
-    ids = (False,) if framework.name == "memoryview" else (False, True)  # no integers there
+    ids = (
+        (False,) if framework.name == "memoryview" else (False, True)
+    )  # which makes none of integers
     everything = itertools.product(LAYOUTS, TABLES, PARTS, (False, True), (False, True), ids, forms)
     for at, (layout, table, part, interleaved, inverse, by_id, form) in enumerate(everything):
         if thorough or at % 23 == 0:

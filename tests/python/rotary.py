@@ -93,6 +93,12 @@ def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.nda
     return rng.standard_normal(shape).astype(NUMPY_DTYPES[dtype])
 
 
+def frozen(x: np.ndarray) -> np.ndarray:
+    x = x.copy()
+    x.flags.writeable = False
+    return x
+
+
 def given_to(one: Any, angles: dict[str, np.ndarray]) -> dict[str, Any]:
     return {name: one.array(values) for name, values in angles.items()}
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import array
 import itertools
 
 import arrays
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import rotary
 from arrays import FRAMEWORKS
+from dlpack_objects import DlpackObject
 from reference import DTYPES
 from rotary import check, draw, from_layout, given_to, to_layout
 
@@ -207,6 +209,21 @@ def test_positions_of_an_image_are_two_sections():
     y = membound.rope(x, freqs=freqs, position_ids=ids, sections=(8, 8))
     angles = np.concatenate([ids[0][:, None] * half, ids[1][:, None] * half], -1)[None]
     np.testing.assert_allclose(y, rotary.turned(x, angles), atol=1e-14)
+
+
+@pytest.mark.parametrize("wrap", [memoryview, DlpackObject, rotary.frozen])
+def test_every_kind_of_array(wrap):
+    """Buffers, foreign objects and read-only arrays, alone and mixed with NumPy's."""
+    x = np.random.default_rng(0).standard_normal((1, 4, 2, 8)).astype(np.float32)
+    angles = rotary.table("halves", rotary.frequencies(8), 6, "float32", False)
+    right = membound.rope(x, None, **angles, position_ids=np.array([5, 0, 2, 3]))
+    for ids in (array.array("q", [5, 0, 2, 3]), np.array([5, 0, 2, 3], np.int32)):
+        given = {name: wrap(table) for name, table in angles.items()}
+        y = membound.rope(wrap(x), None, **given, position_ids=ids)
+        np.testing.assert_array_equal(np.asarray(y), right)
+        into = np.empty_like(x)
+        membound.rope(wrap(x), None, **given, position_ids=ids, out=into)
+        np.testing.assert_array_equal(into, right)
 
 
 # --- what no position may do ---
