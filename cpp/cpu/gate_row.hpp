@@ -50,21 +50,110 @@ MEMBOUND_ALWAYS_INLINE std::int64_t to_boundary(const T* out) {
   return static_cast<std::int64_t>((kBoundary - behind) % kBoundary / sizeof(T));
 }
 
-// An array of a row, or a block of it, as neighbours: where they are, or in `copy`. Null stays.
+// One matrix of a run of rows, and its part in tiles: up to kBlock elements, row after row.
 template <class T>
-MEMBOUND_ALWAYS_INLINE const T* neighbours(const T* row, std::int64_t stride, std::int64_t first,
-                                           std::int64_t count, T* copy) {
-  return row == nullptr ? nullptr : gather(row, stride, first, count, copy);
+struct Strided {
+  T* data;  // null: none
+  std::int64_t row_stride, col_stride;
+
+  MEMBOUND_ALWAYS_INLINE T* row(std::int64_t at) const {
+    return data == nullptr ? nullptr : data + at * row_stride;
+  }
+  MEMBOUND_ALWAYS_INLINE bool is_apart() const { return data != nullptr && col_stride != 1; }
+  // Neighbours lie in columns.
+  MEMBOUND_ALWAYS_INLINE bool is_upright() const {
+    return is_apart() && __builtin_llabs(row_stride) < __builtin_llabs(col_stride);
+  }
+};
+
+struct TileSize {
+  std::int64_t rows, cols;
+};
+// Both directions of a matrix whose columns hold neighbours get some of a cache line.
+template <class T>
+MEMBOUND_ALWAYS_INLINE TileSize tile_size(std::int64_t cols, bool upright) {
+  constexpr std::int64_t kUpright = 64;
+  const std::int64_t widest = upright ? kUpright : kBlock<T>;
+  const std::int64_t width = cols < widest ? cols : widest;
+  return {kBlock<T> / width, width};
 }
-// Where such an array is written, and its way from there.
+
+// Rows this narrow are mostly what is left behind their last whole step (100000 x 3 float32: 0.08
+// to 0.53 billion elements a second).
 template <class T>
-MEMBOUND_ALWAYS_INLINE T* to_neighbours(T* row, std::int64_t stride, std::int64_t first, T* copy) {
-  return row == nullptr ? nullptr : stride == 1 ? row + first : copy;
+MEMBOUND_ALWAYS_INLINE bool is_narrow(std::int64_t cols) {
+  constexpr std::int64_t kStep = Lanes<T>::kStep;
+  return cols < 4 * kStep && cols % kStep != 0;
 }
+
+// body(row, rows, col, cols) for every tile.
+template <class Body>
+MEMBOUND_ALWAYS_INLINE void each_tile(std::int64_t rows, std::int64_t cols, TileSize size,
+                                      Body body) {
+  for (std::int64_t row = 0; row < rows; row += size.rows) {
+    const std::int64_t some_rows = rows - row < size.rows ? rows - row : size.rows;
+    for (std::int64_t col = 0; col < cols; col += size.cols)
+      body(row, some_rows, col, cols - col < size.cols ? cols - col : size.cols);
+  }
+}
+
+// to(r, c, element) in the order of addresses, or whole rows at once.
+template <class T, class Rows, class One>
+MEMBOUND_ALWAYS_INLINE void walk(const Strided<T>& matrix, std::int64_t rows, std::int64_t cols,
+                                 Rows whole_row, One one) {
+  constexpr std::int64_t kCalled = 8;  // narrower rows are not worth a call
+  if (matrix.is_upright()) {
+    for (std::int64_t c = 0; c < cols; ++c) {
+      for (std::int64_t r = 0; r < rows; ++r) one(r, c);
+    }
+  } else if (matrix.col_stride == 1 && cols >= kCalled) {
+    for (std::int64_t r = 0; r < rows; ++r) whole_row(r);
+  } else {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < cols; ++c) one(r, c);
+    }
+  }
+}
+
 template <class T>
-MEMBOUND_ALWAYS_INLINE void spread(T* row, std::int64_t stride, std::int64_t first,
-                                   std::int64_t count, const T* from) {
-  if (row != nullptr && stride != 1) scatter(row, stride, first, count, from);
+[[gnu::noinline]] const T* gather_tile(const Strided<const T>& from, std::int64_t row,
+                                       std::int64_t rows, std::int64_t col, std::int64_t cols,
+                                       T* copy) {
+  if (from.data == nullptr) return nullptr;
+  const T* first = from.row(row) + col * from.col_stride;
+  walk(
+      from, rows, cols,
+      [=](std::int64_t r) {
+        __builtin_memcpy(copy + r * cols, first + r * from.row_stride, cols * sizeof(T));
+      },
+      [=](std::int64_t r, std::int64_t c) {
+        copy[r * cols + c] = first[r * from.row_stride + c * from.col_stride];
+      });
+  return copy;
+}
+
+template <class T>
+[[gnu::noinline]] void scatter_tile(const Strided<T>& to, std::int64_t row, std::int64_t rows,
+                                    std::int64_t col, std::int64_t cols, const T* copy) {
+  if (to.data == nullptr) return;
+  T* first = to.row(row) + col * to.col_stride;
+  walk(
+      to, rows, cols,
+      [=](std::int64_t r) {
+        __builtin_memcpy(first + r * to.row_stride, copy + r * cols, cols * sizeof(T));
+      },
+      [=](std::int64_t r, std::int64_t c) {
+        first[r * to.row_stride + c * to.col_stride] = copy[r * cols + c];
+      });
+}
+
+// body(first, count, row) for the rows of a tile, from element `first` of its copy on: all at once
+// where no scale tells them apart.
+template <class Body>
+MEMBOUND_ALWAYS_INLINE void each_row_of_tile(std::int64_t row, std::int64_t rows, std::int64_t cols,
+                                             bool one_scale, Body body) {
+  const std::int64_t together = one_scale ? rows : 1;
+  for (std::int64_t r = 0; r < rows; r += together) body(r * cols, together * cols, row + r);
 }
 
 }  // namespace

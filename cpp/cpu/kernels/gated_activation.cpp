@@ -65,38 +65,62 @@ struct ForwardRow {
   }
 };
 
+// The arrays of a row, for code that does not know the kind.
+template <class T>
+struct ForwardArrays {
+  const ActivationNumbers* numbers;
+  typename Lanes<T>::A row_scale;
+  const T* gate;
+  const T* up;
+  T* out;
+};
+template <class T>
+using RunRow = void (*)(const ForwardArrays<T>&, std::int64_t count, bool around_cache);
+
 template <class T, ActivationKind kKind, bool kPlain>
-[[gnu::noinline]] void run_rows(const GatedActivationRows& rows) {
-  using Row = ForwardRow<T, kKind, kPlain>;
-  const bool apart = rows.gate_col_stride != 1 || rows.out_col_stride != 1 ||
-                     (rows.up != nullptr && rows.up_col_stride != 1);
-  for (std::int64_t row = 0; row < rows.rows; ++row) {
-    const T* gate = row_of<T>(rows.gate, rows.gate_row_stride, row);
-    const T* up = rows.up ? row_of<T>(rows.up, rows.up_row_stride, row) : nullptr;
-    T* out = static_cast<T*>(rows.out) + row * rows.out_row_stride;
-    const auto scale = row_scale_of<T>(rows.row_scale, rows.row_scale_row_stride, row);
-    if (!apart) {
-      Row{scale, gate, {&rows.numbers, up}, out}.run(rows.cols, rows.bypass_cache);
-      continue;
+void run_row(const ForwardArrays<T>& a, std::int64_t count, bool around_cache) {
+  const ForwardRow<T, kKind, kPlain> row{a.row_scale, a.gate, {a.numbers, a.up}, a.out};
+  row.run(count, around_cache);
+}
+
+template <class T>
+[[gnu::noinline]] void run_rows(const GatedActivationRows& rows, RunRow<T> run) {
+  const Strided<const T> gate{static_cast<const T*>(rows.gate), rows.gate_row_stride,
+                              rows.gate_col_stride};
+  const Strided<const T> up{static_cast<const T*>(rows.up), rows.up_row_stride, rows.up_col_stride};
+  const Strided<T> out{static_cast<T*>(rows.out), rows.out_row_stride, rows.out_col_stride};
+  const auto scale_of = [&](std::int64_t row) MEMBOUND_INLINED {
+    return row_scale_of<T>(rows.row_scale, rows.row_scale_row_stride, row);
+  };
+  const bool apart = gate.is_apart() || up.is_apart() || out.is_apart();
+  if (!apart && (rows.rows == 1 || !is_narrow<T>(rows.cols))) {
+    for (std::int64_t row = 0; row < rows.rows; ++row) {
+      run({&rows.numbers, scale_of(row), gate.row(row), up.row(row), out.row(row)}, rows.cols,
+          rows.bypass_cache);
     }
-    each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) MEMBOUND_INLINED {
-      T copies[3][kBlock<T>];
-      T* to = to_neighbours(out, rows.out_col_stride, first, copies[0]);
-      Row{scale,
-          neighbours(gate, rows.gate_col_stride, first, count, copies[1]),
-          {&rows.numbers, neighbours(up, rows.up_col_stride, first, count, copies[2])},
-          to}
-          .run(count, false);
-      spread(out, rows.out_col_stride, first, count, to);
-    });
+    if (rows.bypass_cache) stream_fence();
+    return;
   }
-  if (rows.bypass_cache) stream_fence();
+  const TileSize size =
+      tile_size<T>(rows.cols, gate.is_upright() || up.is_upright() || out.is_upright());
+  each_tile(rows.rows, rows.cols, size, [&](auto row, auto count, auto col, auto cols) {
+    T gates[kBlock<T>], ups[kBlock<T>], outs[kBlock<T>];
+    const T* g = gather_tile(gate, row, count, col, cols, gates);
+    const T* u = gather_tile(up, row, count, col, cols, ups);
+    each_row_of_tile(
+        row, count, cols, rows.row_scale == nullptr, [&](auto first, auto length, auto at) {
+          run({&rows.numbers, scale_of(at), g + first, u ? u + first : nullptr, outs + first},
+              length, false);
+        });
+    scatter_tile(out, row, count, col, cols, outs);
+  });
 }
 
 template <class T>
 void run(const GatedActivationRows& rows) {
-  dispatch_activation(
-      rows.numbers, [&]<ActivationKind kKind, bool kPlain>() { run_rows<T, kKind, kPlain>(rows); });
+  dispatch_activation(rows.numbers, [&]<ActivationKind kKind, bool kPlain>() {
+    run_rows<T>(rows, run_row<T, kKind, kPlain>);
+  });
 }
 
 }  // namespace

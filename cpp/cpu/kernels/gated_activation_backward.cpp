@@ -85,51 +85,72 @@ struct BackwardRow {
   }
 };
 
+// The arrays of a row, for code that does not know the kind.
+template <class T>
+struct BackwardArrays {
+  const ActivationNumbers* numbers;
+  typename Lanes<T>::A row_scale;
+  const T* dy;
+  const T* gate;
+  const T* up;
+  T* dgate;
+  T* dup;
+};
+template <class T>
+using RunRow = void (*)(const BackwardArrays<T>&, std::int64_t count);
+
 template <class T, ActivationKind kKind, bool kPlain>
-[[gnu::noinline]] void run_rows(const GatedActivationBackwardRows& rows) {
-  using Row = BackwardRow<T, kKind, kPlain>;
-  const auto is_apart = [](const void* array, std::int64_t stride) {
-    return array != nullptr && stride != 1;
+void run_row(const BackwardArrays<T>& a, std::int64_t count) {
+  const BackwardRow<T, kKind, kPlain> row{a.row_scale,       a.dy,    a.gate,
+                                          {a.numbers, a.up}, a.dgate, a.dup};
+  row.run(count);
+}
+
+template <class T>
+[[gnu::noinline]] void run_rows(const GatedActivationBackwardRows& rows, RunRow<T> run) {
+  const Strided<const T> dy{static_cast<const T*>(rows.dy), rows.dy_row_stride, rows.dy_col_stride};
+  const Strided<const T> gate{static_cast<const T*>(rows.gate), rows.gate_row_stride,
+                              rows.gate_col_stride};
+  const Strided<const T> up{static_cast<const T*>(rows.up), rows.up_row_stride, rows.up_col_stride};
+  const Strided<T> dgate{static_cast<T*>(rows.dgate), rows.dgate_row_stride, rows.dgate_col_stride};
+  const Strided<T> dup{static_cast<T*>(rows.dup), rows.dup_row_stride, rows.dup_col_stride};
+  const auto scale_of = [&](std::int64_t row) MEMBOUND_INLINED {
+    return row_scale_of<T>(rows.row_scale, rows.row_scale_row_stride, row);
   };
-  const bool apart = rows.dy_col_stride != 1 || rows.gate_col_stride != 1 ||
-                     is_apart(rows.up, rows.up_col_stride) ||
-                     is_apart(rows.dgate, rows.dgate_col_stride) ||
-                     is_apart(rows.dup, rows.dup_col_stride);
-  for (std::int64_t row = 0; row < rows.rows; ++row) {
-    const auto written = [row](void* array, std::int64_t stride) {
-      return array ? static_cast<T*>(array) + row * stride : nullptr;
-    };
-    const T* dy = row_of<T>(rows.dy, rows.dy_row_stride, row);
-    const T* gate = row_of<T>(rows.gate, rows.gate_row_stride, row);
-    const T* up = rows.up ? row_of<T>(rows.up, rows.up_row_stride, row) : nullptr;
-    T* dgate = written(rows.dgate, rows.dgate_row_stride);
-    T* dup = written(rows.dup, rows.dup_row_stride);
-    const auto scale = row_scale_of<T>(rows.row_scale, rows.row_scale_row_stride, row);
-    if (!apart) {
-      Row{scale, dy, gate, {&rows.numbers, up}, dgate, dup}.run(rows.cols);
-      continue;
+  const bool apart =
+      dy.is_apart() || gate.is_apart() || up.is_apart() || dgate.is_apart() || dup.is_apart();
+  if (!apart && (rows.rows == 1 || !is_narrow<T>(rows.cols))) {
+    for (std::int64_t row = 0; row < rows.rows; ++row) {
+      run({&rows.numbers, scale_of(row), dy.row(row), gate.row(row), up.row(row), dgate.row(row),
+           dup.row(row)},
+          rows.cols);
     }
-    each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) MEMBOUND_INLINED {
-      T copies[5][kBlock<T>];
-      T* to_dgate = to_neighbours(dgate, rows.dgate_col_stride, first, copies[0]);
-      T* to_dup = to_neighbours(dup, rows.dup_col_stride, first, copies[1]);
-      Row{scale,
-          neighbours(dy, rows.dy_col_stride, first, count, copies[2]),
-          neighbours(gate, rows.gate_col_stride, first, count, copies[3]),
-          {&rows.numbers, neighbours(up, rows.up_col_stride, first, count, copies[4])},
-          to_dgate,
-          to_dup}
-          .run(count);
-      spread(dgate, rows.dgate_col_stride, first, count, to_dgate);
-      spread(dup, rows.dup_col_stride, first, count, to_dup);
-    });
+    return;
   }
+  const TileSize size =
+      tile_size<T>(rows.cols, dy.is_upright() || gate.is_upright() || up.is_upright() ||
+                                  dgate.is_upright() || dup.is_upright());
+  each_tile(rows.rows, rows.cols, size, [&](auto row, auto count, auto col, auto cols) {
+    T dys[kBlock<T>], gates[kBlock<T>], ups[kBlock<T>], dgates[kBlock<T>], dups[kBlock<T>];
+    const T* d = gather_tile(dy, row, count, col, cols, dys);
+    const T* g = gather_tile(gate, row, count, col, cols, gates);
+    const T* u = gather_tile(up, row, count, col, cols, ups);
+    each_row_of_tile(
+        row, count, cols, rows.row_scale == nullptr, [&](auto first, auto length, auto at) {
+          run({&rows.numbers, scale_of(at), d + first, g + first, u ? u + first : nullptr,
+               dgate.data ? dgates + first : nullptr, dup.data ? dups + first : nullptr},
+              length);
+        });
+    scatter_tile(dgate, row, count, col, cols, dgates);
+    scatter_tile(dup, row, count, col, cols, dups);
+  });
 }
 
 template <class T>
 void run(const GatedActivationBackwardRows& rows) {
-  dispatch_activation(
-      rows.numbers, [&]<ActivationKind kKind, bool kPlain>() { run_rows<T, kKind, kPlain>(rows); });
+  dispatch_activation(rows.numbers, [&]<ActivationKind kKind, bool kPlain>() {
+    run_rows<T>(rows, run_row<T, kKind, kPlain>);
+  });
 }
 
 }  // namespace
