@@ -34,8 +34,8 @@ inline constexpr int kRopeHeads = 2;
 inline constexpr int kRopeThreads = 256;
 
 // Few units: one head per thread and blocks of 64 threads, as parallelism beats shared angles
-// (H200, 64 tokens x 40 heads x 128: 1.78 us overlapped with 64 threads, 2.4 with 256; 2.85 to 3.1
-// with angles shared by 2 to 5 heads).
+// (H200, a trial kernel, 64 tokens x 40 heads x 128: 1.78 us overlapped with 64 threads, 2.4 with
+// 256; 2.85 to 3.1 with angles shared by 2 to 5 heads).
 inline constexpr std::int64_t kFewRopeUnits = 132 * 2048;
 inline constexpr int kFewRopeThreads = 64;
 // Where launches are so long, overlapping them gains nothing (see tuning/rms_norm.hpp).
