@@ -18,6 +18,12 @@ __device__ inline float power_of_minus(float z) {
   return fmaf(product(power, rest), kLn2, power);
 }
 
+// Out of line: exp is long in float64.
+static __device__ __noinline__ double sigmoid_of_double(double z) {
+  const double power = exp(z < 0 ? z : -z);
+  return (z < 0 ? power : 1.0) / (1.0 + power);
+}
+
 // 1 / (1 + exp(-z)). Beside 16-bit storage a third of the instructions do, and it is 0 below
 // 2^-126.
 template <class T>
@@ -26,9 +32,11 @@ __device__ inline accumulate_t<T> sigmoid(accumulate_t<T> z) {
     float result;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0f + power_of_minus(fmaxf(z, -88.4f))));
     return result;
+  } else if constexpr (sizeof(T) == 8) {
+    return sigmoid_of_double(z);
   } else {  // of -|z|, which does not overflow
-    const accumulate_t<T> power = exp(z < 0 ? z : -z);
-    return (z < 0 ? power : accumulate_t<T>(1)) / (1 + power);
+    const float power = exp(z < 0 ? z : -z);
+    return (z < 0 ? power : 1.0f) / (1.0f + power);
   }
 }
 
