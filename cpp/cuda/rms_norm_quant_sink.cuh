@@ -204,7 +204,7 @@ class QuantisedRow {
 // One chunk, for what is seldom done or slow anyway.
 template <class T, Access kAccess>
 __device__ __noinline__ void cold_store(const RmsNormQuantParams<accumulate_t<T>>& p,
-                                        std::int64_t row, int index, const uint4& chunk,
+                                        std::int64_t row, int index, uint4 chunk,
                                         accumulate_t<T> inverse) {
   QuantisedRow<T, kAccess>(p, row).store(index, chunk, inverse);
 }

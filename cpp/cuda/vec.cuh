@@ -54,7 +54,7 @@ __device__ __noinline__ uint4 load_elements(const T* from, std::int64_t stride,
 
 template <class T>
 __device__ __noinline__ void store_elements(T* to, std::int64_t stride, std::int64_t count,
-                                            const uint4& chunk) {
+                                            uint4 chunk) {
   ChunkOf<T> stored;
   stored.chunk = chunk;
 #pragma unroll
@@ -124,7 +124,7 @@ __device__ inline uint4 first_bytes(const uint4& chunk, int bytes) {
 }
 
 // The first `count` elements, all that there are of a last chunk.
-static __device__ __noinline__ uint4 short_chunk(const uint4& chunk, std::int64_t count, int size) {
+static __device__ __noinline__ uint4 short_chunk(uint4 chunk, std::int64_t count, int size) {
   return count * size >= kChunkBytes ? chunk : first_bytes(chunk, static_cast<int>(count) * size);
 }
 
