@@ -19,6 +19,7 @@ set(
   gated_activation_backward
   rope
   rope_backward
+  embedding
 )
 set(
   MEMBOUND_BACK_ENDS
@@ -28,4 +29,5 @@ set(
   gated_activation
   gated_activation_backward
   rope
+  embedding
 )

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cpu/kernels/embedding.hpp"
 #include "cpu/kernels/gated_activation.hpp"
 #include "cpu/kernels/gated_activation_backward.hpp"
 #include "cpu/kernels/rms_norm.hpp"
@@ -30,6 +31,7 @@ struct KernelTable {
   void (*rope_angles)(const RopeAngleRun&);
   void (*rope_arrange)(const RopeArrangement&);
   void (*rope_angle_gradient)(const RopeAngleGradient&);
+  void (*embedding)(const EmbeddingRows&);
 };
 
 // The tables that this CPU can run, best first; the first is the default.

@@ -108,6 +108,9 @@ Device device_from_python(PyObject* device, const char* op);
 // Numbers and choices, named in the error when they are not what is expected.
 double number_from_python(PyObject* value, Site site);
 bool flag_from_python(PyObject* value, Site site);
+std::int64_t integer_from_python(PyObject* value, Site site);
+// One of the dtypes that ops compute on, named or an object of a framework.
+DType floating_from_python(PyObject* value, Site site);
 // The same where null, an argument not given, stands for the default.
 inline double number_or(PyObject* value, double otherwise, Site site) {
   return value != nullptr ? number_from_python(value, site) : otherwise;

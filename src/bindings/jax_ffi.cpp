@@ -122,6 +122,7 @@ nb::dict jax_ffi_targets() {
   targets["membound_gated_activation_backward"] = platforms<jax::gated_activation_backward_call>();
   targets["membound_rope"] = platforms<jax::rope_call>();
   targets["membound_rope_backward"] = platforms<jax::rope_backward_call>();
+  targets["membound_embedding"] = platforms<jax::embedding_call>();
   return targets;
 }
 

@@ -26,17 +26,6 @@ RopeLayout layout_from_python(const Given& a) {
                         nb::repr(nb::handle(a.layout)).c_str());
 }
 
-std::int64_t integer_from_python(PyObject* value, const char* op, const char* argument) {
-  MEMBOUND_CHECK(PyIndex_Check(value) && !PyBool_Check(value), TypeMismatch, op, "argument '",
-                 argument, "' must be an integer, got ", type_name(value));
-  const Py_ssize_t number = PyNumber_AsSsize_t(value, PyExc_OverflowError);
-  if (number == -1 && PyErr_Occurred()) {
-    PyErr_Clear();
-    fail<InvalidArgument>(op, "argument '", argument, "' must fit 64 bits");
-  }
-  return number;
-}
-
 void read_sections(const Given& a, RopeOptions& options) {
   if (!given(a.sections)) return;
   const nb::handle sections(a.sections);
@@ -47,7 +36,7 @@ void read_sections(const Given& a, RopeOptions& options) {
                  "argument 'sections' must have 1 to ", kMaxRopeSections, " numbers, got ", count);
   for (std::size_t i = 0; i < count; ++i) {
     const nb::object number = nb::borrow(sections[i]);
-    options.sections[i] = integer_from_python(number.ptr(), a.op, "sections");
+    options.sections[i] = integer_from_python(number.ptr(), {a.op, "sections"});
   }
   options.section_count = static_cast<int>(count);
 }
@@ -64,15 +53,15 @@ RopeOptions rope_options(const Given& a) {
       flag_or(a.interleaved_sections, false, {a.op, "interleaved_sections"});
   options.attention_scaling = number_or(a.attention_scaling, 1.0, {a.op, "attention_scaling"});
   if (given(a.rotary_dim)) {
-    options.rotary_dim = integer_from_python(a.rotary_dim, a.op, "rotary_dim");
+    options.rotary_dim = integer_from_python(a.rotary_dim, {a.op, "rotary_dim"});
     MEMBOUND_CHECK(options.rotary_dim != 0, InvalidArgument, a.op,
                    "argument 'rotary_dim' must be even and at least 2, got 0");
   }
   if (given(a.rotary_offset)) {
-    options.rotary_offset = integer_from_python(a.rotary_offset, a.op, "rotary_offset");
+    options.rotary_offset = integer_from_python(a.rotary_offset, {a.op, "rotary_offset"});
   }
   if (given(a.seqlen_offsets) && PyLong_Check(a.seqlen_offsets)) {
-    options.position_offset = integer_from_python(a.seqlen_offsets, a.op, "seqlen_offsets");
+    options.position_offset = integer_from_python(a.seqlen_offsets, {a.op, "seqlen_offsets"});
   }
   read_sections(a, options);
   return options;

@@ -75,4 +75,26 @@ bool flag_from_python(PyObject* value, Site site) {
   return value == Py_True;
 }
 
+std::int64_t integer_from_python(PyObject* value, Site site) {
+  MEMBOUND_CHECK(PyIndex_Check(value) && !PyBool_Check(value), TypeMismatch, site.op, "argument '",
+                 site.argument, "' must be an integer, got ", type_name(value));
+  const Py_ssize_t number = PyNumber_AsSsize_t(value, PyExc_OverflowError);
+  if (number == -1 && PyErr_Occurred()) {
+    PyErr_Clear();
+    fail<InvalidArgument>(site.op, "argument '", site.argument, "' must fit 64 bits");
+  }
+  return number;
+}
+
+DType floating_from_python(PyObject* value, Site site) {
+  const nb::object name = arrays_module().attr("dtype_name")(nb::handle(value));
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64}) {
+    if (name.is_none()) break;
+    if (PyUnicode_CompareWithASCIIString(name.ptr(), dtype_name(dtype)) == 0) return dtype;
+  }
+  fail<TypeMismatch>(site.op, "argument '", site.argument,
+                     "' must be float16, bfloat16, float32 or float64, got ",
+                     nb::repr(nb::handle(value)).c_str());
+}
+
 }  // namespace membound::python

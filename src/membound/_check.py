@@ -16,6 +16,7 @@ from membound import (
     _check_add_rms_norm,
     _check_add_rms_norm_backward,
     _check_add_rms_norm_quant,
+    _check_embedding,
     _check_gated_activation,
     _check_gated_activation_backward,
     _check_layer_norm,
@@ -51,6 +52,7 @@ OPS = {
     "gated_activation_backward": _check_gated_activation_backward,
     "rope": _check_rope,
     "rope_backward": _check_rope_backward,
+    "embedding": _check_embedding,
 }
 
 ALL_RIGHT, WRONG, NOTHING_TESTED = 0, 1, 2

@@ -1270,6 +1270,75 @@ def rope_backward(
         array([1., 0., 0., 1.])
     """
 
+def embedding(
+    ids: Any,
+    weight: ArrayT,
+    *,
+    position_ids: Any = None,
+    position_weight: ArrayT | None = None,
+    padding_idx: int | None = None,
+    scale: float = 1.0,
+    vocab_start: int = 0,
+    validate: bool = False,
+    dtype: Any = None,
+    out: ArrayT | None = None,
+    stream: Any = None,
+) -> ArrayT:
+    """
+    The rows of a table that ids name: ``weight[ids]``, scaled and with positions added if wanted.
+
+    In full, ``out = weight[ids - vocab_start] * scale + position_weight[position_ids]``. With a scale
+    of 1, no positions and one dtype the bytes of the rows are copied, as torch's ``embedding`` does;
+    otherwise product and sum are each rounded to float32 (float64 for float64), and the result once to
+    its dtype. Gemma's models scale by the root of the width; GPT-2 and BERT add positions.
+
+    Args:
+        ids: int32 or int64, of any shape and strides, from the framework and device of ``weight``.
+        weight: ``(vocab, dim)``, float16, bfloat16, float32 or float64, with any strides, from torch,
+            JAX, CuPy or NumPy.
+        position_ids: which row of ``position_weight`` a token gets: int32 or int64, of the shape of
+            ``ids``. None: its place along the last axis of ``ids``. With ``position_weight`` alone.
+        position_weight: ``(positions, dim)`` of the dtype of ``weight``; None: nothing is added.
+        padding_idx: the id whose row gets no gradient; not negative. Its row is returned as any other,
+            as torch does.
+        scale: multiplies the row of the id, not that of the position; finite.
+        vocab_start: the id of the first row of ``weight``, where that is one rank's part of the rows
+            (tensor parallelism): a token of another rank gets zeros, without its position too, so that
+            the results of all ranks add up to the whole.
+        validate: look at ids and positions (CPU arrays only) and raise ValueError where one is outside.
+        dtype: of the result: that of ``weight``, or with 16 and 32 bits any of float16, bfloat16 and
+            float32; its name, or the framework's own object. None: of ``out``, else of ``weight``.
+        out: where to write: ``(*ids.shape, dim)``, of the framework and device of ``weight``. It may
+            overlap nothing else. Not for JAX arrays.
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+    Returns:
+        ``out``, or a new C-contiguous array of ``(*ids.shape, dim)``.
+
+        An id outside of ``[vocab_start, vocab_start + vocab)`` gives zeros, negative ones too, and a
+        position that the table does not have adds nothing; nothing is read out of bounds.
+
+    Raises:
+        TypeError: a dtype, a type or a framework that does not fit.
+        ValueError: shapes, devices, options or an overlap that do not fit; with ``validate`` an id or
+            a position that is outside.
+        RuntimeError: a torch tensor that requires grad while gradients are recorded.
+        CudaError: CUDA reports an error.
+
+        A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> weight = np.array([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
+        >>> mb.embedding(np.array([2, 0]), weight)
+        array([[4., 5.],
+               [0., 1.]])
+        >>> mb.embedding(np.array([2, 0]), weight, scale=2.0, vocab_start=1)
+        array([[4., 6.],
+               [0., 0.]])
+    """
+
 @overload
 def gemma_rms_norm(
     x: ArrayT,

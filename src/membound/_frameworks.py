@@ -70,8 +70,9 @@ class Buffers(Framework):
     strided = False
 
     def array(self, values, shape, dtype):
-        code = {"float32": "f", "float64": "d"}[dtype]
-        return memoryview(array.array(code, values)).cast("B").cast(code, shape)
+        code = {"float32": "f", "float64": "d", "int32": "i", "int64": "q"}[dtype]
+        numbers = map(int, values) if dtype.startswith("int") else values
+        return memoryview(array.array(code, numbers)).cast("B").cast(code, shape)
 
     def values(self, x):
         return list(memoryview(x).cast("B").cast(x.format))

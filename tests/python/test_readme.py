@@ -18,7 +18,7 @@ BLOCKS = re.findall(r"```python\n(import (\w+).*?)```", README.read_text(), re.D
 
 def test_every_framework_has_an_example():
     found = [framework for _, framework in BLOCKS]
-    assert found == ["numpy", "torch", "jax", "cupy", *["torch"] * 4]
+    assert found == ["numpy", "torch", "jax", "cupy", *["torch"] * 5]
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,12 @@ def test_example_runs(code, framework, tmp_path):
         gate, up = names["gate_up"].chunk(2, -1)
         assert names["torch"].allclose(names["y"], gate * gate.sigmoid() * up, atol=1e-5)
         assert names["dgate_up"].shape == names["gate_up"].shape
+        return
+    if "hidden" in names:
+        last = names["weight"][names["ids"][:, -1]]
+        shift = names["hidden"][:, -1] - last  # the position's row, whatever the id
+        assert names["hidden"].shape == (4, 512, 768)
+        assert names["torch"].allclose(shift, shift[:1].expand_as(shift), atol=1e-5)
         return
     result = names.get("y", names.get("x"))
     assert result.shape == (2048, 4096)

@@ -99,6 +99,7 @@ def test_docstring_examples(op):
         ("jax._rms_norm_gated", 8),
         ("jax._rms_norm_quant", 7),
         ("jax._rope", 8),
+        ("jax._embedding", 3),
         ("_rope_table", 5),
     ],
 )

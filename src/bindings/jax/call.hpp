@@ -98,5 +98,6 @@ void gated_activation_call(const Call& call);
 void gated_activation_backward_call(const Call& call);
 void rope_call(const Call& call);
 void rope_backward_call(const Call& call);
+void embedding_call(const Call& call);
 
 }  // namespace membound::python::jax

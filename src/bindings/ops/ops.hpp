@@ -22,6 +22,7 @@ extern const Op kRmsNormQuant;
 extern const Op kAddRmsNormQuant;
 extern const Op kRope;
 extern const Op kRopeBackward;
+extern const Op kEmbedding;
 extern const Op kGemmaRmsNorm;
 extern const Op kFusedAddRmsNorm;
 extern const Op kGemmaFusedAddRmsNorm;

@@ -6,6 +6,7 @@ They run through XLA's typed foreign function interface: XLA allocates the outpu
 on its own stream and may capture it in a CUDA graph. Handlers are registered at the first call.
 """
 
+from membound.jax._embedding import embedding
 from membound.jax._gated_activation import gated_activation, gated_activation_backward
 from membound.jax._layer_norm import (
     add_layer_norm,
@@ -24,6 +25,7 @@ __all__ = [
     "add_rms_norm",
     "add_rms_norm_backward",
     "add_rms_norm_quant",
+    "embedding",
     "gated_activation",
     "gated_activation_backward",
     "layer_norm",

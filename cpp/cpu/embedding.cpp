@@ -1,0 +1,83 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/embedding.hpp"
+
+#include <algorithm>
+
+#include "cpu/float_mode.hpp"
+#include "cpu/parallel.hpp"
+#include "cpu/rows.hpp"
+
+namespace membound::cpu {
+
+namespace {
+
+// Rows whose addresses are found before the first is read.
+constexpr std::int64_t kRowsAtOnce = 64;
+
+std::int64_t size_of(DType dtype) { return static_cast<std::int64_t>(dtype_size(dtype)); }
+
+// A row of a table, null where it has none.
+const void* row_at(const RowTable& table, std::int64_t row, DType dtype) {
+  if (!table.has(row)) return nullptr;
+  return static_cast<const char*>(table.data) + row * table.row_stride * size_of(dtype);
+}
+
+class Lookup {
+ public:
+  explicit Lookup(const EmbeddingProblem& problem) : p_(problem), table_(kernels()) {
+    shared_.dtype = p_.dtype;
+    shared_.out_dtype = p_.out_dtype;
+    shared_.cols = p_.dim;
+    shared_.weight_col_stride = p_.weight.col_stride;
+    shared_.position_col_stride = p_.position_weight.col_stride;
+    shared_.out_col_stride = p_.out_col_stride;
+    shared_.scale = p_.scale;
+    shared_.copies = p_.copies();
+    shared_.bypass_cache = pays_to_bypass_cache(p_.tokens * p_.dim * size_of(p_.out_dtype));
+  }
+
+  // Tokens [first, last).
+  void look_up(std::int64_t first, std::int64_t last) const {
+    const void *weight[kRowsAtOnce], *position[kRowsAtOnce];
+    void* out[kRowsAtOnce];
+    const bool adds = p_.position_weight.data != nullptr;
+    EmbeddingRows rows = shared_;
+    rows.weight = weight;
+    rows.position = adds ? position : nullptr;
+    rows.out = out;
+    for (std::int64_t token = first; token < last; token += rows.rows) {
+      rows.rows = std::min(kRowsAtOnce, last - token);
+      for (std::int64_t i = 0; i < rows.rows; ++i) {
+        const std::int64_t id = p_.ids.at(p_.ids.tokens.offset(token + i));
+        weight[i] = row_at(p_.weight, p_.row_of(id), p_.dtype);
+        if (adds) position[i] = row_at(p_.position_weight, position_of(token + i), p_.dtype);
+        out[i] = static_cast<char*>(p_.out) + p_.out_rows.offset(token + i) * size_of(p_.out_dtype);
+      }
+      table_.embedding(rows);
+    }
+  }
+
+ private:
+  std::int64_t position_of(std::int64_t token) const {
+    const TokenIntegers& ids = p_.position_ids;
+    return ids.data != nullptr ? ids.at(ids.tokens.offset(token)) : token % p_.sequence;
+  }
+
+  const EmbeddingProblem& p_;
+  const KernelTable& table_;
+  EmbeddingRows shared_{};
+};
+
+}  // namespace
+
+void embedding(const EmbeddingProblem& problem) {
+  const FloatMode ieee;
+  const Lookup lookup(problem);
+  const std::int64_t token_bytes = 2 * problem.dim * size_of(problem.dtype);
+  const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerThread / token_bytes);
+  parallel_for(problem.tokens, grain,
+               [&](std::int64_t first, std::int64_t last) { lookup.look_up(first, last); });
+}
+
+}  // namespace membound::cpu

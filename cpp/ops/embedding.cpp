@@ -1,0 +1,140 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/embedding.hpp"
+
+#include <cmath>
+#include <limits>
+
+#include "core/route.hpp"
+#include "core/validate.hpp"
+
+namespace membound {
+
+namespace {
+
+constexpr const char* kOp = "embedding";
+
+void check_integers(const ConstTensorView& view, const ConstTensorView& weight,
+                    const char* argument) {
+  MEMBOUND_CHECK(view.dtype == DType::kInt32 || view.dtype == DType::kInt64, TypeMismatch, kOp,
+                 "argument '", argument, "' must be int32 or int64, got ", dtype_name(view.dtype));
+  MEMBOUND_CHECK(reinterpret_cast<std::uintptr_t>(view.data) % dtype_size(view.dtype) == 0,
+                 InvalidArgument, kOp, "argument '", argument,
+                 "' must start at a multiple of its element size, got an unaligned pointer");
+  check_same_device(view, weight, kOp, argument, "weight");
+}
+
+void check_table(const ConstTensorView& table, const char* argument) {
+  MEMBOUND_CHECK(table.rank == 2 && table.shape[0] >= 1 && table.shape[1] >= 1, InvalidArgument,
+                 kOp, "argument '", argument,
+                 "' must have 2 axes of at least 1 element, got shape ",
+                 table.rank <= kMaxRank ? shape_text(table) : "of more than 64 axes");
+  check_floating(table, kOp, argument);
+}
+
+void check_positions(const ConstTensorView& ids, const ConstTensorView& weight,
+                     const ConstTensorView* position_ids, const ConstTensorView* position_weight) {
+  MEMBOUND_CHECK(position_weight != nullptr || position_ids == nullptr, InvalidArgument, kOp,
+                 "argument 'position_ids' must be None without 'position_weight', got shape ",
+                 position_ids ? shape_text(*position_ids) : "");
+  if (position_weight == nullptr) return;
+  check_table(*position_weight, "position_weight");
+  check_dtype(*position_weight, weight.dtype, kOp, "position_weight");
+  check_same_device(*position_weight, weight, kOp, "position_weight", "weight");
+  MEMBOUND_CHECK(position_weight->shape[1] == weight.shape[1], InvalidArgument, kOp,
+                 "argument 'position_weight' must have rows of ", weight.shape[1],
+                 " elements as those of 'weight', got shape ", shape_text(*position_weight));
+  MEMBOUND_CHECK(position_ids != nullptr || ids.rank >= 1, InvalidArgument, kOp,
+                 "argument 'position_ids' must be given for 'ids' without an axis, got None");
+  if (position_ids == nullptr) return;
+  check_integers(*position_ids, weight, "position_ids");
+  check_leading_shape(*position_ids, ids, ids.rank, kOp, "position_ids");
+}
+
+void check_out(const TensorView& out, const ConstTensorView& ids, const ConstTensorView& weight) {
+  check_floating(out, kOp, "out");
+  const bool wide = weight.dtype == DType::kFloat64;
+  MEMBOUND_CHECK((out.dtype == DType::kFloat64) == wide, TypeMismatch, kOp,
+                 "argument 'out' must be ", wide ? "float64" : "float16, bfloat16 or float32",
+                 " for a weight of ", dtype_name(weight.dtype), ", got ", dtype_name(out.dtype));
+  ConstTensorView expected = ids;
+  expected.shape[expected.rank++] = weight.shape[1];
+  check_leading_shape(out, expected, expected.rank, kOp, "out");
+  check_same_device(out, weight, kOp, "out", "weight");
+  check_writable(out, kOp, "out");
+}
+
+TokenIntegers integers(const ConstTensorView& view, const char* argument) {
+  return {view.data, view.dtype == DType::kInt64, row_layout(view, view.rank, kOp, argument)};
+}
+
+RowTable table_of(const ConstTensorView& table) {
+  return {table.data, table.shape[0], table.strides[0], column_stride(table)};
+}
+
+// Every id and position, on the CPU.
+void check_values(const EmbeddingProblem& p, const ConstTensorView& ids) {
+  MEMBOUND_CHECK(!ids.device.is_cuda(), InvalidArgument, kOp,
+                 "argument 'validate' must be False for arrays on a GPU, which cannot be looked "
+                 "at without waiting");
+  for (std::int64_t token = 0; token < p.tokens; ++token) {
+    const std::int64_t id = p.ids.at(p.ids.tokens.offset(token));
+    MEMBOUND_CHECK(p.weight.has(p.row_of(id)), InvalidArgument, kOp,
+                   "argument 'ids' must hold numbers from ", p.vocab_start, " to ",
+                   p.vocab_start + (p.weight.rows - 1), ", got ", id);
+    if (p.position_weight.data == nullptr) continue;
+    const bool given = p.position_ids.data != nullptr;
+    const std::int64_t position =
+        given ? p.position_ids.at(p.position_ids.tokens.offset(token)) : token % p.sequence;
+    MEMBOUND_CHECK(p.position_weight.has(position), InvalidArgument, kOp, "argument '",
+                   given ? "position_ids" : "position_weight",
+                   given ? "' must hold numbers from 0 to " : "' must have a row for positions to ",
+                   p.position_weight.rows - 1, ", got ", position);
+  }
+}
+
+}  // namespace
+
+void embedding(const ConstTensorView& ids, const ConstTensorView& weight,
+               const ConstTensorView* position_ids, const ConstTensorView* position_weight,
+               const EmbeddingOptions& options, const TensorView& out, StreamView stream) {
+  check_table(weight, "weight");
+  MEMBOUND_CHECK(ids.rank < kMaxRank, InvalidArgument, kOp, "argument 'ids' must have at most ",
+                 kMaxRank - 1, " axes, got ", ids.rank);
+  check_integers(ids, weight, "ids");
+  check_positions(ids, weight, position_ids, position_weight);
+  MEMBOUND_CHECK(std::isfinite(options.scale), InvalidArgument, kOp,
+                 "argument 'scale' must be finite, got ", options.scale);
+  MEMBOUND_CHECK(
+      options.vocab_start >= 0 &&
+          options.vocab_start <= std::numeric_limits<std::int64_t>::max() - weight.shape[0],
+      InvalidArgument, kOp, "argument 'vocab_start' must not be negative, got ",
+      options.vocab_start);
+  check_out(out, ids, weight);
+  check_overlap(out, "out", weight, "weight", kOp, false);
+  check_overlap(out, "out", ids, "ids", kOp, false);
+  if (position_weight) check_overlap(out, "out", *position_weight, "position_weight", kOp, false);
+  if (position_ids) check_overlap(out, "out", *position_ids, "position_ids", kOp, false);
+  EmbeddingProblem problem{};
+  problem.tokens = ids.size();
+  if (problem.tokens == 0) return;
+  problem.ids = integers(ids, "ids");
+  problem.weight = table_of(weight);
+  if (position_weight) problem.position_weight = table_of(*position_weight);
+  if (position_ids) problem.position_ids = integers(*position_ids, "position_ids");
+  problem.out = out.data;
+  problem.dtype = weight.dtype;
+  problem.out_dtype = out.dtype;
+  problem.out_rows = row_layout(out, out.rank - 1, kOp, "out");
+  problem.out_col_stride = column_stride(out);
+  problem.dim = weight.shape[1];
+  problem.sequence = ids.rank ? ids.shape[ids.rank - 1] : 1;
+  problem.vocab_start = options.vocab_start;
+  problem.scale = options.scale;
+  if (options.validate) check_values(problem, ids);
+  route(
+      weight.device, kOp, [&] { cpu::embedding(problem); },
+      [&] { cuda::embedding(problem, stream); });
+}
+
+}  // namespace membound

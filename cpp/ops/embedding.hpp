@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "core/layout.hpp"
+#include "membound/dtype.hpp"
+#include "membound/ops/embedding.hpp"
+
+namespace membound {
+
+// An array of int32 or int64, one for each token.
+struct TokenIntegers {
+  const void* data;  // null: none
+  bool wide;
+  RowLayout tokens;
+
+  // At an offset that tokens gave.
+  MEMBOUND_HOST_DEVICE std::int64_t at(std::int64_t offset) const {
+    return wide ? static_cast<const std::int64_t*>(data)[offset]
+                : static_cast<const std::int32_t*>(data)[offset];
+  }
+};
+
+// A matrix of which tokens take rows.
+struct RowTable {
+  const void* data;  // null: none
+  std::int64_t rows, row_stride, col_stride;
+
+  MEMBOUND_HOST_DEVICE bool has(std::int64_t row) const { return row >= 0 && row < rows; }
+};
+
+// What both back ends receive: checked, no tensors, no user errors.
+struct EmbeddingProblem {
+  TokenIntegers ids, position_ids;
+  RowTable weight, position_weight;
+  void* out;
+  DType dtype, out_dtype;
+  RowLayout out_rows;
+  std::int64_t out_col_stride;
+  std::int64_t tokens, dim;  // at least 1
+  std::int64_t sequence;     // tokens of the last axis of ids, where there are no position_ids
+  std::int64_t vocab_start;
+  double scale;
+
+  bool copies() const {
+    return scale == 1.0 && position_weight.data == nullptr && dtype == out_dtype;
+  }
+  // Of weight, for an id: may be outside, and never overflows.
+  MEMBOUND_HOST_DEVICE std::int64_t row_of(std::int64_t id) const {
+    return id < vocab_start ? -1 : id - vocab_start;
+  }
+};
+
+namespace cpu {
+void embedding(const EmbeddingProblem& problem);
+}
+namespace cuda {
+void embedding(const EmbeddingProblem& problem, StreamView stream);
+}
+
+}  // namespace membound

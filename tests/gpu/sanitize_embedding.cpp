@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+// Runs every kernel of embedding once or more, for compute-sanitizer: each dtype, aligned and not,
+// with and without arithmetic, ids and positions out of range too (which must read nothing).
+#include <string>
+#include <vector>
+
+#include "sanitize.hpp"
+
+namespace {
+
+using namespace membound;
+using namespace membound::sanitize;
+
+constexpr std::int64_t kVocab = 13, kPositions = 5, kStart = 1000;
+
+struct Case {
+  const Format& format;
+  std::int64_t tokens, dim;
+  Layout layout;
+  bool computes, narrows;
+
+  std::string text() const {
+    return std::string(dtype_name(format.dtype)) + " " + std::to_string(tokens) + " x " +
+           std::to_string(dim) + " " + to_string(layout) + (computes ? " computed" : "") +
+           (narrows ? " to another dtype" : "");
+  }
+};
+
+std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t tokens) {
+  const std::int64_t dim = chunks * (16 / format.size());
+  std::vector<Case> list;
+  for (const bool computes : {false, true}) {
+    list.push_back({format, tokens, dim, {}, computes, false});
+    list.push_back({format, tokens, dim, {1, 3, 1}, computes, false});
+    list.push_back({format, tokens, dim, {1, 3, 2, true}, computes, false});
+    if (format.size() == 2) list.push_back({format, tokens, dim, {}, computes, true});
+  }
+  return list;
+}
+
+// Ids around a range on both sides of the machine, with some that lie far beyond it.
+struct Ids {
+  Ids(std::int64_t tokens, std::int64_t first, std::int64_t count, const Target& target)
+      : numbers(tokens),
+        there(tokens * sizeof(std::int64_t), target.device, target.stream),
+        device(target.device) {
+    for (std::int64_t& one : numbers) {
+      one = first - 1 + static_cast<std::int64_t>(next_random() % std::uint64_t(count + 2));
+    }
+    numbers[tokens / 2] = std::int64_t{1} << 62;
+    numbers[tokens / 3] = -(std::int64_t{1} << 62);
+    copy_bytes(there.data(), device, numbers.data(), Device::cpu(), tokens * sizeof(std::int64_t),
+               target.stream);
+  }
+  ConstTensorView view(Side side, bool split) {
+    const bool host = side == Side::kHost;
+    const std::int64_t count = numbers.size();
+    const void* data = host ? numbers.data() : there.data();
+    const Device where = host ? Device::cpu() : device;
+    if (split) return ConstTensorView(data, DType::kInt64, where, {2, count / 2});
+    return ConstTensorView(data, DType::kInt64, where, {count});
+  }
+
+  std::vector<std::int64_t> numbers;
+  DeviceBuffer there;
+  Device device;
+};
+
+long run(const Case& c, const Target& target) {
+  const Layout one_axis{c.layout.offset, c.layout.gap, c.layout.step};
+  Matrix weight(c.format, kVocab, c.dim, one_axis), more(c.format, kPositions, c.dim, one_axis);
+  Matrix out(c.narrows ? kSingle : c.format, c.tokens, c.dim, c.layout);
+  for (Matrix* one : {&weight, &more}) one->fill();
+  for (Matrix* one : {&weight, &more, &out}) one->upload(target);
+  Ids ids(c.tokens, kStart, kVocab, target), places(c.tokens, 0, kPositions, target);
+  EmbeddingOptions options;
+  options.vocab_start = kStart;
+  if (c.computes) options.scale = 1.75;
+  for (const Side side : {Side::kThere, Side::kHost}) {
+    const ConstTensorView table = weight.view(side), added = more.view(side);
+    const ConstTensorView place = places.view(side, out.split());
+    embedding(ids.view(side, out.split()), table, c.computes ? &place : nullptr,
+              c.computes ? &added : nullptr, options, out.view(side), target.stream);
+  }
+  return out.wrong(target, 0.0);
+}
+
+// Rows around a warp of chunks and over a block of them, of few tokens and many.
+constexpr std::int64_t kSizes[][2] = {{1, 40}, {3, 7}, {32, 100}, {129, 30}, {1100, 4}};
+
+}  // namespace
+
+int main(int argc, char** argv) { return run_driver(argc, argv, kSizes, cases, run); }
