@@ -12,20 +12,35 @@ namespace membound::cpu {
 
 namespace {
 
-// Rows whose addresses are found before the first is read.
-constexpr std::int64_t kRowsAtOnce = 64;
+// Rows whose addresses are found before the first is read: kernels ask for rows ahead, and wait for
+// their stores around the cache behind so many.
+constexpr std::int64_t kRowsAtOnce = 512;
 
 std::int64_t size_of(DType dtype) { return static_cast<std::int64_t>(dtype_size(dtype)); }
 
-// A row of a table, null where it has none.
-const void* row_at(const RowTable& table, std::int64_t row, DType dtype) {
-  if (!table.has(row)) return nullptr;
-  return static_cast<const char*>(table.data) + row * table.row_stride * size_of(dtype);
-}
+// A table as rows of bytes.
+struct ByteRows {
+  const char* data;
+  std::int64_t rows, row_bytes;
+
+  ByteRows(const RowTable& table, DType dtype)
+      : data(static_cast<const char*>(table.data)),
+        rows(table.rows),
+        row_bytes(table.row_stride * size_of(dtype)) {}
+  // Null where it has none.
+  const void* at(std::int64_t row) const {
+    return row >= 0 && row < rows ? data + row * row_bytes : nullptr;
+  }
+};
 
 class Lookup {
  public:
-  explicit Lookup(const EmbeddingProblem& problem) : p_(problem), table_(kernels()) {
+  explicit Lookup(const EmbeddingProblem& problem)
+      : p_(problem),
+        table_(kernels()),
+        weight_(p_.weight, p_.dtype),
+        positions_(p_.position_weight, p_.dtype),
+        out_size_(size_of(p_.out_dtype)) {
     shared_.dtype = p_.dtype;
     shared_.out_dtype = p_.out_dtype;
     shared_.cols = p_.dim;
@@ -50,9 +65,9 @@ class Lookup {
       rows.rows = std::min(kRowsAtOnce, last - token);
       for (std::int64_t i = 0; i < rows.rows; ++i) {
         const std::int64_t id = p_.ids.at(p_.ids.tokens.offset(token + i));
-        weight[i] = row_at(p_.weight, p_.row_of(id), p_.dtype);
-        if (adds) position[i] = row_at(p_.position_weight, position_of(token + i), p_.dtype);
-        out[i] = static_cast<char*>(p_.out) + p_.out_rows.offset(token + i) * size_of(p_.out_dtype);
+        weight[i] = weight_.at(p_.row_of(id));
+        if (adds) position[i] = positions_.at(position_of(token + i));
+        out[i] = static_cast<char*>(p_.out) + p_.out_rows.offset(token + i) * out_size_;
       }
       table_.embedding(rows);
     }
@@ -66,6 +81,8 @@ class Lookup {
 
   const EmbeddingProblem& p_;
   const KernelTable& table_;
+  ByteRows weight_, positions_;
+  std::int64_t out_size_;
   EmbeddingRows shared_{};
 };
 

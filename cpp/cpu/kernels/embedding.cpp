@@ -16,10 +16,21 @@ constexpr std::int64_t kBytesAsked = 512;
 // Elements that are widened at once.
 constexpr std::int64_t kWidened = 256;
 
+// Up to so many bytes a call of memcpy costs more than the copy.
+constexpr std::int64_t kInlineBytes = 512;
+// Narrower rows go through the cache.
+constexpr std::int64_t kBytesAroundCache = 1024;
+
 // Whole rows of bytes. A store around the cache wants its vector aligned.
 [[gnu::noinline]] void copy_bytes(const char* from, char* to, std::int64_t bytes,
                                   bool around_cache) {
-  if (!around_cache) {
+  if (bytes >= kVectorBytes && bytes <= kInlineBytes) {
+    const std::int64_t last = bytes - kVectorBytes;  // overlaps the one before
+    for (std::int64_t at = 0; at < last; at += kVectorBytes) store(to + at, load<F32>(from + at));
+    store(to + last, load<F32>(from + last));
+    return;
+  }
+  if (!around_cache || bytes < kBytesAroundCache) {
     __builtin_memcpy(to, from, bytes);
     return;
   }
@@ -121,6 +132,29 @@ template <class A>
   }
 }
 
+// What most rows are, neighbours of one dtype: nothing is held between reading and writing (65536 x
+// 64 bfloat16 with positions, two threads: 6.2 -> 2.9 ms).
+template <class T>
+void compute_neighbours(const EmbeddingRows& rows, std::int64_t row) {
+  using V = typename Lanes<T>::V;
+  const auto scale = static_cast<typename Lanes<T>::A>(rows.scale);
+  const T* weight = static_cast<const T*>(rows.weight[row]);
+  const T* added = rows.position ? static_cast<const T*>(rows.position[row]) : nullptr;
+  T* out = static_cast<T*>(rows.out[row]);
+  for (std::int64_t col = 0; col < rows.cols; col += Lanes<T>::kStep) {
+    const std::int64_t left = rows.cols - col;
+    const std::int64_t count = left < Lanes<T>::kStep ? left : Lanes<T>::kStep;
+    Pair<V> value = read_some(weight + col, count);
+    value = {value.first * scale, value.second * scale};
+    if (added != nullptr) {
+      const Pair<V> more = read_some(added + col, count);
+      value = {value.first + more.first, value.second + more.second};
+    }
+    count == Lanes<T>::kStep ? Lanes<T>::write(out + col, value)
+                             : write_partial(out + col, value, count);
+  }
+}
+
 template <class A>
 void compute_row(const EmbeddingRows& rows, std::int64_t row) {
   const A scale = static_cast<A>(rows.scale);
@@ -147,10 +181,20 @@ void copy_apart(const EmbeddingRows& rows, std::int64_t row) {
   }
 }
 
-void write_row(const EmbeddingRows& rows, std::int64_t row) {
-  const std::int64_t size = static_cast<std::int64_t>(dtype_size(rows.out_dtype));
+// size: of an element of out.
+void write_row(const EmbeddingRows& rows, std::int64_t row, std::int64_t size) {
   const bool has_row = rows.weight[row] != nullptr;
   if (has_row && !rows.copies) {
+    const bool neighbours = rows.weight_col_stride == 1 && rows.out_col_stride == 1 &&
+                            (rows.position == nullptr || rows.position_col_stride == 1);
+    if (neighbours && rows.dtype == rows.out_dtype) {
+      switch (rows.dtype) {
+        case DType::kFloat16: return compute_neighbours<Float16>(rows, row);
+        case DType::kBFloat16: return compute_neighbours<BFloat16>(rows, row);
+        case DType::kFloat32: return compute_neighbours<float>(rows, row);
+        default: return compute_neighbours<double>(rows, row);
+      }
+    }
     return rows.dtype == DType::kFloat64 ? compute_row<double>(rows, row)
                                          : compute_row<float>(rows, row);
   }
@@ -173,12 +217,13 @@ void write_row(const EmbeddingRows& rows, std::int64_t row) {
 
 void embedding(const EmbeddingRows& rows) {
   const std::int64_t row_bytes = rows.cols * static_cast<std::int64_t>(dtype_size(rows.dtype));
+  const auto size = static_cast<std::int64_t>(dtype_size(rows.out_dtype));
   const std::int64_t asked = row_bytes < kBytesAsked ? row_bytes : kBytesAsked;
   for (std::int64_t row = 0; row < rows.rows; ++row) {
     if (row + kRowsAhead < rows.rows && rows.weight[row + kRowsAhead] != nullptr) {
       ask_for<2>(rows.weight[row + kRowsAhead], 0, asked);
     }
-    write_row(rows, row);
+    write_row(rows, row, size);
   }
   if (rows.bypass_cache) stream_fence();
 }
