@@ -16,6 +16,10 @@ struct EmbeddingParams {
   bool copies;
 };
 
+__device__ inline std::int64_t token_offset(const RowLayout& tokens, std::int64_t token) {
+  return tokens.rank <= 1 ? token * tokens.strides[0] : looped_row_offset(tokens, token);
+}
+
 // Where the rows of a token start, in elements.
 struct TokenRows {
   std::int64_t weight, position, out;
@@ -23,13 +27,13 @@ struct TokenRows {
 };
 __device__ inline TokenRows token_rows(const EmbeddingProblem& p, std::int64_t token) {
   TokenRows rows{};
-  const std::int64_t row = p.row_of(p.ids.at(p.ids.tokens.offset(token)));
+  const std::int64_t row = p.row_of(p.ids.at(token_offset(p.ids.tokens, token)));
   rows.has_weight = p.weight.has(row);
   rows.weight = rows.has_weight ? row * p.weight.row_stride : 0;
-  rows.out = p.out_rows.offset(token);
+  rows.out = token_offset(p.out_rows, token);
   if (p.position_weight.data == nullptr) return rows;
   const std::int64_t position = p.position_ids.data != nullptr
-                                    ? p.position_ids.at(p.position_ids.tokens.offset(token))
+                                    ? p.position_ids.at(token_offset(p.position_ids.tokens, token))
                                     : token % p.sequence;
   rows.has_position = rows.has_weight && p.position_weight.has(position);
   rows.position = rows.has_position ? position * p.position_weight.row_stride : 0;
