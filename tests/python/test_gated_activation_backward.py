@@ -118,8 +118,9 @@ def test_torch_autograd_in_float64(kind, seed):
     gate, up, dy = (
         torch.randn(6, 50, dtype=torch.float64, generator=generator) * 3 for _ in range(3)
     )
-    gate[0, :3] = torch.tensor([0.0, 7.0, 8.0])  # at the corners torch's choice is ours
-    up[1, :4] = torch.tensor([7.0, -7.0, 7.5, -7.5])
+    # Past the limits, not at them: there torch.clamp's gradient was 1 up to 2.14 and is 0 since.
+    gate[0, :2] = torch.tensor([0.0, 8.0])
+    up[1, :2] = torch.tensor([7.5, -7.5])
     leaves = gate.clone().requires_grad_(), up.clone().requires_grad_()
     out = functions[kind](leaves[0].clamp(max=7.0)) * (leaves[1].clamp(-7.0, 7.0) + 1.0)
     wanted = torch.autograd.grad(out, leaves, dy)
@@ -133,6 +134,20 @@ def test_torch_autograd_in_float64(kind, seed):
     )
     assert same is packed
     assert torch.equal(packed, torch.cat(got, -1))
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_the_limit_itself_is_within(name):
+    """As where min and clamp are not at work, a gradient passes."""
+    one = arrays.framework(name)
+    edge = np.array([[7.0, 6.0, 6.0, 8.0, 6.0, 6.0]], np.float32)
+    sides = np.array([[6.0, 7.0, -7.0, 6.0, 7.5, -7.5]], np.float32)
+    dy = np.ones_like(edge)
+    dgate, dup = membound.gated_activation_backward(
+        *(one.array(a) for a in (dy, edge, sides)), kind="relu2", limit=7.0
+    )
+    np.testing.assert_array_equal(one.numpy(dgate) != 0, [[True, True, True, False, True, True]])
+    np.testing.assert_array_equal(one.numpy(dup) != 0, [[True, True, True, True, False, False]])
 
 
 def both_over_one():
