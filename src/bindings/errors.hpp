@@ -8,6 +8,15 @@ namespace membound::python {
 
 namespace nb = nanobind;
 
+// Marks an error of a call that membound.torch can still take: a tensor wants its gradient
+// recorded, is a subclass, or holds no memory here.
+struct ForTorch {};
+
+template <class ErrorType>
+struct TorchCanTake : ErrorType, ForTorch {
+  using ErrorType::ErrorType;
+};
+
 // Adds membound.CudaError and teaches nanobind the table below.
 void register_errors(nb::module_& module);
 

@@ -113,6 +113,9 @@ void remember(PyTypeObject* type, const Framework* framework) {
 
 [[gnu::noinline]] const Framework& classify(PyObject* array, Site site) {
   const nb::object answer = arrays_module().attr("classify")(nb::handle(array));
+  MEMBOUND_CHECK(!nb::isinstance<nb::str>(answer) || !nb::hasattr(array, "__torch_function__"),
+                 TorchCanTake<TypeMismatch>, site.op, "argument '", site.argument, "' ",
+                 nb::str(answer).c_str());
   MEMBOUND_CHECK(!nb::isinstance<nb::str>(answer), TypeMismatch, site.op, "argument '",
                  site.argument, "' ", nb::str(answer).c_str());
   const Framework* framework = framework_from(answer);

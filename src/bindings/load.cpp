@@ -113,10 +113,11 @@ void check_not_negated(PyObject* array, const TensorView& view, Site site) {
 
 [[noreturn, gnu::cold]] void fail_unreadable(Site site) {
   const std::string reason = take_python_error();
-  fail<TypeMismatch>(site.op, "argument '", site.argument,
-                     "' is a torch tensor without plain strided memory (meta, sparse, quantized, "
-                     "or inside a torch.func transform): ",
-                     reason);
+  fail<TorchCanTake<TypeMismatch>>(
+      site.op, "argument '", site.argument,
+      "' is a torch tensor without plain strided memory (meta, sparse, quantized, "
+      "or inside a torch.func transform): ",
+      reason);
 }
 
 void load_torch(PyObject* array, const Framework& framework, Site site, LoadedArray& loaded) {

@@ -21,7 +21,32 @@ int find_parameter(const InternedNames& names, PyObject* keyword) {
   return -1;
 }
 
+// membound.torch's functions by the name of their op. Kept for good.
+nb::handle recorded_functions() {
+  static PyObject* functions =
+      nb::object(nb::module_::import_("membound.torch").attr("RECORDED")).release().ptr();
+  return functions;
+}
+
 }  // namespace
+
+PyObject* call_torch(const char* op, PyObject* const* arguments, Py_ssize_t positional,
+                     PyObject* keywords) noexcept {
+  try {
+    const nb::handle function = PyDict_GetItemString(recorded_functions().ptr(), op);
+    if (function.is_valid()) {
+      PyObject* result = PyObject_Vectorcall(function.ptr(), arguments,
+                                             static_cast<std::size_t>(positional), keywords);
+      if (result != Py_NotImplemented) return result;
+      Py_DECREF(result);
+    }
+  } catch (nb::python_error& error) {
+    error.restore();
+    return nullptr;
+  }
+  set_python_error();
+  return nullptr;
+}
 
 InternedNames::InternedNames(const Op& op) {
   while (op.parameters[count] != nullptr) {

@@ -4,6 +4,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include "errors.hpp"
+
 namespace membound::python {
 
 namespace nb = nanobind;
@@ -39,7 +41,10 @@ struct InternedNames {
 void sort_arguments(const Op& op, const InternedNames& names, PyObject* const* arguments,
                     Py_ssize_t positional, PyObject* keywords, PyObject** values);
 
-void set_python_error() noexcept;
+// The same call through membound.torch, which records gradients and takes tensors that are no plain
+// memory. Raises what is in flight where that does not take it.
+PyObject* call_torch(const char* op, PyObject* const* arguments, Py_ssize_t positional,
+                     PyObject* keywords) noexcept;
 
 template <const Op* op>
 PyObject* call_builtin(PyObject*, PyObject* const* arguments, Py_ssize_t positional,
@@ -49,6 +54,8 @@ PyObject* call_builtin(PyObject*, PyObject* const* arguments, Py_ssize_t positio
     PyObject* values[kMaxParameters] = {};
     sort_arguments(*op, names, arguments, positional, keywords, values);
     return op->function(values).release().ptr();
+  } catch (const ForTorch&) {
+    return call_torch(op->name, arguments, positional, keywords);
   } catch (...) {
     set_python_error();
     return nullptr;

@@ -211,9 +211,9 @@ def rms_norm(
     Raises:
         TypeError: an argument is no array or of another framework, or has a dtype that is not taken.
         ValueError: a shape, stride, device, overlap or number does not fit.
-        RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
-            does not do: call it under ``torch.no_grad()`` or pass ``x.detach()``, and take the
-            gradients from :func:`rms_norm_backward`. ``membound.jax`` does record them.
+        RuntimeError: a torch tensor requires grad while gradients are recorded, and ``out``,
+            ``return_rstd`` or ``stream`` is given, with which none can be. Without them the call
+            is that of :func:`membound.torch.rms_norm`, which records it.
         membound.CudaError: CUDA is not there, or a launch failed.
 
         A call that raises has written nothing.
@@ -288,9 +288,9 @@ def add_rms_norm(
     Raises:
         TypeError: an argument is no array or of another framework, or has a dtype that is not taken.
         ValueError: a shape, stride, device, overlap or number does not fit.
-        RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
-            does not do: call it under ``torch.no_grad()`` or pass ``x.detach()``, and take the
-            gradients from :func:`add_rms_norm_backward`. ``membound.jax`` does record them.
+        RuntimeError: a torch tensor requires grad while gradients are recorded, and ``out``,
+            ``return_rstd`` or ``stream`` is given, with which none can be. Without them the call
+            is that of :func:`membound.torch.add_rms_norm`, which records it.
         membound.CudaError: CUDA is not there, or a launch failed.
 
         A call that raises has written nothing.
@@ -500,9 +500,9 @@ def layer_norm(
     Raises:
         TypeError: an argument is no array or of another framework, or has a dtype that is not taken.
         ValueError: a shape, stride, device, overlap or number does not fit.
-        RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
-            does not do: call it under ``torch.no_grad()`` or pass ``x.detach()``, and take the
-            gradients from :func:`layer_norm_backward`. ``membound.jax`` does record them.
+        RuntimeError: a torch tensor requires grad while gradients are recorded, and ``out``,
+            ``return_stats`` or ``stream`` is given, with which none can be. Without them the call
+            is that of :func:`membound.torch.layer_norm`, which records it.
         membound.CudaError: CUDA is not there, or a launch failed.
 
         A call that raises has written nothing.
@@ -1154,8 +1154,8 @@ def rope(
     Raises:
         TypeError: a dtype, a type or a framework that does not fit.
         ValueError: shapes, devices or options that do not fit.
-        RuntimeError: a torch tensor that requires grad while gradients are recorded; they come from
-            :func:`rope_backward`.
+        RuntimeError: a torch tensor that requires grad while gradients are recorded, if it is cos or
+            sin, or with ``out`` or ``stream``; :func:`membound.torch.rope` records the others.
 
         A call that raises has written nothing.
 

@@ -224,15 +224,13 @@ def test_numpy_arguments_with_a_jax_weight():
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`")  # torch's own; its category changes
-def test_functorch_tensors_are_refused():
+def test_functorch_tensors_are_refused_where_nothing_takes_them():
     torch = pytest.importorskip("torch")
-    x = torch.ones(SHAPE)
-    with pytest.raises(TypeError, match=r"^rms_norm: argument 'x' .*torch\.func"):
-        torch.vmap(membound.rms_norm)(x)
-    with pytest.raises(TypeError, match=r"^rms_norm: argument 'x' .*torch\.func"):
-        torch.func.jvp(membound.rms_norm, (x,), (x,))
-    with pytest.raises(RuntimeError, match=r"^rms_norm: argument 'x' requires grad"):
-        torch.func.grad(lambda x: membound.rms_norm(x).sum())(x)
+    x, ones = torch.ones(SHAPE), torch.ones(4)
+    with pytest.raises(TypeError, match=r"^rms_norm_quant: argument 'x' .*torch\.func"):
+        torch.vmap(membound.rms_norm_quant)(x)
+    with pytest.raises(RuntimeError, match=r"^fused_add_rms_norm: argument 'input' requires grad"):
+        torch.func.grad(lambda x: membound.fused_add_rms_norm(x, x, ones))(x)
 
 
 @pytest.mark.skipif(membound.cuda_status().device_count > 0, reason="there is a GPU")

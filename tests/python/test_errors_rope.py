@@ -175,13 +175,16 @@ def test_rope_backward_refuses(call, expected, argument):
     bad_calls.check(membound.rope_backward, call(), good_backward(), expected, argument)
 
 
-def test_torch_tensors_that_require_grad_are_refused():
+def test_torch_tables_that_require_grad_are_refused():
     torch = pytest.importorskip("torch")
-    q = torch.ones(1, 2, 1, 4, requires_grad=True)
+    q, table = torch.ones(1, 2, 1, 4), torch.ones(2, 2, requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"^rope: argument 'cos' requires grad"):
+        membound.rope(q, None, table, table.detach())
+    q.requires_grad_()
     with pytest.raises(RuntimeError, match=r"^rope: argument 'q' requires grad"):
-        membound.rope(q, freqs=torch.ones(2))
+        membound.rope(q, freqs=torch.ones(2), out=torch.empty(1, 2, 1, 4))
     with torch.no_grad():
-        membound.rope(q, freqs=torch.ones(2))
+        membound.rope(q, None, table, table)
 
 
 def test_frameworks_do_not_mix():

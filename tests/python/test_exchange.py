@@ -167,8 +167,8 @@ def test_torch_before_2_10(x):
         import numpy as np, torch, membound
         if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
             del torch.Tensor.__dlpack_c_exchange_api__
-        t = torch.arange(12.0).reshape(3, 4)
-        w = torch.nn.Parameter(torch.ones(4))
+        t, w = torch.arange(12.0).reshape(3, 4), torch.nn.Parameter(torch.ones(4))
+        assert membound.rms_norm(w).requires_grad
         for view in (t, t.T[:, :2], t.bfloat16(), t[:0]):
             with torch.no_grad():
                 y, rstd = membound.rms_norm(view, out=torch.empty_like(view), return_rstd=True)
@@ -177,7 +177,7 @@ def test_torch_before_2_10(x):
             assert torch.allclose(y.double(), right, rtol=1e-2), (y, right)
         for bad in (w, t.to_sparse(), torch.empty(2, 2, device="meta")):
             try:
-                membound.rms_norm(bad)
+                membound.rms_norm(bad, out=torch.empty(2, 2))
             except (TypeError, ValueError, RuntimeError) as error:
                 assert "rms_norm: argument 'x'" in str(error), error
             else:

@@ -18,7 +18,7 @@ BLOCKS = re.findall(r"```python\n(import (\w+).*?)```", README.read_text(), re.D
 
 def test_every_framework_has_an_example():
     found = [framework for _, framework in BLOCKS]
-    assert found == ["numpy", "torch", "jax", "cupy", *["torch"] * 5]
+    assert found == ["numpy", "torch", "jax", "cupy", *["torch"] * 6]
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,10 @@ def test_example_runs(code, framework, tmp_path):
         assert names["torch"].allclose(shift, shift[:1].expand_as(shift), atol=1e-5)
         return
     result = names.get("y", names.get("x"))
+    if "norm" in names:
+        assert names["x"].grad.shape == (2048, 4096)
+        assert float(names["norm"].weight.grad.abs().max()) > 0
+        result = result.detach()
     assert result.shape == (2048, 4096)
     mean_of_squares = (result[0] * result[0]).mean()
     assert abs(float(mean_of_squares) - 1.0) < 1e-2

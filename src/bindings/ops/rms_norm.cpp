@@ -49,9 +49,9 @@ Returns:
 Raises:
     TypeError: an argument is no array or of another framework, or has a dtype that is not taken.
     ValueError: a shape, stride, device, overlap or number does not fit.
-    RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
-        does not do: call it under ``torch.no_grad()`` or pass ``x.detach()``, and take the
-        gradients from :func:`rms_norm_backward`. ``membound.jax`` does record them.
+    RuntimeError: a torch tensor requires grad while gradients are recorded, and ``out``,
+        ``return_rstd`` or ``stream`` is given, with which none can be. Without them the call
+        is that of :func:`membound.torch.rms_norm`, which records it.
     membound.CudaError: CUDA is not there, or a launch failed.
 
     A call that raises has written nothing.

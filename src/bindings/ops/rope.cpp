@@ -96,8 +96,8 @@ Returns:
 Raises:
     TypeError: a dtype, a type or a framework that does not fit.
     ValueError: shapes, devices or options that do not fit.
-    RuntimeError: a torch tensor that requires grad while gradients are recorded; they come from
-        :func:`rope_backward`.
+    RuntimeError: a torch tensor that requires grad while gradients are recorded, if it is cos or
+        sin, or with ``out`` or ``stream``; :func:`membound.torch.rope` records the others.
 
     A call that raises has written nothing.
 

@@ -1,0 +1,52 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""membound's ops as torch functions and modules: autograd, torch.compile, torch.func, export.
+
+Plain eager calls are membound's own; where a gradient is wanted it is recorded, and where code is
+traced or tensors are wrapped the call becomes an operator of torch's registry.
+"""
+
+from membound.torch._functions import RECORDED
+from membound.torch._gated_activation import (
+    gated_activation,
+    gelu_and_mul,
+    gelu_tanh_and_mul,
+    relu2,
+    sigmoid_and_mul,
+    silu_and_mul,
+)
+from membound.torch._layer_norm import add_layer_norm, layer_norm
+from membound.torch._modules import (
+    GatedActivation,
+    GatedRMSNorm,
+    LayerNorm,
+    RMSNorm,
+    RotaryEmbedding,
+)
+from membound.torch._patch import patch, unpatch
+from membound.torch._rms_norm import add_rms_norm, gemma_rms_norm, rms_norm, rms_norm_gated
+from membound.torch._rope import rope
+
+__all__ = [
+    "RECORDED",
+    "GatedActivation",
+    "GatedRMSNorm",
+    "LayerNorm",
+    "RMSNorm",
+    "RotaryEmbedding",
+    "add_layer_norm",
+    "add_rms_norm",
+    "gated_activation",
+    "gelu_and_mul",
+    "gelu_tanh_and_mul",
+    "gemma_rms_norm",
+    "layer_norm",
+    "patch",
+    "relu2",
+    "rms_norm",
+    "rms_norm_gated",
+    "rope",
+    "sigmoid_and_mul",
+    "silu_and_mul",
+    "unpatch",
+]

@@ -1,0 +1,71 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""From an operator to the function that people call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from membound import _core
+from membound.torch._operators import is_traced
+
+# What membound's own functions call for tensors that want their gradient recorded or are no plain
+# memory, by the name of the op.
+RECORDED: dict[str, Callable[..., Any]] = {}
+
+
+def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make the public function of one that records; `outputs` are where results may be written.
+
+    Plain calls are the extension's, which finds out by itself what it cannot take and then calls
+    the one that records.
+    """
+
+    def decorate(recorded: Callable[..., Any]) -> Callable[..., Any]:
+        extension = getattr(_core, recorded.__name__)
+        RECORDED[recorded.__name__] = _handed_over(recorded, outputs)
+
+        @functools.wraps(recorded)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_traced():
+                return _traced(recorded, outputs, args, kwargs)
+            return extension(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def _handed_over(recorded: Callable[..., Any], outputs: tuple[str, ...]) -> Callable[..., Any]:
+    """What the extension calls; NotImplemented where its own error is to be raised after all."""
+    others = {"return_rstd", "return_stats", "stream", "device", *outputs}
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for name in others & kwargs.keys():
+            value = kwargs.pop(name)
+            if value is not None and value is not False:
+                return NotImplemented
+        tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+        if not all(t.layout is torch.strided for t in tensors):
+            return NotImplemented
+        return recorded(*args, **kwargs)
+
+    return call
+
+
+def _traced(recorded: Any, outputs: tuple[str, ...], args: Any, kwargs: dict[str, Any]) -> Any:
+    """A graph has results of its own: where they were to be written, it copies them."""
+    given = [kwargs.pop(name, None) for name in outputs]
+    results = recorded(*args, **kwargs)
+    if all(out is None for out in given):
+        return results
+    if isinstance(results, torch.Tensor):
+        return given[0].copy_(results)
+    return tuple(
+        result if out is None else out.copy_(result)
+        for out, result in zip(given, results, strict=True)
+    )

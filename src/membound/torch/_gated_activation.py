@@ -1,0 +1,131 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Gated activations: of one packed tensor, of two, and of a gate alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from membound import _core
+from membound.torch._functions import differentiable
+from membound.torch._operators import Operator, contiguous_like
+
+_OPTIONS = {
+    "kind": "str",
+    "packing": "str",
+    "alpha": "float",
+    "limit": "float?",
+    "up_offset": "float",
+}
+
+
+def _named(options: Any) -> dict[str, Any]:
+    return dict(zip(_OPTIONS, options, strict=True))
+
+
+def _pair_backward(grads, saved, options, wanted):
+    gate, up, row_scale = saved
+    return _core.gated_activation_backward(
+        *grads, gate, up, row_scale=row_scale, need_dgate=wanted[0], need_dup=wanted[1],
+        **_named(options),
+    )  # fmt: skip
+
+
+_GATE_AND_UP = Operator(
+    name="gated_activation",
+    tensors={"gate": "dgate", "up": "dup", "row_scale?": None},
+    options=_OPTIONS,
+    results={"out": True},
+    forward=lambda gate, up, row_scale, *options: (
+        _core.gated_activation(gate, up, row_scale=row_scale, **_named(options)),
+    ),
+    shapes=lambda gate, *_: (contiguous_like(gate),),
+    saves=("gate", "up", "row_scale"),
+    gradients={"dgate": "gate", "dup": "up"},
+    backward=_pair_backward,
+    rows=("gate", "up", "row_scale"),
+)
+
+
+def _packed_shape(packed, row_scale, kind, packing, *_):
+    if packing == "gate":
+        return (contiguous_like(packed),)
+    return (packed.new_empty((*packed.shape[:-1], packed.shape[-1] // 2)),)
+
+
+def _packed_backward(grads, saved, options, wanted):
+    packed, row_scale = saved
+    return (
+        _core.gated_activation_backward(*grads, packed, row_scale=row_scale, **_named(options)),
+    )
+
+
+_PACKED = Operator(
+    name="gated_activation_packed",
+    tensors={"packed": "dpacked", "row_scale?": None},
+    options=_OPTIONS,
+    results={"out": True},
+    forward=lambda packed, row_scale, *options: (
+        _core.gated_activation(packed, row_scale=row_scale, **_named(options)),
+    ),
+    shapes=_packed_shape,
+    saves=("packed", "row_scale"),
+    gradients={"dpacked": "packed"},
+    backward=_packed_backward,
+    rows=("packed", "row_scale"),
+)
+
+
+@differentiable("out")
+def gated_activation(
+    gate, up=None, *, kind="silu", packing="halves", alpha=1.0, limit=None, up_offset=0.0,
+    row_scale=None,
+):  # fmt: skip
+    """``act(gate) * up``: :func:`membound.gated_activation` with its gradient.
+
+    Recorded for the gradient: what was given. The activation is computed again from it, and no
+    gradient flows to row_scale.
+
+    >>> import torch
+    >>> gated_activation(torch.tensor([[0.0, 1.0, 2.0, 3.0]]), kind="relu2").tolist()
+    [[0.0, 3.0]]
+    """
+    if row_scale is not None and row_scale.requires_grad:
+        raise RuntimeError(
+            "gated_activation: argument 'row_scale' requires grad, and its gradient is not computed: "
+            "pass row_scale.detach(), or multiply the result by it"
+        )
+    options = (kind, packing, alpha, limit, up_offset)
+    if up is None:
+        return _PACKED(gate, row_scale, *options)
+    return _GATE_AND_UP(gate, up, row_scale, *options)
+
+
+def _alias(name: str, kind: str, formula: str) -> Any:
+    def recorded(gate, up=None, *, packing="halves", alpha=1.0, limit=None, up_offset=0.0,
+                 row_scale=None):  # fmt: skip
+        return gated_activation(
+            gate, up, kind=kind, packing=packing, alpha=alpha, limit=limit, up_offset=up_offset,
+            row_scale=row_scale,
+        )  # fmt: skip
+
+    recorded.__name__ = recorded.__qualname__ = name
+    recorded.__doc__ = f"``{formula}``: :func:`membound.{name}` with its gradient."
+    return differentiable("out")(recorded)
+
+
+silu_and_mul = _alias("silu_and_mul", "silu", "silu(gate) * up")
+gelu_and_mul = _alias("gelu_and_mul", "gelu", "gelu(gate) * up")
+gelu_tanh_and_mul = _alias("gelu_tanh_and_mul", "gelu_tanh", "gelu(gate, 'tanh') * up")
+sigmoid_and_mul = _alias("sigmoid_and_mul", "sigmoid", "sigmoid(gate) * up")
+
+
+@differentiable("out")
+def relu2(gate, *, row_scale=None):
+    """``relu(gate) ** 2``: :func:`membound.relu2` with its gradient.
+
+    >>> import torch
+    >>> relu2(torch.tensor([[-1.0, 3.0]])).tolist()
+    [[0.0, 9.0]]
+    """
+    return gated_activation(gate, kind="relu2", packing="gate", row_scale=row_scale)

@@ -1,0 +1,246 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Modules with the parameters and constructor arguments of torch.nn and Hugging Face."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from membound._rope_table import rope_frequencies
+from membound.torch._gated_activation import gated_activation
+from membound.torch._layer_norm import add_layer_norm, layer_norm
+from membound.torch._rms_norm import add_rms_norm, rms_norm, rms_norm_gated
+from membound.torch._rope import rope
+
+
+def _one_axis(module: str, normalized_shape: Any) -> tuple[int]:
+    """The axis to normalise. Of several, their product is a width only where they are contiguous."""
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if len(shape) != 1:
+        raise ValueError(
+            f"{module}: argument 'normalized_shape' must be the size of the last axis, got "
+            f"{normalized_shape!r}; flatten the axes first"
+        )
+    return shape
+
+
+class RMSNorm(nn.Module):
+    """Root mean square normalisation of the last axis, with a weight.
+
+    In place of torch.nn.RMSNorm and of the models' own (``LlamaRMSNorm(hidden_size, eps)``); the
+    state dict is theirs.
+
+    Args:
+        normalized_shape: the size of the last axis, or a tuple of it.
+        eps: added to the mean of squares. None: the dtype's epsilon, torch.nn's default.
+        elementwise_affine: with a weight.
+        device, dtype: of the weight.
+        weight_offset: added to the weight; 1.0 as in Gemma, whose weights start at 0.
+        rounding: see :func:`membound.rms_norm`; ``"before_weight"`` gives the bits of Llama's module.
+
+    >>> import torch
+    >>> norm = RMSNorm(2, eps=0.0)
+    >>> norm
+    RMSNorm((2,), eps=0.0)
+    >>> y, residual = norm(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]]))
+    >>> residual.tolist()
+    [[3.0, 4.0]]
+    """
+
+    def __init__(
+        self, normalized_shape, eps: float | None = 1e-6, elementwise_affine: bool = True,
+        device=None, dtype=None, *, weight_offset: float = 0.0, rounding: str = "once",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.normalized_shape = _one_axis("RMSNorm", normalized_shape)
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        self.weight_offset = weight_offset if elementwise_affine else 0.0
+        self.rounding = rounding
+        weight = None
+        if elementwise_affine:
+            weight = nn.Parameter(torch.empty(self.normalized_shape, device=device, dtype=dtype))
+        self.register_parameter("weight", weight)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The weight such that it multiplies by 1."""
+        if self.weight is not None:
+            nn.init.constant_(self.weight, 1.0 - self.weight_offset)
+
+    def forward(self, x, residual=None):
+        """The norm of x; with a residual the norm of their sum, and the sum."""
+        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        options = {"eps": eps, "weight_offset": self.weight_offset, "rounding": self.rounding}
+        if residual is None:
+            return rms_norm(x, self.weight, **options)
+        return add_rms_norm(x, residual, self.weight, **options)
+
+    def extra_repr(self) -> str:
+        parts = [f"{self.normalized_shape}, eps={self.eps}"]
+        if not self.elementwise_affine:
+            parts.append("elementwise_affine=False")
+        if self.weight_offset:
+            parts.append(f"weight_offset={self.weight_offset}")
+        if self.rounding != "once":
+            parts.append(f"rounding={self.rounding!r}")
+        return ", ".join(parts)
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation of the last axis, in place of torch.nn.LayerNorm.
+
+    Args:
+        normalized_shape: the size of the last axis, or a tuple of it.
+        eps: added to the variance.
+        elementwise_affine: with a weight, and with ``bias`` a bias.
+        bias: see there.
+        device, dtype: of weight and bias.
+
+    >>> import torch
+    >>> LayerNorm(2, eps=0.0)(torch.tensor([[1.0, 3.0]])).tolist()
+    [[-1.0, 1.0]]
+    """
+
+    def __init__(
+        self, normalized_shape, eps: float = 1e-5, elementwise_affine: bool = True,
+        bias: bool = True, device=None, dtype=None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.normalized_shape = _one_axis("LayerNorm", normalized_shape)
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
+            values = torch.empty(self.normalized_shape, device=device, dtype=dtype)
+            self.register_parameter(name, nn.Parameter(values) if wanted else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Weight 1, bias 0."""
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x, residual=None):
+        """The norm of x; with a residual the norm of their sum, and the sum."""
+        if residual is None:
+            return layer_norm(x, self.weight, self.bias, eps=self.eps)
+        return add_layer_norm(x, residual, self.weight, self.bias, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.normalized_shape}, eps={self.eps}, "
+            f"elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"
+        )
+
+
+class GatedRMSNorm(nn.Module):
+    """RMSNorm with a gate: ``norm(x) * silu(z)``, or of the product with ``norm_before_gate=False``.
+
+    The first as in Qwen3-Next's gated attention, the second as in Mamba-2; weights and eps are
+    named as theirs.
+
+    >>> import torch
+    >>> GatedRMSNorm(2)(torch.ones(1, 2), torch.zeros(1, 2)).tolist()
+    [[0.0, 0.0]]
+    """
+
+    def __init__(
+        self, hidden_size, eps: float = 1e-6, device=None, dtype=None, *,
+        norm_before_gate: bool = True, rounding: str = "once",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.eps = eps
+        self.norm_before_gate = norm_before_gate
+        self.rounding = rounding
+        self.weight = nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Weight 1."""
+        nn.init.ones_(self.weight)
+
+    def forward(self, x, gate=None):
+        """Without a gate the norm alone, as the models' modules do."""
+        if gate is None:
+            return rms_norm(x, self.weight, eps=self.eps, rounding=self.rounding)
+        return rms_norm_gated(
+            x, gate, self.weight, norm_before_gate=self.norm_before_gate, eps=self.eps,
+            rounding=self.rounding,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        return f"{self.hidden_size}, eps={self.eps}, norm_before_gate={self.norm_before_gate}"
+
+
+class GatedActivation(nn.Module):
+    """``act(gate) * up`` of two tensors, or of one that holds both.
+
+    Args:
+        kind: ``"silu"`` (SwiGLU), ``"gelu"``, ``"gelu_tanh"`` (GeGLU), ``"sigmoid"``, ``"relu2"``.
+        options: as of :func:`membound.gated_activation`: packing, alpha, limit, up_offset.
+
+    >>> import torch
+    >>> GatedActivation("relu2")(torch.tensor([[0.0, 1.0, 2.0, 3.0]])).tolist()
+    [[0.0, 3.0]]
+    """
+
+    def __init__(self, kind: str = "silu", **options: Any) -> None:
+        super().__init__()
+        self.kind = kind
+        self.options = options
+
+    def forward(self, gate, up=None):
+        return gated_activation(gate, up, kind=self.kind, **self.options)
+
+    def extra_repr(self) -> str:
+        return ", ".join([self.kind, *(f"{k}={v!r}" for k, v in self.options.items())])
+
+
+class RotaryEmbedding(nn.Module):
+    """Rotary embedding with angles computed in the kernel, right up to 16 million positions.
+
+    Args:
+        head_dim: elements of a head.
+        rope_parameters: the dictionary that model configurations carry; None for the default.
+        max_position: how long sequences are, for the types that ask.
+        layout, interleaved: as of :func:`membound.rope`.
+        device: of the frequencies. They are a buffer that state dicts leave out, as the models' is.
+
+    >>> import torch
+    >>> rotary = RotaryEmbedding(4, {"rope_theta": 100.0})
+    >>> q, k = rotary(torch.ones(1, 2, 1, 4), torch.ones(1, 2, 1, 4))
+    >>> q[0, 0, 0].tolist()
+    [1.0, 1.0, 1.0, 1.0]
+    """
+
+    def __init__(
+        self, head_dim: int, rope_parameters=None, max_position: int = 0, *, layout: str = "bshd",
+        interleaved: bool = False, device=None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.head_dim = head_dim
+        self.layout = layout
+        self.interleaved = interleaved
+        self.rope_parameters = rope_parameters
+        frequencies, self.attention_scaling = rope_frequencies(
+            rope_parameters, head_dim, max_position
+        )
+        values = torch.tensor(frequencies, dtype=torch.float32, device=device)
+        self.register_buffer("inv_freq", values, persistent=False)
+
+    def forward(self, q, k=None, position_ids=None, seqlen_offsets=None, cu_seqlens=None):
+        """The rotated q, or the pair of q and k."""
+        return rope(
+            q, k, freqs=self.inv_freq, position_ids=position_ids, seqlen_offsets=seqlen_offsets,
+            cu_seqlens=cu_seqlens, layout=self.layout, interleaved=self.interleaved,
+            attention_scaling=self.attention_scaling,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        return f"{self.head_dim}, layout={self.layout!r}, interleaved={self.interleaved}"

@@ -1,0 +1,138 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""RMSNorm, alone, after a residual addition and with a gate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from membound import _core
+from membound.torch._functions import differentiable
+from membound.torch._operators import Operator, contiguous_like, rows_like
+
+_OPTIONS = {"eps": "float", "weight_offset": "float", "rounding": "str"}
+
+
+def _backward(function: Any) -> Any:
+    def backward(grads, saved, options, wanted):
+        _, weight_offset, rounding = options
+        return function(
+            *grads, *saved, weight_offset=weight_offset, rounding=rounding,
+            need_dx=wanted[0], need_dweight=wanted[1],
+        )  # fmt: skip
+
+    return backward
+
+
+_RMS_NORM = Operator(
+    name="rms_norm",
+    tensors={"x": "dx", "weight?": "dweight"},
+    options=_OPTIONS,
+    results={"out": True, "rstd": False},
+    forward=lambda x, weight, eps, weight_offset, rounding: _core.rms_norm(
+        x, weight, eps=eps, weight_offset=weight_offset, rounding=rounding, return_rstd=True
+    ),
+    shapes=lambda x, *_: (contiguous_like(x), rows_like(x)),
+    saves=("x", "weight", "rstd"),
+    gradients={"dx": "x", "dweight": "weight"},
+    backward=_backward(_core.rms_norm_backward),
+    rows=("x",),
+)
+
+_ADD_RMS_NORM = Operator(
+    name="add_rms_norm",
+    tensors={"x": "dx", "residual": "dx", "weight?": "dweight"},
+    options=_OPTIONS,
+    results={"out": True, "residual_out": True, "rstd": False},
+    forward=lambda x, residual, weight, eps, weight_offset, rounding: _core.add_rms_norm(
+        x, residual, weight, eps=eps, weight_offset=weight_offset, rounding=rounding,
+        return_rstd=True,
+    ),  # fmt: skip
+    shapes=lambda x, *_: (contiguous_like(x), contiguous_like(x), rows_like(x)),
+    saves=("residual_out", "weight", "rstd"),
+    gradients={"dx": "residual_out", "dweight": "weight"},
+    backward=_backward(_core.add_rms_norm_backward),
+    rows=("x", "residual"),
+)
+
+
+def _rms_norm_gated_backward(grads, saved, options, wanted):
+    norm_before_gate, _, weight_offset, rounding = options
+    return _core.rms_norm_gated_backward(
+        *grads, *saved, norm_before_gate=norm_before_gate, weight_offset=weight_offset,
+        rounding=rounding, need_dx=wanted[0], need_dz=wanted[1], need_dweight=wanted[2],
+    )  # fmt: skip
+
+
+_RMS_NORM_GATED = Operator(
+    name="rms_norm_gated",
+    tensors={"x": "dx", "z": "dz", "weight?": "dweight"},
+    options={"norm_before_gate": "bool", **_OPTIONS},
+    results={"out": True, "rstd": False},
+    forward=lambda x, z, weight, first, eps, weight_offset, rounding: _core.rms_norm_gated(
+        x, z, weight, norm_before_gate=first, eps=eps, weight_offset=weight_offset,
+        rounding=rounding, return_rstd=True,
+    ),  # fmt: skip
+    shapes=lambda x, *_: (contiguous_like(x), rows_like(x)),
+    saves=("x", "z", "weight", "rstd"),
+    gradients={"dx": "x", "dz": "z", "dweight": "weight"},
+    backward=_rms_norm_gated_backward,
+    rows=("x", "z"),
+)
+
+
+@differentiable("out")
+def rms_norm(x, weight=None, *, eps=1e-6, weight_offset=0.0, rounding="once"):
+    """Root mean square normalisation over the last axis.
+
+    :func:`membound.rms_norm` with its gradient, for eager and compiled code. Recorded for the
+    gradient: x, weight and 4 bytes a row.
+
+    >>> import torch
+    >>> x = torch.tensor([[3.0, 4.0]], requires_grad=True)
+    >>> y = rms_norm(x, torch.tensor([1.0, 2.0]), eps=12.5)
+    >>> torch.autograd.grad(y.sum(), x)[0].mul(1000).round().tolist()
+    [[68.0, 224.0]]
+    """
+    return _RMS_NORM(x, weight, eps, weight_offset, rounding)
+
+
+@differentiable("out")
+def gemma_rms_norm(x, weight, *, eps=1e-6):
+    """:func:`membound.gemma_rms_norm` with its gradient: one is added to each weight.
+
+    >>> import torch
+    >>> gemma_rms_norm(torch.tensor([[3.0, 4.0]]), torch.zeros(2), eps=0.0).sum().mul(1000).int().item()
+    1979
+    """
+    return _RMS_NORM(x, weight, eps, 1.0, "once")
+
+
+@differentiable("out", "residual_out")
+def add_rms_norm(x, residual, weight=None, *, eps=1e-6, weight_offset=0.0, rounding="once"):
+    """Residual addition and normalisation of the sum, in one pass: ``(out, residual_out)``.
+
+    :func:`membound.add_rms_norm` with its gradient. Recorded: residual_out, weight and 4 bytes a
+    row; x and residual are not kept.
+
+    >>> import torch
+    >>> out, total = add_rms_norm(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 2.0]), eps=12.5)
+    >>> total.tolist()
+    [3.0, 4.0]
+    """
+    return _ADD_RMS_NORM(x, residual, weight, eps, weight_offset, rounding)
+
+
+@differentiable("out")
+def rms_norm_gated(
+    x, z, weight=None, *, norm_before_gate=True, eps=1e-6, weight_offset=0.0, rounding="once"
+):
+    """``rms_norm(x) * silu(z)``, or with ``norm_before_gate=False`` ``rms_norm(x * silu(z))``.
+
+    :func:`membound.rms_norm_gated` with its gradient. Recorded: x, z, weight and 4 bytes a row.
+
+    >>> import torch
+    >>> rms_norm_gated(torch.ones(1, 2), torch.zeros(1, 2)).tolist()
+    [[0.0, 0.0]]
+    """
+    return _RMS_NORM_GATED(x, z, weight, norm_before_gate, eps, weight_offset, rounding)

@@ -1,0 +1,116 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Rotary embedding of q and k, and of q alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from membound import _core
+from membound.torch._functions import differentiable
+from membound.torch._operators import Operator, contiguous_like
+
+_TABLES = ("cos", "sin", "freqs", "position_ids", "seqlen_offsets", "cu_seqlens")
+_OPTIONS = {
+    "start": "int",  # seqlen_offsets where they are a number
+    "layout": "str",
+    "interleaved": "bool",
+    "rotary_dim": "int?",
+    "rotary_offset": "int",
+    "sections": "int[]?",
+    "interleaved_sections": "bool",
+    "attention_scaling": "float",
+    "inverse": "bool",
+    "validate": "bool",
+}
+
+
+def _keywords(tables: Any, options: Any) -> dict[str, Any]:
+    keywords = dict(zip((*_TABLES, *_OPTIONS), (*tables, *options), strict=True))
+    start = keywords.pop("start")
+    if start:
+        keywords["seqlen_offsets"] = start
+    return keywords
+
+
+def _operator(*, keyed: bool, learned: bool) -> Operator:
+    """With k or without; with the gradient of the frequencies, which reads q and k, or without."""
+    turned = ("q", "k") if keyed else ("q",)
+    count = len(turned)
+
+    def forward(*arguments):
+        tables, options = arguments[count : count + len(_TABLES)], arguments[count + len(_TABLES) :]
+        found = _core.rope(*arguments[:count], **_keywords(tables, options))
+        return found if keyed else (found,)
+
+    def backward(grads, saved, options, wanted):
+        tables, read = saved[: len(_TABLES)], saved[len(_TABLES) :]
+        keywords = _keywords(tables, options) | dict(zip(turned, read, strict=False))
+        found = _core.rope_backward(*grads, **keywords)
+        return found if keyed or learned else (found,)
+
+    tensors: dict[str, str | None] = {name: f"d{name}" for name in turned}
+    tensors |= {f"{name}?": None for name in _TABLES}
+    gradients = {f"d{name}": f"d{name}_out" for name in turned}
+    if learned:
+        tensors["freqs?"] = "dfreqs"
+        gradients["dfreqs"] = "freqs"
+    return Operator(
+        name="rope" + ("" if keyed else "_q") + ("_learned" if learned else ""),
+        tensors=tensors,
+        options=_OPTIONS,
+        results=dict.fromkeys(("q_out", "k_out")[:count], True),
+        forward=forward,
+        shapes=lambda *arguments: tuple(map(contiguous_like, arguments[:count])),
+        saves=(*_TABLES, *(turned if learned else ())),
+        gradients=gradients,
+        backward=backward,
+        rows=(),
+    )
+
+
+_ROPE = {
+    (keyed, learned): _operator(keyed=keyed, learned=learned)
+    for keyed in (True, False)
+    for learned in (True, False)
+}
+
+
+@differentiable("out", "k_out")
+def rope(
+    q, k=None, cos=None, sin=None, *, freqs=None, position_ids=None, seqlen_offsets=None,
+    cu_seqlens=None, layout="bshd", interleaved=False, rotary_dim=None, rotary_offset=0,
+    sections=None, interleaved_sections=False, attention_scaling=1.0, inverse=False,
+    validate=False,
+):  # fmt: skip
+    """Rotary embedding of q and k: :func:`membound.rope` with its gradient.
+
+    Recorded for the gradient: the tables and positions, neither q nor k; where ``freqs`` requires
+    grad, q and k too. cos and sin get no gradient.
+
+    >>> import torch
+    >>> q = torch.tensor([1.0, 0.0]).reshape(1, 1, 1, 2).requires_grad_()
+    >>> out = rope(q, None, torch.tensor([[0.6]]), torch.tensor([[0.8]]))
+    >>> torch.autograd.grad(out[..., 1].sum(), q)[0].flatten().tolist()  # doctest: +ELLIPSIS
+    [0.8..., 0.6...]
+    """
+    for name, table in (("cos", cos), ("sin", sin)):
+        if table is not None and table.requires_grad:
+            raise RuntimeError(
+                f"rope: argument '{name}' requires grad, and its gradient is not computed: pass "
+                f"{name}.detach(), or learn the frequencies (freqs=)"
+            )
+    operator = _ROPE[k is not None, freqs is not None and freqs.requires_grad]
+    start = 0 if seqlen_offsets is None else seqlen_offsets
+    if isinstance(start, torch.Tensor):
+        start = 0
+    else:
+        seqlen_offsets = None
+    tables = (cos, sin, freqs, position_ids, seqlen_offsets, cu_seqlens)
+    options = (
+        start, layout, interleaved, rotary_dim, rotary_offset, sections, interleaved_sections,
+        attention_scaling, inverse, validate,
+    )  # fmt: skip
+    return operator(*(t for t in (q, k) if t is not None), *tables, *options)

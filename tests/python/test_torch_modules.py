@@ -1,0 +1,224 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""membound.torch's modules in place of torch.nn's, and the drop-in rotary functions."""
+
+from __future__ import annotations
+
+import copy
+import doctest
+import importlib
+import pickle
+import pkgutil
+
+import pytest
+
+import membound
+
+torch = pytest.importorskip("torch")
+mt = pytest.importorskip("membound.torch")
+
+pytestmark = [  # torch's own, in its tracing
+    pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated"),
+]
+TWINS = {
+    "RMSNorm": (mt.RMSNorm, torch.nn.RMSNorm),
+    "LayerNorm": (mt.LayerNorm, torch.nn.LayerNorm),
+}
+MODULES = {
+    "RMSNorm": lambda **k: mt.RMSNorm(8, **k),
+    "RMSNorm, Gemma": lambda **k: mt.RMSNorm(8, weight_offset=1.0, **k),
+    "LayerNorm": lambda **k: mt.LayerNorm(8, **k),
+    "GatedRMSNorm": lambda **k: mt.GatedRMSNorm(8, **k),
+    "RotaryEmbedding": lambda device=None, dtype=None: mt.RotaryEmbedding(8, device=device),
+    "GatedActivation": lambda **_: mt.GatedActivation("silu", packing="interleaved"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(m.name for m in pkgutil.iter_modules(mt.__path__)))
+def test_examples_run(name):
+    module = importlib.import_module(f"membound.torch.{name}")
+    failed, _ = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
+    assert failed == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"elementwise_affine": False}, {"eps": 1e-2}])
+@pytest.mark.parametrize("name", TWINS)
+def test_as_torchs_module(name, options, seed):
+    """Constructor, parameters, state dict both ways, values and gradients."""
+    torch.manual_seed(seed % 2**31)
+    ours, theirs = TWINS[name]
+    options = {"eps": 1e-5, **options}
+    mine, other = ours(16, **options), theirs(16, **options)
+    for parameter in other.parameters():
+        torch.nn.init.normal_(parameter)
+    assert mine.state_dict().keys() == other.state_dict().keys()
+    mine.load_state_dict(other.state_dict())
+    other.load_state_dict(mine.state_dict())
+    x = torch.randn(3, 16, requires_grad=True)
+    leaves = lambda m: [x, *m.parameters()]  # noqa: E731
+    found, right = mine(x), other(x)
+    torch.testing.assert_close(found, right)
+    torch.testing.assert_close(
+        torch.autograd.grad(found.square().sum(), leaves(mine)),
+        torch.autograd.grad(right.square().sum(), leaves(other)),
+    )
+    residual = torch.randn(3, 16)
+    y, total = mine(x, residual)
+    torch.testing.assert_close(total, x + residual)
+    torch.testing.assert_close(y, other(x + residual))
+
+
+def test_eps_none_is_torchs_default():
+    x = torch.full((2, 8), 1e-4)
+    torch.testing.assert_close(mt.RMSNorm(8, eps=None)(x), torch.nn.RMSNorm(8)(x))
+
+
+def test_several_axes_are_refused():
+    for module in (mt.RMSNorm, mt.LayerNorm):
+        with pytest.raises(ValueError, match="must be the size of the last axis"):
+            module((2, 8))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_copies_pickles_and_the_meta_device(name):
+    module = MODULES[name]()
+    for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert repr(twin) == repr(module)
+        for mine, other in zip(twin.state_dict().values(), module.state_dict().values(), strict=True):
+            assert torch.equal(mine, other)
+            assert mine.data_ptr() != other.data_ptr()
+    on_meta = MODULES[name](device="meta")
+    assert all(p.device.type == "meta" for p in on_meta.parameters())
+    if hasattr(module, "reset_parameters"):
+        filled = on_meta.to_empty(device="cpu")
+        filled.reset_parameters()
+        for mine, other in zip(filled.parameters(), module.parameters(), strict=True):
+            assert torch.equal(mine, other)
+
+
+def test_compiled_training_step_of_modules():
+    model = torch.nn.Sequential(
+        mt.RMSNorm(8), torch.nn.Linear(8, 16), mt.GatedActivation(), mt.LayerNorm(8)
+    )
+    x = torch.randn(4, 8)
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    grads = []
+    for one in (model, compiled):
+        model.zero_grad()
+        one(x).square().sum().backward()
+        grads.append([p.grad.clone() for p in model.parameters()])
+    torch.testing.assert_close(*grads)
+
+
+def test_rotary_module_is_rope(seed):
+    generator = torch.Generator().manual_seed(seed % 2**31)
+    q, k = (torch.randn(1, 5, heads, 8, generator=generator) for heads in (4, 2))
+    parameters = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
+    module = mt.RotaryEmbedding(8, parameters, 64)
+    assert not module.state_dict()
+    freqs, scaling = membound.rope_frequencies(parameters, 8, 64)
+    right = membound.rope(q, k, freqs=torch.tensor(freqs, dtype=torch.float32),
+                          attention_scaling=scaling)  # fmt: skip
+    assert all(map(torch.equal, module(q, k), right))
+
+
+def rotate_half(x):
+    first, second = x.chunk(2, -1)
+    return torch.cat((-second, first), -1)
+
+
+def rotate_neighbours(x):
+    return torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+
+
+class TestDropIns:
+    """Each in float32 against its origin's published formula, bit for bit where the order agrees."""
+
+    @pytest.mark.parametrize("unsqueeze_dim", [1, 2])
+    @pytest.mark.parametrize("rotary_dim", [8, 4])
+    def test_hugging_face(self, unsqueeze_dim, rotary_dim, seed):
+        huggingface = importlib.import_module("membound.torch.huggingface")
+        generator = torch.Generator().manual_seed(seed % 2**31)
+        q, k = (torch.randn(2, 3, heads, 8, generator=generator) for heads in (4, 2))
+        if unsqueeze_dim == 1:
+            q, k = q.transpose(1, 2), k.transpose(1, 2)
+        half = torch.randn(2, 2, 3, rotary_dim // 2, generator=generator)
+        cos, sin = torch.cat((half, half), -1)
+        got = huggingface.apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim)
+        for x, found in zip((q, k), got, strict=True):
+            c, s = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+            turned, rest = x[..., :rotary_dim], x[..., rotary_dim:]
+            right = torch.cat((turned * c + rotate_half(turned) * s, rest), -1)
+            assert torch.equal(found, right)
+        with pytest.raises(ValueError, match="'unsqueeze_dim' must be 1 or 2"):
+            huggingface.apply_rotary_pos_emb(q, k, cos, sin, 3)
+
+    @pytest.mark.parametrize("interleaved", [False, True])
+    @pytest.mark.parametrize("tensor_format", ["sbhd", "bshd", "thd"])
+    def test_transformer_engine(self, tensor_format, interleaved, seed):
+        engine = importlib.import_module("membound.torch.transformer_engine")
+        generator = torch.Generator().manual_seed(seed % 2**31)
+        angles = torch.randn(6, 1, 1, 4, generator=generator)
+        both = (angles, angles)
+        freqs = torch.stack(both, -1).flatten(-2) if interleaved else torch.cat(both, -1)
+        shape = {"sbhd": (5, 2, 3, 8), "bshd": (2, 5, 3, 8), "thd": (7, 3, 8)}[tensor_format]
+        t = torch.randn(shape, generator=generator, requires_grad=True)
+        turn = rotate_neighbours if interleaved else rotate_half
+        options = {"tensor_format": tensor_format, "interleaved": interleaved}
+        if tensor_format == "thd":
+            options["cu_seqlens"] = torch.tensor([0, 3, 7], dtype=torch.int32)
+            used = torch.cat((freqs[:3], freqs[:4]))[:, 0]
+        else:
+            used = freqs[:5] if tensor_format == "sbhd" else freqs[:5].transpose(0, 1)
+        right = t * used.cos() + turn(t) * used.sin()
+        found = engine.apply_rotary_pos_emb(t, freqs, **options)
+        assert torch.equal(found, right)
+        dy = torch.randn(shape, generator=generator)
+        torch.testing.assert_close(*(torch.autograd.grad(y, t, dy) for y in (found, right)))
+
+    @pytest.mark.parametrize("interleaved", [False, True])
+    @pytest.mark.parametrize("offsets", [0, 2, "each"])
+    def test_flash_attention(self, interleaved, offsets, seed):
+        flash = importlib.import_module("membound.torch.flash_attention")
+        generator = torch.Generator().manual_seed(seed % 2**31)
+        x = torch.randn(2, 4, 3, 10, generator=generator)
+        cos, sin = torch.randn(2, 9, 4, generator=generator)
+        given = torch.tensor([1, 3], dtype=torch.int32) if offsets == "each" else offsets
+        starts = [1, 3] if offsets == "each" else [offsets] * 2
+        expand = (lambda t: t.repeat_interleave(2, -1)) if interleaved else lambda t: t.repeat(1, 2)
+        turn = rotate_neighbours if interleaved else rotate_half
+        right = x.clone()
+        for at, start in enumerate(starts):
+            c, s = (expand(t[start : start + 4])[:, None] for t in (cos, sin))
+            turned = x[at, ..., :8]
+            right[at, ..., :8] = turned * c + turn(turned) * s
+        assert torch.equal(flash.apply_rotary_emb(x, cos, sin, interleaved, False, given), right)
+        assert flash.apply_rotary_emb(x, cos, sin, interleaved, True, given) is x
+        assert torch.equal(x, right)
+
+    @pytest.mark.parametrize("is_neox", [True, False])
+    @pytest.mark.parametrize("batched", [False, True])
+    def test_vllm(self, is_neox, batched, seed):
+        vllm = importlib.import_module("membound.torch.vllm")
+        generator = torch.Generator().manual_seed(seed % 2**31)
+        tokens = (2, 3) if batched else (6,)
+        qkv = torch.randn(*tokens, (4 + 2 + 2) * 8, generator=generator)
+        query, key, value = qkv.split([32, 16, 16], -1)
+        if batched:
+            query, key = query.contiguous(), key.contiguous()
+        before, kept = (query.clone(), key.clone()), value.clone()
+        cache = torch.randn(10, 6, generator=generator)
+        positions = torch.randint(0, 10, tokens, generator=generator)
+        assert vllm.rotary_embedding(positions, query, key, 8, cache, is_neox) is None
+        cos, sin = cache[positions].chunk(2, -1)
+        expand = (lambda t: t.repeat(*[1] * len(tokens), 2)) if is_neox else (
+            lambda t: t.repeat_interleave(2, -1))  # fmt: skip
+        turn = rotate_half if is_neox else rotate_neighbours
+        for old, new in zip(before, (query, key), strict=True):
+            heads = old.unflatten(-1, (-1, 8))
+            turned = heads[..., :6]
+            c, s = expand(cos)[..., None, :], expand(sin)[..., None, :]
+            right = torch.cat((turned * c + turn(turned) * s, heads[..., 6:]), -1)
+            assert torch.equal(new, right.flatten(-2))
+        assert torch.equal(value, kept)

@@ -1,0 +1,179 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Patched models of transformers, built from small configurations with random weights."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+mt = pytest.importorskip("membound.torch")
+
+SIZES = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+}  # fmt: skip
+TEXT = {**SIZES, "vocab_size": 128, "max_position_embeddings": 64, "pad_token_id": 0}
+TEXT |= {"bos_token_id": 1, "eos_token_id": 2}
+GROUPED = {**TEXT, "num_key_value_heads": 2}
+IMAGE = {**SIZES, "image_size": 32, "patch_size": 8}
+# How many modules have a forward of ours: norms, gated MLPs, attentions.
+MODELS: dict[str, tuple[dict[str, Any], int]] = {
+    "Llama": (GROUPED, 5 + 2 + 2),
+    "Mistral": (GROUPED, 5 + 2 + 2),
+    "Qwen2": (GROUPED, 5 + 2 + 2),
+    "Qwen3": ({**GROUPED, "head_dim": 16}, 9 + 2 + 2),
+    "Gemma2": ({**GROUPED, "head_dim": 16}, 9 + 2 + 2),
+    "Gemma3Text": ({**GROUPED, "head_dim": 16}, 13 + 2 + 2),
+    "Phi3": (GROUPED, 5 + 2 + 2),
+    "Olmo2": (GROUPED, 9 + 2 + 2),
+    "GPTNeoX": (TEXT, 5 + 0 + 2),
+    "ModernBert": ({**TEXT, "cls_token_id": 1, "sep_token_id": 2}, 5 + 2 + 2),
+    "ViT": (IMAGE, 5 + 0 + 0),
+}
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # what transformers warns about is not ours
+    pytest.mark.filterwarnings("error:membound"),
+]
+
+
+def build(name: str, dtype: Any, seed: int) -> Any:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(seed % 2**31)
+    sizes, _ = MODELS[name]
+    config = getattr(transformers, f"{name}Config")(**sizes)
+    headless = name in ("ModernBert", "ViT")
+    auto = transformers.AutoModel if headless else transformers.AutoModelForCausalLM
+    model = auto.from_config(config)
+    for parameter in model.parameters():
+        if parameter.dim() == 1:  # weights of 1 and 0 hide where a result is rounded
+            torch.nn.init.normal_(parameter, 0.5, 0.2)
+    return model.to(dtype).eval()
+
+
+def inputs(name: str, dtype: Any) -> dict[str, Any]:
+    if name == "ViT":
+        return {"pixel_values": torch.randn(2, 3, 32, 32, dtype=dtype)}
+    return {"input_ids": torch.randint(0, 128, (2, 9))}
+
+
+def run(model: Any, given: dict[str, Any]) -> tuple[Any, list[Any]]:
+    """The result, and the gradients of all parameters."""
+    model.zero_grad()
+    output = model(**given)
+    values = output.logits if hasattr(output, "logits") else output.last_hidden_state
+    values.float().square().mean().backward()
+    return values.detach(), [
+        torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", MODELS)
+def test_same_numbers(name, dtype, seed):
+    kind = getattr(torch, dtype)
+    model, given = build(name, kind, seed), inputs(name, kind)
+    before, slopes = run(model, given)
+    keys = list(model.state_dict())
+    report = mt.patch(model)
+    assert report.replaced == MODELS[name][1], str(report)
+    assert not any(row.why_left for row in report.rows), str(report)
+    assert list(model.state_dict()) == keys
+    after, patched_slopes = run(model, given)
+    unit = torch.finfo(kind).eps
+    scale = before.abs().max().item()
+    assert (after - before).abs().max().item() <= 16 * unit * scale
+    largest = max(g.abs().max().item() for g in slopes)
+    for mine, theirs in zip(patched_slopes, slopes, strict=True):
+        bound = 32 * unit * max(theirs.abs().max().item(), 1e-2 * largest)
+        assert (mine - theirs).abs().max().item() <= bound
+    assert mt.unpatch(model) == MODELS[name][1]
+    again, _ = run(model, given)
+    assert torch.equal(again, before)
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("Llama", "rms_norm, rounding='before_weight'"),
+        ("Gemma2", "rms_norm, weight_offset=1, rounding='once'"),
+        ("Olmo2", "rms_norm, rounding='once'"),
+    ],
+)
+def test_norms_are_bit_equal_whatever_the_weights_are(name, form, seed):
+    """The form is found with other weights than the model's, so training cannot outgrow it."""
+    model = build(name, torch.bfloat16, seed)
+    norms = [m for m in model.modules() if "RMSNorm" in type(m).__name__]
+    x = torch.randn(7, 64, dtype=torch.bfloat16)
+    for norm in norms:
+        torch.nn.init.ones_(norm.weight)
+    report = mt.patch(model)
+    assert form in [row.replaced_by for row in report.rows]
+    for norm in norms:
+        torch.nn.init.normal_(norm.weight)
+        cols = norm.weight.shape[0]
+        assert torch.equal(norm(x[:, :cols]), type(norm).forward(norm, x[:, :cols]))
+
+
+def test_generation_and_compile(seed):
+    model = build("Llama", torch.float32, seed)
+    ids = torch.randint(3, 128, (1, 5))
+    mask = torch.ones_like(ids)
+    options = {"max_new_tokens": 6, "do_sample": False, "attention_mask": mask}
+    before = model.generate(ids, **options)
+    mt.patch(model)
+    assert torch.equal(model.generate(ids, **options), before)
+    torch.compiler.reset()
+    eager = model(ids).logits
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(ids).logits, eager)
+    torch.compiler.reset()
+
+
+def test_only_that_model_changes(seed):
+    one, other = (build("Llama", torch.float32, seed) for _ in range(2))
+    modeling = importlib.import_module(type(one).__module__)
+    function = modeling.apply_rotary_pos_emb
+    mt.patch(one)
+    assert modeling.apply_rotary_pos_emb is function
+    assert not any("forward" in module.__dict__ for module in other.modules())
+    assert mt.unpatch(other) == 0
+    again = mt.patch(one)
+    assert again.replaced == 0
+    assert all(row.why_left == "its forward is replaced already" for row in again.rows)
+
+
+def test_what_computes_something_else_is_left():
+    class OddRMSNorm(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(8))
+            self.eps = 1e-6
+
+        def forward(self, x):
+            return x * self.weight
+
+    class OddMLP(torch.nn.Module):
+        def __init__(self, act):
+            super().__init__()
+            for name in ("gate_proj", "up_proj", "down_proj"):
+                setattr(self, name, torch.nn.Linear(8, 8))
+            self.act_fn = act
+
+        def forward(self, x):
+            return self.down_proj(self.gate_proj(x) * self.act_fn(self.up_proj(x)))
+
+    model = torch.nn.Sequential(
+        OddRMSNorm(), OddMLP(torch.nn.SiLU()), OddMLP(torch.nn.Tanh()), torch.nn.LayerNorm((2, 8))
+    )
+    report = mt.patch(model)
+    assert report.replaced == 0
+    assert [row.why_left for row in report.rows] == [
+        "it computes something else",
+        "it computes something else",
+        "its activation is Tanh",
+        "it normalises over several axes",
+    ]
+    assert "its activation is Tanh" in str(report)
