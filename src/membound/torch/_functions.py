@@ -11,11 +11,17 @@ from typing import Any
 import torch
 
 from membound import _core
-from membound.torch._operators import is_traced
+from membound.torch._operators import PLAIN, dispatch_modes, dynamo_traces
 
 # What membound's own functions call for tensors that want their gradient recorded or are no plain
 # memory, by the name of the op.
 RECORDED: dict[str, Callable[..., Any]] = {}
+
+# With these nothing is recorded.
+_OUTSIDE = frozenset(
+    {"out", "residual_out", "k_out", "return_rstd", "return_stats", "stream", "device"}
+)
+_records = torch.is_grad_enabled
 
 
 def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -27,12 +33,15 @@ def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[...
 
     def decorate(recorded: Callable[..., Any]) -> Callable[..., Any]:
         extension = getattr(_core, recorded.__name__)
-        RECORDED[recorded.__name__] = _handed_over(recorded, outputs)
+        RECORDED[recorded.__name__] = _handed_over(recorded)
 
         @functools.wraps(recorded)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if is_traced():
+            if dynamo_traces() or dispatch_modes():
                 return _traced(recorded, outputs, args, kwargs)
+            # The extension would find out by itself, and take 7 us longer to get back here.
+            if _records() and _wants_gradient(args) and _OUTSIDE.isdisjoint(kwargs):
+                return recorded(*args, **kwargs)
             return extension(*args, **kwargs)
 
         return call
@@ -40,12 +49,18 @@ def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[...
     return decorate
 
 
-def _handed_over(recorded: Callable[..., Any], outputs: tuple[str, ...]) -> Callable[..., Any]:
+def _wants_gradient(tensors: tuple[Any, ...]) -> bool:
+    for tensor in tensors:
+        if type(tensor) in PLAIN and tensor.requires_grad:
+            return True
+    return False
+
+
+def _handed_over(recorded: Callable[..., Any]) -> Callable[..., Any]:
     """What the extension calls; NotImplemented where its own error is to be raised after all."""
-    others = {"return_rstd", "return_stats", "stream", "device", *outputs}
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        for name in others & kwargs.keys():
+        for name in _OUTSIDE & kwargs.keys():
             value = kwargs.pop(name)
             if value is not None and value is not False:
                 return NotImplemented

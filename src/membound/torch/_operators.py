@@ -23,15 +23,11 @@ import torch
 
 LIBRARY = torch.library.Library("membound", "DEF")
 
-_dynamo_traces = torch.compiler.is_dynamo_compiling
-_dispatch_modes = torch._C._len_torch_dispatch_stack
+# Where calls have to be operators: Dynamo, a mode that watches the dispatcher, torch.func.
+dynamo_traces = torch.compiler.is_dynamo_compiling
+dispatch_modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._are_functorch_transforms_active
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, type(None)})
-
-
-def is_traced() -> bool:
-    """Whether calls have to be operators: Dynamo, a mode that watches the dispatcher, torch.func."""
-    return _dynamo_traces() or _dispatch_modes() > 0 or _transforms()
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 @dataclass(frozen=True)
@@ -62,16 +58,18 @@ class Operator:
 
     def __call__(self, *arguments: Any) -> Any:
         """The differentiable results, with the gradient recorded in the way that the call needs."""
-        if _dynamo_traces():
+        if dynamo_traces():
             return self._compiled.apply(*arguments)  # type: ignore[attr-defined]
-        if is_traced() or _holds_subclasses(arguments[: len(self.tensors)]):
+        if dispatch_modes() or _transforms() or _holds_subclasses(arguments[: len(self.tensors)]):
             return self._pick(_tuple(self._traced.apply(*arguments)))  # type: ignore[attr-defined]
         return self._eager.apply(*arguments)  # type: ignore[attr-defined]
 
 
 def _holds_subclasses(tensors: tuple[Any, ...]) -> bool:
-    kinds = set(map(type, tensors)) - _PLAIN
-    return bool(kinds) and any(issubclass(kind, torch.Tensor) for kind in kinds)
+    for tensor in tensors:
+        if type(tensor) not in PLAIN and isinstance(tensor, torch.Tensor):
+            return True
+    return False
 
 
 def _differentiable(op: Operator) -> Callable[[tuple[Any, ...]], Any]:
@@ -109,7 +107,7 @@ def _function(op: Operator, forward: Callable[..., Any], backward: Callable[...,
             needs = ctx.needs_input_grad
             # With create_graph=True what comes out must know that it ends here. (Compiled graphs
             # refuse second derivatives by themselves, and Dynamo takes no Function within another.)
-            further = not _dynamo_traces() and torch.is_grad_enabled()
+            further = not dynamo_traces() and torch.is_grad_enabled()
             run = gradients.apply if further else backward
             found = run(*grads, *ctx.saved_tensors, *ctx.options, wanted(needs))
             return by_input(_tuple(found), needs)
@@ -260,6 +258,9 @@ def _register(op: Operator) -> None:
 def _define(name: str, signature: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> None:
     def run(*arguments):
         # Here gradients are somebody else's business; the kernel would ask for them to be recorded.
+        # Mostly they are off already, and asking costs less than switching (2 us).
+        if not torch.is_grad_enabled():
+            return _bare(kernel(*arguments))
         with torch.no_grad():
             return _bare(kernel(*arguments))
 
