@@ -26,6 +26,7 @@ import membound
 Call = Callable[[], object]
 Row = tuple[str, Call, Any]  # name, call, context manager to time it in
 
+CHAINED = 50
 ENQUEUED = 200  # the driver's queue holds about a thousand launches
 
 
@@ -93,9 +94,38 @@ def torch_rows(device: str, shape: tuple[int, int], dtype: str) -> Iterator[Row]
     yield "torch.add(out=)", lambda: torch.add(x, x, out=out), always
     yield "torch.empty_like", lambda: torch.empty_like(x), always
     yield "torch F.rms_norm", lambda: functional(x, shape[1:], w, 1e-6), always
+    yield from recorded_rows(x, w)
     if device != "cpu":
         side = torch.cuda.Stream(device)
         yield "membound, torch, out=, stream=", lambda: rms_norm(x, w, out=out, stream=side), always
+
+
+def recorded_rows(x: Any, w: Any) -> Iterator[Row]:
+    """Through membound.torch: plain, with the graph recorded, and one of 50 in a compiled graph."""
+    import torch
+
+    import membound.torch as mt
+
+    out, always = torch.empty_like(x), nullcontext()
+    xg, wg = (t.clone().requires_grad_() for t in (x, w))
+    functional, norm = torch.nn.functional, mt.rms_norm
+    yield "membound.torch, out=, no_grad", lambda: norm(x, w, out=out), torch.no_grad()
+    yield "membound.torch, allocating, no_grad", lambda: norm(x, w), torch.no_grad()
+    yield "membound.torch, graph recorded", lambda: norm(xg, wg), always
+    yield "torch F.rms_norm, graph recorded", lambda: functional.rms_norm(xg, w.shape, wg), always
+    yield (
+        "torch F.layer_norm, graph recorded",
+        lambda: functional.layer_norm(xg, w.shape, wg, wg),
+        always,
+    )
+
+    def chain(x: Any) -> Any:
+        for _ in range(CHAINED):
+            x = norm(x, w)
+        return x
+
+    compiled = torch.compile(chain, fullgraph=True)
+    yield f"membound.torch, {CHAINED} in a compiled graph", lambda: compiled(x), torch.no_grad()
 
 
 def numpy_rows() -> Iterator[Row]:

@@ -100,7 +100,9 @@ def test_gradients_by_differences(call, device, generator):
     state = generator.get_state()
     for home in (mt, membound):
         generator.set_state(state)
-        assert torch.autograd.gradcheck(call.function(generator, torch.float64, device, home), leaves)
+        assert torch.autograd.gradcheck(
+            call.function(generator, torch.float64, device, home), leaves
+        )
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -242,7 +244,9 @@ def test_export():
 
     for strict in (True, False):
         program = torch.export.export(Layer(), (torch.randn(4, 8), torch.randn(8)), strict=strict)
-        called = [str(node.target) for node in program.graph.nodes if "membound" in str(node.target)]
+        called = [
+            str(node.target) for node in program.graph.nodes if "membound" in str(node.target)
+        ]
         assert called == ["membound.rms_norm_forward.default"]
 
 
@@ -282,7 +286,9 @@ def test_what_a_call_that_records_refuses():
     for given in ({"out": torch.empty(2, 4)}, {"return_rstd": True}):
         with pytest.raises(RuntimeError, match=r"^rms_norm: argument 'x' requires grad"):
             mt.rms_norm(x, **given)
-    with pytest.raises(RuntimeError, match=r"^gated_activation: argument 'row_scale' requires grad"):
+    with pytest.raises(
+        RuntimeError, match=r"^gated_activation: argument 'row_scale' requires grad"
+    ):
         mt.silu_and_mul(x, row_scale=torch.ones(2, requires_grad=True))
     with pytest.raises(ValueError, match=r"^rms_norm: argument 'weight'"):
         mt.rms_norm(x, torch.ones(3))

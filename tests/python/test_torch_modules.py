@@ -84,7 +84,9 @@ def test_copies_pickles_and_the_meta_device(name):
     module = MODULES[name]()
     for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         assert repr(twin) == repr(module)
-        for mine, other in zip(twin.state_dict().values(), module.state_dict().values(), strict=True):
+        for mine, other in zip(
+            twin.state_dict().values(), module.state_dict().values(), strict=True
+        ):
             assert torch.equal(mine, other)
             assert mine.data_ptr() != other.data_ptr()
     on_meta = MODULES[name](device="meta")

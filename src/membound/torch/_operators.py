@@ -89,7 +89,8 @@ def _names(op: Operator) -> list[str]:
 
 def _function(op: Operator, forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
     """What records eager calls and what Dynamo traces. setup_context would cost 10 us more a call,
-    and Dynamo does not get through it where no gradient is wanted."""
+    and Dynamo does not get through it where no gradient is wanted.
+    """
     count = len(op.tensors)
     save, wanted, by_input = _saver(op), _wanted_by(op), _by_input(op)
     pick, gradients = _differentiable(op), _gradient_function(op)
@@ -255,7 +256,9 @@ def _register(op: Operator) -> None:
     _register_batching(op)
 
 
-def _define(name: str, signature: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> None:
+def _define(
+    name: str, signature: str, kernel: Callable[..., Any], fake: Callable[..., Any]
+) -> None:
     def run(*arguments):
         # Here gradients are somebody else's business; the kernel would ask for them to be recorded.
         # Mostly they are off already, and asking costs less than switching (2 us).

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from membound._table import render
 from membound.torch import huggingface
 from membound.torch._gated_activation import gated_activation
 from membound.torch._layer_norm import layer_norm
@@ -48,13 +49,8 @@ class Report:
         return sum(row.count for row in self.rows if row.replaced_by)
 
     def __str__(self) -> str:
-        lines = [("module", "count", "now", "left because")]
-        lines += [(r.module, str(r.count), r.replaced_by or "-", r.why_left) for r in self.rows]
-        widths = [max(len(line[at]) for line in lines) for at in range(4)]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in lines
-        )
+        cells = [(r.module, str(r.count), r.replaced_by or "-", r.why_left) for r in self.rows]
+        return render(("module", "count", "now", "left because"), cells)
 
 
 class _Left(Exception):
@@ -76,7 +72,8 @@ def patch(model: nn.Module) -> Report:
     >>> model = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8))
     >>> print(patch(model))
     module     count  now         left because
-    LayerNorm  1      layer_norm
+    ---------  -----  ----------  ------------
+    LayerNorm      1  layer_norm
     >>> unpatch(model)
     1
     """
@@ -118,7 +115,9 @@ class _Kind:
     replacement: Callable[[nn.Module], tuple[str, Callable[..., Any]]]
 
 
-def _trial(module: nn.Module, candidates: Iterator[tuple[str, Callable[..., Any]]], cols: int) -> Any:
+def _trial(
+    module: nn.Module, candidates: Iterator[tuple[str, Callable[..., Any]]], cols: int
+) -> Any:
     """The first candidate that gives the module's result, bit for bit or nearly so.
 
     In bfloat16 and with weights drawn at random, whatever the model's are: where a result is rounded
@@ -127,7 +126,9 @@ def _trial(module: nn.Module, candidates: Iterator[tuple[str, Callable[..., Any]
     generator = torch.Generator().manual_seed(0)
     stand_in = copy.copy(module)
     stand_in.__dict__["_parameters"] = {
-        name: nn.Parameter(torch.randn(p.shape, generator=generator).bfloat16(), requires_grad=False)
+        name: nn.Parameter(
+            torch.randn(p.shape, generator=generator).bfloat16(), requires_grad=False
+        )
         for name, p in module.named_parameters(recurse=False)
     }
     x = torch.randn(4, cols, generator=generator).bfloat16()

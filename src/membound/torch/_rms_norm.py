@@ -45,7 +45,12 @@ _ADD_RMS_NORM = Operator(
     options=_OPTIONS,
     results={"out": True, "residual_out": True, "rstd": False},
     forward=lambda x, residual, weight, eps, weight_offset, rounding: _core.add_rms_norm(
-        x, residual, weight, eps=eps, weight_offset=weight_offset, rounding=rounding,
+        x,
+        residual,
+        weight,
+        eps=eps,
+        weight_offset=weight_offset,
+        rounding=rounding,
         return_rstd=True,
     ),  # fmt: skip
     shapes=lambda x, *_: (contiguous_like(x), contiguous_like(x), rows_like(x)),
@@ -70,8 +75,14 @@ _RMS_NORM_GATED = Operator(
     options={"norm_before_gate": "bool", **_OPTIONS},
     results={"out": True, "rstd": False},
     forward=lambda x, z, weight, first, eps, weight_offset, rounding: _core.rms_norm_gated(
-        x, z, weight, norm_before_gate=first, eps=eps, weight_offset=weight_offset,
-        rounding=rounding, return_rstd=True,
+        x,
+        z,
+        weight,
+        norm_before_gate=first,
+        eps=eps,
+        weight_offset=weight_offset,
+        rounding=rounding,
+        return_rstd=True,
     ),  # fmt: skip
     shapes=lambda x, *_: (contiguous_like(x), rows_like(x)),
     saves=("x", "z", "weight", "rstd"),

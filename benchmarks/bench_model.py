@@ -1,0 +1,222 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""A whole Llama in training and decoding: eager, compiled, patched by Liger-Kernel and by membound.
+
+    python benchmarks/bench_model.py              # 1B parameters, on a GPU
+    python benchmarks/bench_model.py --tiny       # a small one, on whatever is here
+
+The model comes from a configuration, with random weights in bfloat16 and SDPA attention. A training
+step is forward, loss, backward and a fused AdamW step on synthetic tokens; a decoding step is one
+token after 1,024 cached ones. Wall time of a step, ended by a synchronisation, median. The cases run
+one after the other in one process, Liger-Kernel's last, since it replaces functions for good.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.util
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import membound
+from membound._table import markdown, render
+
+CACHED = 1024
+SIZES = {
+    "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+}  # fmt: skip
+TINY = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 512,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to run the model."""
+
+    name: str
+    patch: Callable[[Any], Any] = lambda model: None
+    compiled: bool = False
+    needs: str = "torch"
+
+
+@dataclass
+class Figures:
+    case: str
+    training_ms: float
+    peak_gib: float
+    decoding_ms: float
+    loss: float
+
+
+def patch_with_membound(model: Any) -> None:
+    import membound.torch
+
+    print(membound.torch.patch(model))
+
+
+def patch_with_liger(model: Any) -> None:
+    from liger_kernel.transformers import apply_liger_kernel_to_llama
+
+    apply_liger_kernel_to_llama(
+        rope=True, rms_norm=True, swiglu=True, cross_entropy=False,
+        fused_linear_cross_entropy=False, model=model,
+    )  # fmt: skip
+
+
+CASES = (
+    Case("eager"),
+    Case("membound", patch_with_membound),
+    Case("torch.compile", compiled=True),
+    Case("membound, torch.compile", patch_with_membound, compiled=True),
+    Case("Liger-Kernel: norm, rotary, gated MLP", patch_with_liger, needs="liger_kernel"),
+)
+
+
+class Bench:
+    def __init__(self, options: argparse.Namespace):
+        self.device = options.device
+        self.sizes = TINY if options.tiny else SIZES
+        self.batch, self.seq = (2, 32) if options.tiny else (2, 4096)
+        self.cached = 16 if options.tiny else CACHED
+        self.steps = options.steps
+
+    def model(self) -> Any:
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        config = LlamaConfig(
+            **self.sizes, max_position_embeddings=8192, attn_implementation="sdpa", use_cache=False
+        )
+        torch.manual_seed(0)
+        with torch.device(self.device):
+            return LlamaForCausalLM(config).to(torch.bfloat16)
+
+    def synchronize(self) -> None:
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+
+    def median_ms(self, step: Callable[[], Any], warm: int) -> float:
+        for _ in range(warm):
+            step()
+        times = []
+        for _ in range(self.steps):
+            self.synchronize()
+            start = time.perf_counter()
+            step()
+            self.synchronize()
+            times.append((time.perf_counter() - start) * 1e3)
+        return statistics.median(times)
+
+    def training(self, model: Any, *, compiled: bool) -> tuple[float, float, float]:
+        """Milliseconds of a step, GiB at the peak, and the loss after all steps."""
+        model.train()
+        run = torch.compile(model) if compiled else model
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=self.device != "cpu")
+        generator = torch.Generator().manual_seed(1)
+        shape = (self.batch, self.seq)
+        tokens = torch.randint(0, self.sizes["vocab_size"], shape, generator=generator)
+        tokens = tokens.to(self.device)
+        loss = torch.zeros(())
+
+        def step() -> None:
+            nonlocal loss
+            loss = run(input_ids=tokens, labels=tokens).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+        if self.device != "cpu":
+            torch.cuda.reset_peak_memory_stats()
+        taken = self.median_ms(step, warm=3)
+        peak = 0.0 if self.device == "cpu" else torch.cuda.max_memory_allocated() / 2**30
+        return taken, peak, loss.item()
+
+    @torch.no_grad()
+    def decoding(self, model: Any, *, compiled: bool) -> float:
+        from transformers import StaticCache
+
+        model.eval()
+        cache = StaticCache(config=model.config, max_cache_len=self.cached + 64)
+        past = torch.zeros((1, self.cached), dtype=torch.int64, device=self.device)
+        model(input_ids=past, past_key_values=cache, use_cache=True)
+        token = past[:, :1]
+        position = torch.tensor([[self.cached]], device=self.device)
+        run = torch.compile(model, mode="reduce-overhead") if compiled else model
+
+        def step() -> None:  # the cache's length stays: each step writes the same place
+            if compiled:
+                torch.compiler.cudagraph_mark_step_begin()
+            run(input_ids=token, position_ids=position, past_key_values=cache, use_cache=True)
+
+        return self.median_ms(step, warm=5)
+
+    def run(self, case: Case) -> Figures:
+        torch.compiler.reset()
+        model = self.model()
+        case.patch(model)
+        decoding = self.decoding(model, compiled=case.compiled)
+        torch.compiler.reset()
+        training, peak, loss = self.training(model, compiled=case.compiled)
+        del model
+        gc.collect()
+        if self.device != "cpu":
+            torch.cuda.empty_cache()
+        return Figures(case.name, training, peak, decoding, loss)
+
+
+HEADER = ("case", "training step, ms", "peak, GiB", "decoding step, ms", "loss")
+
+
+def cells(rows: list[Figures]) -> list[list[str]]:
+    return [
+        [r.case, f"{r.training_ms:.1f}", f"{r.peak_gib:.1f}", f"{r.decoding_ms:.2f}", f"{r.loss:.4f}"]
+        for r in rows
+    ]
+
+
+def wanted(names: str) -> Iterator[Case]:
+    for case in CASES:
+        if names and case.name not in names.split(";"):
+            continue
+        if importlib.util.find_spec(case.needs) is None:
+            print(f"{case.name}: {case.needs} is not installed", file=sys.stderr)
+            continue
+        yield case
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    here = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", default=here)
+    parser.add_argument("--tiny", action="store_true", help="a small model")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--cases", default="", help="names between semicolons; all by default")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    options = parser.parse_args()
+    bench, rows = Bench(options), []
+    for case in wanted(options.cases):
+        rows.append(bench.run(case))
+        print(render(HEADER, cells(rows[-1:])), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    if options.markdown:
+        text = f"# A Llama of 1B parameters\n\n`{' '.join(sys.argv)}`, membound {membound.__version__}\n\n"
+        options.markdown.write_text(text + markdown(HEADER, cells(rows)) + "\n")
+    print(render(HEADER, cells(rows)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""The whole-model benchmark, with a small model."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+pytestmark = pytest.mark.filterwarnings("ignore")  # what transformers warns about is not ours
+
+
+def test_patched_and_eager_train_alike(monkeypatch, tmp_path, capsys):
+    pytest.importorskip("transformers")
+    if not (FOLDER / "bench_model.py").is_file():
+        pytest.skip("only in a source tree")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    bench = importlib.import_module("bench_model")
+    result, report = tmp_path / "result.json", tmp_path / "report.md"
+    command = ["bench_model.py", "--tiny", "--steps", "2", "--device", "cpu"]
+    command += ["--cases", "eager;membound", "--json", str(result), "--markdown", str(report)]
+    monkeypatch.setattr(sys, "argv", command)
+    assert bench.main() == 0
+    eager, ours = json.loads(result.read_text())
+    assert (eager["case"], ours["case"]) == ("eager", "membound")
+    assert abs(ours["loss"] - eager["loss"]) < 2e-2 * eager["loss"]
+    assert min(ours["training_ms"], ours["decoding_ms"]) > 0
+    assert "| membound |" in report.read_text()
+    assert "rms_norm" in capsys.readouterr().out
