@@ -7,8 +7,8 @@
 
 The model comes from a configuration, with random weights in bfloat16 and SDPA attention. A training
 step is forward, loss, backward and a fused AdamW step on synthetic tokens; a decoding step is one
-token after 1,024 cached ones. Wall time of a step, ended by a synchronisation, median. The cases run
-one after the other in one process, Liger-Kernel's last, since it replaces functions for good.
+token after 1,024 cached ones. Wall time of a step, ended by a synchronisation, median. The cases
+run one after the other in one process, Liger-Kernel's last: it replaces functions for good.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Case:
     """One way to run the model."""
 
     name: str
-    patch: Callable[[Any], Any] = lambda model: None
+    patch: Callable[[Any], Any] = lambda _: None
     compiled: bool = False
     needs: str = "torch"
 
@@ -180,7 +180,13 @@ HEADER = ("case", "training step, ms", "peak, GiB", "decoding step, ms", "loss")
 
 def cells(rows: list[Figures]) -> list[list[str]]:
     return [
-        [r.case, f"{r.training_ms:.1f}", f"{r.peak_gib:.1f}", f"{r.decoding_ms:.2f}", f"{r.loss:.4f}"]
+        [
+            r.case,
+            f"{r.training_ms:.1f}",
+            f"{r.peak_gib:.1f}",
+            f"{r.decoding_ms:.2f}",
+            f"{r.loss:.4f}",
+        ]
         for r in rows
     ]
 
@@ -212,7 +218,8 @@ def main() -> int:
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     if options.markdown:
-        text = f"# A Llama of 1B parameters\n\n`{' '.join(sys.argv)}`, membound {membound.__version__}\n\n"
+        command = f"`{' '.join(sys.argv)}`, membound {membound.__version__}"
+        text = f"# A Llama of 1B parameters\n\n{command}\n\n"
         options.markdown.write_text(text + markdown(HEADER, cells(rows)) + "\n")
     print(render(HEADER, cells(rows)))
     return 0

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -30,8 +31,8 @@ class Call(NamedTuple):
 
     op: str
     shapes: dict[str, tuple[int, ...]]
-    options: dict[str, Any] = {}
-    tables: dict[str, tuple[int, ...]] = {}  # tensors without gradient
+    options: Mapping[str, Any] = MappingProxyType({})
+    tables: Mapping[str, tuple[int, ...]] = MappingProxyType({})  # tensors without gradient
 
     def tensors(self, generator: Any, dtype: Any, device: str) -> list[Any]:
         return [self._draw(n, s, generator, dtype, device) for n, s in self.shapes.items()]

@@ -50,10 +50,7 @@ def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[...
 
 
 def _wants_gradient(tensors: tuple[Any, ...]) -> bool:
-    for tensor in tensors:
-        if type(tensor) in PLAIN and tensor.requires_grad:
-            return True
-    return False
+    return any(type(tensor) in PLAIN and tensor.requires_grad for tensor in tensors)
 
 
 def _handed_over(recorded: Callable[..., Any]) -> Callable[..., Any]:

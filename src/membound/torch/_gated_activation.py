@@ -47,13 +47,13 @@ _GATE_AND_UP = Operator(
 )
 
 
-def _packed_shape(packed, row_scale, kind, packing, *_):
+def _packed_shape(packed, _row_scale, _kind, packing, *_):
     if packing == "gate":
         return (contiguous_like(packed),)
     return (packed.new_empty((*packed.shape[:-1], packed.shape[-1] // 2)),)
 
 
-def _packed_backward(grads, saved, options, wanted):
+def _packed_backward(grads, saved, options, _):
     packed, row_scale = saved
     return (
         _core.gated_activation_backward(*grads, packed, row_scale=row_scale, **_named(options)),
@@ -92,8 +92,8 @@ def gated_activation(
     """
     if row_scale is not None and row_scale.requires_grad:
         raise RuntimeError(
-            "gated_activation: argument 'row_scale' requires grad, and its gradient is not computed: "
-            "pass row_scale.detach(), or multiply the result by it"
+            "gated_activation: argument 'row_scale' requires grad, and its gradient is not "
+            "computed: pass row_scale.detach(), or multiply the result by it"
         )
     options = (kind, packing, alpha, limit, up_offset)
     if up is None:

@@ -17,7 +17,7 @@ from membound.torch._rope import rope
 
 
 def _one_axis(module: str, normalized_shape: Any) -> tuple[int]:
-    """The axis to normalise. Of several, their product is a width only where they are contiguous."""
+    """The axis to normalise. Of several, the product is a width only where they are contiguous."""
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if len(shape) != 1:
         raise ValueError(
@@ -39,7 +39,7 @@ class RMSNorm(nn.Module):
         elementwise_affine: with a weight.
         device, dtype: of the weight.
         weight_offset: added to the weight; 1.0 as in Gemma, whose weights start at 0.
-        rounding: see :func:`membound.rms_norm`; ``"before_weight"`` gives the bits of Llama's module.
+        rounding: see :func:`membound.rms_norm`; ``"before_weight"`` gives the bits of Llama's.
 
     >>> import torch
     >>> norm = RMSNorm(2, eps=0.0)
@@ -139,7 +139,7 @@ class LayerNorm(nn.Module):
 
 
 class GatedRMSNorm(nn.Module):
-    """RMSNorm with a gate: ``norm(x) * silu(z)``, or of the product with ``norm_before_gate=False``.
+    """RMSNorm with a gate: ``norm(x) * silu(z)``; ``norm_before_gate=False``: of the product.
 
     The first as in Qwen3-Next's gated attention, the second as in Mamba-2; weights and eps are
     named as theirs.

@@ -66,10 +66,7 @@ class Operator:
 
 
 def _holds_subclasses(tensors: tuple[Any, ...]) -> bool:
-    for tensor in tensors:
-        if type(tensor) not in PLAIN and isinstance(tensor, torch.Tensor):
-            return True
-    return False
+    return any(type(t) not in PLAIN and isinstance(t, torch.Tensor) for t in tensors)
 
 
 def _differentiable(op: Operator) -> Callable[[tuple[Any, ...]], Any]:
@@ -88,8 +85,9 @@ def _names(op: Operator) -> list[str]:
 
 
 def _function(op: Operator, forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
-    """What records eager calls and what Dynamo traces. setup_context would cost 10 us more a call,
-    and Dynamo does not get through it where no gradient is wanted.
+    """What records eager calls, and what Dynamo traces.
+
+    setup_context would cost 10 us more a call, and Dynamo fails on it where no gradient is wanted.
     """
     count = len(op.tensors)
     save, wanted, by_input = _saver(op), _wanted_by(op), _by_input(op)
@@ -175,7 +173,7 @@ def _gradient_function(op: Operator) -> Any:
             pass
 
         @staticmethod
-        def backward(ctx, *grads):
+        def backward(*_):
             raise RuntimeError(f"membound's {name} has first derivatives only")
 
     return Gradients
@@ -204,7 +202,7 @@ def _wanted_by(op: Operator) -> Callable[..., list[bool]]:
     sharing = [[at for at, g in enumerate(inputs) if g == gradient] for gradient in op.gradients]
 
     def wanted(needs):
-        return [any([needs[at] for at in places]) for places in sharing]
+        return [any(needs[at] for at in places) for places in sharing]
 
     return wanted
 

@@ -53,7 +53,7 @@ class Report:
         return render(("module", "count", "now", "left because"), cells)
 
 
-class _Left(Exception):
+class _LeftAloneError(Exception):
     """Why a module keeps its own forward."""
 
 
@@ -100,9 +100,9 @@ def unpatch(model: nn.Module) -> int:
 def _try(kind: _Kind, module: nn.Module) -> tuple[str | None, str]:
     try:
         if "forward" in module.__dict__:
-            raise _Left("its forward is replaced already")
+            raise _LeftAloneError("its forward is replaced already")
         name, forward = kind.replacement(module)
-    except _Left as reason:
+    except _LeftAloneError as reason:
         return None, str(reason)
     module.__dict__["forward"] = types.MethodType(forward, module)
     module.__dict__[_PATCHED] = name
@@ -120,8 +120,8 @@ def _trial(
 ) -> Any:
     """The first candidate that gives the module's result, bit for bit or nearly so.
 
-    In bfloat16 and with weights drawn at random, whatever the model's are: where a result is rounded
-    shows neither in float32 nor with the weights of 1 that training starts from.
+    In bfloat16 and with weights drawn at random, whatever the model's are: where a result is
+    rounded shows neither in float32 nor with the weights of 1 that training starts from.
     """
     generator = torch.Generator().manual_seed(0)
     stand_in = copy.copy(module)
@@ -142,7 +142,7 @@ def _trial(
             if near is None and _close(got, wanted):
                 near = name, forward
     if near is None:
-        raise _Left("it computes something else")
+        raise _LeftAloneError("it computes something else")
     return near
 
 
@@ -184,11 +184,11 @@ def _is_rms_norm(module: nn.Module) -> bool:
 def _replace_rms_norm(module: nn.Module) -> tuple[str, Callable[..., Any]]:
     weight = getattr(module, "weight", None)
     if weight is None or weight.dim() != 1:
-        raise _Left("it has no weight of one axis")
+        raise _LeftAloneError("it has no weight of one axis")
     if not _takes_one_tensor(module):
-        raise _Left("its forward takes more than one tensor")
+        raise _LeftAloneError("its forward takes more than one tensor")
     if not isinstance(_eps(module), float):
-        raise _Left("it names no eps")
+        raise _LeftAloneError("it names no eps")
     return _trial(module, _rms_norm_forms(module), weight.shape[0])
 
 
@@ -212,7 +212,7 @@ def _layer_norm_forward(self, input):  # noqa: A002 - torch.nn's name
 
 def _replace_layer_norm(module: nn.Module) -> tuple[str, Callable[..., Any]]:
     if len(module.normalized_shape) != 1:
-        raise _Left("it normalises over several axes")
+        raise _LeftAloneError("it normalises over several axes")
     return "layer_norm", _layer_norm_forward
 
 
@@ -237,8 +237,8 @@ def _activation(module: nn.Module) -> str:
             return "gelu_tanh" if act.approximate == "tanh" else "gelu"
         if type(act).__name__ in _ACTIVATIONS:
             return _ACTIVATIONS[type(act).__name__]
-        raise _Left(f"its activation is {type(act).__name__}")
-    raise _Left("it names no activation")
+        raise _LeftAloneError(f"its activation is {type(act).__name__}")
+    raise _LeftAloneError("it names no activation")
 
 
 def _is_gated_mlp(module: nn.Module) -> bool:
@@ -277,12 +277,12 @@ _MLP_FORWARDS = {
 def _replace_gated_mlp(module: nn.Module) -> tuple[str, Callable[..., Any]]:
     kind = _activation(module)
     if not _takes_one_tensor(module):
-        raise _Left("its forward takes more than one tensor")
+        raise _LeftAloneError("its forward takes more than one tensor")
     parts = {name for name, _ in module.named_children()}
     layers = next(layers for layers in _MLP_FORWARDS if layers <= parts)
     first = next(child for name, child in module.named_children() if name in layers)
     if not isinstance(first, nn.Linear):
-        raise _Left(f"its first projection is {type(first).__name__}")
+        raise _LeftAloneError(f"its first projection is {type(first).__name__}")
     forward = _MLP_FORWARDS[layers](kind)
     was_training = module.training
     module.train(False)  # dropout has no place in a trial
@@ -296,13 +296,13 @@ def _mlp_trial(module: nn.Module, kind: str, forward: Any, cols: int) -> Any:
     """A product of matrices carries one rounding into many results: looser than a norm's trial."""
     weight = next(module.parameters())
     if weight.device.type == "meta":
-        raise _Left("its weights are on the meta device")
+        raise _LeftAloneError("its weights are on the meta device")
     x = torch.randn(2, cols, generator=torch.Generator().manual_seed(0)).to(weight)
     with torch.no_grad():
         wanted, got = type(module).forward(module, x), forward(module, x)
     scale = wanted.abs().max().item()
     if not (got - wanted).abs().max().item() <= 16 * torch.finfo(x.dtype).eps * scale:
-        raise _Left("it computes something else")
+        raise _LeftAloneError("it computes something else")
     return f"gated_activation, kind={kind!r}", forward
 
 
@@ -320,7 +320,7 @@ def _replace_rotary(module: nn.Module) -> tuple[str, Callable[..., Any]]:
     forward = type(module).forward
     theirs = forward.__globals__.get(_ROTARY)
     if hasattr(forward, "__wrapped__") or theirs is None:
-        raise _Left("its forward is wrapped in another function")
+        raise _LeftAloneError("its forward is wrapped in another function")
     _check_rotary(theirs)
     # The same code over the same globals but for one name, so that no other model changes.
     scope = {**forward.__globals__, _ROTARY: huggingface.apply_rotary_pos_emb}
@@ -334,14 +334,14 @@ def _replace_rotary(module: nn.Module) -> tuple[str, Callable[..., Any]]:
 def _check_rotary(theirs: Callable[..., Any]) -> None:
     names = list(inspect.signature(theirs).parameters)
     if names[:5] != ["q", "k", "cos", "sin", "unsqueeze_dim"]:
-        raise _Left(f"its {_ROTARY} takes other arguments")
+        raise _LeftAloneError(f"its {_ROTARY} takes other arguments")
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(1, heads, 3, 8, generator=generator) for heads in (4, 2))
     half = torch.randn(1, 3, 4, generator=generator)
     cos, sin = (torch.cat((t, t), -1) for t in (half, half.flip(-1)))
     wanted = theirs(q, k, cos, sin)
     if not all(map(_close, huggingface.apply_rotary_pos_emb(q, k, cos, sin), wanted)):
-        raise _Left(f"its {_ROTARY} computes something else")
+        raise _LeftAloneError(f"its {_ROTARY} computes something else")
 
 
 _KINDS = (

@@ -45,7 +45,7 @@ def _operator(*, keyed: bool, learned: bool) -> Operator:
         found = _core.rope(*arguments[:count], **_keywords(tables, options))
         return found if keyed else (found,)
 
-    def backward(grads, saved, options, wanted):
+    def backward(grads, saved, options, _):
         tables, read = saved[: len(_TABLES)], saved[len(_TABLES) :]
         keywords = _keywords(tables, options) | dict(zip(turned, read, strict=False))
         found = _core.rope_backward(*grads, **keywords)

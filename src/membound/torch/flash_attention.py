@@ -11,7 +11,7 @@ from membound.torch._rope import rope
 
 def apply_rotary_emb(
     x, cos, sin, interleaved=False, inplace=False, seqlen_offsets=0, cu_seqlens=None,
-    max_seqlen=None,
+    max_seqlen=None,  # noqa: ARG001 - only callers need it
 ):  # fmt: skip
     """Rotate the first elements of each head of x.
 

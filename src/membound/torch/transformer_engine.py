@@ -8,16 +8,17 @@ from membound.torch._rope import rope
 
 
 def apply_rotary_pos_emb(
-    t, freqs, tensor_format="sbhd", start_positions=None, interleaved=False, fused=False,
+    t, freqs, tensor_format="sbhd", start_positions=None, interleaved=False,
+    fused=False,  # noqa: ARG001 - the caller's word for what there is no other of here
     cu_seqlens=None,
 ):  # fmt: skip
     """Rotate t by a tensor of angles.
 
     Args:
-        t: ``(seq, batch, heads, head_dim)`` for ``"sbhd"``, ``(batch, seq, heads, head_dim)`` for
-            ``"bshd"``, ``(tokens, heads, head_dim)`` for ``"thd"`` with cu_seqlens.
-        freqs: the angles, ``(positions, 1, 1, rotary_dim)`` in float32, each of them twice: one half
-            after the other, or as neighbours with ``interleaved``.
+        t: ``(seq, batch, heads, head_dim)`` for ``"sbhd"``, ``(batch, seq, heads, head_dim)``
+            for ``"bshd"``, ``(tokens, heads, head_dim)`` for ``"thd"`` with cu_seqlens.
+        freqs: the angles, ``(positions, 1, 1, rotary_dim)`` in float32, each of them twice: one
+            half after the other, or as neighbours with ``interleaved``.
         tensor_format: see t.
         start_positions: ``(batch,)`` int32: where sequences start.
         interleaved: pairs are neighbours.

@@ -12,8 +12,8 @@ def rotary_embedding(positions, query, key, head_size, cos_sin_cache, is_neox):
 
     Args:
         positions: ``(tokens,)`` or ``(batch, seq)``, int32 or int64.
-        query: ``(..., heads * head_size)`` or ``(..., heads, head_size)`` with the axes of positions
-            in front; its rows may be a slice of a wider tensor.
+        query: ``(..., heads * head_size)`` or ``(..., heads, head_size)`` with the axes of
+            positions in front; its rows may be a slice of a wider tensor.
         key: the same but for the number of heads; None: query alone.
         head_size: elements of a head.
         cos_sin_cache: ``(max_position, rotary_dim)``: all cosines, then all sines.
