@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from membound.torch._sharding import announce, tell_dtensor
+
 LIBRARY = torch.library.Library("membound", "DEF")
 
 # Where calls have to be operators: Dynamo, a mode that watches the dispatcher, torch.func.
@@ -47,6 +49,7 @@ class Operator:
 
     def __post_init__(self) -> None:
         _register(self)
+        announce(self)
         operators = [_raw_operator(self, way) for way in ("forward", "backward")]
         for name, value in (
             ("_pick", _differentiable(self)),
@@ -61,6 +64,7 @@ class Operator:
         if dynamo_traces():
             return self._compiled.apply(*arguments)  # type: ignore[attr-defined]
         if dispatch_modes() or _transforms() or _holds_subclasses(arguments[: len(self.tensors)]):
+            tell_dtensor()
             return self._pick(_tuple(self._traced.apply(*arguments)))  # type: ignore[attr-defined]
         return self._eager.apply(*arguments)  # type: ignore[attr-defined]
 
@@ -119,6 +123,7 @@ def _transformable_function(op: Operator) -> Any:
     count, flows = len(op.tensors), list(op.results.values())
     save, wanted, by_input = _saver(op), _wanted_by(op), _by_input(op)
     forward_operator, gradients = _raw_operator(op, "forward"), _gradient_function(op)
+    alike = bool(op.rows)  # all results have one shape
 
     class Transformable(torch.autograd.Function):
         generate_vmap_rule = True
@@ -134,15 +139,22 @@ def _transformable_function(op: Operator) -> Any:
             ctx.options = inputs[count:]
             if not all(flows):
                 ctx.mark_non_differentiable(*results[sum(flows) :])
+            ctx.set_materialize_grads(not alike)
 
         @staticmethod
         def backward(ctx, *grads):
             needs = ctx.needs_input_grad
-            through = grads[: sum(flows)]
+            through = _filled(grads[: sum(flows)])
             found = gradients.apply(*through, *ctx.saved_tensors, *ctx.options, wanted(needs))
             return by_input(_tuple(found), needs)
 
     return _named(Transformable, op)
+
+
+def _filled(grads: tuple[Any, ...]) -> list[Any]:
+    """With zeros for the results that nobody used; torch's own are never DTensors."""
+    like = next(g for g in grads if g is not None)
+    return [torch.zeros_like(like) if g is None else g for g in grads]
 
 
 def _spread(op: Operator) -> Callable[..., Any]:
