@@ -18,7 +18,15 @@ def test_two_processes(tmp_path, seed):
     program = Path(__file__).with_name("sharded.py")
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(program), str(rank), str(tmp_path), str(seed % 2**31)],
+            [
+                sys.executable,
+                "-W",
+                "ignore",
+                str(program),
+                str(rank),
+                str(tmp_path),
+                str(seed % 2**31),
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -79,7 +79,9 @@ def _of_backward(op: Operator, *arguments: Any) -> list[Any]:
     return found
 
 
-def _of_input(op: Operator, name: str, given: Any, placement: Any, in_rows: bool | None = None) -> Any:
+def _of_input(
+    op: Operator, name: str, given: Any, placement: Any, in_rows: bool | None = None
+) -> Any:
     from torch.distributed.tensor import Replicate
 
     if given is None:
