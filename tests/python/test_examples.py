@@ -18,7 +18,11 @@ import membound
 
 FOLDER = Path(__file__).parents[2] / "examples"
 EXAMPLES = {
-    "rms_norm_layer": (["--rows", "64", "--cols", "128"], ["tqdm"], r"difference of dx.*: \S+e-0[67]"),
+    "rms_norm_layer": (
+        ["--rows", "64", "--cols", "128"],
+        ["tqdm"],
+        r"difference of dx.*: \S+e-0[67]",
+    ),
     "finetune_llama": (
         ["--steps", "3", "--hidden", "64", "--layers", "1"],
         ["transformers"],

@@ -52,9 +52,9 @@ def _of_forward(op: Operator, *arguments: Any) -> list[Any]:
     return [
         (
             [placement for _ in op.results],
-            [_of_input(op, name, by_name[name], placement) for name in names] + options,
+            [_of_input(by_name[n], placement, in_rows=n in op.rows) for n in names] + options,
         )
-        for placement in _placements(op, by_name)
+        for placement in _placements(by_name)
     ]
 
 
@@ -66,31 +66,26 @@ def _of_backward(op: Operator, *arguments: Any) -> list[Any]:
     by_name = dict(zip(names, arguments, strict=False))
     in_rows = {*incoming, *op.rows, *op.results}
     found = []
-    for placement in _placements(op, by_name):
+    for placement in _placements(by_name):
         shared = placement if placement.is_replicate() else Partial()
         results = [
             (placement if like in in_rows else shared) if wanted else Replicate()
             for like, wanted in zip(op.gradients.values(), arguments[-1], strict=True)
         ]
-        inputs = [
-            _of_input(op, name, by_name[name], placement, in_rows=name in in_rows) for name in names
-        ]
+        inputs = [_of_input(by_name[n], placement, in_rows=n in in_rows) for n in names]
         found.append((results, [*inputs, *(None for _ in op.options), None]))
     return found
 
 
-def _of_input(
-    op: Operator, name: str, given: Any, placement: Any, in_rows: bool | None = None
-) -> Any:
+def _of_input(given: Any, placement: Any, *, in_rows: bool) -> Any:
     from torch.distributed.tensor import Replicate
 
     if given is None:
         return None
-    in_rows = name in op.rows if in_rows is None else in_rows
     return placement if in_rows else Replicate()
 
 
-def _placements(op: Operator, by_name: dict[str, Any]) -> list[Any]:
+def _placements(by_name: dict[str, Any]) -> list[Any]:
     """Replicated, or sharded along an axis of rows. Weights of heads keep the heads together."""
     from torch.distributed.tensor import Replicate, Shard
 
