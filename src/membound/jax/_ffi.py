@@ -13,6 +13,7 @@ except ImportError:  # jax < 0.5
     from jax.extend import ffi
 
 from membound import _core
+from membound.jax import _sharding
 
 
 def call(target, results, operands, **attributes):
@@ -22,8 +23,10 @@ def call(target, results, operands, **attributes):
     takes the elements of a batch one by one where the weight or its gradient is mapped.
     """
     register()
+    given = [one for one in operands if one is not None]
+    results = [_sharding.shaped(r.shape, r.dtype, given) for r in results]
     function = ffi.ffi_call(target, results, vmap_method="expand_dims")
-    return function(*(one for one in operands if one is not None), **attributes)
+    return function(*given, **attributes)
 
 
 @functools.cache

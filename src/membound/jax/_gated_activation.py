@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from membound.jax import _arguments, _ffi
+from membound.jax import _arguments, _ffi, _sharding
 from membound.jax._norm import static
 
 _KINDS = ("silu", "gelu", "gelu_tanh", "sigmoid", "relu2")
@@ -138,7 +138,7 @@ def _check_shapes(gate, up, row_scale, options, dy=None):
 @functools.partial(jax.jit, static_argnums=3)
 def _jitted_forward(gate, up, row_scale, options):
     _check_shapes(gate, up, row_scale, options)
-    return _forward(gate, up, row_scale, options)
+    return _forward(*_sharding.alike(gate, up, row_scale), options)
 
 
 @functools.partial(jax.jit, static_argnums=4)
@@ -158,9 +158,12 @@ def _attributes(options):
 
 
 def _forward_call(gate, up, row_scale, options):
-    out = jax.ShapeDtypeStruct((*gate.shape[:-1], _cols_of(gate, options)), gate.dtype)
-    operands = (gate, up, row_scale)
-    return _ffi.call("membound_gated_activation", [out], operands, **_attributes(options))[0]
+    def run(*operands):
+        gate = operands[0]
+        out = jax.ShapeDtypeStruct((*gate.shape[:-1], _cols_of(gate, options)), gate.dtype)
+        return _ffi.call("membound_gated_activation", [out], operands, **_attributes(options))
+
+    return _sharding.call(run, (gate, up, row_scale), (1, 1, 0), (1,))[0]
 
 
 def _backward_call(dy, gate, up, row_scale, options):
@@ -169,14 +172,19 @@ def _backward_call(dy, gate, up, row_scale, options):
     wanted = options.dgate, options.dup and apart
     if not any(wanted):
         return None, None
-    found = _ffi.call(
-        "membound_gated_activation_backward",
-        [_ffi.like(gate)] * sum(wanted),
-        (dy, gate, up, row_scale),
-        dgate=np.int32(wanted[0]),
-        dup=np.int32(wanted[1]),
-        **_attributes(options),
-    )
+
+    def run(*operands):
+        return _ffi.call(
+            "membound_gated_activation_backward",
+            [_ffi.like(operands[1])] * sum(wanted),
+            operands,
+            dgate=np.int32(wanted[0]),
+            dup=np.int32(wanted[1]),
+            **_attributes(options),
+        )
+
+    operands = (dy, gate, up, row_scale)
+    found = _sharding.call(run, operands, (1, 1, 1, 0), (1,) * sum(wanted))
     return found[0] if wanted[0] else None, found[-1] if wanted[1] else None
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from membound.jax import _arguments, _ffi
+from membound.jax import _arguments, _ffi, _sharding
 
 
 class Norm(NamedTuple):
@@ -132,7 +132,7 @@ def backward_options(norm, weight_offset, rounding, norm_before_gate=True, **nee
 def jitted_forward(x, residual, z, weight, bias, options):
     """(out, residual_out, mean, rstd)."""
     _arguments.check_forward(x, residual, z, weight, bias, options)
-    return _forward(x, residual, z, weight, bias, options)
+    return _forward(*_sharding.alike(x, residual, z, weight, bias), options)
 
 
 @functools.partial(jax.jit, static_argnums=7)
@@ -153,19 +153,32 @@ def _attributes(options, parameter):
     }
 
 
+def _row_axes(parameter):
+    """How many of x's last axes stay together: the heads too, where each has its weight."""
+    return 2 if _ffi.has_heads(parameter) else 1
+
+
 def _forward_call(x, residual, z, weight, bias, options, with_statistics):
     """(out, residual_out, mean, rstd)."""
     centred, added = options.norm.centred, options.norm.added
-    results = [_ffi.like(x)] * (1 + added)
-    if with_statistics:
-        results += [_ffi.rows_of(x)] * (1 + centred)
-    found = _ffi.call(
-        f"membound_{options.op}",
-        results,
+    statistics = (1 + centred) if with_statistics else 0
+
+    def run(x, residual, z, weight, bias):
+        return _ffi.call(
+            f"membound_{options.op}",
+            [_ffi.like(x)] * (1 + added) + [_ffi.rows_of(x)] * statistics,
+            (x, residual, z, weight, bias),
+            eps=np.float64(options.eps),
+            bias=np.int32(bias is not None),
+            **_attributes(options, bias if weight is None else weight),
+        )
+
+    row = _row_axes(bias if weight is None else weight)
+    found = _sharding.call(
+        run,
         (x, residual, z, weight, bias),
-        eps=np.float64(options.eps),
-        bias=np.int32(bias is not None),
-        **_attributes(options, bias if weight is None else weight),
+        (row, row, row, _sharding.WHOLE, _sharding.WHOLE),
+        (row,) * (1 + added) + (row - 1,) * statistics,
     )
     mean = found[-2] if with_statistics and centred else None
     return found[0], found[1] if added else None, mean, found[-1] if with_statistics else None
@@ -173,24 +186,32 @@ def _forward_call(x, residual, z, weight, bias, options, with_statistics):
 
 def _backward_call(dy, dresidual_out, x, z, weight, bias, mean, rstd, options):
     """(dx, dz, dweight, dbias); bias tells the shape and dtype of dbias."""
-    shapes = Wanted(x, z, weight, bias)
-    results = {
-        name: _ffi.like(shape)
-        for name, shape, wanted in zip(Wanted._fields, shapes, options.wanted, strict=True)
-        if wanted and shape is not None
-    }
-    if not results:
+    there = zip(Wanted._fields, (x, z, weight, bias), options.wanted, strict=True)
+    names = [name for name, shape, wanted in there if wanted and shape is not None]
+    if not names:
         return None, None, None, None
-    sums = results.keys() & {"dweight", "dbias"}
-    workspace = [_ffi.sums_workspace(x, weight, options.norm.centred)] if sums else []
-    found = _ffi.call(
-        f"membound_{options.op}",
-        [*results.values(), *workspace],
+    sums = {"dweight", "dbias"}.intersection(names)
+
+    def run(dy, dresidual_out, x, z, mean, rstd, weight):
+        shapes = {"dx": x, "dz": z, "dweight": weight, "dbias": bias}
+        workspace = [_ffi.sums_workspace(x, weight, options.norm.centred)] if sums else []
+        found = _ffi.call(
+            f"membound_{options.op}",
+            [*(_ffi.like(shapes[name]) for name in names), *workspace],
+            (dy, dresidual_out, x, z, mean, rstd, weight),
+            **{name: np.int32(name in names) for name in Wanted._fields},
+            **_attributes(options, weight),
+        )
+        return found[: len(names)]
+
+    row = _row_axes(weight)
+    found = _sharding.call(
+        run,
         (dy, dresidual_out, x, z, mean, rstd, weight),
-        **{name: np.int32(name in results) for name in Wanted._fields},
-        **_attributes(options, weight),
+        (row, row, row, row, row - 1, row - 1, _sharding.WHOLE),
+        [_sharding.SUMMED if name in sums else row for name in names],
     )
-    gradients = dict(zip(results, found, strict=False))  # less the workspace
+    gradients = dict(zip(names, found, strict=True))
     return tuple(map(gradients.get, Wanted._fields))
 
 

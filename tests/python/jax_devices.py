@@ -1,0 +1,110 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""membound.jax on arrays that four devices share: run by test_jax_sharding.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import membound.jax as mbj
+
+X, W = (8, 6, 16), (16,)
+FUNCTIONS = {
+    "rms_norm": (mbj.rms_norm, (X, W)),
+    "rms_norm of rank 1": (mbj.rms_norm, ((16,), W)),
+    "heads": (mbj.rms_norm, ((8, 6, 16), (6, 16))),
+    "heads as wide as many": (mbj.rms_norm, ((8, 4, 4), (4, 4))),
+    "add_rms_norm": (mbj.add_rms_norm, (X, X, W)),
+    "rms_norm_gated": (mbj.rms_norm_gated, (X, X, W)),
+    "layer_norm": (mbj.layer_norm, (X, W, W)),
+    "add_layer_norm": (mbj.add_layer_norm, (X, X, W, W)),
+    "gated_activation": (mbj.gated_activation, (X, X)),
+    "packed": (mbj.gated_activation, (X,)),
+}
+
+
+def total(results):
+    return sum((at + 1) * (r * r).sum() for at, r in enumerate(jax.tree.leaves(results)))
+
+
+def check_automatic(name, mesh, spec, rng):
+    """Results and gradients, where they lie, and that nothing was gathered."""
+    function, shapes = FUNCTIONS[name]
+    arrays = [jnp.asarray(rng.standard_normal(shape)) for shape in shapes]
+    rows = len(shapes[0])
+    placed = [
+        jax.device_put(a, NamedSharding(mesh, spec if a.ndim == rows and a.ndim > 2 else P()))
+        for a in arrays
+    ]
+    every = tuple(range(len(arrays)))
+    loss = lambda *a: total(function(*a))  # noqa: E731
+    for one, right in (
+        (jax.jit(function), function(*arrays)),
+        (jax.jit(jax.grad(loss, every)), jax.grad(loss, every)(*arrays)),
+    ):
+        text = one.lower(*placed).compile().as_text()
+        gathered = [word for word in ("all-gather", "all-to-all") if word in text]
+        assert gathered == [], (name, spec, gathered)
+        found = one(*placed)
+        for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(right), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
+    first = jax.tree.leaves(jax.jit(function)(*placed))[0]
+    if first.ndim > 2:
+        wanted = NamedSharding(mesh, spec)
+        assert first.sharding.is_equivalent_to(wanted, first.ndim), (name, first.sharding)
+
+
+def check_shard_map(name, mesh, rng):
+    function, shapes = FUNCTIONS[name]
+    arrays = [jnp.asarray(rng.standard_normal(shape)) for shape in shapes]
+    if len(shapes[0]) < 3:
+        return
+    specs = tuple(P("a") if len(shape) == len(shapes[0]) else P() for shape in shapes)
+    shard_map = getattr(jax, "shard_map", None)
+    if shard_map is None:
+        return
+    cut = shard_map(function, mesh=mesh, in_specs=specs, out_specs=P("a"))
+    every = tuple(range(len(arrays)))
+    found = jax.jit(jax.grad(lambda *a: total(cut(*a)), every))(*arrays)
+    right = jax.grad(lambda *a: total(function(*a)), every)(*arrays)
+    for mine, theirs in zip(found, right, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
+def check_vmap(mesh, rng):
+    """A mapped call on shared arrays is right, whatever XLA makes of it."""
+    x, weight = (jnp.asarray(rng.standard_normal(s)) for s in (X, W))
+    shared = jax.device_put(x, NamedSharding(mesh, P("a")))
+    found = jax.jit(jax.vmap(mbj.rms_norm, (0, None)))(shared, weight)
+    np.testing.assert_allclose(found, mbj.rms_norm(x, weight), rtol=1e-12)
+    weights = jnp.asarray(rng.standard_normal((X[0], *W)))
+    found = jax.jit(jax.vmap(mbj.rms_norm))(shared, weights)
+    np.testing.assert_allclose(found, mbj.rms_norm(x) * weights[:, None], rtol=1e-12)
+
+
+def main():
+    jax.config.update("jax_enable_x64", True)
+    rng = np.random.default_rng(int(sys.argv[1]))
+    devices = np.array(jax.devices())
+    line, square = Mesh(devices, ("a",)), Mesh(devices.reshape(2, 2), ("a", "b"))
+    for name in FUNCTIONS:
+        check_automatic(name, line, P("a"), rng)
+        check_shard_map(name, line, rng)
+    for name in ("add_rms_norm", "gated_activation"):
+        check_automatic(name, square, P("a", "b"), rng)
+        check_automatic(name, square, P(("a", "b")), rng)
+    check_vmap(line, rng)
+    print("all right")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""membound.jax under automatic sharding and shard_map, on four virtual devices of the CPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def test_four_devices(seed):
+    pytest.importorskip("jax")
+    program = Path(__file__).with_name("jax_devices.py")
+    command = [sys.executable, "-W", "ignore", str(program), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all right" in done.stdout
