@@ -24,7 +24,15 @@ from membound.torch._modules import (
     RotaryEmbedding,
 )
 from membound.torch._patch import patch, unpatch
-from membound.torch._rms_norm import add_rms_norm, gemma_rms_norm, rms_norm, rms_norm_gated
+from membound.torch._rms_norm import (
+    add_rms_norm,
+    fused_add_rms_norm,
+    gemma_fused_add_rms_norm,
+    gemma_rms_norm,
+    rms_norm,
+    rms_norm_gated,
+)
+from membound.torch._rms_norm_quant import add_rms_norm_quant, rms_norm_quant
 from membound.torch._rope import rope
 
 __all__ = [
@@ -36,15 +44,19 @@ __all__ = [
     "RotaryEmbedding",
     "add_layer_norm",
     "add_rms_norm",
+    "add_rms_norm_quant",
+    "fused_add_rms_norm",
     "gated_activation",
     "gelu_and_mul",
     "gelu_tanh_and_mul",
+    "gemma_fused_add_rms_norm",
     "gemma_rms_norm",
     "layer_norm",
     "patch",
     "relu2",
     "rms_norm",
     "rms_norm_gated",
+    "rms_norm_quant",
     "rope",
     "sigmoid_and_mul",
     "silu_and_mul",

@@ -49,6 +49,23 @@ def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[...
     return decorate
 
 
+def traceable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The same of a function without a gradient, given what it is in a graph."""
+
+    def decorate(traced: Callable[..., Any]) -> Callable[..., Any]:
+        extension = getattr(_core, traced.__name__)
+
+        @functools.wraps(traced)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if dynamo_traces() or dispatch_modes():
+                return _traced(traced, outputs, args, kwargs)
+            return extension(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
 def _wants_gradient(tensors: tuple[Any, ...]) -> bool:
     return any(type(tensor) in PLAIN and tensor.requires_grad for tensor in tensors)
 

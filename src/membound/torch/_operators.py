@@ -262,15 +262,15 @@ def _register(op: Operator) -> None:
     results = ", ".join("Tensor" for _ in op.results)
     signature = f"({', '.join(tensors + options)}) -> ({results})"
     for name in (op.name, f"{op.name}_forward"):
-        _define(name, signature, op.forward, op.shapes)
+        define(name, signature, op.forward, op.shapes)
     _register_backward(op, tensors, options)
     _register_autograd(op)
     _register_batching(op)
 
 
-def _define(
-    name: str, signature: str, kernel: Callable[..., Any], fake: Callable[..., Any]
-) -> None:
+def define(name: str, signature: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    """Register an operator of torch's without a gradient; both functions return tuples."""
+
     def run(*arguments):
         # Here gradients are somebody else's business; the kernel would ask for them to be recorded.
         # Mostly they are off already, and asking costs less than switching (2 us).
@@ -289,7 +289,7 @@ def _define(
 
 
 def _bare(results: tuple[Any, ...]) -> Any:
-    return results[0] if len(results) == 1 else results
+    return results[0] if len(results) == 1 else results or None
 
 
 def _register_backward(op: Operator, tensors: list[str], options: list[str]) -> None:
@@ -311,7 +311,7 @@ def _register_backward(op: Operator, tensors: list[str], options: list[str]) -> 
             for like, wanted in zip(op.gradients.values(), arguments[-1], strict=True)
         )
 
-    _define(f"{op.name}_backward", signature, kernel, fake)
+    define(f"{op.name}_backward", signature, kernel, fake)
 
 
 def _register_autograd(op: Operator) -> None:

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from membound import _core
-from membound.torch._functions import differentiable
-from membound.torch._operators import Operator, contiguous_like, rows_like
+from membound.torch._functions import differentiable, traceable
+from membound.torch._operators import Operator, contiguous_like, define, rows_like
 
 _OPTIONS = {"eps": "float", "weight_offset": "float", "rounding": "str"}
 
@@ -147,3 +149,43 @@ def rms_norm_gated(
     [[0.0, 0.0]]
     """
     return _RMS_NORM_GATED(x, z, weight, norm_before_gate, eps, weight_offset, rounding)
+
+
+def _in_place(name: str) -> None:
+    extension = getattr(_core, name)
+    define(
+        name,
+        "(Tensor(a!) input, Tensor(b!) residual, Tensor? weight, float epsilon) -> ()",
+        lambda *arguments: extension(*arguments) or (),
+        lambda *_: (),
+    )
+
+
+_in_place("fused_add_rms_norm")
+_in_place("gemma_fused_add_rms_norm")
+
+
+@traceable()
+def fused_add_rms_norm(input, residual, weight, epsilon=1e-6):  # noqa: A002 - vLLM's name
+    """:func:`membound.fused_add_rms_norm`, in place, for compiled code too.
+
+    >>> import torch
+    >>> x, residual = torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]])
+    >>> fused_add_rms_norm(x, residual, torch.tensor([1.0, 1.0]), 12.5)
+    >>> residual.tolist()
+    [[3.0, 4.0]]
+    """
+    torch.ops.membound.fused_add_rms_norm(input, residual, weight, epsilon)
+
+
+@traceable()
+def gemma_fused_add_rms_norm(input, residual, weight, epsilon=1e-6):  # noqa: A002 - flashinfer's
+    """:func:`membound.gemma_fused_add_rms_norm`, in place, for compiled code too.
+
+    >>> import torch
+    >>> x, residual = torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 2.0]])
+    >>> gemma_fused_add_rms_norm(x, residual, torch.tensor([0.0, 0.0]), 12.5)
+    >>> residual.tolist()
+    [[3.0, 4.0]]
+    """
+    torch.ops.membound.gemma_fused_add_rms_norm(input, residual, weight, epsilon)
