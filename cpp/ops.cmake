@@ -20,6 +20,7 @@ set(
   rope
   rope_backward
   embedding
+  embedding_backward
 )
 set(
   MEMBOUND_BACK_ENDS
@@ -30,4 +31,5 @@ set(
   gated_activation_backward
   rope
   embedding
+  embedding_backward
 )

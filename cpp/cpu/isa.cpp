@@ -20,7 +20,7 @@ namespace {
         isa_::rms_norm_backward_gated, isa_::rms_norm_backward_block,                            \
         isa_::rms_norm_backward_weight, isa_::gated_activation, isa_::gated_activation_backward, \
         isa_::rope, isa_::rope_angles, isa_::rope_arrange, isa_::rope_angle_gradient,            \
-        isa_::embedding,                                                                         \
+        isa_::embedding, isa_::embedding_backward, isa_::embedding_backward_zeros,               \
   }
 
 #if defined(__x86_64__)

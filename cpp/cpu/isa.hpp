@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/kernels/embedding.hpp"
+#include "cpu/kernels/embedding_backward.hpp"
 #include "cpu/kernels/gated_activation.hpp"
 #include "cpu/kernels/gated_activation_backward.hpp"
 #include "cpu/kernels/rms_norm.hpp"
@@ -32,6 +33,8 @@ struct KernelTable {
   void (*rope_arrange)(const RopeArrangement&);
   void (*rope_angle_gradient)(const RopeAngleGradient&);
   void (*embedding)(const EmbeddingRows&);
+  void (*embedding_backward)(const EmbeddingGradientRow&);
+  void (*embedding_backward_zeros)(const EmbeddingGradientZeros&);
 };
 
 // The tables that this CPU can run, best first; the first is the default.

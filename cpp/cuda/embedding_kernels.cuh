@@ -16,10 +16,6 @@ struct EmbeddingParams {
   bool copies;
 };
 
-__device__ inline std::int64_t token_offset(const RowLayout& tokens, std::int64_t token) {
-  return tokens.rank <= 1 ? token * tokens.strides[0] : looped_row_offset(tokens, token);
-}
-
 // Where the rows of a token start, in elements.
 struct TokenRows {
   std::int64_t weight, position, out;

@@ -63,6 +63,10 @@ static __device__ __noinline__ std::int64_t looped_row_offset(const RowLayout& r
   return at + row * rows.strides[0];
 }
 
+__device__ inline std::int64_t token_offset(const RowLayout& tokens, std::int64_t token) {
+  return tokens.rank <= 1 ? token * tokens.strides[0] : looped_row_offset(tokens, token);
+}
+
 // One matrix as a kernel sees it; data is null where there is none.
 template <class Pointer>
 struct GateArray {

@@ -14,16 +14,6 @@ namespace {
 
 constexpr const char* kOp = "embedding";
 
-void check_integers(const ConstTensorView& view, const ConstTensorView& weight,
-                    const char* argument) {
-  MEMBOUND_CHECK(view.dtype == DType::kInt32 || view.dtype == DType::kInt64, TypeMismatch, kOp,
-                 "argument '", argument, "' must be int32 or int64, got ", dtype_name(view.dtype));
-  MEMBOUND_CHECK(reinterpret_cast<std::uintptr_t>(view.data) % dtype_size(view.dtype) == 0,
-                 InvalidArgument, kOp, "argument '", argument,
-                 "' must start at a multiple of its element size, got an unaligned pointer");
-  check_same_device(view, weight, kOp, argument, "weight");
-}
-
 void check_table(const ConstTensorView& table, const char* argument) {
   MEMBOUND_CHECK(table.rank == 2 && table.shape[0] >= 1 && table.shape[1] >= 1, InvalidArgument,
                  kOp, "argument '", argument,
@@ -47,25 +37,17 @@ void check_positions(const ConstTensorView& ids, const ConstTensorView& weight,
   MEMBOUND_CHECK(position_ids != nullptr || ids.rank >= 1, InvalidArgument, kOp,
                  "argument 'position_ids' must be given for 'ids' without an axis, got None");
   if (position_ids == nullptr) return;
-  check_integers(*position_ids, weight, "position_ids");
+  check_token_integers(*position_ids, weight, "weight", kOp, "position_ids");
   check_leading_shape(*position_ids, ids, ids.rank, kOp, "position_ids");
 }
 
 void check_out(const TensorView& out, const ConstTensorView& ids, const ConstTensorView& weight) {
-  check_floating(out, kOp, "out");
-  const bool wide = weight.dtype == DType::kFloat64;
-  MEMBOUND_CHECK((out.dtype == DType::kFloat64) == wide, TypeMismatch, kOp,
-                 "argument 'out' must be ", wide ? "float64" : "float16, bfloat16 or float32",
-                 " for a weight of ", dtype_name(weight.dtype), ", got ", dtype_name(out.dtype));
+  check_row_dtype(out, "out", weight, "weight", kOp);
   ConstTensorView expected = ids;
   expected.shape[expected.rank++] = weight.shape[1];
   check_leading_shape(out, expected, expected.rank, kOp, "out");
   check_same_device(out, weight, kOp, "out", "weight");
   check_writable(out, kOp, "out");
-}
-
-TokenIntegers integers(const ConstTensorView& view, const char* argument) {
-  return {view.data, view.dtype == DType::kInt64, row_layout(view, view.rank, kOp, argument)};
 }
 
 RowTable table_of(const ConstTensorView& table) {
@@ -74,9 +56,7 @@ RowTable table_of(const ConstTensorView& table) {
 
 // Every id and position, on the CPU.
 void check_values(const EmbeddingProblem& p, const ConstTensorView& ids) {
-  MEMBOUND_CHECK(!ids.device.is_cuda(), InvalidArgument, kOp,
-                 "argument 'validate' must be False for arrays on a GPU, which cannot be looked "
-                 "at without waiting");
+  check_can_validate(ids, kOp);
   for (std::int64_t token = 0; token < p.tokens; ++token) {
     const std::int64_t id = p.ids.at(p.ids.tokens.offset(token));
     MEMBOUND_CHECK(p.weight.has(p.row_of(id)), InvalidArgument, kOp,
@@ -95,21 +75,52 @@ void check_values(const EmbeddingProblem& p, const ConstTensorView& ids) {
 
 }  // namespace
 
+void check_token_integers(const ConstTensorView& view, const ConstTensorView& reference,
+                          const char* reference_name, const char* op, const char* argument) {
+  MEMBOUND_CHECK(view.dtype == DType::kInt32 || view.dtype == DType::kInt64, TypeMismatch, op,
+                 "argument '", argument, "' must be int32 or int64, got ", dtype_name(view.dtype));
+  MEMBOUND_CHECK(reinterpret_cast<std::uintptr_t>(view.data) % dtype_size(view.dtype) == 0,
+                 InvalidArgument, op, "argument '", argument,
+                 "' must start at a multiple of its element size, got an unaligned pointer");
+  check_same_device(view, reference, op, argument, reference_name);
+}
+
+TokenIntegers token_integers(const ConstTensorView& view, const char* op, const char* argument) {
+  return {view.data, view.dtype == DType::kInt64, row_layout(view, view.rank, op, argument)};
+}
+
+void check_row_dtype(const ConstTensorView& out, const char* argument, const ConstTensorView& in,
+                     const char* in_name, const char* op) {
+  check_floating(out, op, argument);
+  const bool wide = in.dtype == DType::kFloat64;
+  MEMBOUND_CHECK((out.dtype == DType::kFloat64) == wide, TypeMismatch, op, "argument '", argument,
+                 "' must be ", wide ? "float64" : "float16, bfloat16 or float32", " for a ",
+                 in_name, " of ", dtype_name(in.dtype), ", got ", dtype_name(out.dtype));
+}
+
+void check_row_range(double scale, std::int64_t vocab_start, std::int64_t vocab, const char* op) {
+  MEMBOUND_CHECK(std::isfinite(scale), InvalidArgument, op, "argument 'scale' must be finite, got ",
+                 scale);
+  MEMBOUND_CHECK(
+      vocab_start >= 0 && vocab_start <= std::numeric_limits<std::int64_t>::max() - vocab,
+      InvalidArgument, op, "argument 'vocab_start' must not be negative, got ", vocab_start);
+}
+
+void check_can_validate(const ConstTensorView& ids, const char* op) {
+  MEMBOUND_CHECK(!ids.device.is_cuda(), InvalidArgument, op,
+                 "argument 'validate' must be False for arrays on a GPU, which cannot be looked "
+                 "at without waiting");
+}
+
 void embedding(const ConstTensorView& ids, const ConstTensorView& weight,
                const ConstTensorView* position_ids, const ConstTensorView* position_weight,
                const EmbeddingOptions& options, const TensorView& out, StreamView stream) {
   check_table(weight, "weight");
   MEMBOUND_CHECK(ids.rank < kMaxRank, InvalidArgument, kOp, "argument 'ids' must have at most ",
                  kMaxRank - 1, " axes, got ", ids.rank);
-  check_integers(ids, weight, "ids");
+  check_token_integers(ids, weight, "weight", kOp, "ids");
   check_positions(ids, weight, position_ids, position_weight);
-  MEMBOUND_CHECK(std::isfinite(options.scale), InvalidArgument, kOp,
-                 "argument 'scale' must be finite, got ", options.scale);
-  MEMBOUND_CHECK(
-      options.vocab_start >= 0 &&
-          options.vocab_start <= std::numeric_limits<std::int64_t>::max() - weight.shape[0],
-      InvalidArgument, kOp, "argument 'vocab_start' must not be negative, got ",
-      options.vocab_start);
+  check_row_range(options.scale, options.vocab_start, weight.shape[0], kOp);
   check_out(out, ids, weight);
   check_overlap(out, "out", weight, "weight", kOp, false);
   check_overlap(out, "out", ids, "ids", kOp, false);
@@ -118,10 +129,10 @@ void embedding(const ConstTensorView& ids, const ConstTensorView& weight,
   EmbeddingProblem problem{};
   problem.tokens = ids.size();
   if (problem.tokens == 0) return;
-  problem.ids = integers(ids, "ids");
+  problem.ids = token_integers(ids, kOp, "ids");
   problem.weight = table_of(weight);
   if (position_weight) problem.position_weight = table_of(*position_weight);
-  if (position_ids) problem.position_ids = integers(*position_ids, "position_ids");
+  if (position_ids) problem.position_ids = token_integers(*position_ids, kOp, "position_ids");
   problem.out = out.data;
   problem.dtype = weight.dtype;
   problem.out_dtype = out.dtype;

@@ -53,6 +53,16 @@ struct EmbeddingProblem {
   }
 };
 
+// What embedding and its gradient check alike. reference: whose device it must be on.
+void check_token_integers(const ConstTensorView& view, const ConstTensorView& reference,
+                          const char* reference_name, const char* op, const char* argument);
+TokenIntegers token_integers(const ConstTensorView& view, const char* op, const char* argument);
+// out is float64 where in is, else any of the others.
+void check_row_dtype(const ConstTensorView& out, const char* argument, const ConstTensorView& in,
+                     const char* in_name, const char* op);
+void check_row_range(double scale, std::int64_t vocab_start, std::int64_t vocab, const char* op);
+void check_can_validate(const ConstTensorView& ids, const char* op);
+
 namespace cpu {
 void embedding(const EmbeddingProblem& problem);
 }

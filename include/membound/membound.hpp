@@ -14,6 +14,7 @@
 #include "membound/ops/add_rms_norm_backward.hpp"
 #include "membound/ops/add_rms_norm_quant.hpp"
 #include "membound/ops/embedding.hpp"
+#include "membound/ops/embedding_backward.hpp"
 #include "membound/ops/gated_activation.hpp"
 #include "membound/ops/gated_activation_backward.hpp"
 #include "membound/ops/layer_norm.hpp"

@@ -9,6 +9,7 @@
 #include "jax/call.hpp"
 #include "jax/rope_attributes.hpp"
 #include "membound/error.hpp"
+#include "membound/ops/embedding_backward.hpp"
 #include "norm_ops.hpp"
 
 namespace nb = nanobind;
@@ -123,20 +124,25 @@ nb::dict jax_ffi_targets() {
   targets["membound_rope"] = platforms<jax::rope_call>();
   targets["membound_rope_backward"] = platforms<jax::rope_backward_call>();
   targets["membound_embedding"] = platforms<jax::embedding_call>();
+  targets["membound_embedding_backward"] = platforms<jax::embedding_backward_call>();
   return targets;
 }
 
 // XLA allocates the workspace with the results, so its size must be known while JAX traces, where
 // the platform may not be. Rounded up so that each element of a batch starts aligned.
+DType dtype_of_size(int item_bytes) {
+  return item_bytes == 8 ? DType::kFloat64 : item_bytes == 4 ? DType::kFloat32 : DType::kFloat16;
+}
 template <bool kCentred>
 std::int64_t cuda_workspace_bytes(std::int64_t rows, std::int64_t cols, int item_bytes,
                                   std::int64_t heads) {
-  const DType dtype = item_bytes == 8   ? DType::kFloat64
-                      : item_bytes == 4 ? DType::kFloat32
-                                        : DType::kFloat16;
-  const std::int64_t bytes =
-      norm_backward_workspace(kCentred, {nullptr, dtype, Device::cuda(), {rows, cols}}, heads);
-  return (bytes + 15) / 16 * 16;
+  const ConstTensorView x(nullptr, dtype_of_size(item_bytes), Device::cuda(), {rows, cols});
+  return (norm_backward_workspace(kCentred, x, heads) + 15) / 16 * 16;
+}
+std::int64_t embedding_workspace_bytes(std::int64_t tokens, std::int64_t dim, std::int64_t vocab,
+                                       int item_bytes) {
+  const ConstTensorView dy(nullptr, dtype_of_size(item_bytes), Device::cuda(), {tokens, dim});
+  return (embedding_backward_workspace(dy, vocab) + 15) / 16 * 16;
 }
 
 }  // namespace
@@ -151,6 +157,9 @@ void bind_jax_ffi(nb::module_& module) {
   module.def("layer_norm_backward_workspace", &cuda_workspace_bytes<true>, nb::arg("rows"),
              nb::arg("cols"), nb::arg("item_bytes"), nb::arg("heads") = 1,
              "Bytes that layer_norm_backward sums dweight and dbias in on a GPU; likewise.");
+  module.def("embedding_backward_workspace", &embedding_workspace_bytes, nb::arg("tokens"),
+             nb::arg("dim"), nb::arg("vocab"), nb::arg("item_bytes"),
+             "Bytes that embedding_backward sorts and sums in on a GPU.");
   jax::bind_rope(module);
 }
 

@@ -106,6 +106,7 @@ NB_MODULE(_core, module) {
   mp::add_op<&mp::kRope>(module);
   mp::add_op<&mp::kRopeBackward>(module);
   mp::add_op<&mp::kEmbedding>(module);
+  mp::add_op<&mp::kEmbeddingBackward>(module);
   mp::add_op<&mp::kGemmaRmsNorm>(module);
   mp::add_op<&mp::kFusedAddRmsNorm>(module);
   mp::add_op<&mp::kGemmaFusedAddRmsNorm>(module);

@@ -20,6 +20,7 @@ from membound import (
     _bench_add_rms_norm_quant,
     _bench_contestants,
     _bench_embedding,
+    _bench_embedding_backward,
     _bench_gated_activation,
     _bench_gated_activation_backward,
     _bench_layer_norm,
@@ -56,6 +57,7 @@ OPS = {
     "rope": _bench_rope,
     "rope_backward": _bench_rope_backward,
     "embedding": _bench_embedding,
+    "embedding_backward": _bench_embedding_backward,
 }
 
 GPU_SIZES = [(1, 4096), (16, 4096), (128, 4096), (1024, 4096), (4096, 4096), (16384, 4096)]

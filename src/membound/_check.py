@@ -17,6 +17,7 @@ from membound import (
     _check_add_rms_norm_backward,
     _check_add_rms_norm_quant,
     _check_embedding,
+    _check_embedding_backward,
     _check_gated_activation,
     _check_gated_activation_backward,
     _check_layer_norm,
@@ -53,6 +54,7 @@ OPS = {
     "rope": _check_rope,
     "rope_backward": _check_rope_backward,
     "embedding": _check_embedding,
+    "embedding_backward": _check_embedding_backward,
 }
 
 ALL_RIGHT, WRONG, NOTHING_TESTED = 0, 1, 2

@@ -108,6 +108,9 @@ def layer_norm_backward_workspace(rows: int, cols: int, item_bytes: int, heads: 
     Bytes that layer_norm_backward sums dweight and dbias in on a GPU; likewise.
     """
 
+def embedding_backward_workspace(tokens: int, dim: int, vocab: int, item_bytes: int) -> int:
+    """Bytes that embedding_backward sorts and sums in on a GPU."""
+
 def rope_attributes(op: str, arrays: dict, options: dict) -> dict:
     """
     Checks a call of rope by {name: (shape, dtype code)} and its options, and returns the attributes of the XLA handler.
@@ -1338,6 +1341,107 @@ def embedding(
         array([[4., 6.],
                [0., 0.]])
     """
+
+@overload
+def embedding_backward(
+    dy: ArrayT,
+    ids: Any,
+    vocab: int,
+    *,
+    padding_idx: int | None = None,
+    scale: float = 1.0,
+    scale_grad_by_freq: bool = False,
+    vocab_start: int = 0,
+    validate: bool = False,
+    sparse: Literal[False] = False,
+    dtype: Any = None,
+    out: ArrayT | None = None,
+    accumulate: bool = False,
+    stream: Any = None,
+) -> ArrayT:
+    """
+    The gradient of the table of :func:`embedding`: what was looked up more than once is summed.
+
+    Row ``r`` is the sum of ``dy`` over all tokens whose id is ``vocab_start + r``, times ``scale``: the
+    gradient of torch's ``embedding``. That of an added position table is none of it: without
+    ``position_ids`` it is ``dy.sum(0)``, with them this function's result for those ids.
+
+    Args:
+        dy: ``(*ids.shape, dim)``, the gradient of the rows looked up: float16, bfloat16, float32 or
+            float64, with any strides, from torch, JAX, CuPy or NumPy.
+        ids: int32 or int64, of any shape and strides, fewer than 2**31, from the framework and device
+            of ``dy``. Those outside of ``[vocab_start, vocab_start + vocab)`` add nothing.
+        vocab: how many rows the table has, below 2**31.
+        padding_idx: the id whose row gets no gradient; not negative.
+        scale: the forward's; finite.
+        scale_grad_by_freq: divide the sum of an id by the number of its tokens.
+        vocab_start: the forward's.
+        validate: look at the ids (CPU arrays only) and raise ValueError where one is outside.
+        sparse: return the rows of the ids that occur alone. Not for JAX arrays, as ``accumulate``.
+        dtype: of the result: that of ``dy``, or with 16 and 32 bits any of float16, bfloat16 and
+            float32; its name, or the framework's own object. None: of ``out``, else of ``dy``.
+        out: where to write: ``(vocab, dim)``; with ``sparse=True`` a tuple of three arrays as they
+            are returned. It may overlap nothing else. Not for JAX arrays.
+        accumulate: add to ``out``, which must be given, in place of writing it. Rows of ids that do not
+            occur are neither read nor written. Not with ``sparse=True``.
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+    Returns:
+        ``out``, or a new C-contiguous array of ``(vocab, dim)``.
+
+        With ``sparse=True`` ``(rows_ids, rows, count)`` with room for every token, so that nothing waits
+        for a GPU to count: the ids that occur, ascending, ``(tokens,)`` of the dtype of ``ids``; their
+        rows, ``(tokens, dim)``; and how many there are, int64 without an axis. Behind them ``rows_ids``
+        repeats the last id of the table and ``rows`` is zero, so that all of it may be added to a table.
+
+        Sums are float32 (float64 for float64), rounded once, in a tree that the number of an id's tokens
+        alone fixes: 32 after the other, each such piece to one of 16 sums. Every run gives the same bits,
+        on any number of CPU threads or GPU multiprocessors, and one id that has half of all tokens costs
+        no more than others.
+
+        On a GPU it takes, from the framework's allocator or on the stream, 16 bytes for each token, 4
+        for each row of the table, and with more than 32 tokens two rows of sums for every 32 tokens
+        (``dim`` float32 or float64 each); nothing is read back, so it can be captured in a CUDA graph.
+
+    Raises:
+        TypeError: a dtype, a type or a framework that does not fit.
+        ValueError: shapes, devices, options or an overlap that do not fit; with ``validate`` an id that
+            is outside.
+        RuntimeError: a torch tensor that requires grad while gradients are recorded.
+        MemoryError: no memory to sort the tokens in.
+        CudaError: CUDA reports an error.
+
+        A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> dy = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+        >>> mb.embedding_backward(dy, np.array([2, 0, 2]), 3)
+        array([[3., 4.],
+               [0., 0.],
+               [6., 8.]])
+        >>> ids, rows, count = mb.embedding_backward(dy, np.array([2, 0, 2]), 3, sparse=True)
+        >>> ids[:count].tolist(), rows[:count].tolist()
+        ([0, 2], [[3.0, 4.0], [6.0, 8.0]])
+    """
+@overload
+def embedding_backward(
+    dy: ArrayT,
+    ids: Any,
+    vocab: int,
+    *,
+    padding_idx: int | None = None,
+    scale: float = 1.0,
+    scale_grad_by_freq: bool = False,
+    vocab_start: int = 0,
+    validate: bool = False,
+    sparse: Literal[True],
+    dtype: Any = None,
+    out: tuple[ArrayT, ArrayT, ArrayT] | None = None,
+    accumulate: bool = False,
+    stream: Any = None,
+) -> tuple[ArrayT, ArrayT, ArrayT]: ...
 
 @overload
 def gemma_rms_norm(

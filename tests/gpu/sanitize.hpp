@@ -180,6 +180,37 @@ class Matrix {
   DeviceBuffer there_;
 };
 
+// Ids around a range on both sides of the machine, with some that lie far beyond it; skewed: half
+// of them are one.
+struct Ids {
+  Ids(std::int64_t tokens, std::int64_t first, std::int64_t count, const Target& target,
+      bool skewed = false)
+      : numbers(tokens),
+        there(tokens * sizeof(std::int64_t), target.device, target.stream),
+        device(target.device) {
+    for (std::int64_t& one : numbers) {
+      one = first - 1 + static_cast<std::int64_t>(next_random() % std::uint64_t(count + 2));
+      if (skewed && next_random() % 2 == 0) one = first + count / 2;
+    }
+    numbers[tokens / 2] = std::int64_t{1} << 62;
+    numbers[tokens / 3] = -(std::int64_t{1} << 62);
+    copy_bytes(there.data(), device, numbers.data(), Device::cpu(), tokens * sizeof(std::int64_t),
+               target.stream);
+  }
+  ConstTensorView view(Side side, bool split) {
+    const bool host = side == Side::kHost;
+    const std::int64_t count = numbers.size();
+    const void* data = host ? numbers.data() : there.data();
+    const Device where = host ? Device::cpu() : device;
+    if (split) return ConstTensorView(data, DType::kInt64, where, {2, count / 2});
+    return ConstTensorView(data, DType::kInt64, where, {count});
+  }
+
+  std::vector<std::int64_t> numbers;
+  DeviceBuffer there;
+  Device device;
+};
+
 // DRIVER [DTYPE [MIN_CHUNKS MAX_CHUNKS [cpu]]]: "float16" takes that dtype alone, two numbers the
 // rows of that many 16-byte chunks, "cpu" needs no GPU. cases(format, chunks, rows) lists what is
 // run(case, target), which returns the number of wrong elements; case.text() says which it was.

@@ -39,6 +39,7 @@ def test_a_table_and_json_with_a_copy_beside_every_op(quick, tmp_path, capsys):
     matrices = {"rms_norm": 2, "layer_norm": 2, "rms_norm_backward": 3, "layer_norm_backward": 3}
     matrices |= {"rms_norm_gated": 3, "rms_norm_gated_backward": 5, "rope": 2, "rope_backward": 2}
     matrices |= {"gated_activation": 3, "gated_activation_backward": 5, "embedding": 2}
+    matrices |= {"embedding_backward": 2}
     quantised = {"rms_norm_quant": 4 + 1, "add_rms_norm_quant": 3 * 4 + 1}
     for result in figures["results"]:
         times = result["microseconds"]

@@ -44,6 +44,7 @@ def test_example_runs(code, framework, tmp_path):
         last = names["weight"][names["ids"][:, -1]]
         shift = names["hidden"][:, -1] - last  # the position's row, whatever the id
         assert names["hidden"].shape == (4, 512, 768)
+        assert names["dweight"].shape == (50257, 768)
         assert names["torch"].allclose(shift, shift[:1].expand_as(shift), atol=1e-5)
         return
     result = names.get("y", names.get("x"))

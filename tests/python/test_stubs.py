@@ -43,6 +43,7 @@ OPS = list(membound.__test__)
 # Two overloads: what the statistics, the scales, or k add.
 OVERLOADED = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "gemma_rms_norm")
 OVERLOADED += ("rms_norm_gated", "rms_norm_quant", "add_rms_norm_quant", "rope")
+OVERLOADED += ("embedding_backward",)
 # And one array, or two, of gradients.
 OVERLOADED += ("gated_activation_backward", "silu_and_mul_backward", "gelu_and_mul_backward")
 OVERLOADED += ("gelu_tanh_and_mul_backward", "sigmoid_and_mul_backward")
@@ -100,6 +101,7 @@ def test_docstring_examples(op):
         ("jax._rms_norm_quant", 7),
         ("jax._rope", 8),
         ("jax._embedding", 3),
+        ("jax._embedding_backward", 3),
         ("_rope_table", 5),
     ],
 )

@@ -99,5 +99,6 @@ void gated_activation_backward_call(const Call& call);
 void rope_call(const Call& call);
 void rope_backward_call(const Call& call);
 void embedding_call(const Call& call);
+void embedding_backward_call(const Call& call);
 
 }  // namespace membound::python::jax

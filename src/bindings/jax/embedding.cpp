@@ -3,6 +3,7 @@
 #include "membound/ops/embedding.hpp"
 
 #include "jax/call.hpp"
+#include "membound/ops/embedding_backward.hpp"
 
 namespace membound::python::jax {
 
@@ -55,6 +56,27 @@ void embedding_call(const Call& call) {
     if (all.position_ids) one.position_ids = batch.element(*all.position_ids, i);
     if (all.position_weight) one.position_weight = batch.element(*all.position_weight, i);
     run(call, one);
+  }
+}
+
+// Operands: dy, ids. Results: the gradient, and the workspace where there are tokens. Of a batch
+// each element has a gradient of its own.
+void embedding_backward_call(const Call& call) {
+  EmbeddingBackwardOptions options;
+  options.scale = call.number("scale");
+  options.vocab_start = call.attribute<std::int64_t>("vocab_start", xla::DataType::kS64);
+  options.padding_idx = call.attribute<std::int64_t>("padding_idx", xla::DataType::kS64);
+  options.scale_grad_by_freq = call.flag("scale_grad_by_freq");
+  options.validate = call.flag("validate");
+  const TensorView dy = call.operand(0), ids = call.operand(1), out = call.result(0);
+  MaybeArray workspace;
+  if (call.results() > 1) workspace = call.result(1);
+  const Batch batch{out.rank - 2, out.shape};
+  for (std::int64_t i = 0; i < batch.size(); ++i) {
+    MaybeArray bytes;
+    if (workspace) bytes = batch.element(*workspace, i);
+    embedding_backward(batch.element(dy, i), batch.element(ids, i), options, batch.element(out, i),
+                       pointer(bytes), call.stream);
   }
 }
 

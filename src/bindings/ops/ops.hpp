@@ -23,6 +23,7 @@ extern const Op kAddRmsNormQuant;
 extern const Op kRope;
 extern const Op kRopeBackward;
 extern const Op kEmbedding;
+extern const Op kEmbeddingBackward;
 extern const Op kGemmaRmsNorm;
 extern const Op kFusedAddRmsNorm;
 extern const Op kGemmaFusedAddRmsNorm;

@@ -7,6 +7,7 @@ on its own stream and may capture it in a CUDA graph. Handlers are registered at
 """
 
 from membound.jax._embedding import embedding
+from membound.jax._embedding_backward import embedding_backward
 from membound.jax._gated_activation import gated_activation, gated_activation_backward
 from membound.jax._layer_norm import (
     add_layer_norm,
@@ -26,6 +27,7 @@ __all__ = [
     "add_rms_norm_backward",
     "add_rms_norm_quant",
     "embedding",
+    "embedding_backward",
     "gated_activation",
     "gated_activation_backward",
     "layer_norm",

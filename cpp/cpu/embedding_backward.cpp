@@ -1,0 +1,186 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/embedding_backward.hpp"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "cpu/float_mode.hpp"
+#include "cpu/parallel.hpp"
+#include "cpu/rows.hpp"
+
+namespace membound::cpu {
+
+namespace {
+
+std::int64_t size_of(DType dtype) { return static_cast<std::int64_t>(dtype_size(dtype)); }
+
+// A row with so many bytes of tokens is cut by columns: no thread could be given less of it.
+constexpr std::int64_t kLongBytes = 4 * kBytesPerThread;
+// Threads write whole lines of the cache, and kernels whole vectors.
+constexpr std::int64_t kColumnsOfThread = 64;
+
+struct Token {
+  std::uint32_t row, token;
+};
+
+// Tokens that have a row, by row and in their order: digit by digit, the lowest first.
+std::vector<Token> sorted_tokens(const EmbeddingBackwardProblem& p) {
+  constexpr int kBits = 11;
+  std::vector<Token> tokens;
+  tokens.reserve(p.tokens);
+  for (std::int64_t token = 0; token < p.tokens; ++token) {
+    const std::uint32_t row = p.row_of(p.ids.at(p.ids.tokens.offset(token)));
+    if (row < p.vocab) tokens.push_back({row, static_cast<std::uint32_t>(token)});
+  }
+  std::vector<Token> target(tokens.size());
+  for (int shift = 0; (p.vocab - 1) >> shift; shift += kBits) {
+    std::uint32_t starts[(1 << kBits) + 1] = {};
+    const auto digit = [&](Token one) { return one.row >> shift & ((1u << kBits) - 1); };
+    for (const Token one : tokens) ++starts[digit(one) + 1];
+    for (int i = 0; i < 1 << kBits; ++i) starts[i + 1] += starts[i];
+    for (const Token one : tokens) target[starts[digit(one)]++] = one;
+    tokens.swap(target);
+  }
+  return tokens;
+}
+
+class Gradient {
+ public:
+  explicit Gradient(const EmbeddingBackwardProblem& problem)
+      : p_(problem), table_(kernels()), row_bytes_(p_.dim * size_of(p_.out_dtype)) {
+    shared_.dtype = p_.dtype;
+    shared_.out_dtype = p_.out_dtype;
+    shared_.last = p_.dim;
+    shared_.dy_col_stride = p_.dy_col_stride;
+    shared_.out_col_stride = p_.col_stride;
+    shared_.scale = p_.scale;
+    shared_.by_frequency = p_.by_frequency;
+    shared_.accumulate = p_.accumulate;
+    const auto tokens = sorted_tokens(p_);
+    dy_.reserve(tokens.size());
+    const auto count = static_cast<std::int64_t>(tokens.size());
+    for (std::int64_t i = 0; i < count; ++i) {
+      dy_.push_back(static_cast<const char*>(p_.dy) +
+                    p_.dy_rows.offset(tokens[i].token) * size_of(p_.dtype));
+      if (i == 0 || tokens[i].row != tokens[i - 1].row) groups_.push_back({tokens[i].row, i});
+    }
+    found_ = static_cast<std::int64_t>(groups_.size());
+    groups_.push_back({static_cast<std::int64_t>(p_.vocab), count});
+  }
+
+  void write() const {
+    if (p_.sparse()) *p_.rows_count = found_;
+    for (std::int64_t group = 0; group < found_; ++group) {
+      if (is_long(group)) write_long(group);
+    }
+    // Threads get ranges of equal cost: rows that are written and tokens that are read, in bytes.
+    parallel_for(cost(places()), kBytesPerThread, [&](std::int64_t first, std::int64_t last) {
+      write_places(place_at(first), place_at(last));
+    });
+  }
+
+ private:
+  // The tokens of one row are those from here to the next group's.
+  struct Group {
+    std::int64_t row, first;
+  };
+
+  bool dense() const { return !p_.sparse() && !p_.accumulate; }
+  // Rows that are written, or of the sparse form may be.
+  std::int64_t places() const {
+    return p_.sparse() ? p_.tokens : (p_.accumulate ? found_ : p_.vocab);
+  }
+  // Of the first row at or after a place.
+  std::int64_t group_at(std::int64_t place) const {
+    if (!dense()) return std::min(place, found_);
+    return std::lower_bound(groups_.begin(), groups_.end(), place,
+                            [](const Group& group, std::int64_t row) { return group.row < row; }) -
+           groups_.begin();
+  }
+  std::int64_t tokens_of(std::int64_t group) const {
+    return groups_[group + 1].first - groups_[group].first;
+  }
+  std::int64_t token_bytes() const { return p_.dim * size_of(p_.dtype); }
+  bool is_long(std::int64_t group) const { return tokens_of(group) * token_bytes() >= kLongBytes; }
+
+  // Of all places before this one.
+  std::int64_t cost(std::int64_t place) const {
+    return place * row_bytes_ + groups_[group_at(place)].first * token_bytes();
+  }
+  // The first place before which there is as much.
+  std::int64_t place_at(std::int64_t wanted) const {
+    std::int64_t low = 0, high = places();
+    while (low < high) {
+      const std::int64_t middle = low + (high - low) / 2;
+      cost(middle) < wanted ? low = middle + 1 : high = middle;
+    }
+    return low;
+  }
+
+  void* row_at(std::int64_t row) const {
+    return static_cast<char*>(p_.rows) + row * p_.row_stride * size_of(p_.out_dtype);
+  }
+  EmbeddingGradientRow row_of(std::int64_t group) const {
+    EmbeddingGradientRow row = shared_;
+    row.dy = dy_.data() + groups_[group].first;
+    row.count = tokens_of(group);
+    row.following = static_cast<std::int64_t>(dy_.size()) - groups_[group + 1].first;
+    row.out = row_at(p_.sparse() ? group : groups_[group].row);
+    return row;
+  }
+
+  void write_long(std::int64_t group) const {
+    const std::int64_t column_bytes = tokens_of(group) * size_of(p_.dtype) * kColumnsOfThread;
+    const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerThread / column_bytes);
+    const std::int64_t parts = (p_.dim + kColumnsOfThread - 1) / kColumnsOfThread;
+    parallel_for(parts, grain, [&](std::int64_t first, std::int64_t last) {
+      EmbeddingGradientRow row = row_of(group);
+      row.first = first * kColumnsOfThread;
+      row.last = std::min(p_.dim, last * kColumnsOfThread);
+      table_.embedding_backward(row);
+    });
+  }
+
+  void write_zeros(std::int64_t first, std::int64_t last, bool is_last) const {
+    if (first == last && !is_last) return;
+    table_.embedding_backward_zeros({row_at(first), p_.out_dtype, last - first, p_.dim,
+                                     p_.row_stride, p_.col_stride,
+                                     pays_to_bypass_cache(places() * row_bytes_), is_last});
+  }
+
+  // Places [first, last), less the rows that were cut by columns.
+  void write_places(std::int64_t first, std::int64_t last) const {
+    std::int64_t group = group_at(first);
+    std::int64_t clean = first;  // zeros are still to be written from here on
+    for (; group < found_; ++group) {
+      const std::int64_t place = dense() ? groups_[group].row : group;
+      if (place >= last) break;
+      if (dense()) write_zeros(clean, place, false);
+      clean = place + 1;
+      if (p_.sparse()) p_.write_id(place, groups_[group].row);
+      if (!is_long(group)) table_.embedding_backward(row_of(group));
+    }
+    if (p_.accumulate) return;
+    write_zeros(std::min(clean, last), last, true);
+    for (; p_.sparse() && clean < last; ++clean) p_.write_id(clean, p_.vocab - 1);
+  }
+
+  const EmbeddingBackwardProblem& p_;
+  const KernelTable& table_;
+  std::int64_t row_bytes_;
+  EmbeddingGradientRow shared_{};
+  std::vector<const void*> dy_;  // of the sorted tokens
+  std::vector<Group> groups_;    // by row; behind them one of none
+  std::int64_t found_;
+};
+
+}  // namespace
+
+void embedding_backward(const EmbeddingBackwardProblem& problem) {
+  const FloatMode ieee;
+  Gradient(problem).write();
+}
+
+}  // namespace membound::cpu

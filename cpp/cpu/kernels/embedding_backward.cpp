@@ -1,0 +1,182 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/kernels/embedding_backward.hpp"
+
+#include "core/gradient_tree.hpp"
+#include "cpu/convert.hpp"
+
+namespace membound::cpu::MEMBOUND_CPU_ISA {
+
+namespace {
+
+// Columns that are added up at once: their sum stays in the nearest cache, and of each token comes
+// a run of bytes that is long enough to be fetched ahead.
+constexpr std::int64_t kTile = 1024;
+// Tokens ahead, of this row or the next, whose run's first lines are asked for: they lie anywhere.
+constexpr std::int64_t kTokensAhead = 12;
+constexpr std::int64_t kBytesAsked = 512;
+
+void ask_ahead(const EmbeddingGradientRow& row, std::int64_t token, std::int64_t first,
+               std::int64_t bytes) {
+  if (token + kTokensAhead >= row.count + row.following || row.dy_col_stride != 1) return;
+  const char* later = static_cast<const char*>(row.dy[token + kTokensAhead]);
+  ask_for<2>(later, first, first + (bytes < kBytesAsked ? bytes : kBytesAsked));
+}
+
+// sum += from.
+MEMBOUND_ALWAYS_INLINE void add(const BFloat16* from, std::int64_t count, float* sum) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    sum[i] += bit_copy<float>(static_cast<std::uint32_t>(from[i].bits) << 16);
+  }
+}
+template <class T, class A>
+MEMBOUND_ALWAYS_INLINE void add(const T* from, std::int64_t count, A* sum) {
+  constexpr std::int64_t kStep = Lanes<T>::kStep;
+  using V = typename Lanes<T>::V;
+  std::int64_t at = 0;
+  for (; at + kStep <= count; at += kStep) {
+    const Pair<V> value = Lanes<T>::read(from + at), before = load_pair<V>(sum + at);
+    store_pair(sum + at, Pair<V>{before.first + value.first, before.second + value.second});
+  }
+  if (at == count) return;
+  A last[kStep];
+  store_pair(last, read_partial(from + at, count - at));
+  for (std::int64_t i = 0; at + i < count; ++i) sum[at + i] += last[i];
+}
+
+// Minus zero is what adding to changes no number, not even a zero's sign.
+template <class A>
+MEMBOUND_ALWAYS_INLINE void clear(A* sum, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) sum[i] = -A{0};
+}
+template <class A>
+MEMBOUND_ALWAYS_INLINE void add_sum(const A* from, std::int64_t count, A* sum) {
+  for (std::int64_t i = 0; i < count; ++i) sum[i] += from[i];
+}
+
+// Of tokens [token, last), columns from `first` on.
+template <class T, class A>
+void sum_piece(const EmbeddingGradientRow& row, std::int64_t token, std::int64_t last,
+               std::int64_t first, std::int64_t count, A* sum) {
+  clear(sum, count);
+  for (; token < last; ++token) {
+    const T* dy = static_cast<const T*>(row.dy[token]);
+    constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
+    ask_ahead(row, token, first * kSize, count * kSize);
+    if (row.dy_col_stride == 1) {
+      add(dy + first, count, sum);
+    } else {
+      A values[kWidened];
+      for (std::int64_t at = 0; at < count; at += kWidened) {
+        const std::int64_t some = count - at < kWidened ? count - at : kWidened;
+        widen_row(dy, row.dy_col_stride, first + at, some, values);
+        add_sum(values, some, sum + at);
+      }
+    }
+  }
+}
+
+// The tree of core/gradient_tree.hpp.
+template <class T, class A>
+void sum_tile(const EmbeddingGradientRow& row, std::int64_t first, std::int64_t count, A* sum) {
+  if (row.count <= kGradientPiece) return sum_piece<T>(row, 0, row.count, first, count, sum);
+  alignas(kVectorBytes) A sums[kGradientSums][kTile];
+  for (A* one : sums) clear(one, count);
+  std::int64_t token = 0;
+  for (int turn = 0; token < row.count; turn = (turn + 1) % kGradientSums) {
+    const std::int64_t left = row.count - token;
+    const std::int64_t last = token + (left < kGradientPiece ? left : kGradientPiece);
+    sum_piece<T>(row, token, last, first, count, sum);
+    add_sum(sum, count, sums[turn]);
+    token = last;
+  }
+  clear(sum, count);
+  for (const A* one : sums) add_sum(one, count, sum);
+}
+
+template <class T, class A>
+[[gnu::noinline]] void write_columns(const EmbeddingGradientRow& row) {
+  A factor = static_cast<A>(row.scale);
+  if (row.by_frequency) factor /= static_cast<A>(row.count);
+  alignas(kVectorBytes) A sum[kTile], before[kWidened];
+  for (std::int64_t first = row.first; first < row.last; first += kTile) {
+    const std::int64_t count = row.last - first < kTile ? row.last - first : kTile;
+    sum_tile<T>(row, first, count, sum);
+    for (std::int64_t at = 0; at < count; at += kWidened) {
+      const std::int64_t some = count - at < kWidened ? count - at : kWidened;
+      A* const values = sum + at;
+      for (std::int64_t i = 0; i < some; ++i) values[i] *= factor;
+      if (row.accumulate) {
+        widen_any(row.out_dtype, row.out, row.out_col_stride, first + at, some, before);
+        for (std::int64_t i = 0; i < some; ++i) values[i] = before[i] + values[i];
+      }
+      narrow_any(row.out_dtype, values, row.out, row.out_col_stride, first + at, some);
+    }
+  }
+}
+
+// Shorter runs of zeros go through the cache: rows of 128 bytes took twice as long around it.
+constexpr std::int64_t kRunAroundCache = 4096;
+
+// From and to any byte.
+void clear_bytes(char* to, std::int64_t bytes, bool around_cache) {
+  constexpr std::int64_t kVector = kVectorBytes;
+  if (!around_cache || bytes < kRunAroundCache) {
+    __builtin_memset(to, 0, bytes);
+    return;
+  }
+  const std::int64_t behind = reinterpret_cast<std::uintptr_t>(to) % kVector;
+  std::int64_t at = behind ? kVector - behind : 0;
+  at = at < bytes ? at : bytes;
+  __builtin_memset(to, 0, at);
+  for (; at + kVector <= bytes; at += kVector) stream(to + at, F32{});
+  __builtin_memset(to + at, 0, bytes - at);
+}
+
+template <class Bits>
+void clear_apart(const EmbeddingGradientZeros& rows, std::int64_t row) {
+  Bits* to = static_cast<Bits*>(rows.out) + row * rows.row_stride;
+  for (std::int64_t i = 0; i < rows.cols; ++i) to[i * rows.col_stride] = Bits{};
+}
+
+}  // namespace
+
+void embedding_backward(const EmbeddingGradientRow& row) {
+  const auto size = static_cast<std::int64_t>(dtype_size(row.dtype));
+  const bool neighbours = row.dy_col_stride == 1 && row.out_col_stride == 1;
+  if (row.count == 1 && neighbours && row.dtype == row.out_dtype && row.scale == 1.0 &&
+      !row.accumulate) {
+    const std::int64_t first = row.first * size, bytes = (row.last - row.first) * size;
+    ask_ahead(row, 0, first, bytes);
+    copy_bytes(static_cast<const char*>(row.dy[0]) + first, static_cast<char*>(row.out) + first,
+               bytes, /*around_cache=*/false);
+    return;
+  }
+  switch (row.dtype) {
+    case DType::kFloat16: return write_columns<Float16, float>(row);
+    case DType::kBFloat16: return write_columns<BFloat16, float>(row);
+    case DType::kFloat32: return write_columns<float, float>(row);
+    default: return write_columns<double, double>(row);
+  }
+}
+
+void embedding_backward_zeros(const EmbeddingGradientZeros& rows) {
+  const auto size = static_cast<std::int64_t>(dtype_size(rows.dtype));
+  if (rows.col_stride == 1) {
+    const bool one_run = rows.row_stride == rows.cols;
+    const std::int64_t bytes = rows.cols * size * (one_run ? rows.rows : 1);
+    for (std::int64_t row = 0; row < (one_run ? 1 : rows.rows); ++row) {
+      clear_bytes(static_cast<char*>(rows.out) + row * rows.row_stride * size, bytes,
+                  rows.bypass_cache);
+    }
+    if (rows.bypass_cache && rows.last) stream_fence();
+    return;
+  }
+  for (std::int64_t row = 0; row < rows.rows; ++row) {
+    size == 2   ? clear_apart<std::uint16_t>(rows, row)
+    : size == 4 ? clear_apart<std::uint32_t>(rows, row)
+                : clear_apart<std::uint64_t>(rows, row);
+  }
+}
+
+}  // namespace membound::cpu::MEMBOUND_CPU_ISA

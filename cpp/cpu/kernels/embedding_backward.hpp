@@ -1,0 +1,46 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "membound/dtype.hpp"
+
+// The seam between cpu/embedding_backward.cpp and the units per instruction set: plain data and
+// function names.
+namespace membound::cpu {
+
+// Columns [first, last) of one row of the gradient.
+struct EmbeddingGradientRow {
+  const void* const* dy;  // the rows of its tokens, in their order
+  void* out;
+  DType dtype, out_dtype;
+  std::int64_t count;      // at least 1
+  std::int64_t following;  // rows of dy behind these, which the next calls will read
+  std::int64_t first, last;
+  std::int64_t dy_col_stride, out_col_stride;
+  double scale;
+  bool by_frequency, accumulate;
+};
+
+// Columns [0, cols) of rows that are row_stride apart: all zeros. There may be none.
+struct EmbeddingGradientZeros {
+  void* out;
+  DType dtype;
+  std::int64_t rows, cols, row_stride, col_stride;
+  bool bypass_cache;
+  bool last;  // of a thread's calls: what went around the cache is written when it returns
+};
+
+#define MEMBOUND_DECLARE_EMBEDDING_BACKWARD(isa)                     \
+  namespace isa {                                                    \
+  void embedding_backward(const EmbeddingGradientRow& row);          \
+  void embedding_backward_zeros(const EmbeddingGradientZeros& rows); \
+  }
+MEMBOUND_DECLARE_EMBEDDING_BACKWARD(baseline)
+MEMBOUND_DECLARE_EMBEDDING_BACKWARD(avx2)
+MEMBOUND_DECLARE_EMBEDDING_BACKWARD(avx512)
+MEMBOUND_DECLARE_EMBEDDING_BACKWARD(neon)
+#undef MEMBOUND_DECLARE_EMBEDDING_BACKWARD
+
+}  // namespace membound::cpu

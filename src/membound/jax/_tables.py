@@ -1,0 +1,56 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the functions of embedding tables check alike, in the words of the core."""
+
+import operator
+
+from membound.arrays import dtype_name, type_name
+
+_FLOATING = ("float16", "bfloat16", "float32", "float64")
+_NAMES = "float16, bfloat16, float32 or float64"
+
+
+def require(op, condition, argument, text, error=ValueError):
+    if not condition:
+        raise error(f"{op}: argument '{argument}' must {text}")
+
+
+def number(op, value, argument):
+    """An integer that is static: an id, or a number of rows."""
+    is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
+    require(op, is_integer, argument, f"be an integer, got {type_name(value)}", TypeError)
+    value = operator.index(value)
+    text = f"not be negative, and below 2**62, got {value}"
+    require(op, 0 <= value < 1 << 62, argument, text)
+    return value
+
+
+def optional_number(op, value, argument):
+    return None if value is None else number(op, value, argument)
+
+
+def floating_dtype(op, dtype):
+    """Its name."""
+    if dtype is None:
+        return None
+    name = dtype_name(dtype)
+    require(op, name in _FLOATING, "dtype", f"be {_NAMES}, got {dtype!r}", TypeError)
+    return name
+
+
+def check_floating(op, array, argument):
+    name = array.dtype.name
+    require(op, name in _FLOATING, argument, f"be {_NAMES}, got {name}", TypeError)
+
+
+def check_integers(op, array, argument):
+    name = array.dtype.name
+    require(op, name in ("int32", "int64"), argument, f"be int32 or int64, got {name}", TypeError)
+
+
+def check_result_dtype(op, dtype, array, argument):
+    """float64 where the array is, else any of the others."""
+    wide = array.dtype.name == "float64"
+    require(op, dtype is None or (dtype == "float64") == wide, "dtype",
+            f"be {'float64' if wide else 'float16, bfloat16 or float32'} for a {argument} of "
+            f"{array.dtype.name}, got {dtype}", TypeError)  # fmt: skip
