@@ -21,8 +21,15 @@ constexpr std::int64_t kLongBytes = 4 * kBytesPerThread;
 // Threads write whole lines of the cache, and kernels whole vectors.
 constexpr std::int64_t kColumnsOfThread = 64;
 
+// So few tokens are compared: a table of digits costs 1 us.
+constexpr std::size_t kFewTokens = 64;
+
 struct Token {
   std::uint32_t row, token;
+
+  bool operator<(const Token& other) const {
+    return row != other.row ? row < other.row : token < other.token;
+  }
 };
 
 // Tokens that have a row, by row and in their order: digit by digit, the lowest first.
@@ -33,6 +40,10 @@ std::vector<Token> sorted_tokens(const EmbeddingBackwardProblem& p) {
   for (std::int64_t token = 0; token < p.tokens; ++token) {
     const std::uint32_t row = p.row_of(p.ids.at(p.ids.tokens.offset(token)));
     if (row < p.vocab) tokens.push_back({row, static_cast<std::uint32_t>(token)});
+  }
+  if (tokens.size() <= kFewTokens) {
+    std::sort(tokens.begin(), tokens.end());
+    return tokens;
   }
   std::vector<Token> target(tokens.size());
   for (int shift = 0; (p.vocab - 1) >> shift; shift += kBits) {

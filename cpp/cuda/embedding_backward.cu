@@ -25,23 +25,34 @@ bool all_take_chunks(const Problem& p) {
          p.dy_rows.strides[0] % kPack<T> == 0;
 }
 
-// The rows of the table that token_places_kernel clears: whole chunks that follow each other.
-std::int64_t zeroed_rows(const Problem& p) {
-  const std::int64_t row_bytes = p.dim * static_cast<std::int64_t>(dtype_size(p.out_dtype));
-  const bool fits = !p.sparse() && !p.accumulate && p.col_stride == 1 && p.row_stride == p.dim &&
-                    starts_on_chunk(p.rows) && row_bytes % kChunkBytes == 0;
-  return fits ? tuning::zeroed_rows(p.tokens, p.vocab, row_bytes) : 0;
+std::int64_t bytes_of(std::int64_t elements, DType dtype) {
+  return elements * static_cast<std::int64_t>(dtype_size(dtype));
 }
 
-void group_tokens(TokenGroupsParams p, StreamView stream, int device) {
+// The rows that are cleared beside other work: whole chunks that follow each other.
+tuning::ZeroRows zero_rows(const Problem& p) {
+  const std::int64_t row_bytes = bytes_of(p.dim, p.out_dtype);
+  const bool fits = !p.sparse() && !p.accumulate && p.col_stride == 1 && p.row_stride == p.dim &&
+                    starts_on_chunk(p.rows) && row_bytes % kChunkBytes == 0;
+  if (!fits) return {};
+  return tuning::zero_rows(p.tokens, p.vocab, row_bytes, bytes_of(p.tokens * p.dim, p.dtype));
+}
+ZeroChunks zero_chunks(const Problem& p, std::int64_t first, std::int64_t last) {
+  const std::int64_t row = bytes_of(p.dim, p.out_dtype) / kChunkBytes;
+  return {p.rows, first * row, last * row};
+}
+
+// zeroed: rows to clear meanwhile.
+void group_tokens(TokenGroupsParams p, std::int64_t zeroed, StreamView stream, int device) {
   const tuning::SortConfig& config = p.groups.config;
-  p.passes = config.passes + (p.problem.sparse() ? 1 : 0);
-  const std::int64_t blocks = config.tiles + (p.zero_chunks > 0 ? tuning::kZeroBlocks : 0);
-  for (p.pass = 0; p.pass < p.passes; ++p.pass) {
+  const int passes = config.passes + (p.problem.sparse() ? 1 : 0);
+  for (p.pass = 0; p.pass < passes; ++p.pass) {
+    p.zeros = zero_chunks(p.problem, zeroed * p.pass / passes, zeroed * (p.pass + 1) / passes);
     if (config.tiles > 1) {
       launch<token_counts_kernel>({config.tiles, tuning::kSortThreads}, stream, device, p);
     }
-    launch<token_places_kernel>({blocks, tuning::kSortThreads}, stream, device, p);
+    launch<token_places_kernel>({config.tiles + p.zeros.blocks(), tuning::kSortThreads}, stream,
+                                device, p);
   }
   if (p.problem.tokens == 0) return;  // and no workspace
   launch<row_starts_kernel>({p.problem.vocab / kStartThreads + 1, kStartThreads}, stream, device,
@@ -52,10 +63,11 @@ void group_tokens(TokenGroupsParams p, StreamView stream, int device) {
 template <class Form>
 void launch_sums(EmbeddingBackwardParams p, std::int64_t units, StreamView stream, int device) {
   p.in_turn = p.pieces ? 1 : tuning::kRowsInTurn;
+  if (!p.pieces) p.zeros = {};
   p.config =
       tuning::gated_activation_config((p.slots + p.in_turn - 1) / p.in_turn, units, Form::kUnits);
-  launch<embedding_gradient_kernel<Form>>({p.config.blocks, tuning::kGateThreads}, stream, device,
-                                          p);
+  launch<embedding_gradient_kernel<Form>>(
+      {p.config.blocks + p.zeros.blocks(), tuning::kGateThreads}, stream, device, p);
 }
 
 template <class Form>
@@ -96,11 +108,11 @@ void embedding_backward(const Problem& problem, StreamView stream) {
                 tuning::sort_config(problem.tokens, problem.vocab)};
     p.sums = at(layout.sums);
     p.sum_stride = layout.sum_stride;
-    p.zeroed = zeroed_rows(problem);
+    const tuning::ZeroRows zero = zero_rows(problem);
+    p.zeroed = zero.beside_sort + zero.beside_pieces;
+    p.zeros = zero_chunks(problem, zero.beside_sort, p.zeroed);
     if (problem.tokens > 0 || problem.sparse()) {
-      const std::int64_t bytes =
-          p.zeroed * problem.dim * static_cast<std::int64_t>(dtype_size(problem.out_dtype));
-      group_tokens({problem, p.groups, 0, 0, bytes / kChunkBytes}, stream, device);
+      group_tokens({problem, p.groups, 0, {}}, zero.beside_sort, stream, device);
     }
     if (all_take_chunks<T>(problem)) {
       if constexpr (sizeof(T) < 8) {

@@ -18,6 +18,7 @@ struct EmbeddingBackwardParams {
   int in_turn;              // rows or pieces of a block, one after the other
   std::int64_t slots;       // rows or pieces that there may be
   std::int64_t zeroed;      // rows of the table that are zero already
+  ZeroChunks zeros;         // for the blocks behind those of config
   tuning::GatedActivationConfig config;
 };
 

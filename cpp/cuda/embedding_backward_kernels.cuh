@@ -49,7 +49,7 @@ __device__ inline TokenRun piece_of(const EmbeddingBackwardParams& p, std::int64
   if (left <= 0) return {};
   return {run.first + before * kPiece, left < kPiece ? left : kPiece};
 }
-__device__ inline std::int64_t sum_slot(const TokenRun& run, std::int64_t piece) {
+__device__ inline std::int64_t sum_slot(const TokenRun& run, std::int32_t piece) {
   return 2 * (run.first / kPiece + piece) + (piece == 0 ? 1 : 0);
 }
 
@@ -115,14 +115,14 @@ __global__ void __launch_bounds__(kTotalThreads)
   for (; left != 0; left &= left - 1) {
     const int owner = __ffs(static_cast<int>(left)) - 1;
     const TokenRun run{__shfl_sync(~0u, mine.first, owner), __shfl_sync(~0u, mine.count, owner)};
-    const std::int64_t pieces = (run.count + kGradientPiece - 1) / kGradientPiece;
+    const std::int32_t pieces = (run.count + kPiece - 1) / kPiece;
     Numbers<A> sum = zero;
 #pragma unroll 1
-    for (std::int64_t piece = warp; piece < pieces; piece += kAtOnce * kGradientSums) {
+    for (std::int32_t piece = warp; piece < pieces; piece += kAtOnce * kGradientSums) {
       uint4 loaded[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const std::int64_t one = piece + i * kGradientSums;
+        const std::int32_t one = piece + i * kGradientSums;
         if (one < pieces && chunk < chunks) loaded[i] = *at(sum_slot(run, one));
       }
 #pragma unroll
@@ -200,6 +200,8 @@ __global__ void __launch_bounds__(tuning::kGateThreads, tuning::kGradientBlocks)
     embedding_gradient_kernel(const __grid_constant__ EmbeddingBackwardParams p) {
   using A = typename Form::A;
   begin_overlapped();
+  if (blockIdx.x >= p.config.blocks)
+    return p.zeros.write(blockIdx.x - static_cast<unsigned>(p.config.blocks));
   const GatePlace place(p.config);
   const std::int64_t first = place.row * p.in_turn;
   GradientRow next = gradient_row(p, first);

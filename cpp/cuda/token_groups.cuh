@@ -20,11 +20,27 @@ struct TokenGroups {
   tuning::SortConfig config;
 };
 
+// Zeros for blocks beside those that have other work: chunks [first, last) of 16 bytes.
+struct ZeroChunks {
+  void* data = nullptr;
+  std::int64_t first = 0, last = 0;
+
+  std::int64_t blocks() const { return last > first ? tuning::kZeroBlocks : 0; }
+  __device__ void write(unsigned block) const {
+    auto* const to = static_cast<uint4*>(data);
+    const unsigned step = tuning::kZeroBlocks * blockDim.x;
+#pragma unroll 1
+    for (std::int64_t at = first + block * blockDim.x + threadIdx.x; at < last; at += step) {
+      to[at] = uint4{0, 0, 0, 0};
+    }
+  }
+};
+
 struct TokenGroupsParams {
   EmbeddingBackwardProblem problem;
   TokenGroups groups;
-  int pass, passes;
-  std::int64_t zero_chunks;  // of 16 bytes at problem.rows, for the blocks beside those that sort
+  int pass;
+  ZeroChunks zeros;
 };
 
 // One pass over all tokens. The first reads ids; the one behind the last digit, of the sparse form
@@ -155,19 +171,6 @@ __device__ inline DigitCounts counts_of_tiles(const TokenGroups& groups) {
   return counts;
 }
 
-// What else memory has to do while few blocks sort: the first rows of the table get their zeros, a
-// part in each pass.
-__device__ inline void write_zeros(const TokenGroupsParams& p) {
-  auto* const to = static_cast<uint4*>(p.problem.rows);
-  const std::int64_t part = (p.zero_chunks + p.passes - 1) / p.passes;
-  const std::int64_t end = (p.pass + 1) * part;
-  const std::int64_t last = end < p.zero_chunks ? end : p.zero_chunks;
-  const unsigned block = blockIdx.x - p.groups.config.tiles;
-  std::int64_t at = p.pass * part + std::int64_t{block} * tuning::kSortThreads + threadIdx.x;
-#pragma unroll 2
-  for (; at < last; at += tuning::kZeroBlocks * tuning::kSortThreads) to[at] = uint4{0, 0, 0, 0};
-}
-
 // A block moves the tokens of a tile to where their digits start. In a turn a warp has tokens that
 // follow each other, and a thread every 32nd of them; 35 KB of shared memory hold how many of each
 // digit each warp has. Limited by barriers and the latency of the second-level cache.
@@ -175,7 +178,8 @@ __global__ void __launch_bounds__(tuning::kSortThreads)
     token_places_kernel(const __grid_constant__ TokenGroupsParams p) {
   begin_overlapped();
   constexpr int kItems = tuning::kSortItems;
-  if (blockIdx.x >= static_cast<unsigned>(p.groups.config.tiles)) return write_zeros(p);
+  const auto tiles = static_cast<unsigned>(p.groups.config.tiles);
+  if (blockIdx.x >= tiles) return p.zeros.write(blockIdx.x - tiles);
   __shared__ SortMemory memory;
   const SortPass pass(p);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;

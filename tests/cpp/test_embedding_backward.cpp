@@ -166,7 +166,9 @@ TEST_CASE("embedding_backward: every token belongs to one block, and parts of me
       CHECK(layout.sums - layout.counts >= (sort.tiles > 1 ? sort.tiles * kDigits * 4 : 0));
       CHECK(layout.sum_stride == 68);
       CHECK(layout.bytes - layout.sums >= (tokens > 32 ? (tokens + 31) / 32 * 2 * 68 * 4 : 0));
-      CHECK(zeroed_rows(tokens, vocab, 8192) <= vocab);
+      const ZeroRows zero = zero_rows(tokens, vocab, 8192, tokens * 4096);
+      CHECK(zero.beside_sort + zero.beside_pieces <= vocab);
+      CHECK((zero.beside_pieces == 0 || tokens > 32));
     }
   }
   CHECK(sort_config(0, 5).tiles == 1);

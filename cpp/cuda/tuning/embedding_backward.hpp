@@ -40,12 +40,22 @@ inline SortConfig sort_config(std::int64_t tokens, std::int64_t vocab) {
   return config;
 }
 
-// Rows of zeros that blocks beside those that sort write meanwhile: as many bytes as memory takes
-// in the time, an estimate of one nanosecond for each token.
+// Rows of zeros that other blocks write while few sort, a part beside each digit, or while pieces
+// are summed: memory has time for them. Estimates: a block sorts 1 token in a nanosecond, in which
+// 4 KB are written, and more blocks take no longer; pieces are at most all of dy, which takes as
+// long to read as its bytes to write. Rows that occur are written twice, so more would not pay.
 inline constexpr std::int64_t kZeroBytesPerToken = 4096;
 inline constexpr int kZeroBlocks = 128;
-inline std::int64_t zeroed_rows(std::int64_t tokens, std::int64_t vocab, std::int64_t row_bytes) {
-  return std::min(vocab, tokens * kZeroBytesPerToken / row_bytes);
+
+struct ZeroRows {
+  std::int64_t beside_sort, beside_pieces;  // those first, then these
+};
+inline ZeroRows zero_rows(std::int64_t tokens, std::int64_t vocab, std::int64_t row_bytes,
+                          std::int64_t dy_bytes) {
+  const std::int64_t sort_bytes = std::min(tokens, kSortTurn) * kZeroBytesPerToken;
+  const std::int64_t beside_sort = std::min(vocab, sort_bytes / row_bytes);
+  const std::int64_t piece_bytes = tokens > kGradientPiece ? dy_bytes : 0;
+  return {beside_sort, std::min(vocab - beside_sort, piece_bytes / row_bytes)};
 }
 
 // Where things lie in the workspace, in bytes. Offsets are multiples of 16.
