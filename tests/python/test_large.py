@@ -329,3 +329,24 @@ def test_gated_norms_with_offsets_on_the_cpu_past_2_to_the_32(dtype, seed):
     z[...] = values
     membound.rms_norm_gated(x, z, weight, out=z)
     np.testing.assert_array_equal(z, y)
+
+
+@pytest.mark.large
+@pytest.mark.gpu
+def test_gradients_of_a_table_and_of_tokens_beyond_32_bits(torch):
+    """Offsets of rows in both; a row of a million tokens has pieces that lie as far apart."""
+    rows, dim = MORE // 4096 + 3, 4096
+    dy = torch.ones(2, dim, device="cuda", dtype=torch.bfloat16)
+    ids = torch.tensor([rows - 1, rows - 2], device="cuda")
+    table = membound.embedding_backward(dy, ids, rows)
+    assert (table[-2:] == 1).all()
+    assert not table[: rows - 2].any()
+    del table
+    many = torch.ones(rows, dim, device="cuda", dtype=torch.bfloat16)
+    many[-1] = 3
+    ids = torch.zeros(rows, device="cuda", dtype=torch.int64)
+    ids[-2:] = 4
+    table = membound.embedding_backward(many, ids, 5, dtype="float32")
+    assert (table[0] == rows - 2).all()
+    assert (table[4] == 4).all()
+    assert not table[1:4].any()
