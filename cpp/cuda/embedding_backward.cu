@@ -62,7 +62,7 @@ void group_tokens(TokenGroupsParams p, std::int64_t zeroed, StreamView stream, i
 // units: of a row, as the form counts them.
 template <class Form>
 void launch_sums(EmbeddingBackwardParams p, std::int64_t units, StreamView stream, int device) {
-  p.in_turn = p.pieces ? 1 : tuning::kRowsInTurn;
+  p.in_turn = p.pieces ? 1 : tuning::rows_in_turn(p.slots, units, Form::kUnits);
   if (!p.pieces) p.zeros = {};
   p.config =
       tuning::gated_activation_config((p.slots + p.in_turn - 1) / p.in_turn, units, Form::kUnits);

@@ -200,8 +200,9 @@ __global__ void __launch_bounds__(tuning::kGateThreads, tuning::kGradientBlocks)
     embedding_gradient_kernel(const __grid_constant__ EmbeddingBackwardParams p) {
   using A = typename Form::A;
   begin_overlapped();
-  if (blockIdx.x >= p.config.blocks)
+  if (blockIdx.x >= p.config.blocks) {
     return p.zeros.write(blockIdx.x - static_cast<unsigned>(p.config.blocks));
+  }
   const GatePlace place(p.config);
   const std::int64_t first = place.row * p.in_turn;
   GradientRow next = gradient_row(p, first);

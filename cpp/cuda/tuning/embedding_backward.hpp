@@ -96,7 +96,13 @@ inline constexpr int kGradientChunks = 2;
 inline constexpr int kGradientElements = 2;
 // Blocks of a multiprocessor at once, for which a thread has 64 registers.
 inline constexpr int kGradientBlocks = 4;
-// Rows that a block writes one after the other: it finds the next while it adds up one.
+// Rows that a block writes one after the other: it finds the next while it adds up one. Not where
+// that would leave multiprocessors idle: a large GPU has 132 to 160.
 inline constexpr int kRowsInTurn = 4;
+inline constexpr std::int64_t kManyBlocks = 2048;
+inline int rows_in_turn(std::int64_t rows, std::int64_t units, int per_thread) {
+  const bool many = gated_activation_config(rows, units, per_thread).blocks >= kManyBlocks;
+  return many ? kRowsInTurn : 1;
+}
 
 }  // namespace membound::cuda::tuning
