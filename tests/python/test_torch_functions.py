@@ -45,6 +45,8 @@ class Call(NamedTuple):
 
     @staticmethod
     def _draw(name: str, shape: Any, generator: Any, dtype: Any, device: str) -> Any:
+        if name.endswith("ids"):
+            return torch.randint(0, 5, shape, generator=generator).to(device)
         wide = torch.randn(shape, dtype=torch.float64, generator=generator)
         if name in ("freqs", "row_scale") and dtype == torch.bfloat16:
             dtype = torch.float32  # these are never of 16 bits
@@ -72,6 +74,13 @@ CALLS = {
     "sigmoid_and_mul": Call("sigmoid_and_mul", {"gate": X, "up": X}, {}, {"row_scale": (ROWS,)}),
     "relu2": Call("relu2", {"gate": X}),
     "gated_activation": Call("gated_activation", {"gate": X, "up": X}, {"alpha": 1.5}),
+    "embedding": Call("embedding", {"weight": (5, COLS)}, {"scale": 3.0}, {"ids": (4, 3)}),
+    "embedding with positions": Call(
+        "embedding",
+        {"weight": (3, COLS), "position_weight": (5, COLS)},
+        {"vocab_start": 1},
+        {"ids": (4, 3)},
+    ),
     "rope": Call("rope", {"q": Q, "k": K}, {}, {"cos": (3, 6), "sin": (3, 6)}),
     "rope of q": Call("rope", {"q": Q}, {"seqlen_offsets": 2}, {"freqs": (6,)}),
     "rope, learned": Call("rope", {"q": Q, "k": K, "freqs": (6,)}),

@@ -28,6 +28,7 @@ MODULES = {
     "RMSNorm": lambda **k: mt.RMSNorm(8, **k),
     "RMSNorm, Gemma": lambda **k: mt.RMSNorm(8, weight_offset=1.0, **k),
     "LayerNorm": lambda **k: mt.LayerNorm(8, **k),
+    "Embedding": lambda **k: mt.Embedding(8, 4, padding_idx=-1, scale=2.0, **k),
     "GatedRMSNorm": lambda **k: mt.GatedRMSNorm(8, **k),
     "RotaryEmbedding": lambda **k: mt.RotaryEmbedding(8, **k),
     "GatedActivation": lambda **_: mt.GatedActivation("silu", packing="interleaved"),
@@ -73,6 +74,21 @@ def test_eps_none_is_torchs_default():
     torch.testing.assert_close(mt.RMSNorm(8, eps=None)(x), torch.nn.RMSNorm(8)(x))
 
 
+def test_embedding_as_torchs_module(seed):
+    torch.manual_seed(seed % 2**31)
+    ours, theirs = mt.Embedding(9, 6, padding_idx=2), torch.nn.Embedding(9, 6, padding_idx=2)
+    ours.load_state_dict(theirs.state_dict())
+    ids = torch.randint(0, 9, (4, 5))
+    found, right = ours(ids), theirs(ids)
+    assert torch.equal(found, right)
+    dy = torch.randn_like(right)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(y, m.weight, dy) for y, m in ((found, ours), (right, theirs)))
+    )
+    with pytest.raises(ValueError, match="embedding: argument 'ids'"):
+        ours(torch.tensor([9]))
+
+
 def test_several_axes_are_refused():
     for module in (mt.RMSNorm, mt.LayerNorm):
         with pytest.raises(ValueError, match="must be the size of the last axis"):
@@ -91,7 +107,7 @@ def test_copies_pickles_and_the_meta_device(name):
             assert mine.data_ptr() != other.data_ptr()
     on_meta = MODULES[name](device="meta")
     assert all(p.device.type == "meta" for p in on_meta.parameters())
-    if hasattr(module, "reset_parameters"):
+    if hasattr(module, "reset_parameters") and not isinstance(module, torch.nn.Embedding):
         filled = on_meta.to_empty(device="cpu")
         filled.reset_parameters()
         for mine, other in zip(filled.parameters(), module.parameters(), strict=True):

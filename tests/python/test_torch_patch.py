@@ -19,18 +19,18 @@ TEXT = {**SIZES, "vocab_size": 128, "max_position_embeddings": 64, "pad_token_id
 TEXT |= {"bos_token_id": 1, "eos_token_id": 2}
 GROUPED = {**TEXT, "num_key_value_heads": 2}
 IMAGE = {**SIZES, "image_size": 32, "patch_size": 8}
-# How many modules have a forward of ours: norms, gated MLPs, attentions.
+# How many modules have a forward of ours: norms, gated MLPs, attentions, embeddings.
 MODELS: dict[str, tuple[dict[str, Any], int]] = {
-    "Llama": (GROUPED, 5 + 2 + 2),
-    "Mistral": (GROUPED, 5 + 2 + 2),
-    "Qwen2": (GROUPED, 5 + 2 + 2),
-    "Qwen3": ({**GROUPED, "head_dim": 16}, 9 + 2 + 2),
-    "Gemma2": ({**GROUPED, "head_dim": 16}, 9 + 2 + 2),
-    "Gemma3Text": ({**GROUPED, "head_dim": 16}, 13 + 2 + 2),
-    "Phi3": (GROUPED, 5 + 2 + 2),
-    "Olmo2": (GROUPED, 9 + 2 + 2),
-    "GPTNeoX": (TEXT, 5 + 0 + 2),
-    "ModernBert": ({**TEXT, "cls_token_id": 1, "sep_token_id": 2}, 5 + 2 + 2),
+    "Llama": (GROUPED, 5 + 2 + 2 + 1),
+    "Mistral": (GROUPED, 5 + 2 + 2 + 1),
+    "Qwen2": (GROUPED, 5 + 2 + 2 + 1),
+    "Qwen3": ({**GROUPED, "head_dim": 16}, 9 + 2 + 2 + 1),
+    "Gemma2": ({**GROUPED, "head_dim": 16}, 9 + 2 + 2 + 0),
+    "Gemma3Text": ({**GROUPED, "head_dim": 16}, 13 + 2 + 2 + 0),
+    "Phi3": (GROUPED, 5 + 2 + 2 + 1),
+    "Olmo2": (GROUPED, 9 + 2 + 2 + 1),
+    "GPTNeoX": (TEXT, 5 + 0 + 2 + 1),
+    "ModernBert": ({**TEXT, "cls_token_id": 1, "sep_token_id": 2}, 5 + 2 + 2 + 1),
     "ViT": (IMAGE, 5 + 0 + 0),
 }
 pytestmark = [

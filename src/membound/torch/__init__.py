@@ -6,6 +6,7 @@ Plain eager calls are membound's own; where a gradient is wanted it is recorded,
 traced or tensors are wrapped the call becomes an operator of torch's registry.
 """
 
+from membound.torch._embedding import embedding
 from membound.torch._functions import RECORDED
 from membound.torch._gated_activation import (
     gated_activation,
@@ -17,6 +18,7 @@ from membound.torch._gated_activation import (
 )
 from membound.torch._layer_norm import add_layer_norm, layer_norm
 from membound.torch._modules import (
+    Embedding,
     GatedActivation,
     GatedRMSNorm,
     LayerNorm,
@@ -37,6 +39,7 @@ from membound.torch._rope import rope
 
 __all__ = [
     "RECORDED",
+    "Embedding",
     "GatedActivation",
     "GatedRMSNorm",
     "LayerNorm",
@@ -45,6 +48,7 @@ __all__ = [
     "add_layer_norm",
     "add_rms_norm",
     "add_rms_norm_quant",
+    "embedding",
     "fused_add_rms_norm",
     "gated_activation",
     "gelu_and_mul",

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from membound._rope_table import rope_frequencies
+from membound.torch._embedding import embedding
 from membound.torch._gated_activation import gated_activation
 from membound.torch._layer_norm import add_layer_norm, layer_norm
 from membound.torch._rms_norm import add_rms_norm, rms_norm, rms_norm_gated
@@ -176,6 +177,37 @@ class GatedRMSNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.hidden_size}, eps={self.eps}, norm_before_gate={self.norm_before_gate}"
+
+
+class Embedding(nn.Embedding):
+    """Rows of a table by ids, in place of torch.nn.Embedding; every run gives the same gradient.
+
+    Args:
+        num_embeddings, embedding_dim, padding_idx, device, dtype: torch.nn.Embedding's.
+        scale: multiplies the rows; Gemma's models take the root of embedding_dim.
+
+    Ids outside of the table raise on the CPU; on a GPU they give zeros, and nothing is read.
+
+    >>> import torch
+    >>> Embedding(4, 2, padding_idx=0)(torch.tensor([[0, 3]])).shape
+    torch.Size([1, 2, 2])
+    """
+
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None,
+        device=None, dtype=None, *, scale: float = 1.0,
+    ) -> None:  # fmt: skip
+        super().__init__(num_embeddings, embedding_dim, padding_idx, device=device, dtype=dtype)
+        self.scale = scale
+
+    def forward(self, input):  # noqa: A002 - torch.nn's name
+        return embedding(
+            input, self.weight, padding_idx=self.padding_idx, scale=self.scale,
+            validate=input.device.type == "cpu",
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + (f", scale={self.scale}" if self.scale != 1.0 else "")
 
 
 class GatedActivation(nn.Module):

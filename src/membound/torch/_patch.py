@@ -21,6 +21,7 @@ from torch import nn
 
 from membound._table import render
 from membound.torch import huggingface
+from membound.torch._embedding import embedding
 from membound.torch._gated_activation import gated_activation
 from membound.torch._layer_norm import layer_norm
 from membound.torch._rms_norm import rms_norm
@@ -58,12 +59,13 @@ class _LeftAloneError(Exception):
 
 
 def patch(model: nn.Module) -> Report:
-    """Replace norms, gated MLPs and the rotary function of a transformers model, in place.
+    """Replace norms, embeddings, gated MLPs and the rotary function of a model, in place.
 
-    Found by structure, not by name: RMSNorm and LayerNorm modules, MLPs with gate, up and down
-    projections (apart or fused), and attention modules that call ``apply_rotary_pos_emb``. Weights,
-    hooks, state dicts and classes stay; only ``forward`` of the found modules changes, on this
-    model alone. :func:`unpatch` undoes it. Patch before torch.compile.
+    Found by structure, not by name: RMSNorm and LayerNorm modules, embeddings, MLPs with gate, up
+    and down projections (apart or fused), and attention modules that call
+    ``apply_rotary_pos_emb``. Weights, hooks, state dicts and classes stay; only ``forward`` of the
+    found modules changes, on this model alone. :func:`unpatch` undoes it. Patch before
+    torch.compile.
 
     Returns:
         A table of what was replaced, by what, and what was left and why.
@@ -216,6 +218,22 @@ def _replace_layer_norm(module: nn.Module) -> tuple[str, Callable[..., Any]]:
     return "layer_norm", _layer_norm_forward
 
 
+# --- embeddings ---
+
+
+def _embedding_forward(self, input):  # noqa: A002 - torch.nn's name
+    # torch raises for ids outside of the table too; on a GPU it aborts the context, we give zeros.
+    on_cpu = input.device.type == "cpu"
+    return embedding(input, self.weight, padding_idx=self.padding_idx, validate=on_cpu)
+
+
+def _replace_embedding(module: nn.Module) -> tuple[str, Callable[..., Any]]:
+    for name in ("max_norm", "sparse", "scale_grad_by_freq"):
+        if getattr(module, name):
+            raise _LeftAloneError(f"it has {name}")
+    return "embedding", _embedding_forward
+
+
 # --- gated MLPs ---
 
 _ACTIVATIONS = {
@@ -347,6 +365,7 @@ def _check_rotary(theirs: Callable[..., Any]) -> None:
 _KINDS = (
     _Kind(_is_rms_norm, _replace_rms_norm),
     _Kind(lambda module: type(module) is nn.LayerNorm, _replace_layer_norm),
+    _Kind(lambda module: type(module) is nn.Embedding, _replace_embedding),
     _Kind(_is_gated_mlp, _replace_gated_mlp),
     _Kind(_calls_rotary, _replace_rotary),
 )
