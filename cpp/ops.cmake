@@ -21,6 +21,10 @@ set(
   rope_backward
   embedding
   embedding_backward
+  softmax
+  softmax_backward
+  cross_entropy
+  cross_entropy_backward
 )
 set(
   MEMBOUND_BACK_ENDS
@@ -32,4 +36,7 @@ set(
   rope
   embedding
   embedding_backward
+  softmax
+  softmax_backward
+  cross_entropy
 )

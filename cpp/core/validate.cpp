@@ -26,6 +26,14 @@ void check_floating(const ConstTensorView& view, const char* op, const char* arg
                  dtype_size(view.dtype), "-byte element size, got an unaligned pointer");
 }
 
+void check_integers(const ConstTensorView& view, const char* op, const char* argument) {
+  MEMBOUND_CHECK(view.dtype == DType::kInt32 || view.dtype == DType::kInt64, TypeMismatch, op,
+                 "argument '", argument, "' must be int32 or int64, got ", dtype_name(view.dtype));
+  MEMBOUND_CHECK(reinterpret_cast<std::uintptr_t>(view.data) % dtype_size(view.dtype) == 0,
+                 InvalidArgument, op, "argument '", argument,
+                 "' must start at a multiple of its element size, got an unaligned pointer");
+}
+
 void check_rows(const ConstTensorView& view, const char* op, const char* argument) {
   MEMBOUND_CHECK(view.rank >= 1 && view.rank <= kMaxRank, InvalidArgument, op, "argument '",
                  argument, "' must have 1 to ", kMaxRank, " axes, got ", view.rank);

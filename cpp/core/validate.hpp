@@ -13,6 +13,8 @@ namespace membound {
 std::string shape_text(const ConstTensorView& view);
 
 void check_floating(const ConstTensorView& view, const char* op, const char* argument);
+// int32 or int64.
+void check_integers(const ConstTensorView& view, const char* op, const char* argument);
 // extent of the last axis at least 1, rank 1 to kMaxRank.
 void check_rows(const ConstTensorView& view, const char* op, const char* argument);
 void check_same_device(const ConstTensorView& view, const ConstTensorView& reference,

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cpu/kernels/cross_entropy.hpp"
 #include "cpu/kernels/embedding.hpp"
 #include "cpu/kernels/embedding_backward.hpp"
 #include "cpu/kernels/gated_activation.hpp"
@@ -10,6 +11,8 @@
 #include "cpu/kernels/rms_norm_backward.hpp"
 #include "cpu/kernels/rms_norm_quant.hpp"
 #include "cpu/kernels/rope.hpp"
+#include "cpu/kernels/softmax.hpp"
+#include "cpu/kernels/softmax_backward.hpp"
 
 namespace membound::cpu {
 
@@ -35,6 +38,9 @@ struct KernelTable {
   void (*embedding)(const EmbeddingRows&);
   void (*embedding_backward)(const EmbeddingGradientRow&);
   void (*embedding_backward_zeros)(const EmbeddingGradientZeros&);
+  void (*softmax)(const SoftmaxRows&);
+  void (*softmax_backward)(const SoftmaxBackwardRows&);
+  void (*cross_entropy)(CrossEntropyRow&);
 };
 
 // The tables that this CPU can run, best first; the first is the default.

@@ -77,16 +77,8 @@ void check_values(const EmbeddingProblem& p, const ConstTensorView& ids) {
 
 void check_token_integers(const ConstTensorView& view, const ConstTensorView& reference,
                           const char* reference_name, const char* op, const char* argument) {
-  MEMBOUND_CHECK(view.dtype == DType::kInt32 || view.dtype == DType::kInt64, TypeMismatch, op,
-                 "argument '", argument, "' must be int32 or int64, got ", dtype_name(view.dtype));
-  MEMBOUND_CHECK(reinterpret_cast<std::uintptr_t>(view.data) % dtype_size(view.dtype) == 0,
-                 InvalidArgument, op, "argument '", argument,
-                 "' must start at a multiple of its element size, got an unaligned pointer");
+  check_integers(view, op, argument);
   check_same_device(view, reference, op, argument, reference_name);
-}
-
-TokenIntegers token_integers(const ConstTensorView& view, const char* op, const char* argument) {
-  return {view.data, view.dtype == DType::kInt64, row_layout(view, view.rank, op, argument)};
 }
 
 void check_row_dtype(const ConstTensorView& out, const char* argument, const ConstTensorView& in,

@@ -4,24 +4,11 @@
 
 #include <cstdint>
 
-#include "core/layout.hpp"
+#include "core/token_integers.hpp"
 #include "membound/dtype.hpp"
 #include "membound/ops/embedding.hpp"
 
 namespace membound {
-
-// An array of int32 or int64, one for each token.
-struct TokenIntegers {
-  const void* data;  // null: none
-  bool wide;
-  RowLayout tokens;
-
-  // At an offset that tokens gave.
-  MEMBOUND_HOST_DEVICE std::int64_t at(std::int64_t offset) const {
-    return wide ? static_cast<const std::int64_t*>(data)[offset]
-                : static_cast<const std::int32_t*>(data)[offset];
-  }
-};
 
 // A matrix of which tokens take rows.
 struct RowTable {
@@ -56,7 +43,6 @@ struct EmbeddingProblem {
 // What embedding and its gradient check alike. reference: whose device it must be on.
 void check_token_integers(const ConstTensorView& view, const ConstTensorView& reference,
                           const char* reference_name, const char* op, const char* argument);
-TokenIntegers token_integers(const ConstTensorView& view, const char* op, const char* argument);
 // out is float64 where in is, else any of the others.
 void check_row_dtype(const ConstTensorView& out, const char* argument, const ConstTensorView& in,
                      const char* in_name, const char* op);

@@ -125,6 +125,10 @@ nb::dict jax_ffi_targets() {
   targets["membound_rope_backward"] = platforms<jax::rope_backward_call>();
   targets["membound_embedding"] = platforms<jax::embedding_call>();
   targets["membound_embedding_backward"] = platforms<jax::embedding_backward_call>();
+  targets["membound_cross_entropy"] = platforms<jax::cross_entropy_call>();
+  targets["membound_cross_entropy_backward"] = platforms<jax::cross_entropy_backward_call>();
+  targets["membound_softmax"] = platforms<jax::softmax_call>();
+  targets["membound_softmax_backward"] = platforms<jax::softmax_backward_call>();
   return targets;
 }
 

@@ -107,6 +107,10 @@ NB_MODULE(_core, module) {
   mp::add_op<&mp::kRopeBackward>(module);
   mp::add_op<&mp::kEmbedding>(module);
   mp::add_op<&mp::kEmbeddingBackward>(module);
+  mp::add_op<&mp::kCrossEntropy>(module);
+  mp::add_op<&mp::kCrossEntropyBackward>(module);
+  mp::add_op<&mp::kSoftmax>(module);
+  mp::add_op<&mp::kSoftmaxBackward>(module);
   mp::add_op<&mp::kGemmaRmsNorm>(module);
   mp::add_op<&mp::kFusedAddRmsNorm>(module);
   mp::add_op<&mp::kGemmaFusedAddRmsNorm>(module);

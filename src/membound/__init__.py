@@ -16,6 +16,8 @@ from membound._core import (
     cached_staging_bytes,
     cpu_isa,
     cpu_threads,
+    cross_entropy,
+    cross_entropy_backward,
     cuda_status,
     device_properties,
     embedding,
@@ -47,6 +49,8 @@ from membound._core import (
     sigmoid_and_mul_backward,
     silu_and_mul,
     silu_and_mul_backward,
+    softmax,
+    softmax_backward,
     staging_options,
 )
 from membound._rope_table import rope_frequencies, rope_table
@@ -65,6 +69,8 @@ __all__ = [
     "cached_staging_bytes",
     "cpu_isa",
     "cpu_threads",
+    "cross_entropy",
+    "cross_entropy_backward",
     "cuda_status",
     "device_properties",
     "embedding",
@@ -98,6 +104,8 @@ __all__ = [
     "sigmoid_and_mul_backward",
     "silu_and_mul",
     "silu_and_mul_backward",
+    "softmax",
+    "softmax_backward",
     "staging_options",
 ]
 
@@ -121,6 +129,10 @@ __test__ = {
         rope_backward,
         embedding,
         embedding_backward,
+        cross_entropy,
+        cross_entropy_backward,
+        softmax,
+        softmax_backward,
         fused_add_rms_norm,
         gemma_rms_norm,
         gemma_fused_add_rms_norm,

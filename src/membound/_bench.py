@@ -19,6 +19,8 @@ from membound import (
     _bench_add_rms_norm_backward,
     _bench_add_rms_norm_quant,
     _bench_contestants,
+    _bench_cross_entropy,
+    _bench_cross_entropy_backward,
     _bench_embedding,
     _bench_embedding_backward,
     _bench_gated_activation,
@@ -32,6 +34,8 @@ from membound import (
     _bench_rms_norm_quant,
     _bench_rope,
     _bench_rope_backward,
+    _bench_softmax,
+    _bench_softmax_backward,
     _frameworks,
     _info,
     _timing,
@@ -58,6 +62,10 @@ OPS = {
     "rope_backward": _bench_rope_backward,
     "embedding": _bench_embedding,
     "embedding_backward": _bench_embedding_backward,
+    "cross_entropy": _bench_cross_entropy,
+    "cross_entropy_backward": _bench_cross_entropy_backward,
+    "softmax": _bench_softmax,
+    "softmax_backward": _bench_softmax_backward,
 }
 
 GPU_SIZES = [(1, 4096), (16, 4096), (128, 4096), (1024, 4096), (4096, 4096), (16384, 4096)]

@@ -16,6 +16,8 @@ from membound import (
     _check_add_rms_norm,
     _check_add_rms_norm_backward,
     _check_add_rms_norm_quant,
+    _check_cross_entropy,
+    _check_cross_entropy_backward,
     _check_embedding,
     _check_embedding_backward,
     _check_gated_activation,
@@ -29,6 +31,8 @@ from membound import (
     _check_rms_norm_quant,
     _check_rope,
     _check_rope_backward,
+    _check_softmax,
+    _check_softmax_backward,
     _frameworks,
 )
 from membound._frameworks import DTYPES, Framework
@@ -55,6 +59,10 @@ OPS = {
     "rope_backward": _check_rope_backward,
     "embedding": _check_embedding,
     "embedding_backward": _check_embedding_backward,
+    "cross_entropy": _check_cross_entropy,
+    "cross_entropy_backward": _check_cross_entropy_backward,
+    "softmax": _check_softmax,
+    "softmax_backward": _check_softmax_backward,
 }
 
 ALL_RIGHT, WRONG, NOTHING_TESTED = 0, 1, 2

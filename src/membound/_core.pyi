@@ -1444,6 +1444,270 @@ def embedding_backward(
 ) -> tuple[ArrayT, ArrayT, ArrayT]: ...
 
 @overload
+def cross_entropy(
+    logits: ArrayT,
+    labels: Any,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float | None = None,
+    validate: bool = False,
+    out: ArrayT | None = None,
+    return_lse: Literal[False] = False,
+    dlogits: ArrayT | None = None,
+    dloss: Any = None,
+    stream: Any = None,
+) -> ArrayT:
+    """
+    The cross entropy of each row of logits and its label; its gradient in the same pass if wanted.
+
+    With ``l = logits``, or ``softcap * tanh(logits / softcap)`` (Gemma 2), and a row's label ``y``,
+    ``lse = log(sum(exp(l)))`` and
+
+        ``loss = (1 - label_smoothing) * (lse - l[y]) + label_smoothing * (lse - mean(l)) + z_loss * lse ** 2``
+
+    in float32 (float64 for float64): torch's ``cross_entropy`` with ``reduction="none"``, and the z loss
+    of PaLM (Chowdhery et al. 2022, arXiv:2204.02311) and ST-MoE.
+
+    With ``dlogits`` the gradient of ``sum(dloss * loss)`` is written in the same pass, over ``logits``
+    itself where that is given: training needs no second matrix of logits, as in Liger-Kernel. For the
+    mean over ``n`` labels that count, ``dloss=1 / n``.
+
+    Args:
+        logits: ``(..., cols)``, float16, bfloat16, float32 or float64, with any strides, from torch, JAX,
+            CuPy or NumPy.
+        labels: the column of each row: of the shape of ``logits`` less the last axis, int32 or int64,
+            with any strides.
+        ignore_index: the label of rows that do not count.
+        label_smoothing: from 0 to 1: how much of the label all columns share.
+        z_loss: the weight of the square of ``lse``; finite, not negative.
+        softcap: what logits are held to, on both sides; above 0, None for no cap.
+        validate: look at labels (CPU arrays only) and raise ValueError where one is neither ignored nor
+            a column.
+        out: where the loss goes: of the shape of ``labels``, float32 (float64 for float64). It may
+            overlap nothing else. Not for JAX arrays.
+        return_lse: also return ``lse``, which :func:`cross_entropy_backward` takes.
+        dlogits: where the gradient goes: of the shape, dtype, framework and device of ``logits``. It may
+            be ``logits`` itself (in place), but may not overlap it in part. None: there is none. Not for
+            JAX arrays, where ``jax.grad`` works.
+        dloss: what the gradient of each row is multiplied by: a number, or an array of the shape and
+            dtype of ``out``. None: 1. With ``dlogits`` alone.
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+    Returns:
+        ``out``, or a new array of the shape of ``labels`` and the framework and device of ``logits``;
+        with ``return_lse`` a tuple of it and ``lse``.
+
+        A row whose label is ``ignore_index``, or no column, is not read: its loss, ``lse`` and gradient
+        are 0. A row's bits depend on its values, label, width and dtype alone.
+
+    Raises:
+        ValueError: a shape, option, device or overlap that is not as above; with ``validate`` a label.
+        TypeError: an array of another framework or dtype, or an option of another type.
+        RuntimeError: a torch tensor that requires grad while gradients are recorded.
+        CudaError: CUDA reports an error.
+
+        A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> logits = np.log(np.array([[1.0, 1.0, 2.0], [1.0, 3.0, 4.0]]))
+        >>> labels = np.array([2, -100])
+        >>> mb.cross_entropy(logits, labels).round(4)
+        array([0.6931, 0.    ])
+        >>> loss = mb.cross_entropy(logits, labels, dlogits=logits, dloss=1.0)
+        >>> logits.round(2)
+        array([[ 0.25,  0.25, -0.5 ],
+               [ 0.  ,  0.  ,  0.  ]])
+    """
+@overload
+def cross_entropy(
+    logits: ArrayT,
+    labels: Any,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float | None = None,
+    validate: bool = False,
+    out: ArrayT | None = None,
+    return_lse: Literal[True],
+    dlogits: ArrayT | None = None,
+    dloss: Any = None,
+    stream: Any = None,
+) -> tuple[ArrayT, ArrayT]: ...
+
+def cross_entropy_backward(
+    dloss: Any,
+    logits: ArrayT,
+    labels: Any,
+    lse: ArrayT,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float | None = None,
+    validate: bool = False,
+    dlogits: ArrayT | None = None,
+    stream: Any = None,
+) -> ArrayT:
+    """
+    The gradient of :func:`cross_entropy`, from what it read and its ``lse``.
+
+    With ``l`` and ``y`` as there, in float32 (float64 for float64) with one rounding at the end,
+
+        ``dl = dloss * (exp(l - lse) * (1 + 2 * z_loss * lse) - label_smoothing / cols)``, less
+        ``dloss * (1 - label_smoothing)`` in column ``y``
+
+    and ``dlogits = dl``, with a soft cap ``dl * (1 - (l / softcap) ** 2)``: the bits that
+    :func:`cross_entropy` itself writes with ``dlogits``.
+
+    Args:
+        dloss: the gradient of the loss: a number, or an array of the shape of ``labels`` in float32
+            (float64 for float64), with any strides.
+        logits: what the forward read, with any strides.
+        labels: what it read.
+        lse: what it returned with ``return_lse=True``.
+        ignore_index: as for the forward, and so the next four.
+        label_smoothing: from 0 to 1.
+        z_loss: finite, not negative.
+        softcap: above 0, None for no cap.
+        validate: look at labels (CPU arrays only) and raise ValueError where one is wrong.
+        dlogits: where to write: of the shape, dtype, framework and device of ``logits``. It may be
+            ``logits`` itself (in place), but may not overlap it in part, nor anything else. Not for JAX
+            arrays.
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+    Returns:
+        ``dlogits``, or a new C-contiguous array of the framework, shape, dtype and device of ``logits``.
+        Rows whose label is ``ignore_index``, or no column, are 0.
+
+    Raises:
+        ValueError: a shape, option, device or overlap that is not as above; with ``validate`` a label.
+        TypeError: an array of another framework or dtype, or an option of another type.
+        RuntimeError: a torch tensor that requires grad while gradients are recorded.
+        CudaError: CUDA reports an error.
+
+        A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> logits, labels = np.log(np.array([[1.0, 1.0, 2.0]])), np.array([2])
+        >>> loss, lse = mb.cross_entropy(logits, labels, return_lse=True)
+        >>> mb.cross_entropy_backward(1.0, logits, labels, lse).round(3)
+        array([[ 0.25,  0.25, -0.5 ]])
+    """
+
+def softmax(
+    x: ArrayT,
+    mask: Any = None,
+    *,
+    scale: float = 1.0,
+    causal_offset: int | None = None,
+    out: ArrayT | None = None,
+    stream: Any = None,
+) -> ArrayT:
+    """
+    Softmax of ``scale * x + mask`` over the last axis, in one pass.
+
+    With ``l = scale * x + mask``, ``out = exp(l - max(l)) / sum(exp(l - max(l)))``, in float32 (float64
+    for float64) with one rounding at the end: torch's ``softmax`` of ``l``, and what stands between the
+    two products of its ``scaled_dot_product_attention``, whose masks these are.
+
+    Args:
+        x: ``(..., cols)``, float16, bfloat16, float32 or float64, with any strides, from torch, JAX,
+            CuPy or NumPy.
+        mask: from the framework and device of ``x``, with any strides and a shape that broadcasts to
+            that of ``x``. bool: True keeps an element and False drops it, whatever it is. Floating
+            (float64 with float64, else any of float16, bfloat16 and float32): it is added. None for no
+            mask.
+        scale: multiplies ``x``; finite.
+        causal_offset: row ``i`` of the last axis but one keeps columns ``j <= i + causal_offset``: 0
+            where queries and keys start together, ``keys - queries`` where they end together. What it
+            drops is not read. None keeps all.
+        out: where to write: of the shape, dtype, framework and device of ``x``. It may be ``x`` itself
+            (in place), but may not overlap it in part, nor the mask. Not for JAX arrays.
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+    Returns:
+        ``out``, or a new C-contiguous array of the framework, shape, dtype and device of ``x``.
+
+        Elements that are dropped are 0. A row that the mask drops as a whole is NaN, as torch's
+        ``softmax`` of infinities below 0 is, and so is a row with NaN or infinity among what it keeps; a
+        row of which ``causal_offset`` keeps nothing is 0. A row's bits depend on its values, mask, width
+        and dtype alone.
+
+    Raises:
+        ValueError: a shape, option, device or overlap that is not as above.
+        TypeError: an array of another framework or dtype, or an option of another type.
+        RuntimeError: a torch tensor that requires grad while gradients are recorded.
+        CudaError: CUDA reports an error.
+
+        A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> x = np.log(np.array([[1.0, 2.0, 5.0], [1.0, 2.0, 5.0]]))
+        >>> mb.softmax(x).round(3)
+        array([[0.125, 0.25 , 0.625],
+               [0.125, 0.25 , 0.625]])
+        >>> mb.softmax(x, np.array([True, False, True]), causal_offset=1).round(3)
+        array([[1.   , 0.   , 0.   ],
+               [0.167, 0.   , 0.833]])
+    """
+
+def softmax_backward(
+    dy: ArrayT,
+    y: ArrayT,
+    *,
+    scale: float = 1.0,
+    dx: ArrayT | None = None,
+    stream: Any = None,
+) -> ArrayT:
+    """
+    The gradient of :func:`softmax`, from its result.
+
+    In full, ``dx = scale * y * (dy - sum(dy * y))`` with the sum over the last axis, in float32 (float64
+    for float64) with one rounding at the end. Masks and ``causal_offset`` need not be named: what they
+    dropped is 0 in ``y``, and so in ``dx``. With a scale of 1 it is the gradient of an added mask of the
+    shape of ``x``, too.
+
+    Args:
+        dy: the gradient of the result: of the shape, dtype, framework and device of ``y``, with any
+            strides.
+        y: what :func:`softmax` returned: ``(..., cols)``, float16, bfloat16, float32 or float64, with any
+            strides.
+        scale: that of the forward; finite.
+        dx: where to write: of the shape, dtype, framework and device of ``y``. It may be ``dy`` or ``y``
+            itself (in place), but may not overlap them in part. Not for JAX arrays.
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+    Returns:
+        ``dx``, or a new C-contiguous array of the framework, shape, dtype and device of ``y``.
+
+    Raises:
+        ValueError: a shape, option, device or overlap that is not as above.
+        TypeError: an array of another framework or dtype, or an option of another type.
+        RuntimeError: a torch tensor that requires grad while gradients are recorded.
+        CudaError: CUDA reports an error.
+
+        A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> y = np.array([[0.125, 0.25, 0.625]])
+        >>> mb.softmax_backward(np.array([[1.0, 0.0, 0.0]]), y)
+        array([[ 0.109375, -0.03125 , -0.078125]])
+        >>> mb.softmax_backward(np.array([[1.0, 0.0, 0.0]]), y, scale=2.0)
+        array([[ 0.21875, -0.0625 , -0.15625]])
+    """
+
+@overload
 def gemma_rms_norm(
     x: ArrayT,
     weight: Any,

@@ -65,3 +65,6 @@ ACTIVATION_ALLOWED = {"float16": 0.52, "bfloat16": 0.504, "float32": 10.0, "floa
 # And of their slopes, whose terms cancel where the function is flat, relative to those terms.
 ACTIVATION_SLACK = {"float16": 2.0**-16, "bfloat16": 2.0**-16}
 ACTIVATION_SLACK |= {name: sum_slack(name) for name in ("float32", "float64")}
+
+# Softmax: the exponential, the sum, its inverse and the product round.
+SOFTMAX_ALLOWED = {"float16": 0.501, "bfloat16": 0.5002, "float32": 6.0, "float64": 6.0}

@@ -40,6 +40,8 @@ def test_a_table_and_json_with_a_copy_beside_every_op(quick, tmp_path, capsys):
     matrices |= {"rms_norm_gated": 3, "rms_norm_gated_backward": 5, "rope": 2, "rope_backward": 2}
     matrices |= {"gated_activation": 3, "gated_activation_backward": 5, "embedding": 2}
     matrices |= {"embedding_backward": 2}
+    matrices |= {"softmax": 2, "softmax_backward": 3}
+    matrices |= {"cross_entropy": 2, "cross_entropy_backward": 2}
     quantised = {"rms_norm_quant": 4 + 1, "add_rms_norm_quant": 3 * 4 + 1}
     for result in figures["results"]:
         times = result["microseconds"]

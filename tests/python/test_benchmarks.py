@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 OPS = ("rms_norm", "add_rms_norm", "rms_norm_backward", "layer_norm", "layer_norm_backward")
 OPS += ("rms_norm_gated", "rms_norm_gated_backward")
 OPS += ("rms_norm_quant", "rms_norm_quant:STATIC")
-OPS += ("gated_activation", "gated_activation_backward")
+OPS += ("gated_activation", "gated_activation_backward", "softmax", "softmax_backward")
 
 
 def op_of(name):

@@ -40,10 +40,11 @@ def test_the_stub_names_what_the_module_holds():
 
 
 OPS = list(membound.__test__)
-# Two overloads: what the statistics, the scales, or k add.
+# Two overloads: what the statistics, the scales, k or lse add.
 OVERLOADED = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "gemma_rms_norm")
 OVERLOADED += ("rms_norm_gated", "rms_norm_quant", "add_rms_norm_quant", "rope")
 OVERLOADED += ("embedding_backward",)
+OVERLOADED += ("cross_entropy",)
 # And one array, or two, of gradients.
 OVERLOADED += ("gated_activation_backward", "silu_and_mul_backward", "gelu_and_mul_backward")
 OVERLOADED += ("gelu_tanh_and_mul_backward", "sigmoid_and_mul_backward")
@@ -102,6 +103,8 @@ def test_docstring_examples(op):
         ("jax._rope", 8),
         ("jax._embedding", 3),
         ("jax._embedding_backward", 3),
+        ("jax._softmax", 4),
+        ("jax._cross_entropy", 6),
         ("_rope_table", 5),
     ],
 )

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/kernels/embedding.hpp"
 
-#include "cpu/convert.hpp"
+#include "cpu/copy_bytes.hpp"
+#include "cpu/widen.hpp"
 
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 

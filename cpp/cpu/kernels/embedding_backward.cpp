@@ -3,7 +3,8 @@
 #include "cpu/kernels/embedding_backward.hpp"
 
 #include "core/gradient_tree.hpp"
-#include "cpu/convert.hpp"
+#include "cpu/copy_bytes.hpp"
+#include "cpu/widen.hpp"
 
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 

@@ -100,5 +100,9 @@ void rope_call(const Call& call);
 void rope_backward_call(const Call& call);
 void embedding_call(const Call& call);
 void embedding_backward_call(const Call& call);
+void cross_entropy_call(const Call& call);
+void cross_entropy_backward_call(const Call& call);
+void softmax_call(const Call& call);
+void softmax_backward_call(const Call& call);
 
 }  // namespace membound::python::jax

@@ -6,6 +6,7 @@ They run through XLA's typed foreign function interface: XLA allocates the outpu
 on its own stream and may capture it in a CUDA graph. Handlers are registered at the first call.
 """
 
+from membound.jax._cross_entropy import cross_entropy, cross_entropy_backward
 from membound.jax._embedding import embedding
 from membound.jax._embedding_backward import embedding_backward
 from membound.jax._gated_activation import gated_activation, gated_activation_backward
@@ -19,6 +20,7 @@ from membound.jax._rms_norm import add_rms_norm, add_rms_norm_backward, rms_norm
 from membound.jax._rms_norm_gated import rms_norm_gated, rms_norm_gated_backward
 from membound.jax._rms_norm_quant import add_rms_norm_quant, rms_norm_quant
 from membound.jax._rope import rope, rope_backward
+from membound.jax._softmax import softmax, softmax_backward
 
 __all__ = [
     "add_layer_norm",
@@ -26,6 +28,8 @@ __all__ = [
     "add_rms_norm",
     "add_rms_norm_backward",
     "add_rms_norm_quant",
+    "cross_entropy",
+    "cross_entropy_backward",
     "embedding",
     "embedding_backward",
     "gated_activation",
@@ -39,4 +43,6 @@ __all__ = [
     "rms_norm_quant",
     "rope",
     "rope_backward",
+    "softmax",
+    "softmax_backward",
 ]

@@ -43,6 +43,14 @@ def number(op, value, argument):
     return float(value)
 
 
+def integer(op, value, argument):
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{op}: argument '{argument}' must be an integer, got {type_name(value)}")
+    value = operator.index(value)
+    _require(op, -(2**63) <= value < 2**63, f"'{argument}' must fit 64 bits")
+    return value
+
+
 def flag(op, value, argument):
     if not isinstance(value, bool):
         raise TypeError(f"{op}: argument '{argument}' must be a bool, got {type_name(value)}")

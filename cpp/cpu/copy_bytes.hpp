@@ -1,0 +1,44 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cpu/row.hpp"
+
+// Rows as bytes.
+namespace membound::cpu::MEMBOUND_CPU_ISA {
+namespace {
+
+// Up to so many bytes a call of memcpy costs more than the copy.
+constexpr std::int64_t kInlineBytes = 512;
+// Narrower rows go through the cache.
+constexpr std::int64_t kBytesAroundCache = 1024;
+
+// Whole rows of bytes. A store around the cache wants its vector aligned.
+[[gnu::noinline]] void copy_bytes(const char* from, char* to, std::int64_t bytes,
+                                  bool around_cache) {
+  if (bytes >= kVectorBytes && bytes <= kInlineBytes) {
+    const std::int64_t last = bytes - kVectorBytes;  // overlaps the one before
+    for (std::int64_t at = 0; at < last; at += kVectorBytes) store(to + at, load<F32>(from + at));
+    store(to + last, load<F32>(from + last));
+    return;
+  }
+  if (!around_cache || bytes < kBytesAroundCache) {
+    __builtin_memcpy(to, from, bytes);
+    return;
+  }
+  constexpr std::int64_t kVector = kVectorBytes;
+  const std::int64_t behind = reinterpret_cast<std::uintptr_t>(to) % kVector;
+  std::int64_t at = behind ? kVector - behind : 0;
+  at = at < bytes ? at : bytes;
+  __builtin_memcpy(to, from, at);
+  for (; at + 4 * kVector <= bytes; at += 4 * kVector) {
+    F32 held[4];
+    for (int i = 0; i < 4; ++i) held[i] = load<F32>(from + at + i * kVector);
+    for (int i = 0; i < 4; ++i) stream(to + at + i * kVector, held[i]);
+  }
+  for (; at + kVector <= bytes; at += kVector) stream(to + at, load<F32>(from + at));
+  __builtin_memcpy(to + at, from + at, bytes - at);
+}
+
+}  // namespace
+}  // namespace membound::cpu::MEMBOUND_CPU_ISA

@@ -1,0 +1,205 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/kernels/softmax.hpp"
+
+#include "cpu/logits.hpp"
+
+namespace membound::cpu::MEMBOUND_CPU_ISA {
+
+namespace {
+
+// What is added to logits: the mask's numbers, or 0 and -infinity for true and false.
+template <class A>
+[[gnu::noinline]] void read_mask(DType dtype, const void* row, std::int64_t stride,
+                                 std::int64_t first, std::int64_t count, A* to) {
+  if (dtype == DType::kBool) {
+    const auto* kept = static_cast<const unsigned char*>(row) + first * stride;
+    for (std::int64_t i = 0; i < count; ++i) to[i] = kept[i * stride] ? A{0} : -kInfinity<A>;
+    return;
+  }
+  widen_any(dtype, row, stride, first, count, to);
+  // The hardware's own, so that it stays one in bfloat16.
+  for (std::int64_t i = 0; i < count; ++i) {
+    to[i] = to[i] == to[i] ? to[i] : static_cast<A>(__builtin_nan(""));
+  }
+}
+
+// One row after the other. The powers of up to kHeld columns are kept, others are taken again for
+// the result. What lies apart or has a mask goes through a buffer, wide rows once for each pass.
+template <class T>
+class SoftmaxRowsOf {
+  using A = typename Lanes<T>::A;
+  using V = typename Lanes<T>::V;
+  static constexpr std::int64_t kStep = Lanes<T>::kStep;
+  static constexpr std::int64_t kHeld = 16 * kBlock<T>;
+
+ public:
+  explicit SoftmaxRowsOf(const SoftmaxRows& rows)
+      : rows_(rows), scale_(static_cast<A>(rows.scale)) {}
+
+  void run() {
+    const bool plain = rows_.mask == nullptr && rows_.x_col_stride == 1;
+    if (plain && rows_.cols <= kStep && rows_.out_col_stride == 1) return run_steps();
+    for (std::int64_t row = 0; row < rows_.rows; ++row) {
+      x_ = row_of<T>(rows_.x, rows_.x_row_stride, row);
+      out_ = out_row(row);
+      mask_row_ = row * rows_.mask_row_stride;
+      const std::int64_t kept = kept_of(row);
+      plain ? run_plain(kept) : run_buffered(kept);
+      if (kept < rows_.cols) clear(kept);
+    }
+  }
+
+ private:
+  T* out_row(std::int64_t row) const {
+    return static_cast<T*>(rows_.out) + row * rows_.out_row_stride;
+  }
+  MEMBOUND_ALWAYS_INLINE std::int64_t kept_of(std::int64_t row) const {
+    const std::int64_t wanted = rows_.first_kept + row * rows_.more_kept;
+    return wanted < 0 ? 0 : wanted < rows_.cols ? wanted : rows_.cols;
+  }
+
+  // Rows of one step.
+  void run_steps() const {
+    for (std::int64_t row = 0; row < rows_.rows; ++row) {
+      const PlainLogits<T> logits{row_of<T>(rows_.x, rows_.x_row_stride, row), scale_};
+      const std::int64_t kept = kept_of(row);
+      const Pair<V> l = kept == kStep ? logits.whole(0) : logits.partial(0, kept);
+      const A top = horizontal_largest<A>(at_least(l.first, l.second));
+      const Pair<V> power = Powers<T, PlainLogits<T>>{logits, top, nullptr}.of(l);
+      const A factor = 1 / horizontal_sum(power.first + power.second);
+      Pair<V> y{power.first * factor, power.second * factor};
+      if (kept < rows_.cols) y = first_of_step<T>(y, kept, A{0});
+      rows_.cols == kStep ? Lanes<T>::write(out_row(row), y)
+                          : write_piece(out_row(row), y, rows_.cols);
+    }
+  }
+
+  void run_plain(std::int64_t kept) {
+    const auto from = [&](std::int64_t first) { return PlainLogits<T>{x_ + first, scale_}; };
+    const A top = largest_logit<T>(from(0), kept);
+    BlockSum<A> sum;
+    each_block<T>(kept, [&](std::int64_t first, std::int64_t count) {
+      A* const held = first < kHeld ? values_ + first : nullptr;
+      sum.add(sum_of_powers<T>(Powers<T, PlainLogits<T>>{from(first), top, held}, count));
+    });
+    const A factor = 1 / sum.value();
+    each_block<T>(kept, [&](std::int64_t first, std::int64_t count) {
+      first < kHeld ? write(first, count, values_ + first, factor)
+                    : write_again(from(first), first, count, top, factor);
+    });
+  }
+
+  void run_buffered(std::int64_t kept) {
+    const bool holds = kept <= kHeld;
+    const auto place = [&](std::int64_t first) { return values_ + (holds ? first : 0); };
+    const auto powers = [&](std::int64_t first, A top) {
+      return Powers<T, HeldLogits<T>>{{place(first)}, top, place(first)};
+    };
+    A top = -kInfinity<A>;
+    each_block<T>(kept, [&](std::int64_t first, std::int64_t count) {
+      read(first, count, place(first));
+      const A found = largest_logit<T>(HeldLogits<T>{place(first)}, count);
+      top = found > top ? found : top;
+    });
+    BlockSum<A> sum;
+    each_block<T>(kept, [&](std::int64_t first, std::int64_t count) {
+      if (!holds) read(first, count, place(first));
+      sum.add(sum_of_powers<T>(powers(first, top), count));
+    });
+    const A factor = 1 / sum.value();
+    each_block<T>(kept, [&](std::int64_t first, std::int64_t count) {
+      if (!holds) {
+        read(first, count, place(first));
+        sum_of_powers<T>(powers(first, top), count);
+      }
+      write(first, count, place(first), factor);
+    });
+  }
+
+  // The logits of a block, -infinity up to the end of the last step.
+  [[gnu::noinline]] void read(std::int64_t first, std::int64_t count, A* to) {
+    const T* from = gather(x_, rows_.x_col_stride, first, count, copy_);
+    const bool drops = rows_.mask != nullptr && rows_.mask_dtype == DType::kBool;
+    const auto* mask = static_cast<const char*>(rows_.mask) +
+                       mask_row_ * static_cast<std::int64_t>(dtype_size(rows_.mask_dtype));
+    A more[kWidened] = {};
+    for (std::int64_t at = 0; at < count; at += kStep) {
+      const std::int64_t left = count - at;
+      if (rows_.mask != nullptr && at % kWidened == 0) {
+        read_mask(rows_.mask_dtype, mask, rows_.mask_col_stride, first + at,
+                  left < kWidened ? left : kWidened, more);
+      }
+      const auto x = left < kStep ? read_piece(from + at, left) : Lanes<T>::read(from + at);
+      Pair<V> l{x.first * scale_, x.second * scale_};
+      if (rows_.mask != nullptr) {
+        auto added = load_pair<V>(more + at % kWidened);
+        if constexpr (Lanes<T>::kEvenOdd) added = deinterleave(added);
+        l = {multiply_add(x.first, V{} + scale_, added.first),
+             multiply_add(x.second, V{} + scale_, added.second)};
+        if (drops) {  // whatever x is
+          l.first = added.first < 0 ? added.first : l.first;
+          l.second = added.second < 0 ? added.second : l.second;
+        }
+      }
+      store_pair(to + at, left < kStep ? first_of_step<T>(l, left, -kInfinity<A>) : l);
+    }
+  }
+
+  // value(col) for each step of a block, to out.
+  template <class Value>
+  MEMBOUND_ALWAYS_INLINE void write_steps(std::int64_t first, std::int64_t count, Value value) {
+    T* const to = rows_.out_col_stride == 1 ? out_ + first : copy_;
+    std::int64_t at = 0;
+    for (; at + kStep <= count; at += kStep) Lanes<T>::write(to + at, value(at, kStep));
+    if (at < count) write_piece(to + at, value(at, count - at), count - at);
+    if (to == copy_) scatter(out_, rows_.out_col_stride, first, count, copy_);
+  }
+  [[gnu::noinline]] void write(std::int64_t first, std::int64_t count, const A* powers, A factor) {
+    write_steps(first, count, [&](std::int64_t at, std::int64_t) MEMBOUND_INLINED {
+      const auto y = load_pair<V>(powers + at);
+      return Pair<V>{y.first * factor, y.second * factor};
+    });
+  }
+  [[gnu::noinline]] void write_again(PlainLogits<T> logits, std::int64_t first, std::int64_t count,
+                                     A top, A factor) {
+    const Powers<T, PlainLogits<T>> powers{logits, top, nullptr};
+    write_steps(first, count, [&](std::int64_t at, std::int64_t some) MEMBOUND_INLINED {
+      const auto y = powers.of(some < kStep ? logits.partial(at, some) : logits.whole(at));
+      return Pair<V>{y.first * factor, y.second * factor};
+    });
+  }
+  void clear(std::int64_t first) const {
+    if (rows_.out_col_stride == 1) {
+      __builtin_memset(static_cast<void*>(out_ + first), 0, (rows_.cols - first) * sizeof(T));
+      return;
+    }
+    for (std::int64_t col = first; col < rows_.cols; ++col) out_[col * rows_.out_col_stride] = T{};
+  }
+
+  const SoftmaxRows rows_;
+  const A scale_;
+  const T* x_;
+  T* out_;
+  std::int64_t mask_row_;
+  alignas(kVectorBytes) A values_[kHeld];
+  T copy_[kBlock<T>];
+};
+
+template <class T>
+void run(const SoftmaxRows& rows) {
+  SoftmaxRowsOf<T>(rows).run();
+}
+
+}  // namespace
+
+void softmax(const SoftmaxRows& rows) {
+  switch (rows.dtype) {
+    case DType::kFloat16: return run<Float16>(rows);
+    case DType::kBFloat16: return run<BFloat16>(rows);
+    case DType::kFloat32: return run<float>(rows);
+    default: return run<double>(rows);
+  }
+}
+
+}  // namespace membound::cpu::MEMBOUND_CPU_ISA

@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "membound/dtype.hpp"
+
+// The seam between cpu/softmax.cpp and the units per instruction set: plain data and function
+// names.
+namespace membound::cpu {
+
+// Evenly spaced rows. All strides count elements.
+struct SoftmaxRows {
+  const void* x;
+  const void* mask;  // null: none
+  void* out;
+  DType dtype, mask_dtype;
+  double scale;
+  std::int64_t rows, cols;
+  std::int64_t x_row_stride, mask_row_stride, out_row_stride;
+  std::int64_t x_col_stride, mask_col_stride, out_col_stride;
+  // Row r keeps first_kept + r * more_kept columns, as far as it has them.
+  std::int64_t first_kept, more_kept;
+};
+
+#define MEMBOUND_DECLARE_SOFTMAX(isa)    \
+  namespace isa {                        \
+  void softmax(const SoftmaxRows& rows); \
+  }
+MEMBOUND_DECLARE_SOFTMAX(baseline)
+MEMBOUND_DECLARE_SOFTMAX(avx2)
+MEMBOUND_DECLARE_SOFTMAX(avx512)
+MEMBOUND_DECLARE_SOFTMAX(neon)
+#undef MEMBOUND_DECLARE_SOFTMAX
+
+}  // namespace membound::cpu

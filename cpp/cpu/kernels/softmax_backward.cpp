@@ -1,0 +1,129 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cpu/kernels/softmax_backward.hpp"
+
+#include "cpu/logits.hpp"
+
+namespace membound::cpu::MEMBOUND_CPU_ISA {
+
+namespace {
+
+// The terms of sum(dy * y).
+template <class T>
+struct Products {
+  static constexpr int kSums = 1, kProducts = 1;
+  using V = typename Lanes<T>::V;
+  const T* dy;
+  const T* y;
+
+  MEMBOUND_ALWAYS_INLINE void whole(std::int64_t col, Factors<V>* term) const {
+    *term = {Lanes<T>::read(dy + col), Lanes<T>::read(y + col)};
+  }
+  MEMBOUND_ALWAYS_INLINE void partial(std::int64_t col, std::int64_t count,
+                                      Factors<V>* term) const {
+    *term = {read_piece(dy + col, count), read_piece(y + col, count)};
+  }
+};
+
+// One row after the other, read for its sum, and again, from the cache, for the result.
+template <class T>
+class GradientRows {
+  using A = typename Lanes<T>::A;
+  using V = typename Lanes<T>::V;
+  static constexpr std::int64_t kStep = Lanes<T>::kStep;
+
+ public:
+  explicit GradientRows(const SoftmaxBackwardRows& rows)
+      : rows_(rows), scale_(static_cast<A>(rows.scale)) {}
+
+  void run() {
+    const bool apart = rows_.dy_col_stride != 1 || rows_.y_col_stride != 1;
+    if (rows_.cols <= kStep && !apart && rows_.dx_col_stride == 1) return run_steps();
+    for (std::int64_t row = 0; row < rows_.rows; ++row) run(row);
+  }
+
+ private:
+  void run(std::int64_t row) {
+    dy_ = row_of<T>(rows_.dy, rows_.dy_row_stride, row);
+    y_ = row_of<T>(rows_.y, rows_.y_row_stride, row);
+    dx_ = static_cast<T*>(rows_.dx) + row * rows_.dx_row_stride;
+    if (rows_.cols <= kBlock<T>) {
+      const Products<T> row = read(0, rows_.cols);
+      return write(row, 0, rows_.cols, sum_of(row, rows_.cols));
+    }
+    BlockSum<A> sum;
+    each_block<T>(rows_.cols, [&](std::int64_t first, std::int64_t count) {
+      sum.add(sum_of(read(first, count), count));
+    });
+    each_block<T>(rows_.cols, [&](std::int64_t first, std::int64_t count) {
+      write(read(first, count), first, count, sum.value());
+    });
+  }
+
+  // Rows of one step.
+  void run_steps() const {
+    const bool whole = rows_.cols == kStep;
+    for (std::int64_t row = 0; row < rows_.rows; ++row) {
+      const Products<T> from{row_of<T>(rows_.dy, rows_.dy_row_stride, row),
+                             row_of<T>(rows_.y, rows_.y_row_stride, row)};
+      Factors<V> term;
+      whole ? from.whole(0, &term) : from.partial(0, rows_.cols, &term);
+      const Pair<V> products = first_of(term, true);
+      const Pair<V> dx = result(term, horizontal_sum(products.first + products.second));
+      T* const to = static_cast<T*>(rows_.dx) + row * rows_.dx_row_stride;
+      whole ? Lanes<T>::write(to, dx) : write_piece(to, dx, rows_.cols);
+    }
+  }
+  MEMBOUND_ALWAYS_INLINE Pair<V> result(const Factors<V>& term, A sum) const {
+    return {(term.left.first - sum) * term.right.first * scale_,
+            (term.left.second - sum) * term.right.second * scale_};
+  }
+  Products<T> read(std::int64_t first, std::int64_t count) {
+    return {gather(dy_, rows_.dy_col_stride, first, count, dy_copy_),
+            gather(y_, rows_.y_col_stride, first, count, y_copy_)};
+  }
+  static A sum_of(const Products<T>& block, std::int64_t count) {
+    A sum;
+    sums_of_block<T>(block, 0, count, &sum);
+    return sum;
+  }
+  void write(const Products<T>& block, std::int64_t first, std::int64_t count, A sum) {
+    T* const to = rows_.dx_col_stride == 1 ? dx_ + first : dx_copy_;
+    Factors<V> term;
+    std::int64_t at = 0;
+    for (; at + kStep <= count; at += kStep) {
+      block.whole(at, &term);
+      Lanes<T>::write(to + at, result(term, sum));
+    }
+    if (at < count) {
+      block.partial(at, count - at, &term);
+      write_piece(to + at, result(term, sum), count - at);
+    }
+    if (to == dx_copy_) scatter(dx_, rows_.dx_col_stride, first, count, dx_copy_);
+  }
+
+  const SoftmaxBackwardRows rows_;
+  const A scale_;
+  const T* dy_;
+  const T* y_;
+  T* dx_;
+  T dy_copy_[kBlock<T>], y_copy_[kBlock<T>], dx_copy_[kBlock<T>];
+};
+
+template <class T>
+void run(const SoftmaxBackwardRows& rows) {
+  GradientRows<T>(rows).run();
+}
+
+}  // namespace
+
+void softmax_backward(const SoftmaxBackwardRows& rows) {
+  switch (rows.dtype) {
+    case DType::kFloat16: return run<Float16>(rows);
+    case DType::kBFloat16: return run<BFloat16>(rows);
+    case DType::kFloat32: return run<float>(rows);
+    default: return run<double>(rows);
+  }
+}
+
+}  // namespace membound::cpu::MEMBOUND_CPU_ISA

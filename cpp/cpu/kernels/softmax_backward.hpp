@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "membound/dtype.hpp"
+
+// The seam between cpu/softmax_backward.cpp and the units per instruction set: plain data and
+// function names.
+namespace membound::cpu {
+
+// Evenly spaced rows. All strides count elements.
+struct SoftmaxBackwardRows {
+  const void* dy;
+  const void* y;
+  void* dx;
+  DType dtype;
+  double scale;
+  std::int64_t rows, cols;
+  std::int64_t dy_row_stride, y_row_stride, dx_row_stride;
+  std::int64_t dy_col_stride, y_col_stride, dx_col_stride;
+};
+
+#define MEMBOUND_DECLARE_SOFTMAX_BACKWARD(isa)            \
+  namespace isa {                                         \
+  void softmax_backward(const SoftmaxBackwardRows& rows); \
+  }
+MEMBOUND_DECLARE_SOFTMAX_BACKWARD(baseline)
+MEMBOUND_DECLARE_SOFTMAX_BACKWARD(avx2)
+MEMBOUND_DECLARE_SOFTMAX_BACKWARD(avx512)
+MEMBOUND_DECLARE_SOFTMAX_BACKWARD(neon)
+#undef MEMBOUND_DECLARE_SOFTMAX_BACKWARD
+
+}  // namespace membound::cpu

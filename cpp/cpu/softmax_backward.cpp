@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/softmax_backward.hpp"
+
+#include <algorithm>
+
+#include "cpu/float_mode.hpp"
+#include "cpu/parallel.hpp"
+#include "cpu/rows.hpp"
+
+namespace membound::cpu {
+
+void softmax_backward(const SoftmaxBackwardProblem& problem) {
+  const KernelTable& table = kernels();
+  const FloatMode ieee;
+  const DType dtype = problem.dtype;
+  SoftmaxBackwardRows shared{};
+  shared.dtype = dtype;
+  shared.scale = problem.scale;
+  shared.cols = problem.cols;
+  shared.dy_row_stride = row_stride(problem.dy_rows);
+  shared.dy_col_stride = problem.dy_col_stride;
+  shared.y_row_stride = row_stride(problem.y_rows);
+  shared.y_col_stride = problem.y_col_stride;
+  shared.dx_row_stride = row_stride(problem.dx_rows);
+  shared.dx_col_stride = problem.dx_col_stride;
+  const std::int64_t row_bytes = 3 * problem.cols * static_cast<std::int64_t>(dtype_size(dtype));
+  const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerThread / row_bytes);
+  parallel_for(problem.rows, grain, [&](std::int64_t first, std::int64_t last) {
+    SoftmaxBackwardRows rows = shared;
+    for (std::int64_t row = first; row < last; row += rows.rows) {
+      rows.rows = last - row;
+      enter_row(rows.dy, problem.dy, problem.dy_rows, dtype, row, rows.rows);
+      enter_row(rows.y, problem.y, problem.y_rows, dtype, row, rows.rows);
+      enter_row(rows.dx, problem.dx, problem.dx_rows, dtype, row, rows.rows);
+      table.softmax_backward(rows);
+    }
+  });
+}
+
+}  // namespace membound::cpu

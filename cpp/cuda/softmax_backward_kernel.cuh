@@ -1,0 +1,145 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/row_parts.cuh"
+#include "cuda/tuning/softmax_backward.hpp"
+#include "ops/softmax_backward.hpp"
+
+namespace membound::cuda {
+
+struct SoftmaxBackwardParams {
+  DType dtype;
+  std::int64_t rows, cols;
+  double scale;
+  tuning::SoftmaxConfig config;
+  PartArray dy, y, dx;
+  bool aligned, staged;
+};
+
+template <class T>
+__device__ inline accumulate_t<T> sum_of_products(const Numbers<T>& dy, const Numbers<T>& y) {
+  accumulate_t<T> sum = product(dy.at[0], y.at[0]);
+#pragma unroll
+  for (int j = 1; j < kPack<T>; ++j) sum = fma(dy.at[j], y.at[j], sum);
+  return sum;
+}
+template <class T>
+__device__ inline Numbers<T> gradient(const Numbers<T>& dy, const Numbers<T>& y,
+                                      accumulate_t<T> sum, accumulate_t<T> scale) {
+  Numbers<T> dx;
+#pragma unroll
+  for (int j = 0; j < kPack<T>; ++j) {
+    dx.at[j] = product(product(dy.at[j] - sum, y.at[j]), scale);
+  }
+  return dx;
+}
+template <class A>
+__device__ inline A sum_of_parts(const A* sums, int parts) {
+  A sum = 0;
+#pragma unroll 1
+  for (int i = 0; i < parts; ++i) sum += sums[i];
+  return sum;
+}
+
+// Aligned, evenly spaced rows; T: Float16 for bfloat16, too. A block has several narrow rows, one
+// row, or as one of a cluster a part of a row, read once and held. Shared memory: the sums of the
+// warps, and of the parts. Limited by memory.
+template <class T>
+__global__ void __launch_bounds__(tuning::kSoftmaxThreads)
+    softmax_backward_held_kernel(const __grid_constant__ SoftmaxBackwardParams p) {
+  using A = accumulate_t<T>;
+  constexpr int kChunks = kHeldChunks<T>;
+  PartPlace place(p.config);
+  __shared__ typename PartExchange<A>::Shared shared;
+  const PartExchange<A> exchange(shared, place);
+  exchange.start();
+  begin_overlapped();
+  const bool has_row = place.take_row(p.rows);
+  const auto* dy = reinterpret_cast<const uint4*>(p.dy.even_row<const T>(place.row));
+  const auto* y = reinterpret_cast<const uint4*>(p.y.even_row<const T>(place.row));
+  const int chunks = static_cast<int>(p.cols / kPack<T>);
+  const int first = static_cast<int>(place.chunk<T>(place.part, 0));
+  uint4 dys[kChunks] = {}, ys[kChunks] = {};
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    if (first + i * place.lanes >= chunks) continue;
+    dys[i] = dy[first + i * place.lanes];
+    ys[i] = y[first + i * place.lanes];
+  }
+  A sum = 0;
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i)
+    sum += sum_of_products(unpack_any<T>(dys[i], p.dtype), unpack_any<T>(ys[i], p.dtype));
+  sum = place.reduce(sum, 0, Sum());
+  if (place.parts > 1) sum = sum_of_parts(exchange.all(sum), place.parts);
+  if (!has_row) return;
+  forget_numbers(dys);
+  forget_numbers(ys);
+  auto* dx = reinterpret_cast<uint4*>(p.dx.even_row<T>(place.row));
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    if (first + i * place.lanes >= chunks) continue;
+    const Numbers<T> result =
+        gradient<T>(unpack_any<T>(dys[i], p.dtype), unpack_any<T>(ys[i], p.dtype), sum,
+                    static_cast<A>(p.scale));
+    dx[first + i * place.lanes] = pack_any<T>(result, p.dtype);
+  }
+}
+
+// Any rows, to the bits of the other kernel; T: Float16 for bfloat16, too. A block has several
+// narrow rows, one row, a part of one as one of a cluster, or one row part after part, which it
+// then reads twice. Shared memory: a part of each row of dy and y, the sums of the warps. Limited
+// by memory.
+template <class T>
+__global__ void __launch_bounds__(tuning::kSoftmaxThreads)
+    softmax_backward_any_kernel(const __grid_constant__ SoftmaxBackwardParams p) {
+  using A = accumulate_t<T>;
+  constexpr int kChunks = kHeldChunks<T>;
+  extern __shared__ uint4 staged[];
+  __shared__ typename PartExchange<A>::Shared shared;
+  PartPlace place(p.config);
+  const PartExchange<A> exchange(shared, place);
+  exchange.start();
+  begin_overlapped();
+  const bool has_row = place.take_row(p.rows);
+  uint4* const second = p.staged ? staged + blockDim.x * kChunks : nullptr;
+  const StagedPart<T> dy(p.dy, p.aligned, place, p.staged ? staged : nullptr);
+  const StagedPart<T> y(p.y, p.aligned, place, second), dx(p.dx, p.aligned, place, second);
+  const std::int64_t parts = place.parts == p.config.parts ? 1 : p.config.parts;
+  A whole = 0;
+#pragma unroll 1
+  for (std::int64_t step = 0; step < 2 * parts; ++step) {
+    const bool writes = step >= parts;
+    const std::int64_t part = place.part + (writes ? step - parts : step);
+    if (!writes || parts > 1) {
+      dy.copy_in(part, p.cols);
+      y.copy_in(part, p.cols);
+    }
+    A sum = 0;
+#pragma unroll 1
+    for (int i = 0; i < kChunks; ++i) {
+      const std::int64_t left = p.cols - place.chunk<T>(part, i) * kPack<T>;
+      Numbers<T> a = unpack_any<T>(dy.chunk(part, i, p.cols), p.dtype);
+      Numbers<T> b = unpack_any<T>(y.chunk(part, i, p.cols), p.dtype);
+#pragma unroll
+      for (int j = 0; j < kPack<T>; ++j) {
+        if (j >= left) a.at[j] = b.at[j] = 0;
+      }
+      if (writes) {
+        const Numbers<T> result = gradient<T>(a, b, whole, static_cast<A>(p.scale));
+        dx.put(part, i, has_row ? p.cols : 0, pack_any<T>(result, p.dtype));
+      } else {
+        sum += sum_of_products(a, b);
+      }
+    }
+    if (writes) {
+      dx.copy_out(part, has_row ? p.cols : 0);
+      continue;
+    }
+    sum = place.reduce(sum, static_cast<int>(step), Sum());
+    whole += place.parts > 1 ? sum_of_parts(exchange.all(sum), place.parts) : sum;
+  }
+}
+
+}  // namespace membound::cuda

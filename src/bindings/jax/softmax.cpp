@@ -1,0 +1,32 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "jax/call.hpp"
+#include "membound/ops/softmax_backward.hpp"
+
+namespace membound::python::jax {
+
+// Operands: x, and the mask where there is one, of as many axes; batch axes are rows like the
+// others.
+void softmax_call(const Call& call) {
+  const TensorView out = call.result(0);
+  const Batch rows{out.rank, out.shape};
+  SoftmaxOptions options;
+  options.scale = call.number("scale");
+  if (call.flag("causal")) {
+    options.causal_offset = call.attribute<std::int64_t>("causal_offset", xla::DataType::kS64);
+  }
+  ConstTensorView mask;
+  const bool masked = call.operands() > 1;
+  if (masked) mask = call.operand(1);
+  softmax(rows.whole(call.operand(0)), masked ? &mask : nullptr, options, out, call.stream);
+}
+
+// Operands: dy and y.
+void softmax_backward_call(const Call& call) {
+  const TensorView dx = call.result(0);
+  const Batch rows{dx.rank, dx.shape};
+  softmax_backward(rows.whole(call.operand(0)), rows.whole(call.operand(1)), call.number("scale"),
+                   dx, call.stream);
+}
+
+}  // namespace membound::python::jax

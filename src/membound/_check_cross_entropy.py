@@ -1,0 +1,182 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""cross_entropy, and the gradient that it writes, against their definition in Python's floats."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import membound
+from membound._frameworks import Framework
+from membound._ulps import SOFTMAX_ALLOWED, ulp
+
+COLS = (1, 7, 64, 200, 1000)  # in chunks of a GPU's and not
+WIDE = (2056, 9000)  # beyond blocks of a CPU's and parts of a GPU's
+OPTIONS: dict[str, dict[str, float]] = {
+    "plain": {},
+    "label smoothing": {"label_smoothing": 0.1},
+    "z loss": {"z_loss": 0.01},
+    "soft cap": {"softcap": 3.0},
+    "all": {"label_smoothing": 0.2, "z_loss": 0.001, "softcap": 4.0},
+}
+ROWS, IGNORED, OUTSIDE = 5, 1, 3  # the rows that do not count
+DLOSS = (0.75, 2.0, -0.5, 1.0, 1.25)  # exact in every dtype
+
+
+@dataclass(frozen=True)
+class Case:
+    dtype: str
+    cols: int
+    kind: str
+    transposed: bool
+    form: str
+
+    def __str__(self) -> str:
+        layout = " transposed" if self.transposed else ""
+        return f"{ROWS} x {self.cols} {self.dtype}{layout}, {self.kind}, {self.form}"
+
+
+def cases(
+    framework: Framework, dtype: str, thorough: bool, forms: tuple[str, ...] = ("out", "in place")
+) -> Iterator[Case]:
+    if framework.call_options:  # it takes no device
+        return
+    written = framework.takes_out
+    forms = forms if written else ("returned",)
+    forms = tuple(one for one in forms if one != "returned" or framework.name != "memoryview")
+    layouts = (False, True) if framework.strided else (False,)
+    cols = (*COLS, *WIDE) if thorough else COLS
+    for at, rest in enumerate(itertools.product(cols, OPTIONS, layouts, forms)):
+        if thorough or at % 3 == 0:
+            yield Case(dtype, *rest)
+
+
+@dataclass
+class Given:
+    """What a case hands to the op, and the numbers that it holds."""
+
+    logits: Any
+    held: list[list[float]]
+    labels: Any
+    columns: list[int]  # -1: the row does not count
+
+    @classmethod
+    def of(cls, case: Case, framework: Framework) -> Given:
+        draw = random.Random(str(case))
+        shape = (ROWS, case.cols)
+        values = [draw.gauss(0.0, 2.0) for _ in range(math.prod(shape))]
+        logits = framework.array(values, shape, case.dtype)
+        held = framework.values(logits)
+        rows = [held[row * case.cols : (row + 1) * case.cols] for row in range(ROWS)]
+        if case.transposed:
+            turned = [row[col] for col in range(case.cols) for row in rows]
+            turned_array = framework.array(turned, shape[::-1], case.dtype)
+            logits = framework.transpose(turned_array, (1, 0))
+        columns = [draw.randrange(case.cols) for _ in range(ROWS)]
+        numbers = list(columns)
+        numbers[IGNORED], columns[IGNORED] = -100, -1
+        numbers[OUTSIDE], columns[OUTSIDE] = case.cols, -1
+        return cls(logits, rows, framework.array(numbers, (ROWS,), "int64"), columns)
+
+
+def statistics(case: Case) -> str:
+    return "float64" if case.dtype == "float64" else "float32"
+
+
+def zeros(framework: Framework, case: Case, *shape: int, dtype: str | None = None) -> Any:
+    return framework.array([0.0] * math.prod(shape), shape, dtype or case.dtype)
+
+
+def run(case: Case, framework: Framework) -> tuple[float, float]:
+    """The worst error in ulps beyond what sums and powers may be off by, and the allowed one."""
+    given = Given.of(case, framework)
+    kind = statistics(case)
+    options: dict[str, Any] = dict(OPTIONS[case.kind])
+    gradient = None
+    if case.form != "returned":
+        options["out"] = zeros(framework, case, ROWS, dtype=kind)
+        gradient = given.logits if case.form == "in place" else None
+        if gradient is None:
+            gradient = zeros(framework, case, ROWS, case.cols)
+        options["dlogits"] = gradient
+        options["dloss"] = framework.array(list(DLOSS), (ROWS,), kind)
+    loss = membound.cross_entropy(given.logits, given.labels, **options)
+    worst = 0.0
+    for row, (found, column) in enumerate(zip(framework.values(loss), given.columns, strict=True)):
+        right, size = expected_loss(case, given.held[row], column)
+        worst = max(worst, error(found, right, rounding(kind) * size, kind))
+    if gradient is not None:
+        worst = max(worst, worst_gradient(case, framework, given, gradient))
+    return worst, SOFTMAX_ALLOWED[case.dtype]
+
+
+def worst_gradient(case: Case, framework: Framework, given: Given, gradient: Any) -> float:
+    worst, found = 0.0, framework.values(gradient)
+    for row, column in enumerate(given.columns):
+        wanted = expected_gradient(case, given.held[row], column, DLOSS[row])
+        for col, (right, size) in enumerate(wanted):
+            slack = rounding(statistics(case)) * size
+            worst = max(worst, error(found[row * case.cols + col], right, slack, case.dtype))
+    return worst
+
+
+def rounding(kind: str) -> float:
+    """Of sums, of logits and of their distances; beside 16 bits of a GPU's powers, too."""
+    return 2.0 ** -(50 if kind == "float64" else 21)
+
+
+def error(found: float, right: float, slack: float, dtype: str) -> float:
+    off = max(abs(found - right) - slack, 0.0) / ulp(right, dtype)
+    return math.inf if math.isnan(off) else off
+
+
+def capped(case: Case, row: list[float]) -> tuple[list[float], list[float]]:
+    """The logits, and their slopes."""
+    cap = OPTIONS[case.kind].get("softcap")
+    if cap is None:
+        return row, [1.0] * len(row)
+    turned = [math.tanh(one / cap) for one in row]
+    return [cap * one for one in turned], [1.0 - one * one for one in turned]
+
+
+def log_of_sum(logits: list[float]) -> float:
+    top = max(logits)
+    return top + math.log(math.fsum(math.exp(one - top) for one in logits))
+
+
+def expected_loss(case: Case, row: list[float], column: int) -> tuple[float, float]:
+    """The loss, and the size of what it is a sum of."""
+    if column < 0:
+        return 0.0, 0.0
+    options = OPTIONS[case.kind]
+    logits, _ = capped(case, row)
+    lse, smoothing = log_of_sum(logits), options.get("label_smoothing", 0.0)
+    loss = (1 - smoothing) * (lse - logits[column])
+    loss += smoothing * (lse - math.fsum(logits) / case.cols)
+    loss += options.get("z_loss", 0.0) * lse * lse
+    return loss, abs(lse) + max(map(abs, logits)) + 1.0
+
+
+def expected_gradient(
+    case: Case, row: list[float], column: int, dloss: float
+) -> list[tuple[float, float]]:
+    """Each with the size of what it is a sum of."""
+    if column < 0:
+        return [(0.0, 0.0)] * case.cols
+    options = OPTIONS[case.kind]
+    logits, slopes = capped(case, row)
+    lse, smoothing = log_of_sum(logits), options.get("label_smoothing", 0.0)
+    along = 1 + 2 * options.get("z_loss", 0.0) * lse
+    reach = abs(lse) + max(map(abs, logits)) + 4.0
+    wanted = []
+    for col, (logit, slope) in enumerate(zip(logits, slopes, strict=True)):
+        power = along * math.exp(logit - lse)
+        less = smoothing / case.cols + (1 - smoothing) * (col == column)
+        right = dloss * (power - less) * slope
+        wanted.append((right, abs(dloss) * (reach * power + less) * slope + abs(right)))
+    return wanted

@@ -1,0 +1,171 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Softmax, forward and backward."""
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from membound.jax import _arguments, _ffi
+
+
+class Options(NamedTuple):
+    """What is static in a call."""
+
+    scale: float
+    causal_offset: int | None
+
+
+def softmax(x, mask=None, *, scale=1.0, causal_offset=None):
+    """Softmax of ``scale * x + mask`` over the last axis; see :func:`membound.softmax`.
+
+    ``scale`` and ``causal_offset`` are static: each new combination compiles once. Reverse-mode
+    gradients (jax.grad, jax.vjp) run :func:`softmax_backward`, for a mask that is added too.
+    Forward mode and second derivatives raise.
+
+    >>> import jax.numpy as jnp
+    >>> x = jnp.log(jnp.array([1.0, 2.0, 5.0]))
+    >>> [round(float(y), 3) for y in softmax(x, jnp.array([True, False, True]))]
+    [0.167, 0.0, 0.833]
+    """
+    op = "softmax"
+    _arguments.check_arrays(op, {"x": x} if mask is None else {"x": x, "mask": mask})
+    if causal_offset is not None:
+        causal_offset = _arguments.integer(op, causal_offset, "causal_offset")
+    return _jitted_forward(x, mask, Options(_scale(op, scale), causal_offset))
+
+
+def softmax_backward(dy, y, *, scale=1.0):
+    """The gradient of :func:`softmax`, from its result; see :func:`membound.softmax_backward`.
+
+    >>> import jax.numpy as jnp
+    >>> y = jnp.array([0.125, 0.25, 0.625])
+    >>> softmax_backward(jnp.array([1.0, 0.0, 0.0]), y).tolist()
+    [0.109375, -0.03125, -0.078125]
+    """
+    op = "softmax_backward"
+    _arguments.check_arrays(op, {"dy": dy, "y": y})
+    return _jitted_backward(dy, y, _scale(op, scale))
+
+
+def _scale(op, scale):
+    scale = _arguments.number(op, scale, "scale")
+    if not math.isfinite(scale):
+        raise ValueError(f"{op}: argument 'scale' must be finite, got {scale:g}")
+    return scale
+
+
+def _check_mask(x, mask):
+    wide = x.dtype == np.float64
+    fitting = ("float64",) if wide else ("float16", "bfloat16", "float32")
+    if mask.dtype != bool and mask.dtype.name not in fitting:
+        names = "float64" if wide else "float16, bfloat16 or float32"
+        raise TypeError(
+            f"softmax: argument 'mask' must be bool or {names} for x of {x.dtype.name}, got "
+            f"{mask.dtype.name}"
+        )
+    pairs = zip(reversed(mask.shape), reversed(x.shape), strict=False)
+    if mask.ndim > x.ndim or any(m not in (1, n) for m, n in pairs):
+        raise ValueError(
+            f"softmax: argument 'mask' must broadcast to the shape of 'x', {x.shape}, got "
+            f"{mask.shape}"
+        )
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _jitted_forward(x, mask, options):
+    _arguments.check_rows("softmax", x, "x")
+    if options.causal_offset is not None and x.ndim < 2:
+        raise ValueError(
+            "softmax: argument 'causal_offset' must be None for 'x' of 1 axis, got "
+            f"{options.causal_offset}"
+        )
+    if mask is None:
+        return _plain(x, options)
+    _check_mask(x, mask)
+    # As many axes as x has: vmap puts more in front of both.
+    mask = mask.reshape((1,) * (x.ndim - mask.ndim) + mask.shape)
+    return _added(x, mask, options) if mask.dtype != bool else _kept(x, mask, options)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _jitted_backward(dy, y, scale):
+    op = "softmax_backward"
+    _arguments.check_rows(op, y, "y")
+    _arguments.check_like(op, dy, "dy", y.dtype, y.shape)
+    return _backward(dy, y, scale)
+
+
+def _forward(x, mask, options):
+    return _ffi.call(
+        "membound_softmax",
+        [_ffi.like(x)],
+        (x, mask),
+        scale=np.float64(options.scale),
+        causal=np.int32(options.causal_offset is not None),
+        causal_offset=np.int64(options.causal_offset or 0),
+    )[0]
+
+
+def _backward(dy, y, scale):
+    out, operands = [_ffi.like(y)], (dy, y)
+    return _ffi.call("membound_softmax_backward", out, operands, scale=np.float64(scale))[0]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _plain(x, options):
+    return _forward(x, None, options)
+
+
+def _plain_saving(x, options):
+    y = _forward(x, None, options)
+    return y, y
+
+
+def _plain_gradient(options, y, dy):
+    return (_backward(dy, y, options.scale),)
+
+
+_plain.defvjp(_plain_saving, _plain_gradient)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _kept(x, mask, options):
+    return _forward(x, mask, options)
+
+
+def _kept_saving(x, mask, options):
+    y = _forward(x, mask, options)
+    return y, y
+
+
+def _kept_gradient(options, y, dy):
+    return _backward(dy, y, options.scale), None
+
+
+_kept.defvjp(_kept_saving, _kept_gradient)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _added(x, mask, options):
+    return _forward(x, mask, options)
+
+
+def _added_saving(x, mask, options):
+    y = _forward(x, mask, options)
+    return y, (y, mask)
+
+
+def _added_gradient(options, saved, dy):
+    y, mask = saved
+    # XLA drops what nobody asks for.
+    repeated = [axis for axis in range(y.ndim) if mask.shape[axis] != y.shape[axis]]
+    wide = _ffi.statistics_dtype(y)
+    of_mask = _backward(dy, y, 1.0).astype(wide).sum(repeated, keepdims=True)
+    return _backward(dy, y, options.scale), of_mask.astype(mask.dtype)
+
+
+_added.defvjp(_added_saving, _added_gradient)
