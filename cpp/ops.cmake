@@ -19,6 +19,8 @@ set(
   gated_activation_backward
   rope
   rope_backward
+  qk_norm_rope
+  qk_norm_rope_backward
   embedding
   embedding_backward
   softmax
@@ -34,6 +36,8 @@ set(
   gated_activation
   gated_activation_backward
   rope
+  qk_norm_rope
+  qk_norm_rope_backward
   embedding
   embedding_backward
   softmax

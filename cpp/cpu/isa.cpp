@@ -20,8 +20,9 @@ namespace {
         isa_::rms_norm_backward_gated, isa_::rms_norm_backward_block,                            \
         isa_::rms_norm_backward_weight, isa_::gated_activation, isa_::gated_activation_backward, \
         isa_::rope, isa_::rope_angles, isa_::rope_arrange, isa_::rope_angle_gradient,            \
-        isa_::embedding, isa_::embedding_backward, isa_::embedding_backward_zeros,               \
-        isa_::softmax, isa_::softmax_backward, isa_::cross_entropy,                              \
+        isa_::qk_norm_rope, isa_::qk_norm_rope_backward, isa_::embedding,                        \
+        isa_::embedding_backward, isa_::embedding_backward_zeros, isa_::softmax,                 \
+        isa_::softmax_backward, isa_::cross_entropy,                                             \
   }
 
 #if defined(__x86_64__)

@@ -7,6 +7,7 @@
 #include "cpu/kernels/embedding_backward.hpp"
 #include "cpu/kernels/gated_activation.hpp"
 #include "cpu/kernels/gated_activation_backward.hpp"
+#include "cpu/kernels/qk_norm_rope.hpp"
 #include "cpu/kernels/rms_norm.hpp"
 #include "cpu/kernels/rms_norm_backward.hpp"
 #include "cpu/kernels/rms_norm_quant.hpp"
@@ -35,6 +36,8 @@ struct KernelTable {
   void (*rope_angles)(const RopeAngleRun&);
   void (*rope_arrange)(const RopeArrangement&);
   void (*rope_angle_gradient)(const RopeAngleGradient&);
+  void (*qk_norm_rope)(const QkNormRopeRows&);
+  void (*qk_norm_rope_backward)(const QkNormRopeBackwardRows&);
   void (*embedding)(const EmbeddingRows&);
   void (*embedding_backward)(const EmbeddingGradientRow&);
   void (*embedding_backward_zeros)(const EmbeddingGradientZeros&);

@@ -36,12 +36,6 @@ bool pays_to_widen(const RmsNormProblem& problem, bool bypass_cache) {
   return on_lines || !bypass_cache;
 }
 
-template <class T>
-int safe_exponent_of(double largest, double eps) {
-  constexpr bool wide = sizeof(accumulate_t<T>) == 8;
-  return safe_exponent(largest, eps, wide ? kSafeExponentLimitDouble : kSafeExponentLimitFloat);
-}
-
 // What all rows share; row pointers and their number come with each run.
 RmsNormRows shared_part(const RmsNormProblem& problem) {
   RmsNormRows rows{};
@@ -69,12 +63,7 @@ RmsNormRows shared_part(const RmsNormProblem& problem) {
   rows.ask_ahead = is_large(problem);
   // Never in place: the lines are there.
   rows.bypass_cache = rows.ask_ahead && !is_in_place(problem);
-  dispatch_floating(problem.dtype, "rms_norm", [&]<class T>() {
-    const auto range = safe_range(problem.eps, accumulate_t<T>{});
-    rows.safe_low = range.low;
-    rows.safe_high = range.high;
-    rows.safe_exponent = safe_exponent_of<T>;
-  });
+  set_safe_range(rows, problem.dtype, problem.eps);
   return rows;
 }
 

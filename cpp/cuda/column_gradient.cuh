@@ -11,6 +11,7 @@
 #include "cuda/convert.cuh"
 #include "cuda/reduce.cuh"
 #include "membound/dtype.hpp"
+#include "membound/stream.hpp"
 
 namespace membound::cuda {
 
@@ -40,9 +41,13 @@ struct PartialSumsParams {
   std::int64_t rows;
   std::int64_t cols;  // of all heads
   std::int64_t cols_of_head;
-  int blocks_each;  // blocks of the first
+  int blocks_each;  // blocks of the first; set by the launch
   bool accumulate;
 };
+// Compiled once, in rms_norm_backward.cu. both: of two gradients.
+template <class Accumulate>
+void launch_column_sums(PartialSumsParams<Accumulate> sums, bool both, int device,
+                        StreamView stream);
 
 // The sums of partial rows of one or two gradients: a block takes 32 columns of one, each of its
 // warps every 32nd row, then a warp the 32 sums of a column. Limited by latency.

@@ -19,21 +19,29 @@ void launch_rms_norm_backward(const RmsNormBackwardProblem& problem,
                               int device, StreamView stream);
 
 template <class Accumulate>
-void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device,
-                         StreamView stream) {
-  const bool both = p.dweight.data != nullptr && p.dbias.data != nullptr;
-  const std::int64_t cols = p.cols * p.heads.count;
-  const auto blocks = tuning::ceil_div(cols, kWarpLanes);
-  const PartialSumsParams<Accumulate> sums{
-      {p.dweight.data != nullptr ? p.dweight : p.dbias, p.dbias},
-      p.teams_of_head,
-      cols,
-      p.cols,
-      static_cast<int>(blocks),
-      p.accumulate};
+void launch_column_sums(PartialSumsParams<Accumulate> sums, bool both, int device,
+                        StreamView stream) {
+  const auto blocks = tuning::ceil_div(sums.cols, kWarpLanes);
+  sums.blocks_each = static_cast<int>(blocks);
   launch<partial_sums_kernel<Accumulate>>(
       {.blocks = both ? 2 * blocks : blocks, .threads = kWarpLanes * kWarpLanes}, stream, device,
       sums);
+}
+template void launch_column_sums(PartialSumsParams<float>, bool, int, StreamView);
+template void launch_column_sums(PartialSumsParams<double>, bool, int, StreamView);
+
+template <class Accumulate>
+void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device,
+                         StreamView stream) {
+  const bool both = p.dweight.data != nullptr && p.dbias.data != nullptr;
+  const PartialSumsParams<Accumulate> sums{
+      {p.dweight.data != nullptr ? p.dweight : p.dbias, p.dbias},
+      p.teams_of_head,
+      p.cols * p.heads.count,
+      p.cols,
+      0,
+      p.accumulate};
+  launch_column_sums(sums, both, device, stream);
 }
 template void launch_partial_sums<float>(const RmsNormBackwardParams<float>&, int, StreamView);
 template void launch_partial_sums<double>(const RmsNormBackwardParams<double>&, int, StreamView);

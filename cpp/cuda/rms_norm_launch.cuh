@@ -58,12 +58,7 @@ void set_params(RmsNormParams<accumulate_t<T>>& p, const RmsNormProblem& problem
              p.mean_row_stride);
   rows.place(problem.rstd, problem.rstd_rows, 0, sizeof(Accumulate), p.rstd_array,
              p.rstd_row_stride);
-  p.inverse_cols = Accumulate(1) / static_cast<Accumulate>(problem.cols);
-  p.eps = static_cast<Accumulate>(problem.eps);
-  p.trusted = safe_range(problem.eps, Accumulate());
-  p.exact_eps = problem.eps;
-  // An exponent below every other, yet far enough from INT_MIN to compute with.
-  p.sqrt_eps_exponent = problem.eps > 0.0 ? std::ilogb(std::sqrt(problem.eps)) : -100000;
+  set_rstd(p, problem.cols, problem.eps, Accumulate());
   p.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
   p.plain = problem.weight != nullptr && problem.weight_dtype == problem.dtype &&
             problem.weight_offset == 0.0 && !p.round_before_weight &&

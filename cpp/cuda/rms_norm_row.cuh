@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "core/layout.hpp"
-#include "core/safe_scale.hpp"
 #include "cuda/beside.cuh"
 #include "cuda/centring.cuh"
 #include "cuda/cluster.cuh"
@@ -14,6 +13,7 @@
 #include "cuda/convert.cuh"
 #include "cuda/heads.cuh"
 #include "cuda/reduce.cuh"
+#include "cuda/rstd.cuh"
 #include "cuda/silu.cuh"
 #include "cuda/vec.cuh"
 
@@ -83,44 +83,6 @@ struct RowScale {
 };
 template <class T>
 inline constexpr bool kCorrectsMean = sizeof(T) >= 4;
-
-// The instruction that torch's CUDA modules use, within 2 ulp: the rounding modes are theirs bit
-// for bit.
-__device__ inline float inverse_sqrt(float value) { return rsqrtf(value); }
-__device__ inline double inverse_sqrt(double value) { return 1.0 / sqrt(value); }
-
-__device__ inline int exponent_of(float value) { return ilogbf(value); }
-__device__ inline int exponent_of(double value) { return ilogb(value); }
-
-__device__ inline float power_of_two(int exponent, float) { return ldexpf(1.0f, exponent); }
-__device__ inline double power_of_two(int exponent, double) { return ldexp(1.0, exponent); }
-
-// The power of two for a row whose largest magnitude is known (see core/safe_scale.hpp).
-template <class Accumulate>
-__device__ inline int row_exponent(const RmsNormParams<Accumulate>& p, Accumulate largest) {
-  if (isinf(largest)) return 0;
-  const int own = largest > Accumulate(0) ? exponent_of(largest) : p.sqrt_eps_exponent;
-  const int reference = own > p.sqrt_eps_exponent ? own : p.sqrt_eps_exponent;
-  return safe_exponent(
-      reference, sizeof(Accumulate) == 8 ? kSafeExponentLimitDouble : kSafeExponentLimitFloat);
-}
-
-template <class Accumulate>
-__device__ inline bool is_trusted(const RmsNormParams<Accumulate>& p, Accumulate sum) {
-  return sum >= p.trusted.low && sum <= p.trusted.high;  // false for NaN
-}
-
-template <class Accumulate>
-__device__ inline Accumulate plain_rstd(const RmsNormParams<Accumulate>& p, Accumulate sum) {
-  return inverse_sqrt(sum * p.inverse_cols + p.eps);
-}
-
-template <class Accumulate>
-__device__ inline Accumulate scaled_rstd(const RmsNormParams<Accumulate>& p, Accumulate scaled_sum,
-                                         int exponent) {
-  const Accumulate eps = static_cast<Accumulate>(ldexp(p.exact_eps, 2 * exponent));
-  return inverse_sqrt(scaled_sum * p.inverse_cols + eps);
-}
 
 // The end of a scaled row. Nothing is left of one that is the same number throughout, and the
 // scaled eps may be out of range: it goes on unscaled.
@@ -255,27 +217,6 @@ __device__ inline accumulate_t<T> merge_groups(const RmsNormParams<accumulate_t<
   });
 }
 
-// Sums over one chunk in two chains, so that half the latency of one hides behind the other.
-template <class T, class Add>
-__device__ inline accumulate_t<T> sum_chunk(const Numbers<T>& x, Add add) {
-  accumulate_t<T> even = 0;
-  accumulate_t<T> odd = 0;
-#pragma unroll
-  for (int i = 0; i < kPack<T>; i += 2) {
-    even = add(x.at[i], even);
-    odd = add(x.at[i + 1], odd);
-  }
-  return even + odd;
-}
-template <class T>
-__device__ inline accumulate_t<T> sum(const Numbers<T>& x) {
-  return sum_chunk(x, [](accumulate_t<T> a, accumulate_t<T> sum) { return a + sum; });
-}
-template <class T>
-__device__ inline accumulate_t<T> sum_of_squares(const Numbers<T>& x) {
-  return sum_chunk(x, [](accumulate_t<T> a, accumulate_t<T> sum) { return fma(a, a, sum); });
-}
-
 // The moments of a row, or of a group of it, from the sum of its `count` elements: sets the mean of
 // `row` and returns the sum of squared deviations. reduce(of) sums of(deviations) over the
 // elements.
@@ -336,16 +277,6 @@ __device__ inline accumulate_t<T> leave_pivot(RowScale<accumulate_t<T>>& row,
   const Accumulate squares = fma(-sums.a, apart, sums.b);
   sound = 3 * squares >= sums.b;
   return squares;
-}
-
-template <class T>
-__device__ inline accumulate_t<T> largest_magnitude(const Numbers<T>& x) {
-  accumulate_t<T> largest = 0;
-#pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) {
-    largest = Largest()(largest, x.at[i] < 0 ? -x.at[i] : x.at[i]);
-  }
-  return largest;
 }
 
 // The weight and the bias beside the chunks of a row.

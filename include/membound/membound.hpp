@@ -21,6 +21,8 @@
 #include "membound/ops/gated_activation_backward.hpp"
 #include "membound/ops/layer_norm.hpp"
 #include "membound/ops/layer_norm_backward.hpp"
+#include "membound/ops/qk_norm_rope.hpp"
+#include "membound/ops/qk_norm_rope_backward.hpp"
 #include "membound/ops/rms_norm.hpp"
 #include "membound/ops/rms_norm_backward.hpp"
 #include "membound/ops/rms_norm_gated.hpp"

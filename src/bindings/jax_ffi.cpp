@@ -123,6 +123,8 @@ nb::dict jax_ffi_targets() {
   targets["membound_gated_activation_backward"] = platforms<jax::gated_activation_backward_call>();
   targets["membound_rope"] = platforms<jax::rope_call>();
   targets["membound_rope_backward"] = platforms<jax::rope_backward_call>();
+  targets["membound_qk_norm_rope"] = platforms<jax::qk_norm_rope_call>();
+  targets["membound_qk_norm_rope_backward"] = platforms<jax::qk_norm_rope_backward_call>();
   targets["membound_embedding"] = platforms<jax::embedding_call>();
   targets["membound_embedding_backward"] = platforms<jax::embedding_backward_call>();
   targets["membound_cross_entropy"] = platforms<jax::cross_entropy_call>();
@@ -165,6 +167,7 @@ void bind_jax_ffi(nb::module_& module) {
              nb::arg("dim"), nb::arg("vocab"), nb::arg("item_bytes"),
              "Bytes that embedding_backward sorts and sums in on a GPU.");
   jax::bind_rope(module);
+  jax::bind_qk_norm_rope(module);
 }
 
 }  // namespace membound::python

@@ -105,6 +105,8 @@ NB_MODULE(_core, module) {
   mp::add_op<&mp::kAddRmsNormQuant>(module);
   mp::add_op<&mp::kRope>(module);
   mp::add_op<&mp::kRopeBackward>(module);
+  mp::add_op<&mp::kQkNormRope>(module);
+  mp::add_op<&mp::kQkNormRopeBackward>(module);
   mp::add_op<&mp::kEmbedding>(module);
   mp::add_op<&mp::kEmbeddingBackward>(module);
   mp::add_op<&mp::kCrossEntropy>(module);

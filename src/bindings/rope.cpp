@@ -67,26 +67,17 @@ RopeOptions rope_options(const Given& a) {
   return options;
 }
 
-namespace {
-
 // The array that seqlen_offsets is, unless it is a number.
-PyObject* offsets_array(const Given& a) {
+static PyObject* offsets_array(const Given& a) {
   const bool number = a.seqlen_offsets != nullptr && PyLong_Check(a.seqlen_offsets);
   return number ? nullptr : a.seqlen_offsets;
 }
 
-nb::object call_jax(const ArrayCall& call, const Given& a) {
-  for (const auto& [value, argument] :
-       {std::pair{a.out, a.out_name}, {a.k_out, a.k_out_name}, std::pair{a.dfreqs, "dfreqs"}}) {
-    call.check_jax_absent(value, argument, "which cannot be written");
-  }
-  call.check_jax_absent(a.stream, "stream", "whose stream XLA picks");
+nb::dict rope_keywords(const ArrayCall& call, const Given& a) {
   nb::dict keywords;
   for (const auto& [value, argument] : {std::pair{a.freqs, "freqs"},
                                         {a.position_ids, "position_ids"},
                                         {a.cu_seqlens, "cu_seqlens"},
-                                        {a.q_read, "q"},
-                                        {a.k_read, "k"},
                                         {offsets_array(a), "seqlen_offsets"}}) {
     if (given(value)) keywords[argument] = call.check_jax_input(value, argument);
   }
@@ -104,32 +95,37 @@ nb::object call_jax(const ArrayCall& call, const Given& a) {
   if (given(a.seqlen_offsets) && offsets_array(a) == nullptr) {
     keywords["seqlen_offsets"] = nb::handle(a.seqlen_offsets);
   }
+  return keywords;
+}
+
+RopeInputs::RopeInputs(const ArrayCall& call, const Given& a)
+    : cos(call, a.cos, "cos"),
+      sin(call, a.sin, "sin"),
+      freqs(call, a.freqs, "freqs"),
+      position_ids(call, a.position_ids, "position_ids"),
+      seqlen_offsets(call, offsets_array(a), "seqlen_offsets"),
+      cu_seqlens(call, a.cu_seqlens, "cu_seqlens") {}
+
+namespace {
+
+nb::object call_jax(const ArrayCall& call, const Given& a) {
+  for (const auto& [value, argument] :
+       {std::pair{a.out, a.out_name}, {a.k_out, a.k_out_name}, std::pair{a.dfreqs, "dfreqs"}}) {
+    call.check_jax_absent(value, argument, "which cannot be written");
+  }
+  call.check_jax_absent(a.stream, "stream", "whose stream XLA picks");
+  nb::dict keywords = rope_keywords(call, a);
+  for (const auto& [value, argument] : {std::pair{a.q_read, "q"}, {a.k_read, "k"}}) {
+    if (given(value)) keywords[argument] = call.check_jax_input(value, argument);
+  }
   return nb::module_::import_("membound.jax")
       .attr(a.op)(nb::handle(a.q), call.check_jax_input(a.k, a.k_name),
                   call.check_jax_input(a.cos, "cos"), call.check_jax_input(a.sin, "sin"),
                   **keywords);
 }
 
-// An input that may not be there, and the view of it that the library reads.
-class Input {
- public:
-  Input(const ArrayCall& call, PyObject* array, const char* argument) {
-    if (!given(array)) return;
-    call.read_input(array, argument, loaded_);
-    view_ = loaded_.view;
-    given_ = true;
-  }
-  operator const ConstTensorView*() const { return given_ ? &view_ : nullptr; }
-  const TensorView& view() const { return loaded_.view; }
-
- private:
-  LoadedArray loaded_;
-  ConstTensorView view_;
-  bool given_ = false;
-};
-
 // The array that the caller gave for dfreqs, or a new one like freqs.
-nb::object make_dfreqs(const ArrayCall& call, const Given& a, const Input& freqs,
+nb::object make_dfreqs(const ArrayCall& call, const Given& a, const OptionalInput& freqs,
                        LoadedArray& loaded) {
   MEMBOUND_CHECK(static_cast<const ConstTensorView*>(freqs), InvalidArgument, a.op,
                  "argument 'freqs' must be given with 'q', whose gradient is that of freqs");
@@ -150,13 +146,10 @@ nb::object call_rope(const Given& a) {
   const ArrayCall call(a.op, a.q, a.q_name, a.stream);
   if (call.is_jax()) return call_jax(call, a);
   const RopeOptions options = rope_options(a);
-  const Input q(call, a.q, a.q_name), k(call, a.k, a.k_name);
-  const Input cos(call, a.cos, "cos"), sin(call, a.sin, "sin"), freqs(call, a.freqs, "freqs");
-  const Input ids(call, a.position_ids, "position_ids");
-  const Input offsets(call, offsets_array(a), "seqlen_offsets");
-  const Input cu_seqlens(call, a.cu_seqlens, "cu_seqlens");
-  const Input q_read(call, a.q_read, "q"), k_read(call, a.k_read, "k");
-  const RopeAngles angles{cos, sin, freqs, ids, offsets, cu_seqlens};
+  const OptionalInput q(call, a.q, a.q_name), k(call, a.k, a.k_name);
+  const RopeInputs inputs(call, a);
+  const OptionalInput q_read(call, a.q_read, "q"), k_read(call, a.k_read, "k");
+  const RopeAngles angles = inputs.angles();
   const bool wants_dfreqs = given(a.q_read);
   MEMBOUND_CHECK(wants_dfreqs || !(given(a.k_read) || given(a.dfreqs)), InvalidArgument, a.op,
                  "argument 'q' must be given for the gradient of freqs, got None");
@@ -171,9 +164,10 @@ nb::object call_rope(const Given& a) {
                    "' must be None without '", a.k_name, "', got ", type_name(a.k_out));
   }
   if (wants_dfreqs) {
-    freqs_result = make_dfreqs(call, a, freqs, dfreqs);
+    freqs_result = make_dfreqs(call, a, inputs.freqs, dfreqs);
     if (q.view().device.is_cuda()) {
-      const std::int64_t pairs = freqs.view().rank == 1 ? freqs.view().shape[0] : 0;
+      const TensorView& freqs = inputs.freqs.view();
+      const std::int64_t pairs = freqs.rank == 1 ? freqs.shape[0] : 0;
       bytes = call.new_workspace(a.q, rope_backward_workspace(2 * pairs), workspace);
     }
   }

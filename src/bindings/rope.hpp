@@ -46,4 +46,33 @@ nb::object call_rope(const RopeArguments& given);
 // Those of the arguments that are no arrays.
 RopeOptions rope_options(const RopeArguments& given);
 
+// Those that go to membound.jax by name: all but q, k, cos, sin and what is written.
+nb::dict rope_keywords(const ArrayCall& call, const RopeArguments& given);
+
+// An input that may not be there, and the view of it that the library reads.
+class OptionalInput {
+ public:
+  OptionalInput(const ArrayCall& call, PyObject* array, const char* argument) {
+    if (!given(array)) return;
+    call.read_input(array, argument, loaded_);
+    view_ = loaded_.view;
+    given_ = true;
+  }
+  operator const ConstTensorView*() const { return given_ ? &view_ : nullptr; }
+  const TensorView& view() const { return loaded_.view; }
+
+ private:
+  LoadedArray loaded_;
+  ConstTensorView view_;
+  bool given_ = false;
+};
+
+// The arrays that say which angles tokens have.
+struct RopeInputs {
+  OptionalInput cos, sin, freqs, position_ids, seqlen_offsets, cu_seqlens;
+
+  RopeInputs(const ArrayCall& call, const RopeArguments& given);
+  RopeAngles angles() const { return {cos, sin, freqs, position_ids, seqlen_offsets, cu_seqlens}; }
+};
+
 }  // namespace membound::python

@@ -10,7 +10,7 @@ namespace membound::python {
 
 namespace nb = nanobind;
 
-inline constexpr int kMaxParameters = 24;
+inline constexpr int kMaxParameters = 36;
 
 // One public function: what Python calls, and what it says about itself. The values reach the
 // function in the order of `parameters`; null where the caller gave none, None counting as none

@@ -119,6 +119,11 @@ def rope_attributes(op: str, arrays: dict, options: dict) -> dict:
 def rope_backward_workspace(rotary_dim: int) -> int:
     """Bytes that rope_backward sums dfreqs in on a GPU."""
 
+def qk_norm_rope_attributes(op: str, arrays: dict, options: dict) -> dict:
+    """
+    Checks a call of qk_norm_rope by {name: (shape, dtype code)} and its options, and returns the attributes of the XLA handler and the bytes of its workspace.
+    """
+
 class StagingOptions:
     """
     How NumPy arrays travel through a GPU and back (device="cuda"): in chunks, several at once.
@@ -1271,6 +1276,205 @@ def rope_backward(
         >>> cos, sin = np.array([[0.6, 1.0]]), np.array([[0.8, 0.0]])
         >>> mb.rope_backward(dq, None, cos, sin).ravel().round(6)
         array([1., 0., 0., 1.])
+    """
+
+def qk_norm_rope(
+    q: ArrayT,
+    k: ArrayT | None = None,
+    q_weight: ArrayT | None = None,
+    k_weight: ArrayT | None = None,
+    cos: Any = None,
+    sin: Any = None,
+    *,
+    eps: float = 1e-06,
+    weight_offset: float = 0.0,
+    rounding: Literal["once", "before_weight", "before_rotation"] = "once",
+    freqs: Any = None,
+    position_ids: Any = None,
+    seqlen_offsets: Any = None,
+    cu_seqlens: Any = None,
+    layout: Literal["bshd", "sbhd", "bhsd", "thd"] = "bshd",
+    interleaved: bool = False,
+    rotary_dim: int | None = None,
+    rotary_offset: int = 0,
+    sections: Any = None,
+    interleaved_sections: bool = False,
+    attention_scaling: float = 1.0,
+    inverse: bool = False,
+    validate: bool = False,
+    out: ArrayT | None = None,
+    k_out: ArrayT | None = None,
+    return_rstd: bool = False,
+    stream: Any = None,
+) -> Any:
+    """
+    RMSNorm of each head of q and k, and rotary embedding of the result, in one pass.
+
+    ``rstd = 1 / sqrt(mean(x * x) + eps)`` over a head, ``out = rope(x * rstd * (weight +
+    weight_offset))``, as in Qwen3 and Gemma 3 (Zhang and Sennrich 2019, arXiv:1910.07467; Su et al.
+    2021, arXiv:2104.09864). Models that normalise all heads of a token as one row, as OLMo 2, take
+    :func:`rms_norm` and :func:`rope`.
+
+    Args:
+        q: float16, bfloat16, float32 or float64, from torch, JAX, CuPy or NumPy. Its axes are those of
+            ``layout``, with any strides; a slice of a fused qkv array is fine. Heads have at most 1024
+            elements.
+        k: like ``q``, but for the number of heads; None: ``q`` alone.
+        q_weight: ``(head_dim,)``, or ``(heads, head_dim)`` with one for each head, of any floating
+            dtype; None for no weight.
+        k_weight: the same for ``k``.
+        cos: with ``sin`` or ``freqs`` the angles, as in :func:`rope`.
+        sin: likewise.
+        eps: added to the mean of squares; finite and not negative.
+        weight_offset: added to each weight; 1.0 as in Gemma. Must be 0 without weights.
+        rounding: where 16-bit values are rounded. ``"once"``: everything in float32, one rounding at
+            the end. ``"before_weight"``: the bits of ``rms_norm(..., rounding="before_weight")`` and
+            then :func:`rope`; Hugging Face's Qwen3 rounds its norm so. ``"before_rotation"``: the bits
+            of ``rms_norm(..., rounding="once")`` and then :func:`rope`; Gemma 3 rounds so.
+        freqs: as in :func:`rope`, like all of the following up to ``validate``.
+        position_ids: likewise.
+        seqlen_offsets: likewise.
+        cu_seqlens: likewise.
+        layout: likewise.
+        interleaved: likewise.
+        rotary_dim: likewise. Elements that do not turn are normalised all the same.
+        rotary_offset: likewise.
+        sections: likewise.
+        interleaved_sections: likewise.
+        attention_scaling: likewise.
+        inverse: likewise.
+        validate: likewise.
+        out: where to write: the shape, dtype, framework and device of ``q``. It may be ``q`` itself
+            (in place), and may overlap nothing else. Not for JAX arrays.
+        k_out: the same for ``k``.
+        return_rstd: return ``rstd`` of every head too, of shape ``q.shape[:-1]`` in float32 (float64
+            for float64), and so for ``k``: :func:`qk_norm_rope_backward` takes them.
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+    Returns:
+        ``out``, with ``k`` the pair ``(out, k_out)``: what was given, or new C-contiguous arrays. With
+        ``return_rstd=True`` ``(out, q_rstd)`` or ``(out, k_out, q_rstd, k_rstd)``.
+
+        Where a position is not in the table, the result is NaN; nothing is read out of bounds.
+
+    Raises:
+        TypeError: a dtype, a type or a framework that does not fit.
+        ValueError: shapes, devices or options that do not fit.
+        RuntimeError: a torch tensor that requires grad while gradients are recorded; they come from
+            :func:`qk_norm_rope_backward`.
+
+        A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> q = np.array([3.0, 0.0, 0.0, 4.0]).reshape(1, 1, 1, 4)
+        >>> cos, sin = np.array([[0.6, 1.0]]), np.array([[0.8, 0.0]])
+        >>> mb.qk_norm_rope(q, None, np.ones(4), None, cos, sin, eps=0).ravel()
+        array([0.72, 0.  , 0.96, 1.6 ])
+    """
+
+def qk_norm_rope_backward(
+    dq: ArrayT,
+    dk: ArrayT | None,
+    q: ArrayT,
+    k: ArrayT | None,
+    q_weight: ArrayT | None = None,
+    k_weight: ArrayT | None = None,
+    cos: Any = None,
+    sin: Any = None,
+    *,
+    q_rstd: ArrayT | None = None,
+    k_rstd: ArrayT | None = None,
+    eps: float = 1e-06,
+    weight_offset: float = 0.0,
+    rounding: Literal["once", "before_weight", "before_rotation"] = "once",
+    freqs: Any = None,
+    position_ids: Any = None,
+    seqlen_offsets: Any = None,
+    cu_seqlens: Any = None,
+    layout: Literal["bshd", "sbhd", "bhsd", "thd"] = "bshd",
+    interleaved: bool = False,
+    rotary_dim: int | None = None,
+    rotary_offset: int = 0,
+    sections: Any = None,
+    interleaved_sections: bool = False,
+    attention_scaling: float = 1.0,
+    inverse: bool = False,
+    validate: bool = False,
+    accumulate: bool = False,
+    need_dweight: bool = True,
+    dq_out: ArrayT | None = None,
+    dk_out: ArrayT | None = None,
+    dq_weight: ArrayT | None = None,
+    dk_weight: ArrayT | None = None,
+    stream: Any = None,
+) -> tuple[ArrayT, ArrayT | None, ArrayT | None, ArrayT | None]:
+    """
+    The gradients of :func:`qk_norm_rope`: of q and k, and of their weights.
+
+    With ``h = x * rstd``, ``t`` the gradient of the result turned the other way and ``g = t * (weight +
+    weight_offset)``: ``dx = rstd * (g - h * mean(g * h))`` and ``dweight`` the sum of ``t * h`` over
+    tokens, and over heads where they share the weight.
+
+    Args:
+        dq: the gradient of what :func:`qk_norm_rope` returned for ``q``, in the shape and dtype of
+            that.
+        dk: the same for ``k``; None: ``q`` alone.
+        q: what :func:`qk_norm_rope` read.
+        k: likewise, with ``dk`` and only then.
+        q_weight: as given to :func:`qk_norm_rope`, like all of the following up to ``validate`` but
+            ``q_rstd`` and ``k_rstd``.
+        k_weight: likewise.
+        cos: likewise.
+        sin: likewise.
+        q_rstd: what ``return_rstd=True`` returned; None: computed again, with ``eps``.
+        k_rstd: the same for ``k``.
+        eps: likewise as given.
+        weight_offset: likewise.
+        rounding: likewise: ``"before_weight"`` rounds ``h`` in ``dweight``, where the forward did.
+            Nothing else is rounded before the results.
+        freqs: likewise.
+        position_ids: likewise.
+        seqlen_offsets: likewise.
+        cu_seqlens: likewise.
+        layout: likewise.
+        interleaved: likewise.
+        rotary_dim: likewise.
+        rotary_offset: likewise.
+        sections: likewise.
+        interleaved_sections: likewise.
+        attention_scaling: likewise.
+        inverse: likewise.
+        validate: likewise.
+        accumulate: add to ``dq_weight`` and ``dk_weight``, which are given then, instead of writing
+            them. Not for JAX arrays.
+        need_dweight: False: no gradients of the weights.
+        dq_out: where to write. It may be ``dq`` or ``q`` itself (in place). Not for JAX arrays.
+        dk_out: the same for ``dk`` and ``k``.
+        dq_weight: where to write, the shape of ``q_weight`` in any floating dtype. None: new, like
+            ``q_weight``.
+        dk_weight: the same for ``k_weight``.
+        stream: as in :func:`rms_norm`.
+
+    Returns:
+        ``(dq, dk, dq_weight, dk_weight)``, None for what is not there. The gradients of weights are
+        summed in float32 (float64 for float64) in a tree that shapes and dtype fix: the same bits on
+        every run. Frequencies and tables have none here.
+
+    Raises:
+        What :func:`qk_norm_rope` raises. A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> q = np.array([3.0, 0.0, 0.0, 4.0]).reshape(1, 1, 1, 4)
+        >>> cos, sin = np.array([[0.6, 1.0]]), np.array([[0.8, 0.0]])
+        >>> dq, _, dq_weight, _ = mb.qk_norm_rope_backward(
+        ...     np.ones_like(q), None, q, None, np.ones(4), None, cos, sin, eps=0
+        ... )
+        >>> dq_weight
+        array([1.68, 0.  , 0.  , 1.6 ])
     """
 
 def embedding(

@@ -68,8 +68,8 @@ sanitize() {
   need_gpus 1 || return
   local folder built driver dtype job jobs=() status=0
   local drivers=(sanitize_rms_norm sanitize_layer_norm sanitize_gradients sanitize_gated sanitize_quant
-    sanitize_activation sanitize_rope sanitize_embedding sanitize_embedding_backward
-    sanitize_softmax sanitize_cross_entropy)
+    sanitize_activation sanitize_rope sanitize_qk_norm_rope sanitize_embedding
+    sanitize_embedding_backward sanitize_softmax sanitize_cross_entropy)
   folder=$("$python" -m membound cmake-dir) && folder=$(realpath "$folder/../../..") || return
   built=$(mktemp -d)
   for driver in "${drivers[@]}"; do
@@ -102,8 +102,8 @@ stage_benchmark() {
   local op status=0
   for op in rms_norm add_rms_norm rms_norm_backward layer_norm layer_norm_backward \
     rms_norm_gated rms_norm_gated_backward rms_norm_quant \
-    gated_activation gated_activation_backward rope embedding embedding_backward softmax \
-    softmax_backward cross_entropy; do
+    gated_activation gated_activation_backward rope qk_norm_rope embedding embedding_backward \
+    softmax softmax_backward cross_entropy; do
     # shellcheck disable=SC2086
     "$python" "benchmarks/bench_$op.py" --output "$reports" ${BENCHMARK_OPTIONS:-} || status=1
   done

@@ -101,6 +101,7 @@ def test_docstring_examples(op):
         ("jax._rms_norm_gated", 8),
         ("jax._rms_norm_quant", 7),
         ("jax._rope", 8),
+        ("jax._qk_norm_rope", 8),
         ("jax._embedding", 3),
         ("jax._embedding_backward", 3),
         ("jax._softmax", 4),

@@ -45,7 +45,7 @@ class Call(NamedTuple):
 
     @staticmethod
     def _draw(name: str, shape: Any, generator: Any, dtype: Any, device: str) -> Any:
-        if name.endswith("ids"):
+        if name.endswith(("ids", "labels")):
             return torch.randint(0, 5, shape, generator=generator).to(device)
         wide = torch.randn(shape, dtype=torch.float64, generator=generator)
         if name in ("freqs", "row_scale") and dtype == torch.bfloat16:
@@ -74,6 +74,23 @@ CALLS = {
     "sigmoid_and_mul": Call("sigmoid_and_mul", {"gate": X, "up": X}, {}, {"row_scale": (ROWS,)}),
     "relu2": Call("relu2", {"gate": X}),
     "gated_activation": Call("gated_activation", {"gate": X, "up": X}, {"alpha": 1.5}),
+    "qk_norm_rope": Call(
+        "qk_norm_rope",
+        {"q": Q, "k": K, "q_weight": (COLS,), "k_weight": (2, COLS)},
+        {"weight_offset": 1.0},
+        {"cos": (3, 6), "sin": (3, 6)},
+    ),
+    "qk_norm_rope of q": Call(
+        "qk_norm_rope", {"q": Q, "q_weight": (COLS,)}, {}, {"cos": (3, 6), "sin": (3, 6)}
+    ),
+    "softmax": Call("softmax", {"x": X, "mask": W}, {"scale": 0.5}),
+    "softmax, causal": Call("softmax", {"x": (2, 3, 3)}, {"causal_offset": 0}),
+    "cross_entropy": Call(
+        "cross_entropy",
+        {"logits": X},
+        {"label_smoothing": 0.1, "z_loss": 0.01},
+        {"labels": (ROWS,)},
+    ),
     "embedding": Call("embedding", {"weight": (5, COLS)}, {"scale": 3.0}, {"ids": (4, 3)}),
     "embedding with positions": Call(
         "embedding",
@@ -378,3 +395,28 @@ def test_norms_in_place_in_graphs(op, generator):
     torch.compiler.reset()
     found = torch.compile(layer, fullgraph=True, backend="aot_eager")(x, residual)
     assert all(map(torch.equal, found, written))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_linear_cross_entropy(device, with_bias, generator):
+    """In chunks that do not divide the rows, against logits that are all there."""
+    draw = lambda *s: torch.randn(s, dtype=torch.float64, generator=generator).to(device)  # noqa: E731
+    x, weight = draw(2, 7, 6).requires_grad_(), draw(11, 6).requires_grad_()
+    bias = draw(11).requires_grad_() if with_bias else None
+    labels = torch.randint(0, 11, (2, 7), generator=generator).to(device)
+    labels[0, 3] = -100
+    leaves = [t for t in (x, weight, bias) if t is not None]
+    logits = torch.nn.functional.linear(x, weight, bias)
+    right = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()) * 3
+    found = mt.linear_cross_entropy(x, weight, labels, bias, chunk_rows=4) * 3
+    torch.testing.assert_close(found, right)
+    torch.testing.assert_close(
+        torch.autograd.grad(found, leaves), torch.autograd.grad(right, leaves)
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(mt.linear_cross_entropy(x, weight, labels, bias) * 3, right)
+    with pytest.raises(ValueError, match="'labels' must have shape"):
+        mt.linear_cross_entropy(x, weight, labels[0])
+    with pytest.raises(ValueError, match="'chunk_rows' must be at least 1"):
+        mt.linear_cross_entropy(x, weight, labels, chunk_rows=0)

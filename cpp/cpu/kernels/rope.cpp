@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/kernels/rope.hpp"
 
-#include "cpu/vec.hpp"
+#include "cpu/turn.hpp"
 
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 
@@ -50,60 +50,30 @@ MEMBOUND_ALWAYS_INLINE void turn_halves(const RopeRows& rows, const T* x, T* out
   const std::int64_t out_stride = strided ? rows.out_dim_stride : 1;
   const std::int64_t apart = rows.rotary_dim / 2;
   const auto turn = [&](std::int64_t j, std::int64_t count) MEMBOUND_INLINED {
-    const auto c = load_pair<V>(cos + j), s = load_pair<V>(sin + j);
     const auto a = read_from<T, kReach>(x + j * x_stride, x_stride, count);
     const auto b = read_from<T, kReach>(x + (apart + j) * x_stride, x_stride, count);
-    write_to<T, kReach>(
-        out + j * out_stride, out_stride, count,
-        {a.first * c.first - b.first * s.first, a.second * c.second - b.second * s.second});
-    write_to<T, kReach>(
-        out + (apart + j) * out_stride, out_stride, count,
-        {b.first * c.first + a.first * s.first, b.second * c.second + a.second * s.second});
+    const Halves<V> turned = turned_halves<V>(a, b, cos + j, sin + j);
+    write_to<T, kReach>(out + j * out_stride, out_stride, count, turned.first);
+    write_to<T, kReach>(out + (apart + j) * out_stride, out_stride, count, turned.second);
   };
   std::int64_t j = 0;
   for (; j + kStep <= rows.pairs; j += kStep) turn(j, kStep);
   if (j < rows.pairs) turn(j, rows.pairs - j);
 }
 
-template <class V, int... kLanes>
-MEMBOUND_ALWAYS_INLINE V neighbours_swapped(V value) {
-  using A = decltype(value[0] + value[0]);
-  constexpr int kCount = sizeof(V) / sizeof(A);
-  if constexpr (kCount == 16) {
-    return __builtin_shufflevector(value, value, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15,
-                                   14);
-  } else if constexpr (kCount == 8) {
-    return __builtin_shufflevector(value, value, 1, 0, 3, 2, 5, 4, 7, 6);
-  } else if constexpr (kCount == 4) {
-    return __builtin_shufflevector(value, value, 1, 0, 3, 2);
-  } else {
-    return __builtin_shufflevector(value, value, 1, 0);
-  }
-}
-
-// Pairs of neighbours. Even and odd elements of bfloat16 come apart; otherwise cos and sin have
-// every number twice, sin with the sign of its term.
+// Pairs of neighbours.
 template <class T, Reach kReach>
 MEMBOUND_ALWAYS_INLINE void turn_neighbours(const RopeRows& rows, const T* x, T* out,
                                             const typename Lanes<T>::A* cos,
                                             const typename Lanes<T>::A* sin) {
-  using V = typename Lanes<T>::V;
   constexpr std::int64_t kStep = Lanes<T>::kStep;
   const bool strided = kReach == Reach::kStrided;
   const std::int64_t x_stride = strided ? rows.x_dim_stride : 1;
   const std::int64_t out_stride = strided ? rows.out_dim_stride : 1;
   const auto turn = [&](std::int64_t at, std::int64_t count) MEMBOUND_INLINED {
     const auto value = read_from<T, kReach>(x + at * x_stride, x_stride, count);
-    Pair<V> turned;
-    if constexpr (Lanes<T>::kEvenOdd) {
-      const V c = load<V>(cos + at / 2), s = load<V>(sin + at / 2);
-      turned = {value.first * c - value.second * s, value.second * c + value.first * s};
-    } else {
-      const auto c = load_pair<V>(cos + at), s = load_pair<V>(sin + at);
-      turned = {value.first * c.first + neighbours_swapped(value.first) * s.first,
-                value.second * c.second + neighbours_swapped(value.second) * s.second};
-    }
-    write_to<T, kReach>(out + at * out_stride, out_stride, count, turned);
+    write_to<T, kReach>(out + at * out_stride, out_stride, count,
+                        turned_neighbours<T>(value, at, cos, sin));
   };
   const std::int64_t elements = 2 * rows.pairs;
   std::int64_t at = 0;

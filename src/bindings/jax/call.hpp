@@ -98,6 +98,8 @@ void gated_activation_call(const Call& call);
 void gated_activation_backward_call(const Call& call);
 void rope_call(const Call& call);
 void rope_backward_call(const Call& call);
+void qk_norm_rope_call(const Call& call);
+void qk_norm_rope_backward_call(const Call& call);
 void embedding_call(const Call& call);
 void embedding_backward_call(const Call& call);
 void cross_entropy_call(const Call& call);

@@ -17,6 +17,83 @@ namespace membound::python::jax {
 
 namespace {
 
+constexpr const char* kSectionNames[kMaxRopeSections] = {"section_0", "section_1", "section_2",
+                                                         "section_3"};
+
+}  // namespace
+
+RopeOptions rope_options_of(const Call& call) {
+  RopeOptions options;
+  options.layout = static_cast<RopeLayout>(call.integer("layout"));
+  options.interleaved = call.flag("interleaved");
+  options.inverse = call.flag("inverse");
+  options.validate = call.flag("validate");
+  options.rotary_dim = call.attribute<std::int64_t>("rotary_dim", xla::DataType::kS64);
+  options.rotary_offset = call.attribute<std::int64_t>("rotary_offset", xla::DataType::kS64);
+  options.position_offset = call.attribute<std::int64_t>("position_offset", xla::DataType::kS64);
+  options.attention_scaling = call.number("attention_scaling");
+  options.interleaved_sections = call.flag("interleaved_sections");
+  options.section_count = call.integer("section_count");
+  for (int i = 0; i < kMaxRopeSections; ++i) {
+    options.sections[i] = call.attribute<std::int64_t>(kSectionNames[i], xla::DataType::kS64);
+  }
+  return options;
+}
+
+// An array that is not there yet: its shape and dtype, at an address apart from all others.
+TensorView traced(nb::handle described, int number) {
+  const nb::tuple pair = nb::cast<nb::tuple>(described);
+  const nb::tuple shape = nb::cast<nb::tuple>(pair[0]);
+  TensorView view(reinterpret_cast<void*>(static_cast<std::uintptr_t>(number + 1) << 56),
+                  static_cast<DType>(nb::cast<int>(pair[1])), Device::cpu(), {});
+  view.rank = static_cast<std::int32_t>(std::min<std::size_t>(shape.size(), kMaxRank + 1));
+  std::int64_t stride = 1;
+  for (int axis = std::min(view.rank, kMaxRank) - 1; axis >= 0; --axis) {
+    view.shape[axis] = nb::cast<std::int64_t>(shape[axis]);
+    view.strides[axis] = stride;
+    stride *= std::max<std::int64_t>(view.shape[axis], 1);
+  }
+  return view;
+}
+
+nb::dict rope_options_to_attributes(const RopeOptions& options, std::int64_t rotary_dim) {
+  nb::dict attributes;
+  attributes["layout"] = static_cast<int>(options.layout);
+  attributes["interleaved"] = static_cast<int>(options.interleaved);
+  attributes["inverse"] = static_cast<int>(options.inverse);
+  attributes["validate"] = static_cast<int>(options.validate);
+  attributes["rotary_dim"] = rotary_dim;
+  attributes["rotary_offset"] = options.rotary_offset;
+  attributes["position_offset"] = options.position_offset;
+  attributes["attention_scaling"] = options.attention_scaling;
+  attributes["interleaved_sections"] = static_cast<int>(options.interleaved_sections);
+  attributes["section_count"] = options.section_count;
+  for (int i = 0; i < kMaxRopeSections; ++i) attributes[kSectionNames[i]] = options.sections[i];
+  return attributes;
+}
+
+PyObject* traced_option(const nb::dict& options, const char* name) {
+  return options.contains(name) ? nb::handle(options[name]).ptr() : nullptr;
+}
+
+RopeArguments traced_arguments(const char* op, const nb::dict& given) {
+  RopeArguments arguments{};
+  arguments.op = op;
+  arguments.layout = traced_option(given, "layout");
+  arguments.interleaved = traced_option(given, "interleaved");
+  arguments.rotary_dim = traced_option(given, "rotary_dim");
+  arguments.rotary_offset = traced_option(given, "rotary_offset");
+  arguments.sections = traced_option(given, "sections");
+  arguments.interleaved_sections = traced_option(given, "interleaved_sections");
+  arguments.attention_scaling = traced_option(given, "attention_scaling");
+  arguments.inverse = traced_option(given, "inverse");
+  arguments.validate = traced_option(given, "validate");
+  arguments.seqlen_offsets = traced_option(given, "seqlen_offsets");
+  return arguments;
+}
+
+namespace {
+
 // The operands of a call in their order, as far as there are any.
 enum Operand {
   kQ,
@@ -34,8 +111,6 @@ constexpr int kOperands = kKRead + 1;
 constexpr const char* kNames[kOperands] = {
     "q",          "k",      "cos",   "sin", "freqs", "position_ids", "seqlen_offsets",
     "cu_seqlens", "q_read", "k_read"};
-constexpr const char* kSectionNames[kMaxRopeSections] = {"section_0", "section_1", "section_2",
-                                                         "section_3"};
 
 // The arrays of a call, or of one element of its batch.
 struct Arrays {
@@ -45,51 +120,22 @@ struct Arrays {
 constexpr MaybeArray Arrays::* kResults[] = {&Arrays::out, &Arrays::k_out, &Arrays::dfreqs,
                                              &Arrays::workspace};
 
-class Input {
- public:
-  explicit Input(const MaybeArray& array) : given_(array.has_value()) {
-    if (given_) view_ = *array;
-  }
-  operator const ConstTensorView*() const { return given_ ? &view_ : nullptr; }
-
- private:
-  ConstTensorView view_;
-  bool given_;
-};
-
 // Runs body with the views as the library takes them.
 template <class Body>
 void with_views(const Arrays& a, Body body) {
-  const Input q(a.in[kQ]), k(a.in[kK]), cos(a.in[kCos]), sin(a.in[kSin]), freqs(a.in[kFreqs]);
-  const Input ids(a.in[kPositionIds]), offsets(a.in[kSeqlenOffsets]), ends(a.in[kCuSeqlens]);
+  const OptionalView q(a.in[kQ]), k(a.in[kK]), cos(a.in[kCos]), sin(a.in[kSin]),
+      freqs(a.in[kFreqs]);
+  const OptionalView ids(a.in[kPositionIds]), offsets(a.in[kSeqlenOffsets]), ends(a.in[kCuSeqlens]);
   body(q, k, RopeAngles{cos, sin, freqs, ids, offsets, ends});
 }
 
 void run(const Call& call, const RopeOptions& options, const Arrays& a, bool backward) {
   with_views(a, [&](const ConstTensorView* q, const ConstTensorView* k, const RopeAngles& angles) {
     if (!backward) return rope(*q, k, angles, options, *a.out, pointer(a.k_out), call.stream);
-    const Input q_read(a.in[kQRead]), k_read(a.in[kKRead]);
+    const OptionalView q_read(a.in[kQRead]), k_read(a.in[kKRead]);
     rope_backward(*q, k, q_read, k_read, angles, options, *a.out, pointer(a.k_out),
                   pointer(a.dfreqs), pointer(a.workspace), call.stream);
   });
-}
-
-RopeOptions options_of(const Call& call) {
-  RopeOptions options;
-  options.layout = static_cast<RopeLayout>(call.integer("layout"));
-  options.interleaved = call.flag("interleaved");
-  options.inverse = call.flag("inverse");
-  options.validate = call.flag("validate");
-  options.rotary_dim = call.attribute<std::int64_t>("rotary_dim", xla::DataType::kS64);
-  options.rotary_offset = call.attribute<std::int64_t>("rotary_offset", xla::DataType::kS64);
-  options.position_offset = call.attribute<std::int64_t>("position_offset", xla::DataType::kS64);
-  options.attention_scaling = call.number("attention_scaling");
-  options.interleaved_sections = call.flag("interleaved_sections");
-  options.section_count = call.integer("section_count");
-  for (int i = 0; i < kMaxRopeSections; ++i) {
-    options.sections[i] = call.attribute<std::int64_t>(kSectionNames[i], xla::DataType::kS64);
-  }
-  return options;
 }
 
 Arrays arrays_of(const Call& call) {
@@ -111,7 +157,7 @@ Arrays arrays_of(const Call& call) {
 
 // The elements of a batch one by one.
 void run_batch(const Call& call, bool backward) {
-  const RopeOptions options = options_of(call);
+  const RopeOptions options = rope_options_of(call);
   const Arrays all = arrays_of(call);
   const int axes = all.out->rank - call.integer("rank");
   const Batch batch{axes, all.out->shape};
@@ -127,57 +173,10 @@ void run_batch(const Call& call, bool backward) {
   }
 }
 
-// An array that is not there yet: its shape and dtype, at an address apart from all others.
-TensorView traced(nb::handle described, int number) {
-  const nb::tuple pair = nb::cast<nb::tuple>(described);
-  const nb::tuple shape = nb::cast<nb::tuple>(pair[0]);
-  TensorView view(reinterpret_cast<void*>(static_cast<std::uintptr_t>(number + 1) << 56),
-                  static_cast<DType>(nb::cast<int>(pair[1])), Device::cpu(), {});
-  view.rank = static_cast<std::int32_t>(std::min<std::size_t>(shape.size(), kMaxRank + 1));
-  std::int64_t stride = 1;
-  for (int axis = std::min(view.rank, kMaxRank) - 1; axis >= 0; --axis) {
-    view.shape[axis] = nb::cast<std::int64_t>(shape[axis]);
-    view.strides[axis] = stride;
-    stride *= std::max<std::int64_t>(view.shape[axis], 1);
-  }
-  return view;
-}
-
-PyObject* option(const nb::dict& options, const char* name) {
-  return options.contains(name) ? nb::handle(options[name]).ptr() : nullptr;
-}
-
-nb::dict attributes_of(const RopeOptions& options, std::int64_t rotary_dim) {
-  nb::dict attributes;
-  attributes["layout"] = static_cast<int>(options.layout);
-  attributes["interleaved"] = static_cast<int>(options.interleaved);
-  attributes["inverse"] = static_cast<int>(options.inverse);
-  attributes["validate"] = static_cast<int>(options.validate);
-  attributes["rotary_dim"] = rotary_dim;
-  attributes["rotary_offset"] = options.rotary_offset;
-  attributes["position_offset"] = options.position_offset;
-  attributes["attention_scaling"] = options.attention_scaling;
-  attributes["interleaved_sections"] = static_cast<int>(options.interleaved_sections);
-  attributes["section_count"] = options.section_count;
-  for (int i = 0; i < kMaxRopeSections; ++i) attributes[kSectionNames[i]] = options.sections[i];
-  return attributes;
-}
-
 // Checks a call by shapes and dtypes, in the library's own words. Positions cannot be looked at.
 nb::dict rope_attributes(const std::string& op, const nb::dict& arrays, const nb::dict& given) {
   const bool backward = op == "rope_backward";
-  RopeArguments arguments{};
-  arguments.op = backward ? "rope_backward" : "rope";
-  arguments.layout = option(given, "layout");
-  arguments.interleaved = option(given, "interleaved");
-  arguments.rotary_dim = option(given, "rotary_dim");
-  arguments.rotary_offset = option(given, "rotary_offset");
-  arguments.sections = option(given, "sections");
-  arguments.interleaved_sections = option(given, "interleaved_sections");
-  arguments.attention_scaling = option(given, "attention_scaling");
-  arguments.inverse = option(given, "inverse");
-  arguments.validate = option(given, "validate");
-  arguments.seqlen_offsets = option(given, "seqlen_offsets");
+  const RopeArguments arguments = traced_arguments(backward ? "rope_backward" : "rope", given);
   const RopeOptions options = rope_options(arguments);
   RopeOptions unseen = options;
   unseen.validate = false;
@@ -201,7 +200,7 @@ nb::dict rope_attributes(const std::string& op, const nb::dict& arrays, const nb
                                           angles, unseen, *all.out, pointer(all.k_out)})
                                 .rotary_dim;
              });
-  return attributes_of(options, rotary_dim);
+  return rope_options_to_attributes(options, rotary_dim);
 }
 
 }  // namespace

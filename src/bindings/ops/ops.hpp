@@ -22,6 +22,8 @@ extern const Op kRmsNormQuant;
 extern const Op kAddRmsNormQuant;
 extern const Op kRope;
 extern const Op kRopeBackward;
+extern const Op kQkNormRope;
+extern const Op kQkNormRopeBackward;
 extern const Op kEmbedding;
 extern const Op kEmbeddingBackward;
 extern const Op kCrossEntropy;

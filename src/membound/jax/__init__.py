@@ -16,6 +16,7 @@ from membound.jax._layer_norm import (
     layer_norm,
     layer_norm_backward,
 )
+from membound.jax._qk_norm_rope import qk_norm_rope, qk_norm_rope_backward
 from membound.jax._rms_norm import add_rms_norm, add_rms_norm_backward, rms_norm, rms_norm_backward
 from membound.jax._rms_norm_gated import rms_norm_gated, rms_norm_gated_backward
 from membound.jax._rms_norm_quant import add_rms_norm_quant, rms_norm_quant
@@ -36,6 +37,8 @@ __all__ = [
     "gated_activation_backward",
     "layer_norm",
     "layer_norm_backward",
+    "qk_norm_rope",
+    "qk_norm_rope_backward",
     "rms_norm",
     "rms_norm_backward",
     "rms_norm_gated",

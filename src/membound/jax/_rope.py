@@ -49,7 +49,7 @@ def rope(
         "interleaved_sections": interleaved_sections, "attention_scaling": attention_scaling,
         "inverse": inverse, "validate": validate,
     }  # fmt: skip
-    results = _jitted(*_sorted("rope", arrays, options))
+    results = _jitted(*sort_arguments("rope", arrays, options))
     return results[0] if k is None else tuple(results)
 
 
@@ -77,11 +77,11 @@ def rope_backward(
         "interleaved_sections": interleaved_sections, "attention_scaling": attention_scaling,
         "inverse": inverse, "validate": validate,
     }  # fmt: skip
-    results = _jitted_backward(*_sorted("rope_backward", arrays, options))
+    results = _jitted_backward(*sort_arguments("rope_backward", arrays, options))
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _sorted(op, arrays, options):
+def sort_arguments(op, arrays, options, required=("q",)):
     """The arrays that are given, and what is static, which hashes."""
     given = {}
     for name, value in arrays.items():
@@ -89,7 +89,7 @@ def _sorted(op, arrays, options):
             options = {**options, name: value}
         elif isinstance(value, jax.Array):
             given[name] = value
-        elif value is not None or name == "q":
+        elif value is not None or name in required:
             argument = _argument(op, name)
             raise TypeError(
                 f"{op}: argument '{argument}' must be a jax array, got {type_name(value)}"
@@ -102,7 +102,7 @@ def _sorted(op, arrays, options):
 
 def _argument(op, name):
     """What the caller calls it."""
-    if op == "rope":
+    if op != "rope_backward":
         return name
     return {"q": "dq", "k": "dk", "q_read": "q", "k_read": "k"}.get(name, name)
 
@@ -141,12 +141,12 @@ def _call(arrays, options):
         [arrays.get(name) for name in _OPERANDS],
         present=np.int32(sum(1 << i for i, name in enumerate(_OPERANDS) if name in arrays)),
         rank=np.int32(arrays["q"].ndim),  # vmap puts axes in front
-        **{name: _number(name, value) for name, value in attributes.items()},
+        **{name: number_of(name, value) for name, value in attributes.items()},
     )
     return list(found[:-1] if "q_read" in arrays else found)
 
 
-def _number(name, value):
+def number_of(name, value):
     if isinstance(value, float):
         return np.float64(value)
     return (np.int64 if name in _WIDE or (name.startswith("section_") and name != "section_count")

@@ -6,6 +6,7 @@ Plain eager calls are membound's own; where a gradient is wanted it is recorded,
 traced or tensors are wrapped the call becomes an operator of torch's registry.
 """
 
+from membound.torch._cross_entropy import cross_entropy, linear_cross_entropy
 from membound.torch._embedding import embedding
 from membound.torch._functions import RECORDED
 from membound.torch._gated_activation import (
@@ -26,6 +27,7 @@ from membound.torch._modules import (
     RotaryEmbedding,
 )
 from membound.torch._patch import patch, unpatch
+from membound.torch._qk_norm_rope import qk_norm_rope
 from membound.torch._rms_norm import (
     add_rms_norm,
     fused_add_rms_norm,
@@ -36,6 +38,7 @@ from membound.torch._rms_norm import (
 )
 from membound.torch._rms_norm_quant import add_rms_norm_quant, rms_norm_quant
 from membound.torch._rope import rope
+from membound.torch._softmax import softmax
 
 __all__ = [
     "RECORDED",
@@ -48,6 +51,7 @@ __all__ = [
     "add_layer_norm",
     "add_rms_norm",
     "add_rms_norm_quant",
+    "cross_entropy",
     "embedding",
     "fused_add_rms_norm",
     "gated_activation",
@@ -56,7 +60,9 @@ __all__ = [
     "gemma_fused_add_rms_norm",
     "gemma_rms_norm",
     "layer_norm",
+    "linear_cross_entropy",
     "patch",
+    "qk_norm_rope",
     "relu2",
     "rms_norm",
     "rms_norm_gated",
@@ -64,5 +70,6 @@ __all__ = [
     "rope",
     "sigmoid_and_mul",
     "silu_and_mul",
+    "softmax",
     "unpatch",
 ]

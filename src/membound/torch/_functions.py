@@ -19,7 +19,17 @@ RECORDED: dict[str, Callable[..., Any]] = {}
 
 # With these nothing is recorded.
 _OUTSIDE = frozenset(
-    {"out", "residual_out", "k_out", "return_rstd", "return_stats", "stream", "device"}
+    {
+        "out",
+        "residual_out",
+        "k_out",
+        "return_rstd",
+        "return_stats",
+        "return_lse",
+        "dlogits",
+        "dloss",
+    }
+    | {"stream", "device"}
 )
 _records = torch.is_grad_enabled
 

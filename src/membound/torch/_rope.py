@@ -12,8 +12,8 @@ from membound import _core
 from membound.torch._functions import differentiable
 from membound.torch._operators import Operator, contiguous_like
 
-_TABLES = ("cos", "sin", "freqs", "position_ids", "seqlen_offsets", "cu_seqlens")
-_OPTIONS = {
+TABLES = ("cos", "sin", "freqs", "position_ids", "seqlen_offsets", "cu_seqlens")
+OPTIONS = {
     "start": "int",  # seqlen_offsets where they are a number
     "layout": "str",
     "interleaved": "bool",
@@ -27,12 +27,30 @@ _OPTIONS = {
 }
 
 
-def _keywords(tables: Any, options: Any) -> dict[str, Any]:
-    keywords = dict(zip((*_TABLES, *_OPTIONS), (*tables, *options), strict=True))
+def keywords_of(tables: Any, options: Any) -> dict[str, Any]:
+    """The tables and options of a call as the extension takes them."""
+    keywords = dict(zip((*TABLES, *OPTIONS), (*tables, *options), strict=True))
     start = keywords.pop("start")
     if start:
         keywords["seqlen_offsets"] = start
     return keywords
+
+
+def split_offsets(seqlen_offsets: Any) -> tuple[int, Any]:
+    """Where sequences start, as a number and as a tensor: operators have a place for each."""
+    if isinstance(seqlen_offsets, torch.Tensor):
+        return 0, seqlen_offsets
+    return (0 if seqlen_offsets is None else seqlen_offsets), None
+
+
+def refuse_gradients(op: str, **tables: Any) -> None:
+    """Raise for tables that want a gradient, of which there is none."""
+    for name, table in tables.items():
+        if table is not None and table.requires_grad:
+            raise RuntimeError(
+                f"{op}: argument '{name}' requires grad, and its gradient is not computed: pass "
+                f"{name}.detach(); frequencies can be learned (freqs= of rope)"
+            )
 
 
 def _operator(*, keyed: bool, learned: bool) -> Operator:
@@ -41,18 +59,18 @@ def _operator(*, keyed: bool, learned: bool) -> Operator:
     count = len(turned)
 
     def forward(*arguments):
-        tables, options = arguments[count : count + len(_TABLES)], arguments[count + len(_TABLES) :]
-        found = _core.rope(*arguments[:count], **_keywords(tables, options))
+        tables, options = arguments[count : count + len(TABLES)], arguments[count + len(TABLES) :]
+        found = _core.rope(*arguments[:count], **keywords_of(tables, options))
         return found if keyed else (found,)
 
     def backward(grads, saved, options, _):
-        tables, read = saved[: len(_TABLES)], saved[len(_TABLES) :]
-        keywords = _keywords(tables, options) | dict(zip(turned, read, strict=False))
+        tables, read = saved[: len(TABLES)], saved[len(TABLES) :]
+        keywords = keywords_of(tables, options) | dict(zip(turned, read, strict=False))
         found = _core.rope_backward(*grads, **keywords)
         return found if keyed or learned else (found,)
 
     tensors: dict[str, str | None] = {name: f"d{name}" for name in turned}
-    tensors |= {f"{name}?": None for name in _TABLES}
+    tensors |= {f"{name}?": None for name in TABLES}
     gradients = {f"d{name}": f"d{name}_out" for name in turned}
     if learned:
         tensors["freqs?"] = "dfreqs"
@@ -60,11 +78,11 @@ def _operator(*, keyed: bool, learned: bool) -> Operator:
     return Operator(
         name="rope" + ("" if keyed else "_q") + ("_learned" if learned else ""),
         tensors=tensors,
-        options=_OPTIONS,
+        options=OPTIONS,
         results=dict.fromkeys(("q_out", "k_out")[:count], True),
         forward=forward,
         shapes=lambda *arguments: tuple(map(contiguous_like, arguments[:count])),
-        saves=(*_TABLES, *(turned if learned else ())),
+        saves=(*TABLES, *(turned if learned else ())),
         gradients=gradients,
         backward=backward,
         rows=(),
@@ -96,18 +114,9 @@ def rope(
     >>> torch.autograd.grad(out[..., 1].sum(), q)[0].flatten().tolist()  # doctest: +ELLIPSIS
     [0.8..., 0.6...]
     """
-    for name, table in (("cos", cos), ("sin", sin)):
-        if table is not None and table.requires_grad:
-            raise RuntimeError(
-                f"rope: argument '{name}' requires grad, and its gradient is not computed: pass "
-                f"{name}.detach(), or learn the frequencies (freqs=)"
-            )
+    refuse_gradients("rope", cos=cos, sin=sin)
     operator = _ROPE[k is not None, freqs is not None and freqs.requires_grad]
-    start = 0 if seqlen_offsets is None else seqlen_offsets
-    if isinstance(start, torch.Tensor):
-        start = 0
-    else:
-        seqlen_offsets = None
+    start, seqlen_offsets = split_offsets(seqlen_offsets)
     tables = (cos, sin, freqs, position_ids, seqlen_offsets, cu_seqlens)
     options = (
         start, layout, interleaved, rotary_dim, rotary_offset, sections, interleaved_sections,

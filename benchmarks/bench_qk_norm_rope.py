@@ -1,0 +1,237 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""RMSNorm of heads and rotary embedding on a GPU beside one copy of as many bytes and its peers.
+
+python benchmarks/bench_qk_norm_rope.py            every shape
+python benchmarks/bench_qk_norm_rope.py --quick    the goals' shapes alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import bench_rope as rope
+import peers
+import timing
+import torch
+from bench_rope import RopeShape, shape
+from peers import Peer
+from rope_peers import hugging_face
+from timing import Clock, Record, Report
+
+import membound
+
+EPS = 1e-6
+
+
+def goals() -> list[RopeShape]:
+    sizes = [(64, 1), (1, 2048), (4, 4096)]
+    goals = [shape(*size, peers=True, mixed=size[1] == 1) for size in sizes]
+    return [*goals, *(shape(4, 4096, form=form) for form in ("backward", "backward, no dweight"))]
+
+
+def others() -> list[RopeShape]:
+    """Head widths, styles, layouts, dtypes and sources of the angles."""
+    large = functools.partial(shape, 4, 4096)
+    return [
+        *(large(head_dim, form=form) for head_dim in (64, 80, 256) for form in ("", "backward")),
+        *(large(form=form) for form in ("interleaved", "in place", "qkv", "freqs", "ids")),
+        *(large(memory=memory) for memory in ("sbhd", "bhsd")),
+        *(large(dtype=dtype, form=form) for dtype in ("float16", "float32")
+          for form in ("", "backward")),
+        *(shape(1, 2**power) for power in range(6, 18, 2)),
+        *(shape(64, 1, form=form, mixed=True) for form in ("in place", "qkv", "freqs")),
+        shape(64, 1, form="backward"),
+        shape(1, 2048, form="backward"),
+    ]  # fmt: skip
+
+
+def is_backward(one: RopeShape) -> bool:
+    return one.form.startswith("backward")
+
+
+def buffers(one: RopeShape, device: str, count: int) -> list[Any]:
+    """Those of rope, weights, and for the backward gradients and what the forward saved."""
+    every = rope.buffers(one, device, count)
+    for a in every:
+        a.weights = [torch.randn(one.head_dim, device=device).to(a.q.dtype) for _ in range(2)]
+        if is_backward(one):
+            a.dq, a.dk = (torch.randn_like(x) for x in (a.q, a.k))
+            wide = torch.float64 if one.dtype == "float64" else torch.float32
+            a.rstds = [1 / (x.to(wide).pow(2).mean(-1) + EPS).sqrt() for x in (a.q, a.k)]
+            a.dweights = [torch.empty_like(weight) for weight in a.weights]
+    return every
+
+
+def call_of(one: RopeShape, a: Any) -> Callable[[], Any]:
+    """Ours on one set."""
+    order = rope.AXES[one.memory]
+    q, k, out, k_out = (x.permute(order) for x in (a.q, a.k, a.out, a.k_out))
+    options = {"layout": one.memory, "interleaved": one.form == "interleaved"}
+    options |= {"freqs": a.freqs} if one.form == "freqs" else {"cos": a.cos, "sin": a.sin}
+    if one.form in ("freqs", "ids") or one.seq == 1:
+        options["position_ids"] = a.ids
+    if not is_backward(one):
+        if one.form in ("in place", "qkv"):
+            q, k = out, k_out
+        return functools.partial(
+            membound.qk_norm_rope, q, k, *a.weights, out=out, k_out=k_out, **options
+        )
+    dq, dk = (x.permute(order) for x in (a.dq, a.dk))
+    rstds = [x.permute(order[:3]) for x in a.rstds]
+    if one.form == "backward":
+        options |= {"dq_weight": a.dweights[0], "dk_weight": a.dweights[1]}
+    else:
+        options["need_dweight"] = False
+    return functools.partial(
+        membound.qk_norm_rope_backward, dq, dk, q, k, *a.weights, q_rstd=rstds[0],
+        k_rstd=rstds[1], dq_out=out, dk_out=k_out, **options,
+    )  # fmt: skip
+
+
+def formula(x: Any, weight: Any, cos: Any, sin: Any, one: RopeShape) -> tuple[Any, Any]:
+    """The right result in float64, differentiable, and the size of its terms."""
+    wide = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS) * weight
+    half = one.head_dim // 2
+    if one.form == "interleaved":
+        first, second = wide[..., 0::2], wide[..., 1::2]
+    else:
+        first, second = wide[..., :half], wide[..., half:]
+    parts = [first * cos - second * sin, second * cos + first * sin]
+    sizes = [(first.abs() + second.abs()).detach()] * 2
+    if one.form == "interleaved":
+        return tuple(torch.stack(found, -1).flatten(-2) for found in (parts, sizes))
+    return tuple(torch.cat(found, -1) for found in (parts, sizes))
+
+
+def worst(one: RopeShape, a: Any, read: tuple[Any, Any], results: tuple[Any, Any]) -> float:
+    """The largest error of results for what was read, in ulps beside the size of the terms."""
+    found = 0.0
+    cos, sin = (table.double()[a.ids][:, :, None] for table in (a.cos, a.sin))
+    dys = (a.dq, a.dk) if is_backward(one) else (None, None)
+    for x, y, weight, dy in zip(read, results, a.weights, dys, strict=True):
+        at = slice(max(1, timing.VERIFY_ELEMENTS // x[:1].numel()))  # some of the sequences
+        wide = x[at].double().requires_grad_(dy is not None)
+        wanted, terms = formula(wide, weight.double(), cos[at], sin[at], one)
+        if dy is not None:
+            (wanted,) = torch.autograd.grad(wanted, wide, dy[at].double())
+            terms = 4 * wanted.abs().amax(-1, keepdim=True)
+        slack = 4 * timing.sum_slack(one.dtype) * terms
+        found = max(found, timing.ulps(y[at], wanted.detach(), slack, one.dtype))
+    return found
+
+
+# --- peers: a list of what a set holds gives q and k of (batch, seq, heads, head_dim) ---
+
+
+def in_torch(q: Any, k: Any, q_weight: Any, k_weight: Any, cos: Any, sin: Any) -> tuple[Any, Any]:
+    """Qwen 3's attention in Hugging Face transformers."""
+    normed = [
+        peers.hugging_face(x, weight, EPS).transpose(1, 2)
+        for x, weight in ((q, q_weight), (k, k_weight))
+    ]
+    return tuple(x.transpose(1, 2) for x in hugging_face(*normed, cos, sin))
+
+
+def _torch(_: Any) -> Callable[[Any], Any]:
+    return lambda a: in_torch(a.q, a.k, *a.weights, a.cos_twice, a.sin_twice)
+
+
+def _compile(_: Any) -> Callable[[Any], Any]:
+    torch._dynamo.reset()
+    function = torch.compile(in_torch, dynamic=False)
+    return lambda a: function(a.q, a.k, *a.weights, a.cos_twice, a.sin_twice)
+
+
+def _two_calls(_: Any) -> Callable[[Any], Any]:
+    """Our own norm and rope, one after the other."""
+
+    def call(a: Any) -> Any:
+        for x, out, weight in zip((a.q, a.k), (a.out, a.k_out), a.weights, strict=True):
+            membound.rms_norm(x, weight, out=out)
+        options = {"position_ids": a.ids} if a.q.shape[1] == 1 else {}
+        return membound.rope(a.out, a.k_out, a.cos, a.sin, out=a.out, k_out=a.k_out, **options)
+
+    return call
+
+
+PEERS = {
+    "torch": Peer("torch", _torch),
+    "compile": Peer("torch", _compile),
+    "two calls": Peer("membound", _two_calls),
+}
+
+
+def _time_peers(one: RopeShape, clock: Clock, record: Record, names: list[str], every: Any) -> None:
+    for name in names:
+        try:
+            call = PEERS[name].make(every[0])
+            error = worst(one, every[0], (every[0].q, every[0].k), call(every[0]))
+            # Rounded on the way, an element is off by as many ulps as its terms are larger.
+            if not error <= 1 << 16:
+                record.notes.append(f"{name} is off by {error:.3g} ulp, not timed")
+                continue
+            record.peers[name] = clock.microseconds([functools.partial(call, a) for a in every])
+        except Exception as error:  # noqa: BLE001 - a peer that refuses a shape is a result
+            text = next(iter(str(error).splitlines()), "")[:80]
+            record.notes.append(f"{name}: {type(error).__name__}: {text}")
+
+
+def measure(clock: Clock, one: RopeShape, names: list[str]) -> Record:
+    moved = (3 if is_backward(one) else 2) * one.tensor_bytes
+    count = clock.sets(moved)
+    every = buffers(one, clock.device, count)
+    ours = [call_of(one, a) for a in every]
+    read = [(a.out.clone(), a.k_out.clone()) if one.form in ("in place", "qkv") else (a.q, a.k)
+            for a in (every[0], every[-1])]  # fmt: skip
+    for call in ours:
+        call()
+    for a, before in zip((every[0], every[-1]), read, strict=True):
+        error = worst(one, a, before, (a.out, a.k_out))
+        if not timing.is_right(error, one.dtype):
+            raise SystemExit(f"membound is WRONG by {error:.4g} ulp in {one.text}")
+    elements = moved // 2 // timing.ITEM_BYTES[one.dtype]
+    flat = timing.vectors(elements, one, clock.device, 2 * count)
+    copies = [functools.partial(flat[2 * i].copy_, flat[2 * i + 1]) for i in range(count)]
+    record = Record(one, clock.microseconds(ours), clock.microseconds(copies))
+    record.yardstick = clock.yardstick(moved, record.copy)
+    if one.mixed or moved < rope.MIXED_BELOW:
+        half = max(1, count // 2)
+        between = (copies[half:] + copies[:half])[: len(ours)]
+        record.mixed = clock.between_copies(ours, between, record.copy)
+    _time_peers(one, clock, record, names if one.peers else [], every)
+    return record
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="the goals' shapes alone")
+    parser.add_argument("--peers", default="all", help="all, none, or names with commas between")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("this benchmark needs a GPU and a torch that sees it")
+    wanted = list(PEERS) if options.peers == "all" else options.peers.split(",")
+    wanted = [name for name in wanted if name in PEERS]
+    started = time.perf_counter()
+    clock = Clock(options.device)
+    name = torch.cuda.get_device_name(clock.index)
+    report = Report("qk_norm_rope", {"membound": membound.__version__}, name)
+    with torch.cuda.device(clock.index):
+        for one in timing.progress(goals() if options.quick else goals() + others()):
+            report.records.append(measure(clock, one, wanted))
+    print(report.table())
+    for note in report.notes():
+        print(note)
+    paths = report.write(options.output)
+    print(f"{time.perf_counter() - started:.0f} s; written: {', '.join(map(str, paths))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cpu/kernels/qk_norm_rope.hpp"
+#include "cpu/kernels/rms_norm_row.hpp"
+#include "cpu/turn.hpp"
+
+// One head, step by step. Numbers of the accumulate type that belong to its elements stand in
+// segments of the head that start with whole steps, each step in the order of Lanes<T>, so that
+// what stands at one place of two arrays belongs together.
+namespace membound::cpu::MEMBOUND_CPU_ISA {
+namespace {
+
+// The longest step of any instruction set: places, and with them sums, are the same on all.
+constexpr std::int64_t kSegmentStart = 32;
+constexpr std::int64_t kMaxSegments = 4;
+constexpr std::int64_t kHeadNumbers = kQkNormColumns + kMaxSegments * kSegmentStart;
+
+struct Segment {
+  std::int64_t first, count;  // elements
+  std::int64_t at;            // the place of the first
+};
+
+// First what turns: the two halves, or all at once with pairs of neighbours. Then the rest.
+struct Segments {
+  Segment all[kMaxSegments];
+  int count = 0;
+  std::int64_t places = 0;
+
+  void add(std::int64_t first, std::int64_t elements) {
+    if (elements == 0) return;
+    all[count++] = {first, elements, places};
+    places += (elements + kSegmentStart - 1) / kSegmentStart * kSegmentStart;
+  }
+};
+
+Segments segments_of(const QkNormHeads& heads) {
+  Segments segments;
+  const std::int64_t first = heads.rotary_offset, pairs = heads.rotary_dim / 2;
+  if (heads.interleaved) {
+    segments.add(first, 2 * pairs);
+  } else {
+    segments.add(first, pairs);
+    segments.add(first + pairs, pairs);
+  }
+  segments.add(0, first);
+  segments.add(first + 2 * pairs, heads.head_dim - first - 2 * pairs);
+  return segments;
+}
+
+// body(place, element, count) for every step.
+template <class T, class Body>
+MEMBOUND_ALWAYS_INLINE void each_step(const Segments& segments, Body body) {
+  constexpr std::int64_t kStep = Lanes<T>::kStep;
+  for (int i = 0; i < segments.count; ++i) {
+    const Segment& one = segments.all[i];
+    for (std::int64_t done = 0; done < one.count; done += kStep) {
+      body(one.at + done, one.first + done, one.count - done < kStep ? one.count - done : kStep);
+    }
+  }
+}
+
+// Where element i of a step stands in it.
+template <class T>
+MEMBOUND_ALWAYS_INLINE std::int64_t place_in_step(std::int64_t i) {
+  if constexpr (Lanes<T>::kEvenOdd) return i / 2 + i % 2 * (Lanes<T>::kStep / 2);
+  return i;
+}
+
+// put(place, element, count, turned) for every step of a head whose steps are read(place, element,
+// count); both elements of a pair are read before either is put.
+template <class T, class Read, class Put>
+MEMBOUND_ALWAYS_INLINE void turn_steps(const QkNormHeads& heads, const Segments& segments,
+                                       const typename Lanes<T>::A* cos,
+                                       const typename Lanes<T>::A* sin, Read read, Put put) {
+  using V = typename Lanes<T>::V;
+  constexpr std::int64_t kStep = Lanes<T>::kStep;
+  const auto each = [&](std::int64_t elements, auto body) MEMBOUND_INLINED {
+    std::int64_t done = 0;
+    for (; done + kStep <= elements; done += kStep) body(done, kStep);
+    if (done < elements) body(done, elements - done);
+  };
+  const Segment& one = segments.all[0];
+  const Segment& two = segments.all[1];
+  if (heads.interleaved) {
+    each(one.count, [&](std::int64_t done, std::int64_t count) MEMBOUND_INLINED {
+      const std::int64_t place = one.at + done, element = one.first + done;
+      const auto value = read(place, element, count);
+      put(place, element, count, turned_neighbours<T>(value, done, cos, sin));
+    });
+  } else {
+    each(one.count, [&](std::int64_t done, std::int64_t count) MEMBOUND_INLINED {
+      const Halves<V> turned =
+          turned_halves<V>(read(one.at + done, one.first + done, count),
+                           read(two.at + done, two.first + done, count), cos + done, sin + done);
+      put(one.at + done, one.first + done, count, turned.first);
+      put(two.at + done, two.first + done, count, turned.second);
+    });
+  }
+  for (int rest = heads.interleaved ? 1 : 2; rest < segments.count; ++rest) {
+    const Segment& still = segments.all[rest];
+    each(still.count, [&](std::int64_t done, std::int64_t count) MEMBOUND_INLINED {
+      const std::int64_t place = still.at + done, element = still.first + done;
+      put(place, element, count, read(place, element, count));
+    });
+  }
+}
+
+template <class T>
+MEMBOUND_ALWAYS_INLINE void write_some(T* to, std::int64_t count,
+                                       Pair<typename Lanes<T>::V> value) {
+  if (count == Lanes<T>::kStep) {
+    Lanes<T>::write(to, value);
+  } else {
+    write_partial(to, value, count);
+  }
+}
+
+// The weight in places, offset added; zeros where no element stands. A NaN loses its payload:
+// rounding to bfloat16 relies on a lower half of zeros.
+template <class T, class W>
+void place_weight(const QkNormHeads& heads, const Segments& segments, std::int64_t head,
+                  typename Lanes<T>::A* to) {
+  using A = typename Lanes<T>::A;
+  const W* weight = static_cast<const W*>(heads.weight) + head * heads.weight_head_stride;
+  const A offset = static_cast<A>(heads.weight_offset);
+  for (std::int64_t i = 0; i < segments.places; ++i) to[i] = 0;
+  each_step<T>(segments, [&](std::int64_t place, std::int64_t element, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const A value = static_cast<A>(widen(weight[(element + i) * heads.weight_stride])) + offset;
+      to[place + place_in_step<T>(i)] = value == value ? value : static_cast<A>(__builtin_nan(""));
+    }
+  });
+}
+
+// One for each head, or one for all.
+template <class T>
+class PlacedWeight {
+ public:
+  using A = typename Lanes<T>::A;
+
+  PlacedWeight(const QkNormHeads& heads, const Segments& segments)
+      : heads_(heads), segments_(segments) {
+    if (!of_each_head()) place(0);
+  }
+  // Heads take their own weights one after the other, so that each is made ready once.
+  bool of_each_head() const { return heads_.weight && heads_.weight_head_stride != 0; }
+  void enter(std::int64_t head) {
+    if (of_each_head()) place(head);
+  }
+  bool given() const { return heads_.weight != nullptr; }
+  const A* numbers() const { return numbers_; }
+
+ private:
+  [[gnu::noinline]] void place(std::int64_t head) {
+    if (heads_.weight == nullptr) return;
+    switch (heads_.weight_dtype) {
+      case DType::kFloat16: return place_weight<T, Float16>(heads_, segments_, head, numbers_);
+      case DType::kBFloat16: return place_weight<T, BFloat16>(heads_, segments_, head, numbers_);
+      case DType::kFloat32: return place_weight<T, float>(heads_, segments_, head, numbers_);
+      default: return place_weight<T, double>(heads_, segments_, head, numbers_);
+    }
+  }
+
+  const QkNormHeads& heads_;
+  const Segments& segments_;
+  alignas(64) A numbers_[kHeadNumbers];
+};
+
+// What safe_rstd asks of a row of rms_norm, whose sums and bits these are.
+inline RmsNormRows row_limits(const QkNormHeads& heads) {
+  RmsNormRows limits{};
+  limits.cols = heads.head_dim;
+  limits.eps = heads.eps;
+  limits.safe_low = heads.safe_low;
+  limits.safe_high = heads.safe_high;
+  limits.safe_exponent = heads.safe_exponent;
+  return limits;
+}
+
+// Out of line, as all that is for the usual width and for others.
+template <class T, class Row>
+[[gnu::noinline]] typename Lanes<T>::A sum_of_any_squares(const Row& row, std::int64_t cols) {
+  typename Lanes<T>::A sum;
+  sums_of_block<T>(Squares<T, Row>{row}, 0, cols, &sum);
+  return sum;
+}
+
+template <class T>
+MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A plain_sum(const RmsNormRows& limits, const T* x) {
+  using Input = InputRow<T, false>;
+  if (limits.cols != kHead) return sum_of_any_squares<T>(Input{x}, limits.cols);
+  typename Lanes<T>::A sum;
+  sums_of_block<T>(Squares<T, Input>{{x}}, 0, kHead, &sum);
+  return sum;
+}
+
+template <class T>
+[[gnu::noinline]] SafeRstd<typename Lanes<T>::A> rstd_of(const RmsNormRows& limits, const T* x) {
+  using A = typename Lanes<T>::A;
+  using Input = InputRow<T, false>;
+  const auto sum = [&](A scale) {
+    return scale == 1 ? plain_sum(limits, x)
+                      : sum_of_any_squares<T>(Scaled<T, Input>{{x}, scale}, limits.cols);
+  };
+  return safe_rstd<A>(limits, sum, [&] { return largest_of<T>(Input{x}, limits.cols, 0); });
+}
+
+std::int64_t distance(std::int64_t stride) { return stride < 0 ? -stride : stride; }
+
+// In the order of memory, unless heads have weights of their own.
+bool goes_by_head(const QkNormHeads& heads, bool own_weights) {
+  return own_weights || distance(heads.x_token_stride) < distance(heads.x_head_stride);
+}
+
+// body(token, head) for all; enter(head) before the first token of a head where it goes by head.
+template <class Enter, class Body>
+MEMBOUND_ALWAYS_INLINE void each_head(const QkNormHeads& heads, bool own_weights, Enter enter,
+                                      Body body) {
+  const bool by_head = goes_by_head(heads, own_weights);
+  const std::int64_t outer = by_head ? heads.heads : heads.tokens;
+  const std::int64_t inner = by_head ? heads.tokens : heads.heads;
+  for (std::int64_t at = 0; at < outer; ++at) {
+    if (by_head) enter(at);
+    for (std::int64_t i = 0; i < inner; ++i) body(by_head ? i : at, by_head ? at : i);
+  }
+}
+
+template <class T>
+MEMBOUND_ALWAYS_INLINE const T* head_at(const void* data, std::int64_t token,
+                                        std::int64_t token_stride, std::int64_t head,
+                                        std::int64_t head_stride) {
+  return static_cast<const T*>(data) + token * token_stride + head * head_stride;
+}
+
+}  // namespace
+}  // namespace membound::cpu::MEMBOUND_CPU_ISA

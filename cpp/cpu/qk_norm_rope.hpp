@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cpu/kernels/rope.hpp"
+#include "cpu/rope_angles.hpp"
+#include "ops/qk_norm_rope.hpp"
+
+// How heads that are normalised and turned come to the kernels, for the op and its gradient.
+namespace membound::cpu {
+
+// The angles of some tokens in the order of kernels, all pairs of each.
+class HeldAngles {
+ public:
+  HeldAngles(const RopeProblem& problem, const KernelTable& table)
+      : p_(problem),
+        table_(table),
+        angles_(problem, table),
+        width_(rope_width(problem.rotary_dim / 2, problem.interleaved)) {}
+
+  // The most tokens from (b, s) on whose angles are held at once, up to token `last` of all.
+  std::int64_t tokens(std::int64_t s, std::int64_t left) const {
+    return std::min({kNumbers / width_, left, p_.seq - s});
+  }
+  void hold(std::int64_t b, std::int64_t s, std::int64_t tokens) {
+    const std::int64_t size = size_of(accumulate_dtype(p_.dtype));
+    double cos[kPairs], sin[kPairs];
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      angles_.of_token(b, s + t, 0, p_.rotary_dim / 2, cos, sin);
+      const std::int64_t at = t * width_ * size;
+      table_.rope_arrange({p_.dtype, p_.interleaved, p_.rotary_dim / 2, cos, sin,
+                           reinterpret_cast<char*>(cos_) + at, reinterpret_cast<char*>(sin_) + at});
+    }
+  }
+  void point(QkNormHeads& heads) const {
+    heads.cos = cos_;
+    heads.sin = sin_;
+    heads.table_stride = width_;
+  }
+
+ private:
+  static constexpr std::int64_t kPairs = kQkNormColumns / 2, kNumbers = 2048;
+  static_assert(rope_width(kPairs, true) <= kNumbers);
+
+  const RopeProblem& p_;
+  const KernelTable& table_;
+  RopeTokenAngles angles_;
+  std::int64_t width_;
+  // Zeros behind the last pair: sums run over them.
+  alignas(64) double cos_[kNumbers] = {};
+  alignas(64) double sin_[kNumbers] = {};
+};
+
+// What the heads of one array have in common in all of a call; x is another than the rope's in the
+// gradient.
+QkNormHeads qk_norm_heads(const RopeProblem& rope, std::int64_t heads, const RopeStrides& x_strides,
+                          const HeadWeight& weight, const HeadStatistic& rstd, double eps,
+                          double weight_offset);
+
+// Where x and rstd of a token are.
+void enter_token(QkNormHeads& heads, const void* x, const RopeStrides& x_strides,
+                 const HeadStatistic& rstd, std::int64_t b, std::int64_t s);
+
+// The bytes of one token that are read and written.
+std::int64_t qk_norm_token_bytes(const RopeProblem& rope);
+
+}  // namespace membound::cpu

@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cpu/vec.hpp"
+
+// Rotary embedding of one step, for units per instruction set. cos and sin are arranged (see
+// kernels/rope.hpp).
+namespace membound::cpu::MEMBOUND_CPU_ISA {
+namespace {
+
+template <class V>
+struct Halves {
+  Pair<V> first, second;
+};
+
+// The first and the second elements of some pairs.
+template <class V, class A>
+MEMBOUND_ALWAYS_INLINE Halves<V> turned_halves(Pair<V> a, Pair<V> b, const A* cos, const A* sin) {
+  const auto c = load_pair<V>(cos), s = load_pair<V>(sin);
+  return {{a.first * c.first - b.first * s.first, a.second * c.second - b.second * s.second},
+          {b.first * c.first + a.first * s.first, b.second * c.second + a.second * s.second}};
+}
+
+template <class V>
+MEMBOUND_ALWAYS_INLINE V neighbours_swapped(V value) {
+  using A = decltype(value[0] + value[0]);
+  constexpr int kCount = sizeof(V) / sizeof(A);
+  if constexpr (kCount == 16) {
+    return __builtin_shufflevector(value, value, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15,
+                                   14);
+  } else if constexpr (kCount == 8) {
+    return __builtin_shufflevector(value, value, 1, 0, 3, 2, 5, 4, 7, 6);
+  } else if constexpr (kCount == 4) {
+    return __builtin_shufflevector(value, value, 1, 0, 3, 2);
+  } else {
+    return __builtin_shufflevector(value, value, 1, 0);
+  }
+}
+
+// The step of pairs of neighbours from element `at` of all that turn. Even and odd elements of
+// bfloat16 come apart; otherwise cos and sin have every number twice, sin with the sign of its
+// term.
+template <class T>
+MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> turned_neighbours(
+    Pair<typename Lanes<T>::V> value, std::int64_t at, const typename Lanes<T>::A* cos,
+    const typename Lanes<T>::A* sin) {
+  using V = typename Lanes<T>::V;
+  if constexpr (Lanes<T>::kEvenOdd) {
+    const V c = load<V>(cos + at / 2), s = load<V>(sin + at / 2);
+    return {value.first * c - value.second * s, value.second * c + value.first * s};
+  } else {
+    const auto c = load_pair<V>(cos + at), s = load_pair<V>(sin + at);
+    return {value.first * c.first + neighbours_swapped(value.first) * s.first,
+            value.second * c.second + neighbours_swapped(value.second) * s.second};
+  }
+}
+
+}  // namespace
+}  // namespace membound::cpu::MEMBOUND_CPU_ISA

@@ -1,0 +1,298 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// One head in the registers of a few lanes of a warp: lane l of L has chunks l and L + l, which is
+// how rms_norm sums a row of up to 64 chunks, and where a head turns as a whole they hold whole
+// pairs. In the general form, element by element, a warp sums in the same tree.
+#include "core/safe_scale.hpp"
+#include "cuda/columns.cuh"
+#include "cuda/element.cuh"
+#include "cuda/rope_kernels.cuh"
+#include "cuda/rstd.cuh"
+#include "ops/qk_norm_rope.hpp"
+
+namespace membound::cuda {
+
+// What rstd is made with (see set_rstd).
+template <class A>
+struct QkNorm {
+  A inverse_cols, eps;
+  SafeRange<A> trusted;
+  int sqrt_eps_exponent;
+  double exact_eps;
+};
+
+// Values were multiplied by scale first: 1 for every everyday head.
+template <class A>
+struct HeadScale {
+  A scale, rstd;
+};
+
+// Two chunks of a head.
+template <class T>
+struct HeadPart {
+  Numbers<T> first, second;
+};
+
+// How heads whose plain sums left the trusted range are redone: 1 / sqrt of the sum of the scaled
+// squares times inverse_cols plus scaled_eps. Nothing is scaled where `trusted`.
+template <class A>
+struct Redo {
+  A scale, scaled_eps;
+};
+template <class A>
+__device__ __noinline__ Redo<A> redo_of(const QkNorm<A>& norm, A largest, bool trusted) {
+  const int exponent = trusted ? 0 : row_exponent(norm, largest);
+  return {power_of_two(exponent, A()), static_cast<A>(ldexp(norm.exact_eps, 2 * exponent))};
+}
+
+// Those of the same warp come along. By value: a reference would put chunks into local memory.
+template <class T>
+__device__ __noinline__ HeadScale<accumulate_t<T>> scaled_head(QkNorm<accumulate_t<T>> norm,
+                                                               uint4 first, uint4 second, int lanes,
+                                                               bool trusted) {
+  using A = accumulate_t<T>;
+  A largest = 0, sum = 0;
+  Redo<A> redo{1, 0};
+#pragma unroll 1
+  for (int round = 0; round < 4; ++round) {  // both chunks, twice
+    Numbers<T> x = unpack<T>(round % 2 == 0 ? first : second);
+    if (round == 2) redo = redo_of(norm, reduce_lanes(largest, lanes, Largest()), trusted);
+    if (round < 2) {
+      largest = Largest()(largest, largest_magnitude<T>(x));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) x.at[i] *= redo.scale;
+      sum += sum_of_squares<T>(x);
+    }
+  }
+  sum = reduce_lanes(sum, lanes, Sum());
+  return {redo.scale, inverse_sqrt(sum * norm.inverse_cols + redo.scaled_eps)};
+}
+
+// Of the head whose chunks are x; all lanes of the warp take part.
+template <class T>
+__device__ inline HeadScale<accumulate_t<T>> head_scale(const QkNorm<accumulate_t<T>>& norm,
+                                                        const HeadPart<T>& x, const uint4& first,
+                                                        const uint4& second, int lanes) {
+  using A = accumulate_t<T>;
+  const A sum =
+      reduce_lanes(sum_of_squares<T>(x.first) + sum_of_squares<T>(x.second), lanes, Sum());
+  const bool trusted = is_trusted(norm, sum);
+  if (__any_sync(0xffffffffu, !trusted)) [[unlikely]]
+    return scaled_head<T>(norm, first, second, lanes, trusted);
+  return {A(1), plain_rstd(norm, sum)};
+}
+
+template <class T>
+__device__ inline void multiply(HeadPart<T>& x, accumulate_t<T> by) {
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    x.first.at[i] = product(x.first.at[i], by);
+    x.second.at[i] = product(x.second.at[i], by);
+  }
+}
+// Out of line: predicated, it would cost every head a tenth of its instructions.
+template <class T>
+__device__ __noinline__ HeadPart<T> multiplied(HeadPart<T> x, accumulate_t<T> by) {
+  multiply<T>(x, by);
+  return x;
+}
+
+template <class T>
+__device__ inline void multiply(HeadPart<T>& x, const HeadPart<T>& by) {
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    x.first.at[i] = product(x.first.at[i], by.first.at[i]);
+    x.second.at[i] = product(x.second.at[i], by.second.at[i]);
+  }
+}
+
+template <class T>
+__device__ inline void round_part(HeadPart<T>& x) {
+  x.first = unpack<T>(pack(x.first));
+  x.second = unpack<T>(pack(x.second));
+}
+
+// The weight of two chunks of a head, offset added; ones where there is none.
+template <class T>
+__device__ inline void read_weight(const ColumnArray<accumulate_t<T>>& weight, std::int64_t head,
+                                   int lane, int lanes, HeadPart<T>& part) {
+  if (weight.data == nullptr) {
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) part.first.at[i] = part.second.at[i] = 1;
+    return;
+  }
+  const std::int64_t at = head * weight.head_stride;
+  read_chunks<T>(weight.data, weight.dtype, at + lane * kPack<T>, part.first.at);
+  read_chunks<T>(weight.data, weight.dtype, at + (lanes + lane) * kPack<T>, part.second.at);
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    part.first.at[i] += weight.offset;
+    part.second.at[i] += weight.offset;
+  }
+}
+
+// cos and sin of the pairs in chunks `lane` and `lanes + lane`, one by one.
+template <class T>
+__device__ __noinline__ Turns<T> one_by_one_turns(const RopeProblem& p, std::int64_t b,
+                                                  std::int64_t s, int lane, int lanes) {
+  constexpr int kHalf = kPack<T> / 2;
+  Turns<T> turns;
+#pragma unroll 1
+  for (int i = 0; i < kPack<T>; ++i) {
+    const int own = lane * kPack<T> + i;
+    const int of_chunk = (i < kHalf ? lane : lanes + lane) * kHalf + i % kHalf;
+    const std::int64_t pair = p.interleaved ? of_chunk : own;
+    const auto turn = one_turn<accumulate_t<T>>(p, angle_row(p, pair, b, s), pair);
+    turns.cos[i] = turn.cos;
+    turns.sin[i] = turn.sin;
+  }
+  return turns;
+}
+
+// in_chunks: pairs are half a head apart and read_chunks can read the table.
+template <class T>
+__device__ inline void read_head_turns(const RopeProblem& p, bool in_chunks, std::int64_t b,
+                                       std::int64_t s, int lane, int lanes, Turns<T>& turns) {
+  const AngleRow row = in_chunks ? angle_row(p, 0, b, s) : AngleRow{AngleRow::kNone, 0, 0, 0.0};
+  if (row.kind == AngleRow::kTable) {
+    const int first = lane * kPack<T>;
+    read_chunks<T>(p.cos, p.table_dtype, row.cos + first, turns.cos);
+    read_chunks<T>(p.sin, p.table_dtype, row.sin + first, turns.sin);
+  } else {
+    turns = one_by_one_turns<T>(p, b, s, lane, lanes);
+  }
+  const accumulate_t<T> sign = p.inverse ? -1 : 1;
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) turns.sin[i] = product(turns.sin[i], sign);
+}
+
+// Pairs of neighbours, out of line: they are rare, and their permutations would cost every call.
+template <class T>
+__device__ __noinline__ HeadPart<T> turned_neighbours(HeadPart<T> x, Turns<T> turns) {
+  turn(x.first, x.second, turns, true);
+  return x;
+}
+
+template <class T>
+__device__ inline void turn_head(HeadPart<T>& x, const Turns<T>& turns, bool interleaved) {
+  if (interleaved) {
+    x = turned_neighbours<T>(x, turns);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    const auto x1 = x.first.at[i], x2 = x.second.at[i];
+    x.first.at[i] = product(x1, turns.cos[i]) - product(x2, turns.sin[i]);
+    x.second.at[i] = product(x2, turns.cos[i]) + product(x1, turns.sin[i]);
+  }
+}
+
+// --- the general form: a warp for a head ---
+
+// Out of line: inlined where they are wanted they make kernels of 50 KB.
+template <class A>
+__device__ __noinline__ A any_number(const void* from, DType dtype, std::int64_t index) {
+  return read_number<A>(from, dtype, index);
+}
+template <class A>
+__device__ __noinline__ void put_number(void* to, DType dtype, std::int64_t index, A value) {
+  write_number(to, dtype, index, value);
+}
+template <class A>
+__device__ __noinline__ A round_number(A value, DType dtype) {
+  if constexpr (sizeof(A) == 4) {
+    if (dtype == DType::kFloat16) return round_to<Float16>(value);
+    if (dtype == DType::kBFloat16) return round_to<BFloat16>(value);
+  }
+  return value;
+}
+
+__device__ inline int pack_of(DType dtype) {
+  return dtype == DType::kFloat64 ? 2 : dtype == DType::kFloat32 ? 4 : 8;
+}
+
+// A head in any strides.
+struct StridedHead {
+  const void* data;
+  std::int64_t at, stride;
+  DType dtype;
+
+  template <class A>
+  __device__ A number(std::int64_t element) const {
+    return any_number<A>(data, dtype, at + element * stride);
+  }
+};
+
+// The sum of term(element, sum) over a head in the tree in which rms_norm sums as many chunks (at
+// most 512), the elements of a chunk in two chains; the same in every lane.
+template <class A, class Term>
+__device__ inline A sum_elements(std::int64_t head_dim, int pack, Term term) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const int chunks = static_cast<int>((head_dim + pack - 1) / pack);
+  int threads = 1;  // of a row there, each with two chunks
+  if (chunks <= 2 * kWarpLanes) {
+#pragma unroll 1
+    while (2 * threads < chunks) threads *= 2;
+  } else {
+    threads = (chunks + 4 * kWarpLanes - 1) / (4 * kWarpLanes) * (2 * kWarpLanes);
+  }
+  A of_warps = 0;  // that of warp w in lane w
+#pragma unroll 1
+  for (int first = 0; first < threads; first += kWarpLanes) {
+    A both = 0;
+#pragma unroll 1
+    for (int chunk = first + lane; chunk < 2 * threads; chunk += threads) {
+      A even = 0, odd = 0;
+      const int end = first + lane < threads ? (chunk + 1) * pack : 0;
+#pragma unroll 1
+      for (int element = chunk * pack; element < end && element < head_dim; ++element) {
+        A& chain = element % 2 == 0 ? even : odd;
+        chain = term(element, chain);
+      }
+      both += even + odd;
+    }
+    both = reduce_warp(both, Sum());
+    if (lane == first / kWarpLanes) of_warps = both;
+  }
+#pragma unroll
+  for (int offset = 1; offset < 8; offset *= 2) of_warps += shuffle_xor(of_warps, offset);
+  return __shfl_sync(0xffffffffu, of_warps, 0);
+}
+
+// All lanes of the warp take part.
+template <class A>
+__device__ __noinline__ HeadScale<A> strided_head_scale(const QkNorm<A>& norm, const StridedHead& x,
+                                                        std::int64_t head_dim) {
+  Redo<A> redo{1, norm.eps};
+#pragma unroll 1
+  for (bool again = false;; again = true) {
+    const A sum = sum_elements<A>(head_dim, pack_of(x.dtype), [&](std::int64_t element, A before) {
+      const A value = product(x.number<A>(element), redo.scale);
+      return fma(value, value, before);
+    });
+    if (again || is_trusted(norm, sum)) {
+      return {redo.scale, inverse_sqrt(sum * norm.inverse_cols + redo.scaled_eps)};
+    }
+    A largest = 0;
+#pragma unroll 1
+    for (std::int64_t i = threadIdx.x % kWarpLanes; i < head_dim; i += kWarpLanes) {
+      largest = Largest()(largest, fabs(x.number<A>(i)));
+    }
+    redo = redo_of(norm, reduce_warp(largest, Largest()), /*trusted=*/false);
+  }
+}
+
+// One weight, offset added; 1 where there is none.
+template <class A>
+__device__ inline A weight_number(const ColumnArray<A>& weight, std::int64_t head,
+                                  std::int64_t element) {
+  if (weight.data == nullptr) return A(1);
+  const A value =
+      any_number<A>(weight.data, weight.dtype, head * weight.head_stride + element * weight.stride);
+  return value + weight.offset;
+}
+
+}  // namespace membound::cuda

@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+
+#include "core/dispatch.hpp"
+#include "cuda/launch.hpp"
+#include "cuda/qk_norm_rope_kernels.cuh"
+#include "cuda/qk_norm_rope_layout.cuh"
+#include "ops/qk_norm_rope.hpp"
+
+namespace membound::cuda {
+
+namespace {
+
+template <class T>
+bool has_chunks(const QkNormRopeProblem& problem) {
+  bool all = turns_in_chunks<T>(problem.rope);
+  for (int i = 0; i < problem.rope.count; ++i) {
+    all = all && weight_in_chunks<T>(problem.rope, problem.weights[i]);
+  }
+  return all;
+}
+
+}  // namespace
+
+void qk_norm_rope(const QkNormRopeProblem& problem, StreamView stream) {
+  dispatch_floating(problem.rope.dtype, "qk_norm_rope", [&]<class T>() {
+    using A = accumulate_t<T>;
+    const RopeProblem& rope = problem.rope;
+    const bool chunks = has_chunks<T>(problem);
+    const tuning::QkNormRopeConfig config = tuning::qk_norm_rope_config(
+        rope.tokens(), rope.arrays[0].heads, rope.count == 2 ? rope.arrays[1].heads : 0,
+        rope.head_dim, sizeof(T), chunks);
+    QkNormRopeParams<A> p{};
+    p.turn.rope = rope;
+    p.turn.heads_per_thread = config.heads_per_thread;
+    p.turn.lanes = config.lanes;
+    p.turn.rows_per_block = config.rows_per_block;
+    p.turn.groups = config.groups;
+    p.turn.rows = rope.tokens() * config.groups;
+    p.turn.turning_units = rope.rotary_dim / 2;
+    const RopeStrides& strides = rope.arrays[0].x_strides;
+    p.turn.tokens_inside = std::abs(strides.seq) < std::abs(strides.head);
+    p.turn.table_in_chunks = chunks && !rope.interleaved && table_in_chunks<T>(rope);
+    p.q_groups = (rope.arrays[0].heads + config.heads_per_thread - 1) / config.heads_per_thread;
+    for (int i = 0; i < rope.count; ++i) {
+      p.weights[i] = weight_columns<T>(problem.weights[i], problem.weight_offset);
+      p.rstds[i] = problem.rstds[i];
+    }
+    set_rstd(p.norm, rope.head_dim, problem.eps, A());
+    p.round_normed = problem.round_normed;
+    p.round_weighted = problem.round_weighted;
+    const LaunchShape shape{.blocks = config.blocks,
+                            .threads = config.threads(),
+                            .overlap_launch = config.overlap_launch};
+    const int device = current_device();
+    if constexpr (kHasChunksKernel<T>) {
+      if (chunks) return launch<qk_norm_rope_chunks_kernel>(shape, stream, device, p);
+    }
+    launch<qk_norm_rope_heads_kernel<A>>(shape, stream, device, p);
+  });
+}
+
+}  // namespace membound::cuda

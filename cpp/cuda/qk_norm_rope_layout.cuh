@@ -1,0 +1,53 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What of a call of qk_norm_rope can be read in chunks of 16 bytes.
+#include <cstdint>
+
+#include "cuda/columns.cuh"
+#include "cuda/rope_layout.cuh"
+#include "cuda/tuning/qk_norm_rope.hpp"
+#include "ops/qk_norm_rope.hpp"
+
+namespace membound::cuda {
+
+// A weight as kernels take it.
+template <class T>
+ColumnArray<accumulate_t<T>> weight_columns(const HeadWeight& weight, double offset) {
+  return {weight.data,
+          weight.stride,
+          static_cast<accumulate_t<T>>(weight.data != nullptr ? offset : 0.0),
+          weight.dtype,
+          sizeof(T) == 2 && weight.dtype == DType::kFloat32,
+          weight.head_stride};
+}
+
+// None, or of x's dtype, or float32 beside 16 bits.
+template <class T>
+bool weight_in_chunks(const RopeProblem& p, const HeadWeight& weight) {
+  if (weight.data == nullptr) return true;
+  const bool fits = weight.dtype == p.dtype || (sizeof(T) == 2 && weight.dtype == DType::kFloat32);
+  const std::int64_t elements = kChunkBytes / static_cast<std::int64_t>(dtype_size(weight.dtype));
+  return fits && weight.stride == 1 && weight.head_stride % elements == 0 &&
+         starts_on_chunk(weight.data);
+}
+
+// float64, which nobody trains or serves with, is not worth kernels of its own.
+template <class T>
+inline constexpr bool kHasChunksKernel = sizeof(T) <= 4;
+
+// The heads of all arrays turn as a whole, in chunks of which lanes hold two each.
+template <class T>
+bool turns_in_chunks(const RopeProblem& p) {
+  bool all = kHasChunksKernel<T> && p.rotary_dim == p.head_dim &&
+             tuning::qk_norm_pairs_chunks(p.head_dim, sizeof(T));
+  for (int i = 0; i < p.count && all; ++i) {
+    const RopeHeads& array = p.arrays[i];
+    all = in_chunks<T>(p, array.x, array.x_strides, array.heads) &&
+          in_chunks<T>(p, array.out, array.out_strides, array.heads);
+  }
+  return all;
+}
+
+}  // namespace membound::cuda

@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Launch configuration of qk_norm_rope: a pure function, unit-tested without a GPU.
+#include <algorithm>
+#include <cstdint>
+
+#include "cuda/tuning/rope.hpp"
+
+namespace membound::cuda::tuning {
+
+// A row is a few heads of one token that share weight, cos and sin; its lanes hold two chunks of
+// each head, or, in the general form, are a warp with one head.
+using QkNormRopeConfig = RopeConfig;
+
+// The most heads of a thread in the form of chunks: what a row costs before its first head is as
+// many instructions as a head, and they would be the limit before memory is.
+inline constexpr int kQkNormHeads = 4;
+// Registers allow about 512 threads of a multiprocessor: small blocks come closer to that.
+inline constexpr int kQkNormRopeThreads = 128;
+// The most chunks of a head that the form of chunks takes, two in each lane of a warp.
+inline constexpr std::int64_t kQkNormChunks = 64;
+
+// Whether lanes can hold all of a head's chunks in pairs that are half a head apart.
+inline bool qk_norm_pairs_chunks(std::int64_t head_dim, int dtype_size) {
+  const std::int64_t bytes = head_dim * dtype_size, chunks = bytes / 16;
+  return bytes % 16 == 0 && chunks >= 2 && chunks <= kQkNormChunks && (chunks & (chunks - 1)) == 0;
+}
+
+// The lanes of a head in the form of chunks; a warp for more chunks than that.
+inline int qk_norm_lanes(std::int64_t head_dim, int dtype_size) {
+  const std::int64_t chunks = std::min((head_dim * dtype_size + 15) / 16, kQkNormChunks);
+  int lanes = 1;
+  while (2 * lanes < chunks) lanes *= 2;
+  return lanes;
+}
+
+// tokens at least 1; the heads of q and of k, of which one may be 0. in_chunks: the form of chunks.
+inline QkNormRopeConfig qk_norm_rope_config(std::int64_t tokens, std::int64_t q_heads,
+                                            std::int64_t k_heads, std::int64_t head_dim,
+                                            int dtype_size, bool in_chunks) {
+  QkNormRopeConfig config{};
+  config.lanes = in_chunks ? qk_norm_lanes(head_dim, dtype_size) : 32;
+  const bool few = tokens * (q_heads + k_heads) <= kFewRopeUnits / config.lanes;
+  config.heads_per_thread = few || !in_chunks ? 1 : kQkNormHeads;
+  const int threads = few ? kFewRopeThreads : kQkNormRopeThreads;
+  config.rows_per_block = threads / config.lanes;
+  const auto groups = [&](std::int64_t heads) {
+    return (heads + config.heads_per_thread - 1) / config.heads_per_thread;
+  };
+  config.groups = groups(q_heads) + groups(k_heads);
+  const std::int64_t rows = tokens * config.groups;
+  config.blocks = (rows + config.rows_per_block - 1) / config.rows_per_block;
+  config.overlap_launch = config.blocks <= kRopeOverlapBlocks;
+  return config;
+}
+
+}  // namespace membound::cuda::tuning

@@ -1,0 +1,50 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "membound/ops/rope.hpp"
+
+namespace membound {
+
+// Where 16-bit values are rounded on the way. Wider ones give the same bits with all three.
+enum class QkNormRounding : std::uint8_t {
+  kOnce,            // all in float32, one rounding at the end
+  kBeforeWeight,    // the bits of rms_norm with Rounding::kBeforeWeight and rope behind it
+  kBeforeRotation,  // the bits of rms_norm with Rounding::kOnce and rope behind it
+};
+
+struct QkNormRopeOptions {
+  RopeOptions rope;
+  double eps = 1e-6;
+  double weight_offset = 0.0;
+  QkNormRounding rounding = QkNormRounding::kOnce;
+};
+
+// The most elements of a head.
+inline constexpr std::int64_t kMaxQkNormHeadDim = 1024;
+
+// RMSNorm of each head of q and k and rotary embedding of the result, in one pass (Qwen3, Gemma 3):
+//
+//   rstd = 1 / sqrt(mean(x * x) + eps),   out = rope(x * rstd * (weight + weight_offset))
+//
+// q, k, angles, out, k_out, stream   as in rope; head_dim at most kMaxQkNormHeadDim
+// q_weight  (head_dim,), or (heads, head_dim) with one for each head, of any floating dtype; or
+//           nullptr for none. k_weight likewise; weight_offset needs that of every array there is
+// q_rstd    q's shape without its last axis, float32 (float64 for float64), or nullptr where it is
+//           not wanted. k_rstd likewise
+//
+// Sums are those of rms_norm: a head's bits depend on its values, head_dim and dtype alone, and
+// sums of squares that would overflow or underflow are redone scaled. What does not turn is
+// normalised all the same. Positions without a row give NaN, as in rope.
+//
+// Throws InvalidArgument, TypeMismatch, CudaError; then nothing was launched and nothing written.
+MEMBOUND_API void qk_norm_rope(const ConstTensorView& q, const ConstTensorView* k,
+                               const ConstTensorView* q_weight, const ConstTensorView* k_weight,
+                               const RopeAngles& angles, const QkNormRopeOptions& options,
+                               const TensorView& out, const TensorView* k_out,
+                               const TensorView* q_rstd, const TensorView* k_rstd,
+                               StreamView stream);
+
+}  // namespace membound

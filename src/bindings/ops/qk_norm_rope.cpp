@@ -1,0 +1,180 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "qk_norm_rope.hpp"
+
+#include "ops/ops.hpp"
+
+namespace membound::python {
+
+namespace {
+
+constexpr const char* kName = "qk_norm_rope";
+
+enum Parameter {
+  kQ,
+  kK,
+  kQWeight,
+  kKWeight,
+  kCos,
+  kSin,
+  kEps,
+  kWeightOffset,
+  kRounding,
+  kFreqs,
+  kPositionIds,
+  kSeqlenOffsets,
+  kCuSeqlens,
+  kLayout,
+  kInterleaved,
+  kRotaryDim,
+  kRotaryOffset,
+  kSections,
+  kInterleavedSections,
+  kAttentionScaling,
+  kInverse,
+  kValidate,
+  kOut,
+  kKOut,
+  kReturnRstd,
+  kStream,
+};
+
+constexpr const char* kText =
+    R"(qk_norm_rope($module, q, k=None, q_weight=None, k_weight=None, cos=None, sin=None, *, eps=1e-06, weight_offset=0.0, rounding='once', freqs=None, position_ids=None, seqlen_offsets=None, cu_seqlens=None, layout='bshd', interleaved=False, rotary_dim=None, rotary_offset=0, sections=None, interleaved_sections=False, attention_scaling=1.0, inverse=False, validate=False, out=None, k_out=None, return_rstd=False, stream=None)
+--
+
+RMSNorm of each head of q and k, and rotary embedding of the result, in one pass.
+
+``rstd = 1 / sqrt(mean(x * x) + eps)`` over a head, ``out = rope(x * rstd * (weight +
+weight_offset))``, as in Qwen3 and Gemma 3 (Zhang and Sennrich 2019, arXiv:1910.07467; Su et al.
+2021, arXiv:2104.09864). Models that normalise all heads of a token as one row, as OLMo 2, take
+:func:`rms_norm` and :func:`rope`.
+
+Args:
+    q: float16, bfloat16, float32 or float64, from torch, JAX, CuPy or NumPy. Its axes are those of
+        ``layout``, with any strides; a slice of a fused qkv array is fine. Heads have at most 1024
+        elements.
+    k: like ``q``, but for the number of heads; None: ``q`` alone.
+    q_weight: ``(head_dim,)``, or ``(heads, head_dim)`` with one for each head, of any floating
+        dtype; None for no weight.
+    k_weight: the same for ``k``.
+    cos: with ``sin`` or ``freqs`` the angles, as in :func:`rope`.
+    sin: likewise.
+    eps: added to the mean of squares; finite and not negative.
+    weight_offset: added to each weight; 1.0 as in Gemma. Must be 0 without weights.
+    rounding: where 16-bit values are rounded. ``"once"``: everything in float32, one rounding at
+        the end. ``"before_weight"``: the bits of ``rms_norm(..., rounding="before_weight")`` and
+        then :func:`rope`; Hugging Face's Qwen3 rounds its norm so. ``"before_rotation"``: the bits
+        of ``rms_norm(..., rounding="once")`` and then :func:`rope`; Gemma 3 rounds so.
+    freqs: as in :func:`rope`, like all of the following up to ``validate``.
+    position_ids: likewise.
+    seqlen_offsets: likewise.
+    cu_seqlens: likewise.
+    layout: likewise.
+    interleaved: likewise.
+    rotary_dim: likewise. Elements that do not turn are normalised all the same.
+    rotary_offset: likewise.
+    sections: likewise.
+    interleaved_sections: likewise.
+    attention_scaling: likewise.
+    inverse: likewise.
+    validate: likewise.
+    out: where to write: the shape, dtype, framework and device of ``q``. It may be ``q`` itself
+        (in place), and may overlap nothing else. Not for JAX arrays.
+    k_out: the same for ``k``.
+    return_rstd: return ``rstd`` of every head too, of shape ``q.shape[:-1]`` in float32 (float64
+        for float64), and so for ``k``: :func:`qk_norm_rope_backward` takes them.
+    stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+Returns:
+    ``out``, with ``k`` the pair ``(out, k_out)``: what was given, or new C-contiguous arrays. With
+    ``return_rstd=True`` ``(out, q_rstd)`` or ``(out, k_out, q_rstd, k_rstd)``.
+
+    Where a position is not in the table, the result is NaN; nothing is read out of bounds.
+
+Raises:
+    TypeError: a dtype, a type or a framework that does not fit.
+    ValueError: shapes, devices or options that do not fit.
+    RuntimeError: a torch tensor that requires grad while gradients are recorded; they come from
+        :func:`qk_norm_rope_backward`.
+
+    A call that raises has written nothing.
+
+Example:
+    >>> import numpy as np
+    >>> import membound as mb
+    >>> q = np.array([3.0, 0.0, 0.0, 4.0]).reshape(1, 1, 1, 4)
+    >>> cos, sin = np.array([[0.6, 1.0]]), np.array([[0.8, 0.0]])
+    >>> mb.qk_norm_rope(q, None, np.ones(4), None, cos, sin, eps=0).ravel()
+    array([0.72, 0.  , 0.96, 1.6 ])
+)";
+
+nb::object call(PyObject* const* values) {
+  return call_qk_norm_rope({.rope = {.op = kName,
+                                     .q_name = "q",
+                                     .k_name = "k",
+                                     .out_name = "out",
+                                     .k_out_name = "k_out",
+                                     .q = values[kQ],
+                                     .k = values[kK],
+                                     .cos = values[kCos],
+                                     .sin = values[kSin],
+                                     .freqs = values[kFreqs],
+                                     .position_ids = values[kPositionIds],
+                                     .seqlen_offsets = values[kSeqlenOffsets],
+                                     .cu_seqlens = values[kCuSeqlens],
+                                     .layout = values[kLayout],
+                                     .interleaved = values[kInterleaved],
+                                     .rotary_dim = values[kRotaryDim],
+                                     .rotary_offset = values[kRotaryOffset],
+                                     .sections = values[kSections],
+                                     .interleaved_sections = values[kInterleavedSections],
+                                     .attention_scaling = values[kAttentionScaling],
+                                     .inverse = values[kInverse],
+                                     .validate = values[kValidate],
+                                     .out = values[kOut],
+                                     .k_out = values[kKOut],
+                                     .stream = values[kStream]},
+                            .q_weight = values[kQWeight],
+                            .k_weight = values[kKWeight],
+                            .eps = values[kEps],
+                            .weight_offset = values[kWeightOffset],
+                            .rounding = values[kRounding]},
+                           values[kReturnRstd]);
+}
+
+}  // namespace
+
+const Op kQkNormRope{kName,
+                     kText,
+                     {"q",
+                      "k",
+                      "q_weight",
+                      "k_weight",
+                      "cos",
+                      "sin",
+                      "eps",
+                      "weight_offset",
+                      "rounding",
+                      "freqs",
+                      "position_ids",
+                      "seqlen_offsets",
+                      "cu_seqlens",
+                      "layout",
+                      "interleaved",
+                      "rotary_dim",
+                      "rotary_offset",
+                      "sections",
+                      "interleaved_sections",
+                      "attention_scaling",
+                      "inverse",
+                      "validate",
+                      "out",
+                      "k_out",
+                      "return_rstd",
+                      "stream"},
+                     1,
+                     6,
+                     call};
+
+}  // namespace membound::python

@@ -1,0 +1,217 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "qk_norm_rope.hpp"
+
+#include <iterator>
+
+#include "core/check.hpp"
+#include "membound/ops/qk_norm_rope_backward.hpp"
+
+namespace membound::python {
+
+namespace {
+
+using Given = QkNormRopeArguments;
+using GivenBackward = QkNormRopeBackwardArguments;
+
+constexpr const char* kRoundings[] = {"once", "before_weight", "before_rotation"};
+
+QkNormRounding rounding_of(const Given& a) {
+  if (a.rounding == nullptr) return QkNormRounding::kOnce;
+  for (int i = 0; PyUnicode_Check(a.rounding) && i < static_cast<int>(std::size(kRoundings)); ++i) {
+    if (PyUnicode_CompareWithASCIIString(a.rounding, kRoundings[i]) == 0) return QkNormRounding(i);
+  }
+  fail<InvalidArgument>(
+      a.rope.op, "argument 'rounding' must be 'once', 'before_weight' or 'before_rotation', got ",
+      nb::repr(nb::handle(a.rounding)).c_str());
+}
+
+// By name what membound.jax takes beside the arrays without a name.
+nb::dict jax_keywords(const ArrayCall& call, const Given& a) {
+  nb::dict keywords = rope_keywords(call, a.rope);
+  for (const auto& [value, argument] :
+       {std::pair{a.eps, "eps"}, {a.weight_offset, "weight_offset"}, {a.rounding, "rounding"}}) {
+    if (value != nullptr) keywords[argument] = nb::handle(value);
+  }
+  return keywords;
+}
+
+nb::object jax_function(const ArrayCall& call, const Given& a) {
+  for (const auto& [value, argument] :
+       {std::pair{a.rope.out, a.rope.out_name}, {a.rope.k_out, a.rope.k_out_name}}) {
+    call.check_jax_absent(value, argument, "which cannot be written");
+  }
+  call.check_jax_absent(a.rope.stream, "stream", "whose stream XLA picks");
+  return nb::module_::import_("membound.jax").attr(a.rope.op);
+}
+
+nb::object call_jax(const ArrayCall& call, const Given& a, PyObject* return_rstd) {
+  const nb::object function = jax_function(call, a);
+  nb::dict keywords = jax_keywords(call, a);
+  if (return_rstd != nullptr) keywords["return_rstd"] = nb::handle(return_rstd);
+  const auto input = [&](PyObject* array, const char* argument) {
+    return call.check_jax_input(array, argument);
+  };
+  return function(nb::handle(a.rope.q), input(a.rope.k, "k"), input(a.q_weight, "q_weight"),
+                  input(a.k_weight, "k_weight"), input(a.rope.cos, "cos"), input(a.rope.sin, "sin"),
+                  **keywords);
+}
+
+nb::object call_jax(const ArrayCall& call, const GivenBackward& a) {
+  const Given& forward = a.forward;
+  const nb::object function = jax_function(call, forward);
+  nb::dict keywords = jax_keywords(call, forward);
+  const auto input = [&](PyObject* array, const char* argument) {
+    return call.check_jax_input(array, argument);
+  };
+  call.check_jax_absent(a.dq_weight, "dq_weight", "which cannot be written");
+  call.check_jax_absent(a.dk_weight, "dk_weight", "which cannot be written");
+  for (const auto& [value, argument] : {std::pair{a.q_rstd, "q_rstd"}, {a.k_rstd, "k_rstd"}}) {
+    if (given(value)) keywords[argument] = input(value, argument);
+  }
+  if (a.accumulate != nullptr) {
+    MEMBOUND_CHECK(!flag_from_python(a.accumulate, {forward.rope.op, "accumulate"}), TypeMismatch,
+                   forward.rope.op,
+                   "argument 'accumulate' must be False for JAX arrays, which "
+                   "cannot be written");
+  }
+  if (a.need_dweight != nullptr) keywords["need_dweight"] = nb::handle(a.need_dweight);
+  return function(nb::handle(forward.rope.q), input(forward.rope.k, "dk"), input(a.q, "q"),
+                  input(a.k, "k"), input(forward.q_weight, "q_weight"),
+                  input(forward.k_weight, "k_weight"), input(forward.rope.cos, "cos"),
+                  input(forward.rope.sin, "sin"), **keywords);
+}
+
+// What is written may be the caller's array, or is a new one; nothing where there is no input.
+struct Output {
+  LoadedArray loaded;
+  nb::object object = nb::none();
+  bool there = false;
+
+  const TensorView* view() const { return there ? &loaded.view : nullptr; }
+  void make(const ArrayCall& call, PyObject* array, PyObject* like, const TensorView& as,
+            const char* argument) {
+    object = call.output(array, like, as, argument, loaded);
+    there = true;
+  }
+};
+
+void check_k_absent(const Given& a, PyObject* value, const char* argument) {
+  MEMBOUND_CHECK(given(a.rope.k) || !given(value), InvalidArgument, a.rope.op, "argument '",
+                 argument, "' must be None without '", a.rope.k_name, "', got ", type_name(value));
+}
+
+}  // namespace
+
+QkNormRopeOptions qk_norm_rope_options(const Given& a) {
+  QkNormRopeOptions options;
+  options.rope = rope_options(a.rope);
+  options.eps = number_or(a.eps, 1e-6, {a.rope.op, "eps"});
+  options.weight_offset = number_or(a.weight_offset, 0.0, {a.rope.op, "weight_offset"});
+  options.rounding = rounding_of(a);
+  return options;
+}
+
+nb::object call_qk_norm_rope(const Given& a, PyObject* return_rstd) {
+  const ArrayCall call(a.rope.op, a.rope.q, "q", a.rope.stream);
+  if (call.is_jax()) return call_jax(call, a, return_rstd);
+  const QkNormRopeOptions options = qk_norm_rope_options(a);
+  const bool with_rstd = flag_or(return_rstd, false, {a.rope.op, "return_rstd"});
+  const OptionalInput q(call, a.rope.q, "q"), k(call, a.rope.k, "k");
+  const OptionalInput q_weight(call, a.q_weight, "q_weight"),
+      k_weight(call, a.k_weight, "k_weight");
+  const RopeInputs angles(call, a.rope);
+  check_k_absent(a, a.rope.k_out, "k_out");
+
+  Output out, k_out;
+  LoadedArray q_rstd, k_rstd;
+  nb::list results;
+  out.make(call, a.rope.out, a.rope.q, q.view(), "out");
+  results.append(out.object);
+  if (given(a.rope.k)) {
+    k_out.make(call, a.rope.k_out, a.rope.k, k.view(), "k_out");
+    results.append(k_out.object);
+  }
+  if (with_rstd) {
+    results.append(call.new_rows(a.rope.q, q.view(), "q_rstd", q_rstd));
+    if (k_out.there) results.append(call.new_rows(a.rope.k, k.view(), "k_rstd", k_rstd));
+  }
+  {
+    const StreamView stream = call.stream(q.view().device);
+    const GilRelease released(is_long_on_cpu(q.view()));
+    qk_norm_rope(*q, k, q_weight, k_weight, angles.angles(), options, out.loaded.view, k_out.view(),
+                 with_rstd ? &q_rstd.view : nullptr,
+                 with_rstd && k_out.there ? &k_rstd.view : nullptr, stream);
+  }
+  call.mark_written({a.rope.out, a.rope.k_out});
+  if (nb::len(results) == 1) return out.object;
+  return nb::tuple(results);
+}
+
+nb::object call_qk_norm_rope_backward(const GivenBackward& a) {
+  const Given& forward = a.forward;
+  const RopeArguments& rope = forward.rope;
+  const ArrayCall call(rope.op, rope.q, "dq", rope.stream);
+  if (call.is_jax()) return call_jax(call, a);
+  const QkNormRopeOptions options = qk_norm_rope_options(forward);
+  const bool accumulate = flag_or(a.accumulate, false, {rope.op, "accumulate"});
+  const bool need = flag_or(a.need_dweight, true, {rope.op, "need_dweight"});
+  const OptionalInput dq(call, rope.q, "dq"), dk(call, rope.k, "dk");
+  const OptionalInput q(call, a.q, "q"), k(call, a.k, "k");
+  const OptionalInput weights[] = {{call, forward.q_weight, "q_weight"},
+                                   {call, forward.k_weight, "k_weight"}};
+  const OptionalInput q_rstd(call, a.q_rstd, "q_rstd"), k_rstd(call, a.k_rstd, "k_rstd");
+  const RopeInputs angles(call, rope);
+  const bool two = given(rope.k);
+  MEMBOUND_CHECK(given(a.q), InvalidArgument, rope.op, "argument 'q' must be given, got None");
+  MEMBOUND_CHECK(two == given(a.k), InvalidArgument, rope.op,
+                 "argument 'k' must be given with 'dk', and only then");
+  check_k_absent(forward, rope.k_out, "dk_out");
+  check_k_absent(forward, forward.k_weight, "k_weight");
+  check_k_absent(forward, a.k_rstd, "k_rstd");
+  check_k_absent(forward, a.dk_weight, "dk_weight");
+
+  Output dq_out, dk_out, dweights[2];
+  dq_out.make(call, rope.out, rope.q, dq.view(), "dq_out");
+  if (two) dk_out.make(call, rope.k_out, rope.k, dk.view(), "dk_out");
+  PyObject* const given_dweights[] = {a.dq_weight, a.dk_weight};
+  PyObject* const like[] = {forward.q_weight, forward.k_weight};
+  constexpr const char* kNames[] = {"dq_weight", "dk_weight"};
+  for (int i = 0; i < 2; ++i) {
+    const bool there = given(given_dweights[i]);
+    MEMBOUND_CHECK(need || !there, InvalidArgument, rope.op, "argument '", kNames[i],
+                   "' must be None with need_dweight=False, got an array");
+    MEMBOUND_CHECK(!there || given(like[i]), InvalidArgument, rope.op, "argument '", kNames[i],
+                   "' must be None without its weight, got an array");
+    MEMBOUND_CHECK(!accumulate || !need || there || !given(like[i]), InvalidArgument, rope.op,
+                   "argument '", kNames[i], "' must be given with accumulate=True: it is added to");
+    if (need && given(like[i])) {
+      dweights[i].make(call, given_dweights[i], like[i], weights[i].view(), kNames[i]);
+    }
+  }
+  LoadedArray workspace;
+  nb::object bytes;
+  if (dweights[0].there || dweights[1].there) {
+    const std::int64_t size = qk_norm_rope_backward_workspace(*dq, dk, options.rope.layout);
+    bytes = call.new_workspace(rope.q, size, workspace);
+  }
+  {
+    const StreamView stream = call.stream(dq.view().device);
+    const GilRelease released(is_long_on_cpu(dq.view()));
+    const QkNormRopeGradient of_q{
+        *dq, *q, weights[0], q_rstd, dq_out.loaded.view, dweights[0].view()};
+    // Stands for nothing without k.
+    const QkNormRopeGradient of_k{two ? *dk : *dq,
+                                  two ? *k : *q,
+                                  weights[1],
+                                  k_rstd,
+                                  two ? dk_out.loaded.view : dq_out.loaded.view,
+                                  dweights[1].view()};
+    qk_norm_rope_backward(of_q, two ? &of_k : nullptr, angles.angles(), options, accumulate,
+                          bytes.is_valid() ? &workspace.view : nullptr, stream);
+  }
+  call.mark_written({rope.out, rope.k_out, a.dq_weight, a.dk_weight});
+  return nb::make_tuple(dq_out.object, dk_out.object, dweights[0].object, dweights[1].object);
+}
+
+}  // namespace membound::python

@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "membound/ops/qk_norm_rope.hpp"
+#include "rope.hpp"
+
+namespace membound::python {
+
+// The arguments of qk_norm_rope; null where the caller gave none.
+struct QkNormRopeArguments {
+  RopeArguments rope;
+  PyObject* q_weight;
+  PyObject* k_weight;
+  PyObject* eps;
+  PyObject* weight_offset;
+  PyObject* rounding;
+};
+
+// Of the gradients: rope's q and k are dq and dk, out and k_out dq_out and dk_out.
+struct QkNormRopeBackwardArguments {
+  QkNormRopeArguments forward;
+  PyObject* q;
+  PyObject* k;
+  PyObject* q_rstd;
+  PyObject* k_rstd;
+  PyObject* accumulate;
+  PyObject* need_dweight;
+  PyObject* dq_weight;
+  PyObject* dk_weight;
+};
+
+nb::object call_qk_norm_rope(const QkNormRopeArguments& given, PyObject* return_rstd);
+nb::object call_qk_norm_rope_backward(const QkNormRopeBackwardArguments& given);
+
+QkNormRopeOptions qk_norm_rope_options(const QkNormRopeArguments& given);
+
+}  // namespace membound::python

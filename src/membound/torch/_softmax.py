@@ -1,0 +1,47 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Softmax over the last axis, with masks."""
+
+from __future__ import annotations
+
+from membound import _core
+from membound.torch._functions import differentiable
+from membound.torch._operators import Operator, contiguous_like
+
+
+def _backward(grads, saved, options, wanted):
+    (dy,), (y, mask) = grads, saved
+    dx = _core.softmax_backward(dy, y, scale=options[0]) if wanted[0] else None
+    if not wanted[1]:
+        return dx, None
+    of_sum = _core.softmax_backward(dy, y)
+    return dx, of_sum.sum_to_size(mask.shape).to(mask.dtype)
+
+
+_SOFTMAX = Operator(
+    name="softmax",
+    tensors={"x": "dx", "mask?": "dmask"},
+    options={"scale": "float", "causal_offset": "int?"},
+    results={"out": True},
+    forward=lambda x, mask, scale, causal_offset: (
+        _core.softmax(x, mask, scale=scale, causal_offset=causal_offset),
+    ),
+    shapes=lambda x, *_: (contiguous_like(x),),
+    saves=("out", "mask"),
+    gradients={"dx": "out", "dmask": "mask"},
+    backward=_backward,
+    rows=(),  # a causal offset counts them
+)
+
+
+@differentiable("out")
+def softmax(x, mask=None, *, scale=1.0, causal_offset=None):
+    """Softmax of ``scale * x + mask``: :func:`membound.softmax` with its gradients.
+
+    Recorded: the result, and the mask for its shape; not x.
+
+    >>> import torch
+    >>> softmax(torch.zeros(1, 4)).tolist()
+    [[0.25, 0.25, 0.25, 0.25]]
+    """
+    return _SOFTMAX(x, mask, scale, causal_offset)

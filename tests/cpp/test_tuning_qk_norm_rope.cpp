@@ -1,0 +1,53 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include "cuda/tuning/qk_norm_rope_backward.hpp"
+
+using namespace membound::cuda::tuning;
+
+TEST_CASE("qk_norm_rope: every head of every token belongs to one row of lanes") {
+  for (const std::int64_t tokens : {1, 64, 2048, 16384, 1 << 24}) {
+    for (const std::int64_t heads : {1, 2, 3, 32, 129}) {
+      for (const std::int64_t head_dim : {16, 64, 128, 512}) {
+        const QkNormRopeConfig config = qk_norm_rope_config(tokens, heads, 1, head_dim, 2, true);
+        CAPTURE(to_string(config));
+        CHECK(config.groups * config.heads_per_thread >= heads + 1);
+        CHECK(config.blocks * config.rows_per_block >= tokens * config.groups);
+        CHECK((config.blocks - 1) * config.rows_per_block < tokens * config.groups);
+        CHECK(config.threads() % 32 == 0);
+        CHECK(config.threads() <= kQkNormRopeThreads);
+        CHECK(2 * config.lanes * 8 == head_dim);
+      }
+    }
+  }
+}
+
+TEST_CASE("qk_norm_rope: decoding has a head per row, prefill four") {
+  CHECK(qk_norm_rope_config(64, 32, 8, 128, 2, true) == QkNormRopeConfig{1, 8, 8, 40, 320, true});
+  CHECK(qk_norm_rope_config(16384, 32, 8, 128, 2, true) ==
+        QkNormRopeConfig{4, 8, 16, 10, 10240, false});
+  CHECK(qk_norm_rope_config(2, 32, 8, 80, 2, false).lanes == 32);
+}
+
+TEST_CASE("qk_norm_rope: which heads come in pairs of chunks") {
+  CHECK(qk_norm_pairs_chunks(128, 2));
+  CHECK(qk_norm_pairs_chunks(16, 2));
+  CHECK(qk_norm_pairs_chunks(512, 2));
+  CHECK(qk_norm_pairs_chunks(256, 4));
+  CHECK_FALSE(qk_norm_pairs_chunks(8, 2));     // one chunk
+  CHECK_FALSE(qk_norm_pairs_chunks(96, 2));    // no power of two
+  CHECK_FALSE(qk_norm_pairs_chunks(1024, 2));  // more than a warp holds
+  CHECK_FALSE(qk_norm_pairs_chunks(20, 2));    // no whole chunks
+}
+
+TEST_CASE("qk_norm_rope_backward: slots are of the head's width alone") {
+  for (const bool in_chunks : {false, true}) {
+    for (const std::int64_t blocks : {1, 100000}) {
+      const auto config = qk_norm_rope_backward_config(blocks, 128, 2, in_chunks);
+      CHECK(config.lanes == 8);
+      CHECK(config.slots == 16);
+      CHECK(config.threads == (in_chunks ? kQkNormRopeBackwardThreads : 32));
+    }
+  }
+}
