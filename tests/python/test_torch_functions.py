@@ -19,6 +19,7 @@ mt = pytest.importorskip("membound.torch")
 # torch's own, in its tracing of what it will trace no more.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
     pytest.mark.filterwarnings("ignore:`torch.jit.script"),
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec"),
 ]

@@ -57,9 +57,7 @@ def cross_entropy(
     >>> cross_entropy(torch.zeros(1, 4), torch.tensor([2])).tolist()  # doctest: +ELLIPSIS
     [1.386...]
     """
-    return _CROSS_ENTROPY(
-        logits, labels, ignore_index, label_smoothing, z_loss, softcap, validate
-    )
+    return _CROSS_ENTROPY(logits, labels, ignore_index, label_smoothing, z_loss, softcap, validate)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

@@ -34,7 +34,10 @@ def _operator(*, keyed: bool) -> Operator:
     def forward(*arguments):
         q_and_k = whole(arguments[:count])
         of_weights = whole(arguments[count : 2 * count])
-        tables, options = arguments[2 * count :][: len(TABLES)], arguments[2 * count :][len(TABLES) :]
+        tables, options = (
+            arguments[2 * count :][: len(TABLES)],
+            arguments[2 * count :][len(TABLES) :],
+        )
         return _core.qk_norm_rope(
             *q_and_k, *of_weights, **_keywords(tables, options), return_rstd=True
         )
@@ -61,7 +64,8 @@ def _operator(*, keyed: bool) -> Operator:
         name="qk_norm_rope" if keyed else "q_norm_rope",
         tensors=tensors,
         options=_NORM_OPTIONS | ROPE_OPTIONS,
-        results=dict.fromkeys((f"{name}_out" for name in heads), True) | dict.fromkeys(rstds, False),
+        results=dict.fromkeys((f"{name}_out" for name in heads), True)
+        | dict.fromkeys(rstds, False),
         forward=forward,
         shapes=lambda *arguments: (
             *map(contiguous_like, arguments[:count]),
