@@ -88,10 +88,10 @@ def qk_norm_rope(
     layout="bshd", interleaved=False, rotary_dim=None, rotary_offset=0, sections=None,
     interleaved_sections=False, attention_scaling=1.0, inverse=False, validate=False,
 ):  # fmt: skip
-    """RMSNorm of each head, then rope, in one pass: :func:`membound.qk_norm_rope` with its gradient.
+    """RMSNorm of each head, then rope: :func:`membound.qk_norm_rope` with its gradient.
 
-    Recorded for the gradient: q, k, weights, tables and 4 bytes for each head of a token. Tables and
-    frequencies get no gradient.
+    Recorded for the gradient: q, k, weights, tables and 4 bytes for each head of a token. Tables
+    and frequencies get no gradient.
 
     >>> import torch
     >>> q = torch.tensor([3.0, 4.0]).reshape(1, 1, 1, 2)
