@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "signature.hpp"
 
+#include <atomic>
+
 namespace membound::python {
 
 namespace {
@@ -21,10 +23,14 @@ int find_parameter(const InternedNames& names, PyObject* keyword) {
   return -1;
 }
 
-// membound.torch's functions by the name of their op. Kept for good.
+// membound.torch's functions by the name of their op. Kept for good. No static initialiser: an
+// import lets other threads run, which would wait for its lock and hold the interpreter's.
 nb::handle recorded_functions() {
-  static PyObject* functions =
-      nb::object(nb::module_::import_("membound.torch").attr("RECORDED")).release().ptr();
+  static std::atomic<PyObject*> kept{nullptr};
+  PyObject* functions = kept.load(std::memory_order_acquire);
+  if (functions != nullptr) return functions;
+  functions = nb::object(nb::module_::import_("membound.torch").attr("RECORDED")).release().ptr();
+  kept.store(functions, std::memory_order_release);
   return functions;
 }
 
