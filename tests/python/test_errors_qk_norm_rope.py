@@ -114,13 +114,16 @@ def test_qk_norm_rope_backward_refuses(call, expected, argument):
     bad_calls.check(membound.qk_norm_rope_backward, call(), good_backward(), expected, argument)
 
 
-def test_torch_tensors_that_require_grad_are_refused():
+def test_torch_tensors_whose_gradients_cannot_be_recorded():
     torch = pytest.importorskip("torch")
     q = torch.ones(1, 2, 1, 4, requires_grad=True)
     with pytest.raises(RuntimeError, match=r"^qk_norm_rope: argument 'q' requires grad"):
-        membound.qk_norm_rope(q, freqs=torch.ones(2))
+        membound.qk_norm_rope(q, freqs=torch.ones(2), out=torch.empty(1, 2, 1, 4))
+    freqs = torch.ones(2, requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"^qk_norm_rope: argument 'freqs' requires grad"):
+        membound.qk_norm_rope(q, freqs=freqs)
     with torch.no_grad():
-        membound.qk_norm_rope(q, freqs=torch.ones(2))
+        membound.qk_norm_rope(q, freqs=freqs)
 
 
 def test_frameworks_do_not_mix():

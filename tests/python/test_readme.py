@@ -18,7 +18,7 @@ BLOCKS = re.findall(r"```python\n(import (\w+).*?)```", README.read_text(), re.D
 
 def test_every_framework_has_an_example():
     found = [framework for _, framework in BLOCKS]
-    assert found == ["numpy", "torch", "jax", "cupy", *["torch"] * 6]
+    assert found == ["numpy", "torch", "jax", "cupy", *["torch"] * 7]
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,8 @@ def test_finite_differences(case, seed):
             moved[at] = moved[at] + sign * step * direction
             ends.append(loss(*moved))
         slope = (ends[0] - ends[1]) / (2 * step)
-        assert slope == pytest.approx((gradient * direction).sum(), rel=1e-6, abs=1e-6)
+        terms = gradient * direction  # some of them cancel, their errors do not
+        assert slope == pytest.approx(terms.sum(), abs=1e-6 * (1 + np.abs(terms).sum()))
 
 
 @pytest.mark.parametrize("case", CASES)

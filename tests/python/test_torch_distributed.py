@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,7 @@ def test_two_processes(tmp_path, seed):
                 str(tmp_path),
                 str(seed % 2**31),
             ],
+            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
