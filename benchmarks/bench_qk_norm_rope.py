@@ -8,21 +8,19 @@ python benchmarks/bench_qk_norm_rope.py --quick    the goals' shapes alone
 
 from __future__ import annotations
 
-import argparse
 import functools
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import bench_rope as rope
+import contest
 import peers
 import timing
 import torch
 from bench_rope import RopeShape, shape
 from peers import Peer
 from rope_peers import hugging_face
-from timing import Clock, Record, Report
+from timing import Clock, Record
 
 import membound
 
@@ -163,7 +161,7 @@ def _two_calls(_: Any) -> Callable[[Any], Any]:
 PEERS = {
     "torch": Peer("torch", _torch),
     "compile": Peer("torch", _compile),
-    "two calls": Peer("membound", _two_calls),
+    "two calls": Peer("torch", _two_calls),
 }
 
 
@@ -209,28 +207,9 @@ def measure(clock: Clock, one: RopeShape, names: list[str]) -> Record:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="the goals' shapes alone")
-    parser.add_argument("--peers", default="all", help="all, none, or names with commas between")
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
-    options = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("this benchmark needs a GPU and a torch that sees it")
-    wanted = list(PEERS) if options.peers == "all" else options.peers.split(",")
-    wanted = [name for name in wanted if name in PEERS]
-    started = time.perf_counter()
-    clock = Clock(options.device)
-    name = torch.cuda.get_device_name(clock.index)
-    report = Report("qk_norm_rope", {"membound": membound.__version__}, name)
-    with torch.cuda.device(clock.index):
-        for one in timing.progress(goals() if options.quick else goals() + others()):
-            report.records.append(measure(clock, one, wanted))
-    print(report.table())
-    for note in report.notes():
-        print(note)
-    paths = report.write(options.output)
-    print(f"{time.perf_counter() - started:.0f} s; written: {', '.join(map(str, paths))}")
+    options = contest.arguments(__doc__).parse_args()
+    shapes = goals() if options.quick else goals() + others()
+    contest.run(options, "qk_norm_rope", PEERS, shapes, measure)
 
 
 if __name__ == "__main__":

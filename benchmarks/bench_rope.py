@@ -8,20 +8,17 @@ python benchmarks/bench_rope.py --quick    the goals' shapes alone
 
 from __future__ import annotations
 
-import argparse
 import functools
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import peers
+import contest
 import timing
 import torch
 from rope_peers import ROPE
-from timing import Clock, Record, Report, Shape
+from timing import Clock, Record, Shape
 
 import membound
 
@@ -208,28 +205,9 @@ def measure(clock: Clock, one: RopeShape, names: list[str]) -> Record:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="the goals' shapes alone")
-    parser.add_argument("--peers", default="all", help="all, none, or names with commas between")
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
-    options = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("this benchmark needs a GPU and a torch that sees it")
-    wanted = list(ROPE) if options.peers == "all" else options.peers.split(",")
-    versions = peers.installed([name for name in wanted if name in ROPE], ROPE)
-    started = time.perf_counter()
-    clock = Clock(options.device)
-    name = torch.cuda.get_device_name(clock.index)
-    report = Report("rope", {"membound": membound.__version__, **versions}, name)
-    with torch.cuda.device(clock.index):
-        for one in timing.progress(goals() if options.quick else goals() + others()):
-            report.records.append(measure(clock, one, list(versions)))
-    print(report.table())
-    for note in report.notes():
-        print(note)
-    paths = report.write(options.output)
-    print(f"{time.perf_counter() - started:.0f} s; written: {', '.join(map(str, paths))}")
+    options = contest.arguments(__doc__).parse_args()
+    shapes = goals() if options.quick else goals() + others()
+    contest.run(options, "rope", ROPE, shapes, measure)
 
 
 if __name__ == "__main__":

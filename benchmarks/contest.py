@@ -228,26 +228,42 @@ def main(ops: Op | Sequence[Op], description: str) -> None:
 
 
 def _contest(op: Op, description: str) -> None:
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="a dozen shapes")
+    parser = arguments(description, "a dozen shapes")
     parser.add_argument("--shapes", type=sizes, metavar="ROWSxCOLS[:DTYPE[:LAYOUT]],...")
+    options = parser.parse_args()
+    shapes = options.shapes or (quick() if options.quick else goals() + others() + decode())
+    run(options, op.name + op.variant, op.peers, shapes, functools.partial(measure, op))
+
+
+def arguments(description: str, few: str = "the goals' shapes alone") -> argparse.ArgumentParser:
+    """What every benchmark of an op on a GPU can be told."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help=few)
     parser.add_argument("--peers", default="all", help="all, none, or names with commas between")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
-    options = parser.parse_args()
+    return parser
+
+
+def run(
+    options: argparse.Namespace,
+    op: str,
+    known: dict[str, Peer],
+    shapes: Sequence[Any],
+    record: Callable[[Clock, Any, list[str]], Record],
+) -> None:
+    """Measure every shape, print the table and write the report."""
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a GPU and a torch that sees it")
-    wanted = list(op.peers) if options.peers == "all" else options.peers.split(",")
-    versions = peers.installed([name for name in wanted if name in op.peers], op.peers)
-    shapes = options.shapes or (quick() if options.quick else goals() + others() + decode())
-
+    wanted = list(known) if options.peers == "all" else options.peers.split(",")
+    versions = peers.installed([name for name in wanted if name in known], known)
     started = time.perf_counter()
     clock = Clock(options.device)
     name = torch.cuda.get_device_name(clock.index)
-    report = Report(op.name + op.variant, {"membound": membound.__version__, **versions}, name)
+    report = Report(op, {"membound": membound.__version__, **versions}, name)
     with torch.cuda.device(clock.index):
         for shape in timing.progress(shapes):
-            report.records.append(measure(op, clock, shape, list(versions)))
+            report.records.append(record(clock, shape, list(versions)))
     print(report.table())
     for note in report.notes():
         print(note)

@@ -4,43 +4,17 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
-
 import pytest
+from benchmark_scripts import Stopwatch, script
 
 import membound
 
 torch = pytest.importorskip("torch")
-FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
 def bench(monkeypatch):
-    if not (FOLDER / "bench_embedding.py").is_file():
-        pytest.skip("only in a source tree")
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("bench_embedding")
-
-
-class Stopwatch:
-    """Makes every call once, on the CPU, and takes one microsecond for each."""
-
-    device = "cpu"
-
-    def sets(self, _):
-        return 2
-
-    def microseconds(self, calls):
-        for call in calls:
-            call()
-        return 1.0
-
-    def between_copies(self, calls, copies, _):
-        return self.microseconds([*calls, *copies])
-
-    def yardstick(self, _, copy):
-        return copy
+    return script(monkeypatch, "bench_embedding")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

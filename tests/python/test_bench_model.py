@@ -4,23 +4,18 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
-from pathlib import Path
 
 import pytest
+from benchmark_scripts import script
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
 pytestmark = pytest.mark.filterwarnings("ignore")  # what transformers warns about is not ours
 
 
 def test_patched_and_eager_train_alike(monkeypatch, tmp_path, capsys):
     pytest.importorskip("transformers")
-    if not (FOLDER / "bench_model.py").is_file():
-        pytest.skip("only in a source tree")
-    monkeypatch.syspath_prepend(str(FOLDER))
-    bench = importlib.import_module("bench_model")
+    bench = script(monkeypatch, "bench_model")
     result, report = tmp_path / "result.json", tmp_path / "report.md"
     command = ["bench_model.py", "--tiny", "--steps", "2", "--device", "cpu"]
     command += ["--cases", "eager;membound", "--json", str(result), "--markdown", str(report)]

@@ -4,24 +4,18 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
-
 import pytest
-from test_bench_rope import Stopwatch, small
+from benchmark_scripts import Stopwatch, script
+from test_bench_rope import small
 
 import membound
 
 pytest.importorskip("torch")
-FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
 def bench(monkeypatch):
-    if not (FOLDER / "bench_qk_norm_rope.py").is_file():
-        pytest.skip("only in a source tree")
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("bench_qk_norm_rope")
+    return script(monkeypatch, "bench_qk_norm_rope")
 
 
 @pytest.mark.parametrize("memory", ["bshd", "bhsd"])

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmark_scripts import FOLDER, Stopwatch, script
 
 import membound
 
 torch = pytest.importorskip("torch")
-FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
 OPS = ("rms_norm", "add_rms_norm", "rms_norm_backward", "layer_norm", "layer_norm_backward")
@@ -40,10 +40,7 @@ def spoil(result, factor):
 @pytest.fixture
 def timing(monkeypatch):
     """benchmarks/timing.py, imported as a script would; so are the others below."""
-    if not (FOLDER / "timing.py").is_file():
-        pytest.skip("only in a source tree")
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("timing")
+    return script(monkeypatch, "timing")
 
 
 @pytest.fixture
@@ -109,31 +106,6 @@ def test_the_report_is_written_as_markdown_and_json(timing, tmp_path):
     assert "- 16 x 4096 bfloat16: a note" in markdown.read_text()
     assert json.loads(figures.read_text())["records"][0]["ratio"] == 0.8
     assert "0.800" in report.table()
-
-
-class Stopwatch:
-    """Makes every call once, on the CPU, and takes one microsecond for each."""
-
-    device = "cpu"
-
-    def __init__(self):
-        self.calls = []
-
-    def sets(self, _):
-        return 3
-
-    def microseconds(self, calls):
-        self.calls.append(len(calls))
-        for call in calls:
-            call()
-        return 1.0
-
-    def between_copies(self, calls, copies, _):
-        assert len(calls) == len(copies)
-        return self.microseconds([*calls, *copies])
-
-    def yardstick(self, _, copy):
-        return copy
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "strided rows", "off by one"])

@@ -15,6 +15,7 @@ import membound
 
 torch = pytest.importorskip("torch")
 mt = pytest.importorskip("membound.torch")
+opcheck = pytest.importorskip("torch.library").opcheck
 
 # torch's own, in its tracing of what it will trace no more.
 pytestmark = [
@@ -182,12 +183,12 @@ def test_operators_keep_torchs_rules(call, device, generator):
     with Watch():
         function(*leaves)
     ((forward, arguments),) = seen
-    torch.library.opcheck(forward, arguments)
+    opcheck(forward, arguments)
     public = getattr(torch.ops.membound, forward._opname.removesuffix("_forward")).default
     learned = [
         a.clone().requires_grad_() if any(a is leaf for leaf in leaves) else a for a in arguments
     ]
-    torch.library.opcheck(public, tuple(learned))
+    opcheck(public, tuple(learned))
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import library
 
 from membound.torch._sharding import announce, tell_dtensor
 
-LIBRARY = torch.library.Library("membound", "DEF")
+LIBRARY = library.Library("membound", "DEF")
 
 # Where calls have to be operators: Dynamo, a mode that watches the dispatcher, torch.func.
 dynamo_traces = torch.compiler.is_dynamo_compiling
@@ -285,7 +286,7 @@ def define(name: str, signature: str, kernel: Callable[..., Any], fake: Callable
     LIBRARY.define(name + signature, tags=(torch.Tag.pt2_compliant_tag,))
     LIBRARY.impl(name, run, "CPU")
     LIBRARY.impl(name, run, "CUDA")
-    torch.library.register_fake(f"membound::{name}", shapes, lib=LIBRARY)
+    library.register_fake(f"membound::{name}", shapes, lib=LIBRARY)
 
 
 def _bare(results: tuple[Any, ...]) -> Any:
@@ -316,7 +317,7 @@ def _register_backward(op: Operator, tensors: list[str], options: list[str]) -> 
 
 def _register_autograd(op: Operator) -> None:
     traced = _transformable_function(op)
-    torch.library.register_autograd(
+    library.register_autograd(
         f"membound::{op.name}", traced.backward, setup_context=traced.setup_context, lib=LIBRARY
     )
 
@@ -343,8 +344,8 @@ def _register_batching(op: Operator) -> None:
         return _one_by_one(run, info.batch_size, in_dims, arguments)
 
     for name in (op.name, f"{op.name}_forward"):
-        torch.library.register_vmap(f"membound::{name}", rule, lib=LIBRARY)
-    torch.library.register_vmap(f"membound::{op.name}_backward", backward_rule, lib=LIBRARY)
+        library.register_vmap(f"membound::{name}", rule, lib=LIBRARY)
+    library.register_vmap(f"membound::{op.name}_backward", backward_rule, lib=LIBRARY)
 
 
 def _batch_first(tensor: Any, dim: int | None, size: int) -> Any:
