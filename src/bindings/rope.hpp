@@ -20,19 +20,6 @@ struct RopeArguments {
   PyObject* k;
   PyObject* cos;
   PyObject* sin;
-  PyObject* freqs;
-  PyObject* position_ids;
-  PyObject* seqlen_offsets;
-  PyObject* cu_seqlens;
-  PyObject* layout;
-  PyObject* interleaved;
-  PyObject* rotary_dim;
-  PyObject* rotary_offset;
-  PyObject* sections;
-  PyObject* interleaved_sections;
-  PyObject* attention_scaling;
-  PyObject* inverse;
-  PyObject* validate;
   PyObject* out;
   PyObject* k_out;
   PyObject* stream;
@@ -40,7 +27,26 @@ struct RopeArguments {
   PyObject* q_read = nullptr;
   PyObject* k_read = nullptr;
   PyObject* dfreqs = nullptr;
+  // What all of rope's functions have, in this order.
+  PyObject* freqs = nullptr;
+  PyObject* position_ids = nullptr;
+  PyObject* seqlen_offsets = nullptr;
+  PyObject* cu_seqlens = nullptr;
+  PyObject* layout = nullptr;
+  PyObject* interleaved = nullptr;
+  PyObject* rotary_dim = nullptr;
+  PyObject* rotary_offset = nullptr;
+  PyObject* sections = nullptr;
+  PyObject* interleaved_sections = nullptr;
+  PyObject* attention_scaling = nullptr;
+  PyObject* inverse = nullptr;
+  PyObject* validate = nullptr;
+
+  // With them, from the place of freqs among the values of a call.
+  RopeArguments with_options(PyObject* const* from) const;
 };
+inline constexpr int kRopeOptions = 13;
+
 nb::object call_rope(const RopeArguments& given);
 
 // Those of the arguments that are no arrays.

@@ -15,20 +15,8 @@ enum Parameter {
   kK,
   kCos,
   kSin,
-  kFreqs,
-  kPositionIds,
-  kSeqlenOffsets,
-  kCuSeqlens,
-  kLayout,
-  kInterleaved,
-  kRotaryDim,
-  kRotaryOffset,
-  kSections,
-  kInterleavedSections,
-  kAttentionScaling,
-  kInverse,
-  kValidate,
-  kOut,
+  kFreqs,  // and the others of kRopeOptions
+  kOut = kFreqs + kRopeOptions,
   kKOut,
   kStream,
 };
@@ -113,31 +101,19 @@ Example:
 )";
 
 nb::object call(PyObject* const* values) {
-  return call_rope({.op = kName,
-                    .q_name = "q",
-                    .k_name = "k",
-                    .out_name = "out",
-                    .k_out_name = "k_out",
-                    .q = values[kQ],
-                    .k = values[kK],
-                    .cos = values[kCos],
-                    .sin = values[kSin],
-                    .freqs = values[kFreqs],
-                    .position_ids = values[kPositionIds],
-                    .seqlen_offsets = values[kSeqlenOffsets],
-                    .cu_seqlens = values[kCuSeqlens],
-                    .layout = values[kLayout],
-                    .interleaved = values[kInterleaved],
-                    .rotary_dim = values[kRotaryDim],
-                    .rotary_offset = values[kRotaryOffset],
-                    .sections = values[kSections],
-                    .interleaved_sections = values[kInterleavedSections],
-                    .attention_scaling = values[kAttentionScaling],
-                    .inverse = values[kInverse],
-                    .validate = values[kValidate],
-                    .out = values[kOut],
-                    .k_out = values[kKOut],
-                    .stream = values[kStream]});
+  return call_rope(RopeArguments{.op = kName,
+                                 .q_name = "q",
+                                 .k_name = "k",
+                                 .out_name = "out",
+                                 .k_out_name = "k_out",
+                                 .q = values[kQ],
+                                 .k = values[kK],
+                                 .cos = values[kCos],
+                                 .sin = values[kSin],
+                                 .out = values[kOut],
+                                 .k_out = values[kKOut],
+                                 .stream = values[kStream]}
+                       .with_options(values + kFreqs));
 }
 
 }  // namespace
