@@ -25,12 +25,17 @@ from timing import Clock, Record
 import membound
 
 EPS = 1e-6
+BLOCK = 16  # slots of a page of a cache
 
 
 def goals() -> list[RopeShape]:
     sizes = [(64, 1), (1, 2048), (4, 4096)]
     goals = [shape(*size, peers=True, mixed=size[1] == 1) for size in sizes]
-    return [*goals, *(shape(4, 4096, form=form) for form in ("backward", "backward, no dweight"))]
+    return [
+        *goals,
+        *(shape(*size, form="cache", peers=True, mixed=size[1] == 1) for size in sizes),
+        *(shape(4, 4096, form=form) for form in ("backward", "backward, no dweight")),
+    ]
 
 
 def others() -> list[RopeShape]:
@@ -58,6 +63,14 @@ def buffers(one: RopeShape, device: str, count: int) -> list[Any]:
     every = rope.buffers(one, device, count)
     for a in every:
         a.weights = [torch.randn(one.head_dim, device=device).to(a.q.dtype) for _ in range(2)]
+        if one.form == "cache":
+            a.v = torch.randn_like(a.k)
+            blocks = one.rows // BLOCK + 1
+            a.caches = [
+                torch.zeros(blocks, BLOCK, *a.k.shape[2:], device=device, dtype=a.k.dtype)
+                for _ in range(2)
+            ]
+            a.slots = torch.randperm(blocks * BLOCK, device=device)[: one.rows]
         if is_backward(one):
             a.dq, a.dk = (torch.randn_like(x) for x in (a.q, a.k))
             wide = torch.float64 if one.dtype == "float64" else torch.float32
@@ -74,6 +87,11 @@ def call_of(one: RopeShape, a: Any) -> Callable[[], Any]:
     options |= {"freqs": a.freqs} if one.form == "freqs" else {"cos": a.cos, "sin": a.sin}
     if one.form in ("freqs", "ids") or one.seq == 1:
         options["position_ids"] = a.ids
+    if one.form == "cache":
+        return functools.partial(
+            membound.qk_norm_rope, q, k, *a.weights, out=out, v=a.v.permute(order),
+            key_cache=a.caches[0], value_cache=a.caches[1], slot_mapping=a.slots, **options,
+        )  # fmt: skip
     if not is_backward(one):
         if one.form in ("in place", "qkv"):
             q, k = out, k_out
@@ -90,6 +108,12 @@ def call_of(one: RopeShape, a: Any) -> Callable[[], Any]:
         membound.qk_norm_rope_backward, dq, dk, q, k, *a.weights, q_rstd=rstds[0],
         k_rstd=rstds[1], dq_out=out, dk_out=k_out, **options,
     )  # fmt: skip
+
+
+def in_caches(a: Any) -> Any:
+    """k of every token as its cache holds it; NaN where v is not beside it."""
+    k, v = (cache.flatten(0, 1)[a.slots].view(a.k.shape) for cache in a.caches)
+    return k if torch.equal(v, a.v) else torch.full_like(k, float("nan"))
 
 
 def formula(x: Any, weight: Any, cos: Any, sin: Any, one: RopeShape) -> tuple[Any, Any]:
@@ -136,18 +160,40 @@ def in_torch(q: Any, k: Any, q_weight: Any, k_weight: Any, cos: Any, sin: Any) -
     return tuple(x.transpose(1, 2) for x in hugging_face(*normed, cos, sin))
 
 
-def _torch(_: Any) -> Callable[[Any], Any]:
-    return lambda a: in_torch(a.q, a.k, *a.weights, a.cos_twice, a.sin_twice)
+def with_caches(function: Callable) -> Callable[..., Any]:
+    """The same with k and v in caches, of which q alone is returned."""
+
+    def call(caches: Any, slots: Any, v: Any, q: Any, k: Any, *rest: Any) -> Any:
+        q, k = function(q, k, *rest)
+        for cache, x in zip(caches, (k, v), strict=True):
+            cache.flatten(0, 1).index_copy_(0, slots, x.flatten(0, 1))
+        return q
+
+    return call
 
 
-def _compile(_: Any) -> Callable[[Any], Any]:
+def _in_torch(like: Any, make: Callable) -> Callable[[Any], Any]:
+    cached = hasattr(like, "caches")
+    function = make(with_caches(in_torch) if cached else in_torch)
+
+    def call(a: Any) -> Any:
+        first = (a.caches, a.slots, a.v) if cached else ()
+        return function(*first, a.q, a.k, *a.weights, a.cos_twice, a.sin_twice)
+
+    return call
+
+
+def _torch(like: Any) -> Callable[[Any], Any]:
+    return _in_torch(like, lambda function: function)
+
+
+def _compile(like: Any) -> Callable[[Any], Any]:
     torch._dynamo.reset()
-    function = torch.compile(in_torch, dynamic=False)
-    return lambda a: function(a.q, a.k, *a.weights, a.cos_twice, a.sin_twice)
+    return _in_torch(like, functools.partial(torch.compile, dynamic=False))
 
 
-def _two_calls(_: Any) -> Callable[[Any], Any]:
-    """Our own norm and rope, one after the other."""
+def _two_calls(like: Any) -> Callable[[Any], Any]:
+    """Our own norm and rope, one after the other, and torch's copies into caches."""
 
     def call(a: Any) -> Any:
         for x, out, weight in zip((a.q, a.k), (a.out, a.k_out), a.weights, strict=True):
@@ -155,7 +201,10 @@ def _two_calls(_: Any) -> Callable[[Any], Any]:
         options = {"position_ids": a.ids} if a.q.shape[1] == 1 else {}
         return membound.rope(a.out, a.k_out, a.cos, a.sin, out=a.out, k_out=a.k_out, **options)
 
-    return call
+    if not hasattr(like, "caches"):
+        return call
+    cached = with_caches(lambda _q, _k, a: call(a))
+    return lambda a: cached(a.caches, a.slots, a.v, a.q, a.k, a)
 
 
 PEERS = {
@@ -168,8 +217,12 @@ PEERS = {
 def _time_peers(one: RopeShape, clock: Clock, record: Record, names: list[str], every: Any) -> None:
     for name in names:
         try:
-            call = PEERS[name].make(every[0])
-            error = worst(one, every[0], (every[0].q, every[0].k), call(every[0]))
+            call, a = PEERS[name].make(every[0]), every[0]
+            for cache in getattr(a, "caches", []):
+                cache.zero_()
+            found = call(a)
+            results = (found, in_caches(a)) if one.form == "cache" else found
+            error = worst(one, a, (a.q, a.k), results)
             # Rounded on the way, an element is off by as many ulps as its terms are larger.
             if not error <= 1 << 16:
                 record.notes.append(f"{name} is off by {error:.3g} ulp, not timed")
@@ -182,6 +235,8 @@ def _time_peers(one: RopeShape, clock: Clock, record: Record, names: list[str], 
 
 def measure(clock: Clock, one: RopeShape, names: list[str]) -> Record:
     moved = (3 if is_backward(one) else 2) * one.tensor_bytes
+    if one.form == "cache":
+        moved += 2 * one.rows * one.heads[1] * one.head_dim * timing.ITEM_BYTES[one.dtype]
     count = clock.sets(moved)
     every = buffers(one, clock.device, count)
     ours = [call_of(one, a) for a in every]
@@ -190,7 +245,8 @@ def measure(clock: Clock, one: RopeShape, names: list[str]) -> Record:
     for call in ours:
         call()
     for a, before in zip((every[0], every[-1]), read, strict=True):
-        error = worst(one, a, before, (a.out, a.k_out))
+        k_found = in_caches(a) if one.form == "cache" else a.k_out
+        error = worst(one, a, before, (a.out, k_found))
         if not timing.is_right(error, one.dtype):
             raise SystemExit(f"membound is WRONG by {error:.4g} ulp in {one.text}")
     elements = moved // 2 // timing.ITEM_BYTES[one.dtype]

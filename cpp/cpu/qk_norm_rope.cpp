@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/qk_norm_rope.hpp"
 
+#include <cstring>
+
 #include "cpu/float_mode.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/rms_norm.hpp"
@@ -51,12 +53,54 @@ std::int64_t qk_norm_token_bytes(const RopeProblem& rope) {
 
 namespace {
 
+// Where a token's heads are in a cache; kNoPlace: nowhere.
+std::int64_t place_of(const CacheSlots& cache, const RopeStrides& strides, std::int64_t b,
+                      std::int64_t s) {
+  const std::int64_t slot = cache.of_token(b, s);
+  if (!cache.holds(slot)) return kNoPlace;
+  return strides.at(slot / cache.block_size, slot % cache.block_size);
+}
+
+template <class Word>
+void copy_words(const char* from, std::int64_t from_stride, char* to, std::int64_t to_stride,
+                std::int64_t count) {
+  constexpr std::int64_t kSize = sizeof(Word);
+  if (from_stride == 1 && to_stride == 1) {
+    std::memcpy(to, from, static_cast<std::size_t>(count * kSize));
+    return;
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::memcpy(to + i * to_stride * kSize, from + i * from_stride * kSize, kSize);
+  }
+}
+
+// v of some tokens of a sequence, bit for bit.
+void copy_values(const QkNormRopeProblem& problem, std::int64_t b, std::int64_t s,
+                 std::int64_t tokens) {
+  const RopeHeads& v = problem.values;
+  const std::int64_t size = size_of(problem.rope.dtype), head_dim = problem.rope.head_dim;
+  const auto copy = size == 2   ? copy_words<std::uint16_t>
+                    : size == 4 ? copy_words<std::uint32_t>
+                                : copy_words<std::uint64_t>;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const std::int64_t place = place_of(problem.cache, v.out_strides, b, s + t);
+    if (place == kNoPlace) continue;
+    const char* from = bytes_of(v.x) + v.x_strides.at(b, s + t) * size;
+    char* to = static_cast<char*>(v.out) + place * size;
+    for (std::int64_t head = 0; head < v.heads; ++head) {
+      copy(from + head * v.x_strides.head * size, v.x_strides.dim,
+           to + head * v.out_strides.head * size, v.out_strides.dim, head_dim);
+    }
+  }
+}
+
 // Tokens [first, last) of all, sequences one after the other.
 void run_tokens(const QkNormRopeProblem& problem, const KernelTable& table, std::int64_t first,
                 std::int64_t last) {
   const RopeProblem& p = problem.rope;
   HeldAngles angles(p, table);
   QkNormRopeRows rows[2] = {};
+  std::int64_t places[HeldAngles::kTokens];
   for (int i = 0; i < p.count; ++i) {
     const RopeHeads& array = p.arrays[i];
     rows[i].heads = qk_norm_heads(p, array.heads, array.x_strides, problem.weights[i],
@@ -76,9 +120,18 @@ void run_tokens(const QkNormRopeProblem& problem, const KernelTable& table, std:
       const RopeHeads& array = p.arrays[i];
       enter_token(rows[i].heads, array.x, array.x_strides, problem.rstds[i], b, s);
       rows[i].heads.tokens = tokens;
-      rows[i].out = static_cast<char*>(array.out) + array.out_strides.at(b, s) * size_of(p.dtype);
+      if (problem.is_cached(i)) {
+        for (std::int64_t t = 0; t < tokens; ++t) {
+          places[t] = place_of(problem.cache, array.out_strides, b, s + t);
+        }
+        rows[i].out = array.out;
+        rows[i].places = places;
+      } else {
+        rows[i].out = static_cast<char*>(array.out) + array.out_strides.at(b, s) * size_of(p.dtype);
+      }
       table.qk_norm_rope(rows[i]);
     }
+    if (problem.values.heads > 0) copy_values(problem, b, s, tokens);
   }
 }
 

@@ -11,7 +11,13 @@ namespace membound::cpu {
 
 // The angles of some tokens in the order of kernels, all pairs of each.
 class HeldAngles {
+  static constexpr std::int64_t kPairs = kQkNormColumns / 2, kNumbers = 2048;
+  static_assert(rope_width(kPairs, true) <= kNumbers);
+
  public:
+  // The most at once.
+  static constexpr std::int64_t kTokens = kNumbers / rope_width(1, false);
+
   HeldAngles(const RopeProblem& problem, const KernelTable& table)
       : p_(problem),
         table_(table),
@@ -39,9 +45,6 @@ class HeldAngles {
   }
 
  private:
-  static constexpr std::int64_t kPairs = kQkNormColumns / 2, kNumbers = 2048;
-  static_assert(rope_width(kPairs, true) <= kNumbers);
-
   const RopeProblem& p_;
   const KernelTable& table_;
   RopeTokenAngles angles_;

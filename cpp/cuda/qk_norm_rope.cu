@@ -12,9 +12,20 @@ namespace membound::cuda {
 
 namespace {
 
+// Of what there is with a cache alone.
+template <class T>
+bool caches_in_chunks(const QkNormRopeProblem& problem) {
+  const RopeProblem& p = problem.rope;
+  const RopeHeads& v = problem.values;
+  return cache_in_chunks<T>(p.arrays[p.count - 1]) &&
+         (v.heads == 0 || (in_chunks<T>(p, v.x, v.x_strides, v.heads) && cache_in_chunks<T>(v)));
+}
+
 template <class T>
 bool has_chunks(const QkNormRopeProblem& problem) {
-  bool all = turns_in_chunks<T>(problem.rope);
+  const bool cached = problem.cache.given();
+  bool all = turns_in_chunks<T>(problem.rope, cached ? problem.rope.count - 1 : -1) &&
+             (!cached || caches_in_chunks<T>(problem));
   for (int i = 0; i < problem.rope.count; ++i) {
     all = all && weight_in_chunks<T>(problem.rope, problem.weights[i]);
   }
@@ -50,7 +61,15 @@ void qk_norm_rope(const QkNormRopeProblem& problem, StreamView stream) {
     set_rstd(p.norm, rope.head_dim, problem.eps, A());
     p.round_normed = problem.round_normed;
     p.round_weighted = problem.round_weighted;
-    const LaunchShape shape{.blocks = config.blocks,
+    p.cache = problem.cache;
+    p.cached = problem.cache.given() ? rope.count - 1 : -1;
+    p.values = problem.values;
+    p.value_size = sizeof(T);
+    p.value_groups = tuning::qk_norm_value_groups(config, problem.values.heads);
+    p.first_value_block = config.blocks;
+    const std::int64_t value_blocks =
+        tuning::qk_norm_value_blocks(config, rope.tokens(), problem.values.heads);
+    const LaunchShape shape{.blocks = config.blocks + value_blocks,
                             .threads = config.threads(),
                             .overlap_launch = config.overlap_launch};
     const int device = current_device();

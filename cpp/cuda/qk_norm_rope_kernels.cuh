@@ -5,7 +5,8 @@
 // A block takes some rows: a row is up to kQkNormHeads heads of one token, of q or of k. In the
 // form of chunks the lanes of a row hold two chunks of each head: they ask for all of them, find
 // the weight, cos and sin once, and normalise, turn and write one head after the other. In the
-// general form a warp takes a head element by element. Nothing is shared; memory is the limit.
+// general form a warp takes a head element by element. With a cache of keys and values the blocks
+// behind those copy v, row by row in the same way. Nothing is shared; memory is the limit.
 #include "cuda/cluster.cuh"
 #include "cuda/qk_norm_head.cuh"
 #include "cuda/tuning/qk_norm_rope.hpp"
@@ -20,6 +21,11 @@ struct QkNormRopeParams {
   HeadStatistic rstds[2];
   QkNorm<A> norm;
   bool round_normed, round_weighted;
+  CacheSlots cache;
+  int cached;  // the array whose output it is; -1: none
+  RopeHeads values;
+  std::int64_t value_groups, first_value_block;
+  int value_size;  // bytes of an element
 };
 
 // Which heads a row has.
@@ -42,6 +48,88 @@ __device__ inline void store_head_rstd(const HeadStatistic& to, const RopeRow& r
       by.rstd * by.scale;
 }
 
+// Where a token is in a cache, by block; out of line as divisions are.
+struct Slot {
+  std::int64_t b, s;
+  bool there;
+};
+static __device__ __noinline__ Slot slot_of(const CacheSlots& cache, std::int64_t b,
+                                            std::int64_t s) {
+  const std::int64_t slot = cache.of_token(b, s);
+  if (!cache.holds(slot)) return {0, 0, false};
+  const std::int64_t block = quotient(slot, cache.block_size);
+  return {block, slot - block * cache.block_size, true};
+}
+
+// The heads of v that a row has, in bytes; none where its token has no slot.
+struct ValueRow {
+  const char* from;
+  char* to;
+  int heads;
+};
+template <class A>
+__device__ inline ValueRow value_row(const QkNormRopeParams<A>& p, int local) {
+  const RopeProblem& rope = p.turn.rope;
+  const std::int64_t block = std::int64_t{blockIdx.x} - p.first_value_block;
+  const std::int64_t row = block * p.turn.rows_per_block + local;
+  const std::int64_t token = quotient(row, p.value_groups), group = row - token * p.value_groups;
+  const std::int64_t b = quotient(token, rope.seq), s = token - b * rope.seq;
+  if (b >= rope.batch) return {nullptr, nullptr, 0};
+  const Slot slot = slot_of(p.cache, b, s);
+  if (!slot.there) return {nullptr, nullptr, 0};
+  const RopeHeads& v = p.values;
+  const std::int64_t first = group * p.turn.heads_per_thread, left = v.heads - first;
+  const std::int64_t from = v.x_strides.at(b, s) + first * v.x_strides.head;
+  const std::int64_t to = v.out_strides.at(slot.b, slot.s) + first * v.out_strides.head;
+  return {static_cast<const char*>(v.x) + from * p.value_size,
+          static_cast<char*>(v.out) + to * p.value_size,
+          left < p.turn.heads_per_thread ? static_cast<int>(left) : p.turn.heads_per_thread};
+}
+
+template <class A>
+__device__ inline void copy_value_chunks(const QkNormRopeParams<A>& p) {
+  constexpr int kHeads = tuning::kQkNormHeads;
+  const int lanes = p.turn.lanes;
+  ValueRow row = value_row(p, threadIdx.x >> log2_of(lanes));
+  const int first = (threadIdx.x & (lanes - 1)) * kChunkBytes, second = first + lanes * kChunkBytes;
+  uint4 a[kHeads], b[kHeads];
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+    if (i >= row.heads) break;
+    a[i] = *reinterpret_cast<const uint4*>(row.from + first);
+    b[i] = *reinterpret_cast<const uint4*>(row.from + second);
+    row.from += p.values.x_strides.head * p.value_size;
+  }
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+    if (i >= row.heads) break;
+    *reinterpret_cast<uint4*>(row.to + first) = a[i];
+    *reinterpret_cast<uint4*>(row.to + second) = b[i];
+    row.to += p.values.out_strides.head * p.value_size;
+  }
+}
+
+// A head of a warp, element by element.
+template <class A>
+__device__ inline void copy_value_numbers(const QkNormRopeParams<A>& p) {
+  const ValueRow row = value_row(p, threadIdx.x / kWarpLanes);
+  if (row.heads == 0) return;
+  const auto copy = [&]<class Word>(std::int64_t i, Word) {
+    reinterpret_cast<Word*>(row.to)[i * p.values.out_strides.dim] =
+        reinterpret_cast<const Word*>(row.from)[i * p.values.x_strides.dim];
+  };
+#pragma unroll 1
+  for (std::int64_t i = threadIdx.x % kWarpLanes; i < p.turn.rope.head_dim; i += kWarpLanes) {
+    if (p.value_size == 2) {
+      copy(i, std::uint16_t());
+    } else if (p.value_size == 4) {
+      copy(i, std::uint32_t());
+    } else {
+      copy(i, std::uint64_t());
+    }
+  }
+}
+
 template <class T>
 __device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>>& p) {
   constexpr int kHeads = tuning::kQkNormHeads;
@@ -55,9 +143,11 @@ __device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>
   const int first = lane * kPack<T>, second = (lanes + lane) * kPack<T>;
   const T* x = static_cast<const T*>(array.x) + array.x_strides.at(row.b, row.s) +
                heads.first * array.x_strides.head;
-  T* out = static_cast<T*>(array.out) + array.out_strides.at(row.b, row.s) +
+  Slot slot{row.b, row.s, active};
+  if (active && heads.array == p.cached) slot = slot_of(p.cache, row.b, row.s);
+  T* out = static_cast<T*>(array.out) + array.out_strides.at(slot.b, slot.s) +
            heads.first * array.out_strides.head;
-  const std::int64_t left = active ? heads.heads - heads.first : 0;
+  const std::int64_t left = slot.there ? heads.heads - heads.first : 0;
   const int count =
       left < p.turn.heads_per_thread ? static_cast<int>(left) : p.turn.heads_per_thread;
   uint4 a[kHeads], b[kHeads];
@@ -106,6 +196,9 @@ __device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>
 __global__ void __launch_bounds__(tuning::kQkNormRopeThreads)
     qk_norm_rope_chunks_kernel(const __grid_constant__ QkNormRopeParams<float> p) {
   begin_overlapped();
+  if (blockIdx.x >= p.first_value_block) {
+    return copy_value_chunks(p);
+  }
   switch (p.turn.rope.dtype) {
     case DType::kFloat16: return normalise_and_turn<Float16>(p);
     case DType::kBFloat16: return normalise_and_turn<BFloat16>(p);
@@ -131,6 +224,9 @@ template <class A>
 __global__ void __launch_bounds__(tuning::kQkNormRopeThreads)
     qk_norm_rope_heads_kernel(const __grid_constant__ QkNormRopeParams<A> p) {
   begin_overlapped();
+  if (blockIdx.x >= p.first_value_block) {
+    return copy_value_numbers(p);
+  }
   const int local = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
   const std::int64_t index = std::int64_t{blockIdx.x} * p.turn.rows_per_block + local;
   if (index >= p.turn.rows) return;
@@ -139,6 +235,9 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads)
   const HeadsOfRow heads = heads_of_row(p, row.group);
   const std::int64_t head = heads.first;
   const RopeHeads& array = rope.arrays[heads.array];
+  Slot slot{row.b, row.s, true};
+  if (heads.array == p.cached) slot = slot_of(p.cache, row.b, row.s);
+  if (!slot.there) return;
   const StridedHead x{array.x, array.x_strides.at(row.b, row.s) + head * array.x_strides.head,
                       array.x_strides.dim, rope.dtype};
   const HeadScale<A> by = strided_head_scale(p.norm, x, rope.head_dim);
@@ -148,7 +247,7 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads)
   };
   const auto put = [&](std::int64_t element, A value) {
     put_number(array.out, rope.dtype,
-               array.out_strides.at(row.b, row.s) + head * array.out_strides.head +
+               array.out_strides.at(slot.b, slot.s) + head * array.out_strides.head +
                    element * array.out_strides.dim,
                value);
   };

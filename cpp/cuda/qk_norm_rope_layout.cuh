@@ -37,17 +37,27 @@ bool weight_in_chunks(const RopeProblem& p, const HeadWeight& weight) {
 template <class T>
 inline constexpr bool kHasChunksKernel = sizeof(T) <= 4;
 
-// The heads of all arrays turn as a whole, in chunks of which lanes hold two each.
+// The heads of all arrays turn as a whole, in chunks of which lanes hold two each. Where the output
+// is a cache, that is somebody else's to ask.
 template <class T>
-bool turns_in_chunks(const RopeProblem& p) {
+bool turns_in_chunks(const RopeProblem& p, int cached = -1) {
   bool all = kHasChunksKernel<T> && p.rotary_dim == p.head_dim &&
              tuning::qk_norm_pairs_chunks(p.head_dim, sizeof(T));
   for (int i = 0; i < p.count && all; ++i) {
     const RopeHeads& array = p.arrays[i];
     all = in_chunks<T>(p, array.x, array.x_strides, array.heads) &&
-          in_chunks<T>(p, array.out, array.out_strides, array.heads);
+          (i == cached || in_chunks<T>(p, array.out, array.out_strides, array.heads));
   }
   return all;
+}
+
+// The heads of a cache, of any slot.
+template <class T>
+bool cache_in_chunks(const RopeHeads& array) {
+  const RopeStrides& strides = array.out_strides;
+  const std::int64_t head = array.heads == 1 ? 0 : strides.head;
+  return starts_on_chunk(array.out) && strides.dim == 1 &&
+         (strides.batch | strides.seq | head) % kPack<T> == 0;
 }
 
 }  // namespace membound::cuda

@@ -23,6 +23,19 @@ struct HeadStatistic {
   RopeStrides strides = {};
 };
 
+// The slot of each token in a cache of blocks.
+struct CacheSlots {
+  RopeIntegers ids;  // none: there is no cache
+  std::int64_t batch_stride = 0, seq_stride = 0;
+  std::int64_t slots = 0, block_size = 1;
+
+  bool given() const { return ids.data != nullptr; }
+  MEMBOUND_HOST_DEVICE std::int64_t of_token(std::int64_t b, std::int64_t s) const {
+    return ids.at(b * batch_stride + s * seq_stride);
+  }
+  MEMBOUND_HOST_DEVICE bool holds(std::int64_t slot) const { return slot >= 0 && slot < slots; }
+};
+
 // What both back ends receive: checked, no tensors, no user errors.
 struct QkNormRopeProblem {
   RopeProblem rope;  // what is normalised and turned
@@ -31,6 +44,12 @@ struct QkNormRopeProblem {
   double eps, weight_offset;
   bool round_normed;    // x * rstd, to x's dtype
   bool round_weighted;  // and its product with the weight
+  // With one, the outputs of k, which is the last array then, and of v are caches: blocks and the
+  // slots of each are their axes of batch and sequence.
+  CacheSlots cache;
+  RopeHeads values;  // v, which is copied; no heads: none
+
+  bool is_cached(int array) const { return cache.given() && array == rope.count - 1; }
 };
 
 // What the user's call brought.
@@ -45,6 +64,7 @@ struct QkNormRopeCall {
   const TensorView* k_out;
   const TensorView* q_rstd;
   const TensorView* k_rstd;
+  const KeyValueCache* cache = nullptr;  // in place of k_out
 };
 // Checks all of a call. For the bindings too, which check what is not there yet.
 MEMBOUND_API QkNormRopeProblem qk_norm_rope_problem(const QkNormRopeCall& call);

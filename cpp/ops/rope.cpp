@@ -80,6 +80,7 @@ void check_output(const Call& call, const TensorView& out, const char* name,
 
 void check_outputs(const Call& call) {
   check_output(call, call.out, call.out_name, call.q, call.q_name);
+  if (call.k_cached) return;
   MEMBOUND_CHECK((call.k == nullptr) == (call.k_out == nullptr), InvalidArgument, call.op,
                  "argument '", call.k_out_name, "' must be given with '", call.k_name,
                  "', and only then");
@@ -88,9 +89,9 @@ void check_outputs(const Call& call) {
   check_rope_overlap(*call.k_out, call.k_out_name, call.out, call.out_name, call.op, false);
 }
 
-RopeHeads heads_of(const ConstTensorView& x, const TensorView& out, RopeLayout layout) {
-  return {x.data, out.data, extent_of(x, axes_of(layout).head), rope_strides(x, layout),
-          rope_strides(out, layout)};
+RopeHeads heads_of(const ConstTensorView& x, const TensorView* out, RopeLayout layout) {
+  return {x.data, out ? out->data : nullptr, extent_of(x, axes_of(layout).head),
+          rope_strides(x, layout), out ? rope_strides(*out, layout) : RopeStrides{}};
 }
 
 // Which elements of a head turn.
@@ -180,8 +181,8 @@ RopeProblem rope_problem(const Call& call) {
   set_sections(problem, call);
   set_rope_angles(problem, call);
   check_outputs(call);
-  problem.arrays[0] = heads_of(call.q, call.out, call.options.layout);
-  if (call.k) problem.arrays[1] = heads_of(*call.k, *call.k_out, call.options.layout);
+  problem.arrays[0] = heads_of(call.q, &call.out, call.options.layout);
+  if (call.k) problem.arrays[1] = heads_of(*call.k, call.k_out, call.options.layout);
   if (call.options.validate) check_rope_values(problem, call);
   return problem;
 }

@@ -153,6 +153,7 @@ struct RopeCall {
   RopeOptions options;
   const TensorView& out;
   const TensorView* k_out;
+  bool k_cached = false;  // k goes where k_out is not: the caller's business
 };
 // Checks all of a call. For the bindings too, which check what is not there yet.
 MEMBOUND_API RopeProblem rope_problem(const RopeCall& call);

@@ -41,6 +41,12 @@ nb::object jax_function(const ArrayCall& call, const Given& a) {
        {std::pair{a.rope.out, a.rope.out_name}, {a.rope.k_out, a.rope.k_out_name}}) {
     call.check_jax_absent(value, argument, "which cannot be written");
   }
+  for (const auto& [value, argument] : {std::pair{a.key_cache, "key_cache"},
+                                        {a.value_cache, "value_cache"},
+                                        {a.v, "v"},
+                                        {a.slot_mapping, "slot_mapping"}}) {
+    call.check_jax_absent(value, argument, "whose caches cannot be written");
+  }
   call.check_jax_absent(a.rope.stream, "stream", "whose stream XLA picks");
   return nb::module_::import_("membound.jax").attr(a.rope.op);
 }
@@ -101,6 +107,63 @@ void check_k_absent(const Given& a, PyObject* value, const char* argument) {
                  argument, "' must be None without '", a.rope.k_name, "', got ", type_name(value));
 }
 
+// With a cache: what it needs, and what has no place beside it.
+void check_cache_arguments(const Given& a, bool with_rstd) {
+  const char* op = a.rope.op;
+  const bool cached = given(a.key_cache);
+  for (const auto& [value, argument] :
+       {std::pair{a.v, "v"}, {a.value_cache, "value_cache"}, {a.slot_mapping, "slot_mapping"}}) {
+    MEMBOUND_CHECK(cached || !given(value), InvalidArgument, op, "argument '", argument,
+                   "' must be None without 'key_cache', got ", type_name(value));
+  }
+  if (!cached) return;
+  MEMBOUND_CHECK(given(a.rope.k), InvalidArgument, op,
+                 "argument 'k' must be given with 'key_cache', got None");
+  MEMBOUND_CHECK(given(a.slot_mapping), InvalidArgument, op,
+                 "argument 'slot_mapping' must be given with 'key_cache', got None");
+  MEMBOUND_CHECK(!given(a.rope.k_out), InvalidArgument, op,
+                 "argument 'k_out' must be None with 'key_cache', where k goes, got ",
+                 type_name(a.rope.k_out));
+  MEMBOUND_CHECK(!with_rstd, InvalidArgument, op,
+                 "argument 'return_rstd' must be False with 'key_cache', which has no gradient");
+}
+
+// An array of the caller's that is written; none where there is none.
+class OptionalOutput {
+ public:
+  OptionalOutput(const ArrayCall& call, PyObject* array, const char* argument)
+      : given_(given(array)) {
+    if (given_) call.read_output(array, argument, loaded_);
+  }
+  operator const TensorView*() const { return given_ ? &loaded_.view : nullptr; }
+
+ private:
+  bool given_;
+  LoadedArray loaded_;
+};
+
+nb::object call_cached(const ArrayCall& call, const Given& a, const QkNormRopeOptions& options) {
+  const OptionalInput q(call, a.rope.q, "q"), k(call, a.rope.k, "k"), v(call, a.v, "v");
+  const OptionalInput q_weight(call, a.q_weight, "q_weight"),
+      k_weight(call, a.k_weight, "k_weight");
+  const RopeInputs angles(call, a.rope);
+  const OptionalInput slots(call, a.slot_mapping, "slot_mapping");
+  const OptionalOutput keys(call, a.key_cache, "key_cache"),
+      values(call, a.value_cache, "value_cache");
+  Output out;
+  out.make(call, a.rope.out, a.rope.q, q.view(), "out");
+  {
+    const ConstTensorView* const mapping = slots;
+    const TensorView* const key_cache = keys;
+    const StreamView stream = call.stream(q.view().device);
+    const GilRelease released(is_long_on_cpu(q.view()));
+    qk_norm_rope(*q, *k, q_weight, k_weight, angles.angles(), options, out.loaded.view,
+                 {*key_cache, *mapping, v, values}, stream);
+  }
+  call.mark_written({a.rope.out, a.key_cache, a.value_cache});
+  return out.object;
+}
+
 }  // namespace
 
 QkNormRopeOptions qk_norm_rope_options(const Given& a) {
@@ -117,6 +180,8 @@ nb::object call_qk_norm_rope(const Given& a, PyObject* return_rstd) {
   if (call.is_jax()) return call_jax(call, a, return_rstd);
   const QkNormRopeOptions options = qk_norm_rope_options(a);
   const bool with_rstd = flag_or(return_rstd, false, {a.rope.op, "return_rstd"});
+  check_cache_arguments(a, with_rstd);
+  if (given(a.key_cache)) return call_cached(call, a, options);
   const OptionalInput q(call, a.rope.q, "q"), k(call, a.rope.k, "k");
   const OptionalInput q_weight(call, a.q_weight, "q_weight"),
       k_weight(call, a.k_weight, "k_weight");

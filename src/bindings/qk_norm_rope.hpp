@@ -15,6 +15,11 @@ struct QkNormRopeArguments {
   PyObject* eps;
   PyObject* weight_offset;
   PyObject* rounding;
+  // The forward's alone: where k goes instead of k_out, and v with it.
+  PyObject* v = nullptr;
+  PyObject* key_cache = nullptr;
+  PyObject* value_cache = nullptr;
+  PyObject* slot_mapping = nullptr;
 };
 
 // Of the gradients: rope's q and k are dq and dk, out and k_out dq_out and dk_out.

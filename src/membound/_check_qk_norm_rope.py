@@ -17,8 +17,9 @@ from membound._ulps import ALLOWED, ulp
 
 # (head_dim, rotary_dim, rotary_offset): whole heads and parts, in chunks of a GPU's lanes and not
 PARTS = ((128, 128, 0), (64, 64, 0), (80, 80, 0), (64, 32, 32), (10, 6, 3))
-FORMS = ("returned", "out", "in place")
+FORMS = ("returned", "out", "in place", "cache")
 HEADS, SEQ, EPS, OFFSET = (2, 1), 3, 1e-6, 0.5
+SLOTS = (3, 0, 2)  # of the tokens, in two pages of two
 # rstd, two products and a rotation round, beside the largest number of the head.
 ROUNDINGS = 8.0
 
@@ -143,6 +144,8 @@ def _call(case: Case, framework: Framework, heads: list[Heads], freqs: Any) -> l
     options = options_of(case, freqs)
     if case.form == "returned":
         return list(membound.qk_norm_rope(*given, **options))
+    if case.form == "cache":
+        return _cached(case, framework, heads, options)
     outs = arrays
     if case.form == "out":
         outs = [
@@ -152,3 +155,21 @@ def _call(case: Case, framework: Framework, heads: list[Heads], freqs: Any) -> l
         ]  # fmt: skip
     membound.qk_norm_rope(*given, out=outs[0], k_out=outs[1], **options)
     return outs
+
+
+def _cached(case: Case, framework: Framework, heads: list[Heads], options: Any) -> list[Any]:
+    """With k as it is in a cache, or where v has not been copied beside it, NaN."""
+    (q, k), head_dim = heads, case.part[0]
+    keys, values = (
+        framework.array([0.0] * (4 * head_dim), (2, 2, 1, head_dim), case.dtype) for _ in range(2)
+    )
+    out = membound.qk_norm_rope(
+        q.array, k.array, q.weight, k.weight, v=k.array, key_cache=keys, value_cache=values,
+        slot_mapping=framework.array(SLOTS, (1, SEQ), "int32"), **options,
+    )  # fmt: skip
+    found, copied = (
+        [framework.values(cache)[slot * head_dim :][:head_dim] for slot in SLOTS]
+        for cache in (keys, values)
+    )
+    rows = list(itertools.chain(*found)) if copied == k.x else [math.nan] * (SEQ * head_dim)
+    return [out, framework.array(rows, (1, SEQ, 1, head_dim), case.dtype)]

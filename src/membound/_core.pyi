@@ -1302,6 +1302,10 @@ def qk_norm_rope(
     attention_scaling: float = 1.0,
     inverse: bool = False,
     validate: bool = False,
+    v: ArrayT | None = None,
+    key_cache: ArrayT | None = None,
+    value_cache: ArrayT | None = None,
+    slot_mapping: Any = None,
     out: ArrayT | None = None,
     k_out: ArrayT | None = None,
     return_rstd: bool = False,
@@ -1343,7 +1347,16 @@ def qk_norm_rope(
         interleaved_sections: likewise.
         attention_scaling: likewise.
         inverse: likewise.
-        validate: likewise.
+        validate: likewise; slots beyond the cache raise too.
+        v: of ``k``'s shape and dtype; copied into ``value_cache`` bit for bit, in the same launch.
+        key_cache: where ``k`` goes, as serving engines keep it: ``(slots, heads, head_dim)``, or pages
+            ``(blocks, block_size, heads, head_dim)`` whose slots are ``block * block_size + offset``.
+            Of ``k``'s dtype, with any strides: pages of ``(blocks, heads, block_size, head_dim)`` are
+            passed as ``cache.transpose(1, 2)``. It may overlap nothing else. Not for JAX arrays.
+        value_cache: the same for ``v``, of the shape of ``key_cache``.
+        slot_mapping: the slot of each token, int32 or int64, of shape ``(batch, seq)`` or
+            ``(batch * seq,)``. A token whose slot is negative (padding) or beyond the cache writes no
+            ``k`` and no ``v``. Slots of a call must differ, else which token a slot holds is not said.
         out: where to write: the shape, dtype, framework and device of ``q``. It may be ``q`` itself
             (in place), and may overlap nothing else. Not for JAX arrays.
         k_out: the same for ``k``.
@@ -1353,7 +1366,9 @@ def qk_norm_rope(
 
     Returns:
         ``out``, with ``k`` the pair ``(out, k_out)``: what was given, or new C-contiguous arrays. With
-        ``return_rstd=True`` ``(out, q_rstd)`` or ``(out, k_out, q_rstd, k_rstd)``.
+        ``return_rstd=True`` ``(out, q_rstd)`` or ``(out, k_out, q_rstd, k_rstd)``. With ``key_cache``
+        ``out`` alone: attention reads ``k`` from the cache then, and a second copy would be memory
+        traffic for nobody. There is no gradient of that, nor ``k_out`` and ``return_rstd``.
 
         Where a position is not in the table, the result is NaN; nothing is read out of bounds.
 
@@ -1372,6 +1387,12 @@ def qk_norm_rope(
         >>> cos, sin = np.array([[0.6, 1.0]]), np.array([[0.8, 0.0]])
         >>> mb.qk_norm_rope(q, None, np.ones(4), None, cos, sin, eps=0).ravel()
         array([0.72, 0.  , 0.96, 1.6 ])
+        >>> cache = np.zeros((3, 1, 4))  # of three tokens
+        >>> q = mb.qk_norm_rope(q, q, None, None, cos, sin, key_cache=cache, slot_mapping=np.array([1]))
+        >>> cache[:, 0].round(2)
+        array([[0.  , 0.  , 0.  , 0.  ],
+               [0.72, 0.  , 0.96, 1.6 ],
+               [0.  , 0.  , 0.  , 0.  ]])
     """
 
 def qk_norm_rope_backward(

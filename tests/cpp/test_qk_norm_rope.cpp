@@ -1,5 +1,8 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+#include <string>
+
 #include "membound/device.hpp"
 #include "membound/error.hpp"
 #include "membound/ops/rms_norm.hpp"
@@ -77,6 +80,59 @@ TEST_CASE("qk_norm_rope: rounded before the weight, the bits of rms_norm and rop
     rope(normed.view(), nullptr, one.angles(cos, sin), one.options.rope, right.view(), nullptr,
          kStream);
     for (std::int64_t i = 0; i < right.size(); ++i) REQUIRE(one.out.get(i) == right.get(i));
+  }
+}
+
+TEST_CASE("qk_norm_rope: pages of a cache hold the k of a plain call, and v") {
+  constexpr std::int64_t kBlocks = 7, kSize = 3, kDim = 32;
+  for (DType dtype : kFloating) {
+    for (bool heads_first : {false, true}) {
+      Forward one(dtype, kDim, kDim);
+      one.run();
+      const std::int64_t in_block = heads_first ? kDim : kHeads * kDim;
+      const std::int64_t of_head = heads_first ? kSize * kDim : kDim;
+      const Array::Extents shape{kBlocks, kSize, kHeads, kDim};
+      const Array::Extents strides{kSize * kHeads * kDim, in_block, of_head, 1};
+      Array keys(dtype, shape, strides), values(dtype, shape, strides), again(dtype, one.q.shape());
+      Array slots(DType::kInt32, {2, kSeq});
+      const auto slot_of = [](std::int64_t token) { return token % 7 == 5 ? -1 : 20 - token; };
+      for (std::int64_t token = 0; token < 2 * kSeq; ++token) {
+        const auto slot = static_cast<std::int32_t>(slot_of(token));
+        std::memcpy(slots.at(token), &slot, sizeof(slot));
+      }
+      const std::string before(keys.at(0), static_cast<std::size_t>(kDim) * dtype_size(dtype));
+      const ConstTensorView cos = one.tables.cos.view(), sin = one.tables.sin.view();
+      const ConstTensorView w = one.weight.view(), x = one.q.view();
+      const TensorView cache = keys.view(), value_cache = values.view();
+      qk_norm_rope(x, x, &w, &w, one.angles(cos, sin), one.options, again.view(),
+                   {cache, slots.view(), &x, &value_cache}, kStream);
+      for (std::int64_t i = 0; i < one.q.size(); ++i) {
+        const std::int64_t token = i / (kHeads * kDim), slot = slot_of(token);
+        REQUIRE(again.get(i) == one.out.get(i));
+        if (slot < 0) continue;
+        REQUIRE(keys.get(slot * kHeads * kDim + i % (kHeads * kDim)) == one.out.get(i));
+        REQUIRE(values.get(slot * kHeads * kDim + i % (kHeads * kDim)) == one.q.get(i));
+      }
+      CHECK(std::memcmp(keys.at(0), before.data(), before.size()) == 0);  // nobody's slot
+    }
+  }
+}
+
+TEST_CASE("qk_norm_rope: a cache of other heads, and one that k is in, are refused") {
+  Forward one(DType::kFloat32, 64, 64);
+  const ConstTensorView cos = one.tables.cos.view(), sin = one.tables.sin.view();
+  Array other(DType::kFloat32, {4, kHeads + 1, 64}), slots(DType::kInt64, {2 * kSeq});
+  const ConstTensorView x = one.q.view();
+  TensorView over_k = one.q.view();  // the tokens of the first sequence
+  over_k.rank = 3;
+  for (int axis = 0; axis < 3; ++axis) {
+    over_k.shape[axis] = over_k.shape[axis + 1];
+    over_k.strides[axis] = over_k.strides[axis + 1];
+  }
+  for (const TensorView& cache : {other.view(), over_k}) {
+    CHECK_THROWS_AS(qk_norm_rope(x, x, nullptr, nullptr, one.angles(cos, sin), one.options,
+                                 one.out.view(), {cache, slots.view()}, kStream),
+                    InvalidArgument);
   }
 }
 

@@ -30,6 +30,24 @@ TEST_CASE("qk_norm_rope: decoding has a head per row, prefill four") {
   CHECK(qk_norm_rope_config(2, 32, 8, 80, 2, false).lanes == 32);
 }
 
+TEST_CASE("qk_norm_rope: every head of v belongs to one row of the blocks behind") {
+  for (const std::int64_t tokens : {1, 64, 16384}) {
+    for (const std::int64_t heads : {1, 3, 8}) {
+      for (const bool in_chunks : {false, true}) {
+        const QkNormRopeConfig config = qk_norm_rope_config(tokens, 32, heads, 128, 2, in_chunks);
+        const std::int64_t groups = qk_norm_value_groups(config, heads);
+        const std::int64_t blocks = qk_norm_value_blocks(config, tokens, heads);
+        CAPTURE(to_string(config));
+        CHECK(groups * config.heads_per_thread >= heads);
+        CHECK((groups - 1) * config.heads_per_thread < heads);
+        CHECK(blocks * config.rows_per_block >= tokens * groups);
+        CHECK((blocks - 1) * config.rows_per_block < tokens * groups);
+      }
+    }
+  }
+  CHECK(qk_norm_value_blocks(qk_norm_rope_config(64, 32, 8, 128, 2, true), 64, 0) == 0);
+}
+
 TEST_CASE("qk_norm_rope: which heads come in pairs of chunks") {
   CHECK(qk_norm_pairs_chunks(128, 2));
   CHECK(qk_norm_pairs_chunks(16, 2));

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs every kernel of qk_norm_rope and qk_norm_rope_backward once or more, for compute-sanitizer:
 // each dtype, both styles, aligned and not, parts of heads that turn, tables and frequencies,
-// weights that heads share or not, rstd given or made again, extreme heads.
+// weights that heads share or not, rstd given or made again, extreme heads, k and v in caches.
 #include <string>
 #include <vector>
 
@@ -13,7 +13,9 @@ namespace {
 using namespace membound;
 using namespace membound::sanitize;
 
-constexpr std::int64_t kHeads = 3, kKeyHeads = 1;
+constexpr std::int64_t kHeads = 3, kKeyHeads = 2, kBlockSize = 4;
+
+enum class Cache { kSlots, kPages, kHeadsFirst };
 
 struct Case {
   const Format& format;
@@ -21,6 +23,7 @@ struct Case {
   Layout layout;
   bool interleaved, freqs, of_each_head, saved, extremes;
   QkNormRounding rounding;
+  Cache cache = Cache::kSlots;
 
   std::string text() const {
     return std::string(dtype_name(format.dtype)) + " " + std::to_string(tokens) + " x " +
@@ -28,7 +31,8 @@ struct Case {
            to_string(layout) + (interleaved ? " interleaved" : "") + (freqs ? " freqs" : "") +
            (of_each_head ? " weights of heads" : "") + (saved ? " rstd" : "") +
            (extremes ? " extremes" : "") + " rounding " +
-           std::to_string(static_cast<int>(rounding));
+           std::to_string(static_cast<int>(rounding)) + " cache " +
+           std::to_string(static_cast<int>(cache));
   }
 };
 
@@ -43,9 +47,9 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
         const bool odd = ++number % 2 == 1;
         const QkNormRounding rounding = QkNormRounding(number % 3);
         list.push_back({format, tokens, head_dim, head_dim, layout, interleaved, freqs, odd,
-                        number % 4 < 2, false, rounding});
+                        number % 4 < 2, false, rounding, Cache(number % 3)});
         list.push_back({format, tokens, odd_dim, odd_dim / 4 * 2, layout, interleaved, freqs, !odd,
-                        number % 4 >= 2, true, rounding});
+                        number % 4 >= 2, true, rounding, Cache(number / 2 % 3)});
       }
     }
   }
@@ -106,8 +110,55 @@ struct Heads {
   int weight_rank;
 };
 
-void run_side(const Case& c, Heads& q, Heads& k, const RopeAngles& angles, Side side,
-              const Target& target) {
+// Caches of keys and values with room for all tokens, and the slots of these: the last first, some
+// none and some beyond the end.
+struct Caches {
+  Caches(const Case& c, const Target& target)
+      : memory(c.cache),
+        slots((c.tokens + 2 * kBlockSize) / kBlockSize * kBlockSize),
+        keys(c.format, slots * kKeyHeads, c.head_dim, c.layout),
+        values(c.format, slots * kKeyHeads, c.head_dim, c.layout),
+        numbers(c.tokens),
+        there(c.tokens * sizeof(std::int64_t), target.device, target.stream),
+        device(target.device) {
+    for (std::int64_t token = 0; token < c.tokens; ++token) {
+      numbers[token] = token % 5 == 4 ? -1 - token : slots - (token % 7 == 6 ? 0 : 1 + token);
+    }
+    copy_bytes(there.data(), device, numbers.data(), Device::cpu(), there.bytes(), target.stream);
+    for (Matrix* one : {&keys, &values}) one->fill().upload(target);
+  }
+  ConstTensorView mapping(Side side) const {
+    const bool host = side == Side::kHost;
+    const void* data = host ? static_cast<const void*>(numbers.data()) : there.data();
+    return ConstTensorView(data, DType::kInt64, host ? Device::cpu() : device,
+                           {static_cast<std::int64_t>(numbers.size())});
+  }
+  TensorView view(Matrix& matrix, Side side) const {
+    TensorView view = matrix.view(side);
+    const std::int64_t pitch = view.strides[0], step = view.strides[1], dim = view.shape[1];
+    view.rank = 0;
+    const auto append = [&](std::int64_t extent, std::int64_t stride) {
+      view.shape[view.rank] = extent;
+      view.strides[view.rank++] = stride;
+    };
+    const bool heads_first = memory == Cache::kHeadsFirst;
+    if (memory != Cache::kSlots) append(slots / kBlockSize, kBlockSize * kKeyHeads * pitch);
+    append(memory == Cache::kSlots ? slots : kBlockSize, heads_first ? pitch : kKeyHeads * pitch);
+    append(kKeyHeads, heads_first ? kBlockSize * pitch : pitch);
+    append(dim, step);
+    return view;
+  }
+
+  Cache memory;
+  std::int64_t slots;
+  Matrix keys, values;
+  std::vector<std::int64_t> numbers;
+  DeviceBuffer there;
+  Device device;
+};
+
+void run_side(const Case& c, Heads& q, Heads& k, Caches& caches, const RopeAngles& angles,
+              Side side, const Target& target) {
   QkNormRopeOptions options;
   options.rope.layout = RopeLayout::kThd;
   options.rope.interleaved = c.interleaved;
@@ -129,6 +180,9 @@ void run_side(const Case& c, Heads& q, Heads& k, const RopeAngles& angles, Side 
   const QkNormRopeGradient of_k{k_dy, k_x,       &k_weight, c.saved ? &k_saved : nullptr,
                                 k_dx, &k_dweight};
   qk_norm_rope_backward(of_q, &of_k, angles, options, false, nullptr, target.stream);
+  const TensorView keys = caches.view(caches.keys, side), values = caches.view(caches.values, side);
+  qk_norm_rope(x, k_x, &weight, &k_weight, angles, options, q.view(q.out, side),
+               {keys, caches.mapping(side), &k_dy, &values}, target.stream);
 }
 
 long run(const Case& c, const Target& target) {
@@ -139,13 +193,14 @@ long run(const Case& c, const Target& target) {
   for (Matrix* one : {&cos, &sin, &freqs}) one->fill().upload(target);
   q.upload(target);
   k.upload(target);
+  Caches caches(c, target);
   for (const Side side : {Side::kThere, Side::kHost}) {
     const ConstTensorView c_view = cos.view(side), s_view = sin.view(side), f = freqs.vector(side);
     RopeAngles angles;
     angles.freqs = c.freqs ? &f : nullptr;
     angles.cos = c.freqs ? nullptr : &c_view;
     angles.sin = c.freqs ? nullptr : &s_view;
-    run_side(c, q, k, angles, side, target);
+    run_side(c, q, k, caches, angles, side, target);
   }
   // Terms of up to 8 that cancel; in 16 bits, what was rounded on the way may have gone the other
   // way.
@@ -158,7 +213,7 @@ long run(const Case& c, const Target& target) {
     wrong += one->dweight.wrong(
         target, (rounded + 24 * wide.tolerance) * static_cast<double>(c.tokens * kHeads));
   }
-  return wrong;
+  return wrong + caches.keys.wrong(target, slack) + caches.values.wrong(target, 0);
 }
 
 // Chunks of a head and tokens: every number of lanes, several parts,

@@ -58,7 +58,16 @@ def shared_with_weight() -> Call:
 
 # Arguments that ops write. Other torch tensors here may have no memory to compare.
 WRITTEN = ("out", "residual_out", "dx", "dz", "dweight", "dbias", "input")
-WRITTEN += ("k_out", "dq_out", "dk_out", "dfreqs", "dq_weight", "dk_weight")
+WRITTEN += (
+    "k_out",
+    "key_cache",
+    "value_cache",
+    "dq_out",
+    "dk_out",
+    "dfreqs",
+    "dq_weight",
+    "dk_weight",
+)
 
 
 def check(op: Callable[..., Any], call: Call, good: Call, expected: Any, argument: str) -> None:

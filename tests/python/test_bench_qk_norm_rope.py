@@ -24,10 +24,11 @@ def test_every_form_runs_and_is_right(bench, dtype, memory):
     every = bench.goals() + bench.others()
     names = ["two calls"] if dtype == "float64" else ["torch", "two calls"]  # float32 within
     for form in sorted({one.form for one in every} - ({"qkv"} if memory != "bshd" else set())):
-        one = small(bench, dtype=dtype, memory=memory, form=form, peers=form == "", mixed=True)
+        with_peers = form in ("", "cache")
+        one = small(bench, dtype=dtype, memory=memory, form=form, peers=with_peers, mixed=True)
         record = bench.measure(Stopwatch(), one, names)
         assert record.ours == record.copy == record.mixed == 1.0
-        assert list(record.peers) == (names if form == "" else [])
+        assert list(record.peers) == (names if with_peers else [])
         assert not record.notes
     bench.measure(Stopwatch(), small(bench, dtype=dtype, memory=memory, tokens=(6, 1)), [])
 
@@ -49,3 +50,16 @@ def test_a_wrong_result_stops_the_benchmark(bench, monkeypatch):
 def test_shapes_are_all_different(bench):
     every = bench.goals() + bench.others()
     assert len({(one.text, one.dtype) for one in every}) == len(every)
+
+
+def test_values_that_are_not_copied_stop_the_benchmark(bench, monkeypatch):
+    right = membound.qk_norm_rope
+
+    def wrong(*arrays, value_cache, **options):
+        result = right(*arrays, value_cache=value_cache, **options)
+        value_cache.add_(1)
+        return result
+
+    monkeypatch.setattr(membound, "qk_norm_rope", wrong)
+    with pytest.raises(SystemExit, match="WRONG"):
+        bench.measure(Stopwatch(), small(bench, form="cache"), [])

@@ -67,6 +67,76 @@ def test_qk_norm_rope_refuses(call, expected, argument):
     bad_calls.check(membound.qk_norm_rope, call(), good(), expected, argument)
 
 
+def cached() -> Call:
+    """What a call with caches of eight slots has more."""
+    return {"v": f32(2, 3, 1, 8), "key_cache": f32(2, 4, 1, 8), "value_cache": f32(2, 4, 1, 8),
+            "slot_mapping": np.arange(6).reshape(2, 3)}  # fmt: skip
+
+
+def without(*names: str) -> Call:
+    return {name: None if name in names else value for name, value in cached().items()}
+
+
+def cache_over_k() -> Call:
+    k = f32(2, 3, 1, 8)
+    return {"k": k, "key_cache": k.reshape(6, 1, 8), "value_cache": f32(6, 1, 8)}
+
+
+def cache_over_out() -> Call:
+    cache = f32(2, 6, 1, 8)
+    return {"value_cache": cache, "key_cache": f32(2, 6, 1, 8), "out": cache.reshape(2, 3, 2, 8)}
+
+
+def one_cache_for_both() -> Call:
+    cache = f32(2, 4, 1, 8)
+    return {"key_cache": cache, "value_cache": cache}
+
+
+def broadcast_cache() -> Call:
+    return {"key_cache": np.lib.stride_tricks.as_strided(f32(8), (2, 4, 1, 8), (0, 0, 0, 4))}
+
+
+# Beside what cached() gives.
+CACHE_CASES: list[Case] = [
+    ("cache without k", lambda: {"k": None, "k_weight": None}, ValueError, "k"),
+    ("cache without slots", lambda: without("slot_mapping"), ValueError, "slot_mapping"),
+    ("slots without a cache", lambda: without("key_cache", "value_cache", "v"), ValueError,
+     "slot_mapping"),
+    ("v without keys", lambda: without("key_cache"), ValueError, "v"),
+    ("v without its cache", lambda: without("value_cache"), ValueError, "value_cache"),
+    ("values without v", lambda: without("v"), ValueError, "value_cache"),
+    ("k_out beside a cache", lambda: {"k_out": f32(2, 3, 1, 8)}, ValueError, "k_out"),
+    ("statistics beside a cache", lambda: {"return_rstd": True}, ValueError, "return_rstd"),
+    ("cache of other heads", lambda: {"key_cache": f32(2, 4, 2, 8)}, ValueError, "key_cache"),
+    ("cache of other elements", lambda: {"key_cache": f32(8, 1, 6)}, ValueError, "key_cache"),
+    ("cache of two axes", lambda: {"key_cache": f32(8, 8)}, ValueError, "key_cache"),
+    ("cache of 8 bits", lambda: {"key_cache": np.ones((2, 4, 1, 8), np.uint8)}, TypeError,
+     "key_cache"),
+    ("cache of another dtype", lambda: {"key_cache": np.ones((2, 4, 1, 8))}, TypeError,
+     "key_cache"),
+    ("caches that differ", lambda: {"value_cache": f32(8, 1, 8)}, ValueError, "value_cache"),
+    ("broadcast cache", broadcast_cache, ValueError, "key_cache"),
+    ("v of another shape", lambda: {"v": f32(2, 3, 2, 8)}, ValueError, "v"),
+    ("v of another dtype", lambda: {"v": np.ones((2, 3, 1, 8))}, TypeError, "v"),
+    ("too few slots", lambda: {"slot_mapping": np.arange(5)}, ValueError, "slot_mapping"),
+    ("slots of other axes", lambda: {"slot_mapping": np.arange(6).reshape(3, 2)}, ValueError,
+     "slot_mapping"),
+    ("slots that are no integers", lambda: {"slot_mapping": f32(2, 3)}, TypeError,
+     "slot_mapping"),
+    ("a slot beyond the cache", lambda: {"slot_mapping": np.arange(3, 9), "validate": True},
+     ValueError, "slot_mapping"),
+    ("keys over k", cache_over_k, ValueError, "key_cache"),
+    ("values over out", cache_over_out, ValueError, "value_cache"),
+    ("one cache for both", one_cache_for_both, ValueError, "value_cache"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "expected", "argument"), [c[1:] for c in CACHE_CASES],
+                         ids=[c[0] for c in CACHE_CASES])  # fmt: skip
+def test_qk_norm_rope_refuses_with_a_cache(call, expected, argument):
+    bad_calls.check(membound.qk_norm_rope, call(), {**good(), **cached()}, expected, argument)
+
+
 def good_backward() -> Call:
     return {"dq": f32(), "dk": f32(2, 3, 1, 8), **good()}
 

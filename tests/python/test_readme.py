@@ -18,7 +18,7 @@ BLOCKS = re.findall(r"```python\n(import (\w+).*?)```", README.read_text(), re.D
 
 def test_every_framework_has_an_example():
     found = [framework for _, framework in BLOCKS]
-    assert found == ["numpy", "torch", "jax", "cupy", *["torch"] * 7]
+    assert found == ["numpy", "torch", "jax", "cupy", *["torch"] * 8]
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,13 @@ def test_example_runs(code, framework, tmp_path):
         gate, up = names["gate_up"].chunk(2, -1)
         assert names["torch"].allclose(names["y"], gate * gate.sigmoid() * up, atol=1e-5)
         assert names["dgate_up"].shape == names["gate_up"].shape
+        return
+    if "keys" in names:  # two tokens have a slot
+        keys, values = (names[name].flatten(0, 1) for name in ("keys", "values"))
+        squares = keys.float().pow(2).mean((1, 2))
+        assert squares.nonzero().flatten().tolist() == [23, 1004]
+        assert ((squares[[23, 1004]] - 1).abs() < 2e-2).all()
+        assert names["torch"].equal(values[[23, 1004]], names["v"][:2])
         return
     if "qkv" in names:  # turning leaves the mean of squares, which the norm made one
         squares = names["qkv"][:, :, :40].float().pow(2).mean(-1)

@@ -59,13 +59,15 @@ class Rows {
   }
 
   MEMBOUND_ALWAYS_INLINE void finish(std::int64_t token, std::int64_t head, SafeRstd<A> by) {
+    const std::int64_t place =
+        rows_.places != nullptr ? rows_.places[token] : token * rows_.out_token_stride;
+    if (place == kNoPlace) return;
     if (heads_.rstd != nullptr) {
       static_cast<A*>(
           heads_.rstd)[token * heads_.rstd_token_stride + head * heads_.rstd_head_stride] =
           by.unscaled();
     }
-    T* out =
-        static_cast<T*>(rows_.out) + token * rows_.out_token_stride + head * rows_.out_head_stride;
+    T* out = static_cast<T*>(rows_.out) + place + head * rows_.out_head_stride;
     const bool apart = rows_.out_dim_stride != 1;
     const T* x = x_of(token, head);
     T* to = apart ? out_copy_ : out;

@@ -40,7 +40,10 @@ struct QkNormRopeRows {
   QkNormHeads heads;
   void* out;  // may be x
   std::int64_t out_token_stride, out_head_stride, out_dim_stride;
+  const std::int64_t* places;  // of tokens in out, kNoPlace for none; null: by out_token_stride
 };
+
+inline constexpr std::int64_t kNoPlace = INT64_MIN;
 
 struct QkNormRopeBackwardRows {
   QkNormHeads heads;  // cos and sin turn the other way

@@ -56,4 +56,15 @@ inline QkNormRopeConfig qk_norm_rope_config(std::int64_t tokens, std::int64_t q_
   return config;
 }
 
+// Groups of v's heads, whose rows are like those of the others.
+inline std::int64_t qk_norm_value_groups(const QkNormRopeConfig& config, std::int64_t heads) {
+  return (heads + config.heads_per_thread - 1) / config.heads_per_thread;
+}
+// Blocks of their own, so that what a block does is the same for all of its threads.
+inline std::int64_t qk_norm_value_blocks(const QkNormRopeConfig& config, std::int64_t tokens,
+                                         std::int64_t heads) {
+  const std::int64_t rows = tokens * qk_norm_value_groups(config, heads);
+  return (rows + config.rows_per_block - 1) / config.rows_per_block;
+}
+
 }  // namespace membound::cuda::tuning

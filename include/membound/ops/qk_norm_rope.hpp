@@ -47,4 +47,29 @@ MEMBOUND_API void qk_norm_rope(const ConstTensorView& q, const ConstTensorView* 
                                const TensorView* q_rstd, const TensorView* k_rstd,
                                StreamView stream);
 
+// Where k goes in serving, and v with it: rows of a cache, one for each token.
+struct KeyValueCache {
+  // (slots, k's heads, head_dim), or pages: (blocks, block_size, k's heads, head_dim), where slot
+  // is block * block_size + offset. Of k's dtype and device; any strides, so also pages of heads
+  // first, transposed.
+  const TensorView& key_cache;
+  // (batch, seq) whatever the layout, or (batch * seq,); int32 or int64.
+  const ConstTensorView& slot_mapping;
+  // k's shape, dtype and device, and a cache of key_cache's; or nullptr, both.
+  const ConstTensorView* v = nullptr;
+  const TensorView* value_cache = nullptr;
+};
+
+// The same with k in a cache in place of k_out, and v copied beside it bit for bit, in the same
+// launch. Nothing else of the caches is touched; they overlap nothing, and each other no more.
+//
+// A token whose slot is negative (padding) or beyond the cache is in q's result alone: its k and v
+// go nowhere. Slots of a call must differ; which of two tokens a shared one holds is not said.
+// With validate a slot beyond the cache throws; negative ones are padding still.
+MEMBOUND_API void qk_norm_rope(const ConstTensorView& q, const ConstTensorView& k,
+                               const ConstTensorView* q_weight, const ConstTensorView* k_weight,
+                               const RopeAngles& angles, const QkNormRopeOptions& options,
+                               const TensorView& out, const KeyValueCache& cache,
+                               StreamView stream);
+
 }  // namespace membound

@@ -21,14 +21,18 @@ enum Parameter {
   kWeightOffset,
   kRounding,
   kFreqs,  // and the others of kRopeOptions
-  kOut = kFreqs + kRopeOptions,
+  kV = kFreqs + kRopeOptions,
+  kKeyCache,
+  kValueCache,
+  kSlotMapping,
+  kOut,
   kKOut,
   kReturnRstd,
   kStream,
 };
 
 constexpr const char* kText =
-    R"(qk_norm_rope($module, q, k=None, q_weight=None, k_weight=None, cos=None, sin=None, *, eps=1e-06, weight_offset=0.0, rounding='once', freqs=None, position_ids=None, seqlen_offsets=None, cu_seqlens=None, layout='bshd', interleaved=False, rotary_dim=None, rotary_offset=0, sections=None, interleaved_sections=False, attention_scaling=1.0, inverse=False, validate=False, out=None, k_out=None, return_rstd=False, stream=None)
+    R"(qk_norm_rope($module, q, k=None, q_weight=None, k_weight=None, cos=None, sin=None, *, eps=1e-06, weight_offset=0.0, rounding='once', freqs=None, position_ids=None, seqlen_offsets=None, cu_seqlens=None, layout='bshd', interleaved=False, rotary_dim=None, rotary_offset=0, sections=None, interleaved_sections=False, attention_scaling=1.0, inverse=False, validate=False, v=None, key_cache=None, value_cache=None, slot_mapping=None, out=None, k_out=None, return_rstd=False, stream=None)
 --
 
 RMSNorm of each head of q and k, and rotary embedding of the result, in one pass.
@@ -66,7 +70,16 @@ Args:
     interleaved_sections: likewise.
     attention_scaling: likewise.
     inverse: likewise.
-    validate: likewise.
+    validate: likewise; slots beyond the cache raise too.
+    v: of ``k``'s shape and dtype; copied into ``value_cache`` bit for bit, in the same launch.
+    key_cache: where ``k`` goes, as serving engines keep it: ``(slots, heads, head_dim)``, or pages
+        ``(blocks, block_size, heads, head_dim)`` whose slots are ``block * block_size + offset``.
+        Of ``k``'s dtype, with any strides: pages of ``(blocks, heads, block_size, head_dim)`` are
+        passed as ``cache.transpose(1, 2)``. It may overlap nothing else. Not for JAX arrays.
+    value_cache: the same for ``v``, of the shape of ``key_cache``.
+    slot_mapping: the slot of each token, int32 or int64, of shape ``(batch, seq)`` or
+        ``(batch * seq,)``. A token whose slot is negative (padding) or beyond the cache writes no
+        ``k`` and no ``v``. Slots of a call must differ, else which token a slot holds is not said.
     out: where to write: the shape, dtype, framework and device of ``q``. It may be ``q`` itself
         (in place), and may overlap nothing else. Not for JAX arrays.
     k_out: the same for ``k``.
@@ -76,7 +89,9 @@ Args:
 
 Returns:
     ``out``, with ``k`` the pair ``(out, k_out)``: what was given, or new C-contiguous arrays. With
-    ``return_rstd=True`` ``(out, q_rstd)`` or ``(out, k_out, q_rstd, k_rstd)``.
+    ``return_rstd=True`` ``(out, q_rstd)`` or ``(out, k_out, q_rstd, k_rstd)``. With ``key_cache``
+    ``out`` alone: attention reads ``k`` from the cache then, and a second copy would be memory
+    traffic for nobody. There is no gradient of that, nor ``k_out`` and ``return_rstd``.
 
     Where a position is not in the table, the result is NaN; nothing is read out of bounds.
 
@@ -95,6 +110,12 @@ Example:
     >>> cos, sin = np.array([[0.6, 1.0]]), np.array([[0.8, 0.0]])
     >>> mb.qk_norm_rope(q, None, np.ones(4), None, cos, sin, eps=0).ravel()
     array([0.72, 0.  , 0.96, 1.6 ])
+    >>> cache = np.zeros((3, 1, 4))  # of three tokens
+    >>> q = mb.qk_norm_rope(q, q, None, None, cos, sin, key_cache=cache, slot_mapping=np.array([1]))
+    >>> cache[:, 0].round(2)
+    array([[0.  , 0.  , 0.  , 0.  ],
+           [0.72, 0.  , 0.96, 1.6 ],
+           [0.  , 0.  , 0.  , 0.  ]])
 )";
 
 nb::object call(PyObject* const* values) {
@@ -115,7 +136,11 @@ nb::object call(PyObject* const* values) {
                             .k_weight = values[kKWeight],
                             .eps = values[kEps],
                             .weight_offset = values[kWeightOffset],
-                            .rounding = values[kRounding]},
+                            .rounding = values[kRounding],
+                            .v = values[kV],
+                            .key_cache = values[kKeyCache],
+                            .value_cache = values[kValueCache],
+                            .slot_mapping = values[kSlotMapping]},
                            values[kReturnRstd]);
 }
 
@@ -145,6 +170,10 @@ const Op kQkNormRope{kName,
                       "attention_scaling",
                       "inverse",
                       "validate",
+                      "v",
+                      "key_cache",
+                      "value_cache",
+                      "slot_mapping",
                       "out",
                       "k_out",
                       "return_rstd",

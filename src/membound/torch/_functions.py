@@ -28,6 +28,7 @@ _OUTSIDE = frozenset(
         "return_lse",
         "dlogits",
         "dloss",
+        "key_cache",
     }
     | {"stream", "device"}
 )
@@ -103,6 +104,11 @@ def _traced(recorded: Any, outputs: tuple[str, ...], args: Any, kwargs: dict[str
     if all(out is None for out in given):
         return results
     if isinstance(results, torch.Tensor):
+        for name, out in zip(outputs[1:], given[1:], strict=True):
+            if out is not None:
+                raise ValueError(
+                    f"{recorded.__name__}: argument '{name}' must be None: this call has one result"
+                )
         return given[0].copy_(results)
     return tuple(
         result if out is None else out.copy_(result)

@@ -10,7 +10,7 @@ import torch
 
 from membound import _core
 from membound.torch._functions import differentiable
-from membound.torch._operators import Operator, contiguous_like, rows_like
+from membound.torch._operators import Operator, contiguous_like, define, rows_like
 from membound.torch._rope import OPTIONS as ROPE_OPTIONS
 from membound.torch._rope import TABLES, keywords_of, refuse_gradients, split_offsets
 
@@ -81,17 +81,52 @@ def _operator(*, keyed: bool) -> Operator:
 _OF_Q_AND_K, _OF_Q = _operator(keyed=True), _operator(keyed=False)
 
 
+_CACHED_TENSORS = ("q", "k", "q_weight", "k_weight", "v", "key_cache", "value_cache",
+                   "slot_mapping")  # fmt: skip
+
+
+def _cached(*arguments):
+    """With k and v in caches: as the extension takes it."""
+    tensors, rest = arguments[: len(_CACHED_TENSORS)], arguments[len(_CACHED_TENSORS) :]
+    keywords = _keywords(rest[: len(TABLES)], rest[len(TABLES) :])
+    return (_core.qk_norm_rope(**dict(zip(_CACHED_TENSORS, tensors, strict=True)), **keywords),)
+
+
+define(
+    "qk_norm_rope_cached",
+    "(Tensor q, Tensor k, Tensor? q_weight, Tensor? k_weight, Tensor? v, Tensor(a!) key_cache, "
+    "Tensor(b!)? value_cache, Tensor slot_mapping, "
+    + ", ".join(
+        [f"Tensor? {name}" for name in TABLES]
+        + [f"{kind} {name}" for name, kind in (_NORM_OPTIONS | ROPE_OPTIONS).items()]
+    )
+    + ") -> Tensor",
+    _cached,
+    lambda q, *_: (contiguous_like(q),),
+)
+
+
+def _refuse_gradients_of_cached(**tensors: Any) -> None:
+    for name, tensor in tensors.items():
+        if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad:
+            raise RuntimeError(
+                f"qk_norm_rope: argument '{name}' requires grad, which a call with 'key_cache' "
+                "cannot record: call it under torch.no_grad()"
+            )
+
+
 @differentiable("out", "k_out")
 def qk_norm_rope(
     q, k=None, q_weight=None, k_weight=None, cos=None, sin=None, *, eps=1e-6, weight_offset=0.0,
     rounding="once", freqs=None, position_ids=None, seqlen_offsets=None, cu_seqlens=None,
     layout="bshd", interleaved=False, rotary_dim=None, rotary_offset=0, sections=None,
-    interleaved_sections=False, attention_scaling=1.0, inverse=False, validate=False,
+    interleaved_sections=False, attention_scaling=1.0, inverse=False, validate=False, v=None,
+    key_cache=None, value_cache=None, slot_mapping=None,
 ):  # fmt: skip
     """RMSNorm of each head, then rope: :func:`membound.qk_norm_rope` with its gradient.
 
     Recorded for the gradient: q, k, weights, tables and 4 bytes for each head of a token. Tables
-    and frequencies get no gradient.
+    and frequencies get no gradient, and a call that writes caches has none.
 
     >>> import torch
     >>> q = torch.tensor([3.0, 4.0]).reshape(1, 1, 1, 2)
@@ -99,13 +134,26 @@ def qk_norm_rope(
     >>> out.square().mean().item()  # doctest: +ELLIPSIS
     1.0...
     """
-    refuse_gradients("qk_norm_rope", cos=cos, sin=sin, freqs=freqs)
+    cached = (v, key_cache, value_cache, slot_mapping)
+    if key_cache is not None:
+        _refuse_gradients_of_cached(q=q, k=k, q_weight=q_weight, k_weight=k_weight, v=v)
+    else:
+        refuse_gradients("qk_norm_rope", cos=cos, sin=sin, freqs=freqs)
     start, seqlen_offsets = split_offsets(seqlen_offsets)
     tables = (cos, sin, freqs, position_ids, seqlen_offsets, cu_seqlens)
     options = (
         eps, weight_offset, rounding, start, layout, interleaved, rotary_dim, rotary_offset,
         sections, interleaved_sections, attention_scaling, inverse, validate,
     )  # fmt: skip
+    if any(one is not None for one in cached):
+        for name, one in (("k", k), ("key_cache", key_cache), ("slot_mapping", slot_mapping)):
+            if one is None:
+                raise ValueError(
+                    f"qk_norm_rope: argument '{name}' must be given with a cache, got None"
+                )
+        return torch.ops.membound.qk_norm_rope_cached(
+            q, k, q_weight, k_weight, *cached, *tables, *options
+        )
     if k is None:
         if isinstance(k_weight, torch.Tensor):
             raise ValueError("qk_norm_rope: argument 'k_weight' must be None without 'k'")
