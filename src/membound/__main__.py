@@ -78,7 +78,9 @@ def parser() -> argparse.ArgumentParser:
     )
     bench.add_argument("--warm", action="store_true", help="buffers that stay in the cache")
     bench.add_argument("--json", default="", metavar="PATH", help="also write the figures as JSON")
-    bench.add_argument("--plot", default="", metavar="PATH", help="also draw them (matplotlib)")
+    bench.add_argument(
+        "--plot", default="", metavar="PATH", help="also draw time and bandwidth (matplotlib)"
+    )
 
     commands.add_parser("cmake-dir", help="print the folder that find_package(membound) needs")
     return main

@@ -208,8 +208,24 @@ def write_json(path: str, where: Any, warm: bool, results: list[Result]) -> None
         json.dump(document, file, indent=1)
 
 
+def over_what(op: str, results: list[Result]) -> tuple[str, list[tuple[float, Result]]]:
+    """The axis of a plot and the results on it: bytes, or for ops of sequences their lengths.
+
+    Those of one width then, the one that most results have.
+    """
+    if not getattr(OPS[op], "SEQUENCES", False):
+        points = [(one.bytes / 2**20, one) for one in results]
+        label = "MiB read and written"
+    else:
+        widths = [one.cols for one in results]
+        width = max(widths, key=widths.count)
+        points = [(float(one.rows), one) for one in results if one.cols == width]
+        label = f"sequence length, tokens of {width} elements"
+    return label, sorted(points, key=lambda point: point[0])
+
+
 def write_plot(path: str, where: Any, results: list[Result]) -> None:
-    """Bytes per second over bytes moved, one panel per op and dtype."""
+    """Time and bytes per second, two panels per op and dtype."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -217,18 +233,19 @@ def write_plot(path: str, where: Any, results: list[Result]) -> None:
 
     panels = list(dict.fromkeys((one.op, one.dtype) for one in results))
     figure, axes = pyplot.subplots(
-        1, len(panels), figsize=(6 * len(panels), 4.5), squeeze=False, layout="constrained"
+        2, len(panels), figsize=(6 * len(panels), 9), squeeze=False, layout="constrained"
     )
-    for axis, (op, dtype) in zip(axes[0], panels, strict=True):
-        mine = sorted(
-            (one for one in results if (one.op, one.dtype) == (op, dtype)), key=lambda r: r.bytes
-        )
-        for name in dict.fromkeys(name for one in mine for name in one.microseconds):
-            points = [one for one in mine if name in one.microseconds]
-            speeds = [one.gigabytes_per_second(name) for one in points]
-            axis.plot([one.bytes / 2**20 for one in points], speeds, "o-", label=name)
-        axis.set(xscale="log", xlabel="MiB read and written", ylabel="GB/s", title=f"{op} {dtype}")
-        axis.legend()
+    for (upper, lower), (op, dtype) in zip(axes.T, panels, strict=True):
+        label, mine = over_what(op, [r for r in results if (r.op, r.dtype) == (op, dtype)])
+        for name in dict.fromkeys(name for _, one in mine for name in one.microseconds):
+            points = [(x, one) for x, one in mine if name in one.microseconds]
+            places = [x for x, _ in points]
+            upper.plot(places, [one.microseconds[name] for _, one in points], "o-", label=name)
+            speeds = [one.gigabytes_per_second(name) for _, one in points]
+            lower.plot(places, speeds, "o-", label=name)
+        upper.set(xscale="log", yscale="log", ylabel="microseconds", title=f"{op} {dtype}")
+        lower.set(xscale="log", xlabel=label, ylabel="GB/s")
+        upper.legend()
     figure.suptitle(where.name)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)

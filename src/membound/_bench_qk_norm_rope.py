@@ -13,6 +13,7 @@ from membound import _bench_rope as rope
 
 READ, WRITTEN = ("x",), ("out",)
 CENTRED = False
+SEQUENCES = True  # rows are tokens of one
 EPS = 1e-6
 
 

@@ -14,6 +14,7 @@ from membound import _bench_rope as rope
 
 READ, WRITTEN = ("x", "dy"), ("out",)
 CENTRED = False
+SEQUENCES = True  # rows are tokens of one
 
 
 def ours(a: Any) -> Any:

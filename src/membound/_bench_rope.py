@@ -12,6 +12,7 @@ from membound._rope_table import rope_table
 
 READ, WRITTEN = ("x",), ("out",)
 CENTRED = False
+SEQUENCES = True  # rows are tokens of one
 HEAD_DIM = 128
 
 

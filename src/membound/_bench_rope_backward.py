@@ -12,6 +12,7 @@ from membound import _bench_rope as rope
 
 READ, WRITTEN = ("x",), ("out",)  # x: the gradient of rope's result
 CENTRED = False
+SEQUENCES = True  # rows are tokens of one
 
 
 def ours(a: Any) -> Any:

@@ -78,11 +78,24 @@ def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch, capsys):
     assert "pip install matplotlib" in capsys.readouterr().err
 
 
-def test_a_plot(tmp_path):
+def test_a_plot(quick, tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "figures.png"
     assert command_line.main([*SMALL, "--plot", str(path)]) == 0
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_ops_of_sequences_are_drawn_over_their_length():
+    sizes = [(64, 128), (4, 4096), (1, 64), (1, 4096)]
+    for op in _bench.OPS:
+        results = [_bench.Result(op, *size, "float32", size[0] * size[1], {}) for size in sizes]
+        label, points = _bench.over_what(op, results)
+        if "rope" in op:
+            assert label == "sequence length, tokens of 4096 elements"
+            assert [(x, one.rows) for x, one in points] == [(1.0, 1), (4.0, 4)]
+        else:
+            assert label == "MiB read and written"
+            assert [x * 2**20 for x, _ in points] == [64, 4096, 8192, 16384]
 
 
 class Terminal(io.StringIO):
