@@ -4,10 +4,9 @@
 
 // The result of a norm on its way to one byte per element: rounded to storage as the norm alone
 // would write it, scaled by the largest magnitude of its row or group of columns, quantised.
-#include <cuda_fp8.h>
-
 #include <type_traits>
 
+#include "cuda/quant.cuh"
 #include "cuda/rms_norm_kernels.cuh"
 
 namespace membound::cuda {
@@ -24,29 +23,6 @@ struct RmsNormQuantParams : RmsNormParams<Accumulate> {
   float scale_upper_bound;
   DType quantised_dtype;
   RowArray quantised_array, scale_array;
-};
-
-// NaN wins.
-__device__ inline float larger_or_nan(float a, float b) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  float larger;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
-  return larger;
-#else
-  return a > b || a != a ? a : b;
-#endif
-}
-__device__ inline double larger_or_nan(double a, double b) { return a > b || a != a ? a : b; }
-
-struct LargestOrNan {
-  template <class Value>
-  static __device__ Value zero() {
-    return Value(0);
-  }
-  template <class Value>
-  __device__ Value operator()(Value a, Value b) const {
-    return larger_or_nan(a, b);
-  }
 };
 
 // The largest magnitude of a chunk. Two 16-bit ones are compared at once, where the GPU can.
@@ -74,77 +50,6 @@ __device__ inline accumulate_t<T> largest_or_nan(const uint4& chunk) {
   return largest;
 }
 
-__device__ inline float largest_number(DType dtype) {
-  return dtype == DType::kInt8 ? 127.0f : (dtype == DType::kFloat8E4M3 ? 448.0f : 57344.0f);
-}
-
-template <class Accumulate>
-__device__ inline float dynamic_scale(const RmsNormQuantParams<Accumulate>& p, Accumulate largest) {
-  constexpr float kSmallest = 0x1p-126f;
-  float scale =
-      static_cast<float>(largest / static_cast<Accumulate>(largest_number(p.quantised_dtype)));
-  scale = scale < kSmallest ? kSmallest : scale;  // NaN stays
-  return scale > p.scale_upper_bound ? p.scale_upper_bound : scale;
-}
-
-// Without an instruction of the GPU this is long: out of line.
-static __device__ __noinline__ std::uint8_t float8_of(double value, bool e4m3) {
-  return __nv_cvt_double_to_fp8(value, __NV_SATFINITE, e4m3 ? __NV_E4M3 : __NV_E5M2);
-}
-
-// Two codes, the first in the low byte.
-template <DType kDType>
-__device__ inline std::uint32_t two_codes(float a, float b) {
-  if constexpr (kDType == DType::kInt8) {
-    // In the last bits of 1.5 * 2^23 + a stands a, rounded to the nearest and even.
-    const auto code = [](float value) {
-      const float within = fminf(fmaxf(value, -127.0f), 127.0f) + 12582912.0f;
-      return value == value ? __float_as_uint(within) : 0u;
-    };
-    return __byte_perm(code(a), code(b), 0x0040) & 0xffffu;
-  } else {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    return __nv_cvt_float2_to_fp8x2({a, b}, __NV_SATFINITE,
-                                    kDType == DType::kFloat8E4M3 ? __NV_E4M3 : __NV_E5M2);
-#else
-    return float8_of(a, kDType == DType::kFloat8E4M3) | float8_of(b, kDType == DType::kFloat8E4M3)
-                                                            << 8;
-#endif
-  }
-}
-template <DType kDType>
-__device__ inline std::uint32_t two_codes(double a, double b) {
-  const auto code = [](double value) -> std::uint32_t {
-    if constexpr (kDType != DType::kInt8) return float8_of(value, kDType == DType::kFloat8E4M3);
-    return static_cast<std::uint8_t>(__double2int_rn(fmin(fmax(value, -127.0), 127.0)));
-  };
-  return (a == a || kDType != DType::kInt8 ? code(a) : 0u) |
-         (b == b || kDType != DType::kInt8 ? code(b) : 0u) << 8;
-}
-
-// The codes of a chunk, kPack<T> bytes from the first word's lowest on.
-template <class T, DType kDType>
-__device__ inline uint2 codes_of(const uint4& chunk, accumulate_t<T> inverse) {
-  const Numbers<T> y = unpack<T>(chunk);
-  std::uint32_t pairs[4] = {};
-#pragma unroll
-  for (int i = 0; i < kPack<T>; i += 2) {
-    pairs[i / 2] = two_codes<kDType>(product(y.at[i], inverse), product(y.at[i + 1], inverse));
-  }
-  return {pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16};
-}
-
-// `count` codes, one by one.
-static __device__ __noinline__ void store_codes(std::uint64_t to, std::int64_t stride, uint2 codes,
-                                                int count) {
-#pragma unroll 1
-  for (int i = 0; i < count; ++i) {
-    const std::uint32_t word = i < 4 ? codes.x : codes.y;
-    asm volatile("st.global.b8 [%0], %1;" ::"l"(to), "r"(word >> 8 * (i % 4)) : "memory");
-    to += static_cast<std::uint64_t>(stride);
-  }
-}
-
 // One row of quantised results and its scales.
 template <class T, Access kAccess>
 class QuantisedRow {
@@ -166,22 +71,9 @@ class QuantisedRow {
   // Chunk `index` of the row, with the inverse of its scale.
   __device__ void store(int index, const uint4& chunk, Accumulate inverse) const {
     if (index >= p_.chunks) return;
-    const uint2 codes = p_.quantised_dtype == DType::kInt8
-                            ? codes_of<T, DType::kInt8>(chunk, inverse)
-                            : (p_.quantised_dtype == DType::kFloat8E4M3
-                                   ? codes_of<T, DType::kFloat8E4M3>(chunk, inverse)
-                                   : codes_of<T, DType::kFloat8E5M2>(chunk, inverse));
+    const uint2 codes = codes_of(p_.quantised_dtype, unpack<T>(chunk).at, inverse);
     if constexpr (kAccess == Access::kAligned) {
-      const std::uint64_t to = out_ + static_cast<std::uint64_t>(index) * kPack<T>;
-      if constexpr (kPack<T> == 8) {
-        asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(codes.x), "r"(codes.y)
-                     : "memory");
-      } else if constexpr (kPack<T> == 4) {
-        asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(codes.x) : "memory");
-      } else {
-        asm volatile("st.global.b16 [%0], %1;" ::"l"(to), "h"(static_cast<std::uint16_t>(codes.x))
-                     : "memory");
-      }
+      store_aligned_codes<kPack<T>>(out_ + static_cast<std::uint64_t>(index) * kPack<T>, codes);
     } else {
       const std::int64_t first = static_cast<std::int64_t>(index) * kPack<T>;
       const std::int64_t stride = p_.quantised_array.col_stride;
@@ -262,7 +154,7 @@ struct QuantiseResult {
     if (p.static_scale != nullptr) {
       scale = *p.static_scale;
     } else if (p.group_chunks == 0) {
-      scale = dynamic_scale(
+      scale = scale_for(
           p, tile.template reduce<Accumulate>(
                  0, kRound, [&](int i) { return largest_or_nan<T>(y[i]); }, LargestOrNan()));
       if (tile.first_thread()) to.store_scale(0, scale);
@@ -281,7 +173,7 @@ struct QuantiseResult {
     if (p.static_scale != nullptr) {
       scale = *p.static_scale;
     } else if (p.group_chunks == 0) {
-      scale = dynamic_scale(
+      scale = scale_for(
           p,
           tile.reduce(
               kRound,
@@ -302,6 +194,10 @@ struct QuantiseResult {
   }
 
  private:
+  template <class Accumulate>
+  static __device__ float scale_for(const Params<Accumulate>& p, Accumulate largest) {
+    return dynamic_scale(largest, p.quantised_dtype, p.scale_upper_bound);
+  }
   // scale: of the whole row, where groups have none of their own.
   template <bool kCold, class T, int kChunks, class Index>
   static __device__ void store(const Params<accumulate_t<T>>& p, const QuantisedRow<T, kAccess>& to,
@@ -320,7 +216,7 @@ struct QuantiseResult {
       largest_of_groups(largest, p.group_chunks);
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
-        const float own = dynamic_scale(p, largest[i]);
+        const float own = scale_for(p, largest[i]);
         inverse[i] = Accumulate(1) / static_cast<Accumulate>(own);
         const int at = index(i);
         const bool first = (at & (p.group_chunks - 1)) == 0;

@@ -6,12 +6,12 @@
 
 #include "membound/dtype.hpp"
 
-// The seam between cpu/rms_norm_quant.cpp and the units per instruction set: plain data and
+// The seam between cpu/quantised.hpp and the units per instruction set: plain data and
 // function names.
 namespace membound::cpu {
 
-// Evenly spaced rows of a norm's result, whose elements are neighbours, and where their codes go.
-// All strides count elements.
+// Evenly spaced rows of a result before it is quantised, whose elements are neighbours, and where
+// their codes go. All strides count elements.
 struct RmsNormQuantRows {
   const void* y;
   void* out;

@@ -1,0 +1,80 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "core/quantised.hpp"
+#include "cpu/isa.hpp"
+#include "cpu/parallel.hpp"
+#include "cpu/rows.hpp"
+#include "membound/device.hpp"
+
+// Rows on their way to their codes, whatever computes them.
+namespace membound::cpu {
+
+// Rows of a result before it is quantised: as many as fit half of a first cache of 32 KiB, so that
+// the second pass finds them there. Rows start on lines of the cache.
+struct QuantScratch {
+  QuantScratch(DType dtype, std::int64_t total_rows, std::int64_t cols)
+      : dtype(dtype),
+        size(static_cast<std::int64_t>(dtype_size(dtype))),
+        cols(cols),
+        row_stride((cols * size + kLine - 1) / kLine * kLine / size),
+        rows(std::clamp<std::int64_t>(kBytes / (row_stride * size), 1, total_rows)) {}
+
+  std::int64_t bytes() const { return rows * row_stride * size; }
+
+  static constexpr std::int64_t kBytes = 16 << 10;
+  static constexpr std::int64_t kLine = 64;
+  DType dtype;
+  std::int64_t size, cols, row_stride, rows;
+};
+
+// What all runs of rows share.
+inline RmsNormQuantRows quantised_rows(const QuantisedResult& result, const QuantScratch& scratch) {
+  RmsNormQuantRows rows{};
+  rows.static_scale = result.static_scale;
+  rows.dtype = scratch.dtype;
+  rows.out_dtype = result.out_dtype;
+  rows.cols = scratch.cols;
+  rows.group_size = result.group_size;
+  rows.y_row_stride = scratch.row_stride;
+  rows.out_row_stride = row_stride(result.out_rows);
+  rows.out_col_stride = result.out_col_stride;
+  rows.scale_row_stride = result.scale ? row_stride(result.scale_rows) : 0;
+  rows.scale_col_stride = result.scale_col_stride;
+  rows.scale_upper_bound = result.scale_upper_bound;
+  return rows;
+}
+
+// Quantises `total` rows in runs of at most scratch.rows. compute(y, row, count) writes rows of the
+// scratch from `row` on, as many as it likes up to `count`, and says how many. Each thread has one
+// part of the rows and a scratch of its own; row_bytes are all that a row moves.
+template <class Compute>
+void quantise_rows(const QuantisedResult& result, const QuantScratch& scratch, std::int64_t total,
+                   std::int64_t row_bytes, const KernelTable& table, Compute compute) {
+  const RmsNormQuantRows shared = quantised_rows(result, scratch);
+  const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerThread / row_bytes);
+  const std::int64_t parts = std::clamp<std::int64_t>(total / grain, 1, cpu_threads());
+  void* const scale = result.scale;
+  const DeviceBuffer storage(static_cast<std::size_t>(parts * scratch.bytes()), Device::cpu());
+  const auto first_row = [&](std::int64_t part) {
+    return total / parts * part + std::min(part, total % parts);
+  };
+  parallel_for(parts, 1, [&](std::int64_t first, std::int64_t last) {
+    RmsNormQuantRows codes = shared;
+    void* const y = storage.as<char>() + first * scratch.bytes();
+    codes.y = y;
+    const std::int64_t end = first_row(last);
+    for (std::int64_t row = first_row(first); row < end; row += codes.rows) {
+      std::int64_t count = std::min(scratch.rows, end - row);
+      enter_row(codes.out, result.out, result.out_rows, result.out_dtype, row, count);
+      enter_row(codes.scale, scale, result.scale_rows, DType::kFloat32, row, count);
+      codes.rows = compute(y, row, count);
+      table.rms_norm_quant(codes);
+    }
+  });
+}
+
+}  // namespace membound::cpu
