@@ -17,6 +17,7 @@ set(
   add_rms_norm_quant
   gated_activation
   gated_activation_backward
+  gated_activation_quant
   rope
   rope_backward
   qk_norm_rope
@@ -35,6 +36,7 @@ set(
   rms_norm_quant
   gated_activation
   gated_activation_backward
+  gated_activation_quant
   rope
   qk_norm_rope
   qk_norm_rope_backward

@@ -7,6 +7,7 @@
 #include "cpu/kernels/embedding_backward.hpp"
 #include "cpu/kernels/gated_activation.hpp"
 #include "cpu/kernels/gated_activation_backward.hpp"
+#include "cpu/kernels/gated_activation_quant.hpp"
 #include "cpu/kernels/qk_norm_rope.hpp"
 #include "cpu/kernels/rms_norm.hpp"
 #include "cpu/kernels/rms_norm_backward.hpp"
@@ -32,6 +33,7 @@ struct KernelTable {
   void (*rms_norm_backward_weight)(const RmsNormBackwardWeight&);
   void (*gated_activation)(const GatedActivationRows&);
   void (*gated_activation_backward)(const GatedActivationBackwardRows&);
+  void (*gated_activation_quant)(const GatedActivationQuantRows&);
   void (*rope)(const RopeRows&);
   void (*rope_angles)(const RopeAngleRun&);
   void (*rope_arrange)(const RopeArrangement&);

@@ -19,6 +19,7 @@
 #include "membound/ops/embedding_backward.hpp"
 #include "membound/ops/gated_activation.hpp"
 #include "membound/ops/gated_activation_backward.hpp"
+#include "membound/ops/gated_activation_quant.hpp"
 #include "membound/ops/layer_norm.hpp"
 #include "membound/ops/layer_norm_backward.hpp"
 #include "membound/ops/qk_norm_rope.hpp"

@@ -6,6 +6,7 @@
 
 #include "core/check.hpp"
 #include "membound/ops/gated_activation_backward.hpp"
+#include "membound/ops/gated_activation_quant.hpp"
 
 namespace membound::python {
 
@@ -152,6 +153,41 @@ nb::object call_gated_activation(const ActivationCall& given_call, PyObject* out
   }
   call.mark_written({out});
   return result;
+}
+
+nb::object call_gated_activation_quant(const ActivationCall& given_call,
+                                       const QuantArguments& quant) {
+  const char* op = given_call.op;
+  const ArrayCall call(op, given_call.gate, "gate", given_call.stream);
+  const Quantisation quantisation = quantisation_from_python(quant);
+  const GatedActivationQuantOptions options{options_of(given_call), quantisation.group_size,
+                                            quantisation.scale_upper_bound};
+  const GateForm form = form_of(given_call);
+  if (call.is_jax()) {
+    nb::dict keywords = jax_keywords(call, given_call, form, options.activation);
+    add_jax_keywords(keywords, call, quant, quantisation);
+    return nb::module_::import_("membound.jax")
+        .attr("gated_activation_quant")(nb::handle(given_call.gate),
+                                        call.check_jax_input(given_call.up, "up"), **keywords);
+  }
+  check_one_scale(quant);
+  const Inputs inputs(call, given_call, form);
+  const bool is_static = given(quant.scale);
+  LoadedArray static_scale, codes, scales;
+  if (is_static) call.read_input(quant.scale, "scale", static_scale);
+  PyObject* like = given_call.gate;
+  nb::object out = make_codes(call, quant, quantisation, like, inputs.gate, codes), scale;
+  if (!is_static) scale = make_scales(call, quant, quantisation, like, inputs.gate, scales);
+  {
+    const ConstTensorView given_scale = static_scale.view;
+    const StreamView stream = call.stream(inputs.gate.device);
+    const GilRelease released(is_long_on_cpu(inputs.gate));
+    gated_activation_quant(inputs.gate, inputs.up_or_none(), inputs.row_scale_or_none(), options,
+                           codes.view, is_static ? &given_scale : nullptr,
+                           is_static ? nullptr : &scales.view, stream);
+  }
+  call.mark_written({quant.out, quant.scale_out});
+  return is_static ? out : nb::object(nb::make_tuple(out, scale));
 }
 
 namespace {

@@ -4,6 +4,7 @@
 
 #include "call.hpp"
 #include "membound/ops/gated_activation.hpp"
+#include "quantised.hpp"
 
 // What the functions of gated activations share on their way from Python to C++. Null is an
 // argument that was not given, or that the function does not have.
@@ -32,6 +33,7 @@ struct ActivationCall {
   bool ungated = false;  // the function takes no up
 };
 nb::object call_gated_activation(const ActivationCall& given, PyObject* out);
+nb::object call_gated_activation_quant(const ActivationCall& given, const QuantArguments& quant);
 
 struct ActivationGradients {
   PyObject* dy;

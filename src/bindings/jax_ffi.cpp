@@ -121,6 +121,7 @@ nb::dict jax_ffi_targets() {
   targets["membound_rms_norm_gated_backward"] = platforms<jax::rms_norm_gated_backward_call>();
   targets["membound_gated_activation"] = platforms<jax::gated_activation_call>();
   targets["membound_gated_activation_backward"] = platforms<jax::gated_activation_backward_call>();
+  targets["membound_gated_activation_quant"] = platforms<jax::gated_activation_quant_call>();
   targets["membound_rope"] = platforms<jax::rope_call>();
   targets["membound_rope_backward"] = platforms<jax::rope_backward_call>();
   targets["membound_qk_norm_rope"] = platforms<jax::qk_norm_rope_call>();

@@ -118,6 +118,8 @@ NB_MODULE(_core, module) {
   mp::add_op<&mp::kGemmaFusedAddRmsNorm>(module);
   mp::add_op<&mp::kGatedActivation>(module);
   mp::add_op<&mp::kGatedActivationBackward>(module);
+  mp::add_op<&mp::kGatedActivationQuant>(module);
+  mp::add_op<&mp::kSiluAndMulQuant>(module);
   mp::add_op<&mp::kSiluAndMul>(module);
   mp::add_op<&mp::kSiluAndMulBackward>(module);
   mp::add_op<&mp::kGeluAndMul>(module);

@@ -5,7 +5,8 @@
 An op's module says which matrices it reads and writes, and gives one call each:
 
     READ, WRITTEN       names of its matrices
-    QUANTISED           those that it writes in int8, with a scale for each row; if there are any
+    QUANTISED           those that it writes in int8, with a scale for each row; if there are any.
+                        new_results(a) makes both
     CENTRED             whether statistics are layer_norm's; a norm says so, another op does not
     ours(a)             membound's call on one set of arrays
     torch_call(F, a)    torch's call, or None; F is torch.nn.functional
@@ -36,10 +37,10 @@ def quantised(op: ModuleType) -> tuple[str, ...]:
 
 def set_statistics(op: ModuleType, a: Any) -> None:
     """What a backward reads of its forward, and what a quantised forward writes."""
+    if quantised(op):
+        a.out, a.scale = op.new_results(a)
     if not hasattr(op, "CENTRED"):
         return
-    if quantised(op):
-        a.out, a.scale = membound.rms_norm_quant(a.x, dtype="int8", eps=EPS)
     if op.CENTRED:
         _, a.mean, a.rstd = membound.layer_norm(a.x, eps=EPS, return_stats=True)
     else:

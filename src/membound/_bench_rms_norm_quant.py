@@ -15,6 +15,10 @@ QUANTISED = ("out",)
 CENTRED = False
 
 
+def new_results(a: Any) -> Any:
+    return membound.rms_norm_quant(a.x, dtype="int8", eps=a.eps)
+
+
 def ours(a: Any) -> Any:
     return membound.rms_norm_quant(
         a.x, a.weight, dtype="int8", eps=a.eps, out=a.out, scale_out=a.scale

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -49,19 +49,34 @@ class Case(norm.Case):
 def cases(
     framework: Framework, dtype: str, thorough: bool, forms: tuple[str, ...]
 ) -> Iterator[Case]:
+    """forms: the first returns a new array."""
+    forms = forms if framework.takes_out else forms[:1]
+    return all_cases(
+        framework, dtype, thorough, forms[1:] if framework.name == "memoryview" else forms
+    )
+
+
+def all_cases(
+    framework: Framework, dtype: str, thorough: bool, forms: Sequence[str]
+) -> Iterator[Case]:
     """Kind x layout, with the rest in turn or drawn; thorough: the whole product."""
     if framework.call_options:  # these ops take no device
         return
-    forms = forms if framework.takes_out else forms[:1]
-    forms = forms[1:] if framework.name == "memoryview" else forms
     layouts = [name for name, layout in LAYOUTS.items() if framework.strided or layout.contiguous]
     source = random.Random(20251121)
     widths = itertools.cycle(width for width in WIDTHS if width <= max(norm.WIDTHS))
+    in_turn = _shuffled(source, forms)
     rest = list(itertools.product(WIDTHS, forms, (False, True)))
     for kind, layout in itertools.product(KINDS, layouts):
-        drawn = (next(widths), source.choice(forms), bool(source.getrandbits(1)))
+        drawn = (next(widths), next(in_turn), bool(source.getrandbits(1)))
         for cols, form, limited in rest if thorough else [drawn]:
             yield Case(dtype, 4, cols, layout, form=form, kind=kind, limited=limited)
+
+
+def _shuffled(source: random.Random, forms: Sequence[str]) -> Iterator[str]:
+    """Every one before any comes again, in another order each time."""
+    while True:
+        yield from source.sample(forms, len(forms))
 
 
 def functions(case: Case, gate: Number) -> tuple[Number, Number, Number]:

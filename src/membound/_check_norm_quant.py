@@ -24,6 +24,8 @@ LIMITS = {**{name: _ulps.FORMATS[name][2] for name in QUANTISED if name != "int8
 SCALES = {"row": None, "64": 64, "128": 128, "static": None}
 STATIC_SCALE = 0.03125
 SMALLEST_SCALE = 2.0**-126
+# Dtype, scale and where the results go, in one word each.
+FORMS = tuple(map(" ".join, itertools.product(QUANTISED, SCALES, ("returned", "out"))))
 
 
 @dataclass(frozen=True)
@@ -34,19 +36,14 @@ class Op:
     norm: str  # whose result is quantised
     added: bool = False
 
-    @property
-    def forms(self) -> tuple[str, ...]:
-        """Dtype, scale and where the results go, in one word each."""
-        return tuple(map(" ".join, itertools.product(QUANTISED, SCALES, ("returned", "out"))))
-
     def cases(self, framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
         if framework.call_options:  # it takes no device
             return iter(())
-        forms = [form for form in self.forms if _fits(framework, form)]
+        forms = [form for form in FORMS if fits(framework, form)]
         return norm.all_cases(framework, dtype, thorough, forms)
 
 
-def _fits(framework: Framework, form: str) -> bool:
+def fits(framework: Framework, form: str) -> bool:
     kind, _, place = form.split()
     return kind in framework.quantised and (place == "returned" or framework.takes_out)
 

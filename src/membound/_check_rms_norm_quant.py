@@ -9,4 +9,4 @@ import functools
 from membound import _check_norm_quant as quant
 
 OP = quant.Op("rms_norm_quant", "rms_norm")
-FORMS, cases, run = OP.forms, OP.cases, functools.partial(quant.run, op=OP)
+FORMS, cases, run = quant.FORMS, OP.cases, functools.partial(quant.run, op=OP)

@@ -2189,6 +2189,179 @@ def gated_activation_backward(
     stream: Any = None,
 ) -> tuple[Any, Any]: ...
 
+@overload
+def gated_activation_quant(
+    gate: ArrayT,
+    up: ArrayT | None = None,
+    *,
+    kind: Literal["silu", "gelu", "gelu_tanh", "sigmoid", "relu2"] = "silu",
+    packing: Literal["halves", "interleaved", "gate"] = "halves",
+    dtype: Any = "float8_e4m3fn",
+    scale: None = None,
+    group_size: Literal[64, 128] | None = None,
+    scale_upper_bound: float | None = None,
+    alpha: float = 1.0,
+    limit: float | None = None,
+    up_offset: float = 0.0,
+    row_scale: Any = None,
+    out: ArrayT | None = None,
+    scale_out: ArrayT | None = None,
+    stream: Any = None,
+) -> tuple[ArrayT, ArrayT]:
+    """
+    A gated activation with a result of 8 bits and its scales, in one pass.
+
+    With ``y`` what :func:`gated_activation` returns for ``gate`` and ``up`` converted to float32
+    (float64 as they are), bit for bit and on the same device, and ``limit`` the largest number of the
+    dtype (448 for float8_e4m3fn, 57344 for float8_e5m2, 127 for int8), in float32 (float64 for
+    float64)::
+
+        scale = min(max(abs(y).max() / limit, 2**-126), scale_upper_bound)   # or the one given
+        out = round(clip(y * (1 / scale), -limit, limit))                    # ties to even
+
+    so that ``out * scale`` is about ``y``, which is not rounded to the dtype of ``gate`` on the way. A
+    scale is that of its row, or of ``group_size`` columns. NaN stays NaN, and makes its scale NaN; in
+    int8 it becomes 0.
+
+    Args:
+        gate: as in :func:`gated_activation`: float16, bfloat16, float32 or float64, any strides.
+        up: as in :func:`gated_activation`.
+        kind: the function of the gate, as in :func:`gated_activation`.
+        packing: how ``gate`` holds gate and up, as in :func:`gated_activation`.
+        dtype: of the result: ``"float8_e4m3fn"``, ``"float8_e5m2"`` or ``"int8"``, or the framework's
+            own object of that name. By default that of ``out``, or float8_e4m3fn.
+        scale: a static scale: one float32 number, an array of shape ``()`` or ``(1,)`` where ``gate``
+            is. None for dynamic ones.
+        group_size: how many columns share a dynamic scale: 64 or 128 (the last group of a row may be
+            shorter), or None for all of a row.
+        scale_upper_bound: the largest dynamic scale; above 0, or None for no bound.
+        alpha: as in :func:`gated_activation`.
+        limit: as in :func:`gated_activation`.
+        up_offset: as in :func:`gated_activation`.
+        row_scale: as in :func:`gated_activation`.
+        out: where to write: ``(..., cols)`` of the framework and device of ``gate``, one of the dtypes
+            above, with any strides. It may not overlap an input. Not for JAX arrays.
+        scale_out: where to write dynamic scales: float32, the shape of ``out`` without its last axis,
+            or with ``group_size`` and one axis more for the groups of a row. Any strides: a transposed
+            view, ``base.T``, takes the scales column by column.
+        stream: the CUDA stream to run on, as in :func:`rms_norm`.
+
+    Returns:
+        ``(out, scale)``, with a static scale ``out`` alone; new C-contiguous arrays of the framework
+        and device of ``gate`` for those that were not given. NumPy has float8 from ml_dtypes.
+
+    Raises:
+        TypeError: an argument is no array or of another framework, or has a dtype that is not taken;
+            or the framework has no arrays of the dtype.
+        ValueError: a shape, stride, device, overlap or number does not fit.
+        RuntimeError: a torch tensor requires grad while gradients are recorded: call this function
+            under ``torch.no_grad()`` or pass ``gate.detach()``. It has no gradient.
+        membound.CudaError: CUDA is not there, or a launch failed.
+
+        A call that raises has written nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> gate_up = np.array([[1.0, -1.0, 3.0, 4.0]], np.float32)
+        >>> out, scale = mb.gated_activation_quant(gate_up, dtype="int8")
+        >>> out, scale.round(4)
+        (array([[127, -62]], dtype=int8), array([0.0173], dtype=float32))
+        >>> bool(abs(out * scale[:, None] - mb.gated_activation(gate_up)).max() < 0.01)
+        True
+        >>> mb.gated_activation_quant(gate_up, dtype="int8", scale=np.array(0.02, np.float32))
+        array([[110, -54]], dtype=int8)
+    """
+@overload
+def gated_activation_quant(
+    gate: ArrayT,
+    up: ArrayT | None = None,
+    *,
+    kind: Literal["silu", "gelu", "gelu_tanh", "sigmoid", "relu2"] = "silu",
+    packing: Literal["halves", "interleaved", "gate"] = "halves",
+    dtype: Any = "float8_e4m3fn",
+    scale: Any,
+    group_size: None = None,
+    scale_upper_bound: None = None,
+    alpha: float = 1.0,
+    limit: float | None = None,
+    up_offset: float = 0.0,
+    row_scale: Any = None,
+    out: ArrayT | None = None,
+    scale_out: None = None,
+    stream: Any = None,
+) -> ArrayT: ...
+
+@overload
+def silu_and_mul_quant(
+    gate: ArrayT,
+    up: ArrayT | None = None,
+    *,
+    packing: Literal["halves", "interleaved", "gate"] = "halves",
+    dtype: Any = "float8_e4m3fn",
+    scale: None = None,
+    group_size: Literal[64, 128] | None = None,
+    scale_upper_bound: float | None = None,
+    alpha: float = 1.0,
+    limit: float | None = None,
+    up_offset: float = 0.0,
+    row_scale: Any = None,
+    out: ArrayT | None = None,
+    scale_out: ArrayT | None = None,
+    stream: Any = None,
+) -> tuple[ArrayT, ArrayT]:
+    """
+    SwiGLU with a result of 8 bits, as :func:`gated_activation_quant` with ``kind="silu"``.
+
+    Args:
+        gate: ``(..., 2 * cols)``, packed as ``packing`` says; with ``up`` ``(..., cols)``.
+        up: the shape, dtype, framework and device of ``gate``.
+        packing: as in :func:`gated_activation_quant`.
+        dtype: as in :func:`gated_activation_quant`.
+        scale: as in :func:`gated_activation_quant`.
+        group_size: as in :func:`gated_activation_quant`.
+        scale_upper_bound: as in :func:`gated_activation_quant`.
+        alpha: as in :func:`gated_activation_quant`.
+        limit: as in :func:`gated_activation_quant`.
+        up_offset: as in :func:`gated_activation_quant`.
+        row_scale: as in :func:`gated_activation_quant`.
+        out: as in :func:`gated_activation_quant`.
+        scale_out: as in :func:`gated_activation_quant`.
+        stream: as in :func:`gated_activation_quant`.
+
+    Returns:
+        What :func:`gated_activation_quant` returns.
+
+    Raises:
+        What :func:`gated_activation_quant` raises.
+
+    Example:
+        >>> import numpy as np
+        >>> import membound as mb
+        >>> gate_up = np.array([[1.0, -1.0, 3.0, 4.0]], np.float32)
+        >>> out, scale = mb.silu_and_mul_quant(gate_up, dtype="int8")
+        >>> out, scale.round(4)
+        (array([[127, -62]], dtype=int8), array([0.0173], dtype=float32))
+    """
+@overload
+def silu_and_mul_quant(
+    gate: ArrayT,
+    up: ArrayT | None = None,
+    *,
+    packing: Literal["halves", "interleaved", "gate"] = "halves",
+    dtype: Any = "float8_e4m3fn",
+    scale: Any,
+    group_size: None = None,
+    scale_upper_bound: None = None,
+    alpha: float = 1.0,
+    limit: float | None = None,
+    up_offset: float = 0.0,
+    row_scale: Any = None,
+    out: ArrayT | None = None,
+    scale_out: None = None,
+    stream: Any = None,
+) -> ArrayT: ...
+
 def silu_and_mul(
     gate: ArrayT,
     up: ArrayT | None = None,

@@ -68,8 +68,8 @@ sanitize() {
   need_gpus 1 || return
   local folder built driver dtype job jobs=() status=0
   local drivers=(sanitize_rms_norm sanitize_layer_norm sanitize_gradients sanitize_gated sanitize_quant
-    sanitize_activation sanitize_rope sanitize_qk_norm_rope sanitize_embedding
-    sanitize_embedding_backward sanitize_softmax sanitize_cross_entropy)
+    sanitize_activation sanitize_gated_activation_quant sanitize_rope sanitize_qk_norm_rope
+    sanitize_embedding sanitize_embedding_backward sanitize_softmax sanitize_cross_entropy)
   folder=$("$python" -m membound cmake-dir) && folder=$(realpath "$folder/../../..") || return
   built=$(mktemp -d)
   for driver in "${drivers[@]}"; do

@@ -44,6 +44,7 @@ def test_a_table_and_json_with_a_copy_beside_every_op(quick, tmp_path, capsys):
     matrices |= {"cross_entropy": 2, "cross_entropy_backward": 2}
     matrices |= {"qk_norm_rope": 2, "qk_norm_rope_backward": 3}
     quantised = {"rms_norm_quant": 4 + 1, "add_rms_norm_quant": 3 * 4 + 1}
+    quantised |= {"gated_activation_quant": 2 * 4 + 1}
     for result in figures["results"]:
         times = result["microseconds"]
         assert {"membound", "copy"} <= set(times)

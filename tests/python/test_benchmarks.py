@@ -20,6 +20,7 @@ torch = pytest.importorskip("torch")
 OPS = ("rms_norm", "add_rms_norm", "rms_norm_backward", "layer_norm", "layer_norm_backward")
 OPS += ("rms_norm_gated", "rms_norm_gated_backward")
 OPS += ("rms_norm_quant", "rms_norm_quant:STATIC")
+OPS += ("gated_activation_quant", "gated_activation_quant:STATIC")
 OPS += ("gated_activation", "gated_activation_backward", "softmax", "softmax_backward")
 
 
@@ -129,7 +130,7 @@ def test_the_copy_moves_as_many_bytes_as_the_op(timing, contest, op, monkeypatch
     more = {"add_rms_norm": 4, "rms_norm_gated": 3, "rms_norm_gated_backward": 5}
     more |= {"gated_activation": 3, "gated_activation_backward": 5}
     matrices = more.get(op.name, 3 if op.name.endswith("backward") else 2)
-    in_bytes = 2 + 1 if "quant" in op.name else 2 * matrices
+    in_bytes = 2 * len(op.read) + 1 if "quant" in op.name else 2 * matrices
     assert copied == [in_bytes * 6 * 128 // 4]
 
 

@@ -234,12 +234,15 @@ def test_every_op_of_the_package_is_checked_and_measured():
     aliases = {"fused_add_rms_norm", "gemma_fused_add_rms_norm", "gemma_rms_norm"}
     for kind in ("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul", "sigmoid_and_mul", "relu2"):
         aliases |= {kind, f"{kind}_backward"}
+    aliases.add("silu_and_mul_quant")
     ops = set(membound.__test__) - aliases  # add_rms_norm's are checked as its forms
     assert set(_check.OPS) == ops
     assert set(_bench.OPS) == ops
 
 
-@pytest.mark.parametrize("op", ["gated_activation", "gated_activation_backward"])
+@pytest.mark.parametrize(
+    "op", ["gated_activation", "gated_activation_backward", "gated_activation_quant"]
+)
 def test_the_cases_of_activations_cover_each_kind_in_each_layout(op):
     cases = list(_check.OPS[op].cases(_frameworks.NumPy(), "float32", thorough=False))
     seen = {(case.kind, case.layout) for case in cases}

@@ -10,6 +10,7 @@ import arrays
 import numpy as np
 import pytest
 from gated_activations import GPT_OSS, KINDS
+from quant_norms import assert_same, quantised
 
 jax = pytest.importorskip("jax")
 mbj = importlib.import_module("membound.jax")
@@ -149,3 +150,91 @@ def test_options_that_only_the_core_checks(draw):
     for options in ({"alpha": 0.0}, {"limit": -1.0}):
         with pytest.raises(Exception, match="gated_activation"):
             jax.block_until_ready(mbj.gated_activation(draw(3, 4), **options))
+
+
+# --- with a quantised result; eager calls are in test_gated_activation_quant.py ---
+
+
+def single(one, seed, *shape):
+    return one.array(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
+@pytest.mark.parametrize("scale", ["row", 64, "static"])
+def test_quantised_inside_jit(one, scale, seed):
+    packed, fixed = single(one, seed, 3, 5, 2 * 70), one.array(np.float32([0.02]))
+    options = {"row": {}, 64: {"group_size": 64}, "static": {"scale": fixed}}[scale]
+
+    @jax.jit
+    def both(packed):
+        return mbj.gated_activation(packed), mbj.silu_and_mul_quant(packed, dtype="int8", **options)
+
+    y, found = jax.tree.map(one.numpy, both(packed))
+    wanted, scales = quantised(y, "int8", scale, given=0.02)
+    out, *rest = found if isinstance(found, tuple) else (found,)
+    assert_same(out, wanted, scale)
+    assert len(rest) == (scales is not None)
+    if rest:
+        assert_same(rest[0], scales, scale)
+
+
+# Which of gate, up, row_scale and the static scale are mapped.
+MAPPED = [(0, None, None, None), (1, 0, 0, None), (None, 0, None, 0), (0, 0, None, 0)]
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("axes", MAPPED)
+def test_quantised_under_vmap(one, axes, static, seed):
+    axes = axes if static else (*axes[:3], None)
+    values = []
+    for at, (axis, shape) in enumerate(zip(axes, [(5, 70), (5, 70), (5,), ()], strict=True)):
+        batched = list(shape)
+        if axis is not None:
+            batched.insert(axis, 3)
+        values.append(abs(single(one, seed + at, *batched)) + 0.01)
+
+    def op(gate, up, row_scale, scale):
+        options = {"scale": scale} if static else {"group_size": 64}
+        return mbj.gated_activation_quant(gate, up, row_scale=row_scale, dtype="int8", **options)
+
+    found = jax.tree.leaves(jax.vmap(op, in_axes=axes)(*values))
+    for at in range(3):
+        alone = [
+            value if axis is None else jax.numpy.take(value, at, axis)
+            for value, axis in zip(values, axes, strict=True)
+        ]
+        for got, wanted in zip(found, jax.tree.leaves(op(*alone)), strict=True):
+            assert_same(one.numpy(got)[at], one.numpy(wanted), (axes, at))
+
+
+def test_a_quantised_result_has_no_gradient(one):
+    packed = one.array(np.ones((2, 8), np.float32))
+    with pytest.raises(TypeError, match="gated_activation_quant: a quantised result has no gradi"):
+        jax.grad(lambda x: mbj.gated_activation_quant(x)[1].sum())(packed)
+    with pytest.raises(TypeError, match="has no gradient"):
+        jax.jvp(mbj.silu_and_mul_quant, (packed,), (packed,))
+
+
+@pytest.mark.parametrize(
+    ("bad", "expected", "argument"),
+    [
+        ({"dtype": "float16"}, TypeError, "dtype"),
+        ({"group_size": 32}, ValueError, "group_size"),
+        ({"scale": np.ones(2, np.float32)}, ValueError, "scale"),
+        ({"scale": np.ones(1, np.float32), "group_size": 64}, ValueError, "group_size"),
+        ({"kind": "tanh"}, ValueError, "kind"),
+        ({"up": np.ones((2, 8), np.float32), "packing": "gate"}, ValueError, "packing"),
+    ],
+)
+def test_bad_quantised_calls(one, bad, expected, argument):
+    gate = one.array(np.ones((2, 8), np.float32))
+    bad = {n: one.array(v) if isinstance(v, np.ndarray) else v for n, v in bad.items()}
+    with pytest.raises(expected, match=rf"^gated_activation_quant: argument '{argument}'"):
+        mbj.gated_activation_quant(gate, **bad)
+
+
+def test_what_jax_arrays_cannot_have_of_a_quantised_call():
+    membound = importlib.import_module("membound")
+    gate = arrays.framework("jax-cpu").array(np.ones((2, 8), np.float32))
+    for argument in ("out", "scale_out", "stream"):
+        with pytest.raises(TypeError, match=f"argument '{argument}' must be None for"):
+            membound.silu_and_mul_quant(gate, **{argument: 0 if argument == "stream" else gate})

@@ -43,6 +43,7 @@ OPS = list(membound.__test__)
 # Two overloads: what the statistics, the scales, k or lse add.
 OVERLOADED = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "gemma_rms_norm")
 OVERLOADED += ("rms_norm_gated", "rms_norm_quant", "add_rms_norm_quant", "rope")
+OVERLOADED += ("gated_activation_quant", "silu_and_mul_quant")
 OVERLOADED += ("embedding_backward",)
 OVERLOADED += ("cross_entropy",)
 # And one array, or two, of gradients.
@@ -100,6 +101,7 @@ def test_docstring_examples(op):
         ("jax._layer_norm", 12),
         ("jax._rms_norm_gated", 8),
         ("jax._rms_norm_quant", 7),
+        ("jax._gated_activation_quant", 6),
         ("jax._rope", 8),
         ("jax._qk_norm_rope", 8),
         ("jax._embedding", 3),

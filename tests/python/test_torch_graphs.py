@@ -54,6 +54,39 @@ def test_quantised_norms_in_graphs(options, generator):
         opcheck(getattr(torch.ops.membound, op).default, given)
 
 
+@pytest.mark.parametrize("options", QUANTISED.values(), ids=QUANTISED)
+@pytest.mark.parametrize("packing", ["apart", "halves", "gate"])
+def test_quantised_activations_in_graphs(options, packing, generator):
+    gate, up = (torch.randn(4, 100, generator=generator) for _ in range(2))
+    arrays = (gate, up) if packing == "apart" else (gate,)
+    options = {**options, "row_scale": torch.rand(4, generator=generator)}
+    named = {} if packing == "apart" else {"packing": packing}
+    torch.compiler.reset()
+    for op in ("gated_activation_quant", "silu_and_mul_quant"):
+        function = getattr(mt, op)
+        call = lambda *a, f=function: f(*a, **options, **named)  # noqa: E731
+        right = getattr(membound, op)(*arrays, **options, **named)
+        found = torch.compile(call, fullgraph=True, backend="aot_eager")(*arrays)
+        for mine, theirs in zip(*(r if isinstance(r, tuple) else (r,) for r in (found, right)),
+                                strict=True):  # fmt: skip
+            assert torch.equal(mine.view(torch.uint8), theirs.view(torch.uint8))
+    given = (
+        gate,
+        up if packing == "apart" else None,
+        options["row_scale"],
+        options.get("scale"),
+        "gelu",
+        named.get("packing", "halves"),
+        "int8",
+        options.get("group_size"),
+        None,
+        1.0,
+        2.0,
+        0.0,
+    )
+    opcheck(torch.ops.membound.gated_activation_quant.default, given)
+
+
 @pytest.mark.parametrize("op", ["fused_add_rms_norm", "gemma_fused_add_rms_norm"])
 def test_norms_in_place_in_graphs(op, generator):
     x, residual = (torch.randn(4, 8, generator=generator) for _ in range(2))

@@ -96,6 +96,7 @@ void rms_norm_gated_call(const Call& call);
 void rms_norm_gated_backward_call(const Call& call);
 void gated_activation_call(const Call& call);
 void gated_activation_backward_call(const Call& call);
+void gated_activation_quant_call(const Call& call);
 void rope_call(const Call& call);
 void rope_backward_call(const Call& call);
 void qk_norm_rope_call(const Call& call);

@@ -35,6 +35,8 @@ extern const Op kFusedAddRmsNorm;
 extern const Op kGemmaFusedAddRmsNorm;
 extern const Op kGatedActivation;
 extern const Op kGatedActivationBackward;
+extern const Op kGatedActivationQuant;
+extern const Op kSiluAndMulQuant;
 extern const Op kSiluAndMul;
 extern const Op kSiluAndMulBackward;
 extern const Op kGeluAndMul;

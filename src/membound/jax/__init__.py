@@ -10,6 +10,7 @@ from membound.jax._cross_entropy import cross_entropy, cross_entropy_backward
 from membound.jax._embedding import embedding
 from membound.jax._embedding_backward import embedding_backward
 from membound.jax._gated_activation import gated_activation, gated_activation_backward
+from membound.jax._gated_activation_quant import gated_activation_quant, silu_and_mul_quant
 from membound.jax._layer_norm import (
     add_layer_norm,
     add_layer_norm_backward,
@@ -35,6 +36,7 @@ __all__ = [
     "embedding_backward",
     "gated_activation",
     "gated_activation_backward",
+    "gated_activation_quant",
     "layer_norm",
     "layer_norm_backward",
     "qk_norm_rope",
@@ -46,6 +48,7 @@ __all__ = [
     "rms_norm_quant",
     "rope",
     "rope_backward",
+    "silu_and_mul_quant",
     "softmax",
     "softmax_backward",
 ]

@@ -44,7 +44,7 @@ def _choice(op, value, argument, names):
 
 
 @static
-def _options(op, apart, kind, packing, alpha, limit, up_offset, dgate=True, dup=True):
+def options_of(op, apart, kind, packing, alpha, limit, up_offset, dgate=True, dup=True):
     form = _choice(op, packing, "packing", _PACKINGS)
     if apart and form != 0:
         raise ValueError(f"{op}: argument 'packing' must be left out with 'up', got {packing!r}")
@@ -75,8 +75,8 @@ def gated_activation(
     [2.193, -1.076]
     """
     op = "gated_activation"
-    _check_kinds(op, {"gate": gate, "up": up, "row_scale": row_scale})
-    options = _options(op, up is not None, kind, packing, alpha, limit, up_offset)
+    check_kinds(op, {"gate": gate, "up": up, "row_scale": row_scale})
+    options = options_of(op, up is not None, kind, packing, alpha, limit, up_offset)
     return _jitted_forward(gate, up, row_scale, options)
 
 
@@ -94,8 +94,8 @@ def gated_activation_backward(
     [2.783, 0.289, 0.731, -0.269]
     """
     op = "gated_activation_backward"
-    _check_kinds(op, {"dy": dy, "gate": gate, "up": up, "row_scale": row_scale})
-    options = _options(
+    check_kinds(op, {"dy": dy, "gate": gate, "up": up, "row_scale": row_scale})
+    options = options_of(
         op, up is not None, kind, packing, alpha, limit, up_offset, need_dgate, need_dup
     )
     for name, needed in (("need_dgate", options.dgate), ("need_dup", options.dup)):
@@ -105,7 +105,7 @@ def gated_activation_backward(
     return dgate if up is None else (dgate, dup)
 
 
-def _check_kinds(op, arrays):
+def check_kinds(op, arrays):
     """All are jax arrays, but for those that are None."""
     _arguments.check_arrays(
         op,
@@ -113,11 +113,11 @@ def _check_kinds(op, arrays):
     )
 
 
-def _cols_of(gate, options):
+def cols_of(gate, options):
     return gate.shape[-1] // 2 if options.packed else gate.shape[-1]
 
 
-def _check_shapes(gate, up, row_scale, options, dy=None):
+def check_shapes(gate, up, row_scale, options, dy=None):
     op = options.op
     _arguments.check_rows(op, gate, "gate")
     if options.packed and gate.shape[-1] % 2:
@@ -131,23 +131,23 @@ def _check_shapes(gate, up, row_scale, options, dy=None):
         kind = _ffi.statistics_dtype(gate)
         _arguments.check_like(op, row_scale, "row_scale", kind, gate.shape[:-1])
     if dy is not None:
-        shape = (*gate.shape[:-1], _cols_of(gate, options))
+        shape = (*gate.shape[:-1], cols_of(gate, options))
         _arguments.check_like(op, dy, "dy", gate.dtype, shape)
 
 
 @functools.partial(jax.jit, static_argnums=3)
 def _jitted_forward(gate, up, row_scale, options):
-    _check_shapes(gate, up, row_scale, options)
+    check_shapes(gate, up, row_scale, options)
     return _forward(*_sharding.alike(gate, up, row_scale), options)
 
 
 @functools.partial(jax.jit, static_argnums=4)
 def _jitted_backward(dy, gate, up, row_scale, options):
-    _check_shapes(gate, up, row_scale, options, dy)
+    check_shapes(gate, up, row_scale, options, dy)
     return _backward_call(dy, gate, up, row_scale, options)
 
 
-def _attributes(options):
+def attributes(options):
     return {
         "kind": np.int32(options.kind),
         "form": np.int32(options.form),
@@ -160,8 +160,8 @@ def _attributes(options):
 def _forward_call(gate, up, row_scale, options):
     def run(*operands):
         gate = operands[0]
-        out = jax.ShapeDtypeStruct((*gate.shape[:-1], _cols_of(gate, options)), gate.dtype)
-        return _ffi.call("membound_gated_activation", [out], operands, **_attributes(options))
+        out = jax.ShapeDtypeStruct((*gate.shape[:-1], cols_of(gate, options)), gate.dtype)
+        return _ffi.call("membound_gated_activation", [out], operands, **attributes(options))
 
     return _sharding.call(run, (gate, up, row_scale), (1, 1, 0), (1,))[0]
 
@@ -180,7 +180,7 @@ def _backward_call(dy, gate, up, row_scale, options):
             operands,
             dgate=np.int32(wanted[0]),
             dup=np.int32(wanted[1]),
-            **_attributes(options),
+            **attributes(options),
         )
 
     operands = (dy, gate, up, row_scale)

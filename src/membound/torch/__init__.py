@@ -17,6 +17,7 @@ from membound.torch._gated_activation import (
     sigmoid_and_mul,
     silu_and_mul,
 )
+from membound.torch._gated_activation_quant import gated_activation_quant, silu_and_mul_quant
 from membound.torch._layer_norm import add_layer_norm, layer_norm
 from membound.torch._modules import (
     Embedding,
@@ -55,6 +56,7 @@ __all__ = [
     "embedding",
     "fused_add_rms_norm",
     "gated_activation",
+    "gated_activation_quant",
     "gelu_and_mul",
     "gelu_tanh_and_mul",
     "gemma_fused_add_rms_norm",
@@ -70,6 +72,7 @@ __all__ = [
     "rope",
     "sigmoid_and_mul",
     "silu_and_mul",
+    "silu_and_mul_quant",
     "softmax",
     "unpatch",
 ]

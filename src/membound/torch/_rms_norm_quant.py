@@ -20,7 +20,7 @@ _SCHEMA = (
 )
 
 
-def _scales_like(x: Any, group_size: int | None) -> Any:
+def scales_like(x: Any, group_size: int | None) -> Any:
     groups = () if group_size is None else (-(-x.shape[-1] // group_size),)
     return x.new_empty((*x.shape[:-1], *groups), dtype=torch.float32)
 
@@ -46,7 +46,7 @@ def _shapes(arrays: int) -> Any:
         codes = torch.empty_like(
             x, dtype=getattr(torch, dtype), memory_format=torch.contiguous_format
         )
-        scales = _scales_like(x, group_size) if scale is None else scale.new_empty(0)
+        scales = scales_like(x, group_size) if scale is None else scale.new_empty(0)
         return (codes, contiguous_like(x), scales) if arrays == 3 else (codes, scales)
 
     return shapes

@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "core/dispatch.hpp"
+#include "cuda/gated_activation_quant_kernel.cuh"
+#include "ops/gated_activation_quant.hpp"
+
+namespace membound::cuda {
+
+namespace {
+
+template <class T>
+bool all_take_chunks(const GatedActivationQuantProblem& problem) {
+  const GatedActivationProblem& given = problem.activation;
+  bool fits = takes_chunks<T>(given.gate, given.gate_rows, given.gate_col_stride, given.cols) &&
+              takes_chunks<T>(given.up, given.up_rows, given.up_col_stride, given.cols) &&
+              problem.out_col_stride == 1 &&
+              reinterpret_cast<std::uintptr_t>(problem.out) % kPack<T> == 0;
+  for (int axis = 0; axis < problem.out_rows.rank; ++axis)
+    fits = fits && problem.out_rows.strides[axis] % kPack<T> == 0;
+  return fits;
+}
+
+template <class A, GateForm kForm>
+void launch_form(const GatedActivationQuantProblem& problem, StreamView stream) {
+  using U = QuantUnit<A, kForm>;
+  const GatedActivationProblem& given = problem.activation;
+  const int device = current_device();
+  GatedActivationQuantParams<A> p{};
+  p.gate = gate_array(given.gate, given.gate_rows, given.gate_col_stride);
+  p.up = gate_array(given.up, given.up_rows, given.up_col_stride);
+  p.row_scale = gate_array(given.row_scale, given.row_scale_rows, 1);
+  p.out = gate_array(problem.out, problem.out_rows, problem.out_col_stride);
+  p.scale = gate_array(problem.scale, problem.scale_rows, problem.scale_col_stride);
+  p.static_scale = problem.static_scale;
+  p.rows = given.rows;
+  p.cols = given.cols;
+  p.units = (given.cols + U::kWidth - 1) / U::kWidth;
+  p.numbers = gate_numbers<A>(given.options, given.up != nullptr && given.row_scale == nullptr);
+  p.dtype = given.dtype;
+  p.out_dtype = problem.out_dtype;
+  const bool dynamic = problem.scale != nullptr;
+  const bool grouped = dynamic && problem.group_size < given.cols;
+  p.group_lanes = grouped ? static_cast<int>(problem.group_size / U::kWidth) : 0;
+  while ((2 << p.group_shift) <= p.group_lanes) ++p.group_shift;
+  p.scale_upper_bound = problem.scale_upper_bound;
+  p.config = tuning::gated_activation_quant_config(p.rows, p.units, U::kCount,
+                                                   grouped ? p.group_lanes : 1, dynamic && !grouped,
+                                                   U::kWidth * sizeof(A), max_shared_bytes(device));
+  const LaunchShape shape{
+      .blocks = p.config.blocks, .threads = p.config.threads, .shared_bytes = p.config.held_bytes};
+  launch<gated_activation_quant_kernel<A, kForm>>(shape, stream, device, p);
+}
+
+}  // namespace
+
+void gated_activation_quant(const GatedActivationQuantProblem& problem, StreamView stream) {
+  dispatch_floating(problem.activation.dtype, "gated_activation_quant", [&]<class T>() {
+    if constexpr (sizeof(T) < 8) {
+      constexpr GateForm kForm = sizeof(T) == 2 ? GateForm::kChunks16 : GateForm::kChunks32;
+      if (all_take_chunks<T>(problem)) return launch_form<float, kForm>(problem, stream);
+    }
+    launch_form<accumulate_t<T>, GateForm::kElements>(problem, stream);
+  });
+}
+
+}  // namespace membound::cuda

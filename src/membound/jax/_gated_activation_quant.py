@@ -1,0 +1,110 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Gated activations with a quantised result."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from membound.jax import _arguments, _ffi, _sharding
+from membound.jax import _gated_activation as activation
+from membound.jax._norm import static
+
+
+class Quantised(NamedTuple):
+    """What is static in a call."""
+
+    op: str
+    activation: activation.Options
+    dtype: str
+    group_size: int
+    scale_upper_bound: float
+
+
+@static
+def _quantisation(op, dtype, group_size, scale_upper_bound):
+    return (
+        _arguments.quantised(op, dtype),
+        _arguments.group_size(op, group_size),
+        _arguments.upper_bound(op, scale_upper_bound),
+    )
+
+
+def gated_activation_quant(
+    gate, up=None, *, kind="silu", packing="halves", dtype="float8_e4m3fn", scale=None,
+    group_size=None, scale_upper_bound=None, alpha=1.0, limit=None, up_offset=0.0, row_scale=None,
+):  # fmt: skip
+    """A gated activation with a result of 8 bits and its scales, in one pass.
+
+    Returns ``(out, scale)``, with a static scale ``out`` alone; see
+    :func:`membound.gated_activation_quant` for the arguments. All but the arrays are static: each
+    new combination compiles once. It has no gradient.
+
+    >>> import jax.numpy as jnp
+    >>> out, scale = gated_activation_quant(jnp.array([[1.0, -1.0, 3.0, 4.0]]), dtype="int8")
+    >>> out.tolist(), scale.shape
+    ([[127, -62]], (1,))
+    """
+    op = "gated_activation_quant"
+    activation.check_kinds(op, {"gate": gate, "up": up, "row_scale": row_scale})
+    _arguments.check_arrays(op, {} if scale is None else {"gate": gate, "scale": scale})
+    options = Quantised(
+        op,
+        activation.options_of(op, up is not None, kind, packing, alpha, limit, up_offset),
+        *_quantisation(op, dtype, group_size, scale_upper_bound),
+    )
+    results = _jitted(gate, up, row_scale, scale, options)
+    return results[0] if scale is not None else tuple(results)
+
+
+@functools.partial(jax.jit, static_argnums=4)
+def _jitted(gate, up, row_scale, scale, options):
+    activation.check_shapes(gate, up, row_scale, options.activation)
+    if scale is not None:
+        _arguments.check_static_scale(scale, options)
+    return _quantised(*_sharding.alike(gate, up, row_scale, scale), options)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
+def _quantised(gate, up, row_scale, scale, options):
+    def run(gate, up, row_scale, scale):
+        cols = activation.cols_of(gate, options.activation)
+        values = jax.ShapeDtypeStruct((*gate.shape[:-1], cols), gate.dtype)
+        results = [_ffi.quantised_like(values, options.dtype)]
+        if scale is None:
+            results.append(_ffi.scales_of(values, options.group_size))
+        return _ffi.call(
+            "membound_gated_activation_quant",
+            results,
+            (gate, up, row_scale, scale),
+            group_size=np.int32(options.group_size),
+            scale_upper_bound=np.float64(options.scale_upper_bound),
+            rank=np.int32(gate.ndim),  # vmap puts axes in front
+            static=np.int32(scale is not None),
+            **activation.attributes(options.activation),
+        )
+
+    of_scales = () if scale is not None else (int(options.group_size != 0),)
+    operands = (gate, up, row_scale, scale)
+    return _sharding.call(run, operands, (1, 1, 0, _sharding.WHOLE), (1, *of_scales))
+
+
+@_quantised.defjvp
+def _no_gradient(options, *_):
+    raise TypeError(
+        f"{options.op}: a quantised result has no gradient; apply jax.lax.stop_gradient to the "
+        "arguments, or differentiate gated_activation itself"
+    )
+
+
+def silu_and_mul_quant(gate, up=None, **options):
+    """:func:`gated_activation_quant` with ``kind="silu"``.
+
+    >>> import jax.numpy as jnp
+    >>> out, scale = silu_and_mul_quant(jnp.array([[1.0, -1.0, 3.0, 4.0]]), dtype="int8")
+    >>> out.tolist()
+    [[127, -62]]
+    """
+    return gated_activation_quant(gate, up, kind="silu", **options)

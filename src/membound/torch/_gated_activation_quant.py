@@ -1,0 +1,80 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Gated activations with a result of 8 bits. They have no gradient; graphs see an operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from membound import _core
+from membound.arrays import dtype_name
+from membound.torch._functions import traceable
+from membound.torch._operators import define
+from membound.torch._rms_norm_quant import scales_like
+
+_OPTIONS = ("kind", "packing", "dtype", "group_size", "scale_upper_bound")
+_OPTIONS += ("alpha", "limit", "up_offset")
+
+
+def _kernel(gate: Any, up: Any, row_scale: Any, scale: Any, *options: Any) -> Any:
+    """The extension's function; a scale that is given leaves an empty tensor in place of scales."""
+    named = dict(zip(_OPTIONS, options, strict=True))
+    found = _core.gated_activation_quant(gate, up, row_scale=row_scale, scale=scale, **named)
+    return found if scale is None else (found, scale.new_empty(0))
+
+
+def _shapes(
+    gate: Any, up: Any, _row_scale: Any, scale: Any, _kind: Any, packing: str, dtype: str,
+    group_size: int | None, *_: Any,
+) -> Any:  # fmt: skip
+    halved = up is None and packing != "gate"
+    cols = gate.shape[-1] // 2 if halved else gate.shape[-1]
+    codes = gate.new_empty((*gate.shape[:-1], cols), dtype=getattr(torch, dtype))
+    return codes, scales_like(codes, group_size) if scale is None else scale.new_empty(0)
+
+
+define(
+    "gated_activation_quant",
+    "(Tensor gate, Tensor? up, Tensor? row_scale, Tensor? scale, str kind, str packing, str dtype, "
+    "int? group_size, float? scale_upper_bound, float alpha, float? limit, float up_offset) "
+    "-> (Tensor, Tensor)",
+    _kernel, _shapes,
+)  # fmt: skip
+
+
+def _quantised(
+    gate, up=None, *, kind="silu", packing="halves", dtype="float8_e4m3fn", scale=None,
+    group_size=None, scale_upper_bound=None, alpha=1.0, limit=None, up_offset=0.0, row_scale=None,
+):  # fmt: skip
+    codes, scales = torch.ops.membound.gated_activation_quant(
+        gate, up, row_scale, scale, kind, packing, dtype_name(dtype), group_size, scale_upper_bound,
+        alpha, limit, up_offset,
+    )  # fmt: skip
+    return (codes, scales) if scale is None else codes
+
+
+@traceable("out", "scale_out")
+def gated_activation_quant(gate, up=None, **options):
+    """:func:`membound.gated_activation_quant` for compiled code too.
+
+    >>> import torch
+    >>> gate_up = torch.tensor([[1.0, -1.0, 3.0, 4.0]])
+    >>> codes, scale = gated_activation_quant(gate_up, kind="relu2", dtype="int8")
+    >>> codes.tolist()
+    [[127, 0]]
+    """
+    return _quantised(gate, up, **options)
+
+
+@traceable("out", "scale_out")
+def silu_and_mul_quant(gate, up=None, **options):
+    """:func:`membound.silu_and_mul_quant` for compiled code too.
+
+    >>> import torch
+    >>> codes, scale = silu_and_mul_quant(torch.tensor([[1.0, -1.0, 3.0, 4.0]]), dtype="int8")
+    >>> codes.tolist()
+    [[127, -62]]
+    """
+    return _quantised(gate, up, kind="silu", **options)

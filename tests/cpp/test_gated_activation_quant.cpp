@@ -1,0 +1,222 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/tuning/gated_activation_quant.hpp"
+#include "gated_activation.hpp"
+#include "membound/error.hpp"
+#include "membound/ops/gated_activation_quant.hpp"
+#include "quant.hpp"
+
+using namespace membound_test;
+
+namespace {
+
+using Options = GatedActivationQuantOptions;
+
+// gate and up as they are read, and in the dtype of the arithmetic.
+struct QuantCase : GateCase {
+  QuantCase(DType dtype, const Array::Extents& shape, std::uint32_t seed)
+      : GateCase(dtype, shape, seed),
+        wide_gate(accumulate_dtype(dtype), shape),
+        wide_up(accumulate_dtype(dtype), shape) {}
+
+  // What is quantised.
+  std::unique_ptr<Array> activation(const GatedActivationOptions& options, bool has_up,
+                                    bool scaled) {
+    for (std::int64_t i = 0; i < gate.size(); ++i) {
+      wide_gate.set(i, gate.get(i));
+      wide_up.set(i, up.get(i));
+    }
+    const ConstTensorView wide_up_view = wide_up.view();
+    auto y = std::make_unique<Array>(wide_gate.dtype(), gate.shape());
+    gated_activation(wide_gate.view(), has_up ? &wide_up_view : nullptr,
+                     scaled ? &scale_view : nullptr, options, y->view(),
+                     StreamView::legacy_default());
+    return y;
+  }
+
+  void run(const Options& options, bool has_up, bool scaled, const Array& out,
+           const Array* static_scale, const Array* scales) const {
+    gated_activation_quant(gate.view(), has_up ? &up_view : nullptr, scaled ? &scale_view : nullptr,
+                           options, out.view(), Optional<ConstTensorView>(static_scale).get(),
+                           Optional<TensorView>(scales).get(), StreamView::legacy_default());
+  }
+
+  Array wide_gate, wide_up;
+};
+
+// How check_quantised is told.
+RmsNormQuantOptions quantisation(const Options& options) {
+  return {.group_size = options.group_size, .scale_upper_bound = options.scale_upper_bound};
+}
+
+}  // namespace
+
+TEST_CASE("gated_activation_quant: every dtype, kind, scale and width against the definition") {
+  const std::uint32_t seed = test_seed();
+  INFO("seed " << seed << ", isa " << std::string(cpu_isa()));
+  for (const DType dtype : kFloating) {
+    for (const Activation kind : kKinds) {
+      for (const std::int64_t cols : {1, 17, 64, 100, 129, 1000, 5000}) {
+        const bool has_up = cols != 100, scaled = cols % 2 == 0;
+        const DType out_dtype = kQuantised[cols % 3];
+        QuantCase c(dtype, {4, cols}, seed + static_cast<std::uint32_t>(cols));
+        Options options{options_of(kind)[cols % 2]};
+        if (!has_up) options.activation.up_offset = 0;
+        const auto y = c.activation(options.activation, has_up, scaled);
+        CAPTURE(std::string(dtype_name(dtype)));
+        CAPTURE(static_cast<int>(kind));
+        CAPTURE(cols);
+        for (const std::int64_t group : {0, 64, 128}) {
+          for (const double bound : {double{INFINITY}, 1.5 / limit_of(out_dtype)}) {
+            options.group_size = group;
+            options.scale_upper_bound = bound;
+            Quantised got(out_dtype, y->shape(), group);
+            c.run(options, has_up, scaled, got.out, nullptr, &got.scale);
+            CAPTURE(group);
+            CAPTURE(bound);
+            check_quantised(*y, quantisation(options), got.out, &got.scale, nullptr);
+          }
+        }
+        options = {options.activation};
+        const float scale = static_cast<float>(2.0 / limit_of(out_dtype));
+        Array out(out_dtype, y->shape());
+        c.run(options, has_up, scaled, out, static_scale_of(scale).get(), nullptr);
+        check_quantised(*y, {}, out, nullptr, &scale);
+      }
+    }
+  }
+}
+
+TEST_CASE("gated_activation_quant: zeros, extremes, inf and NaN") {
+  for (const DType dtype : kFloating) {
+    for (const DType out_dtype : kQuantised) {
+      for (const std::int64_t cols : {1, 70, 300}) {
+        const double huge = format_of(dtype).largest, tiny = ulp(0, dtype);
+        QuantCase c(dtype, {7, cols}, test_seed());
+        const double special[] = {0, huge, tiny, -huge, NAN, INFINITY, -INFINITY};
+        for (std::int64_t i = 0; i < c.gate.size(); ++i) {
+          if (i < cols) c.up.set(i, 0);
+          if (i % cols == cols / 2) c.gate.set(i, special[i / cols]);
+        }
+        for (const Activation kind : kKinds) {
+          Options options;
+          options.activation.kind = kind;
+          const auto y = c.activation(options.activation, true, false);
+          for (const std::int64_t group : {0, 64}) {
+            CAPTURE(std::string(dtype_name(dtype)));
+            CAPTURE(static_cast<int>(kind));
+            CAPTURE(cols);
+            options.group_size = group;
+            Quantised got(out_dtype, y->shape(), group);
+            c.run(options, true, false, got.out, nullptr, &got.scale);
+            check_quantised(*y, quantisation(options), got.out, &got.scale, nullptr);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("gated_activation_quant: strides, alignment and transposed scales change nothing") {
+  const std::uint32_t seed = test_seed();
+  INFO("seed " << seed);
+  for (const DType dtype : kFloating) {
+    for (const std::int64_t cols : {1, 100, 200, 4500}) {
+      const Array::Extents shape{2, 3, cols};
+      QuantCase c(dtype, shape, seed);
+      for (const std::int64_t group : {0, 64}) {
+        Options options;
+        options.group_size = group;
+        Quantised expected(DType::kFloat8E4M3, shape, group);
+        c.run(options, true, true, expected.out, nullptr, &expected.scale);
+        const std::vector<Layout> layouts = layouts_of(cols);
+        for (std::size_t i = 0; i < layouts.size(); ++i) {
+          CAPTURE(std::string(dtype_name(dtype)));
+          CAPTURE(cols);
+          CAPTURE(std::string(layouts[i].name));
+          const Layout &first = layouts[i], &second = layouts[(i + 1) % layouts.size()];
+          Array gate(dtype, shape, first.strides, first.lead);
+          Array up(dtype, shape, second.strides, second.lead);
+          gate.copy_from(c.gate);
+          up.copy_from(c.up);
+          Array out(DType::kFloat8E4M3, shape, first.strides, first.lead);
+          Array::Extents first_axis_first{1, 2, 6};
+          first_axis_first.resize(expected.scale.shape().size());
+          const Array scale(DType::kFloat32, expected.scale.shape(), first_axis_first, 1);
+          const ConstTensorView up_view = up.view();
+          const TensorView scales = scale.view();
+          gated_activation_quant(gate.view(), &up_view, &c.scale_view, options, out.view(), nullptr,
+                                 &scales, StreamView::legacy_default());
+          REQUIRE(out.first_difference(expected.out) == -1);
+          REQUIRE(scale.first_difference(expected.scale) == -1);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("gated_activation_quant: one thread and three give the same bits") {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+    for (const std::int64_t cols : {64, 20000}) {
+      const QuantCase c(dtype, {600000 / cols, cols}, test_seed());
+      Quantised one(DType::kInt8, c.gate.shape(), 128), three(DType::kInt8, c.gate.shape(), 128);
+      Options options;
+      options.group_size = 128;
+      set_cpu_threads(1);
+      c.run(options, true, true, one.out, nullptr, &one.scale);
+      set_cpu_threads(3);
+      c.run(options, true, true, three.out, nullptr, &three.scale);
+      set_cpu_threads(0);
+      CHECK(one.out.first_difference(three.out) == -1);
+      CHECK(one.scale.first_difference(three.scale) == -1);
+    }
+  }
+}
+
+TEST_CASE("gated_activation_quant: errors name the argument and leave the outputs alone") {
+  const QuantCase c(DType::kFloat32, {2, 130}, test_seed());
+  const Array out(DType::kInt8, {2, 130}), narrow(DType::kInt8, {2, 129});
+  const Array rows(DType::kFloat32, {2}), one(DType::kFloat32, {1});
+  const auto refused = [&](const char* text, const Options& options, const Array& to,
+                           const Array* given, const Array* scale) {
+    CHECK_THROWS_WITH(c.run(options, true, false, to, given, scale), text);
+  };
+  Options grouped, named;
+  grouped.group_size = 64;
+  named.activation.op = "silu_and_mul_quant";
+  refused("gated_activation_quant: argument 'out' must have shape (2, 130), got (2, 129)", {},
+          narrow, nullptr, &rows);
+  refused("silu_and_mul_quant: argument 'scale' must have shape () or (1,), got (2,)", named, out,
+          &rows, nullptr);
+  refused("gated_activation_quant: argument 'scale_out' must have shape (2, 3), got (2,)", grouped,
+          out, nullptr, &rows);
+  refused("gated_activation_quant: argument 'group_size' must be None with a static scale, got 64",
+          grouped, out, &one, nullptr);
+  CHECK_THROWS_AS(c.run({}, true, false, out, nullptr, nullptr), InvalidArgument);
+  CHECK_THROWS_AS(c.run({}, true, false, c.gate, nullptr, &rows), TypeMismatch);
+  for (std::int64_t i = 0; i < out.size(); ++i) REQUIRE(code_at(out, i) == 0x5a);
+}
+
+TEST_CASE("gated_activation_quant: a launch covers every unit once and keeps what it can") {
+  using cuda::tuning::gated_activation_quant_config;
+  constexpr std::size_t kShared = 227 << 10, kUnit = 32;
+  for (const std::int64_t rows : {1, 3, 1000}) {
+    for (const std::int64_t units : {1, 8, 15, 64, 1024, 3584, 9000}) {
+      for (const int group : {1, 8, 16, 32}) {
+        const bool whole = group == 1;
+        const auto config =
+            gated_activation_quant_config(rows, units, 2, group, whole, kUnit, kShared);
+        CAPTURE(units);
+        CAPTURE(group);
+        CHECK(config.threads % config.lanes == 0);
+        CHECK(config.lanes >= group);
+        CHECK(config.tile_units * config.tiles >= units);
+        CHECK(config.tile_units * (config.tiles - 1) < units);
+        CHECK((config.tiles == 1 || config.tile_units % group == 0));
+        CHECK(config.blocks / config.tiles * (config.threads / config.lanes) >= rows);
+        CHECK((whole ? config.tiles == 1 : config.held_bytes == 0));
+        if (whole) CHECK((config.held_bytes > 0) == (units <= 3584));
+      }
+    }
+  }
+}
