@@ -241,11 +241,11 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads)
         if (recall) {
           if (active) y = U::recalled(held, p.units, unit);
         } else {
-          y = activated<A, kForm>(p, gates[0], ups[0], row_scale);
+          if (active) y = activated<A, kForm>(p, gates[0], ups[0], row_scale);
+          if constexpr (!U::kChunks) {  // without up, zeros behind the row may have become others
 #pragma unroll
-          for (int k = 0; k < U::kWidth; ++k) {
-            const bool is_column = U::kChunks ? active : unit * U::kWidth + k < p.cols && active;
-            y.at[k] = is_column ? y.at[k] : A(0);
+            for (int k = 0; k < U::kWidth; ++k)
+              y.at[k] = unit * U::kWidth + k < p.cols ? y.at[k] : A(0);
           }
 #pragma unroll
           for (int k = 0; k + 1 < U::kCount; ++k) {

@@ -80,6 +80,27 @@ def check_shard_map(name, mesh, rng):
         np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
 
 
+def check_quantised(mesh, rng):
+    """Codes and scales lie where the rows do, under shard_map too; a static scale is everywhere."""
+    packed = jnp.asarray(rng.standard_normal((*X[:-1], 2 * 130)))
+    placed = jax.device_put(packed, NamedSharding(mesh, P("a")))
+    for options in ({}, {"group_size": 64}, {"scale": jnp.float32(0.02)}):
+
+        def function(packed, options=options):
+            return mbj.gated_activation_quant(packed, dtype="int8", **options)
+
+        compiled = jax.jit(function)
+        assert "all-gather" not in compiled.lower(placed).compile().as_text(), options
+        right = jax.tree.leaves(function(packed))
+        shard_map = getattr(jax, "shard_map", None)
+        cut = shard_map and shard_map(function, mesh=mesh, in_specs=P("a"), out_specs=P("a"))
+        for one in filter(None, (compiled, cut)):
+            for mine, theirs in zip(jax.tree.leaves(one(placed)), right, strict=True):
+                np.testing.assert_array_equal(mine, theirs, str(options))
+                wanted = NamedSharding(mesh, P("a"))
+                assert mine.sharding.is_equivalent_to(wanted, mine.ndim), options
+
+
 def check_vmap(mesh, rng):
     """A mapped call on shared arrays is right, whatever XLA makes of it."""
     x, weight = (jnp.asarray(rng.standard_normal(s)) for s in (X, W))
@@ -102,6 +123,7 @@ def main():
     for name in ("add_rms_norm", "gated_activation"):
         check_automatic(name, square, P("a", "b"), rng)
         check_automatic(name, square, P(("a", "b")), rng)
+    check_quantised(line, rng)
     check_vmap(line, rng)
     print("all right")
 
