@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""cross_entropy with its gradient on a GPU beside one copy of as many bytes, and torch.
+"""cross_entropy with its gradient on a GPU beside one copy of as many bytes, and peers.
 
 python benchmarks/bench_cross_entropy.py            every shape
 python benchmarks/bench_cross_entropy.py --quick    a dozen shapes
@@ -8,6 +8,7 @@ python benchmarks/bench_cross_entropy.py --quick    a dozen shapes
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -58,13 +59,46 @@ def _compile(_: Any) -> Callable[[Any], Any]:
     return lambda a: function(a.logits, _column(a.logits.shape[-1]))[1]
 
 
+def _quack(_: Any) -> Callable[[Any], Any]:
+    function = importlib.import_module("quack.cross_entropy").cross_entropy_fwd
+    return lambda a: function(a.logits, a.labels, return_dx=True)[1]
+
+
+def _liger(like: Any) -> Callable[[Any], Any]:
+    """Its kernel, without the checks around it that wait for the GPU."""
+    module = importlib.import_module("liger_kernel.ops.cross_entropy")
+    rows, cols = like.logits.shape
+    block = min(module.MAX_FUSED_SIZE, 1 << (cols - 1).bit_length())
+    loss = torch.empty(rows, device=like.logits.device, dtype=like.logits.dtype)
+
+    def call(a: Any) -> Any:
+        module.liger_cross_entropy_kernel[(rows,)](
+            X_ptr=a.dlogits, X_stride=a.dlogits.stride(0), Y_ptr=a.labels, Y_stride=1,
+            weight_ptr=None, loss_ptr=loss, z_loss_ptr=None, loss_stride=1,
+            token_accuracy_ptr=None, token_accuracy_stride=0, predicted_tokens_ptr=None,
+            predicted_tokens_stride=0, n_cols=cols, n_non_ignore=rows,
+            sum_non_ignore_weight=rows, weight_sum=0.0, ignore_index=-100, lse_square_scale=0.0,
+            label_smoothing=0.0, reduction="sum", softcap=None, RETURN_Z_LOSS=False,
+            RETURN_TOKEN_ACCURACY=False, RETURN_PREDICTED_TOKENS=False, BLOCK_SIZE=block,
+            HAS_WEIGHT=False, HAS_SOFTCAPPING=False, HAS_GRADIENTS=True, num_warps=32,
+        )  # fmt: skip
+        return a.dlogits
+
+    return call
+
+
 OP = contest.Op(
     name="cross_entropy",
     read=("logits",),
     written=("dlogits",),
     ours=_ours,
     formula=_formula,
-    peers={"torch": Peer("torch", _torch), "compile": Peer("torch", _compile)},
+    peers={
+        "torch": Peer("torch", _torch),
+        "compile": Peer("torch", _compile),
+        "quack": Peer("quack-kernels", _quack),
+        "liger": Peer("liger_kernel", _liger, in_place=True),
+    },
     parameters=(),
     normalises=False,
 )

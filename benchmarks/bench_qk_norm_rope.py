@@ -131,10 +131,16 @@ def formula(x: Any, weight: Any, cos: Any, sin: Any, one: RopeShape) -> tuple[An
     return tuple(torch.cat(found, -1) for found in (parts, sizes))
 
 
-def worst(one: RopeShape, a: Any, read: tuple[Any, Any], results: tuple[Any, Any]) -> float:
+def worst(
+    one: RopeShape,
+    a: Any,
+    read: tuple[Any, Any],
+    results: tuple[Any, Any],
+    patience: float = 1.0,
+) -> float:
     """The largest error of results for what was read, in ulps beside the size of the terms."""
     found = 0.0
-    cos, sin = (table.double()[a.ids][:, :, None] for table in (a.cos, a.sin))
+    cos, sin = rope.wide_tables(one, a)
     dys = (a.dq, a.dk) if is_backward(one) else (None, None)
     for x, y, weight, dy in zip(read, results, a.weights, dys, strict=True):
         at = slice(max(1, timing.VERIFY_ELEMENTS // x[:1].numel()))  # some of the sequences
@@ -143,7 +149,7 @@ def worst(one: RopeShape, a: Any, read: tuple[Any, Any], results: tuple[Any, Any
         if dy is not None:
             (wanted,) = torch.autograd.grad(wanted, wide, dy[at].double())
             terms = 4 * wanted.abs().amax(-1, keepdim=True)
-        slack = 4 * timing.sum_slack(one.dtype) * terms
+        slack = 4 * patience * timing.sum_slack(one.dtype) * terms
         found = max(found, timing.ulps(y[at], wanted.detach(), slack, one.dtype))
     return found
 
@@ -222,9 +228,8 @@ def _time_peers(one: RopeShape, clock: Clock, record: Record, names: list[str], 
                 cache.zero_()
             found = call(a)
             results = (found, in_caches(a)) if one.form == "cache" else found
-            error = worst(one, a, (a.q, a.k), results)
-            # Rounded on the way, an element is off by as many ulps as its terms are larger.
-            if not error <= 1 << 16:
+            error = worst(one, a, (a.q, a.k), results, timing.PEER_PATIENCE[one.dtype])
+            if not timing.is_plausible(error, one.dtype):
                 record.notes.append(f"{name} is off by {error:.3g} ulp, not timed")
                 continue
             record.peers[name] = clock.microseconds([functools.partial(call, a) for a in every])

@@ -140,7 +140,9 @@ def _buffers(op: Op, shape: Shape, device: str, count: int) -> list[Arrays]:
     return every
 
 
-def _worst(op: Op, shape: Shape, a: Arrays, results: Sequence[torch.Tensor]) -> float:
+def _worst(
+    op: Op, shape: Shape, a: Arrays, results: Sequence[torch.Tensor], patience: float = 1.0
+) -> float:
     """The largest error of one set's results, in ulps."""
     inputs = [getattr(a, name) for name in (*op.read, *op.statistics)]
     parameters = [getattr(a, name).double() for name in op.parameters]
@@ -151,7 +153,7 @@ def _worst(op: Op, shape: Shape, a: Arrays, results: Sequence[torch.Tensor]) -> 
             return op.formula(*rows, *parameters)[at]
 
         dtype = "float8_e4m3fn" if op.written[at] in op.quantised else shape.dtype
-        error = timing.worst_ulps(result, inputs, wanted, dtype)
+        error = timing.worst_ulps(result, inputs, wanted, dtype, patience)
         # Relative to what is right in the shape's dtype, so that one limit serves all results.
         worst = max(worst, error * timing.limit(shape.dtype) / timing.limit(dtype))
     for result, terms in zip(results[len(op.written) :], op.sums.values(), strict=False):
@@ -188,7 +190,8 @@ def _time_peers(
                     for source, into in zip(op.read, op.written, strict=False):
                         getattr(a, into).copy_(getattr(a, source))
             got = call(every[0])
-            worst = _worst(op, shape, every[0], got if isinstance(got, tuple) else (got,))
+            results = got if isinstance(got, tuple) else (got,)
+            worst = _worst(op, shape, every[0], results, timing.PEER_PATIENCE[shape.dtype])
             if not timing.is_plausible(worst, shape.dtype):
                 record.notes.append(f"{name} is off by {worst:.3g} ulp, not timed")
                 continue

@@ -15,8 +15,9 @@
 #   benchmark  benchmarks/bench_<op>.py $BENCHMARK_OPTIONS for each op
 #   devices    the tests that need two GPUs
 #
-# Environment: PYTHON, MEMBOUND_WHEEL, JOBS (test processes), PYTEST_OPTIONS, BENCHMARK_OPTIONS,
-# REPORTS (folder for the figures), MEMBOUND_TEST_SEED.
+# Environment: PYTHON, MEMBOUND_WHEEL, JOBS (test processes), PYTEST_OPTIONS, DRIVERS (which of
+# sanitize_<name>.cpp), BENCHMARKS (which of bench_<op>.py), BENCHMARK_OPTIONS, REPORTS (folder for
+# the figures), MEMBOUND_TEST_SEED.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 
@@ -67,15 +68,18 @@ stage_devices() { need_gpus 2 && JOBS=0 run_pytest -m multi_gpu; }
 sanitize() {
   need_gpus 1 || return
   local folder built driver dtype job jobs=() status=0
-  local drivers=(sanitize_rms_norm sanitize_layer_norm sanitize_gradients sanitize_gated sanitize_quant
-    sanitize_activation sanitize_gated_activation_quant sanitize_rope sanitize_qk_norm_rope
-    sanitize_embedding sanitize_embedding_backward sanitize_softmax sanitize_cross_entropy)
+  # shellcheck disable=SC2206 # the names of the drivers are words on purpose
+  local drivers=(${DRIVERS:-rms_norm layer_norm gradients gated quant activation
+    gated_activation_quant rope qk_norm_rope embedding embedding_backward softmax cross_entropy})
   folder=$("$python" -m membound cmake-dir) && folder=$(realpath "$folder/../../..") || return
   built=$(mktemp -d)
   for driver in "${drivers[@]}"; do
-    "${CXX:-g++}" -std=c++17 -O2 "tests/gpu/$driver.cpp" -o "$built/$driver" \
-      -I"$folder/include" -L"$folder/lib" -lmembound -Wl,-rpath,"$folder/lib" || return
+    "${CXX:-g++}" -std=c++17 -O2 "tests/gpu/sanitize_$driver.cpp" -o "$built/$driver" \
+      -I"$folder/include" -L"$folder/lib" -lmembound -Wl,-rpath,"$folder/lib" &
+    jobs+=("$!")
   done
+  for job in "${jobs[@]}"; do wait "$job" || return; done
+  jobs=()
   for driver in "${drivers[@]}"; do
     for dtype in float16 bfloat16 float32 float64; do
       # shellcheck disable=SC2086 # the range of chunks is two words on purpose
@@ -100,10 +104,11 @@ stage_synccheck() { sanitize synccheck; }
 
 stage_benchmark() {
   local op status=0
-  for op in rms_norm add_rms_norm rms_norm_backward layer_norm layer_norm_backward \
-    rms_norm_gated rms_norm_gated_backward rms_norm_quant \
-    gated_activation gated_activation_backward rope qk_norm_rope embedding embedding_backward \
-    softmax softmax_backward cross_entropy; do
+  # shellcheck disable=SC2086 # the names of the ops are words on purpose
+  for op in ${BENCHMARKS:-rms_norm add_rms_norm rms_norm_backward layer_norm layer_norm_backward
+    rms_norm_gated rms_norm_gated_backward rms_norm_quant gated_activation
+    gated_activation_backward gated_activation_quant rope qk_norm_rope embedding embedding_backward softmax
+    softmax_backward cross_entropy}; do
     # shellcheck disable=SC2086
     "$python" "benchmarks/bench_$op.py" --output "$reports" ${BENCHMARK_OPTIONS:-} || status=1
   done
