@@ -122,6 +122,7 @@ struct RowGradient {
   using A = accumulate_t<T>;
   A lse, factor, less, label;
 
+  RowGradient() = default;
   // All zero where the row is ignored.
   __device__ RowGradient(const CrossEntropyParams& p, std::int64_t row, std::int64_t column,
                          A lse_of_row)
@@ -139,16 +140,18 @@ struct RowGradient {
   __device__ A of(A logit) const { return fma(factor, SoftmaxPower<T>::of(logit - lse), -less); }
 };
 
-// Aligned, evenly spaced rows without a cap; T: Float16 for bfloat16, too. A block has several
-// narrow rows, one row, or as one of a cluster a part of a row, read once and held as numbers.
-// Shared memory: the sums of the warps, and of the parts. Limited by memory, with a gradient near
-// to it by two exponentials for each element.
-template <class T>
-__global__ void __launch_bounds__(tuning::kSoftmaxThreads)
+// Rows of neighbours without a cap. A block has several narrow rows, one row, or as one of a
+// cluster a part of a row, read once and held. Shared memory: the sums of the warps, and of the
+// parts, and gradients of rows that are not aligned. Limited by memory, with a gradient near to it
+// by two exponentials for each element.
+template <class T, Access kAccess>
+__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<T>)
     cross_entropy_held_kernel(const __grid_constant__ CrossEntropyParams p) {
   using A = accumulate_t<T>;
   constexpr int kChunks = kHeldChunks<T>;
+  extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<Pair<A>, 2>::Shared shared;
+  __shared__ RowGradient<T> of_row;
   PartPlace place(p.config);
   const PartExchange<Pair<A>, 2> exchange(shared, place);
   const bool lse_known = p.problem.loss.data == nullptr;
@@ -158,61 +161,63 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
   const TokenIntegers& labels = p.problem.labels;
   const std::int64_t column =
       p.problem.column(labels.at(part_row_offset(labels.tokens, place.row)));
-  const T* row = p.logits.even_row<const T>(place.row);
-  const int chunks = static_cast<int>(p.problem.cols / kPack<T>), read = column < 0 ? 0 : chunks;
+  const std::int64_t read = column < 0 ? 0 : p.problem.cols;
   const int first = static_cast<int>(place.chunk<T>(place.part, 0));
+  const HeldPart<T, kAccess> logits(p.logits, place, read);
   uint4 raw[kChunks];
-#pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    const int at = first + i * place.lanes;
-    raw[i] = at < read ? reinterpret_cast<const uint4*>(row)[at]
-                       : uint4{p.absent, p.absent, p.absent, p.absent};
-  }
+  logits.read(raw, p.absent);
   const A at_label =
-      column < 0 ? A(0) : number_any(row[column], p.problem.dtype);  // before it is written over
-  Numbers<T> held[kChunks];
+      column < 0 ? A(0) : to_number(logits.row()[column]);  // before it is written over
+  RowSums<A> sums{SoftmaxPower<T>::lowest(), 0, 0};
+  if (!lse_known) {
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) held[i] = unpack_any<T>(raw[i], p.problem.dtype);
-  A lse;
-  if (lse_known) {
-    lse = row_number<A>(p.problem.lse, place.row);
-  } else {
-    RowSums<A> sums{SoftmaxPower<T>::lowest(), 0, 0};
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) sums.top = Highest()(sums.top, highest(held[i]));
+    for (int i = 0; i < kChunks; ++i) sums.top = Highest()(sums.top, highest(unpack<T>(raw[i])));
     sums.top = place.reduce(sums.top, 0, Highest());
+    forget_numbers(raw);
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
-      Numbers<T> powers = held[i];
+      Numbers<T> powers = unpack<T>(raw[i]);
       sums.sum += take_powers(powers, sums.top);
     }
     sums.sum = place.reduce(sums.sum, 1, Sum());
     if (p.problem.options.label_smoothing != 0) {
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
-        if (first + i * place.lanes >= read) continue;
+        const int at = (first + i * place.lanes) * kPack<T>;
 #pragma unroll
-        for (int j = 0; j < kPack<T>; ++j) sums.logits += held[i].at[j];
+        for (int j = 0; j < kPack<T>; ++j) {
+          sums.logits += at + j < read ? unpack<T>(raw[i]).at[j] : A(0);
+        }
       }
       sums.logits = place.reduce(sums.logits, 2, Sum());
     }
-    if (place.parts > 1) sums = sums_of_cluster<T>(exchange, place.parts, sums);
-    const bool stores = place.lane == 0 && has_row && has_label<T>(place, column);
-    lse = take_loss<T>(p, place.row, column, stores, sums, at_label);
   }
-  if (p.problem.dlogits == nullptr || !has_row) return;
-  const RowGradient<T> gradient(p, place.row, column, lse);
-  auto* to = reinterpret_cast<uint4*>(p.dlogits.even_row<T>(place.row));
+  const RowGradient<T> gradient = place.once(of_row, [&] {
+    A lse;
+    if (lse_known) {
+      lse = row_number<A>(p.problem.lse, place.row);
+    } else {
+      if (place.parts > 1) sums = sums_of_cluster<T>(exchange, place.parts, sums);
+      const bool stores = place.lane == 0 && has_row && has_label<T>(place, column);
+      lse = take_loss<T>(p, place.row, column, stores, sums, at_label);
+    }
+    return RowGradient<T>(p, place.row, column, lse);
+  });
+  if (p.problem.dlogits == nullptr) return;
+  forget_numbers(raw);
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
-    const int at = first + i * place.lanes;
-    const int label = static_cast<int>(column) - at * kPack<T>;  // within the chunk
+    Numbers<T> dl = unpack<T>(raw[i]);
 #pragma unroll
-    for (int j = 0; j < kPack<T>; ++j) {
-      held[i].at[j] = gradient.of(held[i].at[j]) - (j == label ? gradient.label : A(0));
+    for (int j = 0; j < kPack<T>; ++j) dl.at[j] = gradient.of(dl.at[j]);
+    const std::int64_t label = column - std::int64_t{first + i * place.lanes} * kPack<T>;
+    if (label >= 0 && label < kPack<T>) {  // in this chunk
+#pragma unroll
+      for (int j = 0; j < kPack<T>; ++j) dl.at[j] -= j == label ? gradient.label : A(0);
     }
-    if (at < chunks) to[at] = pack_any<T>(held[i], p.problem.dtype);
+    raw[i] = pack<T>(dl);
   }
+  HeldPart<T, kAccess>(p.dlogits, place, has_row ? p.problem.cols : 0).write(raw, staged);
 }
 
 // The rows of a block, their parts and what is read of them.

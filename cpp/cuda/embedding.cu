@@ -36,7 +36,7 @@ void embedding(const EmbeddingProblem& problem, StreamView stream) {
     p.units = chunks ? problem.dim / kPack<T> : problem.dim;
     p.config = tuning::embedding_config(problem.tokens, p.units);
     p.copies = problem.copies();
-    const LaunchShape shape{p.config.blocks, tuning::kGateThreads};
+    const LaunchShape shape{p.config.blocks, p.config.threads};
     const int device = current_device();
     if (chunks) {
       launch<embedding_chunks_kernel<T>>(shape, stream, device, p);

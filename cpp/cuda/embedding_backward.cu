@@ -64,8 +64,8 @@ template <class Form>
 void launch_sums(EmbeddingBackwardParams p, std::int64_t units, StreamView stream, int device) {
   p.in_turn = p.pieces ? 1 : tuning::rows_in_turn(p.slots, units, Form::kUnits);
   if (!p.pieces) p.zeros = {};
-  p.config =
-      tuning::gated_activation_config((p.slots + p.in_turn - 1) / p.in_turn, units, Form::kUnits);
+  p.config = tuning::tile_config((p.slots + p.in_turn - 1) / p.in_turn, units, Form::kUnits,
+                                 tuning::kGateThreads);
   launch<embedding_gradient_kernel<Form>>(
       {p.config.blocks + p.zeros.blocks(), tuning::kGateThreads}, stream, device, p);
 }

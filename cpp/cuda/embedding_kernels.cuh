@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     const std::int64_t unit = place.first + i * place.lanes;
-    if (unit >= p.units) continue;
+    if (i >= place.count || unit >= p.units) continue;
     if (rows.has_weight) found[i] = weight[unit];
     if (rows.has_position) added[i] = position[unit];
   }
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     const std::int64_t unit = place.first + i * place.lanes;
-    if (unit >= p.units) continue;
+    if (i >= place.count || unit >= p.units) continue;
     if (rows.has_weight && !p.copies) {
       Numbers<T> numbers = unpack<T>(found[i]);
       const Numbers<T> more = unpack<T>(added[i]);
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
 #pragma unroll
   for (int i = 0; i < tuning::kEmbeddingUnits; ++i) {
     const std::int64_t col = place.first + i * place.lanes;
-    if (col >= p.units) break;
+    if (i >= place.count || col >= p.units) break;
     const std::int64_t to = rows.out + col * problem.out_col_stride;
     const std::int64_t from = rows.weight + col * problem.weight.col_stride;
     if (p.copies && rows.has_weight) {

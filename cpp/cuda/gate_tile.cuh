@@ -135,19 +135,21 @@ GateNumbers<accumulate_t<T>> gate_numbers(const GatedActivationOptions& options,
           plain && options.limit > largest && options.up_offset == 0.0};
 }
 
-// Which units a thread has: kCount of them, `lanes` apart, of one row.
+// Which units a thread has: some of one row, `lanes` apart.
 struct GatePlace {
   std::int64_t row;
   std::int64_t first;  // unit
   int lanes;
+  int count;  // of them, at most
 
   __device__ explicit GatePlace(const tuning::GatedActivationConfig& config) {
     lanes = config.lanes;
+    count = config.per_thread;
     const unsigned group = config.tiles == 1 ? blockIdx.x : blockIdx.x / config.tiles;
     const unsigned tile = blockIdx.x - group * config.tiles;
     const int shift = 31 - __clz(lanes);
     const int thread = static_cast<int>(threadIdx.x);
-    row = std::int64_t{group} * (tuning::kGateThreads >> shift) + (thread >> shift);
+    row = std::int64_t{group} * (config.threads >> shift) + (thread >> shift);
     first = std::int64_t{tile} * config.tile_units + (thread & (lanes - 1));
   }
 };
@@ -162,6 +164,23 @@ __device__ inline void dispatch_activation(Activation kind, Body body) {
     case Activation::kSigmoid: return body.template operator()<Activation::kSigmoid>();
     default: return body.template operator()<Activation::kRelu2>();
   }
+}
+
+// out = activation(gate) * up.
+template <Activation kKind, class T, class Values>
+__device__ inline void activate(Values& out, const Values& gate, const Values& up,
+                                const Alpha<accumulate_t<T>>& alpha) {
+  constexpr int kWidth = sizeof(out.at) / sizeof(out.at[0]);
+  const auto put = [&](int i, const Activated<accumulate_t<T>>& found) {
+    out.at[i] = product(found.value, product(up.at[i], found.scale));
+  };
+  NoteFar far;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) put(i, ActivationOf<kKind, T>::of(gate.at[i], alpha, far));
+  if (!far.any) [[likely]]
+    return;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) put(i, activated<kKind, T>(gate.at[i], alpha));
 }
 
 }  // namespace membound::cuda

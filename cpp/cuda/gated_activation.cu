@@ -29,7 +29,7 @@ void launch_units(const GatedActivationProblem& problem, StreamView stream) {
   p.config = tuning::gated_activation_config(p.rows, p.units, U::kCount);
   p.numbers =
       gate_numbers<T>(problem.options, problem.up != nullptr && problem.row_scale == nullptr);
-  const LaunchShape shape{p.config.blocks, tuning::kGateThreads};
+  const LaunchShape shape{p.config.blocks, p.config.threads};
   launch<gated_activation_kernel<T, kChunks>>(shape, stream, current_device(), p);
 }
 

@@ -34,7 +34,7 @@ void launch_units(const GatedActivationBackwardProblem& problem, StreamView stre
   p.config = tuning::gated_activation_backward_config(p.rows, p.units, U::kCount);
   p.numbers =
       gate_numbers<T>(problem.options, problem.up != nullptr && problem.row_scale == nullptr);
-  const LaunchShape shape{p.config.blocks, tuning::kGateThreads};
+  const LaunchShape shape{p.config.blocks, p.config.threads};
   launch<gated_activation_backward_kernel<T, kChunks>>(shape, stream, current_device(), p);
 }
 

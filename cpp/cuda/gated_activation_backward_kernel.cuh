@@ -15,6 +15,25 @@ struct GatedActivationBackwardParams {
   GateNumbers<A> numbers;
 };
 
+// In this order a slope of 0 meets no infinity.
+template <Activation kKind, class T, class Values>
+__device__ inline void activation_gradients(Values& dgate, Values& dup, const Values& dy,
+                                            const Values& gate, const Values& up,
+                                            const Alpha<accumulate_t<T>>& alpha) {
+  constexpr int kWidth = sizeof(dy.at) / sizeof(dy.at[0]);
+  const auto put = [&](int i, const Activated<accumulate_t<T>>& found) {
+    dgate.at[i] = product(product(dy.at[i], found.slope), product(up.at[i], found.slope_scale));
+    dup.at[i] = product(product(dy.at[i], found.value), found.scale);
+  };
+  NoteFar far;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) put(i, ActivationOf<kKind, T>::of(gate.at[i], alpha, far));
+  if (!far.any) [[likely]]
+    return;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) put(i, activated<kKind, T>(gate.at[i], alpha));
+}
+
 // One block has a tile of a row, or several narrow rows; a thread loads all of its units of dy,
 // gate and up before it computes one, and has read a unit before it writes over it. No shared
 // memory. Limited by memory.
@@ -37,7 +56,7 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
 #pragma unroll
   for (int i = 0; i < U::kCount; ++i) {
     const std::int64_t unit = place.first + i * place.lanes;
-    if (unit >= p.units) continue;
+    if (i >= place.count || unit >= p.units) continue;
     dys[i] = *p.dy.template at<T, kChunks>(dy_row, unit);
     gates[i] = *p.gate.template at<T, kChunks>(gate_row, unit);
     if (has_up) ups[i] = *p.up.template at<T, kChunks>(up_row, unit);
@@ -48,7 +67,7 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
   std::int64_t unit = place.first;
   // Once in the code: what is held moves down.
 #pragma unroll 1
-  for (int left = U::kCount; left > 0 && unit < p.units; --left, unit += place.lanes) {
+  for (int left = place.count; left > 0 && unit < p.units; --left, unit += place.lanes) {
     auto dy = U::unpacked(dys[0]), gate = U::unpacked(gates[0]), up = U::unpacked(ups[0]);
     if (!p.numbers.plain) {
 #pragma unroll
@@ -60,13 +79,7 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
     }
     typename U::Values dgate, dup;
     dispatch_activation(p.numbers.kind, [&]<Activation kKind>() {
-#pragma unroll
-      for (int i = 0; i < U::kWidth; ++i) {
-        const Activated<A> found = ActivationOf<kKind, T>::of(gate.at[i], p.numbers.alpha);
-        // In this order a slope of 0 meets no infinity.
-        dgate.at[i] = product(product(dy.at[i], found.slope), product(up.at[i], found.scale));
-        dup.at[i] = product(product(dy.at[i], found.value), found.scale);
-      }
+      activation_gradients<kKind, T>(dgate, dup, dy, gate, up, p.numbers.alpha);
     });
     if (!p.numbers.plain) {
       gate = U::unpacked(gates[0]);

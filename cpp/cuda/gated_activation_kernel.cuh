@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
 #pragma unroll
   for (int i = 0; i < U::kCount; ++i) {
     const std::int64_t unit = place.first + i * place.lanes;
-    if (unit >= p.units) continue;
+    if (i >= place.count || unit >= p.units) continue;
     gates[i] = *p.gate.template at<T, kChunks>(gate_row, unit);
     if (has_up) ups[i] = *p.up.template at<T, kChunks>(up_row, unit);
   }
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
   std::int64_t unit = place.first;
   // Once in the code: what is held moves down.
 #pragma unroll 1
-  for (int left = U::kCount; left > 0 && unit < p.units; --left, unit += place.lanes) {
+  for (int left = place.count; left > 0 && unit < p.units; --left, unit += place.lanes) {
     auto gate = U::unpacked(gates[0]), up = U::unpacked(ups[0]);
     if (!p.numbers.plain) {
 #pragma unroll
@@ -54,11 +54,7 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
     }
     typename U::Values out;
     dispatch_activation(p.numbers.kind, [&]<Activation kKind>() {
-#pragma unroll
-      for (int i = 0; i < U::kWidth; ++i) {
-        const Activated<A> found = ActivationOf<kKind, T>::of(gate.at[i], p.numbers.alpha);
-        out.at[i] = product(found.value, product(up.at[i], found.scale));
-      }
+      activate<kKind, T>(out, gate, up, p.numbers.alpha);
     });
     *p.out.template at<T, kChunks>(out_row, unit) = U::packed(out);
 #pragma unroll

@@ -185,11 +185,10 @@ __device__ inline typename QuantUnit<A, kForm>::Values activated(
 #pragma unroll
     for (int i = 0; i + U::kStep < U::kWidth; ++i) y.at[i] = y.at[i + U::kStep];
     dispatch_activation(p.numbers.kind, [&]<Activation kKind>() {
+      auto out = gate;
+      activate<kKind, A>(out, gate, up, p.numbers.alpha);
 #pragma unroll
-      for (int i = 0; i < U::kStep; ++i) {
-        const Activated<A> found = ActivationOf<kKind, A>::of(gate.at[i], p.numbers.alpha);
-        y.at[U::kWidth - U::kStep + i] = product(found.value, product(up.at[i], found.scale));
-      }
+      for (int i = 0; i < U::kStep; ++i) y.at[U::kWidth - U::kStep + i] = out.at[i];
     });
   }
   return y;

@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// One head in the registers of a few lanes of a warp: lane l of L has chunks l and L + l, which is
-// how rms_norm sums a row of up to 64 chunks, and where a head turns as a whole they hold whole
-// pairs. In the general form, element by element, a warp sums in the same tree.
+// One head in the registers of a few lanes of a warp: lane l has chunks l and H + l of 2 * H, which
+// where a head turns as a whole hold whole pairs. Its sums are in the tree of rms_norm, of a row of
+// up to 64 chunks: there lane l of L has chunks l and L + l, where L is H or the next power of two.
+// In the general form, element by element, a warp sums in the same tree.
 #include "core/safe_scale.hpp"
 #include "cuda/columns.cuh"
 #include "cuda/element.cuh"
@@ -47,27 +48,46 @@ __device__ __noinline__ Redo<A> redo_of(const QkNorm<A>& norm, A largest, bool t
   return {power_of_two(exponent, A()), static_cast<A>(ldexp(norm.exact_eps, 2 * exponent))};
 }
 
+// Which lanes have a head.
+struct HeadLanes {
+  int lane, lanes, half;  // lanes from `half` on have nothing
+
+  __device__ bool holds() const { return lane < half; }
+  // Of the terms of a lane's two chunks, the sum over a head. All lanes of the warp take part.
+  template <class A>
+  __device__ A sum(A first, A second) const {
+    if (half != lanes) {  // term c goes to lane c % lanes
+      const A behind = __shfl_sync(0xffffffffu, second, lane - half, lanes);
+      const A last = __shfl_sync(0xffffffffu, second, lane + lanes - half, lanes);
+      first = lane < half ? first : behind;
+      second = lane + lanes < 2 * half ? last : A(0);
+    }
+    return reduce_lanes(first + second, lanes, Sum());
+  }
+};
+
 // Those of the same warp come along. By value: a reference would put chunks into local memory.
 template <class T>
 __device__ __noinline__ HeadScale<accumulate_t<T>> scaled_head(QkNorm<accumulate_t<T>> norm,
-                                                               uint4 first, uint4 second, int lanes,
-                                                               bool trusted) {
+                                                               uint4 first, uint4 second,
+                                                               HeadLanes head, bool trusted) {
   using A = accumulate_t<T>;
-  A largest = 0, sum = 0;
+  A largest = 0, before = 0, sum = 0;
   Redo<A> redo{1, 0};
 #pragma unroll 1
   for (int round = 0; round < 4; ++round) {  // both chunks, twice
     Numbers<T> x = unpack<T>(round % 2 == 0 ? first : second);
-    if (round == 2) redo = redo_of(norm, reduce_lanes(largest, lanes, Largest()), trusted);
+    if (round == 2) redo = redo_of(norm, reduce_lanes(largest, head.lanes, Largest()), trusted);
     if (round < 2) {
       largest = Largest()(largest, largest_magnitude<T>(x));
     } else {
 #pragma unroll
       for (int i = 0; i < kPack<T>; ++i) x.at[i] *= redo.scale;
-      sum += sum_of_squares<T>(x);
+      before = sum;
+      sum = sum_of_squares<T>(x);
     }
   }
-  sum = reduce_lanes(sum, lanes, Sum());
+  sum = head.sum(before, sum);
   return {redo.scale, inverse_sqrt(sum * norm.inverse_cols + redo.scaled_eps)};
 }
 
@@ -75,13 +95,13 @@ __device__ __noinline__ HeadScale<accumulate_t<T>> scaled_head(QkNorm<accumulate
 template <class T>
 __device__ inline HeadScale<accumulate_t<T>> head_scale(const QkNorm<accumulate_t<T>>& norm,
                                                         const HeadPart<T>& x, const uint4& first,
-                                                        const uint4& second, int lanes) {
+                                                        const uint4& second,
+                                                        const HeadLanes& head) {
   using A = accumulate_t<T>;
-  const A sum =
-      reduce_lanes(sum_of_squares<T>(x.first) + sum_of_squares<T>(x.second), lanes, Sum());
+  const A sum = head.sum(sum_of_squares<T>(x.first), sum_of_squares<T>(x.second));
   const bool trusted = is_trusted(norm, sum);
   if (__any_sync(0xffffffffu, !trusted)) [[unlikely]]
-    return scaled_head<T>(norm, first, second, lanes, trusted);
+    return scaled_head<T>(norm, first, second, head, trusted);
   return {A(1), plain_rstd(norm, sum)};
 }
 
@@ -118,15 +138,15 @@ __device__ inline void round_part(HeadPart<T>& x) {
 // The weight of two chunks of a head, offset added; ones where there is none.
 template <class T>
 __device__ inline void read_weight(const ColumnArray<accumulate_t<T>>& weight, std::int64_t head,
-                                   int lane, int lanes, HeadPart<T>& part) {
-  if (weight.data == nullptr) {
+                                   const HeadLanes& lanes, HeadPart<T>& part) {
+  if (weight.data == nullptr || !lanes.holds()) {
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) part.first.at[i] = part.second.at[i] = 1;
     return;
   }
-  const std::int64_t at = head * weight.head_stride;
-  read_chunks<T>(weight.data, weight.dtype, at + lane * kPack<T>, part.first.at);
-  read_chunks<T>(weight.data, weight.dtype, at + (lanes + lane) * kPack<T>, part.second.at);
+  const std::int64_t at = head * weight.head_stride + lanes.lane * kPack<T>;
+  read_chunks<T>(weight.data, weight.dtype, at, part.first.at);
+  read_chunks<T>(weight.data, weight.dtype, at + lanes.half * kPack<T>, part.second.at);
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) {
     part.first.at[i] += weight.offset;
@@ -134,59 +154,71 @@ __device__ inline void read_weight(const ColumnArray<accumulate_t<T>>& weight, s
   }
 }
 
-// cos and sin of the pairs in chunks `lane` and `lanes + lane`, one by one.
+// The pair that is number i of a lane's.
 template <class T>
-__device__ __noinline__ Turns<T> one_by_one_turns(const RopeProblem& p, std::int64_t b,
-                                                  std::int64_t s, int lane, int lanes) {
+__device__ inline std::int64_t pair_of_head(int i, const HeadLanes& head, bool interleaved) {
   constexpr int kHalf = kPack<T> / 2;
+  if (!interleaved) return head.lane * kPack<T> + i;
+  return (i < kHalf ? head.lane : head.half + head.lane) * kHalf + i % kHalf;
+}
+template <class T>
+__device__ __noinline__ Turns<T> turns_of_head(const RopeProblem& p, std::int64_t b, std::int64_t s,
+                                               HeadLanes head) {
   Turns<T> turns;
-#pragma unroll 1
-  for (int i = 0; i < kPack<T>; ++i) {
-    const int own = lane * kPack<T> + i;
-    const int of_chunk = (i < kHalf ? lane : lanes + lane) * kHalf + i % kHalf;
-    const std::int64_t pair = p.interleaved ? of_chunk : own;
-    const auto turn = one_turn<accumulate_t<T>>(p, angle_row(p, pair, b, s), pair);
-    turns.cos[i] = turn.cos;
-    turns.sin[i] = turn.sin;
-  }
+  find_turns<T>(p, b, s, [&](int i) { return pair_of_head<T>(i, head, p.interleaved); }, turns);
   return turns;
 }
 
-// in_chunks: pairs are half a head apart and read_chunks can read the table.
+// cos or sin of the pairs in a lane's two chunks of neighbours, from a row that starts at a
+// multiple of 16 bytes.
+template <class T>
+__device__ inline void read_half_chunks(const void* table, DType dtype, std::int64_t row,
+                                        const HeadLanes& head,
+                                        accumulate_t<T> (&numbers)[kPack<T>]) {
+  constexpr int kHalf = kPack<T> / 2;
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const std::int64_t at = row + (part * head.half + head.lane) * kHalf;
+    if (sizeof(T) == 2 && dtype == DType::kFloat32) {
+      const Numbers<float> some =
+          unpack<float>(*reinterpret_cast<const uint4*>(static_cast<const float*>(table) + at));
+#pragma unroll
+      for (int i = 0; i < kHalf; ++i) numbers[part * kHalf + i] = some.at[i];
+    } else {
+      const uint2 both = *reinterpret_cast<const uint2*>(static_cast<const T*>(table) + at);
+      const Numbers<T> some = unpack<T>(uint4{both.x, both.y, 0u, 0u});
+#pragma unroll
+      for (int i = 0; i < kHalf; ++i) numbers[part * kHalf + i] = some.at[i];
+    }
+  }
+}
+
+// cos and sin of the pairs in a lane's two chunks. in_chunks: read_chunks can read the table.
 template <class T>
 __device__ inline void read_head_turns(const RopeProblem& p, bool in_chunks, std::int64_t b,
-                                       std::int64_t s, int lane, int lanes, Turns<T>& turns) {
-  const AngleRow row = in_chunks ? angle_row(p, 0, b, s) : AngleRow{AngleRow::kNone, 0, 0, 0.0};
-  if (row.kind == AngleRow::kTable) {
-    const int first = lane * kPack<T>;
-    read_chunks<T>(p.cos, p.table_dtype, row.cos + first, turns.cos);
-    read_chunks<T>(p.sin, p.table_dtype, row.sin + first, turns.sin);
+                                       std::int64_t s, const HeadLanes& head, Turns<T>& turns) {
+  if (!head.holds()) return fill_turns<T>(turns, 1, 0);
+  if (in_chunks) {
+    read_table_turns<T>(p, b, s, turns, [&](const void* table, std::int64_t row, auto& numbers) {
+      if (p.interleaved) {
+        read_half_chunks<T>(table, p.table_dtype, row, head, numbers);
+      } else {
+        read_chunks<T>(table, p.table_dtype, row + head.lane * kPack<T>, numbers);
+      }
+    });
   } else {
-    turns = one_by_one_turns<T>(p, b, s, lane, lanes);
+    turns = turns_of_head<T>(p, b, s, head);
   }
-  const accumulate_t<T> sign = p.inverse ? -1 : 1;
-#pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) turns.sin[i] = product(turns.sin[i], sign);
+  turn_back<T>(turns, p.inverse);
 }
 
-// Pairs of neighbours, out of line: they are rare, and their permutations would cost every call.
-template <class T>
-__device__ __noinline__ HeadPart<T> turned_neighbours(HeadPart<T> x, Turns<T> turns) {
-  turn(x.first, x.second, turns, true);
-  return x;
-}
-
+// Branches, not selections: the whole call goes one way.
 template <class T>
 __device__ inline void turn_head(HeadPart<T>& x, const Turns<T>& turns, bool interleaved) {
   if (interleaved) {
-    x = turned_neighbours<T>(x, turns);
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) {
-    const auto x1 = x.first.at[i], x2 = x.second.at[i];
-    x.first.at[i] = product(x1, turns.cos[i]) - product(x2, turns.sin[i]);
-    x.second.at[i] = product(x2, turns.cos[i]) + product(x1, turns.sin[i]);
+    turn<true>(x.first, x.second, turns);
+  } else {
+    turn<false>(x.first, x.second, turns);
   }
 }
 

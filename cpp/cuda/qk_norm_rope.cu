@@ -1,7 +1,5 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdlib>
-
 #include "core/dispatch.hpp"
 #include "cuda/launch.hpp"
 #include "cuda/qk_norm_rope_kernels.cuh"
@@ -44,16 +42,10 @@ void qk_norm_rope(const QkNormRopeProblem& problem, StreamView stream) {
         rope.head_dim, sizeof(T), chunks);
     QkNormRopeParams<A> p{};
     p.turn.rope = rope;
-    p.turn.heads_per_thread = config.heads_per_thread;
-    p.turn.lanes = config.lanes;
-    p.turn.rows_per_block = config.rows_per_block;
-    p.turn.groups = config.groups;
-    p.turn.rows = rope.tokens() * config.groups;
+    set_rows(p.turn, config);
+    p.turn.units = rope.head_dim / (2 * kPack<T>);
     p.turn.turning_units = rope.rotary_dim / 2;
-    const RopeStrides& strides = rope.arrays[0].x_strides;
-    p.turn.tokens_inside = std::abs(strides.seq) < std::abs(strides.head);
-    p.turn.table_in_chunks = chunks && !rope.interleaved && table_in_chunks<T>(rope);
-    p.q_groups = (rope.arrays[0].heads + config.heads_per_thread - 1) / config.heads_per_thread;
+    p.turn.table_in_chunks = chunks && table_in_chunks<T>(rope);
     for (int i = 0; i < rope.count; ++i) {
       p.weights[i] = weight_columns<T>(problem.weights[i], problem.weight_offset);
       p.rstds[i] = problem.rstds[i];
@@ -65,7 +57,9 @@ void qk_norm_rope(const QkNormRopeProblem& problem, StreamView stream) {
     p.cached = problem.cache.given() ? rope.count - 1 : -1;
     p.values = problem.values;
     p.value_size = sizeof(T);
-    p.value_groups = tuning::qk_norm_value_groups(config, problem.values.heads);
+    p.by_value_groups = divider(tuning::qk_norm_value_groups(config, problem.values.heads));
+    p.by_seq = divider(rope.seq);
+    p.by_block = divider(problem.cache.block_size);
     p.first_value_block = config.blocks;
     const std::int64_t value_blocks =
         tuning::qk_norm_value_blocks(config, rope.tokens(), problem.values.heads);
@@ -74,7 +68,7 @@ void qk_norm_rope(const QkNormRopeProblem& problem, StreamView stream) {
                             .overlap_launch = config.overlap_launch};
     const int device = current_device();
     if constexpr (kHasChunksKernel<T>) {
-      if (chunks) return launch<qk_norm_rope_chunks_kernel>(shape, stream, device, p);
+      if (chunks) return launch<qk_norm_rope_chunks_kernel<T>>(shape, stream, device, p);
     }
     launch<qk_norm_rope_heads_kernel<A>>(shape, stream, device, p);
   });

@@ -38,10 +38,13 @@ QkNormRopeBackwardParams<accumulate_t<T>> params_of(const QkNormRopeBackwardProb
     parts.rows = array.groups == 0 ? 0 : rope.tokens() * rope.arrays[i].heads / array.groups;
     parts.part_rows = qk_norm_part_rows(parts.rows);
     parts.parts = qk_norm_parts(parts.rows);
+    parts.by_groups = divider(parts.groups);
+    parts.by_heads = divider(rope.arrays[i].heads);
     if (array.dweight.data == nullptr) continue;
     p.partials[i] = next;
     next += parts.parts * parts.groups * rope.head_dim;
   }
+  p.by_seq = divider(rope.seq);
   set_rstd(p.norm, rope.head_dim, problem.eps, A());
   p.round_normed = problem.round_normed;
   return p;
@@ -76,13 +79,13 @@ void qk_norm_rope_backward(const QkNormRopeBackwardProblem& problem, StreamView 
         tuning::qk_norm_rope_backward_config(blocks, p.rope.head_dim, sizeof(T), chunks);
     p.lanes = config.lanes;
     p.slots = config.slots;
-    p.table_in_chunks = chunks && !p.rope.interleaved && table_in_chunks<T>(p.rope);
+    p.table_in_chunks = chunks && table_in_chunks<T>(p.rope);
     const LaunchShape shape{
         .blocks = blocks, .threads = config.threads, .overlap_launch = config.overlap_launch};
     const int device = current_device();
     if constexpr (kHasChunksKernel<T>) {
       if (blocks > 0 && chunks) {
-        launch<qk_norm_rope_backward_chunks_kernel>(shape, stream, device, p);
+        launch<qk_norm_rope_backward_chunks_kernel<T>>(shape, stream, device, p);
       }
     }
     if (blocks > 0 && !chunks) {

@@ -18,6 +18,7 @@ namespace membound::cuda {
 // The rows of one array that share a weight, in parts.
 struct GroupParts {
   std::int64_t groups, rows, part_rows, parts;
+  RowDivider by_groups, by_heads;
 };
 
 template <class A>
@@ -28,6 +29,7 @@ struct QkNormRopeBackwardParams {
   ColumnArray<A> weights[2];
   A* partials[2];  // [parts][groups][head_dim]; null: no dweight
   QkNorm<A> norm;
+  RowDivider by_seq;
   int lanes, slots;
   bool round_normed;
   bool table_in_chunks;
@@ -45,7 +47,7 @@ struct BlockPart {
     array = block >= blocks_of_q ? 1 : 0;
     if (array == 1) block -= blocks_of_q;
     const GroupParts& all = p.parts[array];
-    part = quotient(block, all.groups);
+    part = quotient(block, all.by_groups);
     group = block - part * all.groups;
     first = part * all.part_rows;
     last = first + all.part_rows < all.rows ? first + all.part_rows : all.rows;
@@ -61,11 +63,11 @@ __device__ inline HeadRow head_row(const QkNormRopeBackwardParams<A>& p, const B
                                    std::int64_t row) {
   std::int64_t token = row, head = block.group;
   if (p.parts[block.array].groups == 1) {
-    const std::int64_t heads = p.rope.arrays[block.array].heads;
-    token = quotient(row, heads);
-    head = row - token * heads;
+    const RowDivider& by_heads = p.parts[block.array].by_heads;
+    token = quotient(row, by_heads);
+    head = row - token * by_heads.extent;
   }
-  const std::int64_t b = quotient(token, p.rope.seq);
+  const std::int64_t b = quotient(token, p.by_seq);
   return {b, token - b * p.rope.seq, head};
 }
 __device__ inline std::int64_t row_start(const RopeStrides& strides, const HeadRow& row) {
@@ -108,9 +110,10 @@ __device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumu
   const int slot = threadIdx.x >> log2_of(lanes), lane = threadIdx.x & (lanes - 1);
   const RopeHeads& array = p.rope.arrays[block.array];
   const HeadGradient& gradient = p.arrays[block.array];
-  const int first = lane * kPack<T>, second = (lanes + lane) * kPack<T>;
+  const HeadLanes head{lane, lanes, static_cast<int>(p.rope.head_dim) / (2 * kPack<T>)};
+  const int first = lane * kPack<T>, second = (head.half + lane) * kPack<T>;
   HeadPart<T> weight;
-  read_weight<T>(p.weights[block.array], block.group, lane, lanes, weight);
+  read_weight<T>(p.weights[block.array], block.group, head, weight);
   HeadPart<T> sums{};
 #pragma unroll 1
   for (std::int64_t from = block.first; from < block.last; from += p.slots) {
@@ -118,18 +121,22 @@ __device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumu
     const HeadRow row = head_row(p, block, active ? from + slot : from);
     const T* dy = static_cast<const T*>(array.x) + row_start(array.x_strides, row);
     const T* x = static_cast<const T*>(gradient.x) + row_start(gradient.x_strides, row);
-    const uint4 x_first = *reinterpret_cast<const uint4*>(x + first);
-    const uint4 x_second = *reinterpret_cast<const uint4*>(x + second);
-    HeadPart<T> t{unpack<T>(*reinterpret_cast<const uint4*>(dy + first)),
-                  unpack<T>(*reinterpret_cast<const uint4*>(dy + second))};
+    uint4 x_first{}, x_second{}, dy_first{}, dy_second{};
+    if (head.holds()) {
+      x_first = *reinterpret_cast<const uint4*>(x + first);
+      x_second = *reinterpret_cast<const uint4*>(x + second);
+      dy_first = *reinterpret_cast<const uint4*>(dy + first);
+      dy_second = *reinterpret_cast<const uint4*>(dy + second);
+    }
+    HeadPart<T> t{unpack<T>(dy_first), unpack<T>(dy_second)};
     Turns<T> turns;
-    read_head_turns<T>(p.rope, p.table_in_chunks, row.b, row.s, lane, lanes, turns);
+    read_head_turns<T>(p.rope, p.table_in_chunks, row.b, row.s, head, turns);
     A rstd;
     if (gradient.rstd.data != nullptr) {
       rstd = saved_rstd<A>(gradient.rstd, row);
     } else {
       const HeadPart<T> part{unpack<T>(x_first), unpack<T>(x_second)};
-      const HeadScale<A> by = head_scale<T>(p.norm, part, x_first, x_second, lanes);
+      const HeadScale<A> by = head_scale<T>(p.norm, part, x_first, x_second, head);
       rstd = by.rstd * by.scale;
     }
     turn_head<T>(t, turns, p.rope.interleaved);
@@ -140,9 +147,9 @@ __device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumu
       add_to_sums<T>(sums.second, t.second, h.second, p.round_normed);
     }
     multiply<T>(t, weight);
-    const A sum = reduce_lanes(dot<T>(t.first, h.first) + dot<T>(t.second, h.second), lanes, Sum());
+    const A sum = head.sum(dot<T>(t.first, h.first), dot<T>(t.second, h.second));
     const A mean = product(sum, p.norm.inverse_cols);
-    if (!active) continue;
+    if (!active || !head.holds()) continue;
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) {
       t.first.at[i] = product(fma(-h.first.at[i], mean, t.first.at[i]), rstd);
@@ -155,7 +162,7 @@ __device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumu
   if (p.partials[block.array] == nullptr) return;
   const int head_dim = static_cast<int>(p.rope.head_dim);
 #pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) {
+  for (int i = 0; i < (head.holds() ? kPack<T> : 0); ++i) {
     of_slots[slot * head_dim + first + i] = sums.first.at[i];
     of_slots[slot * head_dim + second + i] = sums.second.at[i];
   }
@@ -170,16 +177,15 @@ __device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumu
   }
 }
 
-// Aligned heads that turn as a whole; see qk_norm_rope_chunks_kernel.
-__global__ void __launch_bounds__(tuning::kQkNormRopeBackwardThreads)
-    qk_norm_rope_backward_chunks_kernel(const __grid_constant__ QkNormRopeBackwardParams<float> p) {
-  __shared__ float of_slots[2 * kPack<Float16> * tuning::kQkNormRopeBackwardThreads];
+// Aligned heads that turn as a whole.
+template <class T>
+__global__ void __launch_bounds__(tuning::kQkNormRopeBackwardThreads,
+                                  tuning::kQkNormRopeBackwardBlocks)
+    qk_norm_rope_backward_chunks_kernel(
+        const __grid_constant__ QkNormRopeBackwardParams<accumulate_t<T>> p) {
+  __shared__ accumulate_t<T> of_slots[2 * kPack<T> * tuning::kQkNormRopeBackwardThreads];
   begin_overlapped();
-  switch (p.rope.dtype) {
-    case DType::kFloat16: return gradients_in_chunks<Float16>(p, of_slots);
-    case DType::kBFloat16: return gradients_in_chunks<BFloat16>(p, of_slots);
-    default: return gradients_in_chunks<float>(p, of_slots);
-  }
+  gradients_in_chunks<T>(p, of_slots);
 }
 
 // The gradient of one element of the output before it turned.

@@ -15,8 +15,7 @@ namespace membound::cuda {
 
 template <class A>
 struct QkNormRopeParams {
-  RopeParams turn;        // groups: of q's heads before those of k's
-  std::int64_t q_groups;  // of them
+  RopeParams turn;  // units: half the chunks of a head
   ColumnArray<A> weights[2];
   HeadStatistic rstds[2];
   QkNorm<A> norm;
@@ -24,21 +23,10 @@ struct QkNormRopeParams {
   CacheSlots cache;
   int cached;  // the array whose output it is; -1: none
   RopeHeads values;
-  std::int64_t value_groups, first_value_block;
+  std::int64_t first_value_block;
+  RowDivider by_value_groups, by_seq, by_block;
   int value_size;  // bytes of an element
 };
-
-// Which heads a row has.
-struct HeadsOfRow {
-  int array;
-  std::int64_t first, heads;  // and how many the array has
-};
-template <class A>
-__device__ inline HeadsOfRow heads_of_row(const QkNormRopeParams<A>& p, std::int64_t group) {
-  const int array = group >= p.q_groups ? 1 : 0;
-  if (array == 1) group -= p.q_groups;
-  return {array, group * p.turn.heads_per_thread, p.turn.rope.arrays[array].heads};
-}
 
 template <class A>
 __device__ inline void store_head_rstd(const HeadStatistic& to, const RopeRow& row,
@@ -53,11 +41,11 @@ struct Slot {
   std::int64_t b, s;
   bool there;
 };
-static __device__ __noinline__ Slot slot_of(const CacheSlots& cache, std::int64_t b,
-                                            std::int64_t s) {
+static __device__ __noinline__ Slot slot_of(const CacheSlots& cache, const RowDivider& by_block,
+                                            std::int64_t b, std::int64_t s) {
   const std::int64_t slot = cache.of_token(b, s);
   if (!cache.holds(slot)) return {0, 0, false};
-  const std::int64_t block = quotient(slot, cache.block_size);
+  const std::int64_t block = quotient(slot, by_block);
   return {block, slot - block * cache.block_size, true};
 }
 
@@ -72,10 +60,11 @@ __device__ inline ValueRow value_row(const QkNormRopeParams<A>& p, int local) {
   const RopeProblem& rope = p.turn.rope;
   const std::int64_t block = std::int64_t{blockIdx.x} - p.first_value_block;
   const std::int64_t row = block * p.turn.rows_per_block + local;
-  const std::int64_t token = quotient(row, p.value_groups), group = row - token * p.value_groups;
-  const std::int64_t b = quotient(token, rope.seq), s = token - b * rope.seq;
+  const std::int64_t token = quotient(row, p.by_value_groups);
+  const std::int64_t group = row - token * p.by_value_groups.extent;
+  const std::int64_t b = quotient(token, p.by_seq), s = token - b * rope.seq;
   if (b >= rope.batch) return {nullptr, nullptr, 0};
-  const Slot slot = slot_of(p.cache, b, s);
+  const Slot slot = slot_of(p.cache, p.by_block, b, s);
   if (!slot.there) return {nullptr, nullptr, 0};
   const RopeHeads& v = p.values;
   const std::int64_t first = group * p.turn.heads_per_thread, left = v.heads - first;
@@ -91,7 +80,9 @@ __device__ inline void copy_value_chunks(const QkNormRopeParams<A>& p) {
   constexpr int kHeads = tuning::kQkNormHeads;
   const int lanes = p.turn.lanes;
   ValueRow row = value_row(p, threadIdx.x >> log2_of(lanes));
-  const int first = (threadIdx.x & (lanes - 1)) * kChunkBytes, second = first + lanes * kChunkBytes;
+  const int lane = threadIdx.x & (lanes - 1), half = static_cast<int>(p.turn.units);
+  if (lane >= half) return;
+  const int first = lane * kChunkBytes, second = (half + lane) * kChunkBytes;
   uint4 a[kHeads], b[kHeads];
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) {
@@ -132,78 +123,74 @@ __device__ inline void copy_value_numbers(const QkNormRopeParams<A>& p) {
 
 template <class T>
 __device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>>& p) {
-  constexpr int kHeads = tuning::kQkNormHeads;
+  constexpr int kHeads = tuning::kQkNormHeadsAtOnce;
   const int lanes = p.turn.lanes;
   const int local = threadIdx.x >> log2_of(lanes), lane = threadIdx.x & (lanes - 1);
   const std::int64_t index = std::int64_t{blockIdx.x} * p.turn.rows_per_block + local;
   const bool active = index < p.turn.rows;  // sums need every lane of a warp
   const RopeRow row = rope_row(p.turn, active ? index : 0);
-  const HeadsOfRow heads = heads_of_row(p, row.group);
+  const HeadsOfRow heads = heads_of_row(p.turn, row.group);
   const RopeHeads& array = p.turn.rope.arrays[heads.array];
-  const int first = lane * kPack<T>, second = (lanes + lane) * kPack<T>;
+  const HeadLanes head{lane, lanes, static_cast<int>(p.turn.units)};
+  const int first = lane * kPack<T>, second = (head.half + lane) * kPack<T>;
   const T* x = static_cast<const T*>(array.x) + array.x_strides.at(row.b, row.s) +
                heads.first * array.x_strides.head;
   Slot slot{row.b, row.s, active};
-  if (active && heads.array == p.cached) slot = slot_of(p.cache, row.b, row.s);
+  if (active && heads.array == p.cached) slot = slot_of(p.cache, p.by_block, row.b, row.s);
   T* out = static_cast<T*>(array.out) + array.out_strides.at(slot.b, slot.s) +
            heads.first * array.out_strides.head;
-  const std::int64_t left = slot.there ? heads.heads - heads.first : 0;
-  const int count =
-      left < p.turn.heads_per_thread ? static_cast<int>(left) : p.turn.heads_per_thread;
-  uint4 a[kHeads], b[kHeads];
-#pragma unroll
-  for (int i = 0; i < kHeads; ++i) {
-    a[i] = b[i] = {0u, 0u, 0u, 0u};
-    if (i >= count) continue;
-    a[i] = *reinterpret_cast<const uint4*>(x + first);
-    b[i] = *reinterpret_cast<const uint4*>(x + second);
-    x += array.x_strides.head;
-  }
+  const int count = slot.there ? heads.count : 0;
+  const std::int64_t x_stride = array.x_strides.head, out_stride = array.out_strides.head;
+  const ColumnArray<accumulate_t<T>> weights = p.weights[heads.array];
+  const HeadStatistic rstds = p.rstds[heads.array];
   Turns<T> turns;
-  read_head_turns<T>(p.turn.rope, p.turn.table_in_chunks, row.b, row.s, lane, lanes, turns);
-  const ColumnArray<accumulate_t<T>>& weights = p.weights[heads.array];
   HeadPart<T> weight;
 #pragma unroll 1
-  for (int i = 0; i < p.turn.heads_per_thread; ++i) {
-    if (i == 0 || weights.head_stride != 0) {
-      const int head = i < count ? i : 0;
-      read_weight<T>(weights, heads.first + head, lane, lanes, weight);
+  for (int done = 0; done < p.turn.heads_per_thread; done += kHeads) {
+    uint4 a[kHeads], b[kHeads];
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) {
+      a[i] = b[i] = {0u, 0u, 0u, 0u};
+      if (done + i >= count || !head.holds()) continue;
+      a[i] = *reinterpret_cast<const uint4*>(x + i * x_stride + first);
+      b[i] = *reinterpret_cast<const uint4*>(x + i * x_stride + second);
     }
-    HeadPart<T> part{unpack<T>(a[0]), unpack<T>(b[0])};
-    const HeadScale<accumulate_t<T>> by = head_scale<T>(p.norm, part, a[0], b[0], lanes);
-    if (i < count) {
-      if (lane == 0) store_head_rstd(p.rstds[heads.array], row, heads.first + i, by);
+    if (done == 0) {
+      read_weight<T>(weights, heads.first, head, weight);
+      read_head_turns<T>(p.turn.rope, p.turn.table_in_chunks, row.b, row.s, head, turns);
+    }
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) {
+      const bool has_head = done + i < count;
+      HeadPart<T> part{unpack<T>(a[i]), unpack<T>(b[i])};
+      const HeadScale<accumulate_t<T>> by = head_scale<T>(p.norm, part, a[i], b[i], head);
+      if (weights.head_stride != 0 && done + i > 0 && has_head) {
+        read_weight<T>(weights, heads.first + done + i, head, weight);
+      }
+      if (!has_head) continue;
+      if (lane == 0) store_head_rstd(rstds, row, heads.first + done + i, by);
       if (by.scale != accumulate_t<T>(1)) part = multiplied<T>(part, by.scale);
       multiply<T>(part, by.rstd);
       if (p.round_normed) round_part<T>(part);
       multiply<T>(part, weight);
       if (p.round_weighted) round_part<T>(part);
       turn_head<T>(part, turns, p.turn.rope.interleaved);
-      *reinterpret_cast<uint4*>(out + first) = pack(part.first);
-      *reinterpret_cast<uint4*>(out + second) = pack(part.second);
-      out += array.out_strides.head;
+      if (!head.holds()) continue;
+      *reinterpret_cast<uint4*>(out + i * out_stride + first) = pack(part.first);
+      *reinterpret_cast<uint4*>(out + i * out_stride + second) = pack(part.second);
     }
-#pragma unroll
-    for (int next = 1; next < kHeads; ++next) {  // the heads behind move up
-      a[next - 1] = a[next];
-      b[next - 1] = b[next];
-    }
+    x += kHeads * x_stride;
+    out += kHeads * out_stride;
   }
 }
 
-// Aligned heads that turn as a whole. All dtypes in one kernel share what is out of line: 76 KB
-// became 57.
-__global__ void __launch_bounds__(tuning::kQkNormRopeThreads)
-    qk_norm_rope_chunks_kernel(const __grid_constant__ QkNormRopeParams<float> p) {
+// Aligned heads that turn as a whole.
+template <class T>
+__global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormRopeBlocks)
+    qk_norm_rope_chunks_kernel(const __grid_constant__ QkNormRopeParams<accumulate_t<T>> p) {
   begin_overlapped();
-  if (blockIdx.x >= p.first_value_block) {
-    return copy_value_chunks(p);
-  }
-  switch (p.turn.rope.dtype) {
-    case DType::kFloat16: return normalise_and_turn<Float16>(p);
-    case DType::kBFloat16: return normalise_and_turn<BFloat16>(p);
-    default: return normalise_and_turn<float>(p);
-  }
+  if (blockIdx.x >= p.first_value_block) return copy_value_chunks(p);
+  normalise_and_turn<T>(p);
 }
 
 // One element, normalised.
@@ -232,11 +219,11 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads)
   if (index >= p.turn.rows) return;
   const RopeProblem& rope = p.turn.rope;
   const RopeRow row = rope_row(p.turn, index);
-  const HeadsOfRow heads = heads_of_row(p, row.group);
+  const HeadsOfRow heads = heads_of_row(p.turn, row.group);
   const std::int64_t head = heads.first;
   const RopeHeads& array = rope.arrays[heads.array];
   Slot slot{row.b, row.s, true};
-  if (heads.array == p.cached) slot = slot_of(p.cache, row.b, row.s);
+  if (heads.array == p.cached) slot = slot_of(p.cache, p.by_block, row.b, row.s);
   if (!slot.there) return;
   const StridedHead x{array.x, array.x_strides.at(row.b, row.s) + head * array.x_strides.head,
                       array.x_strides.dim, rope.dtype};
@@ -255,12 +242,12 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads)
 #pragma unroll 1
   for (std::int64_t unit = lane; unit < p.turn.turning_units + rest; unit += kWarpLanes) {
     if (unit < p.turn.turning_units) {
-      const UnitPlace at = unit_place(p.turn, unit, 1);
+      const UnitPlace<std::int64_t> at = unit_place(p.turn, unit, 1);
       Turn<A> turn = one_turn<A>(rope, angle_row(rope, unit, row.b, row.s), unit);
       if (rope.inverse) turn.sin = -turn.sin;
-      const A first = normed(at.first), second = normed(at.second);
+      const A first = normed(at.first), second = normed(at.first + at.apart);
       put(at.first, product(first, turn.cos) - product(second, turn.sin));
-      put(at.second, product(second, turn.cos) + product(first, turn.sin));
+      put(at.first + at.apart, product(second, turn.cos) + product(first, turn.sin));
     } else {
       std::int64_t element = unit - p.turn.turning_units;
       if (element >= rope.rotary_offset) element += rope.rotary_dim;

@@ -1,7 +1,5 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdlib>
-
 #include "core/dispatch.hpp"
 #include "cuda/launch.hpp"
 #include "cuda/rope_kernels.cuh"
@@ -16,7 +14,9 @@ namespace {
 template <class T>
 bool has_chunks(const RopeProblem& p) {
   constexpr std::int64_t kUnit = 2 * kPack<T>;
-  if (p.rotary_dim % kUnit != 0 || p.rotary_offset % kUnit != 0 || p.head_dim % kUnit != 0) {
+  constexpr std::int64_t kWidest = std::int64_t{1} << 30;
+  if (p.rotary_dim % kUnit != 0 || p.rotary_offset % kUnit != 0 || p.head_dim % kUnit != 0 ||
+      p.head_dim > kWidest) {
     return false;
   }
   for (int i = 0; i < p.count; ++i) {
@@ -43,28 +43,27 @@ void rope(const RopeProblem& problem, StreamView stream) {
     const bool chunks = has_chunks<T>(problem);
     RopeParams p{};
     p.rope = problem;
-    for (int i = 0; i < problem.count; ++i) p.heads += problem.arrays[i].heads;
     p.turning_units = problem.rotary_dim / 2 / (chunks ? kPack<T> : 1);
     const std::int64_t rest = problem.head_dim - problem.rotary_dim;
     p.units = p.turning_units;
     if (copies_rest(problem)) p.units += chunks ? rest / (2 * kPack<T>) : rest;
-    const tuning::RopeConfig config = tuning::rope_config(problem.tokens(), p.heads, p.units);
-    p.heads_per_thread = config.heads_per_thread;
-    p.lanes = config.lanes;
-    p.rows_per_block = config.rows_per_block;
-    p.groups = config.groups;
-    p.rows = problem.tokens() * config.groups;
-    const RopeStrides& strides = problem.arrays[0].x_strides;
-    p.tokens_inside = std::abs(strides.seq) < std::abs(strides.head);
+    const bool made = problem.cos == nullptr;
+    const tuning::RopeConfig config =
+        tuning::rope_config(problem.tokens(), problem.arrays[0].heads,
+                            problem.count == 2 ? problem.arrays[1].heads : 0, p.units, made);
+    set_rows(p, config);
     p.table_in_chunks = chunks && table_in_chunks<T>(problem);
     const LaunchShape shape{.blocks = config.blocks,
                             .threads = config.threads(),
                             .overlap_launch = config.overlap_launch};
     const int device = current_device();
-    if (chunks) {
-      launch<rope_chunks_kernel<T>>(shape, stream, device, p);
+    if (!chunks) return launch<rope_pairs_kernel<accumulate_t<T>>>(shape, stream, device, p);
+    if (!p.table_in_chunks) {
+      launch<rope_chunks_kernel<T, TurnsFrom::kAnywhere>>(shape, stream, device, p);
+    } else if (problem.interleaved) {
+      launch<rope_chunks_kernel<T, TurnsFrom::kTableOfNeighbours>>(shape, stream, device, p);
     } else {
-      launch<rope_pairs_kernel<accumulate_t<T>>>(shape, stream, device, p);
+      launch<rope_chunks_kernel<T, TurnsFrom::kTableOfHalves>>(shape, stream, device, p);
     }
   });
 }

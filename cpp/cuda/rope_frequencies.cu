@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kLanes* kTokenLanes)
     double sum = 0;
     for (std::int64_t token = first + token_lane; pair < pairs && token < last;
          token += kTokenLanes) {
-      const std::int64_t b = quotient(token, p.seq), s = token - b * p.seq;
+      const std::int64_t b = wide_quotient(token, p.seq), s = token - b * p.seq;
       const AngleRow row = angle_row(p, pair, b, s);
       if (row.kind == AngleRow::kNone) continue;
       const std::int64_t one = p.rotary_offset + (p.interleaved ? 2 * pair : pair);

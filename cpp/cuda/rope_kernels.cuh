@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A block takes some rows: a row is up to kRopeHeads heads of one token, q's before k's. A thread
-// takes one unit of each: two chunks of 16 bytes that hold whole pairs, or, where heads are not
-// aligned, one pair. It asks for all its chunks, finds cos and sin once, turns and writes. Nothing
-// is shared; memory is the limit.
+// A block takes some rows: a row is up to heads_per_thread heads of one token, of q or of k. A
+// thread takes one unit of each: two chunks of 16 bytes that hold whole pairs, or, where heads are
+// not aligned, one pair. It asks for the chunks of kRopeHeads heads, finds cos and sin once, turns
+// and writes, and goes on to the next heads. Nothing is shared; memory is the limit.
+#include <cstdlib>
+
 #include "cuda/cluster.cuh"
 #include "cuda/rope_angles.cuh"
 #include "cuda/tuning/rope.hpp"
@@ -16,117 +18,161 @@ using tuning::kRopeHeads;
 
 struct RopeParams {
   RopeProblem rope;
-  std::int64_t heads;  // of all arrays
-  std::int64_t rows, groups;
+  std::int64_t rows;
+  std::int64_t q_groups;              // of q's heads, before those of k's
   std::int64_t units, turning_units;  // of a head; those behind are copied
   int heads_per_thread, lanes, rows_per_block;
-  bool tokens_inside;  // rows of one group of heads follow one another
+  RowDivider by_inner, by_outer;
+  unsigned lane_magic;  // thread * lane_magic / 2^16: the quotient by lanes
+  bool tokens_inside;   // rows of one group of heads follow one another
   bool table_in_chunks;
 };
+
+// How rows are counted.
+inline void set_rows(RopeParams& p, const tuning::RopeConfig& config) {
+  p.heads_per_thread = config.heads_per_thread;
+  p.lanes = config.lanes;
+  p.rows_per_block = config.rows_per_block;
+  p.rows = p.rope.tokens() * config.groups;
+  p.q_groups = (p.rope.arrays[0].heads + p.heads_per_thread - 1) / p.heads_per_thread;
+  const RopeStrides& strides = p.rope.arrays[0].x_strides;
+  p.tokens_inside = std::abs(strides.seq) < std::abs(strides.head);
+  p.by_inner = divider(p.tokens_inside ? p.rope.seq : config.groups);
+  p.by_outer = divider(p.tokens_inside ? config.groups : p.rope.seq);
+  p.lane_magic = (65536u + static_cast<unsigned>(p.lanes) - 1) / static_cast<unsigned>(p.lanes);
+}
 
 // A batch, a place in its sequence, and a group of heads.
 struct RopeRow {
   std::int64_t b, s, group;
 };
 __device__ inline RopeRow rope_row(const RopeParams& p, std::int64_t row) {
-  const std::int64_t inner = p.tokens_inside ? p.rope.seq : p.groups;
-  const std::int64_t outer = quotient(row, inner), within = row - outer * inner;
-  const std::int64_t next = p.tokens_inside ? p.groups : p.rope.seq;
-  const std::int64_t b = quotient(outer, next), rest = outer - b * next;
+  const std::int64_t outer = quotient(row, p.by_inner), within = row - outer * p.by_inner.extent;
+  const std::int64_t b = quotient(outer, p.by_outer), rest = outer - b * p.by_outer.extent;
   return p.tokens_inside ? RopeRow{b, within, rest} : RopeRow{b, rest, within};
 }
 
-// Where the two elements or chunks of a unit are in a head.
-struct UnitPlace {
-  std::int64_t first, second;
+// Which heads a row has.
+struct HeadsOfRow {
+  int array;
+  std::int64_t first;
+  int count;
 };
-__device__ inline UnitPlace unit_place(const RopeParams& p, std::int64_t unit, int width) {
-  const RopeProblem& rope = p.rope;
-  if (unit < p.turning_units) {
-    const std::int64_t first = rope.rotary_offset + unit * (rope.interleaved ? 2 * width : width);
-    return {first, first + (rope.interleaved ? width : rope.rotary_dim / 2)};
-  }
-  // Behind those that turn, what is before and behind them in the head.
-  std::int64_t first = (unit - p.turning_units) * 2 * width;
-  if (first >= rope.rotary_offset) first += rope.rotary_dim;
-  return {first, first + width};
+__device__ inline HeadsOfRow heads_of_row(const RopeParams& p, std::int64_t group) {
+  const int array = group >= p.q_groups ? 1 : 0;
+  if (array == 1) group -= p.q_groups;
+  const std::int64_t first = group * p.heads_per_thread, left = p.rope.arrays[array].heads - first;
+  return {array, first, left < p.heads_per_thread ? static_cast<int>(left) : p.heads_per_thread};
 }
 
-// Both styles in one kernel: interleaved, the numbers of two chunks change places before and after.
-template <class T>
-__device__ inline void turn(Numbers<T>& a, Numbers<T>& b, const Turns<T>& turns, bool interleaved) {
+// Where the first of the two elements or chunks of a unit is in a head, and how far the second.
+template <class Index>
+struct UnitPlace {
+  Index first, apart;
+};
+template <class Index>
+__device__ inline UnitPlace<Index> unit_place(const RopeParams& p, Index unit, int width) {
+  const auto offset = static_cast<Index>(p.rope.rotary_offset);
+  const auto dim = static_cast<Index>(p.rope.rotary_dim);
+  const auto turning = static_cast<Index>(p.turning_units);
+  if (unit < turning) {
+    return {offset + unit * (p.rope.interleaved ? 2 * width : width),
+            p.rope.interleaved ? width : dim / 2};
+  }
+  // Behind those that turn, what is before and behind them in the head.
+  const Index first = (unit - turning) * 2 * width;
+  return {first >= offset ? first + dim : first, width};
+}
+
+struct ChunkPair {
+  uint4 first, second;
+};
+
+// Of pairs of neighbours the numbers of two chunks change places before and after.
+template <bool kInterleaved, class T>
+__device__ inline void turn(Numbers<T>& a, Numbers<T>& b, const Turns<T>& turns) {
   constexpr int kHalf = kPack<T> / 2;
   Numbers<T> first, second;
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) {
     const Numbers<T>& from = i < kHalf ? a : b;
     const int at = 2 * (i % kHalf);
-    const auto x1 = interleaved ? from.at[at] : a.at[i];
-    const auto x2 = interleaved ? from.at[at + 1] : b.at[i];
+    const auto x1 = kInterleaved ? from.at[at] : a.at[i];
+    const auto x2 = kInterleaved ? from.at[at + 1] : b.at[i];
     first.at[i] = product(x1, turns.cos[i]) - product(x2, turns.sin[i]);
     second.at[i] = product(x2, turns.cos[i]) + product(x1, turns.sin[i]);
   }
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) {
     const Numbers<T>& from = i % 2 == 0 ? first : second;
-    a.at[i] = interleaved ? from.at[i / 2] : first.at[i];
-    b.at[i] = interleaved ? from.at[kHalf + i / 2] : second.at[i];
+    a.at[i] = kInterleaved ? from.at[i / 2] : first.at[i];
+    b.at[i] = kInterleaved ? from.at[kHalf + i / 2] : second.at[i];
   }
 }
 
-// One head of q or k: where it is in x and out, in elements; no array beyond the last.
-struct HeadPlace {
-  const RopeHeads* array;
-  std::int64_t x, out;
-};
-__device__ inline HeadPlace head_place(const RopeParams& p, const RopeRow& row, int i) {
-  std::int64_t head = row.group * p.heads_per_thread + i;
-  if (i >= p.heads_per_thread || head >= p.heads) return {nullptr, 0, 0};
-  const bool in_k = head >= p.rope.arrays[0].heads;
-  if (in_k) head -= p.rope.arrays[0].heads;
-  const RopeHeads& array = p.rope.arrays[in_k ? 1 : 0];
-  return {&array, array.x_strides.at(row.b, row.s) + head * array.x_strides.head,
-          array.out_strides.at(row.b, row.s) + head * array.out_strides.head};
+// Where cos and sin of a kernel come from: a table that is read in chunks, for either style, or
+// whatever else there is.
+enum class TurnsFrom { kTableOfHalves, kTableOfNeighbours, kAnywhere };
+
+template <TurnsFrom kFrom, class T>
+__device__ inline ChunkPair turned(const ChunkPair& unit, const Turns<T>& turns, bool interleaved) {
+  Numbers<T> first = unpack<T>(unit.first), second = unpack<T>(unit.second);
+  if (kFrom == TurnsFrom::kTableOfNeighbours || (kFrom == TurnsFrom::kAnywhere && interleaved)) {
+    turn<true>(first, second, turns);
+  } else {
+    turn<false>(first, second, turns);
+  }
+  return {pack(first), pack(second)};
 }
 
-// Aligned heads whose elements are neighbours, in units of two chunks.
-template <class T>
+// Aligned heads whose elements are neighbours, in units of two chunks. Tables are read without any
+// call, which would wait for the heads' loads.
+template <class T, TurnsFrom kFrom>
 __global__ void __launch_bounds__(tuning::kRopeThreads)
     rope_chunks_kernel(const __grid_constant__ RopeParams p) {
   begin_overlapped();
-  const int local = threadIdx.x / p.lanes;
+  const int local = static_cast<int>(threadIdx.x * p.lane_magic >> 16);
   const std::int64_t index = std::int64_t{blockIdx.x} * p.rows_per_block + local;
   if (index >= p.rows) return;
   const RopeRow row = rope_row(p, index);
-  for (std::int64_t unit = threadIdx.x - local * p.lanes; unit < p.units; unit += p.lanes) {
+  const HeadsOfRow heads = heads_of_row(p, row.group);
+  const RopeHeads& array = p.rope.arrays[heads.array];
+  const std::int64_t x_stride = array.x_strides.head, out_stride = array.out_strides.head;
+  const T* const x_row = static_cast<const T*>(array.x) + array.x_strides.at(row.b, row.s);
+  T* const out_row = static_cast<T*>(array.out) + array.out_strides.at(row.b, row.s);
+#pragma unroll 1
+  for (int unit = threadIdx.x - local * p.lanes; unit < p.units; unit += p.lanes) {
     const UnitPlace at = unit_place(p, unit, kPack<T>);
-    uint4 a[kRopeHeads], b[kRopeHeads];
-#pragma unroll
-    for (int i = 0; i < kRopeHeads; ++i) {
-      const HeadPlace head = head_place(p, row, i);
-      if (head.array == nullptr) break;
-      const T* x = static_cast<const T*>(head.array->x) + head.x;
-      a[i] = *reinterpret_cast<const uint4*>(x + at.first);
-      b[i] = *reinterpret_cast<const uint4*>(x + at.second);
-    }
-    Turns<T> turns;
     const bool turning = unit < p.turning_units;
-    if (turning) {
-      read_turns<T>(p.rope, p.table_in_chunks, row.b, row.s, unit * kPack<T>, turns);
-    }
+    const T* x = x_row + heads.first * x_stride + at.first;
+    T* out = out_row + heads.first * out_stride + at.first;
+    Turns<T> turns;
+#pragma unroll 1
+    for (int done = 0; done < heads.count; done += kRopeHeads) {
+      ChunkPair held[kRopeHeads];
 #pragma unroll
-    for (int i = 0; i < kRopeHeads; ++i) {
-      const HeadPlace head = head_place(p, row, i);
-      if (head.array == nullptr) break;
-      T* out = static_cast<T*>(head.array->out) + head.out;
-      if (turning) {
-        Numbers<T> first = unpack<T>(a[i]), second = unpack<T>(b[i]);
-        turn(first, second, turns, p.rope.interleaved);
-        a[i] = pack(first);
-        b[i] = pack(second);
+      for (int i = 0; i < kRopeHeads; ++i) {
+        if (done + i >= heads.count) break;
+        held[i].first = *reinterpret_cast<const uint4*>(x + i * x_stride);
+        held[i].second = *reinterpret_cast<const uint4*>(x + i * x_stride + at.apart);
       }
-      *reinterpret_cast<uint4*>(out + at.first) = a[i];
-      *reinterpret_cast<uint4*>(out + at.second) = b[i];
+      if (done == 0 && turning) {
+        if constexpr (kFrom == TurnsFrom::kAnywhere) {
+          turns = turns_from<T>(p.rope, row.b, row.s, unit * kPack<T>);
+        } else {
+          read_turns<T>(p.rope, row.b, row.s, unit * kPack<T>, turns);
+        }
+        turn_back<T>(turns, p.rope.inverse);
+      }
+#pragma unroll
+      for (int i = 0; i < kRopeHeads; ++i) {
+        if (done + i >= heads.count) break;
+        if (turning) held[i] = turned<kFrom>(held[i], turns, p.rope.interleaved);
+        *reinterpret_cast<uint4*>(out + i * out_stride) = held[i].first;
+        *reinterpret_cast<uint4*>(out + i * out_stride + at.apart) = held[i].second;
+      }
+      x += kRopeHeads * x_stride;
+      out += kRopeHeads * out_stride;
     }
   }
 }
@@ -136,14 +182,16 @@ template <class A>
 __global__ void __launch_bounds__(tuning::kRopeThreads)
     rope_pairs_kernel(const __grid_constant__ RopeParams p) {
   begin_overlapped();
-  const int local = threadIdx.x / p.lanes;
+  const int local = static_cast<int>(threadIdx.x * p.lane_magic >> 16);
   const std::int64_t index = std::int64_t{blockIdx.x} * p.rows_per_block + local;
   if (index >= p.rows) return;
   const RopeRow row = rope_row(p, index);
+  const HeadsOfRow heads = heads_of_row(p, row.group);
+  const RopeHeads& array = p.rope.arrays[heads.array];
   const DType dtype = p.rope.dtype;
   for (std::int64_t unit = threadIdx.x - local * p.lanes; unit < p.units; unit += p.lanes) {
     const bool turning = unit < p.turning_units;
-    UnitPlace at = unit_place(p, unit, 1);
+    UnitPlace<std::int64_t> at = unit_place(p, unit, 1);
     Turn<A> turn{1, 0};
     if (turning) {
       turn = one_turn<A>(p.rope, angle_row(p.rope, unit, row.b, row.s), unit);
@@ -152,22 +200,23 @@ __global__ void __launch_bounds__(tuning::kRopeThreads)
       at.first = unit - p.turning_units;
       if (at.first >= p.rope.rotary_offset) at.first += p.rope.rotary_dim;
     }
+    std::int64_t x = array.x_strides.at(row.b, row.s) + heads.first * array.x_strides.head;
+    std::int64_t out = array.out_strides.at(row.b, row.s) + heads.first * array.out_strides.head;
 #pragma unroll 1
-    for (int i = 0; i < p.heads_per_thread; ++i) {
-      const HeadPlace head = head_place(p, row, i);
-      if (head.array == nullptr) break;
-      const std::int64_t x_stride = head.array->x_strides.dim;
-      const std::int64_t out_stride = head.array->out_strides.dim;
-      const std::int64_t first = head.out + at.first * out_stride;
-      if (!turning) {
-        copy_number(head.array->out, first, head.array->x, head.x + at.first * x_stride, dtype);
-        continue;
+    for (int i = 0; i < heads.count; ++i) {
+      const std::int64_t x_first = x + at.first * array.x_strides.dim;
+      const std::int64_t out_first = out + at.first * array.out_strides.dim;
+      if (turning) {
+        const A x1 = read_number<A>(array.x, dtype, x_first);
+        const A x2 = read_number<A>(array.x, dtype, x_first + at.apart * array.x_strides.dim);
+        write_number(array.out, dtype, out_first, product(x1, turn.cos) - product(x2, turn.sin));
+        write_number(array.out, dtype, out_first + at.apart * array.out_strides.dim,
+                     product(x2, turn.cos) + product(x1, turn.sin));
+      } else {
+        copy_number(array.out, out_first, array.x, x_first, dtype);
       }
-      const A x1 = read_number<A>(head.array->x, dtype, head.x + at.first * x_stride);
-      const A x2 = read_number<A>(head.array->x, dtype, head.x + at.second * x_stride);
-      write_number(head.array->out, dtype, first, product(x1, turn.cos) - product(x2, turn.sin));
-      write_number(head.array->out, dtype, head.out + at.second * out_stride,
-                   product(x2, turn.cos) + product(x1, turn.sin));
+      x += array.x_strides.head;
+      out += array.out_strides.head;
     }
   }
 }

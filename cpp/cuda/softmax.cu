@@ -11,8 +11,10 @@ void softmax(const SoftmaxProblem& problem, StreamView stream) {
   SoftmaxParams p{};
   p.problem = problem;
   p.config = tuning::softmax_config(problem.rows, problem.cols, size, max_cluster_size(device));
-  p.x = {const_cast<void*>(problem.x), problem.x_rows, problem.x_col_stride};
-  p.out = {problem.out, problem.out_rows, problem.out_col_stride};
+  p.x = part_array(problem.x, problem.x_rows, problem.x_col_stride, problem.rows, problem.cols,
+                   problem.dtype);
+  p.out = part_array(problem.out, problem.out_rows, problem.out_col_stride, problem.rows,
+                     problem.cols, problem.dtype);
   LaunchShape shape{p.config.blocks, p.config.threads, p.config.blocks_per_row};
   const auto any = [&]<class T>() {
     shape.shared_bytes = staged_bytes(p.config, sizeof(T), 1, device);
@@ -25,12 +27,14 @@ void softmax(const SoftmaxProblem& problem, StreamView stream) {
       return any.template operator()<T>();  // limited by its exponentials
     } else {
       const bool plain = problem.mask == nullptr && problem.queries == 0 && problem.scale != 0;
-      const bool even = problem.x_rows.rank <= 1 && problem.out_rows.rank <= 1;
-      if (!p.aligned || !plain || !even || p.config.streamed()) {
+      const Access access = held_access<T>({&p.x, &p.out}, problem.cols);
+      if (access == Access::kAny || !plain || p.config.streamed()) {
         return any.template operator()<StorageOf<T>>();
       }
       p.absent = absent_bits(problem.dtype, problem.scale < 0);
-      launch<softmax_held_kernel<StorageOf<T>>>(shape, stream, device, p);
+      launch_held<softmax_held_kernel<T, Access::kAligned>,
+                  softmax_held_kernel<T, Access::kShifted>>(access, shape, sizeof(T), stream,
+                                                            device, p);
     }
   });
 }

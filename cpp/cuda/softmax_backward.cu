@@ -15,20 +15,25 @@ void softmax_backward(const SoftmaxBackwardProblem& problem, StreamView stream) 
   p.config = tuning::softmax_backward_config(problem.rows, problem.cols,
                                              static_cast<int>(dtype_size(problem.dtype)),
                                              max_cluster_size(device));
-  p.dy = {const_cast<void*>(problem.dy), problem.dy_rows, problem.dy_col_stride};
-  p.y = {const_cast<void*>(problem.y), problem.y_rows, problem.y_col_stride};
-  p.dx = {problem.dx, problem.dx_rows, problem.dx_col_stride};
+  const auto array = [&](const void* data, const RowLayout& rows, std::int64_t col_stride) {
+    return part_array(data, rows, col_stride, problem.rows, problem.cols, problem.dtype);
+  };
+  p.dy = array(problem.dy, problem.dy_rows, problem.dy_col_stride);
+  p.y = array(problem.y, problem.y_rows, problem.y_col_stride);
+  p.dx = array(problem.dx, problem.dx_rows, problem.dx_col_stride);
   LaunchShape shape{p.config.blocks, p.config.threads, p.config.blocks_per_row};
   dispatch_floating(problem.dtype, "softmax_backward", [&]<class T>() {
-    p.aligned = true;
-    bool even = true;
-    for (const PartArray* array : {&p.dy, &p.y, &p.dx}) {
-      p.aligned = p.aligned && takes_chunks<T>(*array, problem.cols);
-      even = even && array->rows.rank <= 1;
+    const Access access = held_access<T>({&p.dy, &p.y, &p.dx}, problem.cols);
+    const bool held = access == Access::kAligned || (access == Access::kShifted && sizeof(T) < 8);
+    if (held && !p.config.streamed()) {
+      constexpr Access kRest = sizeof(T) < 8 ? Access::kShifted : Access::kAligned;
+      return launch_held<softmax_backward_held_kernel<T, Access::kAligned>,
+                         softmax_backward_held_kernel<T, kRest>>(access, shape, sizeof(T), stream,
+                                                                 device, p);
     }
-    if (p.aligned && even && !p.config.streamed()) {
-      launch<softmax_backward_held_kernel<StorageOf<T>>>(shape, stream, device, p);
-      return;
+    p.aligned = true;
+    for (const PartArray* one : {&p.dy, &p.y, &p.dx}) {
+      p.aligned = p.aligned && takes_chunks<T>(*one, problem.cols);
     }
     shape.shared_bytes = staged_bytes(p.config, sizeof(T), 2, device);
     p.staged = shape.shared_bytes > 0;

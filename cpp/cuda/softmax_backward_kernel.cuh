@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/row_parts.cuh"
+#include "cuda/held_part.cuh"
 #include "cuda/tuning/softmax_backward.hpp"
 #include "ops/softmax_backward.hpp"
 
@@ -42,49 +42,38 @@ __device__ inline A sum_of_parts(const A* sums, int parts) {
   return sum;
 }
 
-// Aligned, evenly spaced rows; T: Float16 for bfloat16, too. A block has several narrow rows, one
-// row, or as one of a cluster a part of a row, read once and held. Shared memory: the sums of the
-// warps, and of the parts. Limited by memory.
-template <class T>
+// Rows of neighbours. A block has several narrow rows, one row, or as one of a cluster a part of a
+// row, read once and held. Shared memory: the sums of the warps, and of
+// the parts, and the results of rows that are not aligned. Limited by memory.
+template <class T, Access kAccess>
 __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
     softmax_backward_held_kernel(const __grid_constant__ SoftmaxBackwardParams p) {
   using A = accumulate_t<T>;
   constexpr int kChunks = kHeldChunks<T>;
+  extern __shared__ uint4 staged[];
   PartPlace place(p.config);
   __shared__ typename PartExchange<A>::Shared shared;
   const PartExchange<A> exchange(shared, place);
   exchange.start();
   begin_overlapped();
   const bool has_row = place.take_row(p.rows);
-  const auto* dy = reinterpret_cast<const uint4*>(p.dy.even_row<const T>(place.row));
-  const auto* y = reinterpret_cast<const uint4*>(p.y.even_row<const T>(place.row));
-  const int chunks = static_cast<int>(p.cols / kPack<T>);
-  const int first = static_cast<int>(place.chunk<T>(place.part, 0));
-  uint4 dys[kChunks] = {}, ys[kChunks] = {};
-#pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    if (first + i * place.lanes >= chunks) continue;
-    dys[i] = dy[first + i * place.lanes];
-    ys[i] = y[first + i * place.lanes];
-  }
+  uint4 dys[kChunks], ys[kChunks];
+  HeldPart<T, kAccess>(p.dy, place, p.cols).read(dys, 0);
+  HeldPart<T, kAccess>(p.y, place, p.cols).read(ys, 0);
   A sum = 0;
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i)
-    sum += sum_of_products(unpack_any<T>(dys[i], p.dtype), unpack_any<T>(ys[i], p.dtype));
+  for (int i = 0; i < kChunks; ++i) sum += sum_of_products(unpack<T>(dys[i]), unpack<T>(ys[i]));
   sum = place.reduce(sum, 0, Sum());
   if (place.parts > 1) sum = sum_of_parts(exchange.all(sum), place.parts);
-  if (!has_row) return;
   forget_numbers(dys);
   forget_numbers(ys);
-  auto* dx = reinterpret_cast<uint4*>(p.dx.even_row<T>(place.row));
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
-    if (first + i * place.lanes >= chunks) continue;
     const Numbers<T> result =
-        gradient<T>(unpack_any<T>(dys[i], p.dtype), unpack_any<T>(ys[i], p.dtype), sum,
-                    static_cast<A>(p.scale));
-    dx[first + i * place.lanes] = pack_any<T>(result, p.dtype);
+        gradient<T>(unpack<T>(dys[i]), unpack<T>(ys[i]), sum, static_cast<A>(p.scale));
+    dys[i] = pack<T>(result);
   }
+  HeldPart<T, kAccess>(p.dx, place, has_row ? p.cols : 0).write(dys, staged);
 }
 
 // Any rows, to the bits of the other kernel; T: Float16 for bfloat16, too. A block has several

@@ -16,34 +16,30 @@ struct SoftmaxParams {
   std::uint32_t absent;  // 32 bits of elements that give logits of -infinity
 };
 
-// Aligned, evenly spaced rows without mask or triangle; T: Float16 for bfloat16, too. A block has
-// several narrow rows, one row, or as one of a cluster a part of a row, read once and held as
-// numbers. Shared memory: the sums of the warps, and of the parts. Limited by memory.
-template <class T>
-__global__ void __launch_bounds__(tuning::kSoftmaxThreads)
+// Rows of neighbours without mask or triangle. A block has several narrow rows, one row, or as one
+// of a cluster a part of a row, read once and held as numbers.
+// Shared memory: the sums of the warps, and of the parts, and the results of rows that are not
+// aligned. Limited by memory.
+template <class T, Access kAccess>
+__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<T>)
     softmax_held_kernel(const __grid_constant__ SoftmaxParams p) {
   using A = accumulate_t<T>;
   constexpr int kChunks = kHeldChunks<T>;
+  extern __shared__ uint4 staged[];
   PartPlace place(p.config);
   __shared__ typename PartExchange<Pair<A>>::Shared shared;
+  __shared__ A of_part;
   const PartExchange<Pair<A>> exchange(shared, place);
   exchange.start();
   begin_overlapped();
   const bool has_row = place.take_row(p.problem.rows);
-  const int chunks = static_cast<int>(p.problem.cols / kPack<T>);
-  const int first = static_cast<int>(place.chunk<T>(place.part, 0));
-  const auto* from = reinterpret_cast<const uint4*>(p.x.even_row<const T>(place.row));
   uint4 raw[kChunks];
-#pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    const int at = first + i * place.lanes;
-    raw[i] = at < chunks ? from[at] : uint4{p.absent, p.absent, p.absent, p.absent};
-  }
+  HeldPart<T, kAccess>(p.x, place, p.problem.cols).read(raw, p.absent);
   Numbers<T> held[kChunks];
   A top = SoftmaxPower<T>::lowest();
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
-    held[i] = unpack_any<T>(raw[i], p.problem.dtype);
+    held[i] = unpack<T>(raw[i]);
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) {
       held[i].at[j] = product(held[i].at[j], static_cast<A>(p.problem.scale));
@@ -55,18 +51,18 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) sum += take_powers(held[i], top);
   sum = place.reduce(sum, 1, Sum());
-  Pair<A> row(top, sum);
-  if (place.parts > 1) row = merged<T>(exchange.all(row), place.parts);
-  const A factor = part_factor<T>(top, row);
-  if (!has_row) return;
-  auto* to = reinterpret_cast<uint4*>(p.out.even_row<T>(place.row));
+  const A factor = place.once(of_part, [&] {
+    Pair<A> row(top, sum);
+    if (place.parts > 1) row = merged<T>(exchange.all(row), place.parts);
+    return part_factor<T>(top, row);
+  });
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) held[i].at[j] = product(held[i].at[j], factor);
-    const int at = first + i * place.lanes;
-    if (at < chunks) to[at] = pack_any<T>(held[i], p.problem.dtype);
+    raw[i] = pack<T>(held[i]);
   }
+  HeldPart<T, kAccess>(p.out, place, has_row ? p.problem.cols : 0).write(raw, staged);
 }
 
 // What the mask adds to a logit; -infinity for false. Out of line: it is read in any of five

@@ -3,7 +3,7 @@
 #pragma once
 
 // The exponentials that softmax and cross entropy are made of, and how parts of a row meet.
-#include "cuda/row_parts.cuh"
+#include "cuda/held_part.cuh"
 
 namespace membound::cuda {
 

@@ -111,8 +111,9 @@ TEST_CASE("embedding: every unit of every row belongs to one thread") {
   for (const std::int64_t tokens : {1, 7, 8192, 1 << 24}) {
     for (const std::int64_t units : {1, 3, 96, 512, 5000}) {
       const GatedActivationConfig config = embedding_config(tokens, units);
-      const std::int64_t rows_per_block = kGateThreads / config.lanes;
-      CHECK(config.tile_units == config.lanes * kEmbeddingUnits);
+      const std::int64_t rows_per_block = config.threads / config.lanes;
+      CHECK(config.per_thread <= kEmbeddingUnits);
+      CHECK(config.tile_units == config.lanes * config.per_thread);
       CHECK(std::int64_t{config.tiles} * config.tile_units >= units);
       CHECK((config.tiles == 1 || rows_per_block == 1));
       CHECK(config.blocks / config.tiles * rows_per_block >= tokens);

@@ -104,14 +104,23 @@ TEST_CASE("a block has whole tiles of rows, every unit of a row exactly once") {
         CAPTURE(units);
         CAPTURE(per_thread);
         CHECK((config.lanes & (config.lanes - 1)) == 0);
-        CHECK(config.lanes <= kGateThreads);
-        CHECK(config.tile_units == config.lanes * per_thread);
+        CHECK(config.threads <= kGateThreads);
+        CHECK(config.lanes <= config.threads);
+        CHECK(config.per_thread <= per_thread);
+        CHECK(config.tile_units == config.lanes * config.per_thread);
         CHECK(config.tile_units * config.tiles >= units);
         CHECK(config.tile_units * (config.tiles - 1) < units);
-        const std::int64_t rows_per_block = kGateThreads / config.lanes;
+        const std::int64_t rows_per_block = config.threads / config.lanes;
         CHECK(config.blocks * rows_per_block >= rows * config.tiles);
         CHECK((config.blocks - config.tiles) * rows_per_block < rows * config.tiles);
       }
     }
   }
+}
+
+TEST_CASE("few units are spread over small blocks") {
+  using namespace membound::cuda::tuning;
+  CHECK(gated_activation_config(1, 512, kChunksPerThread).blocks == 8);
+  CHECK(gated_activation_config(16384, 512, kChunksPerThread).threads == kManyGateThreads);
+  CHECK(tile_config(1, 512, 2, kGateThreads).blocks == 1);
 }

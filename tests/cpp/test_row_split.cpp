@@ -4,9 +4,11 @@
 
 #include <initializer_list>
 
-#include "cuda/row_split.hpp"
+#include "cuda/row_divider.hpp"
 
+using membound::cuda::divider;
 using membound::cuda::kMaxSplitRows;
+using membound::cuda::RowDivider;
 using membound::cuda::RowSplit;
 using membound::cuda::split_rows;
 
@@ -35,5 +37,17 @@ TEST_CASE("every row of everyday head counts") {
   for (std::int64_t extent = 2; extent <= 257; ++extent) {
     const RowSplit split = split_rows(extent);
     for (std::int64_t row = 0; row < 20000; ++row) REQUIRE(split.outer(row) == row / extent);
+  }
+}
+
+TEST_CASE("dividers take any extent") {
+  for (const std::int64_t extent : {std::int64_t{1}, std::int64_t{5}, kMaxSplitRows,
+                                    kMaxSplitRows + 1, std::int64_t{1} << 40}) {
+    const RowDivider by = divider(extent);
+    CAPTURE(extent);
+    for (const std::int64_t row : {std::int64_t{0}, std::int64_t{1}, std::int64_t{4},
+                                   std::int64_t{5}, std::int64_t{12345}, kMaxSplitRows - 1}) {
+      CHECK(by.quotient(row) == row / extent);
+    }
   }
 }

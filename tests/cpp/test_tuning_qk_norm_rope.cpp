@@ -9,7 +9,7 @@ using namespace membound::cuda::tuning;
 TEST_CASE("qk_norm_rope: every head of every token belongs to one row of lanes") {
   for (const std::int64_t tokens : {1, 64, 2048, 16384, 1 << 24}) {
     for (const std::int64_t heads : {1, 2, 3, 32, 129}) {
-      for (const std::int64_t head_dim : {16, 64, 128, 512}) {
+      for (const std::int64_t head_dim : {16, 64, 80, 128, 512}) {
         const QkNormRopeConfig config = qk_norm_rope_config(tokens, heads, 1, head_dim, 2, true);
         CAPTURE(to_string(config));
         CHECK(config.groups * config.heads_per_thread >= heads + 1);
@@ -17,16 +17,17 @@ TEST_CASE("qk_norm_rope: every head of every token belongs to one row of lanes")
         CHECK((config.blocks - 1) * config.rows_per_block < tokens * config.groups);
         CHECK(config.threads() % 32 == 0);
         CHECK(config.threads() <= kQkNormRopeThreads);
-        CHECK(2 * config.lanes * 8 == head_dim);
+        CHECK(2 * config.lanes * 8 >= head_dim);
+        CHECK(config.lanes * 8 < head_dim);
       }
     }
   }
 }
 
-TEST_CASE("qk_norm_rope: decoding has a head per row, prefill four") {
+TEST_CASE("qk_norm_rope: decoding has a head per row, prefill eight") {
   CHECK(qk_norm_rope_config(64, 32, 8, 128, 2, true) == QkNormRopeConfig{1, 8, 8, 40, 320, true});
   CHECK(qk_norm_rope_config(16384, 32, 8, 128, 2, true) ==
-        QkNormRopeConfig{4, 8, 16, 10, 10240, false});
+        QkNormRopeConfig{8, 8, 16, 5, 5120, true});
   CHECK(qk_norm_rope_config(2, 32, 8, 80, 2, false).lanes == 32);
 }
 
@@ -54,7 +55,8 @@ TEST_CASE("qk_norm_rope: which heads come in pairs of chunks") {
   CHECK(qk_norm_pairs_chunks(512, 2));
   CHECK(qk_norm_pairs_chunks(256, 4));
   CHECK_FALSE(qk_norm_pairs_chunks(8, 2));     // one chunk
-  CHECK_FALSE(qk_norm_pairs_chunks(96, 2));    // no power of two
+  CHECK(qk_norm_pairs_chunks(80, 2));          // lanes without chunks
+  CHECK_FALSE(qk_norm_pairs_chunks(72, 2));    // nine chunks
   CHECK_FALSE(qk_norm_pairs_chunks(1024, 2));  // more than a warp holds
   CHECK_FALSE(qk_norm_pairs_chunks(20, 2));    // no whole chunks
 }

@@ -101,7 +101,7 @@ inline constexpr int kGradientBlocks = 4;
 inline constexpr int kRowsInTurn = 4;
 inline constexpr std::int64_t kManyBlocks = 2048;
 inline int rows_in_turn(std::int64_t rows, std::int64_t units, int per_thread) {
-  const bool many = gated_activation_config(rows, units, per_thread).blocks >= kManyBlocks;
+  const bool many = tile_config(rows, units, per_thread, kGateThreads).blocks >= kManyBlocks;
   return many ? kRowsInTurn : 1;
 }
 

@@ -14,18 +14,21 @@ namespace membound::cuda::tuning {
 // each head, or, in the general form, are a warp with one head.
 using QkNormRopeConfig = RopeConfig;
 
-// The most heads of a thread in the form of chunks: what a row costs before its first head is as
-// many instructions as a head, and they would be the limit before memory is.
-inline constexpr int kQkNormHeads = 4;
-// Registers allow about 512 threads of a multiprocessor: small blocks come closer to that.
+// Heads whose loads are on their way together, and the most of a thread in the form of chunks: what
+// a row costs before its first head is as many instructions as a head, and they would be the limit
+// before memory is.
+inline constexpr int kQkNormHeadsAtOnce = 2;
+inline constexpr int kQkNormHeads = 8;
 inline constexpr int kQkNormRopeThreads = 128;
+// Of a multiprocessor at once: a thread has 96 registers.
+inline constexpr int kQkNormRopeBlocks = 5;
 // The most chunks of a head that the form of chunks takes, two in each lane of a warp.
 inline constexpr std::int64_t kQkNormChunks = 64;
 
 // Whether lanes can hold all of a head's chunks in pairs that are half a head apart.
 inline bool qk_norm_pairs_chunks(std::int64_t head_dim, int dtype_size) {
-  const std::int64_t bytes = head_dim * dtype_size, chunks = bytes / 16;
-  return bytes % 16 == 0 && chunks >= 2 && chunks <= kQkNormChunks && (chunks & (chunks - 1)) == 0;
+  const std::int64_t bytes = head_dim * dtype_size;
+  return bytes % 32 == 0 && bytes / 16 <= kQkNormChunks;
 }
 
 // The lanes of a head in the form of chunks; a warp for more chunks than that.

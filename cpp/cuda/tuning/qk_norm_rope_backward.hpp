@@ -21,6 +21,8 @@ struct QkNormRopeBackwardConfig {
 };
 
 inline constexpr int kQkNormRopeBackwardThreads = 128;
+// Of a multiprocessor at once: a thread has 128 registers.
+inline constexpr int kQkNormRopeBackwardBlocks = 4;
 
 // blocks: parts of all arrays and groups.
 inline QkNormRopeBackwardConfig qk_norm_rope_backward_config(std::int64_t blocks,

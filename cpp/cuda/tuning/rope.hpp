@@ -12,7 +12,8 @@ namespace membound::cuda::tuning {
 // A unit is what one thread turns of a head: two chunks of 16 bytes, or in the general form one
 // pair. The threads of a row take the units of one head, then of the next few of the same token.
 struct RopeConfig {
-  int heads_per_thread;  // whose loads are on their way together, and that share cos and sin
+  int heads_per_thread;  // that share cos and sin; the loads of kRopeHeads are on their way
+                         // together
   int lanes;             // threads of a row; each takes units lane, lane + lanes, ...
   int rows_per_block;
   std::int64_t groups;  // rows of a token
@@ -29,9 +30,15 @@ inline std::string to_string(const RopeConfig& c) {
          " blocks=" + std::to_string(c.blocks) + (c.overlap_launch ? " overlapped" : "");
 }
 
-// The most heads of a thread: 64 bytes of each of 768 threads on their way fill the memory's queue.
+// 64 bytes of each of 768 threads on their way fill the memory's queue.
 inline constexpr int kRopeHeads = 2;
-inline constexpr int kRopeThreads = 256;
+// Heads that share cos and sin of a table, and what a thread does before its first load (H200,
+// 16384 tokens x 40 heads x 128 bfloat16: 128 us with one, 100 with 2, 86 with 4, 88 with 8).
+inline constexpr int kRopeHeadsOfTable = 4;
+// Heads that share angles which take longer to make than a head to turn (the same with frequencies:
+// 171 us with 4, 131 with 8, 119 with 16, 117 with 32).
+inline constexpr int kRopeHeadsOfMade = 16;
+inline constexpr int kRopeThreads = 128;  // a little before 256: 97.7 us and 100 with 2 heads
 
 // Few units: one head per thread and blocks of 64 threads, as parallelism beats shared angles
 // (H200, a trial kernel, 64 tokens x 40 heads x 128: 1.78 us overlapped with 64 threads, 2.4 with
@@ -41,15 +48,20 @@ inline constexpr int kFewRopeThreads = 64;
 // Where launches are so long, overlapping them gains nothing (see tuning/rms_norm.hpp).
 inline constexpr std::int64_t kRopeOverlapBlocks = 8192;
 
-// tokens, heads (of q and k together) and units at least 1.
-inline RopeConfig rope_config(std::int64_t tokens, std::int64_t heads, std::int64_t units) {
+// tokens and units at least 1; the heads of q and of k, of which one may be 0. made: angles come
+// from frequencies.
+inline RopeConfig rope_config(std::int64_t tokens, std::int64_t q_heads, std::int64_t k_heads,
+                              std::int64_t units, bool made) {
   RopeConfig config{};
-  const bool few = tokens * heads <= kFewRopeUnits / units;
-  config.heads_per_thread = few ? 1 : static_cast<int>(std::min<std::int64_t>(kRopeHeads, heads));
+  const bool few = tokens * (q_heads + k_heads) <= kFewRopeUnits / units;
+  config.heads_per_thread = few ? 1 : made ? kRopeHeadsOfMade : kRopeHeadsOfTable;
   const int threads = few ? kFewRopeThreads : kRopeThreads;
   config.lanes = static_cast<int>(std::min<std::int64_t>(units, threads));
   config.rows_per_block = threads / config.lanes;
-  config.groups = (heads + config.heads_per_thread - 1) / config.heads_per_thread;
+  const auto groups = [&](std::int64_t heads) {
+    return (heads + config.heads_per_thread - 1) / config.heads_per_thread;
+  };
+  config.groups = groups(q_heads) + groups(k_heads);
   const std::int64_t rows = tokens * config.groups;
   config.blocks = (rows + config.rows_per_block - 1) / config.rows_per_block;
   config.overlap_launch = config.blocks <= kRopeOverlapBlocks;
