@@ -205,9 +205,12 @@ long run(const Case& c, const Target& target) {
   // Terms of up to 8 that cancel; in 16 bits, what was rounded on the way may have gone the other
   // way.
   const double slack = 24 * c.format.tolerance;
+  // Gradients of heads of zeros are multiplied by 1 / sqrt(eps); angles made from frequencies may
+  // differ in the last place, as compilers fuse their operations.
+  const double factor = c.extremes && c.freqs ? 1000 : 1;
   long wrong = 0;
   for (Heads* one : {&q, &k}) {
-    wrong += one->out.wrong(target, slack) + one->dx.wrong(target, 4 * slack);
+    wrong += one->out.wrong(target, slack) + one->dx.wrong(target, 4 * factor * slack);
     wrong += one->rstd.wrong(target, 0);
     const double rounded = c.rounding == QkNormRounding::kBeforeWeight ? slack : 0;
     wrong += one->dweight.wrong(
