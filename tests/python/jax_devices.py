@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 
@@ -18,6 +19,19 @@ from jax.sharding import PartitionSpec as P
 import membound.jax as mbj
 
 X, W = (8, 6, 16), (16,)
+Q, K = (8, 6, 4, 8), (8, 6, 2, 8)
+
+
+def tables():
+    angles = jnp.arange(12.0)[:, None] * jnp.arange(1.0, 5.0)
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def numbers_of(x, count):
+    """Labels or ids that lie as x does."""
+    return (jnp.abs(x[..., 0]) * 5).astype(jnp.int32) % count
+
+
 FUNCTIONS = {
     "rms_norm": (mbj.rms_norm, (X, W)),
     "rms_norm of rank 1": (mbj.rms_norm, ((16,), W)),
@@ -29,6 +43,23 @@ FUNCTIONS = {
     "add_layer_norm": (mbj.add_layer_norm, (X, X, W, W)),
     "gated_activation": (mbj.gated_activation, (X, X)),
     "packed": (mbj.gated_activation, (X,)),
+    "softmax": (mbj.softmax, (X,)),
+    "masked": (mbj.softmax, (X, (6, 16))),
+    "masked by row": (lambda x: mbj.softmax(x, x > 0), (X,)),
+    "causal": (functools.partial(mbj.softmax, causal_offset=10), (X,)),
+    "cross_entropy": (lambda x: mbj.cross_entropy(x, numbers_of(x, 16)), (X,)),
+    "embedding": (lambda x, w: mbj.embedding(numbers_of(x, 6), w), (X, (6, 16))),
+    "positions": (
+        lambda x, w, more: mbj.embedding(numbers_of(x, 6), w, position_weight=more),
+        (X, (6, 16), (6, 16)),
+    ),
+    "rope": (lambda q, k: mbj.rope(q, k, *tables()), (Q, K)),
+    "rope of heads first": (lambda q: mbj.rope(q, None, *tables(), layout="bhsd"), (Q,)),
+    "rope at ids": (
+        lambda q, k: mbj.rope(q, k, *tables(), position_ids=numbers_of(q[:, :, 0], 12)),
+        (Q, K),
+    ),
+    "qk_norm_rope": (lambda q, k, w: mbj.qk_norm_rope(q, k, w, w, *tables()), (Q, K, (8,))),
 }
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import sys
 from typing import Any
@@ -64,6 +65,95 @@ def check_rows(mesh: Any, op: str, placement: Any, home: Any) -> None:
         torch.testing.assert_close(mine.full_tensor(), theirs)
 
 
+def check_placed(mesh: Any, name: str, call: Any, tensors: list[Any], axes: list[Any]) -> None:
+    """The same of a call, where a tensor's axis says how it lies; None: replicated."""
+
+    def total(found: Any) -> Any:
+        found = found if isinstance(found, tuple) else (found,)
+        return sum(one.square().sum() for one in found)
+
+    whole = [t.requires_grad_() if t.is_floating_point() else t for t in tensors]
+    slopes = torch.autograd.grad(
+        total(call(*whole)), [t for t in whole if t.requires_grad], allow_unused=True
+    )
+    parts = [
+        distribute_tensor(t.detach(), mesh, [Replicate() if axis is None else Shard(axis)])
+        for t, axis in zip(tensors, axes, strict=True)
+    ]
+    parts = [p.requires_grad_() if p.is_floating_point() else p for p in parts]
+    with CommDebugMode() as moved:
+        found = call(*parts)
+        gradients = torch.autograd.grad(
+            total(found), [p for p in parts if p.requires_grad], allow_unused=True
+        )
+    assert gathers(moved) == [], (name, axes, moved.get_comm_counts())
+    torch.testing.assert_close(total(found).full_tensor(), total(call(*whole)))
+    for mine, theirs in zip(gradients, slopes, strict=True):
+        assert (mine is None) == (theirs is None)
+        if mine is not None:
+            torch.testing.assert_close(mine.full_tensor(), theirs)
+
+
+def check_other_ops(mesh: Any) -> None:
+    def drawn(*shape: int) -> Any:
+        return torch.randn(shape, dtype=torch.float64)
+
+    def softmax(x: Any, mask: Any) -> Any:
+        return mt.softmax(x, mask, scale=0.5)
+
+    for axis in range(2):
+        check_placed(mesh, "softmax", mt.softmax, [drawn(4, 6, 8)], [axis])
+        check_placed(
+            mesh, "masked", softmax, [drawn(4, 6, 8), drawn(6, 8)], [axis, [None, 0][axis]]
+        )
+        check_placed(
+            mesh, "masked", softmax, [drawn(4, 6, 8), drawn(4, 1, 8)], [axis, [0, None][axis]]
+        )
+        ids = torch.randint(16, (4, 6))
+        check_placed(mesh, "embedding", mt.embedding, [ids, drawn(16, 8)], [axis, None])
+        labels = torch.randint(8, (4, 6))
+        check_placed(mesh, "loss", mt.cross_entropy, [drawn(4, 6, 8), labels], [axis, axis])
+    causal = functools.partial(mt.softmax, causal_offset=0)
+    check_placed(mesh, "causal", causal, [drawn(4, 6, 6)], [0])
+
+    def positions(ids: Any, weight: Any, position_weight: Any) -> Any:
+        return mt.embedding(ids, weight, position_weight=position_weight)
+
+    check_placed(mesh, "positions", positions, [ids, drawn(16, 8), drawn(6, 8)], [0, None, None])
+
+
+def check_rotary(mesh: Any) -> None:
+    cos, sin = (torch.randn(32, 4, dtype=torch.float64) for _ in range(2))
+    shapes = {"bshd": (2, 6, 4, 8), "sbhd": (6, 2, 4, 8), "bhsd": (2, 4, 6, 8), "thd": (6, 4, 8)}
+    for layout, shape in shapes.items():
+        for letter in "bh" if "b" in layout else "h":
+            axis = layout.index(letter)
+            ids = torch.randint(32, (2, 6) if "b" in layout else (6,))
+            of_ids = 0 if letter == "b" else None
+
+            def rope(q: Any, k: Any, c: Any, s: Any, ids: Any, layout: str = layout) -> Any:
+                return mt.rope(q, k, c.detach(), s.detach(), position_ids=ids, layout=layout)
+
+            def normed(
+                q: Any, k: Any, w: Any, c: Any, s: Any, ids: Any, layout: str = layout
+            ) -> Any:
+                return mt.qk_norm_rope(
+                    q, k, w, w, c.detach(), s.detach(), position_ids=ids, layout=layout
+                )
+
+            q, k = (torch.randn(shape, dtype=torch.float64) for _ in range(2))
+            tables = [cos, sin, ids]
+            check_placed(mesh, layout, rope, [q, k, *tables], [axis, axis, None, None, of_ids])
+            weight = torch.randn(8, dtype=torch.float64)
+            check_placed(
+                mesh,
+                layout,
+                normed,
+                [q, k, weight, *tables],
+                [axis, axis, None, None, None, of_ids],
+            )
+
+
 def check_compiled_and_columns(mesh: Any) -> None:
     x, weight = torch.randn(X), torch.randn(W)
     right = mt.rms_norm(x, weight)
@@ -113,6 +203,8 @@ def main() -> None:
         for placement in (Shard(0), Shard(1), Replicate()):
             check_rows(mesh, op, placement, mt)
         check_rows(mesh, op, Shard(0), membound)
+    check_other_ops(mesh)
+    check_rotary(mesh)
     check_compiled_and_columns(mesh)
     check_data_parallel(mesh, rank)
     dist.destroy_process_group()

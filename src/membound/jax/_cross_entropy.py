@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from membound.jax import _arguments, _ffi
+from membound.jax import _arguments, _ffi, _sharding
 
 
 class Options(NamedTuple):
@@ -100,7 +100,7 @@ def _check(logits, labels, options):
 @functools.partial(jax.jit, static_argnums=2)
 def _jitted_forward(logits, labels, options):
     _check(logits, labels, options)
-    return _forward(logits, labels, options)
+    return _forward(*_sharding.alike(logits, labels), options)
 
 
 @functools.partial(jax.jit, static_argnums=4)
@@ -123,17 +123,19 @@ def _attributes(options):
 
 
 def _forward_call(logits, labels, options):
-    rows = _ffi.rows_of(logits)
-    operands = (logits, labels)
-    return tuple(
-        _ffi.call("membound_cross_entropy", [rows, rows], operands, **_attributes(options))
-    )
+    def run(*operands):
+        rows = _ffi.rows_of(operands[0])
+        return _ffi.call("membound_cross_entropy", [rows, rows], operands, **_attributes(options))
+
+    return tuple(_sharding.call(run, (logits, labels), (1, 0), (0, 0)))
 
 
 def _backward_call(dloss, logits, labels, lse, options):
-    operands = (dloss, logits, labels, lse)
-    out = [_ffi.like(logits)]
-    return _ffi.call("membound_cross_entropy_backward", out, operands, **_attributes(options))[0]
+    def run(*operands):
+        out = [_ffi.like(operands[1])]
+        return _ffi.call("membound_cross_entropy_backward", out, operands, **_attributes(options))
+
+    return _sharding.call(run, (dloss, logits, labels, lse), (0, 1, 0, 0), (1,))[0]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))

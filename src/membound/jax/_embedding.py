@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from membound.arrays import type_name
-from membound.jax import _arguments, _ffi, _tables
+from membound.jax import _arguments, _ffi, _sharding, _tables
 from membound.jax._embedding_backward import Sums, rows_summed
 
 _OP = "embedding"
@@ -87,23 +87,32 @@ def _check(ids, weight, position_ids, position_weight, options):
 @functools.partial(jax.jit, static_argnums=4)
 def _jitted(ids, weight, position_ids, position_weight, options):
     _check(ids, weight, position_ids, position_weight, options)
-    return _embedding(ids, weight, position_ids, position_weight, options)
+    operands = _sharding.alike(ids, weight, position_ids, position_weight)
+    return _embedding(*operands, options)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _embedding(ids, weight, position_ids, position_weight, options):
     kind = jax.numpy.dtype(options.dtype or weight.dtype)
-    return _ffi.call(
-        "membound_embedding",
-        [jax.ShapeDtypeStruct((*ids.shape, weight.shape[1]), kind)],
-        (ids, weight, position_ids, position_weight),
-        rank=np.int32(ids.ndim),  # vmap puts axes in front
-        position_ids=np.int32(position_ids is not None),
-        position_weight=np.int32(position_weight is not None),
-        scale=np.float64(options.scale),
-        vocab_start=np.int64(options.vocab_start),
-        validate=np.int32(options.validate),
-    )[0]
+
+    def run(ids, weight, position_ids, position_weight):
+        return _ffi.call(
+            "membound_embedding",
+            [jax.ShapeDtypeStruct((*ids.shape, weight.shape[1]), kind)],
+            (ids, weight, position_ids, position_weight),
+            rank=np.int32(ids.ndim),  # vmap puts axes in front
+            position_ids=np.int32(position_ids is not None),
+            position_weight=np.int32(position_weight is not None),
+            scale=np.float64(options.scale),
+            vocab_start=np.int64(options.vocab_start),
+            validate=np.int32(options.validate),
+        )
+
+    operands = (ids, weight, position_ids, position_weight)
+    # Without ids of positions these are counted along the last axis.
+    counted = int(position_ids is None and position_weight is not None)
+    axes = (counted, _sharding.WHOLE, counted, _sharding.WHOLE)
+    return _sharding.call(run, operands, axes, (1 + counted,))[0]
 
 
 def _forward(ids, weight, position_ids, position_weight, options):

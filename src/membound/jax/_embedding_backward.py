@@ -11,7 +11,7 @@ import numpy as np
 
 from membound import _core
 from membound.arrays import type_name
-from membound.jax import _arguments, _ffi, _tables
+from membound.jax import _arguments, _ffi, _sharding, _tables
 
 _OP = "embedding_backward"
 _require = functools.partial(_tables.require, _OP)
@@ -77,18 +77,24 @@ def _jitted(dy, ids, sums):
 
 def rows_summed(dy, ids, sums):
     """The call itself, of checked arguments."""
-    dim = dy.shape[-1]
     kind = jax.numpy.dtype(sums.dtype or dy.dtype)
-    # The CPU gets it too and leaves it alone: while JAX traces, the platform is not known.
-    bytes_ = _core.embedding_backward_workspace(ids.size, dim, sums.vocab, dy.dtype.itemsize)
-    workspace = [jax.ShapeDtypeStruct((bytes_,), np.uint8)] if bytes_ else []
-    return _ffi.call(
-        "membound_embedding_backward",
-        [jax.ShapeDtypeStruct((sums.vocab, dim), kind), *workspace],
-        (dy, ids),
-        scale=np.float64(sums.scale),
-        scale_grad_by_freq=np.int32(sums.scale_grad_by_freq),
-        vocab_start=np.int64(sums.vocab_start),
-        padding_idx=np.int64(-1 if sums.padding_idx is None else sums.padding_idx),
-        validate=np.int32(sums.validate),
-    )[0]
+
+    def run(dy, ids):
+        dim = dy.shape[-1]
+        # The CPU gets it too and leaves it alone: while JAX traces, the platform is not known.
+        bytes_ = _core.embedding_backward_workspace(ids.size, dim, sums.vocab, dy.dtype.itemsize)
+        workspace = [jax.ShapeDtypeStruct((bytes_,), np.uint8)] if bytes_ else []
+        return _ffi.call(
+            "membound_embedding_backward",
+            [jax.ShapeDtypeStruct((sums.vocab, dim), kind), *workspace],
+            (dy, ids),
+            scale=np.float64(sums.scale),
+            scale_grad_by_freq=np.int32(sums.scale_grad_by_freq),
+            vocab_start=np.int64(sums.vocab_start),
+            padding_idx=np.int64(-1 if sums.padding_idx is None else sums.padding_idx),
+            validate=np.int32(sums.validate),
+        )[:1]
+
+    if sums.scale_grad_by_freq:  # of all tokens
+        return run(dy, ids)[0]
+    return _sharding.call(run, (dy, ids), (1, 0), (_sharding.SUMMED,))[0]

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from membound import _core
-from membound.jax import _arguments, _ffi
-from membound.jax._rope import number_of, sort_arguments
+from membound.jax import _arguments, _ffi, _sharding
+from membound.jax._rope import axes_of_sequence, number_of, sort_arguments
 
 # The order in which handlers take the arrays that there are.
 _OPERANDS = (
@@ -93,6 +93,7 @@ def qk_norm_rope_backward(
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _jitted(arrays, options, with_rstd):
+    arrays = dict(zip(arrays, _sharding.alike(*arrays.values()), strict=True))
     learned, rest = (
         {name: one for name, one in arrays.items() if (name in _LEARNED) is wanted}
         for wanted in (True, False)
@@ -125,27 +126,49 @@ def _attributes(arrays, options):
     return attributes.pop("workspace"), attributes
 
 
+def _shared(run, arrays, options, result_axes):
+    """The call, by sequences where they are shared out."""
+    axes = axes_of_sequence(arrays, options)
+    if axes is None:
+        return run(arrays)
+    names = tuple(arrays)
+    return _sharding.call(
+        lambda *given: run(dict(zip(names, given, strict=True))),
+        tuple(arrays.values()),
+        axes,
+        result_axes,
+    )
+
+
 def _outputs(arrays, options, with_rstd):
     """The heads, and with_rstd what they were multiplied by."""
-    _, attributes = _attributes(arrays, options)
-    heads = [arrays[name] for name in ("q", "k") if name in arrays]
-    results = [_ffi.like(one) for one in heads]
-    if with_rstd:
-        results += [_ffi.rows_of(one) for one in heads]
-    return _call(arrays, options, results, with_rstd, attributes)
+    names = [name for name in ("q", "k") if name in arrays]
+
+    def run(arrays):
+        _, attributes = _attributes(arrays, options)
+        results = [_ffi.like(arrays[name]) for name in names]
+        if with_rstd:
+            results += [_ffi.rows_of(arrays[name]) for name in names]
+        return _call(arrays, options, results, with_rstd, attributes)
+
+    return _shared(run, arrays, options, [3] * len(names) + [2] * len(names) * with_rstd)
 
 
 def _gradients(arrays, options, need_dweight):
     """Of what there is, by name."""
-    size, attributes = _attributes(arrays, options)
-    names = [name for name in ("q", "k") if name in arrays]
-    if need_dweight:
-        names += [name for name in ("q_weight", "k_weight") if name in arrays]
-    results = [_ffi.like(arrays[name]) for name in names]
-    if names[-1].endswith("weight"):
-        results.append(jax.ShapeDtypeStruct((size,), np.uint8))
-    found = _call(arrays, options, results, need_dweight, attributes)
-    return dict(zip(names, found, strict=False))
+    heads = [name for name in ("q", "k") if name in arrays]
+    weights = [name for name in ("q_weight", "k_weight") if need_dweight and name in arrays]
+
+    def run(arrays):
+        size, attributes = _attributes(arrays, options)
+        results = [_ffi.like(arrays[name]) for name in (*heads, *weights)]
+        if weights:
+            results.append(jax.ShapeDtypeStruct((size,), np.uint8))
+        found = _call(arrays, options, results, need_dweight, attributes)
+        return found[: len(heads) + len(weights)]
+
+    axes = [3] * len(heads) + [_sharding.SUMMED] * len(weights)
+    return dict(zip((*heads, *weights), _shared(run, arrays, options, axes), strict=True))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))

@@ -9,7 +9,7 @@ import numpy as np
 
 from membound import _core
 from membound.arrays import type_name
-from membound.jax import _ffi
+from membound.jax import _ffi, _sharding
 
 # The order in which handlers take the arrays that there are.
 _OPERANDS = (
@@ -109,6 +109,7 @@ def _argument(op, name):
 
 @functools.partial(jax.jit, static_argnums=1)
 def _jitted(arrays, options):
+    arrays = dict(zip(arrays, _sharding.alike(*arrays.values()), strict=True))
     heads, angles, where = ({n: arrays[n] for n in names if n in arrays}
                             for names in (_HEADS, _ANGLES, _POSITIONS))  # fmt: skip
     return _rope(heads, angles, where, options)
@@ -125,8 +126,35 @@ def _attributes(arrays, options):
     return _core.rope_attributes(op, shapes, dict(given))
 
 
+def axes_of_sequence(arrays, options):
+    """How many axes of each array a sequence has, where the first axis is the batch; else None."""
+    layout = dict(options[1])["layout"]
+    tables = [arrays[name].ndim for name in ("cos", "sin") if name in arrays]
+    ids = arrays["position_ids"].ndim if "position_ids" in arrays else 1
+    if layout not in ("bshd", "bhsd") or arrays["q"].ndim != 4 or max((2, *tables, ids)) > 2:
+        return None
+    axes = dict.fromkeys(arrays, _sharding.WHOLE) | {"seqlen_offsets": 0}
+    axes |= dict.fromkeys(("q", "k", "dq", "dk"), 3) | dict.fromkeys(("q_rstd", "k_rstd"), 2)
+    if ids == 2:
+        axes["position_ids"] = 1
+    return [axes[name] for name in arrays]
+
+
 def _call(arrays, options):
     """out, k_out with k, and with q_read the gradient of freqs."""
+    axes = axes_of_sequence(arrays, options)
+    if axes is None or "q_read" in arrays:
+        return _run(arrays, options)
+    names = tuple(arrays)
+
+    def run(*given):
+        return _run(dict(zip(names, given, strict=True)), options)
+
+    heads = [3 for name in _HEADS if name in arrays]
+    return list(_sharding.call(run, tuple(arrays.values()), axes, heads))
+
+
+def _run(arrays, options):
     op, _ = options
     attributes = _attributes(arrays, options)
     for name in ("q_read", "k_read"):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from membound.jax import _arguments, _ffi
+from membound.jax import _arguments, _ffi, _sharding
 
 
 class Options(NamedTuple):
@@ -86,6 +86,7 @@ def _jitted_forward(x, mask, options):
     if mask is None:
         return _plain(x, options)
     _check_mask(x, mask)
+    x, mask = _sharding.alike(x, mask)
     # As many axes as x has: vmap puts more in front of both.
     mask = mask.reshape((1,) * (x.ndim - mask.ndim) + mask.shape)
     return _added(x, mask, options) if mask.dtype != bool else _kept(x, mask, options)
@@ -100,19 +101,36 @@ def _jitted_backward(dy, y, scale):
 
 
 def _forward(x, mask, options):
-    return _ffi.call(
-        "membound_softmax",
-        [_ffi.like(x)],
-        (x, mask),
-        scale=np.float64(options.scale),
-        causal=np.int32(options.causal_offset is not None),
-        causal_offset=np.int64(options.causal_offset or 0),
-    )[0]
+    def run(x, mask):
+        return _ffi.call(
+            "membound_softmax",
+            [_ffi.like(x)],
+            (x, mask),
+            scale=np.float64(options.scale),
+            causal=np.int32(options.causal_offset is not None),
+            causal_offset=np.int64(options.causal_offset or 0),
+        )
+
+    # What devices have whole: rows, queries that are counted, and the axes that a mask has.
+    axes = 1 if options.causal_offset is None else 2
+    of_mask = _sharding.WHOLE
+    if mask is not None:
+        if mask.shape == x.shape:
+            of_mask = axes
+        else:
+            repeated = [axis for axis, size in enumerate(mask.shape) if size != 1]
+            axes = max(axes, x.ndim - min(repeated, default=x.ndim))
+    return _sharding.call(run, (x, mask), (axes, of_mask), (axes,))[0]
 
 
 def _backward(dy, y, scale):
-    out, operands = [_ffi.like(y)], (dy, y)
-    return _ffi.call("membound_softmax_backward", out, operands, scale=np.float64(scale))[0]
+    def run(dy, y):
+        operands = (dy, y)
+        return _ffi.call(
+            "membound_softmax_backward", [_ffi.like(y)], operands, scale=np.float64(scale)
+        )
+
+    return _sharding.call(run, (dy, y), (1, 1), (1,))[0]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))

@@ -63,6 +63,14 @@ def _places(ids: Any, position_ids: Any, vocab_start: int, vocab: int) -> Any:
     return position_ids.where(inside, -1)
 
 
+def _ways(tensors, _):
+    """Along any axis of ids, but for that which counts positions."""
+    ids, position_ids = tensors["ids"], tensors.get("position_ids")
+    counted = position_ids is None and tensors.get("position_weight") is not None
+    names = ("ids", "out") if position_ids is None else ("ids", "position_ids", "out")
+    return [dict.fromkeys(names, axis) for axis in range(ids.ndim - counted)]
+
+
 _EMBEDDING = Operator(
     name="embedding",
     tensors={
@@ -79,6 +87,7 @@ _EMBEDDING = Operator(
     gradients={"dweight": "weight", "dpositions": "position_weight"},
     backward=_backward,
     rows=(),
+    ways=_ways,
 )
 
 

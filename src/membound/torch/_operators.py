@@ -48,6 +48,9 @@ class Operator:
     gradients: dict[str, str]  # name -> which of the saved, or of d<result>, it has the shape of
     backward: Callable[..., tuple[Any, ...]]  # (grads, saved, options, wanted) -> gradients
     rows: tuple[str, ...]  # inputs with batch axes: a batch axis more is but more rows
+    # Of inputs (as far as their shapes are known) and options by name: how they can be sharded, the
+    # axis of each input and result. None: along any axis of rows.
+    ways: Callable[[dict[str, Any], dict[str, Any]], list[dict[str, int]]] | None = None
 
     def __post_init__(self) -> None:
         _register(self)

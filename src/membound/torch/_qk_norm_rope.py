@@ -12,7 +12,7 @@ from membound import _core
 from membound.torch._functions import differentiable
 from membound.torch._operators import Operator, contiguous_like, define, rows_like
 from membound.torch._rope import OPTIONS as ROPE_OPTIONS
-from membound.torch._rope import TABLES, keywords_of, refuse_gradients, split_offsets
+from membound.torch._rope import TABLES, keywords_of, refuse_gradients, split_offsets, ways
 
 _NORM_OPTIONS = {"eps": "float", "weight_offset": "float", "rounding": "str"}
 
@@ -60,12 +60,12 @@ def _operator(*, keyed: bool) -> Operator:
     tensors |= {f"{name}?": f"d{name}" for name in weights}
     tensors |= {f"{name}?": None for name in TABLES}
     rstds = tuple(f"{name}_rstd" for name in heads)
+    outs = tuple(f"{name}_out" for name in heads)
     return Operator(
         name="qk_norm_rope" if keyed else "q_norm_rope",
         tensors=tensors,
         options=_NORM_OPTIONS | ROPE_OPTIONS,
-        results=dict.fromkeys((f"{name}_out" for name in heads), True)
-        | dict.fromkeys(rstds, False),
+        results=dict.fromkeys(outs, True) | dict.fromkeys(rstds, False),
         forward=forward,
         shapes=lambda *arguments: (
             *map(contiguous_like, arguments[:count]),
@@ -75,6 +75,7 @@ def _operator(*, keyed: bool) -> Operator:
         gradients={f"d{name}": name for name in (*heads, *weights)},
         backward=backward,
         rows=(),
+        ways=lambda tensors, options: ways(tensors, options, (*outs, *rstds)),
     )
 
 

@@ -53,6 +53,26 @@ def refuse_gradients(op: str, **tables: Any) -> None:
             )
 
 
+def ways(tensors: dict[str, Any], options: dict[str, Any], results: Any) -> list[dict[str, int]]:
+    """Along heads, or along sequences whose positions are sharded as they are."""
+    layout = options["layout"]
+    names = [name for name in ("q", "k") if name in tensors]
+    if any(tensors[name].ndim != len(layout) for name in names):
+        return []
+    per_head = [n for n in ("q_weight", "k_weight") if getattr(tensors.get(n), "ndim", 0) == 2]
+    found = [dict.fromkeys((*names, *results), layout.index("h")) | dict.fromkeys(per_head, 0)]
+    tables = [tensors.get(name) for name in ("cos", "sin")]
+    if "b" in layout and all(table is None or table.ndim == 2 for table in tables):
+        way = dict.fromkeys((*names, *results), layout.index("b"))
+        ids = tensors.get("position_ids")
+        if ids is not None and ids.ndim > 1:
+            way["position_ids"] = ids.ndim - 2
+        if tensors.get("seqlen_offsets") is not None:
+            way["seqlen_offsets"] = 0
+        found.append(way)
+    return found
+
+
 def _operator(*, keyed: bool, learned: bool) -> Operator:
     """With k or without; with the gradient of the frequencies, which reads q and k, or without."""
     turned = ("q", "k") if keyed else ("q",)
@@ -75,17 +95,19 @@ def _operator(*, keyed: bool, learned: bool) -> Operator:
     if learned:
         tensors["freqs?"] = "dfreqs"
         gradients["dfreqs"] = "freqs"
+    results = [f"{name}_out" for name in turned]
     return Operator(
         name="rope" + ("" if keyed else "_q") + ("_learned" if learned else ""),
         tensors=tensors,
         options=OPTIONS,
-        results=dict.fromkeys(("q_out", "k_out")[:count], True),
+        results=dict.fromkeys(results, True),
         forward=forward,
         shapes=lambda *arguments: tuple(map(contiguous_like, arguments[:count])),
         saves=(*TABLES, *(turned if learned else ())),
         gradients=gradients,
         backward=backward,
         rows=(),
+        ways=lambda tensors, options: ways(tensors, options, results),
     )
 
 

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the operators act on DTensors: where rows are sharded every rank does its own.
 
-Gradients of what all rows share (weights, biases) are then sums over the ranks, left as they are
-(Partial) until something asks for the whole: one all-reduce of one row, and nothing is gathered. A
-tensor sharded along its last axis is gathered first.
+Gradients of what all ranks share (weights, biases, tables) are then sums over the ranks, left as
+they are (Partial) until something asks for the whole: one all-reduce of one row, and nothing is
+gathered. A tensor that is sharded in another way is gathered first.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ import torch
 
 if TYPE_CHECKING:
     from membound.torch._operators import Operator
+
+# Which axis of inputs and results is sharded; the others are replicated.
+Way = dict[str, int]
 
 _operators: list[Operator] = []
 
@@ -37,7 +40,7 @@ def _register() -> None:
     from torch.distributed.tensor.experimental import register_sharding
 
     for op in _operators:
-        if op.rows:
+        if op.rows or op.ways:
             names = torch.ops.membound
             forward, backward = (getattr(names, f"{op.name}_{w}") for w in ("forward", "backward"))
             register_sharding(forward.default)(functools.partial(_of_forward, op))
@@ -45,51 +48,63 @@ def _register() -> None:
 
 
 def _of_forward(op: Operator, *arguments: Any) -> list[Any]:
-    """Every way that the rows can lie: (placements of results, placements of arguments)."""
+    """Every way that tensors can lie: (placements of results, placements of arguments)."""
     names = [name.rstrip("?") for name in op.tensors]
     by_name = dict(zip(names, arguments, strict=False))
-    options = [None] * len(op.options)
+    whole, unplaced = _replicated(), [None] * len(op.options)
     return [
         (
-            [placement for _ in op.results],
-            [_of_input(by_name[n], placement, in_rows=n in op.rows) for n in names] + options,
+            [_placed(way, result, whole) for result in op.results],
+            [_input(by_name[n], way, n) for n in names] + unplaced,
         )
-        for placement in _placements(by_name)
+        for way in _ways(op, by_name, arguments[len(names) :])
     ]
 
 
 def _of_backward(op: Operator, *arguments: Any) -> list[Any]:
-    from torch.distributed.tensor import Partial, Replicate
+    from torch.distributed.tensor import Partial
 
-    incoming = [f"d{name}" for name, flows in op.results.items() if flows]
-    names = [*incoming, *op.saves]
+    flowing = [name for name, flows in op.results.items() if flows]
+    names = [*(f"d{name}" for name in flowing), *op.saves]
     by_name = dict(zip(names, arguments, strict=False))
-    in_rows = {*incoming, *op.rows, *op.results}
+    inputs = {gradient: name.rstrip("?") for name, gradient in op.tensors.items() if gradient}
+    for gradient, like in op.gradients.items():  # what was not saved has the shape of what was
+        by_name.setdefault(inputs[gradient], by_name[like])
+    whole = _replicated()
     found = []
-    for placement in _placements(by_name):
-        shared = placement if placement.is_replicate() else Partial()
+    for way in _ways(op, by_name, arguments[len(names) :]):
+        shared = Partial() if way else whole
         results = [
-            (placement if like in in_rows else shared) if wanted else Replicate()
-            for like, wanted in zip(op.gradients.values(), arguments[-1], strict=True)
+            _placed(way, inputs[gradient], shared) if wanted else whole
+            for gradient, wanted in zip(op.gradients, arguments[-1], strict=True)
         ]
-        inputs = [_of_input(by_name[n], placement, in_rows=n in in_rows) for n in names]
-        found.append((results, [*inputs, *(None for _ in op.options), None]))
+        incoming = {f"d{name}": axis for name, axis in way.items() if name in flowing}
+        read = [_input(by_name[n], way | incoming, n) for n in names]
+        found.append((results, [*read, *(None for _ in op.options), None]))
     return found
 
 
-def _of_input(given: Any, placement: Any, *, in_rows: bool) -> Any:
+def _replicated() -> Any:
     from torch.distributed.tensor import Replicate
 
-    if given is None:
-        return None
-    return placement if in_rows else Replicate()
+    return Replicate()
 
 
-def _placements(by_name: dict[str, Any]) -> list[Any]:
-    """Replicated, or sharded along an axis of rows. Weights of heads keep the heads together."""
-    from torch.distributed.tensor import Replicate, Shard
+def _placed(way: Way, name: str, otherwise: Any) -> Any:
+    from torch.distributed.tensor import Shard
 
-    first = next(iter(by_name.values()))
-    weight = by_name.get("weight")
-    axes = first.ndim - (2 if weight is not None and weight.ndim == 2 else 1)
-    return [Replicate(), *(Shard(axis) for axis in range(axes))]
+    return Shard(way[name]) if name in way else otherwise
+
+
+def _input(given: Any, way: Way, name: str) -> Any:
+    return None if given is None else _placed(way, name, _replicated())
+
+
+def _ways(op: Operator, by_name: dict[str, Any], options: tuple[Any, ...]) -> list[Way]:
+    """All whole, or what the operator can do on parts: axes of rows where it does not say."""
+    if op.ways is not None:
+        return [{}, *op.ways(by_name, dict(zip(op.options, options, strict=False)))]
+    weight = by_name.get("weight")  # those of heads keep the heads together
+    axes = max(t.ndim for t in by_name.values() if t is not None)
+    axes -= 2 if weight is not None and weight.ndim == 2 else 1
+    return [{}, *(dict.fromkeys((*op.rows, *op.results), axis) for axis in range(axes))]

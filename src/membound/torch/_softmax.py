@@ -18,6 +18,19 @@ def _backward(grads, saved, options, wanted):
     return dx, of_sum.sum_to_size(mask.shape).to(mask.dtype)
 
 
+def _ways(tensors, options):
+    """Along any axis of rows, but for queries that a causal offset counts."""
+    x, mask = tensors["x"], tensors.get("mask")
+    found = []
+    for axis in range(x.ndim - (1 if options["causal_offset"] is None else 2)):
+        way = {"x": axis, "out": axis}
+        of_mask = -1 if mask is None else axis - (x.ndim - mask.ndim)
+        if of_mask >= 0 and mask.shape[of_mask] != 1:
+            way["mask"] = of_mask
+        found.append(way)
+    return found
+
+
 _SOFTMAX = Operator(
     name="softmax",
     tensors={"x": "dx", "mask?": "dmask"},
@@ -31,6 +44,7 @@ _SOFTMAX = Operator(
     gradients={"dx": "out", "dmask": "mask"},
     backward=_backward,
     rows=(),  # a causal offset counts them
+    ways=_ways,
 )
 
 
