@@ -42,13 +42,13 @@ __device__ inline CappedLogit<accumulate_t<T>> cross_entropy_logit(const CrossEn
 
 template <class A>
 __device__ inline A row_number(const RowNumbers& numbers, std::int64_t row) {
-  return static_cast<const A*>(numbers.data)[part_row_offset(numbers.rows, row)];
+  return static_cast<const A*>(numbers.data)[looped_row_offset(numbers.rows, row)];
 }
 template <class A>
 __device__ inline void set_row_number(const RowNumbers& numbers, std::int64_t row, A value) {
   if (numbers.data == nullptr) return;
   A* data = static_cast<A*>(const_cast<void*>(numbers.data));  // the caller's output
-  data[part_row_offset(numbers.rows, row)] = value;
+  data[looped_row_offset(numbers.rows, row)] = value;
 }
 
 __device__ inline float natural_log(float x) { return logf(x); }
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<T>)
   const bool has_row = place.take_row(p.problem.rows);
   const TokenIntegers& labels = p.problem.labels;
   const std::int64_t column =
-      p.problem.column(labels.at(part_row_offset(labels.tokens, place.row)));
+      p.problem.column(labels.at(looped_row_offset(labels.tokens, place.row)));
   const std::int64_t read = column < 0 ? 0 : p.problem.cols;
   const int first = static_cast<int>(place.chunk<T>(place.part, 0));
   const HeldPart<T, kAccess> logits(p.logits, place, read);
@@ -232,7 +232,7 @@ class CrossEntropyRow {
       : p_(p),
         place_(place),
         column_(p.problem.column(
-            p.problem.labels.at(part_row_offset(p.problem.labels.tokens, place.row)))),
+            p.problem.labels.at(looped_row_offset(p.problem.labels.tokens, place.row)))),
         read_(column_ < 0 ? 0 : p.problem.cols),
         written_(has_row ? p.problem.cols : 0),
         logits_(p.logits, p.aligned, place, staged),

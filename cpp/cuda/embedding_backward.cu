@@ -10,10 +10,6 @@ namespace {
 
 using Problem = EmbeddingBackwardProblem;
 
-bool starts_on_chunk(const void* data) {
-  return reinterpret_cast<std::uintptr_t>(data) % kChunkBytes == 0;
-}
-
 // float64 goes by elements, half a chunk each.
 template <class T>
 bool all_take_chunks(const Problem& p) {

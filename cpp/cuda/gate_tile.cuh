@@ -11,6 +11,7 @@
 #include "cuda/activation.cuh"
 #include "cuda/cluster.cuh"
 #include "cuda/launch.hpp"
+#include "cuda/row_access.cuh"
 #include "cuda/tuning/gated_activation.hpp"
 
 namespace membound::cuda {
@@ -49,19 +50,6 @@ struct Unit {
     }
   }
 };
-
-// RowLayout::offset as a loop: unrolled, its divisions were 12 KB of every kernel.
-static __device__ __noinline__ std::int64_t looped_row_offset(const RowLayout& rows,
-                                                              std::int64_t row) {
-  std::int64_t at = 0;
-#pragma unroll 1
-  for (int axis = rows.rank - 1; axis > 0; --axis) {
-    const std::int64_t outer = row / rows.shape[axis];
-    at += (row - outer * rows.shape[axis]) * rows.strides[axis];
-    row = outer;
-  }
-  return at + row * rows.strides[0];
-}
 
 __device__ inline std::int64_t token_offset(const RowLayout& tokens, std::int64_t token) {
   return tokens.rank <= 1 ? token * tokens.strides[0] : looped_row_offset(tokens, token);

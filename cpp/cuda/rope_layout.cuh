@@ -5,14 +5,10 @@
 // What of a call of rope can be read in chunks of 16 bytes.
 #include <cstdint>
 
-#include "cuda/convert.cuh"
+#include "cuda/row_access.cuh"
 #include "ops/rope.hpp"
 
 namespace membound::cuda {
-
-inline bool starts_on_chunk(const void* data) {
-  return reinterpret_cast<std::uintptr_t>(data) % kChunkBytes == 0;
-}
 
 template <class T>
 bool in_chunks(const RopeProblem& p, const void* data, const RopeStrides& strides,

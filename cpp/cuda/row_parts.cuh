@@ -7,6 +7,7 @@
 #include "cuda/cluster.cuh"
 #include "cuda/launch.hpp"
 #include "cuda/reduce.cuh"
+#include "cuda/row_access.cuh"
 #include "cuda/row_array.hpp"
 #include "cuda/tuning/softmax.hpp"
 #include "cuda/vec.cuh"
@@ -24,26 +25,13 @@ template <class T>
 inline constexpr int kHeldBlocks = sizeof(T) == 2 ? 2 : 0;  // 0: as the compiler sees fit
 inline constexpr int kPartWarps = tuning::kSoftmaxThreads / kWarpLanes;
 
-// Where a row starts. Out of line: divisions are long.
-static __device__ __noinline__ std::int64_t part_row_offset(const RowLayout& rows,
-                                                            std::int64_t row) {
-  std::int64_t at = 0;
-#pragma unroll 1
-  for (int axis = rows.rank - 1; axis > 0; --axis) {
-    const std::int64_t outer = row / rows.shape[axis];
-    at += (row - outer * rows.shape[axis]) * rows.strides[axis];
-    row = outer;
-  }
-  return at + row * rows.strides[0];
-}
-
 // One array of a kernel's rows.
 struct PartArray : RowArray {
   void* data;
 
   template <class T>
   __device__ T* row(std::int64_t index) const {
-    return static_cast<T*>(data) + part_row_offset(rows, index);
+    return static_cast<T*>(data) + looped_row_offset(rows, index);
   }
   // Of rows that are evenly spaced.
   template <class T>
@@ -126,9 +114,9 @@ struct PartPlace {
     const Value values[1] = {mine};
     return reduce_block<kPartWarps>(values, round, combine);
   }
-  // What find() returns, by the first warp alone where there are several: what is done once for a
-  // row takes as many instructions as a dozen of its elements in each thread (H200, cross entropy
-  // of 8192 x 32000 bfloat16 on four blocks a row: 33 an element in place of 15).
+  // What find() returns, by the first warp alone where there are several: in every thread it was as
+  // many instructions as a dozen elements (H200, cross entropy of 8192 x 32000 bfloat16 on four
+  // blocks a row: 33 an element).
   template <class Value, class Find>
   __device__ Value once(Value& shared, Find find) const {
     if (lanes <= kWarpLanes) return find();

@@ -86,7 +86,8 @@ __device__ __noinline__ Numbers<T> any_logits(const SoftmaxParams& p, uint4 raw,
     for (int j = 0; j < kPack<T>; ++j) values.at[j] = product(values.at[j], scale);
   } else {
     const bool drops = p.problem.mask_dtype == DType::kBool;
-    std::int64_t at = part_row_offset(p.problem.mask_rows, row) + first * p.problem.mask_col_stride;
+    std::int64_t at =
+        looped_row_offset(p.problem.mask_rows, row) + first * p.problem.mask_col_stride;
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j, at += p.problem.mask_col_stride) {
       if (first + j >= kept) continue;

@@ -15,7 +15,7 @@ import membound
 
 torch = pytest.importorskip("torch")
 mt = pytest.importorskip("membound.torch")
-opcheck = pytest.importorskip("torch.library").opcheck
+opcheck = pytest.importorskip("torch").library.opcheck
 
 # torch's own, in its tracing of what it will trace no more.
 pytestmark = [

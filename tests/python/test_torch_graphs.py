@@ -10,7 +10,7 @@ import membound
 
 torch = pytest.importorskip("torch")
 mt = pytest.importorskip("membound.torch")
-opcheck = pytest.importorskip("torch.library").opcheck
+opcheck = pytest.importorskip("torch").library.opcheck
 
 
 @pytest.fixture
