@@ -9,7 +9,7 @@ import numpy as np
 
 from membound import _core
 from membound.jax import _arguments, _ffi, _sharding
-from membound.jax._rope import axes_of_sequence, number_of, sort_arguments
+from membound.jax._rope import by_sequence, number_of, sort_arguments
 
 # The order in which handlers take the arrays that there are.
 _OPERANDS = (
@@ -126,20 +126,6 @@ def _attributes(arrays, options):
     return attributes.pop("workspace"), attributes
 
 
-def _shared(run, arrays, options, result_axes):
-    """The call, by sequences where they are shared out."""
-    axes = axes_of_sequence(arrays, options)
-    if axes is None:
-        return run(arrays)
-    names = tuple(arrays)
-    return _sharding.call(
-        lambda *given: run(dict(zip(names, given, strict=True))),
-        tuple(arrays.values()),
-        axes,
-        result_axes,
-    )
-
-
 def _outputs(arrays, options, with_rstd):
     """The heads, and with_rstd what they were multiplied by."""
     names = [name for name in ("q", "k") if name in arrays]
@@ -151,7 +137,7 @@ def _outputs(arrays, options, with_rstd):
             results += [_ffi.rows_of(arrays[name]) for name in names]
         return _call(arrays, options, results, with_rstd, attributes)
 
-    return _shared(run, arrays, options, [3] * len(names) + [2] * len(names) * with_rstd)
+    return by_sequence(run, arrays, options, [3] * len(names) + [2] * len(names) * with_rstd)
 
 
 def _gradients(arrays, options, need_dweight):
@@ -168,7 +154,7 @@ def _gradients(arrays, options, need_dweight):
         return found[: len(heads) + len(weights)]
 
     axes = [3] * len(heads) + [_sharding.SUMMED] * len(weights)
-    return dict(zip((*heads, *weights), _shared(run, arrays, options, axes), strict=True))
+    return dict(zip((*heads, *weights), by_sequence(run, arrays, options, axes), strict=True))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))

@@ -126,8 +126,25 @@ def _attributes(arrays, options):
     return _core.rope_attributes(op, shapes, dict(given))
 
 
-def axes_of_sequence(arrays, options):
-    """How many axes of each array a sequence has, where the first axis is the batch; else None."""
+def by_sequence(run, arrays, options, result_axes):
+    """``run(arrays)``, cut along the batch where that is the first axis and shared by devices.
+
+    result_axes: as in :func:`_sharding.call`, of a sequence.
+    """
+    axes = _axes_of_sequence(arrays, options)
+    if axes is None:
+        return run(arrays)
+    names = tuple(arrays)
+    return _sharding.call(
+        lambda *given: run(dict(zip(names, given, strict=True))),
+        tuple(arrays.values()),
+        axes,
+        result_axes,
+    )
+
+
+def _axes_of_sequence(arrays, options):
+    """How many axes of each array a sequence has, or None where it cannot be."""
     layout = dict(options[1])["layout"]
     tables = [arrays[name].ndim for name in ("cos", "sin") if name in arrays]
     ids = arrays["position_ids"].ndim if "position_ids" in arrays else 1
@@ -142,16 +159,10 @@ def axes_of_sequence(arrays, options):
 
 def _call(arrays, options):
     """out, k_out with k, and with q_read the gradient of freqs."""
-    axes = axes_of_sequence(arrays, options)
-    if axes is None or "q_read" in arrays:
+    if "q_read" in arrays:
         return _run(arrays, options)
-    names = tuple(arrays)
-
-    def run(*given):
-        return _run(dict(zip(names, given, strict=True)), options)
-
     heads = [3 for name in _HEADS if name in arrays]
-    return list(_sharding.call(run, tuple(arrays.values()), axes, heads))
+    return list(by_sequence(lambda own: _run(own, options), arrays, options, heads))
 
 
 def _run(arrays, options):
