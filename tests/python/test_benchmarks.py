@@ -65,7 +65,8 @@ def test_the_check_before_the_clock_tells_right_from_wrong(timing, contest, op, 
     for result in results:
         kept = result.clone()
         at = int(result.double().abs().argmax())
-        spoil(result.view(-1)[at : at + 1], 1.01 if dtype in ("float16", "bfloat16") else 1.00001)
+        # Far beyond what rounding leaves of sums whose terms cancel, which may be 1e-5 of them.
+        spoil(result.view(-1)[at : at + 1], 1.01 if dtype in ("float16", "bfloat16") else 1.001)
         assert not timing.is_right(contest._worst(op, shape, a, results), dtype)
         result.view(-1)[at] = float("nan")
         assert not timing.is_plausible(contest._worst(op, shape, a, results), dtype)
