@@ -67,6 +67,15 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", "-n", str(processes), env={"MEMBOUND_TEST_SEED": seed})
 
 
+@nox.session(default=False, requires=["build"])
+def layer_package(session: nox.Session) -> None:
+    """Let Hugging Face's `kernels`, of a version that transformers takes, load our layers."""
+    session.install("pytest>=8", "hypothesis>=6.100", "numpy>=1.26", "torch==2.13.0")
+    session.install("kernels==0.17.2", "transformers==5.19.0")
+    session.install("--force-reinstall", "--no-deps", built_wheel(BUILD / "wheel"))
+    session.run("pytest", "tests/python/test_torch_layer_package.py")
+
+
 @nox.session
 def cpp(session: nox.Session) -> None:
     """Build the C++ library without Python and run its tests; an argument names the preset."""

@@ -1,10 +1,19 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Functions with the names and arguments of Hugging Face's transformers."""
+"""Functions with the names and arguments of Hugging Face's transformers, and layers for `kernels`.
+
+`LAYERS` is the folder of a layer package that Hugging Face's `kernels` library loads from disk.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from membound.torch._rope import rope
+
+LAYERS = Path(__file__).with_name("layer_package")
+_NORMS = {"before_weight": "RMSNorm", "once": "RMSNormRoundedOnce"}
 
 
 def apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
@@ -35,3 +44,41 @@ def apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
             f"apply_rotary_pos_emb: argument 'unsqueeze_dim' must be 1 or 2, got {unsqueeze_dim!r}"
         )
     return rope(q, k, cos, sin, layout=layouts[unsqueeze_dim], rotary_dim=cos.shape[-1])
+
+
+def kernel_mapping(rounding: str = "before_weight") -> dict[str, Any]:
+    """membound's layers for the slots of Hugging Face's `kernels` library (0.17 or later).
+
+    The slots are "RMSNorm" and "rotary_pos_emb" on CPUs and GPUs, for inference and training, with
+    torch.compile and without. Nothing is downloaded: the layers are a folder of this package,
+    `LAYERS`. On GPUs they go before those that transformers registers for the same slots::
+
+        from kernels import Mode, kernelize, use_kernel_mapping
+
+        with use_kernel_mapping(kernel_mapping(), inherit_mapping=False):
+            kernelize(model, mode=Mode.TRAINING | Mode.TORCH_COMPILE)
+
+    or ``kernels.register_kernel_mapping(kernel_mapping())`` once, and ``model.use_kernels = True``.
+
+    Args:
+        rounding: ``"before_weight"`` as the norms of Llama, Mistral, Qwen and most others round,
+            ``"once"`` as those of OLMo 2 and gpt-oss do. In float32 they are the same.
+
+    Returns:
+        What ``kernels.register_kernel_mapping`` and ``use_kernel_mapping`` take.
+    """
+    if rounding not in _NORMS:
+        raise ValueError(
+            f"kernel_mapping: argument 'rounding' must be one of {', '.join(map(repr, _NORMS))}, "
+            f"got {rounding!r}"
+        )
+    from kernels import CUDAProperties, Device, LocalLayerRepository
+
+    # Of several registered for a GPU the narrower range counts: transformers' own has no limits.
+    gpus = Device(type="cuda", properties=CUDAProperties(min_capability=75, max_capability=10**6))
+
+    def everywhere(layer: str) -> dict[Any, Any]:
+        repository = LocalLayerRepository(LAYERS, layer_name=layer)  # for every mode
+        return {"cpu": repository, gpus: repository}
+
+    return {"RMSNorm": everywhere(_NORMS[rounding]), "rotary_pos_emb": everywhere("RotaryPosEmb")}
