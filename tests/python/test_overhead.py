@@ -135,6 +135,30 @@ def test_allocating(framework, record_property):
     assert cost < ALLOWANCE * 1100
 
 
+# With the graph recorded and two results allocated: half of it is torch's autograd.Function.
+RECORDED = {"rms_norm": 7000, "add_rms_norm": 9500, "silu_and_mul": 7500, "rope": 11000}
+
+
+@alone
+@pytest.mark.parametrize("op", RECORDED)
+def test_recorded(op, record_property):
+    torch = pytest.importorskip("torch")
+    mt = pytest.importorskip("membound.torch")
+    x, w, residual = (torch.ones(s, requires_grad=True) for s in ((2, 8), (8,), (2, 8)))
+    q, k = (torch.ones(1, 1, heads, 8, requires_grad=True) for heads in (2, 1))
+    angles = torch.ones(1, 4)
+    calls = {
+        "rms_norm": lambda: mt.rms_norm(x, w),
+        "add_rms_norm": lambda: mt.add_rms_norm(x, residual, w),
+        "silu_and_mul": lambda: mt.silu_and_mul(x),
+        "rope": lambda: mt.rope(q, k, angles, angles),
+    }
+    cost = overhead(calls[op])
+    record_property("nanoseconds", cost)
+    print(f"torch, {op}, graph recorded: {cost:.0f} ns with the kernel")
+    assert cost < ALLOWANCE * RECORDED[op]
+
+
 def output_of(program: str) -> str:
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

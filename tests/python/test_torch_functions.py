@@ -214,6 +214,19 @@ def test_transforms_of_torch_func(call, device, generator):
         torch.testing.assert_close(pick, right)
 
 
+@pytest.mark.parametrize("wanting", [False, True])
+def test_tensors_that_escaped_from_a_transform(wanting):
+    """torch.func leaves a wrapper without memory; torch's own ops look through it."""
+    escaped = []
+    torch.func.grad(lambda x: escaped.append(x) or x.sum())(torch.arange(12.0).reshape(2, 6))
+    whole, weight = escaped[0].clone(), torch.ones(6).requires_grad_(wanting)
+    got, right = mt.rms_norm(escaped[0], weight), mt.rms_norm(whole, weight)
+    assert torch.equal(got, right)
+    if wanting:
+        slopes = [torch.autograd.grad(y.sum(), weight)[0] for y in (got, right)]
+        assert torch.equal(*slopes)
+
+
 def test_checkpointing_second_derivatives_and_modes(call, generator):
     leaves = [t.requires_grad_() for t in call.tensors(generator, torch.float64, "cpu")]
     function = call.function(generator, torch.float64, "cpu")

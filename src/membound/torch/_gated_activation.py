@@ -20,7 +20,10 @@ _OPTIONS = {
 
 
 def _named(options: Any) -> dict[str, Any]:
-    return dict(zip(_OPTIONS, options, strict=True))
+    kind, packing, alpha, limit, up_offset = options
+    return {
+        "kind": kind, "packing": packing, "alpha": alpha, "limit": limit, "up_offset": up_offset,
+    }  # fmt: skip
 
 
 def _pair_backward(grads, saved, options, wanted):
@@ -90,12 +93,15 @@ def gated_activation(
     >>> gated_activation(torch.tensor([[0.0, 1.0, 2.0, 3.0]]), kind="relu2").tolist()
     [[0.0, 3.0]]
     """
+    return _recorded(gate, up, row_scale, kind, packing, alpha, limit, up_offset)
+
+
+def _recorded(gate, up, row_scale, *options):
     if row_scale is not None and row_scale.requires_grad:
         raise RuntimeError(
             "gated_activation: argument 'row_scale' requires grad, and its gradient is not "
             "computed: pass row_scale.detach(), or multiply the result by it"
         )
-    options = (kind, packing, alpha, limit, up_offset)
     if up is None:
         return _PACKED(gate, row_scale, *options)
     return _GATE_AND_UP(gate, up, row_scale, *options)
@@ -104,10 +110,7 @@ def gated_activation(
 def _alias(name: str, kind: str, formula: str) -> Any:
     def recorded(gate, up=None, *, packing="halves", alpha=1.0, limit=None, up_offset=0.0,
                  row_scale=None):  # fmt: skip
-        return gated_activation(
-            gate, up, kind=kind, packing=packing, alpha=alpha, limit=limit, up_offset=up_offset,
-            row_scale=row_scale,
-        )  # fmt: skip
+        return _recorded(gate, up, row_scale, kind, packing, alpha, limit, up_offset)
 
     recorded.__name__ = recorded.__qualname__ = name
     recorded.__doc__ = f"``{formula}``: :func:`membound.{name}` with its gradient."
@@ -128,4 +131,4 @@ def relu2(gate, *, row_scale=None):
     >>> relu2(torch.tensor([[-1.0, 3.0]])).tolist()
     [[0.0, 9.0]]
     """
-    return gated_activation(gate, kind="relu2", packing="gate", row_scale=row_scale)
+    return _recorded(gate, None, row_scale, "relu2", "gate", 1.0, None, 0.0)

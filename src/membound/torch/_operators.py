@@ -21,17 +21,29 @@ from typing import Any
 
 import torch
 from torch import library
+from torch._functorch.utils import unwrap_dead_wrappers
 
+from membound.torch._recording import (
+    as_tuple,
+    asked_for,
+    differentiable_results,
+    dynamo_traces,
+    names_of,
+    raw_operator,
+    recording_function,
+    shortest_call,
+    spread,
+    transformable_function,
+)
 from membound.torch._sharding import announce, tell_dtensor
 
 LIBRARY = library.Library("membound", "DEF")
 
 # Where calls have to be operators: Dynamo, a mode that watches the dispatcher, torch.func.
-dynamo_traces = torch.compiler.is_dynamo_compiling
 dispatch_modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._are_functorch_transforms_active
-_FUNCTION_PARTS = ("forward", "backward", "setup_context", "generate_vmap_rule")
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+_PLAIN_OR_ABSENT = PLAIN | {type(None)}
 
 
 @dataclass(frozen=True)
@@ -55,12 +67,13 @@ class Operator:
     def __post_init__(self) -> None:
         _register(self)
         announce(self)
-        operators = [_raw_operator(self, way) for way in ("forward", "backward")]
+        operators = raw_operator(self, "forward"), asked_for(raw_operator(self, "backward"))
+        eager = recording_function(self, self.forward, spread(self), traced=False)
         for name, value in (
-            ("_pick", _differentiable(self)),
-            ("_eager", _function(self, self.forward, _spread(self))),
-            ("_compiled", _function(self, *operators)),
-            ("_traced", _transformable_function(self)),
+            ("_pick", differentiable_results(self)),
+            ("_eager", shortest_call(eager)),
+            ("_compiled", recording_function(self, *operators, traced=True)),
+            ("_traced", transformable_function(self)),
         ):
             object.__setattr__(self, name, value)
 
@@ -70,179 +83,20 @@ class Operator:
             return self._compiled.apply(*arguments)  # type: ignore[attr-defined]
         if dispatch_modes() or _transforms() or _holds_subclasses(arguments[: len(self.tensors)]):
             tell_dtensor()
-            return self._pick(_tuple(self._traced.apply(*arguments)))  # type: ignore[attr-defined]
-        return self._eager.apply(*arguments)  # type: ignore[attr-defined]
+            return self._pick(as_tuple(self._traced.apply(*arguments)))  # type: ignore[attr-defined]
+        try:
+            return self._eager(*arguments)  # type: ignore[attr-defined]
+        except TypeError:  # tensors that escaped from torch.func have no memory of their own
+            unwrapped = unwrap_dead_wrappers(arguments)
+            if all(a is b for a, b in zip(unwrapped, arguments, strict=True)):
+                raise
+            return self._eager(*unwrapped)  # type: ignore[attr-defined]
 
 
 def _holds_subclasses(tensors: tuple[Any, ...]) -> bool:
+    if _PLAIN_OR_ABSENT.issuperset(map(type, tensors)):
+        return False
     return any(type(t) not in PLAIN and isinstance(t, torch.Tensor) for t in tensors)
-
-
-def _differentiable(op: Operator) -> Callable[[tuple[Any, ...]], Any]:
-    """The results that gradients flow through: the first ones, alone if it is one."""
-    count = sum(op.results.values())
-    return lambda results: results[0] if count == 1 else results[:count]
-
-
-def _tuple(results: Any) -> tuple[Any, ...]:
-    """torch's operators return one result bare."""
-    return results if isinstance(results, tuple) else (results,)
-
-
-def _names(op: Operator) -> list[str]:
-    return [name.rstrip("?") for name in op.tensors]
-
-
-def _function(op: Operator, forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
-    """What records eager calls, and what Dynamo traces.
-
-    setup_context would cost 10 us more a call, and Dynamo fails on it where no gradient is wanted.
-    """
-    count = len(op.tensors)
-    save, wanted, by_input = _saver(op), _wanted_by(op), _by_input(op)
-    pick, gradients = _differentiable(op), _gradient_function(op)
-
-    class Recorded(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, *arguments):
-            results = _tuple(forward(*arguments))
-            ctx.save_for_backward(*save(arguments, results))
-            ctx.options = arguments[count:]
-            return pick(results)
-
-        @staticmethod
-        def backward(ctx, *grads):
-            needs = ctx.needs_input_grad
-            # With create_graph=True what comes out must know that it ends here. (Compiled graphs
-            # refuse second derivatives by themselves, and Dynamo takes no Function within another.)
-            further = not dynamo_traces() and torch.is_grad_enabled()
-            run = gradients.apply if further else backward
-            found = run(*grads, *ctx.saved_tensors, *ctx.options, wanted(needs))
-            return by_input(_tuple(found), needs)
-
-    return _named(Recorded, op)
-
-
-def _transformable_function(op: Operator) -> Any:
-    """On whatever the operators take. torch.func asks for setup_context, and for all results."""
-    count, flows = len(op.tensors), list(op.results.values())
-    save, wanted, by_input = _saver(op), _wanted_by(op), _by_input(op)
-    forward_operator, gradients = _raw_operator(op, "forward"), _gradient_function(op)
-    alike = bool(op.rows)  # all results have one shape
-
-    class Transformable(torch.autograd.Function):
-        generate_vmap_rule = True
-
-        @staticmethod
-        def forward(*arguments):
-            return forward_operator(*arguments)
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            results = _tuple(output)
-            ctx.save_for_backward(*save(inputs, results))
-            ctx.options = inputs[count:]
-            if not all(flows):
-                ctx.mark_non_differentiable(*results[sum(flows) :])
-            ctx.set_materialize_grads(not alike)
-
-        @staticmethod
-        def backward(ctx, *grads):
-            needs = ctx.needs_input_grad
-            through = _filled(grads[: sum(flows)])
-            found = gradients.apply(*through, *ctx.saved_tensors, *ctx.options, wanted(needs))
-            return by_input(_tuple(found), needs)
-
-    return _named(Transformable, op)
-
-
-def _filled(grads: tuple[Any, ...]) -> list[Any]:
-    """With zeros for the results that nobody used; torch's own are never DTensors."""
-    like = next(g for g in grads if g is not None)
-    return [torch.zeros_like(like) if g is None else g for g in grads]
-
-
-def _spread(op: Operator) -> Callable[..., Any]:
-    """The op's backward with its arguments in a row, as the operator has them."""
-    first = sum(op.results.values())
-    last = first + len(op.saves)
-
-    def backward(*arguments):
-        grads, saved, options = arguments[:first], arguments[first:last], arguments[last:-1]
-        return op.backward(grads, saved, options, arguments[-1])
-
-    return backward
-
-
-def _gradient_function(op: Operator) -> Any:
-    """The gradients, which torch.func wants to record as well; what would follow is refused."""
-    name, backward_operator = op.name, _raw_operator(op, "backward")
-
-    class Gradients(torch.autograd.Function):
-        generate_vmap_rule = True
-
-        @staticmethod
-        def forward(*arguments):
-            return backward_operator(*arguments)
-
-        @staticmethod
-        def setup_context(ctx, inputs, output):
-            pass
-
-        @staticmethod
-        def backward(*_):
-            raise RuntimeError(f"membound's {name} has first derivatives only")
-
-    return Gradients
-
-
-def _named(function: Any, op: Operator) -> Any:
-    """The same class by the op's name: profiles and printed graphs show that of its making."""
-    own = {name: value for name, value in vars(function).items() if name in _FUNCTION_PARTS}
-    return type(function)(op.name, function.__bases__, {**own, "__module__": __name__})
-
-
-def _saver(op: Operator) -> Callable[..., list[Any]]:
-    """What of a call's arguments and results the gradient reads."""
-    places, count = [*_names(op), *op.results], len(op.tensors)
-    wanted = [places.index(name) for name in op.saves]
-
-    def save(arguments, results):
-        both = (*arguments[:count], *results)
-        return [both[at] for at in wanted]
-
-    return save
-
-
-def _wanted_by(op: Operator) -> Callable[..., list[bool]]:
-    """From which inputs need a gradient to which are computed; two inputs can share one."""
-    inputs = list(op.tensors.values())
-    sharing = [[at for at, g in enumerate(inputs) if g == gradient] for gradient in op.gradients]
-
-    def wanted(needs):
-        return [any(needs[at] for at in places) for places in sharing]
-
-    return wanted
-
-
-def _by_input(op: Operator) -> Callable[..., tuple[Any, ...]]:
-    """From the gradients to one value for each argument."""
-    order = list(op.gradients)
-    places = [None if g is None else order.index(g) for g in op.tensors.values()]
-    options = [None] * len(op.options)
-
-    def by_input(found, needs):
-        given = [
-            found[at] if at is not None and need else None
-            for at, need in zip(places, needs, strict=False)
-        ]
-        return (*given, *options)
-
-    return by_input
-
-
-def _raw_operator(op: Operator, direction: str) -> Callable[..., Any]:
-    return getattr(torch.ops.membound, f"{op.name}_{direction}").default
 
 
 def contiguous_like(tensor: Any) -> Any:
@@ -297,13 +151,13 @@ def _bare(results: tuple[Any, ...]) -> Any:
 
 
 def _register_backward(op: Operator, tensors: list[str], options: list[str]) -> None:
-    kinds = dict(zip(_names(op), tensors, strict=True))
+    kinds = dict(zip(names_of(op), tensors, strict=True))
     incoming = [f"d{name}" for name, flows in op.results.items() if flows]
     grads = [f"Tensor {name}" for name in incoming]
     saved = [kinds.get(name, f"Tensor {name}") for name in op.saves]
     results = ", ".join("Tensor" for _ in op.gradients)
     signature = f"({', '.join([*grads, *saved, *options, 'bool[] wanted'])}) -> ({results})"
-    last, run = len(grads) + len(saved), _spread(op)
+    last, run = len(grads) + len(saved), spread(op)
 
     def kernel(*arguments):
         return tuple(arguments[0].new_empty(0) if g is None else g for g in run(*arguments))
@@ -319,7 +173,7 @@ def _register_backward(op: Operator, tensors: list[str], options: list[str]) -> 
 
 
 def _register_autograd(op: Operator) -> None:
-    traced = _transformable_function(op)
+    traced = transformable_function(op)
     library.register_autograd(
         f"membound::{op.name}", traced.backward, setup_context=traced.setup_context, lib=LIBRARY
     )
@@ -327,10 +181,10 @@ def _register_autograd(op: Operator) -> None:
 
 def _register_batching(op: Operator) -> None:
     """torch.vmap: a batch axis of rows alone is more rows; of a weight, one call for each."""
-    names = _names(op)
+    names = names_of(op)
 
     def rule(info, in_dims, *arguments):
-        run = _raw_operator(op, "forward")
+        run = raw_operator(op, "forward")
         tensors, options = arguments[: len(names)], arguments[len(names) :]
         as_rows = all(d is None or name in op.rows for name, d in zip(names, in_dims, strict=False))
         if not as_rows:
@@ -343,7 +197,7 @@ def _register_batching(op: Operator) -> None:
         return results, _bare(tuple(0 for _ in op.results))
 
     def backward_rule(info, in_dims, *arguments):
-        run = _raw_operator(op, "backward")
+        run = raw_operator(op, "backward")
         return _one_by_one(run, info.batch_size, in_dims, arguments)
 
     for name in (op.name, f"{op.name}_forward"):
@@ -369,5 +223,5 @@ def _one_by_one(run: Any, size: int, in_dims: Any, arguments: Any) -> tuple[Any,
         )
         for at in range(size)
     ]
-    stacked = tuple(torch.stack(results) for results in zip(*map(_tuple, calls), strict=True))
+    stacked = tuple(torch.stack(results) for results in zip(*map(as_tuple, calls), strict=True))
     return _bare(stacked), _bare(tuple(0 for _ in stacked))
