@@ -7,11 +7,15 @@ from __future__ import annotations
 import copy
 import functools
 import os
+import re
 import sys
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
 from torch.distributed.tensor.debug import CommDebugMode
@@ -154,15 +158,105 @@ def check_rotary(mesh: Any) -> None:
             )
 
 
-def check_compiled_and_columns(mesh: Any) -> None:
-    x, weight = torch.randn(X), torch.randn(W)
-    right = mt.rms_norm(x, weight)
-    weight = distribute_tensor(weight, mesh, [Replicate()])
-    compiled = torch.compile(mt.rms_norm, fullgraph=True, backend="aot_eager")
-    rows = distribute_tensor(x, mesh, [Shard(0)])
-    torch.testing.assert_close(compiled(rows, weight).full_tensor(), right)
-    columns = distribute_tensor(x, mesh, [Shard(2)])  # gathered, and right
-    torch.testing.assert_close(mt.rms_norm(columns, weight).full_tensor(), right)
+def check_columns(mesh: Any, op: str, shape: tuple[int, ...], of_x: Any, of_weights: Any) -> None:
+    """Sharded along what is normalised: one all-reduce forward, one backward, and no gather."""
+    function = getattr(mt, op)
+    options = {"eps": 1e-3, "weight_offset": 1.0}
+    shapes = [shape[-1:] if len(s) == 1 else shape for s in CALLS[op]]
+    whole = [torch.randn(s, dtype=torch.float64).add(1).requires_grad_() for s in shapes]
+    dy = torch.randn(shape, dtype=torch.float64)
+    right = first(function(*whole, **options))
+    slopes = torch.autograd.grad(right, whole, dy)
+    lies = [of_x if t.dim() > 1 else of_weights for t in whole]
+    parts = [
+        distribute_tensor(t.detach(), mesh, lie).requires_grad_()
+        for t, lie in zip(whole, lies, strict=True)
+    ]
+    dy = distribute_tensor(dy, mesh, of_x)
+    sharing = sum(p == Shard(len(shape) - 1) for p in of_x)
+    with CommDebugMode() as forward:
+        found = first(function(*parts, **options))
+    with CommDebugMode() as backward:
+        gradients = torch.autograd.grad(found, parts, dy)
+    for moved in (forward, backward):
+        counts = {str(k): v for k, v in moved.get_comm_counts().items() if v}
+        assert moved.get_total_counts() == sharing, (op, shape, of_x, of_weights, counts)
+        assert all("all_reduce" in name for name in counts), counts
+    assert found.placements == tuple(of_x)
+    assert found.shape == shape
+    torch.testing.assert_close(found.full_tensor(), right)
+    for mine, theirs, part in zip(gradients, slopes, parts, strict=True):
+        assert mine.shape == part.shape
+        if part.dim() > 1:
+            assert mine.placements == part.placements
+        torch.testing.assert_close(mine.full_tensor(), theirs)
+
+
+def check_all_columns(mesh: Any) -> None:
+    grid = init_device_mesh("cpu", (2, 1))
+    for op in ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm"):
+        for cols in (8, 9, 1):  # the last: more ranks than columns
+            for lie in (Shard(0), Replicate()):
+                check_columns(mesh, op, (4, 6, cols), [Shard(2)], [lie])
+        check_columns(mesh, op, (8,), [Shard(0)], [Shard(0)])
+        check_columns(grid, op, (4, 6, 8), [Shard(0), Shard(2)], [Replicate(), Replicate()])
+        check_columns(grid, op, (4, 6, 8), [Shard(2), Replicate()], [Shard(0), Replicate()])
+        check_columns(grid, op, (4, 6, 8), [Shard(2), Shard(0)], [Replicate(), Replicate()])
+    check_columns_in_16_bits(mesh)
+    x = distribute_tensor(torch.ones(4, 8), mesh, [Shard(1)])
+    for weight, error, text in (
+        (torch.ones(8), TypeError, "rms_norm: argument 'weight' must be a DTensor on the mesh"),
+        (distribute_tensor(torch.ones(9), mesh, [Replicate()]), ValueError, "must have shape (8,)"),
+    ):
+        with pytest.raises(error, match=re.escape(text)):
+            mt.rms_norm(x, weight)
+
+
+def check_columns_in_16_bits(mesh: Any) -> None:
+    """Within a unit of the kernel's result, with squares beyond float32 and both roundings."""
+    x, weight = torch.randn(4, 64), torch.randn(64)
+    x[1] *= 1e25
+    x, weight = x.bfloat16(), weight.bfloat16()
+    parts = [distribute_tensor(t, mesh, [Shard(t.dim() - 1)]) for t in (x, weight)]
+    for rounding in ("once", "before_weight"):
+        got = mt.rms_norm(*parts, rounding=rounding).full_tensor()
+        right = mt.rms_norm(x, weight, rounding=rounding)
+        assert got.dtype == torch.bfloat16
+        torch.testing.assert_close(got, right, rtol=2**-7, atol=0)
+        same = (got == right).float().mean().item()
+        assert same > 0.95, (rounding, same)
+
+
+def check_compiled(mesh: Any) -> None:
+    """No gather in the graphs either."""
+    graphs: list[str] = []
+
+    def kept(graph: Any, _: Any) -> Any:
+        graphs.append(graph.code)
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(fw_compiler=kept, bw_compiler=kept)
+    compiled = torch.compile(mt.rms_norm, fullgraph=True, backend=backend)
+    x, dy, weight = torch.randn(X), torch.randn(X), torch.randn(W)
+    whole = [x.requires_grad_(), weight.requires_grad_()]
+    right = mt.rms_norm(*whole)
+    slopes = torch.autograd.grad(right, whole, dy)
+    for axis, sums in ((0, 0), (2, 2)):
+        graphs.clear()
+        lies = ([Shard(axis)], [Replicate()])
+        parts = [
+            distribute_tensor(t.detach(), mesh, lie).requires_grad_()
+            for t, lie in zip(whole, lies, strict=True)
+        ]
+        found = compiled(*parts)
+        torch.testing.assert_close(found.full_tensor(), right)
+        got = torch.autograd.grad(found, parts, distribute_tensor(dy, mesh, lies[0]))
+        for mine, theirs in zip(got, slopes, strict=True):
+            torch.testing.assert_close(mine.full_tensor(), theirs)
+        assert len(graphs) == 2
+        code = "".join(graphs)
+        assert not any(word in code for word in MATRICES), code
+        assert code.count("c10d_functional.all_reduce.") == sums, code
 
 
 class Block(torch.nn.Module):
@@ -205,7 +299,8 @@ def main() -> None:
         check_rows(mesh, op, Shard(0), membound)
     check_other_ops(mesh)
     check_rotary(mesh)
-    check_compiled_and_columns(mesh)
+    check_all_columns(mesh)
+    check_compiled(mesh)
     check_data_parallel(mesh, rank)
     dist.destroy_process_group()
     print("all right")

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from membound import _core
+from membound.torch._columns import after_addition, layer_norm_of_columns
 from membound.torch._functions import differentiable
 from membound.torch._operators import Operator, contiguous_like, rows_like
 
@@ -39,6 +40,7 @@ _LAYER_NORM = Operator(
     gradients={"dx": "x", "dweight": "weight", "dbias": "bias"},
     backward=_backward(_core.layer_norm_backward),
     rows=("x",),
+    columns=layer_norm_of_columns,
 )
 
 _ADD_LAYER_NORM = Operator(
@@ -54,6 +56,7 @@ _ADD_LAYER_NORM = Operator(
     gradients={"dx": "residual_out", "dweight": "weight", "dbias": "bias"},
     backward=_backward(_core.add_layer_norm_backward),
     rows=("x", "residual"),
+    columns=after_addition(layer_norm_of_columns),
 )
 
 

@@ -23,6 +23,7 @@ import torch
 from torch import library
 from torch._functorch.utils import unwrap_dead_wrappers
 
+from membound.torch._columns import holds_columns
 from membound.torch._recording import (
     as_tuple,
     asked_for,
@@ -63,6 +64,8 @@ class Operator:
     # Of inputs (as far as their shapes are known) and options by name: how they can be sharded, the
     # axis of each input and result. None: along any axis of rows.
     ways: Callable[[dict[str, Any], dict[str, Any]], list[dict[str, int]]] | None = None
+    # The same call on DTensors whose columns are sharded, results that gradients flow through.
+    columns: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         _register(self)
@@ -80,9 +83,13 @@ class Operator:
     def __call__(self, *arguments: Any) -> Any:
         """The differentiable results, with the gradient recorded in the way that the call needs."""
         if dynamo_traces():
+            if self._is_of_columns(arguments):
+                return self.columns(*arguments)  # type: ignore[misc]
             return self._compiled.apply(*arguments)  # type: ignore[attr-defined]
         if dispatch_modes() or _transforms() or _holds_subclasses(arguments[: len(self.tensors)]):
             tell_dtensor()
+            if self._is_of_columns(arguments):
+                return self.columns(*arguments)  # type: ignore[misc]
             return self._pick(as_tuple(self._traced.apply(*arguments)))  # type: ignore[attr-defined]
         try:
             return self._eager(*arguments)  # type: ignore[attr-defined]
@@ -91,6 +98,10 @@ class Operator:
             if all(a is b for a, b in zip(unwrapped, arguments, strict=True)):
                 raise
             return self._eager(*unwrapped)  # type: ignore[attr-defined]
+
+    def _is_of_columns(self, arguments: tuple[Any, ...]) -> bool:
+        weight = arguments[list(self.tensors).index("weight?")] if self.columns else None
+        return self.columns is not None and holds_columns(arguments[0], weight)
 
 
 def _holds_subclasses(tensors: tuple[Any, ...]) -> bool:

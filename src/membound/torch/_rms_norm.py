@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from membound import _core
+from membound.torch._columns import after_addition, rms_norm_of_columns
 from membound.torch._functions import differentiable, traceable
 from membound.torch._operators import Operator, contiguous_like, define, rows_like
 
@@ -39,6 +40,7 @@ _RMS_NORM = Operator(
     gradients={"dx": "x", "dweight": "weight"},
     backward=_backward(_core.rms_norm_backward),
     rows=("x",),
+    columns=rms_norm_of_columns,
 )
 
 _ADD_RMS_NORM = Operator(
@@ -60,6 +62,7 @@ _ADD_RMS_NORM = Operator(
     gradients={"dx": "residual_out", "dweight": "weight"},
     backward=_backward(_core.add_rms_norm_backward),
     rows=("x", "residual"),
+    columns=after_addition(rms_norm_of_columns),
 )
 
 

@@ -4,7 +4,8 @@
 
 Gradients of what all ranks share (weights, biases, tables) are then sums over the ranks, left as
 they are (Partial) until something asks for the whole: one all-reduce of one row, and nothing is
-gathered. A tensor that is sharded in another way is gathered first.
+gathered. Norms of tensors with sharded columns are in _columns.py. A tensor that is sharded in
+another way is gathered first.
 """
 
 from __future__ import annotations
