@@ -111,6 +111,50 @@ def check_shard_map(name, mesh, rng):
         np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
 
 
+def results_and_gradients(function, count):
+    gradients = jax.grad(lambda *arrays: total(function(*arrays)), tuple(range(count)))
+    return jax.jit(lambda *arrays: (function(*arrays), gradients(*arrays)))
+
+
+def check_heads(mesh, layout, q_cut, k_cut, rng, gathers=False):
+    """Heads that devices share, those of q as they like and those of k likewise.
+
+    q_cut, k_cut: the mesh axes of each letter of the layout that is cut.
+    """
+    shape = [{"b": 4, "s": 6, "t": 6, "h": 8, "d": 8}[letter] for letter in layout]
+    ids = jnp.asarray(rng.integers(0, 12, (4, 6) if layout in ("bshd", "bhsd") else 6))
+    specs = [P(*(some.get(letter) for letter in layout)) for some in (q_cut, k_cut)]
+
+    def turned(q, k):
+        return mbj.rope(q, k, *tables(), layout=layout)
+
+    def normed(q, k, w, v):
+        return mbj.qk_norm_rope(q, k, w, v, *tables(), position_ids=ids, layout=layout)
+
+    calls = [
+        (turned, [shape, shape], specs),
+        (normed, [shape, shape, (8,), (8,)], [*specs, P(), P()]),
+        (
+            normed,
+            [shape, shape, (8, 8), (8, 8)],
+            [*specs, P(q_cut.get("h")), P(k_cut.get("h"))],
+        ),
+    ]
+    for function, shapes, places in calls:
+        arrays = [jnp.asarray(rng.standard_normal(one)) for one in shapes]
+        placed = [
+            jax.device_put(one, NamedSharding(mesh, place))
+            for one, place in zip(arrays, places, strict=True)
+        ]
+        both = results_and_gradients(function, len(arrays))
+        text = both.lower(*placed).compile().as_text()
+        gathered = any(word in text for word in ("all-gather", "all-to-all"))
+        assert gathers or not gathered, (layout, q_cut, k_cut)
+        right = jax.tree.leaves(both(*arrays))
+        for mine, theirs in zip(jax.tree.leaves(both(*placed)), right, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-11, atol=1e-11)
+
+
 def check_quantised(mesh, rng):
     """Codes and scales lie where the rows do, under shard_map too; a static scale is everywhere."""
     packed = jnp.asarray(rng.standard_normal((*X[:-1], 2 * 130)))
@@ -151,6 +195,12 @@ def main():
     for name in FUNCTIONS:
         check_automatic(name, line, P("a"), rng)
         check_shard_map(name, line, rng)
+    check_heads(line, "bshd", {"h": "a"}, {"h": "a"}, rng)
+    check_heads(line, "bhsd", {"h": "a"}, {}, rng)
+    check_heads(line, "thd", {}, {"h": "a"}, rng)
+    check_heads(square, "sbhd", {"b": "a", "h": "b"}, {"b": "a", "h": "b"}, rng)
+    check_heads(square, "bhsd", {"h": ("a", "b")}, {"h": "b"}, rng)
+    check_heads(line, "bshd", {"b": "a"}, {"h": "a"}, rng, gathers=True)  # one of both is moved
     for name in ("add_rms_norm", "gated_activation"):
         check_automatic(name, square, P("a", "b"), rng)
         check_automatic(name, square, P(("a", "b")), rng)

@@ -9,7 +9,7 @@ import numpy as np
 
 from membound import _core
 from membound.jax import _arguments, _ffi, _sharding
-from membound.jax._rope import by_sequence, number_of, sort_arguments
+from membound.jax._rope import in_parts, number_of, sort_arguments
 
 # The order in which handlers take the arrays that there are.
 _OPERANDS = (
@@ -137,7 +137,8 @@ def _outputs(arrays, options, with_rstd):
             results += [_ffi.rows_of(arrays[name]) for name in names]
         return _call(arrays, options, results, with_rstd, attributes)
 
-    return by_sequence(run, arrays, options, [3] * len(names) + [2] * len(names) * with_rstd)
+    rstds = [f"{name}_rstd" for name in names if with_rstd]
+    return in_parts(run, arrays, options, names + rstds)
 
 
 def _gradients(arrays, options, need_dweight):
@@ -153,8 +154,8 @@ def _gradients(arrays, options, need_dweight):
         found = _call(arrays, options, results, need_dweight, attributes)
         return found[: len(heads) + len(weights)]
 
-    axes = [3] * len(heads) + [_sharding.SUMMED] * len(weights)
-    return dict(zip((*heads, *weights), by_sequence(run, arrays, options, axes), strict=True))
+    found = in_parts(run, arrays, options, heads + weights)
+    return dict(zip((*heads, *weights), found, strict=True))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))

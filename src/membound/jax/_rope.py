@@ -126,43 +126,55 @@ def _attributes(arrays, options):
     return _core.rope_attributes(op, shapes, dict(given))
 
 
-def by_sequence(run, arrays, options, result_axes):
-    """``run(arrays)``, cut along the batch where that is the first axis and shared by devices.
+def in_parts(run, arrays, options, results):
+    """``run(arrays)``, cut along heads, and along the batch, wherever devices share them.
 
-    result_axes: as in :func:`_sharding.call`, of a sequence.
+    Heads of q and of k are cut each as they lie. results: the name of the operand that each has
+    the shape of. Those of weights are sums over what is cut and they do not have.
     """
-    axes = _axes_of_sequence(arrays, options)
+    axes, batch = _axes(arrays, options)
     if axes is None:
         return run(arrays)
     names = tuple(arrays)
-    return _sharding.call(
+
+    def result(name):
+        heads = "kh" if name.startswith("k") else "qh"
+        summed = [n for n in (batch, heads) if n and n not in axes[name]]
+        return _sharding.Result(axes[name], tuple(summed) if name.endswith("weight") else ())
+
+    return _sharding.cut(
         lambda *given: run(dict(zip(names, given, strict=True))),
         tuple(arrays.values()),
-        axes,
-        result_axes,
+        [axes[name] for name in names],
+        [result(name) for name in results],
     )
 
 
-def _axes_of_sequence(arrays, options):
-    """How many axes of each array a sequence has, or None where it cannot be."""
+def _axes(arrays, options):
+    """The names of each array's first axes, and of the batch where that can be cut."""
     layout = dict(options[1])["layout"]
-    tables = [arrays[name].ndim for name in ("cos", "sin") if name in arrays]
-    ids = arrays["position_ids"].ndim if "position_ids" in arrays else 1
-    if layout not in ("bshd", "bhsd") or arrays["q"].ndim != 4 or max((2, *tables, ids)) > 2:
-        return None
-    axes = dict.fromkeys(arrays, _sharding.WHOLE) | {"seqlen_offsets": 0}
-    axes |= dict.fromkeys(("q", "k", "dq", "dk"), 3) | dict.fromkeys(("q_rstd", "k_rstd"), 2)
-    if ids == 2:
-        axes["position_ids"] = 1
-    return [axes[name] for name in arrays]
+    if arrays["q"].ndim != len(layout):  # mapped
+        return None, None
+    per_batch = [arrays[n].ndim for n in ("cos", "sin", "position_ids") if n in arrays]
+    batch = "b" if "b" in layout and max((2, *per_batch)) == 2 else None
+    of_ids = arrays["position_ids"].shape if "position_ids" in arrays else ()
+    axes = dict.fromkeys((*_ANGLES, "cu_seqlens"), ())
+    axes |= {"seqlen_offsets": (batch,), "position_ids": (batch,) * (len(of_ids) == 2)}
+    for name in _HEADS:
+        letters = {"b": batch, "h": f"{name}h"}
+        lies = tuple(letters.get(letter) for letter in layout[:-1])
+        axes |= dict.fromkeys((name, f"d{name}", f"{name}_rstd"), lies)
+        weight = arrays.get(f"{name}_weight")
+        axes[f"{name}_weight"] = (f"{name}h",) if weight is not None and weight.ndim == 2 else ()
+    return axes, batch
 
 
 def _call(arrays, options):
     """out, k_out with k, and with q_read the gradient of freqs."""
     if "q_read" in arrays:
         return _run(arrays, options)
-    heads = [3 for name in _HEADS if name in arrays]
-    return list(by_sequence(lambda own: _run(own, options), arrays, options, heads))
+    heads = [name for name in _HEADS if name in arrays]
+    return list(in_parts(lambda own: _run(own, options), arrays, options, heads))
 
 
 def _run(arrays, options):

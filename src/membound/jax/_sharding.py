@@ -8,6 +8,7 @@ shard_map the caller has cut the arrays already; types then say along which mesh
 """
 
 import inspect
+from typing import NamedTuple
 
 import jax
 from jax.custom_batching import custom_vmap
@@ -20,11 +21,37 @@ SUMMED = "summed"  # of a result that is a sum over rows
 _KNOWS_SHARDY = "sharding_rule" in inspect.signature(custom_partitioning.def_partition).parameters
 
 
+class Result(NamedTuple):
+    """A result of :func:`cut`: the names of its first axes, and of those it is a sum over."""
+
+    axes: tuple
+    summed: tuple = ()
+
+
 def call(function, operands, operand_axes, result_axes):
     """``function(*operands)``, a tuple of results, cut along rows wherever the rows are.
 
     operand_axes, result_axes: for each array how many of its last axes belong to a row (1 for a
     matrix, 0 for one number a row), or WHOLE, or SUMMED.
+    """
+    rank = next(
+        operand.ndim - axes
+        for operand, axes in zip(operands, operand_axes, strict=True)
+        if operand is not None and axes is not WHOLE
+    )
+    rows = tuple(f"r{at}" for at in range(rank))
+    results = [
+        Result((), rows) if axes == SUMMED else Result(() if axes is WHOLE else rows)
+        for axes in result_axes
+    ]
+    return cut(function, operands, [() if a is WHOLE else rows for a in operand_axes], results)
+
+
+def cut(function, operands, operand_axes, results):
+    """``function(*operands)``, a tuple of results, cut along the axes that have a name.
+
+    operand_axes: the names of each operand's first axes; axes of one name are cut alike, an axis
+    named None (and those after the named ones) stays whole. results: a Result for each.
     """
     operand_axes = [a for o, a in zip(operands, operand_axes, strict=True) if o is not None]
     places = [at for at, o in enumerate(operands) if o is not None]
@@ -40,7 +67,7 @@ def call(function, operands, operand_axes, result_axes):
     # arrays are every device's own.
     if jax.device_count() == 1 or any(map(varying_axes, given)):
         return run(*given)
-    return _batchable(run, _partitioned(run, given, operand_axes, result_axes))(*given)
+    return _batchable(run, _partitioned(run, given, operand_axes, results))(*given)
 
 
 def _batchable(run, partitioned):
@@ -56,67 +83,73 @@ def _batchable(run, partitioned):
     return mapped
 
 
-def _partitioned(run, operands, operand_axes, result_axes):
-    rows_of = next(at for at, axes in enumerate(operand_axes) if axes is not WHOLE)
-    rank = operands[rows_of].ndim - operand_axes[rows_of]
+def _partitioned(run, operands, operand_axes, results):
+    def placed(mesh, lies, axes):
+        spec = [lies.get(name) for name in axes]
+        return NamedSharding(mesh, PartitionSpec(*spec))
 
-    def row_spec(shapes):
-        """Along which mesh axes the rows lie."""
-        sharding = shapes[rows_of].sharding
-        spec = tuple(getattr(sharding, "spec", ()))
-        return (*spec, *[None] * rank)[:rank]
+    def of_results(mesh, lies):
+        return tuple(placed(mesh, lies, result.axes) for result in results)
 
-    def placed(mesh, rows, axes, ndim):
-        whole = axes is WHOLE or axes == SUMMED
-        spec = PartitionSpec() if whole else PartitionSpec(*rows, *[None] * (ndim - rank))
-        return NamedSharding(mesh, spec)
+    def where(shapes):
+        return _mesh_axes(shapes, operand_axes, [result.axes for result in results])
 
-    def of_results(mesh, rows, result_shapes):
-        return tuple(
-            placed(mesh, rows, axes, result.ndim)
-            for axes, result in zip(result_axes, result_shapes, strict=True)
-        )
-
-    def partition(mesh, shapes, result_shapes):
-        rows = row_spec(shapes)
-        names = [n for part in rows if part for n in (part if isinstance(part, tuple) else (part,))]
+    def partition(mesh, shapes, _):
+        lies = where(shapes)
 
         def on_one_device(*own):
-            found = run(*own)
-            return tuple(
-                jax.lax.psum(result, tuple(names)) if axes == SUMMED and names else result
-                for axes, result in zip(result_axes, found, strict=True)
-            )
+            found = []
+            for result, one in zip(results, run(*own), strict=True):
+                over = dict.fromkeys(n for name in result.summed for n in lies.get(name, ()))
+                found.append(jax.lax.psum(one, tuple(over)) if over else one)
+            return tuple(found)
 
-        operands_placed = tuple(
-            placed(mesh, rows, axes, shape.ndim)
-            for axes, shape in zip(operand_axes, shapes, strict=True)
-        )
-        return mesh, on_one_device, of_results(mesh, rows, result_shapes), operands_placed
+        operands_placed = tuple(placed(mesh, lies, axes) for axes in operand_axes)
+        return mesh, on_one_device, of_results(mesh, lies), operands_placed
 
-    def infer(mesh, shapes, result_shapes):
-        return of_results(mesh, row_spec(shapes), result_shapes)
+    def infer(mesh, shapes, _):
+        return of_results(mesh, where(shapes))
 
     function = custom_partitioning(run)
-    shardy = _shardy_rule(run, operands, operand_axes, result_axes, rank) if _KNOWS_SHARDY else {}
+    shardy = _shardy_rule(run, operands, operand_axes, results) if _KNOWS_SHARDY else {}
     function.def_partition(partition=partition, infer_sharding_from_operands=infer, **shardy)
     return function
 
 
-def _shardy_rule(run, operands, operand_axes, result_axes, rank):
-    """The same in Shardy's words: equal axes by one name; rows may be cut, the others may not."""
-    rows = [f"r{at}" for at in range(rank)]
+def _mesh_axes(shapes, operand_axes, result_axes):
+    """Along which axes of the mesh each named axis lies: as the first operand has it that is cut.
+
+    An axis of the mesh cuts an array once, so names that stand in one array share none.
+    """
+    lies = {}
+    for shape, axes in zip(shapes, operand_axes, strict=True):
+        spec = tuple(getattr(shape.sharding, "spec", ()))
+        for name, part in zip(axes, spec, strict=False):
+            if name is None or part is None or name in lies:
+                continue
+            beside = {n for some in (*operand_axes, *result_axes) if name in some for n in some}
+            taken = {one for other in beside for one in lies.get(other, ())}
+            parts = part if isinstance(part, tuple) else (part,)
+            lies[name] = tuple(one for one in parts if one not in taken)
+    return {name: parts for name, parts in lies.items() if parts}
+
+
+def _shardy_rule(run, operands, operand_axes, results):
+    """The same in Shardy's words: equal axes by one name; those with a name of ours may be cut."""
     others = {}  # in the order of their appearance, as Shardy wants them
 
     def named(axes, shape):
-        whole = axes is WHOLE or axes == SUMMED
-        last = [f"c{at}x{size}" for at, size in enumerate(shape if whole else shape[rank:])]
-        others.update(dict.fromkeys(last))
-        return " ".join(last if whole else rows + last)
+        rest = [f"c{at}x{size}" for at, size in enumerate(shape[len(axes) :])]
+        names = [
+            f"w{at}x{size}" if name is None else name
+            for at, (name, size) in enumerate(zip(axes, shape, strict=False))
+        ]
+        others.update(dict.fromkeys(n for n in (*names, *rest) if n not in axes))
+        return " ".join(names + rest)
 
-    results = jax.eval_shape(run, *operands)
+    shapes = [one.shape for one in jax.eval_shape(run, *operands)]
     left = [named(a, o.shape) for a, o in zip(operand_axes, operands, strict=True)]
-    right = [named(a, r.shape) for a, r in zip(result_axes, results, strict=True)]
+    right = [named(result.axes, shape) for result, shape in zip(results, shapes, strict=True)]
     return {
         "sharding_rule": f"{', '.join(left)} -> {', '.join(right)}",
         "need_replication_factors": tuple(others),
