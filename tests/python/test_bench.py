@@ -82,7 +82,8 @@ def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch, capsys):
 def test_a_plot(quick, tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "figures.png"
-    assert command_line.main([*SMALL, "--plot", str(path)]) == 0
+    ops = ["--op", "rms_norm", "--op", "rope"]  # one of each kind of axis
+    assert command_line.main([*SMALL, *ops, "--plot", str(path)]) == 0
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
