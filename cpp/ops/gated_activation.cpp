@@ -20,6 +20,28 @@ bool is_contiguous(const ConstTensorView& view) {
   return true;
 }
 
+// The axis whose elements are neighbours, where the last one's are not; else the last.
+int axis_of_neighbours(const ConstTensorView& view) {
+  const int last = view.rank - 1;
+  if (column_stride(view) == 1) return last;
+  for (int axis = last - 1; axis >= 0; --axis) {
+    if (view.shape[axis] > 1 && view.strides[axis] == 1) return axis;
+  }
+  return last;
+}
+
+// The same elements with `axis` for the last.
+ConstTensorView turned(const ConstTensorView& view, int axis) {
+  ConstTensorView turned = view;
+  for (int to = axis; to + 1 < view.rank; ++to) {
+    turned.shape[to] = view.shape[to + 1];
+    turned.strides[to] = view.strides[to + 1];
+  }
+  turned.shape[view.rank - 1] = view.shape[axis];
+  turned.strides[view.rank - 1] = view.strides[axis];
+  return turned;
+}
+
 void check_options(const GatedActivationOptions& options, bool gated, const char* op) {
   const bool scales = options.kind == Activation::kSilu || options.kind == Activation::kSigmoid;
   MEMBOUND_CHECK(options.kind <= Activation::kRelu2, InvalidArgument, op,
@@ -80,18 +102,27 @@ void check_gate_and_up(const ConstTensorView& gate, const ConstTensorView* up,
 }
 
 FlattenedRows::FlattenedRows(const ConstTensorView& like, bool rows_matter, const char* op)
-    : like_(like), op_(op), cols_(like.shape[like.rank - 1]), flat_(!rows_matter) {}
+    : like_(like),
+      op_(op),
+      neighbours_(rows_matter ? like.rank - 1 : axis_of_neighbours(like)),
+      turns_(neighbours_ != like.rank - 1),
+      flat_(!rows_matter),
+      flat_turned_(turns_) {}
 
 void FlattenedRows::also(const ConstTensorView* matrix) {
-  flat_ = flat_ && (matrix == nullptr || is_contiguous(*matrix));
+  if (matrix == nullptr) return;
+  flat_ = flat_ && is_contiguous(*matrix);
+  turns_ = turns_ && matrix->strides[neighbours_] == 1;
+  flat_turned_ = flat_turned_ && is_contiguous(turned(*matrix, neighbours_));
 }
 
 RowLayout FlattenedRows::layout(const ConstTensorView& matrix, const char* argument) const {
-  return row_layout(matrix, flat_ ? 0 : matrix.rank - 1, op_, argument);
+  const int axes = is_flat() ? 0 : matrix.rank - 1;
+  return row_layout(turns_ ? turned(matrix, neighbours_) : matrix, axes, op_, argument);
 }
 
 std::int64_t FlattenedRows::column_stride(const ConstTensorView& matrix) const {
-  return flat_ ? 1 : membound::column_stride(matrix);
+  return is_flat() || turns_ ? 1 : membound::column_stride(matrix);
 }
 
 void gated_activation(const ConstTensorView& gate, const ConstTensorView* up,

@@ -30,23 +30,31 @@ void check_gate_and_up(const ConstTensorView& gate, const ConstTensorView* up,
                        const ConstTensorView* row_scale, const GatedActivationOptions& options,
                        const char* op);
 
-// Puts the matrices of a problem into rows and columns; as one row where each is contiguous.
+// Puts the matrices of a problem into rows and columns: as one row where each is contiguous, and
+// along another axis than the last where that has the neighbours of all of them, as in transposed
+// matrices (64 x 4096 float32, one CPU thread: 357 to 99 us). Elements only meet those of their own
+// place.
 class FlattenedRows {
  public:
   FlattenedRows(const ConstTensorView& like, bool rows_matter, const char* op);
   // To be called for every matrix before rows() is asked.
   void also(const ConstTensorView* matrix);
 
-  std::int64_t rows() const { return flat_ ? 1 : like_.size() / cols_; }
-  std::int64_t cols() const { return flat_ ? like_.size() : cols_; }
+  std::int64_t rows() const { return is_flat() ? 1 : like_.size() / cols(); }
+  std::int64_t cols() const { return is_flat() ? like_.size() : like_.shape[axis()]; }
   RowLayout layout(const ConstTensorView& matrix, const char* argument) const;
   std::int64_t column_stride(const ConstTensorView& matrix) const;
 
  private:
+  bool is_flat() const { return turns_ ? flat_turned_ : flat_; }
+  int axis() const { return turns_ ? neighbours_ : like_.rank - 1; }
+
   ConstTensorView like_;
   const char* op_;
-  std::int64_t cols_;
-  bool flat_;
+  int neighbours_;    // the axis that has them in `like`, where that is not the last
+  bool turns_;        // in every matrix
+  bool flat_;         // with the axes as they are
+  bool flat_turned_;  // with that axis for the last
 };
 
 namespace cpu {

@@ -118,6 +118,44 @@ def test_no_bit_depends_on_the_rows_beside_or_the_place(name, seed):
         assert apart.tobytes() == whole[:, 1:].tobytes()
 
 
+# Neighbours on another axis than the last, in every matrix or but one; gaps between their lines.
+PLACED = (((130, 7), (1, 0)), ((3, 40, 5), (0, 2, 1)), ((3, 40, 5), (1, 2, 0)))
+
+
+@pytest.mark.parametrize("other", [None, "gate", "up", "dy"])
+@pytest.mark.parametrize(("shape", "axes"), PLACED)
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_no_bit_depends_on_the_order_of_axes(name, shape, axes, other, seed):
+    one = arrays.framework(name)
+    rng = np.random.default_rng(seed)
+    matrices = {key: rng.standard_normal(shape).astype("f4") for key in ("gate", "up", "dy")}
+
+    def placed(key):
+        """The same elements, as they lie in an array of these axes that is wider."""
+        if key == other or not one.strided:
+            return one.array(matrices[key])
+        inside = np.transpose(matrices[key], axes)
+        wide = np.full((*inside.shape[:-1], inside.shape[-1] + 3), np.nan, "f4")
+        wide[..., : inside.shape[-1]] = inside
+        back = list(np.argsort(axes))
+        return one.permute(one.array(wide)[..., : inside.shape[-1]], back)
+
+    expected = membound.silu_and_mul(*(one.array(matrices[key]) for key in ("gate", "up")))
+    got = membound.silu_and_mul(placed("gate"), placed("up"))
+    assert one.numpy(got).tobytes() == one.numpy(expected).tobytes()
+    expected = membound.silu_and_mul_backward(
+        *(one.array(matrices[key]) for key in ("dy", "gate", "up"))
+    )
+    got = membound.silu_and_mul_backward(placed("dy"), placed("gate"), placed("up"))
+    for ours, wanted in zip(got, expected, strict=True):
+        assert one.numpy(ours).tobytes() == one.numpy(wanted).tobytes()
+    if one.takes_out:
+        out = placed("gate")
+        membound.silu_and_mul(out, placed("up"), out=out)
+        wanted = membound.silu_and_mul(*(one.array(matrices[key]) for key in ("gate", "up")))
+        assert one.numpy(out).tobytes() == one.numpy(wanted).tobytes()
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_no_bit_depends_on_the_number_of_threads(count, seed):
     rng = np.random.default_rng(seed)
