@@ -27,7 +27,8 @@ GatedActivationRows shared_part(const GatedActivationProblem& problem) {
   if (problem.row_scale != nullptr) rows.row_scale_row_stride = row_stride(problem.row_scale_rows);
   // Never in place: the lines are there.
   rows.bypass_cache = problem.out != problem.gate && problem.out != problem.up &&
-                      pays_to_bypass_cache(problem.rows * problem.cols * size);
+                      pays_to_bypass_cache(problem.rows * problem.cols * size *
+                                           (problem.up != nullptr ? 3 : 2) / 2);
   return rows;
 }
 

@@ -13,9 +13,14 @@ namespace membound::cpu {
 
 namespace {
 
+std::int64_t arrays_of(const RmsNormProblem& problem) {
+  return problem.residual ? 4 : problem.gate ? 3 : 2;
+}
+
+// All matrices count: the measure is for a result and what it is made of.
 bool is_large(const RmsNormProblem& problem) {
   const auto size = static_cast<std::int64_t>(dtype_size(problem.dtype));
-  return pays_to_bypass_cache(problem.rows * problem.cols * size);
+  return pays_to_bypass_cache(problem.rows * problem.cols * size * arrays_of(problem) / 2);
 }
 
 bool is_in_place(const RmsNormProblem& problem) {
@@ -113,9 +118,8 @@ void rms_norm(const RmsNormProblem& problem) {
   const KernelTable& table = kernels();
   const FloatMode ieee;
   const PreparedNorm norm = prepare_norm(problem, table);
-  const std::int64_t arrays = problem.residual ? 4 : problem.gate ? 3 : 2;
   const std::int64_t row_bytes =
-      arrays * problem.cols * static_cast<std::int64_t>(dtype_size(problem.dtype));
+      arrays_of(problem) * problem.cols * static_cast<std::int64_t>(dtype_size(problem.dtype));
   const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerThread / row_bytes);
   const auto run = problem.gate      ? table.rms_norm_gated
                    : problem.centred ? table.rms_norm_centred
