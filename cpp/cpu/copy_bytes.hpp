@@ -13,15 +13,18 @@ constexpr std::int64_t kInlineBytes = 512;
 // Narrower rows go through the cache.
 constexpr std::int64_t kBytesAroundCache = 1024;
 
+// Narrow rows: up to kInlineBytes.
+MEMBOUND_ALWAYS_INLINE void copy_narrow(const char* from, char* to, std::int64_t bytes) {
+  if (bytes < kVectorBytes) return copy_few_bytes(from, to, bytes);
+  const std::int64_t last = bytes - kVectorBytes;  // overlaps the one before
+  for (std::int64_t at = 0; at < last; at += kVectorBytes) store(to + at, load<F32>(from + at));
+  store(to + last, load<F32>(from + last));
+}
+
 // Whole rows of bytes. A store around the cache wants its vector aligned.
 [[gnu::noinline]] void copy_bytes(const char* from, char* to, std::int64_t bytes,
                                   bool around_cache) {
-  if (bytes >= kVectorBytes && bytes <= kInlineBytes) {
-    const std::int64_t last = bytes - kVectorBytes;  // overlaps the one before
-    for (std::int64_t at = 0; at < last; at += kVectorBytes) store(to + at, load<F32>(from + at));
-    store(to + last, load<F32>(from + last));
-    return;
-  }
+  if (bytes <= kInlineBytes) return copy_narrow(from, to, bytes);
   if (!around_cache || bytes < kBytesAroundCache) {
     __builtin_memcpy(to, from, bytes);
     return;

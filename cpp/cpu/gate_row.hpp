@@ -41,15 +41,6 @@ MEMBOUND_ALWAYS_INLINE void copy_some(const T* from, T* to, std::int64_t count) 
   if (from != nullptr && to != nullptr) __builtin_memcpy(to, from, count * sizeof(T));
 }
 
-// Elements before the first where a store around the cache may go.
-template <class T>
-MEMBOUND_ALWAYS_INLINE std::int64_t to_boundary(const T* out) {
-  constexpr std::uintptr_t kStepBytes = Lanes<T>::kStep * sizeof(T);
-  constexpr std::uintptr_t kBoundary = kStepBytes < kVectorBytes ? kStepBytes : kVectorBytes;
-  const std::uintptr_t behind = reinterpret_cast<std::uintptr_t>(out) % kBoundary;
-  return static_cast<std::int64_t>((kBoundary - behind) % kBoundary / sizeof(T));
-}
-
 // One matrix of a run of rows, and its part in tiles: up to kBlock elements, row after row.
 template <class T>
 struct Strided {

@@ -9,115 +9,8 @@
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
-// Which element of a step stands where in a Pair.
-template <class T>
-struct Places {
-  typename Lanes<T>::A at[Lanes<T>::kStep];
-  constexpr Places() : at() {
-    constexpr int kHalf = Lanes<T>::kStep / 2;
-    for (int i = 0; i < Lanes<T>::kStep; ++i)
-      at[i] = Lanes<T>::kEvenOdd ? 2 * (i % kHalf) + i / kHalf : i;
-  }
-};
-template <class T>
-constexpr Places<T> kPlaces;
-
-// The first `count` elements, `otherwise` behind them.
-template <class T>
-MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> first_of_step(Pair<typename Lanes<T>::V> value,
-                                                                std::int64_t count,
-                                                                typename Lanes<T>::A otherwise) {
-  using V = typename Lanes<T>::V;
-  const auto place = load_pair<V>(kPlaces<T>.at);
-  const V end = V{} + static_cast<typename Lanes<T>::A>(count), rest = V{} + otherwise;
-  return {place.first < end ? value.first : rest, place.second < end ? value.second : rest};
-}
-
-// `count` elements, fewer than a step. Without a call, which would cost more than the copy.
-template <class T>
-MEMBOUND_ALWAYS_INLINE void copy_piece(T* to, const T* from, std::int64_t count) {
-  const auto piece = [&]<int kCount>() MEMBOUND_INLINED {
-    if constexpr (kCount < Lanes<T>::kStep) {
-      if ((count & kCount) == 0) return;
-      __builtin_memcpy(to, from, kCount * sizeof(T));
-      to += kCount;
-      from += kCount;
-    }
-  };
-  piece.template operator()<16>();
-  piece.template operator()<8>();
-  piece.template operator()<4>();
-  piece.template operator()<2>();
-  piece.template operator()<1>();
-}
-#if defined(__AVX512BW__)
-// `bytes` of a register, zeros behind them; none where there are fewer than 1.
-template <class V>
-MEMBOUND_ALWAYS_INLINE V load_bytes(const void* from, std::int64_t bytes) {
-  constexpr std::int64_t kAll = sizeof(V);
-  const std::int64_t some = bytes < 0 ? 0 : bytes < kAll ? bytes : kAll;
-  const std::uint64_t mask = some < 64 ? (std::uint64_t{1} << some) - 1 : ~std::uint64_t{0};
-  if constexpr (kAll == 64)
-    return bit_copy<V>(_mm512_maskz_loadu_epi8(mask, from));
-  else
-    return bit_copy<V>(_mm256_maskz_loadu_epi8(static_cast<__mmask32>(mask), from));
-}
-#endif
-// The first `count` elements of a step, zeros behind them.
-template <class T>
-MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> read_piece(const T* from, std::int64_t count) {
-#if defined(__AVX512BW__)
-  // By masks: what is stored in pieces has to be waited for when it is loaded as a whole.
-  using V = typename Lanes<T>::V;
-  const std::int64_t bytes = count * static_cast<std::int64_t>(sizeof(T));
-  if constexpr (Lanes<T>::kEvenOdd) {
-    const U32 both = load_bytes<U32>(from, bytes);
-    return {bit_copy<V>(both << 16), bit_copy<V>(both & 0xffff0000u)};
-  } else if constexpr (sizeof(T) == 2) {
-    const auto halves = load_bytes<HalfRowF32>(from, bytes);
-    return load_halves<V>(&halves);
-  } else {
-    constexpr std::int64_t kHalf = sizeof(V);
-    return {load_bytes<V>(from, bytes), load_bytes<V>(from + kHalf / sizeof(T), bytes - kHalf)};
-  }
-#else
-  T padded[Lanes<T>::kStep] = {};
-  copy_piece(padded, from, count);
-  return Lanes<T>::read(padded);
-#endif
-}
-template <class T>
-MEMBOUND_ALWAYS_INLINE void write_piece(T* to, Pair<typename Lanes<T>::V> value,
-                                        std::int64_t count) {
-  T padded[Lanes<T>::kStep];
-  Lanes<T>::write(padded, value);
-  copy_piece(to, padded, count);
-}
-
 template <class A>
 constexpr A kInfinity = static_cast<A>(__builtin_inf());
-
-// Halves against halves, down to one.
-template <class A, int kCount>
-struct Largest {
-  typedef A Half __attribute__((vector_size(kCount / 2 * sizeof(A))));
-  struct Halves {
-    Half lower, upper;
-  };
-  template <class V>
-  static MEMBOUND_ALWAYS_INLINE A of(V value) {
-    if constexpr (kCount == 2) {
-      return value[0] > value[1] ? value[0] : value[1];
-    } else {
-      const auto halves = bit_copy<Halves>(value);
-      return Largest<A, kCount / 2>::of(halves.lower > halves.upper ? halves.lower : halves.upper);
-    }
-  }
-};
-template <class A, class V>
-MEMBOUND_ALWAYS_INLINE A horizontal_largest(V value) {
-  return Largest<A, sizeof(V) / sizeof(A)>::of(value);
-}
 
 // scale * x, from a row itself.
 template <class T>
@@ -131,7 +24,7 @@ struct PlainLogits {
     return {value.first * scale, value.second * scale};
   }
   MEMBOUND_ALWAYS_INLINE Pair<V> partial(std::int64_t col, std::int64_t count) const {
-    const auto value = read_piece(x + col, count);
+    const auto value = read_partial(x + col, count);
     return first_of_step<T>({value.first * scale, value.second * scale}, count,
                             -kInfinity<typename Lanes<T>::A>);
   }

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cpu/vec.hpp"
+#include "cpu/piece.hpp"
 
 // Sums of products in one fixed tree per dtype, the same on every instruction set: element i of a
 // block goes to lane i % 64 (32 for float64), four visits of a lane add up before they join it,
@@ -56,6 +56,28 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A fold(typename Lanes<T>::V* lanes) {
     fold_halves<kPairs<T>>(lanes);
   }
   return horizontal_sum(lanes[0]);
+}
+
+// Halves against halves, down to one.
+template <class A, int kCount>
+struct Largest {
+  typedef A Half __attribute__((vector_size(kCount / 2 * sizeof(A))));
+  struct Halves {
+    Half lower, upper;
+  };
+  template <class V>
+  static MEMBOUND_ALWAYS_INLINE A of(V value) {
+    if constexpr (kCount == 2) {
+      return value[0] > value[1] ? value[0] : value[1];
+    } else {
+      const auto halves = bit_copy<Halves>(value);
+      return Largest<A, kCount / 2>::of(halves.lower > halves.upper ? halves.lower : halves.upper);
+    }
+  }
+};
+template <class A, class V>
+MEMBOUND_ALWAYS_INLINE A horizontal_largest(V value) {
+  return Largest<A, sizeof(V) / sizeof(A)>::of(value);
 }
 
 struct NoCompany {
@@ -150,6 +172,21 @@ MEMBOUND_ALWAYS_INLINE void sums_of_block(const Terms& terms, std::int64_t first
   for (int sum = 0; sum < kSums; ++sum) sums[sum] = fold<T>(lanes[sum]);
 }
 
+// The same sums, to the bit, of rows of one step: all other lanes are zero.
+template <class T, class Terms, class Company>
+MEMBOUND_ALWAYS_INLINE void sums_of_step(const Terms& terms, std::int64_t cols,
+                                         typename Lanes<T>::A* sums, Company company) {
+  using V = typename Lanes<T>::V;
+  Factors<V> term[Terms::kSums];
+  company(cols);
+  cols == Lanes<T>::kStep ? terms.whole(0, term) : terms.partial(0, cols, term);
+#pragma GCC unroll 8
+  for (int sum = 0; sum < Terms::kSums; ++sum) {
+    const Pair<V> value = added<V>(Pair<V>{}, term[sum], sum < Terms::kProducts);
+    sums[sum] = horizontal_sum(value.first + value.second);
+  }
+}
+
 // Adds up blocks: float in double, double with the error of each addition kept.
 template <class A>
 struct BlockSum {
@@ -175,6 +212,7 @@ template <class T, class Terms, class Company = NoCompany>
 MEMBOUND_ALWAYS_INLINE void sums_of_rows(const Terms& terms, std::int64_t cols,
                                          typename Lanes<T>::A* sums, Company company = {}) {
   using A = typename Lanes<T>::A;
+  if (cols <= Lanes<T>::kStep) return sums_of_step<T>(terms, cols, sums, company);
   if (cols <= kBlock<T>) return sums_of_block<T>(terms, 0, cols, sums, company);
   BlockSum<A> totals[Terms::kSums];
   for (std::int64_t first = 0; first < cols; first += kBlock<T>) {

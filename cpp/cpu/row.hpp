@@ -18,6 +18,15 @@ MEMBOUND_ALWAYS_INLINE bool on_lines(const void* data, std::int64_t row_stride) 
          row_stride * static_cast<std::int64_t>(sizeof(T)) % kLine == 0;
 }
 
+// Elements before the first where a store around the cache may go; fewer than a step.
+template <class T>
+MEMBOUND_ALWAYS_INLINE std::int64_t to_boundary(const T* out) {
+  constexpr std::uintptr_t kStepBytes = Lanes<T>::kStep * sizeof(T);
+  constexpr std::uintptr_t kBoundary = kStepBytes < kVectorBytes ? kStepBytes : kVectorBytes;
+  const std::uintptr_t behind = reinterpret_cast<std::uintptr_t>(out) % kBoundary;
+  return static_cast<std::int64_t>((kBoundary - behind) % kBoundary / sizeof(T));
+}
+
 // Null where there is no array: then its stride is 0.
 template <class T>
 MEMBOUND_ALWAYS_INLINE const T* row_of(const void* data, std::int64_t stride, std::int64_t row) {
@@ -66,18 +75,6 @@ MEMBOUND_ALWAYS_INLINE bool writes_downwards(const void* x, const void* out,
   const auto behind =
       (reinterpret_cast<std::uintptr_t>(out) - reinterpret_cast<std::uintptr_t>(x)) % kPage;
   return row_bytes >= 1024 && behind != 0 && behind < kPage / 2;
-}
-
-// The first `count` elements of value, zeros behind them. What stands there is not always zero:
-// 0 * rstd may be NaN.
-template <class T>
-MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> keep(Pair<typename Lanes<T>::V> value,
-                                                       std::int64_t count) {
-  using V = typename Lanes<T>::V;
-  T marks[Lanes<T>::kStep] = {};
-  __builtin_memset(marks, 0x3c, count * sizeof(T));
-  const auto kept = Lanes<T>::read(marks);
-  return {kept.first != 0 ? value.first : V{}, kept.second != 0 ? value.second : V{}};
 }
 
 template <class T, bool kAdd>

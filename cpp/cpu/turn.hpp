@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cpu/vec.hpp"
+#include "cpu/piece.hpp"
 
 // Rotary embedding of one step, for units per instruction set. cos and sin are arranged (see
 // kernels/rope.hpp).

@@ -172,25 +172,6 @@ struct Lanes<float> : PlainLanes<float, F32> {};
 template <>
 struct Lanes<double> : PlainLanes<double, F64> {};
 
-// The first `count` elements; zeros behind them.
-template <class T>
-MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> read_partial(const T* from, std::int64_t count) {
-  T padded[Lanes<T>::kStep] = {};
-  __builtin_memcpy(padded, from, count * sizeof(T));
-  return Lanes<T>::read(padded);
-}
-template <class T>
-MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> read_some(const T* from, std::int64_t count) {
-  return count == Lanes<T>::kStep ? Lanes<T>::read(from) : read_partial(from, count);
-}
-template <class T>
-MEMBOUND_ALWAYS_INLINE void write_partial(T* to, Pair<typename Lanes<T>::V> value,
-                                          std::int64_t count) {
-  T padded[Lanes<T>::kStep];
-  Lanes<T>::write(padded, value);
-  __builtin_memcpy(to, padded, count * sizeof(T));
-}
-
 // A whole step.
 template <bool kAroundCache, class T>
 MEMBOUND_ALWAYS_INLINE void write_step(T* to, Pair<typename Lanes<T>::V> value) {

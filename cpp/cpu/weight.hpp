@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cpu/kernels/weight.hpp"
-#include "cpu/vec.hpp"
+#include "cpu/piece.hpp"
 
 // A weight of another dtype, stride or with an offset, made ready once per call: offset + weight in
 // the accumulate type, each step in the order of Lanes<T>, zeros up to the end of the last step.

@@ -262,3 +262,20 @@ def test_a_mask_that_is_written():
     buffer = f32(3, 4)
     with pytest.raises(ValueError, match="'out' must not overlap 'mask'"):
         membound.softmax(f32(3, 4), buffer[0], out=buffer)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_of_one_column_beside_each_other_have_the_bits_of_rows_apart(dtype, seed):
+    drawn = np.random.default_rng(seed).standard_normal(100)
+    special = [0.0, -0.0, 1e30, np.inf, -np.inf, np.nan]
+    with np.errstate(over="ignore"):
+        x = np.array([*special, *drawn]).astype(NUMPY_DTYPES[dtype])
+        dy = np.array([*special[::-1], *drawn]).astype(NUMPY_DTYPES[dtype])
+    apart = np.zeros((2, len(x), 3), x.dtype)
+    apart[0, :, 1], apart[1, :, 1] = x, dy
+    y = membound.softmax(x[:, None])
+    wanted = membound.softmax(apart[0, :, 1:2])
+    assert y.tobytes() == wanted.tobytes()
+    dx = membound.softmax_backward(dy[:, None], x[:, None], scale=0.5)
+    wanted = membound.softmax_backward(apart[1, :, 1:2], apart[0, :, 1:2], scale=0.5)
+    assert dx.tobytes() == wanted.tobytes()

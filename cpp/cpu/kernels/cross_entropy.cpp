@@ -39,7 +39,7 @@ struct CappedLogits {
     return of(Lanes<T>::read(x + col));
   }
   MEMBOUND_ALWAYS_INLINE Pair<V> partial(std::int64_t col, std::int64_t count) const {
-    return first_of_step<T>(of(read_piece(x + col, count)), count, -kInfinity<A>);
+    return first_of_step<T>(of(read_partial(x + col, count)), count, -kInfinity<A>);
   }
 };
 
@@ -96,7 +96,7 @@ class CrossEntropy {
       return;
     }
     const T at_label = x_[row_.label * row_.logits_col_stride];  // before it is written over
-    if (!row_.lse_known) take_loss(at_label);
+    if (!row_.lse_known) take_loss(read_partial(x_ + row_.label * row_.logits_col_stride, 1).first);
     if (row_.dlogits != nullptr) take_gradient(at_label);
   }
 
@@ -104,7 +104,8 @@ class CrossEntropy {
   PlainLogits<T> plain(const T* x) const { return {x, A{1}}; }
   CappedLogits<T> capped(const T* x) const { return {x, cap_, inverse_cap_}; }
 
-  void take_loss(T at_label) {
+  // at_label: its first element is the logit there.
+  void take_loss(V at_label) {
     double logits = 0;
     each_block<T>(row_.cols, [&](std::int64_t first, std::int64_t count) {
       const T* x = gather(x_, row_.logits_col_stride, first, count, copy_);
@@ -158,11 +159,8 @@ class CrossEntropy {
     sum_ = before + static_cast<double>(powers) * kUnshift;
     top_ = top;
   }
-  double logit_of(T x) const {
-    const T step[kStep] = {x};
-    const auto value = Lanes<T>::read(step).first;
-    return static_cast<double>(
-        (capped_ ? tanh_of<A>(value * inverse_cap_).value * cap_ : value)[0]);
+  double logit_of(V x) const {
+    return static_cast<double>((capped_ ? tanh_of<A>(x * inverse_cap_).value * cap_ : x)[0]);
   }
 
   void take_gradient(T at_label) {
@@ -213,10 +211,10 @@ class CrossEntropy {
     const V less = V{} + at_label_less;
     const std::int64_t count = row_.cols;
     T* const to = static_cast<T*>(row_.dlogits);
-    const auto x = count == kStep ? Lanes<T>::read(x_) : read_piece(x_, count);
+    const auto x = count == kStep ? Lanes<T>::read(x_) : read_partial(x_, count);
     const Pair<V> dx{gradient<kCapped>(numbers, x.first, place.first == label ? less : other),
                      gradient<kCapped>(numbers, x.second, place.second == label ? less : other)};
-    count == kStep ? Lanes<T>::write(to, dx) : write_piece(to, dx, count);
+    count == kStep ? Lanes<T>::write(to, dx) : write_partial(to, dx, count);
   }
   template <bool kCapped>
   [[gnu::noinline]] static void write(const GradientNumbers<A>& given, const T* x,
@@ -228,7 +226,7 @@ class CrossEntropy {
     };
     std::int64_t at = 0;
     for (; at + kStep <= count; at += kStep) Lanes<T>::write(to + at, of(Lanes<T>::read(x + at)));
-    if (at < count) write_piece(to + at, of(read_piece(x + at, count - at)), count - at);
+    if (at < count) write_partial(to + at, of(read_partial(x + at, count - at)), count - at);
   }
   void clear() const {
     T* const out = static_cast<T*>(row_.dlogits);

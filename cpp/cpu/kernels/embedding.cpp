@@ -95,11 +95,28 @@ void write_row(const EmbeddingRows& rows, std::int64_t row, std::int64_t size) {
               : copy_apart<std::uint64_t>(rows, row);
 }
 
+// Narrow rows, copied without a call for each.
+void copy_narrow_rows(const EmbeddingRows& rows, std::int64_t bytes) {
+  for (std::int64_t row = 0; row < rows.rows; ++row) {
+    if (row + kRowsAhead < rows.rows) __builtin_prefetch(rows.weight[row + kRowsAhead], 0, 2);
+    const auto* from = static_cast<const char*>(rows.weight[row]);
+    auto* to = static_cast<char*>(rows.out[row]);
+    from != nullptr ? copy_narrow(from, to, bytes)
+                    : static_cast<void>(__builtin_memset(to, 0, bytes));
+  }
+}
+
 }  // namespace
 
 void embedding(const EmbeddingRows& rows) {
   const std::int64_t row_bytes = rows.cols * static_cast<std::int64_t>(dtype_size(rows.dtype));
   const auto size = static_cast<std::int64_t>(dtype_size(rows.out_dtype));
+  const bool neighbours = rows.weight_col_stride == 1 && rows.out_col_stride == 1;
+  if (rows.copies && neighbours && row_bytes <= kInlineBytes) {
+    copy_narrow_rows(rows, row_bytes);
+    if (rows.bypass_cache) stream_fence();
+    return;
+  }
   const std::int64_t asked = row_bytes < kBytesAsked ? row_bytes : kBytesAsked;
   for (std::int64_t row = 0; row < rows.rows; ++row) {
     if (row + kRowsAhead < rows.rows && rows.weight[row + kRowsAhead] != nullptr) {

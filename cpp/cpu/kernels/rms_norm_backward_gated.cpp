@@ -65,7 +65,7 @@ struct Step {
         factor(load_pair<V>(block.weight + col)) {
     const V rstd = V{} + block.rstd;
     h = product<V>(kNormFirst ? x : product(x, open), {rstd, rstd});
-    if (count != Lanes<T>::kStep) h = keep<T>(h, count);
+    if (count != Lanes<T>::kStep) h = first_of_step<T>(h, count);
     arriving = kNormFirst ? product(dy, open) : dy;
     g = product(arriving, factor);
   }

@@ -67,7 +67,7 @@ MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> normalised(const T* x, std::in
   auto h = read_some(x, count);
   if constexpr (kCentred) h = {h.first - mean, h.second - mean};
   h = {h.first * rstd, h.second * rstd};
-  return count == Lanes<T>::kStep ? h : keep<T>(h, count);
+  return count == Lanes<T>::kStep ? h : first_of_step<T>(h, count);
 }
 
 // What the first pass adds up.

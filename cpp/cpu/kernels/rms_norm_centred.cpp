@@ -69,7 +69,7 @@ struct Deviations {
   }
   MEMBOUND_ALWAYS_INLINE void partial(std::int64_t col, std::int64_t count,
                                       Factors<V>* terms) const {
-    const auto value = keep<T>(deviation<kScaled>(row.partial(col, count), centre), count);
+    const auto value = first_of_step<T>(deviation<kScaled>(row.partial(col, count), centre), count);
     terms[0] = {value, value};
     if constexpr (kCorrects<T>) terms[1].left = value;
   }

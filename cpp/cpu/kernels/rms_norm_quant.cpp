@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/kernels/rms_norm_quant.hpp"
 
-#include "cpu/vec.hpp"
+#include "cpu/reduce.hpp"
 
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 
@@ -128,6 +128,10 @@ MEMBOUND_ALWAYS_INLINE void write_codes(const T* y, std::int64_t count, typename
     const std::int64_t some = count - col < kStep ? count - col : kStep;
     std::uint8_t codes[kStep];
     store_codes<T, Code>(codes, scaled(read_partial(y + col, some)));
+    if (stride == 1) {
+      copy_few_bytes(reinterpret_cast<char*>(codes), reinterpret_cast<char*>(out + col), some);
+      return;
+    }
 #pragma GCC unroll 1
     for (std::int64_t i = 0; i < some; ++i) out[(col + i) * stride] = codes[i];
   }
@@ -176,16 +180,12 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A largest_magnitude(const T* y, std::i
     found[0] = larger(found[0], load<V>(y + i));
     found[1] = larger(found[1], load<V>(y + i + kCount));
   }
-  for (; i < count; i += kCount) {
-    V last = {};
-    __builtin_memcpy(&last, y + i, (count - i < kCount ? count - i : kCount) * sizeof(T));
-    found[0] = larger(found[0], last);
+  for (; i + kCount <= count; i += kCount) found[1] = larger(found[1], load<V>(y + i));
+  if (i < count) {
+    const std::int64_t bytes = (count - i) * static_cast<std::int64_t>(sizeof(T));
+    found[0] = larger(found[0], load_bytes<V>(y + i, bytes));
   }
-  Bits each[kCount];
-  store(each, larger(found[0], found[1]));
-  Bits largest = 0;
-  for (const Bits bits : each) largest = bits > largest ? bits : largest;
-  return widened(bit_copy<T>(largest));
+  return widened(bit_copy<T>(horizontal_largest<Bits>(larger(found[0], found[1]))));
 }
 
 // A NaN fails every comparison and stays.

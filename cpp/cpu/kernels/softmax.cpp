@@ -39,6 +39,10 @@ class SoftmaxRowsOf {
 
   void run() {
     const bool plain = rows_.mask == nullptr && rows_.x_col_stride == 1;
+    const bool one_column = rows_.cols == 1 && rows_.x_row_stride == 1 &&
+                            rows_.out_row_stride == 1 && rows_.first_kept > 0 &&
+                            rows_.more_kept >= 0;
+    if (plain && one_column) return run_column();
     if (plain && rows_.cols <= kStep && rows_.out_col_stride == 1) return run_steps();
     for (std::int64_t row = 0; row < rows_.rows; ++row) {
       x_ = row_of<T>(rows_.x, rows_.x_row_stride, row);
@@ -59,6 +63,19 @@ class SoftmaxRowsOf {
     return wanted < 0 ? 0 : wanted < rows_.cols ? wanted : rows_.cols;
   }
 
+  // Rows of one element, which lie beside each other: 1, or NaN of what is not finite (4096 x 1
+  // float32, row by row: 77 us, so: 1.8).
+  void run_column() const {
+    const PlainLogits<T> logits{static_cast<const T*>(rows_.x), scale_};
+    T* const to = static_cast<T*>(rows_.out);
+    for (std::int64_t row = 0; row < rows_.rows; row += kStep) {
+      const std::int64_t left = rows_.rows - row;
+      const Pair<V> l = left < kStep ? logits.partial(row, left) : logits.whole(row);
+      const Pair<V> y{l.first - l.first + 1, l.second - l.second + 1};
+      left < kStep ? write_partial(to + row, y, left) : Lanes<T>::write(to + row, y);
+    }
+  }
+
   // Rows of one step.
   void run_steps() const {
     for (std::int64_t row = 0; row < rows_.rows; ++row) {
@@ -71,7 +88,7 @@ class SoftmaxRowsOf {
       Pair<V> y{power.first * factor, power.second * factor};
       if (kept < rows_.cols) y = first_of_step<T>(y, kept, A{0});
       rows_.cols == kStep ? Lanes<T>::write(out_row(row), y)
-                          : write_piece(out_row(row), y, rows_.cols);
+                          : write_partial(out_row(row), y, rows_.cols);
     }
   }
 
@@ -123,14 +140,16 @@ class SoftmaxRowsOf {
     const bool drops = rows_.mask != nullptr && rows_.mask_dtype == DType::kBool;
     const auto* mask = static_cast<const char*>(rows_.mask) +
                        mask_row_ * static_cast<std::int64_t>(dtype_size(rows_.mask_dtype));
-    A more[kWidened] = {};
+    A more[kWidened];
+    const std::int64_t read = count < kWidened ? count : kWidened;
+    for (std::int64_t at = 0; at < read; at += kStep) store_pair(more + at, Pair<V>{});
     for (std::int64_t at = 0; at < count; at += kStep) {
       const std::int64_t left = count - at;
       if (rows_.mask != nullptr && at % kWidened == 0) {
         read_mask(rows_.mask_dtype, mask, rows_.mask_col_stride, first + at,
                   left < kWidened ? left : kWidened, more);
       }
-      const auto x = left < kStep ? read_piece(from + at, left) : Lanes<T>::read(from + at);
+      const auto x = left < kStep ? read_partial(from + at, left) : Lanes<T>::read(from + at);
       Pair<V> l{x.first * scale_, x.second * scale_};
       if (rows_.mask != nullptr) {
         auto added = load_pair<V>(more + at % kWidened);
@@ -152,7 +171,7 @@ class SoftmaxRowsOf {
     T* const to = rows_.out_col_stride == 1 ? out_ + first : copy_;
     std::int64_t at = 0;
     for (; at + kStep <= count; at += kStep) Lanes<T>::write(to + at, value(at, kStep));
-    if (at < count) write_piece(to + at, value(at, count - at), count - at);
+    if (at < count) write_partial(to + at, value(at, count - at), count - at);
     if (to == copy_) scatter(out_, rows_.out_col_stride, first, count, copy_);
   }
   [[gnu::noinline]] void write(std::int64_t first, std::int64_t count, const A* powers, A factor) {

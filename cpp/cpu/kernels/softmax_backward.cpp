@@ -3,6 +3,7 @@
 #include "cpu/kernels/softmax_backward.hpp"
 
 #include "cpu/logits.hpp"
+#include "cpu/row.hpp"
 
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 
@@ -21,7 +22,7 @@ struct Products {
   }
   MEMBOUND_ALWAYS_INLINE void partial(std::int64_t col, std::int64_t count,
                                       Factors<V>* term) const {
-    *term = {read_piece(dy + col, count), read_piece(y + col, count)};
+    *term = {read_partial(dy + col, count), read_partial(y + col, count)};
   }
 };
 
@@ -37,9 +38,13 @@ class GradientRows {
       : rows_(rows), scale_(static_cast<A>(rows.scale)) {}
 
   void run() {
+    const bool one_column = rows_.cols == 1 && rows_.dy_row_stride == 1 &&
+                            rows_.y_row_stride == 1 && rows_.dx_row_stride == 1;
+    if (one_column) return run_column();
     const bool apart = rows_.dy_col_stride != 1 || rows_.y_col_stride != 1;
     if (rows_.cols <= kStep && !apart && rows_.dx_col_stride == 1) return run_steps();
     for (std::int64_t row = 0; row < rows_.rows; ++row) run(row);
+    if (rows_.bypass_cache) stream_fence();
   }
 
  private:
@@ -60,6 +65,22 @@ class GradientRows {
     });
   }
 
+  // Rows of one element, which lie beside each other.
+  void run_column() const {
+    const Products<T> from{static_cast<const T*>(rows_.dy), static_cast<const T*>(rows_.y)};
+    T* const to = static_cast<T*>(rows_.dx);
+    for (std::int64_t row = 0; row < rows_.rows; row += kStep) {
+      const std::int64_t left = rows_.rows - row;
+      Factors<V> term;
+      left < kStep ? from.partial(row, left, &term) : from.whole(row, &term);
+      const Pair<V> product = first_of(term, true);
+      // A sum of one: 0 is positive.
+      const Pair<V> sum{product.first + V{}, product.second + V{}};
+      const Pair<V> dx{(term.left.first - sum.first) * term.right.first * scale_,
+                       (term.left.second - sum.second) * term.right.second * scale_};
+      left < kStep ? write_partial(to + row, dx, left) : Lanes<T>::write(to + row, dx);
+    }
+  }
   // Rows of one step.
   void run_steps() const {
     const bool whole = rows_.cols == kStep;
@@ -71,7 +92,7 @@ class GradientRows {
       const Pair<V> products = first_of(term, true);
       const Pair<V> dx = result(term, horizontal_sum(products.first + products.second));
       T* const to = static_cast<T*>(rows_.dx) + row * rows_.dx_row_stride;
-      whole ? Lanes<T>::write(to, dx) : write_piece(to, dx, rows_.cols);
+      whole ? Lanes<T>::write(to, dx) : write_partial(to, dx, rows_.cols);
     }
   }
   MEMBOUND_ALWAYS_INLINE Pair<V> result(const Factors<V>& term, A sum) const {
@@ -89,17 +110,38 @@ class GradientRows {
   }
   void write(const Products<T>& block, std::int64_t first, std::int64_t count, A sum) {
     T* const to = rows_.dx_col_stride == 1 ? dx_ + first : dx_copy_;
-    Factors<V> term;
-    std::int64_t at = 0;
-    for (; at + kStep <= count; at += kStep) {
-      block.whole(at, &term);
-      Lanes<T>::write(to + at, result(term, sum));
-    }
-    if (at < count) {
-      block.partial(at, count - at, &term);
-      write_piece(to + at, result(term, sum), count - at);
-    }
+    const bool around_cache = rows_.bypass_cache && to != dx_copy_;
+    std::int64_t at = around_cache ? to_boundary(to) : 0;
+    at = at < count ? at : count;
+    const std::int64_t end = at + (count - at) / kStep * kStep;
+    write_some(block, 0, at, sum, to);
+    around_cache ? write_steps<true>(block, at, end, sum, to)
+                 : write_steps<false>(block, at, end, sum, to);
+    write_some(block, end, count - end, sum, to);
     if (to == dx_copy_) scatter(dx_, rows_.dx_col_stride, first, count, dx_copy_);
+  }
+  // Fewer than a step.
+  MEMBOUND_ALWAYS_INLINE void write_some(const Products<T>& block, std::int64_t at,
+                                         std::int64_t count, A sum, T* to) const {
+    if (count == 0) return;
+    Factors<V> term;
+    block.partial(at, count, &term);
+    write_partial(to + at, result(term, sum), count);
+  }
+  // Around the cache the next row is asked for meanwhile (4096 x 4096 float32: 13.2 to 9.4 ms).
+  template <bool kAroundCache>
+  MEMBOUND_ALWAYS_INLINE void write_steps(const Products<T>& block, std::int64_t at,
+                                          std::int64_t end, A sum, T* to) const {
+    constexpr std::int64_t kBytes = kStep * sizeof(T);
+    Factors<V> term;
+    for (; at < end; at += kStep) {
+      if constexpr (kAroundCache) {
+        ask_for<2>(block.dy + rows_.dy_row_stride + at, 0, kBytes);
+        ask_for<2>(block.y + rows_.y_row_stride + at, 0, kBytes);
+      }
+      block.whole(at, &term);
+      write_step<kAroundCache>(to + at, result(term, sum));
+    }
   }
 
   const SoftmaxBackwardRows rows_;

@@ -20,6 +20,7 @@ struct SoftmaxBackwardRows {
   std::int64_t rows, cols;
   std::int64_t dy_row_stride, y_row_stride, dx_row_stride;
   std::int64_t dy_col_stride, y_col_stride, dx_col_stride;
+  bool bypass_cache;  // dx is large, and neither dy nor y
 };
 
 #define MEMBOUND_DECLARE_SOFTMAX_BACKWARD(isa)            \
