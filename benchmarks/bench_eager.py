@@ -1,0 +1,346 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every op on the CPU beside torch eager on one thread: where is ours slower?
+
+python benchmarks/bench_eager.py                     every op, width, number of rows and dtype
+python benchmarks/bench_eager.py --only softmax --widths 16 100 --below 0    all lines of some
+
+The clock is the thread's own; the two take turns, in an order that changes, and a ratio (torch's
+time / ours) is the median over the rounds. torch allocates its results; with
+
+    MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456
+
+it has them without page faults, which is its best case. Results land where the last ones were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+import membound
+from membound import _bench_contestants, _bench_cross_entropy
+from membound._table import markdown, render
+
+Call = Callable[[], Any]
+
+WIDTHS = (1, 2, 7, 16, 64, 100, 128, 1000, 1024, 4096, 16384)
+ROWS = (1, 64, 4096)
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+MOST_BYTES = 128 << 20  # of a matrix: four times the cache
+
+STEMS = (
+    "rms_norm",
+    "add_rms_norm",
+    "rms_norm_backward",
+    "add_rms_norm_backward",
+    "layer_norm",
+    "add_layer_norm",
+    "layer_norm_backward",
+    "add_layer_norm_backward",
+    "rms_norm_gated",
+    "rms_norm_gated_backward",
+    "rms_norm_quant",
+    "add_rms_norm_quant",
+    "gated_activation",
+    "gated_activation_backward",
+    "gated_activation_quant",
+    "rope",
+    "rope_backward",
+    "qk_norm_rope",
+    "qk_norm_rope_backward",
+    "embedding",
+    "embedding_backward",
+    "softmax",
+    "softmax_backward",
+    "cross_entropy",
+    "cross_entropy_backward",
+)
+
+
+def activation(kind: str, function: Callable[[Any], Any]) -> Any:
+    return SimpleNamespace(
+        READ=("gate", "up"),
+        WRITTEN=("out",),
+        ours=lambda a: membound.gated_activation(a.gate, a.up, kind=kind, out=a.out),
+        torch_call=lambda _, a: lambda: function(a.gate) * a.up,
+    )
+
+
+def packed_activation(packing: str) -> Any:
+    """Gate and up in one matrix, made at the first call."""
+
+    def both(a: Any) -> Any:
+        if not hasattr(a, "both"):
+            dims = (-2, -1) if packing == "halves" else (-1, -2)
+            pair = torch.stack([a.gate, a.up], dims[0])
+            a.both = pair.reshape(len(pair), -1)
+            a.parts = pair.unbind(dims[0])
+        return a.both
+
+    def theirs(_: Any, a: Any) -> Call:
+        both(a)
+        gate, up = a.parts
+        return lambda: torch.nn.functional.silu(gate) * up
+
+    return SimpleNamespace(
+        READ=("gate", "up"),
+        WRITTEN=("out",),
+        ours=lambda a: membound.silu_and_mul(both(a), packing=packing, out=a.out),
+        torch_call=theirs,
+    )
+
+
+def transposed(a: Any, *names: str) -> list[Any]:
+    """The memory of matrices as if columns were contiguous, not rows; made at the first call."""
+    if not hasattr(a, "transposed"):
+        matrices = [getattr(a, name) for name in names]
+        a.transposed = [one.view(one.shape[1], one.shape[0]).T for one in matrices]
+    return a.transposed
+
+
+def transposed_activation() -> Any:
+    def ours(a: Any) -> Any:
+        gate, up, out = transposed(a, "gate", "up", "out")
+        return membound.silu_and_mul(gate, up, out=out)
+
+    def theirs(_: Any, a: Any) -> Call:
+        gate, up, out = transposed(a, "gate", "up", "out")
+        return lambda: torch.mul(torch.nn.functional.silu(gate), up, out=out)
+
+    return SimpleNamespace(READ=("gate", "up"), WRITTEN=("out",), ours=ours, torch_call=theirs)
+
+
+def transposed_softmax() -> Any:
+    def ours(a: Any) -> Any:
+        x, out = transposed(a, "x", "out")
+        return membound.softmax(x, out=out)
+
+    def theirs(_: Any, a: Any) -> Call:
+        return partial(torch.softmax, transposed(a, "x", "out")[0], -1)
+
+    return SimpleNamespace(READ=("x",), WRITTEN=("out",), ours=ours, torch_call=theirs)
+
+
+def relu2() -> Any:
+    return SimpleNamespace(
+        READ=("x",),
+        WRITTEN=("out",),
+        ours=lambda a: membound.relu2(a.x, out=a.out),
+        torch_call=lambda _, a: lambda: torch.relu(a.x).square(),
+    )
+
+
+def softmax_in_place_of_the_last() -> Any:
+    return SimpleNamespace(
+        READ=("x",),
+        WRITTEN=("out",),
+        ours=lambda a: membound.softmax(a.x, out=a.out),
+        torch_call=lambda _, a: partial(torch._softmax, a.x, -1, False, out=a.out),
+    )
+
+
+def masked_softmax() -> Any:
+    """Scores with an additive mask."""
+
+    def mask(a: Any) -> Any:
+        if not hasattr(a, "mask"):
+            a.mask = torch.where(torch.rand(a.x.shape) < 0.3, -torch.inf, 0.0).to(a.x.dtype)
+            a.mask[:, 0] = 0
+        return a.mask
+
+    return SimpleNamespace(
+        READ=("x",),
+        WRITTEN=("out",),
+        ours=lambda a: membound.softmax(a.x, mask(a), scale=0.5, out=a.out),
+        torch_call=lambda _, a: lambda: torch.softmax(a.x * 0.5 + mask(a), -1),
+    )
+
+
+def loss_alone() -> Any:
+    def ours(a: Any) -> Any:
+        _bench_cross_entropy.set_labels(a)
+        return membound.cross_entropy(a.logits, a.labels, out=a.loss)
+
+    def theirs(_: Any, a: Any) -> Call:
+        labels = _bench_cross_entropy.labels_of(torch, a.logits)
+        return partial(torch.nn.functional.cross_entropy, a.logits, labels, reduction="none")
+
+    return SimpleNamespace(READ=("logits",), WRITTEN=(), ours=ours, torch_call=theirs)
+
+
+def rows_copied() -> Any:
+    """Lookups beside index_select, which takes an output."""
+
+    def ids(a: Any) -> Any:
+        if not hasattr(a, "some"):
+            a.some = torch.randint(a.x.shape[0], (a.x.shape[0],))
+        return a.some
+
+    return SimpleNamespace(
+        READ=("x",),
+        WRITTEN=("out",),
+        ours=lambda a: membound.embedding(ids(a), a.x, out=a.out),
+        torch_call=lambda _, a: partial(torch.index_select, a.x, 0, ids(a), out=a.out),
+    )
+
+
+def few_tokens(tokens: int, vocab: int) -> Any:
+    """The gradient of a large table by few tokens; the matrix x has one row for each of them."""
+
+    def ids(a: Any) -> Any:
+        if not hasattr(a, "some"):
+            a.some = torch.randint(vocab, (a.x[:tokens].shape[0],))
+        return a.some
+
+    return SimpleNamespace(
+        READ=("x",),
+        WRITTEN=(),
+        ours=lambda a: membound.embedding_backward(a.x[:tokens], ids(a), vocab),
+        torch_call=lambda _, a: partial(
+            torch.ops.aten.embedding_dense_backward, a.x[:tokens], ids(a), vocab, -1, False
+        ),
+    )
+
+
+def to_float8(static: bool) -> Any:
+    def results(a: Any) -> Any:
+        return membound.silu_and_mul_quant(a.gate, a.up)
+
+    def ours(a: Any) -> Any:
+        if static:
+            return membound.silu_and_mul_quant(a.gate, a.up, scale=a.one, out=a.out)
+        return membound.silu_and_mul_quant(a.gate, a.up, out=a.out, scale_out=a.scale)
+
+    def theirs(_: Any, a: Any) -> Call:
+        a.one = torch.ones(())
+
+        def call() -> Any:
+            y = torch.nn.functional.silu(a.gate) * a.up
+            scale = a.one if static else y.abs().amax(-1, keepdim=True).float() / 448
+            return (y / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
+
+        return call
+
+    return SimpleNamespace(
+        READ=("gate", "up"),
+        WRITTEN=(),
+        QUANTISED=("out",),
+        new_results=results,
+        ours=ours,
+        torch_call=theirs,
+    )
+
+
+functions = torch.nn.functional
+OPS: dict[str, Any] = {
+    **{stem: importlib.import_module(f"membound._bench_{stem}") for stem in STEMS},
+    "gelu_and_mul": activation("gelu", functions.gelu),
+    "gelu_tanh_and_mul": activation("gelu_tanh", partial(functions.gelu, approximate="tanh")),
+    "sigmoid_and_mul": activation("sigmoid", torch.sigmoid),
+    "relu2": relu2(),
+    "silu_and_mul, halves": packed_activation("halves"),
+    "silu_and_mul, interleaved": packed_activation("interleaved"),
+    "silu_and_mul, transposed": transposed_activation(),
+    "silu_and_mul_quant, float8": to_float8(static=False),
+    "silu_and_mul_quant, float8, static": to_float8(static=True),
+    "softmax, out=": softmax_in_place_of_the_last(),
+    "softmax, mask": masked_softmax(),
+    "softmax, transposed": transposed_softmax(),
+    "cross_entropy, loss": loss_alone(),
+    "embedding, index_select": rows_copied(),
+    "embedding_backward, 8 tokens": few_tokens(8, 5000),
+    "embedding_backward, 5000 rows": few_tokens(1 << 20, 5000),
+}
+
+
+def spent(call: Call, repeats: int) -> float:
+    start = time.thread_time()
+    for _ in range(repeats):
+        call()
+    return (time.thread_time() - start) / repeats
+
+
+def compare(ours: Call, theirs: Call, rounds: int, seconds: float) -> tuple[float, float, float]:
+    """Microseconds of ours, of theirs, and theirs / ours."""
+    pair = (ours, theirs)
+    repeats = []
+    for call in pair:
+        call()
+        once = min(spent(call, 1) for _ in range(3))
+        repeats.append(max(1, int(seconds / max(once, 1e-7))))
+    times: tuple[list[float], list[float]] = ([], [])
+    for turn in range(rounds):
+        for which in (0, 1) if turn % 2 else (1, 0):
+            times[which].append(spent(pair[which], repeats[which]))
+    ratio = statistics.median(b / a for a, b in zip(*times, strict=True))
+    return min(times[0]) * 1e6, min(times[1]) * 1e6, ratio
+
+
+def cases(options: argparse.Namespace) -> Iterator[tuple[str, int, int, str]]:
+    for name in OPS:
+        if not any(wanted == name or wanted in name.split(",")[0] for wanted in options.only):
+            continue
+        for dtype in options.dtypes:
+            size = _bench_contestants.ITEM_BYTES[dtype]
+            for cols in options.widths:
+                if "rope" in name and cols % 2:
+                    continue
+                for rows in options.rows:
+                    if rows * cols * size <= MOST_BYTES:
+                        yield name, rows, cols, dtype
+
+
+def measure(
+    name: str, rows: int, cols: int, dtype: str, options: argparse.Namespace
+) -> tuple[float, float, float]:
+    calls = _bench_contestants.on_torch(OPS[name], torch, "cpu", rows, cols, dtype, 1)
+    ours, theirs = (calls[whose][0] for whose in ("membound", "torch"))
+    found = compare(ours, theirs, options.rounds, options.seconds)
+    for _ in range(2):
+        if found[2] >= options.below:
+            break
+        # What looks slow is measured again, longer.
+        found = max(
+            found, compare(ours, theirs, 2 * options.rounds, options.seconds), key=lambda f: f[2]
+        )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="*", default=[""], help="ops, or parts of their names")
+    parser.add_argument("--widths", nargs="*", type=int, default=WIDTHS)
+    parser.add_argument("--rows", nargs="*", type=int, default=ROWS)
+    parser.add_argument("--dtypes", nargs="*", default=DTYPES)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.001, help="of one op in one round")
+    parser.add_argument("--below", type=float, default=0.95, help="list ratios below; 0: all")
+    parser.add_argument("--markdown", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    membound.set_cpu_threads(1)
+    torch.manual_seed(0)
+    lines, count = [], 0
+    for name, rows, cols, dtype in cases(options):
+        ours, theirs, ratio = measure(name, rows, cols, dtype, options)
+        count += 1
+        if ratio < options.below or options.below == 0:
+            cells = [name, f"{rows} x {cols}", dtype, f"{ours:.2f}", f"{theirs:.2f}"]
+            lines.append([*cells, f"{ratio:.2f}"])
+            print(*lines[-1], sep="  ", flush=True)
+    header = ["op", "shape", "dtype", "us", "torch us", "torch / ours"]
+    print((markdown if options.markdown else render)(header, lines))
+    print(f"{len(lines)} of {count}; {membound.cpu_isa()}, torch {torch.__version__}")
+
+
+if __name__ == "__main__":
+    main()
