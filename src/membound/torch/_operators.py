@@ -9,8 +9,9 @@ Each gets three operators in torch's registry::
     membound::op_backward  the gradients
 
 and two recording functions. Eager calls on plain tensors run the extension under the one that costs
-least (3.5 us where a gradient is wanted; the dispatcher would cost 2.5 us a call and its autograd
-7 us more). Everything that traces, wraps or transforms tensors meets the operators under the other.
+least (5 us over the kernel where a gradient is wanted; the dispatcher would cost 2.5 us a call and
+its autograd 7 us more). Everything that traces, wraps or transforms tensors meets the operators
+under the other.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Operator:
     def __call__(self, *arguments: Any) -> Any:
         """The differentiable results, with the gradient recorded in the way that the call needs."""
         if dynamo_traces():
-            if self._is_of_columns(arguments):
+            if tell_dtensor() and self._is_of_columns(arguments):
                 return self.columns(*arguments)  # type: ignore[misc]
             return self._compiled.apply(*arguments)  # type: ignore[attr-defined]
         if dispatch_modes() or _transforms() or _holds_subclasses(arguments[: len(self.tensors)]):

@@ -30,10 +30,16 @@ def announce(op: Operator) -> None:
     _operators.append(op)
 
 
-def tell_dtensor() -> None:
+def tell_dtensor() -> bool:
     """Tell DTensor of all operators, once it is there. Importing it takes a second."""
-    if "torch.distributed.tensor" in sys.modules:
+    there = "torch.distributed.tensor" in sys.modules
+    if there:
         _register()
+    return there
+
+
+# Dynamo runs it while it traces: torch.compiler.assume_constant_result without importing Dynamo.
+tell_dtensor._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache
