@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import hypothesis
 import pytest
@@ -40,3 +41,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def seed(request: pytest.FixtureRequest) -> int:
     """A seed of this test's own, from the session's and the test's name."""
     return random.Random(f"{SEED} {request.node.nodeid}").randrange(2**32)
+
+
+@pytest.fixture
+def opcheck() -> Callable[..., object]:
+    """torch's own check of an operator: schema, fake kernel, autograd."""
+    pytest.importorskip("torch")
+    from torch import library
+
+    return library.opcheck

@@ -15,7 +15,6 @@ import membound
 
 torch = pytest.importorskip("torch")
 mt = pytest.importorskip("membound.torch")
-opcheck = pytest.importorskip("torch").library.opcheck
 
 # torch's own, in its tracing of what it will trace no more.
 pytestmark = [
@@ -169,7 +168,7 @@ def test_compiled_without_a_break(call, device, generator):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_operators_keep_torchs_rules(call, device, generator):
+def test_operators_keep_torchs_rules(opcheck, call, device, generator):
     leaves = call.tensors(generator, torch.float32, device)
     function = call.function(generator, torch.float32, device)
     seen: list[tuple[Any, Any]] = []

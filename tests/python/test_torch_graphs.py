@@ -10,7 +10,6 @@ import membound
 
 torch = pytest.importorskip("torch")
 mt = pytest.importorskip("membound.torch")
-opcheck = pytest.importorskip("torch").library.opcheck
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ QUANTISED = {
 
 
 @pytest.mark.parametrize("options", QUANTISED.values(), ids=QUANTISED)
-def test_quantised_norms_in_graphs(options, generator):
+def test_quantised_norms_in_graphs(opcheck, options, generator):
     x, residual = (torch.randn(4, 100, generator=generator) for _ in range(2))
     weight = torch.randn(100, generator=generator)
     torch.compiler.reset()
@@ -56,7 +55,7 @@ def test_quantised_norms_in_graphs(options, generator):
 
 @pytest.mark.parametrize("options", QUANTISED.values(), ids=QUANTISED)
 @pytest.mark.parametrize("packing", ["apart", "halves", "gate"])
-def test_quantised_activations_in_graphs(options, packing, generator):
+def test_quantised_activations_in_graphs(opcheck, options, packing, generator):
     gate, up = (torch.randn(4, 100, generator=generator) for _ in range(2))
     arrays = (gate, up) if packing == "apart" else (gate,)
     options = {**options, "row_scale": torch.rand(4, generator=generator)}
@@ -88,7 +87,7 @@ def test_quantised_activations_in_graphs(options, packing, generator):
 
 
 @pytest.mark.parametrize("op", ["fused_add_rms_norm", "gemma_fused_add_rms_norm"])
-def test_norms_in_place_in_graphs(op, generator):
+def test_norms_in_place_in_graphs(opcheck, op, generator):
     x, residual = (torch.randn(4, 8, generator=generator) for _ in range(2))
     weight = torch.randn(8, generator=generator)
     operator = getattr(torch.ops.membound, op).default
