@@ -70,7 +70,7 @@ def tests(session: nox.Session) -> None:
 @nox.session(default=False, requires=["build"])
 def layer_package(session: nox.Session) -> None:
     """Let Hugging Face's `kernels`, of a version that transformers takes, load our layers."""
-    session.install("pytest>=8", "hypothesis>=6.100", "numpy>=1.26", "torch==2.13.0")
+    session.install(*groups("numpy-tests"), "torch==2.13.0")
     session.install("kernels==0.17.2", "transformers==5.19.0")
     session.install("--force-reinstall", "--no-deps", built_wheel(BUILD / "wheel"))
     session.run("pytest", "tests/python/test_torch_layer_package.py")
