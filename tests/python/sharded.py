@@ -193,7 +193,7 @@ def check_columns(mesh: Any, op: str, shape: tuple[int, ...], of_x: Any, of_weig
 
 
 def check_all_columns(mesh: Any) -> None:
-    grid = init_device_mesh("cpu", (2, 1))
+    grid = init_device_mesh(mesh.device_type, (2, 1))
     for op in ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm"):
         for cols in (8, 9, 1):  # the last: more ranks than columns
             for lie in (Shard(0), Replicate()):
@@ -287,12 +287,16 @@ def check_data_parallel(mesh: Any, rank: int) -> None:
 
 
 def main() -> None:
-    rank, folder = int(sys.argv[1]), sys.argv[2]
+    rank, folder, seed, device = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
     torch.set_num_threads(1)
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+        torch.set_default_device(f"cuda:{rank}")
     store = dist.FileStore(os.path.join(folder, "store"), 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    mesh = init_device_mesh("cpu", (2,))
-    torch.manual_seed(int(sys.argv[3]))
+    backend = "nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=2)
+    mesh = init_device_mesh(device, (2,))
+    torch.manual_seed(seed)
     check_compiled(mesh)  # before an eager call tells DTensor of the operators
     for op in CALLS:
         for placement in (Shard(0), Shard(1), Replicate()):
