@@ -12,6 +12,7 @@ few enough not to fill the queue, and nothing waits inside the timed part.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import json
 import statistics
@@ -96,6 +97,7 @@ def torch_rows(device: str, shape: tuple[int, int], dtype: str) -> Iterator[Row]
     yield "torch F.rms_norm", lambda: functional(x, shape[1:], w, 1e-6), always
     yield from recorded_rows(x, w)
     if device != "cpu":
+        yield from peer_rows(x, w)
         side = torch.cuda.Stream(device)
         yield "membound, torch, out=, stream=", lambda: rms_norm(x, w, out=out, stream=side), always
 
@@ -126,6 +128,37 @@ def recorded_rows(x: Any, w: Any) -> Iterator[Row]:
 
     compiled = torch.compile(chain, fullgraph=True)
     yield f"membound.torch, {CHAINED} in a compiled graph", lambda: compiled(x), torch.no_grad()
+
+
+def peer_rows(x: Any, w: Any) -> Iterator[Row]:
+    """RMSNorm of the other libraries that are installed, plain and with the graph recorded."""
+    from types import SimpleNamespace
+
+    import peers
+    import torch
+
+    given = SimpleNamespace(x=x, weight=w, out=torch.empty_like(x))
+    wanting = SimpleNamespace(**{k: v.clone().requires_grad_() for k, v in vars(given).items()})
+    for name, peer in peers.RMS_NORM.items():
+        module = {"quack": "quack", "liger": "liger_kernel", "flashinfer": "flashinfer"}.get(name)
+        if module is None or importlib.util.find_spec(module) is None:
+            continue
+        call = peer.make(given)
+        yield name, functools.partial(call, given), torch.no_grad()
+        if name != "flashinfer":  # it records nothing
+            yield f"{name}, graph recorded", functools.partial(call, wanting), nullcontext()
+
+
+def jax_rows(shape: tuple[int, int], dtype: str) -> Iterator[Row]:
+    """Under jit, beside an addition under jit, on JAX's default device."""
+    import jax
+
+    import membound.jax as mj
+
+    x, w = jax.numpy.ones(shape, dtype), jax.numpy.ones(shape[1], dtype)
+    norm, add = jax.jit(mj.rms_norm), jax.jit(jax.numpy.add)
+    yield "membound.jax under jit", lambda: norm(x, w), nullcontext()
+    yield "JAX, add under jit", lambda: add(x, x), nullcontext()
 
 
 def numpy_rows() -> Iterator[Row]:
@@ -164,8 +197,12 @@ def rows(device: str) -> Iterator[Row]:
             yield from torch_rows("cpu", (2, 8), "float32")
         if has("numpy"):
             yield from numpy_rows()
+        if has("jax"):
+            yield from jax_rows((2, 8), "float32")
         return
     yield from torch_rows(device, (1, 4096), "bfloat16")
+    if has("jax"):
+        yield from jax_rows((1, 4096), "bfloat16")
     if has("cupy"):
         yield from cupy_rows((1, 4096))
 
