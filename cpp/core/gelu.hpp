@@ -50,7 +50,7 @@ struct Gelu<double> {
   static constexpr double kTanhEdge = 22;
 };
 
-// Beside 16-bit storage: to 2^-18, an eightieth of an ulp of float16.
+// On a CPU beside 16-bit storage: to 2^-18, an eightieth of an ulp of float16.
 struct GeluOf16Bits : Gelu<float> {
   static constexpr float kCentre = 5;
   static constexpr float kTail[] = {0x1.89d3a6p-1f,  -0x1.54ad1p-1f, 0x1.fb3abep-2f,

@@ -25,9 +25,11 @@ struct Activated {
 // the result is for nothing. A branch for each element would keep its neighbours waiting (H200,
 // 16384 x 4096 bfloat16 forward: 109 us).
 struct TakeFar {
+  static constexpr bool takes = true;
   __device__ bool operator()(bool is_far) const { return is_far; }
 };
 struct NoteFar {
+  static constexpr bool takes = false;
   bool any = false;
   __device__ bool operator()(bool is_far) {
     any = any || is_far;
@@ -80,7 +82,8 @@ __device__ __noinline__ A root_of_far(A z, A rest) {
   return fma(root, rest / 2, root);
 }
 
-// 1 / sum of a sum from 1 to 2, within an ulp; a division has a branch for what it never meets.
+// 1 / sum of a sum from 1 to exp(80), within an ulp; a division has a branch for what it never
+// meets.
 __device__ inline float inverse_of_sum(float sum) {
   float guess;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(guess) : "f"(sum));
@@ -88,11 +91,36 @@ __device__ inline float inverse_of_sum(float sum) {
 }
 __device__ inline double inverse_of_sum(double sum) { return 1 / sum; }
 
+__device__ inline float power_of_two(float exponent) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
+  return power;
+}
+
+// exp(-(z + rest)) of z from -80 on, by the GPU's own power of two: what rounding takes from its
+// argument is given back. exp is as accurate in a third more instructions.
+__device__ inline float power_of_minus(float z, float rest) {
+  constexpr float kMinusLog2E = -1.4426950409f, kRest = -1.925963e-8f, kLn2 = 0.6931471806f;
+  const float exponent = product(z, kMinusLog2E);
+  const float left = fmaf(z, kRest, fmaf(z, kMinusLog2E, -exponent));
+  const float power = power_of_two(exponent);
+  return fmaf(power, fmaf(left, kLn2, -rest), power);
+}
+__device__ inline double power_of_minus(double z, double rest) {
+  const double power = exp(-z);
+  return fma(power, -rest, power);
+}
+
 // 1 / (1 + exp(-(z + rest))) and its complement; rest is what rounding took from z.
 template <class A>
 struct Logistic {
   A s, complement;
 };
+// 1 / (1 + against).
+__device__ inline Logistic<float> logistic_against(float against) {
+  const float s = inverse_of_sum(1 + against);
+  return {s, product(against, s)};
+}
 template <class T>
 __device__ inline Logistic<accumulate_t<T>> logistic(accumulate_t<T> z, accumulate_t<T> rest) {
   using A = accumulate_t<T>;
@@ -103,6 +131,8 @@ __device__ inline Logistic<accumulate_t<T>> logistic(accumulate_t<T> z, accumula
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(against) : "f"(exponent));
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0f + against));
     return {s, 1 - s};
+  } else if constexpr (sizeof(T) == 4) {
+    return logistic_against(power_of_minus(z, rest));
   } else {
     const A power = exp(z < 0 ? z : -z);
     const A small = fma(power, z < 0 ? rest : -rest, power), inverse = inverse_of_sum(1 + small);
@@ -111,7 +141,8 @@ __device__ inline Logistic<accumulate_t<T>> logistic(accumulate_t<T> z, accumula
   }
 }
 
-// x times the logistic function of z, for kinds of that form; steep: x * dz / dx.
+// x times the logistic function of z, for kinds of that form; steep: x * dz / dx. Neither is
+// infinite where z is far below 0.
 template <class T, class Far>
 __device__ inline Activated<accumulate_t<T>> times_logistic(accumulate_t<T> x, accumulate_t<T> z,
                                                             accumulate_t<T> rest,
@@ -123,7 +154,7 @@ __device__ inline Activated<accumulate_t<T>> times_logistic(accumulate_t<T> x, a
       return {product(x, root), product(1 + steep, root), root};
     }
   }
-  const Logistic<A> at = logistic<T>(not_above(z, kHighestArgument<A>), rest);
+  const Logistic<A> at = logistic<T>(z, rest);
   return {product(x, at.s), product(at.s, fma(steep, at.complement, A(1))), A(1)};
 }
 
@@ -132,7 +163,17 @@ template <class A>
 struct Alpha {
   A value, rest;
   A lowest, highest;  // of a gate: beyond, the logistic function is 0 or 1
+  // In float32: -alpha * log2(e), what rounding took from it, and -kFarArgument / alpha.
+  A exponent, exponent_rest, far;
 };
+// exp(-alpha * gate) likewise, which needs no product before that of the exponent.
+__device__ inline float power_of_alpha(float gate, const Alpha<float>& alpha) {
+  const float exponent = product(gate, alpha.exponent);
+  const float left = fmaf(gate, alpha.exponent_rest, fmaf(gate, alpha.exponent, -exponent));
+  const float power = power_of_two(exponent);
+  return fmaf(power, product(left, 0.6931471806f), power);
+}
+
 template <class T, class A>
 __device__ inline A rest_of_argument(A gate, A z, const Alpha<A>& alpha) {
   if constexpr (sizeof(T) == 2) return A(0);
@@ -147,8 +188,15 @@ struct ActivationOf<Activation::kSilu, T> {
   using A = accumulate_t<T>;
   template <class Far>
   static __device__ Activated<A> of(A gate, const Alpha<A>& alpha, Far& far) {
-    const A lower = not_below(gate, alpha.lowest), held = not_above(lower, alpha.highest);
-    const A z = product(held, alpha.value);
+    if constexpr (sizeof(T) == 4) {
+      if (!far(fabsf(gate) > alpha.far)) [[likely]] {
+        const Logistic<A> at = logistic_against(power_of_alpha(gate, alpha));
+        const A z = product(gate, alpha.value);
+        return {product(gate, at.s), product(at.s, fmaf(z, at.complement, 1.0f)), 1.0f};
+      }
+    }
+    const A lower = far.takes || !kHasFar<T> ? not_below(gate, alpha.lowest) : gate;
+    const A held = not_above(lower, alpha.highest), z = product(held, alpha.value);
     return times_logistic<T>(lower, z, rest_of_argument<T>(held, z, alpha), z, far);
   }
 };
@@ -169,8 +217,8 @@ struct ActivationOf<Activation::kSigmoid, T> {
       }
     }
     const Logistic<A> at = logistic<T>(z, rest);
-    return {gate > 0 ? at.complement : at.s, product(alpha.value, product(at.s, at.complement)),
-            A(1)};
+    const A complement = 1 - at.s;
+    return {gate > 0 ? complement : at.s, product(alpha.value, product(at.s, complement)), A(1)};
   }
 };
 
@@ -186,7 +234,7 @@ struct ActivationOf<Activation::kGeluTanh, T> {
     const A steep = product(x, fma(square, 3 * G::kCubic, G::kLinear));
     if constexpr (sizeof(T) == 2) {
       const A w = product(x, fma(square, G::kCubic, G::kLinear));
-      return times_logistic<T>(lower, w, 0, steep, far);
+      return times_logistic<T>(lower, not_above(w, kHighestArgument<A>), 0, steep, far);
     } else {
       // Far below 0 a rounding of w would cost w ulps of exp(w): it is taken in two parts.
       const A grown = product(square, G::kCubic), factor = G::kLinear + grown;
@@ -196,59 +244,76 @@ struct ActivationOf<Activation::kGeluTanh, T> {
       rest = fma(fma(x, x, -square), G::kCubic, rest);
       rest = fma(square, G::kCubicRest, rest);
       const A w = product(x, factor);
-      return times_logistic<T>(lower, w, fma(x, rest, fma(x, factor, -w)), steep, far);
+      rest = fma(x, rest, fma(x, factor, -w));
+      return times_logistic<T>(lower, not_above(w, kHighestArgument<A>), rest, steep, far);
     }
   }
 };
 
-// x * Phi(x), with Phi of -|x| from core/gelu.hpp.
+// value = max(x, -0) - |x| * Phi(-|x|); slope = Phi(-|x|) - |x| * density, or 1 less that.
+template <class A>
+__device__ inline Activated<A> gelu_of(A gate, A t, A below, A falls) {
+  return {fma(-t, below, not_below(gate, A(-0.0))), gate > 0 ? 1 - falls : falls, A(1)};
+}
+
+// With Phi from core/gelu.hpp.
 template <class T>
 struct ActivationOf<Activation::kGelu, T> {
   using A = accumulate_t<T>;
-  using G = std::conditional_t<sizeof(T) == 2, GeluOf16Bits, Gelu<A>>;
+  using G = Gelu<A>;
   template <class Far>
   static __device__ Activated<A> of(A gate, const Alpha<A>&, Far& far) {
-    const A x = not_below(gate, -G::kEdge);
-    const A t = not_above(gate > 0 ? gate : -gate, G::kEdge);
-    const A half = t / 2, h = product(half, t);
-    const A d = inverse(t + G::kCentre), u = fma(d, -2 * G::kCentre, A(1));
+    const A t = not_above(A(fabs(gate)), G::kEdge);
+    const A half = t / 2, h = product(half, t), rest = fma(half, t, -h);
+    const A d = inverse_of_sum(t + G::kCentre), u = fma(d, -2 * G::kCentre, A(1));
     const A tail = product(d, sum_from<0>(u));
     const A slope = fma(t, -G::kDensity, tail);  // over the exponential, below 0
-    if constexpr (kHasFar<T>) {
-      if (far(gate < -G::kFar)) [[unlikely]] {
-        const A root = gate < -G::kEdge ? A(0) : root_of_far(-h, -fma(half, t, -h));
-        return {product(product(x, tail), root), product(slope, root), root};
-      }
+    if (far(gate < -G::kFar)) [[unlikely]] {
+      const A root = gate < -G::kEdge ? A(0) : root_of_far(-h, -rest);
+      return {product(product(-t, tail), root), product(slope, root), root};
     }
-    const A power = power_of(h, half, t);
-    const A below = product(power, tail), falls = product(power, slope);
-    return {gate > 0 ? product(gate, 1 - below) : product(x, below), gate > 0 ? 1 - falls : falls,
-            A(1)};
+    const A power = power_of_minus(h, rest);
+    return gelu_of(gate, t, product(power, tail), product(power, slope));
   }
 
  private:
-  static __device__ A inverse(A value) {
-    if constexpr (sizeof(T) == 2) {
-      float result;
-      asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-      return result;
-    } else {
-      return 1 / value;
-    }
-  }
-  static __device__ A power_of(A h, A half, A t) {
-    if constexpr (sizeof(T) == 2) {
-      return power_of_minus(h);
-    } else {
-      const A power = exp(-h);
-      return fma(power, -fma(half, t, -h), power);
-    }
-  }
   template <int k>
   static __device__ A sum_from(A u) {
     constexpr A kTerm = G::kTail[k];  // a number: device code has no such array
     if constexpr (k + 1 < sizeof(G::kTail) / sizeof(kTerm)) {
       return fma(sum_from<k + 1>(u), u, kTerm);
+    } else {
+      return kTerm;
+    }
+  }
+};
+
+// Beside 16-bit storage Phi(-t) is a power of two whose exponent is a polynomial, to 2^-17 up to
+// kFar; float32 has the rest.
+template <class T>
+  requires(sizeof(T) == 2)
+struct ActivationOf<Activation::kGelu, T> {
+  static constexpr float kFar = 9, kMinusHalfLog2E = -0.7213475204f;
+  template <class Far>
+  static __device__ Activated<float> of(float gate, const Alpha<float>& alpha, Far& far) {
+    if (far(gate < -kFar)) [[unlikely]]
+      return ActivationOf<Activation::kGelu, float>::of(gate, alpha, far);
+    const float t = not_above(fabsf(gate), kFar);
+    const float below = power_of_two(exponent_from<0>(t));
+    const float density = power_of_two(fmaf(product(t, t), kMinusHalfLog2E, kDensityExponent));
+    return gelu_of(gate, t, below, fmaf(-t, density, below));
+  }
+
+ private:
+  static constexpr float kDensityExponent = -1.3257480647f;  // of 1 / sqrt(2 * pi)
+  template <int k>
+  static __device__ float exponent_from(float t) {
+    constexpr float kTerms[] = {-0x1.ffff7ep-1f,  -0x1.26b70ep+0f, -0x1.d592c6p-2f, -0x1.b8622cp-5f,
+                                0x1.104a88p-7f,   -0x1.ae8934p-11f, 0x1.b0bd58p-16f, 0x1.5cad74p-18f,
+                                -0x1.adb83p-21f, 0x1.98b53ap-25f,  -0x1.2cadaap-30f};
+    constexpr float kTerm = kTerms[k];
+    if constexpr (k + 1 < static_cast<int>(sizeof(kTerms) / sizeof(kTerm))) {
+      return fmaf(exponent_from<k + 1>(t), t, kTerm);
     } else {
       return kTerm;
     }

@@ -114,9 +114,12 @@ GateNumbers<accumulate_t<T>> gate_numbers(const GatedActivationOptions& options,
   using A = accumulate_t<T>;
   const double largest = std::numeric_limits<A>::max();
   const A alpha = static_cast<A>(options.alpha);
+  const double exponent = std::max(-1.4426950408889634 * options.alpha, -largest);
   return {{alpha, static_cast<A>(options.alpha - static_cast<double>(alpha)),
            static_cast<A>(std::max(kLowestArgument<A> / options.alpha, -largest)),
-           static_cast<A>(std::min(kHighestArgument<A> / options.alpha, largest))},
+           static_cast<A>(std::min(kHighestArgument<A> / options.alpha, largest)),
+           static_cast<A>(exponent), static_cast<A>(exponent - static_cast<double>(static_cast<A>(exponent))),
+           static_cast<A>(std::min(-kFarArgument<A> / options.alpha, largest))},
           static_cast<A>(options.limit),
           static_cast<A>(options.up_offset),
           options.kind,
@@ -154,21 +157,30 @@ __device__ inline void dispatch_activation(Activation kind, Body body) {
   }
 }
 
+// up * scale of a gate that is not far below 0: but for relu2, scale is 1 then.
+template <Activation kKind, class A>
+__device__ inline A scaled_near(A up, A scale) {
+  return kKind == Activation::kRelu2 ? product(up, scale) : up;
+}
+
 // out = activation(gate) * up.
 template <Activation kKind, class T, class Values>
 __device__ inline void activate(Values& out, const Values& gate, const Values& up,
                                 const Alpha<accumulate_t<T>>& alpha) {
   constexpr int kWidth = sizeof(out.at) / sizeof(out.at[0]);
-  const auto put = [&](int i, const Activated<accumulate_t<T>>& found) {
-    out.at[i] = product(found.value, product(up.at[i], found.scale));
-  };
   NoteFar far;
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) put(i, ActivationOf<kKind, T>::of(gate.at[i], alpha, far));
+  for (int i = 0; i < kWidth; ++i) {
+    const auto found = ActivationOf<kKind, T>::of(gate.at[i], alpha, far);
+    out.at[i] = product(found.value, scaled_near<kKind>(up.at[i], found.scale));
+  }
   if (!far.any) [[likely]]
     return;
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) put(i, activated<kKind, T>(gate.at[i], alpha));
+  for (int i = 0; i < kWidth; ++i) {
+    const auto found = activated<kKind, T>(gate.at[i], alpha);
+    out.at[i] = product(found.value, product(up.at[i], found.scale));
+  }
 }
 
 }  // namespace membound::cuda

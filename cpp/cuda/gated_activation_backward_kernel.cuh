@@ -21,17 +21,22 @@ __device__ inline void activation_gradients(Values& dgate, Values& dup, const Va
                                             const Values& gate, const Values& up,
                                             const Alpha<accumulate_t<T>>& alpha) {
   constexpr int kWidth = sizeof(dy.at) / sizeof(dy.at[0]);
-  const auto put = [&](int i, const Activated<accumulate_t<T>>& found) {
-    dgate.at[i] = product(product(dy.at[i], found.slope), product(up.at[i], found.slope_scale));
-    dup.at[i] = product(product(dy.at[i], found.value), found.scale);
-  };
   NoteFar far;
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) put(i, ActivationOf<kKind, T>::of(gate.at[i], alpha, far));
+  for (int i = 0; i < kWidth; ++i) {
+    const auto found = ActivationOf<kKind, T>::of(gate.at[i], alpha, far);
+    dgate.at[i] =
+        product(product(dy.at[i], found.slope), scaled_near<kKind>(up.at[i], found.slope_scale));
+    dup.at[i] = scaled_near<kKind>(product(dy.at[i], found.value), found.scale);
+  }
   if (!far.any) [[likely]]
     return;
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) put(i, activated<kKind, T>(gate.at[i], alpha));
+  for (int i = 0; i < kWidth; ++i) {
+    const auto found = activated<kKind, T>(gate.at[i], alpha);
+    dgate.at[i] = product(product(dy.at[i], found.slope), product(up.at[i], found.slope_scale));
+    dup.at[i] = product(product(dy.at[i], found.value), found.scale);
+  }
 }
 
 // One block has a tile of a row, or several narrow rows; a thread loads all of its units of dy,

@@ -11,7 +11,8 @@ namespace {
 template <class T>
 bool all_take_chunks(const GatedActivationQuantProblem& problem) {
   const GatedActivationProblem& given = problem.activation;
-  bool fits = takes_chunks<T>(given.gate, given.gate_rows, given.gate_col_stride, given.cols) &&
+  bool fits = given.cols < std::int64_t{1} << 30 &&  // chunks are counted in 32 bits
+              takes_chunks<T>(given.gate, given.gate_rows, given.gate_col_stride, given.cols) &&
               takes_chunks<T>(given.up, given.up_rows, given.up_col_stride, given.cols) &&
               problem.out_col_stride == 1 &&
               reinterpret_cast<std::uintptr_t>(problem.out) % kPack<T> == 0;
@@ -20,9 +21,10 @@ bool all_take_chunks(const GatedActivationQuantProblem& problem) {
   return fits;
 }
 
-template <class A, GateForm kForm>
-void launch_form(const GatedActivationQuantProblem& problem, StreamView stream) {
-  using U = QuantUnit<A, kForm>;
+template <class T, bool kChunks>
+void launch_units(const GatedActivationQuantProblem& problem, StreamView stream) {
+  using U = QuantUnit<T, kChunks>;
+  using A = accumulate_t<T>;
   const GatedActivationProblem& given = problem.activation;
   const int device = current_device();
   GatedActivationQuantParams<A> p{};
@@ -43,12 +45,12 @@ void launch_form(const GatedActivationQuantProblem& problem, StreamView stream) 
   p.group_lanes = grouped ? static_cast<int>(problem.group_size / U::kWidth) : 0;
   while ((2 << p.group_shift) <= p.group_lanes) ++p.group_shift;
   p.scale_upper_bound = problem.scale_upper_bound;
-  p.config = tuning::gated_activation_quant_config(p.rows, p.units, U::kCount,
-                                                   grouped ? p.group_lanes : 1, dynamic && !grouped,
-                                                   U::kWidth * sizeof(A), max_shared_bytes(device));
+  p.config = tuning::gated_activation_quant_config(p.rows, p.units, grouped ? p.group_lanes : 1,
+                                                   dynamic && !grouped, U::kWidth * sizeof(A),
+                                                   max_shared_bytes(device));
   const LaunchShape shape{
       .blocks = p.config.blocks, .threads = p.config.threads, .shared_bytes = p.config.held_bytes};
-  launch<gated_activation_quant_kernel<A, kForm>>(shape, stream, device, p);
+  launch<gated_activation_quant_kernel<T, kChunks>>(shape, stream, device, p);
 }
 
 }  // namespace
@@ -56,10 +58,9 @@ void launch_form(const GatedActivationQuantProblem& problem, StreamView stream) 
 void gated_activation_quant(const GatedActivationQuantProblem& problem, StreamView stream) {
   dispatch_floating(problem.activation.dtype, "gated_activation_quant", [&]<class T>() {
     if constexpr (sizeof(T) < 8) {
-      constexpr GateForm kForm = sizeof(T) == 2 ? GateForm::kChunks16 : GateForm::kChunks32;
-      if (all_take_chunks<T>(problem)) return launch_form<float, kForm>(problem, stream);
+      if (all_take_chunks<T>(problem)) return launch_units<T, true>(problem, stream);
     }
-    launch_form<accumulate_t<T>, GateForm::kElements>(problem, stream);
+    launch_units<accumulate_t<T>, false>(problem, stream);
   });
 }
 

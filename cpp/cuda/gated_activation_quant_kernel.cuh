@@ -25,9 +25,6 @@ struct GatedActivationQuantParams {
   float scale_upper_bound;
 };
 
-// What gates are loaded as: chunks of 16 bytes of 16 or 32 bits, or elements one by one.
-enum class GateForm : std::uint8_t { kChunks16, kChunks32, kElements };
-
 template <class A>
 struct FourNumbers {
   A at[4];
@@ -44,49 +41,84 @@ __device__ __noinline__ FourNumbers<A> load_numbers(const void* data, DType dtyp
   return numbers;
 }
 
-// kWidth neighbours of a row, which a thread has at once.
-template <class A, GateForm kForm>
+__device__ inline uint4 load_global(std::uint64_t from) {
+  uint4 chunk;
+  asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+               : "l"(from)
+               : "memory");
+  return chunk;
+}
+__device__ inline void store_shared(std::uint32_t to, const uint4& chunk) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(chunk.x), "r"(chunk.y),
+               "r"(chunk.z), "r"(chunk.w)
+               : "memory");
+}
+__device__ inline uint4 load_shared(std::uint32_t from) {
+  uint4 chunk;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+               : "r"(from)
+               : "memory");
+  return chunk;
+}
+
+// kWidth neighbours of a row, which a thread has at once: a chunk of 16 bytes, or elements of any
+// dtype loaded one by one, T being what they are computed in.
+template <class T, bool kOfChunks>
 struct QuantUnit {
-  static constexpr bool kChunks = kForm != GateForm::kElements;
-  static constexpr int kWidth = kForm == GateForm::kChunks16 ? 8 : 4;
-  static constexpr int kCount = kChunks ? tuning::kChunksPerThread : 1;
+  using A = accumulate_t<T>;
+  static constexpr bool kChunks = kOfChunks;
+  static constexpr int kWidth = kChunks ? kPack<T> : 4;
+  static constexpr int kAhead = kChunks ? tuning::kQuantUnitsAhead : 1;
   static constexpr int kPlanes = kWidth * static_cast<int>(sizeof(A)) / kChunkBytes;
+  using Index = std::conditional_t<kChunks, int, std::int64_t>;  // of a unit in its row
   using Raw = std::conditional_t<kChunks, uint4, FourNumbers<A>>;
   struct Values {
     A at[kWidth];
   };
-  static constexpr int kStep = kChunks ? 4 : 8 / static_cast<int>(sizeof(A));
+  // What is computed at once in the code: all elements would be 60 KB more.
+  static constexpr int kStep = kChunks ? kWidth : 8 / static_cast<int>(sizeof(A));
   struct Step {
     A at[kStep];
   };
 
-  static __device__ Raw load(const GateArray<const void*>& array, DType dtype, std::int64_t row,
-                             std::int64_t unit, std::int64_t cols) {
-    if constexpr (kChunks) {
-      constexpr std::int64_t kBytes = kChunkBytes / kWidth;
-      const char* at = static_cast<const char*>(array.data) + row * kBytes;
-      return reinterpret_cast<const uint4*>(at)[unit];
-    } else {
-      const std::int64_t first = unit * kWidth;
-      return load_numbers<A>(array.data, dtype, row + first * array.col_stride, array.col_stride,
-                             cols - first);
+  // A thread's units of one row, from its first on. What the compiler cannot see through it does
+  // not work out again for each of them.
+  struct ChunkRow {
+    std::uint64_t from;
+    __device__ ChunkRow(const GateArray<const void*>& array, std::int64_t row, Index first) {
+      const T* const start = static_cast<const T*>(array.data) + row;
+      from = reinterpret_cast<std::uint64_t>(reinterpret_cast<const uint4*>(start) + first);
+      asm volatile("" : "+l"(from));
     }
-  }
-  // The first kStep numbers, so many as are computed at once in the code: all of a unit would be
-  // 60 KB more, and their registers. What is left moves down.
-  static __device__ Step take(Raw& raw, DType dtype) {
+    __device__ uint4 load(int at, DType, std::int64_t) const {
+      return load_global(from + std::int64_t{kChunkBytes} * at);
+    }
+  };
+  struct ElementRow {
+    const GateArray<const void*>& array;
+    std::int64_t row;
+    Index first;
+    __device__ ElementRow(const GateArray<const void*>& array, std::int64_t row, Index first)
+        : array(array), row(row), first(first) {}
+    __device__ FourNumbers<A> load(int at, DType dtype, std::int64_t cols) const {
+      const std::int64_t col = (first + at) * kWidth;
+      return load_numbers<A>(array.data, dtype, row + col * array.col_stride, array.col_stride,
+                             cols - col);
+    }
+  };
+  using Row = std::conditional_t<kChunks, ChunkRow, ElementRow>;
+
+  // The first kStep numbers. What is left moves down.
+  static __device__ Step take(Raw& raw) {
     Step step;
     const auto first_of = [&](const auto& numbers) {
 #pragma unroll
       for (int i = 0; i < kStep; ++i) step.at[i] = numbers.at[i];
     };
-    if constexpr (kForm == GateForm::kChunks16) {
-      const uint4 half{raw.x, raw.y, 0u, 0u};
-      dtype == DType::kFloat16 ? first_of(unpack<Float16>(half)) : first_of(unpack<BFloat16>(half));
-      raw.x = raw.z;
-      raw.y = raw.w;
-    } else if constexpr (kForm == GateForm::kChunks32) {
-      first_of(unpack<float>(raw));
+    if constexpr (kChunks) {
+      first_of(unpack<T>(raw));
     } else {
       first_of(raw);
 #pragma unroll
@@ -95,24 +127,24 @@ struct QuantUnit {
     return step;
   }
 
-  // In shared memory neighbouring threads have neighbouring chunks.
+  // In shared memory neighbouring threads have neighbouring chunks, `apart` bytes from the unit's
+  // next.
   union Held {
     uint4 planes[kPlanes];
     A at[kWidth];
     __device__ Held() {}
   };
-  static __device__ void hold(uint4* held, std::int64_t units, std::int64_t unit,
-                              const Values& values) {
+  static __device__ void hold(std::uint32_t to, std::uint32_t apart, const Values& values) {
     Held one;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) one.at[i] = values.at[i];
 #pragma unroll
-    for (int i = 0; i < kPlanes; ++i) held[i * units + unit] = one.planes[i];
+    for (int i = 0; i < kPlanes; ++i) store_shared(to + i * apart, one.planes[i]);
   }
-  static __device__ Values recalled(const uint4* held, std::int64_t units, std::int64_t unit) {
+  static __device__ Values recalled(std::uint32_t from, std::uint32_t apart) {
     Held one;
 #pragma unroll
-    for (int i = 0; i < kPlanes; ++i) one.planes[i] = held[i * units + unit];
+    for (int i = 0; i < kPlanes; ++i) one.planes[i] = load_shared(from + i * apart);
     Values values;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) values.at[i] = one.at[i];
@@ -123,17 +155,30 @@ struct QuantUnit {
     A largest = 0;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i)
-      largest = larger_or_nan(largest, values.at[i] < 0 ? -values.at[i] : values.at[i]);
+      largest = larger_or_nan(largest, A(fabs(values.at[i])));
     return largest;
+  }
+  static __device__ void store(std::uint64_t out_row, std::int64_t col_stride, std::int64_t cols,
+                               Index unit, uint2 codes) {
+    const std::int64_t first = std::int64_t{unit} * kWidth;
+    if constexpr (kChunks) {
+      store_aligned_codes<kWidth>(out_row + static_cast<std::uint64_t>(first), codes);
+    } else {
+      const std::int64_t left = cols - first;
+      store_codes(out_row + static_cast<std::uint64_t>(first * col_stride), col_stride, codes,
+                  left < kWidth ? static_cast<int>(left) : kWidth);
+    }
   }
 };
 
 // One row, or a tile of one, and the threads that have it. Threads behind the last row compute it
 // once more and store nothing, so that whole warps exchange.
+template <class Index>
 struct QuantPlace {
   bool there;
   int lane, lanes, row_of_block;
-  std::int64_t row, first, end;  // units
+  std::int64_t row;
+  Index first, end;  // units
 
   template <class A>
   __device__ explicit QuantPlace(const GatedActivationQuantParams<A>& p) : lanes(p.config.lanes) {
@@ -145,8 +190,9 @@ struct QuantPlace {
     row = std::int64_t{group} * (static_cast<int>(blockDim.x) >> shift) + row_of_block;
     there = row < p.rows;
     row = there ? row : p.rows - 1;
-    first = tile * p.config.tile_units;
-    end = first + p.config.tile_units < p.units ? first + p.config.tile_units : p.units;
+    const Index units = static_cast<Index>(p.units), part = p.config.part_units;
+    first = static_cast<Index>(tile) * part;
+    end = p.config.tiles == 1 || units - first < part ? units : first + part;
   }
 
   // Over the threads of a row; for once in a kernel.
@@ -158,22 +204,20 @@ struct QuantPlace {
     const int warps = lanes / kWarpLanes;
     of_warps[threadIdx.x / kWarpLanes] = value;
     __syncthreads();
-    const int first_warp = row_of_block * warps;
-    for (int i = 0; i < warps; ++i) value = larger_or_nan(value, of_warps[first_warp + i]);
-    return value;
+    value = of_warps[row_of_block * warps + (lane & (warps - 1))];
+    return reduce_lanes(value, warps, LargestOrNan());
   }
 };
 
-// The results of a unit; gates and ups are used up.
-template <class A, GateForm kForm>
-__device__ inline typename QuantUnit<A, kForm>::Values activated(
-    const GatedActivationQuantParams<A>& p, typename QuantUnit<A, kForm>::Raw& gates,
-    typename QuantUnit<A, kForm>::Raw& ups, A row_scale) {
-  using U = QuantUnit<A, kForm>;
+// The results of a unit; `activate` writes those of a step into its first argument.
+template <class U, class A, class Activate>
+__device__ inline typename U::Values activated(const GatedActivationQuantParams<A>& p,
+                                               typename U::Raw gates, typename U::Raw ups,
+                                               A row_scale, Activate activate) {
   typename U::Values y{};
 #pragma unroll 1
   for (int left = U::kWidth; left > 0; left -= U::kStep) {
-    auto gate = U::take(gates, p.dtype), up = U::take(ups, p.dtype);
+    auto gate = U::take(gates), up = U::take(ups);
     if (!p.numbers.plain) {
 #pragma unroll
       for (int i = 0; i < U::kStep; ++i) {
@@ -184,105 +228,143 @@ __device__ inline typename QuantUnit<A, kForm>::Values activated(
     }
 #pragma unroll
     for (int i = 0; i + U::kStep < U::kWidth; ++i) y.at[i] = y.at[i + U::kStep];
-    dispatch_activation(p.numbers.kind, [&]<Activation kKind>() {
-      auto out = gate;
-      activate<kKind, A>(out, gate, up, p.numbers.alpha);
+    auto out = gate;
+    activate(out, gate, up);
 #pragma unroll
-      for (int i = 0; i < U::kStep; ++i) y.at[U::kWidth - U::kStep + i] = out.at[i];
-    });
+    for (int i = 0; i < U::kStep; ++i) y.at[U::kWidth - U::kStep + i] = out.at[i];
   }
   return y;
 }
 
+// A thread's units, `lanes` apart, into its places in shared memory; returns their largest
+// magnitude. `cols` are left from its first unit on.
+template <class U, class A, class Activate>
+__device__ inline A compute_units(const GatedActivationQuantParams<A>& p,
+                                  const typename U::Row& gate_row, const typename U::Row& up_row,
+                                  A row_scale, int count, int lanes, std::int64_t cols,
+                                  std::uint32_t held, Activate activate) {
+  const std::uint32_t apart = kChunkBytes * p.config.part_units;
+  typename U::Raw gates[U::kAhead] = {}, ups[U::kAhead] = {};
+  const auto fetch = [&](int i, int at) {
+    if (at >= count) return;
+    gates[i] = gate_row.load(at, p.dtype, p.cols);
+    ups[i] = up_row.load(at, p.dtype, p.cols);
+  };
+#pragma unroll
+  for (int i = 0; i < U::kAhead; ++i) fetch(i, i * lanes);
+  A largest = 0;
+#pragma unroll 1
+  for (int at = 0; at < count; at += lanes) {
+    auto y = activated<U>(p, gates[0], ups[0], row_scale, activate);
+#pragma unroll
+    for (int i = 0; i + 1 < U::kAhead; ++i) {
+      gates[i] = gates[i + 1];
+      ups[i] = ups[i + 1];
+    }
+    fetch(U::kAhead - 1, at + U::kAhead * lanes);
+    if constexpr (!U::kChunks) {  // without up, zeros behind the row may have become others
+#pragma unroll
+      for (int k = 0; k < U::kWidth; ++k) y.at[k] = at * U::kWidth + k < cols ? y.at[k] : A(0);
+    }
+    largest = larger_or_nan(largest, U::largest(y));
+    U::hold(held, apart, y);
+    held += kChunkBytes * lanes;
+  }
+  return largest;
+}
+
 // One block has a tile of a row, or several narrow rows, or where a row shares one dynamic scale
-// the whole of each: it computes the row for its largest magnitude first, and keeps the results in
-// shared memory for the codes, or computes them once more where they do not fit. The arithmetic is
-// that of float32 whatever the storage, as the result is not rounded to it: limited by memory
-// beside 32 bits, nearly by arithmetic beside 16.
-template <class A, GateForm kForm>
-__global__ void __launch_bounds__(tuning::kGateQuantThreads)
-    gated_activation_quant_kernel(const __grid_constant__ GatedActivationQuantParams<A> p) {
-  using U = QuantUnit<A, kForm>;
+// the whole of each. It computes a part that shared memory holds, finds the scales and stores the
+// codes; of rows that are longer it computes all parts for the largest magnitude first. The
+// arithmetic is that of float32 whatever the storage, as the result is not rounded to it: limited
+// by memory beside 32 bits, nearly by arithmetic beside 16.
+template <class T, bool kChunks>
+__global__ void __launch_bounds__(tuning::kGateQuantThreads, kChunks ? 2 : 1)
+    gated_activation_quant_kernel(
+        const __grid_constant__ GatedActivationQuantParams<accumulate_t<T>> p) {
+  using U = QuantUnit<T, kChunks>;
+  using A = accumulate_t<T>;
+  using Index = typename U::Index;
   extern __shared__ uint4 shared_results[];
   begin_overlapped();
-  const QuantPlace place(p);
+  const QuantPlace<Index> place(p);
   const std::int64_t gate_row = p.gate.offset(place.row);
-  const std::int64_t up_row = p.up.data != nullptr ? p.up.offset(place.row) : 0;
-  const std::uint64_t out_row = reinterpret_cast<std::uint64_t>(p.out.data) +
-                                static_cast<std::uint64_t>(p.out.offset(place.row));
-  float* const scales =
-      p.scale.data != nullptr ? p.scale.data + p.scale.offset(place.row) : nullptr;
-  uint4* const held = shared_results + place.row_of_block * (U::kPlanes * p.units);
+  const std::int64_t up_row = p.up.data != nullptr ? p.up.offset(place.row) : gate_row;
   const A row_scale = p.row_scale.data != nullptr
                           ? static_cast<const A*>(p.row_scale.data)[p.row_scale.offset(place.row)]
                           : A(1);
-  const bool one_scale = scales != nullptr && p.group_lanes == 0;
+  const int part = p.config.part_units, lanes = place.lanes;
+  auto held = static_cast<std::uint32_t>(__cvta_generic_to_shared(
+      shared_results + place.row_of_block * (U::kPlanes * part) + place.lane));
+  asm volatile("" : "+r"(held));
+  const auto scale_at = [&](std::int64_t group) -> float& {
+    return p.scale.data[p.scale.offset(place.row) + group * p.scale.col_stride];
+  };
+  const bool one_scale = p.scale.data != nullptr && p.group_lanes == 0;
+  const int first_pass = one_scale && place.end - place.first > part ? 0 : 1;
   A inverse = p.static_scale != nullptr ? A(1) / static_cast<A>(*p.static_scale) : A(1);
   A largest = 0;
 #pragma unroll 1  // once in the code
-  for (int pass = one_scale ? 0 : 1; pass < 2; ++pass) {
-    const bool recall = pass == 1 && one_scale && p.config.held_bytes != 0;
-    typename U::Raw gates[U::kCount] = {}, ups[U::kCount] = {};
+  for (int pass = first_pass; pass < 2; ++pass) {
 #pragma unroll 1
-    for (std::int64_t base = place.first; base < place.end; base += U::kCount * place.lanes) {
-#pragma unroll
-      for (int i = 0; i < U::kCount; ++i) {
-        const std::int64_t unit = base + i * place.lanes + place.lane;
-        if (recall || unit >= place.end) continue;
-        gates[i] = U::load(p.gate, p.dtype, gate_row, unit, p.cols);
-        if (p.up.data != nullptr) ups[i] = U::load(p.up, p.dtype, up_row, unit, p.cols);
+    for (Index first = place.first; first < place.end; first += part) {
+      const bool last = place.end - first <= part;
+      int count = (last ? static_cast<int>(place.end - first) : part) - place.lane;
+      asm volatile("" : "+r"(count));
+      const Index mine = first + place.lane;
+      const typename U::Row gates(p.gate, gate_row, mine);
+      const typename U::Row ups(p.up.data != nullptr ? p.up : p.gate, up_row, mine);
+      const auto compute = [&](auto activate) {
+        const A found = compute_units<U>(p, gates, ups, row_scale, count, lanes,
+                                         p.cols - std::int64_t{mine} * U::kWidth, held, activate);
+        largest = larger_or_nan(largest, found);
+      };
+      if constexpr (kChunks) {
+        dispatch_activation(p.numbers.kind, [&]<Activation kKind>() {
+          compute([&](auto& out, const auto& gate, const auto& up) {
+            activate<kKind, A>(out, gate, up, p.numbers.alpha);
+          });
+        });
+      } else {
+        compute([&](auto& out, const auto& gate, const auto& up) {
+          dispatch_activation(p.numbers.kind, [&]<Activation kKind>() {
+            activate<kKind, A>(out, gate, up, p.numbers.alpha);
+          });
+        });
       }
-#pragma unroll 1  // likewise: what is held moves down
-      for (int i = 0; i < U::kCount; ++i) {
-        const std::int64_t unit = base + i * place.lanes + place.lane;
-        const bool active = unit < place.end;
-        typename U::Values y{};
-        if (recall) {
-          if (active) y = U::recalled(held, p.units, unit);
-        } else {
-          if (active) y = activated<A, kForm>(p, gates[0], ups[0], row_scale);
-          if constexpr (!U::kChunks) {  // without up, zeros behind the row may have become others
-#pragma unroll
-            for (int k = 0; k < U::kWidth; ++k)
-              y.at[k] = unit * U::kWidth + k < p.cols ? y.at[k] : A(0);
-          }
-#pragma unroll
-          for (int k = 0; k + 1 < U::kCount; ++k) {
-            gates[k] = gates[k + 1];
-            ups[k] = ups[k + 1];
-          }
-        }
-        if (pass == 0) {
-          largest = larger_or_nan(largest, U::largest(y));
-          if (active && p.config.held_bytes != 0) U::hold(held, p.units, unit, y);
-          continue;
-        }
-        const bool stores = active && place.there;
-        if (p.group_lanes != 0) {
+      if (one_scale && last && pass == first_pass) {
+        const float scale =
+            dynamic_scale(place.largest_of_row(largest), p.out_dtype, p.scale_upper_bound);
+        inverse = A(1) / static_cast<A>(scale);
+        if (place.lane == 0 && place.there) scale_at(0) = scale;
+      }
+      if (pass == 0) continue;
+      std::uint64_t out_row = reinterpret_cast<std::uint64_t>(p.out.data) +
+                              static_cast<std::uint64_t>(p.out.offset(place.row));
+      asm volatile("" : "+l"(out_row));
+      const std::uint32_t apart = kChunkBytes * part;
+      if (p.group_lanes != 0) {
+        const int together = count + place.lane;  // whole warps exchange
+#pragma unroll 1
+        for (int at = 0; at < together; at += lanes) {
+          typename U::Values y{};
+          if (at < count) y = U::recalled(held + kChunkBytes * at, apart);
           const A of_group = reduce_lanes(U::largest(y), p.group_lanes, LargestOrNan());
           const float scale = dynamic_scale(of_group, p.out_dtype, p.scale_upper_bound);
-          inverse = A(1) / static_cast<A>(scale);
-          if (stores && (unit & (p.group_lanes - 1)) == 0)
-            scales[(unit >> p.group_shift) * p.scale.col_stride] = scale;
+          if (at >= count || !place.there) continue;
+          const Index unit = mine + at;
+          if ((unit & (p.group_lanes - 1)) == 0) scale_at(unit >> p.group_shift) = scale;
+          const uint2 codes = codes_of(p.out_dtype, y.at, A(1) / static_cast<A>(scale));
+          U::store(out_row, p.out.col_stride, p.cols, unit, codes);
         }
-        if (!stores) continue;
-        const uint2 codes = codes_of(p.out_dtype, y.at, inverse);
-        const std::int64_t first = unit * U::kWidth;
-        if constexpr (U::kChunks) {
-          store_aligned_codes<U::kWidth>(out_row + static_cast<std::uint64_t>(first), codes);
-        } else {
-          const std::int64_t left = p.cols - first;
-          store_codes(out_row + static_cast<std::uint64_t>(first * p.out.col_stride),
-                      p.out.col_stride, codes,
-                      left < U::kWidth ? static_cast<int>(left) : U::kWidth);
+      } else if (place.there) {
+#pragma unroll 1
+        for (int at = 0; at < count; at += lanes) {
+          const auto y = U::recalled(held + kChunkBytes * at, apart);
+          const uint2 codes = codes_of(p.out_dtype, y.at, inverse);
+          U::store(out_row, p.out.col_stride, p.cols, mine + at, codes);
         }
       }
-    }
-    if (pass == 0) {
-      const float scale =
-          dynamic_scale(place.largest_of_row(largest), p.out_dtype, p.scale_upper_bound);
-      inverse = A(1) / static_cast<A>(scale);
-      if (place.lane == 0 && place.there) *scales = scale;
     }
   }
 }

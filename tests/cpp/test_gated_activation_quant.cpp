@@ -205,17 +205,19 @@ TEST_CASE("gated_activation_quant: a launch covers every unit once and keeps wha
       for (const int group : {1, 8, 16, 32}) {
         const bool whole = group == 1;
         const auto config =
-            gated_activation_quant_config(rows, units, 2, group, whole, kUnit, kShared);
+            gated_activation_quant_config(rows, units, group, whole, kUnit, kShared);
         CAPTURE(units);
         CAPTURE(group);
         CHECK(config.threads % config.lanes == 0);
         CHECK(config.lanes >= group);
-        CHECK(config.tile_units * config.tiles >= units);
-        CHECK(config.tile_units * (config.tiles - 1) < units);
-        CHECK((config.tiles == 1 || config.tile_units % group == 0));
+        CHECK((whole || config.part_units * config.tiles >= units));
+        CHECK(config.part_units * (config.tiles - 1) < units);
+        CHECK(config.part_units >= 1);
+        CHECK((config.tiles == 1 || config.part_units % group == 0));
         CHECK(config.blocks / config.tiles * (config.threads / config.lanes) >= rows);
-        CHECK((whole ? config.tiles == 1 : config.held_bytes == 0));
-        if (whole) CHECK((config.held_bytes > 0) == (units <= 3584));
+        CHECK(config.held_bytes <= kShared / 2);
+        if (whole) CHECK(config.tiles == 1);
+        if (whole) CHECK((config.part_units == units) == (units <= 3584));
       }
     }
   }

@@ -9,41 +9,53 @@
 namespace membound::cuda::tuning {
 
 inline constexpr int kGateQuantThreads = 512;      // of a block, at most
-inline constexpr int kGateQuantTileThreads = 256;  // where a block has a part of a row
+inline constexpr int kGateQuantTileThreads = 128;  // where a block has a part of a row, or several
+// Units that a thread asks for before it computes one.
+inline constexpr int kQuantUnitsAhead = 2;
+// Units of a thread, at most: what it does once for a row is worth 1.5 units. Fewer where all
+// threads that the GPU has at once would not have so many.
+inline constexpr int kQuantUnitsPerThread = 8;
+inline constexpr std::int64_t kQuantThreadsAtOnce = 132 * 1024;
 
 // A block has threads / lanes rows, or a tile of one.
 struct GatedActivationQuantConfig {
   int threads;
-  int lanes;                // threads of a row, a power of two
-  std::int64_t tile_units;  // of a row that a block has
-  std::uint32_t tiles;      // blocks of a row
+  int lanes;             // threads of a row, a power of two
+  int part_units;        // of a row that a block holds at once: its tile, or a part of whole rows
+  std::uint32_t tiles;   // blocks of a row
   std::int64_t blocks;
-  std::size_t held_bytes;  // shared memory for results of whole rows; 0: they are computed twice
+  std::size_t held_bytes;  // shared memory for the results of a part
 };
 
-// units: of kWidth neighbours, of a row. per_thread: loaded at once. group_lanes: threads that
-// share a scale, or 1. whole_rows: a row shares one, so that a block needs all of it. unit_bytes:
-// of a unit's results. Two blocks of a multiprocessor keep what they hold, so that one loads while
-// the other stores.
+// units: of kWidth neighbours, of a row. group_lanes: threads that share a scale, or 1. whole_rows:
+// a row shares one, so that a block needs all of it. unit_bytes: of a unit's results. Two blocks of
+// a multiprocessor keep what they hold, so that one loads while the other stores.
 inline GatedActivationQuantConfig gated_activation_quant_config(std::int64_t rows,
-                                                                std::int64_t units, int per_thread,
-                                                                int group_lanes, bool whole_rows,
+                                                                std::int64_t units, int group_lanes,
+                                                                bool whole_rows,
                                                                 std::size_t unit_bytes,
                                                                 std::size_t max_shared_bytes) {
+  int per_thread = 1;
+  while (per_thread < kQuantUnitsPerThread && rows >= 2 * per_thread * kQuantThreadsAtOnce / units)
+    per_thread *= 2;
   const int most = whole_rows ? kGateQuantThreads : kGateQuantTileThreads;
   int lanes = group_lanes;
   while (lanes < most && std::int64_t{lanes} * per_thread < units) lanes *= 2;
   const int threads = lanes > kGateQuantTileThreads ? lanes : kGateQuantTileThreads;
   const int rows_per_block = threads / lanes;
-  const std::int64_t tile_units = whole_rows ? units : std::int64_t{lanes} * per_thread;
-  const std::int64_t tiles = (units + tile_units - 1) / tile_units;
-  const std::size_t bytes = static_cast<std::size_t>(rows_per_block * units) * unit_bytes;
+  int part_units = lanes * per_thread;
+  std::int64_t tiles = 1;
+  if (!whole_rows) {
+    tiles = (units + part_units - 1) / part_units;
+  } else if (units <= static_cast<std::int64_t>(max_shared_bytes / 2 / unit_bytes) / rows_per_block) {
+    part_units = static_cast<int>(units);
+  }
   return {threads,
           lanes,
-          tile_units,
+          part_units,
           static_cast<std::uint32_t>(tiles),
           (rows + rows_per_block - 1) / rows_per_block * tiles,
-          whole_rows && bytes <= max_shared_bytes / 2 ? bytes : 0};
+          static_cast<std::size_t>(rows_per_block) * part_units * unit_bytes};
 }
 
 }  // namespace membound::cuda::tuning
