@@ -308,8 +308,8 @@ struct ActivationOf<Activation::kGelu, T> {
   static constexpr float kDensityExponent = -1.3257480647f;  // of 1 / sqrt(2 * pi)
   template <int k>
   static __device__ float exponent_from(float t) {
-    constexpr float kTerms[] = {-0x1.ffff7ep-1f,  -0x1.26b70ep+0f, -0x1.d592c6p-2f, -0x1.b8622cp-5f,
-                                0x1.104a88p-7f,   -0x1.ae8934p-11f, 0x1.b0bd58p-16f, 0x1.5cad74p-18f,
+    constexpr float kTerms[] = {-0x1.ffff7ep-1f, -0x1.26b70ep+0f,  -0x1.d592c6p-2f, -0x1.b8622cp-5f,
+                                0x1.104a88p-7f,  -0x1.ae8934p-11f, 0x1.b0bd58p-16f, 0x1.5cad74p-18f,
                                 -0x1.adb83p-21f, 0x1.98b53ap-25f,  -0x1.2cadaap-30f};
     constexpr float kTerm = kTerms[k];
     if constexpr (k + 1 < static_cast<int>(sizeof(kTerms) / sizeof(kTerm))) {

@@ -26,6 +26,10 @@ bool all_take_chunks(const EmbeddingProblem& p) {
   return fits;
 }
 
+template <class T>
+using WordOf = std::conditional_t<sizeof(T) == 2, std::uint16_t,
+                                  std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>;
+
 }  // namespace
 
 void embedding(const EmbeddingProblem& problem, StreamView stream) {
@@ -33,13 +37,16 @@ void embedding(const EmbeddingProblem& problem, StreamView stream) {
     const bool chunks = all_take_chunks<T>(problem);
     EmbeddingParams p{};
     p.problem = problem;
-    p.units = chunks ? problem.dim / kPack<T> : problem.dim;
-    p.config = tuning::embedding_config(problem.tokens, p.units);
     p.copies = problem.copies();
+    const bool shifted = p.copies && problem.weight.col_stride == 1 && problem.out_col_stride == 1;
+    p.units = chunks || shifted ? (problem.dim + kPack<T> - 1) / kPack<T> : problem.dim;
+    p.config = tuning::embedding_config(problem.tokens, p.units);
     const LaunchShape shape{p.config.blocks, p.config.threads};
     const int device = current_device();
     if (chunks) {
       launch<embedding_chunks_kernel<T>>(shape, stream, device, p);
+    } else if (shifted) {
+      launch<embedding_shifted_kernel<WordOf<T>>>(shape, stream, device, p);
     } else {
       launch<embedding_elements_kernel<accumulate_t<T>>>(shape, stream, device, p);
     }

@@ -5,6 +5,7 @@
 #include "cuda/element.cuh"
 #include "cuda/gate_tile.cuh"
 #include "cuda/tuning/embedding.hpp"
+#include "cuda/vec.cuh"
 #include "ops/embedding.hpp"
 
 namespace membound::cuda {
@@ -77,6 +78,64 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
       found[i] = pack<T>(numbers);
     }
     out[unit] = found[i];
+  }
+}
+
+// How a row that starts anywhere is copied to a place that starts anywhere: aligned blocks of 16
+// bytes of the result, each out of two aligned ones of the source, and the elements around them.
+// Blocks that reach over an end of the source are left to those, so that nothing beside it is read.
+template <class Word>
+struct ShiftedCopy {
+  static constexpr int kOfBlock = kChunkBytes / static_cast<int>(sizeof(Word));
+  int shift;                        // bytes of a source block before what is wanted
+  std::int64_t head, blocks, tail;  // words before the blocks, blocks, and where words go on
+
+  __device__ ShiftedCopy(const Word* from, const Word* to, std::int64_t words) {
+    head = (kChunkBytes - shift_of(to)) % kChunkBytes / static_cast<int>(sizeof(Word));
+    shift = shift_of(from + head);
+    if (shift > head * static_cast<int>(sizeof(Word))) head += kOfBlock;
+    const int behind = shift == 0 ? 0 : kChunkBytes - shift;
+    const std::int64_t bytes = (words - head) * static_cast<int>(sizeof(Word)) - behind;
+    blocks = bytes < 0 ? 0 : bytes / kChunkBytes;
+    head = head < words ? head : words;
+    tail = head + blocks * kOfBlock;
+  }
+};
+
+// Rows that are copied and do not all start on 16 bytes. Otherwise as the kernel above.
+template <class Word>
+__global__ void __launch_bounds__(tuning::kGateThreads)
+    embedding_shifted_kernel(const __grid_constant__ EmbeddingParams p) {
+  constexpr int kCount = tuning::kEmbeddingUnits;
+  begin_overlapped();
+  const GatePlace place(p.config);
+  if (place.row >= p.problem.tokens) return;
+  const TokenRows rows = token_rows(p.problem, place.row);
+  const std::int64_t words = p.problem.dim;
+  const Word* const from = static_cast<const Word*>(p.problem.weight.data) + rows.weight;
+  Word* const to = static_cast<Word*>(p.problem.out) + rows.out;
+  const ShiftedCopy<Word> copy(from, to, words);
+  const auto* source =
+      reinterpret_cast<const uint4*>(reinterpret_cast<const char*>(from + copy.head) - copy.shift);
+  uint4 low[kCount] = {}, high[kCount] = {};
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const std::int64_t block = place.first + i * place.lanes;
+    if (i >= place.count || block >= copy.blocks || !rows.has_weight) continue;
+    low[i] = source[block];
+    if (copy.shift != 0) high[i] = source[block + 1];
+  }
+  if (place.first < place.lanes) {  // the row's first tile
+    const auto one = [&](std::int64_t at) { to[at] = rows.has_weight ? from[at] : Word{0}; };
+    for (std::int64_t at = place.first; at < copy.head; at += place.lanes) one(at);
+    for (std::int64_t at = copy.tail + place.first; at < words; at += place.lanes) one(at);
+  }
+  uint4* const out = reinterpret_cast<uint4*>(to + copy.head);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const std::int64_t block = place.first + i * place.lanes;
+    if (i < place.count && block < copy.blocks)
+      out[block] = bytes_from(low[i], high[i], copy.shift);
   }
 }
 

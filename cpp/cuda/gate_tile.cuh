@@ -55,16 +55,17 @@ __device__ inline std::int64_t token_offset(const RowLayout& tokens, std::int64_
   return tokens.rank <= 1 ? token * tokens.strides[0] : looped_row_offset(tokens, token);
 }
 
-// One matrix as a kernel sees it; data is null where there is none.
+// One matrix as a kernel sees it; data is null where there is none. Its rows of several axes stand
+// behind all that everyday rows need, so that a block waits for few lines of constant memory.
 template <class Pointer>
 struct GateArray {
   Pointer data;
   std::int64_t row_stride;  // with one axis of rows at most
   std::int64_t col_stride;
-  RowLayout rows;
+  int row_axes;
 
-  __device__ std::int64_t offset(std::int64_t row) const {
-    return rows.rank <= 1 ? row * row_stride : looped_row_offset(rows, row);
+  __device__ std::int64_t offset(const RowLayout& rows, std::int64_t row) const {
+    return row_axes <= 1 ? row * row_stride : looped_row_offset(rows, row);
   }
   // Unit `unit` of the row that starts at `offset`.
   template <class T, bool kChunks>
@@ -84,7 +85,7 @@ struct GateArray {
 template <class Pointer>
 GateArray<Pointer> gate_array(Pointer data, const RowLayout& rows, std::int64_t col_stride) {
   if (data == nullptr) return {};
-  return {data, rows.strides[0], col_stride, rows};
+  return {data, rows.strides[0], col_stride, rows.rank};
 }
 
 // Whether chunks of 16 bytes fit a matrix. float64 goes by elements, half a chunk each.
@@ -118,7 +119,8 @@ GateNumbers<accumulate_t<T>> gate_numbers(const GatedActivationOptions& options,
   return {{alpha, static_cast<A>(options.alpha - static_cast<double>(alpha)),
            static_cast<A>(std::max(kLowestArgument<A> / options.alpha, -largest)),
            static_cast<A>(std::min(kHighestArgument<A> / options.alpha, largest)),
-           static_cast<A>(exponent), static_cast<A>(exponent - static_cast<double>(static_cast<A>(exponent))),
+           static_cast<A>(exponent),
+           static_cast<A>(exponent - static_cast<double>(static_cast<A>(exponent))),
            static_cast<A>(std::min(-kFarArgument<A> / options.alpha, largest))},
           static_cast<A>(options.limit),
           static_cast<A>(options.up_offset),

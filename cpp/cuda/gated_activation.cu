@@ -24,6 +24,10 @@ void launch_units(const GatedActivationProblem& problem, StreamView stream) {
   p.up = gate_array(problem.up, problem.up_rows, problem.up_col_stride);
   p.row_scale = gate_array(problem.row_scale, problem.row_scale_rows, 1);
   p.out = gate_array(problem.out, problem.out_rows, problem.out_col_stride);
+  p.gate_rows = problem.gate_rows;
+  p.up_rows = problem.up_rows;
+  p.row_scale_rows = problem.row_scale_rows;
+  p.out_rows = problem.out_rows;
   p.rows = problem.rows;
   p.units = problem.cols / U::kWidth;
   p.config = tuning::gated_activation_config(p.rows, p.units, U::kCount);

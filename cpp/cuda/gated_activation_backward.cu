@@ -29,6 +29,12 @@ void launch_units(const GatedActivationBackwardProblem& problem, StreamView stre
   p.row_scale = gate_array(problem.row_scale, problem.row_scale_rows, 1);
   p.dgate = gate_array(problem.dgate, problem.dgate_rows, problem.dgate_col_stride);
   p.dup = gate_array(problem.dup, problem.dup_rows, problem.dup_col_stride);
+  p.dy_rows = problem.dy_rows;
+  p.gate_rows = problem.gate_rows;
+  p.up_rows = problem.up_rows;
+  p.row_scale_rows = problem.row_scale_rows;
+  p.dgate_rows = problem.dgate_rows;
+  p.dup_rows = problem.dup_rows;
   p.rows = problem.rows;
   p.units = problem.cols / U::kWidth;
   p.config = tuning::gated_activation_backward_config(p.rows, p.units, U::kCount);

@@ -13,6 +13,7 @@ struct GatedActivationBackwardParams {
   std::int64_t rows, units;
   tuning::GatedActivationConfig config;
   GateNumbers<A> numbers;
+  RowLayout dy_rows, gate_rows, up_rows, row_scale_rows, dgate_rows, dup_rows;
 };
 
 // In this order a slope of 0 meets no infinity.
@@ -47,16 +48,19 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
     const __grid_constant__ GatedActivationBackwardParams<accumulate_t<T>> p) {
   using U = Unit<T, kChunks>;
   using A = accumulate_t<T>;
-  begin_overlapped();
+  launch_dependents();
   const GatePlace place(p.config);
   if (place.row >= p.rows) return;
-  const auto offset_of = [&](const auto& array) {
-    return array.data != nullptr ? array.offset(place.row) : 0;
+  const auto offset_of = [&](const auto& array, const RowLayout& rows) {
+    return array.data != nullptr ? array.offset(rows, place.row) : 0;
   };
-  const std::int64_t dy_row = offset_of(p.dy), gate_row = offset_of(p.gate);
-  const std::int64_t up_row = offset_of(p.up), dgate_row = offset_of(p.dgate);
-  const std::int64_t dup_row = offset_of(p.dup);
+  const std::int64_t dy_row = offset_of(p.dy, p.dy_rows);
+  const std::int64_t gate_row = offset_of(p.gate, p.gate_rows);
+  const std::int64_t up_row = offset_of(p.up, p.up_rows);
+  const std::int64_t dgate_row = offset_of(p.dgate, p.dgate_rows);
+  const std::int64_t dup_row = offset_of(p.dup, p.dup_rows);
   const bool has_up = p.up.data != nullptr;
+  wait_for_launch_before();
   typename U::Raw dys[U::kCount] = {}, gates[U::kCount] = {}, ups[U::kCount] = {};
 #pragma unroll
   for (int i = 0; i < U::kCount; ++i) {
@@ -68,7 +72,8 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
   }
   A scale = 1;
   if (p.row_scale.data != nullptr)
-    scale = static_cast<const A*>(p.row_scale.data)[p.row_scale.offset(place.row)];
+    scale =
+        static_cast<const A*>(p.row_scale.data)[p.row_scale.offset(p.row_scale_rows, place.row)];
   std::int64_t unit = place.first;
   // Once in the code: what is held moves down.
 #pragma unroll 1

@@ -13,6 +13,7 @@ struct GatedActivationParams {
   std::int64_t rows, units;
   tuning::GatedActivationConfig config;
   GateNumbers<A> numbers;
+  RowLayout gate_rows, up_rows, row_scale_rows, out_rows;
 };
 
 // One block has a tile of a row, or several narrow rows; a thread loads all of its units of gate
@@ -23,12 +24,14 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
     gated_activation_kernel(const __grid_constant__ GatedActivationParams<accumulate_t<T>> p) {
   using U = Unit<T, kChunks>;
   using A = accumulate_t<T>;
-  begin_overlapped();
+  launch_dependents();
   const GatePlace place(p.config);
   if (place.row >= p.rows) return;
-  const std::int64_t gate_row = p.gate.offset(place.row), out_row = p.out.offset(place.row);
+  const std::int64_t gate_row = p.gate.offset(p.gate_rows, place.row);
+  const std::int64_t out_row = p.out.offset(p.out_rows, place.row);
   const bool has_up = p.up.data != nullptr;
-  const std::int64_t up_row = has_up ? p.up.offset(place.row) : 0;
+  const std::int64_t up_row = has_up ? p.up.offset(p.up_rows, place.row) : 0;
+  wait_for_launch_before();
   typename U::Raw gates[U::kCount] = {}, ups[U::kCount] = {};
 #pragma unroll
   for (int i = 0; i < U::kCount; ++i) {
@@ -39,7 +42,8 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
   }
   A scale = 1;
   if (p.row_scale.data != nullptr)
-    scale = static_cast<const A*>(p.row_scale.data)[p.row_scale.offset(place.row)];
+    scale =
+        static_cast<const A*>(p.row_scale.data)[p.row_scale.offset(p.row_scale_rows, place.row)];
   std::int64_t unit = place.first;
   // Once in the code: what is held moves down.
 #pragma unroll 1

@@ -34,6 +34,11 @@ void launch_units(const GatedActivationQuantProblem& problem, StreamView stream)
   p.out = gate_array(problem.out, problem.out_rows, problem.out_col_stride);
   p.scale = gate_array(problem.scale, problem.scale_rows, problem.scale_col_stride);
   p.static_scale = problem.static_scale;
+  p.gate_rows = given.gate_rows;
+  p.up_rows = given.up_rows;
+  p.row_scale_rows = given.row_scale_rows;
+  p.out_rows = problem.out_rows;
+  p.scale_rows = problem.scale_rows;
   p.rows = given.rows;
   p.cols = given.cols;
   p.units = (given.cols + U::kWidth - 1) / U::kWidth;

@@ -23,6 +23,7 @@ struct GatedActivationQuantParams {
   int group_lanes;  // threads whose units share a scale, a power of two; 0: those of the row do
   int group_shift;  // its logarithm
   float scale_upper_bound;
+  RowLayout gate_rows, up_rows, row_scale_rows, out_rows, scale_rows;
 };
 
 template <class A>
@@ -154,8 +155,7 @@ struct QuantUnit {
   static __device__ A largest(const Values& values) {
     A largest = 0;
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i)
-      largest = larger_or_nan(largest, A(fabs(values.at[i])));
+    for (int i = 0; i < kWidth; ++i) largest = larger_or_nan(largest, A(fabs(values.at[i])));
     return largest;
   }
   static __device__ void store(std::uint64_t out_row, std::int64_t col_stride, std::int64_t cols,
@@ -286,19 +286,21 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kChunks ? 2 : 1)
   using A = accumulate_t<T>;
   using Index = typename U::Index;
   extern __shared__ uint4 shared_results[];
-  begin_overlapped();
+  launch_dependents();
   const QuantPlace<Index> place(p);
-  const std::int64_t gate_row = p.gate.offset(place.row);
-  const std::int64_t up_row = p.up.data != nullptr ? p.up.offset(place.row) : gate_row;
-  const A row_scale = p.row_scale.data != nullptr
-                          ? static_cast<const A*>(p.row_scale.data)[p.row_scale.offset(place.row)]
-                          : A(1);
+  const std::int64_t gate_row = p.gate.offset(p.gate_rows, place.row);
+  const std::int64_t up_row = p.up.data != nullptr ? p.up.offset(p.up_rows, place.row) : gate_row;
+  wait_for_launch_before();
+  const A row_scale =
+      p.row_scale.data != nullptr
+          ? static_cast<const A*>(p.row_scale.data)[p.row_scale.offset(p.row_scale_rows, place.row)]
+          : A(1);
   const int part = p.config.part_units, lanes = place.lanes;
   auto held = static_cast<std::uint32_t>(__cvta_generic_to_shared(
       shared_results + place.row_of_block * (U::kPlanes * part) + place.lane));
   asm volatile("" : "+r"(held));
   const auto scale_at = [&](std::int64_t group) -> float& {
-    return p.scale.data[p.scale.offset(place.row) + group * p.scale.col_stride];
+    return p.scale.data[p.scale.offset(p.scale_rows, place.row) + group * p.scale.col_stride];
   };
   const bool one_scale = p.scale.data != nullptr && p.group_lanes == 0;
   const int first_pass = one_scale && place.end - place.first > part ? 0 : 1;
@@ -340,7 +342,7 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kChunks ? 2 : 1)
       }
       if (pass == 0) continue;
       std::uint64_t out_row = reinterpret_cast<std::uint64_t>(p.out.data) +
-                              static_cast<std::uint64_t>(p.out.offset(place.row));
+                              static_cast<std::uint64_t>(p.out.offset(p.out_rows, place.row));
       asm volatile("" : "+l"(out_row));
       const std::uint32_t apart = kChunkBytes * part;
       if (p.group_lanes != 0) {

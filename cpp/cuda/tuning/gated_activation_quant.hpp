@@ -12,17 +12,18 @@ inline constexpr int kGateQuantThreads = 512;      // of a block, at most
 inline constexpr int kGateQuantTileThreads = 128;  // where a block has a part of a row, or several
 // Units that a thread asks for before it computes one.
 inline constexpr int kQuantUnitsAhead = 2;
-// Units of a thread, at most: what it does once for a row is worth 1.5 units. Fewer where all
-// threads that the GPU has at once would not have so many.
-inline constexpr int kQuantUnitsPerThread = 8;
+// Units of a thread, at most, of rows that are not longer than its block: what it does once for a
+// row is worth 1.5 of them. Fewer where all threads that the GPU has at once would not have so
+// many.
+inline constexpr int kQuantUnitsPerThread = 4;
 inline constexpr std::int64_t kQuantThreadsAtOnce = 132 * 1024;
 
 // A block has threads / lanes rows, or a tile of one.
 struct GatedActivationQuantConfig {
   int threads;
-  int lanes;             // threads of a row, a power of two
-  int part_units;        // of a row that a block holds at once: its tile, or a part of whole rows
-  std::uint32_t tiles;   // blocks of a row
+  int lanes;            // threads of a row, a power of two
+  int part_units;       // of a row that a block holds at once: its tile, or a part of whole rows
+  std::uint32_t tiles;  // blocks of a row
   std::int64_t blocks;
   std::size_t held_bytes;  // shared memory for the results of a part
 };
@@ -43,13 +44,11 @@ inline GatedActivationQuantConfig gated_activation_quant_config(std::int64_t row
   while (lanes < most && std::int64_t{lanes} * per_thread < units) lanes *= 2;
   const int threads = lanes > kGateQuantTileThreads ? lanes : kGateQuantTileThreads;
   const int rows_per_block = threads / lanes;
+  const auto holds = static_cast<int>(max_shared_bytes / 2 / unit_bytes) / rows_per_block;
   int part_units = lanes * per_thread;
-  std::int64_t tiles = 1;
-  if (!whole_rows) {
-    tiles = (units + part_units - 1) / part_units;
-  } else if (units <= static_cast<std::int64_t>(max_shared_bytes / 2 / unit_bytes) / rows_per_block) {
-    part_units = static_cast<int>(units);
-  }
+  while (part_units > holds) part_units /= 2;
+  if (whole_rows && units <= holds) part_units = static_cast<int>(units);
+  const std::int64_t tiles = whole_rows ? 1 : (units + part_units - 1) / part_units;
   return {threads,
           lanes,
           part_units,
