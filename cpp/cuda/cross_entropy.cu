@@ -17,20 +17,28 @@ void cross_entropy(const CrossEntropyProblem& problem, StreamView stream) {
   p.dlogits = part_array(problem.dlogits, problem.dlogits_rows, problem.dlogits_col_stride,
                          problem.rows, problem.cols, problem.dtype);
   p.capped = problem.options.softcap < std::numeric_limits<double>::infinity();
+  p.absent = absent_bits(problem.dtype);
+  p.narrow = cross_entropy_terms<float>(problem);
+  p.wide = cross_entropy_terms<double>(problem);
+  p.early = p.config.blocks <= tuning::kCrossEntropyEarlyBlocks;
   LaunchShape shape{p.config.blocks, p.config.threads, p.config.blocks_per_row};
   dispatch_floating(problem.dtype, "cross_entropy", [&]<class T>() {
     p.aligned = takes_chunks<T>(p.logits, problem.cols) &&
                 (problem.dlogits == nullptr || takes_chunks<T>(p.dlogits, problem.cols));
-    if constexpr (sizeof(T) < 8) {  // those of 8 bytes are limited by their exponentials
-      const Access access = held_access<T>({&p.logits, &p.dlogits}, problem.cols);
-      if (access != Access::kAny && !p.capped && !p.config.streamed()) {
-        p.absent = absent_bits(problem.dtype, false);
-        return launch_held<cross_entropy_held_kernel<T, Access::kAligned>,
-                           cross_entropy_held_kernel<T, Access::kShifted>>(access, shape, sizeof(T),
-                                                                           stream, device, p);
-      }
+    const Access access = held_access<T>({&p.logits, &p.dlogits}, problem.cols);
+    bool plain = !p.capped && !p.config.streamed() && problem.labels.tokens.rank <= 1;
+    for (const RowNumbers* one : {&problem.dloss, &problem.loss, &problem.lse}) {
+      plain = plain && (one->data == nullptr || one->rows.rank <= 1);
+    }
+    if (plain && access == Access::kAligned) {
+      return launch<cross_entropy_held_kernel<T, Access::kAligned>>(shape, stream, device, p);
     }
     shape.shared_bytes = staged_bytes(p.config, sizeof(T), 1, device);
+    if constexpr (sizeof(T) < 8) {
+      if (plain && access == Access::kShifted) {
+        return launch<cross_entropy_held_kernel<T, Access::kShifted>>(shape, stream, device, p);
+      }
+    }
     p.staged = shape.shared_bytes > 0;
     launch<cross_entropy_any_kernel<StorageOf<T>>>(shape, stream, device, p);
   });

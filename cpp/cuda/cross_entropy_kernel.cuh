@@ -8,14 +8,43 @@
 
 namespace membound::cuda {
 
+// The options as numbers of the kernel's type: a conversion in every thread takes longer than what
+// is done with them.
+template <class A>
+struct CrossEntropyTerms {
+  A smoothing, z_loss, dloss;
+  A share, each;  // smoothing / cols, 1 / cols
+};
+
 struct CrossEntropyParams {
   CrossEntropyProblem problem;
   tuning::SoftmaxConfig config;
   PartArray logits, dlogits;
   bool aligned, staged;
   bool capped;
-  std::uint32_t absent;  // 32 bits of elements that are -infinity
+  bool early;            // rows are read before it is known whether they count
+  std::uint32_t absent;  // bits of -infinity
+  CrossEntropyTerms<float> narrow;
+  CrossEntropyTerms<double> wide;
+
+  template <class A>
+  __device__ const CrossEntropyTerms<A>& terms() const {
+    if constexpr (sizeof(A) == 4) {
+      return narrow;
+    } else {
+      return wide;
+    }
+  }
 };
+
+template <class A>
+CrossEntropyTerms<A> cross_entropy_terms(const CrossEntropyProblem& problem) {
+  const CrossEntropyOptions& options = problem.options;
+  const auto cols = static_cast<double>(problem.cols);
+  return {static_cast<A>(options.label_smoothing), static_cast<A>(options.z_loss),
+          static_cast<A>(options.dloss), static_cast<A>(options.label_smoothing / cols),
+          static_cast<A>(1 / cols)};
+}
 
 // softcap * tanh(x / softcap), and its slope.
 template <class A>
@@ -40,15 +69,21 @@ __device__ inline CappedLogit<accumulate_t<T>> cross_entropy_logit(const CrossEn
   return {x, A(1)};
 }
 
-template <class A>
-__device__ inline A row_number(const RowNumbers& numbers, std::int64_t row) {
-  return static_cast<const A*>(numbers.data)[looped_row_offset(numbers.rows, row)];
+// kEven: rows are evenly spaced. Other rows are a call, for which held numbers would be put away.
+template <bool kEven>
+__device__ inline std::int64_t row_place(const RowLayout& rows, std::int64_t row) {
+  if constexpr (kEven) return row * rows.strides[0];
+  return looped_row_offset(rows, row);
 }
-template <class A>
+template <class A, bool kEven>
+__device__ inline A row_number(const RowNumbers& numbers, std::int64_t row) {
+  return static_cast<const A*>(numbers.data)[row_place<kEven>(numbers.rows, row)];
+}
+template <bool kEven, class A>
 __device__ inline void set_row_number(const RowNumbers& numbers, std::int64_t row, A value) {
   if (numbers.data == nullptr) return;
   A* data = static_cast<A*>(const_cast<void*>(numbers.data));  // the caller's output
-  data[looped_row_offset(numbers.rows, row)] = value;
+  data[row_place<kEven>(numbers.rows, row)] = value;
 }
 
 __device__ inline float natural_log(float x) { return logf(x); }
@@ -60,23 +95,30 @@ struct RowSums {
   A top, sum, logits;
 };
 
-// lse, and the loss where the label's logit is known. A difference of logits comes before the sum.
+// lse, and the loss where the label's logit is known; 0 where the row is ignored. A difference of
+// logits comes before the sum.
 template <class T>
 struct RowLoss {
   using A = accumulate_t<T>;
   A lse, loss;
 
-  __device__ RowLoss(const CrossEntropyParams& p, const RowSums<A>& row, A at_label) {
-    const CrossEntropyOptions& options = p.problem.options;
+  __device__ RowLoss(A known, A found) : lse(known), loss(found) {}
+  __device__ RowLoss(const CrossEntropyParams& p, const RowSums<A>& row, A at_label, bool counts) {
+    const CrossEntropyTerms<A>& terms = p.terms<A>();
     const A log_of_sum = natural_log(row.sum) - SoftmaxPower<T>::kLogOfShift;
-    const A smoothing = static_cast<A>(options.label_smoothing);
     lse = row.top + log_of_sum;
-    loss = (1 - smoothing) * (log_of_sum + (row.top - at_label));
-    if (smoothing != 0) {
-      const A mean = row.logits / static_cast<A>(p.problem.cols);
-      loss += smoothing * (log_of_sum + (row.top - mean));
+    loss = (1 - terms.smoothing) * (log_of_sum + (row.top - at_label));
+    if (terms.smoothing != 0) {
+      const A mean = product(row.logits, terms.each);
+      loss += terms.smoothing * (log_of_sum + (row.top - mean));
     }
-    if (options.z_loss != 0) loss += static_cast<A>(options.z_loss) * lse * lse;
+    if (terms.z_loss != 0) loss += terms.z_loss * lse * lse;
+    if (!counts) lse = loss = 0;
+  }
+  template <bool kEven>
+  __device__ void store(const CrossEntropyParams& p, std::int64_t row) const {
+    set_row_number<kEven>(p.problem.loss, row, loss);
+    set_row_number<kEven>(p.problem.lse, row, lse);
   }
 };
 
@@ -89,30 +131,24 @@ __device__ inline bool has_label(const PartPlace& place, std::int64_t column) {
 
 // A row's sums, from those of its parts in a cluster.
 template <class T, class Exchange>
-__device__ inline RowSums<accumulate_t<T>> sums_of_cluster(const Exchange& exchange, int parts,
+__device__ inline RowSums<accumulate_t<T>> sums_of_cluster(const CrossEntropyParams& p,
+                                                           const Exchange& exchange, int parts,
                                                            const RowSums<accumulate_t<T>>& mine) {
   using A = accumulate_t<T>;
   const Pair<A> found = merged<T>(exchange.all({mine.top, mine.sum}), parts);
-  const Pair<A>* all = exchange.all({mine.logits, A(0)}, 1);
   RowSums<A> whole{found.a, found.b, 0};
+  if (p.terms<A>().smoothing == 0) return whole;
+  const Pair<A>* all = exchange.all({mine.logits, A(0)}, 1);
 #pragma unroll 1
   for (int i = 0; i < parts; ++i) whole.logits += all[i].a;
   return whole;
 }
 
-// Stores what a row comes to, by one thread; returns its lse.
-template <class T>
-__device__ inline accumulate_t<T> take_loss(const CrossEntropyParams& p, std::int64_t row,
-                                            std::int64_t column, bool stores,
-                                            const RowSums<accumulate_t<T>>& sums,
-                                            accumulate_t<T> at_label) {
-  RowLoss<T> found(p, sums, at_label);
-  if (column < 0) found.lse = found.loss = 0;
-  if (stores) {
-    set_row_number(p.problem.loss, row, found.loss);
-    set_row_number(p.problem.lse, row, found.lse);
-  }
-  return found.lse;
+// What the gradient of a row's loss is multiplied by.
+template <class A, bool kEven>
+__device__ inline A row_dloss(const CrossEntropyParams& p, std::int64_t row) {
+  const RowNumbers& given = p.problem.dloss;
+  return given.data != nullptr ? row_number<A, kEven>(given, row) : p.terms<A>().dloss;
 }
 
 // What the gradient of a row is made with: of logit l it is (factor * power(l - lse) - less) *
@@ -122,36 +158,45 @@ struct RowGradient {
   using A = accumulate_t<T>;
   A lse, factor, less, label;
 
-  RowGradient() = default;
   // All zero where the row is ignored.
-  __device__ RowGradient(const CrossEntropyParams& p, std::int64_t row, std::int64_t column,
-                         A lse_of_row)
-      : lse(lse_of_row), factor(0), less(0), label(0) {
-    if (column < 0) return;
-    const CrossEntropyOptions& options = p.problem.options;
-    const RowNumbers& given = p.problem.dloss;
-    const A dloss =
-        given.data != nullptr ? row_number<A>(given, row) : static_cast<A>(options.dloss);
-    const A smoothing = static_cast<A>(options.label_smoothing);
-    factor = dloss * fma(2 * static_cast<A>(options.z_loss), lse, A(1));
-    less = dloss * smoothing / static_cast<A>(p.problem.cols);
-    label = dloss * (1 - smoothing);
+  __device__ RowGradient(const CrossEntropyParams& p, bool counts, A dloss, A lse_of_row)
+      : lse(lse_of_row) {
+    const CrossEntropyTerms<A>& terms = p.terms<A>();
+    if (!counts) dloss = 0;
+    factor = counts ? dloss * fma(2 * terms.z_loss, lse, A(1)) : A(0);
+    less = dloss * terms.share;
+    label = dloss * (1 - terms.smoothing);
   }
   __device__ A of(A logit) const { return fma(factor, SoftmaxPower<T>::of(logit - lse), -less); }
 };
 
-// Rows of neighbours without a cap. A block has several narrow rows, one row, or as one of a
-// cluster a part of a row, read once and held. Shared memory: the sums of the warps, and of the
-// parts, and gradients of rows that are not aligned. Limited by memory, with a gradient near to it
-// by two exponentials for each element.
+// The sum of the thread's logits; `left`: columns from the thread's first one on.
+template <class T>
+__device__ inline accumulate_t<T> sum_of_logits(const uint4 (&raw)[kHeldChunks<T>], int left,
+                                                int lanes) {
+  accumulate_t<T> sum = 0;
+#pragma unroll
+  for (int i = 0; i < kHeldChunks<T>; ++i) {
+    const Numbers<T> values = unpack<T>(raw[i]);
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) {
+      sum += j < left - i * lanes * kPack<T> ? values.at[j] : accumulate_t<T>(0);
+    }
+  }
+  return sum;
+}
+// Rows of neighbours without a cap, evenly spaced numbers of rows. A block has several narrow rows,
+// one row, or as one of a cluster a part of a row, read once and held. What a row has once is for
+// the thread that holds the label's logit. Shared memory: the sums of the warps, and of the parts,
+// and gradients of rows that are not aligned. Limited by memory, with a gradient near to it by two
+// exponentials for each element.
 template <class T, Access kAccess>
-__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<T>)
+__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<T, kAccess>)
     cross_entropy_held_kernel(const __grid_constant__ CrossEntropyParams p) {
   using A = accumulate_t<T>;
   constexpr int kChunks = kHeldChunks<T>;
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<Pair<A>, 2>::Shared shared;
-  __shared__ RowGradient<T> of_row;
   PartPlace place(p.config);
   const PartExchange<Pair<A>, 2> exchange(shared, place);
   const bool lse_known = p.problem.loss.data == nullptr;
@@ -159,65 +204,60 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<T>)
   begin_overlapped();
   const bool has_row = place.take_row(p.problem.rows);
   const TokenIntegers& labels = p.problem.labels;
-  const std::int64_t column =
-      p.problem.column(labels.at(looped_row_offset(labels.tokens, place.row)));
-  const std::int64_t read = column < 0 ? 0 : p.problem.cols;
-  const int first = static_cast<int>(place.chunk<T>(place.part, 0));
-  const HeldPart<T, kAccess> logits(p.logits, place, read);
+  const std::int64_t label = labels.at(row_place<true>(labels.tokens, place.row));
+  const bool reads = p.early || p.problem.column(label) >= 0;
+  const HeldPart<T, kAccess> logits(p.logits, place, reads ? p.problem.cols : 0);
   uint4 raw[kChunks];
   logits.read(raw, p.absent);
-  const A at_label =
-      column < 0 ? A(0) : to_number(logits.row()[column]);  // before it is written over
+  const int column = static_cast<int>(p.problem.column(label));
+  const bool counts = column >= 0;
+  if (p.early && !counts) fill(raw, logits.filled(p.absent));
   RowSums<A> sums{SoftmaxPower<T>::lowest(), 0, 0};
   if (!lse_known) {
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) sums.top = Highest()(sums.top, highest(unpack<T>(raw[i])));
-    sums.top = place.reduce(sums.top, 0, Highest());
-    forget_numbers(raw);
+    sums.top = highest_of_lanes(highest<T>(raw), place.lanes);
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
       Numbers<T> powers = unpack<T>(raw[i]);
       sums.sum += take_powers(powers, sums.top);
     }
-    sums.sum = place.reduce(sums.sum, 1, Sum());
-    if (p.problem.options.label_smoothing != 0) {
-#pragma unroll
-      for (int i = 0; i < kChunks; ++i) {
-        const int at = (first + i * place.lanes) * kPack<T>;
-#pragma unroll
-        for (int j = 0; j < kPack<T>; ++j) {
-          sums.logits += at + j < read ? unpack<T>(raw[i]).at[j] : A(0);
-        }
-      }
-      sums.logits = place.reduce(sums.logits, 2, Sum());
+    if (p.terms<A>().smoothing != 0) {
+      const int left = static_cast<int>(counts ? p.problem.cols : 0) - logits.index(0) * kPack<T>;
+      sums.logits = place.reduce(sum_of_logits<T>(raw, left, place.lanes), 0, Sum());
     }
   }
-  const RowGradient<T> gradient = place.once(of_row, [&] {
-    A lse;
-    if (lse_known) {
-      lse = row_number<A>(p.problem.lse, place.row);
-    } else {
-      if (place.parts > 1) sums = sums_of_cluster<T>(exchange, place.parts, sums);
-      const bool stores = place.lane == 0 && has_row && has_label<T>(place, column);
-      lse = take_loss<T>(p, place.row, column, stores, sums, at_label);
-    }
-    return RowGradient<T>(p, place.row, column, lse);
-  });
-  if (p.problem.dlogits == nullptr) return;
-  forget_numbers(raw);
-#pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    Numbers<T> dl = unpack<T>(raw[i]);
-#pragma unroll
-    for (int j = 0; j < kPack<T>; ++j) dl.at[j] = gradient.of(dl.at[j]);
-    const std::int64_t label = column - std::int64_t{first + i * place.lanes} * kPack<T>;
-    if (label >= 0 && label < kPack<T>) {  // in this chunk
-#pragma unroll
-      for (int j = 0; j < kPack<T>; ++j) dl.at[j] -= j == label ? gradient.label : A(0);
-    }
-    raw[i] = pack<T>(dl);
+  // What few threads need is asked for here, to arrive while they wait for the barrier.
+  place.forget();
+  const HeldPart<T, kAccess> again(p.logits, place, p.problem.cols);
+  const bool owns_label = has_row && counts && again.has(column);
+  const A at_label = owns_label ? to_number(again.row()[column]) : A(0);
+  const A dloss = p.problem.dlogits == nullptr ? A(0) : row_dloss<A, true>(p, place.row);
+  A lse = lse_known ? row_number<A, true>(p.problem.lse, place.row) : A(0);
+  A loss = 0;
+  if (!lse_known) {
+    const Pair<A> part = merged_lanes<T>(place, sums.top, sums.sum, 0);
+    sums.top = part.a;
+    sums.sum = part.b;
+    if (place.parts > 1) sums = sums_of_cluster<T>(p, exchange, place.parts, sums);
+    const RowLoss<T> of_row(p, sums, at_label, counts);
+    loss = of_row.loss;
+    lse = of_row.lse;
   }
-  HeldPart<T, kAccess>(p.dlogits, place, has_row ? p.problem.cols : 0).write(raw, staged);
+  if (p.problem.dlogits != nullptr) {
+    const RowGradient<T> gradient(p, counts, dloss, lse);
+    forget_numbers(raw);
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      Numbers<T> dl = unpack<T>(raw[i]);
+#pragma unroll
+      for (int j = 0; j < kPack<T>; ++j) dl.at[j] = gradient.of(dl.at[j]);
+      raw[i] = pack<T>(dl);
+    }
+    HeldPart<T, kAccess>(p.dlogits, place, has_row ? p.problem.cols : 0)
+        .write(raw, staged, owns_label ? column : -1,
+               from_number<T>(gradient.of(at_label) - gradient.label));
+  }
+  const bool stores = owns_label || (has_row && !counts && again.index(0) == 0);
+  if (stores && !lse_known) RowLoss<T>{lse, loss}.template store<true>(p, place.row);
 }
 
 // The rows of a block, their parts and what is read of them.
@@ -250,12 +290,12 @@ class CrossEntropyRow {
   __device__ void copy_in(std::int64_t part) const { logits_.copy_in(part, read_); }
 
   // The sums of a part.
-  __device__ RowSums<A> sums(std::int64_t part, int& round) const {
+  __device__ RowSums<A> sums(std::int64_t part, int round) const {
     RowSums<A> found{SoftmaxPower<T>::lowest(), 0, 0};
 #pragma unroll 1
     for (int i = 0; i < kChunks; ++i) found.top = Highest()(found.top, highest(logits(part, i)));
-    found.top = place_.reduce(found.top, round++, Highest());
-    const bool smooths = p_.problem.options.label_smoothing != 0;
+    found.top = highest_of_lanes(found.top, place_.lanes);
+    const bool smooths = p_.terms<A>().smoothing != 0;
 #pragma unroll 1
     for (int i = 0; i < kChunks; ++i) {
       Numbers<T> values = logits(part, i);
@@ -266,9 +306,9 @@ class CrossEntropyRow {
       }
       found.sum += take_powers(values, found.top);
     }
-    found.sum = place_.reduce(found.sum, round++, Sum());
-    if (smooths) found.logits = place_.reduce(found.logits, round++, Sum());
-    return found;
+    if (smooths) found.logits = place_.reduce(found.logits, round, Sum());
+    const Pair<A> both = merged_lanes<T>(place_, found.top, found.sum, round);
+    return {both.a, both.b, found.logits};
   }
   __device__ void write(std::int64_t part, const RowGradient<T>& gradient) const {
 #pragma unroll 1
@@ -314,10 +354,9 @@ template <class T>
 __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
     cross_entropy_any_kernel(const __grid_constant__ CrossEntropyParams p) {
   using A = accumulate_t<T>;
-  constexpr int kGroup = tuning::kSoftmaxGroup;
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<Pair<A>, 2>::Shared shared;
-  __shared__ alignas(16) Pair<A> group[kGroup];
+  __shared__ typename PartGroup<T>::Shared group_slots;
   PartPlace place(p.config);
   const PartExchange<Pair<A>, 2> exchange(shared, place);
   const bool lse_known = p.problem.loss.data == nullptr;
@@ -327,38 +366,28 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
   const CrossEntropyRow<T> row(p, place, has_row, p.staged ? staged : nullptr);
   const A at_label = row.at_label();  // before it is written over
   const std::int64_t parts = place.parts == p.config.parts ? 1 : p.config.parts;
-  int round = 0;
+  PartGroup<T> group(group_slots, place);
   RowSums<A> whole{SoftmaxPower<T>::lowest(), 0, 0};
   A lse = 0;
   if (lse_known) {
-    lse = row_number<A>(p.problem.lse, place.row);
+    lse = row_number<A, false>(p.problem.lse, place.row);
   } else {
 #pragma unroll 1
     for (std::int64_t step = 0; step < parts; ++step) {
       row.copy_in(place.part + step);
-      const RowSums<A> part = row.sums(place.part + step, round);
-      if (parts == 1) {
-        whole = part;
-        continue;
-      }
-      whole.logits += part.logits;
-      const int at = static_cast<int>(step % kGroup);
-      if (place.lane == 0) group[at] = {part.top, part.sum};
-      if (at + 1 < kGroup && step + 1 < parts) continue;
-      __syncthreads();
-      const Pair<A> both[2] = {{whole.top, whole.sum}, merged<T>(group, at + 1)};
-      const Pair<A> found = step < kGroup ? both[1] : merged<T>(both, 2);
-      whole.top = found.a;
-      whole.sum = found.b;
-      __syncthreads();
+      const RowSums<A> part = row.sums(place.part + step, static_cast<int>(step & 1));
+      Pair<A> both(part.top, part.sum);
+      if (parts > 1) both = group.with(both, step + 1 == parts);
+      whole = {both.a, both.b, whole.logits + part.logits};
     }
-    if (place.parts > 1) whole = sums_of_cluster<T>(exchange, place.parts, whole);
+    if (place.parts > 1) whole = sums_of_cluster<T>(p, exchange, place.parts, whole);
+    const RowLoss<T> of_row(p, whole, at_label, row.column() >= 0);
     const bool owns = parts > 1 || has_label<T>(place, row.column());
-    const bool stores = place.lane == 0 && has_row && owns;
-    lse = take_loss<T>(p, place.row, row.column(), stores, whole, at_label);
+    if (place.lane == 0 && has_row && owns) of_row.template store<false>(p, place.row);
+    lse = of_row.lse;
   }
   if (p.problem.dlogits == nullptr) return;
-  const RowGradient<T> gradient(p, place.row, row.column(), lse);
+  const RowGradient<T> gradient(p, row.column() >= 0, row_dloss<A, false>(p, place.row), lse);
 #pragma unroll 1
   for (std::int64_t step = 0; step < parts; ++step) {
     if (parts > 1 || lse_known) row.copy_in(place.part + step);

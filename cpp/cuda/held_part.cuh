@@ -22,14 +22,24 @@ class HeldPart {
     cols_ = cols;
   }
   __device__ const T* row() const { return row_; }
+  // Of the i-th chunk of the thread.
+  __device__ int index(int i) const { return first_ + i * place_.lanes; }
+  // Whether one of them has the column, which is not negative.
+  __device__ bool has(int column) const {
+    const int chunk = column / static_cast<unsigned>(kPack<T>);
+    bool found = false;
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) found = found || chunk == index(i);
+    return found;
+  }
 
-  // The thread's chunks; 32 bits of `absent` are what is not in the row.
+  // The thread's chunks; absent_bits() or 0 are what is not in the row.
   __device__ void read(uint4 (&raw)[kChunks], std::uint32_t absent) const {
     if constexpr (kAccess == Access::kAligned) {
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
-        raw[i] = index(i) < chunks_ ? reinterpret_cast<const uint4*>(row_)[index(i)]
-                                    : uint4{absent, absent, absent, absent};
+        raw[i] =
+            index(i) < chunks_ ? reinterpret_cast<const uint4*>(row_)[index(i)] : filled(absent);
       }
     } else {
       const RowReader<T, kAccess> reader(row_, array_, chunks_, cols_);
@@ -46,18 +56,24 @@ class HeldPart {
     }
   }
   // By all threads of the block, rows that start anywhere through its shared memory, a chunk for
-  // each of its chunks.
-  __device__ void write(const uint4 (&raw)[kChunks], uint4* staged) const {
+  // each of its chunks. At `column`, which a chunk of the thread has, there is `other`; -1:
+  // nowhere.
+  __device__ void write(const uint4 (&raw)[kChunks], uint4* staged, int column = -1,
+                        T other = {}) const {
     if constexpr (kAccess == Access::kAligned) {
       auto* to = reinterpret_cast<uint4*>(row_);
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
         if (index(i) < chunks_) to[index(i)] = raw[i];
       }
+      if (column >= 0) row_[column] = other;
     } else {
       uint4* const mine = staged + (static_cast<int>(threadIdx.x) - place_.lane) * kChunks;
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) mine[i * place_.lanes + place_.lane] = raw[i];
+      if (column >= 0) {
+        reinterpret_cast<T*>(mine)[column - (first_ - place_.lane) * kPack<T>] = other;
+      }
       if (place_.lanes > kWarpLanes) {
         __syncthreads();
       } else {
@@ -69,8 +85,12 @@ class HeldPart {
     }
   }
 
+  static __device__ uint4 filled(std::uint32_t absent) {
+    const std::uint32_t low = sizeof(T) == 8 ? 0 : absent;
+    return {low, absent, low, absent};
+  }
+
  private:
-  __device__ int index(int i) const { return first_ + i * place_.lanes; }
   static __device__ uint4 with_absent(const uint4& chunk, std::int64_t count,
                                       std::uint32_t absent) {
     constexpr int kOfWord = 4 / static_cast<int>(sizeof(T));
@@ -89,6 +109,14 @@ class HeldPart {
   int first_, chunks_;
   std::int64_t cols_;
 };
+
+// Behind a branch: chosen number by number, every thread would pay for it.
+template <int kCount>
+__device__ inline void fill(uint4 (&raw)[kCount], const uint4& chunk) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) raw[i] = chunk;
+  forget_numbers(raw);
+}
 
 // How arrays can be held, of up to 4 bytes for each element.
 template <class T>

@@ -18,11 +18,10 @@ template <class T>
 inline constexpr int kHeldChunks = tuning::softmax_chunks(sizeof(T));
 template <class T>
 inline constexpr int kHeldNumbers = kHeldChunks<T> * kPack<T>;
-// The widest blocks that a multiprocessor has at once: one of 16-bit rows, which are computed
-// longer than they are read, would leave memory idle. More registers than 64 are not worth it
-// there.
-template <class T>
-inline constexpr int kHeldBlocks = sizeof(T) == 2 ? 2 : 0;  // 0: as the compiler sees fit
+// The widest blocks that a multiprocessor has at once: while one waits for memory or its barrier,
+// others compute. 40 registers for aligned rows of 16 bits; the others would spill with fewer.
+template <class T, Access kAccess>
+inline constexpr int kHeldBlocks = (sizeof(T) == 2 ? 2 : 1) + (kAccess == Access::kAligned);
 inline constexpr int kPartWarps = tuning::kSoftmaxThreads / kWarpLanes;
 
 // One array of a kernel's rows.
@@ -49,12 +48,15 @@ inline PartArray part_array(const void* data, const RowLayout& layout, std::int6
   return array;
 }
 
-// 32 bits of infinities, for what a row of up to 32 bits lacks of the chunks that its threads hold.
-inline std::uint32_t absent_bits(DType dtype, bool positive) {
-  const std::uint32_t bits = dtype == DType::kFloat16    ? 0x7c007c00u
-                             : dtype == DType::kBFloat16 ? 0x7f807f80u
-                                                         : 0x7f800000u;
-  return positive ? bits : bits | (dtype == DType::kFloat32 ? 0x80000000u : 0x80008000u);
+// 32 bits of -infinity, for what a row lacks of the chunks that its threads hold: of float64 the
+// upper half.
+inline std::uint32_t absent_bits(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16: return 0xfc00fc00u;
+    case DType::kBFloat16: return 0xff80ff80u;
+    case DType::kFloat32: return 0xff800000u;
+    default: return 0xfff00000u;
+  }
 }
 
 // Kernels know storage by its size: Float16 stands for bfloat16, too.
@@ -107,6 +109,9 @@ struct PartPlace {
     return has_row;
   }
 
+  // Makes the compiler work out again where chunks are, instead of keeping it.
+  __device__ void forget() { asm volatile("" : "+r"(lane), "+l"(row)); }
+
   // Over the lanes of a part; all of them get the result. Rounds count up from 0.
   template <class Value, class Combine>
   __device__ Value reduce(Value mine, int round, Combine combine) const {
@@ -114,18 +119,13 @@ struct PartPlace {
     const Value values[1] = {mine};
     return reduce_block<kPartWarps>(values, round, combine);
   }
-  // What find() returns, by the first warp alone where there are several: in every thread it was as
-  // many instructions as a dozen elements (H200, cross entropy of 8192 x 32000 bfloat16 on four
-  // blocks a row: 33 an element).
-  template <class Value, class Find>
-  __device__ Value once(Value& shared, Find find) const {
-    if (lanes <= kWarpLanes) return find();
-    if (lane < kWarpLanes) {
-      const Value found = find();
-      if (lane == 0) shared = found;
-    }
+  // What each warp of a part of several has found, for all of them to read. Rounds count up from 0.
+  template <class Value>
+  __device__ const Value* of_warps(const Value& mine, int round) const {
+    __shared__ alignas(16) Value slots[2][kPartWarps];
+    if (lane % kWarpLanes == 0) slots[round % 2][lane / kWarpLanes] = mine;
     __syncthreads();
-    return shared;
+    return slots[round % 2];
   }
 };
 

@@ -16,26 +16,26 @@ void softmax(const SoftmaxProblem& problem, StreamView stream) {
   p.out = part_array(problem.out, problem.out_rows, problem.out_col_stride, problem.rows,
                      problem.cols, problem.dtype);
   LaunchShape shape{p.config.blocks, p.config.threads, p.config.blocks_per_row};
-  const auto any = [&]<class T>() {
+  p.folded = problem.mask == nullptr && problem.scale > 1e-30 && problem.scale < 1e30;
+  p.absent = absent_bits(problem.dtype);
+  dispatch_floating(problem.dtype, "softmax", [&]<class T>() {
+    p.slope = (p.folded ? problem.scale : 1.0) * (sizeof(T) == 2 ? 1.4426950408889634 : 1.0);
+    p.narrow_slope = static_cast<float>(p.slope);
+    p.aligned = takes_chunks<T>(p.x, problem.cols) && takes_chunks<T>(p.out, problem.cols);
+    const Access access = held_access<T>({&p.x, &p.out}, problem.cols);
+    const bool plain = p.folded && problem.queries == 0 && !p.config.streamed();
+    if (plain && access == Access::kAligned) {
+      return launch<softmax_held_kernel<T, Access::kAligned>>(shape, stream, device, p);
+    }
+    if constexpr (sizeof(T) < 8) {
+      if (plain && access == Access::kShifted) {
+        shape.shared_bytes = staged_bytes(p.config, sizeof(T), 1, device);
+        return launch<softmax_held_kernel<T, Access::kShifted>>(shape, stream, device, p);
+      }
+    }
     shape.shared_bytes = staged_bytes(p.config, sizeof(T), 1, device);
     p.staged = shape.shared_bytes > 0;
-    launch<softmax_any_kernel<T>>(shape, stream, device, p);
-  };
-  dispatch_floating(problem.dtype, "softmax", [&]<class T>() {
-    p.aligned = takes_chunks<T>(p.x, problem.cols) && takes_chunks<T>(p.out, problem.cols);
-    if constexpr (sizeof(T) == 8) {
-      return any.template operator()<T>();  // limited by its exponentials
-    } else {
-      const bool plain = problem.mask == nullptr && problem.queries == 0 && problem.scale != 0;
-      const Access access = held_access<T>({&p.x, &p.out}, problem.cols);
-      if (access == Access::kAny || !plain || p.config.streamed()) {
-        return any.template operator()<StorageOf<T>>();
-      }
-      p.absent = absent_bits(problem.dtype, problem.scale < 0);
-      launch_held<softmax_held_kernel<T, Access::kAligned>,
-                  softmax_held_kernel<T, Access::kShifted>>(access, shape, sizeof(T), stream,
-                                                            device, p);
-    }
+    launch<softmax_any_kernel<StorageOf<T>>>(shape, stream, device, p);
   });
 }
 

@@ -13,54 +13,55 @@ struct SoftmaxParams {
   tuning::SoftmaxConfig config;
   PartArray x, out;
   bool aligned, staged;
-  std::uint32_t absent;  // 32 bits of elements that give logits of -infinity
+  bool folded;           // logits are x, the scale is part of the slope: no mask, a usual scale
+  double slope;          // what exponents are multiplied by
+  float narrow_slope;    // the same
+  std::uint32_t absent;  // bits of -infinity
+
+  template <class A>
+  __device__ A exponent_slope() const {
+    if constexpr (sizeof(A) == 4) return narrow_slope;
+    return slope;
+  }
 };
 
 // Rows of neighbours without mask or triangle. A block has several narrow rows, one row, or as one
-// of a cluster a part of a row, read once and held as numbers.
-// Shared memory: the sums of the warps, and of the parts, and the results of rows that are not
-// aligned. Limited by memory.
+// of a cluster a part of a row, read once and held. Shared memory: the sums of the warps, and of
+// the parts, and the results of rows that are not aligned. Limited by memory.
 template <class T, Access kAccess>
-__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<T>)
+__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<T, kAccess>)
     softmax_held_kernel(const __grid_constant__ SoftmaxParams p) {
   using A = accumulate_t<T>;
   constexpr int kChunks = kHeldChunks<T>;
   extern __shared__ uint4 staged[];
-  PartPlace place(p.config);
   __shared__ typename PartExchange<Pair<A>>::Shared shared;
-  __shared__ A of_part;
+  PartPlace place(p.config);
   const PartExchange<Pair<A>> exchange(shared, place);
   exchange.start();
   begin_overlapped();
   const bool has_row = place.take_row(p.problem.rows);
+  const A slope = p.exponent_slope<A>();
   uint4 raw[kChunks];
   HeldPart<T, kAccess>(p.x, place, p.problem.cols).read(raw, p.absent);
-  Numbers<T> held[kChunks];
-  A top = SoftmaxPower<T>::lowest();
-#pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    held[i] = unpack<T>(raw[i]);
-#pragma unroll
-    for (int j = 0; j < kPack<T>; ++j) {
-      held[i].at[j] = product(held[i].at[j], static_cast<A>(p.problem.scale));
-    }
-    top = Highest()(top, highest(held[i]));
-  }
-  top = place.reduce(top, 0, Highest());
+  const A top = highest_of_lanes(highest<T>(raw), place.lanes);
   A sum = 0;
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) sum += take_powers(held[i], top);
-  sum = place.reduce(sum, 1, Sum());
-  const A factor = place.once(of_part, [&] {
-    Pair<A> row(top, sum);
-    if (place.parts > 1) row = merged<T>(exchange.all(row), place.parts);
-    return part_factor<T>(top, row);
-  });
+  for (int i = 0; i < kChunks; ++i) {
+    Numbers<T> powers = unpack<T>(raw[i]);
+    sum += take_powers(powers, top, slope);
+    if (kPowersKept<T>) raw[i] = pack<T>(powers);
+  }
+  Pair<A> row = merged_lanes<T>(place, top, sum, 0, slope);
+  if (place.parts > 1) row = merged<T>(exchange.all(row), place.parts, slope);
+  const A factor = part_factor<T>(top, row, slope);
+  if (!kPowersKept<T>) forget_numbers(raw);
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
+    Numbers<T> y = unpack<T>(raw[i]);
+    if (!kPowersKept<T>) take_powers(y, row.a, slope);
 #pragma unroll
-    for (int j = 0; j < kPack<T>; ++j) held[i].at[j] = product(held[i].at[j], factor);
-    raw[i] = pack<T>(held[i]);
+    for (int j = 0; j < kPack<T>; ++j) y.at[j] = product(y.at[j], factor);
+    raw[i] = pack<T>(y);
   }
   HeldPart<T, kAccess>(p.out, place, has_row ? p.problem.cols : 0).write(raw, staged);
 }
@@ -83,7 +84,9 @@ __device__ __noinline__ Numbers<T> any_logits(const SoftmaxParams& p, uint4 raw,
   const auto scale = static_cast<accumulate_t<T>>(p.problem.scale);
   if (p.problem.mask == nullptr) {
 #pragma unroll
-    for (int j = 0; j < kPack<T>; ++j) values.at[j] = product(values.at[j], scale);
+    for (int j = 0; j < kPack<T>; ++j) {
+      if (!p.folded) values.at[j] = product(values.at[j], scale);
+    }
   } else {
     const bool drops = p.problem.mask_dtype == DType::kBool;
     std::int64_t at =
@@ -112,20 +115,21 @@ template <class T>
 __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
     softmax_any_kernel(const __grid_constant__ SoftmaxParams p) {
   using A = accumulate_t<T>;
-  constexpr int kGroup = tuning::kSoftmaxGroup, kChunks = kHeldChunks<T>;
+  constexpr int kChunks = kHeldChunks<T>;
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<Pair<A>>::Shared shared;
-  __shared__ alignas(16) Pair<A> group[kGroup];
+  __shared__ typename PartGroup<T>::Shared group_slots;
   PartPlace place(p.config);
   const PartExchange<Pair<A>> exchange(shared, place);
   exchange.start();
   begin_overlapped();
   const std::int64_t cols = place.take_row(p.problem.rows) ? p.problem.cols : 0;
   const std::int64_t kept = p.problem.kept(place.row);
+  const A slope = p.exponent_slope<A>();
   const StagedPart<T> x(p.x, p.aligned, place, p.staged ? staged : nullptr);
   const StagedPart<T> out(p.out, p.aligned, place, p.staged ? staged : nullptr);
   const std::int64_t parts = place.parts == p.config.parts ? 1 : p.config.parts;
-  int round = 0;
+  PartGroup<T> group(group_slots, place);
   A top = 0;
   Pair<A> row(SoftmaxPower<T>::lowest(), 0);
 #pragma unroll 1
@@ -141,14 +145,15 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
       top = SoftmaxPower<T>::lowest();
 #pragma unroll 1
       for (int i = 0; i < kChunks; ++i) top = Highest()(top, highest(logits(i)));
-      top = place.reduce(top, round++, Highest());
+      top = highest_of_lanes(top, place.lanes);
     }
-    const A factor = writes ? part_factor<T>(top, row) : A(0);
+    const A factor = writes ? part_factor<T>(top, row, slope) : A(0);
+    const A base = writes && !kPowersKept<T> ? row.a : top;
     A sum = 0;
 #pragma unroll 1
     for (int i = 0; i < kChunks; ++i) {
       Numbers<T> y = logits(i);
-      sum += take_powers(y, top);
+      sum += take_powers(y, base, slope);
       if (!writes) continue;
       const std::int64_t first = place.chunk<T>(part, i) * kPack<T>;
 #pragma unroll
@@ -161,19 +166,9 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
       out.copy_out(part, cols);
       continue;
     }
-    sum = place.reduce(sum, round++, Sum());
-    if (parts == 1) {
-      row = {top, sum};
-      if (place.parts > 1) row = merged<T>(exchange.all(row), place.parts);
-      continue;
-    }
-    const int place_in_group = static_cast<int>(step % kGroup);
-    if (place.lane == 0) group[place_in_group] = {top, sum};
-    if (place_in_group + 1 < kGroup && step + 1 < parts) continue;
-    __syncthreads();
-    const Pair<A> both[2] = {row, merged<T>(group, place_in_group + 1)};
-    row = step < kGroup ? both[1] : merged<T>(both, 2);
-    __syncthreads();
+    row = merged_lanes<T>(place, top, sum, static_cast<int>(step & 1), slope);
+    if (place.parts > 1) row = merged<T>(exchange.all(row), place.parts, slope);
+    if (parts > 1) row = group.with(row, step + 1 == parts, slope);
   }
 }
 
