@@ -107,12 +107,12 @@ struct RowLoss {
     const CrossEntropyTerms<A>& terms = p.terms<A>();
     const A log_of_sum = natural_log(row.sum) - SoftmaxPower<T>::kLogOfShift;
     lse = row.top + log_of_sum;
-    loss = (1 - terms.smoothing) * (log_of_sum + (row.top - at_label));
+    loss = product(1 - terms.smoothing, log_of_sum + (row.top - at_label));
     if (terms.smoothing != 0) {
       const A mean = product(row.logits, terms.each);
-      loss += terms.smoothing * (log_of_sum + (row.top - mean));
+      loss += product(terms.smoothing, log_of_sum + (row.top - mean));
     }
-    if (terms.z_loss != 0) loss += terms.z_loss * lse * lse;
+    if (terms.z_loss != 0) loss += product(terms.z_loss * lse, lse);
     if (!counts) lse = loss = 0;
   }
   template <bool kEven>
@@ -164,8 +164,8 @@ struct RowGradient {
     const CrossEntropyTerms<A>& terms = p.terms<A>();
     if (!counts) dloss = 0;
     factor = counts ? dloss * fma(2 * terms.z_loss, lse, A(1)) : A(0);
-    less = dloss * terms.share;
-    label = dloss * (1 - terms.smoothing);
+    less = product(dloss, terms.share);
+    label = product(dloss, 1 - terms.smoothing);
   }
   __device__ A of(A logit) const { return fma(factor, SoftmaxPower<T>::of(logit - lse), -less); }
 };
@@ -185,6 +185,7 @@ __device__ inline accumulate_t<T> sum_of_logits(const uint4 (&raw)[kHeldChunks<T
   }
   return sum;
 }
+
 // Rows of neighbours without a cap, evenly spaced numbers of rows. A block has several narrow rows,
 // one row, or as one of a cluster a part of a row, read once and held. What a row has once is for
 // the thread that holds the label's logit. Shared memory: the sums of the warps, and of the parts,
@@ -226,7 +227,8 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<T, kAcces
     }
   }
   // What few threads need is asked for here, to arrive while they wait for the barrier.
-  place.forget();
+  place.locate();
+  place.take_row(p.problem.rows);
   const HeldPart<T, kAccess> again(p.logits, place, p.problem.cols);
   const bool owns_label = has_row && counts && again.has(column);
   const A at_label = owns_label ? to_number(again.row()[column]) : A(0);

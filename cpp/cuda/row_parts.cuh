@@ -81,19 +81,22 @@ struct PartPlace {
   std::int64_t row;  // past the last: a lane without a row, there for the others' shuffles
 
   __device__ explicit PartPlace(const tuning::SoftmaxConfig& config)
-      : lanes(config.lanes),
-        lane(static_cast<int>(threadIdx.x) & (config.lanes - 1)),
-        part(0),
-        parts(config.blocks_per_row) {
+      : lanes(config.lanes), part(0), parts(config.blocks_per_row) {
+    if (lanes > kWarpLanes && parts > 1) part = cluster_rank();
+    locate();
+  }
+
+  // Lane and row; called again where keeping them, and what follows from them, takes registers.
+  __device__ void locate() {
+    std::uint32_t thread, block;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
     if (lanes > kWarpLanes) {
-      lane = static_cast<int>(threadIdx.x);
-      row = blockIdx.x;
-      if (parts > 1) {
-        part = cluster_rank();
-        row = cluster_index();
-      }
+      lane = static_cast<int>(thread);
+      row = parts > 1 ? cluster_index() : block;
     } else {
-      row = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) >> log2_of(lanes);
+      lane = static_cast<int>(thread) & (lanes - 1);
+      row = (static_cast<std::int64_t>(block) * blockDim.x + thread) >> log2_of(lanes);
     }
   }
 
@@ -108,9 +111,6 @@ struct PartPlace {
     if (!has_row) row = rows - 1;
     return has_row;
   }
-
-  // Makes the compiler work out again where chunks are, instead of keeping it.
-  __device__ void forget() { asm volatile("" : "+r"(lane), "+l"(row)); }
 
   // Over the lanes of a part; all of them get the result. Rounds count up from 0.
   template <class Value, class Combine>
