@@ -55,7 +55,7 @@ __device__ inline int cluster_rank() {
 __device__ inline std::int64_t cluster_index() {
 #if MEMBOUND_HAS_CLUSTERS
   std::uint32_t index;
-  asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+  asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
   return index;
 #else
   return blockIdx.x;
