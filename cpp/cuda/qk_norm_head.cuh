@@ -36,6 +36,17 @@ struct HeadPart {
   Numbers<T> first, second;
 };
 
+template <class T>
+__device__ inline HeadPart<T> unpack_part(const uint4& first, const uint4& second) {
+  HeadPart<T> part{unpack<T>(first), unpack<T>(second)};
+  // Now, so that the next head's chunks can come into the same registers.
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    asm volatile("" : "+f"(part.first.at[i]), "+f"(part.second.at[i])::"memory");
+  }
+  return part;
+}
+
 // How heads whose plain sums left the trusted range are redone: 1 / sqrt of the sum of the scaled
 // squares times inverse_cols plus scaled_eps. Nothing is scaled where `trusted`.
 template <class A>
@@ -62,7 +73,16 @@ struct HeadLanes {
       first = lane < half ? first : behind;
       second = lane + lanes < 2 * half ? last : A(0);
     }
-    return reduce_lanes(first + second, lanes, Sum());
+    first += second;
+    // reduce_lanes without its loop, and for most heads without its first steps.
+    if (lanes == kWarpLanes) first += shuffle_xor(first, 16);
+    if (lanes > 8) first += shuffle_xor(first, 8);
+#pragma unroll
+    for (int offset = 4; offset > 0; offset /= 2) {
+      const A other = shuffle_xor(first, offset);
+      if (offset < lanes) first += other;
+    }
+    return first;
   }
 };
 

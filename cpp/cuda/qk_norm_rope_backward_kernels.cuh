@@ -3,11 +3,11 @@
 #pragma once
 
 // A block takes one part of the rows that share a weight; a row is one head of one token. In the
-// form of chunks its slots, a few lanes each, take row after row: chunks of the gradient and of x
-// come in, dx goes out, and the sums of dweight stay in registers until shared memory adds up the
+// form of chunks its slots, a few lanes each, take runs of rows, mostly heads of one token, which
+// share cos and sin: chunks of the gradient and of x come in while those of the row before are
+// worked on, dx goes out, and the sums of dweight stay in registers until shared memory adds up the
 // slots. In the general form a warp does the same element by element, slot after slot: the same
-// tree. Limited by instructions, 650 for a head of 128 in each of a warp's four slots, and by the
-// latency of one head after the other (H200: 52 % of the issue slots).
+// tree. Limited by memory and instructions.
 #include "cuda/cluster.cuh"
 #include "cuda/column_gradient.cuh"
 #include "cuda/qk_norm_head.cuh"
@@ -34,6 +34,11 @@ struct QkNormRopeBackwardParams {
   int lanes, slots;
   bool round_normed;
   bool table_in_chunks;
+
+  // The rows of a slot, which follow one another.
+  __device__ std::int64_t slot_rows(int array) const {
+    return (parts[array].part_rows + slots - 1) / slots;
+  }
 };
 
 // What a block works on.
@@ -93,61 +98,155 @@ __device__ inline accumulate_t<T> dot(const Numbers<T>& g, const Numbers<T>& h) 
 }
 
 template <class T>
-__device__ inline void add_to_sums(Numbers<T>& sums, const Numbers<T>& t, const Numbers<T>& h,
-                                   bool round_normed) {
+__device__ inline void add_to_sums(HeadPart<T>& sums, const HeadPart<T>& t, const HeadPart<T>& h) {
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) {
-    sums.at[i] = fma(t.at[i], round_normed ? round_to<T>(h.at[i]) : h.at[i], sums.at[i]);
+    sums.first.at[i] = fma(t.first.at[i], h.first.at[i], sums.first.at[i]);
+    sums.second.at[i] = fma(t.second.at[i], h.second.at[i], sums.second.at[i]);
   }
 }
 
-// of_slots: what the slots' sums are added up in, [slot][element].
+// The rows of a slot, one after the other: where a lane's first chunk of each is.
+template <class T>
+struct RowWalk {
+  const T *dy, *x;
+  T* dx;
+  const accumulate_t<T>* rstd;
+  int of_token;  // rows from this one to the last that follows from its neighbour
+  bool new_token;
+
+  __device__ void find(const QkNormRopeBackwardParams<accumulate_t<T>>& p, const BlockPart& block,
+                       std::int64_t number, int first) {
+    const RopeHeads& array = p.rope.arrays[block.array];
+    const HeadGradient& gradient = p.arrays[block.array];
+    const HeadRow row = head_row(p, block, number);
+    dy = static_cast<const T*>(array.x) + row_start(array.x_strides, row) + first;
+    x = static_cast<const T*>(gradient.x) + row_start(gradient.x_strides, row) + first;
+    dx = static_cast<T*>(array.out) + row_start(array.out_strides, row) + first;
+    rstd = static_cast<const accumulate_t<T>*>(gradient.rstd.data);
+    if (rstd != nullptr) rstd += row_start(gradient.rstd.strides, row);
+    constexpr std::int64_t kMost = 1 << 30;
+    const std::int64_t heads = array.heads - row.head;
+    of_token = p.parts[block.array].groups != 1 ? 1 : static_cast<int>(heads < kMost ? heads : kMost);
+    new_token = true;
+  }
+  // The next row is row `number`.
+  __device__ void advance(const QkNormRopeBackwardParams<accumulate_t<T>>& p,
+                          const BlockPart& block, std::int64_t number, int first) {
+    if (--of_token == 0) return find(p, block, number, first);
+    const RopeHeads& array = p.rope.arrays[block.array];
+    const HeadGradient& gradient = p.arrays[block.array];
+    dy += array.x_strides.head;
+    x += gradient.x_strides.head;
+    dx += array.out_strides.head;
+    if (rstd != nullptr) rstd += gradient.rstd.strides.head;
+    new_token = false;
+  }
+};
+
+// What of a row is asked for ahead.
+template <class A>
+struct RowLoads {
+  uint4 x_first, x_second, dy_first, dy_second;
+  A rstd;
+
+  template <class T>
+  __device__ void load(const RowWalk<T>& walk, const HeadLanes& head) {
+    const int apart = head.half * kPack<T>;
+    if (walk.rstd != nullptr) rstd = *walk.rstd;
+    x_first = *reinterpret_cast<const uint4*>(walk.x);
+    x_second = *reinterpret_cast<const uint4*>(walk.x + apart);
+    dy_first = *reinterpret_cast<const uint4*>(walk.dy);
+    dy_second = *reinterpret_cast<const uint4*>(walk.dy + apart);
+  }
+};
+
+// What a block shares. The weight of the chunks of each lane, read again for each row: registers
+// are few. What the slots' sums are added up in, [slot][element].
+template <class T>
+struct GradientMemory {
+  static constexpr int kQuads = 2 * kPack<T> / 4;
+  float4 weight[kQuads][kWarpLanes];
+  float of_slots[2 * kPack<T> * tuning::kQkNormRopeBackwardThreads];
+
+  __device__ void hold(const HeadPart<T>& part, int lane) {
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      const float* from = i < kQuads / 2 ? part.first.at + 4 * i : part.second.at + 4 * i - kPack<T>;
+      weight[i][lane] = {from[0], from[1], from[2], from[3]};
+    }
+  }
+  __device__ HeadPart<T> held(int lane) const {
+    HeadPart<T> part;
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      float* to = i < kQuads / 2 ? part.first.at + 4 * i : part.second.at + 4 * i - kPack<T>;
+      const float4 quad = weight[i][lane];
+      to[0] = quad.x, to[1] = quad.y, to[2] = quad.z, to[3] = quad.w;
+    }
+    return part;
+  }
+};
+
 template <class T>
 __device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumulate_t<T>>& p,
-                                           accumulate_t<T>* of_slots) {
+                                           GradientMemory<T>& memory) {
   using A = accumulate_t<T>;
   const BlockPart block(p);
   const int lanes = p.lanes;
   const int slot = threadIdx.x >> log2_of(lanes), lane = threadIdx.x & (lanes - 1);
-  const RopeHeads& array = p.rope.arrays[block.array];
-  const HeadGradient& gradient = p.arrays[block.array];
   const HeadLanes head{lane, lanes, static_cast<int>(p.rope.head_dim) / (2 * kPack<T>)};
-  const int first = lane * kPack<T>, second = (head.half + lane) * kPack<T>;
-  HeadPart<T> weight;
-  read_weight<T>(p.weights[block.array], block.group, head, weight);
+  // Lanes without chunks read the first ones, which no sum counts.
+  const int first = (head.holds() ? lane : 0) * kPack<T>, second = first + head.half * kPack<T>;
+  const bool sums_up = p.partials[block.array] != nullptr;
+  if (slot == 0) {
+    HeadPart<T> weight;
+    read_weight<T>(p.weights[block.array], block.group, head, weight);
+    memory.hold(weight, lane);
+  }
+  __syncthreads();
   HeadPart<T> sums{};
+  Turns<T> turns;
+  // Sums need every lane of a warp: slots without a row stay at their last, or at the block's.
+  const std::int64_t each = p.slot_rows(block.array), start = block.first + slot * each;
+  const auto left = static_cast<int>(block.last - start < each ? block.last - start : each);
+  const auto rounds = static_cast<int>(block.last - block.first < each ? block.last - block.first
+                                                                      : each);
+  RowWalk<T> walk;
+  walk.find(p, block, left > 0 ? start : block.first, first);
+  RowLoads<A> next{};
+  next.load(walk, head);
 #pragma unroll 1
-  for (std::int64_t from = block.first; from < block.last; from += p.slots) {
-    const bool active = from + slot < block.last;  // sums need every lane of a warp
-    const HeadRow row = head_row(p, block, active ? from + slot : from);
-    const T* dy = static_cast<const T*>(array.x) + row_start(array.x_strides, row);
-    const T* x = static_cast<const T*>(gradient.x) + row_start(gradient.x_strides, row);
-    uint4 x_first{}, x_second{}, dy_first{}, dy_second{};
-    if (head.holds()) {
-      x_first = *reinterpret_cast<const uint4*>(x + first);
-      x_second = *reinterpret_cast<const uint4*>(x + second);
-      dy_first = *reinterpret_cast<const uint4*>(dy + first);
-      dy_second = *reinterpret_cast<const uint4*>(dy + second);
+  for (int round = 0; round < rounds; ++round) {
+    const bool active = round < left;
+    if (walk.new_token) {
+      const HeadRow row = head_row(p, block, active ? start + round : block.first);
+      read_head_turns<T>(p.rope, p.table_in_chunks, row.b, row.s, head, turns);
     }
-    HeadPart<T> t{unpack<T>(dy_first), unpack<T>(dy_second)};
-    Turns<T> turns;
-    read_head_turns<T>(p.rope, p.table_in_chunks, row.b, row.s, head, turns);
-    A rstd;
-    if (gradient.rstd.data != nullptr) {
-      rstd = saved_rstd<A>(gradient.rstd, row);
-    } else {
-      const HeadPart<T> part{unpack<T>(x_first), unpack<T>(x_second)};
-      const HeadScale<A> by = head_scale<T>(p.norm, part, x_first, x_second, head);
+    HeadPart<T> h = unpack_part<T>(next.x_first, next.x_second);
+    HeadPart<T> t = unpack_part<T>(next.dy_first, next.dy_second);
+    A rstd = next.rstd;
+    if (walk.rstd == nullptr) {
+      const HeadScale<A> by = head_scale<T>(p.norm, h, next.x_first, next.x_second, head);
       rstd = by.rstd * by.scale;
     }
-    turn_head<T>(t, turns, p.rope.interleaved);
-    HeadPart<T> h{unpack<T>(x_first), unpack<T>(x_second)};
-    multiply<T>(h, rstd);
-    if (active && p.partials[block.array] != nullptr) {
-      add_to_sums<T>(sums.first, t.first, h.first, p.round_normed);
-      add_to_sums<T>(sums.second, t.second, h.second, p.round_normed);
+    T* const dx = walk.dx;
+    if (round + 1 < left) {
+      walk.advance(p, block, start + round + 1, first);
+      next.load(walk, head);
     }
-    multiply<T>(t, weight);
+    turn_head<T>(t, turns, p.rope.interleaved);
+    multiply<T>(h, rstd);
+    if (active && sums_up) {
+      if (p.round_normed) {
+        HeadPart<T> rounded = h;
+        round_part<T>(rounded);
+        add_to_sums<T>(sums, t, rounded);
+      } else {
+        add_to_sums<T>(sums, t, h);
+      }
+    }
+    multiply<T>(t, memory.held(lane));
     const A sum = head.sum(dot<T>(t.first, h.first), dot<T>(t.second, h.second));
     const A mean = product(sum, p.norm.inverse_cols);
     if (!active || !head.holds()) continue;
@@ -156,22 +255,21 @@ __device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumu
       t.first.at[i] = product(fma(-h.first.at[i], mean, t.first.at[i]), rstd);
       t.second.at[i] = product(fma(-h.second.at[i], mean, t.second.at[i]), rstd);
     }
-    T* dx = static_cast<T*>(array.out) + row_start(array.out_strides, row);
-    *reinterpret_cast<uint4*>(dx + first) = pack(t.first);
-    *reinterpret_cast<uint4*>(dx + second) = pack(t.second);
+    *reinterpret_cast<uint4*>(dx) = pack(t.first);
+    *reinterpret_cast<uint4*>(dx + head.half * kPack<T>) = pack(t.second);
   }
-  if (p.partials[block.array] == nullptr) return;
+  if (!sums_up) return;
   const int head_dim = static_cast<int>(p.rope.head_dim);
 #pragma unroll
   for (int i = 0; i < (head.holds() ? kPack<T> : 0); ++i) {
-    of_slots[slot * head_dim + first + i] = sums.first.at[i];
-    of_slots[slot * head_dim + second + i] = sums.second.at[i];
+    memory.of_slots[slot * head_dim + first + i] = sums.first.at[i];
+    memory.of_slots[slot * head_dim + second + i] = sums.second.at[i];
   }
   __syncthreads();
   for (int element = threadIdx.x; element < head_dim;
        element += tuning::kQkNormRopeBackwardThreads) {
     A total = 0;
-    for (int i = 0; i < p.slots; ++i) total += of_slots[i * head_dim + element];
+    for (int i = 0; i < p.slots; ++i) total += memory.of_slots[i * head_dim + element];
     p.partials[block.array]
               [(block.part * p.parts[block.array].groups + block.group) * p.rope.head_dim +
                element] = total;
@@ -184,9 +282,9 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeBackwardThreads,
                                   tuning::kQkNormRopeBackwardBlocks)
     qk_norm_rope_backward_chunks_kernel(
         const __grid_constant__ QkNormRopeBackwardParams<accumulate_t<T>> p) {
-  __shared__ accumulate_t<T> of_slots[2 * kPack<T> * tuning::kQkNormRopeBackwardThreads];
+  __shared__ GradientMemory<T> memory;
   begin_overlapped();
-  gradients_in_chunks<T>(p, of_slots);
+  gradients_in_chunks<T>(p, memory);
 }
 
 // The gradient of one element of the output before it turned.
@@ -220,6 +318,7 @@ __global__ void __launch_bounds__(kWarpLanes)
   const RopeHeads& array = rope.arrays[block.array];
   const HeadGradient& gradient = p.arrays[block.array];
   const bool sums = p.partials[block.array] != nullptr;
+  const std::int64_t each_slot = p.slot_rows(block.array);
   const std::int64_t head_dim = rope.head_dim;
   const auto each = [&](auto body) {
 #pragma unroll 1
@@ -230,7 +329,8 @@ __global__ void __launch_bounds__(kWarpLanes)
   for (int slot = 0; slot < p.slots; ++slot) {
     each([&](std::int64_t element) { of_slot[element] = 0; });
 #pragma unroll 1
-    for (std::int64_t at = block.first + slot; at < block.last; at += p.slots) {
+    for (std::int64_t at = block.first + slot * each_slot, i = 0; i < each_slot && at < block.last;
+         ++at, ++i) {
       const HeadRow row = head_row(p, block, at);
       const StridedHead dy{array.x, row_start(array.x_strides, row), array.x_strides.dim,
                            rope.dtype};

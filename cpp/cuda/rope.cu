@@ -58,7 +58,9 @@ void rope(const RopeProblem& problem, StreamView stream) {
                             .overlap_launch = config.overlap_launch};
     const int device = current_device();
     if (!chunks) return launch<rope_pairs_kernel<accumulate_t<T>>>(shape, stream, device, p);
-    if (!p.table_in_chunks) {
+    if (makes_turns(problem)) {
+      launch<rope_chunks_kernel<T, TurnsFrom::kFrequencies>>(shape, stream, device, p);
+    } else if (!p.table_in_chunks) {
       launch<rope_chunks_kernel<T, TurnsFrom::kAnywhere>>(shape, stream, device, p);
     } else if (problem.interleaved) {
       launch<rope_chunks_kernel<T, TurnsFrom::kTableOfNeighbours>>(shape, stream, device, p);

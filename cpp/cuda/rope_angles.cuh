@@ -49,6 +49,14 @@ static __device__ __noinline__ AngleRow angle_row(const RopeProblem& p, std::int
   return row;
 }
 
+template <class A>
+__device__ inline Turn<A> made_turn(const RopeProblem& p, double position, double frequency) {
+  Turn<A> turn;
+  sincos_of(product(position, frequency), turn.sin, turn.cos);
+  const A scaling = static_cast<A>(p.scaling);
+  return {product(turn.cos, scaling), product(turn.sin, scaling)};
+}
+
 // Everyday tables are read in chunks instead.
 template <class A>
 __device__ __noinline__ Turn<A> one_turn(const RopeProblem& p, const AngleRow& row,
@@ -57,13 +65,9 @@ __device__ __noinline__ Turn<A> one_turn(const RopeProblem& p, const AngleRow& r
     case AngleRow::kTable:
       return {read_number<A>(p.cos, p.table_dtype, row.cos + pair * p.cos_col_stride),
               read_number<A>(p.sin, p.table_dtype, row.sin + pair * p.sin_col_stride)};
-    case AngleRow::kMade: {
-      Turn<A> turn;
-      const double frequency = read_number<double>(p.freqs, p.freqs_dtype, pair * p.freqs_stride);
-      sincos_of(row.position * frequency, turn.sin, turn.cos);
-      const A scaling = static_cast<A>(p.scaling);
-      return {product(turn.cos, scaling), product(turn.sin, scaling)};
-    }
+    case AngleRow::kMade:
+      return made_turn<A>(p, row.position,
+                          read_number<double>(p.freqs, p.freqs_dtype, pair * p.freqs_stride));
     case AngleRow::kNone: return {1, 0};
     default: {
       const A nan = static_cast<A>(__longlong_as_double(0x7ff8000000000000));
@@ -122,6 +126,32 @@ __device__ inline void read_table_turns(const RopeProblem& p, std::int64_t b, st
   }
   read(p.cos, b * p.cos_batch_stride + position * p.cos_row_stride, turns.cos);
   read(p.sin, b * p.sin_batch_stride + position * p.sin_row_stride, turns.sin);
+}
+
+// Whether make_turns can make a call's turns.
+inline bool makes_turns(const RopeProblem& p) { return p.cos == nullptr && p.axes == 1; }
+
+// The turns of kPack pairs, pair i of which is number pair(i), from frequencies on one axis. Inline
+// and all at once: sines wait for themselves more than for anything else.
+template <class T, class Pair>
+__device__ inline void make_turns(const RopeProblem& p, std::int64_t b, std::int64_t s, Pair pair,
+                                  Turns<T>& turns) {
+  double frequencies[kPack<T>];
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    const std::int64_t at = pair(i) * p.freqs_stride;
+    frequencies[i] = p.freqs_dtype == DType::kFloat64 ? static_cast<const double*>(p.freqs)[at]
+                                                      : static_cast<const float*>(p.freqs)[at];
+  }
+  std::int64_t position = s;
+  if (!p.where.find(0, b, s, position)) return fill_turns<T>(turns, 1, 0);
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    const Turn<accumulate_t<T>> turn =
+        made_turn<accumulate_t<T>>(p, static_cast<double>(position), frequencies[i]);
+    turns.cos[i] = turn.cos;
+    turns.sin[i] = turn.sin;
+  }
 }
 
 // The turns of kPack pairs, pair i of which is number pair(i), one by one.

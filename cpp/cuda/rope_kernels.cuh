@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A block takes some rows: a row is up to heads_per_thread heads of one token, of q or of k. A
-// thread takes one unit of each: two chunks of 16 bytes that hold whole pairs, or, where heads are
-// not aligned, one pair. It asks for the chunks of kRopeHeads heads, finds cos and sin once, turns
-// and writes, and goes on to the next heads. Nothing is shared; memory is the limit.
+// A block takes some rows: a row is up to heads_per_thread heads of one token, of q or of k, as far
+// apart as there are rows, so that what neighbouring rows ask for at once is in one piece. A thread
+// takes one unit of each: two chunks of 16 bytes that hold whole pairs, or, where heads are not
+// aligned, one pair. It asks for the chunks of kRopeHeads heads, finds cos and sin once, turns and
+// writes, and goes on to the next heads. Nothing is shared; memory is the limit.
 #include <cstdlib>
 
 #include "cuda/cluster.cuh"
@@ -14,12 +15,22 @@
 
 namespace membound::cuda {
 
-using tuning::kRopeHeads;
+// The heads of an array in groups: group g has heads g, g + count, ..., `each` of them or, of the
+// groups below `longer`, one more.
+struct HeadGroups {
+  std::int64_t count, longer;
+  int each;
+};
+inline HeadGroups head_groups(std::int64_t heads, int heads_per_thread) {
+  const std::int64_t count = (heads + heads_per_thread - 1) / heads_per_thread;
+  if (count == 0) return {0, 0, 0};
+  return {count, heads % count, static_cast<int>(heads / count)};
+}
 
 struct RopeParams {
   RopeProblem rope;
   std::int64_t rows;
-  std::int64_t q_groups;              // of q's heads, before those of k's
+  HeadGroups groups[2];               // q's before k's
   std::int64_t units, turning_units;  // of a head; those behind are copied
   int heads_per_thread, lanes, rows_per_block;
   RowDivider by_inner, by_outer;
@@ -34,7 +45,9 @@ inline void set_rows(RopeParams& p, const tuning::RopeConfig& config) {
   p.lanes = config.lanes;
   p.rows_per_block = config.rows_per_block;
   p.rows = p.rope.tokens() * config.groups;
-  p.q_groups = (p.rope.arrays[0].heads + p.heads_per_thread - 1) / p.heads_per_thread;
+  for (int i = 0; i < 2; ++i) {
+    p.groups[i] = head_groups(i < p.rope.count ? p.rope.arrays[i].heads : 0, p.heads_per_thread);
+  }
   const RopeStrides& strides = p.rope.arrays[0].x_strides;
   p.tokens_inside = std::abs(strides.seq) < std::abs(strides.head);
   p.by_inner = divider(p.tokens_inside ? p.rope.seq : config.groups);
@@ -52,17 +65,17 @@ __device__ inline RopeRow rope_row(const RopeParams& p, std::int64_t row) {
   return p.tokens_inside ? RopeRow{b, within, rest} : RopeRow{b, rest, within};
 }
 
-// Which heads a row has.
+// Which heads a row has: first, first + step, ...
 struct HeadsOfRow {
   int array;
-  std::int64_t first;
+  std::int64_t first, step;
   int count;
 };
 __device__ inline HeadsOfRow heads_of_row(const RopeParams& p, std::int64_t group) {
-  const int array = group >= p.q_groups ? 1 : 0;
-  if (array == 1) group -= p.q_groups;
-  const std::int64_t first = group * p.heads_per_thread, left = p.rope.arrays[array].heads - first;
-  return {array, first, left < p.heads_per_thread ? static_cast<int>(left) : p.heads_per_thread};
+  const int array = group >= p.groups[0].count ? 1 : 0;
+  if (array == 1) group -= p.groups[0].count;
+  const HeadGroups& all = p.groups[array];
+  return {array, group, all.count, all.each + (group < all.longer ? 1 : 0)};
 }
 
 // Where the first of the two elements or chunks of a unit is in a head, and how far the second.
@@ -110,14 +123,16 @@ __device__ inline void turn(Numbers<T>& a, Numbers<T>& b, const Turns<T>& turns)
   }
 }
 
-// Where cos and sin of a kernel come from: a table that is read in chunks, for either style, or
-// whatever else there is.
-enum class TurnsFrom { kTableOfHalves, kTableOfNeighbours, kAnywhere };
+// Where cos and sin of a kernel come from: a table that is read in chunks, for either style,
+// frequencies, or whatever else there is.
+enum class TurnsFrom { kTableOfHalves, kTableOfNeighbours, kFrequencies, kAnywhere };
 
 template <TurnsFrom kFrom, class T>
 __device__ inline ChunkPair turned(const ChunkPair& unit, const Turns<T>& turns, bool interleaved) {
+  constexpr bool kOfTable =
+      kFrom == TurnsFrom::kTableOfHalves || kFrom == TurnsFrom::kTableOfNeighbours;
   Numbers<T> first = unpack<T>(unit.first), second = unpack<T>(unit.second);
-  if (kFrom == TurnsFrom::kTableOfNeighbours || (kFrom == TurnsFrom::kAnywhere && interleaved)) {
+  if (kOfTable ? kFrom == TurnsFrom::kTableOfNeighbours : interleaved) {
     turn<true>(first, second, turns);
   } else {
     turn<false>(first, second, turns);
@@ -126,53 +141,67 @@ __device__ inline ChunkPair turned(const ChunkPair& unit, const Turns<T>& turns,
 }
 
 // Aligned heads whose elements are neighbours, in units of two chunks. Tables are read without any
-// call, which would wait for the heads' loads.
+// call, which would wait for the heads' loads; places are found before the wait for the kernel
+// before.
 template <class T, TurnsFrom kFrom>
-__global__ void __launch_bounds__(tuning::kRopeThreads)
+__global__ void __launch_bounds__(tuning::kRopeThreads, tuning::kRopeBlocks)
     rope_chunks_kernel(const __grid_constant__ RopeParams p) {
-  begin_overlapped();
+  constexpr int kHeads = kFrom == TurnsFrom::kAnywhere      ? 1
+                         : kFrom == TurnsFrom::kFrequencies ? tuning::kRopeHeadsOfMade / 4
+                                                            : tuning::kRopeHeads;
+  launch_dependents();
   const int local = static_cast<int>(threadIdx.x * p.lane_magic >> 16);
   const std::int64_t index = std::int64_t{blockIdx.x} * p.rows_per_block + local;
   if (index >= p.rows) return;
   const RopeRow row = rope_row(p, index);
   const HeadsOfRow heads = heads_of_row(p, row.group);
   const RopeHeads& array = p.rope.arrays[heads.array];
-  const std::int64_t x_stride = array.x_strides.head, out_stride = array.out_strides.head;
-  const T* const x_row = static_cast<const T*>(array.x) + array.x_strides.at(row.b, row.s);
-  T* const out_row = static_cast<T*>(array.out) + array.out_strides.at(row.b, row.s);
+  const std::int64_t x_step = heads.step * array.x_strides.head;
+  const std::int64_t out_step = heads.step * array.out_strides.head;
+  const T* const x_row = static_cast<const T*>(array.x) + array.x_strides.at(row.b, row.s) +
+                         heads.first * array.x_strides.head;
+  T* const out_row = static_cast<T*>(array.out) + array.out_strides.at(row.b, row.s) +
+                     heads.first * array.out_strides.head;
+  asm volatile("" ::"l"(x_row), "l"(out_row));  // found now, not when they are used
+  wait_for_launch_before();
 #pragma unroll 1
-  for (int unit = threadIdx.x - local * p.lanes; unit < p.units; unit += p.lanes) {
+  for (int unit = threadIdx.x - local * p.lanes; unit < static_cast<int>(p.units);
+       unit += p.lanes) {
     const UnitPlace at = unit_place(p, unit, kPack<T>);
-    const bool turning = unit < p.turning_units;
-    const T* x = x_row + heads.first * x_stride + at.first;
-    T* out = out_row + heads.first * out_stride + at.first;
+    const bool turning = unit < static_cast<int>(p.turning_units);
+    const T* x = x_row + at.first;
+    T* out = out_row + at.first;
     Turns<T> turns;
 #pragma unroll 1
-    for (int done = 0; done < heads.count; done += kRopeHeads) {
-      ChunkPair held[kRopeHeads];
+    for (int done = 0; done < heads.count; done += kHeads) {
+      ChunkPair held[kHeads];
 #pragma unroll
-      for (int i = 0; i < kRopeHeads; ++i) {
+      for (int i = 0; i < kHeads; ++i) {
         if (done + i >= heads.count) break;
-        held[i].first = *reinterpret_cast<const uint4*>(x + i * x_stride);
-        held[i].second = *reinterpret_cast<const uint4*>(x + i * x_stride + at.apart);
+        held[i].first = *reinterpret_cast<const uint4*>(x);
+        held[i].second = *reinterpret_cast<const uint4*>(x + at.apart);
+        x += x_step;
       }
       if (done == 0 && turning) {
         if constexpr (kFrom == TurnsFrom::kAnywhere) {
           turns = turns_from<T>(p.rope, row.b, row.s, unit * kPack<T>);
+        } else if constexpr (kFrom == TurnsFrom::kFrequencies) {
+          make_turns<T>(
+              p.rope, row.b, row.s, [=](int i) { return std::int64_t{unit * kPack<T> + i}; },
+              turns);
         } else {
           read_turns<T>(p.rope, row.b, row.s, unit * kPack<T>, turns);
         }
         turn_back<T>(turns, p.rope.inverse);
       }
 #pragma unroll
-      for (int i = 0; i < kRopeHeads; ++i) {
+      for (int i = 0; i < kHeads; ++i) {
         if (done + i >= heads.count) break;
         if (turning) held[i] = turned<kFrom>(held[i], turns, p.rope.interleaved);
-        *reinterpret_cast<uint4*>(out + i * out_stride) = held[i].first;
-        *reinterpret_cast<uint4*>(out + i * out_stride + at.apart) = held[i].second;
+        *reinterpret_cast<uint4*>(out) = held[i].first;
+        *reinterpret_cast<uint4*>(out + at.apart) = held[i].second;
+        out += out_step;
       }
-      x += kRopeHeads * x_stride;
-      out += kRopeHeads * out_stride;
     }
   }
 }
@@ -215,8 +244,8 @@ __global__ void __launch_bounds__(tuning::kRopeThreads)
       } else {
         copy_number(array.out, out_first, array.x, x_first, dtype);
       }
-      x += array.x_strides.head;
-      out += array.out_strides.head;
+      x += heads.step * array.x_strides.head;
+      out += heads.step * array.out_strides.head;
     }
   }
 }

@@ -30,14 +30,15 @@ inline std::string to_string(const RopeConfig& c) {
          " blocks=" + std::to_string(c.blocks) + (c.overlap_launch ? " overlapped" : "");
 }
 
-// 64 bytes of each of 768 threads on their way fill the memory's queue.
-inline constexpr int kRopeHeads = 2;
+// Heads whose loads are on their way together: all of a table's.
+inline constexpr int kRopeHeads = 4;
 // Heads that share cos and sin of a table, and what a thread does before its first load (H200,
 // 16384 tokens x 40 heads x 128 bfloat16: 128 us with one, 100 with 2, 86 with 4, 88 with 8).
 inline constexpr int kRopeHeadsOfTable = 4;
 // Heads that share angles which take longer to make than a head to turn (the same with frequencies:
 // 171 us with 4, 131 with 8, 119 with 16, 117 with 32).
-inline constexpr int kRopeHeadsOfMade = 16;
+inline constexpr int kRopeHeadsOfMade = 8;
+inline constexpr int kRopeBlocks = 5;  // of a multiprocessor at once: a thread has 96 registers
 inline constexpr int kRopeThreads = 128;  // a little before 256: 97.7 us and 100 with 2 heads
 
 // Few units: one head per thread and blocks of 64 threads, as parallelism beats shared angles
