@@ -111,20 +111,6 @@ __device__ __noinline__ HeadScale<accumulate_t<T>> scaled_head(QkNorm<accumulate
   return {redo.scale, inverse_sqrt(sum * norm.inverse_cols + redo.scaled_eps)};
 }
 
-// Of the head whose chunks are x; all lanes of the warp take part.
-template <class T>
-__device__ inline HeadScale<accumulate_t<T>> head_scale(const QkNorm<accumulate_t<T>>& norm,
-                                                        const HeadPart<T>& x, const uint4& first,
-                                                        const uint4& second,
-                                                        const HeadLanes& head) {
-  using A = accumulate_t<T>;
-  const A sum = head.sum(sum_of_squares<T>(x.first), sum_of_squares<T>(x.second));
-  const bool trusted = is_trusted(norm, sum);
-  if (__any_sync(0xffffffffu, !trusted)) [[unlikely]]
-    return scaled_head<T>(norm, first, second, head, trusted);
-  return {A(1), plain_rstd(norm, sum)};
-}
-
 template <class T>
 __device__ inline void multiply(HeadPart<T>& x, accumulate_t<T> by) {
 #pragma unroll
@@ -133,11 +119,20 @@ __device__ inline void multiply(HeadPart<T>& x, accumulate_t<T> by) {
     x.second.at[i] = product(x.second.at[i], by);
   }
 }
-// Out of line: predicated, it would cost every head a tenth of its instructions.
+
+// Of the head whose chunks are x, which are scaled then; all lanes of the warp take part.
 template <class T>
-__device__ __noinline__ HeadPart<T> multiplied(HeadPart<T> x, accumulate_t<T> by) {
-  multiply<T>(x, by);
-  return x;
+__device__ inline HeadScale<accumulate_t<T>> scale_head(const QkNorm<accumulate_t<T>>& norm,
+                                                        HeadPart<T>& x, const HeadLanes& head) {
+  using A = accumulate_t<T>;
+  const A sum = head.sum(sum_of_squares<T>(x.first), sum_of_squares<T>(x.second));
+  const bool trusted = is_trusted(norm, sum);
+  if (__any_sync(0xffffffffu, !trusted)) [[unlikely]] {
+    const HeadScale<A> by = scaled_head<T>(norm, pack(x.first), pack(x.second), head, trusted);
+    multiply<T>(x, by.scale);
+    return by;
+  }
+  return {A(1), plain_rstd(norm, sum)};
 }
 
 template <class T>
@@ -174,6 +169,31 @@ __device__ inline void read_weight(const ColumnArray<accumulate_t<T>>& weight, s
   }
 }
 
+// The same in shared memory, read again for each head: registers are few.
+template <class T>
+struct SharedWeight {
+  static constexpr int kQuads = 2 * kPack<T> / 4;
+  float4 quads[kQuads][kWarpLanes];
+
+  __device__ void hold(const HeadPart<T>& part, int lane) {
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      const float* from = i < kQuads / 2 ? part.first.at + 4 * i : part.second.at + 4 * i - kPack<T>;
+      quads[i][lane] = {from[0], from[1], from[2], from[3]};
+    }
+  }
+  __device__ HeadPart<T> held(int lane) const {
+    HeadPart<T> part;
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      float* to = i < kQuads / 2 ? part.first.at + 4 * i : part.second.at + 4 * i - kPack<T>;
+      const float4 quad = quads[i][lane];
+      to[0] = quad.x, to[1] = quad.y, to[2] = quad.z, to[3] = quad.w;
+    }
+    return part;
+  }
+};
+
 // The pair that is number i of a lane's.
 template <class T>
 __device__ inline std::int64_t pair_of_head(int i, const HeadLanes& head, bool interleaved) {
@@ -184,8 +204,13 @@ __device__ inline std::int64_t pair_of_head(int i, const HeadLanes& head, bool i
 template <class T>
 __device__ __noinline__ Turns<T> turns_of_head(const RopeProblem& p, std::int64_t b, std::int64_t s,
                                                HeadLanes head) {
+  const auto pair = [&](int i) { return pair_of_head<T>(i, head, p.interleaved); };
   Turns<T> turns;
-  find_turns<T>(p, b, s, [&](int i) { return pair_of_head<T>(i, head, p.interleaved); }, turns);
+  if (makes_turns(p)) {
+    make_turns<T>(p, b, s, pair, turns);
+  } else {
+    find_turns<T>(p, b, s, pair, turns);
+  }
   return turns;
 }
 

@@ -161,31 +161,11 @@ struct RowLoads {
   }
 };
 
-// What a block shares. The weight of the chunks of each lane, read again for each row: registers
-// are few. What the slots' sums are added up in, [slot][element].
+// What a block shares: the weight, and what the slots' sums are added up in, [slot][element].
 template <class T>
 struct GradientMemory {
-  static constexpr int kQuads = 2 * kPack<T> / 4;
-  float4 weight[kQuads][kWarpLanes];
+  SharedWeight<T> weight;
   float of_slots[2 * kPack<T> * tuning::kQkNormRopeBackwardThreads];
-
-  __device__ void hold(const HeadPart<T>& part, int lane) {
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
-      const float* from = i < kQuads / 2 ? part.first.at + 4 * i : part.second.at + 4 * i - kPack<T>;
-      weight[i][lane] = {from[0], from[1], from[2], from[3]};
-    }
-  }
-  __device__ HeadPart<T> held(int lane) const {
-    HeadPart<T> part;
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) {
-      float* to = i < kQuads / 2 ? part.first.at + 4 * i : part.second.at + 4 * i - kPack<T>;
-      const float4 quad = weight[i][lane];
-      to[0] = quad.x, to[1] = quad.y, to[2] = quad.z, to[3] = quad.w;
-    }
-    return part;
-  }
 };
 
 template <class T>
@@ -202,7 +182,7 @@ __device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumu
   if (slot == 0) {
     HeadPart<T> weight;
     read_weight<T>(p.weights[block.array], block.group, head, weight);
-    memory.hold(weight, lane);
+    memory.weight.hold(weight, lane);
   }
   __syncthreads();
   HeadPart<T> sums{};
@@ -227,7 +207,8 @@ __device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumu
     HeadPart<T> t = unpack_part<T>(next.dy_first, next.dy_second);
     A rstd = next.rstd;
     if (walk.rstd == nullptr) {
-      const HeadScale<A> by = head_scale<T>(p.norm, h, next.x_first, next.x_second, head);
+      HeadPart<T> part = h;
+      const HeadScale<A> by = scale_head<T>(p.norm, part, head);
       rstd = by.rstd * by.scale;
     }
     T* const dx = walk.dx;
@@ -246,7 +227,7 @@ __device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumu
         add_to_sums<T>(sums, t, h);
       }
     }
-    multiply<T>(t, memory.held(lane));
+    multiply<T>(t, memory.weight.held(lane));
     const A sum = head.sum(dot<T>(t.first, h.first), dot<T>(t.second, h.second));
     const A mean = product(sum, p.norm.inverse_cols);
     if (!active || !head.holds()) continue;

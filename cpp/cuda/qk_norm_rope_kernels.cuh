@@ -3,12 +3,11 @@
 #pragma once
 
 // A block takes some rows: a row is up to kQkNormHeads heads of one token, of q or of k. In the
-// form of chunks the lanes of a row hold two chunks of each head: they ask for a few heads at once,
-// find the weight, cos and sin with the first of them, and normalise, turn and write one after the
-// other. In the general form a warp takes a head element by element. With a cache of keys and
+// form of chunks the lanes of a row hold two chunks of each head: they ask for the first heads, find
+// the weight, cos and sin, and normalise, turn and write head after head, each of which asks for
+// one further on. In the general form a warp takes a head element by element. With a cache of keys and
 // values the blocks behind those copy v, row by row in the same way. Nothing is shared. Limited by
-// instructions and what they wait for each other (H200, four heads a thread: 362 for a head of 128
-// in each of a warp's four rows, 63 % of the issue slots).
+// memory and instructions.
 #include "cuda/cluster.cuh"
 #include "cuda/qk_norm_head.cuh"
 #include "cuda/tuning/qk_norm_rope.hpp"
@@ -29,6 +28,15 @@ struct QkNormRopeParams {
   RowDivider by_value_groups, by_seq, by_block;
   int value_size;  // bytes of an element
 };
+
+// Of a head where weights differ.
+template <class T>
+__device__ __noinline__ HeadPart<T> weight_of_head(const ColumnArray<accumulate_t<T>>& weight,
+                                                   std::int64_t number, HeadLanes head) {
+  HeadPart<T> part;
+  read_weight<T>(weight, number, head, part);
+  return part;
+}
 
 template <class A>
 __device__ inline void store_head_rstd(const HeadStatistic& to, const RopeRow& row,
@@ -80,6 +88,7 @@ __device__ inline ValueRow value_row(const QkNormRopeParams<A>& p, int local) {
 template <class A>
 __device__ inline void copy_value_chunks(const QkNormRopeParams<A>& p) {
   constexpr int kHeads = tuning::kQkNormHeads;
+  wait_for_launch_before();
   const int lanes = p.turn.lanes;
   ValueRow row = value_row(p, threadIdx.x >> log2_of(lanes));
   const int lane = threadIdx.x & (lanes - 1), half = static_cast<int>(p.turn.units);
@@ -124,8 +133,9 @@ __device__ inline void copy_value_numbers(const QkNormRopeParams<A>& p) {
 }
 
 template <class T>
-__device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>>& p) {
-  constexpr int kHeads = tuning::kQkNormHeadsAtOnce;
+__device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>>& p,
+                                          SharedWeight<T> (&shared_weights)[2]) {
+  constexpr int kAhead = tuning::kQkNormHeadsAhead;
   const int lanes = p.turn.lanes;
   const int local = threadIdx.x >> log2_of(lanes), lane = threadIdx.x & (lanes - 1);
   const std::int64_t index = std::int64_t{blockIdx.x} * p.turn.rows_per_block + local;
@@ -134,55 +144,71 @@ __device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>
   const HeadsOfRow heads = heads_of_row(p.turn, row.group);
   const RopeHeads& array = p.turn.rope.arrays[heads.array];
   const HeadLanes head{lane, lanes, static_cast<int>(p.turn.units)};
-  const int first = lane * kPack<T>, second = (head.half + lane) * kPack<T>;
+  // Lanes without chunks read the first ones, which no sum counts.
+  const int first = (head.holds() ? lane : 0) * kPack<T>, apart = head.half * kPack<T>;
   const T* x = static_cast<const T*>(array.x) + array.x_strides.at(row.b, row.s) +
-               heads.first * array.x_strides.head;
+               heads.first * array.x_strides.head + first;
+  const std::int64_t x_step = heads.step * array.x_strides.head;
+  const std::int64_t out_step = heads.step * array.out_strides.head;
+  asm volatile("" ::"l"(x), "l"(x_step), "l"(out_step));  // found now, not when they are used
+  wait_for_launch_before();
   Slot slot{row.b, row.s, active};
   if (active && heads.array == p.cached) slot = slot_of(p.cache, p.by_block, row.b, row.s);
   T* out = static_cast<T*>(array.out) + array.out_strides.at(slot.b, slot.s) +
-           heads.first * array.out_strides.head;
+           heads.first * array.out_strides.head + first;
   const int count = slot.there ? heads.count : 0;
-  const std::int64_t x_stride = array.x_strides.head, out_stride = array.out_strides.head;
-  const ColumnArray<accumulate_t<T>> weights = p.weights[heads.array];
-  const HeadStatistic rstds = p.rstds[heads.array];
+  uint4 a[kAhead] = {}, b[kAhead] = {};
+  const auto ask_for = [&](int number, int i) {
+    if (number >= count) return;
+    a[i] = *reinterpret_cast<const uint4*>(x);
+    b[i] = *reinterpret_cast<const uint4*>(x + apart);
+    x += x_step;
+  };
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) ask_for(i, i);
+  if (local < p.turn.rope.count) {  // a block has two rows at least
+    HeadPart<T> weight;
+    read_weight<T>(p.weights[local], 0, head, weight);
+    shared_weights[local].hold(weight, lane);
+  }
+  __syncthreads();
+  const ColumnArray<accumulate_t<T>>& weights = p.weights[heads.array];
+  const bool weights_differ = weights.head_stride != 0;
+  const HeadStatistic& rstds = p.rstds[heads.array];
+  auto* rstd = static_cast<accumulate_t<T>*>(lane == 0 ? rstds.data : nullptr);
+  const std::int64_t rstd_step = heads.step * rstds.strides.head;
+  if (rstd != nullptr) rstd += rstds.strides.at(row.b, row.s) + heads.first * rstds.strides.head;
   Turns<T> turns;
-  HeadPart<T> weight;
+  read_head_turns<T>(p.turn.rope, p.turn.table_in_chunks, row.b, row.s, head, turns);
 #pragma unroll 1
-  for (int done = 0; done < p.turn.heads_per_thread; done += kHeads) {
-    uint4 a[kHeads], b[kHeads];
+  for (int done = 0; done < p.turn.heads_per_thread; done += kAhead) {
 #pragma unroll
-    for (int i = 0; i < kHeads; ++i) {
-      a[i] = b[i] = {0u, 0u, 0u, 0u};
-      if (done + i >= count || !head.holds()) continue;
-      a[i] = *reinterpret_cast<const uint4*>(x + i * x_stride + first);
-      b[i] = *reinterpret_cast<const uint4*>(x + i * x_stride + second);
-    }
-    if (done == 0) {
-      read_weight<T>(weights, heads.first, head, weight);
-      read_head_turns<T>(p.turn.rope, p.turn.table_in_chunks, row.b, row.s, head, turns);
-    }
-#pragma unroll
-    for (int i = 0; i < kHeads; ++i) {
-      const bool has_head = done + i < count;
-      HeadPart<T> part{unpack<T>(a[i]), unpack<T>(b[i])};
-      const HeadScale<accumulate_t<T>> by = head_scale<T>(p.norm, part, a[i], b[i], head);
-      if (weights.head_stride != 0 && done + i > 0 && has_head) {
-        read_weight<T>(weights, heads.first + done + i, head, weight);
+    for (int i = 0; i < kAhead; ++i) {
+      if (done + i >= p.turn.heads_per_thread) break;
+      HeadPart<T> part = unpack_part<T>(a[i], b[i]);
+      ask_for(done + i + kAhead, i);
+      const HeadScale<accumulate_t<T>> by = scale_head<T>(p.norm, part, head);
+      if (done + i >= count) continue;
+      if (rstd != nullptr) {
+        *rstd = by.rstd * by.scale;
+        rstd += rstd_step;
       }
-      if (!has_head) continue;
-      if (lane == 0) store_head_rstd(rstds, row, heads.first + done + i, by);
-      if (by.scale != accumulate_t<T>(1)) part = multiplied<T>(part, by.scale);
       multiply<T>(part, by.rstd);
       if (p.round_normed) round_part<T>(part);
-      multiply<T>(part, weight);
+      if (weights_differ) {
+        const std::int64_t number = heads.first + (done + i) * heads.step;
+        multiply<T>(part, weight_of_head<T>(weights, number, head));
+      } else {
+        multiply<T>(part, shared_weights[heads.array].held(lane));
+      }
       if (p.round_weighted) round_part<T>(part);
       turn_head<T>(part, turns, p.turn.rope.interleaved);
-      if (!head.holds()) continue;
-      *reinterpret_cast<uint4*>(out + i * out_stride + first) = pack(part.first);
-      *reinterpret_cast<uint4*>(out + i * out_stride + second) = pack(part.second);
+      if (head.holds()) {
+        *reinterpret_cast<uint4*>(out) = pack(part.first);
+        *reinterpret_cast<uint4*>(out + apart) = pack(part.second);
+      }
+      out += out_step;
     }
-    x += kHeads * x_stride;
-    out += kHeads * out_stride;
   }
 }
 
@@ -190,9 +216,10 @@ __device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>
 template <class T>
 __global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormRopeBlocks)
     qk_norm_rope_chunks_kernel(const __grid_constant__ QkNormRopeParams<accumulate_t<T>> p) {
-  begin_overlapped();
+  launch_dependents();
   if (blockIdx.x >= p.first_value_block) return copy_value_chunks(p);
-  normalise_and_turn<T>(p);
+  __shared__ SharedWeight<T> weights[2];
+  normalise_and_turn<T>(p, weights);
 }
 
 // One element, normalised.

@@ -129,7 +129,9 @@ __device__ inline void read_table_turns(const RopeProblem& p, std::int64_t b, st
 }
 
 // Whether make_turns can make a call's turns.
-inline bool makes_turns(const RopeProblem& p) { return p.cos == nullptr && p.axes == 1; }
+MEMBOUND_HOST_DEVICE inline bool makes_turns(const RopeProblem& p) {
+  return p.cos == nullptr && p.axes == 1;
+}
 
 // The turns of kPack pairs, pair i of which is number pair(i), from frequencies on one axis. Inline
 // and all at once: sines wait for themselves more than for anything else.

@@ -14,10 +14,10 @@ namespace membound::cuda::tuning {
 // each head, or, in the general form, are a warp with one head.
 using QkNormRopeConfig = RopeConfig;
 
-// Heads whose loads are on their way together, and the most of a thread in the form of chunks: what
+// Heads whose loads are on their way, and the most of a thread in the form of chunks: what
 // a row costs before its first head is as many instructions as a head (H200, 16384 tokens x 40
 // heads x 128 bfloat16: 109 us with four heads, 100 with eight).
-inline constexpr int kQkNormHeadsAtOnce = 2;
+inline constexpr int kQkNormHeadsAhead = 2;
 inline constexpr int kQkNormHeads = 8;
 inline constexpr int kQkNormRopeThreads = 128;
 // Of a multiprocessor at once: a thread has 96 registers.
