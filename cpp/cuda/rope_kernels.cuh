@@ -5,7 +5,7 @@
 // A block takes some rows: a row is up to heads_per_thread heads of one token, of q or of k, as far
 // apart as there are rows, so that what neighbouring rows ask for at once is in one piece. A thread
 // takes one unit of each: two chunks of 16 bytes that hold whole pairs, or, where heads are not
-// aligned, one pair. It asks for the chunks of kRopeHeads heads, finds cos and sin once, turns and
+// aligned, one pair. It asks for the chunks of a few heads, finds cos and sin once, turns and
 // writes, and goes on to the next heads. Nothing is shared; memory is the limit.
 #include <cstdlib>
 
@@ -36,6 +36,7 @@ struct RopeParams {
   RowDivider by_inner, by_outer;
   unsigned lane_magic;  // thread * lane_magic / 2^16: the quotient by lanes
   bool tokens_inside;   // rows of one group of heads follow one another
+  bool batch_inside;    // else: the tokens of one place in their sequences do, as in memory
   bool table_in_chunks;
 };
 
@@ -50,8 +51,11 @@ inline void set_rows(RopeParams& p, const tuning::RopeConfig& config) {
   }
   const RopeStrides& strides = p.rope.arrays[0].x_strides;
   p.tokens_inside = std::abs(strides.seq) < std::abs(strides.head);
+  p.batch_inside = !p.tokens_inside && std::abs(strides.batch) < std::abs(strides.seq);
   p.by_inner = divider(p.tokens_inside ? p.rope.seq : config.groups);
-  p.by_outer = divider(p.tokens_inside ? config.groups : p.rope.seq);
+  p.by_outer = divider(p.tokens_inside  ? config.groups
+                       : p.batch_inside ? p.rope.batch
+                                        : p.rope.seq);
   p.lane_magic = (65536u + static_cast<unsigned>(p.lanes) - 1) / static_cast<unsigned>(p.lanes);
 }
 
@@ -61,8 +65,9 @@ struct RopeRow {
 };
 __device__ inline RopeRow rope_row(const RopeParams& p, std::int64_t row) {
   const std::int64_t outer = quotient(row, p.by_inner), within = row - outer * p.by_inner.extent;
-  const std::int64_t b = quotient(outer, p.by_outer), rest = outer - b * p.by_outer.extent;
-  return p.tokens_inside ? RopeRow{b, within, rest} : RopeRow{b, rest, within};
+  const std::int64_t high = quotient(outer, p.by_outer), low = outer - high * p.by_outer.extent;
+  if (p.tokens_inside) return {high, within, low};
+  return p.batch_inside ? RopeRow{low, high, within} : RopeRow{high, low, within};
 }
 
 // Which heads a row has: first, first + step, ...
@@ -127,6 +132,12 @@ __device__ inline void turn(Numbers<T>& a, Numbers<T>& b, const Turns<T>& turns)
 // frequencies, or whatever else there is.
 enum class TurnsFrom { kTableOfHalves, kTableOfNeighbours, kFrequencies, kAnywhere };
 
+// Heads whose loads are on their way together; sines and calls take registers.
+template <TurnsFrom kFrom>
+inline constexpr int kHeadsAtOnce = kFrom == TurnsFrom::kAnywhere      ? 1
+                                    : kFrom == TurnsFrom::kFrequencies ? tuning::kRopeHeadsBesideSines
+                                                                       : tuning::kRopeHeads;
+
 template <TurnsFrom kFrom, class T>
 __device__ inline ChunkPair turned(const ChunkPair& unit, const Turns<T>& turns, bool interleaved) {
   constexpr bool kOfTable =
@@ -146,9 +157,7 @@ __device__ inline ChunkPair turned(const ChunkPair& unit, const Turns<T>& turns,
 template <class T, TurnsFrom kFrom>
 __global__ void __launch_bounds__(tuning::kRopeThreads, tuning::kRopeBlocks)
     rope_chunks_kernel(const __grid_constant__ RopeParams p) {
-  constexpr int kHeads = kFrom == TurnsFrom::kAnywhere      ? 1
-                         : kFrom == TurnsFrom::kFrequencies ? tuning::kRopeHeadsOfMade / 4
-                                                            : tuning::kRopeHeads;
+  constexpr int kHeads = kHeadsAtOnce<kFrom>;
   launch_dependents();
   const int local = static_cast<int>(threadIdx.x * p.lane_magic >> 16);
   const std::int64_t index = std::int64_t{blockIdx.x} * p.rows_per_block + local;

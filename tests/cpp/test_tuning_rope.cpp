@@ -33,5 +33,5 @@ TEST_CASE("rope: decoding has a head per thread and launches that overlap") {
   CHECK(decode == RopeConfig{1, 8, 8, 40, 320, true});
   const RopeConfig large = rope_config(16384, 32, 8, 8, false);
   CHECK(large == RopeConfig{4, 8, 16, 10, 10240, false});
-  CHECK(rope_config(16384, 32, 8, 8, true).groups == 3);
+  CHECK(rope_config(16384, 32, 8, 8, true).groups == 5);
 }

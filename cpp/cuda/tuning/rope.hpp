@@ -12,8 +12,7 @@ namespace membound::cuda::tuning {
 // A unit is what one thread turns of a head: two chunks of 16 bytes, or in the general form one
 // pair. The threads of a row take the units of one head, then of the next few of the same token.
 struct RopeConfig {
-  int heads_per_thread;  // that share cos and sin; the loads of kRopeHeads are on their way
-                         // together
+  int heads_per_thread;  // that share cos and sin
   int lanes;             // threads of a row; each takes units lane, lane + lanes, ...
   int rows_per_block;
   std::int64_t groups;  // rows of a token
@@ -30,8 +29,9 @@ inline std::string to_string(const RopeConfig& c) {
          " blocks=" + std::to_string(c.blocks) + (c.overlap_launch ? " overlapped" : "");
 }
 
-// Heads whose loads are on their way together: all of a table's.
+// Heads whose loads are on their way together: all that share a row of a table.
 inline constexpr int kRopeHeads = 4;
+inline constexpr int kRopeHeadsBesideSines = 2;
 // Heads that share cos and sin of a table, and what a thread does before its first load (H200,
 // 16384 tokens x 40 heads x 128 bfloat16: 128 us with one, 100 with 2, 86 with 4, 88 with 8).
 inline constexpr int kRopeHeadsOfTable = 4;
