@@ -50,6 +50,16 @@ QkNormRopeBackwardParams<accumulate_t<T>> params_of(const QkNormRopeBackwardProb
   return p;
 }
 
+void set_slot_rows(GroupParts& parts, const RopeHeads& array, const HeadGradient& gradient,
+                   const tuning::QkNormRopeBackwardConfig& config) {
+  parts.slot_rows = (parts.part_rows + config.slots - 1) / config.slots;
+  parts.dy_step = config.together * array.x_strides.head;
+  parts.x_step = config.together * gradient.x_strides.head;
+  parts.dx_step = config.together * array.out_strides.head;
+  const HeadStatistic& rstd = gradient.rstd;
+  parts.rstd_step = rstd.data != nullptr ? config.together * rstd.strides.head : 0;
+}
+
 // dweight of one array from the sums of its parts.
 template <class A>
 void sum_parts(const QkNormRopeBackwardProblem& problem, const QkNormRopeBackwardParams<A>& p,
@@ -79,6 +89,10 @@ void qk_norm_rope_backward(const QkNormRopeBackwardProblem& problem, StreamView 
         tuning::qk_norm_rope_backward_config(blocks, p.rope.head_dim, sizeof(T), chunks);
     p.lanes = config.lanes;
     p.slots = config.slots;
+    p.together = config.together;
+    for (int i = 0; i < p.rope.count; ++i) {
+      set_slot_rows(p.parts[i], p.rope.arrays[i], p.arrays[i], config);
+    }
     p.table_in_chunks = chunks && table_in_chunks<T>(p.rope);
     const LaunchShape shape{
         .blocks = blocks, .threads = config.threads, .overlap_launch = config.overlap_launch};

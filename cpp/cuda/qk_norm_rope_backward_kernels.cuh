@@ -18,7 +18,8 @@ namespace membound::cuda {
 
 // The rows of one array that share a weight, in parts.
 struct GroupParts {
-  std::int64_t groups, rows, part_rows, parts;
+  std::int64_t groups, rows, part_rows, parts, slot_rows;
+  std::int64_t dy_step, x_step, dx_step, rstd_step;  // from a row of a slot to its next
   RowDivider by_groups, by_heads;
 };
 
@@ -31,14 +32,9 @@ struct QkNormRopeBackwardParams {
   A* partials[2];  // [parts][groups][head_dim]; null: no dweight
   QkNorm<A> norm;
   RowDivider by_seq;
-  int lanes, slots;
+  int lanes, slots, together;
   bool round_normed;
   bool table_in_chunks;
-
-  // The rows of a slot, which follow one another.
-  __device__ std::int64_t slot_rows(int array) const {
-    return (parts[array].part_rows + slots - 1) / slots;
-  }
 };
 
 // What a block works on.
@@ -57,6 +53,29 @@ struct BlockPart {
     group = block - part * all.groups;
     first = part * all.part_rows;
     last = first + all.part_rows < all.rows ? first + all.part_rows : all.rows;
+  }
+};
+
+// The rows of a slot: first, first + step, ... `together` slots take turns at a run of rows.
+struct SlotRows {
+  std::int64_t first;
+  int step, count, most;  // most: of any slot of the block
+
+  template <class A>
+  __device__ SlotRows(const QkNormRopeBackwardParams<A>& p, const BlockPart& block, int slot) {
+    step = p.together;
+    const std::int64_t each = p.parts[block.array].slot_rows;
+    const int within = slot & (step - 1);
+    first = block.first + (slot - within) * each + within;
+    count = rounds_from(first, each, block.last);
+    most = rounds_from(block.first, each, block.last);
+  }
+  __device__ std::int64_t at(int round) const { return first + std::int64_t{round} * step; }
+
+ private:
+  __device__ int rounds_from(std::int64_t from, std::int64_t each, std::int64_t last) const {
+    const std::int64_t rounds = from < last ? (last - from + step - 1) >> log2_of(step) : 0;
+    return static_cast<int>(rounds < each ? rounds : each);
   }
 };
 
@@ -112,7 +131,7 @@ struct RowWalk {
   const T *dy, *x;
   T* dx;
   const accumulate_t<T>* rstd;
-  int of_token;  // rows from this one to the last that follows from its neighbour
+  int of_token;  // heads from this one to the last of the token
   bool new_token;
 
   __device__ void find(const QkNormRopeBackwardParams<accumulate_t<T>>& p, const BlockPart& block,
@@ -123,8 +142,11 @@ struct RowWalk {
     dy = static_cast<const T*>(array.x) + row_start(array.x_strides, row) + first;
     x = static_cast<const T*>(gradient.x) + row_start(gradient.x_strides, row) + first;
     dx = static_cast<T*>(array.out) + row_start(array.out_strides, row) + first;
-    rstd = static_cast<const accumulate_t<T>*>(gradient.rstd.data);
-    if (rstd != nullptr) rstd += row_start(gradient.rstd.strides, row);
+    rstd = reinterpret_cast<const accumulate_t<T>*>(x);  // where none is saved, any number
+    if (gradient.rstd.data != nullptr) {
+      rstd = static_cast<const accumulate_t<T>*>(gradient.rstd.data) +
+             row_start(gradient.rstd.strides, row);
+    }
     constexpr std::int64_t kMost = 1 << 30;
     const std::int64_t heads = array.heads - row.head;
     of_token = p.parts[block.array].groups != 1 ? 1 : static_cast<int>(heads < kMost ? heads : kMost);
@@ -133,13 +155,13 @@ struct RowWalk {
   // The next row is row `number`.
   __device__ void advance(const QkNormRopeBackwardParams<accumulate_t<T>>& p,
                           const BlockPart& block, std::int64_t number, int first) {
-    if (--of_token == 0) return find(p, block, number, first);
-    const RopeHeads& array = p.rope.arrays[block.array];
-    const HeadGradient& gradient = p.arrays[block.array];
-    dy += array.x_strides.head;
-    x += gradient.x_strides.head;
-    dx += array.out_strides.head;
-    if (rstd != nullptr) rstd += gradient.rstd.strides.head;
+    of_token -= p.together;
+    if (of_token <= 0) return find(p, block, number, first);
+    const GroupParts& rows = p.parts[block.array];
+    dy += rows.dy_step;
+    x += rows.x_step;
+    dx += rows.dx_step;
+    rstd += rows.rstd_step;
     new_token = false;
   }
 };
@@ -153,7 +175,7 @@ struct RowLoads {
   template <class T>
   __device__ void load(const RowWalk<T>& walk, const HeadLanes& head) {
     const int apart = head.half * kPack<T>;
-    if (walk.rstd != nullptr) rstd = *walk.rstd;
+    rstd = *walk.rstd;
     x_first = *reinterpret_cast<const uint4*>(walk.x);
     x_second = *reinterpret_cast<const uint4*>(walk.x + apart);
     dy_first = *reinterpret_cast<const uint4*>(walk.dy);
@@ -188,34 +210,29 @@ __device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumu
   HeadPart<T> sums{};
   Turns<T> turns;
   // Sums need every lane of a warp: slots without a row stay at their last, or at the block's.
-  const std::int64_t each = p.slot_rows(block.array), start = block.first + slot * each;
-  const auto left = static_cast<int>(block.last - start < each ? block.last - start : each);
-  const auto rounds = static_cast<int>(block.last - block.first < each ? block.last - block.first
-                                                                      : each);
+  const SlotRows rows(p, block, slot);
   RowWalk<T> walk;
-  walk.find(p, block, left > 0 ? start : block.first, first);
-  RowLoads<A> next{};
+  walk.find(p, block, rows.count > 0 ? rows.first : block.first, first);
+  RowLoads<A> next;
   next.load(walk, head);
 #pragma unroll 1
-  for (int round = 0; round < rounds; ++round) {
-    const bool active = round < left;
+  for (int round = 0; round < rows.most; ++round) {
+    const bool active = round < rows.count;
     if (walk.new_token) {
-      const HeadRow row = head_row(p, block, active ? start + round : block.first);
+      const HeadRow row = head_row(p, block, active ? rows.at(round) : block.first);
       read_head_turns<T>(p.rope, p.table_in_chunks, row.b, row.s, head, turns);
     }
     HeadPart<T> h = unpack_part<T>(next.x_first, next.x_second);
     HeadPart<T> t = unpack_part<T>(next.dy_first, next.dy_second);
     A rstd = next.rstd;
-    if (walk.rstd == nullptr) {
+    if (p.arrays[block.array].rstd.data == nullptr) {
       HeadPart<T> part = h;
       const HeadScale<A> by = scale_head<T>(p.norm, part, head);
       rstd = by.rstd * by.scale;
     }
     T* const dx = walk.dx;
-    if (round + 1 < left) {
-      walk.advance(p, block, start + round + 1, first);
-      next.load(walk, head);
-    }
+    if (round + 1 < rows.count) walk.advance(p, block, rows.at(round + 1), first);
+    next.load(walk, head);
     turn_head<T>(t, turns, p.rope.interleaved);
     multiply<T>(h, rstd);
     if (active && sums_up) {
@@ -299,7 +316,6 @@ __global__ void __launch_bounds__(kWarpLanes)
   const RopeHeads& array = rope.arrays[block.array];
   const HeadGradient& gradient = p.arrays[block.array];
   const bool sums = p.partials[block.array] != nullptr;
-  const std::int64_t each_slot = p.slot_rows(block.array);
   const std::int64_t head_dim = rope.head_dim;
   const auto each = [&](auto body) {
 #pragma unroll 1
@@ -308,10 +324,11 @@ __global__ void __launch_bounds__(kWarpLanes)
   each([&](std::int64_t element) { totals[element] = 0; });
 #pragma unroll 1
   for (int slot = 0; slot < p.slots; ++slot) {
+    const SlotRows rows(p, block, slot);
     each([&](std::int64_t element) { of_slot[element] = 0; });
 #pragma unroll 1
-    for (std::int64_t at = block.first + slot * each_slot, i = 0; i < each_slot && at < block.last;
-         ++at, ++i) {
+    for (int round = 0; round < rows.count; ++round) {
+      const std::int64_t at = rows.at(round);
       const HeadRow row = head_row(p, block, at);
       const StridedHead dy{array.x, row_start(array.x_strides, row), array.x_strides.dim,
                            rope.dtype};

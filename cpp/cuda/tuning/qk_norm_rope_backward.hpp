@@ -9,11 +9,12 @@
 
 namespace membound::cuda::tuning {
 
-// A block takes one part of the rows that share a weight, `slots` of them at once: the tree of
+// A block takes one part of the rows that share a weight, `slots` runs of them at once: the tree of
 // dweight, which head_dim and dtype fix. In the general form one warp takes the slots in turn.
 struct QkNormRopeBackwardConfig {
   int lanes;  // of a row in the form of chunks
   int slots;
+  int together;  // slots that take turns at a run of rows
   int threads;
   bool overlap_launch;
 
@@ -31,6 +32,7 @@ inline QkNormRopeBackwardConfig qk_norm_rope_backward_config(std::int64_t blocks
   QkNormRopeBackwardConfig config{};
   config.lanes = qk_norm_lanes(head_dim, dtype_size);
   config.slots = kQkNormRopeBackwardThreads / config.lanes;
+  config.together = 1;
   config.threads = in_chunks ? kQkNormRopeBackwardThreads : 32;
   config.overlap_launch = blocks <= kRopeOverlapBlocks;
   return config;
