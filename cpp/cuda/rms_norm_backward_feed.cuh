@@ -190,10 +190,7 @@ class ShiftedRingFeed {
         chunks[v] = shifted(at[0], at[next]);
       }
     });
-#pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
-      chunks[v] = of.within(chunks[v], tile.active() ? tile.index(v) : p_.chunks);
-    }
+    of.drop_past_end(chunks, [&](int v) { return tile.active() ? tile.index(v) : p_.chunks; });
   }
 
   const Params& p_;

@@ -44,8 +44,7 @@ class PersistentGradient {
         gate_{p},
         weight_(p.weight, p.chunks, p.cols, rows_.head) {
     const Tile tile = tile_of(0);
-#pragma unroll
-    for (int v = 0; v < kVecs; ++v) weights_[v] = weight_.template load<true>(tile.index(v));
+    weight_.template load<true>(weights_, [&](int v) { return tile.index(v); });
   }
 
   __device__ void run() {

@@ -89,6 +89,12 @@ class NormRow {
     return chunk;
   }
   __device__ Numbers<T> load(int index) const { return load_chunk(index).numbers(p_); }
+  __device__ Numbers<T> load_alike(int index) const {
+    Chunk chunk;
+    chunk.parts[0] = x_.load_alike(index);
+    if constexpr (kHasBeside) chunk.parts[1] = beside_.load_alike(index);
+    return chunk.numbers(p_);
+  }
   // A chunk of the result in storage: what came of the norm, and the gate that it passes.
   __device__ uint4 result(Numbers<T> y, const Chunk& chunk) const {
     if constexpr (kBeside == Beside::kGate) pass_gate<T, kBeside>(p_, y, chunk.parts[1]);
@@ -144,7 +150,8 @@ __device__ __noinline__ uint4 cold_result(const RmsNormParams<accumulate_t<T>>& 
   const SourceChunk<T, kBeside> chunk = from.load_chunk(index);
   const Columns<T, kAccess, kCentring> columns(p, head);
   return from.result(
-      columns.template normalised<false>(chunk.numbers(p), scale, columns.load(index), index),
+      columns.template normalised<false>(chunk.numbers(p), scale, columns.load(index),
+                                         columns.load_bias(index), index),
       chunk);
 }
 
@@ -177,20 +184,29 @@ class HeldRow {
     // Early weights hide their latency behind the reduction (H200, 1024 x 4096: 6.06 to 5.60 us; 1
     // x 4096: 2.16 to 1.51; 4096 x 32768: 148 to 138); with eight chunks they would cost occupancy.
     constexpr bool kEarlyWeights = kChunks <= 4;
+    constexpr bool kEarlyBiases = kEarlyWeights && kCentring == Centring::kAlways;
     uint4 weights[kChunks];
-    if constexpr (kEarlyWeights) {
-#pragma unroll
-      for (int i = 0; i < kChunks; ++i) weights[i] = columns_.load(index(i));
+    // Shifted rows have two blocks of each chunk in registers at first.
+    constexpr bool kBeforeChunks = kAccess != Access::kShifted;
+    const auto load_weights = [&] {
+      columns_.load(weights, index);
       asm volatile("" ::: "memory");  // else the compiler sinks the loads below the reduction
-    }
+    };
+    if constexpr (kEarlyWeights && kBeforeChunks) load_weights();
     team_.start();
     typename Row::Chunk chunks[kChunks];
     row_.template chunks<Team::kUniformShift>(raw, chunks, index);
+    if constexpr (kEarlyWeights && !kBeforeChunks) load_weights();
     const auto numbers = [&](int i) { return chunks[i].numbers(p_); };
     const auto forget = [&] {
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) forget_numbers(chunks[i].parts);
     };
+    uint4 biases[kChunks];
+    if constexpr (kEarlyBiases) {
+      columns_.load_bias(biases, index);
+      asm volatile("" ::: "memory");
+    }
     Scale scale;
     bool sound = true;
     const Accumulate squares = squares_at_once<kChunks>(scale, 0, 0, numbers, sound);
@@ -204,8 +220,10 @@ class HeldRow {
     if constexpr (kAdd && Sink::kAfterSum) store_sum(numbers);
     const auto result = [&]<bool kPlain>(int i) {
       if constexpr (!kEarlyWeights) weights[i] = columns_.load(index(i));
-      return row_.result(
-          columns_.template normalised<kPlain>(numbers(i), scale, weights[i], index(i)), chunks[i]);
+      if constexpr (!kEarlyBiases) biases[i] = columns_.load_bias(index(i));
+      return row_.result(columns_.template normalised<kPlain>(numbers(i), scale, weights[i],
+                                                              biases[i], index(i)),
+                         chunks[i]);
     };
     const bool plain = kAccess != Access::kAny && p_.plain;
     Sink::template put<kChunks, T>(p_, tile_, row_, plain, result);
@@ -336,23 +354,22 @@ __device__ __noinline__ void rescale(const typename Sink::template Params<accumu
   HeldRow<T, Team, kAccess, kBeside, kCentring, Sink>(p, team).run_scaled(plain);
 }
 
-// Blocks per SM that the registers are held to. Centred rows need a few more: two chunks of
-// bfloat16 in a thread fit 48, and spill 116 bytes of 40.
-template <class Team, Centring kCentring>
-constexpr int min_blocks(bool aligned_alone) {
-  if (!aligned_alone || Team::kMinBlocks == 0) return 0;
-  return kCentring == Centring::kNever ? Team::kMinBlocks : Team::kMinBlocks - 1;
+// Blocks per SM that the registers are held to; 0: the compiler's choice.
+template <class Team, Access kAccess, Beside kBeside, Centring kCentring>
+constexpr int min_blocks() {
+  if (kBeside != Beside::kNothing || kAccess == Access::kAny) return 0;
+  if (kAccess == Access::kShifted) return Team::kShiftedMinBlocks;
+  return kCentring == Centring::kNever ? Team::kMinBlocks : Team::kCentredMinBlocks;
 }
 
 // One row per team, held in registers. A block does threads / lanes rows (WarpTeam), one row
 // (BlockTeam) or a part of one (ClusterTeam). Shared memory: the sums of the warps, and the results
 // of shifted rows. Limited by memory: few threads with several independent 16-byte loads each, many
-// blocks per SM, so that some load while others store. Only aligned plain rows are held to the
-// registers that this takes.
+// blocks per SM, so that some load while others store. Only rows with nothing beside them are held
+// to the registers that this takes.
 template <class T, class Team, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
 __global__ void __launch_bounds__(Team::kMaxThreads,
-                                  min_blocks<Team, kCentring>(kAccess == Access::kAligned &&
-                                                              kBeside == Beside::kNothing))
+                                  min_blocks<Team, kAccess, kBeside, kCentring>())
     rms_norm_row_kernel(const __grid_constant__ typename Sink::template Params<accumulate_t<T>> p) {
   if constexpr (runs_here<Team>()) {
     const Team team(p.lanes, p.blocks_per_row, 0);

@@ -118,12 +118,10 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
       // 16384 x 4097: 124, 110, 118).
       if (config.fold == 1) {
         held.template operator()<BlockTeam<1, 16>>();
-      } else if (config.max_warps == 16) {
-        held.template operator()<BlockTeam<2, 16>>();
       } else if (p.centred) {
-        held_as.template operator()<BlockTeam<2, 8>, Centring::kAlways>();
+        held_as.template operator()<BlockTeam<2, 16>, Centring::kAlways>();
       } else {
-        held_as.template operator()<BlockTeam<2, 8>, Centring::kNever>();
+        held_as.template operator()<BlockTeam<2, 16>, Centring::kNever>();
       }
     } else if (config.max_warps == 8) {
       config.fold == 1 ? held.template operator()<BlockTeam<1, 8>>()

@@ -123,11 +123,6 @@ __device__ inline uint4 first_bytes(const uint4& chunk, int bytes) {
   return {words[0], words[1], words[2], words[3]};
 }
 
-// The first `count` elements, all that there are of a last chunk.
-static __device__ __noinline__ uint4 short_chunk(uint4 chunk, std::int64_t count, int size) {
-  return count * size >= kChunkBytes ? chunk : first_bytes(chunk, static_cast<int>(count) * size);
-}
-
 // How many bytes a row's start is behind a 16-byte boundary.
 __device__ inline int shift_of(const void* row) {
   return static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % kChunkBytes);
@@ -179,10 +174,40 @@ class RowReader {
         for (int i = 0; i < kCount; ++i) chunks[i] = shifted(raw[i].low, raw[i].high);
       });
       if (index(kCount - 1) < chunks_ - 2) return;
+      drop_past_end(chunks, index);
+      // At the end of the array blocks of the last two chunks were not read.
+      if (readable_ > chunks_) return;
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        if (index(i) >= chunks_ - 2) chunks[i] = one_of_the_last(chunks[i], index(i));
+        if (index(i) < chunks_ && index(i) + 1 >= readable_) chunks[i] = elements(index(i));
       }
+    }
+  }
+
+  // kShifted: zeros for what of the chunks index(0), index(1) ... is behind the row, the last index
+  // being the largest. Warps that lack some chunks are many in narrow rows, and take no branch for
+  // them; one thread of the row has the last chunk.
+  template <int kCount, class Index>
+  __device__ void drop_past_end(uint4 (&chunks)[kCount], Index index) const {
+    const int last = chunks_ - 1;
+    if (index(kCount - 1) < last) return;
+    bool has_last = false;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (index(i) > last) chunks[i] = {0u, 0u, 0u, 0u};
+      has_last = has_last || index(i) == last;
+    }
+    if (!has_last) return;
+    const std::uint32_t left =
+        static_cast<std::uint32_t>(cols_) - static_cast<std::uint32_t>(last) * kPack<T>;
+    const uint4 mask = first_bytes({~0u, ~0u, ~0u, ~0u}, static_cast<int>(left * sizeof(T)));
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const bool cut = index(i) == last;
+      chunks[i].x &= cut ? mask.x : ~0u;
+      chunks[i].y &= cut ? mask.y : ~0u;
+      chunks[i].z &= cut ? mask.z : ~0u;
+      chunks[i].w &= cut ? mask.w : ~0u;
     }
   }
 
@@ -203,19 +228,24 @@ class RowReader {
     const std::int64_t left = array_->end - reinterpret_cast<const char*>(block(index));
     return left < kChunkBytes ? (left < 0 ? 0 : static_cast<int>(left)) : kChunkBytes;
   }
-  __device__ uint4 within(const uint4& chunk, int index) const {
-    if (index < chunks_ - 1) return chunk;
-    if (index >= chunks_) return {0u, 0u, 0u, 0u};
-    const std::int64_t left = cols_ - static_cast<std::int64_t>(index) * kPack<T>;
-    return first_bytes(chunk, static_cast<int>(left) * int{sizeof(T)});
-  }
-
   __device__ uint4 load(int index) const {
     RawChunk<kAccess> raw[1];
     uint4 chunk[1];
     fetch(raw, [=](int) { return index; });
     chunks<false>(raw, chunk, [=](int) { return index; });
     return chunk[0];
+  }
+  // One chunk that every thread reads. Shifted, its elements take fewer registers and instructions
+  // than what puts two blocks together.
+  __device__ uint4 load_alike(int index) const {
+    if constexpr (kAccess != Access::kShifted) return load(index);
+    const std::int64_t first = static_cast<std::int64_t>(index) * kPack<T>;
+    ChunkOf<T> loaded;
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) {
+      if (first + i < cols_) loaded.elements[i] = row_[first + i];
+    }
+    return loaded.chunk;
   }
 
  private:
@@ -227,22 +257,15 @@ class RowReader {
       raw.low = index < chunks_ ? reinterpret_cast<const uint4*>(row_)[index] : uint4{0, 0, 0, 0};
     } else {
       // Bytes of a neighbouring row may come along and are dropped; nothing behind the array is
-      // read.
-      const uint4* at = reinterpret_cast<const uint4*>(blocks()) + index;
-      raw.low = index < readable_ ? at[0] : uint4{0, 0, 0, 0};
-      // Unset otherwise: a value from raw.low would make this load wait for that one (16384 x 4097
-      // bfloat16: 121 us instead of 116).
-      if (shift_ != 0 && index + 1 < readable_) raw.high = at[1];
+      // read. Unset otherwise: zeros would make one load wait for the other (16384 x 4097 bfloat16:
+      // 121 us instead of 116).
+      const uint4* at = block(index);
+      if (index + 1 < readable_) {
+        raw.low = at[0];
+        raw.high = at[1];
+      }
     }
     return raw;
-  }
-
-  // The last chunk of a row may be short, and none follows. At the end of the array blocks of the
-  // last two chunks were not read.
-  __device__ uint4 one_of_the_last(const uint4& chunk, int index) const {
-    if (index >= chunks_) return {0u, 0u, 0u, 0u};
-    if (index + (shift_ != 0) >= readable_) return elements(index);
-    return short_chunk(chunk, cols_ - static_cast<std::int64_t>(index) * kPack<T>, int{sizeof(T)});
   }
 
   __device__ uint4 elements(int index) const {
@@ -300,22 +323,33 @@ class RowWriter {
     const int blocks = (elements - head) / kPack<T>;
     const T* from = reinterpret_cast<const T*>(staged);
     const int tail = head + blocks * kPack<T>;
-    if (lanes > kPack<T>) {
-      if (lane < head) to[lane] = from[lane];
-      if (lane < elements - tail) to[tail + lane] = from[tail + lane];
+    if (lanes >= 2 * kPack<T>) {
+      // The first lanes take the head, as many behind them the tail.
+      const int at = lane < kPack<T> ? lane : tail + lane - kPack<T>;
+      if (at < (lane < kPack<T> ? head : elements)) to[at] = from[at];
     } else {
 #pragma unroll 1
       for (int i = lane; i < head; i += lanes) to[i] = from[i];
 #pragma unroll 1
       for (int i = tail + lane; i < elements; i += lanes) to[i] = from[i];
     }
-    uint4* to_blocks = reinterpret_cast<uint4*>(to + to_boundary);
+    // All reads of shared memory before the first write.
+    uint4 low[kCount], high[kCount];
     const int next = shift != 0;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int block = i * lanes + lane;
+      if (block < blocks) {
+        low[i] = staged[block];
+        high[i] = staged[block + next];
+      }
+    }
+    uint4* to_blocks = reinterpret_cast<uint4*>(to + to_boundary);
     with_shift<kUniform>((kChunkBytes - shift) % kChunkBytes, [&](auto shifted) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         const int block = i * lanes + lane;
-        if (block < blocks) to_blocks[block] = shifted(staged[block], staged[block + next]);
+        if (block < blocks) to_blocks[block] = shifted(low[i], high[i]);
       }
     });
   }
