@@ -112,8 +112,9 @@ class RingFeed {
   int slot_ = 0;
 };
 
-// The same for shifted rows: aligned blocks of memory in shared memory, each read once. A chunk is
-// put together from two of them, of which a neighbour copied one.
+// The same for shifted rows: aligned blocks of memory in shared memory, each read once and cut at
+// the end of the row, so that zeros follow it. A chunk is put together from two of them, of which a
+// neighbour copied one.
 template <class T, class Group, bool kHeads>
 class ShiftedRingFeed {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
@@ -130,10 +131,9 @@ class ShiftedRingFeed {
 
   __device__ void start(std::int64_t row) {
 #pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) fetch(row + slot * step_, slot);
+    for (int slot = 0; slot < kSlots; ++slot) shifts_[slot] = fetch(row + slot * step_, slot);
   }
-  __device__ void receive(std::int64_t row) {
-    row_ = row;
+  __device__ void receive(std::int64_t) {
     wait_for_copies<kSlots - 1>();
     team_.sync();
     assemble();
@@ -147,57 +147,76 @@ class ShiftedRingFeed {
   }
   __device__ void release(std::int64_t row) {
     team_.sync();  // neighbours read the blocks too
-    fetch(row + kSlots * step_, slot_);
+#pragma unroll
+    for (int slot = 0; slot < kSlots - 1; ++slot) shifts_[slot] = shifts_[slot + 1];
+    shifts_[kSlots - 1] = fetch(row + kSlots * step_, slot_);
     slot_ = slot_ + 1 == kSlots ? 0 : slot_ + 1;
   }
 
  private:
+  struct Shifts {
+    int dy, x;
+  };
+
   __device__ int blocks() const { return kVecs * team_.size + 1; }
   __device__ uint4* part(int slot, int array) const {
     extern __shared__ uint4 ring[];
     const int groups = static_cast<int>(blockDim.x) / team_.size;
     return ring + ((slot * groups + team_.group) * 2 + array) * blocks();
   }
-  __device__ void fetch(std::int64_t row, int slot) const {
+  __device__ Shifts fetch(std::int64_t row, int slot) const {
     const Tile tile(team_, row, p_.rows);
     const Row arrays(p_, rows_.at(tile.row()));
     fetch(arrays.dy(), part(slot, 0), tile);
     fetch(arrays.x(), part(slot, 1), tile);
     commit_copies();
+    return {arrays.dy().shift(), arrays.x().shift()};
   }
   __device__ void fetch(const Reader& from, uint4* to, const Tile& tile) const {
+    const int row_bytes = static_cast<int>(p_.cols) * int{sizeof(T)};
+    const int end = tile.active() ? from.shift() + row_bytes : 0;
+    const uint4* blocks_of_row = from.block(0);
     const auto copy = [&](int place, int index) {
-      const int bytes = tile.active() ? from.bytes_of_block(index) : 0;
-      copy_async(to + place, from.block(bytes == 0 ? 0 : index), bytes);
+      const int left = end - index * kChunkBytes;
+      const int bytes = left < 0 ? 0 : left < kChunkBytes ? left : kChunkBytes;
+      copy_async(to + place, blocks_of_row + (bytes == 0 ? 0 : index), bytes);
     };
-#pragma unroll
-    for (int v = 0; v < kVecs; ++v) copy(v * team_.size + team_.lane, tile.index(v));
-    if (team_.lane == 0) copy(blocks() - 1, tile.index(0) + kVecs * team_.size);
-  }
-  __device__ void assemble() {
-    const Tile tile(team_, row_, p_.rows);
-    const Row arrays(p_, rows_.at(tile.row()));
-    assemble(arrays.dy(), part(slot_, 0), tile, dy_);
-    assemble(arrays.x(), part(slot_, 1), tile, x_);
-  }
-  __device__ void assemble(const Reader& of, const uint4* from, const Tile& tile,
-                           uint4 (&chunks)[kVecs]) const {
-    const int next = of.shift() != 0;
-    with_shift<Group::kUniformShift>(of.shift(), [&](auto shifted) {
+    const int lane = team_.lane;
+    if (tile.index(kVecs - 1) < end / kChunkBytes) {
 #pragma unroll
       for (int v = 0; v < kVecs; ++v) {
-        const uint4* at = from + v * team_.size + team_.lane;
-        chunks[v] = shifted(at[0], at[next]);
+        copy_async(to + v * team_.size + lane, blocks_of_row + tile.index(v), kChunkBytes);
       }
+    } else {
+#pragma unroll
+      for (int v = 0; v < kVecs; ++v) copy(v * team_.size + lane, tile.index(v));
+    }
+    if (lane == 0) copy(blocks() - 1, tile.index(0) + kVecs * team_.size);
+  }
+  __device__ void assemble() {
+    assemble(shifts_[0].dy, part(slot_, 0), dy_);
+    assemble(shifts_[0].x, part(slot_, 1), x_);
+  }
+  __device__ void assemble(int shift, const uint4* from, uint4 (&chunks)[kVecs]) const {
+    const int next = shift != 0;
+    uint4 low[kVecs], high[kVecs];
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v) {
+      const uint4* at = from + v * team_.size + team_.lane;
+      low[v] = at[0];
+      high[v] = at[next];
+    }
+    with_shift<Group::kUniformShift>(shift, [&](auto shifted) {
+#pragma unroll
+      for (int v = 0; v < kVecs; ++v) chunks[v] = shifted(low[v], high[v]);
     });
-    of.drop_past_end(chunks, [&](int v) { return tile.active() ? tile.index(v) : p_.chunks; });
   }
 
   const Params& p_;
   const Group& team_;
   std::int64_t step_;
   RowsOfHead<kHeads> rows_;
-  std::int64_t row_ = 0;
+  Shifts shifts_[kSlots];  // of the rows in the ring, the one that is worked on first
   int slot_ = 0;
   uint4 dy_[kVecs], x_[kVecs];
 };

@@ -52,7 +52,7 @@ class PersistentGradient {
     feed_.start(base + team_.group);
     if (kGateAhead) fetch_gate(base + team_.group);
     Statistics next = statistics_of(base + team_.group);
-#pragma unroll(kForm == Form::kPlain && Group::kRing == 0 ? 2 : 1)
+#pragma unroll(kForm == Form::kPlain && Group::kRing == 0 && !kShifted ? 2 : 1)
     for (std::int64_t round = 0; base < p_.rows; base += step_, ++round) {
       const std::int64_t row = base + team_.group;
       const Statistics statistics = next;

@@ -39,9 +39,9 @@ class HeldGradient {
     uint4 beside[kChunks];  // of dsum or the gate
     typename Row::template Raw<kChunks> raw;
     row_.fetch(raw, index);
+    weight_.template load<true>(weights, index);
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
-      weights[i] = weight_.template load<true>(index(i));
       beside[i] = gate_.is_there() ? row_.load_gate(index(i)) : row_.load_dsum(index(i));
     }
     const RowStatistics<Accumulate> row = row_.template statistics<kCentring>();

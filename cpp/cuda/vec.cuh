@@ -218,16 +218,12 @@ class RowReader {
   __device__ bool has(int index) const { return index < chunks_; }
 
   // kShifted: the aligned blocks that a row touches, chunk c being bytes [shift, shift + 16) of the
-  // blocks c and c + 1, and what of a chunk belongs to the row.
+  // blocks c and c + 1.
   __device__ int shift() const { return shift_; }
   __device__ const uint4* block(int index) const {
     return reinterpret_cast<const uint4*>(blocks()) + index;
   }
-  __device__ int bytes_of_block(int index) const {
-    if (index >= chunks_ + (shift_ != 0)) return 0;
-    const std::int64_t left = array_->end - reinterpret_cast<const char*>(block(index));
-    return left < kChunkBytes ? (left < 0 ? 0 : static_cast<int>(left)) : kChunkBytes;
-  }
+
   __device__ uint4 load(int index) const {
     RawChunk<kAccess> raw[1];
     uint4 chunk[1];
