@@ -59,13 +59,14 @@ class RegisterFeed {
 };
 
 // Group::kRing rows in dynamic shared memory, each thread its own chunks. Deeper is not better: the
-// more rows are in flight, the wider the window of memory (research: 10 % between depths).
+// more rows are in flight, the wider the window of memory (research: 10 % between depths). Where the
+// next row is goes along: found anew from its number it was a sixth of the instructions of a row.
 template <class T, class Group, bool kHeads>
 class RingFeed {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
   using Tile = HeldTile<Group, Access::kAligned>;
-  using Row = GradientRow<T, Access::kAligned, Group::kSplitRows>;
   static constexpr int kVecs = Group::kVecs;
+  static_assert(!Group::kSplitRows);  // rows are evenly spaced
 
  public:
   __device__ RingFeed(const Params& p, const Group& team, std::int64_t step,
@@ -73,42 +74,58 @@ class RingFeed {
       : p_(p), team_(team), step_(step), rows_(rows) {}
 
   __device__ void start(std::int64_t row) {
+    next_ = row;
+    const std::int64_t first = rows_.at(row), step = rows_.at(row + step_) - first;
+    const int index = Tile(team_, row, p_.rows).index(0);
+    dy_at_ = chunks_of(p_.dy, first * p_.dy_row_stride) + index;
+    x_at_ = chunks_of(p_.x, first * p_.x_row_stride) + index;
+    dy_step_ = step * p_.dy_row_stride / kPack<T>;
+    x_step_ = step * p_.x_row_stride / kPack<T>;
 #pragma unroll
-    for (int slot = 0; slot < Group::kRing; ++slot) fetch(row + slot * step_, slot);
+    for (int slot = 0; slot < Group::kRing; ++slot) fetch(slot);
   }
   __device__ void receive(std::int64_t) { wait_for_copies<Group::kRing - 1>(); }
   __device__ const uint4& dy(int v) const { return *chunk(slot_, 2 * v); }
   __device__ const uint4& x(int v) const { return *chunk(slot_, 2 * v + 1); }
   __device__ void forget() { asm volatile("" ::: "memory"); }
   // The row has been used: its slot is for the one kRing turns later.
-  __device__ void release(std::int64_t row) {
-    fetch(row + Group::kRing * step_, slot_);
+  __device__ void release(std::int64_t) {
+    fetch(slot_);
     slot_ = slot_ + 1 == Group::kRing ? 0 : slot_ + 1;
   }
 
  private:
+  __device__ static const uint4* chunks_of(const void* data, std::int64_t offset) {
+    return reinterpret_cast<const uint4*>(static_cast<const T*>(data) + offset);
+  }
   __device__ static uint4* chunk(int slot, int place) {
     extern __shared__ uint4 ring[];
     return ring + (slot * 2 * kVecs + place) * static_cast<int>(blockDim.x) +
            static_cast<int>(threadIdx.x);
   }
-  __device__ void fetch(std::int64_t row, int slot) const {
-    const Tile tile(team_, row, p_.rows);
-    const Row arrays(p_, rows_.at(tile.row()));
+  // Of rows past the last nothing is read, and zeros arrive.
+  __device__ void fetch(int slot) {
+    const Tile tile(team_, next_, p_.rows);
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
-      const int index = tile.index(v);
-      const bool there = tile.active() && arrays.x().has(index);
-      copy_async(chunk(slot, 2 * v), arrays.dy().address(there ? index : 0), there ? 16 : 0);
-      copy_async(chunk(slot, 2 * v + 1), arrays.x().address(there ? index : 0), there ? 16 : 0);
+      const int bytes = tile.active() && tile.index(v) < p_.chunks ? kChunkBytes : 0;
+      copy_async(chunk(slot, 2 * v), dy_at_ + v * team_.size, bytes);
+      copy_async(chunk(slot, 2 * v + 1), x_at_ + v * team_.size, bytes);
     }
     commit_copies();
+    next_ += step_;
+    dy_at_ += dy_step_;
+    x_at_ += x_step_;
   }
 
   const Params& p_;
   const Group& team_;
   std::int64_t step_;
   RowsOfHead<kHeads> rows_;
+  std::int64_t next_ = 0;  // row to be fetched
+  const uint4* dy_at_;     // this thread's first chunk of it
+  const uint4* x_at_;
+  std::int64_t dy_step_, x_step_;  // chunks between rows
   int slot_ = 0;
 };
 
