@@ -6,6 +6,8 @@
 // buffers, so that a row costs one barrier. turn: 0, 1, 0, 1 ... over the rows. kRing: the rows
 // that RingFeed holds, 0 for RegisterFeed; kMinBlocks: per multiprocessor. kSplitRows: aligned rows
 // may be counted in two axes; in each row of a wide one that costs more than it saves.
+#include <type_traits>
+
 #include "cuda/cluster.cuh"
 #include "cuda/reduce.cuh"
 
@@ -77,7 +79,12 @@ struct WarpGroup {
     const Value of_warp = reduce_warp(value, Sum());
     if (lane % kWarpLanes == 0) slots()[turn][group][lane / kWarpLanes] = of_warp;
     sync();
-    return combine_slots<kMaxWarps>(slots()[turn][group], Sum());
+    // Pairs are 38 instructions in every lane, and 17 with a slot in each.
+    if constexpr (std::is_class_v<Value>) {
+      return combine_slots_by_lanes<kMaxWarps>(slots()[turn][group], Sum());
+    } else {
+      return combine_slots<kMaxWarps>(slots()[turn][group], Sum());
+    }
   }
   // Barrier 0 is __syncthreads. bar.sync is for whole warps.
   __device__ void sync() const {

@@ -125,6 +125,17 @@ __device__ inline Value combine_slots(const Value* slots, Combine combine) {
   return reduce_array<kMaxWarps>(all, combine);
 }
 
+// The same tree with a slot in each lane, by whole warps: half the instructions, more latency.
+template <int kMaxWarps, class Value, class Combine>
+__device__ inline Value combine_slots_by_lanes(const Value* slots, Combine combine) {
+  Value value = slots[static_cast<int>(threadIdx.x) % kMaxWarps];
+#pragma unroll
+  for (int offset = 1; offset < kMaxWarps; offset *= 2) {
+    value = combine(value, shuffle_xor(value, offset));
+  }
+  return value;
+}
+
 // Both halves. Rounds follow each other as 0, 1, 2 ...: slots are used again after the barrier of
 // the round between.
 template <int kMaxWarps, int kFold, class Value, class Combine>
