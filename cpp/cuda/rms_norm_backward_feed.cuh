@@ -59,8 +59,9 @@ class RegisterFeed {
 };
 
 // Group::kRing rows in dynamic shared memory, each thread its own chunks. Deeper is not better: the
-// more rows are in flight, the wider the window of memory (research: 10 % between depths). Where the
-// next row is goes along: found anew from its number it was a sixth of the instructions of a row.
+// more rows are in flight, the wider the window of memory (research: 10 % between depths). Where
+// the next row is goes along: found anew from its number it was a sixth of the instructions of a
+// row.
 template <class T, class Group, bool kHeads>
 class RingFeed {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;

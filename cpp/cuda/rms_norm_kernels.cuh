@@ -219,15 +219,28 @@ class HeldRow {
     forget();
     if constexpr (kAdd && Sink::kAfterSum) store_sum(numbers);
     const auto result = [&]<bool kPlain>(int i) {
-      if constexpr (!kEarlyWeights) weights[i] = columns_.load(index(i));
-      if constexpr (!kEarlyBiases) biases[i] = columns_.load_bias(index(i));
-      return row_.result(columns_.template normalised<kPlain>(numbers(i), scale, weights[i],
-                                                              biases[i], index(i)),
-                         chunks[i]);
+      if constexpr (!kEarlyWeights) {
+        if (i % 4 == 0) load_four(weights, biases, i);
+      }
+      return row_.result(
+          columns_.template normalised<kPlain>(numbers(i), scale, weights[i], biases[i], index(i)),
+          chunks[i]);
     };
     const bool plain = kAccess != Access::kAny && p_.plain;
     Sink::template put<kChunks, T>(p_, tile_, row_, plain, result);
     if constexpr (kAdd && !Sink::kAfterSum) store_sum(numbers);
+  }
+
+  // The weights and biases of four chunks at once, of which put() has one in registers at a time.
+  __device__ void load_four(uint4 (&weights)[kChunks], uint4 (&biases)[kChunks], int first) const {
+    uint4 four[4];
+    const auto index = [&](int i) { return tile_.index(first + i); };
+    columns_.load(four, index);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) weights[first + i] = four[i];
+    columns_.load_bias(four, index);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) biases[first + i] = four[i];
   }
 
   // The redo of a row whose plain sums left the trusted range. It reads the row again, so that the

@@ -117,10 +117,9 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpLanes) rms_norm_streamed_kerne
     if constexpr (kAccess == Access::kAny && kVecs > 0) {  // many copies side by side
       return cold_result<T, kAccess, kBeside, kCentring>(p, cluster_index(), head, scale, at);
     } else {
-      return row.result(
-          columns.template normalised<false>(chunk.numbers(p), scale, columns.load(at),
-                                             columns.load_bias(at), at),
-          chunk);
+      return row.result(columns.template normalised<false>(
+                            chunk.numbers(p), scale, columns.load(at), columns.load_bias(at), at),
+                        chunk);
     }
   };
   const auto store = Sink::template stream<T>(

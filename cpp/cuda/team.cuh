@@ -62,8 +62,8 @@ struct BlockTeam {
   static constexpr int kMinBlocks = kMaxWarps == 8 && kFold == 1 ? 6 : 0;
   // Two chunks of bfloat16 in a thread of a centred row fit 48 registers, and spill 116 bytes of
   // 40; four take 80 of the 96 and 118 that the compiler would. Shifted rows: 80 of 123.
-  static constexpr int kCentredMinBlocks = kMaxWarps == 8 ? (kFold == 1 ? 5 : 6)
-                                                          : (kFold == 2 ? 3 : 0);
+  static constexpr int kCentredMinBlocks =
+      kMaxWarps == 8 ? (kFold == 1 ? 5 : 6) : (kFold == 2 ? 3 : 0);
   static constexpr int kShiftedMinBlocks = kFold == 2 ? 3 * 16 / kMaxWarps : 0;
   static constexpr int kMaxThreads = kMaxWarps * kWarpLanes / kFold;
   static constexpr bool kUniformShift = true;
