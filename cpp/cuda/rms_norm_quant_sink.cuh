@@ -70,8 +70,16 @@ class QuantisedRow {
 
   // Chunk `index` of the row, with the inverse of its scale.
   __device__ void store(int index, const uint4& chunk, Accumulate inverse) const {
+    store(index, codes_of(p_.quantised_dtype, unpack<T>(chunk).at, inverse));
+  }
+  template <DType kDType>
+  __device__ void store_as(int index, const uint4& chunk, Accumulate inverse) const {
+    store(index, codes_of<kDType>(unpack<T>(chunk).at, inverse));
+  }
+
+ private:
+  __device__ void store(int index, uint2 codes) const {
     if (index >= p_.chunks) return;
-    const uint2 codes = codes_of(p_.quantised_dtype, unpack<T>(chunk).at, inverse);
     if constexpr (kAccess == Access::kAligned) {
       store_aligned_codes<kPack<T>>(out_ + static_cast<std::uint64_t>(index) * kPack<T>, codes);
     } else {
@@ -81,8 +89,6 @@ class QuantisedRow {
                   p_.cols - first < kPack<T> ? static_cast<int>(p_.cols - first) : kPack<T>);
     }
   }
-
- private:
   __device__ std::int64_t offset(std::int64_t stride, const RowArray& array,
                                  std::int64_t row) const {
     return row_offset<kAccess, true>(p_.split, stride, array, row);
@@ -107,8 +113,12 @@ __device__ __noinline__ void cold_store(const RmsNormQuantParams<accumulate_t<T>
 template <int kChunks, class Value>
 __device__ inline void largest_of_groups(Value (&largest)[kChunks], int group_chunks) {
   const int lanes = group_chunks < kWarpLanes ? group_chunks : kWarpLanes;
+  for (int offset = lanes / 2; offset > 0; offset /= 2) {
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) largest[i] = reduce_lanes(largest[i], lanes, LargestOrNan());
+    for (int i = 0; i < kChunks; ++i) {
+      largest[i] = LargestOrNan()(largest[i], shuffle_xor(largest[i], offset));
+    }
+  }
   if constexpr (sizeof(Value) == 8) {
     if (group_chunks <= kWarpLanes) return;
     constexpr int kMaxWarps = 16;
@@ -146,7 +156,8 @@ struct QuantiseResult {
     const auto hold_as = [&]<bool kPlain>() {
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
-        y[i] = tile.index(i) < p.chunks ? make.template operator()<kPlain>(i) : zeros;
+        y[i] = make.template operator()<kPlain>(i);  // without a branch around it
+        if (tile.index(i) >= p.chunks) y[i] = zeros;
       }
     };
     plain ? hold_as.template operator()<true>() : hold_as.template operator()<false>();
@@ -223,13 +234,21 @@ struct QuantiseResult {
         if (active && at < p.chunks && first) to.store_scale(at / p.group_chunks, own);
       }
     }
+    if (!active) return;
+    if constexpr (kCold || kAccess == Access::kAny) {
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      if (!active) continue;
-      if constexpr (kCold || kAccess == Access::kAny) {
+      for (int i = 0; i < kChunks; ++i) {
         cold_store<T, kAccess>(p, row, index(i), y[i], inverse[i]);
-      } else {
-        to.store(index(i), y[i], inverse[i]);
+      }
+    } else {  // the kind of codes is asked for once
+      const auto store_as = [&]<DType kDType>() {
+#pragma unroll
+        for (int i = 0; i < kChunks; ++i) to.template store_as<kDType>(index(i), y[i], inverse[i]);
+      };
+      switch (p.quantised_dtype) {
+        case DType::kInt8: return store_as.template operator()<DType::kInt8>();
+        case DType::kFloat8E4M3: return store_as.template operator()<DType::kFloat8E4M3>();
+        default: return store_as.template operator()<DType::kFloat8E5M2>();
       }
     }
   }
