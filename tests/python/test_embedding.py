@@ -114,6 +114,12 @@ def test_any_strides_have_the_bits_of_contiguous_arrays(name, dtype, seed):
             membound.embedding(turned, view, scale=2.0, out=target[..., dim:])
             wide = one.numpy(target)[..., dim:]
             assert wide.tobytes() == (2 * right).astype(kind).tobytes()
+            target = one.array(np.full((6, 4, 2 * dim + 1), np.nan, kind))
+            membound.embedding(turned, view, out=target[..., dim : 2 * dim])
+            now = one.numpy(target).astype(np.float64)
+            assert now[..., dim : 2 * dim].tobytes() == right.astype(np.float64).tobytes()
+            assert np.isnan(now[..., :dim]).all()
+            assert np.isnan(now[..., 2 * dim :]).all()
         row = one.broadcast_to(base[:, :1], (4, 3))
         out = membound.embedding(row, there[:19, :dim])
         assert one.numpy(out).tobytes() == table[np.repeat(ids.T[:, :1], 3, 1), :dim].tobytes()
