@@ -26,10 +26,6 @@ bool all_take_chunks(const EmbeddingProblem& p) {
   return fits;
 }
 
-template <class T>
-using WordOf = std::conditional_t<sizeof(T) == 2, std::uint16_t,
-                                  std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>;
-
 }  // namespace
 
 void embedding(const EmbeddingProblem& problem, StreamView stream) {
@@ -38,6 +34,7 @@ void embedding(const EmbeddingProblem& problem, StreamView stream) {
     EmbeddingParams p{};
     p.problem = problem;
     p.copies = problem.copies();
+    p.words = static_cast<int>(sizeof(T) / sizeof(ShiftedCopy::Word));
     const bool shifted = p.copies && problem.weight.col_stride == 1 && problem.out_col_stride == 1;
     p.units = chunks || shifted ? (problem.dim + kPack<T> - 1) / kPack<T> : problem.dim;
     p.config = tuning::embedding_config(problem.tokens, p.units);
@@ -46,7 +43,7 @@ void embedding(const EmbeddingProblem& problem, StreamView stream) {
     if (chunks) {
       launch<embedding_chunks_kernel<T>>(shape, stream, device, p);
     } else if (shifted) {
-      launch<embedding_shifted_kernel<WordOf<T>>>(shape, stream, device, p);
+      launch<embedding_shifted_kernel>(shape, stream, device, p);
     } else {
       launch<embedding_elements_kernel<accumulate_t<T>>>(shape, stream, device, p);
     }

@@ -15,6 +15,7 @@ struct EmbeddingParams {
   std::int64_t units;  // of a row
   tuning::GatedActivationConfig config;
   bool copies;
+  int words;  // of 16 bits, in an element that is copied
 };
 
 // Where the rows of a token start, in elements.
@@ -82,10 +83,10 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
 }
 
 // How a row that starts anywhere is copied to a place that starts anywhere: aligned blocks of 16
-// bytes of the result, each out of two aligned ones of the source, and the elements around them.
+// bytes of the result, each out of two aligned ones of the source, and the words around them.
 // Blocks that reach over an end of the source are left to those, so that nothing beside it is read.
-template <class Word>
 struct ShiftedCopy {
+  using Word = std::uint16_t;  // of which elements of any dtype are some
   static constexpr int kOfBlock = kChunkBytes / static_cast<int>(sizeof(Word));
   int shift;                        // bytes of a source block before what is wanted
   std::int64_t head, blocks, tail;  // words before the blocks, blocks, and where words go on
@@ -103,18 +104,18 @@ struct ShiftedCopy {
 };
 
 // Rows that are copied and do not all start on 16 bytes. Otherwise as the kernel above.
-template <class Word>
-__global__ void __launch_bounds__(tuning::kGateThreads)
+static __global__ void __launch_bounds__(tuning::kGateThreads)
     embedding_shifted_kernel(const __grid_constant__ EmbeddingParams p) {
   constexpr int kCount = tuning::kEmbeddingUnits;
   begin_overlapped();
   const GatePlace place(p.config);
   if (place.row >= p.problem.tokens) return;
   const TokenRows rows = token_rows(p.problem, place.row);
-  const std::int64_t words = p.problem.dim;
-  const Word* const from = static_cast<const Word*>(p.problem.weight.data) + rows.weight;
-  Word* const to = static_cast<Word*>(p.problem.out) + rows.out;
-  const ShiftedCopy<Word> copy(from, to, words);
+  using Word = ShiftedCopy::Word;
+  const std::int64_t words = p.problem.dim * p.words;
+  const auto* const from = static_cast<const Word*>(p.problem.weight.data) + rows.weight * p.words;
+  auto* const to = static_cast<Word*>(p.problem.out) + rows.out * p.words;
+  const ShiftedCopy copy(from, to, words);
   const auto* source =
       reinterpret_cast<const uint4*>(reinterpret_cast<const char*>(from + copy.head) - copy.shift);
   uint4 low[kCount] = {}, high[kCount] = {};
@@ -127,7 +128,9 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
   }
   if (place.first < place.lanes) {  // the row's first tile
     const auto one = [&](std::int64_t at) { to[at] = rows.has_weight ? from[at] : Word{0}; };
+#pragma unroll 1
     for (std::int64_t at = place.first; at < copy.head; at += place.lanes) one(at);
+#pragma unroll 1
     for (std::int64_t at = copy.tail + place.first; at < words; at += place.lanes) one(at);
   }
   uint4* const out = reinterpret_cast<uint4*>(to + copy.head);
