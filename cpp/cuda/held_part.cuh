@@ -36,10 +36,15 @@ class HeldPart {
   // The thread's chunks; absent_bits() or 0 are what is not in the row.
   __device__ void read(uint4 (&raw)[kChunks], std::uint32_t absent) const {
     if constexpr (kAccess == Access::kAligned) {
+      const auto* from = reinterpret_cast<const uint4*>(row_);
+      if (index(kChunks - 1) < chunks_) {  // everyday rows: nothing to fill
+#pragma unroll
+        for (int i = 0; i < kChunks; ++i) raw[i] = from[index(i)];
+        return;
+      }
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
-        raw[i] =
-            index(i) < chunks_ ? reinterpret_cast<const uint4*>(row_)[index(i)] : filled(absent);
+        raw[i] = index(i) < chunks_ ? from[index(i)] : filled(absent);
       }
     } else {
       const RowReader<T, kAccess> reader(row_, array_, chunks_, cols_);
@@ -115,7 +120,7 @@ template <int kCount>
 __device__ inline void fill(uint4 (&raw)[kCount], const uint4& chunk) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) raw[i] = chunk;
-  forget_numbers(raw);
+  __syncwarp(__activemask());
 }
 
 // How arrays can be held, of up to 4 bytes for each element.

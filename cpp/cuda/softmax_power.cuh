@@ -131,10 +131,8 @@ template <class T>
 __device__ inline Pair<accumulate_t<T>> merged_lanes(
     const PartPlace& place, accumulate_t<T> top, accumulate_t<T> sum, int round,
     accumulate_t<T> slope = SoftmaxPower<T>::kPlain) {
-  const bool narrow = place.lanes <= kWarpLanes;
-  const Pair<accumulate_t<T>> mine(top,
-                                   reduce_lanes(sum, narrow ? place.lanes : kWarpLanes, Sum()));
-  if (narrow) return mine;
+  if (place.lanes <= kWarpLanes) return {top, reduce_lanes(sum, place.lanes, Sum())};
+  const Pair<accumulate_t<T>> mine(top, reduce_warp(sum, Sum()));
   return merged<T>(place.of_warps(mine, round), place.lanes / kWarpLanes, slope);
 }
 
