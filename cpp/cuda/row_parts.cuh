@@ -19,9 +19,16 @@ inline constexpr int kHeldChunks = tuning::softmax_chunks(sizeof(T));
 template <class T>
 inline constexpr int kHeldNumbers = kHeldChunks<T> * kPack<T>;
 // The widest blocks that a multiprocessor has at once: while one waits for memory or its barrier,
-// others compute. 40 registers for aligned rows of 16 bits; the others would spill with fewer.
+// others compute. 40 registers for aligned rows of 16 bits, where it has room for 1536 threads
+// (from 8.0 on); the others would spill with fewer.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+inline constexpr int kNarrowBlocks = 2;
+#else
+inline constexpr int kNarrowBlocks = 3;
+#endif
 template <class T, Access kAccess>
-inline constexpr int kHeldBlocks = (sizeof(T) == 2 ? 2 : 1) + (kAccess == Access::kAligned);
+inline constexpr int kHeldBlocks =
+    kAccess == Access::kAligned ? (sizeof(T) == 2 ? kNarrowBlocks : 2) : (sizeof(T) == 2 ? 2 : 1);
 inline constexpr int kPartWarps = tuning::kSoftmaxThreads / kWarpLanes;
 
 // One array of a kernel's rows.
