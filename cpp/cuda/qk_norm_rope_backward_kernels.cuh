@@ -7,7 +7,8 @@
 // share cos and sin: chunks of the gradient and of x come in while those of the row before are
 // worked on, dx goes out, and the sums of dweight stay in registers until shared memory adds up the
 // slots. In the general form a warp does the same element by element, slot after slot: the same
-// tree. Limited by memory and instructions.
+// tree. Limited by memory and instructions (about 300 for a head of 128 in each of a warp's four
+// slots).
 #include "cuda/cluster.cuh"
 #include "cuda/column_gradient.cuh"
 #include "cuda/qk_norm_head.cuh"
@@ -149,7 +150,8 @@ struct RowWalk {
     }
     constexpr std::int64_t kMost = 1 << 30;
     const std::int64_t heads = array.heads - row.head;
-    of_token = p.parts[block.array].groups != 1 ? 1 : static_cast<int>(heads < kMost ? heads : kMost);
+    of_token = static_cast<int>(heads < kMost ? heads : kMost);
+    if (p.parts[block.array].groups != 1) of_token = 1;
     new_token = true;
   }
   // The next row is row `number`.
@@ -201,12 +203,6 @@ __device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumu
   // Lanes without chunks read the first ones, which no sum counts.
   const int first = (head.holds() ? lane : 0) * kPack<T>, second = first + head.half * kPack<T>;
   const bool sums_up = p.partials[block.array] != nullptr;
-  if (slot == 0) {
-    HeadPart<T> weight;
-    read_weight<T>(p.weights[block.array], block.group, head, weight);
-    memory.weight.hold(weight, lane);
-  }
-  __syncthreads();
   HeadPart<T> sums{};
   Turns<T> turns;
   // Sums need every lane of a warp: slots without a row stay at their last, or at the block's.
@@ -215,6 +211,13 @@ __device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumu
   walk.find(p, block, rows.count > 0 ? rows.first : block.first, first);
   RowLoads<A> next;
   next.load(walk, head);
+  if (slot == 0) {
+    const ColumnArray<A>& weight = p.weights[block.array];
+    WeightChunks<T> chunks{};
+    chunks.load(weight, block.group, head);
+    memory.weight.hold(chunks.numbers(weight, head), lane);
+  }
+  __syncthreads();
 #pragma unroll 1
   for (int round = 0; round < rows.most; ++round) {
     const bool active = round < rows.count;

@@ -3,11 +3,12 @@
 #pragma once
 
 // A block takes some rows: a row is up to kQkNormHeads heads of one token, of q or of k. In the
-// form of chunks the lanes of a row hold two chunks of each head: they ask for the first heads, find
-// the weight, cos and sin, and normalise, turn and write head after head, each of which asks for
-// one further on. In the general form a warp takes a head element by element. With a cache of keys and
-// values the blocks behind those copy v, row by row in the same way. Nothing is shared. Limited by
-// memory and instructions.
+// form of chunks the lanes of a row hold two chunks of each head: they ask for the first heads,
+// find weight, cos and sin, and normalise, turn and write head after head, each of which asks for
+// one further on; the weights of q and k sit in shared memory. In the general form a warp takes a
+// head element by element. With a cache of keys and values the blocks behind those copy v, row by
+// row in the same way. Limited by memory and instructions (about 250 for a head of 128 in each of
+// a warp's four rows).
 #include "cuda/cluster.cuh"
 #include "cuda/qk_norm_head.cuh"
 #include "cuda/tuning/qk_norm_rope.hpp"
@@ -33,9 +34,9 @@ struct QkNormRopeParams {
 template <class T>
 __device__ __noinline__ HeadPart<T> weight_of_head(const ColumnArray<accumulate_t<T>>& weight,
                                                    std::int64_t number, HeadLanes head) {
-  HeadPart<T> part;
-  read_weight<T>(weight, number, head, part);
-  return part;
+  WeightChunks<T> chunks{};
+  chunks.load(weight, number, head);
+  return chunks.numbers(weight, head);
 }
 
 template <class A>
@@ -166,11 +167,12 @@ __device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>
   };
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) ask_for(i, i);
-  if (local < p.turn.rope.count) {  // a block has two rows at least
-    HeadPart<T> weight;
-    read_weight<T>(p.weights[local], 0, head, weight);
-    shared_weights[local].hold(weight, lane);
-  }
+  const bool holds_weight = local < p.turn.rope.count;  // a block has two rows at least
+  WeightChunks<T> chunks{};
+  if (holds_weight) chunks.load(p.weights[local], 0, head);
+  Turns<T> turns;
+  read_head_turns<T>(p.turn.rope, p.turn.table_in_chunks, row.b, row.s, head, turns);
+  if (holds_weight) shared_weights[local].hold(chunks.numbers(p.weights[local], head), lane);
   __syncthreads();
   const ColumnArray<accumulate_t<T>>& weights = p.weights[heads.array];
   const bool weights_differ = weights.head_stride != 0;
@@ -178,8 +180,6 @@ __device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>
   auto* rstd = static_cast<accumulate_t<T>*>(lane == 0 ? rstds.data : nullptr);
   const std::int64_t rstd_step = heads.step * rstds.strides.head;
   if (rstd != nullptr) rstd += rstds.strides.at(row.b, row.s) + heads.first * rstds.strides.head;
-  Turns<T> turns;
-  read_head_turns<T>(p.turn.rope, p.turn.table_in_chunks, row.b, row.s, head, turns);
 #pragma unroll 1
   for (int done = 0; done < p.turn.heads_per_thread; done += kAhead) {
 #pragma unroll

@@ -134,9 +134,11 @@ enum class TurnsFrom { kTableOfHalves, kTableOfNeighbours, kFrequencies, kAnywhe
 
 // Heads whose loads are on their way together; sines and calls take registers.
 template <TurnsFrom kFrom>
-inline constexpr int kHeadsAtOnce = kFrom == TurnsFrom::kAnywhere      ? 1
-                                    : kFrom == TurnsFrom::kFrequencies ? tuning::kRopeHeadsBesideSines
-                                                                       : tuning::kRopeHeads;
+inline constexpr int kHeadsAtOnce = tuning::kRopeHeads;
+template <>
+inline constexpr int kHeadsAtOnce<TurnsFrom::kFrequencies> = tuning::kRopeHeadsBesideSines;
+template <>
+inline constexpr int kHeadsAtOnce<TurnsFrom::kAnywhere> = 1;
 
 template <TurnsFrom kFrom, class T>
 __device__ inline ChunkPair turned(const ChunkPair& unit, const Turns<T>& turns, bool interleaved) {

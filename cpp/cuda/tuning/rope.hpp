@@ -35,8 +35,9 @@ inline constexpr int kRopeHeadsBesideSines = 2;
 // Heads that share cos and sin of a table, and what a thread does before its first load (H200,
 // 16384 tokens x 40 heads x 128 bfloat16: 128 us with one, 100 with 2, 86 with 4, 88 with 8).
 inline constexpr int kRopeHeadsOfTable = 4;
-// Heads that share angles which take longer to make than a head to turn (the same with frequencies:
-// 171 us with 4, 131 with 8, 119 with 16, 117 with 32).
+// Heads that share angles which take longer to make than a head to turn (the same with frequencies,
+// sine after sine: 171 us with 4, 131 with 8, 119 with 16, 117 with 32; in one piece they are a
+// third of that).
 inline constexpr int kRopeHeadsOfMade = 8;
 inline constexpr int kRopeBlocks = 5;  // of a multiprocessor at once: a thread has 96 registers
 inline constexpr int kRopeThreads = 128;  // a little before 256: 97.7 us and 100 with 2 heads
