@@ -151,8 +151,7 @@ __device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>
                heads.first * array.x_strides.head + first;
   const std::int64_t x_step = heads.step * array.x_strides.head;
   const std::int64_t out_step = heads.step * array.out_strides.head;
-  asm volatile("" ::"l"(x), "l"(x_step), "l"(out_step));  // found now, not when they are used
-  wait_for_launch_before();
+  wait_with(x, x);
   Slot slot{row.b, row.s, active};
   if (active && heads.array == p.cached) slot = slot_of(p.cache, p.by_block, row.b, row.s);
   T* out = static_cast<T*>(array.out) + array.out_strides.at(slot.b, slot.s) +

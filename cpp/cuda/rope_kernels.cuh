@@ -102,6 +102,21 @@ __device__ inline UnitPlace<Index> unit_place(const RopeParams& p, Index unit, i
   return {first >= offset ? first + dim : first, width};
 }
 
+// Waits for the kernel before, but finds two places in memory first: a decoding step is no longer
+// than that. Predicated on them, the wait cannot be scheduled before.
+__device__ inline void wait_with(const void* from, const void* to) {
+#if MEMBOUND_HAS_CLUSTERS
+  const auto both = reinterpret_cast<std::uint64_t>(from) | reinterpret_cast<std::uint64_t>(to);
+  asm volatile(
+      "{\n\t"
+      ".reg .pred found;\n\t"
+      "setp.ne.u64 found, %0, 0;\n\t"
+      "@found griddepcontrol.wait;\n\t"
+      "}" ::"l"(both)
+      : "memory");
+#endif
+}
+
 struct ChunkPair {
   uint4 first, second;
 };
@@ -173,8 +188,7 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, tuning::kRopeBlocks)
                          heads.first * array.x_strides.head;
   T* const out_row = static_cast<T*>(array.out) + array.out_strides.at(row.b, row.s) +
                      heads.first * array.out_strides.head;
-  asm volatile("" ::"l"(x_row), "l"(out_row));  // found now, not when they are used
-  wait_for_launch_before();
+  wait_with(x_row, out_row);
 #pragma unroll 1
   for (int unit = threadIdx.x - local * p.lanes; unit < static_cast<int>(p.units);
        unit += p.lanes) {
