@@ -11,7 +11,7 @@
 // slots).
 #include "cuda/cluster.cuh"
 #include "cuda/column_gradient.cuh"
-#include "cuda/qk_norm_head.cuh"
+#include "cuda/qk_norm_weight.cuh"
 #include "cuda/tuning/qk_norm_rope_backward.hpp"
 #include "ops/qk_norm_rope_backward.hpp"
 

@@ -10,7 +10,7 @@
 // row in the same way. Limited by memory and instructions (about 250 for a head of 128 in each of
 // a warp's four rows).
 #include "cuda/cluster.cuh"
-#include "cuda/qk_norm_head.cuh"
+#include "cuda/qk_norm_weight.cuh"
 #include "cuda/tuning/qk_norm_rope.hpp"
 
 namespace membound::cuda {
