@@ -112,7 +112,7 @@ struct ClusterGroup {
   static constexpr int kMinBlocks = 1;
   static constexpr bool kOneRow = true;
   static constexpr bool kSplitRows = false;
-  static constexpr bool kUniformShift = false;
+  static constexpr bool kUniformShift = true;
   static constexpr bool kClusters = true;
   static constexpr int kMaxWarps = kPersistentThreads / kWarpLanes;
   int size = static_cast<int>(blockDim.x);
