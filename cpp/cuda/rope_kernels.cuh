@@ -147,13 +147,15 @@ __device__ inline void turn(Numbers<T>& a, Numbers<T>& b, const Turns<T>& turns)
 // frequencies, or whatever else there is.
 enum class TurnsFrom { kTableOfHalves, kTableOfNeighbours, kFrequencies, kAnywhere };
 
-// Heads whose loads are on their way together; sines and calls take registers.
+// Heads whose loads are on their way together, and blocks of a multiprocessor; sines and calls take
+// registers.
 template <TurnsFrom kFrom>
-inline constexpr int kHeadsAtOnce = tuning::kRopeHeads;
-template <>
-inline constexpr int kHeadsAtOnce<TurnsFrom::kFrequencies> = tuning::kRopeHeadsBesideSines;
-template <>
-inline constexpr int kHeadsAtOnce<TurnsFrom::kAnywhere> = 1;
+inline constexpr int kHeadsAtOnce = kFrom == TurnsFrom::kAnywhere ? 1 : tuning::kRopeHeads;
+template <TurnsFrom kFrom>
+inline constexpr int kBlocksAtOnce =
+    kFrom == TurnsFrom::kTableOfHalves || kFrom == TurnsFrom::kTableOfNeighbours
+        ? tuning::kRopeBlocks
+        : tuning::kRopeBlocksBesideSines;
 
 template <TurnsFrom kFrom, class T>
 __device__ inline ChunkPair turned(const ChunkPair& unit, const Turns<T>& turns, bool interleaved) {
@@ -172,7 +174,7 @@ __device__ inline ChunkPair turned(const ChunkPair& unit, const Turns<T>& turns,
 // call, which would wait for the heads' loads; places are found before the wait for the kernel
 // before.
 template <class T, TurnsFrom kFrom>
-__global__ void __launch_bounds__(tuning::kRopeThreads, tuning::kRopeBlocks)
+__global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
     rope_chunks_kernel(const __grid_constant__ RopeParams p) {
   constexpr int kHeads = kHeadsAtOnce<kFrom>;
   launch_dependents();

@@ -29,17 +29,18 @@ inline std::string to_string(const RopeConfig& c) {
          " blocks=" + std::to_string(c.blocks) + (c.overlap_launch ? " overlapped" : "");
 }
 
-// Heads whose loads are on their way together: all that share a row of a table.
-inline constexpr int kRopeHeads = 4;
-inline constexpr int kRopeHeadsBesideSines = 2;
+// Heads whose loads are on their way together, and blocks of a multiprocessor at once: a thread has
+// 80 registers (H200, 16384 tokens x 40 heads bfloat16: 86.1 us, heads of 64 44.2; with 4 heads and
+// 5 blocks 87.6 and 47.6), beside sines 96 (85.1 us, 89.1 with 6 blocks).
+inline constexpr int kRopeHeads = 2;
+inline constexpr int kRopeBlocks = 6;
+inline constexpr int kRopeBlocksBesideSines = 5;
 // Heads that share cos and sin of a table, and what a thread does before its first load (H200,
 // 16384 tokens x 40 heads x 128 bfloat16: 128 us with one, 100 with 2, 86 with 4, 88 with 8).
 inline constexpr int kRopeHeadsOfTable = 4;
-// Heads that share angles which take longer to make than a head to turn (the same with frequencies,
-// sine after sine: 171 us with 4, 131 with 8, 119 with 16, 117 with 32; in one piece they are a
-// third of that).
+// Heads that share angles which take longer to make than a head to turn (the same with frequencies:
+// 85 us with 8 and the sines of a thread in one piece; sine after sine 131 with 8, 119 with 16).
 inline constexpr int kRopeHeadsOfMade = 8;
-inline constexpr int kRopeBlocks = 5;  // of a multiprocessor at once: a thread has 96 registers
 inline constexpr int kRopeThreads = 128;  // a little before 256: 97.7 us and 100 with 2 heads
 
 // Few units: one head per thread and blocks of 64 threads, as parallelism beats shared angles
