@@ -14,6 +14,7 @@ run one after the other in one process, Liger-Kernel's last: it replaces functio
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import importlib.util
 import json
@@ -47,8 +48,9 @@ class Case:
 
     name: str
     patch: Callable[[Any], Any] = lambda _: None
-    compiled: bool = False
+    compiled: str = ""  # "model", or "layers": each decoder layer by itself
     needs: str = "torch"
+    loss: Callable[[Any, Any], Any] | None = None  # of the model and tokens, else the model's own
 
 
 @dataclass
@@ -66,22 +68,50 @@ def patch_with_membound(model: Any) -> None:
     print(membound.torch.patch(model))
 
 
-def patch_with_liger(model: Any) -> None:
+def loss_without_logits(model: Any, tokens: Any) -> Any:
+    """The model's own loss, of hidden states and the last layer's weight."""
+    import membound.torch
+
+    hidden = model.model(input_ids=tokens).last_hidden_state
+    return membound.torch.linear_cross_entropy(hidden[:, :-1], model.lm_head.weight, tokens[:, 1:])
+
+
+def patch_with_liger(model: Any, *, fused_loss: bool = False) -> None:
     from liger_kernel.transformers import apply_liger_kernel_to_llama
 
     apply_liger_kernel_to_llama(
         rope=True, rms_norm=True, swiglu=True, cross_entropy=False,
-        fused_linear_cross_entropy=False, model=model,
+        fused_linear_cross_entropy=fused_loss, model=model,
     )  # fmt: skip
 
 
+LINEAR = "linear cross-entropy"
+WITH_LIGER = {"patch": patch_with_liger, "needs": "liger_kernel"}
 CASES = (
     Case("eager"),
     Case("membound", patch_with_membound),
-    Case("torch.compile", compiled=True),
-    Case("membound, torch.compile", patch_with_membound, compiled=True),
-    Case("Liger-Kernel: norm, rotary, gated MLP", patch_with_liger, needs="liger_kernel"),
+    Case(f"membound, {LINEAR}", patch_with_membound, loss=loss_without_logits),
+    Case("torch.compile", compiled="model"),
+    Case("torch.compile of each layer", compiled="layers"),
+    Case("membound, torch.compile", patch_with_membound, compiled="model"),
+    Case("membound, torch.compile of each layer", patch_with_membound, compiled="layers"),
+    Case("Liger-Kernel: norm, rotary, gated MLP", **WITH_LIGER),
+    Case(
+        f"Liger-Kernel, {LINEAR}",
+        functools.partial(patch_with_liger, fused_loss=True),
+        needs="liger_kernel",
+    ),
 )
+
+
+def compiled(model: Any, what: str, mode: str | None = None) -> Any:
+    """Layer by layer masks are made outside, and attention keeps its causal kernels."""
+    if what == "model":
+        return torch.compile(model, mode=mode)
+    if what == "layers":
+        for layer in model.model.layers:
+            layer.compile(mode=mode)
+    return model
 
 
 class Bench:
@@ -118,10 +148,10 @@ class Bench:
             times.append((time.perf_counter() - start) * 1e3)
         return statistics.median(times)
 
-    def training(self, model: Any, *, compiled: bool) -> tuple[float, float, float]:
+    def training(self, model: Any, case: Case) -> tuple[float, float, float]:
         """Milliseconds of a step, GiB at the peak, and the loss after all steps."""
         model.train()
-        run = torch.compile(model) if compiled else model
+        run = compiled(model, case.compiled)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=self.device != "cpu")
         generator = torch.Generator().manual_seed(1)
         shape = (self.batch, self.seq)
@@ -131,7 +161,8 @@ class Bench:
 
         def step() -> None:
             nonlocal loss
-            loss = run(input_ids=tokens, labels=tokens).loss
+            given = case.loss
+            loss = given(run, tokens) if given else run(input_ids=tokens, labels=tokens).loss
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -143,7 +174,7 @@ class Bench:
         return taken, peak, loss.item()
 
     @torch.no_grad()
-    def decoding(self, model: Any, *, compiled: bool) -> float:
+    def decoding(self, model: Any, what: str) -> float:
         from transformers import StaticCache
 
         model.eval()
@@ -152,10 +183,10 @@ class Bench:
         model(input_ids=past, past_key_values=cache, use_cache=True)
         token = past[:, :1]
         position = torch.tensor([[self.cached]], device=self.device)
-        run = torch.compile(model, mode="reduce-overhead") if compiled else model
+        run = compiled(model, what, "reduce-overhead" if what == "model" else None)
 
         def step() -> None:  # the cache's length stays: each step writes the same place
-            if compiled:
+            if what == "model":
                 torch.compiler.cudagraph_mark_step_begin()
             run(input_ids=token, position_ids=position, past_key_values=cache, use_cache=True)
 
@@ -165,9 +196,9 @@ class Bench:
         torch.compiler.reset()
         model = self.model()
         case.patch(model)
-        decoding = self.decoding(model, compiled=case.compiled)
+        decoding = self.decoding(model, case.compiled)
         torch.compiler.reset()
-        training, peak, loss = self.training(model, compiled=case.compiled)
+        training, peak, loss = self.training(model, case)
         del model
         gc.collect()
         if self.device != "cpu":

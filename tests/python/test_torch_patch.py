@@ -19,17 +19,17 @@ TEXT = {**SIZES, "vocab_size": 128, "max_position_embeddings": 64, "pad_token_id
 TEXT |= {"bos_token_id": 1, "eos_token_id": 2}
 GROUPED = {**TEXT, "num_key_value_heads": 2}
 IMAGE = {**SIZES, "image_size": 32, "patch_size": 8}
-# How many modules have a forward of ours: norms, gated MLPs, attentions, embeddings.
+# How many functions are ours: of norms, gated MLPs, attentions, embeddings, losses.
 MODELS: dict[str, tuple[dict[str, Any], int]] = {
-    "Llama": (GROUPED, 5 + 2 + 2 + 1),
-    "Mistral": (GROUPED, 5 + 2 + 2 + 1),
-    "Qwen2": (GROUPED, 5 + 2 + 2 + 1),
-    "Qwen3": ({**GROUPED, "head_dim": 16}, 9 + 2 + 2 + 1),
-    "Gemma2": ({**GROUPED, "head_dim": 16}, 9 + 2 + 2 + 0),
-    "Gemma3Text": ({**GROUPED, "head_dim": 16}, 13 + 2 + 2 + 0),
-    "Phi3": (GROUPED, 5 + 2 + 2 + 1),
-    "Olmo2": (GROUPED, 9 + 2 + 2 + 1),
-    "GPTNeoX": (TEXT, 5 + 0 + 2 + 1),
+    "Llama": (GROUPED, 5 + 2 + 2 + 1 + 1),
+    "Mistral": (GROUPED, 5 + 2 + 2 + 1 + 1),
+    "Qwen2": (GROUPED, 5 + 2 + 2 + 1 + 1),
+    "Qwen3": ({**GROUPED, "head_dim": 16}, 9 + 2 + 2 + 1 + 1),
+    "Gemma2": ({**GROUPED, "head_dim": 16}, 9 + 2 + 2 + 0 + 1),
+    "Gemma3Text": ({**GROUPED, "head_dim": 16}, 13 + 2 + 2 + 0 + 1),
+    "Phi3": (GROUPED, 5 + 2 + 2 + 1 + 1),
+    "Olmo2": (GROUPED, 9 + 2 + 2 + 1 + 1),
+    "GPTNeoX": (TEXT, 5 + 0 + 2 + 1 + 1),
     "ModernBert": ({**TEXT, "cls_token_id": 1, "sep_token_id": 2}, 5 + 2 + 2 + 1),
     "ViT": (IMAGE, 5 + 0 + 0),
 }
@@ -142,7 +142,55 @@ def test_only_that_model_changes(seed):
     assert mt.unpatch(other) == 0
     again = mt.patch(one)
     assert again.replaced == 0
-    assert all(row.why_left == "its forward is replaced already" for row in again.rows)
+    assert {row.why_left for row in again.rows} == {
+        "its forward is replaced already", "its loss_function is replaced already"
+    }  # fmt: skip
+
+
+def loss_and_slopes(model: Any, **given: Any) -> tuple[Any, list[Any]]:
+    model.zero_grad()
+    loss = model(**given).loss
+    loss.backward()
+    return loss.detach(), [p.grad.clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["Llama", "Gemma2", "ModernBert"])
+def test_the_loss(name, dtype, seed):
+    transformers = pytest.importorskip("transformers")
+    kind = getattr(torch, dtype)
+    model = build(name, kind, seed)
+    if name == "ModernBert":
+        model = transformers.AutoModelForMaskedLM.from_config(model.config).to(kind).eval()
+    ids, labels = (torch.randint(3, 128, (2, 9)) for _ in range(2))
+    labels[0, 3:6] = -100
+    given = [{}, {"num_items_in_batch": torch.tensor(5)}]
+    if name == "Llama":
+        given += [{"shift_labels": labels.roll(-1, 1)}, {"num_items_in_batch": 7}]
+    right = [loss_and_slopes(model, input_ids=ids, labels=labels, **more) for more in given]
+    report = mt.patch(model)
+    form = "cross_entropy" + (" of masked tokens" if name == "ModernBert" else "")
+    assert form in [row.replaced_by for row in report.rows], str(report)
+    unit = torch.finfo(kind).eps
+    for more, (loss, slopes) in zip(given, right, strict=True):
+        got, mine = loss_and_slopes(model, input_ids=ids, labels=labels, **more)
+        assert got.dtype == loss.dtype
+        torch.testing.assert_close(got, loss, rtol=32 * unit, atol=0)
+        largest = max(g.abs().max().item() for g in slopes)
+        for ours, theirs in zip(mine, slopes, strict=True):
+            assert (ours - theirs).abs().max().item() <= 32 * unit * largest
+    nothing = torch.full_like(labels, -100)
+    assert model(input_ids=ids, labels=nothing).loss.isnan()  # as torch's mean of no rows
+
+
+def test_a_loss_of_another_kind_is_left(seed):
+    transformers = pytest.importorskip("transformers")
+    model = build("Llama", torch.float32, seed)
+    model.loss_function = lambda *_, **__: torch.zeros(())
+    report = mt.patch(model)
+    assert "its loss_function is replaced already" in str(report)
+    classes = transformers.LlamaForSequenceClassification(model.config)
+    assert "its loss is another" in str(mt.patch(classes))
 
 
 def test_what_computes_something_else_is_left():

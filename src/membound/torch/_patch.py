@@ -24,9 +24,10 @@ from membound.torch import huggingface
 from membound.torch._embedding import embedding
 from membound.torch._gated_activation import gated_activation
 from membound.torch._layer_norm import layer_norm
+from membound.torch._patch_loss import LOSSES, makes_loss, same_loss
 from membound.torch._rms_norm import rms_norm
 
-_PATCHED = "_membound_forward"
+_PATCHED = "_membound_patched"  # the attributes of a module that are ours, with their names
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,14 @@ class _LeftAloneError(Exception):
 
 
 def patch(model: nn.Module) -> Report:
-    """Replace norms, embeddings, gated MLPs and the rotary function of a model, in place.
+    """Replace norms, embeddings, gated MLPs, the rotary function and the loss, in place.
 
     Found by structure, not by name: RMSNorm and LayerNorm modules, embeddings, MLPs with gate, up
-    and down projections (apart or fused), and attention modules that call
-    ``apply_rotary_pos_emb``. Weights, hooks, state dicts and classes stay; only ``forward`` of the
-    found modules changes, on this model alone. :func:`unpatch` undoes it. Patch before
-    torch.compile.
+    and down projections (apart or fused), attention modules that call ``apply_rotary_pos_emb``, and
+    the ``loss_function`` of a language model (computed from its logits as they are, where the
+    model's own makes float32 copies of them). Weights, hooks, state dicts and classes stay; only
+    ``forward`` or the loss of the found modules changes, on this model alone. :func:`unpatch`
+    undoes it. Patch before torch.compile.
 
     Returns:
         A table of what was replaced, by what, and what was left and why.
@@ -90,24 +92,27 @@ def patch(model: nn.Module) -> Report:
 
 
 def unpatch(model: nn.Module) -> int:
-    """Give every module of the model its own forward back; returns how many had ours."""
+    """Give every module of the model its own forward and loss back; returns how many were ours."""
     count = 0
     for module in model.modules():
-        if _PATCHED in module.__dict__:
-            del module.__dict__["forward"], module.__dict__[_PATCHED]
+        for attribute in module.__dict__.pop(_PATCHED, {}):
+            del module.__dict__[attribute]
             count += 1
     return count
 
 
 def _try(kind: _Kind, module: nn.Module) -> tuple[str | None, str]:
     try:
-        if "forward" in module.__dict__:
-            raise _LeftAloneError("its forward is replaced already")
-        name, forward = kind.replacement(module)
+        if kind.attribute in module.__dict__:
+            raise _LeftAloneError(f"its {kind.attribute.strip('_')} is replaced already")
+        name, function = kind.replacement(module)
     except _LeftAloneError as reason:
         return None, str(reason)
-    module.__dict__["forward"] = types.MethodType(forward, module)
-    module.__dict__[_PATCHED] = name
+    takes_module = kind.attribute == "forward"
+    module.__dict__[kind.attribute] = (
+        types.MethodType(function, module) if takes_module else function
+    )
+    module.__dict__.setdefault(_PATCHED, {})[kind.attribute] = name
     return name, ""
 
 
@@ -115,6 +120,7 @@ def _try(kind: _Kind, module: nn.Module) -> tuple[str | None, str]:
 class _Kind:
     found: Callable[[nn.Module], bool]
     replacement: Callable[[nn.Module], tuple[str, Callable[..., Any]]]
+    attribute: str = "forward"  # what is replaced
 
 
 def _trial(
@@ -362,10 +368,21 @@ def _check_rotary(theirs: Callable[..., Any]) -> None:
         raise _LeftAloneError(f"its {_ROTARY} computes something else")
 
 
+# --- the loss ---
+
+
+def _replace_loss(module: nn.Module) -> tuple[str, Callable[..., Any]]:
+    for name, loss in LOSSES.items():
+        if same_loss(module.loss_function, loss):
+            return name, loss
+    raise _LeftAloneError("its loss is another")
+
+
 _KINDS = (
     _Kind(_is_rms_norm, _replace_rms_norm),
     _Kind(lambda module: type(module) is nn.LayerNorm, _replace_layer_norm),
     _Kind(lambda module: type(module) is nn.Embedding, _replace_embedding),
     _Kind(_is_gated_mlp, _replace_gated_mlp),
     _Kind(_calls_rotary, _replace_rotary),
+    _Kind(makes_loss, _replace_loss, "_loss_function"),  # where transformers' property looks first
 )

@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""The loss that a language model of transformers makes of its logits, without float32 logits."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from membound.torch._cross_entropy import cross_entropy
+
+Loss = Callable[..., torch.Tensor]
+
+
+def makes_loss(module: nn.Module) -> bool:
+    """Whether it is a model that hands its logits to a ``loss_function`` of its own."""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return code is not None and "loss_function" in code.co_names and hasattr(module, "config")
+
+
+def _causal(
+    logits, labels, vocab_size, num_items_in_batch=None, ignore_index=-100, shift_labels=None, **_
+):
+    if shift_labels is None:
+        shift_labels = nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+    return _mean(logits, shift_labels, vocab_size, num_items_in_batch, ignore_index)
+
+
+def _masked(logits, labels, vocab_size, num_items_in_batch=None, ignore_index=-100, **_):
+    return _mean(logits, labels, vocab_size, num_items_in_batch, ignore_index)
+
+
+# What transformers makes of logits: of the next token, or of the token itself.
+LOSSES: dict[str, Loss] = {"cross_entropy": _causal, "cross_entropy of masked tokens": _masked}
+
+
+def _mean(logits, labels, vocab_size, num_items_in_batch, ignore_index):
+    labels = labels.reshape(-1).to(logits.device)
+    # torch raises for labels outside of the vocabulary too; on a GPU it aborts the context.
+    losses = cross_entropy(
+        logits.reshape(-1, vocab_size), labels, ignore_index=ignore_index,
+        validate=logits.device.type == "cpu",
+    )  # fmt: skip
+    if num_items_in_batch is None:
+        num_items_in_batch = (labels != ignore_index).sum()
+    elif isinstance(num_items_in_batch, torch.Tensor):
+        num_items_in_batch = num_items_in_batch.to(losses.device)
+    return losses.sum() / num_items_in_batch
+
+
+def same_loss(theirs: Loss, ours: Loss) -> bool:
+    """Whether both give one loss of a few random logits, with and without a count of items."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 5, 8, generator=generator)
+    labels = torch.tensor([[3, -100, 0, 7, 1], [2, 2, -100, 5, 4]])
+    for count in (None, torch.tensor(3)):
+        given = {"logits": logits, "labels": labels, "vocab_size": 8, "num_items_in_batch": count}
+        try:
+            wanted = theirs(**given)
+        except (TypeError, ValueError, RuntimeError, AttributeError):  # it wants something else
+            return False
+        if not torch.allclose(ours(**given), wanted, rtol=1e-5, atol=0):
+            return False
+    return True
