@@ -67,6 +67,11 @@ struct GateArray {
   __device__ std::int64_t offset(const RowLayout& rows, std::int64_t row) const {
     return row_axes <= 1 ? row * row_stride : looped_row_offset(rows, row);
   }
+  template <class T>
+  __device__ auto* row(const RowLayout& rows, std::int64_t row) const {
+    using Element = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const T, T>;
+    return static_cast<Element*>(data) + offset(rows, row);
+  }
   // Unit `unit` of the row that starts at `offset`.
   template <class T, bool kChunks>
   __device__ auto* at(std::int64_t offset, std::int64_t unit) const {
@@ -86,6 +91,15 @@ template <class Pointer>
 GateArray<Pointer> gate_array(Pointer data, const RowLayout& rows, std::int64_t col_stride) {
   if (data == nullptr) return {};
   return {data, rows.strides[0], col_stride, rows.rank};
+}
+
+// What a row's results are multiplied by.
+template <class A>
+__device__ inline A scale_of_row(const GateArray<const void*>& row_scale, const RowLayout& rows,
+                                 std::int64_t row) {
+  return row_scale.data != nullptr
+             ? static_cast<const A*>(row_scale.data)[row_scale.offset(rows, row)]
+             : A(1);
 }
 
 // Whether chunks of 16 bytes fit a matrix. float64 goes by elements, half a chunk each.

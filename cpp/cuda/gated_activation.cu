@@ -16,8 +16,16 @@ bool all_take_chunks(const GatedActivationProblem& problem) {
          takes_chunks<T>(problem.out, problem.out_rows, problem.out_col_stride, cols);
 }
 
-template <class T, bool kChunks>
+template <class T>
+bool all_take_shifts(const GatedActivationProblem& problem) {
+  return takes_shifts<T>({problem.gate_col_stride, problem.up != nullptr ? problem.up_col_stride : 1,
+                          problem.out_col_stride},
+                         problem.cols);
+}
+
+template <class T, Access kAccess>
 void launch_units(const GatedActivationProblem& problem, StreamView stream) {
+  constexpr bool kChunks = kAccess != Access::kAny;
   using U = Unit<T, kChunks>;
   GatedActivationParams<accumulate_t<T>> p{};
   p.gate = gate_array(problem.gate, problem.gate_rows, problem.gate_col_stride);
@@ -29,12 +37,17 @@ void launch_units(const GatedActivationProblem& problem, StreamView stream) {
   p.row_scale_rows = problem.row_scale_rows;
   p.out_rows = problem.out_rows;
   p.rows = problem.rows;
-  p.units = problem.cols / U::kWidth;
+  p.cols = problem.cols;
+  p.units = (problem.cols + U::kWidth - 1) / U::kWidth;
   p.config = tuning::gated_activation_config(p.rows, p.units, U::kCount);
   p.numbers =
       gate_numbers<T>(problem.options, problem.up != nullptr && problem.row_scale == nullptr);
   const LaunchShape shape{p.config.blocks, p.config.threads};
-  launch<gated_activation_kernel<T, kChunks>>(shape, stream, current_device(), p);
+  if constexpr (kAccess == Access::kShifted) {
+    launch<gated_activation_shifted_kernel<T>>(shape, stream, current_device(), p);
+  } else {
+    launch<gated_activation_kernel<T, kChunks>>(shape, stream, current_device(), p);
+  }
 }
 
 }  // namespace
@@ -42,9 +55,10 @@ void launch_units(const GatedActivationProblem& problem, StreamView stream) {
 void gated_activation(const GatedActivationProblem& problem, StreamView stream) {
   dispatch_floating(problem.dtype, "gated_activation", [&]<class T>() {
     if constexpr (sizeof(T) < 8) {
-      if (all_take_chunks<T>(problem)) return launch_units<T, true>(problem, stream);
+      if (all_take_chunks<T>(problem)) return launch_units<T, Access::kAligned>(problem, stream);
+      if (all_take_shifts<T>(problem)) return launch_units<T, Access::kShifted>(problem, stream);
     }
-    launch_units<T, false>(problem, stream);
+    launch_units<T, Access::kAny>(problem, stream);
   });
 }
 

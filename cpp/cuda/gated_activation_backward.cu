@@ -19,8 +19,36 @@ bool all_take_chunks(const GatedActivationBackwardProblem& problem) {
          takes_chunks<T>(problem.dup, problem.dup_rows, problem.dup_col_stride, cols);
 }
 
-template <class T, bool kChunks>
+template <class T>
+bool all_take_shifts(const GatedActivationBackwardProblem& problem) {
+  const auto stride = [](const void* data, std::int64_t col_stride) {
+    return data != nullptr ? col_stride : 1;
+  };
+  return takes_shifts<T>({problem.dy_col_stride, problem.gate_col_stride,
+                          stride(problem.up, problem.up_col_stride),
+                          stride(problem.dgate, problem.dgate_col_stride),
+                          stride(problem.dup, problem.dup_col_stride)},
+                         problem.cols);
+}
+
+// Whether rows of dgate and dup may be at different places behind a 16-byte boundary.
+template <class T>
+bool are_apart(const GatedActivationBackwardProblem& problem) {
+  if (problem.dgate == nullptr || problem.dup == nullptr) return false;
+  const auto behind = [](const void* data) {
+    return reinterpret_cast<std::uintptr_t>(data) % kChunkBytes;
+  };
+  const RowLayout &a = problem.dgate_rows, &b = problem.dup_rows;
+  bool alike = behind(problem.dgate) == behind(problem.dup) && a.rank == b.rank;
+  for (int axis = 0; alike && axis < a.rank; ++axis) {
+    alike = a.shape[axis] == b.shape[axis] && (a.strides[axis] - b.strides[axis]) % kPack<T> == 0;
+  }
+  return !alike;
+}
+
+template <class T, Access kAccess>
 void launch_units(const GatedActivationBackwardProblem& problem, StreamView stream) {
+  constexpr bool kChunks = kAccess != Access::kAny;
   using U = Unit<T, kChunks>;
   GatedActivationBackwardParams<accumulate_t<T>> p{};
   p.dy = gate_array(problem.dy, problem.dy_rows, problem.dy_col_stride);
@@ -36,12 +64,18 @@ void launch_units(const GatedActivationBackwardProblem& problem, StreamView stre
   p.dgate_rows = problem.dgate_rows;
   p.dup_rows = problem.dup_rows;
   p.rows = problem.rows;
-  p.units = problem.cols / U::kWidth;
+  p.cols = problem.cols;
+  p.units = (problem.cols + U::kWidth - 1) / U::kWidth;
   p.config = tuning::gated_activation_backward_config(p.rows, p.units, U::kCount);
   p.numbers =
       gate_numbers<T>(problem.options, problem.up != nullptr && problem.row_scale == nullptr);
   const LaunchShape shape{p.config.blocks, p.config.threads};
-  launch<gated_activation_backward_kernel<T, kChunks>>(shape, stream, current_device(), p);
+  if constexpr (kAccess == Access::kShifted) {
+    p.apart = are_apart<T>(problem);
+    launch<gated_activation_backward_shifted_kernel<T>>(shape, stream, current_device(), p);
+  } else {
+    launch<gated_activation_backward_kernel<T, kChunks>>(shape, stream, current_device(), p);
+  }
 }
 
 }  // namespace
@@ -49,9 +83,10 @@ void launch_units(const GatedActivationBackwardProblem& problem, StreamView stre
 void gated_activation_backward(const GatedActivationBackwardProblem& problem, StreamView stream) {
   dispatch_floating(problem.dtype, "gated_activation_backward", [&]<class T>() {
     if constexpr (sizeof(T) < 8) {
-      if (all_take_chunks<T>(problem)) return launch_units<T, true>(problem, stream);
+      if (all_take_chunks<T>(problem)) return launch_units<T, Access::kAligned>(problem, stream);
+      if (all_take_shifts<T>(problem)) return launch_units<T, Access::kShifted>(problem, stream);
     }
-    launch_units<T, false>(problem, stream);
+    launch_units<T, Access::kAny>(problem, stream);
   });
 }
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/gate_tile.cuh"
+#include "cuda/shifted_units.cuh"
 
 namespace membound::cuda {
 
@@ -10,7 +10,8 @@ template <class A>
 struct GatedActivationBackwardParams {
   GateArray<const void*> dy, gate, up, row_scale;
   GateArray<void*> dgate, dup;
-  std::int64_t rows, units;
+  std::int64_t rows, cols, units;
+  bool apart;  // rows of dgate and dup may be at different places behind a 16-byte boundary
   tuning::GatedActivationConfig config;
   GateNumbers<A> numbers;
   RowLayout dy_rows, gate_rows, up_rows, row_scale_rows, dgate_rows, dup_rows;
@@ -37,6 +38,35 @@ __device__ inline void activation_gradients(Values& dgate, Values& dup, const Va
     const auto found = activated<kKind, T>(gate.at[i], alpha);
     dgate.at[i] = product(product(dy.at[i], found.slope), product(up.at[i], found.slope_scale));
     dup.at[i] = product(product(dy.at[i], found.value), found.scale);
+  }
+}
+
+// The gradients of a unit.
+template <class T, class U, class A>
+__device__ inline void gradients_of_unit(const GatedActivationBackwardParams<A>& p,
+                                         typename U::Values& dgate, typename U::Values& dup,
+                                         const typename U::Raw& dys, const typename U::Raw& gates,
+                                         const typename U::Raw& ups, A scale) {
+  auto dy = U::unpacked(dys), gate = U::unpacked(gates), up = U::unpacked(ups);
+  if (!p.numbers.plain) {
+#pragma unroll
+    for (int i = 0; i < U::kWidth; ++i) {
+      dy.at[i] = product(dy.at[i], scale);
+      gate.at[i] = not_above(gate.at[i], p.numbers.limit);
+      up.at[i] = p.up.data != nullptr ? p.numbers.factor(up.at[i]) : A(1);
+    }
+  }
+  dispatch_activation(p.numbers.kind, [&]<Activation kKind>() {
+    activation_gradients<kKind, T>(dgate, dup, dy, gate, up, p.numbers.alpha);
+  });
+  if (!p.numbers.plain) {
+    gate = U::unpacked(gates);
+    up = U::unpacked(ups);
+#pragma unroll
+    for (int i = 0; i < U::kWidth; ++i) {
+      if (gate.at[i] > p.numbers.limit) dgate.at[i] = 0;
+      if (fabs(up.at[i]) > p.numbers.limit) dup.at[i] = 0;
+    }
   }
 }
 
@@ -70,36 +100,13 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
     gates[i] = *p.gate.template at<T, kChunks>(gate_row, unit);
     if (has_up) ups[i] = *p.up.template at<T, kChunks>(up_row, unit);
   }
-  A scale = 1;
-  if (p.row_scale.data != nullptr)
-    scale =
-        static_cast<const A*>(p.row_scale.data)[p.row_scale.offset(p.row_scale_rows, place.row)];
+  const A scale = scale_of_row<A>(p.row_scale, p.row_scale_rows, place.row);
   std::int64_t unit = place.first;
   // Once in the code: what is held moves down.
 #pragma unroll 1
   for (int left = place.count; left > 0 && unit < p.units; --left, unit += place.lanes) {
-    auto dy = U::unpacked(dys[0]), gate = U::unpacked(gates[0]), up = U::unpacked(ups[0]);
-    if (!p.numbers.plain) {
-#pragma unroll
-      for (int i = 0; i < U::kWidth; ++i) {
-        dy.at[i] = product(dy.at[i], scale);
-        gate.at[i] = not_above(gate.at[i], p.numbers.limit);
-        up.at[i] = has_up ? p.numbers.factor(up.at[i]) : A(1);
-      }
-    }
     typename U::Values dgate, dup;
-    dispatch_activation(p.numbers.kind, [&]<Activation kKind>() {
-      activation_gradients<kKind, T>(dgate, dup, dy, gate, up, p.numbers.alpha);
-    });
-    if (!p.numbers.plain) {
-      gate = U::unpacked(gates[0]);
-      up = U::unpacked(ups[0]);
-#pragma unroll
-      for (int i = 0; i < U::kWidth; ++i) {
-        if (gate.at[i] > p.numbers.limit) dgate.at[i] = 0;
-        if (fabs(up.at[i]) > p.numbers.limit) dup.at[i] = 0;
-      }
-    }
+    gradients_of_unit<T, U>(p, dgate, dup, dys[0], gates[0], ups[0], scale);
     if (p.dgate.data != nullptr)
       *p.dgate.template at<T, kChunks>(dgate_row, unit) = U::packed(dgate);
     if (p.dup.data != nullptr) *p.dup.template at<T, kChunks>(dup_row, unit) = U::packed(dup);
@@ -108,6 +115,54 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
       dys[i] = dys[i + 1];
       gates[i] = gates[i + 1];
       ups[i] = ups[i + 1];
+    }
+  }
+}
+
+// Rows that start anywhere, in units of the first gradient. Where the second may be at another place
+// a warp writes it through shared memory, 16 bytes for each thread, and stays together: threads
+// without a row have no units. Otherwise as the kernel above.
+template <class T>
+__global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backward_shifted_kernel(
+    const __grid_constant__ GatedActivationBackwardParams<float> p) {
+  using U = Unit<T, true>;
+  __shared__ uint4 staged[tuning::kGateThreads];
+  launch_dependents();
+  const GatePlace place(p.config);
+  const std::int64_t row = place.row < p.rows ? place.row : p.rows - 1;
+  const T* const dy = p.dy.template row<T>(p.dy_rows, row);
+  const T* const gate = p.gate.template row<T>(p.gate_rows, row);
+  const T* const up = p.up.data != nullptr ? p.up.template row<T>(p.up_rows, row) : gate;
+  T* const dgate = p.dgate.data != nullptr ? p.dgate.template row<T>(p.dgate_rows, row) : nullptr;
+  T* const dup = p.dup.data != nullptr ? p.dup.template row<T>(p.dup_rows, row) : nullptr;
+  const T* const rows[] = {dy, gate, up};
+  const ShiftedUnits<T> units(dgate != nullptr ? dgate : dup, p.cols, rows, place,
+                              place.row < p.rows ? p.units : 0);
+  wait_for_launch_before();
+  uint4 chunks[3][U::kCount];
+  units.load(chunks, rows);
+  const float scale = scale_of_row<float>(p.row_scale, p.row_scale_rows, row);
+  const int together = min(place.lanes, kWarpLanes);
+  const int lane = static_cast<int>(threadIdx.x) & (together - 1);
+#pragma unroll 1
+  for (int unit = 0; unit < place.count * place.lanes; unit += place.lanes) {
+    uint4 second = {};
+    if (unit < units.end) {
+      typename U::Values to_gate, to_up;
+      gradients_of_unit<T, U>(p, to_gate, to_up, chunks[0][0], chunks[1][0], chunks[2][0], scale);
+      if (dgate != nullptr) units.store(dgate, unit, U::packed(to_gate));
+      second = U::packed(to_up);
+      if (dup != nullptr && (!p.apart || unit >= units.blocks)) units.store(dup, unit, second);
+    }
+    if (p.apart) {
+      const int blocks = units.blocks + lane - unit;  // from the first of these threads on
+      store_neighbours(dup + units.first + (unit - lane) * kPack<T>, max(0, min(blocks, together)),
+                       second, staged + (threadIdx.x - lane), lane, together);
+    }
+#pragma unroll
+    for (int k = 0; k < 3; ++k) {
+#pragma unroll
+      for (int i = 0; i + 1 < U::kCount; ++i) chunks[k][i] = chunks[k][i + 1];
     }
   }
 }

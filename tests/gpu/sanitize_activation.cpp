@@ -39,6 +39,7 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
   std::vector<Case> list = {
       {"silu", Activation::kSilu},
       {"silu with options", Activation::kSilu, two_axes, true, true},
+      {"silu, shifted", Activation::kSilu, shifted},
       {"silu alone", Activation::kSilu, shifted, false, true},
       {"gelu", Activation::kGelu, {}, true, false, Written::kInPlace},
       {"gelu apart", Activation::kGelu, strided, true, true},
@@ -59,9 +60,12 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
 
 long run(const Case& c, const Target& target) {
   const Format &format = *c.format, &sums = statistics_of(format);
-  Matrix gate(format, c.rows, c.cols, c.layout), up(format, c.rows, c.cols, c.layout);
+  // Shifted arrays start at two places behind a chunk, dup also where dgate does not.
+  Layout other = c.layout;
+  if (other.offset % 2 == 1) ++other.offset;
+  Matrix gate(format, c.rows, c.cols, c.layout), up(format, c.rows, c.cols, other);
   Matrix dy(format, c.rows, c.cols, c.layout), out(format, c.rows, c.cols, c.layout);
-  Matrix dgate(format, c.rows, c.cols, c.layout), dup(format, c.rows, c.cols, c.layout);
+  Matrix dgate(format, c.rows, c.cols, c.layout), dup(format, c.rows, c.cols, other);
   Matrix scale(sums, 1, c.rows, {});
   for (Matrix* one : {&gate, &up, &dy, &scale}) one->fill();
   for (Matrix* one : {&gate, &up, &dy, &out, &dgate, &dup, &scale}) one->upload(target);
