@@ -39,7 +39,9 @@ void launch_units(const GatedActivationProblem& problem, StreamView stream) {
   p.rows = problem.rows;
   p.cols = problem.cols;
   p.units = (problem.cols + U::kWidth - 1) / U::kWidth;
-  p.config = tuning::gated_activation_config(p.rows, p.units, U::kCount);
+  p.config = kAccess == Access::kShifted
+                 ? tuning::shifted_gate_config(p.rows, p.units)
+                 : tuning::gated_activation_config(p.rows, p.units, U::kCount);
   p.numbers =
       gate_numbers<T>(problem.options, problem.up != nullptr && problem.row_scale == nullptr);
   const LaunchShape shape{p.config.blocks, p.config.threads};

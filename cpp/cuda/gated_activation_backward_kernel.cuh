@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
   const ShiftedUnits<T> units(dgate != nullptr ? dgate : dup, p.cols, rows, place,
                               place.row < p.rows ? p.units : 0);
   wait_for_launch_before();
-  uint4 chunks[3][U::kCount];
+  uint4 chunks[3][tuning::kShiftedPerThread];
   units.load(chunks, rows);
   const float scale = scale_of_row<float>(p.row_scale, p.row_scale_rows, row);
   const int together = min(place.lanes, kWarpLanes);
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
 #pragma unroll
     for (int k = 0; k < 3; ++k) {
 #pragma unroll
-      for (int i = 0; i + 1 < U::kCount; ++i) chunks[k][i] = chunks[k][i + 1];
+      for (int i = 0; i + 1 < tuning::kShiftedPerThread; ++i) chunks[k][i] = chunks[k][i + 1];
     }
   }
 }

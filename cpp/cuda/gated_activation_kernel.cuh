@@ -89,14 +89,14 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
   const T* const rows[] = {gate, up};
   const ShiftedUnits<T> units(out, p.cols, rows, place, p.units);
   wait_for_launch_before();
-  uint4 chunks[2][U::kCount];
+  uint4 chunks[2][tuning::kShiftedPerThread];
   units.load(chunks, rows);
   const float scale = scale_of_row<float>(p.row_scale, p.row_scale_rows, place.row);
 #pragma unroll 1
   for (int unit = 0; unit < units.end; unit += place.lanes) {
     units.store(out, unit, gated_unit<T, U>(p, chunks[0][0], chunks[1][0], scale));
 #pragma unroll
-    for (int i = 0; i + 1 < U::kCount; ++i) {
+    for (int i = 0; i + 1 < tuning::kShiftedPerThread; ++i) {
       chunks[0][i] = chunks[0][i + 1];
       chunks[1][i] = chunks[1][i + 1];
     }

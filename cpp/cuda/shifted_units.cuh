@@ -12,8 +12,7 @@
 
 namespace membound::cuda {
 
-// Whether rows can be cut as below: of unit stride, and so wide that a thread, with
-// kChunksPerThread units, has at most one behind the blocks. Narrower ones have few blocks.
+// Whether rows are cut as below: of unit stride, and not so narrow that they would have few blocks.
 template <class T>
 bool takes_shifts(std::initializer_list<std::int64_t> col_strides, std::int64_t cols) {
   return cols > 7 * kPack<T> && std::all_of(col_strides.begin(), col_strides.end(),
@@ -23,7 +22,7 @@ bool takes_shifts(std::initializer_list<std::int64_t> col_strides, std::int64_t 
 // Such a row in units of kPack elements: first the aligned blocks of 16 bytes of the result, each
 // out of two aligned ones of every array that is read; behind them, at most four units of the
 // elements around them. Blocks that would read beside an array's row are left to those. A thread
-// has units `lanes` apart, which it counts from its first one.
+// has units `lanes` apart, which it counts from its first one, and at most one behind the blocks.
 template <class T>
 struct ShiftedUnits {
   int lanes;

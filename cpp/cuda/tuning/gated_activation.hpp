@@ -11,6 +11,8 @@ inline constexpr int kGateThreads = 256;  // of a block, at most
 // Loads of each array that a thread has in flight at once.
 inline constexpr int kChunksPerThread = 2;
 inline constexpr int kElementsPerThread = 4;
+// Of rows that start anywhere, which take more instructions for a thread and fewer for each unit.
+inline constexpr int kShiftedPerThread = 2;
 
 // Few units, in chunks or elements: one per thread and blocks of 64 threads, so that all
 // multiprocessors have some of them (H200, silu of 1 x 4096 bfloat16: 1.9 us, 2.1 with two units
@@ -52,6 +54,12 @@ inline GatedActivationConfig gated_activation_config(std::int64_t rows, std::int
   const bool few = rows <= kFewGateUnits / units;
   return few ? tile_config(rows, units, 1, kFewGateThreads)
              : tile_config(rows, units, per_thread, kManyGateThreads);
+}
+
+// Rows that start anywhere. Four threads at least: one has at most one of the last four units.
+inline GatedActivationConfig shifted_gate_config(std::int64_t rows, std::int64_t units) {
+  const std::int64_t wanted = 4 * kShiftedPerThread;
+  return gated_activation_config(rows, units < wanted ? wanted : units, kShiftedPerThread);
 }
 
 }  // namespace membound::cuda::tuning
