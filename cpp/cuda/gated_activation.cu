@@ -18,9 +18,8 @@ bool all_take_chunks(const GatedActivationProblem& problem) {
 
 template <class T>
 bool all_take_shifts(const GatedActivationProblem& problem) {
-  return takes_shifts<T>({problem.gate_col_stride, problem.up != nullptr ? problem.up_col_stride : 1,
-                          problem.out_col_stride},
-                         problem.cols);
+  const std::int64_t up = problem.up != nullptr ? problem.up_col_stride : 1;
+  return takes_shifts<T>({problem.gate_col_stride, up, problem.out_col_stride}, problem.cols);
 }
 
 template <class T, Access kAccess>

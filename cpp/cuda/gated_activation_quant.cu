@@ -21,9 +21,17 @@ bool all_take_chunks(const GatedActivationQuantProblem& problem) {
   return fits;
 }
 
-template <class T, bool kChunks>
+template <class T>
+bool all_take_shifts(const GatedActivationQuantProblem& problem) {
+  const GatedActivationProblem& given = problem.activation;
+  const std::int64_t up = given.up != nullptr ? given.up_col_stride : 1;
+  return given.cols < std::int64_t{1} << 30 &&
+         takes_shifts<T>({given.gate_col_stride, up, problem.out_col_stride}, given.cols);
+}
+
+template <class T, Access kAccess>
 void launch_units(const GatedActivationQuantProblem& problem, StreamView stream) {
-  using U = QuantUnit<T, kChunks>;
+  using U = QuantUnit<T, kAccess>;
   using A = accumulate_t<T>;
   const GatedActivationProblem& given = problem.activation;
   const int device = current_device();
@@ -55,7 +63,7 @@ void launch_units(const GatedActivationQuantProblem& problem, StreamView stream)
                                                    max_shared_bytes(device));
   const LaunchShape shape{
       .blocks = p.config.blocks, .threads = p.config.threads, .shared_bytes = p.config.held_bytes};
-  launch<gated_activation_quant_kernel<T, kChunks>>(shape, stream, device, p);
+  launch<gated_activation_quant_kernel<T, kAccess>>(shape, stream, device, p);
 }
 
 }  // namespace
@@ -63,9 +71,10 @@ void launch_units(const GatedActivationQuantProblem& problem, StreamView stream)
 void gated_activation_quant(const GatedActivationQuantProblem& problem, StreamView stream) {
   dispatch_floating(problem.activation.dtype, "gated_activation_quant", [&]<class T>() {
     if constexpr (sizeof(T) < 8) {
-      if (all_take_chunks<T>(problem)) return launch_units<T, true>(problem, stream);
+      if (all_take_chunks<T>(problem)) return launch_units<T, Access::kAligned>(problem, stream);
+      if (all_take_shifts<T>(problem)) return launch_units<T, Access::kShifted>(problem, stream);
     }
-    launch_units<accumulate_t<T>, false>(problem, stream);
+    launch_units<accumulate_t<T>, Access::kAny>(problem, stream);
   });
 }
 

@@ -2,11 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cuda/element.cuh"
-#include "cuda/gate_tile.cuh"
-#include "cuda/quant.cuh"
+#include "cuda/gated_activation_quant_unit.cuh"
 #include "cuda/reduce.cuh"
-#include "cuda/tuning/gated_activation_quant.hpp"
 
 namespace membound::cuda {
 
@@ -24,151 +21,6 @@ struct GatedActivationQuantParams {
   int group_shift;  // its logarithm
   float scale_upper_bound;
   RowLayout gate_rows, up_rows, row_scale_rows, out_rows, scale_rows;
-};
-
-template <class A>
-struct FourNumbers {
-  A at[4];
-};
-// Up to four elements, zeros behind them.
-template <class A>
-__device__ __noinline__ FourNumbers<A> load_numbers(const void* data, DType dtype,
-                                                    std::int64_t index, std::int64_t stride,
-                                                    std::int64_t count) {
-  FourNumbers<A> numbers;
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    numbers.at[i] = i < count ? read_number<A>(data, dtype, index + i * stride) : A(0);
-  return numbers;
-}
-
-__device__ inline uint4 load_global(std::uint64_t from) {
-  uint4 chunk;
-  asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
-               : "l"(from)
-               : "memory");
-  return chunk;
-}
-__device__ inline void store_shared(std::uint32_t to, const uint4& chunk) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(chunk.x), "r"(chunk.y),
-               "r"(chunk.z), "r"(chunk.w)
-               : "memory");
-}
-__device__ inline uint4 load_shared(std::uint32_t from) {
-  uint4 chunk;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
-               : "r"(from)
-               : "memory");
-  return chunk;
-}
-
-// kWidth neighbours of a row, which a thread has at once: a chunk of 16 bytes, or elements of any
-// dtype loaded one by one, T being what they are computed in.
-template <class T, bool kOfChunks>
-struct QuantUnit {
-  using A = accumulate_t<T>;
-  static constexpr bool kChunks = kOfChunks;
-  static constexpr int kWidth = kChunks ? kPack<T> : 4;
-  static constexpr int kAhead = kChunks ? tuning::kQuantUnitsAhead : 1;
-  static constexpr int kPlanes = kWidth * static_cast<int>(sizeof(A)) / kChunkBytes;
-  using Index = std::conditional_t<kChunks, int, std::int64_t>;  // of a unit in its row
-  using Raw = std::conditional_t<kChunks, uint4, FourNumbers<A>>;
-  struct Values {
-    A at[kWidth];
-  };
-  // What is computed at once in the code: all elements would be 60 KB more.
-  static constexpr int kStep = kChunks ? kWidth : 8 / static_cast<int>(sizeof(A));
-  struct Step {
-    A at[kStep];
-  };
-
-  // A thread's units of one row, from its first on. What the compiler cannot see through it does
-  // not work out again for each of them.
-  struct ChunkRow {
-    std::uint64_t from;
-    __device__ ChunkRow(const GateArray<const void*>& array, std::int64_t row, Index first) {
-      const T* const start = static_cast<const T*>(array.data) + row;
-      from = reinterpret_cast<std::uint64_t>(reinterpret_cast<const uint4*>(start) + first);
-      asm volatile("" : "+l"(from));
-    }
-    __device__ uint4 load(int at, DType, std::int64_t) const {
-      return load_global(from + std::int64_t{kChunkBytes} * at);
-    }
-  };
-  struct ElementRow {
-    const GateArray<const void*>& array;
-    std::int64_t row;
-    Index first;
-    __device__ ElementRow(const GateArray<const void*>& array, std::int64_t row, Index first)
-        : array(array), row(row), first(first) {}
-    __device__ FourNumbers<A> load(int at, DType dtype, std::int64_t cols) const {
-      const std::int64_t col = (first + at) * kWidth;
-      return load_numbers<A>(array.data, dtype, row + col * array.col_stride, array.col_stride,
-                             cols - col);
-    }
-  };
-  using Row = std::conditional_t<kChunks, ChunkRow, ElementRow>;
-
-  // The first kStep numbers. What is left moves down.
-  static __device__ Step take(Raw& raw) {
-    Step step;
-    const auto first_of = [&](const auto& numbers) {
-#pragma unroll
-      for (int i = 0; i < kStep; ++i) step.at[i] = numbers.at[i];
-    };
-    if constexpr (kChunks) {
-      first_of(unpack<T>(raw));
-    } else {
-      first_of(raw);
-#pragma unroll
-      for (int i = 0; i + kStep < kWidth; ++i) raw.at[i] = raw.at[i + kStep];
-    }
-    return step;
-  }
-
-  // In shared memory neighbouring threads have neighbouring chunks, `apart` bytes from the unit's
-  // next.
-  union Held {
-    uint4 planes[kPlanes];
-    A at[kWidth];
-    __device__ Held() {}
-  };
-  static __device__ void hold(std::uint32_t to, std::uint32_t apart, const Values& values) {
-    Held one;
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) one.at[i] = values.at[i];
-#pragma unroll
-    for (int i = 0; i < kPlanes; ++i) store_shared(to + i * apart, one.planes[i]);
-  }
-  static __device__ Values recalled(std::uint32_t from, std::uint32_t apart) {
-    Held one;
-#pragma unroll
-    for (int i = 0; i < kPlanes; ++i) one.planes[i] = load_shared(from + i * apart);
-    Values values;
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) values.at[i] = one.at[i];
-    return values;
-  }
-
-  static __device__ A largest(const Values& values) {
-    A largest = 0;
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) largest = larger_or_nan(largest, A(fabs(values.at[i])));
-    return largest;
-  }
-  static __device__ void store(std::uint64_t out_row, std::int64_t col_stride, std::int64_t cols,
-                               Index unit, uint2 codes) {
-    const std::int64_t first = std::int64_t{unit} * kWidth;
-    if constexpr (kChunks) {
-      store_aligned_codes<kWidth>(out_row + static_cast<std::uint64_t>(first), codes);
-    } else {
-      const std::int64_t left = cols - first;
-      store_codes(out_row + static_cast<std::uint64_t>(first * col_stride), col_stride, codes,
-                  left < kWidth ? static_cast<int>(left) : kWidth);
-    }
-  }
 };
 
 // One row, or a tile of one, and the threads that have it. Threads behind the last row compute it
@@ -212,8 +64,9 @@ struct QuantPlace {
 // The results of a unit; `activate` writes those of a step into its first argument.
 template <class U, class A, class Activate>
 __device__ inline typename U::Values activated(const GatedActivationQuantParams<A>& p,
-                                               typename U::Raw gates, typename U::Raw ups,
-                                               A row_scale, Activate activate) {
+                                               typename U::Chunk gates,
+                                               typename U::Chunk ups, A row_scale,
+                                               Activate activate) {
   typename U::Values y{};
 #pragma unroll 1
   for (int left = U::kWidth; left > 0; left -= U::kStep) {
@@ -255,14 +108,16 @@ __device__ inline A compute_units(const GatedActivationQuantParams<A>& p,
   A largest = 0;
 #pragma unroll 1
   for (int at = 0; at < count; at += lanes) {
-    auto y = activated<U>(p, gates[0], ups[0], row_scale, activate);
+    auto y = activated<U>(p, gate_row.chunk(gates[0]), up_row.chunk(ups[0]), row_scale,
+                          activate);
 #pragma unroll
     for (int i = 0; i + 1 < U::kAhead; ++i) {
       gates[i] = gates[i + 1];
       ups[i] = ups[i + 1];
     }
     fetch(U::kAhead - 1, at + U::kAhead * lanes);
-    if constexpr (!U::kChunks) {  // without up, zeros behind the row may have become others
+    // Without up, zeros behind the row may have become others.
+    if (!U::kWhole && (at + 1) * U::kWidth > cols) {
 #pragma unroll
       for (int k = 0; k < U::kWidth; ++k) y.at[k] = at * U::kWidth + k < cols ? y.at[k] : A(0);
     }
@@ -278,11 +133,11 @@ __device__ inline A compute_units(const GatedActivationQuantParams<A>& p,
 // codes; of rows that are longer it computes all parts for the largest magnitude first. The
 // arithmetic is that of float32 whatever the storage, as the result is not rounded to it: limited
 // by memory beside 32 bits, nearly by arithmetic beside 16.
-template <class T, bool kChunks>
-__global__ void __launch_bounds__(tuning::kGateQuantThreads, kChunks ? 2 : 1)
+template <class T, Access kAccess>
+__global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::kAligned ? 2 : 1)
     gated_activation_quant_kernel(
         const __grid_constant__ GatedActivationQuantParams<accumulate_t<T>> p) {
-  using U = QuantUnit<T, kChunks>;
+  using U = QuantUnit<T, kAccess>;
   using A = accumulate_t<T>;
   using Index = typename U::Index;
   extern __shared__ uint4 shared_results[];
@@ -314,14 +169,14 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kChunks ? 2 : 1)
       int count = (last ? static_cast<int>(place.end - first) : part) - place.lane;
       asm volatile("" : "+r"(count));
       const Index mine = first + place.lane;
-      const typename U::Row gates(p.gate, gate_row, mine);
-      const typename U::Row ups(p.up.data != nullptr ? p.up : p.gate, up_row, mine);
+      const typename U::Row gates(p.gate, gate_row, mine, p.cols);
+      const typename U::Row ups(p.up.data != nullptr ? p.up : p.gate, up_row, mine, p.cols);
       const auto compute = [&](auto activate) {
         const A found = compute_units<U>(p, gates, ups, row_scale, count, lanes,
                                          p.cols - std::int64_t{mine} * U::kWidth, held, activate);
         largest = larger_or_nan(largest, found);
       };
-      if constexpr (kChunks) {
+      if constexpr (U::kChunks) {
         dispatch_activation(p.numbers.kind, [&]<Activation kKind>() {
           compute([&](auto& out, const auto& gate, const auto& up) {
             activate<kKind, A>(out, gate, up, p.numbers.alpha);
