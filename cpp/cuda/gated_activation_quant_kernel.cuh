@@ -89,13 +89,15 @@ __device__ inline typename U::Values activated(const GatedActivationQuantParams<
   return y;
 }
 
-// A thread's units, `lanes` apart, into its places in shared memory; returns their largest
-// magnitude. `cols` are left from its first unit on.
+// A thread's units, `lanes` apart, into its places in shared memory, or where the scale is known
+// their codes to `out`; returns the largest magnitude of those that are held. `cols` are left from
+// its first unit on.
 template <class U, class A, class Activate>
 __device__ inline A compute_units(const GatedActivationQuantParams<A>& p,
                                   const typename U::Row& gate_row, const typename U::Row& up_row,
                                   A row_scale, int count, int lanes, std::int64_t cols,
-                                  std::uint32_t held, Activate activate) {
+                                  std::uint32_t held, std::uint64_t out, A inverse,
+                                  Activate activate) {
   const std::uint32_t apart = kChunkBytes * p.config.part_units;
   typename U::Raw gates[U::kAhead] = {}, ups[U::kAhead] = {};
   const auto fetch = [&](int i, int at) {
@@ -120,6 +122,11 @@ __device__ inline A compute_units(const GatedActivationQuantParams<A>& p,
     if (!U::kWhole && (at + 1) * U::kWidth > cols) {
 #pragma unroll
       for (int k = 0; k < U::kWidth; ++k) y.at[k] = at * U::kWidth + k < cols ? y.at[k] : A(0);
+    }
+    if (U::kWhole && p.static_scale != nullptr) {
+      const uint2 codes = codes_of(p.out_dtype, y.at, inverse);
+      store_aligned_codes<U::kWidth>(out + std::uint64_t{U::kWidth} * at, codes);
+      continue;
     }
     largest = larger_or_nan(largest, U::largest(y));
     U::hold(held, apart, y);
@@ -161,6 +168,11 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
   const int first_pass = one_scale && place.end - place.first > part ? 0 : 1;
   A inverse = p.static_scale != nullptr ? A(1) / static_cast<A>(*p.static_scale) : A(1);
   A largest = 0;
+  std::uint64_t out_row = reinterpret_cast<std::uint64_t>(p.out.data) +
+                          static_cast<std::uint64_t>(p.out.offset(p.out_rows, place.row));
+  asm volatile("" : "+l"(out_row));
+  const bool known = U::kWhole && p.static_scale != nullptr;
+  if (known && !place.there) return;
 #pragma unroll 1  // once in the code
   for (int pass = first_pass; pass < 2; ++pass) {
 #pragma unroll 1
@@ -173,7 +185,9 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
       const typename U::Row ups(p.up.data != nullptr ? p.up : p.gate, up_row, mine, p.cols);
       const auto compute = [&](auto activate) {
         const A found = compute_units<U>(p, gates, ups, row_scale, count, lanes,
-                                         p.cols - std::int64_t{mine} * U::kWidth, held, activate);
+                                         p.cols - std::int64_t{mine} * U::kWidth, held,
+                                         out_row + static_cast<std::uint64_t>(mine) * U::kWidth,
+                                         inverse, activate);
         largest = larger_or_nan(largest, found);
       };
       if constexpr (U::kChunks) {
@@ -196,9 +210,7 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
         if (place.lane == 0 && place.there) scale_at(0) = scale;
       }
       if (pass == 0) continue;
-      std::uint64_t out_row = reinterpret_cast<std::uint64_t>(p.out.data) +
-                              static_cast<std::uint64_t>(p.out.offset(p.out_rows, place.row));
-      asm volatile("" : "+l"(out_row));
+      if (known) continue;
       const std::uint32_t apart = kChunkBytes * part;
       if (p.group_lanes != 0) {
         const int together = count + place.lane;  // whole warps exchange
