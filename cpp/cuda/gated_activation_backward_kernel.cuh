@@ -119,8 +119,8 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
   }
 }
 
-// Rows that start anywhere, in units of the first gradient. Where the second may be elsewhere behind
-// a 16-byte boundary, a warp writes it through shared memory, 16 bytes for each thread, and stays
+// Rows that start anywhere, in units of the first gradient. Where the second may be elsewhere
+// behind a boundary, a warp writes it through shared memory, 16 bytes for each thread, and stays
 // together: threads without a row have no units. Otherwise as the kernel above.
 template <class T>
 __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backward_shifted_kernel(

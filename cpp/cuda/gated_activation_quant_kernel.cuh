@@ -137,9 +137,10 @@ __device__ inline A compute_units(const GatedActivationQuantParams<A>& p,
 
 // One block has a tile of a row, or several narrow rows, or where a row shares one dynamic scale
 // the whole of each. It computes a part that shared memory holds, finds the scales and stores the
-// codes; of rows that are longer it computes all parts for the largest magnitude first. The
-// arithmetic is that of float32 whatever the storage, as the result is not rounded to it: limited
-// by memory beside 32 bits, nearly by arithmetic beside 16.
+// codes; of rows that are longer it computes all parts for the largest magnitude first. Codes of
+// aligned rows with a known scale are stored at once. The arithmetic is that of float32 whatever
+// the storage, as the result is not rounded to it: limited by memory beside 32 bits, nearly by
+// arithmetic beside 16.
 template <class T, Access kAccess>
 __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::kAligned ? 2 : 1)
     gated_activation_quant_kernel(
