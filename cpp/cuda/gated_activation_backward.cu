@@ -24,11 +24,11 @@ bool all_take_shifts(const GatedActivationBackwardProblem& problem) {
   const auto stride = [](const void* data, std::int64_t col_stride) {
     return data != nullptr ? col_stride : 1;
   };
-  return takes_shifts<T>({problem.dy_col_stride, problem.gate_col_stride,
-                          stride(problem.up, problem.up_col_stride),
-                          stride(problem.dgate, problem.dgate_col_stride),
-                          stride(problem.dup, problem.dup_col_stride)},
-                         problem.cols);
+  return takes_shifts<T>(
+      {problem.dy_col_stride, problem.gate_col_stride, stride(problem.up, problem.up_col_stride),
+       stride(problem.dgate, problem.dgate_col_stride),
+       stride(problem.dup, problem.dup_col_stride)},
+      problem.cols);
 }
 
 // Whether rows of dgate and dup may be at different places behind a 16-byte boundary.

@@ -65,8 +65,7 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
   // Once in the code: what is held moves down.
 #pragma unroll 1
   for (int left = place.count; left > 0 && unit < p.units; --left, unit += place.lanes) {
-    *p.out.template at<T, kChunks>(out_row, unit) =
-        gated_unit<T, U>(p, gates[0], ups[0], scale);
+    *p.out.template at<T, kChunks>(out_row, unit) = gated_unit<T, U>(p, gates[0], ups[0], scale);
 #pragma unroll
     for (int i = 0; i + 1 < U::kCount; ++i) {
       gates[i] = gates[i + 1];

@@ -64,9 +64,8 @@ struct QuantPlace {
 // The results of a unit; `activate` writes those of a step into its first argument.
 template <class U, class A, class Activate>
 __device__ inline typename U::Values activated(const GatedActivationQuantParams<A>& p,
-                                               typename U::Chunk gates,
-                                               typename U::Chunk ups, A row_scale,
-                                               Activate activate) {
+                                               typename U::Chunk gates, typename U::Chunk ups,
+                                               A row_scale, Activate activate) {
   typename U::Values y{};
 #pragma unroll 1
   for (int left = U::kWidth; left > 0; left -= U::kStep) {
@@ -110,8 +109,7 @@ __device__ inline A compute_units(const GatedActivationQuantParams<A>& p,
   A largest = 0;
 #pragma unroll 1
   for (int at = 0; at < count; at += lanes) {
-    auto y = activated<U>(p, gate_row.chunk(gates[0]), up_row.chunk(ups[0]), row_scale,
-                          activate);
+    auto y = activated<U>(p, gate_row.chunk(gates[0]), up_row.chunk(ups[0]), row_scale, activate);
 #pragma unroll
     for (int i = 0; i + 1 < U::kAhead; ++i) {
       gates[i] = gates[i + 1];
@@ -185,10 +183,9 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
       const typename U::Row gates(p.gate, gate_row, mine, p.cols);
       const typename U::Row ups(p.up.data != nullptr ? p.up : p.gate, up_row, mine, p.cols);
       const auto compute = [&](auto activate) {
-        const A found = compute_units<U>(p, gates, ups, row_scale, count, lanes,
-                                         p.cols - std::int64_t{mine} * U::kWidth, held,
-                                         out_row + static_cast<std::uint64_t>(mine) * U::kWidth,
-                                         inverse, activate);
+        const A found = compute_units<U>(
+            p, gates, ups, row_scale, count, lanes, p.cols - std::int64_t{mine} * U::kWidth, held,
+            out_row + static_cast<std::uint64_t>(mine) * U::kWidth, inverse, activate);
         largest = larger_or_nan(largest, found);
       };
       if constexpr (U::kChunks) {

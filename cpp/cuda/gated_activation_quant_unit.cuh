@@ -174,8 +174,8 @@ struct QuantUnit {
     }
     __device__ const FourNumbers<A>& chunk(const FourNumbers<A>& raw) const { return raw; }
   };
-  using Row = std::conditional_t<kWhole, ChunkRow,
-                                 std::conditional_t<kChunks, ShiftedRow, ElementRow>>;
+  using Row =
+      std::conditional_t<kWhole, ChunkRow, std::conditional_t<kChunks, ShiftedRow, ElementRow>>;
 
   // The first kStep numbers. What is left moves down.
   static __device__ Step take(Chunk& raw) {
