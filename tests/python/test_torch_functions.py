@@ -372,8 +372,10 @@ def test_linear_cross_entropy(device, with_bias, generator):
     found = mt.linear_cross_entropy(x, weight, labels, bias, chunk_rows=4) * 3
     torch.testing.assert_close(found, right)
     torch.testing.assert_close(
-        torch.autograd.grad(found, leaves), torch.autograd.grad(right, leaves)
+        torch.autograd.grad(found, leaves, retain_graph=True), torch.autograd.grad(right, leaves)
     )
+    with pytest.raises(RuntimeError, match="a second backward"):
+        torch.autograd.grad(found, leaves)
     with torch.no_grad():
         torch.testing.assert_close(mt.linear_cross_entropy(x, weight, labels, bias) * 3, right)
     with pytest.raises(ValueError, match="'labels' must have shape"):

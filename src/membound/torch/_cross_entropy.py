@@ -86,16 +86,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 dweight.addmm_(logits.mT, x[rows])
             if dbias is not None:
                 dbias += logits.sum(0)
-        ctx.save_for_backward(*(t for t in (dx, dweight, dbias) if t is not None))
-        ctx.needs = needs
+        ctx.made = dx, dweight, dbias
         return losses.sum() * share
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, dloss):
-        made = iter(ctx.saved_tensors)
-        scaled = [(next(made) * dloss) if need else None for need in ctx.needs]
-        return (*scaled, None, None, None)
+        if ctx.made is None:
+            raise RuntimeError(
+                "linear_cross_entropy: a second backward: its gradients went out with the first"
+            )
+        made, ctx.made = ctx.made, None
+        # In place: a second gradient of the weight would be the peak of a step's memory.
+        return (*(t if t is None else t.mul_(dloss) for t in made), None, None, None)
 
 
 def linear_cross_entropy(
@@ -107,7 +110,7 @@ def linear_cross_entropy(
     The logits of ``chunk_rows`` rows at a time are made, turned into their gradient in place and
     multiplied into those of x and weight (the products are torch's), so that memory holds one chunk
     in place of logits and their gradient: as Liger-Kernel's fused linear cross entropy does. For
-    eager code; second derivatives raise.
+    eager code; second derivatives and a second backward of one result raise.
 
     Args:
         x: ``(rows, width)``; more axes in front are rows too.
