@@ -249,8 +249,12 @@ def main() -> int:
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     if options.markdown:
-        command = f"`{' '.join(sys.argv)}`, membound {membound.__version__}"
-        text = f"# A Llama of 1B parameters\n\n{command}\n\n"
+        on_gpu = options.device != "cpu"
+        where = torch.cuda.get_device_name(options.device) if on_gpu else "the CPU"
+        command = (
+            f"`{' '.join(sys.argv)}`, membound {membound.__version__}, torch {torch.__version__}"
+        )
+        text = f"# A Llama of 1B parameters on {where}\n\n{command}\n\n"
         options.markdown.write_text(text + markdown(HEADER, cells(rows)) + "\n")
     print(render(HEADER, cells(rows)))
     return 0
