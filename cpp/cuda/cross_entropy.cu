@@ -30,15 +30,14 @@ void cross_entropy(const CrossEntropyProblem& problem, StreamView stream) {
     for (const RowNumbers* one : {&problem.dloss, &problem.loss, &problem.lse}) {
       plain = plain && (one->data == nullptr || one->rows.rank <= 1);
     }
-    if (plain && access == Access::kAligned) {
-      return launch<cross_entropy_held_kernel<T, Access::kAligned>>(shape, stream, device, p);
+    if (plain && is_held<T>(access)) {
+      return dispatch_chunks<T>(p.config.chunks, [&]<int kChunks>() {
+        launch_held<cross_entropy_held_kernel<T, Access::kAligned, kChunks>,
+                    cross_entropy_held_kernel<T, kHeldRest<T>, kChunks>>(access, shape, stream,
+                                                                         device, p);
+      });
     }
-    shape.shared_bytes = staged_bytes(p.config, sizeof(T), 1, device);
-    if constexpr (sizeof(T) < 8) {
-      if (plain && access == Access::kShifted) {
-        return launch<cross_entropy_held_kernel<T, Access::kShifted>>(shape, stream, device, p);
-      }
-    }
+    shape.shared_bytes = staged_bytes(p.config, 1, device);
     p.staged = shape.shared_bytes > 0;
     launch<cross_entropy_any_kernel<StorageOf<T>>>(shape, stream, device, p);
   });

@@ -125,7 +125,7 @@ struct RowLoss {
 // Whether a part has the label's column; the first one of an ignored row.
 template <class T>
 __device__ inline bool has_label(const PartPlace& place, std::int64_t column) {
-  const std::int64_t numbers = kHeldNumbers<T> * place.lanes;
+  const std::int64_t numbers = place.chunks * kPack<T> * place.lanes;
   return (column < 0 ? 0 : column / numbers) == place.part;
 }
 
@@ -171,12 +171,11 @@ struct RowGradient {
 };
 
 // The sum of the thread's logits; `left`: columns from the thread's first one on.
-template <class T>
-__device__ inline accumulate_t<T> sum_of_logits(const uint4 (&raw)[kHeldChunks<T>], int left,
-                                                int lanes) {
+template <class T, int kChunks>
+__device__ inline accumulate_t<T> sum_of_logits(const uint4 (&raw)[kChunks], int left, int lanes) {
   accumulate_t<T> sum = 0;
 #pragma unroll
-  for (int i = 0; i < kHeldChunks<T>; ++i) {
+  for (int i = 0; i < kChunks; ++i) {
     const Numbers<T> values = unpack<T>(raw[i]);
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) {
@@ -191,14 +190,14 @@ __device__ inline accumulate_t<T> sum_of_logits(const uint4 (&raw)[kHeldChunks<T
 // the thread that holds the label's logit. Shared memory: the sums of the warps, and of the parts,
 // and gradients of rows that are not aligned. Limited by memory, with a gradient near to it by two
 // exponentials for each element.
-template <class T, Access kAccess>
-__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<T, kAccess>)
+template <class T, Access kAccess, int kChunks>
+__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kAccess, kChunks>)
     cross_entropy_held_kernel(const __grid_constant__ CrossEntropyParams p) {
   using A = accumulate_t<T>;
-  constexpr int kChunks = kHeldChunks<T>;
+  using Part = HeldPart<T, kAccess, kChunks>;
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<Pair<A>, 2>::Shared shared;
-  PartPlace place(p.config);
+  PartPlace place(p.config, sizeof(T) > 2 || kChunks == tuning::kFewChunks);
   const PartExchange<Pair<A>, 2> exchange(shared, place);
   const bool lse_known = p.problem.loss.data == nullptr;
   if (!lse_known) exchange.start();
@@ -207,7 +206,7 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<T, kAcces
   const TokenIntegers& labels = p.problem.labels;
   const std::int64_t label = labels.at(row_place<true>(labels.tokens, place.row));
   const bool reads = p.early || p.problem.column(label) >= 0;
-  const HeldPart<T, kAccess> logits(p.logits, place, reads ? p.problem.cols : 0);
+  const Part logits(p.logits, place, reads ? p.problem.cols : 0);
   uint4 raw[kChunks];
   logits.read(raw, p.absent);
   const int column = static_cast<int>(p.problem.column(label));
@@ -229,7 +228,7 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<T, kAcces
   // What few threads need is asked for here, to arrive while they wait for the barrier.
   place.locate();
   place.take_row(p.problem.rows);
-  const HeldPart<T, kAccess> again(p.logits, place, p.problem.cols);
+  const Part again(p.logits, place, p.problem.cols);
   const bool owns_label = has_row && counts && again.has(column);
   const A at_label = owns_label ? to_number(again.row()[column]) : A(0);
   const A dloss = p.problem.dlogits == nullptr ? A(0) : row_dloss<A, true>(p, place.row);
@@ -254,7 +253,7 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<T, kAcces
       for (int j = 0; j < kPack<T>; ++j) dl.at[j] = gradient.of(dl.at[j]);
       raw[i] = pack<T>(dl);
     }
-    HeldPart<T, kAccess>(p.dlogits, place, has_row ? p.problem.cols : 0)
+    Part(p.dlogits, place, has_row ? p.problem.cols : 0)
         .write(raw, staged, owns_label ? column : -1,
                from_number<T>(gradient.of(at_label) - gradient.label));
   }
@@ -266,7 +265,6 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<T, kAcces
 template <class T>
 class CrossEntropyRow {
   using A = accumulate_t<T>;
-  static constexpr int kChunks = kHeldChunks<T>;
 
  public:
   __device__ CrossEntropyRow(const CrossEntropyParams& p, const PartPlace& place, bool has_row,
@@ -295,14 +293,16 @@ class CrossEntropyRow {
   __device__ RowSums<A> sums(std::int64_t part, int round) const {
     RowSums<A> found{SoftmaxPower<T>::lowest(), 0, 0};
 #pragma unroll 1
-    for (int i = 0; i < kChunks; ++i) found.top = Highest()(found.top, highest(logits(part, i)));
+    for (int i = 0; i < place_.chunks; ++i) {
+      found.top = Highest()(found.top, highest(logits(part, i)));
+    }
     found.top = highest_of_lanes(found.top, place_.lanes);
     const bool smooths = p_.terms<A>().smoothing != 0;
 #pragma unroll 1
-    for (int i = 0; i < kChunks; ++i) {
+    for (int i = 0; i < place_.chunks; ++i) {
       Numbers<T> values = logits(part, i);
       if (smooths) {
-        const std::int64_t left = read_ - place_.chunk<T>(part, i) * kPack<T>;
+        const std::int64_t left = read_ - place_.chunk(part, i) * kPack<T>;
 #pragma unroll
         for (int j = 0; j < kPack<T>; ++j) found.logits += j < left ? values.at[j] : A(0);
       }
@@ -314,8 +314,8 @@ class CrossEntropyRow {
   }
   __device__ void write(std::int64_t part, const RowGradient<T>& gradient) const {
 #pragma unroll 1
-    for (int i = 0; i < kChunks; ++i) {
-      const std::int64_t first = place_.chunk<T>(part, i) * kPack<T>;
+    for (int i = 0; i < place_.chunks; ++i) {
+      const std::int64_t first = place_.chunk(part, i) * kPack<T>;
       Numbers<T> values = unpack_any<T>(logits_.chunk(part, i, read_), p_.problem.dtype);
 #pragma unroll
       for (int j = 0; j < kPack<T>; ++j) {
@@ -331,7 +331,7 @@ class CrossEntropyRow {
  private:
   // -infinity behind the row.
   __device__ Numbers<T> logits(std::int64_t part, int i) const {
-    const std::int64_t left = read_ - place_.chunk<T>(part, i) * kPack<T>;
+    const std::int64_t left = read_ - place_.chunk(part, i) * kPack<T>;
     Numbers<T> values = unpack_any<T>(logits_.chunk(part, i, read_), p_.problem.dtype);
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) {

@@ -10,13 +10,11 @@
 namespace membound::cuda {
 
 // Whole aligned chunks of rows that are evenly spaced, or rows of neighbours that start anywhere.
-template <class T, Access kAccess>
+template <class T, Access kAccess, int kChunks>
 class HeldPart {
-  static constexpr int kChunks = kHeldChunks<T>;
-
  public:
   __device__ HeldPart(const PartArray& array, const PartPlace& place, std::int64_t cols)
-      : array_(array), place_(place), first_(static_cast<int>(place.chunk<T>(place.part, 0))) {
+      : array_(array), place_(place), first_(place.part * kChunks * place.lanes + place.lane) {
     row_ = kAccess == Access::kAligned ? array.even_row<T>(place.row) : array.row<T>(place.row);
     chunks_ = static_cast<int>((cols + kPack<T> - 1) / kPack<T>);
     cols_ = cols;
@@ -135,12 +133,29 @@ Access held_access(std::initializer_list<const PartArray*> arrays, std::int64_t 
   return access;
 }
 
+// Whether kernels hold such rows.
+template <class T>
+bool is_held(Access access) {
+  return access == Access::kAligned || (access == Access::kShifted && sizeof(T) < 8);
+}
+// Calls launch.operator()<kChunks>() for as many as threads hold.
+template <class T, class Launch>
+void dispatch_chunks(int chunks, const Launch& launch) {
+  if constexpr (sizeof(T) == 2) {
+    if (chunks == tuning::kFewChunks) return launch.template operator()<tuning::kFewChunks>();
+  }
+  launch.template operator()<tuning::kManyChunks>();
+}
+// What `is_held` are that are not aligned.
+template <class T>
+inline constexpr Access kHeldRest = sizeof(T) < 8 ? Access::kShifted : Access::kAligned;
+
 // The kernel of rows that are held, for aligned ones or others.
 template <auto kAligned, auto kShifted, class Params>
-void launch_held(Access access, LaunchShape shape, int dtype_size, StreamView stream, int device,
+void launch_held(Access access, LaunchShape shape, StreamView stream, int device,
                  const Params& params) {
   if (access == Access::kAligned) return launch<kAligned>(shape, stream, device, params);
-  shape.shared_bytes = staged_bytes(params.config, dtype_size, 1, device);
+  shape.shared_bytes = staged_bytes(params.config, 1, device);
   launch<kShifted>(shape, stream, device, params);
 }
 

@@ -14,21 +14,18 @@
 
 namespace membound::cuda {
 
-template <class T>
-inline constexpr int kHeldChunks = tuning::softmax_chunks(sizeof(T));
-template <class T>
-inline constexpr int kHeldNumbers = kHeldChunks<T> * kPack<T>;
 // The widest blocks that a multiprocessor has at once: while one waits for memory or its barrier,
-// others compute. 40 registers for aligned rows of 16 bits, where it has room for 1536 threads
-// (from 8.0 on); the others would spill with fewer.
+// others compute. 40 registers for aligned rows of few chunks a thread, where it has room for 1536
+// threads (from 8.0 on); the others would spill with fewer.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 inline constexpr int kNarrowBlocks = 2;
 #else
 inline constexpr int kNarrowBlocks = 3;
 #endif
-template <class T, Access kAccess>
-inline constexpr int kHeldBlocks =
-    kAccess == Access::kAligned ? (sizeof(T) == 2 ? kNarrowBlocks : 2) : (sizeof(T) == 2 ? 2 : 1);
+template <Access kAccess, int kChunks>
+inline constexpr int kHeldBlocks = kChunks == tuning::kFewChunks
+                                       ? (kAccess == Access::kAligned ? kNarrowBlocks : 2)
+                                       : (kAccess == Access::kAligned ? 2 : 1);
 inline constexpr int kPartWarps = tuning::kSoftmaxThreads / kWarpLanes;
 
 // One array of a kernel's rows.
@@ -82,13 +79,19 @@ inline bool takes_chunks(const PartArray& array, std::int64_t cols) {
 
 // Where a thread works.
 struct PartPlace {
+  int chunks;  // that a thread has of a part
   int lanes, lane;
   int part;          // of the row, in the cluster
   int parts;         // blocks of the cluster
   std::int64_t row;  // past the last: a lane without a row, there for the others' shuffles
 
-  __device__ explicit PartPlace(const tuning::SoftmaxConfig& config)
-      : lanes(config.lanes), part(0), parts(config.blocks_per_row) {
+  // narrow: whether a block can have several rows.
+  __device__ explicit PartPlace(const tuning::SoftmaxConfig& config, bool narrow = true)
+      : chunks(config.chunks),
+        lanes(config.lanes),
+        part(0),
+        parts(config.blocks_per_row) {
+    if (!narrow) __builtin_assume(lanes > kWarpLanes);
     if (lanes > kWarpLanes && parts > 1) part = cluster_rank();
     locate();
   }
@@ -108,9 +111,8 @@ struct PartPlace {
   }
 
   // The i-th chunk of this thread in a part.
-  template <class T>
   __device__ std::int64_t chunk(std::int64_t of_part, int i) const {
-    return (of_part * kHeldChunks<T> + i) * lanes + lane;
+    return (of_part * chunks + i) * lanes + lane;
   }
   // A lane past the last row does one of the others, and must not write.
   __device__ bool take_row(std::int64_t rows) {

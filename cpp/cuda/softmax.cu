@@ -24,16 +24,14 @@ void softmax(const SoftmaxProblem& problem, StreamView stream) {
     p.aligned = takes_chunks<T>(p.x, problem.cols) && takes_chunks<T>(p.out, problem.cols);
     const Access access = held_access<T>({&p.x, &p.out}, problem.cols);
     const bool plain = p.folded && problem.queries == 0 && !p.config.streamed();
-    if (plain && access == Access::kAligned) {
-      return launch<softmax_held_kernel<T, Access::kAligned>>(shape, stream, device, p);
+    if (plain && is_held<T>(access)) {
+      return dispatch_chunks<T>(p.config.chunks, [&]<int kChunks>() {
+        launch_held<softmax_held_kernel<T, Access::kAligned, kChunks>,
+                    softmax_held_kernel<T, kHeldRest<T>, kChunks>>(access, shape, stream, device,
+                                                                   p);
+      });
     }
-    if constexpr (sizeof(T) < 8) {
-      if (plain && access == Access::kShifted) {
-        shape.shared_bytes = staged_bytes(p.config, sizeof(T), 1, device);
-        return launch<softmax_held_kernel<T, Access::kShifted>>(shape, stream, device, p);
-      }
-    }
-    shape.shared_bytes = staged_bytes(p.config, sizeof(T), 1, device);
+    shape.shared_bytes = staged_bytes(p.config, 1, device);
     p.staged = shape.shared_bytes > 0;
     launch<softmax_any_kernel<StorageOf<T>>>(shape, stream, device, p);
   });

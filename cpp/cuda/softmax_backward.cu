@@ -24,18 +24,17 @@ void softmax_backward(const SoftmaxBackwardProblem& problem, StreamView stream) 
   LaunchShape shape{p.config.blocks, p.config.threads, p.config.blocks_per_row};
   dispatch_floating(problem.dtype, "softmax_backward", [&]<class T>() {
     const Access access = held_access<T>({&p.dy, &p.y, &p.dx}, problem.cols);
-    const bool held = access == Access::kAligned || (access == Access::kShifted && sizeof(T) < 8);
-    if (held && !p.config.streamed()) {
-      constexpr Access kRest = sizeof(T) < 8 ? Access::kShifted : Access::kAligned;
-      return launch_held<softmax_backward_held_kernel<T, Access::kAligned>,
-                         softmax_backward_held_kernel<T, kRest>>(access, shape, sizeof(T), stream,
-                                                                 device, p);
+    if (is_held<T>(access) && !p.config.streamed()) {
+      constexpr int kChunks = sizeof(T) == 2 ? tuning::kFewChunks : tuning::kManyChunks;
+      return launch_held<softmax_backward_held_kernel<T, Access::kAligned, kChunks>,
+                         softmax_backward_held_kernel<T, kHeldRest<T>, kChunks>>(
+          access, shape, stream, device, p);
     }
     p.aligned = true;
     for (const PartArray* one : {&p.dy, &p.y, &p.dx}) {
       p.aligned = p.aligned && takes_chunks<T>(*one, problem.cols);
     }
-    shape.shared_bytes = staged_bytes(p.config, sizeof(T), 2, device);
+    shape.shared_bytes = staged_bytes(p.config, 2, device);
     p.staged = shape.shared_bytes > 0;
     launch<softmax_backward_any_kernel<StorageOf<T>>>(shape, stream, device, p);
   });

@@ -45,11 +45,11 @@ __device__ inline A sum_of_parts(const A* sums, int parts) {
 // Rows of neighbours. A block has several narrow rows, one row, or as one of a cluster a part of a
 // row, read once and held. Shared memory: the sums of the warps, and of
 // the parts, and the results of rows that are not aligned. Limited by memory.
-template <class T, Access kAccess>
+template <class T, Access kAccess, int kChunks>
 __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
     softmax_backward_held_kernel(const __grid_constant__ SoftmaxBackwardParams p) {
   using A = accumulate_t<T>;
-  constexpr int kChunks = kHeldChunks<T>;
+  using Part = HeldPart<T, kAccess, kChunks>;
   extern __shared__ uint4 staged[];
   PartPlace place(p.config);
   __shared__ typename PartExchange<A>::Shared shared;
@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
   begin_overlapped();
   const bool has_row = place.take_row(p.rows);
   uint4 dys[kChunks], ys[kChunks];
-  HeldPart<T, kAccess>(p.dy, place, p.cols).read(dys, 0);
-  HeldPart<T, kAccess>(p.y, place, p.cols).read(ys, 0);
+  Part(p.dy, place, p.cols).read(dys, 0);
+  Part(p.y, place, p.cols).read(ys, 0);
   A sum = 0;
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) sum += sum_of_products(unpack<T>(dys[i]), unpack<T>(ys[i]));
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
         gradient<T>(unpack<T>(dys[i]), unpack<T>(ys[i]), sum, static_cast<A>(p.scale));
     dys[i] = pack<T>(result);
   }
-  HeldPart<T, kAccess>(p.dx, place, has_row ? p.cols : 0).write(dys, staged);
+  Part(p.dx, place, has_row ? p.cols : 0).write(dys, staged);
 }
 
 // Any rows, to the bits of the other kernel; T: Float16 for bfloat16, too. A block has several
@@ -84,7 +84,6 @@ template <class T>
 __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
     softmax_backward_any_kernel(const __grid_constant__ SoftmaxBackwardParams p) {
   using A = accumulate_t<T>;
-  constexpr int kChunks = kHeldChunks<T>;
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<A>::Shared shared;
   PartPlace place(p.config);
@@ -92,7 +91,7 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
   exchange.start();
   begin_overlapped();
   const bool has_row = place.take_row(p.rows);
-  uint4* const second = p.staged ? staged + blockDim.x * kChunks : nullptr;
+  uint4* const second = p.staged ? staged + blockDim.x * place.chunks : nullptr;
   const StagedPart<T> dy(p.dy, p.aligned, place, p.staged ? staged : nullptr);
   const StagedPart<T> y(p.y, p.aligned, place, second), dx(p.dx, p.aligned, place, second);
   const std::int64_t parts = place.parts == p.config.parts ? 1 : p.config.parts;
@@ -107,8 +106,8 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
     }
     A sum = 0;
 #pragma unroll 1
-    for (int i = 0; i < kChunks; ++i) {
-      const std::int64_t left = p.cols - place.chunk<T>(part, i) * kPack<T>;
+    for (int i = 0; i < place.chunks; ++i) {
+      const std::int64_t left = p.cols - place.chunk(part, i) * kPack<T>;
       Numbers<T> a = unpack_any<T>(dy.chunk(part, i, p.cols), p.dtype);
       Numbers<T> b = unpack_any<T>(y.chunk(part, i, p.cols), p.dtype);
 #pragma unroll

@@ -28,11 +28,11 @@ struct SoftmaxParams {
 // Rows of neighbours without mask or triangle. A block has several narrow rows, one row, or as one
 // of a cluster a part of a row, read once and held. Shared memory: the sums of the warps, and of
 // the parts, and the results of rows that are not aligned. Limited by memory.
-template <class T, Access kAccess>
-__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<T, kAccess>)
+template <class T, Access kAccess, int kChunks>
+__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kAccess, kChunks>)
     softmax_held_kernel(const __grid_constant__ SoftmaxParams p) {
   using A = accumulate_t<T>;
-  constexpr int kChunks = kHeldChunks<T>;
+  using Part = HeldPart<T, kAccess, kChunks>;
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<Pair<A>>::Shared shared;
   PartPlace place(p.config);
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<T, kAcces
   const bool has_row = place.take_row(p.problem.rows);
   const A slope = p.exponent_slope<A>();
   uint4 raw[kChunks];
-  HeldPart<T, kAccess>(p.x, place, p.problem.cols).read(raw, p.absent);
+  Part(p.x, place, p.problem.cols).read(raw, p.absent);
   const A top = highest_of_lanes(highest<T>(raw), place.lanes);
   A sum = 0;
 #pragma unroll
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<T, kAcces
     for (int j = 0; j < kPack<T>; ++j) y.at[j] = product(y.at[j], factor);
     raw[i] = pack<T>(y);
   }
-  HeldPart<T, kAccess>(p.out, place, has_row ? p.problem.cols : 0).write(raw, staged);
+  Part(p.out, place, has_row ? p.problem.cols : 0).write(raw, staged);
 }
 
 // What the mask adds to a logit; -infinity for false. Out of line: it is read in any of five
@@ -115,7 +115,6 @@ template <class T>
 __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
     softmax_any_kernel(const __grid_constant__ SoftmaxParams p) {
   using A = accumulate_t<T>;
-  constexpr int kChunks = kHeldChunks<T>;
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<Pair<A>>::Shared shared;
   __shared__ typename PartGroup<T>::Shared group_slots;
@@ -137,25 +136,25 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
     const bool writes = step >= parts;
     const std::int64_t part = place.part + (writes ? step - parts : step);
     const auto logits = [&](int i) {
-      return any_logits<T>(p, x.chunk(part, i, kept), place.row, place.chunk<T>(part, i) * kPack<T>,
+      return any_logits<T>(p, x.chunk(part, i, kept), place.row, place.chunk(part, i) * kPack<T>,
                            kept);
     };
     if (!writes || parts > 1) {
       x.copy_in(part, kept);
       top = SoftmaxPower<T>::lowest();
 #pragma unroll 1
-      for (int i = 0; i < kChunks; ++i) top = Highest()(top, highest(logits(i)));
+      for (int i = 0; i < place.chunks; ++i) top = Highest()(top, highest(logits(i)));
       top = highest_of_lanes(top, place.lanes);
     }
     const A factor = writes ? part_factor<T>(top, row, slope) : A(0);
     const A base = writes && !kPowersKept<T> ? row.a : top;
     A sum = 0;
 #pragma unroll 1
-    for (int i = 0; i < kChunks; ++i) {
+    for (int i = 0; i < place.chunks; ++i) {
       Numbers<T> y = logits(i);
       sum += take_powers(y, base, slope);
       if (!writes) continue;
-      const std::int64_t first = place.chunk<T>(part, i) * kPack<T>;
+      const std::int64_t first = place.chunk(part, i) * kPack<T>;
 #pragma unroll
       for (int j = 0; j < kPack<T>; ++j) {
         y.at[j] = first + j < kept ? product(y.at[j], factor) : A(0);

@@ -61,14 +61,14 @@ __device__ inline accumulate_t<T> highest(const Numbers<T>& logits) {
   return reduce_array<kPack<T>>(logits.at, Highest());
 }
 // Of all chunks of a thread; of 16 bits two numbers at a time.
-template <class T>
-__device__ inline accumulate_t<T> highest(const uint4 (&raw)[kHeldChunks<T>]) {
+template <class T, int kChunks>
+__device__ inline accumulate_t<T> highest(const uint4 (&raw)[kChunks]) {
   auto top = SoftmaxPower<T>::lowest();
   if constexpr (sizeof(T) == 2) {
     using Two = std::conditional_t<kDTypeOf<T> == DType::kFloat16, __half2, __nv_bfloat162>;
     Two both = reinterpret_cast<const Two&>(raw[0].x);
 #pragma unroll
-    for (int i = 0; i < kHeldChunks<T>; ++i) {
+    for (int i = 0; i < kChunks; ++i) {
       const std::uint32_t words[4] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w};
 #pragma unroll
       for (int word = i == 0; word < 4; ++word) {
@@ -80,7 +80,7 @@ __device__ inline accumulate_t<T> highest(const uint4 (&raw)[kHeldChunks<T>]) {
     return Highest()(top, to_number(T{static_cast<std::uint16_t>(bits >> 16)}));
   } else {
 #pragma unroll
-    for (int i = 0; i < kHeldChunks<T>; ++i) top = Highest()(top, highest(unpack<T>(raw[i])));
+    for (int i = 0; i < kChunks; ++i) top = Highest()(top, highest(unpack<T>(raw[i])));
     return top;
   }
 }

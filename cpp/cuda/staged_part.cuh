@@ -44,7 +44,7 @@ class StagedPart {
         place_(place),
         staged_(staged == nullptr
                     ? nullptr
-                    : staged + (static_cast<int>(threadIdx.x) - place.lane) * kHeldChunks<T>) {}
+                    : staged + (static_cast<int>(threadIdx.x) - place.lane) * place.chunks) {}
 
   // The first `count` elements of the row, as far as they are in the part.
   __device__ void copy_in(std::int64_t part, std::int64_t count) const {
@@ -62,13 +62,13 @@ class StagedPart {
   }
   // Chunk i of the thread; what lies behind `count` elements of the row is anything.
   __device__ uint4 chunk(std::int64_t part, int i, std::int64_t count) const {
-    const std::int64_t index = place_.chunk<T>(part, i), left = count - index * kPack<T>;
+    const std::int64_t index = place_.chunk(part, i), left = count - index * kPack<T>;
     if (left <= 0) return {0u, 0u, 0u, 0u};
     if (staged_ != nullptr) return staged_[i * place_.lanes + place_.lane];
     return load_elements(row_ + index * kPack<T> * stride_, stride_, left);
   }
   __device__ void put(std::int64_t part, int i, std::int64_t count, const uint4& chunk) const {
-    const std::int64_t index = place_.chunk<T>(part, i), left = count - index * kPack<T>;
+    const std::int64_t index = place_.chunk(part, i), left = count - index * kPack<T>;
     if (left <= 0) return;
     if (staged_ != nullptr) {
       staged_[i * place_.lanes + place_.lane] = chunk;
@@ -93,10 +93,11 @@ class StagedPart {
 
  private:
   __device__ std::int64_t first_of(std::int64_t part) const {
-    return part * kHeldNumbers<T> * place_.lanes;
+    return part * place_.chunks * kPack<T> * place_.lanes;
   }
   __device__ int within(std::int64_t part, std::int64_t count) const {
-    const std::int64_t left = count - first_of(part), most = kHeldNumbers<T> * place_.lanes;
+    const std::int64_t left = count - first_of(part);
+    const int most = place_.chunks * kPack<T> * place_.lanes;
     return static_cast<int>(left < 0 ? 0 : left < most ? left : most);
   }
 
@@ -109,11 +110,9 @@ class StagedPart {
 
 // Bytes of shared memory in which `arrays` arrays are staged; 0 where the GPU has too few beside
 // what kernels have of their own.
-inline std::size_t staged_bytes(const tuning::SoftmaxConfig& config, int dtype_size, int arrays,
-                                int device) {
+inline std::size_t staged_bytes(const tuning::SoftmaxConfig& config, int arrays, int device) {
   constexpr std::size_t kBeside = 2048;
-  const std::size_t bytes =
-      std::size_t{kChunkBytes} * config.threads * tuning::softmax_chunks(dtype_size) * arrays;
+  const std::size_t bytes = std::size_t{kChunkBytes} * config.threads * config.chunks * arrays;
   return bytes + kBeside <= max_shared_bytes(device) ? bytes : 0;
 }
 

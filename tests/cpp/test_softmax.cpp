@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "array.hpp"
-#include "cuda/tuning/softmax.hpp"
+#include "cuda/tuning/cross_entropy.hpp"
+#include "cuda/tuning/softmax_backward.hpp"
 #include "membound/device.hpp"
 #include "membound/error.hpp"
 #include "membound/ops/softmax.hpp"
@@ -162,26 +163,50 @@ TEST_CASE("softmax: no rows, rows that keep nothing, and what is refused") {
   CHECK_THROWS_AS(softmax(x.view(), nullptr, options, out.view(), kStream), InvalidArgument);
 }
 
-TEST_CASE("softmax: every chunk of every row belongs to one thread") {
+TEST_CASE("softmax, its gradient, cross entropy: every chunk of every row is of one thread") {
   using namespace membound::cuda::tuning;
-  for (const int size : {2, 4, 8}) {
-    for (const std::int64_t cols : {1, 7, 64, 1000, 4096, 9001, 50257, 262144, 1 << 20, 1 << 24}) {
-      for (const int cluster : {1, 8, 16}) {
-        CAPTURE(size);
-        CAPTURE(cols);
-        const SoftmaxConfig config = softmax_config(100, cols, size, cluster);
-        const std::int64_t chunks = (cols * size + 15) / 16;
-        CHECK(config.parts * config.lanes * softmax_chunks(size) >= chunks);
-        CHECK(config.threads <= kSoftmaxThreads);
-        CHECK(config.threads % 32 == 0);
-        CHECK(config.blocks_per_row <= cluster);
-        CHECK(config.blocks * config.rows_per_block() >= 100 * config.blocks_per_row);
-        CHECK(config.streamed() == (config.parts > cluster));
-        // The tree of a row's sum is the same on every GPU and in every batch.
-        const SoftmaxConfig other = softmax_config(7, cols, size, 1);
-        CHECK(config.parts == other.parts);
-        CHECK(config.lanes == other.lanes);
+  for (const auto configure : {softmax_config, softmax_backward_config, cross_entropy_config}) {
+    for (const int size : {2, 4, 8}) {
+      for (const std::int64_t cols :
+           {1, 7, 64, 1000, 4096, 9001, 16385, 32769, 50257, 262144, 1 << 20, 1 << 24}) {
+        for (const int cluster : {1, 8, 16}) {
+          CAPTURE(size);
+          CAPTURE(cols);
+          const SoftmaxConfig config = configure(100, cols, size, cluster);
+          const std::int64_t chunks = (cols * size + 15) / 16;
+          CHECK(config.parts * config.lanes * config.chunks >= chunks);
+          CHECK(config.threads <= kSoftmaxThreads);
+          CHECK(config.threads % 32 == 0);
+          CHECK(config.blocks_per_row <= cluster);
+          CHECK(config.blocks * config.rows_per_block() >= 100 * config.blocks_per_row);
+          CHECK(config.streamed() == (config.parts > cluster));
+          // The tree of a row's sum is the same on every GPU and in every batch.
+          const SoftmaxConfig other = configure(7, cols, size, 1);
+          CHECK(config.parts == other.parts);
+          CHECK(config.lanes == other.lanes);
+          CHECK(config.chunks == other.chunks);
+        }
       }
     }
+  }
+}
+
+TEST_CASE("softmax, its gradient, cross entropy: a thread holds many chunks of wide rows alone") {
+  using namespace membound::cuda::tuning;
+  const auto chunks = [](auto configure, std::int64_t cols, int size) {
+    const SoftmaxConfig config = configure(100, cols, size, 16);
+    // Kernels of many chunks of 16 bits lack the code of several rows in a block.
+    if (size == 2 && config.chunks == kManyChunks) CHECK(config.lanes > 32);
+    return config.chunks;
+  };
+  CHECK(chunks(softmax_config, 32768, 2) == kFewChunks);
+  CHECK(chunks(softmax_config, 32769, 2) == kManyChunks);
+  CHECK(chunks(cross_entropy_config, 16384, 2) == kFewChunks);
+  CHECK(chunks(cross_entropy_config, 16385, 2) == kManyChunks);
+  CHECK(chunks(softmax_backward_config, 1 << 24, 2) == kFewChunks);
+  for (const int size : {4, 8}) {
+    CHECK(chunks(softmax_config, 1, size) == kManyChunks);
+    CHECK(chunks(softmax_backward_config, 1, size) == kManyChunks);
+    CHECK(chunks(cross_entropy_config, 1, size) == kManyChunks);
   }
 }

@@ -14,10 +14,19 @@ inline constexpr int kSoftmaxWarpThreads = 128;  // of a block of several rows
 inline constexpr int kSoftmaxThreads = 512;      // of a block, at most
 inline constexpr int kSoftmaxGroup = 16;  // parts that are merged at once; the largest cluster
 
-// Chunks of 16 bytes that a thread holds: as numbers, 32 registers of each array.
-constexpr int softmax_chunks(int dtype_size) { return dtype_size == 2 ? 4 : 8; }
+// Chunks of 16 bytes that a thread holds. Few: as numbers of 16 bits 32 registers, and three blocks
+// on a multiprocessor. Many: what a thread does once, as long as three chunks take, for twice as
+// much.
+inline constexpr int kFewChunks = 4;
+inline constexpr int kManyChunks = 8;
+
+// The widest row, in chunks, of which a thread holds few where elements are of 16 bits. H200,
+// bfloat16, us with few and many: 8192 x 16384 132.3 and 132.1, 4096 x 32768 130.2 and 132.5,
+// 2048 x 65536 132.4 and 131.1, 512 x 262144 149.1 and 131.7.
+inline constexpr std::int64_t kSoftmaxFew = 4096;
 
 struct SoftmaxConfig {
+  int chunks;          // that a thread holds of a part
   int lanes;           // threads of a part of a row
   int threads;         // of a block
   std::int64_t parts;  // of a row
@@ -28,13 +37,13 @@ struct SoftmaxConfig {
   bool streamed() const { return parts != blocks_per_row; }
 };
 
-// rows, cols >= 1; max_cluster: the largest cluster that the GPU takes, 1 for none.
-inline SoftmaxConfig softmax_config(std::int64_t rows, std::int64_t cols, int dtype_size,
-                                    int max_cluster) {
+// few: the widest row of 16 bits, in chunks, of which a thread holds few.
+inline SoftmaxConfig held_rows_config(std::int64_t rows, std::int64_t cols, int dtype_size,
+                                      int max_cluster, std::int64_t few) {
   const auto ceil_div = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
-  const int each = softmax_chunks(dtype_size);
   const std::int64_t chunks = ceil_div(cols, 16 / dtype_size);
-  SoftmaxConfig config{1, kSoftmaxWarpThreads, 1, 1, 0};
+  const int each = dtype_size == 2 && chunks <= few ? kFewChunks : kManyChunks;
+  SoftmaxConfig config{each, 1, kSoftmaxWarpThreads, 1, 1, 0};
   if (chunks <= 32 * each) {
     while (config.lanes * each < chunks) config.lanes *= 2;
     config.blocks = ceil_div(rows, config.rows_per_block());
@@ -53,6 +62,12 @@ inline SoftmaxConfig softmax_config(std::int64_t rows, std::int64_t cols, int dt
   if (config.parts <= max_cluster) config.blocks_per_row = static_cast<int>(config.parts);
   config.blocks = rows * config.blocks_per_row;
   return config;
+}
+
+// rows, cols >= 1; max_cluster: the largest cluster that the GPU takes, 1 for none.
+inline SoftmaxConfig softmax_config(std::int64_t rows, std::int64_t cols, int dtype_size,
+                                    int max_cluster) {
+  return held_rows_config(rows, cols, dtype_size, max_cluster, kSoftmaxFew);
 }
 
 }  // namespace membound::cuda::tuning
