@@ -122,7 +122,7 @@ __device__ inline Pair<accumulate_t<T>> merged(const Pair<accumulate_t<T>>* part
   const int lane = static_cast<int>(threadIdx.x) % kMergedParts;
   Pair<accumulate_t<T>> part(SoftmaxPower<T>::lowest(), 0);
   if (lane < count) part = parts[lane];
-  const auto top = reduce_lanes(part.a, kMergedParts, Highest());
+  const auto top = highest_of_lanes(part.a, kWarpLanes);
   const auto power = SoftmaxPower<T>::of(part.a - SoftmaxPower<T>::pivot(top), slope);
   return {top, reduce_lanes(product(part.b, power), kMergedParts, Sum())};
 }
