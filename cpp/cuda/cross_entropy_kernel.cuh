@@ -197,7 +197,9 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kAccess, 
   using Part = HeldPart<T, kAccess, kChunks>;
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<Pair<A>, 2>::Shared shared;
-  PartPlace place(p.config, sizeof(T) > 2 || kChunks == tuning::kFewChunks);
+  // Few chunks: rows that one block holds; aligned ones spill more without the code of clusters.
+  PartPlace place(p.config, sizeof(T) > 2 || kChunks == tuning::kFewChunks,
+                  kAccess == Access::kAligned || kChunks != tuning::kFewChunks);
   const PartExchange<Pair<A>, 2> exchange(shared, place);
   const bool lse_known = p.problem.loss.data == nullptr;
   if (!lse_known) exchange.start();
@@ -279,8 +281,7 @@ class CrossEntropyRow {
         dlogits_(p.dlogits, p.aligned, place, staged) {}
 
   __device__ std::int64_t column() const { return column_; }
-  // 0 where there is none.
-  __device__ A at_label() const {
+  __device__ A at_label() const {  // 0 where there is none
     if (column_ < 0) return 0;
     const T* row = p_.logits.row<const T>(place_.row);
     return cross_entropy_logit<T>(p_,
@@ -291,15 +292,14 @@ class CrossEntropyRow {
 
   // The sums of a part.
   __device__ RowSums<A> sums(std::int64_t part, int round) const {
+    const int chunks = place_.chunks;
     RowSums<A> found{SoftmaxPower<T>::lowest(), 0, 0};
 #pragma unroll 1
-    for (int i = 0; i < place_.chunks; ++i) {
-      found.top = Highest()(found.top, highest(logits(part, i)));
-    }
+    for (int i = 0; i < chunks; ++i) found.top = Highest()(found.top, highest(logits(part, i)));
     found.top = highest_of_lanes(found.top, place_.lanes);
     const bool smooths = p_.terms<A>().smoothing != 0;
 #pragma unroll 1
-    for (int i = 0; i < place_.chunks; ++i) {
+    for (int i = 0; i < chunks; ++i) {
       Numbers<T> values = logits(part, i);
       if (smooths) {
         const std::int64_t left = read_ - place_.chunk(part, i) * kPack<T>;

@@ -85,12 +85,13 @@ struct PartPlace {
   int parts;         // blocks of the cluster
   std::int64_t row;  // past the last: a lane without a row, there for the others' shuffles
 
-  // narrow: whether a block can have several rows.
-  __device__ explicit PartPlace(const tuning::SoftmaxConfig& config, bool narrow = true)
+  // narrow: whether a block can have several rows; clusters: whether there can be any.
+  __device__ explicit PartPlace(const tuning::SoftmaxConfig& config, bool narrow = true,
+                                bool clusters = true)
       : chunks(config.chunks),
         lanes(config.lanes),
         part(0),
-        parts(config.blocks_per_row) {
+        parts(clusters ? config.blocks_per_row : 1) {
     if (!narrow) __builtin_assume(lanes > kWarpLanes);
     if (lanes > kWarpLanes && parts > 1) part = cluster_rank();
     locate();

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kAccess, 
   using Part = HeldPart<T, kAccess, kChunks>;
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<Pair<A>>::Shared shared;
-  PartPlace place(p.config);
+  PartPlace place(p.config, sizeof(T) > 2 || kChunks == tuning::kFewChunks);
   const PartExchange<Pair<A>> exchange(shared, place);
   exchange.start();
   begin_overlapped();
