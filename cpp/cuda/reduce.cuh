@@ -102,10 +102,20 @@ __device__ inline void store_warp_values(const Value (&values)[kFold], Value* sl
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int warps = static_cast<int>(blockDim.x) / kWarpLanes;
+  Value sums[kFold];
+#pragma unroll
+  for (int fold = 0; fold < kFold; ++fold) sums[fold] = values[fold];
+  // Step by step for all: one after the other, the second would wait for the first's shuffles.
+#pragma unroll
+  for (int offset = kWarpLanes / 2; offset > 0; offset /= 2) {
+#pragma unroll
+    for (int fold = 0; fold < kFold; ++fold) {
+      sums[fold] = combine(sums[fold], shuffle_xor(sums[fold], offset));
+    }
+  }
 #pragma unroll
   for (int fold = 0; fold < kFold; ++fold) {
-    const Value sum = reduce_warp(values[fold], combine);
-    if (lane == 0) slots[fold * warps + warp] = sum;
+    if (lane == 0) slots[fold * warps + warp] = sums[fold];
   }
   if (warp == 0) {
 #pragma unroll
