@@ -66,23 +66,25 @@ class ColumnReader {
 
   // Issues the loads of the chunks index(0), index(1) ... of an array of x's dtype, the last index
   // being the largest; other arrays come with numbers(). Past the end of the row a chunk is
-  // anything, or zero for sums that run over it. One branch around all loads: around each, with its
-  // end of the row, they took 23 instructions.
+  // anything, or zero for sums that run over it. No branch around the loads: behind one they waited
+  // for the first chunk of x, which was unpacked before it.
   template <bool kZeroPast = false, int kCount, class Index>
   __device__ void load(uint4 (&raw)[kCount], Index index) const {
     if constexpr (kZeroPast || kAccess == Access::kAny) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) raw[i] = {0u, 0u, 0u, 0u};
     }
-    if (kAccess == Access::kAny || !present() || array_.is_float) return;
+    if constexpr (kAccess == Access::kAny) return;
     const T* data = static_cast<const T*>(array_.data) + first_;
-    const int whole = kAccess == Access::kAligned ? chunks_ : static_cast<int>(cols_ / kPack<T>);
+    const bool there = present() && !array_.is_float;
+    const int all = kAccess == Access::kAligned ? chunks_ : static_cast<int>(cols_ / kPack<T>);
+    const int whole = there ? all : 0;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if (index(i) < whole) raw[i] = reinterpret_cast<const uint4*>(data)[index(i)];
     }
     if constexpr (kAccess == Access::kShifted) {
-      if (index(kCount - 1) >= whole && whole < chunks_) load_short(raw, index, data, whole);
+      if (there && index(kCount - 1) >= all && all < chunks_) load_short(raw, index, data, all);
     }
   }
   template <bool kZeroPast = false>
