@@ -184,10 +184,15 @@ class HeldRow {
     // Early weights hide their latency behind the reduction (H200, 1024 x 4096: 6.06 to 5.60 us; 1
     // x 4096: 2.16 to 1.51; 4096 x 32768: 148 to 138); with eight chunks they would cost occupancy.
     constexpr bool kEarlyWeights = kChunks <= 4;
-    constexpr bool kEarlyBiases = kEarlyWeights && kCentring == Centring::kAlways;
+    // Biases are four more chunks, for which float32 has no registers to spare (16384 x 4096: 131
+    // to 136 us), nor have shifted rows (bfloat16, 16384 x 4097: 137 to 141).
+    constexpr bool kRoomForBiases =
+        Team::kFold == 1 || (sizeof(T) == 2 && kAccess != Access::kShifted);
+    constexpr bool kEarlyBiases = kEarlyWeights && kRoomForBiases && kCentring == Centring::kAlways;
     uint4 weights[kChunks];
-    // Shifted rows have two blocks of each chunk in registers at first.
-    constexpr bool kBeforeChunks = kAccess != Access::kShifted;
+    // Shifted rows have two blocks of each chunk in registers at first; with the two chunks of a
+    // warp's lane there is room (bfloat16, 262144 x 100: 67 us after them, 64 before).
+    constexpr bool kBeforeChunks = kAccess != Access::kShifted || Team::kSharesWarp;
     const auto load_weights = [&] {
       columns_.load(weights, index);
       asm volatile("" ::: "memory");  // else the compiler sinks the loads below the reduction
@@ -219,6 +224,7 @@ class HeldRow {
     forget();
     if constexpr (kAdd && Sink::kAfterSum) store_sum(numbers);
     const auto result = [&]<bool kPlain>(int i) {
+      if constexpr (kEarlyWeights && !kEarlyBiases) biases[i] = columns_.load_bias(index(i));
       if constexpr (!kEarlyWeights) {
         if (i % 4 == 0) load_four(weights, biases, i);
       }
@@ -367,14 +373,6 @@ __device__ __noinline__ void rescale(const typename Sink::template Params<accumu
   HeldRow<T, Team, kAccess, kBeside, kCentring, Sink>(p, team).run_scaled(plain);
 }
 
-// Blocks per SM that the registers are held to; 0: the compiler's choice.
-template <class Team, Access kAccess, Beside kBeside, Centring kCentring>
-constexpr int min_blocks() {
-  if (kBeside != Beside::kNothing || kAccess == Access::kAny) return 0;
-  if (kAccess == Access::kShifted) return Team::kShiftedMinBlocks;
-  return kCentring == Centring::kNever ? Team::kMinBlocks : Team::kCentredMinBlocks;
-}
-
 // One row per team, held in registers. A block does threads / lanes rows (WarpTeam), one row
 // (BlockTeam) or a part of one (ClusterTeam). Shared memory: the sums of the warps, and the results
 // of shifted rows. Limited by memory: few threads with several independent 16-byte loads each, many
@@ -382,7 +380,7 @@ constexpr int min_blocks() {
 // to the registers that this takes.
 template <class T, class Team, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
 __global__ void __launch_bounds__(Team::kMaxThreads,
-                                  min_blocks<Team, kAccess, kBeside, kCentring>())
+                                  min_blocks<T, Team, kAccess, kBeside, kCentring>())
     rms_norm_row_kernel(const __grid_constant__ typename Sink::template Params<accumulate_t<T>> p) {
   if constexpr (runs_here<Team>()) {
     const Team team(p.lanes, p.blocks_per_row, 0);

@@ -343,4 +343,17 @@ class Columns {
   ColumnReader<T, kAccess> bias_;
 };
 
+// Blocks per SM that the registers of a held row are held to; 0: the compiler's choice.
+template <class T, class Team, Access kAccess, Beside kBeside, Centring kCentring>
+constexpr int min_blocks() {
+  if (kBeside != Beside::kNothing || kAccess == Access::kAny) return 0;
+  const bool four_centred = kCentring == Centring::kAlways && Team::kFold == 2;
+  // Four chunks of a shifted row, centred, take 94 and spill 64 bytes of 80: their loads of weights
+  // are then waited for at once.
+  if (kAccess == Access::kShifted) return four_centred ? 0 : Team::kShiftedMinBlocks;
+  if (kCentring == Centring::kNever) return Team::kMinBlocks;
+  // Four chunks of float32 fit 64.
+  return four_centred && sizeof(T) == 4 ? 1024 / Team::kMaxThreads : Team::kCentredMinBlocks;
+}
+
 }  // namespace membound::cuda
