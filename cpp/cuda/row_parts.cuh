@@ -23,9 +23,9 @@ inline constexpr int kNarrowBlocks = 2;
 inline constexpr int kNarrowBlocks = 3;
 #endif
 template <Access kAccess, int kChunks>
-inline constexpr int kHeldBlocks = kChunks == tuning::kFewChunks
-                                       ? (kAccess == Access::kAligned ? kNarrowBlocks : 2)
-                                       : (kAccess == Access::kAligned ? 2 : 1);
+inline constexpr int kHeldBlocks =
+    kChunks == tuning::kFewChunks ? (kAccess == Access::kAligned ? kNarrowBlocks : 2)
+                                  : (kAccess == Access::kAligned ? 2 : 1);
 inline constexpr int kPartWarps = tuning::kSoftmaxThreads / kWarpLanes;
 
 // One array of a kernel's rows.

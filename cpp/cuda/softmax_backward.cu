@@ -27,8 +27,8 @@ void softmax_backward(const SoftmaxBackwardProblem& problem, StreamView stream) 
     if (is_held<T>(access) && !p.config.streamed()) {
       constexpr int kChunks = sizeof(T) == 2 ? tuning::kFewChunks : tuning::kManyChunks;
       return launch_held<softmax_backward_held_kernel<T, Access::kAligned, kChunks>,
-                         softmax_backward_held_kernel<T, kHeldRest<T>, kChunks>>(
-          access, shape, stream, device, p);
+                         softmax_backward_held_kernel<T, kHeldRest<T>, kChunks>>(access, shape,
+                                                                                 stream, device, p);
     }
     p.aligned = true;
     for (const PartArray* one : {&p.dy, &p.y, &p.dx}) {
