@@ -25,6 +25,9 @@ DOCTEST = "The C++ tests need the doctest header: apt-get install doctest-dev"
 if shutil.which("ccache"):
     os.environ.setdefault("CMAKE_CXX_COMPILER_LAUNCHER", "ccache")
     os.environ.setdefault("CMAKE_CUDA_COMPILER_LAUNCHER", "ccache")
+    # One name for one compiler: it is part of the cache's key, and Python's own build may say g++.
+    os.environ.setdefault("CC", "cc")
+    os.environ.setdefault("CXX", "c++")
 
 
 def groups(*names: str) -> list[str]:
