@@ -13,8 +13,8 @@ inline constexpr int kGateQuantTileThreads = 128;  // where a block has a part o
 // Units that a thread asks for before it computes one.
 inline constexpr int kQuantUnitsAhead = 2;
 // Units of a thread, at most, of rows that are not longer than its block: what it does once for a
-// row is worth 1.5 of them. Fewer where all threads that the GPU has at once would not have so
-// many.
+// row is worth 1.5 of them (H200, bfloat16, scales of rows: 16384 x 4096 112.6 us, 115.5 with 8;
+// 8192 x 14336 225, 206). Fewer where all threads that the GPU has at once would not have so many.
 inline constexpr int kQuantUnitsPerThread = 4;
 inline constexpr std::int64_t kQuantThreadsAtOnce = 132 * 1024;
 

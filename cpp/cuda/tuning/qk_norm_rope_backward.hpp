@@ -32,7 +32,7 @@ inline QkNormRopeBackwardConfig qk_norm_rope_backward_config(std::int64_t blocks
   QkNormRopeBackwardConfig config{};
   config.lanes = qk_norm_lanes(head_dim, dtype_size);
   config.slots = kQkNormRopeBackwardThreads / config.lanes;
-  config.together = 1;
+  config.together = 1;  // H200, 16384 tokens x 40 heads of 128: 148 us, all of a warp 156
   config.threads = in_chunks ? kQkNormRopeBackwardThreads : 32;
   config.overlap_launch = blocks <= kRopeOverlapBlocks;
   return config;
