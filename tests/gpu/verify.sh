@@ -62,7 +62,7 @@ run_pytest() {
 }
 
 stage_tests() { need_gpus 1 && run_pytest -m 'not large and not multi_gpu'; }
-stage_large() { need_gpus 1 && JOBS=0 run_pytest tests/python/test_large.py; }
+stage_large() { need_gpus 1 && JOBS=0 run_pytest tests/python/test_large*.py; }
 stage_devices() { need_gpus 2 && JOBS=0 run_pytest -m multi_gpu; }
 
 sanitize() {
