@@ -3,9 +3,11 @@
 #pragma once
 
 // Threads that work on many rows one after the other: what they exchange alternates between two
-// buffers, so that a row costs one barrier. turn: 0, 1, 0, 1 ... over the rows. kRing: the rows
-// that RingFeed holds, 0 for RegisterFeed; kMinBlocks: per multiprocessor. kSplitRows: aligned rows
-// may be counted in two axes; in each row of a wide one that costs more than it saves.
+// buffers, so that a row costs one barrier. turn: 0, 1, 0, 1 ... over the rows. kParts: sums of a
+// thread, each over at most two chunks, that are reduced apart: in the tree of gradient_team.cuh.
+// kRing: the rows that RingFeed holds, 0 for RegisterFeed; kMinBlocks: per multiprocessor.
+// kSplitRows: aligned rows may be counted in two axes; in each row of a wide one that costs more
+// than it saves.
 #include <type_traits>
 
 #include "cuda/cluster.cuh"
@@ -19,6 +21,7 @@ inline constexpr int kPersistentThreads = 512;  // of a block, at most
 template <class Value>
 struct LaneGroup {
   static constexpr int kVecs = 1;
+  static constexpr int kParts = 1;
   static constexpr int kRing = 0;
   static constexpr int kFold = 1;
   static constexpr int kMaxThreads = kPersistentThreads;
@@ -38,8 +41,8 @@ struct LaneGroup {
         group(static_cast<int>(threadIdx.x) >> log2_of(lanes)) {}
   __device__ void start() const {}
   __device__ int team() const { return static_cast<int>(blockIdx.x); }
-  __device__ Value sum(Value value, int, std::int64_t) const {
-    return reduce_lanes(value, size, Sum());
+  __device__ Value sum(const Value (&parts)[1], int, std::int64_t) const {
+    return reduce_lanes(parts[0], size, Sum());
   }
   __device__ void sync() const { __syncwarp(); }
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
@@ -49,6 +52,7 @@ struct LaneGroup {
 template <class Value, int kVecsOf, int kRingOf, int kMaxThreadsOf, int kMinBlocksOf>
 struct WarpGroup {
   static constexpr int kVecs = kVecsOf;
+  static constexpr int kParts = 1;
   static constexpr int kRing = kRingOf;
   static constexpr int kFold = 1;
   static constexpr int kMaxThreads = kMaxThreadsOf;
@@ -75,8 +79,8 @@ struct WarpGroup {
     __syncthreads();
   }
   __device__ int team() const { return static_cast<int>(blockIdx.x); }
-  __device__ Value sum(Value value, int turn, std::int64_t) const {
-    const Value of_warp = reduce_warp(value, Sum());
+  __device__ Value sum(const Value (&parts)[1], int turn, std::int64_t) const {
+    const Value of_warp = reduce_warp(parts[0], Sum());
     if (lane % kWarpLanes == 0) slots()[turn][group][lane / kWarpLanes] = of_warp;
     sync();
     // Pairs are 38 instructions in every lane, and 17 with a slot in each.
@@ -106,6 +110,7 @@ struct WarpGroup {
 template <class Value, int kVecsOf, int kRingOf>
 struct ClusterGroup {
   static constexpr int kVecs = kVecsOf;
+  static constexpr int kParts = kVecsOf / 2;
   static constexpr int kRing = kRingOf;
   static constexpr int kFold = 1;
   static constexpr int kMaxThreads = kPersistentThreads;
@@ -125,25 +130,34 @@ struct ClusterGroup {
   __device__ void start() const { exchange().announce(); }
   __device__ int team() const { return static_cast<int>(cluster_index()); }
   // round: 0, 1, 2 ... over the rows.
-  __device__ Value sum(Value value, int turn, std::int64_t round) const {
-    __shared__ alignas(16) Value slots[2][kMaxWarps];
-    const Value values[1] = {value};
+  __device__ Value sum(const Value (&parts)[kParts], int turn, std::int64_t round) const {
+    __shared__ alignas(16) Part slots[2][kMaxWarps];
+    const Part of_thread[1] = {together(parts)};
     const auto sums = exchange();
-    store_warp_values<kMaxWarps>(values, slots[turn], Sum());
+    store_warp_values<kMaxWarps>(of_thread, slots[turn], Sum());
     __syncthreads();
     if (lane < kWarpLanes) {
       if (round == 0) sums.wait_for_peers();
       sums.send(turn, rank, combine_slots<kMaxWarps>(slots[turn], Sum()));
     }
-    const Value* parts = sums.collect(turn, static_cast<int>(round / 2 % 2));
+    const Part* of_blocks = sums.collect(turn, static_cast<int>(round / 2 % 2));
     if (lane == 0) sums.expect(turn);
-    return combine_slots<kMaxGroups>(parts, Sum());
+    // Of a block with two parts both, beside each other: parts of the row in their order.
+    return combine_slots<kMaxGroups>(reinterpret_cast<const Value*>(of_blocks), Sum());
   }
   __device__ void sync() const { __syncthreads(); }
   __device__ int first_thread() const { return 0; }
 
  private:
-  using Exchange = ClusterExchange<Value, 2>;
+  using Part = std::conditional_t<kParts == 1, Value, Pair<Value>>;
+  static __device__ Part together(const Value (&parts)[kParts]) {
+    if constexpr (kParts == 1) {
+      return parts[0];
+    } else {
+      return {parts[0], parts[1]};
+    }
+  }
+  using Exchange = ClusterExchange<Part, 2>;
   __device__ Exchange exchange() const {
     __shared__ typename Exchange::Shared shared;
     return {shared, blocks, blocks};

@@ -96,15 +96,13 @@ void launch_roles(const RmsNormBackwardParams<accumulate_t<T>>& p,
     launch<rms_norm_backward_roles_kernel<T, Team, kAccess, kCentring, kGated>>(shape, stream,
                                                                                 device, p);
   };
-  const auto streamed = [&]<int kVecs>() {
-    launch<rms_norm_backward_streamed_kernel<T, kVecs, 8, kAccess, kCentring, kGated>>(
-        shape, stream, device, p);
-  };
   switch (config.rows.form) {
-    case RowForm::kWarp: return held.template operator()<WarpTeam>();
-    case RowForm::kBlock: return held.template operator()<BlockTeam<1, 16>>();
-    case RowForm::kCluster: return held.template operator()<ClusterTeam<Value, 4, 8, 1>>();
-    case RowForm::kStreamed: return streamed.template operator()<4>();
+    case RowForm::kWarp: return held.template operator()<GradientWarpTeam>();
+    case RowForm::kBlock: return held.template operator()<GradientBlockTeam>();
+    case RowForm::kCluster: return held.template operator()<GradientClusterTeam<Value>>();
+    case RowForm::kStreamed:
+      return launch<rms_norm_backward_streamed_kernel<T, kAccess, kCentring, kGated>>(shape, stream,
+                                                                                      device, p);
   }
 }
 

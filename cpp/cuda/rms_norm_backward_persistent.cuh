@@ -120,14 +120,14 @@ class PersistentGradient {
         if (!gate_.is_there()) beside[v] = arrays.load_dsum(tile.index(v));
       }
     }
-    RowSum<T, kCentring> part = 0;
+    RowSum<T, kCentring> parts[Group::kParts] = {};
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
       const Terms of = terms(v, tile.index(v), statistics, beside[v]);
-      part = part + row_sum<T, kCentring>(of.g, of.h);
+      parts[v / 2] = parts[v / 2] + row_sum<T, kCentring>(of.g, of.h);
     }
     const RowMeans<Accumulate> mean =
-        means<kCentring>(p_, team_.sum(part, static_cast<int>(round % 2), round));
+        means<kCentring>(p_, team_.sum(parts, static_cast<int>(round % 2), round));
     feed_.forget();
     if (gate_.is_there()) {
       store_gated(tile, arrays, statistics, mean, beside);

@@ -6,6 +6,7 @@
 // for both where rows are few: each array is read twice, the second time from L2, and no partial
 // sums are left over. Alone, the first role serves when dweight is not wanted.
 #include "cuda/column_gradient.cuh"
+#include "cuda/gradient_team.cuh"
 #include "cuda/rms_norm_backward_row.cuh"
 #include "cuda/row_tile.cuh"
 #include "cuda/tuning/rms_norm_backward.hpp"
@@ -208,10 +209,11 @@ __global__ void __launch_bounds__(Team::kMaxThreads) rms_norm_backward_roles_ker
 
 // dx of rows too wide to hold: read once for their sum and again for their result. One row per
 // cluster (or block), after the blocks of columns. Limited by memory.
-template <class T, int kVecs, int kMaxWarps, Access kAccess, Centring kCentring, bool kGated>
-__global__ void __launch_bounds__(kMaxWarps* kWarpLanes) rms_norm_backward_streamed_kernel(
+template <class T, Access kAccess, Centring kCentring, bool kGated>
+__global__ void __launch_bounds__(tuning::kPersistentBlock) rms_norm_backward_streamed_kernel(
     const __grid_constant__ RmsNormBackwardParams<accumulate_t<T>> p) {
-  using Tile = StreamedTile<RowSum<T, kCentring>, kVecs, kMaxWarps, 1, kAccess>;
+  using Tile = StreamedTile<RowSum<T, kCentring>, tuning::kGradientVecs,
+                            tuning::kPersistentBlock / kWarpLanes, 1, kAccess>;
   begin_overlapped();
   if (static_cast<int>(blockIdx.x) < p.column_blocks) {
     return ColumnGradient<T, kAccess, kCentring, false, kGated>(p).run();

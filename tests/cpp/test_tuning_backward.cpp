@@ -10,8 +10,9 @@ using namespace membound::cuda::tuning;
 
 namespace {
 
-const std::int64_t kWidths[] = {1,    7,    8,    100,   128,   512,   1001,   2048,   3072,   4096,
-                                4097, 5120, 8192, 16384, 32768, 65536, 131072, 262144, 1 << 20};
+const std::int64_t kWidths[] = {1,     7,     8,     100,    128,    512,    1001,
+                                2048,  3072,  4096,  4097,   5120,   8192,   8200,
+                                16384, 32768, 65536, 131072, 262144, 1 << 20};
 const std::int64_t kRows[] = {1, 3, 128, 1024, 2048, 16384, 1 << 20};
 
 template <class Check>
@@ -91,12 +92,36 @@ TEST_CASE("rows alone need no blocks of columns, and the kernels that exist") {
     CHECK(c.form == GradientForm::kRoles);
     CHECK(c.column_blocks == 0);
     CHECK(c.partial_rows == 0);
-    if (c.rows.form == RowForm::kCluster || c.rows.form == RowForm::kStreamed) {
-      CHECK(c.rows.vecs == 4);
-      CHECK(c.threads <= 256);
-    } else {
-      CHECK(c.rows.fold == 1);
-      CHECK(c.threads <= 512);
+    CHECK(c.rows.vecs == kGradientVecs);
+    CHECK(c.rows.fold == 1);
+    CHECK(c.threads <= (c.rows.form == RowForm::kWarp ? 256 : kPersistentBlock));
+    if (c.rows.form == RowForm::kBlock) CHECK(c.rows.groups == 1);
+  });
+}
+
+TEST_CASE("a row of dx has one tree, among few rows and many, aligned and not") {
+  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring, bool centred) {
+    const auto c = rms_norm_backward_config(rows, cols, size, true, ring, 16, centred);
+    if (c.form != GradientForm::kPersistent) return;
+    for (int cluster : {1, 8, 16}) {
+      const auto alone =
+          rms_norm_backward_config(rows, cols, size, false, ring, cluster, centred).rows;
+      if (c.lanes <= 32) {  // half as many, each with the chunks that the first shuffle adds up
+        CHECK(alone.form == RowForm::kWarp);
+        CHECK(alone.lanes == (c.lanes + 1) / 2);
+        continue;
+      }
+      // Groups of virtual threads, of one chunk each or of two.
+      CHECK(alone.groups == c.blocks_per_row * (c.vecs == 4 ? 2 : 1));
+      if (c.vecs > 1) {
+        CHECK(alone.threads == c.lanes);
+      } else if (alone.form == RowForm::kWarp) {
+        CHECK(alone.lanes == 32);
+        CHECK(c.lanes == 64);
+      } else {
+        CHECK(alone.threads <= kPersistentBlock / 2);
+        CHECK((c.lanes + 32) / 64 * 32 == alone.threads);
+      }
     }
   });
 }

@@ -122,6 +122,31 @@ def test_a_row_of_dx_does_not_see_its_batch(one, norm, dtype, seed):
                 assert dx.tobytes() == whole[first:last].tobytes(), (cols, first, last)
 
 
+# Beyond 1024 rows or 8 MiB CUDA sums dweight in the kernel that writes dx. Widths in chunks of 16
+# bytes, around those where a row takes a warp, block or cluster more.
+CHUNKS = (1, 3, 32, 33, 63, 65, 384, 511, 513, 640, 1024, 1025, 2048, 2049, 5000)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("framework", ["numpy", pytest.param("torch-cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("less", [0, 1], ids=["aligned", "odd"])
+def test_a_row_of_dx_does_not_see_how_many_there_are(framework, norm, dtype, less, seed):
+    one = arrays.framework(framework)
+    rng = np.random.default_rng(seed)
+    bytes_of = NUMPY_DTYPES[dtype].itemsize
+    for chunks in CHUNKS[: 6 if framework == "numpy" else None]:
+        cols = max(1, chunks * 16 // bytes_of - less)
+        rows = min(1025, (8 << 20) // (cols * bytes_of) + 1)
+        some = draw(norm, rng, 40, cols, dtype)
+        # What is compared, among copies of it: drawing all would take seconds.
+        many = [np.resize(a, (rows, *a.shape[1:])) for a in some]
+        many[2] = some[2]  # the weight
+        whole = one.numpy(backward(norm, *map(one.array, many))[0])
+        for wanted in ({}, {"need_dweight": False}):
+            dx = one.numpy(backward(norm, *map(one.array, some), **wanted)[0])
+            assert dx.tobytes() == whole[:40].tobytes(), (cols, rows, wanted)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_writing_over_an_input_changes_nothing(one, norm, dtype, seed):
     needs(one, dtype)

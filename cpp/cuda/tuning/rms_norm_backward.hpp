@@ -33,8 +33,9 @@ struct RmsNormBackwardConfig {
 
 inline constexpr int kColumnSegment = 4;  // chunks: 64 bytes of each row
 inline constexpr int kPersistentBlock = 512;
-inline constexpr int kSmallBlock = 384;       // three to a multiprocessor instead of two
-inline constexpr int kSmallPairs = 320;       // with two chunks per thread: two instead of one
+inline constexpr int kGradientVecs = 2;  // chunks of a thread that are added up before its warp
+inline constexpr int kSmallBlock = 384;  // three to a multiprocessor instead of two
+inline constexpr int kSmallPairs = 320;  // with two chunks per thread: two instead of one
 inline constexpr int kRingBytes = 128 << 10;  // the largest ring
 inline constexpr int kShiftedRing = 2;        // rows of shifted rows' ring
 
@@ -125,30 +126,38 @@ inline RmsNormBackwardConfig persistent_config(std::int64_t rows, std::int64_t c
   return config;
 }
 
-// Blocks of rows: four chunks per thread and blocks of 256 threads for all rows of several blocks.
+// Blocks of rows, in the tree of the persistent form (gradient_team.cuh): two chunks per thread.
 // In clusters of 8 at most: with 16 compute-sanitizer's synccheck ends in an illegal address, which
 // is not understood (plain runs and memcheck are right).
 inline RmsNormConfig gradient_rows_config(std::int64_t rows, std::int64_t cols, int dtype_size,
                                           int max_cluster) {
-  max_cluster = std::min(max_cluster, 8);
   const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
-  if (chunks <= kMaxGroups * block_chunks(4, 8)) {
-    RmsNormConfig config = unfolded(rms_norm_config(rows, cols, dtype_size, max_cluster));
+  RmsNormConfig config{};
+  if (chunks <= 64) {
+    config = rms_norm_config(rows, cols, dtype_size, 1);
     config.overlap_launch = true;
     return config;
   }
-  RmsNormConfig config{};
-  config.form = RowForm::kStreamed;
-  config.vecs = 4;
+  const std::int64_t block = kGradientVecs * kPersistentBlock;
+  config.vecs = kGradientVecs;
   config.fold = 1;
-  config.max_warps = 8;
-  config.groups = kStreamedGroups;
-  config.segments_per_group =
-      static_cast<int>(ceil_div(chunks, config.groups * block_chunks(4, 8)));
-  config.threads =
-      virtual_threads(ceil_div(chunks, config.groups * config.segments_per_group), 4, 1);
+  config.max_warps = kPersistentBlock / 32;
+  config.groups = 1;
+  config.segments_per_group = 1;
+  if (chunks <= kMaxGroups * block) {
+    while (config.groups * block < chunks) config.groups *= 2;
+  } else {
+    config.groups = kStreamedGroups;
+    config.segments_per_group = static_cast<int>(ceil_div(chunks, config.groups * block));
+  }
+  config.threads = virtual_threads(
+      ceil_div(chunks, std::int64_t{config.groups} * config.segments_per_group), config.vecs, 1);
   config.lanes = config.threads;
-  config.blocks_per_row = std::min(config.groups, max_cluster);
+  config.blocks_per_row = std::min({config.groups, max_cluster, 8});
+  const bool held = config.segments_per_group == 1 && config.blocks_per_row == config.groups;
+  config.form = !held                ? RowForm::kStreamed
+                : config.groups == 1 ? RowForm::kBlock
+                                     : RowForm::kCluster;
   config.overlap_launch = true;
   return config;
 }
