@@ -45,7 +45,7 @@ __device__ inline accumulate_t<T> largest_or_nan(const uint4& chunk) {
   accumulate_t<T> largest = 0;
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) {
-    largest = larger_or_nan(largest, y.at[i] < 0 ? -y.at[i] : y.at[i]);
+    largest = larger_or_nan(largest, fabs(y.at[i]));
   }
   return largest;
 }
@@ -126,8 +126,10 @@ __device__ inline void largest_of_groups(Value (&largest)[kChunks], int group_ch
     const int warps = static_cast<int>(blockDim.x) / kWarpLanes;
     const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
     __syncthreads();  // those of the time before have been read
+    if (threadIdx.x % kWarpLanes == 0) {
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) of_warps[i * warps + warp] = largest[i];
+      for (int i = 0; i < kChunks; ++i) of_warps[i * warps + warp] = largest[i];
+    }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {

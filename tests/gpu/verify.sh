@@ -16,8 +16,9 @@
 #   devices    the tests that need two GPUs
 #
 # Environment: PYTHON, MEMBOUND_WHEEL, JOBS (test processes), PYTEST_OPTIONS, DRIVERS (which of
-# sanitize_<name>.cpp), BENCHMARKS (which of bench_<op>.py), BENCHMARK_OPTIONS, REPORTS (folder for
-# the figures), MEMBOUND_TEST_SEED.
+# sanitize_<name>.cpp), CHUNKS (widths for the sanitizers: "0 300" up to 300 chunks of 16 bytes),
+# BENCHMARKS (which of bench_<op>.py), BENCHMARK_OPTIONS, REPORTS (folder for the figures),
+# MEMBOUND_TEST_SEED.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit
 
@@ -84,7 +85,7 @@ sanitize() {
     for dtype in float16 bfloat16 float32 float64; do
       # shellcheck disable=SC2086 # the range of chunks is two words on purpose
       timeout 480 compute-sanitizer --tool "$1" --error-exitcode 99 "${@:2}" "$built/$driver" \
-        "$dtype" ${chunks:-} >"$built/$driver.$dtype" 2>&1 &
+        "$dtype" ${CHUNKS:-} >"$built/$driver.$dtype" 2>&1 &
       jobs+=("$!:$driver.$dtype")
     done
   done
@@ -98,7 +99,7 @@ sanitize() {
 stage_memcheck() { sanitize memcheck --leak-check no; }
 # Up to 1024 chunks of 16 bytes: beyond, rows go over clusters, and racecheck of CUDA 13.0 does not
 # return from kernels whose blocks wait for bytes that another block sends (st.async on an mbarrier).
-stage_racecheck() { chunks="0 1024" sanitize racecheck --racecheck-report all; }
+stage_racecheck() { CHUNKS=${CHUNKS:-"0 1024"} sanitize racecheck --racecheck-report all; }
 stage_initcheck() { sanitize initcheck; }
 stage_synccheck() { sanitize synccheck; }
 
