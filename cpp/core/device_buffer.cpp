@@ -45,7 +45,8 @@ void copy_bytes(void* destination, Device destination_device, const void* source
   if (destination_device.kind == DeviceKind::kCpu && source_device.kind == DeviceKind::kCpu) {
     std::memcpy(destination, source, bytes);
   } else {
-    cuda::copy(destination, source, bytes, stream);
+    const Device device = destination_device.is_cuda() ? destination_device : source_device;
+    cuda::copy(destination, source, bytes, device, stream);
   }
 }
 

@@ -20,7 +20,8 @@ MEMBOUND_API void advise_huge_pages(void* data, std::size_t bytes) noexcept;
 namespace membound::cuda {
 void* allocate(std::size_t bytes, Device device, StreamView stream);
 void deallocate(void* data, Device device, StreamView stream) noexcept;
-void copy(void* destination, const void* source, std::size_t bytes, StreamView stream);
+void copy(void* destination, const void* source, std::size_t bytes, Device device,
+          StreamView stream);
 void* create_stream(Device device);
 void destroy_stream(void* handle, Device device) noexcept;
 void synchronize(StreamView stream);

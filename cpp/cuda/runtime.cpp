@@ -3,6 +3,8 @@
 // Devices, streams and memory on the CUDA runtime. Kernels are launched in launch.hpp alone.
 #include <cuda_runtime_api.h>
 
+#include <optional>
+
 #include "core/memory.hpp"
 #include "core/route.hpp"
 #include "membound/cuda_check.hpp"
@@ -104,7 +106,11 @@ void deallocate(void* data, Device device, StreamView stream) noexcept {
   if (error != cudaSuccess) cudaGetLastError();
 }
 
-void copy(void* destination, const void* source, std::size_t bytes, StreamView stream) {
+// Stream-ordered memory of a GPU that is not the current one is an invalid argument.
+void copy(void* destination, const void* source, std::size_t bytes, Device device,
+          StreamView stream) {
+  std::optional<DeviceGuard> guard;
+  if (device.is_cuda()) guard.emplace(device, "copy_bytes");
   MEMBOUND_CUDA_CHECK(
       cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, native(stream)));
 }

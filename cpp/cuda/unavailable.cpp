@@ -30,7 +30,9 @@ Device current_cuda_device() { return Device::cuda(); }  // the op will say that
 namespace cuda {
 void* allocate(std::size_t, Device, StreamView) { throw_cuda_unavailable("DeviceBuffer"); }
 void deallocate(void*, Device, StreamView) noexcept {}
-void copy(void*, const void*, std::size_t, StreamView) { throw_cuda_unavailable("copy_bytes"); }
+void copy(void*, const void*, std::size_t, Device, StreamView) {
+  throw_cuda_unavailable("copy_bytes");
+}
 void* create_stream(Device) { throw_cuda_unavailable("Stream"); }
 void destroy_stream(void*, Device) noexcept {}
 void synchronize(StreamView) {}  // CPU ops are done when they return

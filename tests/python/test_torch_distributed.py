@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import arrays
 import pytest
 
 # A program that uses NVLink's multicast can hang GPUs that others share; nothing here needs it.
@@ -47,7 +48,8 @@ def test_two_processes(tmp_path, seed):
 
 @pytest.mark.gpu
 @pytest.mark.multi_gpu
-def test_two_gpus(torch, tmp_path, seed):
+def test_two_gpus(tmp_path, seed):
+    torch = arrays.torch_with_cuda()
     if not torch.distributed.is_nccl_available():
         pytest.skip("this torch has no NCCL")
     run_both("cuda", tmp_path, seed)
