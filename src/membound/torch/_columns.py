@@ -88,38 +88,53 @@ def _on_parts(
             sums = collectives.all_reduce(sums, "sum", (mesh, at))
         return sums
 
-    parts = [_part(weight, x) for weight in weights.values()]
-    out = function.apply(x.to_local(), *parts, x.shape[-1], reduce, *options)
+    local = x.to_local()
+    parts = [_part(weight, x, placements) for weight in weights.values()]
+    # Where sizes are symbols this also tells Dynamo that they are the same: torch 2.11 asks for it.
+    for name, part in zip(weights, parts, strict=True):
+        if part is not None and part.shape[-1] != local.shape[-1]:
+            raise ValueError(
+                f"{op}: argument '{name}' has {part.shape[-1]} columns on this rank where 'x' has "
+                f"{local.shape[-1]}"
+            )
+    out = function.apply(local, *parts, x.shape[-1], reduce, *options)
     strides = [math.prod(x.shape[axis + 1 :]) for axis in range(x.ndim)]
     return DTensor.from_local(
         out, mesh, placements, run_check=False, shape=x.shape, stride=tuple(strides)
     )
 
 
-def _part(weight: Any, x: Any) -> Any:
-    """The weights of this rank's columns. Their gradients stay sharded, or sums over the ranks."""
+def _part(weight: Any, x: Any, placements: list[Any]) -> Any:
+    """The weights of this rank's columns. Their gradients stay sharded, or sums over the ranks.
+
+    placements: of x. Those that x itself gives while Dynamo of torch 2.11 traces are of no type.
+    """
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     if weight is None:
         return None
-    of_columns = [_is_of_columns(p, x) for p in x.placements]
-    rows = [Partial() if p.is_shard() else Replicate() for p in x.placements]
+    of_columns = [_is_of_columns(p, x) for p in placements]
+    rows = [Partial() if p.is_shard() else Replicate() for p in placements]
     if list(weight.placements) == [Shard(0) if here else Replicate() for here in of_columns]:
         grads = [Shard(0) if here else p for here, p in zip(of_columns, rows, strict=True)]
         return weight.to_local(grad_placements=grads)
     whole = weight
     if not all(p.is_replicate() for p in weight.placements):
         whole = weight.redistribute(placements=[Replicate()] * len(rows))
-    return whole.to_local(grad_placements=rows).narrow(0, *_columns_here(x))
+    here = _columns_here(x.shape[-1], x.device_mesh, of_columns)
+    return whole.to_local(grad_placements=rows).narrow(0, *here)
 
 
-def _columns_here(x: Any) -> tuple[int, int]:
-    """Where this rank's columns start and how many they are: chunks as torch.chunk makes them."""
-    start, count = 0, x.shape[-1]
-    for at, placement in enumerate(x.placements):
-        if _is_of_columns(placement, x):
-            chunk = -(-count // x.device_mesh.size(at))
-            before = min(chunk * x.device_mesh.get_local_rank(at), count)
+def _columns_here(cols: int, mesh: Any, shared: list[bool]) -> tuple[int, int]:
+    """Where this rank's columns start and how many they are: chunks as torch.chunk makes them.
+
+    shared: whether they are cut along each axis of the mesh.
+    """
+    start, count = 0, cols
+    for at, is_shared in enumerate(shared):
+        if is_shared:
+            chunk = -(-count // mesh.size(at))
+            before = min(chunk * mesh.get_local_rank(at), count)
             start, count = start + before, min(chunk, count - before)
     return start, count
 
