@@ -74,13 +74,15 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
     const int device = current_device();
     RowAccess<T> asked = access_of<T>(problem);
     const auto config_of = [&](Access access) {
-      // Besides the ring a block has less than 32 KiB.
+      // Besides the ring a block has less than 32 KiB. Of gated rows it holds those without
+      // options.
       const bool ring = access == Access::kAligned &&
+                        (problem.gate == nullptr || (problem.is_plain() && problem.heads == 1)) &&
                         max_shared_bytes(device) >= tuning::kRingBytes + std::size_t{32 << 10};
       const bool sums = problem.dweight != nullptr || problem.dbias != nullptr;
       return tuning::rms_norm_backward_config(problem.rows, problem.cols, sizeof(T), sums, ring,
                                               max_cluster_size(device), problem.centred,
-                                              problem.heads);
+                                              problem.heads, problem.gate != nullptr);
     };
     tuning::RmsNormBackwardConfig config = config_of(asked.access());
     // Of the blocks of rows only those of lanes know heads, unless they take any rows.

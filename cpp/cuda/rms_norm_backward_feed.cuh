@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// How the rows of a persistent kernel arrive: dy and x of the rows to come are on their way while
-// one is worked on.
+// How the rows of a persistent kernel arrive: dy, x and the gate of the rows to come are on their
+// way while one is worked on.
 #include "cuda/async_copy.cuh"
 #include "cuda/rms_norm_backward_row.cuh"
 #include "cuda/row_tile.cuh"
@@ -11,32 +11,43 @@
 
 namespace membound::cuda {
 
-// One row ahead, in registers.
-template <class T, class Group, Access kAccess, bool kHeads>
+// One row ahead, in registers; of the gate where each thread has one chunk of it: for more there
+// are none.
+template <class T, class Group, Access kAccess, bool kHeads, bool kGated>
 class RegisterFeed {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
   using Tile = HeldTile<Group, kAccess>;
   using Row = GradientRow<T, kAccess, Group::kSplitRows>;
   static constexpr int kVecs = Group::kVecs;
+  static constexpr bool kGateAhead = kVecs == 1;
 
  public:
   __device__ RegisterFeed(const Params& p, const Group& team, std::int64_t step,
                           const RowsOfHead<kHeads>& rows)
-      : p_(p), team_(team), step_(step), rows_(rows) {}
+      : p_(p), team_(team), step_(step), rows_(rows), gated_{p} {}
 
-  __device__ void start(std::int64_t row) { fetch(row); }
+  __device__ void start(std::int64_t row) {
+    fetch(row);
+    if (kGateAhead) fetch_gate(row);
+  }
   __device__ void receive(std::int64_t row) {
     const Tile tile(team_, row, p_.rows);
     Row(p_, rows_.at(tile.row()))
         .template chunks<Group::kUniformShift>(next_, dy_, x_, index_in(tile));
     if (row - team_.group + step_ < p_.rows) fetch(row + step_);
+    if (!kGateAhead) fetch_gate(row);
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v) gate_[v] = next_gate_[v];
+    if (kGateAhead) fetch_gate(row + step_);
   }
   __device__ const uint4& dy(int v) const { return dy_[v]; }
   __device__ const uint4& x(int v) const { return x_[v]; }
+  __device__ const uint4& gate(int v) const { return gate_[v]; }
   // Between two uses of a row: its numbers need not stay in registers.
   __device__ void forget() {
     forget_numbers(dy_);
     forget_numbers(x_);
+    if (gated_.is_there()) forget_numbers(gate_);
   }
   __device__ void release(std::int64_t) {}
 
@@ -46,6 +57,13 @@ class RegisterFeed {
     const Tile tile(team_, row, p_.rows);
     Row(p_, rows_.at(tile.row())).fetch(next_, index_in(tile));
   }
+  __device__ void fetch_gate(std::int64_t row) {
+    if (!gated_.is_there()) return;
+    const Tile tile(team_, row, p_.rows);
+    const Row arrays(p_, rows_.at(tile.row()));
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v) next_gate_[v] = arrays.load_gate(tile.index(v));
+  }
   __device__ auto index_in(const Tile& tile) const {
     return [&tile, chunks = p_.chunks](int i) { return tile.active() ? tile.index(i) : chunks; };
   }
@@ -54,19 +72,22 @@ class RegisterFeed {
   const Group& team_;
   std::int64_t step_;
   RowsOfHead<kHeads> rows_;
-  uint4 dy_[kVecs], x_[kVecs];
+  GateOf<T, kAccess, kGated> gated_;
+  uint4 dy_[kVecs], x_[kVecs], gate_[kVecs];
   typename Row::template Raw<kVecs> next_;
+  uint4 next_gate_[kVecs];
 };
 
 // Group::kRing rows in dynamic shared memory, each thread its own chunks. Deeper is not better: the
 // more rows are in flight, the wider the window of memory (research: 10 % between depths). Where
 // the next row is goes along: found anew from its number it was a sixth of the instructions of a
 // row.
-template <class T, class Group, bool kHeads>
+template <class T, class Group, bool kHeads, bool kGated>
 class RingFeed {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
   using Tile = HeldTile<Group, Access::kAligned>;
   static constexpr int kVecs = Group::kVecs;
+  static constexpr int kArrays = kGated ? 3 : 2;
   static_assert(!Group::kSplitRows);  // rows are evenly spaced
 
  public:
@@ -76,18 +97,16 @@ class RingFeed {
 
   __device__ void start(std::int64_t row) {
     next_ = row;
-    const std::int64_t first = rows_.at(row), step = rows_.at(row + step_) - first;
-    const int index = Tile(team_, row, p_.rows).index(0);
-    dy_at_ = chunks_of(p_.dy, first * p_.dy_row_stride) + index;
-    x_at_ = chunks_of(p_.x, first * p_.x_row_stride) + index;
-    dy_step_ = step * p_.dy_row_stride / kPack<T>;
-    x_step_ = step * p_.x_row_stride / kPack<T>;
+    walk(0, p_.dy, p_.dy_row_stride);
+    walk(1, p_.x, p_.x_row_stride);
+    if constexpr (kGated) walk(2, p_.gate, p_.gate_row_stride);
 #pragma unroll
     for (int slot = 0; slot < Group::kRing; ++slot) fetch(slot);
   }
   __device__ void receive(std::int64_t) { wait_for_copies<Group::kRing - 1>(); }
-  __device__ const uint4& dy(int v) const { return *chunk(slot_, 2 * v); }
-  __device__ const uint4& x(int v) const { return *chunk(slot_, 2 * v + 1); }
+  __device__ const uint4& dy(int v) const { return *chunk(slot_, kArrays * v); }
+  __device__ const uint4& x(int v) const { return *chunk(slot_, kArrays * v + 1); }
+  __device__ const uint4& gate(int v) const { return *chunk(slot_, kArrays * v + 2); }
   __device__ void forget() { asm volatile("" ::: "memory"); }
   // The row has been used: its slot is for the one kRing turns later.
   __device__ void release(std::int64_t) {
@@ -96,12 +115,15 @@ class RingFeed {
   }
 
  private:
-  __device__ static const uint4* chunks_of(const void* data, std::int64_t offset) {
-    return reinterpret_cast<const uint4*>(static_cast<const T*>(data) + offset);
+  __device__ void walk(int array, const void* data, std::int64_t stride) {
+    const std::int64_t first = rows_.at(next_), step = rows_.at(next_ + step_) - first;
+    at_[array] = reinterpret_cast<const uint4*>(static_cast<const T*>(data) + first * stride) +
+                 Tile(team_, next_, p_.rows).index(0);
+    steps_[array] = step * stride / kPack<T>;
   }
   __device__ static uint4* chunk(int slot, int place) {
     extern __shared__ uint4 ring[];
-    return ring + (slot * 2 * kVecs + place) * static_cast<int>(blockDim.x) +
+    return ring + (slot * kArrays * kVecs + place) * static_cast<int>(blockDim.x) +
            static_cast<int>(threadIdx.x);
   }
   // Of rows past the last nothing is read, and zeros arrive.
@@ -110,23 +132,24 @@ class RingFeed {
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
       const int bytes = tile.active() && tile.index(v) < p_.chunks ? kChunkBytes : 0;
-      copy_async(chunk(slot, 2 * v), dy_at_ + v * team_.size, bytes);
-      copy_async(chunk(slot, 2 * v + 1), x_at_ + v * team_.size, bytes);
+#pragma unroll
+      for (int array = 0; array < kArrays; ++array) {
+        copy_async(chunk(slot, kArrays * v + array), at_[array] + v * team_.size, bytes);
+      }
     }
     commit_copies();
     next_ += step_;
-    dy_at_ += dy_step_;
-    x_at_ += x_step_;
+#pragma unroll
+    for (int array = 0; array < kArrays; ++array) at_[array] += steps_[array];
   }
 
   const Params& p_;
   const Group& team_;
   std::int64_t step_;
   RowsOfHead<kHeads> rows_;
-  std::int64_t next_ = 0;  // row to be fetched
-  const uint4* dy_at_;     // this thread's first chunk of it
-  const uint4* x_at_;
-  std::int64_t dy_step_, x_step_;  // chunks between rows
+  std::int64_t next_ = 0;        // row to be fetched
+  const uint4* at_[kArrays];     // this thread's first chunk of it in dy, x and the gate
+  std::int64_t steps_[kArrays];  // chunks between rows
   int slot_ = 0;
 };
 

@@ -63,9 +63,7 @@ RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
   p.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
   p.accumulate = problem.accumulate;
   p.centred = problem.centred;
-  p.plain = problem.weight != nullptr && problem.weight_dtype == problem.dtype &&
-            problem.weight_offset == 0.0 && !p.round_before_weight && problem.dx != nullptr &&
-            (problem.heads == 1 || config.lanes <= kWarpLanes);
+  p.plain = problem.is_plain() && (problem.heads == 1 || config.lanes <= kWarpLanes);
   p.inverse_cols = Accumulate(1) / static_cast<Accumulate>(problem.cols);
   p.chunks = static_cast<int>(tuning::ceil_div(problem.cols, kPack<T>));
   p.lanes = config.lanes;
@@ -125,7 +123,9 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
               : config.shared_bytes)};
   const auto with = [&]<class Group>() {
     static constexpr bool kHasPlain = kAccess != Access::kAny && !kGated;
-    static constexpr Form kOther = kGated ? Form::kGated : Form::kGeneral;
+    static constexpr Form kOther = !kGated              ? Form::kGeneral
+                                   : (Group::kRing > 0) ? Form::kPlainGated
+                                                        : Form::kGated;
     const auto as = [&]<Form kForm>() {
       launch<rms_norm_backward_persistent_kernel<T, Group, kAccess, kForm, kCentring>>(
           shape, stream, device, p);
@@ -139,6 +139,8 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
     }
   };
   constexpr int kBlock = tuning::kPersistentBlock;
+  // As persistent_shape has it.
+  constexpr bool kCrowded = kCentring != Centring::kNever || kGated;
   if (config.lanes <= kWarpLanes) {
     with.template operator()<LaneGroup<Value>>();
   } else if (config.ring == 0) {
@@ -155,11 +157,11 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
     }
   } else if constexpr (kAccess == Access::kAligned) {
     if (config.blocks_per_row > 1) {
-      with.template operator()<ClusterGroup<Value, kCentring == Centring::kNever ? 4 : 2, 2>>();
+      with.template operator()<ClusterGroup<Value, kCrowded ? 2 : 4, 2>>();
     } else if (config.vecs == 1 && config.threads <= tuning::kSmallBlock) {
       with.template operator()<WarpGroup<Value, 1, 2, tuning::kSmallBlock, 3>>();
     } else if (config.vecs == 1) {
-      if constexpr (kCentring != Centring::kNever) {
+      if constexpr (kCrowded) {
         with.template operator()<WarpGroup<Value, 1, 2, kBlock, 2>>();
       }
     } else if (config.threads <= tuning::kSmallPairs) {

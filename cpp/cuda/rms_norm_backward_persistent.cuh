@@ -5,14 +5,16 @@
 // The backward where rows are many: dx and dweight from one read of dy and x.
 #include <type_traits>
 
+#include "cuda/gated_gradient.cuh"
 #include "cuda/persistent_team.cuh"
 #include "cuda/rms_norm_backward_feed.cuh"
 
 namespace membound::cuda {
 
 // The options cost registers and a third of the instructions: aligned rows have kernels without
-// them, and without but for dsum; and some for a gate, with all options.
-enum class Form { kPlain, kPlainAdd, kGeneral, kGated };
+// them, and without but for dsum; and for a gate some without, whose rows come through the ring,
+// and some with all.
+enum class Form { kPlain, kPlainAdd, kPlainGated, kGeneral, kGated };
 
 template <class T, class Group, Access kAccess, Form kForm, Centring kCentring>
 class PersistentGradient {
@@ -20,15 +22,16 @@ class PersistentGradient {
   using Params = RmsNormBackwardParams<Accumulate>;
   using Tile = HeldTile<Group, kAccess>;
   using Row = GradientRow<T, kAccess, Group::kSplitRows>;
-  static constexpr bool kPlain = kForm == Form::kPlain || kForm == Form::kPlainAdd;
+  static constexpr bool kPlain = kForm < Form::kGeneral;
   static constexpr bool kHeads = !kPlain || Group::kSplitRows;
   static constexpr bool kShifted = kAccess == Access::kShifted;
-  using Feed = std::conditional_t<kShifted, ShiftedRingFeed<T, Group, kHeads>,
-                                  std::conditional_t<(Group::kRing > 0), RingFeed<T, Group, kHeads>,
-                                                     RegisterFeed<T, Group, kAccess, kHeads>>>;
-  using Gate = GateOf<T, kAccess, kForm == Form::kGated>;
+  static constexpr bool kGated = kForm == Form::kGated || kForm == Form::kPlainGated;
+  using Feed =
+      std::conditional_t<kShifted, ShiftedRingFeed<T, Group, kHeads>,
+                         std::conditional_t<(Group::kRing > 0), RingFeed<T, Group, kHeads, kGated>,
+                                            RegisterFeed<T, Group, kAccess, kHeads, kGated>>>;
+  using Gate = GateOf<T, kAccess, kGated>;
   static constexpr int kVecs = Group::kVecs;
-  static constexpr bool kGateAhead = kVecs == 1;  // registers for more there are not
   using Sums = Numbers<T>[kVecs];
   using Statistics = RowStatistics<Accumulate>;
 
@@ -50,20 +53,14 @@ class PersistentGradient {
   __device__ void run() {
     std::int64_t base = team_of_head() * groups_;
     feed_.start(base + team_.group);
-    if (kGateAhead) fetch_gate(base + team_.group);
     Statistics next = statistics_of(base + team_.group);
 #pragma unroll(kForm == Form::kPlain && Group::kRing == 0 && !kShifted ? 2 : 1)
     for (std::int64_t round = 0; base < p_.rows; base += step_, ++round) {
       const std::int64_t row = base + team_.group;
       const Statistics statistics = next;
       feed_.receive(row);
-      uint4 beside[kVecs];  // of the gate or dsum
-      if (!kGateAhead) fetch_gate(row);
-#pragma unroll
-      for (int v = 0; v < kVecs; ++v) beside[v] = next_gate_[v];
-      if (kGateAhead) fetch_gate(row + step_);
       next = statistics_of(row + step_);
-      one_row(row, statistics, round, beside);
+      one_row(row, statistics, round);
       feed_.release(row);
     }
     launch_dependents();
@@ -91,77 +88,107 @@ class PersistentGradient {
     return Row(p_, rows_.at(tile.row())).template statistics<kCentring>();
   }
 
-  __device__ void fetch_gate(std::int64_t row) {
-    if (!gate_.is_there()) return;
-    const Tile tile = tile_of(row);
-    const Row arrays(p_, rows_.at(tile.row()));
-#pragma unroll
-    for (int v = 0; v < kVecs; ++v) next_gate_[v] = arrays.load_gate(tile.index(v));
-  }
-
   // A chunk as the norm alone would have had it, and what its sums and gradients are made of.
   struct Terms {
     Numbers<T> dy, g, h;
   };
-  __device__ Terms terms(int v, int index, const Statistics& statistics,
-                         const uint4& beside) const {
-    const ChunkInputs<T> inputs = gate_.inputs(feed_.dy(v), feed_.x(v), beside);
+  __device__ Terms terms(int v, int index, const Statistics& statistics) const {
+    const ChunkInputs<T> inputs = gate_.inputs(feed_.dy(v), feed_.x(v), gate(v));
     return {inputs.dy, times<T, kPlain>(inputs.dy, weight_, weights_[v], index),
             normal<T, kCentring>(inputs.x, statistics)};
   }
 
-  __device__ void one_row(std::int64_t row, const Statistics& statistics, std::int64_t round,
-                          uint4 (&beside)[kVecs]) {
+  __device__ uint4 gate(int v) const {
+    uint4 chunk;  // stays unset where there is none
+    if constexpr (!kShifted) {
+      if (gate_.is_there()) chunk = feed_.gate(v);
+    }
+    return chunk;
+  }
+
+  __device__ void one_row(std::int64_t row, const Statistics& statistics, std::int64_t round) {
     const Tile tile = tile_of(row);
     const Row arrays(p_, rows_.at(tile.row()));
+    if constexpr (kForm == Form::kPlainGated) {
+      p_.norm_before_gate ? one_gated_row<true>(tile, arrays, statistics, round)
+                          : one_gated_row<false>(tile, arrays, statistics, round);
+    } else {
+      one_row_with_options(tile, arrays, statistics, round);
+    }
+  }
+
+  __device__ void one_row_with_options(const Tile& tile, const Row& arrays,
+                                       const Statistics& statistics, std::int64_t round) {
+    uint4 dsum[kVecs];
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
-      if constexpr (kForm != Form::kPlain) {
-        if (!gate_.is_there()) beside[v] = arrays.load_dsum(tile.index(v));
-      }
+      if constexpr (kForm != Form::kPlain && !kGated) dsum[v] = arrays.load_dsum(tile.index(v));
     }
     RowSum<T, kCentring> parts[Group::kParts] = {};
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
-      const Terms of = terms(v, tile.index(v), statistics, beside[v]);
+      const Terms of = terms(v, tile.index(v), statistics);
       parts[v / 2] = parts[v / 2] + row_sum<T, kCentring>(of.g, of.h);
     }
     const RowMeans<Accumulate> mean =
         means<kCentring>(p_, team_.sum(parts, static_cast<int>(round % 2), round));
     feed_.forget();
     if (gate_.is_there()) {
-      store_gated(tile, arrays, statistics, mean, beside);
+      store_gated(tile, arrays, statistics, mean);
     } else if (kPlain || p_.dx != nullptr) {
       tile.template put<kVecs, !Group::kOneRow>(arrays.dx(), [&](int v) {
-        const Terms of = terms(v, tile.index(v), statistics, beside[v]);
+        const Terms of = terms(v, tile.index(v), statistics);
         add_to_sums(v, of);
-        return arrays.template gradient<kCentring>(of.g, of.h, statistics.rstd, mean, beside[v],
+        return arrays.template gradient<kCentring>(of.g, of.h, statistics.rstd, mean, dsum[v],
                                                    adds());
       });
       tile.flush(arrays.dx());
     } else {
 #pragma unroll
       for (int v = 0; v < kVecs; ++v) {
-        add_to_sums(v, terms(v, tile.index(v), statistics, beside[v]));
+        add_to_sums(v, terms(v, tile.index(v), statistics));
       }
     }
   }
 
   __device__ void store_gated(const Tile& tile, const Row& arrays, const Statistics& statistics,
-                              const RowMeans<Accumulate>& mean, uint4 (&gate)[kVecs]) {
-    if constexpr (kAccess != Access::kShifted) {
-      forget_numbers(gate);
+                              const RowMeans<Accumulate>& mean) {
+    if constexpr (!kShifted) {
 #pragma unroll
       for (int v = 0; v < kVecs; ++v) {
         const int index = tile.index(v);
-        const Terms of = terms(v, index, statistics, gate[v]);
+        const Terms of = terms(v, index, statistics);
         add_to_sums(v, of);
         if (!tile.active()) continue;
         arrays.store_gated(
             index, Row::template gradient_of_norm<kCentring>(of.g, of.h, statistics.rstd, mean),
             norm_before_gate<T>(of.h, weight_, weights_[v], index, p_.round_before_weight),
-            feed_.dy(v), feed_.x(v), gate[v]);
+            feed_.dy(v), feed_.x(v), gate(v));
       }
+    }
+  }
+
+  // Without options.
+  template <bool kNormFirst>
+  __device__ void one_gated_row(const Tile& tile, const Row& arrays, const Statistics& statistics,
+                                std::int64_t round) {
+    const auto chunk = [&](int v) {
+      return GatedChunk<T, kNormFirst>(feed_.dy(v), feed_.x(v), feed_.gate(v), weights_[v]);
+    };
+    Accumulate parts[Group::kParts] = {};
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v) {
+      parts[v / 2] = parts[v / 2] + chunk(v).sum(statistics.rstd);
+    }
+    const Accumulate sum = team_.sum(parts, static_cast<int>(round % 2), round);
+    const Accumulate mean = product(sum, p_.inverse_cols);
+    feed_.forget();
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v) {
+      const auto [dx, dgate] = chunk(v).gradients(statistics.rstd, mean, sums_[v]);
+      if (!tile.active()) continue;
+      arrays.dx().store(tile.index(v), dx);
+      arrays.dgate().store(tile.index(v), dgate);
     }
   }
 
@@ -240,18 +267,23 @@ class PersistentGradient {
   Gate gate_;
   ColumnReader<T, kAccess> weight_;
   uint4 weights_[kVecs];
-  uint4 next_gate_[kVecs];
   Sums sums_ = {};
   Sums bias_sums_ = {};
 };
+
+// Options need registers, and a gate spills in a third of them.
+template <class Group, Form kForm>
+constexpr int min_blocks() {
+  if (kForm == Form::kPlainGated) return Group::kMinBlocks > 1 ? 2 : 1;
+  return kForm < Form::kGeneral ? Group::kMinBlocks : 1;
+}
 
 // A block, or a cluster, works on every partial_rows-th row (or set of rows, one for each of its
 // groups), the next on its way meanwhile, and leaves one row of partial sums of dweight, and of
 // dbias. Shared memory: rows to come, the sums of the warps, results of shifted rows, at the end
 // the sums of the groups. Limited by memory; one barrier for each row.
 template <class T, class Group, Access kAccess, Form kForm, Centring kCentring>
-__global__ void __launch_bounds__(
-    Group::kMaxThreads, kForm == Form::kPlain || kForm == Form::kPlainAdd ? Group::kMinBlocks : 1)
+__global__ void __launch_bounds__(Group::kMaxThreads, min_blocks<Group, kForm>())
     rms_norm_backward_persistent_kernel(
         const __grid_constant__ RmsNormBackwardParams<accumulate_t<T>> p) {
   if constexpr (runs_here<Group>()) {

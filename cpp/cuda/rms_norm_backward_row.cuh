@@ -38,7 +38,7 @@ struct RmsNormBackwardParams {
   bool round_before_weight;
   bool accumulate;
   bool centred;  // kAsked
-  bool plain;    // a weight of x's dtype without offset, one rounding, dx wanted
+  bool plain;    // a weight of x's dtype without offset, one rounding, dx (and dgate) wanted
   std::int64_t cols;
   Accumulate inverse_cols;
   ColumnArray<Accumulate> weight;

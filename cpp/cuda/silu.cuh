@@ -45,18 +45,28 @@ static __device__ __noinline__ float silu_of_shut_gate(float z) {
   return static_cast<float>(z * exp(static_cast<double>(z)));
 }
 
+// z * s, of s = sigmoid(z).
+template <class T>
+__device__ inline accumulate_t<T> silu(accumulate_t<T> z, accumulate_t<T> s) {
+  if constexpr (sizeof(T) == 4) {
+    if (z < -80.0f) [[unlikely]]
+      return silu_of_shut_gate(z);
+  }
+  return product(z, s);
+}
+
+// silu'(z) = s * (1 + z * (1 - s)).
+template <class A>
+__device__ inline A silu_slope(A z, A s) {
+  return product(s, fma(z, 1 - s, A(1)));
+}
+
 template <class T>
 __device__ inline Numbers<T> silu_of(const uint4& z) {
   Numbers<T> numbers = unpack<T>(z);
 #pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) {
-    const accumulate_t<T> z = numbers.at[i];
-    numbers.at[i] = product(z, sigmoid<T>(z));
-    if constexpr (sizeof(T) == 4) {
-      if (z < -80.0f) [[unlikely]]
-        numbers.at[i] = silu_of_shut_gate(z);
-    }
-  }
+  for (int i = 0; i < kPack<T>; ++i)
+    numbers.at[i] = silu<T>(numbers.at[i], sigmoid<T>(numbers.at[i]));
   return numbers;
 }
 
@@ -66,14 +76,12 @@ __device__ inline void multiply(Numbers<T>& numbers, const Numbers<T>& factors) 
   for (int i = 0; i < kPack<T>; ++i) numbers.at[i] = product(numbers.at[i], factors.at[i]);
 }
 
-// numbers *= silu'(z) = s * (1 + z * (1 - s)), where s = sigmoid(z).
 template <class T>
 __device__ inline void multiply_by_silu_gradient(Numbers<T>& numbers, const uint4& z) {
   const Numbers<T> gate = unpack<T>(z);
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) {
-    const accumulate_t<T> s = sigmoid<T>(gate.at[i]);
-    const accumulate_t<T> slope = product(s, fma(gate.at[i], 1 - s, accumulate_t<T>(1)));
+    const accumulate_t<T> slope = silu_slope(gate.at[i], sigmoid<T>(gate.at[i]));
     numbers.at[i] = product(numbers.at[i], slope);
   }
 }

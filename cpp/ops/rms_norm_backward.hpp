@@ -48,6 +48,12 @@ struct RmsNormBackwardProblem {
   std::int64_t heads;
   std::int64_t weight_head_stride, dweight_head_stride, dbias_head_stride;
   double weight_offset;
+
+  // Without options, which have GPU kernels of their own.
+  bool is_plain() const {
+    return weight != nullptr && weight_dtype == dtype && weight_offset == 0.0 &&
+           rounding == Rounding::kOnce && dx != nullptr && (gate == nullptr || dgate != nullptr);
+  }
 };
 
 // What the user's call brought; op and x_name are for error texts. What is null is not there.

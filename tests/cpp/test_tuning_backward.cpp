@@ -57,6 +57,10 @@ TEST_CASE("the workspace holds the partial sums, whatever the GPU") {
       const auto c = rms_norm_backward_config(rows, cols, size, true, ring, cluster, centred);
       const int sums = centred ? 2 : 1;
       CHECK(sums * c.partial_rows <= rms_norm_backward_partials(rows, cols, size, centred));
+      const auto gated =
+          rms_norm_backward_config(rows, cols, size, true, ring, cluster, false, 1, true);
+      CHECK(gated.partial_rows <= rms_norm_backward_partials(rows, cols, size));
+      CHECK(gated.shared_bytes <= kRingBytes);
     }
   });
 }
@@ -101,26 +105,28 @@ TEST_CASE("rows alone need no blocks of columns, and the kernels that exist") {
 
 TEST_CASE("a row of dx has one tree, among few rows and many, aligned and not") {
   for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring, bool centred) {
-    const auto c = rms_norm_backward_config(rows, cols, size, true, ring, 16, centred);
-    if (c.form != GradientForm::kPersistent) return;
-    for (int cluster : {1, 8, 16}) {
-      const auto alone =
-          rms_norm_backward_config(rows, cols, size, false, ring, cluster, centred).rows;
-      if (c.lanes <= 32) {  // half as many, each with the chunks that the first shuffle adds up
-        CHECK(alone.form == RowForm::kWarp);
-        CHECK(alone.lanes == (c.lanes + 1) / 2);
-        continue;
-      }
-      // Groups of virtual threads, of one chunk each or of two.
-      CHECK(alone.groups == c.blocks_per_row * (c.vecs == 4 ? 2 : 1));
-      if (c.vecs > 1) {
-        CHECK(alone.threads == c.lanes);
-      } else if (alone.form == RowForm::kWarp) {
-        CHECK(alone.lanes == 32);
-        CHECK(c.lanes == 64);
-      } else {
-        CHECK(alone.threads <= kPersistentBlock / 2);
-        CHECK((c.lanes + 32) / 64 * 32 == alone.threads);
+    for (bool gated : {false, true}) {
+      const auto c = rms_norm_backward_config(rows, cols, size, true, ring, 16, centred, 1, gated);
+      if (c.form != GradientForm::kPersistent) return;
+      for (int cluster : {1, 8, 16}) {
+        const auto alone =
+            rms_norm_backward_config(rows, cols, size, false, ring, cluster, centred).rows;
+        if (c.lanes <= 32) {  // half as many, each with the chunks that the first shuffle adds up
+          CHECK(alone.form == RowForm::kWarp);
+          CHECK(alone.lanes == (c.lanes + 1) / 2);
+          continue;
+        }
+        // Groups of virtual threads, of one chunk each or of two.
+        CHECK(alone.groups == c.blocks_per_row * (c.vecs == 4 ? 2 : 1));
+        if (c.vecs > 1) {
+          CHECK(alone.threads == c.lanes);
+        } else if (alone.form == RowForm::kWarp) {
+          CHECK(alone.lanes == 32);
+          CHECK(c.lanes == 64);
+        } else {
+          CHECK(alone.threads <= kPersistentBlock / 2);
+          CHECK((c.lanes + 32) / 64 * 32 == alone.threads);
+        }
       }
     }
   });

@@ -53,25 +53,25 @@ inline bool gradient_in_roles(std::int64_t rows, std::int64_t cols, int dtype_si
 }
 
 // Chunks of a thread, blocks of a row and rows in the ring of shared memory (0: the next row is in
-// registers), for aligned rows on GPUs with room for the ring, or for the others. centred: with the
-// sums of dbias, whose registers the next row would need (H200, LayerNorm, bfloat16, a copy over
-// the time in registers and in the ring: 16384 x 4096 0.64, 0.76; 65536 x 1024 0.73, 0.84; 8192 x
-// 16384 0.64, 0.74; 4096 x 32768 0.63 either way).
+// registers), for aligned rows on GPUs with room for the ring, or for the others. crowded: with the
+// sums of dbias, or a gate, whose registers the next row would need (H200, LayerNorm, bfloat16, a
+// copy over the time in registers and in the ring: 16384 x 4096 0.64, 0.76; 65536 x 1024 0.73,
+// 0.84; 8192 x 16384 0.64, 0.74; 4096 x 32768 0.63 either way).
 struct PersistentShape {
   int vecs;
   int blocks_per_row;
   int ring;
 };
-inline PersistentShape persistent_shape(std::int64_t chunks, bool ring, bool centred) {
+inline PersistentShape persistent_shape(std::int64_t chunks, bool ring, bool crowded) {
   // H200, ratio to a copy with the next row in registers and with the ring: 16384 x 3072 bfloat16
   // 0.83, 0.92; 8192 x 5120 0.76, 0.90; 8192 x 8192 0.91, 0.94; 8192 x 16384 0.92, 0.89 (two
   // blocks); 4096 x 32768 0.85, 0.88 (four chunks per thread). At 2048 and below registers give
   // 0.97.
   if (chunks <= kPersistentBlock) {
-    return {1, 1, ring && (centred || (chunks > 256 && chunks <= kSmallBlock)) ? 2 : 0};
+    return {1, 1, ring && (crowded || (chunks > 256 && chunks <= kSmallBlock)) ? 2 : 0};
   }
   PersistentShape shape{2, 1, ring ? 2 : 0};
-  if (!centred) {
+  if (!crowded) {
     if (chunks > 2 * kPersistentBlock && chunks <= 4 * kPersistentBlock) shape.ring = 0;
     if (chunks > 4 * kPersistentBlock && ring) shape.vecs = 4;
   }
@@ -85,12 +85,12 @@ inline PersistentShape persistent_shape(std::int64_t chunks, bool ring, bool cen
 // blocks fit a H200. For both shapes of a width: the bits of dweight do not depend on alignment.
 // Each team works for one head.
 inline int persistent_partials(std::int64_t rows, std::int64_t chunks, int groups, bool centred,
-                               std::int64_t heads) {
-  const PersistentShape shape = persistent_shape(chunks, true, centred);
+                               std::int64_t heads, bool gated) {
+  const PersistentShape shape = persistent_shape(chunks, true, centred || gated);
   static constexpr int kClusters[] = {128, 64, 28, 14, 7};
   int partial_rows = 128;
   for (int i = 1; (1 << i) <= shape.blocks_per_row; ++i) partial_rows = kClusters[i];
-  if (shape.vecs == 1) partial_rows *= chunks > 256 && chunks <= kSmallBlock ? 3 : 2;
+  if (shape.vecs == 1) partial_rows *= !gated && chunks > 256 && chunks <= kSmallBlock ? 3 : 2;
   if (shape.vecs == 2 && chunks <= 2 * kSmallPairs) partial_rows *= 2;
   const std::int64_t rows_of_head = rows / heads;
   std::int64_t of_head = std::max<std::int64_t>(1, partial_rows / heads);
@@ -104,8 +104,8 @@ constexpr int shifted_ring_bytes(int vecs, int lanes, int threads) {
 }
 
 inline RmsNormBackwardConfig persistent_config(std::int64_t rows, std::int64_t chunks, bool ring,
-                                               bool centred, std::int64_t heads) {
-  const PersistentShape shape = persistent_shape(chunks, ring, centred);
+                                               bool centred, std::int64_t heads, bool gated) {
+  const PersistentShape shape = persistent_shape(chunks, ring, centred || gated);
   RmsNormBackwardConfig config{};
   config.form = GradientForm::kPersistent;
   config.vecs = shape.vecs;
@@ -121,8 +121,8 @@ inline RmsNormBackwardConfig persistent_config(std::int64_t rows, std::int64_t c
   }
   const int groups = std::max(1, kPersistentBlock / config.lanes);
   config.threads = groups * config.lanes;
-  config.shared_bytes = config.ring * shape.vecs * config.threads * 2 * kChunk;
-  config.partial_rows = persistent_partials(rows, chunks, groups, centred, heads);
+  config.shared_bytes = config.ring * shape.vecs * config.threads * (gated ? 3 : 2) * kChunk;
+  config.partial_rows = persistent_partials(rows, chunks, groups, centred, heads, gated);
   return config;
 }
 
@@ -168,10 +168,11 @@ inline RmsNormConfig gradient_rows_config(std::int64_t rows, std::int64_t cols, 
 inline RmsNormBackwardConfig rms_norm_backward_config(std::int64_t rows, std::int64_t cols,
                                                       int dtype_size, bool sums, bool ring,
                                                       int max_cluster, bool centred = false,
-                                                      std::int64_t heads = 1) {
+                                                      std::int64_t heads = 1, bool gated = false) {
   const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
   if (sums && !gradient_in_roles(rows, cols, dtype_size)) {
-    const RmsNormBackwardConfig config = persistent_config(rows, chunks, ring, centred, heads);
+    const RmsNormBackwardConfig config =
+        persistent_config(rows, chunks, ring, centred, heads, gated);
     if (config.blocks_per_row <= max_cluster) return config;
   }
   RmsNormBackwardConfig config{};
@@ -188,12 +189,14 @@ inline RmsNormBackwardConfig rms_norm_backward_config(std::int64_t rows, std::in
   return config;
 }
 
-// Rows of partial sums of dweight, or of dweight and dbias: what the workspace has to hold.
+// Rows of partial sums of dweight, or of dweight and dbias: what the workspace has to hold. With a
+// gate there are fewer.
 inline std::int64_t rms_norm_backward_partials(std::int64_t rows, std::int64_t cols, int dtype_size,
                                                bool centred = false, std::int64_t heads = 1) {
   if (gradient_in_roles(rows, cols, dtype_size)) return 0;
   const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
-  return (centred ? 2 : 1) * persistent_config(rows, chunks, true, centred, heads).partial_rows;
+  return (centred ? 2 : 1) *
+         persistent_config(rows, chunks, true, centred, heads, false).partial_rows;
 }
 
 }  // namespace membound::cuda::tuning
