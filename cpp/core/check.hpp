@@ -2,20 +2,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <sstream>
+#include <cstdio>
 #include <string>
+#include <type_traits>
 
 #include "membound/error.hpp"
 
 namespace membound {
 
-// "rms_norm: argument 'out' ...": the parts are streamed one after the other.
+// As a stream would write it: <sstream> was a quarter of what a unit without a kernel took.
+template <class Part>
+void append_part(std::string& text, const Part& part) {
+  if constexpr (std::is_floating_point_v<Part>) {
+    char digits[32];
+    std::snprintf(digits, sizeof(digits), "%g", static_cast<double>(part));
+    text += digits;
+  } else if constexpr (std::is_integral_v<Part> && !std::is_same_v<Part, char>) {
+    text += std::to_string(part);
+  } else {
+    text += part;
+  }
+}
+
+// "rms_norm: argument 'out' ...": the parts one after the other.
 template <class ErrorType, class... Parts>
 [[noreturn, gnu::cold, gnu::noinline]] void fail(const char* op, const Parts&... parts) {
-  std::ostringstream text;
-  text << op << ": ";
-  (text << ... << parts);
-  throw ErrorType(text.str());
+  std::string text = op;
+  text += ": ";
+  (append_part(text, parts), ...);
+  throw ErrorType(text);
 }
 
 }  // namespace membound

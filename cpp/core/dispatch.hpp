@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "core/check.hpp"
 #include "core/numeric.hpp"
 
 namespace membound {
+
+[[noreturn]] void fail_not_floating(DType dtype, const char* op);
 
 // The only switch from a run-time dtype to a type: calls body.operator()<T>() with the storage
 // type.
@@ -16,7 +17,7 @@ decltype(auto) dispatch_floating(DType dtype, const char* op, Body&& body) {
     case DType::kBFloat16: return body.template operator()<BFloat16>();
     case DType::kFloat32: return body.template operator()<float>();
     case DType::kFloat64: return body.template operator()<double>();
-    default: fail<TypeMismatch>(op, "expected a floating dtype, got ", dtype_name(dtype));
+    default: fail_not_floating(dtype, op);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "core/dispatch.hpp"
 #include "core/layout.hpp"
 
 namespace membound {
@@ -15,6 +16,10 @@ std::string shape_text(const ConstTensorView& view) {
     text += (axis ? ", " : "") + std::to_string(view.shape[axis]);
   }
   return text + (view.rank == 1 ? ",)" : ")");
+}
+
+void fail_not_floating(DType dtype, const char* op) {
+  fail<TypeMismatch>(op, "expected a floating dtype, got ", dtype_name(dtype));
 }
 
 void check_floating(const ConstTensorView& view, const char* op, const char* argument) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/check.hpp"
+#include "membound/device.hpp"
 #include "membound/tensor_view.hpp"
 
 // Checks that several ops share. They look at metadata only; every text names op and argument.

@@ -173,7 +173,7 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem) {
   WeightSource source{problem.weight, problem.weight_dtype,  problem.weight_stride,
                       problem.cols,   problem.weight_offset, problem.dtype};
   const bool gated = problem.gate != nullptr;
-  if ((problem.centred || gated) && problem.weight == nullptr) source = ones(source);
+  if (problem.weight == nullptr) source = ones(source);
   const PreparedWeight weight = prepare_weight(source, /*widen=*/size == 2 || gated, table);
   rows.weight = weight.data;
 

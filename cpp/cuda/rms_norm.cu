@@ -40,7 +40,12 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
     RowAccess<T> asked = access_of<T>(problem);
     if (problem.heads > 1 && config.form != tuning::RowForm::kWarp)
       asked.at_least(Access::kShifted);
-    if (problem.gate != nullptr && asked.access() == Access::kShifted) asked.at_least(Access::kAny);
+    const bool shifted = asked.access() == Access::kShifted;
+    const bool beside = problem.gate != nullptr || problem.residual != nullptr;
+    if ((problem.gate != nullptr && shifted) ||
+        tuning::is_seldom(config, sizeof(T), shifted, beside)) {
+      asked.at_least(Access::kAny);
+    }
     const Access access = asked.access();
     const RowSplit split = asked.split();
     const auto with = [&]<Access kAccess, Beside kBeside, Centring kCentring>() {
@@ -52,19 +57,25 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
                                                   : config;
       launch_rms_norm<T, kAccess, kBeside, kCentring>(problem, shape, split, device, stream);
     };
+    // As is_seldom says.
+    constexpr bool kEveryday = sizeof(T) < 8;
     const auto go = [&]<Access kAccess, Centring kCentring>() {
-      problem.residual == nullptr
-          ? with.template operator()<kAccess, Beside::kNothing, kCentring>()
-          : with.template operator()<kAccess, Beside::kResidual, kCentring>();
+      if constexpr (kEveryday || kAccess == Access::kAny) {
+        if (problem.residual != nullptr)
+          return with.template operator()<kAccess, Beside::kResidual, kCentring>();
+      }
+      with.template operator()<kAccess, Beside::kNothing, kCentring>();
     };
     if (problem.gate != nullptr) {
-      access == Access::kAligned
-          ? with.template operator()<Access::kAligned, Beside::kGate, Centring::kNever>()
-          : with.template operator()<Access::kAny, Beside::kGate, Centring::kNever>();
+      if constexpr (kEveryday) {
+        if (access == Access::kAligned)
+          return with.template operator()<Access::kAligned, Beside::kGate, Centring::kNever>();
+      }
+      with.template operator()<Access::kAny, Beside::kGate, Centring::kNever>();
     } else if (access == Access::kAny) {
       go.template operator()<Access::kAny, Centring::kAsked>();
-    } else if (access == Access::kShifted) {
-      go.template operator()<Access::kShifted, Centring::kAsked>();
+    } else if (kEveryday && access == Access::kShifted) {
+      if constexpr (kEveryday) go.template operator()<Access::kShifted, Centring::kAsked>();
     } else if (problem.centred) {
       go.template operator()<Access::kAligned, Centring::kAlways>();
     } else {

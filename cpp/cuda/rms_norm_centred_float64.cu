@@ -6,7 +6,5 @@ namespace membound::cuda {
 
 template void launch_rms_norm<double, Access::kAligned, Beside::kNothing, Centring::kAlways>(
     const RmsNormProblem&, const tuning::RmsNormConfig&, const RowSplit&, int, StreamView);
-template void launch_rms_norm<double, Access::kAligned, Beside::kResidual, Centring::kAlways>(
-    const RmsNormProblem&, const tuning::RmsNormConfig&, const RowSplit&, int, StreamView);
 
 }  // namespace membound::cuda

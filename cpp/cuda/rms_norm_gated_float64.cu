@@ -4,8 +4,6 @@
 
 namespace membound::cuda {
 
-template void launch_rms_norm<double, Access::kAligned, Beside::kGate, Centring::kNever>(
-    const RmsNormProblem&, const tuning::RmsNormConfig&, const RowSplit&, int, StreamView);
 template void launch_rms_norm<double, Access::kAny, Beside::kGate, Centring::kNever>(
     const RmsNormProblem&, const tuning::RmsNormConfig&, const RowSplit&, int, StreamView);
 

@@ -6,6 +6,7 @@
 // rows, aligned rows that are centred, shifted and strided rows are translation units of their own
 // for each type (rms_norm_<form>_<dtype>.cu), so that they compile side by side.
 #include <cmath>
+#include <type_traits>
 
 #include "cuda/launch.hpp"
 #include "cuda/rms_norm_kernels.cuh"
@@ -75,6 +76,10 @@ void set_params(RmsNormParams<accumulate_t<T>>& p, const RmsNormProblem& problem
   p.overlap_launch = config.overlap_launch;
 }
 
+// Whether x is all that is read and one result of its dtype what is written.
+template <Beside kBeside, class Sink>
+inline constexpr bool is_plain = kBeside == Beside::kNothing && std::is_same_v<Sink, StoreResult>;
+
 // The kernels that a config asks for, whose results go to Sink.
 template <class T, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
 void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
@@ -94,24 +99,26 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
     launch<rms_norm_row_kernel<T, Team, kAccess, kBeside, kForm, Sink>>(shape, stream, device, p);
   };
   const auto held = [&]<class Team>() { held_as.template operator()<Team, kCentring>(); };
-  const auto streamed = [&]<int kVecs, int kMaxWarps, Access kRowAccess>() {
-    launch<rms_norm_streamed_kernel<T, kVecs, kMaxWarps, kRowAccess, kBeside, kCentring, Sink>>(
+  const auto streamed = [&]<int kVecs, int kMaxWarps>() {
+    launch<rms_norm_streamed_kernel<T, kVecs, kMaxWarps, kAccess, kBeside, kCentring, Sink>>(
         shape, stream, device, p);
   };
-  // Element by element a row is not worth a kernel for each way to hold it.
+  // Element by element a row is not worth a kernel for each way to hold it. is_seldom() leaves no
+  // shifted row that is streamed, and none of eight chunks a thread with anything beside it.
+  constexpr bool kAnyRow = kAccess == Access::kAny;
+  constexpr bool kWidest = kAnyRow || (kAccess == Access::kAligned && is_plain<kBeside, Sink>);
   const auto wide = [&]<int kVecs, int kMaxWarps>() {
-    constexpr bool kHolds = kAccess != Access::kAny;
-    if constexpr (kHolds) {
+    if constexpr (!kAnyRow) {
       if (config.form == RowForm::kCluster) {
-        held.template operator()<ClusterTeam<Accumulate, kVecs, kMaxWarps, kRounds>>();
-        return;
+        return held.template operator()<ClusterTeam<Accumulate, kVecs, kMaxWarps, kRounds>>();
       }
     }
-    streamed.template operator()<kVecs, kMaxWarps, kAccess>();
+    if constexpr (kAccess != Access::kShifted) streamed.template operator()<kVecs, kMaxWarps>();
   };
   const auto block = [&] {
-    if constexpr (kAccess == Access::kAny) {
-      held.template operator()<BlockTeam<1, 16>>();
+    if constexpr (kAnyRow) {
+      // Where any number of chunks is taken, rows of one block are streamed with one group.
+      if constexpr (!Sink::kAnyVecs) held.template operator()<BlockTeam<1, 16>>();
     } else if constexpr (kAccess == Access::kShifted) {
       // What a shifted row takes beside its chunks is shared by four of a thread (H200, 16384 x
       // 4096 off by one element: 97 us with two chunks, 90 with four, 80 where nothing is asked;
@@ -133,19 +140,18 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
   };
   if (config.form == RowForm::kWarp) {
     held.template operator()<WarpTeam>();
-  } else if constexpr (kAccess == Access::kAny && Sink::kAnyVecs) {
-    streamed.template operator()<0, 16, kAccess>();
+  } else if constexpr (kAnyRow && Sink::kAnyVecs) {
+    streamed.template operator()<0, 16>();
   } else if (config.form == RowForm::kBlock) {
     block();
   } else if (config.vecs == 4) {
     wide.template operator()<4, 8>();
-  } else if (config.max_warps == 8) {
-    wide.template operator()<8, 8>();
-  } else if constexpr (sizeof(T) == 8 && kAccess == Access::kAligned) {
-    wide.template operator()<8, 16>();
-  } else if constexpr (sizeof(T) == 8) {
-    // Shifted rows of this class do not fit the static shared memory.
-    streamed.template operator()<8, 16, Access::kAny>();
+  } else if constexpr (kWidest) {
+    if (config.max_warps == 8) {
+      wide.template operator()<8, 8>();
+    } else if constexpr (sizeof(T) == 8) {
+      wide.template operator()<8, 16>();
+    }
   }
 }
 

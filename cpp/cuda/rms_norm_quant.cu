@@ -35,13 +35,20 @@ void rms_norm_quant(const RmsNormQuantProblem& problem, StreamView stream) {
     };
     RowAccess<T> asked = access_of<T>(problem);
     const bool lanes = config_of(Access::kAligned).form == tuning::RowForm::kWarp;
-    if (asked.access() != Access::kAligned || (norm.heads > 1 && !lanes)) {
+    const bool shifted = asked.access() != Access::kAligned;
+    if (shifted || (norm.heads > 1 && !lanes) ||
+        tuning::is_seldom(config_of(Access::kAligned), sizeof(T), shifted, true)) {
       asked.at_least(Access::kAny);
     }
     const Access access = asked.access();
-    const auto launch_rows = access == Access::kAligned ? launch_rms_norm_quant<T, Access::kAligned>
-                                                        : launch_rms_norm_quant<T, Access::kAny>;
-    launch_rows(problem, config_of(access), asked.split(), device, stream);
+    const tuning::RmsNormConfig config = config_of(access);
+    if constexpr (sizeof(T) < 8) {
+      if (access == Access::kAligned) {
+        return launch_rms_norm_quant<T, Access::kAligned>(problem, config, asked.split(), device,
+                                                          stream);
+      }
+    }
+    launch_rms_norm_quant<T, Access::kAny>(problem, config, asked.split(), device, stream);
   });
 }
 

@@ -4,9 +4,6 @@
 
 namespace membound::cuda {
 
-template void launch_rms_norm_quant<double, Access::kAligned>(const RmsNormQuantProblem&,
-                                                              const tuning::RmsNormConfig&,
-                                                              const RowSplit&, int, StreamView);
 template void launch_rms_norm_quant<double, Access::kAny>(const RmsNormQuantProblem&,
                                                           const tuning::RmsNormConfig&,
                                                           const RowSplit&, int, StreamView);

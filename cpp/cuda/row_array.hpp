@@ -3,7 +3,6 @@
 #pragma once
 
 // On the host: strided arrays of rows as kernels want them, and which kernels can take them.
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -54,7 +53,9 @@ class RowAccess {
     if (!dtype_fits || !aligned) at_least(Access::kAny);
   }
 
-  void at_least(Access access) { access_ = std::max(access_, access); }
+  void at_least(Access access) {
+    if (access > access_) access_ = access;
+  }
 
   Access access() const { return access_; }
   // Where kernels of aligned rows cannot count them, the others need only know that it is so.
@@ -89,10 +90,11 @@ struct RowPlacement {
   void place(const void* data, const RowLayout& layout, std::int64_t col_stride, std::size_t size,
              RowArray& to, std::int64_t& row_stride) const {
     if (data == nullptr) return;
-    std::int64_t last = std::max<std::int64_t>(0, (cols - 1) * col_stride);
+    const auto forwards = [](std::int64_t step) { return step > 0 ? step : 0; };
+    std::int64_t last = forwards((cols - 1) * col_stride);
     for (int axis = 0; axis < layout.rank; ++axis) {
       const std::int64_t extent = layout.rank == 1 ? rows : layout.shape[axis];
-      last += std::max<std::int64_t>(0, (extent - 1) * layout.strides[axis]);
+      last += forwards((extent - 1) * layout.strides[axis]);
     }
     row_stride = inner_stride(layout);
     const std::int64_t outer_stride =

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Devices, streams and memory on the CUDA runtime. Kernels are launched in launch.hpp alone.
+// Devices, streams and memory on the CUDA runtime. Kernels are launched in launch.cpp alone.
 #include <cuda_runtime_api.h>
 
 #include <optional>

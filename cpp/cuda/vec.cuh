@@ -40,10 +40,18 @@ static __device__ __noinline__ std::int64_t strided_row_offset(const RowLayout& 
   return rows.offset(row);
 }
 
+// Whether `count` elements are a chunk of memory.
+template <class T>
+__device__ inline bool is_whole_chunk(const T* elements, std::int64_t stride, std::int64_t count) {
+  return stride == 1 && count >= kPack<T> &&
+         reinterpret_cast<std::uintptr_t>(elements) % kChunkBytes == 0;
+}
+
 // Up to kPack elements, zeros behind them.
 template <class T>
 __device__ __noinline__ uint4 load_elements(const T* from, std::int64_t stride,
                                             std::int64_t count) {
+  if (is_whole_chunk(from, stride, count)) return *reinterpret_cast<const uint4*>(from);
   ChunkOf<T> loaded;
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) {
@@ -55,6 +63,10 @@ __device__ __noinline__ uint4 load_elements(const T* from, std::int64_t stride,
 template <class T>
 __device__ __noinline__ void store_elements(T* to, std::int64_t stride, std::int64_t count,
                                             uint4 chunk) {
+  if (is_whole_chunk(to, stride, count)) {
+    *reinterpret_cast<uint4*>(to) = chunk;
+    return;
+  }
   ChunkOf<T> stored;
   stored.chunk = chunk;
 #pragma unroll

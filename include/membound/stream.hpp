@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "membound/device.hpp"
+#include "membound/device_type.hpp"
 #include "membound/export.hpp"
 
 namespace membound {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "membound/device.hpp"
+#include "membound/device_type.hpp"
 #include "membound/dtype.hpp"
 
 namespace membound {

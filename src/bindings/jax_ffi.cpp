@@ -8,6 +8,7 @@
 
 #include "jax/call.hpp"
 #include "jax/rope_attributes.hpp"
+#include "membound/device.hpp"
 #include "membound/error.hpp"
 #include "membound/ops/embedding_backward.hpp"
 #include "norm_ops.hpp"

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "membound/device.hpp"
 #include "membound/tensor_view.hpp"
 
 // Arrays for tests: any dtype, any strides, values as double. The conversions are written plainly

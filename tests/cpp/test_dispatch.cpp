@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "core/dispatch.hpp"
+#include "membound/error.hpp"
 
 using namespace membound;
 

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "membound/device.hpp"
 #include "membound/error.hpp"
 #include "membound/stream.hpp"
 

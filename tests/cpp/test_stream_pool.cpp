@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include "membound/device.hpp"
 #include "membound/error.hpp"
 #include "membound/stream_pool.hpp"
 

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cuda/tuning/rms_norm.hpp"
+#include "tuning_text.hpp"
 
 using namespace membound::cuda::tuning;
 
@@ -110,6 +111,26 @@ TEST_CASE("rows are read once up to 131,072 columns where there are clusters") {
       CHECK(rms_norm_config(64, cols, size, 16).form != RowForm::kStreamed);
     }
   }
+}
+
+TEST_CASE("what is seldom met takes the kernels for any layout, everyday rows do not") {
+  const auto seldom = [](std::int64_t cols, int size, int clusters, bool shifted, bool beside) {
+    return is_seldom(rms_norm_config(64, cols, size, clusters), size, shifted, beside);
+  };
+  for (int size : {2, 4}) {
+    for (bool beside : {false, true}) {
+      CHECK_FALSE(seldom(4096, size, 16, false, beside));
+      CHECK_FALSE(seldom(4097, size, 16, true, beside));
+      CHECK_FALSE(seldom(65536, size, 16, true, beside));
+      CHECK(seldom(65537, size, 1, true, beside));
+    }
+    CHECK_FALSE(seldom(1 << 20, size, 16, false, false));
+    CHECK(seldom(1 << 20, size, 16, false, true));
+    CHECK(seldom(1 << 20, size, 16, true, false));
+  }
+  CHECK_FALSE(seldom(4096, 8, 16, false, false));
+  CHECK(seldom(4096, 8, 16, true, false));
+  CHECK(seldom(4096, 8, 16, false, true));
 }
 
 TEST_CASE("a configuration prints") {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "cuda/tuning/rms_norm_quant.hpp"
+#include "tuning_text.hpp"
 
 using namespace membound::cuda::tuning;
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "cuda/tuning/rope.hpp"
+#include "tuning_text.hpp"
 
 using namespace membound::cuda::tuning;
 

@@ -33,7 +33,7 @@ BACK_END_LAYERS = (
     "cpp/cuda/{op}.cu",
     "cpp/cuda/tuning/{op}.hpp",
 )
-LAUNCHER = "cpp/cuda/launch.hpp"
+LAUNCHER = "cpp/cuda/launch.cpp"
 DISPATCH = "cpp/core/dispatch.hpp"
 CUDA_HEADER = "include/membound/cuda_check.hpp"
 # The type that names the legacy default stream, the constructor whose host memory needs none, and

@@ -43,6 +43,20 @@ struct Scaling {
   }
 };
 
+// The same where the recipe is asked for at each step: for rows that are slow anyway.
+template <class T>
+[[gnu::noinline]] Pair<typename Lanes<T>::V> scaled_as_asked(Pair<typename Lanes<T>::V> value,
+                                                             typename Lanes<T>::A rstd,
+                                                             const RmsNormRows& rows,
+                                                             std::int64_t col, std::int64_t count) {
+  value = rounded<T>({value.first * rstd, value.second * rstd}, rows.round_before_weight);
+  if (rows.weight_form == WeightForm::kNone) return value;
+  const bool native = rows.weight_form == WeightForm::kNative;
+  const auto factor = native ? weight_step<T, WeightForm::kNative>(rows.weight, col, count)
+                             : weight_step<T, WeightForm::kPrepared>(rows.weight, col, count);
+  return {value.first * factor.first, value.second * factor.second};
+}
+
 // Out of line, as all that does not depend on the recipe.
 template <class T, bool kAdd, class A>
 [[gnu::noinline]] A sum_in_blocks(RowInBlocks<T, kAdd>& blocks, A scale) {
@@ -56,36 +70,34 @@ template <class T, bool kAdd, class A>
   return total.value();
 }
 
-template <class R>
-void write_in_blocks(RowInBlocks<typename R::T, R::kAdd>& blocks, typename R::A scale,
-                     typename R::A rstd) {
-  using T = typename R::T;
+template <class T, bool kAdd, class A>
+void write_in_blocks(RowInBlocks<T, kAdd>& blocks, A scale, A rstd) {
   constexpr std::int64_t kStep = Lanes<T>::kStep;
-  const Scaling<R> finish{rstd, blocks.rows.weight};
   each_block<T>(blocks.rows.cols, [&](std::int64_t first, std::int64_t count) {
     const auto block = blocks.read(first, count);
     for (std::int64_t i = 0; i < count; i += kStep) {
       const std::int64_t some = count - i < kStep ? count - i : kStep;
       auto value = some == kStep ? block.whole(i) : block.partial(i, some);
-      if constexpr (R::kAdd) write_partial(blocks.sum_block + i, value, some);
+      if constexpr (kAdd) write_partial(blocks.sum_block + i, value, some);
       value.first *= scale;
       value.second *= scale;
-      write_partial(blocks.out_block + i, finish(value, first + i, some), some);
+      write_partial(blocks.out_block + i,
+                    scaled_as_asked<T>(value, rstd, blocks.rows, first + i, some), some);
     }
     blocks.write_back(first, count);
   });
 }
 
 // Any column strides, and values scaled by a power of two where the plain sum left its range.
-template <class R>
+template <class T, bool kAdd>
 [[gnu::noinline]] void normalise_in_blocks(const RmsNormRows& rows, std::int64_t row) {
-  using A = typename R::A;
-  RowInBlocks<typename R::T, R::kAdd> blocks(rows, row);
+  using A = typename Lanes<T>::A;
+  RowInBlocks<T, kAdd> blocks(rows, row);
   const SafeRstd<A> safe = safe_rstd<A>(
       rows, [&](A scale) { return sum_in_blocks(blocks, scale); },
       [&] { return blocks.largest(); });
   store_statistic(rows.rstd, rows.rstd_row_stride, row, safe.unscaled());
-  write_in_blocks<R>(blocks, safe.scale, safe.rstd);
+  write_in_blocks(blocks, safe.scale, safe.rstd);
 }
 
 // kAsk: for half of `ahead`, a later row, meanwhile.
@@ -114,57 +126,87 @@ template <bool kAsk, class T, class Input>
   return sum_of_squares<kAsk, T>(input, cols, ahead);
 }
 
-// Contiguous rows, a group at a time; kCols: how many columns, where the compiler should know.
-// What the loops need is copied first: stores to out could alias rows, for all the compiler knows.
+// The rows of a group, and what is known of them.
+template <class T, bool kAdd>
+struct GroupOfRows {
+  using A = typename Lanes<T>::A;
+  std::int64_t first, count;
+  std::int64_t size;  // of the groups in front
+  A sums[kGroup], rstds[kGroup];
+
+  // A row of the next group, to be asked for beside row i.
+  MEMBOUND_ALWAYS_INLINE InputRow<T, kAdd> ahead(const RowsOf<T, kAdd>& at, std::int64_t total,
+                                                 std::int64_t i) const {
+    return at.input(first + i + size < total ? first + i + size : first + i);
+  }
+};
+
+// Out of line, as all that does not depend on the recipe. kCols: how many columns, where the
+// compiler should know.
+template <class T, bool kAdd, std::int64_t kCols>
+[[gnu::noinline]] void sum_group(const RmsNormRows& rows, GroupOfRows<T, kAdd>& group) {
+  using A = typename Lanes<T>::A;
+  const std::int64_t cols = kCols != 0 ? kCols : rows.cols;
+  const RowsOf<T, kAdd> at(rows);
+  const bool ask = rows.ask_ahead && asks_in_parts(cols * static_cast<std::int64_t>(sizeof(T)));
+  for (std::int64_t i = 0; i < group.count; ++i) {
+    const auto input = at.input(group.first + i);
+    group.sums[i] = kCols != 0 ? sum_of_squares<false, T>(input, cols, input)
+                    : ask      ? sum_of_any<true, T>(input, cols, group.ahead(at, rows.rows, i))
+                               : sum_of_any<false, T>(input, cols, input);
+  }
+  const A width = static_cast<A>(cols), eps = static_cast<A>(rows.eps);
+  each_of_group(group.count, [&](std::int64_t i) {
+    group.rstds[i] = 1 / square_root(group.sums[i] / width + eps);
+  });
+  if (rows.rstd == nullptr) return;
+  for (std::int64_t i = 0; i < group.count; ++i)
+    store_statistic(rows.rstd, rows.rstd_row_stride, group.first + i, group.rstds[i]);
+}
+
+// Contiguous rows, a group at a time. What the loops need is copied first: stores to out could
+// alias rows, for all the compiler knows.
 template <class R, Memory kMemory, std::int64_t kCols = 0>
 void normalise_rows(const RmsNormRows& rows) {
   using T = typename R::T;
   using A = typename R::A;
-  constexpr std::int64_t kSize = sizeof(T);
-  const std::int64_t cols = kCols != 0 ? kCols : rows.cols;
+  using Input = typename R::Input;
+  const std::int64_t cols = kCols != 0 ? kCols : rows.cols, total = rows.rows;
   const RowsOf<T, R::kAdd> at(rows);
   const void* weight = rows.weight;
-  const A low = static_cast<A>(rows.safe_low);
-  const A high = static_cast<A>(rows.safe_high);
-  const A width = static_cast<A>(cols);
-  const A eps = static_cast<A>(rows.eps);
-  const std::int64_t total = rows.rows;
-  const std::int64_t group = rows_of_group(cols * kSize, kGroupBytes);
-  for (std::int64_t first = 0; first < total; first += group) {
-    const std::int64_t count = total - first < group ? total - first : group;
-    const auto ahead = [&](std::int64_t i) {
-      return at.input(first + i + group < total ? first + i + group : first + i);
-    };
-    A sums[kGroup];
-    A rstds[kGroup];
-    const bool ask = kMemory != Memory::kCached && asks_in_parts(cols * kSize);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const auto input = at.input(first + i);
-      sums[i] = kCols != 0 ? sum_of_squares<false, T>(input, cols, input)
-                : ask      ? sum_of_any<true, T>(input, cols, ahead(i))
-                           : sum_of_any<false, T>(input, cols, input);
-    }
-    each_of_group(count,
-                  [&](std::int64_t i) { rstds[i] = 1 / square_root(sums[i] / width + eps); });
-    if (rows.rstd != nullptr) {
-      for (std::int64_t i = 0; i < count; ++i)
-        store_statistic(rows.rstd, rows.rstd_row_stride, first + i, rstds[i]);
-    }
-    for (std::int64_t i = 0; i < count; ++i) {
-      if (!(sums[i] >= low && sums[i] <= high)) [[unlikely]] {
-        normalise_in_blocks<R>(rows, first + i);
+  const A low = static_cast<A>(rows.safe_low), high = static_cast<A>(rows.safe_high);
+  const bool asks = rows.ask_ahead;
+  GroupOfRows<T, R::kAdd> group;
+  group.size = rows_of_group(cols * static_cast<std::int64_t>(sizeof(T)), kGroupBytes);
+  for (group.first = 0; group.first < total; group.first += group.size) {
+    group.count = total - group.first < group.size ? total - group.first : group.size;
+    sum_group<T, R::kAdd, kCols>(rows, group);
+    for (std::int64_t i = 0; i < group.count; ++i) {
+      const std::int64_t number = group.first + i;
+      if (!(group.sums[i] >= low && group.sums[i] <= high)) [[unlikely]] {
+        normalise_in_blocks<T, R::kAdd>(rows, number);
         continue;
       }
       const WrittenRow<T, R::kAdd, Scaling<R>> row[] = {
-          {at.input(first + i), at.output(first + i), {rstds[i], weight}, ahead(i)}};
+          {at.input(number),
+           at.output(number),
+           {group.rstds[i], weight},
+           asks ? group.ahead(at, total, i) : Input{}}};
       write_rows<kMemory>(row, cols);
     }
   }
 }
 
+// Heads that go around the cache are many, for which a weight of 16 bits is worth preparing.
+template <class R, Memory kMemory>
+constexpr bool kMayBeHeads =
+    sizeof(typename R::T) < 8 &&
+    (kMemory == Memory::kAhead ||
+     R::kForm == (sizeof(typename R::T) == 2 ? WeightForm::kPrepared : WeightForm::kNative));
+
 template <class R, Memory kMemory>
 void run_contiguous(const RmsNormRows& rows) {
-  if constexpr (kUnrollsHeads<R::kAdd, kMemory>) {
+  if constexpr (kMayBeHeads<R, kMemory> && kUnrollsHeads<R::kAdd, Memory::kCached>) {
     if (rows.cols == kHead) return normalise_rows<R, kMemory, kHead>(rows);
   }
   normalise_rows<R, kMemory>(rows);
@@ -172,26 +214,30 @@ void run_contiguous(const RmsNormRows& rows) {
 
 template <class R>
 void run(const RmsNormRows& rows) {
-  constexpr bool kInOrder = R::kForm != WeightForm::kPrepared || !Lanes<typename R::T>::kEvenOdd;
-  switch (memory_of<typename R::T, R::kAdd>(rows, kInOrder)) {
-    case Memory::kCached: return run_contiguous<R, Memory::kCached>(rows);
+  using T = typename R::T;
+  constexpr bool kInOrder = R::kForm != WeightForm::kPrepared || !Lanes<T>::kEvenOdd;
+  switch (memory_of<T, R::kAdd>(rows, kInOrder)) {
+    case Memory::kCached:
     case Memory::kAhead: return run_contiguous<R, Memory::kAhead>(rows);
     case Memory::kAheadAroundCache:
       run_contiguous<R, Memory::kAheadAroundCache>(rows);
       return stream_fence();
     case Memory::kApart:
-      for (std::int64_t row = 0; row < rows.rows; ++row) normalise_in_blocks<R>(rows, row);
+      for (std::int64_t row = 0; row < rows.rows; ++row) normalise_in_blocks<T, R::kAdd>(rows, row);
   }
 }
 
 template <class T, bool kRoundFirst, bool kAdd>
 void run_with_weight(const RmsNormRows& rows) {
-  switch (rows.weight_form) {
-    case WeightForm::kNone: return run<Recipe<T, WeightForm::kNone, kRoundFirst, kAdd>>(rows);
-    case WeightForm::kNative: return run<Recipe<T, WeightForm::kNative, kRoundFirst, kAdd>>(rows);
-    case WeightForm::kPrepared:
+  // Rounded once more a result is what it was.
+  if (rows.weight_form == WeightForm::kNone)
+    return run<Recipe<T, WeightForm::kNone, false, kAdd>>(rows);
+  if constexpr (sizeof(T) == 2) {
+    if (rows.weight_form == WeightForm::kPrepared)
       return run<Recipe<T, WeightForm::kPrepared, kRoundFirst, kAdd>>(rows);
   }
+  // Prepared or not, it is a sequence of x's own type otherwise.
+  run<Recipe<T, WeightForm::kNative, kRoundFirst, kAdd>>(rows);
 }
 
 template <class T, bool kAdd>

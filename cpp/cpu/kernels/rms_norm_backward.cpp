@@ -15,14 +15,13 @@ void run_added(const RmsNormBackwardRows& rows) {
 
 template <class T, bool kRoundFirst>
 void run_rounded(const RmsNormBackwardRows& rows) {
-  if (rows.dx == nullptr) return Kernel<Sums<T, false, true, true, kRoundFirst>, false>{rows}.run();
-  run_added<Sums<T, true, true, true, kRoundFirst>>(rows);
+  if (rows.dx == nullptr) return Kernel<Sums<T, false, true, kRoundFirst>, false>{rows}.run();
+  run_added<Sums<T, true, true, kRoundFirst>>(rows);
 }
 
 template <class T>
 void run_wanted(const RmsNormBackwardRows& rows) {
-  if (rows.weight == nullptr) return run_added<Sums<T, true, false, false, false>>(rows);
-  if (rows.weight_sum == nullptr) return run_added<Sums<T, true, false, true, false>>(rows);
+  if (rows.weight_sum == nullptr) return run_added<Sums<T, true, false, false>>(rows);
   // Rounding to x's dtype first changes nothing where sums have that dtype.
   if constexpr (sizeof(T) == 2) {
     if (rows.round_before_weight) return run_rounded<T, true>(rows);

@@ -19,7 +19,7 @@ struct RmsNormBackwardRows {
   const void* x;
   const void* dsum;    // null: none
   const void* gate;    // null: none
-  const void* weight;  // null: none; else the accumulate dtype, for 16-bit dtypes prepared
+  const void* weight;  // the accumulate dtype, for 16-bit dtypes prepared
   const void* mean;    // centred rows only
   const void* rstd;
   void* dx;          // null: not wanted

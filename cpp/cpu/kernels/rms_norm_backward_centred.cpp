@@ -2,17 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/kernels/rms_norm_backward_kernel.hpp"
 
-// The gradients of rows whose mean was taken away (layer_norm_backward). There is always a weight,
-// and what one of dweight and dbias needs costs little beside the other: fewer copies.
+// The gradients of rows whose mean was taken away (layer_norm_backward). What one of dweight and
+// dbias needs costs little beside the other: fewer copies.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
 
 template <class T, bool kDot, bool kColumns, bool kAdd>
 void run(const RmsNormBackwardRows& rows) {
-  Kernel<Sums<T, kDot, kColumns, /*kWeight=*/true, /*kRoundFirst=*/false, /*kCentred=*/true>, kAdd>{
-      rows}
-      .run();
+  Kernel<Sums<T, kDot, kColumns, /*kRoundFirst=*/false, /*kCentred=*/true>, kAdd>{rows}.run();
 }
 
 template <class T>

@@ -75,7 +75,7 @@ template <class S, bool kAdd>
 struct Kernel {
   using T = typename S::T;
   using A = typename Lanes<T>::A;
-  using Gradient = GradientRow<T, S::kWeight, kAdd, S::kCentred>;
+  using Gradient = GradientRow<T, kAdd, S::kCentred>;
   static constexpr std::int64_t kSize = sizeof(T);
   const RmsNormBackwardRows& rows;
 
@@ -109,6 +109,13 @@ struct Kernel {
     }
   }
 
+  // Only sums down the columns gain much from rows beside each other, and not every call is worth
+  // kernels for them: rows of float64, and dweight alone, are read one by one. The bits are those
+  // of any number of rows.
+  static constexpr bool kSeldom = sizeof(T) == 8 || !S::kDot;
+  static constexpr int kMost = kSeldom ? 1 : S::kDweight ? kMostRows : kShortRows;
+  static constexpr int kShort = kSeldom ? 1 : kShortRows;
+
   // The first row that is left.
   template <int kRows>
   std::int64_t run_groups(std::int64_t row, bool around_cache) const {
@@ -122,9 +129,9 @@ struct Kernel {
     const std::int64_t row_bytes = rows.cols * kSize;
     std::int64_t row = 0;
     if (rows.cols > Lanes<T>::kStep && row_bytes < kLongFrom) {
-      row = run_groups<kShortRows>(row, around_cache);
+      row = run_groups<kShort>(row, around_cache);
     } else if (2 * kMostRows * row_bytes <= kGroupBytes) {
-      row = run_groups<kMostRows>(row, around_cache);
+      row = run_groups<kMost>(row, around_cache);
     }
     run_groups<1>(row, around_cache);
     if (around_cache) stream_fence();
@@ -141,7 +148,7 @@ struct Kernel {
       if (kAdd)
         block.dsum[0] = gather(whole.dsum[0], rows.dsum_col_stride, first, count, dsum_block);
       block.dx[0] = dx_block;
-      if (S::kWeight) block.weight += first;
+      block.weight += first;
       if (S::kDweight) block.weight_sum += first;
       if (S::kDweight && S::kCentred) block.bias_sum += first;
       return block;

@@ -71,14 +71,12 @@ MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> normalised(const T* x, std::in
 }
 
 // What the first pass adds up.
-template <class T_, bool kDot_, bool kDweight_, bool kWeight_, bool kRoundFirst_,
-          bool kCentred_ = false>
+template <class T_, bool kDot_, bool kDweight_, bool kRoundFirst_, bool kCentred_ = false>
 struct Sums {
   using T = T_;
   static constexpr bool kCentred = kCentred_;
   static constexpr bool kDot = kDot_;
   static constexpr bool kDweight = kDweight_;
-  static constexpr bool kWeight = kWeight_;
   static constexpr bool kRoundFirst = kRoundFirst_;
 };
 
@@ -96,7 +94,7 @@ struct GradientTerms {
   MEMBOUND_ALWAYS_INLINE void step(std::int64_t col, std::int64_t count,
                                    Factors<V>* factors) const {
     [[maybe_unused]] Pair<V> factor, weight_sum, bias_sum;
-    if constexpr (S::kWeight && S::kDot) factor = weight_of<T>(group.weight, col, count);
+    if constexpr (S::kDot) factor = weight_of<T>(group.weight, col, count);
     if constexpr (S::kDweight) weight_sum = load_pair<V>(group.weight_sum + col);
     if constexpr (kDbias) bias_sum = load_pair<V>(group.bias_sum + col);
 #pragma GCC unroll 4
@@ -105,10 +103,7 @@ struct GradientTerms {
       const Pair<V> h =
           normalised<T, S::kCentred>(group.x[row] + col, count, group.mean[row], group.rstd[row]);
       if constexpr (S::kDot) {
-        factors[row] = {dy, h};
-        if constexpr (S::kWeight) {
-          factors[row].left = {dy.first * factor.first, dy.second * factor.second};
-        }
+        factors[row] = {{dy.first * factor.first, dy.second * factor.second}, h};
         if constexpr (S::kCentred) factors[kRows + row].left = factors[row].left;
       }
       if constexpr (S::kDweight) {
@@ -156,7 +151,7 @@ template <class S, int kRows>
 
 // One row of the second pass: dx = rstd * (g - mean(g) - h * mean(g * h)) + dsum; mean(g) is of
 // centred rows alone.
-template <class T_, bool kWeight, bool kAdd, bool kCentred>
+template <class T_, bool kAdd, bool kCentred>
 struct GradientRow {
   using T = T_;
   using Row = Lanes<T>;
@@ -171,10 +166,8 @@ struct GradientRow {
 
   MEMBOUND_ALWAYS_INLINE Pair<V> value(std::int64_t col, std::int64_t count) const {
     Pair<V> g = read_some(dy + col, count);
-    if constexpr (kWeight) {
-      const Pair<V> factor = weight_of<T>(weight, col, count);
-      g = {g.first * factor.first, g.second * factor.second};
-    }
+    const Pair<V> factor = weight_of<T>(weight, col, count);
+    g = {g.first * factor.first, g.second * factor.second};
     if constexpr (kCentred) g = {g.first - mean_g, g.second - mean_g};
     const Pair<V> h = normalised<T, kCentred>(x + col, count, mean, rstd);
     const V minus_mean = V{} - mean_gh;

@@ -120,7 +120,7 @@ MEMBOUND_ALWAYS_INLINE Memory memory_of(const RmsNormRows& rows, bool weight_in_
   return rows.ask_ahead ? Memory::kAhead : Memory::kCached;
 }
 
-// A contiguous row on its way out. `ahead`, a later one, is asked for line by line.
+// A contiguous row on its way out. `ahead`, a later one or none, is asked for line by line.
 template <class T, bool kAdd, class Finish>
 struct WrittenRow {
   InputRow<T, kAdd> input;
@@ -168,11 +168,12 @@ MEMBOUND_ALWAYS_INLINE void write_rows(const WrittenRow<T, kAdd, Finish> (&rows)
   const std::int64_t end = kAround ? cols - Row::kStep + 1 : cols / Row::kStep * Row::kStep;
   const bool down = !kAround && writes_downwards(rows[0].input.x, rows[0].output.out, cols * kSize);
   const std::int64_t by = down ? -Row::kStep : Row::kStep;
+  const bool asks = kAround || rows[0].ahead.x != nullptr;
   for (std::int64_t at = down ? end - Row::kStep : col; col < end; col += Row::kStep, at += by) {
     Pair<typename Row::V> values[kRows], results[kRows];
 #pragma GCC unroll 2
     for (int row = 0; row < kRows; ++row) {
-      if constexpr (kMemory == Memory::kAhead || kAround) {
+      if (kMemory != Memory::kCached && asks) {
         ask_while_writing<Finish::kAsked>(rows[row].ahead, cols * kSize, col * kSize,
                                           Row::kStep * kSize);
       }

@@ -5,9 +5,7 @@
 // Launch configuration of rms_norm: a pure function, unit-tested without a GPU. The tree of a row's
 // sum (virtual_threads, segments) comes from width and dtype alone; the number of rows only says
 // how many virtual threads one thread plays.
-#include <algorithm>
 #include <cstdint>
-#include <string>
 
 namespace membound::cuda::tuning {
 
@@ -32,16 +30,6 @@ struct RmsNormConfig {
 
   bool operator==(const RmsNormConfig&) const = default;
 };
-
-inline std::string to_string(const RmsNormConfig& c) {
-  static constexpr const char* kForms[] = {"warp", "block", "cluster", "streamed"};
-  return std::string(kForms[static_cast<int>(c.form)]) + " vecs=" + std::to_string(c.vecs) +
-         " fold=" + std::to_string(c.fold) + " threads=" + std::to_string(c.threads) +
-         " lanes=" + std::to_string(c.lanes) + " blocks=" + std::to_string(c.blocks_per_row) +
-         " groups=" + std::to_string(c.groups) +
-         " segments=" + std::to_string(c.segments_per_group) +
-         (c.overlap_launch ? " overlapped" : "");
-}
 
 inline constexpr int kChunk = 16;  // bytes
 inline constexpr int kWarpFormThreads = 128;
@@ -129,6 +117,14 @@ inline RmsNormConfig rms_norm_config(std::int64_t rows, std::int64_t cols, int d
   config.threads = all / config.fold;
   config.lanes = config.threads;
   return config;
+}
+
+// Whether a row goes to the kernels for any layout, which have the same tree, because it is seldom
+// met: kernels of its own would be a fifth of all machine code. beside: more is read or written
+// than one result of x's dtype.
+constexpr bool is_seldom(const RmsNormConfig& config, int dtype_size, bool shifted, bool beside) {
+  if (dtype_size == 8 || config.vecs == 8) return shifted || beside;
+  return shifted && config.form == RowForm::kStreamed;
 }
 
 // The same row in two virtual threads per thread unless rows are few.

@@ -3,9 +3,7 @@
 #pragma once
 
 // Launch configuration of rope: a pure function, unit-tested without a GPU.
-#include <algorithm>
 #include <cstdint>
-#include <string>
 
 namespace membound::cuda::tuning {
 
@@ -22,12 +20,6 @@ struct RopeConfig {
   int threads() const { return lanes * rows_per_block; }
   bool operator==(const RopeConfig&) const = default;
 };
-
-inline std::string to_string(const RopeConfig& c) {
-  return "heads=" + std::to_string(c.heads_per_thread) + " lanes=" + std::to_string(c.lanes) +
-         " rows=" + std::to_string(c.rows_per_block) + " groups=" + std::to_string(c.groups) +
-         " blocks=" + std::to_string(c.blocks) + (c.overlap_launch ? " overlapped" : "");
-}
 
 // Heads whose loads are on their way together, and blocks of a multiprocessor at once: a thread has
 // 80 registers (H200, 16384 tokens x 40 heads bfloat16: 86.1 us, heads of 64 44.2; with 4 heads and
@@ -59,7 +51,7 @@ inline RopeConfig rope_config(std::int64_t tokens, std::int64_t q_heads, std::in
   const bool few = tokens * (q_heads + k_heads) <= kFewRopeUnits / units;
   config.heads_per_thread = few ? 1 : made ? kRopeHeadsOfMade : kRopeHeadsOfTable;
   const int threads = few ? kFewRopeThreads : kRopeThreads;
-  config.lanes = static_cast<int>(std::min<std::int64_t>(units, threads));
+  config.lanes = static_cast<int>(units < threads ? units : threads);
   config.rows_per_block = threads / config.lanes;
   const auto groups = [&](std::int64_t heads) {
     return (heads + config.heads_per_thread - 1) / config.heads_per_thread;

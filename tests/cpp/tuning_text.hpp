@@ -1,0 +1,29 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Launch configurations as a failed check prints them.
+#include <string>
+
+#include "cuda/tuning/rms_norm.hpp"
+#include "cuda/tuning/rope.hpp"
+
+namespace membound::cuda::tuning {
+
+inline std::string to_string(const RmsNormConfig& c) {
+  static constexpr const char* kForms[] = {"warp", "block", "cluster", "streamed"};
+  return std::string(kForms[static_cast<int>(c.form)]) + " vecs=" + std::to_string(c.vecs) +
+         " fold=" + std::to_string(c.fold) + " threads=" + std::to_string(c.threads) +
+         " lanes=" + std::to_string(c.lanes) + " blocks=" + std::to_string(c.blocks_per_row) +
+         " groups=" + std::to_string(c.groups) +
+         " segments=" + std::to_string(c.segments_per_group) +
+         (c.overlap_launch ? " overlapped" : "");
+}
+
+inline std::string to_string(const RopeConfig& c) {
+  return "heads=" + std::to_string(c.heads_per_thread) + " lanes=" + std::to_string(c.lanes) +
+         " rows=" + std::to_string(c.rows_per_block) + " groups=" + std::to_string(c.groups) +
+         " blocks=" + std::to_string(c.blocks) + (c.overlap_launch ? " overlapped" : "");
+}
+
+}  // namespace membound::cuda::tuning
