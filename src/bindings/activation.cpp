@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "activation.hpp"
 
+#include <iterator>
 #include <limits>
 
 #include "core/check.hpp"
@@ -12,8 +13,6 @@ namespace membound::python {
 
 namespace {
 
-constexpr const char* kKindNames[] = {"silu", "gelu", "gelu_tanh", "sigmoid", "relu2"};
-
 bool is_text(PyObject* value, const char* text) {
   return PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, text) == 0;
 }
@@ -23,17 +22,7 @@ GatedActivationOptions options_of(const ActivationCall& given_call) {
   GatedActivationOptions options;
   options.op = op;
   options.kind = given_call.default_kind;
-  if (given_call.kind != nullptr) {
-    int found = -1;
-    for (int i = 0; i < 5; ++i) {
-      if (is_text(given_call.kind, kKindNames[i])) found = i;
-    }
-    MEMBOUND_CHECK(found >= 0, InvalidArgument, op,
-                   "argument 'kind' must be 'silu', 'gelu', 'gelu_tanh', 'sigmoid' or 'relu2', "
-                   "got ",
-                   nb::repr(nb::handle(given_call.kind)).c_str());
-    options.kind = static_cast<Activation>(found);
-  }
+  if (given_call.kind != nullptr) options.kind = activation_from_python(given_call.kind, op);
   options.alpha = number_or(given_call.alpha, options.alpha, {op, "alpha"});
   if (given(given_call.limit)) options.limit = number_from_python(given_call.limit, {op, "limit"});
   options.up_offset = number_or(given_call.up_offset, options.up_offset, {op, "up_offset"});
@@ -42,36 +31,7 @@ GatedActivationOptions options_of(const ActivationCall& given_call) {
 
 GateForm form_of(const ActivationCall& given_call) {
   if (given_call.ungated) return GateForm::kAlone;
-  const char* op = given_call.op;
-  PyObject* packing = given_call.packing;
-  const bool halves = packing == nullptr || is_text(packing, "halves");
-  if (given(given_call.up)) {
-    MEMBOUND_CHECK(halves, InvalidArgument, op,
-                   "argument 'packing' must be left out with 'up', got ",
-                   nb::repr(nb::handle(packing)).c_str());
-    return GateForm::kApart;
-  }
-  if (halves) return GateForm::kHalves;
-  if (is_text(packing, "interleaved")) return GateForm::kInterleaved;
-  if (is_text(packing, "gate")) return GateForm::kAlone;
-  fail<InvalidArgument>(op, "argument 'packing' must be 'halves', 'interleaved' or 'gate', got ",
-                        nb::repr(nb::handle(packing)).c_str());
-}
-
-bool is_packed(GateForm form) {
-  return form == GateForm::kHalves || form == GateForm::kInterleaved;
-}
-
-GateAndUp<void*> split(const TensorView& packed, GateForm form, const char* op,
-                       const char* argument) {
-  MEMBOUND_CHECK(
-      packed.rank >= 1 && packed.rank <= kMaxRank && packed.shape[packed.rank - 1] % 2 == 0,
-      InvalidArgument, op, "argument '", argument,
-      "' must have at least 1 axis, the last of an even extent, to hold gate and up, got a last "
-      "axis of ",
-      packed.rank >= 1 && packed.rank <= kMaxRank ? packed.shape[packed.rank - 1] : 0);
-  return split_gate_up(packed,
-                       form == GateForm::kHalves ? Packing::kHalves : Packing::kInterleaved);
+  return gate_form_from_python(given_call.packing, given(given_call.up), given_call.op);
 }
 
 struct Inputs {
@@ -88,7 +48,7 @@ struct Inputs {
       call.read_input(given_call.up, "up", up_array);
       up = up_array.view;
     } else if (has_up) {
-      const GateAndUp<void*> parts = split(gate_array.view, form, given_call.op, "gate");
+      const GateAndUp<void*> parts = split_packed(gate_array.view, form, given_call.op, "gate");
       gate = parts.gate;
       up = parts.up;
     }
@@ -128,7 +88,45 @@ nb::object make_out(const ArrayCall& call, const ActivationCall& given_call, PyO
 
 }  // namespace
 
-const char* activation_name(Activation kind) { return kKindNames[static_cast<int>(kind)]; }
+const char* activation_name(Activation kind) { return kActivationNames[static_cast<int>(kind)]; }
+
+Activation activation_from_python(PyObject* kind, const char* op) {
+  int found = -1;
+  for (int i = 0; i < static_cast<int>(std::size(kActivationNames)); ++i) {
+    if (is_text(kind, kActivationNames[i])) found = i;
+  }
+  MEMBOUND_CHECK(found >= 0, InvalidArgument, op,
+                 "argument 'kind' must be 'silu', 'gelu', 'gelu_tanh', 'sigmoid' or 'relu2', got ",
+                 nb::repr(nb::handle(kind)).c_str());
+  return static_cast<Activation>(found);
+}
+
+GateForm gate_form_from_python(PyObject* packing, bool has_up, const char* op) {
+  const bool halves = packing == nullptr || is_text(packing, "halves");
+  if (has_up) {
+    MEMBOUND_CHECK(halves, InvalidArgument, op,
+                   "argument 'packing' must be left out with 'up', got ",
+                   nb::repr(nb::handle(packing)).c_str());
+    return GateForm::kApart;
+  }
+  if (halves) return GateForm::kHalves;
+  if (is_text(packing, "interleaved")) return GateForm::kInterleaved;
+  if (is_text(packing, "gate")) return GateForm::kAlone;
+  fail<InvalidArgument>(op, "argument 'packing' must be 'halves', 'interleaved' or 'gate', got ",
+                        nb::repr(nb::handle(packing)).c_str());
+}
+
+GateAndUp<void*> split_packed(const TensorView& packed, GateForm form, const char* op,
+                              const char* argument) {
+  MEMBOUND_CHECK(
+      packed.rank >= 1 && packed.rank <= kMaxRank && packed.shape[packed.rank - 1] % 2 == 0,
+      InvalidArgument, op, "argument '", argument,
+      "' must have at least 1 axis, the last of an even extent, to hold gate and up, got a last "
+      "axis of ",
+      packed.rank >= 1 && packed.rank <= kMaxRank ? packed.shape[packed.rank - 1] : 0);
+  return split_gate_up(packed,
+                       form == GateForm::kHalves ? Packing::kHalves : Packing::kInterleaved);
+}
 
 nb::object call_gated_activation(const ActivationCall& given_call, PyObject* out) {
   const char* op = given_call.op;
@@ -247,7 +245,7 @@ nb::object call_gated_activation_backward(const ActivationCall& given_call,
     dup = call.output(gradients.dup, given_call.up, inputs.up_array.view, "dup", dup_array);
   TensorView dgate_view = dgate_array.view, dup_view = dup_array.view;
   if (is_packed(form)) {
-    const GateAndUp<void*> parts = split(dgate_array.view, form, op, "dgate");
+    const GateAndUp<void*> parts = split_packed(dgate_array.view, form, op, "dgate");
     dgate_view = parts.gate;
     dup_view = parts.up;
   }

@@ -45,7 +45,18 @@ struct ActivationGradients {
 nb::object call_gated_activation_backward(const ActivationCall& given,
                                           const ActivationGradients& gradients);
 
-// The kinds by name.
+// The kinds by name, and what calls say by strings: the kind, and where up comes from (null for the
+// default).
+inline constexpr const char* kActivationNames[] = {"silu", "gelu", "gelu_tanh", "sigmoid", "relu2"};
 const char* activation_name(Activation kind);
+Activation activation_from_python(PyObject* kind, const char* op);
+GateForm gate_form_from_python(PyObject* packing, bool has_up, const char* op);
+
+// Gate and up of an array that holds both.
+inline bool is_packed(GateForm form) {
+  return form == GateForm::kHalves || form == GateForm::kInterleaved;
+}
+GateAndUp<void*> split_packed(const TensorView& packed, GateForm form, const char* op,
+                              const char* argument);
 
 }  // namespace membound::python

@@ -10,6 +10,7 @@
 #include "membound/version.hpp"
 #include "ops/ops.hpp"
 #include "staging.hpp"
+#include "torch_ops.hpp"
 
 namespace membound::python {
 
@@ -90,6 +91,7 @@ NB_MODULE(_core, module) {
   mp::bind_devices(module);
   mp::bind_jax_ffi(module);
   mp::bind_staging(module);
+  mp::bind_torch_ops(module);
   // One line per op.
   mp::add_op<&mp::kRmsNorm>(module);
   mp::add_op<&mp::kAddRmsNorm>(module);

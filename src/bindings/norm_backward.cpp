@@ -96,12 +96,6 @@ struct Outputs {
   nb::object workspace;
 };
 
-// The heads of a weight of (heads, cols), else 1: the op refuses one that does not fit, afterwards.
-std::int64_t heads_of(const TensorView& x, const TensorView* weight) {
-  if (weight == nullptr || weight->rank != 2 || x.rank < 3) return 1;
-  return weight->shape[0] == x.shape[x.rank - 2] ? weight->shape[0] : 1;
-}
-
 Outputs make_outputs(const ArrayCall& call, const NormBackwardCall& given_call, Wanted wanted,
                      Loaded& loaded, NormBackwardArrays& arrays) {
   const auto& [dy, dsum, x, z, weight, mean, rstd, dx, dz, dweight, dbias, workspace] = loaded;

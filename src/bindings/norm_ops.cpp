@@ -110,4 +110,9 @@ std::int64_t norm_backward_workspace(bool centred, const ConstTensorView& x, std
   return centred ? layer_norm_backward_workspace(x, heads) : rms_norm_backward_workspace(x, heads);
 }
 
+std::int64_t heads_of(const TensorView& x, const TensorView* weight) {
+  if (weight == nullptr || weight->rank != 2 || x.rank < 3) return 1;
+  return weight->shape[0] == x.shape[x.rank - 2] ? weight->shape[0] : 1;
+}
+
 }  // namespace membound::python

@@ -80,4 +80,7 @@ void run_norm_backward(const NormBackwardOptions& options, const NormBackwardArr
                        StreamView stream);
 std::int64_t norm_backward_workspace(bool centred, const ConstTensorView& x, std::int64_t heads);
 
+// The heads of a weight of (heads, cols), else 1: the op refuses one that does not fit, afterwards.
+std::int64_t heads_of(const TensorView& x, const TensorView* weight);
+
 }  // namespace membound::python

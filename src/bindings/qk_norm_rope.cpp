@@ -14,18 +14,6 @@ namespace {
 using Given = QkNormRopeArguments;
 using GivenBackward = QkNormRopeBackwardArguments;
 
-constexpr const char* kRoundings[] = {"once", "before_weight", "before_rotation"};
-
-QkNormRounding rounding_of(const Given& a) {
-  if (a.rounding == nullptr) return QkNormRounding::kOnce;
-  for (int i = 0; PyUnicode_Check(a.rounding) && i < static_cast<int>(std::size(kRoundings)); ++i) {
-    if (PyUnicode_CompareWithASCIIString(a.rounding, kRoundings[i]) == 0) return QkNormRounding(i);
-  }
-  fail<InvalidArgument>(
-      a.rope.op, "argument 'rounding' must be 'once', 'before_weight' or 'before_rotation', got ",
-      nb::repr(nb::handle(a.rounding)).c_str());
-}
-
 // By name what membound.jax takes beside the arrays without a name.
 nb::dict jax_keywords(const ArrayCall& call, const Given& a) {
   nb::dict keywords = rope_keywords(call, a.rope);
@@ -166,12 +154,25 @@ nb::object call_cached(const ArrayCall& call, const Given& a, const QkNormRopeOp
 
 }  // namespace
 
+QkNormRounding qk_norm_rounding_from_python(PyObject* rounding, const char* op) {
+  if (rounding == nullptr) return QkNormRounding::kOnce;
+  const int count = PyUnicode_Check(rounding) ? static_cast<int>(std::size(kQkNormRoundings)) : 0;
+  for (int i = 0; i < count; ++i) {
+    if (PyUnicode_CompareWithASCIIString(rounding, kQkNormRoundings[i]) == 0) {
+      return QkNormRounding(i);
+    }
+  }
+  fail<InvalidArgument>(
+      op, "argument 'rounding' must be 'once', 'before_weight' or 'before_rotation', got ",
+      nb::repr(nb::handle(rounding)).c_str());
+}
+
 QkNormRopeOptions qk_norm_rope_options(const Given& a) {
   QkNormRopeOptions options;
   options.rope = rope_options(a.rope);
   options.eps = number_or(a.eps, 1e-6, {a.rope.op, "eps"});
   options.weight_offset = number_or(a.weight_offset, 0.0, {a.rope.op, "weight_offset"});
-  options.rounding = rounding_of(a);
+  options.rounding = qk_norm_rounding_from_python(a.rounding, a.rope.op);
   return options;
 }
 

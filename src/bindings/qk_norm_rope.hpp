@@ -40,4 +40,8 @@ nb::object call_qk_norm_rope_backward(const QkNormRopeBackwardArguments& given);
 
 QkNormRopeOptions qk_norm_rope_options(const QkNormRopeArguments& given);
 
+// The names of QkNormRounding, and one by its name, null for the default.
+inline constexpr const char* kQkNormRoundings[] = {"once", "before_weight", "before_rotation"};
+QkNormRounding qk_norm_rounding_from_python(PyObject* rounding, const char* op);
+
 }  // namespace membound::python

@@ -14,34 +14,43 @@ namespace {
 
 using Given = RopeArguments;
 
-RopeLayout layout_from_python(const Given& a) {
-  if (a.layout == nullptr) return RopeLayout::kBshd;
-  constexpr const char* kNames[] = {"bshd", "sbhd", "bhsd", "thd"};
-  MEMBOUND_CHECK(PyUnicode_Check(a.layout), TypeMismatch, a.op,
-                 "argument 'layout' must be a str, got ", type_name(a.layout));
-  for (int i = 0; i < static_cast<int>(std::size(kNames)); ++i) {
-    if (PyUnicode_CompareWithASCIIString(a.layout, kNames[i]) == 0) return RopeLayout(i);
-  }
-  fail<InvalidArgument>(a.op, "argument 'layout' must be 'bshd', 'sbhd', 'bhsd' or 'thd', got ",
-                        nb::repr(nb::handle(a.layout)).c_str());
-}
-
 void read_sections(const Given& a, RopeOptions& options) {
   if (!given(a.sections)) return;
   const nb::handle sections(a.sections);
   MEMBOUND_CHECK(PySequence_Check(a.sections) && !PyUnicode_Check(a.sections), TypeMismatch, a.op,
                  "argument 'sections' must be a sequence of integers, got ", type_name(a.sections));
   const std::size_t count = nb::len(sections);
-  MEMBOUND_CHECK(count >= 1 && count <= kMaxRopeSections, InvalidArgument, a.op,
-                 "argument 'sections' must have 1 to ", kMaxRopeSections, " numbers, got ", count);
+  options.section_count = given_section_count(count, a.op);
   for (std::size_t i = 0; i < count; ++i) {
     const nb::object number = nb::borrow(sections[i]);
     options.sections[i] = integer_from_python(number.ptr(), {a.op, "sections"});
   }
-  options.section_count = static_cast<int>(count);
 }
 
 }  // namespace
+
+RopeLayout rope_layout_from_python(PyObject* layout, const char* op) {
+  if (layout == nullptr) return RopeLayout::kBshd;
+  MEMBOUND_CHECK(PyUnicode_Check(layout), TypeMismatch, op, "argument 'layout' must be a str, got ",
+                 type_name(layout));
+  for (int i = 0; i < static_cast<int>(std::size(kRopeLayouts)); ++i) {
+    if (PyUnicode_CompareWithASCIIString(layout, kRopeLayouts[i]) == 0) return RopeLayout(i);
+  }
+  fail<InvalidArgument>(op, "argument 'layout' must be 'bshd', 'sbhd', 'bhsd' or 'thd', got ",
+                        nb::repr(nb::handle(layout)).c_str());
+}
+
+std::int64_t given_rotary_dim(std::int64_t rotary_dim, const char* op) {
+  MEMBOUND_CHECK(rotary_dim != 0, InvalidArgument, op,
+                 "argument 'rotary_dim' must be even and at least 2, got 0");
+  return rotary_dim;
+}
+
+int given_section_count(std::size_t count, const char* op) {
+  MEMBOUND_CHECK(count >= 1 && count <= kMaxRopeSections, InvalidArgument, op,
+                 "argument 'sections' must have 1 to ", kMaxRopeSections, " numbers, got ", count);
+  return static_cast<int>(count);
+}
 
 RopeArguments RopeArguments::with_options(PyObject* const* from) const {
   RopeArguments all = *this;
@@ -57,7 +66,7 @@ RopeArguments RopeArguments::with_options(PyObject* const* from) const {
 
 RopeOptions rope_options(const Given& a) {
   RopeOptions options;
-  options.layout = layout_from_python(a);
+  options.layout = rope_layout_from_python(a.layout, a.op);
   options.interleaved = flag_or(a.interleaved, false, {a.op, "interleaved"});
   options.inverse = flag_or(a.inverse, false, {a.op, "inverse"});
   options.validate = flag_or(a.validate, false, {a.op, "validate"});
@@ -65,9 +74,8 @@ RopeOptions rope_options(const Given& a) {
       flag_or(a.interleaved_sections, false, {a.op, "interleaved_sections"});
   options.attention_scaling = number_or(a.attention_scaling, 1.0, {a.op, "attention_scaling"});
   if (given(a.rotary_dim)) {
-    options.rotary_dim = integer_from_python(a.rotary_dim, {a.op, "rotary_dim"});
-    MEMBOUND_CHECK(options.rotary_dim != 0, InvalidArgument, a.op,
-                   "argument 'rotary_dim' must be even and at least 2, got 0");
+    options.rotary_dim =
+        given_rotary_dim(integer_from_python(a.rotary_dim, {a.op, "rotary_dim"}), a.op);
   }
   if (given(a.rotary_offset)) {
     options.rotary_offset = integer_from_python(a.rotary_offset, {a.op, "rotary_offset"});

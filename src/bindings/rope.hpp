@@ -52,6 +52,13 @@ nb::object call_rope(const RopeArguments& given);
 // Those of the arguments that are no arrays.
 RopeOptions rope_options(const RopeArguments& given);
 
+// The names of RopeLayout; a layout by its name, null for the default; and numbers that the library
+// would take for "not given".
+inline constexpr const char* kRopeLayouts[] = {"bshd", "sbhd", "bhsd", "thd"};
+RopeLayout rope_layout_from_python(PyObject* layout, const char* op);
+std::int64_t given_rotary_dim(std::int64_t rotary_dim, const char* op);
+int given_section_count(std::size_t count, const char* op);
+
 // Those that go to membound.jax by name: all but q, k, cos, sin and what is written.
 nb::dict rope_keywords(const ArrayCall& call, const RopeArguments& given);
 

@@ -171,6 +171,14 @@ def cached_staging_bytes() -> int:
 def release_staging() -> None:
     """Frees the page-locked memory kept between calls, and the GPU's share."""
 
+def implement_torch_operator(op: str, kernel: str, types: str) -> list[str]:
+    """
+    Gives membound::op of torch's registry the kernel of that name, and returns for which back ends: none where there is no such kernel, or the torch that is loaded is too old. types is that of the operator's schema: 'Tensor, float -> 1'.
+    """
+
+def torch_kernels() -> list[str]:
+    """The names of the kernels."""
+
 @overload
 def rms_norm(
     x: ArrayT,

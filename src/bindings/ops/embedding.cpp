@@ -4,6 +4,7 @@
 
 #include "call.hpp"
 #include "core/check.hpp"
+#include "embedding.hpp"
 #include "ops/ops.hpp"
 
 namespace membound::python {
@@ -108,9 +109,7 @@ EmbeddingOptions options_of(PyObject* const* values) {
     options.vocab_start = integer_from_python(values[kVocabStart], {kName, "vocab_start"});
   }
   if (given(values[kPaddingIdx])) {
-    const auto padding_idx = integer_from_python(values[kPaddingIdx], {kName, "padding_idx"});
-    MEMBOUND_CHECK(padding_idx >= 0, InvalidArgument, kName,
-                   "argument 'padding_idx' must not be negative, got ", padding_idx);
+    check_padding_idx(integer_from_python(values[kPaddingIdx], {kName, "padding_idx"}));
   }
   return options;
 }
@@ -146,18 +145,7 @@ nb::object make_out(const ArrayCall& call, PyObject* const* values, const ConstT
                    dtype_name(loaded.view.dtype));
     return nb::borrow(values[kOut]);
   }
-  MEMBOUND_CHECK((dtype == DType::kFloat64) == (weight.dtype == DType::kFloat64), TypeMismatch,
-                 kName, "argument 'dtype' must be ",
-                 weight.dtype == DType::kFloat64 ? "float64" : "float16, bfloat16 or float32",
-                 " for a weight of ", dtype_name(weight.dtype), ", got ", dtype_name(dtype));
-  MEMBOUND_CHECK(ids.rank < kMaxRank, InvalidArgument, kName, "argument 'ids' must have at most ",
-                 kMaxRank - 1, " axes, got ", ids.rank);
-  TensorView wanted = weight;
-  wanted.dtype = dtype;
-  wanted.rank = ids.rank + 1;
-  for (int axis = 0; axis < ids.rank; ++axis) wanted.shape[axis] = ids.shape[axis];
-  wanted.shape[ids.rank] = weight.shape[1];
-  return call.new_as(values[kWeight], wanted, "out", loaded);
+  return call.new_as(values[kWeight], embedding_rows(ids, weight, dtype), "out", loaded);
 }
 
 nb::object call(PyObject* const* values) {
@@ -169,8 +157,7 @@ nb::object call(PyObject* const* values) {
   call.read_input(values[kIds], "ids", ids);
   const Input position_ids(call, values[kPositionIds], "position_ids");
   const Input position_weight(call, values[kPositionWeight], "position_weight");
-  MEMBOUND_CHECK(weight.view.rank == 2, InvalidArgument, kName,
-                 "argument 'weight' must have 2 axes, got ", weight.view.rank);
+  check_embedding_weight(weight.view);
   const nb::object result = make_out(call, values, ids.view, weight.view, out);
   {
     const StreamView stream = call.stream(weight.view.device);
@@ -182,6 +169,31 @@ nb::object call(PyObject* const* values) {
 }
 
 }  // namespace
+
+void check_padding_idx(std::int64_t padding_idx) {
+  MEMBOUND_CHECK(padding_idx >= 0, InvalidArgument, kName,
+                 "argument 'padding_idx' must not be negative, got ", padding_idx);
+}
+
+void check_embedding_weight(const TensorView& weight) {
+  MEMBOUND_CHECK(weight.rank == 2, InvalidArgument, kName,
+                 "argument 'weight' must have 2 axes, got ", weight.rank);
+}
+
+TensorView embedding_rows(const ConstTensorView& ids, const TensorView& weight, DType dtype) {
+  MEMBOUND_CHECK((dtype == DType::kFloat64) == (weight.dtype == DType::kFloat64), TypeMismatch,
+                 kName, "argument 'dtype' must be ",
+                 weight.dtype == DType::kFloat64 ? "float64" : "float16, bfloat16 or float32",
+                 " for a weight of ", dtype_name(weight.dtype), ", got ", dtype_name(dtype));
+  MEMBOUND_CHECK(ids.rank < kMaxRank, InvalidArgument, kName, "argument 'ids' must have at most ",
+                 kMaxRank - 1, " axes, got ", ids.rank);
+  TensorView wanted = weight;
+  wanted.dtype = dtype;
+  wanted.rank = ids.rank + 1;
+  for (int axis = 0; axis < ids.rank; ++axis) wanted.shape[axis] = ids.shape[axis];
+  wanted.shape[ids.rank] = weight.shape[1];
+  return wanted;
+}
 
 const Op kEmbedding{kName,
                     kText,

@@ -17,12 +17,13 @@ _OPTIONS = {"eps": "float", "weight_offset": "float"}
 def _backward(function: Any) -> Any:
     def backward(grads, saved, options, wanted):
         x, weight, bias, mean, rstd = saved
-        dx, dweight, dbias = function(
+        # A new dbias would come in the dtype of weight.
+        alike = bias is None or (weight is not None and bias.dtype == weight.dtype)
+        return function(
             *grads, x, weight, mean, rstd, weight_offset=options[1],
+            dbias=None if alike or not wanted[2] else contiguous_like(bias),
             need_dx=wanted[0], need_dweight=wanted[1], need_dbias=wanted[2],
         )  # fmt: skip
-        # A new dbias comes in the dtype of weight.
-        return dx, dweight, dbias if dbias is None else dbias.to(bias.dtype)
 
     return backward
 

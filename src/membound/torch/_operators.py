@@ -2,20 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a differentiable op of membound becomes one of torch.
 
-Each gets three operators in torch's registry::
+Each gets these operators in torch's registry::
 
-    membound::op           with its gradient, for those who call torch.ops themselves
-    membound::op_forward   without: what compiled graphs, exports and subclasses run
-    membound::op_backward  the gradients
+    membound::op            with its gradient, for those who call torch.ops themselves
+    membound::op_forward    without: what compiled graphs, exports and subclasses run
+    membound::op_inference  the same without results that only the gradient reads, where there are
+                            any: what compiled graphs run that record nothing
+    membound::op_backward   the gradients
 
-and two recording functions. Eager calls on plain tensors run the extension under the one that costs
-least (5 us over the kernel where a gradient is wanted; the dispatcher would cost 2.5 us a call and
-its autograd 7 us more). Everything that traces, wraps or transforms tensors meets the operators
-under the other.
+with kernels in C++ (_kernels.py), and two recording functions. Eager calls on plain tensors run the
+extension under the one that costs least (5 us over the kernel where a gradient is wanted; the
+dispatcher would cost 2.5 us a call and its autograd 7 us more). Everything that traces, wraps or
+transforms tensors meets the operators under the other.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,14 +28,17 @@ from torch import library
 from torch._functorch.utils import unwrap_dead_wrappers
 
 from membound.torch._columns import holds_columns
+from membound.torch._kernels import implement
 from membound.torch._recording import (
     as_tuple,
     asked_for,
     differentiable_results,
     dynamo_traces,
+    inference_direction,
     names_of,
     raw_operator,
     recording_function,
+    records,
     shortest_call,
     spread,
     transformable_function,
@@ -77,6 +83,7 @@ class Operator:
             ("_pick", differentiable_results(self)),
             ("_eager", shortest_call(eager)),
             ("_compiled", recording_function(self, *operators, traced=True)),
+            ("_unrecorded", raw_operator(self, inference_direction(self))),
             ("_traced", transformable_function(self)),
         ):
             object.__setattr__(self, name, value)
@@ -86,6 +93,8 @@ class Operator:
         if dynamo_traces():
             if tell_dtensor() and self._is_of_columns(arguments):
                 return self.columns(*arguments)  # type: ignore[misc]
+            if not records(arguments[: len(self.tensors)]):
+                return self._unrecorded(*arguments)  # type: ignore[attr-defined]
             return self._compiled.apply(*arguments)  # type: ignore[attr-defined]
         if dispatch_modes() or _transforms() or _holds_subclasses(arguments[: len(self.tensors)]):
             tell_dtensor()
@@ -129,33 +138,57 @@ def _register(op: Operator) -> None:
         f"Tensor{'?' if name.endswith('?') else ''} {name.rstrip('?')}" for name in op.tensors
     ]
     options = [f"{kind} {name}" for name, kind in op.options.items()]
-    results = ", ".join("Tensor" for _ in op.results)
-    signature = f"({', '.join(tensors + options)}) -> ({results})"
+    arguments = ", ".join(tensors + options)
+    signature = f"({arguments}) -> ({_tensors(len(op.results))})"
     for name in (op.name, f"{op.name}_forward"):
-        define(name, signature, op.forward, op.shapes)
+        define(name, signature, op.forward, op.shapes, kernel=f"{op.name}_forward")
+    flows = sum(op.results.values())
+    if inference_direction(op) == "inference":
+        define(
+            f"{op.name}_inference",
+            f"({arguments}) -> ({_tensors(flows)})",
+            lambda *given: op.forward(*given)[:flows],
+            lambda *given: op.shapes(*given)[:flows],
+        )
     _register_backward(op, tensors, options)
     _register_autograd(op)
     _register_batching(op)
 
 
-def define(name: str, signature: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Register an operator of torch's without a gradient; both functions return tuples."""
+def define(
+    name: str,
+    signature: str,
+    function: Callable[..., Any],
+    fake: Callable[..., Any],
+    kernel: str | None = None,
+) -> None:
+    """Register an operator of torch's without a gradient; both functions return tuples.
+
+    kernel: the name of that in C++, by default the operator's; where there is none, or the torch
+    that is loaded cannot call it, the function runs.
+    """
 
     def run(*arguments):
         # Here gradients are somebody else's business; the kernel would ask for them to be recorded.
         # Mostly they are off already, and asking costs less than switching (2 us).
         if not torch.is_grad_enabled():
-            return _bare(kernel(*arguments))
+            return _bare(function(*arguments))
         with torch.no_grad():
-            return _bare(kernel(*arguments))
+            return _bare(function(*arguments))
 
     def shapes(*arguments):
         return _bare(fake(*arguments))
 
     LIBRARY.define(name + signature, tags=(torch.Tag.pt2_compliant_tag,))
-    LIBRARY.impl(name, run, "CPU")
-    LIBRARY.impl(name, run, "CUDA")
+    in_extension = implement(name, signature, kernel or name)
+    for key in ("CPU", "CUDA"):
+        if key not in in_extension:
+            LIBRARY.impl(name, run, key)
     library.register_fake(f"membound::{name}", shapes, lib=LIBRARY)
+
+
+def _tensors(count: int) -> str:
+    return ", ".join(["Tensor"] * count)
 
 
 def _bare(results: tuple[Any, ...]) -> Any:
@@ -167,8 +200,8 @@ def _register_backward(op: Operator, tensors: list[str], options: list[str]) -> 
     incoming = [f"d{name}" for name, flows in op.results.items() if flows]
     grads = [f"Tensor {name}" for name in incoming]
     saved = [kinds.get(name, f"Tensor {name}") for name in op.saves]
-    results = ", ".join("Tensor" for _ in op.gradients)
-    signature = f"({', '.join([*grads, *saved, *options, 'bool[] wanted'])}) -> ({results})"
+    arguments = ", ".join([*grads, *saved, *options, "bool[] wanted"])
+    signature = f"({arguments}) -> ({_tensors(len(op.gradients))})"
     last, run = len(grads) + len(saved), spread(op)
 
     def kernel(*arguments):
@@ -195,8 +228,7 @@ def _register_batching(op: Operator) -> None:
     """torch.vmap: a batch axis of rows alone is more rows; of a weight, one call for each."""
     names = names_of(op)
 
-    def rule(info, in_dims, *arguments):
-        run = raw_operator(op, "forward")
+    def rule(run, info, in_dims, *arguments):
         tensors, options = arguments[: len(names)], arguments[len(names) :]
         as_rows = all(d is None or name in op.rows for name, d in zip(names, in_dims, strict=False))
         if not as_rows:
@@ -206,14 +238,17 @@ def _register_batching(op: Operator) -> None:
             for name, t, d in zip(names, tensors, in_dims, strict=False)
         ]
         results = run(*moved, *options)
-        return results, _bare(tuple(0 for _ in op.results))
+        return results, _bare(tuple(0 for _ in as_tuple(results)))
 
     def backward_rule(info, in_dims, *arguments):
         run = raw_operator(op, "backward")
         return _one_by_one(run, info.batch_size, in_dims, arguments)
 
-    for name in (op.name, f"{op.name}_forward"):
-        library.register_vmap(f"membound::{name}", rule, lib=LIBRARY)
+    for direction in {"forward", inference_direction(op)}:
+        of_rows = functools.partial(rule, raw_operator(op, direction))
+        library.register_vmap(f"membound::{op.name}_{direction}", of_rows, lib=LIBRARY)
+    of_rows = functools.partial(rule, raw_operator(op, "forward"))
+    library.register_vmap(f"membound::{op.name}", of_rows, lib=LIBRARY)
     library.register_vmap(f"membound::{op.name}_backward", backward_rule, lib=LIBRARY)
 
 

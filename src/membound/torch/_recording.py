@@ -196,5 +196,17 @@ def _by_input(op: Operator, traced: bool) -> Callable[[tuple[Any, ...]], tuple[A
     return lambda found: arrange((*found, None))
 
 
+def inference_direction(op: Operator) -> str:
+    """Which raw operator runs where nothing is recorded: without what only the gradient reads."""
+    return "forward" if all(op.results.values()) else "inference"
+
+
+def records(tensors: tuple[Any, ...]) -> bool:
+    """Whether a call on them has a gradient to record; Dynamo knows while it traces."""
+    if not torch.is_grad_enabled():
+        return False
+    return any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
+
+
 def raw_operator(op: Operator, direction: str) -> Callable[..., Any]:
     return getattr(torch.ops.membound, f"{op.name}_{direction}").default

@@ -14,7 +14,7 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
-import torch
+from membound.torch._recording import inference_direction, raw_operator
 
 if TYPE_CHECKING:
     from membound.torch._operators import Operator
@@ -48,20 +48,27 @@ def _register() -> None:
 
     for op in _operators:
         if op.rows or op.ways:
-            names = torch.ops.membound
-            forward, backward = (getattr(names, f"{op.name}_{w}") for w in ("forward", "backward"))
-            register_sharding(forward.default)(functools.partial(_of_forward, op))
-            register_sharding(backward.default)(functools.partial(_of_backward, op))
+            for direction, results in _forwards(op).items():
+                rule = functools.partial(_of_forward, op, results)
+                register_sharding(raw_operator(op, direction))(rule)
+            rule = functools.partial(_of_backward, op)
+            register_sharding(raw_operator(op, "backward"))(rule)
 
 
-def _of_forward(op: Operator, *arguments: Any) -> list[Any]:
+def _forwards(op: Operator) -> dict[str, list[str]]:
+    """Its forward operators, and the results of each."""
+    flowing = [name for name, flows in op.results.items() if flows]
+    return {inference_direction(op): flowing, "forward": list(op.results)}
+
+
+def _of_forward(op: Operator, results: list[str], *arguments: Any) -> list[Any]:
     """Every way that tensors can lie: (placements of results, placements of arguments)."""
     names = [name.rstrip("?") for name in op.tensors]
     by_name = dict(zip(names, arguments, strict=False))
     whole, unplaced = _replicated(), [None] * len(op.options)
     return [
         (
-            [_placed(way, result, whole) for result in op.results],
+            [_placed(way, result, whole) for result in results],
             [_input(by_name[n], way, n) for n in names] + unplaced,
         )
         for way in _ways(op, by_name, arguments[len(names) :])

@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "membound/ops/rms_norm.hpp"
+#include "membound/ops/rope.hpp"
+#include "torch/kernel.hpp"
+
+// Options as operators have them: what is one of a few names comes as a string.
+namespace membound::python::torch {
+
+namespace nb = nanobind;
+
+// The place of a name among those of an option; -1: it is none of them.
+template <std::size_t kCount>
+int place_of(std::string_view name, const char* const (&names)[kCount]) {
+  for (std::size_t i = 0; i < kCount; ++i) {
+    if (name == names[i]) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+// parse(object) of the string as Python has it. What a kernel does not know goes to the parser of
+// calls from Python, which refuses it in its own words.
+template <class Parse>
+auto parse_in_python(const Text& text, Parse parse) {
+  const nb::gil_scoped_acquire held;
+  const std::string_view view = text.view();
+  const nb::str value(view.data(), view.size());
+  return parse(value.ptr());
+}
+
+// The last three options of the norms without a mean.
+struct RmsNormNumbers {
+  double eps;
+  double weight_offset;
+  Text rounding;
+  using Members = MembersOf<double, double, Text>;
+
+  RmsNormOptions options(const char* op) const;
+};
+
+// What says which angles tokens have, and how heads turn: the arrays and options of rope.
+struct RopeTables {
+  MaybeTensor cos, sin, freqs, position_ids, seqlen_offsets, cu_seqlens;
+  using Members =
+      MembersOf<MaybeTensor, MaybeTensor, MaybeTensor, MaybeTensor, MaybeTensor, MaybeTensor>;
+
+  void load(const char* op);
+  RopeAngles angles() const {
+    return {input_of(cos),
+            input_of(sin),
+            input_of(freqs),
+            input_of(position_ids),
+            input_of(seqlen_offsets),
+            input_of(cu_seqlens)};
+  }
+};
+
+struct RopeNumbers {
+  std::int64_t start;
+  Text layout;
+  bool interleaved;
+  std::optional<std::int64_t> rotary_dim;
+  std::int64_t rotary_offset;
+  std::optional<std::vector<std::int64_t>> sections;
+  bool interleaved_sections;
+  double attention_scaling;
+  bool inverse;
+  bool validate;
+  using Members = MembersOf<std::int64_t, Text, bool, std::optional<std::int64_t>, std::int64_t,
+                            std::optional<std::vector<std::int64_t>>, bool, double, bool, bool>;
+
+  RopeOptions options(const char* op) const;
+};
+
+}  // namespace membound::python::torch

@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+// torch's dispatcher calls our ops here, without Python: what compiled graphs run. Through a Python
+// function the same call takes three times as long.
+#include "torch_ops.hpp"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/check.hpp"
+#include "torch/kernel.hpp"
+
+namespace nb = nanobind;
+
+namespace membound::python {
+
+namespace {
+
+using torch::Kernel;
+using torch::Kernels;
+
+// One per op.
+const Kernels& kernels() {
+  static const Kernels all = [] {
+    Kernels made;
+    torch::add_norm_kernels(made);
+    torch::add_norm_backward_kernels(made);
+    torch::add_activation_kernels(made);
+    torch::add_rope_kernels(made);
+    torch::add_qk_norm_rope_kernels(made);
+    torch::add_embedding_kernels(made);
+    torch::add_softmax_kernels(made);
+    torch::add_cross_entropy_kernels(made);
+    return made;
+  }();
+  return all;
+}
+
+const Kernel* find_kernel(const std::string& name) {
+  const auto found = std::find_if(kernels().begin(), kernels().end(),
+                                  [&](const Kernel& kernel) { return name == kernel.name; });
+  return found == kernels().end() ? nullptr : &*found;
+}
+
+// torch's library object for a back end. It lives as long as the process: its end would take the
+// kernels back.
+shim::LibraryHandle library_of(const char* key, shim::LibraryHandle& kept) {
+  if (kept == nullptr &&
+      shim::functions->new_library("membound", key, "membound/_core", 0, &kept) != 0) {
+    throw Error(std::string("torch refused a library of kernels for ") + key);
+  }
+  return kept;
+}
+
+void implement(const std::string& op, const Kernel& kernel, const char* key,
+               shim::LibraryHandle& kept) {
+  const shim::LibraryHandle library = library_of(key, kept);
+  if (shim::functions->implement(library, op.c_str(), kernel.run, shim::kMadeFor) != 0) {
+    throw Error("torch refused a kernel of membound::" + op + " for " + key);
+  }
+}
+
+// The back ends that got a kernel.
+std::vector<std::string> implement_torch_operator(const std::string& op, const std::string& name,
+                                                  const std::string& types) {
+  static shim::LibraryHandle cpu = nullptr, cuda = nullptr;
+  const Kernel* kernel = find_kernel(name);
+  if (kernel == nullptr || shim::find_functions() == nullptr) return {};
+  const std::string expected = kernel->types();
+  MEMBOUND_CHECK(types == expected, TypeMismatch, op.c_str(), "the kernel '", name, "' takes ",
+                 expected, ", the operator has ", types);
+  std::vector<std::string> keys;
+  implement(op, *kernel, "CPU", cpu);
+  keys.emplace_back("CPU");
+  if (shim::functions->cuda_stream != nullptr) {
+    implement(op, *kernel, "CUDA", cuda);
+    keys.emplace_back("CUDA");
+  }
+  return keys;
+}
+
+std::vector<std::string> torch_kernels() {
+  std::vector<std::string> names;
+  for (const Kernel& kernel : kernels()) names.emplace_back(kernel.name);
+  return names;
+}
+
+}  // namespace
+
+void bind_torch_ops(nb::module_& module) {
+  module.def("implement_torch_operator", &implement_torch_operator, nb::arg("op"),
+             nb::arg("kernel"), nb::arg("types"),
+             "Gives membound::op of torch's registry the kernel of that name, and returns for "
+             "which back ends: none where there is no such kernel, or the torch that is loaded is "
+             "too old. types is that of the operator's schema: 'Tensor, float -> 1'.");
+  module.def("torch_kernels", &torch_kernels, "The names of the kernels.");
+}
+
+}  // namespace membound::python
