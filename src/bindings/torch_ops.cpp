@@ -46,22 +46,15 @@ const Kernel* find_kernel(const std::string& name) {
   return found == kernels().end() ? nullptr : &*found;
 }
 
-// torch's library object for a back end. It lives as long as the process: its end would take the
-// kernels back.
-shim::LibraryHandle library_of(const char* key, shim::LibraryHandle& kept) {
-  if (kept == nullptr &&
-      shim::functions->new_library("membound", key, "membound/_core", 0, &kept) != 0) {
-    throw Error(std::string("torch refused a library of kernels for ") + key);
+// Whether torch took the kernel for a back end. Its library object lives as long as the process:
+// its end would take the kernels back.
+bool implement(const std::string& op, const Kernel& kernel, const char* key,
+               shim::LibraryHandle& library) {
+  const shim::Functions& all = *shim::functions;
+  if (library == nullptr && all.new_library("membound", key, "membound/_core", 0, &library) != 0) {
+    return false;
   }
-  return kept;
-}
-
-void implement(const std::string& op, const Kernel& kernel, const char* key,
-               shim::LibraryHandle& kept) {
-  const shim::LibraryHandle library = library_of(key, kept);
-  if (shim::functions->implement(library, op.c_str(), kernel.run, shim::kMadeFor) != 0) {
-    throw Error("torch refused a kernel of membound::" + op + " for " + key);
-  }
+  return all.implement(library, op.c_str(), kernel.run, shim::kMadeFor) == 0;
 }
 
 // The back ends that got a kernel.
@@ -74,10 +67,8 @@ std::vector<std::string> implement_torch_operator(const std::string& op, const s
   MEMBOUND_CHECK(types == expected, TypeMismatch, op.c_str(), "the kernel '", name, "' takes ",
                  expected, ", the operator has ", types);
   std::vector<std::string> keys;
-  implement(op, *kernel, "CPU", cpu);
-  keys.emplace_back("CPU");
-  if (shim::functions->cuda_stream != nullptr) {
-    implement(op, *kernel, "CUDA", cuda);
+  if (implement(op, *kernel, "CPU", cpu)) keys.emplace_back("CPU");
+  if (shim::functions->cuda_stream != nullptr && implement(op, *kernel, "CUDA", cuda)) {
     keys.emplace_back("CUDA");
   }
   return keys;

@@ -129,6 +129,35 @@ def test_compiled_code_of_any_size(device, generator):
         assert torch.equal(compiled(x, residual, weight), block(x, residual, weight))
 
 
+@pytest.mark.gpu
+def test_graphs_capture_them_on_the_current_stream(generator):
+    x, weight = (torch.randn(s, generator=generator).cuda() for s in ((64, 512), (512,)))
+    dy, side, graph = torch.randn_like(x), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+
+    def step():
+        out, rstd = raw("rms_norm_forward")(x, weight, *NORM)
+        return out, *raw("rms_norm_backward")(dy, x, weight, rstd, *NORM, [True, True])
+
+    step()  # what is loaded at first use cannot be captured
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=side):
+        found = step()
+    for _ in range(2):
+        x.copy_(torch.randn_like(x))
+        graph.replay()
+        assert all(map(torch.equal, found, step()))
+
+
+@pytest.mark.multi_gpu
+def test_they_run_where_the_tensors_are(generator):
+    x = torch.randn(64, 512, generator=generator).to("cuda:1")
+    with torch.cuda.device(0):
+        out = raw("rms_norm_inference")(x, None, *NORM)
+        assert torch.cuda.current_device() == 0
+    assert out.device == x.device
+    assert torch.equal(out, membound.rms_norm(x))
+
+
 def test_gradients_that_are_not_wanted_are_empty(generator):
     x, dy = (torch.randn(3, 8, generator=generator) for _ in range(2))
     weight = torch.randn(8, generator=generator)
