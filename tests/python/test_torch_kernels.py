@@ -168,6 +168,8 @@ def test_gradients_that_are_not_wanted_are_empty(generator):
     dx, dweight = raw("rms_norm_backward")(dy, x, None, rstd, *NORM, [True, True])
     assert dx.shape == x.shape
     assert dweight.numel() == 0
+    with pytest.raises((IndexError, RuntimeError)):
+        raw("rms_norm_backward")(dy, x, weight, rstd, *NORM, [])
 
 
 X, W = torch.ones(4, 8), torch.ones(8)

@@ -83,11 +83,11 @@ std::array<Tensor, 2> gated_activation_pair_backward(const Tensor& dy, const Ten
   constexpr const char* kOp = "gated_activation_backward";
   const GatedActivationOptions options = numbers.options(kOp);
   numbers.form(true, kOp);
-  std::array<Tensor, 2> made{new_like_if(wanted[0], gate.view()),
-                             new_like_if(wanted[1], up.view())};
+  std::array<Tensor, 2> made{new_like_if(wanted.at(0), gate.view()),
+                             new_like_if(wanted.at(1), up.view())};
   gated_activation_backward(dy.input(), gate.input(), &up.input(), input_of(row_scale), options,
-                            wanted[0] ? &made[0].view() : nullptr,
-                            wanted[1] ? &made[1].view() : nullptr, current_stream(gate.view()));
+                            wanted.at(0) ? &made[0].view() : nullptr,
+                            wanted.at(1) ? &made[1].view() : nullptr, current_stream(gate.view()));
   return made;
 }
 

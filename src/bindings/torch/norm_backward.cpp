@@ -40,7 +40,7 @@ std::array<Tensor, 2> of_rms_norm(const char* op, NormBackwardArrays arrays, con
                                   const MaybeTensor& weight, const RmsNormNumbers& numbers,
                                   const Wanted& wanted) {
   const RmsNormOptions forward = numbers.options(op);
-  Gradient dx(wanted[0], dy.view()), dweight = of_parameter(wanted[1], weight, dy);
+  Gradient dx(wanted.at(0), dy.view()), dweight = of_parameter(wanted.at(1), weight, dy);
   arrays.dy = &dy.view();
   arrays.weight = view_of(weight);
   arrays.dx = dx.view();
@@ -69,8 +69,8 @@ std::array<Tensor, 3> rms_norm_gated_backward(const Tensor& dy, const Tensor& x,
                                               const bool& norm_before_gate,
                                               const RmsNormNumbers& numbers, const Wanted& wanted) {
   const RmsNormOptions forward = numbers.options("rms_norm_gated_backward");
-  Gradient dx(wanted[0], dy.view()), dz(wanted[1], dy.view());
-  Gradient dweight = of_parameter(wanted[2], weight, dy);
+  Gradient dx(wanted.at(0), dy.view()), dz(wanted.at(1), dy.view());
+  Gradient dweight = of_parameter(wanted.at(2), weight, dy);
   NormBackwardArrays arrays{.dy = &dy.view(),
                             .x = &x.view(),
                             .z = &z.view(),
@@ -101,8 +101,8 @@ struct Centred {
 
 std::array<Tensor, 3> of_layer_norm(const Tensor& dy, const TensorView* dsum, const Centred& saved,
                                     const Wanted& wanted) {
-  Gradient dx(wanted[0], dy.view()), dweight = of_parameter(wanted[1], saved.weight, dy);
-  Gradient dbias = of_parameter(wanted[2], saved.bias, dy);
+  Gradient dx(wanted.at(0), dy.view()), dweight = of_parameter(wanted.at(1), saved.weight, dy);
+  Gradient dbias = of_parameter(wanted.at(2), saved.bias, dy);
   NormBackwardArrays arrays{.dy = &dy.view(),
                             .dresidual_out = dsum,
                             .x = &saved.x.view(),

@@ -122,7 +122,7 @@ std::array<Tensor, 4> of_q_and_k_backward(const Tensor& dq, const Tensor& dk, co
                                           const Tensor& q_rstd, const Tensor& k_rstd,
                                           const Numbers& numbers, const std::vector<bool>& wanted) {
   const QkNormRopeOptions options = numbers.options(kBackwardOp);
-  const bool weights = wanted[2] || wanted[3];
+  const bool weights = wanted.at(2) || wanted.at(3);
   Gradient of_q(dq, q, q_weight, q_rstd, weights), of_k(dk, k, k_weight, k_rstd, weights);
   run(of_q, &of_k, tables, options);
   return {std::move(of_q.dx), std::move(of_k.dx), std::move(of_q.dweight), std::move(of_k.dweight)};
@@ -132,7 +132,7 @@ std::array<Tensor, 2> of_q_backward(const Tensor& dq, const Tensor& q, const May
                                     const RopeTables& tables, const Tensor& q_rstd,
                                     const Numbers& numbers, const std::vector<bool>& wanted) {
   const QkNormRopeOptions options = numbers.options(kBackwardOp);
-  Gradient of_q(dq, q, q_weight, q_rstd, wanted[1]);
+  Gradient of_q(dq, q, q_weight, q_rstd, wanted.at(1));
   run(of_q, nullptr, tables, options);
   return {std::move(of_q.dx), std::move(of_q.dweight)};
 }
