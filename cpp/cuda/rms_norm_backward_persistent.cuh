@@ -98,12 +98,13 @@ class PersistentGradient {
             normal<T, kCentring>(inputs.x, statistics)};
   }
 
+  // Shifted rows have none.
   __device__ uint4 gate(int v) const {
-    uint4 chunk;  // stays unset where there is none
-    if constexpr (!kShifted) {
-      if (gate_.is_there()) chunk = feed_.gate(v);
+    if constexpr (kShifted) {
+      return {};
+    } else {
+      return feed_.gate(v);
     }
-    return chunk;
   }
 
   __device__ void one_row(std::int64_t row, const Statistics& statistics, std::int64_t round) {
