@@ -17,20 +17,24 @@ namespace membound::cuda {
 #endif
 
 // The first `bytes` of 16 bytes, zeros behind them.
+__device__ inline void copy_now(uint4* to, const uint4* from, int bytes) {
+  if (bytes == 16) {
+    *to = *from;
+    return;
+  }
+  *to = {0u, 0u, 0u, 0u};
+#pragma unroll 1
+  for (int i = 0; i < bytes; ++i) {
+    reinterpret_cast<char*>(to)[i] = reinterpret_cast<const char*>(from)[i];
+  }
+}
 __device__ inline void copy_async(uint4* to, const uint4* from, int bytes) {
 #if MEMBOUND_HAS_ASYNC_COPY
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
                : "memory");
 #else
-  if (bytes == 16) {
-    *to = *from;
-    return;
-  }
-  *to = {0u, 0u, 0u, 0u};
-  for (int i = 0; i < bytes; ++i) {
-    reinterpret_cast<char*>(to)[i] = reinterpret_cast<const char*>(from)[i];
-  }
+  copy_now(to, from, bytes);
 #endif
 }
 
