@@ -16,12 +16,9 @@ namespace membound::cuda {
 #define MEMBOUND_HAS_ASYNC_COPY 0
 #endif
 
-// The first `bytes` of 16 bytes, zeros behind them.
+// The first `bytes` of 16 bytes, zeros behind them: now, byte by byte, for the ends of arrays, or
+// later.
 __device__ inline void copy_now(uint4* to, const uint4* from, int bytes) {
-  if (bytes == 16) {
-    *to = *from;
-    return;
-  }
   *to = {0u, 0u, 0u, 0u};
 #pragma unroll 1
   for (int i = 0; i < bytes; ++i) {
@@ -34,7 +31,11 @@ __device__ inline void copy_async(uint4* to, const uint4* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
                : "memory");
 #else
-  copy_now(to, from, bytes);
+  if (bytes == 16) {
+    *to = *from;
+  } else {
+    copy_now(to, from, bytes);
+  }
 #endif
 }
 
