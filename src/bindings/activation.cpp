@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/check.hpp"
+#include "errors.hpp"
 #include "membound/ops/gated_activation_backward.hpp"
 #include "membound/ops/gated_activation_quant.hpp"
 
@@ -97,7 +98,7 @@ Activation activation_from_python(PyObject* kind, const char* op) {
   }
   MEMBOUND_CHECK(found >= 0, InvalidArgument, op,
                  "argument 'kind' must be 'silu', 'gelu', 'gelu_tanh', 'sigmoid' or 'relu2', got ",
-                 nb::repr(nb::handle(kind)).c_str());
+                 repr_of(kind));
   return static_cast<Activation>(found);
 }
 
@@ -105,15 +106,14 @@ GateForm gate_form_from_python(PyObject* packing, bool has_up, const char* op) {
   const bool halves = packing == nullptr || is_text(packing, "halves");
   if (has_up) {
     MEMBOUND_CHECK(halves, InvalidArgument, op,
-                   "argument 'packing' must be left out with 'up', got ",
-                   nb::repr(nb::handle(packing)).c_str());
+                   "argument 'packing' must be left out with 'up', got ", repr_of(packing));
     return GateForm::kApart;
   }
   if (halves) return GateForm::kHalves;
   if (is_text(packing, "interleaved")) return GateForm::kInterleaved;
   if (is_text(packing, "gate")) return GateForm::kAlone;
   fail<InvalidArgument>(op, "argument 'packing' must be 'halves', 'interleaved' or 'gate', got ",
-                        nb::repr(nb::handle(packing)).c_str());
+                        repr_of(packing));
 }
 
 GateAndUp<void*> split_packed(const TensorView& packed, GateForm form, const char* op,

@@ -125,7 +125,7 @@ nb::object ArrayCall::new_as(PyObject* like, const TensorView& wanted, const cha
 // What membound.arrays made, or why it has not.
 nb::object ArrayCall::made(nb::object answer, const char* argument, LoadedArray& loaded) const {
   MEMBOUND_CHECK(!nb::isinstance<nb::str>(answer), TypeMismatch, op_, "argument '", argument,
-                 "' must be given: ", nb::str(answer).c_str());
+                 "' must be given: ", str_of(answer));
   return adopt(answer.release().ptr(), argument, loaded);
 }
 
@@ -176,7 +176,7 @@ std::optional<Device> ArrayCall::staging_device(PyObject* device, Device where) 
   }
   MEMBOUND_CHECK(wanted.is_cuda() && framework_->kind == Kind::kNumPy, InvalidArgument, op_,
                  "argument 'device' must be ", device_name(where), ", where '", first_,
-                 "' is, got '", nb::str(nb::handle(device)).c_str(),
+                 "' is, got '", str_of(device),
                  "' (only NumPy arrays are carried to a GPU and back)");
   return Device::cuda(wanted.index < 0 ? 0 : wanted.index);
 }

@@ -27,6 +27,15 @@ void set_cuda_error(const CudaError& error) {
   PyErr_SetObject(cuda_error_type, instance.ptr());
 }
 
+// Takes a reference to a str over, or nothing with a Python error set.
+std::string utf8(PyObject* text) {
+  const nb::object owner = nb::steal(text);
+  if (text == nullptr) throw nb::python_error();
+  const nb::object bytes = nb::steal(PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace"));
+  if (!bytes.is_valid()) throw nb::python_error();
+  return {PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))};
+}
+
 }  // namespace
 
 // The error table: exception types are API.
@@ -56,9 +65,13 @@ void set_python_error() noexcept {
   }
 }
 
+std::string str_of(nb::handle object) { return utf8(PyObject_Str(object.ptr())); }
+
+std::string repr_of(nb::handle object) { return utf8(PyObject_Repr(object.ptr())); }
+
 std::string take_python_error() {
   nb::python_error error;  // takes the pending error over
-  const std::string text = nb::str(error.value()).c_str();
+  const std::string text = str_of(error.value());
   return text.substr(0, text.find('\n'));
 }
 

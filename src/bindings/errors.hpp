@@ -4,6 +4,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <string>
+
 namespace membound::python {
 
 namespace nb = nanobind;
@@ -23,6 +25,10 @@ void register_errors(nb::module_& module);
 // Turns the C++ exception in flight into the Python error that the table names. Call it in catch
 // (...) at the edge to Python.
 void set_python_error() noexcept;
+
+// Python's str() and repr() as UTF-8, whatever they hold: lone surrogates come escaped.
+std::string str_of(nb::handle object);
+std::string repr_of(nb::handle object);
 
 // The first line of the Python error that is set, which is cleared (torch adds its C++ frames).
 std::string take_python_error();

@@ -115,9 +115,9 @@ void remember(PyTypeObject* type, const Framework* framework) {
   const nb::object answer = arrays_module().attr("classify")(nb::handle(array));
   MEMBOUND_CHECK(!nb::isinstance<nb::str>(answer) || !nb::hasattr(array, "__torch_function__"),
                  TorchCanTake<TypeMismatch>, site.op, "argument '", site.argument, "' ",
-                 nb::str(answer).c_str());
+                 str_of(answer));
   MEMBOUND_CHECK(!nb::isinstance<nb::str>(answer), TypeMismatch, site.op, "argument '",
-                 site.argument, "' ", nb::str(answer).c_str());
+                 site.argument, "' ", str_of(answer));
   const Framework* framework = framework_from(answer);
   remember(Py_TYPE(array), framework);
   return *framework;
@@ -142,7 +142,7 @@ const Names& names() {
 nb::object arrays_module() { return nb::module_::import_("membound.arrays"); }
 
 std::string type_name(PyObject* object) {
-  return nb::cast<const char*>(arrays_module().attr("type_name")(nb::handle(object)));
+  return str_of(arrays_module().attr("type_name")(nb::handle(object)));
 }
 
 }  // namespace membound::python

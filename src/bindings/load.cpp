@@ -21,7 +21,7 @@ nb::object get(PyObject* object, PyObject* name) {
 
 [[noreturn, gnu::cold]] void fail_dtype(PyObject* array, Site site) {
   fail<TypeMismatch>(site.op, "argument '", site.argument, "' has dtype ",
-                     nb::str(nb::handle(array).attr("dtype")).c_str(), ", which no op takes");
+                     str_of(nb::handle(array).attr("dtype")), ", which no op takes");
 }
 
 void check_rank(std::int64_t rank, Site site) {
@@ -176,7 +176,7 @@ void load_numpy(PyObject* array, Site site, LoadedArray& loaded) {
   }
   MEMBOUND_CHECK((numpy->flags & kNumpyNativeOrder) != 0, TypeMismatch, site.op, "argument '",
                  site.argument, "' must have native byte order, got ",
-                 nb::str(nb::handle(array).attr("dtype").attr("str")).c_str());
+                 str_of(nb::handle(array).attr("dtype").attr("str")));
   loaded.writable = (numpy->flags & kNumpyWritable) != 0;
   view.device = Device::cpu();
   view.data = numpy->data;
@@ -275,7 +275,7 @@ void load_dlpack(PyObject* array, Site site, StreamView stream, LoadedArray& loa
   } catch (nb::python_error& error) {
     if (!error.matches(PyExc_BufferError) && !error.matches(PyExc_TypeError)) throw;
     fail<TypeMismatch>(site.op, "argument '", site.argument,
-                       "' cannot be exported: ", nb::str(error.value()).c_str());
+                       "' cannot be exported: ", str_of(error.value()));
   }
   view_from_dlpack(tensor_from_capsule(loaded.keep_alive.ptr(), loaded.writable, site), array, site,
                    loaded.view);
@@ -318,7 +318,7 @@ DType dtype_from_numpy(char kind, std::int64_t item_size, nb::handle dtype, Site
   if (dtype.ptr() == bfloat16.load(std::memory_order_acquire)) return DType::kBFloat16;
   const nb::object code = arrays_module().attr("dtype_code")(dtype);
   MEMBOUND_CHECK(!code.is_none(), TypeMismatch, site.op, "argument '", site.argument,
-                 "' has dtype ", nb::str(dtype).c_str(), ", which no op takes");
+                 "' has dtype ", str_of(dtype), ", which no op takes");
   const auto found = static_cast<DType>(nb::cast<int>(code));
   if (found == DType::kBFloat16 && bfloat16.load(std::memory_order_relaxed) == nullptr) {
     bfloat16.store(dtype.inc_ref().ptr(), std::memory_order_release);

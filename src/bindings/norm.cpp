@@ -3,6 +3,7 @@
 #include "norm.hpp"
 
 #include "core/check.hpp"
+#include "errors.hpp"
 #include "norm_ops.hpp"
 
 namespace membound::python {
@@ -16,7 +17,7 @@ Rounding rounding_from_python(PyObject* value, const char* op) {
     }
   }
   fail<InvalidArgument>(op, "argument 'rounding' must be 'once' or 'before_weight', got ",
-                        nb::repr(nb::handle(value)).c_str());
+                        repr_of(value));
 }
 
 const char* rounding_name(Rounding rounding) {

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "core/check.hpp"
+#include "errors.hpp"
 #include "membound/ops/qk_norm_rope_backward.hpp"
 
 namespace membound::python {
@@ -164,7 +165,7 @@ QkNormRounding qk_norm_rounding_from_python(PyObject* rounding, const char* op) 
   }
   fail<InvalidArgument>(
       op, "argument 'rounding' must be 'once', 'before_weight' or 'before_rotation', got ",
-      nb::repr(nb::handle(rounding)).c_str());
+      repr_of(rounding));
 }
 
 QkNormRopeOptions qk_norm_rope_options(const Given& a) {

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "core/check.hpp"
+#include "errors.hpp"
 #include "norm_ops.hpp"
 
 namespace membound::python {
@@ -46,7 +47,7 @@ std::optional<DType> wanted_dtype(const QuantArguments& arguments) {
   const std::optional<DType> dtype = PyUnicode_Check(value) ? find_name(value) : find_object(value);
   MEMBOUND_CHECK(dtype.has_value(), TypeMismatch, arguments.op,
                  "argument 'dtype' must be float8_e4m3fn, float8_e5m2 or int8, got ",
-                 nb::repr(nb::handle(value)).c_str());
+                 repr_of(value));
   return dtype;
 }
 

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "core/check.hpp"
+#include "errors.hpp"
 #include "membound/ops/rope.hpp"
 #include "membound/ops/rope_backward.hpp"
 
@@ -37,7 +38,7 @@ RopeLayout rope_layout_from_python(PyObject* layout, const char* op) {
     if (PyUnicode_CompareWithASCIIString(layout, kRopeLayouts[i]) == 0) return RopeLayout(i);
   }
   fail<InvalidArgument>(op, "argument 'layout' must be 'bshd', 'sbhd', 'bhsd' or 'thd', got ",
-                        nb::repr(nb::handle(layout)).c_str());
+                        repr_of(layout));
 }
 
 std::int64_t given_rotary_dim(std::int64_t rotary_dim, const char* op) {

@@ -37,14 +37,13 @@ StreamView stream_from_python(PyObject* stream, const char* op) {
   const std::size_t handle = PyLong_AsSize_t(number.ptr());
   if (handle == static_cast<std::size_t>(-1) && PyErr_Occurred()) {
     PyErr_Clear();
-    fail<InvalidArgument>(op, "argument 'stream' must be a stream handle, got ",
-                          nb::repr(number).c_str());
+    fail<InvalidArgument>(op, "argument 'stream' must be a stream handle, got ", repr_of(number));
   }
   return StreamView::from_handle(reinterpret_cast<void*>(handle));
 }
 
 Device device_from_python(PyObject* device, const char* op) {
-  const std::string text = nb::str(nb::handle(device)).c_str();
+  const std::string text = str_of(device);
   if (text == "cpu") return Device::cpu();
   if (text == "cuda") return Device::cuda(-1);
   const std::string digits = text.rfind("cuda:", 0) == 0 ? text.substr(5) : "";
@@ -93,8 +92,7 @@ DType floating_from_python(PyObject* value, Site site) {
     if (PyUnicode_CompareWithASCIIString(name.ptr(), dtype_name(dtype)) == 0) return dtype;
   }
   fail<TypeMismatch>(site.op, "argument '", site.argument,
-                     "' must be float16, bfloat16, float32 or float64, got ",
-                     nb::repr(nb::handle(value)).c_str());
+                     "' must be float16, bfloat16, float32 or float64, got ", repr_of(value));
 }
 
 }  // namespace membound::python

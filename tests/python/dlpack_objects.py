@@ -49,5 +49,9 @@ class DlpackObject:
 
 
 class BrokenDlpackObject(DlpackObject):
+    def __init__(self, array: Any, reason: str = "this array cannot be lent") -> None:
+        super().__init__(array)
+        self.reason = reason
+
     def __dlpack__(self, **request: Any) -> Any:
-        raise BufferError("this array cannot be lent")
+        raise BufferError(self.reason)

@@ -182,6 +182,30 @@ def test_torch(call, expected, argument):
     check(membound.rms_norm, call(torch), good, expected, argument)
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fnuz", "float8_e5m2fnuz"])
+def test_the_dtype_that_came_is_named(dtype):
+    torch = pytest.importorskip("torch")
+    x = torch.empty(SHAPE, dtype=getattr(torch, dtype))
+    with pytest.raises(TypeError, match=rf"^rms_norm: argument 'x' has dtype torch\.{dtype},"):
+        membound.rms_norm(x)
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda: {"device": "\udc80"}, ValueError),
+        (lambda: {"device": "cpu\0"}, ValueError),
+        (lambda: {"rounding": "\udc80"}, ValueError),
+        (lambda: {"x": type("T", (), {"__module__": "\udc80"})()}, TypeError),
+        (lambda: {"x": BrokenDlpackObject(f32(), "\udc80")}, TypeError),
+    ],
+    ids=["device", "device with a zero", "rounding", "type", "exporter"],
+)
+def test_text_that_utf8_cannot_hold(call, expected):
+    (argument,) = call()
+    check(membound.rms_norm, call(), {"x": f32()}, expected, argument)
+
+
 def jax_cases() -> list[Case]:
     return [
         ("out", lambda j: {"out": j.numpy.ones(SHAPE)}, TypeError, "out"),
