@@ -19,6 +19,7 @@ nox.options.error_on_missing_interpreters = True
 PROJECT = nox.project.load_toml("pyproject.toml")
 BUILD = Path("build").absolute()
 CMAKE = ("cmake>=3.26", "ninja>=1.11")
+RELEASES = ("torch==2.10.0", "torch", "jax==0.4.38", "jax")  # oldest with all we promise, newest
 DOCTEST = "The C++ tests need the doctest header: apt-get install doctest-dev"
 
 # Both CUDA and C++ units are compiled once per checkout where a compiler cache is installed.
@@ -68,6 +69,19 @@ def tests(session: nox.Session) -> None:
     seed = os.environ.get("MEMBOUND_TEST_SEED") or str(random.randrange(2**32))
     processes = min(8, len(os.sched_getaffinity(0)))
     session.run("pytest", "-n", str(processes), env={"MEMBOUND_TEST_SEED": seed})
+
+
+@nox.session(default=False, requires=["build"])
+@nox.parametrize("release", [nox.param(release, id=release) for release in RELEASES])
+def frameworks(session: nox.Session, release: str) -> None:
+    """Run the tests of torch and those of JAX on their oldest and newest releases."""
+    framework = release.partition("==")[0]
+    session.install(*groups("numpy-tests"), "pytest-xdist>=3.6", release)
+    session.install("--force-reinstall", "--no-deps", built_wheel(BUILD / "wheel"))
+    session.run("python", "-c", f"import {framework}; print({framework}.__version__)")
+    own = sorted(str(path) for path in Path("tests/python").glob(f"test_{framework}*.py"))
+    shared = [f"tests/python/test_{part}.py" for part in ("exchange", "errors")]
+    session.run("pytest", "-n", "2", *own, *shared)
 
 
 @nox.session(default=False, requires=["build"])

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import membound
+from membound._check_values import normals
 from membound._frameworks import Framework
-from membound._ulps import SOFTMAX_ALLOWED, ulp
+from membound._ulps import SOFTMAX_ALLOWED, error_beyond
 
 COLS = (1, 7, 64, 200, 1000)  # in chunks of a GPU's and not
 WIDE = (2056, 9000)  # beyond blocks of a CPU's and parts of a GPU's
@@ -69,7 +70,7 @@ class Given:
     def of(cls, case: Case, framework: Framework) -> Given:
         draw = random.Random(str(case))
         shape = (ROWS, case.cols)
-        values = [draw.gauss(0.0, 2.0) for _ in range(math.prod(shape))]
+        values = [2.0 * v for v in normals(draw, math.prod(shape))]
         logits = framework.array(values, shape, case.dtype)
         held = framework.values(logits)
         rows = [held[row * case.cols : (row + 1) * case.cols] for row in range(ROWS)]
@@ -109,7 +110,7 @@ def run(case: Case, framework: Framework) -> tuple[float, float]:
     worst = 0.0
     for row, (found, column) in enumerate(zip(framework.values(loss), given.columns, strict=True)):
         right, size = expected_loss(case, given.held[row], column)
-        worst = max(worst, error(found, right, rounding(kind) * size, kind))
+        worst = max(worst, error_beyond(rounding(kind) * size, found, right, kind))
     if gradient is not None:
         worst = max(worst, worst_gradient(case, framework, given, gradient))
     return worst, SOFTMAX_ALLOWED[case.dtype]
@@ -121,18 +122,14 @@ def worst_gradient(case: Case, framework: Framework, given: Given, gradient: Any
         wanted = expected_gradient(case, given.held[row], column, DLOSS[row])
         for col, (right, size) in enumerate(wanted):
             slack = rounding(statistics(case)) * size
-            worst = max(worst, error(found[row * case.cols + col], right, slack, case.dtype))
+            value = found[row * case.cols + col]
+            worst = max(worst, error_beyond(slack, value, right, case.dtype))
     return worst
 
 
 def rounding(kind: str) -> float:
     """Of sums, of logits and of their distances; beside 16 bits of a GPU's powers, too."""
     return 2.0 ** -(50 if kind == "float64" else 21)
-
-
-def error(found: float, right: float, slack: float, dtype: str) -> float:
-    off = max(abs(found - right) - slack, 0.0) / ulp(right, dtype)
-    return math.inf if math.isnan(off) else off
 
 
 def capped(case: Case, row: list[float]) -> tuple[list[float], list[float]]:

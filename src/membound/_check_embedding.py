@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import membound
+from membound._check_values import normals
 from membound._frameworks import Framework
-from membound._ulps import ALLOWED, ulp
+from membound._ulps import ALLOWED, error_beyond
 
 FORMS = ("returned", "out")
 DIMS = (1, 7, 64, 96, 1000)  # in chunks of a GPU's and not
@@ -80,9 +81,8 @@ def run(case: Case, framework: Framework) -> tuple[float, float]:
                     more = added[token % TOKENS[1] * case.dim + col]
                     slack = rounding * (abs(right) + abs(more))
                     right += more
-            difference = abs(found[token * case.dim + col] - right)
-            error = max(difference - slack, 0.0) / ulp(right, case.dtype)
-            worst = max(worst, math.inf if math.isnan(error) else error)
+            value = found[token * case.dim + col]
+            worst = max(worst, error_beyond(slack, value, right, case.dtype))
     return worst, ALLOWED[case.dtype]
 
 
@@ -90,7 +90,7 @@ def _table(
     case: Case, framework: Framework, draw: random.Random, rows: int
 ) -> tuple[Any, list[float]]:
     """A table, and the numbers that it holds."""
-    values = [draw.gauss(0.0, 1.0) for _ in range(rows * case.dim)]
+    values = normals(draw, rows * case.dim)
     table = framework.array(values, (rows, case.dim), case.dtype)
     held = framework.values(table)
     if case.transposed:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import membound
+from membound._check_values import normals
 from membound._frameworks import Framework
-from membound._ulps import ALLOWED, ulp
+from membound._ulps import ALLOWED, error_beyond
 
 FORMS = ("returned", "out", "accumulated")
 DIMS = (1, 7, 64, 96, 264)  # in chunks of a GPU's and not
@@ -61,7 +62,7 @@ def run(case: Case, framework: Framework) -> tuple[float, float]:
     rows, cols = case.tokens
     ids = [case.start + draw.choice((5, draw.randrange(VOCAB))) for _ in range(rows * cols)]
     ids[1], ids[5] = case.start + VOCAB, -1
-    values = [draw.gauss(0.0, 1.0) for _ in range(len(ids) * case.dim)]
+    values = normals(draw, len(ids) * case.dim)
     dy = framework.array(values, (rows, cols, case.dim), case.dtype)
     held = framework.values(dy)
     given = framework.array(ids, (rows, cols), case.ids)
@@ -75,7 +76,7 @@ def run(case: Case, framework: Framework) -> tuple[float, float]:
     }
     before = [0.0] * (VOCAB * case.dim)
     if case.form == "accumulated":
-        before = [draw.gauss(0.0, 1.0) for _ in before]
+        before = normals(draw, len(before))
     if case.form != "returned":
         options["out"] = framework.array(before, (VOCAB, case.dim), case.dtype)
         before = framework.values(options["out"])
@@ -91,7 +92,6 @@ def run(case: Case, framework: Framework) -> tuple[float, float]:
             terms = [held[token * case.dim + col] * factor for token in its]
             right = math.fsum([*terms, before[row * case.dim + col]])
             slack = rounding * (len(terms) + 3) * math.fsum(map(abs, [*terms, right]))
-            difference = abs(found[row * case.dim + col] - right)
-            error = max(difference - (slack if its else 0.0), 0.0) / ulp(right, case.dtype)
-            worst = max(worst, math.inf if math.isnan(error) else error)
+            value = found[row * case.dim + col]
+            worst = max(worst, error_beyond(slack if its else 0.0, value, right, case.dtype))
     return worst, ALLOWED[case.dtype]

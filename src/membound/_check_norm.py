@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from membound._check_values import normals
 from membound._frameworks import Framework
 from membound._ulps import FORMATS, sum_slack, ulp
 
@@ -88,11 +89,13 @@ class Layout:
         storage = self.storage(rows, cols)
         strides = {axis: math.prod(storage[at + 1 :]) for at, axis in enumerate(self.order)}
         *leading, inner, last = (strides[axis] for axis in range(len(storage)))
-        places = itertools.product(*map(range, self.shape(rows, cols)))
+        steps = (*leading, inner * self.step)
         flat = [_NAN] * math.prod(storage)
-        for value, (*outer, row, column) in zip(values, places, strict=False):
-            at = sum(index * stride for index, stride in zip(outer, leading, strict=True))
-            flat[at + row * self.step * inner + (self.before + column) * last] = value
+        for at, place in enumerate(itertools.product(*map(range, self.shape(rows, cols)[:-1]))):
+            first = sum(index * step for index, step in zip(place, steps, strict=True))
+            row = values[at * cols : (at + 1) * cols]
+            start = first + self.before * last
+            flat[start : start + len(row) * last : last] = row
         return flat
 
     def view(self, framework: Framework, storage: Any, cols: int) -> Any:
@@ -210,7 +213,7 @@ def draw(case: Case, name: str = "x", values: str = "") -> list[float]:
     values = values or case.values
     count = case.rows * case.cols
     _, smallest, largest = FORMATS[case.dtype]
-    normal = [source.gauss(0.0, 1.0) for _ in range(count)]
+    normal = normals(source, count)
     x = normal
     if values == "zeros":
         x = [0.0] * count
@@ -249,7 +252,7 @@ def draw_bias(case: Case) -> list[float] | None:
     if case.bias == "none":
         return None
     source = random.Random(f"{case.cols} {case.dtype} bias")
-    return round_to([source.gauss(0.0, 1.0) for _ in range(case.heads * case.cols)], case.bias)
+    return round_to(normals(source, case.heads * case.cols), case.bias)
 
 
 def factors(case: Case, weight: Sequence[float] | None) -> list[Number]:
@@ -300,11 +303,12 @@ class Sums:
 
     def error(self, got: Sequence[float], dtype: str, sums: str = "") -> float:
         """The largest error in ulps of dtype; sums: the dtype that decides what sums are in."""
-        relative = sum_slack(sums or dtype)
-        return max(
-            sum_error(value, wanted, relative * float(size), dtype)
-            for value, wanted, size in zip(got, self.values, self.terms, strict=True)
-        )
+        relative, worst = sum_slack(sums or dtype), 0.0
+        for value, wanted, size in zip(got, self.values, self.terms, strict=True):
+            slack = relative * float(size)
+            if not abs(value - float(wanted)) <= slack:
+                worst = max(worst, sum_error(value, wanted, slack, dtype))
+        return worst
 
 
 @dataclass
@@ -315,7 +319,8 @@ class Candidates:
 
     def error(self, got: Sequence[float], dtype: str) -> float:
         pairs = zip(got, self.values, strict=True)
-        return max(error_in_ulps(value, right, dtype) for value, right in pairs)
+        wrong = ((value, right) for value, right in pairs if value not in right)
+        return max((error_in_ulps(value, right, dtype) for value, right in wrong), default=0.0)
 
 
 def place(case: Case, framework: Framework, values: Sequence[float] = ()) -> Any:

@@ -159,9 +159,10 @@ def _add_row(
         _add(sums["dbias"], column, gradient, abs(gradient))
     if gates and case.norm_before_gate:
         out = [a * b for a, b in zip(normal, row.factors, strict=True)]
+        spread: list[Any] = [out[0] * 0] * case.cols
         if is_narrowed(case):  # so did the forward, before the gate
-            out = norm.round_to(norm.round_to(out, "float32"), case.dtype)
-        dz = [(a * b, abs(a * b)) for a, b in zip(row.dy, out, strict=True)]
+            out, spread = _narrowed(out, case.dtype, either=True)
+        dz = [(a * b, abs(a) * (abs(b) + c)) for a, b, c in zip(row.dy, out, spread, strict=True)]
     elif gates:
         dz = [(a * v, b * abs(v)) for (a, b), v in zip(dx, row.x, strict=True)]
         dx = [(a * s, b * abs(s)) for (a, b), (s, _, _) in zip(dx, gates, strict=True)]
@@ -196,11 +197,21 @@ def _as_forward(case: Case, op: Op, h: list[Number]) -> tuple[list[Number], list
     """
     if not is_narrowed(case):
         return h, [h[0] * 0] * case.cols
-    nearest = norm.round_to(norm.round_to(h, "float32"), case.dtype)
-    if not op.gated or case.norm_before_gate:
-        return nearest, [0.0] * case.cols
-    either = [rounded(v, case.dtype) for v in h]
-    return nearest, [(max(two) - min(two)) / sum_slack(case.dtype) for two in either]
+    return _narrowed(h, case.dtype, either=op.gated and not case.norm_before_gate)
+
+
+def _narrowed(
+    values: list[Number], dtype: str, *, either: bool
+) -> tuple[list[Number], list[float]]:
+    """Rounded to float32 and dtype; either: where float32 arithmetic may land on two values.
+
+    And, in units of what sums are allowed, how far apart those are.
+    """
+    nearest = norm.round_to(norm.round_to(values, "float32"), dtype)
+    if not either:
+        return nearest, [0.0] * len(values)
+    two = [rounded(v, dtype) for v in values]
+    return nearest, [(max(both) - min(both)) / sum_slack(dtype) for both in two]
 
 
 def _row_of_dx(

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import membound
+from membound._check_values import normals
 from membound._frameworks import Framework
-from membound._ulps import ALLOWED, ulp
+from membound._ulps import ALLOWED, error_beyond
 
 # (head_dim, rotary_dim, rotary_offset): whole heads and parts, in chunks of a GPU's lanes and not
 PARTS = ((128, 128, 0), (64, 64, 0), (80, 80, 0), (64, 32, 32), (10, 6, 3))
@@ -83,7 +84,7 @@ def heads_of(case: Case, framework: Framework, draw: random.Random, count: int) 
 
 
 def normal(draw: random.Random, count: int) -> list[float]:
-    return [draw.gauss(0.0, 1.0) for _ in range(count)]
+    return normals(draw, count)
 
 
 def angles_of(case: Case, framework: Framework) -> tuple[Any, list[float]]:
@@ -133,8 +134,7 @@ def run(case: Case, framework: Framework) -> tuple[float, float]:
             slack = rounding * max(map(abs, normed))
             wanted = turned(case, normed, row // count, held, 1)
             for value, right in zip(found[row * len(x) :], wanted, strict=False):
-                error = max(abs(value - right) - slack, 0.0) / ulp(right, case.dtype)
-                worst = max(worst, math.inf if math.isnan(error) else error)
+                worst = max(worst, error_beyond(slack, value, right, case.dtype))
     return worst, ALLOWED[case.dtype]
 
 

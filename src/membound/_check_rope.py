@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import membound
+from membound._check_values import normals
 from membound._frameworks import Framework
-from membound._ulps import ALLOWED, ulp
+from membound._ulps import ALLOWED, error_beyond
 
 LAYOUTS = {"bshd": (0, 1, 2, 3), "sbhd": (1, 0, 2, 3), "bhsd": (0, 2, 1, 3), "thd": (1, 2, 3)}
 TABLES = ("halves", "cache", "freqs")
@@ -80,7 +81,7 @@ def run(case: Case, framework: Framework) -> tuple[float, float]:
     worst, heads = 0.0, []
     for count in (2, 1):
         shape = (batch, seq, count, head_dim)
-        values = [draw.gauss(0.0, 1.0) for _ in range(math.prod(shape))]
+        values = normals(draw, math.prod(shape))
         heads.append(_placed(case, framework, values, shape))
     for (x, shape), out in zip(heads, _call(case, framework, heads, options), strict=True):
         given, found = x, framework.values(out)
@@ -88,8 +89,7 @@ def run(case: Case, framework: Framework) -> tuple[float, float]:
             first = place * head_dim
             wanted = _turned(case, given[first : first + head_dim], *numbers(positions[position]))
             for value, (right, slack) in zip(found[first:], wanted, strict=False):
-                error = max(abs(value - right) - slack, 0.0) / ulp(right, case.dtype)
-                worst = max(worst, math.inf if math.isnan(error) else error)
+                worst = max(worst, error_beyond(slack, value, right, case.dtype))
     return worst, ALLOWED[case.dtype]
 
 

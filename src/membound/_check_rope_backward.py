@@ -12,6 +12,7 @@ from typing import Any
 
 import membound
 from membound import _check_rope as rope
+from membound._check_values import normals
 from membound._frameworks import Framework
 
 
@@ -49,7 +50,7 @@ def run(case: Case, framework: Framework) -> tuple[float, float]:
     """
     draw = random.Random(str(case))
     shape = (*SHAPE, case.heads, 16)
-    x, dy = ([draw.gauss(0.0, 1.0) for _ in range(math.prod(shape))] for _ in range(2))
+    x, dy = (normals(draw, math.prod(shape)) for _ in range(2))
     q, gradient = (framework.array(values, shape, case.dtype) for values in (x, dy))
     wide = "float64" if case.dtype == "float64" else "float32"
     freqs = framework.array([10000.0 ** (-at / 16) for at in range(0, 16, 2)], (8,), wide)

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import membound
+from membound._check_values import normals
 from membound._frameworks import Framework
-from membound._ulps import SOFTMAX_ALLOWED, ulp
+from membound._ulps import SOFTMAX_ALLOWED, error_beyond
 
 FORMS = ("returned", "out", "in place")
 COLS = (1, 7, 64, 200, 1000)  # in chunks of a GPU's and not
@@ -54,7 +55,7 @@ def run(case: Case, framework: Framework) -> tuple[float, float]:
     draw = random.Random(str(case))
     shape = (HEADS, QUERIES, case.cols)
     count = math.prod(shape)
-    values = [draw.gauss(0.0, 2.0) for _ in range(count)]
+    values = [2.0 * v for v in normals(draw, count)]
     x = framework.array(values, shape, case.dtype)
     held = framework.values(x)
     if case.transposed:
@@ -78,9 +79,8 @@ def run(case: Case, framework: Framework) -> tuple[float, float]:
         right = _softmax(logits) + [0.0] * (case.cols - kept)
         slack = _slack(case.dtype, logits)
         for col, wanted in enumerate(right):
-            difference = abs(found[row * case.cols + col] - wanted)
-            error = max(difference - slack * wanted, 0.0) / ulp(wanted, case.dtype)
-            worst = max(worst, math.inf if math.isnan(error) else error)
+            value = found[row * case.cols + col]
+            worst = max(worst, error_beyond(slack * wanted, value, wanted, case.dtype))
     return worst, SOFTMAX_ALLOWED[case.dtype]
 
 
@@ -110,7 +110,7 @@ def _mask(
     if case.mask in ("none", "causal"):
         return nothing
     if case.mask == "added":
-        more = [draw.gauss(0.0, 1.0) for _ in range(count)]
+        more = normals(draw, count)
         mask = framework.array(more, (QUERIES, case.cols), case.dtype)
         options["mask"] = mask
         return framework.values(mask)

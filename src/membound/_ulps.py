@@ -45,6 +45,14 @@ def ulp(value: float, dtype: str) -> float:
     return max(math.ulp(value) * scale, smallest)
 
 
+def error_beyond(slack: float, found: float, right: float, dtype: str) -> float:
+    """How far found is from right, less slack, in ulps; infinite where it is no number."""
+    difference = abs(found - right)
+    if difference <= slack:
+        return 0.0
+    return (difference - slack) / ulp(right, dtype) if math.isfinite(difference) else math.inf
+
+
 # Gradients, and elements less the mean of their row, are sums of terms that may cancel. Beside the
 # ulps above they may be off by this many roundings, in the dtype of sums, of the size of those
 # terms. Largest seen on a CPU: 3.7 for gradients, over widths 1 to 65536 and up to 20,000 rows of

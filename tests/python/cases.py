@@ -29,6 +29,13 @@ def rows_for(cols: int) -> int:
     return 4 if cols < 4000 else 2
 
 
+def widths_for(one: Framework, widths: tuple[int, ...], rng: np.random.Generator) -> list[int]:
+    """All; of JAX, which compiles every call anew for kernels that others ran, four of them."""
+    if one.takes_out:
+        return list(widths)
+    return rng.choice(widths, min(4, len(widths)), replace=False).tolist()
+
+
 def layouts_like(layout: str, one: Framework, *, writable: bool) -> list[str]:
     """The layouts that another array of the same shape may have."""
     names = MATRICES if layout in MATRICES else (layout,)

@@ -25,13 +25,6 @@ SCALES = ("row", 64, 128, "static")
 NOTHING = 0x5A  # bytes that nobody wrote
 
 
-def widths_for(one: Framework, widths: tuple[int, ...]) -> tuple[int, ...]:
-    """All; of JAX, which compiles every call anew, the first, the last and the middle one."""
-    if one.takes_out:
-        return widths
-    return widths[0], widths[len(widths) // 2], widths[-1]
-
-
 def numbers(kind: str) -> np.ndarray:
     """Those of the codes 0 to 127 that are finite and not above the limit, in order."""
     codes = np.arange(128, dtype=np.uint8).view(QUANTISED[kind])

@@ -89,7 +89,7 @@ def test_cmake_dir_is_a_cmake_package():
 @pytest.mark.parametrize("framework", ["memoryview", "numpy"])
 def test_check_passes(framework, monkeypatch, capsys):
     """Not at every width: exact arithmetic takes its time, and the ops' own tests have them all."""
-    monkeypatch.setattr(_check_norm, "WIDTHS", (1, 2, 7, 33, 64, 257, 1000))
+    monkeypatch.setattr(_check_norm, "WIDTHS", (1, 2, 7, 33, 64, 257))
     code = command_line.main(["check", "--framework", framework, "--device", "cpu"])
     text = capsys.readouterr().out
     assert code == 0, text
@@ -132,11 +132,12 @@ def wrong_everywhere(monkeypatch):
     monkeypatch.setattr(_check, "DTYPES", ("float32",))
 
 
-@pytest.mark.parametrize("framework", ["memoryview", "numpy"])
+CHANGES = {"small": lambda v: v * 1.0001, "nan": lambda _: float("nan"), "sign": lambda v: -v - 1}
+
+
 @pytest.mark.parametrize(
-    "change",
-    [lambda v: v * 1.0001, lambda _: float("nan"), lambda v: -v - 1],
-    ids=["small", "nan", "sign"],
+    ("framework", "change"),
+    [("memoryview", "small"), *(("numpy", change) for change in CHANGES)],
 )
 @pytest.mark.parametrize(
     ("op", "which"),
@@ -144,7 +145,7 @@ def wrong_everywhere(monkeypatch):
 )
 def test_check_fails_on_a_wrong_op(monkeypatch, capsys, framework, change, op, which):
     """which: the first result, or a later one."""
-    monkeypatch.setattr(membound, op, _wrong_by(op, change, which))
+    monkeypatch.setattr(membound, op, _wrong_by(op, CHANGES[change], which))
     arguments = ["check", "--op", op, "--framework", framework, "--device", "cpu"]
     wrong_everywhere(monkeypatch)
     assert command_line.main(arguments) == 1

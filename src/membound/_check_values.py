@@ -1,0 +1,23 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers for every check."""
+
+from __future__ import annotations
+
+import functools
+import random
+
+
+@functools.cache
+def _pool() -> list[float]:
+    source = random.Random(20251121)
+    return [source.gauss(0.0, 1.0) for _ in range(1 << 15)]
+
+
+def normals(source: random.Random, count: int) -> list[float]:
+    """Normal values in stretches of a pool: drawn one by one they took a fifth of the check."""
+    pool, found = _pool(), []
+    while len(found) < count:
+        at = source.randrange(len(pool))
+        found += pool[at : at + count - len(found)]
+    return found
