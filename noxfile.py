@@ -19,6 +19,7 @@ nox.options.error_on_missing_interpreters = True
 PROJECT = nox.project.load_toml("pyproject.toml")
 BUILD = Path("build").absolute()
 CMAKE = ("cmake>=3.26", "ninja>=1.11")
+PROCESSES = str(min(8, len(os.sched_getaffinity(0))))  # of pytest, side by side
 RELEASES = ("torch==2.10.0", "torch", "jax==0.4.38", "jax")  # oldest with all we promise, newest
 DOCTEST = "The C++ tests need the doctest header: apt-get install doctest-dev"
 
@@ -67,8 +68,7 @@ def tests(session: nox.Session) -> None:
     # What times calls runs alone; the rest side by side, from one seed.
     session.run("pytest", "tests/python/test_overhead.py")
     seed = os.environ.get("MEMBOUND_TEST_SEED") or str(random.randrange(2**32))
-    processes = min(8, len(os.sched_getaffinity(0)))
-    session.run("pytest", "-n", str(processes), env={"MEMBOUND_TEST_SEED": seed})
+    session.run("pytest", "-n", PROCESSES, env={"MEMBOUND_TEST_SEED": seed})
 
 
 @nox.session(default=False, requires=["build"])
@@ -81,7 +81,7 @@ def frameworks(session: nox.Session, release: str) -> None:
     session.run("python", "-c", f"import {framework}; print({framework}.__version__)")
     own = sorted(str(path) for path in Path("tests/python").glob(f"test_{framework}*.py"))
     shared = [f"tests/python/test_{part}.py" for part in ("exchange", "errors")]
-    session.run("pytest", "-n", "2", *own, *shared)
+    session.run("pytest", "-n", PROCESSES, *own, *shared)
 
 
 @nox.session(default=False, requires=["build"])

@@ -159,7 +159,7 @@ def _add_row(
         _add(sums["dbias"], column, gradient, abs(gradient))
     if gates and case.norm_before_gate:
         out = [a * b for a, b in zip(normal, row.factors, strict=True)]
-        spread: list[Any] = [out[0] * 0] * case.cols
+        spread = [out[0] * 0] * case.cols
         if is_narrowed(case):  # so did the forward, before the gate
             out, spread = _narrowed(out, case.dtype, either=True)
         dz = [(a * b, abs(a) * (abs(b) + c)) for a, b, c in zip(row.dy, out, spread, strict=True)]
@@ -202,7 +202,7 @@ def _as_forward(case: Case, op: Op, h: list[Number]) -> tuple[list[Number], list
 
 def _narrowed(
     values: list[Number], dtype: str, *, either: bool
-) -> tuple[list[Number], list[float]]:
+) -> tuple[list[Number], list[Number]]:
     """Rounded to float32 and dtype; either: where float32 arithmetic may land on two values.
 
     And, in units of what sums are allowed, how far apart those are.

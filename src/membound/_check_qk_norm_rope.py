@@ -67,10 +67,10 @@ def heads_of(case: Case, framework: Framework, draw: random.Random, count: int) 
     head_dim = case.part[0]
     rows = SEQ * count
     shape = (1, SEQ, count, head_dim)
-    array = framework.array(normal(draw, rows * head_dim), shape, case.dtype)
+    array = framework.array(normals(draw, rows * head_dim), shape, case.dtype)
     groups = count if case.of_each_head else 1
     weight = framework.array(
-        normal(draw, groups * head_dim),
+        normals(draw, groups * head_dim),
         (groups, head_dim) if case.of_each_head else (head_dim,),
         case.dtype,
     )
@@ -81,10 +81,6 @@ def heads_of(case: Case, framework: Framework, draw: random.Random, count: int) 
         [[one + OFFSET for one in factors[at % groups * head_dim :][:head_dim]]
          for at in range(count)],
     )  # fmt: skip
-
-
-def normal(draw: random.Random, count: int) -> list[float]:
-    return normals(draw, count)
 
 
 def angles_of(case: Case, framework: Framework) -> tuple[Any, list[float]]:

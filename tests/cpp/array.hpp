@@ -9,6 +9,7 @@
 #include <cstring>
 #include <new>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -121,6 +122,7 @@ class Array {
         strides_(std::move(strides)),
         contiguous_(strides_ == contiguous(shape_)) {
     for (std::int64_t extent : shape_) size_ *= extent;
+    if (size_ > UINT32_MAX) throw std::length_error("an array of a test has at most 2^32 elements");
     std::int64_t low = 0, high = 0;
     for (std::size_t axis = 0; axis < shape_.size(); ++axis) {
       const std::int64_t reach = (shape_[axis] - 1) * strides_[axis];

@@ -31,6 +31,7 @@ class Framework:
     strided = True
     negative_strides = False
     takes_out = True
+    compiles = False  # each call of a new shape
     options: dict[str, Any] = {}  # noqa: RUF012 - replaced, never changed
 
     def array(self, x: np.ndarray) -> Any:
@@ -91,6 +92,7 @@ class Torch(Framework):
 class Jax(Framework):
     strided = False
     takes_out = False
+    compiles = True
 
     def __init__(self, platform: str):
         # Else jax would reserve most of the GPU that the other frameworks need too.

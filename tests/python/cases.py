@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,11 +30,14 @@ def rows_for(cols: int) -> int:
     return 4 if cols < 4000 else 2
 
 
-def widths_for(one: Framework, widths: tuple[int, ...], rng: np.random.Generator) -> list[int]:
-    """All; of JAX, which compiles every call anew for kernels that others ran, four of them."""
-    if one.takes_out:
-        return list(widths)
-    return rng.choice(widths, min(4, len(widths)), replace=False).tolist()
+def drawn_for(
+    one: Framework, choices: Sequence[Any], rng: np.random.Generator, count: int = 4
+) -> list[Any]:
+    """All widths or shapes; a few of them where each is compiled, for kernels that others ran."""
+    if not one.compiles:
+        return list(choices)
+    some = rng.choice(len(choices), min(count, len(choices)), replace=False)
+    return [choices[at] for at in some]
 
 
 def layouts_like(layout: str, one: Framework, *, writable: bool) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import reference
 from arrays import FRAMEWORKS, LAYOUTS, ON_GPU
-from cases import LONG, WEIGHTS, needs, rows_for, widths_for
+from cases import LONG, WEIGHTS, drawn_for, needs, rows_for
 from layer_norms import ADDED_FORMS, WIDTHS, Case, check
 from reference import DTYPES, NUMPY_DTYPES
 
@@ -30,7 +30,7 @@ def test_every_layout_at_every_width(name, dtype, layout, seed):
     one = arrays.framework(name)
     needs(one, dtype, layout)
     rng = np.random.default_rng(seed)
-    for cols in widths_for(one, WIDTHS, rng):
+    for cols in drawn_for(one, WIDTHS, rng):
         case = Case(one, dtype, cols, rows_for(cols), added=True, layout=layout, rng=rng)
         layer_norms.vary(case)
         check(case)

@@ -11,7 +11,7 @@ import gradients
 import numpy as np
 import pytest
 from arrays import LAYOUTS
-from cases import LONG, ROUNDINGS, WEIGHTS, WIDTHS, needs, rows_for, widths_for
+from cases import LONG, ROUNDINGS, WEIGHTS, WIDTHS, drawn_for, needs, rows_for
 from gradients import FRAMEWORKS, Case, check
 from reference import DTYPES, NUMPY_DTYPES
 
@@ -25,7 +25,7 @@ def test_every_layout_at_every_width(name, dtype, layout, seed):
     one = arrays.framework(name)
     needs(one, dtype, layout)
     rng = np.random.default_rng(seed)
-    for cols in widths_for(one, WIDTHS, rng):
+    for cols in drawn_for(one, WIDTHS, rng):
         case = Case(one, dtype, cols, rows_for(cols), added=True, layout=layout, rng=rng)
         case.weight = rng.choice(WEIGHTS)
         gradients.vary(case)

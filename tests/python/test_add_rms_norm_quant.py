@@ -8,7 +8,7 @@ import arrays
 import numpy as np
 import pytest
 from arrays import LAYOUTS
-from cases import ROUNDINGS, WEIGHTS, layouts_like, needs, widths_for
+from cases import ROUNDINGS, WEIGHTS, drawn_for, layouts_like, needs
 from quant_norms import NAMES, SCALES, Case, assert_same, check
 from reference import DTYPES, NUMPY_DTYPES
 
@@ -23,7 +23,7 @@ def test_every_scale_at_every_width(name, dtype, seed):
     one = arrays.framework(name)
     needs(one, dtype)
     rng = np.random.default_rng(seed)
-    for cols in widths_for(one, WIDTHS, rng):
+    for cols in drawn_for(one, WIDTHS, rng):
         for scale in SCALES:
             case = Case(one, dtype, cols, rng.choice(one.quantised), scale, added=True, rng=rng)
             case.layout = str(rng.choice(layouts_like("contiguous", one, writable=False)))

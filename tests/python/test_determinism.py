@@ -13,7 +13,7 @@ import gated_norms
 import numpy as np
 import pytest
 from arrays import FRAMEWORKS, LAYOUTS
-from cases import widths_for
+from cases import drawn_for
 from reference import DTYPES, NUMPY_DTYPES
 
 import membound
@@ -58,7 +58,7 @@ def test_a_row_does_not_see_its_batch(one, call, dtype, seed):
     if dtype not in one.dtypes:
         pytest.skip(f"no {dtype} in it")
     rng = np.random.default_rng(seed)
-    for cols in widths_for(one, WIDTHS, rng):
+    for cols in drawn_for(one, WIDTHS, rng):
         rows = 300 if cols <= 4097 else 40
         x, weight = _rows(rng, rows, cols, dtype)
         there = one.array(weight)
@@ -73,7 +73,7 @@ def test_a_row_does_not_see_strides_or_alignment(one, call, dtype, seed):
     if dtype not in one.dtypes:
         pytest.skip(f"no {dtype} in it")
     rng = np.random.default_rng(seed)
-    for cols in widths_for(one, WIDTHS, rng):
+    for cols in drawn_for(one, WIDTHS, rng):
         x, weight = _rows(rng, 6, cols, dtype)
         weight = one.array(weight)
         wanted = np.array(one.numpy(call(one, one.array(x), weight)))

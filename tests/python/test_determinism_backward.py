@@ -9,7 +9,7 @@ import gradients
 import numpy as np
 import pytest
 from arrays import LAYOUTS
-from cases import layouts_like, needs
+from cases import drawn_for, layouts_like, needs
 from reference import DTYPES, NUMPY_DTYPES
 
 import membound
@@ -51,16 +51,11 @@ def bits(one, arrays_):
     return [one.numpy(a).tobytes() for a in arrays_ if a is not None]
 
 
-def shapes_for(one, shapes):
-    """All; of JAX, which compiles every call anew for kernels that others ran, the last one."""
-    return shapes if one.takes_out else shapes[-1:]
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_ten_runs(one, norm, dtype, seed):
     needs(one, dtype)
     rng = np.random.default_rng(seed)
-    for rows, cols in shapes_for(one, SHAPES):
+    for rows, cols in drawn_for(one, SHAPES, rng, 2):
         dy, *rest = map(one.array, draw(norm, rng, rows, cols, dtype))
         first = bits(one, backward(norm, dy, *rest))
         for _ in range(10):
@@ -114,7 +109,8 @@ def test_strides_and_alignment_change_nothing(one, norm, dtype, seed):
 def test_a_row_of_dx_does_not_see_its_batch(one, norm, dtype, seed):
     needs(one, dtype)
     rng = np.random.default_rng(seed)
-    for rows, cols in shapes_for(one, ((300, 64), (40, 16384), (300, 1000), (150, 4097))):
+    shapes = ((300, 64), (300, 1000), (150, 4097), (40, 16384))
+    for rows, cols in drawn_for(one, shapes, rng, 1):
         dy, x, weight, *statistics = draw(norm, rng, rows, cols, dtype)
         there = one.array(weight)
         rest = map(one.array, statistics)

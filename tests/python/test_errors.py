@@ -195,7 +195,7 @@ def test_the_dtype_that_came_is_named(dtype):
     [
         (lambda: {"device": "\udc80"}, ValueError),
         (lambda: {"device": "cpu\0"}, ValueError),
-        (lambda: {"rounding": "\udc80"}, ValueError),
+        (lambda: {"rounding": type("T", (), {"__repr__": lambda _: "\udc80"})()}, ValueError),
         (lambda: {"x": type("T", (), {"__module__": "\udc80"})()}, TypeError),
         (lambda: {"x": BrokenDlpackObject(f32(), "\udc80")}, TypeError),
     ],

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from arrays import LAYOUTS
 from bad_calls import f32
-from cases import layouts_like, needs, widths_for
+from cases import drawn_for, layouts_like, needs
 from gated_activations import GPT_OSS, KINDS, PACKINGS, Case, draw_scale, vary
 from quant_norms import (
     LIMITS,
@@ -94,7 +94,7 @@ def test_every_scale_at_every_width(name, dtype, kind, seed):
     needs(one, dtype)
     fits(one, kind)
     rng = np.random.default_rng(seed)
-    for cols in widths_for(one, WIDTHS, rng):
+    for cols in drawn_for(one, WIDTHS, rng):
         for scale in SCALES:
             case = Case(one, dtype, cols, 4, str(rng.choice(KINDS)), rng=rng)
             case.packing = str(rng.choice(PACKINGS))

@@ -17,11 +17,11 @@ from cases import (
     ROUNDINGS,
     WEIGHTS,
     WIDTHS,
+    drawn_for,
     layouts_like,
     make_weight,
     needs,
     rows_for,
-    widths_for,
 )
 from reference import DTYPES
 
@@ -94,7 +94,7 @@ def test_every_layout_at_every_width(name, dtype, layout, seed):
     one = arrays.framework(name)
     needs(one, dtype, layout)
     rng = np.random.default_rng(seed)
-    for cols in widths_for(one, WIDTHS, rng):
+    for cols in drawn_for(one, WIDTHS, rng):
         case = Case(one, dtype, cols, rows_for(cols), layout, rng=rng)
         case.weight = rng.choice(WEIGHTS)
         case.rounding = rng.choice(ROUNDINGS)

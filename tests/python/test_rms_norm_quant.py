@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from arrays import LAYOUTS
-from cases import LONG, ROUNDINGS, WEIGHTS, layouts_like, needs, widths_for
+from cases import LONG, ROUNDINGS, WEIGHTS, drawn_for, layouts_like, needs
 from quant_norms import (
     LIMITS,
     NAMES,
@@ -40,7 +40,7 @@ def test_every_scale_at_every_width(name, dtype, kind, seed):
     needs(one, dtype)
     fits(one, kind)
     rng = np.random.default_rng(seed)
-    for cols in widths_for(one, WIDTHS, rng):
+    for cols in drawn_for(one, WIDTHS, rng):
         for scale in SCALES:
             case = Case(one, dtype, cols, kind, scale, rng=rng)
             case.layout = str(rng.choice(layouts_like("contiguous", one, writable=False)))

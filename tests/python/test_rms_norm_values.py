@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import reference
 from arrays import FRAMEWORKS
-from cases import widths_for
+from cases import drawn_for
 from reference import DTYPES, NUMPY_DTYPES
 
 WIDTHS = (1, 3, 64, 1000, 4097, 16384)
@@ -39,7 +39,7 @@ def test_any_magnitude_with_any_eps(name, dtype, seed):
     if dtype not in one.dtypes:
         pytest.skip(f"{name} has no {dtype}")
     rng = np.random.default_rng(seed)
-    for cols in widths_for(one, WIDTHS, rng):
+    for cols in drawn_for(one, WIDTHS, rng):
         rows = [rng.uniform(0.5, 1.0, cols) * m * rng.choice((-1, 1)) for m in MAGNITUDES[dtype]]
         x = np.array(rows).astype(NUMPY_DTYPES[dtype])
         for eps in EPS:
@@ -53,7 +53,7 @@ def test_rows_that_mix_magnitudes(name, dtype, seed):
     if dtype not in one.dtypes:
         pytest.skip(f"{name} has no {dtype}")
     rng = np.random.default_rng(seed)
-    for cols in widths_for(one, WIDTHS, rng):
+    for cols in drawn_for(one, WIDTHS, rng):
         drawn = rng.choice(MAGNITUDES[dtype], (6, cols)) * rng.choice((-1, 1), (6, cols))
         drawn[0, 1:] = MAGNITUDES[dtype][-1]  # one large value among the smallest
         drawn[0, 0] = MAGNITUDES[dtype][1]
@@ -70,7 +70,7 @@ def test_zeros_infinities_and_nan_stay_in_their_rows(name, dtype, seed):
     if dtype not in one.dtypes:
         pytest.skip(f"{name} has no {dtype}")
     rng = np.random.default_rng(seed)
-    for cols in widths_for(one, WIDTHS, rng):
+    for cols in drawn_for(one, WIDTHS, rng):
         x = rng.standard_normal((9, cols))
         x[1] = 0.0
         x[2] = -0.0
