@@ -63,6 +63,7 @@ class ColumnReader {
                           std::int64_t head = 0)
       : array_(array), chunks_(chunks), cols_(cols), first_(head * array.head_stride) {}
   __device__ bool present() const { return array_.data != nullptr; }
+  __device__ Accumulate offset() const { return array_.offset; }
 
   // Issues the loads of the chunks index(0), index(1) ... of an array of x's dtype, the last index
   // being the largest; other arrays come with numbers(). Past the end of the row a chunk is

@@ -156,18 +156,19 @@ __device__ inline A row_dloss(const CrossEntropyParams& p, std::int64_t row) {
 template <class T>
 struct RowGradient {
   using A = accumulate_t<T>;
-  A lse, factor, less, label;
+  PowersAbout<T> powers;
+  A factor, less, label;
 
   // All zero where the row is ignored.
-  __device__ RowGradient(const CrossEntropyParams& p, bool counts, A dloss, A lse_of_row)
-      : lse(lse_of_row) {
+  __device__ RowGradient(const CrossEntropyParams& p, bool counts, A dloss, A lse, int chunks)
+      : powers(lse, 0, chunks) {
     const CrossEntropyTerms<A>& terms = p.terms<A>();
     if (!counts) dloss = 0;
-    factor = counts ? dloss * fma(2 * terms.z_loss, lse, A(1)) : A(0);
+    factor = counts ? dloss * fma(2 * terms.z_loss, lse, A(1)) * powers.factor() : A(0);
     less = product(dloss, terms.share);
     label = product(dloss, 1 - terms.smoothing);
   }
-  __device__ A of(A logit) const { return fma(factor, SoftmaxPower<T>::of(logit - lse), -less); }
+  __device__ A of(A logit) const { return fma(factor, powers.of(logit), -less); }
 };
 
 // The sum of the thread's logits; `left`: columns from the thread's first one on.
@@ -217,11 +218,7 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kAccess, 
   RowSums<A> sums{SoftmaxPower<T>::lowest(), 0, 0};
   if (!lse_known) {
     sums.top = highest_of_lanes(highest<T>(raw), place.lanes);
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      Numbers<T> powers = unpack<T>(raw[i]);
-      sums.sum += take_powers(powers, sums.top);
-    }
+    sums.sum = sum_of_powers<T>(raw, sums.top);
     if (p.terms<A>().smoothing != 0) {
       const int left = static_cast<int>(counts ? p.problem.cols : 0) - logits.index(0) * kPack<T>;
       sums.logits = place.reduce(sum_of_logits<T>(raw, left, place.lanes), 0, Sum());
@@ -245,22 +242,21 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kAccess, 
     loss = of_row.loss;
     lse = of_row.lse;
   }
-  if (p.problem.dlogits != nullptr) {
-    const RowGradient<T> gradient(p, counts, dloss, lse);
-    forget_numbers(raw);
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      Numbers<T> dl = unpack<T>(raw[i]);
-#pragma unroll
-      for (int j = 0; j < kPack<T>; ++j) dl.at[j] = gradient.of(dl.at[j]);
-      raw[i] = pack<T>(dl);
-    }
-    Part(p.dlogits, place, has_row ? p.problem.cols : 0)
-        .write(raw, staged, owns_label ? column : -1,
-               from_number<T>(gradient.of(at_label) - gradient.label));
-  }
   const bool stores = owns_label || (has_row && !counts && again.index(0) == 0);
   if (stores && !lse_known) RowLoss<T>{lse, loss}.template store<true>(p, place.row);
+  if (p.problem.dlogits == nullptr) return;
+  const RowGradient<T> gradient(p, counts, dloss, lse, kChunks);
+  const T of_label = from_number<T>(gradient.of(at_label) - gradient.label);
+  forget_numbers(raw);
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    Numbers<T> dl = unpack<T>(raw[i]);
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) dl.at[j] = gradient.of(dl.at[j]);
+    raw[i] = pack<T>(dl);
+  }
+  Part(p.dlogits, place, has_row ? p.problem.cols : 0)
+      .write(raw, staged, owns_label ? column : -1, of_label);
 }
 
 // The rows of a block, their parts and what is read of them.
@@ -298,6 +294,7 @@ class CrossEntropyRow {
     for (int i = 0; i < chunks; ++i) found.top = Highest()(found.top, highest(logits(part, i)));
     found.top = highest_of_lanes(found.top, place_.lanes);
     const bool smooths = p_.terms<A>().smoothing != 0;
+    const PowersAbout<T> powers = powers_about_top<T>(found.top, chunks);
 #pragma unroll 1
     for (int i = 0; i < chunks; ++i) {
       Numbers<T> values = logits(part, i);
@@ -306,8 +303,9 @@ class CrossEntropyRow {
 #pragma unroll
         for (int j = 0; j < kPack<T>; ++j) found.logits += j < left ? values.at[j] : A(0);
       }
-      found.sum += take_powers(values, found.top);
+      found.sum += powers.sum(values);
     }
+    found.sum = product(found.sum, powers.factor());
     if (smooths) found.logits = place_.reduce(found.logits, round, Sum());
     const Pair<A> both = merged_lanes<T>(place_, found.top, found.sum, round);
     return {both.a, both.b, found.logits};
@@ -389,7 +387,8 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
     lse = of_row.lse;
   }
   if (p.problem.dlogits == nullptr) return;
-  const RowGradient<T> gradient(p, row.column() >= 0, row_dloss<A, false>(p, place.row), lse);
+  const A dloss = row_dloss<A, false>(p, place.row);
+  const RowGradient<T> gradient(p, row.column() >= 0, dloss, lse, place.chunks);
 #pragma unroll 1
   for (std::int64_t step = 0; step < parts; ++step) {
     if (parts > 1 || lse_known) row.copy_in(place.part + step);

@@ -37,7 +37,9 @@ void embedding(const EmbeddingProblem& problem, StreamView stream) {
     p.words = static_cast<int>(sizeof(T) / sizeof(ShiftedCopy::Word));
     const bool shifted = p.copies && problem.weight.col_stride == 1 && problem.out_col_stride == 1;
     p.units = chunks || shifted ? (problem.dim + kPack<T> - 1) / kPack<T> : problem.dim;
-    p.config = tuning::embedding_config(problem.tokens, p.units);
+    p.config = tuning::gated_activation_config(
+        problem.tokens, p.units,
+        shifted && !chunks ? tuning::kShiftedEmbeddingUnits : tuning::kEmbeddingUnits);
     const LaunchShape shape{p.config.blocks, p.config.threads};
     const int device = current_device();
     if (chunks) {

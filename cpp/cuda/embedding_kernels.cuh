@@ -106,7 +106,7 @@ struct ShiftedCopy {
 // Rows that are copied and do not all start on 16 bytes. Otherwise as the kernel above.
 static __global__ void __launch_bounds__(tuning::kGateThreads)
     embedding_shifted_kernel(const __grid_constant__ EmbeddingParams p) {
-  constexpr int kCount = tuning::kEmbeddingUnits;
+  constexpr int kCount = tuning::kShiftedEmbeddingUnits;
   begin_overlapped();
   const GatePlace place(p.config);
   if (place.row >= p.problem.tokens) return;

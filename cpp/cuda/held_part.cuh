@@ -49,7 +49,9 @@ class HeldPart {
       RawChunk<kAccess> fetched[kChunks];
       const auto at = [this](int i) { return index(i); };
       reader.fetch(fetched, at);
-      reader.template chunks<false>(fetched, raw, at);
+      // Threads of a warp agree on the shift unless it has several rows.
+      place_.lanes > kWarpLanes ? reader.template chunks<true>(fetched, raw, at)
+                                : reader.template chunks<false>(fetched, raw, at);
       if (absent == 0 || index(kChunks - 1) < chunks_ - 1) return;
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
@@ -83,8 +85,12 @@ class HeldPart {
         __syncwarp();
       }
       const RowWriter<T, kAccess> writer(row_, array_, chunks_, cols_);
-      writer.template store_staged<false, kChunks>(mine, first_ - place_.lane, place_.lanes,
-                                                   place_.lane);
+      const auto store = [&]<bool kUniform>() {
+        writer.template store_staged<kUniform, kChunks>(mine, first_ - place_.lane, place_.lanes,
+                                                        place_.lane);
+      };
+      place_.lanes > kWarpLanes ? store.template operator()<true>()
+                                : store.template operator()<false>();
     }
   }
 

@@ -29,6 +29,7 @@ struct LaneGroup {
   static constexpr bool kOneRow = false;
   static constexpr bool kSplitRows = true;
   static constexpr bool kUniformShift = false;
+  static constexpr bool kParks = false;
   static constexpr bool kClusters = false;
   int size;
   int lane;
@@ -60,6 +61,7 @@ struct WarpGroup {
   static constexpr bool kOneRow = true;
   static constexpr bool kSplitRows = false;
   static constexpr bool kUniformShift = true;
+  static constexpr bool kParks = false;
   static constexpr bool kClusters = false;
   static constexpr int kMaxWarps = kPersistentThreads / kWarpLanes;
   int size;
@@ -118,6 +120,7 @@ struct ClusterGroup {
   static constexpr bool kOneRow = true;
   static constexpr bool kSplitRows = false;
   static constexpr bool kUniformShift = true;
+  static constexpr bool kParks = false;
   static constexpr bool kClusters = true;
   static constexpr int kMaxWarps = kPersistentThreads / kWarpLanes;
   int size = static_cast<int>(blockDim.x);

@@ -4,6 +4,7 @@
 
 // Reductions in one fixed order: butterflies within a warp, then the warps of a block.
 #include <cstdint>
+#include <type_traits>
 
 namespace membound::cuda {
 
@@ -153,7 +154,12 @@ __device__ inline Value reduce_block(const Value (&values)[kFold], int round, Co
   __shared__ alignas(16) Value slots[2][kMaxWarps];
   store_warp_values<kMaxWarps>(values, slots[round % 2], combine);
   __syncthreads();
-  return combine_slots<kMaxWarps>(slots[round % 2], combine);
+  // Pairs would take twice the registers.
+  if constexpr (std::is_class_v<Value>) {
+    return combine_slots_by_lanes<kMaxWarps>(slots[round % 2], combine);
+  } else {
+    return combine_slots<kMaxWarps>(slots[round % 2], combine);
+  }
 }
 
 }  // namespace membound::cuda

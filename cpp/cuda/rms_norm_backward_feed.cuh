@@ -4,9 +4,8 @@
 
 // How the rows of a persistent kernel arrive: dy, x and the gate of the rows to come are on their
 // way while one is worked on.
-#include "cuda/async_copy.cuh"
+#include "cuda/parked_row.cuh"
 #include "cuda/rms_norm_backward_row.cuh"
-#include "cuda/row_tile.cuh"
 #include "cuda/tuning/rms_norm_backward.hpp"
 
 namespace membound::cuda {
@@ -153,17 +152,15 @@ class RingFeed {
   int slot_ = 0;
 };
 
-// The same for shifted rows: aligned blocks of memory in shared memory, each read once and cut at
-// the end of the row, so that zeros follow it. A chunk is put together from two of them, of which a
-// neighbour copied one.
+// The same for shifted rows, whose chunks are put together from blocks that neighbours copied.
 template <class T, class Group, bool kHeads>
 class ShiftedRingFeed {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
   using Tile = HeldTile<Group, Access::kShifted>;
   using Row = GradientRow<T, Access::kShifted, Group::kSplitRows>;
-  using Reader = RowReader<T, Access::kShifted>;
   static constexpr int kVecs = Group::kVecs;
   static constexpr int kSlots = tuning::kShiftedRing;
+  static_assert(Tile::kChunks == kVecs);
 
  public:
   __device__ ShiftedRingFeed(const Params& p, const Group& team, std::int64_t step,
@@ -208,53 +205,17 @@ class ShiftedRingFeed {
   __device__ Shifts fetch(std::int64_t row, int slot) const {
     const Tile tile(team_, row, p_.rows);
     const Row arrays(p_, rows_.at(tile.row()));
-    // compute-sanitizer counts all 16 bytes of a copy that is cut short: where they may lie outside
-    // of an array there is none.
     const bool outermost = tile.row() == 0 || tile.row() == p_.rows - 1;
-    fetch(arrays.dy(), part(slot, 0), tile, outermost);
-    fetch(arrays.x(), part(slot, 1), tile, outermost);
+    const int row_bytes = static_cast<int>(p_.cols) * int{sizeof(T)};
+    park_blocks(arrays.dy(), part(slot, 0), tile, team_.lane, row_bytes, outermost);
+    park_blocks(arrays.x(), part(slot, 1), tile, team_.lane, row_bytes, outermost);
     commit_copies();
     return {arrays.dy().shift(), arrays.x().shift()};
   }
-  __device__ void fetch(const Reader& from, uint4* to, const Tile& tile, bool outermost) const {
-    const int row_bytes = static_cast<int>(p_.cols) * int{sizeof(T)};
-    const int end = tile.active() ? from.shift() + row_bytes : 0;
-    const uint4* blocks_of_row = from.block(0);
-    const auto copy = [&](int place, int index) {
-      const int left = end - index * kChunkBytes;
-      const int bytes = left < 0 ? 0 : left < kChunkBytes ? left : kChunkBytes;
-      const uint4* block = blocks_of_row + (bytes == 0 ? 0 : index);
-      outermost ? copy_now(to + place, block, bytes) : copy_async(to + place, block, bytes);
-    };
-    const int lane = team_.lane;
-    if (tile.index(kVecs - 1) < end / kChunkBytes) {
-#pragma unroll
-      for (int v = 0; v < kVecs; ++v) {
-        copy_async(to + v * team_.size + lane, blocks_of_row + tile.index(v), kChunkBytes);
-      }
-    } else {
-#pragma unroll
-      for (int v = 0; v < kVecs; ++v) copy(v * team_.size + lane, tile.index(v));
-    }
-    if (lane == 0) copy(blocks() - 1, tile.index(0) + kVecs * team_.size);
-  }
   __device__ void assemble() {
-    assemble(shifts_[0].dy, part(slot_, 0), dy_);
-    assemble(shifts_[0].x, part(slot_, 1), x_);
-  }
-  __device__ void assemble(int shift, const uint4* from, uint4 (&chunks)[kVecs]) const {
-    const int next = shift != 0;
-    uint4 low[kVecs], high[kVecs];
-#pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
-      const uint4* at = from + v * team_.size + team_.lane;
-      low[v] = at[0];
-      high[v] = at[next];
-    }
-    with_shift<Group::kUniformShift>(shift, [&](auto shifted) {
-#pragma unroll
-      for (int v = 0; v < kVecs; ++v) chunks[v] = shifted(low[v], high[v]);
-    });
+    const Tile tile(team_, 0, p_.rows);
+    unpark_blocks<Group::kUniformShift>(shifts_[0].dy, part(slot_, 0), tile, dy_);
+    unpark_blocks<Group::kUniformShift>(shifts_[0].x, part(slot_, 1), tile, x_);
   }
 
   const Params& p_;

@@ -63,7 +63,8 @@ RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
   p.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
   p.accumulate = problem.accumulate;
   p.centred = problem.centred;
-  p.plain = problem.is_plain() && (problem.heads == 1 || config.lanes <= kWarpLanes);
+  p.everyday = problem.is_everyday() && (problem.heads == 1 || config.lanes <= kWarpLanes);
+  p.plain = p.everyday && problem.is_plain();
   p.inverse_cols = Accumulate(1) / static_cast<Accumulate>(problem.cols);
   p.chunks = static_cast<int>(tuning::ceil_div(problem.cols, kPack<T>));
   p.lanes = config.lanes;
@@ -113,32 +114,43 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
                        const RmsNormBackwardConfig& config, int device, StreamView stream) {
   using Accumulate = accumulate_t<T>;
   using Value = RowSum<T, kCentring>;
-  const LaunchShape shape{
-      .blocks = std::int64_t{config.partial_rows} * config.blocks_per_row,
-      .threads = config.threads,
-      .cluster = config.blocks_per_row,
-      .shared_bytes = static_cast<std::size_t>(
-          kAccess == Access::kShifted
-              ? tuning::shifted_ring_bytes(config.vecs, config.lanes, config.threads)
-              : config.shared_bytes)};
+  LaunchShape shape{.blocks = std::int64_t{config.partial_rows} * config.blocks_per_row,
+                    .threads = config.threads,
+                    .cluster = config.blocks_per_row,
+                    .shared_bytes = static_cast<std::size_t>(
+                        kAccess == Access::kShifted
+                            ? tuning::shifted_ring_bytes(config.vecs, config.lanes, config.threads)
+                            : config.shared_bytes)};
+  constexpr int kBlock = tuning::kPersistentBlock;
+  static constexpr bool kHasPlain = kAccess != Access::kAny && !kGated;
+  static constexpr bool kHasMore = kHasPlain && kAccess == Access::kAligned;
+  const auto as = [&]<class Group, Form kForm>() {
+    launch<rms_norm_backward_persistent_kernel<T, Group, kAccess, kForm, kCentring>>(shape, stream,
+                                                                                     device, p);
+  };
+  const auto rounded = [&]<class Group>() {
+    if constexpr (kHasMore && Group::kVecs == 1 && Group::kRing == 0 && Group::kOneRow) {
+      // Beside the next row there are no registers for it (H200, 16384 x 4096 bfloat16: 140 us).
+      shape.shared_bytes = std::size_t{2 * 2 * kChunkBytes} * config.threads;
+      as.template operator()<WarpGroup<Value, 1, 2, kBlock, 2>, Form::kPlainRounded>();
+    } else if constexpr (kHasMore) {
+      as.template operator()<Group, Form::kPlainRounded>();
+    }
+  };
   const auto with = [&]<class Group>() {
-    static constexpr bool kHasPlain = kAccess != Access::kAny && !kGated;
     static constexpr Form kOther = !kGated              ? Form::kGeneral
                                    : (Group::kRing > 0) ? Form::kPlainGated
                                                         : Form::kGated;
-    const auto as = [&]<Form kForm>() {
-      launch<rms_norm_backward_persistent_kernel<T, Group, kAccess, kForm, kCentring>>(
-          shape, stream, device, p);
-    };
     if (kHasPlain && p.plain && p.dsum == nullptr) {
-      as.template operator()<kHasPlain ? Form::kPlain : kOther>();
-    } else if (kAccess == Access::kAligned && kHasPlain && p.plain) {
-      as.template operator()<kHasPlain && kAccess == Access::kAligned ? Form::kPlainAdd : kOther>();
+      as.template operator()<Group, kHasPlain ? Form::kPlain : kOther>();
+    } else if (kHasMore && p.plain) {
+      as.template operator()<Group, kHasMore ? Form::kPlainAdd : kOther>();
+    } else if (kHasMore && p.everyday && p.dsum == nullptr) {
+      rounded.template operator()<Group>();
     } else {
-      as.template operator()<kOther>();
+      as.template operator()<Group, kOther>();
     }
   };
-  constexpr int kBlock = tuning::kPersistentBlock;
   // As persistent_shape has it.
   constexpr bool kCrowded = kCentring != Centring::kNever || kGated;
   if (config.lanes <= kWarpLanes) {

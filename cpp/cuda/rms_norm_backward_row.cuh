@@ -37,8 +37,9 @@ struct RmsNormBackwardParams {
   int column_blocks;   // of the grid, before those of the rows
   bool round_before_weight;
   bool accumulate;
-  bool centred;  // kAsked
-  bool plain;    // a weight of x's dtype without offset, one rounding, dx (and dgate) wanted
+  bool centred;   // kAsked
+  bool plain;     // a weight of x's dtype without offset, one rounding, dx (and dgate) wanted
+  bool everyday;  // the same but for the weight's offset and rounding before it
   std::int64_t cols;
   Accumulate inverse_cols;
   ColumnArray<Accumulate> weight;
@@ -123,12 +124,17 @@ __device__ inline RowMeans<Accumulate> means(const Params& p, const Pair<Accumul
           is_centred<kCentring>(p) ? product(sums.b, p.inverse_cols) : Accumulate(0)};
 }
 
-// g = dy * weight; without a weight dy itself. kPlain: there is one, and no option.
-template <class T, bool kPlain = false, class Reader>
+// g = dy * weight; without a weight dy itself. kPlain: there is one, of x's dtype; kOffset: that
+// may have an offset.
+template <class T, bool kPlain = false, bool kOffset = false, class Reader>
 __device__ inline Numbers<T> times(Numbers<T> dy, const Reader& reader, const uint4& weight,
                                    int index) {
   if (kPlain || reader.present()) {
-    const Numbers<T> factor = kPlain ? unpack<T>(weight) : reader.numbers(weight, index);
+    Numbers<T> factor = kPlain ? unpack<T>(weight) : reader.numbers(weight, index);
+    if (kOffset && reader.offset() != accumulate_t<T>(0)) {
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) factor.at[i] += reader.offset();
+    }
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) dy.at[i] = product(dy.at[i], factor.at[i]);
   }
@@ -139,15 +145,9 @@ __device__ inline Numbers<T> times(Numbers<T> dy, const Reader& reader, const ui
 template <class T, class Reader>
 __device__ inline Numbers<T> norm_before_gate(Numbers<T> h, const Reader& reader,
                                               const uint4& weight, int index, bool rounds) {
-  if (rounds) {
-#pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) h.at[i] = round_to<T>(h.at[i]);
-  }
+  if (rounds) h = rounded<T>(h);
   h = times<T>(h, reader, weight, index);
-  if (rounds) {
-#pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) h.at[i] = round_to<T>(h.at[i]);
-  }
+  if (rounds) h = rounded<T>(h);
   return h;
 }
 
@@ -191,10 +191,7 @@ __device__ inline void add_bias_gradient(Numbers<T>& sums, const Numbers<T>& dy)
 template <class T>
 __device__ inline void add_weight_gradient(Numbers<T>& sums, const Numbers<T>& dy, Numbers<T> h,
                                            bool round_first) {
-  if (round_first) {
-#pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) h.at[i] = round_to<T>(h.at[i]);
-  }
+  if (round_first) h = rounded<T>(h);
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) sums.at[i] = fma(dy.at[i], h.at[i], sums.at[i]);
 }

@@ -96,40 +96,52 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
       .overlap_launch = config.overlap_launch,
   };
   const auto held_as = [&]<class Team, Centring kForm>() {
-    launch<rms_norm_row_kernel<T, Team, kAccess, kBeside, kForm, Sink>>(shape, stream, device, p);
+    LaunchShape parked = shape;
+    if (kParked<T, Team, kAccess, kForm, Sink::kQuantises>) {
+      parked.shared_bytes = std::size_t{kParkedArrays<kAccess, kBeside> * kChunkBytes} *
+                            parked_places(kAccess, config.threads * Team::kVecs * Team::kFold);
+    }
+    launch<rms_norm_row_kernel<T, Team, kAccess, kBeside, kForm, Sink>>(parked, stream, device, p);
   };
   const auto held = [&]<class Team>() { held_as.template operator()<Team, kCentring>(); };
+  // A kernel for each answer where several chunks of a shifted row are held.
+  const auto held_shifted = [&]<class Team>() {
+    p.centred ? held_as.template operator()<Team, Centring::kAlways>()
+              : held_as.template operator()<Team, Centring::kNever>();
+  };
   const auto streamed = [&]<int kVecs, int kMaxWarps>() {
     launch<rms_norm_streamed_kernel<T, kVecs, kMaxWarps, kAccess, kBeside, kCentring, Sink>>(
         shape, stream, device, p);
   };
   // Element by element a row is not worth a kernel for each way to hold it. is_seldom() leaves no
-  // shifted row that is streamed, and none of eight chunks a thread with anything beside it.
+  // shifted row that is streamed, nor one with anything beside it.
   constexpr bool kAnyRow = kAccess == Access::kAny;
-  constexpr bool kWidest = kAnyRow || (kAccess == Access::kAligned && is_plain<kBeside, Sink>);
-  const auto wide = [&]<int kVecs, int kMaxWarps>() {
+  constexpr bool kStreams = kAnyRow || (kAccess == Access::kAligned && is_plain<kBeside, Sink>);
+  const auto wide = [&]<int kMaxWarps>() {
     if constexpr (!kAnyRow) {
       if (config.form == RowForm::kCluster) {
-        return held.template operator()<ClusterTeam<Accumulate, kVecs, kMaxWarps, kRounds>>();
+        return held.template operator()<ClusterTeam<Accumulate, 8, kMaxWarps, kRounds>>();
       }
     }
-    if constexpr (kAccess != Access::kShifted) streamed.template operator()<kVecs, kMaxWarps>();
+    if constexpr (kStreams) streamed.template operator()<8, kMaxWarps>();
   };
   const auto block = [&] {
     if constexpr (kAnyRow) {
       // Where any number of chunks is taken, rows of one block are streamed with one group.
-      if constexpr (!Sink::kAnyVecs) held.template operator()<BlockTeam<1, 16>>();
-    } else if constexpr (kAccess == Access::kShifted) {
-      // What a shifted row takes beside its chunks is shared by four of a thread (H200, 16384 x
-      // 4096 off by one element: 97 us with two chunks, 90 with four, 80 where nothing is asked;
-      // 16384 x 4097: 124, 110, 118).
-      if (config.fold == 1) {
-        held.template operator()<BlockTeam<1, 16>>();
-      } else if (p.centred) {
-        held_as.template operator()<BlockTeam<2, 16>, Centring::kAlways>();
-      } else {
-        held_as.template operator()<BlockTeam<2, 16>, Centring::kNever>();
+      if constexpr (!Sink::kAnyVecs) {
+        config.vecs == 4 ? held.template operator()<BlockTeam<1, 16, 4>>()
+                         : held.template operator()<BlockTeam<1, 16>>();
       }
+    } else if constexpr (kAccess == Access::kShifted) {
+      if (config.vecs == 4) {
+        held_shifted.template operator()<BlockTeam<1, 16, 4>>();
+      } else if (config.fold == 2) {
+        held_shifted.template operator()<BlockTeam<2, 16>>();
+      } else {
+        held.template operator()<BlockTeam<1, 16>>();
+      }
+    } else if (config.vecs == 4) {
+      held.template operator()<BlockTeam<1, 16, 4>>();
     } else if (config.max_warps == 8) {
       config.fold == 1 ? held.template operator()<BlockTeam<1, 8>>()
                        : held.template operator()<BlockTeam<2, 8>>();
@@ -144,14 +156,10 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
     streamed.template operator()<0, 16>();
   } else if (config.form == RowForm::kBlock) {
     block();
-  } else if (config.vecs == 4) {
-    wide.template operator()<4, 8>();
-  } else if constexpr (kWidest) {
-    if (config.max_warps == 8) {
-      wide.template operator()<8, 8>();
-    } else if constexpr (sizeof(T) == 8) {
-      wide.template operator()<8, 16>();
-    }
+  } else if (config.max_warps == 8) {
+    wide.template operator()<8>();
+  } else if constexpr (sizeof(T) == 8) {
+    wide.template operator()<16>();
   }
 }
 

@@ -145,9 +145,10 @@ struct QuantiseResult {
   static constexpr int kRounds = 1;        // for the largest magnitude
   static constexpr bool kAfterSum = true;  // fewer chunks in registers
   static constexpr bool kAnyVecs = false;  // a group of columns may be in several chunks
+  static constexpr bool kQuantises = true;
   static constexpr int kRound = RoundsOf<Centring::kNever>::kCount;
 
-  template <int kUnroll, class T, class Tile, class Row, class Make>
+  template <int kSide, class T, class Tile, class Row, class Make>
   static __device__ void put(const Params<accumulate_t<T>>& p, const Tile& tile, const Row&,
                              bool plain, Make make) {
     using Accumulate = accumulate_t<T>;
@@ -172,7 +173,7 @@ struct QuantiseResult {
                  0, kRound, [&](int i) { return largest_or_nan<T>(y[i]); }, LargestOrNan()));
       if (tile.first_thread()) to.store_scale(0, scale);
     }
-    store<kUnroll == 1, T>(
+    store<kSide == 1, T>(
         p, to, tile.row(), scale, [&](int i) { return tile.index(i); }, y, tile.active());
   }
 

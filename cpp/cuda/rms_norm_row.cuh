@@ -124,10 +124,7 @@ __device__ inline void pass_gate(const RmsNormParams<accumulate_t<T>>& p, Number
                                  const uint4& gate) {
   if constexpr (kBeside == Beside::kGate) {
     if (!p.norm_before_gate) return;
-    if (p.round_before_weight) {
-#pragma unroll
-      for (int i = 0; i < kPack<T>; ++i) y.at[i] = round_to<T>(y.at[i]);
-    }
+    if (p.round_before_weight) y = rounded<T>(y);
     multiply(y, silu_of<T>(gate));
   }
 }
@@ -294,17 +291,22 @@ class Columns {
   __device__ void load(uint4 (&weights)[kCount], Index index) const {
     weight_.load(weights, index);
   }
-  __device__ uint4 load_bias(int index) const {
-    uint4 bias[1];
-    load_bias(bias, [=](int) { return index; });
-    return bias[0];
+  // Where rows are always centred: no bias until load_bias finds one.
+  template <int kCount>
+  __device__ void clear_bias(uint4 (&biases)[kCount]) const {
+    if constexpr (kCentring != Centring::kAlways) return;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) biases[i] = nothing_to_add<T>();
   }
   template <int kCount, class Index>
   __device__ void load_bias(uint4 (&biases)[kCount], Index index) const {
-    if constexpr (kCentring != Centring::kAlways) return;
-    if (bias_.present()) return bias_.load(biases, index);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) biases[i] = nothing_to_add<T>();
+    if (kCentring == Centring::kAlways && bias_.present()) bias_.load(biases, index);
+  }
+  __device__ uint4 load_bias(int index) const {
+    uint4 bias[1];
+    clear_bias(bias);
+    load_bias(bias, [=](int) { return index; });
+    return bias[0];
   }
 
   // One chunk of the result; bias: what load_bias gave. kPlain: without the options, whose branches
@@ -315,10 +317,7 @@ class Columns {
     Numbers<T> x = deviations<T, kCentring>(numbers, row);
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) x.at[i] *= row.rstd;
-    if (!kPlain && kCentring != Centring::kAlways && p_.round_before_weight) {
-#pragma unroll
-      for (int i = 0; i < kPack<T>; ++i) x.at[i] = round_to<T>(x.at[i]);
-    }
+    if (!kPlain && kCentring != Centring::kAlways && p_.round_before_weight) x = rounded<T>(x);
     const bool weighted = kPlain || weight_.present();
     Numbers<T> factor;
     if (weighted) factor = kPlain ? unpack<T>(weight) : weight_.numbers(weight, index);
@@ -343,17 +342,19 @@ class Columns {
   ColumnReader<T, kAccess> bias_;
 };
 
-// Blocks per SM that the registers of a held row are held to; 0: the compiler's choice.
+// Blocks per multiprocessor that the registers of a held row are held to; 0: the compiler's choice.
 template <class T, class Team, Access kAccess, Beside kBeside, Centring kCentring>
 constexpr int min_blocks() {
-  if (kBeside != Beside::kNothing || kAccess == Access::kAny) return 0;
-  const bool four_centred = kCentring == Centring::kAlways && Team::kFold == 2;
-  // Four chunks of a shifted row, centred, take 94 and spill 64 bytes of 80: their loads of weights
-  // are then waited for at once.
-  if (kAccess == Access::kShifted) return four_centred ? 0 : Team::kShiftedMinBlocks;
-  if (kCentring == Centring::kNever) return Team::kMinBlocks;
-  // Four chunks of float32 fit 64.
-  return four_centred && sizeof(T) == 4 ? 1024 / Team::kMaxThreads : Team::kCentredMinBlocks;
+  if (kBeside != Beside::kNothing || kAccess == Access::kAny || Team::kSharesWarp) return 0;
+  if (sizeof(T) == 8 && Team::kParks) return 0;
+  const bool centred = kCentring != Centring::kNever;
+  if (Team::kClusters) return kAccess == Access::kShifted ? 2 : 5;
+  constexpr int kThreads = Team::kMaxThreads;
+  if (kAccess == Access::kShifted) return Team::kParks ? (centred ? 768 : 1024) / kThreads : 0;
+  if (Team::kVecs > 2) return 1536 / kThreads;
+  if (Team::kFold == 1) return kThreads == 256 ? (centred ? 5 : 6) : 0;
+  // Four chunks: centred ones of 16 bits are parked, and of float32 fit 64 registers.
+  return centred ? (sizeof(T) == 2 ? 1280 : 1024) / kThreads : 0;
 }
 
 }  // namespace membound::cuda

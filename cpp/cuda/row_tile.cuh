@@ -30,6 +30,13 @@ class HeldTile {
   // Of the i-th chunk of this thread. Virtual thread fold * size + lane holds the chunks that are a
   // virtual block apart.
   __device__ int index(int i) const { return first_chunk() + place(i); }
+  // The same in the block's part of the row.
+  __device__ int place(int i) const {
+    const int column = kFold == 1 ? i : (i % kVecs) * kFold + i / kVecs;
+    return column * team_.size + team_.lane;
+  }
+  // Chunks of a part.
+  __device__ int part() const { return kChunks * team_.size; }
 
   // Combines of_chunk(i), a Value, over the chunks of the block's part of the row; the same in
   // every thread. kUnroll: chunks whose code is side by side; 1 where code is cold and should be
@@ -55,26 +62,31 @@ class HeldTile {
       return part;
     } else {
       team_.send(exchange, part);
-      return combine_slots<kMaxGroups>(team_.collect(exchange), combine);
+      return combine_slots_by_lanes<kMaxGroups>(team_.collect(exchange), combine);
     }
   }
 
   // Results are put chunk by chunk, make(i) for the i-th of this thread, and flushed once. Shifted
   // rows go through shared memory, where the lanes that write a block find both chunks that share
-  // it; kAgain: for a second array.
-  template <int kUnroll = kChunks, bool kAgain = false, class T, class Make>
+  // it; kAgain: for a second array. kSide: chunks whose code, and whose weights in registers, are
+  // side by side.
+  template <int kSide = kChunks, bool kAgain = false, class T, class Make>
   __device__ void put(const RowWriter<T, kAccess>& to, Make make) const {
     uint4* mine = kAccess == Access::kShifted ? staged() : nullptr;
     if constexpr (kAccess == Access::kShifted && kAgain) team_.sync();
-#pragma unroll kUnroll
-    for (int i = 0; i < kChunks; ++i) {
-      const uint4 chunk = make(i);
-      if constexpr (kAccess == Access::kShifted) {
-        mine[place(i)] = chunk;
-      } else {
-        if (active_) to.store(index(i), chunk);
+#pragma unroll 1
+    for (int first = 0; first < kChunks; first += kSide) {
+#pragma unroll
+      for (int j = 0; j < kSide; ++j) {
+        const int i = first + j;
+        const uint4 chunk = make(i);
+        if constexpr (kAccess == Access::kShifted) {
+          mine[place(i)] = chunk;
+        } else {
+          if (active_) to.store(index(i), chunk);
+        }
       }
-      if (i % 4 == 3) asm volatile("" ::: "memory");  // no more than 4 weight chunks in registers
+      asm volatile("" ::: "memory");
     }
   }
   template <class T>
@@ -88,13 +100,16 @@ class HeldTile {
   }
 
  private:
-  __device__ int place(int i) const {
-    return ((i % kVecs) * kFold + i / kVecs) * team_.size + team_.lane;
-  }
-  __device__ int first_chunk() const { return team_.rank * kChunks * team_.size; }
+  __device__ int first_chunk() const { return team_.rank * part(); }
+  // Where a row is parked, its place: it has been read by then.
   __device__ uint4* staged() const {
-    __shared__ uint4 chunks[Team::kMaxThreads * kChunks];
-    return chunks + team_.first_thread() * kChunks;
+    if constexpr (Team::kParks) {
+      extern __shared__ uint4 parked[];
+      return parked;
+    } else {
+      __shared__ uint4 chunks[Team::kMaxThreads * kChunks];
+      return chunks + team_.first_thread() * kChunks;
+    }
   }
 
   const Team& team_;

@@ -15,16 +15,15 @@ namespace membound::cuda {
 // (with_shift). Each team is made from the threads of a row (lanes), its blocks, and the first
 // block of the grid that works on rows. kSplitRows: gradients of aligned rows may be counted in two
 // axes. kSharesWarp: a warp works on several rows, which go one way together. A team's part of a
-// row is what one block holds of it.
+// row is what one block holds of it. kParks: a thread has more chunks than registers should hold,
+// so that a forward row waits in shared memory (parked_row.cuh).
 
 // Lanes of a warp; several rows per block.
 struct WarpTeam {
   static constexpr bool kSplitRows = true;
   static constexpr int kVecs = 2;
   static constexpr int kFold = 1;
-  static constexpr int kMinBlocks = 0;
-  static constexpr int kCentredMinBlocks = 0;
-  static constexpr int kShiftedMinBlocks = 0;
+  static constexpr bool kParks = false;
   static constexpr int kMaxThreads = 256;
   static constexpr bool kUniformShift = false;
   static constexpr bool kClusters = false;
@@ -52,19 +51,12 @@ struct WarpTeam {
 };
 
 // A whole block, as at most kMaxWarps virtual warps.
-template <int kFoldOf, int kMaxWarps>
+template <int kFoldOf, int kMaxWarps, int kVecsOf = 2>
 struct BlockTeam {
   static constexpr bool kSplitRows = false;
-  static constexpr int kVecs = 2;
+  static constexpr int kVecs = kVecsOf;
   static constexpr int kFold = kFoldOf;
-  // Registers for as many blocks per SM as an SM has threads for, or nearly (H200, 16384 x
-  // 4096: 66.5 us with 6 blocks of 256 threads, 69.4 with 5).
-  static constexpr int kMinBlocks = kMaxWarps == 8 && kFold == 1 ? 6 : 0;
-  // Two chunks of bfloat16 in a thread of a centred row fit 48 registers, and spill 116 bytes of
-  // 40; four take 80 of the 96 and 118 that the compiler would. Shifted rows: 80 of 123.
-  static constexpr int kCentredMinBlocks =
-      kMaxWarps == 8 ? (kFold == 1 ? 5 : 6) : (kFold == 2 ? 3 : 0);
-  static constexpr int kShiftedMinBlocks = kFold == 2 ? 3 * 16 / kMaxWarps : 0;
+  static constexpr bool kParks = kFold * kVecs > 2;
   static constexpr int kMaxThreads = kMaxWarps * kWarpLanes / kFold;
   static constexpr bool kUniformShift = true;
   static constexpr bool kClusters = false;
@@ -91,10 +83,7 @@ struct ClusterTeam {
   static constexpr bool kSplitRows = false;
   static constexpr int kVecs = kVecsOf;
   static constexpr int kFold = 1;
-  // H200, 4096 x 32768: 137 us with 4 blocks per SM, 157 with 3.
-  static constexpr int kMinBlocks = kVecs == 4 ? 4 : 0;
-  static constexpr int kCentredMinBlocks = kVecs == 4 ? 3 : 0;
-  static constexpr int kShiftedMinBlocks = kVecs == 4 ? 3 : 0;
+  static constexpr bool kParks = kVecs > 2;
   static constexpr int kMaxThreads = kMaxWarps * kWarpLanes;
   static constexpr bool kUniformShift = true;
   static constexpr bool kClusters = true;

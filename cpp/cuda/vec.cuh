@@ -341,23 +341,26 @@ class RowWriter {
 #pragma unroll 1
       for (int i = tail + lane; i < elements; i += lanes) to[i] = from[i];
     }
-    // All reads of shared memory before the first write.
-    uint4 low[kCount], high[kCount];
+    constexpr int kAtOnce = kCount < 2 ? 1 : 2;  // reads before the first write
     const int next = shift != 0;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const int block = i * lanes + lane;
-      if (block < blocks) {
-        low[i] = staged[block];
-        high[i] = staged[block + next];
-      }
-    }
     uint4* to_blocks = reinterpret_cast<uint4*>(to + to_boundary);
     with_shift<kUniform>((kChunkBytes - shift) % kChunkBytes, [&](auto shifted) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        const int block = i * lanes + lane;
-        if (block < blocks) to_blocks[block] = shifted(low[i], high[i]);
+      for (int first_of = 0; first_of < kCount; first_of += kAtOnce) {
+        uint4 low[kAtOnce], high[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int block = (first_of + i) * lanes + lane;
+          if (block < blocks) {
+            low[i] = staged[block];
+            high[i] = staged[block + next];
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int block = (first_of + i) * lanes + lane;
+          if (block < blocks) to_blocks[block] = shifted(low[i], high[i]);
+        }
       }
     });
   }

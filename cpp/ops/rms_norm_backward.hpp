@@ -49,10 +49,14 @@ struct RmsNormBackwardProblem {
   std::int64_t weight_head_stride, dweight_head_stride, dbias_head_stride;
   double weight_offset;
 
-  // Without options, which have GPU kernels of their own.
+  // A weight of x's dtype, all gradients of rows: what GPU kernels with few registers know.
+  bool is_everyday() const {
+    return weight != nullptr && weight_dtype == dtype && dx != nullptr &&
+           (gate == nullptr || dgate != nullptr);
+  }
+  // And no options.
   bool is_plain() const {
-    return weight != nullptr && weight_dtype == dtype && weight_offset == 0.0 &&
-           rounding == Rounding::kOnce && dx != nullptr && (gate == nullptr || dgate != nullptr);
+    return is_everyday() && weight_offset == 0.0 && rounding == Rounding::kOnce;
   }
 };
 

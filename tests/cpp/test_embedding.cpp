@@ -110,7 +110,7 @@ TEST_CASE("embedding: every unit of every row belongs to one thread") {
   using namespace membound::cuda::tuning;
   for (const std::int64_t tokens : {1, 7, 8192, 1 << 24}) {
     for (const std::int64_t units : {1, 3, 96, 512, 5000}) {
-      const GatedActivationConfig config = embedding_config(tokens, units);
+      const GatedActivationConfig config = gated_activation_config(tokens, units, kEmbeddingUnits);
       const std::int64_t rows_per_block = config.threads / config.lanes;
       CHECK(config.per_thread <= kEmbeddingUnits);
       CHECK(config.tile_units == config.lanes * config.per_thread);

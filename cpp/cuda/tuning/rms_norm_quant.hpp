@@ -14,7 +14,7 @@ namespace membound::cuda::tuning {
 inline RmsNormConfig rms_norm_quant_config(std::int64_t rows, std::int64_t cols, int dtype_size,
                                            bool aligned, int max_cluster) {
   const RmsNormConfig config = rms_norm_config(rows, cols, dtype_size, max_cluster);
-  return aligned ? config : unfolded(config);
+  return aligned ? folded(config, rows) : unfolded(config);
 }
 
 }  // namespace membound::cuda::tuning
