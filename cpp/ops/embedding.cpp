@@ -93,9 +93,10 @@ void check_row_dtype(const ConstTensorView& out, const char* argument, const Con
 void check_row_range(double scale, std::int64_t vocab_start, std::int64_t vocab, const char* op) {
   MEMBOUND_CHECK(std::isfinite(scale), InvalidArgument, op, "argument 'scale' must be finite, got ",
                  scale);
-  MEMBOUND_CHECK(
-      vocab_start >= 0 && vocab_start <= std::numeric_limits<std::int64_t>::max() - vocab,
-      InvalidArgument, op, "argument 'vocab_start' must not be negative, got ", vocab_start);
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max() - vocab;
+  MEMBOUND_CHECK(vocab_start >= 0 && vocab_start <= most, InvalidArgument, op,
+                 "argument 'vocab_start' must be from 0 to ", most, " for a table of ", vocab,
+                 " rows, got ", vocab_start);
 }
 
 void check_can_validate(const ConstTensorView& ids, const char* op) {

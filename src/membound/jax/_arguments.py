@@ -5,6 +5,7 @@
 Kinds are checked at every call, shapes and dtypes while tracing: free for later calls.
 """
 
+import ctypes
 import math
 import operator
 
@@ -41,6 +42,10 @@ def number(op, value, argument):
             f"{op}: argument '{argument}' must be a real number, got {type_name(value)}"
         )
     return float(value)
+
+
+def as_float32(value):
+    return ctypes.c_float(value).value
 
 
 def integer(op, value, argument):
@@ -83,7 +88,8 @@ def group_size(op, size):
 def upper_bound(op, bound):
     """A number above 0; infinity for None."""
     bound = math.inf if bound is None else number(op, bound, "scale_upper_bound")
-    _require(op, bound > 0.0, f"'scale_upper_bound' must be above 0, got {bound:g}")
+    text = f"'scale_upper_bound' must be above 0 in float32, got {bound:g}"
+    _require(op, as_float32(bound) > 0.0, text)
     return bound
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from membound import _core
 from membound.arrays import type_name
-from membound.jax import _ffi, _sharding
+from membound.jax import _arguments, _ffi, _sharding
 
 # The order in which handlers take the arrays that there are.
 _OPERANDS = (
@@ -85,8 +85,8 @@ def sort_arguments(op, arrays, options, required=("q",)):
     """The arrays that are given, and what is static, which hashes."""
     given = {}
     for name, value in arrays.items():
-        if name == "seqlen_offsets" and isinstance(value, int):
-            options = {**options, name: value}
+        if name == "seqlen_offsets" and isinstance(value, (int, np.integer)):
+            options = {**options, name: _arguments.integer(op, value, name)}
         elif isinstance(value, jax.Array):
             given[name] = value
         elif value is not None or name in required:
@@ -94,10 +94,20 @@ def sort_arguments(op, arrays, options, required=("q",)):
             raise TypeError(
                 f"{op}: argument '{argument}' must be a jax array, got {type_name(value)}"
             )
-    sections = options["sections"]
-    if isinstance(sections, list):
-        options = {**options, "sections": tuple(sections)}
+    if options["sections"] is not None:
+        options = {**options, "sections": _sections(op, options["sections"])}
     return given, (op, tuple((name, one) for name, one in options.items() if one is not None))
+
+
+def _sections(op, sections):
+    """A tuple, which hashes."""
+    try:
+        numbers = tuple(sections)
+    except (TypeError, NotImplementedError):  # memoryviews with two axes
+        raise TypeError(
+            f"{op}: argument 'sections' must be a sequence of integers, got {type_name(sections)}"
+        ) from None
+    return tuple(_arguments.integer(op, one, "sections") for one in numbers)
 
 
 def _argument(op, name):
