@@ -62,7 +62,9 @@ def cross_entropy_backward(
     options = _options(op, ignore_index, label_smoothing, z_loss, softcap, validate)
     if not isinstance(dloss, jax.Array):
         kind = _ffi.statistics_dtype(logits)
-        dloss = jax.numpy.full(labels.shape, _arguments.number(op, dloss, "dloss"), kind)
+        dloss = _arguments.number(op, dloss, "dloss")
+        _arguments.check_finite(op, dloss, "dloss", kind)
+        dloss = jax.numpy.full(labels.shape, dloss, kind)
     return _jitted_backward(dloss, logits, labels, lse, options)
 
 
@@ -89,6 +91,11 @@ def _options(op, ignore_index, label_smoothing, z_loss, softcap, validate):
 def _check(logits, labels, options):
     op = options.op
     _arguments.check_rows(op, logits, "logits")
+    _arguments.check_finite(op, options.z_loss, "z_loss", logits.dtype)
+    if _arguments.as_computed(options.softcap, logits.dtype) == 0.0:
+        raise ValueError(
+            f"{op}: argument 'softcap' must be above 0 in float32, got {options.softcap:g}"
+        )
     if labels.dtype.name not in ("int32", "int64"):
         raise TypeError(f"{op}: argument 'labels' must be int32 or int64, got {labels.dtype.name}")
     if labels.shape != logits.shape[:-1]:
@@ -157,7 +164,7 @@ def _gradients(options, saved, gradients):
     wide = _ffi.statistics_dtype(logits)
     capped = logits.astype(wide)
     slope = jax.numpy.ones((), wide)
-    if options.softcap < math.inf:
+    if _arguments.as_computed(options.softcap, wide) < math.inf:
         turned = jax.numpy.tanh(capped / options.softcap)
         capped, slope = options.softcap * turned, 1 - turned**2
     counts = (labels != options.ignore_index) & (labels >= 0) & (labels < logits.shape[-1])

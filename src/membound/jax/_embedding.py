@@ -3,7 +3,6 @@
 """Embedding lookup."""
 
 import functools
-import math
 from typing import NamedTuple
 
 import jax
@@ -55,7 +54,6 @@ def embedding(
         validate=_arguments.flag(_OP, validate, "validate"),
         dtype=_tables.floating_dtype(_OP, dtype),
     )
-    _require(math.isfinite(options.scale), "scale", f"be finite, got {options.scale:g}")
     return _jitted(ids, weight, position_ids, position_weight, options)
 
 
@@ -69,6 +67,7 @@ def _check_table(table, argument):
 def _check(ids, weight, position_ids, position_weight, options):
     _check_table(weight, "weight")
     _tables.check_integers(_OP, ids, "ids")
+    _arguments.check_finite(_OP, options.scale, "scale", weight.dtype)
     _tables.check_result_dtype(_OP, options.dtype, weight, "weight")
     if position_weight is None:
         _require(position_ids is None, "position_ids", "be None without 'position_weight'")
