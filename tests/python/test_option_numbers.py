@@ -164,14 +164,14 @@ def test_a_cap_beyond_float32_is_none(dtype, framework):
 
 def test_the_gradient_of_lse_without_a_cap():
     jax = pytest.importorskip("jax")
-    logits = jax.numpy.linspace(-3.0, 3.0, 8).reshape(2, 4)
+    logits = jax.numpy.linspace(-3.0, 3.0, 8, dtype="float32").reshape(2, 4)
     labels = jax.numpy.array([1, 3])
 
     def total(logits, cap):
         return membound.cross_entropy(logits, labels, softcap=cap, return_lse=True)[1].sum()
 
     right = jax.grad(total)(logits, None)
-    np.testing.assert_array_equal(jax.grad(total)(logits, 1e300), right)
+    np.testing.assert_allclose(jax.grad(total)(logits, 1e300), right, rtol=1e-6)
 
 
 def test_jax_refuses_the_numbers_of_activations():

@@ -31,7 +31,8 @@ def cross_entropy(
 
     The options are static: each new combination compiles once. Reverse-mode gradients (jax.grad,
     jax.vjp) run :func:`cross_entropy_backward`; lse, too, is differentiable. Forward mode and
-    second derivatives raise.
+    second derivatives raise. ``validate`` waits for the result; inside jit XLA raises what it
+    finds when the program runs, as ValueError or ``jax.errors.JaxRuntimeError``.
 
     >>> import jax.numpy as jnp
     >>> logits = jnp.log(jnp.array([[1.0, 1.0, 2.0]]))
@@ -41,7 +42,7 @@ def cross_entropy(
     op = "cross_entropy"
     _arguments.check_arrays(op, {"logits": logits, "labels": labels})
     options = _options(op, ignore_index, label_smoothing, z_loss, softcap, validate)
-    loss, lse = _jitted_forward(logits, labels, options)
+    loss, lse = _ffi.validated(validate, _jitted_forward, logits, labels, options)
     return (loss, lse) if _arguments.flag(op, return_lse, "return_lse") else loss
 
 
@@ -65,7 +66,7 @@ def cross_entropy_backward(
         dloss = _arguments.number(op, dloss, "dloss")
         _arguments.check_finite(op, dloss, "dloss", kind)
         dloss = jax.numpy.full(labels.shape, dloss, kind)
-    return _jitted_backward(dloss, logits, labels, lse, options)
+    return _ffi.validated(validate, _jitted_backward, dloss, logits, labels, lse, options)
 
 
 def _options(op, ignore_index, label_smoothing, z_loss, softcap, validate):

@@ -54,7 +54,7 @@ def embedding_backward(
         validate=_arguments.flag(_OP, validate, "validate"),
         dtype=_tables.floating_dtype(_OP, dtype),
     )
-    return _jitted(dy, ids, sums)
+    return _ffi.validated(sums.validate, _jitted, dy, ids, sums)
 
 
 def _check(dy, ids, sums):

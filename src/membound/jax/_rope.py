@@ -31,7 +31,9 @@ def rope(
     """Rotary position embedding of q and k, or of q alone.
 
     See :func:`membound.rope` for the arguments. All but the arrays are static: each new combination
-    compiles once. Differentiable in q, k and freqs, backwards; tables have no gradient.
+    compiles once. Differentiable in q, k and freqs, backwards; tables have no gradient. ``validate``
+    waits for the result; inside jit XLA raises what it finds when the program runs, as ValueError
+    or ``jax.errors.JaxRuntimeError``.
 
     >>> import jax.numpy as jnp
     >>> q = jnp.array([1.0, 0.0, 0.0, 1.0]).reshape(1, 1, 1, 4)
@@ -49,7 +51,8 @@ def rope(
         "interleaved_sections": interleaved_sections, "attention_scaling": attention_scaling,
         "inverse": inverse, "validate": validate,
     }  # fmt: skip
-    results = _jitted(*sort_arguments("rope", arrays, options))
+    given = sort_arguments("rope", arrays, options)
+    results = _ffi.validated(validate, _jitted, *given)
     return results[0] if k is None else tuple(results)
 
 
@@ -77,7 +80,8 @@ def rope_backward(
         "interleaved_sections": interleaved_sections, "attention_scaling": attention_scaling,
         "inverse": inverse, "validate": validate,
     }  # fmt: skip
-    results = _jitted_backward(*sort_arguments("rope_backward", arrays, options))
+    given = sort_arguments("rope_backward", arrays, options)
+    results = _ffi.validated(validate, _jitted_backward, *given)
     return results[0] if len(results) == 1 else tuple(results)
 
 
