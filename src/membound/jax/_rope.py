@@ -31,9 +31,9 @@ def rope(
     """Rotary position embedding of q and k, or of q alone.
 
     See :func:`membound.rope` for the arguments. All but the arrays are static: each new combination
-    compiles once. Differentiable in q, k and freqs, backwards; tables have no gradient. ``validate``
-    waits for the result; inside jit XLA raises what it finds when the program runs, as ValueError
-    or ``jax.errors.JaxRuntimeError``.
+    compiles once, so a loop of decoding passes ``seqlen_offsets`` as an array. Differentiable in q,
+    k and freqs, backwards; tables have no gradient. ``validate`` waits for the result; inside jit
+    XLA raises what it finds when the program runs, as ValueError or ``jax.errors.JaxRuntimeError``.
 
     >>> import jax.numpy as jnp
     >>> q = jnp.array([1.0, 0.0, 0.0, 1.0]).reshape(1, 1, 1, 4)
