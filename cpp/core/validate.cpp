@@ -116,9 +116,18 @@ void check_weight(const ConstTensorView& weight, const char* argument, const Con
   check_same_device(weight, x, op, argument, x_name);
 }
 
-void check_weight_offset(double weight_offset, bool has_weight, const char* op) {
-  MEMBOUND_CHECK(std::isfinite(weight_offset), InvalidArgument, op,
-                 "argument 'weight_offset' must be finite, got ", weight_offset);
+double as_computed(double value, DType dtype) {
+  return accumulate_dtype(dtype) == DType::kFloat64 ? value : static_cast<float>(value);
+}
+
+void check_finite(double value, DType dtype, const char* op, const char* argument) {
+  MEMBOUND_CHECK(
+      std::isfinite(as_computed(value, dtype)), InvalidArgument, op, "argument '", argument,
+      std::isfinite(value) ? "' must be finite in float32" : "' must be finite", ", got ", value);
+}
+
+void check_weight_offset(double weight_offset, DType dtype, bool has_weight, const char* op) {
+  check_finite(weight_offset, dtype, op, "weight_offset");
   MEMBOUND_CHECK(has_weight || weight_offset == 0.0, InvalidArgument, op,
                  "argument 'weight_offset' must be 0 without a weight, got ", weight_offset);
 }
@@ -130,9 +139,12 @@ void check_staged(const ConstTensorView& view, Device staging_device, const char
                  " and back, got ", device_name(view.device));
 }
 
-void check_eps(double eps, const char* op) {
+void check_eps(double eps, DType dtype, const char* op) {
   MEMBOUND_CHECK(std::isfinite(eps) && eps >= 0.0, InvalidArgument, op,
                  "argument 'eps' must be finite and not negative, got ", eps);
+  check_finite(eps, dtype, op, "eps");
+  MEMBOUND_CHECK(eps == 0.0 || as_computed(eps, dtype) > 0.0, InvalidArgument, op,
+                 "argument 'eps' must be 0 or above 0 in float32, got ", eps);
 }
 
 }  // namespace membound

@@ -40,12 +40,17 @@ void check_row_statistic(const ConstTensorView& view, const char* argument,
 // (..., heads, cols).
 void check_weight(const ConstTensorView& weight, const char* argument, const ConstTensorView& x,
                   const char* op, const char* x_name);
+// An option as kernels for arrays of that dtype have it: float32, or float64 for float64. Beyond
+// float32 it is infinite.
+double as_computed(double value, DType dtype);
+// Finite as kernels have it.
+void check_finite(double value, DType dtype, const char* op, const char* argument);
 // Finite, and 0 without a weight.
-void check_weight_offset(double weight_offset, bool has_weight, const char* op);
+void check_weight_offset(double weight_offset, DType dtype, bool has_weight, const char* op);
 // Host arrays, to be carried through a GPU.
 void check_staged(const ConstTensorView& view, Device staging_device, const char* op,
                   const char* argument);
-// Finite and not negative.
-void check_eps(double eps, const char* op);
+// Finite, not negative, and 0 for kernels only if it is.
+void check_eps(double eps, DType dtype, const char* op);
 
 }  // namespace membound

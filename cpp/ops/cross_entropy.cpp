@@ -3,6 +3,7 @@
 #include "ops/cross_entropy.hpp"
 
 #include <cmath>
+#include <limits>
 
 #include "core/route.hpp"
 #include "core/validate.hpp"
@@ -11,16 +12,17 @@ namespace membound {
 
 namespace {
 
-void check_options(const CrossEntropyOptions& options, const char* op) {
+void check_options(const CrossEntropyOptions& options, DType dtype, const char* op) {
   MEMBOUND_CHECK(options.label_smoothing >= 0.0 && options.label_smoothing <= 1.0, InvalidArgument,
                  op, "argument 'label_smoothing' must be from 0 to 1, got ",
                  options.label_smoothing);
   MEMBOUND_CHECK(std::isfinite(options.z_loss) && options.z_loss >= 0.0, InvalidArgument, op,
                  "argument 'z_loss' must be finite and not negative, got ", options.z_loss);
-  MEMBOUND_CHECK(options.softcap > 0.0, InvalidArgument, op,
-                 "argument 'softcap' must be above 0, got ", options.softcap);
-  MEMBOUND_CHECK(std::isfinite(options.dloss), InvalidArgument, op,
-                 "argument 'dloss' must be finite, got ", options.dloss);
+  check_finite(options.z_loss, dtype, op, "z_loss");
+  MEMBOUND_CHECK(as_computed(options.softcap, dtype) > 0.0, InvalidArgument, op,
+                 "argument 'softcap' must be above 0",
+                 options.softcap > 0.0 ? " in float32, got " : ", got ", options.softcap);
+  check_finite(options.dloss, dtype, op, "dloss");
 }
 
 // Every label, on the CPU.
@@ -53,7 +55,7 @@ CrossEntropyProblem cross_entropy_problem(const ConstTensorView& logits,
   check_leading_shape(labels, logits, logits.rank - 1, op, "labels");
   check_same_device(labels, logits, op, "labels", "logits");
   if (dloss != nullptr) check_row_statistic(*dloss, "dloss", logits, "logits", op);
-  check_options(options, op);
+  check_options(options, logits.dtype, op);
   CrossEntropyProblem problem{};
   if (dlogits != nullptr) {
     check_like(*dlogits, "dlogits", logits, "logits", op);
@@ -68,6 +70,9 @@ CrossEntropyProblem cross_entropy_problem(const ConstTensorView& logits,
   problem.logits = logits.data;
   problem.dtype = logits.dtype;
   problem.options = options;
+  if (std::isinf(as_computed(options.softcap, logits.dtype))) {
+    problem.options.softcap = std::numeric_limits<double>::infinity();  // no logit is near it
+  }
   problem.cols = logits.shape[logits.rank - 1];
   problem.rows = logits.size() / problem.cols;
   problem.logits_rows = row_layout(logits, logits.rank - 1, op, "logits");

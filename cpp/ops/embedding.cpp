@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/embedding.hpp"
 
-#include <cmath>
 #include <limits>
 
 #include "core/route.hpp"
@@ -90,12 +89,13 @@ void check_row_dtype(const ConstTensorView& out, const char* argument, const Con
                  in_name, " of ", dtype_name(in.dtype), ", got ", dtype_name(out.dtype));
 }
 
-void check_row_range(double scale, std::int64_t vocab_start, std::int64_t vocab, const char* op) {
-  MEMBOUND_CHECK(std::isfinite(scale), InvalidArgument, op, "argument 'scale' must be finite, got ",
-                 scale);
-  MEMBOUND_CHECK(
-      vocab_start >= 0 && vocab_start <= std::numeric_limits<std::int64_t>::max() - vocab,
-      InvalidArgument, op, "argument 'vocab_start' must not be negative, got ", vocab_start);
+void check_row_range(double scale, DType dtype, std::int64_t vocab_start, std::int64_t vocab,
+                     const char* op) {
+  check_finite(scale, dtype, op, "scale");
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max() - vocab;
+  MEMBOUND_CHECK(vocab_start >= 0 && vocab_start <= most, InvalidArgument, op,
+                 "argument 'vocab_start' must be from 0 to ", most, " for a table of ", vocab,
+                 " rows, got ", vocab_start);
 }
 
 void check_can_validate(const ConstTensorView& ids, const char* op) {
@@ -112,7 +112,7 @@ void embedding(const ConstTensorView& ids, const ConstTensorView& weight,
                  kMaxRank - 1, " axes, got ", ids.rank);
   check_token_integers(ids, weight, "weight", kOp, "ids");
   check_positions(ids, weight, position_ids, position_weight);
-  check_row_range(options.scale, options.vocab_start, weight.shape[0], kOp);
+  check_row_range(options.scale, weight.dtype, options.vocab_start, weight.shape[0], kOp);
   check_out(out, ids, weight);
   check_overlap(out, "out", weight, "weight", kOp, false);
   check_overlap(out, "out", ids, "ids", kOp, false);

@@ -46,7 +46,8 @@ void check_token_integers(const ConstTensorView& view, const ConstTensorView& re
 // out is float64 where in is, else any of the others.
 void check_row_dtype(const ConstTensorView& out, const char* argument, const ConstTensorView& in,
                      const char* in_name, const char* op);
-void check_row_range(double scale, std::int64_t vocab_start, std::int64_t vocab, const char* op);
+void check_row_range(double scale, DType dtype, std::int64_t vocab_start, std::int64_t vocab,
+                     const char* op);
 void check_can_validate(const ConstTensorView& ids, const char* op);
 
 namespace cpu {

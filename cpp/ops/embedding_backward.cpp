@@ -50,7 +50,7 @@ void check(const Call& call) {
                  kMost, " elements, got ", ids.size());
   MEMBOUND_CHECK(vocab >= 1 && vocab < kMost, InvalidArgument, kOp,
                  "argument 'vocab' must be from 1 to ", kMost - 1, ", got ", vocab);
-  check_row_range(options.scale, options.vocab_start, vocab, kOp);
+  check_row_range(options.scale, dy.dtype, options.vocab_start, vocab, kOp);
   if (workspace) check_workspace(*workspace, call);
 }
 

@@ -42,19 +42,19 @@ ConstTensorView turned(const ConstTensorView& view, int axis) {
   return turned;
 }
 
-void check_options(const GatedActivationOptions& options, bool gated, const char* op) {
+void check_options(const GatedActivationOptions& options, DType dtype, bool gated, const char* op) {
   const bool scales = options.kind == Activation::kSilu || options.kind == Activation::kSigmoid;
   MEMBOUND_CHECK(options.kind <= Activation::kRelu2, InvalidArgument, op,
                  "argument 'kind' must be one of Activation's, got ",
                  static_cast<int>(options.kind));
   MEMBOUND_CHECK(std::isfinite(options.alpha) && options.alpha > 0.0, InvalidArgument, op,
                  "argument 'alpha' must be finite and above 0, got ", options.alpha);
+  check_finite(options.alpha, dtype, op, "alpha");
   MEMBOUND_CHECK(scales || options.alpha == 1.0, InvalidArgument, op,
                  "argument 'alpha' must be 1 but for silu and sigmoid, got ", options.alpha);
   MEMBOUND_CHECK(options.limit > 0.0, InvalidArgument, op, "argument 'limit' must be above 0, got ",
                  options.limit);
-  MEMBOUND_CHECK(std::isfinite(options.up_offset), InvalidArgument, op,
-                 "argument 'up_offset' must be finite, got ", options.up_offset);
+  check_finite(options.up_offset, dtype, op, "up_offset");
   MEMBOUND_CHECK(gated || options.up_offset == 0.0, InvalidArgument, op,
                  "argument 'up_offset' must be 0 without 'up', got ", options.up_offset);
 }
@@ -98,7 +98,7 @@ void check_gate_and_up(const ConstTensorView& gate, const ConstTensorView* up,
   check_floating(gate, op, "gate");
   if (up != nullptr) check_like(*up, "up", gate, "gate", op);
   if (row_scale != nullptr) check_row_statistic(*row_scale, "row_scale", gate, "gate", op);
-  check_options(options, up != nullptr, op);
+  check_options(options, gate.dtype, up != nullptr, op);
 }
 
 FlattenedRows::FlattenedRows(const ConstTensorView& like, bool rows_matter, const char* op)

@@ -200,9 +200,9 @@ HeadWeight head_weight(const ConstTensorView& weight) {
 
 void check_qk_norm(const RopeProblem& problem, const QkNormRopeOptions& options,
                    const bool (&has_weight)[2], const char* op) {
-  check_eps(options.eps, op);
+  check_eps(options.eps, problem.dtype, op);
   const bool all = has_weight[0] && (problem.count == 1 || has_weight[1]);
-  check_weight_offset(options.weight_offset, all, op);
+  check_weight_offset(options.weight_offset, problem.dtype, all, op);
   MEMBOUND_CHECK(problem.count == 2 || !has_weight[1], InvalidArgument, op,
                  "argument 'k_weight' must be None without 'k'");
   MEMBOUND_CHECK(problem.head_dim <= kMaxQkNormHeadDim, InvalidArgument, op,

@@ -68,8 +68,8 @@ void check_norm_inputs(const Call& call) {
   const char* op = call.op;
   check_rows(call.x, op, "x");
   check_floating(call.x, op, "x");
-  check_eps(call.options.eps, op);
-  check_weight_offset(call.options.weight_offset, call.weight != nullptr, op);
+  check_eps(call.options.eps, call.x.dtype, op);
+  check_weight_offset(call.options.weight_offset, call.x.dtype, call.weight != nullptr, op);
   if (call.residual) check_like(*call.residual, "residual", call.x, "x", op);
   if (call.gate) check_like(*call.gate, "z", call.x, "x", op);
   if (call.weight) check_weight(*call.weight, "weight", call.x, op, "x");

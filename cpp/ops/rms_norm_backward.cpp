@@ -62,7 +62,7 @@ void check(const Call& call) {
   if (call.dsum) check_like(*call.dsum, "dresidual_out", call.x, call.x_name, op);
   if (call.gate) check_like(*call.gate, "z", call.x, call.x_name, op);
   if (call.weight) check_weight(*call.weight, "weight", call.x, op, call.x_name);
-  check_weight_offset(call.options.weight_offset, call.weight != nullptr, op);
+  check_weight_offset(call.options.weight_offset, call.x.dtype, call.weight != nullptr, op);
   if (call.mean) check_row_statistic(*call.mean, "mean", call.x, call.x_name, op);
   check_row_statistic(call.rstd, "rstd", call.x, call.x_name, op);
   if (call.dx) check_gradient_of_rows(*call.dx, "dx", call);

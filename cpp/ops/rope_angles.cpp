@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
 // What a call of rope says about positions and angles: checked, and put where kernels find it.
-#include <cmath>
 #include <string>
 
 #include "core/validate.hpp"
@@ -113,9 +112,7 @@ void set_freqs(RopeProblem& problem, const Call& call) {
   MEMBOUND_CHECK(freqs.rank == 1 && freqs.shape[0] == problem.rotary_dim / 2, InvalidArgument,
                  call.op, "argument 'freqs' must have shape (", problem.rotary_dim / 2,
                  ",), half of rotary_dim, got ", shape_text(freqs));
-  MEMBOUND_CHECK(std::isfinite(call.options.attention_scaling), InvalidArgument, call.op,
-                 "argument 'attention_scaling' must be finite, got ",
-                 call.options.attention_scaling);
+  check_finite(call.options.attention_scaling, call.q.dtype, call.op, "attention_scaling");
   problem.freqs = freqs.data;
   problem.freqs_dtype = freqs.dtype;
   problem.freqs_stride = freqs.strides[0];

@@ -3,7 +3,6 @@
 #include "ops/softmax.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "core/route.hpp"
 #include "core/validate.hpp"
@@ -60,8 +59,7 @@ void softmax(const ConstTensorView& x, const ConstTensorView* mask, const Softma
   check_rows(x, kOp, "x");
   check_floating(x, kOp, "x");
   if (mask != nullptr) check_mask(*mask, x);
-  MEMBOUND_CHECK(std::isfinite(options.scale), InvalidArgument, kOp,
-                 "argument 'scale' must be finite, got ", options.scale);
+  check_finite(options.scale, x.dtype, kOp, "scale");
   MEMBOUND_CHECK(!options.causal_offset || x.rank >= 2, InvalidArgument, kOp,
                  "argument 'causal_offset' must be None for 'x' of 1 axis, got ",
                  options.causal_offset.value_or(0));

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/softmax_backward.hpp"
 
-#include <cmath>
-
 #include "core/route.hpp"
 #include "core/validate.hpp"
 
@@ -15,8 +13,7 @@ void softmax_backward(const ConstTensorView& dy, const ConstTensorView& y, doubl
   check_rows(y, kOp, "y");
   check_floating(y, kOp, "y");
   check_like(dy, "dy", y, "y", kOp);
-  MEMBOUND_CHECK(std::isfinite(scale), InvalidArgument, kOp,
-                 "argument 'scale' must be finite, got ", scale);
+  check_finite(scale, y.dtype, kOp, "scale");
   check_like(dx, "dx", y, "y", kOp);
   check_writable(dx, kOp, "dx");
   check_overlap(dx, "dx", dy, "dy", kOp, true);

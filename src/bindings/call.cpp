@@ -97,18 +97,20 @@ nb::object ArrayCall::new_workspace(PyObject* like, std::int64_t bytes, LoadedAr
 
 nb::object ArrayCall::new_rows(PyObject* like, const TensorView& view, const char* argument,
                                LoadedArray& loaded) const {
-  if (framework_->kind == Kind::kDlpack) {
+  const Framework& framework = framework_of(like, {op_, argument});  // plain arrays mix
+  if (framework.kind == Kind::kDlpack) {
     return new_numpy(view, 0, view.rank - 1, accumulate_dtype(view.dtype), argument, loaded);
   }
-  return adopt(call_one(framework_->empty_rows, like), argument, loaded);
+  return adopt(call_one(framework.empty_rows, like), argument, loaded);
 }
 
 nb::object ArrayCall::new_columns(PyObject* like, const TensorView& view, const char* argument,
                                   LoadedArray& loaded) const {
-  if (framework_->kind == Kind::kDlpack) {
+  const Framework& framework = framework_of(like, {op_, argument});  // plain arrays mix
+  if (framework.kind == Kind::kDlpack) {
     return new_numpy(view, view.rank - 1, view.rank, view.dtype, argument, loaded);
   }
-  return adopt(call_one(framework_->empty_columns, like), argument, loaded);
+  return adopt(call_one(framework.empty_columns, like), argument, loaded);
 }
 
 nb::object ArrayCall::new_as(PyObject* like, const TensorView& wanted, const char* argument,

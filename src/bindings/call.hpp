@@ -2,8 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
+#include <cxxabi.h>
 
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "core/check.hpp"
+#include "errors.hpp"
 #include "load.hpp"
 
 namespace membound::python {
@@ -82,7 +88,12 @@ class GilRelease {
  public:
   explicit GilRelease(bool wanted) noexcept : state_(wanted ? PyEval_SaveThread() : nullptr) {}
   ~GilRelease() {
-    if (state_ != nullptr) PyEval_RestoreThread(state_);
+    if (state_ == nullptr) return;
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (const abi::__forced_unwind&) {
+      await_process_exit();
+    }
   }
   GilRelease(const GilRelease&) = delete;
   GilRelease& operator=(const GilRelease&) = delete;
@@ -109,6 +120,18 @@ Device device_from_python(PyObject* device, const char* op);
 double number_from_python(PyObject* value, Site site);
 bool flag_from_python(PyObject* value, Site site);
 std::int64_t integer_from_python(PyObject* value, Site site);
+template <class Integer>  // int or an unsigned one
+Integer integer_as(PyObject* value, Site site) {
+  const std::int64_t number = integer_from_python(value, site);
+  constexpr const char* kExpected =
+      std::is_signed_v<Integer> ? "' must fit 32 bits, got " : "' must not be negative, got ";
+  MEMBOUND_CHECK(std::in_range<Integer>(number), InvalidArgument, site.op, "argument '",
+                 site.argument, kExpected, number);
+  return static_cast<Integer>(number);
+}
+// Whether an argument that may be an array is a number: of Python's or NumPy's scalars, which
+// convert themselves as arrays do.
+bool is_number(PyObject* value);
 // One of the dtypes that ops compute on, named or an object of a framework.
 DType floating_from_python(PyObject* value, Site site);
 // The same where null, an argument not given, stands for the default.

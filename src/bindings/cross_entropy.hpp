@@ -31,7 +31,7 @@ class LossGradient {
   LossGradient(const ArrayCall& call, PyObject* dloss, CrossEntropyOptions& options,
                const char* op) {
     if (!given(dloss)) return;
-    if (PyFloat_Check(dloss) || PyLong_Check(dloss)) {
+    if (is_number(dloss)) {
       options.dloss = number_from_python(dloss, {op, "dloss"});
       return;
     }

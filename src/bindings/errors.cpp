@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "errors.hpp"
 
+#include <unistd.h>
+
 #include <exception>
 #include <new>
 #include <string>
@@ -63,6 +65,10 @@ void set_python_error() noexcept {
   } catch (...) {
     PyErr_SetString(PyExc_SystemError, "membound: unknown C++ exception");
   }
+}
+
+void await_process_exit() noexcept {
+  for (;;) pause();
 }
 
 std::string str_of(nb::handle object) { return utf8(PyObject_Str(object.ptr())); }

@@ -95,9 +95,10 @@ const dlpack::Tensor& tensor_from_capsule(PyObject* capsule, bool& writable, Sit
     writable = (managed->flags & (dlpack::kReadOnlyFlag | dlpack::kCopiedFlag)) == 0;
     return managed->tensor;
   }
-  auto* managed = static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
-  if (managed == nullptr) throw nb::python_error();
-  return managed->tensor;
+  MEMBOUND_CHECK(PyCapsule_IsValid(capsule, "dltensor"), TypeMismatch, site.op, "argument '",
+                 site.argument, "' must give a DLPack capsule from __dlpack__, got ",
+                 repr_of(capsule));
+  return static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"))->tensor;
 }
 
 // ---- torch --------------------------------------------------------------------------------------
@@ -254,6 +255,17 @@ nb::object dlpack_stream(Device device, StreamView stream) {
   return nb::int_(handle == 0 ? std::uintptr_t{1} : handle);
 }
 
+dlpack::DeviceId dlpack_device(nb::handle array, Site site) {
+  const nb::object answer = array.attr(nb::handle(names().dlpack_device))();
+  dlpack::DeviceId id{};
+  const bool is_pair = nb::isinstance<nb::tuple>(answer) && nb::len(answer) == 2 &&
+                       nb::try_cast(answer[0], id.type) && nb::try_cast(answer[1], id.index);
+  MEMBOUND_CHECK(is_pair, TypeMismatch, site.op, "argument '", site.argument,
+                 "' must give a device type and a number from __dlpack_device__, got ",
+                 repr_of(answer));
+  return id;
+}
+
 nb::object export_capsule(nb::handle array, nb::handle stream) {
   const nb::object method = array.attr(nb::handle(names().dlpack));
   try {
@@ -266,10 +278,7 @@ nb::object export_capsule(nb::handle array, nb::handle stream) {
 
 void load_dlpack(PyObject* array, Site site, StreamView stream, LoadedArray& loaded) {
   const nb::handle source(array);
-  const nb::object location = source.attr(nb::handle(names().dlpack_device))();
-  const dlpack::DeviceId id{nb::cast<std::int32_t>(nb::int_(location[0])),
-                            nb::cast<std::int32_t>(nb::int_(location[1]))};
-  const Device device = device_from_dlpack(id, site);
+  const Device device = device_from_dlpack(dlpack_device(source, site), site);
   try {
     loaded.keep_alive = export_capsule(source, dlpack_stream(device, stream));
   } catch (nb::python_error& error) {

@@ -17,7 +17,8 @@ namespace membound::python {
 namespace {
 
 Device device_argument(nb::handle device) {
-  if (PyLong_Check(device.ptr())) return Device::cuda(nb::cast<int>(device));
+  if (PyLong_Check(device.ptr()))
+    return Device::cuda(integer_as<int>(device.ptr(), {"device_properties", "device"}));
   Device found = device_from_python(device.ptr(), "device_properties");
   if (found.index < 0) found.index = 0;
   return found;
@@ -73,9 +74,14 @@ void bind_devices(nb::module_& module) {
   module.def("cpu_isa", &cpu_isa,
              "The CPU instruction set in use: 'baseline', 'avx2', 'avx512' or 'neon'.");
   module.def("cpu_threads", &cpu_threads, "How many threads a large CPU call may use.");
-  module.def("set_cpu_threads", &set_cpu_threads, nb::arg("count"),
-             "Sets how many threads a large CPU call may use; 0 returns to the default. Results do "
-             "not depend on it.");
+  module.def(
+      "set_cpu_threads",
+      [](nb::handle count) {
+        set_cpu_threads(integer_as<int>(count.ptr(), {"set_cpu_threads", "count"}));
+      },
+      nb::arg("count"), nb::sig("def set_cpu_threads(count: int) -> None"),
+      "Sets how many threads a large CPU call may use; 0 returns to the default. Results do "
+      "not depend on it.");
 }
 
 }  // namespace

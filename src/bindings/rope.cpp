@@ -15,15 +15,21 @@ namespace {
 
 using Given = RopeArguments;
 
+[[noreturn, gnu::cold]] void fail_sections(const Given& a) {
+  PyErr_Clear();  // of arrays without axes, and of memoryviews with two
+  fail<TypeMismatch>(a.op, "argument 'sections' must be a sequence of integers, got ",
+                     type_name(a.sections));
+}
+
 void read_sections(const Given& a, RopeOptions& options) {
   if (!given(a.sections)) return;
-  const nb::handle sections(a.sections);
-  MEMBOUND_CHECK(PySequence_Check(a.sections) && !PyUnicode_Check(a.sections), TypeMismatch, a.op,
-                 "argument 'sections' must be a sequence of integers, got ", type_name(a.sections));
-  const std::size_t count = nb::len(sections);
-  options.section_count = given_section_count(count, a.op);
-  for (std::size_t i = 0; i < count; ++i) {
-    const nb::object number = nb::borrow(sections[i]);
+  const bool is_sequence = PySequence_Check(a.sections) && !PyUnicode_Check(a.sections);
+  const Py_ssize_t count = is_sequence ? PySequence_Size(a.sections) : -1;
+  if (count < 0) fail_sections(a);
+  options.section_count = given_section_count(static_cast<std::size_t>(count), a.op);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    const nb::object number = nb::steal(PySequence_GetItem(a.sections, i));
+    if (!number.is_valid()) fail_sections(a);
     options.sections[i] = integer_from_python(number.ptr(), {a.op, "sections"});
   }
 }
@@ -81,7 +87,7 @@ RopeOptions rope_options(const Given& a) {
   if (given(a.rotary_offset)) {
     options.rotary_offset = integer_from_python(a.rotary_offset, {a.op, "rotary_offset"});
   }
-  if (given(a.seqlen_offsets) && PyLong_Check(a.seqlen_offsets)) {
+  if (given(a.seqlen_offsets) && is_number(a.seqlen_offsets)) {
     options.position_offset = integer_from_python(a.seqlen_offsets, {a.op, "seqlen_offsets"});
   }
   read_sections(a, options);
@@ -90,7 +96,7 @@ RopeOptions rope_options(const Given& a) {
 
 // The array that seqlen_offsets is, unless it is a number.
 static PyObject* offsets_array(const Given& a) {
-  const bool number = a.seqlen_offsets != nullptr && PyLong_Check(a.seqlen_offsets);
+  const bool number = a.seqlen_offsets != nullptr && is_number(a.seqlen_offsets);
   return number ? nullptr : a.seqlen_offsets;
 }
 

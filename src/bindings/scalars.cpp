@@ -85,6 +85,11 @@ std::int64_t integer_from_python(PyObject* value, Site site) {
   return number;
 }
 
+bool is_number(PyObject* value) {
+  if (PyFloat_Check(value) || PyLong_Check(value)) return true;
+  return PyNumber_Check(value) && !nb::hasattr(value, nb::handle(names().dlpack));
+}
+
 DType floating_from_python(PyObject* value, Site site) {
   const nb::object name = arrays_module().attr("dtype_name")(nb::handle(value));
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64}) {

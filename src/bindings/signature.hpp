@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cxxabi.h>
 #include <nanobind/nanobind.h>
 
 #include "errors.hpp"
@@ -56,6 +57,8 @@ PyObject* call_builtin(PyObject*, PyObject* const* arguments, Py_ssize_t positio
     return op->function(values).release().ptr();
   } catch (const ForTorch&) {
     return call_torch(op->name, arguments, positional, keywords);
+  } catch (const abi::__forced_unwind&) {
+    await_process_exit();
   } catch (...) {
     set_python_error();
     return nullptr;

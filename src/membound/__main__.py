@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -71,7 +72,10 @@ def parser() -> argparse.ArgumentParser:
         "--device", type=_device, default="", help="cpu, cuda or cuda:N (default: cuda if any)"
     )
     bench.add_argument(
-        "--dtype", default="", choices=["", "float16", "bfloat16", "float32", "float64"]
+        "--dtype",
+        default="",
+        choices=["float16", "bfloat16", "float32", "float64"],
+        help="default: float32, on GPUs bfloat16 too",
     )
     bench.add_argument(
         "--sizes", type=_sizes, default=None, metavar="ROWSxCOLS,...", help="instead of the default"
@@ -125,5 +129,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _bench.run(options)
 
 
+def _run_process() -> int:
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # nobody reads on, as in `info | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return 1
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_run_process())

@@ -7,8 +7,10 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, TextIO
 
 import membound
@@ -265,11 +267,27 @@ def _place(device: str) -> OnCpu | OnGpu:
     return OnGpu(index)
 
 
+def _check_targets(options: argparse.Namespace) -> None:
+    """What would keep the figures from being written, said before they are measured."""
+    for option, path in (("--json", options.json), ("--plot", options.plot)):
+        file = Path(path)
+        target = file if file.exists() else file.parent
+        if path and (file.is_dir() or not os.access(target, os.W_OK)):
+            raise LookupError(f"{option} cannot write to {path}")
+    if not options.plot:
+        return
+    if importlib.util.find_spec("matplotlib") is None:
+        raise LookupError("--plot needs matplotlib: pip install matplotlib")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known, suffix = FigureCanvasBase.get_supported_filetypes(), Path(options.plot).suffix
+    if suffix and suffix[1:].lower() not in known:  # without one it is a PNG
+        raise LookupError(f"--plot cannot draw {suffix}; known: {', '.join(sorted(known))}")
+
+
 def run(options: argparse.Namespace) -> int:
-    if options.plot and importlib.util.find_spec("matplotlib") is None:
-        print("membound: --plot needs matplotlib: pip install matplotlib", file=sys.stderr)
-        return 2
     try:
+        _check_targets(options)
         where = _place(options.device)
     except LookupError as error:
         print(f"membound: {error}", file=sys.stderr)

@@ -1137,7 +1137,8 @@ def rope(
             ``(tokens,)``. None: a token's place in its sequence. With ``sections``, one more axis in
             front: time, height and width of each token.
         seqlen_offsets: where sequences start: an int, or int32 or int64 ``(batch,)`` (of each sequence
-            of ``cu_seqlens``). The array not with ``position_ids``.
+            of ``cu_seqlens``). The array not with ``position_ids``. In a loop of decoding pass JAX an
+            array: each new int compiles once more.
         cu_seqlens: for ``"thd"``, int32 or int64 ``(sequences + 1,)``: sequence ``i`` is tokens
             ``cu_seqlens[i]`` to before ``cu_seqlens[i + 1]``. A token of none (padding) turns by no
             angle. Without it there is one sequence. Not with ``position_ids``.
@@ -1602,9 +1603,9 @@ def embedding_backward(
     Args:
         dy: ``(*ids.shape, dim)``, the gradient of the rows looked up: float16, bfloat16, float32 or
             float64, with any strides, from torch, JAX, CuPy or NumPy.
-        ids: int32 or int64, of any shape and strides, fewer than 2**31, from the framework and device
-            of ``dy``. Those outside of ``[vocab_start, vocab_start + vocab)`` add nothing.
-        vocab: how many rows the table has, below 2**31.
+        ids: int32 or int64, of any shape and strides, fewer than 2**31 - 1, from the framework and
+            device of ``dy``. Those outside of ``[vocab_start, vocab_start + vocab)`` add nothing.
+        vocab: how many rows the table has, at most 2**31 - 2.
         padding_idx: the id whose row gets no gradient; not negative.
         scale: the forward's; finite.
         scale_grad_by_freq: divide the sum of an id by the number of its tokens.
@@ -1715,7 +1716,8 @@ def cross_entropy(
         ignore_index: the label of rows that do not count.
         label_smoothing: from 0 to 1: how much of the label all columns share.
         z_loss: the weight of the square of ``lse``; finite, not negative.
-        softcap: what logits are held to, on both sides; above 0, None for no cap.
+        softcap: what logits are held to, on both sides; above 0, None for no cap. Beyond float32, but
+            for float64, there is none.
         validate: look at labels (CPU arrays only) and raise ValueError where one is neither ignored nor
             a column.
         out: where the loss goes: of the shape of ``labels``, float32 (float64 for float64). It may
@@ -1869,9 +1871,9 @@ def softmax(
         ``out``, or a new C-contiguous array of the framework, shape, dtype and device of ``x``.
 
         Elements that are dropped are 0. A row that the mask drops as a whole is NaN, as torch's
-        ``softmax`` of infinities below 0 is, and so is a row with NaN or infinity among what it keeps; a
-        row of which ``causal_offset`` keeps nothing is 0. A row's bits depend on its values, mask, width
-        and dtype alone.
+        ``softmax`` of infinities below 0 is, and so is a row with NaN or infinity above 0 among what it
+        keeps; a row of which ``causal_offset`` keeps nothing is 0. A row's bits depend on its values,
+        mask, width and dtype alone.
 
     Raises:
         ValueError: a shape, option, device or overlap that is not as above.

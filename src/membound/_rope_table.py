@@ -46,6 +46,25 @@ def rope_frequencies(
         >>> mb.rope_frequencies({"rope_type": "linear", "factor": 2.0}, 4, 64)
         ([0.5, 0.005], 1.0)
     """
+    return _frequencies("rope_frequencies", rope_parameters, head_dim, max_position)
+
+
+def _frequencies(
+    op: str, rope_parameters: Parameters | None, head_dim: int, max_position: int
+) -> tuple[list[float], float]:
+    try:
+        return _checked_frequencies(rope_parameters, head_dim, max_position)
+    except _UnfitError as error:
+        raise ValueError(f"{op}: argument {error}") from None
+
+
+def _checked_frequencies(
+    rope_parameters: Parameters | None, head_dim: int, max_position: int
+) -> tuple[list[float], float]:
+    _require(
+        rope_parameters is None or isinstance(rope_parameters, Mapping),
+        f"'rope_parameters' must be a dictionary or None, got {rope_parameters!r}",
+    )
     given = dict(rope_parameters or {})
     kind = given.get("rope_type", given.get("type", "default"))
     _require(
@@ -55,11 +74,11 @@ def rope_frequencies(
     )
     _require(
         isinstance(head_dim, int) and head_dim >= 2,
-        f"'head_dim' must be at least 2, got {head_dim!r}",
+        f"'head_dim' must be an integer of at least 2, got {head_dim!r}",
     )
     _require(
         isinstance(max_position, int) and max_position >= 0,
-        f"'max_position' must not be negative, got {max_position!r}",
+        f"'max_position' must be an integer that is not negative, got {max_position!r}",
     )
     return _TYPES[kind](given, head_dim, max_position)
 
@@ -104,7 +123,7 @@ def rope_table(
             "rope_table: argument 'dtype' must be float16, bfloat16, float32 or float64, "
             f"got {dtype!r}"
         )
-    freqs, scaling = rope_frequencies(rope_parameters, head_dim, max_position)
+    freqs, scaling = _frequencies("rope_table", rope_parameters, head_dim, max_position)
     angles = numpy.arange(max_position, dtype=numpy.float64)[:, None] * numpy.array(freqs)
     tables = (scaling * numpy.cos(angles), scaling * numpy.sin(angles))
     cos, sin = (_in_framework(table, name, like) for table in tables)
@@ -271,6 +290,10 @@ def _number(given: Parameters, name: str) -> float:
     return float(value)
 
 
+class _UnfitError(Exception):
+    """What an argument is not; the function that was called puts its name before it."""
+
+
 def _require(holds: bool, text: str) -> None:
     if not holds:
-        raise ValueError(f"rope_table: argument {text}")
+        raise _UnfitError(text)

@@ -307,7 +307,7 @@ TEST_CASE("rms_norm_quant: errors name the argument and leave the outputs alone"
           {.scale_upper_bound = 2}, out, &one, nullptr);
   refused("rms_norm_quant: argument 'scale_upper_bound' must be above 0, got 0",
           {.scale_upper_bound = 0}, out, nullptr, &rows);
-  refused("rms_norm_quant: argument 'scale_upper_bound' must be above 0, got 1e-50",
+  refused("rms_norm_quant: argument 'scale_upper_bound' must be above 0 in float32, got 1e-50",
           {.scale_upper_bound = 1e-50}, out, nullptr, &rows);
   refused("rms_norm_quant: argument 'eps' must be finite and not negative, got -1", {.eps = -1},
           out, nullptr, &rows);

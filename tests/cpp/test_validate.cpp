@@ -63,10 +63,26 @@ TEST_CASE("validate: an output has every element once") {
 }
 
 TEST_CASE("validate: eps") {
-  CHECK_NOTHROW(check_eps(0.0, "op"));
-  for (double eps : {-1e-6, double{NAN}, double{INFINITY}}) {
-    CHECK_THROWS_AS(check_eps(eps, "op"), InvalidArgument);
+  for (DType dtype : {DType::kFloat16, DType::kFloat32, DType::kFloat64}) {
+    CHECK_NOTHROW(check_eps(0.0, dtype, "op"));
+    for (double eps : {-1e-6, double{NAN}, double{INFINITY}}) {
+      CHECK_THROWS_AS(check_eps(eps, dtype, "op"), InvalidArgument);
+    }
   }
+  for (double eps : {1e-300, 1e300}) {
+    CHECK_NOTHROW(check_eps(eps, DType::kFloat64, "op"));
+    CHECK_THROWS_AS(check_eps(eps, DType::kBFloat16, "op"), InvalidArgument);
+  }
+}
+
+TEST_CASE("validate: options that float32 holds") {
+  CHECK_NOTHROW(check_finite(-1e300, DType::kFloat64, "op", "scale"));
+  CHECK_NOTHROW(check_finite(1e-300, DType::kFloat32, "op", "scale"));
+  CHECK_THROWS_WITH_AS(check_finite(-1e300, DType::kFloat16, "op", "scale"),
+                       "op: argument 'scale' must be finite in float32, got -1e+300",
+                       InvalidArgument);
+  CHECK_THROWS_WITH_AS(check_finite(double{INFINITY}, DType::kFloat64, "op", "scale"),
+                       "op: argument 'scale' must be finite, got inf", InvalidArgument);
 }
 
 TEST_CASE("validate: an array like another") {
@@ -105,10 +121,10 @@ TEST_CASE("validate: weight and its offset") {
                        InvalidArgument);
   CHECK_THROWS_AS(check_weight(view(DType::kFloat32, {1, 3}), "weight", x, "op", "x"),
                   InvalidArgument);
-  CHECK_NOTHROW(check_weight_offset(1.0, true, "op"));
-  CHECK_NOTHROW(check_weight_offset(0.0, false, "op"));
-  CHECK_THROWS_AS(check_weight_offset(1.0, false, "op"), InvalidArgument);
-  CHECK_THROWS_AS(check_weight_offset(double{NAN}, true, "op"), InvalidArgument);
+  CHECK_NOTHROW(check_weight_offset(1.0, DType::kFloat32, true, "op"));
+  CHECK_NOTHROW(check_weight_offset(0.0, DType::kFloat32, false, "op"));
+  CHECK_THROWS_AS(check_weight_offset(1.0, DType::kFloat32, false, "op"), InvalidArgument);
+  CHECK_THROWS_AS(check_weight_offset(double{NAN}, DType::kFloat32, true, "op"), InvalidArgument);
 }
 
 TEST_CASE("validate: only host arrays are carried through a GPU") {

@@ -79,6 +79,28 @@ def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch, capsys):
     assert "pip install matplotlib" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "path", "said"),
+    [
+        ("--json", "absent/figures.json", "--json cannot write to "),
+        ("--json", ".", "--json cannot write to "),
+        ("--plot", "absent/figures.png", "--plot cannot write to "),
+        ("--plot", "figures.xyz", "--plot cannot draw .xyz; known: "),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_at_once(
+    option, path, said, monkeypatch, tmp_path, capsys
+):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(_bench.OnCpu, "measure", lambda *_: pytest.fail("measured"))
+    assert command_line.main([*SMALL, option, str(tmp_path / path)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"membound: {said}")
+    assert printed.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_plot(quick, tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "figures.png"

@@ -78,6 +78,22 @@ def test_wrong_arguments_are_refused_with_a_reason(arguments, capsys):
     assert "error:" in capsys.readouterr().err
 
 
+def test_help_lists_dtypes_alone(capsys):
+    with pytest.raises(SystemExit):
+        command_line.main(["bench", "--help"])
+    assert "{float16,bfloat16,float32,float64}" in capsys.readouterr().out
+
+
+def test_a_reader_that_goes_away_gets_no_traceback():
+    command = [sys.executable, "-m", "membound", "info"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
 def test_cmake_dir_is_a_cmake_package():
     done = run("cmake-dir")
     if done.returncode == 2:

@@ -25,7 +25,7 @@ from bad_calls import (
     shared_with_weight,
     unaligned,
 )
-from dlpack_objects import CUDA, METAL, BrokenDlpackObject, DlpackObject
+from dlpack_objects import CUDA, METAL, BrokenDlpackObject, DlpackObject, LooseDlpackObject
 from numpy.lib.stride_tricks import as_strided
 
 import membound
@@ -106,6 +106,10 @@ NUMPY: list[Case] = [
     ("__dlpack__ on Metal", lambda: {"x": DlpackObject(f32(), device=METAL)}, ValueError, "x"),
     ("__dlpack__ of ints", lambda: {"x": DlpackObject(np.ones(SHAPE, int))}, TypeError, "x"),
     ("read-only __dlpack__", lambda: {"out": DlpackObject(read_only())}, ValueError, "out"),
+    ("no capsule", lambda: {"x": LooseDlpackObject(f32())}, TypeError, "x"),
+    ("half a device", lambda: {"x": LooseDlpackObject(f32(), place=1)}, TypeError, "x"),
+    ("device of text", lambda: {"x": LooseDlpackObject(f32(), place=("c", 0))}, TypeError, "x"),
+    ("device far off", lambda: {"x": LooseDlpackObject(f32(), place=(1, 1 << 40))}, TypeError, "x"),
     ("GPU without out", lambda: {"x": DlpackObject(f32(), device=CUDA), "out": None}, ValueError,
      "out"),
 ]  # fmt: skip

@@ -108,10 +108,3 @@ def test_what_does_not_fit_is_refused_in_the_words_of_the_library(options, expec
     given |= {k: named.get(v, v) if isinstance(v, str) else v for k, v in options.items()}
     with pytest.raises(expected, match=rf"^embedding: argument '{argument}'"):
         membound.embedding(**given)
-
-
-def test_validate_raises_while_it_runs():
-    one = arrays.framework("jax-cpu")
-    ids, weight = one.array(np.array([0, 7])), one.array(np.ones((3, 4)))
-    with pytest.raises(Exception, match="'ids' must hold numbers from 0 to 2, got 7"):
-        membound.embedding(ids, weight, validate=True).block_until_ready()

@@ -12,6 +12,8 @@ import pytest
 from gated_activations import GPT_OSS, KINDS
 from quant_norms import assert_same, quantised
 
+import membound
+
 jax = pytest.importorskip("jax")
 mbj = importlib.import_module("membound.jax")
 
@@ -238,3 +240,25 @@ def test_what_jax_arrays_cannot_have_of_a_quantised_call():
     for argument in ("out", "scale_out", "stream"):
         with pytest.raises(TypeError, match=f"argument '{argument}' must be None for"):
             membound.silu_and_mul_quant(gate, **{argument: 0 if argument == "stream" else gate})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_by_the_names_that_serving_libraries_have(draw, kind):
+    gate, dy = draw(5, 66), draw(5, 33)
+    name = "relu2" if kind == "relu2" else f"{kind}_and_mul"
+    forward, backward = getattr(mbj, name), getattr(mbj, f"{name}_backward")
+    options = {"kind": kind}
+    if kind == "relu2":
+        dy, options["packing"] = draw(5, 66), "gate"
+    assert_close(jax.jit(forward)(gate), mbj.gated_activation(gate, **options))
+    right = mbj.gated_activation_backward(dy, gate, **options)
+    assert_close(jax.jit(backward)(dy, gate), right)
+    assert_close(jax.grad(lambda x: (forward(x) * dy).sum())(gate), right)
+
+
+def test_every_function_that_writes_nothing_in_place(draw):
+    in_place = {"fused_add_rms_norm", "gemma_fused_add_rms_norm"}
+    assert set(mbj.__all__) == set(membound.__test__) - in_place
+    x, weight = draw(5, 33), draw(33)
+    right = mbj.rms_norm(x, weight, weight_offset=1.0)
+    assert_close(jax.jit(mbj.gemma_rms_norm)(x, weight), right)

@@ -222,3 +222,14 @@ def test_graph_capture():
     graph.replay()
     torch.cuda.synchronize()
     assert all(map(torch.equal, (*found, out, k_out), wanted))
+
+
+def test_numbers_of_arrays_that_mix():
+    q, cos = np.ones((1, 2, 1, 4), np.float32), np.ones((2, 2), np.float32)
+    given = {"cos": cos, "sin": cos, "return_rstd": True}
+    right = membound.qk_norm_rope(q, q, **given)
+    for k in (memoryview(q), q):
+        found = membound.qk_norm_rope(q, k, **given)
+        assert [type(one) for one in found[1::2]] == [type(k)] * 2
+        for one, wanted in zip(found, right, strict=True):
+            np.testing.assert_array_equal(np.asarray(one), wanted)

@@ -150,5 +150,9 @@ def test_other_arguments_that_do_not_fit():
     with pytest.raises(TypeError, match="'dtype'"):
         membound.rope_table(None, 64, 128, "int8")
     for head_dim, max_position in ((1, 8), (64.0, 8), (64, -1), (64, "8")):
-        with pytest.raises(ValueError, match=r"'(head_dim|max_position)'"):
-            membound.rope_table(None, head_dim, max_position)
+        for function in (membound.rope_table, membound.rope_frequencies):
+            said = rf"^{function.__name__}: argument '(head_dim|max_position)' must be an integer"
+            with pytest.raises(ValueError, match=said):
+                function(None, head_dim, max_position)
+    with pytest.raises(ValueError, match=r"^rope_frequencies: argument 'rope_parameters'"):
+        membound.rope_frequencies("x", 64, 8)

@@ -23,8 +23,9 @@ struct EmbeddingBackwardOptions {
 // vocab_start + r, times scale.
 //
 // dy         (*ids.shape, dim), dim at least 1, any strides; float16, bfloat16, float32 or float64
-// ids        int32 or int64, of any shape and strides, fewer than 2^31
-// out    (vocab, dim), vocab at least 1 and below 2^31; dy's dtype, or with 16 and 32 bits any
+// ids        int32 or int64, of any shape and strides, fewer than 2^31 - 1
+// out    (vocab, dim), vocab at least 1 and at most 2^31 - 2; dy's dtype, or with 16 and 32 bits
+// any
 //            of those; overlaps nothing
 // workspace  on a GPU at least embedding_backward_workspace(dy, vocab) bytes on dy's device,
 //            aligned to 16, uint8; nullptr: allocated on the stream. The CPU needs none.

@@ -52,7 +52,8 @@ Args:
     ignore_index: the label of rows that do not count.
     label_smoothing: from 0 to 1: how much of the label all columns share.
     z_loss: the weight of the square of ``lse``; finite, not negative.
-    softcap: what logits are held to, on both sides; above 0, None for no cap.
+    softcap: what logits are held to, on both sides; above 0, None for no cap. Beyond float32, but
+        for float64, there is none.
     validate: look at labels (CPU arrays only) and raise ValueError where one is neither ignored nor
         a column.
     out: where the loss goes: of the shape of ``labels``, float32 (float64 for float64). It may

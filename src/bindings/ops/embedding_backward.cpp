@@ -41,9 +41,9 @@ gradient of torch's ``embedding``. That of an added position table is none of it
 Args:
     dy: ``(*ids.shape, dim)``, the gradient of the rows looked up: float16, bfloat16, float32 or
         float64, with any strides, from torch, JAX, CuPy or NumPy.
-    ids: int32 or int64, of any shape and strides, fewer than 2**31, from the framework and device
-        of ``dy``. Those outside of ``[vocab_start, vocab_start + vocab)`` add nothing.
-    vocab: how many rows the table has, below 2**31.
+    ids: int32 or int64, of any shape and strides, fewer than 2**31 - 1, from the framework and
+        device of ``dy``. Those outside of ``[vocab_start, vocab_start + vocab)`` add nothing.
+    vocab: how many rows the table has, at most 2**31 - 2.
     padding_idx: the id whose row gets no gradient; not negative.
     scale: the forward's; finite.
     scale_grad_by_freq: divide the sum of an id by the number of its tokens.

@@ -51,7 +51,8 @@ Args:
         ``(tokens,)``. None: a token's place in its sequence. With ``sections``, one more axis in
         front: time, height and width of each token.
     seqlen_offsets: where sequences start: an int, or int32 or int64 ``(batch,)`` (of each sequence
-        of ``cu_seqlens``). The array not with ``position_ids``.
+        of ``cu_seqlens``). The array not with ``position_ids``. In a loop of decoding pass JAX an
+        array: each new int compiles once more.
     cu_seqlens: for ``"thd"``, int32 or int64 ``(sequences + 1,)``: sequence ``i`` is tokens
         ``cu_seqlens[i]`` to before ``cu_seqlens[i + 1]``. A token of none (padding) turns by no
         angle. Without it there is one sequence. Not with ``position_ids``.

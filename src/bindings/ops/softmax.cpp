@@ -42,9 +42,9 @@ Returns:
     ``out``, or a new C-contiguous array of the framework, shape, dtype and device of ``x``.
 
     Elements that are dropped are 0. A row that the mask drops as a whole is NaN, as torch's
-    ``softmax`` of infinities below 0 is, and so is a row with NaN or infinity among what it keeps; a
-    row of which ``causal_offset`` keeps nothing is 0. A row's bits depend on its values, mask, width
-    and dtype alone.
+    ``softmax`` of infinities below 0 is, and so is a row with NaN or infinity above 0 among what it
+    keeps; a row of which ``causal_offset`` keeps nothing is 0. A row's bits depend on its values,
+    mask, width and dtype alone.
 
 Raises:
     ValueError: a shape, option, device or overlap that is not as above.

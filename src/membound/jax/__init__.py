@@ -4,8 +4,24 @@
 
 They run through XLA's typed foreign function interface: XLA allocates the outputs, orders the work
 on its own stream and may capture it in a CUDA graph. Handlers are registered at the first call.
+
+Other names of these functions, as ``silu_and_mul`` and ``gemma_rms_norm``, are membound's own: for
+JAX arrays, traced ones too, those call the functions here.
 """
 
+from membound import (
+    gelu_and_mul,
+    gelu_and_mul_backward,
+    gelu_tanh_and_mul,
+    gelu_tanh_and_mul_backward,
+    gemma_rms_norm,
+    relu2,
+    relu2_backward,
+    sigmoid_and_mul,
+    sigmoid_and_mul_backward,
+    silu_and_mul,
+    silu_and_mul_backward,
+)
 from membound.jax._cross_entropy import cross_entropy, cross_entropy_backward
 from membound.jax._embedding import embedding
 from membound.jax._embedding_backward import embedding_backward
@@ -37,10 +53,17 @@ __all__ = [
     "gated_activation",
     "gated_activation_backward",
     "gated_activation_quant",
+    "gelu_and_mul",
+    "gelu_and_mul_backward",
+    "gelu_tanh_and_mul",
+    "gelu_tanh_and_mul_backward",
+    "gemma_rms_norm",
     "layer_norm",
     "layer_norm_backward",
     "qk_norm_rope",
     "qk_norm_rope_backward",
+    "relu2",
+    "relu2_backward",
     "rms_norm",
     "rms_norm_backward",
     "rms_norm_gated",
@@ -48,6 +71,10 @@ __all__ = [
     "rms_norm_quant",
     "rope",
     "rope_backward",
+    "sigmoid_and_mul",
+    "sigmoid_and_mul_backward",
+    "silu_and_mul",
+    "silu_and_mul_backward",
     "silu_and_mul_quant",
     "softmax",
     "softmax_backward",

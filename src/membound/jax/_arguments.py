@@ -5,6 +5,7 @@
 Kinds are checked at every call, shapes and dtypes while tracing: free for later calls.
 """
 
+import ctypes
 import math
 import operator
 
@@ -41,6 +42,32 @@ def number(op, value, argument):
             f"{op}: argument '{argument}' must be a real number, got {type_name(value)}"
         )
     return float(value)
+
+
+def as_float32(value):
+    return ctypes.c_float(value).value
+
+
+def as_computed(value, dtype):
+    """An option as kernels for arrays of that dtype have it; infinite beyond float32."""
+    return value if dtype == "float64" else as_float32(value)
+
+
+def check_finite(op, value, argument, dtype):
+    """Finite as kernels have it."""
+    where = " in float32" if math.isfinite(value) else ""
+    text = f"'{argument}' must be finite{where}, got {value:g}"
+    _require(op, math.isfinite(as_computed(value, dtype)), text)
+
+
+def check_eps(op, eps, dtype):
+    """Finite, not negative, and 0 for kernels only if it is."""
+    _require(
+        op, math.isfinite(eps) and eps >= 0.0, f"'eps' must be finite and not negative, got {eps:g}"
+    )
+    check_finite(op, eps, "eps", dtype)
+    _require(op, eps == 0.0 or as_computed(eps, dtype) > 0.0,
+             f"'eps' must be 0 or above 0 in float32, got {eps:g}")  # fmt: skip
 
 
 def integer(op, value, argument):
@@ -83,7 +110,9 @@ def group_size(op, size):
 def upper_bound(op, bound):
     """A number above 0; infinity for None."""
     bound = math.inf if bound is None else number(op, bound, "scale_upper_bound")
-    _require(op, bound > 0.0, f"'scale_upper_bound' must be above 0, got {bound:g}")
+    where = " in float32" if bound > 0.0 else ""
+    text = f"'scale_upper_bound' must be above 0{where}, got {bound:g}"
+    _require(op, as_float32(bound) > 0.0, text)
     return bound
 
 
@@ -96,12 +125,10 @@ def before_weight(op, rounding):
 
 
 def check_forward(x, residual, z, weight, bias, options):
-    op, eps = options.op, options.eps
+    op = options.op
     check_rows(op, x, "x")
-    _require(
-        op, math.isfinite(eps) and eps >= 0.0, f"'eps' must be finite and not negative, got {eps:g}"
-    )
-    _check_weight_offset(op, weight, options.weight_offset)
+    check_eps(op, options.eps, x.dtype)
+    _check_weight_offset(op, weight, options.weight_offset, x.dtype)
     if residual is not None:
         check_like(op, residual, "residual", x.dtype, x.shape)
     if z is not None:
@@ -141,7 +168,7 @@ def check_backward(dy, dresidual_out, x, z, weight, mean, rstd, options):
     if z is not None:
         check_like(op, z, "z", x.dtype, x.shape)
     _check_columns(op, weight, "weight", x, x_name)
-    _check_weight_offset(op, weight, options.weight_offset)
+    _check_weight_offset(op, weight, options.weight_offset, x.dtype)
     if mean is not None:
         check_like(op, mean, "mean", statistics_dtype(x), x.shape[:-1])
     check_like(op, rstd, "rstd", statistics_dtype(x), x.shape[:-1])
@@ -162,8 +189,8 @@ def check_rows(op, x, name):
     _check_floating(op, x, name)
 
 
-def _check_weight_offset(op, weight, offset):
-    _require(op, math.isfinite(offset), f"'weight_offset' must be finite, got {offset:g}")
+def _check_weight_offset(op, weight, offset, dtype):
+    check_finite(op, offset, "weight_offset", dtype)
     _require(
         op,
         weight is not None or offset == 0.0,

@@ -31,7 +31,8 @@ def cross_entropy(
 
     The options are static: each new combination compiles once. Reverse-mode gradients (jax.grad,
     jax.vjp) run :func:`cross_entropy_backward`; lse, too, is differentiable. Forward mode and
-    second derivatives raise.
+    second derivatives raise. ``validate`` waits for the result; inside jit XLA raises what it
+    finds when the program runs, as ValueError or ``jax.errors.JaxRuntimeError``.
 
     >>> import jax.numpy as jnp
     >>> logits = jnp.log(jnp.array([[1.0, 1.0, 2.0]]))
@@ -41,7 +42,7 @@ def cross_entropy(
     op = "cross_entropy"
     _arguments.check_arrays(op, {"logits": logits, "labels": labels})
     options = _options(op, ignore_index, label_smoothing, z_loss, softcap, validate)
-    loss, lse = _jitted_forward(logits, labels, options)
+    loss, lse = _ffi.validated(validate, _jitted_forward, logits, labels, options)
     return (loss, lse) if _arguments.flag(op, return_lse, "return_lse") else loss
 
 
@@ -62,8 +63,10 @@ def cross_entropy_backward(
     options = _options(op, ignore_index, label_smoothing, z_loss, softcap, validate)
     if not isinstance(dloss, jax.Array):
         kind = _ffi.statistics_dtype(logits)
-        dloss = jax.numpy.full(labels.shape, _arguments.number(op, dloss, "dloss"), kind)
-    return _jitted_backward(dloss, logits, labels, lse, options)
+        dloss = _arguments.number(op, dloss, "dloss")
+        _arguments.check_finite(op, dloss, "dloss", kind)
+        dloss = jax.numpy.full(labels.shape, dloss, kind)
+    return _ffi.validated(validate, _jitted_backward, dloss, logits, labels, lse, options)
 
 
 def _options(op, ignore_index, label_smoothing, z_loss, softcap, validate):
@@ -89,6 +92,11 @@ def _options(op, ignore_index, label_smoothing, z_loss, softcap, validate):
 def _check(logits, labels, options):
     op = options.op
     _arguments.check_rows(op, logits, "logits")
+    _arguments.check_finite(op, options.z_loss, "z_loss", logits.dtype)
+    if _arguments.as_computed(options.softcap, logits.dtype) == 0.0:
+        raise ValueError(
+            f"{op}: argument 'softcap' must be above 0 in float32, got {options.softcap:g}"
+        )
     if labels.dtype.name not in ("int32", "int64"):
         raise TypeError(f"{op}: argument 'labels' must be int32 or int64, got {labels.dtype.name}")
     if labels.shape != logits.shape[:-1]:
@@ -157,7 +165,7 @@ def _gradients(options, saved, gradients):
     wide = _ffi.statistics_dtype(logits)
     capped = logits.astype(wide)
     slope = jax.numpy.ones((), wide)
-    if options.softcap < math.inf:
+    if _arguments.as_computed(options.softcap, wide) < math.inf:
         turned = jax.numpy.tanh(capped / options.softcap)
         capped, slope = options.softcap * turned, 1 - turned**2
     counts = (labels != options.ignore_index) & (labels >= 0) & (labels < logits.shape[-1])

@@ -3,7 +3,6 @@
 """Embedding lookup."""
 
 import functools
-import math
 from typing import NamedTuple
 
 import jax
@@ -35,7 +34,9 @@ def embedding(
 
     See :func:`membound.embedding` for the arguments. All but the arrays are static: each new
     combination compiles once. Differentiable in both tables, backwards: their gradients are
-    :func:`embedding_backward`'s, dense; padding_idx gets none.
+    :func:`embedding_backward`'s, dense; padding_idx gets none. ``validate`` waits for the result;
+    inside jit XLA raises what it finds when the program runs, as ValueError or
+    ``jax.errors.JaxRuntimeError``.
 
     >>> import jax.numpy as jnp
     >>> weight = jnp.array([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
@@ -55,8 +56,8 @@ def embedding(
         validate=_arguments.flag(_OP, validate, "validate"),
         dtype=_tables.floating_dtype(_OP, dtype),
     )
-    _require(math.isfinite(options.scale), "scale", f"be finite, got {options.scale:g}")
-    return _jitted(ids, weight, position_ids, position_weight, options)
+    arguments = ids, weight, position_ids, position_weight, options
+    return _ffi.validated(options.validate, _jitted, *arguments)
 
 
 def _check_table(table, argument):
@@ -69,6 +70,7 @@ def _check_table(table, argument):
 def _check(ids, weight, position_ids, position_weight, options):
     _check_table(weight, "weight")
     _tables.check_integers(_OP, ids, "ids")
+    _arguments.check_finite(_OP, options.scale, "scale", weight.dtype)
     _tables.check_result_dtype(_OP, options.dtype, weight, "weight")
     if position_weight is None:
         _require(position_ids is None, "position_ids", "be None without 'position_weight'")

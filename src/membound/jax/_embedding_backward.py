@@ -3,7 +3,6 @@
 """The gradient of an embedding table."""
 
 import functools
-import math
 from typing import NamedTuple
 
 import jax
@@ -55,13 +54,13 @@ def embedding_backward(
         validate=_arguments.flag(_OP, validate, "validate"),
         dtype=_tables.floating_dtype(_OP, dtype),
     )
-    _require(math.isfinite(sums.scale), "scale", f"be finite, got {sums.scale:g}")
-    return _jitted(dy, ids, sums)
+    return _ffi.validated(sums.validate, _jitted, dy, ids, sums)
 
 
 def _check(dy, ids, sums):
     _tables.check_floating(_OP, dy, "dy")
     _tables.check_integers(_OP, ids, "ids")
+    _arguments.check_finite(_OP, sums.scale, "scale", dy.dtype)
     _require(dy.ndim >= 1 and dy.shape[-1] >= 1, "dy", f"have columns, got shape {dy.shape}")
     _require(ids.shape == dy.shape[:-1], "ids",
              f"have shape {dy.shape[:-1]}, got {ids.shape}")  # fmt: skip

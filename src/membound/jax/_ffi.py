@@ -29,6 +29,23 @@ def call(target, results, operands, **attributes):
     return function(*given, **attributes)
 
 
+def validated(wanted, function, *arguments):
+    """``function(*arguments)``; if wanted, what the core says of values is a ValueError.
+
+    Of arrays that are there, whose results are waited for. In a traced function there is nothing to
+    look at: XLA raises when the program runs.
+    """
+    if wanted is not True:
+        return function(*arguments)
+    try:
+        return jax.block_until_ready(function(*arguments))
+    except (ValueError, jax.errors.JaxRuntimeError) as error:  # before it runs, or while it does
+        code, _, text = str(error).partition(": ")
+        if code != "INVALID_ARGUMENT":
+            raise
+        raise ValueError(text) from None
+
+
 @functools.cache
 def register():
     for target, platforms in _core.jax_ffi_targets().items():

@@ -14,7 +14,7 @@ from membound.jax._norm import static
 
 _KINDS = ("silu", "gelu", "gelu_tanh", "sigmoid", "relu2")
 _PACKINGS = ("halves", "interleaved", "gate")
-_APART = len(_PACKINGS)
+_ALONE, _APART = _PACKINGS.index("gate"), len(_PACKINGS)
 
 
 class Options(NamedTuple):
@@ -117,9 +117,10 @@ def cols_of(gate, options):
     return gate.shape[-1] // 2 if options.packed else gate.shape[-1]
 
 
-def check_shapes(gate, up, row_scale, options, dy=None):
+def check_inputs(gate, up, row_scale, options, dy=None):
     op = options.op
     _arguments.check_rows(op, gate, "gate")
+    _check_numbers(gate, options)
     if options.packed and gate.shape[-1] % 2:
         raise ValueError(
             f"{op}: argument 'gate' must have at least 1 axis, the last of an even extent, to hold "
@@ -135,15 +136,30 @@ def check_shapes(gate, up, row_scale, options, dy=None):
         _arguments.check_like(op, dy, "dy", gate.dtype, shape)
 
 
+def _check_numbers(gate, options):
+    alpha, limit, offset = options.alpha, options.limit, options.up_offset
+    scales, alone = _KINDS[options.kind] in ("silu", "sigmoid"), options.form == _ALONE
+    for right, text in (
+        (0.0 < alpha < math.inf, f"'alpha' must be finite and above 0, got {alpha:g}"),
+        (scales or alpha == 1.0, f"'alpha' must be 1 but for silu and sigmoid, got {alpha:g}"),
+        (limit > 0.0, f"'limit' must be above 0, got {limit:g}"),
+        (not alone or offset == 0.0, f"'up_offset' must be 0 without 'up', got {offset:g}"),
+    ):
+        if not right:
+            raise ValueError(f"{options.op}: argument {text}")
+    _arguments.check_finite(options.op, alpha, "alpha", gate.dtype)
+    _arguments.check_finite(options.op, offset, "up_offset", gate.dtype)
+
+
 @functools.partial(jax.jit, static_argnums=3)
 def _jitted_forward(gate, up, row_scale, options):
-    check_shapes(gate, up, row_scale, options)
+    check_inputs(gate, up, row_scale, options)
     return _forward(*_sharding.alike(gate, up, row_scale), options)
 
 
 @functools.partial(jax.jit, static_argnums=4)
 def _jitted_backward(dy, gate, up, row_scale, options):
-    check_shapes(gate, up, row_scale, options, dy)
+    check_inputs(gate, up, row_scale, options, dy)
     return _backward_call(dy, gate, up, row_scale, options)
 
 

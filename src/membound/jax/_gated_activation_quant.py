@@ -61,7 +61,7 @@ def gated_activation_quant(
 
 @functools.partial(jax.jit, static_argnums=4)
 def _jitted(gate, up, row_scale, scale, options):
-    activation.check_shapes(gate, up, row_scale, options.activation)
+    activation.check_inputs(gate, up, row_scale, options.activation)
     if scale is not None:
         _arguments.check_static_scale(scale, options)
     return _quantised(*_sharding.alike(gate, up, row_scale, scale), options)

@@ -52,7 +52,7 @@ def qk_norm_rope(
     }  # fmt: skip
     with_rstd = _arguments.flag("qk_norm_rope", return_rstd, "return_rstd")
     given, static = sort_arguments("qk_norm_rope", arrays, options)
-    results = _jitted(given, static, with_rstd)
+    results = _ffi.validated(validate, _jitted, given, static, with_rstd)
     return results[0] if len(results) == 1 else tuple(results)
 
 
@@ -87,7 +87,8 @@ def qk_norm_rope_backward(
     if (k is None) != (dk is None):
         raise ValueError(f"{op}: argument 'k' must be given with 'dk', and only then")
     given, static = sort_arguments(op, arrays, options, required=("q", "dq"))
-    found = _jitted_backward(given, static, _arguments.flag(op, need_dweight, "need_dweight"))
+    need_dweight = _arguments.flag(op, need_dweight, "need_dweight")
+    found = _ffi.validated(validate, _jitted_backward, given, static, need_dweight)
     return tuple(found.get(name) for name in _LEARNED)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from membound import _core
 from membound.arrays import type_name
-from membound.jax import _ffi, _sharding
+from membound.jax import _arguments, _ffi, _sharding
 
 # The order in which handlers take the arrays that there are.
 _OPERANDS = (
@@ -31,7 +31,9 @@ def rope(
     """Rotary position embedding of q and k, or of q alone.
 
     See :func:`membound.rope` for the arguments. All but the arrays are static: each new combination
-    compiles once. Differentiable in q, k and freqs, backwards; tables have no gradient.
+    compiles once, so a loop of decoding passes ``seqlen_offsets`` as an array. Differentiable in q,
+    k and freqs, backwards; tables have no gradient. ``validate`` waits for the result; inside jit
+    XLA raises what it finds when the program runs, as ValueError or ``jax.errors.JaxRuntimeError``.
 
     >>> import jax.numpy as jnp
     >>> q = jnp.array([1.0, 0.0, 0.0, 1.0]).reshape(1, 1, 1, 4)
@@ -49,7 +51,8 @@ def rope(
         "interleaved_sections": interleaved_sections, "attention_scaling": attention_scaling,
         "inverse": inverse, "validate": validate,
     }  # fmt: skip
-    results = _jitted(*sort_arguments("rope", arrays, options))
+    given = sort_arguments("rope", arrays, options)
+    results = _ffi.validated(validate, _jitted, *given)
     return results[0] if k is None else tuple(results)
 
 
@@ -77,7 +80,8 @@ def rope_backward(
         "interleaved_sections": interleaved_sections, "attention_scaling": attention_scaling,
         "inverse": inverse, "validate": validate,
     }  # fmt: skip
-    results = _jitted_backward(*sort_arguments("rope_backward", arrays, options))
+    given = sort_arguments("rope_backward", arrays, options)
+    results = _ffi.validated(validate, _jitted_backward, *given)
     return results[0] if len(results) == 1 else tuple(results)
 
 
@@ -85,8 +89,8 @@ def sort_arguments(op, arrays, options, required=("q",)):
     """The arrays that are given, and what is static, which hashes."""
     given = {}
     for name, value in arrays.items():
-        if name == "seqlen_offsets" and isinstance(value, int):
-            options = {**options, name: value}
+        if name == "seqlen_offsets" and isinstance(value, (int, np.integer)):
+            options = {**options, name: _arguments.integer(op, value, name)}
         elif isinstance(value, jax.Array):
             given[name] = value
         elif value is not None or name in required:
@@ -94,10 +98,20 @@ def sort_arguments(op, arrays, options, required=("q",)):
             raise TypeError(
                 f"{op}: argument '{argument}' must be a jax array, got {type_name(value)}"
             )
-    sections = options["sections"]
-    if isinstance(sections, list):
-        options = {**options, "sections": tuple(sections)}
+    if options["sections"] is not None:
+        options = {**options, "sections": _sections(op, options["sections"])}
     return given, (op, tuple((name, one) for name, one in options.items() if one is not None))
+
+
+def _sections(op, sections):
+    """A tuple, which hashes."""
+    try:
+        numbers = tuple(sections)
+    except (TypeError, NotImplementedError):  # memoryviews with two axes
+        raise TypeError(
+            f"{op}: argument 'sections' must be a sequence of integers, got {type_name(sections)}"
+        ) from None
+    return tuple(_arguments.integer(op, one, "sections") for one in numbers)
 
 
 def _argument(op, name):

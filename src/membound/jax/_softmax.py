@@ -3,7 +3,6 @@
 """Softmax, forward and backward."""
 
 import functools
-import math
 from typing import NamedTuple
 
 import jax
@@ -35,7 +34,8 @@ def softmax(x, mask=None, *, scale=1.0, causal_offset=None):
     _arguments.check_arrays(op, {"x": x} if mask is None else {"x": x, "mask": mask})
     if causal_offset is not None:
         causal_offset = _arguments.integer(op, causal_offset, "causal_offset")
-    return _jitted_forward(x, mask, Options(_scale(op, scale), causal_offset))
+    options = Options(_arguments.number(op, scale, "scale"), causal_offset)
+    return _jitted_forward(x, mask, options)
 
 
 def softmax_backward(dy, y, *, scale=1.0):
@@ -48,14 +48,7 @@ def softmax_backward(dy, y, *, scale=1.0):
     """
     op = "softmax_backward"
     _arguments.check_arrays(op, {"dy": dy, "y": y})
-    return _jitted_backward(dy, y, _scale(op, scale))
-
-
-def _scale(op, scale):
-    scale = _arguments.number(op, scale, "scale")
-    if not math.isfinite(scale):
-        raise ValueError(f"{op}: argument 'scale' must be finite, got {scale:g}")
-    return scale
+    return _jitted_backward(dy, y, _arguments.number(op, scale, "scale"))
 
 
 def _check_mask(x, mask):
@@ -78,6 +71,7 @@ def _check_mask(x, mask):
 @functools.partial(jax.jit, static_argnums=2)
 def _jitted_forward(x, mask, options):
     _arguments.check_rows("softmax", x, "x")
+    _arguments.check_finite("softmax", options.scale, "scale", x.dtype)
     if options.causal_offset is not None and x.ndim < 2:
         raise ValueError(
             "softmax: argument 'causal_offset' must be None for 'x' of 1 axis, got "
@@ -97,6 +91,7 @@ def _jitted_backward(dy, y, scale):
     op = "softmax_backward"
     _arguments.check_rows(op, y, "y")
     _arguments.check_like(op, dy, "dy", y.dtype, y.shape)
+    _arguments.check_finite(op, scale, "scale", y.dtype)
     return _backward(dy, y, scale)
 
 
