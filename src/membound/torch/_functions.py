@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from membound import _core
 from membound.torch._operators import PLAIN, dispatch_modes, dynamo_traces
+from membound.torch._recording import refuse_gradients
 
 # What membound's own functions call for tensors that want their gradient recorded or are no plain
 # memory, by the name of the op.
@@ -64,11 +66,13 @@ def traceable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     """The same of a function without a gradient, given what it is in a graph."""
 
     def decorate(traced: Callable[..., Any]) -> Callable[..., Any]:
-        extension = getattr(_core, traced.__name__)
+        op = traced.__name__
+        extension, names = getattr(_core, op), tuple(inspect.signature(traced).parameters)
 
         @functools.wraps(traced)
         def call(*args: Any, **kwargs: Any) -> Any:
             if dynamo_traces() or dispatch_modes():
+                refuse_gradients(op, {**dict(zip(names, args, strict=False)), **kwargs})
                 return _traced(traced, outputs, args, kwargs)
             return extension(*args, **kwargs)
 

@@ -11,7 +11,7 @@ import torch
 from membound import _core
 from membound.arrays import dtype_name
 from membound.torch._functions import traceable
-from membound.torch._operators import define
+from membound.torch._operators import define_without_gradient
 from membound.torch._rms_norm_quant import scales_like
 
 _OPTIONS = ("kind", "packing", "dtype", "group_size", "scale_upper_bound")
@@ -35,7 +35,7 @@ def _shapes(
     return codes, scales_like(codes, group_size) if scale is None else scale.new_empty(0)
 
 
-define(
+_GATED_ACTIVATION_QUANT = define_without_gradient(
     "gated_activation_quant",
     "(Tensor gate, Tensor? up, Tensor? row_scale, Tensor? scale, str kind, str packing, str dtype, "
     "int? group_size, float? scale_upper_bound, float alpha, float? limit, float up_offset) "
@@ -48,7 +48,7 @@ def _quantised(
     gate, up=None, *, kind="silu", packing="halves", dtype="float8_e4m3fn", scale=None,
     group_size=None, scale_upper_bound=None, alpha=1.0, limit=None, up_offset=0.0, row_scale=None,
 ):  # fmt: skip
-    codes, scales = torch.ops.membound.gated_activation_quant(
+    codes, scales = _GATED_ACTIVATION_QUANT(
         gate, up, row_scale, scale, kind, packing, dtype_name(dtype), group_size, scale_upper_bound,
         alpha, limit, up_offset,
     )  # fmt: skip

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -206,6 +206,18 @@ def records(tensors: tuple[Any, ...]) -> bool:
     if not torch.is_grad_enabled():
         return False
     return any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
+
+
+def refuse_gradients(op: str, tensors: Mapping[str, Any]) -> None:
+    """Raise, as the extension does, where an op without a gradient is asked to record one."""
+    if not torch.is_grad_enabled():
+        return
+    for name, tensor in tensors.items():
+        if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+            raise RuntimeError(
+                f"{op}: argument '{name}' requires grad, which this call cannot record: call it "
+                f"under torch.no_grad(), or pass {name}.detach()"
+            )
 
 
 def raw_operator(op: Operator, direction: str) -> Callable[..., Any]:

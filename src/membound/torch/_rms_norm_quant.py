@@ -11,7 +11,7 @@ import torch
 from membound import _core
 from membound.arrays import dtype_name
 from membound.torch._functions import traceable
-from membound.torch._operators import contiguous_like, define
+from membound.torch._operators import contiguous_like, define_without_gradient
 
 _OPTIONS = ("dtype", "group_size", "scale_upper_bound", "eps", "weight_offset", "rounding")
 _SCHEMA = (
@@ -52,11 +52,11 @@ def _shapes(arrays: int) -> Any:
     return shapes
 
 
-define(
+_RMS_NORM_QUANT = define_without_gradient(
     "rms_norm_quant", f"(Tensor x, {_SCHEMA} -> (Tensor, Tensor)",
     _kernel(_core.rms_norm_quant, 2), _shapes(2),
 )  # fmt: skip
-define(
+_ADD_RMS_NORM_QUANT = define_without_gradient(
     "add_rms_norm_quant", f"(Tensor x, Tensor residual, {_SCHEMA} -> (Tensor, Tensor, Tensor)",
     _kernel(_core.add_rms_norm_quant, 3), _shapes(3),
 )  # fmt: skip
@@ -75,7 +75,7 @@ def rms_norm_quant(
     [[95, 127]]
     """
     options = dtype_name(dtype), group_size, scale_upper_bound, eps, weight_offset, rounding
-    codes, scales = torch.ops.membound.rms_norm_quant(x, weight, scale, *options)
+    codes, scales = _RMS_NORM_QUANT(x, weight, scale, *options)
     return (codes, scales) if scale is None else codes
 
 
@@ -93,5 +93,5 @@ def add_rms_norm_quant(
     ([[95, 127]], [[3.0, 4.0]])
     """
     options = dtype_name(dtype), group_size, scale_upper_bound, eps, weight_offset, rounding
-    found = torch.ops.membound.add_rms_norm_quant(x, residual, weight, scale, *options)
+    found = _ADD_RMS_NORM_QUANT(x, residual, weight, scale, *options)
     return found if scale is None else found[:2]
