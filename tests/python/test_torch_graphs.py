@@ -163,11 +163,66 @@ def test_operators_without_a_gradient_refuse_to_record(backend, generator):
     run = layer if backend == "none" else torch.compile(layer, backend=backend)
     with pytest.raises(RuntimeError, match=r"fused_add_rms_norm: argument 'input' requires grad"):
         run(x * 1)
+    weight.requires_grad_()
     with pytest.raises(RuntimeError, match=r"^rms_norm_quant: argument 'weight' requires grad"):
-        weight.requires_grad_()
         operators.rms_norm_quant(x.data, weight, None, "int8", None, None, 1e-6, 0.0, "once")
     squared = (saved := x * 1) * saved
     with torch.no_grad():
         run(saved)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         squared.sum().backward()
+
+
+IDS = torch.tensor([1, 2, 4])
+WRITTEN = {  # on x of (4, 8), where to write
+    "rms_norm_quant": (lambda x, **out: mt.rms_norm_quant(x, **out), [(4, 8), torch.int8]),
+    "add_rms_norm_quant": (
+        lambda x, **out: mt.add_rms_norm_quant(x, x * 2, **out), [(4, 8), torch.float8_e5m2],
+    ),
+    "gated_activation_quant": (
+        lambda x, **out: mt.gated_activation_quant(x, **out), [(4, 4), torch.int8],
+    ),
+    "silu_and_mul_quant": (
+        lambda x, **out: mt.silu_and_mul_quant(x, x + 1, **out), [(4, 8), torch.int8],
+    ),
+    "embedding": (
+        lambda x, **out: mt.embedding(IDS % 4, x.bfloat16(), scale=1.1, **out),
+        [(3, 8), torch.float32],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", WRITTEN)
+def test_results_take_the_dtype_of_where_they_are_written(op, generator):
+    call, (shape, dtype) = WRITTEN[op]
+    x = torch.randn(4, 8, generator=generator)
+    mine, right = (torch.zeros(shape).to(dtype) for _ in range(2))
+    torch.compiler.reset()
+    run = torch.compile(lambda x, out: call(x, out=out), fullgraph=True, backend="aot_eager")
+    found, wanted = run(x, mine), call(x, out=right)
+    assert torch.equal(mine.view(torch.uint8), right.view(torch.uint8))
+    if isinstance(wanted, tuple):
+        torch.testing.assert_close(found[1:], wanted[1:], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "out", "error", "message"),
+    [
+        ("out", torch.empty(2, 4, 8), ValueError, r"must have shape \(4, 8\), got \(2, 4, 8\)"),
+        ("out", torch.empty(4, 8).double(), TypeError, "must be float32, got float64"),
+        ("residual_out", torch.empty(4, 1), ValueError, r"must have shape \(4, 8\), got \(4, 1\)"),
+    ],
+)
+def test_where_results_are_written_is_checked_in_graphs(name, out, error, message):
+    """Neither cast nor broadcast, with the words of eager calls; a mode sees what a graph would."""
+    x = torch.ones(4, 8)
+    call = lambda x, out: mt.add_rms_norm(x, x, **{name: out})  # noqa: E731
+    torch.compiler.reset()
+    traced = torch.fx.experimental.proxy_tensor.make_fx(call)
+    for run in (call, torch.compile(call, backend="aot_eager"), traced):
+        with pytest.raises(error, match=f"^add_rms_norm: argument '{name}' {message}"):
+            run(x, out)
+    with pytest.raises(ValueError, match=r"^rope: argument 'k_out' must be None"):
+        torch.fx.experimental.proxy_tensor.make_fx(
+            lambda q: mt.rope(q, freqs=torch.ones(4), k_out=q)
+        )(torch.ones(1, 2, 1, 8))

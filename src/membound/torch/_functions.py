@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from membound import _core
+from membound.arrays import dtype_name, type_name
 from membound.torch._operators import PLAIN, dispatch_modes, dynamo_traces
 from membound.torch._recording import refuse_gradients
 
@@ -45,13 +46,13 @@ def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[...
     """
 
     def decorate(recorded: Callable[..., Any]) -> Callable[..., Any]:
-        extension = getattr(_core, recorded.__name__)
+        extension, names = getattr(_core, recorded.__name__), _names(recorded)
         RECORDED[recorded.__name__] = _handed_over(recorded)
 
         @functools.wraps(recorded)
         def call(*args: Any, **kwargs: Any) -> Any:
             if dynamo_traces() or dispatch_modes():
-                return _traced(recorded, outputs, args, kwargs)
+                return _traced(recorded, names, outputs, args, kwargs)
             # The extension would find out by itself, and take 7 us longer to get back here.
             if _records() and _wants_gradient(args) and _OUTSIDE.isdisjoint(kwargs):
                 return recorded(*args, **kwargs)
@@ -67,13 +68,13 @@ def traceable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 
     def decorate(traced: Callable[..., Any]) -> Callable[..., Any]:
         op = traced.__name__
-        extension, names = getattr(_core, op), tuple(inspect.signature(traced).parameters)
+        extension, names = getattr(_core, op), _names(traced)
 
         @functools.wraps(traced)
         def call(*args: Any, **kwargs: Any) -> Any:
             if dynamo_traces() or dispatch_modes():
                 refuse_gradients(op, {**dict(zip(names, args, strict=False)), **kwargs})
-                return _traced(traced, outputs, args, kwargs)
+                return _traced(traced, names, outputs, args, kwargs)
             return extension(*args, **kwargs)
 
         return call
@@ -104,20 +105,45 @@ def _handed_over(recorded: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _traced(recorded: Any, outputs: tuple[str, ...], args: Any, kwargs: dict[str, Any]) -> Any:
+def _names(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
+
+
+def _traced(
+    recorded: Any, names: tuple[str, ...], outputs: tuple[str, ...], args: Any,
+    kwargs: dict[str, Any],
+) -> Any:  # fmt: skip
     """A graph has results of its own: where they were to be written, it copies them."""
-    given = [kwargs.pop(name, None) for name in outputs]
+    given = {name: kwargs.pop(name, None) for name in outputs}
+    first = given.get("out")
+    if first is not None and "dtype" in names and kwargs.get("dtype") is None:
+        kwargs["dtype"] = first.dtype
     results = recorded(*args, **kwargs)
-    if all(out is None for out in given):
+    if all(out is None for out in given.values()):
         return results
-    if isinstance(results, torch.Tensor):
-        for name, out in zip(outputs[1:], given[1:], strict=True):
-            if out is not None:
-                raise ValueError(
-                    f"{recorded.__name__}: argument '{name}' must be None: this call has one result"
-                )
-        return given[0].copy_(results)
-    return tuple(
-        result if out is None else out.copy_(result)
-        for out, result in zip(given, results, strict=True)
+    made = results if isinstance(results, tuple) else (results,)
+    for name in outputs[len(made) :]:
+        if given[name] is not None:
+            raise ValueError(
+                f"{recorded.__name__}: argument '{name}' must be None, as this call has no such "
+                f"result; got {type_name(given[name])}"
+            )
+    written = tuple(
+        result if out is None else _copied(recorded.__name__, name, out, result)
+        for (name, out), result in zip(given.items(), made, strict=False)
     )
+    return written if isinstance(results, tuple) else written[0]
+
+
+def _copied(op: str, name: str, out: Any, result: Any) -> Any:
+    """Eager calls write the result itself: nothing is cast or broadcast there."""
+    if out.shape != result.shape:
+        raise ValueError(
+            f"{op}: argument '{name}' must have shape {tuple(result.shape)}, got {tuple(out.shape)}"
+        )
+    if out.dtype != result.dtype:
+        raise TypeError(
+            f"{op}: argument '{name}' must be {dtype_name(result.dtype)}, got "
+            f"{dtype_name(out.dtype)}"
+        )
+    return out.copy_(result)
