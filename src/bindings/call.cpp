@@ -181,11 +181,12 @@ std::optional<Device> ArrayCall::staging_device(PyObject* device, Device where) 
   return Device::cuda(wanted.index < 0 ? 0 : wanted.index);
 }
 
-// Only while gradients are recorded can the array have been saved for a backward pass, give or take
-// a write under no_grad between the two. The counter costs 95 ns. Inference tensors have none, and
-// cannot have been saved.
+// An array may have been saved for a backward pass before gradients were switched off. The counter
+// costs 95 ns. Inference tensors have none and cannot have been saved; where only they are at hand,
+// in inference mode, an attempt for each would cost more.
 void ArrayCall::mark_written(std::initializer_list<PyObject*> arrays) const {
-  if (!grad_enabled_) return;
+  if (framework_->kind != Kind::kTorch) return;
+  if (framework_->inference_mode != nullptr && framework_->inference_mode()) return;
   Py_ssize_t count = 0;
   for (PyObject* array : arrays) count += given(array);
   if (count == 0) return;

@@ -38,6 +38,7 @@ struct Framework {
   PyObject* current_stream;         // (device index) -> handle
   bool (*grad_mode)();              // torch's C function, else null and is_grad_enabled is asked
   PyObject* is_grad_enabled;
+  bool (*inference_mode)();     // torch's C++ function, else null
   PyObject* increment_version;  // (tuple of arrays)
   // torch.Tensor.requires_grad and its getter, called without looking the name up (13 ns less).
   PyObject* requires_grad;
