@@ -29,6 +29,12 @@ bool is_grad_enabled(const Framework& torch) {
   return nb::cast<bool>(nb::handle(torch.is_grad_enabled)());
 }
 
+// Python keeps the level; looking it up takes 8 ns.
+bool is_in_forward_mode(const Framework& torch) {
+  PyObject* level = PyDict_GetItemWithError(torch.forward_ad, names().current_level);
+  return level != nullptr && PyLong_AsLong(level) >= 0;
+}
+
 }  // namespace
 
 ArrayCall::ArrayCall(const char* op, PyObject* first, const char* argument, PyObject* stream)
@@ -37,7 +43,9 @@ ArrayCall::ArrayCall(const char* op, PyObject* first, const char* argument, PyOb
     stream_ = stream_from_python(stream, op);
     stream_given_ = true;
   }
-  if (framework_->kind == Kind::kTorch) grad_enabled_ = is_grad_enabled(*framework_);
+  if (framework_->kind != Kind::kTorch) return;
+  grad_enabled_ = is_grad_enabled(*framework_);
+  forward_mode_ = is_in_forward_mode(*framework_);
 }
 
 void ArrayCall::read(PyObject* array, Site site, LoadedArray& loaded) const {
@@ -46,6 +54,13 @@ void ArrayCall::read(PyObject* array, Site site, LoadedArray& loaded) const {
       &framework == framework_ || (is_plain(framework.kind) && is_plain(framework_->kind)),
       TypeMismatch, op_, "argument '", site.argument, "' must be a ", framework_->name,
       " array like '", first_, "', got ", type_name(array));
+  if (forward_mode_) [[unlikely]] {
+    MEMBOUND_CHECK(!nb::cast<bool>(nb::handle(framework.has_tangent)(nb::handle(array))), Error,
+                   op_, "argument '", site.argument,
+                   "' has a tangent, and there is no forward mode here: use reverse mode "
+                   "(backward(), torch.func.vjp), or pass ",
+                   site.argument, ".detach()");
+  }
   if (grad_enabled_) {
     const nb::object wanted = nb::steal(framework.get_requires_grad(
         framework.requires_grad, array, reinterpret_cast<PyObject*>(Py_TYPE(array))));

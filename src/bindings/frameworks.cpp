@@ -91,6 +91,8 @@ const Framework* make_framework(nb::handle source, Kind kind) {
       .is_grad_enabled = kept("is_grad_enabled"),
       .inference_mode = find_in_torch<bool()>(kind, kInferenceMode),
       .increment_version = kept("increment_version"),
+      .forward_ad = kept("forward_ad"),
+      .has_tangent = kept("has_tangent"),
       .requires_grad = requires_grad,
       .get_requires_grad =
           reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(requires_grad), Py_tp_descr_get)),

@@ -40,6 +40,8 @@ struct Framework {
   PyObject* is_grad_enabled;
   bool (*inference_mode)();     // torch's C++ function, else null
   PyObject* increment_version;  // (tuple of arrays)
+  PyObject* forward_ad;   // the names of torch.autograd.forward_ad: _current_level, -1 is none
+  PyObject* has_tangent;  // (array) -> bool
   // torch.Tensor.requires_grad and its getter, called without looking the name up (13 ns less).
   PyObject* requires_grad;
   descrgetfunc get_requires_grad;
@@ -63,6 +65,7 @@ struct Names {
   PyObject* cuda_stream_protocol = nb::str("__cuda_stream__").release().ptr();
   PyObject* cuda_stream = nb::str("cuda_stream").release().ptr();
   PyObject* ptr = nb::str("ptr").release().ptr();
+  PyObject* current_level = nb::str("_current_level").release().ptr();
 };
 const Names& names();
 

@@ -33,6 +33,8 @@ class Framework(NamedTuple):
     current_stream: Callable[[int], int] | None = None
     is_grad_enabled: Callable[[], bool] | None = None
     increment_version: Callable[[tuple[Any, ...]], None] | None = None
+    forward_ad: dict[str, Any] | None = None
+    has_tangent: Callable[[Any], bool] | None = None
     requires_grad: Any = None
 
 
@@ -142,6 +144,8 @@ def _torch() -> Framework:
         current_stream=getattr(torch._C, "_cuda_getCurrentRawStream", None),
         is_grad_enabled=torch.is_grad_enabled,
         increment_version=_increment_version(torch),
+        forward_ad=vars(torch.autograd.forward_ad),
+        has_tangent=lambda x: torch.autograd.forward_ad.unpack_dual(x).tangent is not None,
         requires_grad=torch.Tensor.requires_grad,
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from membound import _core
 from membound.arrays import dtype_name, type_name
@@ -114,6 +115,8 @@ def _traced(
     kwargs: dict[str, Any],
 ) -> Any:  # fmt: skip
     """A graph has results of its own: where they were to be written, it copies them."""
+    if dynamo_traces() and forward_ad._current_level >= 0:
+        return _eager(recorded.__name__, *args, **kwargs)
     given = {name: kwargs.pop(name, None) for name in outputs}
     first = given.get("out")
     if first is not None and "dtype" in names and kwargs.get("dtype") is None:
@@ -133,6 +136,12 @@ def _traced(
         for (name, out), result in zip(given.items(), made, strict=False)
     )
     return written if isinstance(results, tuple) else written[0]
+
+
+@torch._disable_dynamo  # torch.compiler.disable without the import of Dynamo
+def _eager(op: str, *args: Any, **kwargs: Any) -> Any:
+    """Where there may be tangents, of which a graph knows nothing: the extension looks for them."""
+    return getattr(_core, op)(*args, **kwargs)
 
 
 def _copied(op: str, name: str, out: Any, result: Any) -> Any:

@@ -14,13 +14,25 @@ if TYPE_CHECKING:
     from membound.torch._operators import Operator
 
 dynamo_traces = torch.compiler.is_dynamo_compiling
-_FUNCTION_PARTS = ("forward", "backward", "setup_context", "generate_vmap_rule")
+_FUNCTION_PARTS = ("forward", "backward", "jvp", "setup_context", "generate_vmap_rule")
 
 
 def differentiable_results(op: Operator) -> Callable[[tuple[Any, ...]], Any]:
     """The results that gradients flow through: the first ones, alone if it is one."""
     count = sum(op.results.values())
     return lambda results: results[0] if count == 1 else results[:count]
+
+
+def _refuse_tangents(op: Operator) -> Callable[..., Any]:
+    def jvp(_, *tangents):
+        given = zip(names_of(op), tangents, strict=False)
+        name = next((name for name, tangent in given if tangent is not None), "gradient")
+        raise RuntimeError(
+            f"{op.name}: argument '{name}' has a tangent, and there is no forward mode here: use "
+            f"reverse mode (backward(), torch.func.vjp), or pass {name}.detach()"
+        )
+
+    return staticmethod(jvp)
 
 
 def _places(places: list[int], *, traced: bool) -> Callable[[Any], tuple[Any, ...]]:
@@ -75,6 +87,9 @@ def recording_function(
             run = gradients if further else backward
             return by_input(run(*grads, *ctx.saved_tensors, *ctx.options, wanted(needs)))
 
+        if not traced:  # Dynamo takes no Function that has one
+            jvp = _refuse_tangents(op)
+
     return _named(Recorded, op)
 
 
@@ -107,6 +122,8 @@ def transformable_function(op: Operator) -> Any:
             through = _filled(grads[: sum(flows)])
             found = gradients(*through, *ctx.saved_tensors, *ctx.options, wanted(needs))
             return by_input(found)
+
+        jvp = _refuse_tangents(op)
 
     return _named(Transformable, op)
 
