@@ -35,6 +35,19 @@ bool is_in_forward_mode(const Framework& torch) {
   return level != nullptr && PyLong_AsLong(level) >= 0;
 }
 
+bool is_watched(const Framework& torch, std::uint16_t key) {
+  return torch.key_included(key) && !torch.key_excluded(key);
+}
+
+// Whether torch makes a graph of the calls that it sees, which memory that is written here would be
+// no part of. Not so a mode that only counts calls, or one whose own work this is.
+bool makes_graph(const Framework& torch) {
+  if (torch.key_included == nullptr || torch.key_excluded == nullptr) return false;
+  if (!is_watched(torch, torch.mode_key) && !is_watched(torch, torch.tracer_key)) [[likely]]
+    return false;
+  return nb::cast<bool>(nb::handle(torch.makes_graph)());
+}
+
 }  // namespace
 
 ArrayCall::ArrayCall(const char* op, PyObject* first, const char* argument, PyObject* stream)
@@ -46,6 +59,10 @@ ArrayCall::ArrayCall(const char* op, PyObject* first, const char* argument, PyOb
   if (framework_->kind != Kind::kTorch) return;
   grad_enabled_ = is_grad_enabled(*framework_);
   forward_mode_ = is_in_forward_mode(*framework_);
+  MEMBOUND_CHECK(!makes_graph(*framework_), TorchCanTake<Error>, op,
+                 "torch makes a graph of calls (torch.jit.trace, make_fx), and this one it cannot "
+                 "hold: backward functions never, the others not with 'stream' or results beside "
+                 "those that membound.torch has");
 }
 
 void ArrayCall::read(PyObject* array, Site site, LoadedArray& loaded) const {

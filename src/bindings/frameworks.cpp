@@ -70,6 +70,10 @@ Function* find_in_torch(Kind kind, const char* symbol) {
 constexpr const char* kGradMode = "aoti_torch_grad_mode_is_enabled";
 // c10::InferenceMode::is_enabled(), which is in no interface: nothing depends on it but speed.
 constexpr const char* kInferenceMode = "_ZN3c1013InferenceMode10is_enabledEv";
+// c10::impl::tls_is_dispatch_key_included(c10::DispatchKey), and _excluded: in none either. Without
+// them calls that torch traces are not seen; the tests look for it.
+constexpr const char* kIncluded = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE";
+constexpr const char* kExcluded = "_ZN3c104impl28tls_is_dispatch_key_excludedENS_11DispatchKeyE";
 
 const Framework* make_framework(nb::handle source, Kind kind) {
   auto kept = [&](const char* field) { return nb::object(source.attr(field)).release().ptr(); };
@@ -93,6 +97,11 @@ const Framework* make_framework(nb::handle source, Kind kind) {
       .increment_version = kept("increment_version"),
       .forward_ad = kept("forward_ad"),
       .has_tangent = kept("has_tangent"),
+      .key_included = find_in_torch<bool(std::uint16_t)>(kind, kIncluded),
+      .key_excluded = find_in_torch<bool(std::uint16_t)>(kind, kExcluded),
+      .mode_key = nb::cast<std::uint16_t>(source.attr("mode_key")),
+      .tracer_key = nb::cast<std::uint16_t>(source.attr("tracer_key")),
+      .makes_graph = kept("makes_graph"),
       .requires_grad = requires_grad,
       .get_requires_grad =
           reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(requires_grad), Py_tp_descr_get)),

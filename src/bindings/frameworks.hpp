@@ -42,6 +42,10 @@ struct Framework {
   PyObject* increment_version;  // (tuple of arrays)
   PyObject* forward_ad;   // the names of torch.autograd.forward_ad: _current_level, -1 is none
   PyObject* has_tangent;  // (array) -> bool
+  bool (*key_included)(std::uint16_t key);  // torch's C++ functions, else null
+  bool (*key_excluded)(std::uint16_t key);
+  std::uint16_t mode_key, tracer_key;  // of a mode that sees calls, and of torch.jit.trace
+  PyObject* makes_graph;               // () -> bool
   // torch.Tensor.requires_grad and its getter, called without looking the name up (13 ns less).
   PyObject* requires_grad;
   descrgetfunc get_requires_grad;

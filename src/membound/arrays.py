@@ -35,6 +35,9 @@ class Framework(NamedTuple):
     increment_version: Callable[[tuple[Any, ...]], None] | None = None
     forward_ad: dict[str, Any] | None = None
     has_tangent: Callable[[Any], bool] | None = None
+    mode_key: int = 0
+    tracer_key: int = 0
+    makes_graph: Callable[[], bool] | None = None
     requires_grad: Any = None
 
 
@@ -145,9 +148,20 @@ def _torch() -> Framework:
         is_grad_enabled=torch.is_grad_enabled,
         increment_version=_increment_version(torch),
         forward_ad=vars(torch.autograd.forward_ad),
+        mode_key=int(torch._C._dispatch_key_parse("Python")),
+        tracer_key=int(torch._C._dispatch_key_parse("Tracer")),
+        makes_graph=makes_graph,
         has_tangent=lambda x: torch.autograd.forward_ad.unpack_dual(x).tangent is not None,
         requires_grad=torch.Tensor.requires_grad,
     )
+
+
+def makes_graph() -> bool:
+    """Whether torch.jit.trace or make_fx sees the calls of this thread."""
+    import torch
+
+    proxies = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+    return torch.jit.is_tracing() or proxies is not None
 
 
 def _increment_version(torch: ModuleType) -> Callable[[tuple[Any, ...]], None]:

@@ -129,7 +129,7 @@ def test_gradients_by_differences(call, device, generator):
     for home in (mt, membound):
         generator.set_state(state)
         assert torch.autograd.gradcheck(
-            call.function(generator, torch.float64, device, home), leaves
+            call.function(generator, torch.float64, device, home), leaves, check_batched_grad=True
         )
 
 

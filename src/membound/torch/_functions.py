@@ -13,29 +13,19 @@ import torch
 from torch.autograd import forward_ad
 
 from membound import _core
-from membound.arrays import dtype_name, type_name
-from membound.torch._operators import PLAIN, dispatch_modes, dynamo_traces
-from membound.torch._recording import refuse_gradients
+from membound.arrays import dtype_name, makes_graph, type_name
+from membound.torch._operators import PLAIN
+from membound.torch._recording import dispatch_modes, dynamo_traces, refuse_gradients
 
 # What membound's own functions call for tensors that want their gradient recorded or are no plain
-# memory, by the name of the op.
+# memory, and where torch makes a graph of calls, by the name of the op.
 RECORDED: dict[str, Callable[..., Any]] = {}
 
-# With these nothing is recorded.
-_OUTSIDE = frozenset(
-    {
-        "out",
-        "residual_out",
-        "k_out",
-        "return_rstd",
-        "return_stats",
-        "return_lse",
-        "dlogits",
-        "dloss",
-        "key_cache",
-    }
-    | {"stream", "device"}
+# With these no operator is called, and with those nothing is recorded.
+_NOT_IN_GRAPHS = frozenset(
+    {"return_rstd", "return_stats", "return_lse", "dlogits", "dloss", "stream", "device"}
 )
+_OUTSIDE = _NOT_IN_GRAPHS | {"out", "residual_out", "k_out", "scale_out", "key_cache"}
 _records = torch.is_grad_enabled
 
 
@@ -48,7 +38,7 @@ def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[...
 
     def decorate(recorded: Callable[..., Any]) -> Callable[..., Any]:
         extension, names = getattr(_core, recorded.__name__), _names(recorded)
-        RECORDED[recorded.__name__] = _handed_over(recorded)
+        RECORDED[recorded.__name__] = _handed_over(recorded, names, outputs)
 
         @functools.wraps(recorded)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -70,12 +60,13 @@ def traceable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     def decorate(traced: Callable[..., Any]) -> Callable[..., Any]:
         op = traced.__name__
         extension, names = getattr(_core, op), _names(traced)
+        refusing = _refusing(traced, names)
+        RECORDED[op] = _handed_over(refusing, names, outputs)
 
         @functools.wraps(traced)
         def call(*args: Any, **kwargs: Any) -> Any:
             if dynamo_traces() or dispatch_modes():
-                refuse_gradients(op, {**dict(zip(names, args, strict=False)), **kwargs})
-                return _traced(traced, names, outputs, args, kwargs)
+                return _traced(refusing, names, outputs, args, kwargs)
             return extension(*args, **kwargs)
 
         return call
@@ -90,17 +81,31 @@ def _wants_gradient(tensors: tuple[Any, ...]) -> bool:
     return False
 
 
-def _handed_over(recorded: Callable[..., Any]) -> Callable[..., Any]:
+def _refusing(traced: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
+    @functools.wraps(traced)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        refuse_gradients(traced.__name__, {**dict(zip(names, args, strict=False)), **kwargs})
+        return traced(*args, **kwargs)
+
+    return call
+
+
+def _handed_over(
+    recorded: Callable[..., Any], names: tuple[str, ...], outputs: tuple[str, ...]
+) -> Callable[..., Any]:
     """What the extension calls; NotImplemented where its own error is to be raised after all."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        for name in _OUTSIDE & kwargs.keys():
+        in_graph = makes_graph()
+        for name in (_NOT_IN_GRAPHS if in_graph else _OUTSIDE) & kwargs.keys():
             value = kwargs.pop(name)
             if value is not None and value is not False:
                 return NotImplemented
         tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
         if not all(t.layout is torch.strided for t in tensors):
             return NotImplemented
+        if in_graph:
+            return _traced(recorded, names, outputs, args, kwargs)
         return recorded(*args, **kwargs)
 
     return call

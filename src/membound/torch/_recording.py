@@ -13,7 +13,11 @@ import torch
 if TYPE_CHECKING:
     from membound.torch._operators import Operator
 
+# Where calls have to be operators: Dynamo, a mode that watches the dispatcher, torch.func.
 dynamo_traces = torch.compiler.is_dynamo_compiling
+dispatch_modes = torch._C._len_torch_dispatch_stack
+transforms = torch._C._are_functorch_transforms_active
+_is_batched = torch._C._functorch.is_legacy_batchedtensor  # by is_grads_batched=True
 _FUNCTION_PARTS = ("forward", "backward", "jvp", "setup_context", "generate_vmap_rule")
 
 
@@ -81,10 +85,13 @@ def recording_function(
         @staticmethod
         def backward(ctx, *grads):
             needs = ctx.needs_input_grad
-            # With create_graph=True what comes out must know that it ends here. (Compiled graphs
-            # refuse second derivatives by themselves, and Dynamo takes no Function within another.)
-            further = not dynamo_traces() and torch.is_grad_enabled()
-            run = gradients if further else backward
+            # With create_graph=True what comes out must know that it ends here, and gradients may
+            # be batched or traced. (Compiled graphs refuse second derivatives by themselves, and
+            # Dynamo takes no Function within another.)
+            as_operator = not dynamo_traces() and (
+                torch.is_grad_enabled() or dispatch_modes() or any(map(_is_batched, grads))
+            )
+            run = gradients if as_operator else backward
             return by_input(run(*grads, *ctx.saved_tensors, *ctx.options, wanted(needs)))
 
         if not traced:  # Dynamo takes no Function that has one
