@@ -350,30 +350,3 @@ def test_every_op_with_a_gradient_is_recorded():
     names = {name.removesuffix("_backward") for name in backward}
     assert names <= set(mt.RECORDED)
     assert set(mt.RECORDED) <= set(mt.__all__)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("with_bias", [False, True])
-def test_linear_cross_entropy(device, with_bias, generator):
-    """In chunks that do not divide the rows, against logits that are all there."""
-    draw = lambda *s: torch.randn(s, dtype=torch.float64, generator=generator).to(device)  # noqa: E731
-    x, weight = draw(2, 7, 6).requires_grad_(), draw(11, 6).requires_grad_()
-    bias = draw(11).requires_grad_() if with_bias else None
-    labels = torch.randint(0, 11, (2, 7), generator=generator).to(device)
-    labels[0, 3] = -100
-    leaves = [t for t in (x, weight, bias) if t is not None]
-    logits = torch.nn.functional.linear(x, weight, bias)
-    right = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()) * 3
-    found = mt.linear_cross_entropy(x, weight, labels, bias, chunk_rows=4) * 3
-    torch.testing.assert_close(found, right)
-    torch.testing.assert_close(
-        torch.autograd.grad(found, leaves, retain_graph=True), torch.autograd.grad(right, leaves)
-    )
-    with pytest.raises(RuntimeError, match="a second backward"):
-        torch.autograd.grad(found, leaves)
-    with torch.no_grad():
-        torch.testing.assert_close(mt.linear_cross_entropy(x, weight, labels, bias) * 3, right)
-    with pytest.raises(ValueError, match="'labels' must have shape"):
-        mt.linear_cross_entropy(x, weight, labels[0])
-    with pytest.raises(ValueError, match="'chunk_rows' must be at least 1"):
-        mt.linear_cross_entropy(x, weight, labels, chunk_rows=0)
