@@ -332,6 +332,13 @@ def test_what_a_call_that_records_refuses():
         mt.rms_norm(x, [1.0])
 
 
+@pytest.mark.parametrize("recording", [False, True])
+@pytest.mark.parametrize("op", ["gelu_and_mul", "gelu_tanh_and_mul"])
+def test_gelu_has_no_alpha(op, recording):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'alpha'"):
+        getattr(mt, op)(torch.ones(2, 4, requires_grad=recording), alpha=1.0)
+
+
 def test_autocast_keeps_the_dtype_of_x():
     """As torch's own norms on the CPU do."""
     x = torch.randn(2, 8, dtype=torch.bfloat16, requires_grad=True)

@@ -4,8 +4,8 @@
 
 What a module is shows in its parts (a weight and an eps; a gate, an up and a down projection), what
 it computes in a trial on a few random rows: it is replaced only where one of our forms gives its
-result. So no list of models is kept, and a module that does something else is left alone. What takes
-the place of a forward is a function of ours, bound by functools.partial: that can be pickled.
+result. So no list of models is kept, and a module that does something else is left alone. What
+takes the place of a forward is a function of ours, bound by functools.partial: that is pickled.
 """
 
 from __future__ import annotations
