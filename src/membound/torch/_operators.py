@@ -10,8 +10,8 @@ Each gets these operators in torch's registry::
                             any: what compiled graphs run that record nothing
     membound::op_backward   the gradients
 
-with kernels in C++ (_kernels.py), and two recording functions. (An op without a gradient has ``op``,
-which refuses to be recorded, and ``op_inference`` for who has asked already.) Eager calls on plain
+with kernels in C++ (_kernels.py), and two recording functions. (An op without a gradient has
+``op``, which refuses to be recorded, and ``op_inference`` for who has asked.) Eager calls on plain
 tensors run the extension under the one that costs least (5 us over the kernel where a gradient is
 wanted; the dispatcher would cost 2.5 us a call and its autograd 7 us more). Everything that traces,
 wraps or transforms tensors meets the operators under the other.
