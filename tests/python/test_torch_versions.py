@@ -20,7 +20,7 @@ WRITES = {
     "fused_add_rms_norm": lambda y: membound.fused_add_rms_norm(y, y * 2, torch.ones(4)),
     "residual_out": lambda y: membound.add_rms_norm(torch.ones(2, 4), y, residual_out=y),
     "softmax": lambda y: membound.softmax(y, out=y),
-    "rope": lambda y: membound.rope(y.view(1, 2, 1, 4), freqs=torch.ones(2), out=y.view(1, 2, 1, 4)),
+    "rope": lambda y: membound.rope(y[None, :, None], freqs=torch.ones(2), out=y[None, :, None]),
     "rms_norm_backward": lambda y: membound.rms_norm_backward(y, y * 1, None, torch.ones(2), dx=y),
     "embedding_backward": lambda y: membound.embedding_backward(
         torch.ones(2, 4), torch.arange(2), 2, out=y, accumulate=True

@@ -17,9 +17,10 @@ from membound.arrays import dtype_name, makes_graph, type_name
 from membound.torch._operators import PLAIN
 from membound.torch._recording import dispatch_modes, dynamo_traces, refuse_gradients
 
-# What membound's own functions call for tensors that want their gradient recorded or are no plain
-# memory, and where torch makes a graph of calls, by the name of the op.
+# What membound's own functions call, by the name of the op: for tensors that want their gradient
+# recorded or are no plain memory; and, of all ops, where torch makes a graph of calls.
 RECORDED: dict[str, Callable[..., Any]] = {}
+HANDED_OVER: dict[str, Callable[..., Any]] = {}
 
 # With these no operator is called, and with those nothing is recorded.
 _NOT_IN_GRAPHS = frozenset(
@@ -38,7 +39,8 @@ def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[...
 
     def decorate(recorded: Callable[..., Any]) -> Callable[..., Any]:
         extension, names = getattr(_core, recorded.__name__), _names(recorded)
-        RECORDED[recorded.__name__] = _handed_over(recorded, names, outputs)
+        op = recorded.__name__
+        HANDED_OVER[op] = RECORDED[op] = _handed_over(recorded, names, outputs)
 
         @functools.wraps(recorded)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -61,7 +63,7 @@ def traceable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any
         op = traced.__name__
         extension, names = getattr(_core, op), _names(traced)
         refusing = _refusing(traced, names)
-        RECORDED[op] = _handed_over(refusing, names, outputs)
+        HANDED_OVER[op] = _handed_over(refusing, names, outputs, records=False)
 
         @functools.wraps(traced)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -91,12 +93,18 @@ def _refusing(traced: Callable[..., Any], names: tuple[str, ...]) -> Callable[..
 
 
 def _handed_over(
-    recorded: Callable[..., Any], names: tuple[str, ...], outputs: tuple[str, ...]
+    recorded: Callable[..., Any],
+    names: tuple[str, ...],
+    outputs: tuple[str, ...],
+    *,
+    records: bool = True,
 ) -> Callable[..., Any]:
     """What the extension calls; NotImplemented where its own error is to be raised after all."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         in_graph = makes_graph()
+        if not records and not in_graph:
+            return NotImplemented
         for name in (_NOT_IN_GRAPHS if in_graph else _OUTSIDE) & kwargs.keys():
             value = kwargs.pop(name)
             if value is not None and value is not False:
