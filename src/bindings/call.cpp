@@ -72,8 +72,8 @@ void ArrayCall::read(PyObject* array, Site site, LoadedArray& loaded) const {
       TypeMismatch, op_, "argument '", site.argument, "' must be a ", framework_->name,
       " array like '", first_, "', got ", type_name(array));
   if (forward_mode_) [[unlikely]] {
-    MEMBOUND_CHECK(!nb::cast<bool>(nb::handle(framework.has_tangent)(nb::handle(array))), Error,
-                   op_, "argument '", site.argument,
+    const nb::object dual = nb::handle(framework.unpack_dual)(nb::handle(array));
+    MEMBOUND_CHECK(nb::object(dual[1]).is_none(), Error, op_, "argument '", site.argument,
                    "' has a tangent, and there is no forward mode here: use reverse mode "
                    "(backward(), torch.func.vjp), or pass ",
                    site.argument, ".detach()");

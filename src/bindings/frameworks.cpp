@@ -96,7 +96,7 @@ const Framework* make_framework(nb::handle source, Kind kind) {
       .inference_mode = find_in_torch<bool()>(kind, kInferenceMode),
       .increment_version = kept("increment_version"),
       .forward_ad = kept("forward_ad"),
-      .has_tangent = kept("has_tangent"),
+      .unpack_dual = kept("unpack_dual"),
       .key_included = find_in_torch<bool(std::uint16_t)>(kind, kIncluded),
       .key_excluded = find_in_torch<bool(std::uint16_t)>(kind, kExcluded),
       .mode_key = nb::cast<std::uint16_t>(source.attr("mode_key")),

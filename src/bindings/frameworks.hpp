@@ -41,7 +41,7 @@ struct Framework {
   bool (*inference_mode)();     // torch's C++ function, else null
   PyObject* increment_version;  // (tuple of arrays)
   PyObject* forward_ad;   // the names of torch.autograd.forward_ad: _current_level, -1 is none
-  PyObject* has_tangent;  // (array) -> bool
+  PyObject* unpack_dual;  // (array) -> (primal, tangent or None); no Python: Dynamo traces that
   bool (*key_included)(std::uint16_t key);  // torch's C++ functions, else null
   bool (*key_excluded)(std::uint16_t key);
   std::uint16_t mode_key, tracer_key;  // of a mode that sees calls, and of torch.jit.trace

@@ -34,7 +34,7 @@ class Framework(NamedTuple):
     is_grad_enabled: Callable[[], bool] | None = None
     increment_version: Callable[[tuple[Any, ...]], None] | None = None
     forward_ad: dict[str, Any] | None = None
-    has_tangent: Callable[[Any], bool] | None = None
+    unpack_dual: Callable[[Any], tuple[Any, Any]] | None = None
     mode_key: int = 0
     tracer_key: int = 0
     makes_graph: Callable[[], bool] | None = None
@@ -151,7 +151,7 @@ def _torch() -> Framework:
         mode_key=int(torch._C._dispatch_key_parse("Python")),
         tracer_key=int(torch._C._dispatch_key_parse("Tracer")),
         makes_graph=makes_graph,
-        has_tangent=lambda x: torch.autograd.forward_ad.unpack_dual(x).tangent is not None,
+        unpack_dual=functools.partial(torch._VF._unpack_dual, level=0),
         requires_grad=torch.Tensor.requires_grad,
     )
 

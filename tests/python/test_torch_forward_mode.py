@@ -12,6 +12,9 @@ torch = pytest.importorskip("torch")
 mt = pytest.importorskip("membound.torch")
 forward_ad = torch.autograd.forward_ad
 
+# torch's own, of an old interface that forward mode imports.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit")
+
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 HEADS, TABLE, LABELS = (1, 3, 1, 4), torch.ones(3, 2), torch.arange(3)
 CALLS = {  # in `home`, on the tensor that has the tangent
