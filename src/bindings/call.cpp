@@ -29,6 +29,25 @@ bool is_grad_enabled(const Framework& torch) {
   return nb::cast<bool>(nb::handle(torch.is_grad_enabled)());
 }
 
+// Python keeps the level; looking it up takes 8 ns.
+bool is_in_forward_mode(const Framework& torch) {
+  PyObject* level = PyDict_GetItemWithError(torch.forward_ad, names().current_level);
+  return level != nullptr && PyLong_AsLong(level) >= 0;
+}
+
+bool is_watched(const Framework& torch, std::uint16_t key) {
+  return torch.key_included(key) && !torch.key_excluded(key);
+}
+
+// Whether torch makes a graph of the calls that it sees, which memory that is written here would be
+// no part of. Not so a mode that only counts calls, or one whose own work this is.
+bool makes_graph(const Framework& torch) {
+  if (torch.key_included == nullptr || torch.key_excluded == nullptr) return false;
+  if (!is_watched(torch, torch.mode_key) && !is_watched(torch, torch.tracer_key)) [[likely]]
+    return false;
+  return nb::cast<bool>(nb::handle(torch.makes_graph)());
+}
+
 }  // namespace
 
 ArrayCall::ArrayCall(const char* op, PyObject* first, const char* argument, PyObject* stream)
@@ -37,7 +56,13 @@ ArrayCall::ArrayCall(const char* op, PyObject* first, const char* argument, PyOb
     stream_ = stream_from_python(stream, op);
     stream_given_ = true;
   }
-  if (framework_->kind == Kind::kTorch) grad_enabled_ = is_grad_enabled(*framework_);
+  if (framework_->kind != Kind::kTorch) return;
+  grad_enabled_ = is_grad_enabled(*framework_);
+  forward_mode_ = is_in_forward_mode(*framework_);
+  MEMBOUND_CHECK(!makes_graph(*framework_), TorchCanTake<Error>, op,
+                 "torch makes a graph of calls (torch.jit.trace, make_fx), and this one it cannot "
+                 "hold: backward functions never, the others not with 'stream' or results beside "
+                 "those that membound.torch has");
 }
 
 void ArrayCall::read(PyObject* array, Site site, LoadedArray& loaded) const {
@@ -46,6 +71,13 @@ void ArrayCall::read(PyObject* array, Site site, LoadedArray& loaded) const {
       &framework == framework_ || (is_plain(framework.kind) && is_plain(framework_->kind)),
       TypeMismatch, op_, "argument '", site.argument, "' must be a ", framework_->name,
       " array like '", first_, "', got ", type_name(array));
+  if (forward_mode_) [[unlikely]] {
+    const nb::object dual = nb::handle(framework.unpack_dual)(nb::handle(array));
+    MEMBOUND_CHECK(nb::object(dual[1]).is_none(), Error, op_, "argument '", site.argument,
+                   "' has a tangent, and there is no forward mode here: use reverse mode "
+                   "(backward(), torch.func.vjp), or pass ",
+                   site.argument, ".detach()");
+  }
   if (grad_enabled_) {
     const nb::object wanted = nb::steal(framework.get_requires_grad(
         framework.requires_grad, array, reinterpret_cast<PyObject*>(Py_TYPE(array))));
@@ -183,11 +215,12 @@ std::optional<Device> ArrayCall::staging_device(PyObject* device, Device where) 
   return Device::cuda(wanted.index < 0 ? 0 : wanted.index);
 }
 
-// Only while gradients are recorded can the array have been saved for a backward pass, give or take
-// a write under no_grad between the two. The counter costs 95 ns. Inference tensors have none, and
-// cannot have been saved.
+// An array may have been saved for a backward pass before gradients were switched off. The counter
+// costs 95 ns. Inference tensors have none and cannot have been saved; where only they are at hand,
+// in inference mode, an attempt for each would cost more.
 void ArrayCall::mark_written(std::initializer_list<PyObject*> arrays) const {
-  if (!grad_enabled_) return;
+  if (framework_->kind != Kind::kTorch) return;
+  if (framework_->inference_mode != nullptr && framework_->inference_mode()) return;
   Py_ssize_t count = 0;
   for (PyObject* array : arrays) count += given(array);
   if (count == 0) return;

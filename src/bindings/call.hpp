@@ -81,6 +81,7 @@ class ArrayCall {
   StreamView stream_ = StreamView::legacy_default();
   bool stream_given_ = false;
   bool grad_enabled_ = false;
+  bool forward_mode_ = false;  // torch has a level of it, so that arrays may have tangents
 };
 
 // Lets other Python threads run while C++ works, when asked to.

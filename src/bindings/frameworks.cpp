@@ -56,14 +56,24 @@ const dlpack::ExchangeApi* exchange_from_capsule(nb::object capsule) {
   return reinterpret_cast<const dlpack::ExchangeApi*>(header);
 }
 
-// torch's library is loaded already when there is a tensor. The C function takes 3 ns, the Python
-// one 27; the symbol is of torch's C interface for compiled models (torch >= 2.2).
-bool (*find_grad_mode(Kind kind))() {
+// A function of torch's library, which is loaded already when there is a tensor. It takes 3 ns
+// where its Python twin takes 27.
+template <class Function>
+Function* find_in_torch(Kind kind, const char* symbol) {
   void* library =
       kind == Kind::kTorch ? dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD) : nullptr;
   if (library == nullptr) return nullptr;
-  return reinterpret_cast<bool (*)()>(dlsym(library, "aoti_torch_grad_mode_is_enabled"));
+  return reinterpret_cast<Function*>(dlsym(library, symbol));
 }
+
+// Of torch's C interface for compiled models (torch >= 2.2).
+constexpr const char* kGradMode = "aoti_torch_grad_mode_is_enabled";
+// c10::InferenceMode::is_enabled(), which is in no interface: nothing depends on it but speed.
+constexpr const char* kInferenceMode = "_ZN3c1013InferenceMode10is_enabledEv";
+// c10::impl::tls_is_dispatch_key_included(c10::DispatchKey), and _excluded: in none either. Without
+// them calls that torch traces are not seen; the tests look for it.
+constexpr const char* kIncluded = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE";
+constexpr const char* kExcluded = "_ZN3c104impl28tls_is_dispatch_key_excludedENS_11DispatchKeyE";
 
 const Framework* make_framework(nb::handle source, Kind kind) {
   auto kept = [&](const char* field) { return nb::object(source.attr(field)).release().ptr(); };
@@ -81,9 +91,17 @@ const Framework* make_framework(nb::handle source, Kind kind) {
       .empty_as = kept("empty_as"),
       .empty_bytes = kept("empty_bytes"),
       .current_stream = kept("current_stream"),
-      .grad_mode = find_grad_mode(kind),
+      .grad_mode = find_in_torch<bool()>(kind, kGradMode),
       .is_grad_enabled = kept("is_grad_enabled"),
+      .inference_mode = find_in_torch<bool()>(kind, kInferenceMode),
       .increment_version = kept("increment_version"),
+      .forward_ad = kept("forward_ad"),
+      .unpack_dual = kept("unpack_dual"),
+      .key_included = find_in_torch<bool(std::uint16_t)>(kind, kIncluded),
+      .key_excluded = find_in_torch<bool(std::uint16_t)>(kind, kExcluded),
+      .mode_key = nb::cast<std::uint16_t>(source.attr("mode_key")),
+      .tracer_key = nb::cast<std::uint16_t>(source.attr("tracer_key")),
+      .makes_graph = kept("makes_graph"),
       .requires_grad = requires_grad,
       .get_requires_grad =
           reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(requires_grad), Py_tp_descr_get)),

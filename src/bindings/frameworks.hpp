@@ -38,7 +38,14 @@ struct Framework {
   PyObject* current_stream;         // (device index) -> handle
   bool (*grad_mode)();              // torch's C function, else null and is_grad_enabled is asked
   PyObject* is_grad_enabled;
+  bool (*inference_mode)();     // torch's C++ function, else null
   PyObject* increment_version;  // (tuple of arrays)
+  PyObject* forward_ad;   // the names of torch.autograd.forward_ad: _current_level, -1 is none
+  PyObject* unpack_dual;  // (array) -> (primal, tangent or None); no Python: Dynamo traces that
+  bool (*key_included)(std::uint16_t key);  // torch's C++ functions, else null
+  bool (*key_excluded)(std::uint16_t key);
+  std::uint16_t mode_key, tracer_key;  // of a mode that sees calls, and of torch.jit.trace
+  PyObject* makes_graph;               // () -> bool
   // torch.Tensor.requires_grad and its getter, called without looking the name up (13 ns less).
   PyObject* requires_grad;
   descrgetfunc get_requires_grad;
@@ -62,6 +69,7 @@ struct Names {
   PyObject* cuda_stream_protocol = nb::str("__cuda_stream__").release().ptr();
   PyObject* cuda_stream = nb::str("cuda_stream").release().ptr();
   PyObject* ptr = nb::str("ptr").release().ptr();
+  PyObject* current_level = nb::str("_current_level").release().ptr();
 };
 const Names& names();
 

@@ -25,11 +25,12 @@ int find_parameter(const InternedNames& names, PyObject* keyword) {
 
 // membound.torch's functions by the name of their op. Kept for good. No static initialiser: an
 // import lets other threads run, which would wait for its lock and hold the interpreter's.
-nb::handle recorded_functions() {
+nb::handle handed_over() {
   static std::atomic<PyObject*> kept{nullptr};
   PyObject* functions = kept.load(std::memory_order_acquire);
   if (functions != nullptr) return functions;
-  functions = nb::object(nb::module_::import_("membound.torch").attr("RECORDED")).release().ptr();
+  const nb::module_ torch = nb::module_::import_("membound.torch");
+  functions = nb::object(torch.attr("HANDED_OVER")).release().ptr();
   kept.store(functions, std::memory_order_release);
   return functions;
 }
@@ -39,7 +40,7 @@ nb::handle recorded_functions() {
 PyObject* call_torch(const char* op, PyObject* const* arguments, Py_ssize_t positional,
                      PyObject* keywords) noexcept {
   try {
-    const nb::handle function = PyDict_GetItemString(recorded_functions().ptr(), op);
+    const nb::handle function = PyDict_GetItemString(handed_over().ptr(), op);
     if (function.is_valid()) {
       PyObject* result = PyObject_Vectorcall(function.ptr(), arguments,
                                              static_cast<std::size_t>(positional), keywords);

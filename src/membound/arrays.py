@@ -33,6 +33,11 @@ class Framework(NamedTuple):
     current_stream: Callable[[int], int] | None = None
     is_grad_enabled: Callable[[], bool] | None = None
     increment_version: Callable[[tuple[Any, ...]], None] | None = None
+    forward_ad: dict[str, Any] | None = None
+    unpack_dual: Callable[[Any], tuple[Any, Any]] | None = None
+    mode_key: int = 0
+    tracer_key: int = 0
+    makes_graph: Callable[[], bool] | None = None
     requires_grad: Any = None
 
 
@@ -142,8 +147,21 @@ def _torch() -> Framework:
         current_stream=getattr(torch._C, "_cuda_getCurrentRawStream", None),
         is_grad_enabled=torch.is_grad_enabled,
         increment_version=_increment_version(torch),
+        forward_ad=vars(torch.autograd.forward_ad),
+        mode_key=int(torch._C._dispatch_key_parse("Python")),
+        tracer_key=int(torch._C._dispatch_key_parse("Tracer")),
+        makes_graph=makes_graph,
+        unpack_dual=functools.partial(torch._VF._unpack_dual, level=0),
         requires_grad=torch.Tensor.requires_grad,
     )
+
+
+def makes_graph() -> bool:
+    """Whether torch.jit.trace or make_fx sees the calls of this thread."""
+    import torch
+
+    proxies = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+    return torch.jit.is_tracing() or proxies is not None
 
 
 def _increment_version(torch: ModuleType) -> Callable[[tuple[Any, ...]], None]:

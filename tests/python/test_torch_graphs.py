@@ -11,6 +11,9 @@ import membound
 torch = pytest.importorskip("torch")
 mt = pytest.importorskip("membound.torch")
 
+# torch's own, in its tracing of what it then leaves to eager calls.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+
 
 @pytest.fixture
 def generator(seed):
@@ -103,3 +106,123 @@ def test_norms_in_place_in_graphs(opcheck, op, generator):
     torch.compiler.reset()
     found = torch.compile(layer, fullgraph=True, backend="aot_eager")(x, residual)
     assert all(map(torch.equal, found, written))
+
+
+def unrecorded_calls(generator):
+    """Calls of ops without a gradient, on the first tensor."""
+    draw = lambda *shape: torch.randn(shape, generator=generator)  # noqa: E731
+    residual, weight, keys, slots = draw(4, 8), draw(8), draw(4, 2, 4), torch.arange(4)
+    heads, table = draw(1, 4, 2, 4), draw(4, 2)
+    cached = {"key_cache": keys, "slot_mapping": slots}
+    return {
+        "fused_add_rms_norm": lambda x: mt.fused_add_rms_norm(x, residual * 1, weight),
+        "gemma_fused_add_rms_norm": lambda x: mt.gemma_fused_add_rms_norm(x, residual * 1, weight),
+        "rms_norm_quant": lambda x: mt.rms_norm_quant(x, weight),
+        "add_rms_norm_quant": lambda x: mt.add_rms_norm_quant(residual, x),
+        "gated_activation_quant": lambda x: mt.gated_activation_quant(x),
+        "silu_and_mul_quant": lambda x: mt.silu_and_mul_quant(residual, up=x),
+        "qk_norm_rope": lambda x: mt.qk_norm_rope(
+            heads, x.view(heads.shape), None, None, table, table, **cached
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["none", "eager", "aot_eager"])
+@pytest.mark.parametrize("op", unrecorded_calls(torch.Generator()))
+def test_ops_without_a_gradient_refuse_to_record(op, backend, generator):
+    """And take the same tensors where nothing is recorded."""
+    call = unrecorded_calls(generator)[op]
+
+    def layer(a):
+        written = a * 1.0
+        call(written)
+        return written
+
+    a = torch.randn(4, 8, generator=generator, requires_grad=True)
+    torch.compiler.reset()
+    run = layer if backend == "none" else torch.compile(layer, backend=backend)
+    with pytest.raises(
+        RuntimeError, match=rf"^{op}: argument '\w+' requires grad, which this call"
+    ):
+        run(a)
+    with torch.no_grad():
+        torch.testing.assert_close(run(a), layer(a), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("backend", ["none", "eager", "aot_eager"])
+def test_operators_without_a_gradient_refuse_to_record(backend, generator):
+    """Those of torch's registry too; a write counts a version, for who saved the tensor before."""
+    operators, weight = torch.ops.membound, torch.randn(8, generator=generator)
+
+    def layer(a):
+        operators.fused_add_rms_norm(a, a * 2, weight, 1e-6)
+        return operators.rms_norm_quant(a, weight, None, "int8", None, None, 1e-6, 0.0, "once")
+
+    x = torch.randn(4, 8, generator=generator, requires_grad=True)
+    torch.compiler.reset()
+    run = layer if backend == "none" else torch.compile(layer, backend=backend)
+    with pytest.raises(RuntimeError, match=r"fused_add_rms_norm: argument 'input' requires grad"):
+        run(x * 1)
+    weight.requires_grad_()
+    with pytest.raises(RuntimeError, match=r"^rms_norm_quant: argument 'weight' requires grad"):
+        operators.rms_norm_quant(x.data, weight, None, "int8", None, None, 1e-6, 0.0, "once")
+    squared = (saved := x * 1) * saved
+    with torch.no_grad():
+        run(saved)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        squared.sum().backward()
+
+
+IDS = torch.tensor([1, 2, 4])
+WRITTEN = {  # on x of (4, 8), where to write
+    "rms_norm_quant": (lambda x, **out: mt.rms_norm_quant(x, **out), [(4, 8), torch.int8]),
+    "add_rms_norm_quant": (
+        lambda x, **out: mt.add_rms_norm_quant(x, x * 2, **out), [(4, 8), torch.float8_e5m2],
+    ),
+    "gated_activation_quant": (
+        lambda x, **out: mt.gated_activation_quant(x, **out), [(4, 4), torch.int8],
+    ),
+    "silu_and_mul_quant": (
+        lambda x, **out: mt.silu_and_mul_quant(x, x + 1, **out), [(4, 8), torch.int8],
+    ),
+    "embedding": (
+        lambda x, **out: mt.embedding(IDS % 4, x.bfloat16(), scale=1.1, **out),
+        [(3, 8), torch.float32],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", WRITTEN)
+def test_results_take_the_dtype_of_where_they_are_written(op, generator):
+    call, (shape, dtype) = WRITTEN[op]
+    x = torch.randn(4, 8, generator=generator)
+    mine, right = (torch.zeros(shape).to(dtype) for _ in range(2))
+    torch.compiler.reset()
+    run = torch.compile(lambda x, out: call(x, out=out), fullgraph=True, backend="aot_eager")
+    found, wanted = run(x, mine), call(x, out=right)
+    assert torch.equal(mine.view(torch.uint8), right.view(torch.uint8))
+    if isinstance(wanted, tuple):
+        torch.testing.assert_close(found[1:], wanted[1:], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "out", "error", "message"),
+    [
+        ("out", torch.empty(2, 4, 8), ValueError, r"must have shape \(4, 8\), got \(2, 4, 8\)"),
+        ("out", torch.empty(4, 8).double(), TypeError, "must be float32, got float64"),
+        ("residual_out", torch.empty(4, 1), ValueError, r"must have shape \(4, 8\), got \(4, 1\)"),
+    ],
+)
+def test_where_results_are_written_is_checked_in_graphs(name, out, error, message):
+    """Neither cast nor broadcast, with the words of eager calls; a mode sees what a graph would."""
+    x = torch.ones(4, 8)
+    call = lambda x, out: mt.add_rms_norm(x, x, **{name: out})  # noqa: E731
+    torch.compiler.reset()
+    traced = torch.fx.experimental.proxy_tensor.make_fx(call)
+    for run in (call, torch.compile(call, backend="aot_eager"), traced):
+        with pytest.raises(error, match=f"^add_rms_norm: argument '{name}' {message}"):
+            run(x, out)
+    with pytest.raises(ValueError, match=r"^rope: argument 'k_out' must be None"):
+        torch.fx.experimental.proxy_tensor.make_fx(
+            lambda q: mt.rope(q, freqs=torch.ones(4), k_out=q)
+        )(torch.ones(1, 2, 1, 8))

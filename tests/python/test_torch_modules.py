@@ -69,9 +69,12 @@ def test_as_torchs_module(name, options, seed):
     torch.testing.assert_close(y, other(x + residual))
 
 
-def test_eps_none_is_torchs_default():
-    x = torch.full((2, 8), 1e-4)
-    torch.testing.assert_close(mt.RMSNorm(8, eps=None)(x), torch.nn.RMSNorm(8)(x))
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_eps_none_is_torchs_default(dtype):
+    kind = getattr(torch, dtype)
+    x = torch.full((2, 8), 1e-9 if dtype == "float64" else 1e-4, dtype=kind)
+    right = torch.nn.RMSNorm(8, dtype=kind)(x)
+    torch.testing.assert_close(mt.RMSNorm(8, eps=None, dtype=kind)(x), right)
 
 
 def test_embedding_as_torchs_module(seed):
@@ -87,6 +90,19 @@ def test_embedding_as_torchs_module(seed):
     )
     with pytest.raises(ValueError, match="embedding: argument 'ids'"):
         ours(torch.tensor([9]))
+
+
+def test_embedding_of_a_table_that_is_there():
+    table = torch.randn(5, 4)
+    module = mt.Embedding.from_pretrained(table, padding_idx=-1, scale=2.0)
+    theirs = torch.nn.Embedding.from_pretrained(table, padding_idx=-1)
+    assert module.weight.data_ptr() == table.data_ptr()
+    assert not module.weight.requires_grad
+    assert (module.num_embeddings, module.padding_idx) == (5, theirs.padding_idx)
+    assert torch.equal(module(torch.tensor([3])), 2 * theirs(torch.tensor([3])))
+    assert mt.Embedding.from_pretrained(table, freeze=False).weight.requires_grad
+    with pytest.raises(ValueError, match="'embeddings' must have two axes"):
+        mt.Embedding.from_pretrained(table[0])
 
 
 def test_several_axes_are_refused():
@@ -135,10 +151,40 @@ def test_rotary_module_is_rope(seed):
     parameters = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
     module = mt.RotaryEmbedding(8, parameters, 64)
     assert not module.state_dict()
+    assert module.reset_parameters() is None
     freqs, scaling = membound.rope_frequencies(parameters, 8, 64)
     right = membound.rope(q, k, freqs=torch.tensor(freqs, dtype=torch.float32),
                           attention_scaling=scaling)  # fmt: skip
     assert all(map(torch.equal, module(q, k), right))
+
+
+@pytest.mark.parametrize(
+    "cast",
+    [
+        lambda m: m.bfloat16(),
+        lambda m: m.half(),
+        lambda m: m.double(),
+        lambda m: m.to(torch.bfloat16).float(),
+        lambda m: torch.nn.Sequential(m).to("cpu", torch.float16)[0],
+        copy.deepcopy,
+    ],
+)
+def test_rotary_frequencies_stay_exact(cast):
+    q, k = torch.randn(1, 5, 4, 8).bfloat16(), torch.randn(1, 5, 2, 8).bfloat16()
+    right = mt.RotaryEmbedding(8)(q, k)
+    module = cast(mt.RotaryEmbedding(8))
+    assert module.inv_freq.dtype == torch.float32
+    assert all(map(torch.equal, module(q, k), right))
+
+
+def test_rotary_frequencies_are_made_with_their_memory():
+    on_meta = torch.nn.Sequential(mt.RotaryEmbedding(8, device="meta")).bfloat16()
+    assert on_meta[0].inv_freq.is_meta
+    filled = on_meta.to_empty(device="cpu")[0]
+    assert torch.equal(filled.inv_freq, mt.RotaryEmbedding(8).inv_freq)
+    filled.inv_freq.zero_()
+    filled.reset_parameters()
+    assert torch.equal(filled.inv_freq, mt.RotaryEmbedding(8).inv_freq)
 
 
 def rotate_half(x):

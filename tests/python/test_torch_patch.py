@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 from typing import Any
 
 import pytest
@@ -130,6 +131,15 @@ def test_generation_and_compile(seed):
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(ids).logits, eager)
     torch.compiler.reset()
+
+
+def test_a_patched_model_is_pickled(seed):
+    model = build("Llama", torch.float32, seed)
+    mt.patch(model)
+    ids = torch.randint(3, 128, (1, 5))
+    loaded = pickle.loads(pickle.dumps(model))
+    assert torch.equal(loaded(ids).logits, model(ids).logits)
+    assert mt.unpatch(loaded) == MODELS["Llama"][1]
 
 
 def test_only_that_model_changes(seed):

@@ -60,11 +60,21 @@ def cross_entropy(
     return _CROSS_ENTROPY(logits, labels, ignore_index, label_smoothing, z_loss, softcap, validate)
 
 
+def _product_dtype(x: Any) -> torch.dtype:
+    """That of matrix products with x: autocast's, where it is on and x is not float64."""
+    kind = x.device.type
+    if x.dtype != torch.float64 and torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return x.dtype
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     """Gradients are made in the forward, piece by piece, and scaled in the backward."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, labels, chunk_rows, options):
+        kind = _product_dtype(x)
+        factor, shift = weight.to(kind), bias if bias is None else bias.to(kind)
         needs = ctx.needs_input_grad[:3]
         wide = torch.float64 if x.dtype == torch.float64 else torch.float32
         counted = (labels != options["ignore_index"]).sum()
@@ -76,14 +86,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
         losses = torch.empty(labels.shape, dtype=wide, device=x.device)
         for first in range(0, len(labels), chunk_rows):
             rows = slice(first, first + chunk_rows)
-            logits = torch.nn.functional.linear(x[rows], weight, bias)
+            here = x[rows].to(kind)
+            logits = torch.nn.functional.linear(here, factor, shift)
             dloss = share.expand(logits.shape[:-1])
             given = {"dlogits": logits, "dloss": dloss} if any(needs) else {}
             _core.cross_entropy(logits, labels[rows], out=losses[rows], **given, **options)
             if dx is not None:
-                torch.mm(logits, weight, out=dx[rows])
+                _write_product(dx[rows], logits, factor)
             if dweight is not None:
-                dweight.addmm_(logits.mT, x[rows])
+                _add_product(dweight, logits.mT, here)
             if dbias is not None:
                 dbias += logits.sum(0)
         ctx.made = dx, dweight, dbias
@@ -101,16 +112,33 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return (*(t if t is None else t.mul_(dloss) for t in made), None, None, None)
 
 
+def _write_product(out: Any, a: Any, b: Any) -> None:
+    if out.dtype == a.dtype:
+        torch.mm(a, b, out=out)
+    else:
+        out.copy_(a @ b)
+
+
+def _add_product(total: Any, a: Any, b: Any) -> None:
+    """Under autocast the sum stays in its own dtype, at the price of one product's memory."""
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)
+    else:
+        total += a @ b
+
+
+@torch._disable_dynamo  # torch.compiler.disable without the import of Dynamo
 def linear_cross_entropy(
     x, weight, labels, bias=None, *, chunk_rows=1024, ignore_index=-100, label_smoothing=0.0,
-    z_loss=0.0, softcap=None,
+    z_loss=0.0, softcap=None, validate=False,
 ):  # fmt: skip
     """The mean cross entropy of ``x @ weight.T + bias``, whose logits are never there as a whole.
 
     The logits of ``chunk_rows`` rows at a time are made, turned into their gradient in place and
     multiplied into those of x and weight (the products are torch's), so that memory holds one chunk
-    in place of logits and their gradient: as Liger-Kernel's fused linear cross entropy does. For
-    eager code; second derivatives and a second backward of one result raise.
+    in place of logits and their gradient: as Liger-Kernel's fused linear cross entropy does. Under
+    torch.autocast the products are in its dtype. For eager code: it ends a compiled graph, and
+    torch.func does not take it. Second derivatives and a second backward of one result raise.
 
     Args:
         x: ``(rows, width)``; more axes in front are rows too.
@@ -118,7 +146,9 @@ def linear_cross_entropy(
         labels: int32 or int64, one for each row.
         bias: ``(vocab,)``, or None.
         chunk_rows: how many rows have their logits at one time.
-        ignore_index, label_smoothing, z_loss, softcap: as of :func:`membound.cross_entropy`.
+        ignore_index, label_smoothing, z_loss, softcap, validate: as of
+            :func:`membound.cross_entropy`: a label that is neither in the vocabulary nor
+            ignore_index has a loss of 0 and counts as a row; on the CPU ``validate=True`` raises.
 
     Returns:
         The sum over rows that count, divided by their number: a tensor without axes in float32
@@ -147,6 +177,7 @@ def linear_cross_entropy(
         "label_smoothing": label_smoothing,
         "z_loss": z_loss,
         "softcap": softcap,
+        "validate": validate,
     }
     rows = x.reshape(-1, x.shape[-1])
     return _LinearCrossEntropy.apply(rows, weight, bias, labels.reshape(-1), chunk_rows, options)

@@ -5,33 +5,28 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from membound import _core
-from membound.torch._operators import PLAIN, dispatch_modes, dynamo_traces
+from membound.arrays import dtype_name, makes_graph, type_name
+from membound.torch._operators import PLAIN
+from membound.torch._recording import dispatch_modes, dynamo_traces, refuse_gradients
 
-# What membound's own functions call for tensors that want their gradient recorded or are no plain
-# memory, by the name of the op.
+# What membound's own functions call, by the name of the op: for tensors that want their gradient
+# recorded or are no plain memory; and, of all ops, where torch makes a graph of calls.
 RECORDED: dict[str, Callable[..., Any]] = {}
+HANDED_OVER: dict[str, Callable[..., Any]] = {}
 
-# With these nothing is recorded.
-_OUTSIDE = frozenset(
-    {
-        "out",
-        "residual_out",
-        "k_out",
-        "return_rstd",
-        "return_stats",
-        "return_lse",
-        "dlogits",
-        "dloss",
-        "key_cache",
-    }
-    | {"stream", "device"}
+# With these no operator is called, and with those nothing is recorded.
+_NOT_IN_GRAPHS = frozenset(
+    {"return_rstd", "return_stats", "return_lse", "dlogits", "dloss", "stream", "device"}
 )
+_OUTSIDE = _NOT_IN_GRAPHS | {"out", "residual_out", "k_out", "scale_out", "key_cache"}
 _records = torch.is_grad_enabled
 
 
@@ -43,13 +38,14 @@ def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[...
     """
 
     def decorate(recorded: Callable[..., Any]) -> Callable[..., Any]:
-        extension = getattr(_core, recorded.__name__)
-        RECORDED[recorded.__name__] = _handed_over(recorded)
+        extension, names = getattr(_core, recorded.__name__), _names(recorded)
+        op = recorded.__name__
+        HANDED_OVER[op] = RECORDED[op] = _handed_over(recorded, names, outputs)
 
         @functools.wraps(recorded)
         def call(*args: Any, **kwargs: Any) -> Any:
             if dynamo_traces() or dispatch_modes():
-                return _traced(recorded, outputs, args, kwargs)
+                return _traced(recorded, names, outputs, args, kwargs)
             # The extension would find out by itself, and take 7 us longer to get back here.
             if _records() and _wants_gradient(args) and _OUTSIDE.isdisjoint(kwargs):
                 return recorded(*args, **kwargs)
@@ -64,12 +60,15 @@ def traceable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     """The same of a function without a gradient, given what it is in a graph."""
 
     def decorate(traced: Callable[..., Any]) -> Callable[..., Any]:
-        extension = getattr(_core, traced.__name__)
+        op = traced.__name__
+        extension, names = getattr(_core, op), _names(traced)
+        refusing = _refusing(traced, names)
+        HANDED_OVER[op] = _handed_over(refusing, names, outputs, records=False)
 
         @functools.wraps(traced)
         def call(*args: Any, **kwargs: Any) -> Any:
             if dynamo_traces() or dispatch_modes():
-                return _traced(traced, outputs, args, kwargs)
+                return _traced(refusing, names, outputs, args, kwargs)
             return extension(*args, **kwargs)
 
         return call
@@ -84,36 +83,89 @@ def _wants_gradient(tensors: tuple[Any, ...]) -> bool:
     return False
 
 
-def _handed_over(recorded: Callable[..., Any]) -> Callable[..., Any]:
+def _refusing(traced: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
+    @functools.wraps(traced)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        refuse_gradients(traced.__name__, {**dict(zip(names, args, strict=False)), **kwargs})
+        return traced(*args, **kwargs)
+
+    return call
+
+
+def _handed_over(
+    recorded: Callable[..., Any],
+    names: tuple[str, ...],
+    outputs: tuple[str, ...],
+    *,
+    records: bool = True,
+) -> Callable[..., Any]:
     """What the extension calls; NotImplemented where its own error is to be raised after all."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        for name in _OUTSIDE & kwargs.keys():
+        in_graph = makes_graph()
+        if not records and not in_graph:
+            return NotImplemented
+        for name in (_NOT_IN_GRAPHS if in_graph else _OUTSIDE) & kwargs.keys():
             value = kwargs.pop(name)
             if value is not None and value is not False:
                 return NotImplemented
         tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
         if not all(t.layout is torch.strided for t in tensors):
             return NotImplemented
+        if in_graph:
+            return _traced(recorded, names, outputs, args, kwargs)
         return recorded(*args, **kwargs)
 
     return call
 
 
-def _traced(recorded: Any, outputs: tuple[str, ...], args: Any, kwargs: dict[str, Any]) -> Any:
+def _names(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
+
+
+def _traced(
+    recorded: Any, names: tuple[str, ...], outputs: tuple[str, ...], args: Any,
+    kwargs: dict[str, Any],
+) -> Any:  # fmt: skip
     """A graph has results of its own: where they were to be written, it copies them."""
-    given = [kwargs.pop(name, None) for name in outputs]
+    if dynamo_traces() and forward_ad._current_level >= 0:
+        return _eager(recorded.__name__, *args, **kwargs)
+    given = {name: kwargs.pop(name, None) for name in outputs}
+    first = given.get("out")
+    if first is not None and "dtype" in names and kwargs.get("dtype") is None:
+        kwargs["dtype"] = first.dtype
     results = recorded(*args, **kwargs)
-    if all(out is None for out in given):
+    if all(out is None for out in given.values()):
         return results
-    if isinstance(results, torch.Tensor):
-        for name, out in zip(outputs[1:], given[1:], strict=True):
-            if out is not None:
-                raise ValueError(
-                    f"{recorded.__name__}: argument '{name}' must be None: this call has one result"
-                )
-        return given[0].copy_(results)
-    return tuple(
-        result if out is None else out.copy_(result)
-        for out, result in zip(given, results, strict=True)
+    made = results if isinstance(results, tuple) else (results,)
+    for name in outputs[len(made) :]:
+        if given[name] is not None:
+            raise ValueError(
+                f"{recorded.__name__}: argument '{name}' must be None, as this call has no such "
+                f"result; got {type_name(given[name])}"
+            )
+    written = tuple(
+        result if out is None else _copied(recorded.__name__, name, out, result)
+        for (name, out), result in zip(given.items(), made, strict=False)
     )
+    return written if isinstance(results, tuple) else written[0]
+
+
+@torch._disable_dynamo  # torch.compiler.disable without the import of Dynamo
+def _eager(op: str, *args: Any, **kwargs: Any) -> Any:
+    """Where there may be tangents, of which a graph knows nothing: the extension looks for them."""
+    return getattr(_core, op)(*args, **kwargs)
+
+
+def _copied(op: str, name: str, out: Any, result: Any) -> Any:
+    """Eager calls write the result itself: nothing is cast or broadcast there."""
+    if out.shape != result.shape:
+        raise ValueError(
+            f"{op}: argument '{name}' must have shape {tuple(result.shape)}, got {tuple(out.shape)}"
+        )
+    if out.dtype != result.dtype:
+        raise TypeError(
+            f"{op}: argument '{name}' must be {dtype_name(result.dtype)}, got "
+            f"{dtype_name(out.dtype)}"
+        )
+    return out.copy_(result)

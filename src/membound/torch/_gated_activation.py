@@ -108,10 +108,14 @@ def _recorded(gate, up, row_scale, *options):
 
 
 def _alias(name: str, kind: str, formula: str) -> Any:
-    def recorded(gate, up=None, *, packing="halves", alpha=1.0, limit=None, up_offset=0.0,
-                 row_scale=None):  # fmt: skip
+    def with_alpha(gate, up=None, *, packing="halves", alpha=1.0, limit=None, up_offset=0.0,
+                   row_scale=None):  # fmt: skip
         return _recorded(gate, up, row_scale, kind, packing, alpha, limit, up_offset)
 
+    def without(gate, up=None, *, packing="halves", limit=None, up_offset=0.0, row_scale=None):
+        return _recorded(gate, up, row_scale, kind, packing, 1.0, limit, up_offset)
+
+    recorded = without if kind.startswith("gelu") else with_alpha  # gelu has no alpha
     recorded.__name__ = recorded.__qualname__ = name
     recorded.__doc__ = f"``{formula}``: :func:`membound.{name}` with its gradient."
     return differentiable("out")(recorded)

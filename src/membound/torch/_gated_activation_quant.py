@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from membound import _core
-from membound.arrays import dtype_name
 from membound.torch._functions import traceable
-from membound.torch._operators import define
-from membound.torch._rms_norm_quant import scales_like
+from membound.torch._operators import define_without_gradient
+from membound.torch._rms_norm_quant import code_name, scales_like
 
 _OPTIONS = ("kind", "packing", "dtype", "group_size", "scale_upper_bound")
 _OPTIONS += ("alpha", "limit", "up_offset")
@@ -35,7 +34,7 @@ def _shapes(
     return codes, scales_like(codes, group_size) if scale is None else scale.new_empty(0)
 
 
-define(
+_GATED_ACTIVATION_QUANT = define_without_gradient(
     "gated_activation_quant",
     "(Tensor gate, Tensor? up, Tensor? row_scale, Tensor? scale, str kind, str packing, str dtype, "
     "int? group_size, float? scale_upper_bound, float alpha, float? limit, float up_offset) "
@@ -44,19 +43,11 @@ define(
 )  # fmt: skip
 
 
-def _quantised(
-    gate, up=None, *, kind="silu", packing="halves", dtype="float8_e4m3fn", scale=None,
-    group_size=None, scale_upper_bound=None, alpha=1.0, limit=None, up_offset=0.0, row_scale=None,
-):  # fmt: skip
-    codes, scales = torch.ops.membound.gated_activation_quant(
-        gate, up, row_scale, scale, kind, packing, dtype_name(dtype), group_size, scale_upper_bound,
-        alpha, limit, up_offset,
-    )  # fmt: skip
-    return (codes, scales) if scale is None else codes
-
-
 @traceable("out", "scale_out")
-def gated_activation_quant(gate, up=None, **options):
+def gated_activation_quant(
+    gate, up=None, *, kind="silu", packing="halves", dtype=None, scale=None, group_size=None,
+    scale_upper_bound=None, alpha=1.0, limit=None, up_offset=0.0, row_scale=None,
+):  # fmt: skip
     """:func:`membound.gated_activation_quant` for compiled code too.
 
     >>> import torch
@@ -65,11 +56,18 @@ def gated_activation_quant(gate, up=None, **options):
     >>> codes.tolist()
     [[127, 0]]
     """
-    return _quantised(gate, up, **options)
+    codes, scales = _GATED_ACTIVATION_QUANT(
+        gate, up, row_scale, scale, kind, packing, code_name(dtype), group_size, scale_upper_bound,
+        alpha, limit, up_offset,
+    )  # fmt: skip
+    return (codes, scales) if scale is None else codes
 
 
 @traceable("out", "scale_out")
-def silu_and_mul_quant(gate, up=None, **options):
+def silu_and_mul_quant(
+    gate, up=None, *, packing="halves", dtype=None, scale=None, group_size=None,
+    scale_upper_bound=None, alpha=1.0, limit=None, up_offset=0.0, row_scale=None,
+):  # fmt: skip
     """:func:`membound.silu_and_mul_quant` for compiled code too.
 
     >>> import torch
@@ -77,4 +75,8 @@ def silu_and_mul_quant(gate, up=None, **options):
     >>> codes.tolist()
     [[127, -62]]
     """
-    return _quantised(gate, up, kind="silu", **options)
+    codes, scales = _GATED_ACTIVATION_QUANT(
+        gate, up, row_scale, scale, "silu", packing, code_name(dtype), group_size,
+        scale_upper_bound, alpha, limit, up_offset,
+    )  # fmt: skip
+    return (codes, scales) if scale is None else codes

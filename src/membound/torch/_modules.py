@@ -28,6 +28,11 @@ def _one_axis(module: str, normalized_shape: Any) -> tuple[int]:
     return shape
 
 
+def default_eps(dtype: torch.dtype) -> float:
+    """What torch's rms_norm adds where no eps is given: the epsilon of what it computes in."""
+    return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+
+
 class RMSNorm(nn.Module):
     """Root mean square normalisation of the last axis, with a weight.
 
@@ -36,7 +41,7 @@ class RMSNorm(nn.Module):
 
     Args:
         normalized_shape: the size of the last axis, or a tuple of it.
-        eps: added to the mean of squares. None: the dtype's epsilon, torch.nn's default.
+        eps: added to the mean of squares. None: torch.nn's default, see :func:`default_eps`.
         elementwise_affine: with a weight.
         device, dtype: of the weight.
         weight_offset: added to the weight; 1.0 as in Gemma, whose weights start at 0.
@@ -74,7 +79,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x, residual=None):
         """The norm of x; with a residual the norm of their sum, and the sum."""
-        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        eps = default_eps(x.dtype) if self.eps is None else self.eps
         options = {"eps": eps, "weight_offset": self.weight_offset, "rounding": self.rounding}
         if residual is None:
             return rms_norm(x, self.weight, **options)
@@ -200,6 +205,25 @@ class Embedding(nn.Embedding):
         super().__init__(num_embeddings, embedding_dim, padding_idx, device=device, dtype=dtype)
         self.scale = scale
 
+    @classmethod
+    def from_pretrained(
+        cls, embeddings, freeze: bool = True, padding_idx: int | None = None, *, scale: float = 1.0
+    ) -> Embedding:
+        """A module whose table is the tensor given; frozen unless told otherwise.
+
+        >>> import torch
+        >>> Embedding.from_pretrained(torch.eye(2))(torch.tensor([1])).tolist()
+        [[0.0, 1.0]]
+        """
+        if embeddings.dim() != 2:
+            raise ValueError(
+                "Embedding: argument 'embeddings' must have two axes, got shape "
+                f"{tuple(embeddings.shape)}"
+            )
+        module = cls(*embeddings.shape, padding_idx, device="meta", scale=scale)
+        module.weight = nn.Parameter(embeddings, requires_grad=not freeze)
+        return module
+
     def forward(self, input):  # noqa: A002 - torch.nn's name
         return embedding(
             input, self.weight, padding_idx=self.padding_idx, scale=self.scale,
@@ -242,7 +266,8 @@ class RotaryEmbedding(nn.Module):
         rope_parameters: the dictionary that model configurations carry; None for the default.
         max_position: how long sequences are, for the types that ask.
         layout, interleaved: as of :func:`membound.rope`.
-        device: of the frequencies. They are a buffer that state dicts leave out, as the models' is.
+        device: of the frequencies. They are a buffer that state dicts leave out, as the models' is,
+            and stay in float32 whatever the module is cast to.
 
     >>> import torch
     >>> rotary = RotaryEmbedding(4, {"rope_theta": 100.0})
@@ -260,11 +285,29 @@ class RotaryEmbedding(nn.Module):
         self.layout = layout
         self.interleaved = interleaved
         self.rope_parameters = rope_parameters
-        frequencies, self.attention_scaling = rope_frequencies(
-            rope_parameters, head_dim, max_position
-        )
+        self.max_position = max_position
+        frequencies, self.attention_scaling = self._frequencies()
         values = torch.tensor(frequencies, dtype=torch.float32, device=device)
         self.register_buffer("inv_freq", values, persistent=False)
+
+    def _frequencies(self) -> tuple[Any, float]:
+        return rope_frequencies(self.rope_parameters, self.head_dim, self.max_position)
+
+    def reset_parameters(self) -> None:
+        """The frequencies, where they are."""
+        frequencies, self.attention_scaling = self._frequencies()
+        device = self.inv_freq.device
+        self.inv_freq = torch.tensor(frequencies, dtype=torch.float32, device=device)
+
+    def _apply(self, fn, recurse=True):
+        """Moves, and no casts; frequencies that had no memory (meta) are made when they get it."""
+        before = self.inv_freq
+        super()._apply(fn, recurse)
+        if before.is_meta and not self.inv_freq.is_meta:
+            self.reset_parameters()
+        elif self.inv_freq.dtype != torch.float32:
+            self.inv_freq = before.to(self.inv_freq.device)
+        return self
 
     def forward(self, q, k=None, position_ids=None, seqlen_offsets=None, cu_seqlens=None):
         """The rotated q, or the pair of q and k."""

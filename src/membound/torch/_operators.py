@@ -10,10 +10,11 @@ Each gets these operators in torch's registry::
                             any: what compiled graphs run that record nothing
     membound::op_backward   the gradients
 
-with kernels in C++ (_kernels.py), and two recording functions. Eager calls on plain tensors run the
-extension under the one that costs least (5 us over the kernel where a gradient is wanted; the
-dispatcher would cost 2.5 us a call and its autograd 7 us more). Everything that traces, wraps or
-transforms tensors meets the operators under the other.
+with kernels in C++ (_kernels.py), and two recording functions. (An op without a gradient has
+``op``, which refuses to be recorded, and ``op_inference`` for who has asked.) Eager calls on plain
+tensors run the extension under the one that costs least (5 us over the kernel where a gradient is
+wanted; the dispatcher would cost 2.5 us a call and its autograd 7 us more). Everything that traces,
+wraps or transforms tensors meets the operators under the other.
 """
 
 from __future__ import annotations
@@ -33,23 +34,24 @@ from membound.torch._recording import (
     as_tuple,
     asked_for,
     differentiable_results,
+    dispatch_modes,
     dynamo_traces,
     inference_direction,
     names_of,
     raw_operator,
     recording_function,
     records,
+    refuse_gradients,
     shortest_call,
     spread,
     transformable_function,
+    transforms,
 )
 from membound.torch._sharding import announce, tell_dtensor
 
 LIBRARY = library.Library("membound", "DEF")
 
-# Where calls have to be operators: Dynamo, a mode that watches the dispatcher, torch.func.
-dispatch_modes = torch._C._len_torch_dispatch_stack
-_transforms = torch._C._are_functorch_transforms_active
+_jit_traces = torch._C._is_tracing
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _PLAIN_OR_ABSENT = PLAIN | {type(None)}
 
@@ -84,6 +86,7 @@ class Operator:
             ("_eager", shortest_call(eager)),
             ("_compiled", recording_function(self, *operators, traced=True)),
             ("_unrecorded", raw_operator(self, inference_direction(self))),
+            ("_public", getattr(torch.ops.membound, self.name).default),
             ("_traced", transformable_function(self)),
         ):
             object.__setattr__(self, name, value)
@@ -96,11 +99,13 @@ class Operator:
             if not records(arguments[: len(self.tensors)]):
                 return self._unrecorded(*arguments)  # type: ignore[attr-defined]
             return self._compiled.apply(*arguments)  # type: ignore[attr-defined]
-        if dispatch_modes() or _transforms() or _holds_subclasses(arguments[: len(self.tensors)]):
+        if dispatch_modes() or transforms() or _holds_subclasses(arguments[: len(self.tensors)]):
             tell_dtensor()
             if self._is_of_columns(arguments):
                 return self.columns(*arguments)  # type: ignore[misc]
             return self._pick(as_tuple(self._traced.apply(*arguments)))  # type: ignore[attr-defined]
+        if _jit_traces():
+            return self._pick(as_tuple(self._public(*arguments)))  # type: ignore[attr-defined]
         try:
             return self._eager(*arguments)  # type: ignore[attr-defined]
         except TypeError:  # tensors that escaped from torch.func have no memory of their own
@@ -185,6 +190,30 @@ def define(
         if key not in in_extension:
             LIBRARY.impl(name, run, key)
     library.register_fake(f"membound::{name}", shapes, lib=LIBRARY)
+
+
+def define_without_gradient(
+    name: str, signature: str, function: Callable[..., Any], fake: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Register op and op_inference, and return the second. To ask in op takes 8 us."""
+    for each in (name, f"{name}_inference"):
+        define(each, signature, function, fake, kernel=name)
+    operator = getattr(torch.ops.membound, name).default
+    arguments = operator._schema.arguments
+    names = [argument.name for argument in arguments]
+    written = [at for at, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
+
+    def refusing(keys, *given):
+        refuse_gradients(name, dict(zip(names, given, strict=True)))
+        with torch._C._AutoDispatchBelowAutograd():
+            found = operator.redispatch(keys & torch._C._after_autograd_keyset, *given)
+        for at in written:
+            if given[at] is not None and not given[at].is_inference():
+                torch.autograd.graph.increment_version(given[at])
+        return found
+
+    LIBRARY.impl(name, refusing, "Autograd", with_keyset=True)
+    return getattr(torch.ops.membound, f"{name}_inference").default
 
 
 def _tensors(count: int) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from membound.torch._cross_entropy import cross_entropy
+from membound.torch._patch_trial import LeftAloneError, draw, undisturbed
 
 Loss = Callable[..., torch.Tensor]
 
@@ -51,17 +52,25 @@ def _mean(logits, labels, vocab_size, num_items_in_batch, ignore_index):
     return losses.sum() / num_items_in_batch
 
 
-def same_loss(theirs: Loss, ours: Loss) -> bool:
+def replace_loss(module: nn.Module) -> tuple[str, Loss]:
+    for name, loss in LOSSES.items():
+        if _same(module.loss_function, loss):
+            return name, loss
+    raise LeftAloneError("its loss is another")
+
+
+def _same(theirs: Loss, ours: Loss) -> bool:
     """Whether both give one loss of a few random logits, with and without a count of items."""
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(2, 5, 8, generator=generator)
-    labels = torch.tensor([[3, -100, 0, 7, 1], [2, 2, -100, 5, 4]])
-    for count in (None, torch.tensor(3)):
-        given = {"logits": logits, "labels": labels, "vocab_size": 8, "num_items_in_batch": count}
-        try:
-            wanted = theirs(**given)
-        except (TypeError, ValueError, RuntimeError, AttributeError):  # it wants something else
-            return False
-        if not torch.allclose(ours(**given), wanted, rtol=1e-5, atol=0):
-            return False
+    with undisturbed() as generator:
+        logits = draw(generator, 2, 5, 8)
+        labels = torch.tensor([[3, -100, 0, 7, 1], [2, 2, -100, 5, 4]])
+        for count in (None, torch.tensor(3)):
+            given = {"logits": logits, "labels": labels, "vocab_size": 8}
+            given["num_items_in_batch"] = count
+            try:
+                wanted = theirs(**given)
+            except (TypeError, ValueError, RuntimeError, AttributeError):  # it wants something else
+                return False
+            if not torch.allclose(ours(**given), wanted, rtol=1e-5, atol=0):
+                return False
     return True

@@ -10,9 +10,10 @@ import torch
 
 from membound import _core
 from membound.torch._functions import differentiable
-from membound.torch._operators import Operator, contiguous_like, define, rows_like
+from membound.torch._operators import Operator, contiguous_like, define_without_gradient, rows_like
+from membound.torch._recording import refuse_gradients
 from membound.torch._rope import OPTIONS as ROPE_OPTIONS
-from membound.torch._rope import TABLES, keywords_of, refuse_gradients, split_offsets, ways
+from membound.torch._rope import TABLES, keywords_of, refuse_table_gradients, split_offsets, ways
 
 _NORM_OPTIONS = {"eps": "float", "weight_offset": "float", "rounding": "str"}
 
@@ -93,7 +94,7 @@ def _cached(*arguments):
     return (_core.qk_norm_rope(**dict(zip(_CACHED_TENSORS, tensors, strict=True)), **keywords),)
 
 
-define(
+_CACHED = define_without_gradient(
     "qk_norm_rope_cached",
     "(Tensor q, Tensor k, Tensor? q_weight, Tensor? k_weight, Tensor? v, Tensor(a!) key_cache, "
     "Tensor(b!)? value_cache, Tensor slot_mapping, "
@@ -105,15 +106,6 @@ define(
     _cached,
     lambda q, *_: (contiguous_like(q),),
 )
-
-
-def _refuse_gradients_of_cached(**tensors: Any) -> None:
-    for name, tensor in tensors.items():
-        if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad:
-            raise RuntimeError(
-                f"qk_norm_rope: argument '{name}' requires grad, which a call with 'key_cache' "
-                "cannot record: call it under torch.no_grad()"
-            )
 
 
 @differentiable("out", "k_out")
@@ -136,10 +128,8 @@ def qk_norm_rope(
     1.0...
     """
     cached = (v, key_cache, value_cache, slot_mapping)
-    if key_cache is not None:
-        _refuse_gradients_of_cached(q=q, k=k, q_weight=q_weight, k_weight=k_weight, v=v)
-    else:
-        refuse_gradients("qk_norm_rope", cos=cos, sin=sin, freqs=freqs)
+    if key_cache is None:
+        refuse_table_gradients("qk_norm_rope", cos=cos, sin=sin, freqs=freqs)
     start, seqlen_offsets = split_offsets(seqlen_offsets)
     tables = (cos, sin, freqs, position_ids, seqlen_offsets, cu_seqlens)
     options = (
@@ -152,9 +142,11 @@ def qk_norm_rope(
                 raise ValueError(
                     f"qk_norm_rope: argument '{name}' must be given with a cache, got None"
                 )
-        return torch.ops.membound.qk_norm_rope_cached(
-            q, k, q_weight, k_weight, *cached, *tables, *options
+        tensors = (q, k, q_weight, k_weight, *cached, *tables)
+        refuse_gradients(
+            "qk_norm_rope", dict(zip((*_CACHED_TENSORS, *TABLES), tensors, strict=True))
         )
+        return _CACHED(*tensors, *options)
     if k is None:
         if isinstance(k_weight, torch.Tensor):
             raise ValueError("qk_norm_rope: argument 'k_weight' must be None without 'k'")

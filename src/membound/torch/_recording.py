@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +13,30 @@ import torch
 if TYPE_CHECKING:
     from membound.torch._operators import Operator
 
+# Where calls have to be operators: Dynamo, a mode that watches the dispatcher, torch.func.
 dynamo_traces = torch.compiler.is_dynamo_compiling
-_FUNCTION_PARTS = ("forward", "backward", "setup_context", "generate_vmap_rule")
+dispatch_modes = torch._C._len_torch_dispatch_stack
+transforms = torch._C._are_functorch_transforms_active
+_is_batched = torch._C._functorch.is_legacy_batchedtensor  # by is_grads_batched=True
+_FUNCTION_PARTS = ("forward", "backward", "jvp", "setup_context", "generate_vmap_rule")
 
 
 def differentiable_results(op: Operator) -> Callable[[tuple[Any, ...]], Any]:
     """The results that gradients flow through: the first ones, alone if it is one."""
     count = sum(op.results.values())
     return lambda results: results[0] if count == 1 else results[:count]
+
+
+def _refuse_tangents(op: Operator) -> Callable[..., Any]:
+    def jvp(_, *tangents):
+        given = zip(names_of(op), tangents, strict=False)
+        name = next((name for name, tangent in given if tangent is not None), "gradient")
+        raise RuntimeError(
+            f"{op.name}: argument '{name}' has a tangent, and there is no forward mode here: use "
+            f"reverse mode (backward(), torch.func.vjp), or pass {name}.detach()"
+        )
+
+    return staticmethod(jvp)
 
 
 def _places(places: list[int], *, traced: bool) -> Callable[[Any], tuple[Any, ...]]:
@@ -69,11 +85,17 @@ def recording_function(
         @staticmethod
         def backward(ctx, *grads):
             needs = ctx.needs_input_grad
-            # With create_graph=True what comes out must know that it ends here. (Compiled graphs
-            # refuse second derivatives by themselves, and Dynamo takes no Function within another.)
-            further = not dynamo_traces() and torch.is_grad_enabled()
-            run = gradients if further else backward
+            # With create_graph=True what comes out must know that it ends here, and gradients may
+            # be batched or traced. (Compiled graphs refuse second derivatives by themselves, and
+            # Dynamo takes no Function within another.)
+            as_operator = not dynamo_traces() and (
+                torch.is_grad_enabled() or dispatch_modes() or any(map(_is_batched, grads))
+            )
+            run = gradients if as_operator else backward
             return by_input(run(*grads, *ctx.saved_tensors, *ctx.options, wanted(needs)))
+
+        if not traced:  # Dynamo takes no Function that has one
+            jvp = _refuse_tangents(op)
 
     return _named(Recorded, op)
 
@@ -107,6 +129,8 @@ def transformable_function(op: Operator) -> Any:
             through = _filled(grads[: sum(flows)])
             found = gradients(*through, *ctx.saved_tensors, *ctx.options, wanted(needs))
             return by_input(found)
+
+        jvp = _refuse_tangents(op)
 
     return _named(Transformable, op)
 
@@ -206,6 +230,18 @@ def records(tensors: tuple[Any, ...]) -> bool:
     if not torch.is_grad_enabled():
         return False
     return any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
+
+
+def refuse_gradients(op: str, tensors: Mapping[str, Any]) -> None:
+    """Raise, as the extension does, where an op without a gradient is asked to record one."""
+    if not torch.is_grad_enabled():
+        return
+    for name, tensor in tensors.items():
+        if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+            raise RuntimeError(
+                f"{op}: argument '{name}' requires grad, which this call cannot record: call it "
+                f"under torch.no_grad(), or pass {name}.detach()"
+            )
 
 
 def raw_operator(op: Operator, direction: str) -> Callable[..., Any]:

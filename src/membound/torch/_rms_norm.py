@@ -6,12 +6,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from membound import _core
 from membound.torch._columns import after_addition, rms_norm_of_columns
 from membound.torch._functions import differentiable, traceable
-from membound.torch._operators import Operator, contiguous_like, define, rows_like
+from membound.torch._operators import (
+    Operator,
+    contiguous_like,
+    define_without_gradient,
+    rows_like,
+)
 
 _OPTIONS = {"eps": "float", "weight_offset": "float", "rounding": "str"}
 
@@ -154,9 +157,9 @@ def rms_norm_gated(
     return _RMS_NORM_GATED(x, z, weight, norm_before_gate, eps, weight_offset, rounding)
 
 
-def _in_place(name: str) -> None:
+def _in_place(name: str) -> Any:
     extension = getattr(_core, name)
-    define(
+    return define_without_gradient(
         name,
         "(Tensor(a!) input, Tensor(b!) residual, Tensor? weight, float epsilon) -> ()",
         lambda *arguments: extension(*arguments) or (),
@@ -164,8 +167,8 @@ def _in_place(name: str) -> None:
     )
 
 
-_in_place("fused_add_rms_norm")
-_in_place("gemma_fused_add_rms_norm")
+_FUSED_ADD_RMS_NORM = _in_place("fused_add_rms_norm")
+_GEMMA_FUSED_ADD_RMS_NORM = _in_place("gemma_fused_add_rms_norm")
 
 
 @traceable()
@@ -178,7 +181,7 @@ def fused_add_rms_norm(input, residual, weight, epsilon=1e-6):  # noqa: A002 - v
     >>> residual.tolist()
     [[3.0, 4.0]]
     """
-    torch.ops.membound.fused_add_rms_norm(input, residual, weight, epsilon)
+    _FUSED_ADD_RMS_NORM(input, residual, weight, epsilon)
 
 
 @traceable()
@@ -191,4 +194,4 @@ def gemma_fused_add_rms_norm(input, residual, weight, epsilon=1e-6):  # noqa: A0
     >>> residual.tolist()
     [[3.0, 4.0]]
     """
-    torch.ops.membound.gemma_fused_add_rms_norm(input, residual, weight, epsilon)
+    _GEMMA_FUSED_ADD_RMS_NORM(input, residual, weight, epsilon)

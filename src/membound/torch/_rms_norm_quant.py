@@ -11,13 +11,17 @@ import torch
 from membound import _core
 from membound.arrays import dtype_name
 from membound.torch._functions import traceable
-from membound.torch._operators import contiguous_like, define
+from membound.torch._operators import contiguous_like, define_without_gradient
 
 _OPTIONS = ("dtype", "group_size", "scale_upper_bound", "eps", "weight_offset", "rounding")
 _SCHEMA = (
     "Tensor? weight, Tensor? scale, str dtype, int? group_size, float? scale_upper_bound, "
     "float eps, float weight_offset, str rounding)"
 )
+
+
+def code_name(dtype: Any) -> str | None:
+    return "float8_e4m3fn" if dtype is None else dtype_name(dtype)
 
 
 def scales_like(x: Any, group_size: int | None) -> Any:
@@ -52,11 +56,11 @@ def _shapes(arrays: int) -> Any:
     return shapes
 
 
-define(
+_RMS_NORM_QUANT = define_without_gradient(
     "rms_norm_quant", f"(Tensor x, {_SCHEMA} -> (Tensor, Tensor)",
     _kernel(_core.rms_norm_quant, 2), _shapes(2),
 )  # fmt: skip
-define(
+_ADD_RMS_NORM_QUANT = define_without_gradient(
     "add_rms_norm_quant", f"(Tensor x, Tensor residual, {_SCHEMA} -> (Tensor, Tensor, Tensor)",
     _kernel(_core.add_rms_norm_quant, 3), _shapes(3),
 )  # fmt: skip
@@ -64,7 +68,7 @@ define(
 
 @traceable("out", "scale_out")
 def rms_norm_quant(
-    x, weight=None, *, dtype="float8_e4m3fn", scale=None, group_size=None, scale_upper_bound=None,
+    x, weight=None, *, dtype=None, scale=None, group_size=None, scale_upper_bound=None,
     eps=1e-6, weight_offset=0.0, rounding="once",
 ):  # fmt: skip
     """:func:`membound.rms_norm_quant` for compiled code too.
@@ -74,14 +78,14 @@ def rms_norm_quant(
     >>> codes.tolist()
     [[95, 127]]
     """
-    options = dtype_name(dtype), group_size, scale_upper_bound, eps, weight_offset, rounding
-    codes, scales = torch.ops.membound.rms_norm_quant(x, weight, scale, *options)
+    options = code_name(dtype), group_size, scale_upper_bound, eps, weight_offset, rounding
+    codes, scales = _RMS_NORM_QUANT(x, weight, scale, *options)
     return (codes, scales) if scale is None else codes
 
 
 @traceable("out", "residual_out", "scale_out")
 def add_rms_norm_quant(
-    x, residual, weight=None, *, dtype="float8_e4m3fn", scale=None, group_size=None,
+    x, residual, weight=None, *, dtype=None, scale=None, group_size=None,
     scale_upper_bound=None, eps=1e-6, weight_offset=0.0, rounding="once",
 ):  # fmt: skip
     """:func:`membound.add_rms_norm_quant` for compiled code too.
@@ -92,6 +96,6 @@ def add_rms_norm_quant(
     >>> codes.tolist(), total.tolist()
     ([[95, 127]], [[3.0, 4.0]])
     """
-    options = dtype_name(dtype), group_size, scale_upper_bound, eps, weight_offset, rounding
-    found = torch.ops.membound.add_rms_norm_quant(x, residual, weight, scale, *options)
+    options = code_name(dtype), group_size, scale_upper_bound, eps, weight_offset, rounding
+    found = _ADD_RMS_NORM_QUANT(x, residual, weight, scale, *options)
     return found if scale is None else found[:2]

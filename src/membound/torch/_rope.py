@@ -45,7 +45,7 @@ def split_offsets(seqlen_offsets: Any) -> tuple[int, Any]:
     return (0 if seqlen_offsets is None else seqlen_offsets), None
 
 
-def refuse_gradients(op: str, **tables: Any) -> None:
+def refuse_table_gradients(op: str, **tables: Any) -> None:
     """Raise for tables that want a gradient, of which there is none."""
     for name, table in tables.items():
         if table is not None and table.requires_grad:
@@ -138,7 +138,7 @@ def rope(
     >>> torch.autograd.grad(out[..., 1].sum(), q)[0].flatten().tolist()  # doctest: +ELLIPSIS
     [0.8..., 0.6...]
     """
-    refuse_gradients("rope", cos=cos, sin=sin)
+    refuse_table_gradients("rope", cos=cos, sin=sin)
     operator = _ROPE[k is not None, freqs is not None and freqs.requires_grad]
     start, seqlen_offsets = split_offsets(seqlen_offsets)
     tables = (cos, sin, freqs, position_ids, seqlen_offsets, cu_seqlens)

@@ -1,0 +1,49 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Trials: whether a form of ours gives the result of a module that a model brings."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class LeftAloneError(Exception):
+    """Why a module keeps its own forward."""
+
+
+@contextlib.contextmanager
+def undisturbed(device: str = "cpu") -> Iterator[torch.Generator]:
+    """For calls of a stranger's code: no autocast, default device or warnings of the caller's."""
+    kind = torch.device(device).type
+    with (
+        warnings.catch_warnings(),
+        torch.no_grad(),
+        torch.device(device),
+        torch.autocast(kind, enabled=False),
+    ):
+        warnings.simplefilter("ignore")
+        yield torch.Generator("cpu").manual_seed(0)
+
+
+def draw(generator: torch.Generator, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32)
+
+
+def close(got: torch.Tensor, wanted: torch.Tensor) -> bool:
+    if got.dtype != wanted.dtype or not wanted.is_floating_point():
+        return False
+    unit = torch.finfo(wanted.dtype).eps
+    return torch.allclose(got.double(), wanted.double(), rtol=4 * unit, atol=4 * unit)
+
+
+def takes_one_tensor(module: nn.Module) -> bool:
+    parameters: Any = inspect.signature(type(module).forward).parameters.values()
+    required = [p for p in parameters if p.default is p.empty and p.name != "self"]
+    return len([p for p in required if p.kind is p.POSITIONAL_OR_KEYWORD]) == 1

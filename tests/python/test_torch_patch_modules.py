@@ -1,0 +1,148 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Patched modules as others are: pickled, copied, patched anywhere, used with any dtype."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch")
+mt = pytest.importorskip("membound.torch")
+nn = torch.nn
+
+
+class LlamaRMSNorm(nn.Module):
+    """As in transformers: it promotes where the weight is wider than x."""
+
+    def __init__(self, width, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.variance_epsilon = eps
+
+    def forward(self, hidden_states):
+        wide = hidden_states.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return self.weight * wide.to(hidden_states.dtype)
+
+
+class GatedMLP(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        for name in ("gate_proj", "up_proj", "down_proj"):
+            setattr(self, name, nn.Linear(width, width))
+        self.act_fn = nn.SiLU()
+
+    def forward(self, x):
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
+def apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
+    def turned(x):
+        first, second = x.chunk(2, -1)
+        half = torch.cat((-second, first), -1)
+        return x * cos.unsqueeze(unsqueeze_dim) + half * sin.unsqueeze(unsqueeze_dim)
+
+    return turned(q), turned(k)
+
+
+class Attention(nn.Module):
+    def forward(self, x):
+        heads = x.view(1, 2, -1, 8)
+        angles = torch.arange(heads.shape[2] * 8.0).view(1, -1, 8) % 4
+        return apply_rotary_pos_emb(heads, heads, angles.cos(), angles.sin())[1].reshape(x.shape)
+
+
+class BrokenRMSNorm(LlamaRMSNorm):
+    def forward(self, hidden_states):
+        raise KeyError(hidden_states.shape)
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Embedding(10, 8), LlamaRMSNorm(8), nn.LayerNorm(8), GatedMLP(8), nn.RMSNorm(8),
+        Attention(),
+    )  # fmt: skip
+
+
+IDS = torch.arange(8) % 5
+
+
+def saved_and_loaded(patched):
+    file = io.BytesIO()
+    torch.save(patched, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize(
+    "again", [saved_and_loaded, lambda m: pickle.loads(pickle.dumps(m)), copy.deepcopy]
+)
+def test_copies_are_patched_and_stand_alone(again):
+    plain, patched = model(), model()
+    assert mt.patch(patched).replaced == 6
+    twin = again(patched)
+    right = patched(IDS)
+    assert all("forward" in module.__dict__ for module in twin)
+    assert torch.equal(twin(IDS), right)
+    with torch.no_grad():
+        for parameter in patched.parameters():  # which the twin does not share
+            parameter.zero_()
+    assert torch.equal(twin(IDS), right)
+    assert mt.unpatch(twin) == 6
+    assert torch.equal(twin(IDS), plain(IDS))
+    assert mt.patch(twin).replaced == 6
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        lambda: torch.device("meta"),
+        lambda: torch.autocast("cpu", torch.bfloat16),
+        torch.inference_mode,
+        contextlib.nullcontext,
+    ],
+)
+def test_patched_wherever_the_call_stands(context):
+    one = model()
+    with context():
+        report = mt.patch(one)
+    assert report.replaced == 6, str(report)
+    torch.testing.assert_close(one(IDS), model()(IDS))
+
+
+def test_a_module_that_raises_is_left_and_the_others_are_not():
+    one = nn.Sequential(nn.LayerNorm(8), BrokenRMSNorm(8), nn.LayerNorm(8))
+    report = mt.patch(one)
+    assert report.replaced == 2
+    assert "its trial raised KeyError: torch.Size([4, 8])" in str(report)
+
+
+@pytest.mark.parametrize("kind", [LlamaRMSNorm, nn.RMSNorm])
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # torch's
+def test_dtypes_that_differ_give_what_the_module_gives(kind):
+    norm = kind(8, eps=1e-6)
+    nn.init.normal_(norm.weight)
+    mt.patch(norm)
+    for weight, given in ((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)):
+        norm.to(weight)
+        x = torch.randn(3, 8).to(given)
+        found, right = norm(x), type(norm).forward(norm, x)
+        torch.testing.assert_close(found, right, rtol=2**-7, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_eps_is_the_modules_own(dtype):
+    """Also where it is torch's default, and where it changes after the patch."""
+    x = torch.full((2, 8), 1e-3, dtype=dtype)
+    for norm, name in ((nn.RMSNorm(8), "eps"), (LlamaRMSNorm(8, 0), "variance_epsilon")):
+        norm.to(dtype)
+        assert mt.patch(norm).replaced == 1
+        for eps in (getattr(norm, name), 1e-5, 100.0):
+            setattr(norm, name, eps)
+            torch.testing.assert_close(norm(x), type(norm).forward(norm, x))

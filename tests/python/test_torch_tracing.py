@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""What torch.jit.trace and make_fx see of calls: operators, or an error."""
+
+from __future__ import annotations
+
+import pytest
+
+import membound
+
+torch = pytest.importorskip("torch")
+mt = pytest.importorskip("membound.torch")
+make_fx = pytest.importorskip("torch.fx.experimental.proxy_tensor").make_fx
+
+pytestmark = [  # torch's own, of an old interface
+    pytest.mark.filterwarnings("ignore:`torch.jit"),
+    pytest.mark.filterwarnings("ignore:Converting a tensor to a Python"),
+]
+WEIGHT = torch.linspace(0.5, 2, 8)
+CALLS = {
+    "rms_norm": lambda home, x: home.rms_norm(x, WEIGHT),
+    "out=": lambda home, x: home.rms_norm(x, WEIGHT, out=torch.zeros_like(x)),
+    "in place": lambda home, x: home.softmax(x, out=x * 2),
+    "add_rms_norm": lambda home, x: home.add_rms_norm(x, x * 2)[1],
+    "silu_and_mul": lambda home, x: home.silu_and_mul(x),
+    "rope": lambda home, x: home.rope(x.view(1, 4, 1, 8), freqs=WEIGHT[:4]),
+    "rms_norm_quant": lambda home, x: home.rms_norm_quant(x, dtype="int8")[0],
+    "codes": lambda home, x: home.rms_norm_quant(x, out=torch.zeros(4, 8, dtype=torch.int8))[0],
+    "fused_add_rms_norm": lambda home, x: in_place(home, x * 1, x * 2),
+}
+
+
+def in_place(home, x, residual):
+    home.fused_add_rms_norm(x, residual, WEIGHT)
+    return x
+
+
+@pytest.mark.parametrize("trace", ["jit", "make_fx"])
+@pytest.mark.parametrize("home", [membound, mt])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_graph_computes(call, home, trace):
+    """On other values than those that it was made with."""
+    function = lambda x: CALLS[call](home, x)  # noqa: E731
+    x, other = torch.linspace(-1, 1, 32).view(4, 8), torch.linspace(2, -3, 32).view(4, 8)
+    graph = torch.jit.trace(function, x) if trace == "jit" else make_fx(function)(x)
+    assert "membound" in str(graph.graph)
+    torch.testing.assert_close(graph(other.clone()), function(other.clone()), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_modules_in_torchscript(frozen):
+    norm = mt.RMSNorm(8).requires_grad_(not frozen)
+    x, other = torch.randn(2, 8), torch.randn(2, 8)
+    torch.testing.assert_close(torch.jit.trace(norm, x)(other), norm(other), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("trace", ["jit", "make_fx"])
+def test_what_a_graph_cannot_hold_is_refused(trace):
+    run = torch.jit.trace if trace == "jit" else lambda function, x: make_fx(function)(x)
+    x = torch.randn(4, 8)
+    for op, call in {
+        "rms_norm": lambda x: membound.rms_norm(x, return_rstd=True),
+        "rms_norm_backward": lambda x: membound.rms_norm_backward(x, x, None, x[:, 0]),
+    }.items():
+        with pytest.raises(RuntimeError, match=f"^{op}: torch makes a graph of calls"):
+            run(call, x)
+
+
+def test_modes_that_only_watch_change_nothing():
+    """Where no graph is made, what is no operator runs as ever."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    x = torch.randn(4, 8)
+    with FlopCounterMode(display=False):
+        out, rstd = membound.rms_norm(x, return_rstd=True)
+        membound.rms_norm_backward(x, x, None, rstd)
+    torch.testing.assert_close(out, membound.rms_norm(x), rtol=0, atol=0)
