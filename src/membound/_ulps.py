@@ -67,9 +67,10 @@ def sum_slack(dtype: str) -> float:
 
 
 # Gated activations: the exponential, the division, up to three products and the tail of gelu round.
-# Largest seen on a CPU: 8.1, of gelu in float64. Beside 16-bit storage gelu's tail is good to
-# 2^-18, on a GPU to 2^-17, and there the other kinds' exponential and division are to 2^-17.
-ACTIVATION_ALLOWED = {"float16": 0.52, "bfloat16": 0.504, "float32": 10.0, "float64": 10.0}
+# Largest seen: 8.1 on a CPU and 10.1 on a GPU, of gelu in float64. Beside 16-bit storage gelu's
+# tail is good to 2^-18, on a GPU to 2^-17, and there the other kinds' exponential and division are
+# to 2^-17.
+ACTIVATION_ALLOWED = {"float16": 0.52, "bfloat16": 0.504, "float32": 10.0, "float64": 12.0}
 # And of their slopes, whose terms cancel where the function is flat, relative to those terms.
 ACTIVATION_SLACK = {"float16": 2.0**-16, "bfloat16": 2.0**-16}
 ACTIVATION_SLACK |= {name: sum_slack(name) for name in ("float32", "float64")}
