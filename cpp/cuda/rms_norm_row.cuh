@@ -294,9 +294,10 @@ class Columns {
   // Where rows are always centred: no bias until load_bias finds one.
   template <int kCount>
   __device__ void clear_bias(uint4 (&biases)[kCount]) const {
-    if constexpr (kCentring != Centring::kAlways) return;
+    if constexpr (kCentring == Centring::kAlways) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) biases[i] = nothing_to_add<T>();
+      for (int i = 0; i < kCount; ++i) biases[i] = nothing_to_add<T>();
+    }
   }
   template <int kCount, class Index>
   __device__ void load_bias(uint4 (&biases)[kCount], Index index) const {
