@@ -2,12 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """RMSNorm backward, dx and dweight, on a GPU beside one copy of as many bytes and the peers.
 
+And with 1 added to the weight, as Gemma trains; rounding before it, as in Llama, takes the same
+kernels.
+
 python benchmarks/bench_rms_norm_backward.py            every shape
 python benchmarks/bench_rms_norm_backward.py --quick    a dozen shapes
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import contest
@@ -32,6 +36,18 @@ def _ours(a: contest.Arrays) -> object:
     return membound.rms_norm_backward(a.dy, a.x, a.weight, a.rstd, dx=a.dx, dweight=a.dweight)
 
 
+def _offset_formula(
+    dy: torch.Tensor, x: torch.Tensor, rstd: torch.Tensor, weight: torch.Tensor
+) -> tuple[Any, ...]:
+    return _formula(dy, x, rstd, weight + 1)
+
+
+def _with_offset(a: contest.Arrays) -> object:
+    return membound.rms_norm_backward(
+        a.dy, a.x, a.weight, a.rstd, weight_offset=1.0, dx=a.dx, dweight=a.dweight
+    )
+
+
 OP = contest.Op(
     name="rms_norm_backward",
     read=("dy", "x"),
@@ -42,5 +58,9 @@ OP = contest.Op(
     sums={"dweight": lambda dy, x, rstd: dy * x * rstd[:, None]},
 )
 
+OFFSET = dataclasses.replace(
+    OP, variant="_offset", ours=_with_offset, formula=_offset_formula, peers={}
+)
+
 if __name__ == "__main__":
-    contest.main(OP, __doc__.splitlines()[0])
+    contest.main([OP, OFFSET], __doc__.splitlines()[0])

@@ -86,7 +86,7 @@ class HeldTile {
           if (active_) to.store(index(i), chunk);
         }
       }
-      asm volatile("" ::: "memory");
+      asm volatile("" ::: "memory");  // no weights of more chunks in registers
     }
   }
   template <class T>

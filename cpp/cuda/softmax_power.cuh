@@ -33,17 +33,16 @@ struct SoftmaxPower {
     return of_e(product(exponent, slope));
   }
 
-  static __device__ float of_2(float exponent) { return power_of_2(exponent); }
-
   // What powers are taken relative to: the highest logit, but for rows that have none.
   static __device__ A pivot(A top) { return top == lowest() ? A(0) : top; }
 
- private:
   static __device__ float power_of_2(float exponent) {
     float power;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
     return power;
   }
+
+ private:
   static __device__ float of_e(float exponent) { return expf(exponent); }
   static __device__ double of_e(double exponent) { return exponential(exponent); }
 };
@@ -105,7 +104,7 @@ __device__ inline float highest_of_lanes(float mine, int lanes) {
 // Makes the logits of a chunk their powers; returns their sum.
 template <class T>
 __device__ inline accumulate_t<T> take_powers(Numbers<T>& logits, accumulate_t<T> top,
-                                              accumulate_t<T> slope = SoftmaxPower<T>::kPlain) {
+                                              accumulate_t<T> slope) {
   const accumulate_t<T> base = SoftmaxPower<T>::pivot(top);
 #pragma unroll
   for (int j = 0; j < kPack<T>; ++j) {
@@ -141,7 +140,7 @@ class PowersAbout {
   }
   __device__ A of(A logit) const {
     if constexpr (sizeof(T) == 2) {
-      if (at_once_) return SoftmaxPower<T>::of_2(fmaf(logit, slope_, offset_));
+      if (at_once_) return SoftmaxPower<T>::power_of_2(fmaf(logit, slope_, offset_));
     }
     return shift_ != 0 ? SoftmaxPower<T>::large(logit - reference_, SoftmaxPower<T>::kPlain)
                        : SoftmaxPower<T>::of(logit - reference_);

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 OPS = ("rms_norm", "add_rms_norm", "rms_norm_backward", "layer_norm", "layer_norm_backward")
 OPS += ("rms_norm_gated", "rms_norm_gated_backward")
-OPS += ("rms_norm_quant", "rms_norm_quant:STATIC")
+OPS += ("rms_norm_backward:OFFSET", "rms_norm_quant", "rms_norm_quant:STATIC")
 OPS += ("gated_activation_quant", "gated_activation_quant:STATIC")
 OPS += ("gated_activation", "gated_activation_backward", "softmax", "softmax_backward")
 

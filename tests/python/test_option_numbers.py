@@ -139,10 +139,9 @@ def test_what_float32_cannot_hold(op, argument, framework):
             call(1e-300)
 
 
-@pytest.mark.parametrize(("op", "argument"), NUMBERS)
+# A result of 8 bits holds no number of that size.
+@pytest.mark.parametrize(("op", "argument"), [n for n in NUMBERS if n[0] != "rms_norm_quant"])
 def test_float64_holds_it(op, argument):
-    if op == "rms_norm_quant":
-        pytest.skip("its result has 8 bits")
     for value in (1e300, 1e-300):
         found = of_dtype("float64", np)[op, argument](value)
         assert not np.isnan(found[0]).any()

@@ -19,8 +19,8 @@ from membound.torch._recording import dispatch_modes, dynamo_traces, refuse_grad
 
 # What membound's own functions call, by the name of the op: for tensors that want their gradient
 # recorded or are no plain memory; and, of all ops, where torch makes a graph of calls.
-RECORDED: dict[str, Callable[..., Any]] = {}
 HANDED_OVER: dict[str, Callable[..., Any]] = {}
+RECORDED: set[str] = set()  # those of them that have a gradient
 
 # With these no operator is called, and with those nothing is recorded.
 _NOT_IN_GRAPHS = frozenset(
@@ -40,7 +40,8 @@ def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[...
     def decorate(recorded: Callable[..., Any]) -> Callable[..., Any]:
         extension, names = getattr(_core, recorded.__name__), _names(recorded)
         op = recorded.__name__
-        HANDED_OVER[op] = RECORDED[op] = _handed_over(recorded, names, outputs)
+        HANDED_OVER[op] = _handed_over(recorded, names, outputs)
+        RECORDED.add(op)
 
         @functools.wraps(recorded)
         def call(*args: Any, **kwargs: Any) -> Any:
