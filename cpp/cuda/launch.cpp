@@ -8,6 +8,7 @@
 #include <atomic>
 
 #include "core/check.hpp"
+#include "cuda/device.hpp"
 #include "membound/cuda_check.hpp"
 
 namespace membound::cuda {
@@ -52,7 +53,8 @@ int max_cluster_size(int device) {
   if (answer == 0) {
     int major = 0;
     MEMBOUND_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    answer = major < 9 ? 1 : (major < 12 ? 16 : 8);
+    const bool has_none = major < 9 || compiled_architecture() < 90;
+    answer = has_none ? 1 : (major < 12 ? 16 : 8);
     known[device].store(answer, std::memory_order_relaxed);
   }
   return answer;
