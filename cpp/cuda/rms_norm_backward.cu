@@ -8,7 +8,7 @@
 #include "cuda/launch.hpp"
 #include "cuda/rms_norm_backward_row.cuh"
 #include "cuda/row_array.hpp"
-#include "cuda/tuning/rms_norm_backward.hpp"
+#include "cuda/tuning/framed_row.hpp"
 #include "ops/rms_norm_backward.hpp"
 
 namespace membound::cuda {
@@ -17,6 +17,11 @@ template <class T, Access kAccess, Centring kCentring, bool kGated>
 void launch_rms_norm_backward(const RmsNormBackwardProblem& problem,
                               const tuning::RmsNormBackwardConfig& config, const RowSplit& split,
                               int device, StreamView stream);
+
+template <class T>
+void launch_rms_norm_backward_framed(const RmsNormBackwardProblem& problem,
+                                     const tuning::RmsNormBackwardConfig& config, int device,
+                                     StreamView stream);
 
 template <class Accumulate>
 void launch_column_sums(PartialSumsParams<Accumulate> sums, bool both, int device,
@@ -62,11 +67,36 @@ RowAccess<T> access_of(const RmsNormBackwardProblem& problem) {
   // Only rows of lanes are counted in two axes (persistent_team.cuh).
   const bool narrow = problem.cols <= kWarpLanes * kPack<T>;
   if (access.split().extent != 0 && !narrow) access.at_least(Access::kShifted);
-  // A gate does not pass shared memory.
-  if (problem.gate != nullptr && access.access() != Access::kAligned) {
-    access.at_least(Access::kAny);
-  }
   return access;
+}
+
+// Whether rows of unit stride go by the frame of dx, which dgate has to share. Bulk copies are
+// where clusters are.
+template <class T>
+bool takes_frame(const RmsNormBackwardProblem& problem, const tuning::RmsNormBackwardConfig& config,
+                 const RowSplit& split, int device) {
+  const bool alone = problem.gate == nullptr && problem.dsum == nullptr && !problem.centred;
+  const bool known = alone ? problem.is_everyday() : problem.is_plain();
+  if (split.extent != 0 || problem.heads > 1 || !known || max_cluster_size(device) == 1)
+    return false;
+  const auto stride = [](const void* data, const RowLayout& layout) {
+    return data != nullptr ? layout.strides[0] : 0;
+  };
+  const std::int64_t dx_stride = stride(problem.dx, problem.dx_rows);
+  const std::int64_t dgate_stride = stride(problem.dgate, problem.dgate_rows);
+  if (problem.gate != nullptr) {
+    const auto apart = reinterpret_cast<std::uintptr_t>(problem.dgate) -
+                       reinterpret_cast<std::uintptr_t>(problem.dx);
+    if (apart % kChunkBytes != 0 || (dgate_stride - dx_stride) % kPack<T> != 0) return false;
+  }
+  const int arrays = problem.gate != nullptr || problem.dsum != nullptr ? 3 : 2;
+  return tuning::has_frame(config, sizeof(T),
+                           {stride(problem.dy, problem.dy_rows), stride(problem.x, problem.x_rows),
+                            stride(problem.dsum, problem.dsum_rows),
+                            stride(problem.gate, problem.gate_rows), dx_stride, dgate_stride}) &&
+         // Besides the ring a block has less than 2 KiB.
+         tuning::framed_bytes(config, arrays) + (2 << 10) <=
+             static_cast<int>(max_shared_bytes(device));
 }
 
 void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream) {
@@ -90,6 +120,16 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
         config.rows.form != tuning::RowForm::kWarp) {
       asked.at_least(Access::kAny);
       config = config_of(Access::kAny);
+    }
+    if constexpr (sizeof(T) < 8) {
+      if (asked.access() == Access::kShifted &&
+          takes_frame<T>(problem, config, asked.split(), device)) {
+        return launch_rms_norm_backward_framed<T>(problem, config, device, stream);
+      }
+    }
+    // Otherwise a gate does not pass shared memory.
+    if (problem.gate != nullptr && asked.access() == Access::kShifted) {
+      asked.at_least(Access::kAny);
     }
     // The ring of shifted rows, and what is beside it.
     if (asked.access() == Access::kShifted && max_shared_bytes(device) < std::size_t{98 << 10}) {

@@ -291,9 +291,9 @@ class GradientRow {
   }
   // One chunk of dx without a gate: that, and dsum. add: there is a dsum.
   template <Centring kCentring>
-  __device__ uint4 gradient(const Numbers<T>& g, const Numbers<T>& h, accumulate_t<T> rstd,
-                            const RowMeans<accumulate_t<T>>& mean, const uint4& dsum,
-                            bool add) const {
+  static __device__ uint4 gradient(const Numbers<T>& g, const Numbers<T>& h, accumulate_t<T> rstd,
+                                   const RowMeans<accumulate_t<T>>& mean, const uint4& dsum,
+                                   bool add) {
     Numbers<T> dx = gradient_of_norm<kCentring>(g, h, rstd, mean);
     if (add) {
       const Numbers<T> more = unpack<T>(dsum);

@@ -69,6 +69,9 @@ inline std::uint64_t draw(const Format& f, int exponent) {
   return sign << (f.mantissa_bits + f.exponent_bits) | biased << f.mantissa_bits | mantissa;
 }
 
+// Sizes with more rows have few cases.
+inline constexpr std::int64_t kManyRows = 1100;
+
 struct Layout {
   std::int64_t offset = 0;  // elements before the first
   std::int64_t gap = 0;     // after each row

@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/launch.hpp"
+#include "cuda/rms_norm_backward_framed.cuh"
+#include "cuda/rms_norm_backward_params.cuh"
+
+namespace membound::cuda {
+
+template <class T, Third kThird, Centring kCentring, bool kOptions = false>
+void launch_framed(const RmsNormBackwardParams<accumulate_t<T>>& p,
+                   const RmsNormBackwardConfig& config, int device, StreamView stream) {
+  using Value = RowSum<T, kCentring>;
+  constexpr int kBlock = tuning::kPersistentBlock;
+  constexpr int kArrays = kThird == Third::kNothing ? 2 : 3;
+  const LaunchShape shape{
+      .blocks = config.partial_rows,
+      .threads = config.threads,
+      .shared_bytes = static_cast<std::size_t>(tuning::framed_bytes(config, kArrays))};
+  const auto as = [&]<class Group>() {
+    launch<rms_norm_backward_framed_kernel<T, Group, kThird, kCentring, kOptions>>(shape, stream,
+                                                                                   device, p);
+  };
+  if (config.vecs == 1 && config.threads <= tuning::kSmallBlock) {
+    as.template operator()<WarpGroup<Value, 1, 0, tuning::kSmallBlock, 3>>();
+  } else if (config.vecs == 1) {
+    as.template operator()<WarpGroup<Value, 1, 0, kBlock, 2>>();
+  } else if (config.threads <= tuning::kSmallPairs) {
+    as.template operator()<WarpGroup<Value, 2, 0, tuning::kSmallPairs, 2>>();
+  } else {
+    as.template operator()<WarpGroup<Value, 2, 0, kBlock, 1>>();
+  }
+}
+
+template <class T>
+void launch_rms_norm_backward_framed(const RmsNormBackwardProblem& problem,
+                                     const RmsNormBackwardConfig& config, int device,
+                                     StreamView stream) {
+  const auto p = rms_norm_backward_params<T>(problem, config, RowSplit{});
+  if (p.gate != nullptr) {
+    launch_framed<T, Third::kGate, Centring::kNever>(p, config, device, stream);
+  } else if (p.centred && p.dsum != nullptr) {
+    launch_framed<T, Third::kDsum, Centring::kAlways>(p, config, device, stream);
+  } else if (p.centred) {
+    launch_framed<T, Third::kNothing, Centring::kAlways>(p, config, device, stream);
+  } else if (p.dsum != nullptr) {
+    launch_framed<T, Third::kDsum, Centring::kNever>(p, config, device, stream);
+  } else if (!p.plain) {
+    launch_framed<T, Third::kNothing, Centring::kNever, true>(p, config, device, stream);
+  } else {
+    launch_framed<T, Third::kNothing, Centring::kNever>(p, config, device, stream);
+  }
+  launch_partial_sums(p, device, stream);
+}
+
+}  // namespace membound::cuda

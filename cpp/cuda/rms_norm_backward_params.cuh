@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// From a problem and its configuration to what kernels of rms_norm_backward are given.
+#include "cuda/rms_norm_backward_row.cuh"
+#include "cuda/row_array.hpp"
+#include "cuda/tuning/rms_norm_backward.hpp"
+#include "ops/rms_norm_backward.hpp"
+
+namespace membound::cuda {
+
+using tuning::RmsNormBackwardConfig;
+
+template <class T>
+RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
+    const RmsNormBackwardProblem& problem, const RmsNormBackwardConfig& config,
+    const RowSplit& split) {
+  using Accumulate = accumulate_t<T>;
+  RmsNormBackwardParams<Accumulate> p;
+  p.dy = problem.dy;
+  p.x = problem.x;
+  p.dsum = problem.dsum;
+  p.weight = {problem.weight, problem.weight_stride, static_cast<Accumulate>(problem.weight_offset),
+              problem.weight_dtype, sizeof(T) == 2 && problem.weight_dtype == DType::kFloat32};
+  p.weight.head_stride = problem.weight_head_stride;
+  p.heads = split_heads(problem.heads, problem.rows);
+  p.mean = static_cast<const Accumulate*>(problem.mean);
+  p.rstd = static_cast<const Accumulate*>(problem.rstd);
+  p.dx = problem.dx;
+  const auto partials = static_cast<Accumulate*>(problem.workspace);
+  p.dweight = {problem.dweight, problem.dweight_stride, problem.dweight_dtype, partials,
+               problem.dweight_head_stride};
+  p.dbias = {problem.dbias, problem.dbias_stride, problem.dbias_dtype,
+             partials + std::int64_t{config.partial_rows} * problem.cols,
+             problem.dbias_head_stride};
+  p.rows = problem.rows / problem.heads;
+  p.gate = problem.gate;
+  p.dgate = problem.dgate;
+  p.norm_before_gate = problem.norm_before_gate;
+  p.cols = problem.cols;
+  p.split = split;
+  const RowPlacement rows{problem.rows, problem.cols, split};
+  rows.place(problem.dy, problem.dy_rows, problem.dy_col_stride, sizeof(T), p.dy_array,
+             p.dy_row_stride);
+  rows.place(problem.x, problem.x_rows, problem.x_col_stride, sizeof(T), p.x_array, p.x_row_stride);
+  rows.place(problem.dsum, problem.dsum_rows, problem.dsum_col_stride, sizeof(T), p.dsum_array,
+             p.dsum_row_stride);
+  rows.place(problem.dx, problem.dx_rows, problem.dx_col_stride, sizeof(T), p.dx_array,
+             p.dx_row_stride);
+  rows.place(problem.gate, problem.gate_rows, problem.gate_col_stride, sizeof(T), p.gate_array,
+             p.gate_row_stride);
+  rows.place(problem.dgate, problem.dgate_rows, problem.dgate_col_stride, sizeof(T), p.dgate_array,
+             p.dgate_row_stride);
+  rows.place(problem.mean, problem.mean_rows, 0, sizeof(Accumulate), p.mean_array,
+             p.mean_row_stride);
+  rows.place(problem.rstd, problem.rstd_rows, 0, sizeof(Accumulate), p.rstd_array,
+             p.rstd_row_stride);
+  p.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
+  p.accumulate = problem.accumulate;
+  p.centred = problem.centred;
+  p.everyday = problem.is_everyday() && (problem.heads == 1 || config.lanes <= kWarpLanes);
+  p.plain = p.everyday && problem.is_plain();
+  p.inverse_cols = Accumulate(1) / static_cast<Accumulate>(problem.cols);
+  p.chunks = static_cast<int>(tuning::ceil_div(problem.cols, kPack<T>));
+  p.lanes = config.lanes;
+  p.blocks_per_row = config.blocks_per_row;
+  p.teams_of_head = static_cast<int>(config.partial_rows / problem.heads);
+  p.groups = config.rows.groups;
+  p.segments_per_group = config.rows.segments_per_group;
+  p.column_blocks = static_cast<int>(config.column_blocks);
+  return p;
+}
+
+// In rms_norm_backward.cu, once for all units.
+template <class Accumulate>
+void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device, StreamView stream);
+
+}  // namespace membound::cuda

@@ -1,0 +1,77 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cstdint>
+
+#include "cuda/tuning/framed_row.hpp"
+
+using namespace membound::cuda::tuning;
+
+namespace {
+
+const std::int64_t kWidths[] = {1,    7,    31,   63,   127,  257,   511,  1001,
+                                2049, 3071, 4097, 5119, 8191, 16383, 16385};
+const std::int64_t kRows[] = {1, 300, 1025, 5003, 16384, 1 << 20};
+
+}  // namespace
+
+TEST_CASE("rows in one block that are many keep their shift, and have a frame for their gradient") {
+  for (int size : {2, 4}) {
+    for (std::int64_t cols : kWidths) {
+      for (std::int64_t rows : kRows) {
+        for (bool gated : {false, true}) {
+          CAPTURE(size);
+          CAPTURE(cols);
+          CAPTURE(rows);
+          const auto c =
+              rms_norm_backward_config(rows, cols, size, true, false, 16, false, 1, gated);
+          const bool framed = has_frame(c, size, {cols, cols, 0});
+          const bool in_block = c.form == GradientForm::kPersistent && c.blocks_per_row == 1;
+          CHECK(framed == (in_block && c.lanes > 32));
+          if (!framed) continue;
+          CHECK(framed_bytes(c, 3) <= 220 << 10);
+          // At the end the ring holds a float for each column of each group.
+          CHECK(framed_bytes(c, 2) >= c.threads * c.vecs * kChunk / size * 4);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("distances that blocks do not repeat have no frame") {
+  RmsNormBackwardConfig config{};
+  config.form = GradientForm::kPersistent;
+  config.blocks_per_row = 1;
+  config.threads = config.lanes = 512;
+  config.vecs = 1;
+  for (int blocks : {1, 2, 4, 8, 12, 256}) {
+    config.partial_rows = blocks;
+    CHECK(has_frame(config, 2, {4096, 4097}) == (blocks % 8 == 0));
+    CHECK(has_frame(config, 2, {4096, 4100}) == (blocks % 2 == 0));
+    CHECK(has_frame(config, 4, {4097}) == (blocks % 4 == 0));
+    CHECK(has_frame(config, 2, {4096, 8}));
+  }
+}
+
+TEST_CASE("norms of rows in one block have a thread for every chunk, and blocks enough rows") {
+  for (int size : {2, 4, 8}) {
+    for (std::int64_t cols : kWidths) {
+      for (std::int64_t rows : kRows) {
+        CAPTURE(size);
+        CAPTURE(cols);
+        CAPTURE(rows);
+        const auto row = rms_norm_config(rows, cols, size, 16);
+        const auto c = framed_config(rows, row, size, 132);
+        if (c.blocks == 0) continue;
+        CHECK(size < 8);
+        CHECK(row.form == RowForm::kBlock);
+        CHECK(std::int64_t{c.threads} * c.vecs >= ceil_div(cols, kChunk / size));
+        CHECK(c.threads <= 512);
+        CHECK(c.blocks * std::int64_t{kFramedRows} <= rows);
+        CHECK(keeps_shift(c.blocks, size, {1}));
+        for (bool gated : {false, true}) CHECK(c.bytes(gated, !gated) <= 220 << 10);
+      }
+    }
+  }
+}

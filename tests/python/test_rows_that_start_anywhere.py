@@ -1,0 +1,169 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Many rows on a GPU, each array's at its own place behind a boundary: the bits of few rows, and
+nothing written or read beside them."""
+
+from __future__ import annotations
+
+import pytest
+
+import membound
+
+pytestmark = pytest.mark.gpu
+
+# Columns around those where a row takes a warp, thread or chunk more, 16-bit and wider.
+COLS = (33, 65, 127, 255, 513, 1001, 2051, 3070, 4097, 4095, 8191, 8203, 16383)
+# Of x, dy, out ... behind a boundary, and between rows, in elements.
+PLACES = ((0, 0, 0, 0, 0), (1, 1, 1, 1, 0), (1, 0, 0, 0, 0), (0, 0, 3, 3, 0), (2, 5, 7, 7, 3))
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture
+def generator(torch, seed):
+    return torch.Generator(device="cuda").manual_seed(seed % 2**63)
+
+
+class Buffer:
+    """Rows within a buffer that is NaN around them."""
+
+    def __init__(self, torch, values, offset, apart):
+        rows, cols = values.shape
+        self.torch = torch
+        self.all = torch.full((16 + rows * (cols + apart) + 16,), torch.nan, device="cuda").to(
+            values.dtype
+        )
+        self.at = torch.as_strided(self.all, (rows, cols), (cols + apart, 1), 16 + offset)
+        self.at.copy_(values)
+
+    def only_rows_were_written(self):
+        self.at.fill_(self.torch.nan)
+        return bool(self.all.isnan().all())
+
+
+def rows_for(torch, cols, dtype):
+    """Many enough for persistent blocks, and no multiple of them."""
+    return max(1027, min(5003, (24 << 20) // (cols * dtype.itemsize)))
+
+
+def draw(torch, generator, rows, cols, dtype):
+    values = torch.randn(rows, cols, device="cuda", generator=generator)
+    for row in (0, 5, rows // 2, rows - 1):  # sums of squares out of range
+        values[row] *= 1e20 if dtype != torch.float16 else 1e-6
+    values[7] = 0
+    return values.to(dtype)
+
+
+def same_bits(torch, a, b):
+    kind = torch.int32 if a.dtype == torch.float32 else torch.int16
+    return torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
+
+
+def options_of(op):
+    yield {}
+    if "rms" in op:
+        yield {"rounding": "before_weight", "weight_offset": 1.0}
+    if "gated" in op:
+        yield {"norm_before_gate": False}
+
+
+DTYPES = ("float16", "bfloat16", "float32")
+FORWARD = ("rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm", "rms_norm_gated")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", FORWARD)
+def test_norms(torch, generator, op, dtype):
+    dtype = getattr(torch, dtype)
+    call = getattr(membound, op)
+    for i, cols in enumerate(COLS):
+        rows = rows_for(torch, cols, dtype)
+        place = PLACES[i % len(PLACES)]
+        x, z = (draw(torch, generator, rows, cols, dtype) for _ in range(2))
+        columns = [torch.randn(cols, device="cuda", generator=generator).to(dtype)]
+        if "layer" in op:
+            columns.append(torch.randn(cols, device="cuda", generator=generator).to(dtype))
+        inputs = (x,) if op in ("rms_norm", "layer_norm") else (x, z)
+        names = ("out", "residual_out") if op.startswith("add") else ("out",)
+        for options in options_of(op):
+            outs = [Buffer(torch, x, at, place[4]) for at in place[2:4]]
+            placed = [Buffer(torch, a, at, place[4]) for a, at in zip(inputs, place, strict=False)]
+            call(
+                *(buffer.at for buffer in placed),
+                *columns,
+                **{name: out.at for name, out in zip(names, outs, strict=False)},
+                **options,
+            )
+            for first in range(0, rows, 480):
+                part = slice(first, first + 480)
+                wanted = call(*(a[part].contiguous() for a in inputs), *columns, **options)
+                wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+                for right, out in zip(wanted, outs, strict=False):
+                    assert same_bits(torch, out.at[part], right), (cols, place, first, options)
+            for out in outs[: len(names)]:
+                assert out.only_rows_were_written(), (cols, place)
+
+
+BACKWARD = (
+    "rms_norm_backward",
+    "layer_norm_backward",
+    "add_rms_norm_backward",
+    "add_layer_norm_backward",
+    "rms_norm_gated_backward",
+)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", BACKWARD)
+def test_gradients(torch, generator, op, dtype):
+    dtype = getattr(torch, dtype)
+    call = getattr(membound, op)
+    for i, cols in enumerate(COLS):
+        rows = rows_for(torch, cols, dtype)
+        place = PLACES[i % len(PLACES)]
+        dy, x, z = (
+            torch.randn(rows, cols, device="cuda", generator=generator).to(dtype) for _ in range(3)
+        )
+        weight = torch.randn(cols, device="cuda", generator=generator).to(dtype)
+        statistics = [torch.rand(rows, device="cuda", generator=generator) + 0.5]
+        if "layer" in op:
+            statistics.insert(0, torch.randn(rows, device="cuda", generator=generator))
+        inputs = {
+            "add_rms_norm_backward": (dy, z, x),
+            "add_layer_norm_backward": (dy, z, x),
+            "rms_norm_gated_backward": (dy, x, z),
+        }.get(op, (dy, x))
+        for options in options_of(op):
+            found = []
+            for at in (place, (0, 0, 0, 0, 0)):
+                outs = [Buffer(torch, x, offset, at[4]) for offset in at[2:4]]
+                placed = [Buffer(torch, a, at[k], at[4]) for k, a in enumerate(inputs)]
+                named = {"dx": outs[0].at} | ({"dz": outs[1].at} if "gated" in op else {})
+                got = call(*(b.at for b in placed), weight, *statistics, **named, **options)
+                found.append([a for a in got if a.dim() == 1])
+                for first in range(0, rows, 480):
+                    part = slice(first, first + 480)
+                    wanted = call(
+                        *(a[part].contiguous() for a in inputs),
+                        weight,
+                        *(a[part].contiguous() for a in statistics),
+                        **options,
+                    )
+                    wanted = [a for a in wanted if a.dim() == 2]
+                    for right, out in zip(wanted, outs, strict=False):
+                        assert same_bits(torch, out.at[part], right), (cols, at, first, options)
+                for out in outs[: len(named)]:
+                    assert out.only_rows_were_written(), (cols, at)
+            for one, other in zip(*found, strict=True):
+                assert same_bits(torch, one, other), (cols, place, options)
+            if "gated" not in op and not options:
+                h = x.double()
+                if "layer" in op:
+                    h = h - statistics[0].double()[:, None]
+                h *= statistics[-1].double()[:, None]
+                right = (dy.double() * h).sum(0)
+                far = (found[0][0].double() - right).abs() / (dy.double() * h).abs().sum(0)
+                assert float(far.max()) < 1e-5 + torch.finfo(dtype).eps, (cols, float(far.max()))
