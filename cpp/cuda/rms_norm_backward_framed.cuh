@@ -211,9 +211,9 @@ class FramedGradient {
 };
 
 // A block works on every partial_rows-th row (or set of rows, one for each of its groups) and
-// leaves one row of partial sums of dweight, and of dbias. Shared memory: the row, two to come, the
-// sums of the warps; at the end those of the groups. Limited by instructions: one barrier for each
-// row.
+// leaves one row of partial sums of dweight, and of dbias. Shared memory: the row, two to come,
+// weights, the sums of the warps; at the end those of the groups. Limited by instructions: one
+// barrier for each row.
 template <class T, class Group, Third kThird, Centring kCentring, bool kOptions>
 __global__ void __launch_bounds__(Group::kMaxThreads, Group::kMinBlocks)
     rms_norm_backward_framed_kernel(

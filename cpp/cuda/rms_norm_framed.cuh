@@ -68,6 +68,16 @@ class FramedNorm {
     }
   }
 
+  // One chunk that every thread reads, for the pivot.
+  __device__ Numbers<T> load_alike(int index) const {
+    Chunk chunk;
+#pragma unroll
+    for (int array = 0; array < kArrays; ++array) {
+      chunk.parts[array] = ring_.chunk_alike(array, index);
+    }
+    return chunk.numbers(p_);
+  }
+
  private:
   __device__ int cols() const { return static_cast<int>(p_.cols); }
   __device__ int unit(int v) const { return v * team_.size + team_.lane; }
@@ -123,18 +133,6 @@ class FramedNorm {
     return chunk;
   }
 
- public:
-  // One chunk that every thread reads, for the pivot.
-  __device__ Numbers<T> load_alike(int index) const {
-    Chunk chunk;
-#pragma unroll
-    for (int array = 0; array < kArrays; ++array) {
-      chunk.parts[array] = ring_.chunk_alike(array, index);
-    }
-    return chunk.numbers(p_);
-  }
-
- private:
   __device__ void put(const Row& row, const Scale& scale) const {
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
@@ -162,8 +160,8 @@ class FramedNorm {
   Columns<T, Access::kShifted, kCentring> columns_;
 };
 
-// A block works on every gridDim-th row. Shared memory: the row, two to come, the sums of the
-// warps. Limited by instructions: one barrier for each row.
+// A block works on every gridDim-th row. Shared memory: the row and those to come, weights and
+// biases, the sums of the warps. Limited by instructions: one barrier for each row.
 template <class T, class Team, Beside kBeside, Centring kCentring>
 __global__ void __launch_bounds__(Team::kMaxThreads, tuning::kFramedThreads / Team::kMaxThreads)
     rms_norm_framed_kernel(const __grid_constant__ RmsNormParams<accumulate_t<T>> p) {
