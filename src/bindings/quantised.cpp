@@ -13,8 +13,6 @@ namespace membound::python {
 
 namespace {
 
-constexpr DType kQuantised[] = {DType::kFloat8E4M3, DType::kFloat8E5M2, DType::kInt8};
-
 std::optional<DType> find_name(nb::handle name) {
   for (const DType dtype : kQuantised) {
     if (PyUnicode_CompareWithASCIIString(name.ptr(), dtype_name(dtype)) == 0) return dtype;
@@ -57,10 +55,7 @@ std::int64_t group_size_of(const QuantArguments& arguments) {
   const bool is_integer = PyIndex_Check(value) && !PyBool_Check(value);
   MEMBOUND_CHECK(is_integer, TypeMismatch, arguments.op,
                  "argument 'group_size' must be 64, 128 or None, got ", type_name(value));
-  const Py_ssize_t size = PyNumber_AsSsize_t(value, nullptr);
-  MEMBOUND_CHECK(size == 64 || size == 128, InvalidArgument, arguments.op,
-                 "argument 'group_size' must be 64, 128 or None, got ", size);
-  return size;
+  return given_group_size(PyNumber_AsSsize_t(value, nullptr), arguments.op);
 }
 
 // The array that the caller gave to write to, or a new one of the wanted shape and dtype.
@@ -72,6 +67,12 @@ nb::object output(const ArrayCall& call, PyObject* array, PyObject* like, const 
 }
 
 }  // namespace
+
+std::int64_t given_group_size(std::int64_t size, const char* op) {
+  MEMBOUND_CHECK(size == 64 || size == 128, InvalidArgument, op,
+                 "argument 'group_size' must be 64, 128 or None, got ", size);
+  return size;
+}
 
 Quantisation quantisation_from_python(const QuantArguments& arguments) {
   Quantisation quantisation;

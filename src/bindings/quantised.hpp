@@ -29,6 +29,10 @@ struct Quantisation {
 };
 Quantisation quantisation_from_python(const QuantArguments& given);
 
+// The same from numbers: the dtypes by name, and 64 or 128 columns, refused otherwise.
+inline constexpr DType kQuantised[] = {DType::kFloat8E4M3, DType::kFloat8E5M2, DType::kInt8};
+std::int64_t given_group_size(std::int64_t size, const char* op);
+
 // The keywords of the function of membound.jax; JAX has no arrays to write to.
 void add_jax_keywords(nb::dict& keywords, const ArrayCall& call, const QuantArguments& given,
                       const Quantisation& quantisation);

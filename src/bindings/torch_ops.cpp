@@ -29,6 +29,7 @@ const Kernels& kernels() {
     Kernels made;
     torch::add_norm_kernels(made);
     torch::add_norm_backward_kernels(made);
+    torch::add_norm_quant_kernels(made);
     torch::add_activation_kernels(made);
     torch::add_rope_kernels(made);
     torch::add_qk_norm_rope_kernels(made);

@@ -116,6 +116,37 @@ def test_any_strides_give_the_bits_of_eager_calls(dtype, device, generator):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("codes", ["float8_e4m3fn", "float8_e5m2", "int8"])
+@pytest.mark.parametrize("group_size", [None, 64])
+def test_quantised_results_have_the_bits_of_eager_calls(codes, group_size, device, generator):
+    def draw(*shape):
+        return torch.randn(shape, generator=generator).to(device, torch.bfloat16)
+
+    def assert_same(mine, theirs):
+        for one, other in zip(mine, theirs, strict=True):
+            assert one.dtype == other.dtype
+            assert one.stride() == other.stride()
+            assert torch.equal(one.float(), other.float())
+
+    weight, scale = draw(200), torch.full((), 0.25, device=device)
+    for x in (draw(5, 200), draw(200, 5).mT, draw(5, 400)[:, ::2], draw(0, 200), draw(200)):
+        options = {"dtype": codes, "group_size": group_size}
+        given = (codes, group_size, None)
+        dynamic = raw("rms_norm_quant")(x, weight, None, *given, *NORM)
+        assert_same(dynamic, membound.rms_norm_quant(x, weight, **options))
+        added = raw("add_rms_norm_quant")(x, x, weight, None, *given, *NORM)
+        assert_same(added, membound.add_rms_norm_quant(x, x, weight, **options))
+        gated = (None, None, "gelu", "interleaved", *given, 1.0, 7.0, 0.5)
+        keywords = {"kind": "gelu", "packing": "interleaved", "limit": 7.0, "up_offset": 0.5}
+        found = raw("gated_activation_quant")(x, None, *gated)
+        assert_same(found, membound.gated_activation_quant(x, **keywords, **options))
+        if group_size is None:
+            static, none = raw("rms_norm_quant")(x, weight, scale, *given, *NORM)
+            assert_same([static], [membound.rms_norm_quant(x, weight, dtype=codes, scale=scale)])
+            assert none.numel() == 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_compiled_code_of_any_size(device, generator):
     def block(x, residual, weight):
         x, residual = mt.add_rms_norm(x, residual, weight)
@@ -225,6 +256,30 @@ BAD_CALLS = {
         "embedding",
         (torch.zeros(2, dtype=torch.int64), X, None, None, -1, 1.0, 0, False, None),
         {"padding_idx": -1},
+    ),
+    "codes": (
+        "rms_norm_quant",
+        "rms_norm_quant",
+        (X, W, None, "int4", None, None, *NORM),
+        {"dtype": "int4"},
+    ),
+    "groups": (
+        "rms_norm_quant",
+        "rms_norm_quant",
+        (X, W, None, "int8", 32, None, *NORM),
+        {"dtype": "int8", "group_size": 32},
+    ),
+    "bound": (
+        "rms_norm_quant",
+        "rms_norm_quant",
+        (X, W, None, "int8", None, -1.0, *NORM),
+        {"dtype": "int8", "scale_upper_bound": -1.0},
+    ),
+    "odd, quantised": (
+        "gated_activation_quant",
+        "gated_activation_quant",
+        (X[:, :7], None, None, None, "silu", "halves", "int8", None, None, 1.0, None, 0.0),
+        {"dtype": "int8"},
     ),
 }
 

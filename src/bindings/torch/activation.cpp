@@ -3,11 +3,33 @@
 #include "activation.hpp"
 
 #include "membound/ops/gated_activation_backward.hpp"
+#include "membound/ops/gated_activation_quant.hpp"
 #include "torch/options.hpp"
 
 namespace membound::python::torch {
 
 namespace {
+
+GatedActivationOptions options_of(const Text& kind, double alpha,
+                                  const std::optional<double>& limit, double up_offset,
+                                  const char* op) {
+  GatedActivationOptions options;
+  options.op = op;
+  const int place = place_of(kind.view(), kActivationNames);
+  options.kind = place >= 0 ? Activation(place) : parse_in_python(kind, [op](PyObject* value) {
+    return activation_from_python(value, op);
+  });
+  options.alpha = alpha;
+  if (limit) options.limit = *limit;
+  options.up_offset = up_offset;
+  return options;
+}
+
+GateForm form_of(const Text& packing, bool has_up, const char* op) {
+  if (packing.view() == "halves") return has_up ? GateForm::kApart : GateForm::kHalves;
+  return parse_in_python(packing,
+                         [=](PyObject* value) { return gate_form_from_python(value, has_up, op); });
+}
 
 struct Numbers {
   Text kind;
@@ -18,23 +40,9 @@ struct Numbers {
   using Members = MembersOf<Text, Text, double, std::optional<double>, double>;
 
   GatedActivationOptions options(const char* op) const {
-    GatedActivationOptions options;
-    options.op = op;
-    const int place = place_of(kind.view(), kActivationNames);
-    options.kind = place >= 0 ? Activation(place) : parse_in_python(kind, [op](PyObject* value) {
-      return activation_from_python(value, op);
-    });
-    options.alpha = alpha;
-    if (limit) options.limit = *limit;
-    options.up_offset = up_offset;
-    return options;
+    return options_of(kind, alpha, limit, up_offset, op);
   }
-
-  GateForm form(bool has_up, const char* op) const {
-    if (packing.view() == "halves") return has_up ? GateForm::kApart : GateForm::kHalves;
-    return parse_in_python(
-        packing, [=](PyObject* value) { return gate_form_from_python(value, has_up, op); });
-  }
+  GateForm form(bool has_up, const char* op) const { return form_of(packing, has_up, op); }
 };
 
 Tensor gated_activation_pair(const Tensor& gate, const Tensor& up, const MaybeTensor& row_scale,
@@ -76,6 +84,25 @@ Tensor gated_activation_packed(const Tensor& packed, const MaybeTensor& row_scal
   return out;
 }
 
+std::array<Tensor, 2> quantised(const Tensor& gate, const MaybeTensor& up,
+                                const MaybeTensor& row_scale, const MaybeTensor& scale,
+                                const Text& kind, const Text& packing, const QuantNumbers& quant,
+                                const double& alpha, const std::optional<double>& limit,
+                                const double& up_offset) {
+  constexpr const char* kOp = "gated_activation_quant";
+  const Quantisation quantisation = quant.quantisation(kOp);
+  const GatedActivationQuantOptions options{options_of(kind, alpha, limit, up_offset, kOp),
+                                            quantisation.group_size,
+                                            quantisation.scale_upper_bound};
+  const Parts parts(gate.view(), form_of(packing, up.has_value(), kOp), kOp, "gate");
+  std::array<Tensor, 2> made{new_codes(parts.gate, quantisation),
+                             new_scales(parts.gate, quantisation, scale)};
+  gated_activation_quant(parts.gate, up ? input_of(up) : parts.input(), input_of(row_scale),
+                         options, made[0].view(), input_of(scale),
+                         scale ? nullptr : &made[1].view(), current_stream(parts.gate));
+  return made;
+}
+
 std::array<Tensor, 2> gated_activation_pair_backward(const Tensor& dy, const Tensor& gate,
                                                      const Tensor& up, const MaybeTensor& row_scale,
                                                      const Numbers& numbers,
@@ -110,6 +137,7 @@ Tensor gated_activation_packed_backward(const Tensor& dy, const Tensor& packed,
 void add_activation_kernels(Kernels& all) {
   all.push_back(kernel<&gated_activation_pair>("gated_activation_forward"));
   all.push_back(kernel<&gated_activation_packed>("gated_activation_packed_forward"));
+  all.push_back(kernel<&quantised>("gated_activation_quant"));
   all.push_back(kernel<&gated_activation_pair_backward>("gated_activation_backward"));
   all.push_back(kernel<&gated_activation_packed_backward>("gated_activation_packed_backward"));
 }

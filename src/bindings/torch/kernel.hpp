@@ -235,6 +235,7 @@ Kernel kernel(const char* name) {
 using Kernels = std::vector<Kernel>;
 void add_norm_kernels(Kernels& all);
 void add_norm_backward_kernels(Kernels& all);
+void add_norm_quant_kernels(Kernels& all);
 void add_activation_kernels(Kernels& all);
 void add_rope_kernels(Kernels& all);
 void add_qk_norm_rope_kernels(Kernels& all);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "norm.hpp"
+#include "norm_ops.hpp"
 #include "rope.hpp"
 
 namespace membound::python::torch {
@@ -16,6 +17,35 @@ RmsNormOptions RmsNormNumbers::options(const char* op) const {
   return {eps, weight_offset, place >= 0 ? known : parse_in_python(rounding, [op](PyObject* value) {
             return rounding_from_python(value, op);
           })};
+}
+
+Quantisation QuantNumbers::quantisation(const char* op) const {
+  Quantisation found;
+  if (group_size) found.group_size = given_group_size(*group_size, op);
+  if (scale_upper_bound) found.scale_upper_bound = *scale_upper_bound;
+  for (const DType one : kQuantised) {
+    if (dtype.view() == dtype_name(one)) found.dtype = one;
+  }
+  if (!found.dtype) {
+    found.dtype = parse_in_python(dtype, [op](PyObject* value) {
+      QuantArguments arguments{};
+      arguments.op = op;
+      arguments.dtype = value;
+      return quantisation_from_python(arguments).dtype;
+    });
+  }
+  return found;
+}
+
+Tensor new_codes(TensorView values, const Quantisation& quantisation) {
+  values.dtype = *quantisation.dtype;
+  return new_like(values);
+}
+
+Tensor new_scales(const TensorView& values, const Quantisation& quantisation,
+                  const MaybeTensor& scale) {
+  return scale ? new_empty(scale->view())
+               : new_like(quant_scales_of(values, quantisation.group_size));
 }
 
 void RopeTables::load(const char* op) {

@@ -6,6 +6,7 @@
 
 #include "membound/ops/rms_norm.hpp"
 #include "membound/ops/rope.hpp"
+#include "quantised.hpp"
 #include "torch/kernel.hpp"
 
 // Options as operators have them: what is one of a few names comes as a string.
@@ -41,6 +42,20 @@ struct RmsNormNumbers {
 
   RmsNormOptions options(const char* op) const;
 };
+
+// What says how a result of 8 bits is made, beside a static scale.
+struct QuantNumbers {
+  Text dtype;
+  std::optional<std::int64_t> group_size;
+  std::optional<double> scale_upper_bound;
+  using Members = MembersOf<Text, std::optional<std::int64_t>, std::optional<double>>;
+
+  Quantisation quantisation(const char* op) const;
+};
+// New codes of the values, and their scales: an empty tensor where a scale is given.
+Tensor new_codes(TensorView values, const Quantisation& quantisation);
+Tensor new_scales(const TensorView& values, const Quantisation& quantisation,
+                  const MaybeTensor& scale);
 
 // What says which angles tokens have, and how heads turn: the arrays and options of rope.
 struct RopeTables {
