@@ -6,15 +6,10 @@
 // do not overlap, so the same kernels compile to plain barriers.
 #include <cstdint>
 
+#include "cuda/arrivals.cuh"
 #include "cuda/reduce.cuh"
 
 namespace membound::cuda {
-
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define MEMBOUND_HAS_CLUSTERS 1
-#else
-#define MEMBOUND_HAS_CLUSTERS 0
-#endif
 
 // Whether a kernel of this team can be launched on the architecture that is compiled: the bodies of
 // others are left out, half the code of older architectures.
@@ -92,13 +87,10 @@ struct ClusterExchange {
       const int bytes = groups * static_cast<int>(sizeof(Value));
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) {
-        const std::uint32_t barrier = address(&shared.arrived[round]);
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
-                     "r"(bytes)
-                     : "memory");
+        start_arrivals(&shared.arrived[round]);
+        expect_bytes(&shared.arrived[round], bytes);
       }
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      settle_arrivals();
     }
     __syncwarp();  // aligned: lanes that loads before have parted must arrive together
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -123,8 +115,8 @@ struct ClusterExchange {
     }
 #if MEMBOUND_HAS_CLUSTERS
     if (lane >= blocks) return;
-    const std::uint32_t to = remote(address(&shared.totals[round][group]), lane);
-    const std::uint32_t barrier = remote(address(&shared.arrived[round]), lane);
+    const std::uint32_t to = remote(shared_address(&shared.totals[round][group]), lane);
+    const std::uint32_t barrier = remote(shared_address(&shared.arrived[round]), lane);
     store_async(to, value, barrier);
 #endif
   }
@@ -135,10 +127,7 @@ struct ClusterExchange {
   __device__ void expect(int round) const {
 #if MEMBOUND_HAS_CLUSTERS
     if (blocks == 1) return;
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                     address(&shared.arrived[round])),
-                 "r"(groups * static_cast<int>(sizeof(Value)))
-                 : "memory");
+    expect_bytes(&shared.arrived[round], groups * static_cast<int>(sizeof(Value)));
 #endif
   }
 
@@ -151,17 +140,7 @@ struct ClusterExchange {
       return;
     }
 #if MEMBOUND_HAS_CLUSTERS
-    const std::uint32_t barrier = address(&shared.arrived[round]);
-    std::uint32_t done = 0;
-    while (done == 0) {
-      asm volatile(
-          "{\n.reg .pred p;\n"
-          "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-          "selp.u32 %0, 1, 0, p;\n}"
-          : "=r"(done)
-          : "r"(barrier), "r"(parity)
-          : "memory");
-    }
+    wait_for_arrivals(&shared.arrived[round], parity);
 #endif
   }
 
@@ -172,9 +151,6 @@ struct ClusterExchange {
   }
 
  private:
-  static __device__ std::uint32_t address(const void* shared_variable) {
-    return static_cast<std::uint32_t>(__cvta_generic_to_shared(shared_variable));
-  }
 #if MEMBOUND_HAS_CLUSTERS
   static __device__ std::uint32_t remote(std::uint32_t own, int rank) {
     std::uint32_t there;

@@ -141,9 +141,12 @@ class FramedRing {
       asm volatile("" : "+r"(shifts_[array]));  // else found anew for each use
       clear(array);
     }
-#if MEMBOUND_HAS_BULK_COPY
+#if MEMBOUND_HAS_CLUSTERS
     if (team.lane == 0) {
-      for (int slot = 0; slot < kSlots; ++slot) start_arrivals(arrived(slot));
+      for (int slot = 0; slot < kSlots; ++slot) {
+        start_arrivals(arrived(slot));
+        settle_arrivals();
+      }
     }
 #endif
     __syncthreads();
@@ -156,7 +159,7 @@ class FramedRing {
     for (int round = 0; round < kSlots - 1; ++round) fetch(round, round, source);
   }
   __device__ void receive() {
-#if MEMBOUND_HAS_BULK_COPY
+#if MEMBOUND_HAS_CLUSTERS
     wait_for_arrivals(arrived(slot_), phase_);
 #endif
   }
@@ -277,7 +280,7 @@ class FramedRing {
   __device__ void fetch(int round, int slot, Source source) const {
     const std::int64_t row = row_ + round * step_;
     if (row >= rows_) return;
-#if MEMBOUND_HAS_BULK_COPY
+#if MEMBOUND_HAS_CLUSTERS
     // Only within the row where beside it the array may end.
     const bool outermost = row == 0 || row == rows_ - 1;
     uint4* const to = parts() + slot * slot_places();

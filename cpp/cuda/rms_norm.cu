@@ -66,10 +66,13 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
       asked.at_least(Access::kShifted);
     const bool shifted = asked.access() == Access::kShifted;
     if constexpr (sizeof(T) < 8) {
-      const auto framed =
-          tuning::framed_config(problem.rows, config, sizeof(T), multiprocessors(device));
-      if (shifted && takes_frame<T>(problem, framed, asked.split(), device)) {
-        return launch_rms_norm_framed<T>(problem, framed, tuning::unfolded(config), device, stream);
+      if (shifted) {
+        const auto framed =
+            tuning::framed_config(problem.rows, config, sizeof(T), multiprocessors(device));
+        if (takes_frame<T>(problem, framed, asked.split(), device)) {
+          const auto row = tuning::unfolded(config);
+          return launch_rms_norm_framed<T>(problem, framed, row, device, stream);
+        }
       }
     }
     const bool beside = problem.gate != nullptr || problem.residual != nullptr;

@@ -218,7 +218,7 @@ template <class T, class Group, Third kThird, Centring kCentring, bool kOptions>
 __global__ void __launch_bounds__(Group::kMaxThreads, Group::kMinBlocks)
     rms_norm_backward_framed_kernel(
         const __grid_constant__ RmsNormBackwardParams<accumulate_t<T>> p) {
-  if constexpr (MEMBOUND_HAS_BULK_COPY) {
+  if constexpr (MEMBOUND_HAS_CLUSTERS) {
     const Group team(p.lanes, p.blocks_per_row);
     team.start();
     wait_for_launch_before();

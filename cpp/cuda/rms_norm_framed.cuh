@@ -165,7 +165,7 @@ class FramedNorm {
 template <class T, class Team, Beside kBeside, Centring kCentring>
 __global__ void __launch_bounds__(Team::kMaxThreads, tuning::kFramedThreads / Team::kMaxThreads)
     rms_norm_framed_kernel(const __grid_constant__ RmsNormParams<accumulate_t<T>> p) {
-  if constexpr (MEMBOUND_HAS_BULK_COPY) {
+  if constexpr (MEMBOUND_HAS_CLUSTERS) {
     const Team team(p.lanes, 1, 0);
     wait_for_launch_before();
     FramedNorm<T, Team, kBeside, kCentring>(p, team).run();

@@ -128,6 +128,8 @@ def test_quantised_results_have_the_bits_of_eager_calls(codes, group_size, devic
             assert one.stride() == other.stride()
             assert torch.equal(one.float(), other.float())
 
+    for name in ("rms_norm_quant", "add_rms_norm_quant", "gated_activation_quant"):
+        assert (f"{name}_inference" in kernels.in_extension) == HAS_INTERFACE
     weight, scale = draw(200), torch.full((), 0.25, device=device)
     for x in (draw(5, 200), draw(200, 5).mT, draw(5, 400)[:, ::2], draw(0, 200), draw(200)):
         options = {"dtype": codes, "group_size": group_size}

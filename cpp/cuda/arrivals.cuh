@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Barriers in shared memory that count the bytes which arrive. The phase of one turns when all that
+// were expected have, and whoever waits for that sees them.
+#include <cstdint>
+
+namespace membound::cuda {
+
+// What 9.0 brought: clusters, these barriers and bulk copies.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define MEMBOUND_HAS_CLUSTERS 1
+#else
+#define MEMBOUND_HAS_CLUSTERS 0
+#endif
+
+__device__ inline std::uint32_t shared_address(const void* place) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(place));
+}
+
+#if MEMBOUND_HAS_CLUSTERS
+// By one thread, which alone expects bytes; others wait behind a barrier of the block that follows
+// settle_arrivals().
+__device__ inline void start_arrivals(std::uint64_t* arrived) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(arrived)) : "memory");
+}
+__device__ inline void settle_arrivals() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+// Of a phase. What this thread wrote to shared memory before is seen with them.
+__device__ inline void expect_bytes(std::uint64_t* arrived, int bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(arrived)),
+      "r"(bytes)
+      : "memory");
+}
+// parity of the phase: 0, 1, 0, 1 ...
+__device__ inline void wait_for_arrivals(std::uint64_t* arrived, int parity) {
+  const std::uint32_t barrier = shared_address(arrived);
+  std::uint32_t done = 0;
+  while (done == 0) {
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  }
+}
+#endif
+
+}  // namespace membound::cuda
