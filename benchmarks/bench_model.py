@@ -126,8 +126,9 @@ class Bench:
         from transformers import LlamaConfig, LlamaForCausalLM
 
         config = LlamaConfig(
-            **self.sizes, max_position_embeddings=8192, attn_implementation="sdpa", use_cache=False
-        )
+            **self.sizes, max_position_embeddings=8192, attn_implementation="sdpa", use_cache=False,
+            tie_word_embeddings=True,
+        )  # fmt: skip
         torch.manual_seed(0)
         with torch.device(self.device):
             return LlamaForCausalLM(config).to(torch.bfloat16)

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -42,6 +44,22 @@ def test_linear_cross_entropy(device, with_bias, generator):
         mt.linear_cross_entropy(x, weight, labels[0])
     with pytest.raises(ValueError, match="'chunk_rows' must be at least 1"):
         mt.linear_cross_entropy(x, weight, labels, chunk_rows=0)
+
+
+def test_one_chunk_of_logits_at_a_time(generator, monkeypatch):
+    made, theirs = [], torch.nn.functional.linear
+
+    def linear(*args):
+        assert all(reference() is None for reference in made)
+        logits = theirs(*args)
+        made.append(weakref.ref(logits))
+        return logits
+
+    monkeypatch.setattr(torch.nn.functional, "linear", linear)
+    x, weight = torch.randn(9, 4, generator=generator), torch.randn(5, 4, generator=generator)
+    labels = torch.zeros(9, dtype=torch.int64)
+    mt.linear_cross_entropy(x.requires_grad_(), weight.requires_grad_(), labels, chunk_rows=3)
+    assert len(made) == 3
 
 
 @pytest.mark.parametrize("device", DEVICES)

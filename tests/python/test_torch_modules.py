@@ -202,6 +202,7 @@ class TestDropIns:
     @pytest.mark.parametrize("unsqueeze_dim", [1, 2])
     @pytest.mark.parametrize("rotary_dim", [8, 4])
     def test_hugging_face(self, unsqueeze_dim, rotary_dim, seed):
+        """Results lie in memory as q and k do: attention and projections need no copies then."""
         huggingface = importlib.import_module("membound.torch.huggingface")
         generator = torch.Generator().manual_seed(seed % 2**31)
         q, k = (torch.randn(2, 3, heads, 8, generator=generator) for heads in (4, 2))
@@ -215,6 +216,7 @@ class TestDropIns:
             turned, rest = x[..., :rotary_dim], x[..., rotary_dim:]
             right = torch.cat((turned * c + rotate_half(turned) * s, rest), -1)
             assert torch.equal(found, right)
+            assert found.stride() == x.stride()
         with pytest.raises(ValueError, match="'unsqueeze_dim' must be 1 or 2"):
             huggingface.apply_rotary_pos_emb(q, k, cos, sin, 3)
 

@@ -84,8 +84,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             for t, need in zip((x, weight, bias), needs, strict=True)
         )
         losses = torch.empty(labels.shape, dtype=wide, device=x.device)
-        for first in range(0, len(labels), chunk_rows):
-            rows = slice(first, first + chunk_rows)
+
+        def piece(rows):  # a function, so that its logits are gone before the next are made
             here = x[rows].to(kind)
             logits = torch.nn.functional.linear(here, factor, shift)
             dloss = share.expand(logits.shape[:-1])
@@ -96,7 +96,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if dweight is not None:
                 _add_product(dweight, logits.mT, here)
             if dbias is not None:
-                dbias += logits.sum(0)
+                dbias.add_(logits.sum(0))
+
+        for first in range(0, len(labels), chunk_rows):
+            piece(slice(first, first + chunk_rows))
         ctx.made = dx, dweight, dbias
         return losses.sum() * share
 

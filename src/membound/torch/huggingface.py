@@ -29,8 +29,10 @@ def apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
         unsqueeze_dim: where the axis of heads is.
 
     Returns:
-        The rotated q and k. In float32 the bits of transformers' function; in 16 bits closer to the
-        exact result, as products are not rounded.
+        The rotated q and k, in memory in the order of their own axes: where those of a token lie
+        together in q, so they do in the result, as attention and the layers before have them. In
+        float32 the bits of transformers' function; in 16 bits closer to the exact result, as
+        products are not rounded.
 
     >>> import torch
     >>> q, k = torch.ones(1, 4, 3, 8), torch.ones(1, 2, 3, 8)
@@ -43,7 +45,14 @@ def apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
         raise ValueError(
             f"apply_rotary_pos_emb: argument 'unsqueeze_dim' must be 1 or 2, got {unsqueeze_dim!r}"
         )
-    return rope(q, k, cos, sin, layout=layouts[unsqueeze_dim], rotary_dim=cos.shape[-1])
+    options = {"layout": layouts[unsqueeze_dim], "rotary_dim": cos.shape[-1]}
+    if unsqueeze_dim == 1 and q.shape[2] > 1 and q.stride(1) < q.stride(2):
+        # As models split a projection into heads. Results by head would be copied by attention's
+        # output and by the projection's gradient, and the copies kept.
+        options["layout"] = "bshd"
+        turned = rope(q.transpose(1, 2), k.transpose(1, 2), cos, sin, **options)
+        return tuple(t.transpose(1, 2) for t in turned)
+    return rope(q, k, cos, sin, **options)
 
 
 def kernel_mapping(rounding: str = "before_weight") -> dict[str, Any]:
