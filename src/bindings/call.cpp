@@ -35,15 +35,10 @@ bool is_in_forward_mode(const Framework& torch) {
   return level != nullptr && PyLong_AsLong(level) >= 0;
 }
 
-bool is_watched(const Framework& torch, std::uint16_t key) {
-  return torch.key_included(key) && !torch.key_excluded(key);
-}
-
 // Whether torch makes a graph of the calls that it sees, which memory that is written here would be
 // no part of. Not so a mode that only counts calls, or one whose own work this is.
 bool makes_graph(const Framework& torch) {
-  if (torch.key_included == nullptr || torch.key_excluded == nullptr) return false;
-  if (!is_watched(torch, torch.mode_key) && !is_watched(torch, torch.tracer_key)) [[likely]]
+  if (!is_watched(torch)) [[likely]]
     return false;
   return nb::cast<bool>(nb::handle(torch.makes_graph)());
 }

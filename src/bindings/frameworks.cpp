@@ -74,6 +74,9 @@ constexpr const char* kInferenceMode = "_ZN3c1013InferenceMode10is_enabledEv";
 // them calls that torch traces are not seen; the tests look for it.
 constexpr const char* kIncluded = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE";
 constexpr const char* kExcluded = "_ZN3c104impl28tls_is_dispatch_key_excludedENS_11DispatchKeyE";
+// torch::profiler::impl::profilerEnabled(), in none either: profiles show what was called by the
+// dispatcher, where calls may go while one is made.
+constexpr const char* kProfiles = "_ZN5torch8profiler4impl15profilerEnabledEv";
 
 const Framework* make_framework(nb::handle source, Kind kind) {
   auto kept = [&](const char* field) { return nb::object(source.attr(field)).release().ptr(); };
@@ -102,6 +105,7 @@ const Framework* make_framework(nb::handle source, Kind kind) {
       .mode_key = nb::cast<std::uint16_t>(source.attr("mode_key")),
       .tracer_key = nb::cast<std::uint16_t>(source.attr("tracer_key")),
       .makes_graph = kept("makes_graph"),
+      .profiles = find_in_torch<bool()>(kind, kProfiles),
       .requires_grad = requires_grad,
       .get_requires_grad =
           reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(requires_grad), Py_tp_descr_get)),

@@ -46,10 +46,21 @@ struct Framework {
   bool (*key_excluded)(std::uint16_t key);
   std::uint16_t mode_key, tracer_key;  // of a mode that sees calls, and of torch.jit.trace
   PyObject* makes_graph;               // () -> bool
+  bool (*profiles)();                  // torch's C++ function, else null
   // torch.Tensor.requires_grad and its getter, called without looking the name up (13 ns less).
   PyObject* requires_grad;
   descrgetfunc get_requires_grad;
 };
+
+// Whether something sees the calls of torch's operators that this thread makes: a mode, or
+// torch.jit.trace.
+inline bool is_watched(const Framework& torch) {
+  if (torch.key_included == nullptr || torch.key_excluded == nullptr) return false;
+  auto is_active = [&](std::uint16_t key) {
+    return torch.key_included(key) && !torch.key_excluded(key);
+  };
+  return is_active(torch.mode_key) || is_active(torch.tracer_key);
+}
 
 // Where a message points: the op and its argument.
 struct Site {

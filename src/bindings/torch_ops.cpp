@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/check.hpp"
-#include "torch/kernel.hpp"
+#include "torch/builtin.hpp"
 
 namespace nb = nanobind;
 
@@ -75,6 +75,13 @@ std::vector<std::string> implement_torch_operator(const std::string& op, const s
   return keys;
 }
 
+// None where the operator has no kernel here.
+nb::object torch_builtin(const std::string& name, nb::handle torch_operator) {
+  const Kernel* kernel = find_kernel(name);
+  if (kernel == nullptr || shim::find_functions() == nullptr) return nb::none();
+  return torch::builtin_of(*kernel, torch_operator);
+}
+
 std::vector<std::string> torch_kernels() {
   std::vector<std::string> names;
   for (const Kernel& kernel : kernels()) names.emplace_back(kernel.name);
@@ -89,6 +96,10 @@ void bind_torch_ops(nb::module_& module) {
              "Gives membound::op of torch's registry the kernel of that name, and returns for "
              "which back ends: none where there is no such kernel, or the torch that is loaded is "
              "too old. types is that of the operator's schema: 'Tensor, float -> 1'.");
+  module.def("torch_builtin", &torch_builtin, nb::arg("kernel"), nb::arg("operator"),
+             "What calls the kernel of that name without torch's dispatcher, on the arguments of "
+             "the operator in their order. What it cannot take goes to the operator. None where "
+             "there is no such kernel, or the torch that is loaded has no way to it.");
   module.def("torch_kernels", &torch_kernels, "The names of the kernels.");
 }
 

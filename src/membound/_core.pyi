@@ -176,6 +176,11 @@ def implement_torch_operator(op: str, kernel: str, types: str) -> list[str]:
     Gives membound::op of torch's registry the kernel of that name, and returns for which back ends: none where there is no such kernel, or the torch that is loaded is too old. types is that of the operator's schema: 'Tensor, float -> 1'.
     """
 
+def torch_builtin(kernel: str, operator: object) -> object:
+    """
+    What calls the kernel of that name without torch's dispatcher, on the arguments of the operator in their order. What it cannot take goes to the operator. None where there is no such kernel, or the torch that is loaded has no way to it.
+    """
+
 def torch_kernels() -> list[str]:
     """The names of the kernels."""
 

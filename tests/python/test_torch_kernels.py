@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels in C++ that torch's dispatcher calls: that they are there, and what they leave."""
+"""The kernels in C++: that torch's dispatcher calls them, and what they do by it and without it."""
 
 from __future__ import annotations
 
@@ -32,6 +32,14 @@ def generator(seed):
 
 def raw(name):
     return getattr(torch.ops.membound, name).default
+
+
+def builtin(name):
+    """What Inductor's code calls."""
+    return getattr(torch.ops.membound.builtins, name)
+
+
+by_both = pytest.mark.parametrize("find", [raw, builtin])
 
 
 @needs_interface
@@ -88,38 +96,40 @@ def test_python_functions_do_the_same():
     assert found[0][1] == found[1][1]
 
 
+@by_both
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_any_strides_give_the_bits_of_eager_calls(dtype, device, generator):
-    def draw(*shape):
+def test_any_strides_give_the_bits_of_eager_calls(dtype, device, find, generator):
+    def dfind(*shape):
         return torch.randn(shape, generator=generator).to(device, dtype)
 
-    weight = draw(12)
+    weight = dfind(12)
     for x in (
-        draw(5, 12),
-        draw(12, 5).mT,
-        draw(5, 24)[:, ::2],
-        draw(12).expand(5, 12),
-        draw(2, 3, 12).transpose(0, 1),
-        draw(0, 12),
-        draw(12),
-        draw(61)[1:].view(5, 12),
+        dfind(5, 12),
+        dfind(12, 5).mT,
+        dfind(5, 24)[:, ::2],
+        dfind(12).expand(5, 12),
+        dfind(2, 3, 12).transpose(0, 1),
+        dfind(0, 12),
+        dfind(12),
+        dfind(61)[1:].view(5, 12),
     ):
-        out = raw("rms_norm_inference")(x, weight, *NORM)
+        out = find("rms_norm_inference")(x, weight, *NORM)
         assert out.is_contiguous()
         assert torch.equal(out, membound.rms_norm(x, weight))
-        both = raw("rms_norm_forward")(x, None, *NORM)
+        both = find("rms_norm_forward")(x, None, *NORM)
         eager = membound.rms_norm(x, return_rstd=True)
         for mine, theirs in zip(both, eager, strict=True):
             assert mine.stride() == theirs.stride()
             assert torch.equal(mine, theirs)
 
 
+@by_both
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("codes", ["float8_e4m3fn", "float8_e5m2", "int8"])
 @pytest.mark.parametrize("group_size", [None, 64])
-def test_quantised_results_have_the_bits_of_eager_calls(codes, group_size, device, generator):
-    def draw(*shape):
+def test_quantised_results_have_the_bits_of_eager_calls(codes, group_size, device, find, generator):
+    def dfind(*shape):
         return torch.randn(shape, generator=generator).to(device, torch.bfloat16)
 
     def assert_same(mine, theirs):
@@ -130,20 +140,20 @@ def test_quantised_results_have_the_bits_of_eager_calls(codes, group_size, devic
 
     for name in ("rms_norm_quant", "add_rms_norm_quant", "gated_activation_quant"):
         assert (f"{name}_inference" in kernels.in_extension) == HAS_INTERFACE
-    weight, scale = draw(200), torch.full((), 0.25, device=device)
-    for x in (draw(5, 200), draw(200, 5).mT, draw(5, 400)[:, ::2], draw(0, 200), draw(200)):
+    weight, scale = dfind(200), torch.full((), 0.25, device=device)
+    for x in (dfind(5, 200), dfind(200, 5).mT, dfind(5, 400)[:, ::2], dfind(0, 200), dfind(200)):
         options = {"dtype": codes, "group_size": group_size}
         given = (codes, group_size, None)
-        dynamic = raw("rms_norm_quant")(x, weight, None, *given, *NORM)
+        dynamic = find("rms_norm_quant")(x, weight, None, *given, *NORM)
         assert_same(dynamic, membound.rms_norm_quant(x, weight, **options))
-        added = raw("add_rms_norm_quant")(x, x, weight, None, *given, *NORM)
+        added = find("add_rms_norm_quant")(x, x, weight, None, *given, *NORM)
         assert_same(added, membound.add_rms_norm_quant(x, x, weight, **options))
         gated = (None, None, "gelu", "interleaved", *given, 1.0, 7.0, 0.5)
         keywords = {"kind": "gelu", "packing": "interleaved", "limit": 7.0, "up_offset": 0.5}
-        found = raw("gated_activation_quant")(x, None, *gated)
+        found = find("gated_activation_quant")(x, None, *gated)
         assert_same(found, membound.gated_activation_quant(x, **keywords, **options))
         if group_size is None:
-            static, none = raw("rms_norm_quant")(x, weight, scale, *given, *NORM)
+            static, none = find("rms_norm_quant")(x, weight, scale, *given, *NORM)
             assert_same([static], [membound.rms_norm_quant(x, weight, dtype=codes, scale=scale)])
             assert none.numel() == 0
 
@@ -162,14 +172,15 @@ def test_compiled_code_of_any_size(device, generator):
         assert torch.equal(compiled(x, residual, weight), block(x, residual, weight))
 
 
+@by_both
 @pytest.mark.gpu
-def test_graphs_capture_them_on_the_current_stream(generator):
+def test_graphs_capture_them_on_the_current_stream(find, generator):
     x, weight = (torch.randn(s, generator=generator).cuda() for s in ((64, 512), (512,)))
     dy, side, graph = torch.randn_like(x), torch.cuda.Stream(), torch.cuda.CUDAGraph()
 
     def step():
-        out, rstd = raw("rms_norm_forward")(x, weight, *NORM)
-        return out, *raw("rms_norm_backward")(dy, x, weight, rstd, *NORM, [True, True])
+        out, rstd = find("rms_norm_forward")(x, weight, *NORM)
+        return out, *find("rms_norm_backward")(dy, x, weight, rstd, *NORM, [True, True])
 
     step()  # what is loaded at first use cannot be captured
     torch.cuda.synchronize()
@@ -181,28 +192,30 @@ def test_graphs_capture_them_on_the_current_stream(generator):
         assert all(map(torch.equal, found, step()))
 
 
+@by_both
 @pytest.mark.multi_gpu
-def test_they_run_where_the_tensors_are(generator):
+def test_they_run_where_the_tensors_are(find, generator):
     x = torch.randn(64, 512, generator=generator).to("cuda:1")
     with torch.cuda.device(0):
-        out = raw("rms_norm_inference")(x, None, *NORM)
+        out = find("rms_norm_inference")(x, None, *NORM)
         assert torch.cuda.current_device() == 0
     assert out.device == x.device
     assert torch.equal(out, membound.rms_norm(x))
 
 
-def test_gradients_that_are_not_wanted_are_empty(generator):
+@by_both
+def test_gradients_that_are_not_wanted_are_empty(find, generator):
     x, dy = (torch.randn(3, 8, generator=generator) for _ in range(2))
     weight = torch.randn(8, generator=generator)
-    _, rstd = raw("rms_norm_forward")(x, weight, *NORM)
+    _, rstd = find("rms_norm_forward")(x, weight, *NORM)
     for wanted in ([True, True], [True, False], [False, True]):
-        found = raw("rms_norm_backward")(dy, x, weight, rstd, *NORM, wanted)
+        found = find("rms_norm_backward")(dy, x, weight, rstd, *NORM, wanted)
         assert [g.numel() > 0 for g in found] == wanted
-    dx, dweight = raw("rms_norm_backward")(dy, x, None, rstd, *NORM, [True, True])
+    dx, dweight = find("rms_norm_backward")(dy, x, None, rstd, *NORM, [True, True])
     assert dx.shape == x.shape
     assert dweight.numel() == 0
     with pytest.raises((IndexError, RuntimeError)):
-        raw("rms_norm_backward")(dy, x, weight, rstd, *NORM, [])
+        find("rms_norm_backward")(dy, x, weight, rstd, *NORM, [])
 
 
 X, W = torch.ones(4, 8), torch.ones(8)
@@ -286,8 +299,9 @@ BAD_CALLS = {
 }
 
 
+@by_both
 @pytest.mark.parametrize("case", BAD_CALLS.values(), ids=BAD_CALLS)
-def test_errors_are_those_of_eager_calls(case):
+def test_errors_are_those_of_eager_calls(case, find):
     name, function, arguments, options = case
     arrays = [a for a in arguments if isinstance(a, torch.Tensor)]
     if function == "rope":
@@ -295,14 +309,15 @@ def test_errors_are_those_of_eager_calls(case):
     with pytest.raises((ValueError, TypeError)) as eager:
         getattr(membound, function)(*arrays, **options)
     with pytest.raises((ValueError, TypeError)) as mine:
-        raw(name)(*arguments)
+        find(name)(*arguments)
     assert type(mine.value) is type(eager.value)
     assert str(mine.value) == str(eager.value)
 
 
-def test_dtypes_that_no_op_takes():
+@by_both
+def test_dtypes_that_no_op_takes(find):
     with pytest.raises(TypeError, match="an argument has a dtype which no op takes"):
-        raw("rms_norm_forward")(torch.ones(2, 2).to(torch.float8_e4m3fnuz), None, *NORM)
+        find("rms_norm_forward")(torch.ones(2, 2).to(torch.float8_e4m3fnuz), None, *NORM)
 
 
 def test_errors_out_of_compiled_code():
@@ -318,44 +333,46 @@ def resident_bytes() -> int:
 
 
 LONG_CALLS = {
-    "a tensor and a string": lambda: raw("rms_norm_forward")(X, W, *NORM),
-    "optionals": lambda: raw("rope_q_forward")(
+    "a tensor and a string": lambda find: find("rms_norm_forward")(X, W, *NORM),
+    "optionals": lambda find: find("rope_q_forward")(
         HEADS, TABLE, TABLE, *ROPE[:7], 8, 0, None, *ROPE[10:]
     ),
-    "a list": lambda: raw("rms_norm_backward")(X, X, W, torch.ones(4), *NORM, [True, True]),
-    "no result": lambda: raw("fused_add_rms_norm")(X.clone(), X.clone(), W, 1e-6),
+    "a list": lambda find: find("rms_norm_backward")(X, X, W, torch.ones(4), *NORM, [True, True]),
+    "no result": lambda find: find("fused_add_rms_norm_inference")(X.clone(), X.clone(), W, 1e-6),
 }
 
 
-def refused():
+def refused(find=raw):
     with pytest.raises(ValueError, match="rounding"):
-        raw("rms_norm_forward")(X, W, 1e-6, 0.0, "twice")
+        find("rms_norm_forward")(X, W, 1e-6, 0.0, "twice")
 
 
+@by_both
 @pytest.mark.parametrize("run", [*LONG_CALLS.values(), refused], ids=[*LONG_CALLS, "an error"])
-def test_calls_leave_nothing_behind(run):
+def test_calls_leave_nothing_behind(run, find):
     """30 bytes a call would show."""
     for _ in range(2000):
-        run()
+        run(find)
     before, counts = resident_bytes(), [sys.getrefcount(t) for t in (X, W)]
     for _ in range(30_000 if run is not refused else 10_000):
-        run()
+        run(find)
     assert resident_bytes() - before < 900_000
     assert [sys.getrefcount(t) for t in (X, W)] == counts
 
 
-def test_calls_of_many_threads(generator):
-    """The dispatcher holds no GIL; only an error takes it."""
+@by_both
+def test_calls_of_many_threads(find, generator):
+    """Neither way holds the GIL on as much as this; only an error takes it."""
     x = torch.randn(64, 512, generator=generator)
     weight = torch.randn(512, generator=generator)
     right, wrong = membound.rms_norm(x, weight), []
 
     def work(at):
         for step in range(200):
-            if not torch.equal(raw("rms_norm_inference")(x, weight, *NORM), right):
+            if not torch.equal(find("rms_norm_inference")(x, weight, *NORM), right):
                 wrong.append((at, step))
             if step % 50 == 0:
-                refused()
+                refused(find)
 
     threads = [threading.Thread(target=work, args=(at,)) for at in range(8)]
     for thread in threads:

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "call.hpp"
 #include "torch/tensor.hpp"
 
 // From a C++ function to a kernel that torch's dispatcher can call: what the arguments are is taken
@@ -23,15 +24,18 @@ namespace membound::python::torch {
 using shim::functions;
 using shim::Value;
 
-// A string argument.
+// A string argument: one that came through the interface, or borrowed from Python.
 class Text {
  public:
   explicit Text(shim::StringHandle handle) noexcept : handle_(handle) {}
-  Text(Text&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  explicit Text(std::string_view borrowed) noexcept : borrowed_(borrowed) {}
+  Text(Text&& other) noexcept
+      : handle_(std::exchange(other.handle_, nullptr)), borrowed_(other.borrowed_) {}
   ~Text() {
     if (handle_ != nullptr) functions->delete_string(handle_);
   }
   std::string_view view() const {
+    if (handle_ == nullptr) return borrowed_;
     std::size_t length = 0;
     const char* text = "";
     functions->string_length(handle_, &length);
@@ -40,8 +44,17 @@ class Text {
   }
 
  private:
-  shim::StringHandle handle_;
+  shim::StringHandle handle_ = nullptr;
+  std::string_view borrowed_;
 };
+
+// Values as Python has them where nothing is to be converted, else NotPlain.
+std::string_view text_of(PyObject* value);
+double number_of(PyObject* value);
+std::int64_t integer_of(PyObject* value);
+bool flag_of(PyObject* value);
+std::size_t list_size(PyObject* list);
+PyObject* list_item(PyObject* list, std::size_t at);  // borrowed
 
 template <class T>
 T from_bits(Value value) {
@@ -52,7 +65,8 @@ T from_bits(Value value) {
 
 // How parameters of a type are taken off a call: `type` is what torch's schemas call it, `take`
 // moves past its value and owns what came. All of a call are taken before one is looked at, so that
-// nothing is left behind where one is refused.
+// nothing is left behind where one is refused. From Python's objects it borrows, and throws
+// NotPlain for what is left to torch's own conversions.
 template <class T>
 struct Parameter;
 
@@ -60,30 +74,35 @@ template <>
 struct Parameter<Tensor> {
   static std::string type() { return "Tensor"; }
   static Tensor take(const Value*& next) { return Tensor(from_bits<shim::TensorHandle>(*next++)); }
+  static Tensor take(PyObject* const*& next) { return Tensor(*next++); }
 };
 
 template <>
 struct Parameter<Text> {
   static std::string type() { return "str"; }
   static Text take(const Value*& next) { return Text(from_bits<shim::StringHandle>(*next++)); }
+  static Text take(PyObject* const*& next) { return Text(text_of(*next++)); }
 };
 
 template <>
 struct Parameter<double> {
   static std::string type() { return "float"; }
   static double take(const Value*& next) { return from_bits<double>(*next++); }
+  static double take(PyObject* const*& next) { return number_of(*next++); }
 };
 
 template <>
 struct Parameter<std::int64_t> {
   static std::string type() { return "int"; }
   static std::int64_t take(const Value*& next) { return from_bits<std::int64_t>(*next++); }
+  static std::int64_t take(PyObject* const*& next) { return integer_of(*next++); }
 };
 
 template <>
 struct Parameter<bool> {
   static std::string type() { return "bool"; }
   static bool take(const Value*& next) { return from_bits<bool>(*next++); }
+  static bool take(PyObject* const*& next) { return flag_of(*next++); }
 };
 
 template <class T>
@@ -100,6 +119,11 @@ struct Parameter<std::optional<T>> {
     }
     const Value* at = &value;
     return Parameter<T>::take(at);
+  }
+  static std::optional<T> take(PyObject* const*& next) {
+    if (*next != Py_None) return Parameter<T>::take(next);
+    ++next;
+    return std::nullopt;
   }
 };
 
@@ -121,14 +145,29 @@ struct Parameter<std::vector<T>> {
     functions->delete_list(list);
     return items;
   }
+  static std::vector<T> take(PyObject* const*& next) {
+    PyObject* list = *next++;
+    std::vector<T> items;
+    for (std::size_t i = 0, size = list_size(list); i < size; ++i) {
+      PyObject* const item = list_item(list, i);
+      PyObject* const* at = &item;
+      items.push_back(Parameter<T>::take(at));
+    }
+    return items;
+  }
 };
+
+// How many values of a call a parameter takes.
+template <class T>
+inline constexpr int kValues = 1;
 
 // Parameters that several operators have in common: a struct that names the types of its members,
 // in their order, as Members.
 template <class... Ts>
 struct MembersOf {
-  template <class Group>
-  static Group take(const Value*& next) {
+  static constexpr int kCount = (0 + ... + kValues<Ts>);
+  template <class Group, class Next>
+  static Group take(Next& next) {
     return Group{Parameter<Ts>::take(next)...};  // braces: one after the other
   }
   static std::string type() {
@@ -142,9 +181,15 @@ template <class T>
 concept Grouped = requires { typename T::Members; };
 
 template <Grouped Group>
+inline constexpr int kValues<Group> = Group::Members::kCount;
+
+template <Grouped Group>
 struct Parameter<Group> {
   static std::string type() { return Group::Members::type(); }
-  static Group take(const Value*& next) { return Group::Members::template take<Group>(next); }
+  template <class Next>
+  static Group take(Next& next) {
+    return Group::Members::template take<Group>(next);
+  }
 };
 
 // Reads the tensors of an argument.
@@ -160,6 +205,13 @@ void load(const char* op, T& group) {
 template <class T>
 void load(const char*, T&) {}
 
+// Whether there is time for other Python threads while the kernel works on an argument.
+inline bool is_long(const Tensor& tensor) { return is_long_on_cpu(tensor.view()); }
+template <class T>
+bool is_long(const T&) {
+  return false;
+}
+
 // One or several results.
 inline void push(Value* stack, Tensor& result) {
   *stack = reinterpret_cast<Value>(result.release());
@@ -167,6 +219,16 @@ inline void push(Value* stack, Tensor& result) {
 template <std::size_t kCount>
 void push(Value* stack, std::array<Tensor, kCount>& results) {
   for (Tensor& result : results) push(stack++, result);
+}
+
+PyObject* as_python(Tensor& result);
+template <std::size_t kCount>
+PyObject* as_python(std::array<Tensor, kCount>& results) {
+  if constexpr (kCount == 1) return as_python(results[0]);
+  nb::object tuple = nb::steal(PyTuple_New(kCount));
+  if (!tuple.is_valid()) throw nb::python_error();
+  for (std::size_t i = 0; i < kCount; ++i) PyTuple_SetItem(tuple.ptr(), i, as_python(results[i]));
+  return tuple.release().ptr();
 }
 
 template <class T>
@@ -200,14 +262,44 @@ struct Signature<Result (*)(const Ts&...)> {
       push(stack, result);
     }
   }
+
+  // The same of Python's objects, as many as kCount says.
+  static constexpr int kCount = (0 + ... + kValues<Ts>);
+
+  template <class Function>
+  static PyObject* call(Function function, const char* name, PyObject* const* values) {
+    PyObject* const* next = values;
+    std::tuple<Ts...> arguments{Parameter<Ts>::take(next)...};
+    std::apply([name](auto&... all) { (load(name, all), ...); }, arguments);
+    const bool lets_others_run =
+        std::apply([](const auto&... all) { return (is_long(all) || ...); }, arguments);
+    if constexpr (std::is_void_v<Result>) {
+      const GilRelease released(lets_others_run);
+      std::apply(function, arguments);
+      Py_RETURN_NONE;
+    } else {
+      Result result = [&] {
+        const GilRelease released(lets_others_run);
+        return std::apply(function, arguments);
+      }();
+      return as_python(result);
+    }
+  }
 };
 
+// The call of a builtin whose self is an operator of torch's: by the function, or by the operator
+// where the function throws NotPlain, the arguments are others in number or something watches.
+using FromPython = PyObject* (*)(PyObject* const* values);
+PyObject* call_from_python(PyObject* self, PyObject* const* arguments, Py_ssize_t positional,
+                           PyObject* keywords, FromPython function, int expected) noexcept;
+
 // What can be registered for an operator: its name, its types as the schema has to have them with
-// the number of results, and what torch calls.
+// the number of results, what torch calls, and what Python can call.
 struct Kernel {
   const char* name;
   std::string (*types)();
   shim::Boxed run;
+  PyMethodDef* builtin;
 };
 
 template <auto kFunction>
@@ -222,13 +314,25 @@ struct KernelOf {
       throw_to_python();
     }
   }
+
+  static PyObject* run_from_python(PyObject* const* values) {
+    return Called::call(kFunction, name, values);
+  }
+  static PyObject* builtin(PyObject* self, PyObject* const* arguments, Py_ssize_t positional,
+                           PyObject* keywords) noexcept {
+    return call_from_python(self, arguments, positional, keywords, &run_from_python,
+                            Called::kCount);
+  }
+  static inline PyMethodDef definition{
+      nullptr, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&builtin)),
+      METH_FASTCALL | METH_KEYWORDS, nullptr};
 };
 
 template <auto kFunction>
 Kernel kernel(const char* name) {
   using Made = KernelOf<kFunction>;
-  Made::name = name;
-  return {name, &Made::Called::types, &Made::run};
+  Made::definition.ml_name = Made::name = name;
+  return {name, &Made::Called::types, &Made::run, &Made::definition};
 }
 
 // Those of a family of operators, one of each in its file.

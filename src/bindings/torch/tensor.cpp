@@ -2,12 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "torch/tensor.hpp"
 
+#include <cxxabi.h>
+
 #include <algorithm>
 #include <iterator>
 #include <string>
 
 #include "core/check.hpp"
 #include "core/memory.hpp"
+#include "load.hpp"
 
 namespace membound::python::torch {
 
@@ -71,6 +74,7 @@ Tensor allocate(TensorView wanted) {
 }  // namespace
 
 void Tensor::load(const char* op) {
+  if (borrowed_ != nullptr) return load_borrowed(op);
   std::int64_t rank = 0, *shape = nullptr, *strides = nullptr;
   std::int32_t dtype = 0;
   check(functions->rank(handle_, &rank), "tell a tensor's rank");
@@ -86,6 +90,33 @@ void Tensor::load(const char* op) {
   std::copy_n(shape, rank, view_.shape);
   std::copy_n(strides, rank, view_.strides);
   input_ = view_;
+}
+
+const Framework& torch_of(PyObject* object) {
+  try {
+    const Framework& framework = framework_of(object, {"", "tensor"});
+    if (framework.kind == Kind::kTorch) return framework;
+  } catch (const abi::__forced_unwind&) {
+    throw;
+  } catch (...) {
+  }
+  throw NotPlain{};
+}
+
+// As eager calls read it, which costs less than a handle of it would. Their errors are not the
+// dispatcher's, which also takes more.
+void Tensor::load_borrowed(const char* op) {
+  const Framework& framework = torch_of(borrowed_);
+  LoadedArray loaded;
+  try {
+    load_array(borrowed_, framework, {op, "tensor"}, StreamView::legacy_default(), loaded);
+  } catch (const abi::__forced_unwind&) {
+    throw;
+  } catch (...) {
+    throw NotPlain{};
+  }
+  if (loaded.view.device.is_cuda() && functions->cuda_stream == nullptr) throw NotPlain{};
+  lies_at(loaded.view);
 }
 
 void Tensor::lies_at(const TensorView& view) {

@@ -10,7 +10,8 @@ Each gets these operators in torch's registry::
                             any: what compiled graphs run that record nothing
     membound::op_backward   the gradients
 
-with kernels in C++ (_kernels.py), and two recording functions. (An op without a gradient has
+with kernels in C++ (_kernels.py), which Inductor's code calls without the dispatcher where it can
+(_inductor.py), and two recording functions. (An op without a gradient has
 ``op``, which refuses to be recorded, and ``op_inference`` for who has asked.) Eager calls on plain
 tensors run the extension under the one that costs least (5 us over the kernel where a gradient is
 wanted; the dispatcher would cost 2.5 us a call and its autograd 7 us more). Everything that traces,
@@ -29,6 +30,7 @@ from torch import library
 from torch._functorch.utils import unwrap_dead_wrappers
 
 from membound.torch._columns import holds_columns
+from membound.torch._inductor import offer, tell_inductor
 from membound.torch._kernels import implement
 from membound.torch._recording import (
     as_tuple,
@@ -182,6 +184,7 @@ def define(
             return _bare(function(*arguments))
 
     def shapes(*arguments):
+        tell_inductor(name)
         return _bare(fake(*arguments))
 
     LIBRARY.define(name + signature, tags=(torch.Tag.pt2_compliant_tag,))
@@ -190,6 +193,7 @@ def define(
         if key not in in_extension:
             LIBRARY.impl(name, run, key)
     library.register_fake(f"membound::{name}", shapes, lib=LIBRARY)
+    offer(name, (kernel or name) if in_extension else None)
 
 
 def define_without_gradient(
