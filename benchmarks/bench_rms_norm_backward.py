@@ -3,7 +3,7 @@
 """RMSNorm backward, dx and dweight, on a GPU beside one copy of as many bytes and the peers.
 
 And with 1 added to the weight, as Gemma trains; rounding before it, as in Llama, takes the same
-kernels.
+kernels. And with the gradient of an added residual (add_rms_norm_backward).
 
 python benchmarks/bench_rms_norm_backward.py            every shape
 python benchmarks/bench_rms_norm_backward.py --quick    a dozen shapes
@@ -48,6 +48,19 @@ def _with_offset(a: contest.Arrays) -> object:
     )
 
 
+def _add_formula(
+    dy: torch.Tensor, x: torch.Tensor, dsum: torch.Tensor, rstd: torch.Tensor, weight: torch.Tensor
+) -> tuple[Any, ...]:
+    ((dx, terms),) = _formula(dy, x, rstd, weight)
+    return ((dx + dsum, terms + dsum.abs()),)
+
+
+def _with_residual(a: contest.Arrays) -> object:
+    return membound.add_rms_norm_backward(
+        a.dy, a.dsum, a.x, a.weight, a.rstd, dx=a.dx, dweight=a.dweight
+    )
+
+
 OP = contest.Op(
     name="rms_norm_backward",
     read=("dy", "x"),
@@ -62,5 +75,15 @@ OFFSET = dataclasses.replace(
     OP, variant="_offset", ours=_with_offset, formula=_offset_formula, peers={}
 )
 
+ADD = dataclasses.replace(
+    OP,
+    variant="_add",
+    read=("dy", "x", "dsum"),
+    ours=_with_residual,
+    formula=_add_formula,
+    peers={},
+    sums={"dweight": lambda dy, x, _, rstd: dy * x * rstd[:, None]},
+)
+
 if __name__ == "__main__":
-    contest.main([OP, OFFSET], __doc__.splitlines()[0])
+    contest.main([OP, OFFSET, ADD], __doc__.splitlines()[0])

@@ -19,6 +19,23 @@ __device__ inline std::uint32_t shared_address(const void* place) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(place));
 }
 
+__device__ inline void store_shared(std::uint32_t to, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
+}
+__device__ inline void store_shared(std::uint32_t to, double value) {
+  asm volatile("st.shared.f64 [%0], %1;" ::"r"(to), "d"(value) : "memory");
+}
+template <class Value>
+__device__ inline Value load_shared(std::uint32_t from) {
+  Value value;
+  if constexpr (sizeof(Value) == 4) {
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
+  } else {
+    asm volatile("ld.shared.f64 %0, [%1];" : "=d"(value) : "r"(from) : "memory");
+  }
+  return value;
+}
+
 #if MEMBOUND_HAS_CLUSTERS
 // By one thread, which alone expects bytes; others wait behind a barrier of the block that follows
 // settle_arrivals().

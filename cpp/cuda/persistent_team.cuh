@@ -10,6 +10,7 @@
 // than it saves.
 #include <type_traits>
 
+#include "cuda/arrivals.cuh"
 #include "cuda/cluster.cuh"
 #include "cuda/reduce.cuh"
 
@@ -72,7 +73,17 @@ struct WarpGroup {
   __device__ WarpGroup(int lanes, int)
       : size(lanes),
         lane(static_cast<int>(threadIdx.x) % lanes),
-        group(static_cast<int>(threadIdx.x) / lanes) {}
+        group(static_cast<int>(threadIdx.x) / lanes) {
+    if constexpr (std::is_class_v<Value>) {
+      const int thread = static_cast<int>(threadIdx.x);
+      const int half = thread % kWarpLanes / kHalfWarp;
+      of_warp_ = address_of(lane / kWarpLanes, half);
+      of_all_ = address_of(thread % kHalfWarp, half);
+      // Opaque, so that they stay in registers: found anew for each row they were a tenth of the
+      // instructions of one with one chunk in a thread.
+      asm volatile("" : "+r"(of_warp_), "+r"(of_all_));
+    }
+  }
   __device__ void start() const {
     for (int i = static_cast<int>(threadIdx.x); i < 2 * kMaxWarps * kMaxWarps / 2;
          i += static_cast<int>(blockDim.x)) {
@@ -82,14 +93,18 @@ struct WarpGroup {
   }
   __device__ int team() const { return static_cast<int>(blockIdx.x); }
   __device__ Value sum(const Value (&parts)[1], int turn, std::int64_t) const {
-    const Value of_warp = reduce_warp(parts[0], Sum());
-    if (lane % kWarpLanes == 0) slots()[turn][group][lane / kWarpLanes] = of_warp;
-    sync();
-    // Pairs are 38 instructions in every lane, and 17 with a slot in each.
     if constexpr (std::is_class_v<Value>) {
-      return combine_slots_by_lanes<kMaxWarps>(slots()[turn][group], Sum());
+      const auto other = static_cast<std::uint32_t>(turn * static_cast<int>(sizeof(Slots)));
+      auto sum = sum_halves(parts[0]);
+      if (threadIdx.x % kHalfWarp == 0) store_shared(of_warp_ + other, sum);
+      sync();
+      return sum_slots(load_shared<decltype(sum)>(of_all_ + other));
     } else {
-      return combine_slots<kMaxWarps>(slots()[turn][group], Sum());
+      Value* const of_group = slots()[turn][group];
+      const Value of_warp = reduce_warp(parts[0], Sum());
+      if (lane % kWarpLanes == 0) of_group[lane / kWarpLanes] = of_warp;
+      sync();
+      return combine_slots<kMaxWarps>(of_group, Sum());
     }
   }
   // Barrier 0 is __syncthreads. bar.sync is for whole warps.
@@ -106,6 +121,14 @@ struct WarpGroup {
     __shared__ alignas(16) Value all[2][kMaxWarps / 2][kMaxWarps];
     return all;
   }
+  // Of one sum of a warp's pair.
+  __device__ std::uint32_t address_of(int warp, int half) const {
+    return shared_address(&slots()[0][group][warp]) +
+           half * static_cast<std::uint32_t>(sizeof(Value) / 2);
+  }
+
+  std::uint32_t of_warp_;  // in slots()[0]: this lane's of its own warp
+  std::uint32_t of_all_;   // and of the warp that it adds to others
 };
 
 // A cluster of blocks.
@@ -130,23 +153,43 @@ struct ClusterGroup {
   int blocks;
 
   __device__ ClusterGroup(int, int blocks_per_row) : blocks(blocks_per_row) {}
-  __device__ void start() const { exchange().announce(); }
+  __device__ void start() const {
+    exchange().announce();
+    const int warps = size / kWarpLanes;
+    if (lane >= warps && lane < kMaxWarps) slots()[0][lane] = slots()[1][lane] = Part(0);
+  }
   __device__ int team() const { return static_cast<int>(cluster_index()); }
-  // round: 0, 1, 2 ... over the rows.
-  __device__ Value sum(const Value (&parts)[kParts], int turn, std::int64_t round) const {
-    __shared__ alignas(16) Part slots[2][kMaxWarps];
-    const Part of_thread[1] = {together(parts)};
-    const auto sums = exchange();
-    store_warp_values<kMaxWarps>(of_thread, slots[turn], Sum());
+  // round: 0, 1, 2 ... over the rows. The sums of a row may be on their way while those of the next
+  // are sent.
+  __device__ Value sum(const Value (&parts)[kParts], int, int round) const {
+    send(parts, round);
+    return collect(round);
+  }
+  __device__ void send(const Value (&parts)[kParts], int round) const {
+    Part* const of_warps = slots()[round % 2];
+    if constexpr (std::is_class_v<Value>) {
+      store_half(of_warps[lane / kWarpLanes], sum_halves(parts[0]));
+    } else {
+      const Part of_warp = reduce_warp(together(parts), Sum());
+      if (lane % kWarpLanes == 0) of_warps[lane / kWarpLanes] = of_warp;
+    }
     __syncthreads();
     if (lane < kWarpLanes) {
-      if (round == 0) sums.wait_for_peers();
-      sums.send(turn, rank, combine_slots<kMaxWarps>(slots[turn], Sum()));
+      if (round == 0) exchange().wait_for_peers();
+      exchange().send(round % kExchanges, rank, combine_slots_by_lanes<kMaxWarps>(of_warps, Sum()));
     }
-    const Part* of_blocks = sums.collect(turn, static_cast<int>(round / 2 % 2));
-    if (lane == 0) sums.expect(turn);
-    // Of a block with two parts both, beside each other: parts of the row in their order.
-    return combine_slots<kMaxGroups>(reinterpret_cast<const Value*>(of_blocks), Sum());
+  }
+  __device__ Value collect(int round) const {
+    const auto sums = exchange();
+    const int place = round % kExchanges;
+    const Part* of_blocks = sums.collect(place, round / kExchanges % 2);
+    if (lane == 0) sums.expect(place);
+    if constexpr (std::is_class_v<Value>) {
+      return sum_slots(half_of(of_blocks[lane % kHalfWarp]));
+    } else {
+      // Of a block with two parts both, beside each other: parts of the row in their order.
+      return combine_slots<kMaxGroups>(reinterpret_cast<const Value*>(of_blocks), Sum());
+    }
   }
   __device__ void sync() const { __syncthreads(); }
   __device__ int first_thread() const { return 0; }
@@ -160,7 +203,15 @@ struct ClusterGroup {
       return {parts[0], parts[1]};
     }
   }
-  using Exchange = ClusterExchange<Part, 2>;
+  using Slots = Part[kMaxWarps];
+  static __device__ Slots* slots() {
+    __shared__ alignas(16) Part all[2][kMaxWarps];
+    return all;
+  }
+  // A block that sends for row r + 4 has collected for r + 2; others have sent for that, which they
+  // do after they have collected for r.
+  static constexpr int kExchanges = 4;
+  using Exchange = ClusterExchange<Part, kExchanges>;
   __device__ Exchange exchange() const {
     __shared__ typename Exchange::Shared shared;
     return {shared, blocks, blocks};

@@ -82,6 +82,24 @@ __device__ inline Value reduce_warp(Value value, Combine combine) {
   return value;
 }
 
+// Sums of pairs by the same trees, half the instructions: the lower lanes go on with a, the upper
+// with b, and each has its own; joined() gives both to all.
+inline constexpr int kHalfWarp = kWarpLanes / 2;
+__device__ inline bool in_upper_half() { return threadIdx.x & kHalfWarp; }
+template <class Value>
+__device__ inline Value sum_halves(const Pair<Value>& pair) {
+  const bool upper = in_upper_half();
+  Value mine = (upper ? pair.b : pair.a) + shuffle_xor(upper ? pair.a : pair.b, kHalfWarp);
+#pragma unroll
+  for (int offset = kHalfWarp / 2; offset > 0; offset /= 2) mine += shuffle_xor(mine, offset);
+  return mine;
+}
+template <class Value>
+__device__ inline Pair<Value> joined(Value mine) {
+  const Value other = shuffle_xor(mine, kHalfWarp);
+  return in_upper_half() ? Pair<Value>(other, mine) : Pair<Value>(mine, other);
+}
+
 // A pairwise tree over kCount values, unrolled.
 template <int kCount, class Value, class Combine>
 __device__ inline Value reduce_array(const Value* values, Combine combine) {
@@ -145,6 +163,24 @@ __device__ inline Value combine_slots_by_lanes(const Value* slots, Combine combi
     value = combine(value, shuffle_xor(value, offset));
   }
   return value;
+}
+
+// This lane's half of a pair in shared memory, and how a warp's first lanes of each half write it.
+template <class Value>
+__device__ inline Value half_of(const Pair<Value>& pair) {
+  return reinterpret_cast<const Value*>(&pair)[in_upper_half()];
+}
+template <class Value>
+__device__ inline void store_half(Pair<Value>& pair, Value mine) {
+  if (threadIdx.x % kHalfWarp == 0) reinterpret_cast<Value*>(&pair)[in_upper_half()] = mine;
+}
+
+// Of kHalfWarp slots: lane l has a of slot l, lane kHalfWarp + l b of it.
+template <class Value>
+__device__ inline Pair<Value> sum_slots(Value mine) {
+#pragma unroll
+  for (int offset = 1; offset < kHalfWarp; offset *= 2) mine += shuffle_xor(mine, offset);
+  return joined(mine);
 }
 
 // Both halves. Rounds follow each other as 0, 1, 2 ...: slots are used again after the barrier of

@@ -7,6 +7,7 @@
 #include "cuda/column_gradient.cuh"
 #include "cuda/launch.hpp"
 #include "cuda/rms_norm_backward_row.cuh"
+#include "cuda/row_access.cuh"
 #include "cuda/row_array.hpp"
 #include "cuda/tuning/framed_row.hpp"
 #include "ops/rms_norm_backward.hpp"
@@ -26,11 +27,23 @@ void launch_rms_norm_backward_framed(const RmsNormBackwardProblem& problem,
 template <class Accumulate>
 void launch_column_sums(PartialSumsParams<Accumulate> sums, bool both, int device,
                         StreamView stream) {
+  constexpr int kColumns = kChunkBytes / sizeof(Accumulate);
   const auto blocks = tuning::ceil_div(sums.cols, kWarpLanes);
   sums.blocks_each = static_cast<int>(blocks);
-  launch<partial_sums_kernel<Accumulate>>(
-      {.blocks = both ? 2 * blocks : blocks, .threads = kWarpLanes * kWarpLanes}, stream, device,
-      sums);
+  const auto with = [&]<int kColumnsOfLane>() {
+    const auto warps = tuning::ceil_div(sums.rows, kRowsOfPartialSums * kColumnsOfLane);
+    launch<partial_sums_kernel<Accumulate, kColumnsOfLane>>(
+        {.blocks = both ? 2 * blocks : blocks,
+         .threads = kWarpLanes * static_cast<int>(std::min<std::int64_t>(warps, kWarpLanes))},
+        stream, device, sums);
+  };
+  // Workspaces start on a chunk, so that shapes alone decide about the order of the sums.
+  if (sums.cols % kColumns == 0 && starts_on_chunk(sums.sums[0].partials) &&
+      (!both || starts_on_chunk(sums.sums[1].partials))) {
+    with.template operator()<kColumns>();
+  } else {
+    with.template operator()<1>();
+  }
 }
 template void launch_column_sums(PartialSumsParams<float>, bool, int, StreamView);
 template void launch_column_sums(PartialSumsParams<double>, bool, int, StreamView);
@@ -51,6 +64,26 @@ void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device,
 template void launch_partial_sums<float>(const RmsNormBackwardParams<float>&, int, StreamView);
 template void launch_partial_sums<double>(const RmsNormBackwardParams<double>&, int, StreamView);
 
+// The kernels of aligned rows count them in 32 bits, and those of evenly spaced ones the bytes
+// between them.
+constexpr std::int64_t kMostRows = std::int64_t{1} << 31;
+
+bool even_rows_fit(const RmsNormBackwardProblem& problem, std::int64_t dtype_size) {
+  const auto fits = [&](const void* data, const RowLayout& layout, std::int64_t size) {
+    if (data == nullptr) return true;
+    const std::int64_t bytes = inner_stride(layout) * size;
+    return -kMostRows < bytes && bytes < kMostRows;
+  };
+  return fits(problem.dy, problem.dy_rows, dtype_size) &&
+         fits(problem.x, problem.x_rows, dtype_size) &&
+         fits(problem.dsum, problem.dsum_rows, dtype_size) &&
+         fits(problem.gate, problem.gate_rows, dtype_size) &&
+         fits(problem.dx, problem.dx_rows, dtype_size) &&
+         fits(problem.dgate, problem.dgate_rows, dtype_size) &&
+         fits(problem.mean, problem.mean_rows, sizeof(double)) &&
+         fits(problem.rstd, problem.rstd_rows, sizeof(double));
+}
+
 template <class T>
 RowAccess<T> access_of(const RmsNormBackwardProblem& problem) {
   RowAccess<T> access(problem.rows, problem.cols);
@@ -67,6 +100,8 @@ RowAccess<T> access_of(const RmsNormBackwardProblem& problem) {
   // Only rows of lanes are counted in two axes (persistent_team.cuh).
   const bool narrow = problem.cols <= kWarpLanes * kPack<T>;
   if (access.split().extent != 0 && !narrow) access.at_least(Access::kShifted);
+  const bool fits = problem.rows < kMostRows && (narrow || even_rows_fit(problem, sizeof(T)));
+  if (access.access() == Access::kAligned && !fits) access.at_least(Access::kAny);
   return access;
 }
 
@@ -106,9 +141,11 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
     const auto config_of = [&](Access access) {
       // Besides the ring a block has less than 32 KiB. Of gated rows it holds those without
       // options.
+      const int ring_bytes =
+          max_cluster_size(device) > 1 ? tuning::kClusterRingBytes : tuning::kRingBytes;
       const bool ring = access == Access::kAligned &&
                         (problem.gate == nullptr || (problem.is_plain() && problem.heads == 1)) &&
-                        max_shared_bytes(device) >= tuning::kRingBytes + std::size_t{32 << 10};
+                        max_shared_bytes(device) >= ring_bytes + std::size_t{32 << 10};
       const bool sums = problem.dweight != nullptr || problem.dbias != nullptr;
       return tuning::rms_norm_backward_config(problem.rows, problem.cols, sizeof(T), sums, ring,
                                               max_cluster_size(device), problem.centred,

@@ -10,34 +10,94 @@
 
 namespace membound::cuda {
 
+// The rows of a group of threads, one after the other (RowSteps): all teams walk one window of
+// memory together.
+template <class T, class Group, Access kAccess, bool kHeads>
+class RowsInTurn {
+  using Params = RmsNormBackwardParams<accumulate_t<T>>;
+  static constexpr bool kEven = kAccess == Access::kAligned && !Group::kSplitRows;
+  static constexpr bool kWalks = kEven && Group::kClusters;
+  using Found = FoundPlaces<T, kAccess, Group::kSplitRows>;
+  using Even = std::conditional_t<kWalks, WalkedPlaces<T>, EvenPlaces<T>>;
+  using Number = std::conditional_t<kAccess == Access::kAligned, std::int32_t, std::int64_t>;
+
+ public:
+  using Tile = HeldTile<Group, kAccess>;
+  using Arrays = PlacedGradientRow<T, kAccess, std::conditional_t<kEven, Even, Found>>;
+
+  // Team t works for head t % heads.
+  __device__ RowsInTurn(const Params& p, const Group& team)
+      : p_(p),
+        team_(team),
+        rows_{p.heads.count, kHeads ? p.heads.of(team.team()) : 0},
+        row_(first_of_block() + team.group),
+        walk_(EvenPlaces<T>(p, even_row())) {}
+
+  __device__ std::int64_t head() const { return rows_.head; }
+  // Of the group with most.
+  __device__ int rounds_of_block() const {
+    return p_.steps.rounds + (first_of_block() < p_.steps.longer ? 1 : 0);
+  }
+
+  // Of a row past the last nothing may be read.
+  __device__ Tile tile() const { return Tile(team_, row_, row_ < static_cast<Number>(p_.rows)); }
+  __device__ Arrays arrays() const {
+    if constexpr (kWalks) {
+      return Arrays(p_, walk_);
+    } else if constexpr (kEven) {
+      return Arrays(p_, even_row());
+    } else {
+      return Arrays(p_, rows_.at(tile().row()));
+    }
+  }
+  // Of this thread's chunk v in the arrays.
+  __device__ int place(int v) const { return kEven ? v * team_.size : tile().index(v); }
+  __device__ void next() {
+    row_ += p_.steps.step;
+    walk_.next(p_.steps);
+  }
+
+ private:
+  __device__ typename EvenPlaces<T>::Row even_row() const {
+    return {static_cast<std::int32_t>(rows_.at(row_)), Tile(team_, 0, true).index(0)};
+  }
+  __device__ int first_of_block() const {
+    const bool alone = !kHeads || p_.heads.count == 1;
+    const int team = alone ? team_.team() : team_.team() / static_cast<int>(p_.heads.count);
+    return team * (static_cast<int>(blockDim.x) / team_.size);
+  }
+  const Params& p_;
+  const Group& team_;
+  RowsOfHead<kHeads> rows_;
+  Number row_;
+  WalkedPlaces<T> walk_;  // where kWalks
+};
+
 // One row ahead, in registers; of the gate where each thread has one chunk of it: for more there
 // are none.
-template <class T, class Group, Access kAccess, bool kHeads, bool kGated>
+template <class T, class Group, Access kAccess, class Rows, bool kGated>
 class RegisterFeed {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
-  using Tile = HeldTile<Group, kAccess>;
-  using Row = GradientRow<T, kAccess, Group::kSplitRows>;
   static constexpr int kVecs = Group::kVecs;
   static constexpr bool kGateAhead = kVecs == 1;
 
  public:
-  __device__ RegisterFeed(const Params& p, const Group& team, std::int64_t step,
-                          const RowsOfHead<kHeads>& rows)
-      : p_(p), team_(team), step_(step), rows_(rows), gated_{p} {}
+  __device__ RegisterFeed(const Params& p, const Group&, const Rows& rows)
+      : ahead_(rows), gated_{p} {}
 
-  __device__ void start(std::int64_t row) {
-    fetch(row);
-    if (kGateAhead) fetch_gate(row);
+  __device__ void start() {
+    fetch();
+    if (kGateAhead) fetch_gate();
   }
-  __device__ void receive(std::int64_t row) {
-    const Tile tile(team_, row, p_.rows);
-    Row(p_, rows_.at(tile.row()))
-        .template chunks<Group::kUniformShift>(next_, dy_, x_, index_in(tile));
-    if (row - team_.group + step_ < p_.rows) fetch(row + step_);
-    if (!kGateAhead) fetch_gate(row);
+  // more: rows of the block are to come.
+  __device__ void receive(bool more) {
+    ahead_.arrays().template chunks<Group::kUniformShift>(next_, dy_, x_, index());
+    if (!kGateAhead) fetch_gate();
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) gate_[v] = next_gate_[v];
-    if (kGateAhead) fetch_gate(row + step_);
+    ahead_.next();
+    if (more) fetch();
+    if (kGateAhead) fetch_gate();
   }
   __device__ const uint4& dy(int v) const { return dy_[v]; }
   __device__ const uint4& x(int v) const { return x_[v]; }
@@ -48,130 +108,111 @@ class RegisterFeed {
     forget_numbers(x_);
     if (gated_.is_there()) forget_numbers(gate_);
   }
-  __device__ void release(std::int64_t) {}
+  __device__ void release() {}
 
  private:
   // A row past the last is zeros.
-  __device__ void fetch(std::int64_t row) {
-    const Tile tile(team_, row, p_.rows);
-    Row(p_, rows_.at(tile.row())).fetch(next_, index_in(tile));
-  }
-  __device__ void fetch_gate(std::int64_t row) {
+  __device__ void fetch() { ahead_.arrays().fetch(next_, index()); }
+  __device__ void fetch_gate() {
     if (!gated_.is_there()) return;
-    const Tile tile(team_, row, p_.rows);
-    const Row arrays(p_, rows_.at(tile.row()));
+    const auto arrays = ahead_.arrays();
 #pragma unroll
-    for (int v = 0; v < kVecs; ++v) next_gate_[v] = arrays.load_gate(tile.index(v));
+    for (int v = 0; v < kVecs; ++v) next_gate_[v] = arrays.load_gate(index()(v));
   }
-  __device__ auto index_in(const Tile& tile) const {
-    return [&tile, chunks = p_.chunks](int i) { return tile.active() ? tile.index(i) : chunks; };
+  __device__ auto index() const {
+    return [this, active = ahead_.tile().active(), chunks = ahead_.arrays().chunks()](int v) {
+      return active ? ahead_.place(v) : chunks;
+    };
   }
 
-  const Params& p_;
-  const Group& team_;
-  std::int64_t step_;
-  RowsOfHead<kHeads> rows_;
+  Rows ahead_;
   GateOf<T, kAccess, kGated> gated_;
   uint4 dy_[kVecs], x_[kVecs], gate_[kVecs];
-  typename Row::template Raw<kVecs> next_;
+  typename Rows::Arrays::template Raw<kVecs> next_;
   uint4 next_gate_[kVecs];
 };
 
 // Group::kRing rows in dynamic shared memory, each thread its own chunks. Deeper is not better: the
-// more rows are in flight, the wider the window of memory (research: 10 % between depths). Where
-// the next row is goes along: found anew from its number it was a sixth of the instructions of a
-// row.
-template <class T, class Group, bool kHeads, bool kGated>
+// more rows are in flight, the wider the window of memory (research: 10 % between depths).
+template <class T, class Group, class Rows, bool kGated>
 class RingFeed {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
-  using Tile = HeldTile<Group, Access::kAligned>;
   static constexpr int kVecs = Group::kVecs;
   static constexpr int kArrays = kGated ? 3 : 2;
   static_assert(!Group::kSplitRows);  // rows are evenly spaced
 
  public:
-  __device__ RingFeed(const Params& p, const Group& team, std::int64_t step,
-                      const RowsOfHead<kHeads>& rows)
-      : p_(p), team_(team), step_(step), rows_(rows) {}
+  __device__ RingFeed(const Params&, const Group&, const Rows& rows) : ahead_(rows) {}
 
-  __device__ void start(std::int64_t row) {
-    next_ = row;
-    walk(0, p_.dy, p_.dy_row_stride);
-    walk(1, p_.x, p_.x_row_stride);
-    if constexpr (kGated) walk(2, p_.gate, p_.gate_row_stride);
+  __device__ void start() {
 #pragma unroll
-    for (int slot = 0; slot < Group::kRing; ++slot) fetch(slot);
+    for (int slot = 0; slot < Group::kRing; ++slot) release();
   }
-  __device__ void receive(std::int64_t) { wait_for_copies<Group::kRing - 1>(); }
-  __device__ const uint4& dy(int v) const { return *chunk(slot_, kArrays * v); }
-  __device__ const uint4& x(int v) const { return *chunk(slot_, kArrays * v + 1); }
-  __device__ const uint4& gate(int v) const { return *chunk(slot_, kArrays * v + 2); }
+  // The first of the rows in the ring, or with it the second.
+  __device__ void receive(bool) { wait_for_copies<Group::kRing - 1>(); }
+  __device__ void receive_second() { wait_for_copies<Group::kRing - 2>(); }
+  __device__ void read_first() { read_ = first_; }
+  __device__ void read_second() { read_ = after(first_); }
+  __device__ const uint4& dy(int v) const { return *chunk(read_, kArrays * v); }
+  __device__ const uint4& x(int v) const { return *chunk(read_, kArrays * v + 1); }
+  __device__ const uint4& gate(int v) const { return *chunk(read_, kArrays * v + 2); }
   __device__ void forget() { asm volatile("" ::: "memory"); }
-  // The row has been used: its slot is for the one kRing turns later.
-  __device__ void release(std::int64_t) {
-    fetch(slot_);
-    slot_ = slot_ + 1 == Group::kRing ? 0 : slot_ + 1;
+  // The first has been used: its slot is for the one kRing turns later.
+  __device__ void release() {
+    fetch();
+    first_ = after(first_);
+    read_first();
   }
 
  private:
-  __device__ void walk(int array, const void* data, std::int64_t stride) {
-    const std::int64_t first = rows_.at(next_), step = rows_.at(next_ + step_) - first;
-    at_[array] = reinterpret_cast<const uint4*>(static_cast<const T*>(data) + first * stride) +
-                 Tile(team_, next_, p_.rows).index(0);
-    steps_[array] = step * stride / kPack<T>;
-  }
   __device__ static uint4* chunk(int slot, int place) {
     extern __shared__ uint4 ring[];
-    return ring + (slot * kArrays * kVecs + place) * static_cast<int>(blockDim.x) +
-           static_cast<int>(threadIdx.x);
+    return ring + slot + place * static_cast<int>(blockDim.x);
+  }
+  __device__ static int after(int slot) {
+    const int size = kArrays * kVecs * static_cast<int>(blockDim.x);
+    return slot < (Group::kRing - 1) * size ? slot + size : slot - (Group::kRing - 1) * size;
   }
   // Of rows past the last nothing is read, and zeros arrive.
-  __device__ void fetch(int slot) {
-    const Tile tile(team_, next_, p_.rows);
+  __device__ void fetch() {
+    const auto tile = ahead_.tile();
+    const auto arrays = ahead_.arrays();
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
-      const int bytes = tile.active() && tile.index(v) < p_.chunks ? kChunkBytes : 0;
-#pragma unroll
-      for (int array = 0; array < kArrays; ++array) {
-        copy_async(chunk(slot, kArrays * v + array), at_[array] + v * team_.size, bytes);
-      }
+      const int place = ahead_.place(v);
+      const int bytes = tile.active() && place < arrays.chunks() ? kChunkBytes : 0;
+      copy_async(chunk(first_, kArrays * v), arrays.dy().address(place), bytes);
+      copy_async(chunk(first_, kArrays * v + 1), arrays.x().address(place), bytes);
+      if constexpr (kGated)
+        copy_async(chunk(first_, kArrays * v + 2), arrays.gate().address(place), bytes);
     }
     commit_copies();
-    next_ += step_;
-#pragma unroll
-    for (int array = 0; array < kArrays; ++array) at_[array] += steps_[array];
+    ahead_.next();
   }
 
-  const Params& p_;
-  const Group& team_;
-  std::int64_t step_;
-  RowsOfHead<kHeads> rows_;
-  std::int64_t next_ = 0;        // row to be fetched
-  const uint4* at_[kArrays];     // this thread's first chunk of it in dy, x and the gate
-  std::int64_t steps_[kArrays];  // chunks between rows
-  int slot_ = 0;
+  Rows ahead_;
+  int first_ = static_cast<int>(threadIdx.x);  // this thread's first chunk of its slot
+  int read_ = first_;                          // and of the row that is read
 };
 
 // The same for shifted rows, whose chunks are put together from blocks that neighbours copied.
-template <class T, class Group, bool kHeads>
+template <class T, class Group, class Rows>
 class ShiftedRingFeed {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
-  using Tile = HeldTile<Group, Access::kShifted>;
-  using Row = GradientRow<T, Access::kShifted, Group::kSplitRows>;
+  using Tile = typename Rows::Tile;
   static constexpr int kVecs = Group::kVecs;
   static constexpr int kSlots = tuning::kShiftedRing;
   static_assert(Tile::kChunks == kVecs);
 
  public:
-  __device__ ShiftedRingFeed(const Params& p, const Group& team, std::int64_t step,
-                             const RowsOfHead<kHeads>& rows)
-      : p_(p), team_(team), step_(step), rows_(rows) {}
+  __device__ ShiftedRingFeed(const Params& p, const Group& team, const Rows& rows)
+      : p_(p), team_(team), ahead_(rows) {}
 
-  __device__ void start(std::int64_t row) {
+  __device__ void start() {
 #pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) shifts_[slot] = fetch(row + slot * step_, slot);
+    for (int slot = 0; slot < kSlots; ++slot) shifts_[slot] = fetch(slot);
   }
-  __device__ void receive(std::int64_t) {
+  __device__ void receive(bool) {
     wait_for_copies<kSlots - 1>();
     team_.sync();
     assemble();
@@ -183,11 +224,11 @@ class ShiftedRingFeed {
     asm volatile("" ::: "memory");
     assemble();
   }
-  __device__ void release(std::int64_t row) {
+  __device__ void release() {
     team_.sync();  // neighbours read the blocks too
 #pragma unroll
     for (int slot = 0; slot < kSlots - 1; ++slot) shifts_[slot] = shifts_[slot + 1];
-    shifts_[kSlots - 1] = fetch(row + kSlots * step_, slot_);
+    shifts_[kSlots - 1] = fetch(slot_);
     slot_ = slot_ + 1 == kSlots ? 0 : slot_ + 1;
   }
 
@@ -202,26 +243,26 @@ class ShiftedRingFeed {
     const int groups = static_cast<int>(blockDim.x) / team_.size;
     return ring + ((slot * groups + team_.group) * 2 + array) * blocks();
   }
-  __device__ Shifts fetch(std::int64_t row, int slot) const {
-    const Tile tile(team_, row, p_.rows);
-    const Row arrays(p_, rows_.at(tile.row()));
+  __device__ Shifts fetch(int slot) {
+    const Tile tile = ahead_.tile();
+    const auto arrays = ahead_.arrays();
     const bool outermost = tile.row() == 0 || tile.row() == p_.rows - 1;
     const int row_bytes = static_cast<int>(p_.cols) * int{sizeof(T)};
     park_blocks(arrays.dy(), part(slot, 0), tile, team_.lane, row_bytes, outermost);
     park_blocks(arrays.x(), part(slot, 1), tile, team_.lane, row_bytes, outermost);
     commit_copies();
+    ahead_.next();
     return {arrays.dy().shift(), arrays.x().shift()};
   }
   __device__ void assemble() {
-    const Tile tile(team_, 0, p_.rows);
+    const Tile tile(team_, 0, true);
     unpark_blocks<Group::kUniformShift>(shifts_[0].dy, part(slot_, 0), tile, dy_);
     unpark_blocks<Group::kUniformShift>(shifts_[0].x, part(slot_, 1), tile, x_);
   }
 
   const Params& p_;
   const Group& team_;
-  std::int64_t step_;
-  RowsOfHead<kHeads> rows_;
+  Rows ahead_;
   Shifts shifts_[kSlots];  // of the rows in the ring, the one that is worked on first
   int slot_ = 0;
   uint4 dy_[kVecs], x_[kVecs];

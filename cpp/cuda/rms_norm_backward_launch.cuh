@@ -61,12 +61,14 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
                                                                                      device, p);
   };
   const auto rounded = [&]<class Group>() {
-    if constexpr (kHasMore && Group::kVecs == 1 && Group::kRing == 0 && Group::kOneRow) {
-      // Beside the next row there are no registers for it (H200, 16384 x 4096 bfloat16: 140 us).
-      shape.shared_bytes = std::size_t{2 * 2 * kChunkBytes} * config.threads;
-      as.template operator()<WarpGroup<Value, 1, 2, kBlock, 2>, Form::kPlainRounded>();
-    } else if constexpr (kHasMore) {
-      as.template operator()<Group, Form::kPlainRounded>();
+    if constexpr (kHasMore) {  // alone: beside what Group says, others would be compiled, too
+      if constexpr (Group::kVecs == 1 && Group::kRing == 0 && Group::kOneRow) {
+        // Beside the next row there are no registers for it (H200, 16384 x 4096 bfloat16: 140 us).
+        shape.shared_bytes = std::size_t{2 * 2 * kChunkBytes} * config.threads;
+        as.template operator()<WarpGroup<Value, 1, 2, kBlock, 2>, Form::kPlainRounded>();
+      } else {
+        as.template operator()<Group, Form::kPlainRounded>();
+      }
     }
   };
   const auto with = [&]<class Group>() {
@@ -101,7 +103,11 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
     }
   } else if constexpr (kAccess == Access::kAligned) {
     if (config.blocks_per_row > 1) {
-      with.template operator()<ClusterGroup<Value, kCrowded ? 2 : 4, 2>>();
+      if (kCrowded || config.vecs == 2) {
+        with.template operator()<ClusterGroup<Value, 2, tuning::kClusterRing>>();
+      } else {
+        with.template operator()<ClusterGroup<Value, kCrowded ? 2 : 4, tuning::kClusterRing>>();
+      }
     } else if (config.vecs == 1 && config.threads <= tuning::kSmallBlock) {
       with.template operator()<WarpGroup<Value, 1, 2, tuning::kSmallBlock, 3>>();
     } else if (config.vecs == 1) {

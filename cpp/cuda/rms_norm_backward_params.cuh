@@ -13,6 +13,41 @@ namespace membound::cuda {
 using tuning::RmsNormBackwardConfig;
 
 template <class T>
+RowBytes row_bytes(const RmsNormBackwardParams<accumulate_t<T>>& p) {
+  const auto bytes = [](std::int64_t stride, std::size_t size) {
+    return static_cast<std::int32_t>(stride * static_cast<std::int64_t>(size));
+  };
+  constexpr std::size_t kStatistic = sizeof(accumulate_t<T>);
+  return {.dy = bytes(p.dy_row_stride, sizeof(T)),
+          .x = bytes(p.x_row_stride, sizeof(T)),
+          .dsum = bytes(p.dsum_row_stride, sizeof(T)),
+          .gate = bytes(p.gate_row_stride, sizeof(T)),
+          .dx = bytes(p.dx_row_stride, sizeof(T)),
+          .dgate = bytes(p.dgate_row_stride, sizeof(T)),
+          .rstd = bytes(p.rstd_row_stride, kStatistic),
+          .mean = bytes(p.mean_row_stride, kStatistic)};
+}
+
+// groups: of a block.
+template <class Accumulate>
+RowSteps row_steps(const RmsNormBackwardParams<Accumulate>& p, int groups) {
+  const int step = std::max(1, p.teams_of_head * groups);
+  const std::int64_t rows = step * p.heads.count;
+  const RowBytes& bytes = p.row_bytes;
+  return {.step = step,
+          .rounds = static_cast<int>(p.rows / step),
+          .longer = static_cast<int>(p.rows % step),
+          .dy = rows * bytes.dy,
+          .x = rows * bytes.x,
+          .dsum = rows * bytes.dsum,
+          .gate = rows * bytes.gate,
+          .dx = rows * bytes.dx,
+          .dgate = rows * bytes.dgate,
+          .rstd = rows * bytes.rstd,
+          .mean = rows * bytes.mean};
+}
+
+template <class T>
 RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
     const RmsNormBackwardProblem& problem, const RmsNormBackwardConfig& config,
     const RowSplit& split) {
@@ -66,6 +101,8 @@ RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
   p.lanes = config.lanes;
   p.blocks_per_row = config.blocks_per_row;
   p.teams_of_head = static_cast<int>(config.partial_rows / problem.heads);
+  p.row_bytes = row_bytes<T>(p);
+  p.steps = row_steps(p, config.threads / std::max(1, config.lanes));
   p.groups = config.rows.groups;
   p.segments_per_group = config.rows.segments_per_group;
   p.column_blocks = static_cast<int>(config.column_blocks);

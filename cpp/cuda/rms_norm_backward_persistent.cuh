@@ -21,52 +21,53 @@ template <class T, class Group, Access kAccess, Form kForm, Centring kCentring>
 class PersistentGradient {
   using Accumulate = accumulate_t<T>;
   using Params = RmsNormBackwardParams<Accumulate>;
-  using Tile = HeldTile<Group, kAccess>;
-  using Row = GradientRow<T, kAccess, Group::kSplitRows>;
   static constexpr bool kPlain = kForm < Form::kGeneral;
   static constexpr bool kHeads = !kPlain || Group::kSplitRows;
   static constexpr bool kShifted = kAccess == Access::kShifted;
   static constexpr bool kGated = kForm == Form::kGated || kForm == Form::kPlainGated;
+  using Rows = RowsInTurn<T, Group, kAccess, kHeads>;
+  using Tile = typename Rows::Tile;
+  using Row = typename Rows::Arrays;
   using Feed =
-      std::conditional_t<kShifted, ShiftedRingFeed<T, Group, kHeads>,
-                         std::conditional_t<(Group::kRing > 0), RingFeed<T, Group, kHeads, kGated>,
-                                            RegisterFeed<T, Group, kAccess, kHeads, kGated>>>;
+      std::conditional_t<kShifted, ShiftedRingFeed<T, Group, Rows>,
+                         std::conditional_t<(Group::kRing > 0), RingFeed<T, Group, Rows, kGated>,
+                                            RegisterFeed<T, Group, kAccess, Rows, kGated>>>;
   using Gate = GateOf<T, kAccess, kGated>;
   static constexpr int kVecs = Group::kVecs;
   static constexpr bool kFewOptions = kForm == Form::kPlain || kForm == Form::kPlainRounded;
   static constexpr bool kKeepsTerms = kVecs == 1 && kFewOptions && !kShifted;
+  // Three blocks to a multiprocessor have no registers for them: spilled, they were read anew for
+  // each row (H200, LayerNorm, 16384 x 3072 bfloat16: 128 us).
+  static constexpr bool kSharesWeights = kVecs == 1 && Group::kMinBlocks > 2 &&
+                                         (kCentring != Centring::kNever || kForm != Form::kPlain);
+  static constexpr bool kOverlaps = Group::kClusters && Group::kRing > 0;
   using Sums = Numbers<T>[kVecs];
   using Statistics = RowStatistics<Accumulate>;
 
  public:
-  // Rows team, team + step, team + 2 step ...: all teams walk one window of memory together.
   __device__ PersistentGradient(const Params& p, const Group& team)
       : p_(p),
         team_(team),
         groups_(static_cast<int>(blockDim.x) / team.size),
-        step_(static_cast<std::int64_t>(p.teams_of_head) * groups_),
-        rows_{p.heads.count, kHeads ? p.heads.of(team.team()) : 0},
-        feed_(p, team, step_, rows_),
+        rows_(p, team),
+        ahead_(rows_),
+        feed_(p, team, rows_),
         gate_{p},
-        weight_(p.weight, p.chunks, p.cols, rows_.head) {
-    const Tile tile = tile_of(0);
+        weight_(p.weight, p.chunks, p.cols, rows_.head()) {
+    const Tile tile = rows_.tile();
     weight_.template load<true>(weights_, [&](int v) { return tile.index(v); });
+    if constexpr (kSharesWeights) weight_space()[threadIdx.x] = weights_[0];
   }
 
   __device__ void run() {
-    std::int64_t base = team_of_head() * groups_;
-    feed_.start(base + team_.group);
-    Statistics next = statistics_of(base + team_.group);
-#pragma unroll(kFewOptions&& Group::kRing == 0 && !kShifted ? 2 : 1)
-    for (std::int64_t round = 0; base < p_.rows; base += step_, ++round) {
-      const std::int64_t row = base + team_.group;
-      const Statistics statistics = next;
-      feed_.receive(row);
-      next = statistics_of(row + step_);
-      one_row(row, statistics, round);
-      feed_.release(row);
+    feed_.start();
+    if constexpr (kOverlaps) {
+      rows_overlapped(rows_.rounds_of_block());
+    } else {
+      rows_in_turn(rows_.rounds_of_block());
     }
     launch_dependents();
+    if constexpr (kSharesWeights) __syncthreads();  // the sums take their space
     if (p_.dweight.data != nullptr) store_partials(sums_, p_.dweight.partials);
     if (kCentring != Centring::kNever && p_.dbias.data != nullptr) {
       __syncthreads();  // the sums of the weight have been read
@@ -75,31 +76,85 @@ class PersistentGradient {
   }
 
  private:
-  // Team t works for head t % heads.
-  __device__ std::int64_t team_of_head() const {
-    if (!kHeads || p_.heads.count == 1) return team_.team();
-    return team_.team() / static_cast<int>(p_.heads.count);
-  }
-  __device__ bool adds() const {
-    return kForm == Form::kPlainAdd || (kForm == Form::kGeneral && p_.dsum != nullptr);
-  }
-  __device__ Tile tile_of(std::int64_t row) const { return Tile(team_, row, p_.rows); }
-
-  __device__ Statistics statistics_of(std::int64_t row) const {
-    const Tile tile = tile_of(row);
-    if (!tile.active()) return {};
-    return Row(p_, rows_.at(tile.row())).template statistics<kCentring>();
-  }
-
   // A chunk as the norm alone would have had it, and what its sums and gradients are made of.
   struct Terms {
     Numbers<T> dy, g, h;
   };
+  // What is summed over a row.
+  using Total = RowSum<T, kCentring>;
+  // What a thread has of a row while it is summed.
+  struct Held {
+    Terms terms;
+    uint4 dsum[kVecs];
+  };
+
+  __device__ void rows_in_turn(int rounds) {
+    Statistics next = statistics_ahead();
+#pragma unroll 1
+    for (int round = 0; round < rounds; ++round) {
+      const Statistics statistics = next;
+      feed_.receive(round + 1 < rounds);
+      next = statistics_ahead();
+      Held held = held_beside();
+      Total parts[Group::kParts];
+      add_up(statistics, parts, held);
+      finish(statistics, team_.sum(parts, round % 2, round), held);
+      feed_.release();
+      rows_.next();
+    }
+  }
+  // The sums of a row are on their way through the cluster while the next is added up.
+  __device__ void rows_overlapped(int rounds) {
+    Statistics here = statistics_ahead(), next = statistics_ahead();
+    const auto begin = [&](const Statistics& statistics, int round) {
+      Held held;
+      Total parts[Group::kParts];
+      add_up(statistics, parts, held);
+      team_.send(parts, round);
+    };
+    feed_.receive(true);
+    if (rounds > 0) begin(here, 0);
+#pragma unroll 1
+    for (int round = 0; round < rounds; ++round) {
+      const Statistics later = statistics_ahead();
+      if (round + 1 < rounds) {
+        feed_.receive_second();
+        feed_.read_second();
+        begin(next, round + 1);
+        feed_.read_first();
+      }
+      const Held held = held_beside();
+      finish(here, team_.collect(round), held);
+      feed_.release();
+      rows_.next();
+      here = next;
+      next = later;
+    }
+  }
+
+  __device__ bool adds() const {
+    return kForm == Form::kPlainAdd || (kForm == Form::kGeneral && p_.dsum != nullptr);
+  }
+  __device__ Statistics statistics_ahead() {
+    Statistics of;
+    if (ahead_.tile().active()) of = ahead_.arrays().template statistics<kCentring>();
+    ahead_.next();
+    return of;
+  }
+
   __device__ Terms terms(int v, int index, const Statistics& statistics) const {
     const ChunkInputs<T> inputs = gate_.inputs(feed_.dy(v), feed_.x(v), gate(v));
     constexpr bool kOffset = kForm == Form::kPlainRounded;
-    return {inputs.dy, times<T, kPlain, kOffset>(inputs.dy, weight_, weights_[v], index),
+    return {inputs.dy, times<T, kPlain, kOffset>(inputs.dy, weight_, weight(v), index),
             normal<T, kCentring>(inputs.x, statistics)};
+  }
+
+  __device__ uint4 weight(int v) const {
+    if constexpr (kSharesWeights) {
+      return weight_space()[threadIdx.x];
+    } else {
+      return weights_[v];
+    }
   }
 
   // Shifted rows have none.
@@ -111,57 +166,82 @@ class PersistentGradient {
     }
   }
 
-  __device__ void one_row(std::int64_t row, const Statistics& statistics, std::int64_t round) {
-    const Tile tile = tile_of(row);
-    const Row arrays(p_, rows_.at(tile.row()));
+  // dsum, on its way early.
+  __device__ Held held_beside() const {
+    Held held;
+    if constexpr (kForm == Form::kPlainAdd || kForm == Form::kGeneral) {
+      const Row arrays = rows_.arrays();
+      const bool active = rows_.tile().active();
+#pragma unroll
+      for (int v = 0; v < kVecs; ++v) {
+        held.dsum[v] = arrays.load_dsum(active ? rows_.place(v) : arrays.chunks());
+      }
+    }
+    return held;
+  }
+  __device__ void add_up(const Statistics& statistics, Total (&parts)[Group::kParts], Held& held) {
     if constexpr (kForm == Form::kPlainGated) {
-      p_.norm_before_gate ? one_gated_row<true>(tile, arrays, statistics, round)
-                          : one_gated_row<false>(tile, arrays, statistics, round);
+      p_.norm_before_gate ? add_up_gated<true>(statistics, parts)
+                          : add_up_gated<false>(statistics, parts);
     } else {
-      one_row_with_options(tile, arrays, statistics, round);
+      const Tile tile = rows_.tile();
+#pragma unroll
+      for (int v = 0; v < kVecs; ++v) {
+        const Terms of = terms(v, tile.index(v), statistics);
+        const Total sum = row_sum<T, kCentring>(of.g, of.h);
+        parts[v / 2] = v % 2 == 0 ? sum : parts[v / 2] + sum;
+        if constexpr (kKeepsTerms) held.terms = of;
+      }
     }
   }
-
-  __device__ void one_row_with_options(const Tile& tile, const Row& arrays,
-                                       const Statistics& statistics, std::int64_t round) {
-    uint4 dsum[kVecs];
-#pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
-      if constexpr (kForm == Form::kPlainAdd || kForm == Form::kGeneral)
-        dsum[v] = arrays.load_dsum(tile.index(v));
-    }
-    RowSum<T, kCentring> parts[Group::kParts] = {};
-    Terms kept;
-#pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
-      const Terms of = terms(v, tile.index(v), statistics);
-      parts[v / 2] = parts[v / 2] + row_sum<T, kCentring>(of.g, of.h);
-      if constexpr (kKeepsTerms) kept = of;
-    }
-    const RowMeans<Accumulate> mean =
-        means<kCentring>(p_, team_.sum(parts, static_cast<int>(round % 2), round));
+  __device__ void finish(const Statistics& statistics, const Total& total, const Held& held) {
+    const RowMeans<Accumulate> mean = means<kCentring>(p_, total);
     feed_.forget();
-    if (gate_.is_there()) {
+    const Tile tile = rows_.tile();
+    const Row arrays = rows_.arrays();
+    if constexpr (kForm == Form::kPlainGated) {
+      p_.norm_before_gate ? finish_gated<true>(tile, arrays, statistics, mean.gh)
+                          : finish_gated<false>(tile, arrays, statistics, mean.gh);
+    } else if (gate_.is_there()) {
       store_gated(tile, arrays, statistics, mean);
     } else if (kPlain || p_.dx != nullptr) {
-      tile.template put<kVecs, !Group::kOneRow>(arrays.dx(), [&](int v) {
-        Terms of;
-        if constexpr (kKeepsTerms) {
-          of.g = kept.g;
-          of.h = kept.h;
-          of.dy = unpack<T>(feed_.dy(v));
-        } else {
-          of = terms(v, tile.index(v), statistics);
-        }
-        add_to_sums(v, of);
-        return arrays.template gradient<kCentring>(of.g, of.h, statistics.rstd, mean, dsum[v],
-                                                   adds());
-      });
-      tile.flush(arrays.dx());
+      store(tile, arrays, statistics, mean, held);
     } else {
 #pragma unroll
       for (int v = 0; v < kVecs; ++v) {
         add_to_sums(v, terms(v, tile.index(v), statistics));
+      }
+    }
+  }
+
+  __device__ void store(const Tile& tile, const Row& arrays, const Statistics& statistics,
+                        const RowMeans<Accumulate>& mean, const Held& held) {
+    put(tile, arrays, [&](int v) {
+      Terms of;
+      if constexpr (kKeepsTerms) {
+        of.g = held.terms.g;
+        of.h = held.terms.h;
+        of.dy = unpack<T>(feed_.dy(v));
+      } else {
+        of = terms(v, tile.index(v), statistics);
+      }
+      add_to_sums(v, of);
+      return arrays.template gradient<kCentring>(of.g, of.h, statistics.rstd, mean, held.dsum[v],
+                                                 adds());
+    });
+  }
+
+  // dx, whose chunk v of this thread is make(v).
+  template <class Make>
+  __device__ void put(const Tile& tile, const Row& arrays, Make make) const {
+    if constexpr (kShifted) {
+      tile.template put<kVecs, !Group::kOneRow>(arrays.dx(), make);
+      tile.flush(arrays.dx());
+    } else {
+#pragma unroll
+      for (int v = 0; v < kVecs; ++v) {
+        const uint4 chunk = make(v);
+        if (tile.active()) arrays.dx().store(rows_.place(v), chunk);
       }
     }
   }
@@ -176,34 +256,37 @@ class PersistentGradient {
         add_to_sums(v, of);
         if (!tile.active()) continue;
         arrays.store_gated(
-            index, Row::template gradient_of_norm<kCentring>(of.g, of.h, statistics.rstd, mean),
-            norm_before_gate<T>(of.h, weight_, weights_[v], index, p_.round_before_weight),
+            rows_.place(v),
+            Row::template gradient_of_norm<kCentring>(of.g, of.h, statistics.rstd, mean),
+            norm_before_gate<T>(of.h, weight_, weight(v), index, p_.round_before_weight),
             feed_.dy(v), feed_.x(v), gate(v));
       }
     }
   }
 
-  // Without options.
+  // A gate without options.
   template <bool kNormFirst>
-  __device__ void one_gated_row(const Tile& tile, const Row& arrays, const Statistics& statistics,
-                                std::int64_t round) {
-    const auto chunk = [&](int v) {
-      return GatedChunk<T, kNormFirst>(feed_.dy(v), feed_.x(v), feed_.gate(v), weights_[v]);
-    };
-    Accumulate parts[Group::kParts] = {};
+  __device__ GatedChunk<T, kNormFirst> gated_chunk(int v) const {
+    return {feed_.dy(v), feed_.x(v), feed_.gate(v), weight(v)};
+  }
+  template <bool kNormFirst>
+  __device__ void add_up_gated(const Statistics& statistics, Total (&parts)[Group::kParts]) const {
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
-      parts[v / 2] = parts[v / 2] + chunk(v).sum(statistics.rstd);
+      const Accumulate sum = gated_chunk<kNormFirst>(v).sum(statistics.rstd);
+      parts[v / 2] = v % 2 == 0 ? sum : parts[v / 2] + sum;
     }
-    const Accumulate sum = team_.sum(parts, static_cast<int>(round % 2), round);
-    const Accumulate mean = product(sum, p_.inverse_cols);
-    feed_.forget();
+  }
+  template <bool kNormFirst>
+  __device__ void finish_gated(const Tile& tile, const Row& arrays, const Statistics& statistics,
+                               Accumulate mean) {
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
-      const auto [dx, dgate] = chunk(v).gradients(statistics.rstd, mean, sums_[v]);
+      const auto [dx, dgate] =
+          gated_chunk<kNormFirst>(v).gradients(statistics.rstd, mean, sums_[v]);
       if (!tile.active()) continue;
-      arrays.dx().store(tile.index(v), dx);
-      arrays.dgate().store(tile.index(v), dgate);
+      arrays.dx().store(rows_.place(v), dx);
+      arrays.dgate().store(rows_.place(v), dgate);
     }
   }
 
@@ -251,6 +334,9 @@ class PersistentGradient {
     }
   }
 
+  // One chunk of each thread, until the sums take the space.
+  static __device__ uint4* weight_space() { return reinterpret_cast<uint4*>(fold_space()); }
+
   // One chunk of sums for each thread. Beside the results of shifted rows the ring is lent, which
   // is larger.
   static __device__ Accumulate* fold_space() {
@@ -277,8 +363,8 @@ class PersistentGradient {
   const Params& p_;
   const Group& team_;
   int groups_;
-  std::int64_t step_;
-  RowsOfHead<kHeads> rows_;
+  Rows rows_;
+  Rows ahead_;  // one row: of its statistics
   Feed feed_;
   Gate gate_;
   ColumnReader<T, kAccess> weight_;

@@ -2,63 +2,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What the kernels of rms_norm_backward share: parameters, and the arithmetic of one chunk.
+// What the kernels of rms_norm_backward share: the arithmetic of one chunk, and a row of it.
 #include <cstdint>
 #include <type_traits>
 
 #include "cuda/centring.cuh"
 #include "cuda/columns.cuh"
 #include "cuda/convert.cuh"
-#include "cuda/heads.cuh"
 #include "cuda/reduce.cuh"
+#include "cuda/rms_norm_backward_places.cuh"
 #include "cuda/silu.cuh"
 #include "cuda/vec.cuh"
 
 namespace membound::cuda {
-
-// Constant memory is cold at every launch: what an aligned row needs comes first and close
-// together.
-template <class Accumulate>
-struct RmsNormBackwardParams {
-  const void* dy;
-  const void* x;
-  const void* dsum;  // null: none
-  const Accumulate* rstd;
-  void* dx;           // null: not wanted
-  std::int64_t rows;  // of a head
-  std::int64_t dy_row_stride;
-  std::int64_t x_row_stride;
-  std::int64_t dx_row_stride;
-  std::int64_t rstd_row_stride;
-  int chunks;          // of a row
-  int lanes;           // threads of a row, or of a block's part of it
-  int blocks_per_row;  // the cluster
-  int teams_of_head;   // that share its rows
-  int column_blocks;   // of the grid, before those of the rows
-  bool round_before_weight;
-  bool accumulate;
-  bool centred;   // kAsked
-  bool plain;     // a weight of x's dtype without offset, one rounding, dx (and dgate) wanted
-  bool everyday;  // the same but for the weight's offset and rounding before it
-  std::int64_t cols;
-  Accumulate inverse_cols;
-  ColumnArray<Accumulate> weight;
-  ColumnSums<Accumulate> dweight;
-  const Accumulate* mean;  // null: not centred
-  std::int64_t mean_row_stride;
-  ColumnSums<Accumulate> dbias;
-  std::int64_t dsum_row_stride;
-  Heads heads;
-  const void* gate;  // null: none; else in kernels that ask, or have it always
-  void* dgate;       // null: not wanted
-  std::int64_t gate_row_stride;
-  std::int64_t dgate_row_stride;
-  bool norm_before_gate;
-  RowSplit split;
-  int groups;  // of a row, where it is read twice
-  int segments_per_group;
-  RowArray dy_array, x_array, dsum_array, dx_array, mean_array, rstd_array, gate_array, dgate_array;
-};
 
 // What the forward left of a row.
 template <class Accumulate>
@@ -114,14 +70,18 @@ struct RowMeans {
   Accumulate gh;
   Accumulate g = 0;
 };
+// Never -0: whether sums of nothing but -0 start with 0 depends on the kernel.
+template <class Params, class Accumulate>
+__device__ inline Accumulate mean_of(const Params& p, Accumulate sum) {
+  return fma(sum, p.inverse_cols, Accumulate(0));
+}
 template <Centring kCentring, class Params, class Accumulate>
 __device__ inline RowMeans<Accumulate> means(const Params& p, Accumulate sum) {
-  return {product(sum, p.inverse_cols)};
+  return {mean_of(p, sum)};
 }
 template <Centring kCentring, class Params, class Accumulate>
 __device__ inline RowMeans<Accumulate> means(const Params& p, const Pair<Accumulate>& sums) {
-  return {product(sums.a, p.inverse_cols),
-          is_centred<kCentring>(p) ? product(sums.b, p.inverse_cols) : Accumulate(0)};
+  return {mean_of(p, sums.a), is_centred<kCentring>(p) ? mean_of(p, sums.b) : Accumulate(0)};
 }
 
 // g = dy * weight; without a weight dy itself. kPlain: there is one, of x's dtype; kOffset: that
@@ -165,9 +125,10 @@ __device__ inline Numbers<T> normal(Numbers<T> h, const RowStatistics<accumulate
 // The sums of one chunk, each in two chains.
 template <class T, Centring kCentring>
 __device__ inline RowSum<T, kCentring> row_sum(const Numbers<T>& g, const Numbers<T>& h) {
-  accumulate_t<T> even = 0, odd = 0, even_g = 0, odd_g = 0;
+  accumulate_t<T> even = product(g.at[0], h.at[0]), odd = product(g.at[1], h.at[1]);
+  accumulate_t<T> even_g = g.at[0], odd_g = g.at[1];
 #pragma unroll
-  for (int i = 0; i < kPack<T>; i += 2) {
+  for (int i = 2; i < kPack<T>; i += 2) {
     even = fma(g.at[i], h.at[i], even);
     odd = fma(g.at[i + 1], h.at[i + 1], odd);
     even_g += g.at[i];
@@ -197,17 +158,17 @@ __device__ inline void add_weight_gradient(Numbers<T>& sums, const Numbers<T>& d
 }
 
 // One row of dy, x and dsum to be read, and of dx to be written.
-template <class T, Access kAccess, bool kSplit = true>
-class GradientRow {
+template <class T, Access kAccess, class Places>
+class PlacedGradientRow {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
   using Reader = RowReader<T, kAccess>;
 
  public:
-  __device__ GradientRow(const Params& p, std::int64_t row)
+  __device__ PlacedGradientRow(const Params& p, typename Places::Row row)
       : p_(p),
-        row_(row),
-        dy_(reader(p.dy, p.dy_row_stride, p.dy_array)),
-        x_(reader(p.x, p.x_row_stride, p.x_array)) {}
+        places_(p, row),
+        dy_(reader(places_.dy(), p.dy_array)),
+        x_(reader(places_.x(), p.x_array)) {}
 
   // The kCount chunks index(0), index(1) ... of dy and x, in two steps: all loads first.
   template <int kCount>
@@ -226,6 +187,7 @@ class GradientRow {
     dy_.template chunks<kUniform>(raw.dy, dy, index);
     x_.template chunks<kUniform>(raw.x, x, index);
   }
+  __device__ int chunks() const { return places_.chunks(); }
   __device__ const Reader& dy() const { return dy_; }
   __device__ const Reader& x() const { return x_; }
   __device__ uint4 load_dy(int index) const { return dy_.load(index); }
@@ -233,20 +195,18 @@ class GradientRow {
   template <Centring kCentring>
   __device__ RowStatistics<accumulate_t<T>> statistics() const {
     RowStatistics<accumulate_t<T>> row;
-    row.rstd = statistic(p_.rstd, p_.rstd_row_stride, p_.rstd_array);
-    if (is_centred<kCentring>(p_)) row.mean = statistic(p_.mean, p_.mean_row_stride, p_.mean_array);
+    row.rstd = *places_.rstd();
+    if (is_centred<kCentring>(p_)) row.mean = *places_.mean();
     return row;
   }
   __device__ RowWriter<T, kAccess> dx() const {
-    return {at<T>(p_.dx, p_.dx_row_stride, p_.dx_array), p_.dx_array, p_.chunks, p_.cols};
+    return {places_.dx(), p_.dx_array, places_.chunks(), p_.cols};
   }
 
-  __device__ uint4 load_gate(int index) const {
-    return reader(p_.gate, p_.gate_row_stride, p_.gate_array).load(index);
-  }
+  __device__ Reader gate() const { return reader(places_.gate(), p_.gate_array); }
+  __device__ uint4 load_gate(int index) const { return gate().load(index); }
   __device__ RowWriter<T, kAccess> dgate() const {
-    return {at<T>(p_.dgate, p_.dgate_row_stride, p_.dgate_array), p_.dgate_array, p_.chunks,
-            p_.cols};
+    return {places_.dgate(), p_.dgate_array, places_.chunks(), p_.cols};
   }
 
   // Writes one chunk of dx and of dgate, from the gradient of what was normalised. n: the norm.
@@ -271,7 +231,7 @@ class GradientRow {
   __device__ uint4 load_dsum(int index) const {
     uint4 chunk;  // stays unset where there is none
     if (p_.dsum != nullptr) {
-      chunk = reader(p_.dsum, p_.dsum_row_stride, p_.dsum_array).load(index);
+      chunk = reader(places_.dsum(), p_.dsum_array).load(index);
     }
     return chunk;
   }
@@ -304,22 +264,17 @@ class GradientRow {
   }
 
  private:
-  __device__ accumulate_t<T> statistic(const accumulate_t<T>* data, std::int64_t stride,
-                                       const RowArray& array) const {
-    return data[row_offset<kAccess, kSplit>(p_.split, stride, array, row_)];
-  }
-  template <class U, class Data>
-  __device__ U* at(Data* data, std::int64_t stride, const RowArray& array) const {
-    return static_cast<U*>(data) + row_offset<kAccess, kSplit>(p_.split, stride, array, row_);
-  }
-  __device__ Reader reader(const void* data, std::int64_t stride, const RowArray& array) const {
-    return {at<const T>(data, stride, array), array, p_.chunks, p_.cols};
+  __device__ Reader reader(const T* row, const RowArray& array) const {
+    return {row, array, places_.chunks(), p_.cols};
   }
 
   const Params& p_;
-  std::int64_t row_;
+  Places places_;
   Reader dy_;
   Reader x_;
 };
+
+template <class T, Access kAccess, bool kSplit = true>
+using GradientRow = PlacedGradientRow<T, kAccess, FoundPlaces<T, kAccess, kSplit>>;
 
 }  // namespace membound::cuda

@@ -22,7 +22,9 @@ class HeldTile {
 
   // Teams whose row is past the last read row 0 and write nothing: shuffles need every lane.
   __device__ HeldTile(const Team& team, std::int64_t row, std::int64_t rows)
-      : team_(team), active_(row < rows), row_(active_ ? row : 0) {}
+      : HeldTile(team, row, row < rows) {}
+  __device__ HeldTile(const Team& team, std::int64_t row, bool active)
+      : team_(team), active_(active), row_(active ? row : 0) {}
 
   __device__ bool active() const { return active_; }
   __device__ std::int64_t row() const { return row_; }

@@ -53,7 +53,9 @@ class TorchGraphs:
             # Results that a peer allocates stay alive as long as ours do, or they would share one
             # buffer that never leaves the cache.
             kept: collections.deque = collections.deque(maxlen=sets)
-            with torch.cuda.graph(graph, stream=stream):
+            # Other threads, as JAX has them, may do what a capture forbids: they are no part of it.
+            mode = "thread_local"
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
                 for call in calls:
                     kept.append(call())
             times = [self._replay(graph) for _ in range(REPLAYS + 1)][1:]

@@ -46,7 +46,8 @@ TEST_CASE("the persistent form has a thread for every chunk and fits a block") {
     if (c.blocks_per_row > 1) CHECK(c.threads == c.lanes);
     CHECK(c.partial_rows >= 1);
     CHECK(c.partial_rows <= rows);
-    CHECK(c.shared_bytes <= kRingBytes);
+    CHECK(c.shared_bytes <= (c.blocks_per_row > 1 ? kClusterRingBytes : kRingBytes));
+    if (c.ring > 0) CHECK(c.ring == (c.blocks_per_row > 1 ? kClusterRing : 2));
     if (!ring) CHECK(c.shared_bytes == 0);
   });
 }
@@ -60,7 +61,7 @@ TEST_CASE("the workspace holds the partial sums, whatever the GPU") {
       const auto gated =
           rms_norm_backward_config(rows, cols, size, true, ring, cluster, false, 1, true);
       CHECK(gated.partial_rows <= rms_norm_backward_partials(rows, cols, size));
-      CHECK(gated.shared_bytes <= kRingBytes);
+      CHECK(gated.shared_bytes <= (gated.blocks_per_row > 1 ? kClusterRingBytes : kRingBytes));
     }
   });
 }

@@ -123,8 +123,8 @@ def test_a_row_of_dx_does_not_see_its_batch(one, norm, dtype, seed):
                 assert dx.tobytes() == whole[first:last].tobytes(), (cols, first, last)
 
 
-# Beyond 1024 rows or 8 MiB CUDA sums dweight in the kernel that writes dx. Widths in chunks of 16
-# bytes, around those where a row takes a warp, block or cluster more.
+# Beyond 256 to 1024 rows, by width, or 8 MiB CUDA sums dweight in the kernel that writes dx. Widths
+# in chunks of 16 bytes, around those where a row takes a warp, block or cluster more.
 CHUNKS = (1, 3, 32, 33, 63, 65, 384, 511, 513, 640, 1024, 1025, 2048, 2049, 5000)
 
 

@@ -110,3 +110,28 @@ def test_rows_beyond_2_to_the_32_elements(op, seed):
     assert ROWS_BEYOND_32_BITS * COLS > 1 << 32
     _assert_like_slices(torch, op, ROWS_BEYOND_32_BITS, "cuda", 1000)
     torch.cuda.empty_cache()
+
+
+@pytest.mark.gpu
+@pytest.mark.large
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_gradients_of_rows_2_gib_apart(norm, seed):
+    """Where 32 bits do not hold the bytes from one row to the next."""
+    torch = arrays.torch_with_cuda()
+    rows, cols, step = 34, 131072, (1 << 30) + 8  # so many that kernels of many rows take them
+    torch.cuda.empty_cache()
+    free = torch.cuda.mem_get_info()[0] / 1e9
+    if free < 80:
+        pytest.skip(f"needs 80 GB of GPU memory, {free:.0f} GB are free")
+    torch.manual_seed(seed % 2**31)
+    x, dy = (torch.randn(rows, cols, device="cuda").bfloat16() for _ in range(2))
+    weight = torch.rand(cols, device="cuda").bfloat16()
+    mean, rstd = torch.zeros(rows, device="cuda"), torch.rand(rows, device="cuda") + 0.5
+    apart = torch.empty(step * rows, device="cuda", dtype=torch.bfloat16)
+    apart = apart.as_strided((rows, cols), (step, 1)).copy_(x)
+    call = {
+        "rms": lambda x: membound.rms_norm_backward(dy, x, weight, rstd),
+        "layer": lambda x: membound.layer_norm_backward(dy, x, weight, mean, rstd),
+    }[norm]
+    for found, right in zip(call(apart), call(x), strict=True):
+        assert torch.equal(found, right)

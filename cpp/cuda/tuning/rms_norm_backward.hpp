@@ -36,20 +36,29 @@ inline constexpr int kPersistentBlock = 512;
 inline constexpr int kGradientVecs = 2;  // chunks of a thread that are added up before its warp
 inline constexpr int kSmallBlock = 384;  // three to a multiprocessor instead of two
 inline constexpr int kSmallPairs = 320;  // with two chunks per thread: two instead of one
-inline constexpr int kRingBytes = 128 << 10;  // the largest ring
-inline constexpr int kShiftedRing = 2;        // rows of shifted rows' ring
+inline constexpr int kClusterRing = 3;   // rows of a cluster's ring: two are worked on
+inline constexpr int kClusterRingBytes = 192 << 10;  // the largest, of a block
+inline constexpr int kRingBytes = 96 << 10;          // and of blocks alone
+inline constexpr int kShiftedRing = 2;               // rows of shifted rows' ring
 
 // One launch of two roles where the rows are few: what it saves is the second launch, what it costs
 // the second read and long sums (research: cross-over near 4 M elements of bfloat16; H200, 1024 x
 // 4096 float32 takes 29 us in roles, quack 22).
 inline constexpr std::int64_t kRolesBytes = 8 << 20;  // of one array
-inline constexpr std::int64_t kRolesRows = 1024;
+
+// Long sums are what narrow rows wait for (H200, bfloat16, in roles and persistent: 1024 x
+// 1024 13.6 and 5.5 us, 512 x 512 5.3 and 4.3, 1024 x 2048 9.1 and 7.9; but LayerNorm 768 x
+// 2048 8.3 and 9.5, 1024 x 4096 12.9 and 14.7).
+inline std::int64_t roles_rows(std::int64_t chunks) {
+  if (chunks <= 128) return 256;
+  return chunks <= 256 ? 768 : 1024;
+}
 
 // Widths beyond 16 blocks of 512 threads with two chunks have no persistent form.
 inline bool gradient_in_roles(std::int64_t rows, std::int64_t cols, int dtype_size) {
   const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
   if (chunks > kMaxGroups * 2 * kPersistentBlock) return true;
-  return rows <= kRolesRows && rows * cols * dtype_size <= kRolesBytes;
+  return rows <= roles_rows(chunks) && rows * cols * dtype_size <= kRolesBytes;
 }
 
 // Chunks of a thread, blocks of a row and rows in the ring of shared memory (0: the next row is in
@@ -64,17 +73,17 @@ struct PersistentShape {
 };
 inline PersistentShape persistent_shape(std::int64_t chunks, bool ring, bool crowded) {
   // H200, ratio to a copy with the next row in registers and with the ring: 16384 x 3072 bfloat16
-  // 0.83, 0.92; 8192 x 5120 0.76, 0.90; 8192 x 8192 0.91, 0.94; 8192 x 16384 0.92, 0.89 (two
-  // blocks); 4096 x 32768 0.85, 0.88 (four chunks per thread). At 2048 and below registers give
+  // 0.83, 0.92; 8192 x 5120 0.76, 0.90; 8192 x 8192 0.91, 0.94. At 2048 and below registers give
   // 0.97.
   if (chunks <= kPersistentBlock) {
     return {1, 1, ring && (crowded || (chunks > 256 && chunks <= kSmallBlock)) ? 2 : 0};
   }
   PersistentShape shape{2, 1, ring ? 2 : 0};
-  if (!crowded) {
-    if (chunks > 2 * kPersistentBlock && chunks <= 4 * kPersistentBlock) shape.ring = 0;
-    if (chunks > 4 * kPersistentBlock && ring) shape.vecs = 4;
-  }
+  // Clusters add up the next row while the sums of one are on their way: H200, bfloat16, without
+  // and with that, LayerNorm 8192 x 16384 0.76, 0.93, 1024 x 131072 0.65, 0.82; RMSNorm 2048 x
+  // 65536 0.83, 0.92. A block alone does not gain (8192 x 8192 102 us, 105).
+  if (ring && chunks > 2 * kPersistentBlock) shape.ring = kClusterRing;
+  if (ring && !crowded && chunks > 4 * kPersistentBlock) shape.vecs = 4;
   while (std::int64_t{shape.blocks_per_row} * shape.vecs * kPersistentBlock < chunks) {
     shape.blocks_per_row *= 2;
   }
