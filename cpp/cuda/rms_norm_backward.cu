@@ -64,15 +64,16 @@ void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device,
 template void launch_partial_sums<float>(const RmsNormBackwardParams<float>&, int, StreamView);
 template void launch_partial_sums<double>(const RmsNormBackwardParams<double>&, int, StreamView);
 
-// The kernels of aligned rows count them in 32 bits, and those of evenly spaced ones the bytes
-// between them.
-constexpr std::int64_t kMostRows = std::int64_t{1} << 31;
+// The kernels of aligned rows count them in 32 bits, some steps past the last, and those of evenly
+// spaced ones the bytes between them.
+constexpr std::int64_t kMostRows = std::int64_t{1} << 30;
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 31;
 
 bool even_rows_fit(const RmsNormBackwardProblem& problem, std::int64_t dtype_size) {
   const auto fits = [&](const void* data, const RowLayout& layout, std::int64_t size) {
     if (data == nullptr) return true;
     const std::int64_t bytes = inner_stride(layout) * size;
-    return -kMostRows < bytes && bytes < kMostRows;
+    return -kMostBytes < bytes && bytes < kMostBytes;
   };
   return fits(problem.dy, problem.dy_rows, dtype_size) &&
          fits(problem.x, problem.x_rows, dtype_size) &&
