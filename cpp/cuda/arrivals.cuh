@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Barriers in shared memory that count the bytes which arrive. The phase of one turns when all that
-// were expected have, and whoever waits for that sees them.
+// Shared memory by its own addresses, and barriers there that count the bytes which arrive. The
+// phase of one turns when all that were expected have, and whoever waits for that sees them.
 #include <cstdint>
 
 namespace membound::cuda {

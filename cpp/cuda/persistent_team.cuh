@@ -3,7 +3,7 @@
 #pragma once
 
 // Threads that work on many rows one after the other: what they exchange alternates between two
-// buffers, so that a row costs one barrier. turn: 0, 1, 0, 1 ... over the rows. kParts: sums of a
+// buffers, so that a row costs one barrier. round: 0, 1, 2 ... over the rows. kParts: sums of a
 // thread, each over at most two chunks, that are reduced apart: in the tree of gradient_team.cuh.
 // kRing: the rows that RingFeed holds, 0 for RegisterFeed; kMinBlocks: per multiprocessor.
 // kSplitRows: aligned rows may be counted in two axes; in each row of a wide one that costs more
@@ -43,7 +43,7 @@ struct LaneGroup {
         group(static_cast<int>(threadIdx.x) >> log2_of(lanes)) {}
   __device__ void start() const {}
   __device__ int team() const { return static_cast<int>(blockIdx.x); }
-  __device__ Value sum(const Value (&parts)[1], int, std::int64_t) const {
+  __device__ Value sum(const Value (&parts)[1], int) const {
     return reduce_lanes(parts[0], size, Sum());
   }
   __device__ void sync() const { __syncwarp(); }
@@ -92,7 +92,8 @@ struct WarpGroup {
     __syncthreads();
   }
   __device__ int team() const { return static_cast<int>(blockIdx.x); }
-  __device__ Value sum(const Value (&parts)[1], int turn, std::int64_t) const {
+  __device__ Value sum(const Value (&parts)[1], int round) const {
+    const int turn = round % 2;
     if constexpr (std::is_class_v<Value>) {
       const auto other = static_cast<std::uint32_t>(turn * static_cast<int>(sizeof(Slots)));
       auto sum = sum_halves(parts[0]);
@@ -159,9 +160,8 @@ struct ClusterGroup {
     if (lane >= warps && lane < kMaxWarps) slots()[0][lane] = slots()[1][lane] = Part(0);
   }
   __device__ int team() const { return static_cast<int>(cluster_index()); }
-  // round: 0, 1, 2 ... over the rows. The sums of a row may be on their way while those of the next
-  // are sent.
-  __device__ Value sum(const Value (&parts)[kParts], int, int round) const {
+  // The sums of a row may be on their way while those of the next are sent.
+  __device__ Value sum(const Value (&parts)[kParts], int round) const {
     send(parts, round);
     return collect(round);
   }

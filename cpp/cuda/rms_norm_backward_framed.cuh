@@ -109,7 +109,7 @@ class FramedGradient {
   }
 
   __device__ RowMeans<Accumulate> means_of(const RowSum<T, kCentring> (&parts)[1], int round) {
-    const auto sum = team_.sum(parts, round % 2, round);
+    const auto sum = team_.sum(parts, round);
     ring_.refill(round, sources());
     return means<kCentring>(p_, sum);
   }

@@ -34,8 +34,8 @@ class PersistentGradient {
                                             RegisterFeed<T, Group, kAccess, Rows, kGated>>>;
   using Gate = GateOf<T, kAccess, kGated>;
   static constexpr int kVecs = Group::kVecs;
-  static constexpr bool kFewOptions = kForm == Form::kPlain || kForm == Form::kPlainRounded;
-  static constexpr bool kKeepsTerms = kVecs == 1 && kFewOptions && !kShifted;
+  static constexpr bool kKeepsTerms =
+      kVecs == 1 && !kShifted && (kForm == Form::kPlain || kForm == Form::kPlainRounded);
   // Three blocks to a multiprocessor have no registers for them: spilled, they were read anew for
   // each row (H200, LayerNorm, 16384 x 3072 bfloat16: 128 us).
   static constexpr bool kSharesWeights = kVecs == 1 && Group::kMinBlocks > 2 &&
@@ -98,7 +98,7 @@ class PersistentGradient {
       Held held = held_beside();
       Total parts[Group::kParts];
       add_up(statistics, parts, held);
-      finish(statistics, team_.sum(parts, round % 2, round), held);
+      finish(statistics, team_.sum(parts, round), held);
       feed_.release();
       rows_.next();
     }

@@ -28,7 +28,7 @@ struct RowBytes {
 };
 
 // Constant memory is cold at every launch: what an aligned row needs comes first and close
-// together.
+// together. Strides of arrays that are not there are 0.
 template <class Accumulate>
 struct RmsNormBackwardParams {
   const void* dy;
@@ -37,10 +37,10 @@ struct RmsNormBackwardParams {
   const Accumulate* rstd;
   void* dx;           // null: not wanted
   std::int64_t rows;  // of a head
-  std::int64_t dy_row_stride;
-  std::int64_t x_row_stride;
-  std::int64_t dx_row_stride;
-  std::int64_t rstd_row_stride;
+  std::int64_t dy_row_stride = 0;
+  std::int64_t x_row_stride = 0;
+  std::int64_t dx_row_stride = 0;
+  std::int64_t rstd_row_stride = 0;
   RowSteps steps;
   RowBytes row_bytes;
   int chunks;          // of a row
@@ -58,14 +58,14 @@ struct RmsNormBackwardParams {
   ColumnArray<Accumulate> weight;
   ColumnSums<Accumulate> dweight;
   const Accumulate* mean;  // null: not centred
-  std::int64_t mean_row_stride;
+  std::int64_t mean_row_stride = 0;
   ColumnSums<Accumulate> dbias;
-  std::int64_t dsum_row_stride;
+  std::int64_t dsum_row_stride = 0;
   Heads heads;
   const void* gate;  // null: none; else in kernels that ask, or have it always
   void* dgate;       // null: not wanted
-  std::int64_t gate_row_stride;
-  std::int64_t dgate_row_stride;
+  std::int64_t gate_row_stride = 0;
+  std::int64_t dgate_row_stride = 0;
   bool norm_before_gate;
   RowSplit split;
   int groups;  // of a row, where it is read twice

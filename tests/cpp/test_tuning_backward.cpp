@@ -133,6 +133,26 @@ TEST_CASE("a row of dx has one tree, among few rows and many, aligned and not") 
   });
 }
 
+TEST_CASE("narrow rows are many sooner than wide ones") {
+  const auto form = [](std::int64_t rows, std::int64_t cols) {
+    return rms_norm_backward_config(rows, cols, 2, true, true, 16).form;
+  };
+  struct Bound {
+    std::int64_t cols, rows;
+  };
+  for (const auto& [cols, rows] : {Bound{128, 256},
+                                   {1024, 256},
+                                   {1032, 768},
+                                   {2048, 768},
+                                   {2056, 1024},
+                                   {4096, 1024},
+                                   {8192, 512}}) {
+    CAPTURE(cols);
+    CHECK(form(rows, cols) == GradientForm::kRoles);
+    CHECK(form(rows + 1, cols) == GradientForm::kPersistent);
+  }
+}
+
 TEST_CASE("an empty array needs neither workspace nor blocks of rows") {
   CHECK(rms_norm_backward_partials(0, 4096, 2) == 0);
   CHECK(rms_norm_backward_config(0, 4096, 2, true, true, 16).form == GradientForm::kRoles);
