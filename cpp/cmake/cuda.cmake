@@ -71,15 +71,20 @@ if(_toolkit MATCHES "/nvidia/cu[0-9]+$")
   string(APPEND CMAKE_CUDA_FLAGS_INIT " -L${_toolkit}/lib")
 endif()
 
-# This machine's GPU when it has one; else a short list that runs on data-centre and desktop parts.
-# Release builds pass the long one (pyproject.toml, [tool.cibuildwheel]).
-set(_short_list 80-real 90-real 120)
+# This machine's GPU when it has one; else 9.0, whose PTX newer GPUs compile once: each more is as
+# long a build again. Release builds pass a list (pyproject.toml, [tool.cibuildwheel]).
+set(_without_gpu 90)
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
   file(GLOB _gpus /dev/nvidia[0-9]*)
   if(_gpus)
     set(CMAKE_CUDA_ARCHITECTURES native)
   else()
-    set(CMAKE_CUDA_ARCHITECTURES ${_short_list})
+    set(CMAKE_CUDA_ARCHITECTURES ${_without_gpu})
+    message(
+      STATUS
+      "membound: no GPU here, so the CUDA kernels are built for compute capability 9.0 and newer; "
+      "CUDAARCHS names others, for example CUDAARCHS='80-real;90-real'"
+    )
   endif()
 endif()
 
@@ -88,7 +93,7 @@ if(CMAKE_CUDA_ARCHITECTURES STREQUAL "native")
   # Named, so that cuda_status() can report it. Without a working driver there is nothing to name.
   set(CMAKE_CUDA_ARCHITECTURES ${CMAKE_CUDA_ARCHITECTURES_NATIVE})
   if(NOT CMAKE_CUDA_ARCHITECTURES MATCHES "^[0-9]+")
-    set(CMAKE_CUDA_ARCHITECTURES ${_short_list})
+    set(CMAKE_CUDA_ARCHITECTURES ${_without_gpu})
   endif()
 endif()
 if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
+#include <string>
 
 #include "cuda/device.hpp"
 #include "cuda/launch.hpp"
@@ -11,6 +12,18 @@ namespace membound::cuda {
 namespace {
 
 __global__ void empty_kernel() {}
+
+[[noreturn]] void throw_without_code(cudaError_t error, int device) {
+  int major = 0, minor = 0;
+  MEMBOUND_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  MEMBOUND_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  const std::string number = std::to_string(10 * major + minor);
+  throw CudaError(error, cudaGetErrorName(error),
+                  "this membound has CUDA kernels for " MEMBOUND_CUDA_ARCHITECTURES
+                  ", which cuda:" +
+                      std::to_string(device) + " (" + number +
+                      ") does not run: build it with CUDAARCHS=" + number);
+}
 
 }  // namespace
 
@@ -24,10 +37,19 @@ int multiprocessors(int device) {
   return answer;
 }
 
-int compiled_architecture() {
+cudaFuncAttributes attributes_of(const void* kernel, int device) {
   cudaFuncAttributes attributes;
-  MEMBOUND_CUDA_CHECK(cudaFuncGetAttributes(&attributes, empty_kernel));
-  return attributes.ptxVersion;
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+  if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
+    cudaGetLastError();
+    throw_without_code(error, device);
+  }
+  MEMBOUND_CUDA_CHECK(error);
+  return attributes;
+}
+
+int compiled_architecture(int device) {
+  return attributes_of(reinterpret_cast<const void*>(empty_kernel), device).ptxVersion;
 }
 
 }  // namespace membound::cuda

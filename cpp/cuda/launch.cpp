@@ -22,8 +22,7 @@ bool prepare(const void* kernel, std::int8_t& known_here, int device) {
   const std::atomic_ref<std::int8_t> known(known_here);
   std::int8_t answer = known.load(std::memory_order_acquire);
   if (answer == 0) {
-    cudaFuncAttributes attributes;
-    MEMBOUND_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+    const cudaFuncAttributes attributes = attributes_of(kernel, device);
     if (max_cluster_size(device) > 8) {
       MEMBOUND_CUDA_CHECK(
           cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
@@ -53,7 +52,7 @@ int max_cluster_size(int device) {
   if (answer == 0) {
     int major = 0;
     MEMBOUND_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    const bool has_none = major < 9 || compiled_architecture() < 90;
+    const bool has_none = major < 9 || compiled_architecture(device) < 90;
     answer = has_none ? 1 : (major < 12 ? 16 : 8);
     known[device].store(answer, std::memory_order_relaxed);
   }

@@ -38,7 +38,7 @@ struct StoreResult {
 
 template <class T, class Team, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
 __device__ __noinline__ void rescale(const typename Sink::template Params<accumulate_t<T>>& p,
-                                     bool plain);
+                                     bool plain, int first_block = 0);
 
 // The row of one team, from its only read to its only write.
 template <class T, class Team, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
@@ -256,8 +256,8 @@ class HeldRow {
 // Out of line, so that the everyday path stays short and keeps its registers.
 template <class T, class Team, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
 __device__ __noinline__ void rescale(const typename Sink::template Params<accumulate_t<T>>& p,
-                                     bool plain) {
-  const Team team(p.lanes, p.blocks_per_row, 0);
+                                     bool plain, int first_block) {
+  const Team team(p.lanes, p.blocks_per_row, first_block);
   HeldRow<T, Team, kAccess, kBeside, kCentring, Sink>(p, team).run_scaled(plain);
 }
 

@@ -10,6 +10,7 @@
 
 #include "cuda/launch.hpp"
 #include "cuda/rms_norm_kernels.cuh"
+#include "cuda/rms_norm_narrow.cuh"
 #include "cuda/rms_norm_streamed.cuh"
 #include "cuda/row_array.hpp"
 #include "cuda/tuning/rms_norm.hpp"
@@ -150,6 +151,14 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
                        : held.template operator()<BlockTeam<2, 16>>();
     }
   };
+  if constexpr (kCentring == Centring::kAlways && is_plain<kBeside, Sink> && sizeof(T) < 8) {
+    const bool even = p.split.extent == 0 && p.heads.count == 1;
+    if (p.plain && even && tuning::does_narrow_rows(config, shape.blocks, p.chunks)) {
+      LaunchShape narrow = shape;
+      narrow.blocks = tuning::ceil_div(shape.blocks, tuning::kNarrowRows);
+      return launch<rms_norm_narrow_kernel<T>>(narrow, stream, device, p);
+    }
+  }
   if (config.form == RowForm::kWarp) {
     held.template operator()<WarpTeam>();
   } else if constexpr (kAnyRow && Sink::kAnyVecs) {

@@ -135,6 +135,21 @@ TEST_CASE("what is seldom met takes the kernels for any layout, everyday rows do
   CHECK(seldom(4096, 8, 16, false, true));
 }
 
+TEST_CASE("two rows at a time where narrow rows fill their lanes and are many") {
+  const auto does = [](std::int64_t rows, std::int64_t cols, int size) {
+    const RmsNormConfig c = rms_norm_config(rows, cols, size, 16);
+    return does_narrow_rows(c, ceil_div(rows, c.threads / c.lanes), ceil_div(cols, kChunk / size));
+  };
+  CHECK(does(65536, 128, 2));
+  CHECK(does(1 << 20, 64, 2));
+  CHECK(does(1 << 20, 512, 2));
+  CHECK(does(1 << 20, 32, 4));
+  CHECK(!does(16384, 128, 2));    // fewer than two waves of blocks
+  CHECK(!does(1 << 20, 120, 2));  // a chunk less than its lanes hold
+  CHECK(!does(1 << 20, 32, 2));   // two lanes
+  CHECK(!does(1 << 20, 1024, 2));
+}
+
 TEST_CASE("a configuration prints") {
   CHECK(to_string(rms_norm_config(1, 4096, 2, 16)) ==
         "block vecs=2 fold=1 threads=256 lanes=256 blocks=1 groups=1 segments=1 overlapped");

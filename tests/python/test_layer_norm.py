@@ -104,6 +104,19 @@ def test_a_mean_far_above_the_spread(name, dtype, seed):
             assert 0.1 < np.abs(y.astype(np.float64)).max() < 20
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_first_elements_far_from_the_mean(name, dtype, seed):
+    """Sums are about the mean of a row's first elements: near enough, just too far, and far off."""
+    one = arrays.framework(name)
+    needs(one, dtype)
+    rng = np.random.default_rng(seed)
+    for cols, mean in itertools.product((64, 1000, 4096, 16384), (0.0, 3.0)):
+        x = mean + rng.standard_normal((9, cols))
+        x[:, :16] += np.array([1.2, 1.4, 1.45, 2.5, 2.6, 2.7, 4.0, 30.0, 1000.0])[:, None]
+        check_rows(one, x.astype(NUMPY_DTYPES[dtype]), dtype, (cols, mean))
+
+
 # Magnitudes that a dtype can hold and whose squares it cannot.
 MAGNITUDES = {
     "float16": (1.0, 3e4, 250.0, 6e-5),

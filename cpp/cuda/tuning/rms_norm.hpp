@@ -138,6 +138,19 @@ constexpr bool is_seldom(const RmsNormConfig& config, int dtype_size, bool shift
   return (shifted || beside) && config.form == RowForm::kStreamed;
 }
 
+// Rows that a warp's team does at once where they are very many (H200, LayerNorm of bfloat16,
+// 524288 x 128: 67.2 us, one at a time 75.0), from about two waves of blocks on (65536 x 128: 10.3
+// and 11.8; 16384 x 128: 4.1 and 3.9). Three were no faster where rows are fewer (131072 x
+// 128: 19.6 us, two 18.8).
+inline constexpr int kNarrowRows = 2;
+inline constexpr std::int64_t kNarrowBlocks = 2 * 132 * 8;
+// blocks: with one row at a time. Rows must fill their lanes, which hold the elements of the pivot.
+constexpr bool does_narrow_rows(const RmsNormConfig& config, std::int64_t blocks,
+                                std::int64_t chunks) {
+  return config.form == RowForm::kWarp && blocks >= kNarrowBlocks && config.lanes >= 4 &&
+         chunks == config.lanes * config.vecs;
+}
+
 // The same row in two virtual threads per thread unless rows are few.
 inline RmsNormConfig folded(RmsNormConfig config, std::int64_t rows) {
   if (config.form != RowForm::kBlock || config.vecs != 2 || config.fold == 2) return config;
