@@ -51,13 +51,14 @@ template <class A>
 struct CappedLogit {
   A value, slope;
 };
-// With e = exp(-2 |u|) tanh is (1 - e) / (1 + e), and its slope 4 e / (1 + e)^2. Out of line: few
-// models cap, and code is long.
+// With e = exp(-2 |u|) tanh is (1 - e) / (1 + e), and its slope 4 e / (1 + e)^2. e - 1 is exact
+// where tanh is small, e where its slope is: each has its own power. Out of line: few models cap,
+// and code is long.
 template <class A>
 __device__ __noinline__ CappedLogit<A> capped_logit(A x, A cap) {
-  const A u = x / cap, less = expm1(-2 * (u < 0 ? -u : u));  // e - 1
-  const A value = -less / (2 + less), slope = 4 * (1 + less) / ((2 + less) * (2 + less));
-  return {cap * (u < 0 ? -value : value), slope};
+  const A u = x / cap, down = -2 * (u < 0 ? -u : u), power = exp(down), inverse = 1 / (1 + power);
+  const A value = -expm1(down) * inverse;
+  return {cap * (u < 0 ? -value : value), 4 * power * inverse * inverse};
 }
 
 // A logit, and what the gradient of it is multiplied by.

@@ -137,8 +137,9 @@ def capped(case: Case, row: list[float]) -> tuple[list[float], list[float]]:
     cap = OPTIONS[case.kind].get("softcap")
     if cap is None:
         return row, [1.0] * len(row)
-    turned = [math.tanh(one / cap) for one in row]
-    return [cap * one for one in turned], [1.0 - one * one for one in turned]
+    # 1 - tanh^2 would cancel where the slope is small.
+    slopes = [math.cosh(one / cap) ** -2 for one in row]
+    return [cap * math.tanh(one / cap) for one in row], slopes
 
 
 def log_of_sum(logits: list[float]) -> float:

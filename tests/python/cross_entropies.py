@@ -23,8 +23,9 @@ def definition(logits, labels, dloss=1.0, *, ignore_index=-100, label_smoothing=
     """loss, lse and dlogits."""
     x = wide(logits, logits.dtype.name)
     cols = x.shape[-1]
-    turned = x if softcap is None else np.tanh(x / softcap)
-    capped, slope = (x, 1) if softcap is None else (softcap * turned, 1 - turned**2)
+    capped, slope = x, 1
+    if softcap is not None:  # 1 - tanh^2 would cancel where the slope is small
+        capped, slope = softcap * np.tanh(x / softcap), np.cosh(x / softcap) ** -2.0
     counts = (labels != ignore_index) & (labels >= 0) & (labels < cols)
     at = np.where(counts, labels, 0)[..., None]
     with np.errstate(all="ignore"):

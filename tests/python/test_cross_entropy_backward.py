@@ -55,6 +55,18 @@ def test_the_bits_of_the_forward(dtype, seed):
             assert found.tobytes() == right.tobytes()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_small_slopes_of_soft_caps_are_accurate(name, dtype):
+    one = framework(name, dtype)
+    logits = np.linspace(-24, 24, 97, dtype=dtype)[None]  # slopes from 1 to 2e-10
+    labels = np.array([48])
+    _, lse, right = definition(logits, labels, 1.0, softcap=2.0)
+    given = [one.array(x) for x in (logits, labels, lse.astype(dtype))]
+    found = one.numpy(membound.cross_entropy_backward(1.0, *given, softcap=2.0))
+    np.testing.assert_allclose(found, right, rtol=16 * np.finfo(dtype).eps)
+
+
 def test_as_torch_differentiates_it(seed):
     torch = arrays.package("torch")
     torch.manual_seed(seed)
