@@ -20,17 +20,17 @@ TEXT = {**SIZES, "vocab_size": 128, "max_position_embeddings": 64, "pad_token_id
 TEXT |= {"bos_token_id": 1, "eos_token_id": 2}
 GROUPED = {**TEXT, "num_key_value_heads": 2}
 IMAGE = {**SIZES, "image_size": 32, "patch_size": 8}
-# How many functions are ours: of norms, gated MLPs, attentions, embeddings, losses.
+# How many functions are ours: of norms, gated MLPs, attentions, embeddings, losses, masks.
 MODELS: dict[str, tuple[dict[str, Any], int]] = {
-    "Llama": (GROUPED, 5 + 2 + 2 + 1 + 1),
-    "Mistral": (GROUPED, 5 + 2 + 2 + 1 + 1),
-    "Qwen2": (GROUPED, 5 + 2 + 2 + 1 + 1),
-    "Qwen3": ({**GROUPED, "head_dim": 16}, 9 + 2 + 2 + 1 + 1),
-    "Gemma2": ({**GROUPED, "head_dim": 16}, 9 + 2 + 2 + 0 + 1),
-    "Gemma3Text": ({**GROUPED, "head_dim": 16}, 13 + 2 + 2 + 0 + 1),
-    "Phi3": (GROUPED, 5 + 2 + 2 + 1 + 1),
-    "Olmo2": (GROUPED, 9 + 2 + 2 + 1 + 1),
-    "GPTNeoX": (TEXT, 5 + 0 + 2 + 1 + 1),
+    "Llama": (GROUPED, 5 + 2 + 2 + 1 + 1 + 1),
+    "Mistral": (GROUPED, 5 + 2 + 2 + 1 + 1 + 1),
+    "Qwen2": (GROUPED, 5 + 2 + 2 + 1 + 1 + 1),
+    "Qwen3": ({**GROUPED, "head_dim": 16}, 9 + 2 + 2 + 1 + 1 + 1),
+    "Gemma2": ({**GROUPED, "head_dim": 16}, 9 + 2 + 2 + 0 + 1 + 1),
+    "Gemma3Text": ({**GROUPED, "head_dim": 16}, 13 + 2 + 2 + 0 + 1 + 1),
+    "Phi3": (GROUPED, 5 + 2 + 2 + 1 + 1 + 1),
+    "Olmo2": (GROUPED, 9 + 2 + 2 + 1 + 1 + 1),
+    "GPTNeoX": (TEXT, 5 + 0 + 2 + 1 + 1 + 1),
     "ModernBert": ({**TEXT, "cls_token_id": 1, "sep_token_id": 2}, 5 + 2 + 2 + 1),
     "ViT": (IMAGE, 5 + 0 + 0),
 }
@@ -40,11 +40,11 @@ pytestmark = [
 ]
 
 
-def build(name: str, dtype: Any, seed: int) -> Any:
+def build(name: str, dtype: Any, seed: int, **others: Any) -> Any:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(seed % 2**31)
     sizes, _ = MODELS[name]
-    config = getattr(transformers, f"{name}Config")(**sizes)
+    config = getattr(transformers, f"{name}Config")(**{**sizes, **others})
     headless = name in ("ModernBert", "ViT")
     auto = transformers.AutoModel if headless else transformers.AutoModelForCausalLM
     model = auto.from_config(config)
@@ -131,6 +131,86 @@ def test_generation_and_compile(seed):
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(ids).logits, eager)
     torch.compiler.reset()
+
+
+def masks_in_graphs(model: Any, **given: Any) -> list[bool]:
+    """Whether each attention of the compiled model is given a mask; it must be causal otherwise."""
+    found = []
+
+    def look(graph: Any, _: Any) -> Any:
+        for node in graph.graph.nodes:
+            if node.target is torch.nn.functional.scaled_dot_product_attention:
+                masked = node.kwargs.get("attn_mask") is not None
+                assert masked or node.kwargs["is_causal"]
+                found.append(masked)
+        return graph.forward
+
+    torch.compiler.reset()
+    torch.compile(model, backend=look, fullgraph=True)(**given)
+    torch.compiler.reset()
+    return found
+
+
+PADDING = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1, 1], [1] * 9])
+PACKED = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3]]).expand(2, 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "masked"),
+    [
+        ("Llama", {}, [False, False]),
+        ("Qwen3", {}, [False, False]),
+        ("Mistral", {"sliding_window": None}, [False, False]),
+        ("Mistral", {"sliding_window": 16}, [False, False]),
+        ("Mistral", {"sliding_window": 9}, [True, True]),
+        ("Gemma3Text", {"sliding_window": 4}, [True, False]),
+    ],
+)
+def test_compiled_models_have_no_mask_that_is_causal_says(name, sizes, masked, seed):
+    if "Gemma" in name:
+        sizes = {**sizes, "layer_types": ["sliding_attention", "full_attention"]}
+    model = build(name, torch.float32, seed, **sizes)
+    given = inputs(name, torch.float32)
+    given["use_cache"] = False  # with a cache positions are not looked at
+    packed = {**given, "position_ids": PACKED}
+    padded = {**given, "attention_mask": PADDING}
+    cases = (given, packed, padded)
+    before = [model(**case).logits for case in cases]
+    mt.patch(model)
+    assert masks_in_graphs(model, **given) == masked
+    for case in (packed, padded):
+        assert all(masks_in_graphs(model, **case))
+    for case, wanted in zip(cases, before, strict=True):
+        torch.testing.assert_close(model(**case).logits, wanted, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(before[0], before[1], rtol=1e-2, atol=1e-2)
+
+
+def create_causal_mask() -> None:
+    """Another's, of that name."""
+
+
+class OfAnother(torch.nn.Module):
+    def forward(self, input_ids, attention_mask=None, position_ids=None, past_key_values=None):
+        del input_ids, attention_mask, position_ids, past_key_values
+        return create_causal_mask()
+
+
+def test_masks_of_others_are_left():
+    (row,) = mt.patch(OfAnother()).rows
+    assert row.why_left == "its masks are others"
+
+
+def test_attention_that_looks_both_ways_keeps_its_mask(seed):
+    model = build("Llama", torch.float32, seed)
+    given = inputs("Llama", torch.float32)
+    mt.patch(model)
+    for change in ({"is_causal": False}, {"_attn_implementation": "eager"}):
+        for name, value in change.items():
+            setattr(model.config, name, value)
+        patched = model(**given).logits
+        mt.unpatch(model)
+        torch.testing.assert_close(patched, model(**given).logits, rtol=1e-4, atol=1e-4)
+        mt.patch(model)
 
 
 def test_a_patched_model_is_pickled(seed):

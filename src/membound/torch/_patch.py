@@ -18,6 +18,7 @@ from torch import nn
 
 from membound._table import render
 from membound.torch._patch_loss import makes_loss, replace_loss
+from membound.torch._patch_mask import makes_causal_mask, replace_causal_mask
 from membound.torch._patch_mlp import is_gated_mlp, replace_gated_mlp
 from membound.torch._patch_norm import (
     is_rms_norm,
@@ -57,12 +58,14 @@ class Report:
 
 
 def patch(model: nn.Module) -> Report:
-    """Replace norms, embeddings, gated MLPs, the rotary function and the loss, in place.
+    """Replace norms, embeddings, gated MLPs, the rotary function, masks and the loss, in place.
 
     Found by structure, not by name: RMSNorm and LayerNorm modules, embeddings, MLPs with gate, up
-    and down projections (apart or fused), attention modules that call ``apply_rotary_pos_emb``, and
-    the ``loss_function`` of a language model (computed from its logits as they are, where the
-    model's own makes float32 copies of them). Weights, hooks, state dicts and classes stay; only
+    and down projections (apart or fused), attention modules that call ``apply_rotary_pos_emb``,
+    models that call transformers' ``create_causal_mask`` (given no mask, positions or cache they
+    make none for SDPA, which is causal by itself), and the ``loss_function`` of a language model
+    (computed from its logits as they are, where the model's own makes float32 copies of them).
+    Weights, hooks, state dicts and classes stay; only
     ``forward`` or the loss of the found modules changes, on this model alone. Its copies are
     patched too, and so is what a pickle of the whole model loads (with the version of membound
     that wrote it). :func:`unpatch` undoes it. Patch before torch.compile.
@@ -126,5 +129,6 @@ _KINDS = (
     _Kind(lambda module: type(module) is nn.Embedding, replace_embedding),
     _Kind(is_gated_mlp, replace_gated_mlp),
     _Kind(calls_rotary, replace_rotary),
+    _Kind(makes_causal_mask, replace_causal_mask),
     _Kind(makes_loss, replace_loss, "_loss_function"),  # where transformers' property looks first
 )

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -14,43 +13,20 @@ import torch
 from torch import nn
 
 from membound.torch import huggingface
+from membound.torch._patch_forward import ForwardWith, global_of
 from membound.torch._patch_trial import LeftAloneError, close, draw, undisturbed
 
 _ROTARY = "apply_rotary_pos_emb"
 
 
 def calls_rotary(module: nn.Module) -> bool:
-    code = getattr(type(module).forward, "__code__", None)
-    return code is not None and _ROTARY in code.co_names
+    return global_of(type(module), _ROTARY) is not None
 
 
 def replace_rotary(module: nn.Module) -> tuple[str, Any]:
-    forward = type(module).forward
-    theirs = forward.__globals__.get(_ROTARY)
-    if hasattr(forward, "__wrapped__") or theirs is None:
-        raise LeftAloneError("its forward is wrapped in another function")
-    _check(theirs)
-    return "rope", functools.partial(_WithOurs(type(module)), module)
-
-
-class _WithOurs:
-    """A class's forward with our rotary function. It pickles as the class that it is made of."""
-
-    def __init__(self, cls: type[nn.Module]) -> None:
-        self.cls = cls
-        forward: Any = cls.forward
-        # The same code over the same globals but for one name, so that no other model changes.
-        scope = {**forward.__globals__, _ROTARY: huggingface.apply_rotary_pos_emb}
-        self.function = types.FunctionType(
-            forward.__code__, scope, forward.__name__, forward.__defaults__, forward.__closure__
-        )
-        self.function.__kwdefaults__ = forward.__kwdefaults__
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
-
-    def __reduce__(self) -> Any:
-        return _WithOurs, (self.cls,)
+    _check(global_of(type(module), _ROTARY))
+    ours = {_ROTARY: huggingface.apply_rotary_pos_emb}
+    return "rope", functools.partial(ForwardWith(type(module), ours), module)
 
 
 def _check(theirs: Callable[..., Any]) -> None:

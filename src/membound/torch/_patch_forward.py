@@ -1,0 +1,60 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""The forward of a class of modules, with functions of ours under some of its global names."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from membound.torch._patch_trial import LeftAloneError
+
+
+def global_of(cls: type[nn.Module], name: str) -> Any:
+    """What the class's forward calls by that name; None if it names nothing so."""
+    function: Any = inspect.unwrap(cls.forward)
+    code = getattr(function, "__code__", None)
+    return function.__globals__.get(name) if code and name in code.co_names else None
+
+
+class ForwardWith:
+    """A class's forward over other globals. It pickles as the class and what is put in place.
+
+    The same code over the same globals but for some names, so that no other model changes.
+    """
+
+    def __init__(self, cls: type[nn.Module], names: Mapping[str, Callable[..., Any]]) -> None:
+        self.cls, self.names = cls, dict(names)
+        self.function = _with(cls.forward, self.names)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.cls, self.names)
+
+
+def _with(function: Any, names: Mapping[str, Any]) -> Any:
+    """The function over other globals, through decorators that hold it in a closure."""
+    scope, closure = function.__globals__, function.__closure__
+    wrapped = getattr(function, "__wrapped__", None)
+    if wrapped is None:
+        scope = {**scope, **names}
+    else:
+        inner = _with(wrapped, names)
+        held = [cell.cell_contents is wrapped for cell in closure or ()]
+        if not any(held):
+            raise LeftAloneError("its forward is wrapped in another function")
+        cells = zip(closure, held, strict=True)
+        closure = tuple(types.CellType(inner) if is_it else cell for cell, is_it in cells)
+    copied: Any = types.FunctionType(
+        function.__code__, scope, function.__name__, function.__defaults__, closure
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    if wrapped is not None:
+        copied.__wrapped__ = inner
+    return copied
