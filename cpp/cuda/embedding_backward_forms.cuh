@@ -4,6 +4,7 @@
 
 // How a thread reads, adds up and writes its part of a row.
 #include "cuda/element.cuh"
+#include "cuda/l2_priority.cuh"
 #include "cuda/token_groups.cuh"
 
 namespace membound::cuda {
@@ -39,7 +40,7 @@ struct ChunkForm {
   static __device__ Loaded load(const EmbeddingBackwardParams& p, const GatePlace& place,
                                 std::uint32_t token) {
     const T* row = static_cast<const T*>(p.problem.dy) + token * p.problem.dy_rows.strides[0];
-    const auto* dy = reinterpret_cast<const uint4*>(row);
+    const auto* dy = outlasting_writes(reinterpret_cast<const uint4*>(row));
     Loaded loaded = {};
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {

@@ -4,6 +4,7 @@
 
 #include "cuda/element.cuh"
 #include "cuda/gate_tile.cuh"
+#include "cuda/l2_priority.cuh"
 #include "cuda/tuning/embedding.hpp"
 #include "cuda/vec.cuh"
 #include "ops/embedding.hpp"
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
   if (place.row >= p.problem.tokens) return;
   const TokenRows rows = token_rows(p.problem, place.row);
   const auto chunks_at = [](const void* data, std::int64_t offset) {
-    return reinterpret_cast<const uint4*>(static_cast<const T*>(data) + offset);
+    return outlasting_writes(reinterpret_cast<const uint4*>(static_cast<const T*>(data) + offset));
   };
   const uint4* const weight = chunks_at(p.problem.weight.data, rows.weight);
   const uint4* const position = chunks_at(p.problem.position_weight.data, rows.position);

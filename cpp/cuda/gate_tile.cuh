@@ -10,6 +10,7 @@
 #include "core/layout.hpp"
 #include "cuda/activation.cuh"
 #include "cuda/cluster.cuh"
+#include "cuda/l2_priority.cuh"
 #include "cuda/launch.hpp"
 #include "cuda/row_access.cuh"
 #include "cuda/tuning/gated_activation.hpp"
@@ -79,7 +80,9 @@ struct GateArray {
     using To = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const Raw, Raw>;
     using Element = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const T, T>;
     Element* row = static_cast<Element*>(data) + offset;
-    if constexpr (kChunks) {
+    if constexpr (kChunks && std::is_const_v<To>) {
+      return outlasting_writes(reinterpret_cast<To*>(row) + unit);
+    } else if constexpr (kChunks) {
       return reinterpret_cast<To*>(row) + unit;
     } else {
       return row + unit * col_stride;

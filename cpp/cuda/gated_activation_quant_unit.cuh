@@ -4,6 +4,7 @@
 
 // What a thread of gated_activation_quant loads, holds and stores at once.
 #include "cuda/element.cuh"
+#include "cuda/l2_priority.cuh"
 #include "cuda/quant.cuh"
 #include "cuda/shifted_units.cuh"
 #include "cuda/tuning/gated_activation_quant.hpp"
@@ -28,10 +29,17 @@ __device__ __noinline__ FourNumbers<A> load_numbers(const void* data, DType dtyp
 
 __device__ inline uint4 load_global(std::uint64_t from) {
   uint4 chunk;
+#if MEMBOUND_HAS_L2_PRIORITY
+  asm volatile("ld.global.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+               : "l"(from), "l"(kEvictLast)
+               : "memory");
+#else
   asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
                : "l"(from)
                : "memory");
+#endif
   return chunk;
 }
 __device__ inline void store_shared(std::uint32_t to, const uint4& chunk) {

@@ -5,6 +5,7 @@
 // A part of a row in the registers of threads, and how kernels that hold rows are launched.
 #include <initializer_list>
 
+#include "cuda/l2_priority.cuh"
 #include "cuda/staged_part.cuh"
 
 namespace membound::cuda {
@@ -34,7 +35,7 @@ class HeldPart {
   // The thread's chunks; absent_bits() or 0 are what is not in the row.
   __device__ void read(uint4 (&raw)[kChunks], std::uint32_t absent) const {
     if constexpr (kAccess == Access::kAligned) {
-      const auto* from = reinterpret_cast<const uint4*>(row_);
+      const auto* from = outlasting_writes(reinterpret_cast<const uint4*>(row_));
       if (index(kChunks - 1) < chunks_) {  // everyday rows: nothing to fill
 #pragma unroll
         for (int i = 0; i < kChunks; ++i) raw[i] = from[index(i)];

@@ -5,6 +5,7 @@
 // Parts of rows that asynchronous copies put into shared memory, where they wait for their use
 // without taking registers.
 #include "cuda/async_copy.cuh"
+#include "cuda/bulk_copy.cuh"
 #include "cuda/row_tile.cuh"
 
 namespace membound::cuda {
@@ -14,22 +15,73 @@ __host__ __device__ constexpr int parked_places(Access access, int chunks) {
   return chunks + (access == Access::kShifted ? 1 : 0);
 }
 
-// Starts the copies of an aligned row's chunks, each by the thread that has it, so that no barrier
-// is needed; zeros behind the row. to: of the tile's first place.
-template <class T, class Tile>
-__device__ inline void park_chunks(const RowReader<T, Access::kAligned>& from, uint4* to,
-                                   const Tile& tile) {
+// An aligned row's part, in the order of its chunks, with zeros behind the row: each chunk is
+// copied by the thread that has it, so that no barrier is needed, or all at once for thread 0,
+// from 9.0 on.
+template <bool kAtOnce>
+class ParkedPart {
+ public:
+  // Once, by all threads. from(k, index): where chunk `index` of the k-th array is.
+  template <int kArrays, class Tile, class From>
+  __device__ static void fetch(uint4* const (&to)[kArrays], const Tile& tile, int chunks,
+                               From from) {
+#if MEMBOUND_HAS_CLUSTERS
+    if constexpr (kAtOnce) return fetch_at_once(to, tile, chunks, from);
+#endif
 #pragma unroll
-  for (int i = 0; i < Tile::kChunks; ++i) {
-    const bool there = from.has(tile.index(i));
-    copy_async(to + tile.place(i), from.address(tile.index(i)), there ? kChunkBytes : 0);
+    for (int i = 0; i < Tile::kChunks; ++i) {
+      const int bytes = tile.index(i) < chunks ? kChunkBytes : 0;
+#pragma unroll
+      for (int k = 0; k < kArrays; ++k) {
+        copy_async_outlasting_writes(to[k] + tile.place(i), from(k, tile.index(i)), bytes);
+      }
+    }
+    commit_copies();
   }
-}
+  __device__ static void receive() {
+#if MEMBOUND_HAS_CLUSTERS
+    if constexpr (kAtOnce) {
+      __syncthreads();  // the barrier is there
+      return wait_for_arrivals(arrived(), 0);
+    }
+#endif
+    wait_for_copies<0>();
+  }
 
-// The same for a shifted row, of which a chunk is put together from two aligned blocks of memory:
-// each is read once and cut at the end of the row, so that zeros follow it. One block more than the
-// tile has places. outermost: compute-sanitizer counts all 16 bytes of a copy that is cut short;
-// where they may lie outside of the array there is none.
+ private:
+#if MEMBOUND_HAS_CLUSTERS
+  template <int kArrays, class Tile, class From>
+  __device__ static void fetch_at_once(uint4* const (&to)[kArrays], const Tile& tile, int chunks,
+                                       From from) {
+    const int first = tile.index(0) - tile.place(0), left = chunks - first;
+    const int held = left < 0 ? 0 : left < tile.part() ? left : tile.part();
+    if (threadIdx.x == 0) {
+      start_arrivals(arrived());
+      settle_arrivals();
+      expect_bytes(arrived(), kArrays * held * kChunkBytes);
+#pragma unroll
+      for (int k = 0; k < kArrays; ++k) {
+        if (held > 0) copy_bulk(to[k], from(k, first), held * kChunkBytes, arrived());
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < Tile::kChunks; ++i) {
+      if (tile.place(i) < held) continue;
+#pragma unroll
+      for (int k = 0; k < kArrays; ++k) to[k][tile.place(i)] = {0u, 0u, 0u, 0u};
+    }
+  }
+  __device__ static std::uint64_t* arrived() {
+    __shared__ std::uint64_t bytes;
+    return &bytes;
+  }
+#endif
+};
+
+// Starts the copies of a shifted row, of which a chunk is put together from two aligned blocks of
+// memory: each is read once and cut at the end of the row, so that zeros follow it. One block more
+// than the tile has places. outermost: compute-sanitizer counts all 16 bytes of a copy that is cut
+// short; where they may lie outside of the array there is none.
 template <class T, class Tile>
 __device__ inline void park_blocks(const RowReader<T, Access::kShifted>& from, uint4* to,
                                    const Tile& tile, int lane, int row_bytes, bool outermost) {
@@ -40,12 +92,13 @@ __device__ inline void park_blocks(const RowReader<T, Access::kShifted>& from, u
     const int left = end - index * kChunkBytes;
     const int bytes = left < 0 ? 0 : left < kChunkBytes ? left : kChunkBytes;
     const uint4* block = blocks + (bytes == 0 ? 0 : index);
-    outermost ? copy_now(to + place, block, bytes) : copy_async(to + place, block, bytes);
+    outermost ? copy_now(to + place, block, bytes)
+              : copy_async_outlasting_writes(to + place, block, bytes);
   };
   if (tile.index(kLast) < end / kChunkBytes) {
 #pragma unroll
     for (int i = 0; i <= kLast; ++i)
-      copy_async(to + tile.place(i), blocks + tile.index(i), kChunkBytes);
+      copy_async_outlasting_writes(to + tile.place(i), blocks + tile.index(i), kChunkBytes);
   } else {
 #pragma unroll
     for (int i = 0; i <= kLast; ++i) copy(tile.place(i), tile.index(i));

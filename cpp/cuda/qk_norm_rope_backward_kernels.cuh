@@ -11,6 +11,7 @@
 // slots).
 #include "cuda/cluster.cuh"
 #include "cuda/column_gradient.cuh"
+#include "cuda/l2_priority.cuh"
 #include "cuda/qk_norm_weight.cuh"
 #include "cuda/tuning/qk_norm_rope_backward.hpp"
 #include "ops/qk_norm_rope_backward.hpp"
@@ -178,10 +179,10 @@ struct RowLoads {
   __device__ void load(const RowWalk<T>& walk, const HeadLanes& head) {
     const int apart = head.half * kPack<T>;
     rstd = *walk.rstd;
-    x_first = *reinterpret_cast<const uint4*>(walk.x);
-    x_second = *reinterpret_cast<const uint4*>(walk.x + apart);
-    dy_first = *reinterpret_cast<const uint4*>(walk.dy);
-    dy_second = *reinterpret_cast<const uint4*>(walk.dy + apart);
+    x_first = *outlasting_writes(reinterpret_cast<const uint4*>(walk.x));
+    x_second = *outlasting_writes(reinterpret_cast<const uint4*>(walk.x + apart));
+    dy_first = *outlasting_writes(reinterpret_cast<const uint4*>(walk.dy));
+    dy_second = *outlasting_writes(reinterpret_cast<const uint4*>(walk.dy + apart));
   }
 };
 

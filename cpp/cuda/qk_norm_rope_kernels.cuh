@@ -10,6 +10,7 @@
 // row in the same way. Limited by memory and instructions (about 250 for a head of 128 in each of
 // a warp's four rows).
 #include "cuda/cluster.cuh"
+#include "cuda/l2_priority.cuh"
 #include "cuda/qk_norm_weight.cuh"
 #include "cuda/tuning/qk_norm_rope.hpp"
 
@@ -99,8 +100,8 @@ __device__ inline void copy_value_chunks(const QkNormRopeParams<A>& p) {
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) {
     if (i >= row.heads) break;
-    a[i] = *reinterpret_cast<const uint4*>(row.from + first);
-    b[i] = *reinterpret_cast<const uint4*>(row.from + second);
+    a[i] = *outlasting_writes(reinterpret_cast<const uint4*>(row.from + first));
+    b[i] = *outlasting_writes(reinterpret_cast<const uint4*>(row.from + second));
     row.from += p.values.x_strides.head * p.value_size;
   }
 #pragma unroll
@@ -160,8 +161,8 @@ __device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>
   uint4 a[kAhead] = {}, b[kAhead] = {};
   const auto ask_for = [&](int number, int i) {
     if (number >= count) return;
-    a[i] = *reinterpret_cast<const uint4*>(x);
-    b[i] = *reinterpret_cast<const uint4*>(x + apart);
+    a[i] = *outlasting_writes(reinterpret_cast<const uint4*>(x));
+    b[i] = *outlasting_writes(reinterpret_cast<const uint4*>(x + apart));
     x += x_step;
   };
 #pragma unroll

@@ -3,6 +3,7 @@
 #pragma once
 
 // Very many narrow rows that are centred: what a thread finds out once serves two of them.
+#include "cuda/l2_priority.cuh"
 #include "cuda/rms_norm_kernels.cuh"
 #include "cuda/tuning/rms_norm.hpp"
 
@@ -75,7 +76,8 @@ class NarrowRows {
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
       chunks[i] = {0u, 0u, 0u, 0u};
-      if (row < p_.rows) chunks[i] = *reinterpret_cast<const uint4*>(x + i * apart());
+      if (row < p_.rows)
+        chunks[i] = *outlasting_writes(reinterpret_cast<const uint4*>(x + i * apart()));
     }
   }
 

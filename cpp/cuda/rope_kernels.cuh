@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "cuda/cluster.cuh"
+#include "cuda/l2_priority.cuh"
 #include "cuda/rope_angles.cuh"
 #include "cuda/tuning/rope.hpp"
 
@@ -205,8 +206,8 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
 #pragma unroll
       for (int i = 0; i < kHeads; ++i) {
         if (done + i >= heads.count) break;
-        held[i].first = *reinterpret_cast<const uint4*>(x);
-        held[i].second = *reinterpret_cast<const uint4*>(x + at.apart);
+        held[i].first = *outlasting_writes(reinterpret_cast<const uint4*>(x));
+        held[i].second = *outlasting_writes(reinterpret_cast<const uint4*>(x + at.apart));
         x += x_step;
       }
       if (done == 0 && turning) {

@@ -8,6 +8,7 @@
 #include <initializer_list>
 
 #include "cuda/gate_tile.cuh"
+#include "cuda/l2_priority.cuh"
 #include "cuda/vec.cuh"
 
 namespace membound::cuda {
@@ -67,7 +68,8 @@ struct ShiftedUnits {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         if (i * lanes >= blocks) continue;
-        const uint4* const from = reinterpret_cast<const uint4*>(start) + i * lanes;
+        const uint4* const from =
+            outlasting_writes(reinterpret_cast<const uint4*>(start) + i * lanes);
         low[k][i] = from[0];
         if (shifts[k] != 0) high[k][i] = from[1];
       }
