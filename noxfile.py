@@ -150,6 +150,9 @@ def wheel(session: nox.Session) -> None:
     session.run("python", "-m", "build", "--outdir", str(dist))
     built = built_wheel(dist)
     session.run("auditwheel", "show", built)
+    # Invalid instructions that nvcc made, of any architecture.
+    session.install("nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm")
+    session.run("python", "tests/machine_code.py", built)
     if "-abi3-" in built:
         session.run("abi3audit", "--strict", "--report", built)
     # 3.11 has a wheel of its own; that of 3.12 serves every later version.
