@@ -21,7 +21,7 @@ from typing import Any
 
 from membound._check_values import normals
 from membound._frameworks import Framework
-from membound._ulps import FORMATS, sum_slack, ulp
+from membound._ulps import FORMATS, RANGE, sum_slack, ulp
 
 _DECIMAL = decimal.Context(prec=34, Emin=-99999, Emax=99999)
 _NAN = float("nan")
@@ -269,13 +269,12 @@ def sigmoid(z: Number) -> Number:
 
 def error_in_ulps(got: float, wanted: set[Number], dtype: str) -> float:
     """How far got is from the nearest right result, in units in the last place of dtype."""
-    largest = FORMATS[dtype][2]
-    worst = math.inf
+    worst, beyond = math.inf, RANGE[dtype]
     for value in wanted:
-        near = float(value)
         if got == value:
             return 0.0
-        if abs(near) > largest + ulp(largest, dtype) / 2:
+        near = float(value)
+        if abs(near) > beyond:
             error = 0.0 if got == math.copysign(math.inf, near) else math.inf
         elif not math.isfinite(got):
             error = math.inf

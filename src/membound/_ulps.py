@@ -45,6 +45,10 @@ def ulp(value: float, dtype: str) -> float:
     return max(math.ulp(value) * scale, smallest)
 
 
+# Numbers beyond round to infinity.
+RANGE = {name: largest + ulp(largest, name) / 2 for name, (_, _, largest) in FORMATS.items()}
+
+
 def error_beyond(slack: float, found: float, right: float, dtype: str) -> float:
     """How far found is from right, less slack, in ulps; infinite where it is no number."""
     difference = abs(found - right)
