@@ -12,9 +12,8 @@ namespace membound::cuda {
 // bytes: a positive multiple of 16, as both places.
 __device__ inline void copy_bulk(uint4* to, const void* from, int bytes, std::uint64_t* arrived) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
-      "[%1], "
-      "%2, [%3], %4;" ::"r"(shared_address(to)),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
       "l"(from), "r"(bytes), "r"(shared_address(arrived)), "l"(kEvictLast)
       : "memory");
 }

@@ -41,7 +41,7 @@ class ParkedPart {
   __device__ static void receive() {
 #if MEMBOUND_HAS_CLUSTERS
     if constexpr (kAtOnce) {
-      __syncthreads();  // the barrier is there
+      __syncthreads();  // thread 0 has started the arrivals
       return wait_for_arrivals(arrived(), 0);
     }
 #endif

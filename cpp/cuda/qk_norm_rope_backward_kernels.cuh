@@ -179,10 +179,10 @@ struct RowLoads {
   __device__ void load(const RowWalk<T>& walk, const HeadLanes& head) {
     const int apart = head.half * kPack<T>;
     rstd = *walk.rstd;
-    x_first = *outlasting_writes(reinterpret_cast<const uint4*>(walk.x));
-    x_second = *outlasting_writes(reinterpret_cast<const uint4*>(walk.x + apart));
-    dy_first = *outlasting_writes(reinterpret_cast<const uint4*>(walk.dy));
-    dy_second = *outlasting_writes(reinterpret_cast<const uint4*>(walk.dy + apart));
+    x_first = read_chunk(walk.x);
+    x_second = read_chunk(walk.x + apart);
+    dy_first = read_chunk(walk.dy);
+    dy_second = read_chunk(walk.dy + apart);
   }
 };
 

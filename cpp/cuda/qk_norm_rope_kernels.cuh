@@ -100,8 +100,8 @@ __device__ inline void copy_value_chunks(const QkNormRopeParams<A>& p) {
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) {
     if (i >= row.heads) break;
-    a[i] = *outlasting_writes(reinterpret_cast<const uint4*>(row.from + first));
-    b[i] = *outlasting_writes(reinterpret_cast<const uint4*>(row.from + second));
+    a[i] = read_chunk(row.from + first);
+    b[i] = read_chunk(row.from + second);
     row.from += p.values.x_strides.head * p.value_size;
   }
 #pragma unroll
@@ -161,8 +161,8 @@ __device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>
   uint4 a[kAhead] = {}, b[kAhead] = {};
   const auto ask_for = [&](int number, int i) {
     if (number >= count) return;
-    a[i] = *outlasting_writes(reinterpret_cast<const uint4*>(x));
-    b[i] = *outlasting_writes(reinterpret_cast<const uint4*>(x + apart));
+    a[i] = read_chunk(x);
+    b[i] = read_chunk(x + apart);
     x += x_step;
   };
 #pragma unroll

@@ -76,8 +76,7 @@ class NarrowRows {
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
       chunks[i] = {0u, 0u, 0u, 0u};
-      if (row < p_.rows)
-        chunks[i] = *outlasting_writes(reinterpret_cast<const uint4*>(x + i * apart()));
+      if (row < p_.rows) chunks[i] = read_chunk(x + i * apart());
     }
   }
 

@@ -206,8 +206,8 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
 #pragma unroll
       for (int i = 0; i < kHeads; ++i) {
         if (done + i >= heads.count) break;
-        held[i].first = *outlasting_writes(reinterpret_cast<const uint4*>(x));
-        held[i].second = *outlasting_writes(reinterpret_cast<const uint4*>(x + at.apart));
+        held[i].first = read_chunk(x);
+        held[i].second = read_chunk(x + at.apart);
         x += x_step;
       }
       if (done == 0 && turning) {

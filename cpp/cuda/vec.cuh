@@ -262,7 +262,7 @@ class RowReader {
     if constexpr (kAccess == Access::kAny) {
       raw.low = elements(index);
     } else if constexpr (kAccess == Access::kAligned) {
-      raw.low = index < chunks_ ? *outlasting_writes(address(index)) : uint4{0, 0, 0, 0};
+      raw.low = index < chunks_ ? read_chunk(address(index)) : uint4{0, 0, 0, 0};
     } else {
       // Bytes of a neighbouring row may come along and are dropped; nothing behind the array is
       // read. Unset otherwise: zeros would make one load wait for the other (16384 x 4097 bfloat16:

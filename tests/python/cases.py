@@ -16,6 +16,7 @@ from reference import NUMPY_DTYPES
 WIDTHS = (1, 2, 3, 7, 8, 31, 32, 33, 64, 80, 127, 128, 129, 255, 256, 257, 1000, 1024, 4095, 4096)
 WIDTHS += (4097, 5120, 8192, 16384)
 LONG = (32768, 65536, 65537, 131072, 262144, 1 << 20)
+LONG += (10000, 65600)  # clusters of float32 with a block that has less, and three with nothing
 WEIGHTS = ("none", "same", "float32", "float64", "float16", "bfloat16", "strided")
 ROUNDINGS = ("once", "before_weight")
 

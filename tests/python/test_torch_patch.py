@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pickle
 from typing import Any
 
@@ -220,6 +221,16 @@ def test_a_patched_model_is_pickled(seed):
     loaded = pickle.loads(pickle.dumps(model))
     assert torch.equal(loaded(ids).logits, model(ids).logits)
     assert mt.unpatch(loaded) == MODELS["Llama"][1]
+
+
+def test_forwards_keep_their_parameters(seed):
+    """Trainers drop the columns of a data set that a forward does not name."""
+    model = build("Llama", torch.float32, seed)
+    parts = [model.model, model.model.layers[0].self_attn]
+    before = [inspect.signature(part.forward) for part in parts]
+    mt.patch(model)
+    assert all("forward" in vars(part) for part in parts)
+    assert [inspect.signature(part.forward) for part in parts] == before
 
 
 def test_only_that_model_changes(seed):

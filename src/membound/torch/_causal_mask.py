@@ -11,9 +11,10 @@ from typing import Any
 
 from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 
+from membound.torch._patch_mask import DECIDES
+
 # What they are given with no mask but the causal one; a cache is new, as none was given.
-_PLAIN = {"config", "inputs_embeds", "input_embeds", "attention_mask", "position_ids"}
-_PLAIN |= {"past_key_values", "cache_position"}
+_PLAIN = {"config", "inputs_embeds", "input_embeds", *DECIDES}
 
 
 # Functions, not partials of one: what a partial holds the compiler looks up under their name.

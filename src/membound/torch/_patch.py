@@ -65,10 +65,10 @@ def patch(model: nn.Module) -> Report:
     models that call transformers' ``create_causal_mask`` (given no mask, positions or cache they
     make none for SDPA, which is causal by itself), and the ``loss_function`` of a language model
     (computed from its logits as they are, where the model's own makes float32 copies of them).
-    Weights, hooks, state dicts and classes stay; only
-    ``forward`` or the loss of the found modules changes, on this model alone. Its copies are
-    patched too, and so is what a pickle of the whole model loads (with the version of membound
-    that wrote it). :func:`unpatch` undoes it. Patch before torch.compile.
+    Weights, hooks, state dicts and classes stay; only ``forward`` or the loss of the found modules
+    changes, on this model alone. Its copies are patched too, and so is what a pickle of the whole
+    model loads (with the version of membound that wrote it). :func:`unpatch` undoes it. Patch
+    before torch.compile.
 
     Returns:
         A table of what was replaced, by what, and what was left and why.

@@ -30,6 +30,7 @@ class ForwardWith:
     def __init__(self, cls: type[nn.Module], names: Mapping[str, Callable[..., Any]]) -> None:
         self.cls, self.names = cls, dict(names)
         self.function = _with(cls.forward, self.names)
+        self.__signature__ = inspect.signature(cls.forward)  # trainers ask for it
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -55,6 +56,4 @@ def _with(function: Any, names: Mapping[str, Any]) -> Any:
         function.__code__, scope, function.__name__, function.__defaults__, closure
     )
     copied.__kwdefaults__ = function.__kwdefaults__
-    if wrapped is not None:
-        copied.__wrapped__ = inner
     return copied

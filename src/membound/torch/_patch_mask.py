@@ -20,7 +20,7 @@ from membound.torch._patch_forward import ForwardWith, global_of
 from membound.torch._patch_trial import LeftAloneError
 
 _MASKS = ("create_causal_mask", "create_sliding_window_causal_mask")
-_DECIDES = ("attention_mask", "position_ids", "past_key_values", "cache_position")
+DECIDES = ("attention_mask", "position_ids", "past_key_values", "cache_position")
 
 
 def makes_causal_mask(module: nn.Module) -> bool:
@@ -32,7 +32,7 @@ def replace_causal_mask(module: nn.Module) -> tuple[str, Any]:
 
     cls = type(module)
     first, *others = list(inspect.signature(cls.forward).parameters)[1:]
-    if first not in ("input_ids", "inputs_embeds") or not {*_DECIDES[:3]} <= {*others}:
+    if first not in ("input_ids", "inputs_embeds") or not {*DECIDES[:3]} <= {*others}:
         raise LeftAloneError("its forward takes other arguments")
     ours = {}
     for name in _MASKS:
@@ -48,6 +48,6 @@ class _CausalForward(ForwardWith):
     """The class's own forward where a mask, positions or a cache are given."""
 
     def __call__(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if len(args) > 1 or any(kwargs.get(name) is not None for name in _DECIDES):
+        if len(args) > 1 or any(kwargs.get(name) is not None for name in DECIDES):
             return self.cls.forward(module, *args, **kwargs)
         return self.function(module, *args, **kwargs)
