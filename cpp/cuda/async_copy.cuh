@@ -27,31 +27,28 @@ __device__ inline void copy_now(uint4* to, const uint4* from, int bytes) {
     reinterpret_cast<char*>(to)[i] = reinterpret_cast<const char*>(from)[i];
   }
 }
+// With the priority of outlasting_writes() on 9.0. nvcc 13.0 takes a sum of two registers for the
+// address into the instruction, which is invalid with a priority (LDGSTS [R5+UR0], desc[UR1]): an
+// operation that no address has comes last, with a zero that it does not know. For 10.0 and 12.0 it
+// takes in uniform addresses, too: there, and where no GPU was at hand, copies have none.
 __device__ inline void copy_async(uint4* to, const uint4* from, int bytes) {
 #if MEMBOUND_HAS_ASYNC_COPY
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+#if __CUDA_ARCH__ == 900
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(
+                   address | (blockDim.y - 1)),
+               "l"(from), "r"(bytes), "l"(kEvictLast)
+               : "memory");
+#else
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
                : "memory");
+#endif
 #else
   if (bytes == 16) {
     *to = *from;
   } else {
     copy_now(to, from, bytes);
   }
-#endif
-}
-// With the priority of outlasting_writes(). nvcc 13.0 takes a sum of two registers for the address
-// into the instruction, which is invalid with a priority (LDGSTS [R5+UR0], desc[UR1]): an operation
-// that no address has comes last, with a zero that it does not know. For 10.0 and 12.0 it takes in
-// uniform addresses, too: there, and where no GPU was at hand, copies have none.
-__device__ inline void copy_async_outlasting_writes(uint4* to, const uint4* from, int bytes) {
-#if MEMBOUND_HAS_ASYNC_COPY && __CUDA_ARCH__ == 900
-  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to)) | (blockDim.y - 1);
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(address),
-               "l"(from), "r"(bytes), "l"(kEvictLast)
-               : "memory");
-#else
-  copy_async(to, from, bytes);
 #endif
 }
 

@@ -18,6 +18,7 @@ namespace membound::cuda {
 struct GradientWarpTeam : WarpTeam {
   static constexpr int kVecs = 1;
   static constexpr int kFold = 2;
+  static constexpr int kChunks = kFold * kVecs;
   using WarpTeam::WarpTeam;
   // 32 lanes: two virtual warps. Fewer: the halves of one, which adds them up first.
   template <class Value, class Combine>
@@ -31,6 +32,7 @@ struct GradientWarpTeam : WarpTeam {
 struct GradientBlockTeam : BlockTeam<1, 16> {
   static constexpr int kVecs = 1;
   static constexpr int kFold = 2;
+  static constexpr int kChunks = kFold * kVecs;
   using BlockTeam::BlockTeam;
   template <class Value, class Combine>
   __device__ Value reduce_part(const Value (&values)[kFold], int round, Combine combine) const {

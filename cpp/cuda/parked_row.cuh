@@ -26,17 +26,21 @@ class ParkedPart {
   __device__ static void fetch(uint4* const (&to)[kArrays], const Tile& tile, int chunks,
                                From from) {
 #if MEMBOUND_HAS_CLUSTERS
-    if constexpr (kAtOnce) return fetch_at_once(to, tile, chunks, from);
+    if constexpr (kAtOnce) {
+      fetch_at_once(to, tile, chunks, from);
+    } else
 #endif
+    {
 #pragma unroll
-    for (int i = 0; i < Tile::kChunks; ++i) {
-      const int bytes = tile.index(i) < chunks ? kChunkBytes : 0;
+      for (int i = 0; i < Tile::kChunks; ++i) {
+        const int bytes = tile.index(i) < chunks ? kChunkBytes : 0;
 #pragma unroll
-      for (int k = 0; k < kArrays; ++k) {
-        copy_async_outlasting_writes(to[k] + tile.place(i), from(k, tile.index(i)), bytes);
+        for (int k = 0; k < kArrays; ++k) {
+          copy_async(to[k] + tile.place(i), from(k, tile.index(i)), bytes);
+        }
       }
+      commit_copies();
     }
-    commit_copies();
   }
   __device__ static void receive() {
 #if MEMBOUND_HAS_CLUSTERS
@@ -92,13 +96,12 @@ __device__ inline void park_blocks(const RowReader<T, Access::kShifted>& from, u
     const int left = end - index * kChunkBytes;
     const int bytes = left < 0 ? 0 : left < kChunkBytes ? left : kChunkBytes;
     const uint4* block = blocks + (bytes == 0 ? 0 : index);
-    outermost ? copy_now(to + place, block, bytes)
-              : copy_async_outlasting_writes(to + place, block, bytes);
+    outermost ? copy_now(to + place, block, bytes) : copy_async(to + place, block, bytes);
   };
   if (tile.index(kLast) < end / kChunkBytes) {
 #pragma unroll
     for (int i = 0; i <= kLast; ++i)
-      copy_async_outlasting_writes(to + tile.place(i), blocks + tile.index(i), kChunkBytes);
+      copy_async(to + tile.place(i), blocks + tile.index(i), kChunkBytes);
   } else {
 #pragma unroll
     for (int i = 0; i <= kLast; ++i) copy(tile.place(i), tile.index(i));

@@ -25,6 +25,7 @@ struct LaneGroup {
   static constexpr int kParts = 1;
   static constexpr int kRing = 0;
   static constexpr int kFold = 1;
+  static constexpr int kChunks = kFold * kVecs;
   static constexpr int kMaxThreads = kPersistentThreads;
   static constexpr int kMinBlocks = 2;
   static constexpr bool kOneRow = false;
@@ -57,6 +58,7 @@ struct WarpGroup {
   static constexpr int kParts = 1;
   static constexpr int kRing = kRingOf;
   static constexpr int kFold = 1;
+  static constexpr int kChunks = kFold * kVecs;
   static constexpr int kMaxThreads = kMaxThreadsOf;
   static constexpr int kMinBlocks = kMinBlocksOf;
   static constexpr bool kOneRow = true;
@@ -139,6 +141,7 @@ struct ClusterGroup {
   static constexpr int kParts = kVecsOf / 2;
   static constexpr int kRing = kRingOf;
   static constexpr int kFold = 1;
+  static constexpr int kChunks = kFold * kVecs;
   static constexpr int kMaxThreads = kPersistentThreads;
   static constexpr int kMinBlocks = 1;
   static constexpr bool kOneRow = true;

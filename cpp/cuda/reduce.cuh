@@ -82,6 +82,31 @@ __device__ inline Value reduce_warp(Value value, Combine combine) {
   return value;
 }
 
+// Virtual warps of a warp, each reduced by itself: after each step half of the lanes go on with
+// half of them. The tree of reduce_block; the same in every lane.
+template <int kFold, int kOffset = kWarpLanes / 2, class Value, class Combine>
+__device__ inline Value reduce_folds(const Value (&values)[kFold], Combine combine) {
+  if constexpr (kFold == 1) {
+    Value mine = values[0];
+#pragma unroll
+    for (int offset = kOffset; offset > 0; offset /= 2) {
+      mine = combine(mine, shuffle_xor(mine, offset));
+    }
+    return mine;
+  } else {
+    constexpr int kHalf = kFold / 2;
+    const bool upper = threadIdx.x & kOffset;
+    Value mine[kHalf];
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      mine[i] = combine(upper ? values[kHalf + i] : values[i],
+                        shuffle_xor(upper ? values[i] : values[kHalf + i], kOffset));
+    }
+    const Value all = reduce_folds<kHalf, kOffset / 2>(mine, combine);
+    return combine(all, shuffle_xor(all, kOffset));
+  }
+}
+
 // Sums of pairs by the same trees, half the instructions: the lower lanes go on with a, the upper
 // with b, and each has its own; joined() gives both to all.
 inline constexpr int kHalfWarp = kWarpLanes / 2;

@@ -85,9 +85,14 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
     const auto with = [&]<Access kAccess, Beside kBeside, Centring kCentring>() {
       // What a centred or shifted row takes beside its chunks is shared by four of a thread.
       constexpr bool kFolds = kAccess == Access::kShifted || kCentring == Centring::kAlways;
-      const tuning::RmsNormConfig shape = kAccess == Access::kAny ? tuning::unfolded(config)
-                                          : kFolds ? tuning::folded(config, problem.rows)
-                                                   : config;
+      tuning::RmsNormConfig shape = kAccess == Access::kAny ? tuning::unfolded(config)
+                                    : kFolds                ? tuning::folded(config, problem.rows)
+                                                            : config;
+      if (kAccess == Access::kAligned && kBeside != Beside::kGate) {
+        const std::int64_t chunks = tuning::ceil_div(problem.cols, kPack<T>);
+        shape = tuning::by_warps(shape, problem.rows, chunks, sizeof(T),
+                                 kBeside != Beside::kNothing, problem.centred);
+      }
       launch_rms_norm<T, kAccess, kBeside, kCentring>(problem, shape, split, device, stream);
     };
     // As is_seldom says.

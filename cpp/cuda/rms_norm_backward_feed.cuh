@@ -181,10 +181,12 @@ class RingFeed {
     for (int v = 0; v < kVecs; ++v) {
       const int place = ahead_.place(v);
       const int bytes = tile.active() && place < arrays.chunks() ? kChunkBytes : 0;
-      copy_async(chunk(first_, kArrays * v), arrays.dy().address(place), bytes);
-      copy_async(chunk(first_, kArrays * v + 1), arrays.x().address(place), bytes);
-      if constexpr (kGated)
-        copy_async(chunk(first_, kArrays * v + 2), arrays.gate().address(place), bytes);
+      const auto fetch_chunk = [&](int array, const uint4* from) {
+        copy_async(chunk(first_, kArrays * v + array), from, bytes);
+      };
+      fetch_chunk(0, arrays.dy().address(place));
+      fetch_chunk(1, arrays.x().address(place));
+      if constexpr (kGated) fetch_chunk(2, arrays.gate().address(place));
     }
     commit_copies();
     ahead_.next();

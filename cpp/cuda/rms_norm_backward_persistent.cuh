@@ -168,7 +168,7 @@ class PersistentGradient {
 
   // dsum, on its way early.
   __device__ Held held_beside() const {
-    Held held;
+    Held held{};
     if constexpr (kForm == Form::kPlainAdd || kForm == Form::kGeneral) {
       const Row arrays = rows_.arrays();
       const bool active = rows_.tile().active();

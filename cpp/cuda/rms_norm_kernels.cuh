@@ -60,9 +60,10 @@ class HeldRow {
   // few as keep them to the registers of min_blocks.
   static constexpr int kUnroll = kParks ? 1 : kChunks;
   static constexpr bool kMayCentre = kCentring != Centring::kNever;
-  static constexpr int kWeights = !kParks                    ? (kChunks < 4 ? kChunks : 4)
+  static constexpr int kWeights = !kParks                    ? (kChunks % 4 == 0 ? 4 : kChunks)
                                   : Team::kMaxThreads == 512 ? (kMayCentre ? 1 : 2)
                                                              : (kMayCentre ? 2 : 4);
+  static_assert(kChunks % kWeights == 0);
 
  public:
   __device__ HeldRow(const Params& p, const Team& team)

@@ -81,6 +81,17 @@ void set_params(RmsNormParams<accumulate_t<T>>& p, const RmsNormProblem& problem
 template <Beside kBeside, class Sink>
 inline constexpr bool is_plain = kBeside == Beside::kNothing && std::is_same_v<Sink, StoreResult>;
 
+// Whether rows have kernels that take several of them to a block (by_warps), and whether with a
+// quarter of their chunks empty ones of their own.
+template <class T, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
+inline constexpr bool kTakesWarps =
+    kAccess == Access::kAligned && sizeof(T) < 8 && std::is_same_v<Sink, StoreResult> &&
+    (kBeside == Beside::kNothing ||
+     (kBeside == Beside::kResidual && kCentring != Centring::kAlways));
+template <class T, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
+inline constexpr bool kSpares = kAccess == Access::kAligned && sizeof(T) < 8 &&
+                                kCentring == Centring::kAlways && is_plain<kBeside, Sink>;
+
 // The kernels that a config asks for, whose results go to Sink.
 template <class T, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
 void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
@@ -100,7 +111,7 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
     LaunchShape parked = shape;
     if (kParked<T, Team, kAccess, kForm, Sink::kQuantises>) {
       parked.shared_bytes = std::size_t{kParkedArrays<kAccess, kBeside> * kChunkBytes} *
-                            parked_places(kAccess, config.threads * Team::kVecs * Team::kFold);
+                            parked_places(kAccess, config.threads * Team::kChunks);
     }
     launch<rms_norm_row_kernel<T, Team, kAccess, kBeside, kForm, Sink>>(parked, stream, device, p);
   };
@@ -126,6 +137,21 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
     }
     if constexpr (kStreams) streamed.template operator()<8, kMaxWarps>();
   };
+  constexpr bool kHasSpare = kSpares<T, kAccess, kBeside, kCentring, Sink>;
+  const auto warps = [&] {
+    const bool spares = tuning::spares_quarter(p.chunks, kWarpLanes * config.fold);
+    if (config.fold == 2) {
+      if constexpr (kHasSpare) {
+        if (spares) return held.template operator()<FoldedWarpTeam<2, 3>>();
+      }
+      held.template operator()<FoldedWarpTeam<2>>();
+    } else if constexpr (kHasSpare && sizeof(T) == 2) {
+      spares ? held.template operator()<FoldedWarpTeam<4, 6>>()
+             : held.template operator()<FoldedWarpTeam<4>>();
+    } else if constexpr (kCentring == Centring::kNever && is_plain<kBeside, Sink>) {
+      held.template operator()<FoldedWarpTeam<4, 6>>();
+    }
+  };
   const auto block = [&] {
     if constexpr (kAnyRow) {
       // Where any number of chunks is taken, rows of one block are streamed with one group.
@@ -144,8 +170,12 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
     } else if (config.vecs == 4) {
       held.template operator()<BlockTeam<1, 16, 4>>();
     } else if (config.max_warps == 8) {
-      config.fold == 1 ? held.template operator()<BlockTeam<1, 8>>()
-                       : held.template operator()<BlockTeam<2, 8>>();
+      if (config.fold == 1) return held.template operator()<BlockTeam<1, 8>>();
+      if constexpr (kHasSpare) {
+        if (tuning::spares_quarter(p.chunks, 2 * config.threads))
+          return held.template operator()<BlockTeam<2, 8, 2, 3>>();
+      }
+      held.template operator()<BlockTeam<2, 8>>();
     } else {
       config.fold == 1 ? held.template operator()<BlockTeam<1, 16>>()
                        : held.template operator()<BlockTeam<2, 16>>();
@@ -158,6 +188,9 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
       narrow.blocks = tuning::ceil_div(shape.blocks, tuning::kNarrowRows);
       return launch<rms_norm_narrow_kernel<T>>(narrow, stream, device, p);
     }
+  }
+  if constexpr (kTakesWarps<T, kAccess, kBeside, kCentring, Sink>) {
+    if (config.form == RowForm::kWarp && config.fold > 1) return warps();
   }
   if (config.form == RowForm::kWarp) {
     held.template operator()<WarpTeam>();

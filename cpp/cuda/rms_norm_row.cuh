@@ -361,7 +361,7 @@ constexpr int min_blocks() {
   if (Team::kVecs > 2) return 1536 / kThreads;
   if (Team::kFold == 1) return kThreads == 256 ? (centred ? 5 : 6) : 0;
   // Four chunks: centred ones of 16 bits are parked, and of float32 fit 64 registers.
-  return centred ? (sizeof(T) == 2 ? 1280 : 1024) / kThreads : 0;
+  return centred ? (sizeof(T) == 2 && Team::kParks ? 1280 : 1024) / kThreads : 0;
 }
 
 }  // namespace membound::cuda

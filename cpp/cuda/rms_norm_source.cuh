@@ -242,7 +242,8 @@ class ParkedChunks {
   __device__ uint4* part(int array) const {
     extern __shared__ uint4 parked[];
     constexpr int kBefore = kParkedArrays<kAccess, kBeside> - (kHasBeside ? 2 : 1);
-    return parked + (kBefore + array) * parked_places(kAccess, tile_.part());
+    return parked + (kBefore + array) * parked_places(kAccess, tile_.places()) +
+           tile_.first_place();
   }
   const Row& row_;
   const Tile& tile_;

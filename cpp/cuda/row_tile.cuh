@@ -18,7 +18,7 @@ class HeldTile {
   static constexpr int kFold = Team::kFold;
 
  public:
-  static constexpr int kChunks = kFold * kVecs;
+  static constexpr int kChunks = Team::kChunks;
 
   // Teams whose row is past the last read row 0 and write nothing: shuffles need every lane.
   __device__ HeldTile(const Team& team, std::int64_t row, std::int64_t rows)
@@ -34,11 +34,16 @@ class HeldTile {
   __device__ int index(int i) const { return first_chunk() + place(i); }
   // The same in the block's part of the row.
   __device__ int place(int i) const {
-    const int column = kFold == 1 ? i : (i % kVecs) * kFold + i / kVecs;
+    constexpr int kFewer = kVecs > 1 ? kVecs - 1 : 1;
+    const int fold = i < first_of(kWhole) ? i / kVecs : kWhole + (i - first_of(kWhole)) / kFewer;
+    const int column = (i - first_of(fold)) * kFold + fold;
     return column * team_.size + team_.lane;
   }
   // Chunks of a part.
   __device__ int part() const { return kChunks * team_.size; }
+  // Places of a block's teams in shared memory, and the first of this one.
+  __device__ int places() const { return kChunks * static_cast<int>(blockDim.x); }
+  __device__ int first_place() const { return kChunks * team_.first_thread(); }
 
   // Combines of_chunk(i), a Value, over the chunks of the block's part of the row; the same in
   // every thread. kUnroll: chunks whose code is side by side; 1 where code is cold and should be
@@ -48,10 +53,10 @@ class HeldTile {
     Value values[kFold];
 #pragma unroll
     for (int fold = 0; fold < kFold; ++fold) {
-      values[fold] = of_chunk(fold * kVecs);
+      values[fold] = of_chunk(first_of(fold));
 #pragma unroll kUnroll
-      for (int v = 1; v < kVecs; ++v) {
-        values[fold] = combine(values[fold], of_chunk(fold * kVecs + v));
+      for (int i = first_of(fold) + 1; i < first_of(fold + 1); ++i) {
+        values[fold] = combine(values[fold], of_chunk(i));
       }
     }
     return team_.reduce_part(values, round, combine);
@@ -103,6 +108,11 @@ class HeldTile {
 
  private:
   __device__ int first_chunk() const { return team_.rank * part(); }
+  // Virtual threads whose chunks are kVecs; those behind them have one less.
+  static constexpr int kWhole = kChunks - kFold * (kVecs - 1);
+  static constexpr __device__ int first_of(int fold) {
+    return fold * kVecs - (fold > kWhole ? fold - kWhole : 0);
+  }
   // Where a row is parked, its place: it has been read by then.
   __device__ uint4* staged() const {
     if constexpr (Team::kParks) {

@@ -15,14 +15,16 @@ namespace membound::cuda {
 // (with_shift). Each team is made from the threads of a row (lanes), its blocks, and the first
 // block of the grid that works on rows. kSplitRows: gradients of aligned rows may be counted in two
 // axes. kSharesWarp: a warp works on several rows, which go one way together. A team's part of a
-// row is what one block holds of it. kParks: a thread has more chunks than registers should hold,
-// so that a forward row waits in shared memory (parked_row.cuh).
+// row is what one block holds of it. kChunks: of a thread, fewer than kFold * kVecs where rows
+// leave the last empty. kParks: a thread has more chunks than registers should hold, so that a
+// forward row waits in shared memory (parked_row.cuh).
 
 // Lanes of a warp; several rows per block.
 struct WarpTeam {
   static constexpr bool kSplitRows = true;
   static constexpr int kVecs = 2;
   static constexpr int kFold = 1;
+  static constexpr int kChunks = 2;
   static constexpr bool kParks = false;
   static constexpr int kMaxThreads = 256;
   static constexpr bool kUniformShift = false;
@@ -50,13 +52,44 @@ struct WarpTeam {
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
 };
 
+// A warp that plays kFold virtual ones; several rows per block.
+template <int kFoldOf, int kChunksOf = 2 * kFoldOf>
+struct FoldedWarpTeam {
+  static constexpr bool kSplitRows = false;
+  static constexpr int kVecs = 2;
+  static constexpr int kFold = kFoldOf;
+  static constexpr int kChunks = kChunksOf;
+  static constexpr bool kParks = kChunks > 3;
+  static constexpr int kMaxThreads = 128;
+  static constexpr bool kUniformShift = true;
+  static constexpr bool kClusters = false;
+  static constexpr bool kSharesWarp = false;
+  int size = kWarpLanes;
+  int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  int rank = 0;
+  std::int64_t row;
+
+  __device__ FoldedWarpTeam(int, int, int first_block)
+      : row((static_cast<std::int64_t>(blockIdx.x - first_block) * blockDim.x + threadIdx.x) /
+            kWarpLanes) {}
+  __device__ void start() const {}
+  template <class Value, class Combine>
+  __device__ Value reduce_part(const Value (&values)[kFold], int, Combine combine) const {
+    return reduce_folds(values, combine);
+  }
+  __device__ bool any(bool mine) const { return mine; }
+  __device__ void sync() const { __syncwarp(); }
+  __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
+};
+
 // A whole block, as at most kMaxWarps virtual warps.
-template <int kFoldOf, int kMaxWarps, int kVecsOf = 2>
+template <int kFoldOf, int kMaxWarps, int kVecsOf = 2, int kChunksOf = kFoldOf * kVecsOf>
 struct BlockTeam {
   static constexpr bool kSplitRows = false;
   static constexpr int kVecs = kVecsOf;
   static constexpr int kFold = kFoldOf;
-  static constexpr bool kParks = kFold * kVecs > 2;
+  static constexpr int kChunks = kChunksOf;
+  static constexpr bool kParks = kChunks > 3;
   static constexpr int kMaxThreads = kMaxWarps * kWarpLanes / kFold;
   static constexpr bool kUniformShift = true;
   static constexpr bool kClusters = false;
@@ -83,6 +116,7 @@ struct ClusterTeam {
   static constexpr bool kSplitRows = false;
   static constexpr int kVecs = kVecsOf;
   static constexpr int kFold = 1;
+  static constexpr int kChunks = kVecs;
   static constexpr bool kParks = kVecs > 2;
   static constexpr int kMaxThreads = kMaxWarps * kWarpLanes;
   static constexpr bool kUniformShift = true;

@@ -83,6 +83,24 @@ TEST_CASE("a row's tree depends on its width and dtype alone") {
   }
 }
 
+TEST_CASE("rows of two to four virtual warps, several to a block") {
+  const auto fold_of = [](std::int64_t rows, std::int64_t cols, bool beside, bool centred) {
+    const RmsNormConfig c = folded(rms_norm_config(rows, cols, 2, 16), rows);
+    const RmsNormConfig warps = by_warps(c, rows, cols / 8, 2, beside, centred);
+    return warps.form == RowForm::kWarp ? warps.fold : 0;
+  };
+  CHECK(fold_of(512, 1024, false, false) == 0);
+  CHECK(fold_of(1024, 1024, false, false) == 2);
+  CHECK(fold_of(1, 768, false, true) == 2);
+  CHECK(fold_of(2048, 1024, false, true) == 0);
+  CHECK(fold_of(4096, 1024, true, false) == 2);
+  CHECK(fold_of(8192, 1280, false, false) == 4);
+  CHECK(fold_of(8192, 1600, false, false) == 0);
+  CHECK(fold_of(8192, 1600, false, true) == 4);
+  CHECK(fold_of(2048, 1280, false, true) == 0);
+  CHECK(fold_of(65536, 2056, false, true) == 0);
+}
+
 TEST_CASE("another number of threads for the same virtual threads") {
   for (int size : {2, 4, 8}) {
     for (std::int64_t cols : kWidths) {
@@ -94,6 +112,24 @@ TEST_CASE("another number of threads for the same virtual threads") {
           CHECK(other.threads * other.fold == c.threads * c.fold);
           CHECK(other.threads % 32 == 0);
           CHECK(other.form == c.form);
+        }
+        for (int options = 0; options < 4; ++options) {
+          const std::int64_t chunks = ceil_div(cols, kChunk / size);
+          const bool beside = options & 1, centred = options & 2;
+          const RmsNormConfig warps =
+              by_warps(folded(c, rows), rows, chunks, size, beside, centred);
+          if (warps.form == c.form) continue;
+          CHECK(warps.form == RowForm::kWarp);
+          CHECK(warps.lanes * warps.fold == c.threads * c.fold);
+          CHECK(warps.threads % warps.lanes == 0);
+          CHECK((warps.fold == 2 || warps.fold == 4));
+          CHECK(size < 8);
+          CHECK_FALSE((beside && centred));
+          // As many chunks as the kernels for them hold.
+          const bool spares = spares_quarter(chunks, 32 * warps.fold);
+          CHECK(chunks <= 64 * warps.fold);
+          if (warps.fold == 4 && !centred) CHECK((spares && !beside));
+          if (warps.fold == 4 && centred) CHECK(size == 2);
         }
         CHECK(unfolded(c).fold == 1);
         const bool folds = c.form == RowForm::kBlock && c.vecs == 2;

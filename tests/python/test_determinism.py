@@ -68,6 +68,45 @@ def test_a_row_does_not_see_its_batch(one, call, dtype, seed):
             assert _same_bits(np.ascontiguousarray(part), whole[first:last]), (cols, first, last)
 
 
+# Of two to four virtual warps, which one warp takes where rows are many; the chunks of a width.
+CHUNKS_BY_WARPS = (65, 80, 96, 97, 125, 128, 129, 144, 192, 193, 200, 256)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("op", ["rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm"])
+def test_many_rows_have_the_bits_of_few(op, dtype, offset, seed):
+    torch = pytest.importorskip("torch")
+    kind = getattr(torch, dtype)
+    generator = torch.Generator("cuda").manual_seed(seed)
+    rows = 8195  # the last block is not full
+
+    def normal(*shape):
+        return torch.randn(*shape, device="cuda", generator=generator)
+
+    for chunks in CHUNKS_BY_WARPS:
+        cols = chunks * 16 // kind.itemsize
+        x = normal(rows, cols)
+        x[::997] *= 1e4 if dtype == "float16" else 1e30  # sums out of range
+        x[5], x[6, 1], x[7, 2] = 0.0, float("nan"), float("inf")
+        arrays_of_rows = [x.to(kind)]
+        if op.startswith("add"):
+            arrays_of_rows.append(normal(rows, cols).to(kind))
+        columns = [normal(cols).to(kind) for _ in range(1 + op.endswith("layer_norm"))]
+        statistics = {"return_stats" if op.endswith("layer_norm") else "return_rstd": True}
+
+        def call(first, last, arrays_of_rows=arrays_of_rows, columns=columns, more=statistics):
+            parts = [array[first:last] for array in arrays_of_rows]
+            return getattr(membound, op)(*parts, *columns, weight_offset=offset, **more)
+
+        whole = call(0, rows)
+        few = [call(first, min(rows, first + 500)) for first in range(0, rows, 500)]
+        for at, results in enumerate(whole):
+            apart = torch.cat([results_of_few[at] for results_of_few in few])
+            assert torch.equal(results.view(torch.uint8), apart.view(torch.uint8)), (cols, at)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_row_does_not_see_strides_or_alignment(one, call, dtype, seed):
     if dtype not in one.dtypes:

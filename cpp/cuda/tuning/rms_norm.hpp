@@ -10,7 +10,7 @@
 namespace membound::cuda::tuning {
 
 enum class RowForm {
-  kWarp,      // a power of two of lanes per row, several rows per block, row in registers
+  kWarp,      // up to a warp per row, several rows per block, row in registers
   kBlock,     // one row per block, row in registers
   kCluster,   // one row per cluster, row in the registers of its blocks
   kStreamed,  // one row per cluster or block, read twice
@@ -22,7 +22,7 @@ struct RmsNormConfig {
   int fold;                // virtual threads that a thread plays
   int max_warps;           // the class of virtual warps per block: 8 or 16
   int threads;             // per block
-  int lanes;               // per row (kWarp), else threads
+  int lanes;               // per row (kWarp, a power of two), else threads
   int blocks_per_row;      // the cluster
   int groups;              // of a row: their sums are added one by one
   int segments_per_group;  // kStreamed: pieces that a block holds at once
@@ -158,6 +158,42 @@ inline RmsNormConfig folded(RmsNormConfig config, std::int64_t rows) {
   config.threads /= 2;
   config.lanes = config.threads;
   config.fold = 2;
+  return config;
+}
+
+// Whether rows leave the last quarter of the chunks that `all` virtual threads hold empty.
+constexpr bool spares_quarter(std::int64_t chunks, int all) { return chunks * 2 <= all * 3; }
+
+// The same row in one warp, several rows to a block: a GPU starts no more than a block in 0.7 ns,
+// and sums need no barrier. Not where rows are few (H200, bfloat16, us, a block to a row and so:
+// RMSNorm 512 x 1024 1.87 and 2.04, 1024 x 1024 2.71 and 2.48, 8192 x 768 10.9 and 7.8; LayerNorm
+// 2048 x 1024 4.8 and 5.9, 16384 x 1024 20.5 and 20.1; with a residual 2048 x 1024 5.8 and 6.0,
+// 4096 x 1024 10.9 and 10.2), but for LayerNorm with a quarter spared (1 x 768 1.59 and 1.45, 8192
+// x 768 10.7 and 9.0). LayerNorm with a residual gains nothing.
+inline constexpr std::int64_t kFewByWarps = kFewVirtualThreads / 4;
+// Four virtual warps in one: RMSNorm 65536 x 1280 86.9 and 79.8, 8192 x 1536 14.3 and 14.5,
+// LayerNorm 16384 x 1600 34.0 and 30.1, 8192 x 1536 16.3 and 16.4, 2048 x 1536 5.9 and 8.0.
+inline constexpr std::int64_t kManyByWarps = 8192;
+
+inline RmsNormConfig by_warps(RmsNormConfig config, std::int64_t rows, std::int64_t chunks,
+                              int dtype_size, bool beside, bool centred) {
+  const int all = config.threads * config.fold;
+  if (config.form != RowForm::kBlock || config.vecs != 2 || dtype_size == 8) return config;
+  if (beside && centred) return config;
+  const bool spares = spares_quarter(chunks, all);
+  bool takes = false;
+  if (all == 2 * 32) {
+    const std::int64_t few = beside || centred ? kFewVirtualThreads : kFewByWarps;
+    takes = (centred && spares) || rows * all > few;
+  } else if (all == 4 * 32 && !beside) {
+    takes = rows >= kManyByWarps && (centred ? dtype_size == 2 : spares);
+  }
+  if (!takes) return config;
+  config.form = RowForm::kWarp;
+  config.threads = kWarpFormThreads;
+  config.lanes = 32;
+  config.fold = all / 32;
+  config.overlap_launch = true;
   return config;
 }
 
