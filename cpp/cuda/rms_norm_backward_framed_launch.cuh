@@ -38,6 +38,8 @@ void launch_framed(const RmsNormBackwardParams<accumulate_t<T>>& p,
   }
 }
 
+using FramedGradientLaunch = void(const RmsNormBackwardProblem&, const RmsNormBackwardConfig&, int,
+                                  StreamView);
 template <class T>
 void launch_rms_norm_backward_framed(const RmsNormBackwardProblem& problem,
                                      const RmsNormBackwardConfig& config, int device,

@@ -3,8 +3,8 @@
 #pragma once
 
 // From a problem to its launches for one storage type and way to read rows. Aligned rows, aligned
-// rows that are centred, shifted and strided rows are translation units of their own for each type
-// (rms_norm_backward_<form>_<dtype>.cu), so that they compile side by side.
+// rows that are centred, shifted and strided rows are translation units of their own
+// (rms_norm_backward_<form>.cu), so that they compile side by side.
 #include "cuda/launch.hpp"
 #include "cuda/rms_norm_backward_params.cuh"
 #include "cuda/rms_norm_backward_persistent.cuh"
@@ -141,6 +141,9 @@ void launch_roles_apart(RmsNormBackwardParams<accumulate_t<T>> p,
   launch_roles<T, kAccess, kCentring, kGated>(p, config, device, stream);
 }
 
+// What rms_norm_backward_<form>.cu instantiates for each dtype.
+using GradientLaunch = void(const RmsNormBackwardProblem&, const RmsNormBackwardConfig&,
+                            const RowSplit&, int, StreamView);
 // kRoles: as kCentring says. Shifted rows of the persistent form are asked here, once for a launch:
 // the sums of the bias would cost the others registers.
 template <class T, Access kAccess, Centring kCentring, bool kGated>

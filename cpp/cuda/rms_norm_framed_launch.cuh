@@ -7,6 +7,8 @@
 
 namespace membound::cuda {
 
+using FramedLaunch = void(const RmsNormProblem&, const tuning::FramedConfig&,
+                          const tuning::RmsNormConfig&, int, StreamView);
 template <class T>
 void launch_rms_norm_framed(const RmsNormProblem& problem, const tuning::FramedConfig& config,
                             const tuning::RmsNormConfig& row, int device, StreamView stream) {

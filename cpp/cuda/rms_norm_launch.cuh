@@ -4,7 +4,7 @@
 
 // From a problem to a launch for one storage type, way to read rows and form of the op. Aligned
 // rows, aligned rows that are centred, shifted and strided rows are translation units of their own
-// for each type (rms_norm_<form>_<dtype>.cu), so that they compile side by side.
+// (rms_norm_<form>.cu), so that they compile side by side.
 #include <cmath>
 #include <type_traits>
 
@@ -205,6 +205,10 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
   }
 }
 
+// What rms_norm_<form>.cu instantiates for each dtype: in one unit, whose machine code, nearly the
+// same for two of them, is compressed together.
+using NormLaunch = void(const RmsNormProblem&, const tuning::RmsNormConfig&, const RowSplit&, int,
+                        StreamView);
 template <class T, Access kAccess, Beside kBeside, Centring kCentring>
 void launch_rms_norm(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
                      const RowSplit& split, int device, StreamView stream) {

@@ -3,13 +3,15 @@
 #pragma once
 
 // From a problem to a launch for one storage type and way to read rows; aligned and strided rows of
-// each type are instantiated in rms_norm_quant_<dtype>.cu.
+// each type are instantiated in rms_norm_quant_rows.cu.
 #include "cuda/rms_norm_launch.cuh"
 #include "cuda/rms_norm_quant_sink.cuh"
 #include "ops/rms_norm_quant.hpp"
 
 namespace membound::cuda {
 
+using QuantLaunch = void(const RmsNormQuantProblem&, const tuning::RmsNormConfig&, const RowSplit&,
+                         int, StreamView);
 template <class T, Access kAccess>
 void launch_rms_norm_quant(const RmsNormQuantProblem& problem, const tuning::RmsNormConfig& config,
                            const RowSplit& split, int device, StreamView stream) {

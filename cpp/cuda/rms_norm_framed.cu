@@ -4,7 +4,8 @@
 
 namespace membound::cuda {
 
-template void launch_rms_norm_framed<float>(const RmsNormProblem&, const tuning::FramedConfig&,
-                                            const tuning::RmsNormConfig&, int, StreamView);
+template FramedLaunch launch_rms_norm_framed<Float16>;
+template FramedLaunch launch_rms_norm_framed<BFloat16>;
+template FramedLaunch launch_rms_norm_framed<float>;
 
 }  // namespace membound::cuda
