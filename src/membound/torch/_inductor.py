@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the Python code that Inductor writes calls our operators: as builtins, past the dispatcher.
 
+So do eager calls that record a gradient, whose tensors have been looked at by then.
+
 torch.ops.membound.builtins holds one for each operator with a kernel in C++. It takes the same
 arguments and returns the same results, and calls the operator for what it cannot do itself: tensors
 that are no plain memory, calls that a mode or the profiler is to see. For an operator without such
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,6 +43,12 @@ def offer(name: str, kernel: str | None) -> None:
     setattr(_BUILTINS, name, builtin or operator)
     if builtin is not None:
         _to_be_told.add(name)
+
+
+def builtin_of(name: str) -> Callable[..., Any] | None:
+    """The operator's builtin, where it has one."""
+    found = getattr(_BUILTINS, name)
+    return None if isinstance(found, torch._ops.OpOverload) else found
 
 
 def tell_inductor(name: str) -> None:

@@ -13,9 +13,9 @@ Each gets these operators in torch's registry::
 with kernels in C++ (_kernels.py), which Inductor's code calls without the dispatcher where it can
 (_inductor.py), and two recording functions. (An op without a gradient has
 ``op``, which refuses to be recorded, and ``op_inference`` for who has asked.) Eager calls on plain
-tensors run the extension under the one that costs least (5 us over the kernel where a gradient is
-wanted; the dispatcher would cost 2.5 us a call and its autograd 7 us more). Everything that traces,
-wraps or transforms tensors meets the operators under the other.
+tensors run the same builtins under the one that costs least (4 us over the kernel where a gradient
+is wanted; the dispatcher would cost 2.5 us a call and its autograd 7 us more). Everything that
+traces, wraps or transforms tensors meets the operators under the other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch import library
 from torch._functorch.utils import unwrap_dead_wrappers
 
 from membound.torch._columns import holds_columns
-from membound.torch._inductor import offer, tell_inductor
+from membound.torch._inductor import builtin_of, offer, tell_inductor
 from membound.torch._kernels import implement
 from membound.torch._recording import (
     as_tuple,
@@ -82,8 +82,15 @@ class Operator:
         _register(self)
         announce(self)
         operators = raw_operator(self, "forward"), asked_for(raw_operator(self, "backward"))
-        eager = recording_function(self, self.forward, spread(self), traced=False)
+        forward, backward = map(builtin_of, (f"{self.name}_forward", f"{self.name}_backward"))
+        eager = recording_function(
+            self,
+            forward or self.forward,
+            asked_for(backward) if backward else spread(self),
+            traced=False,
+        )
         for name, value in (
+            ("_count", len(self.tensors)),
             ("_pick", differentiable_results(self)),
             ("_eager", shortest_call(eager)),
             ("_compiled", recording_function(self, *operators, traced=True)),
@@ -95,13 +102,18 @@ class Operator:
 
     def __call__(self, *arguments: Any) -> Any:
         """The differentiable results, with the gradient recorded in the way that the call needs."""
+        tensors = arguments[: self._count]  # type: ignore[attr-defined]
         if dynamo_traces():
             if tell_dtensor() and self._is_of_columns(arguments):
                 return self.columns(*arguments)  # type: ignore[misc]
-            if not records(arguments[: len(self.tensors)]):
+            if not records(tensors):
                 return self._unrecorded(*arguments)  # type: ignore[attr-defined]
             return self._compiled.apply(*arguments)  # type: ignore[attr-defined]
-        if dispatch_modes() or transforms() or _holds_subclasses(arguments[: len(self.tensors)]):
+        if (
+            dispatch_modes()
+            or transforms()
+            or (not _PLAIN_OR_ABSENT.issuperset(map(type, tensors)) and _holds_subclasses(tensors))
+        ):
             tell_dtensor()
             if self._is_of_columns(arguments):
                 return self.columns(*arguments)  # type: ignore[misc]
@@ -115,6 +127,8 @@ class Operator:
             if all(a is b for a, b in zip(unwrapped, arguments, strict=True)):
                 raise
             return self._eager(*unwrapped)  # type: ignore[attr-defined]
+        except RuntimeError as error:
+            raise _in_own_words(self, arguments, error) from None
 
     def _is_of_columns(self, arguments: tuple[Any, ...]) -> bool:
         weight = arguments[list(self.tensors).index("weight?")] if self.columns else None
@@ -122,9 +136,17 @@ class Operator:
 
 
 def _holds_subclasses(tensors: tuple[Any, ...]) -> bool:
-    if _PLAIN_OR_ABSENT.issuperset(map(type, tensors)):
-        return False
     return any(type(t) not in PLAIN and isinstance(t, torch.Tensor) for t in tensors)
+
+
+def _in_own_words(op: Operator, arguments: tuple[Any, ...], error: Exception) -> Exception:
+    """What builtins cannot read goes to torch's dispatcher, whose errors say less than ours."""
+    try:
+        with torch.no_grad():
+            op.forward(*arguments)
+    except Exception as own:  # noqa: BLE001 - it is raised
+        return own
+    return error
 
 
 def contiguous_like(tensor: Any) -> Any:

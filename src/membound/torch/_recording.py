@@ -21,10 +21,13 @@ _is_batched = torch._C._functorch.is_legacy_batchedtensor  # by is_grads_batched
 _FUNCTION_PARTS = ("forward", "backward", "jvp", "setup_context", "generate_vmap_rule")
 
 
-def differentiable_results(op: Operator) -> Callable[[tuple[Any, ...]], Any]:
+def differentiable_results(
+    op: Operator, *, traced: bool = False
+) -> Callable[[tuple[Any, ...]], Any]:
     """The results that gradients flow through: the first ones, alone if it is one."""
     count = sum(op.results.values())
-    return lambda results: results[0] if count == 1 else results[:count]
+    first = 0 if count == 1 else slice(count)
+    return (lambda results: results[first]) if traced else itemgetter(first)
 
 
 def _refuse_tangents(op: Operator) -> Callable[..., Any]:
@@ -72,12 +75,13 @@ def recording_function(
     """
     count = len(op.tensors)
     save, wanted, by_input = (make(op, traced) for make in (_saver, _wanted_by, _by_input))
-    pick, gradients = differentiable_results(op), _gradient_function(op)
+    pick, gradients = differentiable_results(op, traced=traced), _gradient_function(op)
+    run_forward = forward if len(op.results) > 1 else lambda *given: as_tuple(forward(*given))
 
     class Recorded(torch.autograd.Function):
         @staticmethod
         def forward(ctx, *arguments):
-            results = as_tuple(forward(*arguments))
+            results = run_forward(*arguments)
             ctx.save_for_backward(*save((*arguments, *results)))
             ctx.options = arguments[count:]
             return pick(results)
@@ -157,8 +161,10 @@ def asked_for(run: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
     """Of a backward operator, which cannot return None: it has empty tensors for what is not."""
 
     def backward(*arguments):
-        found = as_tuple(run(*arguments))
-        return tuple(g if want else None for g, want in zip(found, arguments[-1], strict=True))
+        found, wanted = as_tuple(run(*arguments)), arguments[-1]
+        if all(wanted):
+            return found
+        return tuple(g if want else None for g, want in zip(found, wanted, strict=True))
 
     return backward
 
