@@ -26,8 +26,9 @@ def differentiable_results(
 ) -> Callable[[tuple[Any, ...]], Any]:
     """The results that gradients flow through: the first ones, alone if it is one."""
     count = sum(op.results.values())
-    first = 0 if count == 1 else slice(count)
-    return (lambda results: results[first]) if traced else itemgetter(first)
+    if traced:
+        return lambda results: results[0] if count == 1 else results[:count]
+    return itemgetter(0 if count == 1 else slice(count))
 
 
 def _refuse_tangents(op: Operator) -> Callable[..., Any]:
