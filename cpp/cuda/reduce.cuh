@@ -87,12 +87,7 @@ __device__ inline Value reduce_warp(Value value, Combine combine) {
 template <int kFold, int kOffset = kWarpLanes / 2, class Value, class Combine>
 __device__ inline Value reduce_folds(const Value (&values)[kFold], Combine combine) {
   if constexpr (kFold == 1) {
-    Value mine = values[0];
-#pragma unroll
-    for (int offset = kOffset; offset > 0; offset /= 2) {
-      mine = combine(mine, shuffle_xor(mine, offset));
-    }
-    return mine;
+    return reduce_lanes(values[0], 2 * kOffset, combine);
   } else {
     constexpr int kHalf = kFold / 2;
     const bool upper = threadIdx.x & kOffset;

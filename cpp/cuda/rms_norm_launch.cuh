@@ -81,16 +81,12 @@ void set_params(RmsNormParams<accumulate_t<T>>& p, const RmsNormProblem& problem
 template <Beside kBeside, class Sink>
 inline constexpr bool is_plain = kBeside == Beside::kNothing && std::is_same_v<Sink, StoreResult>;
 
-// Whether rows have kernels that take several of them to a block (by_warps), and whether with a
-// quarter of their chunks empty ones of their own.
+// Whether rows have kernels that take several of them to a block (by_warps).
 template <class T, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
 inline constexpr bool kTakesWarps =
     kAccess == Access::kAligned && sizeof(T) < 8 && std::is_same_v<Sink, StoreResult> &&
     (kBeside == Beside::kNothing ||
      (kBeside == Beside::kResidual && kCentring != Centring::kAlways));
-template <class T, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
-inline constexpr bool kSpares = kAccess == Access::kAligned && sizeof(T) < 8 &&
-                                kCentring == Centring::kAlways && is_plain<kBeside, Sink>;
 
 // The kernels that a config asks for, whose results go to Sink.
 template <class T, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
@@ -137,15 +133,17 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
     }
     if constexpr (kStreams) streamed.template operator()<8, kMaxWarps>();
   };
-  constexpr bool kHasSpare = kSpares<T, kAccess, kBeside, kCentring, Sink>;
+  // Kernels of their own for rows that leave a quarter of their chunks empty.
+  constexpr bool kSpares = kAccess == Access::kAligned && sizeof(T) < 8 &&
+                           kCentring == Centring::kAlways && is_plain<kBeside, Sink>;
   const auto warps = [&] {
     const bool spares = tuning::spares_quarter(p.chunks, kWarpLanes * config.fold);
     if (config.fold == 2) {
-      if constexpr (kHasSpare) {
+      if constexpr (kSpares) {
         if (spares) return held.template operator()<FoldedWarpTeam<2, 3>>();
       }
       held.template operator()<FoldedWarpTeam<2>>();
-    } else if constexpr (kHasSpare && sizeof(T) == 2) {
+    } else if constexpr (kSpares && sizeof(T) == 2) {
       spares ? held.template operator()<FoldedWarpTeam<4, 6>>()
              : held.template operator()<FoldedWarpTeam<4>>();
     } else if constexpr (kCentring == Centring::kNever && is_plain<kBeside, Sink>) {
@@ -171,7 +169,7 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
       held.template operator()<BlockTeam<1, 16, 4>>();
     } else if (config.max_warps == 8) {
       if (config.fold == 1) return held.template operator()<BlockTeam<1, 8>>();
-      if constexpr (kHasSpare) {
+      if constexpr (kSpares) {
         if (tuning::spares_quarter(p.chunks, 2 * config.threads))
           return held.template operator()<BlockTeam<2, 8, 2, 3>>();
       }

@@ -199,9 +199,11 @@ def test_peers_give_right_results(timing, contest, op_name, name):
     peers = importlib.import_module("peers")
     if name not in op.peers or not peers.installed([name], op.peers):
         pytest.skip(f"{name} is not installed or has no such op")
-    if (name, op_name) == ("liger", "rms_norm_backward"):
-        pytest.skip("Liger rounds the terms of this gradient to 16 bits: off by hundreds of ulp")
     record = contest.measure(op, timing.Clock(), timing.Shape(64, 4096, peers=True), [name])
+    if (name, op_name) == ("liger", "rms_norm_backward"):  # rounds the terms to 16 bits
+        assert "liger is off by" in record.notes[0]
+        assert record.peers == {}
+        return
     assert record.notes == []
     assert record.peers[name] > 0
 

@@ -193,6 +193,17 @@ def test_modes_and_profiles_see_calls():
 
 
 @needs_interface
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
+def test_eager_calls_that_record_run_builtins():
+    """Which a profile sees as operators; the extension's own functions it would not see."""
+    x = X.clone().requires_grad_()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        mt.rms_norm(x, W).sum().backward()
+    seen = {event.key for event in profile.key_averages()}
+    assert {"membound::rms_norm_forward", "membound::rms_norm_backward"} <= seen
+
+
+@needs_interface
 def test_what_is_left_to_the_operator():
     norm, right = builtin("rms_norm_inference"), membound.rms_norm(X, W)
     assert torch.equal(norm(X, weight=W, eps=1e-6, weight_offset=0.0, rounding="once"), right)
