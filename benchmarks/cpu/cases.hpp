@@ -32,6 +32,8 @@ enum class Op {
   kRopeInterleaved,
   kRopeInPlace,
   kRopeFreqs,
+  kSiluAndMul,
+  kSoftmax,
 };
 
 inline const char* op_name(Op op) {
@@ -54,7 +56,9 @@ inline const char* op_name(Op op) {
     case Op::kRope: return "rope";
     case Op::kRopeInterleaved: return "rope interleaved";
     case Op::kRopeInPlace: return "rope in place";
-    default: return "rope from freqs";
+    case Op::kRopeFreqs: return "rope from freqs";
+    case Op::kSiluAndMul: return "silu_and_mul";
+    default: return "softmax";
   }
 }
 
@@ -66,13 +70,15 @@ inline int matrices_of(Op op) {
     case Op::kRope:
     case Op::kRopeInterleaved:
     case Op::kRopeInPlace:
-    case Op::kRopeFreqs: return 2;
+    case Op::kRopeFreqs:
+    case Op::kSoftmax: return 2;
     case Op::kBackward:
     case Op::kBackwardDx:
     case Op::kLayerBackward:
     case Op::kLayerBackwardDx:
     case Op::kGated:
-    case Op::kGateFirst: return 3;
+    case Op::kGateFirst:
+    case Op::kSiluAndMul: return 3;
     case Op::kGatedBackward:
     case Op::kGateFirstBackward: return 5;
     default: return 4;
@@ -234,6 +240,20 @@ inline constexpr Case kCases[] = {
     {Op::kRopeFreqs, "decode", 64, 4096, kSingle, 0, false},
     {Op::kRopeFreqs, "DRAM", 4096, 4096, kSingle, 0, true},
     {Op::kRopeFreqs, "DRAM", 16384, 4096, kBrain, 0, true},
+
+    {Op::kSiluAndMul, "tiny", 1, 14336, kSingle, 0, false},
+    {Op::kSiluAndMul, "tiny", 1, 14336, kBrain, 0, false},
+    {Op::kSiluAndMul, "cached", 64, 4096, kSingle, 0.28, false},
+    {Op::kSiluAndMul, "cached", 64, 4096, kBrain, 0.13, false},
+    {Op::kSiluAndMul, "DRAM", 2048, 4096, kSingle, 0.70, true},
+    {Op::kSiluAndMul, "DRAM", 2048, 14336, kSingle, 0.70, true},
+    {Op::kSiluAndMul, "DRAM", 2048, 14336, kBrain, 0.50, true},
+    {Op::kSiluAndMul, "DRAM", 8192, 4096, kHalf, 0, true},
+    {Op::kSiluAndMul, "DRAM", 2048, 4096, kDouble, 0, true},
+    {Op::kSoftmax, "cached", 128, 4096, kSingle, 0, false},
+    {Op::kSoftmax, "cached", 128, 4096, kBrain, 0, false},
+    {Op::kSoftmax, "DRAM", 8192, 4096, kSingle, 0, true},
+    {Op::kSoftmax, "DRAM", 8192, 4096, kBrain, 0, true},
 };
 // clang-format on
 

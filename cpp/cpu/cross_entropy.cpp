@@ -59,8 +59,13 @@ void cross_entropy(const CrossEntropyProblem& problem) {
   shared.dlogits_col_stride = problem.dlogits_col_stride;
   shared.dloss = options.dloss;
   shared.lse_known = problem.loss.data == nullptr;
-  const std::int64_t row_bytes = (problem.dlogits ? 2 : 1) * problem.cols *
-                                 static_cast<std::int64_t>(dtype_size(problem.dtype));
+  const std::int64_t logits_bytes =
+      problem.cols * static_cast<std::int64_t>(dtype_size(problem.dtype));
+  const std::int64_t row_bytes = (problem.dlogits ? 2 : 1) * logits_bytes;
+  // Never in place: the lines are there.
+  shared.bypass_cache =
+      problem.dlogits != problem.logits && pays_to_bypass_cache(problem.rows * logits_bytes);
+  shared.ask_distance = ask_distance(problem.rows * logits_bytes);
   const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerThread / row_bytes);
   parallel_for(problem.rows, grain, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t row = first; row < last; ++row) run_row(problem, shared, row, table);

@@ -29,6 +29,7 @@ GatedActivationRows shared_part(const GatedActivationProblem& problem) {
   rows.bypass_cache = problem.out != problem.gate && problem.out != problem.up &&
                       pays_to_bypass_cache(problem.rows * problem.cols * size *
                                            (problem.up != nullptr ? 3 : 2) / 2);
+  rows.ask_distance = ask_distance(problem.rows * problem.cols * size);
   return rows;
 }
 

@@ -11,6 +11,11 @@ namespace membound::cpu {
 namespace {
 
 // What all rows share; row pointers and their number come with each run.
+// Of all matrices.
+std::int64_t bytes_of_row(const GatedActivationBackwardProblem& problem) {
+  return (problem.up ? 5 : 3) * problem.cols * static_cast<std::int64_t>(dtype_size(problem.dtype));
+}
+
 GatedActivationBackwardRows shared_part(const GatedActivationBackwardProblem& problem) {
   GatedActivationBackwardRows rows{};
   rows.dtype = problem.dtype;
@@ -31,6 +36,15 @@ GatedActivationBackwardRows shared_part(const GatedActivationBackwardProblem& pr
   take(problem.dup, problem.dup_rows, problem.dup_col_stride, rows.dup_row_stride,
        rows.dup_col_stride);
   if (problem.row_scale != nullptr) rows.row_scale_row_stride = row_stride(problem.row_scale_rows);
+  // Never in place: the lines are there.
+  const auto was_read = [&](const void* result) {
+    return result != nullptr &&
+           (result == problem.dy || result == problem.gate || result == problem.up);
+  };
+  rows.bypass_cache = !was_read(problem.dgate) && !was_read(problem.dup) &&
+                      pays_to_bypass_cache(problem.rows * bytes_of_row(problem) / 2);
+  rows.ask_distance =
+      ask_distance(problem.rows * problem.cols * static_cast<std::int64_t>(dtype_size(rows.dtype)));
   return rows;
 }
 
@@ -41,9 +55,7 @@ void gated_activation_backward(const GatedActivationBackwardProblem& problem) {
   const FloatMode ieee;
   const GatedActivationBackwardRows shared = shared_part(problem);
   const DType dtype = problem.dtype;
-  const std::int64_t row_bytes =
-      (problem.up ? 5 : 3) * problem.cols * static_cast<std::int64_t>(dtype_size(dtype));
-  each_piece(problem.rows, problem.cols, row_bytes,
+  each_piece(problem.rows, problem.cols, bytes_of_row(problem),
              [&](std::int64_t row, std::int64_t count, std::int64_t col, std::int64_t cols) {
                GatedActivationBackwardRows rows = shared;
                rows.cols = cols;

@@ -38,6 +38,8 @@ std::int64_t run_wide(const Problem& problem, GatedActivationRows rows, const Ke
   rows.up_col_stride = problem.up ? problem.up_col_stride : 0;
   rows.out = y;
   rows.rows = count;
+  rows.ask_distance = ask_distance(problem.rows * problem.cols *
+                                   static_cast<std::int64_t>(dtype_size(problem.dtype)));
   table.gated_activation(rows);
   return count;
 }

@@ -101,12 +101,16 @@ struct Powers {
     if (kept != nullptr) store_pair(kept + col, term->left);
   }
 };
-// Over at most a block.
+// Over at most a block. later: as many elements that are read next, asked for meanwhile; or null.
 template <class T, class Logits>
 [[gnu::noinline]] typename Lanes<T>::A sum_of_powers(const Powers<T, Logits>& powers,
-                                                     std::int64_t count) {
+                                                     std::int64_t count, const T* later = nullptr) {
   typename Lanes<T>::A sum;
-  sums_of_block<T>(powers, 0, count, &sum);
+  std::int64_t asked = 0;
+  sums_of_block<T>(powers, 0, count, &sum, [&](std::int64_t col) MEMBOUND_INLINED {
+    if (later != nullptr) ask_for<2>(later, asked, col * sizeof(T));
+    asked = col * sizeof(T);
+  });
   return sum;
 }
 

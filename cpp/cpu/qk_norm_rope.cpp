@@ -31,6 +31,7 @@ QkNormHeads qk_norm_heads(const RopeProblem& rope, std::int64_t heads, const Rop
   made.head_dim = rope.head_dim;
   made.rotary_dim = rope.rotary_dim;
   made.rotary_offset = rope.rotary_offset;
+  made.ask_distance = ask_distance(rope.tokens() * heads * rope.head_dim * size_of(rope.dtype));
   made.weight_offset = weight_offset;
   made.eps = eps;
   set_safe_range(made, rope.dtype, eps);
@@ -110,6 +111,9 @@ void run_tokens(const QkNormRopeProblem& problem, const KernelTable& table, std:
     rows[i].out_token_stride = array.out_strides.seq;
     rows[i].out_head_stride = array.out_strides.head;
     rows[i].out_dim_stride = array.out_strides.dim;
+    // Never in place: the lines are there.
+    rows[i].bypass_cache = array.out != array.x && !problem.is_cached(i) &&
+                           pays_to_bypass_cache(p.tokens() * qk_norm_token_bytes(p) / 2);
     angles.point(rows[i].heads);
   }
   for (std::int64_t token = first, tokens = 0; token < last; token += tokens) {

@@ -89,6 +89,10 @@ class Gradients {
     rows.dx_token_stride = turned.out_strides.seq;
     rows.dx_head_stride = turned.out_strides.head;
     rows.dx_dim_stride = turned.out_strides.dim;
+    // All three matrices count. Never in place: the lines are there.
+    rows.bypass_cache =
+        turned.out != turned.x && turned.out != array.x &&
+        pays_to_bypass_cache(problem_.rope.tokens() * qk_norm_token_bytes(problem_.rope) * 3 / 4);
     rows.sums_head_stride = array.groups == 1 ? 0 : parts_ * width();
     return rows;
   }

@@ -33,6 +33,7 @@ RopeRows shared_part(const RopeProblem& problem, const RopeHeads& heads) {
   const std::int64_t bytes =
       problem.tokens() * heads.heads * problem.head_dim * size_of(problem.dtype);
   rows.bypass_cache = heads.out != heads.x && pays_to_bypass_cache(bytes);
+  rows.ask_distance = ask_distance(bytes);
   rows.heads = heads.heads;
   rows.x_token_stride = heads.x_strides.seq;
   rows.x_head_stride = heads.x_strides.head;

@@ -2,14 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cpu/ask_ahead.hpp"
 #include "cpu/reduce.hpp"
 
 // One row as kernels read it: alone or with a residual added, in steps or in blocks, and how later
 // rows are asked for.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
-
-constexpr std::int64_t kLine = 64;
 
 // Every row starts on a line of the cache.
 template <class T>
@@ -31,14 +30,6 @@ MEMBOUND_ALWAYS_INLINE std::int64_t to_boundary(const T* out) {
 template <class T>
 MEMBOUND_ALWAYS_INLINE const T* row_of(const void* data, std::int64_t stride, std::int64_t row) {
   return static_cast<const T*>(data) + row * stride;
-}
-
-// Bytes [first, last) behind `row`.
-template <int kLocality>
-MEMBOUND_ALWAYS_INLINE void ask_for(const void* row, std::int64_t first, std::int64_t last) {
-  for (std::int64_t byte = first; byte < last; byte += kLine) {
-    __builtin_prefetch(static_cast<const char*>(row) + byte, 0, kLocality);
-  }
 }
 
 // The arrays of a later row, or of none, to be asked for while this one is computed: so many

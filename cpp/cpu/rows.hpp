@@ -19,6 +19,10 @@ inline constexpr std::int64_t kBytesPerThread = 128 << 10;
 // An output of this many bytes should go around the cache.
 bool pays_to_bypass_cache(std::int64_t bytes);
 
+// How many bytes before its use kernels ask for what they read in sequence of a matrix of so many;
+// 0: they do not.
+std::int64_t ask_distance(std::int64_t matrix_bytes);
+
 inline std::int64_t row_stride(const RowLayout& layout) {
   return layout.rank == 0 ? 0 : layout.strides[layout.rank - 1];
 }

@@ -26,6 +26,11 @@ SoftmaxRows shared_part(const SoftmaxProblem& problem) {
   if (problem.mask != nullptr) rows.mask_row_stride = row_stride(problem.mask_rows);
   rows.mask_col_stride = problem.mask_col_stride;
   rows.first_kept = problem.cols;
+  const std::int64_t bytes =
+      problem.rows * problem.cols * static_cast<std::int64_t>(dtype_size(problem.dtype));
+  // Never in place: the lines are there.
+  rows.bypass_cache = problem.out != problem.x && pays_to_bypass_cache(bytes);
+  rows.ask_ahead = ask_distance(bytes) != 0;
   return rows;
 }
 

@@ -11,11 +11,10 @@ import pytest
 import softmaxes
 from arrays import FRAMEWORKS
 from bad_calls import Case, f32
-from reference import DTYPES, NUMPY_DTYPES
+from reference import DTYPES
 from softmaxes import COLS, assert_right, draw, framework
 
 import membound
-from membound._timing import cpu_cache_bytes
 
 NOT_JAX = [name for name in FRAMEWORKS if "jax" not in str(name)]
 
@@ -58,21 +57,6 @@ def test_any_strides_have_the_bits_of_contiguous_arrays(name, dtype, seed):
         plain = one.array(np.repeat(dy[:1], 4, 0))
         wanted = one.numpy(membound.softmax_backward(plain, one.array(y)))
         assert found.tobytes() == wanted.tobytes()
-
-
-@pytest.mark.parametrize("cols", [1000, 1001])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_large_arrays_have_the_bits_of_few_rows(dtype, cols, seed):
-    """Larger than the cache, where rows start anywhere in its lines."""
-    bits = np.dtype(NUMPY_DTYPES[dtype])
-    rows = min(cpu_cache_bytes(), 64 << 20) // (2 * cols * bits.itemsize) + 1
-    rng = np.random.default_rng(seed)
-    drawn = rng.standard_normal((2, 97, cols)).astype(bits)
-    dy, y = (np.tile(one, (rows // 97 + 1, 1)) for one in drawn)
-    few = membound.softmax_backward(drawn[0], drawn[1])
-    dx = membound.softmax_backward(dy, y)
-    for first in range(0, len(dx), 97):
-        assert dx[first : first + 97].tobytes() == few.tobytes()
 
 
 def test_as_torch_differentiates_it(seed):

@@ -109,7 +109,7 @@ class CrossEntropy {
     double logits = 0;
     each_block<T>(row_.cols, [&](std::int64_t first, std::int64_t count) {
       const T* x = gather(x_, row_.logits_col_stride, first, count, copy_);
-      if (!capped_) return logits += join(plain(x), count), void();
+      if (!capped_) return logits += join(plain(x), count, x + count), void();
       // The hyperbolic tangents once.
       each_step(capped(x), count);
       logits += join(HeldLogits<T>{values_}, count);
@@ -132,12 +132,14 @@ class CrossEntropy {
   }
   // A block's powers to the sum so far; returns the sum of its logits where that is wanted.
   template <class Logits>
-  MEMBOUND_ALWAYS_INLINE double join(const Logits& logits, std::int64_t count) {
+  MEMBOUND_ALWAYS_INLINE double join(const Logits& logits, std::int64_t count,
+                                     const T* later = nullptr) {
     if (count <= kStep) return join_step(logits, count);
     const A highest = largest_logit<T>(logits, count);
     const A top = highest > top_ ? highest : top_;
     const A base = top > -kInfinity<A> ? top : A{0};  // of logits that are all -infinity
-    add(top, sum_of_powers<T>(Powers<T, Logits>{logits, base, nullptr}, count));
+    add(top, sum_of_powers<T>(Powers<T, Logits>{logits, base, nullptr}, count,
+                              row_.ask_distance != 0 ? later : nullptr));
     return row_.numbers.label_smoothing != 0 ? static_cast<double>(sum_of_logits<T>(logits, count))
                                              : 0;
   }
@@ -179,13 +181,17 @@ class CrossEntropy {
     each_block<T>(row_.cols, [&](std::int64_t first, std::int64_t count) {
       const T* x = gather(x_, row_.logits_col_stride, first, count, copy_);
       T* const to = row_.dlogits_col_stride == 1 ? out + first : out_copy_;
-      capped_ ? write<true>(numbers, x, count, to) : write<false>(numbers, x, count, to);
+      const Traffic traffic{row_.bypass_cache && to != out_copy_ && to_boundary(to) == 0,
+                            row_.ask_distance};
+      capped_ ? write<true>(numbers, x, count, to, traffic)
+              : write<false>(numbers, x, count, to, traffic);
       if (to == out_copy_) scatter(out, row_.dlogits_col_stride, first, count, out_copy_);
     });
     numbers.less = at_label_less;
     T* const to = out + row_.label * row_.dlogits_col_stride;
     const T step[kStep] = {at_label};
-    capped_ ? write<true>(numbers, step, 1, to) : write<false>(numbers, step, 1, to);
+    capped_ ? write<true>(numbers, step, 1, to, {}) : write<false>(numbers, step, 1, to, {});
+    if (row_.bypass_cache) stream_fence();
   }
   template <bool kCapped>
   static MEMBOUND_ALWAYS_INLINE V gradient(const GradientNumbers<A>& numbers, V x) {
@@ -218,14 +224,19 @@ class CrossEntropy {
   }
   template <bool kCapped>
   [[gnu::noinline]] static void write(const GradientNumbers<A>& given, const T* x,
-                                      std::int64_t count, T* to) {
+                                      std::int64_t count, T* to, Traffic traffic) {
     const GradientNumbers<A> numbers = given;
     const auto of = [&](Pair<V> value) MEMBOUND_INLINED {
       return Pair<V>{gradient<kCapped>(numbers, value.first),
                      gradient<kCapped>(numbers, value.second)};
     };
     std::int64_t at = 0;
-    for (; at + kStep <= count; at += kStep) Lanes<T>::write(to + at, of(Lanes<T>::read(x + at)));
+    for (; at + kStep <= count; at += kStep) {
+      ask_ahead(x + at, kStep * sizeof(T), traffic.ask_distance);
+      const Pair<V> dx = of(Lanes<T>::read(x + at));
+      traffic.around_cache ? Lanes<T>::write_around_cache(to + at, dx)
+                           : Lanes<T>::write(to + at, dx);
+    }
     if (at < count) write_partial(to + at, of(read_partial(x + at, count - at)), count - at);
   }
   void clear() const {

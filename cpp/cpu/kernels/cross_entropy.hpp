@@ -25,6 +25,8 @@ struct CrossEntropyRow {
   std::int64_t label;  // a column; -1: the row is ignored
   double dloss;
   bool lse_known;
+  bool bypass_cache;  // by dlogits
+  std::int64_t ask_distance;
   // Read where it is known, else written. In double, that the loss of float32 keeps its digits;
   // rounded to the dtype of sums where the gradient takes it.
   double lse;

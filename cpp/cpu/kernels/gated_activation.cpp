@@ -37,12 +37,15 @@ struct ForwardRow {
   // The steps from `first` up to the last whole one before `end`; returns what comes behind them.
   // Once in the code for all callers.
   [[gnu::noinline]] std::int64_t steps(std::int64_t first, std::int64_t end,
-                                       bool around_cache) const {
+                                       Traffic traffic) const {
     constexpr std::int64_t kStep = Lanes<T>::kStep;
     std::int64_t col = first;
     for (; col + kStep <= end; col += kStep) {
+      ask_ahead(gate + col, kStep * sizeof(T), traffic.ask_distance);
+      if (up.up != nullptr) ask_ahead(up.up + col, kStep * sizeof(T), traffic.ask_distance);
       const Pair<V> y = results(Lanes<T>::read(gate + col), up.read(col));
-      around_cache ? Lanes<T>::write_around_cache(out + col, y) : Lanes<T>::write(out + col, y);
+      traffic.around_cache ? Lanes<T>::write_around_cache(out + col, y)
+                           : Lanes<T>::write(out + col, y);
     }
     return col;
   }
@@ -53,14 +56,14 @@ struct ForwardRow {
     T gates[kStep] = {}, ups[kStep] = {}, outs[kStep];
     copy_some(gate + first, gates, count);
     copy_some(up.up ? up.up + first : nullptr, ups, count);
-    ForwardRow{row_scale, gates, {up.numbers, up.up ? ups : nullptr}, outs}.steps(0, kStep, false);
+    ForwardRow{row_scale, gates, {up.numbers, up.up ? ups : nullptr}, outs}.steps(0, kStep, {});
     copy_some(outs, out + first, count);
   }
-  MEMBOUND_ALWAYS_INLINE void run(std::int64_t count, bool around_cache) const {
-    std::int64_t first = around_cache ? to_boundary(out) : 0;
+  MEMBOUND_ALWAYS_INLINE void run(std::int64_t count, Traffic traffic) const {
+    std::int64_t first = traffic.around_cache ? to_boundary(out) : 0;
     first = first < count ? first : count;
     some(0, first);
-    const std::int64_t col = steps(first, count, around_cache);
+    const std::int64_t col = steps(first, count, traffic);
     some(col, count - col);
   }
 };
@@ -75,12 +78,12 @@ struct ForwardArrays {
   T* out;
 };
 template <class T>
-using RunRow = void (*)(const ForwardArrays<T>&, std::int64_t count, bool around_cache);
+using RunRow = void (*)(const ForwardArrays<T>&, std::int64_t count, Traffic traffic);
 
 template <class T, ActivationKind kKind, bool kPlain>
-void run_row(const ForwardArrays<T>& a, std::int64_t count, bool around_cache) {
+void run_row(const ForwardArrays<T>& a, std::int64_t count, Traffic traffic) {
   const ForwardRow<T, kKind, kPlain> row{a.row_scale, a.gate, {a.numbers, a.up}, a.out};
-  row.run(count, around_cache);
+  row.run(count, traffic);
 }
 
 template <class T>
@@ -96,7 +99,7 @@ template <class T>
   if (!apart && (rows.rows == 1 || !is_narrow<T>(rows.cols))) {
     for (std::int64_t row = 0; row < rows.rows; ++row) {
       run({&rows.numbers, scale_of(row), gate.row(row), up.row(row), out.row(row)}, rows.cols,
-          rows.bypass_cache);
+          {rows.bypass_cache, rows.ask_distance});
     }
     if (rows.bypass_cache) stream_fence();
     return;
@@ -110,7 +113,7 @@ template <class T>
     each_row_of_tile(
         row, count, cols, rows.row_scale == nullptr, [&](auto first, auto length, auto at) {
           run({&rows.numbers, scale_of(at), g + first, u ? u + first : nullptr, outs + first},
-              length, false);
+              length, {});
         });
     scatter_tile(out, row, count, col, cols, outs);
   });

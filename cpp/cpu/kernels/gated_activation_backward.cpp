@@ -56,32 +56,52 @@ struct BackwardRow {
     return {{first.dgate, second.dgate}, {first.dup, second.dup}};
   }
 
-  // The whole steps of `count` elements; returns what comes behind them. Once in the code for all
-  // callers.
-  [[gnu::noinline]] std::int64_t steps(std::int64_t count) const {
+  // The steps from `first` up to the last whole one before `end`; returns what comes behind them.
+  // Once in the code for all callers.
+  [[gnu::noinline]] std::int64_t steps(std::int64_t first, std::int64_t end,
+                                       Traffic traffic) const {
     constexpr std::int64_t kStep = Lanes<T>::kStep;
-    std::int64_t col = 0;
-    for (; col + kStep <= count; col += kStep) {
+    const auto write = [=](T* to, Pair<V> value) MEMBOUND_INLINED {
+      if (to == nullptr) return;
+      traffic.around_cache ? Lanes<T>::write_around_cache(to, value) : Lanes<T>::write(to, value);
+    };
+    const auto behind = [](T* to, std::int64_t at)
+                            MEMBOUND_INLINED { return to != nullptr ? to + at : nullptr; };
+    std::int64_t col = first;
+    for (; col + kStep <= end; col += kStep) {
+      ask_ahead(dy + col, kStep * sizeof(T), traffic.ask_distance);
+      ask_ahead(gate + col, kStep * sizeof(T), traffic.ask_distance);
+      if (up.up != nullptr) ask_ahead(up.up + col, kStep * sizeof(T), traffic.ask_distance);
       const Pairs both =
           results(Lanes<T>::read(dy + col), Lanes<T>::read(gate + col), up.read(col));
-      if (dgate != nullptr) Lanes<T>::write(dgate + col, both.dgate);
-      if (dup != nullptr) Lanes<T>::write(dup + col, both.dup);
+      write(behind(dgate, col), both.dgate);
+      write(behind(dup, col), both.dup);
     }
     return col;
   }
-  MEMBOUND_ALWAYS_INLINE void run(std::int64_t count) const {
+  // Up to a step.
+  MEMBOUND_ALWAYS_INLINE void some(std::int64_t first, std::int64_t count) const {
+    if (count <= 0) return;
     constexpr std::int64_t kStep = Lanes<T>::kStep;
-    const std::int64_t first = steps(count), left = count - first;
-    if (left == 0) return;
     const auto behind = [first](auto* array) { return array ? array + first : nullptr; };
     T dys[kStep] = {}, gates[kStep] = {}, ups[kStep] = {}, dgates[kStep], dups[kStep];
-    copy_some(dy + first, dys, left);
-    copy_some(gate + first, gates, left);
-    copy_some(behind(up.up), ups, left);
+    copy_some(dy + first, dys, count);
+    copy_some(gate + first, gates, count);
+    copy_some(behind(up.up), ups, count);
     BackwardRow{row_scale, dys, gates, {up.numbers, up.up ? ups : nullptr}, dgates, dups}.steps(
-        kStep);
-    copy_some(dgates, behind(dgate), left);
-    copy_some(dups, behind(dup), left);
+        0, kStep, {});
+    copy_some(dgates, behind(dgate), count);
+    copy_some(dups, behind(dup), count);
+  }
+  // Around the cache where both results reach a vector's boundary at the same element.
+  MEMBOUND_ALWAYS_INLINE void run(std::int64_t count, Traffic traffic) const {
+    const std::int64_t boundary = to_boundary(dgate != nullptr ? dgate : dup);
+    if (dup != nullptr && to_boundary(dup) != boundary) traffic.around_cache = false;
+    std::int64_t first = traffic.around_cache ? boundary : 0;
+    first = first < count ? first : count;
+    some(0, first);
+    const std::int64_t col = steps(first, count, traffic);
+    some(col, count - col);
   }
 };
 
@@ -97,13 +117,13 @@ struct BackwardArrays {
   T* dup;
 };
 template <class T>
-using RunRow = void (*)(const BackwardArrays<T>&, std::int64_t count);
+using RunRow = void (*)(const BackwardArrays<T>&, std::int64_t count, Traffic traffic);
 
 template <class T, ActivationKind kKind, bool kPlain>
-void run_row(const BackwardArrays<T>& a, std::int64_t count) {
+void run_row(const BackwardArrays<T>& a, std::int64_t count, Traffic traffic) {
   const BackwardRow<T, kKind, kPlain> row{a.row_scale,       a.dy,    a.gate,
                                           {a.numbers, a.up}, a.dgate, a.dup};
-  row.run(count);
+  row.run(count, traffic);
 }
 
 template <class T>
@@ -123,8 +143,9 @@ template <class T>
     for (std::int64_t row = 0; row < rows.rows; ++row) {
       run({&rows.numbers, scale_of(row), dy.row(row), gate.row(row), up.row(row), dgate.row(row),
            dup.row(row)},
-          rows.cols);
+          rows.cols, {rows.bypass_cache, rows.ask_distance});
     }
+    if (rows.bypass_cache) stream_fence();
     return;
   }
   const TileSize size =
@@ -139,7 +160,7 @@ template <class T>
         row, count, cols, rows.row_scale == nullptr, [&](auto first, auto length, auto at) {
           run({&rows.numbers, scale_of(at), d + first, g + first, u ? u + first : nullptr,
                dgate.data ? dgates + first : nullptr, dup.data ? dups + first : nullptr},
-              length);
+              length, {});
         });
     scatter_tile(dgate, row, count, col, cols, dgates);
     scatter_tile(dup, row, count, col, cols, dups);

@@ -108,12 +108,14 @@ MEMBOUND_ALWAYS_INLINE void turn_steps(const QkNormHeads& heads, const Segments&
 }
 
 template <class T>
-MEMBOUND_ALWAYS_INLINE void write_some(T* to, std::int64_t count,
-                                       Pair<typename Lanes<T>::V> value) {
-  if (count == Lanes<T>::kStep) {
-    Lanes<T>::write(to, value);
-  } else {
+MEMBOUND_ALWAYS_INLINE void write_some(T* to, std::int64_t count, Pair<typename Lanes<T>::V> value,
+                                       bool around_cache) {
+  if (count != Lanes<T>::kStep) {
     write_partial(to, value, count);
+  } else if (around_cache && to_boundary(to) == 0) {
+    write_step<true>(to, value);
+  } else {
+    Lanes<T>::write(to, value);
   }
 }
 

@@ -32,6 +32,7 @@ class Rows {
         group(at, first, inner - first < kGroup ? inner - first : kGroup, by_head);
       }
     }
+    if (rows_.bypass_cache) stream_fence();
   }
 
  private:
@@ -40,7 +41,11 @@ class Rows {
     A sums[kGroup] = {}, rstds[kGroup];
     const auto token = [&](std::int64_t i) { return by_head ? first + i : at; };
     const auto head = [&](std::int64_t i) { return by_head ? at : first + i; };
-    for (std::int64_t i = 0; i < count; ++i) sums[i] = plain_sum(limits_, x_of(token(i), head(i)));
+    for (std::int64_t i = 0; i < count; ++i) {
+      const T* x = x_of(token(i), head(i));
+      ask_ahead(x, heads_.head_dim * sizeof(T), heads_.ask_distance);
+      sums[i] = plain_sum(limits_, x);
+    }
     const A width = static_cast<A>(heads_.head_dim), eps = static_cast<A>(heads_.eps);
     each_of_group(count,
                   [&](std::int64_t i) { rstds[i] = 1 / square_root(sums[i] / width + eps); });
@@ -71,6 +76,7 @@ class Rows {
     const bool apart = rows_.out_dim_stride != 1;
     const T* x = x_of(token, head);
     T* to = apart ? out_copy_ : out;
+    const bool around_cache = rows_.bypass_cache && !apart;
     const A* weight = weight_.given() ? weight_.numbers() : nullptr;
     turn_steps<T>(
         heads_, segments_, static_cast<const A*>(heads_.cos) + token * heads_.table_stride,
@@ -83,7 +89,7 @@ class Rows {
           return rounded<T>(value, heads_.round_weighted);
         },
         [&](std::int64_t, std::int64_t element, std::int64_t count, Pair<V> value)
-            MEMBOUND_INLINED { write_some(to + element, count, value); });
+            MEMBOUND_INLINED { write_some(to + element, count, value, around_cache); });
     if (apart) scatter(out, rows_.out_dim_stride, 0, heads_.head_dim, out_copy_);
   }
 

@@ -30,6 +30,7 @@ struct QkNormHeads {
   std::int64_t table_stride;  // between tokens
   std::int64_t weight_head_stride, weight_stride;
   std::int64_t head_dim, rotary_dim, rotary_offset;
+  std::int64_t ask_distance;  // see ask_ahead
   double weight_offset, eps;
   // core/safe_scale.hpp, handed over because this unit may not compile its inline functions.
   double safe_low, safe_high;
@@ -40,6 +41,7 @@ struct QkNormRopeRows {
   QkNormHeads heads;
   void* out;  // may be x
   std::int64_t out_token_stride, out_head_stride, out_dim_stride;
+  bool bypass_cache;
   const std::int64_t* places;  // of tokens in out, kNoPlace for none; null: by out_token_stride
 };
 
@@ -51,6 +53,7 @@ struct QkNormRopeBackwardRows {
   void* dx;  // may be dy or x
   std::int64_t dy_token_stride, dy_head_stride, dy_dim_stride;
   std::int64_t dx_token_stride, dx_head_stride, dx_dim_stride;
+  bool bypass_cache;
   double* sums;  // += what these rows give of dweight, contiguous; null: not wanted
   std::int64_t sums_head_stride;  // 0: heads share the weight
 };

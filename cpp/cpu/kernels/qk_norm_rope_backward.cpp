@@ -88,6 +88,8 @@ void run(const QkNormRopeBackwardRows& rows) {
         const T* dy =
             gather(head_at<T>(rows.dy, token, rows.dy_token_stride, head, rows.dy_head_stride),
                    rows.dy_dim_stride, 0, heads.head_dim, dy_copy);
+        ask_ahead(x, heads.head_dim * sizeof(T), heads.ask_distance);
+        ask_ahead(dy, heads.head_dim * sizeof(T), heads.ask_distance);
         const A rstd =
             heads.rstd == nullptr
                 ? rstd_of(limits, x).unscaled()
@@ -114,17 +116,20 @@ void run(const QkNormRopeBackwardRows& rows) {
             static_cast<T*>(rows.dx) + token * rows.dx_token_stride + head * rows.dx_head_stride;
         const bool apart = rows.dx_dim_stride != 1;
         T* to = apart ? dx_copy : dx;
+        const bool around_cache = rows.bypass_cache && !apart;
         each_step<T>(segments, [&](std::int64_t place, std::int64_t element,
                                    std::int64_t count) MEMBOUND_INLINED {
           const auto a = load_pair<V>(g + place);
           const auto b = load_pair<V>(h + place);
           write_some(
               to + element, count,
-              Pair<V>{(a.first - b.first * mean) * rstd, (a.second - b.second * mean) * rstd});
+              Pair<V>{(a.first - b.first * mean) * rstd, (a.second - b.second * mean) * rstd},
+              around_cache);
         });
         if (apart) scatter(dx, rows.dx_dim_stride, 0, heads.head_dim, dx_copy);
       });
   sums.flush(entered);
+  if (rows.bypass_cache) stream_fence();
 }
 
 }  // namespace

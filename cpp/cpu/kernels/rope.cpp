@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/kernels/rope.hpp"
 
+#include "cpu/ask_ahead.hpp"
 #include "cpu/turn.hpp"
 
 namespace membound::cpu::MEMBOUND_CPU_ISA {
@@ -104,6 +105,9 @@ MEMBOUND_ALWAYS_INLINE void turn_head(const RopeRows& rows, std::int64_t token, 
   const A* sin = static_cast<const A*>(rows.sin) + token * rows.table_stride;
   const std::int64_t first =
       rows.rotary_offset + (kInterleaved ? 2 * rows.first_pair : rows.first_pair);
+  if constexpr (kReach != Reach::kStrided) {
+    ask_ahead(x, rows.head_dim * sizeof(T), rows.ask_distance);
+  }
   const T* x_pairs = x + first * rows.x_dim_stride;
   T* out_pairs = out + first * rows.out_dim_stride;
   if constexpr (kInterleaved) {

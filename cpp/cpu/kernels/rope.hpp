@@ -18,6 +18,7 @@ struct RopeRows {
   DType dtype;
   bool interleaved;
   bool bypass_cache;
+  std::int64_t ask_distance;
   bool copy_rest;  // the elements that do not turn, too
   std::int64_t tokens, heads;
   std::int64_t x_token_stride, x_head_stride, x_dim_stride;

@@ -52,6 +52,7 @@ class SoftmaxRowsOf {
       plain ? run_plain(kept) : run_buffered(kept);
       if (kept < rows_.cols) clear(kept);
     }
+    if (rows_.bypass_cache) stream_fence();
   }
 
  private:
@@ -98,7 +99,8 @@ class SoftmaxRowsOf {
     BlockSum<A> sum;
     each_block<T>(kept, [&](std::int64_t first, std::int64_t count) {
       A* const held = first < kHeld ? values_ + first : nullptr;
-      sum.add(sum_of_powers<T>(Powers<T, PlainLogits<T>>{from(first), top, held}, count));
+      const T* const next_row = rows_.ask_ahead ? x_ + rows_.x_row_stride + first : nullptr;
+      sum.add(sum_of_powers<T>(Powers<T, PlainLogits<T>>{from(first), top, held}, count, next_row));
     });
     const A factor = 1 / sum.value();
     each_block<T>(kept, [&](std::int64_t first, std::int64_t count) {
@@ -170,6 +172,9 @@ class SoftmaxRowsOf {
   MEMBOUND_ALWAYS_INLINE void write_steps(std::int64_t first, std::int64_t count, Value value) {
     T* const to = rows_.out_col_stride == 1 ? out_ + first : copy_;
     std::int64_t at = 0;
+    if (rows_.bypass_cache && to != copy_ && to_boundary(to) == 0) {
+      for (; at + kStep <= count; at += kStep) write_step<true>(to + at, value(at, kStep));
+    }
     for (; at + kStep <= count; at += kStep) Lanes<T>::write(to + at, value(at, kStep));
     if (at < count) write_partial(to + at, value(at, count - at), count - at);
     if (to == copy_) scatter(out_, rows_.out_col_stride, first, count, copy_);

@@ -22,6 +22,8 @@ struct SoftmaxRows {
   std::int64_t x_col_stride, mask_col_stride, out_col_stride;
   // Row r keeps first_kept + r * more_kept columns, as far as it has them.
   std::int64_t first_kept, more_kept;
+  bool bypass_cache;
+  bool ask_ahead;  // for the next row, while this one is computed
 };
 
 #define MEMBOUND_DECLARE_SOFTMAX(isa)    \

@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cpu/vec.hpp"
+
+namespace membound::cpu::MEMBOUND_CPU_ISA {
+namespace {
+
+constexpr std::int64_t kLine = 64;  // bytes
+
+// Bytes [first, last) behind `row`.
+template <int kLocality>
+MEMBOUND_ALWAYS_INLINE void ask_for(const void* row, std::int64_t first, std::int64_t last) {
+  for (std::int64_t byte = first; byte < last; byte += kLine) {
+    __builtin_prefetch(static_cast<const char*>(row) + byte, 0, kLocality);
+  }
+}
+
+// How a row passes the caches.
+struct Traffic {
+  bool around_cache;
+  std::int64_t ask_distance;  // of ask_ahead
+};
+
+// For arrays that a kernel reads from their beginning to their end: asks for what comes so many
+// bytes behind those that are read now; 0: for nothing.
+MEMBOUND_ALWAYS_INLINE void ask_ahead(const void* at, std::int64_t bytes, std::int64_t distance) {
+  if (distance != 0) ask_for<3>(at, distance, distance + bytes);
+}
+
+}  // namespace
+}  // namespace membound::cpu::MEMBOUND_CPU_ISA

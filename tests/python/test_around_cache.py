@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Large results on the CPU, which go around the cache: the bits of calls with few rows.
+
+Rows of 1000 columns start on a vector in some dtypes, rows of 1001 anywhere; results in place stay
+in the cache.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from arrays import DTYPES, NUMPY_DTYPES
+
+import membound
+
+LARGE = (16 << 20) + 1  # bytes: more than half of the largest cache that counts
+PERIOD = 97  # rows that are drawn; all others repeat them
+
+
+def _tables(x):
+    tokens = len(x)
+    angles = np.arange(PERIOD, dtype=np.float32)[:, None] * np.linspace(1, 0.01, 500)
+    wide = np.float64 if x.dtype == np.float64 else np.float32
+    return [np.tile(f(angles), (tokens // PERIOD, 1)).astype(wide) for f in (np.cos, np.sin)]
+
+
+def _rope(x, _y, _dy):
+    cos, sin = _tables(x)
+    return [membound.rope(x[None, :, None], cos=cos, sin=sin)]
+
+
+def _qk_norm_rope(x, _y, _dy):
+    cos, sin = _tables(x)
+    return [membound.qk_norm_rope(x[None, :, None], None, _weight(x), cos=cos, sin=sin)]
+
+
+def _qk_norm_rope_backward(x, _y, dy):
+    cos, sin = _tables(x)
+    dq, q = (one[None, :, None] for one in (dy, x))
+    found = membound.qk_norm_rope_backward(
+        dq, None, q, None, _weight(x), cos=cos, sin=sin, need_dweight=False
+    )
+    return found[:1]
+
+
+def _cross_entropy(x, _y, _dy):
+    labels = np.resize(np.arange(PERIOD) * 10, len(x))
+    dlogits = np.empty_like(x)
+    return [*membound.cross_entropy(x, labels, return_lse=True, dlogits=dlogits), dlogits]
+
+
+def _weight(x):
+    return np.linspace(0.5, 1.5, x.shape[1]).astype(x.dtype)
+
+
+CALLS = {
+    "rms_norm": lambda x, _y, _dy: [membound.rms_norm(x, _weight(x))],
+    "layer_norm": lambda x, _y, _dy: [membound.layer_norm(x, _weight(x), _weight(x))],
+    "add_rms_norm": lambda x, y, _dy: membound.add_rms_norm(x, y, _weight(x)),
+    "rms_norm_gated": lambda x, y, _dy: [membound.rms_norm_gated(x, y, _weight(x))],
+    "gated_activation": lambda x, y, _dy: [membound.gated_activation(x, y)],
+    "gated_activation_backward": lambda x, y, dy: membound.gated_activation_backward(dy, x, y),
+    "gated_activation_backward, dup": lambda x, y, dy: [
+        membound.gated_activation_backward(dy, x, y, need_dgate=False)[1]
+    ],
+    "softmax": lambda x, _y, _dy: [membound.softmax(x)],
+    "softmax_backward": lambda _x, y, dy: [membound.softmax_backward(dy, y)],
+    "cross_entropy": _cross_entropy,
+    "rope": _rope,
+    "qk_norm_rope": _qk_norm_rope,
+    "qk_norm_rope_backward": _qk_norm_rope_backward,
+}
+
+
+@pytest.mark.parametrize("cols", [1000, 1001])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("call", CALLS)
+def test_large_results_have_the_bits_of_few_rows(call, dtype, cols, seed):
+    if "rope" in call and cols % 2:
+        pytest.skip("heads are of even width")
+    bits = np.dtype(NUMPY_DTYPES[dtype])
+    repeats = LARGE // (PERIOD * cols * bits.itemsize) + 1
+    drawn = np.random.default_rng(seed).standard_normal((3, PERIOD, cols)).astype(bits)
+    few = CALLS[call](*drawn)
+    many = CALLS[call](*(np.tile(one, (repeats, 1)) for one in drawn))
+    for right, found in zip(few, many, strict=True):
+        parts = np.asarray(found).reshape(repeats, -1)
+        wanted = np.asarray(right).tobytes()
+        assert all(part.tobytes() == wanted for part in parts)
