@@ -8,6 +8,7 @@
 #include "core/safe_scale.hpp"
 #include "cpu/float_mode.hpp"
 #include "cpu/parallel.hpp"
+#include "cpu/upright.hpp"
 
 namespace membound::cpu {
 
@@ -94,6 +95,15 @@ void prepare_parameters(PreparedNorm& norm, const RmsNormProblem& problem, bool 
   norm.rows.bias = norm.bias.data;
 }
 
+std::array<MatrixField, 5> fields_of(RmsNormRows& rows) {
+  return {
+      matrix_field(rows.x, rows.x_row_stride, rows.x_col_stride),
+      matrix_field(rows.residual, rows.residual_row_stride, rows.residual_col_stride),
+      matrix_field(rows.gate, rows.gate_row_stride, rows.gate_col_stride),
+      matrix_field(rows.out, rows.out_row_stride, rows.out_col_stride),
+      matrix_field(rows.residual_out, rows.residual_out_row_stride, rows.residual_out_col_stride)};
+}
+
 }  // namespace
 
 PreparedNorm prepare_norm(const RmsNormProblem& problem, const KernelTable& table) {
@@ -129,7 +139,17 @@ void rms_norm(const RmsNormProblem& problem) {
     for (std::int64_t row = first; row < last; row += rows.rows) {
       rows.rows = last - row;
       enter_rows(rows, problem, row);
-      run(rows);
+      const RmsNormRows& all = rows;
+      run_by_memory(
+          all, fields_of,
+          [&](RmsNormRows& part, std::int64_t first_of_part) {
+            const DType wide = accumulate_dtype(all.dtype);
+            part.mean = all.mean;
+            part.rstd = all.rstd;
+            enter_numbers(part.mean, first_of_part, all.mean_row_stride, wide);
+            enter_numbers(part.rstd, first_of_part, all.rstd_row_stride, wide);
+          },
+          run);
     }
   });
 }

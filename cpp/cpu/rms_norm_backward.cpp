@@ -9,6 +9,7 @@
 #include "cpu/isa.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/rows.hpp"
+#include "cpu/upright.hpp"
 
 namespace membound::cpu {
 
@@ -74,6 +75,15 @@ RmsNormBackwardRows shared_part(const RmsNormBackwardProblem& problem) {
   return rows;
 }
 
+std::array<MatrixField, 6> fields_of(RmsNormBackwardRows& rows) {
+  return {matrix_field(rows.dy, rows.dy_row_stride, rows.dy_col_stride),
+          matrix_field(rows.x, rows.x_row_stride, rows.x_col_stride),
+          matrix_field(rows.dsum, rows.dsum_row_stride, rows.dsum_col_stride),
+          matrix_field(rows.gate, rows.gate_row_stride, rows.gate_col_stride),
+          matrix_field(rows.dx, rows.dx_row_stride, rows.dx_col_stride),
+          matrix_field(rows.dgate, rows.dgate_row_stride, rows.dgate_col_stride)};
+}
+
 // Rows [first, last) of the problem, cut where a layout leaves its innermost axis. This thread goes
 // on to row `end`.
 void run_rows(const RmsNormBackwardProblem& problem, RmsNormBackwardRows rows,
@@ -94,7 +104,17 @@ void run_rows(const RmsNormBackwardProblem& problem, RmsNormBackwardRows rows,
     enter_row(rows.rstd, problem.rstd, problem.rstd_rows, accumulate_dtype(dtype), row, rows.rows);
     rows.rows_behind = std::max<std::int64_t>(0, row + rows.rows - last);
     rows.rows -= rows.rows_behind;
-    run(rows);
+    const RmsNormBackwardRows& all = rows;
+    run_by_memory(
+        all, fields_of,
+        [&](RmsNormBackwardRows& part, std::int64_t first_of_part) {
+          part.rows_behind = 0;
+          part.mean = all.mean;
+          part.rstd = all.rstd;
+          enter_numbers(part.mean, first_of_part, all.mean_row_stride, accumulate_dtype(dtype));
+          enter_numbers(part.rstd, first_of_part, all.rstd_row_stride, accumulate_dtype(dtype));
+        },
+        run);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "cpu/float_mode.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/rows.hpp"
+#include "cpu/upright.hpp"
 
 namespace membound::cpu {
 
@@ -34,6 +35,11 @@ SoftmaxRows shared_part(const SoftmaxProblem& problem) {
   return rows;
 }
 
+std::array<MatrixField, 2> fields_of(SoftmaxRows& rows) {
+  return {matrix_field(rows.x, rows.x_row_stride, rows.x_col_stride),
+          matrix_field(rows.out, rows.out_row_stride, rows.out_col_stride)};
+}
+
 }  // namespace
 
 void softmax(const SoftmaxProblem& problem) {
@@ -56,7 +62,15 @@ void softmax(const SoftmaxProblem& problem) {
         rows.first_kept = query + problem.causal_offset + 1;
         rows.more_kept = 1;
       }
-      table.softmax(rows);
+      const SoftmaxRows& all = rows;
+      run_by_memory(
+          all, fields_of,
+          [&](SoftmaxRows& part, std::int64_t first_of_part) {
+            part.first_kept = all.first_kept + first_of_part * all.more_kept;
+            part.mask = all.mask;
+            enter_numbers(part.mask, first_of_part, all.mask_row_stride, all.mask_dtype);
+          },
+          table.softmax);
     }
   });
 }

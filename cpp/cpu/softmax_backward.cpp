@@ -7,8 +7,19 @@
 #include "cpu/float_mode.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/rows.hpp"
+#include "cpu/upright.hpp"
 
 namespace membound::cpu {
+
+namespace {
+
+std::array<MatrixField, 3> fields_of(SoftmaxBackwardRows& rows) {
+  return {matrix_field(rows.dy, rows.dy_row_stride, rows.dy_col_stride),
+          matrix_field(rows.y, rows.y_row_stride, rows.y_col_stride),
+          matrix_field(rows.dx, rows.dx_row_stride, rows.dx_col_stride)};
+}
+
+}  // namespace
 
 void softmax_backward(const SoftmaxBackwardProblem& problem) {
   const KernelTable& table = kernels();
@@ -36,7 +47,8 @@ void softmax_backward(const SoftmaxBackwardProblem& problem) {
       enter_row(rows.dy, problem.dy, problem.dy_rows, dtype, row, rows.rows);
       enter_row(rows.y, problem.y, problem.y_rows, dtype, row, rows.rows);
       enter_row(rows.dx, problem.dx, problem.dx_rows, dtype, row, rows.rows);
-      table.softmax_backward(rows);
+      run_by_memory(
+          rows, fields_of, [](SoftmaxBackwardRows&, std::int64_t) {}, table.softmax_backward);
     }
   });
 }

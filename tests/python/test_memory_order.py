@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Large results on the CPU, which go around the cache: the bits of calls with few rows.
+"""Large results on the CPU, which go around the cache, have the bits of calls with few rows, and
+transposed arrays, some rows of which pass through a buffer, those of contiguous ones.
 
 Rows of 1000 columns start on a vector in some dtypes, rows of 1001 anywhere; results in place stay
 in the cache.
@@ -20,7 +21,7 @@ PERIOD = 97  # rows that are drawn; all others repeat them
 
 def _tables(x):
     tokens = len(x)
-    angles = np.arange(PERIOD, dtype=np.float32)[:, None] * np.linspace(1, 0.01, 500)
+    angles = np.arange(PERIOD, dtype=np.float32)[:, None] * np.linspace(1, 0.01, x.shape[1] // 2)
     wide = np.float64 if x.dtype == np.float64 else np.float32
     return [np.tile(f(angles), (tokens // PERIOD, 1)).astype(wide) for f in (np.cos, np.sin)]
 
@@ -73,6 +74,19 @@ CALLS = {
 }
 
 
+def _rms_norm_backward(x, _y, dy):
+    _, rstd = membound.rms_norm(x, _weight(x), return_rstd=True)
+    return membound.rms_norm_backward(dy, x, _weight(x), rstd)
+
+
+def _layer_norm_backward(x, _y, dy):
+    _, mean, rstd = membound.layer_norm(x, _weight(x), return_stats=True)
+    return membound.layer_norm_backward(dy, x, _weight(x), mean, rstd)
+
+
+GRADIENTS = {"rms_norm_backward": _rms_norm_backward, "layer_norm_backward": _layer_norm_backward}
+
+
 @pytest.mark.parametrize("cols", [1000, 1001])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("call", CALLS)
@@ -88,3 +102,30 @@ def test_large_results_have_the_bits_of_few_rows(call, dtype, cols, seed):
         parts = np.asarray(found).reshape(repeats, -1)
         wanted = np.asarray(right).tobytes()
         assert all(part.tobytes() == wanted for part in parts)
+
+
+@pytest.mark.parametrize("cols", [3, 250, 1000])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("call", [*CALLS, *GRADIENTS])
+def test_transposed_arrays_have_the_bits_of_contiguous_ones(call, dtype, cols, seed):
+    if "rope" in call and cols % 2:
+        pytest.skip("heads are of even width")
+    bits = np.dtype(NUMPY_DTYPES[dtype])
+    drawn = np.random.default_rng(seed).standard_normal((3, 2 * PERIOD, cols)).astype(bits)
+    function = (CALLS | GRADIENTS)[call]
+    wanted = function(*drawn)
+    found = function(*(np.asfortranarray(one) for one in drawn))
+    for right, result in zip(wanted, found, strict=True):
+        assert np.asarray(result).tobytes() == np.asarray(right).tobytes()
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "softmax"])
+def test_transposed_arrays_in_place_and_between_others(name, seed):
+    """Every second column of a transposed array, its neighbours left alone."""
+    drawn = np.random.default_rng(seed).standard_normal((150, 90)).astype(np.float32)
+    both = np.asfortranarray(np.repeat(drawn, 2, 1))
+    call = getattr(membound, name)
+    wanted = call(drawn)
+    call(both[:, ::2], out=both[:, ::2])
+    assert both[:, ::2].tobytes() == wanted.tobytes()
+    assert both[:, 1::2].tobytes() == drawn.tobytes()
