@@ -33,9 +33,9 @@ bool pays_to_bypass_cache(std::int64_t bytes) {
 }
 
 // Loops that compute a lot wait for memory on Intel, whose prefetchers do not run far enough ahead
-// (Xeon, GB/s without and with: silu_and_mul 2048 x 14336 bfloat16 5.4 and 15.7, float32 17 and 25,
-// rope 16384 x 4096 bfloat16 14.0 and 18.5; 1 and 4 KiB are as good). Those of Zen 4 do: rope of
-// 4096 x 4096 float32 took 0.93 of a copy's speed, asked for 4 KiB ahead 0.77.
+// (Xeon, around the cache, GB/s without and with: silu_and_mul 2048 x 14336 bfloat16 5.4 and 15.7,
+// float32 17 and 25, rope 16384 x 4096 bfloat16 14.0 and 18.5; 1 and 4 KiB are as good). Those of
+// Zen 4 do: rope of 4096 x 4096 float32 took 0.93 of a copy's speed, asked for 4 KiB ahead 0.77.
 // Below the size of a second cache it costs without a gain (rope 1 x 4096 float32 0.42 and 0.52
 // us).
 std::int64_t ask_distance(std::int64_t matrix_bytes) {

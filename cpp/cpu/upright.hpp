@@ -6,9 +6,9 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <tuple>
 #include <type_traits>
-#include <vector>
 
 #include "membound/device_buffer.hpp"
 #include "membound/dtype.hpp"
@@ -97,21 +97,26 @@ template <class Rows, class FieldsOf, class Enter, class Run>
 void run_by_memory(const Rows& rows, FieldsOf fields_of, Enter enter, Run run) {
   Rows whole = rows, part = rows;
   const auto from = fields_of(whole);
+  constexpr std::size_t kFields = std::tuple_size_v<decltype(fields_of(whole))>;
   const UprightRows upright(rows.dtype, rows.cols);
   const bool any = std::any_of(from.begin(), from.end(),
                                [](const MatrixField& field) { return field.is_upright(); });
   if (!any || !upright.pays(rows.rows)) return run(rows);
   const auto to = fields_of(part);
-  std::vector<DeviceBuffer> buffers(from.size());
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    if (from[i].is_upright()) buffers[i] = upright.buffer();
+  std::array<DeviceBuffer, kFields> buffers;
+  try {
+    for (std::size_t i = 0; i < kFields; ++i) {
+      if (from[i].is_upright()) buffers[i] = upright.buffer();
+    }
+  } catch (const std::exception&) {
+    return run(rows);  // no memory, and threads of the pool may not throw: slow, but right
   }
   part.bypass_cache = false;
   if constexpr (requires { part.ask_ahead; }) part.ask_ahead = false;
   for (std::int64_t first = 0; first < rows.rows; first += upright.at_once()) {
     part.rows = std::min(upright.at_once(), rows.rows - first);
-    std::array<const void*, std::tuple_size_v<std::decay_t<decltype(from)>>> start;
-    for (std::size_t i = 0; i < from.size(); ++i) {
+    std::array<const void*, kFields> start;
+    for (std::size_t i = 0; i < kFields; ++i) {
       start[i] = *from[i].data == nullptr ? nullptr : upright.row(from[i], first);
       *to[i].data = start[i];
       if (!from[i].is_upright()) continue;
@@ -124,7 +129,7 @@ void run_by_memory(const Rows& rows, FieldsOf fields_of, Enter enter, Run run) {
     }
     enter(part, first);
     run(part);
-    for (std::size_t i = 0; i < from.size(); ++i) {
+    for (std::size_t i = 0; i < kFields; ++i) {
       if (!from[i].is_written || !from[i].is_upright()) continue;
       MatrixField here = from[i];
       here.data = &start[i];
