@@ -67,9 +67,10 @@ class ColumnReader {
 
   // Issues the loads of the chunks index(0), index(1) ... of an array of x's dtype, the last index
   // being the largest; other arrays come with numbers(). Past the end of the row a chunk is
-  // anything, or zero for sums that run over it. No branch around the loads: behind one they waited
-  // for the first chunk of x, which was unpacked before it.
-  template <bool kZeroPast = false, int kCount, class Index>
+  // anything, or zero for sums that run over it. kPlain: the array is known to be there and of x's
+  // dtype. No branch around the loads: behind one they waited for the first chunk of x, which was
+  // unpacked before it.
+  template <bool kZeroPast = false, bool kPlain = false, int kCount, class Index>
   __device__ void load(uint4 (&raw)[kCount], Index index) const {
     if constexpr (kZeroPast || kAccess == Access::kAny) {
 #pragma unroll
@@ -77,7 +78,7 @@ class ColumnReader {
     }
     if constexpr (kAccess == Access::kAny) return;
     const T* data = static_cast<const T*>(array_.data) + first_;
-    const bool there = present() && !array_.is_float;
+    const bool there = kPlain || (present() && !array_.is_float);
     const int all = kAccess == Access::kAligned ? chunks_ : static_cast<int>(cols_ / kPack<T>);
     const int whole = there ? all : 0;
 #pragma unroll

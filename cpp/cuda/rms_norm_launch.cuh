@@ -138,16 +138,19 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
                            kCentring == Centring::kAlways && is_plain<kBeside, Sink>;
   const auto warps = [&] {
     const bool spares = tuning::spares_quarter(p.chunks, kWarpLanes * config.fold);
+    const bool fifth = tuning::takes_five_chunks(p.chunks);
     if (config.fold == 2) {
       if constexpr (kSpares) {
         if (spares) return held.template operator()<FoldedWarpTeam<2, 3>>();
       }
       held.template operator()<FoldedWarpTeam<2>>();
     } else if constexpr (kSpares && sizeof(T) == 2) {
+      if (fifth) return held.template operator()<FoldedWarpTeam<4, 5>>();
       spares ? held.template operator()<FoldedWarpTeam<4, 6>>()
              : held.template operator()<FoldedWarpTeam<4>>();
-    } else if constexpr (kCentring == Centring::kNever && is_plain<kBeside, Sink>) {
-      held.template operator()<FoldedWarpTeam<4, 6>>();
+    } else if constexpr (kCentring == Centring::kNever && std::is_same_v<Sink, StoreResult>) {
+      if (fifth) return held.template operator()<FoldedWarpTeam<4, 5>>();
+      if constexpr (kBeside == Beside::kNothing) held.template operator()<FoldedWarpTeam<4, 6>>();
     }
   };
   const auto block = [&] {

@@ -241,15 +241,22 @@ __device__ inline accumulate_t<T> take_moments(RowScale<accumulate_t<T>>& row,
 // 13.7 us with 8).
 template <class T>
 inline constexpr int kPivotElements = sizeof(T) <= 4 ? 16 : 8;
+template <class T>
+inline constexpr int kPivotChunks = kPivotElements<T> > kPack<T> ? kPivotElements<T> / kPack<T> : 1;
+// From the numbers(i) of the first chunks.
+template <class T, class OfChunk>
+__device__ inline accumulate_t<T> pivot_from(const RmsNormParams<accumulate_t<T>>& p,
+                                             OfChunk numbers) {
+  constexpr int kElements = kPivotElements<T>;
+  accumulate_t<T> total = 0;
+#pragma unroll
+  for (int i = 0; i < kPivotChunks<T>; ++i) total += sum<T>(numbers(i));
+  return total * (p.cols >= kElements ? accumulate_t<T>(1) / kElements : p.inverse_cols);
+}
 template <class T, class Row>
 __device__ inline accumulate_t<T> pivot_of(const RmsNormParams<accumulate_t<T>>& p,
                                            const Row& row) {
-  constexpr int kElements = kPivotElements<T>;
-  constexpr int kChunks = kElements > kPack<T> ? kElements / kPack<T> : 1;
-  accumulate_t<T> total = 0;
-#pragma unroll
-  for (int i = 0; i < kChunks; ++i) total += sum<T>(row.load_alike(i));
-  return total * (p.cols >= kElements ? accumulate_t<T>(1) / kElements : p.inverse_cols);
+  return pivot_from<T>(p, [&](int i) { return row.load_alike(i); });
 }
 
 // What one chunk adds to the sums about the pivot, which row.mean is.
@@ -291,11 +298,12 @@ class Columns {
   __device__ Columns(const Params& p, std::int64_t head)
       : p_(p), weight_(p.weight, p.chunks, p.cols, head), bias_(p.bias, p.chunks, p.cols, head) {}
 
-  // Issue the loads of the weight and, where rows are always centred, of the bias.
+  // Issue the loads of the weight and, where rows are always centred, of the bias. kPlain: they are
+  // known to be of x's dtype, and there is a weight.
   __device__ uint4 load(int index) const { return weight_.load(index); }
-  template <int kCount, class Index>
+  template <bool kPlain = false, int kCount, class Index>
   __device__ void load(uint4 (&weights)[kCount], Index index) const {
-    weight_.load(weights, index);
+    weight_.template load<false, kPlain>(weights, index);
   }
   // Where rows are always centred: no bias until load_bias finds one.
   template <int kCount>
@@ -305,9 +313,20 @@ class Columns {
       for (int i = 0; i < kCount; ++i) biases[i] = nothing_to_add<T>();
     }
   }
-  template <int kCount, class Index>
+  template <bool kPlain = false, int kCount, class Index>
   __device__ void load_bias(uint4 (&biases)[kCount], Index index) const {
-    if (kCentring == Centring::kAlways && bias_.present()) bias_.load(biases, index);
+    if (kCentring == Centring::kAlways && bias_.present()) {
+      bias_.template load<false, kPlain>(biases, index);
+    }
+  }
+  // Both of one chunk; bias: cleared before.
+  template <bool kPlain = false>
+  __device__ void load_at(uint4& weight, uint4& bias, int index) const {
+    uint4 weights[1] = {weight}, biases[1] = {bias};
+    load<kPlain>(weights, [=](int) { return index; });
+    load_bias<kPlain>(biases, [=](int) { return index; });
+    weight = weights[0];
+    bias = biases[0];
   }
   __device__ uint4 load_bias(int index) const {
     uint4 bias[1];

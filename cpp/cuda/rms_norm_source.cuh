@@ -61,12 +61,13 @@ class NormRow {
     return chunk;
   }
   __device__ Numbers<T> load(int index) const { return load_chunk(index).numbers(p_); }
-  __device__ Numbers<T> load_alike(int index) const {
+  __device__ Chunk load_chunk_alike(int index) const {
     Chunk chunk;
     chunk.parts[0] = x_.load_alike(index);
     if constexpr (kHasBeside) chunk.parts[1] = beside_.load_alike(index);
-    return chunk.numbers(p_);
+    return chunk;
   }
+  __device__ Numbers<T> load_alike(int index) const { return load_chunk_alike(index).numbers(p_); }
   // A chunk of the result in storage: what came of the norm, and the gate that it passes.
   __device__ uint4 result(Numbers<T> y, const Chunk& chunk) const {
     if constexpr (kBeside == Beside::kGate) pass_gate<T, kBeside>(p_, y, chunk.parts[1]);

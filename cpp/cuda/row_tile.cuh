@@ -20,9 +20,10 @@ class HeldTile {
  public:
   static constexpr int kChunks = Team::kChunks;
 
-  // Teams whose row is past the last read row 0 and write nothing: shuffles need every lane.
+  // Teams whose row is past the last read row 0 and write nothing: shuffles need every lane. Whole
+  // blocks all have a row.
   __device__ HeldTile(const Team& team, std::int64_t row, std::int64_t rows)
-      : HeldTile(team, row, row < rows) {}
+      : HeldTile(team, row, !Team::kSharesBlock || row < rows) {}
   __device__ HeldTile(const Team& team, std::int64_t row, bool active)
       : team_(team), active_(active), row_(active ? row : 0) {}
 
@@ -34,8 +35,11 @@ class HeldTile {
   __device__ int index(int i) const { return first_chunk() + place(i); }
   // The same in the block's part of the row.
   __device__ int place(int i) const {
+    if constexpr (kFold == 1) return i * team_.size + team_.lane;
     constexpr int kFewer = kVecs > 1 ? kVecs - 1 : 1;
-    const int fold = i < first_of(kWhole) ? i / kVecs : kWhole + (i - first_of(kWhole)) / kFewer;
+    const int fold = kWhole == kFold || i < first_of(kWhole)
+                         ? i / kVecs
+                         : kWhole + (i - first_of(kWhole)) / kFewer;
     const int column = (i - first_of(fold)) * kFold + fold;
     return column * team_.size + team_.lane;
   }
@@ -86,6 +90,7 @@ class HeldTile {
 #pragma unroll
       for (int j = 0; j < kSide; ++j) {
         const int i = first + j;
+        if (kChunks % kSide != 0 && i >= kChunks) break;
         const uint4 chunk = make(i);
         if constexpr (kAccess == Access::kShifted) {
           mine[place(i)] = chunk;

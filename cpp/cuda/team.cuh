@@ -14,10 +14,10 @@ namespace membound::cuda {
 // kUniformShift: the threads of a warp work on the same row, and code may grow for that
 // (with_shift). Each team is made from the threads of a row (lanes), its blocks, and the first
 // block of the grid that works on rows. kSplitRows: gradients of aligned rows may be counted in two
-// axes. kSharesWarp: a warp works on several rows, which go one way together. A team's part of a
-// row is what one block holds of it. kChunks: of a thread, fewer than kFold * kVecs where rows
-// leave the last empty. kParks: a thread has more chunks than registers should hold, so that a
-// forward row waits in shared memory (parked_row.cuh).
+// axes. kSharesBlock: a block works on several rows, kSharesWarp: a warp, which go one way
+// together. A team's part of a row is what one block holds of it. kChunks: of a thread, fewer than
+// kFold * kVecs where rows leave the last empty. kParks: a thread has more chunks than registers
+// should hold, so that a forward row waits in shared memory (parked_row.cuh).
 
 // Lanes of a warp; several rows per block.
 struct WarpTeam {
@@ -29,6 +29,7 @@ struct WarpTeam {
   static constexpr int kMaxThreads = 256;
   static constexpr bool kUniformShift = false;
   static constexpr bool kClusters = false;
+  static constexpr bool kSharesBlock = true;
   static constexpr bool kSharesWarp = true;
   int size;
   int lane;
@@ -63,6 +64,7 @@ struct FoldedWarpTeam {
   static constexpr int kMaxThreads = 128;
   static constexpr bool kUniformShift = true;
   static constexpr bool kClusters = false;
+  static constexpr bool kSharesBlock = true;
   static constexpr bool kSharesWarp = false;
   int size = kWarpLanes;
   int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
@@ -93,6 +95,7 @@ struct BlockTeam {
   static constexpr int kMaxThreads = kMaxWarps * kWarpLanes / kFold;
   static constexpr bool kUniformShift = true;
   static constexpr bool kClusters = false;
+  static constexpr bool kSharesBlock = false;
   static constexpr bool kSharesWarp = false;
   int size = static_cast<int>(blockDim.x);
   int lane = static_cast<int>(threadIdx.x);
@@ -121,6 +124,7 @@ struct ClusterTeam {
   static constexpr int kMaxThreads = kMaxWarps * kWarpLanes;
   static constexpr bool kUniformShift = true;
   static constexpr bool kClusters = true;
+  static constexpr bool kSharesBlock = false;
   static constexpr bool kSharesWarp = false;
   int size = static_cast<int>(blockDim.x);
   int lane = static_cast<int>(threadIdx.x);

@@ -174,6 +174,14 @@ inline constexpr std::int64_t kFewByWarps = kFewVirtualThreads / 4;
 // Four virtual warps in one: RMSNorm 65536 x 1280 86.9 and 79.8, 8192 x 1536 14.3 and 14.5,
 // LayerNorm 16384 x 1600 34.0 and 30.1, 8192 x 1536 16.3 and 16.4, 2048 x 1536 5.9 and 8.0.
 inline constexpr std::int64_t kManyByWarps = 8192;
+// Five chunks to a lane: LayerNorm 65536 x 1152 87.3 and 78.5 (of six chunks one in four would be
+// empty), RMSNorm 8192 x 1152 12.0 and 11.7, with a residual 65536 x 1280 165.5 and 157.7, where
+// six are no faster than a block (65536 x 1536 187.4 and 189.0). RMSNorm gains with fewer rows
+// (2048 x 1152 4.65 and 3.98, but 1024 x 1536 3.03 and 3.40).
+inline constexpr std::int64_t kManyOfFive = 2048;
+constexpr bool takes_five_chunks(std::int64_t chunks) {
+  return chunks > 4 * 32 && chunks <= 5 * 32;
+}
 
 inline RmsNormConfig by_warps(RmsNormConfig config, std::int64_t rows, std::int64_t chunks,
                               int dtype_size, bool beside, bool centred) {
@@ -185,8 +193,12 @@ inline RmsNormConfig by_warps(RmsNormConfig config, std::int64_t rows, std::int6
   if (all == 2 * 32) {
     const std::int64_t few = beside || centred ? kFewVirtualThreads : kFewByWarps;
     takes = (centred && spares) || rows * all > few;
-  } else if (all == 4 * 32 && !beside) {
-    takes = rows >= kManyByWarps && (centred ? dtype_size == 2 : spares);
+  } else if (all == 4 * 32) {
+    const bool five = takes_five_chunks(chunks);
+    takes = rows >= (five && !centred && !beside ? kManyOfFive : kManyByWarps) &&
+            (centred  ? dtype_size == 2
+             : beside ? five
+                      : spares);
   }
   if (!takes) return config;
   config.form = RowForm::kWarp;
