@@ -55,6 +55,22 @@ struct Numbers {
   accumulate_t<T> at[kPack<T>];
 };
 
+// As they are, to a multiple of 16 bytes.
+template <class T>
+__device__ inline void store_numbers(accumulate_t<T>* to, const Numbers<T>& numbers) {
+  constexpr int kOfChunk = kChunkBytes / sizeof(accumulate_t<T>);
+  struct alignas(kChunkBytes) Chunk {
+    accumulate_t<T> at[kOfChunk];
+  };
+#pragma unroll
+  for (int i = 0; i < kPack<T>; i += kOfChunk) {
+    Chunk chunk;
+#pragma unroll
+    for (int j = 0; j < kOfChunk; ++j) chunk.at[j] = numbers.at[i + j];
+    *reinterpret_cast<Chunk*>(to + i) = chunk;
+  }
+}
+
 template <class T>
 __device__ inline Numbers<T> unpack(const uint4& chunk) {
   Numbers<T> numbers;

@@ -139,26 +139,29 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
   dispatch_floating(problem.dtype, "rms_norm_backward", [&]<class T>() {
     const int device = current_device();
     RowAccess<T> asked = access_of<T>(problem);
-    const auto config_of = [&](Access access) {
-      // Besides the ring a block has less than 32 KiB. Of gated rows it holds those without
-      // options.
-      const int ring_bytes =
-          max_cluster_size(device) > 1 ? tuning::kClusterRingBytes : tuning::kRingBytes;
-      const bool ring = access == Access::kAligned &&
-                        (problem.gate == nullptr || (problem.is_plain() && problem.heads == 1)) &&
-                        max_shared_bytes(device) >= ring_bytes + std::size_t{32 << 10};
+    const auto config_of = [&](bool ring) {
       const bool sums = problem.dweight != nullptr || problem.dbias != nullptr;
       return tuning::rms_norm_backward_config(problem.rows, problem.cols, sizeof(T), sums, ring,
                                               max_cluster_size(device), problem.centred,
                                               problem.heads, problem.gate != nullptr);
     };
-    tuning::RmsNormBackwardConfig config = config_of(asked.access());
+    // Of gated rows the ring holds those without options.
+    tuning::RmsNormBackwardConfig config =
+        config_of(asked.access() == Access::kAligned &&
+                  (problem.gate == nullptr || (problem.is_plain() && problem.heads == 1)));
+    // Besides the ring a block has less than 32 KiB.
+    if (max_shared_bytes(device) < std::size_t(config.shared_bytes + (32 << 10))) {
+      config = config_of(false);
+      if (problem.gate == nullptr) asked.at_least(Access::kShifted);
+    }
     // Of the blocks of rows only those of lanes know heads, unless they take any rows.
     if (problem.heads > 1 && config.form == tuning::GradientForm::kRoles &&
         config.rows.form != tuning::RowForm::kWarp) {
       asked.at_least(Access::kAny);
-      config = config_of(Access::kAny);
+      config = config_of(false);
     }
+    // Kernels of its own for it would be a quarter of a unit's time to compile.
+    if (sizeof(T) == 8 && asked.access() == Access::kShifted) asked.at_least(Access::kAny);
     if constexpr (sizeof(T) < 8) {
       if (asked.access() == Access::kShifted &&
           takes_frame<T>(problem, config, asked.split(), device)) {
@@ -182,7 +185,7 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
     if (access == Access::kAny) {
       go.template operator()<Access::kAny, Centring::kAsked>();
     } else if (access == Access::kShifted) {
-      go.template operator()<Access::kShifted, Centring::kAsked>();
+      if constexpr (sizeof(T) < 8) go.template operator()<Access::kShifted, Centring::kAsked>();
     } else if (problem.centred) {
       go.template operator()<Access::kAligned, Centring::kAlways>();
     } else if (problem.gate != nullptr) {

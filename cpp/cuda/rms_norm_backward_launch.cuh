@@ -54,20 +54,25 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
                             ? tuning::shifted_ring_bytes(config.vecs, config.lanes, config.threads)
                             : config.shared_bytes)};
   constexpr int kBlock = tuning::kPersistentBlock;
+  constexpr int kFewRounds = 4;  // rows that a group works on
   static constexpr bool kHasPlain = kAccess != Access::kAny && !kGated;
-  static constexpr bool kHasMore = kHasPlain && kAccess == Access::kAligned;
+  static constexpr bool kHasMore = kHasPlain && kAccess == Access::kAligned && sizeof(T) < 8;
   const auto as = [&]<class Group, Form kForm>() {
     launch<rms_norm_backward_persistent_kernel<T, Group, kAccess, kForm, kCentring>>(shape, stream,
                                                                                      device, p);
   };
-  const auto rounded = [&]<class Group>() {
+  const auto more_as = [&]<class Group, Form kForm>() {
     if constexpr (kHasMore) {  // alone: beside what Group says, others would be compiled, too
       if constexpr (Group::kVecs == 1 && Group::kRing == 0 && Group::kOneRow) {
-        // Beside the next row there are no registers for it (H200, 16384 x 4096 bfloat16: 140 us).
+        // Beside the next row there are no registers for it (H200, 16384 x 4096 bfloat16: rounded
+        // 140 us, 99 so; with dsum 137 and 128, but 1024 x 1024 6.6 and 7.1).
+        if constexpr (kForm == Form::kPlainAdd) {
+          if (p.steps.rounds < kFewRounds) return as.template operator()<Group, kForm>();
+        }
         shape.shared_bytes = std::size_t{2 * 2 * kChunkBytes} * config.threads;
-        as.template operator()<WarpGroup<Value, 1, 2, kBlock, 2>, Form::kPlainRounded>();
+        as.template operator()<WarpGroup<Value, 1, 2, kBlock, 2>, kForm>();
       } else {
-        as.template operator()<Group, Form::kPlainRounded>();
+        as.template operator()<Group, kForm>();
       }
     }
   };
@@ -78,9 +83,9 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
     if (kHasPlain && p.plain && p.dsum == nullptr) {
       as.template operator()<Group, kHasPlain ? Form::kPlain : kOther>();
     } else if (kHasMore && p.plain) {
-      as.template operator()<Group, kHasMore ? Form::kPlainAdd : kOther>();
+      more_as.template operator()<Group, Form::kPlainAdd>();
     } else if (kHasMore && p.everyday && p.dsum == nullptr) {
-      rounded.template operator()<Group>();
+      more_as.template operator()<Group, Form::kPlainRounded>();
     } else {
       as.template operator()<Group, kOther>();
     }
@@ -90,7 +95,10 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
   if (config.lanes <= kWarpLanes) {
     with.template operator()<LaneGroup<Value>>();
   } else if (config.ring == 0) {
-    if (config.blocks_per_row > 1) {
+    if constexpr (kAccess == Access::kAligned && !kGated) {
+      // Others come through the ring, or as shifted rows where there is no room for it.
+      if constexpr (!kCrowded) with.template operator()<WarpGroup<Value, 1, 0, kBlock, 2>>();
+    } else if (config.blocks_per_row > 1) {
       with.template operator()<ClusterGroup<Value, 2, 0>>();
     } else if (kAccess == Access::kShifted && config.vecs == 2 &&
                config.threads <= tuning::kSmallPairs) {

@@ -38,8 +38,11 @@ class PersistentGradient {
       kVecs == 1 && !kShifted && (kForm == Form::kPlain || kForm == Form::kPlainRounded);
   // Three blocks to a multiprocessor have no registers for them: spilled, they were read anew for
   // each row (H200, LayerNorm, 16384 x 3072 bfloat16: 128 us).
-  static constexpr bool kSharesWeights = kVecs == 1 && Group::kMinBlocks > 2 &&
-                                         (kCentring != Centring::kNever || kForm != Form::kPlain);
+  static constexpr bool kSharesWeights =
+      (kVecs == 1 && Group::kMinBlocks > 2 &&
+       (kCentring != Centring::kNever || kForm != Form::kPlain)) ||
+      (kVecs == 2 && Group::kMinBlocks > 1 && kCentring != Centring::kNever && !kShifted &&
+       (kForm == Form::kPlain || kForm == Form::kPlainRounded));
   static constexpr bool kOverlaps = Group::kClusters && Group::kRing > 0;
   using Sums = Numbers<T>[kVecs];
   using Statistics = RowStatistics<Accumulate>;
@@ -48,7 +51,6 @@ class PersistentGradient {
   __device__ PersistentGradient(const Params& p, const Group& team)
       : p_(p),
         team_(team),
-        groups_(static_cast<int>(blockDim.x) / team.size),
         rows_(p, team),
         ahead_(rows_),
         feed_(p, team, rows_),
@@ -56,11 +58,14 @@ class PersistentGradient {
         weight_(p.weight, p.chunks, p.cols, rows_.head()) {
     const Tile tile = rows_.tile();
     weight_.template load<true>(weights_, [&](int v) { return tile.index(v); });
-    if constexpr (kSharesWeights) weight_space()[threadIdx.x] = weights_[0];
   }
 
   __device__ void run() {
     feed_.start();
+    if constexpr (kSharesWeights) {
+#pragma unroll
+      for (int v = 0; v < kVecs; ++v) own_weight(v) = weights_[v];
+    }
     if constexpr (kOverlaps) {
       rows_overlapped(rows_.rounds_of_block());
     } else {
@@ -151,7 +156,7 @@ class PersistentGradient {
 
   __device__ uint4 weight(int v) const {
     if constexpr (kSharesWeights) {
-      return weight_space()[threadIdx.x];
+      return own_weight(v);
     } else {
       return weights_[v];
     }
@@ -296,19 +301,38 @@ class PersistentGradient {
     if constexpr (kCentring != Centring::kNever) add_bias_gradient<T>(bias_sums_[v], of.dy);
   }
 
-  // One row of partial sums for the block, its groups added up in order. Through shared memory, so
-  // that neighbours write neighbours: strided stores of 4 bytes took 8 us of 2048 x 4096.
+  static __device__ int threads() { return static_cast<int>(blockDim.x); }
+
+  // One row of partial sums for the block, its groups added up in order.
   __device__ void store_partials(Sums& sums, Accumulate* partials) {
+    if constexpr (Group::kOneRow && kAccess == Access::kAligned) {
+      if (p_.lanes == threads()) return store_own_sums(sums, partials);
+    }
+    store_sums_of_groups(sums, partials);
+  }
+  // Of a block with one group, whose lanes are its threads: what the team has in registers for each
+  // row is not kept for this.
+  __device__ void store_own_sums(const Sums& sums, Accumulate* partials) const {
+    Accumulate* to = partials + team_.team() * p_.cols;
+    const int rank = Group::kClusters ? cluster_rank() : 0;
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v) {
+      const int index = (rank * kVecs + v) * threads() + static_cast<int>(threadIdx.x);
+      if (index < p_.chunks) store_numbers<T>(to + std::int64_t{index} * kPack<T>, sums[v]);
+    }
+  }
+  // Through shared memory, so that neighbours write neighbours: strided stores of 4 bytes took 8 us
+  // of 2048 x 4096.
+  __device__ void store_sums_of_groups(Sums& sums, Accumulate* partials) {
     Accumulate* folded = fold_space();
     const int thread = static_cast<int>(threadIdx.x);
-    const int threads = static_cast<int>(blockDim.x);
     int unit = team_.group;
-    int units = groups_;
+    int units = threads() / p_.lanes;
     bool first_of_warp = true;
     if constexpr (!Group::kOneRow) {  // the groups of a warp first
       fold_warp(sums[0]);
       unit = thread / kWarpLanes;
-      units = threads / kWarpLanes;
+      units = threads() / kWarpLanes;
       first_of_warp = thread % kWarpLanes < team_.size;
     }
     const int width = team_.size * kPack<T>;
@@ -318,14 +342,9 @@ class PersistentGradient {
       const std::int64_t first =
           static_cast<std::int64_t>(team_.rank * kVecs + v) * team_.size * kPack<T>;
       if (v > 0) __syncthreads();
-      if (first_of_warp) {
-#pragma unroll
-        for (int i = 0; i < kPack<T>; ++i) {
-          folded[unit * width + team_.lane * kPack<T> + i] = sums[v].at[i];
-        }
-      }
+      if (first_of_warp) store_numbers<T>(folded + unit * width + team_.lane * kPack<T>, sums[v]);
       __syncthreads();
-      for (int col = thread; col < width && first + col < p_.cols; col += threads) {
+      for (int col = thread; col < width && first + col < p_.cols; col += threads()) {
         Accumulate sum = 0;
 #pragma unroll 4
         for (int i = 0; i < units; ++i) sum += folded[i * width + col];
@@ -334,8 +353,10 @@ class PersistentGradient {
     }
   }
 
-  // One chunk of each thread, until the sums take the space.
-  static __device__ uint4* weight_space() { return reinterpret_cast<uint4*>(fold_space()); }
+  // In shared memory, until the sums take the space.
+  static __device__ uint4& own_weight(int v) {
+    return reinterpret_cast<uint4*>(fold_space())[v * threads() + static_cast<int>(threadIdx.x)];
+  }
 
   // One chunk of sums for each thread. Beside the results of shifted rows the ring is lent, which
   // is larger.
@@ -346,7 +367,7 @@ class PersistentGradient {
       __syncthreads();
       return reinterpret_cast<Accumulate*>(ring);
     } else {
-      __shared__ Accumulate space[kPersistentThreads * kPack<T>];
+      __shared__ alignas(kChunkBytes) Accumulate space[kPersistentThreads * kPack<T>];
       return space;
     }
   }
@@ -362,7 +383,6 @@ class PersistentGradient {
 
   const Params& p_;
   const Group& team_;
-  int groups_;
   Rows rows_;
   Rows ahead_;  // one row: of its statistics
   Feed feed_;

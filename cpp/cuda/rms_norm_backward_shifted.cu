@@ -9,6 +9,5 @@ template GradientLaunch
 template GradientLaunch
     launch_rms_norm_backward<BFloat16, Access::kShifted, Centring::kAsked, false>;
 template GradientLaunch launch_rms_norm_backward<float, Access::kShifted, Centring::kAsked, false>;
-template GradientLaunch launch_rms_norm_backward<double, Access::kShifted, Centring::kAsked, false>;
 
 }  // namespace membound::cuda

@@ -137,20 +137,22 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
   constexpr bool kSpares = kAccess == Access::kAligned && sizeof(T) < 8 &&
                            kCentring == Centring::kAlways && is_plain<kBeside, Sink>;
   const auto warps = [&] {
-    const bool spares = tuning::spares_quarter(p.chunks, kWarpLanes * config.fold);
-    const bool fifth = tuning::takes_five_chunks(p.chunks);
-    if (config.fold == 2) {
-      if constexpr (kSpares) {
-        if (spares) return held.template operator()<FoldedWarpTeam<2, 3>>();
+    if constexpr (kTakesWarps<T, kAccess, kBeside, kCentring, Sink>) {
+      const bool spares = tuning::spares_quarter(p.chunks, kWarpLanes * config.fold);
+      const bool fifth = tuning::takes_five_chunks(p.chunks);
+      if (config.fold == 2) {
+        if constexpr (kSpares) {
+          if (spares) return held.template operator()<FoldedWarpTeam<2, 3>>();
+        }
+        held.template operator()<FoldedWarpTeam<2>>();
+      } else if constexpr (kSpares && sizeof(T) == 2) {
+        if (fifth) return held.template operator()<FoldedWarpTeam<4, 5>>();
+        spares ? held.template operator()<FoldedWarpTeam<4, 6>>()
+               : held.template operator()<FoldedWarpTeam<4>>();
+      } else if constexpr (kCentring == Centring::kNever && std::is_same_v<Sink, StoreResult>) {
+        if (fifth) return held.template operator()<FoldedWarpTeam<4, 5>>();
+        if constexpr (kBeside == Beside::kNothing) held.template operator()<FoldedWarpTeam<4, 6>>();
       }
-      held.template operator()<FoldedWarpTeam<2>>();
-    } else if constexpr (kSpares && sizeof(T) == 2) {
-      if (fifth) return held.template operator()<FoldedWarpTeam<4, 5>>();
-      spares ? held.template operator()<FoldedWarpTeam<4, 6>>()
-             : held.template operator()<FoldedWarpTeam<4>>();
-    } else if constexpr (kCentring == Centring::kNever && std::is_same_v<Sink, StoreResult>) {
-      if (fifth) return held.template operator()<FoldedWarpTeam<4, 5>>();
-      if constexpr (kBeside == Beside::kNothing) held.template operator()<FoldedWarpTeam<4, 6>>();
     }
   };
   const auto block = [&] {
@@ -190,10 +192,9 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
       return launch<rms_norm_narrow_kernel<T>>(narrow, stream, device, p);
     }
   }
-  if constexpr (kTakesWarps<T, kAccess, kBeside, kCentring, Sink>) {
-    if (config.form == RowForm::kWarp && config.fold > 1) return warps();
-  }
-  if (config.form == RowForm::kWarp) {
+  if (config.form == RowForm::kWarp && config.fold > 1) {
+    warps();
+  } else if (config.form == RowForm::kWarp) {
     held.template operator()<WarpTeam>();
   } else if constexpr (kAnyRow && Sink::kAnyVecs) {
     streamed.template operator()<0, 16>();
