@@ -367,7 +367,10 @@ class PersistentGradient {
       __syncthreads();
       return reinterpret_cast<Accumulate*>(ring);
     } else {
-      __shared__ alignas(kChunkBytes) Accumulate space[kPersistentThreads * kPack<T>];
+      constexpr int kOfWeights =
+          kSharesWeights ? kVecs * Group::kMaxThreads * kChunkBytes / sizeof(Accumulate) : 0;
+      constexpr int kOfSums = kPersistentThreads * kPack<T>;
+      __shared__ alignas(kChunkBytes) Accumulate space[kOfSums < kOfWeights ? kOfWeights : kOfSums];
       return space;
     }
   }
