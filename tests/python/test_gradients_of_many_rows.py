@@ -1,0 +1,36 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of so many rows that CUDA sums dweight in the kernel that writes dx."""
+
+from __future__ import annotations
+
+import arrays
+import numpy as np
+import pytest
+from gradients import Case, check
+from reference import DTYPES, NUMPY_DTYPES
+
+# In chunks of 16 bytes, one for each way that rows are shared out: lanes of a warp, several rows to
+# a block, one of one and of two chunks in a thread, clusters.
+CHUNKS = (20, 128, 200, 300, 400, 512, 600, 1000, 1500, 5000)
+
+
+@pytest.mark.parametrize("form", ["plain", "added", "offset", "rounded"])
+@pytest.mark.parametrize("centred", [False, True], ids=["rms_norm", "layer_norm"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("framework", ["numpy", pytest.param("torch-cuda", marks=pytest.mark.gpu)])
+def test_every_width(framework, dtype, centred, form, seed):
+    if centred and form == "rounded":
+        pytest.skip("layer_norm has one rounding")
+    one = arrays.framework(framework)
+    rng = np.random.default_rng(seed)
+    size = NUMPY_DTYPES[dtype].itemsize
+    for chunks in CHUNKS if framework != "numpy" else CHUNKS[:2]:
+        cols = chunks * 16 // size
+        # More than a round of all blocks, and of the narrow ones enough for a ring.
+        rows = 2100 if chunks <= 200 else min(1100, (8 << 20) // (cols * size) + 40)
+        check(
+            Case(one, dtype, cols, rows, added=form == "added", centred=centred,
+                 weight_offset=1.0 if form == "offset" else 0.0,
+                 rounding="before_weight" if form == "rounded" else "once", rng=rng)
+        )  # fmt: skip
