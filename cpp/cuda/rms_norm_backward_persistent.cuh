@@ -8,6 +8,7 @@
 #include "cuda/gated_gradient.cuh"
 #include "cuda/persistent_team.cuh"
 #include "cuda/rms_norm_backward_feed.cuh"
+#include "cuda/rms_norm_backward_partials.cuh"
 
 namespace membound::cuda {
 
@@ -44,7 +45,8 @@ class PersistentGradient {
       (kVecs == 2 && Group::kMinBlocks > 1 && kCentring != Centring::kNever && !kShifted &&
        (kForm == Form::kPlain || kForm == Form::kPlainRounded));
   static constexpr bool kOverlaps = Group::kClusters && Group::kRing > 0;
-  using Sums = Numbers<T>[kVecs];
+  using Partials = PartialSums<T, Group, kAccess, kSharesWeights>;
+  using Sums = typename Partials::Sums;
   using Statistics = RowStatistics<Accumulate>;
 
  public:
@@ -73,10 +75,11 @@ class PersistentGradient {
     }
     launch_dependents();
     if constexpr (kSharesWeights) __syncthreads();  // the sums take their space
-    if (p_.dweight.data != nullptr) store_partials(sums_, p_.dweight.partials);
+    const Partials partials(p_, team_);
+    if (p_.dweight.data != nullptr) partials.store(sums_, p_.dweight.partials);
     if (kCentring != Centring::kNever && p_.dbias.data != nullptr) {
       __syncthreads();  // the sums of the weight have been read
-      store_partials(bias_sums_, p_.dbias.partials);
+      partials.store(bias_sums_, p_.dbias.partials);
     }
   }
 
@@ -301,87 +304,9 @@ class PersistentGradient {
     if constexpr (kCentring != Centring::kNever) add_bias_gradient<T>(bias_sums_[v], of.dy);
   }
 
-  static __device__ int threads() { return static_cast<int>(blockDim.x); }
-
-  // One row of partial sums for the block, its groups added up in order.
-  __device__ void store_partials(Sums& sums, Accumulate* partials) {
-    if constexpr (Group::kOneRow && kAccess == Access::kAligned) {
-      if (p_.lanes == threads()) return store_own_sums(sums, partials);
-    }
-    store_sums_of_groups(sums, partials);
-  }
-  // Of a block with one group, whose lanes are its threads: what the team has in registers for each
-  // row is not kept for this.
-  __device__ void store_own_sums(const Sums& sums, Accumulate* partials) const {
-    Accumulate* to = partials + team_.team() * p_.cols;
-    const int rank = Group::kClusters ? cluster_rank() : 0;
-#pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
-      const int index = (rank * kVecs + v) * threads() + static_cast<int>(threadIdx.x);
-      if (index < p_.chunks) store_numbers<T>(to + std::int64_t{index} * kPack<T>, sums[v]);
-    }
-  }
-  // Through shared memory, so that neighbours write neighbours: strided stores of 4 bytes took 8 us
-  // of 2048 x 4096.
-  __device__ void store_sums_of_groups(Sums& sums, Accumulate* partials) {
-    Accumulate* folded = fold_space();
-    const int thread = static_cast<int>(threadIdx.x);
-    int unit = team_.group;
-    int units = threads() / p_.lanes;
-    bool first_of_warp = true;
-    if constexpr (!Group::kOneRow) {  // the groups of a warp first
-      fold_warp(sums[0]);
-      unit = thread / kWarpLanes;
-      units = threads() / kWarpLanes;
-      first_of_warp = thread % kWarpLanes < team_.size;
-    }
-    const int width = team_.size * kPack<T>;
-    Accumulate* to = partials + team_.team() * p_.cols;
-#pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
-      const std::int64_t first =
-          static_cast<std::int64_t>(team_.rank * kVecs + v) * team_.size * kPack<T>;
-      if (v > 0) __syncthreads();
-      if (first_of_warp) store_numbers<T>(folded + unit * width + team_.lane * kPack<T>, sums[v]);
-      __syncthreads();
-      for (int col = thread; col < width && first + col < p_.cols; col += threads()) {
-        Accumulate sum = 0;
-#pragma unroll 4
-        for (int i = 0; i < units; ++i) sum += folded[i * width + col];
-        to[first + col] = sum;
-      }
-    }
-  }
-
   // In shared memory, until the sums take the space.
   static __device__ uint4& own_weight(int v) {
-    return reinterpret_cast<uint4*>(fold_space())[v * threads() + static_cast<int>(threadIdx.x)];
-  }
-
-  // One chunk of sums for each thread. Beside the results of shifted rows the ring is lent, which
-  // is larger.
-  static __device__ Accumulate* fold_space() {
-    if constexpr (kShifted) {
-      extern __shared__ uint4 ring[];
-      wait_for_copies<0>();
-      __syncthreads();
-      return reinterpret_cast<Accumulate*>(ring);
-    } else {
-      constexpr int kOfWeights =
-          kSharesWeights ? kVecs * Group::kMaxThreads * kChunkBytes / sizeof(Accumulate) : 0;
-      constexpr int kOfSums = kPersistentThreads * kPack<T>;
-      __shared__ alignas(kChunkBytes) Accumulate space[kOfSums < kOfWeights ? kOfWeights : kOfSums];
-      return space;
-    }
-  }
-
-  __device__ void fold_warp(Numbers<T>& sums) {
-    for (int offset = team_.size; offset < kWarpLanes; offset *= 2) {
-#pragma unroll
-      for (int i = 0; i < kPack<T>; ++i) {
-        sums.at[i] += shuffle_xor(sums.at[i], offset);
-      }
-    }
+    return Partials::chunks()[v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)];
   }
 
   const Params& p_;

@@ -1,0 +1,109 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What a block of the persistent kernels leaves of dweight or dbias: one row of partial sums.
+#include "cuda/async_copy.cuh"
+#include "cuda/persistent_team.cuh"
+#include "cuda/rms_norm_backward_row.cuh"
+
+namespace membound::cuda {
+
+// Of a block whose threads have sums of kVecs chunks each. kHoldsChunks: the shared memory that
+// this takes has room for as many chunks of each thread, until store().
+template <class T, class Group, Access kAccess, bool kHoldsChunks>
+class PartialSums {
+  using Accumulate = accumulate_t<T>;
+  using Params = RmsNormBackwardParams<Accumulate>;
+  static constexpr int kVecs = Group::kVecs;
+
+ public:
+  using Sums = Numbers<T>[kVecs];
+
+  __device__ PartialSums(const Params& p, const Group& team) : p_(p), team_(team) {}
+
+  // The block's groups are added up in order.
+  __device__ void store(Sums& sums, Accumulate* partials) const {
+    Accumulate* to = partials + team_.team() * p_.cols;
+    if constexpr (Group::kOneRow && kAccess == Access::kAligned) {
+      if (p_.lanes == threads()) return store_own(sums, to);
+    }
+    store_folded(sums, to);
+  }
+
+  static __device__ uint4* chunks() { return reinterpret_cast<uint4*>(space()); }
+
+ private:
+  static __device__ int threads() { return static_cast<int>(blockDim.x); }
+
+  // Of a block with one group, whose lanes are its threads: what the team has in registers for each
+  // row is not kept for this.
+  __device__ void store_own(const Sums& sums, Accumulate* to) const {
+    const int rank = Group::kClusters ? cluster_rank() : 0;
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v) {
+      const int index = (rank * kVecs + v) * threads() + static_cast<int>(threadIdx.x);
+      if (index < p_.chunks) store_numbers<T>(to + std::int64_t{index} * kPack<T>, sums[v]);
+    }
+  }
+  // Through shared memory, so that neighbours write neighbours: strided stores of 4 bytes took 8 us
+  // of 2048 x 4096.
+  __device__ void store_folded(Sums& sums, Accumulate* to) const {
+    Accumulate* folded = space();
+    const int thread = static_cast<int>(threadIdx.x);
+    int unit = team_.group;
+    int units = threads() / p_.lanes;
+    bool first_of_warp = true;
+    if constexpr (!Group::kOneRow) {  // the groups of a warp first
+      fold_warp(sums[0]);
+      unit = thread / kWarpLanes;
+      units = threads() / kWarpLanes;
+      first_of_warp = thread % kWarpLanes < team_.size;
+    }
+    const int width = team_.size * kPack<T>;
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v) {
+      const std::int64_t first =
+          static_cast<std::int64_t>(team_.rank * kVecs + v) * team_.size * kPack<T>;
+      if (v > 0) __syncthreads();
+      if (first_of_warp) store_numbers<T>(folded + unit * width + team_.lane * kPack<T>, sums[v]);
+      __syncthreads();
+      for (int col = thread; col < width && first + col < p_.cols; col += threads()) {
+        Accumulate sum = 0;
+#pragma unroll 4
+        for (int i = 0; i < units; ++i) sum += folded[i * width + col];
+        to[first + col] = sum;
+      }
+    }
+  }
+  __device__ void fold_warp(Numbers<T>& sums) const {
+    for (int offset = team_.size; offset < kWarpLanes; offset *= 2) {
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) {
+        sums.at[i] += shuffle_xor(sums.at[i], offset);
+      }
+    }
+  }
+
+  // One chunk of sums for each thread. Beside the results of shifted rows the ring is lent, which
+  // is larger.
+  static __device__ Accumulate* space() {
+    if constexpr (kAccess == Access::kShifted) {
+      extern __shared__ uint4 ring[];
+      wait_for_copies<0>();
+      __syncthreads();
+      return reinterpret_cast<Accumulate*>(ring);
+    } else {
+      constexpr int kOfChunks =
+          kHoldsChunks ? kVecs * Group::kMaxThreads * kChunkBytes / sizeof(Accumulate) : 0;
+      constexpr int kOfSums = kPersistentThreads * kPack<T>;
+      __shared__ alignas(kChunkBytes) Accumulate space[kOfSums < kOfChunks ? kOfChunks : kOfSums];
+      return space;
+    }
+  }
+
+  const Params& p_;
+  const Group& team_;
+};
+
+}  // namespace membound::cuda
