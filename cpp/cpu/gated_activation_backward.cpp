@@ -10,12 +10,12 @@ namespace membound::cpu {
 
 namespace {
 
-// What all rows share; row pointers and their number come with each run.
 // Of all matrices.
 std::int64_t bytes_of_row(const GatedActivationBackwardProblem& problem) {
   return (problem.up ? 5 : 3) * problem.cols * static_cast<std::int64_t>(dtype_size(problem.dtype));
 }
 
+// What all rows share; row pointers and their number come with each run.
 GatedActivationBackwardRows shared_part(const GatedActivationBackwardProblem& problem) {
   GatedActivationBackwardRows rows{};
   rows.dtype = problem.dtype;

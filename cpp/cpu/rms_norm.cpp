@@ -139,15 +139,12 @@ void rms_norm(const RmsNormProblem& problem) {
     for (std::int64_t row = first; row < last; row += rows.rows) {
       rows.rows = last - row;
       enter_rows(rows, problem, row);
-      const RmsNormRows& all = rows;
       run_by_memory(
-          all, fields_of,
-          [&](RmsNormRows& part, std::int64_t first_of_part) {
+          rows, fields_of,
+          [](RmsNormRows& part, const RmsNormRows& all, std::int64_t at) {
             const DType wide = accumulate_dtype(all.dtype);
-            part.mean = all.mean;
-            part.rstd = all.rstd;
-            enter_numbers(part.mean, first_of_part, all.mean_row_stride, wide);
-            enter_numbers(part.rstd, first_of_part, all.rstd_row_stride, wide);
+            part.mean = behind(all.mean, at * all.mean_row_stride, wide);
+            part.rstd = behind(all.rstd, at * all.rstd_row_stride, wide);
           },
           run);
     }

@@ -104,15 +104,13 @@ void run_rows(const RmsNormBackwardProblem& problem, RmsNormBackwardRows rows,
     enter_row(rows.rstd, problem.rstd, problem.rstd_rows, accumulate_dtype(dtype), row, rows.rows);
     rows.rows_behind = std::max<std::int64_t>(0, row + rows.rows - last);
     rows.rows -= rows.rows_behind;
-    const RmsNormBackwardRows& all = rows;
     run_by_memory(
-        all, fields_of,
-        [&](RmsNormBackwardRows& part, std::int64_t first_of_part) {
+        rows, fields_of,
+        [](RmsNormBackwardRows& part, const RmsNormBackwardRows& all, std::int64_t at) {
+          const DType wide = accumulate_dtype(all.dtype);
           part.rows_behind = 0;
-          part.mean = all.mean;
-          part.rstd = all.rstd;
-          enter_numbers(part.mean, first_of_part, all.mean_row_stride, accumulate_dtype(dtype));
-          enter_numbers(part.rstd, first_of_part, all.rstd_row_stride, accumulate_dtype(dtype));
+          part.mean = behind(all.mean, at * all.mean_row_stride, wide);
+          part.rstd = behind(all.rstd, at * all.rstd_row_stride, wide);
         },
         run);
   }

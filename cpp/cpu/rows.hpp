@@ -34,15 +34,22 @@ inline std::int64_t run_length(const RowLayout& layout, std::int64_t row, std::i
   return std::min(limit, inner - row % inner);
 }
 
+// So many elements behind `data`, which may be null.
+template <class Pointer>
+Pointer behind(Pointer data, std::int64_t elements, DType dtype) {
+  using Byte =
+      std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const char, char>;
+  if (data == nullptr) return data;
+  return static_cast<Byte*>(data) + elements * static_cast<std::int64_t>(dtype_size(dtype));
+}
+
 // One array of a run of rows: moves `data` to its first row and shortens the run where the layout
 // leaves its innermost axis.
 template <class Pointer, class Base>
 void enter_row(Pointer& data, Base base, const RowLayout& layout, DType dtype, std::int64_t row,
                std::int64_t& count) {
   if (base == nullptr) return;
-  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<Base>>, const char, char>;
-  data =
-      static_cast<Byte*>(base) + layout.offset(row) * static_cast<std::int64_t>(dtype_size(dtype));
+  data = behind(base, layout.offset(row), dtype);
   count = run_length(layout, row, count);
 }
 

@@ -62,13 +62,11 @@ void softmax(const SoftmaxProblem& problem) {
         rows.first_kept = query + problem.causal_offset + 1;
         rows.more_kept = 1;
       }
-      const SoftmaxRows& all = rows;
       run_by_memory(
-          all, fields_of,
-          [&](SoftmaxRows& part, std::int64_t first_of_part) {
-            part.first_kept = all.first_kept + first_of_part * all.more_kept;
-            part.mask = all.mask;
-            enter_numbers(part.mask, first_of_part, all.mask_row_stride, all.mask_dtype);
+          rows, fields_of,
+          [](SoftmaxRows& part, const SoftmaxRows& all, std::int64_t at) {
+            part.first_kept = all.first_kept + at * all.more_kept;
+            part.mask = behind(all.mask, at * all.mask_row_stride, all.mask_dtype);
           },
           table.softmax);
     }

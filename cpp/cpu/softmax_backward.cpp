@@ -47,8 +47,7 @@ void softmax_backward(const SoftmaxBackwardProblem& problem) {
       enter_row(rows.dy, problem.dy, problem.dy_rows, dtype, row, rows.rows);
       enter_row(rows.y, problem.y, problem.y_rows, dtype, row, rows.rows);
       enter_row(rows.dx, problem.dx, problem.dx_rows, dtype, row, rows.rows);
-      run_by_memory(
-          rows, fields_of, [](SoftmaxBackwardRows&, std::int64_t) {}, table.softmax_backward);
+      run_by_memory(rows, fields_of, [](auto&, auto&, std::int64_t) {}, table.softmax_backward);
     }
   });
 }

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <exception>
 #include <tuple>
-#include <type_traits>
 
 #include "membound/device_buffer.hpp"
 #include "membound/dtype.hpp"
@@ -92,7 +91,7 @@ class UprightRows {
 };
 
 // run(part) for all rows, or for groups of them where that pays: `fields_of` tells the matrices of
-// a part, enter(part, first) moves what else it has to its first row.
+// a part, enter(part, rows, first) moves what else it has to its first row.
 template <class Rows, class FieldsOf, class Enter, class Run>
 void run_by_memory(const Rows& rows, FieldsOf fields_of, Enter enter, Run run) {
   Rows whole = rows, part = rows;
@@ -127,7 +126,7 @@ void run_by_memory(const Rows& rows, FieldsOf fields_of, Enter enter, Run run) {
       *to[i].row_stride = upright.stride();
       *to[i].col_stride = 1;
     }
-    enter(part, first);
+    enter(part, rows, first);
     run(part);
     for (std::size_t i = 0; i < kFields; ++i) {
       if (!from[i].is_written || !from[i].is_upright()) continue;
@@ -136,15 +135,6 @@ void run_by_memory(const Rows& rows, FieldsOf fields_of, Enter enter, Run run) {
       upright.copy<true>(here, buffers[i].data(), part.rows);
     }
   }
-}
-
-// Numbers of rows, beside matrices.
-template <class Pointer>
-void enter_numbers(Pointer& data, std::int64_t first, std::int64_t stride, DType dtype) {
-  using Byte =
-      std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const char, char>;
-  if (data == nullptr) return;
-  data = static_cast<Byte*>(data) + first * stride * static_cast<std::int64_t>(dtype_size(dtype));
 }
 
 }  // namespace membound::cpu

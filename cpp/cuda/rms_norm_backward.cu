@@ -149,8 +149,8 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
     tuning::RmsNormBackwardConfig config =
         config_of(asked.access() == Access::kAligned &&
                   (problem.gate == nullptr || (problem.is_plain() && problem.heads == 1)));
-    // Besides the ring a block has less than 32 KiB.
-    if (max_shared_bytes(device) < std::size_t(config.shared_bytes + (32 << 10))) {
+    const int needed = config.shared_bytes + tuning::kBesideRing;
+    if (max_shared_bytes(device) < static_cast<std::size_t>(needed)) {
       config = config_of(false);
       if (problem.gate == nullptr) asked.at_least(Access::kShifted);
     }

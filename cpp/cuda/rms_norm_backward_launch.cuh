@@ -54,7 +54,6 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
                             ? tuning::shifted_ring_bytes(config.vecs, config.lanes, config.threads)
                             : config.shared_bytes)};
   constexpr int kBlock = tuning::kPersistentBlock;
-  constexpr int kFewRounds = 4;  // rows that a group works on
   static constexpr bool kHasPlain = kAccess != Access::kAny && !kGated;
   static constexpr bool kHasMore = kHasPlain && kAccess == Access::kAligned && sizeof(T) < 8;
   const auto as = [&]<class Group, Form kForm>() {
@@ -64,10 +63,10 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
   const auto more_as = [&]<class Group, Form kForm>() {
     if constexpr (kHasMore) {  // alone: beside what Group says, others would be compiled, too
       if constexpr (Group::kVecs == 1 && Group::kRing == 0 && Group::kOneRow) {
-        // Beside the next row there are no registers for it (H200, 16384 x 4096 bfloat16: rounded
-        // 140 us, 99 so; with dsum 137 and 128, but 1024 x 1024 6.6 and 7.1).
+        // Beside the next row there are no registers for it (H200, 16384 x 4096 bfloat16, rounded:
+        // 140 us, 99 so).
         if constexpr (kForm == Form::kPlainAdd) {
-          if (p.steps.rounds < kFewRounds) return as.template operator()<Group, kForm>();
+          if (p.steps.rounds < tuning::kRowsForRing) return as.template operator()<Group, kForm>();
         }
         shape.shared_bytes = std::size_t{2 * 2 * kChunkBytes} * config.threads;
         as.template operator()<WarpGroup<Value, 1, 2, kBlock, 2>, kForm>();

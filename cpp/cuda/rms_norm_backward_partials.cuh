@@ -9,9 +9,8 @@
 
 namespace membound::cuda {
 
-// Of a block whose threads have sums of kVecs chunks each. kHoldsChunks: the shared memory that
-// this takes has room for as many chunks of each thread, until store().
-template <class T, class Group, Access kAccess, bool kHoldsChunks>
+// Of a block whose threads have sums of kVecs chunks each.
+template <class T, class Group, Access kAccess>
 class PartialSums {
   using Accumulate = accumulate_t<T>;
   using Params = RmsNormBackwardParams<Accumulate>;
@@ -24,13 +23,15 @@ class PartialSums {
 
   // The block's groups are added up in order.
   __device__ void store(Sums& sums, Accumulate* partials) const {
-    Accumulate* to = partials + team_.team() * p_.cols;
     if constexpr (Group::kOneRow && kAccess == Access::kAligned) {
-      if (p_.lanes == threads()) return store_own(sums, to);
+      if (p_.lanes == threads()) return store_own(sums, partials);
     }
-    store_folded(sums, to);
+    store_folded(sums, partials);
   }
 
+  // The shared memory that this takes, for others until store().
+  static constexpr int kPlaces =
+      kPersistentThreads * kPack<T> * static_cast<int>(sizeof(Accumulate)) / kChunkBytes;
   static __device__ uint4* chunks() { return reinterpret_cast<uint4*>(space()); }
 
  private:
@@ -38,7 +39,8 @@ class PartialSums {
 
   // Of a block with one group, whose lanes are its threads: what the team has in registers for each
   // row is not kept for this.
-  __device__ void store_own(const Sums& sums, Accumulate* to) const {
+  __device__ void store_own(const Sums& sums, Accumulate* partials) const {
+    Accumulate* to = partials + team_.team() * p_.cols;
     const int rank = Group::kClusters ? cluster_rank() : 0;
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
@@ -48,7 +50,7 @@ class PartialSums {
   }
   // Through shared memory, so that neighbours write neighbours: strided stores of 4 bytes took 8 us
   // of 2048 x 4096.
-  __device__ void store_folded(Sums& sums, Accumulate* to) const {
+  __device__ void store_folded(Sums& sums, Accumulate* partials) const {
     Accumulate* folded = space();
     const int thread = static_cast<int>(threadIdx.x);
     int unit = team_.group;
@@ -61,6 +63,7 @@ class PartialSums {
       first_of_warp = thread % kWarpLanes < team_.size;
     }
     const int width = team_.size * kPack<T>;
+    Accumulate* to = partials + team_.team() * p_.cols;
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
       const std::int64_t first =
@@ -94,10 +97,7 @@ class PartialSums {
       __syncthreads();
       return reinterpret_cast<Accumulate*>(ring);
     } else {
-      constexpr int kOfChunks =
-          kHoldsChunks ? kVecs * Group::kMaxThreads * kChunkBytes / sizeof(Accumulate) : 0;
-      constexpr int kOfSums = kPersistentThreads * kPack<T>;
-      __shared__ alignas(kChunkBytes) Accumulate space[kOfSums < kOfChunks ? kOfChunks : kOfSums];
+      __shared__ alignas(kChunkBytes) Accumulate space[kPersistentThreads * kPack<T>];
       return space;
     }
   }

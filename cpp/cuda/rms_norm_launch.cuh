@@ -139,18 +139,18 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
   const auto warps = [&] {
     if constexpr (kTakesWarps<T, kAccess, kBeside, kCentring, Sink>) {
       const bool spares = tuning::spares_quarter(p.chunks, kWarpLanes * config.fold);
-      const bool fifth = tuning::takes_five_chunks(p.chunks);
+      const bool five = tuning::takes_five_chunks(p.chunks);
       if (config.fold == 2) {
         if constexpr (kSpares) {
           if (spares) return held.template operator()<FoldedWarpTeam<2, 3>>();
         }
         held.template operator()<FoldedWarpTeam<2>>();
       } else if constexpr (kSpares && sizeof(T) == 2) {
-        if (fifth) return held.template operator()<FoldedWarpTeam<4, 5>>();
+        if (five) return held.template operator()<FoldedWarpTeam<4, 5>>();
         spares ? held.template operator()<FoldedWarpTeam<4, 6>>()
                : held.template operator()<FoldedWarpTeam<4>>();
-      } else if constexpr (kCentring == Centring::kNever && std::is_same_v<Sink, StoreResult>) {
-        if (fifth) return held.template operator()<FoldedWarpTeam<4, 5>>();
+      } else if constexpr (kCentring == Centring::kNever) {
+        if (five) return held.template operator()<FoldedWarpTeam<4, 5>>();
         if constexpr (kBeside == Beside::kNothing) held.template operator()<FoldedWarpTeam<4, 6>>();
       }
     }

@@ -195,10 +195,8 @@ inline RmsNormConfig by_warps(RmsNormConfig config, std::int64_t rows, std::int6
     takes = (centred && spares) || rows * all > few;
   } else if (all == 4 * 32) {
     const bool five = takes_five_chunks(chunks);
-    takes = rows >= (five && !centred && !beside ? kManyOfFive : kManyByWarps) &&
-            (centred  ? dtype_size == 2
-             : beside ? five
-                      : spares);
+    const bool has_kernel = centred ? dtype_size == 2 : spares && (five || !beside);
+    takes = has_kernel && rows >= (five && !centred && !beside ? kManyOfFive : kManyByWarps);
   }
   if (!takes) return config;
   config.form = RowForm::kWarp;

@@ -37,14 +37,18 @@ inline constexpr int kGradientVecs = 2;  // chunks of a thread that are added up
 inline constexpr int kSmallBlock = 384;  // three to a multiprocessor instead of two
 inline constexpr int kSmallPairs = 320;  // with two chunks per thread: two instead of one
 inline constexpr int kClusterRing = 3;   // rows of a cluster's ring: two are worked on
-inline constexpr int kClusterRingBytes = 192 << 10;  // the largest, of a block
-inline constexpr int kRingBytes = 96 << 10;          // and of blocks alone
-inline constexpr int kShiftedRing = 2;               // rows of shifted rows' ring
+inline constexpr int kBesideRing = 32 << 10;  // bytes that a block has at most besides its ring
+inline constexpr int kShiftedRing = 2;        // rows of shifted rows' ring
 
 // One launch of two roles where the rows are few: what it saves is the second launch, what it costs
 // the second read and long sums (research: cross-over near 4 M elements of bfloat16; H200, 1024 x
 // 4096 float32 takes 29 us in roles, quack 22).
 inline constexpr std::int64_t kRolesBytes = 8 << 20;  // of one array
+
+// With dsum beside the next row in registers 16 bytes spill, beside a ring none, which few rows do
+// not repay (H200, RMSNorm, bfloat16, so and through a ring: 16384 x 4096 137 and 128 us, 8192 x
+// 2048 38.0 and 36.3, with two rows to a group 1024 x 1024 6.6 and 7.1).
+inline constexpr int kRowsForRing = 4;  // of a group
 
 // Long sums are what narrow rows wait for (H200, bfloat16, in roles and persistent: 1024 x
 // 1024 13.6 and 5.5 us, 512 x 512 5.3 and 4.3, 1024 x 2048 9.1 and 7.9; but LayerNorm 768 x
