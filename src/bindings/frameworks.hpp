@@ -45,21 +45,27 @@ struct Framework {
   bool (*key_included)(std::uint16_t key);  // torch's C++ functions, else null
   bool (*key_excluded)(std::uint16_t key);
   std::uint16_t mode_key, tracer_key;  // of a mode that sees calls, and of torch.jit.trace
-  PyObject* makes_graph;               // () -> bool
-  bool (*profiles)();                  // torch's C++ function, else null
+  std::uint16_t vmap_key;              // of gradients in batches
+  std::uint16_t transform_front_key, transform_back_key;  // of torch.func
+  PyObject* makes_graph;                                  // () -> bool
+  bool (*profiles)();                                     // torch's C++ function, else null
   // torch.Tensor.requires_grad and its getter, called without looking the name up (13 ns less).
   PyObject* requires_grad;
   descrgetfunc get_requires_grad;
 };
 
+// Whether the questions about keys can be asked.
+inline bool knows_keys(const Framework& torch) {
+  return torch.key_included != nullptr && torch.key_excluded != nullptr;
+}
+inline bool is_active(const Framework& torch, std::uint16_t key) {
+  return torch.key_included(key) && !torch.key_excluded(key);
+}
+inline bool has_mode(const Framework& torch) { return is_active(torch, torch.mode_key); }
 // Whether something sees the calls of torch's operators that this thread makes: a mode, or
 // torch.jit.trace.
 inline bool is_watched(const Framework& torch) {
-  if (torch.key_included == nullptr || torch.key_excluded == nullptr) return false;
-  auto is_active = [&](std::uint16_t key) {
-    return torch.key_included(key) && !torch.key_excluded(key);
-  };
-  return is_active(torch.mode_key) || is_active(torch.tracer_key);
+  return knows_keys(torch) && (has_mode(torch) || is_active(torch, torch.tracer_key));
 }
 
 // Where a message points: the op and its argument.

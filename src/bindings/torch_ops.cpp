@@ -13,6 +13,8 @@
 
 #include "core/check.hpp"
 #include "torch/builtin.hpp"
+#include "torch/eager.hpp"
+#include "torch/recording.hpp"
 
 namespace nb = nanobind;
 
@@ -100,6 +102,32 @@ void bind_torch_ops(nb::module_& module) {
              "What calls the kernel of that name without torch's dispatcher, on the arguments of "
              "the operator in their order. What it cannot take goes to the operator. None where "
              "there is no such kernel, or the torch that is loaded has no way to it.");
+  module.def(
+      "implement_torch_function",
+      [](nb::handle function, nb::object forward, nb::object backward, int tensors,
+         int differentiable, std::vector<int> saved, std::vector<int> gradients_of) {
+        torch::implement_function(function,
+                                  {std::move(forward), std::move(backward), tensors, differentiable,
+                                   std::move(saved), std::move(gradients_of)});
+      },
+      nb::arg("function"), nb::arg("forward"), nb::arg("backward"), nb::kw_only(),
+      nb::arg("tensors"), nb::arg("differentiable"), nb::arg("saved"), nb::arg("gradients_of"),
+      "Gives a torch.autograd.Function its forward(context, *tensors, options), and a way back. "
+      "forward(*tensors, *options) runs the call, backward(*grads, *saved, *options, wanted) its "
+      "gradients; saved are places among tensors, options and results, gradients_of has for each "
+      "tensor the place of its gradient or -1. Where calls have to be operators, it goes back by "
+      "the function's own backward.");
+  module.def("torch_eager_call", &torch::make_eager_call, nb::arg("apply"), nb::kw_only(),
+             nb::arg("plain"), nb::arg("tensors"),
+             "What calls apply(*tensors, options) on the arguments of an operator, or returns "
+             "NotImplemented where it has to be one: tensors are not of the plain types, or "
+             "something traces, transforms or watches calls.");
+  module.def("torch_public_call", &torch::make_public_call, nb::arg("recorded"),
+             nb::arg("extension"), nb::arg("other"), nb::kw_only(), nb::arg("plain"),
+             nb::arg("outside"),
+             "What calls the first where a tensor of the plain types wants its gradient recorded "
+             "and no keyword is one of those outside, the third where no tensor is plain or a mode "
+             "watches, and else the second.");
   module.def("torch_kernels", &torch_kernels, "The names of the kernels.");
 }
 

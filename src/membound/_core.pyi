@@ -1,5 +1,6 @@
 """The compiled part of membound. Use the membound package."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeVar, overload
 
 
@@ -179,6 +180,21 @@ def implement_torch_operator(op: str, kernel: str, types: str) -> list[str]:
 def torch_builtin(kernel: str, operator: object) -> object:
     """
     What calls the kernel of that name without torch's dispatcher, on the arguments of the operator in their order. What it cannot take goes to the operator. None where there is no such kernel, or the torch that is loaded has no way to it.
+    """
+
+def implement_torch_function(function: object, forward: object, backward: object, *, tensors: int, differentiable: int, saved: Sequence[int], gradients_of: Sequence[int]) -> None:
+    """
+    Gives a torch.autograd.Function its forward(context, *tensors, options), and a way back. forward(*tensors, *options) runs the call, backward(*grads, *saved, *options, wanted) its gradients; saved are places among tensors, options and results, gradients_of has for each tensor the place of its gradient or -1. Where calls have to be operators, it goes back by the function's own backward.
+    """
+
+def torch_eager_call(apply: object, *, plain: object, tensors: int) -> object:
+    """
+    What calls apply(*tensors, options) on the arguments of an operator, or returns NotImplemented where it has to be one: tensors are not of the plain types, or something traces, transforms or watches calls.
+    """
+
+def torch_public_call(recorded: object, extension: object, other: object, *, plain: object, outside: object) -> object:
+    """
+    What calls the first where a tensor of the plain types wants its gradient recorded and no keyword is one of those outside, the third where no tensor is plain or a mode watches, and else the second.
     """
 
 def torch_kernels() -> list[str]:

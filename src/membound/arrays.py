@@ -37,6 +37,9 @@ class Framework(NamedTuple):
     unpack_dual: Callable[[Any], tuple[Any, Any]] | None = None
     mode_key: int = 0
     tracer_key: int = 0
+    vmap_key: int = 0
+    transform_front_key: int = 0
+    transform_back_key: int = 0
     makes_graph: Callable[[], bool] | None = None
     requires_grad: Any = None
 
@@ -128,6 +131,9 @@ def _of_torch(torch: ModuleType, array: object) -> Framework | str | None:
 def _torch() -> Framework:
     import torch
 
+    def key(name: str) -> int:
+        return int(torch._C._dispatch_key_parse(name))
+
     wide, single = torch.float64, torch.float32
     # Sizes by keyword: a torch.Size by position takes the argument parser 1 us longer.
     return Framework(
@@ -148,8 +154,11 @@ def _torch() -> Framework:
         is_grad_enabled=torch.is_grad_enabled,
         increment_version=_increment_version(torch),
         forward_ad=vars(torch.autograd.forward_ad),
-        mode_key=int(torch._C._dispatch_key_parse("Python")),
-        tracer_key=int(torch._C._dispatch_key_parse("Tracer")),
+        mode_key=key("Python"),
+        tracer_key=key("Tracer"),
+        vmap_key=key("VmapMode"),
+        transform_front_key=key("FuncTorchDynamicLayerFrontMode"),
+        transform_back_key=key("FuncTorchDynamicLayerBackMode"),
         makes_graph=makes_graph,
         unpack_dual=functools.partial(torch._VF._unpack_dual, level=0),
         requires_grad=torch.Tensor.requires_grad,

@@ -27,7 +27,6 @@ _NOT_IN_GRAPHS = frozenset(
     {"return_rstd", "return_stats", "return_lse", "dlogits", "dloss", "stream", "device"}
 )
 _OUTSIDE = _NOT_IN_GRAPHS | {"out", "residual_out", "k_out", "scale_out", "key_cache"}
-_records = torch.is_grad_enabled
 
 
 def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -43,16 +42,19 @@ def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[...
         HANDED_OVER[op] = _handed_over(recorded, names, outputs)
         RECORDED.add(op)
 
+        def other(*args: Any, **kwargs: Any) -> Any:
+            if dispatch_modes():
+                return _traced(recorded, names, outputs, args, kwargs)
+            return extension(*args, **kwargs)
+
+        # The extension would find out by itself, and take 7 us longer to get to `recorded`.
+        eager = _core.torch_public_call(recorded, extension, other, plain=PLAIN, outside=_OUTSIDE)
+
         @functools.wraps(recorded)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if dynamo_traces() or dispatch_modes():
+            if dynamo_traces():
                 return _traced(recorded, names, outputs, args, kwargs)
-            # The extension would find out by itself, and take 7 us longer to get back here.
-            if _records() and (not kwargs or _OUTSIDE.isdisjoint(kwargs)):
-                for tensor in args:  # any() of a generator takes three times as long
-                    if type(tensor) in PLAIN and tensor.requires_grad:
-                        return recorded(*args, **kwargs)
-            return extension(*args, **kwargs)
+            return eager(*args, **kwargs)
 
         return call
 

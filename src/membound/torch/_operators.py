@@ -29,25 +29,24 @@ import torch
 from torch import library
 from torch._functorch.utils import unwrap_dead_wrappers
 
+from membound import _core
 from membound.torch._columns import holds_columns
 from membound.torch._inductor import builtin_of, offer, tell_inductor
 from membound.torch._kernels import implement
 from membound.torch._recording import (
     as_tuple,
-    asked_for,
+    compiled_function,
     differentiable_results,
-    dispatch_modes,
     dynamo_traces,
+    eager_function,
     inference_direction,
     names_of,
     raw_operator,
-    recording_function,
     records,
     refuse_gradients,
     shortest_call,
     spread,
     transformable_function,
-    transforms,
 )
 from membound.torch._sharding import announce, tell_dtensor
 
@@ -55,7 +54,6 @@ LIBRARY = library.Library("membound", "DEF")
 
 _jit_traces = torch._C._is_tracing
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-_PLAIN_OR_ABSENT = PLAIN | {type(None)}
 
 
 @dataclass(frozen=True)
@@ -81,19 +79,14 @@ class Operator:
     def __post_init__(self) -> None:
         _register(self)
         announce(self)
-        operators = raw_operator(self, "forward"), asked_for(raw_operator(self, "backward"))
         forward, backward = map(builtin_of, (f"{self.name}_forward", f"{self.name}_backward"))
-        eager = recording_function(
-            self,
-            forward or self.forward,
-            asked_for(backward) if backward else spread(self),
-            traced=False,
-        )
+        recorded = eager_function(self, forward or self.forward, backward or spread(self))
+        count = len(self.tensors)
+        eager = _core.torch_eager_call(shortest_call(recorded), plain=PLAIN, tensors=count)
         for name, value in (
-            ("_count", len(self.tensors)),
             ("_pick", differentiable_results(self)),
-            ("_eager", shortest_call(eager)),
-            ("_compiled", recording_function(self, *operators, traced=True)),
+            ("_eager", eager),
+            ("_compiled", compiled_function(self)),
             ("_unrecorded", raw_operator(self, inference_direction(self))),
             ("_public", getattr(torch.ops.membound, self.name).default),
             ("_traced", transformable_function(self)),
@@ -102,26 +95,10 @@ class Operator:
 
     def __call__(self, *arguments: Any) -> Any:
         """The differentiable results, with the gradient recorded in the way that the call needs."""
-        tensors = arguments[: self._count]  # type: ignore[attr-defined]
         if dynamo_traces():
-            if tell_dtensor() and self._is_of_columns(arguments):
-                return self.columns(*arguments)  # type: ignore[misc]
-            if not records(tensors):
-                return self._unrecorded(*arguments)  # type: ignore[attr-defined]
-            return self._compiled.apply(*arguments)  # type: ignore[attr-defined]
-        if (
-            dispatch_modes()
-            or transforms()
-            or (not _PLAIN_OR_ABSENT.issuperset(map(type, tensors)) and _holds_subclasses(tensors))
-        ):
-            tell_dtensor()
-            if self._is_of_columns(arguments):
-                return self.columns(*arguments)  # type: ignore[misc]
-            return self._pick(as_tuple(self._traced.apply(*arguments)))  # type: ignore[attr-defined]
-        if _jit_traces():
-            return self._pick(as_tuple(self._public(*arguments)))  # type: ignore[attr-defined]
+            return self._in_graph(arguments)
         try:
-            return self._eager(*arguments)  # type: ignore[attr-defined]
+            found = self._eager(*arguments)  # type: ignore[attr-defined]
         except TypeError:  # tensors that escaped from torch.func have no memory of their own
             unwrapped = unwrap_dead_wrappers(arguments)
             if all(a is b for a, b in zip(unwrapped, arguments, strict=True)):
@@ -129,14 +106,26 @@ class Operator:
             return self._eager(*unwrapped)  # type: ignore[attr-defined]
         except RuntimeError as error:
             raise _in_own_words(self, arguments, error) from None
+        return self._as_operator(arguments) if found is NotImplemented else found
+
+    def _in_graph(self, arguments: tuple[Any, ...]) -> Any:
+        if tell_dtensor() and self._is_of_columns(arguments):
+            return self.columns(*arguments)  # type: ignore[misc]
+        if not records(arguments[: len(self.tensors)]):
+            return self._unrecorded(*arguments)  # type: ignore[attr-defined]
+        return self._compiled.apply(*arguments)  # type: ignore[attr-defined]
+
+    def _as_operator(self, arguments: tuple[Any, ...]) -> Any:
+        if _jit_traces():
+            return self._pick(as_tuple(self._public(*arguments)))  # type: ignore[attr-defined]
+        tell_dtensor()
+        if self._is_of_columns(arguments):
+            return self.columns(*arguments)  # type: ignore[misc]
+        return self._pick(as_tuple(self._traced.apply(*arguments)))  # type: ignore[attr-defined]
 
     def _is_of_columns(self, arguments: tuple[Any, ...]) -> bool:
         weight = arguments[list(self.tensors).index("weight?")] if self.columns else None
         return self.columns is not None and holds_columns(arguments[0], weight)
-
-
-def _holds_subclasses(tensors: tuple[Any, ...]) -> bool:
-    return any(type(t) not in PLAIN and isinstance(t, torch.Tensor) for t in tensors)
 
 
 def _in_own_words(op: Operator, arguments: tuple[Any, ...], error: Exception) -> Exception:

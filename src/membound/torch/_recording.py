@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from membound import _core
 
 if TYPE_CHECKING:
     from membound.torch._operators import Operator
@@ -16,19 +17,13 @@ if TYPE_CHECKING:
 # Where calls have to be operators: Dynamo, a mode that watches the dispatcher, torch.func.
 dynamo_traces = torch.compiler.is_dynamo_compiling
 dispatch_modes = torch._C._len_torch_dispatch_stack
-transforms = torch._C._are_functorch_transforms_active
-_is_batched = torch._C._functorch.is_legacy_batchedtensor  # by is_grads_batched=True
 _FUNCTION_PARTS = ("forward", "backward", "jvp", "setup_context", "generate_vmap_rule")
 
 
-def differentiable_results(
-    op: Operator, *, traced: bool = False
-) -> Callable[[tuple[Any, ...]], Any]:
+def differentiable_results(op: Operator) -> Callable[[tuple[Any, ...]], Any]:
     """The results that gradients flow through: the first ones, alone if it is one."""
     count = sum(op.results.values())
-    if traced:
-        return lambda results: results[0] if count == 1 else results[:count]
-    return itemgetter(0 if count == 1 else slice(count))
+    return lambda results: results[0] if count == 1 else results[:count]
 
 
 def _refuse_tangents(op: Operator) -> Callable[..., Any]:
@@ -41,13 +36,6 @@ def _refuse_tangents(op: Operator) -> Callable[..., Any]:
         )
 
     return staticmethod(jvp)
-
-
-def _places(places: list[int], *, traced: bool) -> Callable[[Any], tuple[Any, ...]]:
-    """What stands at these places. itemgetter takes a fifth of the time; Dynamo cannot trace it."""
-    if traced or len(places) == 1:
-        return lambda values: tuple([values[at] for at in places])
-    return itemgetter(*places)
 
 
 def shortest_call(function: Any) -> Callable[..., Any]:
@@ -67,48 +55,66 @@ def names_of(op: Operator) -> list[str]:
     return [name.rstrip("?") for name in op.tensors]
 
 
-def recording_function(
-    op: Operator, forward: Callable[..., Any], backward: Callable[..., Any], *, traced: bool
-) -> Any:
-    """What records eager calls, and what Dynamo traces.
+def compiled_function(op: Operator) -> Any:
+    """What Dynamo traces.
 
-    setup_context would cost 10 us more a call, and Dynamo fails on it where no gradient is wanted.
+    Dynamo fails on setup_context where no gradient is wanted.
     """
-    count = len(op.tensors)
-    save, wanted, by_input = (make(op, traced) for make in (_saver, _wanted_by, _by_input))
-    pick, gradients = differentiable_results(op, traced=traced), _gradient_function(op)
-    run_forward = forward if len(op.results) > 1 else lambda *given: as_tuple(forward(*given))
+    count, pick, save = len(op.tensors), differentiable_results(op), _saver(op)
+    forward_operator = raw_operator(op, "forward")
 
     class Recorded(torch.autograd.Function):
         @staticmethod
         def forward(ctx, *arguments):
-            results = run_forward(*arguments)
+            results = as_tuple(forward_operator(*arguments))
             ctx.save_for_backward(*save((*arguments, *results)))
             ctx.options = arguments[count:]
             return pick(results)
 
-        @staticmethod
-        def backward(ctx, *grads):
-            needs = ctx.needs_input_grad
-            # With create_graph=True what comes out must know that it ends here, and gradients may
-            # be batched or traced. (Compiled graphs refuse second derivatives by themselves, and
-            # Dynamo takes no Function within another.)
-            as_operator = not dynamo_traces() and (
-                torch.is_grad_enabled() or dispatch_modes() or any(map(_is_batched, grads))
-            )
-            run = gradients if as_operator else backward
-            return by_input(run(*grads, *ctx.saved_tensors, *ctx.options, wanted(needs)))
-
-        if not traced:  # Dynamo takes no Function that has one
-            jvp = _refuse_tangents(op)
+        backward = _backward_by_operator(op, len(op.options))
 
     return _named(Recorded, op)
+
+
+def eager_function(op: Operator, forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
+    """What records eager calls, in C++; options come as one tuple, as each argument costs 50 ns."""
+
+    class Recorded(torch.autograd.Function):
+        backward = _backward_by_operator(op, 1)
+        jvp = _refuse_tangents(op)
+
+    function, order = _named(Recorded, op), list(op.gradients)
+    _core.implement_torch_function(
+        function,
+        forward,
+        backward,
+        tensors=len(op.tensors),
+        differentiable=sum(op.results.values()),
+        saved=_saved_places(op),
+        gradients_of=[-1 if g is None else order.index(g) for g in op.tensors.values()],
+    )
+    return function
+
+
+def _backward_by_operator(op: Operator, options: int) -> Any:
+    """Of a forward that had so many arguments after the tensors."""
+    wanted, by_input = _wanted_by(op), _by_input(op, options)
+    plain, recording = asked_for(raw_operator(op, "backward")), _gradient_function(op)
+
+    def backward(ctx, *grads):
+        # With create_graph=True what comes out must know that it ends here. (Compiled graphs refuse
+        # second derivatives by themselves, and Dynamo takes no Function within another.)
+        run = plain if dynamo_traces() else recording
+        needs = ctx.needs_input_grad
+        return by_input(run(*grads, *ctx.saved_tensors, *ctx.options, wanted(needs)))
+
+    return staticmethod(backward)
 
 
 def transformable_function(op: Operator) -> Any:
     """On whatever the operators take. torch.func asks for setup_context, and for all results."""
     count, flows = len(op.tensors), list(op.results.values())
-    save, wanted, by_input = (make(op, True) for make in (_saver, _wanted_by, _by_input))
+    save, wanted, by_input = _saver(op), _wanted_by(op), _by_input(op, len(op.options))
     forward_operator, gradients = raw_operator(op, "forward"), _gradient_function(op)
     alike = bool(op.rows)  # all results have one shape
 
@@ -198,33 +204,30 @@ def _named(function: Any, op: Operator) -> Any:
     return type(function)(op.name, function.__bases__, {**own, "__module__": __name__})
 
 
-def _saver(op: Operator, traced: bool) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """What of a call's arguments and results, one after the other, the gradient reads."""
+def _saved_places(op: Operator) -> list[int]:
+    """Where a call's arguments and results, one after the other, have what the gradient reads."""
     places = [*names_of(op), *op.options, *op.results]
-    return _places([places.index(name) for name in op.saves], traced=traced)
+    return [places.index(name) for name in op.saves]
 
 
-def _wanted_by(op: Operator, traced: bool) -> Callable[..., list[bool]]:
+def _saver(op: Operator) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    places = _saved_places(op)
+    return lambda values: tuple([values[at] for at in places])
+
+
+def _wanted_by(op: Operator) -> Callable[..., list[bool]]:
     """From which inputs need a gradient to which are computed; two inputs can share one."""
     inputs = list(op.tensors.values())
     sharing = [[at for at, g in enumerate(inputs) if g == gradient] for gradient in op.gradients]
-    firsts = _places([places[0] for places in sharing], traced=traced)
-    shared = any(len(places) > 1 for places in sharing)
-
-    def wanted(needs):
-        if shared:
-            return [any(needs[at] for at in places) for places in sharing]
-        return list(firsts(needs))
-
-    return wanted
+    return lambda needs: [any(needs[at] for at in places) for places in sharing]
 
 
-def _by_input(op: Operator, traced: bool) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+def _by_input(op: Operator, options: int) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
     """From the gradients to one value for each argument."""
     order, nothing = list(op.gradients), len(op.gradients)
     places = [nothing if g is None else order.index(g) for g in op.tensors.values()]
-    arrange = _places(places + [nothing] * len(op.options), traced=traced)
-    return lambda found: arrange((*found, None))
+    places += [nothing] * options
+    return lambda found: tuple([(*found, None)[at] for at in places])
 
 
 def inference_direction(op: Operator) -> str:
