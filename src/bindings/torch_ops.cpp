@@ -104,19 +104,20 @@ void bind_torch_ops(nb::module_& module) {
              "there is no such kernel, or the torch that is loaded has no way to it.");
   module.def(
       "implement_torch_function",
-      [](nb::handle function, nb::object forward, nb::object backward, int tensors,
-         int differentiable, std::vector<int> saved, std::vector<int> gradients_of) {
-        torch::implement_function(function,
-                                  {std::move(forward), std::move(backward), tensors, differentiable,
-                                   std::move(saved), std::move(gradients_of)});
+      [](nb::handle function, nb::object forward, nb::object backward, nb::object by_operator,
+         int tensors, int differentiable, std::vector<int> saved, std::vector<int> gradients_of) {
+        torch::implement_function(
+            function, {std::move(forward), std::move(backward), std::move(by_operator), tensors,
+                       differentiable, std::move(saved), std::move(gradients_of)});
       },
-      nb::arg("function"), nb::arg("forward"), nb::arg("backward"), nb::kw_only(),
-      nb::arg("tensors"), nb::arg("differentiable"), nb::arg("saved"), nb::arg("gradients_of"),
+      nb::arg("function"), nb::arg("forward"), nb::arg("backward"), nb::arg("by_operator"),
+      nb::kw_only(), nb::arg("tensors"), nb::arg("differentiable"), nb::arg("saved"),
+      nb::arg("gradients_of"),
       "Gives a torch.autograd.Function its forward(context, *tensors, options), and a way back. "
       "forward(*tensors, *options) runs the call, backward(*grads, *saved, *options, wanted) its "
-      "gradients; saved are places among tensors, options and results, gradients_of has for each "
-      "tensor the place of its gradient or -1. Where calls have to be operators, it goes back by "
-      "the function's own backward.");
+      "gradients, by_operator the same where that has to be an operator; saved are places among "
+      "tensors, options and results, gradients_of has for each tensor the place of its gradient "
+      "or -1.");
   module.def("torch_eager_call", &torch::make_eager_call, nb::arg("apply"), nb::kw_only(),
              nb::arg("plain"), nb::arg("tensors"),
              "What calls apply(*tensors, options) on the arguments of an operator, or returns "

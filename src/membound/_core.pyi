@@ -182,9 +182,9 @@ def torch_builtin(kernel: str, operator: object) -> object:
     What calls the kernel of that name without torch's dispatcher, on the arguments of the operator in their order. What it cannot take goes to the operator. None where there is no such kernel, or the torch that is loaded has no way to it.
     """
 
-def implement_torch_function(function: object, forward: object, backward: object, *, tensors: int, differentiable: int, saved: Sequence[int], gradients_of: Sequence[int]) -> None:
+def implement_torch_function(function: object, forward: object, backward: object, by_operator: object, *, tensors: int, differentiable: int, saved: Sequence[int], gradients_of: Sequence[int]) -> None:
     """
-    Gives a torch.autograd.Function its forward(context, *tensors, options), and a way back. forward(*tensors, *options) runs the call, backward(*grads, *saved, *options, wanted) its gradients; saved are places among tensors, options and results, gradients_of has for each tensor the place of its gradient or -1. Where calls have to be operators, it goes back by the function's own backward.
+    Gives a torch.autograd.Function its forward(context, *tensors, options), and a way back. forward(*tensors, *options) runs the call, backward(*grads, *saved, *options, wanted) its gradients, by_operator the same where that has to be an operator; saved are places among tensors, options and results, gradients_of has for each tensor the place of its gradient or -1.
     """
 
 def torch_eager_call(apply: object, *, plain: object, tensors: int) -> object:

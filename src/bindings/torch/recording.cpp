@@ -14,8 +14,7 @@ namespace membound::python::torch {
 namespace {
 
 struct Kept : Recording {
-  int gradients;      // how many there are
-  nb::object python;  // the way back in Python: (context, *gradients of results)
+  int gradients;  // how many there are
 };
 
 // Attributes of contexts and of their classes, interned once.
@@ -140,20 +139,17 @@ PyObject* go_back(PyObject* context, PyObject* const* gradients, Py_ssize_t coun
   return at_the_edge([=] {
     const ContextNames& names = context_names();
     const Kept& recording = kept_in<Kept>(get(context, names.recording).ptr());
-    Row row;
-    if (count < 1 || !is_plain_backward(gradients[0])) {
-      row.add(context);
-      for (Py_ssize_t i = 0; i < count; ++i) row.add(gradients[i]);
-      return row.call(recording.python);
-    }
+    const nb::object& run =
+        count > 0 && is_plain_backward(gradients[0]) ? recording.backward : recording.by_operator;
     const std::vector<bool> wanted = wanted_of(recording, get(context, names.needs_input_grad));
     const nb::object saved = get(context, names.saved_tensors);
     const nb::object options = get(context, names.options), list = as_list(wanted);
+    Row row;
     for (Py_ssize_t i = 0; i < count; ++i) row.add(gradients[i]);
     row.add_items(saved);
     row.add_items(options);
     row.add(list.ptr());
-    const Results found(row.call(recording.backward));
+    const Results found(row.call(run));
     nb::object by_argument = owned(PyTuple_New(recording.tensors + 1));
     for (int i = 0; i <= recording.tensors; ++i) {
       const int at =
@@ -173,8 +169,7 @@ void implement_function(nb::handle function, Recording recording) {
   const nb::object context_type = function.attr("_backward_cls");
   const auto last = std::max_element(recording.gradients_of.begin(), recording.gradients_of.end());
   const int gradients = last == recording.gradients_of.end() ? 0 : *last + 1;
-  const nb::object capsule =
-      keep(new Kept{std::move(recording), gradients, context_type.attr("apply")});
+  const nb::object capsule = keep(new Kept{std::move(recording), gradients});
   context_type.attr("recording") = capsule;
   context_type.attr("apply") =
       owned(PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(context_type.ptr()), &of_back));

@@ -127,22 +127,21 @@ def qk_norm_rope(
     >>> out.square().mean().item()  # doctest: +ELLIPSIS
     1.0...
     """
-    cached = (v, key_cache, value_cache, slot_mapping)
     if key_cache is None:
-        refuse_table_gradients("qk_norm_rope", cos=cos, sin=sin, freqs=freqs)
+        refuse_table_gradients("qk_norm_rope", cos, sin, freqs)
     start, seqlen_offsets = split_offsets(seqlen_offsets)
     tables = (cos, sin, freqs, position_ids, seqlen_offsets, cu_seqlens)
     options = (
         eps, weight_offset, rounding, start, layout, interleaved, rotary_dim, rotary_offset,
         sections, interleaved_sections, attention_scaling, inverse, validate,
     )  # fmt: skip
-    if any(one is not None for one in cached):
+    if not (v is None and key_cache is None and value_cache is None and slot_mapping is None):
         for name, one in (("k", k), ("key_cache", key_cache), ("slot_mapping", slot_mapping)):
             if one is None:
                 raise ValueError(
                     f"qk_norm_rope: argument '{name}' must be given with a cache, got None"
                 )
-        tensors = (q, k, q_weight, k_weight, *cached, *tables)
+        tensors = (q, k, q_weight, k_weight, v, key_cache, value_cache, slot_mapping, *tables)
         refuse_gradients(
             "qk_norm_rope", dict(zip((*_CACHED_TENSORS, *TABLES), tensors, strict=True))
         )

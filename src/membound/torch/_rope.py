@@ -40,15 +40,18 @@ def keywords_of(tables: Any, options: Any) -> dict[str, Any]:
 
 def split_offsets(seqlen_offsets: Any) -> tuple[int, Any]:
     """Where sequences start, as a number and as a tensor: operators have a place for each."""
+    if seqlen_offsets is None:
+        return 0, None
     if isinstance(seqlen_offsets, torch.Tensor):
         return 0, seqlen_offsets
-    return (0 if seqlen_offsets is None else seqlen_offsets), None
+    return seqlen_offsets, None
 
 
-def refuse_table_gradients(op: str, **tables: Any) -> None:
+def refuse_table_gradients(op: str, cos: Any, sin: Any, freqs: Any = None) -> None:
     """Raise for tables that want a gradient, of which there is none."""
-    for name, table in tables.items():
+    for table in (cos, sin, freqs):
         if table is not None and table.requires_grad:
+            name = "cos" if table is cos else "sin" if table is sin else "freqs"
             raise RuntimeError(
                 f"{op}: argument '{name}' requires grad, and its gradient is not computed: pass "
                 f"{name}.detach(); frequencies can be learned (freqs= of rope)"
@@ -138,7 +141,7 @@ def rope(
     >>> torch.autograd.grad(out[..., 1].sum(), q)[0].flatten().tolist()  # doctest: +ELLIPSIS
     [0.8..., 0.6...]
     """
-    refuse_table_gradients("rope", cos=cos, sin=sin)
+    refuse_table_gradients("rope", cos, sin)
     operator = _ROPE[k is not None, freqs is not None and freqs.requires_grad]
     start, seqlen_offsets = split_offsets(seqlen_offsets)
     tables = (cos, sin, freqs, position_ids, seqlen_offsets, cu_seqlens)
