@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// What torch.autograd.Function calls: in Python the same takes 1.5 us more forward, 2 us back.
+// What torch.autograd.Function calls: in Python the same takes 0.7 us more forward, 1.5 us back.
 #include "torch/recording.hpp"
 
 #include <algorithm>
