@@ -76,22 +76,30 @@ struct ClusterExchange {
   // First of all: others may write here once they know that this block runs. The slots cleared here
   // are those that nobody writes.
   __device__ void announce() const {
+    prepare();
+    arrive();
+  }
+  // The two steps of it, for a block with several of these: prepare each, then arrive once.
+  __device__ void prepare() const {
     const int thread = static_cast<int>(threadIdx.x);
     if (thread >= groups && thread < kMaxGroups) {
 #pragma unroll
       for (int round = 0; round < kRounds; ++round) shared.totals[round][thread] = 0;
     }
 #if MEMBOUND_HAS_CLUSTERS
-    if (blocks == 1) return;
-    if (thread == 0) {
-      const int bytes = groups * static_cast<int>(sizeof(Value));
+    if (blocks == 1 || thread != 0) return;
+    const int bytes = groups * static_cast<int>(sizeof(Value));
 #pragma unroll
-      for (int round = 0; round < kRounds; ++round) {
-        start_arrivals(&shared.arrived[round]);
-        expect_bytes(&shared.arrived[round], bytes);
-      }
-      settle_arrivals();
+    for (int round = 0; round < kRounds; ++round) {
+      start_arrivals(&shared.arrived[round]);
+      expect_bytes(&shared.arrived[round], bytes);
     }
+    settle_arrivals();
+#endif
+  }
+  __device__ void arrive() const {
+#if MEMBOUND_HAS_CLUSTERS
+    if (blocks == 1) return;
     __syncwarp();  // aligned: lanes that loads before have parted must arrive together
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif

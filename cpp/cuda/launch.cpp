@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <bit>
 
 #include "core/check.hpp"
 #include "cuda/device.hpp"
@@ -68,6 +69,30 @@ std::size_t max_shared_bytes(int device) {
     known[device].store(answer, std::memory_order_relaxed);
   }
   return static_cast<std::size_t>(answer);
+}
+
+int resident_clusters(const void* kernel, std::int8_t (&known)[kMaxDevices],
+                      ResidentClusters& found, const LaunchShape& shape, int device) {
+  const int kind = std::countr_zero(static_cast<unsigned>(shape.cluster));
+  const std::atomic_ref<std::int16_t> asked(found[device][kind]);  // one more, 0: not asked yet
+  std::int16_t answer = asked.load(std::memory_order_relaxed);
+  if (answer == 0) {
+    prepare(kernel, known[device], device);
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<unsigned>(shape.cluster));
+    config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+    config.dynamicSmemBytes = shape.shared_bytes;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    int clusters = 0;
+    MEMBOUND_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+    answer = static_cast<std::int16_t>(clusters + 1);
+    asked.store(answer, std::memory_order_relaxed);
+  }
+  return answer - 1;
 }
 
 void launch_kernel(const void* kernel, std::int8_t (&known)[kMaxDevices], const LaunchShape& shape,

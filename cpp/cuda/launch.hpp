@@ -30,15 +30,36 @@ int max_cluster_size(int device);
 // Shared memory that a block can have, in all.
 std::size_t max_shared_bytes(int device);
 
-// known: what is known of the kernel on each device, zeros at first. parameters: its only argument.
+// parameters: the kernel's only argument. known: see known_of.
 void launch_kernel(const void* kernel, std::int8_t (&known)[kMaxDevices], const LaunchShape& shape,
                    StreamView stream, int device, const void* parameters);
+
+// What is known of a kernel on each device, zeros at first.
+template <auto kKernel>
+std::int8_t (&known_of()) [kMaxDevices] {
+  static std::int8_t known[kMaxDevices];
+  return known;
+}
 
 // Queues kKernel(params) on the stream of the current device. Nothing waits.
 template <auto kKernel, class Params>
 void launch(const LaunchShape& shape, StreamView stream, int device, const Params& params) {
-  static std::int8_t known[kMaxDevices];
-  launch_kernel(reinterpret_cast<const void*>(kKernel), known, shape, stream, device, &params);
+  launch_kernel(reinterpret_cast<const void*>(kKernel), known_of<kKernel>(), shape, stream, device,
+                &params);
+}
+
+// Clusters of the shape that the device works on at once, as its driver says. found: for clusters
+// of 1, 2, 4, 8 and 16 blocks, zeros at first.
+using ResidentClusters = std::int16_t[kMaxDevices][5];
+int resident_clusters(const void* kernel, std::int8_t (&known)[kMaxDevices],
+                      ResidentClusters& found, const LaunchShape& shape, int device);
+
+// The same; the shapes of a kernel differ in their clusters alone, as far as this goes.
+template <auto kKernel>
+int resident_clusters(const LaunchShape& shape, int device) {
+  static ResidentClusters found;
+  return resident_clusters(reinterpret_cast<const void*>(kKernel), known_of<kKernel>(), found,
+                           shape, device);
 }
 
 }  // namespace membound::cuda

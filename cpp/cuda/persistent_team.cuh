@@ -18,6 +18,12 @@ namespace membound::cuda {
 
 inline constexpr int kPersistentThreads = 512;  // of a block, at most
 
+// Of the threads of a group. Barrier 0 is __syncthreads; bar.sync is for whole warps.
+__device__ inline void sync_group(int group, int size) {
+  __syncwarp();
+  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(size) : "memory");
+}
+
 // Lanes of a warp; a power of two.
 template <class Value>
 struct LaneGroup {
@@ -110,11 +116,7 @@ struct WarpGroup {
       return combine_slots<kMaxWarps>(of_group, Sum());
     }
   }
-  // Barrier 0 is __syncthreads. bar.sync is for whole warps.
-  __device__ void sync() const {
-    __syncwarp();
-    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(size) : "memory");
-  }
+  __device__ void sync() const { sync_group(group, size); }
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
 
  private:
@@ -134,11 +136,11 @@ struct WarpGroup {
   std::uint32_t of_all_;   // and of the warp that it adds to others
 };
 
-// A cluster of blocks.
-template <class Value, int kVecsOf, int kRingOf>
+// A cluster of blocks, whose threads are kGroups groups, a row each at a time.
+template <class Value, int kVecsOf, int kRingOf, int kPartsOf = kVecsOf / 2, int kGroups = 1>
 struct ClusterGroup {
   static constexpr int kVecs = kVecsOf;
-  static constexpr int kParts = kVecsOf / 2;
+  static constexpr int kParts = kPartsOf;
   static constexpr int kRing = kRingOf;
   static constexpr int kFold = 1;
   static constexpr int kChunks = kFold * kVecs;
@@ -150,15 +152,23 @@ struct ClusterGroup {
   static constexpr bool kParks = false;
   static constexpr bool kClusters = true;
   static constexpr int kMaxWarps = kPersistentThreads / kWarpLanes;
-  int size = static_cast<int>(blockDim.x);
+  int size = static_cast<int>(blockDim.x) / kGroups;
   int lane = static_cast<int>(threadIdx.x);
   int rank = cluster_rank();
   int group = 0;
   int blocks;
 
-  __device__ ClusterGroup(int, int blocks_per_row) : blocks(blocks_per_row) {}
+  __device__ ClusterGroup(int, int blocks_per_row) : blocks(blocks_per_row) {
+    if constexpr (kGroups > 1) {
+      group = lane / size;
+      lane -= group * size;
+      __builtin_assume(lane >= 0);
+    }
+  }
   __device__ void start() const {
-    exchange().announce();
+#pragma unroll
+    for (int of = 0; of < kGroups; ++of) exchange(of).prepare();
+    exchange(0).arrive();
     const int warps = size / kWarpLanes;
     if (lane >= warps && lane < kMaxWarps) slots()[0][lane] = slots()[1][lane] = Part(0);
   }
@@ -176,14 +186,15 @@ struct ClusterGroup {
       const Part of_warp = reduce_warp(together(parts), Sum());
       if (lane % kWarpLanes == 0) of_warps[lane / kWarpLanes] = of_warp;
     }
-    __syncthreads();
+    sync();
     if (lane < kWarpLanes) {
-      if (round == 0) exchange().wait_for_peers();
-      exchange().send(round % kExchanges, rank, combine_slots_by_lanes<kMaxWarps>(of_warps, Sum()));
+      if (round == 0) exchange(group).wait_for_peers();
+      exchange(group).send(round % kExchanges, rank,
+                           combine_slots_by_lanes<kMaxWarps>(of_warps, Sum()));
     }
   }
   __device__ Value collect(int round) const {
-    const auto sums = exchange();
+    const auto sums = exchange(group);
     const int place = round % kExchanges;
     const Part* of_blocks = sums.collect(place, round / kExchanges % 2);
     if (lane == 0) sums.expect(place);
@@ -194,8 +205,14 @@ struct ClusterGroup {
       return combine_slots<kMaxGroups>(reinterpret_cast<const Value*>(of_blocks), Sum());
     }
   }
-  __device__ void sync() const { __syncthreads(); }
-  __device__ int first_thread() const { return 0; }
+  __device__ void sync() const {
+    if constexpr (kGroups == 1) {
+      __syncthreads();
+    } else {
+      sync_group(group, size);
+    }
+  }
+  __device__ int first_thread() const { return kGroups == 1 ? 0 : group * size; }
 
  private:
   using Part = std::conditional_t<kParts == 1, Value, Pair<Value>>;
@@ -207,17 +224,17 @@ struct ClusterGroup {
     }
   }
   using Slots = Part[kMaxWarps];
-  static __device__ Slots* slots() {
-    __shared__ alignas(16) Part all[2][kMaxWarps];
-    return all;
+  __device__ Slots* slots() const {
+    __shared__ alignas(16) Part all[kGroups][2][kMaxWarps];
+    return all[group];
   }
   // A block that sends for row r + 4 has collected for r + 2; others have sent for that, which they
   // do after they have collected for r.
   static constexpr int kExchanges = 4;
   using Exchange = ClusterExchange<Part, kExchanges>;
-  __device__ Exchange exchange() const {
-    __shared__ typename Exchange::Shared shared;
-    return {shared, blocks, blocks};
+  __device__ Exchange exchange(int of) const {
+    __shared__ typename Exchange::Shared shared[kGroups];
+    return {shared[of], blocks, blocks};
   }
 };
 

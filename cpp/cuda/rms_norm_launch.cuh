@@ -12,6 +12,7 @@
 #include "cuda/rms_norm_kernels.cuh"
 #include "cuda/rms_norm_narrow.cuh"
 #include "cuda/rms_norm_streamed.cuh"
+#include "cuda/rms_norm_wide.cuh"
 #include "cuda/row_array.hpp"
 #include "cuda/tuning/rms_norm.hpp"
 #include "ops/rms_norm.hpp"
@@ -87,6 +88,26 @@ inline constexpr bool kTakesWarps =
     kAccess == Access::kAligned && sizeof(T) < 8 && std::is_same_v<Sink, StoreResult> &&
     (kBeside == Beside::kNothing ||
      (kBeside == Beside::kResidual && kCentring != Centring::kAlways));
+
+// Whether the GPU has room for such blocks.
+template <class T>
+bool launch_wide_rows(const RmsNormParams<accumulate_t<T>>& p, const tuning::RmsNormConfig& config,
+                      int device, StreamView stream) {
+  LaunchShape shape{
+      .blocks = config.blocks_per_row,
+      .threads = tuning::kWideGroups * config.threads,
+      .cluster = config.blocks_per_row,
+      .shared_bytes = static_cast<std::size_t>(tuning::wide_bytes(config)),
+      .overlap_launch = true,
+  };
+  constexpr std::size_t kBeside = 8 << 10;
+  if (shape.shared_bytes + kBeside > max_shared_bytes(device)) return false;
+  const int clusters = resident_clusters<rms_norm_wide_kernel<T>>(shape, device);
+  if (clusters == 0) return false;
+  shape.blocks *= tuning::even_clusters(p.rows, clusters);
+  launch<rms_norm_wide_kernel<T>>(shape, stream, device, p);
+  return true;
+}
 
 // The kernels that a config asks for, whose results go to Sink.
 template <class T, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
@@ -190,6 +211,12 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
       LaunchShape narrow = shape;
       narrow.blocks = tuning::ceil_div(shape.blocks, tuning::kNarrowRows);
       return launch<rms_norm_narrow_kernel<T>>(narrow, stream, device, p);
+    }
+    if constexpr (sizeof(T) == 2) {
+      if (p.plain && even && tuning::does_wide_rows(config, p.rows) &&
+          launch_wide_rows<T>(p, config, device, stream)) {
+        return;
+      }
     }
   }
   if (config.form == RowForm::kWarp && config.fold > 1) {

@@ -192,6 +192,42 @@ TEST_CASE("two rows at a time where narrow rows fill their lanes and are many") 
   CHECK(!does(1 << 20, 1024, 2));
 }
 
+TEST_CASE("wide rows by blocks that stay, where they are many") {
+  const auto does = [](std::int64_t rows, std::int64_t cols, int size, int cluster) {
+    return does_wide_rows(rms_norm_config(rows, cols, size, cluster), rows);
+  };
+  CHECK(does(1024, 32768, 2, 16));
+  CHECK(does(512, 65536, 2, 16));
+  CHECK(!does(512, 32768, 2, 16));
+  CHECK(!does(1 << 20, 16384, 2, 16));    // one block
+  CHECK(!does(1 << 20, 1 << 20, 2, 16));  // read twice
+  CHECK(!does(1 << 20, 65536, 2, 1));
+  for (std::int64_t cols : kWidths) {
+    const RmsNormConfig c = rms_norm_config(1 << 20, cols, 2, 16);
+    if (!does_wide_rows(c, 1 << 20)) continue;
+    CAPTURE(cols);
+    CHECK(c.vecs == kWideVecs);
+    CHECK(c.threads <= kWideThreads);
+    CHECK(wide_bytes(c) <= 216 << 10);
+  }
+}
+
+TEST_CASE("clusters that stay have as many rounds with as few of them") {
+  for (std::int64_t rows : {1, 2, 500, 2048, 4096, 100000}) {
+    for (std::int64_t clusters : {1, 7, 30, 66}) {
+      CAPTURE(rows);
+      CAPTURE(clusters);
+      const std::int64_t even = even_clusters(rows, clusters);
+      const auto rounds = [&](std::int64_t of) { return ceil_div(rows, of * kWideGroups); };
+      CHECK(even >= 1);
+      CHECK(even <= clusters);
+      CHECK(rounds(even) == rounds(clusters));
+      if (even > 1) CHECK(rounds(even - 1) > rounds(clusters));
+    }
+  }
+  CHECK(even_clusters(4096, 66) == 64);
+}
+
 TEST_CASE("a configuration prints") {
   CHECK(to_string(rms_norm_config(1, 4096, 2, 16)) ==
         "block vecs=2 fold=1 threads=256 lanes=256 blocks=1 groups=1 segments=1 overlapped");

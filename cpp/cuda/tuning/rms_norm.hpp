@@ -151,6 +151,30 @@ constexpr bool does_narrow_rows(const RmsNormConfig& config, std::int64_t blocks
          chunks == config.lanes * config.vecs;
 }
 
+// Rows of clusters by blocks that stay, in groups of as many threads as a block has otherwise; not
+// where rows are few, counted by their parts (H200, LayerNorm bfloat16, us, a cluster to a row and
+// so: 512 x 32768 25.2 and 25.3, 1024 x 32768 44.2 and 38.5, 4096 x 20480 99 and 83, 4096 x 32768
+// 156 and 148, 2048 x 65536 159 and 146), nor of float32 (2048 x 32768 141 and 144).
+inline constexpr int kWideVecs = 8;
+inline constexpr int kWideThreads = 256;
+inline constexpr int kWideGroups = 2;
+inline constexpr int kWideRing = 3;    // rows of a group in shared memory
+inline constexpr int kWideBiases = 6;  // chunks of a thread's bias there
+inline constexpr std::int64_t kManyWideParts = 2048;
+constexpr std::int64_t wide_bytes(const RmsNormConfig& config) {
+  const int chunks = kWideGroups * kWideRing * kWideVecs + kWideBiases;
+  return std::int64_t{kChunk} * chunks * config.threads;
+}
+constexpr bool does_wide_rows(const RmsNormConfig& config, std::int64_t rows) {
+  return config.form == RowForm::kCluster && config.max_warps == 8 &&
+         rows * config.blocks_per_row >= kManyWideParts;
+}
+// As few of so many clusters as do the rows in as many rounds, so that all end together.
+constexpr std::int64_t even_clusters(std::int64_t rows, std::int64_t clusters) {
+  const std::int64_t rounds = ceil_div(rows, clusters * kWideGroups);
+  return ceil_div(rows, rounds * kWideGroups);
+}
+
 // The same row in two virtual threads per thread unless rows are few.
 inline RmsNormConfig folded(RmsNormConfig config, std::int64_t rows) {
   if (config.form != RowForm::kBlock || config.vecs != 2 || config.fold == 2) return config;

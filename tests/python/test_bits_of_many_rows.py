@@ -1,0 +1,85 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Very many rows on a GPU: the bits of few, for which there are other kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+import membound
+
+pytestmark = pytest.mark.gpu
+
+# A team does two at a time of those that fill their lanes; and neighbours that do not.
+NARROW = (16, 32, 64, 128, 256, 512, 120, 264)
+# In chunks of 16 bytes: of clusters that stay, two to sixteen blocks, whole and not.
+WIDE = (2049, 2560, 4096, 4104, 8192, 10000, 16384, 20001)
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture
+def draw(torch, seed):
+    generator = torch.Generator(device="cuda").manual_seed(seed % 2**63)
+    return lambda *shape: torch.randn(*shape, device="cuda", generator=generator)
+
+
+def hard(x, dtype, torch):
+    """Rows with sums of squares out of range, or first elements far from their mean."""
+    rows = len(x)
+    for row in (0, 5, 6, rows // 2, rows - 1):
+        x[row] *= 1e20 if dtype != torch.float16 else 1e-6
+    for row in (5, 7, 40, rows - 2):
+        x[row, :8] += 50
+    x[9] = 0
+    x[11, 3] = torch.nan
+    return x.to(dtype)
+
+
+def same_bits(torch, a, b):
+    kind = {2: torch.int16, 4: torch.int32}[a.element_size()]
+    return torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
+
+
+def check(torch, draw, dtype, rows, cols, few):
+    """layer_norm's results, statistics too, wherever they go, are those of `few` rows at a time."""
+    x = hard(draw(rows, cols), dtype, torch)
+    weight, bias = (draw(cols).to(dtype) for _ in range(2))
+    around = torch.full((rows + 2, cols + 16), torch.nan, device="cuda", dtype=dtype)
+    out = around[1:-1, 8:-8]
+    _, *statistics = membound.layer_norm(x, weight, bias, out=out, return_stats=True)
+    wanted = [
+        torch.cat(parts)
+        for parts in zip(
+            *(
+                membound.layer_norm(x[at : at + few], weight, bias, return_stats=True)
+                for at in range(0, rows, few)
+            ),
+            strict=True,
+        )
+    ]
+    for got, right in zip((out, *statistics), wanted, strict=True):
+        assert same_bits(torch, got, right), cols
+    assert same_bits(torch, membound.layer_norm(x, weight, bias, out=x), wanted[0]), cols
+    out.fill_(torch.nan)
+    assert bool(around.isnan().all()), cols
+    without = membound.layer_norm(out.normal_(), weight)
+    assert same_bits(torch, without[:9], membound.layer_norm(out[:9], weight)), cols
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_narrow_rows(torch, draw, dtype):
+    for cols in NARROW:
+        # From about 2,112 blocks on; the last pair of rows is not whole.
+        rows = 2200 * (256 * 8 // cols) + 3
+        check(torch, draw, getattr(torch, dtype), rows, cols, 500)
+
+
+@pytest.mark.parametrize("chunks", WIDE)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_wide_rows(torch, draw, dtype, chunks):
+    dtype = getattr(torch, dtype)
+    check(torch, draw, dtype, 1091, chunks * 16 // dtype.itemsize, 100)
