@@ -3,7 +3,7 @@
 #pragma once
 
 // Very many wide rows that are centred. Read for each row, weight and bias are twice the bytes of x
-// out of the second cache, which is then the limit; here they stay in registers.
+// out of the second cache, and each chunk waits for them; here they are read once.
 #include "cuda/persistent_team.cuh"
 #include "cuda/rms_norm_kernels.cuh"
 #include "cuda/tuning/rms_norm.hpp"
@@ -281,8 +281,9 @@ class WideRows {
 };
 
 // A cluster stays, and each of its groups does every so many rows: of three, which shared memory
-// holds, one is written, one is summed and one is on its way. Registers: the block's part of weight
-// and bias. Limited by memory.
+// holds, one is written, one is summed and one is on its way. The block's part of weight and bias
+// stays in registers, but for three quarters of the bias, which groups share. Limited by what a
+// round waits for: with 8,192 to 12,288 columns to a block less than with 16,384 (LOG.md).
 template <class T>
 __global__ void __launch_bounds__(tuning::kWideGroups* tuning::kWideThreads, 1)
     rms_norm_wide_kernel(const __grid_constant__ RmsNormParams<accumulate_t<T>> p) {
