@@ -51,6 +51,26 @@ def test_eager_calls(call, recording, home):
             assert forward_ad.unpack_dual(mt.rms_norm(X)).tangent is None
 
 
+OPERATORS = {  # of torch's registry, on the tensor that has the tangent
+    "rms_norm": lambda x: (x, None, 1e-6, 0.0, "once"),
+    "layer_norm": lambda x: (X, x[0], None, 1e-6, 0.0),
+    "softmax": lambda x: (x, None, 1.0, None),
+    "rms_norm_quant": lambda x: (x, None, None, "int8", None, None, 1e-6, 0.0, "once"),
+}
+
+
+@pytest.mark.parametrize("recording", [False, True])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators(name, recording):
+    operator = getattr(torch.ops.membound, name)
+    primal = X.clone().requires_grad_(recording)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(primal, torch.ones_like(X))
+        with pytest.raises(RuntimeError, match=REFUSED):
+            operator(*OPERATORS[name](dual))
+        operator(*OPERATORS[name](dual.detach()))
+
+
 @pytest.mark.parametrize("call", [call for call in CALLS if call != "out="])
 def test_compiled_calls(call):
     """One graph serves tensors without tangents; where there may be some, calls are eager."""

@@ -350,13 +350,18 @@ def refused(find=raw):
 @by_both
 @pytest.mark.parametrize("run", [*LONG_CALLS.values(), refused], ids=[*LONG_CALLS, "an error"])
 def test_calls_leave_nothing_behind(run, find):
-    """30 bytes a call would show."""
+    """30 bytes a call would show each time; what something else keeps, once."""
     for _ in range(2000):
         run(find)
-    before, counts = resident_bytes(), [sys.getrefcount(t) for t in (X, W)]
-    for _ in range(30_000 if run is not refused else 10_000):
-        run(find)
-    assert resident_bytes() - before < 900_000
+    counts = [sys.getrefcount(t) for t in (X, W)]
+
+    def growth():
+        before = resident_bytes()
+        for _ in range(30_000 if run is not refused else 10_000):
+            run(find)
+        return resident_bytes() - before
+
+    assert any(growth() < 900_000 for _ in range(3))
     assert [sys.getrefcount(t) for t in (X, W)] == counts
 
 

@@ -45,6 +45,7 @@ from membound.torch._recording import (
     raw_operator,
     records,
     refuse_gradients,
+    refuse_tangents,
     shortest_call,
     spread,
     transformable_function,
@@ -265,8 +266,27 @@ def _register_backward(op: Operator, tensors: list[str], options: list[str]) -> 
 def _register_autograd(op: Operator) -> None:
     traced = transformable_function(op)
     library.register_autograd(
-        f"membound::{op.name}", traced.backward, setup_context=traced.setup_context, lib=LIBRARY
+        f"membound::{op.name}",
+        traced.backward,
+        setup_context=traced.setup_context,
+        lib=_WithoutTangents(op),  # type: ignore[arg-type]
     )
+
+
+@dataclass(frozen=True)
+class _WithoutTangents:
+    """A library for register_autograd, whose kernel drops tangents where nothing is recorded."""
+
+    op: Operator
+
+    def impl(self, name: str, kernel: Callable[..., Any], key: str, **options: Any) -> None:
+        names = names_of(self.op)
+
+        def refusing(keys, *arguments):
+            refuse_tangents(self.op.name, dict(zip(names, arguments, strict=False)))
+            return kernel(keys, *arguments)
+
+        LIBRARY.impl(name, refusing, key, **options)
 
 
 def _register_batching(op: Operator) -> None:

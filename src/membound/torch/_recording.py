@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd import forward_ad
 
 from membound import _core
 
@@ -26,16 +27,29 @@ def differentiable_results(op: Operator) -> Callable[[tuple[Any, ...]], Any]:
     return lambda results: results[0] if count == 1 else results[:count]
 
 
+def _tangent_refused(op: str, name: str) -> RuntimeError:
+    return RuntimeError(
+        f"{op}: argument '{name}' has a tangent, and there is no forward mode here: use "
+        f"reverse mode (backward(), torch.func.vjp), or pass {name}.detach()"
+    )
+
+
 def _refuse_tangents(op: Operator) -> Callable[..., Any]:
     def jvp(_, *tangents):
         given = zip(names_of(op), tangents, strict=False)
         name = next((name for name, tangent in given if tangent is not None), "gradient")
-        raise RuntimeError(
-            f"{op.name}: argument '{name}' has a tangent, and there is no forward mode here: use "
-            f"reverse mode (backward(), torch.func.vjp), or pass {name}.detach()"
-        )
+        raise _tangent_refused(op.name, name)
 
     return staticmethod(jvp)
+
+
+def refuse_tangents(op: str, tensors: Mapping[str, Any]) -> None:
+    """Raise where a kernel below autograd, which sees no tangents, would drop one."""
+    if forward_ad._current_level < 0:
+        return
+    for name, tensor in tensors.items():
+        if isinstance(tensor, torch.Tensor) and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise _tangent_refused(op, name)
 
 
 def shortest_call(function: Any) -> Callable[..., Any]:
@@ -249,6 +263,7 @@ def records(tensors: tuple[Any, ...]) -> bool:
 
 def refuse_gradients(op: str, tensors: Mapping[str, Any]) -> None:
     """Raise, as the extension does, where an op without a gradient is asked to record one."""
+    refuse_tangents(op, tensors)
     if not torch.is_grad_enabled():
         return
     for name, tensor in tensors.items():
