@@ -37,6 +37,8 @@ MODULES = {
 
 @pytest.mark.parametrize("name", sorted(m.name for m in pkgutil.iter_modules(mt.__path__)))
 def test_examples_run(name):
+    if name == "_causal_mask":  # imported with a model of transformers alone
+        pytest.importorskip("transformers")
     module = importlib.import_module(f"membound.torch.{name}")
     failed, _ = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
     assert failed == 0
