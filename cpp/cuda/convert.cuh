@@ -96,12 +96,13 @@ __device__ inline Numbers<T> unpack(const uint4& chunk) {
 
 // Makes the compiler unpack again instead of keeping the unpacked numbers across a reduction: with
 // 8 chunks of bfloat16 that is 64 registers a thread (122 -> 64) and half the blocks per SM.
+__device__ inline void forget_numbers(uint4& chunk) {
+  asm volatile("" : "+r"(chunk.x), "+r"(chunk.y), "+r"(chunk.z), "+r"(chunk.w));
+}
 template <int kCount>
 __device__ inline void forget_numbers(uint4 (&chunks)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    asm volatile("" : "+r"(chunks[i].x), "+r"(chunks[i].y), "+r"(chunks[i].z), "+r"(chunks[i].w));
-  }
+  for (int i = 0; i < kCount; ++i) forget_numbers(chunks[i]);
 }
 
 template <class T>

@@ -4,7 +4,8 @@
 
 // Threads that work on many rows one after the other: what they exchange alternates between two
 // buffers, so that a row costs one barrier. round: 0, 1, 2 ... over the rows. kParts: sums of a
-// thread, each over at most two chunks, that are reduced apart: in the tree of gradient_team.cuh.
+// thread that are reduced apart: for gradients each over at most two chunks, in their tree
+// (gradient_team.cuh).
 // kRing: the rows that RingFeed holds, 0 for RegisterFeed; kMinBlocks: per multiprocessor.
 // kSplitRows: aligned rows may be counted in two axes; in each row of a wide one that costs more
 // than it saves.

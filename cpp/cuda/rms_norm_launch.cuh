@@ -100,7 +100,7 @@ bool launch_wide_rows(const RmsNormParams<accumulate_t<T>>& p, const tuning::Rms
       .shared_bytes = static_cast<std::size_t>(tuning::wide_bytes(config)),
       .overlap_launch = true,
   };
-  constexpr std::size_t kBeside = 8 << 10;
+  constexpr std::size_t kBeside = 8 << 10;  // at most: sums, barriers and pivots of the groups
   if (shape.shared_bytes + kBeside > max_shared_bytes(device)) return false;
   const int clusters = resident_clusters<rms_norm_wide_kernel<T>>(shape, device);
   if (clusters == 0) return false;

@@ -39,8 +39,8 @@ class NarrowRows {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       // As numbers, weights and biases would be 16 registers more and two blocks less.
-      hold_packed(weights);
-      hold_packed(biases);
+      forget_numbers(weights);
+      forget_numbers(biases);
       trusted[i] = finish(chunks[i], row(i), weights, biases);
     }
 #pragma unroll
@@ -62,12 +62,6 @@ class NarrowRows {
   template <class U>
   __device__ U* at(U* data, std::int64_t stride, std::int64_t row) const {
     return data + row * stride + team_.lane * kPack<T>;
-  }
-  static __device__ void hold_packed(uint4 (&chunks)[kChunks]) {
-#pragma unroll
-    for (uint4& chunk : chunks) {
-      asm volatile("" : "+r"(chunk.x), "+r"(chunk.y), "+r"(chunk.z), "+r"(chunk.w));
-    }
   }
 
   // Zeros past the last row.

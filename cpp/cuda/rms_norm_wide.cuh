@@ -193,8 +193,9 @@ class WideRows {
 #pragma unroll
       for (int j = 0; j < kSide; ++j) {
         chunks[j] = coming[j];
-        hold_packed(weights_[i + j]);
-        if (i + j < kInRegisters) hold_packed(biases_[i + j]);
+        // As numbers, weights and biases would be twice the registers.
+        forget_numbers(weights_[i + j]);
+        if (i + j < kInRegisters) forget_numbers(biases_[i + j]);
         biases[j] = i + j < kInRegisters ? biases_[i + j] : shared_bias(i + j);
         if (i + kSide < kChunks) coming[j] = first[(i + kSide + j) * team_.size];
       }
@@ -250,10 +251,6 @@ class WideRows {
   }
   // Of a chunk: none of one behind the row.
   __device__ int bytes(int index) const { return index < p_.chunks ? kChunkBytes : 0; }
-  // As numbers, weights and biases would be twice the registers.
-  static __device__ void hold_packed(uint4& chunk) {
-    asm volatile("" : "+r"(chunk.x), "+r"(chunk.y), "+r"(chunk.z), "+r"(chunk.w));
-  }
 
   __device__ uint4* held(int slot) const {
     return parked() + (team_.group * kRing + slot) * tile_.part();
@@ -283,7 +280,7 @@ class WideRows {
 // A cluster stays, and each of its groups does every so many rows: of three, which shared memory
 // holds, one is written, one is summed and one is on its way. The block's part of weight and bias
 // stays in registers, but for three quarters of the bias, which groups share. Limited by what a
-// round waits for: with 8,192 to 12,288 columns to a block less than with 16,384 (LOG.md).
+// round waits for: 0.97 of a copy with 10,240 columns to a block, 0.86 with 16,384 (LOG.md).
 template <class T>
 __global__ void __launch_bounds__(tuning::kWideGroups* tuning::kWideThreads, 1)
     rms_norm_wide_kernel(const __grid_constant__ RmsNormParams<accumulate_t<T>> p) {

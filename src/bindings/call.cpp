@@ -74,10 +74,8 @@ void ArrayCall::read(PyObject* array, Site site, LoadedArray& loaded) const {
                    site.argument, ".detach()");
   }
   if (grad_enabled_) {
-    const nb::object wanted = nb::steal(framework.get_requires_grad(
-        framework.requires_grad, array, reinterpret_cast<PyObject*>(Py_TYPE(array))));
-    if (!wanted.is_valid()) throw nb::python_error();
-    MEMBOUND_CHECK(wanted.ptr() != Py_True, TorchCanTake<Error>, op_, "argument '", site.argument,
+    MEMBOUND_CHECK(!wants_gradient(framework, array), TorchCanTake<Error>, op_, "argument '",
+                   site.argument,
                    "' requires grad, which this call cannot record (backward functions and those "
                    "without one never do, the others not with out= and its like): call it under "
                    "torch.no_grad(), or pass ",

@@ -68,6 +68,14 @@ inline bool is_watched(const Framework& torch) {
   return knows_keys(torch) && (has_mode(torch) || is_active(torch, torch.tracer_key));
 }
 
+// requires_grad of one of torch's tensors.
+inline bool wants_gradient(const Framework& torch, PyObject* tensor) {
+  const nb::object wanted = nb::steal(torch.get_requires_grad(
+      torch.requires_grad, tensor, reinterpret_cast<PyObject*>(Py_TYPE(tensor))));
+  if (!wanted.is_valid()) throw nb::python_error();
+  return wanted.ptr() == Py_True;
+}
+
 // Where a message points: the op and its argument.
 struct Site {
   const char* op;

@@ -39,12 +39,6 @@ bool transforms(const Framework& torch) {
          torch.key_included(torch.transform_back_key);
 }
 
-bool wants_gradient(const Framework& torch, PyObject* tensor) {
-  const nb::object wanted = owned(torch.get_requires_grad(
-      torch.requires_grad, tensor, reinterpret_cast<PyObject*>(Py_TYPE(tensor))));
-  return wanted.ptr() == Py_True;
-}
-
 // ---- calls of operators -------------------------------------------------------------------------
 
 struct EagerCall {

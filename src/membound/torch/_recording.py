@@ -34,7 +34,7 @@ def _tangent_refused(op: str, name: str) -> RuntimeError:
     )
 
 
-def _refuse_tangents(op: Operator) -> Callable[..., Any]:
+def _refusing_jvp(op: Operator) -> Callable[..., Any]:
     def jvp(_, *tangents):
         given = zip(names_of(op), tangents, strict=False)
         name = next((name for name, tangent in given if tangent is not None), "gradient")
@@ -95,7 +95,7 @@ def eager_function(op: Operator, forward: Callable[..., Any], backward: Callable
 
     class Recorded(torch.autograd.Function):
         backward = _traced_backward(op, 1)  # by compiled autograd; the engine calls C++
-        jvp = _refuse_tangents(op)
+        jvp = _refusing_jvp(op)
 
     function, order = _named(Recorded, op), list(op.gradients)
     context = function._backward_cls
@@ -160,7 +160,7 @@ def transformable_function(op: Operator) -> Any:
             found = gradients(*through, *ctx.saved_tensors, *ctx.options, wanted(needs))
             return by_input(found)
 
-        jvp = _refuse_tangents(op)
+        jvp = _refusing_jvp(op)
 
     return _named(Transformable, op)
 
@@ -246,7 +246,7 @@ def _by_input(op: Operator, options: int) -> Callable[[tuple[Any, ...]], tuple[A
     order, nothing = list(op.gradients), len(op.gradients)
     places = [nothing if g is None else order.index(g) for g in op.tensors.values()]
     places += [nothing] * options
-    return lambda found: tuple([(*found, None)[at] for at in places])
+    return lambda found: tuple([found[at] if at < nothing else None for at in places])
 
 
 def inference_direction(op: Operator) -> str:
