@@ -38,9 +38,10 @@ __device__ inline Value load_shared(std::uint32_t from) {
 
 #if MEMBOUND_HAS_CLUSTERS
 // By one thread, which alone expects bytes; others wait behind a barrier of the block that follows
-// settle_arrivals().
-__device__ inline void start_arrivals(std::uint64_t* arrived) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(arrived)) : "memory");
+// settle_arrivals(). times: that it arrives in a phase.
+__device__ inline void start_arrivals(std::uint64_t* arrived, int times = 1) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(arrived)), "r"(times)
+               : "memory");
 }
 __device__ inline void settle_arrivals() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -51,6 +52,18 @@ __device__ inline void expect_bytes(std::uint64_t* arrived, int bytes) {
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(arrived)),
       "r"(bytes)
       : "memory");
+}
+// The same without arriving.
+__device__ inline void expect_more_bytes(std::uint64_t* arrived, int bytes) {
+  asm volatile(
+      "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(arrived)),
+      "r"(bytes)
+      : "memory");
+}
+// Once all asynchronous copies that this thread has started are there.
+__device__ inline void arrive_with_copies(std::uint64_t* arrived) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(arrived))
+               : "memory");
 }
 // parity of the phase: 0, 1, 0, 1 ...
 __device__ inline void wait_for_arrivals(std::uint64_t* arrived, int parity) {

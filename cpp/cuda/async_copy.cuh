@@ -52,6 +52,16 @@ __device__ inline void copy_async(uint4* to, const uint4* from, int bytes) {
 #endif
 }
 
+#if MEMBOUND_HAS_ASYNC_COPY
+// 4 bytes.
+__device__ inline void copy_number(float* to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(
+                   static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from)
+               : "memory");
+}
+#endif
+
 // Closes the group of copies started since the last call.
 __device__ inline void commit_copies() {
 #if MEMBOUND_HAS_ASYNC_COPY

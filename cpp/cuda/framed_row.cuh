@@ -4,188 +4,86 @@
 
 // Rows that start anywhere and are evenly spaced, worked on by persistent blocks, so that all rows
 // of a team are as far behind a 16-byte boundary. What is summed over a row goes by the chunks of
-// the row, whose bits do not depend on where it is. The rest goes by its frame, the 16-byte blocks
-// of memory that the result touches: it leaves whole without passing shared memory, and what a
-// thread keeps of columns stays where it is.
+// the row, whose bits do not depend on where it is. Norms do the rest by the row's frame, the
+// 16-byte blocks of memory that the result touches: it leaves whole. Gradients, whose arithmetic
+// costs more than moving their result, put that together in the end (neighbour_result.cuh).
 #include <cstdint>
 
+#include "cuda/async_copy.cuh"
 #include "cuda/bulk_copy.cuh"
+#include "cuda/framed_result.cuh"
+#include "cuda/reduce.cuh"
 #include "cuda/tuning/framed_row.hpp"
 #include "cuda/vec.cuh"
 
 namespace membound::cuda {
 
-// Where the elements of a frame's units are in the row. A row may touch one block more than it has
-// chunks. Where the threads have no room for it, unit 0 has the end of the row, too: there is place
-// for it before the start.
-struct Frame {
-  int shift;   // elements of the row's start behind a boundary
-  int chunks;  // of the row
-  int cols;
-  bool wraps;
-
-  template <class T>
-  __device__ static Frame of(const T* row, int chunks, int cols, int units) {
-    const int shift = shift_of(row) / static_cast<int>(sizeof(T));
-    return {shift, chunks, cols, units == chunks && shift + cols > chunks * kPack<T>};
-  }
-  // Of a unit's first element; negative in unit 0.
-  template <class T>
-  __device__ int first(int unit) const {
-    return unit * kPack<T> - shift;
-  }
-  // `cols` and more: there is none.
-  template <class T>
-  __device__ int column(int unit, int i) const {
-    const int at = first<T>(unit) + i;
-    if (at >= 0) return at;
-    return wraps ? at + chunks * kPack<T> : cols;
-  }
-  template <class T>
-  __device__ uint4 load(const T* row, int unit) const {
-    ChunkOf<T> loaded;
-#pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) {
-      if (column<T>(unit, i) < cols) loaded.elements[i] = row[column<T>(unit, i)];
-    }
-    return loaded.chunk;
-  }
-};
-
-// The first `bytes` bytes of one chunk, the rest of another.
-__device__ inline uint4 merged(const uint4& first, const uint4& rest, int bytes) {
-  const uint4 mask = first_bytes({~0u, ~0u, ~0u, ~0u}, bytes);
-  return {(first.x & mask.x) | (rest.x & ~mask.x), (first.y & mask.y) | (rest.y & ~mask.y),
-          (first.z & mask.z) | (rest.z & ~mask.z), (first.w & mask.w) | (rest.w & ~mask.w)};
-}
-
-// The units of one thread, `lanes` apart, of a result whose rows it writes one after the other.
-template <class T, int kVecs>
-class FramedResult {
-  static constexpr unsigned kWhole = (1u << kPack<T>)-1;
-
- public:
-  __device__ FramedResult(const Frame& frame, T* row, std::int64_t step, int lane, int lanes)
-      : frame_(frame), apart_(lanes * kPack<T>), step_(step) {
-    at_ = row + frame.first<T>(lane);
-#pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
-#pragma unroll
-      for (int i = 0; i < kPack<T>; ++i) {
-        const int column = frame.first<T>(lane + v * lanes) + i;
-        valid_ |= unsigned{column >= 0 && column < frame.cols} << (v * kPack<T> + i);
-      }
-    }
-    has_end_ = frame.wraps && lane == 0;
-    asm volatile("" : "+r"(valid_));  // else found anew for each use
-  }
-  __device__ void next() { at_ += step_; }
-  __device__ void store(int v, const uint4& chunk) const {
-    const unsigned valid = valid_ >> v * kPack<T> & kWhole;
-    if (valid == kWhole) {
-      *reinterpret_cast<uint4*>(at_ + v * apart_) = chunk;
-    } else if (valid != 0) {
-      ChunkOf<T> stored;
-      stored.chunk = chunk;
-#pragma unroll
-      for (int i = 0; i < kPack<T>; ++i) {
-        if (valid >> i & 1) at_[v * apart_ + i] = stored.elements[i];
-      }
-      if (v == 0 && has_end_) store_end(stored);
-    }
-  }
-
- private:
-  __device__ void store_end(const ChunkOf<T>& stored) const {
-    T* const end = at_ + frame_.chunks * kPack<T>;
-#pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) {
-      if (frame_.shift - i > frame_.chunks * kPack<T> - frame_.cols) end[i] = stored.elements[i];
-    }
-  }
-
-  Frame frame_;
-  bool has_end_;
-  unsigned valid_ = 0;  // a bit for each element of each unit
-  int apart_;           // elements between units
-  std::int64_t step_;   // and rows
-  T* at_;               // of unit 0 of this thread
-};
-
-// One array of such rows.
+// Evenly spaced rows or numbers, `stride` elements apart.
+template <class U>
 struct FramedSource {
-  const void* data;
-  std::int64_t stride;  // between rows, in elements
+  const U* data;
+  std::int64_t stride;
 };
 
-// The rows of kArrays arrays on their way to shared memory, as the blocks that they touch, by one
-// thread of the team. A part is a row of one array: a place that is never read for what it holds, a
-// block for each chunk that the team has room for, and two behind them. source(i) is array i.
+// The rows of kArrays arrays on their way to shared memory, and kNumbers float32 of each row, by
+// one thread of the team. Where source() says that they come from, row `row` being the first.
 // kColumns: chunks of columns that each thread keeps there for itself.
-template <class T, class Team, int kArrays, int kColumns>
+template <class T, class Team, int kArrays, int kNumbers, int kColumns>
 class FramedRing {
   static constexpr int kVecs = Team::kVecs;
   static constexpr int kSlots = tuning::framed_ring(kVecs);
   static constexpr int kSize = static_cast<int>(sizeof(T));
+  static constexpr int kMaxGroups = 8;  // of a block: they are more than a warp each
 
  public:
-  template <class Source>
-  __device__ FramedRing(const Team& team, std::int64_t rows, std::int64_t row, std::int64_t step,
-                        int chunks, int cols, Source source)
-      : team_(team), rows_(rows), row_(row), step_(step), chunks_(chunks), cols_(cols) {
-    mine_ = parts() + team.lane;
+  struct Sources {
+    FramedSource<T> arrays[kArrays];
+    FramedSource<float> numbers[kNumbers > 0 ? kNumbers : 1];
+  };
+
+  // `rounds` rows from `row` on, `step` apart, of `rows`.
+  __device__ FramedRing(const Team& team, const Sources& sources, std::int64_t rows,
+                        std::int64_t row, std::int64_t step, int rounds, int chunks, int cols)
+      : team_(team), chunks_(chunks), cols_(cols) {
 #pragma unroll
     for (int array = 0; array < kArrays; ++array) {
-      shifts_[array] =
-          shift_of(static_cast<const T*>(source(array).data) + row * source(array).stride);
+      const FramedSource<T>& source = sources.arrays[array];
+      shifts_[array] = shift_of(source.data + row * source.stride);
       asm volatile("" : "+r"(shifts_[array]));  // else found anew for each use
       clear(array);
     }
-#if MEMBOUND_HAS_CLUSTERS
-    if (team.lane == 0) {
-      for (int slot = 0; slot < kSlots; ++slot) {
-        start_arrivals(arrived(slot));
-        settle_arrivals();
-      }
-    }
-#endif
+    if (fetches()) prepare(sources, rows, row, step, rounds);
     __syncthreads();
   }
 
   // The first rows; the next is fetched once all threads are done with the one before the last.
-  template <class Source>
-  __device__ void start(Source source) {
-    if (team_.lane != 0) return;
-    for (int round = 0; round < kSlots - 1; ++round) fetch(round, round, source);
+  __device__ void start() const {
+    if (!fetches()) return;
+#pragma unroll 1
+    for (int round = 0; round < kSlots - 1; ++round) fetch(round, round);
   }
   __device__ void receive() {
 #if MEMBOUND_HAS_CLUSTERS
-    wait_for_arrivals(arrived(slot_), phase_);
+    wait_for_arrivals(arrived(slot()), turn_ >= kSlots);
 #endif
   }
   // After a barrier of the team behind receive(): fetches what comes in kSlots - 1 rounds.
-  template <class Source>
-  __device__ void refill(int round, Source source) {
-    if (team_.lane == 0) fetch(round + kSlots - 1, slot_ == 0 ? kSlots - 1 : slot_ - 1, source);
+  __device__ void refill(int round) const {
+    if (fetches()) fetch(round + kSlots - 1, slot() == 0 ? kSlots - 1 : slot() - 1);
   }
   __device__ void release() {
-    if (++slot_ == kSlots) {
-      slot_ = 0;
-      phase_ ^= 1;
-      mine_ -= (kSlots - 1) * slot_places();
-    } else {
-      mine_ += slot_places();
-    }
+    if (++turn_ == 2 * kSlots) turn_ = 0;
   }
 
   static __device__ uint4& column(int i) {
     return end_masks()[2 + i * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)];
   }
+  __device__ float number(int i) const { return slot_at(slot())->numbers[i]; }
   // Chunks `first` to first + kCount - 1 of the thread, with zeros behind the row: its last chunk
   // is in the last place of a thread.
   template <int kCount>
   __device__ void chunks(int array, int first, uint4 (&chunks)[kCount]) const {
-    read(mine_ + array * places() + first * team_.size, shifts_[array], chunks);
+    read(part(slot(), array) + first * team_.size + team_.lane, shifts_[array], chunks);
     if (first + kCount < kVecs) return;
     uint4& last = chunks[kCount - 1];
     const int index = (kVecs - 1) * team_.size + team_.lane;
@@ -196,18 +94,17 @@ class FramedRing {
   }
   // One that every thread reads, element by element: fewer registers and instructions.
   __device__ uint4 chunk_alike(int array, int index) const {
-    const auto* row =
-        reinterpret_cast<const char*>(mine_ + array * places() - team_.lane) + shifts_[array];
-    const T* from = reinterpret_cast<const T*>(row) + index * kPack<T>;
+    const T* from = elements(slot(), array) + index * kPack<T>;
     ChunkOf<T> loaded;
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) loaded.elements[i] = from[i];
     return loaded.chunk;
   }
+
   // Unit v of the frame.
   __device__ uint4 unit(int array, const Frame& frame, int v) const {
     const int offset = shifts_[array] - frame.shift * kSize, shift = offset & (kChunkBytes - 1);
-    const uint4* from = mine_ + array * places() - (offset < 0);
+    const uint4* from = part(slot(), array) + team_.lane - (offset < 0);
     uint4 unit[1];
     if (offset == 0) {
       unit[0] = from[v * team_.size];
@@ -222,24 +119,61 @@ class FramedRing {
   }
 
  private:
+  // Before the parts of a slot, one for each array: a place that is never read for what it holds,
+  // one for each chunk that the team has room for, and two behind them.
+  struct alignas(kChunkBytes) Slot {
+    float numbers[2];
+  };
+  // What the thread that fetches knows of an array: where the next row is, and the bytes to the one
+  // behind it.
+  struct alignas(kChunkBytes) Walk {
+    const char* at;
+    std::int64_t step;
+  };
+  // How many rounds there are, and those of the first and last of all rows, or -1: beside them the
+  // array may end.
+  struct alignas(kChunkBytes) Rounds {
+    int count, first, last;
+  };
+  static_assert(sizeof(Slot) == kChunkBytes && sizeof(Walk) == kChunkBytes &&
+                sizeof(Rounds) == kChunkBytes);
+
+  __device__ int slot() const { return turn_ < kSlots ? turn_ : turn_ - kSlots; }
+  // The one of the warp with the fewest chunks.
+  __device__ bool fetches() const { return team_.lane == team_.size - kWarpLanes; }
   __device__ int places() const { return kVecs * team_.size + 3; }
-  __device__ int groups() const { return static_cast<int>(blockDim.x) / team_.size; }
-  __device__ int group() const { return team_.first_thread() / team_.size; }
-  __device__ int slot_places() const { return groups() * kArrays * places(); }
-  // Dynamic shared memory: the masks of the row's last chunk and of those behind it, columns, slots
-  // of a part for each array of each group, and their barriers.
+  __device__ int slot_places() const { return 1 + kArrays * places(); }
+  // Dynamic shared memory: the masks of the row's last chunk and of those behind it, columns, and
+  // for each group its slots, what is next of each array and number, and its rounds.
   static __device__ uint4* end_masks() {
     extern __shared__ uint4 ring[];
     return ring;
   }
-  static __device__ uint4* slots() {
-    return end_masks() + 2 + kColumns * static_cast<int>(blockDim.x);
+  __device__ uint4* of_group() const {
+    const int group = team_.first_thread() / team_.size;
+    return end_masks() + 2 + kColumns * static_cast<int>(blockDim.x) +
+           group * (kSlots * slot_places() + kArrays + kNumbers + 1);
   }
-  __device__ uint4* parts() const { return slots() + group() * kArrays * places(); }
+  __device__ Slot* slot_at(int slot) const {
+    return reinterpret_cast<Slot*>(of_group() + slot * slot_places());
+  }
+  __device__ uint4* part(int slot, int array) const {
+    return of_group() + slot * slot_places() + 2 + array * places();
+  }
+  // Where nothing else ever is: the ring is lent to sums in the end, and what was a barrier may not
+  // be written to.
   __device__ std::uint64_t* arrived(int slot) const {
-    auto* first = reinterpret_cast<std::uint64_t*>(slots() + kSlots * slot_places());
-    return first + slot * groups() + group();
+    __shared__ std::uint64_t all[kMaxGroups][kSlots];
+    return &all[team_.first_thread() / team_.size][slot];
   }
+  // The row's first in its part.
+  __device__ T* elements(int slot, int array) const {
+    return reinterpret_cast<T*>(part(slot, array)) + shifts_[array] / kSize;
+  }
+  __device__ Walk& walk(int i) const {
+    return reinterpret_cast<Walk*>(of_group() + kSlots * slot_places())[i + late()];
+  }
+  __device__ Rounds& rounds() const { return reinterpret_cast<Rounds&>(walk(kArrays + kNumbers)); }
 
   __device__ int blocks(int array) const {
     return (shifts_[array] + cols_ * kSize + kChunkBytes - 1) / kChunkBytes;
@@ -256,9 +190,7 @@ class FramedRing {
     for (int v = 0; v <= kVecs; ++v) {
       const int place = v * team_.size + team_.lane;
       if (place < blocks(array) || place > kVecs * team_.size) continue;
-      for (int slot = 0; slot < kSlots; ++slot) {
-        mine_[slot * slot_places() + array * places() + v * team_.size] = zeros;
-      }
+      for (int slot = 0; slot < kSlots; ++slot) part(slot, array)[place] = zeros;
     }
   }
 
@@ -276,65 +208,89 @@ class FramedRing {
     });
   }
 
-  template <class Source>
-  __device__ void fetch(int round, int slot, Source source) const {
-    const std::int64_t row = row_ + round * step_;
-    if (row >= rows_) return;
+  __device__ void prepare(const Sources& sources, std::int64_t rows, std::int64_t row,
+                          std::int64_t step, int rounds) const {
 #if MEMBOUND_HAS_CLUSTERS
-    // Only within the row where beside it the array may end.
-    const bool outermost = row == 0 || row == rows_ - 1;
-    uint4* const to = parts() + slot * slot_places();
+    for (int at = 0; at < kSlots; ++at) start_arrivals(arrived(at), kNumbers > 0 ? 2 : 1);
+    settle_arrivals();
+#pragma unroll
+    for (int array = 0; array < kArrays; ++array) {
+      walk(array) = walk_of(sources.arrays[array], row, step);
+    }
+#pragma unroll
+    for (int i = 0; i < kNumbers; ++i) {
+      walk(kArrays + i) = walk_of(sources.numbers[i], row, step);
+    }
+    this->rounds() = {rounds, row == 0 ? 0 : -1,
+                      row + (rounds - 1) * step == rows - 1 ? rounds - 1 : -1};
+#endif
+  }
+  template <class U>
+  static __device__ Walk walk_of(const FramedSource<U>& source, std::int64_t row,
+                                 std::int64_t step) {
+    return {reinterpret_cast<const char*>(source.data + row * source.stride),
+            step * source.stride * static_cast<std::int64_t>(sizeof(U))};
+  }
+  __device__ const char* take(int i) const {
+    const char* const at = walk(i).at;
+    walk(i).at = at + walk(i).step;
+    return at;
+  }
+
+  __device__ void fetch(int round, int to) const {
+    const Rounds rounds = this->rounds();
+    if (round >= rounds.count) return;
+#if MEMBOUND_HAS_CLUSTERS
+    to += late();
+    if constexpr (kNumbers > 0) {
+#pragma unroll
+      for (int i = 0; i < kNumbers; ++i) copy_number(&slot_at(to)->numbers[i], take(kArrays + i));
+      arrive_with_copies(arrived(to));
+    }
+    if (round == rounds.first || round == rounds.last) [[unlikely]] {
+      return fetch_within(to);
+    }
     int bytes = 0;
 #pragma unroll
-    for (int array = 0; array < kArrays; ++array) {
-      if (outermost) copy_ends(array, to + array * places(), source(array), row);
-      bytes += span(array, outermost).bytes;
-    }
-    if (outermost) wrote_before_copies();
-    expect_bytes(arrived(slot), bytes);
+    for (int array = 0; array < kArrays; ++array) bytes += blocks(array) * kChunkBytes;
+    expect_bytes(arrived(to), bytes);
 #pragma unroll
     for (int array = 0; array < kArrays; ++array) {
-      const Span of = span(array, outermost);
-      if (of.bytes == 0) continue;
-      const auto* at = static_cast<const T*>(source(array).data) + row * source(array).stride;
-      const char* blocks = reinterpret_cast<const char*>(at) - shifts_[array];
-      copy_bulk(to + array * places() + of.first, blocks + of.first * kChunkBytes, of.bytes,
-                arrived(slot));
+      copy_bulk(part(to, array), take(array) - shifts_[array], blocks(array) * kChunkBytes,
+                arrived(to));
     }
 #endif
   }
-  // Blocks of a row that are copied at once: all, or those that are only its own.
-  struct Span {
-    int first, bytes;
-  };
-  __device__ Span span(int array, bool own) const {
-    if (!own) return {0, blocks(array) * kChunkBytes};
-    const int first = shifts_[array] != 0, end = (shifts_[array] + cols_ * kSize) / kChunkBytes;
-    return {first, end > first ? (end - first) * kChunkBytes : 0};
-  }
-  __device__ void copy_ends(int array, uint4* to, const FramedSource& source,
-                            std::int64_t row) const {
-    const Span own = span(array, true);
-    const auto* from = static_cast<const T*>(source.data) + row * source.stride;
-    T* const elements = reinterpret_cast<T*>(to) + shifts_[array] / kSize;
-    const int head = own.first * kPack<T> - (own.first ? shifts_[array] / kSize : 0);
-    const int tail = head + own.bytes / kSize;
+#if MEMBOUND_HAS_CLUSTERS
+  // The blocks that are only the row's own at once, its ends by elements.
+  __device__ void fetch_within(int to) const {
+    const int cols = cols_ + late();
+#pragma unroll
+    for (int array = 0; array < kArrays; ++array) {
+      const int shift = shifts_[array], first = shift != 0;
+      const int whole = max(0, (shift + cols * kSize) / kChunkBytes - first);
+      const char* const row = take(array);
+      const int head = first * kPack<T> - (first ? shift / kSize : 0);
+      const int tail = head + whole * kPack<T>;
 #pragma unroll 1
-    for (int i = 0; i < cols_; ++i) {
-      if (i == head) i = tail;
-      if (i < cols_) elements[i] = from[i];
+      for (int i = 0; i < cols; ++i) {
+        if (i == head) i = tail;
+        if (i < cols) elements(to, array)[i] = reinterpret_cast<const T*>(row)[i];
+      }
+      wrote_before_copies();
+      if (whole == 0) continue;
+      expect_more_bytes(arrived(to), whole * kChunkBytes);
+      copy_bulk(part(to, array) + first, row - shift + first * kChunkBytes, whole * kChunkBytes,
+                arrived(to));
     }
+    expect_bytes(arrived(to), 0);
   }
+#endif
 
   const Team& team_;
-  std::int64_t rows_;
-  std::int64_t row_;   // the first
-  std::int64_t step_;  // between rows
   int chunks_;
   int cols_;
-  int slot_ = 0;
-  int phase_ = 0;
-  uint4* mine_;  // this thread's first place in the slot of the row
+  int turn_ = 0;  // of two phases of the slots
   int shifts_[kArrays];
 };
 

@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The backward of many rows that start anywhere. What is summed over a row goes by its chunks, all
-// else by its frame (framed_row.cuh): sums over rows stay in place, as all rows of a team have the
-// same.
+// The backward of many rows that start anywhere (framed_row.cuh).
 #include "cuda/framed_row.cuh"
 #include "cuda/gated_gradient.cuh"
+#include "cuda/neighbour_result.cuh"
 #include "cuda/persistent_team.cuh"
+#include "cuda/rms_norm_backward_partials.cuh"
 #include "cuda/rms_norm_backward_row.cuh"
 #include "cuda/tuning/framed_row.hpp"
 
@@ -27,6 +27,7 @@ class FramedGradient {
   static constexpr bool kGated = kThird == Third::kGate;
   static constexpr bool kCentred = kCentring != Centring::kNever;
   static constexpr int kArrays = kThird == Third::kNothing ? 2 : 3;
+  using Ring = FramedRing<T, Group, kArrays, kCentred ? 2 : 1, kVecs>;
 
  public:
   // Rows as in PersistentGradient.
@@ -37,40 +38,32 @@ class FramedGradient {
         step_(static_cast<std::int64_t>(p.teams_of_head) * groups_),
         row_(static_cast<std::int64_t>(team.team()) * groups_ + team.group),
         rounds_(rounds_from(row_)),
-        frame_(Frame::of(row_of(p.dx, p.dx_row_stride), p.chunks, cols(), kVecs * team.size)),
-        dx_(frame_, row_of(p.dx, p.dx_row_stride), step_ * p.dx_row_stride, team.lane, team.size),
-        dgate_(frame_, row_of(p.dgate, p.dgate_row_stride), step_ * p.dgate_row_stride, team.lane,
-               team.size),
-        ring_(team, p.rows, row_, step_, p.chunks, cols(), sources()),
+        ring_(team, sources(), p.rows, row_, step_, rounds_, p.chunks, cols()),
+        dx_(result(p.dx, p.dx_row_stride)),
+        dgate_(result(p.dgate, p.dgate_row_stride)),
         weight_(p.weight, p.chunks, p.cols) {
-    const T* weight = static_cast<const T*>(p.weight.data);
+    uint4 weights[kVecs];
+    weight_.template load<true>(weights, [&](int v) { return v * team.size + team.lane; });
 #pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
-      ring_.column(v) = Frame{0, p.chunks, cols(), false}.load(weight, unit(v));
-      ring_.column(kVecs + v) = frame_.load(weight, unit(v));
-    }
+    for (int v = 0; v < kVecs; ++v) ring_.column(v) = weights[v];
   }
 
   __device__ void run() {
-    const Accumulate* rstd = p_.rstd + row_ * p_.rstd_row_stride;
-    const Accumulate* mean = kCentred ? p_.mean + row_ * p_.mean_row_stride : nullptr;
-    Statistics next;
-    const auto load_next = [&](int round) {
-      if (round < rounds_) {
-        next.rstd = *rstd;
-        if constexpr (kCentred) next.mean = *mean;
-      }
-      rstd += step_ * p_.rstd_row_stride;
-      if constexpr (kCentred) mean += step_ * p_.mean_row_stride;
-    };
-    ring_.start(sources());
-    load_next(0);
+    ring_.start();
+    // As many of every group, though barriers are a group's own: compute-sanitizer's racecheck
+    // takes the one behind this loop for none where groups come to it after different numbers of
+    // theirs.
     const int rounds = rounds_from(row_ - team_.group);
 #pragma unroll 1
     for (int round = 0; round < rounds; ++round) {
-      const Statistics statistics = next;
-      if (round < rounds_) ring_.receive();
-      load_next(round + 1);
+      if (round >= rounds_) {
+        team_.sync();
+        break;
+      }
+      ring_.receive();
+      Statistics statistics;
+      statistics.rstd = ring_.number(0);
+      if constexpr (kCentred) statistics.mean = ring_.number(1);
       if constexpr (kGated) {
         p_.norm_before_gate ? one_gated_row<true>(statistics, round)
                             : one_gated_row<false>(statistics, round);
@@ -82,64 +75,65 @@ class FramedGradient {
       if constexpr (kGated) dgate_.next();
     }
     launch_dependents();
-    if (p_.dweight.data != nullptr) store_partials(sums_, p_.dweight.partials);
-    if (kCentred && p_.dbias.data != nullptr) store_partials(bias_sums_, p_.dbias.partials);
+    const PartialSums<T, Group, Access::kShifted> partials(p_, team_);
+    if (p_.dweight.data != nullptr) partials.store(sums_, p_.dweight.partials);
+    if (kCentred && p_.dbias.data != nullptr) {
+      __syncthreads();  // the sums of the weight have been read
+      partials.store(bias_sums_, p_.dbias.partials);
+    }
   }
 
  private:
   __device__ int cols() const { return static_cast<int>(p_.cols); }
-  __device__ int unit(int v) const { return v * team_.size + team_.lane; }
-  __device__ T* row_of(void* data, std::int64_t stride) const {
-    return static_cast<T*>(data) + row_ * stride;
+  __device__ NeighbourResult<T, kVecs> result(void* data, std::int64_t stride) const {
+    return {static_cast<T*>(data) + row_ * stride, step_ * stride, team_.lane, team_.size, cols()};
   }
   __device__ int rounds_from(std::int64_t row) const {
     return row < p_.rows ? static_cast<int>((p_.rows - row + step_ - 1) / step_) : 0;
   }
   __device__ auto sources() const {
-    return [this](int array) -> FramedSource {
-      if (array == 0) return {p_.dy, p_.dy_row_stride};
-      if (array == 1) return {p_.x, p_.x_row_stride};
-      if (kGated) return {p_.gate, p_.gate_row_stride};
-      return {p_.dsum, p_.dsum_row_stride};
+    typename Ring::Sources sources;
+    const auto array = [](const void* data, std::int64_t stride) {
+      return FramedSource<T>{static_cast<const T*>(data), stride};
     };
-  }
-
-  __device__ Numbers<T> gradient_of_result(const Numbers<T>& dy, const uint4& weight) const {
-    return times<T, true, kOptions>(dy, weight_, weight, 0);
+    sources.arrays[0] = array(p_.dy, p_.dy_row_stride);
+    sources.arrays[1] = array(p_.x, p_.x_row_stride);
+    if constexpr (kThird == Third::kDsum) sources.arrays[2] = array(p_.dsum, p_.dsum_row_stride);
+    if constexpr (kGated) sources.arrays[2] = array(p_.gate, p_.gate_row_stride);
+    sources.numbers[0] = {p_.rstd, p_.rstd_row_stride};
+    if constexpr (kCentred) sources.numbers[1] = {p_.mean, p_.mean_row_stride};
+    return sources;
   }
 
   __device__ RowMeans<Accumulate> means_of(const RowSum<T, kCentring> (&parts)[1], int round) {
     const auto sum = team_.sum(parts, round);
-    ring_.refill(round, sources());
+    ring_.refill(round);
     return means<kCentring>(p_, sum);
   }
 
+  // dweight and dbias need no sum of the row: what is left for behind it are g and h.
   __device__ void one_row(const Statistics& statistics, int round) {
     RowSum<T, kCentring> parts[1] = {};
-    {
-      uint4 dy[kVecs], x[kVecs];
-      ring_.chunks(0, 0, dy);
-      ring_.chunks(1, 0, x);
-#pragma unroll
-      for (int v = 0; v < kVecs; ++v) {
-        parts[0] =
-            parts[0] + row_sum<T, kCentring>(gradient_of_result(unpack<T>(dy[v]), ring_.column(v)),
-                                             normal<T, kCentring>(unpack<T>(x[v]), statistics));
-      }
-    }
-    const RowMeans<Accumulate> mean = means_of(parts, round);
-    if (round >= rounds_) return;
+    Numbers<T> g[kVecs], h[kVecs];
+    uint4 dys[kVecs], xs[kVecs];
+    ring_.chunks(0, 0, dys);
+    ring_.chunks(1, 0, xs);
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
-      uint4 dsum;
-      if constexpr (kThird == Third::kDsum) dsum = ring_.unit(2, frame_, v);
-      const Numbers<T> dy = unpack<T>(ring_.unit(0, frame_, v));
-      const Numbers<T> h = normal<T, kCentring>(unpack<T>(ring_.unit(1, frame_, v)), statistics);
-      add_weight_gradient<T>(sums_[v], dy, h, kOptions && p_.round_before_weight);
+      const Numbers<T> dy = unpack<T>(dys[v]);
+      h[v] = normal<T, kCentring>(unpack<T>(xs[v]), statistics);
+      g[v] = times<T, true, kOptions>(dy, weight_, ring_.column(v), 0);
+      parts[0] = parts[0] + row_sum<T, kCentring>(g[v], h[v]);
+      add_weight_gradient<T>(sums_[v], dy, h[v], kOptions && p_.round_before_weight);
       if constexpr (kCentred) add_bias_gradient<T>(bias_sums_[v], dy);
-      dx_.store(v, Row::template gradient<kCentring>(
-                       gradient_of_result(dy, ring_.column(kVecs + v)), h, statistics.rstd, mean,
-                       dsum, kThird == Third::kDsum));
+    }
+    const RowMeans<Accumulate> mean = means_of(parts, round);
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v) {
+      uint4 dsum[1];
+      if constexpr (kThird == Third::kDsum) ring_.chunks(2, v, dsum);
+      dx_.store(v, Row::template gradient<kCentring>(g[v], h[v], statistics.rstd, mean, dsum[0],
+                                                     kThird == Third::kDsum));
     }
   }
 
@@ -158,40 +152,17 @@ class FramedGradient {
       asm volatile("" ::: "memory");
     }
     const RowMeans<Accumulate> mean = means_of(parts, round);
-    if (round >= rounds_) return;
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
-      const auto array = [&](int i) { return ring_.unit(i, frame_, v); };
-      const auto [dx, dgate] = Chunk(array(0), array(1), array(2), ring_.column(kVecs + v))
+      uint4 dy[1], x[1], gate[1];
+      ring_.chunks(0, v, dy);
+      ring_.chunks(1, v, x);
+      ring_.chunks(2, v, gate);
+      const auto [dx, dgate] = Chunk(dy[0], x[0], gate[0], ring_.column(v))
                                    .gradients(statistics.rstd, mean.gh, sums_[v]);
       dx_.store(v, dx);
       dgate_.store(v, dgate);
       asm volatile("" ::: "memory");
-    }
-  }
-
-  // One row of partial sums for the block, its groups in turn as in PersistentGradient.
-  __device__ void store_partials(const Sums& sums, Accumulate* partials) const {
-    extern __shared__ uint4 ring[];
-    Accumulate* const folded = reinterpret_cast<Accumulate*>(ring);
-    const int width = kVecs * team_.size * kPack<T>;
-    const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-    __syncthreads();
-#pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
-#pragma unroll
-      for (int i = 0; i < kPack<T>; ++i) {
-        const int col = frame_.template column<T>(unit(v), i);
-        if (col < cols()) {
-          folded[team_.group * width + col] = sums[v].at[i];
-        }
-      }
-    }
-    __syncthreads();
-    for (int col = thread; col < cols(); col += threads) {
-      Accumulate sum = 0;
-      for (int group = 0; group < groups_; ++group) sum += folded[group * width + col];
-      partials[team_.team() * p_.cols + col] = sum;
     }
   }
 
@@ -201,10 +172,9 @@ class FramedGradient {
   std::int64_t step_;
   std::int64_t row_;
   int rounds_;  // rows of the team
-  Frame frame_;
-  FramedResult<T, kVecs> dx_;
-  FramedResult<T, kVecs> dgate_;
-  FramedRing<T, Group, kArrays, 2 * kVecs> ring_;
+  Ring ring_;
+  NeighbourResult<T, kVecs> dx_;
+  NeighbourResult<T, kVecs> dgate_;
   ColumnReader<T, Access::kShifted> weight_;
   Sums sums_ = {};
   Sums bias_sums_ = {};

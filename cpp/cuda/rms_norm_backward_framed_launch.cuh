@@ -22,13 +22,13 @@ void launch_framed(const RmsNormBackwardParams<accumulate_t<T>>& p,
     launch<rms_norm_backward_framed_kernel<T, Group, kThird, kCentring, kOptions>>(shape, stream,
                                                                                    device, p);
   };
-  // One block less on a multiprocessor for all but the plainest rows, whose registers would spill
-  // (H200, bfloat16, 65536 x 1001: LayerNorm 227 to 187 us, with an offset 219 to 184, with a gate
-  // 404 to 315; RMSNorm 162, and 178 so).
-  constexpr int kLess =
-      kThird != Third::kNothing || kCentring != Centring::kNever || kOptions ? 1 : 0;
+  // One block less on a multiprocessor where registers would spill (H200, bfloat16, with as many
+  // and with less: with a gate 65536 x 1001 404 and 315 us; LayerNorm 32768 x 3001 289 and 247).
+  constexpr bool kGated = kThird == Third::kGate;
+  constexpr int kLess = kGated ? 1 : 0;
+  constexpr int kSmallLess = kGated || kCentring != Centring::kNever || kOptions ? 1 : 0;
   if (config.vecs == 1 && config.threads <= tuning::kSmallBlock) {
-    as.template operator()<WarpGroup<Value, 1, 0, tuning::kSmallBlock, 3 - kLess>>();
+    as.template operator()<WarpGroup<Value, 1, 0, tuning::kSmallBlock, 3 - kSmallLess>>();
   } else if (config.vecs == 1) {
     as.template operator()<WarpGroup<Value, 1, 0, kBlock, 2 - kLess>>();
   } else if (config.threads <= tuning::kSmallPairs) {

@@ -29,7 +29,7 @@ class FramedNorm {
   static constexpr int kVecs = Team::kVecs;
   static constexpr int kArrays = kBeside == Beside::kNothing ? 1 : 2;
   static constexpr bool kCentred = kCentring != Centring::kNever;
-  static constexpr int kColumns = (kCentred ? 2 : 1) * kVecs;
+  using Ring = FramedRing<T, Team, kArrays, 0, (kCentred ? 2 : 1) * kVecs>;
 
  public:
   // Rows team.row, team.row + the blocks of the grid ...
@@ -41,7 +41,7 @@ class FramedNorm {
         frame_(Frame::of(row_of(p.out, p.out_row_stride), p.chunks, cols(), kVecs * team.size)),
         out_(frame_, row_of(p.out, p.out_row_stride), step_ * p.out_row_stride, team.lane,
              team.size),
-        ring_(team, p.rows, row_, step_, p.chunks, cols(), sources()),
+        ring_(team, sources(), p.rows, row_, step_, rounds(), p.chunks, cols()),
         columns_(p, 0) {
     uint4 none[1];
     columns_.clear_bias(none);
@@ -58,7 +58,7 @@ class FramedNorm {
   }
 
   __device__ void run() {
-    ring_.start(sources());
+    ring_.start();
 #pragma unroll 1
     for (int round = 0; row_ < p_.rows; row_ += step_, ++round) {
       ring_.receive();
@@ -84,18 +84,23 @@ class FramedNorm {
   __device__ T* row_of(void* data, std::int64_t stride) const {
     return static_cast<T*>(data) + row_ * stride;
   }
+  __device__ int rounds() const {
+    return row_ < p_.rows ? static_cast<int>((p_.rows - row_ + step_ - 1) / step_) : 0;
+  }
   __device__ auto sources() const {
-    return [this](int array) -> FramedSource {
-      return array == 0 ? FramedSource{p_.x, p_.x_row_stride}
-                        : FramedSource{p_.beside, p_.beside_row_stride};
-    };
+    typename Ring::Sources sources;
+    sources.arrays[0] = {static_cast<const T*>(p_.x), p_.x_row_stride};
+    if constexpr (kArrays == 2) {
+      sources.arrays[1] = {static_cast<const T*>(p_.beside), p_.beside_row_stride};
+    }
+    return sources;
   }
 
   __device__ void one_row(int round) {
     Scale scale;
     bool sound = true;
     const Accumulate squares = squares_of_row(scale, round, sound);
-    ring_.refill(round, sources());
+    ring_.refill(round);
     const bool trusted = sound && is_trusted(p_, squares);
     if (!trusted) [[unlikely]]
       return rescale_row<T, Team, kBeside, kCentring>(p_, row_, trusted);
@@ -156,7 +161,7 @@ class FramedNorm {
   std::int64_t step_;
   Frame frame_;
   FramedResult<T, kVecs> out_;
-  FramedRing<T, Team, kArrays, kColumns> ring_;
+  Ring ring_;
   Columns<T, Access::kShifted, kCentring> columns_;
 };
 

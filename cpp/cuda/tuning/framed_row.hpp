@@ -16,15 +16,15 @@ namespace membound::cuda::tuning {
 constexpr int framed_ring(int vecs) { return vecs > 2 ? 2 : 3; }
 
 // Bytes of shared memory for `groups` rows at once, each of `arrays` arrays in `lanes` threads: two
-// chunks of masks, `columns` arrays of columns, and the ring with a barrier for each row.
+// chunks of masks, `columns` arrays of columns, and for each group the ring, a chunk more for each
+// row, and what is known of arrays, two numbers and the ends.
 constexpr int framed_bytes(int groups, int arrays, int columns, int vecs, int lanes) {
   const int chunks = vecs * lanes;
-  return 2 * kChunk + groups * (columns * chunks * kChunk +
-                                framed_ring(vecs) * (arrays * (chunks + 3) * kChunk + 8));
+  return kChunk * (2 + groups * (columns * chunks +
+                                 framed_ring(vecs) * (1 + arrays * (chunks + 3)) + arrays + 3));
 }
-// Weights by the chunks of a row and by its frame.
 constexpr int framed_bytes(const RmsNormBackwardConfig& config, int arrays) {
-  return framed_bytes(config.threads / config.lanes, arrays, 2, config.vecs, config.lanes);
+  return framed_bytes(config.threads / config.lanes, arrays, 1, config.vecs, config.lanes);
 }
 
 // Whether rows `step` apart are as far behind a 16-byte boundary. row_strides: of all arrays, in
