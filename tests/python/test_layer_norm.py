@@ -17,6 +17,7 @@ from layer_norms import BIASES, FORMS, WIDTHS, Case, check
 from reference import DTYPES, NUMPY_DTYPES
 
 import membound
+from membound._ulps import ALLOWED
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -75,7 +76,7 @@ def test_many_rows_and_long_ones(name, dtype, shape, seed):
 # --- values that are hard ---
 
 
-def check_rows(one, x, dtype, what, **options):
+def check_rows(one, x, dtype, what, rstd_allowed=ALLOWED, **options):
     weight = np.linspace(0.5, 1.5, x.shape[-1]).astype(x.dtype)
     bias = np.linspace(-1.0, 1.0, x.shape[-1]).astype(x.dtype)
     with np.errstate(all="ignore"):
@@ -83,7 +84,7 @@ def check_rows(one, x, dtype, what, **options):
     inputs = map(one.array, (x, weight, bias))
     found = arrays.call_layer_norm(one, *inputs, return_stats=True, **options)
     y, *statistics = map(one.numpy, found)
-    reference.assert_centred_right(y, wanted, tuple(statistics), what)
+    reference.assert_centred_right(y, wanted, tuple(statistics), what, rstd_allowed)
     return y
 
 
@@ -104,6 +105,12 @@ def test_a_mean_far_above_the_spread(name, dtype, seed):
             assert 0.1 < np.abs(y.astype(np.float64)).max() < 20
 
 
+# Sums about a number that is 1.4 deviations off the mean, the farthest that is taken, are three
+# times those about the mean, and so is what they round: rstd beyond 5 ulp in 1 of 10,000 such rows
+# of float32 in a model of the tree, 5.3 at most of 80,000.
+JUST_NEAR_ENOUGH = ALLOWED | {"float32": 6.0, "float64": 6.0}
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_first_elements_far_from_the_mean(name, dtype, seed):
@@ -114,7 +121,7 @@ def test_first_elements_far_from_the_mean(name, dtype, seed):
     for cols, mean in itertools.product((64, 1000, 4096, 16384), (0.0, 3.0)):
         x = mean + rng.standard_normal((9, cols))
         x[:, :16] += np.array([1.2, 1.4, 1.45, 2.5, 2.6, 2.7, 4.0, 30.0, 1000.0])[:, None]
-        check_rows(one, x.astype(NUMPY_DTYPES[dtype]), dtype, (cols, mean))
+        check_rows(one, x.astype(NUMPY_DTYPES[dtype]), dtype, (cols, mean), JUST_NEAR_ENOUGH)
 
 
 # Magnitudes that a dtype can hold and whose squares it cannot.
