@@ -86,10 +86,10 @@ class NeighbourResult {
     return __shfl_up_sync(0xffffffffu, word, 1);
   }
 
-  int shift_;  // bytes from a block's start to its chunk's
-  unsigned writes_[(kVecs + 1) / 2] =
-      {};      // 16 bits a chunk: elements that go alone, then the block
+  int shift_;  // bytes from a chunk's start to the next boundary
   int apart_;  // blocks between the chunks of this thread
+  // For each chunk 16 bits: its elements that go alone, and whether this thread writes its block.
+  unsigned writes_[(kVecs + 1) / 2] = {};
   std::int64_t step_;
   uint4* block_;  // of the first
 };
