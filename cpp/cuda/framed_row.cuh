@@ -26,8 +26,7 @@ struct FramedSource {
 };
 
 // The rows of kArrays arrays on their way to shared memory, and kNumbers float32 of each row, by
-// one thread of the team. Where source() says that they come from, row `row` being the first.
-// kColumns: chunks of columns that each thread keeps there for itself.
+// one thread of the team. kColumns: chunks of columns that each thread keeps there for itself.
 template <class T, class Team, int kArrays, int kNumbers, int kColumns>
 class FramedRing {
   static constexpr int kVecs = Team::kVecs;

@@ -140,26 +140,23 @@ class FramedGradient {
   // Without options.
   template <bool kNormFirst>
   __device__ void one_gated_row(const Statistics& statistics, int round) {
-    using Chunk = GatedChunk<T, kNormFirst>;
-    Accumulate parts[1] = {};
-#pragma unroll
-    for (int v = 0; v < kVecs; ++v) {  // one by one: three arrays fill the registers
+    const auto chunk = [&](int v) -> GatedChunk<T, kNormFirst> {
       uint4 dy[1], x[1], gate[1];
       ring_.chunks(0, v, dy);
       ring_.chunks(1, v, x);
       ring_.chunks(2, v, gate);
-      parts[0] = parts[0] + Chunk(dy[0], x[0], gate[0], ring_.column(v)).sum(statistics.rstd);
+      return {dy[0], x[0], gate[0], ring_.column(v)};
+    };
+    Accumulate parts[1] = {};
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v) {  // one by one: three arrays fill the registers
+      parts[0] = parts[0] + chunk(v).sum(statistics.rstd);
       asm volatile("" ::: "memory");
     }
     const RowMeans<Accumulate> mean = means_of(parts, round);
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
-      uint4 dy[1], x[1], gate[1];
-      ring_.chunks(0, v, dy);
-      ring_.chunks(1, v, x);
-      ring_.chunks(2, v, gate);
-      const auto [dx, dgate] = Chunk(dy[0], x[0], gate[0], ring_.column(v))
-                                   .gradients(statistics.rstd, mean.gh, sums_[v]);
+      const auto [dx, dgate] = chunk(v).gradients(statistics.rstd, mean.gh, sums_[v]);
       dx_.store(v, dx);
       dgate_.store(v, dgate);
       asm volatile("" ::: "memory");
