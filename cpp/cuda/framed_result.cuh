@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A row's frame, the 16-byte blocks of memory that it touches, and a result that is written by
+// A row's frame, the 16-byte blocks of memory that it touches, and results that are written by
 // them.
 #include <cstdint>
 
@@ -54,15 +54,15 @@ __device__ inline uint4 merged(const uint4& first, const uint4& rest, int bytes)
           (first.z & mask.z) | (rest.z & ~mask.z), (first.w & mask.w) | (rest.w & ~mask.w)};
 }
 
-// The units of one thread, `lanes` apart, of a result whose rows it writes one after the other.
-template <class T, int kVecs>
+// The units of one thread, `lanes` apart, of kArrays results that have the same frame, whose rows
+// it writes one after the other.
+template <class T, int kVecs, int kArrays>
 class FramedResult {
   static constexpr unsigned kWhole = (1u << kPack<T>)-1;
 
  public:
-  __device__ FramedResult(const Frame& frame, T* row, std::int64_t step, int lane, int lanes)
-      : frame_(frame), apart_(lanes * kPack<T>), step_(step) {
-    at_ = row + frame.first<T>(lane);
+  __device__ FramedResult(const Frame& frame, int lane, int lanes)
+      : frame_(frame), apart_(lanes * kPack<T>), first_(frame.first<T>(lane)) {
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
 #pragma unroll
@@ -74,25 +74,40 @@ class FramedResult {
     has_end_ = frame.wraps && lane == 0;
     asm volatile("" : "+r"(valid_));  // else found anew for each use
   }
-  __device__ void next() { at_ += step_; }
-  __device__ void store(int v, const uint4& chunk) const {
+  // Its first row and the elements from row to row.
+  __device__ void place(int array, T* row, std::int64_t step) {
+    at_[array] = row + first_;
+    step_[array] = step;
+  }
+  __device__ void next() {
+#pragma unroll
+    for (int array = 0; array < kArrays; ++array) at_[array] += step_[array];
+  }
+  __device__ void store(int v, const uint4 (&chunks)[kArrays]) const {
     const unsigned valid = valid_ >> v * kPack<T> & kWhole;
     if (valid == kWhole) {
-      *reinterpret_cast<uint4*>(at_ + v * apart_) = chunk;
-    } else if (valid != 0) {
-      ChunkOf<T> stored;
-      stored.chunk = chunk;
 #pragma unroll
-      for (int i = 0; i < kPack<T>; ++i) {
-        if (valid >> i & 1) at_[v * apart_ + i] = stored.elements[i];
+      for (int array = 0; array < kArrays; ++array) {
+        *reinterpret_cast<uint4*>(at_[array] + v * apart_) = chunks[array];
       }
-      if (v == 0 && has_end_) store_end(stored);
+    } else if (valid != 0) {
+#pragma unroll
+      for (int array = 0; array < kArrays; ++array) {
+        store_elements(v, valid, at_[array], chunks[array]);
+      }
     }
   }
 
  private:
-  __device__ void store_end(const ChunkOf<T>& stored) const {
-    T* const end = at_ + frame_.chunks * kPack<T>;
+  __device__ void store_elements(int v, unsigned valid, T* at, const uint4& chunk) const {
+    ChunkOf<T> stored;
+    stored.chunk = chunk;
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) {
+      if (valid >> i & 1) at[v * apart_ + i] = stored.elements[i];
+    }
+    if (v > 0 || !has_end_) return;
+    T* const end = at + frame_.chunks * kPack<T>;
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) {
       if (frame_.shift - i > frame_.chunks * kPack<T> - frame_.cols) end[i] = stored.elements[i];
@@ -103,8 +118,9 @@ class FramedResult {
   bool has_end_;
   unsigned valid_ = 0;  // a bit for each element of each unit
   int apart_;           // elements between units
-  std::int64_t step_;   // and rows
-  T* at_;               // of unit 0 of this thread
+  int first_;
+  std::int64_t step_[kArrays];  // elements between rows
+  T* at_[kArrays];              // of unit 0 of this thread
 };
 
 }  // namespace membound::cuda

@@ -26,11 +26,11 @@ struct FramedSource {
 };
 
 // The rows of kArrays arrays on their way to shared memory, and kNumbers float32 of each row, by
-// one thread of the team. kColumns: chunks of columns that each thread keeps there for itself.
-template <class T, class Team, int kArrays, int kNumbers, int kColumns>
+// one thread of the team. kColumns: chunks of columns that each thread keeps there for itself;
+// kSlots: rows that have room.
+template <class T, class Team, int kArrays, int kNumbers, int kColumns, int kSlots>
 class FramedRing {
   static constexpr int kVecs = Team::kVecs;
-  static constexpr int kSlots = tuning::framed_ring(kVecs);
   static constexpr int kSize = static_cast<int>(sizeof(T));
   static constexpr int kMaxGroups = 8;  // of a block: they are more than a warp each
 

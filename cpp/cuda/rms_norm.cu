@@ -38,22 +38,24 @@ RowAccess<T> access_of(const RmsNormProblem& problem) {
   return access;
 }
 
-// Whether rows of unit stride go by the frame of out. Bulk copies are where clusters are. Not with
-// a residual, which takes two frames (H200, bfloat16: 32768 x 2047 144 us, by frames 183; 16384 x
-// 5119 185 and 190, 16384 x 4097 182 and 153).
+// How rows of unit stride go by the frame of out: in no blocks where they do not. Bulk copies are
+// where clusters are.
 template <class T>
-bool takes_frame(const RmsNormProblem& problem, const tuning::FramedConfig& config,
-                 const RowSplit& split, int device) {
-  const bool plain = problem.residual == nullptr && problem.weight != nullptr &&
-                     problem.weight_dtype == problem.dtype && problem.weight_offset == 0.0 &&
-                     problem.rounding == Rounding::kOnce && problem.bias_dtype == problem.dtype;
-  if (config.blocks == 0 || split.extent != 0 || problem.heads > 1 || !plain ||
-      max_cluster_size(device) == 1) {
-    return false;
+tuning::FramedConfig framed_config(const RmsNormProblem& problem, const tuning::RmsNormConfig& row,
+                                   const RowSplit& split, int device) {
+  const bool plain = problem.weight != nullptr && problem.weight_dtype == problem.dtype &&
+                     problem.weight_offset == 0.0 && problem.rounding == Rounding::kOnce &&
+                     problem.bias_dtype == problem.dtype;
+  if (split.extent != 0 || problem.heads > 1 || !plain || max_cluster_size(device) == 1) return {};
+  if (problem.residual != nullptr &&
+      !start_alike<T>(problem.out, problem.out_rows, problem.residual_out,
+                      problem.residual_out_rows)) {
+    return {};
   }
-  // Beside these a block has less than 2 KiB.
-  return config.bytes(problem.gate != nullptr, problem.centred) + (2 << 10) <=
-         static_cast<int>(max_shared_bytes(device));
+  const bool beside = problem.gate != nullptr || problem.residual != nullptr;
+  return tuning::framed_config(problem.rows, row, sizeof(T), problem.gate != nullptr,
+                               beside ? 2 : 1, problem.centred ? 2 : 1, multiprocessors(device),
+                               static_cast<int>(max_shared_bytes(device)));
 }
 
 void rms_norm(const RmsNormProblem& problem, StreamView stream) {
@@ -67,9 +69,8 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
     const bool shifted = asked.access() == Access::kShifted;
     if constexpr (sizeof(T) < 8) {
       if (shifted) {
-        const auto framed =
-            tuning::framed_config(problem.rows, config, sizeof(T), multiprocessors(device));
-        if (takes_frame<T>(problem, framed, asked.split(), device)) {
+        const auto framed = framed_config<T>(problem, config, asked.split(), device);
+        if (framed.blocks > 0) {
           const auto row = tuning::unfolded(config);
           return launch_rms_norm_framed<T>(problem, framed, row, device, stream);
         }

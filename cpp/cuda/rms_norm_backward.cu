@@ -118,18 +118,16 @@ bool takes_frame(const RmsNormBackwardProblem& problem, const tuning::RmsNormBac
   const auto stride = [](const void* data, const RowLayout& layout) {
     return data != nullptr ? layout.strides[0] : 0;
   };
-  const std::int64_t dx_stride = stride(problem.dx, problem.dx_rows);
-  const std::int64_t dgate_stride = stride(problem.dgate, problem.dgate_rows);
-  if (problem.gate != nullptr) {
-    const auto apart = reinterpret_cast<std::uintptr_t>(problem.dgate) -
-                       reinterpret_cast<std::uintptr_t>(problem.dx);
-    if (apart % kChunkBytes != 0 || (dgate_stride - dx_stride) % kPack<T> != 0) return false;
+  if (problem.gate != nullptr &&
+      !start_alike<T>(problem.dgate, problem.dgate_rows, problem.dx, problem.dx_rows)) {
+    return false;
   }
   const int arrays = problem.gate != nullptr || problem.dsum != nullptr ? 3 : 2;
-  return tuning::has_frame(config, sizeof(T),
-                           {stride(problem.dy, problem.dy_rows), stride(problem.x, problem.x_rows),
-                            stride(problem.dsum, problem.dsum_rows),
-                            stride(problem.gate, problem.gate_rows), dx_stride, dgate_stride}) &&
+  return tuning::has_frame(
+             config, sizeof(T),
+             {stride(problem.dy, problem.dy_rows), stride(problem.x, problem.x_rows),
+              stride(problem.dsum, problem.dsum_rows), stride(problem.gate, problem.gate_rows),
+              stride(problem.dx, problem.dx_rows), stride(problem.dgate, problem.dgate_rows)}) &&
          // Besides the ring a block has less than 3 KiB.
          tuning::framed_bytes(config, arrays) + (3 << 10) <=
              static_cast<int>(max_shared_bytes(device));

@@ -27,7 +27,7 @@ class FramedGradient {
   static constexpr bool kGated = kThird == Third::kGate;
   static constexpr bool kCentred = kCentring != Centring::kNever;
   static constexpr int kArrays = kThird == Third::kNothing ? 2 : 3;
-  using Ring = FramedRing<T, Group, kArrays, kCentred ? 2 : 1, kVecs>;
+  using Ring = FramedRing<T, Group, kArrays, kCentred ? 2 : 1, kVecs, tuning::kGradientRing>;
 
  public:
   // Rows as in PersistentGradient.

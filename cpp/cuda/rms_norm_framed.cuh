@@ -28,8 +28,11 @@ class FramedNorm {
   using Scale = RowScale<Accumulate>;
   static constexpr int kVecs = Team::kVecs;
   static constexpr int kArrays = kBeside == Beside::kNothing ? 1 : 2;
+  static constexpr bool kAdd = kBeside == Beside::kResidual;
   static constexpr bool kCentred = kCentring != Centring::kNever;
-  using Ring = FramedRing<T, Team, kArrays, 0, (kCentred ? 2 : 1) * kVecs>;
+  using Ring = FramedRing<T, Team, kArrays, 0, (kCentred ? 2 : 1) * kVecs,
+                          tuning::framed_ring(kVecs, kArrays)>;
+  using Result = FramedResult<T, kVecs, kAdd ? 2 : 1>;
 
  public:
   // Rows team.row, team.row + the blocks of the grid ...
@@ -39,10 +42,11 @@ class FramedNorm {
         row_(team.row),
         step_(gridDim.x),
         frame_(Frame::of(row_of(p.out, p.out_row_stride), p.chunks, cols(), kVecs * team.size)),
-        out_(frame_, row_of(p.out, p.out_row_stride), step_ * p.out_row_stride, team.lane,
-             team.size),
+        out_(frame_, team.lane, team.size),
         ring_(team, sources(), p.rows, row_, step_, rounds(), p.chunks, cols()),
         columns_(p, 0) {
+    place(0, p.out, p.out_row_stride);
+    if constexpr (kAdd) place(1, p.residual_out, p.residual_out_row_stride);
     uint4 none[1];
     columns_.clear_bias(none);
 #pragma unroll
@@ -83,6 +87,9 @@ class FramedNorm {
   __device__ int unit(int v) const { return v * team_.size + team_.lane; }
   __device__ T* row_of(void* data, std::int64_t stride) const {
     return static_cast<T*>(data) + row_ * stride;
+  }
+  __device__ void place(int array, void* data, std::int64_t stride) {
+    out_.place(array, row_of(data, stride), step_ * stride);
   }
   __device__ int rounds() const {
     return row_ < p_.rows ? static_cast<int>((p_.rows - row_ + step_ - 1) / step_) : 0;
@@ -147,11 +154,13 @@ class FramedNorm {
         of.parts[array] = ring_.unit(array, frame_, v);
       }
       const Numbers<T> numbers = of.numbers(p_);
-      uint4 bias;
+      uint4 results[kAdd ? 2 : 1], bias;
+      if constexpr (kAdd) results[1] = pack<T>(numbers);
       if constexpr (kCentred) bias = ring_.column(kVecs + v);
       const Numbers<T> y =
           columns_.template normalised<true>(numbers, scale, ring_.column(v), bias, unit(v));
-      out_.store(v, row.result(y, of));
+      results[0] = row.result(y, of);
+      out_.store(v, results);
     }
   }
 
@@ -160,7 +169,7 @@ class FramedNorm {
   std::int64_t row_;
   std::int64_t step_;
   Frame frame_;
-  FramedResult<T, kVecs> out_;
+  Result out_;  // and residual_out
   Ring ring_;
   Columns<T, Access::kShifted, kCentring> columns_;
 };

@@ -14,10 +14,9 @@ void launch_rms_norm_framed(const RmsNormProblem& problem, const tuning::FramedC
                             const tuning::RmsNormConfig& row, int device, StreamView stream) {
   RmsNormParams<accumulate_t<T>> p;
   set_params<T>(p, problem, row, RowSplit{});
-  const LaunchShape shape{
-      .blocks = config.blocks,
-      .threads = config.threads,
-      .shared_bytes = static_cast<std::size_t>(config.bytes(p.beside != nullptr, p.centred))};
+  const LaunchShape shape{.blocks = config.blocks,
+                          .threads = config.threads,
+                          .shared_bytes = static_cast<std::size_t>(config.bytes)};
   const auto as = [&]<Beside kBeside, Centring kCentring>() {
     config.vecs == 4 ? launch<rms_norm_framed_kernel<T, BlockTeam<1, 16, 4>, kBeside, kCentring>>(
                            shape, stream, device, p)
@@ -26,6 +25,9 @@ void launch_rms_norm_framed(const RmsNormProblem& problem, const tuning::FramedC
   };
   if (problem.gate != nullptr) {
     as.template operator()<Beside::kGate, Centring::kNever>();
+  } else if (problem.residual != nullptr) {
+    p.centred ? as.template operator()<Beside::kResidual, Centring::kAlways>()
+              : as.template operator()<Beside::kResidual, Centring::kNever>();
   } else {
     p.centred ? as.template operator()<Beside::kNothing, Centring::kAlways>()
               : as.template operator()<Beside::kNothing, Centring::kNever>();

@@ -16,6 +16,13 @@ inline std::int64_t inner_stride(const RowLayout& layout) {
   return layout.strides[layout.rank == 2 ? 1 : 0];
 }
 
+// Whether the rows of two arrays, which are evenly spaced, are as far behind a 16-byte boundary.
+template <class T>
+bool start_alike(const void* a, const RowLayout& a_rows, const void* b, const RowLayout& b_rows) {
+  const auto apart = reinterpret_cast<std::uintptr_t>(a) - reinterpret_cast<std::uintptr_t>(b);
+  return apart % kChunkBytes == 0 && (a_rows.strides[0] - b_rows.strides[0]) % kPack<T> == 0;
+}
+
 // Asked about every array of a call in turn: which kernels take them all, and how rows are counted.
 // The kernels of aligned rows want one axis of rows, or two with the same split in every array.
 template <class T>

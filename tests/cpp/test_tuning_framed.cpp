@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "cuda/tuning/framed_row.hpp"
 
@@ -12,6 +13,7 @@ namespace {
 
 const std::int64_t kWidths[] = {1,    7,    31,   63,   127,  257,   511,  1001,
                                 2049, 3071, 4097, 5119, 8191, 16383, 16385};
+constexpr int kMostBytes = 227 << 10;
 const std::int64_t kRows[] = {1, 300, 1025, 5003, 16384, 1 << 20};
 
 }  // namespace
@@ -54,7 +56,7 @@ TEST_CASE("distances that blocks do not repeat have no frame") {
   }
 }
 
-TEST_CASE("norms of rows in one block have a thread for every chunk, and blocks enough rows") {
+TEST_CASE("norms of rows in one block have a thread for every chunk, and room for their blocks") {
   for (int size : {2, 4, 8}) {
     for (std::int64_t cols : kWidths) {
       for (std::int64_t rows : kRows) {
@@ -62,15 +64,21 @@ TEST_CASE("norms of rows in one block have a thread for every chunk, and blocks 
         CAPTURE(cols);
         CAPTURE(rows);
         const auto row = rms_norm_config(rows, cols, size, 16);
-        const auto c = framed_config(rows, row, size, 132);
-        if (c.blocks == 0) continue;
-        CHECK(size < 8);
-        CHECK(row.form == RowForm::kBlock);
-        CHECK(std::int64_t{c.threads} * c.vecs >= ceil_div(cols, kChunk / size));
-        CHECK(c.threads <= 512);
-        CHECK(c.blocks * std::int64_t{kFramedRows} <= rows);
-        CHECK(keeps_shift(c.blocks, size, {1}));
-        for (bool gated : {false, true}) CHECK(c.bytes(gated, !gated) <= 220 << 10);
+        for (auto [arrays, gated] : {std::pair(1, false), {2, false}, {2, true}}) {
+          CAPTURE(arrays);
+          CAPTURE(gated);
+          const auto c = framed_config(rows, row, size, gated, arrays, 2, 132, kMostBytes);
+          // Of a gated row element by element is all else that there is.
+          if (gated && row.form == RowForm::kBlock && size < 8) CHECK(c.blocks > 0);
+          if (c.blocks == 0) continue;
+          CHECK(size < 8);
+          CHECK(row.form == RowForm::kBlock);
+          CHECK(std::int64_t{c.threads} * c.vecs >= ceil_div(cols, kChunk / size));
+          CHECK(c.threads <= 512);
+          CHECK(c.blocks <= rows);
+          CHECK((c.blocks == rows || keeps_shift(c.blocks, size, {1})));
+          CHECK(ceil_div(c.blocks, 132) * (c.bytes + kFramedBytes) <= kMostBytes + kSharedOfSystem);
+        }
       }
     }
   }

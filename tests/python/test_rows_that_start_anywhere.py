@@ -74,14 +74,19 @@ DTYPES = ("float16", "bfloat16", "float32")
 FORWARD = ("rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm", "rms_norm_gated")
 
 
+def every_second_column(torch, values):
+    """The same values where the kernels of any stride read them, whose rows are in no frame."""
+    return torch.stack((values, values), dim=-1)[..., 0]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", FORWARD)
-def test_norms(torch, generator, op, dtype):
+@pytest.mark.parametrize("in_place", [False, True])
+def test_norms(torch, generator, op, dtype, in_place):
     dtype = getattr(torch, dtype)
     call = getattr(membound, op)
     for i, cols in enumerate(COLS):
         rows = rows_for(torch, cols, dtype)
-        place = PLACES[i % len(PLACES)]
         x, z = (draw(torch, generator, rows, cols, dtype) for _ in range(2))
         columns = [torch.randn(cols, device="cuda", generator=generator).to(dtype)]
         if "layer" in op:
@@ -89,22 +94,27 @@ def test_norms(torch, generator, op, dtype):
         inputs = (x,) if op in ("rms_norm", "layer_norm") else (x, z)
         names = ("out", "residual_out") if op.startswith("add") else ("out",)
         for options in options_of(op):
-            outs = [Buffer(torch, x, at, place[4]) for at in place[2:4]]
-            placed = [Buffer(torch, a, at, place[4]) for a, at in zip(inputs, place, strict=False)]
-            call(
-                *(buffer.at for buffer in placed),
-                *columns,
-                **{name: out.at for name, out in zip(names, outs, strict=False)},
-                **options,
-            )
-            for first in range(0, rows, 480):
-                part = slice(first, first + 480)
-                wanted = call(*(a[part].contiguous() for a in inputs), *columns, **options)
-                wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+            wanted = call(*(every_second_column(torch, a) for a in inputs), *columns, **options)
+            wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+            # Rows that are one to a block, and that are many.
+            for count, place in ((300, PLACES[i % 5]), (rows, PLACES[i % 5]), (rows, PLACES[1])):
+                placed = [
+                    Buffer(torch, a[:count], at, place[4])
+                    for a, at in zip(inputs, place, strict=False)
+                ]
+                outs = [Buffer(torch, x[:count], at, place[4]) for at in place[2:4]]
+                if in_place:
+                    outs = placed
+                call(
+                    *(buffer.at for buffer in placed),
+                    *columns,
+                    **{name: out.at for name, out in zip(names, outs, strict=False)},
+                    **options,
+                )
                 for right, out in zip(wanted, outs, strict=False):
-                    assert same_bits(torch, out.at[part], right), (cols, place, first, options)
-            for out in outs[: len(names)]:
-                assert out.only_rows_were_written(), (cols, place)
+                    assert same_bits(torch, out.at, right[:count]), (cols, place, count, options)
+                for out in outs[: len(names)]:
+                    assert out.only_rows_were_written(), (cols, place)
 
 
 BACKWARD = (

@@ -12,19 +12,20 @@
 
 namespace membound::cuda::tuning {
 
-// Rows in shared memory; two where a thread has four chunks, so that two blocks have room.
-constexpr int framed_ring(int vecs) { return vecs > 2 ? 2 : 3; }
+// Rows of a gradient in shared memory.
+inline constexpr int kGradientRing = 3;
 
 // Bytes of shared memory for `groups` rows at once, each of `arrays` arrays in `lanes` threads: two
 // chunks of masks, `columns` arrays of columns, and for each group the ring, a chunk more for each
 // row, and what is known of arrays, two numbers and the ends.
-constexpr int framed_bytes(int groups, int arrays, int columns, int vecs, int lanes) {
+constexpr int framed_bytes(int groups, int ring, int arrays, int columns, int vecs, int lanes) {
   const int chunks = vecs * lanes;
-  return kChunk * (2 + groups * (columns * chunks +
-                                 framed_ring(vecs) * (1 + arrays * (chunks + 3)) + arrays + 3));
+  return kChunk *
+         (2 + groups * (columns * chunks + ring * (1 + arrays * (chunks + 3)) + arrays + 3));
 }
 constexpr int framed_bytes(const RmsNormBackwardConfig& config, int arrays) {
-  return framed_bytes(config.threads / config.lanes, arrays, 1, config.vecs, config.lanes);
+  return framed_bytes(config.threads / config.lanes, kGradientRing, arrays, 1, config.vecs,
+                      config.lanes);
 }
 
 // Whether rows `step` apart are as far behind a 16-byte boundary. row_strides: of all arrays, in
@@ -50,24 +51,39 @@ struct FramedConfig {
   int vecs;
   int threads;
   int blocks;  // rows between those of a block; 0: rows are too few, or of another form
-
-  constexpr int bytes(bool gated, bool centred) const {
-    return framed_bytes(1, gated ? 2 : 1, centred ? 2 : 1, vecs, threads);
-  }
+  int bytes;   // of shared memory
 };
-inline constexpr int kFramedThreads = 1024;  // of a multiprocessor
-inline constexpr int kFramedRows = 4;        // of a block, at least
+inline constexpr int kFramedThreads = 1024;   // of a multiprocessor
+inline constexpr int kFramedBytes = 2 << 10;  // of a block beside `bytes`, the system's with them
+inline constexpr int kSharedOfSystem = 1 << 10;  // of each block
 
-// multiprocessors: of the GPU. The bits of a row do not depend on how many there are.
+// Rows in shared memory: two of two arrays, and where a thread has four chunks, so that as many
+// blocks have room as there are registers for (H200, bfloat16, 16384 x 4095 with a residual: 143 us
+// with three, 140 with two; LayerNorm 188 and 171; with a gate 112 and 106).
+constexpr int framed_ring(int vecs, int arrays) { return vecs > 2 || arrays > 1 ? 2 : 3; }
+
+// arrays: that are read; columns: those of weight and bias. most_bytes: what a block may have, all
+// of a multiprocessor's but for the system's. The bits of a row do not depend on how many blocks
+// there are. More than fit would wait for the first to end; with fewer rows than these, others are
+// faster (H200, bfloat16: 300 x 4097 6.0 us, so 6.4, but 512 x 4097 7.9 and 6.6; with a residual
+// 132 x 4097 4.5 and 6.4, 200 x 4097 7.5 and 6.0, 1000 x 1001 5.5 and 6.2, 2000 x 1001 9.9 and 8.4;
+// 64 x 16383 8.0 and 7.2, with a residual 13.0 and 8.9). With a gate others go by elements (512 x
+// 4097 21.7 and 9.2).
 inline FramedConfig framed_config(std::int64_t rows, const RmsNormConfig& whole, int dtype_size,
-                                  int multiprocessors) {
+                                  bool gated, int arrays, int columns, int multiprocessors,
+                                  int most_bytes) {
   FramedConfig config{};
   if (whole.form != RowForm::kBlock || dtype_size > 4) return config;
   const RmsNormConfig row = unfolded(whole);
   config.vecs = row.vecs;
   config.threads = row.threads;
-  const int blocks = multiprocessors * std::min(16, kFramedThreads / row.threads) / 8 * 8;
-  if (rows >= std::int64_t{kFramedRows} * blocks) config.blocks = blocks;
+  config.bytes =
+      framed_bytes(1, framed_ring(row.vecs, arrays), arrays, columns, row.vecs, row.threads);
+  const int fit = (most_bytes + kSharedOfSystem) / (config.bytes + kFramedBytes);
+  const int blocks = multiprocessors * std::min({16, kFramedThreads / row.threads, fit}) / 8 * 8;
+  const int least = gated || row.vecs > 2 ? 1 : arrays > 1 ? blocks / 2 : blocks;
+  // One row of each block may be anywhere.
+  if (rows >= least) config.blocks = static_cast<int>(std::min<std::int64_t>(blocks, rows));
   return config;
 }
 
