@@ -84,11 +84,12 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
     const Access access = asked.access();
     const RowSplit split = asked.split();
     const auto with = [&]<Access kAccess, Beside kBeside, Centring kCentring>() {
-      // What a centred or shifted row takes beside its chunks is shared by four of a thread.
-      constexpr bool kFolds = kAccess == Access::kShifted || kCentring == Centring::kAlways;
-      tuning::RmsNormConfig shape = kAccess == Access::kAny ? tuning::unfolded(config)
-                                    : kFolds                ? tuning::folded(config, problem.rows)
-                                                            : config;
+      tuning::RmsNormConfig shape =
+          kAccess == Access::kAny
+              ? tuning::unfolded(config)
+              : tuning::spread_over_threads(config, problem.rows, kAccess == Access::kShifted,
+                                            kBeside == Beside::kResidual,
+                                            kCentring == Centring::kAlways);
       if (kAccess == Access::kAligned && kBeside != Beside::kGate) {
         const std::int64_t chunks = tuning::ceil_div(problem.cols, kPack<T>);
         shape = tuning::by_warps(shape, problem.rows, chunks, sizeof(T),

@@ -176,6 +176,8 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
       }
     }
   };
+  // As spread_over_threads and rms_norm_quant_config have it.
+  constexpr bool kUnfolds = kBeside == Beside::kResidual && kCentring == Centring::kNever;
   const auto block = [&] {
     if constexpr (kAnyRow) {
       // Where any number of chunks is taken, rows of one block are streamed with one group.
@@ -194,15 +196,21 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
     } else if (config.vecs == 4) {
       held.template operator()<BlockTeam<1, 16, 4>>();
     } else if (config.max_warps == 8) {
-      if (config.fold == 1) return held.template operator()<BlockTeam<1, 8>>();
-      if constexpr (kSpares) {
-        if (tuning::spares_quarter(p.chunks, 2 * config.threads))
-          return held.template operator()<BlockTeam<2, 8, 2, 3>>();
+      if constexpr (!kUnfolds) {
+        if (config.fold == 2) {
+          if constexpr (kSpares) {
+            if (tuning::spares_quarter(p.chunks, 2 * config.threads))
+              return held.template operator()<BlockTeam<2, 8, 2, 3>>();
+          }
+          return held.template operator()<BlockTeam<2, 8>>();
+        }
       }
-      held.template operator()<BlockTeam<2, 8>>();
+      held.template operator()<BlockTeam<1, 8>>();
     } else {
-      config.fold == 1 ? held.template operator()<BlockTeam<1, 16>>()
-                       : held.template operator()<BlockTeam<2, 16>>();
+      if constexpr (!kUnfolds || Sink::kQuantises) {
+        if (config.fold == 2) return held.template operator()<BlockTeam<2, 16>>();
+      }
+      held.template operator()<BlockTeam<1, 16>>();
     }
   };
   if constexpr (kCentring == Centring::kAlways && is_plain<kBeside, Sink> && sizeof(T) < 8) {

@@ -31,7 +31,8 @@ void rms_norm_quant(const RmsNormQuantProblem& problem, StreamView stream) {
     const int device = current_device();
     const auto config_of = [&](Access access) {
       return tuning::rms_norm_quant_config(norm.rows, norm.cols, sizeof(T),
-                                           access == Access::kAligned, max_cluster_size(device));
+                                           access == Access::kAligned, norm.residual != nullptr,
+                                           max_cluster_size(device));
     };
     RowAccess<T> asked = access_of<T>(problem);
     const bool lanes = config_of(Access::kAligned).form == tuning::RowForm::kWarp;

@@ -107,6 +107,26 @@ TEST_CASE("rows of two to four virtual warps, several to a block") {
   CHECK(fold_of(65536, 2056, false, true) == 0);
 }
 
+TEST_CASE("threads of a row by what it brings along") {
+  const auto fold_of = [](std::int64_t rows, std::int64_t cols, bool residual, bool centred) {
+    const RmsNormConfig c = rms_norm_config(rows, cols, 2, 16);
+    return spread_over_threads(c, rows, false, residual, centred).fold;
+  };
+  for (const std::int64_t cols : {1024, 2048, 3072, 4096, 5120, 8192}) {
+    for (const std::int64_t rows : {1, 512, 1024, 4096, 1 << 20}) {
+      CHECK(fold_of(rows, cols, true, false) == 1);
+    }
+  }
+  CHECK(fold_of(1024, 4096, false, false) == 2);
+  CHECK(fold_of(1 << 20, 2048, true, true) == 1);
+  CHECK(fold_of(1 << 20, 4096, true, true) == 2);
+  CHECK(fold_of(1024, 3072, false, true) == 1);
+  CHECK(fold_of(512, 8192, false, true) == 2);
+  CHECK(fold_of(1 << 20, 2048, false, true) == 2);
+  const RmsNormConfig c = rms_norm_config(1 << 20, 4096, 2, 16);
+  CHECK(spread_over_threads(c, 1 << 20, true, true, false).fold == 2);
+}
+
 TEST_CASE("another number of threads for the same virtual threads") {
   for (int size : {2, 4, 8}) {
     for (std::int64_t cols : kWidths) {

@@ -175,14 +175,43 @@ constexpr std::int64_t even_clusters(std::int64_t rows, std::int64_t clusters) {
   return ceil_div(rows, rounds * kWideGroups);
 }
 
+// The same row with a thread for each virtual thread.
+inline RmsNormConfig unfolded(RmsNormConfig config) {
+  if (config.form != RowForm::kBlock) return config;
+  config.threads *= config.fold;
+  config.lanes = config.threads;
+  config.fold = 1;
+  return config;
+}
+
 // The same row in two virtual threads per thread unless rows are few.
-inline RmsNormConfig folded(RmsNormConfig config, std::int64_t rows) {
-  if (config.form != RowForm::kBlock || config.vecs != 2 || config.fold == 2) return config;
-  if (rows * config.threads <= kFewVirtualThreads) return config;
+inline RmsNormConfig folded(RmsNormConfig config, std::int64_t rows,
+                            std::int64_t few = kFewVirtualThreads) {
+  if (config.form != RowForm::kBlock || config.vecs != 2) return config;
+  if (rows * config.threads * config.fold <= few) return unfolded(config);
+  if (config.fold == 2) return config;
   config.threads /= 2;
   config.lanes = config.threads;
   config.fold = 2;
   return config;
+}
+
+// The same row in as many threads as what it brings along is best shared by. A residual makes each
+// thread wait for twice the bytes, so that a block of more threads has more of them on their way
+// (H200, bfloat16, us, folded and not: 1024 x 4096 10.4 and 9.6, 512 x 8192 11.2 and 10.1, 1024 x
+// 8192 19.2 and 18.0, 8192 x 2048 33.7 and 32.9, 1024 x 4096 float32 19.0 and 17.7; no shape of 28
+// was slower). LayerNorm's pivot and two sums cost a thread more than that (with a residual 8192 x
+// 2048 34.8 and 33.1, but 16384 x 4096 128 and 133; without 512 x 5120 6.3 and 5.6, 1024 x 3072
+// 6.5 and 6.2, but 512 x 8192 7.1 and 7.6).
+inline constexpr std::int64_t kFewCentred = kFewVirtualThreads * 3 / 2;
+inline constexpr int kUnfoldedCentred = 128;  // virtual threads
+inline RmsNormConfig spread_over_threads(const RmsNormConfig& config, std::int64_t rows,
+                                         bool shifted, bool residual, bool centred) {
+  if (shifted) return folded(config, rows);
+  const int all = config.threads * config.fold;
+  if (residual && (!centred || all <= kUnfoldedCentred)) return unfolded(config);
+  if (!centred) return config;
+  return folded(config, rows, residual ? kFewVirtualThreads : kFewCentred);
 }
 
 // Whether rows leave the last quarter of the chunks that `all` virtual threads hold empty.
@@ -228,15 +257,6 @@ inline RmsNormConfig by_warps(RmsNormConfig config, std::int64_t rows, std::int6
   config.lanes = 32;
   config.fold = all / 32;
   config.overlap_launch = true;
-  return config;
-}
-
-// The same row with a thread for each virtual thread.
-inline RmsNormConfig unfolded(RmsNormConfig config) {
-  if (config.form != RowForm::kBlock) return config;
-  config.threads *= config.fold;
-  config.lanes = config.threads;
-  config.fold = 1;
   return config;
 }
 
