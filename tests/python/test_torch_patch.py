@@ -201,9 +201,29 @@ class OfAnother(torch.nn.Module):
         return create_causal_mask()
 
 
-def test_masks_of_others_are_left():
-    (row,) = mt.patch(OfAnother()).rows
-    assert row.why_left == "its masks are others"
+class OfAnotherSince524(torch.nn.Module):
+    def forward(self, input_ids, attention_mask=None, position_ids=None, cache=None):
+        del input_ids, attention_mask, position_ids, cache
+        return create_causal_mask()
+
+
+class WithoutCache(torch.nn.Module):
+    def forward(self, input_ids, attention_mask=None, position_ids=None):
+        del input_ids, attention_mask, position_ids
+        return create_causal_mask()
+
+
+@pytest.mark.parametrize(
+    ("model", "why_left"),
+    [
+        (OfAnother, "its masks are others"),
+        (OfAnotherSince524, "its masks are others"),
+        (WithoutCache, "its forward takes other arguments"),
+    ],
+)
+def test_masks_of_others_are_left(model, why_left):
+    (row,) = mt.patch(model()).rows
+    assert row.why_left == why_left
 
 
 def test_attention_that_looks_both_ways_keeps_its_mask(seed):

@@ -20,7 +20,8 @@ from membound.torch._patch_forward import ForwardWith, global_of
 from membound.torch._patch_trial import LeftAloneError
 
 _MASKS = ("create_causal_mask", "create_sliding_window_causal_mask")
-DECIDES = ("attention_mask", "position_ids", "past_key_values", "cache_position")
+_CACHE = ("cache", "past_key_values")  # what transformers calls it from 5.24 on, and before
+DECIDES = ("attention_mask", "position_ids", *_CACHE, "cache_position")
 
 
 def makes_causal_mask(module: nn.Module) -> bool:
@@ -32,7 +33,8 @@ def replace_causal_mask(module: nn.Module) -> tuple[str, Any]:
 
     cls = type(module)
     first, *others = list(inspect.signature(cls.forward).parameters)[1:]
-    if first not in ("input_ids", "inputs_embeds") or not {*DECIDES[:3]} <= {*others}:
+    decides = {*DECIDES[:2]} <= {*others} and not {*_CACHE}.isdisjoint(others)
+    if first not in ("input_ids", "inputs_embeds") or not decides:
         raise LeftAloneError("its forward takes other arguments")
     ours = {}
     for name in _MASKS:
