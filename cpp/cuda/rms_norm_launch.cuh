@@ -176,8 +176,8 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
       }
     }
   };
-  // As spread_over_threads and rms_norm_quant_config have it.
-  constexpr bool kUnfolds = kBeside == Beside::kResidual && kCentring == Centring::kNever;
+  constexpr bool kUnfolds =
+      tuning::is_never_folded(kBeside == Beside::kResidual, kCentring != Centring::kNever);
   const auto block = [&] {
     if constexpr (kAnyRow) {
       // Where any number of chunks is taken, rows of one block are streamed with one group.

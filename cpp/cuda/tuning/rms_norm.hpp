@@ -205,11 +205,14 @@ inline RmsNormConfig folded(RmsNormConfig config, std::int64_t rows,
 // 6.5 and 6.2, but 512 x 8192 7.1 and 7.6).
 inline constexpr std::int64_t kFewCentred = kFewVirtualThreads * 3 / 2;
 inline constexpr int kUnfoldedCentred = 128;  // virtual threads
+// Aligned rows with no kernel of two virtual threads a thread, but quantised beyond 512 chunks.
+constexpr bool is_never_folded(bool residual, bool centred) { return residual && !centred; }
 inline RmsNormConfig spread_over_threads(const RmsNormConfig& config, std::int64_t rows,
                                          bool shifted, bool residual, bool centred) {
   if (shifted) return folded(config, rows);
+  if (is_never_folded(residual, centred)) return unfolded(config);
   const int all = config.threads * config.fold;
-  if (residual && (!centred || all <= kUnfoldedCentred)) return unfolded(config);
+  if (residual && all <= kUnfoldedCentred) return unfolded(config);
   if (!centred) return config;
   return folded(config, rows, residual ? kFewVirtualThreads : kFewCentred);
 }
