@@ -124,7 +124,7 @@ bool takes_frame(const RmsNormBackwardProblem& problem, const tuning::RmsNormBac
   }
   const int arrays = problem.gate != nullptr || problem.dsum != nullptr ? 3 : 2;
   return tuning::has_frame(
-             config, sizeof(T),
+             config, sizeof(T), problem.gate != nullptr,
              {stride(problem.dy, problem.dy_rows), stride(problem.x, problem.x_rows),
               stride(problem.dsum, problem.dsum_rows), stride(problem.gate, problem.gate_rows),
               stride(problem.dx, problem.dx_rows), stride(problem.dgate, problem.dgate_rows)}) &&

@@ -22,9 +22,11 @@ class FramedGradient {
   using Params = RmsNormBackwardParams<Accumulate>;
   using Row = GradientRow<T, Access::kShifted>;
   using Statistics = RowStatistics<Accumulate>;
+  using Total = RowSum<T, kCentring>;
   static constexpr int kVecs = Group::kVecs;
   using Sums = Numbers<T>[kVecs];
   static constexpr bool kGated = kThird == Third::kGate;
+  static_assert(!kGated || !Group::kClusters);
   static constexpr bool kCentred = kCentring != Centring::kNever;
   static constexpr int kArrays = kThird == Third::kNothing ? 2 : 3;
   using Ring = FramedRing<T, Group, kArrays, kCentred ? 2 : 1, kVecs, tuning::kGradientRing>;
@@ -38,41 +40,23 @@ class FramedGradient {
         step_(static_cast<std::int64_t>(p.teams_of_head) * groups_),
         row_(static_cast<std::int64_t>(team.team()) * groups_ + team.group),
         rounds_(rounds_from(row_)),
-        ring_(team, sources(), p.rows, row_, step_, rounds_, p.chunks, cols()),
+        ring_(team, sources(), p.rows, row_, step_, rounds_, min(p.chunks - first(), part()), cols()),
         dx_(result(p.dx, p.dx_row_stride)),
         dgate_(result(p.dgate, p.dgate_row_stride)),
         weight_(p.weight, p.chunks, p.cols) {
     uint4 weights[kVecs];
-    weight_.template load<true>(weights, [&](int v) { return v * team.size + team.lane; });
+    weight_.template load<true>(weights,
+                                [&](int v) { return first() + v * team.size + team.lane; });
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) ring_.column(v) = weights[v];
   }
 
   __device__ void run() {
     ring_.start();
-    // As many of every group, though barriers are a group's own: compute-sanitizer's racecheck
-    // takes the one behind this loop for none where groups come to it after different numbers of
-    // theirs.
-    const int rounds = rounds_from(row_ - team_.group);
-#pragma unroll 1
-    for (int round = 0; round < rounds; ++round) {
-      if (round >= rounds_) {
-        team_.sync();
-        break;
-      }
-      ring_.receive();
-      Statistics statistics;
-      statistics.rstd = ring_.number(0);
-      if constexpr (kCentred) statistics.mean = ring_.number(1);
-      if constexpr (kGated) {
-        p_.norm_before_gate ? one_gated_row<true>(statistics, round)
-                            : one_gated_row<false>(statistics, round);
-      } else {
-        one_row(statistics, round);
-      }
-      ring_.release();
-      dx_.next();
-      if constexpr (kGated) dgate_.next();
+    if constexpr (Group::kClusters) {
+      rows_overlapped();
+    } else {
+      rows_in_turn();
     }
     launch_dependents();
     const PartialSums<T, Group, Access::kShifted> partials(p_, team_);
@@ -84,17 +68,31 @@ class FramedGradient {
   }
 
  private:
-  __device__ int cols() const { return static_cast<int>(p_.cols); }
+  // What a thread keeps of a row for behind its sum.
+  struct Held {
+    Numbers<T> g[kVecs], h[kVecs];
+    Accumulate rstd;
+    uint4 dsum[kVecs];  // of rows that leave the ring before
+  };
+
+  // Chunks of a block's part of a row, the first of them, and its elements.
+  __device__ int part() const { return kVecs * team_.size; }
+  __device__ int first() const { return Group::kClusters ? team_.rank * part() : 0; }
+  __device__ int cols() const {
+    const int cols = static_cast<int>(p_.cols);
+    return Group::kClusters ? min(cols - first() * kPack<T>, part() * kPack<T>) : cols;
+  }
   __device__ NeighbourResult<T, kVecs> result(void* data, std::int64_t stride) const {
-    return {static_cast<T*>(data) + row_ * stride, step_ * stride, team_.lane, team_.size, cols()};
+    return {static_cast<T*>(data) + row_ * stride + first() * kPack<T>, step_ * stride, team_.lane,
+            team_.size, cols()};
   }
   __device__ int rounds_from(std::int64_t row) const {
     return row < p_.rows ? static_cast<int>((p_.rows - row + step_ - 1) / step_) : 0;
   }
   __device__ auto sources() const {
     typename Ring::Sources sources;
-    const auto array = [](const void* data, std::int64_t stride) {
-      return FramedSource<T>{static_cast<const T*>(data), stride};
+    const auto array = [&](const void* data, std::int64_t stride) {
+      return FramedSource<T>{static_cast<const T*>(data) + first() * kPack<T>, stride};
     };
     sources.arrays[0] = array(p_.dy, p_.dy_row_stride);
     sources.arrays[1] = array(p_.x, p_.x_row_stride);
@@ -105,34 +103,97 @@ class FramedGradient {
     return sources;
   }
 
-  __device__ RowMeans<Accumulate> means_of(const RowSum<T, kCentring> (&parts)[1], int round) {
+  __device__ void rows_in_turn() {
+    // As many of every group, though barriers are a group's own: compute-sanitizer's racecheck
+    // takes the one behind this loop for none where groups come to it after different numbers of
+    // theirs.
+    const int rounds = rounds_from(row_ - team_.group);
+#pragma unroll 1
+    for (int round = 0; round < rounds; ++round) {
+      if (round >= rounds_) {
+        team_.sync();
+        break;
+      }
+      ring_.receive();
+      if constexpr (kGated) {
+        p_.norm_before_gate ? one_gated_row<true>(statistics(), round)
+                            : one_gated_row<false>(statistics(), round);
+      } else {
+        Held held;
+        const Total parts[1] = {begin(statistics(), held)};
+        finish(held, means_of(parts, round));
+      }
+      ring_.release();
+      dx_.next();
+      if constexpr (kGated) dgate_.next();
+    }
+  }
+  // The sums of a row are on their way through the cluster while the next is added up.
+  __device__ void rows_overlapped() {
+    const auto begin_next = [&](int round) {
+      Held held;
+      ring_.receive();
+      const Total parts[1] = {begin(statistics(), held)};
+      team_.send(parts, round);
+      ring_.refill(round);
+      ring_.release();
+      return held;
+    };
+    Held here{};
+    if (rounds_ > 0) here = begin_next(0);
+#pragma unroll 1
+    for (int round = 0; round < rounds_; ++round) {
+      Held next{};
+      if (round + 1 < rounds_) next = begin_next(round + 1);
+      finish(here, means<kCentring>(p_, team_.collect(round)));
+      dx_.next();
+      here = next;
+    }
+  }
+
+  __device__ Statistics statistics() const {
+    Statistics statistics;
+    statistics.rstd = ring_.number(0);
+    if constexpr (kCentred) statistics.mean = ring_.number(1);
+    return statistics;
+  }
+  __device__ RowMeans<Accumulate> means_of(const Total (&parts)[1], int round) {
     const auto sum = team_.sum(parts, round);
     ring_.refill(round);
     return means<kCentring>(p_, sum);
   }
 
   // dweight and dbias need no sum of the row: what is left for behind it are g and h.
-  __device__ void one_row(const Statistics& statistics, int round) {
-    RowSum<T, kCentring> parts[1] = {};
-    Numbers<T> g[kVecs], h[kVecs];
+  __device__ Total begin(const Statistics& statistics, Held& held) {
+    Total sum = {};
     uint4 dys[kVecs], xs[kVecs];
     ring_.chunks(0, 0, dys);
     ring_.chunks(1, 0, xs);
+    held.rstd = statistics.rstd;
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
       const Numbers<T> dy = unpack<T>(dys[v]);
-      h[v] = normal<T, kCentring>(unpack<T>(xs[v]), statistics);
-      g[v] = times<T, true, kOptions>(dy, weight_, ring_.column(v), 0);
-      parts[0] = parts[0] + row_sum<T, kCentring>(g[v], h[v]);
-      add_weight_gradient<T>(sums_[v], dy, h[v], kOptions && p_.round_before_weight);
+      held.h[v] = normal<T, kCentring>(unpack<T>(xs[v]), statistics);
+      held.g[v] = times<T, true, kOptions>(dy, weight_, ring_.column(v), 0);
+      sum = sum + row_sum<T, kCentring>(held.g[v], held.h[v]);
+      add_weight_gradient<T>(sums_[v], dy, held.h[v], kOptions && p_.round_before_weight);
       if constexpr (kCentred) add_bias_gradient<T>(bias_sums_[v], dy);
     }
-    const RowMeans<Accumulate> mean = means_of(parts, round);
+    if constexpr (kThird == Third::kDsum && Group::kClusters) ring_.chunks(2, 0, held.dsum);
+    return sum;
+  }
+  __device__ void finish(const Held& held, const RowMeans<Accumulate>& mean) const {
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
       uint4 dsum[1];
-      if constexpr (kThird == Third::kDsum) ring_.chunks(2, v, dsum);
-      dx_.store(v, Row::template gradient<kCentring>(g[v], h[v], statistics.rstd, mean, dsum[0],
+      if constexpr (kThird == Third::kDsum) {
+        if constexpr (Group::kClusters) {
+          dsum[0] = held.dsum[v];
+        } else {
+          ring_.chunks(2, v, dsum);
+        }
+      }
+      dx_.store(v, Row::template gradient<kCentring>(held.g[v], held.h[v], held.rstd, mean, dsum[0],
                                                      kThird == Third::kDsum));
     }
   }
@@ -177,8 +238,8 @@ class FramedGradient {
   Sums bias_sums_ = {};
 };
 
-// A block works on every partial_rows-th row (or set of rows, one for each of its groups) and
-// leaves one row of partial sums of dweight, and of dbias. Shared memory: the row, two to come,
+// A block, or a cluster of two, works on every partial_rows-th row (or set of rows, one for each of
+// its groups) and leaves one row of partial sums of dweight, and of dbias. Shared memory: the row, two to come,
 // weights, the sums of the warps; at the end those of the groups. Limited by instructions: one
 // barrier for each row.
 template <class T, class Group, Third kThird, Centring kCentring, bool kOptions>

@@ -15,8 +15,9 @@ void launch_framed(const RmsNormBackwardParams<accumulate_t<T>>& p,
   constexpr int kBlock = tuning::kPersistentBlock;
   constexpr int kArrays = kThird == Third::kNothing ? 2 : 3;
   const LaunchShape shape{
-      .blocks = config.partial_rows,
+      .blocks = std::int64_t{config.partial_rows} * config.blocks_per_row,
       .threads = config.threads,
+      .cluster = config.blocks_per_row,
       .shared_bytes = static_cast<std::size_t>(tuning::framed_bytes(config, kArrays))};
   const auto as = [&]<class Group>() {
     launch<rms_norm_backward_framed_kernel<T, Group, kThird, kCentring, kOptions>>(shape, stream,
@@ -27,7 +28,9 @@ void launch_framed(const RmsNormBackwardParams<accumulate_t<T>>& p,
   constexpr bool kGated = kThird == Third::kGate;
   constexpr int kLess = kGated ? 1 : 0;
   constexpr int kSmallLess = kGated || kCentring != Centring::kNever || kOptions ? 1 : 0;
-  if (config.vecs == 1 && config.threads <= tuning::kSmallBlock) {
+  if (config.blocks_per_row > 1) {
+    if constexpr (!kGated) as.template operator()<ClusterGroup<Value, 2, 0>>();
+  } else if (config.vecs == 1 && config.threads <= tuning::kSmallBlock) {
     as.template operator()<WarpGroup<Value, 1, 0, tuning::kSmallBlock, 3 - kSmallLess>>();
   } else if (config.vecs == 1) {
     as.template operator()<WarpGroup<Value, 1, 0, kBlock, 2 - kLess>>();

@@ -18,7 +18,7 @@ const std::int64_t kRows[] = {1, 300, 1025, 5003, 16384, 1 << 20};
 
 }  // namespace
 
-TEST_CASE("rows in one block that are many keep their shift, and have a frame for their gradient") {
+TEST_CASE("rows in one or two blocks that are many keep their shift, and have a frame for it") {
   for (int size : {2, 4}) {
     for (std::int64_t cols : kWidths) {
       for (std::int64_t rows : kRows) {
@@ -28,10 +28,16 @@ TEST_CASE("rows in one block that are many keep their shift, and have a frame fo
           CAPTURE(rows);
           const auto c =
               rms_norm_backward_config(rows, cols, size, true, false, 16, false, 1, gated);
-          const bool framed = has_frame(c, size, {cols, cols, 0});
-          const bool in_block = c.form == GradientForm::kPersistent && c.blocks_per_row == 1;
-          CHECK(framed == (in_block && c.lanes > 32));
+          const bool framed = has_frame(c, size, gated, {cols, cols, 0});
+          const int blocks = gated ? 1 : 2;
+          CHECK(framed == (c.form == GradientForm::kPersistent && c.blocks_per_row <= blocks &&
+                           c.lanes > 32));
           if (!framed) continue;
+          CHECK(c.vecs <= 2);
+          // Every block has more chunks than its threads: the last is in the last place of one.
+          const auto chunks = ceil_div(cols, kChunk / size);
+          const int whole = (c.blocks_per_row - 1) * c.vecs * c.lanes;
+          if (whole > 0) CHECK(chunks - whole > c.lanes);
           CHECK(framed_bytes(c, 3) <= 220 << 10);
           // At the end the ring holds a float for each column of each group.
           CHECK(framed_bytes(c, 2) >= c.threads * c.vecs * kChunk / size * 4);
@@ -49,10 +55,10 @@ TEST_CASE("distances that blocks do not repeat have no frame") {
   config.vecs = 1;
   for (int blocks : {1, 2, 4, 8, 12, 256}) {
     config.partial_rows = blocks;
-    CHECK(has_frame(config, 2, {4096, 4097}) == (blocks % 8 == 0));
-    CHECK(has_frame(config, 2, {4096, 4100}) == (blocks % 2 == 0));
-    CHECK(has_frame(config, 4, {4097}) == (blocks % 4 == 0));
-    CHECK(has_frame(config, 2, {4096, 8}));
+    CHECK(has_frame(config, 2, false, {4096, 4097}) == (blocks % 8 == 0));
+    CHECK(has_frame(config, 2, false, {4096, 4100}) == (blocks % 2 == 0));
+    CHECK(has_frame(config, 4, false, {4097}) == (blocks % 4 == 0));
+    CHECK(has_frame(config, 2, false, {4096, 8}));
   }
 }
 

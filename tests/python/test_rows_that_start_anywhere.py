@@ -12,7 +12,7 @@ import membound
 pytestmark = pytest.mark.gpu
 
 # Columns around those where a row takes a warp, thread or chunk more, 16-bit and wider.
-COLS = (33, 65, 127, 255, 513, 1001, 2051, 3070, 4097, 4095, 8191, 8203, 16383)
+COLS = (33, 65, 127, 255, 513, 1001, 2051, 3070, 4097, 4095, 8191, 8203, 16383, 4104, 8200)
 # Of x, dy, out ... behind a boundary, and between rows, in elements.
 PLACES = ((0, 0, 0, 0, 0), (1, 1, 1, 1, 0), (1, 0, 0, 0, 0), (0, 0, 3, 3, 0), (2, 5, 7, 7, 3))
 
