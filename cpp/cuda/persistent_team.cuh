@@ -58,11 +58,12 @@ struct LaneGroup {
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
 };
 
-// Warps of a block, several groups of them in a block.
+// Warps of a block, several groups of them in a block. With four chunks of a thread it plays both
+// blocks of a cluster of two.
 template <class Value, int kVecsOf, int kRingOf, int kMaxThreadsOf, int kMinBlocksOf>
 struct WarpGroup {
   static constexpr int kVecs = kVecsOf;
-  static constexpr int kParts = 1;
+  static constexpr int kParts = kVecs > 2 ? kVecs / 2 : 1;
   static constexpr int kRing = kRingOf;
   static constexpr int kFold = 1;
   static constexpr int kChunks = kFold * kVecs;
@@ -83,7 +84,7 @@ struct WarpGroup {
       : size(lanes),
         lane(static_cast<int>(threadIdx.x) % lanes),
         group(static_cast<int>(threadIdx.x) / lanes) {
-    if constexpr (std::is_class_v<Value>) {
+    if constexpr (kByHalves) {
       const int thread = static_cast<int>(threadIdx.x);
       const int half = thread % kWarpLanes / kHalfWarp;
       of_warp_ = address_of(lane / kWarpLanes, half);
@@ -94,21 +95,39 @@ struct WarpGroup {
     }
   }
   __device__ void start() const {
-    for (int i = static_cast<int>(threadIdx.x); i < 2 * kMaxWarps * kMaxWarps / 2;
+    for (int i = static_cast<int>(threadIdx.x); i < 2 * kSums * kMaxWarps * kMaxWarps / 2;
          i += static_cast<int>(blockDim.x)) {
       (&slots()[0][0][0])[i] = 0;
     }
     __syncthreads();
   }
   __device__ int team() const { return static_cast<int>(blockIdx.x); }
-  __device__ Value sum(const Value (&parts)[1], int round) const {
+  __device__ Value sum(const Value (&parts)[kParts], int round) const {
     const int turn = round % 2;
-    if constexpr (std::is_class_v<Value>) {
-      const auto other = static_cast<std::uint32_t>(turn * static_cast<int>(sizeof(Slots)));
-      auto sum = sum_halves(parts[0]);
-      if (threadIdx.x % kHalfWarp == 0) store_shared(of_warp_ + other, sum);
+    if constexpr (kByHalves) {
+      const auto other = static_cast<std::uint32_t>(turn * kSums * static_cast<int>(sizeof(Slots)));
+      const auto place = [&](std::uint32_t first, int i) {
+        return first + other + static_cast<std::uint32_t>(i * static_cast<int>(sizeof(Slots)));
+      };
+      decltype(sum_halves(Part(0))) mine[kSums];
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) {
+        mine[i] = sum_halves(part(parts, i));
+        if (threadIdx.x % kHalfWarp == 0) store_shared(place(of_warp_, i), mine[i]);
+      }
       sync();
-      return sum_slots(load_shared<decltype(sum)>(of_all_ + other));
+      Part sums[kSums];
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) {
+        sums[i] = sum_slots(load_shared<decltype(+mine[0])>(place(of_all_, i)));
+      }
+      if constexpr (kParts == 1) {
+        return sums[0];
+      } else if constexpr (kSums == 1) {
+        return sums[0].a + sums[0].b;
+      } else {
+        return sums[0] + sums[1];
+      }
     } else {
       Value* const of_group = slots()[turn][group];
       const Value of_warp = reduce_warp(parts[0], Sum());
@@ -121,16 +140,27 @@ struct WarpGroup {
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
 
  private:
+  // What is summed at once by halves of a warp: a Pair, or one of two single parts.
+  static constexpr bool kByHalves = std::is_class_v<Value> || kParts == 2;
+  static constexpr int kSums = std::is_class_v<Value> ? kParts : 1;
+  using Part = std::conditional_t<std::is_class_v<Value> || kParts == 1, Value, Pair<Value>>;
+  static __device__ Part part(const Value (&parts)[kParts], int i) {
+    if constexpr (std::is_same_v<Part, Value>) {
+      return parts[i];
+    } else {
+      return {parts[0], parts[1]};
+    }
+  }
   // At least two warps in a group.
-  using Slots = Value[kMaxWarps / 2][kMaxWarps];
+  using Slots = Part[kMaxWarps / 2][kMaxWarps];
   __device__ Slots* slots() const {
-    __shared__ alignas(16) Value all[2][kMaxWarps / 2][kMaxWarps];
+    __shared__ alignas(16) Part all[2 * kSums][kMaxWarps / 2][kMaxWarps];
     return all;
   }
   // Of one sum of a warp's pair.
   __device__ std::uint32_t address_of(int warp, int half) const {
     return shared_address(&slots()[0][group][warp]) +
-           half * static_cast<std::uint32_t>(sizeof(Value) / 2);
+           half * static_cast<std::uint32_t>(sizeof(Part) / 2);
   }
 
   std::uint32_t of_warp_;  // in slots()[0]: this lane's of its own warp

@@ -161,9 +161,11 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
     // Kernels of its own for it would be a quarter of a unit's time to compile.
     if (sizeof(T) == 8 && asked.access() == Access::kShifted) asked.at_least(Access::kAny);
     if constexpr (sizeof(T) < 8) {
-      if (asked.access() == Access::kShifted &&
-          takes_frame<T>(problem, config, asked.split(), device)) {
-        return launch_rms_norm_backward_framed<T>(problem, config, device, stream);
+      if (asked.access() == Access::kShifted) {
+        const auto as_aligned = config_of(true);
+        if (takes_frame<T>(problem, as_aligned, asked.split(), device)) {
+          return launch_rms_norm_backward_framed<T>(problem, as_aligned, device, stream);
+        }
       }
     }
     // Otherwise a gate does not pass shared memory.

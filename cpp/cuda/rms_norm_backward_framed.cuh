@@ -120,7 +120,8 @@ class FramedGradient {
                             : one_gated_row<false>(statistics(), round);
       } else {
         Held held;
-        const Total parts[1] = {begin(statistics(), held)};
+        Total parts[Group::kParts];
+        begin(statistics(), parts, held);
         finish(held, means_of(parts, round));
       }
       ring_.release();
@@ -133,7 +134,8 @@ class FramedGradient {
     const auto begin_next = [&](int round) {
       Held held;
       ring_.receive();
-      const Total parts[1] = {begin(statistics(), held)};
+      Total parts[Group::kParts];
+      begin(statistics(), parts, held);
       team_.send(parts, round);
       ring_.refill(round);
       ring_.release();
@@ -157,15 +159,14 @@ class FramedGradient {
     if constexpr (kCentred) statistics.mean = ring_.number(1);
     return statistics;
   }
-  __device__ RowMeans<Accumulate> means_of(const Total (&parts)[1], int round) {
+  __device__ RowMeans<Accumulate> means_of(const Total (&parts)[Group::kParts], int round) {
     const auto sum = team_.sum(parts, round);
     ring_.refill(round);
     return means<kCentring>(p_, sum);
   }
 
   // dweight and dbias need no sum of the row: what is left for behind it are g and h.
-  __device__ Total begin(const Statistics& statistics, Held& held) {
-    Total sum = {};
+  __device__ void begin(const Statistics& statistics, Total (&parts)[Group::kParts], Held& held) {
     uint4 dys[kVecs], xs[kVecs];
     ring_.chunks(0, 0, dys);
     ring_.chunks(1, 0, xs);
@@ -175,12 +176,12 @@ class FramedGradient {
       const Numbers<T> dy = unpack<T>(dys[v]);
       held.h[v] = normal<T, kCentring>(unpack<T>(xs[v]), statistics);
       held.g[v] = times<T, true, kOptions>(dy, weight_, ring_.column(v), 0);
-      sum = sum + row_sum<T, kCentring>(held.g[v], held.h[v]);
+      const Total sum = row_sum<T, kCentring>(held.g[v], held.h[v]);
+      parts[v / 2] = v % 2 == 0 ? sum : parts[v / 2] + sum;
       add_weight_gradient<T>(sums_[v], dy, held.h[v], kOptions && p_.round_before_weight);
       if constexpr (kCentred) add_bias_gradient<T>(bias_sums_[v], dy);
     }
     if constexpr (kThird == Third::kDsum && Group::kClusters) ring_.chunks(2, 0, held.dsum);
-    return sum;
   }
   __device__ void finish(const Held& held, const RowMeans<Accumulate>& mean) const {
 #pragma unroll

@@ -30,6 +30,10 @@ void launch_framed(const RmsNormBackwardParams<accumulate_t<T>>& p,
   constexpr int kSmallLess = kGated || kCentring != Centring::kNever || kOptions ? 1 : 0;
   if (config.blocks_per_row > 1) {
     if constexpr (!kGated) as.template operator()<ClusterGroup<Value, 2, 0>>();
+  } else if (config.vecs == 4) {
+    if constexpr (!kGated) {
+      as.template operator()<WarpGroup<Value, 4, 0, tuning::kSmallFours, 1>>();
+    }
   } else if (config.vecs == 1 && config.threads <= tuning::kSmallBlock) {
     as.template operator()<WarpGroup<Value, 1, 0, tuning::kSmallBlock, 3 - kSmallLess>>();
   } else if (config.vecs == 1) {

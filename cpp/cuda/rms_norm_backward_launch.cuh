@@ -115,6 +115,10 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
       } else {
         with.template operator()<ClusterGroup<Value, kCrowded ? 2 : 4, tuning::kClusterRing>>();
       }
+    } else if (config.vecs == 4) {
+      if constexpr (!kGated) {
+        with.template operator()<WarpGroup<Value, 4, 2, tuning::kSmallFours, 1>>();
+      }
     } else if (config.vecs == 1 && config.threads <= tuning::kSmallBlock) {
       with.template operator()<WarpGroup<Value, 1, 2, tuning::kSmallBlock, 3>>();
     } else if (config.vecs == 1) {

@@ -37,13 +37,15 @@ inline bool keeps_shift(std::int64_t step, int dtype_size,
 }
 
 // Whether rows of unit stride are for the gradient's kernel: many, of more than a warp, in one block
-// each or, without a gate, in two. Lanes of a warp that have different shifts would pay for it
+// each or, without a gate, in two of two chunks a thread. Lanes of a warp that have different shifts would pay for it
 // (H200, bfloat16, 524288 x 127: 209 us, by frames 270; with a gate 742 and 756).
 inline bool has_frame(const RmsNormBackwardConfig& config, int dtype_size, bool gated,
                       std::initializer_list<std::int64_t> row_strides) {
   const std::int64_t step = std::int64_t{config.partial_rows} * (config.threads / config.lanes);
-  return config.form == GradientForm::kPersistent && config.blocks_per_row <= (gated ? 1 : 2) &&
-         dtype_size <= 4 && config.lanes > 32 && keeps_shift(step, dtype_size, row_strides);
+  const bool fits =
+      config.blocks_per_row == 1 || (!gated && config.blocks_per_row == 2 && config.vecs == 2);
+  return config.form == GradientForm::kPersistent && fits && dtype_size <= 4 &&
+         config.lanes > 32 && keeps_shift(step, dtype_size, row_strides);
 }
 
 // The same for the norm itself.

@@ -36,6 +36,7 @@ inline constexpr int kPersistentBlock = 512;
 inline constexpr int kGradientVecs = 2;  // chunks of a thread that are added up before its warp
 inline constexpr int kSmallBlock = 384;  // three to a multiprocessor instead of two
 inline constexpr int kSmallPairs = 320;  // with two chunks per thread: two instead of one
+inline constexpr int kSmallFours = 384;  // with four, a row in one block
 inline constexpr int kClusterRing = 3;   // rows of a cluster's ring: two are worked on
 inline constexpr int kBesideRing = 32 << 10;  // bytes that a block has at most besides its ring
 inline constexpr int kShiftedRing = 2;        // rows of shifted rows' ring
@@ -75,12 +76,18 @@ struct PersistentShape {
   int blocks_per_row;
   int ring;
 };
-inline PersistentShape persistent_shape(std::int64_t chunks, bool ring, bool crowded) {
+inline PersistentShape persistent_shape(std::int64_t chunks, bool ring, bool centred, bool gated) {
+  const bool crowded = centred || gated;
   // H200, ratio to a copy with the next row in registers and with the ring: 16384 x 3072 bfloat16
   // 0.83, 0.92; 8192 x 5120 0.76, 0.90; 8192 x 8192 0.91, 0.94. At 2048 and below registers give
   // 0.97.
   if (chunks <= kPersistentBlock) {
     return {1, 1, ring && (crowded || (chunks > 256 && chunks <= kSmallBlock)) ? 2 : 0};
+  }
+  // No exchange between blocks for rows that are soon read (H200, bfloat16, in clusters of two and
+  // so: TODO).
+  if (ring && !gated && chunks > 2 * kPersistentBlock && chunks <= 4 * kSmallFours) {
+    return {4, 1, 2};
   }
   PersistentShape shape{2, 1, ring ? 2 : 0};
   // Clusters add up the next row while the sums of one are on their way: H200, bfloat16, without
@@ -99,7 +106,7 @@ inline PersistentShape persistent_shape(std::int64_t chunks, bool ring, bool cro
 // Each team works for one head.
 inline int persistent_partials(std::int64_t rows, std::int64_t chunks, int groups, bool centred,
                                std::int64_t heads, bool gated) {
-  const PersistentShape shape = persistent_shape(chunks, true, centred || gated);
+  const PersistentShape shape = persistent_shape(chunks, true, centred, gated);
   static constexpr int kClusters[] = {128, 64, 28, 14, 7};
   int partial_rows = 128;
   for (int i = 1; (1 << i) <= shape.blocks_per_row; ++i) partial_rows = kClusters[i];
@@ -118,7 +125,7 @@ constexpr int shifted_ring_bytes(int vecs, int lanes, int threads) {
 
 inline RmsNormBackwardConfig persistent_config(std::int64_t rows, std::int64_t chunks, bool ring,
                                                bool centred, std::int64_t heads, bool gated) {
-  const PersistentShape shape = persistent_shape(chunks, ring, centred || gated);
+  const PersistentShape shape = persistent_shape(chunks, ring, centred, gated);
   RmsNormBackwardConfig config{};
   config.form = GradientForm::kPersistent;
   config.vecs = shape.vecs;
@@ -184,9 +191,11 @@ inline RmsNormBackwardConfig rms_norm_backward_config(std::int64_t rows, std::in
                                                       std::int64_t heads = 1, bool gated = false) {
   const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
   if (sums && !gradient_in_roles(rows, cols, dtype_size)) {
-    const RmsNormBackwardConfig config =
-        persistent_config(rows, chunks, ring, centred, heads, gated);
-    if (config.blocks_per_row <= max_cluster) return config;
+    // Whether a GPU has the clusters of rows without a ring decides for all of a width.
+    const PersistentShape without = persistent_shape(chunks, false, centred, gated);
+    if (without.blocks_per_row <= max_cluster) {
+      return persistent_config(rows, chunks, ring, centred, heads, gated);
+    }
   }
   RmsNormBackwardConfig config{};
   config.form = GradientForm::kRoles;
