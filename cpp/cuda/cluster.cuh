@@ -84,7 +84,7 @@ struct ClusterExchange {
     const int thread = static_cast<int>(threadIdx.x);
     if (thread >= groups && thread < kMaxGroups) {
 #pragma unroll
-      for (int round = 0; round < kRounds; ++round) shared.totals[round][thread] = 0;
+      for (int round = 0; round < kRounds; ++round) shared.totals[round][thread] = Value(0);
     }
 #if MEMBOUND_HAS_CLUSTERS
     if (blocks == 1 || thread != 0) return;

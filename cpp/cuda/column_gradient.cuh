@@ -43,12 +43,22 @@ struct PartialSumsParams {
   std::int64_t cols_of_head;
   int blocks_each;  // blocks of the first; set by the launch
   bool accumulate;
+  bool discards = false;  // set by the launch
 };
 inline constexpr int kRowsOfPartialSums = 8;  // that a thread has on their way
 // Compiled once, in rms_norm_backward.cu. both: of two gradients.
 template <class Accumulate>
 void launch_column_sums(PartialSumsParams<Accumulate> sums, bool both, int device,
                         StreamView stream);
+
+// What was read for the last time need not be written to memory. line: of kLineBytes, on its
+// boundary.
+inline constexpr int kLineBytes = 128;
+__device__ inline void discard_line(const void* line) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("discard.global.L2 [%0], 128;" ::"l"(line) : "memory");
+#endif
+}
 
 // The sums of partial rows of one or two gradients. A block takes 32 columns of one; each of its
 // warps has kColumns of them in a lane, of as many rows, and eight such sets on their way; then
@@ -100,6 +110,11 @@ __global__ void __launch_bounds__(kWarpLanes* kWarpLanes)
   }
   if (lane < kLanesOfRow) of_warps[warp][lane] = sum;
   __syncthreads();
+  if (p.discards && lane % kLanesOfRow == 0) {
+    for (std::int64_t row = warp * kColumns + lane / kLanesOfRow; row < p.rows; row += step) {
+      discard_line(from + row * p.cols);
+    }
+  }
   if (warp > 0 || first + lane >= p.cols) return;
   Accumulate total = 0;
 #pragma unroll 4

@@ -168,14 +168,15 @@ struct WarpGroup {
 };
 
 // A cluster of blocks, whose threads are kGroups groups, a row each at a time.
-template <class Value, int kVecsOf, int kRingOf, int kPartsOf = kVecsOf / 2, int kGroups = 1>
+template <class Value, int kVecsOf, int kRingOf, int kPartsOf = kVecsOf / 2, int kGroups = 1,
+          int kMaxThreadsOf = kPersistentThreads>
 struct ClusterGroup {
   static constexpr int kVecs = kVecsOf;
   static constexpr int kParts = kPartsOf;
   static constexpr int kRing = kRingOf;
   static constexpr int kFold = 1;
   static constexpr int kChunks = kFold * kVecs;
-  static constexpr int kMaxThreads = kPersistentThreads;
+  static constexpr int kMaxThreads = kMaxThreadsOf;
   static constexpr int kMinBlocks = 1;
   static constexpr bool kOneRow = true;
   static constexpr bool kSplitRows = false;
@@ -212,7 +213,9 @@ struct ClusterGroup {
   __device__ void send(const Value (&parts)[kParts], int round) const {
     Part* const of_warps = slots()[round % 2];
     if constexpr (std::is_class_v<Value>) {
-      store_half(of_warps[lane / kWarpLanes], sum_halves(parts[0]));
+      Value* const of_warp = reinterpret_cast<Value*>(of_warps + lane / kWarpLanes);
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) store_half(of_warp[i], sum_halves(parts[i]));
     } else {
       const Part of_warp = reduce_warp(together(parts), Sum());
       if (lane % kWarpLanes == 0) of_warps[lane / kWarpLanes] = of_warp;
@@ -227,13 +230,14 @@ struct ClusterGroup {
   __device__ Value collect(int round) const {
     const auto sums = exchange(group);
     const int place = round % kExchanges;
-    const Part* of_blocks = sums.collect(place, round / kExchanges % 2);
+    // Of a block with two parts both, beside each other: parts of the row in their order.
+    const auto of_parts =
+        reinterpret_cast<const Value*>(sums.collect(place, round / kExchanges % 2));
     if (lane == 0) sums.expect(place);
     if constexpr (std::is_class_v<Value>) {
-      return sum_slots(half_of(of_blocks[lane % kHalfWarp]));
+      return sum_slots(half_of(of_parts[lane % kHalfWarp]));
     } else {
-      // Of a block with two parts both, beside each other: parts of the row in their order.
-      return combine_slots<kMaxGroups>(reinterpret_cast<const Value*>(of_blocks), Sum());
+      return combine_slots<kMaxGroups>(of_parts, Sum());
     }
   }
   __device__ void sync() const {

@@ -134,11 +134,11 @@ class RegisterFeed {
 
 // Group::kRing rows in dynamic shared memory, each thread its own chunks. Deeper is not better: the
 // more rows are in flight, the wider the window of memory (research: 10 % between depths).
-template <class T, class Group, class Rows, bool kGated>
+template <class T, class Group, class Rows, Third kThird>
 class RingFeed {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
   static constexpr int kVecs = Group::kVecs;
-  static constexpr int kArrays = kGated ? 3 : 2;
+  static constexpr int kArrays = kThird == Third::kNothing ? 2 : 3;
   static_assert(!Group::kSplitRows);  // rows are evenly spaced
 
  public:
@@ -155,7 +155,8 @@ class RingFeed {
   __device__ void read_second() { read_ = after(first_); }
   __device__ const uint4& dy(int v) const { return *chunk(read_, kArrays * v); }
   __device__ const uint4& x(int v) const { return *chunk(read_, kArrays * v + 1); }
-  __device__ const uint4& gate(int v) const { return *chunk(read_, kArrays * v + 2); }
+  __device__ const uint4& gate(int v) const { return third(v); }
+  __device__ const uint4& third(int v) const { return *chunk(read_, kArrays * v + 2); }
   __device__ void forget() { asm volatile("" ::: "memory"); }
   // The first has been used: its slot is for the one kRing turns later.
   __device__ void release() {
@@ -186,7 +187,8 @@ class RingFeed {
       };
       fetch_chunk(0, arrays.dy().address(place));
       fetch_chunk(1, arrays.x().address(place));
-      if constexpr (kGated) fetch_chunk(2, arrays.gate().address(place));
+      if constexpr (kThird == Third::kDsum) fetch_chunk(2, arrays.dsum().address(place));
+      if constexpr (kThird == Third::kGate) fetch_chunk(2, arrays.gate().address(place));
     }
     commit_copies();
     ahead_.next();

@@ -13,9 +13,6 @@
 
 namespace membound::cuda {
 
-// What stands beside dy and x in the ring: of dsum and the gate at most one.
-enum class Third { kNothing, kDsum, kGate };
-
 template <class T, class Group, Third kThird, Centring kCentring, bool kOptions>
 class FramedGradient {
   using Accumulate = accumulate_t<T>;
@@ -29,7 +26,8 @@ class FramedGradient {
   static_assert(!kGated || !Group::kClusters);
   static constexpr bool kCentred = kCentring != Centring::kNever;
   static constexpr int kArrays = kThird == Third::kNothing ? 2 : 3;
-  using Ring = FramedRing<T, Group, kArrays, kCentred ? 2 : 1, kVecs, tuning::kGradientRing>;
+  using Ring =
+      FramedRing<T, Group, kArrays, kCentred ? 2 : 1, kVecs, tuning::gradient_ring(kVecs, kArrays)>;
 
  public:
   // Rows as in PersistentGradient.
@@ -40,7 +38,8 @@ class FramedGradient {
         step_(static_cast<std::int64_t>(p.teams_of_head) * groups_),
         row_(static_cast<std::int64_t>(team.team()) * groups_ + team.group),
         rounds_(rounds_from(row_)),
-        ring_(team, sources(), p.rows, row_, step_, rounds_, min(p.chunks - first(), part()), cols()),
+        ring_(team, sources(), p.rows, row_, step_, rounds_, min(p.chunks - first(), part()),
+              cols()),
         dx_(result(p.dx, p.dx_row_stride)),
         dgate_(result(p.dgate, p.dgate_row_stride)),
         weight_(p.weight, p.chunks, p.cols) {
@@ -240,9 +239,9 @@ class FramedGradient {
 };
 
 // A block, or a cluster of two, works on every partial_rows-th row (or set of rows, one for each of
-// its groups) and leaves one row of partial sums of dweight, and of dbias. Shared memory: the row, two to come,
-// weights, the sums of the warps; at the end those of the groups. Limited by instructions: one
-// barrier for each row.
+// its groups) and leaves one row of partial sums of dweight, and of dbias. Shared memory: the row,
+// two to come, weights, the sums of the warps; at the end those of the groups. Limited by
+// instructions: one barrier for each row.
 template <class T, class Group, Third kThird, Centring kCentring, bool kOptions>
 __global__ void __launch_bounds__(Group::kMaxThreads, Group::kMinBlocks)
     rms_norm_backward_framed_kernel(

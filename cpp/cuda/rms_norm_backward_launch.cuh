@@ -110,13 +110,16 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
     }
   } else if constexpr (kAccess == Access::kAligned) {
     if (config.blocks_per_row > 1) {
-      if (kCrowded || config.vecs == 2) {
-        with.template operator()<ClusterGroup<Value, 2, tuning::kClusterRing>>();
-      } else {
-        with.template operator()<ClusterGroup<Value, kCrowded ? 2 : 4, tuning::kClusterRing>>();
+      constexpr int kRing = tuning::kClusterRing;
+      if (config.vecs == 2) {
+        with.template operator()<ClusterGroup<Value, 2, kRing>>();
+      } else if constexpr (!kCrowded) {
+        with.template operator()<ClusterGroup<Value, 4, kRing>>();
+      } else if constexpr (!kGated && sizeof(T) < 8) {
+        with.template operator()<ClusterGroup<Value, 4, kRing, 2, 1, tuning::kSmallFours>>();
       }
     } else if (config.vecs == 4) {
-      if constexpr (!kGated) {
+      if constexpr (!kGated && sizeof(T) < 8) {
         with.template operator()<WarpGroup<Value, 4, 2, tuning::kSmallFours, 1>>();
       }
     } else if (config.vecs == 1 && config.threads <= tuning::kSmallBlock) {

@@ -29,9 +29,14 @@ class PersistentGradient {
   using Rows = RowsInTurn<T, Group, kAccess, kHeads>;
   using Tile = typename Rows::Tile;
   using Row = typename Rows::Arrays;
+  static constexpr bool kRingsDsum = kForm == Form::kPlainAdd && Group::kRing > 0 &&
+                                     tuning::rings_dsum(Group::kVecs, Group::kClusters, sizeof(T));
+  static constexpr Third kThird = kRingsDsum ? Third::kDsum
+                                  : kGated   ? Third::kGate
+                                             : Third::kNothing;
   using Feed =
       std::conditional_t<kShifted, ShiftedRingFeed<T, Group, Rows>,
-                         std::conditional_t<(Group::kRing > 0), RingFeed<T, Group, Rows, kGated>,
+                         std::conditional_t<(Group::kRing > 0), RingFeed<T, Group, Rows, kThird>,
                                             RegisterFeed<T, Group, kAccess, Rows, kGated>>>;
   using Gate = GateOf<T, kAccess, kGated>;
   static constexpr int kVecs = Group::kVecs;
@@ -179,7 +184,7 @@ class PersistentGradient {
   // dsum, on its way early.
   __device__ Held held_beside() const {
     Held held{};
-    if constexpr (kForm == Form::kPlainAdd || kForm == Form::kGeneral) {
+    if constexpr ((kForm == Form::kPlainAdd && !kRingsDsum) || kForm == Form::kGeneral) {
       const Row arrays = rows_.arrays();
       const bool active = rows_.tile().active();
 #pragma unroll
@@ -188,6 +193,13 @@ class PersistentGradient {
       }
     }
     return held;
+  }
+  __device__ uint4 dsum(const Held& held, int v) const {
+    if constexpr (kRingsDsum) {
+      return feed_.third(v);
+    } else {
+      return held.dsum[v];
+    }
   }
   __device__ void add_up(const Statistics& statistics, Total (&parts)[Group::kParts], Held& held) {
     if constexpr (kForm == Form::kPlainGated) {
@@ -236,7 +248,7 @@ class PersistentGradient {
         of = terms(v, tile.index(v), statistics);
       }
       add_to_sums(v, of);
-      return arrays.template gradient<kCentring>(of.g, of.h, statistics.rstd, mean, held.dsum[v],
+      return arrays.template gradient<kCentring>(of.g, of.h, statistics.rstd, mean, dsum(held, v),
                                                  adds());
     });
   }

@@ -38,6 +38,9 @@ struct ChunkInputs {
   Numbers<T> dy, x;
 };
 
+// What stands beside dy and x in a ring of rows: of dsum and the gate at most one.
+enum class Third { kNothing, kDsum, kGate };
+
 // A gate that may come with the rows. Kernels of strided rows ask, others exist for either answer.
 template <class T, Access kAccess, bool kGated>
 struct GateOf {
@@ -228,11 +231,10 @@ class PlacedGradientRow {
     }
   }
 
+  __device__ Reader dsum() const { return reader(places_.dsum(), p_.dsum_array); }
   __device__ uint4 load_dsum(int index) const {
     uint4 chunk;  // stays unset where there is none
-    if (p_.dsum != nullptr) {
-      chunk = reader(places_.dsum(), p_.dsum_array).load(index);
-    }
+    if (p_.dsum != nullptr) chunk = dsum().load(index);
     return chunk;
   }
 

@@ -10,9 +10,9 @@ using namespace membound::cuda::tuning;
 
 namespace {
 
-const std::int64_t kWidths[] = {1,     7,     8,     100,    128,    512,    1001,
-                                2048,  3072,  4096,  4097,   5120,   8192,   8200,
-                                16384, 32768, 65536, 131072, 262144, 1 << 20};
+const std::int64_t kWidths[] = {1,     7,     8,     100,   128,   512,    1001,   2048,
+                                3072,  4096,  4097,  5120,  8192,  8200,   9216,   12288,
+                                16384, 20480, 24576, 32768, 65536, 131072, 262144, 1 << 20};
 const std::int64_t kRows[] = {1, 3, 128, 1024, 2048, 16384, 1 << 20};
 
 template <class Check>
@@ -50,6 +50,10 @@ TEST_CASE("the persistent form has a thread for every chunk and fits a block") {
     CHECK(c.partial_rows >= 1);
     CHECK(c.partial_rows <= rows);
     CHECK(c.shared_bytes <= (c.blocks_per_row > 1 ? kClusterRingBytes : kRingBytes));
+    const auto added =
+        rms_norm_backward_config(rows, cols, size, true, ring, 16, centred, 1, false, true);
+    CHECK(added.shared_bytes <= kClusterRingBytes);
+    CHECK(added.partial_rows == c.partial_rows);
     if (c.ring > 0) CHECK(c.ring == (c.blocks_per_row > 1 ? kClusterRing : 2));
     if (!ring) CHECK(c.shared_bytes == 0);
     // Aligned rows have one kernel without a ring beside that of lanes.

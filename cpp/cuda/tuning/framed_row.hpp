@@ -12,8 +12,8 @@
 
 namespace membound::cuda::tuning {
 
-// Rows of a gradient in shared memory.
-inline constexpr int kGradientRing = 3;
+// Rows of a gradient in shared memory; of three arrays of four chunks a thread only two have room.
+constexpr int gradient_ring(int vecs, int arrays) { return vecs == 4 && arrays == 3 ? 2 : 3; }
 
 // Bytes of shared memory for `groups` rows at once, each of `arrays` arrays in `lanes` threads: two
 // chunks of masks, `columns` arrays of columns, and for each group the ring, a chunk more for each
@@ -24,8 +24,8 @@ constexpr int framed_bytes(int groups, int ring, int arrays, int columns, int ve
          (2 + groups * (columns * chunks + ring * (1 + arrays * (chunks + 3)) + arrays + 3));
 }
 constexpr int framed_bytes(const RmsNormBackwardConfig& config, int arrays) {
-  return framed_bytes(config.threads / config.lanes, kGradientRing, arrays, 1, config.vecs,
-                      config.lanes);
+  return framed_bytes(config.threads / config.lanes, gradient_ring(config.vecs, arrays), arrays, 1,
+                      config.vecs, config.lanes);
 }
 
 // Whether rows `step` apart are as far behind a 16-byte boundary. row_strides: of all arrays, in
@@ -36,16 +36,17 @@ inline bool keeps_shift(std::int64_t step, int dtype_size,
                      [&](std::int64_t stride) { return step * stride * dtype_size % kChunk == 0; });
 }
 
-// Whether rows of unit stride are for the gradient's kernel: many, of more than a warp, in one block
-// each or, without a gate, in two of two chunks a thread. Lanes of a warp that have different shifts would pay for it
-// (H200, bfloat16, 524288 x 127: 209 us, by frames 270; with a gate 742 and 756).
+// Whether rows of unit stride are for the gradient's kernel: many, of more than a warp, in one
+// block each or, without a gate, in two of two chunks a thread. Lanes of a warp that have different
+// shifts would pay for it (H200, bfloat16, 524288 x 127: 209 us, by frames 270; with a gate 742 and
+// 756).
 inline bool has_frame(const RmsNormBackwardConfig& config, int dtype_size, bool gated,
                       std::initializer_list<std::int64_t> row_strides) {
   const std::int64_t step = std::int64_t{config.partial_rows} * (config.threads / config.lanes);
   const bool fits =
       config.blocks_per_row == 1 || (!gated && config.blocks_per_row == 2 && config.vecs == 2);
-  return config.form == GradientForm::kPersistent && fits && dtype_size <= 4 &&
-         config.lanes > 32 && keeps_shift(step, dtype_size, row_strides);
+  return config.form == GradientForm::kPersistent && fits && dtype_size <= 4 && config.lanes > 32 &&
+         keeps_shift(step, dtype_size, row_strides);
 }
 
 // The same for the norm itself.

@@ -76,41 +76,67 @@ struct PersistentShape {
   int blocks_per_row;
   int ring;
 };
-inline PersistentShape persistent_shape(std::int64_t chunks, bool ring, bool centred, bool gated) {
-  const bool crowded = centred || gated;
+// What it depends on, whatever the alignment.
+struct PersistentRows {
+  std::int64_t chunks;
+  int dtype_size;
+  bool centred;
+  bool gated;
+
+  bool crowded() const { return centred || gated; }
+  // Whether few threads with four chunks each have registers for them, and a kernel.
+  bool fits_fours(int blocks) const {
+    return !gated && dtype_size <= 4 && chunks <= blocks * 4 * kSmallFours;
+  }
+};
+inline PersistentShape persistent_shape(const PersistentRows& of, bool ring) {
+  const std::int64_t chunks = of.chunks;
   // H200, ratio to a copy with the next row in registers and with the ring: 16384 x 3072 bfloat16
   // 0.83, 0.92; 8192 x 5120 0.76, 0.90; 8192 x 8192 0.91, 0.94. At 2048 and below registers give
   // 0.97.
   if (chunks <= kPersistentBlock) {
-    return {1, 1, ring && (crowded || (chunks > 256 && chunks <= kSmallBlock)) ? 2 : 0};
+    return {1, 1, ring && (of.crowded() || (chunks > 256 && chunks <= kSmallBlock)) ? 2 : 0};
   }
-  // No exchange between blocks for rows that are soon read (H200, bfloat16, in clusters of two and
-  // so: TODO).
-  if (ring && !gated && chunks > 2 * kPersistentBlock && chunks <= 4 * kSmallFours) {
-    return {4, 1, 2};
+  // Rows that are soon read would wait for an exchange between two blocks (H200, bfloat16, 8192
+  // rows by clusters of two and so: 8200 columns 155 and 113 us, 10240 146 and 128, 12288 164 and
+  // 156; LayerNorm 188 and 119, 169 and 126, 173 and 152; float32 5120 164 and 127). A ring of
+  // three rows is no faster.
+  if (ring && chunks > 2 * kPersistentBlock && of.fits_fours(1)) return {4, 1, 2};
+  // Of four blocks 28 clusters find a place, of two 64 (LayerNorm, 4096 x 20480: 193 and 133 us).
+  if (ring && of.centred && chunks > 4 * kPersistentBlock && of.fits_fours(2)) {
+    return {4, 2, kClusterRing};
   }
   PersistentShape shape{2, 1, ring ? 2 : 0};
   // Clusters add up the next row while the sums of one are on their way: H200, bfloat16, without
   // and with that, LayerNorm 8192 x 16384 0.76, 0.93, 1024 x 131072 0.65, 0.82; RMSNorm 2048 x
   // 65536 0.83, 0.92. A block alone does not gain (8192 x 8192 102 us, 105).
   if (ring && chunks > 2 * kPersistentBlock) shape.ring = kClusterRing;
-  if (ring && !crowded && chunks > 4 * kPersistentBlock) shape.vecs = 4;
+  if (ring && !of.crowded() && chunks > 4 * kPersistentBlock) shape.vecs = 4;
   while (std::int64_t{shape.blocks_per_row} * shape.vecs * kPersistentBlock < chunks) {
     shape.blocks_per_row *= 2;
   }
   return shape;
 }
 
+// Whether dsum comes through the ring, too: asked for with its row it is waited for where a
+// multiprocessor has one row at a time (H200, bfloat16, 8192 rows, so and through the ring: 9216
+// columns 185 and 148 us, 10240 193 and 164, 14336 260 and 228, 16384 281 and 262; but float32
+// 16384 x 4100 266 and 306). More chunks leave no room for it.
+constexpr bool rings_dsum(int vecs, bool clusters, int dtype_size) {
+  return dtype_size == 2 && vecs == (clusters ? 2 : 4);
+}
+
 // As many blocks as 128 multiprocessors hold. Clusters find fewer places: 30 of 4 and 14 of 8
 // blocks fit a H200. For both shapes of a width: the bits of dweight do not depend on alignment.
 // Each team works for one head.
-inline int persistent_partials(std::int64_t rows, std::int64_t chunks, int groups, bool centred,
-                               std::int64_t heads, bool gated) {
-  const PersistentShape shape = persistent_shape(chunks, true, centred, gated);
+inline int persistent_partials(std::int64_t rows, const PersistentRows& of, int groups,
+                               std::int64_t heads) {
+  const std::int64_t chunks = of.chunks;
+  const PersistentShape shape = persistent_shape(of, true);
   static constexpr int kClusters[] = {128, 64, 28, 14, 7};
   int partial_rows = 128;
   for (int i = 1; (1 << i) <= shape.blocks_per_row; ++i) partial_rows = kClusters[i];
-  if (shape.vecs == 1) partial_rows *= !gated && chunks > 256 && chunks <= kSmallBlock ? 3 : 2;
+  if (shape.vecs == 1) partial_rows *= !of.gated && chunks > 256 && chunks <= kSmallBlock ? 3 : 2;
   if (shape.vecs == 2 && chunks <= 2 * kSmallPairs) partial_rows *= 2;
   const std::int64_t rows_of_head = rows / heads;
   std::int64_t of_head = std::max<std::int64_t>(1, partial_rows / heads);
@@ -123,9 +149,10 @@ constexpr int shifted_ring_bytes(int vecs, int lanes, int threads) {
   return kShiftedRing * (threads / lanes) * 2 * (vecs * lanes + 1) * kChunk;
 }
 
-inline RmsNormBackwardConfig persistent_config(std::int64_t rows, std::int64_t chunks, bool ring,
-                                               bool centred, std::int64_t heads, bool gated) {
-  const PersistentShape shape = persistent_shape(chunks, ring, centred, gated);
+inline RmsNormBackwardConfig persistent_config(std::int64_t rows, const PersistentRows& of,
+                                               bool ring, std::int64_t heads, bool added) {
+  const std::int64_t chunks = of.chunks;
+  const PersistentShape shape = persistent_shape(of, ring);
   RmsNormBackwardConfig config{};
   config.form = GradientForm::kPersistent;
   config.vecs = shape.vecs;
@@ -141,8 +168,10 @@ inline RmsNormBackwardConfig persistent_config(std::int64_t rows, std::int64_t c
   }
   const int groups = std::max(1, kPersistentBlock / config.lanes);
   config.threads = groups * config.lanes;
-  config.shared_bytes = config.ring * shape.vecs * config.threads * (gated ? 3 : 2) * kChunk;
-  config.partial_rows = persistent_partials(rows, chunks, groups, centred, heads, gated);
+  const bool third =
+      of.gated || (added && rings_dsum(shape.vecs, shape.blocks_per_row > 1, of.dtype_size));
+  config.shared_bytes = config.ring * shape.vecs * config.threads * (third ? 3 : 2) * kChunk;
+  config.partial_rows = persistent_partials(rows, of, groups, heads);
   return config;
 }
 
@@ -184,17 +213,18 @@ inline RmsNormConfig gradient_rows_config(std::int64_t rows, std::int64_t cols, 
 
 // rows, cols >= 1; dtype_size: bytes of an element of x; sums: dweight or dbias is wanted; ring:
 // aligned rows, and room for them; max_cluster: the largest cluster that the GPU takes, 1 for none;
-// heads: of the weight, a divisor of rows.
+// heads: of the weight, a divisor of rows; added: there is a dsum.
 inline RmsNormBackwardConfig rms_norm_backward_config(std::int64_t rows, std::int64_t cols,
                                                       int dtype_size, bool sums, bool ring,
                                                       int max_cluster, bool centred = false,
-                                                      std::int64_t heads = 1, bool gated = false) {
+                                                      std::int64_t heads = 1, bool gated = false,
+                                                      bool added = false) {
   const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
   if (sums && !gradient_in_roles(rows, cols, dtype_size)) {
-    // Whether a GPU has the clusters of rows without a ring decides for all of a width.
-    const PersistentShape without = persistent_shape(chunks, false, centred, gated);
-    if (without.blocks_per_row <= max_cluster) {
-      return persistent_config(rows, chunks, ring, centred, heads, gated);
+    const PersistentRows of{chunks, dtype_size, centred, gated};
+    // Whether the GPU has the clusters of rows without a ring decides for all of a width.
+    if (persistent_shape(of, false).blocks_per_row <= max_cluster) {
+      return persistent_config(rows, of, ring, heads, added);
     }
   }
   RmsNormBackwardConfig config{};
@@ -218,7 +248,8 @@ inline std::int64_t rms_norm_backward_partials(std::int64_t rows, std::int64_t c
   if (gradient_in_roles(rows, cols, dtype_size)) return 0;
   const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
   return (centred ? 2 : 1) *
-         persistent_config(rows, chunks, true, centred, heads, false).partial_rows;
+         persistent_config(rows, {chunks, dtype_size, centred, false}, true, heads, false)
+             .partial_rows;
 }
 
 }  // namespace membound::cuda::tuning
