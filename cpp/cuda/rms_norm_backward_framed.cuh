@@ -26,8 +26,8 @@ class FramedGradient {
   static_assert(!kGated || !Group::kClusters);
   static constexpr bool kCentred = kCentring != Centring::kNever;
   static constexpr int kArrays = kThird == Third::kNothing ? 2 : 3;
-  using Ring =
-      FramedRing<T, Group, kArrays, kCentred ? 2 : 1, kVecs, tuning::gradient_ring(kVecs, kArrays)>;
+  using Ring = FramedRing<T, Group, kArrays, kCentred ? 2 : 1, kVecs,
+                          tuning::gradient_ring(kVecs, kArrays, Group::kMaxThreads)>;
 
  public:
   // Rows as in PersistentGradient.

@@ -31,6 +31,11 @@ void launch_framed(const RmsNormBackwardParams<accumulate_t<T>>& p,
   if (config.blocks_per_row > 1) {
     if constexpr (!kGated) as.template operator()<ClusterGroup<Value, 2, 0>>();
   } else if (config.vecs == 4) {
+    if constexpr (kThird == Third::kDsum) {
+      if (config.threads <= tuning::kRoomyFours) {
+        return as.template operator()<WarpGroup<Value, 4, 0, tuning::kRoomyFours, 1>>();
+      }
+    }
     if constexpr (!kGated) {
       as.template operator()<WarpGroup<Value, 4, 0, tuning::kSmallFours, 1>>();
     }

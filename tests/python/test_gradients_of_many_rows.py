@@ -14,7 +14,7 @@ from reference import DTYPES, NUMPY_DTYPES
 
 # In chunks of 16 bytes, one for each way that rows are shared out: lanes of a warp, several rows to
 # a block, one of one, two and four chunks in a thread, clusters of two and four chunks in one.
-CHUNKS = (20, 128, 200, 300, 400, 512, 600, 1000, 1100, 1500, 1700, 2048, 2500, 3500, 5000)
+CHUNKS = (20, 128, 200, 300, 400, 512, 600, 1000, 1100, 1500, 1700, 2500, 5000)
 
 NORMS = ("rms_norm", "layer_norm")
 # LayerNorm has one rounding.

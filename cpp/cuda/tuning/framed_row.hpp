@@ -12,8 +12,13 @@
 
 namespace membound::cuda::tuning {
 
-// Rows of a gradient in shared memory; of three arrays of four chunks a thread only two have room.
-constexpr int gradient_ring(int vecs, int arrays) { return vecs == 4 && arrays == 3 ? 2 : 3; }
+// Rows of a gradient in shared memory, three where there is room: of three arrays of four chunks a
+// thread in up to kRoomyFours threads (H200, bfloat16, dsum, with three and two rows: 8192 x 8193
+// 172 and 234 us, 8192 x 10239 185 and 258; float32 16384 x 4097 284 and 400).
+inline constexpr int kRoomyFours = 352;
+constexpr int gradient_ring(int vecs, int arrays, int threads) {
+  return vecs == 4 && arrays == 3 && threads > kRoomyFours ? 2 : 3;
+}
 
 // Bytes of shared memory for `groups` rows at once, each of `arrays` arrays in `lanes` threads: two
 // chunks of masks, `columns` arrays of columns, and for each group the ring, a chunk more for each
@@ -24,8 +29,8 @@ constexpr int framed_bytes(int groups, int ring, int arrays, int columns, int ve
          (2 + groups * (columns * chunks + ring * (1 + arrays * (chunks + 3)) + arrays + 3));
 }
 constexpr int framed_bytes(const RmsNormBackwardConfig& config, int arrays) {
-  return framed_bytes(config.threads / config.lanes, gradient_ring(config.vecs, arrays), arrays, 1,
-                      config.vecs, config.lanes);
+  const int ring = gradient_ring(config.vecs, arrays, config.threads);
+  return framed_bytes(config.threads / config.lanes, ring, arrays, 1, config.vecs, config.lanes);
 }
 
 // Whether rows `step` apart are as far behind a 16-byte boundary. row_strides: of all arrays, in
