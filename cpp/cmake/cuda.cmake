@@ -71,9 +71,10 @@ if(_toolkit MATCHES "/nvidia/cu[0-9]+$")
   string(APPEND CMAKE_CUDA_FLAGS_INIT " -L${_toolkit}/lib")
 endif()
 
-# This machine's GPU when it has one; else 9.0, whose PTX newer GPUs compile once: each more is as
-# long a build again. Release builds pass a list (pyproject.toml, [tool.cibuildwheel]).
-set(_without_gpu 90)
+# This machine's GPU when it has one; else 9.0: each more is as long a build again, and PTX, which
+# newer GPUs could compile, a fifth of one. Release builds pass a list (pyproject.toml,
+# [tool.cibuildwheel]).
+set(_without_gpu 90-real)
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
   file(GLOB _gpus /dev/nvidia[0-9]*)
   if(_gpus)
@@ -82,8 +83,8 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
     set(CMAKE_CUDA_ARCHITECTURES ${_without_gpu})
     message(
       STATUS
-      "membound: no GPU here, so the CUDA kernels are built for compute capability 9.0 and newer; "
-      "CUDAARCHS names others, for example CUDAARCHS='80-real;90-real'"
+      "membound: no GPU here, so the CUDA kernels are built for compute capability 9.0 alone; "
+      "CUDAARCHS names others: '80-real;90-real', or '90' with PTX that newer GPUs compile"
     )
   endif()
 endif()
