@@ -154,18 +154,22 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
   dispatch_floating(problem.dtype, "rms_norm_backward", [&]<class T>() {
     const int device = current_device();
     RowAccess<T> asked = access_of<T>(problem);
-    const auto config_of = [&](bool ring) {
+    const auto config_of = [&](bool ring, bool roomy = true) {
       const bool sums = problem.dweight != nullptr || problem.dbias != nullptr;
       return tuning::rms_norm_backward_config(
           problem.rows, problem.cols, sizeof(T), sums, ring, max_cluster_size(device),
-          problem.centred, problem.heads, problem.gate != nullptr, problem.dsum != nullptr);
+          problem.centred, problem.heads, problem.gate != nullptr, problem.dsum != nullptr, roomy);
+    };
+    const auto fits = [&](const tuning::RmsNormBackwardConfig& config) {
+      return config.shared_bytes + tuning::kBesideRing <=
+             static_cast<int>(max_shared_bytes(device));
     };
     // Of gated rows the ring holds those without options.
-    tuning::RmsNormBackwardConfig config =
-        config_of(asked.access() == Access::kAligned &&
-                  (problem.gate == nullptr || (problem.is_plain() && problem.heads == 1)));
-    const int needed = config.shared_bytes + tuning::kBesideRing;
-    if (max_shared_bytes(device) < static_cast<std::size_t>(needed)) {
+    const bool ring = asked.access() == Access::kAligned &&
+                      (problem.gate == nullptr || (problem.is_plain() && problem.heads == 1));
+    tuning::RmsNormBackwardConfig config = config_of(ring);
+    if (!fits(config)) config = config_of(ring, false);
+    if (!fits(config)) {
       config = config_of(false);
       if (problem.gate == nullptr) asked.at_least(Access::kShifted);
     }

@@ -54,6 +54,15 @@ TEST_CASE("the persistent form has a thread for every chunk and fits a block") {
         rms_norm_backward_config(rows, cols, size, true, ring, 16, centred, 1, false, true);
     CHECK(added.shared_bytes <= kClusterRingBytes);
     CHECK(added.partial_rows == c.partial_rows);
+    // With less shared memory rows go over more blocks, in the same trees.
+    const auto tight =
+        rms_norm_backward_config(rows, cols, size, true, ring, 16, centred, 1, false, false, false);
+    CHECK(tight.form == GradientForm::kPersistent);
+    CHECK(tight.lanes == c.lanes);
+    CHECK(tight.partial_rows == c.partial_rows);
+    CHECK(tight.vecs * tight.blocks_per_row == c.vecs * c.blocks_per_row);
+    CHECK((tight.vecs < 4 || tight.blocks_per_row > 1));
+    CHECK(tight.shared_bytes <= kClusterRingBytes);
     if (c.ring > 0) CHECK(c.ring == (c.blocks_per_row > 1 ? kClusterRing : 2));
     if (!ring) CHECK(c.shared_bytes == 0);
     // Aligned rows have one kernel without a ring beside that of lanes.

@@ -89,7 +89,7 @@ struct PersistentRows {
     return !gated && dtype_size <= 4 && chunks <= blocks * 4 * kSmallFours;
   }
 };
-inline PersistentShape persistent_shape(const PersistentRows& of, bool ring) {
+inline PersistentShape persistent_shape(const PersistentRows& of, bool ring, bool roomy = true) {
   const std::int64_t chunks = of.chunks;
   // H200, ratio to a copy with the next row in registers and with the ring: 16384 x 3072 bfloat16
   // 0.83, 0.92; 8192 x 5120 0.76, 0.90; 8192 x 8192 0.91, 0.94. At 2048 and below registers give
@@ -101,9 +101,10 @@ inline PersistentShape persistent_shape(const PersistentRows& of, bool ring) {
   // rows by clusters of two and so: 8200 columns 155 and 113 us, 10240 146 and 128, 12288 164 and
   // 156; LayerNorm 188 and 119, 169 and 126, 173 and 152; float32 5120 164 and 127). A ring of
   // three rows is no faster.
-  if (ring && chunks > 2 * kPersistentBlock && of.fits_fours(1)) return {4, 1, 2};
+  const bool fours = ring && roomy;
+  if (fours && chunks > 2 * kPersistentBlock && of.fits_fours(1)) return {4, 1, 2};
   // Of four blocks 28 clusters find a place, of two 64 (LayerNorm, 4096 x 20480: 193 and 133 us).
-  if (ring && of.centred && chunks > 4 * kPersistentBlock && of.fits_fours(2)) {
+  if (fours && of.centred && chunks > 4 * kPersistentBlock && of.fits_fours(2)) {
     return {4, 2, kClusterRing};
   }
   PersistentShape shape{2, 1, ring ? 2 : 0};
@@ -150,9 +151,10 @@ constexpr int shifted_ring_bytes(int vecs, int lanes, int threads) {
 }
 
 inline RmsNormBackwardConfig persistent_config(std::int64_t rows, const PersistentRows& of,
-                                               bool ring, std::int64_t heads, bool added) {
+                                               bool ring, std::int64_t heads, bool added,
+                                               bool roomy) {
   const std::int64_t chunks = of.chunks;
-  const PersistentShape shape = persistent_shape(of, ring);
+  const PersistentShape shape = persistent_shape(of, ring, roomy);
   RmsNormBackwardConfig config{};
   config.form = GradientForm::kPersistent;
   config.vecs = shape.vecs;
@@ -213,18 +215,19 @@ inline RmsNormConfig gradient_rows_config(std::int64_t rows, std::int64_t cols, 
 
 // rows, cols >= 1; dtype_size: bytes of an element of x; sums: dweight or dbias is wanted; ring:
 // aligned rows, and room for them; max_cluster: the largest cluster that the GPU takes, 1 for none;
-// heads: of the weight, a divisor of rows; added: there is a dsum.
+// heads: of the weight, a divisor of rows; added: there is a dsum; roomy: blocks have room for a
+// ring of four chunks a thread, the tree is the same without.
 inline RmsNormBackwardConfig rms_norm_backward_config(std::int64_t rows, std::int64_t cols,
                                                       int dtype_size, bool sums, bool ring,
                                                       int max_cluster, bool centred = false,
                                                       std::int64_t heads = 1, bool gated = false,
-                                                      bool added = false) {
+                                                      bool added = false, bool roomy = true) {
   const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
   if (sums && !gradient_in_roles(rows, cols, dtype_size)) {
     const PersistentRows of{chunks, dtype_size, centred, gated};
     // Whether the GPU has the clusters of rows without a ring decides for all of a width.
     if (persistent_shape(of, false).blocks_per_row <= max_cluster) {
-      return persistent_config(rows, of, ring, heads, added);
+      return persistent_config(rows, of, ring, heads, added, roomy);
     }
   }
   RmsNormBackwardConfig config{};
@@ -247,9 +250,8 @@ inline std::int64_t rms_norm_backward_partials(std::int64_t rows, std::int64_t c
                                                bool centred = false, std::int64_t heads = 1) {
   if (gradient_in_roles(rows, cols, dtype_size)) return 0;
   const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
-  return (centred ? 2 : 1) *
-         persistent_config(rows, {chunks, dtype_size, centred, false}, true, heads, false)
-             .partial_rows;
+  const PersistentRows of{chunks, dtype_size, centred, false};
+  return (centred ? 2 : 1) * persistent_config(rows, of, true, heads, false, true).partial_rows;
 }
 
 }  // namespace membound::cuda::tuning
