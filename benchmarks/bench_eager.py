@@ -182,6 +182,31 @@ def loss_alone() -> Any:
     return SimpleNamespace(READ=("logits",), WRITTEN=(), ours=ours, torch_call=theirs)
 
 
+def transposed_loss() -> Any:
+    def ours(a: Any) -> Any:
+        _bench_cross_entropy.set_labels(a)
+        return membound.cross_entropy(transposed(a, "logits")[0], a.labels, out=a.loss)
+
+    def theirs(_: Any, a: Any) -> Call:
+        labels = _bench_cross_entropy.labels_of(torch, a.logits)
+        logits = transposed(a, "logits")[0]
+        return partial(torch.nn.functional.cross_entropy, logits, labels, reduction="none")
+
+    return SimpleNamespace(READ=("logits",), WRITTEN=(), ours=ours, torch_call=theirs)
+
+
+def transposed_norm() -> Any:
+    def ours(a: Any) -> Any:
+        x, out = transposed(a, "x", "out")
+        return membound.rms_norm(x, a.weight, out=out)
+
+    def theirs(_: Any, a: Any) -> Call:
+        x, _ = transposed(a, "x", "out")
+        return partial(torch.nn.functional.rms_norm, x, (x.shape[-1],), a.weight)
+
+    return SimpleNamespace(READ=("x",), WRITTEN=("out",), ours=ours, torch_call=theirs)
+
+
 def rows_copied() -> Any:
     """Lookups beside index_select, which takes an output."""
 
@@ -256,6 +281,8 @@ OPS: dict[str, Any] = {
     "softmax, out=": softmax_in_place_of_the_last(),
     "softmax, mask": masked_softmax(),
     "softmax, transposed": transposed_softmax(),
+    "rms_norm, transposed": transposed_norm(),
+    "cross_entropy, transposed": transposed_loss(),
     "cross_entropy, loss": loss_alone(),
     "embedding, index_select": rows_copied(),
     "embedding_backward, 8 tokens": few_tokens(8, 5000),

@@ -7,6 +7,7 @@
 #include "cpu/float_mode.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/rows.hpp"
+#include "cpu/upright.hpp"
 
 namespace membound::cpu {
 
@@ -29,13 +30,23 @@ void set_number(const RowNumbers& numbers, std::int64_t row, DType dtype, double
   }
 }
 
+// Evenly spaced rows of the problem, from row `first` on.
+struct LogitRows {
+  DType dtype;
+  std::int64_t first, rows, cols;
+  const void* logits;
+  void* dlogits;
+  std::int64_t logits_row_stride, logits_col_stride;
+  std::int64_t dlogits_row_stride, dlogits_col_stride;
+  bool bypass_cache, ask_ahead;
+};
+std::array<MatrixField, 2> fields_of(LogitRows& rows) {
+  return {matrix_field(rows.logits, rows.logits_row_stride, rows.logits_col_stride),
+          matrix_field(rows.dlogits, rows.dlogits_row_stride, rows.dlogits_col_stride)};
+}
+
 void run_row(const CrossEntropyProblem& p, CrossEntropyRow row, std::int64_t at,
              const KernelTable& table) {
-  const auto size = static_cast<std::int64_t>(dtype_size(p.dtype));
-  row.logits = static_cast<const char*>(p.logits) + p.logits_rows.offset(at) * size;
-  if (p.dlogits != nullptr) {
-    row.dlogits = static_cast<char*>(p.dlogits) + p.dlogits_rows.offset(at) * size;
-  }
   row.label = p.column(p.labels.at(p.labels.tokens.offset(at)));
   if (p.dloss.data != nullptr) row.dloss = number_of(p.dloss, at, p.dtype);
   if (row.lse_known) row.lse = number_of(p.lse, at, p.dtype);
@@ -55,20 +66,50 @@ void cross_entropy(const CrossEntropyProblem& problem) {
   shared.dtype = problem.dtype;
   shared.numbers = {options.label_smoothing, options.z_loss, options.softcap};
   shared.cols = problem.cols;
-  shared.logits_col_stride = problem.logits_col_stride;
-  shared.dlogits_col_stride = problem.dlogits_col_stride;
   shared.dloss = options.dloss;
   shared.lse_known = problem.loss.data == nullptr;
   const std::int64_t logits_bytes =
       problem.cols * static_cast<std::int64_t>(dtype_size(problem.dtype));
   const std::int64_t row_bytes = (problem.dlogits ? 2 : 1) * logits_bytes;
+  LogitRows all{};
+  all.dtype = problem.dtype;
+  all.cols = problem.cols;
+  all.logits_row_stride = row_stride(problem.logits_rows);
+  all.logits_col_stride = problem.logits_col_stride;
+  if (problem.dlogits != nullptr) all.dlogits_row_stride = row_stride(problem.dlogits_rows);
+  all.dlogits_col_stride = problem.dlogits_col_stride;
   // Never in place: the lines are there.
-  shared.bypass_cache =
+  all.bypass_cache =
       problem.dlogits != problem.logits && pays_to_bypass_cache(problem.rows * logits_bytes);
-  shared.ask_distance = ask_distance(problem.rows * logits_bytes);
+  all.ask_ahead = true;
+  const std::int64_t distance = ask_distance(problem.rows * logits_bytes);
+  const auto run = [&](const LogitRows& rows) {
+    CrossEntropyRow row = shared;
+    row.logits_col_stride = rows.logits_col_stride;
+    row.dlogits_col_stride = rows.dlogits_col_stride;
+    row.bypass_cache = rows.bypass_cache;
+    row.ask_distance = rows.ask_ahead ? distance : 0;
+    for (std::int64_t i = 0; i < rows.rows; ++i) {
+      row.logits = behind(rows.logits, i * rows.logits_row_stride, rows.dtype);
+      row.dlogits = behind(rows.dlogits, i * rows.dlogits_row_stride, rows.dtype);
+      run_row(problem, row, rows.first + i, table);
+    }
+  };
   const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerThread / row_bytes);
   parallel_for(problem.rows, grain, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t row = first; row < last; ++row) run_row(problem, shared, row, table);
+    LogitRows rows = all;
+    for (std::int64_t row = first; row < last; row += rows.rows) {
+      rows.first = row;
+      rows.rows = last - row;
+      enter_row(rows.logits, problem.logits, problem.logits_rows, problem.dtype, row, rows.rows);
+      enter_row(rows.dlogits, problem.dlogits, problem.dlogits_rows, problem.dtype, row, rows.rows);
+      run_by_memory(
+          rows, fields_of,
+          [](LogitRows& part, const LogitRows& all, std::int64_t at) {
+            part.first = all.first + at;
+          },
+          run);
+    }
   });
 }
 

@@ -97,6 +97,33 @@ def test_any_strides_have_the_bits_of_contiguous_arrays(name, dtype, seed):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NOT_JAX)
+def test_classes_in_an_axis_before_the_rows(name, dtype, seed):
+    """As torch has logits of (batch, classes, positions): many rows whose neighbours are rows."""
+    one = framework(name, dtype)
+    rng = np.random.default_rng(seed)
+    for rows, cols in ((3, 9), (5, 70), (150, 131), (67, 1000)):
+        base, labels = draw(rng, (rows, cols), dtype), draw_labels(rng, rows, cols)
+        labels[::7] = -100
+        labels = one.array(labels)
+        written = zeros(one, (rows, cols), dtype)
+        right = membound.cross_entropy(one.array(base), labels, dlogits=written)
+        wanted = one.numpy(written).tobytes()
+
+        def turned(values):
+            return one.permute(one.array(np.ascontiguousarray(values.T)), [1, 0])
+
+        into = turned(np.zeros_like(base))
+        for logits, dlogits in ((turned(base), into), (one.array(base), into)):
+            found = membound.cross_entropy(logits, labels, dlogits=dlogits)
+            assert one.numpy(found).tobytes() == one.numpy(right).tobytes()
+            assert np.ascontiguousarray(one.numpy(dlogits)).tobytes() == wanted
+        there = turned(base)
+        membound.cross_entropy(there, labels, dlogits=there)
+        assert np.ascontiguousarray(one.numpy(there)).tobytes() == wanted
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_as_torch_does_it(dtype, smoothing, seed):
     torch = arrays.package("torch")

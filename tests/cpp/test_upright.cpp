@@ -1,0 +1,89 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "cpu/upright.hpp"
+
+using namespace membound;
+using namespace membound::cpu;
+
+namespace {
+
+// Bytes that tell where they are.
+std::vector<std::uint8_t> numbered(std::int64_t bytes) {
+  std::vector<std::uint8_t> values(static_cast<std::size_t>(bytes));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<std::uint8_t>(i * 37 + i / 251);
+  }
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("rows go to their buffer and back, whatever is left of squares, and nothing else does") {
+  for (DType dtype : {DType::kFloat16, DType::kFloat32, DType::kFloat64}) {
+    const auto size = static_cast<std::int64_t>(dtype_size(dtype));
+    for (std::int64_t cols : {1, 3, 8, 17, 66}) {
+      for (std::int64_t count : {1, 4, 15, 16, 41, 64}) {
+        for (std::int64_t step : {1, 2, -1}) {
+          CAPTURE(dtype_name(dtype));
+          CAPTURE(cols);
+          CAPTURE(count);
+          CAPTURE(step);
+          const std::int64_t apart = count * 2 + 3;
+          std::vector<std::uint8_t> memory = numbered((cols * apart + 1) * size);
+          const std::int64_t start = step < 0 ? count - 1 : 0;
+          const void* data = memory.data() + start * size;
+          std::int64_t row_stride = step, col_stride = apart;
+          MatrixField field = matrix_field(data, row_stride, col_stride);
+          CHECK(field.is_upright());
+          const UprightRows rows(dtype, cols);
+          std::vector<std::uint8_t> buffer(static_cast<std::size_t>(count * rows.stride() * size));
+          rows.copy<false>(field, buffer.data(), count);
+          const auto there = [&](std::int64_t row, std::int64_t col) {
+            return memory.data() + (start + row * step + col * apart) * size;
+          };
+          const auto here = [&](std::int64_t row, std::int64_t col) {
+            return buffer.data() + (row * rows.stride() + col) * size;
+          };
+          int wrong = 0;
+          for (std::int64_t row = 0; row < count; ++row) {
+            for (std::int64_t col = 0; col < cols; ++col) {
+              wrong += std::memcmp(here(row, col), there(row, col), size_t(size)) != 0;
+              for (std::int64_t i = 0; i < size; ++i) here(row, col)[i] ^= 0xFF;
+            }
+          }
+          CHECK(wrong == 0);
+          std::vector<std::uint8_t> wanted = memory;
+          for (std::int64_t row = 0; row < count; ++row) {
+            for (std::int64_t col = 0; col < cols; ++col) {
+              std::memcpy(wanted.data() + (there(row, col) - memory.data()), here(row, col),
+                          size_t(size));
+            }
+          }
+          rows.copy<true>(field, buffer.data(), count);
+          CHECK(memory == wanted);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("whole lines of columns at once, and rows that do not share sets of the first cache") {
+  for (DType dtype : {DType::kBFloat16, DType::kFloat32, DType::kFloat64}) {
+    const auto size = static_cast<std::int64_t>(dtype_size(dtype));
+    for (std::int64_t cols : {1, 100, 1000, 1024, 5120, 12288, 50257, 131072}) {
+      CAPTURE(cols);
+      const UprightRows rows(dtype, cols);
+      CHECK(rows.at_once() >= 64 / size);
+      CHECK(rows.at_once() * size % 64 == 0);
+      CHECK(rows.at_once() <= 64);
+      CHECK(rows.stride() >= cols);
+      CHECK(rows.stride() * size % 128 == 64);
+    }
+  }
+}
