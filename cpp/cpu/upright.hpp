@@ -85,10 +85,12 @@ class UprightRows {
     const std::int64_t of_line = kLine / size_;
     return std::clamp(kBytes / (cols_ * size_) / of_line * of_line, of_line, kMost);
   }
-  bool pays(std::int64_t rows) const { return rows >= kFew && cols_ * size_ <= kBytes; }
+  bool pays(std::int64_t rows) const { return rows >= kFew && cols_ * size_ <= kWidest; }
 
-  DeviceBuffer buffer() const {
-    return DeviceBuffer(static_cast<std::size_t>(at_once() * stride_ * size_), Device::cpu());
+  // For at most so many rows.
+  DeviceBuffer buffer(std::int64_t rows) const {
+    const std::int64_t bytes = std::min(at_once(), rows) * stride_ * size_;
+    return DeviceBuffer(static_cast<std::size_t>(bytes), Device::cpu());
   }
   std::int64_t stride() const { return stride_; }
 
@@ -145,6 +147,8 @@ class UprightRows {
   }
 
   static constexpr std::int64_t kLine = 64, kBytes = 512 << 10, kMost = 64, kFew = 4;
+  // A buffer of a line of such rows still pays (float32, 64 x 262144: softmax 482 to 36 ms).
+  static constexpr std::int64_t kWidest = 2 << 20;
   static constexpr std::int64_t kAhead = 16;
   std::int64_t size_, cols_, stride_;
 };
@@ -164,7 +168,7 @@ void run_by_memory(const Rows& rows, FieldsOf fields_of, Enter enter, Run run) {
   std::array<DeviceBuffer, kFields> buffers;
   try {
     for (std::size_t i = 0; i < kFields; ++i) {
-      if (from[i].is_upright()) buffers[i] = upright.buffer();
+      if (from[i].is_upright()) buffers[i] = upright.buffer(rows.rows);
     }
   } catch (const std::exception&) {
     return run(rows);  // no memory, and threads of the pool may not throw: slow, but right
