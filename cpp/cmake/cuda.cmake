@@ -72,8 +72,8 @@ if(_toolkit MATCHES "/nvidia/cu[0-9]+$")
 endif()
 
 # This machine's GPU when it has one; else 9.0: each more is as long a build again, and PTX, which
-# newer GPUs could compile, a fifth of one. Release builds pass a list (pyproject.toml,
-# [tool.cibuildwheel]).
+# newer GPUs could compile, is a fourteenth of one (two cores: 481 s with it, 446 without). Release
+# builds pass a list (pyproject.toml, [tool.cibuildwheel]).
 set(_without_gpu 90-real)
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
   file(GLOB _gpus /dev/nvidia[0-9]*)

@@ -240,7 +240,7 @@ class FramedGradient {
 
 // A block, or a cluster of two, works on every partial_rows-th row (or set of rows, one for each of
 // its groups) and leaves one row of partial sums of dweight, and of dbias. Shared memory: the row,
-// two to come, weights, the sums of the warps; at the end those of the groups. Limited by
+// one or two to come, weights, the sums of the warps; at the end those of the groups. Limited by
 // instructions: one barrier for each row.
 template <class T, class Group, Third kThird, Centring kCentring, bool kOptions>
 __global__ void __launch_bounds__(Group::kMaxThreads, Group::kMinBlocks)

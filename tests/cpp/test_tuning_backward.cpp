@@ -175,6 +175,39 @@ TEST_CASE("narrow rows are many sooner than wide ones") {
   }
 }
 
+TEST_CASE("four chunks of a thread where rows would wait for an exchange, dsum of 16 bits beside") {
+  struct Width {
+    std::int64_t cols;
+    int size;
+    bool centred;
+    int vecs, blocks, partial_rows;
+  };
+  for (const Width& of : {Width{8192, 2, false, 2, 1, 128},
+                          {8200, 2, false, 4, 1, 128},
+                          {12288, 2, true, 4, 1, 128},
+                          {12296, 2, false, 2, 2, 64},
+                          {16384, 2, true, 2, 2, 64},
+                          {16392, 2, true, 4, 2, 64},
+                          {24576, 2, true, 4, 2, 64},
+                          {24584, 2, true, 2, 4, 28},
+                          {20480, 2, false, 4, 2, 64},
+                          {5120, 4, false, 4, 1, 128},
+                          {2560, 8, false, 2, 2, 64}}) {
+    CAPTURE(of.cols);
+    const auto config = [&](bool gated, bool added) {
+      return rms_norm_backward_config(8192, of.cols, of.size, true, true, 16, of.centred && !gated,
+                                      1, gated, added);
+    };
+    const auto c = config(false, false), added = config(false, true);
+    CHECK(c.vecs == of.vecs);
+    CHECK(c.blocks_per_row == of.blocks);
+    CHECK(c.partial_rows == of.partial_rows);
+    const bool rings = of.size == 2 && of.vecs == (of.blocks > 1 ? 2 : 4);
+    CHECK(added.shared_bytes * 2 == c.shared_bytes * (rings ? 3 : 2));
+    if (of.blocks == 1 && of.vecs == 4) CHECK(config(true, false).vecs == 2);  // has no kernel
+  }
+}
+
 TEST_CASE("an empty array needs neither workspace nor blocks of rows") {
   CHECK(rms_norm_backward_partials(0, 4096, 2) == 0);
   CHECK(rms_norm_backward_config(0, 4096, 2, true, true, 16).form == GradientForm::kRoles);
