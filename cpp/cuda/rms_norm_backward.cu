@@ -68,6 +68,7 @@ template void launch_column_sums(PartialSumsParams<double>, bool, int, StreamVie
 template <class Accumulate>
 void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device,
                          StreamView stream) {
+  if (p.dweight.data == nullptr && p.dbias.data == nullptr) return;
   const bool both = p.dweight.data != nullptr && p.dbias.data != nullptr;
   const PartialSumsParams<Accumulate> sums{
       {p.dweight.data != nullptr ? p.dweight : p.dbias, p.dbias},

@@ -32,7 +32,7 @@ void for_each_shape(Check check) {
 }
 
 // What a GPU of 9.0 leaves a ring, and of blocks alone one of 8.0.
-constexpr int kClusterRingBytes = 192 << 10, kRingBytes = 96 << 10;
+constexpr int kClusterRingBytes = (192 << 10) + 2 * kChunk, kRingBytes = 96 << 10;
 
 }  // namespace
 
@@ -116,8 +116,12 @@ TEST_CASE("blocks of columns cover the row and fill whole clusters") {
 TEST_CASE("rows alone need no blocks of columns, and the kernels that exist") {
   for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring, bool centred) {
     const auto c = rms_norm_backward_config(rows, cols, size, false, ring, 16, centred);
-    CHECK(c.form == GradientForm::kRoles);
     CHECK(c.column_blocks == 0);
+    if (c.form == GradientForm::kPersistent) {  // as with sums where these are in that form, too
+      const auto both = rms_norm_backward_config(rows, cols, size, true, ring, 16, centred);
+      if (both.form == GradientForm::kPersistent) CHECK(c == both);
+      return;
+    }
     CHECK(c.partial_rows == 0);
     CHECK(c.rows.vecs == kGradientVecs);
     CHECK(c.rows.fold == 1);
@@ -132,8 +136,7 @@ TEST_CASE("a row of dx has one tree, among few rows and many, aligned and not") 
       const auto c = rms_norm_backward_config(rows, cols, size, true, ring, 16, centred, 1, gated);
       if (c.form != GradientForm::kPersistent) return;
       for (int cluster : {1, 8, 16}) {
-        const auto alone =
-            rms_norm_backward_config(rows, cols, size, false, ring, cluster, centred).rows;
+        const auto alone = gradient_rows_config(rows, cols, size, cluster);
         if (c.lanes <= 32) {  // half as many, each with the chunks that the first shuffle adds up
           CHECK(alone.form == RowForm::kWarp);
           CHECK(alone.lanes == (c.lanes + 1) / 2);
@@ -168,10 +171,29 @@ TEST_CASE("narrow rows are many sooner than wide ones") {
                                    {2048, 768},
                                    {2056, 1024},
                                    {4096, 1024},
-                                   {8192, 512}}) {
+                                   {8192, 384},
+                                   {16384, 16}}) {
     CAPTURE(cols);
     CHECK(form(rows, cols) == GradientForm::kRoles);
     CHECK(form(rows + 1, cols) == GradientForm::kPersistent);
+  }
+  CHECK(rms_norm_backward_config(128, 4096, 4, true, true, 16).form == GradientForm::kRoles);
+  CHECK(rms_norm_backward_config(129, 4096, 4, true, true, 16).form == GradientForm::kPersistent);
+}
+
+TEST_CASE("dx alone by blocks of rows to 8 MiB, wide or centred ones to 4") {
+  const auto form = [](std::int64_t rows, std::int64_t cols, bool centred) {
+    return rms_norm_backward_config(rows, cols, 2, false, true, 16, centred).form;
+  };
+  struct Bound {
+    std::int64_t cols, rows;
+    bool centred;
+  };
+  for (const auto& [cols, rows, centred] :
+       {Bound{4096, 1024, false}, {4096, 512, true}, {8192, 256, false}, {128, 32768, false}}) {
+    CAPTURE(cols);
+    CHECK(form(rows, cols, centred) == GradientForm::kRoles);
+    CHECK(form(rows + 1, cols, centred) == GradientForm::kPersistent);
   }
 }
 
@@ -203,7 +225,8 @@ TEST_CASE("four chunks of a thread where rows would wait for an exchange, dsum o
     CHECK(c.blocks_per_row == of.blocks);
     CHECK(c.partial_rows == of.partial_rows);
     const bool rings = of.size == 2 && of.vecs == (of.blocks > 1 ? 2 : 4);
-    CHECK(added.shared_bytes * 2 == c.shared_bytes * (rings ? 3 : 2));
+    const int offset = of.centred ? 0 : ring_offset(of.vecs, of.blocks > 1, kPersistentBlock);
+    CHECK((added.shared_bytes - offset) * 2 == (c.shared_bytes - offset) * (rings ? 3 : 2));
     if (of.blocks == 1 && of.vecs == 4) CHECK(config(true, false).vecs == 2);  // has no kernel
   }
 }

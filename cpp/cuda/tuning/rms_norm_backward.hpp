@@ -53,17 +53,34 @@ inline constexpr int kRowsForRing = 4;  // of a group
 
 // Long sums are what narrow rows wait for (H200, bfloat16, in roles and persistent: 1024 x
 // 1024 13.6 and 5.5 us, 512 x 512 5.3 and 4.3, 1024 x 2048 9.1 and 7.9; but LayerNorm 768 x
-// 2048 8.3 and 9.5, 1024 x 4096 12.9 and 14.7).
-inline std::int64_t roles_rows(std::int64_t chunks) {
+// 2048 8.3 and 9.5, 1024 x 4096 12.9 and 14.7). So do wide ones, whose blocks of columns have few
+// rows to each thread: of bfloat16 256 x 8192 9.7 and 11.1, 512 x 8192 15.4 and 14.3, 32 x 16384
+// 8.3 and 7.1, 256 x 16384 19.1 and 14.4, LayerNorm 128 x 32768 30.8 and 19.0; of float32 256 x
+// 4096 9.4 and 8.0, 512 x 4096 14.7 and 11.0.
+inline std::int64_t roles_rows(std::int64_t chunks, int dtype_size) {
   if (chunks <= 128) return 256;
-  return chunks <= 256 ? 768 : 1024;
+  if (chunks <= 256) return 768;
+  if (chunks <= 2 * kSmallPairs) return 1024;
+  if (chunks <= 4 * kSmallFours) return dtype_size == 2 ? 384 : 128;
+  return 16;
 }
 
 // Widths beyond 16 blocks of 512 threads with two chunks have no persistent form.
 inline bool gradient_in_roles(std::int64_t rows, std::int64_t cols, int dtype_size) {
   const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
   if (chunks > kMaxGroups * 2 * kPersistentBlock) return true;
-  return rows <= roles_rows(chunks) && rows * cols * dtype_size <= kRolesBytes;
+  return rows <= roles_rows(chunks, dtype_size) && rows * cols * dtype_size <= kRolesBytes;
+}
+// dx alone: blocks of rows, until the persistent form, whose sums go nowhere, has the next row on
+// its way for long enough (H200, bfloat16, so and persistent: RMSNorm 256 x 8192 6.4 and 6.9, 512 x
+// 8192 11.2 and 10.0, 2048 x 8192 38 and 29, 512 x 5120 6.5 and 7.6, LayerNorm 512 x 4096 6.7
+// and 6.5, 1024 x 4096 12.2 and 9.1, 16384 x 4096 171 and 98).
+inline bool rows_alone_in_blocks(std::int64_t rows, std::int64_t cols, int dtype_size,
+                                 bool centred) {
+  const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
+  if (chunks > kMaxGroups * 2 * kPersistentBlock) return true;
+  const bool longer = chunks <= 2 * kSmallPairs && !centred;
+  return rows * cols * dtype_size <= (longer ? kRolesBytes : kRolesBytes / 2);
 }
 
 // Chunks of a thread, blocks of a row and rows in the ring of shared memory (0: the next row is in
@@ -127,6 +144,14 @@ constexpr bool rings_dsum(int vecs, bool clusters, int dtype_size) {
   return dtype_size == 2 && vecs == (clusters ? 2 : 4);
 }
 
+// Bytes from a line of shared memory to the ring. From a line on, these rows are asked for faster
+// than memory writes others (H200, RMSNorm, bfloat16, from a line on and so: 4096 x 24576 157 and
+// 151 us, x 32768 210 and 202, 1024 x 131072 210 and 205, but 2048 x 65536 204 and 208). All other
+// rings lose by it (8192 x 16384 196 and 199, LayerNorm 4096 x 32768 221 and 230).
+constexpr int ring_offset(int vecs, bool clusters, int max_threads) {
+  return vecs == 4 && clusters && max_threads == kPersistentBlock ? 2 * kChunk : 0;
+}
+
 // As many blocks as 128 multiprocessors hold. Clusters find fewer places: 30 of 4 and 14 of 8
 // blocks fit a H200. For both shapes of a width: the bits of dweight do not depend on alignment.
 // Each team works for one head.
@@ -173,6 +198,9 @@ inline RmsNormBackwardConfig persistent_config(std::int64_t rows, const Persiste
   const bool third =
       of.gated || (added && rings_dsum(shape.vecs, shape.blocks_per_row > 1, of.dtype_size));
   config.shared_bytes = config.ring * shape.vecs * config.threads * (third ? 3 : 2) * kChunk;
+  if (config.ring > 0 && !of.crowded()) {
+    config.shared_bytes += ring_offset(shape.vecs, shape.blocks_per_row > 1, kPersistentBlock);
+  }
   config.partial_rows = persistent_partials(rows, of, groups, heads);
   return config;
 }
@@ -223,7 +251,9 @@ inline RmsNormBackwardConfig rms_norm_backward_config(std::int64_t rows, std::in
                                                       std::int64_t heads = 1, bool gated = false,
                                                       bool added = false, bool roomy = true) {
   const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
-  if (sums && !gradient_in_roles(rows, cols, dtype_size)) {
+  const bool in_roles = sums ? gradient_in_roles(rows, cols, dtype_size)
+                             : rows_alone_in_blocks(rows, cols, dtype_size, centred);
+  if (!in_roles) {
     const PersistentRows of{chunks, dtype_size, centred, gated};
     // Whether the GPU has the clusters of rows without a ring decides for all of a width.
     if (persistent_shape(of, false).blocks_per_row <= max_cluster) {
