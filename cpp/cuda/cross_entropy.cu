@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
 #include "core/dispatch.hpp"
-#include "cuda/cross_entropy_kernel.cuh"
+#include "cuda/cross_entropy_framed.cuh"
 
 namespace membound::cuda {
 
@@ -30,13 +30,14 @@ void cross_entropy(const CrossEntropyProblem& problem, StreamView stream) {
     for (const RowNumbers* one : {&problem.dloss, &problem.loss, &problem.lse}) {
       plain = plain && (one->data == nullptr || one->rows.rank <= 1);
     }
-    if (plain && is_held<T>(access)) {
-      return dispatch_chunks<T>(p.config.chunks, [&]<int kChunks>() {
-        launch_held<cross_entropy_held_kernel<T, Access::kAligned, kChunks>,
-                    cross_entropy_held_kernel<T, kHeldRest<T>, kChunks>>(access, shape, stream,
-                                                                         device, p);
+    if (plain) {
+      dispatch_chunks<T>(p.config.chunks, [&]<int kChunks>() {
+        plain = launch_held<T, cross_entropy_held_kernel<T, kChunks>,
+                            cross_entropy_framed_kernel<FramedStorage<T>, kChunks>>(
+            access, shape, 1, stream, device, p);
       });
     }
+    if (plain) return;
     shape.shared_bytes = staged_bytes(p.config, 1, device);
     p.staged = shape.shared_bytes > 0;
     launch<cross_entropy_any_kernel<StorageOf<T>>>(shape, stream, device, p);

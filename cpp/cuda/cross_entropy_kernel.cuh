@@ -172,36 +172,35 @@ struct RowGradient {
   __device__ A of(A logit) const { return fma(factor, powers.of(logit), -less); }
 };
 
+// `sum`, and the first `left` logits of a chunk.
+template <class T>
+__device__ inline accumulate_t<T> with_logits(accumulate_t<T> sum, const uint4& chunk, int left) {
+  const Numbers<T> values = unpack<T>(chunk);
+#pragma unroll
+  for (int j = 0; j < kPack<T>; ++j) sum += j < left ? values.at[j] : accumulate_t<T>(0);
+  return sum;
+}
 // The sum of the thread's logits; `left`: columns from the thread's first one on.
 template <class T, int kChunks>
 __device__ inline accumulate_t<T> sum_of_logits(const uint4 (&raw)[kChunks], int left, int lanes) {
   accumulate_t<T> sum = 0;
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    const Numbers<T> values = unpack<T>(raw[i]);
-#pragma unroll
-    for (int j = 0; j < kPack<T>; ++j) {
-      sum += j < left - i * lanes * kPack<T> ? values.at[j] : accumulate_t<T>(0);
-    }
-  }
+  for (int i = 0; i < kChunks; ++i) sum = with_logits<T>(sum, raw[i], left - i * lanes * kPack<T>);
   return sum;
 }
 
-// Rows of neighbours without a cap, evenly spaced numbers of rows. A block has several narrow rows,
-// one row, or as one of a cluster a part of a row, read once and held. What a row has once is for
-// the thread that holds the label's logit. Shared memory: the sums of the warps, and of the parts,
-// and gradients of rows that are not aligned. Limited by memory, with a gradient near to it by two
-// exponentials for each element.
-template <class T, Access kAccess, int kChunks>
-__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kAccess, kChunks>)
+// Rows of whole aligned chunks without a cap, evenly spaced numbers of rows. A block has several
+// narrow rows, one row, or as one of a cluster a part of a row, read once and held. What a row has
+// once is for the thread that holds the label's logit. Shared memory: the sums of the warps, and of
+// the parts. Limited by memory, with a gradient near to it by two exponentials for each element.
+template <class T, int kChunks>
+__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kChunks>)
     cross_entropy_held_kernel(const __grid_constant__ CrossEntropyParams p) {
   using A = accumulate_t<T>;
-  using Part = HeldPart<T, kAccess, kChunks>;
-  extern __shared__ uint4 staged[];
+  using Part = HeldPart<T, kChunks>;
   __shared__ typename PartExchange<Pair<A>, 2>::Shared shared;
-  // Few chunks: rows that one block holds; aligned ones spill more without the code of clusters.
-  PartPlace place(p.config, sizeof(T) > 2 || kChunks == tuning::kFewChunks,
-                  kAccess == Access::kAligned || kChunks != tuning::kFewChunks);
+  // Few chunks: rows that one block holds, but without the code of clusters more is spilled.
+  PartPlace place(p.config, sizeof(T) > 2 || kChunks == tuning::kFewChunks);
   const PartExchange<Pair<A>, 2> exchange(shared, place);
   const bool lse_known = p.problem.loss.data == nullptr;
   if (!lse_known) exchange.start();
@@ -215,7 +214,7 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kAccess, 
   logits.read(raw, p.absent);
   const int column = static_cast<int>(p.problem.column(label));
   const bool counts = column >= 0;
-  if (p.early && !counts) fill(raw, logits.filled(p.absent));
+  if (p.early && !counts) fill(raw, filled<T>(p.absent));
   RowSums<A> sums{SoftmaxPower<T>::lowest(), 0, 0};
   if (!lse_known) {
     sums.top = highest_of_lanes(highest<T>(raw), place.lanes);
@@ -257,7 +256,7 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kAccess, 
     raw[i] = pack<T>(dl);
   }
   Part(p.dlogits, place, has_row ? p.problem.cols : 0)
-      .write(raw, staged, owns_label ? column : -1, of_label);
+      .write(raw, owns_label ? column : -1, of_label);
 }
 
 // The rows of a block, their parts and what is read of them.

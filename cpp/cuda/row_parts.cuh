@@ -22,10 +22,8 @@ inline constexpr int kNarrowBlocks = 2;
 #else
 inline constexpr int kNarrowBlocks = 3;
 #endif
-template <Access kAccess, int kChunks>
-inline constexpr int kHeldBlocks =
-    kChunks == tuning::kFewChunks ? (kAccess == Access::kAligned ? kNarrowBlocks : 2)
-                                  : (kAccess == Access::kAligned ? 2 : 1);
+template <int kChunks>
+inline constexpr int kHeldBlocks = kChunks == tuning::kFewChunks ? kNarrowBlocks : 2;
 inline constexpr int kPartWarps = tuning::kSoftmaxThreads / kWarpLanes;
 
 // One array of a kernel's rows.
@@ -34,6 +32,7 @@ struct PartArray : RowArray {
 
   template <class T>
   __device__ T* row(std::int64_t index) const {
+    if (rows.rank <= 1) return even_row<T>(index);
     return static_cast<T*>(data) + looped_row_offset(rows, index);
   }
   // Of rows that are evenly spaced.

@@ -22,15 +22,16 @@ void softmax(const SoftmaxProblem& problem, StreamView stream) {
     p.slope = (p.folded ? problem.scale : 1.0) * (sizeof(T) == 2 ? 1.4426950408889634 : 1.0);
     p.narrow_slope = static_cast<float>(p.slope);
     p.aligned = takes_chunks<T>(p.x, problem.cols) && takes_chunks<T>(p.out, problem.cols);
-    const Access access = held_access<T>({&p.x, &p.out}, problem.cols);
-    const bool plain = p.folded && problem.queries == 0 && !p.config.streamed();
-    if (plain && is_held<T>(access)) {
-      return dispatch_chunks<T>(p.config.chunks, [&]<int kChunks>() {
-        launch_held<softmax_held_kernel<T, Access::kAligned, kChunks>,
-                    softmax_held_kernel<T, kHeldRest<T>, kChunks>>(access, shape, stream, device,
-                                                                   p);
+    bool done = false;
+    if (p.folded && problem.queries == 0 && !p.config.streamed()) {
+      const Access access = held_access<T>({&p.x, &p.out}, problem.cols);
+      dispatch_chunks<T>(p.config.chunks, [&]<int kChunks>() {
+        done = launch_held<T, softmax_held_kernel<T, kChunks>,
+                           softmax_framed_kernel<FramedStorage<T>, kChunks>>(access, shape, 1,
+                                                                             stream, device, p);
       });
     }
+    if (done) return;
     shape.shared_bytes = staged_bytes(p.config, 1, device);
     p.staged = shape.shared_bytes > 0;
     launch<softmax_any_kernel<StorageOf<T>>>(shape, stream, device, p);

@@ -24,11 +24,12 @@ void softmax_backward(const SoftmaxBackwardProblem& problem, StreamView stream) 
   LaunchShape shape{p.config.blocks, p.config.threads, p.config.blocks_per_row};
   dispatch_floating(problem.dtype, "softmax_backward", [&]<class T>() {
     const Access access = held_access<T>({&p.dy, &p.y, &p.dx}, problem.cols);
-    if (is_held<T>(access) && !p.config.streamed()) {
-      constexpr int kChunks = sizeof(T) == 2 ? tuning::kFewChunks : tuning::kManyChunks;
-      return launch_held<softmax_backward_held_kernel<T, Access::kAligned, kChunks>,
-                         softmax_backward_held_kernel<T, kHeldRest<T>, kChunks>>(access, shape,
-                                                                                 stream, device, p);
+    constexpr int kChunks = sizeof(T) == 2 ? tuning::kFewChunks : tuning::kManyChunks;
+    if (!p.config.streamed() &&
+        launch_held<T, softmax_backward_held_kernel<T, kChunks>,
+                    softmax_backward_framed_kernel<FramedStorage<T>, kChunks>>(access, shape, 2,
+                                                                               stream, device, p)) {
+      return;
     }
     p.aligned = true;
     for (const PartArray* one : {&p.dy, &p.y, &p.dx}) {
