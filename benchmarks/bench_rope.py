@@ -62,7 +62,7 @@ def others() -> list[RopeShape]:
     large = functools.partial(shape, 4, 4096)
     forms = ("interleaved", "in place", "qkv", "freqs", "ids", "backward")
     return [
-        *(large(head_dim) for head_dim in (64, 80, 96, 256)),
+        *(large(head_dim) for head_dim in (64, 72, 80, 96, 100, 256)),
         *(large(form=form) for form in forms),
         *(large(memory=memory) for memory in ("sbhd", "bhsd")),
         *(large(memory="bhsd", form=form) for form in ("interleaved", "in place")),

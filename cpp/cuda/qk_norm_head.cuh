@@ -200,13 +200,14 @@ __device__ inline void read_head_turns(const RopeProblem& p, bool in_chunks, std
                                        std::int64_t s, const HeadLanes& head, Turns<T>& turns) {
   if (!head.holds()) return fill_turns<T>(turns, 1, 0);
   if (in_chunks) {
-    read_table_turns<T>(p, b, s, turns, [&](const void* table, std::int64_t row, auto& numbers) {
-      if (p.interleaved) {
-        read_half_chunks<T>(table, p.table_dtype, row, head, numbers);
-      } else {
-        read_chunks<T>(table, p.table_dtype, row + head.lane * kPack<T>, numbers);
-      }
-    });
+    read_table_turns<T>(
+        p, b, s, turns, [&](const void* table, std::int64_t row, std::int64_t, auto& numbers) {
+          if (p.interleaved) {
+            read_half_chunks<T>(table, p.table_dtype, row, head, numbers);
+          } else {
+            read_chunks<T>(table, p.table_dtype, row + head.lane * kPack<T>, numbers);
+          }
+        });
   } else {
     turns = turns_of_head<T>(p, b, s, head);
   }

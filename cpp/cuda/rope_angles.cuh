@@ -76,9 +76,9 @@ __device__ __noinline__ Turn<A> one_turn(const RopeProblem& p, const AngleRow& r
   }
 }
 
-template <class T>
+template <class T, int kPairs = kPack<T>>
 struct Turns {
-  accumulate_t<T> cos[kPack<T>], sin[kPack<T>];
+  accumulate_t<T> cos[kPairs], sin[kPairs];
 };
 
 // kPack numbers of a row that starts at a multiple of 16 bytes, as float32 or as T.
@@ -101,10 +101,11 @@ __device__ inline void read_chunks(const void* from, DType dtype, std::int64_t a
   }
 }
 
-template <class T>
-__device__ inline void fill_turns(Turns<T>& turns, accumulate_t<T> cos, accumulate_t<T> sin) {
+template <class T, int kPairs>
+__device__ inline void fill_turns(Turns<T, kPairs>& turns, accumulate_t<T> cos,
+                                  accumulate_t<T> sin) {
 #pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) {
+  for (int i = 0; i < kPairs; ++i) {
     turns.cos[i] = cos;
     turns.sin[i] = sin;
   }
@@ -113,9 +114,9 @@ __device__ inline void fill_turns(Turns<T>& turns, accumulate_t<T> cos, accumula
 // The row of a table, where it is read in chunks, and the turns by `read`. Inline to the last: a
 // call would wait for every load that is on its way (H200, 16384 tokens x 40 heads x 128 bfloat16:
 // 124 us with calls).
-template <class T, class Read>
+template <class T, int kPairs, class Read>
 __device__ inline void read_table_turns(const RopeProblem& p, std::int64_t b, std::int64_t s,
-                                        Turns<T>& turns, Read read) {
+                                        Turns<T, kPairs>& turns, Read read) {
   std::int64_t position = s;
   if (!p.own_rows) {
     if (!p.where.find(0, b, s, position)) return fill_turns<T>(turns, 1, 0);
@@ -124,8 +125,8 @@ __device__ inline void read_table_turns(const RopeProblem& p, std::int64_t b, st
       return fill_turns<T>(turns, nan, nan);
     }
   }
-  read(p.cos, b * p.cos_batch_stride + position * p.cos_row_stride, turns.cos);
-  read(p.sin, b * p.sin_batch_stride + position * p.sin_row_stride, turns.sin);
+  read(p.cos, b * p.cos_batch_stride + position * p.cos_row_stride, p.cos_col_stride, turns.cos);
+  read(p.sin, b * p.sin_batch_stride + position * p.sin_row_stride, p.sin_col_stride, turns.sin);
 }
 
 // Whether make_turns can make a call's turns.
@@ -133,14 +134,14 @@ MEMBOUND_HOST_DEVICE inline bool makes_turns(const RopeProblem& p) {
   return p.cos == nullptr && p.axes == 1;
 }
 
-// The turns of kPack pairs, pair i of which is number pair(i), from frequencies on one axis. Inline
+// The turns of some pairs, pair i of which is number pair(i), from frequencies on one axis. Inline
 // and all at once: sines wait for themselves more than for anything else.
-template <class T, class Pair>
+template <class T, int kPairs, class Pair>
 __device__ inline void make_turns(const RopeProblem& p, std::int64_t b, std::int64_t s, Pair pair,
-                                  Turns<T>& turns) {
-  double frequencies[kPack<T>];
+                                  Turns<T, kPairs>& turns) {
+  double frequencies[kPairs];
 #pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) {
+  for (int i = 0; i < kPairs; ++i) {
     const std::int64_t at = pair(i) * p.freqs_stride;
     frequencies[i] = p.freqs_dtype == DType::kFloat64 ? static_cast<const double*>(p.freqs)[at]
                                                       : static_cast<const float*>(p.freqs)[at];
@@ -148,7 +149,7 @@ __device__ inline void make_turns(const RopeProblem& p, std::int64_t b, std::int
   std::int64_t position = s;
   if (!p.where.find(0, b, s, position)) return fill_turns<T>(turns, 1, 0);
 #pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) {
+  for (int i = 0; i < kPairs; ++i) {
     const Turn<accumulate_t<T>> turn =
         made_turn<accumulate_t<T>>(p, static_cast<double>(position), frequencies[i]);
     turns.cos[i] = turn.cos;
@@ -156,12 +157,12 @@ __device__ inline void make_turns(const RopeProblem& p, std::int64_t b, std::int
   }
 }
 
-// The turns of kPack pairs, pair i of which is number pair(i), one by one.
-template <class T, class Pair>
+// The turns of some pairs, pair i of which is number pair(i), one by one.
+template <class T, int kPairs, class Pair>
 __device__ inline void find_turns(const RopeProblem& p, std::int64_t b, std::int64_t s, Pair pair,
-                                  Turns<T>& turns) {
+                                  Turns<T, kPairs>& turns) {
 #pragma unroll 1
-  for (int i = 0; i < kPack<T>; ++i) {
+  for (int i = 0; i < kPairs; ++i) {
     const Turn<accumulate_t<T>> turn =
         one_turn<accumulate_t<T>>(p, angle_row(p, pair(i), b, s), pair(i));
     turns.cos[i] = turn.cos;
@@ -169,28 +170,57 @@ __device__ inline void find_turns(const RopeProblem& p, std::int64_t b, std::int
   }
 }
 
-template <class T>
-__device__ inline void turn_back(Turns<T>& turns, bool inverse) {
+template <class T, int kPairs>
+__device__ inline void turn_back(Turns<T, kPairs>& turns, bool inverse) {
   const accumulate_t<T> sign = inverse ? -1 : 1;
 #pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) turns.sin[i] = product(turns.sin[i], sign);
+  for (int i = 0; i < kPairs; ++i) turns.sin[i] = product(turns.sin[i], sign);
 }
 
-// Of kPack pairs from `first` on.
-template <class T>
-__device__ __noinline__ Turns<T> turns_from(const RopeProblem& p, std::int64_t b, std::int64_t s,
-                                            std::int64_t first) {
-  Turns<T> turns;
-  find_turns<T>(p, b, s, [=](int i) { return first + i; }, turns);
+// Of the pairs first, first + step, ... below `end`; behind it any.
+template <class T, int kPairs = kPack<T>>
+__device__ __noinline__ Turns<T, kPairs> turns_from(const RopeProblem& p, std::int64_t b,
+                                                    std::int64_t s, std::int64_t first, int step,
+                                                    std::int64_t end) {
+  const auto pair = [=](int i) {
+    const std::int64_t number = first + i * step;
+    return number < end ? number : 0;
+  };
+  Turns<T, kPairs> turns;
+  if (kPairs < kPack<T> && makes_turns(p)) {
+    make_turns<T>(p, b, s, pair, turns);
+  } else {
+    find_turns<T>(p, b, s, pair, turns);
+  }
   return turns;
 }
 // The same of a table that read_chunks can read.
 template <class T>
 __device__ inline void read_turns(const RopeProblem& p, std::int64_t b, std::int64_t s,
                                   std::int64_t first, Turns<T>& turns) {
-  read_table_turns<T>(p, b, s, turns, [&](const void* table, std::int64_t row, auto& numbers) {
-    read_chunks<T>(table, p.table_dtype, row + first, numbers);
-  });
+  read_table_turns<T>(p, b, s, turns,
+                      [&](const void* table, std::int64_t row, std::int64_t, auto& numbers) {
+                        read_chunks<T>(table, p.table_dtype, row + first, numbers);
+                      });
+}
+
+// The same of a table of T, or of float32 beside 16 bits, whose rows may start anywhere.
+template <class T, int kPairs, class Pair>
+__device__ inline void read_turns_by_element(const RopeProblem& p, std::int64_t b, std::int64_t s,
+                                             Pair pair, Turns<T, kPairs>& turns) {
+  const bool is_float = sizeof(T) == 2 && p.table_dtype == DType::kFloat32;
+  const auto read = [&](const void* table, std::int64_t row, std::int64_t stride, auto& numbers) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const std::int64_t from = row + pair(i) * stride;
+      if (is_float) {
+        numbers[i] = static_cast<const float*>(table)[from];
+      } else {
+        numbers[i] = to_number(static_cast<const T*>(table)[from]);
+      }
+    }
+  };
+  read_table_turns<T>(p, b, s, turns, read);
 }
 
 }  // namespace membound::cuda

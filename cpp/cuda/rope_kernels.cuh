@@ -5,8 +5,9 @@
 // A block takes some rows: a row is up to heads_per_thread heads of one token, of q or of k, as far
 // apart as there are rows, so that what neighbouring rows ask for at once is in one piece. A thread
 // takes one unit of each: two chunks of 16 bytes that hold whole pairs, or, where heads are not
-// aligned, one pair. It asks for the chunks of a few heads, finds cos and sin once, turns and
-// writes, and goes on to the next heads. Nothing is shared; memory is the limit.
+// made of those, two pieces of 8 or 4 bytes or of one element. It asks for the chunks of a few
+// heads, finds cos and sin once, turns and writes, and goes on to the next heads. Nothing is
+// shared; memory is the limit.
 #include <cstdlib>
 
 #include "cuda/cluster.cuh"
@@ -122,25 +123,24 @@ struct ChunkPair {
   uint4 first, second;
 };
 
-// Of pairs of neighbours the numbers of two chunks change places before and after.
-template <bool kInterleaved, class T>
-__device__ inline void turn(Numbers<T>& a, Numbers<T>& b, const Turns<T>& turns) {
-  constexpr int kHalf = kPack<T> / 2;
+// The pairs of two pieces. Of pairs of neighbours the numbers change places before and after.
+template <bool kInterleaved, class T, int kPairs>
+__device__ inline void turn(Numbers<T>& a, Numbers<T>& b, const Turns<T, kPairs>& turns) {
+  const auto of_both = [&](int i) -> accumulate_t<T>& {
+    return i < kPairs ? a.at[i] : b.at[i - kPairs];
+  };
   Numbers<T> first, second;
 #pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) {
-    const Numbers<T>& from = i < kHalf ? a : b;
-    const int at = 2 * (i % kHalf);
-    const auto x1 = kInterleaved ? from.at[at] : a.at[i];
-    const auto x2 = kInterleaved ? from.at[at + 1] : b.at[i];
+  for (int i = 0; i < kPairs; ++i) {
+    const auto x1 = of_both(kInterleaved ? 2 * i : i);
+    const auto x2 = of_both(kInterleaved ? 2 * i + 1 : kPairs + i);
     first.at[i] = product(x1, turns.cos[i]) - product(x2, turns.sin[i]);
     second.at[i] = product(x2, turns.cos[i]) + product(x1, turns.sin[i]);
   }
 #pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) {
-    const Numbers<T>& from = i % 2 == 0 ? first : second;
-    a.at[i] = kInterleaved ? from.at[i / 2] : first.at[i];
-    b.at[i] = kInterleaved ? from.at[kHalf + i / 2] : second.at[i];
+  for (int i = 0; i < kPairs; ++i) {
+    of_both(kInterleaved ? 2 * i : i) = first.at[i];
+    of_both(kInterleaved ? 2 * i + 1 : kPairs + i) = second.at[i];
   }
 }
 
@@ -171,6 +171,30 @@ __device__ inline ChunkPair turned(const ChunkPair& unit, const Turns<T>& turns,
   return {pack(first), pack(second)};
 }
 
+// The heads that a thread has a unit of: where the row's first starts, and how far each next.
+template <class T>
+struct HeadWalk {
+  RopeRow row;
+  const T* x;
+  T* out;
+  std::int64_t x_step, out_step;
+  int count;
+};
+template <class T>
+__device__ inline HeadWalk<T> head_walk(const RopeParams& p, std::int64_t index) {
+  const RopeRow row = rope_row(p, index);
+  const HeadsOfRow heads = heads_of_row(p, row.group);
+  const RopeHeads& array = p.rope.arrays[heads.array];
+  return {row,
+          static_cast<const T*>(array.x) + array.x_strides.at(row.b, row.s) +
+              heads.first * array.x_strides.head,
+          static_cast<T*>(array.out) + array.out_strides.at(row.b, row.s) +
+              heads.first * array.out_strides.head,
+          heads.step * array.x_strides.head,
+          heads.step * array.out_strides.head,
+          heads.count};
+}
+
 // Aligned heads whose elements are neighbours, in units of two chunks. Tables are read without any
 // call, which would wait for the heads' loads; places are found before the wait for the kernel
 // before.
@@ -182,23 +206,16 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
   const int local = static_cast<int>(threadIdx.x * p.lane_magic >> 16);
   const std::int64_t index = std::int64_t{blockIdx.x} * p.rows_per_block + local;
   if (index >= p.rows) return;
-  const RopeRow row = rope_row(p, index);
-  const HeadsOfRow heads = heads_of_row(p, row.group);
-  const RopeHeads& array = p.rope.arrays[heads.array];
-  const std::int64_t x_step = heads.step * array.x_strides.head;
-  const std::int64_t out_step = heads.step * array.out_strides.head;
-  const T* const x_row = static_cast<const T*>(array.x) + array.x_strides.at(row.b, row.s) +
-                         heads.first * array.x_strides.head;
-  T* const out_row = static_cast<T*>(array.out) + array.out_strides.at(row.b, row.s) +
-                     heads.first * array.out_strides.head;
-  wait_with(x_row, out_row);
+  const HeadWalk<T> heads = head_walk<T>(p, index);
+  const RopeRow& row = heads.row;
+  wait_with(heads.x, heads.out);
 #pragma unroll 1
   for (int unit = threadIdx.x - local * p.lanes; unit < static_cast<int>(p.units);
        unit += p.lanes) {
     const UnitPlace at = unit_place(p, unit, kPack<T>);
     const bool turning = unit < static_cast<int>(p.turning_units);
-    const T* x = x_row + at.first;
-    T* out = out_row + at.first;
+    const T* x = heads.x + at.first;
+    T* out = heads.out + at.first;
     Turns<T> turns;
 #pragma unroll 1
     for (int done = 0; done < heads.count; done += kHeads) {
@@ -208,11 +225,11 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
         if (done + i >= heads.count) break;
         held[i].first = read_chunk(x);
         held[i].second = read_chunk(x + at.apart);
-        x += x_step;
+        x += heads.x_step;
       }
       if (done == 0 && turning) {
         if constexpr (kFrom == TurnsFrom::kAnywhere) {
-          turns = turns_from<T>(p.rope, row.b, row.s, unit * kPack<T>);
+          turns = turns_from<T>(p.rope, row.b, row.s, unit * kPack<T>, 1, p.rope.rotary_dim / 2);
         } else if constexpr (kFrom == TurnsFrom::kFrequencies) {
           make_turns<T>(
               p.rope, row.b, row.s, [=](int i) { return std::int64_t{unit * kPack<T> + i}; },
@@ -228,52 +245,110 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
         if (turning) held[i] = turned<kFrom>(held[i], turns, p.rope.interleaved);
         *reinterpret_cast<uint4*>(out) = held[i].first;
         *reinterpret_cast<uint4*>(out + at.apart) = held[i].second;
-        out += out_step;
+        out += heads.out_step;
       }
     }
   }
 }
 
-// Any strides and dtype, in units of one pair; units behind those that turn are one element.
-template <class A>
-__global__ void __launch_bounds__(tuning::kRopeThreads)
-    rope_pairs_kernel(const __grid_constant__ RopeParams p) {
-  begin_overlapped();
+// Pieces that heads are read in where chunks do not fit.
+template <int kBytes>
+struct PieceOf {
+  using type = uint2;
+  static __device__ uint4 widened(const uint2& piece) { return {piece.x, piece.y, 0u, 0u}; }
+  static __device__ uint2 narrowed(const uint4& chunk) { return {chunk.x, chunk.y}; }
+};
+template <>
+struct PieceOf<4> {
+  using type = std::uint32_t;
+  static __device__ uint4 widened(std::uint32_t piece) { return {piece, 0u, 0u, 0u}; }
+  static __device__ std::uint32_t narrowed(const uint4& chunk) { return chunk.x; }
+};
+template <>
+struct PieceOf<2> {
+  using type = std::uint16_t;
+  static __device__ uint4 widened(std::uint16_t piece) { return {piece, 0u, 0u, 0u}; }
+  static __device__ std::uint16_t narrowed(const uint4& chunk) {
+    return static_cast<std::uint16_t>(chunk.x);
+  }
+};
+
+template <int kBytes>
+inline constexpr int kPieceBlocks =
+    kBytes == 2 ? tuning::kRopeElementBlocks : tuning::kRopePieceBlocks;
+
+// Heads in units of two pieces of kPairs elements; of one element in any strides, where units
+// behind those that turn are one piece. Angles that take a call are found before the heads' loads,
+// which it would wait for.
+template <class T, int kPairs>
+__global__ void __launch_bounds__(tuning::kRopeThreads, kPieceBlocks<kPairs * sizeof(T)>)
+    rope_pieces_kernel(const __grid_constant__ RopeParams p) {
+  using Of = PieceOf<kPairs * sizeof(T)>;
+  using Piece = typename Of::type;
+  using Index = std::conditional_t<kPairs == 1, std::int64_t, int>;
+  constexpr int kHeads = tuning::kRopePieceBytesAhead / sizeof(Piece);
+  launch_dependents();
   const int local = static_cast<int>(threadIdx.x * p.lane_magic >> 16);
   const std::int64_t index = std::int64_t{blockIdx.x} * p.rows_per_block + local;
   if (index >= p.rows) return;
-  const RopeRow row = rope_row(p, index);
-  const HeadsOfRow heads = heads_of_row(p, row.group);
-  const RopeHeads& array = p.rope.arrays[heads.array];
-  const DType dtype = p.rope.dtype;
-  for (std::int64_t unit = threadIdx.x - local * p.lanes; unit < p.units; unit += p.lanes) {
-    const bool turning = unit < p.turning_units;
-    UnitPlace<std::int64_t> at = unit_place(p, unit, 1);
-    Turn<A> turn{1, 0};
-    if (turning) {
-      turn = one_turn<A>(p.rope, angle_row(p.rope, unit, row.b, row.s), unit);
-      if (p.rope.inverse) turn.sin = -turn.sin;
-    } else {
+  const HeadWalk<T> heads = head_walk<T>(p, index);
+  const RopeHeads& array = p.rope.arrays[heads_of_row(p, heads.row.group).array];
+  const std::int64_t x_dim = kPairs == 1 ? array.x_strides.dim : 1;
+  const std::int64_t out_dim = kPairs == 1 ? array.out_strides.dim : 1;
+  wait_with(heads.x, heads.out);
+#pragma unroll 1
+  for (Index unit = threadIdx.x - local * p.lanes; unit < static_cast<Index>(p.units);
+       unit += p.lanes) {
+    const bool turning = unit < static_cast<Index>(p.turning_units);
+    const bool both = turning || kPairs > 1;
+    UnitPlace<Index> at = unit_place<Index>(p, unit, kPairs);
+    if (!both) {
       at.first = unit - p.turning_units;
       if (at.first >= p.rope.rotary_offset) at.first += p.rope.rotary_dim;
     }
-    std::int64_t x = array.x_strides.at(row.b, row.s) + heads.first * array.x_strides.head;
-    std::int64_t out = array.out_strides.at(row.b, row.s) + heads.first * array.out_strides.head;
+    const T* x = heads.x + at.first * x_dim;
+    T* out = heads.out + at.first * out_dim;
+    const std::int64_t x_apart = both ? at.apart * x_dim : 0;
+    const std::int64_t out_apart = at.apart * out_dim;
+    Turns<T, kPairs> turns;
+    if (turning && !p.table_in_chunks) {
+      turns = turns_from<T, kPairs>(p.rope, heads.row.b, heads.row.s, unit * kPairs, 1,
+                                    p.rope.rotary_dim / 2);
+    }
 #pragma unroll 1
-    for (int i = 0; i < heads.count; ++i) {
-      const std::int64_t x_first = x + at.first * array.x_strides.dim;
-      const std::int64_t out_first = out + at.first * array.out_strides.dim;
-      if (turning) {
-        const A x1 = read_number<A>(array.x, dtype, x_first);
-        const A x2 = read_number<A>(array.x, dtype, x_first + at.apart * array.x_strides.dim);
-        write_number(array.out, dtype, out_first, product(x1, turn.cos) - product(x2, turn.sin));
-        write_number(array.out, dtype, out_first + at.apart * array.out_strides.dim,
-                     product(x2, turn.cos) + product(x1, turn.sin));
-      } else {
-        copy_number(array.out, out_first, array.x, x_first, dtype);
+    for (int done = 0; done < heads.count; done += kHeads) {
+      Piece first[kHeads], second[kHeads];
+#pragma unroll
+      for (int i = 0; i < kHeads; ++i) {
+        if (done + i >= heads.count) break;
+        first[i] = *outlasting_writes(reinterpret_cast<const Piece*>(x));
+        second[i] = *outlasting_writes(reinterpret_cast<const Piece*>(x + x_apart));
+        x += heads.x_step;
       }
-      x += heads.step * array.x_strides.head;
-      out += heads.step * array.out_strides.head;
+      if (done == 0 && turning) {
+        if (p.table_in_chunks) {
+          read_turns_by_element<T>(
+              p.rope, heads.row.b, heads.row.s, [=](int i) { return unit * kPairs + i; }, turns);
+        }
+        turn_back<T>(turns, p.rope.inverse);
+      }
+#pragma unroll
+      for (int i = 0; i < kHeads; ++i) {
+        if (done + i >= heads.count) break;
+        if (turning) {
+          Numbers<T> a = unpack<T>(Of::widened(first[i])), b = unpack<T>(Of::widened(second[i]));
+          if (kPairs > 1 && p.rope.interleaved) {
+            turn<true>(a, b, turns);
+          } else {
+            turn<false>(a, b, turns);
+          }
+          first[i] = Of::narrowed(pack(a));
+          second[i] = Of::narrowed(pack(b));
+        }
+        *reinterpret_cast<Piece*>(out) = first[i];
+        if (both) *reinterpret_cast<Piece*>(out + out_apart) = second[i];
+        out += heads.out_step;
+      }
     }
   }
 }

@@ -29,13 +29,16 @@ struct Case {
 };
 
 std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t tokens) {
-  const std::int64_t head_dim = 2 * chunks * (16 / format.size());
+  const std::int64_t pack = 16 / format.size(), head_dim = 2 * chunks * pack;
   std::vector<Case> list;
   for (const bool interleaved : {false, true}) {
     for (const bool freqs : {false, true}) {
       list.push_back({format, tokens, head_dim, {}, interleaved, freqs, false});
       list.push_back({format, tokens, head_dim, {1, 3, 1}, interleaved, freqs, true});
       list.push_back({format, tokens, head_dim, {1, 3, 2}, interleaved, freqs, false});
+      // In pieces of 8 and 4 bytes.
+      list.push_back({format, tokens, head_dim + pack, {}, interleaved, freqs, false});
+      list.push_back({format, tokens, head_dim + pack / 2, {}, interleaved, freqs, false});
     }
   }
   return list;

@@ -23,6 +23,8 @@ TABLES = ("halves", "twice", "cache", "freqs")
 # head_dim, rotary_dim, rotary_offset: in whole chunks of a GPU and not, over one block of pairs
 PARTS = ((128, 128, 0), (64, 64, 0), (80, 80, 0), (96, 64, 32), (192, 64, 128), (64, 32, 8))
 PARTS += ((10, 6, 3), (2, 2, 0), (7, 6, 1), (1040, 1040, 0))
+# halves of 8, 4 and 2 bytes of 16 bits
+PARTS += ((72, 72, 0), (100, 100, 0), (90, 90, 0), (96, 24, 0), (80, 20, 0))
 ROWS = 64
 
 

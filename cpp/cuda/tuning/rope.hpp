@@ -7,8 +7,8 @@
 
 namespace membound::cuda::tuning {
 
-// A unit is what one thread turns of a head: two chunks of 16 bytes, or in the general form one
-// pair. The threads of a row take the units of one head, then of the next few of the same token.
+// A unit is what one thread turns of a head: two chunks of 16 bytes, or two smaller pieces. The
+// threads of a row take the units of one head, then of the next few of the same token.
 struct RopeConfig {
   int heads_per_thread;  // that share cos and sin
   int lanes;             // threads of a row; each takes units lane, lane + lanes, ...
@@ -33,6 +33,17 @@ inline constexpr int kRopeHeadsOfTable = 4;
 // Heads that share angles which take longer to make than a head to turn (the same with frequencies:
 // 85 us with 8 and the sines of a thread in one piece; sine after sine 131 with 8, 119 with 16).
 inline constexpr int kRopeHeadsOfMade = 8;
+// The same of pieces, of which a thread has so few that what it does before the first is most of it
+// (heads of 100 in pieces of 4 bytes: 115 us with 4 heads, 88 with 8, 89 with 16; of 128 in pieces
+// of 2 bytes 211, 153, 139).
+inline int rope_heads_of_pieces(int piece_bytes) { return piece_bytes == 2 ? 16 : 8; }
+// Of their heads those whose loads are on their way together, by the bytes of a piece, and blocks
+// of a multiprocessor: a thread has 80 registers (heads of 72 in pieces of 8 bytes: 59 us; with 64
+// and spills 62, with 48 86), beside pieces of 2 bytes 64 (heads of 128: 148 us with eight heads on
+// their way, 160 with four and 80 registers).
+inline constexpr int kRopePieceBytesAhead = 16;
+inline constexpr int kRopePieceBlocks = 6;
+inline constexpr int kRopeElementBlocks = 8;
 inline constexpr int kRopeThreads = 128;  // a little before 256: 97.7 us and 100 with 2 heads
 
 // Few units: one head per thread and blocks of 64 threads, as parallelism beats shared angles
@@ -43,13 +54,16 @@ inline constexpr int kFewRopeThreads = 64;
 // Where launches are so long, overlapping them gains nothing (see tuning/rms_norm.hpp).
 inline constexpr std::int64_t kRopeOverlapBlocks = 8192;
 
-// tokens and units at least 1; the heads of q and of k, of which one may be 0. made: angles come
-// from frequencies.
+// made: angles come from frequencies.
+inline int rope_heads_of_chunks(bool made) { return made ? kRopeHeadsOfMade : kRopeHeadsOfTable; }
+
+// tokens and units at least 1; the heads of q and of k, of which one may be 0. shared: heads that
+// share an angle.
 inline RopeConfig rope_config(std::int64_t tokens, std::int64_t q_heads, std::int64_t k_heads,
-                              std::int64_t units, bool made) {
+                              std::int64_t units, int shared) {
   RopeConfig config{};
   const bool few = tokens * (q_heads + k_heads) <= kFewRopeUnits / units;
-  config.heads_per_thread = few ? 1 : made ? kRopeHeadsOfMade : kRopeHeadsOfTable;
+  config.heads_per_thread = few ? 1 : shared;
   const int threads = few ? kFewRopeThreads : kRopeThreads;
   config.lanes = static_cast<int>(units < threads ? units : threads);
   config.rows_per_block = threads / config.lanes;
