@@ -42,7 +42,8 @@ def others() -> list[RopeShape]:
     """Head widths, styles, layouts, dtypes and sources of the angles."""
     large = functools.partial(shape, 4, 4096)
     return [
-        *(large(head_dim, form=form) for head_dim in (64, 80, 256) for form in ("", "backward")),
+        *(large(head_dim, form=form) for head_dim in (64, 72, 80, 100, 256)
+          for form in ("", "backward")),
         *(large(form=form) for form in ("interleaved", "in place", "qkv", "freqs", "ids")),
         *(large(memory=memory) for memory in ("sbhd", "bhsd")),
         *(large(dtype=dtype, form=form) for dtype in ("float16", "float32")

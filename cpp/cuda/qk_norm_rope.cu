@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/dispatch.hpp"
 #include "cuda/launch.hpp"
-#include "cuda/qk_norm_rope_kernels.cuh"
+#include "cuda/qk_norm_rope_lane_kernels.cuh"
 #include "cuda/qk_norm_rope_layout.cuh"
 #include "ops/qk_norm_rope.hpp"
 
@@ -19,6 +19,22 @@ bool caches_in_chunks(const QkNormRopeProblem& problem) {
          (v.heads == 0 || (in_chunks<T>(p, v.x, v.x_strides, v.heads) && cache_in_chunks<T>(v)));
 }
 
+// What every head of a call starts on and is made of.
+template <class T, int kElements>
+bool has_pieces(const QkNormRopeProblem& problem) {
+  const RopeProblem& p = problem.rope;
+  const RopeHeads& v = problem.values;
+  bool all = p.head_dim % kElements == 0;
+  for (int i = 0; i < p.count && all; ++i) {
+    const RopeHeads& array = p.arrays[i];
+    all = in_chunks<T, kElements>(p, array.x, array.x_strides, array.heads) &&
+          (problem.is_cached(i)
+               ? cache_in_chunks<T, kElements>(array)
+               : in_chunks<T, kElements>(p, array.out, array.out_strides, array.heads));
+  }
+  return all && (v.heads == 0 || (in_chunks<T, kElements>(p, v.x, v.x_strides, v.heads) &&
+                                  cache_in_chunks<T, kElements>(v)));
+}
 template <class T>
 bool has_chunks(const QkNormRopeProblem& problem) {
   const bool cached = problem.cache.given();
@@ -37,18 +53,27 @@ void qk_norm_rope(const QkNormRopeProblem& problem, StreamView stream) {
     using A = accumulate_t<T>;
     const RopeProblem& rope = problem.rope;
     const bool chunks = has_chunks<T>(problem);
-    const tuning::QkNormRopeConfig config = tuning::qk_norm_rope_config(
-        rope.tokens(), rope.arrays[0].heads, rope.count == 2 ? rope.arrays[1].heads : 0,
-        rope.head_dim, sizeof(T), chunks);
+    const bool lanes =
+        !chunks && kHasChunksKernel<T> && tuning::qk_norm_fits_lanes(rope.head_dim, sizeof(T));
     QkNormRopeParams<A> p{};
+    p.warp = tuning::warp_heads(rope.head_dim, sizeof(T));
+    const std::int64_t k_heads = rope.count == 2 ? rope.arrays[1].heads : 0;
+    const tuning::QkNormRopeConfig config =
+        lanes ? tuning::qk_norm_lane_config(rope.tokens(), rope.arrays[0].heads, k_heads, p.warp)
+              : tuning::qk_norm_rope_config(rope.tokens(), rope.arrays[0].heads, k_heads,
+                                            rope.head_dim, sizeof(T), chunks);
     p.turn.rope = rope;
     set_rows(p.turn, config);
     p.turn.units = rope.head_dim / (2 * kPack<T>);
     p.turn.turning_units = rope.rotary_dim / 2;
-    p.turn.table_in_chunks = chunks && table_in_chunks<T>(rope);
+    p.turn.table_in_chunks = chunks ? table_in_chunks<T>(rope) : has_everyday_table<T>(rope);
+    p.access = chunk_access<T>(
+        [&](auto elements) { return has_pieces<T, decltype(elements)::value>(problem); });
+    p.everyday_weights = true;
     for (int i = 0; i < rope.count; ++i) {
       p.weights[i] = weight_columns<T>(problem.weights[i], problem.weight_offset);
       p.rstds[i] = problem.rstds[i];
+      p.everyday_weights = p.everyday_weights && is_everyday_weight<T>(rope, problem.weights[i]);
     }
     set_rstd(p.norm, rope.head_dim, problem.eps, A());
     p.round_normed = problem.round_normed;
@@ -64,11 +89,12 @@ void qk_norm_rope(const QkNormRopeProblem& problem, StreamView stream) {
     const std::int64_t value_blocks =
         tuning::qk_norm_value_blocks(config, rope.tokens(), problem.values.heads);
     const LaunchShape shape{.blocks = config.blocks + value_blocks,
-                            .threads = config.threads(),
+                            .threads = lanes ? tuning::kQkNormRopeThreads : config.threads(),
                             .overlap_launch = config.overlap_launch};
     const int device = current_device();
     if constexpr (kHasChunksKernel<T>) {
       if (chunks) return launch<qk_norm_rope_chunks_kernel<T>>(shape, stream, device, p);
+      if (lanes) return launch<qk_norm_rope_lanes_kernel<T>>(shape, stream, device, p);
     }
     launch<qk_norm_rope_heads_kernel<A>>(shape, stream, device, p);
   });

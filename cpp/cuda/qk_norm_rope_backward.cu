@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/dispatch.hpp"
 #include "cuda/launch.hpp"
-#include "cuda/qk_norm_rope_backward_kernels.cuh"
+#include "cuda/qk_norm_rope_backward_lane_kernels.cuh"
 #include "cuda/qk_norm_rope_layout.cuh"
 #include "ops/qk_norm_rope_backward.hpp"
 
@@ -18,6 +18,20 @@ bool has_chunks(const QkNormRopeBackwardProblem& problem) {
     const HeadGradient& array = problem.arrays[i];
     all = in_chunks<T>(rope, array.x, array.x_strides, rope.arrays[i].heads) &&
           weight_in_chunks<T>(rope, array.weight);
+  }
+  return all;
+}
+
+template <class T, int kElements>
+bool has_pieces(const QkNormRopeBackwardProblem& problem) {
+  const RopeProblem& rope = problem.rope;
+  bool all = rope.head_dim % kElements == 0;
+  for (int i = 0; i < rope.count && all; ++i) {
+    const RopeHeads& array = rope.arrays[i];
+    const HeadGradient& gradient = problem.arrays[i];
+    all = in_chunks<T, kElements>(rope, array.x, array.x_strides, array.heads) &&
+          in_chunks<T, kElements>(rope, array.out, array.out_strides, array.heads) &&
+          in_chunks<T, kElements>(rope, gradient.x, gradient.x_strides, array.heads);
   }
   return all;
 }
@@ -93,16 +107,30 @@ void qk_norm_rope_backward(const QkNormRopeBackwardProblem& problem, StreamView 
     for (int i = 0; i < p.rope.count; ++i) {
       set_slot_rows(p.parts[i], p.rope.arrays[i], p.arrays[i], config);
     }
-    p.table_in_chunks = chunks && table_in_chunks<T>(p.rope);
+    p.table_in_chunks = chunks ? table_in_chunks<T>(p.rope) : has_everyday_table<T>(p.rope);
+    const bool lanes =
+        !chunks && kHasChunksKernel<T> && tuning::qk_norm_fits_lanes(p.rope.head_dim, sizeof(T));
+    p.warp = tuning::warp_heads(p.rope.head_dim, sizeof(T));
+    p.access = chunk_access<T>(
+        [&](auto elements) { return has_pieces<T, decltype(elements)::value>(problem); });
+    p.everyday_weights = true;
+    for (int i = 0; i < p.rope.count; ++i) {
+      p.everyday_weights =
+          p.everyday_weights && is_everyday_weight<T>(p.rope, problem.arrays[i].weight);
+    }
     const LaunchShape shape{
-        .blocks = blocks, .threads = config.threads, .overlap_launch = config.overlap_launch};
+        .blocks = blocks,
+        .threads = lanes ? tuning::qk_norm_backward_lane_threads(p.slots, p.warp) : config.threads,
+        .overlap_launch = config.overlap_launch};
     const int device = current_device();
     if constexpr (kHasChunksKernel<T>) {
       if (blocks > 0 && chunks) {
         launch<qk_norm_rope_backward_chunks_kernel<T>>(shape, stream, device, p);
+      } else if (blocks > 0 && lanes) {
+        launch<qk_norm_rope_backward_lanes_kernel<T>>(shape, stream, device, p);
       }
     }
-    if (blocks > 0 && !chunks) {
+    if (blocks > 0 && !chunks && !lanes) {
       launch<qk_norm_rope_backward_heads_kernel<A>>(shape, stream, device, p);
     }
     for (int i = 0; i < problem.rope.count; ++i) {

@@ -12,6 +12,7 @@
 #include "cuda/cluster.cuh"
 #include "cuda/column_gradient.cuh"
 #include "cuda/l2_priority.cuh"
+#include "cuda/qk_norm_lanes.cuh"
 #include "cuda/qk_norm_weight.cuh"
 #include "cuda/tuning/qk_norm_rope_backward.hpp"
 #include "ops/qk_norm_rope_backward.hpp"
@@ -37,6 +38,10 @@ struct QkNormRopeBackwardParams {
   int lanes, slots, together;
   bool round_normed;
   bool table_in_chunks;
+  // Of the form with a chunk in each lane.
+  tuning::WarpHeads warp;
+  ChunkAccess access;
+  bool everyday_weights;
 };
 
 // What a block works on.
@@ -141,9 +146,12 @@ struct RowWalk {
     const RopeHeads& array = p.rope.arrays[block.array];
     const HeadGradient& gradient = p.arrays[block.array];
     const HeadRow row = head_row(p, block, number);
-    dy = static_cast<const T*>(array.x) + row_start(array.x_strides, row) + first;
-    x = static_cast<const T*>(gradient.x) + row_start(gradient.x_strides, row) + first;
-    dx = static_cast<T*>(array.out) + row_start(array.out_strides, row) + first;
+    dy = static_cast<const T*>(array.x) + row_start(array.x_strides, row) +
+         first * array.x_strides.dim;
+    x = static_cast<const T*>(gradient.x) + row_start(gradient.x_strides, row) +
+        first * gradient.x_strides.dim;
+    dx = static_cast<T*>(array.out) + row_start(array.out_strides, row) +
+         first * array.out_strides.dim;
     rstd = reinterpret_cast<const accumulate_t<T>*>(x);  // where none is saved, any number
     if (gradient.rstd.data != nullptr) {
       rstd = static_cast<const accumulate_t<T>*>(gradient.rstd.data) +
@@ -306,7 +314,7 @@ __device__ __noinline__ A turned_back(const RopeProblem& rope, const StridedHead
                    : product(own, turn.cos) - product(other, turn.sin);
 }
 
-// Any strides and dtype: a warp.
+// Any strides and dtype, for float64 and heads of more chunks than a warp has lanes for: a warp.
 template <class A>
 __global__ void __launch_bounds__(kWarpLanes)
     qk_norm_rope_backward_heads_kernel(const __grid_constant__ QkNormRopeBackwardParams<A> p) {

@@ -11,6 +11,7 @@
 // a warp's four rows).
 #include "cuda/cluster.cuh"
 #include "cuda/l2_priority.cuh"
+#include "cuda/qk_norm_lanes.cuh"
 #include "cuda/qk_norm_weight.cuh"
 #include "cuda/tuning/qk_norm_rope.hpp"
 
@@ -29,6 +30,10 @@ struct QkNormRopeParams {
   std::int64_t first_value_block;
   RowDivider by_value_groups, by_seq, by_block;
   int value_size;  // bytes of an element
+  // Of the form with a chunk in each lane.
+  tuning::WarpHeads warp;
+  ChunkAccess access;
+  bool everyday_weights;
 };
 
 // Of a head where weights differ.
@@ -235,7 +240,7 @@ __device__ __noinline__ A normed_number(const QkNormRopeParams<A>& p, const Stri
   return p.round_weighted ? round_number(value, x.dtype) : value;
 }
 
-// Any strides and dtype.
+// Any strides and dtype: float64, and heads of more chunks than a warp has lanes for.
 template <class A>
 __global__ void __launch_bounds__(tuning::kQkNormRopeThreads)
     qk_norm_rope_heads_kernel(const __grid_constant__ QkNormRopeParams<A> p) {

@@ -5,7 +5,7 @@
 // What of a call of qk_norm_rope can be read in chunks of 16 bytes.
 #include <cstdint>
 
-#include "cuda/columns.cuh"
+#include "cuda/qk_norm_lanes.cuh"
 #include "cuda/rope_layout.cuh"
 #include "cuda/tuning/qk_norm_rope.hpp"
 #include "ops/qk_norm_rope.hpp"
@@ -25,12 +25,27 @@ ColumnArray<accumulate_t<T>> weight_columns(const HeadWeight& weight, double off
 
 // None, or of x's dtype, or float32 beside 16 bits.
 template <class T>
+bool is_everyday_weight(const RopeProblem& p, const HeadWeight& weight) {
+  return weight.data == nullptr || weight.dtype == p.dtype ||
+         (sizeof(T) == 2 && weight.dtype == DType::kFloat32);
+}
+
+template <class T>
 bool weight_in_chunks(const RopeProblem& p, const HeadWeight& weight) {
   if (weight.data == nullptr) return true;
-  const bool fits = weight.dtype == p.dtype || (sizeof(T) == 2 && weight.dtype == DType::kFloat32);
   const std::int64_t elements = kChunkBytes / static_cast<std::int64_t>(dtype_size(weight.dtype));
-  return fits && weight.stride == 1 && weight.head_stride % elements == 0 &&
-         starts_on_chunk(weight.data);
+  return is_everyday_weight<T>(p, weight) && weight.stride == 1 &&
+         weight.head_stride % elements == 0 && starts_on_chunk(weight.data);
+}
+
+// What every head of a call starts on and is made of. fits: a function of (elements of a piece, as
+// an integral constant) of what only the op knows.
+template <class T, class Fits>
+ChunkAccess chunk_access(Fits fits) {
+  constexpr std::integral_constant<int, kPack<T>> kWhole;
+  constexpr std::integral_constant<int, kPack<T> / 2> kHalf;
+  if (fits(kWhole)) return ChunkAccess::kWhole;
+  return fits(kHalf) ? ChunkAccess::kHalves : ChunkAccess::kElements;
 }
 
 // float64, which nobody trains or serves with, is not worth kernels of its own.
@@ -52,12 +67,12 @@ bool turns_in_chunks(const RopeProblem& p, int cached = -1) {
 }
 
 // The heads of a cache, of any slot.
-template <class T>
+template <class T, int kElements = kPack<T>>
 bool cache_in_chunks(const RopeHeads& array) {
   const RopeStrides& strides = array.out_strides;
   const std::int64_t head = array.heads == 1 ? 0 : strides.head;
-  return starts_on_chunk(array.out) && strides.dim == 1 &&
-         (strides.batch | strides.seq | head) % kPack<T> == 0;
+  return reinterpret_cast<std::uintptr_t>(array.out) % (kElements * sizeof(T)) == 0 &&
+         strides.dim == 1 && (strides.batch | strides.seq | head) % kElements == 0;
 }
 
 }  // namespace membound::cuda

@@ -43,6 +43,15 @@ __device__ inline Pair<Value> shuffle_xor(Pair<Value> value, int offset) {
   return {shuffle_xor(value.a, offset), shuffle_xor(value.b, offset)};
 }
 
+template <class Value>
+__device__ inline Value shuffle_from(Value value, int lane) {
+  return __shfl_sync(0xffffffffu, value, lane);
+}
+template <class Value>
+__device__ inline Pair<Value> shuffle_from(Pair<Value> value, int lane) {
+  return {shuffle_from(value.a, lane), shuffle_from(value.b, lane)};
+}
+
 struct Sum {
   template <class Value>
   static __device__ Value zero() {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include "cuda/tuning/qk_norm_lanes.hpp"
 #include "cuda/tuning/qk_norm_rope_backward.hpp"
 #include "tuning_text.hpp"
 
@@ -60,6 +61,48 @@ TEST_CASE("qk_norm_rope: which heads come in pairs of chunks") {
   CHECK_FALSE(qk_norm_pairs_chunks(72, 2));    // nine chunks
   CHECK_FALSE(qk_norm_pairs_chunks(1024, 2));  // more than a warp holds
   CHECK_FALSE(qk_norm_pairs_chunks(20, 2));    // no whole chunks
+}
+
+TEST_CASE("qk_norm_rope: rows have as many heads as leave the fewest lanes without one") {
+  CHECK(qk_norm_heads(32, 8) == 8);
+  CHECK(qk_norm_heads(16, 16) == 8);
+  CHECK(qk_norm_heads(28, 4) == 7);
+  CHECK(qk_norm_heads(12, 2) == 6);
+  for (std::int64_t heads = 0; heads < 200; ++heads) {
+    const int each = qk_norm_heads(heads, heads / 4);
+    CHECK(each > 1);
+    CHECK(each <= kQkNormHeads);
+  }
+}
+
+TEST_CASE("qk_norm_rope: every chunk of a warp's heads belongs to one lane") {
+  for (const int size : {2, 4}) {
+    for (std::int64_t head_dim = 1; qk_norm_fits_lanes(head_dim, size); ++head_dim) {
+      const WarpHeads all = warp_heads(head_dim, size);
+      CAPTURE(head_dim);
+      CHECK(all.chunks * 16 >= head_dim * size);
+      CHECK((all.chunks - 1) * 16 < head_dim * size);
+      CHECK(all.chunks * all.heads <= 32);
+      CHECK(all.chunks * (all.heads + 1) > 32);
+      CHECK(2 * all.summing >= all.chunks);
+      const int behind = all.chunks - all.summing, front = all.heads * all.summing;
+      for (int lane = front; behind > 0 && lane < 32; ++lane) {
+        const int number = lane - front;
+        CHECK(static_cast<int>(number * all.behind_magic >> 16) == number / behind);
+      }
+      // Blocks of the gradient: all slots, in no more threads than the kernel is bound to.
+      const int slots = qk_norm_rope_backward_config(1, head_dim, size, false).slots;
+      const int threads = qk_norm_backward_lane_threads(slots, all);
+      CHECK(threads / 32 * all.heads >= slots);
+      CHECK(threads <= kQkNormBackwardLaneThreads);
+      CHECK(slots * head_dim <= 2 * (16 / size) * kQkNormRopeBackwardThreads);
+      const QkNormRopeConfig config = qk_norm_lane_config(16384, 32, 8, all);
+      CHECK(config.blocks * config.rows_per_block >= 16384 * config.groups);
+      CHECK(config.rows_per_block == kQkNormRopeThreads / 32 * all.heads);
+    }
+  }
+  CHECK(warp_heads(72, 2).heads == 3);
+  CHECK_FALSE(qk_norm_fits_lanes(257, 2));
 }
 
 TEST_CASE("qk_norm_rope_backward: slots are of the head's width alone") {

@@ -50,6 +50,10 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
                         number % 4 < 2, false, rounding, Cache(number % 3)});
         list.push_back({format, tokens, odd_dim, odd_dim / 4 * 2, layout, interleaved, freqs, !odd,
                         number % 4 >= 2, true, rounding, Cache(number / 2 % 3)});
+        if (head_dim == kMaxQkNormHeadDim) continue;
+        const std::int64_t half_dim = head_dim + pack / 2;  // half a chunk at the end
+        list.push_back({format, tokens, half_dim, half_dim / 2 * 2, layout, interleaved, freqs,
+                        false, number % 4 >= 2, odd, rounding, Cache(number / 2 % 3)});
       }
     }
   }

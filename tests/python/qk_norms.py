@@ -17,6 +17,8 @@ from rotary import draw, to_layout
 # head_dim, rotary_dim, rotary_offset: chunks in pairs of a GPU's lanes and not
 PARTS = ((128, 128, 0), (64, 64, 0), (256, 256, 0), (80, 80, 0), (96, 64, 32), (64, 32, 8))
 PARTS += ((10, 6, 3), (2, 2, 0), (7, 6, 1), (1024, 1024, 0))
+# a chunk in each lane, and more than a warp has
+PARTS += ((72, 72, 0), (100, 100, 0), (90, 90, 0), (96, 24, 0), (80, 20, 4), (264, 260, 2))
 POSITIONS = 32
 
 
