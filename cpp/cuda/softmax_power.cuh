@@ -115,14 +115,15 @@ __device__ inline accumulate_t<T> take_powers(Numbers<T>& logits, accumulate_t<T
 
 // Powers of e relative to a logit, with 2^shift. At once: in one operation and the GPU's own power,
 // as logit * slope - reference * slope, where what rounding the latter adds to every exponent is a
-// factor, known exactly. Numbers of 16 bits above kFar differ by so much that a power is 1 or 0
-// with a slope, too, that keeps the product finite and exact. For that threads need more registers:
+// factor, known exactly: to kFar it is within 2^16. Numbers of 16 bits above differ by 2^20 at
+// least, so that a power is 1 or 0, with a slope of 1, too, that rounds nothing, and what is added
+// to them for the logarithm of their sum is lost. For that threads need more registers:
 // those of few chunks, which have none to spare, subtract (H200, cross entropy bfloat16, 8192 x
 // 32000: 265 to 256 us, but 8192 x 8192 71 to 81).
 template <class T>
 class PowersAbout {
   using A = accumulate_t<T>;
-  static constexpr float kFar = 1e30f, kFarSlope = 1.0f / (1 << 20);
+  static constexpr float kFar = 1 << 28;
 
  public:
   // chunks: of a thread.
@@ -132,7 +133,7 @@ class PowersAbout {
         at_once_(sizeof(T) == 2 && chunks != tuning::kFewChunks) {
     if constexpr (sizeof(T) == 2) {
       if (!at_once_) return;
-      slope_ = fabsf(reference) > kFar ? kFarSlope : SoftmaxPower<T>::kPlain;
+      slope_ = fabsf(reference) > kFar ? 1.0f : SoftmaxPower<T>::kPlain;
       offset_ = fmaf(-reference, slope_, static_cast<float>(shift));
       const float excess = fmaf(reference, slope_, offset_) - static_cast<float>(shift);
       if (isfinite(reference)) factor_ = SoftmaxPower<T>::of(-excess, 1.0f);

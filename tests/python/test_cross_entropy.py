@@ -183,6 +183,35 @@ def test_extreme_values(name, dtype):
     np.testing.assert_allclose(capped, np.log(2 + np.exp(-2)) + 2, rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NOT_JAX)
+def test_logits_of_every_magnitude(name, dtype):
+    """Two highest logits alike, the rest as far below as numbers of that magnitude are."""
+    one = framework(name, dtype)
+    kind = NUMPY_DTYPES[dtype]
+    highest = {"float16": 4, "bfloat16": 38, "float32": 38, "float64": 308}[dtype]
+    powers = sorted({highest * step // 12 for step in range(13)})
+    for cols in (4, 2000, 40000):  # powers differ with the chunks of a thread
+        top = np.array([sign * 10.0**power for power in powers for sign in (1, -1)])
+        logits = (top - np.abs(top) * 0.02)[:, None].repeat(cols, 1)
+        logits[:, 0] = logits[:, cols // 2] = top
+        logits = logits.astype(kind)
+        labels = np.zeros(len(top), np.int64)
+        _, lse, gradient = definition(logits, labels)
+        dlogits = zeros(one, logits.shape, dtype)
+        loss, found = membound.cross_entropy(
+            one.array(logits), one.array(labels), return_lse=True, dlogits=dlogits
+        )
+        np.testing.assert_allclose(one.numpy(found), lse, rtol=1e-6, atol=1e-6)
+        near = np.abs(top) < 1e4  # others are all but the two too far below to count
+        wanted = np.where(near, lse - logits[:, 0].astype(np.float64), np.log(2))
+        np.testing.assert_allclose(one.numpy(loss), wanted, rtol=2e-6, atol=1e-6)
+        tolerance = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 5e-5, "float64": 1e-12}[dtype]
+        found = one.numpy(dlogits).astype(np.float64)
+        assert np.isfinite(found).all()
+        np.testing.assert_allclose(found[near], gradient[near], atol=tolerance)
+
+
 def test_finite_differences(seed):
     rng = np.random.default_rng(seed)
     logits, direction = rng.standard_normal((6, 11)), rng.standard_normal((6, 11))
