@@ -24,6 +24,28 @@ template <class A>
   }
 }
 
+// scale * x + mask, from rows of one dtype.
+template <class T>
+struct MaskedLogits {
+  using A = typename Lanes<T>::A;
+  using V = typename Lanes<T>::V;
+  const T* x;
+  const T* mask;
+  A scale;
+
+  MEMBOUND_ALWAYS_INLINE Pair<V> of(Pair<V> value, Pair<V> added) const {
+    return {multiply_add(value.first, V{} + scale, added.first),
+            multiply_add(value.second, V{} + scale, added.second)};
+  }
+  MEMBOUND_ALWAYS_INLINE Pair<V> whole(std::int64_t col) const {
+    return of(Lanes<T>::read(x + col), Lanes<T>::read(mask + col));
+  }
+  MEMBOUND_ALWAYS_INLINE Pair<V> partial(std::int64_t col, std::int64_t count) const {
+    return first_of_step<T>(of(read_partial(x + col, count), read_partial(mask + col, count)),
+                            count, -kInfinity<A>);
+  }
+};
+
 // One row after the other. The powers of up to kHeld columns are kept, others are taken again for
 // the result. What lies apart or has a mask goes through a buffer, wide rows once for each pass.
 template <class T>
@@ -43,7 +65,19 @@ class SoftmaxRowsOf {
                             rows_.out_row_stride == 1 && rows_.first_kept > 0 &&
                             rows_.more_kept >= 0;
     if (plain && one_column) return run_column();
-    if (plain && rows_.cols <= kStep && rows_.out_col_stride == 1) return run_steps();
+    if (rows_.cols <= kStep && rows_.out_col_stride == 1) {
+      if (plain) {
+        return run_steps([&](std::int64_t row) MEMBOUND_INLINED {
+          return PlainLogits<T>{row_of<T>(rows_.x, rows_.x_row_stride, row), scale_};
+        });
+      }
+      if (rows_.x_col_stride == 1 && has_mask_of_x()) {
+        return run_steps([&](std::int64_t row) MEMBOUND_INLINED {
+          return MaskedLogits<T>{row_of<T>(rows_.x, rows_.x_row_stride, row),
+                                 row_of<T>(rows_.mask, rows_.mask_row_stride, row), scale_};
+        });
+      }
+    }
     for (std::int64_t row = 0; row < rows_.rows; ++row) {
       x_ = row_of<T>(rows_.x, rows_.x_row_stride, row);
       out_ = out_row(row);
@@ -56,6 +90,10 @@ class SoftmaxRowsOf {
   }
 
  private:
+  // Whether there is a mask in rows of x's dtype.
+  bool has_mask_of_x() const {
+    return rows_.mask != nullptr && rows_.mask_dtype == rows_.dtype && rows_.mask_col_stride == 1;
+  }
   T* out_row(std::int64_t row) const {
     return static_cast<T*>(rows_.out) + row * rows_.out_row_stride;
   }
@@ -78,13 +116,14 @@ class SoftmaxRowsOf {
   }
 
   // Rows of one step.
-  void run_steps() const {
+  template <class LogitsOf>
+  MEMBOUND_ALWAYS_INLINE void run_steps(LogitsOf logits_of) const {
     for (std::int64_t row = 0; row < rows_.rows; ++row) {
-      const PlainLogits<T> logits{row_of<T>(rows_.x, rows_.x_row_stride, row), scale_};
+      const auto logits = logits_of(row);
       const std::int64_t kept = kept_of(row);
       const Pair<V> l = kept == kStep ? logits.whole(0) : logits.partial(0, kept);
       const A top = horizontal_largest<A>(at_least(l.first, l.second));
-      const Pair<V> power = Powers<T, PlainLogits<T>>{logits, top, nullptr}.of(l);
+      const Pair<V> power{power_of_logit<A>(l.first, top), power_of_logit<A>(l.second, top)};
       const A factor = 1 / horizontal_sum(power.first + power.second);
       Pair<V> y{power.first * factor, power.second * factor};
       if (kept < rows_.cols) y = first_of_step<T>(y, kept, A{0});
@@ -139,6 +178,15 @@ class SoftmaxRowsOf {
   // The logits of a block, -infinity up to the end of the last step.
   [[gnu::noinline]] void read(std::int64_t first, std::int64_t count, A* to) {
     const T* from = gather(x_, rows_.x_col_stride, first, count, copy_);
+    if (has_mask_of_x()) {
+      const MaskedLogits<T> logits{from, static_cast<const T*>(rows_.mask) + mask_row_ + first,
+                                   scale_};
+      for (std::int64_t at = 0; at < count; at += kStep) {
+        const std::int64_t left = count - at;
+        store_pair(to + at, left < kStep ? logits.partial(at, left) : logits.whole(at));
+      }
+      return;
+    }
     const bool drops = rows_.mask != nullptr && rows_.mask_dtype == DType::kBool;
     const auto* mask = static_cast<const char*>(rows_.mask) +
                        mask_row_ * static_cast<std::int64_t>(dtype_size(rows_.mask_dtype));
