@@ -187,6 +187,21 @@ MEMBOUND_ALWAYS_INLINE void sums_of_step(const Terms& terms, std::int64_t cols,
   }
 }
 
+// The same sum, to the bit, of the values of one step or two.
+template <class T, int kSteps>
+MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_of_steps(
+    const Pair<typename Lanes<T>::V> (&values)[kSteps]) {
+  if constexpr (kSteps == 1) return horizontal_sum(values[0].first + values[0].second);
+  typename Lanes<T>::V lanes[2 * kPairs<T>] = {};
+  static_assert(kSteps <= kPairs<T>);
+#pragma GCC unroll 2
+  for (int step = 0; step < kSteps; ++step) {
+    lanes[2 * step] = values[step].first;
+    lanes[2 * step + 1] = values[step].second;
+  }
+  return fold<T>(lanes);
+}
+
 // Adds up blocks: float in double, double with the error of each addition kept.
 template <class A>
 struct BlockSum {

@@ -11,7 +11,7 @@ import pytest
 import softmaxes
 from arrays import FRAMEWORKS
 from bad_calls import Case, f32
-from reference import DTYPES
+from reference import DTYPES, NUMPY_DTYPES
 from softmaxes import COLS, assert_right, draw, framework
 
 import membound
@@ -31,6 +31,16 @@ def test_every_width(name, dtype, seed):
         right, slack = softmaxes.softmax_backward(dy, y, scale)
         dx = membound.softmax_backward(one.array(dy), one.array(y), scale=scale)
         assert_right(one.numpy(dx), right, slack, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_zeros_have_the_sign_of_a_sum_that_starts_at_zero(dtype):
+    one = framework("numpy", dtype)
+    kind = NUMPY_DTYPES[dtype]
+    for cols in (3, 8, 16, 20, 32, 33, 40, 64, 65, 100, 700):
+        dy, y = np.full((5, cols), -0.0, kind), np.full((5, cols), 1 / cols, kind)
+        dx = one.numpy(membound.softmax_backward(one.array(dy), one.array(y)))
+        assert np.signbit(dx.astype(np.float64)).all(), cols  # -0 - 0
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -65,17 +65,11 @@ class SoftmaxRowsOf {
                             rows_.out_row_stride == 1 && rows_.first_kept > 0 &&
                             rows_.more_kept >= 0;
     if (plain && one_column) return run_column();
-    if (rows_.cols <= kStep && rows_.out_col_stride == 1) {
-      if (plain) {
-        return run_steps([&](std::int64_t row) MEMBOUND_INLINED {
-          return PlainLogits<T>{row_of<T>(rows_.x, rows_.x_row_stride, row), scale_};
-        });
-      }
-      if (rows_.x_col_stride == 1 && has_mask_of_x()) {
-        return run_steps([&](std::int64_t row) MEMBOUND_INLINED {
-          return MaskedLogits<T>{row_of<T>(rows_.x, rows_.x_row_stride, row),
-                                 row_of<T>(rows_.mask, rows_.mask_row_stride, row), scale_};
-        });
+    if (rows_.out_col_stride == 1) {
+      if (rows_.cols <= kStep && run_steps<1>(plain)) return;
+      if constexpr (sizeof(T) < 8) {
+        const bool two = rows_.cols > kStep && rows_.cols <= 2 * kStep && !rows_.bypass_cache;
+        if (two && run_steps<2>(plain)) return;
       }
     }
     for (std::int64_t row = 0; row < rows_.rows; ++row) {
@@ -115,20 +109,50 @@ class SoftmaxRowsOf {
     }
   }
 
-  // Rows of one step.
-  template <class LogitsOf>
-  MEMBOUND_ALWAYS_INLINE void run_steps(LogitsOf logits_of) const {
+  // Rows of one step or two, which are held; false where they are not for this.
+  template <int kSteps>
+  bool run_steps(bool plain) const {
+    if (plain) {
+      each_in_steps<kSteps>([&](std::int64_t row) MEMBOUND_INLINED {
+        return PlainLogits<T>{row_of<T>(rows_.x, rows_.x_row_stride, row), scale_};
+      });
+      return true;
+    }
+    if (rows_.x_col_stride != 1 || !has_mask_of_x()) return false;
+    each_in_steps<kSteps>([&](std::int64_t row) MEMBOUND_INLINED {
+      return MaskedLogits<T>{row_of<T>(rows_.x, rows_.x_row_stride, row),
+                             row_of<T>(rows_.mask, rows_.mask_row_stride, row), scale_};
+    });
+    return true;
+  }
+  template <int kSteps, class LogitsOf>
+  MEMBOUND_ALWAYS_INLINE void each_in_steps(LogitsOf logits_of) const {
     for (std::int64_t row = 0; row < rows_.rows; ++row) {
       const auto logits = logits_of(row);
       const std::int64_t kept = kept_of(row);
-      const Pair<V> l = kept == kStep ? logits.whole(0) : logits.partial(0, kept);
-      const A top = horizontal_largest<A>(at_least(l.first, l.second));
-      const Pair<V> power{power_of_logit<A>(l.first, top), power_of_logit<A>(l.second, top)};
-      const A factor = 1 / horizontal_sum(power.first + power.second);
-      Pair<V> y{power.first * factor, power.second * factor};
-      if (kept < rows_.cols) y = first_of_step<T>(y, kept, A{0});
-      rows_.cols == kStep ? Lanes<T>::write(out_row(row), y)
-                          : write_partial(out_row(row), y, rows_.cols);
+      Pair<V> l[kSteps];
+#pragma GCC unroll 2
+      for (int step = 0; step < kSteps; ++step) {
+        const std::int64_t left = kept - step * kStep;
+        l[step] = left >= kStep ? logits.whole(step * kStep)
+                                : logits.partial(step * kStep, left < 0 ? 0 : left);
+      }
+      V highest = at_least(l[0].first, l[0].second);
+      if constexpr (kSteps > 1) highest = at_least(highest, at_least(l[1].first, l[1].second));
+      const A top = horizontal_largest<A>(highest);
+#pragma GCC unroll 2
+      for (int step = 0; step < kSteps; ++step) {
+        l[step] = {power_of_logit<A>(l[step].first, top), power_of_logit<A>(l[step].second, top)};
+      }
+      const A factor = 1 / sum_of_steps<T>(l);
+#pragma GCC unroll 2
+      for (int step = 0; step < kSteps; ++step) {
+        const std::int64_t at = step * kStep, left = rows_.cols - at, some = kept - at;
+        Pair<V> y{l[step].first * factor, l[step].second * factor};
+        if (kept < rows_.cols) y = first_of_step<T>(y, some < 0 ? 0 : some, A{0});
+        left >= kStep ? Lanes<T>::write(out_row(row) + at, y)
+                      : write_partial(out_row(row) + at, y, left);
+      }
     }
   }
 
