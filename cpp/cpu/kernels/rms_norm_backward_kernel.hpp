@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cpu/kernels/rms_norm_backward_rows.hpp"
+#include "cpu/kernels/rms_norm_backward_steps.hpp"
 
 // Rows of the backward in groups, and rows whose elements are apart.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
@@ -131,11 +131,25 @@ struct Kernel {
     return row;
   }
 
+  // Rows of as many steps as have a kernel that holds them.
+  template <int kSteps>
+  bool hold_rows() const {
+    if constexpr (kSteps <= held_steps<S>()) {
+      if (rows.cols <= kSteps * Lanes<T>::kStep) {
+        HeldRows<S, kAdd, kSteps>(rows).run();
+        return true;
+      }
+      return hold_rows<kSteps + 1>();
+    }
+    return false;
+  }
+
   void run_contiguous() const {
     const std::int64_t row_bytes = rows.cols * kSize;
     const bool around_cache = S::kDot && rows.bypass_cache &&
                               (kShortAround || row_bytes >= kAskedFrom) &&
                               on_lines<T>(rows.dx, rows.dx_row_stride);
+    if (!around_cache && hold_rows<1>()) return;
     std::int64_t row = 0;
     if (rows.cols > Lanes<T>::kStep && row_bytes < kLongFrom) {
       row = run_groups<kShort>(row, around_cache);

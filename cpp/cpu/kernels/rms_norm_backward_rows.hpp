@@ -149,8 +149,23 @@ template <class S, int kRows>
   }
 }
 
-// One row of the second pass: dx = rstd * (g - mean(g) - h * mean(g * h)) + dsum; mean(g) is of
-// centred rows alone.
+// dx = rstd * (g - mean(g) - h * mean(g * h)) + dsum; mean(g) is of centred rows alone.
+template <bool kCentred, bool kAdd, class V, class A>
+MEMBOUND_ALWAYS_INLINE Pair<V> gradient_of(Pair<V> g, Pair<V> h, A rstd, A mean_gh, A mean_g,
+                                           Pair<V> dsum) {
+  if constexpr (kCentred) g = {g.first - mean_g, g.second - mean_g};
+  const V minus_mean = V{} - mean_gh;
+  const V scale = V{} + rstd;
+  const Pair<V> rest{multiply_add(h.first, minus_mean, g.first),
+                     multiply_add(h.second, minus_mean, g.second)};
+  if constexpr (kAdd) {
+    return {multiply_add(rest.first, scale, dsum.first),
+            multiply_add(rest.second, scale, dsum.second)};
+  }
+  return {rest.first * scale, rest.second * scale};
+}
+
+// One row of the second pass.
 template <class T_, bool kAdd, bool kCentred>
 struct GradientRow {
   using T = T_;
@@ -168,18 +183,10 @@ struct GradientRow {
     Pair<V> g = read_some(dy + col, count);
     const Pair<V> factor = weight_of<T>(weight, col, count);
     g = {g.first * factor.first, g.second * factor.second};
-    if constexpr (kCentred) g = {g.first - mean_g, g.second - mean_g};
     const Pair<V> h = normalised<T, kCentred>(x + col, count, mean, rstd);
-    const V minus_mean = V{} - mean_gh;
-    const V scale = V{} + rstd;
-    const Pair<V> rest{multiply_add(h.first, minus_mean, g.first),
-                       multiply_add(h.second, minus_mean, g.second)};
-    if constexpr (kAdd) {
-      const Pair<V> more = read_some(dsum + col, count);
-      return {multiply_add(rest.first, scale, more.first),
-              multiply_add(rest.second, scale, more.second)};
-    }
-    return {rest.first * scale, rest.second * scale};
+    Pair<V> more;
+    if constexpr (kAdd) more = read_some(dsum + col, count);
+    return gradient_of<kCentred, kAdd>(g, h, rstd, mean_gh, mean_g, more);
   }
 
   template <bool kAroundCache>

@@ -1,0 +1,107 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cpu/kernels/rms_norm_backward_rows.hpp"
+
+// Rows of one step or two in one pass: a row is held from its read to its write, weight and the
+// sums of columns over all rows. To the bits of the two passes.
+namespace membound::cpu::MEMBOUND_CPU_ISA {
+namespace {
+
+// Steps of a row that have registers; 0 where rows have no kernel for this: float16 takes twice the
+// steps, and float64 is seldom met.
+template <class S>
+constexpr int held_steps() {
+  constexpr bool kEveryday =
+      sizeof(typename S::T) < 8 && sizeof(typename Lanes<typename S::T>::V) == kVectorBytes;
+  if (!S::kDot || !kEveryday || kVectorBytes < 32) return 0;
+  return kVectorBytes == 64 ? 2 : 1;
+}
+
+template <class S, bool kAdd, int kSteps>
+class HeldRows {
+  using T = typename S::T;
+  using Row = Lanes<T>;
+  using A = typename Row::A;
+  using V = typename Row::V;
+  using Values = Pair<V>[kSteps];
+
+ public:
+  explicit HeldRows(const RmsNormBackwardRows& rows)
+      : rows_(rows), left_(rows.cols - (kSteps - 1) * Row::kStep) {}
+
+  void run() const {
+    auto* const weight_sum = static_cast<A*>(rows_.weight_sum);
+    auto* const bias_sum = static_cast<A*>(rows_.bias_sum);
+    Values weight, weight_sums, bias_sums;
+    each_step([&](int step, std::int64_t at, std::int64_t count) MEMBOUND_INLINED {
+      weight[step] = weight_of<T>(static_cast<const A*>(rows_.weight), at, count);
+      if constexpr (S::kDweight) weight_sums[step] = load_pair<V>(weight_sum + at);
+      if constexpr (kDbias) bias_sums[step] = load_pair<V>(bias_sum + at);
+    });
+    for (std::int64_t row = 0; row < rows_.rows; ++row) {
+      one_row(row, weight, weight_sums, bias_sums);
+    }
+    each_step([&](int step, std::int64_t at, std::int64_t) MEMBOUND_INLINED {
+      if constexpr (S::kDweight) store_pair(weight_sum + at, weight_sums[step]);
+      if constexpr (kDbias) store_pair(bias_sum + at, bias_sums[step]);
+    });
+  }
+
+ private:
+  static constexpr bool kDbias = S::kDweight && S::kCentred;
+
+  template <class Body>
+  MEMBOUND_ALWAYS_INLINE void each_step(Body body) const {
+#pragma GCC unroll 2
+    for (int step = 0; step < kSteps; ++step) {
+      body(step, step * Row::kStep, step + 1 < kSteps ? Row::kStep : left_);
+    }
+  }
+  MEMBOUND_ALWAYS_INLINE A mean_of(const Values& values) const {
+    return sum_of_steps<T>(values) / static_cast<A>(rows_.cols);
+  }
+
+  MEMBOUND_ALWAYS_INLINE void one_row(std::int64_t row, const Values& weight, Values& weight_sums,
+                                      Values& bias_sums) const {
+    const T* const dy = row_of<T>(rows_.dy, rows_.dy_row_stride, row);
+    const T* const x = row_of<T>(rows_.x, rows_.x_row_stride, row);
+    const A rstd = plain_nan(*row_of<A>(rows_.rstd, rows_.rstd_row_stride, row));
+    A mean{}, mean_g{};
+    if constexpr (S::kCentred) mean = plain_nan(*row_of<A>(rows_.mean, rows_.mean_row_stride, row));
+    Values g, h, products, sums;
+    each_step([&](int step, std::int64_t at, std::int64_t count) MEMBOUND_INLINED {
+      const Pair<V> own = read_some(dy + at, count);
+      h[step] = normalised<T, S::kCentred>(x + at, count, mean, rstd);
+      g[step] = product(own, weight[step]);
+      products[step] = added(Pair<V>{}, Factors<V>{g[step], h[step]}, true);
+      sums[step] = added(Pair<V>{}, Factors<V>{g[step], {}}, false);
+      if constexpr (S::kDweight) {
+        Pair<V> seen = h[step];
+        if constexpr (S::kRoundFirst) seen = Row::round(seen);
+        weight_sums[step] = added(weight_sums[step], Factors<V>{own, seen}, true);
+      }
+      if constexpr (kDbias) {
+        bias_sums[step] = added(bias_sums[step], Factors<V>{own, {}}, false);
+      }
+    });
+    const A mean_gh = mean_of(products);
+    if constexpr (S::kCentred) mean_g = mean_of(sums);
+    const T* const dsum = row_of<T>(rows_.dsum, rows_.dsum_row_stride, row);
+    T* const dx = const_cast<T*>(row_of<T>(rows_.dx, rows_.dx_row_stride, row));
+    each_step([&](int step, std::int64_t at, std::int64_t count) MEMBOUND_INLINED {
+      Pair<V> more;
+      if constexpr (kAdd) more = read_some(dsum + at, count);
+      const Pair<V> value =
+          gradient_of<S::kCentred, kAdd>(g[step], h[step], rstd, mean_gh, mean_g, more);
+      count == Row::kStep ? Row::write(dx + at, value) : write_partial(dx + at, value, count);
+    });
+  }
+
+  const RmsNormBackwardRows& rows_;
+  const std::int64_t left_;  // elements of the last step
+};
+
+}  // namespace
+}  // namespace membound::cpu::MEMBOUND_CPU_ISA
