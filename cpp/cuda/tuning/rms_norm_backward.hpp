@@ -65,10 +65,13 @@ inline std::int64_t roles_rows(std::int64_t chunks, int dtype_size) {
   return 16;
 }
 
-// Widths beyond 16 blocks of 512 threads with two chunks have no persistent form.
+// Up to 16 blocks of 512 threads with two chunks.
+constexpr bool has_persistent_form(std::int64_t chunks) {
+  return chunks <= kMaxGroups * 2 * kPersistentBlock;
+}
 inline bool gradient_in_roles(std::int64_t rows, std::int64_t cols, int dtype_size) {
   const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
-  if (chunks > kMaxGroups * 2 * kPersistentBlock) return true;
+  if (!has_persistent_form(chunks)) return true;
   return rows <= roles_rows(chunks, dtype_size) && rows * cols * dtype_size <= kRolesBytes;
 }
 // dx alone: blocks of rows, until the persistent form, whose sums go nowhere, has the next row on
@@ -78,7 +81,7 @@ inline bool gradient_in_roles(std::int64_t rows, std::int64_t cols, int dtype_si
 inline bool rows_alone_in_blocks(std::int64_t rows, std::int64_t cols, int dtype_size,
                                  bool centred) {
   const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
-  if (chunks > kMaxGroups * 2 * kPersistentBlock) return true;
+  if (!has_persistent_form(chunks)) return true;
   const bool longer = chunks <= 2 * kSmallPairs && !centred;
   return rows * cols * dtype_size <= (longer ? kRolesBytes : kRolesBytes / 2);
 }
@@ -144,8 +147,8 @@ constexpr bool rings_dsum(int vecs, bool clusters, int dtype_size) {
   return dtype_size == 2 && vecs == (clusters ? 2 : 4);
 }
 
-// Bytes from a line of shared memory to the ring. From a line on, these rows are asked for faster
-// than memory writes others (H200, RMSNorm, bfloat16, from a line on and so: 4096 x 24576 157 and
+// Bytes from a line of shared memory to the ring: as measured, not understood (H200, RMSNorm,
+// bfloat16, from a line on and so, the same instructions but for the address: 4096 x 24576 157 and
 // 151 us, x 32768 210 and 202, 1024 x 131072 210 and 205, but 2048 x 65536 204 and 208). All other
 // rings lose by it (8192 x 16384 196 and 199, LayerNorm 4096 x 32768 221 and 230).
 constexpr int ring_offset(int vecs, bool clusters, int max_threads) {
