@@ -3,6 +3,7 @@
 // Runs every kernel of qk_norm_rope and qk_norm_rope_backward once or more, for compute-sanitizer:
 // each dtype, both styles, aligned and not, parts of heads that turn, tables and frequencies,
 // weights that heads share or not, rstd given or made again, extreme heads, k and v in caches.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -167,7 +168,7 @@ void run_side(const Case& c, Heads& q, Heads& k, Caches& caches, const RopeAngle
   options.rope.layout = RopeLayout::kThd;
   options.rope.interleaved = c.interleaved;
   options.rope.rotary_dim = c.rotary_dim;
-  options.rope.rotary_offset = c.head_dim == c.rotary_dim ? 0 : 2;
+  options.rope.rotary_offset = std::min<std::int64_t>(c.head_dim - c.rotary_dim, 2);
   options.rounding = c.rounding;
   options.weight_offset = 0.5;
   const ConstTensorView x = q.view(q.x, side), k_x = k.view(k.x, side);
