@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
 #include "core/dispatch.hpp"
+#include "cuda/device.hpp"
 #include "cuda/gated_activation_quant_kernel.cuh"
+#include "cuda/gated_activation_quant_rows.cuh"
 #include "ops/gated_activation_quant.hpp"
 
 namespace membound::cuda {
@@ -27,6 +29,27 @@ bool all_take_shifts(const GatedActivationQuantProblem& problem) {
   const std::int64_t up = given.up != nullptr ? given.up_col_stride : 1;
   return given.cols < std::int64_t{1} << 30 &&
          takes_shifts<T>({given.gate_col_stride, up, problem.out_col_stride}, given.cols);
+}
+
+// Whether rows go by blocks that stay, which bulk copies keep at work.
+template <class T>
+bool launch_rows(GatedActivationQuantParams<accumulate_t<T>>& p, bool whole_rows, int device,
+                 StreamView stream) {
+  if (max_cluster_size(device) == 1) return false;
+  const auto config = tuning::gated_activation_quant_rows_config(
+      p.rows, p.units, whole_rows, sizeof(T), max_shared_bytes(device), multiprocessors(device));
+  if (config.blocks == 0) return false;
+  p.slots = config.slots;
+  const LaunchShape shape{
+      .blocks = config.blocks, .threads = config.threads, .shared_bytes = config.shared_bytes};
+  if constexpr (sizeof(T) == 2) {
+    if (config.units_of_thread == 3) {
+      launch<gated_activation_quant_rows_kernel<T, 3>>(shape, stream, device, p);
+      return true;
+    }
+  }
+  launch<gated_activation_quant_rows_kernel<T, 2>>(shape, stream, device, p);
+  return true;
 }
 
 template <class T, Access kAccess>
@@ -58,6 +81,9 @@ void launch_units(const GatedActivationQuantProblem& problem, StreamView stream)
   p.group_lanes = grouped ? static_cast<int>(problem.group_size / U::kWidth) : 0;
   while ((2 << p.group_shift) <= p.group_lanes) ++p.group_shift;
   p.scale_upper_bound = problem.scale_upper_bound;
+  if constexpr (U::kWhole) {
+    if (launch_rows<T>(p, dynamic && !grouped, device, stream)) return;
+  }
   p.config = tuning::gated_activation_quant_config(p.rows, p.units, grouped ? p.group_lanes : 1,
                                                    dynamic && !grouped, U::kWidth * sizeof(A),
                                                    max_shared_bytes(device));

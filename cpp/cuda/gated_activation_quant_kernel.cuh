@@ -19,8 +19,13 @@ struct GatedActivationQuantParams {
   DType dtype, out_dtype;
   int group_lanes;  // threads whose units share a scale, a power of two; 0: those of the row do
   int group_shift;  // its logarithm
+  int slots;        // rows that wait in shared memory
   float scale_upper_bound;
   RowLayout gate_rows, up_rows, row_scale_rows, out_rows, scale_rows;
+
+  __device__ float* scale_at(std::int64_t row, std::int64_t group) const {
+    return scale.data + scale.offset(scale_rows, row) + group * scale.col_stride;
+  }
 };
 
 // One row, or a tile of one, and the threads that have it. Threads behind the last row compute it
@@ -160,9 +165,6 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
   auto held = static_cast<std::uint32_t>(__cvta_generic_to_shared(
       shared_results + place.row_of_block * (U::kPlanes * part) + place.lane));
   asm volatile("" : "+r"(held));
-  const auto scale_at = [&](std::int64_t group) -> float& {
-    return p.scale.data[p.scale.offset(p.scale_rows, place.row) + group * p.scale.col_stride];
-  };
   const bool one_scale = p.scale.data != nullptr && p.group_lanes == 0;
   const int first_pass = one_scale && place.end - place.first > part ? 0 : 1;
   A inverse = p.static_scale != nullptr ? A(1) / static_cast<A>(*p.static_scale) : A(1);
@@ -205,7 +207,7 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
         const float scale =
             dynamic_scale(place.largest_of_row(largest), p.out_dtype, p.scale_upper_bound);
         inverse = A(1) / static_cast<A>(scale);
-        if (place.lane == 0 && place.there) scale_at(0) = scale;
+        if (place.lane == 0 && place.there) *p.scale_at(place.row, 0) = scale;
       }
       if (pass == 0) continue;
       if (known) continue;
@@ -220,7 +222,8 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
           const float scale = dynamic_scale(of_group, p.out_dtype, p.scale_upper_bound);
           if (at >= count || !place.there) continue;
           const Index unit = mine + at;
-          if ((unit & (p.group_lanes - 1)) == 0) scale_at(unit >> p.group_shift) = scale;
+          if ((unit & (p.group_lanes - 1)) == 0)
+            *p.scale_at(place.row, unit >> p.group_shift) = scale;
           const uint2 codes = codes_of(p.out_dtype, y.at, A(1) / static_cast<A>(scale));
           U::store(out_row, p.out.col_stride, p.cols, unit, codes);
         }

@@ -6,6 +6,7 @@
 #include <cuda_fp8.h>
 
 #include "cuda/convert.cuh"
+#include "cuda/reduce.cuh"
 
 namespace membound::cuda {
 
@@ -31,6 +32,15 @@ struct LargestOrNan {
     return larger_or_nan(a, b);
   }
 };
+
+// Of a warp's magnitudes: their bits are in the order of the numbers, a NaN's above all.
+__device__ inline float largest_of_warp(float magnitude) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(magnitude)));
+#else
+  return reduce_warp(magnitude, LargestOrNan());
+#endif
+}
 
 __device__ inline float largest_number(DType dtype) {
   return dtype == DType::kInt8 ? 127.0f : (dtype == DType::kFloat8E4M3 ? 448.0f : 57344.0f);

@@ -85,8 +85,9 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
     const RowSplit split = asked.split();
     const auto with = [&]<Access kAccess, Beside kBeside, Centring kCentring>() {
       tuning::RmsNormConfig shape =
-          kAccess == Access::kAny
-              ? tuning::unfolded(config)
+          kAccess == Access::kAny ? tuning::unfolded(config)
+          : kBeside == Beside::kGate
+              ? tuning::spread_beside_gate(config, problem.rows, sizeof(T))
               : tuning::spread_over_threads(config, problem.rows, kAccess == Access::kShifted,
                                             kBeside == Beside::kResidual,
                                             kCentring == Centring::kAlways);

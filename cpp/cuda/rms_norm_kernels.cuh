@@ -53,7 +53,7 @@ class HeldRow {
   // Heads are narrow; others of theirs take the kernels of shifted rows.
   static constexpr bool kHeads = kAccess != Access::kAligned || Team::kSplitRows;
   using Row = NormRow<T, kAccess, kBeside>;
-  static constexpr bool kParks = kParked<T, Team, kAccess, kCentring, Sink::kQuantises>;
+  static constexpr bool kParks = kParked<T, Team, kAccess, kBeside, kCentring, Sink::kQuantises>;
   using Held = std::conditional_t<kParks, ParkedChunks<T, Team, kAccess, kBeside, kCentring>,
                                   RegisterChunks<T, Team, kAccess, kBeside>>;
   // Chunks whose code is side by side, and whose weights are asked for at once: of parked ones as

@@ -126,7 +126,7 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
   };
   const auto held_as = [&]<class Team, Centring kForm>() {
     LaunchShape parked = shape;
-    if (kParked<T, Team, kAccess, kForm, Sink::kQuantises>) {
+    if (kParked<T, Team, kAccess, kBeside, kForm, Sink::kQuantises>) {
       parked.shared_bytes = std::size_t{kParkedArrays<kAccess, kBeside> * kChunkBytes} *
                             parked_places(kAccess, config.threads * Team::kChunks);
     }
@@ -196,7 +196,7 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
     } else if (config.vecs == 4) {
       held.template operator()<BlockTeam<1, 16, 4>>();
     } else if (config.max_warps == 8) {
-      if constexpr (!kUnfolds) {
+      if constexpr (!kUnfolds && kBeside != Beside::kGate) {
         if (config.fold == 2) {
           if constexpr (kSpares) {
             if (tuning::spares_quarter(p.chunks, 2 * config.threads))

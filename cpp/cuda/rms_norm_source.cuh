@@ -131,11 +131,13 @@ __device__ __noinline__ uint4 cold_result(const RmsNormParams<accumulate_t<T>>& 
 // Where the rows of a team wait. Element by element they are read into registers. Two virtual
 // threads' chunks of aligned rows fit there, too, and rows that are few enough for one wave are
 // faster (H200, RMSNorm bfloat16, 1024 x 4096: 5.8 us, 6.5 parked); parked where their kernels need
-// the registers otherwise (LayerNorm, 16384 x 4096: 74.7 to 70.5; quantised 62 to 54).
-template <class T, class Team, Access kAccess, Centring kCentring, bool kQuantised>
-inline constexpr bool kParked = Team::kParks && kAccess != Access::kAny &&
-                                (kAccess == Access::kShifted || Team::kVecs > 2 ||
-                                 (sizeof(T) == 2 && (kCentring != Centring::kNever || kQuantised)));
+// the registers otherwise (LayerNorm, 16384 x 4096: 74.7 to 70.5; quantised 62 to 54; with a gate
+// 8192 x 6144: 116 to 73).
+template <class T, class Team, Access kAccess, Beside kBeside, Centring kCentring, bool kQuantised>
+inline constexpr bool kParked =
+    Team::kParks && kAccess != Access::kAny &&
+    (kAccess == Access::kShifted || Team::kVecs > 2 ||
+     (sizeof(T) == 2 && (kCentring != Centring::kNever || kQuantised || kBeside == Beside::kGate)));
 
 // Whether one copy brings all of a block's part. It takes no instructions of other threads, who
 // wait for all of it (H200, float32 8192 x 16384: LayerNorm 271 us, by chunks 295, RMSNorm 254 and

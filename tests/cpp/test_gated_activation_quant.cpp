@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "cuda/tuning/gated_activation_quant.hpp"
 #include "gated_activation.hpp"
 #include "membound/error.hpp"
@@ -221,4 +223,39 @@ TEST_CASE("gated_activation_quant: a launch covers every unit once and keeps wha
       }
     }
   }
+}
+
+TEST_CASE("gated_activation_quant: blocks that stay hold whole rows, and all of them at once") {
+  using namespace cuda::tuning;
+  constexpr std::size_t kShared = 227 << 10;
+  constexpr int kProcessors = 132;
+  for (const int size : {2, 4}) {
+    for (const bool whole : {true, false}) {
+      for (const std::int64_t rows : {1, 132, 133, 100000}) {
+        for (std::int64_t units = 1; units < 2200; units += units < 100 ? 1 : 37) {
+          const auto config =
+              gated_activation_quant_rows_config(rows, units, whole, size, kShared, kProcessors);
+          CAPTURE(size);
+          CAPTURE(rows);
+          CAPTURE(units);
+          const bool fits = units > kFewQuantUnits && units <= kManyQuantUnits;
+          CHECK((config.blocks > 0) == (fits && (whole || rows == 100000)));
+          if (config.blocks == 0) continue;
+          const int most = quant_row_threads(config.units_of_thread);
+          CHECK(config.threads % 32 == 0);
+          CHECK(config.threads <= most);
+          CHECK(config.threads * config.units_of_thread >= units);
+          CHECK((size == 2 || config.units_of_thread == 2));
+          CHECK(config.slots >= 2);
+          CHECK(config.slots <= kQuantRowSlots);
+          CHECK(config.shared_bytes == config.slots * static_cast<std::size_t>(units) * 32);
+          const std::int64_t together = most / config.threads;
+          CHECK(together * (config.shared_bytes + kSharedOfBlock) <= kShared);
+          CHECK(config.blocks == std::min(rows, together * kProcessors));
+        }
+      }
+    }
+  }
+  CHECK(gated_activation_quant_rows_config(16384, 192, true, 2, kShared, 132).units_of_thread == 3);
+  CHECK(gated_activation_quant_rows_config(16384, 512, true, 2, kShared, 132).units_of_thread == 2);
 }

@@ -127,6 +127,19 @@ TEST_CASE("threads of a row by what it brings along") {
   CHECK(spread_over_threads(c, 1 << 20, true, true, false).fold == 2);
 }
 
+TEST_CASE("threads of a row beside a gate") {
+  const auto fold_of = [](std::int64_t rows, std::int64_t cols, int size) {
+    return spread_beside_gate(rms_norm_config(rows, cols, size, 16), rows, size).fold;
+  };
+  CHECK(fold_of(1 << 20, 4096, 2) == 1);
+  CHECK(fold_of(768, 8192, 2) == 1);
+  CHECK(fold_of(1024, 8192, 2) == 2);
+  CHECK(fold_of(1024, 5120, 2) == 1);
+  CHECK(fold_of(8192, 5120, 2) == 2);
+  CHECK(fold_of(16384, 2048, 4) == 1);
+  CHECK(fold_of(16384, 4096, 4) == 2);
+}
+
 TEST_CASE("another number of threads for the same virtual threads") {
   for (int size : {2, 4, 8}) {
     for (std::int64_t cols : kWidths) {

@@ -14,6 +14,16 @@ pytestmark = pytest.mark.gpu
 NARROW = (16, 32, 64, 128, 256, 512, 120, 264)
 # In chunks of 16 bytes: of clusters that stay, two to sixteen blocks, whole and not.
 WIDE = (2049, 2560, 4096, 4104, 8192, 10000, 16384, 20001)
+# And of blocks that stay for quantised activations: two or three of a thread, to the last and not.
+GATED = (96, 97, 136, 192, 256, 352, 512, 704, 1000, 1792, 2048)
+GATES = (
+    {"kind": "silu"},
+    {"kind": "silu", "alpha": 1.702, "limit": 7.0, "up_offset": 1.0},
+    {"kind": "gelu"},
+    {"kind": "gelu_tanh"},
+    {"kind": "sigmoid"},
+    {"kind": "relu2"},
+)
 
 
 @pytest.fixture
@@ -40,7 +50,7 @@ def hard(x, dtype, torch):
 
 
 def same_bits(torch, a, b):
-    kind = {2: torch.int16, 4: torch.int32}[a.element_size()]
+    kind = {1: torch.int8, 2: torch.int16, 4: torch.int32}[a.element_size()]
     return torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
 
 
@@ -83,3 +93,39 @@ def test_narrow_rows(torch, draw, dtype):
 def test_wide_rows(torch, draw, dtype, chunks):
     dtype = getattr(torch, dtype)
     check(torch, draw, dtype, 1091, chunks * 16 // dtype.itemsize, 100)
+
+
+@pytest.mark.parametrize("scale", ["row", "static", 64, 128])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_quantised_activations(torch, draw, dtype, scale):
+    dtype = getattr(torch, dtype)
+    for number, chunks in enumerate(GATED):
+        cols = chunks * 16 // dtype.itemsize
+        if cols % 128 != 0 and scale in (64, 128):
+            continue
+        # Two rounds of all blocks and a third that is not whole.
+        rows = 2 * 132 * 32 // max(1, chunks // 96) + 211
+        x = hard(draw(rows, 2 * cols), dtype, torch)
+        row_scale = draw(rows) if number % 3 == 1 else None
+        options = GATES[number % len(GATES)] | {
+            "dtype": ("float8_e4m3fn", "int8", "float8_e5m2")[number % 3]
+        }
+        if scale == "static":
+            options["scale"] = torch.full((), 0.0625, device="cuda")
+        elif scale != "row":
+            options["group_size"] = scale
+
+        if options["kind"] in ("sigmoid", "relu2"):
+            options["packing"] = "gate"
+        up = None if "packing" in options else x[:, cols:]
+        parts = []
+        for at in (slice(None), *(slice(at, at + 100) for at in range(0, rows, 100))):
+            found = membound.gated_activation_quant(
+                x[at, :cols],
+                None if up is None else up[at],
+                row_scale=None if row_scale is None else row_scale[at],
+                **options,
+            )
+            parts.append(found if isinstance(found, tuple) else (found,))
+        for got, *right in zip(*parts, strict=True):
+            assert same_bits(torch, got, torch.cat(right)), (cols, options)

@@ -17,6 +17,7 @@ inline constexpr int kQuantUnitsAhead = 2;
 // 8192 x 14336 225, 206). Fewer where all threads that the GPU has at once would not have so many.
 inline constexpr int kQuantUnitsPerThread = 4;
 inline constexpr std::int64_t kQuantThreadsAtOnce = 132 * 1024;
+inline constexpr std::size_t kSharedOfBlock = 2048;  // beside what it holds, at most
 
 // A block has threads / lanes rows, or a tile of one.
 struct GatedActivationQuantConfig {
@@ -55,6 +56,51 @@ inline GatedActivationQuantConfig gated_activation_quant_config(std::int64_t row
           static_cast<std::uint32_t>(tiles),
           (rows + rows_per_block - 1) / rows_per_block * tiles,
           static_cast<std::size_t>(rows_per_block) * part_units * unit_bytes};
+}
+
+// Rows of `units` chunks of gate and up by blocks that stay. A thread has two units, or beside 16
+// bits three, where they leave few threads without and what a thread does for each row weighs more
+// (H200, bfloat16, scales of rows, us with a block to a row, two and three: 32768 x 1536 86.7, 76.0
+// and 71.1, 8192 x 5632 85.9, 68.5 and 63.9, 16384 x 4096 111, 91.4 and 91.9, 8192 x 14336 216, 151
+// and 158; static scales: 32768 x 768 40.9, 47.6 and 35.7). Narrower rows are no faster so (32768 x
+// 640 43.0, 53.2 with two).
+inline constexpr std::int64_t kFewQuantUnits = 95;
+inline constexpr std::int64_t kManyQuantUnits = 2048;
+inline constexpr std::int64_t kThreeUnitsOf = 768;  // units of a row, at most
+inline constexpr int kQuantRowSlots = 4;            // rows that wait for a block, at most
+// Threads of a multiprocessor whose registers have their results.
+constexpr int quant_row_threads(int units_of_thread) { return units_of_thread == 3 ? 768 : 1024; }
+
+struct GatedActivationQuantRowsConfig {
+  std::int64_t blocks;  // 0: rows do not go this way
+  int threads;
+  int units_of_thread;
+  int slots;
+  std::size_t shared_bytes;
+};
+
+// whole_rows: as above; others are cut where they are few.
+inline GatedActivationQuantRowsConfig gated_activation_quant_rows_config(
+    std::int64_t rows, std::int64_t units, bool whole_rows, int dtype_size,
+    std::size_t max_shared_bytes, int multiprocessors) {
+  if (units <= kFewQuantUnits || units > kManyQuantUnits) return {};
+  const auto warps_of = [&](int of_thread) {
+    return static_cast<int>((units + of_thread * 32 - 1) / (of_thread * 32));
+  };
+  const bool three =
+      dtype_size == 2 && units <= kThreeUnitsOf && 10 * units >= 9 * 3 * 32 * warps_of(3);
+  const int units_of_thread = three ? 3 : 2;
+  const int most = quant_row_threads(units_of_thread) / 32;
+  int warps = warps_of(units_of_thread);
+  // Few rows are done the sooner the more threads they have.
+  if (rows <= multiprocessors) warps = warps_of(1) < most ? warps_of(1) : most;
+  const int together = most / warps;
+  const std::size_t row_bytes = static_cast<std::size_t>(units) * 32;
+  int slots = kQuantRowSlots;
+  while (slots > 1 && together * (slots * row_bytes + kSharedOfBlock) > max_shared_bytes) --slots;
+  const std::int64_t resident = std::int64_t{together} * multiprocessors;
+  if (slots < 2 || (!whole_rows && rows < 2 * resident)) return {};
+  return {rows < resident ? rows : resident, 32 * warps, units_of_thread, slots, slots * row_bytes};
 }
 
 }  // namespace membound::cuda::tuning

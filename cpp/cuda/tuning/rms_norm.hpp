@@ -205,7 +205,8 @@ inline RmsNormConfig folded(RmsNormConfig config, std::int64_t rows,
 // 6.5 and 6.2, but 512 x 8192 7.1 and 7.6).
 inline constexpr std::int64_t kFewCentred = kFewVirtualThreads * 3 / 2;
 inline constexpr int kUnfoldedCentred = 128;  // virtual threads
-// Aligned rows with no kernel of two virtual threads a thread, but quantised beyond 512 chunks.
+// Aligned rows with no kernel of two virtual threads a thread, but quantised beyond 512 chunks; nor
+// have those beside a gate up to there.
 constexpr bool is_never_folded(bool residual, bool centred) { return residual && !centred; }
 inline RmsNormConfig spread_over_threads(const RmsNormConfig& config, std::int64_t rows,
                                          bool shifted, bool residual, bool centred) {
@@ -215,6 +216,17 @@ inline RmsNormConfig spread_over_threads(const RmsNormConfig& config, std::int64
   if (residual && all <= kUnfoldedCentred) return unfolded(config);
   if (!centred) return config;
   return folded(config, rows, residual ? kFewVirtualThreads : kFewCentred);
+}
+
+// The same beside a gate: in two virtual threads per thread where the row is wide and of 16 bits,
+// which then waits in shared memory, and rows are not few (H200, bfloat16, us with a thread for
+// each and so: 8192 x 8192 105 and 95, 1024 x 8192 16.4 and 16.2, 512 x 8192 9.7 and 10.9, 1024 x
+// 5120 10.7 and 11.7; float32 16384 x 4096 205 and 191).
+inline constexpr std::int64_t kFewGated = 3 * kFewVirtualThreads;
+inline RmsNormConfig spread_beside_gate(const RmsNormConfig& config, std::int64_t rows,
+                                        int dtype_size) {
+  if (config.max_warps == 8) return unfolded(config);
+  return folded(config, rows, dtype_size == 2 ? kFewGated : kFewVirtualThreads);
 }
 
 // Whether rows leave the last quarter of the chunks that `all` virtual threads hold empty.

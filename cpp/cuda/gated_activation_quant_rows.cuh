@@ -1,0 +1,157 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Aligned rows of gated_activation_quant that shared memory has room for several of.
+#include "cuda/bulk_copy.cuh"
+#include "cuda/cluster.cuh"
+#include "cuda/gated_activation_quant_kernel.cuh"
+
+namespace membound::cuda {
+
+#if MEMBOUND_HAS_CLUSTERS
+// The rows of a block one after the other. kUnits: of a thread.
+template <class T, int kUnits>
+class QuantRows {
+  using A = accumulate_t<T>;
+  using U = QuantUnit<T, Access::kAligned>;
+  using Params = GatedActivationQuantParams<A>;
+  static constexpr int kMaxWarps = 32;
+
+ public:
+  __device__ explicit QuantRows(const Params& p)
+      : p_(p), units_(static_cast<int>(p.units)), thread_(static_cast<int>(threadIdx.x)) {}
+
+  __device__ void run() {
+    if (thread_ == 0) {
+      for (int slot = 0; slot < p_.slots; ++slot) start_arrivals(arrived(slot));
+      settle_arrivals();
+    }
+    for (int i = thread_; i < 2 * kMaxWarps; i += static_cast<int>(blockDim.x)) of_warps(0)[i] = 0;
+    __syncthreads();
+    begin_overlapped();
+    if (thread_ == 0) {
+      for (int slot = 0; slot < p_.slots; ++slot) {
+        fetch(slot, blockIdx.x + std::int64_t{slot} * gridDim.x);
+      }
+    }
+    A inverse = p_.static_scale != nullptr ? A(1) / static_cast<A>(*p_.static_scale) : A(1);
+    const std::int64_t ahead = std::int64_t{p_.slots} * gridDim.x;
+    int slot = 0, phase = 0, round = 0;
+#pragma unroll 1
+    for (std::int64_t row = blockIdx.x; row < p_.rows; row += gridDim.x, ++round) {
+      typename U::Values y[kUnits];
+      wait_for_arrivals(arrived(slot), phase);
+      compute(y, slot, scale_of_row<A>(p_.row_scale, p_.row_scale_rows, row));
+      const A largest = largest_of_block(y, round);
+      if (thread_ == 0) fetch(slot, row + ahead);
+      if (p_.scale.data != nullptr && p_.group_lanes == 0) {
+        const float scale = dynamic_scale(largest, p_.out_dtype, p_.scale_upper_bound);
+        inverse = A(1) / static_cast<A>(scale);
+        if (thread_ == 0) *p_.scale_at(row, 0) = scale;
+      }
+      store(y, row, inverse);
+      if (++slot == p_.slots) {
+        slot = 0;
+        phase ^= 1;
+      }
+    }
+  }
+
+ private:
+  __device__ void fetch(int slot, std::int64_t row) const {
+    if (row >= p_.rows) return;
+    const int bytes = kChunkBytes * units_;
+    const bool has_up = p_.up.data != nullptr;
+    uint4* const to = held(slot);
+    expect_bytes(arrived(slot), has_up ? 2 * bytes : bytes);
+    copy_bulk(to, p_.gate.template row<T>(p_.gate_rows, row), bytes, arrived(slot));
+    if (has_up) {
+      copy_bulk(to + units_, p_.up.template row<T>(p_.up_rows, row), bytes, arrived(slot));
+    }
+  }
+  __device__ void compute(typename U::Values (&y)[kUnits], int slot, A row_scale) const {
+    const uint4* const gates = held(slot) + thread_;
+    const uint4* const ups = p_.up.data != nullptr ? gates + units_ : gates;
+    dispatch_activation(p_.numbers.kind, [&]<Activation kKind>() {
+      const auto function = [&](auto& out, const auto& gate, const auto& up) {
+        activate<kKind, A>(out, gate, up, p_.numbers.alpha);
+      };
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i) {
+        y[i] = {};
+        const int at = i * static_cast<int>(blockDim.x);
+        if (thread_ + at < units_) {
+          y[i] = activated<U>(p_, gates[at], ups[at], row_scale, function);
+        }
+      }
+    });
+  }
+  // 0 where no row has a scale of its own. Behind it all have read the row.
+  __device__ A largest_of_block(const typename U::Values (&y)[kUnits], int round) const {
+    if (p_.scale.data == nullptr || p_.group_lanes != 0) {
+      __syncthreads();
+      return 0;
+    }
+    A largest = 0;
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) largest = larger_or_nan(largest, U::largest(y[i]));
+    largest = largest_of_warp(largest);
+    A* const slots = of_warps(round % 2);
+    if (thread_ % kWarpLanes == 0) slots[thread_ / kWarpLanes] = largest;
+    __syncthreads();
+    return largest_of_warp(slots[thread_ % kMaxWarps]);
+  }
+  __device__ void store(const typename U::Values (&y)[kUnits], std::int64_t row, A inverse) const {
+    const std::uint64_t out = reinterpret_cast<std::uint64_t>(p_.out.data) +
+                              static_cast<std::uint64_t>(p_.out.offset(p_.out_rows, row));
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const int unit = thread_ + i * static_cast<int>(blockDim.x);
+      if (p_.group_lanes != 0) {
+        const A of_group = reduce_lanes(U::largest(y[i]), p_.group_lanes, LargestOrNan());
+        const float scale = dynamic_scale(of_group, p_.out_dtype, p_.scale_upper_bound);
+        inverse = A(1) / static_cast<A>(scale);
+        if (unit < units_ && (unit & (p_.group_lanes - 1)) == 0) {
+          *p_.scale_at(row, unit >> p_.group_shift) = scale;
+        }
+      }
+      if (unit < units_) {
+        store_aligned_codes<U::kWidth>(out + static_cast<std::uint64_t>(unit) * U::kWidth,
+                                       codes_of(p_.out_dtype, y[i].at, inverse));
+      }
+    }
+  }
+
+  // The units of gate and behind them those of up.
+  __device__ uint4* held(int slot) const {
+    extern __shared__ __align__(128) uint4 rows[];
+    return rows + slot * 2 * units_;
+  }
+  static __device__ std::uint64_t* arrived(int slot) {
+    __shared__ std::uint64_t all[tuning::kQuantRowSlots];
+    return &all[slot];
+  }
+  static __device__ A* of_warps(int turn) {
+    __shared__ A all[2][kMaxWarps];
+    return all[turn];
+  }
+
+  const Params& p_;
+  const int units_, thread_;
+};
+#endif
+
+// A block stays and does every so many rows, one at a time: gate and up of the next ones are on
+// their way to shared memory, results wait for the scale in registers. Limited by memory, beside 16
+// bits nearly by arithmetic.
+template <class T, int kUnits>
+__global__ void __launch_bounds__(tuning::quant_row_threads(kUnits), 1)
+    gated_activation_quant_rows_kernel(
+        const __grid_constant__ GatedActivationQuantParams<accumulate_t<T>> p) {
+#if MEMBOUND_HAS_CLUSTERS
+  QuantRows<T, kUnits>(p).run();
+#endif
+}
+
+}  // namespace membound::cuda
