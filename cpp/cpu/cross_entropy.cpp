@@ -13,20 +13,25 @@ namespace membound::cpu {
 
 namespace {
 
-double number_of(const RowNumbers& numbers, std::int64_t row, DType dtype) {
-  const std::int64_t at = numbers.rows.offset(row);
-  return dtype == DType::kFloat64
-             ? static_cast<const double*>(numbers.data)[at]
-             : static_cast<double>(static_cast<const float*>(numbers.data)[at]);
+// Logits of rows whose losses are computed together, before their gradients (4096 x 2000 float32,
+// both: 16 KiB 5.9 ms, 64 KiB 5.5, 128 KiB 5.1, as 256 KiB).
+constexpr std::int64_t kHeldBytes = 128 << 10;
+
+// Numbers of rows, from row `first` on.
+template <class A>
+void read_numbers(const RowNumbers& numbers, std::int64_t first, std::int64_t count, double* to) {
+  const A* const data = static_cast<const A*>(numbers.data);
+  for (std::int64_t i = 0; i < count; ++i) {
+    to[i] = static_cast<double>(data[numbers.rows.offset(first + i)]);
+  }
 }
-void set_number(const RowNumbers& numbers, std::int64_t row, DType dtype, double value) {
+template <class A>
+void write_numbers(const double* from, const RowNumbers& numbers, std::int64_t first,
+                   std::int64_t count) {
   if (numbers.data == nullptr) return;
-  void* data = const_cast<void*>(numbers.data);  // the caller's output
-  const std::int64_t at = numbers.rows.offset(row);
-  if (dtype == DType::kFloat64) {
-    static_cast<double*>(data)[at] = value;
-  } else {
-    static_cast<float*>(data)[at] = static_cast<float>(value);
+  A* const data = static_cast<A*>(const_cast<void*>(numbers.data));  // the caller's output
+  for (std::int64_t i = 0; i < count; ++i) {
+    data[numbers.rows.offset(first + i)] = static_cast<A>(from[i]);
   }
 }
 
@@ -45,15 +50,19 @@ std::array<MatrixField, 2> fields_of(LogitRows& rows) {
           matrix_field(rows.dlogits, rows.dlogits_row_stride, rows.dlogits_col_stride)};
 }
 
-void run_row(const CrossEntropyProblem& p, CrossEntropyRow row, std::int64_t at,
-             const KernelTable& table) {
-  row.label = p.column(p.labels.at(p.labels.tokens.offset(at)));
-  if (p.dloss.data != nullptr) row.dloss = number_of(p.dloss, at, p.dtype);
-  if (row.lse_known) row.lse = number_of(p.lse, at, p.dtype);
-  table.cross_entropy(row);
-  if (row.lse_known) return;
-  set_number(p.loss, at, p.dtype, row.loss);
-  set_number(p.lse, at, p.dtype, row.lse);
+template <class A>
+void run_rows(const CrossEntropyProblem& p, CrossEntropyRows& rows, std::int64_t first,
+              const KernelTable& table) {
+  for (std::int64_t i = 0; i < rows.rows; ++i) {
+    rows.label[i] = p.column(p.labels.at(p.labels.tokens.offset(first + i)));
+  }
+  std::fill_n(rows.dloss, rows.rows, p.options.dloss);
+  if (p.dloss.data != nullptr) read_numbers<A>(p.dloss, first, rows.rows, rows.dloss);
+  if (rows.lse_known) read_numbers<A>(p.lse, first, rows.rows, rows.lse);
+  table.cross_entropy(rows);
+  if (rows.lse_known) return;
+  write_numbers<A>(rows.loss, p.loss, first, rows.rows);
+  write_numbers<A>(rows.lse, p.lse, first, rows.rows);
 }
 
 }  // namespace
@@ -62,12 +71,6 @@ void cross_entropy(const CrossEntropyProblem& problem) {
   const KernelTable& table = kernels();
   const FloatMode ieee;
   const CrossEntropyOptions& options = problem.options;
-  CrossEntropyRow shared{};
-  shared.dtype = problem.dtype;
-  shared.numbers = {options.label_smoothing, options.z_loss, options.softcap};
-  shared.cols = problem.cols;
-  shared.dloss = options.dloss;
-  shared.lse_known = problem.loss.data == nullptr;
   const std::int64_t logits_bytes =
       problem.cols * static_cast<std::int64_t>(dtype_size(problem.dtype));
   const std::int64_t row_bytes = (problem.dlogits ? 2 : 1) * logits_bytes;
@@ -83,16 +86,28 @@ void cross_entropy(const CrossEntropyProblem& problem) {
       problem.dlogits != problem.logits && pays_to_bypass_cache(problem.rows * logits_bytes);
   all.ask_ahead = true;
   const std::int64_t distance = ask_distance(problem.rows * logits_bytes);
+  const std::int64_t at_once =
+      problem.loss.data == nullptr || problem.dlogits == nullptr
+          ? CrossEntropyRows::kMost
+          : std::clamp(kHeldBytes / logits_bytes, std::int64_t{1}, CrossEntropyRows::kMost);
+  const auto run_part = problem.dtype == DType::kFloat64 ? run_rows<double> : run_rows<float>;
   const auto run = [&](const LogitRows& rows) {
-    CrossEntropyRow row = shared;
-    row.logits_col_stride = rows.logits_col_stride;
-    row.dlogits_col_stride = rows.dlogits_col_stride;
-    row.bypass_cache = rows.bypass_cache;
-    row.ask_distance = rows.ask_ahead ? distance : 0;
-    for (std::int64_t i = 0; i < rows.rows; ++i) {
-      row.logits = behind(rows.logits, i * rows.logits_row_stride, rows.dtype);
-      row.dlogits = behind(rows.dlogits, i * rows.dlogits_row_stride, rows.dtype);
-      run_row(problem, row, rows.first + i, table);
+    CrossEntropyRows part;
+    part.dtype = rows.dtype;
+    part.numbers = {options.label_smoothing, options.z_loss, options.softcap};
+    part.cols = rows.cols;
+    part.lse_known = problem.loss.data == nullptr;
+    part.logits_row_stride = rows.logits_row_stride;
+    part.logits_col_stride = rows.logits_col_stride;
+    part.dlogits_row_stride = rows.dlogits_row_stride;
+    part.dlogits_col_stride = rows.dlogits_col_stride;
+    part.bypass_cache = rows.bypass_cache;
+    part.ask_distance = rows.ask_ahead ? distance : 0;
+    for (std::int64_t first = 0; first < rows.rows; first += at_once) {
+      part.rows = std::min(at_once, rows.rows - first);
+      part.logits = behind(rows.logits, first * rows.logits_row_stride, rows.dtype);
+      part.dlogits = behind(rows.dlogits, first * rows.dlogits_row_stride, rows.dtype);
+      run_part(problem, part, rows.first + first, table);
     }
   };
   const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerThread / row_bytes);

@@ -45,7 +45,7 @@ struct KernelTable {
   void (*embedding_backward_zeros)(const EmbeddingGradientZeros&);
   void (*softmax)(const SoftmaxRows&);
   void (*softmax_backward)(const SoftmaxBackwardRows&);
-  void (*cross_entropy)(CrossEntropyRow&);
+  void (*cross_entropy)(CrossEntropyRows&);
 };
 
 // The tables that this CPU can run, best first; the first is the default.

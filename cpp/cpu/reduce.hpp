@@ -187,17 +187,18 @@ MEMBOUND_ALWAYS_INLINE void sums_of_step(const Terms& terms, std::int64_t cols,
   }
 }
 
-// The same sum, to the bit, of the values of one step or two.
+// The same sum, to the bit, of the values of a few steps.
 template <class T, int kSteps>
 MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_of_steps(
     const Pair<typename Lanes<T>::V> (&values)[kSteps]) {
   if constexpr (kSteps == 1) return horizontal_sum(values[0].first + values[0].second);
   typename Lanes<T>::V lanes[2 * kPairs<T>] = {};
-  static_assert(kSteps <= kPairs<T>);
-#pragma GCC unroll 2
+  static_assert(kSteps < 4 * kPairs<T>);  // else four visits of a lane add up before they join it
+#pragma GCC unroll 4
   for (int step = 0; step < kSteps; ++step) {
-    lanes[2 * step] = values[step].first;
-    lanes[2 * step + 1] = values[step].second;
+    auto* const lane = lanes + 2 * (step % kPairs<T>);
+    lane[0] = step < kPairs<T> ? values[step].first : lane[0] + values[step].first;
+    lane[1] = step < kPairs<T> ? values[step].second : lane[1] + values[step].second;
   }
   return fold<T>(lanes);
 }

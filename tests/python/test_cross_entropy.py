@@ -16,7 +16,7 @@ from softmaxes import draw, framework
 
 import membound
 
-COLS = (1, 2, 7, 16, 33, 64, 200, 1000, 2049)
+COLS = (1, 2, 7, 16, 33, 64, 96, 100, 128, 200, 1000, 2049)
 NOT_JAX = [name for name in FRAMEWORKS if "jax" not in str(name)]
 
 
@@ -242,6 +242,55 @@ def test_the_bits_do_not_depend_on_threads_and_batch(dtype, seed):
     assert one.tobytes() == many.tobytes()
     assert again.tobytes() == gradient.tobytes()
     assert membound.cross_entropy(logits[77:78], labels[77:78]).tobytes() == many[77].tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_few_classes_have_the_bits_of_each_row_alone(dtype, seed):
+    """Rows of few classes are computed several at once, wherever they are in a batch."""
+    rng = np.random.default_rng(seed)
+    for cols in (1, 3, 8, 9, 16, 17, 32, 33, 48, 64, 65, 90, 96, 100, 128, 129):
+        logits, labels = draw(rng, (137, cols), dtype, 3.0), draw_labels(rng, 137, cols)
+        dloss = draw(rng, (137,), statistics_dtype(dtype))
+        options = KINDS[str(rng.choice(list(KINDS)))]
+        into = np.empty_like(logits)
+        loss, lse = membound.cross_entropy(
+            logits, labels, return_lse=True, dlogits=into, dloss=dloss, **options
+        )
+        again = membound.cross_entropy_backward(dloss, logits, labels, lse, **options)
+        assert again.tobytes() == into.tobytes()
+        for first, last in ((0, 1), (5, 6), (136, 137), (1, 4), (3, 70), (64, 137)):
+            part = np.s_[first:last]
+            some = np.empty_like(logits[part])
+            found = membound.cross_entropy(
+                logits[part], labels[part], return_lse=True, dlogits=some, dloss=dloss[part],
+                **options,
+            )  # fmt: skip
+            assert found[0].tobytes() == loss[part].tobytes()
+            assert found[1].tobytes() == lse[part].tobytes()
+            assert some.tobytes() == into[part].tobytes()
+
+
+def test_the_logarithm_of_every_sum():
+    """Equal logits: the sum of powers is their count, without a rounding."""
+    for cols in (*range(1, 300), 1000, 4097, 65537):
+        loss = membound.cross_entropy(np.full((3, cols), 7.0), np.zeros(3, np.int64))
+        np.testing.assert_array_max_ulp(loss, np.log(np.full(3, float(cols))), 2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cols", [1, 3, 40, 100, 300, 5000])
+def test_rows_of_infinities_and_nan_leave_others_alone(dtype, cols, seed):
+    rng = np.random.default_rng(seed)
+    logits, labels = draw(rng, (9, cols), dtype), np.zeros(9, np.int64)
+    logits[1], logits[3, cols // 2], logits[4, 0], logits[6, -1] = -np.inf, np.inf, np.nan, -np.inf
+    loss, lse = membound.cross_entropy(logits, labels, return_lse=True)
+    with np.errstate(all="ignore"):
+        right, wanted, _ = definition(logits, labels)
+    wanted[(logits == -np.inf).all(-1)] = -np.inf
+    np.testing.assert_array_equal(np.isnan(loss), np.isnan(right))
+    np.testing.assert_array_equal(np.isneginf(lse), np.isneginf(wanted))
+    even = np.isfinite(wanted)
+    assert_sums(lse[even], wanted[even], dtype)
 
 
 def test_one_row_and_no_rows_and_validate():

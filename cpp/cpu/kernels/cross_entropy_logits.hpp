@@ -1,0 +1,70 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cpu/logits.hpp"
+
+// Logits with a soft cap, and the sum of logits.
+namespace membound::cpu::MEMBOUND_CPU_ISA {
+namespace {
+
+// tanh(u) and its slope, accurate where either is small: with e = exp(-2 |u|) = power + growth *
+// power they are (1 - e) / (1 + e) and 4 e / (1 + e)^2, and 1 - power is exact.
+template <class V>
+struct Tanh {
+  V value, slope;
+};
+template <class A, class V>
+MEMBOUND_ALWAYS_INLINE Tanh<V> tanh_of(V u) {
+  const V twice = at_most((u < 0 ? -u : u) * 2, V{} + Exponential<A>::kHighest);
+  const auto [growth, power] = power_of_minus<A, 0>(twice, NoRest{});
+  const V rest = growth * power, inverse = 1 / ((1 + power) + rest);
+  const V value = ((1 - power) - rest) * inverse;
+  return {u < 0 ? -value : value, 4 * (power + rest) * inverse * inverse};
+}
+
+// softcap * tanh(x / softcap), from a row itself.
+template <class T>
+struct CappedLogits {
+  using A = typename Lanes<T>::A;
+  using V = typename Lanes<T>::V;
+  const T* x;
+  A cap, inverse_cap;
+
+  MEMBOUND_ALWAYS_INLINE Pair<V> of(Pair<V> value) const {
+    return {tanh_of<A>(value.first * inverse_cap).value * cap,
+            tanh_of<A>(value.second * inverse_cap).value * cap};
+  }
+  MEMBOUND_ALWAYS_INLINE Pair<V> whole(std::int64_t col) const {
+    return of(Lanes<T>::read(x + col));
+  }
+  MEMBOUND_ALWAYS_INLINE Pair<V> partial(std::int64_t col, std::int64_t count) const {
+    return first_of_step<T>(of(read_partial(x + col, count)), count, -kInfinity<A>);
+  }
+};
+
+// The terms of the sum of logits.
+template <class T, class Logits>
+struct LogitTerms {
+  static constexpr int kSums = 1, kProducts = 0;
+  using A = typename Lanes<T>::A;
+  using V = typename Lanes<T>::V;
+  Logits logits;
+
+  MEMBOUND_ALWAYS_INLINE void whole(std::int64_t col, Factors<V>* term) const {
+    term->left = logits.whole(col);
+  }
+  MEMBOUND_ALWAYS_INLINE void partial(std::int64_t col, std::int64_t count,
+                                      Factors<V>* term) const {
+    term->left = first_of_step<T>(logits.partial(col, count), count, A{0});
+  }
+};
+template <class T, class Logits>
+[[gnu::noinline]] typename Lanes<T>::A sum_of_logits(const Logits& logits, std::int64_t count) {
+  typename Lanes<T>::A sum;
+  sums_of_block<T>(LogitTerms<T, Logits>{logits}, 0, count, &sum);
+  return sum;
+}
+
+}  // namespace
+}  // namespace membound::cpu::MEMBOUND_CPU_ISA
