@@ -66,6 +66,17 @@ struct QuantPlace {
   }
 };
 
+// The inverse of the scale that a group of units shares, by whole warps; the first of them stores
+// it. largest: of the thread's unit.
+template <class A>
+__device__ inline A inverse_of_group(const GatedActivationQuantParams<A>& p, A largest,
+                                     std::int64_t row, std::int64_t unit, bool stores) {
+  largest = reduce_lanes(largest, p.group_lanes, LargestOrNan());
+  const float scale = dynamic_scale(largest, p.out_dtype, p.scale_upper_bound);
+  if (stores && (unit & (p.group_lanes - 1)) == 0) *p.scale_at(row, unit >> p.group_shift) = scale;
+  return A(1) / static_cast<A>(scale);
+}
+
 // The results of a unit; `activate` writes those of a step into its first argument.
 template <class U, class A, class Activate>
 __device__ inline typename U::Values activated(const GatedActivationQuantParams<A>& p,
@@ -218,14 +229,11 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
         for (int at = 0; at < together; at += lanes) {
           typename U::Values y{};
           if (at < count) y = U::recalled(held + kChunkBytes * at, apart);
-          const A of_group = reduce_lanes(U::largest(y), p.group_lanes, LargestOrNan());
-          const float scale = dynamic_scale(of_group, p.out_dtype, p.scale_upper_bound);
-          if (at >= count || !place.there) continue;
           const Index unit = mine + at;
-          if ((unit & (p.group_lanes - 1)) == 0)
-            *p.scale_at(place.row, unit >> p.group_shift) = scale;
-          const uint2 codes = codes_of(p.out_dtype, y.at, A(1) / static_cast<A>(scale));
-          U::store(out_row, p.out.col_stride, p.cols, unit, codes);
+          const bool stores = at < count && place.there;
+          const A own = inverse_of_group(p, U::largest(y), place.row, unit, stores);
+          if (!stores) continue;
+          U::store(out_row, p.out.col_stride, p.cols, unit, codes_of(p.out_dtype, y.at, own));
         }
       } else if (place.there) {
 #pragma unroll 1

@@ -16,7 +16,7 @@ class QuantRows {
   using A = accumulate_t<T>;
   using U = QuantUnit<T, Access::kAligned>;
   using Params = GatedActivationQuantParams<A>;
-  static constexpr int kMaxWarps = 32;
+  static constexpr int kMaxWarps = kWarpLanes;  // of a block: a lane each, where they are combined
 
  public:
   __device__ explicit QuantRows(const Params& p)
@@ -108,15 +108,11 @@ class QuantRows {
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       const int unit = thread_ + i * static_cast<int>(blockDim.x);
+      const bool there = unit < units_;
       if (p_.group_lanes != 0) {
-        const A of_group = reduce_lanes(U::largest(y[i]), p_.group_lanes, LargestOrNan());
-        const float scale = dynamic_scale(of_group, p_.out_dtype, p_.scale_upper_bound);
-        inverse = A(1) / static_cast<A>(scale);
-        if (unit < units_ && (unit & (p_.group_lanes - 1)) == 0) {
-          *p_.scale_at(row, unit >> p_.group_shift) = scale;
-        }
+        inverse = inverse_of_group(p_, U::largest(y[i]), row, unit, there);
       }
-      if (unit < units_) {
+      if (there) {
         store_aligned_codes<U::kWidth>(out + static_cast<std::uint64_t>(unit) * U::kWidth,
                                        codes_of(p_.out_dtype, y[i].at, inverse));
       }
