@@ -73,6 +73,9 @@ void qk_norm_rope(const QkNormRopeProblem& problem, StreamView stream) {
     for (int i = 0; i < rope.count; ++i) {
       p.weights[i] = weight_columns<T>(problem.weights[i], problem.weight_offset);
       p.rstds[i] = problem.rstds[i];
+      const std::int64_t heads = p.turn.groups[i].count;
+      p.steps[i] = {heads * rope.arrays[i].x_strides.head, heads * rope.arrays[i].out_strides.head,
+                    heads * problem.rstds[i].strides.head};
       p.everyday_weights = p.everyday_weights && is_everyday_weight<T>(rope, problem.weights[i]);
     }
     set_rstd(p.norm, rope.head_dim, problem.eps, A());

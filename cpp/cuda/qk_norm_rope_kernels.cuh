@@ -17,11 +17,18 @@
 
 namespace membound::cuda {
 
+// Elements from a head of a row to its next. Not found in the kernel: beside what a row has in
+// registers they went to local memory, where the address of every read then waited.
+struct HeadSteps {
+  std::int64_t x, out, rstd;
+};
+
 template <class A>
 struct QkNormRopeParams {
   RopeParams turn;  // units: half the chunks of a head
   ColumnArray<A> weights[2];
   HeadStatistic rstds[2];
+  HeadSteps steps[2];
   QkNorm<A> norm;
   bool round_normed, round_weighted;
   CacheSlots cache;
@@ -155,8 +162,6 @@ __device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>
   const int first = (head.holds() ? lane : 0) * kPack<T>, apart = head.half * kPack<T>;
   const T* x = static_cast<const T*>(array.x) + array.x_strides.at(row.b, row.s) +
                heads.first * array.x_strides.head + first;
-  const std::int64_t x_step = heads.step * array.x_strides.head;
-  const std::int64_t out_step = heads.step * array.out_strides.head;
   wait_with(x, x);
   Slot slot{row.b, row.s, active};
   if (active && heads.array == p.cached) slot = slot_of(p.cache, p.by_block, row.b, row.s);
@@ -168,7 +173,7 @@ __device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>
     if (number >= count) return;
     a[i] = read_chunk(x);
     b[i] = read_chunk(x + apart);
-    x += x_step;
+    x += p.steps[heads.array].x;
   };
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) ask_for(i, i);
@@ -183,7 +188,6 @@ __device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>
   const bool weights_differ = weights.head_stride != 0;
   const HeadStatistic& rstds = p.rstds[heads.array];
   auto* rstd = static_cast<accumulate_t<T>*>(lane == 0 ? rstds.data : nullptr);
-  const std::int64_t rstd_step = heads.step * rstds.strides.head;
   if (rstd != nullptr) rstd += rstds.strides.at(row.b, row.s) + heads.first * rstds.strides.head;
 #pragma unroll 1
   for (int done = 0; done < p.turn.heads_per_thread; done += kAhead) {
@@ -196,7 +200,7 @@ __device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>
       if (done + i >= count) continue;
       if (rstd != nullptr) {
         *rstd = by.rstd * by.scale;
-        rstd += rstd_step;
+        rstd += p.steps[heads.array].rstd;
       }
       multiply<T>(part, by.rstd);
       if (p.round_normed) round_part<T>(part);
@@ -212,7 +216,7 @@ __device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>
         *reinterpret_cast<uint4*>(out) = pack(part.first);
         *reinterpret_cast<uint4*>(out + apart) = pack(part.second);
       }
-      out += out_step;
+      out += p.steps[heads.array].out;
     }
   }
 }
