@@ -146,3 +146,37 @@ def test_eps_is_the_modules_own(dtype):
         for eps in (getattr(norm, name), 1e-5, 100.0):
             setattr(norm, name, eps)
             torch.testing.assert_close(norm(x), type(norm).forward(norm, x))
+
+
+def held_by_autograd(mlp, x):
+    held = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: held.append(t) or t, lambda t: t):
+        y = mlp(x)
+    inputs = {x.data_ptr(), *(p.data_ptr() for p in mlp.parameters())}
+    return y, {t.data_ptr() for t in held} - inputs
+
+
+def test_patched_mlp_keeps_no_activation():
+    """Gate and up alone; the gradients are those of the module."""
+    plain, patched = GatedMLP(8), GatedMLP(8)
+    patched.load_state_dict(plain.state_dict())
+    mt.patch(patched)
+    x = torch.randn(4, 8)
+    (right, more), (found, few) = held_by_autograd(plain, x), held_by_autograd(patched, x)
+    assert (len(few), len(more)) == (2, 4)
+    right.sum().backward()
+    found.sum().backward()
+    for got, wanted in zip(patched.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(got.grad, wanted.grad)
+
+
+@pytest.mark.parametrize("hook", ["register_forward_hook", "register_full_backward_pre_hook"])
+def test_hooks_of_a_patched_projection_are_called(hook):
+    mlp, calls = GatedMLP(8), []
+    mt.patch(mlp)
+    getattr(mlp.down_proj, hook)(lambda *_: calls.append(1))
+    mlp(torch.randn(4, 8)).sum().backward()
+    assert calls
+    mlp.down_proj = nn.Sequential(mlp.down_proj)  # as an adapter takes its place
+    mlp(torch.randn(4, 8)).sum().backward()
+    assert len(calls) == 2

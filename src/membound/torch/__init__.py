@@ -18,6 +18,7 @@ from membound.torch._gated_activation import (
     silu_and_mul,
 )
 from membound.torch._gated_activation_quant import gated_activation_quant, silu_and_mul_quant
+from membound.torch._gated_linear import gated_linear
 from membound.torch._layer_norm import add_layer_norm, layer_norm
 from membound.torch._modules import (
     Embedding,
@@ -58,6 +59,7 @@ __all__ = [
     "fused_add_rms_norm",
     "gated_activation",
     "gated_activation_quant",
+    "gated_linear",
     "gelu_and_mul",
     "gelu_tanh_and_mul",
     "gemma_fused_add_rms_norm",

@@ -10,9 +10,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from membound.torch._gated_activation import gated_activation
+from membound.torch._gated_linear import gated_linear
 from membound.torch._patch_trial import LeftAloneError, draw, takes_one_tensor, undisturbed
+from membound.torch._recording import dynamo_traces
 
 _ACTIVATIONS = {
     "SiLU": "silu",
@@ -42,16 +45,35 @@ def is_gated_mlp(module: nn.Module) -> bool:
     return any(layers <= parts for layers in _MLP_FORWARDS)
 
 
+def _down(projection, kind, gate, up=None):
+    """The last projection, with the activation that it would keep made again in the backward."""
+    if torch.is_grad_enabled() and not dynamo_traces() and _is_bare_linear(projection):
+        return gated_linear(gate, up, projection.weight, projection.bias, kind=kind)
+    return projection(gated_activation(gate, up, kind=kind))
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _is_bare_linear(module: nn.Module) -> bool:
+    """Whether a call of the module is its product and nothing else: no adapter, no hook."""
+    if type(module) is not nn.Linear or "forward" in module.__dict__:
+        return False
+    return not (any(getattr(module, name) for name in _HOOKS) or _has_any_global_hook())
+
+
 def _forward_gate_up_down(self, kind, x):
-    return self.down_proj(gated_activation(self.gate_proj(x), self.up_proj(x), kind=kind))
+    return _down(self.down_proj, kind, self.gate_proj(x), self.up_proj(x))
 
 
 def _forward_packed_down(self, kind, hidden_states):
-    return self.down_proj(gated_activation(self.gate_up_proj(hidden_states), kind=kind))
+    return _down(self.down_proj, kind, self.gate_up_proj(hidden_states))
 
 
 def _forward_wi_wo(self, kind, hidden_states):
-    return self.Wo(self.drop(gated_activation(self.Wi(hidden_states), kind=kind)))
+    if self.drop.training and self.drop.p > 0:
+        return self.Wo(self.drop(gated_activation(self.Wi(hidden_states), kind=kind)))
+    return _down(self.Wo, kind, self.Wi(hidden_states))
 
 
 _MLP_FORWARDS: dict[frozenset[str], Callable[..., Any]] = {

@@ -1,0 +1,114 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""A gated activation and the projection behind it, which keep no activation between passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from membound import _core
+from membound.torch._gated_activation import gated_activation
+from membound.torch._operators import PLAIN
+from membound.torch._recording import dispatch_modes, dynamo_traces, records
+
+
+class _GatedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, gate, up, weight, bias, options):
+        ctx.save_for_backward(gate, up, weight, *([] if bias is None else [bias]))
+        ctx.options = options
+        hidden = _core.gated_activation(gate, up, **options)
+        return torch.nn.functional.linear(hidden, weight, bias)
+
+    @staticmethod
+    def backward(ctx, dy):
+        gate, up, weight, *bias = ctx.saved_tensors
+        wants_gate, wants_up, wants_weight, wants_bias = ctx.needs_input_grad[:4]
+        if torch.is_grad_enabled():  # to be recorded: the two calls know what to make of it
+            given = (gate, up, weight, bias[0] if bias else None)
+            return _recorded_gradients(dy, given, ctx.needs_input_grad, ctx.options)
+        rows = dy.reshape(-1, dy.shape[-1])  # as torch's own linear multiplies
+        dgate = dup = dweight = dbias = None
+        if wants_weight:  # first: the activation is gone before its gradient is made
+            hidden = _core.gated_activation(gate, up, **ctx.options)
+            hidden = hidden.reshape(-1, hidden.shape[-1]).to(dy.dtype)
+            dweight = (rows.mT @ hidden).to(weight.dtype)
+            del hidden
+        if wants_bias:
+            dbias = rows.sum(0).to(bias[0].dtype)
+        if wants_gate or wants_up:
+            dhidden = (rows @ weight.to(dy.dtype)).to(gate.dtype)
+            dhidden = dhidden.view(*dy.shape[:-1], dhidden.shape[-1])
+            if up is None:
+                dgate = _core.gated_activation_backward(dhidden, gate, **ctx.options)
+            else:
+                dgate, dup = _core.gated_activation_backward(
+                    dhidden, gate, up, need_dgate=wants_gate, need_dup=wants_up, **ctx.options
+                )
+        return dgate, dup, dweight, dbias, None
+
+
+def _recorded_gradients(dy, given, wanted, options):
+    leaves = [t for t, want in zip(given, wanted, strict=False) if want]
+    result = _two_calls(*given, options)
+    found = iter(torch.autograd.grad(result, leaves, dy, create_graph=True))
+    return tuple(next(found) if want else None for want in wanted)
+
+
+def _two_calls(gate, up, weight, bias, options):
+    return torch.nn.functional.linear(gated_activation(gate, up, **options), weight, bias)
+
+
+def _records_plainly(tensors: tuple[Any, ...]) -> bool:
+    """Whether a gradient is recorded by autograd alone, on tensors that have memory."""
+    return (
+        records(tensors)
+        and all(t is None or type(t) in PLAIN for t in tensors)
+        and not dispatch_modes()
+        and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0
+    )
+
+
+def gated_linear(
+    gate, up, weight, bias=None, *, kind="silu", packing="halves", alpha=1.0, limit=None,
+    up_offset=0.0,
+):  # fmt: skip
+    """``linear(act(gate) * up, weight, bias)``, which keeps what it was given and no activation.
+
+    What stands between the two, as large as gate, is made again in the backward (Chen et al. 2016,
+    arXiv:1604.06174), for one more read of gate and up and a write: a third of what autograd keeps
+    of a gated MLP. The products are torch's, in autocast's dtype where that is on. In compiled
+    code, under torch.func and on tensor subclasses it is :func:`gated_activation` and
+    ``torch.nn.functional.linear``; the bits are the same. Second derivatives through the activation
+    raise.
+
+    Args:
+        gate, up, kind, packing, alpha, limit, up_offset: as of :func:`membound.gated_activation`;
+            up is None where gate holds both, or alone with ``packing="gate"``.
+        weight: ``(out_features, width)`` for activations of that width.
+        bias: ``(out_features,)``, or None.
+
+    Returns:
+        ``(..., out_features)``.
+
+    >>> import torch
+    >>> gate, up = torch.ones(1, 2), torch.tensor([[2.0, 4.0]])
+    >>> gated_linear(gate, up, torch.ones(1, 2), kind="relu2").tolist()
+    [[6.0]]
+    """
+    options = {
+        "kind": kind, "packing": packing, "alpha": alpha, "limit": limit, "up_offset": up_offset,
+    }  # fmt: skip
+    width = gate.shape[-1] if up is not None or packing == "gate" else gate.shape[-1] // 2
+    if weight.dim() != 2 or weight.shape[-1] != width:
+        raise ValueError(
+            f"gated_linear: argument 'weight' must have shape (out_features, {width}), got "
+            f"{tuple(weight.shape)}"
+        )
+    if not dynamo_traces() and _records_plainly((gate, up, weight, bias)):
+        return _GatedLinear.apply(gate, up, weight, bias, options)
+    return _two_calls(gate, up, weight, bias, options)
