@@ -267,7 +267,9 @@ class Block(torch.nn.Module):
         self.last = mt.LayerNorm(8)
 
     def forward(self, x: Any) -> Any:
-        return self.last(x + self.down(mt.silu_and_mul(self.up(self.norm(x)))))
+        x = x + self.down(mt.silu_and_mul(self.up(self.norm(x))))
+        packed = self.up(self.norm(x))
+        return self.last(x + mt.gated_linear(packed, None, self.down.weight, self.down.bias))
 
 
 def check_data_parallel(mesh: Any, rank: int) -> None:
