@@ -21,7 +21,10 @@ struct Frame {
 
   template <class T>
   __device__ static Frame of(const T* row, int chunks, int cols, int units) {
-    const int shift = shift_of(row) / static_cast<int>(sizeof(T));
+    return of_shift<T>(shift_of(row) / static_cast<int>(sizeof(T)), chunks, cols, units);
+  }
+  template <class T>
+  __device__ static Frame of_shift(int shift, int chunks, int cols, int units) {
     return {shift, chunks, cols, units == chunks && shift + cols > chunks * kPack<T>};
   }
   // Of a unit's first element; negative in unit 0.
@@ -54,14 +57,13 @@ __device__ inline uint4 merged(const uint4& first, const uint4& rest, int bytes)
           (first.z & mask.z) | (rest.z & ~mask.z), (first.w & mask.w) | (rest.w & ~mask.w)};
 }
 
-// The units of one thread, `lanes` apart, of kArrays results that have the same frame, whose rows
-// it writes one after the other.
-template <class T, int kVecs, int kArrays>
-class FramedResult {
+// The units of one thread, `lanes` apart, and which of their elements are in the row.
+template <class T, int kVecs>
+class FrameUnits {
   static constexpr unsigned kWhole = (1u << kPack<T>)-1;
 
  public:
-  __device__ FramedResult(const Frame& frame, int lane, int lanes)
+  __device__ FrameUnits(const Frame& frame, int lane, int lanes)
       : frame_(frame), apart_(lanes * kPack<T>), first_(frame.first<T>(lane)) {
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
@@ -74,51 +76,73 @@ class FramedResult {
     has_end_ = frame.wraps && lane == 0;
     asm volatile("" : "+r"(valid_));  // else found anew for each use
   }
-  // Its first row and the elements from row to row.
-  __device__ void place(int array, T* row, std::int64_t step) {
-    at_[array] = row + first_;
-    step_[array] = step;
-  }
-  __device__ void next() {
+  __device__ const Frame& frame() const { return frame_; }
+  // The first element of unit 0, and the elements between units.
+  __device__ int first() const { return first_; }
+  __device__ int apart() const { return apart_; }
+  __device__ bool whole(int v) const { return bits(v) == kWhole; }
+  __device__ bool any(int v) const { return bits(v) != 0; }
+  // body(at, i) for element i of unit v where it is in the row: `at` elements behind first().
+  template <class Body>
+  __device__ void each(int v, Body body) const {
+    const unsigned valid = bits(v);
 #pragma unroll
-    for (int array = 0; array < kArrays; ++array) at_[array] += step_[array];
-  }
-  __device__ void store(int v, const uint4 (&chunks)[kArrays]) const {
-    const unsigned valid = valid_ >> v * kPack<T> & kWhole;
-    if (valid == kWhole) {
+    for (int i = 0; i < kPack<T>; ++i) {
+      if (valid >> i & 1) body(v * apart_ + i, i);
+    }
+    if (v > 0 || !has_end_) return;
 #pragma unroll
-      for (int array = 0; array < kArrays; ++array) {
-        *reinterpret_cast<uint4*>(at_[array] + v * apart_) = chunks[array];
-      }
-    } else if (valid != 0) {
-#pragma unroll
-      for (int array = 0; array < kArrays; ++array) {
-        store_elements(v, valid, at_[array], chunks[array]);
+    for (int i = 0; i < kPack<T>; ++i) {
+      if (frame_.shift - i > frame_.chunks * kPack<T> - frame_.cols) {
+        body(frame_.chunks * kPack<T> + i, i);
       }
     }
   }
 
  private:
-  __device__ void store_elements(int v, unsigned valid, T* at, const uint4& chunk) const {
-    ChunkOf<T> stored;
-    stored.chunk = chunk;
-#pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) {
-      if (valid >> i & 1) at[v * apart_ + i] = stored.elements[i];
-    }
-    if (v > 0 || !has_end_) return;
-    T* const end = at + frame_.chunks * kPack<T>;
-#pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) {
-      if (frame_.shift - i > frame_.chunks * kPack<T> - frame_.cols) end[i] = stored.elements[i];
-    }
-  }
+  __device__ unsigned bits(int v) const { return valid_ >> v * kPack<T> & kWhole; }
 
   Frame frame_;
   bool has_end_;
   unsigned valid_ = 0;  // a bit for each element of each unit
-  int apart_;           // elements between units
+  int apart_;
   int first_;
+};
+
+// kArrays results that have the same frame, whose rows are written one after the other.
+template <class T, int kVecs, int kArrays>
+class FramedResult {
+ public:
+  __device__ FramedResult(const Frame& frame, int lane, int lanes) : units_(frame, lane, lanes) {}
+  // Its first row and the elements from row to row.
+  __device__ void place(int array, T* row, std::int64_t step) {
+    at_[array] = row + units_.first();
+    step_[array] = step;
+  }
+  __device__ const Frame& frame() const { return units_.frame(); }
+  __device__ void next() {
+#pragma unroll
+    for (int array = 0; array < kArrays; ++array) at_[array] += step_[array];
+  }
+  __device__ void store(int v, const uint4 (&chunks)[kArrays]) const {
+    if (units_.whole(v)) {
+#pragma unroll
+      for (int array = 0; array < kArrays; ++array) {
+        *reinterpret_cast<uint4*>(at_[array] + v * units_.apart()) = chunks[array];
+      }
+    } else if (units_.any(v)) {
+#pragma unroll
+      for (int array = 0; array < kArrays; ++array) {
+        ChunkOf<T> stored;
+        stored.chunk = chunks[array];
+        T* const at = at_[array];
+        units_.each(v, [&](int to, int i) { at[to] = stored.elements[i]; });
+      }
+    }
+  }
+
+ private:
+  FrameUnits<T, kVecs> units_;
   std::int64_t step_[kArrays];  // elements between rows
   T* at_[kArrays];              // of unit 0 of this thread
 };

@@ -24,7 +24,8 @@ void launch_framed(const RmsNormBackwardParams<accumulate_t<T>>& p,
                                                                                    device, p);
   };
   // One block less on a multiprocessor where registers would spill (H200, bfloat16, with as many
-  // and with less: with a gate 65536 x 1001 404 and 315 us; LayerNorm 32768 x 3001 289 and 247).
+  // and with less: with a gate 65536 x 1001 404 and 315 us, 8192 x 5119, on a H100, 254 and 227;
+  // LayerNorm 32768 x 3001 289 and 247).
   constexpr bool kGated = kThird == Third::kGate;
   constexpr int kLess = kGated ? 1 : 0;
   constexpr int kSmallLess = kGated || kCentring != Centring::kNever || kOptions ? 1 : 0;
@@ -44,7 +45,7 @@ void launch_framed(const RmsNormBackwardParams<accumulate_t<T>>& p,
   } else if (config.vecs == 1) {
     as.template operator()<WarpGroup<Value, 1, 0, kBlock, 2 - kLess>>();
   } else if (config.threads <= tuning::kSmallPairs) {
-    as.template operator()<WarpGroup<Value, 2, 0, tuning::kSmallPairs, 2>>();
+    as.template operator()<WarpGroup<Value, 2, 0, tuning::kSmallPairs, 2 - kLess>>();
   } else {
     as.template operator()<WarpGroup<Value, 2, 0, kBlock, 1>>();
   }

@@ -10,29 +10,73 @@ namespace membound::cuda {
 
 // The redo of a row whose plain sums are not trusted, element by element: shared memory holds rows
 // that are on their way.
-template <class T, class Team, Beside kBeside, Centring kCentring>
-__device__ __noinline__ void rescale_row(const RmsNormParams<accumulate_t<T>>& p, std::int64_t row,
-                                         bool plain) {
+template <class T, class Team, Beside kBeside, Centring kCentring, class Sink>
+__device__ __noinline__ void rescale_row(const typename Sink::template Params<accumulate_t<T>>& p,
+                                         std::int64_t row, bool plain) {
   Team team(p.lanes, 1, 0);
   team.row = row;
-  HeldRow<T, Team, Access::kAny, kBeside, kCentring, StoreResult>(p, team).run_scaled(plain);
+  HeldRow<T, Team, Access::kAny, kBeside, kCentring, Sink>(p, team).run_scaled(plain);
   __syncthreads();  // the next row's sums go where this one's were
 }
 
-template <class T, class Team, Beside kBeside, Centring kCentring>
+// What becomes of a row: out, and residual_out, whose rows start as out's do.
+template <class T, class Team, Beside kBeside>
+class FramedStore {
+  using Params = RmsNormParams<accumulate_t<T>>;
+  static constexpr int kVecs = Team::kVecs;
+  static constexpr bool kAdd = kBeside == Beside::kResidual;
+
+ public:
+  using Sink = StoreResult;
+  static constexpr int kBarriers = 0;
+
+  // Rows `row`, row + step ...
+  __device__ FramedStore(const Params& p, const Team& team, std::int64_t row, std::int64_t step)
+      : p_(p),
+        out_(Frame::of(static_cast<const T*>(p.out) + row * p.out_row_stride, p.chunks,
+                       static_cast<int>(p.cols), kVecs * team.size),
+             team.lane, team.size) {
+    place(0, p.out, p.out_row_stride, row, step);
+    if constexpr (kAdd) place(1, p.residual_out, p.residual_out_row_stride, row, step);
+  }
+  __device__ const Frame& frame() const { return out_.frame(); }
+  __device__ void next() { out_.next(); }
+  template <class Norm, class Scale>
+  __device__ void put(const Norm& norm, std::int64_t row, const Scale& scale, int) const {
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v) {
+      const auto of = norm.source(frame(), v);
+      const Numbers<T> numbers = of.numbers(p_);
+      uint4 results[kAdd ? 2 : 1];
+      if constexpr (kAdd) results[1] = pack<T>(numbers);
+      results[0] = norm.result(row, of, numbers, scale, v);
+      out_.store(v, results);
+    }
+  }
+
+ private:
+  __device__ void place(int array, void* data, std::int64_t stride, std::int64_t row,
+                        std::int64_t step) {
+    out_.place(array, static_cast<T*>(data) + row * stride, step * stride);
+  }
+
+  const Params& p_;
+  FramedResult<T, kVecs, kAdd ? 2 : 1> out_;
+};
+
+// Output: as FramedStore.
+template <class T, class Team, Beside kBeside, Centring kCentring, class Output>
 class FramedNorm {
   using Accumulate = accumulate_t<T>;
-  using Params = RmsNormParams<Accumulate>;
+  using Params = typename Output::Sink::template Params<Accumulate>;
   using Row = NormRow<T, Access::kShifted, kBeside>;
   using Chunk = SourceChunk<T, kBeside>;
   using Scale = RowScale<Accumulate>;
   static constexpr int kVecs = Team::kVecs;
   static constexpr int kArrays = kBeside == Beside::kNothing ? 1 : 2;
-  static constexpr bool kAdd = kBeside == Beside::kResidual;
   static constexpr bool kCentred = kCentring != Centring::kNever;
   using Ring = FramedRing<T, Team, kArrays, 0, (kCentred ? 2 : 1) * kVecs,
                           tuning::framed_ring(kVecs, kArrays)>;
-  using Result = FramedResult<T, kVecs, kAdd ? 2 : 1>;
 
  public:
   // Rows team.row, team.row + the blocks of the grid ...
@@ -41,18 +85,15 @@ class FramedNorm {
         team_(team),
         row_(team.row),
         step_(gridDim.x),
-        frame_(Frame::of(row_of(p.out, p.out_row_stride), p.chunks, cols(), kVecs * team.size)),
-        out_(frame_, team.lane, team.size),
+        output_(p, team, row_, step_),
         ring_(team, sources(), p.rows, row_, step_, rounds(), p.chunks, cols()),
         columns_(p, 0) {
-    place(0, p.out, p.out_row_stride);
-    if constexpr (kAdd) place(1, p.residual_out, p.residual_out_row_stride);
     uint4 none[1];
     columns_.clear_bias(none);
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
       const auto load = [&](const ColumnArray<Accumulate>& columns) {
-        return frame_.load(static_cast<const T*>(columns.data), unit(v));
+        return output_.frame().load(static_cast<const T*>(columns.data), unit(v));
       };
       ring_.column(v) = load(p.weight);
       if constexpr (kCentred) {
@@ -68,7 +109,7 @@ class FramedNorm {
       ring_.receive();
       one_row(round);
       ring_.release();
-      out_.next();
+      output_.next();
     }
   }
 
@@ -81,16 +122,26 @@ class FramedNorm {
     }
     return chunk.numbers(p_);
   }
+  // Unit v of a frame.
+  __device__ Chunk source(const Frame& frame, int v) const {
+    Chunk of;
+#pragma unroll
+    for (int array = 0; array < kArrays; ++array) of.parts[array] = ring_.unit(array, frame, v);
+    return of;
+  }
+  // The same of the output's frame, normalised.
+  __device__ uint4 result(std::int64_t row, const Chunk& of, const Numbers<T>& numbers,
+                          const Scale& scale, int v) const {
+    uint4 bias;
+    if constexpr (kCentred) bias = ring_.column(kVecs + v);
+    const Numbers<T> y =
+        columns_.template normalised<true>(numbers, scale, ring_.column(v), bias, unit(v));
+    return Row(p_, row).result(y, of);
+  }
 
  private:
   __device__ int cols() const { return static_cast<int>(p_.cols); }
   __device__ int unit(int v) const { return v * team_.size + team_.lane; }
-  __device__ T* row_of(void* data, std::int64_t stride) const {
-    return static_cast<T*>(data) + row_ * stride;
-  }
-  __device__ void place(int array, void* data, std::int64_t stride) {
-    out_.place(array, row_of(data, stride), step_ * stride);
-  }
   __device__ int rounds() const {
     return row_ < p_.rows ? static_cast<int>((p_.rows - row_ + step_ - 1) / step_) : 0;
   }
@@ -106,19 +157,19 @@ class FramedNorm {
   __device__ void one_row(int round) {
     Scale scale;
     bool sound = true;
-    const Accumulate squares = squares_of_row(scale, round, sound);
+    const int turn = round * (1 + Output::kBarriers);  // of the block's sums
+    const Accumulate squares = squares_of_row(scale, turn, sound);
     ring_.refill(round);
     const bool trusted = sound && is_trusted(p_, squares);
     if (!trusted) [[unlikely]]
-      return rescale_row<T, Team, kBeside, kCentring>(p_, row_, trusted);
+      return rescale_row<T, Team, kBeside, kCentring, typename Output::Sink>(p_, row_, trusted);
     scale.rstd = plain_rstd(p_, squares);
-    const Row row(p_, row_);
-    if (team_.lane == 0) row.template store_statistics<kCentring>(scale);
-    put(row, scale);
+    if (team_.lane == 0) Row(p_, row_).template store_statistics<kCentring>(scale);
+    output_.put(*this, row_, scale, turn + 1);
   }
 
   // By the chunks of the row, as HeldRow.
-  __device__ Accumulate squares_of_row(Scale& scale, int round, bool& sound) const {
+  __device__ Accumulate squares_of_row(Scale& scale, int turn, bool& sound) const {
     const HeldTile<Team, Access::kShifted> tile(team_, row_, p_.rows);
     uint4 parts[kArrays][kVecs];
 #pragma unroll
@@ -126,11 +177,11 @@ class FramedNorm {
     const auto numbers = [&](int v) { return chunk(parts, v).numbers(p_); };
     if constexpr (!kCentred) {
       return tile.template reduce<Accumulate>(
-          round, 0, [&](int v) { return sum_of_squares<T>(numbers(v)); }, Sum());
+          turn, 0, [&](int v) { return sum_of_squares<T>(numbers(v)); }, Sum());
     } else {
       scale.mean = pivot_of<T>(p_, *this);
       const auto sums = tile.template reduce<Pair<Accumulate>>(
-          round, 0,
+          turn, 0,
           [&](int v) {
             return sums_about_pivot<T, Access::kShifted, kCentring>(p_, numbers(v), scale, unit(v));
           },
@@ -145,31 +196,11 @@ class FramedNorm {
     return chunk;
   }
 
-  __device__ void put(const Row& row, const Scale& scale) const {
-#pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
-      Chunk of;
-#pragma unroll
-      for (int array = 0; array < kArrays; ++array) {
-        of.parts[array] = ring_.unit(array, frame_, v);
-      }
-      const Numbers<T> numbers = of.numbers(p_);
-      uint4 results[kAdd ? 2 : 1], bias;
-      if constexpr (kAdd) results[1] = pack<T>(numbers);
-      if constexpr (kCentred) bias = ring_.column(kVecs + v);
-      const Numbers<T> y =
-          columns_.template normalised<true>(numbers, scale, ring_.column(v), bias, unit(v));
-      results[0] = row.result(y, of);
-      out_.store(v, results);
-    }
-  }
-
   const Params& p_;
   const Team& team_;
   std::int64_t row_;
   std::int64_t step_;
-  Frame frame_;
-  Result out_;  // and residual_out
+  Output output_;
   Ring ring_;
   Columns<T, Access::kShifted, kCentring> columns_;
 };
@@ -182,7 +213,7 @@ __global__ void __launch_bounds__(Team::kMaxThreads, tuning::kFramedThreads / Te
   if constexpr (MEMBOUND_HAS_CLUSTERS) {
     const Team team(p.lanes, 1, 0);
     wait_for_launch_before();
-    FramedNorm<T, Team, kBeside, kCentring>(p, team).run();
+    FramedNorm<T, Team, kBeside, kCentring, FramedStore<T, Team, kBeside>>(p, team).run();
     launch_dependents();
   }
 }

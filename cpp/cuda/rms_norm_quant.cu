@@ -1,8 +1,10 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
 #include "core/dispatch.hpp"
+#include "cuda/device.hpp"
 #include "cuda/launch.hpp"
 #include "cuda/row_array.hpp"
+#include "cuda/tuning/framed_row.hpp"
 #include "cuda/tuning/rms_norm_quant.hpp"
 #include "ops/rms_norm_quant.hpp"
 
@@ -13,16 +15,47 @@ void launch_rms_norm_quant(const RmsNormQuantProblem& problem, const tuning::Rms
                            const RowSplit& split, int device, StreamView stream);
 
 template <class T>
-RowAccess<T> access_of(const RmsNormQuantProblem& problem) {
+void launch_rms_norm_quant_framed(const RmsNormQuantProblem& problem,
+                                  const tuning::FramedConfig& config,
+                                  const tuning::RmsNormConfig& row, int device, StreamView stream);
+
+// Of all but the codes.
+template <class T>
+RowAccess<T> access_of_numbers(const RmsNormQuantProblem& problem) {
   const RmsNormProblem& norm = problem.norm;
   RowAccess<T> access(norm.rows, norm.cols);
   access.also_columns(norm.weight, norm.weight_dtype, norm.weight_stride, norm.weight_head_stride);
   access.also_rows(norm.x, norm.x_rows, norm.x_col_stride);
   access.also_rows(norm.residual, norm.residual_rows, norm.residual_col_stride);
   access.also_rows(norm.residual_out, norm.residual_out_rows, norm.residual_out_col_stride);
-  access.also_bytes(problem.out, problem.out_rows, problem.out_col_stride);
   access.also_statistic(problem.scale, problem.scale_rows);
   return access;
+}
+template <class T>
+RowAccess<T> access_of(const RmsNormQuantProblem& problem) {
+  RowAccess<T> access = access_of_numbers<T>(problem);
+  access.also_bytes(problem.out, problem.out_rows, problem.out_col_stride);
+  return access;
+}
+
+// How rows go by the frame of the codes: in no blocks where they do not. Others go element by
+// element.
+template <class T>
+tuning::FramedConfig framed_config(const RmsNormQuantProblem& problem, int device) {
+  const RmsNormProblem& norm = problem.norm;
+  const bool plain = norm.weight != nullptr && norm.weight_dtype == norm.dtype &&
+                     norm.weight_offset == 0.0 && norm.rounding == Rounding::kOnce &&
+                     norm.heads == 1;
+  const bool grouped = problem.static_scale == nullptr && problem.group_size < norm.cols;
+  const RowAccess<T> numbers = access_of_numbers<T>(problem);
+  if (!plain || grouped || numbers.access() == Access::kAny || numbers.split().extent != 0 ||
+      problem.out_rows.rank > 1 || problem.out_col_stride != 1 || max_cluster_size(device) == 1) {
+    return {};
+  }
+  const tuning::RmsNormConfig row =
+      tuning::rms_norm_config(norm.rows, norm.cols, sizeof(T), max_cluster_size(device));
+  return tuning::framed_config(norm.rows, row, sizeof(T), true, norm.residual != nullptr ? 2 : 1, 1,
+                               multiprocessors(device), static_cast<int>(max_shared_bytes(device)));
 }
 
 void rms_norm_quant(const RmsNormQuantProblem& problem, StreamView stream) {
@@ -43,6 +76,13 @@ void rms_norm_quant(const RmsNormQuantProblem& problem, StreamView stream) {
     }
     const Access access = asked.access();
     const tuning::RmsNormConfig config = config_of(access);
+    if constexpr (sizeof(T) < 8) {
+      const auto framed = shifted ? framed_config<T>(problem, device) : tuning::FramedConfig{};
+      if (framed.blocks > 0) {
+        return launch_rms_norm_quant_framed<T>(problem, framed, tuning::unfolded(config), device,
+                                               stream);
+      }
+    }
     if constexpr (sizeof(T) < 8) {
       if (access == Access::kAligned) {
         return launch_rms_norm_quant<T, Access::kAligned>(problem, config, asked.split(), device,

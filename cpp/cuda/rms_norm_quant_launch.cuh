@@ -6,15 +6,15 @@
 // each type are instantiated in rms_norm_quant_rows.cu.
 #include "cuda/rms_norm_launch.cuh"
 #include "cuda/rms_norm_quant_sink.cuh"
+#include "cuda/tuning/framed_row.hpp"
 #include "ops/rms_norm_quant.hpp"
 
 namespace membound::cuda {
 
-using QuantLaunch = void(const RmsNormQuantProblem&, const tuning::RmsNormConfig&, const RowSplit&,
-                         int, StreamView);
-template <class T, Access kAccess>
-void launch_rms_norm_quant(const RmsNormQuantProblem& problem, const tuning::RmsNormConfig& config,
-                           const RowSplit& split, int device, StreamView stream) {
+template <class T>
+RmsNormQuantParams<accumulate_t<T>> quant_params(const RmsNormQuantProblem& problem,
+                                                 const tuning::RmsNormConfig& config,
+                                                 const RowSplit& split) {
   RmsNormQuantParams<accumulate_t<T>> p;
   set_params<T>(p, problem.norm, config, split);
   const RowPlacement rows{problem.norm.rows, problem.norm.cols, split};
@@ -30,6 +30,17 @@ void launch_rms_norm_quant(const RmsNormQuantProblem& problem, const tuning::Rms
   p.group_chunks =
       problem.group_size >= problem.norm.cols ? 0 : static_cast<int>(problem.group_size / kPack<T>);
   p.scale_upper_bound = problem.scale_upper_bound;
+  return p;
+}
+
+using QuantLaunch = void(const RmsNormQuantProblem&, const tuning::RmsNormConfig&, const RowSplit&,
+                         int, StreamView);
+using QuantFramedLaunch = void(const RmsNormQuantProblem&, const tuning::FramedConfig&,
+                               const tuning::RmsNormConfig&, int, StreamView);
+template <class T, Access kAccess>
+void launch_rms_norm_quant(const RmsNormQuantProblem& problem, const tuning::RmsNormConfig& config,
+                           const RowSplit& split, int device, StreamView stream) {
+  const auto p = quant_params<T>(problem, config, split);
   const auto go = [&]<Beside kBeside>() {
     launch_norm_rows<T, kAccess, kBeside, Centring::kNever, QuantiseResult<kAccess>>(
         p, config, device, stream);

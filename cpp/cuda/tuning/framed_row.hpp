@@ -76,10 +76,10 @@ constexpr int framed_ring(int vecs, int arrays) { return vecs > 2 || arrays > 1 
 // faster (H200, bfloat16: 300 x 4097 6.0 us, so 6.4, but 512 x 4097 7.9 and 6.6; with a residual
 // 132 x 4097 4.5 and 6.4, 200 x 4097 7.5 and 6.0, 1000 x 1001 5.5 and 6.2, 2000 x 1001 9.9 and 8.4;
 // 64 x 16383 8.0 and 7.2, with a residual 13.0 and 8.9). With a gate others go by elements (512 x
-// 4097 21.7 and 9.2).
+// 4097 21.7 and 9.2), and so do quantised ones (H100, 256 x 4097 10.5 and 5.8).
 inline FramedConfig framed_config(std::int64_t rows, const RmsNormConfig& whole, int dtype_size,
-                                  bool gated, int arrays, int columns, int multiprocessors,
-                                  int most_bytes) {
+                                  bool others_by_element, int arrays, int columns,
+                                  int multiprocessors, int most_bytes) {
   FramedConfig config{};
   if (whole.form != RowForm::kBlock || dtype_size > 4) return config;
   const RmsNormConfig row = unfolded(whole);
@@ -89,7 +89,7 @@ inline FramedConfig framed_config(std::int64_t rows, const RmsNormConfig& whole,
       framed_bytes(1, framed_ring(row.vecs, arrays), arrays, columns, row.vecs, row.threads);
   const int fit = (most_bytes + kSharedOfSystem) / (config.bytes + kFramedBytes);
   const int blocks = multiprocessors * std::min({16, kFramedThreads / row.threads, fit}) / 8 * 8;
-  const int least = gated || row.vecs > 2 ? 1 : arrays > 1 ? blocks / 2 : blocks;
+  const int least = others_by_element || row.vecs > 2 ? 1 : arrays > 1 ? blocks / 2 : blocks;
   // One row of each block may be anywhere.
   if (rows >= least) config.blocks = static_cast<int>(std::min<std::int64_t>(blocks, rows));
   return config;
