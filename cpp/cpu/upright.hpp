@@ -115,8 +115,10 @@ class UprightRows {
  private:
   std::int64_t size_of(const MatrixField& matrix) const { return matrix.is_codes ? 1 : size_; }
 
+  // Out of line: inlined they are 8 KB for each op and size of an element.
   template <bool kBack, class T>
-  void copy_as(const MatrixField& matrix, void* buffer, std::int64_t count) const {
+  [[gnu::noinline]] void copy_as(const MatrixField& matrix, void* buffer,
+                                 std::int64_t count) const {
     auto* const held = static_cast<T*>(buffer);
     auto* const given = static_cast<T*>(const_cast<void*>(*matrix.data));
     const std::int64_t row_stride = *matrix.row_stride, col_stride = *matrix.col_stride;
