@@ -96,10 +96,17 @@ void gated_activation_quant(const GatedActivationQuantProblem& problem) {
   const auto run = wide == given.dtype ? run_wide : run_narrow;
   const std::int64_t row_bytes =
       given.cols * ((given.up ? 2 : 1) * static_cast<std::int64_t>(dtype_size(given.dtype)) + 1);
-  quantise_rows(problem, scratch, given.rows, row_bytes, table,
-                [&](void* y, std::int64_t row, std::int64_t count) {
-                  return run(given, shared, table, y, row, count);
-                });
+  const RmsNormQuantRows results = quantised_rows(problem, scratch);
+  each_part(scratch, given.rows, row_bytes, [&](void* y, std::int64_t first, std::int64_t last) {
+    RmsNormQuantRows codes = results;
+    codes.y = y;
+    for (std::int64_t row = first; row < last; row += codes.rows) {
+      std::int64_t count = std::min(scratch.rows, last - row);
+      enter_codes(codes, problem, row, count);
+      codes.rows = run(given, shared, table, y, row, count);
+      table.rms_norm_quant(codes);
+    }
+  });
 }
 
 }  // namespace membound::cpu

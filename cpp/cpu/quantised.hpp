@@ -48,32 +48,27 @@ inline RmsNormQuantRows quantised_rows(const QuantisedResult& result, const Quan
   return rows;
 }
 
-// Quantises `total` rows in runs of at most scratch.rows. compute(y, row, count) writes rows of the
-// scratch from `row` on, as many as it likes up to `count`, and says how many. Each thread has one
-// part of the rows and a scratch of its own; row_bytes are all that a row moves.
-template <class Compute>
-void quantise_rows(const QuantisedResult& result, const QuantScratch& scratch, std::int64_t total,
-                   std::int64_t row_bytes, const KernelTable& table, Compute compute) {
-  const RmsNormQuantRows shared = quantised_rows(result, scratch);
+// Moves to the rows from `row` on, at most `count`, fewer where a layout leaves its innermost axis.
+inline void enter_codes(RmsNormQuantRows& rows, const QuantisedResult& result, std::int64_t row,
+                        std::int64_t& count) {
+  void* const scale = result.scale;
+  enter_row(rows.out, result.out, result.out_rows, result.out_dtype, row, count);
+  enter_row(rows.scale, scale, result.scale_rows, DType::kFloat32, row, count);
+}
+
+// run(y, first, last) for parts of `total` rows: each thread has one and a scratch y of its own;
+// row_bytes are all that a row moves.
+template <class Run>
+void each_part(const QuantScratch& scratch, std::int64_t total, std::int64_t row_bytes, Run run) {
   const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerThread / row_bytes);
   const std::int64_t parts = std::clamp<std::int64_t>(total / grain, 1, cpu_threads());
-  void* const scale = result.scale;
   const DeviceBuffer storage(static_cast<std::size_t>(parts * scratch.bytes()), Device::cpu());
   const auto first_row = [&](std::int64_t part) {
     return total / parts * part + std::min(part, total % parts);
   };
   parallel_for(parts, 1, [&](std::int64_t first, std::int64_t last) {
-    RmsNormQuantRows codes = shared;
     void* const y = storage.as<char>() + first * scratch.bytes();
-    codes.y = y;
-    const std::int64_t end = first_row(last);
-    for (std::int64_t row = first_row(first); row < end; row += codes.rows) {
-      std::int64_t count = std::min(scratch.rows, end - row);
-      enter_row(codes.out, result.out, result.out_rows, result.out_dtype, row, count);
-      enter_row(codes.scale, scale, result.scale_rows, DType::kFloat32, row, count);
-      codes.rows = compute(y, row, count);
-      table.rms_norm_quant(codes);
-    }
+    run(y, first_row(first), first_row(last));
   });
 }
 

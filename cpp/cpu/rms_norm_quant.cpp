@@ -5,10 +5,28 @@
 #include "cpu/float_mode.hpp"
 #include "cpu/quantised.hpp"
 #include "cpu/rms_norm.hpp"
+#include "cpu/upright.hpp"
 
 namespace membound::cpu {
 
 namespace {
+
+// Evenly spaced rows of a norm, whose out is the scratch, and of its codes.
+struct NormAndCodes : RmsNormRows {
+  RmsNormQuantRows codes;
+};
+
+std::array<MatrixField, 4> fields_of(NormAndCodes& rows) {
+  return {
+      matrix_field(rows.x, rows.x_row_stride, rows.x_col_stride),
+      matrix_field(rows.residual, rows.residual_row_stride, rows.residual_col_stride),
+      matrix_field(rows.residual_out, rows.residual_out_row_stride, rows.residual_out_col_stride),
+      codes_field(rows.codes.out, rows.codes.out_row_stride, rows.codes.out_col_stride)};
+}
+
+void enter_scales(NormAndCodes& part, const NormAndCodes& all, std::int64_t at) {
+  part.codes.scale = behind(all.codes.scale, at * all.codes.scale_row_stride, DType::kFloat32);
+}
 
 PreparedNorm prepare_norm_into(const QuantScratch& scratch, RmsNormProblem norm,
                                const KernelTable& table) {
@@ -20,6 +38,22 @@ PreparedNorm prepare_norm_into(const QuantScratch& scratch, RmsNormProblem norm,
   return prepared;
 }
 
+// As many rows at a time as the scratch holds: it stays in the first cache.
+void run(const NormAndCodes& rows, const QuantScratch& scratch, const KernelTable& table) {
+  NormAndCodes part = rows;
+  for (std::int64_t first = 0; first < rows.rows; first += scratch.rows) {
+    part.rows = part.codes.rows = std::min(scratch.rows, rows.rows - first);
+    part.x = behind(rows.x, first * rows.x_row_stride, rows.dtype);
+    part.residual = behind(rows.residual, first * rows.residual_row_stride, rows.dtype);
+    part.residual_out = behind(rows.residual_out, first * rows.residual_out_row_stride, rows.dtype);
+    part.codes.out =
+        behind(rows.codes.out, first * rows.codes.out_row_stride, rows.codes.out_dtype);
+    enter_scales(part, rows, first);
+    table.rms_norm(part);
+    table.rms_norm_quant(part.codes);
+  }
+}
+
 }  // namespace
 
 void rms_norm_quant(const RmsNormQuantProblem& problem) {
@@ -28,16 +62,19 @@ void rms_norm_quant(const RmsNormQuantProblem& problem) {
   const RmsNormProblem& given = problem.norm;
   const QuantScratch scratch(given.dtype, given.rows, given.cols);
   const PreparedNorm norm = prepare_norm_into(scratch, given, table);
+  const RmsNormQuantRows codes = quantised_rows(problem, scratch);
   const std::int64_t row_bytes = given.cols * ((given.residual ? 3 : 1) * scratch.size + 1);
-  quantise_rows(problem, scratch, given.rows, row_bytes, table,
-                [&](void* y, std::int64_t row, std::int64_t count) {
-                  RmsNormRows rows = norm.rows;
-                  rows.out = y;
-                  rows.rows = count;
-                  enter_rows(rows, given, row);
-                  table.rms_norm(rows);
-                  return rows.rows;
-                });
+  each_part(scratch, given.rows, row_bytes, [&](void* y, std::int64_t first, std::int64_t last) {
+    NormAndCodes rows{norm.rows, codes};
+    rows.codes.y = rows.out = y;
+    for (std::int64_t row = first; row < last; row += rows.rows) {
+      rows.rows = last - row;
+      enter_rows(rows, given, row);
+      enter_codes(rows.codes, problem, row, rows.rows);
+      run_by_memory(rows, fields_of, enter_scales,
+                    [&](const NormAndCodes& part) { run(part, scratch, table); });
+    }
+  });
 }
 
 }  // namespace membound::cpu

@@ -26,6 +26,7 @@ struct MatrixField {
   std::int64_t* row_stride;
   std::int64_t* col_stride;
   bool is_written;
+  bool is_codes = false;  // an element is a byte, whatever the dtype of the rows
 
   bool is_upright() const {
     return *data != nullptr && *col_stride != 1 && std::abs(*row_stride) < std::abs(*col_stride);
@@ -37,6 +38,9 @@ inline MatrixField matrix_field(const void*& data, std::int64_t& row_stride,
 }
 inline MatrixField matrix_field(void*& data, std::int64_t& row_stride, std::int64_t& col_stride) {
   return {const_cast<const void**>(&data), &row_stride, &col_stride, true};
+}
+inline MatrixField codes_field(void*& data, std::int64_t& row_stride, std::int64_t& col_stride) {
+  return {const_cast<const void**>(&data), &row_stride, &col_stride, true, true};
 }
 
 // As many rows of as many elements as 16 bytes hold.
@@ -75,10 +79,7 @@ class Square {
 class UprightRows {
  public:
   UprightRows(DType dtype, std::int64_t cols)
-      : size_(static_cast<std::int64_t>(dtype_size(dtype))),
-        cols_(cols),
-        // An odd number of lines, or rows of a column would share a set of the first cache.
-        stride_(((cols * size_ / kLine + 1) | 1) * kLine / size_) {}
+      : size_(static_cast<std::int64_t>(dtype_size(dtype))), cols_(cols) {}
 
   // Whole lines of each column, as far as half a second cache holds the rows.
   std::int64_t at_once() const {
@@ -87,45 +88,56 @@ class UprightRows {
   }
   bool pays(std::int64_t rows) const { return rows >= kFew && cols_ * size_ <= kWidest; }
 
-  // For at most so many rows.
-  DeviceBuffer buffer(std::int64_t rows) const {
-    const std::int64_t bytes = std::min(at_once(), rows) * stride_ * size_;
+  // For at most so many rows of a matrix.
+  DeviceBuffer buffer(const MatrixField& matrix, std::int64_t rows) const {
+    const std::int64_t bytes = std::min(at_once(), rows) * stride(matrix) * size_of(matrix);
     return DeviceBuffer(static_cast<std::size_t>(bytes), Device::cpu());
   }
-  std::int64_t stride() const { return stride_; }
+  // An odd number of lines, or rows of a column would share a set of the first cache.
+  std::int64_t stride(const MatrixField& matrix) const {
+    return ((cols_ * size_of(matrix) / kLine + 1) | 1) * kLine / size_of(matrix);
+  }
 
   // `count` rows of a matrix to its buffer, or back.
   template <bool kBack>
   void copy(const MatrixField& matrix, void* buffer, std::int64_t count) const {
-    if (size_ == 2) return copy_as<kBack, std::uint16_t>(matrix, buffer, count);
-    if (size_ == 4) return copy_as<kBack, std::uint32_t>(matrix, buffer, count);
-    copy_as<kBack, std::uint64_t>(matrix, buffer, count);
+    switch (size_of(matrix)) {
+      case 1: return copy_as<kBack, std::uint8_t>(matrix, buffer, count);
+      case 2: return copy_as<kBack, std::uint16_t>(matrix, buffer, count);
+      case 4: return copy_as<kBack, std::uint32_t>(matrix, buffer, count);
+      default: return copy_as<kBack, std::uint64_t>(matrix, buffer, count);
+    }
   }
   const void* row(const MatrixField& matrix, std::int64_t at) const {
-    return static_cast<const char*>(*matrix.data) + at * *matrix.row_stride * size_;
+    return static_cast<const char*>(*matrix.data) + at * *matrix.row_stride * size_of(matrix);
   }
 
  private:
+  std::int64_t size_of(const MatrixField& matrix) const { return matrix.is_codes ? 1 : size_; }
+
+  // Out of line: inlined they are 8 KB for each op and size of an element.
   template <bool kBack, class T>
-  void copy_as(const MatrixField& matrix, void* buffer, std::int64_t count) const {
+  [[gnu::noinline]] void copy_as(const MatrixField& matrix, void* buffer,
+                                 std::int64_t count) const {
     auto* const held = static_cast<T*>(buffer);
     auto* const given = static_cast<T*>(const_cast<void*>(*matrix.data));
     const std::int64_t row_stride = *matrix.row_stride, col_stride = *matrix.col_stride;
+    const std::int64_t stride = this->stride(matrix);
     constexpr std::int64_t kSide = Square<T>::kSide;
     const std::int64_t rows = row_stride == 1 ? count / kSide * kSide : 0;
     const std::int64_t cols = cols_ / kSide * kSide;
     const auto one = [&](std::int64_t row, std::int64_t col) {
       T& there = given[row * row_stride + col * col_stride];
-      T& here = held[row * stride_ + col];
+      T& here = held[row * stride + col];
       kBack ? there = here : here = there;
     };
     for (std::int64_t col = 0; col < cols; col += kSide) {
       if (rows > 0) ask_ahead<kBack>(given + (col + kAhead) * col_stride, kSide, col_stride, rows);
       for (std::int64_t row = 0; row < rows; row += kSide) {
         T* const there = given + col * col_stride + row;
-        T* const here = held + row * stride_ + col;
-        kBack ? Square<T>::turn(here, stride_, there, col_stride)
-              : Square<T>::turn(there, col_stride, here, stride_);
+        T* const here = held + row * stride + col;
+        kBack ? Square<T>::turn(here, stride, there, col_stride)
+              : Square<T>::turn(there, col_stride, here, stride);
       }
       for (std::int64_t of = col; of < col + kSide; ++of) {
         for (std::int64_t row = rows; row < count; ++row) one(row, of);
@@ -151,25 +163,27 @@ class UprightRows {
   static constexpr std::int64_t kWidest = 2 << 20;
   // Columns; 8 are 10 to 20 % slower, 24 and 32 the same.
   static constexpr std::int64_t kAhead = 16;
-  std::int64_t size_, cols_, stride_;
+  std::int64_t size_, cols_;
 };
 
 // run(part) for all rows, or for groups of them where that pays: `fields_of` tells the matrices of
 // a part, enter(part, rows, first) moves what else it has to its first row.
 template <class Rows, class FieldsOf, class Enter, class Run>
 void run_by_memory(const Rows& rows, FieldsOf fields_of, Enter enter, Run run) {
-  Rows whole = rows, part = rows;
+  const UprightRows upright(rows.dtype, rows.cols);
+  if (!upright.pays(rows.rows)) return run(rows);
+  Rows whole = rows;
   const auto from = fields_of(whole);
   constexpr std::size_t kFields = std::tuple_size_v<decltype(fields_of(whole))>;
-  const UprightRows upright(rows.dtype, rows.cols);
   const bool any = std::any_of(from.begin(), from.end(),
                                [](const MatrixField& field) { return field.is_upright(); });
-  if (!any || !upright.pays(rows.rows)) return run(rows);
+  if (!any) return run(rows);
+  Rows part = rows;
   const auto to = fields_of(part);
   std::array<DeviceBuffer, kFields> buffers;
   try {
     for (std::size_t i = 0; i < kFields; ++i) {
-      if (from[i].is_upright()) buffers[i] = upright.buffer(rows.rows);
+      if (from[i].is_upright()) buffers[i] = upright.buffer(from[i], rows.rows);
     }
   } catch (const std::exception&) {
     return run(rows);  // no memory, and threads of the pool may not throw: slow, but right
@@ -187,7 +201,7 @@ void run_by_memory(const Rows& rows, FieldsOf fields_of, Enter enter, Run run) {
       here.data = &start[i];
       if (!here.is_written) upright.copy<false>(here, buffers[i].data(), part.rows);
       *to[i].data = buffers[i].data();
-      *to[i].row_stride = upright.stride();
+      *to[i].row_stride = upright.stride(from[i]);
       *to[i].col_stride = 1;
     }
     enter(part, rows, first);

@@ -104,6 +104,37 @@ TEST_CASE("add_rms_norm_quant: strides, order and place of the sum change nothin
   }
 }
 
+TEST_CASE("add_rms_norm_quant: transposed arrays have the bits of contiguous ones") {
+  const std::uint32_t seed = test_seed();
+  INFO("seed " << seed);
+  const std::int64_t rows = 83;
+  for (DType dtype : kFloating) {
+    for (std::int64_t cols : {3, 17, 300}) {
+      CAPTURE(std::string(dtype_name(dtype)));
+      CAPTURE(cols);
+      const Array::Extents shape{rows, cols}, columns{1, rows};
+      Array x(dtype, shape), residual(dtype, shape), sum(dtype, shape);
+      x.fill_normal(seed);
+      residual.fill_normal(seed + 1);
+      Quantised expected(DType::kInt8, shape, 0);
+      run(x, residual, nullptr, {}, expected.out, sum, nullptr, &expected.scale);
+      Array upright(dtype, shape, columns, 1), added(dtype, shape, columns, 1);
+      upright.copy_from(x);
+      added.copy_from(residual);
+      Array codes(DType::kInt8, shape, columns, 1), scale(DType::kFloat32, {rows});
+      Array upright_sum(dtype, shape, columns, 1);
+      run(upright, added, nullptr, {}, codes, upright_sum, nullptr, &scale);
+      REQUIRE(codes.first_difference(expected.out) == -1);
+      REQUIRE(scale.first_difference(expected.scale) == -1);
+      REQUIRE(upright_sum.first_difference(sum) == -1);
+      Array apart(DType::kInt8, shape, {2, -2 * rows}, 1);
+      run(upright, residual, nullptr, {}, apart, added, nullptr, &scale);
+      REQUIRE(apart.first_difference(expected.out) == -1);
+      REQUIRE(added.first_difference(sum) == -1);
+    }
+  }
+}
+
 TEST_CASE("add_rms_norm_quant: errors name the argument and leave the outputs alone") {
   Array x(DType::kFloat32, {2, 8}), residual(DType::kFloat32, {2, 8});
   Array sum(DType::kFloat32, {2, 8}), narrow(DType::kFloat32, {2, 7}),
