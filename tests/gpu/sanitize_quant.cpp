@@ -42,6 +42,8 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
     }
     list.push_back({format, rows, cols, {1, 3, 1, true}, Scale::kGroup64, add});
     list.push_back({format, rows, cols, {1, 3, 2}, Scale::kRow, add});
+    list.push_back({format, rows, cols, {1, 3}, Scale::kRow, add});
+    list.push_back({format, rows, cols, {3, 5}, Scale::kStatic, add});
   }
   return list;
 }
