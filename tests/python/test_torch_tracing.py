@@ -54,6 +54,19 @@ def test_modules_in_torchscript(frozen):
     torch.testing.assert_close(torch.jit.trace(norm, x)(other), norm(other), rtol=0, atol=0)
 
 
+def test_gated_linear_in_torchscript():
+    """By its two calls, though its weight wants a gradient."""
+
+    class Projection(torch.nn.Linear):
+        def forward(self, packed):
+            return mt.gated_linear(packed, None, self.weight, self.bias)
+
+    last, x, other = Projection(8, 4), torch.randn(2, 16), torch.randn(3, 16)
+    traced = torch.jit.trace(last, x)
+    assert "membound::gated_activation" in str(traced.graph)
+    torch.testing.assert_close(traced(other), last(other), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("trace", ["jit", "make_fx"])
 def test_what_a_graph_cannot_hold_is_refused(trace):
     run = torch.jit.trace if trace == "jit" else lambda function, x: make_fx(function)(x)

@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from membound import _core
 from membound.torch._gated_activation import gated_activation
 from membound.torch._operators import PLAIN
-from membound.torch._recording import dispatch_modes, dynamo_traces, records
+from membound.torch._recording import dispatch_modes, dynamo_traces, jit_traces, records
 
 
 class _GatedLinear(torch.autograd.Function):
@@ -68,6 +68,7 @@ def _records_plainly(tensors: tuple[Any, ...]) -> bool:
         records(tensors)
         and all(t is None or type(t) in PLAIN for t in tensors)
         and not dispatch_modes()
+        and not jit_traces()
         and not torch._C._are_functorch_transforms_active()
         and forward_ad._current_level < 0
     )

@@ -41,6 +41,7 @@ from membound.torch._recording import (
     dynamo_traces,
     eager_function,
     inference_direction,
+    jit_traces,
     names_of,
     raw_operator,
     records,
@@ -53,8 +54,6 @@ from membound.torch._recording import (
 from membound.torch._sharding import announce, tell_dtensor
 
 LIBRARY = library.Library("membound", "DEF")
-
-_jit_traces = torch._C._is_tracing
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
@@ -118,7 +117,7 @@ class Operator:
         return self._compiled.apply(*arguments)  # type: ignore[attr-defined]
 
     def _as_operator(self, arguments: tuple[Any, ...]) -> Any:
-        if _jit_traces():
+        if jit_traces():
             return self._pick(as_tuple(self._public(*arguments)))  # type: ignore[attr-defined]
         tell_dtensor()
         if self._is_of_columns(arguments):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Where calls have to be operators: Dynamo, a mode that watches the dispatcher, torch.func.
 dynamo_traces = torch.compiler.is_dynamo_compiling
+jit_traces = torch._C._is_tracing
 dispatch_modes = torch._C._len_torch_dispatch_stack
 _FUNCTION_PARTS = ("forward", "backward", "jvp", "setup_context", "generate_vmap_rule")
 
