@@ -164,6 +164,17 @@ def test_compiled(generator):
     )
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_compiled_autograd(form, generator):
+    """The backward of an eager call, traced as one graph."""
+    given = drawn(form, generator)
+    right = torch.autograd.grad(two_calls(*given, **FORMS[form]).sum(), leaves_of(given))
+    traced = torch.compile(backend="aot_eager", fullgraph=True)
+    with torch._dynamo.compiled_autograd._enable(traced):
+        mt.gated_linear(*given, **FORMS[form]).sum().backward()
+    torch.testing.assert_close([t.grad for t in leaves_of(given)], list(right))
+
+
 def test_errors_name_the_argument(generator):
     gate, up, weight, _ = drawn("pair", generator)
     with pytest.raises(ValueError, match="argument 'up'"):

@@ -9,6 +9,7 @@ from typing import Any
 from membound import _core
 from membound.torch._functions import differentiable
 from membound.torch._operators import Operator, contiguous_like
+from membound.torch._recording import asked_for, dynamo_traces, raw_operator
 
 _OPTIONS = {
     "kind": "str",
@@ -77,6 +78,22 @@ _PACKED = Operator(
     backward=_packed_backward,
     rows=("packed", "row_scale"),
 )
+
+
+_of_pair = asked_for(raw_operator(_GATE_AND_UP, "backward"))
+_of_packed = asked_for(raw_operator(_PACKED, "backward"))
+
+
+def activation_gradients(dy, gate, up, wanted, options):
+    """Of gate and up, where `wanted`; compiled autograd traces operators and no builtin."""
+    if not dynamo_traces():
+        needs = {} if up is None else dict(zip(("need_dgate", "need_dup"), wanted, strict=True))
+        found = _core.gated_activation_backward(dy, gate, up, **needs, **options)
+        return (found, None) if up is None else found
+    values = [options[name] for name in _OPTIONS]
+    if up is None:
+        return *_of_packed(dy, gate, None, *values, [True]), None
+    return _of_pair(dy, gate, up, None, *values, list(wanted))
 
 
 @differentiable("out")

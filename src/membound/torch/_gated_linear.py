@@ -10,7 +10,7 @@ import torch
 from torch.autograd import forward_ad
 
 from membound import _core
-from membound.torch._gated_activation import gated_activation
+from membound.torch._gated_activation import activation_gradients, gated_activation
 from membound.torch._operators import PLAIN
 from membound.torch._recording import dispatch_modes, dynamo_traces, jit_traces, records
 
@@ -33,7 +33,7 @@ class _GatedLinear(torch.autograd.Function):
         rows = dy.reshape(-1, dy.shape[-1])  # as torch's own linear multiplies
         dgate = dup = dweight = dbias = None
         if wants_weight:  # first: the activation is gone before its gradient is made
-            hidden = _core.gated_activation(gate, up, **ctx.options)
+            hidden = gated_activation(gate, up, **ctx.options)
             hidden = hidden.reshape(-1, hidden.shape[-1]).to(dy.dtype)
             dweight = (rows.mT @ hidden).to(weight.dtype)
             del hidden
@@ -42,12 +42,8 @@ class _GatedLinear(torch.autograd.Function):
         if wants_gate or wants_up:
             dhidden = (rows @ weight.to(dy.dtype)).to(gate.dtype)
             dhidden = dhidden.view(*dy.shape[:-1], dhidden.shape[-1])
-            if up is None:
-                dgate = _core.gated_activation_backward(dhidden, gate, **ctx.options)
-            else:
-                dgate, dup = _core.gated_activation_backward(
-                    dhidden, gate, up, need_dgate=wants_gate, need_dup=wants_up, **ctx.options
-                )
+            wanted = wants_gate, wants_up
+            dgate, dup = activation_gradients(dhidden, gate, up, wanted, ctx.options)
         return dgate, dup, dweight, dbias, None
 
 
