@@ -77,8 +77,10 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
       }
     }
     const bool beside = problem.gate != nullptr || problem.residual != nullptr;
+    const auto most_shared = static_cast<std::int64_t>(max_shared_bytes(device));
     if ((problem.gate != nullptr && shifted) ||
-        tuning::is_seldom(config, sizeof(T), shifted, beside)) {
+        tuning::is_seldom(config, sizeof(T), shifted, beside) ||
+        !tuning::has_parking(config, shifted, beside, most_shared)) {
       asked.at_least(Access::kAny);
     }
     const Access access = asked.access();

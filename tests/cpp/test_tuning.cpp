@@ -265,3 +265,15 @@ TEST_CASE("a configuration prints") {
   CHECK(to_string(rms_norm_config(1, 4096, 2, 16)) ==
         "block vecs=2 fold=1 threads=256 lanes=256 blocks=1 groups=1 segments=1 overlapped");
 }
+
+TEST_CASE("rows wait in shared memory where a block has room for them") {
+  const auto parks = [](std::int64_t cols, bool shifted, bool beside, std::int64_t kilobytes) {
+    return has_parking(rms_norm_config(1, cols, 2, 1), shifted, beside, kilobytes << 10);
+  };
+  CHECK(parks(16384, false, false, 64));
+  CHECK(parks(12288, false, true, 64));
+  CHECK_FALSE(parks(16000, false, true, 64));
+  CHECK_FALSE(parks(10241, true, true, 64));
+  CHECK(parks(16384, true, true, 99));
+  CHECK(parks(8192, true, true, 64));
+}

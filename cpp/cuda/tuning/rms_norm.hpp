@@ -138,6 +138,19 @@ constexpr bool is_seldom(const RmsNormConfig& config, int dtype_size, bool shift
   return (shifted || beside) && config.form == RowForm::kStreamed;
 }
 
+// Whether a block has room for rows that wait in shared memory (parked_row.cuh): x and what is
+// beside it, and results of shifted rows apart from both. Of four chunks a thread these are up to
+// 96 KiB; a block of 7.5 has 64, of 8.6, 8.9 and 12.0 it has 99. Others go to the kernels for any
+// layout.
+inline constexpr std::int64_t kBesideParked = 5 << 9;  // what a kernel has beside them, at most
+constexpr bool has_parking(const RmsNormConfig& config, bool shifted, bool beside,
+                           std::int64_t max_shared_bytes) {
+  if (config.form != RowForm::kBlock || !beside) return true;
+  const std::int64_t chunks = std::int64_t{config.vecs} * config.fold * config.threads;
+  const std::int64_t arrays = shifted ? 3 : 2;
+  return kChunk * arrays * (chunks + 1) + kBesideParked <= max_shared_bytes;
+}
+
 // Rows that a warp's team does at once where they are very many (H200, LayerNorm of bfloat16,
 // 524288 x 128: 67.2 us, one at a time 75.0), from about two waves of blocks on (65536 x 128: 10.3
 // and 11.8; 16384 x 128: 4.1 and 3.9). Three were no faster where rows are fewer (131072 x

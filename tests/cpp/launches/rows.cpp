@@ -1,0 +1,113 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+// Softmax, cross entropy and gated activations.
+#include "membound/ops/cross_entropy.hpp"
+#include "membound/ops/cross_entropy_backward.hpp"
+#include "membound/ops/gated_activation.hpp"
+#include "membound/ops/gated_activation_backward.hpp"
+#include "membound/ops/gated_activation_quant.hpp"
+#include "membound/ops/softmax.hpp"
+#include "membound/ops/softmax_backward.hpp"
+#include "sweep.hpp"
+
+namespace membound_test {
+
+TEST_CASE("softmax") {
+  for_each_problem(kRows, kCols, [](const Problem& p) {
+    const ConstTensorView bools = p.matrix(DType::kBool), numbers = p.matrix();
+    name_op("softmax");
+    for (const ConstTensorView* mask : {(const ConstTensorView*)nullptr, &bools, &numbers}) {
+      softmax(p.matrix(), mask, {0.125, std::nullopt}, p.matrix(), p.stream());
+      softmax(p.matrix(), mask, {1.0, 0}, p.matrix(), p.stream());
+    }
+    name_op("softmax_backward");
+    softmax_backward(p.matrix(), p.matrix(), 1.0, p.matrix(), p.stream());
+    const TensorView dy = p.matrix();
+    softmax_backward(dy, p.matrix(), 0.125, dy, p.stream());
+  });
+  look_for_faults();
+}
+
+TEST_CASE("cross_entropy") {
+  for_each_problem(kRows, kCols, [](const Problem& p) {
+    const ConstTensorView labels = p.statistic(DType::kInt64);
+    const TensorView loss = p.statistic(), lse = p.statistic(), dlogits = p.matrix();
+    CrossEntropyOptions options;
+    name_op("cross_entropy");
+    cross_entropy(p.matrix(), labels, nullptr, options, loss, &lse, nullptr, p.stream());
+    cross_entropy(p.matrix(), labels, nullptr, options, loss, nullptr, &dlogits, p.stream());
+    cross_entropy(dlogits, labels, nullptr, options, loss, nullptr, &dlogits, p.stream());
+    name_op("cross_entropy_backward");
+    cross_entropy_backward(nullptr, p.matrix(), labels, lse, options, dlogits, p.stream());
+    options.softcap = 30.0;
+    options.label_smoothing = 0.1;
+    name_op("cross_entropy with options");
+    cross_entropy(p.matrix(), labels, nullptr, options, loss, &lse, &dlogits, p.stream());
+    cross_entropy_backward(nullptr, p.matrix(), labels, lse, options, dlogits, p.stream());
+  });
+  look_for_faults();
+}
+
+namespace {
+
+constexpr Activation kKinds[] = {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
+                                 Activation::kSigmoid, Activation::kRelu2};
+
+// Arrays of gate and up, and both in one.
+template <class Call>
+void for_each_gate(const Problem& p, Call call) {
+  call(ConstTensorView(p.matrix()), ConstTensorView(p.matrix()));
+  for (Packing packing : {Packing::kHalves, Packing::kInterleaved}) {
+    const ConstTensorView packed = p.matrix(std::nullopt, 2 * p.cols);
+    const auto parts = split_gate_up(packed, packing);
+    call(parts.gate, parts.up);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("gated_activation") {
+  for_each_problem(kRows, kCols, [](const Problem& p) {
+    for_each_gate(p, [&](const ConstTensorView& gate, const ConstTensorView& up) {
+      for (Activation kind : kKinds) {
+        const bool alone = kind == Activation::kRelu2;
+        const ConstTensorView* with = alone ? nullptr : &up;
+        const TensorView dgate = p.matrix(), dup = p.matrix();
+        name_op("gated_activation");
+        gated_activation(gate, with, nullptr, {.kind = kind}, p.matrix(), p.stream());
+        name_op("gated_activation_backward");
+        gated_activation_backward(p.matrix(), gate, with, nullptr, {.kind = kind}, &dgate,
+                                  alone ? nullptr : &dup, p.stream());
+      }
+      const ConstTensorView scale = p.statistic();
+      const TensorView dgate = p.matrix(), dup = p.matrix();
+      const GatedActivationOptions options{.limit = 7.0, .up_offset = 1.0};
+      name_op("gated_activation with options");
+      gated_activation(gate, &up, &scale, options, p.matrix(), p.stream());
+      gated_activation_backward(p.matrix(), gate, &up, &scale, options, &dgate, &dup, p.stream());
+    });
+  });
+  look_for_faults();
+}
+
+TEST_CASE("gated_activation_quant") {
+  for_each_problem(kRows, kCols, [](const Problem& p) {
+    for_each_gate(p, [&](const ConstTensorView& gate, const ConstTensorView& up) {
+      name_op("gated_activation_quant");
+      for (std::int64_t group : {0, 64, 128}) {
+        if (group > 0 && p.cols % group != 0) continue;
+        const TensorView scale = p.statistic(DType::kFloat32, group > 0 ? p.cols / group : 0);
+        const DType codes = group == 64 ? DType::kInt8 : DType::kFloat8E5M2;
+        const GatedActivationQuantOptions options{{}, group};
+        gated_activation_quant(gate, &up, nullptr, options, p.matrix(codes), nullptr, &scale,
+                               p.stream());
+      }
+      const ConstTensorView scale = p.array(DType::kFloat32, {});
+      gated_activation_quant(gate, &up, nullptr, {}, p.matrix(DType::kInt8), &scale, nullptr,
+                             p.stream());
+    });
+  });
+  look_for_faults();
+}
+
+}  // namespace membound_test
