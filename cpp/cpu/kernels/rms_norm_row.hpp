@@ -166,9 +166,10 @@ MEMBOUND_ALWAYS_INLINE void write_rows(const WrittenRow<T, kAdd, Finish> (&rows)
       rows[0].write_some(at, col - at < Row::kStep ? col - at : Row::kStep);
   }
   const std::int64_t end = kAround ? cols - Row::kStep + 1 : cols / Row::kStep * Row::kStep;
-  const bool down = !kAround && writes_downwards(rows[0].input.x, rows[0].output.out, cols * kSize);
-  const std::int64_t by = down ? -Row::kStep : Row::kStep;
   const bool asks = kAround || rows[0].ahead.x != nullptr;
+  // Rows that come from memory come upwards (8192 x 1001 float32 with a residual 7.5 to 5.0 ms).
+  const bool down = !asks && writes_downwards(rows[0].input.x, rows[0].output.out, cols * kSize);
+  const std::int64_t by = down ? -Row::kStep : Row::kStep;
   for (std::int64_t at = down ? end - Row::kStep : col; col < end; col += Row::kStep, at += by) {
     Pair<typename Row::V> values[kRows], results[kRows];
 #pragma GCC unroll 2
