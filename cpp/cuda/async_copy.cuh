@@ -44,7 +44,8 @@ __device__ inline void copy_async(uint4* to, const uint4* from, int bytes) {
                : "memory");
 #endif
 #else
-  if (bytes == 16) {
+  // Not == 16: ptxas 13.0 takes less than nothing for it, too, where code for 7.5 is built for 9.0.
+  if (bytes > 15) {
     *to = *from;
   } else {
     copy_now(to, from, bytes);

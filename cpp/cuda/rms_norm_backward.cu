@@ -142,7 +142,7 @@ bool takes_frame(const RmsNormBackwardProblem& problem, const tuning::RmsNormBac
   }
   const int arrays = problem.gate != nullptr || problem.dsum != nullptr ? 3 : 2;
   return tuning::has_frame(
-             config, sizeof(T), problem.gate != nullptr,
+             config, tuning::ceil_div(problem.cols, kPack<T>), sizeof(T),
              {stride(problem.dy, problem.dy_rows), stride(problem.x, problem.x_rows),
               stride(problem.dsum, problem.dsum_rows), stride(problem.gate, problem.gate_rows),
               stride(problem.dx, problem.dx_rows), stride(problem.dgate, problem.dgate_rows)}) &&
@@ -184,9 +184,12 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
     if (sizeof(T) == 8 && asked.access() == Access::kShifted) asked.at_least(Access::kAny);
     if constexpr (sizeof(T) < 8) {
       if (asked.access() == Access::kShifted) {
-        const auto as_aligned = config_of(true);
-        if (takes_frame<T>(problem, as_aligned, asked.split(), device)) {
-          return launch_rms_norm_backward_framed<T>(problem, as_aligned, device, stream);
+        // As aligned rows, or in blocks of two chunks a thread.
+        for (bool as_aligned : {true, false}) {
+          const auto framed = config_of(as_aligned);
+          if (takes_frame<T>(problem, framed, asked.split(), device)) {
+            return launch_rms_norm_backward_framed<T>(problem, framed, device, stream);
+          }
         }
       }
     }

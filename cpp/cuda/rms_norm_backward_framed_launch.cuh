@@ -30,7 +30,7 @@ void launch_framed(const RmsNormBackwardParams<accumulate_t<T>>& p,
   constexpr int kLess = kGated ? 1 : 0;
   constexpr int kSmallLess = kGated || kCentring != Centring::kNever || kOptions ? 1 : 0;
   if (config.blocks_per_row > 1) {
-    if constexpr (!kGated) as.template operator()<ClusterGroup<Value, 2, 0>>();
+    as.template operator()<ClusterGroup<Value, 2, 0>>();
   } else if (config.vecs == 4) {
     if constexpr (kThird == Third::kDsum) {
       if (config.threads <= tuning::kRoomyFours) {

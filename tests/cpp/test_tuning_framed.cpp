@@ -11,14 +11,14 @@ using namespace membound::cuda::tuning;
 
 namespace {
 
-const std::int64_t kWidths[] = {1,    7,    31,   63,   127,  257,   511,  1001,
-                                2049, 3071, 4097, 5119, 8191, 16383, 16385};
+const std::int64_t kWidths[] = {1,    7,    31,   63,    127,   257,   511,   1001,  2049,  3071,
+                                4097, 5119, 8191, 16383, 16385, 24575, 32767, 33001, 65535, 131071};
 constexpr int kMostBytes = 227 << 10;
 const std::int64_t kRows[] = {1, 300, 1025, 5003, 16384, 1 << 20};
 
 }  // namespace
 
-TEST_CASE("rows in one or two blocks that are many keep their shift, and have a frame for it") {
+TEST_CASE("rows that are many keep their shift, and have a frame for it") {
   for (int size : {2, 4}) {
     for (std::int64_t cols : kWidths) {
       for (std::int64_t rows : kRows) {
@@ -26,18 +26,22 @@ TEST_CASE("rows in one or two blocks that are many keep their shift, and have a 
           CAPTURE(size);
           CAPTURE(cols);
           CAPTURE(rows);
-          const auto c =
-              rms_norm_backward_config(rows, cols, size, true, true, 16, false, 1, gated);
-          const bool framed = has_frame(c, size, gated, {cols, cols, 0});
           const auto chunks = ceil_div(cols, kChunk / size);
-          CHECK(framed == (c.form == GradientForm::kPersistent && c.lanes > 32 &&
-                           chunks <= (gated ? 1024 : 2048)));
-          if (!framed) continue;
-          // The last chunk is in the last place of a thread.
-          CHECK(chunks > c.lanes * (c.vecs * c.blocks_per_row - 1));
-          CHECK(framed_bytes(c, 3) <= 220 << 10);
-          // At the end the ring holds a float for each column of each group.
-          CHECK(framed_bytes(c, 2) >= c.threads * c.vecs * kChunk / size * 4);
+          for (bool as_aligned : {true, false}) {
+            const auto c =
+                rms_norm_backward_config(rows, cols, size, true, as_aligned, 16, false, 1, gated);
+            const bool framed = has_frame(c, chunks, size, {cols, cols, 0});
+            if (chunks <= 2048) {
+              CHECK((framed || (c.vecs == 4 && c.blocks_per_row > 1)) ==
+                    (c.form == GradientForm::kPersistent && c.lanes > 32));
+            }
+            if (!framed) continue;
+            // The last chunk is in the last place of a thread.
+            CHECK(chunks > c.lanes * (c.vecs * c.blocks_per_row - 1));
+            CHECK(framed_bytes(c, 3) <= 220 << 10);
+            // At the end the ring holds a float for each column of each group.
+            CHECK(framed_bytes(c, 2) >= c.threads * c.vecs * kChunk / size * 4);
+          }
         }
       }
     }
@@ -52,10 +56,10 @@ TEST_CASE("distances that blocks do not repeat have no frame") {
   config.vecs = 1;
   for (int blocks : {1, 2, 4, 8, 12, 256}) {
     config.partial_rows = blocks;
-    CHECK(has_frame(config, 2, false, {4096, 4097}) == (blocks % 8 == 0));
-    CHECK(has_frame(config, 2, false, {4096, 4100}) == (blocks % 2 == 0));
-    CHECK(has_frame(config, 4, false, {4097}) == (blocks % 4 == 0));
-    CHECK(has_frame(config, 2, false, {4096, 8}));
+    CHECK(has_frame(config, 512, 2, {4096, 4097}) == (blocks % 8 == 0));
+    CHECK(has_frame(config, 512, 2, {4096, 4100}) == (blocks % 2 == 0));
+    CHECK(has_frame(config, 512, 4, {4097}) == (blocks % 4 == 0));
+    CHECK(has_frame(config, 512, 2, {4096, 8}));
   }
 }
 

@@ -5,12 +5,13 @@
 # Everything that only a GPU can show. Needs a GPU and Python with pytest, hypothesis, NumPy and
 # ml_dtypes; torch, JAX and CuPy are used when they are there. Nothing is fetched.
 #
-#   tests/gpu/verify.sh [STAGE ...]         default: all but devices, in this order
+#   tests/gpu/verify.sh [STAGE ...]         default: all but older and devices, in this order
 #
 #   install    the wheel in $MEMBOUND_WHEEL, or the source tree when that is empty
 #   check      python -m membound info, check, bench
 #   tests      the test suite without the large ones
 #   large      arrays beyond 2^32 elements (40 GB of GPU memory)
+#   older      the test suite with what GPUs of 8.0 and 7.5 run, built for this one (not by default)
 #   memcheck racecheck initcheck synccheck    every kernel under compute-sanitizer
 #   benchmark  benchmarks/bench_<op>.py $BENCHMARK_OPTIONS for each op
 #   devices    the tests that need two GPUs
@@ -64,6 +65,16 @@ run_pytest() {
 
 stage_tests() { need_gpus 1 && run_pytest -m 'not large and not multi_gpu'; }
 stage_large() { need_gpus 1 && JOBS=0 run_pytest tests/python/test_large*.py; }
+# Source that __CUDA_ARCH__ chooses for them; instructions are this GPU's.
+stage_older() {
+  local code status=0
+  for code in 80 75; do
+    MEMBOUND_CUDA=ON "$python" -m pip install -q --no-index --no-build-isolation --no-deps \
+      --force-reinstall -Ccmake.define.MEMBOUND_CODE_OF=$code . && stage_tests || status=1
+  done
+  stage_install
+  return $status
+}
 stage_devices() { need_gpus 2 && JOBS=0 run_pytest -m multi_gpu; }
 
 sanitize() {

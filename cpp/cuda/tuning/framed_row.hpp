@@ -42,14 +42,15 @@ inline bool keeps_shift(std::int64_t step, int dtype_size,
 }
 
 // Whether rows of unit stride are for the gradient's kernel: many, of more than a warp, in one
-// block each or, without a gate, in two of two chunks a thread. Lanes of a warp that have different
-// shifts would pay for it (H200, bfloat16, 524288 x 127: 209 us, by frames 270; with a gate 742 and
-// 756).
-inline bool has_frame(const RmsNormBackwardConfig& config, int dtype_size, bool gated,
+// block each or in several of two chunks a thread, the last of which has the row's last chunk in
+// the last place of a thread. Lanes of a warp that have different shifts would pay for it (H200,
+// bfloat16, 524288 x 127: 209 us, by frames 270; with a gate 742 and 756).
+inline bool has_frame(const RmsNormBackwardConfig& config, std::int64_t chunks, int dtype_size,
                       std::initializer_list<std::int64_t> row_strides) {
   const std::int64_t step = std::int64_t{config.partial_rows} * (config.threads / config.lanes);
+  const std::int64_t places = std::int64_t{config.vecs} * config.blocks_per_row;
   const bool fits =
-      config.blocks_per_row == 1 || (!gated && config.blocks_per_row == 2 && config.vecs == 2);
+      (config.blocks_per_row == 1 || config.vecs == 2) && chunks > config.lanes * (places - 1);
   return config.form == GradientForm::kPersistent && fits && dtype_size <= 4 && config.lanes > 32 &&
          keeps_shift(step, dtype_size, row_strides);
 }
