@@ -72,6 +72,7 @@ void look_at(const Kernel& kernel, const cudaLaunchConfig_t& config) {
   at_most("no threads", config.blockDim.x == 0, 0);
   at_most("no blocks", config.gridDim.x == 0, 0);
   at_most("blocks", config.gridDim.x, 0x7fffffff);
+  at_most("on another stream", config.stream != static_cast<cudaStream_t>(stream_of_calls()), 0);
   if (shared > 0) at_most("shared memory", shared + of_kernel(kernel), kGpus[gpu].shared_bytes);
   if (shared > kUnasked) at_most("shared memory not asked for", shared, kernel.asked[gpu]);
   const bool clusters = kGpus[gpu].compute >= 90;
@@ -211,19 +212,14 @@ cudaError_t cudaMallocAsync(void** data, std::size_t, cudaStream_t) {
   return cudaSuccess;
 }
 cudaError_t cudaFreeAsync(void*, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaMallocHost(void** data, std::size_t bytes) {
-  *data = std::malloc(bytes);
-  return cudaSuccess;
-}
-cudaError_t cudaFreeHost(void* data) {
-  std::free(data);
-  return cudaSuccess;
-}
+cudaError_t cudaMallocHost(void**, std::size_t) { std::abort(); }
+cudaError_t cudaFreeHost(void*) { std::abort(); }
+// No op of arrays on a GPU copies, makes streams or waits.
 cudaError_t cudaMemcpyAsync(void*, const void*, std::size_t, cudaMemcpyKind, cudaStream_t) {
-  return cudaSuccess;
+  std::abort();
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t*, unsigned) { return cudaSuccess; }
-cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t*, unsigned) { std::abort(); }
+cudaError_t cudaStreamDestroy(cudaStream_t) { std::abort(); }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { std::abort(); }
 
 }  // extern "C"
