@@ -43,10 +43,10 @@ RowAccess<T> access_of(const RmsNormProblem& problem) {
 template <class T>
 tuning::FramedConfig framed_config(const RmsNormProblem& problem, const tuning::RmsNormConfig& row,
                                    const RowSplit& split, int device) {
-  const bool plain = problem.weight != nullptr && problem.weight_dtype == problem.dtype &&
-                     problem.weight_offset == 0.0 && problem.rounding == Rounding::kOnce &&
-                     problem.bias_dtype == problem.dtype;
-  if (split.extent != 0 || problem.heads > 1 || !plain || max_cluster_size(device) == 1) return {};
+  if (split.extent != 0 || problem.heads > 1 || !problem.is_plain() ||
+      max_cluster_size(device) == 1) {
+    return {};
+  }
   if (problem.residual != nullptr &&
       !start_alike<T>(problem.out, problem.out_rows, problem.residual_out,
                       problem.residual_out_rows)) {

@@ -14,14 +14,10 @@ void launch_rms_norm_framed(const RmsNormProblem& problem, const tuning::FramedC
                             const tuning::RmsNormConfig& row, int device, StreamView stream) {
   RmsNormParams<accumulate_t<T>> p;
   set_params<T>(p, problem, row, RowSplit{});
-  const LaunchShape shape{.blocks = config.blocks,
-                          .threads = config.threads,
-                          .shared_bytes = static_cast<std::size_t>(config.bytes)};
   const auto as = [&]<Beside kBeside, Centring kCentring>() {
-    config.vecs == 4 ? launch<rms_norm_framed_kernel<T, BlockTeam<1, 16, 4>, kBeside, kCentring>>(
-                           shape, stream, device, p)
-                     : launch<rms_norm_framed_kernel<T, BlockTeam<1, 16>, kBeside, kCentring>>(
-                           shape, stream, device, p);
+    launch_frames(config, [&]<class Team>(const LaunchShape& shape) {
+      launch<rms_norm_framed_kernel<T, Team, kBeside, kCentring>>(shape, stream, device, p);
+    });
   };
   if (problem.gate != nullptr) {
     as.template operator()<Beside::kGate, Centring::kNever>();

@@ -14,6 +14,7 @@
 #include "cuda/rms_norm_streamed.cuh"
 #include "cuda/rms_norm_wide.cuh"
 #include "cuda/row_array.hpp"
+#include "cuda/tuning/framed_row.hpp"
 #include "cuda/tuning/rms_norm.hpp"
 #include "ops/rms_norm.hpp"
 
@@ -63,9 +64,7 @@ void set_params(RmsNormParams<accumulate_t<T>>& p, const RmsNormProblem& problem
              p.rstd_row_stride);
   set_rstd(p, problem.cols, problem.eps, Accumulate());
   p.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
-  p.plain = problem.weight != nullptr && problem.weight_dtype == problem.dtype &&
-            problem.weight_offset == 0.0 && !p.round_before_weight &&
-            problem.bias_dtype == problem.dtype;
+  p.plain = problem.is_plain();
   p.centred = problem.centred;
   p.chunks = static_cast<int>(tuning::ceil_div(problem.cols, kPack<T>));
   p.group_elements = std::int64_t{config.vecs} * config.fold * config.threads *
@@ -76,6 +75,16 @@ void set_params(RmsNormParams<accumulate_t<T>>& p, const RmsNormProblem& problem
   p.segments_per_group = config.segments_per_group;
   p.vecs = config.vecs;
   p.overlap_launch = config.overlap_launch;
+}
+
+// launch_as<Team>(shape) of rows that go by their frames (framed_row.cuh).
+template <class LaunchAs>
+void launch_frames(const tuning::FramedConfig& config, LaunchAs launch_as) {
+  const LaunchShape shape{.blocks = config.blocks,
+                          .threads = config.threads,
+                          .shared_bytes = static_cast<std::size_t>(config.bytes)};
+  config.vecs == 4 ? launch_as.template operator()<BlockTeam<1, 16, 4>>(shape)
+                   : launch_as.template operator()<BlockTeam<1, 16>>(shape);
 }
 
 // Whether x is all that is read and one result of its dtype what is written.

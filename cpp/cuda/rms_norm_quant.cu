@@ -43,9 +43,7 @@ RowAccess<T> access_of(const RmsNormQuantProblem& problem) {
 template <class T>
 tuning::FramedConfig framed_config(const RmsNormQuantProblem& problem, int device) {
   const RmsNormProblem& norm = problem.norm;
-  const bool plain = norm.weight != nullptr && norm.weight_dtype == norm.dtype &&
-                     norm.weight_offset == 0.0 && norm.rounding == Rounding::kOnce &&
-                     norm.heads == 1;
+  const bool plain = norm.is_plain() && norm.heads == 1;
   const bool grouped = problem.static_scale == nullptr && problem.group_size < norm.cols;
   const RowAccess<T> numbers = access_of_numbers<T>(problem);
   if (!plain || grouped || numbers.access() == Access::kAny || numbers.split().extent != 0 ||

@@ -5,29 +5,18 @@
 
 namespace membound::cuda {
 
-namespace {
-
-template <class T, Beside kBeside>
-void launch_beside(const RmsNormQuantParams<accumulate_t<T>>& p, const tuning::FramedConfig& config,
-                   int device, StreamView stream) {
-  const LaunchShape shape{.blocks = config.blocks,
-                          .threads = config.threads,
-                          .shared_bytes = static_cast<std::size_t>(config.bytes)};
-  config.vecs == 4 ? launch<rms_norm_quant_framed_kernel<T, BlockTeam<1, 16, 4>, kBeside>>(
-                         shape, stream, device, p)
-                   : launch<rms_norm_quant_framed_kernel<T, BlockTeam<1, 16>, kBeside>>(
-                         shape, stream, device, p);
-}
-
-}  // namespace
-
 template <class T>
 void launch_rms_norm_quant_framed(const RmsNormQuantProblem& problem,
                                   const tuning::FramedConfig& config,
                                   const tuning::RmsNormConfig& row, int device, StreamView stream) {
   const auto p = quant_params<T>(problem, row, RowSplit{});
-  problem.norm.residual == nullptr ? launch_beside<T, Beside::kNothing>(p, config, device, stream)
-                                   : launch_beside<T, Beside::kResidual>(p, config, device, stream);
+  const auto as = [&]<Beside kBeside>() {
+    launch_frames(config, [&]<class Team>(const LaunchShape& shape) {
+      launch<rms_norm_quant_framed_kernel<T, Team, kBeside>>(shape, stream, device, p);
+    });
+  };
+  problem.norm.residual == nullptr ? as.template operator()<Beside::kNothing>()
+                                   : as.template operator()<Beside::kResidual>();
 }
 
 template QuantFramedLaunch launch_rms_norm_quant_framed<Float16>;

@@ -43,6 +43,13 @@ struct RmsNormProblem {
   std::int64_t weight_head_stride, bias_head_stride;
   double eps;
   double weight_offset;
+
+  // A weight, and a bias if there is one, of x's dtype, and no options: what GPU kernels with few
+  // registers know.
+  bool is_plain() const {
+    return weight != nullptr && weight_dtype == dtype && bias_dtype == dtype &&
+           weight_offset == 0.0 && rounding == Rounding::kOnce;
+  }
 };
 
 // What the user's call brought; op names the function in every error. What is null is not there.
