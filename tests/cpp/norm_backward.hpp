@@ -257,8 +257,13 @@ inline void test_backward_layouts(BackwardOp op) {
 inline void test_backward_threads(BackwardOp op) {
   for (int kind = 0; kind < 4; ++kind) {
     const DType dtype = kFloating[kind];
-    for (std::int64_t cols : {128, 5000, 4096}) {
-      const std::int64_t rows = dtype == DType::kFloat32 && cols == 4096 ? 1100 : 150;
+    for (std::int64_t cols : {128, 5000, 4096, 4097, 1001}) {
+      // Of those that start within a line, too.
+      const bool around = dtype == (cols == 1001 ? DType::kFloat64 : DType::kFloat32);
+      const std::int64_t rows = !around || cols % 1000 == 0 ? 150
+                                : cols == 4096              ? 1100
+                                : cols == 4097              ? 400
+                                                            : 800;
       BackwardCase c(dtype, {rows, cols}, kind, op, test_seed());
       CAPTURE(std::string(dtype_name(dtype)));
       CAPTURE(cols);

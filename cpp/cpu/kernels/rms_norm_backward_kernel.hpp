@@ -146,9 +146,11 @@ struct Kernel {
 
   void run_contiguous() const {
     const std::int64_t row_bytes = rows.cols * kSize;
-    const bool around_cache = S::kDot && rows.bypass_cache &&
-                              (kShortAround || row_bytes >= kAskedFrom) &&
-                              on_lines<T>(rows.dx, rows.dx_row_stride);
+    // Prepared weights are in the order of whole steps from the row's start.
+    const bool fits =
+        on_lines<T>(rows.dx, rows.dx_row_stride) || (kSize > 2 && row_bytes >= kAskedFrom);
+    const bool around_cache =
+        S::kDot && rows.bypass_cache && fits && (kShortAround || row_bytes >= kAskedFrom);
     if (!around_cache && hold_rows<1>()) return;
     std::int64_t row = 0;
     if (rows.cols > Lanes<T>::kStep && row_bytes < kLongFrom) {

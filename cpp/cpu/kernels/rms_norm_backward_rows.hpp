@@ -191,11 +191,14 @@ struct GradientRow {
 
   template <bool kAroundCache>
   MEMBOUND_ALWAYS_INLINE void write(std::int64_t cols, int row, const Ahead<T>& ahead) const {
-    const std::int64_t whole = cols / Row::kStep * Row::kStep;
+    std::int64_t head = kAroundCache ? to_boundary(dx) : 0;
+    if (head > cols) head = cols;
+    if (head > 0) write_partial(dx, value(0, head), head);
+    const std::int64_t whole = (cols - head) / Row::kStep * Row::kStep;
     const std::int64_t bytes = cols * static_cast<std::int64_t>(sizeof(T));
     const bool down = writes_downwards(x, dx, bytes) || writes_downwards(dy, dx, bytes);
     const std::int64_t by = down ? -Row::kStep : Row::kStep;
-    std::int64_t at = down ? whole - Row::kStep : 0;
+    std::int64_t at = head + (down ? whole - Row::kStep : 0);
     std::int64_t asked = cols * ahead.early;
     const bool asks = row < ahead.rows;
     const std::int64_t some = Row::kStep * ahead.late;
@@ -207,7 +210,8 @@ struct GradientRow {
         Row::write(dx + at, value(at, Row::kStep));
       }
     }
-    if (whole < cols) write_partial(dx + whole, value(whole, cols - whole), cols - whole);
+    const std::int64_t tail = head + whole;
+    if (tail < cols) write_partial(dx + tail, value(tail, cols - tail), cols - tail);
   }
 };
 
