@@ -23,17 +23,6 @@ std::int64_t matrix_bytes(const RmsNormProblem& problem) {
   return problem.rows * problem.cols * size * arrays_of(problem);
 }
 
-// Rows that are asked for ahead go around the cache from half the size on that pays otherwise (Zen
-// 4, float32, us with all of it and so: LayerNorm 4096 x 768 1620 and 730, read again at once 2280
-// and 1270; RMSNorm 4096 x 1000 2330 and 1150, with a residual 4096 x 256 1050 and 330). A gate has
-// more to do for each line (4096 x 512 1030 and 1800).
-bool is_large(const RmsNormProblem& problem) {
-  return pays_to_bypass_cache(matrix_bytes(problem) / (problem.gate != nullptr ? 2 : 1));
-}
-bool asks_ahead(const RmsNormProblem& problem) {
-  return problem.gate != nullptr ? is_large(problem) : pays_to_ask_ahead(matrix_bytes(problem));
-}
-
 bool is_in_place(const RmsNormProblem& problem) {
   const auto was_read = [&](const void* output) {
     return output == problem.x || output == problem.residual || output == problem.gate;
@@ -76,9 +65,10 @@ RmsNormRows shared_part(const RmsNormProblem& problem) {
     rows.gate_row_stride = row_stride(problem.gate_rows);
   }
   rows.eps = problem.eps;
-  rows.ask_ahead = asks_ahead(problem);
+  const NormMemory memory = norm_memory(matrix_bytes(problem), problem.gate != nullptr);
+  rows.ask_ahead = memory.ask_ahead;
   // Never in place: the lines are there.
-  rows.bypass_cache = is_large(problem) && !is_in_place(problem);
+  rows.bypass_cache = memory.around_cache && !is_in_place(problem);
   set_safe_range(rows, problem.dtype, problem.eps);
   return rows;
 }

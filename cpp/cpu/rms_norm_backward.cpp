@@ -38,15 +38,6 @@ std::int64_t matrix_bytes(const RmsNormBackwardProblem& problem) {
   return problem.rows * problem.cols * size * arrays_of(problem);
 }
 
-// As in the forward (Zen 4, bfloat16, us: 4096 x 768 2190 and 960, LayerNorm 2210 and 1090, float32
-// with dsum 4096 x 256 970 and 370; beside a gate 4096 x 512 float32 2460 and 2620).
-bool is_large(const RmsNormBackwardProblem& problem) {
-  return pays_to_bypass_cache(matrix_bytes(problem) / (problem.gate != nullptr ? 2 : 1));
-}
-bool asks_ahead(const RmsNormBackwardProblem& problem) {
-  return problem.gate != nullptr ? is_large(problem) : pays_to_ask_ahead(matrix_bytes(problem));
-}
-
 bool is_in_place(const RmsNormBackwardProblem& problem) {
   const auto was_read = [&](const void* gradient) {
     return gradient != nullptr && (gradient == problem.dy || gradient == problem.x ||
@@ -61,9 +52,10 @@ RmsNormBackwardRows shared_part(const RmsNormBackwardProblem& problem) {
   rows.dtype = problem.dtype;
   rows.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
   rows.norm_before_gate = problem.norm_before_gate;
-  rows.ask_ahead = asks_ahead(problem);
+  const NormMemory memory = norm_memory(matrix_bytes(problem), problem.gate != nullptr);
+  rows.ask_ahead = memory.ask_ahead;
   // Never in place: the lines are there.
-  rows.bypass_cache = is_large(problem) && !is_in_place(problem);
+  rows.bypass_cache = memory.around_cache && !is_in_place(problem);
   rows.cols = problem.cols;
   rows.dy_row_stride = row_stride(problem.dy_rows);
   rows.x_row_stride = row_stride(problem.x_rows);

@@ -19,12 +19,12 @@ inline constexpr std::int64_t kBytesPerThread = 128 << 10;
 // An output of this many bytes should go around the cache.
 bool pays_to_bypass_cache(std::int64_t bytes);
 
-// Whether norms ask for rows ahead of their use, of matrices of so many bytes in all: what the
-// second cache holds is there (Zen 4, us without and so, arrays in no cache: LayerNorm of 2 x 2 MiB
-// 363 and 246, 2 x 4 MiB 690 and 510; in the last cache 115 and 100, 234 and 207; around 1 MiB each
-// within noise, up to 10 % longer with a residual).
-inline constexpr std::int64_t kAskedAheadFrom = 4 << 20;
-inline bool pays_to_ask_ahead(std::int64_t matrix_bytes) { return matrix_bytes >= kAskedAheadFrom; }
+// How norms and their gradients go about memory, of matrices of so many bytes in all.
+struct NormMemory {
+  bool around_cache;  // for results that are in no cache yet
+  bool ask_ahead;     // for rows before their use
+};
+NormMemory norm_memory(std::int64_t matrix_bytes, bool gated);
 
 // How many bytes before its use kernels ask for what they read in sequence of a matrix of so many;
 // 0: they do not.

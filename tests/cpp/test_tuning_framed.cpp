@@ -32,8 +32,7 @@ TEST_CASE("rows that are many keep their shift, and have a frame for it") {
                 rms_norm_backward_config(rows, cols, size, true, as_aligned, 16, false, 1, gated);
             const bool framed = has_frame(c, chunks, size, {cols, cols, 0});
             if (chunks <= 2048) {
-              CHECK((framed || (c.vecs == 4 && c.blocks_per_row > 1)) ==
-                    (c.form == GradientForm::kPersistent && c.lanes > 32));
+              CHECK(framed == (c.form == GradientForm::kPersistent && c.lanes > 32));
             }
             if (!framed) continue;
             // The last chunk is in the last place of a thread.
@@ -45,6 +44,21 @@ TEST_CASE("rows that are many keep their shift, and have a frame for it") {
         }
       }
     }
+  }
+}
+
+TEST_CASE("wide rows have a frame in clusters of two chunks a thread") {
+  const auto config = [](std::int64_t cols, bool as_aligned, bool gated) {
+    return rms_norm_backward_config(4096, cols, 2, true, as_aligned, 16, false, 1, gated);
+  };
+  for (std::int64_t cols : {24575, 32767}) {
+    CHECK_FALSE(has_frame(config(cols, true, false), (cols + 1) / 8, 2, {cols}));
+    CHECK(config(cols, false, false).blocks_per_row == 4);
+    CHECK(has_frame(config(cols, false, false), (cols + 1) / 8, 2, {cols}));
+  }
+  for (bool gated : {false, true}) {
+    CHECK(config(10239, false, gated).blocks_per_row == 2);
+    CHECK(has_frame(config(10239, false, gated), 1280, 2, {10239}));
   }
 }
 

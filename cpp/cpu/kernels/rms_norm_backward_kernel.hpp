@@ -147,10 +147,10 @@ struct Kernel {
   void run_contiguous() const {
     const std::int64_t row_bytes = rows.cols * kSize;
     // Prepared weights are in the order of whole steps from the row's start.
+    const bool is_long = row_bytes >= kAskedFrom;
     const bool fits =
-        on_lines<T>(rows.dx, rows.dx_row_stride) || (kSize > 2 && row_bytes >= kAskedFrom);
-    const bool around_cache =
-        S::kDot && rows.bypass_cache && fits && (kShortAround || row_bytes >= kAskedFrom);
+        on_lines<T>(rows.dx, rows.dx_row_stride) ? kShortAround || is_long : kSize > 2 && is_long;
+    const bool around_cache = S::kDot && rows.bypass_cache && fits;
     if (!around_cache && hold_rows<1>()) return;
     std::int64_t row = 0;
     if (rows.cols > Lanes<T>::kStep && row_bytes < kLongFrom) {

@@ -8,7 +8,6 @@
 #include <cxxabi.h>
 
 #include <cstdlib>
-#include <map>
 #include <set>
 #include <unordered_map>
 #include <utility>

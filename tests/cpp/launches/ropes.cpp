@@ -37,7 +37,7 @@ Heads heads_of(const Problem& p) {
 // Each source of angles, with pairs apart and beside one another.
 template <class Call>
 void for_each_angle(const Problem& p, Call call) {
-  for (std::int64_t rotary : {p.cols, p.cols / 2 * 2 / 4 * 2}) {
+  for (std::int64_t rotary : {p.cols, p.cols / 4 * 2}) {
     if (rotary < 2 || rotary % 2 != 0) continue;
     for (bool interleaved : {false, true}) {
       RopeOptions options;
@@ -50,10 +50,9 @@ void for_each_angle(const Problem& p, Call call) {
       call(RopeAngles{.freqs = &freqs, .position_ids = &ids}, options);
       for (DType dtype : {p.dtype, wide}) {
         for (std::int64_t cols : {rotary / 2, rotary}) {
-          const ConstTensorView cos = p.array(dtype, {4096, cols}), sin = cos;
-          ConstTensorView other = sin;
-          other.data = p.array(dtype, {4096, cols}).data;
-          call(RopeAngles{.cos = &cos, .sin = &other, .position_ids = &ids}, options);
+          const ConstTensorView cos = p.array(dtype, {4096, cols});
+          const ConstTensorView sin = p.array(dtype, {4096, cols});
+          call(RopeAngles{.cos = &cos, .sin = &sin, .position_ids = &ids}, options);
         }
       }
     }

@@ -16,7 +16,8 @@ TEST_CASE("softmax") {
   for_each_problem(kRows, kCols, [](const Problem& p) {
     const ConstTensorView bools = p.matrix(DType::kBool), numbers = p.matrix();
     name_op("softmax");
-    for (const ConstTensorView* mask : {(const ConstTensorView*)nullptr, &bools, &numbers}) {
+    const ConstTensorView* const masks[] = {nullptr, &bools, &numbers};
+    for (const ConstTensorView* mask : masks) {
       softmax(p.matrix(), mask, {0.125, std::nullopt}, p.matrix(), p.stream());
       softmax(p.matrix(), mask, {1.0, 0}, p.matrix(), p.stream());
     }
