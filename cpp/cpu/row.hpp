@@ -26,6 +26,14 @@ MEMBOUND_ALWAYS_INLINE std::int64_t to_boundary(const T* out) {
   return static_cast<std::int64_t>((kBoundary - behind) % kBoundary / sizeof(T));
 }
 
+// Rows around the cache share the line between two of them, which is written through it. Stores
+// leave in their order, so all that come behind wait until that line is there: it is asked for
+// where a later row starts (one thread, float32 6000 x 500: LayerNorm's gradient 2.5 to 1.9 ms).
+template <class T>
+MEMBOUND_ALWAYS_INLINE void ask_for_shared_line(const T* later_row) {
+  if (reinterpret_cast<std::uintptr_t>(later_row) % kLine != 0) ask_for<3>(later_row, 0, 1);
+}
+
 // Null where there is no array: then its stride is 0.
 template <class T>
 MEMBOUND_ALWAYS_INLINE const T* row_of(const void* data, std::int64_t stride, std::int64_t row) {

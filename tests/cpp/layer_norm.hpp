@@ -234,8 +234,10 @@ inline void test_layer_layouts(bool adds) {
 inline void test_layer_threads(bool adds) {
   for (int kind = 0; kind < 4; ++kind) {
     const DType dtype = kFloating[kind];
-    for (std::int64_t cols : {128, 5000, 4096}) {
-      const std::int64_t rows = dtype == DType::kFloat32 && cols == 4096 ? 1100 : 150;
+    for (std::int64_t cols : {128, 5000, 4096, 1001}) {
+      // 1001: within lines, 17 MiB of all arrays with a residual.
+      const bool around = dtype == DType::kFloat32 && (cols == 4096 || cols == 1001);
+      const std::int64_t rows = around ? 1100 : 150;
       LayerCase c(dtype, {rows, cols}, kind, kind, adds, test_seed());
       CAPTURE(std::string(dtype_name(dtype)));
       CAPTURE(cols);

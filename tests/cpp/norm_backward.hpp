@@ -209,7 +209,7 @@ inline void test_backward_layouts(BackwardOp op) {
   INFO("seed " << seed << ", isa " << std::string(cpu_isa()));
   for (int kind = 0; kind < 4; ++kind) {
     const DType dtype = kFloating[kind];
-    for (std::int64_t cols : {1, 5, 64, 129, 4500}) {
+    for (std::int64_t cols : {1, 5, 64, 100, 129, 250, 256, 4500}) {
       const Array::Extents shape{2, 3, cols};
       const BackwardCase c(dtype, shape, kind, op, seed);
       Array dx_model(dtype, shape), dweight_model(dtype, {cols}), dbias_model(dtype, {cols});

@@ -20,7 +20,8 @@ int exponent_for_float(double largest, double eps) {
 }
 
 void run(const cpu::KernelTable& table, const Array& x, const Array& weight, Array& out,
-         Array& rstd, bool bypass_cache = false) {
+         Array& rstd, bool bypass_cache = false, const Array* residual = nullptr,
+         const Array* sum = nullptr) {
   const std::int64_t cols = x.shape()[1];
   cpu::RmsNormRows rows{};
   rows.x = x.at(0);
@@ -39,6 +40,12 @@ void run(const cpu::KernelTable& table, const Array& x, const Array& weight, Arr
   rows.eps = 1e-6;
   rows.safe_high = 1e30;
   rows.safe_exponent = exponent_for_float;
+  if (residual != nullptr) {
+    rows.residual = residual->at(0);
+    rows.residual_out = sum->at(0);
+    rows.residual_row_stride = rows.residual_out_row_stride = cols;
+    rows.residual_col_stride = rows.residual_out_col_stride = 1;
+  }
   table.rms_norm(rows);
 }
 
@@ -130,7 +137,7 @@ TEST_CASE("isa: gradients have the same bits too, around the cache as well") {
   INFO("seed " << seed);
   const cpu::KernelTables tables = cpu::supported_kernels();
   for (DType dtype : kFloating) {
-    for (std::int64_t cols : {1, 63, 64, 100, 128, 1000, 4096, 4099, 20000}) {
+    for (std::int64_t cols : {1, 63, 64, 100, 128, 200, 250, 256, 1000, 4096, 4099, 20000}) {
       const Array::Extents shape{7, cols};
       Array dy(dtype, shape), x(dtype, shape), weight(dtype, {cols});
       dy.fill_normal(seed);
@@ -273,6 +280,40 @@ TEST_CASE("isa: stores around the cache change no bit, at any alignment") {
             run(*tables.tables[i], x, weight, plain, rstd, false);
             run(*tables.tables[i], x, weight, around, rstd, true);
             REQUIRE(around.first_difference(plain) == -1);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Both results go around the cache where they leave its lines alike.
+TEST_CASE("isa: stores of a sum around the cache change no bit, at any two alignments") {
+  const std::uint32_t seed = test_seed();
+  INFO("seed " << seed);
+  const cpu::KernelTables tables = cpu::supported_kernels();
+  for (int i = 0; i < tables.count; ++i) {
+    for (DType dtype : kFloating) {
+      for (std::int64_t cols : {1, 5, 100, 1024, 4099}) {
+        for (std::int64_t lead : {0, 1, 17}) {
+          for (std::int64_t sum_lead : {0, 1, 17, 64, 81}) {
+            CAPTURE(std::string(tables.tables[i]->isa));
+            CAPTURE(std::string(dtype_name(dtype)));
+            CAPTURE(cols);
+            CAPTURE(lead);
+            CAPTURE(sum_lead);
+            const Array::Extents shape{20, cols};
+            Array x(dtype, shape), residual(dtype, shape), weight(dtype, {cols});
+            Array rstd(accumulate_dtype(dtype), {20});
+            x.fill_normal(seed);
+            residual.fill_normal(seed + 1);
+            weight.fill_normal(seed + 2);
+            Array plain(dtype, shape), plain_sum(dtype, shape);
+            Array around(dtype, shape, {cols, 1}, lead), sum(dtype, shape, {cols, 1}, sum_lead);
+            run(*tables.tables[i], x, weight, plain, rstd, false, &residual, &plain_sum);
+            run(*tables.tables[i], x, weight, around, rstd, true, &residual, &sum);
+            REQUIRE(around.first_difference(plain) == -1);
+            REQUIRE(sum.first_difference(plain_sum) == -1);
           }
         }
       }

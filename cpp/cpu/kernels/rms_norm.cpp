@@ -134,10 +134,9 @@ struct GroupOfRows {
   std::int64_t size;  // of the groups in front
   A sums[kGroup], rstds[kGroup];
 
-  // A row of the next group, to be asked for beside row i.
-  MEMBOUND_ALWAYS_INLINE InputRow<T, kAdd> ahead(const RowsOf<T, kAdd>& at, std::int64_t total,
-                                                 std::int64_t i) const {
-    return at.input(first + i + size < total ? first + i + size : first + i);
+  // Which row of the next group is asked for beside row i.
+  MEMBOUND_ALWAYS_INLINE std::int64_t ahead(std::int64_t total, std::int64_t i) const {
+    return first + i + size < total ? first + i + size : first + i;
   }
 };
 
@@ -152,8 +151,8 @@ template <class T, bool kAdd, std::int64_t kCols>
   for (std::int64_t i = 0; i < group.count; ++i) {
     const auto input = at.input(group.first + i);
     group.sums[i] = kCols != 0 ? sum_of_squares<false, T>(input, cols, input)
-                    : ask      ? sum_of_any<true, T>(input, cols, group.ahead(at, rows.rows, i))
-                               : sum_of_any<false, T>(input, cols, input);
+                    : ask ? sum_of_any<true, T>(input, cols, at.input(group.ahead(rows.rows, i)))
+                          : sum_of_any<false, T>(input, cols, input);
   }
   const A width = static_cast<A>(cols), eps = static_cast<A>(rows.eps);
   each_of_group(group.count, [&](std::int64_t i) {
@@ -187,11 +186,12 @@ void normalise_rows(const RmsNormRows& rows) {
         normalise_in_blocks<T, R::kAdd>(rows, number);
         continue;
       }
-      const WrittenRow<T, R::kAdd, Scaling<R>> row[] = {
-          {at.input(number),
-           at.output(number),
-           {group.rstds[i], weight},
-           asks ? group.ahead(at, total, i) : Input{}}};
+      const std::int64_t ahead = group.ahead(total, i);
+      const WrittenRow<T, R::kAdd, Scaling<R>> row[] = {{at.input(number),
+                                                         at.output(number),
+                                                         {group.rstds[i], weight},
+                                                         asks ? at.input(ahead) : Input{},
+                                                         at.output(ahead)}};
       write_rows<kMemory>(row, cols);
     }
   }

@@ -62,6 +62,7 @@ MEMBOUND_ALWAYS_INLINE Ahead<T> ahead_of(const RmsNormBackwardRows& rows, std::i
     ahead.dy[i] = row_of<T>(rows.dy, rows.dy_row_stride, row);
     ahead.x[i] = row_of<T>(rows.x, rows.x_row_stride, row);
     ahead.dsum[i] = row_of<T>(rows.dsum, rows.dsum_row_stride, row);
+    ahead.dx[i] = row_of<T>(rows.dx, rows.dx_row_stride, row);
   }
   ahead.rows = count;
   const bool in_writing = kSize == 2 || rows.cols * kSize < kLongFrom;

@@ -40,6 +40,7 @@ struct Ahead {
   const T* dy[kMost];
   const T* x[kMost];
   const T* dsum[kMost];
+  const T* dx[kMost];
   int rows;                  // 0: nothing is asked for
   std::int64_t early, late;  // bytes of a row for each element summed, for each element written
 
@@ -201,6 +202,7 @@ struct GradientRow {
     std::int64_t at = head + (down ? whole - Row::kStep : 0);
     std::int64_t asked = cols * ahead.early;
     const bool asks = row < ahead.rows;
+    if (kAroundCache && asks) ask_for_shared_line(ahead.dx[row]);
     const std::int64_t some = Row::kStep * ahead.late;
     for (std::int64_t col = 0; col < whole; col += Row::kStep, at += by, asked += some) {
       if (asks) ahead.ask(row, asked, asked + some);

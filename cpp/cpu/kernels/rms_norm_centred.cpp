@@ -9,9 +9,9 @@ namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
 // One pass more than rms_norm to hide the latency of (16384 x 768 float32: 3.6 ms with 8 KiB, 3.2
-// with 16, 3.7 with 32). In a cache two rows at least up to this width, written together (128 x
-// 4096 bfloat16: 89 to 75 us, float32 125 to 109; around the cache 16384 x 768 float32 took 4.5
-// ms).
+// with 16, 3.7 with 32). A residual counts (1024 x 500 with one 250 us without, 220 so). In a cache
+// two rows at least up to this width, written together (128 x 4096 bfloat16: 89 to 75 us, float32
+// 125 to 109; around the cache 16384 x 768 float32 took 4.5 ms).
 constexpr std::int64_t kGroupBytes = 16 << 10;
 
 // Sixteenths of a later row that are asked for in the second pass, when the row is in the first
@@ -137,6 +137,7 @@ struct Job {
   typename Lanes<T>::A rstd;
   std::int64_t col;
   InputRow<T, kAdd> ahead;
+  OutputRow<T> output_ahead;
 };
 
 // (deviation - rest) * rstd * weight + bias.
@@ -179,7 +180,8 @@ MEMBOUND_ALWAYS_INLINE void write_jobs(const RmsNormRows& rows, const Job<T, kAd
     return {job.input,
             job.output,
             {job.centre, job.rstd, weight, bias, kCols != 0 ? 0 : job.col},
-            job.ahead};
+            job.ahead,
+            job.output_ahead};
   };
   std::int64_t i = 0;
   if constexpr (kCols == 0 && kMemory == Memory::kCached) {
@@ -267,7 +269,8 @@ template <class T, bool kAdd>
   const Writer<T, kAdd> writer = writer_of<T, kAdd, Memory::kApart>(rows);
   each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) {
     const auto block = blocks.read(first, count);
-    const Job<T, kAdd> job{block, {blocks.out_block, blocks.sum_block}, centre, rstd, first, block};
+    const OutputRow<T> to{blocks.out_block, blocks.sum_block};
+    const Job<T, kAdd> job{block, to, centre, rstd, first, block, to};
     writer(rows, &job, 1, count);
     blocks.write_back(first, count);
   });
@@ -281,13 +284,13 @@ void normalise_rows(const RmsNormRows& rows, Writer<T, kAdd> writer) {
   const RowsOf<T, kAdd> at(rows);
   const std::int64_t cols = kCols != 0 ? kCols : rows.cols, total = rows.rows;
   const A width = static_cast<A>(cols), eps = static_cast<A>(rows.eps);
-  std::int64_t group = rows_of_group(cols * kSize, kGroupBytes);
+  std::int64_t group = rows_of_group(cols * kSize * (kAdd ? 2 : 1), kGroupBytes);
   if (group == 1 && !rows.ask_ahead && cols * kSize <= kGroupBytes) group = 2;
   const bool asks = rows.ask_ahead && asks_in_parts(cols * kSize);
   for (std::int64_t first = 0; first < total; first += group) {
     const std::int64_t count = total - first < group ? total - first : group;
     const auto ahead = [&](std::int64_t i) {
-      return at.input(first + i + group < total ? first + i + group : first + i);
+      return first + i + group < total ? first + i + group : first + i;
     };
     A means[kGroup], rests[kGroup], rstds[kGroup];
     DeviationSums<A> sums[kGroup];
@@ -298,7 +301,7 @@ void normalise_rows(const RmsNormRows& rows, Writer<T, kAdd> writer) {
     }
     each_of_group(count, [&](std::int64_t i) { means[i] /= width; });
     for (std::int64_t i = 0; i < count; ++i) {
-      const auto input = at.input(first + i), later = ahead(i);
+      const auto input = at.input(first + i), later = at.input(ahead(i));
       const Centre<T> centre{1, means[i], 0};
       sums[i] = kCols != 0 ? sum_deviations<false>(input, centre, cols, NoCompany{})
                            : deviations_of_any<false>(input, centre, cols, asks ? &later : nullptr);
@@ -317,12 +320,9 @@ void normalise_rows(const RmsNormRows& rows, Writer<T, kAdd> writer) {
       }
       store_statistic(rows.mean, rows.mean_row_stride, first + i, means[i] + rests[i]);
       store_statistic(rows.rstd, rows.rstd_row_stride, first + i, rstds[i]);
-      jobs[ready++] = {at.input(first + i),
-                       at.output(first + i),
-                       {1, means[i], rests[i]},
-                       rstds[i],
-                       0,
-                       ahead(i)};
+      jobs[ready++] = {
+          at.input(first + i), at.output(first + i), {1, means[i], rests[i]}, rstds[i], 0,
+          at.input(ahead(i)),  at.output(ahead(i))};
     }
     writer(rows, jobs, ready, cols);
   }

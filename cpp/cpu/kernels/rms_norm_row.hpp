@@ -107,26 +107,35 @@ constexpr std::int64_t kHead = 128;
 template <bool kAdd, Memory kMemory>
 constexpr bool kUnrollsHeads = !kAdd && kMemory != Memory::kAhead && kVectorBytes >= 32;
 
-// Rows around the cache are entered in the middle of a step where out leaves the lines: a weight in
-// even and odd order cannot be, nor can the stores of the sum be around the cache then.
+// Rows around the cache are entered in the middle of a step where out leaves the lines, as the sum
+// has to there. A weight in even and odd order cannot be.
+template <class T>
+MEMBOUND_ALWAYS_INLINE bool leave_lines_alike(const RmsNormRows& rows) {
+  const auto apart = reinterpret_cast<std::uintptr_t>(rows.out) -
+                     reinterpret_cast<std::uintptr_t>(rows.residual_out);
+  const std::int64_t further = rows.out_row_stride - rows.residual_out_row_stride;
+  return apart % kLine == 0 && further * static_cast<std::int64_t>(sizeof(T)) % kLine == 0;
+}
 template <class T, bool kAdd>
 MEMBOUND_ALWAYS_INLINE Memory memory_of(const RmsNormRows& rows, bool weight_in_order) {
   if (rows.x_col_stride != 1 || rows.out_col_stride != 1) return Memory::kApart;
   if (kAdd && (rows.residual_col_stride != 1 || rows.residual_out_col_stride != 1))
     return Memory::kApart;
-  const bool sum_fits = !kAdd || on_lines<T>(rows.residual_out, rows.residual_out_row_stride);
-  const bool out_fits = (!kAdd && weight_in_order) || on_lines<T>(rows.out, rows.out_row_stride);
-  if (rows.bypass_cache && sum_fits && out_fits) return Memory::kAheadAroundCache;
+  const bool fits = weight_in_order || on_lines<T>(rows.out, rows.out_row_stride);
+  const bool sum_fits = !kAdd || leave_lines_alike<T>(rows);
+  if (rows.bypass_cache && fits && sum_fits) return Memory::kAheadAroundCache;
   return rows.ask_ahead ? Memory::kAhead : Memory::kCached;
 }
 
-// A contiguous row on its way out. `ahead`, a later one or none, is asked for line by line.
+// A contiguous row on its way out. `ahead`, a later one or none, is asked for line by line; it goes
+// to `output_ahead`.
 template <class T, bool kAdd, class Finish>
 struct WrittenRow {
   InputRow<T, kAdd> input;
   OutputRow<T> output;
   Finish finish;
   InputRow<T, kAdd> ahead;
+  OutputRow<T> output_ahead;
 
   MEMBOUND_ALWAYS_INLINE void write_some(std::int64_t col, std::int64_t count) const {
     const auto value = input.partial(col, count);
@@ -159,6 +168,10 @@ MEMBOUND_ALWAYS_INLINE void write_rows(const WrittenRow<T, kAdd, Finish> (&rows)
   const auto past =
       static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(rows[0].output.out) % kLine);
   std::int64_t col = 0;
+  if constexpr (kAround) {
+    ask_for_shared_line(rows[0].output_ahead.out);
+    if constexpr (kAdd) ask_for_shared_line(rows[0].output_ahead.sum);
+  }
   if (kAround && past != 0) {
     const std::int64_t head = (kLine - past) / kSize;
     col = head < cols ? head : cols;

@@ -126,6 +126,7 @@ class GradientRows {
   void write(const Products<T>& block, std::int64_t first, std::int64_t count, A sum) {
     T* const to = rows_.dx_col_stride == 1 ? dx_ + first : dx_copy_;
     const bool around_cache = rows_.bypass_cache && to != dx_copy_;
+    if (around_cache) ask_for_shared_line(to + count);
     std::int64_t at = around_cache ? to_boundary(to) : 0;
     at = at < count ? at : count;
     const std::int64_t end = at + (count - at) / kStep * kStep;
