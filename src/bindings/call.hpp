@@ -47,10 +47,11 @@ class ArrayCall {
   nb::object output(PyObject* array, PyObject* like, const TensorView& view, const char* argument,
                     LoadedArray& loaded) const;
 
-  // Bytes for a kernel to work in, on the GPU of `like` and from its framework's allocator. Empty
-  // where the op allocates on the stream itself: the framework has no allocator, or its allocator
-  // would not know of stream=.
-  nb::object new_workspace(PyObject* like, std::int64_t bytes, LoadedArray& loaded) const;
+  // Bytes for a kernel to work in, on `device`, the GPU of `like`, from its framework's allocator.
+  // Empty where the op allocates on the stream itself: the framework has no allocator, or its
+  // allocator would not know of stream=.
+  nb::object new_workspace(PyObject* like, Device device, std::int64_t bytes,
+                           LoadedArray& loaded) const;
 
   // The stream= argument, or the current stream of the framework on that device.
   StreamView stream(Device device) const;
@@ -70,6 +71,8 @@ class ArrayCall {
 
  private:
   void read(PyObject* array, Site site, LoadedArray& loaded) const;
+  nb::object made_here(PyObject* like, const TensorView& view, int first, int last, DType dtype,
+                       const char* argument, LoadedArray& loaded) const;
   nb::object made(nb::object answer, const char* argument, LoadedArray& loaded) const;
   nb::object adopt(PyObject* created, const char* argument, LoadedArray& loaded) const;
   nb::object new_numpy(const TensorView& view, int first, int last, DType dtype,

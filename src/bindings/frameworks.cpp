@@ -9,6 +9,7 @@
 
 #include "core/check.hpp"
 #include "errors.hpp"
+#include "torch/result.hpp"
 
 namespace membound::python {
 
@@ -109,6 +110,7 @@ const Framework* make_framework(nb::handle source, Kind kind) {
       .transform_back_key = nb::cast<std::uint16_t>(source.attr("transform_back_key")),
       .makes_graph = kept("makes_graph"),
       .profiles = find_in_torch<bool()>(kind, kProfiles),
+      .makes_arrays = kind == Kind::kTorch && torch::makes_arrays(),
       .requires_grad = requires_grad,
       .get_requires_grad =
           reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(requires_grad), Py_tp_descr_get)),

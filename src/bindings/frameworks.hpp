@@ -49,6 +49,7 @@ struct Framework {
   std::uint16_t transform_front_key, transform_back_key;  // of torch.func
   PyObject* makes_graph;                                  // () -> bool
   bool (*profiles)();                                     // torch's C++ function, else null
+  bool makes_arrays;                                      // torch::new_array can be asked
   // torch.Tensor.requires_grad and its getter, called without looking the name up (13 ns less).
   PyObject* requires_grad;
   descrgetfunc get_requires_grad;
@@ -66,6 +67,12 @@ inline bool has_mode(const Framework& torch) { return is_active(torch, torch.mod
 // torch.jit.trace.
 inline bool is_watched(const Framework& torch) {
   return knows_keys(torch) && (has_mode(torch) || is_active(torch, torch.tracer_key));
+}
+
+// Whether this thread is in a transform of torch.func.
+inline bool is_transformed(const Framework& torch) {
+  return torch.key_included(torch.transform_front_key) ||
+         torch.key_included(torch.transform_back_key);
 }
 
 // requires_grad of one of torch's tensors.

@@ -125,7 +125,7 @@ Outputs make_outputs(const ArrayCall& call, const NormBackwardCall& given_call, 
   if (wanted.dweight || wanted.dbias) {
     const std::int64_t bytes =
         norm_backward_workspace(given_call.centred(), x.view, heads_of(x.view, arrays.weight));
-    made.workspace = call.new_workspace(given_call.dy, bytes, loaded.workspace);
+    made.workspace = call.new_workspace(given_call.dy, dy.view.device, bytes, loaded.workspace);
     if (made.workspace.is_valid()) arrays.workspace = &workspace.view;
   }
   return made;

@@ -260,7 +260,7 @@ nb::object call_qk_norm_rope_backward(const GivenBackward& a) {
   nb::object bytes;
   if (dweights[0].there || dweights[1].there) {
     const std::int64_t size = qk_norm_rope_backward_workspace(*dq, dk, options.rope.layout);
-    bytes = call.new_workspace(rope.q, size, workspace);
+    bytes = call.new_workspace(rope.q, dq.view().device, size, workspace);
   }
   {
     const StreamView stream = call.stream(dq.view().device);

@@ -195,7 +195,8 @@ nb::object call_rope(const Given& a) {
     if (q.view().device.is_cuda()) {
       const TensorView& freqs = inputs.freqs.view();
       const std::int64_t pairs = freqs.rank == 1 ? freqs.shape[0] : 0;
-      bytes = call.new_workspace(a.q, rope_backward_workspace(2 * pairs), workspace);
+      bytes =
+          call.new_workspace(a.q, q.view().device, rope_backward_workspace(2 * pairs), workspace);
     }
   }
   {

@@ -90,3 +90,27 @@ def test_bits_wherever_rows_start(adds, static, dtype, device, draw):
                 assert torch.equal(bits(got), bits(wanted)), (rows, cols, start, kind)
             bits(out).fill_(85)
             assert (memory == 85).all(), (rows, cols, start, kind)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("over", ["x", "residual"])
+def test_the_sum_over_an_input(over, static, dtype, device, draw):
+    """Of rows in frames no element of an input is read that was written before."""
+    for number, (rows, cols) in enumerate(SIZES[device]):
+        x, residual = (
+            hard(draw(rows, cols)).to(getattr(torch, dtype)).to(device) for _ in range(2)
+        )
+        weight = draw(cols).to(x)
+        scale = {"scale": torch.tensor(0.03125, device=device)} if static else {}
+        right = membound.add_rms_norm_quant(apart(x), apart(residual), weight, **scale)
+        for start, gap in ((0, 0), (1, 0), (3, number % 3), (7, 1)):
+            inputs = {"x": placed(x, start, gap), "residual": placed(residual, 7 - start, gap)}
+            into = inputs[over]
+            found = membound.add_rms_norm_quant(
+                *inputs.values(), weight, residual_out=into, **scale
+            )
+            assert found[1] is into
+            for got, wanted in zip(found, right, strict=True):
+                assert torch.equal(bits(got), bits(wanted)), (rows, cols, start)

@@ -247,7 +247,7 @@ nb::object call(PyObject* const* values) {
   const TensorView& dy = arrays.dy.view;
   MEMBOUND_CHECK(dy.rank >= 1, InvalidArgument, kName, "argument 'dy' must have an axis, got none");
   const std::int64_t bytes = embedding_backward_workspace(dy, arrays.vocab);
-  const nb::object memory = call.new_workspace(values[kDy], bytes, arrays.workspace);
+  const nb::object memory = call.new_workspace(values[kDy], dy.device, bytes, arrays.workspace);
   const TensorView* workspace = memory.is_valid() ? &arrays.workspace.view : nullptr;
   return sparse ? call_sparse(call, values, options, workspace, arrays)
                 : call_dense(call, values, options, workspace, arrays);

@@ -4,35 +4,13 @@
 #include "torch/builtin.hpp"
 
 #include <cxxabi.h>
-#include <dlfcn.h>
 
 #include "errors.hpp"
+#include "torch/result.hpp"
 
 namespace membound::python::torch {
 
 namespace {
-
-// What makes Python's object of a tensor's handle. THPVariable_Wrap(const at::TensorBase&), which
-// is in no interface: nothing depends on it but speed (0.2 us a result). Else the builtin by which
-// torch's compiled models hand over their results, and which takes the handle. Kept for good.
-constexpr const char* kWrap = "_Z16THPVariable_WrapRKN2at10TensorBaseE";
-PyObject* (*wrap)(shim::TensorHandle) = nullptr;
-PyObject* take_over = nullptr;
-
-bool find_wrapping() {
-  if (wrap != nullptr || take_over != nullptr) return true;
-  if (void* library = dlopen("libtorch_python.so", RTLD_LAZY | RTLD_NOLOAD)) {
-    wrap = reinterpret_cast<decltype(wrap)>(dlsym(library, kWrap));
-  }
-  if (wrap != nullptr) return true;
-  try {
-    const nb::object models = nb::module_::import_("torch").attr("_C").attr("_aoti");
-    take_over = nb::object(models.attr("alloc_tensor_by_stealing_from_void_ptr")).release().ptr();
-  } catch (nb::python_error&) {
-    return false;
-  }
-  return true;
-}
 
 bool is_seen_by_torch(const Framework& torch) {
   return is_watched(torch) || (torch.profiles != nullptr && torch.profiles());
@@ -81,18 +59,6 @@ std::size_t list_size(PyObject* list) {
 
 PyObject* list_item(PyObject* list, std::size_t at) {
   return PyList_GetItem(list, static_cast<Py_ssize_t>(at));
-}
-
-PyObject* as_python(Tensor& result) {
-  PyObject* tensor = nullptr;
-  if (wrap != nullptr) {
-    tensor = wrap(result.handle());
-  } else if (const auto handle = nb::steal(PyCapsule_New(result.handle(), nullptr, nullptr))) {
-    tensor = call_one(take_over, handle.ptr());
-    if (tensor != nullptr) result.release();
-  }
-  if (tensor == nullptr) throw nb::python_error();
-  return tensor;
 }
 
 PyObject* call_from_python(PyObject* self, PyObject* const* arguments, Py_ssize_t positional,

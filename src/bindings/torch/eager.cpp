@@ -34,11 +34,6 @@ class PlainTypes {
   std::vector<PyTypeObject*> all_;  // kept for good
 };
 
-bool transforms(const Framework& torch) {
-  return torch.key_included(torch.transform_front_key) ||
-         torch.key_included(torch.transform_back_key);
-}
-
 // ---- calls of operators -------------------------------------------------------------------------
 
 struct EagerCall {
@@ -56,7 +51,8 @@ struct EagerCall {
         return false;
       }
     }
-    return torch == nullptr || (knows_keys(*torch) && !is_watched(*torch) && !transforms(*torch));
+    return torch == nullptr ||
+           (knows_keys(*torch) && !is_watched(*torch) && !is_transformed(*torch));
   }
 };
 

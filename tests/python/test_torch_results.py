@@ -1,0 +1,82 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""New results of torch's, which its C interface makes: as its Python functions would."""
+
+from __future__ import annotations
+
+import pytest
+
+import membound
+
+torch = pytest.importorskip("torch")
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_each_kind_of_result(device):
+    x = torch.randn(3, 5, 64, device=device)
+    views = (x, x[:, ::2], x.transpose(0, 1), x[..., 1:], x[0, 0], x[:0], x.expand(2, 3, 5, 64))
+    for view in views:
+        y, rstd = membound.rms_norm(view, return_rstd=True)
+        codes, scale = membound.rms_norm_quant(view, dtype="int8")
+        weight = torch.ones(view.shape[-1], device=device)
+        dx, dweight = membound.rms_norm_backward(view, view, weight, rstd)
+        for made, shape, dtype in (
+            (y, view.shape, torch.float32),
+            (rstd, view.shape[:-1], torch.float32),
+            (codes, view.shape, torch.int8),
+            (scale, view.shape[:-1], torch.float32),
+            (dx, view.shape, torch.float32),
+            (dweight, view.shape[-1:], torch.float32),
+        ):
+            assert type(made) is torch.Tensor
+            assert (made.shape, made.dtype, made.device) == (shape, dtype, x.device)
+            assert made.is_contiguous()
+            assert not made.requires_grad
+            assert made.is_leaf
+            assert made.untyped_storage().nbytes() == made.numel() * made.element_size()
+
+
+def test_inference_mode_makes_inference_tensors():
+    x = torch.randn(6, 10)
+    with torch.inference_mode():
+        assert all(made.is_inference() for made in membound.rms_norm(x, return_rstd=True))
+    assert not membound.rms_norm(x).is_inference()
+
+
+@pytest.mark.gpu
+def test_pinned_memory_gives_results_that_are_not():
+    x = torch.randn(6, 10).pin_memory()
+    y = membound.rms_norm(x)
+    assert y.device == x.device
+    assert not y.is_pinned()
+
+
+def test_torch_modes_see_new_results():
+    """Else results are made by torch's C interface, which asks no mode of Python's."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Counts(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    t = torch.randn(6, 10)
+    with Counts():
+        y, rstd = membound.rms_norm(t, return_rstd=True)
+    assert [name.split(".")[1] for name in seen] == ["empty_like", "new_empty"]
+    plain, plain_rstd = membound.rms_norm(t, return_rstd=True)
+    assert torch.equal(y, plain)
+    assert torch.equal(rstd, plain_rstd)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_torch_says_that_memory_is_out(device):
+    t = torch.ones(1, 1, device=device).expand(1 << 30, 1 << 20)
+    error = torch.OutOfMemoryError if device == "cuda" else RuntimeError
+    with pytest.raises(error, match="allocate"):
+        membound.rms_norm(t)
+    assert membound.rms_norm(t[:2, :4]).shape == (2, 4)
