@@ -11,6 +11,40 @@ import membound
 torch = pytest.importorskip("torch")
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+HAS_INTERFACE = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)
+
+
+def functions_called(call):
+    """Those of torch's that make a new array like another, by its profiler."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
+        call()
+    found = {event.key for event in profile.key_averages()}
+    return found & {"aten::empty_like", "aten::new_empty"}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_no_function_of_torch_is_called_for_a_result(device):
+    x, weight = torch.randn(4, 8, device=device), torch.ones(8, device=device)
+    _, rstd = membound.rms_norm(x, return_rstd=True)
+
+    def every_kind():
+        membound.rms_norm(x, return_rstd=True)
+        membound.rms_norm_quant(x, dtype="int8")
+        membound.rms_norm_backward(x, x, weight, rstd)
+
+    every_kind()
+    found = functions_called(every_kind)
+    assert found == (set() if HAS_INTERFACE else {"aten::empty_like", "aten::new_empty"})
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_arrays_from_outside_in_a_transform(device):
+    """What torch's functions make there is no plain memory: the operator takes the call."""
+    x, ones = torch.randn(4, 8, device=device), torch.ones(4, 8, device=device)
+    norm = membound.rms_norm(x)
+    found = torch.func.grad(lambda scale: (membound.rms_norm(x) * scale).sum())(ones)
+    assert torch.equal(found, norm)
 
 
 @pytest.mark.parametrize("device", DEVICES)
