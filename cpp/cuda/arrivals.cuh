@@ -5,6 +5,7 @@
 // Shared memory by its own addresses, and barriers there that count the bytes which arrive. The
 // phase of one turns when all that were expected have, and whoever waits for that sees them.
 #include <cstdint>
+#include <type_traits>
 
 namespace membound::cuda {
 
@@ -25,13 +26,40 @@ __device__ inline void store_shared(std::uint32_t to, float value) {
 __device__ inline void store_shared(std::uint32_t to, double value) {
   asm volatile("st.shared.f64 [%0], %1;" ::"r"(to), "d"(value) : "memory");
 }
+__device__ inline void store_shared(std::uint32_t to, std::uint16_t bits) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(bits) : "memory");
+}
+__device__ inline void store_shared(std::uint32_t to, std::uint32_t word) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+__device__ inline void store_shared(std::uint32_t to, const uint2& words) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(words.x), "r"(words.y) : "memory");
+}
+__device__ inline void store_shared(std::uint32_t to, const uint4& words) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words.x), "r"(words.y),
+               "r"(words.z), "r"(words.w)
+               : "memory");
+}
 template <class Value>
 __device__ inline Value load_shared(std::uint32_t from) {
   Value value;
-  if constexpr (sizeof(Value) == 4) {
+  if constexpr (std::is_same_v<Value, float>) {
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
-  } else {
+  } else if constexpr (std::is_same_v<Value, double>) {
     asm volatile("ld.shared.f64 %0, [%1];" : "=d"(value) : "r"(from) : "memory");
+  } else if constexpr (std::is_same_v<Value, std::uint32_t>) {
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(from) : "memory");
+  } else if constexpr (std::is_same_v<Value, uint2>) {
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(value.x), "=r"(value.y)
+                 : "r"(from)
+                 : "memory");
+  } else {
+    static_assert(std::is_same_v<Value, uint4>);
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "r"(from)
+                 : "memory");
   }
   return value;
 }

@@ -17,7 +17,17 @@ __device__ inline void copy_bulk(uint4* to, const void* from, int bytes, std::ui
       "l"(from), "r"(bytes), "r"(shared_address(arrived)), "l"(kEvictLast)
       : "memory");
 }
-// Before a copy to where this thread wrote.
+// The other way; wait_for_sent(): shared memory has been read for all that this thread sent.
+__device__ inline void send_bulk(void* to, const uint4* from, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+               "r"(shared_address(from)), "r"(bytes)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+__device__ inline void wait_for_sent() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+// Before a copy to where this thread wrote, or, by each that did, from there.
 __device__ inline void wrote_before_copies() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 // What a thread of gated_activation_quant loads, holds and stores at once.
+#include "cuda/arrivals.cuh"
 #include "cuda/element.cuh"
 #include "cuda/l2_priority.cuh"
 #include "cuda/quant.cuh"
@@ -40,19 +41,6 @@ __device__ inline uint4 load_global(std::uint64_t from) {
                : "l"(from)
                : "memory");
 #endif
-  return chunk;
-}
-__device__ inline void store_shared(std::uint32_t to, const uint4& chunk) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(chunk.x), "r"(chunk.y),
-               "r"(chunk.z), "r"(chunk.w)
-               : "memory");
-}
-__device__ inline uint4 load_shared(std::uint32_t from) {
-  uint4 chunk;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
-               : "r"(from)
-               : "memory");
   return chunk;
 }
 
@@ -219,7 +207,7 @@ struct QuantUnit {
   static __device__ Values recalled(std::uint32_t from, std::uint32_t apart) {
     Held one;
 #pragma unroll
-    for (int i = 0; i < kPlanes; ++i) one.planes[i] = load_shared(from + i * apart);
+    for (int i = 0; i < kPlanes; ++i) one.planes[i] = load_shared<uint4>(from + i * apart);
     Values values;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) values.at[i] = one.at[i];

@@ -6,6 +6,7 @@
 #include "cuda/device.hpp"
 #include "cuda/launch.hpp"
 #include "cuda/row_array.hpp"
+#include "cuda/tuning/dense_rows.hpp"
 #include "cuda/tuning/framed_row.hpp"
 #include "cuda/tuning/rms_norm.hpp"
 #include "ops/rms_norm.hpp"
@@ -19,6 +20,10 @@ void launch_rms_norm(const RmsNormProblem& problem, const tuning::RmsNormConfig&
 template <class T>
 void launch_rms_norm_framed(const RmsNormProblem& problem, const tuning::FramedConfig& config,
                             const tuning::RmsNormConfig& row, int device, StreamView stream);
+
+template <class T>
+void launch_rms_norm_dense(const RmsNormProblem& problem, const tuning::DenseConfig& config,
+                           const tuning::RmsNormConfig& row, int device, StreamView stream);
 
 template <class T>
 RowAccess<T> access_of(const RmsNormProblem& problem) {
@@ -38,15 +43,17 @@ RowAccess<T> access_of(const RmsNormProblem& problem) {
   return access;
 }
 
-// How rows of unit stride go by the frame of out: in no blocks where they do not. Bulk copies are
+// Whether rows of unit stride may go to kernels without options that have bulk copies, which are
 // where clusters are.
+bool takes_bulk_copies(const RmsNormProblem& problem, const RowSplit& split, int device) {
+  return split.extent == 0 && problem.heads <= 1 && problem.is_plain() &&
+         max_cluster_size(device) > 1;
+}
+
+// How rows of unit stride go by the frame of out: in no blocks where they do not.
 template <class T>
 tuning::FramedConfig framed_config(const RmsNormProblem& problem, const tuning::RmsNormConfig& row,
-                                   const RowSplit& split, int device) {
-  if (split.extent != 0 || problem.heads > 1 || !problem.is_plain() ||
-      max_cluster_size(device) == 1) {
-    return {};
-  }
+                                   int device) {
   if (problem.residual != nullptr &&
       !start_alike<T>(problem.out, problem.out_rows, problem.residual_out,
                       problem.residual_out_rows)) {
@@ -56,6 +63,22 @@ tuning::FramedConfig framed_config(const RmsNormProblem& problem, const tuning::
   return tuning::framed_config(problem.rows, row, sizeof(T), problem.gate != nullptr,
                                beside ? 2 : 1, problem.centred ? 2 : 1, multiprocessors(device),
                                static_cast<int>(max_shared_bytes(device)));
+}
+
+// How narrow rows of unit stride go as pieces of memory: in no blocks where they do not.
+template <class T>
+tuning::DenseConfig dense_config(const RmsNormProblem& problem, const tuning::RmsNormConfig& row) {
+  const auto dense = [&](const void* data, const RowLayout& rows) {
+    return data == nullptr || rows.strides[0] == problem.cols;
+  };
+  if (!dense(problem.x, problem.x_rows) || !dense(problem.out, problem.out_rows) ||
+      !dense(problem.gate, problem.gate_rows) || !dense(problem.residual, problem.residual_rows) ||
+      !dense(problem.residual_out, problem.residual_out_rows)) {
+    return {};
+  }
+  const bool gated = problem.gate != nullptr;
+  return tuning::dense_config(problem.rows, problem.cols, row, sizeof(T), gated,
+                              gated || problem.residual != nullptr ? 2 : 1);
 }
 
 void rms_norm(const RmsNormProblem& problem, StreamView stream) {
@@ -68,8 +91,11 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
       asked.at_least(Access::kShifted);
     const bool shifted = asked.access() == Access::kShifted;
     if constexpr (sizeof(T) < 8) {
-      if (shifted) {
-        const auto framed = framed_config<T>(problem, config, asked.split(), device);
+      if (shifted && takes_bulk_copies(problem, asked.split(), device)) {
+        const auto dense = dense_config<T>(problem, config);
+        if (dense.blocks > 0)
+          return launch_rms_norm_dense<T>(problem, dense, config, device, stream);
+        const auto framed = framed_config<T>(problem, config, device);
         if (framed.blocks > 0) {
           const auto row = tuning::unfolded(config);
           return launch_rms_norm_framed<T>(problem, framed, row, device, stream);

@@ -10,6 +10,7 @@
 #include "cuda/rms_norm_backward_row.cuh"
 #include "cuda/row_access.cuh"
 #include "cuda/row_array.hpp"
+#include "cuda/tuning/dense_rows.hpp"
 #include "cuda/tuning/framed_row.hpp"
 #include "ops/rms_norm_backward.hpp"
 
@@ -20,6 +21,11 @@ void launch_rms_norm_backward(const RmsNormBackwardProblem& problem,
                               const tuning::RmsNormBackwardConfig& config, const RowSplit& split,
                               int device, StreamView stream);
 
+template <class T>
+void launch_rms_norm_backward_dense(const RmsNormBackwardProblem& problem,
+                                    const tuning::RmsNormBackwardConfig& config,
+                                    const tuning::DenseGradientConfig& dense, int device,
+                                    StreamView stream);
 template <class T>
 void launch_rms_norm_backward_framed(const RmsNormBackwardProblem& problem,
                                      const tuning::RmsNormBackwardConfig& config, int device,
@@ -124,15 +130,36 @@ RowAccess<T> access_of(const RmsNormBackwardProblem& problem) {
   return access;
 }
 
-// Whether rows of unit stride are for the kernel of rows that start anywhere. dgate is as far
-// behind a boundary as dx: others never were run there. Bulk copies are where clusters are.
-template <class T>
-bool takes_frame(const RmsNormBackwardProblem& problem, const tuning::RmsNormBackwardConfig& config,
-                 const RowSplit& split, int device) {
+// Whether rows of unit stride may go to kernels with few options that have bulk copies, which are
+// where clusters are.
+bool takes_bulk_copies(const RmsNormBackwardProblem& problem, const RowSplit& split, int device) {
   const bool alone = problem.gate == nullptr && problem.dsum == nullptr && !problem.centred;
   const bool known = alone ? problem.is_everyday() : problem.is_plain();
-  if (split.extent != 0 || problem.heads > 1 || !known || max_cluster_size(device) == 1)
-    return false;
+  return known && split.extent == 0 && problem.heads <= 1 && max_cluster_size(device) > 1;
+}
+
+// How narrow rows of unit stride go as pieces of memory: in no places where they do not.
+template <class T>
+tuning::DenseGradientConfig dense_config(const RmsNormBackwardProblem& problem,
+                                         const tuning::RmsNormBackwardConfig& config) {
+  const auto dense = [&](const void* data, const RowLayout& rows) {
+    return data == nullptr || rows.strides[0] == problem.cols;
+  };
+  if (!dense(problem.dy, problem.dy_rows) || !dense(problem.x, problem.x_rows) ||
+      !dense(problem.dsum, problem.dsum_rows) || !dense(problem.gate, problem.gate_rows) ||
+      !dense(problem.dx, problem.dx_rows) || !dense(problem.dgate, problem.dgate_rows)) {
+    return {};
+  }
+  const bool gated = problem.gate != nullptr;
+  return tuning::dense_gradient_config(config, problem.cols, sizeof(T),
+                                       gated || problem.dsum != nullptr ? 3 : 2, gated ? 2 : 1);
+}
+
+// Whether rows of unit stride are for the kernel of rows that start anywhere. dgate is as far
+// behind a boundary as dx: others never were run there.
+template <class T>
+bool takes_frame(const RmsNormBackwardProblem& problem, const tuning::RmsNormBackwardConfig& config,
+                 int device) {
   const auto stride = [](const void* data, const RowLayout& layout) {
     return data != nullptr ? layout.strides[0] : 0;
   };
@@ -183,11 +210,14 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
     // Kernels of its own for it would be a quarter of a unit's time to compile.
     if (sizeof(T) == 8 && asked.access() == Access::kShifted) asked.at_least(Access::kAny);
     if constexpr (sizeof(T) < 8) {
-      if (asked.access() == Access::kShifted) {
+      if (asked.access() == Access::kShifted && takes_bulk_copies(problem, asked.split(), device)) {
+        const auto dense = dense_config<T>(problem, config);
+        if (dense.places > 0)
+          return launch_rms_norm_backward_dense<T>(problem, config, dense, device, stream);
         // As aligned rows, or in blocks of two chunks a thread.
         for (bool as_aligned : {true, false}) {
           const auto framed = config_of(as_aligned);
-          if (takes_frame<T>(problem, framed, asked.split(), device)) {
+          if (takes_frame<T>(problem, framed, device)) {
             return launch_rms_norm_backward_framed<T>(problem, framed, device, stream);
           }
         }

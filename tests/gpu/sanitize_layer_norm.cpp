@@ -32,7 +32,7 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
   const std::int64_t pack = 16 / format.size(), cols = chunks * pack;
   const Format* same = &format;
   std::vector<Case> list;
-  if (rows > kManyRows) {  // of persistent blocks, and narrow ones two at a time
+  if (rows > kManyRows) {  // of persistent blocks, and narrow ones two at a time, without gaps
     list.push_back({format, rows, cols, {}, same, same, false, false});
     for (const bool add : {false, true}) {
       list.push_back({format, rows, cols, {1}, same, same, false, add});
@@ -102,7 +102,7 @@ long run(const Case& c, const Target& target) {
 constexpr std::int64_t kSizes[][2] = {
     {1, 6},      {2, 40},     {33, 7},      {64, 130},    {65, 5},    {512, 600}, {513, 6},
     {1024, 300}, {1025, 4},   {2048, 150},  {2049, 5},    {9000, 6},  {20000, 3}, {110000, 2},
-    {65, 8501},  {513, 1601}, {1024, 1101}, {1025, 1601}, {8, 68001}, {64, 8601}};
+    {65, 8501},  {513, 1601}, {1024, 1101}, {1025, 1601}, {8, 68001}, {64, 8601}, {11, 13001}};
 
 }  // namespace
 

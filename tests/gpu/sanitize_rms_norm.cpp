@@ -32,7 +32,7 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
   const Format* same = &format;
   const Rounding once = Rounding::kOnce, before = Rounding::kBeforeWeight;
   std::vector<Case> list;
-  if (rows > kManyRows) {  // of persistent blocks
+  if (rows > kManyRows) {  // of persistent blocks, and narrow ones without gaps
     for (const bool add : {false, true}) {
       list.push_back({format, rows, cols, {1}, same, once, false, add});
       list.push_back({format, rows, cols - 1, {}, same, once, true, add});
@@ -92,9 +92,9 @@ long run(const Case& c, const Target& target) {
 // row where the launch configuration does so for many rows. 110,000 do not fit the blocks of a
 // cluster, so that the row is read twice. At last rows that are many enough for persistent blocks.
 constexpr std::int64_t kSizes[][2] = {
-    {1, 6},     {2, 40},     {33, 7},    {64, 130},   {65, 5},      {512, 600},
-    {513, 6},   {1024, 300}, {1025, 4},  {2048, 150}, {2049, 5},    {9000, 6},
-    {20000, 3}, {110000, 2}, {65, 8501}, {513, 1601}, {1024, 1101}, {1025, 1601}};
+    {1, 6},      {2, 40},     {33, 7},      {64, 130},    {65, 5},    {512, 600},  {513, 6},
+    {1024, 300}, {1025, 4},   {2048, 150},  {2049, 5},    {9000, 6},  {20000, 3},  {110000, 2},
+    {65, 8501},  {513, 1601}, {1024, 1101}, {1025, 1601}, {8, 26001}, {11, 13001}, {64, 3301}};
 
 }  // namespace
 

@@ -79,42 +79,80 @@ def every_second_column(torch, values):
     return torch.stack((values, values), dim=-1)[..., 0]
 
 
+def check_norms(torch, generator, op, x, z, in_place, placed):
+    """So many rows at such places, `placed`, have the bits of x and z by element."""
+    cols = x.shape[1]
+    call = getattr(membound, op)
+    columns = [torch.randn(cols, device="cuda", generator=generator).to(x.dtype)]
+    if "layer" in op:
+        columns.append(torch.randn(cols, device="cuda", generator=generator).to(x.dtype))
+    inputs = (x,) if op in ("rms_norm", "layer_norm") else (x, z)
+    names = ("out", "residual_out") if op.startswith("add") else ("out",)
+    for options in options_of(op):
+        wanted = call(*(every_second_column(torch, a) for a in inputs), *columns, **options)
+        wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+        for count, place in placed:
+            sources = [
+                Buffer(torch, a[:count], at, place[4]) for a, at in zip(inputs, place, strict=False)
+            ]
+            outs = [Buffer(torch, x[:count], at, place[4]) for at in place[2:4]]
+            if in_place:
+                outs = sources
+            call(
+                *(buffer.at for buffer in sources),
+                *columns,
+                **{name: out.at for name, out in zip(names, outs, strict=False)},
+                **options,
+            )
+            for right, out in zip(wanted, outs, strict=False):
+                assert same_bits(torch, out.at, right[:count]), (cols, place, count, options)
+            for out in outs[: len(names)]:
+                assert out.only_rows_were_written(), (cols, place)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", FORWARD)
 @pytest.mark.parametrize("in_place", [False, True])
 def test_norms(torch, generator, op, dtype, in_place):
     dtype = getattr(torch, dtype)
-    call = getattr(membound, op)
     for i, cols in enumerate(COLS):
         rows = rows_for(torch, cols, dtype)
         x, z = (draw(torch, generator, rows, cols, dtype) for _ in range(2))
-        columns = [torch.randn(cols, device="cuda", generator=generator).to(dtype)]
-        if "layer" in op:
-            columns.append(torch.randn(cols, device="cuda", generator=generator).to(dtype))
-        inputs = (x,) if op in ("rms_norm", "layer_norm") else (x, z)
-        names = ("out", "residual_out") if op.startswith("add") else ("out",)
-        for options in options_of(op):
-            wanted = call(*(every_second_column(torch, a) for a in inputs), *columns, **options)
-            wanted = wanted if isinstance(wanted, tuple) else (wanted,)
-            # Rows that are one to a block, and that are many.
-            for count, place in ((300, PLACES[i % 5]), (rows, PLACES[i % 5]), (rows, PLACES[1])):
-                placed = [
-                    Buffer(torch, a[:count], at, place[4])
-                    for a, at in zip(inputs, place, strict=False)
-                ]
-                outs = [Buffer(torch, x[:count], at, place[4]) for at in place[2:4]]
-                if in_place:
-                    outs = placed
-                call(
-                    *(buffer.at for buffer in placed),
-                    *columns,
-                    **{name: out.at for name, out in zip(names, outs, strict=False)},
-                    **options,
-                )
-                for right, out in zip(wanted, outs, strict=False):
-                    assert same_bits(torch, out.at, right[:count]), (cols, place, count, options)
-                for out in outs[: len(names)]:
-                    assert out.only_rows_were_written(), (cols, place)
+        # Rows that are one to a block, and that are many.
+        placed = ((300, PLACES[i % 5]), (rows, PLACES[i % 5]), (rows, PLACES[1]))
+        check_norms(torch, generator, op, x, z, in_place, placed)
+
+
+# Of rows that share a warp, of 16-bit and wider elements: which fill their lanes' second chunks, by
+# half and hardly, and start at even and odd elements.
+NARROW = (17, 23, 33, 36, 47, 65, 95, 97, 100, 127, 150, 193, 202, 255, 257, 300, 383, 385, 511)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", FORWARD)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_norms_of_narrow_rows_without_gaps(torch, generator, op, dtype, in_place):
+    dtype = getattr(torch, dtype)
+    for i, cols in enumerate(NARROW):
+        rows = 27003 if cols < 256 else 7003
+        x, z = (draw(torch, generator, rows, cols, dtype) for _ in range(2))
+        x[11, 3] = torch.nan
+        x[13, :8] += 50  # far from the mean
+        placed = [(rows, PLACES[i % 4]), (rows - 1, PLACES[0])]
+        check_norms(torch, generator, op, x, z, in_place, placed)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_statistics_of_narrow_rows_without_gaps(torch, generator, dtype):
+    dtype = getattr(torch, dtype)
+    for cols in NARROW:
+        rows = 27003 if cols < 256 else 7003
+        x = Buffer(torch, draw(torch, generator, rows, cols, dtype), cols % 3, 0).at
+        weight = torch.ones(cols, device="cuda", dtype=dtype)
+        found = membound.layer_norm(x, weight, return_stats=True)[1:]
+        wanted = membound.layer_norm(every_second_column(torch, x), weight, return_stats=True)[1:]
+        for got, right in zip(found, wanted, strict=True):
+            assert same_bits(torch, got, right), cols
 
 
 BACKWARD = (

@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "cuda/tuning/dense_rows.hpp"
+
+using namespace membound::cuda::tuning;
+
+namespace {
+
+DenseConfig config_of(std::int64_t rows, std::int64_t cols, int size, bool gated = false,
+                      int arrays = 1) {
+  return dense_config(rows, cols, rms_norm_config(rows, cols, size, 16), size, gated, arrays);
+}
+
+}  // namespace
+
+TEST_CASE("dense rows fit their block, and all pieces start alike") {
+  for (int size : {2, 4}) {
+    for (std::int64_t cols = 1; cols <= 1024; ++cols) {
+      CAPTURE(size);
+      CAPTURE(cols);
+      const std::int64_t rows = 1 << 20;
+      const auto row = rms_norm_config(rows, cols, size, 16);
+      const DenseConfig config = config_of(rows, cols, size, false, 2);
+      const std::int64_t chunks = ceil_div(cols, kChunk / size);
+      if (config.blocks == 0) {
+        CHECK((chunks <= 4 || chunks > 64));
+        continue;
+      }
+      CHECK(config.blocks * config.rows >= rows);
+      CHECK((config.blocks - 1) * config.rows < rows);
+      CHECK(config.rows * cols * size % kChunk == 0);
+      // From any byte of the first chunk on, with a whole chunk in the last place of the last row.
+      CHECK(kChunk * (config.places - 1) >= config.rows * cols * size + kChunk - size);
+      CHECK(config.bytes == kChunk * config.places * 2);
+      CHECK(config.bytes <= 40 << 10);
+      // The pivot's elements are in the first chunks of different lanes, the row's end in a second.
+      CHECK(row.lanes * (kChunk / size) >= 16);
+      CHECK(chunks > row.lanes);
+      CHECK(chunks <= 2 * row.lanes);
+    }
+  }
+}
+
+TEST_CASE("few dense rows, and wide or double ones, are for others") {
+  CHECK(config_of(8192, 127, 2).blocks == 0);
+  CHECK(config_of(16384, 127, 2).blocks == 512);
+  CHECK(config_of(1, 127, 2, true, 2).blocks == 1);
+  CHECK(config_of(1 << 20, 513, 2).blocks == 0);
+  CHECK(config_of(1 << 20, 127, 8).blocks == 0);
+}
+
+TEST_CASE("dense rows of gradients: two blocks fit a multiprocessor, and the sums their block") {
+  for (int size : {2, 4}) {
+    for (std::int64_t cols = 1; cols <= 600; ++cols) {
+      for (std::int64_t rows : {300, 5003, 1 << 20}) {
+        CAPTURE(size);
+        CAPTURE(cols);
+        CAPTURE(rows);
+        const std::int64_t chunks = ceil_div(cols, kChunk / size);
+        const auto row = rms_norm_backward_config(rows, cols, size, true, false, 16);
+        const auto dense = dense_gradient_config(row, cols, size, 3, 2);
+        CHECK((dense.places > 0) == (row.form == GradientForm::kPersistent && chunks <= 32));
+        if (dense.places == 0) continue;
+        const std::int64_t groups = row.threads / row.lanes;
+        CHECK(groups * cols * size % kChunk == 0);
+        CHECK(kChunk * (dense.places - 1) >= groups * cols * size + kChunk - size);
+        CHECK(dense.bytes >= kChunk * dense.places * (3 * kDenseSlots + 2 * 2));
+        CHECK(dense.bytes >= row.threads * (kChunk / size) * 4);
+        CHECK(2 * (dense.bytes + (9 << 10)) <= 227 << 10);
+      }
+    }
+  }
+}
