@@ -4,6 +4,7 @@
 
 #include "cpu/float_mode.hpp"
 #include "cpu/isa.hpp"
+#include "cpu/upright.hpp"
 
 namespace membound::cpu {
 
@@ -33,6 +34,12 @@ GatedActivationRows shared_part(const GatedActivationProblem& problem) {
   return rows;
 }
 
+std::array<MatrixField, 3> fields_of(GatedActivationRows& rows) {
+  return {matrix_field(rows.gate, rows.gate_row_stride, rows.gate_col_stride),
+          matrix_field(rows.up, rows.up_row_stride, rows.up_col_stride),
+          matrix_field(rows.out, rows.out_row_stride, rows.out_col_stride)};
+}
+
 }  // namespace
 
 void gated_activation(const GatedActivationProblem& problem) {
@@ -56,7 +63,8 @@ void gated_activation(const GatedActivationProblem& problem) {
                enter_column(rows.up, rows.up_col_stride, dtype, col);
                enter_column(rows.out, rows.out_col_stride, dtype, col);
                rows.rows = count;
-               table.gated_activation(rows);
+               run_by_memory(rows, fields_of, enter_row_scale<GatedActivationRows>,
+                             table.gated_activation);
                return count;
              });
 }

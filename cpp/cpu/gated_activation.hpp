@@ -55,6 +55,13 @@ void each_piece(std::int64_t rows, std::int64_t cols, std::int64_t row_bytes, Bo
   });
 }
 
+// Moves the scales of `part` to its first row, `at` rows behind that of `all`.
+template <class Rows>
+void enter_row_scale(Rows& part, const Rows& all, std::int64_t at) {
+  part.row_scale =
+      behind(all.row_scale, at * all.row_scale_row_stride, accumulate_dtype(all.dtype));
+}
+
 // Moves to column `col` of the row that enter_row has found.
 template <class Pointer>
 void enter_column(Pointer& data, std::int64_t col_stride, DType dtype, std::int64_t col) {

@@ -5,6 +5,7 @@
 #include "cpu/float_mode.hpp"
 #include "cpu/gated_activation.hpp"
 #include "cpu/isa.hpp"
+#include "cpu/upright.hpp"
 
 namespace membound::cpu {
 
@@ -48,6 +49,14 @@ GatedActivationBackwardRows shared_part(const GatedActivationBackwardProblem& pr
   return rows;
 }
 
+std::array<MatrixField, 5> fields_of(GatedActivationBackwardRows& rows) {
+  return {matrix_field(rows.dy, rows.dy_row_stride, rows.dy_col_stride),
+          matrix_field(rows.gate, rows.gate_row_stride, rows.gate_col_stride),
+          matrix_field(rows.up, rows.up_row_stride, rows.up_col_stride),
+          matrix_field(rows.dgate, rows.dgate_row_stride, rows.dgate_col_stride),
+          matrix_field(rows.dup, rows.dup_row_stride, rows.dup_col_stride)};
+}
+
 }  // namespace
 
 void gated_activation_backward(const GatedActivationBackwardProblem& problem) {
@@ -72,7 +81,8 @@ void gated_activation_backward(const GatedActivationBackwardProblem& problem) {
                enter_row(rows.row_scale, problem.row_scale, problem.row_scale_rows,
                          accumulate_dtype(dtype), row, count);
                rows.rows = count;
-               table.gated_activation_backward(rows);
+               run_by_memory(rows, fields_of, enter_row_scale<GatedActivationBackwardRows>,
+                             table.gated_activation_backward);
                return count;
              });
 }

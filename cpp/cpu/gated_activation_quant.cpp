@@ -5,6 +5,7 @@
 #include "cpu/float_mode.hpp"
 #include "cpu/gated_activation.hpp"
 #include "cpu/quantised.hpp"
+#include "cpu/upright.hpp"
 
 namespace membound::cpu {
 
@@ -12,76 +13,101 @@ namespace {
 
 using Problem = GatedActivationProblem;
 
-// The activation in the dtype of its arithmetic, from rows of that dtype into the scratch.
-GatedActivationRows shared_part(const Problem& problem, const QuantScratch& scratch) {
-  GatedActivationRows rows{};
-  rows.dtype = scratch.dtype;
+// Evenly spaced rows of gate and up as they were given, and of the codes; out is the scratch, whose
+// dtype that of the arithmetic is.
+struct GateAndCodes : GatedActivationRows {
+  RmsNormQuantRows codes;
+};
+
+std::array<MatrixField, 3> fields_of(GateAndCodes& rows) {
+  return {matrix_field(rows.gate, rows.gate_row_stride, rows.gate_col_stride),
+          matrix_field(rows.up, rows.up_row_stride, rows.up_col_stride),
+          codes_field(rows.codes.out, rows.codes.out_row_stride, rows.codes.out_col_stride)};
+}
+
+void enter_scales(GateAndCodes& part, const GateAndCodes& all, std::int64_t at) {
+  enter_row_scale<GatedActivationRows>(part, all, at);
+  part.codes.scale = behind(all.codes.scale, at * all.codes.scale_row_stride, DType::kFloat32);
+}
+
+GateAndCodes shared_part(const Problem& problem, const QuantScratch& scratch) {
+  GateAndCodes rows{};
+  rows.dtype = problem.dtype;
   rows.numbers = numbers_of(problem.options, scratch.dtype, problem.up != nullptr,
                             problem.row_scale != nullptr);
   rows.cols = problem.cols;
+  rows.gate_row_stride = row_stride(problem.gate_rows);
+  rows.gate_col_stride = problem.gate_col_stride;
+  if (problem.up != nullptr) {
+    rows.up_row_stride = row_stride(problem.up_rows);
+    rows.up_col_stride = problem.up_col_stride;
+  }
   rows.out_row_stride = scratch.row_stride;
   rows.out_col_stride = 1;
   if (problem.row_scale != nullptr) rows.row_scale_row_stride = row_stride(problem.row_scale_rows);
+  rows.ask_distance = ask_distance(problem.rows * problem.cols *
+                                   static_cast<std::int64_t>(dtype_size(problem.dtype)));
   return rows;
 }
 
-// Gate and up are rows as the activation takes them.
-std::int64_t run_wide(const Problem& problem, GatedActivationRows rows, const KernelTable& table,
-                      void* y, std::int64_t row, std::int64_t count) {
-  const void *gate = problem.gate, *up = problem.up, *scale = problem.row_scale;
-  enter_row(rows.gate, gate, problem.gate_rows, problem.dtype, row, count);
-  enter_row(rows.up, up, problem.up_rows, problem.dtype, row, count);
-  enter_row(rows.row_scale, scale, problem.row_scale_rows, rows.dtype, row, count);
-  rows.gate_row_stride = row_stride(problem.gate_rows);
-  rows.gate_col_stride = problem.gate_col_stride;
-  rows.up_row_stride = problem.up ? row_stride(problem.up_rows) : 0;
-  rows.up_col_stride = problem.up ? problem.up_col_stride : 0;
-  rows.out = y;
-  rows.rows = count;
-  rows.ask_distance = ask_distance(problem.rows * problem.cols *
-                                   static_cast<std::int64_t>(dtype_size(problem.dtype)));
-  table.gated_activation(rows);
-  return count;
-}
-
-// Rows of 16 bits become float32 first, a piece of columns after another: the gate's in y, where
+// Rows of 16 bits become float32 first, a piece of columns after another: the gate's in out, where
 // the activation then takes its place, up's beside.
-std::int64_t run_narrow(const Problem& problem, GatedActivationRows rows, const KernelTable& table,
-                        void* y, std::int64_t row, std::int64_t count) {
+void run_narrow(const GatedActivationRows& given, const KernelTable& table) {
   constexpr std::int64_t kPiece = QuantScratch::kBytes / sizeof(float);
   alignas(QuantScratch::kLine) float ups[kPiece];
+  GatedActivationRows rows = given;
   GatedActivationQuantRows gate{}, up{};
-  gate.dtype = up.dtype = problem.dtype;
-  gate.row_stride = row_stride(problem.gate_rows);
-  gate.col_stride = problem.gate_col_stride;
-  gate.to_row_stride = rows.out_row_stride;
-  const void *gate_data = problem.gate, *up_data = problem.up, *scale = problem.row_scale;
-  enter_row(gate.from, gate_data, problem.gate_rows, problem.dtype, row, count);
-  enter_row(rows.row_scale, scale, problem.row_scale_rows, rows.dtype, row, count);
-  if (up_data != nullptr) {
-    enter_row(up.from, up_data, problem.up_rows, problem.dtype, row, count);
-    up.row_stride = row_stride(problem.up_rows);
-    up.col_stride = problem.up_col_stride;
+  rows.dtype = accumulate_dtype(given.dtype);
+  gate.dtype = up.dtype = given.dtype;
+  gate.from = given.gate;
+  gate.row_stride = given.gate_row_stride;
+  gate.col_stride = given.gate_col_stride;
+  gate.to_row_stride = rows.gate_row_stride = given.out_row_stride;
+  rows.gate_col_stride = 1;
+  if (given.up != nullptr) {
+    up.from = given.up;
+    up.row_stride = given.up_row_stride;
+    up.col_stride = given.up_col_stride;
     up.to = ups;
-    up.to_row_stride = std::min(rows.out_row_stride, kPiece);
+    up.to_row_stride = rows.up_row_stride = std::min(given.out_row_stride, kPiece);
     rows.up = ups;
-    rows.up_row_stride = up.to_row_stride;
     rows.up_col_stride = 1;
   }
-  rows.gate_row_stride = rows.out_row_stride;
-  rows.gate_col_stride = 1;
-  rows.rows = gate.rows = up.rows = count;
-  for (std::int64_t col = 0; col < problem.cols; col += kPiece) {
-    rows.cols = gate.cols = up.cols = std::min(kPiece, problem.cols - col);
-    gate.to = static_cast<float*>(y) + col;
+  rows.ask_distance = 0;  // it reads what was just written
+  gate.rows = up.rows = given.rows;
+  for (std::int64_t col = 0; col < given.cols; col += kPiece) {
+    rows.cols = gate.cols = up.cols = std::min(kPiece, given.cols - col);
+    gate.to = static_cast<float*>(given.out) + col;
     rows.gate = rows.out = gate.to;
     table.gated_activation_quant(gate);
-    if (up_data != nullptr) table.gated_activation_quant(up);
+    if (given.up != nullptr) table.gated_activation_quant(up);
     table.gated_activation(rows);
     enter_column(gate.from, gate.col_stride, gate.dtype, kPiece);
     enter_column(up.from, up.col_stride, up.dtype, kPiece);
   }
-  return count;
+}
+
+// As many rows at a time as the scratch holds: it stays in the first cache.
+void run(const GateAndCodes& rows, const QuantScratch& scratch, const KernelTable& table) {
+  GateAndCodes part = rows;
+  for (std::int64_t first = 0; first < rows.rows; first += scratch.rows) {
+    part.rows = part.codes.rows = std::min(scratch.rows, rows.rows - first);
+    part.gate = behind(rows.gate, first * rows.gate_row_stride, rows.dtype);
+    part.up = behind(rows.up, first * rows.up_row_stride, rows.dtype);
+    part.codes.out =
+        behind(rows.codes.out, first * rows.codes.out_row_stride, rows.codes.out_dtype);
+    enter_scales(part, rows, first);
+    scratch.dtype == rows.dtype ? table.gated_activation(part) : run_narrow(part, table);
+    table.rms_norm_quant(part.codes);
+  }
+}
+
+void enter_gates(GateAndCodes& rows, const Problem& problem, std::int64_t row) {
+  const void *gate = problem.gate, *up = problem.up, *scale = problem.row_scale;
+  enter_row(rows.gate, gate, problem.gate_rows, problem.dtype, row, rows.rows);
+  enter_row(rows.up, up, problem.up_rows, problem.dtype, row, rows.rows);
+  enter_row(rows.row_scale, scale, problem.row_scale_rows, accumulate_dtype(problem.dtype), row,
+            rows.rows);
 }
 
 }  // namespace
@@ -90,21 +116,20 @@ void gated_activation_quant(const GatedActivationQuantProblem& problem) {
   const KernelTable& table = kernels();
   const FloatMode ieee;
   const Problem& given = problem.activation;
-  const DType wide = accumulate_dtype(given.dtype);
-  const QuantScratch scratch(wide, given.rows, given.cols);
-  const GatedActivationRows shared = shared_part(given, scratch);
-  const auto run = wide == given.dtype ? run_wide : run_narrow;
+  const QuantScratch scratch(accumulate_dtype(given.dtype), given.rows, given.cols);
+  GateAndCodes shared = shared_part(given, scratch);
+  shared.codes = quantised_rows(problem, scratch);
   const std::int64_t row_bytes =
       given.cols * ((given.up ? 2 : 1) * static_cast<std::int64_t>(dtype_size(given.dtype)) + 1);
-  const RmsNormQuantRows results = quantised_rows(problem, scratch);
   each_part(scratch, given.rows, row_bytes, [&](void* y, std::int64_t first, std::int64_t last) {
-    RmsNormQuantRows codes = results;
-    codes.y = y;
-    for (std::int64_t row = first; row < last; row += codes.rows) {
-      std::int64_t count = std::min(scratch.rows, last - row);
-      enter_codes(codes, problem, row, count);
-      codes.rows = run(given, shared, table, y, row, count);
-      table.rms_norm_quant(codes);
+    GateAndCodes rows = shared;
+    rows.codes.y = rows.out = y;
+    for (std::int64_t row = first; row < last; row += rows.rows) {
+      rows.rows = last - row;
+      enter_gates(rows, given, row);
+      enter_codes(rows.codes, problem, row, rows.rows);
+      run_by_memory(rows, fields_of, enter_scales,
+                    [&](const GateAndCodes& part) { run(part, scratch, table); });
     }
   });
 }

@@ -138,3 +138,20 @@ def test_transposed_arrays_with_a_mask_for_each_row_and_kept_columns(seed):
     found = membound.softmax(np.asfortranarray(x), mask, causal_offset=5)
     assert np.ascontiguousarray(found).tobytes() == wanted.tobytes()
     assert (wanted[10, 20:] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_transposed_gates_with_a_scale_for_each_row_in_place(dtype, seed):
+    rng = np.random.default_rng(seed)
+    bits = np.dtype(NUMPY_DTYPES[dtype])
+    gate, up, dy = rng.standard_normal((3, 150, 90)).astype(bits)
+    options = {"kind": "gelu", "row_scale": rng.standard_normal(150).astype(_tables(gate)[0].dtype)}
+    wanted = membound.gated_activation(gate, up, **options)
+    gradients = membound.gated_activation_backward(dy, gate, up, **options)
+    g, u, d = (np.asfortranarray(one) for one in (gate, up, dy))
+    found = membound.gated_activation_backward(d, g, u, **options, dgate=g.copy("F"), dup=u)
+    assert found[1] is u
+    for right, result in zip(gradients, found, strict=True):
+        assert np.ascontiguousarray(result).tobytes() == right.tobytes()
+    assert membound.gated_activation(g, np.asfortranarray(up), **options, out=g) is g
+    assert np.ascontiguousarray(g).tobytes() == wanted.tobytes()

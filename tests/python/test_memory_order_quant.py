@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised norms on the CPU of transposed arrays, some rows of which pass through a buffer, have
+"""Quantised results on the CPU of transposed arrays, some rows of which pass through a buffer, have
 the bits of contiguous ones, whichever of their arrays are transposed.
 """
 
@@ -20,14 +20,19 @@ import membound
 # Around squares of 16 bytes and the lines of a column; rows that fit the cache 8, 16 or 32 at once,
 # and fewer rows than pay for a buffer.
 SHAPES = ((3, 70), (5, 1), (17, 3), (33, 64), (67, 130), (200, 257), (131, 1000), (45, 9001))
-ARRAYS = ("x", "residual", "residual_out", "out", "scale_out")
+# Each op's arrays that are read; "rows" is what a gated activation multiplies its rows by.
+OPS = {
+    "rms_norm_quant": ("x",),
+    "add_rms_norm_quant": ("x", "residual"),
+    "gated_activation_quant": ("gate", "up"),
+}
+RESULTS = ("residual_out", "out", "scale_out")
 
 
-def drawn(rng, dtype, rows, cols, added):
+def drawn(rng, dtype, rows, cols, op):
     """The arguments that are read; the first rows have sums of squares out of range."""
     bits = np.dtype(NUMPY_DTYPES[dtype])
-    names = ("x", "residual") if added else ("x",)
-    given = {name: rng.standard_normal((rows, cols)).astype(bits) for name in names}
+    given = {name: rng.standard_normal((rows, cols)).astype(bits) for name in OPS[op]}
     extreme = bits.type(float(ml_dtypes.finfo(bits).max) / 4)
     for values in given.values():
         values[0, cols // 2] = extreme
@@ -35,7 +40,7 @@ def drawn(rng, dtype, rows, cols, added):
     return given
 
 
-def called(given, weight, kind, scale, transposed, stride=1):
+def called(op, given, weight, kind, scale, transposed, stride=1):
     """All results, and what lies beside the elements of the codes.
 
     Arrays named in `transposed` have their neighbours in columns, `stride` columns apart.
@@ -47,7 +52,7 @@ def called(given, weight, kind, scale, transposed, stride=1):
         lines = np.repeat(values.swapaxes(0, -1), stride, 0)
         return np.ascontiguousarray(lines)[::stride].swapaxes(0, -1)
 
-    x = given["x"]
+    x = next(iter(given.values()))
     options = {"out": placed("out", np.full(x.shape, 90, np.uint8).view(QUANTISED[kind]))}
     if scale == "static":
         options["scale"] = np.array(2 / LIMITS[kind], np.float32)
@@ -57,8 +62,12 @@ def called(given, weight, kind, scale, transposed, stride=1):
         options["group_size"] = None if scale == "row" else scale
     if "residual" in given:
         options["residual_out"] = placed("residual_out", np.zeros_like(x))
-    op = membound.add_rms_norm_quant if "residual" in given else membound.rms_norm_quant
-    found = op(*(placed(*one) for one in given.items()), weight, **options)
+    if "gate" in given:
+        wide = np.float64 if x.dtype == np.float64 else np.float32
+        options["row_scale"] = np.linspace(-1, 2, len(x), dtype=wide)
+    else:
+        options["weight"] = weight
+    found = getattr(membound, op)(*(placed(*one) for one in given.items()), **options)
     whole = options["out"].base if "out" in transposed else options["out"]
     gaps = np.delete(np.asarray(whole).view(np.uint8), np.s_[::stride], 0) if stride > 1 else None
     return found if isinstance(found, tuple) else (found,), gaps
@@ -69,42 +78,46 @@ def assert_same(found, wanted, what):
         assert np.ascontiguousarray(got).tobytes() == right.tobytes(), what
 
 
-@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("kind", QUANTISED)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_transposed_arrays_have_the_bits_of_contiguous_ones(dtype, kind, scale, added, seed):
+def test_transposed_arrays_have_the_bits_of_contiguous_ones(dtype, kind, scale, op, seed):
     rng = np.random.default_rng(seed)
+    arrays = (*OPS[op], *RESULTS)
     for rows, cols in SHAPES:
-        given = drawn(rng, dtype, rows, cols, added)
+        given = drawn(rng, dtype, rows, cols, op)
         weight = rng.standard_normal(cols).astype(NUMPY_DTYPES[dtype])
-        wanted, _ = called(given, weight, kind, scale, ())
-        some = set(rng.choice(ARRAYS, int(rng.integers(1, len(ARRAYS)))).tolist())
-        for transposed in ({"x"}, {"out"}, set(ARRAYS), some):
-            found, _ = called(given, weight, kind, scale, transposed)
+        wanted, _ = called(op, given, weight, kind, scale, ())
+        some = set(rng.choice(arrays, int(rng.integers(1, len(arrays)))).tolist())
+        for transposed in ({arrays[0]}, {"out"}, set(arrays), some):
+            found, _ = called(op, given, weight, kind, scale, transposed)
             assert_same(found, wanted, (seed, rows, cols, transposed))
 
 
+@pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_any_of_the_arrays_for_any_number_of_threads(threads, seed):
+def test_any_of_the_arrays_for_any_number_of_threads(threads, op, seed):
     rng = np.random.default_rng(seed)
-    given = drawn(rng, "float32", 301, 700, added=True)
-    wanted, _ = called(given, None, "float8_e4m3fn", 128, ())
+    arrays = (*OPS[op], *RESULTS)
+    given = drawn(rng, "float32", 301, 700, op)
+    wanted, _ = called(op, given, None, "float8_e4m3fn", 128, ())
     try:
         membound.set_cpu_threads(threads)
-        for count in range(1, len(ARRAYS) + 1):
-            for transposed in combinations(ARRAYS, count):
-                found, _ = called(given, None, "float8_e4m3fn", 128, transposed)
+        for count in range(1, len(arrays) + 1):
+            for transposed in combinations(arrays, count):
+                found, _ = called(op, given, None, "float8_e4m3fn", 128, transposed)
                 assert_same(found, wanted, (seed, transposed))
     finally:
         membound.set_cpu_threads(0)
 
 
+@pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_second_column_leaves_the_others_alone(dtype, seed):
-    given = drawn(np.random.default_rng(seed), dtype, 150, 210, added=True)
-    wanted, _ = called(given, None, "int8", 64, ())
-    found, gaps = called(given, None, "int8", 64, ARRAYS, stride=2)
+def test_every_second_column_leaves_the_others_alone(dtype, op, seed):
+    given = drawn(np.random.default_rng(seed), dtype, 150, 210, op)
+    wanted, _ = called(op, given, None, "int8", 64, ())
+    found, gaps = called(op, given, None, "int8", 64, (*OPS[op], *RESULTS), stride=2)
     assert_same(found, wanted, seed)
     assert gaps.shape == (210, 150)
     assert (gaps == 90).all()
@@ -113,7 +126,7 @@ def test_every_second_column_leaves_the_others_alone(dtype, seed):
 @pytest.mark.parametrize("place", ["x", "residual"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_sum_in_place_of_a_transposed_input(dtype, place, seed):
-    given = drawn(np.random.default_rng(seed), dtype, 150, 210, added=True)
+    given = drawn(np.random.default_rng(seed), dtype, 150, 210, "add_rms_norm_quant")
     wanted = membound.add_rms_norm_quant(*given.values(), dtype="int8")
     arrays = {name: np.asfortranarray(values) for name, values in given.items()}
     into = arrays[place]
