@@ -6,7 +6,8 @@
 // buffers, so that a row costs one barrier. round: 0, 1, 2 ... over the rows. kParts: sums of a
 // thread that are reduced apart: for gradients each over at most two chunks, in their tree
 // (gradient_team.cuh).
-// kRing: the rows that RingFeed holds, 0 for RegisterFeed; kMinBlocks: per multiprocessor.
+// kRing: the rows that RingFeed holds, 0 for RegisterFeed; kMinBlocks: per multiprocessor; kRoomy:
+// threads have registers for what a row is made of until it is done.
 // kSplitRows: aligned rows may be counted in two axes; in each row of a wide one that costs more
 // than it saves.
 #include <type_traits>
@@ -40,6 +41,7 @@ struct LaneGroup {
   static constexpr bool kUniformShift = false;
   static constexpr bool kParks = false;
   static constexpr bool kClusters = false;
+  static constexpr bool kRoomy = false;
   int size;
   int lane;
   int rank = 0;
@@ -53,6 +55,49 @@ struct LaneGroup {
   __device__ int team() const { return static_cast<int>(blockIdx.x); }
   __device__ Value sum(const Value (&parts)[1], int) const {
     return reduce_lanes(parts[0], size, Sum());
+  }
+  __device__ void sync() const { __syncwarp(); }
+  __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
+};
+
+// The rows of a LaneGroup in fewer lanes, each of which plays two of its, or four, the last of
+// which has no chunk: as many groups to a block, whose sums go in the same order, and what a thread
+// does once for a row serves more of it.
+template <class Value, int kLanes>
+struct FoldedLaneGroup {
+  static_assert(kLanes == 2 || kLanes == 4);
+  static constexpr int kVecs = kLanes == 4 ? 3 : 2;
+  static constexpr int kParts = kVecs;
+  static constexpr int kRing = 0;
+  static constexpr int kFold = 1;
+  static constexpr int kChunks = kFold * kVecs;
+  static constexpr int kMaxThreads = kPersistentThreads / kLanes;
+  static constexpr int kMinBlocks = 2;
+  static constexpr bool kOneRow = false;
+  static constexpr bool kSplitRows = true;
+  static constexpr bool kUniformShift = false;
+  static constexpr bool kParks = false;
+  static constexpr bool kClusters = false;
+  static constexpr bool kRoomy = true;
+  int size;
+  int lane;
+  int rank = 0;
+  int group;
+
+  __device__ FoldedLaneGroup(int lanes, int)
+      : size(lanes / kLanes),
+        lane(static_cast<int>(threadIdx.x) & (size - 1)),
+        group(static_cast<int>(threadIdx.x) >> log2_of(size)) {}
+  __device__ void start() const {}
+  __device__ int team() const { return static_cast<int>(blockIdx.x); }
+  // Their first steps are this lane's.
+  __device__ Value sum(const Value (&parts)[kParts], int) const {
+    Value even = parts[0], odd = parts[1];
+    if constexpr (kLanes == 4) {
+      even = even + parts[2];
+      odd = odd + Value(0);
+    }
+    return reduce_lanes(even + odd, size, Sum());
   }
   __device__ void sync() const { __syncwarp(); }
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
@@ -74,6 +119,7 @@ struct WarpGroup {
   static constexpr bool kUniformShift = true;
   static constexpr bool kParks = false;
   static constexpr bool kClusters = false;
+  static constexpr bool kRoomy = false;
   static constexpr int kMaxWarps = kPersistentThreads / kWarpLanes;
   int size;
   int lane;
@@ -183,6 +229,7 @@ struct ClusterGroup {
   static constexpr bool kUniformShift = true;
   static constexpr bool kParks = false;
   static constexpr bool kClusters = true;
+  static constexpr bool kRoomy = false;
   static constexpr int kMaxWarps = kPersistentThreads / kWarpLanes;
   int size = static_cast<int>(blockDim.x) / kGroups;
   int lane = static_cast<int>(threadIdx.x);

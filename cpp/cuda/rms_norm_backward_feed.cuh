@@ -73,13 +73,12 @@ class RowsInTurn {
   WalkedPlaces<T> walk_;  // where kWalks
 };
 
-// One row ahead, in registers; of the gate where each thread has one chunk of it: for more there
-// are none.
+// One row ahead, in registers; of the gate where each thread has one chunk of it, or room for more.
 template <class T, class Group, Access kAccess, class Rows, bool kGated>
 class RegisterFeed {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
   static constexpr int kVecs = Group::kVecs;
-  static constexpr bool kGateAhead = kVecs == 1;
+  static constexpr bool kGateAhead = kVecs == 1 || Group::kRoomy;
 
  public:
   __device__ RegisterFeed(const Params& p, const Group&, const Rows& rows)
@@ -104,6 +103,7 @@ class RegisterFeed {
   __device__ const uint4& gate(int v) const { return gate_[v]; }
   // Between two uses of a row: its numbers need not stay in registers.
   __device__ void forget() {
+    if constexpr (Group::kRoomy) return;
     forget_numbers(dy_);
     forget_numbers(x_);
     if (gated_.is_there()) forget_numbers(gate_);

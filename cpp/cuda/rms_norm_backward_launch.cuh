@@ -92,6 +92,19 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
   // As persistent_shape has it.
   constexpr bool kCrowded = kCentring != Centring::kNever || kGated;
   if (config.lanes <= kWarpLanes) {
+    if constexpr (kGated && kAccess == Access::kAligned && sizeof(T) < 8) {
+      const auto folded = [&]<class Group>() {
+        shape.threads = Group::kMaxThreads;
+        as.template operator()<Group, Form::kPlainGated>();
+        launch_partial_sums(p, device, stream);
+      };
+      if (p.plain && tuning::folds_four_lanes(p.chunks, config.lanes))
+        return folded.template operator()<FoldedLaneGroup<Value, 4>>();
+      if constexpr (sizeof(T) == 2) {
+        if (p.plain && config.lanes >= tuning::kFewFoldedLanes)
+          return folded.template operator()<FoldedLaneGroup<Value, 2>>();
+      }
+    }
     with.template operator()<LaneGroup<Value>>();
   } else if (config.ring == 0) {
     if constexpr (kAccess == Access::kAligned && !kGated) {

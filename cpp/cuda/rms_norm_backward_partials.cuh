@@ -55,12 +55,13 @@ class PartialSums {
     const int thread = static_cast<int>(threadIdx.x);
     int unit = team_.group;
     int units = threads() / p_.lanes;
-    bool first_of_warp = true;
-    if constexpr (!Group::kOneRow) {  // the groups of a warp first
-      fold_warp(sums[0]);
-      unit = thread / kWarpLanes;
-      units = threads() / kWarpLanes;
-      first_of_warp = thread % kWarpLanes < team_.size;
+    bool first_of_unit = true;
+    if constexpr (!Group::kOneRow) {  // those that would share a warp of LaneGroup first
+      const int groups = kWarpLanes / p_.lanes;
+      fold_warp(sums, groups);
+      unit = team_.group / groups;
+      units = threads() / (team_.size * groups);
+      first_of_unit = team_.group % groups == 0;
     }
     const int width = team_.size * kPack<T>;
     Accumulate* to = partials + team_.team() * p_.cols;
@@ -69,7 +70,7 @@ class PartialSums {
       const std::int64_t first =
           static_cast<std::int64_t>(team_.rank * kVecs + v) * team_.size * kPack<T>;
       if (v > 0) __syncthreads();
-      if (first_of_warp) store_numbers<T>(folded + unit * width + team_.lane * kPack<T>, sums[v]);
+      if (first_of_unit) store_numbers<T>(folded + unit * width + team_.lane * kPack<T>, sums[v]);
       __syncthreads();
       for (int col = thread; col < width && first + col < p_.cols; col += threads()) {
         Accumulate sum = 0;
@@ -79,11 +80,14 @@ class PartialSums {
       }
     }
   }
-  __device__ void fold_warp(Numbers<T>& sums) const {
-    for (int offset = team_.size; offset < kWarpLanes; offset *= 2) {
+  __device__ void fold_warp(Sums& sums, int groups) const {
+    for (int offset = team_.size; offset < team_.size * groups; offset *= 2) {
 #pragma unroll
-      for (int i = 0; i < kPack<T>; ++i) {
-        sums.at[i] += shuffle_xor(sums.at[i], offset);
+      for (int v = 0; v < kVecs; ++v) {
+#pragma unroll
+        for (int i = 0; i < kPack<T>; ++i) {
+          sums[v].at[i] += shuffle_xor(sums[v].at[i], offset);
+        }
       }
     }
   }

@@ -201,6 +201,11 @@ class PersistentGradient {
       return held.dsum[v];
     }
   }
+  static __device__ void add_to_part(Total (&parts)[Group::kParts], int v, const Total& sum) {
+    constexpr int kOfPart = kVecs > Group::kParts ? 2 : 1;
+    Total& part = parts[v / kOfPart];
+    part = v % kOfPart == 0 ? sum : part + sum;
+  }
   __device__ void add_up(const Statistics& statistics, Total (&parts)[Group::kParts], Held& held) {
     if constexpr (kForm == Form::kPlainGated) {
       p_.norm_before_gate ? add_up_gated<true>(statistics, parts)
@@ -211,7 +216,7 @@ class PersistentGradient {
       for (int v = 0; v < kVecs; ++v) {
         const Terms of = terms(v, tile.index(v), statistics);
         const Total sum = row_sum<T, kCentring>(of.g, of.h);
-        parts[v / 2] = v % 2 == 0 ? sum : parts[v / 2] + sum;
+        add_to_part(parts, v, sum);
         if constexpr (kKeepsTerms) held.terms = of;
       }
     }
@@ -295,8 +300,7 @@ class PersistentGradient {
   __device__ void add_up_gated(const Statistics& statistics, Total (&parts)[Group::kParts]) const {
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
-      const Accumulate sum = gated_chunk<kNormFirst>(v).sum(statistics.rstd);
-      parts[v / 2] = v % 2 == 0 ? sum : parts[v / 2] + sum;
+      add_to_part(parts, v, Total(gated_chunk<kNormFirst>(v).sum(statistics.rstd)));
     }
   }
   template <bool kNormFirst>

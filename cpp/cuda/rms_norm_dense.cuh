@@ -4,43 +4,36 @@
 
 // Norms of many narrow rows that start anywhere, without gaps and without options.
 #include "cuda/rms_norm_dense_pieces.cuh"
-#include "cuda/tuning/dense_rows.hpp"
+#include "cuda/row_pair.cuh"
 
 namespace membound::cuda {
 
-// The rows of a block. A team of lanes has two at once, with the tree of HeldRow: half of the lanes
-// finish the sums of one, half those of the other. Its places are the first chunks of a lane in
-// both rows, then the second; kSpares: where rows leave a quarter of those empty, a lane has one
-// second chunk, of the row whose sums it finishes.
+// The rows of a block, two to a team.
 template <class T, Beside kBeside, Centring kCentring, bool kSpares>
 class DenseRows {
   using Accumulate = accumulate_t<T>;
   using Params = RmsNormDenseParams<Accumulate>;
-  using Chunk = SourceChunk<T, kBeside>;
-  using Scale = RowScale<Accumulate>;
+  using RowsOfTeam = RowPair<T, kBeside, kCentring, kSpares>;
+  using Chunks = typename RowsOfTeam::Chunks;
+  using Scale = typename RowsOfTeam::Scale;
   using Pieces = DensePieces<T, kBeside>;
-  static constexpr int kRows = tuning::kDenseRows;
-  static constexpr int kSecond = kSpares ? 1 : kRows;  // places of second chunks
-  static constexpr int kPlaces = kRows + kSecond;
+  static constexpr int kRows = RowsOfTeam::kRows;
+  static constexpr int kSecond = RowsOfTeam::kSecond;
+  static constexpr int kPlaces = RowsOfTeam::kPlaces;
   static constexpr int kSize = static_cast<int>(sizeof(T));
-  static constexpr bool kCentred = kCentring != Centring::kNever;
-  using Chunks = Chunk[kPlaces];
+  static constexpr bool kCentred = RowsOfTeam::kCentred;
 
  public:
-  __device__ explicit DenseRows(const Params& p)
-      : p_(p),
-        team_(p.lanes, 1, 0),
-        half_(p.lanes / 2),
-        upper_(team_.lane & half_),
-        second_(p.lanes + (kSpares ? team_.lane & (half_ - 1) : team_.lane)) {
-    last_ = min(max(cols() - second_ * kPack<T>, 0), kPack<T>);
-    const int row_bytes = (row(1) - row(0)) * cols() * kSize;
+  __device__ explicit DenseRows(const Params& p) : p_(p), pair_(p) {
+    const int second = pair_.second();
+    last_ = min(max(cols() - second * kPack<T>, 0), kPack<T>);
+    const int row_bytes = (pair_.in_block(1) - pair_.in_block(0)) * cols() * kSize;
     behind_[0] = 0;
     behind_[1] = row_bytes;
     // Where there is no second chunk the first is read again.
-    const int second = last_ > 0 ? (second_ - team_.lane) * kChunkBytes : 0;
-    behind_[kRows] = second + (kSpares && upper_ && last_ > 0 ? row_bytes : 0);
-    if constexpr (!kSpares) behind_[kRows + 1] = second + row_bytes;
+    const int to_second = last_ > 0 ? (second - pair_.lane()) * kChunkBytes : 0;
+    behind_[kRows] = to_second + (kSpares && pair_.upper() && last_ > 0 ? row_bytes : 0);
+    if constexpr (!kSpares) behind_[kRows + 1] = to_second + row_bytes;
   }
 
   __device__ void run() const {
@@ -63,13 +56,8 @@ class DenseRows {
 
  private:
   __device__ int cols() const { return static_cast<int>(p_.cols); }
-  // One of the team's rows in the piece.
-  __device__ int row(int i) const {
-    const int shift = log2_of(p_.lanes);
-    return (static_cast<int>(threadIdx.x) >> shift) + i * (static_cast<int>(blockDim.x) >> shift);
-  }
   __device__ DenseChunks<T> chunks(const DensePiece<T>& piece) const {
-    return piece.chunks(cols(), (row(0) * cols() + team_.lane * kPack<T>)*kSize);
+    return piece.chunks(cols(), (pair_.in_block(0) * cols() + pair_.lane() * kPack<T>)*kSize);
   }
   // What of a chunk's numbers, or elements, is in the row, by how many are.
   using Mask = std::conditional_t<kCentred, Accumulate, T>;
@@ -80,6 +68,18 @@ class DenseRows {
     __shared__ alignas(kChunkBytes) Masks masks[kPack<T> + 1];
     return masks;
   }
+  // What of a second chunk is in the row.
+  struct Tail {
+    int elements;
+    __device__ void cut(Numbers<T>& x) const {
+      const Masks& mask = masks()[elements];
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) {
+        x.at[i] = __uint_as_float(__float_as_uint(x.at[i]) & mask.words[i]);
+      }
+    }
+    __device__ void cut(Accumulate&, Accumulate&) const {}
+  };
   static __device__ void fill_masks() {
     const auto count = static_cast<int>(threadIdx.x);
     if (count > kPack<T>) return;
@@ -98,7 +98,7 @@ class DenseRows {
   }
   __device__ void load_columns() const {
     const Columns<T, Access::kShifted, kCentring> of(p_, 0);
-    const auto index = [&](int i) { return i * team_.size + team_.lane; };
+    const auto index = [&](int i) { return i * p_.lanes + pair_.lane(); };
     uint4 weights[WarpTeam::kVecs], biases[WarpTeam::kVecs];
     of.template load<true>(weights, index);
     of.clear_bias(biases);
@@ -124,7 +124,7 @@ class DenseRows {
     Chunks held;
     load(pieces, held);
     Scale scales[kRows + 1];
-    const unsigned again = take_scales(pieces, held, scales);
+    const unsigned again = pair_.take_scales(held, scales, Tail{last_});
     __syncthreads();  // all have been read: results go there
     if constexpr (kBeside == Beside::kResidual) {
       const auto sum = [&](int place) { return pack<T>(held[place].numbers(p_)); };
@@ -132,13 +132,16 @@ class DenseRows {
       put<0, kRows>(to, kPack<T>, sum);
       put<kRows, kSecond>(to, last_, sum);
     }
-    if (again != 0) [[unlikely]]
-      return rescale(pieces, again);
+    if (again != 0) [[unlikely]] {
+      return pair_.each_again(again, [&](int i, bool plain) {
+        rescale_dense<T, kBeside, kCentring>(p_, pair_.row(i), plain);
+      });
+    }
 #pragma unroll
     for (int place = 0; place < kPlaces; ++place) forget_numbers(held[place].parts);
     const DenseChunks<T> to = chunks(pieces.result(0));
-    put_result<0, kRows>(to, team_.lane, kPack<T>, held, scales);
-    put_result<kRows, kSecond>(to, second_, last_, held, scales + (kSpares ? kRows : 0));
+    put_result<0, kRows>(to, pair_.lane(), kPack<T>, held, scales);
+    put_result<kRows, kSecond>(to, pair_.second(), last_, held, scales + (kSpares ? kRows : 0));
   }
 
   // Not centred, with zeros behind the row.
@@ -186,128 +189,9 @@ class DenseRows {
     });
   }
 
-  // Those of both rows, then of the lane's own, and its statistics. Returns a bit for each lane
-  // whose row has to be done again.
-  __device__ unsigned take_scales(const Pieces& pieces, const Chunks& held,
-                                  Scale (&scales)[kRows + 1]) const {
-    Scale& own = scales[kRows];
-    bool sound = true;
-    const Accumulate squares = squares_of(held, own, sound);
-    own.rstd = plain_rstd(p_, squares);
-    const int row = this->row(upper_);
-    const bool active = row < pieces.rows();
-    const unsigned again =
-        __ballot_sync(0xffffffffu, active && !(sound && is_trusted(p_, squares)));
-    if (again != 0) [[unlikely]]
-      return again;
-    if (active && (team_.lane & (half_ - 1)) == 0 && (p_.rstd != nullptr || p_.mean != nullptr)) {
-      NormRow<T, Access::kShifted, kBeside>(p_, pieces.first_row() + row)
-          .template store_statistics<kCentring>(own);
-    }
-    const auto share = [&](Accumulate Scale::* part) {
-      const Accumulate other = shuffle_xor(own.*part, half_);
-      scales[0].*part = upper_ ? other : own.*part;
-      scales[1].*part = upper_ ? own.*part : other;
-    };
-    share(&Scale::rstd);
-    if constexpr (kCentred) share(&Scale::mean);
-    if constexpr (kCentred && kCorrectsMean<T>) share(&Scale::correction);
-    return 0;
-  }
-  __device__ void rescale(const Pieces& pieces, unsigned again) const {
-    const int first_lane = static_cast<int>(threadIdx.x) % kWarpLanes - team_.lane;
-#pragma unroll 1
-    for (int i = 0; i < kRows; ++i) {
-      const bool plain = (again >> (first_lane + i * half_) & 1) == 0;
-      rescale_dense<T, kBeside, kCentring>(p_, pieces.first_row() + row(i), plain);
-    }
-  }
-
-  // Of this lane's row, whose mean it sets.
-  __device__ Accumulate squares_of(const Chunks& held, Scale& own, bool& sound) const {
-    if constexpr (!kCentred) {
-      Accumulate of_place[kPlaces];
-#pragma unroll
-      for (int place = 0; place < kPlaces; ++place) {
-        of_place[place] = sum_of_squares<T>(held[place].numbers(p_));
-      }
-      return finish(one_row(of_place), half_ / 2);
-    } else {
-      Accumulate pivots[kRows], sums[kPlaces], squares[kPlaces];
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) pivots[row] = pivot(held[row].numbers(p_));
-      own.mean = upper_ ? pivots[1] : pivots[0];
-#pragma unroll
-      for (int place = 0; place < kPlaces; ++place) {
-        const bool second = place >= kRows;
-        const Numbers<T> x = about(second && kSpares ? own.mean : pivots[place % kRows],
-                                   held[place].numbers(p_), second);
-        sums[place] = sum<T>(x);
-        squares[place] = sum_of_squares<T>(x);
-      }
-      const int quarter = half_ / 2;
-      const Accumulate one = finish(split(one_row(sums), one_row(squares), quarter), quarter / 2);
-      const Accumulate other = shuffle_xor(one, quarter);
-      const bool has_squares = team_.lane & quarter;
-      return leave_pivot<T>(
-          own, has_squares ? Pair<Accumulate>(other, one) : Pair<Accumulate>(one, other),
-          p_.inverse_cols, sound);
-    }
-  }
-  __device__ Numbers<T> about(Accumulate pivot, const Numbers<T>& numbers, bool second) const {
-    Scale scale;
-    scale.mean = pivot;
-    Numbers<T> x = deviations<T, kCentring>(numbers, scale);
-    if (second) {
-      const Masks& mask = masks()[last_];
-#pragma unroll
-      for (int i = 0; i < kPack<T>; ++i) {
-        x.at[i] = __uint_as_float(__float_as_uint(x.at[i]) & mask.words[i]);
-      }
-    }
-    return x;
-  }
-  // The first step of the tree, for the lane's own row.
-  __device__ Accumulate one_row(const Accumulate (&of_place)[kPlaces]) const {
-    if constexpr (kSpares) {
-      const Accumulate theirs = shuffle_xor(upper_ ? of_place[0] : of_place[1], half_);
-      const Accumulate lower = upper_ ? theirs : of_place[0];
-      return (lower + of_place[2]) + (upper_ ? of_place[1] : theirs);
-    } else {
-      return split(of_place[0] + of_place[2], of_place[1] + of_place[3], half_);
-    }
-  }
-  // One step for two values: the lower lanes go on with a, the upper with b.
-  __device__ Accumulate split(Accumulate a, Accumulate b, int offset) const {
-    const bool upper = team_.lane & offset;
-    return (upper ? b : a) + shuffle_xor(upper ? a : b, offset);
-  }
-  // The other steps.
-  __device__ Accumulate finish(Accumulate value, int offset) const {
-#pragma unroll
-    for (int of_warp = kWarpLanes / 4; of_warp > 0; of_warp /= 2) {
-      if (of_warp <= offset) value += shuffle_xor(value, of_warp);
-    }
-    return value;
-  }
-  // As pivot_of has it, from the lanes that hold the first elements.
-  __device__ Accumulate pivot(const Numbers<T>& first) const {
-    constexpr int kHolders = kPivotElements<T> / kPack<T>;
-    const Accumulate mine = sum<T>(first);
-    Accumulate total = 0;
-#pragma unroll
-    for (int holder = 0; holder < kHolders; ++holder) {
-      total += __shfl_sync(0xffffffffu, mine, holder, p_.lanes);
-    }
-    return total * (Accumulate(1) / kPivotElements<T>);
-  }
-
   const Params& p_;
-  const WarpTeam team_;
-  const int half_;       // of the lanes
-  const bool upper_;     // whether this lane finishes the second row
-  const int second_;     // index of its second chunk
-  int last_;             // elements of the row in that
+  const RowsOfTeam pair_;
+  int last_;             // elements of the row in the second chunk
   int behind_[kPlaces];  // bytes from the first place
 };
 

@@ -4,6 +4,7 @@
 
 #include "cuda/rms_norm_dense.cuh"
 #include "cuda/rms_norm_launch.cuh"
+#include "cuda/tuning/dense_rows.hpp"
 
 namespace membound::cuda {
 

@@ -222,18 +222,28 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
       held.template operator()<BlockTeam<1, 16>>();
     }
   };
-  if constexpr (kCentring == Centring::kAlways && is_plain<kBeside, Sink> && sizeof(T) < 8) {
-    const bool even = p.split.extent == 0 && p.heads.count == 1;
-    if (p.plain && even && tuning::does_narrow_rows(config, shape.blocks, p.chunks)) {
-      LaunchShape narrow = shape;
-      narrow.blocks = tuning::ceil_div(shape.blocks, tuning::kNarrowRows);
-      return launch<rms_norm_narrow_kernel<T>>(narrow, stream, device, p);
-    }
-    if constexpr (sizeof(T) == 2) {
-      if (p.plain && even && tuning::does_wide_rows(config, p.rows) &&
-          launch_wide_rows<T>(p, config, device, stream)) {
-        return;
+  if constexpr (kHasPairs<T, kAccess, kCentring, Sink>) {
+    LaunchShape pairs = shape;
+    pairs.blocks = tuning::ceil_div(shape.blocks, tuning::kPairRows);
+    const auto as = [&]<bool kSpares>() {
+      launch<rms_norm_narrow_kernel<T, kBeside, kSpares>>(pairs, stream, device, p);
+    };
+    if (p.plain && p.heads.count == 1 && tuning::is_many_pairs(config, shape.blocks)) {
+      const bool spares = tuning::spares_quarter(p.chunks, config.lanes);
+      if constexpr (kPairsSpare<T, kBeside>) {
+        if (spares) return as.template operator()<true>();
       }
+      if constexpr (kPairsFill<kBeside>) {
+        if (!spares && (sizeof(T) == 2 || p.chunks == config.lanes * config.vecs))
+          return as.template operator()<false>();
+      }
+    }
+  }
+  if constexpr (kAccess == Access::kAligned && kCentring == Centring::kAlways &&
+                is_plain<kBeside, Sink> && sizeof(T) == 2) {
+    if (p.plain && p.split.extent == 0 && p.heads.count == 1 &&
+        tuning::does_wide_rows(config, p.rows) && launch_wide_rows<T>(p, config, device, stream)) {
+      return;
     }
   }
   if (config.form == RowForm::kWarp && config.fold > 1) {

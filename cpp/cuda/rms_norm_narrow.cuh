@@ -2,147 +2,135 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Very many narrow rows that are centred: what a thread finds out once serves two of them.
-#include "cuda/l2_priority.cuh"
-#include "cuda/rms_norm_kernels.cuh"
-#include "cuda/tuning/rms_norm.hpp"
+// LayerNorm of very many narrow rows that are aligned, without options.
+#include "cuda/row_pair.cuh"
 
 namespace membound::cuda {
 
-// Two rows of one team of a warp, with the tree of HeldRow. Aligned rows that fill their lanes,
-// with a weight and a bias of x's dtype, no options and nothing beside them.
-template <class T>
+// The rows of a block, two to a team.
+template <class T, Beside kBeside, bool kSpares>
 class NarrowRows {
+  static constexpr Centring kCentring = Centring::kAlways;
   using Accumulate = accumulate_t<T>;
   using Params = RmsNormParams<Accumulate>;
-  using Scale = RowScale<Accumulate>;
-  static constexpr Centring kCentring = Centring::kAlways;
-  static constexpr int kChunks = WarpTeam::kVecs;
-  static constexpr int kRows = tuning::kNarrowRows;
+  using RowsOfTeam = RowPair<T, kBeside, kCentring, kSpares>;
+  using Chunks = typename RowsOfTeam::Chunks;
+  using Scale = typename RowsOfTeam::Scale;
+  using Row = NormRow<T, Access::kAligned, kBeside>;
+  static constexpr int kRows = RowsOfTeam::kRows;
+  static constexpr int kPlaces = RowsOfTeam::kPlaces;
+  static constexpr int kColumns = WarpTeam::kVecs;  // chunks of them that a lane needs
 
  public:
-  __device__ explicit NarrowRows(const Params& p)
-      : p_(p),
-        team_(p.lanes, 1, first_block(0)),
-        columns_(p, 0),
-        step_(static_cast<int>(blockDim.x) / p.lanes) {}
+  __device__ explicit NarrowRows(const Params& p) : p_(p), pair_(p), columns_(p, 0) {}
 
   __device__ void run() const {
-    uint4 weights[kChunks], biases[kChunks], chunks[kRows][kChunks];
-    const auto index = [&](int i) { return i * p_.lanes + team_.lane; };
-    columns_.load(weights, index);
+    uint4 weights[kColumns], biases[kColumns];
+    const auto index = [&](int i) { return i == 0 ? pair_.lane() : pair_.second(); };
+    columns_.template load<true>(weights, index);
     columns_.clear_bias(biases);
-    columns_.load_bias(biases, index);
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) fetch(chunks[i], row(i));
-    bool trusted[kRows];
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      // As numbers, weights and biases would be 16 registers more and two blocks less.
-      forget_numbers(weights);
-      forget_numbers(biases);
-      trusted[i] = finish(chunks[i], row(i), weights, biases);
+    columns_.template load_bias<true>(biases, index);
+    Chunks held;
+    fetch(held);
+    Scale scales[kRows + 1];
+    const unsigned again = pair_.take_scales(held, scales, Tail{has_second()});
+    if (again != 0) [[unlikely]] {
+      return pair_.each_again(again, [&](int i, bool plain) {
+        rescale<T, WarpTeam, Access::kAligned, kBeside, kCentring, StoreResult>(p_, plain,
+                                                                                first_block(i));
+      });
     }
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      if (team_.any(!trusted[i])) [[unlikely]] {
-        rescale<T, WarpTeam, Access::kAligned, Beside::kNothing, kCentring, StoreResult>(
-            p_, trusted[i], first_block(i));
-      }
-    }
+    for (int place = 0; place < kPlaces; ++place) forget_numbers(held[place].parts);
+    put(held, scales, weights, biases);
   }
 
  private:
-  // What a team counts its i-th row from: those of a block are beside each other.
+  // What of a second chunk is in the row: all or nothing.
+  struct Tail {
+    bool there;
+    __device__ void cut(Numbers<T>&) const {}
+    __device__ void cut(Accumulate& sum, Accumulate& squares) const {
+      sum = there ? sum : Accumulate(0);
+      squares = there ? squares : Accumulate(0);
+    }
+  };
+
+  // What a team counts the i-th row of the pair from.
   static __device__ int first_block(int i) {
     return static_cast<int>(blockIdx.x) * (1 - kRows) - i;
   }
-  __device__ std::int64_t row(int i) const { return team_.row + i * step_; }
-  __device__ int apart() const { return p_.lanes * kPack<T>; }
-  template <class U>
-  __device__ U* at(U* data, std::int64_t stride, std::int64_t row) const {
-    return data + row * stride + team_.lane * kPack<T>;
+  // The chunk of a place, and its row.
+  __device__ int index(int place) const { return place < kRows ? pair_.lane() : pair_.second(); }
+  __device__ int of_pair(int place) const {
+    return kSpares && place == kRows ? pair_.upper() : place % kRows;
+  }
+  __device__ bool has_second() const { return pair_.second() < p_.chunks; }
+  __device__ bool has(int place) const {
+    return pair_.row(of_pair(place)) < p_.rows && (place < kRows || has_second());
   }
 
-  // Zeros past the last row.
-  __device__ void fetch(uint4 (&chunks)[kChunks], std::int64_t row) const {
-    const T* const x = at(static_cast<const T*>(p_.x), p_.x_row_stride, row);
+  // Zeros where there is none. The first chunks last, which the pivots wait for: the compiler moved
+  // the load of another behind those (H100, 80 columns of bfloat16: 69 to 78 us).
+  __device__ void fetch(Chunks& held) const {
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      chunks[i] = {0u, 0u, 0u, 0u};
-      if (row < p_.rows) chunks[i] = read_chunk(x + i * apart());
+    for (int place = kPlaces - 1; place >= 0; --place) {
+      const Row from(p_, pair_.row(of_pair(place)));
+      held[place].parts[0] = has(place) ? read_chunk(from.x().address(index(place))) : uint4{};
+      if constexpr (kBeside == Beside::kNothing) continue;
+      uint4& beside = held[place].parts[kBeside != Beside::kNothing];
+      beside = has(place) ? read_chunk(from.beside().address(index(place))) : uint4{};
     }
   }
-
-  // As pivot_of has it, from the lanes that hold the first elements.
-  __device__ Accumulate pivot(const uint4& first) const {
-    constexpr int kHolders = kPivotElements<T> / kPack<T>;
-    const Accumulate mine = sum<T>(unpack<T>(first));
-    Accumulate total = 0;
+  __device__ void put(const Chunks& held, const Scale (&scales)[kRows + 1],
+                      const uint4 (&weights)[kColumns], const uint4 (&biases)[kColumns]) const {
 #pragma unroll
-    for (int holder = 0; holder < kHolders; ++holder) {
-      total += __shfl_sync(0xffffffffu, mine, holder, p_.lanes);
+    for (int place = 0; place < kPlaces; ++place) {
+      const int column = place / kRows;
+      const Scale& scale = scales[kSpares ? place : place % kRows];
+      const Numbers<T> numbers = held[place].numbers(p_);
+      const Numbers<T> y =
+          columns_.template normalised<true>(numbers, scale, weights[column], biases[column], 0);
+      if (!has(place)) continue;
+      const Row to(p_, pair_.row(of_pair(place)));
+      if constexpr (kBeside == Beside::kResidual) {
+        to.residual_out().store(index(place), pack<T>(numbers));
+      }
+      to.out().store(index(place), to.result(y, held[place]));
     }
-    return total * (Accumulate(1) / kPivotElements<T>);
-  }
-
-  // Writes a row unless it, or another of its warp, has to be done again; whether it need not.
-  __device__ bool finish(const uint4 (&chunks)[kChunks], std::int64_t row,
-                         const uint4 (&weights)[kChunks], const uint4 (&biases)[kChunks]) const {
-    Scale scale;
-    scale.mean = pivot(chunks[0]);
-    Pair<Accumulate> sums(0);
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      const Numbers<T> x = deviations<T, kCentring>(unpack<T>(chunks[i]), scale);
-      const Pair<Accumulate> more(sum<T>(x), sum_of_squares<T>(x));
-      sums = i == 0 ? more : sums + more;
-    }
-#pragma unroll
-    for (int offset = kWarpLanes / 2; offset > 0; offset /= 2) {
-      if (offset < p_.lanes) sums = sums + shuffle_xor(sums, offset);
-    }
-    bool sound = true;
-    const Accumulate squares = leave_pivot<T>(scale, sums, p_.inverse_cols, sound);
-    const bool active = row < p_.rows;
-    const bool trusted = !active || (sound && is_trusted(p_, squares));
-    if (team_.any(!trusted)) [[unlikely]]
-      return trusted;
-    scale.rstd = plain_rstd(p_, squares);
-    if (!active) return true;
-    if (p_.rstd != nullptr || p_.mean != nullptr) {
-      if (team_.lane == 0) store_statistics(row, scale);
-    }
-    T* const out = at(static_cast<T*>(p_.out), p_.out_row_stride, row);
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      *reinterpret_cast<uint4*>(out + i * apart()) = pack<T>(columns_.template normalised<true>(
-          unpack<T>(chunks[i]), scale, weights[i], biases[i], 0));
-    }
-    return true;
-  }
-
-  // As NormRow has it.
-  __device__ void store_statistics(std::int64_t row, const Scale& scale) const {
-    if (p_.rstd != nullptr) p_.rstd[row * p_.rstd_row_stride] = scale.rstd;
-    if (p_.mean != nullptr) p_.mean[row * p_.mean_row_stride] = scale.mean + scale.correction;
   }
 
   const Params& p_;
-  const WarpTeam team_;
+  const RowsOfTeam pair_;
   Columns<T, Access::kAligned, kCentring> columns_;
-  int step_;  // rows of a block at once
 };
 
-// A block does kNarrowRows for each of its teams, all of them asked for at once. Registers hold the
+// A block does two rows for each of its teams, all of them asked for at once. Registers hold the
 // weight and the bias. Limited by instructions: for a row alone those around its chunks were as
 // many as those on them (H200, 128 columns of bfloat16: 387 for two chunks, 300 with two rows).
-template <class T>
-__global__ void __launch_bounds__(tuning::kWarpFormThreads, 8)
+// Registers: for all but two rows in three places 64 of them spill, and six blocks are faster
+// (H100, bfloat16, LayerNorm of 80, 128 and 320 columns with eight and six: 68.8 and 71.5, 71.6 and
+// 68.2, 69.4 and 72.2; of 80 with a residual 148 and 137).
+template <class T, Beside kBeside, bool kSpares>
+__global__ void __launch_bounds__(tuning::kWarpFormThreads,
+                                  kSpares&& kBeside == Beside::kNothing ? 8 : 6)
     rms_norm_narrow_kernel(const __grid_constant__ RmsNormParams<accumulate_t<T>> p) {
-  const NarrowRows<T> rows(p);
+  const NarrowRows<T, kBeside, kSpares> rows(p);
   if (p.overlap_launch) begin_overlapped();
   rows.run();
 }
+
+// Whether rows have such kernels: LayerNorm's. RMSNorm waits for memory (H100, bfloat16, 160
+// columns: 70 us, so 77), and a gate's sigmoids make them too long (80 columns: 109 us, 101 to 121
+// by the order of the loads).
+template <class T, Access kAccess, Centring kCentring, class Sink>
+inline constexpr bool kHasPairs =
+    kAccess == Access::kAligned && sizeof(T) < 8 && kCentring == Centring::kAlways &&
+    std::is_same_v<Sink, StoreResult>;
+// And those in three places of a lane, and in four.
+template <class T, Beside kBeside>
+inline constexpr bool kPairsSpare = sizeof(T) == 2 || kBeside == Beside::kResidual;
+template <Beside kBeside>
+inline constexpr bool kPairsFill = kBeside == Beside::kNothing;
 
 }  // namespace membound::cuda

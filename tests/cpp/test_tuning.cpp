@@ -210,19 +210,30 @@ TEST_CASE("what is seldom met takes the kernels for any layout, everyday rows do
   CHECK(seldom(4096, 8, 16, false, true));
 }
 
-TEST_CASE("two rows at a time where narrow rows fill their lanes and are many") {
+TEST_CASE("two rows at a time where narrow rows are many") {
   const auto does = [](std::int64_t rows, std::int64_t cols, int size) {
     const RmsNormConfig c = rms_norm_config(rows, cols, size, 16);
-    return does_narrow_rows(c, ceil_div(rows, c.threads / c.lanes), ceil_div(cols, kChunk / size));
+    return is_many_pairs(c, ceil_div(rows, c.threads / c.lanes));
   };
   CHECK(does(65536, 128, 2));
   CHECK(does(1 << 20, 64, 2));
   CHECK(does(1 << 20, 512, 2));
   CHECK(does(1 << 20, 32, 4));
-  CHECK(!does(16384, 128, 2));    // fewer than two waves of blocks
-  CHECK(!does(1 << 20, 120, 2));  // a chunk less than its lanes hold
-  CHECK(!does(1 << 20, 32, 2));   // two lanes
+  CHECK(does(65536, 96, 2));
+  CHECK(!does(16384, 128, 2));   // fewer than two waves of blocks
+  CHECK(!does(1 << 20, 32, 2));  // two lanes
   CHECK(!does(1 << 20, 1024, 2));
+}
+
+TEST_CASE("a lane of two rows has one second chunk where rows spare a quarter") {
+  for (std::int64_t cols = 1; cols <= 1024; ++cols) {
+    CAPTURE(cols);
+    const RmsNormConfig c = rms_norm_config(1 << 20, cols, 4, 16);
+    if (c.form != RowForm::kWarp || c.lanes < 4) continue;
+    const std::int64_t chunks = ceil_div(cols, kChunk / 4), second = chunks - c.lanes;
+    CHECK(second > 0);  // every lane has a first
+    CHECK(spares_quarter(chunks, c.lanes) == (second <= c.lanes / 2));
+  }
 }
 
 TEST_CASE("wide rows by blocks that stay, where they are many") {

@@ -235,3 +235,18 @@ TEST_CASE("an empty array needs neither workspace nor blocks of rows") {
   CHECK(rms_norm_backward_partials(0, 4096, 2) == 0);
   CHECK(rms_norm_backward_config(0, 4096, 2, true, true, 16).form == GradientForm::kRoles);
 }
+
+TEST_CASE("a lane that plays four has chunks for three of them at most") {
+  for (std::int64_t chunks = 1; chunks <= 32; ++chunks) {
+    CAPTURE(chunks);
+    const auto c = rms_norm_backward_config(1 << 20, chunks * 8, 2, true, true, 16, false, 1, true);
+    CHECK(c.form == GradientForm::kPersistent);
+    CHECK(c.threads == kPersistentBlock);  // folded, the half or a quarter of it
+    CHECK(c.lanes >= chunks);
+    if (folds_four_lanes(chunks, c.lanes)) {
+      CHECK(c.lanes % 8 == 0);
+      CHECK(chunks <= c.lanes / 4 * 3);
+      CHECK(chunks > c.lanes / 4 * 2);
+    }
+  }
+}

@@ -6,15 +6,8 @@ bits of the kernel of any stride, and nothing written beside them."""
 from __future__ import annotations
 
 import pytest
-from test_rows_that_start_anywhere import (
-    DTYPES,
-    PLACES,
-    Buffer,
-    every_second_column,
-    generator,
-    same_bits,
-    torch,
-)
+from test_rows_that_start_anywhere import DTYPES, PLACES, Buffer, generator, torch
+from torch_bits import every_second_column, same_bits
 
 import membound
 
@@ -49,7 +42,7 @@ def draw(torch, generator, cols, dtype):
 
 def same(torch, a, b):
     """The same bits, but for those of NaN."""
-    return same_bits(torch, a.nan_to_num(nan=7.0), b.nan_to_num(nan=7.0))
+    return same_bits(a.nan_to_num(nan=7.0), b.nan_to_num(nan=7.0))
 
 
 def check(torch, inputs, wanted, call):
@@ -68,7 +61,7 @@ def test_softmax(torch, generator, dtype):
     for i, cols in enumerate(COLS):
         x = draw(torch, generator, cols, getattr(torch, dtype))
         scale = SCALES[i % len(SCALES)]
-        wanted = membound.softmax(every_second_column(torch, x), scale=scale)
+        wanted = membound.softmax(every_second_column(x), scale=scale)
 
         def call(a, out, scale=scale):
             membound.softmax(*a, out=out, scale=scale)
@@ -81,7 +74,7 @@ def test_softmax_backward(torch, generator, dtype):
     for i, cols in enumerate(COLS):
         dy, y = (draw(torch, generator, cols, getattr(torch, dtype)) for _ in range(2))
         scale = SCALES[i % len(SCALES)]
-        wanted = membound.softmax_backward(every_second_column(torch, dy), y, scale=scale)
+        wanted = membound.softmax_backward(every_second_column(dy), y, scale=scale)
 
         def call(a, out, scale=scale):
             membound.softmax_backward(*a, dx=out, scale=scale)
@@ -100,7 +93,7 @@ def test_cross_entropy(torch, generator, dtype):
         labels[::9] = -100
         options = kinds[i % len(kinds)]
         gradient = torch.empty_like(logits)
-        apart = every_second_column(torch, logits)
+        apart = every_second_column(logits)
         right = membound.cross_entropy(apart, labels, dlogits=gradient, dloss=0.5, **options)
         lse = membound.cross_entropy(apart, labels, return_lse=True, **options)[1]
 

@@ -20,7 +20,7 @@ import membound
 # Around squares of 16 bytes and the lines of a column; rows that fit the cache 8, 16 or 32 at once,
 # and fewer rows than pay for a buffer.
 SHAPES = ((3, 70), (5, 1), (17, 3), (33, 64), (67, 130), (200, 257), (131, 1000), (45, 9001))
-# Each op's arrays that are read; "rows" is what a gated activation multiplies its rows by.
+# What each op reads.
 OPS = {
     "rms_norm_quant": ("x",),
     "add_rms_norm_quant": ("x", "residual"),

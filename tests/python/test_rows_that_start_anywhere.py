@@ -6,6 +6,7 @@ nothing written or read beside them."""
 from __future__ import annotations
 
 import pytest
+from torch_bits import every_second_column, same_bits
 
 import membound
 
@@ -57,11 +58,6 @@ def draw(torch, generator, rows, cols, dtype):
     return values.to(dtype)
 
 
-def same_bits(torch, a, b):
-    kind = torch.int32 if a.dtype == torch.float32 else torch.int16
-    return torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
-
-
 def options_of(op):
     yield {}
     if "rms" in op:
@@ -74,11 +70,6 @@ DTYPES = ("float16", "bfloat16", "float32")
 FORWARD = ("rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm", "rms_norm_gated")
 
 
-def every_second_column(torch, values):
-    """The same values where the kernels of any stride read them, whose rows are in no frame."""
-    return torch.stack((values, values), dim=-1)[..., 0]
-
-
 def check_norms(torch, generator, op, x, z, in_place, placed):
     """So many rows at such places, `placed`, have the bits of x and z by element."""
     cols = x.shape[1]
@@ -89,7 +80,7 @@ def check_norms(torch, generator, op, x, z, in_place, placed):
     inputs = (x,) if op in ("rms_norm", "layer_norm") else (x, z)
     names = ("out", "residual_out") if op.startswith("add") else ("out",)
     for options in options_of(op):
-        wanted = call(*(every_second_column(torch, a) for a in inputs), *columns, **options)
+        wanted = call(*(every_second_column(a) for a in inputs), *columns, **options)
         wanted = wanted if isinstance(wanted, tuple) else (wanted,)
         for count, place in placed:
             sources = [
@@ -105,7 +96,7 @@ def check_norms(torch, generator, op, x, z, in_place, placed):
                 **options,
             )
             for right, out in zip(wanted, outs, strict=False):
-                assert same_bits(torch, out.at, right[:count]), (cols, place, count, options)
+                assert same_bits(out.at, right[:count]), (cols, place, count, options)
             for out in outs[: len(names)]:
                 assert out.only_rows_were_written(), (cols, place)
 
@@ -150,9 +141,9 @@ def test_statistics_of_narrow_rows_without_gaps(torch, generator, dtype):
         x = Buffer(torch, draw(torch, generator, rows, cols, dtype), cols % 3, 0).at
         weight = torch.ones(cols, device="cuda", dtype=dtype)
         found = membound.layer_norm(x, weight, return_stats=True)[1:]
-        wanted = membound.layer_norm(every_second_column(torch, x), weight, return_stats=True)[1:]
+        wanted = membound.layer_norm(every_second_column(x), weight, return_stats=True)[1:]
         for got, right in zip(found, wanted, strict=True):
-            assert same_bits(torch, got, right), cols
+            assert same_bits(got, right), cols
 
 
 BACKWARD = (
@@ -202,11 +193,11 @@ def test_gradients(torch, generator, op, dtype):
                     )
                     wanted = [a for a in wanted if a.dim() == 2]
                     for right, out in zip(wanted, outs, strict=False):
-                        assert same_bits(torch, out.at[part], right), (cols, at, first, options)
+                        assert same_bits(out.at[part], right), (cols, at, first, options)
                 for out in outs[: len(named)]:
                     assert out.only_rows_were_written(), (cols, at)
             for one, other in zip(*found, strict=True):
-                assert same_bits(torch, one, other), (cols, place, options)
+                assert same_bits(one, other), (cols, place, options)
             if "gated" not in op and not options:
                 h = x.double()
                 if "layer" in op:

@@ -11,8 +11,6 @@
 
 namespace membound::cuda::tuning {
 
-inline constexpr int kDenseRows = 2;  // of a team
-
 // Fewer blocks than these start sooner by others, whose rows are spread over more of them (H200,
 // bfloat16, us, so and by others: 8192 x 127 4.8 and 4.0, LayerNorm 6.4 and 5.4, with a
 // residual 6.4 and 5.0; 16384 x 127 5.0 and 6.8, 6.6 and 8.9, 7.4 and 9.1; 2048 x 300 3.6 and 3.6,
@@ -38,7 +36,7 @@ inline DenseConfig dense_config(std::int64_t rows, std::int64_t cols, const RmsN
                                 int dtype_size, bool others_by_element, int arrays) {
   if (row.form != RowForm::kWarp || row.lanes < 4 || dtype_size > 4) return {};
   DenseConfig config{};
-  config.rows = row.threads / row.lanes * kDenseRows;
+  config.rows = row.threads / row.lanes * kPairRows;
   config.places = dense_places(config.rows, static_cast<int>(cols), dtype_size);
   config.bytes = kChunk * arrays * config.places;
   const std::int64_t blocks = ceil_div(rows, config.rows);

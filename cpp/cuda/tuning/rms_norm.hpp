@@ -151,17 +151,19 @@ constexpr bool has_parking(const RmsNormConfig& config, bool shifted, bool besid
   return kChunk * arrays * (chunks + 1) + kBesideParked <= max_shared_bytes;
 }
 
+// Whether rows leave the last quarter of the chunks that `all` virtual threads hold empty.
+constexpr bool spares_quarter(std::int64_t chunks, int all) { return chunks * 2 <= all * 3; }
+
 // Rows that a warp's team does at once where they are very many (H200, LayerNorm of bfloat16,
 // 524288 x 128: 67.2 us, one at a time 75.0), from about two waves of blocks on (65536 x 128: 10.3
 // and 11.8; 16384 x 128: 4.1 and 3.9). Three were no faster where rows are fewer (131072 x
 // 128: 19.6 us, two 18.8).
-inline constexpr int kNarrowRows = 2;
+inline constexpr int kPairRows = 2;
 inline constexpr std::int64_t kNarrowBlocks = 2 * 132 * 8;
-// blocks: with one row at a time. Rows must fill their lanes, which hold the elements of the pivot.
-constexpr bool does_narrow_rows(const RmsNormConfig& config, std::int64_t blocks,
-                                std::int64_t chunks) {
-  return config.form == RowForm::kWarp && blocks >= kNarrowBlocks && config.lanes >= 4 &&
-         chunks == config.lanes * config.vecs;
+// blocks: with one row at a time. Lanes must hold the elements of the pivot.
+constexpr bool is_many_pairs(const RmsNormConfig& config, std::int64_t blocks) {
+  return config.form == RowForm::kWarp && config.fold == 1 && blocks >= kNarrowBlocks &&
+         config.lanes >= 4;
 }
 
 // Rows of clusters by blocks that stay, in groups of as many threads as a block has otherwise; not
@@ -241,9 +243,6 @@ inline RmsNormConfig spread_beside_gate(const RmsNormConfig& config, std::int64_
   if (config.max_warps == 8) return unfolded(config);
   return folded(config, rows, dtype_size == 2 ? kFewGated : kFewVirtualThreads);
 }
-
-// Whether rows leave the last quarter of the chunks that `all` virtual threads hold empty.
-constexpr bool spares_quarter(std::int64_t chunks, int all) { return chunks * 2 <= all * 3; }
 
 // The same row in one warp, several rows to a block: a GPU starts no more than a block in 0.7 ns,
 // and sums need no barrier. Not where rows are few (H200, bfloat16, us, a block to a row and so:

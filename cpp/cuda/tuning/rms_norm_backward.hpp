@@ -155,6 +155,16 @@ constexpr int ring_offset(int vecs, bool clusters, int max_threads) {
   return vecs == 4 && clusters && max_threads == kPersistentBlock ? 2 * kChunk : 0;
 }
 
+// Whether a lane of narrow rows beside a gate plays four in three chunks, or else two where there
+// are a few of 16 bits (H100, us: bfloat16 628992 x 80 289 and 180, 524288 x 96 250 and 192,
+// float32 431 and 390; bfloat16 393216 x 128 208 and 198, 16384 x 128 15.2 and 12.3, but float32
+// 262144 x 128 241 and 263). Without a gate they wait for memory (628992 x 80 114 and 120,
+// LayerNorm 121 and 125).
+constexpr bool folds_four_lanes(std::int64_t chunks, int lanes) {
+  return lanes >= 8 && spares_quarter(chunks, lanes / 2);
+}
+inline constexpr int kFewFoldedLanes = 4;
+
 // As many blocks as 128 multiprocessors hold. Clusters find fewer places: 30 of 4 and 14 of 8
 // blocks fit a H200. For both shapes of a width: the bits of dweight do not depend on alignment.
 // Each team works for one head.

@@ -1,0 +1,114 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Very many aligned rows of up to a warp on a GPU, heads among them: the bits of the kernels that
+take any row."""
+
+from __future__ import annotations
+
+import pytest
+from torch_bits import every_second_column, same_bits
+
+import membound
+
+pytestmark = pytest.mark.gpu
+
+# Of 16 bytes: rows that leave a quarter of their lanes' chunks empty, less than that, none.
+CHUNKS = (5, 6, 7, 8, 10, 12, 13, 16, 20, 24, 28, 32, 40, 48, 63, 64)
+DTYPES = ("float16", "bfloat16", "float32")
+FORWARD = ("rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm", "rms_norm_gated")
+HEADS = 8
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture
+def draw(torch, seed):
+    generator = torch.Generator(device="cuda").manual_seed(seed % 2**63)
+    return lambda *shape: torch.randn(*shape, device="cuda", generator=generator)
+
+
+def many_rows(chunks):
+    """Enough for every kernel of its own, in heads, and no multiple of a block's."""
+    lanes = 1
+    while 2 * lanes < chunks:
+        lanes *= 2
+    return (2 * 132 * 8 * (128 // lanes) // HEADS + 1) * HEADS
+
+
+def drawn(draw, rows, cols, dtype, torch):
+    """Rows with sums of squares out of range, first elements far from their mean, and NaN."""
+    values = draw(rows, cols)
+    for row in (0, 5, 6, rows // 2, rows - 1):
+        values[row] *= 1e20 if dtype != torch.float16 else 1e-6
+    for row in (5, 7, 40, rows - 2):
+        values[row, :8] += 50
+    values[9] = 0
+    values[11, 3] = torch.nan
+    return values.to(dtype)
+
+
+def places(values):
+    """Rows one after the other, and the heads of a wider projection."""
+    yield values
+    rows, cols = values.shape
+    wide = values.new_full((rows // HEADS, 3 * HEADS, cols), float("nan"))
+    heads = wide[:, HEADS : 2 * HEADS]
+    heads.copy_(values.view(heads.shape))
+    yield heads
+
+
+def as_rows(result):
+    return result.reshape(-1, result.shape[-1]) if result.ndim > 2 else result.reshape(-1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", FORWARD)
+def test_norms(torch, draw, op, dtype):
+    dtype = getattr(torch, dtype)
+    call = getattr(membound, op)
+    statistics = {"return_stats": True} if "layer" in op else {"return_rstd": True}
+    for chunks in CHUNKS:
+        cols = chunks * 16 // dtype.itemsize
+        rows = many_rows(chunks)
+        inputs = [drawn(draw, rows, cols, dtype, torch)]
+        if op not in ("rms_norm", "layer_norm"):
+            inputs.append(drawn(draw, rows, cols, dtype, torch))
+        columns = [draw(cols).to(dtype) for _ in range(2 if "layer" in op else 1)]
+        for before in (True, False) if "gated" in op else (None,):
+            options = statistics | ({} if before is None else {"norm_before_gate": before})
+            wanted = call(*map(every_second_column, inputs), *columns, **options)
+            for placed in zip(*map(places, inputs), strict=True):
+                found = call(*placed, *columns, **options)
+                for got, right in zip(found, wanted, strict=True):
+                    assert same_bits(as_rows(got).view(right.shape), right), (cols, options)
+            out = inputs[0].clone()
+            found = call(out, *inputs[1:], *columns, out=out, **options)
+            assert same_bits(out, wanted[0]), (cols, options)
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gated_gradients(torch, draw, dtype, before):
+    dtype = getattr(torch, dtype)
+    for chunks in CHUNKS:
+        cols = chunks * 16 // dtype.itemsize
+        rows = many_rows(chunks)
+        dy, x, z = (drawn(draw, rows, cols, dtype, torch) for _ in range(3))
+        weight = draw(cols).to(dtype)
+        options = {"norm_before_gate": before}
+        _, rstd = membound.rms_norm_gated(x, z, weight, return_rstd=True, **options)
+        wanted = membound.rms_norm_gated_backward(
+            *map(every_second_column, (dy, x, z)), weight, rstd, **options
+        )
+        for placed in zip(*map(places, (dy, x, z)), strict=True):
+            placed_rstd = rstd.view(placed[0].shape[:-1])
+            found = membound.rms_norm_gated_backward(*placed, weight, placed_rstd, **options)
+            for got, right in zip(found, wanted, strict=True):
+                assert same_bits(as_rows(got).view(right.shape), right), cols
+        given = {"dx": dy, "dz": z}
+        found = membound.rms_norm_gated_backward(dy, x, z, weight, rstd, **given, **options)
+        for got, right in zip(found, wanted, strict=True):
+            assert same_bits(got, right), cols
