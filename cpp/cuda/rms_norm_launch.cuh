@@ -98,6 +98,15 @@ inline constexpr bool kTakesWarps =
     (kBeside == Beside::kNothing ||
      (kBeside == Beside::kResidual && kCentring != Centring::kAlways));
 
+// Whether very many narrow rows take half of the lanes. Others wait for memory (H100, bfloat16 of
+// 80 columns with a residual 135 and 136 us, to codes 119 and 121; float32 of 96 134 and 136, a
+// gate 197 and 200).
+template <class T, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
+inline constexpr bool kFoldsLanes =
+    kAccess == Access::kAligned && sizeof(T) < 8 &&
+    (kCentring != Centring::kNever ||
+     (kBeside != Beside::kResidual && (Sink::kQuantises || sizeof(T) == 2)));
+
 // Whether the GPU has room for such blocks.
 template <class T>
 bool launch_wide_rows(const RmsNormParams<accumulate_t<T>>& p, const tuning::RmsNormConfig& config,
@@ -116,6 +125,48 @@ bool launch_wide_rows(const RmsNormParams<accumulate_t<T>>& p, const tuning::Rms
   shape.blocks *= tuning::even_clusters(p.rows, clusters);
   launch<rms_norm_wide_kernel<T>>(shape, stream, device, p);
   return true;
+}
+
+// Very many rows that share a warp: whether there are kernels for them. shape: of one row to a
+// team.
+template <class T, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
+bool launch_many_narrow(const typename Sink::template Params<accumulate_t<T>>& p,
+                        const tuning::RmsNormConfig& config, LaunchShape shape, int device,
+                        StreamView stream) {
+  [[maybe_unused]] const bool spares = tuning::spares_quarter(p.chunks, config.lanes);
+  if constexpr (kAccess == Access::kAligned && kCentring == Centring::kAlways &&
+                is_plain<kBeside, Sink> && sizeof(T) < 8) {
+    const auto in_pairs = [&]<bool kSpares>() {
+      shape.blocks = tuning::ceil_div(shape.blocks, tuning::kPairRows);
+      launch<rms_norm_narrow_kernel<T, kSpares>>(shape, stream, device, p);
+      return true;
+    };
+    const bool fills = p.chunks == config.lanes * config.vecs;
+    if (p.plain && p.heads.count == 1) {
+      if constexpr (sizeof(T) == 2) {
+        if (spares) return in_pairs.template operator()<true>();
+      }
+      if (!spares && (sizeof(T) == 2 || fills)) return in_pairs.template operator()<false>();
+    }
+  }
+  if constexpr (kFoldsLanes<T, kAccess, kBeside, kCentring, Sink>) {
+    const auto folded = [&]<int kChunks>() {
+      using Team = FoldedLanesTeam<kChunks>;
+      shape.blocks = tuning::ceil_div(p.rows, 2 * config.threads / config.lanes);
+      launch<rms_norm_row_kernel<T, Team, kAccess, kBeside, kCentring, Sink>>(shape, stream, device,
+                                                                              p);
+      return true;
+    };
+    bool fits = true;  // groups of columns are neighbours' chunks
+    if constexpr (Sink::kQuantises) fits = p.group_chunks <= config.lanes / 2;
+    if (spares && fits) return folded.template operator()<3>();
+    // The largest magnitude is one more sum (H100, 128 and 512 columns of bfloat16 55.3 and 53.5
+    // us, 56.8 and 53.1, but 131072 x 64 9.8 and 10.3; with a residual 118.6 and 120.0).
+    if constexpr (Sink::kQuantises) {
+      if (fits && config.lanes >= 8) return folded.template operator()<4>();
+    }
+  }
+  return false;
 }
 
 // The kernels that a config asks for, whose results go to Sink.
@@ -222,22 +273,9 @@ void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
       held.template operator()<BlockTeam<1, 16>>();
     }
   };
-  if constexpr (kHasPairs<T, kAccess, kCentring, Sink>) {
-    LaunchShape pairs = shape;
-    pairs.blocks = tuning::ceil_div(shape.blocks, tuning::kPairRows);
-    const auto as = [&]<bool kSpares>() {
-      launch<rms_norm_narrow_kernel<T, kBeside, kSpares>>(pairs, stream, device, p);
-    };
-    if (p.plain && p.heads.count == 1 && tuning::is_many_pairs(config, shape.blocks)) {
-      const bool spares = tuning::spares_quarter(p.chunks, config.lanes);
-      if constexpr (kPairsSpare<T, kBeside>) {
-        if (spares) return as.template operator()<true>();
-      }
-      if constexpr (kPairsFill<kBeside>) {
-        if (!spares && (sizeof(T) == 2 || p.chunks == config.lanes * config.vecs))
-          return as.template operator()<false>();
-      }
-    }
+  if (tuning::is_many_narrow(config, shape.blocks) &&
+      launch_many_narrow<T, kAccess, kBeside, kCentring, Sink>(p, config, shape, device, stream)) {
+    return;
   }
   if constexpr (kAccess == Access::kAligned && kCentring == Centring::kAlways &&
                 is_plain<kBeside, Sink> && sizeof(T) == 2) {

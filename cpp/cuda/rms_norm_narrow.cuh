@@ -8,15 +8,15 @@
 namespace membound::cuda {
 
 // The rows of a block, two to a team.
-template <class T, Beside kBeside, bool kSpares>
+template <class T, bool kSpares>
 class NarrowRows {
   static constexpr Centring kCentring = Centring::kAlways;
   using Accumulate = accumulate_t<T>;
   using Params = RmsNormParams<Accumulate>;
-  using RowsOfTeam = RowPair<T, kBeside, kCentring, kSpares>;
+  using RowsOfTeam = RowPair<T, Beside::kNothing, kCentring, kSpares>;
   using Chunks = typename RowsOfTeam::Chunks;
   using Scale = typename RowsOfTeam::Scale;
-  using Row = NormRow<T, Access::kAligned, kBeside>;
+  using Row = NormRow<T, Access::kAligned, Beside::kNothing>;
   static constexpr int kRows = RowsOfTeam::kRows;
   static constexpr int kPlaces = RowsOfTeam::kPlaces;
   static constexpr int kColumns = WarpTeam::kVecs;  // chunks of them that a lane needs
@@ -36,8 +36,8 @@ class NarrowRows {
     const unsigned again = pair_.take_scales(held, scales, Tail{has_second()});
     if (again != 0) [[unlikely]] {
       return pair_.each_again(again, [&](int i, bool plain) {
-        rescale<T, WarpTeam, Access::kAligned, kBeside, kCentring, StoreResult>(p_, plain,
-                                                                                first_block(i));
+        rescale<T, WarpTeam, Access::kAligned, Beside::kNothing, kCentring, StoreResult>(
+            p_, plain, first_block(i));
       });
     }
 #pragma unroll
@@ -77,9 +77,6 @@ class NarrowRows {
     for (int place = kPlaces - 1; place >= 0; --place) {
       const Row from(p_, pair_.row(of_pair(place)));
       held[place].parts[0] = has(place) ? read_chunk(from.x().address(index(place))) : uint4{};
-      if constexpr (kBeside == Beside::kNothing) continue;
-      uint4& beside = held[place].parts[kBeside != Beside::kNothing];
-      beside = has(place) ? read_chunk(from.beside().address(index(place))) : uint4{};
     }
   }
   __device__ void put(const Chunks& held, const Scale (&scales)[kRows + 1],
@@ -88,15 +85,10 @@ class NarrowRows {
     for (int place = 0; place < kPlaces; ++place) {
       const int column = place / kRows;
       const Scale& scale = scales[kSpares ? place : place % kRows];
-      const Numbers<T> numbers = held[place].numbers(p_);
-      const Numbers<T> y =
-          columns_.template normalised<true>(numbers, scale, weights[column], biases[column], 0);
+      const Numbers<T> y = columns_.template normalised<true>(held[place].numbers(p_), scale,
+                                                              weights[column], biases[column], 0);
       if (!has(place)) continue;
-      const Row to(p_, pair_.row(of_pair(place)));
-      if constexpr (kBeside == Beside::kResidual) {
-        to.residual_out().store(index(place), pack<T>(numbers));
-      }
-      to.out().store(index(place), to.result(y, held[place]));
+      Row(p_, pair_.row(of_pair(place))).out().store(index(place), pack<T>(y));
     }
   }
 
@@ -108,29 +100,14 @@ class NarrowRows {
 // A block does two rows for each of its teams, all of them asked for at once. Registers hold the
 // weight and the bias. Limited by instructions: for a row alone those around its chunks were as
 // many as those on them (H200, 128 columns of bfloat16: 387 for two chunks, 300 with two rows).
-// Registers: for all but two rows in three places 64 of them spill, and six blocks are faster
-// (H100, bfloat16, LayerNorm of 80, 128 and 320 columns with eight and six: 68.8 and 71.5, 71.6 and
-// 68.2, 69.4 and 72.2; of 80 with a residual 148 and 137).
-template <class T, Beside kBeside, bool kSpares>
-__global__ void __launch_bounds__(tuning::kWarpFormThreads,
-                                  kSpares&& kBeside == Beside::kNothing ? 8 : 6)
+// Registers: in four places 64 of them spill, and six blocks are faster (H100, bfloat16, 128
+// columns 71.6 and 68.2 us; in three, of 80 columns, 68.8 and 71.5).
+template <class T, bool kSpares>
+__global__ void __launch_bounds__(tuning::kWarpFormThreads, kSpares ? 8 : 6)
     rms_norm_narrow_kernel(const __grid_constant__ RmsNormParams<accumulate_t<T>> p) {
-  const NarrowRows<T, kBeside, kSpares> rows(p);
+  const NarrowRows<T, kSpares> rows(p);
   if (p.overlap_launch) begin_overlapped();
   rows.run();
 }
-
-// Whether rows have such kernels: LayerNorm's. RMSNorm waits for memory (H100, bfloat16, 160
-// columns: 70 us, so 77), and a gate's sigmoids make them too long (80 columns: 109 us, 101 to 121
-// by the order of the loads).
-template <class T, Access kAccess, Centring kCentring, class Sink>
-inline constexpr bool kHasPairs =
-    kAccess == Access::kAligned && sizeof(T) < 8 && kCentring == Centring::kAlways &&
-    std::is_same_v<Sink, StoreResult>;
-// And those in three places of a lane, and in four.
-template <class T, Beside kBeside>
-inline constexpr bool kPairsSpare = sizeof(T) == 2 || kBeside == Beside::kResidual;
-template <Beside kBeside>
-inline constexpr bool kPairsFill = kBeside == Beside::kNothing;
 
 }  // namespace membound::cuda

@@ -53,6 +53,40 @@ struct WarpTeam {
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
 };
 
+// The same in half of the lanes, each of which plays two; of three chunks where rows leave the last
+// quarter empty.
+template <int kChunksOf>
+struct FoldedLanesTeam {
+  static constexpr bool kSplitRows = true;
+  static constexpr int kVecs = 2;
+  static constexpr int kFold = 2;
+  static constexpr int kChunks = kChunksOf;
+  static constexpr bool kParks = false;
+  static constexpr int kMaxThreads = 256;
+  static constexpr bool kUniformShift = false;
+  static constexpr bool kClusters = false;
+  static constexpr bool kSharesBlock = true;
+  static constexpr bool kSharesWarp = true;
+  int size;
+  int lane;
+  int rank = 0;
+  std::int64_t row;
+
+  __device__ FoldedLanesTeam(int lanes, int, int first_block)
+      : size(lanes / 2),
+        lane(static_cast<int>(threadIdx.x) & (size - 1)),
+        row((static_cast<std::int64_t>(blockIdx.x - first_block) * blockDim.x + threadIdx.x) >>
+            log2_of(size)) {}
+  __device__ void start() const {}
+  template <class Value, class Combine>
+  __device__ Value reduce_part(const Value (&values)[2], int, Combine combine) const {
+    return reduce_lanes(combine(values[0], values[1]), size, combine);
+  }
+  __device__ bool any(bool mine) const { return __any_sync(0xffffffffu, mine); }
+  __device__ void sync() const { __syncwarp(); }
+  __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
+};
+
 // A warp that plays kFold virtual ones; several rows per block.
 template <int kFoldOf, int kChunksOf = 2 * kFoldOf>
 struct FoldedWarpTeam {

@@ -60,10 +60,6 @@ def places(values):
     yield heads
 
 
-def as_rows(result):
-    return result.reshape(-1, result.shape[-1]) if result.ndim > 2 else result.reshape(-1)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", FORWARD)
 def test_norms(torch, draw, op, dtype):
@@ -83,10 +79,36 @@ def test_norms(torch, draw, op, dtype):
             for placed in zip(*map(places, inputs), strict=True):
                 found = call(*placed, *columns, **options)
                 for got, right in zip(found, wanted, strict=True):
-                    assert same_bits(as_rows(got).view(right.shape), right), (cols, options)
+                    assert same_bits(got.reshape(right.shape), right), (cols, options)
             out = inputs[0].clone()
             found = call(out, *inputs[1:], *columns, out=out, **options)
             assert same_bits(out, wanted[0]), (cols, options)
+
+
+@pytest.mark.parametrize("scale", ["row", "static", 64, 128])
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_codes(torch, draw, dtype, added, scale):
+    dtype = getattr(torch, dtype)
+    call = membound.add_rms_norm_quant if added else membound.rms_norm_quant
+    for number, chunks in enumerate(CHUNKS):
+        cols = chunks * 16 // dtype.itemsize
+        rows = many_rows(chunks)
+        inputs = [drawn(draw, rows, cols, dtype, torch) for _ in range(2 if added else 1)]
+        weight = draw(cols).to(dtype)
+        options = {"dtype": ("float8_e4m3fn", "int8", "float8_e5m2")[number % 3]}
+        if scale == "static":
+            options["scale"] = torch.full((), 0.0625, device="cuda")
+        elif scale != "row":
+            options["group_size"] = scale
+        wanted = call(*map(every_second_column, inputs), weight, **options)
+        for placed in zip(*map(places, inputs), strict=True):
+            found = call(*placed, weight, **options)
+            pairs = (
+                zip(found, wanted, strict=True) if scale != "static" or added else [(found, wanted)]
+            )
+            for got, right in pairs:
+                assert same_bits(got.reshape(right.shape), right), (cols, options)
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -107,7 +129,7 @@ def test_gated_gradients(torch, draw, dtype, before):
             placed_rstd = rstd.view(placed[0].shape[:-1])
             found = membound.rms_norm_gated_backward(*placed, weight, placed_rstd, **options)
             for got, right in zip(found, wanted, strict=True):
-                assert same_bits(as_rows(got).view(right.shape), right), cols
+                assert same_bits(got.reshape(right.shape), right), cols
         given = {"dx": dy, "dz": z}
         found = membound.rms_norm_gated_backward(dy, x, z, weight, rstd, **given, **options)
         for got, right in zip(found, wanted, strict=True):

@@ -161,7 +161,7 @@ constexpr bool spares_quarter(std::int64_t chunks, int all) { return chunks * 2 
 inline constexpr int kPairRows = 2;
 inline constexpr std::int64_t kNarrowBlocks = 2 * 132 * 8;
 // blocks: with one row at a time. Lanes must hold the elements of the pivot.
-constexpr bool is_many_pairs(const RmsNormConfig& config, std::int64_t blocks) {
+constexpr bool is_many_narrow(const RmsNormConfig& config, std::int64_t blocks) {
   return config.form == RowForm::kWarp && config.fold == 1 && blocks >= kNarrowBlocks &&
          config.lanes >= 4;
 }
