@@ -26,8 +26,9 @@ __device__ inline void sync_group(int group, int size) {
   asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(size) : "memory");
 }
 
-// Lanes of a warp; a power of two.
-template <class Value>
+// Lanes of a warp; a power of two. kSplit: rows are counted in two axes, or by heads, or are 2 GiB
+// apart.
+template <class Value, bool kSplit>
 struct LaneGroup {
   static constexpr int kVecs = 1;
   static constexpr int kParts = 1;
@@ -37,7 +38,7 @@ struct LaneGroup {
   static constexpr int kMaxThreads = kPersistentThreads;
   static constexpr int kMinBlocks = 2;
   static constexpr bool kOneRow = false;
-  static constexpr bool kSplitRows = true;
+  static constexpr bool kSplitRows = kSplit;
   static constexpr bool kUniformShift = false;
   static constexpr bool kParks = false;
   static constexpr bool kClusters = false;
@@ -63,7 +64,7 @@ struct LaneGroup {
 // The rows of a LaneGroup in fewer lanes, each of which plays two of its, or four, the last of
 // which has no chunk: as many groups to a block, whose sums go in the same order, and what a thread
 // does once for a row serves more of it.
-template <class Value, int kLanes>
+template <class Value, bool kSplit, int kLanes>
 struct FoldedLaneGroup {
   static_assert(kLanes == 2 || kLanes == 4);
   static constexpr int kVecs = kLanes == 4 ? 3 : 2;
@@ -74,7 +75,7 @@ struct FoldedLaneGroup {
   static constexpr int kMaxThreads = kPersistentThreads / kLanes;
   static constexpr int kMinBlocks = 2;
   static constexpr bool kOneRow = false;
-  static constexpr bool kSplitRows = true;
+  static constexpr bool kSplitRows = kSplit;
   static constexpr bool kUniformShift = false;
   static constexpr bool kParks = false;
   static constexpr bool kClusters = false;

@@ -26,7 +26,7 @@ template <class T, Third kThird, Centring kCentring, bool kOptions>
 class DenseGradient {
   using Accumulate = accumulate_t<T>;
   using Params = DenseGradientParams<Accumulate>;
-  using Group = LaneGroup<RowSum<T, kCentring>>;
+  using Group = LaneGroup<RowSum<T, kCentring>, true>;
   using Row = GradientRow<T, Access::kShifted>;
   using Statistics = RowStatistics<Accumulate>;
   using Sums = Numbers<T>[1];
@@ -210,7 +210,7 @@ template <class T, Third kThird, Centring kCentring, bool kOptions>
 __global__ void __launch_bounds__(kPersistentThreads, 2)
     rms_norm_backward_dense_kernel(const __grid_constant__ DenseGradientParams<accumulate_t<T>> p) {
   if constexpr (MEMBOUND_HAS_CLUSTERS) {
-    const LaneGroup<RowSum<T, kCentring>> team(p.lanes, 1);
+    const LaneGroup<RowSum<T, kCentring>, true> team(p.lanes, 1);
     wait_for_launch_before();
     DenseGradient<T, kThird, kCentring, kOptions>(p, team).run();
   }

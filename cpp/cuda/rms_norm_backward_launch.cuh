@@ -92,20 +92,32 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
   // As persistent_shape has it.
   constexpr bool kCrowded = kCentring != Centring::kNever || kGated;
   if (config.lanes <= kWarpLanes) {
-    if constexpr (kGated && kAccess == Access::kAligned && sizeof(T) < 8) {
+    constexpr bool kMayBeEven = kAccess == Access::kAligned && sizeof(T) < 8;
+    const bool even = kMayBeEven && p.plain && has_even_rows<T>(p);
+    if constexpr (kGated && kMayBeEven) {
       const auto folded = [&]<class Group>() {
         shape.threads = Group::kMaxThreads;
         as.template operator()<Group, Form::kPlainGated>();
         launch_partial_sums(p, device, stream);
       };
       if (p.plain && tuning::folds_four_lanes(p.chunks, config.lanes))
-        return folded.template operator()<FoldedLaneGroup<Value, 4>>();
+        return even ? folded.template operator()<FoldedLaneGroup<Value, false, 4>>()
+                    : folded.template operator()<FoldedLaneGroup<Value, true, 4>>();
       if constexpr (sizeof(T) == 2) {
         if (p.plain && config.lanes >= tuning::kFewFoldedLanes)
-          return folded.template operator()<FoldedLaneGroup<Value, 2>>();
+          return even ? folded.template operator()<FoldedLaneGroup<Value, false, 2>>()
+                      : folded.template operator()<FoldedLaneGroup<Value, true, 2>>();
       }
     }
-    with.template operator()<LaneGroup<Value>>();
+    if constexpr (kMayBeEven && !kGated) {
+      if (even) {
+        using Group = LaneGroup<Value, false>;
+        p.dsum != nullptr ? as.template operator()<Group, Form::kPlainAdd>()
+                          : as.template operator()<Group, Form::kPlain>();
+        return launch_partial_sums(p, device, stream);
+      }
+    }
+    with.template operator()<LaneGroup<Value, true>>();
   } else if (config.ring == 0) {
     if constexpr (kAccess == Access::kAligned && !kGated) {
       // Others come through the ring, or as shifted rows where there is no room for it.
