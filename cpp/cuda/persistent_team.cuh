@@ -27,47 +27,12 @@ __device__ inline void sync_group(int group, int size) {
 }
 
 // Lanes of a warp; a power of two. kSplit: rows are counted in two axes, or by heads, or are 2 GiB
-// apart.
-template <class Value, bool kSplit>
+// apart. kLanes: that one plays, two or four, the last of which has no chunk: as many groups to a
+// block, whose sums go in the same order, and what a thread does once for a row serves more of it.
+template <class Value, bool kSplit, int kLanes = 1>
 struct LaneGroup {
-  static constexpr int kVecs = 1;
-  static constexpr int kParts = 1;
-  static constexpr int kRing = 0;
-  static constexpr int kFold = 1;
-  static constexpr int kChunks = kFold * kVecs;
-  static constexpr int kMaxThreads = kPersistentThreads;
-  static constexpr int kMinBlocks = 2;
-  static constexpr bool kOneRow = false;
-  static constexpr bool kSplitRows = kSplit;
-  static constexpr bool kUniformShift = false;
-  static constexpr bool kParks = false;
-  static constexpr bool kClusters = false;
-  static constexpr bool kRoomy = false;
-  int size;
-  int lane;
-  int rank = 0;
-  int group;
-
-  __device__ LaneGroup(int lanes, int)
-      : size(lanes),
-        lane(static_cast<int>(threadIdx.x) & (lanes - 1)),
-        group(static_cast<int>(threadIdx.x) >> log2_of(lanes)) {}
-  __device__ void start() const {}
-  __device__ int team() const { return static_cast<int>(blockIdx.x); }
-  __device__ Value sum(const Value (&parts)[1], int) const {
-    return reduce_lanes(parts[0], size, Sum());
-  }
-  __device__ void sync() const { __syncwarp(); }
-  __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
-};
-
-// The rows of a LaneGroup in fewer lanes, each of which plays two of its, or four, the last of
-// which has no chunk: as many groups to a block, whose sums go in the same order, and what a thread
-// does once for a row serves more of it.
-template <class Value, bool kSplit, int kLanes>
-struct FoldedLaneGroup {
-  static_assert(kLanes == 2 || kLanes == 4);
-  static constexpr int kVecs = kLanes == 4 ? 3 : 2;
+  static_assert(kLanes == 1 || kLanes == 2 || kLanes == 4);
+  static constexpr int kVecs = kLanes == 4 ? 3 : kLanes;
   static constexpr int kParts = kVecs;
   static constexpr int kRing = 0;
   static constexpr int kFold = 1;
@@ -79,26 +44,24 @@ struct FoldedLaneGroup {
   static constexpr bool kUniformShift = false;
   static constexpr bool kParks = false;
   static constexpr bool kClusters = false;
-  static constexpr bool kRoomy = true;
+  static constexpr bool kRoomy = kLanes > 1;
   int size;
   int lane;
   int rank = 0;
   int group;
 
-  __device__ FoldedLaneGroup(int lanes, int)
+  __device__ LaneGroup(int lanes, int)
       : size(lanes / kLanes),
         lane(static_cast<int>(threadIdx.x) & (size - 1)),
         group(static_cast<int>(threadIdx.x) >> log2_of(size)) {}
   __device__ void start() const {}
   __device__ int team() const { return static_cast<int>(blockIdx.x); }
-  // Their first steps are this lane's.
+  // The first steps of the lanes that it plays are this lane's.
   __device__ Value sum(const Value (&parts)[kParts], int) const {
-    Value even = parts[0], odd = parts[1];
-    if constexpr (kLanes == 4) {
-      even = even + parts[2];
-      odd = odd + Value(0);
-    }
-    return reduce_lanes(even + odd, size, Sum());
+    Value sum = parts[0];
+    if constexpr (kLanes == 2) sum = sum + parts[1];
+    if constexpr (kLanes == 4) sum = (sum + parts[2]) + (parts[1] + Value(0));
+    return reduce_lanes(sum, size, Sum());
   }
   __device__ void sync() const { __syncwarp(); }
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }

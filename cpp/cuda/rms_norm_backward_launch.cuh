@@ -101,12 +101,12 @@ void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
         launch_partial_sums(p, device, stream);
       };
       if (p.plain && tuning::folds_four_lanes(p.chunks, config.lanes))
-        return even ? folded.template operator()<FoldedLaneGroup<Value, false, 4>>()
-                    : folded.template operator()<FoldedLaneGroup<Value, true, 4>>();
+        return even ? folded.template operator()<LaneGroup<Value, false, 4>>()
+                    : folded.template operator()<LaneGroup<Value, true, 4>>();
       if constexpr (sizeof(T) == 2) {
         if (p.plain && config.lanes >= tuning::kFewFoldedLanes)
-          return even ? folded.template operator()<FoldedLaneGroup<Value, false, 2>>()
-                      : folded.template operator()<FoldedLaneGroup<Value, true, 2>>();
+          return even ? folded.template operator()<LaneGroup<Value, false, 2>>()
+                      : folded.template operator()<LaneGroup<Value, true, 2>>();
       }
     }
     if constexpr (kMayBeEven && !kGated) {

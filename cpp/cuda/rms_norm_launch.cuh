@@ -151,7 +151,7 @@ bool launch_many_narrow(const typename Sink::template Params<accumulate_t<T>>& p
   }
   if constexpr (kFoldsLanes<T, kAccess, kBeside, kCentring, Sink>) {
     const auto folded = [&]<int kChunks>() {
-      using Team = FoldedLanesTeam<kChunks>;
+      using Team = LanesTeam<2, kChunks>;
       shape.blocks = tuning::ceil_div(p.rows, 2 * config.threads / config.lanes);
       launch<rms_norm_row_kernel<T, Team, kAccess, kBeside, kCentring, Sink>>(shape, stream, device,
                                                                               p);

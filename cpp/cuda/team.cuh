@@ -19,47 +19,13 @@ namespace membound::cuda {
 // kFold * kVecs where rows leave the last empty. kParks: a thread has more chunks than registers
 // should hold, so that a forward row waits in shared memory (parked_row.cuh).
 
-// Lanes of a warp; several rows per block.
-struct WarpTeam {
+// Lanes of a warp, each of which plays kFold; several rows per block. kChunks: as above.
+template <int kFoldOf, int kChunksOf = 2 * kFoldOf>
+struct LanesTeam {
+  static_assert(kFoldOf == 1 || kFoldOf == 2);
   static constexpr bool kSplitRows = true;
   static constexpr int kVecs = 2;
-  static constexpr int kFold = 1;
-  static constexpr int kChunks = 2;
-  static constexpr bool kParks = false;
-  static constexpr int kMaxThreads = 256;
-  static constexpr bool kUniformShift = false;
-  static constexpr bool kClusters = false;
-  static constexpr bool kSharesBlock = true;
-  static constexpr bool kSharesWarp = true;
-  int size;
-  int lane;
-  int rank = 0;
-  std::int64_t row;
-
-  __device__ WarpTeam(int lanes, int, int first_block)
-      : size(lanes),
-        lane(static_cast<int>(threadIdx.x) & (lanes - 1)),
-        row((static_cast<std::int64_t>(blockIdx.x - first_block) * blockDim.x + threadIdx.x) >>
-            log2_of(lanes)) {}
-  __device__ void start() const {}
-  template <class Value, class Combine>
-  __device__ Value reduce_part(const Value (&values)[1], int, Combine combine) const {
-    return reduce_lanes(values[0], size, combine);
-  }
-  // Rows of one warp decide together: the shuffles need every lane.
-  __device__ bool any(bool mine) const { return __any_sync(0xffffffffu, mine); }
-  // Before threads of the team read what others of it wrote to shared memory.
-  __device__ void sync() const { __syncwarp(); }
-  __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
-};
-
-// The same in half of the lanes, each of which plays two; of three chunks where rows leave the last
-// quarter empty.
-template <int kChunksOf>
-struct FoldedLanesTeam {
-  static constexpr bool kSplitRows = true;
-  static constexpr int kVecs = 2;
-  static constexpr int kFold = 2;
+  static constexpr int kFold = kFoldOf;
   static constexpr int kChunks = kChunksOf;
   static constexpr bool kParks = false;
   static constexpr int kMaxThreads = 256;
@@ -72,20 +38,23 @@ struct FoldedLanesTeam {
   int rank = 0;
   std::int64_t row;
 
-  __device__ FoldedLanesTeam(int lanes, int, int first_block)
-      : size(lanes / 2),
+  __device__ LanesTeam(int lanes, int, int first_block)
+      : size(lanes / kFold),
         lane(static_cast<int>(threadIdx.x) & (size - 1)),
         row((static_cast<std::int64_t>(blockIdx.x - first_block) * blockDim.x + threadIdx.x) >>
             log2_of(size)) {}
   __device__ void start() const {}
   template <class Value, class Combine>
-  __device__ Value reduce_part(const Value (&values)[2], int, Combine combine) const {
-    return reduce_lanes(combine(values[0], values[1]), size, combine);
+  __device__ Value reduce_part(const Value (&values)[kFold], int, Combine combine) const {
+    return reduce_lanes(reduce_array<kFold>(values, combine), size, combine);
   }
+  // Rows of one warp decide together: the shuffles need every lane.
   __device__ bool any(bool mine) const { return __any_sync(0xffffffffu, mine); }
+  // Before threads of the team read what others of it wrote to shared memory.
   __device__ void sync() const { __syncwarp(); }
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
 };
+using WarpTeam = LanesTeam<1>;
 
 // A warp that plays kFold virtual ones; several rows per block.
 template <int kFoldOf, int kChunksOf = 2 * kFoldOf>
