@@ -4,6 +4,7 @@
 #include "cuda/device.hpp"
 #include "cuda/gated_activation_quant_kernel.cuh"
 #include "cuda/gated_activation_quant_rows.cuh"
+#include "cuda/gated_activation_quant_tile.cuh"
 #include "ops/gated_activation_quant.hpp"
 
 namespace membound::cuda {
@@ -13,7 +14,7 @@ namespace {
 template <class T>
 bool all_take_chunks(const GatedActivationQuantProblem& problem) {
   const GatedActivationProblem& given = problem.activation;
-  bool fits = given.cols < std::int64_t{1} << 30 &&  // chunks are counted in 32 bits
+  bool fits = given.cols / kPack<T> < std::int64_t{1} << 30 &&  // they are counted in 32 bits
               takes_chunks<T>(given.gate, given.gate_rows, given.gate_col_stride, given.cols) &&
               takes_chunks<T>(given.up, given.up_rows, given.up_col_stride, given.cols) &&
               problem.out_col_stride == 1 &&
@@ -21,6 +22,30 @@ bool all_take_chunks(const GatedActivationQuantProblem& problem) {
   for (int axis = 0; axis < problem.out_rows.rank; ++axis)
     fits = fits && problem.out_rows.strides[axis] % kPack<T> == 0;
   return fits;
+}
+
+// One row of all elements where none meets those beside it: their number alone has to be of whole
+// chunks.
+GatedActivationQuantProblem flattened(const GatedActivationQuantProblem& problem) {
+  const GatedActivationProblem& given = problem.activation;
+  const auto contiguous = [&](const void* data, const RowLayout& rows, std::int64_t col_stride) {
+    return data == nullptr || ((given.cols == 1 || col_stride == 1) && rows.rank <= 1 &&
+                               (rows.rank == 0 || rows.strides[0] == given.cols));
+  };
+  constexpr std::int64_t kMost = std::int64_t{1} << 32;
+  const std::int64_t all = given.rows * given.cols;
+  if (problem.scale != nullptr || given.row_scale != nullptr || all > kMost || all % 8 != 0 ||
+      !contiguous(given.gate, given.gate_rows, given.gate_col_stride) ||
+      !contiguous(given.up, given.up_rows, given.up_col_stride) ||
+      !contiguous(problem.out, problem.out_rows, problem.out_col_stride)) {
+    return problem;
+  }
+  GatedActivationQuantProblem flat = problem;
+  flat.activation.rows = 1;
+  flat.activation.cols = all;
+  flat.activation.gate_rows = flat.activation.up_rows = flat.out_rows = RowLayout{};
+  flat.activation.gate_col_stride = flat.activation.up_col_stride = flat.out_col_stride = 1;
+  return flat;
 }
 
 template <class T>
@@ -33,11 +58,10 @@ bool all_take_shifts(const GatedActivationQuantProblem& problem) {
 
 // Whether rows go by blocks that stay, which bulk copies keep at work.
 template <class T>
-bool launch_rows(GatedActivationQuantParams<accumulate_t<T>>& p, bool whole_rows, int device,
-                 StreamView stream) {
+bool launch_rows(GatedActivationQuantParams<accumulate_t<T>>& p, int device, StreamView stream) {
   if (max_cluster_size(device) == 1) return false;
   const auto config = tuning::gated_activation_quant_rows_config(
-      p.rows, p.units, whole_rows, sizeof(T), max_shared_bytes(device), multiprocessors(device));
+      p.rows, p.units, sizeof(T), max_shared_bytes(device), multiprocessors(device));
   if (config.blocks == 0) return false;
   p.slots = config.slots;
   const LaunchShape shape{
@@ -49,6 +73,20 @@ bool launch_rows(GatedActivationQuantParams<accumulate_t<T>>& p, bool whole_rows
     }
   }
   launch<gated_activation_quant_rows_kernel<T, 2>>(shape, stream, device, p);
+  return true;
+}
+
+// Whether aligned rows go to a kernel of their own. one_scale: for each row.
+template <class T>
+bool launch_whole(GatedActivationQuantParams<accumulate_t<T>>& p, bool one_scale, int device,
+                  StreamView stream) {
+  const int group_lanes = p.group_lanes > 0 ? p.group_lanes : 1;
+  p.config = tuning::quant_tile_config(p.rows, p.units, group_lanes, one_scale);
+  const bool stays = one_scale && p.rows > multiprocessors(device);
+  if (stays && !tuning::fills_threads(p.config) && launch_rows<T>(p, device, stream)) return true;
+  if (p.config.blocks == 0) return false;
+  launch<gated_activation_quant_tile_kernel<T>>(
+      {.blocks = p.config.blocks, .threads = p.config.threads}, stream, device, p);
   return true;
 }
 
@@ -82,7 +120,7 @@ void launch_units(const GatedActivationQuantProblem& problem, StreamView stream)
   while ((2 << p.group_shift) <= p.group_lanes) ++p.group_shift;
   p.scale_upper_bound = problem.scale_upper_bound;
   if constexpr (U::kWhole) {
-    if (launch_rows<T>(p, dynamic && !grouped, device, stream)) return;
+    if (launch_whole<T>(p, dynamic && !grouped, device, stream)) return;
   }
   p.config = tuning::gated_activation_quant_config(p.rows, p.units, grouped ? p.group_lanes : 1,
                                                    dynamic && !grouped, U::kWidth * sizeof(A),
@@ -94,7 +132,8 @@ void launch_units(const GatedActivationQuantProblem& problem, StreamView stream)
 
 }  // namespace
 
-void gated_activation_quant(const GatedActivationQuantProblem& problem, StreamView stream) {
+void gated_activation_quant(const GatedActivationQuantProblem& given, StreamView stream) {
+  const GatedActivationQuantProblem problem = flattened(given);
   dispatch_floating(problem.activation.dtype, "gated_activation_quant", [&]<class T>() {
     if constexpr (sizeof(T) < 8) {
       if (all_take_chunks<T>(problem)) return launch_units<T, Access::kAligned>(problem, stream);

@@ -28,8 +28,8 @@ struct GatedActivationQuantParams {
   }
 };
 
-// One row, or a tile of one, and the threads that have it. Threads behind the last row compute it
-// once more and store nothing, so that whole warps exchange.
+// One row, or a tile of one, and the threads that have it: a power of two, or all of a block.
+// Threads behind the last row compute it once more and store nothing, so that whole warps exchange.
 template <class Index>
 struct QuantPlace {
   bool there;
@@ -41,10 +41,12 @@ struct QuantPlace {
   __device__ explicit QuantPlace(const GatedActivationQuantParams<A>& p) : lanes(p.config.lanes) {
     const unsigned group = p.config.tiles == 1 ? blockIdx.x : blockIdx.x / p.config.tiles;
     const unsigned tile = blockIdx.x - group * p.config.tiles;
-    const int shift = 31 - __clz(lanes), thread = static_cast<int>(threadIdx.x);
-    lane = thread & (lanes - 1);
-    row_of_block = thread >> shift;
-    row = std::int64_t{group} * (static_cast<int>(blockDim.x) >> shift) + row_of_block;
+    const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+    const int shift = 31 - __clz(lanes);
+    const bool alone = lanes == threads;
+    lane = alone ? thread : thread & (lanes - 1);
+    row_of_block = alone ? 0 : thread >> shift;
+    row = std::int64_t{group} * (alone ? 1 : threads >> shift) + row_of_block;
     there = row < p.rows;
     row = there ? row : p.rows - 1;
     const Index units = static_cast<Index>(p.units), part = p.config.part_units;
@@ -55,14 +57,15 @@ struct QuantPlace {
   // Over the threads of a row; for once in a kernel.
   template <class A>
   __device__ A largest_of_row(A value) const {
-    __shared__ A of_warps[tuning::kGateQuantThreads / kWarpLanes];
-    value = reduce_lanes(value, lanes < kWarpLanes ? lanes : kWarpLanes, LargestOrNan());
-    if (lanes <= kWarpLanes) return value;
-    const int warps = lanes / kWarpLanes;
+    __shared__ A of_warps[tuning::kQuantTileThreads / kWarpLanes];
+    if (lanes < kWarpLanes) return reduce_lanes(value, lanes, LargestOrNan());
+    value = reduce_warp(value, LargestOrNan());
+    if (lanes == kWarpLanes) return value;
+    const int warps = lanes / kWarpLanes, of_row = row_of_block * warps;
     of_warps[threadIdx.x / kWarpLanes] = value;
     __syncthreads();
-    value = of_warps[row_of_block * warps + (lane & (warps - 1))];
-    return reduce_lanes(value, warps, LargestOrNan());
+    const int warp = lane % kWarpLanes;
+    return reduce_warp(warp < warps ? of_warps[of_row + warp] : A(0), LargestOrNan());
   }
 };
 
@@ -104,15 +107,13 @@ __device__ inline typename U::Values activated(const GatedActivationQuantParams<
   return y;
 }
 
-// A thread's units, `lanes` apart, into its places in shared memory, or where the scale is known
-// their codes to `out`; returns the largest magnitude of those that are held. `cols` are left from
-// its first unit on.
+// A thread's units, `lanes` apart, into its places in shared memory; returns their largest
+// magnitude. `cols` are left from its first unit on.
 template <class U, class A, class Activate>
 __device__ inline A compute_units(const GatedActivationQuantParams<A>& p,
                                   const typename U::Row& gate_row, const typename U::Row& up_row,
                                   A row_scale, int count, int lanes, std::int64_t cols,
-                                  std::uint32_t held, std::uint64_t out, A inverse,
-                                  Activate activate) {
+                                  std::uint32_t held, Activate activate) {
   const std::uint32_t apart = kChunkBytes * p.config.part_units;
   typename U::Raw gates[U::kAhead] = {}, ups[U::kAhead] = {};
   const auto fetch = [&](int i, int at) {
@@ -137,11 +138,6 @@ __device__ inline A compute_units(const GatedActivationQuantParams<A>& p,
 #pragma unroll
       for (int k = 0; k < U::kWidth; ++k) y.at[k] = at * U::kWidth + k < cols ? y.at[k] : A(0);
     }
-    if (U::kWhole && p.static_scale != nullptr) {
-      const uint2 codes = codes_of(p.out_dtype, y.at, inverse);
-      store_aligned_codes<U::kWidth>(out + std::uint64_t{U::kWidth} * at, codes);
-      continue;
-    }
     largest = larger_or_nan(largest, U::largest(y));
     U::hold(held, apart, y);
     held += kChunkBytes * lanes;
@@ -150,10 +146,10 @@ __device__ inline A compute_units(const GatedActivationQuantParams<A>& p,
 }
 
 // One block has a tile of a row, or several narrow rows, or where a row shares one dynamic scale
-// the whole of each. It computes a part that shared memory holds, finds the scales and stores the
-// codes; of rows that are longer it computes all parts for the largest magnitude first. Codes of
-// aligned rows with a known scale are stored at once. The arithmetic is that of float32 whatever
-// the storage, as the result is not rounded to it: limited by memory beside 32 bits, nearly by
+// the whole of each, as all aligned rows do that come here: the widest. It computes a part that
+// shared memory holds, finds the scales and stores the codes; of rows that are longer it computes
+// all parts for the largest magnitude first. The arithmetic is that of float32 whatever the
+// storage, as the result is not rounded to it: limited by memory beside 32 bits, nearly by
 // arithmetic beside 16.
 template <class T, Access kAccess>
 __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::kAligned ? 2 : 1)
@@ -176,15 +172,13 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
   auto held = static_cast<std::uint32_t>(__cvta_generic_to_shared(
       shared_results + place.row_of_block * (U::kPlanes * part) + place.lane));
   asm volatile("" : "+r"(held));
-  const bool one_scale = p.scale.data != nullptr && p.group_lanes == 0;
+  const bool one_scale = U::kWhole || (p.scale.data != nullptr && p.group_lanes == 0);
   const int first_pass = one_scale && place.end - place.first > part ? 0 : 1;
   A inverse = p.static_scale != nullptr ? A(1) / static_cast<A>(*p.static_scale) : A(1);
   A largest = 0;
   std::uint64_t out_row = reinterpret_cast<std::uint64_t>(p.out.data) +
                           static_cast<std::uint64_t>(p.out.offset(p.out_rows, place.row));
   asm volatile("" : "+l"(out_row));
-  const bool known = U::kWhole && p.static_scale != nullptr;
-  if (known && !place.there) return;
 #pragma unroll 1  // once in the code
   for (int pass = first_pass; pass < 2; ++pass) {
 #pragma unroll 1
@@ -196,9 +190,8 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
       const typename U::Row gates(p.gate, gate_row, mine, p.cols);
       const typename U::Row ups(p.up.data != nullptr ? p.up : p.gate, up_row, mine, p.cols);
       const auto compute = [&](auto activate) {
-        const A found = compute_units<U>(
-            p, gates, ups, row_scale, count, lanes, p.cols - std::int64_t{mine} * U::kWidth, held,
-            out_row + static_cast<std::uint64_t>(mine) * U::kWidth, inverse, activate);
+        const A found = compute_units<U>(p, gates, ups, row_scale, count, lanes,
+                                         p.cols - std::int64_t{mine} * U::kWidth, held, activate);
         largest = larger_or_nan(largest, found);
       };
       if constexpr (U::kChunks) {
@@ -221,9 +214,8 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
         if (place.lane == 0 && place.there) *p.scale_at(place.row, 0) = scale;
       }
       if (pass == 0) continue;
-      if (known) continue;
       const std::uint32_t apart = kChunkBytes * part;
-      if (p.group_lanes != 0) {
+      if (!U::kWhole && p.group_lanes != 0) {
         const int together = count + place.lane;  // whole warps exchange
 #pragma unroll 1
         for (int at = 0; at < together; at += lanes) {

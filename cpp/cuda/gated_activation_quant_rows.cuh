@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Aligned rows of gated_activation_quant that shared memory has room for several of.
+// Aligned rows of gated_activation_quant that share one scale each, which shared memory has room
+// for several of.
 #include "cuda/bulk_copy.cuh"
 #include "cuda/cluster.cuh"
 #include "cuda/gated_activation_quant_kernel.cuh"
@@ -35,7 +36,6 @@ class QuantRows {
         fetch(slot, blockIdx.x + std::int64_t{slot} * gridDim.x);
       }
     }
-    A inverse = p_.static_scale != nullptr ? A(1) / static_cast<A>(*p_.static_scale) : A(1);
     const std::int64_t ahead = std::int64_t{p_.slots} * gridDim.x;
     int slot = 0, phase = 0, round = 0;
 #pragma unroll 1
@@ -45,12 +45,9 @@ class QuantRows {
       compute(y, slot, scale_of_row<A>(p_.row_scale, p_.row_scale_rows, row));
       const A largest = largest_of_block(y, round);
       if (thread_ == 0) fetch(slot, row + ahead);
-      if (p_.scale.data != nullptr && p_.group_lanes == 0) {
-        const float scale = dynamic_scale(largest, p_.out_dtype, p_.scale_upper_bound);
-        inverse = A(1) / static_cast<A>(scale);
-        if (thread_ == 0) *p_.scale_at(row, 0) = scale;
-      }
-      store(y, row, inverse);
+      const float scale = dynamic_scale(largest, p_.out_dtype, p_.scale_upper_bound);
+      if (thread_ == 0) *p_.scale_at(row, 0) = scale;
+      store(y, row, A(1) / static_cast<A>(scale));
       if (++slot == p_.slots) {
         slot = 0;
         phase ^= 1;
@@ -87,20 +84,16 @@ class QuantRows {
       }
     });
   }
-  // 0 where no row has a scale of its own. Behind it all have read the row.
+  // Behind it all have read the row.
   __device__ A largest_of_block(const typename U::Values (&y)[kUnits], int round) const {
-    if (p_.scale.data == nullptr || p_.group_lanes != 0) {
-      __syncthreads();
-      return 0;
-    }
     A largest = 0;
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) largest = larger_or_nan(largest, U::largest(y[i]));
-    largest = largest_of_warp(largest);
+    largest = reduce_warp(largest, LargestOrNan());
     A* const slots = of_warps(round % 2);
     if (thread_ % kWarpLanes == 0) slots[thread_ / kWarpLanes] = largest;
     __syncthreads();
-    return largest_of_warp(slots[thread_ % kMaxWarps]);
+    return reduce_warp(slots[thread_ % kMaxWarps], LargestOrNan());
   }
   __device__ void store(const typename U::Values (&y)[kUnits], std::int64_t row, A inverse) const {
     const std::uint64_t out = reinterpret_cast<std::uint64_t>(p_.out.data) +
@@ -108,14 +101,9 @@ class QuantRows {
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       const int unit = thread_ + i * static_cast<int>(blockDim.x);
-      const bool there = unit < units_;
-      if (p_.group_lanes != 0) {
-        inverse = inverse_of_group(p_, U::largest(y[i]), row, unit, there);
-      }
-      if (there) {
-        store_aligned_codes<U::kWidth>(out + static_cast<std::uint64_t>(unit) * U::kWidth,
-                                       codes_of(p_.out_dtype, y[i].at, inverse));
-      }
+      if (unit >= units_) continue;
+      store_aligned_codes<U::kWidth>(out + static_cast<std::uint64_t>(unit) * U::kWidth,
+                                     codes_of(p_.out_dtype, y[i].at, inverse));
     }
   }
 

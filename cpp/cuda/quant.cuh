@@ -5,6 +5,8 @@
 // Numbers on their way to codes of one byte: largest magnitudes, scales, rounding, stores.
 #include <cuda_fp8.h>
 
+#include <concepts>
+
 #include "cuda/convert.cuh"
 #include "cuda/reduce.cuh"
 
@@ -22,6 +24,8 @@ __device__ inline float larger_or_nan(float a, float b) {
 }
 __device__ inline double larger_or_nan(double a, double b) { return a > b || a != a ? a : b; }
 
+// Of magnitudes: NaN wins. A GPU from 8.0 on compares the bits of a warp's at once, which are in
+// the order of the numbers, a NaN's above all.
 struct LargestOrNan {
   template <class Value>
   static __device__ Value zero() {
@@ -31,26 +35,37 @@ struct LargestOrNan {
   __device__ Value operator()(Value a, Value b) const {
     return larger_or_nan(a, b);
   }
-};
-
-// Of a warp's magnitudes: their bits are in the order of the numbers, a NaN's above all.
-__device__ inline float largest_of_warp(float magnitude) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(magnitude)));
-#else
-  return reduce_warp(magnitude, LargestOrNan());
+  template <std::same_as<float> Value>  // not of what converts to it
+  __device__ Value of_warp(Value magnitude) const {
+    return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(magnitude)));
+  }
 #endif
-}
+};
 
 __device__ inline float largest_number(DType dtype) {
   return dtype == DType::kInt8 ? 127.0f : (dtype == DType::kFloat8E4M3 ? 448.0f : 57344.0f);
+}
+// magnitude / largest_number, rounded once: a division has a branch for what it never meets. Where
+// the quotient is a normal number this has the bits of one for every float32 and those divisors.
+__device__ inline float over_largest_number(float magnitude, DType dtype) {
+  const float largest = largest_number(dtype);
+  const float inverse = dtype == DType::kInt8
+                            ? 1 / 127.0f
+                            : (dtype == DType::kFloat8E4M3 ? 1 / 448.0f : 1 / 57344.0f);
+  const float guess = product(magnitude, inverse);
+  const float better = fmaf(fmaf(-guess, largest, magnitude), inverse, guess);
+  return better == better ? better : guess;  // of infinity
+}
+__device__ inline float over_largest_number(double magnitude, DType dtype) {
+  return static_cast<float>(magnitude / largest_number(dtype));
 }
 
 // From the largest magnitude of what shares a scale.
 template <class A>
 __device__ inline float dynamic_scale(A largest, DType dtype, float upper_bound) {
   constexpr float kSmallest = 0x1p-126f;
-  float scale = static_cast<float>(largest / static_cast<A>(largest_number(dtype)));
+  float scale = over_largest_number(largest, dtype);
   scale = scale < kSmallest ? kSmallest : scale;  // NaN stays
   return scale > upper_bound ? upper_bound : scale;
 }

@@ -73,6 +73,10 @@ struct Largest {
   __device__ double operator()(double a, double b) const { return fmax(a, b); }
 };
 
+// Whether the GPU has an instruction for it: combine.of_warp(value).
+template <class Combine, class Value>
+concept CombinesWarps = requires(Combine combine, Value value) { combine.of_warp(value); };
+
 // Over `lanes` neighbouring lanes (a power of two); every lane gets the result.
 template <class Value, class Combine>
 __device__ inline Value reduce_lanes(Value value, int lanes, Combine combine) {
@@ -84,6 +88,7 @@ __device__ inline Value reduce_lanes(Value value, int lanes, Combine combine) {
 
 template <class Value, class Combine>
 __device__ inline Value reduce_warp(Value value, Combine combine) {
+  if constexpr (CombinesWarps<Combine, Value>) return combine.of_warp(value);
 #pragma unroll
   for (int offset = kWarpLanes / 2; offset > 0; offset /= 2) {
     value = combine(value, shuffle_xor(value, offset));
@@ -153,12 +158,17 @@ __device__ inline void store_warp_values(const Value (&values)[kFold], Value* sl
   Value sums[kFold];
 #pragma unroll
   for (int fold = 0; fold < kFold; ++fold) sums[fold] = values[fold];
-  // Step by step for all: one after the other, the second would wait for the first's shuffles.
+  if constexpr (CombinesWarps<Combine, Value>) {
 #pragma unroll
-  for (int offset = kWarpLanes / 2; offset > 0; offset /= 2) {
+    for (int fold = 0; fold < kFold; ++fold) sums[fold] = combine.of_warp(sums[fold]);
+  } else {
+    // Step by step for all: one after the other, the second would wait for the first's shuffles.
 #pragma unroll
-    for (int fold = 0; fold < kFold; ++fold) {
-      sums[fold] = combine(sums[fold], shuffle_xor(sums[fold], offset));
+    for (int offset = kWarpLanes / 2; offset > 0; offset /= 2) {
+#pragma unroll
+      for (int fold = 0; fold < kFold; ++fold) {
+        sums[fold] = combine(sums[fold], shuffle_xor(sums[fold], offset));
+      }
     }
   }
 #pragma unroll
@@ -219,8 +229,9 @@ __device__ inline Value reduce_block(const Value (&values)[kFold], int round, Co
   __shared__ alignas(16) Value slots[2][kMaxWarps];
   store_warp_values<kMaxWarps>(values, slots[round % 2], combine);
   __syncthreads();
-  // Pairs would take twice the registers.
-  if constexpr (std::is_class_v<Value>) {
+  if constexpr (CombinesWarps<Combine, Value>) {
+    return combine.of_warp(slots[round % 2][static_cast<int>(threadIdx.x) % kMaxWarps]);
+  } else if constexpr (std::is_class_v<Value>) {  // of pairs they would take twice the registers
     return combine_slots_by_lanes<kMaxWarps>(slots[round % 2], combine);
   } else {
     return combine_slots<kMaxWarps>(slots[round % 2], combine);

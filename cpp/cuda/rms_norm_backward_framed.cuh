@@ -238,15 +238,18 @@ class FramedGradient {
       return {dy[0], x[0], gate[0], ring_.column(v)};
     };
     Accumulate parts[1] = {};
+    Numbers<T> opened[kVecs];
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {  // one by one: three arrays fill the registers
-      parts[0] = parts[0] + chunk(v).sum(statistics.rstd);
+      const auto keep = [&](int i, Accumulate s) { opened[v].at[i] = s; };
+      parts[0] = parts[0] + chunk(v).sum(statistics.rstd, keep);
       asm volatile("" ::: "memory");
     }
     const RowMeans<Accumulate> mean = means_of(parts, round);
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
-      const auto [dx, dgate] = chunk(v).gradients(statistics.rstd, mean.gh, sums_[v]);
+      const auto kept = [&](int i) { return opened[v].at[i]; };
+      const auto [dx, dgate] = chunk(v).gradients(statistics.rstd, mean.gh, sums_[v], kept);
       dx_.store(v, dx);
       dgate_.store(v, dgate);
       asm volatile("" ::: "memory");

@@ -51,6 +51,8 @@ class PersistentGradient {
       (kVecs == 2 && Group::kMinBlocks > 1 && kCentring != Centring::kNever && sizeof(T) == 2 &&
        !kShifted && (kForm == Form::kPlain || kForm == Form::kPlainRounded));
   static constexpr bool kOverlaps = Group::kClusters && Group::kRing > 0;
+  // A fifth of what a gated row takes; two rows at once have no registers for it.
+  static constexpr bool kKeepsOpened = kForm == Form::kPlainGated && !kOverlaps;
   using Partials = PartialSums<T, Group, kAccess>;
   static_assert(!kSharesWeights || kVecs * Group::kMaxThreads <= Partials::kPlaces);
   using Sums = typename Partials::Sums;
@@ -101,6 +103,7 @@ class PersistentGradient {
   struct Held {
     Terms terms;
     uint4 dsum[kVecs];
+    Numbers<T> opened[kKeepsOpened ? kVecs : 1];  // sigmoid of the gate
   };
 
   __device__ void rows_in_turn(int rounds) {
@@ -208,8 +211,8 @@ class PersistentGradient {
   }
   __device__ void add_up(const Statistics& statistics, Total (&parts)[Group::kParts], Held& held) {
     if constexpr (kForm == Form::kPlainGated) {
-      p_.norm_before_gate ? add_up_gated<true>(statistics, parts)
-                          : add_up_gated<false>(statistics, parts);
+      p_.norm_before_gate ? add_up_gated<true>(statistics, parts, held)
+                          : add_up_gated<false>(statistics, parts, held);
     } else {
       const Tile tile = rows_.tile();
 #pragma unroll
@@ -227,8 +230,8 @@ class PersistentGradient {
     const Tile tile = rows_.tile();
     const Row arrays = rows_.arrays();
     if constexpr (kForm == Form::kPlainGated) {
-      p_.norm_before_gate ? finish_gated<true>(tile, arrays, statistics, mean.gh)
-                          : finish_gated<false>(tile, arrays, statistics, mean.gh);
+      p_.norm_before_gate ? finish_gated<true>(tile, arrays, statistics, mean.gh, held)
+                          : finish_gated<false>(tile, arrays, statistics, mean.gh, held);
     } else if (gate_.is_there()) {
       store_gated(tile, arrays, statistics, mean);
     } else if (kPlain || p_.dx != nullptr) {
@@ -297,19 +300,29 @@ class PersistentGradient {
     return {feed_.dy(v), feed_.x(v), feed_.gate(v), weight(v)};
   }
   template <bool kNormFirst>
-  __device__ void add_up_gated(const Statistics& statistics, Total (&parts)[Group::kParts]) const {
+  __device__ void add_up_gated(const Statistics& statistics, Total (&parts)[Group::kParts],
+                               Held& held) const {
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
-      add_to_part(parts, v, Total(gated_chunk<kNormFirst>(v).sum(statistics.rstd)));
+      const auto keep = [&](int i, Accumulate s) {
+        if constexpr (kKeepsOpened) held.opened[v].at[i] = s;
+      };
+      add_to_part(parts, v, Total(gated_chunk<kNormFirst>(v).sum(statistics.rstd, keep)));
     }
   }
   template <bool kNormFirst>
   __device__ void finish_gated(const Tile& tile, const Row& arrays, const Statistics& statistics,
-                               Accumulate mean) {
+                               Accumulate mean, const Held& held) {
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
-      const auto [dx, dgate] =
-          gated_chunk<kNormFirst>(v).gradients(statistics.rstd, mean, sums_[v]);
+      const auto chunk = gated_chunk<kNormFirst>(v);
+      const auto [dx, dgate] = chunk.gradients(statistics.rstd, mean, sums_[v], [&](int i) {
+        if constexpr (kKeepsOpened) {
+          return held.opened[v].at[i];
+        } else {
+          return chunk.opened(i);
+        }
+      });
       if (!tile.active()) continue;
       arrays.dx().store(rows_.place(v), dx);
       arrays.dgate().store(rows_.place(v), dgate);

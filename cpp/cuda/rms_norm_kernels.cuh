@@ -59,6 +59,8 @@ class HeldRow {
   // Chunks whose code is side by side, and whose weights are asked for at once: of parked ones as
   // few as keep them to the registers of min_blocks.
   static constexpr int kUnroll = kParks ? 1 : kChunks;
+  // More results than registers should hold wait for their scale there, too.
+  static constexpr bool kParksResults = kParks && Sink::kQuantises && kChunks > 4;
   static constexpr bool kMayCentre = kCentring != Centring::kNever;
   // Aligned rows that are centred ask for those of the next chunk while they work on one, where a
   // thread has many (H200, LayerNorm: 8192 x 16384 129.2 to 127.3 us, float32 270 to 261, 512 x
@@ -158,7 +160,11 @@ class HeldRow {
                          chunk);
     };
     const bool plain = kAccess != Access::kAny && p_.plain;
-    Sink::template put<kWeights, T>(p_, tile_, row_, plain, result);
+    if constexpr (kParksResults) {
+      Sink::template put_parked<kWeights, T>(p_, tile_, held, plain, result);
+    } else {
+      Sink::template put<kWeights, T>(p_, tile_, row_, plain, result);
+    }
     if constexpr (kAdd && !Sink::kAfterSum) store_sum(numbers);
   }
 

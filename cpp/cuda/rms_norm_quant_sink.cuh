@@ -11,8 +11,7 @@
 
 namespace membound::cuda {
 
-template <class Accumulate>
-struct RmsNormQuantParams : RmsNormParams<Accumulate> {
+struct QuantParams {
   void* quantised;
   std::int64_t quantised_row_stride;
   const float* static_scale;  // null: dynamic
@@ -22,6 +21,10 @@ struct RmsNormQuantParams : RmsNormParams<Accumulate> {
   int group_chunks;  // that share a scale; 0: the row
   float scale_upper_bound;
   DType quantised_dtype;
+};
+// Beside each other for RmsNormParams' reason.
+template <class Accumulate>
+struct RmsNormQuantParams : QuantParams, RmsNormParams<Accumulate> {
   RowArray quantised_array, scale_array;
 };
 
@@ -175,6 +178,46 @@ struct QuantiseResult {
     }
     store<kSide == 1, T>(
         p, to, tile.row(), scale, [&](int i) { return tile.index(i); }, y, tile.active());
+  }
+
+  // The same of chunks that wait where they were parked.
+  template <int kSide, class T, class Tile, class Held, class Make>
+  static __device__ void put_parked(const Params<accumulate_t<T>>& p, const Tile& tile,
+                                    const Held& held, bool plain, Make make) {
+    using Accumulate = accumulate_t<T>;
+    static_assert(Tile::kChunks % kSide == 0);
+    const QuantisedRow<T, kAccess> to(p, tile.row());
+    Accumulate largest = 0;
+    const auto hold_as = [&]<bool kPlain>() {
+#pragma unroll 1
+      for (int first = 0; first < Tile::kChunks; first += kSide) {
+#pragma unroll
+        for (int j = 0; j < kSide; ++j) {
+          const int i = first + j;
+          uint4 y = make.template operator()<kPlain>(i);
+          if (tile.index(i) >= p.chunks) y = {0u, 0u, 0u, 0u};
+          largest = larger_or_nan(largest, largest_or_nan<T>(y));
+          held.result(i) = y;
+        }
+        asm volatile("" ::: "memory");  // no weights of more chunks in registers
+      }
+    };
+    plain ? hold_as.template operator()<true>() : hold_as.template operator()<false>();
+    float scale = 1;
+    if (p.static_scale != nullptr) {
+      scale = *p.static_scale;
+    } else if (p.group_chunks == 0) {
+      const auto largest_of_thread = [&](int) { return largest; };
+      scale = scale_for(
+          p, tile.template reduce<Accumulate, 1>(0, kRound, largest_of_thread, LargestOrNan()));
+      if (tile.first_thread()) to.store_scale(0, scale);
+    }
+#pragma unroll 1
+    for (int i = 0; i < Tile::kChunks; ++i) {
+      const uint4 y[] = {held.result(i)};
+      store<false, T>(
+          p, to, tile.row(), scale, [&](int) { return tile.index(i); }, y, tile.active());
+    }
   }
 
   // As StoreResult::stream: one pass more for the largest magnitude of the row.

@@ -232,6 +232,8 @@ class ParkedChunks {
     return chunk;
   }
   __device__ void forget() { asm volatile("" ::: "memory"); }
+  // The result of an aligned chunk waits in its x's place.
+  __device__ uint4& result(int i) const { return part(0)[tile_.place(i)]; }
 
  private:
   // What came as blocks of memory becomes chunks of the row.

@@ -3,20 +3,9 @@
 #pragma once
 
 // silu(z) = z / (1 + exp(-z)) and what its gradient needs.
-#include "cuda/convert.cuh"
+#include "cuda/logistic.cuh"
 
 namespace membound::cuda {
-
-// exp(-z) for z not below -88.4, from the GPU's own power of two: good to 2^-21, as what rounding
-// takes from its argument is given back.
-__device__ inline float power_of_minus(float z) {
-  constexpr float kMinusLog2E = -1.4426950409f, kRest = -1.925963e-8f, kLn2 = 0.6931471806f;
-  const float exponent = product(z, kMinusLog2E);
-  const float rest = fmaf(z, kRest, fmaf(z, kMinusLog2E, -exponent));
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
-  return fmaf(product(power, rest), kLn2, power);
-}
 
 // Out of line: exp is long in float64.
 static __device__ __noinline__ double sigmoid_of_double(double z) {
@@ -24,23 +13,26 @@ static __device__ __noinline__ double sigmoid_of_double(double z) {
   return (z < 0 ? power : 1.0) / (1.0 + power);
 }
 
-// 1 / (1 + exp(-z)). Beside 16-bit storage a third of the instructions do, and it is 0 below
-// 2^-126.
+// Of z below -80, whose power of e leaves the normal float32 numbers soon.
+static __device__ __noinline__ float sigmoid_of_shut_gate(float z) {
+  return static_cast<float>(exp(static_cast<double>(z)));
+}
+
+// 1 / (1 + exp(-z)). Beside 16-bit storage it is 0 below 2^-126.
 template <class T>
 __device__ inline accumulate_t<T> sigmoid(accumulate_t<T> z) {
-  if constexpr (sizeof(T) == 2) {
-    float result;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0f + power_of_minus(fmaxf(z, -88.4f))));
-    return result;
-  } else if constexpr (sizeof(T) == 8) {
+  if constexpr (sizeof(T) == 8) {
     return sigmoid_of_double(z);
-  } else {  // of -|z|, which does not overflow
-    const float power = exp(z < 0 ? z : -z);
-    return (z < 0 ? power : 1.0f) / (1.0f + power);
+  } else if constexpr (sizeof(T) == 4) {
+    if (z < kFarArgument<float>) [[unlikely]]
+      return sigmoid_of_shut_gate(z);
+    return logistic<T>(not_above(z, kHighestArgument<float>), 0.0f).s;
+  } else {
+    return logistic<T>(z, 0.0f).s;
   }
 }
 
-// silu(z) of z below -80, whose power of e leaves the normal float32 numbers before it does.
+// silu(z) of such a z, which is normal for longer.
 static __device__ __noinline__ float silu_of_shut_gate(float z) {
   return static_cast<float>(z * exp(static_cast<double>(z)));
 }
@@ -49,7 +41,7 @@ static __device__ __noinline__ float silu_of_shut_gate(float z) {
 template <class T>
 __device__ inline accumulate_t<T> silu(accumulate_t<T> z, accumulate_t<T> s) {
   if constexpr (sizeof(T) == 4) {
-    if (z < -80.0f) [[unlikely]]
+    if (z < kFarArgument<float>) [[unlikely]]
       return silu_of_shut_gate(z);
   }
   return product(z, s);

@@ -225,37 +225,77 @@ TEST_CASE("gated_activation_quant: a launch covers every unit once and keeps wha
   }
 }
 
+TEST_CASE("gated_activation_quant: threads that keep their units cover every one once") {
+  using namespace cuda::tuning;
+  for (const std::int64_t rows : {1, 3, 132, 1000, 1 << 20}) {
+    for (const std::int64_t units :
+         {1, 5, 8, 64, 96, 129, 512, 688, 1024, 1376, 2048, 2049, 9000}) {
+      for (const int group : {1, 8, 16, 32}) {
+        for (const bool whole : {false, true}) {
+          if (whole && group > 1) continue;
+          const auto config = quant_tile_config(rows, units, group, whole);
+          CAPTURE(rows);
+          CAPTURE(units);
+          CAPTURE(group);
+          CHECK((config.blocks > 0) == (!whole || units <= 2048));
+          if (config.blocks == 0) continue;
+          const bool power_of_two = (config.lanes & (config.lanes - 1)) == 0;
+          CHECK((power_of_two || config.lanes == config.threads));
+          CHECK(config.threads % 32 == 0);
+          CHECK(config.threads <= kQuantTileThreads);
+          CHECK(config.threads % config.lanes == 0);
+          CHECK(config.lanes % group == 0);
+          CHECK(config.per_thread <= kQuantTileUnits);
+          CHECK(config.part_units == config.lanes * config.per_thread);
+          CHECK(config.part_units * std::int64_t{config.tiles} >= units);
+          CHECK(config.part_units * (std::int64_t{config.tiles} - 1) < units);
+          CHECK((!whole || config.tiles == 1));
+          CHECK(config.blocks / config.tiles * (config.threads / config.lanes) >= rows);
+          CHECK(config.held_bytes == 0);
+        }
+      }
+    }
+  }
+  const auto fills = [](std::int64_t units) {
+    return fills_threads(quant_tile_config(8192, units, 1, true));
+  };
+  CHECK(fills(96));
+  CHECK(fills(512));
+  CHECK(fills(640));
+  CHECK(!fills(704));
+  CHECK(!fills(1376));
+  CHECK(!fills(2048));
+  CHECK(!fills(4096));
+}
+
 TEST_CASE("gated_activation_quant: blocks that stay hold whole rows, and all of them at once") {
   using namespace cuda::tuning;
   constexpr std::size_t kShared = 227 << 10;
   constexpr int kProcessors = 132;
   for (const int size : {2, 4}) {
-    for (const bool whole : {true, false}) {
-      for (const std::int64_t rows : {1, 132, 133, 100000}) {
-        for (std::int64_t units = 1; units < 2200; units += units < 100 ? 1 : 37) {
-          const auto config =
-              gated_activation_quant_rows_config(rows, units, whole, size, kShared, kProcessors);
-          CAPTURE(size);
-          CAPTURE(rows);
-          CAPTURE(units);
-          const bool fits = units > kFewQuantUnits && units <= kManyQuantUnits;
-          CHECK((config.blocks > 0) == (fits && (whole || rows == 100000)));
-          if (config.blocks == 0) continue;
-          const int most = quant_row_threads(config.units_of_thread);
-          CHECK(config.threads % 32 == 0);
-          CHECK(config.threads <= most);
-          CHECK(config.threads * config.units_of_thread >= units);
-          CHECK((size == 2 || config.units_of_thread == 2));
-          CHECK(config.slots >= 2);
-          CHECK(config.slots <= kQuantRowSlots);
-          CHECK(config.shared_bytes == config.slots * static_cast<std::size_t>(units) * 32);
-          const std::int64_t together = most / config.threads;
-          CHECK(together * (config.shared_bytes + kSharedOfBlock) <= kShared);
-          CHECK(config.blocks == std::min(rows, together * kProcessors));
-        }
+    for (const std::int64_t rows : {1, 132, 133, 100000}) {
+      for (std::int64_t units = 96; units < 2200; units += 37) {
+        const auto config =
+            gated_activation_quant_rows_config(rows, units, size, kShared, kProcessors);
+        CAPTURE(size);
+        CAPTURE(rows);
+        CAPTURE(units);
+        CHECK((config.blocks > 0) == (units <= kManyQuantUnits));
+        if (config.blocks == 0) continue;
+        const int most = quant_row_threads(config.units_of_thread);
+        CHECK(config.threads % 32 == 0);
+        CHECK(config.threads <= most);
+        CHECK(config.threads * config.units_of_thread >= units);
+        CHECK((size == 2 || config.units_of_thread == 2));
+        CHECK(config.slots >= 2);
+        CHECK(config.slots <= kQuantRowSlots);
+        CHECK(config.shared_bytes == config.slots * static_cast<std::size_t>(units) * 32);
+        const std::int64_t together = most / config.threads;
+        CHECK(together * (config.shared_bytes + kSharedOfBlock) <= kShared);
+        CHECK(config.blocks == std::min(rows, together * kProcessors));
       }
     }
   }
-  CHECK(gated_activation_quant_rows_config(16384, 192, true, 2, kShared, 132).units_of_thread == 3);
-  CHECK(gated_activation_quant_rows_config(16384, 512, true, 2, kShared, 132).units_of_thread == 2);
+  CHECK(gated_activation_quant_rows_config(16384, 192, 2, kShared, 132).units_of_thread == 3);
+  CHECK(gated_activation_quant_rows_config(16384, 512, 2, kShared, 132).units_of_thread == 2);
 }

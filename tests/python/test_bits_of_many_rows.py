@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Very many rows on a GPU: the bits of few, for which there are other kernels."""
+"""Very many rows on a GPU, and wide ones: the bits of few, or of rows that are read element by
+element, for which there are other kernels."""
 
 from __future__ import annotations
 
 import pytest
-from torch_bits import hard, same_bits
+from torch_bits import every_second_column, hard, same_bits
 
 import membound
 
@@ -15,8 +16,9 @@ pytestmark = pytest.mark.gpu
 NARROW = (16, 32, 64, 128, 256, 512, 120, 264)
 # In chunks of 16 bytes: of clusters that stay, two to sixteen blocks, whole and not.
 WIDE = (2049, 2560, 4096, 4104, 8192, 10000, 16384, 20001)
-# And of blocks that stay for quantised activations: two or three of a thread, to the last and not.
-GATED = (96, 97, 136, 192, 256, 352, 512, 704, 1000, 1792, 2048)
+# Of quantised activations, in lanes, warps and blocks, that stay where others would leave threads
+# without work: two or three of a thread, to the last and not; and wider ones.
+GATED = (1, 5, 16, 24, 64, 96, 97, 136, 192, 256, 352, 512, 704, 768, 1000, 1792, 2048, 3584)
 GATES = (
     {"kind": "silu"},
     {"kind": "silu", "alpha": 1.702, "limit": 7.0, "up_offset": 1.0},
@@ -79,7 +81,42 @@ def test_wide_rows(torch, draw, dtype, chunks):
     check(torch, draw, dtype, 1091, chunks * 16 // dtype.itemsize, 100)
 
 
-@pytest.mark.parametrize("scale", ["row", "static", 64, 128])
+SCALES = ("row", "static", 64, 128)
+
+
+def scale_options(torch, scale, number):
+    options = {"dtype": ("float8_e4m3fn", "int8", "float8_e5m2")[number % 3]}
+    if scale == "static":
+        return options | {"scale": torch.full((), 0.0625, device="cuda")}
+    return options if scale == "row" else options | {"group_size": scale}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_codes_of_wide_rows(torch, draw, dtype, added, scale):
+    dtype = getattr(torch, dtype)
+    call = membound.add_rms_norm_quant if added else membound.rms_norm_quant
+    for number, chunks in enumerate(WIDE):
+        cols = chunks * 16 // dtype.itemsize
+        inputs = [hard(draw(61, cols), dtype) for _ in range(2 if added else 1)]
+        weight, options = draw(cols).to(dtype), scale_options(torch, scale, number)
+        found = call(*inputs, weight, **options)
+        wanted = call(*map(every_second_column, inputs), weight, **options)
+        if scale == "static" and not added:
+            found, wanted = [found], [wanted]
+        for got, right in zip(found, wanted, strict=True):
+            assert same_bits(got, right), (cols, options)
+
+
+def results_of_gates(x, cols, row_scale, options):
+    """Of gate and up beside each other, or of the gate alone."""
+    up = None if "packing" in options else x[:, cols:]
+    found = membound.gated_activation_quant(x[:, :cols], up, row_scale=row_scale, **options)
+    return found if isinstance(found, tuple) else (found,)
+
+
+@pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_quantised_activations(torch, draw, dtype, scale):
     dtype = getattr(torch, dtype)
@@ -91,25 +128,28 @@ def test_quantised_activations(torch, draw, dtype, scale):
         rows = 2 * 132 * 32 // max(1, chunks // 96) + 211
         x = hard(draw(rows, 2 * cols), dtype)
         row_scale = draw(rows) if number % 3 == 1 else None
-        options = GATES[number % len(GATES)] | {
-            "dtype": ("float8_e4m3fn", "int8", "float8_e5m2")[number % 3]
-        }
-        if scale == "static":
-            options["scale"] = torch.full((), 0.0625, device="cuda")
-        elif scale != "row":
-            options["group_size"] = scale
-
+        options = GATES[number % len(GATES)] | scale_options(torch, scale, number)
         if options["kind"] in ("sigmoid", "relu2"):
             options["packing"] = "gate"
-        up = None if "packing" in options else x[:, cols:]
-        parts = []
-        for at in (slice(None), *(slice(at, at + 100) for at in range(0, rows, 100))):
-            found = membound.gated_activation_quant(
-                x[at, :cols],
-                None if up is None else up[at],
-                row_scale=None if row_scale is None else row_scale[at],
-                **options,
-            )
-            parts.append(found if isinstance(found, tuple) else (found,))
-        for got, *right in zip(*parts, strict=True):
-            assert same_bits(got, torch.cat(right)), (cols, options)
+        wanted = results_of_gates(every_second_column(x), cols, row_scale, options)
+        for few in (rows, 1000, 100, 1):  # blocks of 128 threads, of 64, rows that stay or do not
+            scales = None if row_scale is None else row_scale[:few]
+            found = results_of_gates(x[:few], cols, scales, options)
+            for got, right in zip(found, wanted, strict=True):
+                assert same_bits(got, right[:few]), (few, cols, options)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_contiguous_activations_with_a_static_scale(torch, draw, dtype):
+    """Of any width: they are one row, but for a number of elements that is not of whole chunks."""
+    dtype = getattr(torch, dtype)
+    for number, (rows, cols) in enumerate([(64, 4097), (8, 9), (800, 33), (63, 1001), (1, 16)]):
+        gate, up = (hard(draw(max(rows, 64), cols), dtype)[:rows] for _ in range(2))
+        options = GATES[number] | scale_options(torch, "static", number)
+        with_up = up if options["kind"] not in ("sigmoid", "relu2") else None
+        if with_up is None:
+            options["packing"] = "gate"
+        found = membound.gated_activation_quant(gate, with_up, **options)
+        second = [None if one is None else every_second_column(one) for one in (gate, with_up)]
+        wanted = membound.gated_activation_quant(*second, **options)
+        assert same_bits(found, wanted), (rows, cols, options)

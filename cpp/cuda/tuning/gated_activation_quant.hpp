@@ -27,6 +27,7 @@ struct GatedActivationQuantConfig {
   std::uint32_t tiles;  // blocks of a row
   std::int64_t blocks;
   std::size_t held_bytes;  // shared memory for the results of a part
+  int per_thread;          // units, where they wait in registers
 };
 
 // units: of kWidth neighbours, of a row. group_lanes: threads that share a scale, or 1. whole_rows:
@@ -55,16 +56,56 @@ inline GatedActivationQuantConfig gated_activation_quant_config(std::int64_t row
           part_units,
           static_cast<std::uint32_t>(tiles),
           (rows + rows_per_block - 1) / rows_per_block * tiles,
-          static_cast<std::size_t>(rows_per_block) * part_units * unit_bytes};
+          static_cast<std::size_t>(rows_per_block) * part_units * unit_bytes,
+          per_thread};
 }
 
-// Rows of `units` chunks of gate and up by blocks that stay. A thread has two units, or beside 16
-// bits three, where they leave few threads without and what a thread does for each row weighs more
-// (H200, bfloat16, scales of rows, us with a block to a row, two and three: 32768 x 1536 86.7, 76.0
-// and 71.1, 8192 x 5632 85.9, 68.5 and 63.9, 16384 x 4096 111, 91.4 and 91.9, 8192 x 14336 216, 151
-// and 158; static scales: 32768 x 768 40.9, 47.6 and 35.7). Narrower rows are no faster so (32768 x
-// 640 43.0, 53.2 with two).
-inline constexpr std::int64_t kFewQuantUnits = 95;
+// Aligned rows, or tiles of those that do not share one scale, whose results wait in registers
+// (H100, bfloat16, us, through shared memory and so: static scales 1 x 4096 2.2 and 1.6, 1024 x
+// 4096 10.2 and 9.3, 16384 x 4096 118.5 and 109.8, 524288 x 128 122.9 and 109.8; scales of rows 1 x
+// 4096 2.6 and 2.0, 16384 x 4096 120.9 and 113.2, 524288 x 128 130.9 and 113.0; of 128 columns
+// 16384 x 4096 127.7 and 121.8, 65536 x 512 75.0 and 61.5).
+inline constexpr int kQuantTileUnits = 2;  // of a thread, at most
+inline constexpr int kQuantTileThreads = 1024;
+inline constexpr int kFewQuantTileThreads = 64;
+
+// Of a row that shares one scale a block has all: in no blocks where it has no room.
+inline GatedActivationQuantConfig quant_tile_config(std::int64_t rows, std::int64_t units,
+                                                    int group_lanes, bool whole_rows) {
+  const bool few = rows <= kQuantThreadsAtOnce / units;
+  const int least = few ? kFewQuantTileThreads : kGateQuantTileThreads;
+  const int per_thread = few && (!whole_rows || units <= kQuantTileThreads) ? 1 : kQuantTileUnits;
+  int lanes = group_lanes;
+  while (lanes < least && std::int64_t{lanes} * per_thread < units) lanes *= 2;
+  if (whole_rows && std::int64_t{lanes} * per_thread < units) {
+    if (units > std::int64_t{kQuantTileThreads} * per_thread) return {};
+    lanes = static_cast<int>((units + 32 * per_thread - 1) / (32 * per_thread)) * 32;
+  }
+  const int threads = lanes > least ? lanes : least;
+  const int part_units = lanes * per_thread, rows_per_block = threads / lanes;
+  const std::int64_t tiles = (units + part_units - 1) / part_units;
+  return {threads,
+          lanes,
+          part_units,
+          static_cast<std::uint32_t>(tiles),
+          (rows + rows_per_block - 1) / rows_per_block * tiles,
+          0,
+          per_thread};
+}
+
+// Whether blocks of several rows at once leave few of a multiprocessor's threads without one;
+// others stay, if rows are many (H100, bfloat16, us, staying and not: 8192 x 5120 78.0 and 75.4, x
+// 5632 84.9 and 93.3, x 8192 119.1 and 119.2, x 11008 159 and 201, 128 x 4096 3.9 and 3.2, 64 x
+// 14336 5.4 and 4.7, 512 x 11008 14.7 and 16.6).
+inline bool fills_threads(const GatedActivationQuantConfig& config) {
+  const int together = config.blocks > 0 ? kQuantTileThreads / config.threads : 0;
+  return together > 1 && 16 * together * config.threads >= 15 * kQuantTileThreads;
+}
+
+// Rows of `units` chunks of gate and up, which share one scale, by blocks that stay. A thread has
+// two units, or beside 16 bits three, where they leave few threads without and what a thread does
+// for each row weighs more (H200, bfloat16, us with a block to a row, two and three: 8192 x
+// 5632 85.9, 68.5 and 63.9, 8192 x 14336 216, 151 and 158).
 inline constexpr std::int64_t kManyQuantUnits = 2048;
 inline constexpr std::int64_t kThreeUnitsOf = 768;  // units of a row, at most
 inline constexpr int kQuantRowSlots = 4;            // rows that wait for a block, at most
@@ -79,11 +120,10 @@ struct GatedActivationQuantRowsConfig {
   std::size_t shared_bytes;
 };
 
-// whole_rows: as above; others are cut where they are few.
 inline GatedActivationQuantRowsConfig gated_activation_quant_rows_config(
-    std::int64_t rows, std::int64_t units, bool whole_rows, int dtype_size,
-    std::size_t max_shared_bytes, int multiprocessors) {
-  if (units <= kFewQuantUnits || units > kManyQuantUnits) return {};
+    std::int64_t rows, std::int64_t units, int dtype_size, std::size_t max_shared_bytes,
+    int multiprocessors) {
+  if (units > kManyQuantUnits) return {};
   const auto warps_of = [&](int of_thread) {
     return static_cast<int>((units + of_thread * 32 - 1) / (of_thread * 32));
   };
@@ -91,15 +131,13 @@ inline GatedActivationQuantRowsConfig gated_activation_quant_rows_config(
       dtype_size == 2 && units <= kThreeUnitsOf && 10 * units >= 9 * 3 * 32 * warps_of(3);
   const int units_of_thread = three ? 3 : 2;
   const int most = quant_row_threads(units_of_thread) / 32;
-  int warps = warps_of(units_of_thread);
-  // Few rows are done the sooner the more threads they have.
-  if (rows <= multiprocessors) warps = warps_of(1) < most ? warps_of(1) : most;
+  const int warps = warps_of(units_of_thread);
   const int together = most / warps;
   const std::size_t row_bytes = static_cast<std::size_t>(units) * 32;
   int slots = kQuantRowSlots;
   while (slots > 1 && together * (slots * row_bytes + kSharedOfBlock) > max_shared_bytes) --slots;
   const std::int64_t resident = std::int64_t{together} * multiprocessors;
-  if (slots < 2 || (!whole_rows && rows < 2 * resident)) return {};
+  if (slots < 2) return {};
   return {rows < resident ? rows : resident, 32 * warps, units_of_thread, slots, slots * row_bytes};
 }
 
