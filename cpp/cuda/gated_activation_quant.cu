@@ -81,12 +81,20 @@ template <class T>
 bool launch_whole(GatedActivationQuantParams<accumulate_t<T>>& p, bool one_scale, int device,
                   StreamView stream) {
   const int group_lanes = p.group_lanes > 0 ? p.group_lanes : 1;
-  p.config = tuning::quant_tile_config(p.rows, p.units, group_lanes, one_scale);
-  const bool stays = one_scale && p.rows > multiprocessors(device);
-  if (stays && !tuning::fills_threads(p.config) && launch_rows<T>(p, device, stream)) return true;
-  if (p.config.blocks == 0) return false;
+  p.config =
+      tuning::quant_tile_config(p.rows, p.units, group_lanes, one_scale, max_cluster_size(device));
+  p.cluster = one_scale ? static_cast<int>(p.config.tiles) : 1;
+  const bool many = one_scale && p.rows > multiprocessors(device);
+  if (many && !tuning::fills_threads(p.config) && launch_rows<T>(p, device, stream)) return true;
+  // One block that has room for the results of a wide row is faster than a cluster (H100, bfloat16:
+  // 8192 x 18944 306 and 336 us, x 28672 478 and 499, float32 x 16384 421 and 469; 64 x 28672 10.8
+  // and 7.6; 2048 x 65536 has none, 448 and 285).
+  constexpr std::size_t kUnitBytes = kPack<T> * sizeof(accumulate_t<T>);
+  const bool holds = p.units <= tuning::quant_units_held(kUnitBytes, max_shared_bytes(device));
+  if (p.config.blocks == 0 || (many && p.config.tiles > 1 && holds)) return false;
   launch<gated_activation_quant_tile_kernel<T>>(
-      {.blocks = p.config.blocks, .threads = p.config.threads}, stream, device, p);
+      {.blocks = p.config.blocks, .threads = p.config.threads, .cluster = p.cluster}, stream,
+      device, p);
   return true;
 }
 

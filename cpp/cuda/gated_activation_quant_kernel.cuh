@@ -20,6 +20,7 @@ struct GatedActivationQuantParams {
   int group_lanes;  // threads whose units share a scale, a power of two; 0: those of the row do
   int group_shift;  // its logarithm
   int slots;        // rows that wait in shared memory
+  int cluster;      // blocks that share a scale
   float scale_upper_bound;
   RowLayout gate_rows, up_rows, row_scale_rows, out_rows, scale_rows;
 

@@ -4,6 +4,7 @@
 
 // Aligned rows of gated_activation_quant, or tiles of them, whose results wait for their scale in
 // registers.
+#include "cuda/cluster.cuh"
 #include "cuda/gated_activation_quant_kernel.cuh"
 
 namespace membound::cuda {
@@ -14,11 +15,13 @@ class QuantTile {
   using A = accumulate_t<T>;
   using U = QuantUnit<T, Access::kAligned>;
   using Params = GatedActivationQuantParams<A>;
+  using Exchange = ClusterExchange<A, 1>;
   static constexpr int kUnits = tuning::kQuantTileUnits;
 
  public:
   __device__ explicit QuantTile(const Params& p)
       : p_(p), place_(p), first_(place_.first + place_.lane) {
+    if (has_cluster()) exchange().announce();
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       const int unit = first_ + i * place_.lanes;
@@ -81,10 +84,25 @@ class QuantTile {
     A largest = U::largest(y_[0]);
 #pragma unroll
     for (int i = 1; i < kUnits; ++i) largest = larger_or_nan(largest, U::largest(y_[i]));
-    const float scale =
-        dynamic_scale(place_.largest_of_row(largest), p_.out_dtype, p_.scale_upper_bound);
-    if (place_.lane == 0 && place_.there) *p_.scale_at(place_.row, 0) = scale;
+    largest = place_.largest_of_row(largest);
+    if (has_cluster()) {
+      const Exchange parts = exchange();
+      if (threadIdx.x < kWarpLanes) {
+        parts.wait_for_peers();
+        parts.send(0, cluster_rank(), largest);
+      }
+      largest = reduce_warp(parts.collect(0)[threadIdx.x % kMaxGroups], LargestOrNan());
+    }
+    const float scale = dynamic_scale(largest, p_.out_dtype, p_.scale_upper_bound);
+    if (first_ == 0 && place_.there) *p_.scale_at(place_.row, 0) = scale;
     return A(1) / static_cast<A>(scale);
+  }
+
+  // Whether a row that shares one scale is in several blocks.
+  __device__ bool has_cluster() const { return p_.cluster > 1; }
+  __device__ Exchange exchange() const {
+    __shared__ typename Exchange::Shared shared;
+    return {shared, p_.cluster, p_.cluster};
   }
 
   const Params& p_;
@@ -94,9 +112,10 @@ class QuantTile {
   typename U::Values y_[kUnits];
 };
 
-// One block has a tile of a row, or whole rows where those share a dynamic scale; a thread loads
-// all of its units before it computes one. Shared memory: the largest magnitudes of warps. Limited
-// by memory, beside 16 bits nearly by arithmetic, which is that of float32.
+// One block has a tile of a row, or whole rows where those share a dynamic scale, or a part of one
+// in a cluster; a thread loads all of its units before it computes one. Shared memory: the largest
+// magnitudes of warps and blocks. Limited by memory, beside 16 bits nearly by arithmetic, which is
+// that of float32.
 template <class T>
 __global__ void __launch_bounds__(tuning::kQuantTileThreads, 1) gated_activation_quant_tile_kernel(
     const __grid_constant__ GatedActivationQuantParams<accumulate_t<T>> p) {

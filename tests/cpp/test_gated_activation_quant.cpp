@@ -233,11 +233,11 @@ TEST_CASE("gated_activation_quant: threads that keep their units cover every one
       for (const int group : {1, 8, 16, 32}) {
         for (const bool whole : {false, true}) {
           if (whole && group > 1) continue;
-          const auto config = quant_tile_config(rows, units, group, whole);
+          const auto config = quant_tile_config(rows, units, group, whole, 8);
           CAPTURE(rows);
           CAPTURE(units);
           CAPTURE(group);
-          CHECK((config.blocks > 0) == (!whole || units <= 2048));
+          CHECK((config.blocks > 0) == (!whole || units <= 8192));
           if (config.blocks == 0) continue;
           const bool power_of_two = (config.lanes & (config.lanes - 1)) == 0;
           CHECK((power_of_two || config.lanes == config.threads));
@@ -249,7 +249,8 @@ TEST_CASE("gated_activation_quant: threads that keep their units cover every one
           CHECK(config.part_units == config.lanes * config.per_thread);
           CHECK(config.part_units * std::int64_t{config.tiles} >= units);
           CHECK(config.part_units * (std::int64_t{config.tiles} - 1) < units);
-          CHECK((!whole || config.tiles == 1));
+          if (whole && rows > 66) CHECK((config.tiles == 1) == (units <= 2048));
+          CHECK((!whole || (config.tiles & (config.tiles - 1)) == 0));
           CHECK(config.blocks / config.tiles * (config.threads / config.lanes) >= rows);
           CHECK(config.held_bytes == 0);
         }
@@ -257,7 +258,7 @@ TEST_CASE("gated_activation_quant: threads that keep their units cover every one
     }
   }
   const auto fills = [](std::int64_t units) {
-    return fills_threads(quant_tile_config(8192, units, 1, true));
+    return fills_threads(quant_tile_config(8192, units, 1, true, 1));
   };
   CHECK(fills(96));
   CHECK(fills(512));

@@ -30,6 +30,11 @@ struct GatedActivationQuantConfig {
   int per_thread;          // units, where they wait in registers
 };
 
+// Units whose results a block keeps there.
+inline int quant_units_held(std::size_t unit_bytes, std::size_t max_shared_bytes) {
+  return static_cast<int>(max_shared_bytes / 2 / unit_bytes);
+}
+
 // units: of kWidth neighbours, of a row. group_lanes: threads that share a scale, or 1. whole_rows:
 // a row shares one, so that a block needs all of it. unit_bytes: of a unit's results. Two blocks of
 // a multiprocessor keep what they hold, so that one loads while the other stores.
@@ -46,7 +51,7 @@ inline GatedActivationQuantConfig gated_activation_quant_config(std::int64_t row
   while (lanes < most && std::int64_t{lanes} * per_thread < units) lanes *= 2;
   const int threads = lanes > kGateQuantTileThreads ? lanes : kGateQuantTileThreads;
   const int rows_per_block = threads / lanes;
-  const auto holds = static_cast<int>(max_shared_bytes / 2 / unit_bytes) / rows_per_block;
+  const int holds = quant_units_held(unit_bytes, max_shared_bytes) / rows_per_block;
   int part_units = lanes * per_thread;
   while (part_units > holds) part_units /= 2;
   if (whole_rows && units <= holds) part_units = static_cast<int>(units);
@@ -69,21 +74,47 @@ inline constexpr int kQuantTileUnits = 2;  // of a thread, at most
 inline constexpr int kQuantTileThreads = 1024;
 inline constexpr int kFewQuantTileThreads = 64;
 
-// Of a row that shares one scale a block has all: in no blocks where it has no room.
+// Of a row that shares one scale a block has all, or a cluster of up to max_cluster blocks: in no
+// blocks where those have no room. tiles are then the blocks of the cluster.
+inline constexpr std::int64_t kWideQuantUnits = 2048;  // of a row; wider ones have clusters
+inline constexpr int kWideQuantThreads = 512;          // of a block of one, at most
+// And few rows of so many units, whose arithmetic takes one multiprocessor long (H100, bfloat16, us
+// in one block and in up to eight: 1 x 8192 2.66 and 2.08, 16 x 8192 2.72 and 2.76, 1 x 14336 3.24
+// and 2.10, 64 x 14336 4.50 and 4.13, but with eight 5.32; 16 x 4096 2.28 and 2.55).
+inline constexpr std::int64_t kFewRowsUnits = 1024;
+inline constexpr int kFewQuantBlocks = 132;
+inline constexpr int kFewQuantUnits = 256;  // of a block
+inline constexpr int kFewQuantCluster = 8;
+
+inline int quant_cluster(std::int64_t rows, std::int64_t units, int max_cluster) {
+  int cluster = 1;
+  const int most = max_cluster < kFewQuantCluster ? max_cluster : kFewQuantCluster;
+  while (units >= kFewRowsUnits && 2 * cluster <= most && rows * 2 * cluster <= kFewQuantBlocks &&
+         units > std::int64_t{kFewQuantUnits} * cluster) {
+    cluster *= 2;
+  }
+  constexpr std::int64_t kOfBlock = std::int64_t{kWideQuantThreads} * kQuantTileUnits;
+  while (units > kWideQuantUnits && units > kOfBlock * cluster) cluster *= 2;
+  return cluster;
+}
+
 inline GatedActivationQuantConfig quant_tile_config(std::int64_t rows, std::int64_t units,
-                                                    int group_lanes, bool whole_rows) {
+                                                    int group_lanes, bool whole_rows,
+                                                    int max_cluster) {
   const bool few = rows <= kQuantThreadsAtOnce / units;
   const int least = few ? kFewQuantTileThreads : kGateQuantTileThreads;
-  const int per_thread = few && (!whole_rows || units <= kQuantTileThreads) ? 1 : kQuantTileUnits;
+  const int cluster = whole_rows ? quant_cluster(rows, units, max_cluster) : 1;
+  const std::int64_t part = (units + cluster - 1) / cluster;
+  const int per_thread = few && (!whole_rows || part <= kQuantTileThreads) ? 1 : kQuantTileUnits;
   int lanes = group_lanes;
-  while (lanes < least && std::int64_t{lanes} * per_thread < units) lanes *= 2;
-  if (whole_rows && std::int64_t{lanes} * per_thread < units) {
-    if (units > std::int64_t{kQuantTileThreads} * per_thread) return {};
-    lanes = static_cast<int>((units + 32 * per_thread - 1) / (32 * per_thread)) * 32;
+  while (lanes < least && std::int64_t{lanes} * per_thread < part) lanes *= 2;
+  if (whole_rows && std::int64_t{lanes} * per_thread < part) {
+    if (cluster > max_cluster) return {};
+    lanes = static_cast<int>((part + 32 * per_thread - 1) / (32 * per_thread)) * 32;
   }
   const int threads = lanes > least ? lanes : least;
   const int part_units = lanes * per_thread, rows_per_block = threads / lanes;
-  const std::int64_t tiles = (units + part_units - 1) / part_units;
+  const std::int64_t tiles = whole_rows ? cluster : (units + part_units - 1) / part_units;
   return {threads,
           lanes,
           part_units,
