@@ -51,7 +51,7 @@ class PersistentGradient {
       (kVecs == 2 && Group::kMinBlocks > 1 && kCentring != Centring::kNever && sizeof(T) == 2 &&
        !kShifted && (kForm == Form::kPlain || kForm == Form::kPlainRounded));
   static constexpr bool kOverlaps = Group::kClusters && Group::kRing > 0;
-  // A fifth of what a gated row takes; two rows at once have no registers for it.
+  // An eighth of a gated row's instructions; two rows at once have no registers for it.
   static constexpr bool kKeepsOpened = kForm == Form::kPlainGated && !kOverlaps;
   using Partials = PartialSums<T, Group, kAccess>;
   static_assert(!kSharesWeights || kVecs * Group::kMaxThreads <= Partials::kPlaces);

@@ -167,15 +167,10 @@ struct QuantiseResult {
       }
     };
     plain ? hold_as.template operator()<true>() : hold_as.template operator()<false>();
-    float scale = 1;
-    if (p.static_scale != nullptr) {
-      scale = *p.static_scale;
-    } else if (p.group_chunks == 0) {
-      scale = scale_for(
-          p, tile.template reduce<Accumulate>(
-                 0, kRound, [&](int i) { return largest_or_nan<T>(y[i]); }, LargestOrNan()));
-      if (tile.first_thread()) to.store_scale(0, scale);
-    }
+    const float scale = scale_of_row(p, to, tile, [&] {
+      return tile.template reduce<Accumulate>(
+          0, kRound, [&](int i) { return largest_or_nan<T>(y[i]); }, LargestOrNan());
+    });
     store<kSide == 1, T>(
         p, to, tile.row(), scale, [&](int i) { return tile.index(i); }, y, tile.active());
   }
@@ -203,15 +198,10 @@ struct QuantiseResult {
       }
     };
     plain ? hold_as.template operator()<true>() : hold_as.template operator()<false>();
-    float scale = 1;
-    if (p.static_scale != nullptr) {
-      scale = *p.static_scale;
-    } else if (p.group_chunks == 0) {
-      const auto largest_of_thread = [&](int) { return largest; };
-      scale = scale_for(
-          p, tile.template reduce<Accumulate, 1>(0, kRound, largest_of_thread, LargestOrNan()));
-      if (tile.first_thread()) to.store_scale(0, scale);
-    }
+    const float scale = scale_of_row(p, to, tile, [&] {
+      return tile.template reduce<Accumulate, 1>(
+          0, kRound, [&](int) { return largest; }, LargestOrNan());
+    });
 #pragma unroll 1
     for (int i = 0; i < Tile::kChunks; ++i) {
       const uint4 y[] = {held.result(i)};
@@ -226,18 +216,12 @@ struct QuantiseResult {
                                 Result result) {
     using Accumulate = accumulate_t<T>;
     const QuantisedRow<T, kAccess> to(p, cluster_index());
-    float scale = 1;
-    if (p.static_scale != nullptr) {
-      scale = *p.static_scale;
-    } else if (p.group_chunks == 0) {
-      scale = scale_for(
-          p,
-          tile.reduce(
-              kRound,
-              [&](int at) { return at < p.chunks ? largest_or_nan<T>(result(at)) : Accumulate(0); },
-              LargestOrNan()));
-      if (tile.first_thread()) to.store_scale(0, scale);
-    }
+    const float scale = scale_of_row(p, to, tile, [&] {
+      return tile.reduce(
+          kRound,
+          [&](int at) { return at < p.chunks ? largest_or_nan<T>(result(at)) : Accumulate(0); },
+          LargestOrNan());
+    });
     return [&p, &tile, to, scale](int group, int segment, auto make) {
       constexpr int kChunks = Tile::kChunks;
       const auto index = [&](int v) { return tile.index(group, segment, v); };
@@ -254,6 +238,17 @@ struct QuantiseResult {
   template <class Accumulate>
   static __device__ float scale_for(const Params<Accumulate>& p, Accumulate largest) {
     return dynamic_scale(largest, p.quantised_dtype, p.scale_upper_bound);
+  }
+  // The scale of the whole row, from its largest magnitude, which largest() finds; 1 where groups
+  // have their own.
+  template <class Accumulate, class To, class Tile, class Largest>
+  static __device__ float scale_of_row(const Params<Accumulate>& p, const To& to, const Tile& tile,
+                                       Largest largest) {
+    if (p.static_scale != nullptr) return *p.static_scale;
+    if (p.group_chunks != 0) return 1;
+    const float scale = scale_for(p, largest());
+    if (tile.first_thread()) to.store_scale(0, scale);
+    return scale;
   }
   // scale: of the whole row, where groups have none of their own.
   template <bool kCold, class T, int kChunks, class Index>

@@ -259,6 +259,7 @@ TEST_CASE("gated_activation_quant: threads that keep their units cover every one
   }
   CHECK(quant_tile_config(128, 512, 1, false, 8).threads == 64);
   CHECK(quant_tile_config(256, 512, 1, false, 8).threads == 256);
+  CHECK(quant_tile_config(256, 512, 16, false, 8).threads == 64);
   CHECK(quant_tile_config(1024, 512, 1, false, 8).threads == 128);
   CHECK(quant_tile_config(1000, 129, 1, true, 8).threads == 160);
   const auto fills = [](std::int64_t units) {

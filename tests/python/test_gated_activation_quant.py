@@ -208,6 +208,22 @@ def test_zeros_extremes_infinities_and_nan(name, dtype, kind):
         assert_same(one.numpy(out), quantised(y, kind, "static", given=given)[0], given)
 
 
+@pytest.mark.parametrize("kind", QUANTISED)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_scale_of_every_mantissa_is_a_quotient(device, kind):
+    """And around the smallest scale there is, at infinity and NaN."""
+    torch = pytest.importorskip("torch")
+    one = torch.arange(1 << 23, dtype=torch.int32, device=device) + 0x3F800000
+    edges = torch.tensor([0.0, 1e-45, torch.inf, torch.nan], device=device)
+    up = torch.cat([one.view(torch.float32), edges])[:, None].repeat(1, 4)
+    for rows in (up, up * 2.0**-119):  # down to below the smallest
+        gate = torch.ones_like(rows)
+        _, scale = membound.gated_activation_quant(gate, rows, kind="relu2", dtype=kind)
+        quotients = rows[:, 0].cpu().numpy() / np.float32(LIMITS[kind])
+        wanted = np.maximum(quotients, np.float32(2.0**-126))
+        np.testing.assert_array_equal(scale.cpu().numpy(), wanted)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_result_is_not_rounded_to_16_bits(name, dtype):

@@ -80,7 +80,7 @@ inline constexpr int kFewQuantTileThreads = 256;
 
 // Of a row that shares one scale a block has all, or a cluster of up to max_cluster blocks: in no
 // blocks where those have no room. tiles are then the blocks of the cluster.
-inline constexpr std::int64_t kWideQuantUnits = 2048;  // of a row; wider ones have clusters
+inline constexpr std::int64_t kManyQuantUnits = 2048;  // of a row; wider ones have clusters
 inline constexpr int kWideQuantThreads = 512;          // of a block of one, at most
 // And few rows of so many units, whose arithmetic takes one multiprocessor long (H100, bfloat16, us
 // in one block and in up to eight: 1 x 8192 2.66 and 2.08, 16 x 8192 2.72 and 2.76, 1 x 14336 3.24
@@ -98,7 +98,7 @@ inline int quant_cluster(std::int64_t rows, std::int64_t units, int max_cluster)
     cluster *= 2;
   }
   constexpr std::int64_t kOfBlock = std::int64_t{kWideQuantThreads} * kQuantTileUnits;
-  while (units > kWideQuantUnits && units > kOfBlock * cluster) cluster *= 2;
+  while (units > kManyQuantUnits && units > kOfBlock * cluster) cluster *= 2;
   return cluster;
 }
 
@@ -106,7 +106,8 @@ inline GatedActivationQuantConfig quant_tile_config(std::int64_t rows, std::int6
                                                     int group_lanes, bool whole_rows,
                                                     int max_cluster) {
   const bool few = rows <= kQuantThreadsAtOnce / units;
-  const bool small = whole_rows || rows * units <= kUnitsOfSmallTiles;
+  // What was measured has one scale for all.
+  const bool small = whole_rows || group_lanes > 1 || rows * units <= kUnitsOfSmallTiles;
   const int least = !few    ? kGateQuantTileThreads
                     : small ? kSmallQuantTileThreads
                             : kFewQuantTileThreads;
@@ -144,7 +145,6 @@ inline bool fills_threads(const GatedActivationQuantConfig& config) {
 // two units, or beside 16 bits three, where they leave few threads without and what a thread does
 // for each row weighs more (H200, bfloat16, us with a block to a row, two and three: 8192 x
 // 5632 85.9, 68.5 and 63.9, 8192 x 14336 216, 151 and 158).
-inline constexpr std::int64_t kManyQuantUnits = 2048;
 inline constexpr std::int64_t kThreeUnitsOf = 768;  // units of a row, at most
 inline constexpr int kQuantRowSlots = 4;            // rows that wait for a block, at most
 // Threads of a multiprocessor whose registers have their results.

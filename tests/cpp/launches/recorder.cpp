@@ -35,6 +35,7 @@ int gpu = 0;
 std::string problem;
 const char* op = "";
 std::int64_t launched = 0;
+std::string last;  // mangled
 std::set<std::string> known_faults;
 std::vector<std::string> messages;
 
@@ -95,6 +96,7 @@ void use_gpu(int index) { gpu = index; }
 void name_problem(std::string name) { problem = std::move(name); }
 void name_op(const char* name) { op = name; }
 std::int64_t launches() { return launched; }
+std::string last_launched() { return demangled(last); }
 std::vector<std::string> take_faults() { return std::exchange(messages, {}); }
 
 std::vector<std::string> never_launched() {
@@ -153,6 +155,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
   Kernel& kernel = kernels().at(function);
   ++kernel.launches;
   ++launched;
+  last = kernel.name;
   look_at(kernel, *config);
   return cudaSuccess;
 }

@@ -42,6 +42,7 @@ void name_op(const char* op);
 // kernel on a GPU, with the first call that had it.
 std::vector<std::string> take_faults();
 std::int64_t launches();
+std::string last_launched();  // the kernel's name
 
 // Kernels of the library that no call has launched.
 std::vector<std::string> never_launched();

@@ -111,4 +111,36 @@ TEST_CASE("gated_activation_quant") {
   look_for_faults();
 }
 
+TEST_CASE("gated_activation_quant: which kernel has which rows") {
+  constexpr int kH100 = 4;
+  use_gpu(kH100);
+  const auto kernel_of = [](std::int64_t rows, std::int64_t cols, bool one_for_all,
+                            Layout layout = Layout::kContiguous) {
+    const Problem p{rows, cols, DType::kBFloat16, layout, kH100};
+    const ConstTensorView gate = p.matrix(), up = p.matrix(), fixed = p.array(DType::kFloat32, {});
+    const TensorView scale = p.statistic(DType::kFloat32);
+    gated_activation_quant(gate, &up, nullptr, {}, p.matrix(DType::kInt8),
+                           one_for_all ? &fixed : nullptr, one_for_all ? nullptr : &scale,
+                           p.stream());
+    const std::string name = last_launched();
+    for (const char* kernel : {"tile", "rows"}) {
+      if (name.find("quant_" + std::string(kernel) + "_kernel") != name.npos) return kernel;
+    }
+    return "any";
+  };
+  const std::string tile = "tile", rows = "rows", any = "any";
+  CHECK(kernel_of(16384, 4096, true) == tile);
+  CHECK(kernel_of(16384, 4097, true) == tile);  // one row
+  CHECK(kernel_of(16383, 4097, true) == any);
+  CHECK(kernel_of(16384, 4097, true, Layout::kOddRows) == any);
+  CHECK(kernel_of(16384, 4097, false) == any);
+  CHECK(kernel_of(16384, 4096, false) == tile);
+  CHECK(kernel_of(8192, 11008, false) == rows);
+  CHECK(kernel_of(64, 11008, false) == tile);
+  CHECK(kernel_of(8192, 28672, false) == any);  // one block holds it
+  CHECK(kernel_of(64, 28672, false) == tile);
+  CHECK(kernel_of(2048, 65536, false) == tile);  // a cluster
+  look_for_faults();
+}
+
 }  // namespace membound_test
