@@ -12,7 +12,8 @@ struct GatedActivationQuantParams {
   GateArray<const void*> gate, up, row_scale;
   GateArray<void*> out;
   GateArray<float*> scale;
-  const float* static_scale;  // null: dynamic
+  const float* static_scale;      // null: dynamic
+  const char *gate_end, *up_end;  // behind the last bytes
   std::int64_t rows, cols, units;
   tuning::GatedActivationQuantConfig config;
   GateNumbers<A> numbers;

@@ -2,36 +2,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Aligned rows of gated_activation_quant that share one scale each, which shared memory has room
-// for several of.
-#include "cuda/bulk_copy.cuh"
+// Rows of gated_activation_quant that share one scale each, which shared memory has room for
+// several of.
 #include "cuda/cluster.cuh"
-#include "cuda/gated_activation_quant_kernel.cuh"
+#include "cuda/gated_activation_quant_row.cuh"
 
 namespace membound::cuda {
 
 #if MEMBOUND_HAS_CLUSTERS
 // The rows of a block one after the other. kUnits: of a thread.
-template <class T, int kUnits>
+template <class T, Access kAccess, int kUnits>
 class QuantRows {
   using A = accumulate_t<T>;
+  using Row = QuantRow<T, kAccess>;
   using U = QuantUnit<T, Access::kAligned>;
   using Params = GatedActivationQuantParams<A>;
   static constexpr int kMaxWarps = kWarpLanes;  // of a block: a lane each, where they are combined
 
  public:
-  __device__ explicit QuantRows(const Params& p)
-      : p_(p), units_(static_cast<int>(p.units)), thread_(static_cast<int>(threadIdx.x)) {}
+  __device__ explicit QuantRows(const Params& p) : p_(p), thread_(static_cast<int>(threadIdx.x)) {}
 
   __device__ void run() {
-    if (thread_ == 0) {
+    if (fetches()) {
       for (int slot = 0; slot < p_.slots; ++slot) start_arrivals(arrived(slot));
       settle_arrivals();
     }
     for (int i = thread_; i < 2 * kMaxWarps; i += static_cast<int>(blockDim.x)) of_warps(0)[i] = 0;
     __syncthreads();
     begin_overlapped();
-    if (thread_ == 0) {
+    if (fetches()) {
       for (int slot = 0; slot < p_.slots; ++slot) {
         fetch(slot, blockIdx.x + std::int64_t{slot} * gridDim.x);
       }
@@ -42,12 +41,18 @@ class QuantRows {
     for (std::int64_t row = blockIdx.x; row < p_.rows; row += gridDim.x, ++round) {
       typename U::Values y[kUnits];
       wait_for_arrivals(arrived(slot), phase);
-      compute(y, slot, scale_of_row<A>(p_.row_scale, p_.row_scale_rows, row));
+      const Row of(p_, row, place(slot));
+      compute(y, of, slot, scale_of_row<A>(p_.row_scale, p_.row_scale_rows, row));
       const A largest = largest_of_block(y, round);
-      if (thread_ == 0) fetch(slot, row + ahead);
-      const float scale = dynamic_scale(largest, p_.out_dtype, p_.scale_upper_bound);
-      if (thread_ == 0) *p_.scale_at(row, 0) = scale;
-      store(y, row, A(1) / static_cast<A>(scale));
+      if (fetches()) fetch(slot, row + ahead);
+      float scale;
+      if (kAccess != Access::kAligned && p_.static_scale != nullptr) {
+        scale = *p_.static_scale;
+      } else {
+        scale = dynamic_scale(largest, p_.out_dtype, p_.scale_upper_bound);
+        if (thread_ == 0) *p_.scale_at(row, 0) = scale;
+      }
+      store(y, of, A(1) / static_cast<A>(scale));
       if (++slot == p_.slots) {
         slot = 0;
         phase ^= 1;
@@ -56,20 +61,16 @@ class QuantRows {
   }
 
  private:
+  // The one of the warp with the fewest units.
+  __device__ bool fetches() const { return thread_ == static_cast<int>(blockDim.x) - kWarpLanes; }
   __device__ void fetch(int slot, std::int64_t row) const {
-    if (row >= p_.rows) return;
-    const int bytes = kChunkBytes * units_;
-    const bool has_up = p_.up.data != nullptr;
-    uint4* const to = held(slot);
-    expect_bytes(arrived(slot), has_up ? 2 * bytes : bytes);
-    copy_bulk(to, p_.gate.template row<T>(p_.gate_rows, row), bytes, arrived(slot));
-    if (has_up) {
-      copy_bulk(to + units_, p_.up.template row<T>(p_.up_rows, row), bytes, arrived(slot));
-    }
+    if (row < p_.rows) Row::fetch(p_, row, held(slot), place(slot), arrived(slot));
   }
-  __device__ void compute(typename U::Values (&y)[kUnits], int slot, A row_scale) const {
-    const uint4* const gates = held(slot) + thread_;
-    const uint4* const ups = p_.up.data != nullptr ? gates + units_ : gates;
+  __device__ void compute(typename U::Values (&y)[kUnits], const Row& row, int slot,
+                          A row_scale) const {
+    const int apart = static_cast<int>(blockDim.x);
+    uint4 gates[kUnits] = {}, ups[kUnits] = {};
+    row.load(held(slot), thread_, apart, gates, ups);
     dispatch_activation(p_.numbers.kind, [&]<Activation kKind>() {
       const auto function = [&](auto& out, const auto& gate, const auto& up) {
         activate<kKind, A>(out, gate, up, p_.numbers.alpha);
@@ -77,10 +78,9 @@ class QuantRows {
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) {
         y[i] = {};
-        const int at = i * static_cast<int>(blockDim.x);
-        if (thread_ + at < units_) {
-          y[i] = activated<U>(p_, gates[at], ups[at], row_scale, function);
-        }
+        if (!row.has(thread_ + i * apart)) continue;
+        y[i] = activated<U>(p_, gates[i], ups[i], row_scale, function);
+        row.clear_beside(thread_ + i * apart, y[i]);
       }
     });
   }
@@ -95,22 +95,22 @@ class QuantRows {
     __syncthreads();
     return reduce_warp(slots[thread_ % kMaxWarps], LargestOrNan());
   }
-  __device__ void store(const typename U::Values (&y)[kUnits], std::int64_t row, A inverse) const {
-    const std::uint64_t out = reinterpret_cast<std::uint64_t>(p_.out.data) +
-                              static_cast<std::uint64_t>(p_.out.offset(p_.out_rows, row));
+  __device__ void store(const typename U::Values (&y)[kUnits], const Row& row, A inverse) const {
+    const std::uint64_t out = row.out();
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       const int unit = thread_ + i * static_cast<int>(blockDim.x);
-      if (unit >= units_) continue;
-      store_aligned_codes<U::kWidth>(out + static_cast<std::uint64_t>(unit) * U::kWidth,
-                                     codes_of(p_.out_dtype, y[i].at, inverse));
+      if (row.has(unit)) row.store(out, unit, codes_of(p_.out_dtype, y[i].at, inverse));
     }
   }
 
-  // The units of gate and behind them those of up.
   __device__ uint4* held(int slot) const {
     extern __shared__ __align__(128) uint4 rows[];
-    return rows + slot * 2 * units_;
+    return rows + slot * Row::places(p_);
+  }
+  static __device__ typename Row::Place& place(int slot) {
+    __shared__ typename Row::Place all[tuning::kQuantRowSlots];
+    return all[slot];
   }
   static __device__ std::uint64_t* arrived(int slot) {
     __shared__ std::uint64_t all[tuning::kQuantRowSlots];
@@ -122,19 +122,19 @@ class QuantRows {
   }
 
   const Params& p_;
-  const int units_, thread_;
+  const int thread_;
 };
 #endif
 
 // A block stays and does every so many rows, one at a time: gate and up of the next ones are on
 // their way to shared memory, results wait for the scale in registers. Limited by memory, beside 16
 // bits nearly by arithmetic.
-template <class T, int kUnits>
+template <class T, Access kAccess, int kUnits>
 __global__ void __launch_bounds__(tuning::quant_row_threads(kUnits), 1)
     gated_activation_quant_rows_kernel(
         const __grid_constant__ GatedActivationQuantParams<accumulate_t<T>> p) {
 #if MEMBOUND_HAS_CLUSTERS
-  QuantRows<T, kUnits>(p).run();
+  QuantRows<T, kAccess, kUnits>(p).run();
 #endif
 }
 

@@ -278,30 +278,42 @@ TEST_CASE("gated_activation_quant: blocks that stay hold whole rows, and all of 
   using namespace cuda::tuning;
   constexpr std::size_t kShared = 227 << 10;
   constexpr int kProcessors = 132;
-  for (const int size : {2, 4}) {
-    for (const std::int64_t rows : {1, 132, 133, 100000}) {
-      for (std::int64_t units = 96; units < 2200; units += 37) {
-        const auto config =
-            gated_activation_quant_rows_config(rows, units, size, kShared, kProcessors);
-        CAPTURE(size);
-        CAPTURE(rows);
-        CAPTURE(units);
-        CHECK((config.blocks > 0) == (units <= kManyQuantUnits));
-        if (config.blocks == 0) continue;
-        const int most = quant_row_threads(config.units_of_thread);
-        CHECK(config.threads % 32 == 0);
-        CHECK(config.threads <= most);
-        CHECK(config.threads * config.units_of_thread >= units);
-        CHECK((size == 2 || config.units_of_thread == 2));
-        CHECK(config.slots >= 2);
-        CHECK(config.slots <= kQuantRowSlots);
-        CHECK(config.shared_bytes == config.slots * static_cast<std::size_t>(units) * 32);
-        const std::int64_t together = most / config.threads;
-        CHECK(together * (config.shared_bytes + kSharedOfBlock) <= kShared);
-        CHECK(config.blocks == std::min(rows, together * kProcessors));
+  const auto config_of = [&](std::int64_t rows, std::int64_t units, bool aligned, int size) {
+    return gated_activation_quant_rows_config(rows, units, aligned, size, kShared, kProcessors);
+  };
+  for (const bool aligned : {true, false}) {
+    for (const int size : {2, 4}) {
+      for (const std::int64_t rows : {1, 132, 133, 100000}) {
+        for (std::int64_t units = 5; units < 2400; units += 37) {
+          const auto config = config_of(rows, units, aligned, size);
+          CAPTURE(aligned);
+          CAPTURE(size);
+          CAPTURE(rows);
+          CAPTURE(units);
+          const bool goes =
+              aligned ? units <= kManyQuantUnits : units >= kFewestShiftedUnits && units <= 2304;
+          CHECK((config.blocks > 0) == goes);
+          if (config.blocks == 0) continue;
+          const int most = quant_row_threads(config.units_of_thread);
+          CHECK(config.threads % 32 == 0);
+          CHECK(config.threads <= most);
+          CHECK(config.threads * config.units_of_thread >= units);
+          CHECK((size == 2 || !aligned || config.units_of_thread == 2));
+          CHECK(config.slots >= 2);
+          CHECK(config.slots <= kQuantRowSlots);
+          const std::int64_t places = units + (aligned ? 0 : kChunksBesideUnits);
+          CHECK(config.shared_bytes == static_cast<std::size_t>(config.slots * places) * 32);
+          const std::int64_t together = most / config.threads;
+          CHECK(together * (config.shared_bytes + kSharedOfBlock) <= kShared);
+          CHECK(config.blocks == std::min(rows, together * kProcessors));
+        }
       }
     }
   }
-  CHECK(gated_activation_quant_rows_config(16384, 192, 2, kShared, 132).units_of_thread == 3);
-  CHECK(gated_activation_quant_rows_config(16384, 512, 2, kShared, 132).units_of_thread == 2);
+  CHECK(config_of(16384, 192, true, 2).units_of_thread == 3);
+  CHECK(config_of(16384, 512, true, 2).units_of_thread == 2);
+  CHECK(config_of(16384, 513, false, 2).units_of_thread == 2);
+  CHECK(config_of(8192, 1025, false, 2).units_of_thread == 3);  // two blocks for one
+  CHECK(config_of(8192, 1794, false, 2).units_of_thread == 2);  // one and one
+  CHECK(config_of(8192, 2049, false, 2).units_of_thread == 3);
 }

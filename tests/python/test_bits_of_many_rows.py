@@ -19,6 +19,8 @@ WIDE = (2049, 2560, 4096, 4104, 8192, 10000, 16384, 20001)
 # Of quantised activations, in lanes, warps and blocks, that stay where others would leave threads
 # without work: two or three of a thread, to the last and not; and wider ones.
 GATED = (1, 5, 16, 24, 64, 96, 97, 136, 192, 256, 352, 512, 704, 768, 1000, 1792, 2048, 3584)
+# That start anywhere: of one unit of codes more than a warp, a block or all blocks hold, and less.
+ANYWHERE = (181, 257, 497, 505, 1001, 2047, 4097, 6143, 8191, 8200, 12289, 16384, 18401, 20001)
 GATES = (
     {"kind": "silu"},
     {"kind": "silu", "alpha": 1.702, "limit": 7.0, "up_offset": 1.0},
@@ -137,6 +139,31 @@ def test_quantised_activations(torch, draw, dtype, scale):
             found = results_of_gates(x[:few], cols, scales, options)
             for got, right in zip(found, wanted, strict=True):
                 assert same_bits(got, right[:few]), (few, cols, options)
+
+
+@pytest.mark.parametrize("scale", ["row", "static"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_quantised_activations_that_start_anywhere(torch, draw, dtype, scale):
+    """Every row somewhere else, as its codes are; nothing beside those is written."""
+    dtype = getattr(torch, dtype)
+    for number, cols in enumerate(ANYWHERE):
+        rows = 2 * 132 * 32 // max(1, cols // 512) + 211
+        x = hard(draw(rows, 2 * cols + number % 3), dtype)[:, number % 3 :]
+        row_scale = draw(rows) if number % 3 == 1 else None
+        options = GATES[number % len(GATES)] | scale_options(torch, scale, number)
+        if options["kind"] in ("sigmoid", "relu2"):
+            options["packing"] = "gate"
+        wanted = results_of_gates(every_second_column(x), cols, row_scale, options)
+        around = torch.full((rows + 2, cols + 8), 0x55, device="cuda", dtype=torch.uint8)
+        out = around.view(wanted[0].dtype)[1:-1, 3 : cols + 3]
+        for few in (rows, 100, 1):
+            out.view(torch.uint8).fill_(0x55)
+            scales = None if row_scale is None else row_scale[:few]
+            found = results_of_gates(x[:few], cols, scales, options | {"out": out[:few]})
+            for got, right in zip(found, wanted, strict=True):
+                assert same_bits(got, right[:few]), (few, cols, options)
+            out[:few].view(torch.uint8).fill_(0x55)
+            assert bool((around == 0x55).all()), (few, cols, options)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])

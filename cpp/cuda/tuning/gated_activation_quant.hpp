@@ -141,12 +141,20 @@ inline bool fills_threads(const GatedActivationQuantConfig& config) {
   return together > 1 && 16 * together * config.threads >= 15 * kQuantTileThreads;
 }
 
-// Rows of `units` chunks of gate and up, which share one scale, by blocks that stay. A thread has
-// two units, or beside 16 bits three, where they leave few threads without and what a thread does
-// for each row weighs more (H200, bfloat16, us with a block to a row, two and three: 8192 x
-// 5632 85.9, 68.5 and 63.9, 8192 x 14336 216, 151 and 158).
+// Rows that share one scale each by blocks that stay. A thread has two units, or beside 16 bits
+// three, where they leave few threads without and what a thread does for each row weighs more
+// (H200, bfloat16, us with a block to a row, two and three: 8192 x 5632 85.9, 68.5 and 63.9, 8192 x
+// 14336 216, 151 and 158). Rows that start anywhere touch one unit more than they fill: they have
+// three where two take so many threads that a multiprocessor has one block (H100, bfloat16, two and
+// three: 8192 x 8191 138 and 128, 16384 x 4097 132 and 139, float32 220 and 240).
 inline constexpr std::int64_t kThreeUnitsOf = 768;  // units of a row, at most
-inline constexpr int kQuantRowSlots = 4;            // rows that wait for a block, at most
+// Units of a row that starts anywhere, at least: narrower ones leave most of a warp without (H100,
+// bfloat16, before and so: 262144 x 250 301 and 233, 400000 x 127 247 and 356).
+inline constexpr std::int64_t kFewestShiftedUnits = 24;
+inline constexpr int kQuantRowSlots = 4;  // rows that wait for a block, at most
+// Chunks of shared memory for gate, as for up, that a row which starts anywhere takes beside one
+// for each unit.
+inline constexpr int kChunksBesideUnits = 3;
 // Threads of a multiprocessor whose registers have their results.
 constexpr int quant_row_threads(int units_of_thread) { return units_of_thread == 3 ? 768 : 1024; }
 
@@ -159,19 +167,23 @@ struct GatedActivationQuantRowsConfig {
 };
 
 inline GatedActivationQuantRowsConfig gated_activation_quant_rows_config(
-    std::int64_t rows, std::int64_t units, int dtype_size, std::size_t max_shared_bytes,
-    int multiprocessors) {
-  if (units > kManyQuantUnits) return {};
+    std::int64_t rows, std::int64_t units, bool aligned, int dtype_size,
+    std::size_t max_shared_bytes, int multiprocessors) {
+  if (units > (aligned ? kManyQuantUnits : 3 * quant_row_threads(3))) return {};
+  if (!aligned && units < kFewestShiftedUnits) return {};
   const auto warps_of = [&](int of_thread) {
     return static_cast<int>((units + of_thread * 32 - 1) / (of_thread * 32));
   };
+  const auto together_of = [&](int of_thread) {
+    return quant_row_threads(of_thread) / 32 / warps_of(of_thread);
+  };
   const bool three =
-      dtype_size == 2 && units <= kThreeUnitsOf && 10 * units >= 9 * 3 * 32 * warps_of(3);
+      aligned ? dtype_size == 2 && units <= kThreeUnitsOf && 10 * units >= 9 * 3 * 32 * warps_of(3)
+              : together_of(2) < 2 && together_of(3) > together_of(2);
   const int units_of_thread = three ? 3 : 2;
-  const int most = quant_row_threads(units_of_thread) / 32;
-  const int warps = warps_of(units_of_thread);
-  const int together = most / warps;
-  const std::size_t row_bytes = static_cast<std::size_t>(units) * 32;
+  const int warps = warps_of(units_of_thread), together = together_of(units_of_thread);
+  const std::int64_t places = 2 * (units + (aligned ? 0 : kChunksBesideUnits));
+  const auto row_bytes = static_cast<std::size_t>(places) * 16;
   int slots = kQuantRowSlots;
   while (slots > 1 && together * (slots * row_bytes + kSharedOfBlock) > max_shared_bytes) --slots;
   const std::int64_t resident = std::int64_t{together} * multiprocessors;

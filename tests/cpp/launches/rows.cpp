@@ -131,9 +131,12 @@ TEST_CASE("gated_activation_quant: which kernel has which rows") {
   const std::string tile = "tile", rows = "rows", any = "any";
   CHECK(kernel_of(16384, 4096, true) == tile);
   CHECK(kernel_of(16384, 4097, true) == tile);  // one row
-  CHECK(kernel_of(16383, 4097, true) == any);
-  CHECK(kernel_of(16384, 4097, true, Layout::kOddRows) == any);
-  CHECK(kernel_of(16384, 4097, false) == any);
+  CHECK(kernel_of(16383, 4097, true) == rows);
+  CHECK(kernel_of(16384, 4097, true, Layout::kOddRows) == rows);
+  CHECK(kernel_of(16384, 4097, false) == rows);
+  CHECK(kernel_of(1, 4097, false) == rows);
+  CHECK(kernel_of(16384, 127, false) == any);
+  CHECK(kernel_of(16384, 20001, false) == any);
   CHECK(kernel_of(16384, 4096, false) == tile);
   CHECK(kernel_of(8192, 11008, false) == rows);
   CHECK(kernel_of(64, 11008, false) == tile);
