@@ -103,7 +103,7 @@ class NarrowRows {
 // Registers: in four places 64 of them spill, and six blocks are faster (H100, bfloat16, 128
 // columns 71.6 and 68.2 us; in three, of 80 columns, 68.8 and 71.5).
 template <class T, bool kSpares>
-__global__ void __launch_bounds__(tuning::kWarpFormThreads, kSpares ? 8 : 6)
+__global__ void __launch_bounds__(tuning::kWarpFormThreads, kSpares ? 8 : 7)
     rms_norm_narrow_kernel(const __grid_constant__ RmsNormParams<accumulate_t<T>> p) {
   const NarrowRows<T, kSpares> rows(p);
   if (p.overlap_launch) begin_overlapped();
