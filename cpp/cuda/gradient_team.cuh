@@ -42,6 +42,11 @@ struct GradientBlockTeam : BlockTeam<1, 16> {
   }
 };
 
+// The same of wide rows, for kernels of fewer registers.
+struct GradientWideTeam : GradientBlockTeam {
+  using GradientBlockTeam::GradientBlockTeam;
+};
+
 template <class Value>
 using GradientClusterTeam = ClusterTeam<Value, 2, 16, 1>;
 

@@ -24,16 +24,26 @@ void launch_roles(const RmsNormBackwardParams<accumulate_t<T>>& p,
                      ? tuning::ceil_div(rows, config.threads / config.lanes)
                      : rows * config.blocks_per_row;
   }
-  const LaunchShape shape{.blocks = p.column_blocks + row_blocks,
-                          .threads = config.threads,
-                          .cluster = config.blocks_per_row};
+  LaunchShape shape{.blocks = p.column_blocks + row_blocks,
+                    .threads = config.threads,
+                    .cluster = config.blocks_per_row};
   const auto held = [&]<class Team>() {
+    constexpr ColumnForm kColumns = column_form<T, Team, kAccess, kGated>();
+    if (p.column_blocks > 0 && kColumns == ColumnForm::kParked) {
+      constexpr std::size_t kBeside = 8 << 10;  // at most; 7.5, which has no room, parks nothing
+      const auto bytes = static_cast<std::size_t>(tuning::column_bytes(config.threads));
+      if (bytes + kBeside <= max_shared_bytes(device)) shape.shared_bytes = bytes;
+    }
     launch<rms_norm_backward_roles_kernel<T, Team, kAccess, kCentring, kGated>>(shape, stream,
                                                                                 device, p);
   };
   switch (config.rows.form) {
     case RowForm::kWarp: return held.template operator()<GradientWarpTeam>();
-    case RowForm::kBlock: return held.template operator()<GradientBlockTeam>();
+    case RowForm::kBlock:
+      if constexpr (column_form<T, GradientBlockTeam, kAccess, kGated>() == ColumnForm::kNarrow) {
+        if (p.chunks > tuning::kNarrowChunks) return held.template operator()<GradientWideTeam>();
+      }
+      return held.template operator()<GradientBlockTeam>();
     case RowForm::kCluster: return held.template operator()<GradientClusterTeam<Value>>();
     case RowForm::kStreamed:
       return launch<rms_norm_backward_streamed_kernel<T, kAccess, kCentring, kGated>>(shape, stream,

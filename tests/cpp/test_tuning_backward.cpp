@@ -106,7 +106,9 @@ TEST_CASE("blocks of columns cover the row and fill whole clusters") {
     for (int cluster : {1, 8, 16}) {
       const auto c = rms_norm_backward_config(rows, cols, size, true, ring, cluster, centred);
       if (c.form != GradientForm::kRoles) continue;
-      CHECK(c.column_blocks * kColumnSegment >= ceil_div(cols, kChunk / size));
+      const std::int64_t chunks = ceil_div(cols, kChunk / size);
+      CHECK(c.column_blocks * column_segment(chunks) >= chunks);
+      CHECK((c.column_blocks - c.blocks_per_row) * column_segment(chunks) < chunks);
       CHECK(c.column_blocks % c.blocks_per_row == 0);
       CHECK(c.blocks_per_row <= cluster);
     }
