@@ -51,126 +51,151 @@ void launch_roles(const RmsNormBackwardParams<accumulate_t<T>>& p,
   }
 }
 
+// The kernels of the persistent form, as persistent_shape has them.
 template <class T, Access kAccess, Centring kCentring, bool kGated>
-void launch_persistent(const RmsNormBackwardParams<accumulate_t<T>>& p,
-                       const RmsNormBackwardConfig& config, int device, StreamView stream) {
-  using Accumulate = accumulate_t<T>;
+class PersistentLaunch {
+  using Params = RmsNormBackwardParams<accumulate_t<T>>;
   using Value = RowSum<T, kCentring>;
-  LaunchShape shape{.blocks = std::int64_t{config.partial_rows} * config.blocks_per_row,
-                    .threads = config.threads,
-                    .cluster = config.blocks_per_row,
-                    .shared_bytes = static_cast<std::size_t>(
-                        kAccess == Access::kShifted
-                            ? tuning::shifted_ring_bytes(config.vecs, config.lanes, config.threads)
-                            : config.shared_bytes)};
-  constexpr int kBlock = tuning::kPersistentBlock;
+  static constexpr int kBlock = tuning::kPersistentBlock;
   static constexpr bool kHasPlain = kAccess != Access::kAny && !kGated;
   static constexpr bool kHasMore = kHasPlain && kAccess == Access::kAligned && sizeof(T) < 8;
-  const auto as = [&]<class Group, Form kForm>() {
-    launch<rms_norm_backward_persistent_kernel<T, Group, kAccess, kForm, kCentring>>(shape, stream,
-                                                                                     device, p);
-  };
-  const auto more_as = [&]<class Group, Form kForm>() {
-    if constexpr (kHasMore) {  // alone: beside what Group says, others would be compiled, too
+  static constexpr bool kCrowded = kCentring != Centring::kNever || kGated;
+  static constexpr bool kMayBeEven = kAccess == Access::kAligned && sizeof(T) < 8;
+
+ public:
+  PersistentLaunch(const Params& p, const RmsNormBackwardConfig& config, int device,
+                   StreamView stream)
+      : p_(p),
+        config_(config),
+        device_(device),
+        stream_(stream),
+        shape_{.blocks = std::int64_t{config.partial_rows} * config.blocks_per_row,
+               .threads = config.threads,
+               .cluster = config.blocks_per_row,
+               .shared_bytes = static_cast<std::size_t>(
+                   kAccess == Access::kShifted
+                       ? tuning::shifted_ring_bytes(config.vecs, config.lanes, config.threads)
+                       : config.shared_bytes)} {}
+
+  void run() {
+    if (config_.lanes <= kWarpLanes) {
+      by_lanes();
+    } else if (config_.ring == 0) {
+      through_registers();
+    } else if constexpr (kAccess == Access::kAligned) {
+      config_.blocks_per_row > 1 ? through_rings_of_clusters() : through_rings();
+    }
+    launch_partial_sums(p_, device_, stream_);
+  }
+
+ private:
+  template <class Group, Form kForm>
+  void as() const {
+    launch<rms_norm_backward_persistent_kernel<T, Group, kAccess, kForm, kCentring>>(
+        shape_, stream_, device_, p_);
+  }
+  // Forms that aligned rows alone have: others would be compiled beside what Group says.
+  template <class Group, Form kForm>
+  void more_as() {
+    if constexpr (kHasMore) {
       if constexpr (Group::kVecs == 1 && Group::kRing == 0 && Group::kOneRow) {
         // Beside the next row there are no registers for it (H200, 16384 x 4096 bfloat16, rounded:
         // 140 us, 99 so).
         if constexpr (kForm == Form::kPlainAdd) {
-          if (p.steps.rounds < tuning::kRowsForRing) return as.template operator()<Group, kForm>();
+          if (p_.steps.rounds < tuning::kRowsForRing) return as<Group, kForm>();
         }
-        shape.shared_bytes = std::size_t{2 * 2 * kChunkBytes} * config.threads;
-        as.template operator()<WarpGroup<Value, 1, 2, kBlock, 2>, kForm>();
+        shape_.shared_bytes = std::size_t{2 * 2 * kChunkBytes} * config_.threads;
+        as<WarpGroup<Value, 1, 2, kBlock, 2>, kForm>();
       } else {
-        as.template operator()<Group, kForm>();
+        as<Group, kForm>();
       }
     }
-  };
-  const auto with = [&]<class Group>() {
+  }
+  template <class Group>
+  void with() {
     static constexpr Form kOther = !kGated              ? Form::kGeneral
                                    : (Group::kRing > 0) ? Form::kPlainGated
                                                         : Form::kGated;
-    if (kHasPlain && p.plain && p.dsum == nullptr) {
-      as.template operator()<Group, kHasPlain ? Form::kPlain : kOther>();
-    } else if (kHasMore && p.plain) {
-      more_as.template operator()<Group, Form::kPlainAdd>();
-    } else if (kHasMore && p.everyday && p.dsum == nullptr) {
-      more_as.template operator()<Group, Form::kPlainRounded>();
+    if (kHasPlain && p_.plain && p_.dsum == nullptr) {
+      as<Group, kHasPlain ? Form::kPlain : kOther>();
+    } else if (kHasMore && p_.plain) {
+      more_as<Group, Form::kPlainAdd>();
+    } else if (kHasMore && p_.everyday && p_.dsum == nullptr) {
+      more_as<Group, Form::kPlainRounded>();
     } else {
-      as.template operator()<Group, kOther>();
-    }
-  };
-  // As persistent_shape has it.
-  constexpr bool kCrowded = kCentring != Centring::kNever || kGated;
-  if (config.lanes <= kWarpLanes) {
-    constexpr bool kMayBeEven = kAccess == Access::kAligned && sizeof(T) < 8;
-    const bool even = kMayBeEven && p.plain && has_even_rows<T>(p);
-    if constexpr (kGated && kMayBeEven) {
-      const auto folded = [&]<class Group>() {
-        shape.threads = Group::kMaxThreads;
-        as.template operator()<Group, Form::kPlainGated>();
-        launch_partial_sums(p, device, stream);
-      };
-      if (p.plain && tuning::folds_four_lanes(p.chunks, config.lanes))
-        return even ? folded.template operator()<LaneGroup<Value, false, 4>>()
-                    : folded.template operator()<LaneGroup<Value, true, 4>>();
-      if constexpr (sizeof(T) == 2) {
-        if (p.plain && config.lanes >= tuning::kFewFoldedLanes)
-          return even ? folded.template operator()<LaneGroup<Value, false, 2>>()
-                      : folded.template operator()<LaneGroup<Value, true, 2>>();
-      }
-    }
-    if constexpr (kMayBeEven && !kGated) {
-      if (even) {
-        using Group = LaneGroup<Value, false>;
-        p.dsum != nullptr ? as.template operator()<Group, Form::kPlainAdd>()
-                          : as.template operator()<Group, Form::kPlain>();
-        return launch_partial_sums(p, device, stream);
-      }
-    }
-    with.template operator()<LaneGroup<Value, true>>();
-  } else if (config.ring == 0) {
-    if constexpr (kAccess == Access::kAligned && !kGated) {
-      // Others come through the ring, or as shifted rows where there is no room for it.
-      if constexpr (!kCrowded) with.template operator()<WarpGroup<Value, 1, 0, kBlock, 2>>();
-    } else if (config.blocks_per_row > 1) {
-      with.template operator()<ClusterGroup<Value, 2, 0>>();
-    } else if (kAccess == Access::kShifted && config.vecs == 2 &&
-               config.threads <= tuning::kSmallPairs) {
-      static constexpr int kMost = kAccess == Access::kShifted ? tuning::kSmallPairs : kBlock;
-      with.template operator()<WarpGroup<Value, 2, 0, kMost, kMost == kBlock ? 1 : 2>>();
-    } else if (config.vecs == 2) {
-      with.template operator()<WarpGroup<Value, 2, 0, kBlock, 1>>();
-    } else {
-      with.template operator()<WarpGroup<Value, 1, 0, kBlock, 2>>();
-    }
-  } else if constexpr (kAccess == Access::kAligned) {
-    if (config.blocks_per_row > 1) {
-      constexpr int kRing = tuning::kClusterRing;
-      if (config.vecs == 2) {
-        with.template operator()<ClusterGroup<Value, 2, kRing>>();
-      } else if constexpr (!kCrowded) {
-        with.template operator()<ClusterGroup<Value, 4, kRing>>();
-      } else if constexpr (!kGated && sizeof(T) < 8) {
-        with.template operator()<ClusterGroup<Value, 4, kRing, 2, 1, tuning::kSmallFours>>();
-      }
-    } else if (config.vecs == 4) {
-      if constexpr (!kGated && sizeof(T) < 8) {
-        with.template operator()<WarpGroup<Value, 4, 2, tuning::kSmallFours, 1>>();
-      }
-    } else if (config.vecs == 1 && config.threads <= tuning::kSmallBlock) {
-      with.template operator()<WarpGroup<Value, 1, 2, tuning::kSmallBlock, 3>>();
-    } else if (config.vecs == 1) {
-      if constexpr (kCrowded) {
-        with.template operator()<WarpGroup<Value, 1, 2, kBlock, 2>>();
-      }
-    } else if (config.threads <= tuning::kSmallPairs) {
-      with.template operator()<WarpGroup<Value, 2, 2, tuning::kSmallPairs, 2>>();
-    } else {
-      with.template operator()<WarpGroup<Value, 2, 2, kBlock, 1>>();
+      as<Group, kOther>();
     }
   }
-  launch_partial_sums(p, device, stream);
-}
+
+  void by_lanes() {
+    const bool even = kMayBeEven && p_.plain && has_even_rows<T>(p_);
+    if constexpr (kMayBeEven && kGated) {
+      if (p_.plain && tuning::folds_four_lanes(p_.chunks, config_.lanes)) return folded<4>(even);
+      if constexpr (sizeof(T) == 2) {
+        if (p_.plain && config_.lanes >= tuning::kFewFoldedLanes) return folded<2>(even);
+      }
+    } else if constexpr (kMayBeEven) {
+      using Group = LaneGroup<Value, false>;
+      if (even)
+        return p_.dsum != nullptr ? as<Group, Form::kPlainAdd>() : as<Group, Form::kPlain>();
+    }
+    with<LaneGroup<Value, true>>();
+  }
+  // kLanes: of a team, that one plays.
+  template <int kLanes>
+  void folded(bool even) {
+    shape_.threads = LaneGroup<Value, true, kLanes>::kMaxThreads;
+    even ? as<LaneGroup<Value, false, kLanes>, Form::kPlainGated>()
+         : as<LaneGroup<Value, true, kLanes>, Form::kPlainGated>();
+  }
+
+  void through_registers() {
+    if constexpr (kAccess == Access::kAligned && !kGated) {
+      // Others come through the ring, or as shifted rows where there is no room for it.
+      if constexpr (!kCrowded) with<WarpGroup<Value, 1, 0, kBlock, 2>>();
+    } else if (config_.blocks_per_row > 1) {
+      with<ClusterGroup<Value, 2, 0>>();
+    } else if (kAccess == Access::kShifted && config_.vecs == 2 &&
+               config_.threads <= tuning::kSmallPairs) {
+      static constexpr int kMost = kAccess == Access::kShifted ? tuning::kSmallPairs : kBlock;
+      with<WarpGroup<Value, 2, 0, kMost, kMost == kBlock ? 1 : 2>>();
+    } else if (config_.vecs == 2) {
+      with<WarpGroup<Value, 2, 0, kBlock, 1>>();
+    } else {
+      with<WarpGroup<Value, 1, 0, kBlock, 2>>();
+    }
+  }
+  void through_rings() {
+    if (config_.vecs == 4) {
+      if constexpr (!kGated && sizeof(T) < 8)
+        with<WarpGroup<Value, 4, 2, tuning::kSmallFours, 1>>();
+    } else if (config_.vecs == 1 && config_.threads <= tuning::kSmallBlock) {
+      with<WarpGroup<Value, 1, 2, tuning::kSmallBlock, 3>>();
+    } else if (config_.vecs == 1) {
+      if constexpr (kCrowded) with<WarpGroup<Value, 1, 2, kBlock, 2>>();
+    } else if (config_.threads <= tuning::kSmallPairs) {
+      with<WarpGroup<Value, 2, 2, tuning::kSmallPairs, 2>>();
+    } else {
+      with<WarpGroup<Value, 2, 2, kBlock, 1>>();
+    }
+  }
+  void through_rings_of_clusters() {
+    constexpr int kRing = tuning::kClusterRing;
+    if (config_.vecs == 2) {
+      with<ClusterGroup<Value, 2, kRing>>();
+    } else if constexpr (!kCrowded) {
+      with<ClusterGroup<Value, 4, kRing>>();
+    } else if constexpr (!kGated && sizeof(T) < 8) {
+      with<ClusterGroup<Value, 4, kRing, 2, 1, tuning::kSmallFours>>();
+    }
+  }
+
+  const Params& p_;
+  const RmsNormBackwardConfig& config_;
+  const int device_;
+  const StreamView stream_;
+  LaunchShape shape_;
+};
 
 // Blocks of columns read rows that blocks of rows overwrite in place: one after the other then,
 // with the same bits.
@@ -204,11 +229,11 @@ void launch_rms_norm_backward(const RmsNormBackwardProblem& problem,
     return launch_roles_apart<T, kAccess, kCentring, kGated>(p, config, device, stream);
   }
   if constexpr (kAccess != Access::kShifted) {
-    launch_persistent<T, kAccess, kCentring, kGated>(p, config, device, stream);
+    PersistentLaunch<T, kAccess, kCentring, kGated>(p, config, device, stream).run();
   } else if (p.centred) {
-    launch_persistent<T, kAccess, Centring::kAlways, kGated>(p, config, device, stream);
+    PersistentLaunch<T, kAccess, Centring::kAlways, kGated>(p, config, device, stream).run();
   } else {
-    launch_persistent<T, kAccess, Centring::kNever, kGated>(p, config, device, stream);
+    PersistentLaunch<T, kAccess, Centring::kNever, kGated>(p, config, device, stream).run();
   }
 }
 

@@ -171,133 +171,157 @@ bool launch_many_narrow(const typename Sink::template Params<accumulate_t<T>>& p
 
 // The kernels that a config asks for, whose results go to Sink.
 template <class T, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
-void launch_norm_rows(const typename Sink::template Params<accumulate_t<T>>& p,
-                      const tuning::RmsNormConfig& config, int device, StreamView stream) {
-  using tuning::RowForm;
+class NormRowsLaunch {
   using Accumulate = accumulate_t<T>;
+  using Params = typename Sink::template Params<Accumulate>;
+  using RowForm = tuning::RowForm;
   static constexpr int kRounds = RoundsOf<kCentring>::kCount + Sink::kRounds;
-  const LaunchShape shape{
-      .blocks = config.form == RowForm::kWarp
-                    ? tuning::ceil_div(p.rows, config.threads / config.lanes)
-                    : p.rows * config.blocks_per_row,
-      .threads = config.threads,
-      .cluster = config.blocks_per_row,
-      .overlap_launch = config.overlap_launch,
-  };
-  const auto held_as = [&]<class Team, Centring kForm>() {
-    LaunchShape parked = shape;
-    if (kParked<T, Team, kAccess, kBeside, kForm, Sink::kQuantises>) {
-      parked.shared_bytes = std::size_t{kParkedArrays<kAccess, kBeside> * kChunkBytes} *
-                            parked_places(kAccess, config.threads * Team::kChunks);
-    }
-    launch<rms_norm_row_kernel<T, Team, kAccess, kBeside, kForm, Sink>>(parked, stream, device, p);
-  };
-  const auto held = [&]<class Team>() { held_as.template operator()<Team, kCentring>(); };
-  // A kernel for each answer where several chunks of a shifted row are held.
-  const auto held_shifted = [&]<class Team>() {
-    p.centred ? held_as.template operator()<Team, Centring::kAlways>()
-              : held_as.template operator()<Team, Centring::kNever>();
-  };
-  const auto streamed = [&]<int kVecs, int kMaxWarps>() {
-    launch<rms_norm_streamed_kernel<T, kVecs, kMaxWarps, kAccess, kBeside, kCentring, Sink>>(
-        shape, stream, device, p);
-  };
+  static constexpr bool kPlainRows = kAccess == Access::kAligned && is_plain<kBeside, Sink>;
   // Element by element a row is not worth a kernel for each way to hold it. is_seldom() leaves no
   // shifted row that is streamed, nor one with anything beside it.
-  constexpr bool kAnyRow = kAccess == Access::kAny;
-  constexpr bool kStreams = kAnyRow || (kAccess == Access::kAligned && is_plain<kBeside, Sink>);
-  const auto wide = [&]<int kMaxWarps>() {
-    if constexpr (!kAnyRow) {
-      if (config.form == RowForm::kCluster) {
-        return held.template operator()<ClusterTeam<Accumulate, 8, kMaxWarps, kRounds>>();
-      }
-    }
-    if constexpr (kStreams) streamed.template operator()<8, kMaxWarps>();
-  };
+  static constexpr bool kAnyRow = kAccess == Access::kAny;
+  static constexpr bool kStreams = kAnyRow || kPlainRows;
   // Kernels of their own for rows that leave a quarter of their chunks empty.
-  constexpr bool kSpares = kAccess == Access::kAligned && sizeof(T) < 8 &&
-                           kCentring == Centring::kAlways && is_plain<kBeside, Sink>;
-  const auto warps = [&] {
-    if constexpr (kTakesWarps<T, kAccess, kBeside, kCentring, Sink>) {
-      const bool spares = tuning::spares_quarter(p.chunks, kWarpLanes * config.fold);
-      const bool five = tuning::takes_five_chunks(p.chunks);
-      if (config.fold == 2) {
-        if constexpr (kSpares) {
-          if (spares) return held.template operator()<FoldedWarpTeam<2, 3>>();
-        }
-        held.template operator()<FoldedWarpTeam<2>>();
-      } else if constexpr (kSpares && sizeof(T) == 2) {
-        if (five) return held.template operator()<FoldedWarpTeam<4, 5>>();
-        spares ? held.template operator()<FoldedWarpTeam<4, 6>>()
-               : held.template operator()<FoldedWarpTeam<4>>();
-      } else if constexpr (kCentring == Centring::kNever) {
-        if (five) return held.template operator()<FoldedWarpTeam<4, 5>>();
-        if constexpr (kBeside == Beside::kNothing) held.template operator()<FoldedWarpTeam<4, 6>>();
+  static constexpr bool kSpares = kPlainRows && sizeof(T) < 8 && kCentring == Centring::kAlways;
+  static constexpr bool kUnfolds =
+      tuning::is_never_folded(kBeside == Beside::kResidual, kCentring != Centring::kNever);
+
+ public:
+  NormRowsLaunch(const Params& p, const tuning::RmsNormConfig& config, int device,
+                 StreamView stream)
+      : p_(p),
+        config_(config),
+        device_(device),
+        stream_(stream),
+        shape_{.blocks = config.form == RowForm::kWarp
+                             ? tuning::ceil_div(p.rows, config.threads / config.lanes)
+                             : p.rows * config.blocks_per_row,
+               .threads = config.threads,
+               .cluster = config.blocks_per_row,
+               .overlap_launch = config.overlap_launch} {}
+
+  void run() const {
+    if (tuning::is_many_narrow(config_, shape_.blocks) &&
+        launch_many_narrow<T, kAccess, kBeside, kCentring, Sink>(p_, config_, shape_, device_,
+                                                                 stream_)) {
+      return;
+    }
+    if constexpr (kSpares && sizeof(T) == 2) {
+      if (p_.plain && p_.split.extent == 0 && p_.heads.count == 1 &&
+          tuning::does_wide_rows(config_, p_.rows) &&
+          launch_wide_rows<T>(p_, config_, device_, stream_)) {
+        return;
       }
     }
-  };
-  constexpr bool kUnfolds =
-      tuning::is_never_folded(kBeside == Beside::kResidual, kCentring != Centring::kNever);
-  const auto block = [&] {
+    if (config_.form == RowForm::kWarp && config_.fold > 1) {
+      warps();
+    } else if (config_.form == RowForm::kWarp) {
+      held<WarpTeam>();
+    } else if constexpr (kAnyRow && Sink::kAnyVecs) {
+      streamed<0, 16>();
+    } else if (config_.form == RowForm::kBlock) {
+      block();
+    } else if (config_.max_warps == 8) {
+      wide<8>();
+    } else if constexpr (sizeof(T) == 8) {
+      wide<16>();
+    }
+  }
+
+ private:
+  template <class Team, Centring kForm = kCentring>
+  void held() const {
+    LaunchShape parked = shape_;
+    if (kParked<T, Team, kAccess, kBeside, kForm, Sink::kQuantises>) {
+      parked.shared_bytes = std::size_t{kParkedArrays<kAccess, kBeside> * kChunkBytes} *
+                            parked_places(kAccess, config_.threads * Team::kChunks);
+    }
+    launch<rms_norm_row_kernel<T, Team, kAccess, kBeside, kForm, Sink>>(parked, stream_, device_,
+                                                                        p_);
+  }
+  // A kernel for each answer where several chunks of a shifted row are held.
+  template <class Team>
+  void held_shifted() const {
+    p_.centred ? held<Team, Centring::kAlways>() : held<Team, Centring::kNever>();
+  }
+  template <int kVecs, int kMaxWarps>
+  void streamed() const {
+    launch<rms_norm_streamed_kernel<T, kVecs, kMaxWarps, kAccess, kBeside, kCentring, Sink>>(
+        shape_, stream_, device_, p_);
+  }
+
+  template <int kMaxWarps>
+  void wide() const {
+    if constexpr (!kAnyRow) {
+      if (config_.form == RowForm::kCluster) {
+        return held<ClusterTeam<Accumulate, 8, kMaxWarps, kRounds>>();
+      }
+    }
+    if constexpr (kStreams) streamed<8, kMaxWarps>();
+  }
+  void warps() const {
+    if constexpr (kTakesWarps<T, kAccess, kBeside, kCentring, Sink>) {
+      const bool spares = tuning::spares_quarter(p_.chunks, kWarpLanes * config_.fold);
+      const bool five = tuning::takes_five_chunks(p_.chunks);
+      if (config_.fold == 2) {
+        if constexpr (kSpares) {
+          if (spares) return held<FoldedWarpTeam<2, 3>>();
+        }
+        held<FoldedWarpTeam<2>>();
+      } else if constexpr (kSpares && sizeof(T) == 2) {
+        if (five) return held<FoldedWarpTeam<4, 5>>();
+        spares ? held<FoldedWarpTeam<4, 6>>() : held<FoldedWarpTeam<4>>();
+      } else if constexpr (kCentring == Centring::kNever) {
+        if (five) return held<FoldedWarpTeam<4, 5>>();
+        if constexpr (kBeside == Beside::kNothing) held<FoldedWarpTeam<4, 6>>();
+      }
+    }
+  }
+  void block() const {
     if constexpr (kAnyRow) {
       // Where any number of chunks is taken, rows of one block are streamed with one group.
       if constexpr (!Sink::kAnyVecs) {
-        config.vecs == 4 ? held.template operator()<BlockTeam<1, 16, 4>>()
-                         : held.template operator()<BlockTeam<1, 16>>();
+        config_.vecs == 4 ? held<BlockTeam<1, 16, 4>>() : held<BlockTeam<1, 16>>();
       }
     } else if constexpr (kAccess == Access::kShifted) {
-      if (config.vecs == 4) {
-        held_shifted.template operator()<BlockTeam<1, 16, 4>>();
-      } else if (config.fold == 2) {
-        held_shifted.template operator()<BlockTeam<2, 16>>();
+      if (config_.vecs == 4) {
+        held_shifted<BlockTeam<1, 16, 4>>();
+      } else if (config_.fold == 2) {
+        held_shifted<BlockTeam<2, 16>>();
       } else {
-        held.template operator()<BlockTeam<1, 16>>();
+        held<BlockTeam<1, 16>>();
       }
-    } else if (config.vecs == 4) {
-      held.template operator()<BlockTeam<1, 16, 4>>();
-    } else if (config.max_warps == 8) {
-      if constexpr (!kUnfolds && kBeside != Beside::kGate) {
-        if (config.fold == 2) {
-          if constexpr (kSpares) {
-            if (tuning::spares_quarter(p.chunks, 2 * config.threads))
-              return held.template operator()<BlockTeam<2, 8, 2, 3>>();
-          }
-          return held.template operator()<BlockTeam<2, 8>>();
-        }
-      }
-      held.template operator()<BlockTeam<1, 8>>();
+    } else if (config_.vecs == 4) {
+      held<BlockTeam<1, 16, 4>>();
+    } else if (config_.max_warps == 8) {
+      small_block();
     } else {
       if constexpr (!kUnfolds || Sink::kQuantises) {
-        if (config.fold == 2) return held.template operator()<BlockTeam<2, 16>>();
+        if (config_.fold == 2) return held<BlockTeam<2, 16>>();
       }
-      held.template operator()<BlockTeam<1, 16>>();
-    }
-  };
-  if (tuning::is_many_narrow(config, shape.blocks) &&
-      launch_many_narrow<T, kAccess, kBeside, kCentring, Sink>(p, config, shape, device, stream)) {
-    return;
-  }
-  if constexpr (kAccess == Access::kAligned && kCentring == Centring::kAlways &&
-                is_plain<kBeside, Sink> && sizeof(T) == 2) {
-    if (p.plain && p.split.extent == 0 && p.heads.count == 1 &&
-        tuning::does_wide_rows(config, p.rows) && launch_wide_rows<T>(p, config, device, stream)) {
-      return;
+      held<BlockTeam<1, 16>>();
     }
   }
-  if (config.form == RowForm::kWarp && config.fold > 1) {
-    warps();
-  } else if (config.form == RowForm::kWarp) {
-    held.template operator()<WarpTeam>();
-  } else if constexpr (kAnyRow && Sink::kAnyVecs) {
-    streamed.template operator()<0, 16>();
-  } else if (config.form == RowForm::kBlock) {
-    block();
-  } else if (config.max_warps == 8) {
-    wide.template operator()<8>();
-  } else if constexpr (sizeof(T) == 8) {
-    wide.template operator()<16>();
+  void small_block() const {
+    if constexpr (!kUnfolds && kBeside != Beside::kGate) {
+      if (config_.fold == 2) {
+        if constexpr (kSpares) {
+          if (tuning::spares_quarter(p_.chunks, 2 * config_.threads)) {
+            return held<BlockTeam<2, 8, 2, 3>>();
+          }
+        }
+        return held<BlockTeam<2, 8>>();
+      }
+    }
+    held<BlockTeam<1, 8>>();
   }
-}
+
+  const Params& p_;
+  const tuning::RmsNormConfig& config_;
+  const int device_;
+  const StreamView stream_;
+  const LaunchShape shape_;
+};
 
 // What rms_norm_<form>.cu instantiates for each dtype: in one unit, whose machine code, nearly the
 // same for two of them, is compressed together.
@@ -308,7 +332,7 @@ void launch_rms_norm(const RmsNormProblem& problem, const tuning::RmsNormConfig&
                      const RowSplit& split, int device, StreamView stream) {
   RmsNormParams<accumulate_t<T>> p;
   set_params<T>(p, problem, config, split);
-  launch_norm_rows<T, kAccess, kBeside, kCentring, StoreResult>(p, config, device, stream);
+  NormRowsLaunch<T, kAccess, kBeside, kCentring, StoreResult>(p, config, device, stream).run();
 }
 
 }  // namespace membound::cuda

@@ -42,8 +42,9 @@ void launch_rms_norm_quant(const RmsNormQuantProblem& problem, const tuning::Rms
                            const RowSplit& split, int device, StreamView stream) {
   const auto p = quant_params<T>(problem, config, split);
   const auto go = [&]<Beside kBeside>() {
-    launch_norm_rows<T, kAccess, kBeside, Centring::kNever, QuantiseResult<kAccess>>(
-        p, config, device, stream);
+    NormRowsLaunch<T, kAccess, kBeside, Centring::kNever, QuantiseResult<kAccess>>(p, config,
+                                                                                   device, stream)
+        .run();
   };
   problem.norm.residual == nullptr ? go.template operator()<Beside::kNothing>()
                                    : go.template operator()<Beside::kResidual>();
