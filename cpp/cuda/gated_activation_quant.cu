@@ -1,12 +1,11 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
 #include "core/dispatch.hpp"
 #include "cuda/device.hpp"
 #include "cuda/gated_activation_quant_kernel.cuh"
 #include "cuda/gated_activation_quant_rows.cuh"
 #include "cuda/gated_activation_quant_tile.cuh"
+#include "cuda/row_array.hpp"
 #include "ops/gated_activation_quant.hpp"
 
 namespace membound::cuda {
@@ -88,17 +87,13 @@ GatedActivationQuantParams<typename U::A> params_of(const GatedActivationQuantPr
   return p;
 }
 
-// Behind the last byte of `rows` rows of unit stride.
+// Behind the last byte of rows of unit stride.
 template <class T>
-const char* end_of(const void* data, const RowLayout& layout, std::int64_t rows,
-                   std::int64_t cols) {
-  if (data == nullptr) return nullptr;
-  std::int64_t last = cols;
-  for (int axis = 0; axis < layout.rank; ++axis) {
-    const std::int64_t extent = layout.rank == 1 ? rows : layout.shape[axis];
-    last += std::max(std::int64_t{0}, (extent - 1) * layout.strides[axis]);
-  }
-  return static_cast<const char*>(data) + last * static_cast<std::int64_t>(sizeof(T));
+const char* end_of(const void* data, const RowLayout& layout, const GatedActivationProblem& given) {
+  RowArray array{};
+  std::int64_t stride = 0;
+  RowPlacement{given.rows, given.cols, {}}.place(data, layout, 1, sizeof(T), array, stride);
+  return array.end;
 }
 
 // Whether rows go by blocks that stay, which bulk copies keep at work.
@@ -128,8 +123,8 @@ bool launch_shifted(const GatedActivationQuantProblem& problem, StreamView strea
   const GatedActivationProblem& given = problem.activation;
   auto p = params_of<QuantUnit<T, Access::kShifted>>(problem);
   if (p.group_lanes != 0) return false;
-  p.gate_end = end_of<T>(given.gate, given.gate_rows, given.rows, given.cols);
-  p.up_end = end_of<T>(given.up, given.up_rows, given.rows, given.cols);
+  p.gate_end = end_of<T>(given.gate, given.gate_rows, given);
+  p.up_end = end_of<T>(given.up, given.up_rows, given);
   p.units = (given.cols + 2 * (kPack<T> - 1)) / kPack<T>;
   return launch_rows<T, Access::kShifted>(p, current_device(), stream);
 }

@@ -298,8 +298,8 @@ class ColumnGradient {
   int index_;
 };
 
-// The first column_blocks blocks of the grid work on columns, the others on rows as in
-// rms_norm_row_kernel. Limited by latency where both roles are there, else by memory.
+// The first column_blocks blocks work on columns, the others on rows as in rms_norm_row_kernel.
+// Shared memory: sums, rows of wide columns to come. Limited by latency, rows alone by memory.
 template <class T, class Team, Access kAccess, Centring kCentring, bool kGated>
 __global__ void __launch_bounds__(roles_threads<T, Team, kAccess, kCentring, kGated>())
     rms_norm_backward_roles_kernel(

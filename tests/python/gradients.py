@@ -20,8 +20,6 @@ import membound
 
 # NumPy arrays are not carried through a GPU for gradients.
 ON_GPU = tuple(name for name in arrays.ON_GPU if name != "numpy-cuda")
-# Rows and widths whose columns are added up by blocks of their own, beside those of the rows.
-FEW_WIDE_ROWS = ((379, 8192), (131, 6400), (70, 8000), (16, 16384), (7, 20480))
 FRAMEWORKS = [*arrays.ON_CPU, *(pytest.param(name, marks=pytest.mark.gpu) for name in ON_GPU)]
 
 DX_FORMS = ("returned", "given", "over dy", "over x", "none")

@@ -65,18 +65,6 @@ def test_long_rows_on_a_gpu(name, dtype, cols, seed):
             check(Case(one, dtype, cols, 2, centred=True, layout=layout, rng=rng))
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("shape", gradients.FEW_WIDE_ROWS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", gradients.ON_GPU)
-def test_few_wide_rows_on_a_gpu(name, dtype, shape, seed):
-    """Columns of more rows than their blocks have on their way at once."""
-    one = arrays.framework(name)
-    needs(one, dtype)
-    rows, cols = shape
-    check(Case(one, dtype, cols, rows, centred=True, rng=np.random.default_rng(seed)))
-
-
 @pytest.mark.parametrize(
     "shape", [(127, 64), (129, 64), (1000, 33), (3000, 64), (400, 1000), (129, 4096), (2, 70001)]
 )

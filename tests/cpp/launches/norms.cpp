@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
+#include <string>
+
 #include "membound/ops/add_layer_norm.hpp"
 #include "membound/ops/add_layer_norm_backward.hpp"
 #include "membound/ops/add_rms_norm.hpp"
@@ -164,6 +166,32 @@ TEST_CASE("gradients of layer_norm, and with a residual") {
       }
     }
   });
+  look_for_faults();
+}
+
+TEST_CASE("gradients of few rows: which have their columns in shared memory") {
+  constexpr int kH100 = 4;
+  use_gpu(kH100);
+  const auto is_wide = [](std::int64_t rows, std::int64_t cols, DType dtype,
+                          Layout layout = Layout::kContiguous) {
+    const Problem p{rows, cols, dtype, layout, kH100};
+    const ConstTensorView weight = p.columns(dtype), rstd = p.statistic();
+    const TensorView dx = p.matrix(), dweight = p.columns(dtype);
+    rms_norm_backward(p.matrix(), p.matrix(), &weight, rstd, {}, &dx, &dweight, nullptr,
+                      p.stream());
+    const std::string name = last_launched();
+    CHECK(name.find("roles_kernel") != name.npos);
+    return name.find("GradientWideTeam") != name.npos || name.find("ClusterTeam") != name.npos;
+  };
+  CHECK(is_wide(1, 8192, DType::kBFloat16));
+  CHECK(is_wide(384, 8192, DType::kFloat16));
+  CHECK(is_wide(16, 6152, DType::kBFloat16));
+  CHECK(is_wide(16, 16384, DType::kBFloat16));
+  CHECK(is_wide(128, 4096, DType::kFloat32));
+  CHECK(!is_wide(16, 6144, DType::kBFloat16));
+  CHECK(!is_wide(128, 4096, DType::kBFloat16));
+  CHECK(!is_wide(16, 8191, DType::kBFloat16));
+  CHECK(!is_wide(16, 2048, DType::kFloat64));
   look_for_faults();
 }
 
