@@ -113,6 +113,12 @@ __device__ inline int late() {
   return zero;
 }
 
+// In a register of its own: else it may be found anew for each use.
+__device__ inline int kept(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 template <class T>
 __device__ inline uint4 pack(const Numbers<T>& numbers) {
   std::uint32_t words[4];

@@ -17,7 +17,7 @@ struct Frame {
   int shift;   // elements of the row's start behind a boundary
   int chunks;  // of the row
   int cols;
-  bool wraps;
+  int wraps;  // 1 or 0
 
   template <class T>
   __device__ static Frame of(const T* row, int chunks, int cols, int units) {
@@ -26,6 +26,13 @@ struct Frame {
   template <class T>
   __device__ static Frame of_shift(int shift, int chunks, int cols, int units) {
     return {shift, chunks, cols, units == chunks && shift + cols > chunks * kPack<T>};
+  }
+  // In registers of its own.
+  __device__ Frame kept() const {
+    Frame frame = *this;
+    frame.shift = cuda::kept(shift);
+    frame.wraps = cuda::kept(wraps);
+    return frame;
   }
   // Of a unit's first element; negative in unit 0.
   template <class T>

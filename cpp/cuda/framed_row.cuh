@@ -47,8 +47,7 @@ class FramedRing {
 #pragma unroll
     for (int array = 0; array < kArrays; ++array) {
       const FramedSource<T>& source = sources.arrays[array];
-      shifts_[array] = shift_of(source.data + row * source.stride);
-      asm volatile("" : "+r"(shifts_[array]));  // else found anew for each use
+      shifts_[array] = kept(shift_of(source.data + row * source.stride));
       clear(array);
     }
     if (fetches()) prepare(sources, rows, row, step, rounds);
@@ -78,12 +77,12 @@ class FramedRing {
     return end_masks()[2 + i * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)];
   }
   __device__ float number(int i) const { return slot_at(slot())->numbers[i]; }
-  // Chunks `first` to first + kCount - 1 of the thread, with zeros behind the row: its last chunk
-  // is in the last place of a thread.
-  template <int kCount>
+  // Chunks `first` to first + kCount - 1 of the thread. kZeros: with zeros behind the row, whose
+  // last chunk is in the last place of a thread.
+  template <bool kZeros = true, int kCount>
   __device__ void chunks(int array, int first, uint4 (&chunks)[kCount]) const {
     read(part(slot(), array) + first * team_.size + team_.lane, shifts_[array], chunks);
-    if (first + kCount < kVecs) return;
+    if (!kZeros || first + kCount < kVecs) return;
     uint4& last = chunks[kCount - 1];
     const int index = (kVecs - 1) * team_.size + team_.lane;
     if (index >= chunks_ - 1) {
@@ -91,30 +90,23 @@ class FramedRing {
       last = {last.x & mask.x, last.y & mask.y, last.z & mask.z, last.w & mask.w};
     }
   }
-  // One that every thread reads, element by element: fewer registers and instructions.
-  __device__ uint4 chunk_alike(int array, int index) const {
-    const T* from = elements(slot(), array) + index * kPack<T>;
-    ChunkOf<T> loaded;
-#pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) loaded.elements[i] = from[i];
-    return loaded.chunk;
-  }
+  __device__ T element(int array, int i) const { return elements(slot(), array)[i]; }
 
-  // Unit v of the frame.
-  __device__ uint4 unit(int array, const Frame& frame, int v) const {
+  // Units `first` to first + kCount - 1 of the frame.
+  template <int kCount>
+  __device__ void units(int array, const Frame& frame, int first, uint4 (&units)[kCount]) const {
     const int offset = shifts_[array] - frame.shift * kSize, shift = offset & (kChunkBytes - 1);
     const uint4* from = part(slot(), array) + team_.lane - (offset < 0);
-    uint4 unit[1];
     if (offset == 0) {
-      unit[0] = from[v * team_.size];
+#pragma unroll
+      for (int v = 0; v < kCount; ++v) units[v] = from[(first + v) * team_.size];
     } else {
-      read(from + v * team_.size, shift, unit);
+      read(from + first * team_.size, shift, units);
     }
-    if (v == 0 && frame.wraps && team_.lane == 0) {
+    if (first == 0 && frame.wraps && team_.lane == 0) {
       const uint4 end = bytes_from(from[frame.chunks], from[frame.chunks + 1], shift);
-      unit[0] = merged(end, unit[0], frame.shift * kSize);
+      units[0] = merged(end, units[0], frame.shift * kSize);
     }
-    return unit[0];
   }
 
  private:

@@ -12,9 +12,8 @@
 // than it saves.
 #include <type_traits>
 
-#include "cuda/arrivals.cuh"
 #include "cuda/cluster.cuh"
-#include "cuda/reduce.cuh"
+#include "cuda/warp_sums.cuh"
 
 namespace membound::cuda {
 
@@ -93,57 +92,21 @@ struct WarpGroup {
   __device__ WarpGroup(int lanes, int)
       : size(lanes),
         lane(static_cast<int>(threadIdx.x) % lanes),
-        group(static_cast<int>(threadIdx.x) / lanes) {
-    if constexpr (kByHalves) {
-      const int thread = static_cast<int>(threadIdx.x);
-      const int half = thread % kWarpLanes / kHalfWarp;
-      of_warp_ = address_of(lane / kWarpLanes, half);
-      of_all_ = address_of(thread % kHalfWarp, half);
-      // Opaque, so that they stay in registers: found anew for each row they were a tenth of the
-      // instructions of one with one chunk in a thread.
-      asm volatile("" : "+r"(of_warp_), "+r"(of_all_));
-    }
-  }
-  __device__ void start() const {
-    for (int i = static_cast<int>(threadIdx.x); i < 2 * kSums * kMaxWarps * kMaxWarps / 2;
-         i += static_cast<int>(blockDim.x)) {
-      (&slots()[0][0][0])[i] = 0;
-    }
-    __syncthreads();
-  }
+        group(static_cast<int>(threadIdx.x) / lanes),
+        sums_(group, lane / kWarpLanes) {}
+  __device__ void start() const { sums_.clear(); }
   __device__ int team() const { return static_cast<int>(blockIdx.x); }
   __device__ Value sum(const Value (&parts)[kParts], int round) const {
-    const int turn = round % 2;
-    if constexpr (kByHalves) {
-      const auto other = static_cast<std::uint32_t>(turn * kSums * static_cast<int>(sizeof(Slots)));
-      const auto place = [&](std::uint32_t first, int i) {
-        return first + other + static_cast<std::uint32_t>(i * static_cast<int>(sizeof(Slots)));
-      };
-      decltype(sum_halves(Part(0))) mine[kSums];
+    Part sums[kSums];
 #pragma unroll
-      for (int i = 0; i < kSums; ++i) {
-        mine[i] = sum_halves(part(parts, i));
-        if (threadIdx.x % kHalfWarp == 0) store_shared(place(of_warp_, i), mine[i]);
-      }
-      sync();
-      Part sums[kSums];
-#pragma unroll
-      for (int i = 0; i < kSums; ++i) {
-        sums[i] = sum_slots(load_shared<decltype(+mine[0])>(place(of_all_, i)));
-      }
-      if constexpr (kParts == 1) {
-        return sums[0];
-      } else if constexpr (kSums == 1) {
-        return sums[0].a + sums[0].b;
-      } else {
-        return sums[0] + sums[1];
-      }
+    for (int i = 0; i < kSums; ++i) sums[i] = part(parts, i);
+    sums_.sum(sums, round, [&] { sync(); });
+    if constexpr (kSums > 1) {
+      return sums[0] + sums[1];
+    } else if constexpr (std::is_same_v<Part, Value>) {
+      return sums[0];
     } else {
-      Value* const of_group = slots()[turn][group];
-      const Value of_warp = reduce_warp(parts[0], Sum());
-      if (lane % kWarpLanes == 0) of_group[lane / kWarpLanes] = of_warp;
-      sync();
-      return combine_slots<kMaxWarps>(of_group, Sum());
+      return sums[0].a + sums[0].b;
     }
   }
   __device__ void sync() const { sync_group(group, size); }
@@ -151,7 +114,6 @@ struct WarpGroup {
 
  private:
   // What is summed at once by halves of a warp: a Pair, or one of two single parts.
-  static constexpr bool kByHalves = std::is_class_v<Value> || kParts == 2;
   static constexpr int kSums = std::is_class_v<Value> ? kParts : 1;
   using Part = std::conditional_t<std::is_class_v<Value> || kParts == 1, Value, Pair<Value>>;
   static __device__ Part part(const Value (&parts)[kParts], int i) {
@@ -161,20 +123,9 @@ struct WarpGroup {
       return {parts[0], parts[1]};
     }
   }
-  // At least two warps in a group.
-  using Slots = Part[kMaxWarps / 2][kMaxWarps];
-  __device__ Slots* slots() const {
-    __shared__ alignas(16) Part all[2 * kSums][kMaxWarps / 2][kMaxWarps];
-    return all;
-  }
-  // Of one sum of a warp's pair.
-  __device__ std::uint32_t address_of(int warp, int half) const {
-    return shared_address(&slots()[0][group][warp]) +
-           half * static_cast<std::uint32_t>(sizeof(Part) / 2);
-  }
 
-  std::uint32_t of_warp_;  // in slots()[0]: this lane's of its own warp
-  std::uint32_t of_all_;   // and of the warp that it adds to others
+  // At least two warps in a group.
+  WarpSums<Part, kSums, kMaxWarps / 2> sums_;
 };
 
 // A cluster of blocks, whose threads are kGroups groups, a row each at a time.

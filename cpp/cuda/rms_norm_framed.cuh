@@ -5,6 +5,7 @@
 // Norms of many rows that start anywhere, without options (framed_row.cuh).
 #include "cuda/framed_row.cuh"
 #include "cuda/rms_norm_kernels.cuh"
+#include "cuda/warp_sums.cuh"
 
 namespace membound::cuda {
 
@@ -20,7 +21,7 @@ __device__ __noinline__ void rescale_row(const typename Sink::template Params<ac
 }
 
 // What becomes of a row: out, and residual_out, whose rows start as out's do.
-template <class T, class Team, Beside kBeside>
+template <class T, class Team, Beside kBeside, Centring kCentring>
 class FramedStore {
   using Params = RmsNormParams<accumulate_t<T>>;
   static constexpr int kVecs = Team::kVecs;
@@ -32,10 +33,7 @@ class FramedStore {
 
   // Rows `row`, row + step ...
   __device__ FramedStore(const Params& p, const Team& team, std::int64_t row, std::int64_t step)
-      : p_(p),
-        out_(Frame::of(static_cast<const T*>(p.out) + row * p.out_row_stride, p.chunks,
-                       static_cast<int>(p.cols), kVecs * team.size),
-             team.lane, team.size) {
+      : p_(p), out_(frame_of(team, row), team.lane, team.size) {
     place(0, p.out, p.out_row_stride, row, step);
     if constexpr (kAdd) place(1, p.residual_out, p.residual_out_row_stride, row, step);
   }
@@ -43,18 +41,21 @@ class FramedStore {
   __device__ void next() { out_.next(); }
   template <class Norm, class Scale>
   __device__ void put(const Norm& norm, std::int64_t row, const Scale& scale, int) const {
-#pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
-      const auto of = norm.source(frame(), v);
+    norm.each_source(frame(), [&](int v, const auto& of) {
       const Numbers<T> numbers = of.numbers(p_);
       uint4 results[kAdd ? 2 : 1];
       if constexpr (kAdd) results[1] = pack<T>(numbers);
       results[0] = norm.result(row, of, numbers, scale, v);
       out_.store(v, results);
-    }
+    });
   }
 
  private:
+  __device__ Frame frame_of(const Team& team, std::int64_t row) const {
+    const Frame frame = Frame::of(static_cast<const T*>(p_.out) + row * p_.out_row_stride,
+                                  p_.chunks, static_cast<int>(p_.cols), kVecs * team.size);
+    return kCentring != Centring::kNever && !kAdd ? frame.kept() : frame;  // else they spill
+  }
   __device__ void place(int array, void* data, std::int64_t stride, std::int64_t row,
                         std::int64_t step) {
     out_.place(array, static_cast<T*>(data) + row * stride, step * stride);
@@ -62,6 +63,31 @@ class FramedStore {
 
   const Params& p_;
   FramedResult<T, kVecs, kAdd ? 2 : 1> out_;
+};
+
+// Sums over a block, row after row. For one sum kept addresses are not worth their registers
+// (H200, 16384 x 4097 with a residual: 138 and 159 us).
+template <class Team, class Value>
+struct FramedSums {
+  const Team& team;
+  __device__ FramedSums(const Team& team) : team(team) {}
+  __device__ Value of(const Value& mine, int turn) const {
+    const Value values[1] = {mine};
+    return team.reduce_part(values, turn, Sum());
+  }
+};
+template <class Team, class Accumulate>
+struct FramedSums<Team, Pair<Accumulate>> {
+  const Team& team;
+  WarpSums<Pair<Accumulate>, 1, 1> of_warps;
+  __device__ FramedSums(const Team& team) : team(team), of_warps(0, team.lane / kWarpLanes) {
+    of_warps.clear();
+  }
+  __device__ Pair<Accumulate> of(const Pair<Accumulate>& mine, int turn) const {
+    Pair<Accumulate> sums[1] = {mine};
+    of_warps.sum(sums, turn, [&] { team.sync(); });
+    return sums[0];
+  }
 };
 
 // Output: as FramedStore.
@@ -75,6 +101,7 @@ class FramedNorm {
   static constexpr int kVecs = Team::kVecs;
   static constexpr int kArrays = kBeside == Beside::kNothing ? 1 : 2;
   static constexpr bool kCentred = kCentring != Centring::kNever;
+  using Sums = std::conditional_t<kCentred, Pair<Accumulate>, Accumulate>;
   using Ring = FramedRing<T, Team, kArrays, 0, (kCentred ? 2 : 1) * kVecs,
                           tuning::framed_ring(kVecs, kArrays)>;
 
@@ -87,7 +114,8 @@ class FramedNorm {
         step_(gridDim.x),
         output_(p, team, row_, step_),
         ring_(team, sources(), p.rows, row_, step_, rounds(), p.chunks, cols()),
-        columns_(p, 0) {
+        columns_(p, 0),
+        sums_(team) {
     uint4 none[1];
     columns_.clear_bias(none);
 #pragma unroll
@@ -113,21 +141,18 @@ class FramedNorm {
     }
   }
 
-  // One chunk that every thread reads, for the pivot.
-  __device__ Numbers<T> load_alike(int index) const {
-    Chunk chunk;
+  // body(v, chunk): for each unit of a frame. Two of one array share the branch by their shift.
+  template <class Body>
+  __device__ void each_source(const Frame& frame, Body body) const {
+    constexpr int kSide = kArrays == 1 ? 2 : 1;
 #pragma unroll
-    for (int array = 0; array < kArrays; ++array) {
-      chunk.parts[array] = ring_.chunk_alike(array, index);
+    for (int first = 0; first < kVecs; first += kSide) {
+      uint4 parts[kArrays][kSide];
+#pragma unroll
+      for (int array = 0; array < kArrays; ++array) ring_.units(array, frame, first, parts[array]);
+#pragma unroll
+      for (int v = 0; v < kSide; ++v) body(first + v, chunk(parts, v));
     }
-    return chunk.numbers(p_);
-  }
-  // Unit v of a frame.
-  __device__ Chunk source(const Frame& frame, int v) const {
-    Chunk of;
-#pragma unroll
-    for (int array = 0; array < kArrays; ++array) of.parts[array] = ring_.unit(array, frame, v);
-    return of;
   }
   // The same of the output's frame, normalised.
   __device__ uint4 result(std::int64_t row, const Chunk& of, const Numbers<T>& numbers,
@@ -170,26 +195,41 @@ class FramedNorm {
 
   // By the chunks of the row, as HeldRow.
   __device__ Accumulate squares_of_row(Scale& scale, int turn, bool& sound) const {
-    const HeldTile<Team, Access::kShifted> tile(team_, row_, p_.rows);
     uint4 parts[kArrays][kVecs];
 #pragma unroll
-    for (int array = 0; array < kArrays; ++array) ring_.chunks(array, 0, parts[array]);
-    const auto numbers = [&](int v) { return chunk(parts, v).numbers(p_); };
-    if constexpr (!kCentred) {
-      return tile.template reduce<Accumulate>(
-          turn, 0, [&](int v) { return sum_of_squares<T>(numbers(v)); }, Sum());
+    for (int array = 0; array < kArrays; ++array)
+      ring_.template chunks<!kCentred>(array, 0, parts[array]);
+    if constexpr (kCentred) scale.mean = pivot_by_lanes<T>([&](int i) { return number(i); });
+    Sums sums(0);
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v) {
+      const Numbers<T> numbers = chunk(parts, v).numbers(p_);
+      Sums more;
+      if constexpr (!kCentred) {
+        more = sum_of_squares<T>(numbers);
+      } else if (v < kVecs - 1) {
+        more = sums_of<T>(deviations<T, kCentring>(numbers, scale));
+      } else {
+        more = sums_about_pivot<T, Access::kShifted, kCentring>(p_, numbers, scale, unit(v));
+      }
+      sums = v == 0 ? more : sums + more;
+    }
+    const Sums of_row = sums_.of(sums, turn);
+    if constexpr (kCentred) {
+      return leave_pivot<T>(scale, of_row, p_.inverse_cols, sound);
     } else {
-      scale.mean = pivot_of<T>(p_, *this);
-      const auto sums = tile.template reduce<Pair<Accumulate>>(
-          turn, 0,
-          [&](int v) {
-            return sums_about_pivot<T, Access::kShifted, kCentring>(p_, numbers(v), scale, unit(v));
-          },
-          Sum());
-      return leave_pivot<T>(scale, sums, p_.inverse_cols, sound);
+      return of_row;
     }
   }
-  static __device__ Chunk chunk(const uint4 (&parts)[kArrays][kVecs], int v) {
+  // Of element i; no gate comes before a row that is centred.
+  __device__ Accumulate number(int i) const {
+    static_assert(kBeside != Beside::kGate || !kCentred);
+    Accumulate x = to_number(ring_.element(0, i));
+    if constexpr (kArrays == 2) x += to_number(ring_.element(1, i));
+    return x;
+  }
+  template <int kCount>
+  static __device__ Chunk chunk(const uint4 (&parts)[kArrays][kCount], int v) {
     Chunk chunk;
 #pragma unroll
     for (int array = 0; array < kArrays; ++array) chunk.parts[array] = parts[array][v];
@@ -203,6 +243,7 @@ class FramedNorm {
   Output output_;
   Ring ring_;
   Columns<T, Access::kShifted, kCentring> columns_;
+  FramedSums<Team, Sums> sums_;
 };
 
 // A block works on every gridDim-th row. Shared memory: the row and those to come, weights and
@@ -213,7 +254,8 @@ __global__ void __launch_bounds__(Team::kMaxThreads, tuning::kFramedThreads / Te
   if constexpr (MEMBOUND_HAS_CLUSTERS) {
     const Team team(p.lanes, 1, 0);
     wait_for_launch_before();
-    FramedNorm<T, Team, kBeside, kCentring, FramedStore<T, Team, kBeside>>(p, team).run();
+    FramedNorm<T, Team, kBeside, kCentring, FramedStore<T, Team, kBeside, kCentring>>(p, team)
+        .run();
     launch_dependents();
   }
 }

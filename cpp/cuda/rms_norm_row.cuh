@@ -248,15 +248,33 @@ template <class T, class OfChunk>
 __device__ inline accumulate_t<T> pivot_from(const RmsNormParams<accumulate_t<T>>& p,
                                              OfChunk numbers) {
   constexpr int kElements = kPivotElements<T>;
-  accumulate_t<T> total = 0;
+  accumulate_t<T> sums[kPivotChunks<T>];
 #pragma unroll
-  for (int i = 0; i < kPivotChunks<T>; ++i) total += sum<T>(numbers(i));
-  return total * (p.cols >= kElements ? accumulate_t<T>(1) / kElements : p.inverse_cols);
+  for (int i = 0; i < kPivotChunks<T>; ++i) sums[i] = sum_by_halves(numbers(i).at);
+  return sum_by_halves(sums) *
+         (p.cols >= kElements ? accumulate_t<T>(1) / kElements : p.inverse_cols);
+}
+// The same of rows that have them all, number(i) of element i, by whole warps.
+template <class T, class OfElement>
+__device__ inline accumulate_t<T> pivot_by_lanes(OfElement number) {
+  constexpr int kElements = kPivotElements<T>;
+  accumulate_t<T> sum = number(static_cast<int>(threadIdx.x % kElements));
+#pragma unroll
+  for (int offset = kPack<T> / 2; offset > 0; offset /= 2) sum += shuffle_xor(sum, offset);
+#pragma unroll
+  for (int offset = kElements / 2; offset >= kPack<T>; offset /= 2) sum += shuffle_xor(sum, offset);
+  return sum * (accumulate_t<T>(1) / kElements);
 }
 template <class T, class Row>
 __device__ inline accumulate_t<T> pivot_of(const RmsNormParams<accumulate_t<T>>& p,
                                            const Row& row) {
   return pivot_from<T>(p, [&](int i) { return row.load_alike(i); });
+}
+
+// What a chunk of deviations from the pivot adds.
+template <class T>
+__device__ inline Pair<accumulate_t<T>> sums_of(const Numbers<T>& x) {
+  return {sum<T>(x), sum_of_squares<T>(x)};
 }
 
 // What one chunk adds to the sums about the pivot, which row.mean is.
@@ -265,9 +283,8 @@ __device__ inline Pair<accumulate_t<T>> sums_about_pivot(const RmsNormParams<acc
                                                          const Numbers<T>& numbers,
                                                          const RowScale<accumulate_t<T>>& row,
                                                          int index) {
-  return of_deviations<T, kAccess, kCentring>(p, numbers, row, index, [](const Numbers<T>& x) {
-    return Pair<accumulate_t<T>>(sum<T>(x), sum_of_squares<T>(x));
-  });
+  return of_deviations<T, kAccess, kCentring>(p, numbers, row, index,
+                                              [](const Numbers<T>& x) { return sums_of<T>(x); });
 }
 
 // The mean and the sum of squared deviations from the sums about the pivot, which row.mean is

@@ -152,13 +152,13 @@ class RowPair {
   // As pivot_of has it, from the lanes that hold the first elements.
   __device__ Accumulate pivot(const Numbers<T>& first) const {
     constexpr int kHolders = kPivotElements<T> / kPack<T>;
-    const Accumulate mine = sum<T>(first);
-    Accumulate total = 0;
+    const Accumulate mine = sum_by_halves(first.at);
+    Accumulate sums[kHolders];
 #pragma unroll
     for (int holder = 0; holder < kHolders; ++holder) {
-      total += __shfl_sync(0xffffffffu, mine, holder, lanes_);
+      sums[holder] = __shfl_sync(0xffffffffu, mine, holder, lanes_);
     }
-    return total * (Accumulate(1) / kPivotElements<T>);
+    return sum_by_halves(sums) * (Accumulate(1) / kPivotElements<T>);
   }
 
   const Params& p_;

@@ -76,6 +76,18 @@ template <class T>
 __device__ inline accumulate_t<T> sum(const Numbers<T>& x) {
   return sum_chunk(x, [](accumulate_t<T> a, accumulate_t<T> sum) { return a + sum; });
 }
+// By the tree of a butterfly, whose first step is of elements half a chunk apart.
+template <int kCount, class Accumulate>
+__device__ inline Accumulate sum_by_halves(const Accumulate (&values)[kCount]) {
+  if constexpr (kCount == 1) {
+    return values[0];
+  } else {
+    Accumulate halves[kCount / 2];
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) halves[i] = values[i] + values[kCount / 2 + i];
+    return sum_by_halves(halves);
+  }
+}
 template <class T>
 __device__ inline accumulate_t<T> sum_of_squares(const Numbers<T>& x) {
   return sum_chunk(x, [](accumulate_t<T> a, accumulate_t<T> sum) { return fma(a, a, sum); });
