@@ -27,7 +27,7 @@ void layer_norm_backward(const ConstTensorView& dy, const ConstTensorView& x,
 }
 
 std::int64_t layer_norm_backward_workspace(const ConstTensorView& x, std::int64_t heads) {
-  return gradient_workspace(x, heads, /*centred=*/true);
+  return gradient_workspace(x, heads, /*centred=*/true, /*gated=*/false);
 }
 
 }  // namespace membound

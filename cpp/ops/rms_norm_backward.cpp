@@ -42,9 +42,13 @@ void check_gradient_of_columns(const TensorView& sums, const char* name, const C
   if (call.dgate) check_overlap(sums, name, *call.dgate, "dz", op, /*in_place=*/false);
 }
 
+std::int64_t workspace_of(const Call& call) {
+  return gradient_workspace(call.x, call.heads(), call.centred(), call.gate != nullptr);
+}
+
 void check_workspace(const Call& call) {
   const TensorView& workspace = *call.workspace;
-  const std::int64_t bytes = gradient_workspace(call.x, call.heads(), call.centred());
+  const std::int64_t bytes = workspace_of(call);
   check_dtype(workspace, DType::kUInt8, call.op, "workspace");
   check_same_device(workspace, call.x, call.op, "workspace", call.x_name);
   MEMBOUND_CHECK(workspace.rank == 1 && workspace.shape[0] >= bytes &&
@@ -138,17 +142,18 @@ RmsNormBackwardProblem make_problem(const Call& call) {
 
 }  // namespace
 
-std::int64_t gradient_workspace(const ConstTensorView& x, std::int64_t heads, bool centred) {
+std::int64_t gradient_workspace(const ConstTensorView& x, std::int64_t heads, bool centred,
+                                bool gated) {
   if (!x.device.is_cuda() || x.rank == 0 || x.size() == 0) return 0;
   const std::int64_t cols = x.shape[x.rank - 1];
   const auto accumulate_size = static_cast<std::int64_t>(dtype_size(accumulate_dtype(x.dtype)));
   const std::int64_t partials = cuda::tuning::rms_norm_backward_partials(
-      x.size() / cols, cols, static_cast<int>(dtype_size(x.dtype)), centred, heads);
+      x.size() / cols, cols, static_cast<int>(dtype_size(x.dtype)), centred, heads, gated);
   return partials * cols * accumulate_size;
 }
 
 std::int64_t rms_norm_backward_workspace(const ConstTensorView& x, std::int64_t heads) {
-  return gradient_workspace(x, heads, /*centred=*/false);
+  return gradient_workspace(x, heads, /*centred=*/false, /*gated=*/false);
 }
 
 void run_rms_norm_backward(const RmsNormBackwardCall& call, StreamView stream) {
@@ -163,8 +168,7 @@ void run_rms_norm_backward(const RmsNormBackwardCall& call, StreamView stream) {
         RmsNormBackwardProblem problem = make_problem(call);
         DeviceBuffer workspace;
         if (problem.workspace == nullptr && sums) {
-          const auto bytes =
-              static_cast<std::size_t>(gradient_workspace(call.x, call.heads(), call.centred()));
+          const auto bytes = static_cast<std::size_t>(workspace_of(call));
           workspace = DeviceBuffer(bytes, call.x.device, stream);
           problem.workspace = workspace.data();
         }

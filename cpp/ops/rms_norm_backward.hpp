@@ -115,8 +115,9 @@ void each_head(const RmsNormBackwardCall& call, Body body) {
           .workspace = call.workspace});
   }
 }
-// Bytes of workspace of the plain and the centred form; heads: of the weight.
-std::int64_t gradient_workspace(const ConstTensorView& x, std::int64_t heads, bool centred);
+// Bytes of workspace; heads: of the weight.
+std::int64_t gradient_workspace(const ConstTensorView& x, std::int64_t heads, bool centred,
+                                bool gated);
 
 namespace cpu {
 void rms_norm_backward(const RmsNormBackwardProblem& problem);

@@ -28,4 +28,8 @@ void rms_norm_gated_backward(const ConstTensorView& dy, const ConstTensorView& x
                         stream);
 }
 
+std::int64_t rms_norm_gated_backward_workspace(const ConstTensorView& x, std::int64_t heads) {
+  return gradient_workspace(x, heads, /*centred=*/false, /*gated=*/true);
+}
+
 }  // namespace membound

@@ -141,11 +141,11 @@ nb::dict jax_ffi_targets() {
 DType dtype_of_size(int item_bytes) {
   return item_bytes == 8 ? DType::kFloat64 : item_bytes == 4 ? DType::kFloat32 : DType::kFloat16;
 }
-template <bool kCentred>
+template <bool kCentred, bool kGated = false>
 std::int64_t cuda_workspace_bytes(std::int64_t rows, std::int64_t cols, int item_bytes,
                                   std::int64_t heads) {
   const ConstTensorView x(nullptr, dtype_of_size(item_bytes), Device::cuda(), {rows, cols});
-  return (norm_backward_workspace(kCentred, x, heads) + 15) / 16 * 16;
+  return (norm_backward_workspace(kCentred, kGated, x, heads) + 15) / 16 * 16;
 }
 std::int64_t embedding_workspace_bytes(std::int64_t tokens, std::int64_t dim, std::int64_t vocab,
                                        int item_bytes) {
@@ -162,6 +162,9 @@ void bind_jax_ffi(nb::module_& module) {
              nb::arg("cols"), nb::arg("item_bytes"), nb::arg("heads") = 1,
              "Bytes that rms_norm_backward sums dweight in on a GPU; heads of a weight of (heads, "
              "cols).");
+  module.def("rms_norm_gated_backward_workspace", &cuda_workspace_bytes<false, true>,
+             nb::arg("rows"), nb::arg("cols"), nb::arg("item_bytes"), nb::arg("heads") = 1,
+             "The same of rms_norm_gated_backward.");
   module.def("layer_norm_backward_workspace", &cuda_workspace_bytes<true>, nb::arg("rows"),
              nb::arg("cols"), nb::arg("item_bytes"), nb::arg("heads") = 1,
              "Bytes that layer_norm_backward sums dweight and dbias in on a GPU; likewise.");

@@ -123,8 +123,8 @@ Outputs make_outputs(const ArrayCall& call, const NormBackwardCall& given_call, 
     arrays.dbias = &dbias.view;
   }
   if (wanted.dweight || wanted.dbias) {
-    const std::int64_t bytes =
-        norm_backward_workspace(given_call.centred(), x.view, heads_of(x.view, arrays.weight));
+    const std::int64_t bytes = norm_backward_workspace(given_call.centred(), given_call.gated(),
+                                                       x.view, heads_of(x.view, arrays.weight));
     made.workspace = call.new_workspace(given_call.dy, dy.view.device, bytes, loaded.workspace);
     if (made.workspace.is_valid()) arrays.workspace = &workspace.view;
   }

@@ -106,8 +106,11 @@ void run_norm_backward(const NormBackwardOptions& given, const NormBackwardArray
   }
 }
 
-std::int64_t norm_backward_workspace(bool centred, const ConstTensorView& x, std::int64_t heads) {
-  return centred ? layer_norm_backward_workspace(x, heads) : rms_norm_backward_workspace(x, heads);
+std::int64_t norm_backward_workspace(bool centred, bool gated, const ConstTensorView& x,
+                                     std::int64_t heads) {
+  if (centred) return layer_norm_backward_workspace(x, heads);
+  return gated ? rms_norm_gated_backward_workspace(x, heads)
+               : rms_norm_backward_workspace(x, heads);
 }
 
 std::int64_t heads_of(const TensorView& x, const TensorView* weight) {

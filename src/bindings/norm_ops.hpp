@@ -78,7 +78,9 @@ struct NormBackwardArrays {
 // with z those of the gated one.
 void run_norm_backward(const NormBackwardOptions& options, const NormBackwardArrays& arrays,
                        StreamView stream);
-std::int64_t norm_backward_workspace(bool centred, const ConstTensorView& x, std::int64_t heads);
+// Of layer_norm's gradients, or rms_norm's, which may have a gate.
+std::int64_t norm_backward_workspace(bool centred, bool gated, const ConstTensorView& x,
+                                     std::int64_t heads);
 
 // The heads of a weight of (heads, cols), else 1: the op refuses one that does not fit, afterwards.
 std::int64_t heads_of(const TensorView& x, const TensorView* weight);

@@ -104,6 +104,9 @@ def rms_norm_backward_workspace(rows: int, cols: int, item_bytes: int, heads: in
     Bytes that rms_norm_backward sums dweight in on a GPU; heads of a weight of (heads, cols).
     """
 
+def rms_norm_gated_backward_workspace(rows: int, cols: int, item_bytes: int, heads: int = 1) -> int:
+    """The same of rms_norm_gated_backward."""
+
 def layer_norm_backward_workspace(rows: int, cols: int, item_bytes: int, heads: int = 1) -> int:
     """
     Bytes that layer_norm_backward sums dweight and dbias in on a GPU; likewise.

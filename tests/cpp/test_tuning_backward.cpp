@@ -82,7 +82,7 @@ TEST_CASE("the workspace holds the partial sums, whatever the GPU") {
       CHECK(sums * c.partial_rows <= rms_norm_backward_partials(rows, cols, size, centred));
       const auto gated =
           rms_norm_backward_config(rows, cols, size, true, ring, cluster, false, 1, true);
-      CHECK(gated.partial_rows <= rms_norm_backward_partials(rows, cols, size));
+      CHECK(gated.partial_rows <= rms_norm_backward_partials(rows, cols, size, false, 1, true));
       CHECK(gated.shared_bytes <= (gated.blocks_per_row > 1 ? kClusterRingBytes : kRingBytes));
     }
   });
@@ -160,30 +160,62 @@ TEST_CASE("a row of dx has one tree, among few rows and many, aligned and not") 
   });
 }
 
-TEST_CASE("narrow rows are many sooner than wide ones") {
-  const auto form = [](std::int64_t rows, std::int64_t cols) {
-    return rms_norm_backward_config(rows, cols, 2, true, true, 16).form;
-  };
+TEST_CASE("narrow and wide rows are many sooner than others, odd and gated ones, too") {
+  enum Kind { kNorm, kLayerNorm, kGated };
   struct Bound {
     std::int64_t cols, rows;
+    int size = 2;
+    Kind kind = kNorm;
   };
-  for (const auto& [cols, rows] : {Bound{128, 256},
-                                   {1024, 256},
-                                   {1032, 768},
-                                   {2048, 768},
-                                   {2056, 1024},
-                                   {4096, 1024},
-                                   {8192, 384},
-                                   {16384, 16}}) {
+  for (const auto& [cols, rows, size, kind] : {Bound{128, 256},
+                                               {1024, 256},
+                                               {1032, 768},
+                                               {2048, 768},
+                                               {2048, 1024, 2, kLayerNorm},
+                                               {4096, 1024},
+                                               {8192, 1024},
+                                               {8200, 640},
+                                               {16384, 192},
+                                               {16384, 320, 2, kLayerNorm},
+                                               {65536, 64},
+                                               {4096, 768, 4},
+                                               {8192, 128, 4},
+                                               {1024, 512, 8},
+                                               {2048, 256, 8},
+                                               {2047, 256, 8},
+                                               {127, 256},
+                                               {4097, 256},
+                                               {4097, 384, 2, kLayerNorm},
+                                               {2049, 256, 4},
+                                               {4096, 384, 2, kGated},
+                                               {4096, 160, 4, kGated},
+                                               {4097, 64, 2, kGated}}) {
     CAPTURE(cols);
-    CHECK(form(rows, cols) == GradientForm::kRoles);
-    CHECK(form(rows + 1, cols) == GradientForm::kPersistent);
+    CAPTURE(size);
+    for (const std::int64_t more : {0, 1}) {
+      const auto form = rms_norm_backward_config(rows + more, cols, size, true, true, 16,
+                                                 kind == kLayerNorm, 1, kind == kGated)
+                            .form;
+      CHECK(form == (more == 0 ? GradientForm::kRoles : GradientForm::kPersistent));
+    }
   }
-  CHECK(rms_norm_backward_config(128, 4096, 4, true, true, 16).form == GradientForm::kRoles);
-  CHECK(rms_norm_backward_config(129, 4096, 4, true, true, 16).form == GradientForm::kPersistent);
 }
 
-TEST_CASE("dx alone by blocks of rows to 8 MiB, wide or centred ones to 4") {
+TEST_CASE("few narrow rows are spread over blocks as long as their partial sums are few bytes") {
+  const auto blocks = [](std::int64_t rows, std::int64_t cols, int size, bool centred, bool gated) {
+    return rms_norm_backward_config(rows, cols, size, true, true, 16, centred, 1, gated)
+        .partial_rows;
+  };
+  CHECK(blocks(2000, 128, 2, false, false) == 64);  // 32 groups each
+  CHECK(blocks(1000, 1024, 2, false, false) == 256);
+  CHECK(blocks(1000, 1024, 2, true, false) == 64);
+  CHECK(blocks(200, 1001, 2, true, false) == 64);
+  CHECK(blocks(1500, 1001, 2, false, true) == 128);
+  CHECK(blocks(512, 1001, 2, false, true) == 128);
+  CHECK(blocks(1 << 20, 1024, 2, false, false) == 256);
+}
+
+TEST_CASE("dx alone by blocks of rows to 8 MiB, centred ones to 4, wide to 16, odd to 2") {
   const auto form = [](std::int64_t rows, std::int64_t cols, bool centred) {
     return rms_norm_backward_config(rows, cols, 2, false, true, 16, centred).form;
   };
@@ -191,8 +223,14 @@ TEST_CASE("dx alone by blocks of rows to 8 MiB, wide or centred ones to 4") {
     std::int64_t cols, rows;
     bool centred;
   };
-  for (const auto& [cols, rows, centred] :
-       {Bound{4096, 1024, false}, {4096, 512, true}, {8192, 256, false}, {128, 32768, false}}) {
+  for (const auto& [cols, rows, centred] : {Bound{4096, 1024, false},
+                                            {4096, 512, true},
+                                            {8192, 512, false},
+                                            {128, 32768, false},
+                                            {16384, 512, false},
+                                            {16384, 512, true},
+                                            {4097, 255, false},
+                                            {127, 33026, false}}) {
     CAPTURE(cols);
     CHECK(form(rows, cols, centred) == GradientForm::kRoles);
     CHECK(form(rows + 1, cols, centred) == GradientForm::kPersistent);

@@ -38,7 +38,7 @@ struct Case {
 
 // The fewest rows, an even number, with which a width takes the persistent form.
 std::int64_t persistent_rows(std::int64_t cols) {
-  constexpr std::int64_t kRows = 1100, kElements = 4 << 20;
+  constexpr std::int64_t kRows = 1100, kElements = 8 << 20;
   return std::min(kRows, (kElements / cols + 2) / 2 * 2);
 }
 
@@ -143,16 +143,16 @@ long run(const Case& c, const Target& target) {
 }
 
 // {chunks of 16 bytes per row, rows}. First blocks of columns beside rows of lanes, of a block, of
-// a cluster, and rows read twice. Then the persistent form: rows of lanes; of one chunk per thread
-// without the ring, with it, without; of two with the ring in both sizes of block; of two in
-// clusters; of four in one block and in clusters with the ring. Rows that are not aligned have no
-// ring.
+// a cluster, and rows read twice. Then the persistent form: rows of lanes; groups of a block with a
+// row or none; rows of one chunk per thread without the ring, with it, without; of two with the
+// ring in both sizes of block; of two in clusters; of four in one block and in clusters with the
+// ring. Rows that are not aligned have no ring.
 constexpr std::int64_t kSizes[][2] = {
-    {1, 6},    {2, 40},   {33, 7},   {64, 130},  {65, 5},    {512, 40}, {1024, 9},
-    {1025, 4}, {2049, 5}, {9000, 6}, {20000, 3}, {40000, 2}, {1, 0},    {3, 0},
-    {32, 0},   {33, 0},   {256, 0},  {257, 0},   {384, 0},   {385, 0},  {512, 0},
-    {513, 0},  {640, 0},  {641, 0},  {1024, 0},  {1025, 0},  {1536, 0}, {1537, 0},
-    {2048, 0}, {2049, 0}, {3073, 0}, {4097, 0},  {9000, 0},  {16384, 0}};
+    {1, 6},     {2, 40},   {33, 7},    {64, 130},  {65, 5},   {512, 40}, {1024, 9}, {1025, 4},
+    {2049, 5},  {9000, 6}, {20000, 3}, {40000, 2}, {1, 0},    {3, 0},    {32, 0},   {16, 300},
+    {100, 300}, {33, 0},   {256, 0},   {257, 0},   {384, 0},  {385, 0},  {512, 0},  {513, 0},
+    {640, 0},   {641, 0},  {1024, 0},  {1025, 0},  {1536, 0}, {1537, 0}, {2048, 0}, {2049, 0},
+    {3073, 0},  {4097, 0}, {9000, 0},  {16384, 0}};
 
 }  // namespace
 

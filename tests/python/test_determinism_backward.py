@@ -123,8 +123,9 @@ def test_a_row_of_dx_does_not_see_its_batch(one, norm, dtype, seed):
                 assert dx.tobytes() == whole[first:last].tobytes(), (cols, first, last)
 
 
-# Beyond 256 to 1024 rows, by width, or 8 MiB CUDA sums dweight in the kernel that writes dx. Widths
-# in chunks of 16 bytes, around those where a row takes a warp, block or cluster more.
+# Beyond 64 to 1024 rows, by width, CUDA sums dweight in the kernel that writes dx, which beyond
+# 16 MiB writes dx alone, too. Widths in chunks of 16 bytes, around those where a row takes a warp,
+# block or cluster more.
 CHUNKS = (1, 3, 32, 33, 63, 65, 384, 511, 513, 640, 1024, 1025, 2048, 2049, 5000)
 
 
@@ -137,7 +138,7 @@ def test_a_row_of_dx_does_not_see_how_many_there_are(framework, norm, dtype, les
     bytes_of = NUMPY_DTYPES[dtype].itemsize
     for chunks in CHUNKS[: 6 if framework == "numpy" else None]:
         cols = max(1, chunks * 16 // bytes_of - less)
-        rows = min(1025, (8 << 20) // (cols * bytes_of) + 1)
+        rows = min(1025, (16 << 20) // (cols * bytes_of) + 1)
         some = draw(norm, rng, 40, cols, dtype)
         # What is compared, among copies of it: drawing all would take seconds.
         many = [np.resize(a, (rows, *a.shape[1:])) for a in some]

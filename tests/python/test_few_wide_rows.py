@@ -15,7 +15,9 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("centred", [False, True], ids=["rms_norm", "layer_norm"])
-@pytest.mark.parametrize("shape", [(379, 8192), (131, 6400), (70, 8000), (16, 16384), (7, 20480)])
+@pytest.mark.parametrize(
+    "shape", [(379, 8192), (131, 6400), (70, 8000), (16, 16384), (7, 20480), (700, 5640)]
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", gradients.ON_GPU)
 def test_gradients(name, dtype, shape, centred, seed):

@@ -31,7 +31,7 @@ def test_every_width(framework, dtype, norm, form, seed):
     for chunks in CHUNKS if framework != "numpy" else CHUNKS[:2]:
         cols = chunks * 16 // size
         # More than a round of all blocks, and of the narrow ones enough for a ring.
-        rows = 2100 if chunks <= 200 else min(1100, (8 << 20) // (cols * size) + 40)
+        rows = 2100 if chunks <= 200 else min(1100, (16 << 20) // (cols * size) + 40)
         check(
             Case(one, dtype, cols, rows, added=form == "added", centred=norm == "layer_norm",
                  weight_offset=1.0 if form == "offset" else 0.0,

@@ -6,6 +6,7 @@
 // fixes the tree of dweight (the form, partial_rows, threads) comes from rows, cols and dtype.
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "cuda/tuning/rms_norm.hpp"
 
@@ -34,13 +35,13 @@ struct RmsNormBackwardConfig {
 // Chunks of each row that a block of columns adds up: 64 bytes, or 128 of wide rows whose columns
 // come through shared memory, kColumnRows rows of a thread at a time (H200, bfloat16, us, 64
 // through registers, 128, and so: 384 x 8192 12.5, 11.0 and 9.5, 128 x 8192 6.7, 5.1 and 4.5,
-// LayerNorm 8.0, 6.3 and 5.5; narrower rows lose, whose blocks have fewer threads for more rows:
-// 1024 x 2048 7.8 and 9.3).
+// LayerNorm 8.0, 6.3 and 5.5, 512 x 5632 14.4 and, so, 9.8; narrower rows lose, whose blocks have
+// fewer threads for more rows: 1024 x 2048 7.8 and 9.3, 512 x 5120 8.2 and 8.7).
 inline constexpr int kColumnSegment = 4;
 inline constexpr int kWideColumnSegment = 8;
 inline constexpr int kColumnRows = 4;
 // Whatever the alignment, on which the bits of dweight do not depend.
-inline constexpr std::int64_t kNarrowChunks = 768;  // of a row, at most
+inline constexpr std::int64_t kNarrowChunks = 640;  // of a row, at most
 constexpr int column_segment(std::int64_t chunks) {
   return chunks <= kNarrowChunks ? kColumnSegment : kWideColumnSegment;
 }
@@ -54,49 +55,100 @@ inline constexpr int kClusterRing = 3;   // rows of a cluster's ring: two are wo
 inline constexpr int kBesideRing = 32 << 10;  // bytes that a block has at most besides its ring
 inline constexpr int kShiftedRing = 2;        // rows of shifted rows' ring
 
-// One launch of two roles where the rows are few: what it saves is the second launch, what it costs
-// the second read and long sums (research: cross-over near 4 M elements of bfloat16; H200, 1024 x
-// 4096 float32 takes 29 us in roles, quack 22).
-inline constexpr std::int64_t kRolesBytes = 8 << 20;  // of one array
-
 // With dsum beside the next row in registers 16 bytes spill, beside a ring none, which few rows do
 // not repay (H200, RMSNorm, bfloat16, so and through a ring: 16384 x 4096 137 and 128 us, 8192 x
 // 2048 38.0 and 36.3, with two rows to a group 1024 x 1024 6.6 and 7.1).
 inline constexpr int kRowsForRing = 4;  // of a group
 
-// Long sums are what narrow rows wait for (H200, bfloat16, in roles and persistent: 1024 x
-// 1024 13.6 and 5.5 us, 512 x 512 5.3 and 4.3, 1024 x 2048 9.1 and 7.9; but LayerNorm 768 x
-// 2048 8.3 and 9.5, 1024 x 4096 12.9 and 14.7). So do wide ones, whose blocks of columns have few
-// rows to each thread: of bfloat16 256 x 8192 9.7 and 11.1, 512 x 8192 15.4 and 14.3, 32 x 16384
-// 8.3 and 7.1, 256 x 16384 19.1 and 14.4, LayerNorm 128 x 32768 30.8 and 19.0; of float32 256 x
-// 4096 9.4 and 8.0, 512 x 4096 14.7 and 11.0.
-inline std::int64_t roles_rows(std::int64_t chunks, int dtype_size) {
-  if (chunks <= 128) return 256;
-  if (chunks <= 256) return 768;
-  if (chunks <= 2 * kSmallPairs) return 1024;
-  if (chunks <= 4 * kSmallFours) return dtype_size == 2 ? 384 : 128;
-  return 16;
-}
-
 // Up to 16 blocks of 512 threads with two chunks.
 constexpr bool has_persistent_form(std::int64_t chunks) {
   return chunks <= kMaxGroups * 2 * kPersistentBlock;
 }
-inline bool gradient_in_roles(std::int64_t rows, std::int64_t cols, int dtype_size) {
-  const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
-  if (!has_persistent_form(chunks)) return true;
-  return rows <= roles_rows(chunks, dtype_size) && rows * cols * dtype_size <= kRolesBytes;
+// Rows of a gradient, what its form depends on whatever their alignment.
+struct GradientRows {
+  std::int64_t chunks;
+  int dtype_size;
+  bool centred;
+  bool gated;
+  bool whole;  // the last chunk, too: else rows do not all start at a boundary
+
+  bool crowded() const { return centred || gated; }
+  // Whether kernels of rows that start anywhere have most of them.
+  bool shifted() const { return !whole && dtype_size < 8; }
+  // Whether few threads with four chunks each have registers for them, and a kernel.
+  bool fits_fours(int blocks) const {
+    return !gated && dtype_size <= 4 && chunks <= blocks * 4 * kSmallFours;
+  }
+};
+inline GradientRows gradient_rows(std::int64_t cols, int dtype_size, bool centred, bool gated) {
+  return {ceil_div(cols, kChunk / dtype_size), dtype_size, centred, gated,
+          cols * dtype_size % kChunk == 0};
 }
+
+// One launch of two roles where rows are few: what it saves is the second launch, what it costs the
+// second read and long sums. Rows up to which it is faster than the persistent form, of RMSNorm and
+// of LayerNorm, by the most chunks of a row: where the two met in grids of widths and rows (H200,
+// us in roles and persistent: 512 x 8192 10.8 and 14.2, LayerNorm 12.2 and 17.4, 1024 x 8192 19.2
+// and 19.9, 512 x 12288 19.0 and 18.9, 96 x 16384 7.5 and 11.0, 384 x 16384 20.0 and 17.0; float32
+// 768 x 4096 13.8 and 14.5, 256 x 8192 13.5 and 11.9; odd widths 256 x 4097 11.3 and 12.7, 512 x
+// 4097 19.3 and 14.9; with a gate 512 x 2048 9.3 and 9.5, 1024 x 2048 16.6 and 12.0, 512 x 4097 67
+// and 29).
+struct RolesRows {
+  std::int64_t chunks;
+  std::int64_t norm;
+  std::int64_t layer_norm;
+};
+inline constexpr std::int64_t kAnyChunks = std::numeric_limits<std::int64_t>::max();
+inline constexpr RolesRows kRolesOf16Bits[] = {
+    {128, 256, 256},  {256, 768, 1024}, {1024, 1024, 1024}, {1280, 640, 768},
+    {1536, 512, 640}, {3072, 192, 320}, {4096, 192, 128},   {kAnyChunks, 64, 24}};
+inline constexpr RolesRows kRolesOf32Bits[] = {
+    {128, 256, 256},  {1024, 768, 768}, {1280, 384, 384},    {1536, 320, 320},
+    {2048, 128, 128}, {4096, 64, 48},   {kAnyChunks, 16, 16}};
+inline constexpr RolesRows kRolesOf64Bits[] = {
+    {128, 256, 256}, {640, 512, 512}, {1024, 256, 256}, {2048, 64, 64}, {kAnyChunks, 16, 16}};
+// Of odd widths, whose rows in roles are read 16 bytes too often and are written by elements.
+inline constexpr RolesRows kRolesOfShifted[] = {
+    {32, 256, 256},   {128, 128, 128},  {256, 256, 384}, {384, 512, 768},
+    {1024, 256, 384}, {1536, 192, 256}, {3072, 96, 128}, {kAnyChunks, 16, 16}};
+inline constexpr RolesRows kRolesOfGated[] = {
+    {32, 256, 256},   {128, 128, 128}, {256, 512, 512},     {640, 384, 384},
+    {1024, 160, 160}, {4096, 64, 64},  {kAnyChunks, 16, 16}};
+inline constexpr std::int64_t kRolesOfShiftedGated = 64;  // beyond lanes of a warp
+
+inline std::int64_t roles_rows(const GradientRows& of) {
+  const auto among = [&](const auto& bounds) {
+    const RolesRows* bound = bounds;
+    while (of.chunks > bound->chunks) ++bound;
+    return of.centred ? bound->layer_norm : bound->norm;
+  };
+  if (of.gated) {
+    const std::int64_t rows = among(kRolesOfGated);
+    return of.shifted() && of.chunks > 32 ? std::min(rows, kRolesOfShiftedGated) : rows;
+  }
+  if (of.shifted()) return among(kRolesOfShifted);
+  if (of.dtype_size == 2) return among(kRolesOf16Bits);
+  return of.dtype_size == 4 ? among(kRolesOf32Bits) : among(kRolesOf64Bits);
+}
+inline bool gradient_in_roles(std::int64_t rows, const GradientRows& of) {
+  return !has_persistent_form(of.chunks) || rows <= roles_rows(of);
+}
+
 // dx alone: blocks of rows, until the persistent form, whose sums go nowhere, has the next row on
-// its way for long enough (H200, bfloat16, so and persistent: RMSNorm 256 x 8192 6.4 and 6.9, 512 x
-// 8192 11.2 and 10.0, 2048 x 8192 38 and 29, 512 x 5120 6.5 and 7.6, LayerNorm 512 x 4096 6.7
-// and 6.5, 1024 x 4096 12.2 and 9.1, 16384 x 4096 171 and 98).
-inline bool rows_alone_in_blocks(std::int64_t rows, std::int64_t cols, int dtype_size,
-                                 bool centred) {
-  const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
-  if (!has_persistent_form(chunks)) return true;
-  const bool longer = chunks <= 2 * kSmallPairs && !centred;
-  return rows * cols * dtype_size <= (longer ? kRolesBytes : kRolesBytes / 2);
+// its way for long enough. Bytes of one array up to which they are faster (H200, bfloat16, us, so
+// and persistent: RMSNorm 1024 x 4096 8.4 and 8.4, 512 x 8192 9.7 and 9.9, 1024 x 8192 17.1 and
+// 15.9, LayerNorm 256 x 8192 5.9 and 7.0, 512 x 8192 10.3 and 10.0; 512 x 16384 16.2 and 17.0,
+// LayerNorm 17.3 and 18.4; odd widths 1024 x 1001 5.6 and 7.2, 256 x 4097 7.9 and 8.3, 512 x 4097
+// 13.8 and 10.3).
+inline std::int64_t bytes_alone(const GradientRows& of) {
+  constexpr std::int64_t kMiB = 1 << 20;
+  if (of.shifted() && of.chunks > 32) return of.gated ? kMiB / 2 : 2 * kMiB;
+  if (of.gated) return (of.chunks <= 2 * kSmallPairs ? 8 : 4) * kMiB;
+  if (of.chunks > 2 * kPersistentBlock) return 16 * kMiB;
+  return (of.centred ? 4 : 8) * kMiB;
+}
+inline bool rows_alone_in_blocks(std::int64_t rows, std::int64_t cols, const GradientRows& of) {
+  return !has_persistent_form(of.chunks) || rows * cols * of.dtype_size <= bytes_alone(of);
 }
 
 // Chunks of a thread, blocks of a row and rows in the ring of shared memory (0: the next row is in
@@ -109,20 +161,7 @@ struct PersistentShape {
   int blocks_per_row;
   int ring;
 };
-// What it depends on, whatever the alignment.
-struct PersistentRows {
-  std::int64_t chunks;
-  int dtype_size;
-  bool centred;
-  bool gated;
-
-  bool crowded() const { return centred || gated; }
-  // Whether few threads with four chunks each have registers for them, and a kernel.
-  bool fits_fours(int blocks) const {
-    return !gated && dtype_size <= 4 && chunks <= blocks * 4 * kSmallFours;
-  }
-};
-inline PersistentShape persistent_shape(const PersistentRows& of, bool ring, bool roomy = true) {
+inline PersistentShape persistent_shape(const GradientRows& of, bool ring, bool roomy = true) {
   const std::int64_t chunks = of.chunks;
   // H200, ratio to a copy with the next row in registers and with the ring: 16384 x 3072 bfloat16
   // 0.83, 0.92; 8192 x 5120 0.76, 0.90; 8192 x 8192 0.91, 0.94. At 2048 and below registers give
@@ -178,10 +217,20 @@ constexpr bool folds_four_lanes(std::int64_t chunks, int lanes) {
 }
 inline constexpr int kFewFoldedLanes = 4;
 
+// Bytes of partial sums up to which groups may have one row or none: blocks are few where several
+// groups share one (H200, bfloat16, us, with two rows or more to a group and so: 400 x 128 5.1 and
+// 3.7, 1000 x 65 8.7 and 5.2, 200 x 1001 10.7 and 7.4, 1000 x 1024 6.3 and 5.7; but LayerNorm 1000
+// x 1024 7.2 and 7.7, with a gate 1500 x 1001 16.3 and 18.1, float32 300 x 1001 12.7 and 15.5).
+inline std::int64_t few_sums(const GradientRows& of) {
+  constexpr std::int64_t kKiB = 1 << 10;
+  if (of.gated && of.shifted()) return (of.dtype_size == 2 ? 512 : 256) * kKiB;
+  return (of.centred && !of.shifted() ? 256 : 1024) * kKiB;
+}
+
 // As many blocks as 128 multiprocessors hold. Clusters find fewer places: 30 of 4 and 14 of 8
 // blocks fit a H200. For both shapes of a width: the bits of dweight do not depend on alignment.
 // Each team works for one head.
-inline int persistent_partials(std::int64_t rows, const PersistentRows& of, int groups,
+inline int persistent_partials(std::int64_t rows, const GradientRows& of, int groups,
                                std::int64_t heads) {
   const std::int64_t chunks = of.chunks;
   const PersistentShape shape = persistent_shape(of, true);
@@ -192,7 +241,12 @@ inline int persistent_partials(std::int64_t rows, const PersistentRows& of, int 
   if (shape.vecs == 2 && chunks <= 2 * kSmallPairs) partial_rows *= 2;
   const std::int64_t rows_of_head = rows / heads;
   std::int64_t of_head = std::max<std::int64_t>(1, partial_rows / heads);
-  while (of_head > 1 && of_head * groups * 2 > rows_of_head) of_head = (of_head + 1) / 2;
+  const std::int64_t sums_bytes =
+      heads * chunks * kChunk / of.dtype_size * (of.dtype_size == 8 ? 8 : 4);
+  while (of_head > 1 && of_head * groups * 2 > rows_of_head) {
+    if (of_head * groups < 2 * rows_of_head && of_head * sums_bytes <= few_sums(of)) break;
+    of_head = (of_head + 1) / 2;
+  }
   return static_cast<int>(of_head * heads);
 }
 
@@ -201,9 +255,8 @@ constexpr int shifted_ring_bytes(int vecs, int lanes, int threads) {
   return kShiftedRing * (threads / lanes) * 2 * (vecs * lanes + 1) * kChunk;
 }
 
-inline RmsNormBackwardConfig persistent_config(std::int64_t rows, const PersistentRows& of,
-                                               bool ring, std::int64_t heads, bool added,
-                                               bool roomy) {
+inline RmsNormBackwardConfig persistent_config(std::int64_t rows, const GradientRows& of, bool ring,
+                                               std::int64_t heads, bool added, bool roomy) {
   const std::int64_t chunks = of.chunks;
   const PersistentShape shape = persistent_shape(of, ring, roomy);
   RmsNormBackwardConfig config{};
@@ -276,11 +329,9 @@ inline RmsNormBackwardConfig rms_norm_backward_config(std::int64_t rows, std::in
                                                       int max_cluster, bool centred = false,
                                                       std::int64_t heads = 1, bool gated = false,
                                                       bool added = false, bool roomy = true) {
-  const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
-  const bool in_roles = sums ? gradient_in_roles(rows, cols, dtype_size)
-                             : rows_alone_in_blocks(rows, cols, dtype_size, centred);
+  const GradientRows of = gradient_rows(cols, dtype_size, centred, gated);
+  const bool in_roles = sums ? gradient_in_roles(rows, of) : rows_alone_in_blocks(rows, cols, of);
   if (!in_roles) {
-    const PersistentRows of{chunks, dtype_size, centred, gated};
     // Whether the GPU has the clusters of rows without a ring decides for all of a width.
     if (persistent_shape(of, false).blocks_per_row <= max_cluster) {
       return persistent_config(rows, of, ring, heads, added, roomy);
@@ -294,19 +345,18 @@ inline RmsNormBackwardConfig rms_norm_backward_config(std::int64_t rows, std::in
   config.blocks_per_row = config.rows.blocks_per_row;
   if (sums) {
     config.column_blocks =
-        ceil_div(heads * ceil_div(chunks, column_segment(chunks)), config.blocks_per_row) *
+        ceil_div(heads * ceil_div(of.chunks, column_segment(of.chunks)), config.blocks_per_row) *
         config.blocks_per_row;
   }
   return config;
 }
 
-// Rows of partial sums of dweight, or of dweight and dbias: what the workspace has to hold. With a
-// gate there are fewer.
+// Rows of partial sums of dweight, or of dweight and dbias: what the workspace has to hold.
 inline std::int64_t rms_norm_backward_partials(std::int64_t rows, std::int64_t cols, int dtype_size,
-                                               bool centred = false, std::int64_t heads = 1) {
-  if (gradient_in_roles(rows, cols, dtype_size)) return 0;
-  const std::int64_t chunks = ceil_div(cols, kChunk / dtype_size);
-  const PersistentRows of{chunks, dtype_size, centred, false};
+                                               bool centred = false, std::int64_t heads = 1,
+                                               bool gated = false) {
+  const GradientRows of = gradient_rows(cols, dtype_size, centred, gated);
+  if (gradient_in_roles(rows, of)) return 0;
   return (centred ? 2 : 1) * persistent_config(rows, of, true, heads, false, true).partial_rows;
 }
 

@@ -20,8 +20,9 @@ struct RmsNormGatedBackwardOptions {
 //   otherwise          u = x * silu(z), du and dweight are those of rms_norm(u) for dy,
 //                      dx = du * silu(z),   dz = du * x * silu'(z)
 //
-// dy, x, weight, rstd, dweight, workspace, stream: as in rms_norm_backward, whose workspace it is;
-//          rstd is what rms_norm_gated returned
+// dy, x, weight, rstd, dweight, workspace, stream: as in rms_norm_backward; rstd is what
+//          rms_norm_gated returned, the workspace of rms_norm_gated_backward_workspace(x, heads)
+//          bytes
 // z        what the forward read
 // dx, dz   x's shape, dtype and device, or nullptr when not wanted; may be dy, x or z itself, not
 //          each other
@@ -34,5 +35,9 @@ MEMBOUND_API void rms_norm_gated_backward(const ConstTensorView& dy, const Const
                                           const TensorView* dx, const TensorView* dz,
                                           const TensorView* dweight, const TensorView* workspace,
                                           StreamView stream);
+
+// As rms_norm_backward_workspace.
+MEMBOUND_API std::int64_t rms_norm_gated_backward_workspace(const ConstTensorView& x,
+                                                            std::int64_t heads = 1);
 
 }  // namespace membound

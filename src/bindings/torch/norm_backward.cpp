@@ -29,8 +29,9 @@ void run(const NormBackwardOptions& options, NormBackwardArrays& arrays) {
   MaybeTensor workspace;
   const TensorView& x = *arrays.x;
   if (arrays.dweight != nullptr || arrays.dbias != nullptr) {
-    workspace = new_workspace(
-        x.device, norm_backward_workspace(arrays.mean != nullptr, x, heads_of(x, arrays.weight)));
+    workspace =
+        new_workspace(x.device, norm_backward_workspace(arrays.mean != nullptr, arrays.z != nullptr,
+                                                        x, heads_of(x, arrays.weight)));
     arrays.workspace = view_of(workspace);
   }
   run_norm_backward(options, arrays, current_stream(x));

@@ -89,12 +89,17 @@ def has_heads(parameter):
     return parameter is not None and len(parameter.shape) == 2
 
 
-def sums_workspace(x, weight, centred):
+def sums_workspace(x, weight, *, centred, gated):
     """Room to sum dweight and dbias in on a GPU.
 
     The CPU gets it too and leaves it alone: while JAX traces, the platform is not known.
     """
-    bytes_of = _core.layer_norm_backward_workspace if centred else _core.rms_norm_backward_workspace
+    if centred:
+        bytes_of = _core.layer_norm_backward_workspace
+    elif gated:
+        bytes_of = _core.rms_norm_gated_backward_workspace
+    else:
+        bytes_of = _core.rms_norm_backward_workspace
     cols = x.shape[-1]
     heads = weight.shape[0] if has_heads(weight) else 1
     size = bytes_of(x.size // cols, cols, x.dtype.itemsize, heads)

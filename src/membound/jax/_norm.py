@@ -194,7 +194,10 @@ def _backward_call(dy, dresidual_out, x, z, weight, bias, mean, rstd, options):
 
     def run(dy, dresidual_out, x, z, mean, rstd, weight):
         shapes = {"dx": x, "dz": z, "dweight": weight, "dbias": bias}
-        workspace = [_ffi.sums_workspace(x, weight, options.norm.centred)] if sums else []
+        workspace = []
+        if sums:
+            centred = options.norm.centred
+            workspace.append(_ffi.sums_workspace(x, weight, centred=centred, gated=z is not None))
         found = _ffi.call(
             f"membound_{options.op}",
             [*(_ffi.like(shapes[name]) for name in names), *workspace],
