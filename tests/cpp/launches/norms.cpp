@@ -184,11 +184,11 @@ TEST_CASE("gradients of few rows: which have their columns in shared memory") {
     return name.find("GradientWideTeam") != name.npos || name.find("ClusterTeam") != name.npos;
   };
   CHECK(is_wide(1, 8192, DType::kBFloat16));
-  CHECK(is_wide(384, 8192, DType::kFloat16));
-  CHECK(is_wide(16, 6152, DType::kBFloat16));
+  CHECK(is_wide(1024, 8192, DType::kFloat16));
+  CHECK(is_wide(16, 5128, DType::kBFloat16));
   CHECK(is_wide(16, 16384, DType::kBFloat16));
   CHECK(is_wide(128, 4096, DType::kFloat32));
-  CHECK(!is_wide(16, 6144, DType::kBFloat16));
+  CHECK(!is_wide(16, 5120, DType::kBFloat16));
   CHECK(!is_wide(128, 4096, DType::kBFloat16));
   CHECK(!is_wide(16, 8191, DType::kBFloat16));
   CHECK(!is_wide(16, 2048, DType::kFloat64));
