@@ -5,6 +5,7 @@
 // Norms of many rows that start anywhere, without options (framed_row.cuh).
 #include "cuda/framed_row.cuh"
 #include "cuda/rms_norm_kernels.cuh"
+#include "cuda/rms_norm_pivot.cuh"
 #include "cuda/warp_sums.cuh"
 
 namespace membound::cuda {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda/rms_norm_pivot.cuh"
 #include "cuda/rms_norm_source.cuh"
 
 namespace membound::cuda {

@@ -4,6 +4,7 @@
 
 // Rows of a norm that are read again for each pass.
 #include "cuda/rms_norm_kernels.cuh"
+#include "cuda/rms_norm_pivot.cuh"
 
 namespace membound::cuda {
 

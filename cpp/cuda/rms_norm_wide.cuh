@@ -6,6 +6,7 @@
 // out of the second cache, and each chunk waits for them; here they are read once.
 #include "cuda/persistent_team.cuh"
 #include "cuda/rms_norm_kernels.cuh"
+#include "cuda/rms_norm_pivot.cuh"
 #include "cuda/tuning/rms_norm.hpp"
 
 namespace membound::cuda {

@@ -5,6 +5,7 @@
 // Two rows of one team of a warp's lanes at once: what a thread finds out once serves both, and
 // half of the lanes finish the sums of one, half those of the other, in the tree of HeldRow.
 #include "cuda/rms_norm_kernels.cuh"
+#include "cuda/rms_norm_pivot.cuh"
 #include "cuda/tuning/rms_norm.hpp"
 
 namespace membound::cuda {
