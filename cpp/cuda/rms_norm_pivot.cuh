@@ -44,12 +44,6 @@ __device__ inline accumulate_t<T> pivot_of(const RmsNormParams<accumulate_t<T>>&
   return pivot_from<T>(p, [&](int i) { return row.load_alike(i); });
 }
 
-// What a chunk of deviations from the pivot adds.
-template <class T>
-__device__ inline Pair<accumulate_t<T>> sums_of(const Numbers<T>& x) {
-  return {sum<T>(x), sum_of_squares<T>(x)};
-}
-
 // What one chunk adds to the sums about the pivot, which row.mean is.
 template <class T, Access kAccess, Centring kCentring>
 __device__ inline Pair<accumulate_t<T>> sums_about_pivot(const RmsNormParams<accumulate_t<T>>& p,

@@ -214,6 +214,12 @@ __device__ inline accumulate_t<T> merge_groups(const RmsNormParams<accumulate_t<
   });
 }
 
+// What a chunk of deviations adds: they and their squares.
+template <class T>
+__device__ inline Pair<accumulate_t<T>> sums_of(const Numbers<T>& x) {
+  return {sum<T>(x), sum_of_squares<T>(x)};
+}
+
 // The moments of a row, or of a group of it, from the sum of its `count` elements: sets the mean of
 // `row` and returns the sum of squared deviations. reduce(of) sums of(deviations) over the
 // elements.
@@ -226,8 +232,7 @@ __device__ inline accumulate_t<T> take_moments(RowScale<accumulate_t<T>>& row,
   if constexpr (!kCorrectsMean<T>) {
     return reduce([](const Numbers<T>& x) { return sum_of_squares<T>(x); });
   } else {
-    const Pair<Accumulate> sums = reduce(
-        [](const Numbers<T>& x) { return Pair<Accumulate>(sum<T>(x), sum_of_squares<T>(x)); });
+    const Pair<Accumulate> sums = reduce([](const Numbers<T>& x) { return sums_of<T>(x); });
     row.correction = sums.a * inverse_count;
     const Accumulate squares = sums.b - sums.a * row.correction;
     return squares < 0 ? Accumulate(0) : squares;

@@ -283,3 +283,13 @@ TEST_CASE("rms_norm_gated_backward: errors name the array and leave the outputs 
   CHECK(dx.get(0) == 42.0);
   CHECK(dz.get(0) == 43.0);
 }
+
+TEST_CASE("rms_norm_gated_backward: a GPU's workspace is that of its own form") {
+  const auto on_gpu = [](std::int64_t rows, std::int64_t cols) {
+    return ConstTensorView(nullptr, DType::kBFloat16, Device::cuda(), {rows, cols});
+  };
+  CHECK(rms_norm_gated_backward_workspace(on_gpu(100, 4096)) == 0);
+  CHECK(rms_norm_backward_workspace(on_gpu(1000, 4096)) == 0);
+  CHECK(rms_norm_gated_backward_workspace(on_gpu(1000, 4096)) == 256 * 4096 * 4);
+  CHECK(rms_norm_gated_backward_workspace(Array(DType::kFloat32, {1000, 8}).view()) == 0);
+}
