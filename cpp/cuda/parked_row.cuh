@@ -96,7 +96,8 @@ __device__ inline void park_blocks(const RowReader<T, Access::kShifted>& from, u
     const int left = end - index * kChunkBytes;
     const int bytes = left < 0 ? 0 : left < kChunkBytes ? left : kChunkBytes;
     const uint4* block = blocks + (bytes == 0 ? 0 : index);
-    outermost ? copy_now(to + place, block, bytes) : copy_async(to + place, block, bytes);
+    const bool cut = outermost && bytes < kChunkBytes;
+    cut ? copy_now(to + place, block, bytes) : copy_async(to + place, block, bytes);
   };
   if (tile.index(kLast) < end / kChunkBytes) {
 #pragma unroll

@@ -323,6 +323,7 @@ template <class T, class Team, Access kAccess, Beside kBeside, Centring kCentrin
 constexpr int min_blocks() {
   if (kBeside != Beside::kNothing || kAccess == Access::kAny || Team::kSharesWarp) return 0;
   if (sizeof(T) == 8 && Team::kParks) return 0;
+  if (Team::kVecs > 2 && !Team::kParks) return 0;  // rows are few
   const bool centred = kCentring != Centring::kNever;
   if (Team::kClusters) return kAccess == Access::kShifted ? 2 : 5;
   constexpr int kThreads = Team::kMaxThreads;

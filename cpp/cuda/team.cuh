@@ -88,13 +88,14 @@ struct FoldedWarpTeam {
 };
 
 // A whole block, as at most kMaxWarps virtual warps.
-template <int kFoldOf, int kMaxWarps, int kVecsOf = 2, int kChunksOf = kFoldOf * kVecsOf>
+template <int kFoldOf, int kMaxWarps, int kVecsOf = 2, int kChunksOf = kFoldOf * kVecsOf,
+          bool kParksOf = (kChunksOf > 3)>
 struct BlockTeam {
   static constexpr bool kSplitRows = false;
   static constexpr int kVecs = kVecsOf;
   static constexpr int kFold = kFoldOf;
   static constexpr int kChunks = kChunksOf;
-  static constexpr bool kParks = kChunks > 3;
+  static constexpr bool kParks = kParksOf;
   static constexpr int kMaxThreads = kMaxWarps * kWarpLanes / kFold;
   static constexpr bool kUniformShift = true;
   static constexpr bool kClusters = false;

@@ -140,6 +140,21 @@ TEST_CASE("threads of a row beside a gate") {
   CHECK(fold_of(16384, 4096, 4) == 2);
 }
 
+TEST_CASE("few rows of four chunks a thread are held in registers, in one wave of blocks") {
+  const auto most_rows = [](std::int64_t cols, int size, bool roomy) {
+    std::int64_t rows = 0;
+    while (holds_few(rms_norm_config(rows + 1, cols, size, 16), rows + 1, 132, roomy)) ++rows;
+    return rows;
+  };
+  CHECK(most_rows(8192, 2, false) == 0);
+  CHECK(most_rows(8200, 2, false) == 2 * 132);  // 288 threads
+  CHECK(most_rows(11008, 2, false) == 132);
+  CHECK(most_rows(11008, 2, true) == 2 * 132);
+  CHECK(most_rows(16384, 2, true) == 2 * 132);
+  CHECK(most_rows(5120, 4, true) == 3 * 132);
+  CHECK(most_rows(16392, 2, true) == 0);
+}
+
 TEST_CASE("another number of threads for the same virtual threads") {
   for (int size : {2, 4, 8}) {
     for (std::int64_t cols : kWidths) {

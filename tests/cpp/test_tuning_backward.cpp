@@ -168,10 +168,16 @@ TEST_CASE("narrow and wide rows are many sooner than others, odd and gated ones,
     Kind kind = kNorm;
   };
   for (const auto& [cols, rows, size, kind] : {Bound{128, 256},
-                                               {1024, 256},
-                                               {1032, 768},
-                                               {2048, 768},
-                                               {2048, 1024, 2, kLayerNorm},
+                                               {512, 256},
+                                               {520, 160},
+                                               {1024, 224, 2, kLayerNorm},
+                                               {1032, 208},
+                                               {1280, 384, 2, kLayerNorm},
+                                               {1288, 224},
+                                               {1536, 768, 2, kLayerNorm},
+                                               {2048, 448},
+                                               {2048, 896, 2, kLayerNorm},
+                                               {2056, 1024},
                                                {4096, 1024},
                                                {8192, 1024},
                                                {8200, 640},
@@ -183,7 +189,15 @@ TEST_CASE("narrow and wide rows are many sooner than others, odd and gated ones,
                                                {1024, 512, 8},
                                                {2048, 256, 8},
                                                {2047, 256, 8},
-                                               {127, 256},
+                                               {127, 144},
+                                               {257, 208},
+                                               {1001, 88},
+                                               {2049, 576, 2, kLayerNorm},
+                                               {2561, 576},
+                                               {256, 288, 4},
+                                               {1024, 304, 4},
+                                               {1024, 832, 4, kLayerNorm},
+                                               {1024, 112, 2, kGated},
                                                {4097, 256},
                                                {4097, 384, 2, kLayerNorm},
                                                {2049, 256, 4},
@@ -213,6 +227,11 @@ TEST_CASE("few narrow rows are spread over blocks as long as their partial sums 
   CHECK(blocks(1500, 1001, 2, false, true) == 128);
   CHECK(blocks(512, 1001, 2, false, true) == 128);
   CHECK(blocks(1 << 20, 1024, 2, false, false) == 256);
+  // Three blocks to a multiprocessor for two rows each, for four of LayerNorm.
+  CHECK(blocks(768, 2049, 2, false, false) == 384);
+  CHECK(blocks(769, 2049, 2, true, false) == 192);
+  CHECK(blocks(1535, 2049, 2, true, false) == 192);
+  CHECK(blocks(1536, 2049, 2, true, false) == 384);
 }
 
 TEST_CASE("dx alone by blocks of rows to 8 MiB, centred ones to 4, wide to 16, odd to 2") {

@@ -68,40 +68,55 @@ def test_a_row_does_not_see_its_batch(one, call, dtype, seed):
             assert _same_bits(np.ascontiguousarray(part), whole[first:last]), (cols, first, last)
 
 
-# Of two to four virtual warps, which one warp takes where rows are many; the chunks of a width.
-CHUNKS_BY_WARPS = (65, 80, 96, 97, 125, 128, 129, 144, 192, 193, 200, 256)
+# Chunks of rows, how many rows there are and how many a call of few has. Of two to four virtual
+# warps, which one warp takes where rows are many; of four chunks a thread, which registers hold
+# where rows are few.
+MANY_AND_FEW = [
+    *((chunks, 8195, 500) for chunks in (65, 80, 96, 97, 125, 128, 129, 144, 192, 193, 200, 256)),
+    *((chunks, 603, 120) for chunks in (1025, 1152, 1376, 2048)),
+]
+OPTIONS_OF_OPS = {
+    "rms_norm": {"return_rstd": True},
+    "add_rms_norm": {"return_rstd": True},
+    "layer_norm": {"return_stats": True},
+    "add_layer_norm": {"return_stats": True},
+    "rms_norm_gated": {"return_rstd": True},
+    "rms_norm_quant": {"dtype": "int8"},
+    "rms_norm_quant in groups": {"dtype": "int8", "group_size": 128},
+}
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("offset", [0.0, 1.0])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("op", ["rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm"])
+@pytest.mark.parametrize("op", OPTIONS_OF_OPS)
 def test_many_rows_have_the_bits_of_few(op, dtype, offset, seed):
     torch = pytest.importorskip("torch")
     kind = getattr(torch, dtype)
     generator = torch.Generator("cuda").manual_seed(seed)
-    rows = 8195  # the last block is not full
+    norm = getattr(membound, op.split()[0])
 
     def normal(*shape):
         return torch.randn(*shape, device="cuda", generator=generator)
 
-    for chunks in CHUNKS_BY_WARPS:
+    for chunks, rows, step in MANY_AND_FEW:
         cols = chunks * 16 // kind.itemsize
+        if "groups" in op and cols % 128:
+            continue
         x = normal(rows, cols)
-        x[::997] *= 1e4 if dtype == "float16" else 1e30  # sums out of range
+        x[::97] *= 1e4 if dtype == "float16" else 1e30  # sums out of range
         x[5], x[6, 1], x[7, 2] = 0.0, float("nan"), float("inf")
         arrays_of_rows = [x.to(kind)]
-        if op.startswith("add"):
+        if op.startswith("add") or op.endswith("gated"):
             arrays_of_rows.append(normal(rows, cols).to(kind))
         columns = [normal(cols).to(kind) for _ in range(1 + op.endswith("layer_norm"))]
-        statistics = {"return_stats" if op.endswith("layer_norm") else "return_rstd": True}
 
-        def call(first, last, arrays_of_rows=arrays_of_rows, columns=columns, more=statistics):
+        def call(first, last, arrays_of_rows=arrays_of_rows, columns=columns):
             parts = [array[first:last] for array in arrays_of_rows]
-            return getattr(membound, op)(*parts, *columns, weight_offset=offset, **more)
+            return norm(*parts, *columns, weight_offset=offset, **OPTIONS_OF_OPS[op])
 
         whole = call(0, rows)
-        few = [call(first, min(rows, first + 500)) for first in range(0, rows, 500)]
+        few = [call(first, min(rows, first + step)) for first in range(0, rows, step)]
         for at, results in enumerate(whole):
             apart = torch.cat([results_of_few[at] for results_of_few in few])
             assert torch.equal(results.view(torch.uint8), apart.view(torch.uint8)), (cols, at)

@@ -151,6 +151,21 @@ constexpr bool has_parking(const RmsNormConfig& config, bool shifted, bool besid
   return kChunk * arrays * (chunks + 1) + kBesideParked <= max_shared_bytes;
 }
 
+// Whether rows of four chunks a thread, which wait in shared memory for more of them to be on their
+// way, are so few that a multiprocessor has registers for all that it works on, weights too: these
+// come with the row then, not chunk by chunk after its sum (H100, bfloat16, us: 64 x 12288
+// LayerNorm 4.5 and 3.3, RMSNorm 3.7 and 3.3, to float8 4.8 and 3.2, with a gate 5.3 and 4.3, with
+// a residual 5.1 and 4.5; 264 x 16384 RMSNorm 8.2 and 7.4, but LayerNorm 9.6 and 10.3; float32 264
+// x 8192 10.2 and 7.6). roomy: in less than 64 registers, or of float32.
+inline constexpr int kHeldThreads = 640;  // of a multiprocessor
+inline constexpr int kRoomyHeldThreads = 1024;
+constexpr bool holds_few(const RmsNormConfig& config, std::int64_t rows, int multiprocessors,
+                         bool roomy) {
+  return config.form == RowForm::kBlock && config.vecs == 4 &&
+         rows <= std::int64_t{multiprocessors} *
+                     ((roomy ? kRoomyHeldThreads : kHeldThreads) / config.threads);
+}
+
 // Whether rows leave the last quarter of the chunks that `all` virtual threads hold empty.
 constexpr bool spares_quarter(std::int64_t chunks, int all) { return chunks * 2 <= all * 3; }
 

@@ -92,7 +92,8 @@ inline GradientRows gradient_rows(std::int64_t cols, int dtype_size, bool centre
 // and 19.9, 512 x 12288 19.0 and 18.9, 96 x 16384 7.5 and 11.0, 384 x 16384 20.0 and 17.0; float32
 // 768 x 4096 13.8 and 14.5, 256 x 8192 13.5 and 11.9; odd widths 256 x 4097 11.3 and 12.7, 512 x
 // 4097 19.3 and 14.9; with a gate 512 x 2048 9.3 and 9.5, 1024 x 2048 16.6 and 12.0, 512 x 4097 67
-// and 29).
+// and 29; H100, up to 256 chunks, 256 x 1024 5.2 and 4.0, 512 x 1280 6.7 and 5.5, 256 x 1536 5.0
+// and 4.7, 384 x 2048 5.4 and 6.0, LayerNorm 512 x 1152 7.8 and 6.6, 768 x 1536 10.0 and 10.8).
 struct RolesRows {
   std::int64_t chunks;
   std::int64_t norm;
@@ -100,20 +101,22 @@ struct RolesRows {
 };
 inline constexpr std::int64_t kAnyChunks = std::numeric_limits<std::int64_t>::max();
 inline constexpr RolesRows kRolesOf16Bits[] = {
-    {128, 256, 256},  {256, 768, 1024}, {1024, 1024, 1024}, {1280, 640, 768},
-    {1536, 512, 640}, {3072, 192, 320}, {4096, 192, 128},   {kAnyChunks, 64, 24}};
+    {64, 256, 256},   {128, 160, 224},    {160, 208, 384},     {192, 224, 768},
+    {256, 448, 896},  {1024, 1024, 1024}, {1280, 640, 768},    {1536, 512, 640},
+    {3072, 192, 320}, {4096, 192, 128},   {kAnyChunks, 64, 24}};
 inline constexpr RolesRows kRolesOf32Bits[] = {
-    {128, 256, 256},  {1024, 768, 768}, {1280, 384, 384},    {1536, 320, 320},
+    {64, 288, 288},   {128, 176, 224},  {160, 208, 384},     {192, 224, 704},
+    {256, 304, 832},  {1024, 768, 768}, {1280, 384, 384},    {1536, 320, 320},
     {2048, 128, 128}, {4096, 64, 48},   {kAnyChunks, 16, 16}};
 inline constexpr RolesRows kRolesOf64Bits[] = {
     {128, 256, 256}, {640, 512, 512}, {1024, 256, 256}, {2048, 64, 64}, {kAnyChunks, 16, 16}};
 // Of odd widths, whose rows in roles are read 16 bytes too often and are written by elements.
 inline constexpr RolesRows kRolesOfShifted[] = {
-    {32, 256, 256},   {128, 128, 128},  {256, 256, 384}, {384, 512, 768},
-    {1024, 256, 384}, {1536, 192, 256}, {3072, 96, 128}, {kAnyChunks, 16, 16}};
+    {32, 144, 144},  {64, 208, 208},   {128, 88, 88},    {256, 256, 384}, {288, 448, 576},
+    {384, 576, 640}, {1024, 256, 384}, {1536, 192, 256}, {3072, 96, 128}, {kAnyChunks, 16, 16}};
 inline constexpr RolesRows kRolesOfGated[] = {
-    {32, 256, 256},   {128, 128, 128}, {256, 512, 512},     {640, 384, 384},
-    {1024, 160, 160}, {4096, 64, 64},  {kAnyChunks, 16, 16}};
+    {32, 240, 240},  {64, 192, 192},   {128, 112, 112}, {256, 448, 448},
+    {640, 384, 384}, {1024, 160, 160}, {4096, 64, 64},  {kAnyChunks, 16, 16}};
 inline constexpr std::int64_t kRolesOfShiftedGated = 64;  // beyond lanes of a warp
 
 inline std::int64_t roles_rows(const GradientRows& of) {
@@ -237,13 +240,17 @@ inline int persistent_partials(std::int64_t rows, const GradientRows& of, int gr
   static constexpr int kClusters[] = {128, 64, 28, 14, 7};
   int partial_rows = 128;
   for (int i = 1; (1 << i) <= shape.blocks_per_row; ++i) partial_rows = kClusters[i];
-  if (shape.vecs == 1) partial_rows *= !of.gated && chunks > 256 && chunks <= kSmallBlock ? 3 : 2;
+  const bool three = shape.vecs == 1 && !of.gated && chunks > 256 && chunks <= kSmallBlock;
+  if (shape.vecs == 1) partial_rows *= three ? 3 : 2;
   if (shape.vecs == 2 && chunks <= 2 * kSmallPairs) partial_rows *= 2;
   const std::int64_t rows_of_head = rows / heads;
+  // Of a group. Two sums of three blocks on a multiprocessor are not worth it for two or three rows
+  // (H100, LayerNorm bfloat16 768 x 2049 22.4 us, by half the blocks 15.1).
+  const int least = of.centred && three ? 4 : 2;
   std::int64_t of_head = std::max<std::int64_t>(1, partial_rows / heads);
   const std::int64_t sums_bytes =
       heads * chunks * kChunk / of.dtype_size * (of.dtype_size == 8 ? 8 : 4);
-  while (of_head > 1 && of_head * groups * 2 > rows_of_head) {
+  while (of_head > 1 && of_head * groups * least > rows_of_head) {
     if (of_head * groups < 2 * rows_of_head && of_head * sums_bytes <= few_sums(of)) break;
     of_head = (of_head + 1) / 2;
   }
