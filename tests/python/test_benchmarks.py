@@ -222,3 +222,41 @@ def test_one_shape_is_measured(timing, contest, op):
 def test_modules_come_from_this_tree(timing, contest, op):
     assert all(Path(module.__file__).parent == FOLDER for module in (timing, contest))
     assert f"bench_{op.name}" in sys.modules
+
+
+@pytest.fixture
+def sweep(timing):
+    return importlib.import_module("sweep")
+
+
+def test_a_sweep_has_every_op_and_as_many_rows_as_move_the_bytes(sweep, contest):
+    for name in sweep.OPS:
+        op = sweep.op_of(name)
+        for cols in (64, 1001, 16384):
+            rows = sweep.rows_of(op, cols, "bfloat16", 24)
+            moved = op.moved_bytes(sweep.Shape(rows, cols, "bfloat16"))
+            assert 22e6 < moved <= 24e6, (name, cols)
+    assert sweep.rows_of(op, 1 << 30, "bfloat16", 1) == 1
+
+
+def test_a_sweep_names_what_is_slower_than_its_neighbours(sweep):
+    times = {f"norm 512 x {cols} bfloat16": (8.0, 7.0) for cols in (640, 704, 768, 832)}
+    times |= {f"norm 9999 x {cols} bfloat16": (80.0, 77.0) for cols in (640, 704, 768, 832)}
+    assert sweep.slower_than_neighbours(times, 0.86) == []
+    times["norm 512 x 704 bfloat16"] = (10.0, 7.0)
+    times["norm 9999 x 768, off by one bfloat16"] = (160.0, 77.0)  # has no neighbours
+    found = sweep.slower_than_neighbours(times, 0.86)
+    assert found == ["norm 512 x 704 bfloat16: 10.00 us, 0.70 beside 0.88"]
+
+
+@pytest.mark.gpu
+def test_a_sweep_beside_one_before(sweep, tmp_path, capsys):
+    file = tmp_path / "times.json"
+    asked = ["--ops", "rms_norm,rms_norm_quant.STATIC", "--cols", "256,4096", "--rows", "8,64"]
+    assert sweep.main([*asked, "--json", str(file)]) == 0
+    times = json.loads(file.read_text())
+    assert len(times) == 8
+    assert all(0.5 < time < 50 for pair in times.values() for time in pair)
+    capsys.readouterr()
+    sweep.main([*asked, "--against", str(file)])
+    assert capsys.readouterr().out.count(" us (") == 8
