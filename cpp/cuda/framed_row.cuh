@@ -59,12 +59,15 @@ class FramedRing {
 
   // The first rows; the next is fetched once all threads are done with the one before the last.
   __device__ void start() const {
-    if (kEndsFirst ? team_.lane < team_.size - kWarpLanes : !fetches()) return;
+    if (kEndsFirst ? team_.lane >= team_.size - kWarpLanes : fetches()) {
 #pragma unroll 1
-    for (int round = 0; round < kSlots - 1; ++round) {
-      if constexpr (kEndsFirst) fetch_ends(round);
-      if (fetches()) fetch<!kEndsFirst>(round, round);
+      for (int round = 0; round < kSlots - 1; ++round) {
+        if constexpr (kEndsFirst) fetch_ends(round);
+        if (fetches()) fetch<!kEndsFirst>(round, round);
+      }
     }
+    // For racecheck, which does not know that what a warp's lanes wrote arrives with one of them.
+    if constexpr (kEndsFirst) __syncthreads();
   }
   __device__ void receive() {
 #if MEMBOUND_HAS_CLUSTERS

@@ -61,7 +61,7 @@ class HeldRow {
   // few as keep them to the registers of min_blocks.
   static constexpr int kUnroll = kParks ? 1 : kChunks;
   // More results than registers should hold wait for their scale there, too.
-  static constexpr bool kParksResults = kParks && Sink::kQuantises && kChunks > 4;
+  static constexpr bool kParksResults = kParks && Sink::kQuantises && kChunks > 6;
   static constexpr bool kMayCentre = kCentring != Centring::kNever;
   // Aligned rows that are centred ask for those of the next chunk while they work on one, where a
   // thread has many (H200, LayerNorm: 8192 x 16384 129.2 to 127.3 us, float32 270 to 261, 512 x

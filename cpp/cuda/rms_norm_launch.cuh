@@ -95,9 +95,9 @@ inline constexpr bool is_plain = kBeside == Beside::kNothing && std::is_same_v<S
 // Whether rows have kernels that take several of them to a block (by_warps).
 template <class T, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
 inline constexpr bool kTakesWarps =
-    kAccess == Access::kAligned && sizeof(T) < 8 && std::is_same_v<Sink, StoreResult> &&
+    kAccess == Access::kAligned && sizeof(T) < 8 &&
     (kBeside == Beside::kNothing ||
-     (kBeside == Beside::kResidual && kCentring != Centring::kAlways));
+     (kBeside == Beside::kResidual && !Sink::kQuantises && kCentring != Centring::kAlways));
 
 // Whether very many narrow rows take half of the lanes. Others wait for memory (H100, bfloat16 of
 // 80 columns with a residual 135 and 136 us, to codes 119 and 121; float32 of 96 134 and 136, a
@@ -272,7 +272,7 @@ class NormRowsLaunch {
       const bool spares = tuning::spares_quarter(p_.chunks, kWarpLanes * config_.fold);
       const bool five = tuning::takes_five_chunks(p_.chunks);
       if (config_.fold == 2) {
-        if constexpr (kSpares) {
+        if constexpr (kSpares || Sink::kQuantises) {
           if (spares) return held<FoldedWarpTeam<2, 3>>();
         }
         held<FoldedWarpTeam<2>>();

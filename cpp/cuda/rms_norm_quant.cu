@@ -66,13 +66,13 @@ void rms_norm_quant(const RmsNormQuantProblem& problem, StreamView stream) {
                                            max_cluster_size(device));
     };
     RowAccess<T> asked = access_of<T>(problem);
-    const bool lanes = config_of(Access::kAligned).form == tuning::RowForm::kWarp;
+    const tuning::RmsNormConfig aligned = config_of(Access::kAligned);
+    const bool lanes = aligned.form == tuning::RowForm::kWarp && aligned.fold == 1;
     const bool shifted = asked.access() != Access::kAligned;
     const auto most_shared = static_cast<std::int64_t>(max_shared_bytes(device));
     if (shifted || (norm.heads > 1 && !lanes) ||
-        tuning::is_seldom(config_of(Access::kAligned), sizeof(T), shifted, true) ||
-        !tuning::has_parking(config_of(Access::kAligned), false, norm.residual != nullptr,
-                             most_shared)) {
+        tuning::is_seldom(aligned, sizeof(T), shifted, true) ||
+        !tuning::has_parking(aligned, false, norm.residual != nullptr, most_shared)) {
       asked.at_least(Access::kAny);
     }
     const Access access = asked.access();

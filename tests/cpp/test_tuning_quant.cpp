@@ -38,3 +38,26 @@ TEST_CASE("threads of a quantised row by rows, dtype and residual") {
   CHECK(fold_of(2048, 5120, 2, false) == 2);
   CHECK(fold_of(2048, 5120, 2, true) == 2);
 }
+
+TEST_CASE("quantised rows in one warp where they are many, by as many virtual threads") {
+  const auto by_warp = [](std::int64_t rows, std::int64_t cols, int size, bool residual = false) {
+    const RmsNormConfig norm = rms_norm_config(rows, cols, size, 16);
+    const RmsNormConfig quant = rms_norm_quant_config(rows, cols, size, true, residual, 16);
+    if (quant.form != RowForm::kWarp) return false;
+    CHECK(norm.form == RowForm::kBlock);
+    CHECK(quant.lanes * quant.fold == norm.threads * norm.fold);
+    return true;
+  };
+  CHECK_FALSE(by_warp(1024, 768, 2));
+  CHECK(by_warp(2048, 768, 2));
+  CHECK_FALSE(by_warp(2047, 1152, 2));
+  CHECK(by_warp(2048, 1152, 2));
+  CHECK_FALSE(by_warp(4095, 1536, 2));
+  CHECK(by_warp(4096, 1536, 2));
+  CHECK_FALSE(by_warp(1 << 20, 2048, 2));  // fills a block
+  CHECK(by_warp(8192, 320, 4));
+  CHECK_FALSE(by_warp(4096, 768, 4));
+  CHECK(by_warp(8192, 768, 4));
+  CHECK_FALSE(by_warp(1 << 20, 1152, 2, true));
+  CHECK_FALSE(by_warp(1 << 20, 576, 8));
+}

@@ -278,20 +278,29 @@ constexpr bool takes_five_chunks(std::int64_t chunks) {
   return chunks > 4 * 32 && chunks <= 5 * 32;
 }
 
+// Quantised rows, whose instructions count, sooner (H200, bfloat16 to float8, scales of rows, a
+// block to a row and so: 65536 x 1152 93 and 63, 65536 x 768 49.5 and 41.9, 8192 x 576 10.8
+// and 7.2, 4096 x 1536 9.1 and 8.2, float32 8192 x 320 10.7 and 6.0; but 1024 x 768 3.1 and 3.9,
+// float32 4096 x 768 6.3 and 7.2).
+inline constexpr std::int64_t kFewQuantised = kFewVirtualThreads * 3 / 4;
+
 inline RmsNormConfig by_warps(RmsNormConfig config, std::int64_t rows, std::int64_t chunks,
-                              int dtype_size, bool beside, bool centred) {
+                              int dtype_size, bool beside, bool centred, bool quantised = false) {
   const int all = config.threads * config.fold;
   if (config.form != RowForm::kBlock || config.vecs != 2 || dtype_size == 8) return config;
   if (beside && centred) return config;
   const bool spares = spares_quarter(chunks, all);
   bool takes = false;
   if (all == 2 * 32) {
-    const std::int64_t few = beside || centred ? kFewVirtualThreads : kFewByWarps;
+    const std::int64_t few = beside || centred ? kFewVirtualThreads
+                             : quantised       ? kFewQuantised
+                                               : kFewByWarps;
     takes = (centred && spares) || rows * all > few;
   } else if (all == 4 * 32) {
     const bool five = takes_five_chunks(chunks);
     const bool has_kernel = centred ? dtype_size == 2 : spares && (five || !beside);
-    takes = has_kernel && rows >= (five && !centred && !beside ? kManyOfFive : kManyByWarps);
+    const std::int64_t many = quantised && dtype_size == 2 ? kManyByWarps / 2 : kManyByWarps;
+    takes = has_kernel && rows >= (five && !centred && !beside ? kManyOfFive : many);
   }
   if (!takes) return config;
   config.form = RowForm::kWarp;

@@ -20,7 +20,9 @@ inline RmsNormConfig rms_norm_quant_config(std::int64_t rows, std::int64_t cols,
   if (!aligned) return unfolded(config);
   if (config.form != RowForm::kBlock || config.max_warps != 8) return folded(config, rows);
   if (is_never_folded(residual, false)) return unfolded(config);
-  return folded(config, rows, dtype_size == 2 ? 4 * kFewVirtualThreads : kFewVirtualThreads);
+  return by_warps(
+      folded(config, rows, dtype_size == 2 ? 4 * kFewVirtualThreads : kFewVirtualThreads), rows,
+      ceil_div(cols, kChunk / dtype_size), dtype_size, false, false, true);
 }
 
 }  // namespace membound::cuda::tuning
