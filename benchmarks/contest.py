@@ -113,7 +113,8 @@ def sizes(text: str) -> list[Shape]:
     return shapes
 
 
-def _buffers(op: Op, shape: Shape, device: str, count: int) -> list[Arrays]:
+def buffers(op: Op, shape: Shape, device: str, count: int) -> list[Arrays]:
+    """As many sets of what the op reads and writes, with the statistics of x."""
     matrices = {
         name: timing.matrices(shape, device, count, readable=name in op.read)
         for name in (*op.read, *op.written)
@@ -204,7 +205,7 @@ def _time_peers(
 def measure(op: Op, clock: Clock, shape: Shape, names: list[str]) -> Record:
     moved = op.moved_bytes(shape)
     count = clock.sets(moved)
-    every = _buffers(op, shape, clock.device, count)
+    every = buffers(op, shape, clock.device, count)
     ours = [functools.partial(op.ours, a) for a in every]
     for call in ours:
         call()

@@ -88,7 +88,7 @@ class Sweep:
 
     def times(self, op: contest.Op, shape: Shape) -> tuple[float, float]:
         moved = op.moved_bytes(shape)
-        every = contest._buffers(op, shape, self.device, self.clock.sets(moved))
+        every = contest.buffers(op, shape, self.device, self.clock.sets(moved))
         calls: list[Callable[[], Any]] = [functools.partial(op.ours, a) for a in every]
         calls[0]()
         return min(self.clock.microseconds(calls) for _ in range(2)), self.copy(moved)

@@ -58,7 +58,7 @@ def op(contest, request):
 def test_the_check_before_the_clock_tells_right_from_wrong(timing, contest, op, dtype, seed):
     torch.manual_seed(seed)
     shape = timing.Shape(9, 1000, dtype)
-    (a,) = contest._buffers(op, shape, "cpu", 1)
+    (a,) = contest.buffers(op, shape, "cpu", 1)
     op.ours(a)
     results = contest._results(op, a)
     assert timing.is_right(contest._worst(op, shape, a, results), dtype)
