@@ -158,8 +158,7 @@ def measure(clock: Clock, one: EmbeddingShape, names: list[str]) -> Record:
         error = worst(one, a, a.out)
         if not timing.is_right(error, one.dtype):
             raise SystemExit(f"membound is WRONG by {error:.4g} ulp in {one.text}")
-    flat = timing.vectors(moved // (2 * every[0].out.itemsize), one, clock.device, 2 * count)
-    copies = [functools.partial(flat[2 * i].copy_, flat[2 * i + 1]) for i in range(count)]
+    copies = timing.copies(moved // (2 * every[0].out.itemsize), one, clock.device, count)
     record = Record(one, clock.microseconds(ours), clock.microseconds(copies))
     record.yardstick = clock.yardstick(moved, record.copy)
     if one.mixed or moved < MIXED_BELOW:

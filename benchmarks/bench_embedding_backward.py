@@ -183,8 +183,7 @@ def measure(clock: Clock, one: GradientShape, names: list[str]) -> Record:
         if not timing.is_right(error, one.out_dtype):
             raise SystemExit(f"membound is WRONG by {error:.4g} ulp in {one.text}")
     elements = moved // (2 * every[0].dy.itemsize)
-    flat = timing.vectors(elements, one, clock.device, 2 * count)
-    copies = [functools.partial(flat[2 * i].copy_, flat[2 * i + 1]) for i in range(count)]
+    copies = timing.copies(elements, one, clock.device, count)
     record = Record(one, clock.microseconds(ours), clock.microseconds(copies))
     record.yardstick = clock.yardstick(moved, record.copy)
     _time_peers(one, clock, record, names if one.peers else [], every)

@@ -256,8 +256,7 @@ def measure(clock: Clock, one: RopeShape, names: list[str]) -> Record:
         if not timing.is_right(error, one.dtype):
             raise SystemExit(f"membound is WRONG by {error:.4g} ulp in {one.text}")
     elements = moved // 2 // timing.ITEM_BYTES[one.dtype]
-    flat = timing.vectors(elements, one, clock.device, 2 * count)
-    copies = [functools.partial(flat[2 * i].copy_, flat[2 * i + 1]) for i in range(count)]
+    copies = timing.copies(elements, one, clock.device, count)
     record = Record(one, clock.microseconds(ours), clock.microseconds(copies))
     record.yardstick = clock.yardstick(moved, record.copy)
     if one.mixed or moved < rope.MIXED_BELOW:

@@ -206,8 +206,7 @@ def measure(clock: Clock, one: RopeShape, names: list[str]) -> Record:
         error = worst(one, a, before, (a.out, a.k_out))
         if not timing.is_right(error, one.dtype):
             raise SystemExit(f"membound is WRONG by {error:.4g} ulp in {one.text}")
-    flat = timing.vectors(one.rows * one.cols, one, clock.device, 2 * count)
-    copies = [functools.partial(flat[2 * i].copy_, flat[2 * i + 1]) for i in range(count)]
+    copies = timing.copies(one.rows * one.cols, one, clock.device, count)
     record = Record(one, clock.microseconds(ours), clock.microseconds(copies))
     record.yardstick = clock.yardstick(moved, record.copy)
     if one.mixed or moved < MIXED_BELOW:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -101,6 +102,12 @@ def quick() -> list[Shape]:
         Shape(16384, 4097),
         Shape(16384, 4096, layout="off by one"),
     ]
+
+
+def op_of(name: str) -> Op:
+    """By the name of its benchmark, with the one that is meant of several: bench_<op>.<NAME>."""
+    module, _, which = name.partition(".")
+    return getattr(importlib.import_module(f"bench_{module}"), which or "OP")
 
 
 def sizes(text: str) -> list[Shape]:
@@ -212,8 +219,7 @@ def measure(op: Op, clock: Clock, shape: Shape, names: list[str]) -> Record:
     _check_ours(op, shape, every)
     # One node that moves the same bytes, whatever the layout.
     elements = moved // (2 * timing.ITEM_BYTES[shape.dtype])
-    flat = timing.vectors(elements, shape, clock.device, 2 * count)
-    copies = [functools.partial(flat[2 * i].copy_, flat[2 * i + 1]) for i in range(count)]
+    copies = timing.copies(elements, shape, clock.device, count)
     record = Record(shape, clock.microseconds(ours), clock.microseconds(copies))
     record.yardstick = clock.yardstick(moved, record.copy)
     if shape.mixed or moved < MIXED_BELOW:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib
 import json
 import math
 import random
@@ -27,7 +26,7 @@ from typing import Any
 
 import contest
 import torch
-from timing import Clock, Shape, progress, vectors
+from timing import Clock, Shape, copies, progress
 
 OPS = (
     "rms_norm",
@@ -56,12 +55,6 @@ NEIGHBOURS = 3  # widths on either side
 Times = dict[str, tuple[float, float]]  # "op rows x cols dtype": ours and the copy
 
 
-def op_of(name: str) -> contest.Op:
-    """By the name of its benchmark, with the one that is meant of several: bench_<op>.<NAME>."""
-    module, _, which = name.partition(".")
-    return getattr(importlib.import_module(f"bench_{module}"), which or "OP")
-
-
 def rows_of(op: contest.Op, cols: int, dtype: str, megabytes: float) -> int:
     """As many as move the bytes, a multiple of 8 unless they are few."""
     rows = int(megabytes * 1e6 / op.moved_bytes(Shape(1, cols, dtype)))
@@ -80,10 +73,8 @@ class Sweep:
         key = round(moved / 2e5)
         if key not in self.copies:
             count = self.clock.sets(moved)
-            flat = vectors(moved // 4, Shape(1, 1), self.device, 2 * count)
-            pairs = zip(flat[::2], flat[1::2], strict=True)
-            calls = [functools.partial(to.copy_, source) for to, source in pairs]
-            self.copies[key] = self.clock.microseconds(calls)
+            calls = copies(moved // 4, Shape(1, 1), self.device, count)
+            self.copies[key] = self.clock.yardstick(moved, self.clock.microseconds(calls))
         return self.copies[key]
 
     def times(self, op: contest.Op, shape: Shape) -> tuple[float, float]:
@@ -96,7 +87,7 @@ class Sweep:
 
 def shapes_of(options: argparse.Namespace) -> Iterator[tuple[str, Shape]]:
     for name in options.ops:
-        op = op_of(name)
+        op = contest.op_of(name)
         for cols in options.cols:
             sizes = options.rows or {
                 rows_of(op, cols, options.dtype, megabytes) for megabytes in options.megabytes
@@ -144,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
     with torch.cuda.device(0):
         bar = progress([shape for _, shape in shapes])
         for (name, shape), _ in zip(shapes, bar, strict=True):
-            times[f"{name} {shape.text} {shape.dtype}"] = sweep.times(op_of(name), shape)
+            times[f"{name} {shape.text} {shape.dtype}"] = sweep.times(contest.op_of(name), shape)
     if options.json:
         options.json.write_text(json.dumps(times, indent=0))
     print("\n".join(slower_than_neighbours(times, options.below)))

@@ -8,6 +8,7 @@ of buffers to overflow three times the L2 cache, divided by the number of calls.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import time
@@ -124,6 +125,14 @@ def vectors(elements: int, shape: Shape, device: str, count: int) -> list[torch.
     """count vectors of the shape's dtype in one allocation, for copies."""
     whole = torch.zeros(count, max(1, elements), device=device, dtype=DTYPES[shape.dtype])
     return list(whole)
+
+
+def copies(
+    elements: int, shape: Shape, device: str, count: int
+) -> list[Callable[[], torch.Tensor]]:
+    """count copies of one vector of the shape's dtype to another, each of its own."""
+    flat = vectors(elements, shape, device, 2 * count)
+    return [functools.partial(flat[2 * i].copy_, flat[2 * i + 1]) for i in range(count)]
 
 
 def ulps(got: torch.Tensor, wanted: torch.Tensor, slack: torch.Tensor | float, dtype: str) -> float:

@@ -19,15 +19,9 @@ torch = pytest.importorskip("torch")
 
 OPS = ("rms_norm", "add_rms_norm", "rms_norm_backward", "layer_norm", "layer_norm_backward")
 OPS += ("rms_norm_gated", "rms_norm_gated_backward")
-OPS += ("rms_norm_backward:OFFSET", "rms_norm_quant", "rms_norm_quant:STATIC")
-OPS += ("gated_activation_quant", "gated_activation_quant:STATIC")
+OPS += ("rms_norm_backward.OFFSET", "rms_norm_quant", "rms_norm_quant.STATIC")
+OPS += ("gated_activation_quant", "gated_activation_quant.STATIC")
 OPS += ("gated_activation", "gated_activation_backward", "softmax", "softmax_backward")
-
-
-def op_of(name):
-    """The op of a benchmark, by the file's name; behind a colon by another name in it."""
-    file, _, which = name.partition(":")
-    return getattr(importlib.import_module(f"bench_{file}"), which or "OP")
 
 
 def spoil(result, factor):
@@ -51,7 +45,7 @@ def contest(timing):
 
 @pytest.fixture(params=OPS)
 def op(contest, request):
-    return op_of(request.param)
+    return contest.op_of(request.param)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -195,7 +189,7 @@ def test_a_peer_in_place_starts_from_the_same_values(timing, contest, monkeypatc
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch.compile's own
 def test_peers_give_right_results(timing, contest, op_name, name):
-    op = op_of(op_name)
+    op = contest.op_of(op_name)
     peers = importlib.import_module("peers")
     if name not in op.peers or not peers.installed([name], op.peers):
         pytest.skip(f"{name} is not installed or has no such op")
@@ -231,7 +225,7 @@ def sweep(timing):
 
 def test_a_sweep_has_every_op_and_as_many_rows_as_move_the_bytes(sweep, contest):
     for name in sweep.OPS:
-        op = sweep.op_of(name)
+        op = contest.op_of(name)
         for cols in (64, 1001, 16384):
             rows = sweep.rows_of(op, cols, "bfloat16", 24)
             moved = op.moved_bytes(sweep.Shape(rows, cols, "bfloat16"))
