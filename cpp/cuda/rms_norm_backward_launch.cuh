@@ -27,6 +27,9 @@ void launch_roles(const RmsNormBackwardParams<accumulate_t<T>>& p,
   LaunchShape shape{.blocks = p.column_blocks + row_blocks,
                     .threads = config.threads,
                     .cluster = config.blocks_per_row};
+  if (kAccess == Access::kShifted && p.column_blocks > 0) {
+    shape.shared_bytes = column_elements_bytes<accumulate_t<T>>(config.threads);
+  }
   const auto held = [&]<class Team>() {
     constexpr ColumnForm kColumns = column_form<T, Team, kAccess, kGated>();
     if (p.column_blocks > 0 && kColumns == ColumnForm::kParked) {
@@ -224,8 +227,11 @@ template <class T, Access kAccess, Centring kCentring, bool kGated>
 void launch_rms_norm_backward(const RmsNormBackwardProblem& problem,
                               const RmsNormBackwardConfig& config, const RowSplit& split,
                               int device, StreamView stream) {
-  const auto p = rms_norm_backward_params<T>(problem, config, split);
+  auto p = rms_norm_backward_params<T>(problem, config, split);
   if (config.form != tuning::GradientForm::kPersistent) {
+    if (kAccess == Access::kShifted && config.rows.form <= tuning::RowForm::kBlock) {
+      p.column_blocks *= column_parts<T>(config.threads);
+    }
     return launch_roles_apart<T, kAccess, kCentring, kGated>(p, config, device, stream);
   }
   if constexpr (kAccess != Access::kShifted) {

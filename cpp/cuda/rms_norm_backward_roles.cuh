@@ -5,9 +5,8 @@
 // The backward in two roles: blocks of rows write dx, blocks of columns write dweight. One launch
 // for both where rows are few: each array is read twice, the second time from L2, and no partial
 // sums are left over. Alone, the first role serves when dweight is not wanted.
-#include "cuda/async_copy.cuh"
-#include "cuda/column_gradient.cuh"
 #include "cuda/gradient_team.cuh"
+#include "cuda/rms_norm_backward_elements.cuh"
 #include "cuda/rms_norm_backward_row.cuh"
 #include "cuda/row_tile.cuh"
 #include "cuda/tuning/rms_norm_backward.hpp"
@@ -98,205 +97,43 @@ class HeldGradient {
   ColumnReader<T, kAccess> weight_;
 };
 
-// How much of a row a block of columns has, and where rows that are on their way wait: in registers
-// they would leave a multiprocessor one block of 512 threads in place of two.
-enum class ColumnForm {
-  kNarrow,  // kColumnSegment, in registers
-  kWide,    // kWideColumnSegment, in registers
-  kParked,  // the same, in shared memory
-  kAsked,   // as many as the width says, in registers
-};
-template <class T, class Team, Access kAccess, bool kGated>
-__host__ __device__ constexpr ColumnForm column_form() {
-  constexpr bool kParks = kAccess == Access::kAligned && sizeof(T) < 8 && !kGated;
-  if (std::is_same_v<Team, GradientWideTeam> || Team::kClusters) {
-    return kParks ? ColumnForm::kParked : ColumnForm::kWide;
+// kForm of rows that start anywhere: kNarrow has blocks of 128 threads, kAsked of up to 512.
+template <class T, Access kAccess, Centring kCentring, bool kSplit, bool kGated, ColumnForm kForm>
+__device__ inline void add_columns(const RmsNormBackwardParams<accumulate_t<T>>& p) {
+  constexpr int kNarrow = tuning::kColumnSegment, kWide = tuning::kWideColumnSegment;
+  const auto parts = [&]<int kSegment, int kParts>() {
+    ColumnElements<T, kCentring, kSplit, kSegment, kParts>(p).run();
+  };
+  if constexpr (kAccess != Access::kShifted) {
+    ColumnChunks<T, kAccess, kCentring, kSplit, kGated, kForm>(p).run();
+  } else if constexpr (kForm == ColumnForm::kNarrow) {
+    parts.template operator()<kNarrow, column_parts<T>(128)>();
+  } else if constexpr (kForm == ColumnForm::kWide) {
+    parts.template operator()<kWide, 1>();
+  } else {
+    switch (column_parts<T>(static_cast<int>(blockDim.x))) {
+      case column_parts<T>(128): return parts.template operator()<kNarrow, column_parts<T>(128)>();
+      case 1: break;
+      default: return parts.template operator()<kNarrow, 2>();
+    }
+    if (p.chunks > tuning::kNarrowChunks) return parts.template operator()<kWide, 1>();
+    parts.template operator()<kNarrow, 1>();
   }
-  const bool may_be_wide = std::is_same_v<Team, GradientBlockTeam> && !kParks;
-  return may_be_wide ? ColumnForm::kAsked : ColumnForm::kNarrow;
 }
+
 // Threads that __launch_bounds__ is told of, of which a multiprocessor's registers are for one
-// block: blocks are smaller (H200, float16 1024 x 4096 12.3 and 11.1 us with 80 registers for 86).
+// block: blocks are smaller (H200, float16 1024 x 4096 12.3 and 11.1 us with 80 registers for 86;
+// bfloat16 256 x 3001 6.7 and 7.2 with 96 for 128, but 192 x 3001 6.2 and 4.7, 128 x 4097 6.7 and
+// 5.2, 256 x 2049 6.4 and 5.1).
 template <class T, class Team, Access kAccess, Centring kCentring, bool kGated>
 constexpr int roles_threads() {
   constexpr ColumnForm kColumns = column_form<T, Team, kAccess, kGated>();
   if (kColumns == ColumnForm::kParked) return 1024;
+  if (kColumns == ColumnForm::kAsked && kAccess == Access::kShifted) return 576;
   const bool fits = std::is_same_v<T, Float16> && std::is_same_v<Team, GradientBlockTeam> &&
                     kColumns == ColumnForm::kNarrow && kCentring == Centring::kNever;
   return fits ? 768 : Team::kMaxThreads;
 }
-
-// dweight and dbias of a segment of columns over all rows: lanes beside each other take its chunks,
-// and the rest of the block rows in turn. Each adds up its rows, then lanes, then warps: an
-// order that the size of the block fixes. A block works for one head.
-template <class T, Access kAccess, Centring kCentring, bool kSplit, bool kGated, ColumnForm kForm>
-class ColumnGradient {
-  using Accumulate = accumulate_t<T>;
-  using Params = RmsNormBackwardParams<Accumulate>;
-  static constexpr int kMaxWarps = 16;
-  static constexpr int kMaxSegment =
-      kForm == ColumnForm::kNarrow ? tuning::kColumnSegment : tuning::kWideColumnSegment;
-  static constexpr int kUnroll = 4;  // rows of a thread that are on their way in registers
-  static constexpr bool kHeads = kAccess == Access::kAny || kSplit;
-
- public:
-  __device__ explicit ColumnGradient(const Params& p)
-      : p_(p),
-        segment_shift_(log2_of(kForm == ColumnForm::kAsked && p.chunks <= tuning::kNarrowChunks
-                                   ? tuning::kColumnSegment
-                                   : kMaxSegment)),
-        segments_((p.chunks + segment_chunks() - 1) >> segment_shift_),
-        rows_{p.heads.count, kHeads ? static_cast<int>(blockIdx.x) / segments_ : 0},
-        index_((segment() << segment_shift_) +
-               (static_cast<int>(threadIdx.x) & (segment_chunks() - 1))) {}
-
-  __device__ void run() const {
-    if (kHeads && rows_.head >= p_.heads.count) return;
-    Sums sums;
-    if constexpr (kForm == ColumnForm::kParked && MEMBOUND_HAS_ASYNC_COPY) {
-      add_parked(sums);
-    } else {
-      add_held(sums);
-    }
-    if (p_.dweight.data != nullptr) store(sums.weight, p_.dweight);
-    if (kCentring != Centring::kNever && p_.dbias.data != nullptr) {
-      __syncthreads();  // the sums of the weight have been read
-      store(sums.bias, p_.dbias);
-    }
-  }
-
- private:
-  using Row = GradientRow<T, kAccess, kSplit>;
-  using Statistics = RowStatistics<Accumulate>;
-  // Of a thread at a time: two of centred rows would spill.
-  static constexpr int kTogether = kCentring == Centring::kAlways ? 1 : 2;
-  static constexpr int kBatches = tuning::kColumnRows / kTogether;
-  struct Sums {
-    Numbers<T> weight{}, bias{};
-  };
-
-  __device__ int segment_chunks() const { return 1 << segment_shift_; }
-  __device__ int first() const { return static_cast<int>(threadIdx.x) >> segment_shift_; }
-  __device__ int step() const { return static_cast<int>(blockDim.x) >> segment_shift_; }
-  __device__ Row row(std::int64_t at) const { return {p_, rows_.at(at)}; }
-  __device__ void add(Sums& sums, const uint4& dy, const uint4& x, const uint4& gate,
-                      const Statistics& statistics) const {
-    const ChunkInputs<T> inputs = GateOf<T, kAccess, kGated>{p_}.inputs(dy, x, gate);
-    add_weight_gradient<T>(sums.weight, inputs.dy, normal<T, kCentring>(inputs.x, statistics),
-                           p_.round_before_weight);
-    if constexpr (kCentring != Centring::kNever) add_bias_gradient<T>(sums.bias, inputs.dy);
-  }
-
-  // Of dy or x in a batch of rows, which its thread alone reads and writes.
-  __device__ static uint4& parked(int batch, int row, int array) {
-    extern __shared__ uint4 columns[];
-    return columns[((batch * kTogether + row) * 2 + array) * static_cast<int>(blockDim.x) +
-                   static_cast<int>(threadIdx.x)];
-  }
-  __device__ void park(int batch, std::int64_t first_row) const {
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      const std::int64_t at = first_row + i * step();
-      if (at >= p_.rows || index_ >= p_.chunks) continue;
-      const Row from = row(at);
-      copy_async(&parked(batch, i, 0), from.dy().address(index_), kChunkBytes);
-      copy_async(&parked(batch, i, 1), from.x().address(index_), kChunkBytes);
-    }
-    commit_copies();
-  }
-  __device__ void load(Statistics (&statistics)[kTogether], std::int64_t first_row) const {
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      const std::int64_t at = first_row + i * step();
-      if (at < p_.rows) statistics[i] = row(at).template statistics<kCentring>();
-    }
-  }
-  __device__ void add_parked(Sums& sums) const {
-    const int together = kTogether * step();
-#pragma unroll
-    for (int batch = 0; batch < kBatches; ++batch) park(batch, first() + batch * together);
-    Statistics next[kTogether];
-    load(next, first());
-    int batch = 0;
-#pragma unroll 1
-    for (std::int64_t at = first(); at < p_.rows; at += together) {
-      Statistics of[kTogether];
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i) of[i] = next[i];
-      load(next, at + together);
-      wait_for_copies<kBatches - 1>();
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
-        if (at + i * step() >= p_.rows) break;
-        add(sums, parked(batch, i, 0), parked(batch, i, 1), uint4{}, of[i]);
-      }
-      park(batch, at + std::int64_t{kBatches} * together);
-      if (++batch == kBatches) batch = 0;
-    }
-  }
-  __device__ void add_held(Sums& sums) const {
-    const GateOf<T, kAccess, kGated> gate{p_};
-    const auto index = [&](int) { return index_; };
-    for (std::int64_t first_row = first(); first_row < p_.rows; first_row += kUnroll * step()) {
-      typename Row::template Raw<1> raw[kUnroll];
-      uint4 gates[kUnroll];
-      Statistics statistics[kUnroll];
-#pragma unroll
-      for (int i = 0; i < kUnroll; ++i) {
-        const std::int64_t at = first_row + i * step();
-        if (at >= p_.rows) break;
-        const Row arrays = row(at);
-        arrays.fetch(raw[i], index);
-        if (gate.is_there()) gates[i] = arrays.load_gate(index_);
-        statistics[i] = arrays.template statistics<kCentring>();
-      }
-#pragma unroll
-      for (int i = 0; i < kUnroll; ++i) {
-        const std::int64_t at = first_row + i * step();
-        if (at >= p_.rows) break;
-        uint4 dy[1];
-        uint4 x[1];
-        row(at).template chunks<false>(raw[i], dy, x, index);
-        add(sums, dy[0], x[0], gates[i], statistics[i]);
-      }
-    }
-  }
-
-  __device__ void store(Numbers<T>& sums, const ColumnSums<Accumulate>& to) const {
-    __shared__ Accumulate of_warps[kMaxWarps][kMaxSegment * kPack<T>];
-    const int thread = static_cast<int>(threadIdx.x);
-    const int lane = thread % kWarpLanes;
-#pragma unroll
-    for (int i = 0; i < kPack<T>; ++i) {
-#pragma unroll
-      for (int offset = kWarpLanes / 2; offset >= tuning::kColumnSegment; offset /= 2) {
-        if (offset < segment_chunks()) break;
-        sums.at[i] += __shfl_xor_sync(0xffffffffu, sums.at[i], offset);
-      }
-      if (lane < segment_chunks()) of_warps[thread / kWarpLanes][lane * kPack<T> + i] = sums.at[i];
-    }
-    __syncthreads();
-    const int width = kPack<T> << segment_shift_;
-    const std::int64_t col = static_cast<std::int64_t>(segment()) * width + thread;
-    if (thread >= width || col >= p_.cols) return;
-    Accumulate all[kMaxWarps];
-#pragma unroll
-    for (int warp = 0; warp < kMaxWarps; ++warp) {
-      all[warp] = warp * kWarpLanes < static_cast<int>(blockDim.x) ? of_warps[warp][thread] : 0;
-    }
-    store_gradient(to, rows_.head, col, reduce_array<kMaxWarps>(all, Sum()), p_.accumulate);
-  }
-  __device__ int segment() const {
-    const int block = static_cast<int>(blockIdx.x);
-    return kHeads ? block % segments_ : block;
-  }
-
-  const Params& p_;
-  const int segment_shift_;
-  int segments_;
-  RowsOfHead<kHeads> rows_;
-  int index_;
-};
 
 // The first column_blocks blocks work on columns, the others on rows as in rms_norm_row_kernel.
 // Shared memory: sums, rows of wide columns to come. Limited by latency, rows alone by memory.
@@ -308,7 +145,7 @@ __global__ void __launch_bounds__(roles_threads<T, Team, kAccess, kCentring, kGa
     begin_overlapped();
     if (static_cast<int>(blockIdx.x) < p.column_blocks) {
       constexpr ColumnForm kColumns = column_form<T, Team, kAccess, kGated>();
-      return ColumnGradient<T, kAccess, kCentring, Team::kSplitRows, kGated, kColumns>(p).run();
+      return add_columns<T, kAccess, kCentring, Team::kSplitRows, kGated, kColumns>(p);
     }
     const Team team(p.lanes, p.blocks_per_row, p.column_blocks);
     HeldGradient<T, Team, kAccess, kCentring, kGated>(p, team).run();
@@ -324,7 +161,7 @@ __global__ void __launch_bounds__(tuning::kPersistentBlock) rms_norm_backward_st
                             tuning::kPersistentBlock / kWarpLanes, 1, kAccess>;
   begin_overlapped();
   if (static_cast<int>(blockIdx.x) < p.column_blocks) {
-    return ColumnGradient<T, kAccess, kCentring, false, kGated, ColumnForm::kWide>(p).run();
+    return add_columns<T, kAccess, kCentring, false, kGated, ColumnForm::kWide>(p);
   }
   __shared__ typename Tile::Shared shared;
   Tile tile(shared, p.blocks_per_row, p.groups, p.segments_per_group);

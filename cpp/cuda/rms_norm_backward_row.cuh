@@ -176,8 +176,8 @@ class PlacedGradientRow {
   // The kCount chunks index(0), index(1) ... of dy and x, in two steps: all loads first.
   template <int kCount>
   struct Raw {
-    RawChunk<kAccess> dy[kCount];
-    RawChunk<kAccess> x[kCount];
+    RawChunks<kAccess, kCount> dy;
+    RawChunks<kAccess, kCount> x;
   };
   template <int kCount, class Index>
   __device__ void fetch(Raw<kCount>& raw, Index index) const {
@@ -185,7 +185,7 @@ class PlacedGradientRow {
     x_.fetch(raw.x, index);
   }
   template <bool kUniform, int kCount, class Index>
-  __device__ void chunks(const Raw<kCount>& raw, uint4 (&dy)[kCount], uint4 (&x)[kCount],
+  __device__ void chunks(Raw<kCount>& raw, uint4 (&dy)[kCount], uint4 (&x)[kCount],
                          Index index) const {
     dy_.template chunks<kUniform>(raw.dy, dy, index);
     x_.template chunks<kUniform>(raw.x, x, index);

@@ -34,8 +34,8 @@ class NormRow {
   // The kCount chunks index(0), index(1) ... of x, and as many of what is beside it.
   template <int kCount>
   struct Raw {
-    RawChunk<kAccess> x[kCount];
-    RawChunk<kAccess> beside[kHasBeside ? kCount : 1];
+    RawChunks<kAccess, kCount> x;
+    RawChunks<kAccess, kHasBeside ? kCount : 1> beside;
   };
   template <int kCount, class Index>
   __device__ void fetch(Raw<kCount>& raw, Index index) const {
@@ -43,7 +43,7 @@ class NormRow {
     if constexpr (kHasBeside) beside_.fetch(raw.beside, index);
   }
   template <bool kUniform, int kCount, class Index>
-  __device__ void chunks(const Raw<kCount>& raw, Chunk (&chunks)[kCount], Index index) const {
+  __device__ void chunks(Raw<kCount>& raw, Chunk (&chunks)[kCount], Index index) const {
     uint4 parts[kCount];
     x_.template chunks<kUniform>(raw.x, parts, index);
 #pragma unroll

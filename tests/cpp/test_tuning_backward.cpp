@@ -189,18 +189,23 @@ TEST_CASE("narrow and wide rows are many sooner than others, odd and gated ones,
                                                {1024, 512, 8},
                                                {2048, 256, 8},
                                                {2047, 256, 8},
-                                               {127, 144},
-                                               {257, 208},
-                                               {1001, 88},
-                                               {2049, 576, 2, kLayerNorm},
-                                               {2561, 576},
+                                               {127, 640},
+                                               {257, 768},
+                                               {513, 288},
+                                               {1001, 480},
+                                               {2049, 896, 2, kLayerNorm},
+                                               {2561, 832},
+                                               {3073, 480},
                                                {256, 288, 4},
                                                {1024, 304, 4},
                                                {1024, 832, 4, kLayerNorm},
                                                {1024, 112, 2, kGated},
-                                               {4097, 256},
-                                               {4097, 384, 2, kLayerNorm},
-                                               {2049, 256, 4},
+                                               {4097, 640},
+                                               {4097, 768, 2, kLayerNorm},
+                                               {6001, 256},
+                                               {8193, 176},
+                                               {16383, 48},
+                                               {2049, 640, 4},
                                                {4096, 384, 2, kGated},
                                                {4096, 160, 4, kGated},
                                                {4097, 64, 2, kGated}}) {
@@ -223,15 +228,15 @@ TEST_CASE("few narrow rows are spread over blocks as long as their partial sums 
   CHECK(blocks(2000, 128, 2, false, false) == 64);  // 32 groups each
   CHECK(blocks(1000, 1024, 2, false, false) == 256);
   CHECK(blocks(1000, 1024, 2, true, false) == 64);
-  CHECK(blocks(200, 1001, 2, true, false) == 64);
+  CHECK(blocks(700, 1001, 2, true, false) == 256);
   CHECK(blocks(1500, 1001, 2, false, true) == 128);
   CHECK(blocks(512, 1001, 2, false, true) == 128);
   CHECK(blocks(1 << 20, 1024, 2, false, false) == 256);
   // Three blocks to a multiprocessor for two rows each, for four of LayerNorm.
-  CHECK(blocks(768, 2049, 2, false, false) == 384);
-  CHECK(blocks(769, 2049, 2, true, false) == 192);
-  CHECK(blocks(1535, 2049, 2, true, false) == 192);
-  CHECK(blocks(1536, 2049, 2, true, false) == 384);
+  CHECK(blocks(1025, 2056, 2, false, false) == 384);
+  CHECK(blocks(1025, 2056, 2, true, false) == 192);
+  CHECK(blocks(1535, 2056, 2, true, false) == 192);
+  CHECK(blocks(1536, 2056, 2, true, false) == 384);
 }
 
 TEST_CASE("dx alone by blocks of rows to 8 MiB, centred ones to 4, wide to 16, odd to 2") {

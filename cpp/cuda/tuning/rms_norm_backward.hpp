@@ -90,10 +90,10 @@ inline GradientRows gradient_rows(std::int64_t cols, int dtype_size, bool centre
 // of LayerNorm, by the most chunks of a row: where the two met in grids of widths and rows (H200,
 // us in roles and persistent: 512 x 8192 10.8 and 14.2, LayerNorm 12.2 and 17.4, 1024 x 8192 19.2
 // and 19.9, 512 x 12288 19.0 and 18.9, 96 x 16384 7.5 and 11.0, 384 x 16384 20.0 and 17.0; float32
-// 768 x 4096 13.8 and 14.5, 256 x 8192 13.5 and 11.9; odd widths 256 x 4097 11.3 and 12.7, 512 x
-// 4097 19.3 and 14.9; with a gate 512 x 2048 9.3 and 9.5, 1024 x 2048 16.6 and 12.0, 512 x 4097 67
-// and 29; H100, up to 256 chunks, 256 x 1024 5.2 and 4.0, 512 x 1280 6.7 and 5.5, 256 x 1536 5.0
-// and 4.7, 384 x 2048 5.4 and 6.0, LayerNorm 512 x 1152 7.8 and 6.6, 768 x 1536 10.0 and 10.8).
+// 768 x 4096 13.8 and 14.5, 256 x 8192 13.5 and 11.9; with a gate 512 x 2048 9.3 and 9.5, 1024 x
+// 2048 16.6 and 12.0, 512 x 4097 67 and 29; H100, up to 256 chunks, 256 x 1024 5.2 and 4.0, 512 x
+// 1280 6.7 and 5.5, 256 x 1536 5.0 and 4.7, 384 x 2048 5.4 and 6.0, LayerNorm 512 x 1152 7.8 and
+// 6.6, 768 x 1536 10.0 and 10.8).
 struct RolesRows {
   std::int64_t chunks;
   std::int64_t norm;
@@ -110,10 +110,13 @@ inline constexpr RolesRows kRolesOf32Bits[] = {
     {2048, 128, 128}, {4096, 64, 48},   {kAnyChunks, 16, 16}};
 inline constexpr RolesRows kRolesOf64Bits[] = {
     {128, 256, 256}, {640, 512, 512}, {1024, 256, 256}, {2048, 64, 64}, {kAnyChunks, 16, 16}};
-// Of odd widths, whose rows in roles are read 16 bytes too often and are written by elements.
+// Of odd widths (H200, bfloat16, us in roles and persistent: 512 x 65 3.5 and 4.7, 448 x 300 4.6
+// and 5.9, 256 x 513 4.6 and 5.8, 448 x 1001 7.2 and 7.9, 768 x 2049 10.7 and 13.4, 448 x 3073 11.0
+// and 13.2, 640 x 5001 16.8 and 17.3, 192 x 8193 16.0 and 17.1, 64 x 12289 12.9 and 11.1).
 inline constexpr RolesRows kRolesOfShifted[] = {
-    {32, 144, 144},  {64, 208, 208},   {128, 88, 88},    {256, 256, 384}, {288, 448, 576},
-    {384, 576, 640}, {1024, 256, 384}, {1536, 192, 256}, {3072, 96, 128}, {kAnyChunks, 16, 16}};
+    {32, 640, 704},   {64, 768, 832},  {80, 288, 320},  {128, 480, 608}, {160, 576, 768},
+    {256, 896, 1024}, {352, 832, 896}, {448, 480, 704}, {640, 640, 768}, {1024, 256, 352},
+    {1280, 176, 224}, {1536, 64, 144}, {2048, 48, 112}, {3072, 32, 192}, {kAnyChunks, 16, 16}};
 inline constexpr RolesRows kRolesOfGated[] = {
     {32, 240, 240},  {64, 192, 192},   {128, 112, 112}, {256, 448, 448},
     {640, 384, 384}, {1024, 160, 160}, {4096, 64, 64},  {kAnyChunks, 16, 16}};

@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of few rows on a GPU, whose columns blocks of their own add up."""
+
+from __future__ import annotations
+
+import arrays
+import gradients
+import numpy as np
+import pytest
+from cases import needs
+from reference import DTYPES
+from torch_bits import every_second_column, same_bits
+
+import membound
+
+pytestmark = pytest.mark.gpu
+
+# Of more rows than those blocks have on their way at once, too.
+WIDE = [(379, 8192), (131, 6400), (70, 8000), (16, 16384), (7, 20480), (700, 5640)]
+# Rows that start anywhere: four blocks, two or one to a segment of columns, wide ones, clusters.
+ODD = [(129, 65), (640, 77), (70, 300), (601, 333), (200, 513), (130, 1001), (300, 2049)]
+ODD += [(33, 4097), (257, 5001), (100, 7001), (65, 8193), (9, 20001)]
+
+
+@pytest.mark.parametrize("centred", [False, True], ids=["rms_norm", "layer_norm"])
+@pytest.mark.parametrize("shape", [*WIDE, *ODD])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", gradients.ON_GPU)
+def test_gradients(name, dtype, shape, centred, seed):
+    one = arrays.framework(name)
+    needs(one, dtype)
+    rows, cols = shape
+    rng = np.random.default_rng(seed)
+    gradients.check(gradients.Case(one, dtype, cols, rows, centred=centred, rng=rng))
+
+
+def places(values):
+    """Rows one after the other, off by one, with gaps, in two axes."""
+    rows, cols = values.shape
+    yield values
+    for gap in (0, 3):
+        wide = values.new_full((rows * (cols + gap) + 1,), float("nan"))
+        placed = wide[1:].view(rows, cols + gap)[:, :cols]
+        placed.copy_(values)
+        yield placed
+    heads = values.new_full((rows // 2, 3, cols + 1), float("nan"))[:, 1:, :cols]
+    heads.copy_(values.view(heads.shape))
+    yield heads
+
+
+@pytest.mark.parametrize("rounding", ["once", "before_weight", "layer_norm"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_bits_do_not_depend_on_where_rows_are(dtype, rounding, seed):
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator(device="cuda").manual_seed(seed % 2**63)
+    kind = getattr(torch, dtype)
+
+    def draw(*shape):
+        return torch.randn(*shape, device="cuda", generator=generator)
+
+    def call(dy, x):
+        of_rows = [a.view(x.shape[:-1]) for a in statistics]
+        if rounding == "layer_norm":
+            return membound.layer_norm_backward(dy, x, weight, *of_rows)
+        return membound.rms_norm_backward(dy, x, weight, *of_rows, rounding=rounding)
+
+    shapes = [*ODD, *((rows, cols - cols % 16) for rows, cols in ODD)]
+    for rows, cols in ((rows - rows % 2, cols) for rows, cols in shapes):
+        dy, x, weight = (draw(*shape).to(kind) for shape in ((rows, cols), (rows, cols), (cols,)))
+        statistics = [draw(rows).abs() + 0.5]
+        if rounding == "layer_norm":
+            statistics.insert(0, draw(rows))
+        wanted = call(every_second_column(dy), every_second_column(x))
+        for placed in zip(places(dy), places(x), strict=True):
+            found = call(*placed)
+            for got, right in zip(found, wanted, strict=True):
+                assert same_bits(got.reshape(right.shape), right), (rows, cols, placed[0].stride())
