@@ -30,6 +30,7 @@ __host__ __device__ constexpr ColumnForm column_form() {
   const bool may_be_wide = std::is_same_v<Team, GradientBlockTeam> && !kParks;
   return may_be_wide ? ColumnForm::kAsked : ColumnForm::kNarrow;
 }
+
 // A block's columns and rows, and the end of its sums. Lanes beside each other take the chunks of a
 // segment and the rest of the block rows in turn, each group of lanes a slot: rows of a slot are
 // added up, then slots of a warp, then warps.

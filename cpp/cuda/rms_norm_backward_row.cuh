@@ -183,6 +183,8 @@ class PlacedGradientRow {
   __device__ void fetch(Raw<kCount>& raw, Index index) const {
     dy_.fetch(raw.dy, index);
     x_.fetch(raw.x, index);
+    dy_.fetch_end(raw.dy, index);
+    x_.fetch_end(raw.x, index);
   }
   template <bool kUniform, int kCount, class Index>
   __device__ void chunks(Raw<kCount>& raw, uint4 (&dy)[kCount], uint4 (&x)[kCount],

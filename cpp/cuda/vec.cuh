@@ -186,8 +186,8 @@ class RowReader {
     }
   }
 
-  // The kCount chunks index(0), index(1) ... in two steps, so that all loads of a thread are on
-  // their way before the first is waited for.
+  // The kCount chunks index(0), index(1) ... in steps, so that all loads of a thread are on their
+  // way before the first is waited for.
   template <int kCount, class Index>
   __device__ void fetch(RawChunks<kAccess, kCount>& raw, Index index) const {
 #pragma unroll
@@ -205,11 +205,15 @@ class RowReader {
         if (index(i) + 1 < readable_) raw.high[i] = at[1];
       }
     }
+  }
+  // Before any chunks(): the block that the array ends in, behind all other loads that are asked
+  // for by then.
+  template <int kCount, class Index>
+  __device__ void fetch_end(RawChunks<kAccess, kCount>& raw, Index index) const {
     if constexpr (kAccess == Access::kShifted) {
-      if (ends_array() && index(kCount - 1) + 1 >= readable_) {
-        load_bytes<sizeof(T)>(raw.end, block(readable_),
-                              static_cast<int>((array_->end - blocks()) % kChunkBytes));
-      }
+      if (!ends_array() || index(kCount - 1) + 1 < readable_) return;
+      const std::int64_t left = array_->end - blocks();
+      load_bytes<sizeof(T)>(raw.end, block(readable_), static_cast<int>(left % kChunkBytes));
     }
   }
   template <bool kUniform, int kCount, class Index>
@@ -277,6 +281,7 @@ class RowReader {
     RawChunks<kAccess, 1> raw;
     uint4 chunk[1];
     fetch(raw, [=](int) { return index; });
+    fetch_end(raw, [=](int) { return index; });
     chunks<false>(raw, chunk, [=](int) { return index; });
     return chunk[0];
   }
