@@ -40,6 +40,19 @@ if(NOT CMAKE_CUDA_COMPILER)
     if(NOT "$ENV{MEMBOUND_NVCC}" STREQUAL "pypi")
       find_program(_nvcc nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATH_SUFFIXES bin NO_CACHE)
     endif()
+    if(_nvcc)
+      # A wrapper outlives the toolkit that it calls.
+      execute_process(
+        COMMAND ${_nvcc} --version
+        RESULT_VARIABLE _nvcc_fails
+        OUTPUT_QUIET
+        ERROR_QUIET
+      )
+      if(_nvcc_fails)
+        message(WARNING "membound: ${_nvcc} does not run and is left out")
+        unset(_nvcc)
+      endif()
+    endif()
     if(NOT _nvcc)
       membound_find_pypi_nvcc(_nvcc)
     endif()
