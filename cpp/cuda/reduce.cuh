@@ -88,12 +88,15 @@ __device__ inline Value reduce_lanes(Value value, int lanes, Combine combine) {
 
 template <class Value, class Combine>
 __device__ inline Value reduce_warp(Value value, Combine combine) {
-  if constexpr (CombinesWarps<Combine, Value>) return combine.of_warp(value);
+  if constexpr (CombinesWarps<Combine, Value>) {
+    return combine.of_warp(value);
+  } else {
 #pragma unroll
-  for (int offset = kWarpLanes / 2; offset > 0; offset /= 2) {
-    value = combine(value, shuffle_xor(value, offset));
+    for (int offset = kWarpLanes / 2; offset > 0; offset /= 2) {
+      value = combine(value, shuffle_xor(value, offset));
+    }
+    return value;
   }
-  return value;
 }
 
 // Virtual warps of a warp, each reduced by itself: after each step half of the lanes go on with
