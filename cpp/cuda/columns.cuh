@@ -52,7 +52,7 @@ struct ColumnSums {
   std::int64_t head_stride = 0;
 };
 
-// kAligned and kShifted: an aligned array of unit stride, of x's dtype or, for 16-bit x, float.
+// All but kAny: an aligned array of unit stride, of x's dtype or, for 16-bit x, float.
 // kAny: any dtype and stride.
 template <class T, Access kAccess>
 class ColumnReader {
@@ -85,8 +85,15 @@ class ColumnReader {
     for (int i = 0; i < kCount; ++i) {
       if (index(i) < whole) raw[i] = reinterpret_cast<const uint4*>(data)[index(i)];
     }
-    if constexpr (kAccess == Access::kShifted) {
-      if (there && index(kCount - 1) >= all && all < chunks_) load_short(raw, index, data, all);
+    if constexpr (kByWords<kAccess> || kAccess == Access::kShifted) {
+      if (!there || index(kCount - 1) < all || all == chunks_) return;
+      const std::int64_t first = static_cast<std::int64_t>(all) * kPack<T>;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        if (index(i) == all)
+          load_bytes<kStep<T, kAccess>>(raw[i], reinterpret_cast<const uint4*>(data + first),
+                                        bytes_left<T>(cols_, first));
+      }
     }
   }
   template <bool kZeroPast = false>
@@ -119,21 +126,6 @@ class ColumnReader {
   }
 
  private:
-  // The last chunk of a row, which is not whole, where this thread has it.
-  template <int kCount, class Index>
-  __device__ void load_short(uint4 (&raw)[kCount], Index index, const T* data, int last) const {
-    int place = kCount;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) place = index(i) == last ? i : place;
-    if (place == kCount) return;
-    const std::int64_t first = static_cast<std::int64_t>(last) * kPack<T>;
-    const uint4 chunk = load_elements(data + first, 1, cols_ - first);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (i == place) raw[i] = chunk;
-    }
-  }
-
   // 16 bytes of an aligned array of V, zeros past its end. Aligned rows have whole chunks.
   template <class V>
   __device__ uint4 part(int index) const {

@@ -161,11 +161,11 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
   using A = accumulate_t<T>;
   using Index = typename U::Index;
   extern __shared__ uint4 shared_results[];
-  launch_dependents();
+  start_overlapped();
   const QuantPlace<Index> place(p);
   const std::int64_t gate_row = p.gate.offset(p.gate_rows, place.row);
   const std::int64_t up_row = p.up.data != nullptr ? p.up.offset(p.up_rows, place.row) : gate_row;
-  wait_for_launch_before();
+  wait_overlapped();
   const A row_scale =
       p.row_scale.data != nullptr
           ? static_cast<const A*>(p.row_scale.data)[p.row_scale.offset(p.row_scale_rows, place.row)]

@@ -34,7 +34,7 @@ class QuantTile {
     const auto& up = p_.up.data != nullptr ? p_.up : p_.gate;
     const typename U::Row up_row(up, p_.up.data != nullptr ? up.offset(p_.up_rows, place_.row) : 0,
                                  first_, 0);
-    wait_for_launch_before();
+    wait_overlapped();
     uint4 gates[kUnits] = {}, ups[kUnits] = {};
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
@@ -119,7 +119,7 @@ class QuantTile {
 template <class T>
 __global__ void __launch_bounds__(tuning::kQuantTileThreads, 1) gated_activation_quant_tile_kernel(
     const __grid_constant__ GatedActivationQuantParams<accumulate_t<T>> p) {
-  launch_dependents();
+  start_overlapped();
   QuantTile<T>(p).run();
 }
 

@@ -102,7 +102,7 @@ __device__ inline ValueRow value_row(const QkNormRopeParams<A>& p, int local) {
 template <class A>
 __device__ inline void copy_value_chunks(const QkNormRopeParams<A>& p) {
   constexpr int kHeads = tuning::kQkNormHeads;
-  wait_for_launch_before();
+  wait_overlapped();
   const int lanes = p.turn.lanes;
   ValueRow row = value_row(p, threadIdx.x >> log2_of(lanes));
   const int lane = threadIdx.x & (lanes - 1), half = static_cast<int>(p.turn.units);
@@ -225,7 +225,7 @@ __device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>
 template <class T>
 __global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormRopeBlocks)
     qk_norm_rope_chunks_kernel(const __grid_constant__ QkNormRopeParams<accumulate_t<T>> p) {
-  launch_dependents();
+  start_overlapped();
   if (blockIdx.x >= p.first_value_block) return copy_value_chunks(p);
   __shared__ SharedWeight<T> weights[2];
   normalise_and_turn<T>(p, weights);

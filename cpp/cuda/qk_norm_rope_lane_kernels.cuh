@@ -14,7 +14,7 @@ namespace membound::cuda {
 template <class T>
 __device__ inline void copy_values_by_lanes(const QkNormRopeParams<accumulate_t<T>>& p,
                                             const HeadChunk& mine, int local) {
-  wait_for_launch_before();
+  wait_overlapped();
   if (!mine.holds) return;
   ValueRow row = value_row(p, local);
   const int first = mine.chunk * kPack<T>;
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormLan
   using A = accumulate_t<T>;
   constexpr int kAtOnce = tuning::kQkNormLaneHeads;
   __shared__ HeadExchange<T> exchanges[tuning::kQkNormRopeThreads / kWarpLanes];
-  launch_dependents();
+  start_overlapped();
   const HeadChunk mine(p.warp);
   const int warp = threadIdx.x / kWarpLanes, local = warp * p.warp.heads + mine.head;
   if (blockIdx.x >= p.first_value_block) return copy_values_by_lanes<T>(p, mine, local);

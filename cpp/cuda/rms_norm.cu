@@ -81,6 +81,64 @@ tuning::DenseConfig dense_config(const RmsNormProblem& problem, const tuning::Rm
                               gated || problem.residual != nullptr ? 2 : 1);
 }
 
+// Rows that start anywhere as pieces of memory or by their frames. Whether they went so.
+template <class T>
+bool launch_bulk_copies(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
+                        const RowSplit& split, int device, StreamView stream) {
+  if (!takes_bulk_copies(problem, split, device)) return false;
+  const auto dense = dense_config<T>(problem, config);
+  if (dense.blocks > 0) {
+    launch_rms_norm_dense<T>(problem, dense, config, device, stream);
+    return true;
+  }
+  const auto framed = framed_config<T>(problem, config, device);
+  if (framed.blocks == 0) return false;
+  launch_rms_norm_framed<T>(problem, framed, tuning::unfolded(config), device, stream);
+  return true;
+}
+
+// Rows that start anywhere word by word.
+template <class T>
+void launch_words(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
+                  const RowSplit& split, bool whole_words, int device, StreamView stream) {
+  const auto with = [&]<Beside kBeside, Centring kCentring>() {
+    if constexpr (sizeof(T) < 4) {
+      if (!whole_words) {
+        return launch_rms_norm<T, Access::kHalves, kBeside, kCentring>(problem, config, split,
+                                                                       device, stream);
+      }
+    }
+    launch_rms_norm<T, Access::kWords, kBeside, kCentring>(problem, config, split, device, stream);
+  };
+  const auto go = [&]<Beside kBeside>() {
+    problem.centred ? with.template operator()<kBeside, Centring::kAlways>()
+                    : with.template operator()<kBeside, Centring::kNever>();
+  };
+  if (problem.gate != nullptr) return with.template operator()<Beside::kGate, Centring::kNever>();
+  problem.residual != nullptr ? go.template operator()<Beside::kResidual>()
+                              : go.template operator()<Beside::kNothing>();
+}
+
+// Rows that start anywhere, few or many, in the form that suits them. Whether they have one.
+template <class T>
+bool launch_unaligned(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
+                      const RowSplit& split, int device, StreamView stream) {
+  const bool whole_words =
+      is_in_words<T>(problem.x, problem.x_rows, problem.cols) &&
+      is_in_words<T>(problem.out, problem.out_rows, problem.cols) &&
+      is_in_words<T>(problem.gate, problem.gate_rows, problem.cols) &&
+      is_in_words<T>(problem.residual, problem.residual_rows, problem.cols) &&
+      is_in_words<T>(problem.residual_out, problem.residual_out_rows, problem.cols);
+  const std::int64_t chunks = tuning::ceil_div(problem.cols, kPack<T>);
+  const bool gate = problem.gate != nullptr;
+  if (!tuning::takes_words(config, problem.rows, chunks, whole_words, gate)) {
+    if (launch_bulk_copies<T>(problem, config, split, device, stream)) return true;
+    if (!tuning::goes_by_words(config, problem.rows, sizeof(T), gate)) return false;
+  }
+  launch_words<T>(problem, tuning::unfolded(config), split, whole_words, device, stream);
+  return true;
+}
+
 void rms_norm(const RmsNormProblem& problem, StreamView stream) {
   dispatch_floating(problem.dtype, "rms_norm", [&]<class T>() {
     const int device = current_device();
@@ -91,16 +149,7 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
       asked.at_least(Access::kShifted);
     const bool shifted = asked.access() == Access::kShifted;
     if constexpr (sizeof(T) < 8) {
-      if (shifted && takes_bulk_copies(problem, asked.split(), device)) {
-        const auto dense = dense_config<T>(problem, config);
-        if (dense.blocks > 0)
-          return launch_rms_norm_dense<T>(problem, dense, config, device, stream);
-        const auto framed = framed_config<T>(problem, config, device);
-        if (framed.blocks > 0) {
-          const auto row = tuning::unfolded(config);
-          return launch_rms_norm_framed<T>(problem, framed, row, device, stream);
-        }
-      }
+      if (shifted && launch_unaligned<T>(problem, config, asked.split(), device, stream)) return;
     }
     const bool beside = problem.gate != nullptr || problem.residual != nullptr;
     const auto most_shared = static_cast<std::int64_t>(max_shared_bytes(device));

@@ -88,11 +88,7 @@ class HeldRow {
     held.fetch(p_, team_.lane);
     // Early weights hide their latency behind the reduction (H200, 1024 x 4096: 6.06 to 5.60 us; 1
     // x 4096: 2.16 to 1.51; 4096 x 32768: 148 to 138).
-    uint4 weights[kWeights];
-    // Shifted rows have two blocks of each chunk in registers at first; with the two chunks of a
-    // warp's lane there is room (bfloat16, 262144 x 100: 67 us after them, 64 before).
-    constexpr bool kBeforeChunks = kParks || kAccess != Access::kShifted || Team::kSharesWarp;
-    uint4 biases[kWeights];
+    uint4 weights[kWeights], biases[kWeights];
     const auto load_weights = [&] {
       if constexpr (kAhead) {
         columns_.clear_bias(biases);
@@ -102,6 +98,8 @@ class HeldRow {
       }
       asm volatile("" ::: "memory");  // else the compiler sinks the loads below the reduction
     };
+    // Shifted rows have two blocks of each chunk in registers at first.
+    constexpr bool kBeforeChunks = kParks || kAccess != Access::kShifted;
     if constexpr (kBeforeChunks) load_weights();
     // What the pivot is made of is asked for while the row is on its way, or, by threads that hold
     // its blocks, after it. Behind start() the compiler of PTX sinks it below the wait.
@@ -115,7 +113,11 @@ class HeldRow {
     team_.start();
     held.receive();
     Accumulate pivot = 0;
-    if constexpr (!kParks) {
+    if constexpr (Team::kSharesWarp && kByWords<kAccess>) {
+      if (is_centred<kCentring>(p_)) {
+        pivot = pivot_from_lanes<T>(p_, team_.size, [&](int i) { return held.at(i).numbers(p_); });
+      }
+    } else if constexpr (!kParks) {
       pivot = row_pivot();
     } else if (is_centred<kCentring>(p_)) {
       pivot = pivot_from<T>(p_, [&](int i) { return first[i].numbers(p_); });

@@ -221,10 +221,12 @@ class NormRowsLaunch {
         return;
       }
     }
-    if (config_.form == RowForm::kWarp && config_.fold > 1) {
+    if constexpr (kByWords<kAccess>) {
+      config_.form == RowForm::kWarp ? held<WarpTeam>() : held<BlockTeam<1, 16>>();
+    } else if (config_.form == RowForm::kWarp && config_.fold > 1) {
       warps();
     } else if (config_.form == RowForm::kWarp) {
-      held<WarpTeam>();
+      if constexpr (kAccess != Access::kShifted) held<WarpTeam>();  // they go by words
     } else if constexpr (kAnyRow && Sink::kAnyVecs) {
       streamed<0, 16>();
     } else if (config_.form == RowForm::kBlock) {
@@ -296,7 +298,7 @@ class NormRowsLaunch {
         held_shifted<BlockTeam<1, 16, 4>>();
       } else if (config_.fold == 2) {
         held_shifted<BlockTeam<2, 16>>();
-      } else {
+      } else if constexpr (sizeof(T) == 2) {  // float goes by words
         held<BlockTeam<1, 16>>();
       }
     } else if (config_.vecs == 4) {

@@ -16,16 +16,39 @@ template <class T>
 inline constexpr int kPivotElements = sizeof(T) <= 4 ? 16 : 8;
 template <class T>
 inline constexpr int kPivotChunks = kPivotElements<T> > kPack<T> ? kPivotElements<T> / kPack<T> : 1;
+// What the sum of the first elements is multiplied by.
+template <class T>
+__device__ inline accumulate_t<T> pivot_share(const RmsNormParams<accumulate_t<T>>& p) {
+  constexpr int kElements = kPivotElements<T>;
+  return p.cols >= kElements ? accumulate_t<T>(1) / kElements : p.inverse_cols;
+}
 // From the numbers(i) of the first chunks.
 template <class T, class OfChunk>
 __device__ inline accumulate_t<T> pivot_from(const RmsNormParams<accumulate_t<T>>& p,
                                              OfChunk numbers) {
-  constexpr int kElements = kPivotElements<T>;
   accumulate_t<T> sums[kPivotChunks<T>];
 #pragma unroll
   for (int i = 0; i < kPivotChunks<T>; ++i) sums[i] = sum_by_halves(numbers(i).at);
-  return sum_by_halves(sums) *
-         (p.cols >= kElements ? accumulate_t<T>(1) / kElements : p.inverse_cols);
+  return sum_by_halves(sums) * pivot_share<T>(p);
+}
+// The same where `lanes` of a warp hold the chunks, each those that are so many apart: numbers(i)
+// of the i-th of this one.
+template <class T, class OfChunk>
+__device__ inline accumulate_t<T> pivot_from_lanes(const RmsNormParams<accumulate_t<T>>& p,
+                                                   int lanes, OfChunk numbers) {
+  constexpr int kChunks = kPivotChunks<T>;
+  const int first_lane = static_cast<int>(threadIdx.x) % kWarpLanes & -lanes;
+  const accumulate_t<T> first = sum_by_halves(numbers(0).at);
+  const accumulate_t<T> second =
+      lanes < kChunks ? sum_by_halves(numbers(1).at) : accumulate_t<T>(0);
+  accumulate_t<T> sums[kChunks];
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    const bool of_first = i < lanes;
+    sums[i] = shuffle_from(of_first ? first : second, first_lane + (of_first ? i : i - lanes));
+    if (i >= 2 * lanes) sums[i] = 0;
+  }
+  return sum_by_halves(sums) * pivot_share<T>(p);
 }
 // The same of rows that have them all, number(i) of element i, by whole warps.
 template <class T, class OfElement>

@@ -117,6 +117,7 @@ __device__ inline void wait_with(const void* from, const void* to) {
       "}" ::"l"(both)
       : "memory");
 #endif
+  if (has_few_threads()) launch_dependents();
 }
 
 struct ChunkPair {
@@ -202,7 +203,7 @@ template <class T, TurnsFrom kFrom>
 __global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
     rope_chunks_kernel(const __grid_constant__ RopeParams p) {
   constexpr int kHeads = kHeadsAtOnce<kFrom>;
-  launch_dependents();
+  start_overlapped();
   const int local = static_cast<int>(threadIdx.x * p.lane_magic >> 16);
   const std::int64_t index = std::int64_t{blockIdx.x} * p.rows_per_block + local;
   if (index >= p.rows) return;
@@ -287,7 +288,7 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kPieceBlocks<kPairs * si
   using Piece = typename Of::type;
   using Index = std::conditional_t<kPairs == 1, std::int64_t, int>;
   constexpr int kHeads = tuning::kRopePieceBytesAhead / sizeof(Piece);
-  launch_dependents();
+  start_overlapped();
   const int local = static_cast<int>(threadIdx.x * p.lane_magic >> 16);
   const std::int64_t index = std::int64_t{blockIdx.x} * p.rows_per_block + local;
   if (index >= p.rows) return;

@@ -23,6 +23,19 @@ bool start_alike(const void* a, const RowLayout& a_rows, const void* b, const Ro
   return apart % kChunkBytes == 0 && (a_rows.strides[0] - b_rows.strides[0]) % kPack<T> == 0;
 }
 
+// Whether rows of unit stride start on words of 4 bytes and have whole ones.
+template <class T>
+bool is_in_words(const void* data, const RowLayout& rows, std::int64_t cols) {
+  if (data == nullptr) return true;
+  auto steps = reinterpret_cast<std::uintptr_t>(data);
+  const auto also = [&](std::int64_t count) {
+    steps |= static_cast<std::uintptr_t>(count) * sizeof(T);
+  };
+  also(cols);
+  for (int axis = 0; axis < rows.rank; ++axis) also(rows.strides[axis]);
+  return steps % 4 == 0;
+}
+
 // Asked about every array of a call in turn: which kernels take them all, and how rows are counted.
 // The kernels of aligned rows want one axis of rows, or two with the same split in every array.
 template <class T>

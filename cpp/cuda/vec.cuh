@@ -10,14 +10,24 @@
 #include "cuda/convert.cuh"
 #include "cuda/l2_priority.cuh"
 #include "cuda/row_split.hpp"
+#include "cuda/shifted_bytes.cuh"
+#include "cuda/words.cuh"
 
 namespace membound::cuda {
 
 enum class Access {
   kAligned,  // rows in two axes at most, unit stride within, 16-byte aligned rows, whole chunks
-  kShifted,  // unit stride within rows, any alignment and width
+  kWords,    // unit stride within rows, whole words of 4 bytes, one by one
+  kHalves,   // the same of 16 bits that start anywhere, where words may lack a half
+  kShifted,  // unit stride within rows, any alignment and width, out of 16-byte blocks
   kAny,      // any stride: element by element
 };
+
+template <Access kAccess>
+inline constexpr bool kByWords = kAccess == Access::kWords || kAccess == Access::kHalves;
+// Bytes that the places and ends of rows are a multiple of.
+template <class T, Access kAccess>
+inline constexpr int kStep = kAccess == Access::kWords ? 4 : int{sizeof(T)};
 
 // A strided array of rows as a kernel sees it; `end` is behind its last byte.
 struct RowArray {
@@ -76,22 +86,6 @@ __device__ __noinline__ void store_elements(T* to, std::int64_t stride, std::int
   }
 }
 
-// The first `bytes` of a block: loads that do not wait for each other, since a launch waits for the
-// end of its array. What is behind them stays as it is. kSize: of elements, whole ones.
-template <int kSize>
-__device__ inline void load_bytes(uint4& to, const uint4* from, int bytes) {
-  const auto* const words = reinterpret_cast<const std::uint32_t*>(from);
-  std::uint32_t* const loaded[4] = {&to.x, &to.y, &to.z, &to.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (bytes >= 4 * i + 4) {
-      *loaded[i] = words[i];
-    } else if (kSize < 4 && bytes >= 4 * i + 2) {
-      *loaded[i] = *reinterpret_cast<const std::uint16_t*>(words + i);
-    }
-  }
-}
-
 // Where a row starts; stride: between neighbours of the split's inner axis. Divisions by the
 // extents of more axes would cost the aligned kernels registers. kSplit: whether a kernel of
 // aligned rows takes two axes at all.
@@ -104,63 +98,21 @@ __device__ inline std::int64_t row_offset(const RowSplit& split, std::int64_t st
   return (row - outer * split.extent) * stride + outer * array.outer_stride;
 }
 
-// Bytes [shift, shift + 16) of the 32 bytes low, high; shift = 4 * kWords + bits / 8 below 16.
-template <int kWords>
-__device__ inline uint4 bytes_from(const uint4& low, const uint4& high, int bits) {
-  const std::uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  return {__funnelshift_r(words[kWords], words[kWords + 1], bits),
-          __funnelshift_r(words[kWords + 1], words[kWords + 2], bits),
-          __funnelshift_r(words[kWords + 2], words[kWords + 3], bits),
-          __funnelshift_r(words[kWords + 3], words[kWords + 4], bits)};
-}
-
-// The same where threads of a warp have different shifts.
-__device__ inline uint4 bytes_from(const uint4& low, const uint4& high, int shift) {
-  std::uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-  for (int i = 0; i < 6; ++i) words[i] = shift & 8 ? words[i + 2] : words[i];
-#pragma unroll
-  for (int i = 0; i < 5; ++i) words[i] = shift & 4 ? words[i + 1] : words[i];
-  return bytes_from<0>({words[0], words[1], words[2], words[3]}, {words[4], 0, 0, 0},
-                       (shift & 3) * 8);
-}
-
-// Calls body with a function (low, high) -> bytes from `shift` on. kUniform: the threads of a warp
-// agree on the shift, so that one branch replaces eleven selections for each chunk.
-template <bool kUniform, class Body>
-__device__ inline void with_shift(int shift, Body body) {
-  if constexpr (!kUniform) {
-    return body([=](const uint4& a, const uint4& b) { return bytes_from(a, b, shift); });
-  }
-  const int bits = (shift & 3) * 8;
-  switch (shift >> 2) {
-    case 0: return body([=](const uint4& a, const uint4& b) { return bytes_from<0>(a, b, bits); });
-    case 1: return body([=](const uint4& a, const uint4& b) { return bytes_from<1>(a, b, bits); });
-    case 2: return body([=](const uint4& a, const uint4& b) { return bytes_from<2>(a, b, bits); });
-    default: return body([=](const uint4& a, const uint4& b) { return bytes_from<3>(a, b, bits); });
-  }
-}
-
-// The first `bytes` bytes, zeros behind them.
-__device__ inline uint4 first_bytes(const uint4& chunk, int bytes) {
-  std::uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int left = bytes - 4 * i;
-    if (left < 4) words[i] = left > 0 ? words[i] & ((1u << 8 * left) - 1u) : 0u;
-  }
-  return {words[0], words[1], words[2], words[3]};
-}
-
-// How many bytes a row's start is behind a 16-byte boundary.
-__device__ inline int shift_of(const void* row) {
-  return static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % kChunkBytes);
+// What a row has from an element on; may be negative.
+template <class T>
+__device__ inline int bytes_left(std::int64_t cols, std::int64_t element) {
+  return static_cast<int>(cols - element) * static_cast<int>(sizeof(T));
 }
 
 // Chunks of a thread as they were read.
 template <Access kAccess, int kCount>
 struct RawChunks {
   uint4 low[kCount];
+};
+template <Access kAccess, int kCount>
+  requires kByWords<kAccess>
+struct RawChunks<kAccess, kCount> {
+  RawWords low[kCount];
 };
 template <int kCount>
 struct RawChunks<Access::kShifted, kCount> {
@@ -179,6 +131,7 @@ class RowReader {
       array_ = &array;
       cols_ = cols;
     }
+    if constexpr (kByWords<kAccess>) shift_ = word_shift<kStep<T, kAccess>>(row);
     if constexpr (kAccess == Access::kShifted) {
       shift_ = shift_of(row);
       const std::int64_t whole = (array.end - blocks()) / kChunkBytes;
@@ -196,6 +149,10 @@ class RowReader {
         raw.low[i] = elements(index(i));
       } else if constexpr (kAccess == Access::kAligned) {
         raw.low[i] = index(i) < chunks_ ? read_chunk(address(index(i))) : uint4{0, 0, 0, 0};
+      } else if constexpr (kByWords<kAccess>) {
+        const std::int64_t first = static_cast<std::int64_t>(index(i)) * kPack<T>;
+        raw.low[i] =
+            load_words<kStep<T, kAccess>>(row_ + first, shift_, bytes_left<T>(cols_, first));
       } else {
         // Bytes of a neighbouring row may come along and are dropped; nothing behind the array is
         // read. Unset otherwise: zeros would make one load wait for the other (16384 x 4097
@@ -219,7 +176,10 @@ class RowReader {
   template <bool kUniform, int kCount, class Index>
   __device__ void chunks(RawChunks<kAccess, kCount>& raw, uint4 (&chunks)[kCount],
                          Index index) const {
-    if constexpr (kAccess != Access::kShifted) {
+    if constexpr (kByWords<kAccess>) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) chunks[i] = chunk_of(raw.low[i], shift_);
+    } else if constexpr (kAccess != Access::kShifted) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) chunks[i] = raw.low[i];
     } else {
@@ -311,7 +271,7 @@ class RowReader {
 
   const T* row_;
   int chunks_;
-  int shift_ = 0;     // kShifted
+  int shift_ = 0;     // kHalves: of a word, in bits; kShifted: of a block, in bytes
   int readable_ = 0;  // kShifted: aligned blocks from the row's first on, up to the array's end
   const RowArray* array_ = nullptr;
   std::int64_t cols_ = 0;
@@ -329,14 +289,18 @@ class RowWriter {
     }
   }
 
-  // One chunk, where no neighbour shares its blocks (kAligned, kAny).
+  // One chunk, of which nothing is written that a neighbour shares.
   __device__ void store(int index, const uint4& chunk) const {
     static_assert(kAccess != Access::kShifted);
     if (index >= chunks_) return;
     if constexpr (kAccess == Access::kAligned) {
       reinterpret_cast<uint4*>(row_)[index] = chunk;
+      return;
+    }
+    const std::int64_t first = static_cast<std::int64_t>(index) * kPack<T>;
+    if constexpr (kByWords<kAccess>) {
+      store_words<kStep<T, kAccess>>(row_ + first, chunk, bytes_left<T>(cols_, first));
     } else {
-      const std::int64_t first = static_cast<std::int64_t>(index) * kPack<T>;
       const std::int64_t stride = array_->col_stride;
       store_elements(row_ + first * stride, stride, cols_ - first, chunk);
     }

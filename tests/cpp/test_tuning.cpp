@@ -225,6 +225,35 @@ TEST_CASE("what is seldom met takes the kernels for any layout, everyday rows do
   CHECK(seldom(4096, 8, 16, false, true));
 }
 
+TEST_CASE(
+    "few rows that start anywhere go word by word, more of them where nothing else takes them") {
+  const auto takes = [](std::int64_t rows, std::int64_t cols, int size, bool whole, bool gate) {
+    const std::int64_t chunks = ceil_div(cols, kChunk / size);
+    return takes_words(rms_norm_config(rows, cols, size, 16), rows, chunks, whole, gate);
+  };
+  CHECK(takes(1, 1, 2, false, false));
+  CHECK(takes(300, 1001, 2, false, false));
+  CHECK_FALSE(takes(1024, 1001, 2, false, false));
+  CHECK(takes(1024, 1002, 2, true, false));
+  CHECK(takes(1024, 1001, 2, false, true));
+  CHECK_FALSE(takes(2048, 1001, 2, false, true));
+  CHECK(takes(512, 8190, 2, true, false));
+  CHECK_FALSE(takes(1024, 8190, 2, true, true));
+  CHECK(takes(4096, 301, 4, true, false));
+  CHECK_FALSE(takes(8192, 301, 4, true, false));
+  CHECK_FALSE(takes(1, 8193, 2, true, false));  // four chunks to a virtual thread
+
+  const auto goes = [](std::int64_t rows, std::int64_t cols, int size, bool gate) {
+    return goes_by_words(rms_norm_config(rows, cols, size, 16), rows, size, gate);
+  };
+  CHECK(goes(1 << 20, 511, 2, false));
+  CHECK_FALSE(goes(1024, 1001, 2, false));
+  CHECK(goes(1 << 20, 1001, 2, true));
+  CHECK_FALSE(goes(1, 8193, 2, true));
+  CHECK(goes(1024, 1001, 4, false));
+  CHECK_FALSE(goes(4096, 1001, 4, false));  // two virtual threads to a thread
+}
+
 TEST_CASE("narrow rows are many from two waves of blocks on") {
   const auto does = [](std::int64_t rows, std::int64_t cols, int size) {
     const RmsNormConfig c = rms_norm_config(rows, cols, size, 16);

@@ -48,6 +48,7 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
       {"dx alone", {}, nullptr, true, false, false, Written::kDxAlone},
       {"dz alone", {}, same, false, false, false, Written::kDzAlone},
       {"dweight alone", {1}, same, true, false, false, Written::kDweightAlone},
+      {"in words", {2}, fp32, true, true, false, Written::kInX},
       {"shifted", {1}, nullptr, false, false, false, Written::kInX},
       {"shifted, gate after", {1}, same},
       {"odd", {}, same, false, false, false, Written::kInX},

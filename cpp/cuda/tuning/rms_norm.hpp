@@ -226,6 +226,29 @@ inline RmsNormConfig folded(RmsNormConfig config, std::int64_t rows,
   return config;
 }
 
+// Whether rows that start anywhere are read and written by words of memory, or by their halves too,
+// in place of blocks that are put together: fewer instructions, but four or five times as many
+// requests (H200, bfloat16, us, out of blocks and so: RMSNorm 300 x 301 2.96 and 1.83, 64 x 4097
+// 2.90 and 2.62, but 300 x 2049 3.04 and 3.22, 1024 x 1001 3.72 and 4.06; by whole words 4096 x
+// 1002 8.98 and 7.12, 512 x 8190 9.73 and 8.42, but 1024 x 8190 13.9 and 15.1, float32 8192 x
+// 301 9.4 and 11.2; with a gate 768 x 1001 5.74 and 4.04, 8192 x 302 10.8 and 7.6).
+inline constexpr std::int64_t kFewInWords = 528 << 10;  // chunks
+inline constexpr std::int64_t kFewInHalves = 64 << 10;
+inline constexpr std::int64_t kFewGatedInHalves = 160 << 10;
+constexpr bool takes_words(const RmsNormConfig& config, std::int64_t rows, std::int64_t chunks,
+                           bool whole_words, bool gate) {
+  const std::int64_t few = whole_words ? kFewInWords : gate ? kFewGatedInHalves : kFewInHalves;
+  return config.vecs == 2 && rows * chunks < few;
+}
+// Whether more of them go so, too, having no kernels that put blocks together in registers: those
+// of a warp, with a gate, or of float32.
+inline bool goes_by_words(const RmsNormConfig& config, std::int64_t rows, int dtype_size,
+                          bool gate) {
+  if (config.vecs != 2) return false;
+  return config.form == RowForm::kWarp || gate ||
+         (dtype_size == 4 && folded(config, rows).fold == 1);
+}
+
 // The same row in as many threads as what it brings along is best shared by. A residual makes each
 // thread wait for twice the bytes, so that a block of more threads has more of them on their way
 // (H200, bfloat16, us, folded and not: 1024 x 4096 10.4 and 9.6, 512 x 8192 11.2 and 10.1, 1024 x
