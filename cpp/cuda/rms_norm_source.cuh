@@ -44,7 +44,8 @@ class NormRow {
   }
   template <bool kUniform, int kCount, class Index>
   __device__ void chunks(Raw<kCount>& raw, Chunk (&chunks)[kCount], Index index) const {
-    // Not in fetch(): weights are asked for behind it (H200, 1024 x 300 3.3 us, 3.5 so).
+    // Not in fetch(): weights are asked for behind it (H200, 1024 x 300 in this form 3.3 us, 3.5
+    // so).
     x_.fetch_end(raw.x, index);
     if constexpr (kHasBeside) beside_.fetch_end(raw.beside, index);
     uint4 parts[kCount];

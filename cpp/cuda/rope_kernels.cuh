@@ -117,7 +117,7 @@ __device__ inline void wait_with(const void* from, const void* to) {
       "}" ::"l"(both)
       : "memory");
 #endif
-  if (has_few_threads()) launch_dependents();
+  launch_behind_wait();
 }
 
 struct ChunkPair {
