@@ -43,9 +43,13 @@ struct PartialSumsParams {
   std::int64_t cols_of_head;
   int blocks_each;  // blocks of the first; set by the launch
   bool accumulate;
+  bool paired = false;    // each of rows is the sum of two in memory
   bool discards = false;  // set by the launch
 };
 inline constexpr int kRowsOfPartialSums = 8;  // that a thread has on their way
+// Of a block of partial_sums_kernel: with 32 warps several columns in a lane spill.
+template <int kColumns>
+inline constexpr int kMostWarps = kColumns > 1 ? kWarpLanes / 2 : kWarpLanes;
 // Compiled once, in rms_norm_backward.cu. both: of two gradients.
 template <class Accumulate>
 void launch_column_sums(PartialSumsParams<Accumulate> sums, bool both, int device,
@@ -64,15 +68,15 @@ __device__ inline void discard_line(const void* line) {
 // warps has kColumns of them in a lane, of as many rows, and eight such sets on their way; then
 // rows of a warp are added up, then warps. Limited by latency: with one column in a lane and 32
 // warps it was by instructions (H200: 1024 x 131072 49 us, 2048 x 65536 29, 16384 x 4096 5).
-template <class Accumulate, int kColumns>
-__global__ void __launch_bounds__(kWarpLanes* kWarpLanes)
+template <class Accumulate, int kColumns, bool kPaired>
+__global__ void __launch_bounds__(kWarpLanes* kMostWarps<kColumns>)
     partial_sums_kernel(const __grid_constant__ PartialSumsParams<Accumulate> p) {
   constexpr int kUnroll = kRowsOfPartialSums;
   constexpr int kLanesOfRow = kWarpLanes / kColumns;
   struct alignas(kColumns * sizeof(Accumulate)) Columns {
     Accumulate at[kColumns];
   };
-  __shared__ Columns of_warps[kWarpLanes][kLanesOfRow];
+  __shared__ Columns of_warps[kMostWarps<kColumns>][kLanesOfRow];
   begin_overlapped();
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
@@ -85,6 +89,9 @@ __global__ void __launch_bounds__(kWarpLanes* kWarpLanes)
   const std::int64_t col = first + lane % kLanesOfRow * kColumns;
   const int step = warps * kColumns;
   const Accumulate* from = to.partials + col;
+  const auto partials_at = [&](std::int64_t row) {
+    return *reinterpret_cast<const Columns*>(from + row * p.cols);
+  };
   Columns sum{};
   for (std::int64_t row = warp * kColumns + lane / kLanesOfRow; row < p.rows;
        row += kUnroll * step) {
@@ -92,8 +99,17 @@ __global__ void __launch_bounds__(kWarpLanes* kWarpLanes)
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
       const std::int64_t at = row + i * step;
-      if (at < p.rows && col < p.cols)
-        some[i] = *reinterpret_cast<const Columns*>(from + at * p.cols);
+      if (at < p.rows && col < p.cols) some[i] = partials_at(kPaired ? 2 * at : at);
+    }
+    if constexpr (kPaired) {
+#pragma unroll
+      for (int i = 0; i < kUnroll; ++i) {
+        const std::int64_t at = row + i * step;
+        if (at >= p.rows || col >= p.cols) continue;
+        const Columns second_of_pair = partials_at(2 * at + 1);
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) some[i].at[c] += second_of_pair.at[c];
+      }
     }
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
@@ -111,7 +127,8 @@ __global__ void __launch_bounds__(kWarpLanes* kWarpLanes)
   if (lane < kLanesOfRow) of_warps[warp][lane] = sum;
   __syncthreads();
   if (p.discards && lane % kLanesOfRow == 0) {
-    for (std::int64_t row = warp * kColumns + lane / kLanesOfRow; row < p.rows; row += step) {
+    const std::int64_t rows = kPaired ? 2 * p.rows : p.rows;
+    for (std::int64_t row = warp * kColumns + lane / kLanesOfRow; row < rows; row += step) {
       discard_line(from + row * p.cols);
     }
   }

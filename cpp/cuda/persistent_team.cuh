@@ -36,6 +36,7 @@ struct LaneGroup {
   static constexpr int kRing = 0;
   static constexpr int kFold = 1;
   static constexpr int kChunks = kFold * kVecs;
+  static constexpr bool kPaired = false;
   static constexpr int kMaxThreads = kPersistentThreads / kLanes;
   static constexpr int kMinBlocks = 2;
   static constexpr bool kOneRow = false;
@@ -67,16 +68,18 @@ struct LaneGroup {
 };
 
 // Warps of a block, several groups of them in a block. With four chunks of a thread it plays both
-// blocks of a cluster of two.
-template <class Value, int kVecsOf, int kRingOf, int kMaxThreadsOf, int kMinBlocksOf>
+// blocks of a cluster of two. kPaired: two groups that would be a block each may be one block.
+template <class Value, int kVecsOf, int kRingOf, int kMaxThreadsOf, int kMinBlocksOf,
+          bool kPairedOf = false>
 struct WarpGroup {
   static constexpr int kVecs = kVecsOf;
   static constexpr int kParts = kVecs > 2 ? kVecs / 2 : 1;
   static constexpr int kRing = kRingOf;
   static constexpr int kFold = 1;
   static constexpr int kChunks = kFold * kVecs;
-  static constexpr int kMaxThreads = kMaxThreadsOf;
-  static constexpr int kMinBlocks = kMinBlocksOf;
+  static constexpr bool kPaired = kPairedOf;
+  static constexpr int kMaxThreads = kPaired ? 2 * kMaxThreadsOf : kMaxThreadsOf;
+  static constexpr int kMinBlocks = kMinBlocksOf;  // before they are paired
   static constexpr bool kOneRow = true;
   static constexpr bool kSplitRows = false;
   static constexpr bool kUniformShift = true;
@@ -125,7 +128,17 @@ struct WarpGroup {
   }
 
   // At least two warps in a group.
-  WarpSums<Part, kSums, kMaxWarps / 2> sums_;
+  WarpSums<Part, kSums, kMaxWarps / 2, true> sums_;
+};
+
+// Group, or its pairs where a multiprocessor has two of its blocks with one chunk in a thread.
+template <class Group, bool kMayPair>
+struct PairsOf {
+  using Type = Group;
+};
+template <class Value, int kRing>
+struct PairsOf<WarpGroup<Value, 1, kRing, kPersistentThreads, 2>, true> {
+  using Type = WarpGroup<Value, 1, kRing, kPersistentThreads, 2, true>;
 };
 
 // A cluster of blocks, whose threads are kGroups groups, a row each at a time.
@@ -137,6 +150,7 @@ struct ClusterGroup {
   static constexpr int kRing = kRingOf;
   static constexpr int kFold = 1;
   static constexpr int kChunks = kFold * kVecs;
+  static constexpr bool kPaired = false;
   static constexpr int kMaxThreads = kMaxThreadsOf;
   static constexpr int kMinBlocks = 1;
   static constexpr bool kOneRow = true;

@@ -165,9 +165,9 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
           kAccess == Access::kAny ? tuning::unfolded(config)
           : kBeside == Beside::kGate
               ? tuning::spread_beside_gate(config, problem.rows, sizeof(T))
-              : tuning::spread_over_threads(config, problem.rows, kAccess == Access::kShifted,
-                                            kBeside == Beside::kResidual,
-                                            kCentring == Centring::kAlways);
+              : tuning::spread_over_threads(
+                    config, problem.rows, sizeof(T), kAccess == Access::kShifted,
+                    kBeside == Beside::kResidual, kCentring == Centring::kAlways);
       if (kAccess == Access::kAligned && kBeside != Beside::kGate) {
         const std::int64_t chunks = tuning::ceil_div(problem.cols, kPack<T>);
         shape = tuning::by_warps(shape, problem.rows, chunks, sizeof(T),

@@ -42,7 +42,9 @@ bool discards(const PartialSumsParams<Accumulate>& sums, bool both) {
     return reinterpret_cast<std::uintptr_t>(data) % kLineBytes == 0;
   };
   return sizeof(Accumulate) * kWarpLanes == kLineBytes && sums.cols % kWarpLanes == 0 &&
-         (both ? 2 : 1) * sums.rows * sums.cols * std::int64_t{sizeof(Accumulate)} >= kLeast &&
+         (both ? 2 : 1) * (sums.rows << sums.paired) * sums.cols *
+                 std::int64_t{sizeof(Accumulate)} >=
+             kLeast &&
          on_line(sums.sums[0].partials) && (!both || on_line(sums.sums[1].partials));
 }
 
@@ -55,10 +57,16 @@ void launch_column_sums(PartialSumsParams<Accumulate> sums, bool both, int devic
   sums.discards = discards(sums, both);
   const auto with = [&]<int kColumnsOfLane>() {
     const auto warps = tuning::ceil_div(sums.rows, kRowsOfPartialSums * kColumnsOfLane);
-    launch<partial_sums_kernel<Accumulate, kColumnsOfLane>>(
-        {.blocks = both ? 2 * blocks : blocks,
-         .threads = kWarpLanes * static_cast<int>(std::min<std::int64_t>(warps, kWarpLanes))},
-        stream, device, sums);
+    const LaunchShape shape{.blocks = both ? 2 * blocks : blocks,
+                            .threads = kWarpLanes * static_cast<int>(std::min<std::int64_t>(
+                                                        warps, kMostWarps<kColumnsOfLane>))};
+    if constexpr (sizeof(Accumulate) == 4) {
+      if (sums.paired) {
+        return launch<partial_sums_kernel<Accumulate, kColumnsOfLane, true>>(shape, stream, device,
+                                                                             sums);
+      }
+    }
+    launch<partial_sums_kernel<Accumulate, kColumnsOfLane, false>>(shape, stream, device, sums);
   };
   // Workspaces start on a chunk, so that shapes alone decide about the order of the sums.
   if (sums.cols % kColumns == 0 && starts_on_chunk(sums.sums[0].partials) &&
@@ -72,21 +80,24 @@ template void launch_column_sums(PartialSumsParams<float>, bool, int, StreamView
 template void launch_column_sums(PartialSumsParams<double>, bool, int, StreamView);
 
 template <class Accumulate>
-void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device,
+void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, bool added_pairs, int device,
                          StreamView stream) {
   if (p.dweight.data == nullptr && p.dbias.data == nullptr) return;
   const bool both = p.dweight.data != nullptr && p.dbias.data != nullptr;
   const PartialSumsParams<Accumulate> sums{
       {p.dweight.data != nullptr ? p.dweight : p.dbias, p.dbias},
-      p.teams_of_head,
+      p.teams_of_head / (p.paired ? 2 : 1),
       p.cols * p.heads.count,
       p.cols,
       0,
-      p.accumulate};
+      p.accumulate,
+      p.paired && !added_pairs};
   launch_column_sums(sums, both, device, stream);
 }
-template void launch_partial_sums<float>(const RmsNormBackwardParams<float>&, int, StreamView);
-template void launch_partial_sums<double>(const RmsNormBackwardParams<double>&, int, StreamView);
+template void launch_partial_sums<float>(const RmsNormBackwardParams<float>&, bool, int,
+                                         StreamView);
+template void launch_partial_sums<double>(const RmsNormBackwardParams<double>&, bool, int,
+                                          StreamView);
 
 // The kernels of aligned rows count them in 32 bits, some steps past the last, and those of evenly
 // spaced ones the bytes between them.

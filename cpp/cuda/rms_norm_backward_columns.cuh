@@ -151,7 +151,7 @@ class ColumnChunks : ColumnBlock<T, most_chunks(kForm), kAccess == Access::kAny 
                       const Statistics& statistics) const {
     const ChunkInputs<T> inputs = GateOf<T, kAccess, kGated>{p_}.inputs(dy, x, gate);
     add_weight_gradient<T>(sums.weight, inputs.dy, normal<T, kCentring>(inputs.x, statistics),
-                           p_.round_before_weight);
+                           kCentring != Centring::kAlways && p_.round_before_weight);
     if constexpr (kCentring != Centring::kNever) add_bias_gradient<T>(sums.bias, inputs.dy);
   }
 

@@ -142,7 +142,8 @@ class ColumnElements : ColumnBlock<T, kSegment, kSplit> {
         Accumulate h = to_number(x[batch][i]);
         if constexpr (kCentring != Centring::kNever) h -= of.mean;
         h *= of.rstd;
-        if (p_.round_before_weight) h = to_number(from_number<T>(h));
+        if (kCentring != Centring::kAlways && p_.round_before_weight)
+          h = to_number(from_number<T>(h));
         sums.weight[i] = fma(number, h, sums.weight[i]);
         if constexpr (kCentring != Centring::kNever) sums.bias[i] += number;
       }

@@ -119,6 +119,7 @@ RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
   p.lanes = config.lanes;
   p.blocks_per_row = config.blocks_per_row;
   p.teams_of_head = static_cast<int>(config.partial_rows / problem.heads);
+  p.paired = config.paired;
   p.row_bytes = row_bytes<T>(p);
   p.steps = row_steps(p, config.threads / std::max(1, config.lanes));
   p.groups = config.rows.groups;
@@ -127,8 +128,9 @@ RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
   return p;
 }
 
-// In rms_norm_backward.cu, once for all units.
+// In rms_norm_backward.cu, once for all units. added_pairs: by the blocks themselves.
 template <class Accumulate>
-void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device, StreamView stream);
+void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, bool added_pairs, int device,
+                         StreamView stream);
 
 }  // namespace membound::cuda

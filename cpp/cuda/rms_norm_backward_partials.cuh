@@ -26,25 +26,61 @@ class PartialSums {
     if constexpr (Group::kOneRow && kAccess == Access::kAligned) {
       if (p_.lanes == threads()) return store_own(sums, partials);
     }
+    if constexpr (Group::kPaired) {
+      if (p_.paired) return store_pair(sums, partials);
+    }
     store_folded(sums, partials);
   }
 
   // The shared memory that this takes, for others until store().
-  static constexpr int kPlaces =
-      kPersistentThreads * kPack<T> * static_cast<int>(sizeof(Accumulate)) / kChunkBytes;
+  static constexpr int kPieces = kPack<T> * static_cast<int>(sizeof(Accumulate)) / kChunkBytes;
+  static constexpr int kPlaces = kPieces * kPersistentThreads;
   static __device__ uint4* chunks() { return reinterpret_cast<uint4*>(space()); }
 
  private:
   static __device__ int threads() { return static_cast<int>(blockDim.x); }
 
-  // Of a block with one group, whose lanes are its threads: what the team has in registers for each
-  // row is not kept for this.
+  // Of two groups, the second of which hands its sums to the first, 16 bytes of each thread beside
+  // its neighbours'.
+  __device__ void store_pair(Sums& sums, Accumulate* partials) const {
+    static_assert(kVecs == 1);
+    constexpr int kOfPiece = kPack<T> / kPieces;
+    struct alignas(kChunkBytes) Piece {
+      Accumulate at[kOfPiece];
+    };
+    const int lanes = p_.lanes;
+    const bool second = static_cast<int>(threadIdx.x) >= lanes;
+    Piece* const pieces =
+        reinterpret_cast<Piece*>(chunks()) + static_cast<int>(threadIdx.x) - (second ? lanes : 0);
+    if (second) {
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        Piece piece;
+#pragma unroll
+        for (int j = 0; j < kOfPiece; ++j) piece.at[j] = sums[0].at[i * kOfPiece + j];
+        pieces[i * lanes] = piece;
+      }
+    }
+    __syncthreads();
+    if (second) return;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const Piece piece = pieces[i * lanes];
+#pragma unroll
+      for (int j = 0; j < kOfPiece; ++j) sums[0].at[i * kOfPiece + j] += piece.at[j];
+    }
+    store_own(sums, partials);
+  }
+
+  // Of a block with one group, or of the first of a pair, whose lanes are its threads: what the
+  // team has in registers for each row is not kept for this.
   __device__ void store_own(const Sums& sums, Accumulate* partials) const {
     Accumulate* to = partials + team_.team() * p_.cols;
     const int rank = Group::kClusters ? cluster_rank() : 0;
+    const int lanes = Group::kPaired ? p_.lanes : threads();
 #pragma unroll
     for (int v = 0; v < kVecs; ++v) {
-      const int index = (rank * kVecs + v) * threads() + static_cast<int>(threadIdx.x);
+      const int index = (rank * kVecs + v) * lanes + static_cast<int>(threadIdx.x);
       if (index < p_.chunks) store_numbers<T>(to + std::int64_t{index} * kPack<T>, sums[v]);
     }
   }
@@ -101,8 +137,8 @@ class PartialSums {
       __syncthreads();
       return reinterpret_cast<Accumulate*>(ring);
     } else {
-      __shared__ alignas(kChunkBytes) Accumulate space[kPersistentThreads * kPack<T>];
-      return space;
+      __shared__ uint4 space[kPlaces];
+      return reinterpret_cast<Accumulate*>(space);
     }
   }
 

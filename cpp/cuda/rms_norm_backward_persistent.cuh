@@ -330,7 +330,8 @@ class PersistentGradient {
   }
 
   __device__ void add_to_sums(int v, const Terms& of) {
-    constexpr bool kMayRound = !kPlain || kForm == Form::kPlainRounded;
+    constexpr bool kMayRound =
+        kCentring != Centring::kAlways && (!kPlain || kForm == Form::kPlainRounded);
     add_weight_gradient<T>(sums_[v], of.dy, of.h, kMayRound && p_.round_before_weight);
     if constexpr (kCentring != Centring::kNever) add_bias_gradient<T>(bias_sums_[v], of.dy);
   }
@@ -356,7 +357,7 @@ class PersistentGradient {
 template <class Group, Form kForm>
 constexpr int min_blocks() {
   if (kForm == Form::kPlainGated) return Group::kMinBlocks > 1 ? 2 : 1;
-  return kForm < Form::kGeneral ? Group::kMinBlocks : 1;
+  return kForm < Form::kGeneral && !Group::kPaired ? Group::kMinBlocks : 1;
 }
 
 // A block, or a cluster, works on every partial_rows-th row (or set of rows, one for each of its

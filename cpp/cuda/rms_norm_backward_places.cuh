@@ -47,6 +47,7 @@ struct RmsNormBackwardParams {
   int lanes;           // threads of a row, or of a block's part of it
   int blocks_per_row;  // the cluster
   int teams_of_head;   // that share its rows
+  bool paired;         // their partial sums are added up in pairs first
   int column_blocks;   // of the grid, before those of the rows
   bool round_before_weight;
   bool accumulate;

@@ -124,12 +124,16 @@ __device__ inline void add_columns(const RmsNormBackwardParams<accumulate_t<T>>&
 // Threads that __launch_bounds__ is told of, of which a multiprocessor's registers are for one
 // block: blocks are smaller (H200, float16 1024 x 4096 12.3 and 11.1 us with 80 registers for 86;
 // bfloat16 256 x 3001 6.7 and 7.2 with 96 for 128, but 192 x 3001 6.2 and 4.7, 128 x 4097 6.7 and
-// 5.2, 256 x 2049 6.4 and 5.1).
+// 5.2, 256 x 2049 6.4 and 5.1; LayerNorm 64 x 512 2.4 and 2.2 with 96 for 145).
 template <class T, class Team, Access kAccess, Centring kCentring, bool kGated>
 constexpr int roles_threads() {
   constexpr ColumnForm kColumns = column_form<T, Team, kAccess, kGated>();
   if (kColumns == ColumnForm::kParked) return 1024;
   if (kColumns == ColumnForm::kAsked && kAccess == Access::kShifted) return 576;
+  if (std::is_same_v<Team, GradientWarpTeam> && kColumns == ColumnForm::kNarrow &&
+      kCentring == Centring::kAlways) {
+    return 640;
+  }
   const bool fits = std::is_same_v<T, Float16> && std::is_same_v<Team, GradientBlockTeam> &&
                     kColumns == ColumnForm::kNarrow && kCentring == Centring::kNever;
   return fits ? 768 : Team::kMaxThreads;

@@ -80,7 +80,7 @@ struct FramedSums {
 template <class Team, class Accumulate>
 struct FramedSums<Team, Pair<Accumulate>> {
   const Team& team;
-  WarpSums<Pair<Accumulate>, 1, 1> of_warps;
+  WarpSums<Pair<Accumulate>, 1, 1, Team::kVecs <= 2> of_warps;
   __device__ FramedSums(const Team& team) : team(team), of_warps(0, team.lane / kWarpLanes) {
     of_warps.clear();
   }

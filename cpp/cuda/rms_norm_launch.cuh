@@ -191,8 +191,8 @@ class NormRowsLaunch {
   static constexpr bool kStreams = kAnyRow || kPlainRows;
   // Kernels of their own for rows that leave a quarter of their chunks empty.
   static constexpr bool kSpares = kPlainRows && sizeof(T) < 8 && kCentring == Centring::kAlways;
-  static constexpr bool kUnfolds =
-      tuning::is_never_folded(kBeside == Beside::kResidual, kCentring != Centring::kNever);
+  static constexpr bool kUnfolds = tuning::is_never_folded(
+      kPlainRows ? sizeof(T) : 2, kBeside == Beside::kResidual, kCentring != Centring::kNever);
 
  public:
   NormRowsLaunch(const Params& p, const tuning::RmsNormConfig& config, int device,

@@ -11,8 +11,11 @@
 namespace membound::cuda {
 
 // kSums sums of each thread. They alternate between two buffers, so that a row costs one barrier:
-// round: 0, 1, 2 ... over the rows. Pairs go by halves of a warp.
-template <class Part, int kSums, int kGroups>
+// round: 0, 1, 2 ... over the rows. Pairs go by halves of a warp. kOneAddress: for
+// storing and loading, where two would spill (H200, LayerNorm, bfloat16, us with two and with one:
+// gradient 16384 x 4097 158 and 152, with an offset 16384 x 3072 84 and 80, forward 16384 x 4097 97
+// and 95; but forward 4096 x 12287 72 and 77).
+template <class Part, int kSums, int kGroups, bool kOneAddress>
 class WarpSums {
   static constexpr int kMaxWarps = kHalfWarp;
   static constexpr bool kPairs = std::is_class_v<Part>;
@@ -22,11 +25,19 @@ class WarpSums {
   __device__ WarpSums(int group, int warp) : group_(group), warp_(warp) {
     if constexpr (kPairs) {
       const int half = in_upper_half();
-      of_warp_ = address_of(warp, half);
-      of_all_ = address_of(static_cast<int>(threadIdx.x % kMaxWarps), half);
-      // Opaque, so that they stay in registers: found anew for each row they were a tenth of the
-      // instructions of one with one chunk in a thread.
-      asm volatile("" : "+r"(of_warp_), "+r"(of_all_));
+      const int lane = static_cast<int>(threadIdx.x % kMaxWarps);
+      if constexpr (kOneAddress) {
+        // The butterfly adds the same slots at each step, and lane 0, which stores, has its warp's.
+        of_all_ = address_of(warp ^ lane, half);
+        asm volatile("" : "+r"(of_all_));
+        of_warp_ = of_all_;
+      } else {
+        of_warp_ = address_of(warp, half);
+        of_all_ = address_of(lane, half);
+        // Opaque, so that they stay in registers: found anew for each row they were a tenth of the
+        // instructions of one with one chunk in a thread.
+        asm volatile("" : "+r"(of_warp_), "+r"(of_all_));
+      }
     }
   }
   // Once, by the whole block: groups may have fewer warps.

@@ -108,15 +108,18 @@ TEST_CASE("rows of two to four virtual warps, several to a block") {
 }
 
 TEST_CASE("threads of a row by what it brings along") {
-  const auto fold_of = [](std::int64_t rows, std::int64_t cols, bool residual, bool centred) {
-    const RmsNormConfig c = rms_norm_config(rows, cols, 2, 16);
-    return spread_over_threads(c, rows, false, residual, centred).fold;
+  const auto fold_of = [](std::int64_t rows, std::int64_t cols, bool residual, bool centred,
+                          int size = 2) {
+    const RmsNormConfig c = rms_norm_config(rows, cols, size, 16);
+    return spread_over_threads(c, rows, size, false, residual, centred).fold;
   };
   for (const std::int64_t cols : {1024, 2048, 3072, 4096, 5120, 8192}) {
     for (const std::int64_t rows : {1, 512, 1024, 4096, 1 << 20}) {
       CHECK(fold_of(rows, cols, true, false) == 1);
+      CHECK(fold_of(rows, cols / 2, false, false, 4) == 1);
     }
   }
+  CHECK(fold_of(1024, 4096, false, true, 4) == 2);
   CHECK(fold_of(1024, 4096, false, false) == 2);
   CHECK(fold_of(1 << 20, 2048, true, true) == 1);
   CHECK(fold_of(1 << 20, 4096, true, true) == 2);
@@ -124,7 +127,7 @@ TEST_CASE("threads of a row by what it brings along") {
   CHECK(fold_of(512, 8192, false, true) == 2);
   CHECK(fold_of(1 << 20, 2048, false, true) == 2);
   const RmsNormConfig c = rms_norm_config(1 << 20, 4096, 2, 16);
-  CHECK(spread_over_threads(c, 1 << 20, true, true, false).fold == 2);
+  CHECK(spread_over_threads(c, 1 << 20, 2, true, true, false).fold == 2);
 }
 
 TEST_CASE("threads of a row beside a gate") {

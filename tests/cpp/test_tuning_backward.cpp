@@ -220,6 +220,32 @@ TEST_CASE("narrow and wide rows are many sooner than others, odd and gated ones,
   }
 }
 
+TEST_CASE("sums of two blocks of a multiprocessor are paired, whatever the alignment") {
+  const auto paired = [](std::int64_t rows, std::int64_t cols, int size, bool centred,
+                         std::int64_t heads = 1, bool gated = false) {
+    const auto config = [&](bool ring) {
+      return rms_norm_backward_config(rows, cols, size, true, ring, 16, centred, heads, gated);
+    };
+    const auto c = config(true);
+    CHECK(config(false).paired == c.paired);
+    if (c.paired) CHECK(c.partial_rows % 2 == 0);
+    if (c.paired) CHECK(c.threads == c.lanes);
+    return c.paired;
+  };
+  for (const bool centred : {false, true}) {
+    CHECK(paired(16384, 4096, 2, centred));
+    CHECK(paired(1025, 3080, 2, centred));
+    CHECK_FALSE(paired(16384, 3072, 2, centred));  // three
+    CHECK_FALSE(paired(16384, 4097, 2, centred));
+    CHECK_FALSE(paired(16384, 2048, 2, centred));  // two groups of threads in each
+    CHECK_FALSE(paired(16384, 1024, 8, centred));
+    CHECK_FALSE(paired(64, 4096, 2, centred));  // no such blocks
+    CHECK_FALSE(paired(16384, 4096, 2, centred, 2));
+    CHECK(paired(16384, 2048, 4, centred) == !centred);
+  }
+  CHECK_FALSE(paired(16384, 4096, 2, false, 1, true));
+}
+
 TEST_CASE("few narrow rows are spread over blocks as long as their partial sums are few bytes") {
   const auto blocks = [](std::int64_t rows, std::int64_t cols, int size, bool centred, bool gated) {
     return rms_norm_backward_config(rows, cols, size, true, true, 16, centred, 1, gated)

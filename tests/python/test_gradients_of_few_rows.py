@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of few rows on a GPU, whose columns blocks of their own add up."""
+"""Gradients of few rows on a GPU, whose columns blocks of their own add up, and of a few more."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ WIDE = [(379, 8192), (131, 6400), (70, 8000), (16, 16384), (7, 20480), (700, 564
 # Rows that start anywhere: four blocks, two or one to a segment of columns, wide ones, clusters.
 ODD = [(129, 65), (640, 77), (70, 300), (601, 333), (200, 513), (130, 1001), (300, 2049)]
 ODD += [(33, 4097), (257, 5001), (100, 7001), (65, 8193), (9, 20001)]
+# Blocks that keep their sums: several groups of threads, three blocks of a multiprocessor, two or
+# the block that works for both.
+MORE = [(1050, 1001), (1050, 2601), (1026, 3335), (1301, 4091)]
 
 
 @pytest.mark.parametrize("centred", [False, True], ids=["rms_norm", "layer_norm"])
-@pytest.mark.parametrize("shape", [*WIDE, *ODD])
+@pytest.mark.parametrize("shape", [*WIDE, *ODD, *MORE, (1201, 4096)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", gradients.ON_GPU)
 def test_gradients(name, dtype, shape, centred, seed):
@@ -65,7 +68,8 @@ def test_bits_do_not_depend_on_where_rows_are(dtype, rounding, seed):
             return membound.layer_norm_backward(dy, x, weight, *of_rows)
         return membound.rms_norm_backward(dy, x, weight, *of_rows, rounding=rounding)
 
-    shapes = [*ODD, *((rows, cols - cols % 16) for rows, cols in ODD)]
+    odd = [*ODD, *MORE]
+    shapes = [*odd, *((rows, cols - cols % 16) for rows, cols in odd)]
     for rows, cols in ((rows - rows % 2, cols) for rows, cols in shapes):
         dy, x, weight = (draw(*shape).to(kind) for shape in ((rows, cols), (rows, cols), (cols,)))
         statistics = [draw(rows).abs() + 0.5]

@@ -19,7 +19,7 @@ inline RmsNormConfig rms_norm_quant_config(std::int64_t rows, std::int64_t cols,
   const RmsNormConfig config = rms_norm_config(rows, cols, dtype_size, max_cluster);
   if (!aligned) return unfolded(config);
   if (config.form != RowForm::kBlock || config.max_warps != 8) return folded(config, rows);
-  if (is_never_folded(residual, false)) return unfolded(config);
+  if (residual) return unfolded(config);
   return by_warps(
       folded(config, rows, dtype_size == 2 ? 4 * kFewVirtualThreads : kFewVirtualThreads), rows,
       ceil_div(cols, kChunk / dtype_size), dtype_size, false, false, true);
