@@ -127,8 +127,8 @@ struct WarpGroup {
     }
   }
 
-  // At least two warps in a group.
-  WarpSums<Part, kSums, kMaxWarps / 2, true> sums_;
+  // At least two warps in a group. Rings of single sums have registers for two addresses.
+  WarpSums<Part, kSums, kMaxWarps / 2, std::is_class_v<Value> || kRing == 0> sums_;
 };
 
 // Group, or its pairs where a multiprocessor has two of its blocks with one chunk in a thread.
