@@ -68,7 +68,8 @@ struct LaneGroup {
 };
 
 // Warps of a block, several groups of them in a block. With four chunks of a thread it plays both
-// blocks of a cluster of two. kPaired: two groups that would be a block each may be one block.
+// blocks of a cluster of two. kPaired: two groups that would be a block each may be one block;
+// blocks of one group, or of several narrower ones, run in the same kernel.
 template <class Value, int kVecsOf, int kRingOf, int kMaxThreadsOf, int kMinBlocksOf,
           bool kPairedOf = false>
 struct WarpGroup {

@@ -41,10 +41,9 @@ bool discards(const PartialSumsParams<Accumulate>& sums, bool both) {
   const auto on_line = [](const void* data) {
     return reinterpret_cast<std::uintptr_t>(data) % kLineBytes == 0;
   };
+  const std::int64_t rows = (both ? 2 : 1) * (sums.paired ? 2 : 1) * sums.rows;
   return sizeof(Accumulate) * kWarpLanes == kLineBytes && sums.cols % kWarpLanes == 0 &&
-         (both ? 2 : 1) * (sums.rows << sums.paired) * sums.cols *
-                 std::int64_t{sizeof(Accumulate)} >=
-             kLeast &&
+         rows * sums.cols * std::int64_t{sizeof(Accumulate)} >= kLeast &&
          on_line(sums.sums[0].partials) && (!both || on_line(sums.sums[1].partials));
 }
 
@@ -80,8 +79,8 @@ template void launch_column_sums(PartialSumsParams<float>, bool, int, StreamView
 template void launch_column_sums(PartialSumsParams<double>, bool, int, StreamView);
 
 template <class Accumulate>
-void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, bool added_pairs, int device,
-                         StreamView stream) {
+void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device, StreamView stream,
+                         bool added_pairs) {
   if (p.dweight.data == nullptr && p.dbias.data == nullptr) return;
   const bool both = p.dweight.data != nullptr && p.dbias.data != nullptr;
   const PartialSumsParams<Accumulate> sums{
@@ -94,10 +93,10 @@ void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, bool added_
       p.paired && !added_pairs};
   launch_column_sums(sums, both, device, stream);
 }
-template void launch_partial_sums<float>(const RmsNormBackwardParams<float>&, bool, int,
-                                         StreamView);
-template void launch_partial_sums<double>(const RmsNormBackwardParams<double>&, bool, int,
-                                          StreamView);
+template void launch_partial_sums<float>(const RmsNormBackwardParams<float>&, int, StreamView,
+                                         bool);
+template void launch_partial_sums<double>(const RmsNormBackwardParams<double>&, int, StreamView,
+                                          bool);
 
 // The kernels of aligned rows count them in 32 bits, some steps past the last, and those of evenly
 // spaced ones the bytes between them.

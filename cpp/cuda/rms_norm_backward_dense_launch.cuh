@@ -37,7 +37,7 @@ void launch_rms_norm_backward_dense(const RmsNormBackwardProblem& problem,
   } else {
     as.template operator()<Third::kNothing, Centring::kNever>();
   }
-  launch_partial_sums<accumulate_t<T>>(p, false, device, stream);
+  launch_partial_sums<accumulate_t<T>>(p, device, stream);
 }
 
 }  // namespace membound::cuda

@@ -71,7 +71,7 @@ void launch_rms_norm_backward_framed(const RmsNormBackwardProblem& problem,
   } else {
     launch_framed<T, Third::kNothing, Centring::kNever>(p, config, device, stream);
   }
-  launch_partial_sums(p, false, device, stream);
+  launch_partial_sums(p, device, stream);
 }
 
 }  // namespace membound::cuda

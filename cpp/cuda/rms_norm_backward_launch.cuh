@@ -88,7 +88,7 @@ class PersistentLaunch {
     } else if constexpr (kAccess == Access::kAligned) {
       config_.blocks_per_row > 1 ? through_rings_of_clusters() : through_rings();
     }
-    launch_partial_sums(p_, added_pairs_, device_, stream_);
+    launch_partial_sums(p_, device_, stream_, added_pairs_);
   }
 
  private:

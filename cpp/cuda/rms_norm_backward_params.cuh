@@ -130,7 +130,7 @@ RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
 
 // In rms_norm_backward.cu, once for all units. added_pairs: by the blocks themselves.
 template <class Accumulate>
-void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, bool added_pairs, int device,
-                         StreamView stream);
+void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device, StreamView stream,
+                         bool added_pairs = false);
 
 }  // namespace membound::cuda
