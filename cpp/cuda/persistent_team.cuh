@@ -144,7 +144,7 @@ struct PairsOf<WarpGroup<Value, 1, kRing, kPersistentThreads, 2>, true> {
 
 // A cluster of blocks, whose threads are kGroups groups, a row each at a time.
 template <class Value, int kVecsOf, int kRingOf, int kPartsOf = kVecsOf / 2, int kGroups = 1,
-          int kMaxThreadsOf = kPersistentThreads>
+          int kMaxThreadsOf = kPersistentThreads, int kMinBlocksOf = 1>
 struct ClusterGroup {
   static constexpr int kVecs = kVecsOf;
   static constexpr int kParts = kPartsOf;
@@ -153,7 +153,7 @@ struct ClusterGroup {
   static constexpr int kChunks = kFold * kVecs;
   static constexpr bool kPaired = false;
   static constexpr int kMaxThreads = kMaxThreadsOf;
-  static constexpr int kMinBlocks = 1;
+  static constexpr int kMinBlocks = kMinBlocksOf;
   static constexpr bool kOneRow = true;
   static constexpr bool kSplitRows = false;
   static constexpr bool kUniformShift = true;

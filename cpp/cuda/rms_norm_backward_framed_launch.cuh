@@ -29,6 +29,11 @@ void launch_framed(const RmsNormBackwardParams<accumulate_t<T>>& p,
   constexpr bool kGated = kThird == Third::kGate;
   constexpr int kLess = kGated ? 1 : 0;
   constexpr int kSmallLess = kGated || kCentring != Centring::kNever || kOptions ? 1 : 0;
+  // Where options of 16 bits leave no registers (8192 x 6143 with an offset 136 and 170).
+  constexpr int kPairs =
+      sizeof(T) == 2 && (kOptions || kThird != Third::kNothing)
+          ? tuning::kSmallPairs
+          : tuning::small_pairs(sizeof(T), kCentring != Centring::kNever, kGated);
   if (config.blocks_per_row > 1) {
     as.template operator()<ClusterGroup<Value, 2, 0>>();
   } else if (config.vecs == 4) {
@@ -44,8 +49,8 @@ void launch_framed(const RmsNormBackwardParams<accumulate_t<T>>& p,
     as.template operator()<WarpGroup<Value, 1, 0, tuning::kSmallBlock, 3 - kSmallLess>>();
   } else if (config.vecs == 1) {
     as.template operator()<WarpGroup<Value, 1, 0, kBlock, 2 - kLess>>();
-  } else if (config.threads <= tuning::kSmallPairs) {
-    as.template operator()<WarpGroup<Value, 2, 0, tuning::kSmallPairs, 2 - kLess>>();
+  } else if (config.threads <= kPairs) {
+    as.template operator()<WarpGroup<Value, 2, 0, kPairs, 2 - kLess>>();
   } else {
     as.template operator()<WarpGroup<Value, 2, 0, kBlock, 1>>();
   }

@@ -60,6 +60,8 @@ class PersistentLaunch {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
   using Value = RowSum<T, kCentring>;
   static constexpr int kBlock = tuning::kPersistentBlock;
+  static constexpr int kPairs =
+      tuning::small_pairs(sizeof(T), kCentring != Centring::kNever, kGated);
   static constexpr bool kHasPlain = kAccess != Access::kAny && !kGated;
   static constexpr bool kHasMore = kHasPlain && kAccess == Access::kAligned && sizeof(T) < 8;
   static constexpr bool kCrowded = kCentring != Centring::kNever || kGated;
@@ -114,45 +116,60 @@ class PersistentLaunch {
   // Forms that aligned rows alone have: others would be compiled beside what Group says.
   template <class Group, Form kForm>
   void more_as() {
-    if constexpr (kHasMore) {
-      if constexpr (Group::kVecs == 1 && Group::kRing == 0 && Group::kOneRow) {
-        // Beside the next row there are no registers for it (H200, 16384 x 4096 bfloat16, rounded:
-        // 140 us, 99 so).
-        if constexpr (kForm == Form::kPlainAdd) {
-          if (p_.steps.rounds < tuning::kRowsForRing) return as<Group, kForm>();
-        }
-        shape_.shared_bytes = std::size_t{2 * 2 * kChunkBytes} * config_.threads;
-        as<WarpGroup<Value, 1, 2, kBlock, 2>, kForm>();
-      } else {
-        as<Group, kForm>();
+    if constexpr (Group::kVecs == 1 && Group::kRing == 0 && Group::kOneRow) {
+      // Beside the next row there are no registers for it (H200, 16384 x 4096 bfloat16, rounded:
+      // 140 us, 99 so).
+      if constexpr (kForm == Form::kPlainAdd) {
+        if (p_.steps.rounds < tuning::kRowsForRing) return as<Group, kForm>();
       }
+      shape_.shared_bytes = std::size_t{2 * 2 * kChunkBytes} * config_.threads;
+      as<WarpGroup<Value, 1, 2, kBlock, 2>, kForm>();
+    } else {
+      as<Group, kForm>();
     }
+  }
+  template <class Group>
+  bool is_plain_alone() const {
+    return p_.dsum == nullptr && (plain_has_offset<Group, kCentring> ? p_.everyday : p_.plain);
+  }
+  // Threads without a chunk hide no waiting: through the ring then (H200, bfloat16, us: 45568 x
+  // 1536 113 to 103, 121520 x 576 118 to 105, 182288 x 384 111 to 104, 5424 x 1536 17.9 to 17.1;
+  // but with five rows to a group 2600 x 1280 9.7 to 9.8, 10416 x 320 9.9 to 10.2, and where all
+  // threads have one 45568 x 512 37.4 to 37.5).
+  bool rings_plain_rows() const {
+    return p_.chunks * (config_.threads / config_.lanes) < kBlock &&
+           p_.steps.rounds >= tuning::kRowsForPlainRing;
   }
   template <class Group>
   void with() {
     static constexpr Form kOther = !kGated              ? Form::kGeneral
                                    : (Group::kRing > 0) ? Form::kPlainGated
                                                         : Form::kGated;
-    if (kHasPlain && p_.plain && p_.dsum == nullptr) {
-      as<Group, kHasPlain ? Form::kPlain : kOther>();
-    } else if (kHasMore && p_.plain) {
-      more_as<Group, Form::kPlainAdd>();
-    } else if (kHasMore && p_.everyday && p_.dsum == nullptr) {
-      more_as<Group, Form::kPlainRounded>();
-    } else {
-      as<Group, kOther>();
+    if constexpr (kHasMore && Group::kVecs == 1 && Group::kRing == 0 && Group::kOneRow) {
+      if (is_plain_alone<Group>() && rings_plain_rows())
+        return more_as<Group, Form::kPlainRounded>();
     }
+    if constexpr (kHasPlain) {
+      if (is_plain_alone<Group>()) return as<Group, Form::kPlain>();
+    }
+    if constexpr (kHasMore) {
+      if (p_.plain) return more_as<Group, Form::kPlainAdd>();
+      if constexpr (!plain_has_offset<Group, kCentring>) {
+        if (p_.everyday && p_.dsum == nullptr) return more_as<Group, Form::kPlainRounded>();
+      }
+    }
+    as<Group, kOther>();
   }
 
   void by_lanes() {
-    const bool even = kMayBeEven && p_.plain && has_even_rows<T>(p_);
+    using Group = LaneGroup<Value, false>;
+    const bool even = kMayBeEven && (p_.plain || is_plain_alone<Group>()) && has_even_rows<T>(p_);
     if constexpr (kMayBeEven && kGated) {
       if (p_.plain && tuning::folds_four_lanes(p_.chunks, config_.lanes)) return folded<4>(even);
       if constexpr (sizeof(T) == 2) {
         if (p_.plain && config_.lanes >= tuning::kFewFoldedLanes) return folded<2>(even);
       }
     } else if constexpr (kMayBeEven) {
-      using Group = LaneGroup<Value, false>;
       if (even)
         return p_.dsum != nullptr ? as<Group, Form::kPlainAdd>() : as<Group, Form::kPlain>();
     }
@@ -190,15 +207,17 @@ class PersistentLaunch {
       with<WarpGroup<Value, 1, 2, tuning::kSmallBlock, 3>>();
     } else if (config_.vecs == 1) {
       if constexpr (kCrowded) with<WarpGroup<Value, 1, 2, kBlock, 2>>();
-    } else if (config_.threads <= tuning::kSmallPairs) {
-      with<WarpGroup<Value, 2, 2, tuning::kSmallPairs, 2>>();
+    } else if (config_.threads <= kPairs) {
+      with<WarpGroup<Value, 2, 2, kPairs, 2>>();
     } else {
       with<WarpGroup<Value, 2, 2, kBlock, 1>>();
     }
   }
   void through_rings_of_clusters() {
     constexpr int kRing = tuning::kClusterRing;
-    if (config_.vecs == 2) {
+    if (kGated && config_.threads <= tuning::kSmallPairs) {
+      if constexpr (kGated) with<ClusterGroup<Value, 2, kRing, 1, 1, tuning::kSmallPairs, 2>>();
+    } else if (config_.vecs == 2) {
       with<ClusterGroup<Value, 2, kRing>>();
     } else if constexpr (!kCrowded) {
       with<ClusterGroup<Value, 4, kRing>>();

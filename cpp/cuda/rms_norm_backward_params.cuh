@@ -74,8 +74,10 @@ RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
   p.dy = problem.dy;
   p.x = problem.x;
   p.dsum = problem.dsum;
-  p.weight = {problem.weight, problem.weight_stride, static_cast<Accumulate>(problem.weight_offset),
-              problem.weight_dtype, sizeof(T) == 2 && problem.weight_dtype == DType::kFloat32};
+  auto offset = static_cast<Accumulate>(problem.weight_offset);
+  if (offset == Accumulate(0)) offset = Accumulate(-0.0);  // which is added as it is
+  p.weight = {problem.weight, problem.weight_stride, offset, problem.weight_dtype,
+              sizeof(T) == 2 && problem.weight_dtype == DType::kFloat32};
   p.weight.head_stride = problem.weight_head_stride;
   p.heads = split_heads(problem.heads, problem.rows);
   p.mean = static_cast<const Accumulate*>(problem.mean);

@@ -94,7 +94,7 @@ __device__ inline Numbers<T> times(Numbers<T> dy, const Reader& reader, const ui
                                    int index) {
   if (kPlain || reader.present()) {
     Numbers<T> factor = kPlain ? unpack<T>(weight) : reader.numbers(weight, index);
-    if (kOffset && reader.offset() != accumulate_t<T>(0)) {
+    if (kOffset) {  // none is -0, which changes nothing: a branch would spill registers
 #pragma unroll
       for (int i = 0; i < kPack<T>; ++i) factor.at[i] += reader.offset();
     }

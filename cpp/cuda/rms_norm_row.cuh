@@ -15,6 +15,7 @@
 #include "cuda/reduce.cuh"
 #include "cuda/rstd.cuh"
 #include "cuda/silu.cuh"
+#include "cuda/team.cuh"
 #include "cuda/vec.cuh"
 
 namespace membound::cuda {
@@ -321,6 +322,7 @@ class Columns {
 // Blocks per multiprocessor that the registers of a held row are held to; 0: the compiler's choice.
 template <class T, class Team, Access kAccess, Beside kBeside, Centring kCentring>
 constexpr int min_blocks() {
+  if (std::is_same_v<Team, SmallBlockTeam>) return 3;
   if (kBeside != Beside::kNothing || kAccess == Access::kAny || Team::kSharesWarp) return 0;
   if (sizeof(T) == 8 && Team::kParks) return 0;
   if (Team::kVecs > 2 && !Team::kParks) return 0;  // rows are few

@@ -117,6 +117,12 @@ struct BlockTeam {
   __device__ int first_thread() const { return 0; }
 };
 
+// The same where three of them are to share a multiprocessor.
+struct SmallBlockTeam : BlockTeam<1, 16> {
+  using BlockTeam<1, 16>::BlockTeam;
+  static constexpr int kMaxThreads = 384;
+};
+
 // A cluster of blocks, one group of the row each, that exchange Values.
 template <class Value, int kVecsOf, int kMaxWarps, int kRounds>
 struct ClusterTeam {

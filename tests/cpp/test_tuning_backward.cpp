@@ -258,11 +258,53 @@ TEST_CASE("few narrow rows are spread over blocks as long as their partial sums 
   CHECK(blocks(1500, 1001, 2, false, true) == 128);
   CHECK(blocks(512, 1001, 2, false, true) == 128);
   CHECK(blocks(1 << 20, 1024, 2, false, false) == 256);
-  // Three blocks to a multiprocessor for two rows each, for four of LayerNorm.
-  CHECK(blocks(1025, 2056, 2, false, false) == 384);
-  CHECK(blocks(1025, 2056, 2, true, false) == 192);
-  CHECK(blocks(1535, 2056, 2, true, false) == 192);
-  CHECK(blocks(1536, 2056, 2, true, false) == 384);
+}
+
+TEST_CASE("more blocks of few threads share a multiprocessor, of those with rows enough") {
+  const auto blocks = [](std::int64_t rows, std::int64_t cols, int size, bool centred,
+                         bool gated = false) {
+    return rms_norm_backward_config(rows, cols, size, true, true, 16, centred, 1, gated)
+        .partial_rows;
+  };
+  const std::int64_t many = 1 << 20;
+  // Four of up to 288 threads, but RMSNorm of float32 and doubles; three of up to 384.
+  CHECK(blocks(16383, 2304, 2, false) == 512);
+  CHECK(blocks(16384, 2304, 2, false) == 384);
+  CHECK(blocks(many, 2304, 2, true) == 512);
+  CHECK(blocks(many, 1152, 4, false) == 384);
+  CHECK(blocks(many, 1152, 4, true) == 512);
+  CHECK(blocks(many, 576, 8, true) == 384);
+  CHECK(blocks(many, 2312, 2, true) == 384);
+  CHECK(blocks(many, 3072, 2, false) == 384);
+  CHECK(blocks(many, 2304, 2, false, true) == 256);
+  // Three where LayerNorm has two groups of 161 to 192 threads.
+  CHECK(blocks(many, 1536, 2, true) == 384);
+  CHECK(blocks(many, 1536, 2, false) == 256);
+  CHECK(blocks(many, 1280, 2, true) == 256);
+  // Two rows to a group, four of LayerNorm: else fewer blocks.
+  CHECK(blocks(1025, 2056, 2, false) == 512);
+  CHECK(blocks(1025, 2056, 2, true) == 256);
+  CHECK(blocks(1535, 2056, 2, true) == 256);
+  CHECK(blocks(1536, 2056, 2, true) == 384);
+  CHECK(blocks(2048, 2056, 2, true) == 512);
+  CHECK(blocks(1536, 1536, 2, true) == 256);
+  CHECK(blocks(3072, 1536, 2, true) == 384);
+  // Two of 384 threads with two chunks, where their registers are enough.
+  CHECK(blocks(many, 6144, 2, false) == 256);
+  CHECK(blocks(many, 6152, 2, false) == 128);
+  CHECK(blocks(many, 3072, 4, true) == 256);
+  CHECK(blocks(many, 5120, 2, true) == 256);
+  CHECK(blocks(many, 5128, 2, true) == 128);
+  CHECK(blocks(many, 5128, 2, false, true) == 128);
+  CHECK(blocks(many, 1288, 8, false) == 128);
+  // Clusters of as few threads, with a gate or LayerNorm of float32.
+  CHECK(blocks(many, 10240, 2, false, true) == 128);
+  CHECK(blocks(many, 10248, 2, false, true) == 64);
+  CHECK(blocks(many, 20480, 2, false, true) == 56);
+  CHECK(blocks(many, 20480, 2, false) == 64);
+  CHECK(blocks(many, 20480, 4, true) == 28);
+  CHECK(blocks(many, 20480, 4, false) == 28);
+  CHECK(blocks(many, 16384, 4, true) == 28);
 }
 
 TEST_CASE("dx alone by blocks of rows to 8 MiB, centred ones to 4, wide to 16, odd to 2") {

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.gpu
 
 # A team does two at a time of those that fill their lanes; and neighbours that do not.
 NARROW = (16, 32, 64, 128, 256, 512, 120, 264)
-# In chunks of 16 bytes: of clusters that stay, two to sixteen blocks, whole and not.
+# In chunks of 16 bytes: a block to a row, some with a quarter of what its threads hold empty.
+BLOCKS = (65, 96, 130, 192, 257, 288, 289, 384, 513, 700, 768, 769, 1024)
+# Of clusters that stay, two to sixteen blocks, whole and not.
 WIDE = (2049, 2560, 4096, 4104, 8192, 10000, 16384, 20001)
 # Of quantised activations, in lanes, warps and blocks, that stay where others would leave threads
 # without work: two or three of a thread, to the last and not; and wider ones.
@@ -76,6 +78,24 @@ def test_narrow_rows(torch, draw, dtype):
         check(torch, draw, getattr(torch, dtype), rows, cols, 500)
 
 
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "add_rms_norm", "rms_norm_quant"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_rows_of_blocks(torch, draw, dtype, name):
+    """Two virtual threads to a thread, and as many as fit where a residual leaves few registers."""
+    dtype, call = getattr(torch, dtype), getattr(membound, name)
+    options = {"dtype": "float8_e4m3fn"} if "quant" in name else {}
+    for chunks in BLOCKS:
+        cols = chunks * 16 // dtype.itemsize
+        inputs = [hard(draw(3001, cols), dtype) for _ in range(2 if "add" in name else 1)]
+        weight = draw(cols).to(dtype)
+        found = results(call(*inputs, weight, **options))
+        for at in range(0, 3001, 500):
+            rows = slice(at, at + 50)
+            few = [every_second_column(one[rows]) for one in inputs]
+            for got, right in zip(found, results(call(*few, weight, **options)), strict=True):
+                assert same_bits(got[rows], right), (cols, at)
+
+
 @pytest.mark.parametrize("chunks", WIDE)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_wide_rows(torch, draw, dtype, chunks):
@@ -111,11 +131,14 @@ def test_codes_of_wide_rows(torch, draw, dtype, added, scale):
             assert same_bits(got, right), (cols, options)
 
 
+def results(found):
+    return found if isinstance(found, tuple) else (found,)
+
+
 def results_of_gates(x, cols, row_scale, options):
     """Of gate and up beside each other, or of the gate alone."""
     up = None if "packing" in options else x[:, cols:]
-    found = membound.gated_activation_quant(x[:, :cols], up, row_scale=row_scale, **options)
-    return found if isinstance(found, tuple) else (found,)
+    return results(membound.gated_activation_quant(x[:, :cols], up, row_scale=row_scale, **options))
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -24,6 +24,10 @@ ODD += [(33, 4097), (257, 5001), (100, 7001), (65, 8193), (9, 20001)]
 # Blocks that keep their sums: several groups of threads, three blocks of a multiprocessor, two or
 # the block that works for both.
 MORE = [(1050, 1001), (1050, 2601), (1026, 3335), (1301, 4091)]
+# Four blocks of a multiprocessor, two with two chunks in a thread, rows enough for a ring, clusters
+# of which two share one.
+MANY = [(2050, 1151), (2050, 2303), (1301, 3071), (1301, 6143), (5130, 1535)]
+MANY += [(402, 10239), (300, 20479)]
 
 
 @pytest.mark.parametrize("centred", [False, True], ids=["rms_norm", "layer_norm"])
@@ -52,9 +56,9 @@ def places(values):
     yield heads
 
 
-@pytest.mark.parametrize("rounding", ["once", "before_weight", "layer_norm"])
+@pytest.mark.parametrize("norm", ["once", "before_weight", "layer_norm", "gated"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_bits_do_not_depend_on_where_rows_are(dtype, rounding, seed):
+def test_bits_do_not_depend_on_where_rows_are(dtype, norm, seed):
     torch = pytest.importorskip("torch")
     generator = torch.Generator(device="cuda").manual_seed(seed % 2**63)
     kind = getattr(torch, dtype)
@@ -62,24 +66,27 @@ def test_bits_do_not_depend_on_where_rows_are(dtype, rounding, seed):
     def draw(*shape):
         return torch.randn(*shape, device="cuda", generator=generator)
 
-    def call(dy, x):
+    def call(dy, x, *gate):
         of_rows = [a.view(x.shape[:-1]) for a in statistics]
-        if rounding == "layer_norm":
+        if norm == "layer_norm":
             return membound.layer_norm_backward(dy, x, weight, *of_rows)
-        return membound.rms_norm_backward(dy, x, weight, *of_rows, rounding=rounding)
+        if norm == "gated":
+            return membound.rms_norm_gated_backward(dy, x, *gate, weight, *of_rows)
+        return membound.rms_norm_backward(dy, x, weight, *of_rows, rounding=norm)
 
-    odd = [*ODD, *MORE]
+    odd = [*ODD, *MORE, *MANY]
     shapes = [*odd, *((rows, cols - cols % 16) for rows, cols in odd)]
     for rows, cols in ((rows - rows % 2, cols) for rows, cols in shapes):
-        dy, x, weight = (draw(*shape).to(kind) for shape in ((rows, cols), (rows, cols), (cols,)))
+        matrices = [draw(rows, cols).to(kind) for _ in range(3 if norm == "gated" else 2)]
+        weight = draw(cols).to(kind)
         statistics = [draw(rows).abs() + 0.5]
-        if rounding == "layer_norm":
+        if norm == "layer_norm":
             statistics.insert(0, draw(rows))
         for infinite in (False, True):  # a row's rstd, which no other row may meet
             if infinite:
                 statistics[-1][rows // 3] = torch.inf
-            wanted = call(every_second_column(dy), every_second_column(x))
-            for placed in zip(places(dy), places(x), strict=True):
+            wanted = call(*map(every_second_column, matrices))
+            for placed in zip(*map(places, matrices), strict=True):
                 found = call(*placed)
                 for got, right in zip(found, wanted, strict=True):
                     where = rows, cols, infinite, placed[0].stride()

@@ -46,10 +46,10 @@ constexpr int virtual_threads(std::int64_t chunks, int vecs, int fold) {
   return static_cast<int>(ceil_div(chunks, vecs * fold * 32)) * fold * 32;
 }
 
-// One thread per virtual thread where the GPU has room for each (latency), and again where rows are
-// very many (H200, 16384 x 4096: 67.1 us against 68.2); two between (1024 x 4096: 5.6 against 6.2).
+// One thread per virtual thread where the GPU has room for each (latency), two beyond (H200,
+// bfloat16, us, one and two: 1024 x 4096 6.2 and 5.6, 41008 x 2560 103.5 and 98.8, 10936 x 3200
+// 36.4 and 34.2, 25632 x 4096 98.6 and 99.1).
 inline constexpr std::int64_t kFewVirtualThreads = 132 * 1024;
-inline constexpr std::int64_t kManyVirtualThreads = 16 * 132 * 1024;
 
 // The grid dependency wait costs a block about 1.2 ns of the whole GPU's time (65536 x 1024 with 64
 // threads: 66.6 to 81.4 us): only where the launch itself matters, or blocks move more than that.
@@ -122,9 +122,7 @@ inline RmsNormConfig rms_norm_config(std::int64_t rows, std::int64_t cols, int d
   config.max_warps = chunks <= block_chunks(2, 8) ? 8 : 16;
   config.overlap_launch = rows <= kOverlapBlocks || chunks * kChunk >= kOverlapBytes;
   const int all = virtual_threads(chunks, 2, 2);
-  const bool few = rows * all <= kFewVirtualThreads;
-  const bool many = rows * all > kManyVirtualThreads;
-  if (!few && !(many && config.max_warps == 8)) config.fold = 2;
+  if (rows * all > kFewVirtualThreads) config.fold = 2;
   config.threads = all / config.fold;
   config.lanes = config.threads;
   return config;

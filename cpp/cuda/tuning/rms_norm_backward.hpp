@@ -6,16 +6,11 @@
 // fixes the tree of dweight (the form, partial_rows, threads) comes from rows, cols and dtype.
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 
+#include "cuda/tuning/gradient_form.hpp"
 #include "cuda/tuning/rms_norm.hpp"
 
 namespace membound::cuda::tuning {
-
-enum class GradientForm {
-  kRoles,       // blocks of columns beside blocks of rows; no partial sums
-  kPersistent,  // dx and dweight from one read, partial sums added up by a second kernel
-};
 
 struct RmsNormBackwardConfig {
   GradientForm form;
@@ -47,12 +42,18 @@ constexpr int column_segment(std::int64_t chunks) {
   return chunks <= kNarrowChunks ? kColumnSegment : kWideColumnSegment;
 }
 constexpr int column_bytes(int threads) { return kColumnRows * 2 * threads * kChunk; }
-inline constexpr int kPersistentBlock = 512;
 inline constexpr int kGradientVecs = 2;  // chunks of a thread that are added up before its warp
 inline constexpr int kSmallBlock = 384;  // three to a multiprocessor instead of two
-inline constexpr int kSmallPairs = 320;  // with two chunks per thread: two instead of one
-inline constexpr int kSmallFours = 384;  // with four: 168 registers for each
-inline constexpr int kClusterRing = 3;   // rows of a cluster's ring: two are worked on
+// With two chunks per thread two instead of one; and where 80 registers are enough (H200, us:
+// RMSNorm bfloat16 13016 x 5376 116.6 to 105.2, 3792 x 6144 41.2 to 38.7, float32 12152 x 2880
+// 121.3 to 107.5, LayerNorm 122.3 to 105.7, 1440 x 2880 20.2 to 17.2; but of 16 bits, spilled, 1352
+// x 6144 21.9 to 24.4, 11392 x 6143 159 to 200).
+inline constexpr int kSmallPairs = 320;
+constexpr int small_pairs(int dtype_size, bool centred, bool gated) {
+  return !gated && dtype_size < 8 && (dtype_size == 4 || !centred) ? 384 : kSmallPairs;
+}
+inline constexpr int kSmallFours = 384;       // with four: 168 registers for each
+inline constexpr int kClusterRing = 3;        // rows of a cluster's ring: two are worked on
 inline constexpr int kBesideRing = 32 << 10;  // bytes that a block has at most besides its ring
 inline constexpr int kShiftedRing = 2;        // rows of shifted rows' ring
 
@@ -60,86 +61,7 @@ inline constexpr int kShiftedRing = 2;        // rows of shifted rows' ring
 // not repay (H200, RMSNorm, bfloat16, so and through a ring: 16384 x 4096 137 and 128 us, 8192 x
 // 2048 38.0 and 36.3, with two rows to a group 1024 x 1024 6.6 and 7.1).
 inline constexpr int kRowsForRing = 4;  // of a group
-
-// Up to 16 blocks of 512 threads with two chunks.
-constexpr bool has_persistent_form(std::int64_t chunks) {
-  return chunks <= kMaxGroups * 2 * kPersistentBlock;
-}
-// Rows of a gradient, what its form depends on whatever their alignment.
-struct GradientRows {
-  std::int64_t chunks;
-  int dtype_size;
-  bool centred;
-  bool gated;
-  bool whole;  // the last chunk, too: else rows do not all start at a boundary
-
-  bool crowded() const { return centred || gated; }
-  // Whether kernels of rows that start anywhere have most of them.
-  bool shifted() const { return !whole && dtype_size < 8; }
-  // Whether few threads with four chunks each have registers for them, and a kernel.
-  bool fits_fours(int blocks) const {
-    return !gated && dtype_size <= 4 && chunks <= blocks * 4 * kSmallFours;
-  }
-};
-inline GradientRows gradient_rows(std::int64_t cols, int dtype_size, bool centred, bool gated) {
-  return {ceil_div(cols, kChunk / dtype_size), dtype_size, centred, gated,
-          cols * dtype_size % kChunk == 0};
-}
-
-// One launch of two roles where rows are few: what it saves is the second launch, what it costs the
-// second read and long sums. Rows up to which it is faster than the persistent form, of RMSNorm and
-// of LayerNorm, by the most chunks of a row: where the two met in grids of widths and rows (H200,
-// us in roles and persistent: 512 x 8192 10.8 and 14.2, LayerNorm 12.2 and 17.4, 1024 x 8192 19.2
-// and 19.9, 512 x 12288 19.0 and 18.9, 96 x 16384 7.5 and 11.0, 384 x 16384 20.0 and 17.0; float32
-// 768 x 4096 13.8 and 14.5, 256 x 8192 13.5 and 11.9; with a gate 512 x 2048 9.3 and 9.5, 1024 x
-// 2048 16.6 and 12.0, 512 x 4097 67 and 29; H100, up to 256 chunks, 256 x 1024 5.2 and 4.0, 512 x
-// 1280 6.7 and 5.5, 256 x 1536 5.0 and 4.7, 384 x 2048 5.4 and 6.0, LayerNorm 512 x 1152 7.8 and
-// 6.6, 768 x 1536 10.0 and 10.8).
-struct RolesRows {
-  std::int64_t chunks;
-  std::int64_t norm;
-  std::int64_t layer_norm;
-};
-inline constexpr std::int64_t kAnyChunks = std::numeric_limits<std::int64_t>::max();
-inline constexpr RolesRows kRolesOf16Bits[] = {
-    {64, 256, 256},   {128, 160, 224},    {160, 208, 384},     {192, 224, 768},
-    {256, 448, 896},  {1024, 1024, 1024}, {1280, 640, 768},    {1536, 512, 640},
-    {3072, 192, 320}, {4096, 192, 128},   {kAnyChunks, 64, 24}};
-inline constexpr RolesRows kRolesOf32Bits[] = {
-    {64, 288, 288},   {128, 176, 224},  {160, 208, 384},     {192, 224, 704},
-    {256, 304, 832},  {1024, 768, 768}, {1280, 384, 384},    {1536, 320, 320},
-    {2048, 128, 128}, {4096, 64, 48},   {kAnyChunks, 16, 16}};
-inline constexpr RolesRows kRolesOf64Bits[] = {
-    {128, 256, 256}, {640, 512, 512}, {1024, 256, 256}, {2048, 64, 64}, {kAnyChunks, 16, 16}};
-// Of odd widths (H200, bfloat16, us in roles and persistent: 512 x 65 3.5 and 4.7, 448 x 300 4.6
-// and 5.9, 256 x 513 4.6 and 5.8, 448 x 1001 7.2 and 7.9, 768 x 2049 10.7 and 13.4, 448 x 3073 11.0
-// and 13.2, 640 x 5001 16.8 and 17.3, 192 x 8193 16.0 and 17.1, 64 x 12289 12.9 and 11.1).
-inline constexpr RolesRows kRolesOfShifted[] = {
-    {32, 640, 704},   {64, 768, 832},  {80, 288, 320},  {128, 480, 608}, {160, 576, 768},
-    {256, 896, 1024}, {352, 832, 896}, {448, 480, 704}, {640, 640, 768}, {1024, 256, 352},
-    {1280, 176, 224}, {1536, 64, 144}, {2048, 48, 112}, {3072, 32, 192}, {kAnyChunks, 16, 16}};
-inline constexpr RolesRows kRolesOfGated[] = {
-    {32, 240, 240},  {64, 192, 192},   {128, 112, 112}, {256, 448, 448},
-    {640, 384, 384}, {1024, 160, 160}, {4096, 64, 64},  {kAnyChunks, 16, 16}};
-inline constexpr std::int64_t kRolesOfShiftedGated = 64;  // beyond lanes of a warp
-
-inline std::int64_t roles_rows(const GradientRows& of) {
-  const auto among = [&](const auto& bounds) {
-    const RolesRows* bound = bounds;
-    while (of.chunks > bound->chunks) ++bound;
-    return of.centred ? bound->layer_norm : bound->norm;
-  };
-  if (of.gated) {
-    const std::int64_t rows = among(kRolesOfGated);
-    return of.shifted() && of.chunks > 32 ? std::min(rows, kRolesOfShiftedGated) : rows;
-  }
-  if (of.shifted()) return among(kRolesOfShifted);
-  if (of.dtype_size == 2) return among(kRolesOf16Bits);
-  return of.dtype_size == 4 ? among(kRolesOf32Bits) : among(kRolesOf64Bits);
-}
-inline bool gradient_in_roles(std::int64_t rows, const GradientRows& of) {
-  return !has_persistent_form(of.chunks) || rows <= roles_rows(of);
-}
+inline constexpr int kRowsForPlainRing = 10;
 
 // dx alone: blocks of rows, until the persistent form, whose sums go nowhere, has the next row on
 // its way for long enough. Bytes of one array up to which they are faster (H200, bfloat16, us, so
@@ -156,6 +78,11 @@ inline std::int64_t bytes_alone(const GradientRows& of) {
 }
 inline bool rows_alone_in_blocks(std::int64_t rows, std::int64_t cols, const GradientRows& of) {
   return !has_persistent_form(of.chunks) || rows * cols * of.dtype_size <= bytes_alone(of);
+}
+
+// Whether few threads with four chunks each have registers for them, and a kernel.
+inline bool fits_fours(const GradientRows& of, int blocks) {
+  return !of.gated && of.dtype_size <= 4 && of.chunks <= blocks * 4 * kSmallFours;
 }
 
 // Chunks of a thread, blocks of a row and rows in the ring of shared memory (0: the next row is in
@@ -181,9 +108,9 @@ inline PersistentShape persistent_shape(const GradientRows& of, bool ring, bool 
   // 156; LayerNorm 188 and 119, 169 and 126, 173 and 152; float32 5120 164 and 127). A ring of
   // three rows is no faster.
   const bool fours = ring && roomy;
-  if (fours && chunks > 2 * kPersistentBlock && of.fits_fours(1)) return {4, 1, 2};
+  if (fours && chunks > 2 * kPersistentBlock && fits_fours(of, 1)) return {4, 1, 2};
   // Of four blocks 28 clusters find a place, of two 64 (LayerNorm, 4096 x 20480: 193 and 133 us).
-  if (fours && of.centred && chunks > 4 * kPersistentBlock && of.fits_fours(2)) {
+  if (fours && of.centred && chunks > 4 * kPersistentBlock && fits_fours(of, 2)) {
     return {4, 2, kClusterRing};
   }
   PersistentShape shape{2, 1, ring ? 2 : 0};
@@ -234,6 +161,35 @@ inline std::int64_t few_sums(const GradientRows& of) {
   return (of.centred && !of.shifted() ? 256 : 1024) * kKiB;
 }
 
+// Blocks that share a multiprocessor: more of those with few threads (H200, us, by three and four
+// of 257 to 288 chunks: bfloat16 LayerNorm 33136 x 2112 127 to 106, 10120 x 2304 45.0 to 41.5;
+// RMSNorm 10120 x 2304 39.4 to 38.8, with a residual 41.4 to 39.3, 11040 x 2112 with an offset 43.5
+// to 39.4, but 30376 x 2304 104.5 to 108.2, float32 10120 x 1152 37.2 to 37.8; by two and three of
+// 161 to 192: LayerNorm 45568 x 1536 125 to 109, 6200 x 1344 24.1 to 19.8, float32 45568 x 768
+// 107.5 to 103.1; RMSNorm with an offset 103 to 108). Of clusters those that keep to half of the
+// registers (by one and two, with a gate, bfloat16: 4552 x 9216 203 to 114, 488 x 10240 29.8
+// to 21.8, 2048 x 20480 225 to 124, float32 4096 x 5120 170 to 119; LayerNorm 1704 x 20480 132 to
+// 105).
+inline constexpr std::int64_t kManyByThree = 16384;  // rows
+inline int blocks_together(std::int64_t rows, const GradientRows& of,
+                           const PersistentShape& shape) {
+  const std::int64_t chunks = of.chunks;
+  if (shape.blocks_per_row > 1) {
+    const bool fits = of.gated || (of.centred && of.dtype_size == 4 && shape.vecs == 2);
+    return fits && ceil_div(chunks, shape.blocks_per_row) <= 2 * kSmallPairs ? 2 : 1;
+  }
+  if (shape.vecs == 2) {
+    return chunks <= 2 * small_pairs(of.dtype_size, of.centred, of.gated) ? 2 : 1;
+  }
+  if (shape.vecs != 1) return 1;
+  if (of.gated || chunks > kSmallBlock) return 2;
+  if (chunks > 256) {
+    const bool gains = of.centred || (of.dtype_size == 2 && rows < kManyByThree);
+    return chunks <= 288 && of.dtype_size < 8 && gains ? 4 : 3;
+  }
+  return of.centred && of.dtype_size < 8 && chunks > 160 && chunks <= 192 ? 3 : 2;
+}
+
 // As many blocks as 128 multiprocessors hold. Clusters find fewer places: 30 of 4 and 14 of 8
 // blocks fit a H200. For both shapes of a width: the bits of dweight do not depend on alignment.
 // Each team works for one head.
@@ -244,13 +200,17 @@ inline int persistent_partials(std::int64_t rows, const GradientRows& of, int gr
   static constexpr int kClusters[] = {128, 64, 28, 14, 7};
   int partial_rows = 128;
   for (int i = 1; (1 << i) <= shape.blocks_per_row; ++i) partial_rows = kClusters[i];
-  const bool three = shape.vecs == 1 && !of.gated && chunks > 256 && chunks <= kSmallBlock;
-  if (shape.vecs == 1) partial_rows *= three ? 3 : 2;
-  if (shape.vecs == 2 && chunks <= 2 * kSmallPairs) partial_rows *= 2;
+  int together = blocks_together(rows, of, shape);
   const std::int64_t rows_of_head = rows / heads;
   // Of a group. Two sums of three blocks on a multiprocessor are not worth it for two or three rows
-  // (H100, LayerNorm bfloat16 768 x 2049 22.4 us, by half the blocks 15.1).
-  const int least = of.centred && three ? 4 : 2;
+  // (H100, LayerNorm bfloat16 768 x 2049 22.4 us, by half the blocks 15.1; H200 1440 x 2304 by two
+  // blocks 15.3, 17.5).
+  const int least_of_three = of.centred ? 4 : 2;
+  const int least = together > 2 && chunks > 256 ? least_of_three : 2;
+  while (together > 2 && rows < std::int64_t{partial_rows} * together * groups * least_of_three) {
+    --together;
+  }
+  partial_rows *= together;
   std::int64_t of_head = std::max<std::int64_t>(1, partial_rows / heads);
   const std::int64_t sums_bytes =
       heads * chunks * kChunk / of.dtype_size * (of.dtype_size == 8 ? 8 : 4);
