@@ -268,8 +268,8 @@ TEST_CASE("more blocks of few threads share a multiprocessor, of those with rows
   };
   const std::int64_t many = 1 << 20;
   // Four of up to 288 threads, but RMSNorm of float32 and doubles; three of up to 384.
-  CHECK(blocks(16383, 2304, 2, false) == 512);
-  CHECK(blocks(16384, 2304, 2, false) == 384);
+  CHECK(blocks(20479, 2304, 2, false) == 512);
+  CHECK(blocks(20480, 2304, 2, false) == 384);
   CHECK(blocks(many, 2304, 2, true) == 512);
   CHECK(blocks(many, 1152, 4, false) == 384);
   CHECK(blocks(many, 1152, 4, true) == 512);

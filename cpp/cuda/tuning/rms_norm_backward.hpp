@@ -60,8 +60,8 @@ inline constexpr int kShiftedRing = 2;        // rows of shifted rows' ring
 // With dsum beside the next row in registers 16 bytes spill, beside a ring none, which few rows do
 // not repay (H200, RMSNorm, bfloat16, so and through a ring: 16384 x 4096 137 and 128 us, 8192 x
 // 2048 38.0 and 36.3, with two rows to a group 1024 x 1024 6.6 and 7.1).
-inline constexpr int kRowsForRing = 4;  // of a group
-inline constexpr int kRowsForPlainRing = 10;
+inline constexpr int kRowsForRing = 4;        // of a group
+inline constexpr int kRowsForPlainRing = 10;  // where threads have no chunk (rings_plain_rows)
 
 // dx alone: blocks of rows, until the persistent form, whose sums go nowhere, has the next row on
 // its way for long enough. Bytes of one array up to which they are faster (H200, bfloat16, us, so
@@ -164,13 +164,13 @@ inline std::int64_t few_sums(const GradientRows& of) {
 // Blocks that share a multiprocessor: more of those with few threads (H200, us, by three and four
 // of 257 to 288 chunks: bfloat16 LayerNorm 33136 x 2112 127 to 106, 10120 x 2304 45.0 to 41.5;
 // RMSNorm 10120 x 2304 39.4 to 38.8, with a residual 41.4 to 39.3, 11040 x 2112 with an offset 43.5
-// to 39.4, but 30376 x 2304 104.5 to 108.2, float32 10120 x 1152 37.2 to 37.8; by two and three of
-// 161 to 192: LayerNorm 45568 x 1536 125 to 109, 6200 x 1344 24.1 to 19.8, float32 45568 x 768
-// 107.5 to 103.1; RMSNorm with an offset 103 to 108). Of clusters those that keep to half of the
-// registers (by one and two, with a gate, bfloat16: 4552 x 9216 203 to 114, 488 x 10240 29.8
-// to 21.8, 2048 x 20480 225 to 124, float32 4096 x 5120 170 to 119; LayerNorm 1704 x 20480 132 to
-// 105).
-inline constexpr std::int64_t kManyByThree = 16384;  // rows
+// to 39.4, 16380 x 2304 60.1 to 59.4, but 30376 104.5 to 108.2, float32 10120 x 1152 37.2 to 37.8;
+// by two and three of 161 to 192: LayerNorm 45568 x 1536 125 to 109, 6200 x 1344 24.1 to 19.8,
+// float32 45568 x 768 107.5 to 103.1; RMSNorm with an offset 103 to 108). Of clusters those that
+// keep to half of the registers (by one and two, with a gate, bfloat16: 4552 x 9216 203 to 114, 488
+// x 10240 29.8 to 21.8, 2048 x 20480 225 to 124, float32 4096 x 5120 170 to 119; LayerNorm 1704 x
+// 20480 132 to 105).
+inline constexpr std::int64_t kManyByThree = 20480;  // rows
 inline int blocks_together(std::int64_t rows, const GradientRows& of,
                            const PersistentShape& shape) {
   const std::int64_t chunks = of.chunks;
