@@ -66,6 +66,9 @@ class PersistentLaunch {
   static constexpr bool kHasMore = kHasPlain && kAccess == Access::kAligned && sizeof(T) < 8;
   static constexpr bool kCrowded = kCentring != Centring::kNever || kGated;
   static constexpr bool kMayBeEven = kAccess == Access::kAligned && sizeof(T) < 8;
+  // The next row in registers, or in a ring by another kernel.
+  template <class Group>
+  static constexpr bool kMayRing = Group::kVecs == 1 && Group::kRing == 0 && Group::kOneRow;
 
  public:
   PersistentLaunch(const Params& p, const RmsNormBackwardConfig& config, int device,
@@ -116,7 +119,7 @@ class PersistentLaunch {
   // Forms that aligned rows alone have: others would be compiled beside what Group says.
   template <class Group, Form kForm>
   void more_as() {
-    if constexpr (Group::kVecs == 1 && Group::kRing == 0 && Group::kOneRow) {
+    if constexpr (kMayRing<Group>) {
       // Beside the next row there are no registers for it (H200, 16384 x 4096 bfloat16, rounded:
       // 140 us, 99 so).
       if constexpr (kForm == Form::kPlainAdd) {
@@ -132,22 +135,16 @@ class PersistentLaunch {
   bool is_plain_alone() const {
     return p_.dsum == nullptr && (plain_has_offset<Group, kCentring> ? p_.everyday : p_.plain);
   }
-  // Threads without a chunk hide no waiting: through the ring then (H200, bfloat16, us: 45568 x
-  // 1536 113 to 103, 121520 x 576 118 to 105, 182288 x 384 111 to 104, 5424 x 1536 17.9 to 17.1;
-  // but with five rows to a group 2600 x 1280 9.7 to 9.8, 10416 x 320 9.9 to 10.2, and where all
-  // threads have one 45568 x 512 37.4 to 37.5).
-  bool rings_plain_rows() const {
-    return p_.chunks * (config_.threads / config_.lanes) < kBlock &&
-           p_.steps.rounds >= tuning::kRowsForPlainRing;
-  }
   template <class Group>
   void with() {
     static constexpr Form kOther = !kGated              ? Form::kGeneral
                                    : (Group::kRing > 0) ? Form::kPlainGated
                                                         : Form::kGated;
-    if constexpr (kHasMore && Group::kVecs == 1 && Group::kRing == 0 && Group::kOneRow) {
-      if (is_plain_alone<Group>() && rings_plain_rows())
+    if constexpr (kHasMore && kMayRing<Group>) {
+      if (is_plain_alone<Group>() &&
+          tuning::rings_plain_rows(config_, p_.chunks, p_.steps.rounds)) {
         return more_as<Group, Form::kPlainRounded>();
+      }
     }
     if constexpr (kHasPlain) {
       if (is_plain_alone<Group>()) return as<Group, Form::kPlain>();
@@ -215,13 +212,15 @@ class PersistentLaunch {
   }
   void through_rings_of_clusters() {
     constexpr int kRing = tuning::kClusterRing;
-    if (kGated && config_.threads <= tuning::kSmallPairs) {
-      if constexpr (kGated) with<ClusterGroup<Value, 2, kRing, 1, 1, tuning::kSmallPairs, 2>>();
+    if constexpr (kGated) {  // two chunks a thread, whatever the width
+      config_.threads <= tuning::kSmallPairs
+          ? with<ClusterGroup<Value, 2, kRing, 1, 1, tuning::kSmallPairs, 2>>()
+          : with<ClusterGroup<Value, 2, kRing>>();
     } else if (config_.vecs == 2) {
       with<ClusterGroup<Value, 2, kRing>>();
     } else if constexpr (!kCrowded) {
       with<ClusterGroup<Value, 4, kRing>>();
-    } else if constexpr (!kGated && sizeof(T) < 8) {
+    } else if constexpr (sizeof(T) < 8) {
       with<ClusterGroup<Value, 4, kRing, 2, 1, tuning::kSmallFours>>();
     }
   }

@@ -191,7 +191,7 @@ class NormRowsLaunch {
   static constexpr bool kStreams = kAnyRow || kPlainRows;
   // Kernels of their own for rows in warps that leave a quarter of their chunks empty.
   static constexpr bool kSpares = kPlainRows && sizeof(T) < 8 && kCentring == Centring::kAlways;
-  // Two sums of 16 bits take 61 registers, which leave room for two (H200, us, with a residual:
+  // With a residual rows of 16 bits take 61 registers, which leave room for two blocks (H200, us:
   // 9760 x 5376 110.5 and 98.8, 8544 x 6144 104.5 and 99.0, 464 x 5376 7.3 and 6.7).
   static constexpr bool kHasSmall = kAccess == Access::kAligned && sizeof(T) == 2 &&
                                     kBeside == Beside::kResidual && !Sink::kQuantises &&

@@ -31,6 +31,10 @@ void for_each_shape(Check check) {
   }
 }
 
+int partial_rows(std::int64_t rows, std::int64_t cols, int size, bool centred, bool gated = false) {
+  return rms_norm_backward_config(rows, cols, size, true, true, 16, centred, 1, gated).partial_rows;
+}
+
 // What a GPU of 9.0 leaves a ring, and of blocks alone one of 8.0.
 constexpr int kClusterRingBytes = (192 << 10) + 2 * kChunk, kRingBytes = 96 << 10;
 
@@ -247,64 +251,76 @@ TEST_CASE("sums of two blocks of a multiprocessor are paired, whatever the align
 }
 
 TEST_CASE("few narrow rows are spread over blocks as long as their partial sums are few bytes") {
-  const auto blocks = [](std::int64_t rows, std::int64_t cols, int size, bool centred, bool gated) {
-    return rms_norm_backward_config(rows, cols, size, true, true, 16, centred, 1, gated)
-        .partial_rows;
-  };
-  CHECK(blocks(2000, 128, 2, false, false) == 64);  // 32 groups each
-  CHECK(blocks(1000, 1024, 2, false, false) == 256);
-  CHECK(blocks(1000, 1024, 2, true, false) == 64);
-  CHECK(blocks(700, 1001, 2, true, false) == 256);
-  CHECK(blocks(1500, 1001, 2, false, true) == 128);
-  CHECK(blocks(512, 1001, 2, false, true) == 128);
-  CHECK(blocks(1 << 20, 1024, 2, false, false) == 256);
+  CHECK(partial_rows(2000, 128, 2, false, false) == 64);  // 32 groups each
+  CHECK(partial_rows(1000, 1024, 2, false, false) == 256);
+  CHECK(partial_rows(1000, 1024, 2, true, false) == 64);
+  CHECK(partial_rows(700, 1001, 2, true, false) == 256);
+  CHECK(partial_rows(1500, 1001, 2, false, true) == 128);
+  CHECK(partial_rows(512, 1001, 2, false, true) == 128);
+  CHECK(partial_rows(1 << 20, 1024, 2, false, false) == 256);
 }
 
 TEST_CASE("more blocks of few threads share a multiprocessor, of those with rows enough") {
-  const auto blocks = [](std::int64_t rows, std::int64_t cols, int size, bool centred,
-                         bool gated = false) {
-    return rms_norm_backward_config(rows, cols, size, true, true, 16, centred, 1, gated)
-        .partial_rows;
-  };
   const std::int64_t many = 1 << 20;
   // Four of up to 288 threads, but RMSNorm of float32 and doubles; three of up to 384.
-  CHECK(blocks(20479, 2304, 2, false) == 512);
-  CHECK(blocks(20480, 2304, 2, false) == 384);
-  CHECK(blocks(many, 2304, 2, true) == 512);
-  CHECK(blocks(many, 1152, 4, false) == 384);
-  CHECK(blocks(many, 1152, 4, true) == 512);
-  CHECK(blocks(many, 576, 8, true) == 384);
-  CHECK(blocks(many, 2312, 2, true) == 384);
-  CHECK(blocks(many, 3072, 2, false) == 384);
-  CHECK(blocks(many, 2304, 2, false, true) == 256);
+  CHECK(partial_rows(20479, 2304, 2, false) == 512);
+  CHECK(partial_rows(20480, 2304, 2, false) == 384);
+  CHECK(partial_rows(many, 2304, 2, true) == 512);
+  CHECK(partial_rows(many, 1152, 4, false) == 384);
+  CHECK(partial_rows(many, 1152, 4, true) == 512);
+  CHECK(partial_rows(many, 576, 8, true) == 384);
+  CHECK(partial_rows(many, 2312, 2, true) == 384);
+  CHECK(partial_rows(many, 3072, 2, false) == 384);
+  CHECK(partial_rows(many, 2304, 2, false, true) == 256);
   // Three where LayerNorm has two groups of 161 to 192 threads.
-  CHECK(blocks(many, 1536, 2, true) == 384);
-  CHECK(blocks(many, 1536, 2, false) == 256);
-  CHECK(blocks(many, 1280, 2, true) == 256);
+  CHECK(partial_rows(many, 1536, 2, true) == 384);
+  CHECK(partial_rows(many, 1536, 2, false) == 256);
+  CHECK(partial_rows(many, 1280, 2, true) == 256);
   // Two rows to a group, four of LayerNorm: else fewer blocks.
-  CHECK(blocks(1025, 2056, 2, false) == 512);
-  CHECK(blocks(1025, 2056, 2, true) == 256);
-  CHECK(blocks(1535, 2056, 2, true) == 256);
-  CHECK(blocks(1536, 2056, 2, true) == 384);
-  CHECK(blocks(2048, 2056, 2, true) == 512);
-  CHECK(blocks(1536, 1536, 2, true) == 256);
-  CHECK(blocks(3072, 1536, 2, true) == 384);
+  CHECK(partial_rows(1025, 2056, 2, false) == 512);
+  CHECK(partial_rows(1025, 2056, 2, true) == 256);
+  CHECK(partial_rows(1535, 2056, 2, true) == 256);
+  CHECK(partial_rows(1536, 2056, 2, true) == 384);
+  CHECK(partial_rows(2048, 2056, 2, true) == 512);
+  CHECK(partial_rows(1536, 1536, 2, true) == 256);
+  CHECK(partial_rows(3072, 1536, 2, true) == 384);
   // Two of 384 threads with two chunks, where their registers are enough.
-  CHECK(blocks(many, 6144, 2, false) == 256);
-  CHECK(blocks(many, 6152, 2, false) == 128);
-  CHECK(blocks(many, 3072, 4, true) == 256);
-  CHECK(blocks(many, 5120, 2, true) == 256);
-  CHECK(blocks(many, 5128, 2, true) == 128);
-  CHECK(blocks(many, 5128, 2, false, true) == 128);
-  CHECK(blocks(many, 1288, 8, false) == 128);
+  CHECK(partial_rows(many, 6144, 2, false) == 256);
+  CHECK(partial_rows(many, 6152, 2, false) == 128);
+  CHECK(partial_rows(many, 3072, 4, true) == 256);
+  CHECK(partial_rows(many, 5120, 2, true) == 256);
+  CHECK(partial_rows(many, 5128, 2, true) == 128);
+  CHECK(partial_rows(many, 5128, 2, false, true) == 128);
+  CHECK(partial_rows(many, 1288, 8, false) == 128);
   // Clusters of as few threads, with a gate or LayerNorm of float32.
-  CHECK(blocks(many, 10240, 2, false, true) == 128);
-  CHECK(blocks(many, 10248, 2, false, true) == 64);
-  CHECK(blocks(many, 20480, 2, false, true) == 56);
-  CHECK(blocks(many, 20480, 2, false) == 64);
-  CHECK(blocks(many, 20480, 4, true) == 28);
-  CHECK(blocks(many, 20480, 4, false) == 28);
-  CHECK(blocks(many, 16384, 4, true) == 28);
+  CHECK(partial_rows(many, 10240, 2, false, true) == 128);
+  CHECK(partial_rows(many, 10248, 2, false, true) == 64);
+  CHECK(partial_rows(many, 20480, 2, false, true) == 56);
+  CHECK(partial_rows(many, 20480, 2, false) == 64);
+  CHECK(partial_rows(many, 20480, 4, true) == 28);
+  CHECK(partial_rows(many, 20480, 4, false) == 28);
+  CHECK(partial_rows(many, 16384, 4, true) == 28);
+  // Of these a multiprocessor has room for two rings, and 20 KiB beside each.
+  for (const int size : {2, 4, 8}) {
+    const auto c =
+        rms_norm_backward_config(many, 20480 / size, size, true, true, 16, false, 1, true);
+    CHECK(2 * (c.shared_bytes + (20 << 10)) <= 228 << 10);
+  }
+}
+
+TEST_CASE("plain rows come through a ring where threads have no chunk and rows enough") {
+  const auto rings = [](std::int64_t cols, int size, int rounds) {
+    const auto c = rms_norm_backward_config(1 << 20, cols, size, true, true, 16);
+    return rings_plain_rows(c, ceil_div(cols, kChunk / size), rounds);
+  };
+  CHECK(rings(1536, 2, 10));  // 384 threads
+  CHECK_FALSE(rings(1536, 2, 9));
+  CHECK(rings(576, 2, 10));  // 480 threads, 360 chunks
+  CHECK(rings(3584, 2, 10));
+  CHECK(rings(768, 4, 10));
+  CHECK_FALSE(rings(512, 2, 1000));
+  CHECK_FALSE(rings(4096, 2, 1000));
+  CHECK_FALSE(rings(1024, 4, 1000));
 }
 
 TEST_CASE("dx alone by blocks of rows to 8 MiB, centred ones to 4, wide to 16, odd to 2") {

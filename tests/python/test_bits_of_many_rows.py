@@ -81,7 +81,7 @@ def test_narrow_rows(torch, draw, dtype):
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "add_rms_norm", "rms_norm_quant"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_rows_of_blocks(torch, draw, dtype, name):
-    """Two virtual threads to a thread, and as many as fit where a residual leaves few registers."""
+    """Blocks of two virtual threads to a thread, in four chunks or three, and beside a residual."""
     dtype, call = getattr(torch, dtype), getattr(membound, name)
     options = {"dtype": "float8_e4m3fn"} if "quant" in name else {}
     for chunks in BLOCKS:

@@ -253,8 +253,8 @@ inline bool goes_by_words(const RmsNormConfig& config, std::int64_t rows, int dt
 // 8192 19.2 and 18.0, 8192 x 2048 33.7 and 32.9, 1024 x 4096 float32 19.0 and 17.7; no shape of 28
 // was slower). LayerNorm's pivot and two sums cost a thread more than that (with a residual 8192 x
 // 2048 34.8 and 33.1, but 16384 x 4096 128 and 133; without 512 x 5120 6.3 and 5.6, 1024 x 3072
-// 6.5 and 6.2, but 512 x 8192 7.1 and 7.6). Nor does a row of float32, whose
-// chunks hold half as many numbers, gain by folding (1024 x 4096 10.0 and 9.5, 1024 x 2048 6.3
+// 6.5 and 6.2, but 512 x 8192 7.1 and 7.6). Nor does a row of float32, whose chunks
+// hold half as many numbers, gain by folding (1024 x 4096 10.0 and 9.5, 1024 x 2048 6.3
 // and 5.9, 4096 x 1024 10.4 and 9.8, 16384 x 4096 126.3 and 125.6; of 16 bits 8192 x 8192 64.2
 // and 66.4).
 inline constexpr std::int64_t kFewCentred = kFewVirtualThreads * 3 / 2;

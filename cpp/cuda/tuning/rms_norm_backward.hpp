@@ -60,8 +60,18 @@ inline constexpr int kShiftedRing = 2;        // rows of shifted rows' ring
 // With dsum beside the next row in registers 16 bytes spill, beside a ring none, which few rows do
 // not repay (H200, RMSNorm, bfloat16, so and through a ring: 16384 x 4096 137 and 128 us, 8192 x
 // 2048 38.0 and 36.3, with two rows to a group 1024 x 1024 6.6 and 7.1).
-inline constexpr int kRowsForRing = 4;        // of a group
-inline constexpr int kRowsForPlainRing = 10;  // where threads have no chunk (rings_plain_rows)
+inline constexpr int kRowsForRing = 4;  // of a group
+
+// Whether rows without options, whose next one may be in registers, come through a ring, too:
+// threads without a chunk hide no waiting (H200, bfloat16, us: 45568 x 1536 113 to 103, 121520 x
+// 576 118 to 105, 182288 x 384 111 to 104, 5424 x 1536 17.9 to 17.1; but with five rows to a group
+// 2600 x 1280 9.7 to 9.8, 10416 x 320 9.9 to 10.2, and where all threads have one 45568 x 512 37.4
+// to 37.5). rounds: rows of a group.
+inline constexpr int kRowsForPlainRing = 10;
+constexpr bool rings_plain_rows(const RmsNormBackwardConfig& config, std::int64_t chunks,
+                                int rounds) {
+  return chunks * (config.threads / config.lanes) < kPersistentBlock && rounds >= kRowsForPlainRing;
+}
 
 // dx alone: blocks of rows, until the persistent form, whose sums go nowhere, has the next row on
 // its way for long enough. Bytes of one array up to which they are faster (H200, bfloat16, us, so
@@ -204,10 +214,10 @@ inline int persistent_partials(std::int64_t rows, const GradientRows& of, int gr
   const std::int64_t rows_of_head = rows / heads;
   // Of a group. Two sums of three blocks on a multiprocessor are not worth it for two or three rows
   // (H100, LayerNorm bfloat16 768 x 2049 22.4 us, by half the blocks 15.1; H200 1440 x 2304 by two
-  // blocks 15.3, 17.5).
-  const int least_of_three = of.centred ? 4 : 2;
-  const int least = together > 2 && chunks > 256 ? least_of_three : 2;
-  while (together > 2 && rows < std::int64_t{partial_rows} * together * groups * least_of_three) {
+  // blocks 15.3, 17.5; but 1512 x 1536 by two blocks with three rows 12.0, by half of them 13.9).
+  const int least_beyond_two = of.centred ? 4 : 2;
+  const int least = together > 2 && chunks > 256 ? least_beyond_two : 2;
+  while (together > 2 && rows < std::int64_t{partial_rows} * together * groups * least_beyond_two) {
     --together;
   }
   partial_rows *= together;
