@@ -4,8 +4,7 @@
 
 What a module is shows in its parts (a weight and an eps; a gate, an up and a down projection), what
 it computes in a trial on a few random rows: it is replaced only where one of our forms gives its
-result. So no list of models is kept, and a module that does something else is left alone. What
-takes the place of a forward is a function of ours, bound by functools.partial: that is pickled.
+result. So no list of models is kept, and a module that does something else is left alone.
 """
 
 from __future__ import annotations
@@ -17,19 +16,18 @@ from typing import Any
 from torch import nn
 
 from membound._table import render
+from membound.torch._patch_class import Recipe, patched_class, put, recipes_of, take_away
+from membound.torch._patch_embedding import is_embedding, replace_embedding
 from membound.torch._patch_loss import makes_loss, replace_loss
 from membound.torch._patch_mask import makes_causal_mask, replace_causal_mask
 from membound.torch._patch_mlp import is_gated_mlp, replace_gated_mlp
 from membound.torch._patch_norm import (
     is_rms_norm,
-    replace_embedding,
     replace_layer_norm,
     replace_rms_norm,
 )
 from membound.torch._patch_rotary import calls_rotary, replace_rotary
 from membound.torch._patch_trial import LeftAloneError
-
-_PATCHED = "_membound_patched"  # the attributes of a module that are ours, with their names
 
 
 @dataclass(frozen=True)
@@ -65,13 +63,16 @@ def patch(model: nn.Module) -> Report:
     models that call transformers' ``create_causal_mask`` (given no mask, positions or cache they
     make none for SDPA, which is causal by itself), and the ``loss_function`` of a language model
     (computed from its logits as they are, where the model's own makes float32 copies of them).
-    Weights, hooks, state dicts and classes stay; only ``forward`` or the loss of the found modules
-    changes, on this model alone. Its copies are patched too, and so is what a pickle of the whole
-    model loads (with the version of membound that wrote it). :func:`unpatch` undoes it. Patch
-    before torch.compile.
+    Weights, hooks and state dicts stay. A module that is replaced gets a subclass of its class, with
+    the same name and a ``forward`` or loss of ours, so no other model changes. Its copies are patched
+    too, and so is what a pickle of the whole model loads (with the version of membound that wrote
+    it). :func:`unpatch` undoes it. Patch before torch.compile, and before wrappers of ``forward``.
 
     Returns:
         A table of what was replaced, by what, and what was left and why.
+
+    Raises:
+        TypeError: the model is no torch.nn.Module.
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8))
@@ -82,51 +83,89 @@ def patch(model: nn.Module) -> Report:
     >>> unpatch(model)
     1
     """
-    outcomes: dict[tuple[str, str | None, str], int] = {}
+    _check("patch", model)
+    counts: dict[tuple[str, str | None, str], int] = {}
     for module in list(model.modules()):
-        for kind in _KINDS:
-            if kind.found(module):
-                replaced, reason = _try(kind, module)
-                key = type(module).__name__, replaced, reason
-                outcomes[key] = outcomes.get(key, 0) + 1
-    return Report([Row(name, count, now, why) for (name, now, why), count in outcomes.items()])
+        for now, why_left in _replace_parts(module):
+            key = type(module).__name__, now, why_left
+            counts[key] = counts.get(key, 0) + 1
+    return Report([Row(name, count, now, why) for (name, now, why), count in counts.items()])
 
 
 def unpatch(model: nn.Module) -> int:
-    """Give every module of the model its own forward and loss back; returns how many were ours."""
-    count = 0
-    for module in model.modules():
-        for attribute in module.__dict__.pop(_PATCHED, {}):
-            del module.__dict__[attribute]
-            count += 1
+    """Give every module of the model its own forward and loss back; returns how many were ours.
+
+    Raises:
+        RuntimeError: somebody wrapped a forward after :func:`patch`, and calls ours in it. Nothing
+            is changed then.
+    """
+    _check("unpatch", model)
+    ours = [(name, module) for name, module in model.named_modules() if patched_class(module)]
+    for name, module in ours:
+        _refuse_wrapped(name, module)
+    for _, module in ours:
+        for method in recipes_of(module):
+            module.__dict__.pop(method, None)
+    count = sum(len(recipes_of(module)) for _, module in ours)
+    for _, module in ours:
+        take_away(module)
     return count
 
 
-def _try(kind: _Kind, module: nn.Module) -> tuple[str | None, str]:
-    try:
-        if kind.attribute in module.__dict__:
-            raise LeftAloneError(f"its {kind.attribute.strip('_')} is replaced already")
-        name, function = kind.replacement(module)
-    except LeftAloneError as reason:
-        return None, str(reason)
-    except Exception as error:  # noqa: BLE001 - a stranger's code: no error leaves a model half done
-        return None, f"its trial raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    module.__dict__[kind.attribute] = function
-    module.__dict__.setdefault(_PATCHED, {})[kind.attribute] = name
-    return name, ""
+def _check(op: str, model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        got = type(model).__name__
+        raise TypeError(f"{op}: argument 'model' must be a torch.nn.Module, got {got}")
+
+
+def _refuse_wrapped(name: str, module: nn.Module) -> None:
+    cls, ours = type(module), patched_class(module)
+    wrapped = [] if cls is ours else ["class"]
+    for method in recipes_of(module):
+        held = module.__dict__.get(method)  # a wrapper that is taken off leaves a bound method here
+        if held is not None and getattr(held, "__func__", held) is not vars(ours)[method]:
+            wrapped.append(method.strip("_"))
+    if wrapped:
+        raise RuntimeError(
+            f"unpatch: the {wrapped[0]} of '{name}' ({cls.__name__}) was wrapped after patch: take "
+            "the wrapper off first (accelerate: remove_hook_from_module)"
+        )
+
+
+def _replace_parts(module: nn.Module) -> list[tuple[str | None, str]]:
+    """What became of each part of the module that is of a kind: its new name, or why it is left."""
+    if patched_class(module):
+        return [(None, f"its {part.strip('_')} is replaced already") for part in recipes_of(module)]
+    found: dict[str, Recipe] = {}
+    outcomes: list[tuple[str | None, str]] = []
+    for kind in _KINDS:
+        if not kind.found(module):
+            continue
+        try:
+            if kind.method in found or kind.method in module.__dict__:
+                raise LeftAloneError(f"its {kind.method.strip('_')} is replaced already")
+            name, found[kind.method] = kind.replacement(module)
+            outcomes.append((name, ""))
+        except LeftAloneError as reason:
+            outcomes.append((None, str(reason)))
+        except Exception as error:  # noqa: BLE001 - a stranger's code: no error leaves a model half done
+            outcomes.append((None, f"its trial raised {type(error).__name__}: {error}"))
+    if found:
+        put(module, found)
+    return outcomes
 
 
 @dataclass(frozen=True)
 class _Kind:
     found: Callable[[nn.Module], bool]
-    replacement: Callable[[nn.Module], tuple[str, Callable[..., Any]]]
-    attribute: str = "forward"  # what is replaced
+    replacement: Callable[[nn.Module], tuple[str, Recipe]]
+    method: str = "forward"  # what is replaced
 
 
 _KINDS = (
     _Kind(is_rms_norm, replace_rms_norm),
     _Kind(lambda module: type(module) is nn.LayerNorm, replace_layer_norm),
-    _Kind(lambda module: type(module) is nn.Embedding, replace_embedding),
+    _Kind(is_embedding, replace_embedding),
     _Kind(is_gated_mlp, replace_gated_mlp),
     _Kind(calls_rotary, replace_rotary),
     _Kind(makes_causal_mask, replace_causal_mask),

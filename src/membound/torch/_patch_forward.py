@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -21,22 +21,11 @@ def global_of(cls: type[nn.Module], name: str) -> Any:
     return function.__globals__.get(name) if code and name in code.co_names else None
 
 
-class ForwardWith:
-    """A class's forward over other globals. It pickles as the class and what is put in place.
-
-    The same code over the same globals but for some names, so that no other model changes.
-    """
-
-    def __init__(self, cls: type[nn.Module], names: Mapping[str, Callable[..., Any]]) -> None:
-        self.cls, self.names = cls, dict(names)
-        self.function = _with(cls.forward, self.names)
-        self.__signature__ = inspect.signature(cls.forward)  # trainers ask for it
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
-
-    def __reduce__(self) -> Any:
-        return type(self), (self.cls, self.names)
+def forward_with(cls: type[nn.Module], names: tuple[tuple[str, Any], ...]) -> Any:
+    """The class's forward over other globals: the same code, so that no other model changes."""
+    function = _with(cls.forward, dict(names))
+    function.__signature__ = inspect.signature(cls.forward)  # trainers ask for it
+    return function
 
 
 def _with(function: Any, names: Mapping[str, Any]) -> Any:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from membound.torch._cross_entropy import cross_entropy
+from membound.torch._patch_class import Recipe
 from membound.torch._patch_trial import LeftAloneError, draw, undisturbed
 
 Loss = Callable[..., torch.Tensor]
@@ -52,10 +53,10 @@ def _mean(logits, labels, vocab_size, num_items_in_batch, ignore_index):
     return losses.sum() / num_items_in_batch
 
 
-def replace_loss(module: nn.Module) -> tuple[str, Loss]:
+def replace_loss(module: nn.Module) -> tuple[str, Recipe]:
     for name, loss in LOSSES.items():
         if _same(module.loss_function, loss):
-            return name, loss
+            return name, Recipe(staticmethod, (loss,))
     raise LeftAloneError("its loss is another")
 
 

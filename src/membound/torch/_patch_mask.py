@@ -16,7 +16,8 @@ from typing import Any
 
 from torch import nn
 
-from membound.torch._patch_forward import ForwardWith, global_of
+from membound.torch._patch_class import Recipe
+from membound.torch._patch_forward import forward_with, global_of
 from membound.torch._patch_trial import LeftAloneError
 
 _MASKS = ("create_causal_mask", "create_sliding_window_causal_mask")
@@ -28,7 +29,7 @@ def makes_causal_mask(module: nn.Module) -> bool:
     return any(global_of(type(module), name) is not None for name in _MASKS)
 
 
-def replace_causal_mask(module: nn.Module) -> tuple[str, Any]:
+def replace_causal_mask(module: nn.Module) -> tuple[str, Recipe]:
     from membound.torch import _causal_mask
 
     cls = type(module)
@@ -43,13 +44,17 @@ def replace_causal_mask(module: nn.Module) -> tuple[str, Any]:
             ours[name] = _causal_mask.OURS.get(theirs)
     if None in ours.values():
         raise LeftAloneError("its masks are others")
-    return "no mask where is_causal does", functools.partial(_CausalForward(cls, ours), module)
+    return "no mask where is_causal does", Recipe(_causal_forward, (cls, tuple(ours.items())))
 
 
-class _CausalForward(ForwardWith):
+def _causal_forward(cls: type[nn.Module], ours: tuple[tuple[str, Any], ...]) -> Any:
     """The class's own forward where a mask, positions or a cache are given."""
+    without_mask = forward_with(cls, ours)
 
-    def __call__(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(cls.forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if len(args) > 1 or any(kwargs.get(name) is not None for name in DECIDES):
-            return self.cls.forward(module, *args, **kwargs)
-        return self.function(module, *args, **kwargs)
+            return cls.forward(self, *args, **kwargs)
+        return without_mask(self, *args, **kwargs)
+
+    return forward

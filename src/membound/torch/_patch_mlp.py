@@ -14,6 +14,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from membound.torch._gated_activation import gated_activation
 from membound.torch._gated_linear import gated_linear
+from membound.torch._patch_class import Recipe
 from membound.torch._patch_trial import LeftAloneError, draw, takes_one_tensor, undisturbed
 from membound.torch._recording import dynamo_traces
 
@@ -83,7 +84,7 @@ _MLP_FORWARDS: dict[frozenset[str], Callable[..., Any]] = {
 }
 
 
-def replace_gated_mlp(module: nn.Module) -> tuple[str, Any]:
+def replace_gated_mlp(module: nn.Module) -> tuple[str, Recipe]:
     kind = _activation(module)
     if not takes_one_tensor(module):
         raise LeftAloneError("its forward takes more than one tensor")
@@ -92,14 +93,24 @@ def replace_gated_mlp(module: nn.Module) -> tuple[str, Any]:
     first = next(child for name, child in module.named_children() if name in layers)
     if not isinstance(first, nn.Linear):
         raise LeftAloneError(f"its first projection is {type(first).__name__}")
-    forward = functools.partial(_MLP_FORWARDS[layers], module, kind)
+    recipe = Recipe(_mlp_forward, (layers, kind))
+    forward = functools.partial(recipe.make(*recipe.arguments), module)
     was_training = module.training
     module.train(False)  # dropout has no place in a trial
     try:
         _check(module, forward, first.in_features)
     finally:
         module.train(was_training)
-    return f"gated_activation, kind={kind!r}", forward
+    return f"gated_activation, kind={kind!r}", recipe
+
+
+def _mlp_forward(layers, kind):
+    ours = _MLP_FORWARDS[layers]
+
+    def forward(self, x):
+        return ours(self, kind, x)
+
+    return forward
 
 
 def _check(module: nn.Module, forward: Callable[..., Any], cols: int) -> None:

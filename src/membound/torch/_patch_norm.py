@@ -1,19 +1,18 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Norms and embeddings of a model, and what computes the same here."""
+"""Norms of a model, and what computes the same here."""
 
 from __future__ import annotations
 
 import copy
-import functools
 from typing import Any
 
 import torch
 from torch import nn
 
-from membound.torch._embedding import embedding
 from membound.torch._layer_norm import layer_norm
 from membound.torch._modules import default_eps
+from membound.torch._patch_class import Recipe
 from membound.torch._patch_trial import LeftAloneError, close, draw, takes_one_tensor, undisturbed
 from membound.torch._rms_norm import rms_norm
 
@@ -27,7 +26,7 @@ def is_rms_norm(module: nn.Module) -> bool:
     return "RMSNorm" in type(module).__name__ and own <= {"weight"} and not list(module.children())
 
 
-def replace_rms_norm(module: nn.Module) -> tuple[str, Any]:
+def replace_rms_norm(module: nn.Module) -> tuple[str, Recipe]:
     weight = getattr(module, "weight", None)
     if weight is None or weight.dim() != 1:
         raise LeftAloneError("it has no weight of one axis")
@@ -42,8 +41,8 @@ def replace_rms_norm(module: nn.Module) -> tuple[str, Any]:
         offset, rounding = _form(module, eps_name, weights.bfloat16(), x.bfloat16())
         mixes = _mixes(module, (eps_name, offset, rounding), weights, x)
     named = "rms_norm" + (", weight_offset=1" if offset else "")
-    forward = functools.partial(_rms_norm_forward, module, eps_name, offset, rounding, mixes)
-    return f"{named}, rounding={rounding!r}", forward
+    recipe = Recipe(_rms_norm_recipe, (type(module), eps_name, offset, rounding, mixes))
+    return f"{named}, rounding={rounding!r}", recipe
 
 
 def _form(module: nn.Module, eps_name: str, weight: Any, x: Any) -> tuple[float, str]:
@@ -54,7 +53,7 @@ def _form(module: nn.Module, eps_name: str, weight: Any, x: Any) -> tuple[float,
     """
     stand_in = _with_weight(module, weight)
     wanted = type(module).forward(stand_in, x)
-    found = {form: _rms_norm_forward(stand_in, eps_name, *form, True, x) for form in _FORMS}
+    found = {form: _rms_norm_forward(stand_in, None, eps_name, *form, True, x) for form in _FORMS}
     for same in (torch.equal, close):
         for form, got in found.items():
             if got.dtype == wanted.dtype and same(got, wanted):
@@ -70,7 +69,7 @@ def _mixes(module: nn.Module, form: tuple[Any, ...], weight: Any, x: Any) -> boo
             wanted = type(module).forward(stand_in, here)
         except RuntimeError:  # it takes no such pair
             return False
-        if not close(_rms_norm_forward(stand_in, *form, True, here), wanted):
+        if not close(_rms_norm_forward(stand_in, None, *form, True, here), wanted):
             return False
     return True
 
@@ -82,33 +81,30 @@ def _with_weight(module: nn.Module, weight: torch.Tensor) -> nn.Module:
     return stand_in
 
 
-def _rms_norm_forward(self, eps_name, offset, rounding, mixes, hidden_states):
+def _rms_norm_recipe(cls, *form):
+    def forward(self, hidden_states):
+        return _rms_norm_forward(self, cls, *form, hidden_states)
+
+    return forward
+
+
+def _rms_norm_forward(self, cls, eps_name, offset, rounding, mixes, hidden_states):
     if not mixes and hidden_states.dtype != self.weight.dtype:
-        return type(self).forward(self, hidden_states)
+        return cls.forward(self, hidden_states)
     eps = getattr(self, eps_name)
     if eps is None:
         eps = default_eps(hidden_states.dtype)
     return rms_norm(hidden_states, self.weight, eps=eps, weight_offset=offset, rounding=rounding)
 
 
-def replace_layer_norm(module: nn.Module) -> tuple[str, Any]:
+def replace_layer_norm(module: nn.Module) -> tuple[str, Recipe]:
     if len(module.normalized_shape) != 1:
         raise LeftAloneError("it normalises over several axes")
-    return "layer_norm", functools.partial(_layer_norm_forward, module)
+    return "layer_norm", Recipe(_layer_norm_forward)
 
 
-def _layer_norm_forward(self, input):  # noqa: A002 - torch.nn's name
-    return layer_norm(input, self.weight, self.bias, eps=self.eps)
+def _layer_norm_forward():
+    def forward(self, input):  # noqa: A002 - torch.nn's name
+        return layer_norm(input, self.weight, self.bias, eps=self.eps)
 
-
-def replace_embedding(module: nn.Module) -> tuple[str, Any]:
-    for name in ("max_norm", "sparse", "scale_grad_by_freq"):
-        if getattr(module, name):
-            raise LeftAloneError(f"it has {name}")
-    return "embedding", functools.partial(_embedding_forward, module)
-
-
-def _embedding_forward(self, input):  # noqa: A002 - torch.nn's name
-    # torch raises for ids outside of the table too; on a GPU it aborts the context, we give zeros.
-    on_cpu = input.device.type == "cpu"
-    return embedding(input, self.weight, padding_idx=self.padding_idx, validate=on_cpu)
+    return forward

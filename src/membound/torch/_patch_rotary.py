@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,8 @@ import torch
 from torch import nn
 
 from membound.torch import huggingface
-from membound.torch._patch_forward import ForwardWith, global_of
+from membound.torch._patch_class import Recipe
+from membound.torch._patch_forward import forward_with, global_of
 from membound.torch._patch_trial import LeftAloneError, close, draw, undisturbed
 
 _ROTARY = "apply_rotary_pos_emb"
@@ -23,10 +23,10 @@ def calls_rotary(module: nn.Module) -> bool:
     return global_of(type(module), _ROTARY) is not None
 
 
-def replace_rotary(module: nn.Module) -> tuple[str, Any]:
+def replace_rotary(module: nn.Module) -> tuple[str, Recipe]:
     _check(global_of(type(module), _ROTARY))
-    ours = {_ROTARY: huggingface.apply_rotary_pos_emb}
-    return "rope", functools.partial(ForwardWith(type(module), ours), module)
+    ours = ((_ROTARY, huggingface.apply_rotary_pos_emb),)
+    return "rope", Recipe(forward_with, (type(module), ours))
 
 
 def _check(theirs: Callable[..., Any]) -> None:
