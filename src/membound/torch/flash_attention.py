@@ -1,17 +1,49 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Functions with the names and arguments of flash-attention."""
+"""flash-attention's functions and modules by name: rotary embedding, norms, activations."""
 
 from __future__ import annotations
 
 import torch
+from torch import nn
+from torch.nn import functional as F
 
+from membound.torch._adapters import adapter, choose, refuse
+from membound.torch._cross_entropy import cross_entropy
+from membound.torch._embedding import embedding
+from membound.torch._flash_attention_norms import (  # noqa: F401 - names of this namespace
+    DropoutAddLayerNorm,
+    DropoutAddRMSNorm,
+    RMSNorm,
+    dropout_add_layer_norm,
+    dropout_add_rms_norm,
+    layer_norm,
+    layer_norm_fn,
+    rms_norm,
+    rms_norm_fn,
+)
+from membound.torch._gated_activation import gated_activation
+from membound.torch._gated_linear import gated_linear
+from membound.torch._losses import REDUCTIONS
 from membound.torch._rope import rope
+from membound.torch._rope_in_place import k_alone, q_and_k, rope_in_place, whole
+
+# --- rotary embedding ---
+
+_X = {"q": "x", "dq": "x", "out": "x"}
 
 
+def _positions(seqlen_offsets):
+    """None for no offset: at most one of the kinds of positions may be given."""
+    if isinstance(seqlen_offsets, torch.Tensor) or seqlen_offsets:
+        return seqlen_offsets
+    return None
+
+
+@adapter(**_X)
 def apply_rotary_emb(
     x, cos, sin, interleaved=False, inplace=False, seqlen_offsets=0, cu_seqlens=None,
-    max_seqlen=None,  # noqa: ARG001 - only callers need it
+    max_seqlen=None,
 ):  # fmt: skip
     """Rotate the first elements of each head of x.
 
@@ -20,7 +52,7 @@ def apply_rotary_emb(
         cos: ``(positions, rotary_dim / 2)``.
         sin: the same.
         interleaved: pairs are neighbours (GPT-J); False: halves (GPT-NeoX).
-        inplace: write over x. Only where no gradient of x is recorded.
+        inplace: write over x, with its gradient.
         seqlen_offsets: where sequences start: a number, or ``(batch,)`` integers.
         cu_seqlens: ``(sequences + 1,)`` int32.
         max_seqlen: taken and ignored: the launch does not depend on it.
@@ -33,11 +65,309 @@ def apply_rotary_emb(
     >>> apply_rotary_emb(x, torch.zeros(1, 1), torch.ones(1, 1)).flatten().tolist()
     [-1.0, 1.0, 1.0, 1.0]
     """
-    offsets = seqlen_offsets
-    if not isinstance(offsets, torch.Tensor) and not offsets:
-        offsets = None
+    table = {"cos": cos, "sin": sin}
+    options = {
+        "layout": "bshd" if cu_seqlens is None else "thd", "interleaved": interleaved,
+        "rotary_dim": 2 * cos.shape[-1], "seqlen_offsets": _positions(seqlen_offsets),
+        "cu_seqlens": cu_seqlens,
+    }  # fmt: skip
+    if inplace:
+        return rope_in_place(x, whole, table, **options)
+    return rope(x, **table, **options)
+
+
+apply_rotary_emb_func = apply_rotary_emb
+
+
+@adapter(**_X)
+def apply_rotary(
+    x, cos, sin, seqlen_offsets=0, cu_seqlens=None, max_seqlen=None, interleaved=False,
+    inplace=False, conjugate=False,
+):  # fmt: skip
+    """:func:`apply_rotary_emb`, or with ``conjugate`` the other way."""
     return rope(
         x, None, cos, sin, layout="bshd" if cu_seqlens is None else "thd", interleaved=interleaved,
-        rotary_dim=2 * cos.shape[-1], seqlen_offsets=offsets, cu_seqlens=cu_seqlens,
-        out=x if inplace else None,
+        rotary_dim=2 * cos.shape[-1], seqlen_offsets=_positions(seqlen_offsets),
+        cu_seqlens=cu_seqlens, inverse=conjugate, out=x if inplace else None,
     )  # fmt: skip
+
+
+def check_heads(function, qkv, num_heads_q, axes=4):
+    """Raise where a fused tensor has no heads of q, k and v in the numbers that are told."""
+    if qkv.dim() == axes + 1 and num_heads_q is None:
+        if qkv.shape[-3] != 3:
+            raise ValueError(
+                f"{function}: argument 'qkv' must have 3 for q, k and v in its third axis from "
+                f"the end, got shape {tuple(qkv.shape)}"
+            )
+        return
+    if qkv.dim() != axes:
+        raise ValueError(
+            f"{function}: argument 'qkv' must have {axes} axes, or {axes + 1} without "
+            f"num_heads_q, got shape {tuple(qkv.shape)}"
+        )
+    if num_heads_q is None:
+        raise ValueError(
+            f"{function}: argument 'num_heads_q' must be given for a tensor of {axes} axes, "
+            "got None"
+        )
+    keys = qkv.shape[-2] - num_heads_q
+    if keys < 0 or keys % 2:
+        raise ValueError(
+            f"{function}: argument 'num_heads_q' must leave an even number of the "
+            f"{qkv.shape[-2]} heads for k and v, got {num_heads_q}"
+        )
+
+
+@adapter(q="qkv", k="qkv", dq="qkv", dk="qkv", out="qkv", k_out="qkv")
+def apply_rotary_emb_qkv_(
+    qkv, cos, sin, cos_k=None, sin_k=None, interleaved=False, seqlen_offsets=0, num_heads_q=None
+):
+    """Rotate q and k of a fused tensor in place, with its gradient, and return it.
+
+    Args:
+        qkv: ``(batch, seq, 3, heads, head_dim)``; with num_heads_q ``(batch, seq, num_heads_q +
+            2 * num_heads_k, head_dim)``.
+        cos, sin: ``(positions, rotary_dim / 2)``.
+        cos_k, sin_k: the same for k; None: those of q.
+        interleaved, seqlen_offsets: as of :func:`apply_rotary_emb`.
+        num_heads_q: how many heads are q's; the others are halves of k and v.
+
+    >>> import torch
+    >>> qkv = torch.ones(1, 1, 3, 1, 2)
+    >>> apply_rotary_emb_qkv_(qkv, torch.zeros(1, 1), torch.ones(1, 1)).flatten().tolist()
+    [-1.0, 1.0, -1.0, 1.0, 1.0, 1.0]
+    """
+    check_heads("apply_rotary_emb_qkv_", qkv, num_heads_q)
+    tables = [{"cos": cos, "sin": sin}]
+    if cos_k is not None or sin_k is not None:
+        of_k = {"cos": cos if cos_k is None else cos_k, "sin": sin if sin_k is None else sin_k}
+        tables.append(of_k)
+    return rope_in_place(
+        qkv, q_and_k(num_heads_q), *tables, interleaved=interleaved, rotary_dim=2 * cos.shape[-1],
+        seqlen_offsets=_positions(seqlen_offsets),
+    )  # fmt: skip
+
+
+@adapter(q="kv", dq="kv", out="kv")
+def apply_rotary_emb_kv_(kv, cos, sin, interleaved=False, seqlen_offsets=0):
+    """Rotate k of ``(batch, seq, 2, heads, head_dim)`` in place, with its gradient.
+
+    >>> import torch
+    >>> kv = torch.ones(1, 1, 2, 1, 2)
+    >>> apply_rotary_emb_kv_(kv, torch.zeros(1, 1), torch.ones(1, 1)).flatten().tolist()
+    [-1.0, 1.0, 1.0, 1.0]
+    """
+    if kv.dim() != 5 or kv.shape[2] != 2:
+        raise ValueError(
+            "apply_rotary_emb_kv_: argument 'kv' must have shape (batch, seq, 2, heads, "
+            f"head_dim), got {tuple(kv.shape)}"
+        )
+    return rope_in_place(
+        kv, k_alone, {"cos": cos, "sin": sin}, interleaved=interleaved,
+        rotary_dim=2 * cos.shape[-1], seqlen_offsets=_positions(seqlen_offsets),
+    )  # fmt: skip
+
+
+class RotaryEmbedding(nn.Module):
+    """Rotary embedding in place of qkv, or of q and kv, with angles computed in the kernel.
+
+    Args:
+        dim: elements of a head that turn.
+        base: of the frequencies.
+        interleaved: pairs are neighbours.
+        scale_base: that of XPos (Sun et al. 2022, arXiv:2212.10554); None: no scale. It takes
+            tables, which are made where a sequence is longer than those before.
+        device: of the frequencies, which state dicts leave out.
+
+    >>> import torch
+    >>> RotaryEmbedding(2)(torch.ones(1, 1, 3, 1, 2)).flatten().tolist()
+    [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    """
+
+    def __init__(self, dim, base=10000.0, interleaved=False, scale_base=None, device=None):
+        super().__init__()
+        self.dim = dim
+        self.base = float(base)
+        self.interleaved = interleaved
+        self.scale_base = scale_base
+        places = torch.arange(0, dim, 2, device=device, dtype=torch.float32)
+        self.register_buffer("inv_freq", self.base ** (-places / dim), persistent=False)
+        scale = None if scale_base is None else (places + 0.4 * dim) / (1.4 * dim)
+        self.register_buffer("scale", scale, persistent=False)
+        self._tables = {}
+
+    def _apply(self, fn, recurse=True):
+        """Moves, and no casts: frequencies stay in float32."""
+        before = self.inv_freq
+        super()._apply(fn, recurse)
+        if self.inv_freq.dtype != torch.float32:
+            self.inv_freq = before.to(self.inv_freq.device)
+        self._tables = {}
+        return self
+
+    def _scaled(self, length):
+        """The tables of q and of k up to a length: XPos divides one by what it multiplies."""
+        if length not in self._tables:
+            at = torch.arange(length, device=self.inv_freq.device, dtype=torch.float32)
+            angles = torch.outer(at, self.inv_freq)
+            power = (at - length // 2) / self.scale_base
+            scale = self.scale.float() ** power[:, None]
+            self._tables = {length: [
+                {"cos": angles.cos() * factor, "sin": angles.sin() * factor}
+                for factor in (scale, 1 / scale)
+            ]}  # fmt: skip
+        return self._tables[length]
+
+    def _of(self, x, seqlen_offset, max_seqlen):
+        if self.scale is None:
+            return [{"freqs": self.inv_freq}] * 2
+        if max_seqlen is None:
+            if isinstance(seqlen_offset, torch.Tensor):
+                raise ValueError(
+                    "RotaryEmbedding: argument 'max_seqlen' must be given with scale_base and a "
+                    "tensor of offsets, got None"
+                )
+            max_seqlen = x.shape[1] + seqlen_offset
+        return self._scaled(max(max_seqlen, *self._tables, 0))
+
+    @adapter(q="qkv", k="qkv", seqlen_offsets="seqlen_offset")
+    def forward(self, qkv, kv=None, seqlen_offset=0, max_seqlen=None, num_heads_q=None):
+        """The rotated qkv, or with kv ``(batch, seq, 2, heads, head_dim)`` the pair of q and kv."""
+        of_q, of_k = self._of(qkv, seqlen_offset, max_seqlen)
+        options = {
+            "interleaved": self.interleaved, "rotary_dim": self.dim,
+            "seqlen_offsets": _positions(seqlen_offset),
+        }  # fmt: skip
+        if kv is not None:
+            return (
+                rope_in_place(qkv, whole, of_q, **options),
+                rope_in_place(kv, k_alone, of_k, **options),
+            )
+        check_heads("RotaryEmbedding", qkv, num_heads_q)
+        tables = [of_q] if self.scale is None else [of_q, of_k]
+        return rope_in_place(qkv, q_and_k(num_heads_q), *tables, **options)
+
+
+# --- losses, activations and embeddings ---
+
+
+@adapter(z_loss="lse_square_scale")
+def cross_entropy_loss(
+    logits, labels, precomputed_lse=None, label_smoothing=0.0, logit_scale=1.0,
+    lse_square_scale=0.0, ignore_index=-100, inplace_backward=False, process_group=None,
+):  # fmt: skip
+    """``(losses, z losses)`` of rows of logits in float32; the second without a gradient.
+
+    ``precomputed_lse`` and ``inplace_backward`` are taken and ignored: they change no result. A
+    logit_scale multiplies logits first, and z losses are computed by themselves: a pass more each.
+    """
+    instead = "gather the vocabulary, or shard rows"
+    refuse("cross_entropy_loss", "process_group", process_group, None, instead)
+    scaled = logits if logit_scale == 1.0 else logits * logit_scale
+    options = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+    losses = cross_entropy(scaled, labels, z_loss=lse_square_scale, **options)
+    if lse_square_scale == 0.0:
+        return losses, torch.zeros_like(losses, requires_grad=False)
+    with torch.no_grad():
+        return losses, losses - cross_entropy(scaled.detach(), labels, **options)
+
+
+class CrossEntropyLoss(nn.Module):
+    """:func:`cross_entropy_loss` as a module, with a reduction."""
+
+    def __init__(
+        self, ignore_index=-100, reduction="mean", label_smoothing=0.0, logit_scale=1.0,
+        lse_square_scale=0.0, inplace_backward=False, process_group=None, return_z_loss=False,
+    ):  # fmt: skip
+        super().__init__()
+        self.reduction = reduction
+        self.return_z_loss = return_z_loss
+        choose("CrossEntropyLoss", "reduction", reduction, REDUCTIONS)
+        instead = "gather the vocabulary, or shard rows"
+        refuse("CrossEntropyLoss", "process_group", process_group, None, instead)
+        self.options = {
+            "ignore_index": ignore_index, "label_smoothing": label_smoothing,
+            "logit_scale": logit_scale, "lse_square_scale": lse_square_scale,
+        }  # fmt: skip
+
+    @adapter(logits="input", labels="target")
+    def forward(self, input, target, precomputed_lse=None):
+        found = cross_entropy_loss(input, target, **self.options)
+        if self.reduction != "none":
+            found = [losses.sum() for losses in found]
+        if self.reduction == "mean":
+            counted = (target != self.options["ignore_index"]).sum()
+            found = [total / counted for total in found]
+        return tuple(found) if self.return_z_loss else found[0]
+
+
+@adapter("swiglu", gate="x", up="y")
+def swiglu(x, y):
+    """``silu(x) * y``."""
+    return gated_activation(x, y)
+
+
+@adapter("sqrelu_fwd", gate="x")
+def sqrelu_fwd(x):
+    """``relu(x) ** 2``."""
+    return gated_activation(x, kind="relu2", packing="gate")
+
+
+_KINDS = {F.sigmoid: "sigmoid", torch.sigmoid: "sigmoid", F.silu: "silu", F.gelu: "gelu"}
+
+
+class GatedMlp(nn.Module):
+    """Two projections with a gated activation between them, of which nothing is kept.
+
+    activation is ``F.sigmoid``, ``F.silu`` or ``F.gelu``.
+    """
+
+    def __init__(
+        self, in_features, hidden_features=None, out_features=None, activation=F.sigmoid,
+        bias1=True, bias2=True, multiple_of=128, return_residual=False, device=None, dtype=None,
+    ):  # fmt: skip
+        super().__init__()
+        if activation not in _KINDS:
+            refuse("GatedMlp", "activation", activation, F.sigmoid, "or be F.silu or F.gelu")
+        out_features = in_features if out_features is None else out_features
+        hidden = int(8 * in_features / 3) if hidden_features is None else hidden_features
+        hidden = -(-hidden // multiple_of) * multiple_of
+        where = {"device": device, "dtype": dtype}
+        self.activation = activation
+        self.return_residual = return_residual
+        self.fc1 = nn.Linear(in_features, 2 * hidden, bias=bias1, **where)
+        self.fc2 = nn.Linear(hidden, out_features, bias=bias2, **where)
+
+    def forward(self, x):
+        up, gate = self.fc1(x).chunk(2, dim=-1)
+        kind = _KINDS[self.activation]
+        y = gated_linear(gate, up, self.fc2.weight, self.fc2.bias, kind=kind)
+        return (y, x) if self.return_residual else y
+
+
+class GPT2Embeddings(nn.Module):
+    """The rows of words and of positions, added in one pass."""
+
+    def __init__(
+        self, embed_dim, vocab_size, max_position_embeddings, padding_idx=None,
+        word_embed_proj_dim=None, device=None, dtype=None,
+    ):  # fmt: skip
+        super().__init__()
+        refuse("GPT2Embeddings", "word_embed_proj_dim", word_embed_proj_dim, None,
+               "use Embedding, nn.Linear and Embedding")  # fmt: skip
+        where = {"device": device, "dtype": dtype}
+        self.max_position_embeddings = max_position_embeddings
+        self.word_embeddings = nn.Embedding(vocab_size, embed_dim, padding_idx, **where)
+        self.project_in = None
+        if max_position_embeddings > 0:
+            self.position_embeddings = nn.Embedding(max_position_embeddings, embed_dim, **where)
+
+    @adapter(ids="input_ids")
+    def forward(self, input_ids, position_ids=None):
+        words = self.word_embeddings
+        positions = self.position_embeddings.weight if self.max_position_embeddings > 0 else None
+        return embedding(
+            input_ids, words.weight, padding_idx=words.padding_idx, position_weight=positions,
+            position_ids=None if positions is None else position_ids,
+        )  # fmt: skip

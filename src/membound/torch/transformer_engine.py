@@ -1,29 +1,47 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Functions with the names and arguments of Transformer Engine."""
+"""Transformer Engine's functions and modules by name: rotary embedding, norms, activations."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+from torch import nn
+
+from membound.torch import _modules
+from membound.torch._adapters import adapter, choose, refuse
+from membound.torch._gated_activation import gated_activation
+from membound.torch._losses import reduced_cross_entropy
 from membound.torch._rope import rope
+from membound.torch._softmax import softmax
+
+# --- rotary embedding ---
+
+_T = {"q": "t", "cos": "freqs", "sin": "freqs", "layout": "tensor_format",
+      "seqlen_offsets": "start_positions"}  # fmt: skip
 
 
+@adapter(**_T)
 def apply_rotary_pos_emb(
-    t, freqs, tensor_format="sbhd", start_positions=None, interleaved=False,
-    fused=False,  # noqa: ARG001 - the caller's word for what there is no other of here
-    cu_seqlens=None,
+    t, freqs, tensor_format="sbhd", start_positions=None, interleaved=False, fused=False,
+    cu_seqlens=None, cp_size=1, cp_rank=0,
 ):  # fmt: skip
     """Rotate t by a tensor of angles.
 
     Args:
         t: ``(seq, batch, heads, head_dim)`` for ``"sbhd"``, ``(batch, seq, heads, head_dim)``
             for ``"bshd"``, ``(tokens, heads, head_dim)`` for ``"thd"`` with cu_seqlens.
-        freqs: the angles, ``(positions, 1, 1, rotary_dim)`` in float32, each of them twice: one
-            half after the other, or as neighbours with ``interleaved``.
+        freqs: the angles, ``(positions, 1, 1, rotary_dim)``, each of them twice: one half after
+            the other, or as neighbours with ``interleaved``. 16-bit angles are widened first.
         tensor_format: see t.
         start_positions: ``(batch,)`` int32: where sequences start.
         interleaved: pairs are neighbours.
         fused: taken and ignored: the one here always is.
-        cu_seqlens: ``(sequences + 1,)`` int32, for ``"thd"``.
+        cu_seqlens: ``(sequences + 1,)`` int32, for ``"thd"``; of whole sequences with cp_size.
+        cp_size: over how many ranks each sequence is cut, in twice as many chunks.
+        cp_rank: which of them this is: t holds the chunks ``cp_rank`` and ``2 * cp_size - 1 -
+            cp_rank`` of each sequence.
 
     Returns:
         The rotated t. cos and sin stay float32 (float64 for float64); Transformer Engine's unfused
@@ -34,13 +52,337 @@ def apply_rotary_pos_emb(
     >>> bool((apply_rotary_pos_emb(t, freqs) == t).all())
     True
     """
+    name = "apply_rotary_pos_emb"
+    table = _table(name, "freqs", freqs, t)
+    table |= {"interleaved": interleaved, "layout": tensor_format}
+    if cp_size == 1:
+        return rope(t, None, **table, seqlen_offsets=start_positions, cu_seqlens=cu_seqlens)
+    if tensor_format == "thd":
+        at = _positions_of_tokens(name, t, cu_seqlens, start_positions, cp_size, cp_rank)
+    else:
+        at = _positions(name, t, tensor_format, start_positions, cp_size, cp_rank)
+    return rope(t, None, **table, position_ids=at)
+
+
+def _table(function: str, name: str, freqs: Any, t: Any) -> dict[str, Any]:
     if freqs.dim() != 4 or freqs.shape[1:3] != (1, 1):
         raise ValueError(
-            "apply_rotary_pos_emb: argument 'freqs' must have shape (positions, 1, 1, rotary_dim), "
+            f"{function}: argument '{name}' must have shape (positions, 1, 1, rotary_dim), "
             f"got {tuple(freqs.shape)}"
         )
     angles = freqs[:, 0, 0]
-    return rope(
-        t, None, angles.cos(), angles.sin(), layout=tensor_format, interleaved=interleaved,
-        rotary_dim=angles.shape[-1], seqlen_offsets=start_positions, cu_seqlens=cu_seqlens,
+    if freqs.dtype != torch.float64:
+        angles = angles.double() if t.dtype == torch.float64 else angles.float()
+    return {"cos": angles.cos(), "sin": angles.sin(), "rotary_dim": angles.shape[-1]}
+
+
+def _of_rank(function: str, place: Any, length: Any, cp_size: int, cp_rank: int) -> Any:
+    """The position in its sequence of each place in a rank's part of it, of that length."""
+    if not 0 <= cp_rank < cp_size:
+        raise ValueError(
+            f"{function}: argument 'cp_rank' must be from 0 to {cp_size - 1}, got {cp_rank}"
+        )
+    chunk = length // 2
+    first, second = cp_rank * chunk, (2 * cp_size - 1 - cp_rank) * chunk
+    return torch.where(place < chunk, first + place, second + place - chunk)
+
+
+def _positions(function, t, tensor_format, start_positions, cp_size, cp_rank):
+    """Of every token of a batch, ``(1 or batch, seq)``."""
+    choose(function, "tensor_format", tensor_format, {"sbhd": 0, "bshd": 1})
+    length = t.shape[tensor_format.index("s")]
+    place = torch.arange(length, device=t.device)
+    if cp_size > 1:
+        if length % 2:
+            raise ValueError(
+                f"{function}: argument 'cp_size' must be 1 for sequences of odd length, which have "
+                f"no two chunks, got {cp_size} with length {length}"
+            )
+        place = _of_rank(function, place, length, cp_size, cp_rank)
+    return place[None] if start_positions is None else place + start_positions[:, None]
+
+
+def _positions_of_tokens(function, t, cu_seqlens, start_positions, cp_size, cp_rank):
+    """Of tokens whose sequences lie one after the other; 0 behind the last of them."""
+    if cu_seqlens is None:
+        raise ValueError(
+            f"{function}: argument 'cu_seqlens' must be given for tensor_format 'thd', got None"
+        )
+    starts = torch.div(cu_seqlens, cp_size, rounding_mode="floor")
+    token = torch.arange(t.shape[0], device=t.device, dtype=starts.dtype)
+    sequence = torch.searchsorted(starts, token, right=True) - 1
+    inside = sequence < len(starts) - 1
+    sequence = sequence.clamp(max=len(starts) - 2)
+    place, length = token - starts[sequence], starts[sequence + 1] - starts[sequence]
+    at = _of_rank(function, place, length, cp_size, cp_rank)
+    if start_positions is not None:
+        at = at + start_positions[sequence]
+    return torch.where(inside, at, 0)
+
+
+@adapter(q="qkv", cos="q_freqs", sin="q_freqs")
+def apply_fused_qkv_rotary_pos_emb(
+    qkv, q_freqs, k_freqs, qkv_split_arg_list, tensor_format="sbhd", start_positions=None,
+    interleaved=False, cu_seqlens=None, cp_size=1, cp_rank=0,
+):  # fmt: skip
+    """Split ``(seq, batch, groups, width)`` into q, k and v, and rotate q and k.
+
+    Args:
+        qkv: of each group the heads of q, then one of k and one of v; ``(batch, seq, ...)`` for
+            ``"bshd"``.
+        q_freqs: the angles of q, as of :func:`apply_rotary_pos_emb`.
+        k_freqs: those of k.
+        qkv_split_arg_list: the widths of q, k and v.
+        tensor_format: ``"sbhd"`` or ``"bshd"``.
+        cu_seqlens: taken and ignored, as there.
+        start_positions, interleaved, cp_size, cp_rank: as of :func:`apply_rotary_pos_emb`.
+
+    Returns:
+        q with all heads of all groups, k and v.
+    """
+    name = "apply_fused_qkv_rotary_pos_emb"
+    of_q, of_k, of_v = qkv_split_arg_list
+    if qkv.dim() != 4 or of_q + of_k + of_v != qkv.shape[3] or of_q % of_k:
+        raise ValueError(
+            f"{name}: argument 'qkv_split_arg_list' must add up to the last of the four axes of "
+            f"qkv, the first a multiple of the second, got {list(qkv_split_arg_list)} for shape "
+            f"{tuple(qkv.shape)}"
+        )
+    at = _positions(name, qkv, tensor_format, start_positions, cp_size, cp_rank)
+    tokens = at.expand(qkv.shape[tensor_format.index("b")], at.shape[1])
+    tokens = (tokens.T if tensor_format == "sbhd" else tokens).flatten()
+    groups, lead = qkv.shape[2], tuple(qkv.shape[:2])
+    q, k, v = qkv.reshape(-1, *qkv.shape[2:]).split(list(qkv_split_arg_list), dim=2)
+    options = {"layout": "thd", "interleaved": interleaved}
+    heads = q.unflatten(2, (-1, of_k)).flatten(0, 1)  # a group's heads have its token's position
+    q = rope(
+        heads, None, **_table(name, "q_freqs", q_freqs, qkv), **options,
+        position_ids=tokens.repeat_interleave(groups),
     )  # fmt: skip
+    k = rope(k, None, **_table(name, "k_freqs", k_freqs, qkv), **options, position_ids=tokens)
+    return q.view(*lead, -1, of_k), k.view(*lead, groups, of_k), v.reshape(*lead, groups, of_v)
+
+
+class RotaryPositionEmbedding(nn.Module):
+    """The tensor of angles that :func:`apply_rotary_pos_emb` takes.
+
+    Args:
+        dim: elements of a head.
+        rotary_percent: which part of them turns.
+        seq_len_interpolation_factor: divides positions (arXiv:2306.15595).
+        pretrained_max_position_embeddings: longer sequences than this times that factor are
+            squeezed into it.
+        rotary_base: of the frequencies.
+        interleaved: pairs are neighbours.
+
+    The frequencies are in the state dict, as Transformer Engine's are.
+
+    >>> RotaryPositionEmbedding(4)(2).shape
+    torch.Size([2, 1, 1, 4])
+    """
+
+    def __init__(
+        self, dim, rotary_percent=1.0, seq_len_interpolation_factor=None,
+        pretrained_max_position_embeddings=None, rotary_base=10000.0, interleaved=False,
+    ):  # fmt: skip
+        super().__init__()
+        dim = int(dim * rotary_percent) if rotary_percent < 1.0 else dim
+        self.seq_len_interpolation_factor = seq_len_interpolation_factor
+        self.pretrained_max_position_embeddings = pretrained_max_position_embeddings
+        self.rotary_base = rotary_base
+        self.interleaved = interleaved
+        places = torch.arange(0, dim, 2, dtype=torch.float32)
+        self.register_buffer("inv_freq", rotary_base ** (-places / dim))
+
+    def forward(self, max_seq_len, offset=0):
+        at = torch.arange(max_seq_len, device=self.inv_freq.device, dtype=torch.float32) + offset
+        trained, factor = self.pretrained_max_position_embeddings, self.seq_len_interpolation_factor
+        if trained is not None and factor is not None:
+            at = at / (max_seq_len / trained if max_seq_len > trained * factor else factor)
+        angles = torch.outer(at, self.inv_freq.float())
+        if self.interleaved:
+            return angles.repeat_interleave(2, dim=1)[:, None, None]
+        return torch.cat((angles, angles), dim=1)[:, None, None]
+
+
+# --- norms ---
+
+
+def _shape_and_dtype(module, normalized_shape, hidden_size, params_dtype, given):
+    """Two names for each, of which Transformer Engine takes one."""
+    for name, one, other in (
+        ("hidden_size", hidden_size, normalized_shape),
+        ("params_dtype", params_dtype, given.get("dtype")),
+    ):
+        if one is not None and other is not None:
+            raise ValueError(
+                f"{module}: argument '{name}' must be None with its newer name, got {one}"
+            )
+    if normalized_shape is None and hidden_size is None:
+        raise ValueError(f"{module}: argument 'normalized_shape' must be given, got None")
+    given.pop("sm_margin", None)
+    dtype = given.pop("dtype", None)
+    where = {"device": given.pop("device", None), "dtype": params_dtype or dtype}
+    if given:
+        raise TypeError(f"{module}: argument '{next(iter(given))}' is unknown")
+    return hidden_size if normalized_shape is None else normalized_shape, where
+
+
+class _WithoutExtraState:
+    """Checkpoints have an entry for the state of float8, which there is none of."""
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        state_dict.pop(f"{prefix}_extra_state", None)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class RMSNorm(_WithoutExtraState, _modules.RMSNorm):
+    """RMSNorm; with ``zero_centered_gamma`` of ``1 + weight``.
+
+    ``sequence_parallel`` marks the weight, as there; ``sm_margin`` is taken and ignored.
+    """
+
+    def __init__(
+        self, normalized_shape=None, eps=1e-5, sequence_parallel=None, params_dtype=None,
+        zero_centered_gamma=False, hidden_size=None, **kwargs,
+    ):  # fmt: skip
+        given = "RMSNorm", normalized_shape, hidden_size, params_dtype, kwargs
+        shape, where = _shape_and_dtype(*given)
+        super().__init__(shape, eps, weight_offset=1.0 if zero_centered_gamma else 0.0, **where)
+        self.zero_centered_gamma = zero_centered_gamma
+        self.sequence_parallel = sequence_parallel
+        if sequence_parallel is not None:
+            self.weight.sequence_parallel = sequence_parallel
+
+    @adapter(x="input")
+    def forward(self, input):
+        return super().forward(input)
+
+
+class LayerNorm(_WithoutExtraState, _modules.LayerNorm):
+    """LayerNorm; with ``zero_centered_gamma`` of ``1 + weight``."""
+
+    def __init__(
+        self, normalized_shape=None, eps=1e-5, sequence_parallel=None, params_dtype=None,
+        zero_centered_gamma=False, hidden_size=None, **kwargs,
+    ):  # fmt: skip
+        self.zero_centered_gamma = zero_centered_gamma
+        given = "LayerNorm", normalized_shape, hidden_size, params_dtype, kwargs
+        shape, where = _shape_and_dtype(*given)
+        super().__init__(shape, eps, **where)
+        self.sequence_parallel = sequence_parallel
+        if sequence_parallel is not None:
+            self.weight.sequence_parallel = self.bias.sequence_parallel = sequence_parallel
+
+    def reset_parameters(self):
+        """The weight such that it multiplies by 1, bias 0."""
+        nn.init.constant_(self.weight, 0.0 if self.zero_centered_gamma else 1.0)
+        nn.init.zeros_(self.bias)
+
+    @adapter(x="input")
+    def forward(self, input):
+        offset = 1.0 if self.zero_centered_gamma else 0.0
+        return _modules.layer_norm(
+            input, self.weight, self.bias, eps=self.eps, weight_offset=offset
+        )
+
+
+# --- activations and softmax ---
+
+
+def _activation(name: str, formula: str, **options: Any) -> Any:
+    def __init__(self, *, cache_quantized_input=False):  # noqa: N807 - it is one
+        nn.Module.__init__(self)
+        self.cache_quantized_input = cache_quantized_input
+
+    @adapter(name, gate="input")
+    def forward(self, input):
+        return gated_activation(input, **options)
+
+    text = f"``{formula}``; cache_quantized_input is taken and ignored: nothing is quantised."
+    body = {"__init__": __init__, "forward": forward, "__doc__": text, "__module__": __name__}
+    return type(name, (nn.Module,), body)
+
+
+GLU = _activation("GLU", "sigmoid(gate) * up", kind="sigmoid")
+GEGLU = _activation("GEGLU", "gelu(gate, 'tanh') * up", kind="gelu_tanh")
+QGEGLU = _activation("QGEGLU", "gate * sigmoid(1.702 * gate) * up", alpha=1.702)
+SReGLU = _activation("SReGLU", "relu(gate) ** 2 * up", kind="relu2")
+GELU = _activation("GELU", "gelu(input, 'tanh')", kind="gelu_tanh", packing="gate")
+QGELU = _activation("QGELU", "input * sigmoid(1.702 * input)", alpha=1.702, packing="gate")
+SReLU = _activation("SReLU", "relu(input) ** 2", kind="relu2", packing="gate")
+SiLU = _activation("SiLU", "silu(input)", packing="gate")
+
+_PACKINGS = {None: "halves", 1: "interleaved"}  # in blocks of so many of each
+
+
+class SwiGLU(nn.Module):
+    """``silu(gate) * up`` of halves, or of pairs with ``glu_interleave_size=1``."""
+
+    def __init__(self, *, cache_quantized_input=False, glu_interleave_size=None):
+        super().__init__()
+        self.glu_interleave_size = glu_interleave_size
+        given = "SwiGLU", "glu_interleave_size", glu_interleave_size, _PACKINGS
+        self._options = {"packing": choose(*given)}
+
+    @adapter(gate="input")
+    def forward(self, input):
+        return gated_activation(input, **self._options)
+
+
+class ClampedSwiGLU(nn.Module):
+    """gpt-oss's activation: gate and up clamped, ``glu_linear_offset`` added to up."""
+
+    def __init__(
+        self, *, limit=7.0, alpha=1.702, glu_linear_offset=1.0, cache_quantized_input=False,
+        glu_interleave_size=None,
+    ):  # fmt: skip
+        super().__init__()
+        given = "ClampedSwiGLU", "glu_interleave_size", glu_interleave_size, _PACKINGS
+        self._options = {
+            "packing": choose(*given), "limit": limit, "alpha": alpha,
+            "up_offset": glu_linear_offset,
+        }  # fmt: skip
+
+    @adapter(gate="input", up_offset="glu_linear_offset")
+    def forward(self, input):
+        return gated_activation(input, **self._options)
+
+
+@adapter(logits="inp", labels="target", ignore_index="ignore_idx")
+def parallel_cross_entropy(
+    inp, target, label_smoothing=0.0, reduce_loss=False, dist_process_group=None, ignore_idx=-100,
+    is_cg_capturable=False, *, _input=None,
+):  # fmt: skip
+    """The losses of rows of logits in float32, or with ``reduce_loss`` their mean.
+
+    ``is_cg_capturable`` is taken and ignored: it always is. ``_input`` is inp's former name.
+    """
+    name = "parallel_cross_entropy"
+    instead = "gather the vocabulary, or shard rows"
+    refuse(name, "dist_process_group", dist_process_group, None, instead)
+    return reduced_cross_entropy(
+        name, inp if _input is None else _input, target, label_smoothing=label_smoothing,
+        ignore_index=ignore_idx, reduction="mean" if reduce_loss else "none",
+    )  # fmt: skip
+
+
+class FusedScaleMaskSoftmax(nn.Module):
+    """Softmax of ``scale * inp`` where mask is False.
+
+    ``mask_func`` and ``softmax_in_fp32`` are taken and ignored: what is masked is left out of the
+    sums, which are in float32.
+    """
+
+    def __init__(self, mask_func, softmax_in_fp32=True):
+        super().__init__()
+        self.mask_func = mask_func
+        self.softmax_in_fp32 = softmax_in_fp32
+
+    @adapter(x="inp")
+    def forward(self, inp, mask, attn_mask_type, scale=None):
+        causal = None
+        if attn_mask_type in ("causal", "causal_bottom_right"):
+            causal = inp.shape[-1] - inp.shape[-2] if "bottom" in attn_mask_type else 0
+        keep = None if mask is None or attn_mask_type == "no_mask" else mask.logical_not()
+        return softmax(inp, keep, scale=1.0 if scale is None else scale, causal_offset=causal)
