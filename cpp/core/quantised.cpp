@@ -28,20 +28,20 @@ void check_written(const TensorView& written, const char* name, const Call& call
 
 void check_out(const Call& call, Read read) {
   const char* op = call.op;
+  check_same_device(call.out, call.values, op, "out", call.values_name);
   MEMBOUND_CHECK(is_quantised(call.out.dtype), TypeMismatch, op,
                  "argument 'out' must be float8_e4m3fn, float8_e5m2 or int8, got ",
                  dtype_name(call.out.dtype));
   check_leading_shape(call.out, call.values, call.values.rank, op, "out");
-  check_same_device(call.out, call.values, op, "out", call.values_name);
   check_written(call.out, "out", call, read);
 }
 
 void check_static_scale(const Call& call) {
   const ConstTensorView& scale = *call.static_scale;
+  check_same_device(scale, call.values, call.op, "scale", call.values_name);
   check_dtype(scale, DType::kFloat32, call.op, "scale");
   MEMBOUND_CHECK(scale.rank <= 1 && scale.size() == 1, InvalidArgument, call.op,
                  "argument 'scale' must have shape () or (1,), got ", shape_text(scale));
-  check_same_device(scale, call.values, call.op, "scale", call.values_name);
   check_floating(scale, call.op, "scale");
   MEMBOUND_CHECK(call.group_size == 0, InvalidArgument, call.op,
                  "argument 'group_size' must be None with a static scale, got ", call.group_size);
@@ -61,9 +61,9 @@ void check_dynamic_scale(const Call& call, Read read) {
     std::int64_t& groups = expected.shape[expected.rank - 1];
     groups = (groups + call.group_size - 1) / call.group_size;
   }
+  check_same_device(scale, call.values, op, "scale_out", call.values_name);
   check_dtype(scale, DType::kFloat32, op, "scale_out");
   check_leading_shape(scale, expected, expected.rank, op, "scale_out");
-  check_same_device(scale, call.values, op, "scale_out", call.values_name);
   check_floating(scale, op, "scale_out");
   check_written(scale, "scale_out", call, read);
   check_overlap(scale, "scale_out", call.out, "out", op, /*in_place=*/false);
@@ -80,8 +80,8 @@ void check_quantised(const Call& call, Read read) {
                  "argument 'scale_upper_bound' must be above 0",
                  call.scale_upper_bound > 0.0 ? " in float32, got " : ", got ",
                  call.scale_upper_bound);
+  if (call.static_scale) check_static_scale(call);  // which out must be apart from
   check_out(call, read);
-  if (call.static_scale) check_static_scale(call);
   if (call.scale) check_dynamic_scale(call, read);
   MEMBOUND_CHECK((call.static_scale == nullptr) != (call.scale == nullptr), InvalidArgument, op,
                  "expected a static scale or an array for dynamic ones");

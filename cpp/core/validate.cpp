@@ -18,6 +18,28 @@ std::string shape_text(const ConstTensorView& view) {
   return text + (view.rank == 1 ? ",)" : ")");
 }
 
+void check_view(const ConstTensorView& view, const char* op, const char* argument) {
+  MEMBOUND_CHECK(view.rank >= 0 && view.rank <= kMaxRank, InvalidArgument, op, "argument '",
+                 argument, "' must have at most ", kMaxRank, " axes, got ", view.rank);
+  // In double, which does not overflow; the limit leaves room for bytes and for sums of two views.
+  double elements = 1.0, reach = 0.0;
+  bool empty = false;
+  for (int axis = 0; axis < view.rank; ++axis) {
+    const std::int64_t extent = view.shape[axis];
+    MEMBOUND_CHECK(extent >= 0, InvalidArgument, op, "argument '", argument,
+                   "' must not have a negative extent, got shape ", shape_text(view));
+    empty |= extent == 0;
+    if (extent <= 1) continue;  // the others' must fit where there are no elements, too
+    elements *= static_cast<double>(extent);
+    reach += std::abs(static_cast<double>(view.strides[axis])) * static_cast<double>(extent);
+  }
+  MEMBOUND_CHECK(elements <= 0x1p58 && reach <= 0x1p58, InvalidArgument, op, "argument '", argument,
+                 "' must have a size and strides that 64 bits hold, got shape ", shape_text(view));
+  MEMBOUND_CHECK(view.data != nullptr || empty, InvalidArgument, op, "argument '", argument,
+                 "' must have memory for its elements, got a null pointer and shape ",
+                 shape_text(view));
+}
+
 void fail_not_floating(DType dtype, const char* op) {
   fail<TypeMismatch>(op, "expected a floating dtype, got ", dtype_name(dtype));
 }
@@ -42,6 +64,7 @@ void check_integers(const ConstTensorView& view, const char* op, const char* arg
 void check_rows(const ConstTensorView& view, const char* op, const char* argument) {
   MEMBOUND_CHECK(view.rank >= 1 && view.rank <= kMaxRank, InvalidArgument, op, "argument '",
                  argument, "' must have 1 to ", kMaxRank, " axes, got ", view.rank);
+  check_view(view, op, argument);
   MEMBOUND_CHECK(view.shape[view.rank - 1] >= 1, InvalidArgument, op, "argument '", argument,
                  "' must have at least 1 element along its last axis, got shape ",
                  shape_text(view));
@@ -49,6 +72,7 @@ void check_rows(const ConstTensorView& view, const char* op, const char* argumen
 
 void check_same_device(const ConstTensorView& view, const ConstTensorView& reference,
                        const char* op, const char* argument, const char* reference_name) {
+  check_view(view, op, argument);
   MEMBOUND_CHECK(view.device == reference.device, InvalidArgument, op, "argument '", argument,
                  "' must be on ", device_name(reference.device), " like '", reference_name,
                  "', got ", device_name(view.device));
@@ -89,22 +113,23 @@ void check_overlap(const ConstTensorView& written, const char* written_name,
 
 void check_like(const ConstTensorView& view, const char* argument, const ConstTensorView& reference,
                 const char* reference_name, const char* op) {
+  check_same_device(view, reference, op, argument, reference_name);
   check_dtype(view, reference.dtype, op, argument);
   check_leading_shape(view, reference, reference.rank, op, argument);
-  check_same_device(view, reference, op, argument, reference_name);
   check_floating(view, op, argument);
 }
 
 void check_row_statistic(const ConstTensorView& view, const char* argument,
                          const ConstTensorView& x, const char* x_name, const char* op) {
+  check_same_device(view, x, op, argument, x_name);
   check_dtype(view, accumulate_dtype(x.dtype), op, argument);
   check_leading_shape(view, x, x.rank - 1, op, argument);
-  check_same_device(view, x, op, argument, x_name);
   check_floating(view, op, argument);
 }
 
 void check_weight(const ConstTensorView& weight, const char* argument, const ConstTensorView& x,
                   const char* op, const char* x_name) {
+  check_same_device(weight, x, op, argument, x_name);
   check_floating(weight, op, argument);
   bool fits = weight.rank == 1 || (weight.rank == 2 && x.rank > 2);
   for (int axis = 1; fits && axis <= weight.rank; ++axis) {
@@ -113,7 +138,6 @@ void check_weight(const ConstTensorView& weight, const char* argument, const Con
   MEMBOUND_CHECK(fits, InvalidArgument, op, "argument '", argument, "' must have shape (",
                  x.shape[x.rank - 1], ",), the last axis of '", x_name,
                  "', or with three axes and more that of its last two, got ", shape_text(weight));
-  check_same_device(weight, x, op, argument, x_name);
 }
 
 double as_computed(double value, DType dtype) {

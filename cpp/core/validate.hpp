@@ -13,11 +13,17 @@ namespace membound {
 
 std::string shape_text(const ConstTensorView& view);
 
+// What has to hold before anything of a view is read: at most kMaxRank axes, no negative extent,
+// sizes and strides that 64 bits hold, memory where there are elements. Every array comes through
+// here: the first of a call by check_rows or by itself, the others by check_same_device, ahead of
+// what looks at their shape.
+void check_view(const ConstTensorView& view, const char* op, const char* argument);
 void check_floating(const ConstTensorView& view, const char* op, const char* argument);
 // int32 or int64.
 void check_integers(const ConstTensorView& view, const char* op, const char* argument);
 // extent of the last axis at least 1, rank 1 to kMaxRank.
 void check_rows(const ConstTensorView& view, const char* op, const char* argument);
+// Also check_view.
 void check_same_device(const ConstTensorView& view, const ConstTensorView& reference,
                        const char* op, const char* argument, const char* reference_name);
 void check_dtype(const ConstTensorView& view, DType expected, const char* op, const char* argument);

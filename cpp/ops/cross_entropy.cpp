@@ -51,9 +51,9 @@ CrossEntropyProblem cross_entropy_problem(const ConstTensorView& logits,
                                           const TensorView* dlogits, const char* op) {
   check_rows(logits, op, "logits");
   check_floating(logits, op, "logits");
+  check_same_device(labels, logits, op, "labels", "logits");
   check_integers(labels, op, "labels");
   check_leading_shape(labels, logits, logits.rank - 1, op, "labels");
-  check_same_device(labels, logits, op, "labels", "logits");
   if (dloss != nullptr) check_row_statistic(*dloss, "dloss", logits, "logits", op);
   check_options(options, logits.dtype, op);
   CrossEntropyProblem problem{};

@@ -14,15 +14,16 @@ namespace {
 constexpr const char* kOp = "embedding";
 
 void check_table(const ConstTensorView& table, const char* argument) {
+  check_view(table, kOp, argument);
   MEMBOUND_CHECK(table.rank == 2 && table.shape[0] >= 1 && table.shape[1] >= 1, InvalidArgument,
                  kOp, "argument '", argument,
-                 "' must have 2 axes of at least 1 element, got shape ",
-                 table.rank <= kMaxRank ? shape_text(table) : "of more than 64 axes");
+                 "' must have 2 axes of at least 1 element, got shape ", shape_text(table));
   check_floating(table, kOp, argument);
 }
 
 void check_positions(const ConstTensorView& ids, const ConstTensorView& weight,
                      const ConstTensorView* position_ids, const ConstTensorView* position_weight) {
+  if (position_ids != nullptr) check_view(*position_ids, kOp, "position_ids");
   MEMBOUND_CHECK(position_weight != nullptr || position_ids == nullptr, InvalidArgument, kOp,
                  "argument 'position_ids' must be None without 'position_weight', got shape ",
                  position_ids ? shape_text(*position_ids) : "");
@@ -41,11 +42,11 @@ void check_positions(const ConstTensorView& ids, const ConstTensorView& weight,
 }
 
 void check_out(const TensorView& out, const ConstTensorView& ids, const ConstTensorView& weight) {
+  check_same_device(out, weight, kOp, "out", "weight");
   check_row_dtype(out, "out", weight, "weight", kOp);
   ConstTensorView expected = ids;
   expected.shape[expected.rank++] = weight.shape[1];
   check_leading_shape(out, expected, expected.rank, kOp, "out");
-  check_same_device(out, weight, kOp, "out", "weight");
   check_writable(out, kOp, "out");
 }
 

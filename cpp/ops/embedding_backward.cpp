@@ -64,11 +64,11 @@ void check_written(const TensorView& out, const char* argument, const Call& call
 
 void check_row_array(const TensorView& rows, const char* argument, std::int64_t count,
                      const Call& call) {
+  check_view(rows, kOp, argument);
   check_row_dtype(rows, argument, call.dy, "dy", kOp);
   MEMBOUND_CHECK(rows.rank == 2 && rows.shape[0] == count && rows.shape[1] == call.dim(),
                  InvalidArgument, kOp, "argument '", argument, "' must have shape (", count, ", ",
-                 call.dim(), "), got ",
-                 rows.rank <= kMaxRank ? shape_text(rows) : "more than 64 axes");
+                 call.dim(), "), got ", shape_text(rows));
   check_written(rows, argument, call);
 }
 
@@ -135,6 +135,7 @@ std::int64_t embedding_backward_workspace(const ConstTensorView& dy, std::int64_
 void embedding_backward(const ConstTensorView& dy, const ConstTensorView& ids,
                         const EmbeddingBackwardOptions& options, const TensorView& out,
                         const TensorView* workspace, StreamView stream) {
+  check_view(out, kOp, "out");
   const std::int64_t vocab = out.rank >= 1 ? out.shape[0] : 0;
   const Call call{dy, ids, options, vocab, workspace};
   MEMBOUND_CHECK(out.rank == 2, InvalidArgument, kOp, "argument 'out' must have 2 axes, got ",

@@ -78,6 +78,7 @@ void check(const Call& call) {
     check_gradient_of_columns(*call.dweight, "dweight", call);
   }
   if (call.dbias) {
+    check_view(*call.dbias, op, "dbias");
     MEMBOUND_CHECK(call.weight != nullptr || call.dbias->rank == 1, InvalidArgument, op,
                    "argument 'dbias' must have shape (cols,) without a weight, got ",
                    shape_text(*call.dbias));

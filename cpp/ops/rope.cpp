@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <utility>
 
 #include "core/route.hpp"
 #include "core/validate.hpp"
@@ -40,6 +41,7 @@ void check_heads(const Call& call) {
   const RopeLayout layout = call.options.layout;
   const int rank = layout == RopeLayout::kThd ? 3 : 4;
   const auto has_rank = [&](const ConstTensorView& view, const char* name) {
+    check_view(view, call.op, name);
     MEMBOUND_CHECK(view.rank == rank, InvalidArgument, call.op, "argument '", name, "' must have ",
                    rank, " axes for layout '", layout_name(layout), "', got shape ",
                    shape_text(view));
@@ -92,6 +94,20 @@ void check_outputs(const Call& call) {
 RopeHeads heads_of(const ConstTensorView& x, const TensorView* out, RopeLayout layout) {
   return {x.data, out ? out->data : nullptr, extent_of(x, axes_of(layout).head),
           rope_strides(x, layout), out ? rope_strides(*out, layout) : RopeStrides{}};
+}
+
+// Ahead of the errors that print one because another is given.
+void check_angle_views(const RopeAngles& angles, const char* op) {
+  const std::pair<const ConstTensorView*, const char*> every[] = {
+      {angles.cos, "cos"},
+      {angles.sin, "sin"},
+      {angles.freqs, "freqs"},
+      {angles.position_ids, "position_ids"},
+      {angles.seqlen_offsets, "seqlen_offsets"},
+      {angles.cu_seqlens, "cu_seqlens"}};
+  for (const auto& [view, name] : every) {
+    if (view != nullptr) check_view(*view, op, name);
+  }
 }
 
 // Which elements of a head turn.
@@ -168,6 +184,7 @@ void check_rope_overlap(const ConstTensorView& written, const char* written_name
 
 RopeProblem rope_problem(const Call& call) {
   check_heads(call);
+  check_angle_views(call.angles, call.op);
   const Axes axes = axes_of(call.options.layout);
   RopeProblem problem{};
   problem.count = call.k ? 2 : 1;

@@ -20,13 +20,13 @@ void check_absent(const ConstTensorView* view, const char* argument, const char*
 }
 
 RopeIntegers integers(const ConstTensorView& view, const char* argument, const Call& call) {
+  check_same_device(view, call.q, call.op, argument, call.q_name);
   const bool wide = view.dtype == DType::kInt64;
   MEMBOUND_CHECK(wide || view.dtype == DType::kInt32, TypeMismatch, call.op, "argument '", argument,
                  "' must be int32 or int64, got ", dtype_name(view.dtype));
   MEMBOUND_CHECK(reinterpret_cast<std::uintptr_t>(view.data) % dtype_size(view.dtype) == 0,
                  InvalidArgument, call.op, "argument '", argument,
                  "' must start at a multiple of its element size, got an unaligned pointer");
-  check_same_device(view, call.q, call.op, argument, call.q_name);
   return {view.data, wide};
 }
 

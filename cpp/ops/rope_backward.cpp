@@ -22,12 +22,11 @@ void check_dfreqs(const TensorView& dfreqs, const RopeCall& call, const ConstTen
                  "argument 'k' must be given for dfreqs with 'dk', and only then");
   check_like(*q, "q", call.q, "dq", kOp);
   if (k) check_like(*k, "k", *call.k, "dk", kOp);
+  check_same_device(dfreqs, call.q, kOp, "dfreqs", "dq");
   MEMBOUND_CHECK(dfreqs.dtype == DType::kFloat32 || dfreqs.dtype == DType::kFloat64, TypeMismatch,
                  kOp, "argument 'dfreqs' must be float32 or float64, got ",
                  dtype_name(dfreqs.dtype));
-  MEMBOUND_CHECK(dfreqs.rank == 1, InvalidArgument, kOp, "argument 'dfreqs' must have one axis");
   check_leading_shape(dfreqs, *call.angles.freqs, 1, kOp, "dfreqs");
-  check_same_device(dfreqs, call.q, kOp, "dfreqs", "dq");
   check_floating(dfreqs, kOp, "dfreqs");
   check_writable(dfreqs, kOp, "dfreqs");
 }

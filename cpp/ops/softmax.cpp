@@ -30,8 +30,7 @@ ConstTensorView broadcast(const ConstTensorView& mask, const ConstTensorView& x)
     whole.strides[axis] = extent == 1 ? 0 : mask.strides[axis - more];
   }
   MEMBOUND_CHECK(fits, InvalidArgument, kOp, "argument 'mask' must broadcast to the shape of 'x', ",
-                 shape_text(x), ", got ",
-                 mask.rank <= kMaxRank ? shape_text(mask) : "a shape of more than 64 axes");
+                 shape_text(x), ", got ", shape_text(mask));
   return whole;
 }
 

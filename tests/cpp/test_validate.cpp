@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <string>
 
 #include "core/validate.hpp"
@@ -24,6 +26,28 @@ TEST_CASE("validate: dtype and alignment of the pointer") {
   char* odd = reinterpret_cast<char*>(data) + 1;
   CHECK_THROWS_AS(check_floating(view(DType::kFloat16, {4}, odd), "op", "x"), InvalidArgument);
   CHECK_NOTHROW(check_floating(view(DType::kFloat16, {4}, odd + 1), "op", "x"));
+}
+
+TEST_CASE("validate: what no array has") {
+  ConstTensorView x = view(DType::kFloat32, {2, 3});
+  CHECK_NOTHROW(check_view(x, "op", "x"));
+  CHECK_NOTHROW(check_view(view(DType::kFloat32, {2, 0, 3}, nullptr), "op", "x"));
+  CHECK_THROWS_WITH_AS(check_view(view(DType::kFloat32, {2, 3}, nullptr), "op", "x"),
+                       "op: argument 'x' must have memory for its elements, got a null pointer and "
+                       "shape (2, 3)",
+                       InvalidArgument);
+  x.shape[1] = -3;
+  CHECK_THROWS_WITH_AS(check_view(x, "op", "x"),
+                       "op: argument 'x' must not have a negative extent, got shape (2, -3)",
+                       InvalidArgument);
+  x.shape[1] = std::int64_t{1} << 58;
+  CHECK_THROWS_AS(check_view(x, "op", "x"), InvalidArgument);
+  x.shape[1] = 3;
+  x.strides[1] = std::numeric_limits<std::int64_t>::min();
+  CHECK_THROWS_AS(check_view(x, "op", "x"), InvalidArgument);
+  x.rank = 65;
+  CHECK_THROWS_WITH_AS(check_view(x, "op", "x"),
+                       "op: argument 'x' must have at most 64 axes, got 65", InvalidArgument);
 }
 
 TEST_CASE("validate: rows have an axis with elements") {

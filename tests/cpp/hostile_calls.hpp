@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "membound/membound.hpp"
+
+// One small valid call of every public op, whose views a test may then spoil.
+namespace membound_test {
+
+using namespace membound;
+
+struct Argument {
+  const char* name;
+  DType dtype;
+  std::vector<std::int64_t> shape;
+  bool optional = false;
+};
+
+// The views of one call. Each lies in the middle of memory of its own, so that it may come to have
+// other small extents and strides, of either sign.
+class Views {
+ public:
+  static constexpr std::int64_t kBytes = 1 << 13;
+
+  explicit Views(const std::vector<Argument>& arguments) {
+    for (const Argument& one : arguments) {
+      memory_.push_back(std::make_unique<char[]>(kBytes));
+      TensorView view(memory_.back().get() + kBytes / 2, one.dtype, Device::cpu(), {});
+      std::int64_t stride = 1;
+      view.rank = static_cast<std::int32_t>(one.shape.size());
+      for (int axis = view.rank - 1; axis >= 0; --axis) {
+        view.shape[axis] = one.shape[static_cast<std::size_t>(axis)];
+        view.strides[axis] = stride;
+        stride *= view.shape[axis];
+      }
+      outputs.push_back(view);
+      given.push_back(true);
+    }
+  }
+  // After the views are as the call shall have them.
+  void settle() { inputs.assign(outputs.begin(), outputs.end()); }
+
+  const ConstTensorView& in(std::size_t at) const { return inputs[at]; }
+  const ConstTensorView* maybe_in(std::size_t at) const {
+    return given[at] ? &inputs[at] : nullptr;
+  }
+  const TensorView& out(std::size_t at) const { return outputs[at]; }
+  const TensorView* maybe_out(std::size_t at) const { return given[at] ? &outputs[at] : nullptr; }
+  // Of all arrays, to see whether a call has written.
+  std::vector<char> bytes() const {
+    std::vector<char> all;
+    for (const auto& one : memory_) all.insert(all.end(), one.get(), one.get() + kBytes);
+    return all;
+  }
+
+  std::vector<TensorView> outputs;
+  std::vector<ConstTensorView> inputs;
+  std::vector<bool> given;
+
+ private:
+  std::vector<std::unique_ptr<char[]>> memory_;  // zeros: ids, positions and lengths of 0
+};
+
+struct HostileCall {
+  const char* op;
+  std::vector<Argument> arguments;
+  std::function<void(const Views&)> run;
+};
+
+std::vector<HostileCall> norm_calls();
+std::vector<HostileCall> token_calls();  // embeddings and cross entropy
+std::vector<HostileCall> rope_calls();
+std::vector<HostileCall> elementwise_calls();  // gated activations and softmax
+
+}  // namespace membound_test
