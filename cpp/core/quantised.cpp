@@ -76,10 +76,7 @@ void check_quantised(const Call& call, Read read) {
   const std::int64_t group = call.group_size;
   MEMBOUND_CHECK(group == 0 || group == 64 || group == 128, InvalidArgument, op,
                  "argument 'group_size' must be 64, 128 or None, got ", group);
-  MEMBOUND_CHECK(static_cast<float>(call.scale_upper_bound) > 0.0f, InvalidArgument, op,
-                 "argument 'scale_upper_bound' must be above 0",
-                 call.scale_upper_bound > 0.0 ? " in float32, got " : ", got ",
-                 call.scale_upper_bound);
+  check_limit(call.scale_upper_bound, DType::kFloat32, op, "scale_upper_bound");
   if (call.static_scale) check_static_scale(call);  // which out must be apart from
   check_out(call, read);
   if (call.scale) check_dynamic_scale(call, read);

@@ -150,6 +150,14 @@ void check_finite(double value, DType dtype, const char* op, const char* argumen
       std::isfinite(value) ? "' must be finite in float32" : "' must be finite", ", got ", value);
 }
 
+void check_limit(double value, DType dtype, const char* op, const char* argument) {
+  const double computed = as_computed(value, dtype);
+  MEMBOUND_CHECK(computed > 0.0, InvalidArgument, op, "argument '", argument, "' must be above 0",
+                 value > 0.0 ? " in float32" : "", ", got ", value);
+  MEMBOUND_CHECK(std::isfinite(computed) || std::isinf(value), InvalidArgument, op, "argument '",
+                 argument, "' must be finite in float32, or infinite for none, got ", value);
+}
+
 void check_weight_offset(double weight_offset, DType dtype, bool has_weight, const char* op) {
   check_finite(weight_offset, dtype, op, "weight_offset");
   MEMBOUND_CHECK(has_weight || weight_offset == 0.0, InvalidArgument, op,

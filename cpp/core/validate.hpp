@@ -50,6 +50,8 @@ void check_weight(const ConstTensorView& weight, const char* argument, const Con
 // float32 it is infinite.
 double as_computed(double value, DType dtype);
 // Finite as kernels have it.
+// Above 0 in the dtype of the arithmetic, and finite there unless the value itself is infinite.
+void check_limit(double value, DType dtype, const char* op, const char* argument);
 void check_finite(double value, DType dtype, const char* op, const char* argument);
 // Finite, and 0 without a weight.
 void check_weight_offset(double weight_offset, DType dtype, bool has_weight, const char* op);

@@ -4,6 +4,7 @@
 
 #include "cpu/kernels/gated_activation.hpp"
 #include "cpu/row.hpp"
+#include "cpu/tanh.hpp"
 
 // What the forward and the backward of gated activations do alike with a row.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
@@ -23,8 +24,21 @@ struct UpRow {
   }
   MEMBOUND_ALWAYS_INLINE V factor(V value) const {
     if (kPlain || up == nullptr) return value;
+    const V limit = V{} + static_cast<A>(numbers->limit),
+            offset = V{} + static_cast<A>(numbers->up_offset);
+    if (numbers->up_cap > 0) return capped(value).value * static_cast<A>(numbers->up_cap) + offset;
+    return at_most(at_least(value, -limit), limit) + offset;
+  }
+  // The gradient of up from that of the factor.
+  MEMBOUND_ALWAYS_INLINE V slope(V value, V gradient) const {
     const V limit = V{} + static_cast<A>(numbers->limit);
-    return at_most(at_least(value, -limit), limit) + static_cast<A>(numbers->up_offset);
+    if (numbers->up_cap > 0) return gradient * capped(value).slope;
+    return value > limit ? V{} : value < -limit ? V{} : gradient;
+  }
+
+ private:
+  MEMBOUND_ALWAYS_INLINE Tanh<V> capped(V value) const {
+    return tanh_of<A>(value / static_cast<A>(numbers->up_cap));
   }
 };
 

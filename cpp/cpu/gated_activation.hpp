@@ -15,20 +15,23 @@ namespace membound::cpu {
 
 inline ActivationNumbers numbers_of(const GatedActivationOptions& options, DType dtype, bool gated,
                                     bool has_row_scale) {
-  static_assert(static_cast<int>(ActivationKind::kRelu2) == static_cast<int>(Activation::kRelu2));
+  static_assert(static_cast<int>(ActivationKind::kSitu) == static_cast<int>(Activation::kSitu));
   const bool wide = dtype == DType::kFloat64;
   const double largest = wide ? std::numeric_limits<double>::max()
                               : static_cast<double>(std::numeric_limits<float>::max());
   // Beyond these the logistic function is 0 or 1: see cpu/exponential.hpp.
   const double lowest = wide ? -760.0 : -110.0, highest = wide ? 80.0 : 40.0;
+  const bool situ = options.kind == Activation::kSitu, caps = situ && options.limit <= largest;
+  const double slope = situ ? 1.0 : options.alpha;  // of the logistic function's argument
   return {static_cast<ActivationKind>(options.kind),
           gated && !has_row_scale && options.alpha == 1.0 && options.limit > largest &&
               options.up_offset == 0.0,
           options.alpha,
-          options.limit,
+          situ ? std::numeric_limits<double>::infinity() : options.limit,
           options.up_offset,
-          std::max(lowest / options.alpha, -largest),
-          std::min(highest / options.alpha, largest)};
+          caps ? options.limit : 0.0,
+          std::max(lowest / slope, -largest),
+          std::min(highest / slope, largest)};
 }
 
 // Cuts rows x cols into pieces for the threads: runs of whole rows, or parts of long ones.

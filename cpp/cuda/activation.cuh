@@ -6,6 +6,7 @@
 // one.
 #include "core/gelu.hpp"
 #include "cuda/logistic.cuh"
+#include "cuda/soft_cap.cuh"
 #include "membound/ops/gated_activation.hpp"
 
 namespace membound::cuda {
@@ -235,6 +236,37 @@ struct ActivationOf<Activation::kRelu2, T> {
   static __device__ Activated<A> of(A gate, const Alpha<A>&, Far&) {
     const A positive = not_below(gate, A(0));
     return {positive, A(2), positive};
+  }
+};
+
+template <class T>
+struct ActivationOf<Activation::kRelu, T> {
+  using A = accumulate_t<T>;
+  template <class Far>
+  static __device__ Activated<A> of(A gate, const Alpha<A>&, Far&) {
+    return {not_below(gate, A(0)), gate > 0 ? A(1) : A(0), A(1)};
+  }
+};
+
+template <class T>
+struct ActivationOf<Activation::kSitu, T> {
+  using A = accumulate_t<T>;
+  template <class Far>
+  static __device__ Activated<A> of(A gate, const Alpha<A>& alpha, Far& far) {
+    const SoftCapped<A> capped = soft_capped_for<T>(gate, alpha.value);
+    // The logistic function of float32 beside 16 bits, too: its complement keeps digits near 0.
+    A z = not_above(gate, -kFarArgument<A>);
+    if constexpr (kHasFar<T>) {
+      if (far(z < kFarArgument<A>)) [[unlikely]] {
+        const A root = root_of_far(z, A(0));
+        return {product(capped.value, root), product(capped.slope + capped.value, root), root};
+      }
+    } else {
+      z = not_below(z, kFarArgument<A>);
+    }
+    const Logistic<A> at = logistic<A>(z, 0);
+    return {product(capped.value, at.s),
+            product(at.s, fma(capped.value, at.complement, capped.slope)), A(1)};
   }
 };
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda/soft_cap.cuh"
 #include "cuda/softmax_power.cuh"
 #include "cuda/tuning/cross_entropy.hpp"
 #include "ops/cross_entropy.hpp"
@@ -46,27 +47,12 @@ CrossEntropyTerms<A> cross_entropy_terms(const CrossEntropyProblem& problem) {
           static_cast<A>(1 / cols)};
 }
 
-// softcap * tanh(x / softcap), and its slope.
-template <class A>
-struct CappedLogit {
-  A value, slope;
-};
-// With e = exp(-2 |u|) tanh is (1 - e) / (1 + e), and its slope 4 e / (1 + e)^2. e - 1 is exact
-// where tanh is small, e where its slope is: each has its own power. Out of line: few models cap,
-// and code is long.
-template <class A>
-__device__ __noinline__ CappedLogit<A> capped_logit(A x, A cap) {
-  const A u = x / cap, down = -2 * (u < 0 ? -u : u), power = exp(down), inverse = 1 / (1 + power);
-  const A value = -expm1(down) * inverse;
-  return {cap * (u < 0 ? -value : value), 4 * power * inverse * inverse};
-}
-
 // A logit, and what the gradient of it is multiplied by.
 template <class T>
-__device__ inline CappedLogit<accumulate_t<T>> cross_entropy_logit(const CrossEntropyParams& p,
-                                                                   accumulate_t<T> x) {
+__device__ inline SoftCapped<accumulate_t<T>> cross_entropy_logit(const CrossEntropyParams& p,
+                                                                  accumulate_t<T> x) {
   using A = accumulate_t<T>;
-  if (p.capped) return capped_logit(x, static_cast<A>(p.problem.options.softcap));
+  if (p.capped) return soft_capped(x, static_cast<A>(p.problem.options.softcap));
   return {x, A(1)};
 }
 
@@ -317,7 +303,7 @@ class CrossEntropyRow {
       Numbers<T> values = unpack_any<T>(logits_.chunk(part, i, read_), p_.problem.dtype);
 #pragma unroll
       for (int j = 0; j < kPack<T>; ++j) {
-        const CappedLogit<A> logit = cross_entropy_logit<T>(p_, values.at[j]);
+        const SoftCapped<A> logit = cross_entropy_logit<T>(p_, values.at[j]);
         const A dl = gradient.of(logit.value) - (first + j == column_ ? gradient.label : A(0));
         values.at[j] = product(dl, logit.slope);
       }

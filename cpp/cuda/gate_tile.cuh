@@ -121,17 +121,30 @@ template <class A>
 struct GateNumbers {
   Alpha<A> alpha;
   A limit, up_offset;
+  A up_cap;  // of kSitu: the soft cap of up, 0 for none; limit is infinite then
   Activation kind;
   bool plain;  // there is up, and neither limit, offset nor row scale
 
-  __device__ A factor(A up) const { return not_above(not_below(up, -limit), limit) + up_offset; }
+  // Of results of type T.
+  template <class T>
+  __device__ A factor(A up) const {
+    if (up_cap > 0) return soft_capped_for<T>(up, up_cap).value + up_offset;
+    return not_above(not_below(up, -limit), limit) + up_offset;
+  }
+  // The gradient of up from that of the factor.
+  template <class T>
+  __device__ A gradient_of_up(A up, A gradient) const {
+    if (up_cap > 0) return product(gradient, soft_capped_for<T>(up, up_cap).slope);
+    return fabs(up) > limit ? A(0) : gradient;
+  }
 };
 
 template <class T>
 GateNumbers<accumulate_t<T>> gate_numbers(const GatedActivationOptions& options, bool plain) {
   using A = accumulate_t<T>;
-  const double largest = std::numeric_limits<A>::max();
-  const A alpha = static_cast<A>(options.alpha);
+  const double largest = std::numeric_limits<A>::max(), smallest = std::numeric_limits<A>::min();
+  const bool situ = options.kind == Activation::kSitu, caps = situ && options.limit <= largest;
+  const A alpha = static_cast<A>(situ ? std::max(options.alpha, smallest) : options.alpha);
   const double exponent = std::max(-1.4426950408889634 * options.alpha, -largest);
   return {{alpha, static_cast<A>(options.alpha - static_cast<double>(alpha)),
            static_cast<A>(std::max(kLowestArgument<A> / options.alpha, -largest)),
@@ -139,8 +152,9 @@ GateNumbers<accumulate_t<T>> gate_numbers(const GatedActivationOptions& options,
            static_cast<A>(exponent),
            static_cast<A>(exponent - static_cast<double>(static_cast<A>(exponent))),
            static_cast<A>(std::min(-kFarArgument<A> / options.alpha, largest))},
-          static_cast<A>(options.limit),
+          situ ? std::numeric_limits<A>::infinity() : static_cast<A>(options.limit),
           static_cast<A>(options.up_offset),
+          caps ? static_cast<A>(std::max(options.limit, smallest)) : A(0),
           options.kind,
           plain && options.limit > largest && options.up_offset == 0.0};
 }
@@ -172,6 +186,8 @@ __device__ inline void dispatch_activation(Activation kind, Body body) {
     case Activation::kGelu: return body.template operator()<Activation::kGelu>();
     case Activation::kGeluTanh: return body.template operator()<Activation::kGeluTanh>();
     case Activation::kSigmoid: return body.template operator()<Activation::kSigmoid>();
+    case Activation::kRelu: return body.template operator()<Activation::kRelu>();
+    case Activation::kSitu: return body.template operator()<Activation::kSitu>();
     default: return body.template operator()<Activation::kRelu2>();
   }
 }

@@ -53,7 +53,7 @@ __device__ inline void gradients_of_unit(const GatedActivationBackwardParams<A>&
     for (int i = 0; i < U::kWidth; ++i) {
       dy.at[i] = product(dy.at[i], scale);
       gate.at[i] = not_above(gate.at[i], p.numbers.limit);
-      up.at[i] = p.up.data != nullptr ? p.numbers.factor(up.at[i]) : A(1);
+      up.at[i] = p.up.data != nullptr ? p.numbers.template factor<T>(up.at[i]) : A(1);
     }
   }
   dispatch_activation(p.numbers.kind, [&]<Activation kKind>() {
@@ -65,7 +65,7 @@ __device__ inline void gradients_of_unit(const GatedActivationBackwardParams<A>&
 #pragma unroll
     for (int i = 0; i < U::kWidth; ++i) {
       if (gate.at[i] > p.numbers.limit) dgate.at[i] = 0;
-      if (fabs(up.at[i]) > p.numbers.limit) dup.at[i] = 0;
+      dup.at[i] = p.numbers.template gradient_of_up<T>(up.at[i], dup.at[i]);
     }
   }
 }

@@ -26,7 +26,8 @@ __device__ inline typename U::Raw gated_unit(const GatedActivationParams<A>& p,
 #pragma unroll
     for (int i = 0; i < U::kWidth; ++i) {
       gate.at[i] = not_above(gate.at[i], p.numbers.limit);
-      up.at[i] = p.up.data != nullptr ? product(p.numbers.factor(up.at[i]), scale) : scale;
+      up.at[i] =
+          p.up.data != nullptr ? product(p.numbers.template factor<T>(up.at[i]), scale) : scale;
     }
   }
   typename U::Values out;

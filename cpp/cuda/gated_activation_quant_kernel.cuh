@@ -95,8 +95,8 @@ __device__ inline typename U::Values activated(const GatedActivationQuantParams<
 #pragma unroll
       for (int i = 0; i < U::kStep; ++i) {
         gate.at[i] = not_above(gate.at[i], p.numbers.limit);
-        up.at[i] =
-            p.up.data != nullptr ? product(p.numbers.factor(up.at[i]), row_scale) : row_scale;
+        up.at[i] = p.up.data != nullptr ? product(p.numbers.template factor<A>(up.at[i]), row_scale)
+                                        : row_scale;
       }
     }
 #pragma unroll

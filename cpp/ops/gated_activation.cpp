@@ -43,17 +43,18 @@ ConstTensorView turned(const ConstTensorView& view, int axis) {
 }
 
 void check_options(const GatedActivationOptions& options, DType dtype, bool gated, const char* op) {
-  const bool scales = options.kind == Activation::kSilu || options.kind == Activation::kSigmoid;
-  MEMBOUND_CHECK(options.kind <= Activation::kRelu2, InvalidArgument, op,
+  const bool scales = options.kind == Activation::kSilu || options.kind == Activation::kSigmoid ||
+                      options.kind == Activation::kSitu;
+  MEMBOUND_CHECK(options.kind <= Activation::kSitu, InvalidArgument, op,
                  "argument 'kind' must be one of Activation's, got ",
                  static_cast<int>(options.kind));
   MEMBOUND_CHECK(std::isfinite(options.alpha) && options.alpha > 0.0, InvalidArgument, op,
                  "argument 'alpha' must be finite and above 0, got ", options.alpha);
   check_finite(options.alpha, dtype, op, "alpha");
+  check_limit(options.alpha, dtype, op, "alpha");
   MEMBOUND_CHECK(scales || options.alpha == 1.0, InvalidArgument, op,
-                 "argument 'alpha' must be 1 but for silu and sigmoid, got ", options.alpha);
-  MEMBOUND_CHECK(options.limit > 0.0, InvalidArgument, op, "argument 'limit' must be above 0, got ",
-                 options.limit);
+                 "argument 'alpha' must be 1 but for silu, sigmoid and situ, got ", options.alpha);
+  check_limit(options.limit, dtype, op, "limit");
   check_finite(options.up_offset, dtype, op, "up_offset");
   MEMBOUND_CHECK(gated || options.up_offset == 0.0, InvalidArgument, op,
                  "argument 'up_offset' must be 0 without 'up', got ", options.up_offset);

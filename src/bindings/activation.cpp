@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "activation.hpp"
 
-#include <iterator>
-#include <limits>
+#include <cmath>
+#include <string>
 
 #include "core/check.hpp"
 #include "errors.hpp"
@@ -23,8 +23,13 @@ GatedActivationOptions options_of(const ActivationCall& given_call) {
   GatedActivationOptions options;
   options.op = op;
   options.kind = given_call.default_kind;
-  if (given_call.kind != nullptr) options.kind = activation_from_python(given_call.kind, op);
-  options.alpha = number_or(given_call.alpha, options.alpha, {op, "alpha"});
+  if (given_call.kind != nullptr) {
+    const NamedActivation& named = activation_from_python(given_call.kind, op);
+    options.kind = named.kind;
+    options.alpha = named.alpha;
+    options.limit = named.limit;
+  }
+  if (given(given_call.alpha)) options.alpha = number_from_python(given_call.alpha, {op, "alpha"});
   if (given(given_call.limit)) options.limit = number_from_python(given_call.limit, {op, "limit"});
   options.up_offset = number_or(given_call.up_offset, options.up_offset, {op, "up_offset"});
   return options;
@@ -72,7 +77,7 @@ nb::dict jax_keywords(const ArrayCall& call, const ActivationCall& given_call, G
                         : form == GateForm::kAlone     ? "gate"
                                                        : "halves";
   keywords["alpha"] = options.alpha;
-  if (given(given_call.limit)) keywords["limit"] = options.limit;
+  keywords["limit"] = options.limit;
   keywords["up_offset"] = options.up_offset;
   keywords["row_scale"] = call.check_jax_input(given_call.row_scale, "row_scale");
   return keywords;
@@ -89,17 +94,25 @@ nb::object make_out(const ArrayCall& call, const ActivationCall& given_call, PyO
 
 }  // namespace
 
-const char* activation_name(Activation kind) { return kActivationNames[static_cast<int>(kind)]; }
+const char* activation_name(Activation kind) { return kActivations[static_cast<int>(kind)].name; }
 
-Activation activation_from_python(PyObject* kind, const char* op) {
-  int found = -1;
-  for (int i = 0; i < static_cast<int>(std::size(kActivationNames)); ++i) {
-    if (is_text(kind, kActivationNames[i])) found = i;
+const NamedActivation& activation_from_python(PyObject* kind, const char* op) {
+  std::string names;
+  for (const NamedActivation& named : kActivations) {
+    if (is_text(kind, named.name)) return named;
+    names += std::string(names.empty() ? "'" : ", '") + named.name + "'";
   }
-  MEMBOUND_CHECK(found >= 0, InvalidArgument, op,
-                 "argument 'kind' must be 'silu', 'gelu', 'gelu_tanh', 'sigmoid' or 'relu2', got ",
-                 repr_of(kind));
-  return static_cast<Activation>(found);
+  fail<InvalidArgument>(op, "argument 'kind' must be one of ", names, ", got ", repr_of(kind));
+}
+
+nb::dict activations() {
+  nb::dict all;
+  for (const NamedActivation& named : kActivations) {
+    const nb::object limit =
+        std::isinf(named.limit) ? nb::object(nb::none()) : nb::object(nb::float_(named.limit));
+    all[named.name] = nb::make_tuple(activation_name(named.kind), named.alpha, limit);
+  }
+  return all;
 }
 
 GateForm gate_form_from_python(PyObject* packing, bool has_up, const char* op) {

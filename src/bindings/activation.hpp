@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <limits>
+
 #include "call.hpp"
 #include "membound/ops/gated_activation.hpp"
 #include "quantised.hpp"
@@ -45,11 +47,35 @@ struct ActivationGradients {
 nb::object call_gated_activation_backward(const ActivationCall& given,
                                           const ActivationGradients& gradients);
 
-// The kinds by name, and what calls say by strings: the kind, and where up comes from (null for the
-// default).
-inline constexpr const char* kActivationNames[] = {"silu", "gelu", "gelu_tanh", "sigmoid", "relu2"};
+// A kind by name, and the options that belong to the name. The names of the kinds come first, in
+// the order of Activation, then those that configurations of models carry.
+struct NamedActivation {
+  const char* name;
+  Activation kind;
+  double alpha = 1.0;
+  double limit = std::numeric_limits<double>::infinity();
+};
+inline constexpr NamedActivation kActivations[] = {
+    {"silu", Activation::kSilu},
+    {"gelu", Activation::kGelu},
+    {"gelu_tanh", Activation::kGeluTanh},
+    {"sigmoid", Activation::kSigmoid},
+    {"relu2", Activation::kRelu2},
+    {"relu", Activation::kRelu},
+    {"situ", Activation::kSitu, 4.0, 25.0},
+    {"swish", Activation::kSilu},
+    {"quick_gelu", Activation::kSilu, 1.702},
+    {"gelu_pytorch_tanh", Activation::kGeluTanh},
+    {"gelu_new", Activation::kGeluTanh},
+    {"gelu_fast", Activation::kGeluTanh},
+    {"relu_squared", Activation::kRelu2},
+};
 const char* activation_name(Activation kind);
-Activation activation_from_python(PyObject* kind, const char* op);
+const NamedActivation& activation_from_python(PyObject* kind, const char* op);
+// name -> (the kind's own name, alpha, limit or None), for the layers written in Python.
+nb::dict activations();
+
+// What calls say by a string: where up comes from (null for the default).
 GateForm gate_form_from_python(PyObject* packing, bool has_up, const char* op);
 
 // Gate and up of an array that holds both.

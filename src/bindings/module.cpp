@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include "activation.hpp"
 #include "call.hpp"
 #include "errors.hpp"
 #include "jax_ffi.hpp"
@@ -93,6 +94,7 @@ NB_MODULE(_core, module) {
   module.doc() = "The compiled part of membound. Use the membound package.";
   module.attr("__version__") = MEMBOUND_VERSION_FULL;
   module.attr("DTYPE_CODES") = mp::dtype_codes();
+  module.attr("ACTIVATIONS") = mp::activations();
   mp::register_errors(module);
   mp::bind_devices(module);
   mp::bind_jax_ffi(module);

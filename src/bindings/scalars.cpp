@@ -55,6 +55,8 @@ Device device_from_python(PyObject* device, const char* op) {
 }
 
 double number_from_python(PyObject* value, Site site) {
+  MEMBOUND_CHECK(!PyBool_Check(value), TypeMismatch, site.op, "argument '", site.argument,
+                 "' must be a real number, got bool");
   const double number = PyFloat_AsDouble(value);
   if (number == -1.0 && PyErr_Occurred()) [[unlikely]] {
     const bool too_large = PyErr_ExceptionMatches(PyExc_OverflowError);

@@ -10,13 +10,13 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from membound import _check_norm as norm
 from membound._check_norm import LAYOUTS, Number
 from membound._frameworks import Framework
 
-KINDS = ("silu", "gelu", "gelu_tanh", "sigmoid", "relu2")
+KINDS = ("silu", "gelu", "gelu_tanh", "sigmoid", "relu2", "relu", "situ")
 WIDTHS = (1, 7, 33, 64, 257, 1000)
 _PI = Decimal("3.14159265358979323846264338327950288419716939937510")
 
@@ -41,7 +41,9 @@ class Case(norm.Case):
         said: dict[str, Any] = {"kind": self.kind}
         if self.limited:
             said |= {"limit": 1.0, "up_offset": 1.0}
-            if self.kind in ("silu", "sigmoid"):
+            if self.kind == "situ":  # its up may come near -1, and the sum would cancel
+                del said["up_offset"]
+            if self.kind in ("silu", "sigmoid", "situ"):
                 said["alpha"] = 1.75
         return said
 
@@ -86,6 +88,13 @@ def functions(case: Case, gate: Number) -> tuple[Number, Number, Number]:
     if case.kind == "relu2":
         positive = max(gate, zero)
         return positive * positive, 2 * positive, 2 * positive
+    if case.kind == "relu":
+        slope = one if gate > zero else zero
+        return max(gate, zero), slope, slope
+    if case.kind == "situ":
+        capped, steep = soft_cap(gate, number(case.options.get("alpha", 4.0)))
+        s, rest = norm.sigmoid(gate), norm.sigmoid(-gate)
+        return capped * s, s * (steep + capped * rest), s * (steep + abs(capped) * rest)
     if case.kind == "gelu":
         below, density = _normal(gate)
         return gate * below, below + gate * density, below + abs(gate) * density
@@ -100,6 +109,13 @@ def functions(case: Case, gate: Number) -> tuple[Number, Number, Number]:
         slope = s * rest * number(case.options.get("alpha", 1.0))
         return s, slope, slope
     return gate * s, s * (1 + steep * rest), s * (1 + abs(steep) * rest)
+
+
+def soft_cap(x: Number, cap: Number) -> tuple[Number, Number]:
+    """cap * tanh(x / cap), and its slope: tanh is 1 - 2 s, with s the logistic function."""
+    s = norm.sigmoid(-2 * abs(x) / cap)
+    value = cap * (1 - 2 * s)
+    return (value if x >= 0 else -value), 4 * s * (1 - s)
 
 
 def _normal(g: Number) -> tuple[Number, Number]:
@@ -118,6 +134,16 @@ def _normal(g: Number) -> tuple[Number, Number]:
     return Decimal("0.5") + density * total, density
 
 
+class Factor(NamedTuple):
+    """The gate and up of an element as they come in, the slopes of their limits, and dy."""
+
+    gate: Number
+    up: Number
+    gate_slope: Number
+    up_slope: Number
+    dy: Number
+
+
 @dataclass
 class Numbers:
     """What goes in, exactly."""
@@ -130,11 +156,15 @@ class Numbers:
     def of(cls, case: Case) -> Numbers:
         return cls(*(norm.draw(case, name, "normal") for name in ("gate", "up", "dy")))
 
-    def factors(self, case: Case) -> Iterator[tuple[Number, Number, bool, bool, Number]]:
-        """Of each element: the gate and up as they come in, whether each is limited, and dy."""
+    def factors(self, case: Case) -> Iterator[Factor]:
+        """Of each element, limited."""
         number = norm.number_type(case.dtype)
+        limit, offset = (1.0, number(1.0)) if case.limited else (math.inf, number(0.0))
         for gate, up, dy in zip(self.gate, self.up, self.dy, strict=True):
-            limit = 1.0 if case.limited else math.inf
-            held = min(max(up, -limit), limit)
-            factor = number(held) + number(1.0 if case.limited else 0.0)
-            yield number(min(gate, limit)), factor, gate > limit, abs(up) > limit, number(dy)
+            if case.kind == "situ":
+                capped, slope = soft_cap(number(up), number(min(limit, 25.0)))
+                yield Factor(number(gate), capped, number(1), slope, number(dy))
+            else:
+                held = number(min(max(up, -limit), limit)) + offset
+                passes = number(gate <= limit), number(abs(up) <= limit)
+                yield Factor(number(min(gate, limit)), held, *passes, number(dy))

@@ -48,9 +48,8 @@ def _expected(case: Case, numbers: Numbers) -> tuple[list[tuple[Number, Number]]
     dups: list[tuple[Number, Number]] = []
     zero = norm.number_type(case.dtype)(0)
     with norm.exactly():
-        for gate, factor, gate_limited, up_limited, dy in numbers.factors(case):
+        for gate, factor, gate_slope, up_slope, dy in numbers.factors(case):
             value, slope, size = activation.functions(case, gate)
-            dgate = zero if gate_limited else dy * slope * factor
-            dgates.append((dgate, abs(dy * factor) * size))
-            dups.append((zero if up_limited else dy * value, zero))
+            dgates.append((dy * slope * factor * gate_slope, abs(dy * factor) * size))
+            dups.append((dy * value * up_slope, zero))
     return dgates, dups

@@ -9,6 +9,8 @@ __version__: str
 
 DTYPE_CODES: dict = ...
 
+ACTIVATIONS: dict = ...
+
 class CudaError(RuntimeError):
     """
     A CUDA call failed, or CUDA was asked for and is not there.
@@ -959,7 +961,8 @@ def rms_norm_quant(
         out = round(clip(y * (1 / scale), -limit, limit))                    # ties to even
 
     so that ``out * scale`` is about ``y``. A scale is that of its row, or of ``group_size`` columns. NaN
-    stays NaN, and makes its scale NaN; in int8 it becomes 0.
+    stays NaN, and makes its scale NaN; in int8 it becomes 0. Finite numbers of float64 that no float32 scale
+    reaches are clipped at its largest.
 
     Args:
         x: ``(..., cols)``, as in :func:`rms_norm`.
@@ -2079,9 +2082,9 @@ def gated_activation(
     gate: ArrayT,
     up: ArrayT | None = None,
     *,
-    kind: Literal["silu", "gelu", "gelu_tanh", "sigmoid", "relu2"] = "silu",
+    kind: str = "silu",
     packing: Literal["halves", "interleaved", "gate"] = "halves",
-    alpha: float = 1.0,
+    alpha: float | None = None,
     limit: float | None = None,
     up_offset: float = 0.0,
     row_scale: Any = None,
@@ -2100,6 +2103,13 @@ def gated_activation(
     - ``"gelu_tanh"``: ``g / 2 * (1 + tanh(sqrt(2 / pi) * (g + 0.044715 * g ** 3)))``; GeGLU of Gemma
     - ``"sigmoid"``: ``1 / (1 + exp(-alpha * g))``; GLU, and gates of attention
     - ``"relu2"``: ``max(g, 0) ** 2``; Primer (So et al. 2021, arXiv:2109.08668), alone in Nemotron
+    - ``"relu"``: ``max(g, 0)``; ReGLU
+    - ``"situ"``: ``alpha * tanh(g / alpha) / (1 + exp(-g))``; SiTU-GLU of Kimi K3 (arXiv:2607.24653),
+      whose other factor is ``limit * tanh(up / limit) + up_offset``
+
+    and by the names that configurations of models carry: ``"swish"`` is silu, ``"quick_gelu"`` silu with
+    ``alpha=1.702``, ``"gelu_pytorch_tanh"``, ``"gelu_new"`` and ``"gelu_fast"`` are gelu_tanh,
+    ``"relu_squared"`` is relu2.
 
     gpt-oss is ``packing="interleaved", alpha=1.702, limit=7.0, up_offset=1.0``: with ``g`` and ``u`` the
     limited gate and up, ``(u + 1) * g * sigmoid(1.702 * g)``.
@@ -2112,8 +2122,10 @@ def gated_activation(
         packing: how ``gate`` holds both: ``"halves"``, first all of the gate, then all of up;
             ``"interleaved"``, gate and up in turn, element by element; or ``"gate"``: it is the gate,
             ``(..., cols)``, and there is no up to multiply by.
-        alpha: a factor in the logistic function of silu and sigmoid; finite and above 0.
-        limit: the gate is held from above and up on both sides; above 0, None for no limit.
+        alpha: a factor in the logistic function of silu and sigmoid, the cap of the gate of situ; finite
+            and above 0. None for what the kind has: 1, of quick_gelu 1.702, of situ 4.
+        limit: the gate is held from above and up on both sides, of situ up alone by a soft cap; above 0.
+            None for no limit, of situ 25.
         up_offset: added to up; finite.
         row_scale: a factor for each row, such as the weight of an expert: the shape of the gate less
             its last axis, in float32 (float64 for float64); None for none.
@@ -2148,9 +2160,9 @@ def gated_activation_backward(
     gate: ArrayT,
     up: None = None,
     *,
-    kind: Literal["silu", "gelu", "gelu_tanh", "sigmoid", "relu2"] = "silu",
+    kind: str = "silu",
     packing: Literal["halves", "interleaved", "gate"] = "halves",
-    alpha: float = 1.0,
+    alpha: float | None = None,
     limit: float | None = None,
     up_offset: float = 0.0,
     row_scale: Any = None,
@@ -2166,7 +2178,8 @@ def gated_activation_backward(
     By the chain rule, with ``g = min(gate, limit)`` and ``u = clamp(up, -limit, limit) + up_offset``:
     ``dgate = dy * row_scale * act'(g) * u``, 0 where ``gate > limit``, and
     ``dup = dy * row_scale * act(g)``, 0 where ``abs(up) > limit``; in float32 (float64 for float64),
-    each rounded once. ``relu2`` has the slope 0 at 0. The gradient of ``row_scale`` is not computed: it
+    each rounded once. ``relu`` and ``relu2`` have the slope 0 at 0; of ``situ`` ``dup`` has the slope of the
+    soft cap for a factor. The gradient of ``row_scale`` is not computed: it
     is the sum over a row of ``dy`` times what the forward gives without it.
 
     Args:
@@ -2210,9 +2223,9 @@ def gated_activation_backward(
     gate: ArrayT,
     up: ArrayT,
     *,
-    kind: Literal["silu", "gelu", "gelu_tanh", "sigmoid", "relu2"] = "silu",
+    kind: str = "silu",
     packing: Literal["halves", "interleaved", "gate"] = "halves",
-    alpha: float = 1.0,
+    alpha: float | None = None,
     limit: float | None = None,
     up_offset: float = 0.0,
     row_scale: Any = None,
@@ -2228,13 +2241,13 @@ def gated_activation_quant(
     gate: ArrayT,
     up: ArrayT | None = None,
     *,
-    kind: Literal["silu", "gelu", "gelu_tanh", "sigmoid", "relu2"] = "silu",
+    kind: str = "silu",
     packing: Literal["halves", "interleaved", "gate"] = "halves",
     dtype: Any = "float8_e4m3fn",
     scale: None = None,
     group_size: Literal[64, 128] | None = None,
     scale_upper_bound: float | None = None,
-    alpha: float = 1.0,
+    alpha: float | None = None,
     limit: float | None = None,
     up_offset: float = 0.0,
     row_scale: Any = None,
@@ -2255,7 +2268,8 @@ def gated_activation_quant(
 
     so that ``out * scale`` is about ``y``, which is not rounded to the dtype of ``gate`` on the way. A
     scale is that of its row, or of ``group_size`` columns. NaN stays NaN, and makes its scale NaN; in
-    int8 it becomes 0.
+    int8 it becomes 0. Finite numbers of float64 that no float32 scale
+    reaches are clipped at its largest.
 
     Args:
         gate: as in :func:`gated_activation`: float16, bfloat16, float32 or float64, any strides.
@@ -2311,13 +2325,13 @@ def gated_activation_quant(
     gate: ArrayT,
     up: ArrayT | None = None,
     *,
-    kind: Literal["silu", "gelu", "gelu_tanh", "sigmoid", "relu2"] = "silu",
+    kind: str = "silu",
     packing: Literal["halves", "interleaved", "gate"] = "halves",
     dtype: Any = "float8_e4m3fn",
     scale: Any,
     group_size: None = None,
     scale_upper_bound: None = None,
-    alpha: float = 1.0,
+    alpha: float | None = None,
     limit: float | None = None,
     up_offset: float = 0.0,
     row_scale: Any = None,

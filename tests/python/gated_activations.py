@@ -17,7 +17,7 @@ from reference import NUMPY_DTYPES, statistics_dtype, wide
 import membound
 from membound._ulps import ACTIVATION_ALLOWED, ACTIVATION_SLACK, FORMATS
 
-KINDS = ("silu", "gelu", "gelu_tanh", "sigmoid", "relu2")
+KINDS = ("silu", "gelu", "gelu_tanh", "sigmoid", "relu2", "relu", "situ")
 # Around a vector, a chunk, the lanes of a row and a tile.
 WIDTHS = (1, 3, 8, 31, 64, 129, 520, 1000, 4097)
 FORMS = ("returned", "given", "over gate", "over up")
@@ -34,6 +34,12 @@ def _erfc(x: np.ndarray) -> np.ndarray:
     return found - (x - near) * np.exp(-(x * x)) / np.sqrt(np.arctan(x.dtype.type(1)))
 
 
+def soft_cap(x: np.ndarray, cap: Any) -> tuple[np.ndarray, np.ndarray]:
+    """cap * tanh(x / cap) and its slope, which loses no digits where tanh is near 1."""
+    power = np.exp(-2 * np.abs(x / cap))
+    return cap * np.tanh(x / cap), 4 * power / (1 + power) ** 2
+
+
 def activation(kind: str, g: np.ndarray, alpha: float) -> tuple[np.ndarray, ...]:
     """The function, its slope, and the size of the slope's terms, in the type of g."""
     number = g.dtype.type
@@ -41,6 +47,12 @@ def activation(kind: str, g: np.ndarray, alpha: float) -> tuple[np.ndarray, ...]
     if kind == "relu2":
         positive = np.maximum(g, 0)
         return positive**2, 2 * positive, 2 * positive
+    if kind == "relu":
+        return np.maximum(g, 0), (g > 0).astype(g.dtype), (g > 0).astype(g.dtype)
+    if kind == "situ":
+        s, rest = 1 / (1 + np.exp(-g)), 1 / (1 + np.exp(g))
+        capped, steep = soft_cap(g, number(alpha))
+        return capped * s, s * (steep + capped * rest), s * (steep + np.abs(capped) * rest)
     if kind == "gelu":
         root = np.sqrt(number(2))
         below = _erfc(-g / root) / 2
@@ -65,29 +77,35 @@ def expected(
     dtype: str,
     *,
     kind: str = "silu",
-    alpha: float = 1.0,
+    alpha: float | None = None,
     limit: float | None = None,
     up_offset: float = 0.0,
     row_scale: np.ndarray | None = None,
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """out, dgate and dup, each with the size of its terms."""
-    bound = math.inf if limit is None else limit
+    situ = kind == "situ"
+    alpha = alpha or (4.0 if situ else 1.0)
+    bound = limit or (25.0 if situ else math.inf)
     with np.errstate(all="ignore"):
         g, d = wide(gate, dtype), wide(dy, dtype)
         u = np.ones_like(g) if up is None else wide(up, dtype)
-        parts = activation(kind, np.minimum(g, g.dtype.type(bound)), alpha)
+        held = g if situ else np.minimum(g, g.dtype.type(bound))
+        parts = activation(kind, held, alpha)
         # What alone would round to 0 is 0, however large what it is multiplied by. relu2 is not
         # rounded before that.
         least = 0 if kind == "relu2" else np.ldexp(g.dtype.type(1), _LEAST[statistics_dtype(dtype)])
         value, slope, size = (np.where(np.abs(part) < least, 0 * part, part) for part in parts)
-        factor = u if up is None else np.clip(u, -bound, bound) + g.dtype.type(up_offset)
+        factor, slope_of_up = np.clip(u, -bound, bound), np.where(np.abs(u) > bound, 0, 1)
+        if situ and bound < math.inf:
+            factor, slope_of_up = soft_cap(u, g.dtype.type(bound))
+        factor = u if up is None else factor + g.dtype.type(up_offset)
         scale = 1 if row_scale is None else wide(row_scale, dtype)[..., None]
         # A sum of up and its offset rounds once.
         terms = np.abs(factor) if up is None else np.abs(factor) + abs(up_offset)
         out = value * factor * scale, np.abs(value) * (terms - np.abs(factor)) * np.abs(scale)
         scaled = d * scale
-        dgate = np.where(g > bound, 0, scaled * slope * factor)
-        dup = np.where(np.abs(u) > bound, 0, scaled * value)
+        dgate = np.where(g > held, 0, scaled * slope * factor)
+        dup = np.where(slope_of_up == 0, 0, scaled * value * slope_of_up)
         return {
             "out": out,
             "dgate": (dgate, np.abs(scaled) * size * terms),
@@ -160,7 +178,7 @@ def vary(case: Case, *, backward: bool = False) -> None:
         case.layouts[name] = str(rng.choice(layouts_like(case.layout, one, writable=writable)))
     if rng.integers(2):
         case.options = {"limit": float(rng.choice((0.5, 2.0))), "up_offset": float(rng.integers(2))}
-        if case.kind in ("silu", "sigmoid"):
+        if case.kind in ("silu", "sigmoid", "situ"):
             case.options["alpha"] = float(rng.choice((1.702, 0.1)))
     if case.packing == "gate":
         case.options.pop("up_offset", None)

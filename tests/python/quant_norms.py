@@ -64,7 +64,9 @@ def quantised(
     with np.errstate(all="ignore"):
         for first in range(0, cols, size):
             part = y[..., first : first + size]
-            one = (np.abs(part).max(-1) / wide(LIMITS[kind])).astype(np.float32)
+            largest = np.abs(part).max(-1)
+            one = (largest / wide(LIMITS[kind])).astype(np.float32)
+            one = np.where(np.isinf(one) & np.isfinite(largest), np.finfo(np.float32).max, one)
             one = np.maximum(one, np.float32(2.0**-126))
             if bound is not None:
                 one = np.minimum(one, np.float32(bound))

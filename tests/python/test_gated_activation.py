@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import arrays
 import bad_calls
@@ -92,7 +93,10 @@ def test_infinities_and_nan(name, dtype):
     one = arrays.framework(name)
     needs(one, dtype)
     gate = one.array(np.array([np.inf, -np.inf, np.nan]).astype(NUMPY_DTYPES[dtype]))
-    wanted = {"sigmoid": ([1, 0, np.nan], [0, 0, np.nan])}
+    wanted = {
+        "sigmoid": ([1, 0, np.nan], [0, 0, np.nan]),
+        "situ": ([4, 0, np.nan], [0, 0, np.nan]),
+    }
     for kind in KINDS:
         values, slopes = wanted.get(kind, ([np.inf, 0, np.nan], [1, 0, np.nan]))
         got = membound.gated_activation(gate, packing="gate", kind=kind)
@@ -100,6 +104,9 @@ def test_infinities_and_nan(name, dtype):
         ones = one.array(np.ones(3, NUMPY_DTYPES[dtype]))
         got = membound.gated_activation_backward(ones, gate, packing="gate", kind=kind)
         slopes = [np.inf, 0, np.nan] if kind == "relu2" else slopes
+        slopes = (
+            [1, 0, 0] if kind == "relu" else slopes
+        )  # as torch: no slope where it is not above 0
         np.testing.assert_array_equal(one.numpy(got).astype(float), slopes)
 
 
@@ -290,3 +297,58 @@ def test_graph_capture_and_a_chain_of_launches(seed):
     torch.cuda.synchronize()
     assert torch.equal(a, right[0])
     assert torch.equal(b, right[1])
+
+
+# What configurations of models call a function, and torch's own.
+def named(torch):
+    functional = torch.nn.functional
+    return {
+        "swish": lambda g: functional.silu(g),
+        "quick_gelu": lambda g: g * (1.702 * g).sigmoid(),
+        "gelu_pytorch_tanh": lambda g: functional.gelu(g, approximate="tanh"),
+        "gelu_new": lambda g: functional.gelu(g, approximate="tanh"),
+        "gelu_fast": lambda g: functional.gelu(g, approximate="tanh"),
+        "relu": lambda g: functional.relu(g),
+        "relu_squared": lambda g: functional.relu(g) ** 2,
+        "situ": lambda g: 4 * (g / 4).tanh() * g.sigmoid(),
+    }
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "swish",
+        "quick_gelu",
+        "gelu_pytorch_tanh",
+        "gelu_new",
+        "gelu_fast",
+        "relu",
+        "relu_squared",
+        "situ",
+    ],
+)
+def test_by_the_names_that_configurations_carry(kind, seed):
+    torch = arrays.package("torch")
+    mt, functional = pytest.importorskip("membound.torch"), torch.nn.functional
+    function = named(torch)[kind]
+    generator = torch.Generator().manual_seed(seed % 2**31)
+    gate, up = (torch.randn(4, 33, dtype=torch.float64, generator=generator) for _ in range(2))
+    factor = 25 * (up / 25).tanh() if kind == "situ" else up
+    right = function(gate) * factor
+    for found in (
+        membound.gated_activation(gate, up, kind=kind),
+        mt.gated_activation(gate, up, kind=kind),
+        mt.GatedActivation(kind)(torch.cat([gate, up], -1)),
+    ):
+        torch.testing.assert_close(found, right, rtol=1e-13, atol=1e-15)
+    if kind == "situ":
+        uncapped = mt.gated_activation(gate, up, kind=kind, limit=math.inf)
+        torch.testing.assert_close(uncapped, function(gate) * up)
+    weight = torch.randn(5, 33, dtype=torch.float64, generator=generator)
+    leaf = gate.clone().requires_grad_()
+    mt.gated_linear(leaf, up, weight, kind=kind).sum().backward()
+    again = gate.clone().requires_grad_()
+    functional.linear(function(again) * factor, weight).sum().backward()
+    torch.testing.assert_close(leaf.grad, again.grad, rtol=1e-11, atol=1e-13)
+    compiled = torch.compile(lambda g: mt.gated_activation(g, up, kind=kind), backend="eager")
+    torch.testing.assert_close(compiled(gate), right, rtol=1e-13, atol=1e-15)

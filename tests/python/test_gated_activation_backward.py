@@ -84,7 +84,7 @@ def test_long_rows_on_a_gpu(name, dtype, cols, seed):
 def test_finite_differences(kind, options, seed):
     rng = np.random.default_rng(seed)
     options = dict(options)
-    if kind not in ("silu", "sigmoid"):
+    if kind not in ("silu", "sigmoid", "situ"):
         options.pop("alpha", None)
     options["row_scale"] = rng.uniform(0.5, 2.0, 5)
     packed, dy = rng.standard_normal((5, 2 * 7)) * 4, rng.standard_normal((5, 7))
@@ -104,6 +104,24 @@ def test_finite_differences(kind, options, seed):
         assert found[at] == pytest.approx(slope, rel=1e-6, abs=1e-7), at
 
 
+def check_situ(generator):
+    import torch
+
+    gate, up, dy = (
+        torch.randn(6, 50, dtype=torch.float64, generator=generator) * 9 for _ in range(3)
+    )
+    leaves = gate.requires_grad_(), up.requires_grad_()
+    for said, (cap, limit) in (({}, (4.0, 25.0)), ({"alpha": 1.5, "limit": 8.0}, (1.5, 8.0))):
+        out = cap * torch.tanh(gate / cap) * torch.sigmoid(gate) * limit * torch.tanh(up / limit)
+        wanted = torch.autograd.grad(out, leaves, dy)
+        given = gate.detach(), up.detach()
+        found = membound.gated_activation(*given, kind="situ", **said)
+        torch.testing.assert_close(found, out.detach(), rtol=1e-13, atol=1e-14)
+        got = membound.gated_activation_backward(dy, *given, kind="situ", **said)
+        for one, right in zip(got, wanted, strict=True):
+            torch.testing.assert_close(one, right, rtol=1e-11, atol=1e-12)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_torch_autograd_in_float64(kind, seed):
     torch = arrays.package("torch")
@@ -114,7 +132,11 @@ def test_torch_autograd_in_float64(kind, seed):
         "gelu_tanh": lambda g: torch.nn.functional.gelu(g, approximate="tanh"),
         "sigmoid": torch.sigmoid,
         "relu2": lambda g: torch.relu(g) ** 2,
+        "relu": torch.relu,
     }
+    if kind == "situ":
+        check_situ(generator)
+        return
     gate, up, dy = (
         torch.randn(6, 50, dtype=torch.float64, generator=generator) * 3 for _ in range(3)
     )
@@ -160,7 +182,7 @@ BAD = [
     ("dy of another shape", lambda: {"dy": f32(3, 5)}, ValueError, "dy"),
     ("dy of another dtype", lambda: {"dy": np.ones((3, 4))}, TypeError, "dy"),
     ("up of another dtype", lambda: {"up": np.ones((3, 4))}, TypeError, "up"),
-    ("no such kind", lambda: {"kind": "swish"}, ValueError, "kind"),
+    ("no such kind", lambda: {"kind": "tanh"}, ValueError, "kind"),
     ("both in one array", both_over_one, ValueError, "dgate"),
     ("dgate of another shape", lambda: {"dgate": f32(3, 3)}, ValueError, "dgate"),
     ("dgate read-only", lambda: {"dgate": bad_calls.read_only()}, ValueError, "dgate"),

@@ -21,6 +21,8 @@ OUTSIDE = (
     "rows, got 9223372036854775807"
 )
 
+OR_NONE = ", or infinite for none, got 1e+60"
+
 
 def assign(name: str, value: object) -> None:
     setattr(membound.staging_options(), name, value)
@@ -47,6 +49,16 @@ def assign(name: str, value: object) -> None:
          OUTSIDE),
         (lambda: membound.rms_norm_quant(f32(2, 4), scale_upper_bound=1e-300), ValueError,
          "rms_norm_quant: argument 'scale_upper_bound' must be above 0 in float32, got 1e-300"),
+        (lambda: membound.rms_norm_quant(f32(2, 4), scale_upper_bound=1e60), ValueError,
+         "rms_norm_quant: argument 'scale_upper_bound' must be finite in float32" + OR_NONE),
+        (lambda: membound.gated_activation(f32(2, 4), limit=1e60), ValueError,
+         "gated_activation: argument 'limit' must be finite in float32" + OR_NONE),
+        (lambda: membound.gated_activation(f32(2, 4), limit=1e-60), ValueError,
+         "gated_activation: argument 'limit' must be above 0 in float32, got 1e-60"),
+        (lambda: membound.gated_activation(f32(2, 4), alpha=1e-60), ValueError,
+         "gated_activation: argument 'alpha' must be above 0 in float32, got 1e-60"),
+        (lambda: membound.rms_norm(f32(2, 4), eps=True), TypeError,
+         "rms_norm: argument 'eps' must be a real number, got bool"),
     ],
 )  # fmt: skip
 def test_the_number_is_named(call, error, said):
@@ -56,9 +68,14 @@ def test_the_number_is_named(call, error, said):
 
 def test_jax_says_the_same():
     jax_numpy = pytest.importorskip("jax.numpy")
-    one = jax_numpy.ones((2, 4))
+    one = jax_numpy.ones((2, 4), "float32")
     with pytest.raises(ValueError, match=r"'scale_upper_bound' must be above 0 in float32, got"):
         membound.rms_norm_quant(one, scale_upper_bound=1e-300)
+    for limit in (1e60, 1e-60):
+        with pytest.raises(ValueError, match=r"'limit' must be (finite|above 0) in float32"):
+            membound.gated_activation(one, limit=limit)
+    with pytest.raises(TypeError, match="'eps' must be a real number, got bool"):
+        membound.rms_norm(one, eps=True)
     q, table = jax_numpy.ones((1, 1, 1, 4)), jax_numpy.ones((2, 2))
     for sections in (np.array(1), memoryview(np.ones((2, 2), int)), 4, "22", (2.0, 2.0)):
         with pytest.raises(TypeError, match=r"^rope: argument 'sections' must be"):

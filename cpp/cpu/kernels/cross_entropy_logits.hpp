@@ -3,25 +3,11 @@
 #pragma once
 
 #include "cpu/logits.hpp"
+#include "cpu/tanh.hpp"
 
 // Logits with a soft cap, and the sum of logits.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
-
-// tanh(u) and its slope, accurate where either is small: with e = exp(-2 |u|) = power + growth *
-// power they are (1 - e) / (1 + e) and 4 e / (1 + e)^2, and 1 - power is exact.
-template <class V>
-struct Tanh {
-  V value, slope;
-};
-template <class A, class V>
-MEMBOUND_ALWAYS_INLINE Tanh<V> tanh_of(V u) {
-  const V twice = at_most((u < 0 ? -u : u) * 2, V{} + Exponential<A>::kHighest);
-  const auto [growth, power] = power_of_minus<A, 0>(twice, NoRest{});
-  const V rest = growth * power, inverse = 1 / ((1 + power) + rest);
-  const V value = ((1 - power) - rest) * inverse;
-  return {u < 0 ? -value : value, 4 * (power + rest) * inverse * inverse};
-}
 
 // softcap * tanh(x / softcap), from a row itself.
 template <class T>

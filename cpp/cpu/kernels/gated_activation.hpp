@@ -11,13 +11,22 @@
 namespace membound::cpu {
 
 // Activation's values, whose header brings std:: in.
-enum class ActivationKind : std::uint8_t { kSilu, kGelu, kGeluTanh, kSigmoid, kRelu2 };
+enum class ActivationKind : std::uint8_t {
+  kSilu,
+  kGelu,
+  kGeluTanh,
+  kSigmoid,
+  kRelu2,
+  kRelu,
+  kSitu
+};
 
 // What every element is computed with, in the dtype of the arithmetic where it rounds.
 struct ActivationNumbers {
   ActivationKind kind;
   bool plain;  // gated, alpha 1, no limit, no offset, no row scale
   double alpha, limit, up_offset;
+  double up_cap;           // of kSitu: the soft cap of up, 0 for none; limit is infinite then
   double lowest, highest;  // of a gate: alpha times that is beyond what matters, and finite
 };
 

@@ -43,7 +43,7 @@ struct BackwardRow {
     if constexpr (kScaled) both.dup *= found.scale;
     if constexpr (!kPlain) {
       both.dgate = g > limit ? V{} : both.dgate;
-      both.dup = u > limit ? V{} : u < -limit ? V{} : both.dup;
+      both.dup = up.slope(u, both.dup);
     }
     return both;
   }

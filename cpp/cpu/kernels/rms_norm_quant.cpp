@@ -193,6 +193,9 @@ template <class A>
 MEMBOUND_ALWAYS_INLINE float scale_for(A largest, float limit, float upper_bound) {
   constexpr float kSmallest = 0x1p-126f;
   float scale = static_cast<float>(largest / static_cast<A>(limit));
+  // A float32 scale cannot follow a float64 row: the codes are clipped.
+  if (sizeof(A) == 8 && scale > __FLT_MAX__ && largest <= static_cast<A>(__DBL_MAX__))
+    scale = __FLT_MAX__;
   scale = scale < kSmallest ? kSmallest : scale;
   return scale > upper_bound ? upper_bound : scale;
 }

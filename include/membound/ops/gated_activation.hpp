@@ -18,11 +18,13 @@ enum class Activation : std::uint8_t {
   kGeluTanh,  // g / 2 * (1 + tanh(sqrt(2 / pi) * (g + 0.044715 * g^3)))
   kSigmoid,   // 1 / (1 + exp(-alpha * g)): GLU
   kRelu2,     // max(g, 0)^2
+  kRelu,      // max(g, 0), with slope 0 at 0: ReGLU
+  kSitu,      // alpha * tanh(g / alpha) / (1 + exp(-g)): SiTU-GLU, whose limit is soft
 };
 
 struct GatedActivationOptions {
   Activation kind = Activation::kSilu;
-  double alpha = 1.0;  // of kSilu and kSigmoid: finite and above 0; 1 for the others
+  double alpha = 1.0;  // of kSilu, kSigmoid and kSitu: finite and above 0; 1 for the others
   double limit = std::numeric_limits<double>::infinity();  // above 0; infinity: none
   double up_offset = 0.0;                                  // finite
   const char* op = nullptr;  // what errors call the function, where it has another name
@@ -32,7 +34,8 @@ struct GatedActivationOptions {
 //
 //   out = act(min(gate, limit)) * (clamp(up, -limit, limit) + up_offset) * row_scale
 //
-// in float32 (float64 for float64), rounded once.
+// in float32 (float64 for float64), rounded once. kSitu limits up alone, and smoothly: its factor
+// is limit * tanh(up / limit) + up_offset.
 //
 // gate       (..., cols) with at least one axis and cols >= 1; float16, bfloat16, float32 or
 //            float64; any strides

@@ -23,7 +23,7 @@ enum Parameter {
 };
 
 constexpr const char* kText =
-    R"(gated_activation($module, gate, up=None, *, kind='silu', packing='halves', alpha=1.0, limit=None, up_offset=0.0, row_scale=None, out=None, stream=None)
+    R"(gated_activation($module, gate, up=None, *, kind='silu', packing='halves', alpha=None, limit=None, up_offset=0.0, row_scale=None, out=None, stream=None)
 --
 
 The middle of a gated feed-forward block, in one pass: ``act(gate) * up``.
@@ -37,6 +37,13 @@ with ``Phi`` the integral of the normal distribution,
 - ``"gelu_tanh"``: ``g / 2 * (1 + tanh(sqrt(2 / pi) * (g + 0.044715 * g ** 3)))``; GeGLU of Gemma
 - ``"sigmoid"``: ``1 / (1 + exp(-alpha * g))``; GLU, and gates of attention
 - ``"relu2"``: ``max(g, 0) ** 2``; Primer (So et al. 2021, arXiv:2109.08668), alone in Nemotron
+- ``"relu"``: ``max(g, 0)``; ReGLU
+- ``"situ"``: ``alpha * tanh(g / alpha) / (1 + exp(-g))``; SiTU-GLU of Kimi K3 (arXiv:2607.24653),
+  whose other factor is ``limit * tanh(up / limit) + up_offset``
+
+and by the names that configurations of models carry: ``"swish"`` is silu, ``"quick_gelu"`` silu with
+``alpha=1.702``, ``"gelu_pytorch_tanh"``, ``"gelu_new"`` and ``"gelu_fast"`` are gelu_tanh,
+``"relu_squared"`` is relu2.
 
 gpt-oss is ``packing="interleaved", alpha=1.702, limit=7.0, up_offset=1.0``: with ``g`` and ``u`` the
 limited gate and up, ``(u + 1) * g * sigmoid(1.702 * g)``.
@@ -49,8 +56,10 @@ Args:
     packing: how ``gate`` holds both: ``"halves"``, first all of the gate, then all of up;
         ``"interleaved"``, gate and up in turn, element by element; or ``"gate"``: it is the gate,
         ``(..., cols)``, and there is no up to multiply by.
-    alpha: a factor in the logistic function of silu and sigmoid; finite and above 0.
-    limit: the gate is held from above and up on both sides; above 0, None for no limit.
+    alpha: a factor in the logistic function of silu and sigmoid, the cap of the gate of situ; finite
+        and above 0. None for what the kind has: 1, of quick_gelu 1.702, of situ 4.
+    limit: the gate is held from above and up on both sides, of situ up alone by a soft cap; above 0.
+        None for no limit, of situ 25.
     up_offset: added to up; finite.
     row_scale: a factor for each row, such as the weight of an expert: the shape of the gate less
         its last axis, in float32 (float64 for float64); None for none.

@@ -27,7 +27,7 @@ enum Parameter {
 };
 
 constexpr const char* kText =
-    R"(gated_activation_backward($module, dy, gate, up=None, *, kind='silu', packing='halves', alpha=1.0, limit=None, up_offset=0.0, row_scale=None, dgate=None, dup=None, need_dgate=True, need_dup=True, stream=None)
+    R"(gated_activation_backward($module, dy, gate, up=None, *, kind='silu', packing='halves', alpha=None, limit=None, up_offset=0.0, row_scale=None, dgate=None, dup=None, need_dgate=True, need_dup=True, stream=None)
 --
 
 The gradients of :func:`gated_activation`, recomputed from its inputs in one pass.
@@ -35,7 +35,8 @@ The gradients of :func:`gated_activation`, recomputed from its inputs in one pas
 By the chain rule, with ``g = min(gate, limit)`` and ``u = clamp(up, -limit, limit) + up_offset``:
 ``dgate = dy * row_scale * act'(g) * u``, 0 where ``gate > limit``, and
 ``dup = dy * row_scale * act(g)``, 0 where ``abs(up) > limit``; in float32 (float64 for float64),
-each rounded once. ``relu2`` has the slope 0 at 0. The gradient of ``row_scale`` is not computed: it
+each rounded once. ``relu`` and ``relu2`` have the slope 0 at 0; of ``situ`` ``dup`` has the slope of the
+soft cap for a factor. The gradient of ``row_scale`` is not computed: it
 is the sum over a row of ``dy`` times what the forward gives without it.
 
 Args:

@@ -28,7 +28,7 @@ enum Parameter {
 };
 
 constexpr const char* kText =
-    R"(gated_activation_quant($module, gate, up=None, *, kind='silu', packing='halves', dtype='float8_e4m3fn', scale=None, group_size=None, scale_upper_bound=None, alpha=1.0, limit=None, up_offset=0.0, row_scale=None, out=None, scale_out=None, stream=None)
+    R"(gated_activation_quant($module, gate, up=None, *, kind='silu', packing='halves', dtype='float8_e4m3fn', scale=None, group_size=None, scale_upper_bound=None, alpha=None, limit=None, up_offset=0.0, row_scale=None, out=None, scale_out=None, stream=None)
 --
 
 A gated activation with a result of 8 bits and its scales, in one pass.
@@ -43,7 +43,8 @@ float64)::
 
 so that ``out * scale`` is about ``y``, which is not rounded to the dtype of ``gate`` on the way. A
 scale is that of its row, or of ``group_size`` columns. NaN stays NaN, and makes its scale NaN; in
-int8 it becomes 0.
+int8 it becomes 0. Finite numbers of float64 that no float32 scale
+reaches are clipped at its largest.
 
 Args:
     gate: as in :func:`gated_activation`: float16, bfloat16, float32 or float64, any strides.

@@ -38,7 +38,8 @@ largest number of the dtype (448 for float8_e4m3fn, 57344 for float8_e5m2, 127 f
     out = round(clip(y * (1 / scale), -limit, limit))                    # ties to even
 
 so that ``out * scale`` is about ``y``. A scale is that of its row, or of ``group_size`` columns. NaN
-stays NaN, and makes its scale NaN; in int8 it becomes 0.
+stays NaN, and makes its scale NaN; in int8 it becomes 0. Finite numbers of float64 that no float32 scale
+reaches are clipped at its largest.
 
 Args:
     x: ``(..., cols)``, as in :func:`rms_norm`.

@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "activation.hpp"
 
+#include <algorithm>
+#include <iterator>
+
 #include "membound/ops/gated_activation_backward.hpp"
 #include "membound/ops/gated_activation_quant.hpp"
 #include "torch/options.hpp"
@@ -15,10 +18,13 @@ GatedActivationOptions options_of(const Text& kind, double alpha,
                                   const char* op) {
   GatedActivationOptions options;
   options.op = op;
-  const int place = place_of(kind.view(), kActivationNames);
-  options.kind = place >= 0 ? Activation(place) : parse_in_python(kind, [op](PyObject* value) {
-    return activation_from_python(value, op);
-  });
+  const auto* named =
+      std::find_if(std::begin(kActivations), std::end(kActivations),
+                   [&](const NamedActivation& one) { return kind.view() == one.name; });
+  options.kind =
+      named != std::end(kActivations) ? named->kind : parse_in_python(kind, [op](PyObject* value) {
+        return activation_from_python(value, op).kind;
+      });
   options.alpha = alpha;
   if (limit) options.limit = *limit;
   options.up_offset = up_offset;

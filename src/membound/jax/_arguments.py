@@ -37,7 +37,7 @@ def check_arrays(op, arrays):
 
 
 def number(op, value, argument):
-    if isinstance(value, str) or not hasattr(value, "__float__"):
+    if isinstance(value, (str, bool)) or not hasattr(value, "__float__"):
         raise TypeError(
             f"{op}: argument '{argument}' must be a real number, got {type_name(value)}"
         )
@@ -58,6 +58,15 @@ def check_finite(op, value, argument, dtype):
     where = " in float32" if math.isfinite(value) else ""
     text = f"'{argument}' must be finite{where}, got {value:g}"
     _require(op, math.isfinite(as_computed(value, dtype)), text)
+
+
+def check_limit(op, value, argument, dtype):
+    """Above 0 as kernels have it, and finite there unless the value itself is infinite."""
+    computed = as_computed(value, dtype)
+    where = " in float32" if value > 0.0 else ""
+    _require(op, computed > 0.0, f"'{argument}' must be above 0{where}, got {value:g}")
+    text = f"'{argument}' must be finite in float32, or infinite for none, got {value:g}"
+    _require(op, math.isfinite(computed) or math.isinf(value), text)
 
 
 def check_eps(op, eps, dtype):
@@ -110,9 +119,7 @@ def group_size(op, size):
 def upper_bound(op, bound):
     """A number above 0; infinity for None."""
     bound = math.inf if bound is None else number(op, bound, "scale_upper_bound")
-    where = " in float32" if bound > 0.0 else ""
-    text = f"'scale_upper_bound' must be above 0{where}, got {bound:g}"
-    _require(op, as_float32(bound) > 0.0, text)
+    check_limit(op, bound, "scale_upper_bound", "float32")
     return bound
 
 

@@ -9,10 +9,12 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from membound import _core
 from membound.jax import _arguments, _ffi, _sharding
 from membound.jax._norm import static
 
-_KINDS = ("silu", "gelu", "gelu_tanh", "sigmoid", "relu2")
+_NAMED = _core.ACTIVATIONS  # name -> (the kind's own name, alpha, limit or None)
+_KINDS = [name for name, (kind, *_) in _NAMED.items() if name == kind]  # as the kernels count them
 _PACKINGS = ("halves", "interleaved", "gate")
 _ALONE, _APART = _PACKINGS.index("gate"), len(_PACKINGS)
 
@@ -48,9 +50,12 @@ def options_of(op, apart, kind, packing, alpha, limit, up_offset, dgate=True, du
     form = _choice(op, packing, "packing", _PACKINGS)
     if apart and form != 0:
         raise ValueError(f"{op}: argument 'packing' must be left out with 'up', got {packing!r}")
+    _choice(op, kind, "kind", list(_NAMED))
+    kind, own_alpha, own_limit = _NAMED[kind]
+    alpha, limit = own_alpha if alpha is None else alpha, own_limit if limit is None else limit
     return Options(
         op=op,
-        kind=_choice(op, kind, "kind", _KINDS),
+        kind=_KINDS.index(kind),
         form=_APART if apart else form,
         alpha=_arguments.number(op, alpha, "alpha"),
         limit=math.inf if limit is None else _arguments.number(op, limit, "limit"),
@@ -61,7 +66,7 @@ def options_of(op, apart, kind, packing, alpha, limit, up_offset, dgate=True, du
 
 
 def gated_activation(
-    gate, up=None, *, kind="silu", packing="halves", alpha=1.0, limit=None, up_offset=0.0,
+    gate, up=None, *, kind="silu", packing="halves", alpha=None, limit=None, up_offset=0.0,
     row_scale=None,
 ):  # fmt: skip
     """``act(gate) * up`` in one pass; see :func:`membound.gated_activation` for the arguments.
@@ -81,7 +86,7 @@ def gated_activation(
 
 
 def gated_activation_backward(
-    dy, gate, up=None, *, kind="silu", packing="halves", alpha=1.0, limit=None, up_offset=0.0,
+    dy, gate, up=None, *, kind="silu", packing="halves", alpha=None, limit=None, up_offset=0.0,
     row_scale=None, need_dgate=True, need_dup=True,
 ):  # fmt: skip
     """The gradients of :func:`gated_activation`.
@@ -138,16 +143,20 @@ def check_inputs(gate, up, row_scale, options, dy=None):
 
 def _check_numbers(gate, options):
     alpha, limit, offset = options.alpha, options.limit, options.up_offset
-    scales, alone = _KINDS[options.kind] in ("silu", "sigmoid"), options.form == _ALONE
+    scales, alone = _KINDS[options.kind] in ("silu", "sigmoid", "situ"), options.form == _ALONE
     for right, text in (
         (0.0 < alpha < math.inf, f"'alpha' must be finite and above 0, got {alpha:g}"),
-        (scales or alpha == 1.0, f"'alpha' must be 1 but for silu and sigmoid, got {alpha:g}"),
-        (limit > 0.0, f"'limit' must be above 0, got {limit:g}"),
+        (
+            scales or alpha == 1.0,
+            f"'alpha' must be 1 but for silu, sigmoid and situ, got {alpha:g}",
+        ),
         (not alone or offset == 0.0, f"'up_offset' must be 0 without 'up', got {offset:g}"),
     ):
         if not right:
             raise ValueError(f"{options.op}: argument {text}")
     _arguments.check_finite(options.op, alpha, "alpha", gate.dtype)
+    _arguments.check_limit(options.op, alpha, "alpha", gate.dtype)
+    _arguments.check_limit(options.op, limit, "limit", gate.dtype)
     _arguments.check_finite(options.op, offset, "up_offset", gate.dtype)
 
 

@@ -34,7 +34,7 @@ def _quantisation(op, dtype, group_size, scale_upper_bound):
 
 def gated_activation_quant(
     gate, up=None, *, kind="silu", packing="halves", dtype="float8_e4m3fn", scale=None,
-    group_size=None, scale_upper_bound=None, alpha=1.0, limit=None, up_offset=0.0, row_scale=None,
+    group_size=None, scale_upper_bound=None, alpha=None, limit=None, up_offset=0.0, row_scale=None,
 ):  # fmt: skip
     """A gated activation with a result of 8 bits and its scales, in one pass.
 

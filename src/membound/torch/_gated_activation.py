@@ -96,9 +96,18 @@ def activation_gradients(dy, gate, up, wanted, options):
     return _of_pair(dy, gate, up, None, *values, list(wanted))
 
 
+_KINDS = dict(_core.ACTIVATIONS)
+
+
+def resolved(kind, alpha, limit):
+    """The kind's own name, and the options that belong to the name that was given."""
+    name, own_alpha, own_limit = _KINDS.get(kind, (kind, 1.0, None))
+    return name, own_alpha if alpha is None else alpha, own_limit if limit is None else limit
+
+
 @differentiable("out")
 def gated_activation(
-    gate, up=None, *, kind="silu", packing="halves", alpha=1.0, limit=None, up_offset=0.0,
+    gate, up=None, *, kind="silu", packing="halves", alpha=None, limit=None, up_offset=0.0,
     row_scale=None,
 ):  # fmt: skip
     """``act(gate) * up``: :func:`membound.gated_activation` with its gradient.
@@ -110,6 +119,7 @@ def gated_activation(
     >>> gated_activation(torch.tensor([[0.0, 1.0, 2.0, 3.0]]), kind="relu2").tolist()
     [[0.0, 3.0]]
     """
+    kind, alpha, limit = resolved(kind, alpha, limit)
     return _recorded(gate, up, row_scale, kind, packing, alpha, limit, up_offset)
 
 

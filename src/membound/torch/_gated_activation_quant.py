@@ -10,6 +10,7 @@ import torch
 
 from membound import _core
 from membound.torch._functions import traceable
+from membound.torch._gated_activation import resolved
 from membound.torch._operators import define_without_gradient
 from membound.torch._rms_norm_quant import code_name, scales_like
 
@@ -46,7 +47,7 @@ _GATED_ACTIVATION_QUANT = define_without_gradient(
 @traceable("out", "scale_out")
 def gated_activation_quant(
     gate, up=None, *, kind="silu", packing="halves", dtype=None, scale=None, group_size=None,
-    scale_upper_bound=None, alpha=1.0, limit=None, up_offset=0.0, row_scale=None,
+    scale_upper_bound=None, alpha=None, limit=None, up_offset=0.0, row_scale=None,
 ):  # fmt: skip
     """:func:`membound.gated_activation_quant` for compiled code too.
 
@@ -56,6 +57,7 @@ def gated_activation_quant(
     >>> codes.tolist()
     [[127, 0]]
     """
+    kind, alpha, limit = resolved(kind, alpha, limit)
     codes, scales = _GATED_ACTIVATION_QUANT(
         gate, up, row_scale, scale, kind, packing, code_name(dtype), group_size, scale_upper_bound,
         alpha, limit, up_offset,

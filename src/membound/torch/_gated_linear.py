@@ -10,7 +10,7 @@ import torch
 from torch.autograd import forward_ad
 
 from membound import _core
-from membound.torch._gated_activation import activation_gradients, gated_activation
+from membound.torch._gated_activation import activation_gradients, gated_activation, resolved
 from membound.torch._operators import PLAIN
 from membound.torch._recording import dispatch_modes, dynamo_traces, jit_traces, records
 
@@ -71,7 +71,7 @@ def _records_plainly(tensors: tuple[Any, ...]) -> bool:
 
 
 def gated_linear(
-    gate, up, weight, bias=None, *, kind="silu", packing="halves", alpha=1.0, limit=None,
+    gate, up, weight, bias=None, *, kind="silu", packing="halves", alpha=None, limit=None,
     up_offset=0.0,
 ):  # fmt: skip
     """``linear(act(gate) * up, weight, bias)``, which keeps what it was given and no activation.
@@ -97,6 +97,7 @@ def gated_linear(
     >>> gated_linear(gate, up, torch.ones(1, 2), kind="relu2").tolist()
     [[6.0]]
     """
+    kind, alpha, limit = resolved(kind, alpha, limit)
     options = {
         "kind": kind, "packing": packing, "alpha": alpha, "limit": limit, "up_offset": up_offset,
     }  # fmt: skip

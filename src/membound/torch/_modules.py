@@ -238,7 +238,8 @@ class GatedActivation(nn.Module):
     """``act(gate) * up`` of two tensors, or of one that holds both.
 
     Args:
-        kind: ``"silu"`` (SwiGLU), ``"gelu"``, ``"gelu_tanh"`` (GeGLU), ``"sigmoid"``, ``"relu2"``.
+        kind: ``"silu"`` (SwiGLU), ``"gelu_tanh"`` (GeGLU), ``"relu"`` or another, by the name that
+            configurations of models have for it: see :func:`membound.gated_activation`.
         options: as of :func:`membound.gated_activation`: packing, alpha, limit, up_offset.
 
     >>> import torch
