@@ -9,7 +9,9 @@
 // What calls of embedding from Python and from torch's dispatcher have in common.
 namespace membound::python {
 
-void check_padding_idx(std::int64_t padding_idx);
+// The id that padding_idx means: a negative one counts from the end of a whole table.
+std::int64_t padding_id(const char* op, std::int64_t padding_idx, std::int64_t vocab,
+                        std::int64_t vocab_start);
 void check_embedding_weight(const TensorView& weight);
 
 // The shape and dtype of the rows that ids name, which is refused where the library would refuse

@@ -1563,8 +1563,8 @@ def embedding(
         position_ids: which row of ``position_weight`` a token gets: int32 or int64, of the shape of
             ``ids``. None: its place along the last axis of ``ids``. With ``position_weight`` alone.
         position_weight: ``(positions, dim)`` of the dtype of ``weight``; None: nothing is added.
-        padding_idx: the id whose row gets no gradient; not negative. Its row is returned as any other,
-            as torch does.
+        padding_idx: the id whose row gets no gradient; a negative one counts from the end of the table.
+            Its row is returned as any other, as torch does.
         scale: multiplies the row of the id, not that of the position; finite.
         vocab_start: the id of the first row of ``weight``, where that is one rank's part of the rows
             (tensor parallelism): a token of another rank gets zeros, without its position too, so that
@@ -1633,7 +1633,7 @@ def embedding_backward(
         ids: int32 or int64, of any shape and strides, fewer than 2**31 - 1, from the framework and
             device of ``dy``. Those outside of ``[vocab_start, vocab_start + vocab)`` add nothing.
         vocab: how many rows the table has, at most 2**31 - 2.
-        padding_idx: the id whose row gets no gradient; not negative.
+        padding_idx: the id whose row gets no gradient; a negative one counts from the end of the table.
         scale: the forward's; finite.
         scale_grad_by_freq: divide the sum of an id by the number of its tokens.
         vocab_start: the forward's.

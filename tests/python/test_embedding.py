@@ -285,7 +285,13 @@ CASES: list[Case] = [
     ("negative start", lambda: {"vocab_start": -1}, ValueError, "vocab_start"),
     ("a start that overflows", lambda: {"vocab_start": 2**63 - 1}, ValueError, "vocab_start"),
     ("a broken start", lambda: {"vocab_start": 1.5}, TypeError, "vocab_start"),
-    ("negative padding", lambda: {"padding_idx": -1}, ValueError, "padding_idx"),
+    ("padding before the table", lambda: {"padding_idx": -10_000}, ValueError, "padding_idx"),
+    (
+        "padding of a part",
+        lambda: {"padding_idx": -1, "vocab_start": 2},
+        ValueError,
+        "padding_idx",
+    ),
     ("validate", lambda: {"validate": 1}, TypeError, "validate"),
     ("positions alone", lambda: {"position_ids": np.zeros(2, int)}, ValueError, "position_ids"),
     ("narrow positions", lambda: {"position_weight": f32(9, 3)}, ValueError, "position_weight"),
@@ -310,3 +316,16 @@ CASES: list[Case] = [
 def test_bad_calls(call, expected, argument):
     good = {"ids": np.array([1, 0]), "weight": f32(5, 4)}
     bad_calls.check(membound.embedding, call(), good, expected, argument)
+
+
+def test_a_negative_padding_counts_from_the_end():
+    """As torch's does, whichever function and framework is asked."""
+    ids, dy = np.array([0, 3, 4, 3]), np.ones((4, 6), np.float32)
+    for sparse in (False, True):
+        pair = [
+            membound.embedding_backward(dy, ids, 5, padding_idx=p, sparse=sparse) for p in (-2, 3)
+        ]
+        for got, expected in zip(*pair, strict=True):
+            np.testing.assert_array_equal(got, expected)
+    table = np.ones((5, 6), np.float32)
+    np.testing.assert_array_equal(membound.embedding(ids, table, padding_idx=-5), table[ids])

@@ -269,8 +269,8 @@ BAD_CALLS = {
     "padding": (
         "embedding_forward",
         "embedding",
-        (torch.zeros(2, dtype=torch.int64), X, None, None, -1, 1.0, 0, False, None),
-        {"padding_idx": -1},
+        (torch.zeros(2, dtype=torch.int64), X, None, None, -99, 1.0, 0, False, None),
+        {"padding_idx": -99},
     ),
     "codes": (
         "rms_norm_quant",

@@ -45,8 +45,8 @@ Args:
     position_ids: which row of ``position_weight`` a token gets: int32 or int64, of the shape of
         ``ids``. None: its place along the last axis of ``ids``. With ``position_weight`` alone.
     position_weight: ``(positions, dim)`` of the dtype of ``weight``; None: nothing is added.
-    padding_idx: the id whose row gets no gradient; not negative. Its row is returned as any other,
-        as torch does.
+    padding_idx: the id whose row gets no gradient; a negative one counts from the end of the table.
+        Its row is returned as any other, as torch does.
     scale: multiplies the row of the id, not that of the position; finite.
     vocab_start: the id of the first row of ``weight``, where that is one rank's part of the rows
         (tensor parallelism): a token of another rank gets zeros, without its position too, so that
@@ -108,10 +108,14 @@ EmbeddingOptions options_of(PyObject* const* values) {
   if (values[kVocabStart] != nullptr) {
     options.vocab_start = integer_from_python(values[kVocabStart], {kName, "vocab_start"});
   }
-  if (given(values[kPaddingIdx])) {
-    check_padding_idx(integer_from_python(values[kPaddingIdx], {kName, "padding_idx"}));
-  }
   return options;
+}
+
+// It says which row gets no gradient, so that the result does not depend on it.
+void check_padding(PyObject* padding_idx, const TensorView& weight, std::int64_t vocab_start) {
+  if (!given(padding_idx)) return;
+  const std::int64_t id = integer_from_python(padding_idx, {kName, "padding_idx"});
+  padding_id(kName, id, weight.shape[0], vocab_start);
 }
 
 nb::object call_jax(const ArrayCall& call, PyObject* const* values) {
@@ -158,6 +162,7 @@ nb::object call(PyObject* const* values) {
   const Input position_ids(call, values[kPositionIds], "position_ids");
   const Input position_weight(call, values[kPositionWeight], "position_weight");
   check_embedding_weight(weight.view);
+  check_padding(values[kPaddingIdx], weight.view, options.vocab_start);
   const nb::object result = make_out(call, values, ids.view, weight.view, out);
   {
     const StreamView stream = call.stream(weight.view.device);
@@ -170,9 +175,16 @@ nb::object call(PyObject* const* values) {
 
 }  // namespace
 
-void check_padding_idx(std::int64_t padding_idx) {
-  MEMBOUND_CHECK(padding_idx >= 0, InvalidArgument, kName,
-                 "argument 'padding_idx' must not be negative, got ", padding_idx);
+std::int64_t padding_id(const char* op, std::int64_t padding_idx, std::int64_t vocab,
+                        std::int64_t vocab_start) {
+  if (padding_idx >= 0) return padding_idx;
+  MEMBOUND_CHECK(vocab_start == 0, InvalidArgument, op,
+                 "argument 'padding_idx' must not be negative with 'vocab_start', got ",
+                 padding_idx);
+  MEMBOUND_CHECK(padding_idx >= -vocab, InvalidArgument, op,
+                 "argument 'padding_idx' must be at least -", vocab,
+                 ", counted from the end of the table, got ", padding_idx);
+  return padding_idx + vocab;
 }
 
 void check_embedding_weight(const TensorView& weight) {

@@ -4,6 +4,7 @@
 
 #include "call.hpp"
 #include "core/check.hpp"
+#include "embedding.hpp"
 #include "ops/ops.hpp"
 
 namespace membound::python {
@@ -44,7 +45,7 @@ Args:
     ids: int32 or int64, of any shape and strides, fewer than 2**31 - 1, from the framework and
         device of ``dy``. Those outside of ``[vocab_start, vocab_start + vocab)`` add nothing.
     vocab: how many rows the table has, at most 2**31 - 2.
-    padding_idx: the id whose row gets no gradient; not negative.
+    padding_idx: the id whose row gets no gradient; a negative one counts from the end of the table.
     scale: the forward's; finite.
     scale_grad_by_freq: divide the sum of an id by the number of its tokens.
     vocab_start: the forward's.
@@ -98,7 +99,7 @@ Example:
     ([0, 2], [[3.0, 4.0], [6.0, 8.0]])
 )";
 
-EmbeddingBackwardOptions options_of(PyObject* const* values) {
+EmbeddingBackwardOptions options_of(PyObject* const* values, std::int64_t vocab) {
   EmbeddingBackwardOptions options;
   options.scale = number_or(values[kScale], 1.0, {kName, "scale"});
   options.scale_grad_by_freq =
@@ -109,9 +110,8 @@ EmbeddingBackwardOptions options_of(PyObject* const* values) {
     options.vocab_start = integer_from_python(values[kVocabStart], {kName, "vocab_start"});
   }
   if (given(values[kPaddingIdx])) {
-    options.padding_idx = integer_from_python(values[kPaddingIdx], {kName, "padding_idx"});
-    MEMBOUND_CHECK(options.padding_idx >= 0, InvalidArgument, kName,
-                   "argument 'padding_idx' must not be negative, got ", options.padding_idx);
+    const std::int64_t id = integer_from_python(values[kPaddingIdx], {kName, "padding_idx"});
+    options.padding_idx = padding_id(kName, id, vocab, options.vocab_start);
   }
   return options;
 }
@@ -236,12 +236,12 @@ nb::object call_dense(const ArrayCall& call, PyObject* const* values,
 nb::object call(PyObject* const* values) {
   const ArrayCall call(kName, values[kDy], "dy", values[kStream]);
   if (call.is_jax()) return call_jax(call, values);
-  const EmbeddingBackwardOptions options = options_of(values);
   const bool sparse = flag_or(values[kSparse], false, {kName, "sparse"});
   Arrays arrays;
   arrays.vocab = integer_from_python(values[kVocab], {kName, "vocab"});
   MEMBOUND_CHECK(arrays.vocab >= 1 && arrays.vocab < (std::int64_t{1} << 31) - 1, InvalidArgument,
                  kName, "argument 'vocab' must be from 1 to 2**31 - 2, got ", arrays.vocab);
+  const EmbeddingBackwardOptions options = options_of(values, arrays.vocab);
   call.read_input(values[kDy], "dy", arrays.dy);
   call.read_input(values[kIds], "ids", arrays.ids);
   const TensorView& dy = arrays.dy.view;

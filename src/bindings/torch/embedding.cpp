@@ -30,8 +30,10 @@ struct Numbers {
 
 Tensor embedding_forward(const Tensor& ids, const Tensor& weight, const MaybeTensor& position_ids,
                          const MaybeTensor& position_weight, const Numbers& numbers) {
-  if (numbers.padding_idx) check_padding_idx(*numbers.padding_idx);
   check_embedding_weight(weight.view());
+  if (numbers.padding_idx) {
+    padding_id(kOp, *numbers.padding_idx, weight.view().shape[0], numbers.vocab_start);
+  }
   Tensor out =
       new_like(embedding_rows(ids.view(), weight.view(), numbers.dtype_for(weight.view())));
   embedding(ids.input(), weight.input(), input_of(position_ids), input_of(position_weight),

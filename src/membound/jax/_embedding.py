@@ -49,10 +49,11 @@ def embedding(
         optional = name.startswith("position")
         if not (isinstance(value, jax.Array) or (optional and value is None)):
             raise TypeError(f"{_OP}: argument '{name}' must be a jax array, got {type_name(value)}")
+    vocab_start = _tables.number(_OP, vocab_start, "vocab_start")
     options = Options(
-        padding_idx=_tables.optional_number(_OP, padding_idx, "padding_idx"),
+        padding_idx=_tables.padding_id(_OP, padding_idx, (weight.shape or (0,))[0], vocab_start),
         scale=_arguments.number(_OP, scale, "scale"),
-        vocab_start=_tables.number(_OP, vocab_start, "vocab_start"),
+        vocab_start=vocab_start,
         validate=_arguments.flag(_OP, validate, "validate"),
         dtype=_tables.floating_dtype(_OP, dtype),
     )

@@ -45,12 +45,14 @@ def embedding_backward(
     for name, value in (("dy", dy), ("ids", ids)):
         _require(isinstance(value, jax.Array), name,
                  f"be a jax array, got {type_name(value)}", TypeError)  # fmt: skip
+    vocab = _tables.number(_OP, vocab, "vocab")
+    vocab_start = _tables.number(_OP, vocab_start, "vocab_start")
     sums = Sums(
-        vocab=_tables.number(_OP, vocab, "vocab"),
-        padding_idx=_tables.optional_number(_OP, padding_idx, "padding_idx"),
+        vocab=vocab,
+        padding_idx=_tables.padding_id(_OP, padding_idx, vocab, vocab_start),
         scale=_arguments.number(_OP, scale, "scale"),
         scale_grad_by_freq=_arguments.flag(_OP, scale_grad_by_freq, "scale_grad_by_freq"),
-        vocab_start=_tables.number(_OP, vocab_start, "vocab_start"),
+        vocab_start=vocab_start,
         validate=_arguments.flag(_OP, validate, "validate"),
         dtype=_tables.floating_dtype(_OP, dtype),
     )

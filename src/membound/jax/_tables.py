@@ -25,8 +25,19 @@ def number(op, value, argument):
     return value
 
 
-def optional_number(op, value, argument):
-    return None if value is None else number(op, value, argument)
+def padding_id(op, value, vocab, vocab_start):
+    """The id that padding_idx means: a negative one counts from the end of a whole table."""
+    if value is None:
+        return None
+    is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
+    if not is_integer or operator.index(value) >= 0:
+        return number(op, value, "padding_idx")
+    value = operator.index(value)
+    text = f"not be negative with 'vocab_start', got {value}"
+    require(op, vocab_start == 0, "padding_idx", text)
+    text = f"be at least -{vocab}, counted from the end of the table, got {value}"
+    require(op, value >= -vocab, "padding_idx", text)
+    return value + vocab
 
 
 def floating_dtype(op, dtype):

@@ -91,8 +91,6 @@ def embedding(
     instead = "call membound.embedding_backward, which has it"
     refuse("embedding", "scale_grad_by_freq", scale_grad_by_freq, False, instead)
     refuse("embedding", "sparse", sparse, False, instead)
-    if padding_idx is not None and padding_idx < 0:
-        padding_idx += weight.shape[0]
     return _embedding(input, weight, padding_idx=padding_idx)
 
 
