@@ -27,6 +27,10 @@ def sigmoid(x):
     return 1 / (1 + (-x).exp())
 
 
+def relu(x):
+    return x.clamp(min=0)
+
+
 def relu2(x):
     return x.clamp(min=0).square()
 
@@ -48,6 +52,7 @@ ACTS = {
     "SiluAndMul": silu, "NewGELU": gelu_tanh,
     "FastGELU": gelu_tanh, "QuickGELU": quick, "ReLUSquaredActivation": relu2, "GLU": sigmoid,
     "GEGLU": gelu_tanh, "QGEGLU": quick, "SReGLU": relu2, "GELU": gelu_tanh, "QGELU": quick,
+    "ReGLU": relu, "ReLU": relu,
     "SReLU": relu2, "SiLU": silu, "SwiGLU": silu,
 }  # fmt: skip
 
@@ -55,7 +60,7 @@ ACTS = {
 def register_packed(peer, name, call):
     act = ACTS[name]
     lone = name in ("gelu_new", "gelu_fast", "gelu_quick", "NewGELU", "FastGELU", "QuickGELU",
-                    "ReLUSquaredActivation", "GELU", "QGELU", "SReLU", "SiLU")  # fmt: skip
+                    "ReLUSquaredActivation", "ReLU", "GELU", "QGELU", "SReLU", "SiLU")  # fmt: skip
     x, expected = (GATE, act(GATE)) if lone else (PACKED, halves(act, PACKED))
 
     @case(f"{peer}.{name}")
@@ -82,7 +87,18 @@ for _name in (
     register_packed("vllm", _name, _into)
 for _name in ("SiluAndMul", "NewGELU", "FastGELU", "QuickGELU", "ReLUSquaredActivation"):
     register_packed("vllm", _name, lambda f, x, _: f()(x))
-for _name in ("GLU", "GEGLU", "QGEGLU", "SReGLU", "GELU", "QGELU", "SReLU", "SiLU"):
+for _name in (
+    "GLU",
+    "GEGLU",
+    "QGEGLU",
+    "ReGLU",
+    "SReGLU",
+    "GELU",
+    "QGELU",
+    "ReLU",
+    "SReLU",
+    "SiLU",
+):
     register_packed("transformer_engine", _name, lambda f, x, _: f()(x))
 
 
@@ -132,6 +148,17 @@ def te_clamped(f):
     yield f()(PACKED), gpt_oss(*PACKED.chunk(2, dim=-1))
     options = {"limit": 2.0, "alpha": 1.0, "glu_linear_offset": 0.5}
     yield f(**options)(PACKED), gpt_oss(*PACKED.chunk(2, dim=-1), 1.0, 2.0, 0.5)
+
+
+@case("transformer_engine.SiTUGLU")
+def te_situ(f):
+    gate, up = PACKED.chunk(2, dim=-1)
+
+    def formula(first, second):
+        return first * (gate / first).tanh() * sigmoid(gate) * second * (up / second).tanh()
+
+    yield f()(PACKED), formula(4.0, 25.0)
+    yield f(beta1=2.0, beta2=3.0)(PACKED), formula(2.0, 3.0)
 
 
 @case("functional.glu")

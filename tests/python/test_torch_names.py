@@ -129,6 +129,27 @@ def test_errors_name_the_function_and_arguments_of_the_origin():
         assert re.match(expected.replace("()", r"\(\)"), str(caught.value)), caught.value
 
 
+@pytest.mark.parametrize("layout", ["sbhd", "bshd", "thd"])
+def test_angles_of_positions_that_are_not_there_are_not_looked_at(layout):
+    """A long table costs what its first rows cost."""
+    te = importlib.import_module("membound.torch.transformer_engine")
+    shapes = {"sbhd": (3, 1, 1, 4), "bshd": (1, 3, 1, 4), "thd": (3, 1, 4)}
+    t = torch.ones(shapes[layout])
+    freqs = torch.zeros(9, 1, 1, 4)
+    seen = []
+
+    class Watched(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            if function is torch.Tensor.cos:
+                seen.append(args[0].shape)
+            return function(*args, **(kwargs or {}))
+
+    starts = torch.tensor([0, 3], dtype=torch.int32) if layout == "thd" else None
+    with Watched():
+        te.apply_rotary_pos_emb(t, freqs, layout, cu_seqlens=starts)
+    assert seen == [(3, 4)]
+
+
 COMPILED = [
     "flashinfer.rmsnorm", "flashinfer.fused_add_rmsnorm", "flashinfer.apply_llama31_rope_inplace",
     "flashinfer.softmax", "vllm.rotary_embedding", "vllm.rms_norm_per_block_quant",

@@ -189,7 +189,7 @@ def fused_apply_rotary_pos_emb(t, freqs, transpose_output_memory=False):
     >>> bool((fused_apply_rotary_pos_emb(t, freqs) == t).all())
     True
     """
-    angles = _wide(_columns("fused_apply_rotary_pos_emb", "freqs", freqs), t)
+    angles = _wide(_columns("fused_apply_rotary_pos_emb", "freqs", freqs)[: len(t)], t)
     return _of_sequences(t, angles.cos(), angles.sin(), transpose_output_memory)
 
 
@@ -211,7 +211,7 @@ def fused_apply_rotary_pos_emb_cached(t, cos_, sin_, transpose_output_memory=Fal
 @adapter(**_T)
 def fused_apply_rotary_pos_emb_thd(t, cu_seqlens, freqs):
     """The same of ``(tokens, heads, head_dim)``; sequence i starts at ``cu_seqlens[i]``."""
-    angles = _wide(_columns("fused_apply_rotary_pos_emb_thd", "freqs", freqs), t)
+    angles = _wide(_columns("fused_apply_rotary_pos_emb_thd", "freqs", freqs)[: len(t)], t)
     options = {"layout": "thd", "rotary_dim": angles.shape[-1]}
     return rope(t, None, angles.cos(), angles.sin(), cu_seqlens=cu_seqlens, **options)
 

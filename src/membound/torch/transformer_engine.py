@@ -11,10 +11,24 @@ from torch import nn
 
 from membound.torch import _modules
 from membound.torch._adapters import adapter, choose, refuse
-from membound.torch._gated_activation import gated_activation
 from membound.torch._losses import reduced_cross_entropy
 from membound.torch._rope import rope
 from membound.torch._softmax import softmax
+from membound.torch._transformer_engine_activations import (  # noqa: F401 - names of this namespace
+    GEGLU,
+    GELU,
+    GLU,
+    QGEGLU,
+    QGELU,
+    ClampedSwiGLU,
+    ReGLU,
+    ReLU,
+    SiLU,
+    SiTUGLU,
+    SReGLU,
+    SReLU,
+    SwiGLU,
+)
 
 # --- rotary embedding ---
 
@@ -53,7 +67,9 @@ def apply_rotary_pos_emb(
     True
     """
     name = "apply_rotary_pos_emb"
-    table = _table(name, "freqs", freqs, t)
+    places = {"sbhd": 0, "bshd": 1, "thd": 0}
+    length = t.shape[choose(name, "tensor_format", tensor_format, places)]
+    table = _table(name, "freqs", freqs, t, length * cp_size if start_positions is None else None)
     table |= {"interleaved": interleaved, "layout": tensor_format}
     if cp_size == 1:
         return rope(t, None, **table, seqlen_offsets=start_positions, cu_seqlens=cu_seqlens)
@@ -64,13 +80,14 @@ def apply_rotary_pos_emb(
     return rope(t, None, **table, position_ids=at)
 
 
-def _table(function: str, name: str, freqs: Any, t: Any) -> dict[str, Any]:
+def _table(function: str, name: str, freqs: Any, t: Any, rows: int | None = None) -> dict[str, Any]:
+    """cos and sin of the angles, of the first rows alone where no position is beyond them."""
     if freqs.dim() != 4 or freqs.shape[1:3] != (1, 1):
         raise ValueError(
             f"{function}: argument '{name}' must have shape (positions, 1, 1, rotary_dim), "
             f"got {tuple(freqs.shape)}"
         )
-    angles = freqs[:, 0, 0]
+    angles = freqs[:rows, 0, 0]
     if freqs.dtype != torch.float64:
         angles = angles.double() if t.dtype == torch.float64 else angles.float()
     return {"cos": angles.cos(), "sin": angles.sin(), "rotary_dim": angles.shape[-1]}
@@ -287,66 +304,7 @@ class LayerNorm(_WithoutExtraState, _modules.LayerNorm):
         )
 
 
-# --- activations and softmax ---
-
-
-def _activation(name: str, formula: str, **options: Any) -> Any:
-    def __init__(self, *, cache_quantized_input=False):  # noqa: N807 - it is one
-        nn.Module.__init__(self)
-        self.cache_quantized_input = cache_quantized_input
-
-    @adapter(name, gate="input")
-    def forward(self, input):
-        return gated_activation(input, **options)
-
-    text = f"``{formula}``; cache_quantized_input is taken and ignored: nothing is quantised."
-    body = {"__init__": __init__, "forward": forward, "__doc__": text, "__module__": __name__}
-    return type(name, (nn.Module,), body)
-
-
-GLU = _activation("GLU", "sigmoid(gate) * up", kind="sigmoid")
-GEGLU = _activation("GEGLU", "gelu(gate, 'tanh') * up", kind="gelu_tanh")
-QGEGLU = _activation("QGEGLU", "gate * sigmoid(1.702 * gate) * up", alpha=1.702)
-SReGLU = _activation("SReGLU", "relu(gate) ** 2 * up", kind="relu2")
-GELU = _activation("GELU", "gelu(input, 'tanh')", kind="gelu_tanh", packing="gate")
-QGELU = _activation("QGELU", "input * sigmoid(1.702 * input)", alpha=1.702, packing="gate")
-SReLU = _activation("SReLU", "relu(input) ** 2", kind="relu2", packing="gate")
-SiLU = _activation("SiLU", "silu(input)", packing="gate")
-
-_PACKINGS = {None: "halves", 1: "interleaved"}  # in blocks of so many of each
-
-
-class SwiGLU(nn.Module):
-    """``silu(gate) * up`` of halves, or of pairs with ``glu_interleave_size=1``."""
-
-    def __init__(self, *, cache_quantized_input=False, glu_interleave_size=None):
-        super().__init__()
-        self.glu_interleave_size = glu_interleave_size
-        given = "SwiGLU", "glu_interleave_size", glu_interleave_size, _PACKINGS
-        self._options = {"packing": choose(*given)}
-
-    @adapter(gate="input")
-    def forward(self, input):
-        return gated_activation(input, **self._options)
-
-
-class ClampedSwiGLU(nn.Module):
-    """gpt-oss's activation: gate and up clamped, ``glu_linear_offset`` added to up."""
-
-    def __init__(
-        self, *, limit=7.0, alpha=1.702, glu_linear_offset=1.0, cache_quantized_input=False,
-        glu_interleave_size=None,
-    ):  # fmt: skip
-        super().__init__()
-        given = "ClampedSwiGLU", "glu_interleave_size", glu_interleave_size, _PACKINGS
-        self._options = {
-            "packing": choose(*given), "limit": limit, "alpha": alpha,
-            "up_offset": glu_linear_offset,
-        }  # fmt: skip
-
-    @adapter(gate="input", up_offset="glu_linear_offset")
-    def forward(self, input):
-        return gated_activation(input, **self._options)
+# --- losses and softmax ---
 
 
 @adapter(logits="inp", labels="target", ignore_index="ignore_idx")
