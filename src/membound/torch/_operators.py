@@ -4,8 +4,9 @@
 
 Each gets these operators in torch's registry::
 
-    membound::op            with its gradient, for those who call torch.ops themselves
-    membound::op_forward    without: what compiled graphs, exports and subclasses run
+    membound::op            with its gradient: compiled graphs that record one, and those who call
+                            torch.ops themselves
+    membound::op_forward    without: what exports and subclasses run
     membound::op_inference  the same without results that only the gradient reads, where there are
                             any: what compiled graphs run that record nothing
     membound::op_backward   the gradients
@@ -36,7 +37,6 @@ from membound.torch._inductor import builtin_of, offer, tell_inductor
 from membound.torch._kernels import implement
 from membound.torch._recording import (
     as_tuple,
-    compiled_function,
     differentiable_results,
     dynamo_traces,
     eager_function,
@@ -87,7 +87,6 @@ class Operator:
         for name, value in (
             ("_pick", differentiable_results(self)),
             ("_eager", eager),
-            ("_compiled", compiled_function(self)),
             ("_unrecorded", raw_operator(self, inference_direction(self))),
             ("_public", getattr(torch.ops.membound, self.name).default),
             ("_traced", transformable_function(self)),
@@ -114,7 +113,7 @@ class Operator:
             return self.columns(*arguments)  # type: ignore[misc]
         if not records(arguments[: len(self.tensors)]):
             return self._unrecorded(*arguments)  # type: ignore[attr-defined]
-        return self._compiled.apply(*arguments)  # type: ignore[attr-defined]
+        return self._pick(as_tuple(self._public(*arguments)))  # type: ignore[attr-defined]
 
     def _as_operator(self, arguments: tuple[Any, ...]) -> Any:
         if jit_traces():

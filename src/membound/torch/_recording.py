@@ -70,32 +70,11 @@ def names_of(op: Operator) -> list[str]:
     return [name.rstrip("?") for name in op.tensors]
 
 
-def compiled_function(op: Operator) -> Any:
-    """What Dynamo traces.
-
-    Dynamo fails on setup_context where no gradient is wanted.
-    """
-    count, pick, save = len(op.tensors), differentiable_results(op), _saver(op)
-    forward_operator = raw_operator(op, "forward")
-
-    class Recorded(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, *arguments):
-            results = as_tuple(forward_operator(*arguments))
-            ctx.save_for_backward(*save((*arguments, *results)))
-            ctx.options = arguments[count:]
-            return pick(results)
-
-        backward = _traced_backward(op, len(op.options))
-
-    return _named(Recorded, op)
-
-
 def eager_function(op: Operator, forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
     """What records eager calls, in C++; options come as one tuple, as each argument costs 50 ns."""
 
     class Recorded(torch.autograd.Function):
-        backward = _traced_backward(op, 1)  # by compiled autograd; the engine calls C++
+        backward = _traced_backward(op)  # by compiled autograd; the engine calls C++
         jvp = _refusing_jvp(op)
 
     function, order = _named(Recorded, op), list(op.gradients)
@@ -116,12 +95,9 @@ def eager_function(op: Operator, forward: Callable[..., Any], backward: Callable
     return function
 
 
-def _traced_backward(op: Operator, options: int) -> Any:
-    """Of a forward with so many arguments after the tensors: Dynamo takes no Function in another.
-
-    Compiled graphs refuse second derivatives by themselves.
-    """
-    wanted, by_input = _wanted_by(op), _by_input(op, options)
+def _traced_backward(op: Operator) -> Any:
+    """Dynamo takes no Function in another; compiled graphs refuse second derivatives themselves."""
+    wanted, by_input = _wanted_by(op), _by_input(op, 1)
     gradients = asked_for(raw_operator(op, "backward"))
 
     def backward(ctx, *grads):
