@@ -201,14 +201,14 @@ def rotate_neighbours(x):
 class TestDropIns:
     """Each in float32 against the formula that its origin publishes, bit for bit."""
 
-    @pytest.mark.parametrize("unsqueeze_dim", [1, 2])
+    @pytest.mark.parametrize("unsqueeze_dim", [1, 2, -3, -2])
     @pytest.mark.parametrize("rotary_dim", [8, 4])
     def test_hugging_face(self, unsqueeze_dim, rotary_dim, seed):
         """Results lie in memory as q and k do: attention and projections need no copies then."""
         huggingface = importlib.import_module("membound.torch.huggingface")
         generator = torch.Generator().manual_seed(seed % 2**31)
         q, k = (torch.randn(2, 3, heads, 8, generator=generator) for heads in (4, 2))
-        if unsqueeze_dim == 1:
+        if unsqueeze_dim in (1, -3):
             q, k = q.transpose(1, 2), k.transpose(1, 2)
         half = torch.randn(2, 2, 3, rotary_dim // 2, generator=generator)
         cos, sin = torch.cat((half, half), -1)
@@ -219,8 +219,29 @@ class TestDropIns:
             right = torch.cat((turned * c + rotate_half(turned) * s, rest), -1)
             assert torch.equal(found, right)
             assert found.stride() == x.stride()
-        with pytest.raises(ValueError, match="'unsqueeze_dim' must be 1 or 2"):
+        with pytest.raises(ValueError, match="'unsqueeze_dim' must name an axis of heads"):
             huggingface.apply_rotary_pos_emb(q, k, cos, sin, 3)
+
+    @pytest.mark.parametrize(
+        ("q", "k", "cos", "unsqueeze_dim"),
+        [
+            ((2, 4, 3, 8), (2, 2, 3, 8), (3, 8), 0),  # as Pixtral calls it
+            ((2, 3, 4, 8), (2, 3, 2, 8), (3, 8), 1),
+            ((3, 4, 8), (3, 2, 8), (3, 8), 1),
+            ((4, 3, 8), (2, 3, 8), (3, 8), 0),
+            ((2, 4, 3, 8), (2, 2, 3, 8), (2, 1, 8), 1),
+        ],
+    )
+    def test_hugging_face_of_other_axes(self, q, k, cos, unsqueeze_dim, seed):
+        """Tables stand beside q as torch broadcasts them."""
+        huggingface = importlib.import_module("membound.torch.huggingface")
+        torch.manual_seed(seed % 2**31)
+        cos, sin = (torch.randn(*cos[:-1], 4).repeat(*[1] * (len(cos) - 1), 2) for _ in range(2))
+        given = torch.randn(q), torch.randn(k)
+        got = huggingface.apply_rotary_pos_emb(*given, cos, sin, unsqueeze_dim)
+        for x, found in zip(given, got, strict=True):
+            c, s = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+            assert torch.equal(found, x * c + rotate_half(x) * s)
 
     @pytest.mark.parametrize("interleaved", [False, True])
     @pytest.mark.parametrize("tensor_format", ["sbhd", "bshd", "thd"])

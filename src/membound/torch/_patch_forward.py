@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
@@ -19,6 +19,14 @@ def global_of(cls: type[nn.Module], name: str) -> Any:
     function: Any = inspect.unwrap(cls.forward)
     code = getattr(function, "__code__", None)
     return function.__globals__.get(name) if code and name in code.co_names else None
+
+
+def globals_of(cls: type[nn.Module], prefix: str) -> dict[str, Callable[..., Any]]:
+    """The functions whose names begin so that the class's forward calls."""
+    function: Any = inspect.unwrap(cls.forward)
+    names = getattr(getattr(function, "__code__", None), "co_names", ())
+    found = {n: function.__globals__.get(n) for n in names if n.startswith(prefix)}
+    return {name: call for name, call in found.items() if inspect.isfunction(call)}
 
 
 def forward_with(cls: type[nn.Module], names: tuple[tuple[str, Any], ...]) -> Any:
@@ -34,6 +42,8 @@ def _with(function: Any, names: Mapping[str, Any]) -> Any:
     wrapped = getattr(function, "__wrapped__", None)
     if wrapped is None:
         scope = {**scope, **names}
+        # By it torch.compile would look ours up in the module, where the model's own function is.
+        scope.pop("__name__", None)
     else:
         inner = _with(wrapped, names)
         held = [cell.cell_contents is wrapped for cell in closure or ()]
@@ -44,5 +54,5 @@ def _with(function: Any, names: Mapping[str, Any]) -> Any:
     copied: Any = types.FunctionType(
         function.__code__, scope, function.__name__, function.__defaults__, closure
     )
-    copied.__kwdefaults__ = function.__kwdefaults__
+    copied.__kwdefaults__, copied.__module__ = function.__kwdefaults__, function.__module__
     return copied

@@ -1,42 +1,212 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Attention modules that call a rotary function, with ours in its place."""
+"""Attention modules that call a rotary function, with ours in its place.
+
+Which of ours it is its parameters and a trial say: shapes of q, k and tables as callers give them.
+Where the model's function takes a call, ours must give the same, else the module is left alone.
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from membound.torch import huggingface
 from membound.torch._patch_class import Recipe
-from membound.torch._patch_forward import forward_with, global_of
+from membound.torch._patch_forward import forward_with, globals_of
 from membound.torch._patch_trial import LeftAloneError, close, draw, undisturbed
+from membound.torch.huggingface import turn
 
-_ROTARY = "apply_rotary_pos_emb"
+Rotary = Callable[..., Any]
+
+
+class _Form(NamedTuple):
+    """What a rotary function does."""
+
+    interleaved: bool = False  # pairs are neighbours
+    table: str = "full"  # "first half" of it counts, or each angle is in it "once"
+    at_end: bool = False  # the last elements of a head turn
+    inverse: bool = False
+    by_halves: bool = False  # neighbours are written apart, one half after the other
+    axis: int = 1  # where the tables get the axis of heads, if the caller does not say
+    promotes: bool = False  # q and k take the dtype of the table
+
+
+_Ours = tuple[Callable[[_Form], Rotary], _Form]
+_FORMS = [
+    _Form(),
+    _Form(interleaved=True),
+    _Form(interleaved=True, table="first half"),
+    _Form(interleaved=True, table="first half", by_halves=True),
+    _Form(interleaved=True, table="once"),
+    _Form(interleaved=True, table="once", at_end=True),
+    _Form(table="once"),
+    _Form(inverse=True),
+]
+
+
+def _turned(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int, form: _Form) -> Any:
+    # Under autocast what follows takes them in 16 bits again: float32 would be two copies more.
+    if form.promotes and q.dtype != cos.dtype and not torch.is_autocast_enabled(q.device.type):
+        kept = torch.promote_types(q.dtype, cos.dtype)
+        q, k = q.to(kept), None if k is None else k.to(kept)
+    if form.table == "first half":
+        cos, sin = (t[..., : t.shape[-1] // 2] for t in (cos, sin))
+    width = cos.shape[-1] * (1 if form.table == "full" else 2)
+    turned = turn(
+        q, k, cos, sin, unsqueeze_dim, rotary_dim=width, interleaved=form.interleaved,
+        inverse=form.inverse, rotary_offset=q.shape[-1] - width if form.at_end else 0,
+    )  # fmt: skip
+    if not form.by_halves:
+        return turned
+    return _by_halves(turned) if k is None else tuple(map(_by_halves, turned))
+
+
+def _by_halves(t: torch.Tensor) -> torch.Tensor:
+    return t.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+
+
+# What makes functions with the parameters of the models': callers use their names and places.
+def _q_and_k(form):
+    def rotary(q, k, cos, sin, unsqueeze_dim=1):
+        turned = _turned(q, k, cos, sin, unsqueeze_dim, form)
+        return (turned, None) if k is None else turned
+
+    return rotary
+
+
+def _with_positions(form):
+    def rotary(q, k, cos, sin, position_ids=None, unsqueeze_dim=1):  # noqa: ARG001
+        return _turned(q, k, cos, sin, unsqueeze_dim, form)
+
+    return rotary
+
+
+def _k_or_none(form):
+    def rotary(q, k=None, cos=None, sin=None, unsqueeze_dim=1):
+        return _turned(q, k, cos, sin, unsqueeze_dim, form)
+
+    return rotary
+
+
+def _one(form):
+    def rotary(x, cos, sin, unsqueeze_dim=1):
+        return _turned(x, None, cos, sin, unsqueeze_dim, form)
+
+    return rotary
+
+
+def _at_one_axis(form):
+    def rotary(q, k, cos, sin):
+        return _turned(q, k, cos, sin, form.axis, form)
+
+    return rotary
+
+
+def _sin_first(form):
+    def rotary(tensor, sin, cos):
+        return _turned(tensor, None, cos, sin, -2, form)
+
+    return rotary
+
+
+_SHAPES = (_q_and_k, _with_positions, _k_or_none, _one, _at_one_axis, _sin_first)
+
+
+def _with_rotaries(cls: type[nn.Module], names: tuple[tuple[str, _Ours], ...]) -> Any:
+    return forward_with(cls, tuple((name, make(form)) for name, (make, form) in names))
+
+
+def _parameters(function: Rotary) -> dict[str, bool]:
+    """Names, and whether each may be left out."""
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default is not p.empty for p in parameters if p.kind is not p.KEYWORD_ONLY}
+
+
+def _rotaries(module: nn.Module) -> dict[str, Rotary]:
+    return globals_of(type(module), "apply_rotary")
 
 
 def calls_rotary(module: nn.Module) -> bool:
-    return global_of(type(module), _ROTARY) is not None
+    return bool(_rotaries(module))
 
 
 def replace_rotary(module: nn.Module) -> tuple[str, Recipe]:
-    _check(global_of(type(module), _ROTARY))
-    ours = ((_ROTARY, huggingface.apply_rotary_pos_emb),)
-    return "rope", Recipe(forward_with, (type(module), ours))
+    ours = []
+    for name, theirs in _rotaries(module).items():
+        found = _ours(theirs)
+        if isinstance(found, str):
+            raise LeftAloneError(found)
+        ours.append((name, found))
+    return "rope", Recipe(_with_rotaries, (type(module), tuple(ours)))
 
 
-def _check(theirs: Callable[..., Any]) -> None:
-    names = list(inspect.signature(theirs).parameters)
-    if names[:5] != ["q", "k", "cos", "sin", "unsqueeze_dim"]:
-        raise LeftAloneError(f"its {_ROTARY} takes other arguments")
+@functools.lru_cache(maxsize=64)
+def _ours(theirs: Rotary) -> _Ours | str:
+    """Which of ours gives what a rotary function gives, or why none."""
+    names = list(_parameters(theirs).items())
+    plain = (shape for shape in _SHAPES if list(_parameters(shape(_Form())).items()) == names)
+    shape = next(plain, None)
+    if shape is None:
+        return f"its {theirs.__name__} takes other arguments than those of rope"
+    axes = (-2, 1, -3) if shape is _at_one_axis else (1,)
     with undisturbed() as generator:
-        q, k = (draw(generator, 1, heads, 3, 8) for heads in (4, 2))
-        half = draw(generator, 1, 3, 4)
-        cos, sin = (torch.cat((t, t), -1) for t in (half, half.flip(-1)))
-        wanted = theirs(q, k, cos, sin)
-        if not all(map(close, huggingface.apply_rotary_pos_emb(q, k, cos, sin), wanted)):
-            raise LeftAloneError(f"its {_ROTARY} computes something else")
+        calls = list(_accepted(theirs, generator))
+        for form, axis, promotes in itertools.product(_FORMS, axes, (False, True)):
+            form = form._replace(axis=axis, promotes=promotes)
+            if calls and all(_same(shape(form), call, right) for call, right in calls):
+                return shape, form
+    return f"its {theirs.__name__} computes something else than rope"
+
+
+def _accepted(theirs: Rotary, generator: Any) -> Iterator[tuple[Any, Any]]:
+    """Calls that the model's function takes, and its results."""
+    names = _parameters(theirs)
+    for call in _calls(generator):
+        given = {name: call[name] for name in names if name in call}
+        if "q" not in names:
+            given[next(name for name in names if name in ("x", "tensor"))] = call["q"]
+        try:
+            right = theirs(**given)
+        except Exception:  # noqa: BLE001, S112 - a stranger's: it takes no such call
+            continue
+        if (right[0] if isinstance(right, tuple) else right).shape == call["q"].shape:
+            yield given, right
+
+
+def _calls(generator: Any) -> Iterator[dict[str, Any]]:
+    """q and k by heads or by tokens; tables of a head or part of it, for each sequence or all.
+
+    Some functions take fewer queries than the table has angles, some none of k.
+    """
+    cases = itertools.product((4, 3), ("bhsd", "bshd"), (2, 3), (3, 2), (16, 8, 4))
+    for axes, layout, table_axes, queries, columns in cases:
+        sizes = {"b": 2, "h": 4, "s": queries, "d": 16}
+        q = draw(generator, *(sizes[axis] for axis in layout[4 - axes :]))
+        k = draw(generator, *({**sizes, "h": 2, "s": 3}[axis] for axis in layout[4 - axes :]))
+        if table_axes >= axes:
+            continue
+        half = [draw(generator, *(2, 3)[3 - table_axes :], columns // 2) for _ in range(2)]
+        cos, sin = (torch.cat((t, t), -1) for t in half)
+        heads = layout.index("h") - 4 + table_axes + 1  # where the tables get that axis
+        for dtype, keyed in ((torch.float32, True), (torch.bfloat16, True), (torch.float32, False)):
+            given = {"q": q.to(dtype), "k": k.to(dtype) if keyed else None, "cos": cos, "sin": sin}
+            yield {**given, "unsqueeze_dim": heads}
+
+
+def _same(ours: Rotary, call: dict[str, Any], right: Any) -> bool:
+    try:
+        got = ours(**call)
+    except (RuntimeError, ValueError, TypeError):  # it refuses what the model's function takes
+        return False
+    if not isinstance(right, tuple):
+        return isinstance(got, torch.Tensor) and close(got, right)
+    if not isinstance(got, tuple) or len(got) != len(right):
+        return False
+    pairs = zip(got, right, strict=True)
+    return all(mine is theirs if theirs is None else close(mine, theirs) for mine, theirs in pairs)

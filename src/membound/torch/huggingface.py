@@ -21,12 +21,14 @@ def apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
 
     Args:
         q: ``(batch, heads, seq, head_dim)`` with ``unsqueeze_dim=1``, ``(batch, seq, heads,
-            head_dim)`` with 2; with any strides.
+            head_dim)`` with 2; with any strides. Without the axis of batches, too.
         k: the same but for the number of heads.
         cos: ``(batch, seq, rotary_dim)`` with every angle twice, as the models' rotary embedding
-            returns it; a batch of 1 serves all. Elements of a head past rotary_dim are copied.
+            returns it; a batch of 1, or no such axis, serves all. Elements of a head past
+            rotary_dim are copied.
         sin: the same for the sines.
-        unsqueeze_dim: where the axis of heads is.
+        unsqueeze_dim: where cos and sin get the axis of heads: as torch broadcasts them then, they
+            stand beside q.
 
     Returns:
         The rotated q and k, in memory in the order of their own axes: where those of a token lie
@@ -40,19 +42,34 @@ def apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
     >>> apply_rotary_pos_emb(q, k, cos, sin)[1][0, 0, 0].tolist()
     [-1.0, -1.0, -1.0, -1.0, 1.0, 1.0, 1.0, 1.0]
     """
-    layouts = {1: "bhsd", 2: "bshd"}
-    if unsqueeze_dim not in layouts:
+    return turn(q, k, cos, sin, unsqueeze_dim, rotary_dim=cos.shape[-1])
+
+
+def turn(q, k, cos, sin, unsqueeze_dim, **options):
+    """:func:`rope` of q and k, or of q alone, by tables that get their axis of heads there."""
+    heads = unsqueeze_dim + q.ndim - cos.ndim - (1 if unsqueeze_dim >= 0 else -cos.ndim)
+    if q.ndim not in (3, 4) or not q.ndim - 3 <= heads <= q.ndim - 2 or cos.ndim >= q.ndim:
         raise ValueError(
-            f"apply_rotary_pos_emb: argument 'unsqueeze_dim' must be 1 or 2, got {unsqueeze_dim!r}"
+            "apply_rotary_pos_emb: argument 'unsqueeze_dim' must name an axis of heads of "
+            "(batch, heads, seq, head_dim) or (batch, seq, heads, head_dim), got "
+            f"{unsqueeze_dim!r} for q of {q.ndim} axes and cos of {cos.ndim}"
         )
-    options = {"layout": layouts[unsqueeze_dim], "rotary_dim": cos.shape[-1]}
-    if unsqueeze_dim == 1 and q.shape[2] > 1 and q.stride(1) < q.stride(2):
-        # As models split a projection into heads. Results by head would be copied by attention's
-        # output and by the projection's gradient, and the copies kept.
-        options["layout"] = "bshd"
-        turned = rope(q.transpose(1, 2), k.transpose(1, 2), cos, sin, **options)
-        return tuple(t.transpose(1, 2) for t in turned)
-    return rope(q, k, cos, sin, **options)
+    if q.ndim == 3:
+        alone = turn(
+            q[None], None if k is None else k[None], cos, sin, -2 - (heads == 0), **options
+        )
+        return alone[0] if k is None else tuple(t[0] for t in alone)
+    tokens = q.shape[3 - heads]
+    if cos.shape[-2] != tokens:  # one angle for all
+        cos, sin = (t.expand(*t.shape[:-2], tokens, -1) for t in (cos, sin))
+    by_token = heads == 2
+    # As models split a projection into heads. Results by head would be copied by attention's output
+    # and by the projection's gradient, and the copies kept.
+    if not by_token and tokens > 1 and q.stride(1) < q.stride(2):
+        q, k = q.transpose(1, 2), None if k is None else k.transpose(1, 2)
+        turned = rope(q, k, cos, sin, layout="bshd", **options)
+        return turned.transpose(1, 2) if k is None else tuple(t.transpose(1, 2) for t in turned)
+    return rope(q, k, cos, sin, layout="bshd" if by_token else "bhsd", **options)
 
 
 def kernel_mapping(rounding: str = "before_weight") -> dict[str, Any]:
