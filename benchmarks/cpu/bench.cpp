@@ -141,6 +141,7 @@ void run_op(const Case& c, const Arrays& on) {
   const StreamView stream = StreamView::legacy_default();
   const ConstTensorView weight(on.weight.data(), c.dtype, cpu, {c.cols});
   const ConstTensorView bias(on.bias.data(), c.dtype, cpu, {c.cols});
+  const ConstTensorView dsum = on.d.view;
   const TensorView dweight(on.dweight.data(), c.dtype, cpu, {c.cols});
   const TensorView dbias(on.dbias.data(), c.dtype, cpu, {c.cols});
   const ConstTensorView mean(on.mean.data(), accumulate_dtype(c.dtype), cpu, {c.rows});
@@ -158,8 +159,8 @@ void run_op(const Case& c, const Arrays& on) {
       return rms_norm_backward(on.a.view, on.b.view, &weight, rstd, {}, &on.c.view, nullptr,
                                nullptr, stream);
     case Op::kAddBackward:
-      return add_rms_norm_backward(on.a.view, on.d.view, on.b.view, &weight, rstd, {}, &on.c.view,
-                                   &dweight, nullptr, stream);
+      return add_rms_norm_backward(on.a.view, &dsum, on.b.view, &weight, rstd, {}, &on.c.view,
+                                   nullptr, &dweight, nullptr, stream);
     case Op::kLayerNorm:
       return layer_norm(on.a.view, &weight, &bias, {}, on.c.view, nullptr, nullptr, stream);
     case Op::kAddLayerNorm:
@@ -172,8 +173,8 @@ void run_op(const Case& c, const Arrays& on) {
       return layer_norm_backward(on.a.view, on.b.view, &weight, mean, rstd, {}, &on.c.view, nullptr,
                                  nullptr, nullptr, stream);
     case Op::kAddLayerBackward:
-      return add_layer_norm_backward(on.a.view, on.d.view, on.b.view, &weight, mean, rstd, {},
-                                     &on.c.view, &dweight, &dbias, nullptr, stream);
+      return add_layer_norm_backward(on.a.view, &dsum, on.b.view, &weight, mean, rstd, {},
+                                     &on.c.view, nullptr, &dweight, &dbias, nullptr, stream);
     case Op::kGated:
     case Op::kGateFirst:
       return rms_norm_gated(on.a.view, on.b.view, &weight, {.norm_before_gate = c.op == Op::kGated},

@@ -48,4 +48,10 @@ OneHead<View> one_head(const View* view, int axis, std::int64_t head) {
   return {view, axis, head};
 }
 
+// Of statistics of the rows of an array of x_rank axes; their last axis may be kept.
+template <class View>
+OneHead<View> one_head_of_rows(const View* view, int x_rank, std::int64_t head) {
+  return {view, view != nullptr ? x_rank - 2 - view->rank : -1, head};
+}
+
 }  // namespace membound

@@ -39,6 +39,14 @@ void check_overlap(const ConstTensorView& written, const char* written_name,
 // A floating array with the shape, dtype and device of another.
 void check_like(const ConstTensorView& view, const char* argument, const ConstTensorView& reference,
                 const char* reference_name, const char* op);
+// The same of any floating dtype.
+void check_shaped_like(const ConstTensorView& view, const char* argument,
+                       const ConstTensorView& reference, const char* reference_name,
+                       const char* op);
+// One number per row of x, of that dtype; its shape is that of x less the last axis, which may be
+// kept with one element.
+void check_statistic(const ConstTensorView& view, const char* argument, DType dtype,
+                     const ConstTensorView& x, const char* x_name, const char* op);
 // One number per row of x in the dtype of sums.
 void check_row_statistic(const ConstTensorView& view, const char* argument,
                          const ConstTensorView& x, const char* x_name, const char* op);

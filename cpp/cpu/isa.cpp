@@ -15,14 +15,14 @@ namespace {
 
 #define MEMBOUND_KERNEL_TABLE(isa_)                                                               \
   constexpr KernelTable k_##isa_ {                                                                \
-    #isa_, isa_::rms_norm, isa_::rms_norm_centred, isa_::rms_norm_gated, isa_::rms_norm_weight,   \
+#isa_, isa_::rms_norm, isa_::rms_norm_centred, isa_::rms_norm_gated, isa_::rms_norm_weight,   \
         isa_::rms_norm_quant, isa_::rms_norm_backward, isa_::rms_norm_backward_centred,           \
         isa_::rms_norm_backward_gated, isa_::rms_norm_backward_block,                             \
         isa_::rms_norm_backward_weight, isa_::gated_activation, isa_::gated_activation_backward,  \
         isa_::gated_activation_quant, isa_::rope, isa_::rope_angles, isa_::rope_arrange,          \
         isa_::rope_angle_gradient, isa_::qk_norm_rope, isa_::qk_norm_rope_backward,               \
         isa_::embedding, isa_::embedding_backward, isa_::embedding_backward_zeros, isa_::softmax, \
-        isa_::softmax_backward, isa_::cross_entropy,                                              \
+        isa_::softmax_backward, isa_::cross_entropy, isa_::convert_rows, isa_::multiply_silu,     \
   }
 
 #if defined(__x86_64__)

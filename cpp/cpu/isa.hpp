@@ -11,6 +11,7 @@
 #include "cpu/kernels/qk_norm_rope.hpp"
 #include "cpu/kernels/rms_norm.hpp"
 #include "cpu/kernels/rms_norm_backward.hpp"
+#include "cpu/kernels/rms_norm_generic.hpp"
 #include "cpu/kernels/rms_norm_quant.hpp"
 #include "cpu/kernels/rope.hpp"
 #include "cpu/kernels/softmax.hpp"
@@ -46,6 +47,8 @@ struct KernelTable {
   void (*softmax)(const SoftmaxRows&);
   void (*softmax_backward)(const SoftmaxBackwardRows&);
   void (*cross_entropy)(CrossEntropyRows&);
+  void (*convert_rows)(const RowConversion&);
+  void (*multiply_silu)(const RowConversion&);
 };
 
 // The tables that this CPU can run, best first; the first is the default.

@@ -1,32 +1,19 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/rms_norm_backward.hpp"
+#include "cpu/rms_norm_backward.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "cpu/float_mode.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/rows.hpp"
 #include "cpu/upright.hpp"
+#include "ops/rms_norm_backward.hpp"
 
 namespace membound::cpu {
 
 namespace {
-
-// Rows whose sums for dweight and dbias are one task of one thread: blocks in sequence. At most 64
-// chunks keep the partial sums below 1 % of the traffic.
-struct Chunks {
-  std::int64_t rows_each;
-  std::int64_t count;
-};
-Chunks chunks_of(std::int64_t rows) {
-  constexpr std::int64_t kMost = 64;
-  const std::int64_t blocks = (rows + kBlockOfRows - 1) / kBlockOfRows;
-  const std::int64_t each = std::max<std::int64_t>(1, (blocks + kMost - 1) / kMost) * kBlockOfRows;
-  return {each, (rows + each - 1) / each};
-}
 
 std::int64_t arrays_of(const RmsNormBackwardProblem& problem) {
   return 2 + (problem.dx != nullptr) + (problem.dsum != nullptr) + (problem.gate != nullptr) +
@@ -115,71 +102,6 @@ void run_rows(const RmsNormBackwardProblem& problem, RmsNormBackwardRows rows,
   }
 }
 
-// Sums down the columns: dy * h for dweight and, of centred rows, dy for dbias.
-struct ColumnSums {
-  ColumnSums(const RmsNormBackwardProblem& problem, std::int64_t chunks)
-      : kinds(problem.centred ? 2 : 1),
-        padded(problem.cols + kPreparedPadding),
-        block_bytes(static_cast<std::size_t>(padded) * dtype_size(accumulate_dtype(problem.dtype))),
-        blocks(static_cast<std::size_t>(kinds * chunks) * block_bytes, Device::cpu()),
-        totals(static_cast<std::size_t>(kinds * chunks * padded) * sizeof(double), Device::cpu()),
-        chunks_(chunks) {}
-
-  // Of one block of rows, in the dtype of sums; kind 0 is for dweight, 1 for dbias.
-  char* block(int kind, std::int64_t chunk) const {
-    return blocks.as<char>() + static_cast<std::size_t>(chunk * kinds + kind) * block_bytes;
-  }
-  double* total(int kind, std::int64_t chunk) const {
-    return totals.as<double>() + (kind * chunks_ + chunk) * padded;
-  }
-
-  const int kinds;
-  const std::int64_t padded;
-  const std::size_t block_bytes;
-
- private:
-  DeviceBuffer blocks, totals;
-  const std::int64_t chunks_;
-};
-
-// One chunk: its sums, and dx when it is wanted. `task` is the first chunk of this thread's, whose
-// blocks are used again.
-void run_chunk(const RmsNormBackwardProblem& problem, RmsNormBackwardRows rows,
-               const KernelTable& table, const ColumnSums& sums, std::int64_t task,
-               std::int64_t chunk, std::int64_t first, std::int64_t last) {
-  rows.weight_sum = sums.block(0, task);
-  rows.bias_sum = sums.kinds == 2 ? sums.block(1, task) : nullptr;
-  for (std::int64_t row = first; row < last; row += kBlockOfRows) {
-    std::memset(rows.weight_sum, 0, static_cast<std::size_t>(sums.kinds) * sums.block_bytes);
-    run_rows(problem, rows, table, row, std::min(last, row + kBlockOfRows), last);
-    for (int kind = 0; kind < sums.kinds; ++kind) {
-      table.rms_norm_backward_block({sums.block(kind, task), sums.total(kind, chunk), row == first,
-                                     problem.dtype, problem.cols});
-    }
-  }
-}
-
-void with_column_sums(const RmsNormBackwardProblem& problem, const RmsNormBackwardRows& rows,
-                      const KernelTable& table, std::int64_t grain) {
-  const Chunks chunks = chunks_of(problem.rows);
-  const ColumnSums sums(problem, chunks.count);
-  const std::int64_t chunk_grain = std::max<std::int64_t>(1, grain / chunks.rows_each);
-  parallel_for(chunks.count, chunk_grain, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t chunk = first; chunk < last; ++chunk) {
-      const std::int64_t row = chunk * chunks.rows_each;
-      run_chunk(problem, rows, table, sums, first, chunk, row,
-                std::min(problem.rows, row + chunks.rows_each));
-    }
-  });
-  const auto write = [&](int kind, void* to, DType dtype, std::int64_t stride) {
-    if (to == nullptr) return;
-    table.rms_norm_backward_weight({sums.total(kind, 0), chunks.count, problem.cols, problem.dtype,
-                                    to, dtype, stride, problem.accumulate});
-  };
-  write(0, problem.dweight, problem.dweight_dtype, problem.dweight_stride);
-  write(1, problem.dbias, problem.dbias_dtype, problem.dbias_stride);
-}
-
 }  // namespace
 
 void rms_norm_backward(const RmsNormBackwardProblem& problem) {
@@ -196,8 +118,24 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem) {
 
   const std::int64_t grain =
       std::max<std::int64_t>(1, kBytesPerThread / (arrays_of(problem) * problem.cols * size));
-  if (problem.dweight != nullptr || problem.dbias != nullptr)
-    return with_column_sums(problem, rows, table, grain);
+  if (problem.dweight != nullptr || problem.dbias != nullptr) {
+    const ColumnGradients gradients{
+        problem.dtype,
+        problem.rows,
+        problem.cols,
+        problem.centred,
+        problem.accumulate,
+        {problem.dweight, problem.dweight_dtype, problem.dweight_stride},
+        {problem.dbias, problem.dbias_dtype, problem.dbias_stride}};
+    return sum_columns(gradients, table, grain,
+                       [&](std::int64_t, void* weight_sum, void* bias_sum, std::int64_t first,
+                           std::int64_t last, std::int64_t end) {
+                         RmsNormBackwardRows of = rows;
+                         of.weight_sum = weight_sum;
+                         of.bias_sum = bias_sum;
+                         run_rows(problem, of, table, first, last, end);
+                       });
+  }
   parallel_for(problem.rows, grain, [&](std::int64_t first, std::int64_t last) {
     run_rows(problem, rows, table, first, last, last);
   });

@@ -6,25 +6,28 @@
 
 namespace membound {
 
-void add_layer_norm_backward(const ConstTensorView& dy, const ConstTensorView& dresidual_out,
+void add_layer_norm_backward(const ConstTensorView& dy, const ConstTensorView* dresidual_out,
                              const ConstTensorView& residual_out, const ConstTensorView* weight,
                              const ConstTensorView& mean, const ConstTensorView& rstd,
                              const LayerNormBackwardOptions& options, const TensorView* dx,
-                             const TensorView* dweight, const TensorView* dbias,
-                             const TensorView* workspace, StreamView stream) {
+                             const TensorView* dresidual, const TensorView* dweight,
+                             const TensorView* dbias, const TensorView* workspace,
+                             StreamView stream) {
   run_rms_norm_backward({.op = "add_layer_norm_backward",
                          .x_name = "residual_out",
                          .dy = dy,
-                         .dsum = &dresidual_out,
+                         .dsum = dresidual_out,
                          .x = residual_out,
                          .weight = weight,
                          .mean = &mean,
                          .rstd = rstd,
                          .options = {options.weight_offset, Rounding::kOnce, options.accumulate},
                          .dx = dx,
+                         .dresidual = dresidual,
                          .dweight = dweight,
                          .dbias = dbias,
-                         .workspace = workspace},
+                         .workspace = workspace,
+                         .is_added = true},
                         stream);
 }
 

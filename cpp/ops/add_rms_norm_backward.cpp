@@ -6,22 +6,25 @@
 
 namespace membound {
 
-void add_rms_norm_backward(const ConstTensorView& dy, const ConstTensorView& dresidual_out,
+void add_rms_norm_backward(const ConstTensorView& dy, const ConstTensorView* dresidual_out,
                            const ConstTensorView& residual_out, const ConstTensorView* weight,
                            const ConstTensorView& rstd, const RmsNormBackwardOptions& options,
-                           const TensorView* dx, const TensorView* dweight,
-                           const TensorView* workspace, StreamView stream) {
+                           const TensorView* dx, const TensorView* dresidual,
+                           const TensorView* dweight, const TensorView* workspace,
+                           StreamView stream) {
   run_rms_norm_backward({.op = "add_rms_norm_backward",
                          .x_name = "residual_out",
                          .dy = dy,
-                         .dsum = &dresidual_out,
+                         .dsum = dresidual_out,
                          .x = residual_out,
                          .weight = weight,
                          .rstd = rstd,
                          .options = options,
                          .dx = dx,
+                         .dresidual = dresidual,
                          .dweight = dweight,
-                         .workspace = workspace},
+                         .workspace = workspace,
+                         .is_added = true},
                         stream);
 }
 

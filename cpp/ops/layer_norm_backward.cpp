@@ -26,8 +26,9 @@ void layer_norm_backward(const ConstTensorView& dy, const ConstTensorView& x,
                         stream);
 }
 
-std::int64_t layer_norm_backward_workspace(const ConstTensorView& x, std::int64_t heads) {
-  return gradient_workspace(x, heads, /*centred=*/true, /*gated=*/false);
+std::int64_t layer_norm_backward_workspace(const ConstTensorView& x, std::int64_t heads,
+                                           bool mixed) {
+  return gradient_workspace(x, heads, /*centred=*/true, /*gated=*/false, mixed);
 }
 
 }  // namespace membound

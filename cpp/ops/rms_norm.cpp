@@ -22,13 +22,13 @@ void check_apart(const TensorView& written, const char* name, const Call& call, 
 }
 
 void check_result(const TensorView& written, const char* name, const Call& call) {
-  check_like(written, name, call.x, "x", call.op);
+  check_shaped_like(written, name, call.x, "x", call.op);
   check_writable(written, call.op, name);
   check_apart(written, name, call, /*in_place=*/true);
 }
 
 void check_statistic(const TensorView& written, const char* name, const Call& call) {
-  check_row_statistic(written, name, call.x, "x", call.op);
+  check_statistic(written, name, call.accumulate(), call.x, "x", call.op);
   check_writable(written, call.op, name);
   check_apart(written, name, call, /*in_place=*/false);
   check_overlap(written, name, call.out, "out", call.op, /*in_place=*/false);
@@ -53,8 +53,16 @@ void check(const Call& call) {
 void run_checked(const Call& call, StreamView stream) {
   route(
       call.x.device, call.op,
-      [&] { each_head(call, [](const Call& one) { cpu::rms_norm(rms_norm_problem(one)); }); },
-      [&] { cuda::rms_norm(rms_norm_problem(call), stream); });
+      [&] {
+        each_head(call, [](const Call& one) {
+          one.is_generic() ? cpu::rms_norm_generic(generic_norm_problem(one))
+                           : cpu::rms_norm(rms_norm_problem(one));
+        });
+      },
+      [&] {
+        call.is_generic() ? cuda::rms_norm_generic(generic_norm_problem(call), stream)
+                          : cuda::rms_norm(rms_norm_problem(call), stream);
+      });
 }
 
 }  // namespace
@@ -69,9 +77,9 @@ void check_norm_inputs(const Call& call) {
   check_rows(call.x, op, "x");
   check_floating(call.x, op, "x");
   check_eps(call.options.eps, call.x.dtype, op);
-  check_weight_offset(call.options.weight_offset, call.x.dtype, call.weight != nullptr, op);
-  if (call.residual) check_like(*call.residual, "residual", call.x, "x", op);
-  if (call.gate) check_like(*call.gate, "z", call.x, "x", op);
+  check_finite(call.options.weight_offset, call.x.dtype, op, "weight_offset");
+  if (call.residual) check_shaped_like(*call.residual, "residual", call.x, "x", op);
+  if (call.gate) check_shaped_like(*call.gate, "z", call.x, "x", op);
   if (call.weight) check_weight(*call.weight, "weight", call.x, op, "x");
   if (call.bias) check_weight(*call.bias, "bias", call.x, op, "x");
   if (call.weight && call.bias) {

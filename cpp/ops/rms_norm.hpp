@@ -9,6 +9,7 @@
 #include "membound/dtype.hpp"
 #include "membound/ops/rms_norm.hpp"
 #include "membound/stream.hpp"
+#include "ops/rms_norm_generic.hpp"
 
 namespace membound {
 
@@ -70,10 +71,15 @@ struct RmsNormCall {
 
   // The heads of parameters of (heads, cols), 1 for those of (cols,).
   std::int64_t heads() const;
+  // Whether only the generic kernels take it.
+  bool is_generic() const;
+  // The dtype of sums, mean and rstd: float64 where an input of rows is.
+  DType accumulate() const;
 };
 // What every op on this seam checks of its inputs, and what becomes of a checked call.
 void check_norm_inputs(const RmsNormCall& call);
 RmsNormProblem rms_norm_problem(const RmsNormCall& call);
+GenericNormProblem generic_norm_problem(const RmsNormCall& call);
 
 // body(call) for each head alone, whose parameters are (cols,) then.
 template <class Body>
@@ -84,7 +90,8 @@ void each_head(const RmsNormCall& call, Body body) {
     const auto residual = one_head(call.residual, -2, head), gate = one_head(call.gate, -2, head);
     const auto weight = one_head(call.weight, -2, head), bias = one_head(call.bias, -2, head);
     const auto residual_out = one_head(call.residual_out, -2, head);
-    const auto mean = one_head(call.mean, -1, head), rstd = one_head(call.rstd, -1, head);
+    const auto mean = one_head_of_rows(call.mean, call.x.rank, head);
+    const auto rstd = one_head_of_rows(call.rstd, call.x.rank, head);
     body({.op = call.op,
           .x = select(call.x, -2, head),
           .residual = residual,

@@ -26,7 +26,7 @@ void check_apart(const TensorView& written, const char* name, const Call& call, 
 }
 
 void check_gradient_of_rows(const TensorView& written, const char* name, const Call& call) {
-  check_like(written, name, call.x, call.x_name, call.op);
+  check_shaped_like(written, name, call.x, call.x_name, call.op);
   check_writable(written, call.op, name);
   check_apart(written, name, call, /*in_place=*/true);
 }
@@ -39,11 +39,20 @@ void check_gradient_of_columns(const TensorView& sums, const char* name, const C
   check_writable(sums, op, name);
   check_apart(sums, name, call, /*in_place=*/false);
   if (call.dx) check_overlap(sums, name, *call.dx, "dx", op, /*in_place=*/false);
+  if (call.dresidual) check_overlap(sums, name, *call.dresidual, "dresidual", op, false);
   if (call.dgate) check_overlap(sums, name, *call.dgate, "dz", op, /*in_place=*/false);
 }
 
 std::int64_t workspace_of(const Call& call) {
-  return gradient_workspace(call.x, call.heads(), call.centred(), call.gate != nullptr);
+  return gradient_workspace(call.x, call.heads(), call.centred(), call.gate != nullptr,
+                            call.is_generic());
+}
+
+// What the forward wrote: float64 where one of its inputs was, which may not be among these.
+void check_forward_statistic(const ConstTensorView& view, const char* name, const Call& call) {
+  const bool wide = view.dtype == DType::kFloat32 || view.dtype == DType::kFloat64;
+  const DType dtype = wide ? view.dtype : accumulate_dtype(call.x.dtype);
+  check_statistic(view, name, dtype, call.x, call.x_name, call.op);
 }
 
 void check_workspace(const Call& call) {
@@ -62,14 +71,17 @@ void check(const Call& call) {
   const char* op = call.op;
   check_rows(call.x, op, call.x_name);
   check_floating(call.x, op, call.x_name);
-  check_like(call.dy, "dy", call.x, call.x_name, op);
-  if (call.dsum) check_like(*call.dsum, "dresidual_out", call.x, call.x_name, op);
-  if (call.gate) check_like(*call.gate, "z", call.x, call.x_name, op);
+  check_shaped_like(call.dy, "dy", call.x, call.x_name, op);
+  if (call.dsum) check_shaped_like(*call.dsum, "dresidual_out", call.x, call.x_name, op);
+  if (call.gate) check_shaped_like(*call.gate, "z", call.x, call.x_name, op);
   if (call.weight) check_weight(*call.weight, "weight", call.x, op, call.x_name);
-  check_weight_offset(call.options.weight_offset, call.x.dtype, call.weight != nullptr, op);
-  if (call.mean) check_row_statistic(*call.mean, "mean", call.x, call.x_name, op);
-  check_row_statistic(call.rstd, "rstd", call.x, call.x_name, op);
+  check_finite(call.options.weight_offset, call.x.dtype, op, "weight_offset");
+  if (call.mean) check_forward_statistic(*call.mean, "mean", call);
+  check_forward_statistic(call.rstd, "rstd", call);
   if (call.dx) check_gradient_of_rows(*call.dx, "dx", call);
+  if (call.dresidual) check_gradient_of_rows(*call.dresidual, "dresidual", call);
+  if (call.dx && call.dresidual)
+    check_overlap(*call.dresidual, "dresidual", *call.dx, "dx", op, false);
   if (call.dgate) check_gradient_of_rows(*call.dgate, "dz", call);
   if (call.dx && call.dgate) check_overlap(*call.dgate, "dz", *call.dx, "dx", op, false);
   if (call.dweight) {
@@ -144,36 +156,48 @@ RmsNormBackwardProblem make_problem(const Call& call) {
 }  // namespace
 
 std::int64_t gradient_workspace(const ConstTensorView& x, std::int64_t heads, bool centred,
-                                bool gated) {
+                                bool gated, bool mixed) {
   if (!x.device.is_cuda() || x.rank == 0 || x.size() == 0) return 0;
   const std::int64_t cols = x.shape[x.rank - 1];
+  if (mixed) return generic_gradient_workspace(x.size() / cols, cols, heads, centred);
   const auto accumulate_size = static_cast<std::int64_t>(dtype_size(accumulate_dtype(x.dtype)));
   const std::int64_t partials = cuda::tuning::rms_norm_backward_partials(
       x.size() / cols, cols, static_cast<int>(dtype_size(x.dtype)), centred, heads, gated);
   return partials * cols * accumulate_size;
 }
 
-std::int64_t rms_norm_backward_workspace(const ConstTensorView& x, std::int64_t heads) {
-  return gradient_workspace(x, heads, /*centred=*/false, /*gated=*/false);
+std::int64_t rms_norm_backward_workspace(const ConstTensorView& x, std::int64_t heads, bool mixed) {
+  return gradient_workspace(x, heads, /*centred=*/false, /*gated=*/false, mixed);
 }
 
 void run_rms_norm_backward(const RmsNormBackwardCall& call, StreamView stream) {
   check(call);
   const bool sums = call.dweight != nullptr || call.dbias != nullptr;
-  if (call.dx == nullptr && call.dgate == nullptr && !sums) return;
+  if (!call.dx && !call.dresidual && !call.dgate && !sums) return;
   if (call.x.size() == 0 && (!sums || call.options.accumulate || call.heads() == 0)) return;
   route(
       call.x.device, call.op,
-      [&] { each_head(call, [](const Call& one) { cpu::rms_norm_backward(make_problem(one)); }); },
       [&] {
-        RmsNormBackwardProblem problem = make_problem(call);
+        each_head(call, [](const Call& one) {
+          one.is_generic() ? cpu::rms_norm_backward_generic(generic_norm_problem(one))
+                           : cpu::rms_norm_backward(make_problem(one));
+        });
+      },
+      [&] {
         DeviceBuffer workspace;
-        if (problem.workspace == nullptr && sums) {
-          const auto bytes = static_cast<std::size_t>(workspace_of(call));
-          workspace = DeviceBuffer(bytes, call.x.device, stream);
-          problem.workspace = workspace.data();
+        const auto with_workspace = [&](auto problem) {
+          if (problem.workspace == nullptr && sums) {
+            const auto bytes = static_cast<std::size_t>(workspace_of(call));
+            workspace = DeviceBuffer(bytes, call.x.device, stream);
+            problem.workspace = workspace.data();
+          }
+          return problem;
+        };
+        if (call.is_generic()) {
+          cuda::rms_norm_backward_generic(with_workspace(generic_norm_problem(call)), stream);
+        } else {
+          cuda::rms_norm_backward(with_workspace(make_problem(call)), stream);
         }
-        cuda::rms_norm_backward(problem, stream);
       });
 }
 

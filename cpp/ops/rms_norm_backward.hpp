@@ -9,6 +9,7 @@
 #include "membound/dtype.hpp"
 #include "membound/ops/rms_norm_backward.hpp"
 #include "membound/stream.hpp"
+#include "ops/rms_norm_generic.hpp"
 
 namespace membound {
 
@@ -74,18 +75,25 @@ struct RmsNormBackwardCall {
   RmsNormBackwardOptions options;
   bool norm_before_gate = true;
   const TensorView* dx = nullptr;
-  const TensorView* dgate = nullptr;  // "dz"
+  const TensorView* dresidual = nullptr;  // dx in a dtype of its own
+  const TensorView* dgate = nullptr;      // "dz"
   const TensorView* dweight = nullptr;
   const TensorView* dbias = nullptr;
   const TensorView* workspace = nullptr;
 
+  bool is_added = false;  // of add_rms_norm and add_layer_norm
+
   bool centred() const { return mean != nullptr; }
+  // Whether only the generic kernels take it, and the dtype of their sums.
+  bool is_generic() const;
+  DType accumulate() const;
   // The heads of a weight of (heads, cols), 1 for one of (cols,).
   std::int64_t heads() const {
     return weight != nullptr && weight->rank == 2 ? weight->shape[0] : 1;
   }
 };
 void run_rms_norm_backward(const RmsNormBackwardCall& call, StreamView stream);
+GenericNormBackwardProblem generic_norm_problem(const RmsNormBackwardCall& call);
 
 // body(call) for each head alone, whose parameters are (cols,) then.
 template <class Body>
@@ -94,8 +102,11 @@ void each_head(const RmsNormBackwardCall& call, Body body) {
   if (heads == 1) return body(call);
   for (std::int64_t head = 0; head < heads; ++head) {
     const auto dsum = one_head(call.dsum, -2, head), gate = one_head(call.gate, -2, head);
-    const auto weight = one_head(call.weight, -2, head), mean = one_head(call.mean, -1, head);
+    const auto weight = one_head(call.weight, -2, head);
+    const auto mean = one_head_of_rows(call.mean, call.x.rank, head);
+    const auto rstd = one_head_of_rows(&call.rstd, call.x.rank, head);
     const auto dx = one_head(call.dx, -2, head), dgate = one_head(call.dgate, -2, head);
+    const auto dresidual = one_head(call.dresidual, -2, head);
     const auto dweight = one_head(call.dweight, -2, head), dbias = one_head(call.dbias, -2, head);
     body({.op = call.op,
           .x_name = call.x_name,
@@ -105,19 +116,21 @@ void each_head(const RmsNormBackwardCall& call, Body body) {
           .gate = gate,
           .weight = weight,
           .mean = mean,
-          .rstd = select(call.rstd, -1, head),
+          .rstd = *static_cast<const ConstTensorView*>(rstd),
           .options = call.options,
           .norm_before_gate = call.norm_before_gate,
           .dx = dx,
+          .dresidual = dresidual,
           .dgate = dgate,
           .dweight = dweight,
           .dbias = dbias,
-          .workspace = call.workspace});
+          .workspace = call.workspace,
+          .is_added = call.is_added});
   }
 }
-// Bytes of workspace; heads: of the weight.
+// Bytes of workspace; heads: of the weight; mixed: of a call that is_generic.
 std::int64_t gradient_workspace(const ConstTensorView& x, std::int64_t heads, bool centred,
-                                bool gated);
+                                bool gated, bool mixed);
 
 namespace cpu {
 void rms_norm_backward(const RmsNormBackwardProblem& problem);

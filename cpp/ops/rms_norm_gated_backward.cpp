@@ -28,8 +28,9 @@ void rms_norm_gated_backward(const ConstTensorView& dy, const ConstTensorView& x
                         stream);
 }
 
-std::int64_t rms_norm_gated_backward_workspace(const ConstTensorView& x, std::int64_t heads) {
-  return gradient_workspace(x, heads, /*centred=*/false, /*gated=*/true);
+std::int64_t rms_norm_gated_backward_workspace(const ConstTensorView& x, std::int64_t heads,
+                                               bool mixed) {
+  return gradient_workspace(x, heads, /*centred=*/false, /*gated=*/true, mixed);
 }
 
 }  // namespace membound

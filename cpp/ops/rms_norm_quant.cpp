@@ -49,6 +49,8 @@ void check_residual_out(const Call& call) {
 
 void check(const Call& call) {
   check_norm_inputs(norm_of(call));
+  check_weight_offset(call.options.weight_offset, call.x.dtype, call.weight != nullptr, call.op);
+  if (call.residual) check_like(*call.residual, "residual", call.x, "x", call.op);
   check_quantised(quantised_of(call),
                   {{&call.x, "x"}, {call.residual, "residual"}, {call.weight, "weight"}});
   if (call.residual != nullptr) check_residual_out(call);

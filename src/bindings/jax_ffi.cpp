@@ -143,9 +143,9 @@ DType dtype_of_size(int item_bytes) {
 }
 template <bool kCentred, bool kGated = false>
 std::int64_t cuda_workspace_bytes(std::int64_t rows, std::int64_t cols, int item_bytes,
-                                  std::int64_t heads) {
+                                  std::int64_t heads, bool mixed) {
   const ConstTensorView x(nullptr, dtype_of_size(item_bytes), Device::cuda(), {rows, cols});
-  return (norm_backward_workspace(kCentred, kGated, x, heads) + 15) / 16 * 16;
+  return (norm_backward_workspace(kCentred, kGated, x, heads, mixed) + 15) / 16 * 16;
 }
 std::int64_t embedding_workspace_bytes(std::int64_t tokens, std::int64_t dim, std::int64_t vocab,
                                        int item_bytes) {
@@ -159,14 +159,14 @@ void bind_jax_ffi(nb::module_& module) {
   module.def("jax_ffi_targets", &jax_ffi_targets,
              "XLA FFI handlers: {target name: {platform: capsule}}.");
   module.def("rms_norm_backward_workspace", &cuda_workspace_bytes<false>, nb::arg("rows"),
-             nb::arg("cols"), nb::arg("item_bytes"), nb::arg("heads") = 1,
+             nb::arg("cols"), nb::arg("item_bytes"), nb::arg("heads") = 1, nb::arg("mixed") = false,
              "Bytes that rms_norm_backward sums dweight in on a GPU; heads of a weight of (heads, "
              "cols).");
   module.def("rms_norm_gated_backward_workspace", &cuda_workspace_bytes<false, true>,
              nb::arg("rows"), nb::arg("cols"), nb::arg("item_bytes"), nb::arg("heads") = 1,
-             "The same of rms_norm_gated_backward.");
+             nb::arg("mixed") = false, "The same of rms_norm_gated_backward.");
   module.def("layer_norm_backward_workspace", &cuda_workspace_bytes<true>, nb::arg("rows"),
-             nb::arg("cols"), nb::arg("item_bytes"), nb::arg("heads") = 1,
+             nb::arg("cols"), nb::arg("item_bytes"), nb::arg("heads") = 1, nb::arg("mixed") = false,
              "Bytes that layer_norm_backward sums dweight and dbias in on a GPU; likewise.");
   module.def("embedding_backward_workspace", &embedding_workspace_bytes, nb::arg("tokens"),
              nb::arg("dim"), nb::arg("vocab"), nb::arg("item_bytes"),

@@ -21,6 +21,8 @@ struct NormCall {
   PyObject* eps;
   PyObject* weight_offset = nullptr;
   PyObject* rounding = nullptr;
+  PyObject* dtype = nullptr;  // of the result
+  PyObject* normalized_shape = nullptr;
   PyObject* out;
   PyObject* residual_out = nullptr;
   PyObject* return_statistics;
@@ -46,11 +48,14 @@ struct NormBackwardCall {
   PyObject* norm_before_gate = nullptr;
   PyObject* weight_offset;
   PyObject* rounding = nullptr;
+  PyObject* normalized_shape = nullptr;
   PyObject* dx;
+  PyObject* dresidual = nullptr;
   PyObject* dz = nullptr;
   PyObject* dweight;
   PyObject* dbias = nullptr;
   PyObject* need_dx;
+  PyObject* need_dresidual = nullptr;
   PyObject* need_dz = nullptr;
   PyObject* need_dweight;
   PyObject* need_dbias = nullptr;
@@ -59,6 +64,7 @@ struct NormBackwardCall {
 
   bool centred() const { return mean != nullptr; }
   bool gated() const { return z != nullptr; }
+  bool added() const { return dresidual_out != nullptr; }
 };
 nb::object call_norm_backward(const NormBackwardCall& given);
 

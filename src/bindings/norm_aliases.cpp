@@ -10,10 +10,10 @@ namespace {
 
 constexpr double kGemmaOffset = 1.0;
 
-enum Parameter { kX, kWeight, kEps, kOut, kReturnRstd, kStream, kDevice };
+enum Parameter { kX, kWeight, kEps, kNormalizedShape, kOut, kReturnRstd, kStream, kDevice };
 
 constexpr const char* kGemmaText =
-    R"(gemma_rms_norm($module, x, weight, *, eps=1e-06, out=None, return_rstd=False, stream=None, device=None)
+    R"(gemma_rms_norm($module, x, weight, *, eps=1e-06, normalized_shape=None, out=None, return_rstd=False, stream=None, device=None)
 --
 
 :func:`rms_norm` with ``weight_offset=1``, as in Gemma: its weights are stored less one.
@@ -24,6 +24,7 @@ Args:
     x: ``(..., cols)``, as in :func:`rms_norm`.
     weight: ``(cols,)`` or ``(heads, cols)``, as in :func:`rms_norm`, but not None.
     eps: added to the mean of squares; finite and not negative.
+    normalized_shape: as in :func:`rms_norm`.
     out: where to write; it may be ``x`` itself.
     return_rstd: return ``rstd`` too, for ``rms_norm_backward(..., weight_offset=1)``.
     stream: the CUDA stream to run on, as in :func:`rms_norm`.
@@ -50,6 +51,7 @@ nb::object call_gemma_rms_norm(PyObject* const* values) {
                     .x = values[kX],
                     .weight = values[kWeight],
                     .eps = values[kEps],
+                    .normalized_shape = values[kNormalizedShape],
                     .out = values[kOut],
                     .return_statistics = values[kReturnRstd],
                     .stream = values[kStream],
@@ -118,12 +120,13 @@ nb::object call_gemma_fused_add_rms_norm(PyObject* const* values) {
 
 }  // namespace
 
-const Op kGemmaRmsNorm{"gemma_rms_norm",
-                       kGemmaText,
-                       {"x", "weight", "eps", "out", "return_rstd", "stream", "device"},
-                       2,
-                       2,
-                       call_gemma_rms_norm};
+const Op kGemmaRmsNorm{
+    "gemma_rms_norm",
+    kGemmaText,
+    {"x", "weight", "eps", "normalized_shape", "out", "return_rstd", "stream", "device"},
+    2,
+    2,
+    call_gemma_rms_norm};
 
 const Op kFusedAddRmsNorm{
     "fused_add_rms_norm",   kFusedText, {"input", "residual", "weight", "epsilon"}, 3, 4,

@@ -85,17 +85,17 @@ TensorView quant_scales_of(const TensorView& x, std::int64_t group_size) {
 void run_norm_backward(const NormBackwardOptions& given, const NormBackwardArrays& a,
                        StreamView stream) {
   const RmsNormBackwardOptions& options = given.numbers;
-  const Input weight(a.weight);
+  const Input weight(a.weight), dresidual_out(a.dresidual_out);
   const LayerNormBackwardOptions centred_options{options.weight_offset, options.accumulate};
-  if (a.mean && a.dresidual_out) {
-    add_layer_norm_backward(*a.dy, *a.dresidual_out, *a.x, weight, *a.mean, *a.rstd,
-                            centred_options, a.dx, a.dweight, a.dbias, a.workspace, stream);
+  if (a.mean && given.added) {
+    add_layer_norm_backward(*a.dy, dresidual_out, *a.x, weight, *a.mean, *a.rstd, centred_options,
+                            a.dx, a.dresidual, a.dweight, a.dbias, a.workspace, stream);
   } else if (a.mean) {
     layer_norm_backward(*a.dy, *a.x, weight, *a.mean, *a.rstd, centred_options, a.dx, a.dweight,
                         a.dbias, a.workspace, stream);
-  } else if (a.dresidual_out) {
-    add_rms_norm_backward(*a.dy, *a.dresidual_out, *a.x, weight, *a.rstd, options, a.dx, a.dweight,
-                          a.workspace, stream);
+  } else if (given.added) {
+    add_rms_norm_backward(*a.dy, dresidual_out, *a.x, weight, *a.rstd, options, a.dx, a.dresidual,
+                          a.dweight, a.workspace, stream);
   } else if (a.z) {
     rms_norm_gated_backward(
         *a.dy, *a.x, *a.z, weight, *a.rstd,
@@ -107,15 +107,37 @@ void run_norm_backward(const NormBackwardOptions& given, const NormBackwardArray
 }
 
 std::int64_t norm_backward_workspace(bool centred, bool gated, const ConstTensorView& x,
-                                     std::int64_t heads) {
-  if (centred) return layer_norm_backward_workspace(x, heads);
-  return gated ? rms_norm_gated_backward_workspace(x, heads)
-               : rms_norm_backward_workspace(x, heads);
+                                     std::int64_t heads, bool mixed) {
+  if (centred) return layer_norm_backward_workspace(x, heads, mixed);
+  return gated ? rms_norm_gated_backward_workspace(x, heads, mixed)
+               : rms_norm_backward_workspace(x, heads, mixed);
 }
 
+namespace {
+
+// The heads of a weight of (heads, cols), else 1: the op refuses one that does not fit, afterwards.
 std::int64_t heads_of(const TensorView& x, const TensorView* weight) {
   if (weight == nullptr || weight->rank != 2 || x.rank < 3) return 1;
   return weight->shape[0] == x.shape[x.rank - 2] ? weight->shape[0] : 1;
+}
+
+bool is_mixed(const NormBackwardOptions& options, const NormBackwardArrays& a) {
+  for (const TensorView* rows : {a.dy, a.dresidual_out, a.z, a.dx, a.dz}) {
+    if (rows != nullptr && rows->dtype != a.x->dtype) return true;
+  }
+  for (const TensorView* statistic : {a.mean, a.rstd}) {
+    if (statistic != nullptr && statistic->dtype != accumulate_dtype(a.x->dtype)) return true;
+  }
+  return a.dresidual != nullptr || (a.weight == nullptr && options.numbers.weight_offset != 0.0);
+}
+
+}  // namespace
+
+std::int64_t norm_backward_workspace(const NormBackwardOptions& options,
+                                     const NormBackwardArrays& a) {
+  if (a.dweight == nullptr && a.dbias == nullptr) return 0;
+  return norm_backward_workspace(a.mean != nullptr, a.z != nullptr, *a.x, heads_of(*a.x, a.weight),
+                                 is_mixed(options, a));
 }
 
 }  // namespace membound::python

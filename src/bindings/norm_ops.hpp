@@ -38,6 +38,7 @@ void run_norm(const NormOptions& options, const NormArrays& arrays, Device stagi
 struct NormBackwardOptions {
   RmsNormBackwardOptions numbers;
   bool norm_before_gate = true;
+  bool added = false;  // of add_rms_norm and add_layer_norm
 };
 
 // The arrays of a quantised forward; null: not there. One of static_scale and scale is.
@@ -68,21 +69,23 @@ struct NormBackwardArrays {
   const TensorView* mean = nullptr;
   const TensorView* rstd = nullptr;
   const TensorView* dx = nullptr;
+  const TensorView* dresidual = nullptr;
   const TensorView* dz = nullptr;
   const TensorView* dweight = nullptr;
   const TensorView* dbias = nullptr;
   const TensorView* workspace = nullptr;
 };
 
-// layer_norm's gradients with a mean, else rms_norm's; with dresidual_out those of the added forms,
-// with z those of the gated one.
+// layer_norm's gradients with a mean, else rms_norm's; added those of the added forms, with z those
+// of the gated one.
 void run_norm_backward(const NormBackwardOptions& options, const NormBackwardArrays& arrays,
                        StreamView stream);
-// Of layer_norm's gradients, or rms_norm's, which may have a gate.
+// Bytes that its sums are made in on a GPU; 0 without dweight and dbias.
+std::int64_t norm_backward_workspace(const NormBackwardOptions& options,
+                                     const NormBackwardArrays& arrays);
+// The same of layer_norm's gradients, or rms_norm's, which may have a gate. heads: of the weight.
+// mixed: as in rms_norm_backward_workspace.
 std::int64_t norm_backward_workspace(bool centred, bool gated, const ConstTensorView& x,
-                                     std::int64_t heads);
-
-// The heads of a weight of (heads, cols), else 1: the op refuses one that does not fit, afterwards.
-std::int64_t heads_of(const TensorView& x, const TensorView* weight);
+                                     std::int64_t heads, bool mixed);
 
 }  // namespace membound::python

@@ -305,5 +305,7 @@ def _call(
     inputs = [arrays[name] for name in names if name in arrays]
     inputs.append(norm.place_columns(case, framework, want.weight, norm.weight_dtype(case)))
     inputs += statistics[not op.centred :]
+    if case.by_head:
+        options["normalized_shape"] = case.cols
     found = getattr(membound, op.name)(*inputs, **options)
     return dict(zip(op.gradients, found, strict=True))

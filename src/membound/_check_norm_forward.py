@@ -238,6 +238,8 @@ def _call(
         options |= dict(zip(names, inputs, strict=False))
     if form == "returned":
         options["return_stats" if op.centred else "return_rstd"] = True
+    if case.by_head:
+        options["normalized_shape"] = case.cols
     found = getattr(membound, op.name)(*inputs, *parameters, **options)
     results = list(found) if isinstance(found, tuple) else [found]
     y = results.pop(0)

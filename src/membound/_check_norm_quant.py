@@ -84,7 +84,8 @@ def run(case: Case, framework: Framework, op: Op) -> tuple[float, float]:
     weight = norm.draw_weight(case)
     inputs.append(norm.place_columns(case, framework, weight, norm.weight_dtype(case)))
     options = {"eps": case.eps, "weight_offset": case.weight_offset, "rounding": case.rounding}
-    found = getattr(membound, op.norm)(*inputs, **options)
+    by_head = {"normalized_shape": case.cols} if case.by_head else {}
+    found = getattr(membound, op.norm)(*inputs, **options, **by_head)
     y, *total = found if op.added else (found,)
     out, *rest = _call(case, framework, op, inputs, options)
     norm.require_shape(out, y.shape)

@@ -101,15 +101,15 @@ def set_cpu_threads(count: int) -> None:
 def jax_ffi_targets() -> dict:
     """XLA FFI handlers: {target name: {platform: capsule}}."""
 
-def rms_norm_backward_workspace(rows: int, cols: int, item_bytes: int, heads: int = 1) -> int:
+def rms_norm_backward_workspace(rows: int, cols: int, item_bytes: int, heads: int = 1, mixed: bool = False) -> int:
     """
     Bytes that rms_norm_backward sums dweight in on a GPU; heads of a weight of (heads, cols).
     """
 
-def rms_norm_gated_backward_workspace(rows: int, cols: int, item_bytes: int, heads: int = 1) -> int:
+def rms_norm_gated_backward_workspace(rows: int, cols: int, item_bytes: int, heads: int = 1, mixed: bool = False) -> int:
     """The same of rms_norm_gated_backward."""
 
-def layer_norm_backward_workspace(rows: int, cols: int, item_bytes: int, heads: int = 1) -> int:
+def layer_norm_backward_workspace(rows: int, cols: int, item_bytes: int, heads: int = 1, mixed: bool = False) -> int:
     """
     Bytes that layer_norm_backward sums dweight and dbias in on a GPU; likewise.
     """
@@ -210,9 +210,11 @@ def rms_norm(
     x: ArrayT,
     weight: Any = None,
     *,
-    eps: float = 1e-06,
+    eps: float | None = 1e-06,
     weight_offset: float = 0.0,
     rounding: Literal["once", "before_weight"] = "once",
+    dtype: Any = None,
+    normalized_shape: int | Sequence[int] | None = None,
     out: ArrayT | None = None,
     return_rstd: Literal[False] = False,
     stream: Any = None,
@@ -232,10 +234,15 @@ def rms_norm(
             ``x``; or ``(heads, cols)``, one for each head, for ``x`` of ``(..., heads, cols)`` with
             three axes or more; None for no weight.
         eps: added to the mean of squares; finite and not negative.
-        weight_offset: added to each weight; 1.0 as in Gemma. Must be 0 without a weight.
+        weight_offset: added to each weight; 1.0 as in Gemma. Without a weight ``x`` is
+            multiplied by it alone.
         rounding: where a 16-bit result is rounded. ``"once"``: everything in float32, one rounding at
-            the end, as torch's F.rms_norm. ``"before_weight"``: ``x * rstd`` is rounded, then
-            multiplied and rounded again, as Hugging Face's Llama-family modules.
+            the end, as torch's F.rms_norm. ``"before_weight"``: ``x * rstd`` is rounded to
+            the dtype of ``x``, then multiplied and rounded again, as Hugging Face's Llama-family modules.
+        dtype: of the result, to which it is rounded once; by default that of ``x``, or of ``out``.
+        normalized_shape: the axes to normalise: an integer for the last axis, or a tuple of the last
+            axes of ``x``, over all of which the norm is then, with a weight of that shape; their
+            strides must join. Needed for a weight of two axes, which says ``heads`` otherwise.
         out: where to write: the shape, dtype, framework and device of ``x``. It may be ``x`` itself
             (in place), but may not overlap an input in part. Not for JAX arrays.
         return_rstd: return ``rstd`` too, of shape ``x.shape[:-1]`` in float32 (float64 for float64).
@@ -276,9 +283,11 @@ def rms_norm(
     x: ArrayT,
     weight: Any = None,
     *,
-    eps: float = 1e-06,
+    eps: float | None = 1e-06,
     weight_offset: float = 0.0,
     rounding: Literal["once", "before_weight"] = "once",
+    dtype: Any = None,
+    normalized_shape: int | Sequence[int] | None = None,
     out: ArrayT | None = None,
     return_rstd: Literal[True],
     stream: Any = None,
@@ -291,9 +300,11 @@ def add_rms_norm(
     residual: ArrayT,
     weight: Any = None,
     *,
-    eps: float = 1e-06,
+    eps: float | None = 1e-06,
     weight_offset: float = 0.0,
     rounding: Literal["once", "before_weight"] = "once",
+    dtype: Any = None,
+    normalized_shape: int | Sequence[int] | None = None,
     out: ArrayT | None = None,
     residual_out: ArrayT | None = None,
     return_rstd: Literal[False] = False,
@@ -313,8 +324,13 @@ def add_rms_norm(
         residual: the shape, dtype, framework and device of ``x``, with any strides.
         weight: as in :func:`rms_norm`.
         eps: added to the mean of squares; finite and not negative.
-        weight_offset: added to each weight; 1.0 as in Gemma. Must be 0 without a weight.
+        weight_offset: added to each weight; 1.0 as in Gemma. Without a weight ``x`` is
+            multiplied by it alone.
         rounding: ``"once"`` or ``"before_weight"``, as in :func:`rms_norm`.
+        dtype: of the result, to which it is rounded once; by default that of ``x``, or of ``out``.
+        normalized_shape: the axes to normalise: an integer for the last axis, or a tuple of the last
+            axes of ``x``, over all of which the norm is then, with a weight of that shape; their
+            strides must join. Needed for a weight of two axes, which says ``heads`` otherwise.
         out: where to write the norm: the shape, dtype, framework and device of ``x``. It may be ``x``
             or ``residual`` itself, but may not overlap an input in part. Not for JAX arrays.
         residual_out: where to write the sum; as ``out``, but it may not overlap ``out``.
@@ -356,9 +372,11 @@ def add_rms_norm(
     residual: ArrayT,
     weight: Any = None,
     *,
-    eps: float = 1e-06,
+    eps: float | None = 1e-06,
     weight_offset: float = 0.0,
     rounding: Literal["once", "before_weight"] = "once",
+    dtype: Any = None,
+    normalized_shape: int | Sequence[int] | None = None,
     out: ArrayT | None = None,
     residual_out: ArrayT | None = None,
     return_rstd: Literal[True],
@@ -374,6 +392,7 @@ def rms_norm_backward(
     *,
     weight_offset: float = 0.0,
     rounding: Literal["once", "before_weight"] = "once",
+    normalized_shape: int | Sequence[int] | None = None,
     dx: Any = None,
     dweight: Any = None,
     need_dx: bool = True,
@@ -397,6 +416,7 @@ def rms_norm_backward(
         weight_offset: the forward's.
         rounding: the forward's. With ``"before_weight"`` dweight takes ``h`` rounded to the dtype of
             ``x``, as the forward did; rounding itself has the derivative 1.
+        normalized_shape: the forward's; needed for a weight of two axes.
         dx: where to write dx: the shape, dtype, framework and device of ``x``. It may be ``dy`` or
             ``x`` itself, but may not overlap an input in part. Not for JAX arrays.
         dweight: where to write dweight: the shape of ``weight`` in any floating dtype; no overlap.
@@ -434,18 +454,22 @@ def rms_norm_backward(
         [1.4, 0.2]
     """
 
+@overload
 def add_rms_norm_backward(
     dy: ArrayT,
-    dresidual_out: ArrayT,
+    dresidual_out: Any,
     residual_out: ArrayT,
     weight: Any,
     rstd: Any,
     *,
     weight_offset: float = 0.0,
     rounding: Literal["once", "before_weight"] = "once",
+    normalized_shape: int | Sequence[int] | None = None,
     dx: Any = None,
+    dresidual: Any = None,
     dweight: Any = None,
     need_dx: bool = True,
+    need_dresidual: Literal[False] = False,
     need_dweight: bool = True,
     accumulate: bool = False,
     stream: Any = None,
@@ -458,18 +482,23 @@ def add_rms_norm_backward(
 
     Args:
         dy: the gradient of ``out``.
-        dresidual_out: the gradient of ``residual_out``: the shape, dtype, framework and device of
-            ``dy``, with any strides.
+        dresidual_out: the gradient of ``residual_out``: the shape, framework and device of ``dy``, in
+            any floating dtype and with any strides; None where none came.
         residual_out: what the forward returned.
         weight: ``(cols,)`` or ``(heads, cols)``, what the forward read; None for no weight, and then
             there is no dweight.
         rstd: what the forward returned with ``return_rstd=True``.
         weight_offset: the forward's.
         rounding: the forward's, as in :func:`rms_norm_backward`.
+        normalized_shape: the forward's; needed for a weight of two axes.
         dx: where to write dx; it may be ``dy``, ``dresidual_out`` or ``residual_out`` itself. Not for
             JAX arrays.
+        dresidual: where to write the gradient of ``residual``: the numbers of dx in the dtype of
+            ``residual_out``; as ``dx``, and not its array.
         dweight: where to write dweight: the shape of ``weight`` in any floating dtype; no overlap.
         need_dx: whether dx is wanted.
+        need_dresidual: whether dresidual is wanted, beside dx: where ``residual`` has a dtype of its
+            own.
         need_dweight: whether dweight is wanted.
         accumulate: add to ``dweight``, which must be given, in place of writing it.
         stream: the CUDA stream to run on, as in :func:`rms_norm`.
@@ -490,6 +519,26 @@ def add_rms_norm_backward(
         >>> dx.round(3).tolist(), dweight.round(3).tolist()
         ([[1.068, 1.224]], [0.6, 0.8])
     """
+@overload
+def add_rms_norm_backward(
+    dy: ArrayT,
+    dresidual_out: Any,
+    residual_out: ArrayT,
+    weight: Any,
+    rstd: Any,
+    *,
+    weight_offset: float = 0.0,
+    rounding: Literal["once", "before_weight"] = "once",
+    normalized_shape: int | Sequence[int] | None = None,
+    dx: Any = None,
+    dresidual: Any = None,
+    dweight: Any = None,
+    need_dx: bool = True,
+    need_dresidual: Literal[True],
+    need_dweight: bool = True,
+    accumulate: bool = False,
+    stream: Any = None,
+) -> tuple[Any, Any, Any]: ...
 
 @overload
 def layer_norm(
@@ -497,8 +546,10 @@ def layer_norm(
     weight: Any = None,
     bias: Any = None,
     *,
-    eps: float = 1e-06,
+    eps: float | None = 1e-06,
     weight_offset: float = 0.0,
+    dtype: Any = None,
+    normalized_shape: int | Sequence[int] | None = None,
     out: ArrayT | None = None,
     return_stats: Literal[False] = False,
     stream: Any = None,
@@ -522,6 +573,10 @@ def layer_norm(
         eps: added to the variance; finite and not negative. torch's F.layer_norm has 1e-5 by default.
         weight_offset: added to each weight; 1.0 where weights are stored less one. Must be 0 without a
             weight.
+        dtype: of the result, to which it is rounded once; by default that of ``x``, or of ``out``.
+        normalized_shape: the axes to normalise: an integer for the last axis, or a tuple of the last
+            axes of ``x``, over all of which the norm is then, with a weight of that shape; their
+            strides must join. Needed for a weight of two axes, which says ``heads`` otherwise.
         out: where to write: the shape, dtype, framework and device of ``x``. It may be ``x`` itself
             (in place), but may not overlap an input in part. Not for JAX arrays.
         return_stats: return ``mean`` and ``rstd`` too, each of shape ``x.shape[:-1]`` in float32
@@ -566,8 +621,10 @@ def layer_norm(
     weight: Any = None,
     bias: Any = None,
     *,
-    eps: float = 1e-06,
+    eps: float | None = 1e-06,
     weight_offset: float = 0.0,
+    dtype: Any = None,
+    normalized_shape: int | Sequence[int] | None = None,
     out: ArrayT | None = None,
     return_stats: Literal[True],
     stream: Any = None,
@@ -581,8 +638,10 @@ def add_layer_norm(
     weight: Any = None,
     bias: Any = None,
     *,
-    eps: float = 1e-06,
+    eps: float | None = 1e-06,
     weight_offset: float = 0.0,
+    dtype: Any = None,
+    normalized_shape: int | Sequence[int] | None = None,
     out: ArrayT | None = None,
     residual_out: ArrayT | None = None,
     return_stats: Literal[False] = False,
@@ -604,6 +663,10 @@ def add_layer_norm(
         bias: as in :func:`layer_norm`.
         eps: added to the variance; finite and not negative. torch's F.layer_norm has 1e-5 by default.
         weight_offset: as in :func:`layer_norm`.
+        dtype: of the result, to which it is rounded once; by default that of ``x``, or of ``out``.
+        normalized_shape: the axes to normalise: an integer for the last axis, or a tuple of the last
+            axes of ``x``, over all of which the norm is then, with a weight of that shape; their
+            strides must join. Needed for a weight of two axes, which says ``heads`` otherwise.
         out: where to write the norm: the shape, dtype, framework and device of ``x``. It may be ``x``
             or ``residual`` itself, but may not overlap an input in part. Not for JAX arrays.
         residual_out: where to write the sum; as ``out``, but it may not overlap ``out``.
@@ -640,8 +703,10 @@ def add_layer_norm(
     weight: Any = None,
     bias: Any = None,
     *,
-    eps: float = 1e-06,
+    eps: float | None = 1e-06,
     weight_offset: float = 0.0,
+    dtype: Any = None,
+    normalized_shape: int | Sequence[int] | None = None,
     out: ArrayT | None = None,
     residual_out: ArrayT | None = None,
     return_stats: Literal[True],
@@ -657,6 +722,7 @@ def layer_norm_backward(
     rstd: Any,
     *,
     weight_offset: float = 0.0,
+    normalized_shape: int | Sequence[int] | None = None,
     dx: Any = None,
     dweight: Any = None,
     dbias: Any = None,
@@ -682,6 +748,7 @@ def layer_norm_backward(
             for float64).
         rstd: likewise.
         weight_offset: the forward's.
+        normalized_shape: the forward's; needed for a weight of two axes.
         dx: where to write dx: the shape, dtype, framework and device of ``x``. It may be ``dy`` or
             ``x`` itself, but may not overlap an input in part. Not for JAX arrays.
         dweight: where to write dweight: the shape of ``weight`` in any floating dtype; no overlap.
@@ -723,19 +790,23 @@ def layer_norm_backward(
         ([0.155, -0.155], [2.0, 2.0])
     """
 
+@overload
 def add_layer_norm_backward(
     dy: ArrayT,
-    dresidual_out: ArrayT,
+    dresidual_out: Any,
     residual_out: ArrayT,
     weight: Any,
     mean: Any,
     rstd: Any,
     *,
     weight_offset: float = 0.0,
+    normalized_shape: int | Sequence[int] | None = None,
     dx: Any = None,
+    dresidual: Any = None,
     dweight: Any = None,
     dbias: Any = None,
     need_dx: bool = True,
+    need_dresidual: Literal[False] = False,
     need_dweight: bool = True,
     need_dbias: bool = True,
     accumulate: bool = False,
@@ -749,19 +820,24 @@ def add_layer_norm_backward(
 
     Args:
         dy: the gradient of ``out``.
-        dresidual_out: the gradient of ``residual_out``: the shape, dtype, framework and device of
-            ``dy``, with any strides.
+        dresidual_out: the gradient of ``residual_out``: the shape, framework and device of ``dy``, in
+            any floating dtype and with any strides; None where none came.
         residual_out: what the forward returned.
         weight: ``(cols,)`` or ``(heads, cols)``, what the forward read; None for no weight, and then
             there is no dweight.
         mean: what the forward returned with ``return_stats=True``.
         rstd: likewise.
         weight_offset: the forward's.
+        normalized_shape: the forward's; needed for a weight of two axes.
         dx: where to write dx; it may be ``dy``, ``dresidual_out`` or ``residual_out`` itself. Not for
             JAX arrays.
+        dresidual: where to write the gradient of ``residual``: the numbers of dx in the dtype of
+            ``residual_out``; as ``dx``, and not its array.
         dweight: where to write dweight: the shape of ``weight`` in any floating dtype; no overlap.
         dbias: where to write dbias: likewise. It needs no weight, and is ``(cols,)`` without one.
         need_dx: whether dx is wanted.
+        need_dresidual: whether dresidual is wanted, beside dx: where ``residual`` has a dtype of its
+            own.
         need_dweight: whether dweight is wanted.
         need_dbias: whether dbias is wanted; False where the forward had no bias.
         accumulate: as in :func:`layer_norm_backward`.
@@ -783,6 +859,28 @@ def add_layer_norm_backward(
         >>> dx.tolist(), dweight.tolist(), dbias.tolist()
         ([[0.90625, 1.09375]], [-0.5, 0.5], [1.0, 1.0])
     """
+@overload
+def add_layer_norm_backward(
+    dy: ArrayT,
+    dresidual_out: Any,
+    residual_out: ArrayT,
+    weight: Any,
+    mean: Any,
+    rstd: Any,
+    *,
+    weight_offset: float = 0.0,
+    normalized_shape: int | Sequence[int] | None = None,
+    dx: Any = None,
+    dresidual: Any = None,
+    dweight: Any = None,
+    dbias: Any = None,
+    need_dx: bool = True,
+    need_dresidual: Literal[True],
+    need_dweight: bool = True,
+    need_dbias: bool = True,
+    accumulate: bool = False,
+    stream: Any = None,
+) -> tuple[Any, Any, Any, Any]: ...
 
 @overload
 def rms_norm_gated(
@@ -791,9 +889,11 @@ def rms_norm_gated(
     weight: Any = None,
     *,
     norm_before_gate: bool = True,
-    eps: float = 1e-06,
+    eps: float | None = 1e-06,
     weight_offset: float = 0.0,
     rounding: Literal["once", "before_weight"] = "once",
+    dtype: Any = None,
+    normalized_shape: int | Sequence[int] | None = None,
     out: ArrayT | None = None,
     return_rstd: Literal[False] = False,
     stream: Any = None,
@@ -814,11 +914,16 @@ def rms_norm_gated(
         norm_before_gate: True: the norm is of ``x``, and the gate multiplies the result, as in
             Qwen3-Next. False: the norm is of ``x * silu(z)``, as in Hugging Face's Mamba-2.
         eps: added to the mean of squares; finite and not negative.
-        weight_offset: added to each weight. Must be 0 without a weight.
+        weight_offset: added to each weight. Without a weight ``x`` is
+            multiplied by it alone.
         rounding: where a 16-bit result is rounded. ``"once"``: everything in float32, one rounding at
             the end. ``"before_weight"``: the normalised row is rounded before the weight comes in, and
             its product with the weight before the gate does, as in Hugging Face's modules of both
             orders.
+        dtype: of the result, to which it is rounded once; by default that of ``x``, or of ``out``.
+        normalized_shape: the axes to normalise: an integer for the last axis, or a tuple of the last
+            axes of ``x``, over all of which the norm is then, with a weight of that shape; their
+            strides must join. Needed for a weight of two axes, which says ``heads`` otherwise.
         out: where to write: the shape, dtype, framework and device of ``x``. It may be ``x`` or ``z``
             itself (in place), but may not overlap an input in part. Not for JAX arrays.
         return_rstd: return ``rstd`` too, of the row that is normalised: ``x`` or ``x * silu(z)``. Its
@@ -851,9 +956,11 @@ def rms_norm_gated(
     weight: Any = None,
     *,
     norm_before_gate: bool = True,
-    eps: float = 1e-06,
+    eps: float | None = 1e-06,
     weight_offset: float = 0.0,
     rounding: Literal["once", "before_weight"] = "once",
+    dtype: Any = None,
+    normalized_shape: int | Sequence[int] | None = None,
     out: ArrayT | None = None,
     return_rstd: Literal[True],
     stream: Any = None,
@@ -870,6 +977,7 @@ def rms_norm_gated_backward(
     norm_before_gate: bool = True,
     weight_offset: float = 0.0,
     rounding: Literal["once", "before_weight"] = "once",
+    normalized_shape: int | Sequence[int] | None = None,
     dx: Any = None,
     dz: Any = None,
     dweight: Any = None,
@@ -902,6 +1010,7 @@ def rms_norm_gated_backward(
         weight_offset: the forward's.
         rounding: the forward's. With ``"before_weight"`` dweight and dz take what the forward rounded;
             rounding itself has the derivative 1.
+        normalized_shape: the forward's; needed for a weight of two axes.
         dx: where to write dx: the shape, dtype, framework and device of ``x``. It may be ``dy``, ``x``
             or ``z`` itself, but may not overlap an input in part. Not for JAX arrays.
         dz: where to write dz: likewise, and not the array of dx.
@@ -1974,7 +2083,8 @@ def gemma_rms_norm(
     x: ArrayT,
     weight: Any,
     *,
-    eps: float = 1e-06,
+    eps: float | None = 1e-06,
+    normalized_shape: int | Sequence[int] | None = None,
     out: ArrayT | None = None,
     return_rstd: Literal[False] = False,
     stream: Any = None,
@@ -1989,6 +2099,7 @@ def gemma_rms_norm(
         x: ``(..., cols)``, as in :func:`rms_norm`.
         weight: ``(cols,)`` or ``(heads, cols)``, as in :func:`rms_norm`, but not None.
         eps: added to the mean of squares; finite and not negative.
+        normalized_shape: as in :func:`rms_norm`.
         out: where to write; it may be ``x`` itself.
         return_rstd: return ``rstd`` too, for ``rms_norm_backward(..., weight_offset=1)``.
         stream: the CUDA stream to run on, as in :func:`rms_norm`.
@@ -2014,7 +2125,8 @@ def gemma_rms_norm(
     x: ArrayT,
     weight: Any,
     *,
-    eps: float = 1e-06,
+    eps: float | None = 1e-06,
+    normalized_shape: int | Sequence[int] | None = None,
     out: ArrayT | None = None,
     return_rstd: Literal[True],
     stream: Any = None,

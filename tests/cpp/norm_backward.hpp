@@ -30,19 +30,20 @@ struct BackwardOp {
 
 inline void run_backward(const BackwardInputs& in, const RmsNormBackwardOptions& options,
                          const Array* dx, const Array* dweight, const Array* dbias = nullptr) {
-  const Optional<ConstTensorView> weight(in.weight);
+  const Optional<ConstTensorView> weight(in.weight), dsum(in.dsum);
   const Optional<TensorView> dx_view(dx), dweight_view(dweight), dbias_view(dbias);
   const ConstTensorView dy = in.dy->view(), x = in.x->view(), rstd = in.rstd->view();
   const StreamView stream = StreamView::legacy_default();
   const LayerNormBackwardOptions centred{options.weight_offset, options.accumulate};
   if (in.mean != nullptr && in.dsum != nullptr) {
-    add_layer_norm_backward(dy, in.dsum->view(), x, weight.get(), in.mean->view(), rstd, centred,
-                            dx_view.get(), dweight_view.get(), dbias_view.get(), nullptr, stream);
+    add_layer_norm_backward(dy, dsum.get(), x, weight.get(), in.mean->view(), rstd, centred,
+                            dx_view.get(), nullptr, dweight_view.get(), dbias_view.get(), nullptr,
+                            stream);
   } else if (in.mean != nullptr) {
     layer_norm_backward(dy, x, weight.get(), in.mean->view(), rstd, centred, dx_view.get(),
                         dweight_view.get(), dbias_view.get(), nullptr, stream);
   } else if (in.dsum != nullptr) {
-    add_rms_norm_backward(dy, in.dsum->view(), x, weight.get(), rstd, options, dx_view.get(),
+    add_rms_norm_backward(dy, dsum.get(), x, weight.get(), rstd, options, dx_view.get(), nullptr,
                           dweight_view.get(), nullptr, stream);
   } else {
     rms_norm_backward(dy, x, weight.get(), rstd, options, dx_view.get(), dweight_view.get(),

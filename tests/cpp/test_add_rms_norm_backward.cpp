@@ -51,20 +51,22 @@ TEST_CASE("add_rms_norm_backward: without dweight's part dx is the plain one plu
 TEST_CASE("add_rms_norm_backward: errors name the op and the array") {
   const BackwardCase c(DType::kFloat32, {2, 8}, 2, kOp, test_seed());
   Array dx(DType::kFloat32, {2, 8}), dweight(DType::kFloat32, {8});
-  Array narrow(DType::kFloat32, {2, 7}), half(DType::kFloat16, {2, 8});
+  Array narrow(DType::kFloat32, {2, 7});
   BackwardInputs in = c.inputs();
   in.dsum = &narrow;
   CHECK_THROWS_WITH_AS(
       run_backward(in, {}, &dx, &dweight),
       "add_rms_norm_backward: argument 'dresidual_out' must have shape (2, 8), got (2, 7)",
       InvalidArgument);
-  in.dsum = &half;
+  const Array integers(DType::kInt32, {2, 8});
+  in.dsum = &integers;
   CHECK_THROWS_AS(run_backward(in, {}, &dx, &dweight), TypeMismatch);
   // One row further into the same storage.
   Array both(DType::kFloat32, {3, 8});
-  const TensorView first(both.at(0), DType::kFloat32, Device::cpu(), {2, 8});
+  const ConstTensorView first(both.at(0), DType::kFloat32, Device::cpu(), {2, 8});
   const TensorView second(both.at(8), DType::kFloat32, Device::cpu(), {2, 8});
-  CHECK_THROWS_AS(add_rms_norm_backward(c.dy.view(), first, c.x.view(), nullptr, c.rstd.view(), {},
-                                        &second, nullptr, nullptr, StreamView::legacy_default()),
+  CHECK_THROWS_AS(add_rms_norm_backward(c.dy.view(), &first, c.x.view(), nullptr, c.rstd.view(), {},
+                                        &second, nullptr, nullptr, nullptr,
+                                        StreamView::legacy_default()),
                   InvalidArgument);
 }

@@ -88,7 +88,7 @@ const Op kOps[] = {
       kColumnsOut},
      [](const Arrays& on, StreamView stream) {
        add_layer_norm_backward(In(on[0]), In(on[1]), In(on[2]), In(on[3]), In(on[4]), In(on[5]), {},
-                               Out(on[6]), Out(on[7]), Out(on[8]), nullptr, stream);
+                               Out(on[6]), nullptr, Out(on[7]), Out(on[8]), nullptr, stream);
      }},
 };
 

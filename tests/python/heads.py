@@ -17,6 +17,12 @@ from reference import NUMPY_DTYPES
 import membound
 
 
+def each_head(rows: Any, *parameters: Any) -> dict[str, int]:
+    """What says that parameters of two axes are those of heads."""
+    by_head = any(one is not None and one.ndim == 2 for one in parameters)
+    return {"normalized_shape": rows.shape[-1]} if by_head else {}
+
+
 @dataclass(frozen=True)
 class Op:
     """A norm, what it takes, and its formula."""
@@ -34,12 +40,14 @@ class Op:
     def forward_of(self, one: Any, rows: list[Any], parameters: list[Any], **options: Any) -> Any:
         """(out, residual_out if there is one, the statistics), as a list."""
         options |= {"return_stats" if self.centred else "return_rstd": True}
+        options |= each_head(rows[0], *parameters)
         found = getattr(membound, self.name)(*rows, *parameters, **one.options, **options)
         return list(found)
 
     def backward_of(self, dy: Any, rows: list[Any], *rest: Any, **options: Any) -> Any:
         """rows: as the forward's; of the added forms x is the sum, residual the second gradient."""
         inputs = rows[::-1] if self.second == "residual" else rows
+        options |= each_head(dy, rest[0])
         return list(getattr(membound, f"{self.name}_backward")(dy, *inputs, *rest, **options))
 
     def expected_gradients(self, dy: Any, rows: list[Any], *rest: Any, **options: Any) -> Any:

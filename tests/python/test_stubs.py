@@ -46,6 +46,7 @@ OVERLOADED += ("rms_norm_gated", "rms_norm_quant", "add_rms_norm_quant", "rope")
 OVERLOADED += ("gated_activation_quant", "silu_and_mul_quant")
 OVERLOADED += ("embedding_backward",)
 OVERLOADED += ("cross_entropy",)
+OVERLOADED += ("add_rms_norm_backward", "add_layer_norm_backward")
 # And one array, or two, of gradients.
 OVERLOADED += ("gated_activation_backward", "silu_and_mul_backward", "gelu_and_mul_backward")
 OVERLOADED += ("gelu_tanh_and_mul_backward", "sigmoid_and_mul_backward")

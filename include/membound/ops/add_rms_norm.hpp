@@ -11,13 +11,14 @@ namespace membound {
 //   sum = x + residual,   residual_out = sum,   out = sum * rstd * (weight + weight_offset)
 //   rstd = 1 / sqrt(mean(sum * sum) + eps)
 //
-// The sum is float32 (float64 for float64): rstd and out come from it before it is rounded for
-// residual_out.
+// The sum is float32 (float64 where x or residual is): rstd and out come from it before it is
+// rounded for residual_out. A residual stream in float32 beside 16-bit x is common.
 //
 // x             as in rms_norm
-// residual      x's shape, dtype and device, any strides
+// residual      x's shape and device, any floating dtype, any strides
 // out           as in rms_norm; may be x or residual itself
-// residual_out  x's shape, dtype and device; may be x or residual itself, but not out
+// residual_out  x's shape and device, any floating dtype; may be x or residual itself, but not out
+// rstd          float64 where x or residual is
 // The rest, and the promises, as in rms_norm.
 MEMBOUND_API void add_rms_norm(const ConstTensorView& x, const ConstTensorView& residual,
                                const ConstTensorView* weight, const RmsNormOptions& options,

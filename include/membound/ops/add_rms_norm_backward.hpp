@@ -8,19 +8,23 @@ namespace membound {
 
 // The gradients of add_rms_norm in one pass. Its x and residual have one gradient in common:
 //
-//   dx = dresidual_out + what rms_norm_backward gives for x = residual_out
+//   dx = dresidual = dresidual_out + what rms_norm_backward gives for x = residual_out
 //
 // dy             gradient of out
-// dresidual_out  gradient of residual_out: the shape, dtype and device of dy, any strides
+// dresidual_out  gradient of residual_out: the shape and device of dy, any floating dtype, any
+//                strides; nullptr: none came
 // residual_out   what the forward wrote
 // dx             may be dy, dresidual_out or residual_out itself
-// The rest as in rms_norm_backward; so is the workspace.
+// dresidual      the same gradient in the dtype of residual, where that is not x's; nullptr: not
+//                wanted. As dx, which it may not overlap.
+// kBeforeWeight rounds h to dy's dtype in dweight. The rest as in rms_norm_backward; so is the
+// workspace.
 MEMBOUND_API void add_rms_norm_backward(const ConstTensorView& dy,
-                                        const ConstTensorView& dresidual_out,
+                                        const ConstTensorView* dresidual_out,
                                         const ConstTensorView& residual_out,
                                         const ConstTensorView* weight, const ConstTensorView& rstd,
                                         const RmsNormBackwardOptions& options, const TensorView* dx,
-                                        const TensorView* dweight, const TensorView* workspace,
-                                        StreamView stream);
+                                        const TensorView* dresidual, const TensorView* dweight,
+                                        const TensorView* workspace, StreamView stream);
 
 }  // namespace membound

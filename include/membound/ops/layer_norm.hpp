@@ -19,11 +19,14 @@ struct LayerNormOptions {
 //   out = (x - mean) * rstd * (weight + weight_offset) + bias
 //
 // x        (..., cols), float16, bfloat16, float32 or float64, any strides, any alignment
-// weight   (cols,) of any of those dtypes, or nullptr for no weight (and then no offset)
+// weight   (cols,) of any of those dtypes, or (heads, cols) as in rms_norm, or nullptr: an offset
+//          other than 0 is then what the rows are multiplied by
 // bias     likewise, or nullptr for none
-// out      x's shape, dtype and device; any strides without overlap. It may be x itself (same
-//          pointer, shape and strides: in place); any other overlap is refused.
-// mean     x's shape without its last axis, float32 (float64 for float64), or nullptr
+// out      x's shape and device, any floating dtype, to which the result is rounded once; any
+//          strides without overlap. It may be x itself (same pointer, dtype, shape and strides: in
+//          place); any other overlap is refused.
+// mean     x's shape without its last axis, which may be kept with one element; float32 (float64
+//          for float64), or nullptr
 // rstd     likewise
 // stream   where a GPU runs it; nothing synchronises and nothing is allocated
 //

@@ -18,21 +18,22 @@ struct LayerNormBackwardOptions {
 //   dx = rstd * (g - mean(g) - h * mean(g * h))
 //   dweight = sum over rows of dy * h,   dbias = sum over rows of dy
 //
-// dy        x's shape, dtype and device, any strides
+// dy        x's shape and device, any floating dtype, any strides
 // x         what the forward read
 // weight    as in the forward, or nullptr; then there is no dweight
-// mean      what the forward returned: x's shape without its last axis, float32 (float64)
+// mean      what the forward returned: x's shape without its last axis, which may be kept with one
+//           element; float32 or float64
 // rstd      likewise
-// dx        x's shape, dtype and device, or nullptr when it is not wanted; may be dy or x itself
+// dx        x's shape and device, any floating dtype, or nullptr when it is not wanted; may be dy
+//           or x itself
 // dweight   (cols,) of any floating dtype, or nullptr when it is not wanted
 // dbias     likewise; it needs no weight
-// workspace on a GPU at least layer_norm_backward_workspace(x, heads) bytes on x's device, aligned
-// to 16,
-//           uint8; nullptr: allocated on the stream. The CPU needs none.
+// workspace on a GPU at least layer_norm_backward_workspace(x, heads, mixed) bytes on x's device,
+//           aligned to 16, uint8; nullptr: allocated on the stream. The CPU needs none.
 // stream    as in layer_norm
 //
-// dweight and dbias are summed in float32 (float64) in a tree that rows, cols and dtype fix: the
-// same bits on every run, for any number of multiprocessors or CPU threads.
+// Sums are float64 where an input is. dweight and dbias are summed so in a tree that rows, cols and
+// dtype fix: the same bits on every run, for any number of multiprocessors or CPU threads.
 //
 // Throws InvalidArgument, TypeMismatch, OutOfMemory, CudaError.
 MEMBOUND_API void layer_norm_backward(const ConstTensorView& dy, const ConstTensorView& x,
@@ -42,8 +43,8 @@ MEMBOUND_API void layer_norm_backward(const ConstTensorView& dy, const ConstTens
                                       const TensorView* dweight, const TensorView* dbias,
                                       const TensorView* workspace, StreamView stream);
 
-// Bytes of workspace for an x of this shape, dtype and device, dweight or dbias wanted.
+// As rms_norm_backward_workspace, dweight or dbias wanted.
 MEMBOUND_API std::int64_t layer_norm_backward_workspace(const ConstTensorView& x,
-                                                        std::int64_t heads = 1);
+                                                        std::int64_t heads = 1, bool mixed = false);
 
 }  // namespace membound

@@ -13,7 +13,7 @@ enum class Rounding : std::uint8_t {
   kOnce,          // all in float32, one rounding at the end: torch's F.rms_norm; with
                   // weight_offset = 1 Gemma's module
   kBeforeWeight,  // x * rstd is rounded to x's dtype, then multiplied by the weight and rounded
-                  // again: Hugging Face's Llama-family modules
+                  // to out's: Hugging Face's Llama-family modules
 };
 
 struct RmsNormOptions {
@@ -28,10 +28,13 @@ struct RmsNormOptions {
 //
 // x        (..., cols), float16, bfloat16, float32 or float64, any strides, any alignment
 // weight   (cols,) of any of those dtypes, or (heads, cols) for x of (..., heads, cols) with three
-//          axes and more: one for each head; or nullptr for no weight (and then no offset)
-// out      x's shape, dtype and device; any strides without overlap. It may be x itself (same
-//          pointer, shape and strides: in place); any other overlap is refused.
-// rstd     x's shape without its last axis, float32 (float64 for float64), or nullptr
+//          axes and more: one for each head; or nullptr for no weight: an offset other than 0 is
+//          then what the rows are multiplied by
+// out      x's shape and device, any floating dtype, to which the result is rounded once; any
+//          strides without overlap. It may be x itself (same pointer, dtype, shape and strides: in
+//          place); any other overlap is refused.
+// rstd     x's shape without its last axis, which may be kept with one element; float32 (float64
+//          for float64), or nullptr
 // stream   where a GPU runs it; nothing synchronises and nothing is allocated
 //
 // Sums are float32 (float64 for float64) in an order fixed by cols and dtype: a row's bits depend

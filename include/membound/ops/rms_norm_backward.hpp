@@ -20,18 +20,20 @@ struct RmsNormBackwardOptions {
 //
 // Rounding::kBeforeWeight rounds h to x's dtype in dweight, where the forward did.
 //
-// dy        x's shape, dtype and device, any strides
+// dy        x's shape and device, any floating dtype, any strides
 // x         what the forward read
 // weight    as in the forward, or nullptr; then there is no dweight
-// rstd      what the forward returned: x's shape without its last axis, float32 (float64)
-// dx        x's shape, dtype and device, or nullptr when it is not wanted; may be dy or x itself
+// rstd      what the forward returned: x's shape without its last axis, which may be kept with one
+//           element; float32 or float64
+// dx        x's shape and device, any floating dtype, or nullptr when it is not wanted; may be dy
+//           or x itself
 // dweight   weight's shape in any floating dtype, or nullptr when it is not wanted
-// workspace on a GPU at least rms_norm_backward_workspace(x, heads) bytes on x's device, aligned to
-//           16, uint8; nullptr: allocated on the stream. The CPU needs none.
+// workspace on a GPU at least rms_norm_backward_workspace(x, heads, mixed) bytes on x's device,
+//           aligned to 16, uint8; nullptr: allocated on the stream. The CPU needs none.
 // stream    as in rms_norm
 //
-// dweight is summed in float32 (float64) in a tree that rows, cols and dtype fix: the same bits on
-// every run, for any number of multiprocessors or CPU threads.
+// Sums are float64 where an input is. dweight is summed so in a tree that rows, cols and dtype fix:
+// the same bits on every run, for any number of multiprocessors or CPU threads.
 //
 // Throws InvalidArgument, TypeMismatch, OutOfMemory, CudaError.
 MEMBOUND_API void rms_norm_backward(const ConstTensorView& dy, const ConstTensorView& x,
@@ -41,8 +43,9 @@ MEMBOUND_API void rms_norm_backward(const ConstTensorView& dy, const ConstTensor
                                     StreamView stream);
 
 // Bytes of workspace for an x of this shape, dtype and device, dweight wanted; heads of a weight of
-// (heads, cols).
+// (heads, cols). mixed: the arrays of rows have more than one dtype, a statistic is float64 beside
+// another x, or there is an offset without a weight.
 MEMBOUND_API std::int64_t rms_norm_backward_workspace(const ConstTensorView& x,
-                                                      std::int64_t heads = 1);
+                                                      std::int64_t heads = 1, bool mixed = false);
 
 }  // namespace membound

@@ -24,9 +24,9 @@ struct RmsNormGatedOptions {
 // comes after it, its product with the weight.
 //
 // x     as in rms_norm
-// z     x's shape, dtype and device, any strides
+// z     x's shape and device, any floating dtype, any strides
 // out   as in rms_norm; may be x or z itself
-// rstd  as in rms_norm, of the row that is normalised: x, or x * silu(z)
+// rstd  as in rms_norm, of the row that is normalised: x, or x * silu(z); float64 where x or z is
 // The rest, and the promises, as in rms_norm.
 MEMBOUND_API void rms_norm_gated(const ConstTensorView& x, const ConstTensorView& z,
                                  const ConstTensorView* weight, const RmsNormGatedOptions& options,

@@ -21,11 +21,11 @@ struct RmsNormGatedBackwardOptions {
 //                      dx = du * silu(z),   dz = du * x * silu'(z)
 //
 // dy, x, weight, rstd, dweight, workspace, stream: as in rms_norm_backward; rstd is what
-//          rms_norm_gated returned, the workspace of rms_norm_gated_backward_workspace(x, heads)
-//          bytes
+//          rms_norm_gated returned, the workspace of rms_norm_gated_backward_workspace(x, heads,
+//          mixed) bytes
 // z        what the forward read
-// dx, dz   x's shape, dtype and device, or nullptr when not wanted; may be dy, x or z itself, not
-//          each other
+// dx, dz   x's shape and device, any floating dtypes, or nullptr when not wanted; may be dy, x or z
+//          itself, not each other
 //
 // Throws InvalidArgument, TypeMismatch, OutOfMemory, CudaError.
 MEMBOUND_API void rms_norm_gated_backward(const ConstTensorView& dy, const ConstTensorView& x,
@@ -38,6 +38,7 @@ MEMBOUND_API void rms_norm_gated_backward(const ConstTensorView& dy, const Const
 
 // As rms_norm_backward_workspace.
 MEMBOUND_API std::int64_t rms_norm_gated_backward_workspace(const ConstTensorView& x,
-                                                            std::int64_t heads = 1);
+                                                            std::int64_t heads = 1,
+                                                            bool mixed = false);
 
 }  // namespace membound

@@ -11,29 +11,27 @@ namespace {
 
 // The arrays of a call, or of one element of its batch, as far as there are any.
 struct Arrays {
-  MaybeArray dy, dsum, x, z, weight, mean, rstd, dx, dz, dweight, dbias, workspace;
+  MaybeArray dy, dsum, x, z, weight, mean, rstd, dx, dresidual, dz, dweight, dbias, workspace;
 
   // One that has all rows, or is a sum over them.
   const MaybeArray& gradient() const {
-    for (const MaybeArray* rows : {&dx, &dz}) {
+    for (const MaybeArray* rows : {&dx, &dresidual, &dz}) {
       if (*rows) return *rows;
     }
     return dweight ? dweight : dbias;
   }
 };
 
-constexpr MaybeArray Arrays::* kEvery[] = {
-    &Arrays::dy,     &Arrays::dsum,    &Arrays::x,     &Arrays::z,
-    &Arrays::weight, &Arrays::mean,    &Arrays::rstd,  &Arrays::dx,
-    &Arrays::dz,     &Arrays::dweight, &Arrays::dbias, &Arrays::workspace,
+constexpr MaybeArray Arrays::*kEvery[] = {
+    &Arrays::dy,      &Arrays::dsum,  &Arrays::x,         &Arrays::z,  &Arrays::dresidual,
+    &Arrays::weight,  &Arrays::mean,  &Arrays::rstd,      &Arrays::dx, &Arrays::dz,
+    &Arrays::dweight, &Arrays::dbias, &Arrays::workspace,
 };
 
 // In the order in which they come, each as far as it is wanted.
 constexpr std::pair<const char*, MaybeArray Arrays::*> kResults[] = {
-    {"dx", &Arrays::dx},
-    {"dz", &Arrays::dz},
-    {"dweight", &Arrays::dweight},
-    {"dbias", &Arrays::dbias},
+    {"dx", &Arrays::dx},           {"dresidual", &Arrays::dresidual}, {"dz", &Arrays::dz},
+    {"dweight", &Arrays::dweight}, {"dbias", &Arrays::dbias},
 };
 
 struct Backward {
@@ -41,11 +39,12 @@ struct Backward {
   StreamView stream;
 
   void run(const Arrays& a) const {
-    run_norm_backward(options,
-                      {pointer(a.dy), pointer(a.dsum), pointer(a.x), pointer(a.z),
-                       pointer(a.weight), pointer(a.mean), pointer(a.rstd), pointer(a.dx),
-                       pointer(a.dz), pointer(a.dweight), pointer(a.dbias), pointer(a.workspace)},
-                      stream);
+    run_norm_backward(
+        options,
+        {pointer(a.dy), pointer(a.dsum), pointer(a.x), pointer(a.z), pointer(a.weight),
+         pointer(a.mean), pointer(a.rstd), pointer(a.dx), pointer(a.dresidual), pointer(a.dz),
+         pointer(a.dweight), pointer(a.dbias), pointer(a.workspace)},
+        stream);
   }
 };
 
@@ -53,7 +52,7 @@ Arrays arrays_of(const Call& call, Form form) {
   Arrays all;
   std::int64_t next = 0;
   all.dy = call.operand(next++);
-  if (form.added) all.dsum = call.operand(next++);
+  if (form.added && call.flag("dsum")) all.dsum = call.operand(next++);
   all.x = call.operand(next++);
   if (form.gated) all.z = call.operand(next++);
   if (form.centred) all.mean = call.operand(next++);
@@ -69,12 +68,13 @@ Arrays arrays_of(const Call& call, Form form) {
 
 void backward_call(const Call& call, Form form) {
   const Backward backward{{{call.number("weight_offset"), call.rounding(), /*accumulate=*/false},
-                           form.gated ? call.flag("norm_before_gate") : true},
+                           form.gated ? call.flag("norm_before_gate") : true,
+                           form.added},
                           call.stream};
   Arrays all = arrays_of(call, form);
   // As in the forward; but each element of a batch has a dweight and a dbias of its own.
   const int axes = batch_axes({&all.weight, &all.dbias}, call.flag("heads") ? 2 : 1);
-  const bool sums = all.dweight || all.dbias, of_rows = all.dx || all.dz;
+  const bool sums = all.dweight || all.dbias, of_rows = all.dx || all.dresidual || all.dz;
   const TensorView& gradient = *all.gradient();
   const Batch batch{axes, gradient.shape};
   if (is_common(all.weight, axes) && (axes == 0 || !sums)) {
@@ -98,9 +98,10 @@ void backward_call(const Call& call, Form form) {
 
 }  // namespace
 
-// Operands: dy, dresidual_out in the added forms, x (residual_out in the added forms), z of the
-// gated form, mean (of layer_norm), rstd, the weight if there is one. Results: dx, dz, dweight and
-// dbias as far as they are wanted, and after any of the last two the workspace.
+// Operands: dy, dresidual_out in the added forms if dsum says so, x (residual_out in the added
+// forms), z of the gated form, mean (of layer_norm), rstd, the weight if there is one. Results: dx,
+// dresidual, dz, dweight and dbias as far as they are wanted, and after any of the last two the
+// workspace.
 void rms_norm_backward_call(const Call& call) { backward_call(call, {}); }
 void add_rms_norm_backward_call(const Call& call) { backward_call(call, {.added = true}); }
 void layer_norm_backward_call(const Call& call) { backward_call(call, {.centred = true}); }

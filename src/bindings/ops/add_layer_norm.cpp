@@ -16,6 +16,8 @@ enum Parameter {
   kBias,
   kEps,
   kWeightOffset,
+  kDtype,
+  kNormalizedShape,
   kOut,
   kResidualOut,
   kReturnStats,
@@ -24,7 +26,7 @@ enum Parameter {
 };
 
 constexpr const char* kText =
-    R"(add_layer_norm($module, x, residual, weight=None, bias=None, *, eps=1e-06, weight_offset=0.0, out=None, residual_out=None, return_stats=False, stream=None, device=None)
+    R"(add_layer_norm($module, x, residual, weight=None, bias=None, *, eps=1e-06, weight_offset=0.0, dtype=None, normalized_shape=None, out=None, residual_out=None, return_stats=False, stream=None, device=None)
 --
 
 Residual addition and layer normalisation of the sum, in one pass.
@@ -41,6 +43,10 @@ Args:
     bias: as in :func:`layer_norm`.
     eps: added to the variance; finite and not negative. torch's F.layer_norm has 1e-5 by default.
     weight_offset: as in :func:`layer_norm`.
+    dtype: of the result, to which it is rounded once; by default that of ``x``, or of ``out``.
+    normalized_shape: the axes to normalise: an integer for the last axis, or a tuple of the last
+        axes of ``x``, over all of which the norm is then, with a weight of that shape; their
+        strides must join. Needed for a weight of two axes, which says ``heads`` otherwise.
     out: where to write the norm: the shape, dtype, framework and device of ``x``. It may be ``x``
         or ``residual`` itself, but may not overlap an input in part. Not for JAX arrays.
     residual_out: where to write the sum; as ``out``, but it may not overlap ``out``.
@@ -80,6 +86,8 @@ nb::object call_add_layer_norm(PyObject* const* values) {
                     .bias = values[kBias],
                     .eps = values[kEps],
                     .weight_offset = values[kWeightOffset],
+                    .dtype = values[kDtype],
+                    .normalized_shape = values[kNormalizedShape],
                     .out = values[kOut],
                     .residual_out = values[kResidualOut],
                     .return_statistics = values[kReturnStats],
@@ -89,12 +97,13 @@ nb::object call_add_layer_norm(PyObject* const* values) {
 
 }  // namespace
 
-const Op kAddLayerNorm{kName,
-                       kText,
-                       {"x", "residual", "weight", "bias", "eps", "weight_offset", "out",
-                        "residual_out", "return_stats", "stream", "device"},
-                       2,
-                       4,
-                       call_add_layer_norm};
+const Op kAddLayerNorm{
+    kName,
+    kText,
+    {"x", "residual", "weight", "bias", "eps", "weight_offset", "dtype", "normalized_shape", "out",
+     "residual_out", "return_stats", "stream", "device"},
+    2,
+    4,
+    call_add_layer_norm};
 
 }  // namespace membound::python

@@ -17,10 +17,13 @@ enum Parameter {
   kMean,
   kRstd,
   kWeightOffset,
+  kNormalizedShape,
   kDx,
+  kDresidual,
   kDweight,
   kDbias,
   kNeedDx,
+  kNeedDresidual,
   kNeedDweight,
   kNeedDbias,
   kAccumulate,
@@ -28,7 +31,7 @@ enum Parameter {
 };
 
 constexpr const char* kText =
-    R"(add_layer_norm_backward($module, dy, dresidual_out, residual_out, weight, mean, rstd, *, weight_offset=0.0, dx=None, dweight=None, dbias=None, need_dx=True, need_dweight=True, need_dbias=True, accumulate=False, stream=None)
+    R"(add_layer_norm_backward($module, dy, dresidual_out, residual_out, weight, mean, rstd, *, weight_offset=0.0, normalized_shape=None, dx=None, dresidual=None, dweight=None, dbias=None, need_dx=True, need_dresidual=False, need_dweight=True, need_dbias=True, accumulate=False, stream=None)
 --
 
 The gradients of :func:`add_layer_norm`, in one pass.
@@ -38,19 +41,24 @@ The gradients of :func:`add_layer_norm`, in one pass.
 
 Args:
     dy: the gradient of ``out``.
-    dresidual_out: the gradient of ``residual_out``: the shape, dtype, framework and device of
-        ``dy``, with any strides.
+    dresidual_out: the gradient of ``residual_out``: the shape, framework and device of ``dy``, in
+        any floating dtype and with any strides; None where none came.
     residual_out: what the forward returned.
     weight: ``(cols,)`` or ``(heads, cols)``, what the forward read; None for no weight, and then
         there is no dweight.
     mean: what the forward returned with ``return_stats=True``.
     rstd: likewise.
     weight_offset: the forward's.
+    normalized_shape: the forward's; needed for a weight of two axes.
     dx: where to write dx; it may be ``dy``, ``dresidual_out`` or ``residual_out`` itself. Not for
         JAX arrays.
+    dresidual: where to write the gradient of ``residual``: the numbers of dx in the dtype of
+        ``residual_out``; as ``dx``, and not its array.
     dweight: where to write dweight: the shape of ``weight`` in any floating dtype; no overlap.
     dbias: where to write dbias: likewise. It needs no weight, and is ``(cols,)`` without one.
     need_dx: whether dx is wanted.
+    need_dresidual: whether dresidual is wanted, beside dx: where ``residual`` has a dtype of its
+        own.
     need_dweight: whether dweight is wanted.
     need_dbias: whether dbias is wanted; False where the forward had no bias.
     accumulate: as in :func:`layer_norm_backward`.
@@ -83,10 +91,13 @@ nb::object call_add_layer_norm_backward(PyObject* const* values) {
                              .mean = values[kMean],
                              .rstd = values[kRstd],
                              .weight_offset = values[kWeightOffset],
+                             .normalized_shape = values[kNormalizedShape],
                              .dx = values[kDx],
+                             .dresidual = values[kDresidual],
                              .dweight = values[kDweight],
                              .dbias = values[kDbias],
                              .need_dx = values[kNeedDx],
+                             .need_dresidual = values[kNeedDresidual],
                              .need_dweight = values[kNeedDweight],
                              .need_dbias = values[kNeedDbias],
                              .accumulate = values[kAccumulate],
@@ -98,8 +109,9 @@ nb::object call_add_layer_norm_backward(PyObject* const* values) {
 const Op kAddLayerNormBackward{
     kName,
     kText,
-    {"dy", "dresidual_out", "residual_out", "weight", "mean", "rstd", "weight_offset", "dx",
-     "dweight", "dbias", "need_dx", "need_dweight", "need_dbias", "accumulate", "stream"},
+    {"dy", "dresidual_out", "residual_out", "weight", "mean", "rstd", "weight_offset",
+     "normalized_shape", "dx", "dresidual", "dweight", "dbias", "need_dx", "need_dresidual",
+     "need_dweight", "need_dbias", "accumulate", "stream"},
     6,
     6,
     call_add_layer_norm_backward};

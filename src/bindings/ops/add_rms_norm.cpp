@@ -16,6 +16,8 @@ enum Parameter {
   kEps,
   kWeightOffset,
   kRounding,
+  kDtype,
+  kNormalizedShape,
   kOut,
   kResidualOut,
   kReturnRstd,
@@ -24,7 +26,7 @@ enum Parameter {
 };
 
 constexpr const char* kText =
-    R"(add_rms_norm($module, x, residual, weight=None, *, eps=1e-06, weight_offset=0.0, rounding='once', out=None, residual_out=None, return_rstd=False, stream=None, device=None)
+    R"(add_rms_norm($module, x, residual, weight=None, *, eps=1e-06, weight_offset=0.0, rounding='once', dtype=None, normalized_shape=None, out=None, residual_out=None, return_rstd=False, stream=None, device=None)
 --
 
 Residual addition and root mean square normalisation of the sum, in one pass.
@@ -39,8 +41,13 @@ Args:
     residual: the shape, dtype, framework and device of ``x``, with any strides.
     weight: as in :func:`rms_norm`.
     eps: added to the mean of squares; finite and not negative.
-    weight_offset: added to each weight; 1.0 as in Gemma. Must be 0 without a weight.
+    weight_offset: added to each weight; 1.0 as in Gemma. Without a weight ``x`` is
+        multiplied by it alone.
     rounding: ``"once"`` or ``"before_weight"``, as in :func:`rms_norm`.
+    dtype: of the result, to which it is rounded once; by default that of ``x``, or of ``out``.
+    normalized_shape: the axes to normalise: an integer for the last axis, or a tuple of the last
+        axes of ``x``, over all of which the norm is then, with a weight of that shape; their
+        strides must join. Needed for a weight of two axes, which says ``heads`` otherwise.
     out: where to write the norm: the shape, dtype, framework and device of ``x``. It may be ``x``
         or ``residual`` itself, but may not overlap an input in part. Not for JAX arrays.
     residual_out: where to write the sum; as ``out``, but it may not overlap ``out``.
@@ -85,6 +92,8 @@ nb::object call_add_rms_norm(PyObject* const* values) {
                     .eps = values[kEps],
                     .weight_offset = values[kWeightOffset],
                     .rounding = values[kRounding],
+                    .dtype = values[kDtype],
+                    .normalized_shape = values[kNormalizedShape],
                     .out = values[kOut],
                     .residual_out = values[kResidualOut],
                     .return_statistics = values[kReturnRstd],
@@ -96,8 +105,8 @@ nb::object call_add_rms_norm(PyObject* const* values) {
 
 const Op kAddRmsNorm{kName,
                      kText,
-                     {"x", "residual", "weight", "eps", "weight_offset", "rounding", "out",
-                      "residual_out", "return_rstd", "stream", "device"},
+                     {"x", "residual", "weight", "eps", "weight_offset", "rounding", "dtype",
+                      "normalized_shape", "out", "residual_out", "return_rstd", "stream", "device"},
                      2,
                      3,
                      call_add_rms_norm};

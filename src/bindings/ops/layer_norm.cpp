@@ -9,10 +9,22 @@ namespace {
 
 constexpr const char* kName = "layer_norm";
 
-enum Parameter { kX, kWeight, kBias, kEps, kWeightOffset, kOut, kReturnStats, kStream, kDevice };
+enum Parameter {
+  kX,
+  kWeight,
+  kBias,
+  kEps,
+  kWeightOffset,
+  kDtype,
+  kNormalizedShape,
+  kOut,
+  kReturnStats,
+  kStream,
+  kDevice
+};
 
 constexpr const char* kText =
-    R"(layer_norm($module, x, weight=None, bias=None, *, eps=1e-06, weight_offset=0.0, out=None, return_stats=False, stream=None, device=None)
+    R"(layer_norm($module, x, weight=None, bias=None, *, eps=1e-06, weight_offset=0.0, dtype=None, normalized_shape=None, out=None, return_stats=False, stream=None, device=None)
 --
 
 Layer normalisation over the last axis.
@@ -32,6 +44,10 @@ Args:
     eps: added to the variance; finite and not negative. torch's F.layer_norm has 1e-5 by default.
     weight_offset: added to each weight; 1.0 where weights are stored less one. Must be 0 without a
         weight.
+    dtype: of the result, to which it is rounded once; by default that of ``x``, or of ``out``.
+    normalized_shape: the axes to normalise: an integer for the last axis, or a tuple of the last
+        axes of ``x``, over all of which the norm is then, with a weight of that shape; their
+        strides must join. Needed for a weight of two axes, which says ``heads`` otherwise.
     out: where to write: the shape, dtype, framework and device of ``x``. It may be ``x`` itself
         (in place), but may not overlap an input in part. Not for JAX arrays.
     return_stats: return ``mean`` and ``rstd`` too, each of shape ``x.shape[:-1]`` in float32
@@ -79,6 +95,8 @@ nb::object call_layer_norm(PyObject* const* values) {
                     .bias = values[kBias],
                     .eps = values[kEps],
                     .weight_offset = values[kWeightOffset],
+                    .dtype = values[kDtype],
+                    .normalized_shape = values[kNormalizedShape],
                     .out = values[kOut],
                     .return_statistics = values[kReturnStats],
                     .stream = values[kStream],
@@ -87,12 +105,12 @@ nb::object call_layer_norm(PyObject* const* values) {
 
 }  // namespace
 
-const Op kLayerNorm{
-    kName,
-    kText,
-    {"x", "weight", "bias", "eps", "weight_offset", "out", "return_stats", "stream", "device"},
-    1,
-    3,
-    call_layer_norm};
+const Op kLayerNorm{kName,
+                    kText,
+                    {"x", "weight", "bias", "eps", "weight_offset", "dtype", "normalized_shape",
+                     "out", "return_stats", "stream", "device"},
+                    1,
+                    3,
+                    call_layer_norm};
 
 }  // namespace membound::python

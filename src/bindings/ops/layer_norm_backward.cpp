@@ -16,6 +16,7 @@ enum Parameter {
   kMean,
   kRstd,
   kWeightOffset,
+  kNormalizedShape,
   kDx,
   kDweight,
   kDbias,
@@ -27,7 +28,7 @@ enum Parameter {
 };
 
 constexpr const char* kText =
-    R"(layer_norm_backward($module, dy, x, weight, mean, rstd, *, weight_offset=0.0, dx=None, dweight=None, dbias=None, need_dx=True, need_dweight=True, need_dbias=True, accumulate=False, stream=None)
+    R"(layer_norm_backward($module, dy, x, weight, mean, rstd, *, weight_offset=0.0, normalized_shape=None, dx=None, dweight=None, dbias=None, need_dx=True, need_dweight=True, need_dbias=True, accumulate=False, stream=None)
 --
 
 The gradients of :func:`layer_norm`, in one pass.
@@ -45,6 +46,7 @@ Args:
         for float64).
     rstd: likewise.
     weight_offset: the forward's.
+    normalized_shape: the forward's; needed for a weight of two axes.
     dx: where to write dx: the shape, dtype, framework and device of ``x``. It may be ``dy`` or
         ``x`` itself, but may not overlap an input in part. Not for JAX arrays.
     dweight: where to write dweight: the shape of ``weight`` in any floating dtype; no overlap.
@@ -95,6 +97,7 @@ nb::object call_layer_norm_backward(PyObject* const* values) {
                              .mean = values[kMean],
                              .rstd = values[kRstd],
                              .weight_offset = values[kWeightOffset],
+                             .normalized_shape = values[kNormalizedShape],
                              .dx = values[kDx],
                              .dweight = values[kDweight],
                              .dbias = values[kDbias],
@@ -110,8 +113,8 @@ nb::object call_layer_norm_backward(PyObject* const* values) {
 const Op kLayerNormBackward{
     kName,
     kText,
-    {"dy", "x", "weight", "mean", "rstd", "weight_offset", "dx", "dweight", "dbias", "need_dx",
-     "need_dweight", "need_dbias", "accumulate", "stream"},
+    {"dy", "x", "weight", "mean", "rstd", "weight_offset", "normalized_shape", "dx", "dweight",
+     "dbias", "need_dx", "need_dweight", "need_dbias", "accumulate", "stream"},
     5,
     5,
     call_layer_norm_backward};

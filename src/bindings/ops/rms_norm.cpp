@@ -9,10 +9,22 @@ namespace {
 
 constexpr const char* kName = "rms_norm";
 
-enum Parameter { kX, kWeight, kEps, kWeightOffset, kRounding, kOut, kReturnRstd, kStream, kDevice };
+enum Parameter {
+  kX,
+  kWeight,
+  kEps,
+  kWeightOffset,
+  kRounding,
+  kDtype,
+  kNormalizedShape,
+  kOut,
+  kReturnRstd,
+  kStream,
+  kDevice
+};
 
 constexpr const char* kText =
-    R"(rms_norm($module, x, weight=None, *, eps=1e-06, weight_offset=0.0, rounding='once', out=None, return_rstd=False, stream=None, device=None)
+    R"(rms_norm($module, x, weight=None, *, eps=1e-06, weight_offset=0.0, rounding='once', dtype=None, normalized_shape=None, out=None, return_rstd=False, stream=None, device=None)
 --
 
 Root mean square normalisation over the last axis.
@@ -28,10 +40,15 @@ Args:
         ``x``; or ``(heads, cols)``, one for each head, for ``x`` of ``(..., heads, cols)`` with
         three axes or more; None for no weight.
     eps: added to the mean of squares; finite and not negative.
-    weight_offset: added to each weight; 1.0 as in Gemma. Must be 0 without a weight.
+    weight_offset: added to each weight; 1.0 as in Gemma. Without a weight ``x`` is
+        multiplied by it alone.
     rounding: where a 16-bit result is rounded. ``"once"``: everything in float32, one rounding at
-        the end, as torch's F.rms_norm. ``"before_weight"``: ``x * rstd`` is rounded, then
-        multiplied and rounded again, as Hugging Face's Llama-family modules.
+        the end, as torch's F.rms_norm. ``"before_weight"``: ``x * rstd`` is rounded to
+        the dtype of ``x``, then multiplied and rounded again, as Hugging Face's Llama-family modules.
+    dtype: of the result, to which it is rounded once; by default that of ``x``, or of ``out``.
+    normalized_shape: the axes to normalise: an integer for the last axis, or a tuple of the last
+        axes of ``x``, over all of which the norm is then, with a weight of that shape; their
+        strides must join. Needed for a weight of two axes, which says ``heads`` otherwise.
     out: where to write: the shape, dtype, framework and device of ``x``. It may be ``x`` itself
         (in place), but may not overlap an input in part. Not for JAX arrays.
     return_rstd: return ``rstd`` too, of shape ``x.shape[:-1]`` in float32 (float64 for float64).
@@ -75,6 +92,8 @@ nb::object call_rms_norm(PyObject* const* values) {
                     .eps = values[kEps],
                     .weight_offset = values[kWeightOffset],
                     .rounding = values[kRounding],
+                    .dtype = values[kDtype],
+                    .normalized_shape = values[kNormalizedShape],
                     .out = values[kOut],
                     .return_statistics = values[kReturnRstd],
                     .stream = values[kStream],
@@ -83,12 +102,12 @@ nb::object call_rms_norm(PyObject* const* values) {
 
 }  // namespace
 
-const Op kRmsNorm{
-    kName,
-    kText,
-    {"x", "weight", "eps", "weight_offset", "rounding", "out", "return_rstd", "stream", "device"},
-    1,
-    2,
-    call_rms_norm};
+const Op kRmsNorm{kName,
+                  kText,
+                  {"x", "weight", "eps", "weight_offset", "rounding", "dtype", "normalized_shape",
+                   "out", "return_rstd", "stream", "device"},
+                  1,
+                  2,
+                  call_rms_norm};
 
 }  // namespace membound::python

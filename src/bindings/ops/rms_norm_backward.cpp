@@ -16,6 +16,7 @@ enum Parameter {
   kRstd,
   kWeightOffset,
   kRounding,
+  kNormalizedShape,
   kDx,
   kDweight,
   kNeedDx,
@@ -25,7 +26,7 @@ enum Parameter {
 };
 
 constexpr const char* kText =
-    R"(rms_norm_backward($module, dy, x, weight, rstd, *, weight_offset=0.0, rounding='once', dx=None, dweight=None, need_dx=True, need_dweight=True, accumulate=False, stream=None)
+    R"(rms_norm_backward($module, dy, x, weight, rstd, *, weight_offset=0.0, rounding='once', normalized_shape=None, dx=None, dweight=None, need_dx=True, need_dweight=True, accumulate=False, stream=None)
 --
 
 The gradients of :func:`rms_norm`, in one pass.
@@ -43,6 +44,7 @@ Args:
     weight_offset: the forward's.
     rounding: the forward's. With ``"before_weight"`` dweight takes ``h`` rounded to the dtype of
         ``x``, as the forward did; rounding itself has the derivative 1.
+    normalized_shape: the forward's; needed for a weight of two axes.
     dx: where to write dx: the shape, dtype, framework and device of ``x``. It may be ``dy`` or
         ``x`` itself, but may not overlap an input in part. Not for JAX arrays.
     dweight: where to write dweight: the shape of ``weight`` in any floating dtype; no overlap.
@@ -89,6 +91,7 @@ nb::object call_rms_norm_backward(PyObject* const* values) {
                              .rstd = values[kRstd],
                              .weight_offset = values[kWeightOffset],
                              .rounding = values[kRounding],
+                             .normalized_shape = values[kNormalizedShape],
                              .dx = values[kDx],
                              .dweight = values[kDweight],
                              .need_dx = values[kNeedDx],
@@ -99,12 +102,13 @@ nb::object call_rms_norm_backward(PyObject* const* values) {
 
 }  // namespace
 
-const Op kRmsNormBackward{kName,
-                          kText,
-                          {"dy", "x", "weight", "rstd", "weight_offset", "rounding", "dx",
-                           "dweight", "need_dx", "need_dweight", "accumulate", "stream"},
-                          4,
-                          4,
-                          call_rms_norm_backward};
+const Op kRmsNormBackward{
+    kName,
+    kText,
+    {"dy", "x", "weight", "rstd", "weight_offset", "rounding", "normalized_shape", "dx", "dweight",
+     "need_dx", "need_dweight", "accumulate", "stream"},
+    4,
+    4,
+    call_rms_norm_backward};
 
 }  // namespace membound::python

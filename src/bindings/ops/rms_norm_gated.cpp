@@ -17,6 +17,8 @@ enum Parameter {
   kEps,
   kWeightOffset,
   kRounding,
+  kDtype,
+  kNormalizedShape,
   kOut,
   kReturnRstd,
   kStream,
@@ -24,7 +26,7 @@ enum Parameter {
 };
 
 constexpr const char* kText =
-    R"(rms_norm_gated($module, x, z, weight=None, *, norm_before_gate=True, eps=1e-06, weight_offset=0.0, rounding='once', out=None, return_rstd=False, stream=None, device=None)
+    R"(rms_norm_gated($module, x, z, weight=None, *, norm_before_gate=True, eps=1e-06, weight_offset=0.0, rounding='once', dtype=None, normalized_shape=None, out=None, return_rstd=False, stream=None, device=None)
 --
 
 Root mean square normalisation with a gate, in one pass.
@@ -41,11 +43,16 @@ Args:
     norm_before_gate: True: the norm is of ``x``, and the gate multiplies the result, as in
         Qwen3-Next. False: the norm is of ``x * silu(z)``, as in Hugging Face's Mamba-2.
     eps: added to the mean of squares; finite and not negative.
-    weight_offset: added to each weight. Must be 0 without a weight.
+    weight_offset: added to each weight. Without a weight ``x`` is
+        multiplied by it alone.
     rounding: where a 16-bit result is rounded. ``"once"``: everything in float32, one rounding at
         the end. ``"before_weight"``: the normalised row is rounded before the weight comes in, and
         its product with the weight before the gate does, as in Hugging Face's modules of both
         orders.
+    dtype: of the result, to which it is rounded once; by default that of ``x``, or of ``out``.
+    normalized_shape: the axes to normalise: an integer for the last axis, or a tuple of the last
+        axes of ``x``, over all of which the norm is then, with a weight of that shape; their
+        strides must join. Needed for a weight of two axes, which says ``heads`` otherwise.
     out: where to write: the shape, dtype, framework and device of ``x``. It may be ``x`` or ``z``
         itself (in place), but may not overlap an input in part. Not for JAX arrays.
     return_rstd: return ``rstd`` too, of the row that is normalised: ``x`` or ``x * silu(z)``. Its
@@ -81,6 +88,8 @@ nb::object call_rms_norm_gated(PyObject* const* values) {
                     .eps = values[kEps],
                     .weight_offset = values[kWeightOffset],
                     .rounding = values[kRounding],
+                    .dtype = values[kDtype],
+                    .normalized_shape = values[kNormalizedShape],
                     .out = values[kOut],
                     .return_statistics = values[kReturnRstd],
                     .stream = values[kStream],
@@ -92,7 +101,7 @@ nb::object call_rms_norm_gated(PyObject* const* values) {
 const Op kRmsNormGated{kName,
                        kText,
                        {"x", "z", "weight", "norm_before_gate", "eps", "weight_offset", "rounding",
-                        "out", "return_rstd", "stream", "device"},
+                        "dtype", "normalized_shape", "out", "return_rstd", "stream", "device"},
                        2,
                        3,
                        call_rms_norm_gated};

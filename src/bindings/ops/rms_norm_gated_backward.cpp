@@ -18,6 +18,7 @@ enum Parameter {
   kNormBeforeGate,
   kWeightOffset,
   kRounding,
+  kNormalizedShape,
   kDx,
   kDz,
   kDweight,
@@ -29,7 +30,7 @@ enum Parameter {
 };
 
 constexpr const char* kText =
-    R"(rms_norm_gated_backward($module, dy, x, z, weight, rstd, *, norm_before_gate=True, weight_offset=0.0, rounding='once', dx=None, dz=None, dweight=None, need_dx=True, need_dz=True, need_dweight=True, accumulate=False, stream=None)
+    R"(rms_norm_gated_backward($module, dy, x, z, weight, rstd, *, norm_before_gate=True, weight_offset=0.0, rounding='once', normalized_shape=None, dx=None, dz=None, dweight=None, need_dx=True, need_dz=True, need_dweight=True, accumulate=False, stream=None)
 --
 
 The gradients of :func:`rms_norm_gated`, in one pass.
@@ -54,6 +55,7 @@ Args:
     weight_offset: the forward's.
     rounding: the forward's. With ``"before_weight"`` dweight and dz take what the forward rounded;
         rounding itself has the derivative 1.
+    normalized_shape: the forward's; needed for a weight of two axes.
     dx: where to write dx: the shape, dtype, framework and device of ``x``. It may be ``dy``, ``x``
         or ``z`` itself, but may not overlap an input in part. Not for JAX arrays.
     dz: where to write dz: likewise, and not the array of dx.
@@ -97,6 +99,7 @@ nb::object call_rms_norm_gated_backward(PyObject* const* values) {
                              .norm_before_gate = values[kNormBeforeGate],
                              .weight_offset = values[kWeightOffset],
                              .rounding = values[kRounding],
+                             .normalized_shape = values[kNormalizedShape],
                              .dx = values[kDx],
                              .dz = values[kDz],
                              .dweight = values[kDweight],
@@ -112,8 +115,9 @@ nb::object call_rms_norm_gated_backward(PyObject* const* values) {
 const Op kRmsNormGatedBackward{
     kName,
     kText,
-    {"dy", "x", "z", "weight", "rstd", "norm_before_gate", "weight_offset", "rounding", "dx", "dz",
-     "dweight", "need_dx", "need_dz", "need_dweight", "accumulate", "stream"},
+    {"dy", "x", "z", "weight", "rstd", "norm_before_gate", "weight_offset", "rounding",
+     "normalized_shape", "dx", "dz", "dweight", "need_dx", "need_dz", "need_dweight", "accumulate",
+     "stream"},
     5,
     5,
     call_rms_norm_gated_backward};

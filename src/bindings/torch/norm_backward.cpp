@@ -25,15 +25,11 @@ Gradient of_parameter(bool wanted, const MaybeTensor& parameter, const Tensor& o
   return {wanted && parameter, parameter ? parameter->view() : other.view()};
 }
 
-void run(const NormBackwardOptions& options, NormBackwardArrays& arrays) {
-  MaybeTensor workspace;
+void run(NormBackwardOptions options, NormBackwardArrays& arrays) {
+  options.added = arrays.dresidual_out != nullptr;
   const TensorView& x = *arrays.x;
-  if (arrays.dweight != nullptr || arrays.dbias != nullptr) {
-    workspace =
-        new_workspace(x.device, norm_backward_workspace(arrays.mean != nullptr, arrays.z != nullptr,
-                                                        x, heads_of(x, arrays.weight)));
-    arrays.workspace = view_of(workspace);
-  }
+  const MaybeTensor workspace = new_workspace(x.device, norm_backward_workspace(options, arrays));
+  arrays.workspace = view_of(workspace);
   run_norm_backward(options, arrays, current_stream(x));
 }
 
@@ -41,7 +37,8 @@ std::array<Tensor, 2> of_rms_norm(const char* op, NormBackwardArrays arrays, con
                                   const MaybeTensor& weight, const RmsNormNumbers& numbers,
                                   const Wanted& wanted) {
   const RmsNormOptions forward = numbers.options(op);
-  Gradient dx(wanted.at(0), dy.view()), dweight = of_parameter(wanted.at(1), weight, dy);
+  const TensorView& like = arrays.dresidual_out != nullptr ? dy.view() : *arrays.x;
+  Gradient dx(wanted.at(0), like), dweight = of_parameter(wanted.at(1), weight, dy);
   arrays.dy = &dy.view();
   arrays.weight = view_of(weight);
   arrays.dx = dx.view();
@@ -70,7 +67,7 @@ std::array<Tensor, 3> rms_norm_gated_backward(const Tensor& dy, const Tensor& x,
                                               const bool& norm_before_gate,
                                               const RmsNormNumbers& numbers, const Wanted& wanted) {
   const RmsNormOptions forward = numbers.options("rms_norm_gated_backward");
-  Gradient dx(wanted.at(0), dy.view()), dz(wanted.at(1), dy.view());
+  Gradient dx(wanted.at(0), x.view()), dz(wanted.at(1), z.view());
   Gradient dweight = of_parameter(wanted.at(2), weight, dy);
   NormBackwardArrays arrays{.dy = &dy.view(),
                             .x = &x.view(),
@@ -102,7 +99,8 @@ struct Centred {
 
 std::array<Tensor, 3> of_layer_norm(const Tensor& dy, const TensorView* dsum, const Centred& saved,
                                     const Wanted& wanted) {
-  Gradient dx(wanted.at(0), dy.view()), dweight = of_parameter(wanted.at(1), saved.weight, dy);
+  const TensorView& like = dsum != nullptr ? dy.view() : saved.x.view();
+  Gradient dx(wanted.at(0), like), dweight = of_parameter(wanted.at(1), saved.weight, dy);
   Gradient dbias = of_parameter(wanted.at(2), saved.bias, dy);
   NormBackwardArrays arrays{.dy = &dy.view(),
                             .dresidual_out = dsum,

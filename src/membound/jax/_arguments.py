@@ -16,7 +16,7 @@ from membound.jax._ffi import statistics_dtype
 
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
 _QUANTISED = ("float8_e4m3fn", "float8_e5m2", "int8")
-_OPTIONAL = ("weight", "bias", "scale")
+_OPTIONAL = ("weight", "bias", "scale", "dresidual_out")
 
 _array_types: set[type] = set()  # isinstance(x, jax.Array) runs Python code: 0.3 us
 
@@ -103,6 +103,18 @@ def quantised(op, dtype):
     return name
 
 
+def floating(op, dtype):
+    """The name of a dtype of results, named or an object of JAX or NumPy; None for None."""
+    if dtype is None:
+        return None
+    name = dtype_name(dtype)
+    if name not in _FLOATING:
+        raise TypeError(
+            f"{op}: argument 'dtype' must be float16, bfloat16, float32 or float64, got {dtype!r}"
+        )
+    return name
+
+
 def group_size(op, size):
     """64, 128, or 0 for None."""
     if size is None:
@@ -135,11 +147,9 @@ def check_forward(x, residual, z, weight, bias, options):
     op = options.op
     check_rows(op, x, "x")
     check_eps(op, options.eps, x.dtype)
-    _check_weight_offset(op, weight, options.weight_offset, x.dtype)
-    if residual is not None:
-        check_like(op, residual, "residual", x.dtype, x.shape)
-    if z is not None:
-        check_like(op, z, "z", x.dtype, x.shape)
+    check_finite(op, options.weight_offset, "weight_offset", x.dtype)
+    _check_rows_like(op, residual, "residual", x)
+    _check_rows_like(op, z, "z", x)
     _check_columns(op, weight, "weight", x, "x")
     _check_columns(op, bias, "bias", x, "x")
     if weight is not None and bias is not None:
@@ -167,18 +177,24 @@ def check_static_scale(scale, options):
 
 def check_backward(dy, dresidual_out, x, z, weight, mean, rstd, options):
     op = options.op
-    x_name = "x" if dresidual_out is None else "residual_out"
+    x_name = "residual_out" if options.norm.added else "x"
     check_rows(op, x, x_name)
-    check_like(op, dy, "dy", x.dtype, x.shape)
-    if dresidual_out is not None:
-        check_like(op, dresidual_out, "dresidual_out", x.dtype, x.shape)
-    if z is not None:
-        check_like(op, z, "z", x.dtype, x.shape)
+    _check_rows_like(op, dy, "dy", x)
+    _check_rows_like(op, dresidual_out, "dresidual_out", x)
+    _check_rows_like(op, z, "z", x)
     _check_columns(op, weight, "weight", x, x_name)
-    _check_weight_offset(op, weight, options.weight_offset, x.dtype)
-    if mean is not None:
-        check_like(op, mean, "mean", statistics_dtype(x), x.shape[:-1])
-    check_like(op, rstd, "rstd", statistics_dtype(x), x.shape[:-1])
+    check_finite(op, options.weight_offset, "weight_offset", x.dtype)
+    for name, statistic in (("mean", mean), ("rstd", rstd)):
+        if statistic is not None:
+            wide = statistic.dtype.name in ("float32", "float64")
+            kind = statistic.dtype if wide else statistics_dtype(x)
+            check_like(op, statistic, name, kind, x.shape[:-1])
+
+
+def _check_rows_like(op, array, argument, x):
+    if array is not None:
+        _check_floating(op, array, argument)
+        _check_shape(op, array, argument, x.shape)
 
 
 def _require(op, condition, text):

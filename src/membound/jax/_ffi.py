@@ -58,12 +58,13 @@ def like(x):
     return jax.ShapeDtypeStruct(x.shape, x.dtype)
 
 
-def rows_of(x):
-    """A statistic of x's rows: the dtype of sums."""
-    return jax.ShapeDtypeStruct(x.shape[:-1], statistics_dtype(x))
+def rows_of(x, *others):
+    """A statistic of x's rows: the dtype of sums, float64 where one of the others is."""
+    kinds = [statistics_dtype(one) for one in (x, *others) if one is not None]
+    return jax.ShapeDtypeStruct(x.shape[:-1], max(kinds, key=lambda kind: kind.itemsize))
 
 
-def quantised_like(x, dtype):
+def as_dtype(x, dtype):
     """A result of x's shape and another dtype, by its name."""
     return jax.ShapeDtypeStruct(x.shape, jax.numpy.dtype(dtype))
 
@@ -89,7 +90,7 @@ def has_heads(parameter):
     return parameter is not None and len(parameter.shape) == 2
 
 
-def sums_workspace(x, weight, *, centred, gated):
+def sums_workspace(x, weight, *, centred, gated, mixed):
     """Room to sum dweight and dbias in on a GPU.
 
     The CPU gets it too and leaves it alone: while JAX traces, the platform is not known.
@@ -102,5 +103,5 @@ def sums_workspace(x, weight, *, centred, gated):
         bytes_of = _core.rms_norm_backward_workspace
     cols = x.shape[-1]
     heads = weight.shape[0] if has_heads(weight) else 1
-    size = bytes_of(x.size // cols, cols, x.dtype.itemsize, heads)
+    size = bytes_of(x.size // cols, cols, x.dtype.itemsize, heads, mixed)
     return jax.ShapeDtypeStruct((size,), np.uint8)

@@ -72,7 +72,7 @@ def _quantised(gate, up, row_scale, scale, options):
     def run(gate, up, row_scale, scale):
         cols = activation.cols_of(gate, options.activation)
         values = jax.ShapeDtypeStruct((*gate.shape[:-1], cols), gate.dtype)
-        results = [_ffi.quantised_like(values, options.dtype)]
+        results = [_ffi.as_dtype(values, options.dtype)]
         if scale is None:
             results.append(_ffi.scales_of(values, options.group_size))
         return _ffi.call(

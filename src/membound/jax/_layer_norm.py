@@ -8,12 +8,15 @@ from membound.jax._norm import (
     LAYER_NORM,
     backward_options,
     forward_options,
-    jitted_backward,
-    jitted_forward,
+    run_backward,
+    run_forward,
 )
 
 
-def layer_norm(x, weight=None, bias=None, *, eps=1e-6, weight_offset=0.0, return_stats=False):
+def layer_norm(
+    x, weight=None, bias=None, *, eps=1e-6, weight_offset=0.0, dtype=None, normalized_shape=None,
+    return_stats=False,
+):  # fmt: skip
     """Layer normalisation over the last axis.
 
     ``(x - mean(x)) / sqrt(mean((x - mean(x)) ** 2) + eps) * (weight + weight_offset) + bias``, see
@@ -30,14 +33,15 @@ def layer_norm(x, weight=None, bias=None, *, eps=1e-6, weight_offset=0.0, return
     ([-0.5, 0.5], 3.0, 0.25)
     """
     check_arrays("layer_norm", {"x": x, "weight": weight, "bias": bias})
-    options = forward_options(LAYER_NORM, eps, weight_offset, "once", return_stats)
-    out, _, mean, rstd = jitted_forward(x, None, None, weight, bias, options)
+    options = forward_options(LAYER_NORM, eps, weight_offset, "once", return_stats, dtype=dtype)
+    out, _, mean, rstd = run_forward(x, None, None, weight, bias, options, normalized_shape)
     return (out, mean, rstd) if options.return_statistics else out
 
 
 def add_layer_norm(
-    x, residual, weight=None, bias=None, *, eps=1e-6, weight_offset=0.0, return_stats=False
-):
+    x, residual, weight=None, bias=None, *, eps=1e-6, weight_offset=0.0, dtype=None,
+    normalized_shape=None, return_stats=False,
+):  # fmt: skip
     """Residual addition and layer normalisation of the sum, in one pass.
 
     Returns ``(out, residual_out)``, or with ``return_stats=True``
@@ -51,13 +55,15 @@ def add_layer_norm(
     """
     arrays = {"x": x, "residual": residual, "weight": weight, "bias": bias}
     check_arrays("add_layer_norm", arrays)
-    options = forward_options(ADD_LAYER_NORM, eps, weight_offset, "once", return_stats)
-    out, residual_out, mean, rstd = jitted_forward(x, residual, None, weight, bias, options)
+    options = forward_options(ADD_LAYER_NORM, eps, weight_offset, "once", return_stats, dtype=dtype)
+    out, residual_out, mean, rstd = run_forward(
+        x, residual, None, weight, bias, options, normalized_shape
+    )
     return (out, residual_out, mean, rstd) if options.return_statistics else (out, residual_out)
 
 
 def layer_norm_backward(
-    dy, x, weight, mean, rstd, *, weight_offset=0.0,
+    dy, x, weight, mean, rstd, *, weight_offset=0.0, normalized_shape=None,
     need_dx=True, need_dweight=True, need_dbias=True,
 ):  # fmt: skip
     """The gradients of :func:`layer_norm`: ``(dx, dweight, dbias)``, None for what is not wanted.
@@ -77,17 +83,19 @@ def layer_norm_backward(
     options = backward_options(
         LAYER_NORM, weight_offset, "once", dx=need_dx, dweight=need_dweight, dbias=need_dbias
     )
-    dx, _, *sums = jitted_backward(dy, None, x, None, weight, mean, rstd, options)
+    arrays = (dy, None, x, None, weight, mean, rstd)
+    dx, _, _, *sums = run_backward(*arrays, options, normalized_shape)
     return dx, *sums
 
 
 def add_layer_norm_backward(
     dy, dresidual_out, residual_out, weight, mean, rstd, *, weight_offset=0.0,
-    need_dx=True, need_dweight=True, need_dbias=True,
+    normalized_shape=None, need_dx=True, need_dresidual=False, need_dweight=True, need_dbias=True,
 ):  # fmt: skip
     """The gradients of :func:`add_layer_norm`: ``(dx, dweight, dbias)``, None for the unwanted.
 
-    dx is that of x and of residual. See :func:`membound.add_layer_norm_backward`.
+    dx is that of x and of residual; with ``need_dresidual=True`` dresidual follows it, in its own
+    dtype. See :func:`membound.add_layer_norm_backward`.
 
     >>> import jax.numpy as jnp
     >>> total, dtotal = jnp.array([[1.0, 5.0]]), jnp.array([[5.0, 6.0]])
@@ -106,8 +114,9 @@ def add_layer_norm_backward(
     }
     check_arrays("add_layer_norm_backward", arrays)
     options = backward_options(
-        ADD_LAYER_NORM, weight_offset, "once", dx=need_dx, dweight=need_dweight, dbias=need_dbias
-    )
+        ADD_LAYER_NORM, weight_offset, "once",
+        dx=need_dx, dresidual=need_dresidual, dweight=need_dweight, dbias=need_dbias,
+    )  # fmt: skip
     inputs = (dy, dresidual_out, residual_out, None, weight, mean, rstd)
-    dx, _, *sums = jitted_backward(*inputs, options)
-    return dx, *sums
+    dx, dresidual, _, *sums = run_backward(*inputs, options, normalized_shape)
+    return (dx, dresidual, *sums) if need_dresidual else (dx, *sums)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from membound._normalized_shape import normalized_axes
 from membound.jax import _arguments, _ffi, _sharding
 
 
@@ -44,6 +45,7 @@ class Forward(NamedTuple):
     before_weight: bool
     return_statistics: bool
     norm_before_gate: bool = True
+    dtype: str | None = None  # of the result; x's
 
     @property
     def op(self):
@@ -54,6 +56,7 @@ class Wanted(NamedTuple):
     """Which gradients somebody asked for."""
 
     dx: bool
+    dresidual: bool  # apart from dx, whose numbers it has in another dtype
     dz: bool
     dweight: bool
     dbias: bool
@@ -79,6 +82,7 @@ class Backward(NamedTuple):
     before_weight: bool
     wanted: Wanted
     norm_before_gate: bool = True
+    dx_dtype: str | None = None  # of x, which the added norms do not see; dy's
 
     @property
     def op(self):
@@ -100,15 +104,18 @@ def static(make):
 
 
 @static
-def forward_options(norm, eps, weight_offset, rounding, return_statistics, norm_before_gate=True):
+def forward_options(
+    norm, eps, weight_offset, rounding, return_statistics, norm_before_gate=True, dtype=None
+):
     op = norm.op
     return Forward(
         norm=norm,
         before_weight=_arguments.before_weight(op, rounding),
         return_statistics=_arguments.flag(op, return_statistics, norm.statistics_flag),
-        eps=_arguments.number(op, eps, "eps"),
+        eps=None if eps is None else _arguments.number(op, eps, "eps"),
         weight_offset=_arguments.number(op, weight_offset, "weight_offset"),
         norm_before_gate=_arguments.flag(op, norm_before_gate, "norm_before_gate"),
+        dtype=_arguments.floating(op, dtype),
     )
 
 
@@ -127,6 +134,56 @@ def backward_options(norm, weight_offset, rounding, norm_before_gate=True, **nee
     )
 
 
+def default_eps(norm, x):
+    """torch's, as the extension has it: of F.layer_norm, or what F.rms_norm computes in."""
+    return 1e-5 if norm.centred else float(np.finfo(_ffi.statistics_dtype(x)).eps)
+
+
+def run_forward(x, residual, z, weight, bias, options, normalized_shape):
+    """(out, residual_out, mean, rstd)."""
+    if options.eps is None:
+        options = options._replace(eps=default_eps(options.norm, x))
+    axes = normalized_axes(options.op, normalized_shape, x.shape, {"weight": weight, "bias": bias})
+    if axes == 1:
+        return jitted_forward(x, residual, z, weight, bias, options)
+    arrays = (_merged(array, axes) for array in (x, residual, z, weight, bias))
+    out, residual_out, *statistics = jitted_forward(*arrays, options)
+    return out.reshape(x.shape), _reshaped(residual_out, x), *statistics
+
+
+def run_backward(dy, dresidual_out, x, z, weight, mean, rstd, options, normalized_shape):
+    """(dx, dresidual, dz, dweight, dbias)."""
+    x_name = "residual_out" if options.norm.added else "x"
+    parameters = {"weight": weight}
+    axes = normalized_axes(options.op, normalized_shape, x.shape, parameters, x_name)
+    statistics = (_without_kept_axes(one, x, axes) for one in (mean, rstd))
+    if axes == 1:
+        return jitted_backward(dy, dresidual_out, x, z, weight, *statistics, options)
+    arrays = (_merged(array, axes) for array in (dy, dresidual_out, x, z, weight))
+    *of_rows, dweight, dbias = jitted_backward(*arrays, *statistics, options)
+    columns = x.shape[-axes:]
+    sums = (None if one is None else one.reshape(columns) for one in (dweight, dbias))
+    return *(_reshaped(one, x) for one in of_rows), *sums
+
+
+def _merged(array, axes):
+    """With its last axes as one: XLA's own layout, without a copy."""
+    if array is None or array.ndim < axes:
+        return array
+    return array.reshape(*array.shape[: array.ndim - axes], -1)
+
+
+def _reshaped(array, x):
+    return None if array is None else array.reshape(x.shape)
+
+
+def _without_kept_axes(statistic, x, axes):
+    kept = statistic is not None and statistic.ndim == x.ndim
+    if kept and statistic.shape[x.ndim - axes :] == (1,) * axes:
+        return statistic.reshape(statistic.shape[: x.ndim - axes])
+    return statistic
+
+
 # Un-jitted, ffi_call costs 190 us a call; behind jit a call costs what a jitted add does.
 @functools.partial(jax.jit, static_argnums=5)
 def jitted_forward(x, residual, z, weight, bias, options):
@@ -137,7 +194,7 @@ def jitted_forward(x, residual, z, weight, bias, options):
 
 @functools.partial(jax.jit, static_argnums=7)
 def jitted_backward(dy, dresidual_out, x, z, weight, mean, rstd, options):
-    """(dx, dz, dweight, dbias); a new dbias has the dtype of the weight, or that of x."""
+    """(dx, dresidual, dz, dweight, dbias); a new dbias has the dtype of the weight, or of x."""
     _arguments.check_backward(dy, dresidual_out, x, z, weight, mean, rstd, options)
     bias = _ffi.columns_of(x) if weight is None else _ffi.like(weight)
     return _backward_call(dy, dresidual_out, x, z, weight, bias, mean, rstd, options)
@@ -166,7 +223,9 @@ def _forward_call(x, residual, z, weight, bias, options, with_statistics):
     def run(x, residual, z, weight, bias):
         return _ffi.call(
             f"membound_{options.op}",
-            [_ffi.like(x)] * (1 + added) + [_ffi.rows_of(x)] * statistics,
+            [_ffi.as_dtype(x, options.dtype or x.dtype)]
+            + ([_ffi.like(residual)] if added else [])
+            + [_ffi.rows_of(x, residual, z)] * statistics,
             (x, residual, z, weight, bias),
             eps=np.float64(options.eps),
             bias=np.int32(bias is not None),
@@ -185,23 +244,39 @@ def _forward_call(x, residual, z, weight, bias, options, with_statistics):
 
 
 def _backward_call(dy, dresidual_out, x, z, weight, bias, mean, rstd, options):
-    """(dx, dz, dweight, dbias); bias tells the shape and dtype of dbias."""
-    there = zip(Wanted._fields, (x, z, weight, bias), options.wanted, strict=True)
+    """(dx, dresidual, dz, dweight, dbias); bias tells the shape and dtype of dbias."""
+    there = zip(Wanted._fields, (x, x, z, weight, bias), options.wanted, strict=True)
     names = [name for name, shape, wanted in there if wanted and shape is not None]
     if not names:
-        return None, None, None, None
+        return (None,) * len(Wanted._fields)
+    added = options.norm.added
+    dx_dtype = options.dx_dtype or (dy.dtype if added else x.dtype)
     sums = {"dweight", "dbias"}.intersection(names)
 
     def run(dy, dresidual_out, x, z, mean, rstd, weight):
-        shapes = {"dx": x, "dz": z, "dweight": weight, "dbias": bias}
+        shapes = {
+            "dx": _ffi.as_dtype(x, dx_dtype), "dresidual": x, "dz": z, "dweight": weight,
+            "dbias": bias,
+        }  # fmt: skip
         workspace = []
         if sums:
-            centred = options.norm.centred
-            workspace.append(_ffi.sums_workspace(x, weight, centred=centred, gated=z is not None))
+            kinds = {a.dtype for a in (dy, dresidual_out, x, z) if a is not None} | {dx_dtype}
+            mixed = (
+                len(kinds) > 1
+                or "dresidual" in names
+                or rstd.dtype != _ffi.statistics_dtype(x)
+                or (weight is None and options.weight_offset != 0.0)
+            )
+            workspace.append(
+                _ffi.sums_workspace(
+                    x, weight, centred=options.norm.centred, gated=z is not None, mixed=mixed
+                )
+            )
         found = _ffi.call(
             f"membound_{options.op}",
             [*(_ffi.like(shapes[name]) for name in names), *workspace],
             (dy, dresidual_out, x, z, mean, rstd, weight),
+            dsum=np.int32(dresidual_out is not None),
             **{name: np.int32(name in names) for name in Wanted._fields},
             **_attributes(options, weight),
         )
@@ -230,40 +305,43 @@ def _forward_saving(x, residual, z, weight, bias, options):
     def value(primal):
         return None if primal is None else primal.value
 
-    dx, dz, dweight, dbias = map(perturbed, (x, z, weight, bias))
-    wanted = Wanted(dx or perturbed(residual), dz, dweight, dbias)
+    dx, dresidual, dz, dweight, dbias = map(perturbed, (x, residual, z, weight, bias))
     x, residual, z, weight, bias = map(value, (x, residual, z, weight, bias))
+    apart = residual is not None and residual.dtype != x.dtype
+    wanted = Wanted(dx or (dresidual and not apart), dresidual and apart, dz, dweight, dbias)
     out, residual_out, mean, rstd = _forward_call(x, residual, z, weight, bias, options, True)
     normalised = residual_out if options.norm.added else x
     of_bias = None if bias is None else jax.numpy.zeros((0, *bias.shape), bias.dtype)
-    saved = (normalised, z, weight, of_bias, mean, rstd, wanted.to_shape())
+    of_x = jax.numpy.zeros(0, x.dtype)
+    saved = (normalised, of_x, z, weight, of_bias, mean, rstd, wanted.to_shape())
     returned = options.return_statistics
     return (out, residual_out, mean if returned else None, rstd if returned else None), saved
 
 
-_WITHOUT_RESIDUAL = {ADD_LAYER_NORM: LAYER_NORM, ADD_RMS_NORM: RMS_NORM}
-
-
 def _gradients(options, saved, cotangents):
     """The cotangents of x, residual, z, weight and bias; None where none is wanted."""
-    x, z, weight, of_bias, mean, rstd, shape = saved
+    x, of_x, z, weight, of_bias, mean, rstd, shape = saved
     dy, dresidual_out, dmean, drstd = map(_unless_zero, cotangents)
     norm, wanted = options.norm, Wanted.from_shape(shape)
-    if dresidual_out is None:
-        norm = _WITHOUT_RESIDUAL.get(norm, norm)
     backward = Backward(
-        norm, options.weight_offset, options.before_weight, wanted, options.norm_before_gate
-    )
+        norm, options.weight_offset, options.before_weight, wanted, options.norm_before_gate,
+        of_x.dtype.name,
+    )  # fmt: skip
     if dy is None:
-        dy = jax.numpy.zeros(x.shape, x.dtype)
+        dy = jax.numpy.zeros(x.shape, options.dtype or of_x.dtype)
     bias = None if of_bias is None else jax.ShapeDtypeStruct(of_bias.shape[1:], of_bias.dtype)
     if weight is None and _ffi.has_heads(bias):  # whose heads only a weight tells
         weight = jax.numpy.ones(bias.shape, x.dtype)
-    dx, dz, dweight, dbias = _backward_call(
+    dx, dresidual, dz, dweight, dbias = _backward_call(
         dy, dresidual_out, x, z, weight, bias, mean, rstd, backward
     )
-    dx, dz = _through_statistics(dx, dz, x, z, mean, rstd, dmean, drstd, options)
-    return dx, dx if options.norm.added else None, dz, dweight, dbias
+    statistics = (x, z, mean, rstd, dmean, drstd, options)
+    dx, dz = _through_statistics(dx, dz, *statistics)
+    if wanted.dresidual:
+        dresidual, _ = _through_statistics(dresidual, None, *statistics)
+    elif norm.added and x.dtype == of_x.dtype:
+        dresidual = dx
+    return dx, dresidual, dz, dweight, dbias
 
 
 def _through_statistics(dx, dz, x, z, mean, rstd, dmean, drstd, options):

@@ -8,12 +8,15 @@ from membound.jax._norm import (
     RMS_NORM,
     backward_options,
     forward_options,
-    jitted_backward,
-    jitted_forward,
+    run_backward,
+    run_forward,
 )
 
 
-def rms_norm(x, weight=None, *, eps=1e-6, weight_offset=0.0, rounding="once", return_rstd=False):
+def rms_norm(
+    x, weight=None, *, eps=1e-6, weight_offset=0.0, rounding="once", dtype=None,
+    normalized_shape=None, return_rstd=False,
+):  # fmt: skip
     """Root mean square normalisation over the last axis.
 
     ``x / sqrt(mean(x * x) + eps) * (weight + weight_offset)``, see :func:`membound.rms_norm` for
@@ -29,14 +32,15 @@ def rms_norm(x, weight=None, *, eps=1e-6, weight_offset=0.0, rounding="once", re
     [0.8485, 1.1314]
     """
     check_arrays("rms_norm", {"x": x, "weight": weight})
-    options = forward_options(RMS_NORM, eps, weight_offset, rounding, return_rstd)
-    out, _, _, rstd = jitted_forward(x, None, None, weight, None, options)
+    options = forward_options(RMS_NORM, eps, weight_offset, rounding, return_rstd, dtype=dtype)
+    out, _, _, rstd = run_forward(x, None, None, weight, None, options, normalized_shape)
     return (out, rstd) if options.return_statistics else out
 
 
 def add_rms_norm(
-    x, residual, weight=None, *, eps=1e-6, weight_offset=0.0, rounding="once", return_rstd=False
-):
+    x, residual, weight=None, *, eps=1e-6, weight_offset=0.0, rounding="once", dtype=None,
+    normalized_shape=None, return_rstd=False,
+):  # fmt: skip
     """Residual addition and root mean square normalisation of the sum, in one pass.
 
     Returns ``(out, residual_out)``, or with ``return_rstd=True`` ``(out, residual_out, rstd)``; see
@@ -49,14 +53,17 @@ def add_rms_norm(
     ([0.6, 0.8], [3.0, 4.0])
     """
     check_arrays("add_rms_norm", {"x": x, "residual": residual, "weight": weight})
-    options = forward_options(ADD_RMS_NORM, eps, weight_offset, rounding, return_rstd)
-    out, residual_out, _, rstd = jitted_forward(x, residual, None, weight, None, options)
+    options = forward_options(ADD_RMS_NORM, eps, weight_offset, rounding, return_rstd, dtype=dtype)
+    out, residual_out, _, rstd = run_forward(
+        x, residual, None, weight, None, options, normalized_shape
+    )
     return (out, residual_out, rstd) if options.return_statistics else (out, residual_out)
 
 
 def rms_norm_backward(
-    dy, x, weight, rstd, *, weight_offset=0.0, rounding="once", need_dx=True, need_dweight=True
-):
+    dy, x, weight, rstd, *, weight_offset=0.0, rounding="once", normalized_shape=None,
+    need_dx=True, need_dweight=True,
+):  # fmt: skip
     """The gradients of :func:`rms_norm`: ``(dx, dweight)``, None for what is not wanted.
 
     See :func:`membound.rms_norm_backward` for the arguments. dweight has the dtype of weight.
@@ -71,17 +78,20 @@ def rms_norm_backward(
     arrays = {"dy": dy, "x": x, "weight": weight, "rstd": rstd}
     check_arrays("rms_norm_backward", arrays)
     options = backward_options(RMS_NORM, weight_offset, rounding, dx=need_dx, dweight=need_dweight)
-    dx, _, dweight, _ = jitted_backward(dy, None, x, None, weight, None, rstd, options)
+    dx, _, _, dweight, _ = run_backward(
+        dy, None, x, None, weight, None, rstd, options, normalized_shape
+    )
     return dx, dweight
 
 
 def add_rms_norm_backward(
     dy, dresidual_out, residual_out, weight, rstd, *, weight_offset=0.0, rounding="once",
-    need_dx=True, need_dweight=True,
+    normalized_shape=None, need_dx=True, need_dresidual=False, need_dweight=True,
 ):  # fmt: skip
     """The gradients of :func:`add_rms_norm`: ``(dx, dweight)``, None for what is not wanted.
 
-    dx is that of x and of residual. See :func:`membound.add_rms_norm_backward`.
+    dx is that of x and of residual; with ``need_dresidual=True`` ``(dx, dresidual, dweight)``, in
+    their own dtypes. See :func:`membound.add_rms_norm_backward`.
 
     >>> import jax.numpy as jnp
     >>> total, dtotal = jnp.array([[3.0, 4.0]]), jnp.array([[5.0, 6.0]])
@@ -98,8 +108,9 @@ def add_rms_norm_backward(
     }
     check_arrays("add_rms_norm_backward", arrays)
     options = backward_options(
-        ADD_RMS_NORM, weight_offset, rounding, dx=need_dx, dweight=need_dweight
-    )
+        ADD_RMS_NORM, weight_offset, rounding,
+        dx=need_dx, dresidual=need_dresidual, dweight=need_dweight,
+    )  # fmt: skip
     inputs = (dy, dresidual_out, residual_out, None, weight, None, rstd)
-    dx, _, dweight, _ = jitted_backward(*inputs, options)
-    return dx, dweight
+    dx, dresidual, _, dweight, _ = run_backward(*inputs, options, normalized_shape)
+    return (dx, dresidual, dweight) if need_dresidual else (dx, dweight)

@@ -7,14 +7,14 @@ from membound.jax._norm import (
     RMS_NORM_GATED,
     backward_options,
     forward_options,
-    jitted_backward,
-    jitted_forward,
+    run_backward,
+    run_forward,
 )
 
 
 def rms_norm_gated(
     x, z, weight=None, *, norm_before_gate=True, eps=1e-6, weight_offset=0.0, rounding="once",
-    return_rstd=False,
+    dtype=None, normalized_shape=None, return_rstd=False,
 ):  # fmt: skip
     """Root mean square normalisation with a gate, in one pass.
 
@@ -35,15 +35,15 @@ def rms_norm_gated(
     """
     check_arrays("rms_norm_gated", {"x": x, "z": z, "weight": weight})
     options = forward_options(
-        RMS_NORM_GATED, eps, weight_offset, rounding, return_rstd, norm_before_gate
+        RMS_NORM_GATED, eps, weight_offset, rounding, return_rstd, norm_before_gate, dtype
     )
-    out, _, _, rstd = jitted_forward(x, None, z, weight, None, options)
+    out, _, _, rstd = run_forward(x, None, z, weight, None, options, normalized_shape)
     return (out, rstd) if options.return_statistics else out
 
 
 def rms_norm_gated_backward(
     dy, x, z, weight, rstd, *, norm_before_gate=True, weight_offset=0.0, rounding="once",
-    need_dx=True, need_dz=True, need_dweight=True,
+    normalized_shape=None, need_dx=True, need_dz=True, need_dweight=True,
 ):  # fmt: skip
     """The gradients of :func:`rms_norm_gated`: ``(dx, dz, dweight)``, None for the unwanted.
 
@@ -62,4 +62,6 @@ def rms_norm_gated_backward(
         RMS_NORM_GATED, weight_offset, rounding, norm_before_gate,
         dx=need_dx, dz=need_dz, dweight=need_dweight,
     )  # fmt: skip
-    return jitted_backward(dy, None, x, z, weight, None, rstd, options)[:3]
+    arrays = (dy, None, x, z, weight, None, rstd)
+    dx, _, dz, dweight, _ = run_backward(*arrays, options, normalized_shape)
+    return dx, dz, dweight

@@ -48,7 +48,7 @@ def _jitted(x, residual, weight, scale, options):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
 def _quantised(x, residual, weight, scale, options):
-    results = [_ffi.quantised_like(x, options.dtype)]
+    results = [_ffi.as_dtype(x, options.dtype)]
     if residual is not None:
         results.append(_ffi.like(x))
     if scale is None:

@@ -13,34 +13,30 @@ from membound._rope_table import rope_frequencies
 from membound.torch._embedding import embedding
 from membound.torch._gated_activation import gated_activation
 from membound.torch._layer_norm import add_layer_norm, layer_norm
+from membound.torch._norm_call import default_eps
 from membound.torch._rms_norm import add_rms_norm, rms_norm, rms_norm_gated
 from membound.torch._rope import rope
 
 
-def _one_axis(module: str, normalized_shape: Any) -> tuple[int]:
-    """The axis to normalise. Of several, the product is a width only where they are contiguous."""
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    if len(shape) != 1:
-        raise ValueError(
-            f"{module}: argument 'normalized_shape' must be the size of the last axis, got "
-            f"{normalized_shape!r}; flatten the axes first"
-        )
-    return shape
+def _axes(normalized_shape: Any) -> tuple[int, ...]:
+    """The last axes, which are normalised as one."""
+    return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
 
 
-def default_eps(dtype: torch.dtype) -> float:
-    """What torch's rms_norm adds where no eps is given: the epsilon of what it computes in."""
-    return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+def _over(shape: tuple[int, ...]) -> dict[str, Any]:
+    """The option that says so; of one axis it needs none."""
+    return {} if len(shape) == 1 else {"normalized_shape": shape}
 
 
 class RMSNorm(nn.Module):
-    """Root mean square normalisation of the last axis, with a weight.
+    """Root mean square normalisation of the last axes, with a weight.
 
     In place of torch.nn.RMSNorm and of the models' own (``LlamaRMSNorm(hidden_size, eps)``); the
     state dict is theirs.
 
     Args:
-        normalized_shape: the size of the last axis, or a tuple of it.
+        normalized_shape: the size of the last axis, or a tuple of the last axes, which are
+            normalised as one; their strides must join.
         eps: added to the mean of squares. None: torch.nn's default, see :func:`default_eps`.
         elementwise_affine: with a weight.
         device, dtype: of the weight.
@@ -61,7 +57,7 @@ class RMSNorm(nn.Module):
         device=None, dtype=None, *, weight_offset: float = 0.0, rounding: str = "once",
     ) -> None:  # fmt: skip
         super().__init__()
-        self.normalized_shape = _one_axis("RMSNorm", normalized_shape)
+        self.normalized_shape = _axes(normalized_shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         self.weight_offset = weight_offset if elementwise_affine else 0.0
@@ -81,6 +77,7 @@ class RMSNorm(nn.Module):
         """The norm of x; with a residual the norm of their sum, and the sum."""
         eps = default_eps(x.dtype) if self.eps is None else self.eps
         options = {"eps": eps, "weight_offset": self.weight_offset, "rounding": self.rounding}
+        options |= _over(self.normalized_shape)
         if residual is None:
             return rms_norm(x, self.weight, **options)
         return add_rms_norm(x, residual, self.weight, **options)
@@ -97,10 +94,11 @@ class RMSNorm(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation of the last axis, in place of torch.nn.LayerNorm.
+    """Layer normalisation of the last axes, in place of torch.nn.LayerNorm.
 
     Args:
-        normalized_shape: the size of the last axis, or a tuple of it.
+        normalized_shape: the size of the last axis, or a tuple of the last axes, which are
+            normalised as one; their strides must join.
         eps: added to the variance.
         elementwise_affine: with a weight, and with ``bias`` a bias.
         bias: see there.
@@ -116,7 +114,7 @@ class LayerNorm(nn.Module):
         bias: bool = True, device=None, dtype=None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.normalized_shape = _one_axis("LayerNorm", normalized_shape)
+        self.normalized_shape = _axes(normalized_shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
@@ -133,9 +131,10 @@ class LayerNorm(nn.Module):
 
     def forward(self, x, residual=None):
         """The norm of x; with a residual the norm of their sum, and the sum."""
+        options = {"eps": self.eps, **_over(self.normalized_shape)}
         if residual is None:
-            return layer_norm(x, self.weight, self.bias, eps=self.eps)
-        return add_layer_norm(x, residual, self.weight, self.bias, eps=self.eps)
+            return layer_norm(x, self.weight, self.bias, **options)
+        return add_layer_norm(x, residual, self.weight, self.bias, **options)
 
     def extra_repr(self) -> str:
         return (

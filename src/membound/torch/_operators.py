@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -74,6 +74,7 @@ class Operator:
     # Of inputs (as far as their shapes are known) and options by name: how they can be sharded, the
     # axis of each input and result. None: along any axis of rows.
     ways: Callable[[dict[str, Any], dict[str, Any]], list[dict[str, int]]] | None = None
+    gradient_dtypes: dict[str, str] = field(default_factory=dict)  # name -> the option that says it
     # The same call on DTensors whose columns are sharded, results that gradients flow through.
     columns: Callable[..., Any] | None = None
 
@@ -253,9 +254,16 @@ def _register_backward(op: Operator, tensors: list[str], options: list[str]) -> 
 
     def fake(*arguments):
         by_name = dict(zip((*incoming, *op.saves), arguments[:last], strict=True))
+        by_option = dict(zip(op.options, arguments[last:-1], strict=True))
+
+        def made(name, like):
+            found = contiguous_like(by_name[like])
+            option = op.gradient_dtypes.get(name)
+            return found if option is None else found.to(getattr(torch, by_option[option]))
+
         return tuple(
-            contiguous_like(by_name[like]) if wanted else arguments[0].new_empty(0)
-            for like, wanted in zip(op.gradients.values(), arguments[-1], strict=True)
+            made(name, like) if wanted else arguments[0].new_empty(0)
+            for (name, like), wanted in zip(op.gradients.items(), arguments[-1], strict=True)
         )
 
     define(f"{op.name}_backward", signature, kernel, fake)

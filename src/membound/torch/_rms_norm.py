@@ -9,6 +9,7 @@ from typing import Any
 from membound import _core
 from membound.torch._columns import after_addition, rms_norm_of_columns
 from membound.torch._functions import differentiable, traceable
+from membound.torch._norm_call import call_norm, default_eps, like, mixed, statistics_like
 from membound.torch._operators import (
     Operator,
     contiguous_like,
@@ -19,13 +20,30 @@ from membound.torch._operators import (
 _OPTIONS = {"eps": "float", "weight_offset": "float", "rounding": "str"}
 
 
+# Operators take a weight of (heads, cols) as the library does, for each head.
+
+
 def _backward(function: Any) -> Any:
     def backward(grads, saved, options, wanted):
         _, weight_offset, rounding = options
         return function(
             *grads, *saved, weight_offset=weight_offset, rounding=rounding,
-            need_dx=wanted[0], need_dweight=wanted[1],
+            normalized_shape=saved[0].shape[-1], need_dx=wanted[0], need_dweight=wanted[1],
         )  # fmt: skip
+
+    return backward
+
+
+def _mixed_backward(function: Any) -> Any:
+    def backward(grads, saved, options, wanted):
+        _, x_dtype, _, weight_offset, rounding = options
+        apart = {"need_dresidual": wanted[1]} if len(wanted) == 3 else {}
+        found = function(
+            *grads, *saved, weight_offset=weight_offset, rounding=rounding,
+            normalized_shape=saved[0].shape[-1], dx=like(saved[0], x_dtype) if wanted[0] else None,
+            need_dx=wanted[0], need_dweight=wanted[-1], **apart,
+        )  # fmt: skip
+        return found if len(found) == len(wanted) else (found[0], None, found[1])
 
     return backward
 
@@ -36,7 +54,13 @@ _RMS_NORM = Operator(
     options=_OPTIONS,
     results={"out": True, "rstd": False},
     forward=lambda x, weight, eps, weight_offset, rounding: _core.rms_norm(
-        x, weight, eps=eps, weight_offset=weight_offset, rounding=rounding, return_rstd=True
+        x,
+        weight,
+        eps=eps,
+        weight_offset=weight_offset,
+        rounding=rounding,
+        normalized_shape=x.shape[-1],
+        return_rstd=True,
     ),
     shapes=lambda x, *_: (contiguous_like(x), rows_like(x)),
     saves=("x", "weight", "rstd"),
@@ -58,6 +82,7 @@ _ADD_RMS_NORM = Operator(
         eps=eps,
         weight_offset=weight_offset,
         rounding=rounding,
+        normalized_shape=x.shape[-1],
         return_rstd=True,
     ),
     shapes=lambda x, *_: (contiguous_like(x), contiguous_like(x), rows_like(x)),
@@ -73,7 +98,8 @@ def _rms_norm_gated_backward(grads, saved, options, wanted):
     norm_before_gate, _, weight_offset, rounding = options
     return _core.rms_norm_gated_backward(
         *grads, *saved, norm_before_gate=norm_before_gate, weight_offset=weight_offset,
-        rounding=rounding, need_dx=wanted[0], need_dz=wanted[1], need_dweight=wanted[2],
+        rounding=rounding, normalized_shape=saved[0].shape[-1],
+        need_dx=wanted[0], need_dz=wanted[1], need_dweight=wanted[2],
     )  # fmt: skip
 
 
@@ -90,6 +116,7 @@ _RMS_NORM_GATED = Operator(
         eps=eps,
         weight_offset=weight_offset,
         rounding=rounding,
+        normalized_shape=x.shape[-1],
         return_rstd=True,
     ),
     shapes=lambda x, *_: (contiguous_like(x), rows_like(x)),
@@ -100,8 +127,44 @@ _RMS_NORM_GATED = Operator(
 )
 
 
+_RMS_NORMS = _RMS_NORM, mixed(
+    _RMS_NORM,
+    lambda x, weight, dtype, _, eps, weight_offset, rounding: _core.rms_norm(
+        x, weight, eps=eps, weight_offset=weight_offset, rounding=rounding, dtype=dtype,
+        normalized_shape=x.shape[-1], return_rstd=True,
+    ),
+    lambda x, _, dtype, *__: (like(x, dtype), rows_like(x)),
+    _mixed_backward(_core.rms_norm_backward),
+)  # fmt: skip
+_ADD_RMS_NORMS = _ADD_RMS_NORM, mixed(
+    _ADD_RMS_NORM,
+    lambda x, residual, weight, dtype, _, eps, weight_offset, rounding: _core.add_rms_norm(
+        x, residual, weight, eps=eps, weight_offset=weight_offset, rounding=rounding, dtype=dtype,
+        normalized_shape=x.shape[-1], return_rstd=True,
+    ),
+    lambda x, residual, _, dtype, *__: (
+        like(x, dtype), contiguous_like(residual), statistics_like(x, residual),
+    ),
+    _mixed_backward(_core.add_rms_norm_backward),
+)  # fmt: skip
+_RMS_NORMS_GATED = _RMS_NORM_GATED, mixed(
+    _RMS_NORM_GATED,
+    lambda x, z, weight, dtype, _, first, eps, weight_offset, rounding: _core.rms_norm_gated(
+        x, z, weight, norm_before_gate=first, eps=eps, weight_offset=weight_offset,
+        rounding=rounding, dtype=dtype, normalized_shape=x.shape[-1], return_rstd=True,
+    ),
+    lambda x, z, _, dtype, *__: (like(x, dtype), statistics_like(x, z)),
+    lambda grads, saved, options, wanted: _rms_norm_gated_backward(
+        grads, saved, options[2:], wanted
+    ),
+)  # fmt: skip
+
+
 @differentiable("out")
-def rms_norm(x, weight=None, *, eps=1e-6, weight_offset=0.0, rounding="once"):
+def rms_norm(
+    x, weight=None, *, eps=1e-6, weight_offset=0.0, rounding="once", dtype=None,
+    normalized_shape=None,
+):  # fmt: skip
     """Root mean square normalisation over the last axis.
 
     :func:`membound.rms_norm` with its gradient, for eager and compiled code. Recorded for the
@@ -113,39 +176,47 @@ def rms_norm(x, weight=None, *, eps=1e-6, weight_offset=0.0, rounding="once"):
     >>> torch.autograd.grad(y.sum(), x)[0].mul(1000).round().tolist()
     [[68.0, 224.0]]
     """
-    return _RMS_NORM(x, weight, eps, weight_offset, rounding)
+    options = (default_eps(x.dtype) if eps is None else eps, weight_offset, rounding)
+    return call_norm(_RMS_NORMS, (x,), {"weight": weight}, options, dtype, normalized_shape)
 
 
 @differentiable("out")
-def gemma_rms_norm(x, weight, *, eps=1e-6):
+def gemma_rms_norm(x, weight, *, eps=1e-6, normalized_shape=None):
     """:func:`membound.gemma_rms_norm` with its gradient: one is added to each weight.
 
     >>> import torch
     >>> gemma_rms_norm(torch.tensor([[3.0, 4.0]]), torch.ones(2), eps=12.5).tolist()
     [[1.2..., 1.6...]]
     """
-    return _RMS_NORM(x, weight, eps, 1.0, "once")
+    options = (default_eps(x.dtype) if eps is None else eps, 1.0, "once")
+    return call_norm(_RMS_NORMS, (x,), {"weight": weight}, options, None, normalized_shape)
 
 
 @differentiable("out", "residual_out")
-def add_rms_norm(x, residual, weight=None, *, eps=1e-6, weight_offset=0.0, rounding="once"):
+def add_rms_norm(
+    x, residual, weight=None, *, eps=1e-6, weight_offset=0.0, rounding="once", dtype=None,
+    normalized_shape=None,
+):  # fmt: skip
     """Residual addition and normalisation of the sum, in one pass: ``(out, residual_out)``.
 
     :func:`membound.add_rms_norm` with its gradient. Recorded: residual_out, weight and 4 bytes a
-    row; x and residual are not kept.
+    row; x and residual are not kept. Each gradient has the dtype of its array.
 
     >>> import torch
     >>> out, total = add_rms_norm(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 2.0]), eps=12.5)
     >>> total.tolist()
     [3.0, 4.0]
     """
-    return _ADD_RMS_NORM(x, residual, weight, eps, weight_offset, rounding)
+    options = (default_eps(x.dtype) if eps is None else eps, weight_offset, rounding)
+    parameters = {"weight": weight}
+    return call_norm(_ADD_RMS_NORMS, (x, residual), parameters, options, dtype, normalized_shape)
 
 
 @differentiable("out")
 def rms_norm_gated(
-    x, z, weight=None, *, norm_before_gate=True, eps=1e-6, weight_offset=0.0, rounding="once"
-):
+    x, z, weight=None, *, norm_before_gate=True, eps=1e-6, weight_offset=0.0, rounding="once",
+    dtype=None, normalized_shape=None,
+):  # fmt: skip
     """``rms_norm(x) * silu(z)``, or with ``norm_before_gate=False`` ``rms_norm(x * silu(z))``.
 
     :func:`membound.rms_norm_gated` with its gradient. Recorded: x, z, weight and 4 bytes a row.
@@ -154,7 +225,10 @@ def rms_norm_gated(
     >>> rms_norm_gated(torch.ones(1, 2), torch.zeros(1, 2)).tolist()
     [[0.0, 0.0]]
     """
-    return _RMS_NORM_GATED(x, z, weight, norm_before_gate, eps, weight_offset, rounding)
+    eps = default_eps(x.dtype) if eps is None else eps
+    options = (norm_before_gate, eps, weight_offset, rounding)
+    parameters = {"weight": weight}
+    return call_norm(_RMS_NORMS_GATED, (x, z), parameters, options, dtype, normalized_shape)
 
 
 def _in_place(name: str) -> Any:

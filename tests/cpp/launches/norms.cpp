@@ -132,8 +132,9 @@ TEST_CASE("gradients of rms_norm, with a residual and with a gate") {
         }
         if (!wants_dx) continue;
         name_op("add_rms_norm_backward");
-        add_rms_norm_backward(p.matrix(), p.matrix(), p.matrix(), w, rstd, options, pointer(dx), dw,
-                              nullptr, p.stream());
+        const ConstTensorView dsum = p.matrix();
+        add_rms_norm_backward(p.matrix(), &dsum, p.matrix(), w, rstd, options, pointer(dx), nullptr,
+                              dw, nullptr, p.stream());
         const TensorView dy = p.matrix();
         name_op("rms_norm_backward in place");
         rms_norm_backward(dy, p.matrix(), w, rstd, options, &dy, dw, nullptr, p.stream());
@@ -161,8 +162,9 @@ TEST_CASE("gradients of layer_norm, and with a residual") {
                             pointer(dweight), pointer(dbias), nullptr, p.stream());
         if (!wants_dx) continue;
         name_op("add_layer_norm_backward");
-        add_layer_norm_backward(p.matrix(), p.matrix(), p.matrix(), w, mean, rstd, options,
-                                pointer(dx), pointer(dweight), pointer(dbias), nullptr, p.stream());
+        const ConstTensorView dsum = p.matrix();
+        add_layer_norm_backward(p.matrix(), &dsum, p.matrix(), w, mean, rstd, options, pointer(dx),
+                                nullptr, pointer(dweight), pointer(dbias), nullptr, p.stream());
       }
     }
   });

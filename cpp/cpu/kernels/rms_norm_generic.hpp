@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "membound/dtype.hpp"
+
+// The seam between cpu/rms_norm_generic.cpp and the units per instruction set: plain data and
+// function names.
+namespace membound::cpu {
+
+// Rows from one floating dtype to another, with one rounding; the work area's is float32 or
+// float64. All strides count elements.
+struct RowConversion {
+  const void* from;
+  void* to;
+  DType from_dtype, to_dtype;
+  bool to_work_area;  // else from it
+  std::int64_t rows, cols;
+  std::int64_t from_row_stride, from_col_stride;
+  std::int64_t to_row_stride, to_col_stride;
+};
+
+#define MEMBOUND_DECLARE_CONVERT_ROWS(isa)  \
+  namespace isa {                           \
+  void convert_rows(const RowConversion&);  \
+  void multiply_silu(const RowConversion&); \
+  }
+MEMBOUND_DECLARE_CONVERT_ROWS(baseline)
+MEMBOUND_DECLARE_CONVERT_ROWS(avx2)
+MEMBOUND_DECLARE_CONVERT_ROWS(avx512)
+MEMBOUND_DECLARE_CONVERT_ROWS(neon)
+#undef MEMBOUND_DECLARE_CONVERT_ROWS
+
+}  // namespace membound::cpu

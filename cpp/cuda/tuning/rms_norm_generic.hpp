@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Launch configuration of the generic norms: a pure function of the shape, which fixes the tree of
+// every sum.
+#include <algorithm>
+#include <cstdint>
+
+namespace membound::cuda::tuning {
+
+// Quads of four columns that a thread has in registers; gradients have sums of columns there, too.
+inline constexpr int kGenericQuads = 4;
+inline constexpr int kGenericGradientQuads = 2;
+inline constexpr int kGenericThreads = 512;  // of a row, at most; wider rows are read again
+inline constexpr int kGenericWarp = 32;
+
+// Threads of a row: whole warps that hold it.
+inline int generic_threads(std::int64_t cols, int held) {
+  const std::int64_t quads = (cols + 3) / 4;
+  const std::int64_t warps =
+      (quads + held * kGenericWarp - 1) / (held * kGenericWarp);
+  return static_cast<int>(std::min<std::int64_t>(warps * kGenericWarp, kGenericThreads));
+}
+
+struct GenericConfig {
+  int threads;         // of a row
+  int rows_per_block;  // above 1 only where a warp has a row
+  std::int64_t blocks;
+};
+inline GenericConfig generic_config(std::int64_t rows, std::int64_t cols) {
+  constexpr int kRowsPerBlock = 4;
+  const int threads = generic_threads(cols, kGenericQuads);
+  const int each = threads == kGenericWarp ? kRowsPerBlock : 1;
+  return {threads, each, (rows + each - 1) / each};
+}
+
+// Blocks that stay for rows of one head: enough for a GPU of 132 multiprocessors with 512 threads
+// each, and few enough that their partial sums are a small part of the traffic.
+struct GenericBackwardConfig {
+  int threads;
+  int partial_rows;  // blocks of a head
+};
+inline GenericBackwardConfig generic_backward_config(std::int64_t rows, std::int64_t cols,
+                                                     std::int64_t heads, bool sums) {
+  constexpr std::int64_t kThreads = 132 * 512, kLeastRows = 4, kMost = std::int64_t{1} << 20;
+  const int threads = generic_threads(cols, kGenericGradientQuads);
+  const std::int64_t of_head = std::max<std::int64_t>(1, rows / std::max<std::int64_t>(1, heads));
+  const std::int64_t least = sums ? kLeastRows : 1, waves = sums ? 1 : 4;
+  const std::int64_t wanted =
+      std::max<std::int64_t>(1, waves * kThreads / threads / std::max<std::int64_t>(1, heads));
+  const std::int64_t blocks = std::min({wanted, (of_head + least - 1) / least, kMost});
+  return {threads, static_cast<int>(blocks)};
+}
+
+}  // namespace membound::cuda::tuning

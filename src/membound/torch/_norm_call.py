@@ -1,0 +1,112 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""From the arguments of a norm to its operator: axes that are normalised as one, and dtypes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+
+from membound._normalized_shape import normalized_axes
+from membound.arrays import dtype_name
+from membound.torch._operators import Operator
+
+_FLOATING = ("float16", "bfloat16", "float32", "float64")
+
+
+def default_eps(dtype: torch.dtype) -> float:
+    """What torch's rms_norm adds where no eps is given: the epsilon of what it computes in."""
+    return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+
+
+def like(tensor: Any, dtype: str) -> Any:
+    return torch.empty_like(
+        tensor, dtype=getattr(torch, dtype), memory_format=torch.contiguous_format
+    )
+
+
+def statistics_like(x: Any, *others: Any) -> Any:
+    """One number for each row: float64 where one of the arrays is."""
+    wide = any(one.dtype == torch.float64 for one in (x, *others))
+    return x.new_empty(x.shape[:-1], dtype=torch.float64 if wide else torch.float32)
+
+
+def mixed(op: Operator, forward: Any, shapes: Any, backward: Any) -> Operator:
+    """The same op over arrays of several dtypes: that of the result and of x are options.
+
+    A residual has a gradient of its own then, dx in its dtype.
+    """
+    added = "residual" in op.tensors
+    tensors = {**op.tensors, "residual": "dresidual"} if added else op.tensors
+    dx, *others = op.gradients.items()
+    apart = {"dresidual": "residual_out"} if added else {}
+    return dataclasses.replace(
+        op,
+        name=f"{op.name}_mixed",
+        tensors=tensors,
+        options={"dtype": "str", "x_dtype": "str", **op.options},
+        forward=forward,
+        shapes=shapes,
+        gradients=dict([dx, *apart.items(), *others]),
+        gradient_dtypes={"dx": "x_dtype"},
+        backward=backward,
+        columns=None,
+    )
+
+
+def call_norm(
+    operators: tuple[Operator, Operator],
+    rows: tuple[Any, ...],
+    parameters: dict[str, Any],
+    options: tuple[Any, ...],
+    dtype: Any,
+    normalized_shape: Any,
+) -> Any:
+    """operators: of one dtype, and of several. rows: x, and the residual or the gate beside it."""
+    op, of_several = operators
+    x = rows[0]
+    columns = tuple(parameters.values())
+    axes = 1
+    if normalized_shape is not None or any(p is not None and p.ndim > 1 for p in columns):
+        axes = normalized_axes(op.name, normalized_shape, x.shape, parameters)
+    if axes > 1:
+        names = (*op.tensors,)[: len(rows)]
+        rows = tuple(_joined(op.name, *one, axes) for one in zip(names, rows, strict=True))
+        columns = tuple(None if p is None else p.reshape(-1) for p in columns)
+    wanted = None if dtype is None else _floating(op.name, dtype)
+    kind = dtype_name(x.dtype)
+    if wanted in (None, kind) and all(one.dtype == x.dtype for one in rows):
+        found = op(*rows, *columns, *options)
+    else:
+        found = of_several(*rows, *columns, wanted or kind, kind, *options)
+    if axes == 1:
+        return found
+    if isinstance(found, tuple):
+        return tuple(one.view(x.shape) for one in found)
+    return found.view(x.shape)
+
+
+def _joined(op: str, name: str, array: Any, axes: int) -> Any:
+    """The last axes as one, without a copy."""
+    if array.ndim < axes:
+        return array
+    last = array.shape[array.ndim - axes :]
+    try:
+        return array.view(*array.shape[: array.ndim - axes], math.prod(last))
+    except RuntimeError:
+        raise ValueError(
+            f"{op}: argument '{name}' must have axes {tuple(last)} that one stride joins, to be "
+            f"normalised as one; make it contiguous first, got strides {array.stride()[-axes:]}"
+        ) from None
+
+
+def _floating(op: str, dtype: Any) -> str:
+    name = dtype_name(dtype)
+    if name not in _FLOATING:
+        raise TypeError(
+            f"{op}: argument 'dtype' must be float16, bfloat16, float32 or float64, got {dtype!r}"
+        )
+    return name

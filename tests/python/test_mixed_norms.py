@@ -1,0 +1,324 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Norms over arrays of several dtypes: each result is rounded once, to the dtype that is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import arrays
+import mixed_norms
+import numpy as np
+import pytest
+from arrays import FRAMEWORKS, LAYOUTS
+from mixed_norms import KINDS, Mixed, assert_near
+from reference import DTYPES, NUMPY_DTYPES
+
+import membound as mb
+
+# Around a quad, a warp, a block's registers and what is read again.
+WIDTHS = (1, 3, 4, 31, 128, 513, 1000, 4096, 8200)
+
+
+def run(one: Any, call: Mixed, **more: Any) -> dict[str, np.ndarray]:
+    """A forward and its gradients with everything that they return, in NumPy."""
+    place = {name: one.array(value) for name, value in call.values.items()}
+    inputs = [place[name] for name in call.inputs]
+    parameters = [place.get(name) for name in ("weight", "bias")[: 1 + call.centred]]
+    statistics = "return_stats" if call.centred else "return_rstd"
+    function = getattr(mb, call.kind)
+    found = function(
+        *inputs, *parameters, eps=call.eps, **call.options, **{statistics: True},
+        **one.options, **more,
+    )  # fmt: skip
+    names = ["out", *(["residual_out"] * call.added), *(["mean"] * call.centred), "rstd"]
+    results = dict(zip(names, found, strict=True))
+    return {name: one.numpy(value) for name, value in results.items()}
+
+
+def run_backward(one: Any, call: Mixed, stats: dict[str, np.ndarray], **more: Any) -> dict:
+    place = {name: one.array(value) for name, value in (call.values | stats).items()}
+    inputs = [place["dy"]]
+    if call.added:
+        inputs += [place["dresidual_out"], place["residual_out"]]
+    else:
+        inputs += [place["x"], *([place["z"]] if call.gated else [])]
+    inputs += [place.get("weight"), *([place["mean"]] if call.centred else []), place["rstd"]]
+    options = call.options | more
+    if call.added:
+        options["need_dresidual"] = True
+    found = getattr(mb, f"{call.kind}_backward")(*inputs, **options)
+    names = ["dx", *(["dresidual"] * call.added), *(["dz"] * call.gated), "dweight"]
+    names += ["dbias"] * call.centred
+    results = dict(zip(names, found, strict=True))
+    return {name: None if value is None else one.numpy(value) for name, value in results.items()}
+
+
+def check(one: Any, call: Mixed) -> None:
+    wanted = mixed_norms.forward(call)
+    out_dtype = call.dtypes.get("out", call.dtypes["x"])
+    more = {"dtype": out_dtype} if "out" in call.dtypes else {}
+    got = run(one, call, **more)
+    kinds = {"out": out_dtype, "residual_out": call.dtypes.get("residual")}
+    for name, value in got.items():
+        assert_near(value, wanted[name], kinds.get(name, call.sums), call.sums, (name, call))
+    if call.added:  # one rounding of the sum: its bits are known
+        right = wanted["residual_out"].astype(np.float64).astype(got["residual_out"].dtype)
+        np.testing.assert_array_equal(got["residual_out"], right)
+        call.values["residual_out"] = got["residual_out"]
+    if one.options:  # staged through a GPU: forwards alone
+        return
+    call.dtypes.setdefault("dy", out_dtype)
+    call.values["dy"] = call.values["dy"].astype(NUMPY_DTYPES[call.dtypes["dy"]])
+    stats = {name: got[name] for name in ("mean", "rstd") if name in got}
+    right = mixed_norms.backward(call, stats["rstd"], stats.get("mean"))
+    found = run_backward(one, call, stats)
+    sums = mixed_norms.sums_dtype(call.sums, call.dtypes["dy"])
+    kinds = {
+        "dx": call.dtypes["dy"] if call.added else call.dtypes["x"],
+        "dresidual": call.dtypes.get("residual"),
+        "dz": call.dtypes.get("z"),
+        "dweight": call.dtypes.get("weight", "float32"),
+        "dbias": call.dtypes.get("weight", call.dtypes.get("residual", call.dtypes["x"])),
+    }
+    right["dresidual"] = right["dx"]
+    for name, value in found.items():
+        if value is None:
+            assert name == "dweight" and not call.weighted
+            continue
+        terms = right[f"scale of {'dx' if name == 'dresidual' else name}"]
+        # Sums over rows are rounded to float32 on their way to 16 bits.
+        near = "float32" if name in ("dweight", "dbias") else sums
+        assert_near(value, right[name], kinds[name], near, (name, call), terms)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("cols", WIDTHS)
+def test_every_width(name, kind, cols, seed):
+    one = arrays.framework(name)
+    rng = np.random.default_rng(seed)
+    for x, other, out in (
+        ("bfloat16", "float32", None),
+        ("float16", "float32", "bfloat16"),
+        ("float32", "bfloat16", "float16"),
+        ("bfloat16", "float64", "float32"),
+    ):
+        dtypes = {"x": x, "residual": other, "z": other, "weight": "bfloat16", "bias": "float32"}
+        if out is not None:
+            dtypes["out"] = out
+        if set(dtypes.values()) - set(one.dtypes):
+            continue
+        rows = 5 if cols < 4000 else 3
+        check(
+            one, Mixed(kind, dtypes, (rows, cols), weight_offset=float(rng.integers(2))).draw(rng)
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_dtype_for_each_array(kind, seed):
+    rng = np.random.default_rng(seed)
+    one = arrays.NumPy()
+    for x in DTYPES:
+        for other in DTYPES:
+            for out in DTYPES:
+                dtypes = {"x": x, "residual": other, "z": other, "out": out,
+                          "dy": str(rng.choice(DTYPES)), "dresidual_out": str(rng.choice(DTYPES)),
+                          "weight": str(rng.choice(DTYPES)), "bias": str(rng.choice(DTYPES))}  # fmt: skip
+                check(one, Mixed(kind, dtypes, (40, 70)).draw(rng))
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("kind", ["rms_norm", "add_rms_norm", "rms_norm_gated"])
+@pytest.mark.parametrize("norm_before_gate", [True, False])
+def test_before_weight_rounds_to_x_and_then_to_out(name, kind, norm_before_gate):
+    """Values at which float32 arithmetic is exact, so that roundings are known."""
+    one = arrays.framework(name)
+    if kind != "rms_norm_gated" and not norm_before_gate:
+        pytest.skip("it has no gate")
+    rng = np.random.default_rng(3)
+    dtypes = {"x": "bfloat16", "residual": "float32", "z": "float32", "out": "float32",
+              "weight": "float32"}  # fmt: skip
+    call = Mixed(kind, dtypes, (6, 64), rounding="before_weight",
+                 norm_before_gate=norm_before_gate).draw(rng)  # fmt: skip
+    got = run(one, call, dtype="float32")["out"]
+    wanted = mixed_norms.forward(call)["out"]
+    # A value near a boundary of bfloat16 may be rounded to the other side.
+    apart = np.abs(got - wanted) > 1e-6 * np.abs(wanted).max()
+    assert apart.mean() < 0.02
+    call.rounding = "once"
+    unrounded = mixed_norms.forward(call)["out"]
+    assert (np.abs(got - unrounded) > 1e-6 * np.abs(wanted).max()).mean() > 0.5
+
+
+def test_dweight_takes_what_before_weight_rounded(seed):
+    rng = np.random.default_rng(seed)
+    for kind, first in (("rms_norm", True), ("add_rms_norm", True), ("rms_norm_gated", True),
+                        ("rms_norm_gated", False)):  # fmt: skip
+        dtypes = {"x": "bfloat16", "residual": "float32", "z": "float32", "dy": "float32",
+                  "weight": "float32", "dresidual_out": "float32"}  # fmt: skip
+        if kind == "add_rms_norm":
+            dtypes["dy"] = "bfloat16"
+        call = Mixed(kind, dtypes, (70, 24), rounding="before_weight", norm_before_gate=first)
+        call.draw(rng)
+        call.values["dy"] = call.values["dy"].astype(NUMPY_DTYPES[dtypes["dy"]])
+        one = arrays.NumPy()
+        got = run(one, call)
+        call.values["residual_out"] = got.get("residual_out")
+        if call.values["residual_out"] is None:
+            del call.values["residual_out"]
+        found = run_backward(one, call, {"rstd": got["rstd"]})
+        right = mixed_norms.backward(call, got["rstd"], None)
+        # Some of the numbers that were rounded lie on the other side of a boundary.
+        for name in ("dweight", *(["dz"] if kind == "rms_norm_gated" else [])):
+            off = np.abs(found[name].astype(np.float64) - right[name]).max()
+            call.rounding = "once"
+            plain = mixed_norms.backward(call, got["rstd"], None)[name]
+            call.rounding = "before_weight"
+            if name == "dz" and not first:
+                assert off < 1e-5
+                continue
+            assert off < 0.5 * np.abs(plain - right[name]).max(), (kind, name)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if "empty" not in name])
+def test_every_layout_gives_the_same_bits(name, layout, seed):
+    one = arrays.framework(name)
+    if not LAYOUTS[layout].fits(one) or not one.takes_out:
+        pytest.skip("it has no such view")
+    rng = np.random.default_rng(seed)
+    for dtype, other in (("bfloat16", "float32"), ("float32", "float16")):
+        if {dtype, other} - set(one.dtypes):
+            continue
+        place = [arrays.place(one, LAYOUTS[layout], rng.standard_normal, d, 4, 129)
+                 for d in (dtype, other)]  # fmt: skip
+        plain = [one.array(np.ascontiguousarray(p.values)) for p in place]
+        weight = one.array(rng.normal(size=129).astype(np.float32))
+        got = mb.add_rms_norm(place[0].array, place[1].array, weight, **one.options)
+        wanted = mb.add_rms_norm(*plain, weight, **one.options)
+        for a, b in zip(got, wanted, strict=True):
+            np.testing.assert_array_equal(one.numpy(a), one.numpy(b))
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_written_arrays_of_any_dtype_and_stride(name, seed):
+    one = arrays.framework(name)
+    if not one.takes_out or not one.strided:
+        pytest.skip("nothing can be written")
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(6, 50)).astype(NUMPY_DTYPES["bfloat16"])
+    for dtype in one.dtypes:
+        buffer = one.array(np.zeros((6, 100), NUMPY_DTYPES[dtype]))
+        out = buffer[:, ::2]
+        assert mb.rms_norm(one.array(x), out=out, **one.options) is out
+        wanted = mb.rms_norm(one.array(x), dtype=dtype, **one.options)
+        np.testing.assert_array_equal(one.numpy(out), one.numpy(wanted))
+        assert not one.numpy(buffer)[:, 1::2].any()
+
+
+def test_in_place_over_a_residual_of_another_dtype(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(9, 33)).astype(NUMPY_DTYPES["bfloat16"])
+    residual = rng.normal(size=(9, 33)).astype(np.float32)
+    out, total = mb.add_rms_norm(x, residual)
+    mb.add_rms_norm(x, residual, out=x, residual_out=residual)
+    np.testing.assert_array_equal(x, out)
+    np.testing.assert_array_equal(residual, total)
+
+
+def test_one_rounding_from_float64_to_16_bits():
+    """Two roundings, by way of float32, would give the neighbour below."""
+    x = np.full((1, 2), 1 + 2.0**-11 + 2.0**-40)  # just above the middle of two float16
+    one = np.ones(2, np.float64) * x[0, 0]
+    out = mb.rms_norm(np.ones((1, 2)), one, eps=0.0, dtype="float16")
+    assert (out == np.float16(1 + 2.0**-10)).all()
+
+
+def test_same_dtypes_give_the_bits_of_today(seed):
+    """A mixed call whose arrays happen to have one dtype is the plain one."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(7, 100)).astype(np.float32)
+    np.testing.assert_array_equal(mb.rms_norm(x, dtype="float32"), mb.rms_norm(x))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_extreme_rows_are_redone_scaled(kind):
+    x = np.array([[3e20, 4e20], [3e-25, 4e-25], [0.0, 0.0], [np.inf, 1.0]], np.float32)
+    for exponent in range(4):
+        call = Mixed(kind, {"x": "float32", "residual": "bfloat16", "z": "bfloat16",
+                            "out": "float64"}, (4, 2), weighted=False, eps=0.0)  # fmt: skip
+        call.values = {"x": x[exponent : exponent + 1],
+                       "residual": np.zeros((1, 2), NUMPY_DTYPES["bfloat16"]),
+                       "z": np.full((1, 2), 20, NUMPY_DTYPES["bfloat16"])}  # fmt: skip
+        with np.errstate(all="ignore"):
+            wanted = mixed_norms.forward(call)["out"].astype(np.float64)
+        got = run(arrays.NumPy(), call, dtype="float64")["out"]
+        np.testing.assert_allclose(got, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_heads_and_statistics_with_a_kept_axis(kind, seed):
+    rng = np.random.default_rng(seed)
+    dtypes = {"x": "bfloat16", "residual": "float32", "z": "float32", "weight": "float32",
+              "bias": "float32"}  # fmt: skip
+    call = Mixed(kind, dtypes, (3, 4, 5, 24), heads=True).draw(rng)
+    one = arrays.NumPy()
+    check(one, call)
+    got = run(one, call)
+    stats = {name: got[name] for name in ("mean", "rstd") if name in got}
+    plain = run_backward(one, call, stats)
+    kept = run_backward(one, call, {name: value[..., None] for name, value in stats.items()})
+    for name, value in plain.items():
+        np.testing.assert_array_equal(value, kept[name])
+
+
+def test_an_offset_without_a_weight_is_the_offset(seed):
+    rng = np.random.default_rng(seed)
+    for kind in KINDS:
+        for dtype in DTYPES:
+            dtypes = dict.fromkeys(("x", "residual", "z", "dy", "dresidual_out"), dtype)
+            check(arrays.NumPy(), Mixed(kind, dtypes, (40, 48), weighted=False,
+                                        weight_offset=1.5).draw(rng))  # fmt: skip
+
+
+def test_no_gradient_of_the_sum(seed):
+    rng = np.random.default_rng(seed)
+    dy, total = rng.normal(size=(2, 5, 16))
+    rstd, mean = np.ones((2, 5))
+    weight = rng.normal(size=16)
+    zeros = np.zeros_like(dy)
+    for a, b in zip(mb.add_rms_norm_backward(dy, None, total, weight, rstd),
+                    mb.add_rms_norm_backward(dy, zeros, total, weight, rstd), strict=True):  # fmt: skip
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(mb.add_layer_norm_backward(dy, None, total, weight, mean, rstd),
+                    mb.add_layer_norm_backward(dy, zeros, total, weight, mean, rstd),
+                    strict=True):  # fmt: skip
+        np.testing.assert_array_equal(a, b)
+
+
+def test_eps_none_is_torchs_default():
+    x = np.array([[1e-4, 2e-4]], np.float32)
+    for dtype in ("float32", "float64"):
+        values = x.astype(dtype)
+        eps = float(np.finfo(dtype).eps)
+        np.testing.assert_array_equal(mb.rms_norm(values, eps=None), mb.rms_norm(values, eps=eps))
+        np.testing.assert_array_equal(mb.layer_norm(values, eps=None),
+                                      mb.layer_norm(values, eps=1e-5))  # fmt: skip
+    half = x.astype(np.float16)  # whose sums are float32
+    np.testing.assert_array_equal(mb.rms_norm(half, eps=None),
+                                  mb.rms_norm(half, eps=float(np.finfo(np.float32).eps)))  # fmt: skip
+
+
+def test_what_is_refused():
+    x, wide = np.ones((2, 4), np.float16), np.ones((2, 4))
+    with pytest.raises(TypeError, match="argument 'out' must be float32 as 'dtype', got float64"):
+        mb.rms_norm(x, dtype="float32", out=wide)
+    with pytest.raises(TypeError, match="argument 'residual' must be float16"):
+        mb.add_rms_norm(x, np.ones((2, 4), np.int32))
+    with pytest.raises(TypeError, match="argument 'dtype' must be"):
+        mb.rms_norm(x, dtype="int8")
+    with pytest.raises(ValueError, match="argument 'residual' must have shape"):
+        mb.add_rms_norm(x, np.ones((2, 5)))
+    with pytest.raises(ValueError, match="argument 'rstd' must have shape"):
+        mb.rms_norm_backward(wide, wide, None, np.ones((2, 2)))
