@@ -122,19 +122,18 @@ void check_like(const ConstTensorView& view, const char* argument, const ConstTe
 void check_shaped_like(const ConstTensorView& view, const char* argument,
                        const ConstTensorView& reference, const char* reference_name,
                        const char* op) {
+  check_same_device(view, reference, op, argument, reference_name);
   check_floating(view, op, argument);
   check_leading_shape(view, reference, reference.rank, op, argument);
-  check_same_device(view, reference, op, argument, reference_name);
 }
 
 void check_statistic(const ConstTensorView& view, const char* argument, DType dtype,
                      const ConstTensorView& x, const char* x_name, const char* op) {
+  check_same_device(view, x, op, argument, x_name);
   check_dtype(view, dtype, op, argument);
   ConstTensorView numbers = view;
-  if (view.rank == x.rank && view.rank <= kMaxRank && view.shape[view.rank - 1] == 1)
-    --numbers.rank;
+  if (view.rank == x.rank && view.shape[view.rank - 1] == 1) --numbers.rank;
   check_leading_shape(numbers, x, x.rank - 1, op, argument);
-  check_same_device(view, x, op, argument, x_name);
   check_floating(view, op, argument);
 }
 

@@ -84,7 +84,8 @@ def check(one: Any, call: Mixed) -> None:
     right["dresidual"] = right["dx"]
     for name, value in found.items():
         if value is None:
-            assert name == "dweight" and not call.weighted
+            assert name == "dweight"
+            assert not call.weighted
             continue
         terms = right[f"scale of {'dx' if name == 'dresidual' else name}"]
         # Sums over rows are rounded to float32 on their way to 16 bits.
@@ -124,7 +125,7 @@ def test_every_dtype_for_each_array(kind, seed):
             for out in DTYPES:
                 dtypes = {"x": x, "residual": other, "z": other, "out": out,
                           "dy": str(rng.choice(DTYPES)), "dresidual_out": str(rng.choice(DTYPES)),
-                          "weight": str(rng.choice(DTYPES)), "bias": str(rng.choice(DTYPES))}  # fmt: skip
+                          "weight": str(rng.choice(DTYPES)), "bias": "float32"}  # fmt: skip
                 check(one, Mixed(kind, dtypes, (40, 70)).draw(rng))
 
 
@@ -288,13 +289,12 @@ def test_no_gradient_of_the_sum(seed):
     rstd, mean = np.ones((2, 5))
     weight = rng.normal(size=16)
     zeros = np.zeros_like(dy)
-    for a, b in zip(mb.add_rms_norm_backward(dy, None, total, weight, rstd),
-                    mb.add_rms_norm_backward(dy, zeros, total, weight, rstd), strict=True):  # fmt: skip
-        np.testing.assert_array_equal(a, b)
-    for a, b in zip(mb.add_layer_norm_backward(dy, None, total, weight, mean, rstd),
-                    mb.add_layer_norm_backward(dy, zeros, total, weight, mean, rstd),
-                    strict=True):  # fmt: skip
-        np.testing.assert_array_equal(a, b)
+    for function, rest in (
+        (mb.add_rms_norm_backward, (total, weight, rstd)),
+        (mb.add_layer_norm_backward, (total, weight, mean, rstd)),
+    ):
+        for a, b in zip(function(dy, None, *rest), function(dy, zeros, *rest), strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 def test_eps_none_is_torchs_default():
@@ -305,9 +305,8 @@ def test_eps_none_is_torchs_default():
         np.testing.assert_array_equal(mb.rms_norm(values, eps=None), mb.rms_norm(values, eps=eps))
         np.testing.assert_array_equal(mb.layer_norm(values, eps=None),
                                       mb.layer_norm(values, eps=1e-5))  # fmt: skip
-    half = x.astype(np.float16)  # whose sums are float32
-    np.testing.assert_array_equal(mb.rms_norm(half, eps=None),
-                                  mb.rms_norm(half, eps=float(np.finfo(np.float32).eps)))  # fmt: skip
+    half, eps = x.astype(np.float16), float(np.finfo(np.float32).eps)  # of its sums
+    np.testing.assert_array_equal(mb.rms_norm(half, eps=None), mb.rms_norm(half, eps=eps))
 
 
 def test_what_is_refused():
@@ -322,3 +321,58 @@ def test_what_is_refused():
         mb.add_rms_norm(x, np.ones((2, 5)))
     with pytest.raises(ValueError, match="argument 'rstd' must have shape"):
         mb.rms_norm_backward(wide, wide, None, np.ones((2, 2)))
+
+
+# --- several axes ---
+
+
+def test_over_several_axes_is_over_their_product(seed):
+    rng = np.random.default_rng(seed)
+    for one in (arrays.framework("numpy"), arrays.framework("torch-cpu")):
+        x, residual, weight = (
+            rng.normal(size=shape).astype(np.float32) for shape in ((3, 5, 4), (3, 5, 4), (5, 4))
+        )
+        for kind in KINDS:
+            rows = [x] if kind in ("rms_norm", "layer_norm") else [x, residual]
+            function = getattr(mb, kind)
+            got = function(*map(one.array, (*rows, weight)), normalized_shape=(5, 4))
+            flat = [a.reshape(3, 20) for a in rows]
+            wanted = function(*map(one.array, (*flat, weight.reshape(20))))
+            for a, b in zip(*map(_tuple, (got, wanted)), strict=True):
+                np.testing.assert_array_equal(one.numpy(a), one.numpy(b).reshape(3, 5, 4))
+
+
+def _tuple(results: Any) -> tuple[Any, ...]:
+    return results if isinstance(results, tuple) else (results,)
+
+
+def test_gradients_over_several_axes(seed):
+    rng = np.random.default_rng(seed)
+    dy, x = rng.normal(size=(2, 3, 5, 4))
+    weight = rng.normal(size=(5, 4))
+    _, mean, rstd = mb.layer_norm(x, weight, normalized_shape=(5, 4), return_stats=True)
+    assert mean.shape == rstd.shape == (3,)
+    got = mb.layer_norm_backward(dy, x, weight, mean, rstd, normalized_shape=(5, 4))
+    flat = (dy.reshape(3, 20), x.reshape(3, 20), weight.reshape(20))
+    wanted = mb.layer_norm_backward(*flat, mean, rstd)
+    for a, b, shape in zip(got, wanted, ((3, 5, 4), (5, 4), (5, 4)), strict=True):
+        np.testing.assert_array_equal(a, b.reshape(shape))
+    kept = (mean.reshape(3, 1, 1), rstd.reshape(3, 1, 1))
+    again = mb.layer_norm_backward(dy, x, weight, *kept, normalized_shape=(5, 4))
+    for a, b in zip(again, got, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_weight_of_two_axes_says_what_it_means():
+    x, weight = np.ones((2, 3, 4)), np.ones((3, 4))
+    for kind in ("rms_norm", "layer_norm"):
+        with pytest.raises(
+            ValueError, match="needs normalized_shape, got None: normalized_shape=4"
+        ):
+            getattr(mb, kind)(x, weight)
+    with pytest.raises(ValueError, match="must be the last axes of 'x', of shape"):
+        mb.layer_norm(x, weight, normalized_shape=(2, 4))
+    with pytest.raises(ValueError, match="that one stride joins"):
+        mb.layer_norm(np.ones((2, 4, 3)).swapaxes(1, 2), weight, normalized_shape=(3, 4))
+    with pytest.raises(TypeError, match="must be an integer or a tuple of integers"):
+        mb.rms_norm(x, normalized_shape="4")
