@@ -65,8 +65,8 @@ TEST_CASE("add_rms_norm_backward: errors name the op and the array") {
   Array both(DType::kFloat32, {3, 8});
   const ConstTensorView first(both.at(0), DType::kFloat32, Device::cpu(), {2, 8});
   const TensorView second(both.at(8), DType::kFloat32, Device::cpu(), {2, 8});
-  CHECK_THROWS_AS(add_rms_norm_backward(c.dy.view(), &first, c.x.view(), nullptr, c.rstd.view(), {},
-                                        &second, nullptr, nullptr, nullptr,
-                                        StreamView::legacy_default()),
-                  InvalidArgument);
+  CHECK_THROWS_AS(
+      add_rms_norm_backward(c.dy.view(), &first, c.x.view(), nullptr, c.rstd.view(), {}, &second,
+                            nullptr, nullptr, nullptr, StreamView::legacy_default()),
+      InvalidArgument);
 }

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 
 import arrays
@@ -60,7 +61,8 @@ def test_jit_grad_and_vmap(jax_one, op, axes, seed):
         loss = lambda *a: sum((y * dy).sum() for y in jax.tree.leaves(function(*a)))  # noqa: E731
         return jax.grad(loss, tuple(range(len(inputs))))
 
-    ours, right = getattr(mbj, op.name), norm_in_jax(jax, op)
+    ours = functools.partial(getattr(mbj, op.name), normalized_shape=24)
+    right = norm_in_jax(jax, op)
     for make in (lambda f: f, gradients_of):
         wanted = jax.jit(over_batch(make(right)))(*inputs)
         functions = [jax.jit(over_batch(make(ours)))]
@@ -76,9 +78,11 @@ def test_grad_of_a_bias_of_each_head_without_a_weight(jax_one, seed):
     mbj = importlib.import_module("membound.jax")
     rng = np.random.default_rng(seed)
     x, bias, dy = (rng.standard_normal(shape) for shape in ((6, 3, 16), (3, 16), (6, 3, 16)))
-    dx, dbias = jax.grad(lambda x, b: (mbj.layer_norm(x, None, b) * dy).sum(), (0, 1))(
-        *there(jax_one, [x, bias])
-    )
+
+    def loss(x, bias):
+        return (mbj.layer_norm(x, None, bias, normalized_shape=16) * dy).sum()
+
+    dx, dbias = jax.grad(loss, (0, 1))(*there(jax_one, [x, bias]))
     np.testing.assert_allclose(dbias, dy.sum(0), rtol=1e-12)
     _, *statistics = membound.layer_norm(x, return_stats=True)
     wanted = membound.layer_norm_backward(dy, x, None, *statistics, need_dbias=False)[0]

@@ -60,7 +60,9 @@ CALLS = {
     "rms_norm": Call("rms_norm", {"x": X, "weight": W}, {"eps": 1e-3}),
     "rms_norm of x": Call("rms_norm", {"x": X}),
     "rms_norm of rank 1": Call("rms_norm", {"x": W, "weight": W}),
-    "rms_norm of heads": Call("rms_norm", {"x": (2, 3, 4), "weight": (3, 4)}),
+    "rms_norm of heads": Call(
+        "rms_norm", {"x": (2, 3, 4), "weight": (3, 4)}, {"normalized_shape": 4}
+    ),
     "gemma_rms_norm": Call("gemma_rms_norm", {"x": X, "weight": W}),
     "add_rms_norm": Call("add_rms_norm", {"x": X, "residual": X, "weight": W}),
     "rms_norm_gated": Call("rms_norm_gated", {"x": X, "z": X, "weight": W}),
