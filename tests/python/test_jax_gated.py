@@ -142,7 +142,7 @@ F32, RSTD = np.ones((3, 8), np.float32), np.ones(3, np.float32)
 FORWARD = {"x": F32, "z": F32, "weight": F32[0]}
 BACKWARD = {"dy": F32, "x": F32, "z": F32, "weight": F32[0], "rstd": RSTD}
 BAD = {
-    "z of another dtype": (FORWARD, {"z": F32.astype(np.float16)}),
+    "z of another dtype": (FORWARD, {"z": F32.astype(np.int32)}),
     "z of another shape": (FORWARD, {"z": F32[:2]}),
     "long weight": (FORWARD, {"weight": np.ones(9, np.float32)}),
     "order": (FORWARD, {"norm_before_gate": 1}),
