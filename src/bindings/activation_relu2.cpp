@@ -53,7 +53,7 @@ Returns:
     ``dgate``, or a new C-contiguous array.
 
 Raises:
-    What :func:`gated_activation` raises.
+    What :func:`gated_activation_backward` raises.
 
 Example:
     >>> import numpy as np

@@ -114,6 +114,7 @@ const Framework* make_framework(nb::handle source, Kind kind) {
       .requires_grad = requires_grad,
       .get_requires_grad =
           reinterpret_cast<descrgetfunc>(PyType_GetSlot(Py_TYPE(requires_grad), Py_tp_descr_get)),
+      .is_neg = kept("is_neg"),
   };
 }
 

@@ -53,6 +53,7 @@ struct Framework {
   // torch.Tensor.requires_grad and its getter, called without looking the name up (13 ns less).
   PyObject* requires_grad;
   descrgetfunc get_requires_grad;
+  PyObject* is_neg;  // torch.Tensor.is_neg
 };
 
 // Whether the questions about keys can be asked.

@@ -103,12 +103,11 @@ const dlpack::Tensor& tensor_from_capsule(PyObject* capsule, bool& writable, Sit
 
 // ---- torch --------------------------------------------------------------------------------------
 
-// A view of conjugated numbers' imaginary parts is stored with the wrong sign. Such views step over
-// the real parts, so arrays with a last stride of 1 need no question (59 ns).
-void check_not_negated(PyObject* array, const TensorView& view, Site site) {
-  if (view.rank == 0 || view.strides[view.rank - 1] == 1) return;
-  MEMBOUND_CHECK(!nb::cast<bool>(nb::handle(array).attr("is_neg")()), TypeMismatch, site.op,
-                 "argument '", site.argument,
+// A view of conjugated numbers' imaginary parts is stored with the wrong sign, in any layout.
+void check_not_negated(PyObject* array, const Framework& framework, Site site) {
+  const nb::object negated = nb::steal(call_one(framework.is_neg, array));
+  if (!negated.is_valid()) throw nb::python_error();
+  MEMBOUND_CHECK(negated.ptr() != Py_True, TypeMismatch, site.op, "argument '", site.argument,
                  "' is a lazily negated torch view; call .resolve_neg() first");
 }
 
@@ -133,7 +132,7 @@ void load_torch(PyObject* array, const Framework& framework, Site site, LoadedAr
     const nb::object owner = nb::steal(capsule);
     view_from_dlpack(tensor_from_capsule(capsule, loaded.writable, site), array, site, loaded.view);
   }
-  check_not_negated(array, loaded.view, site);
+  check_not_negated(array, framework, site);
 }
 
 // ---- NumPy and CuPy -----------------------------------------------------------------------------

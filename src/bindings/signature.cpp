@@ -13,6 +13,16 @@ namespace {
   throw nb::python_error();
 }
 
+[[noreturn, gnu::cold]] void fail_keyword(const Op& op, PyObject* keyword) {
+  nb::list parameters;
+  for (const char* const* name = op.parameters; *name != nullptr; ++name) parameters.append(*name);
+  const nb::object hint = nb::module_::import_("membound._spellings")
+                              .attr("keyword_hint")(nb::handle(keyword), parameters);
+  PyErr_Format(PyExc_TypeError, "%s: unexpected keyword argument '%U'%U", op.name, keyword,
+               hint.ptr());
+  throw nb::python_error();
+}
+
 int find_parameter(const InternedNames& names, PyObject* keyword) {
   for (int index = 0; index < names.count; ++index) {
     if (names.names[index] == keyword) return index;
@@ -29,7 +39,7 @@ nb::handle handed_over() {
   static std::atomic<PyObject*> kept{nullptr};
   PyObject* functions = kept.load(std::memory_order_acquire);
   if (functions != nullptr) return functions;
-  const nb::module_ torch = nb::module_::import_("membound.torch");
+  const nb::module_ torch = nb::module_::import_("membound.torch._functions");
   functions = nb::object(torch.attr("HANDED_OVER")).release().ptr();
   kept.store(functions, std::memory_order_release);
   return functions;
@@ -77,7 +87,7 @@ void sort_arguments(const Op& op, const InternedNames& names, PyObject* const* a
   for (Py_ssize_t index = 0; index < named; ++index) {
     PyObject* keyword = PyTuple_GetItem(keywords, index);
     const int parameter = find_parameter(names, keyword);
-    if (parameter < 0) fail_call("%s: unexpected keyword argument '%U'", op.name, keyword);
+    if (parameter < 0) fail_keyword(op, keyword);
     if (values[parameter] != nullptr) fail_call("%s: argument '%U' given twice", op.name, keyword);
     values[parameter] = arguments[positional + index];
   }

@@ -1,7 +1,34 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Fused kernels for memory-bound ops on torch, JAX, CuPy and NumPy arrays, on CPU and CUDA."""
+"""Fused kernels for memory-bound ops on torch, JAX, CuPy and NumPy arrays, on CPU and CUDA.
 
+A function takes the arrays of one framework and returns arrays of the same, on the same device.
+Arrays come first, options by name, ``out=`` writes to an array of yours:
+
+    y = membound.rms_norm(x, weight, eps=1e-6)
+    y, residual = membound.add_rms_norm(x, residual, weight)
+    q, k = membound.rope(q, k, cos, sin)
+    membound.silu_and_mul(gate_up, out=y)
+
+Norms         rms_norm, add_rms_norm, layer_norm, add_layer_norm, rms_norm_gated
+Activations   gated_activation, silu_and_mul, gelu_and_mul, gelu_tanh_and_mul, sigmoid_and_mul,
+              relu2
+Rotary        rope, qk_norm_rope; tables: rope_table, rope_frequencies
+Embedding     embedding
+Losses        softmax, cross_entropy
+8-bit results rms_norm_quant, add_rms_norm_quant, gated_activation_quant, silu_and_mul_quant
+Other names   fused_add_rms_norm, gemma_rms_norm, gemma_fused_add_rms_norm
+Gradients     <name>_backward of each with a gradient
+The machine   cuda_status, device_properties, cpu_isa, cpu_threads, set_cpu_threads
+NumPy on GPUs device="cuda" of a call; staging_options, set_staging_options, cached_staging_bytes,
+              release_staging
+
+Gradients of torch tensors are recorded. ``membound.torch`` has modules, ``patch`` and the functions
+for compiled code, ``membound.jax`` the functions for jit, grad and sharding.
+On the command line: ``python -m membound info``, ``check`` and ``bench``.
+"""
+
+from membound import _spellings
 from membound._core import (
     CudaError,
     CudaStatus,
@@ -116,6 +143,11 @@ __all__ = [
     "softmax_backward",
     "staging_options",
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise _spellings.missing_attribute(name, __all__)
+
 
 # doctest does not look into builtins by itself.
 __test__ = {

@@ -1412,7 +1412,11 @@ def rope_backward(
         fix, from gradients as they were written: the same bits on every run.
 
     Raises:
-        What :func:`rope` raises. A call that raises has written nothing.
+        What :func:`rope` raises, and
+        RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
+            never can.
+
+        A call that raises has written nothing.
 
     Example:
         >>> import numpy as np
@@ -1520,8 +1524,9 @@ def qk_norm_rope(
     Raises:
         TypeError: a dtype, a type or a framework that does not fit.
         ValueError: shapes, devices or options that do not fit.
-        RuntimeError: a torch tensor that requires grad while gradients are recorded; they come from
-            :func:`qk_norm_rope_backward`.
+        RuntimeError: a torch tensor requires grad while gradients are recorded, if it is cos, sin or
+            freqs, or with ``out``, ``return_rstd``, ``stream`` or a cache;
+            :func:`membound.torch.qk_norm_rope` records the others.
 
         A call that raises has written nothing.
 
@@ -1629,7 +1634,11 @@ def qk_norm_rope_backward(
         every run. Frequencies and tables have none here.
 
     Raises:
-        What :func:`qk_norm_rope` raises. A call that raises has written nothing.
+        What :func:`qk_norm_rope` raises, and
+        RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
+            never can.
+
+        A call that raises has written nothing.
 
     Example:
         >>> import numpy as np
@@ -1695,7 +1704,9 @@ def embedding(
         TypeError: a dtype, a type or a framework that does not fit.
         ValueError: shapes, devices, options or an overlap that do not fit; with ``validate`` an id or
             a position that is outside.
-        RuntimeError: a torch tensor that requires grad while gradients are recorded.
+        RuntimeError: a torch tensor requires grad while gradients are recorded, and ``out`` or
+            ``stream`` is given, with which none can be. Without them the call is that of
+            :func:`membound.torch.embedding`, which records it.
         CudaError: CUDA reports an error.
 
         A call that raises has written nothing.
@@ -1777,7 +1788,8 @@ def embedding_backward(
         TypeError: a dtype, a type or a framework that does not fit.
         ValueError: shapes, devices, options or an overlap that do not fit; with ``validate`` an id that
             is outside.
-        RuntimeError: a torch tensor that requires grad while gradients are recorded.
+        RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
+            never can.
         MemoryError: no memory to sort the tokens in.
         CudaError: CUDA reports an error.
 
@@ -1876,7 +1888,9 @@ def cross_entropy(
     Raises:
         ValueError: a shape, option, device or overlap that is not as above; with ``validate`` a label.
         TypeError: an array of another framework or dtype, or an option of another type.
-        RuntimeError: a torch tensor that requires grad while gradients are recorded.
+        RuntimeError: a torch tensor requires grad while gradients are recorded, and ``out``,
+            ``return_lse``, ``dlogits`` or ``stream`` is given, with which none can be. Without them
+            the call is that of :func:`membound.torch.cross_entropy`, which records it.
         CudaError: CUDA reports an error.
 
         A call that raises has written nothing.
@@ -1958,7 +1972,8 @@ def cross_entropy_backward(
     Raises:
         ValueError: a shape, option, device or overlap that is not as above; with ``validate`` a label.
         TypeError: an array of another framework or dtype, or an option of another type.
-        RuntimeError: a torch tensor that requires grad while gradients are recorded.
+        RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
+            never can.
         CudaError: CUDA reports an error.
 
         A call that raises has written nothing.
@@ -2014,7 +2029,9 @@ def softmax(
     Raises:
         ValueError: a shape, option, device or overlap that is not as above.
         TypeError: an array of another framework or dtype, or an option of another type.
-        RuntimeError: a torch tensor that requires grad while gradients are recorded.
+        RuntimeError: a torch tensor requires grad while gradients are recorded, and ``out`` or
+            ``stream`` is given, with which none can be. Without them the call is that of
+            :func:`membound.torch.softmax`, which records it.
         CudaError: CUDA reports an error.
 
         A call that raises has written nothing.
@@ -2063,7 +2080,8 @@ def softmax_backward(
     Raises:
         ValueError: a shape, option, device or overlap that is not as above.
         TypeError: an array of another framework or dtype, or an option of another type.
-        RuntimeError: a torch tensor that requires grad while gradients are recorded.
+        RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
+            never can.
         CudaError: CUDA reports an error.
 
         A call that raises has written nothing.
@@ -2252,6 +2270,8 @@ def gated_activation(
     Raises:
         ValueError: a shape, extent, option or overlap that is not as above.
         TypeError: an array of another framework or dtype, or an option of another type.
+        RuntimeError: a torch tensor requires grad while gradients are recorded, if it is ``row_scale``,
+            or with ``out`` or ``stream``; :func:`membound.torch.gated_activation` records the others.
         CudaError: CUDA reports an error.
 
         A call that raises has written nothing.
@@ -2317,7 +2337,9 @@ def gated_activation_backward(
         of the shape of ``gate``, packed like it.
 
     Raises:
-        What :func:`gated_activation` raises.
+        What :func:`gated_activation` raises, and
+        RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
+            never can.
 
         A call that raises has written nothing.
 
@@ -3002,7 +3024,7 @@ def relu2_backward(
         ``dgate``, or a new C-contiguous array.
 
     Raises:
-        What :func:`gated_activation` raises.
+        What :func:`gated_activation_backward` raises.
 
     Example:
         >>> import numpy as np

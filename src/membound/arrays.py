@@ -42,6 +42,7 @@ class Framework(NamedTuple):
     transform_back_key: int = 0
     makes_graph: Callable[[], bool] | None = None
     requires_grad: Any = None
+    is_neg: Callable[[Any], bool] | None = None
 
 
 def classify(array: object) -> Framework | str:
@@ -162,6 +163,7 @@ def _torch() -> Framework:
         makes_graph=makes_graph,
         unpack_dual=functools.partial(torch._VF._unpack_dual, level=0),
         requires_grad=torch.Tensor.requires_grad,
+        is_neg=torch.Tensor.is_neg,
     )
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import random
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,8 +18,6 @@ from reference import DTYPES, NUMPY_DTYPES, QUANTISED
 import membound
 
 # One seed for everything drawn at random; the header of a run prints it, the variable sets it.
-SEED = int(os.environ.get("MEMBOUND_TEST_SEED", random.SystemRandom().randrange(2**32)))
-os.environ["MEMBOUND_TEST_SEED"] = str(SEED)  # pytest-xdist's processes take it from here
 
 
 class Framework:

@@ -13,9 +13,10 @@ import hypothesis
 import numpy as np
 import pytest
 import reference
-from arrays import FRAMEWORKS, SEED, Framework
+from arrays import FRAMEWORKS, Framework
 from hypothesis import strategies as st
 from reference import DTYPES, NUMPY_DTYPES
+from seeds import SEED
 
 
 @dataclass

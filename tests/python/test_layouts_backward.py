@@ -13,10 +13,10 @@ import hypothesis
 import numpy as np
 import pytest
 import reference
-from arrays import SEED
 from cases import needs
 from hypothesis import strategies as st
 from reference import DTYPES, NUMPY_DTYPES
+from seeds import SEED
 from test_layouts import views
 
 import membound

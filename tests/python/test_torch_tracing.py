@@ -88,3 +88,49 @@ def test_modes_that_only_watch_change_nothing():
         out, rstd = membound.rms_norm(x, return_rstd=True)
         membound.rms_norm_backward(x, x, None, rstd)
     torch.testing.assert_close(out, membound.rms_norm(x), rtol=0, atol=0)
+
+
+def test_symbolic_trace_sees_one_call():
+    """Of a function with two results, too; from both homes."""
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = mt.RMSNorm(8)
+
+        def forward(self, x, residual):
+            first, total = membound.add_rms_norm(x, residual, self.norm.weight)
+            second, total = mt.add_rms_norm(first, total, self.norm.weight, eps=1e-5)
+            return self.norm(second) + total
+
+    block, x = Block(), torch.randn(4, 8)
+    traced = torch.fx.symbolic_trace(block)
+    called = [n.target for n in traced.graph.nodes if str(n.target).find("norm") >= 0]
+    assert [t for t in called if callable(t)] == [mt.add_rms_norm, mt.add_rms_norm, mt.rms_norm]
+    torch.testing.assert_close(traced(x, 2 * x), block(x, 2 * x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("home", [membound, mt])
+def test_lazily_negated_views_are_resolved_or_refused(home):
+    """In every layout: of unit stride and one column too, as an input and as a result."""
+    drawn = torch.view_as_complex(torch.randn(4, 8, 2)).conj().imag
+    for x in (drawn, drawn.mT, drawn[:, :1], drawn[:, 0].unsqueeze(-1),
+              torch._neg_view(torch.randn(4, 8)), torch._neg_view(torch.randn(4, 1))):  # fmt: skip
+        assert x.is_neg()
+        with pytest.raises(TypeError, match="'x' is a lazily negated"):
+            home.rms_norm(x)
+        with pytest.raises(TypeError, match="'out' is a lazily negated"):
+            home.rms_norm(x.resolve_neg(), out=x)
+        recorded = home.rms_norm(x.detach().requires_grad_())
+        torch.testing.assert_close(recorded.detach(), membound.rms_norm(x.resolve_neg()))
+
+
+def test_arrays_of_numpy_are_refused():
+    x = torch.randn(4, 8, requires_grad=True)
+    for call in (mt.rms_norm, mt.softmax, mt.silu_and_mul, mt.add_rms_norm, mt.rms_norm_quant):
+        with pytest.raises(TypeError, match=f"^{call.__name__}: argument '.*' must be a torch.Ten"):
+            call(x.detach().numpy())
+    with pytest.raises(RuntimeError, match=r"^rms_norm: argument 'x' requires grad"):
+        mt.rms_norm(x, out=torch.empty(4, 8))
+    with pytest.raises(TypeError, match=r"^rms_norm: unexpected keyword argument 'epsilon'; did"):
+        mt.rms_norm(x, epsilon=1e-6)

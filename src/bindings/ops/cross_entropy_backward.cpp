@@ -62,7 +62,8 @@ Returns:
 Raises:
     ValueError: a shape, option, device or overlap that is not as above; with ``validate`` a label.
     TypeError: an array of another framework or dtype, or an option of another type.
-    RuntimeError: a torch tensor that requires grad while gradients are recorded.
+    RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
+        never can.
     CudaError: CUDA reports an error.
 
     A call that raises has written nothing.

@@ -68,7 +68,9 @@ Raises:
     TypeError: a dtype, a type or a framework that does not fit.
     ValueError: shapes, devices, options or an overlap that do not fit; with ``validate`` an id or
         a position that is outside.
-    RuntimeError: a torch tensor that requires grad while gradients are recorded.
+    RuntimeError: a torch tensor requires grad while gradients are recorded, and ``out`` or
+        ``stream`` is given, with which none can be. Without them the call is that of
+        :func:`membound.torch.embedding`, which records it.
     CudaError: CUDA reports an error.
 
     A call that raises has written nothing.

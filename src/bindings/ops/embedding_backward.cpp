@@ -80,7 +80,8 @@ Raises:
     TypeError: a dtype, a type or a framework that does not fit.
     ValueError: shapes, devices, options or an overlap that do not fit; with ``validate`` an id that
         is outside.
-    RuntimeError: a torch tensor that requires grad while gradients are recorded.
+    RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
+        never can.
     MemoryError: no memory to sort the tokens in.
     CudaError: CUDA reports an error.
 

@@ -74,6 +74,8 @@ Returns:
 Raises:
     ValueError: a shape, extent, option or overlap that is not as above.
     TypeError: an array of another framework or dtype, or an option of another type.
+    RuntimeError: a torch tensor requires grad while gradients are recorded, if it is ``row_scale``,
+        or with ``out`` or ``stream``; :func:`membound.torch.gated_activation` records the others.
     CudaError: CUDA reports an error.
 
     A call that raises has written nothing.

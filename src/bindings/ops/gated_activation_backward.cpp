@@ -62,7 +62,9 @@ Returns:
     of the shape of ``gate``, packed like it.
 
 Raises:
-    What :func:`gated_activation` raises.
+    What :func:`gated_activation` raises, and
+    RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
+        never can.
 
     A call that raises has written nothing.
 

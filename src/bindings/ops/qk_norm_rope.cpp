@@ -98,8 +98,9 @@ Returns:
 Raises:
     TypeError: a dtype, a type or a framework that does not fit.
     ValueError: shapes, devices or options that do not fit.
-    RuntimeError: a torch tensor that requires grad while gradients are recorded; they come from
-        :func:`qk_norm_rope_backward`.
+    RuntimeError: a torch tensor requires grad while gradients are recorded, if it is cos, sin or
+        freqs, or with ``out``, ``return_rstd``, ``stream`` or a cache;
+        :func:`membound.torch.qk_norm_rope` records the others.
 
     A call that raises has written nothing.
 

@@ -89,7 +89,11 @@ Returns:
     every run. Frequencies and tables have none here.
 
 Raises:
-    What :func:`qk_norm_rope` raises. A call that raises has written nothing.
+    What :func:`qk_norm_rope` raises, and
+    RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
+        never can.
+
+    A call that raises has written nothing.
 
 Example:
     >>> import numpy as np

@@ -65,7 +65,11 @@ Returns:
     fix, from gradients as they were written: the same bits on every run.
 
 Raises:
-    What :func:`rope` raises. A call that raises has written nothing.
+    What :func:`rope` raises, and
+    RuntimeError: a torch tensor requires grad while gradients are recorded, which this function
+        never can.
+
+    A call that raises has written nothing.
 
 Example:
     >>> import numpy as np

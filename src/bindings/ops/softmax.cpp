@@ -49,7 +49,9 @@ Returns:
 Raises:
     ValueError: a shape, option, device or overlap that is not as above.
     TypeError: an array of another framework or dtype, or an option of another type.
-    RuntimeError: a torch tensor that requires grad while gradients are recorded.
+    RuntimeError: a torch tensor requires grad while gradients are recorded, and ``out`` or
+        ``stream`` is given, with which none can be. Without them the call is that of
+        :func:`membound.torch.softmax`, which records it.
     CudaError: CUDA reports an error.
 
     A call that raises has written nothing.

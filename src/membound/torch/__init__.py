@@ -8,7 +8,6 @@ traced or tensors are wrapped the call becomes an operator of torch's registry.
 
 from membound.torch._cross_entropy import cross_entropy, linear_cross_entropy
 from membound.torch._embedding import embedding
-from membound.torch._functions import HANDED_OVER, RECORDED
 from membound.torch._gated_activation import (
     gated_activation,
     gelu_and_mul,
@@ -43,8 +42,6 @@ from membound.torch._rope import rope
 from membound.torch._softmax import softmax
 
 __all__ = [
-    "HANDED_OVER",
-    "RECORDED",
     "Embedding",
     "GatedActivation",
     "GatedRMSNorm",

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.overrides import handle_torch_function
 
 from membound import _core
 from membound.arrays import dtype_name, makes_graph, type_name
@@ -39,10 +40,12 @@ def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[...
     def decorate(recorded: Callable[..., Any]) -> Callable[..., Any]:
         extension, names = getattr(_core, recorded.__name__), _names(recorded)
         op = recorded.__name__
-        HANDED_OVER[op] = _handed_over(recorded, names, outputs)
         RECORDED.add(op)
 
         def other(*args: Any, **kwargs: Any) -> Any:
+            if (stand_in := _stand_in(args, kwargs)) is not None:
+                return handle_torch_function(call, (stand_in,), *args, **kwargs)
+            _check_tensor(op, names, args, kwargs)
             if dispatch_modes():
                 return _traced(recorded, names, outputs, args, kwargs)
             return extension(*args, **kwargs)
@@ -54,8 +57,14 @@ def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[...
         def call(*args: Any, **kwargs: Any) -> Any:
             if dynamo_traces():
                 return _traced(recorded, names, outputs, args, kwargs)
-            return eager(*args, **kwargs)
+            try:
+                return eager(*args, **kwargs)
+            except TypeError as error:
+                if str(error).startswith(f"{op}() "):  # Python's, of a call that does not fit
+                    extension(*args, **kwargs)
+                raise
 
+        HANDED_OVER[op] = _handed_over(call, recorded, names, outputs)
         return call
 
     return decorate
@@ -68,14 +77,16 @@ def traceable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any
         op = traced.__name__
         extension, names = getattr(_core, op), _names(traced)
         refusing = _refusing(traced, names)
-        HANDED_OVER[op] = _handed_over(refusing, names, outputs, records=False)
 
         @functools.wraps(traced)
         def call(*args: Any, **kwargs: Any) -> Any:
             if dynamo_traces() or dispatch_modes():
                 return _traced(refusing, names, outputs, args, kwargs)
+            if _stand_in(args, kwargs) is None:
+                _check_tensor(op, names, args, kwargs)
             return extension(*args, **kwargs)
 
+        HANDED_OVER[op] = _handed_over(call, refusing, names, outputs, records=False)
         return call
 
     return decorate
@@ -90,7 +101,26 @@ def _refusing(traced: Callable[..., Any], names: tuple[str, ...]) -> Callable[..
     return call
 
 
+def _stand_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The first that stands for a tensor and is none, as torch.fx's proxies; None without one."""
+    for value in (*args, *kwargs.values()):
+        if not isinstance(value, torch.Tensor) and hasattr(value, "__torch_function__"):
+            return value
+    return None
+
+
+def _check_tensor(op: str, names: tuple[str, ...], args: Any, kwargs: dict[str, Any]) -> None:
+    """The extension takes the arrays of any framework, by whose first all others are judged."""
+    missing = object()
+    first = args[0] if args else kwargs.get(names[0], missing)
+    if first is not missing and not isinstance(first, torch.Tensor):
+        raise TypeError(
+            f"{op}: argument '{names[0]}' must be a torch.Tensor, got {type_name(first)}"
+        )
+
+
 def _handed_over(
+    public: Callable[..., Any],
     recorded: Callable[..., Any],
     names: tuple[str, ...],
     outputs: tuple[str, ...],
@@ -100,6 +130,8 @@ def _handed_over(
     """What the extension calls; NotImplemented where its own error is to be raised after all."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if (stand_in := _stand_in(args, kwargs)) is not None:
+            return handle_torch_function(public, (stand_in,), *args, **kwargs)
         in_graph = makes_graph()
         if not records and not in_graph:
             return NotImplemented

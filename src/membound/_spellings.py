@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a name that membound does not have was meant to be; asked only for an error's text."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+# What libraries call one argument.
+_SYNONYMS = (
+    {"eps", "epsilon", "variance_epsilon", "layer_norm_eps", "rms_norm_eps", "norm_eps"},
+    {"x", "input", "inputs", "hidden_states", "gate", "logits", "q"},
+    {"weight", "gamma", "table", "embedding"},
+    {"bias", "beta"},
+    {"labels", "target", "targets"},
+    {"out", "output", "dst"},
+    {"ids", "input", "input_ids", "indices"},
+    {"position_ids", "positions", "pos_ids", "offsets"},
+    {"q", "query"},
+    {"k", "key"},
+    {"v", "value"},
+    {"dy", "grad_output", "grad", "dout"},
+    {"softcap", "logit_softcap", "logits_soft_cap", "final_logit_softcapping"},
+    {"label_smoothing", "smoothing"},
+    {"interleaved", "rotary_interleaved"},
+    {"inverse", "conjugate"},
+    {"stream", "cuda_stream"},
+)
+
+# Names that are not in membound itself, and where they are.
+_MODULES = ("torch", "jax")
+_OF_TORCH = (
+    "Embedding",
+    "GatedActivation",
+    "GatedRMSNorm",
+    "LayerNorm",
+    "RMSNorm",
+    "RotaryEmbedding",
+    "gated_linear",
+    "linear_cross_entropy",
+    "patch",
+    "unpatch",
+)
+
+
+def keyword_hint(keyword: str, parameters: Iterable[str]) -> str:
+    """How the error of an unexpected keyword ends: "; did you mean 'eps'?", or nothing."""
+    parameters = list(parameters)
+    same = [n for names in _SYNONYMS if keyword in names for n in parameters if n in names]
+    close = same or difflib.get_close_matches(keyword, parameters, n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def missing_attribute(name: str, known: Iterable[str]) -> AttributeError:
+    """The error of ``membound.<name>``, which says where the name is or which is like it."""
+    text = f"module 'membound' has no attribute '{name}'"
+    if name in _MODULES:
+        text += f": it is a module of its own, import membound.{name}"
+    elif name in _OF_TORCH:
+        text += f": it is in membound.torch, from membound.torch import {name}"
+    else:
+        lower = name.lower()
+        close = difflib.get_close_matches(lower, list(known), n=1)
+        text += f"; did you mean '{close[0]}'?" if close else ""
+    return AttributeError(text, name=name)
