@@ -6,7 +6,11 @@ from __future__ import annotations
 
 import torch
 from peer_cases_norms import B, R, W, X, filled, gradients
-from peer_formulas import case, layer, rms, unbound
+from peer_formulas import case, layer, rms, unbound, values
+
+# Several axes that are normalised as one.
+BLOCKS, MATRIX = values(3, 2, 8), (values(2, 8), values(2, 8, seed=1))
+ROWS = BLOCKS.flatten(1)
 
 # --- apex ---
 
@@ -15,12 +19,17 @@ from peer_formulas import case, layer, rms, unbound
 def fused_layer_norm_affine(f):
     yield f(X, W, B, (8,)), layer(X, W, B)
     yield f(X, W, B, [8], 1e-2), layer(X, W, B, 1e-2)
+    weight, bias = MATRIX
+    yield (
+        f(BLOCKS, weight, bias, (2, 8)),
+        layer(ROWS, weight.flatten(), bias.flatten()).view(3, 2, 8),
+    )
 
 
 @case("apex.mixed_dtype_fused_layer_norm_affine")
 def mixed_layer_norm(f):
-    y = f(X.bfloat16(), W, B, (8,), 1e-2)
-    assert y.dtype == torch.float64
+    y = f(X.bfloat16(), W.float(), B.float(), (8,), 1e-2)
+    assert y.dtype == torch.float32
     yield y, layer(X.bfloat16().double(), W, B, 1e-2)
 
 
@@ -34,12 +43,13 @@ def fused_layer_norm(f):
 def fused_rms_norm_affine(f):
     yield f(X, W, (8,)), rms(X, W)
     yield f(X, W, 8, 1e-2), rms(X, W, 1e-2)
+    yield f(BLOCKS, MATRIX[0], (2, 8)), rms(ROWS, MATRIX[0].flatten()).view(3, 2, 8)
 
 
 @case("apex.mixed_dtype_fused_rms_norm_affine")
 def mixed_rms_norm(f):
-    y = f(X.bfloat16(), W, (8,), 1e-2)
-    assert y.dtype == torch.float64
+    y = f(X.bfloat16(), W.float(), (8,), 1e-2)
+    assert y.dtype == torch.float32
     yield y, rms(X.bfloat16().double(), W, 1e-2)
 
 
@@ -104,6 +114,11 @@ def layer_norm_fn(f):
     yield out, layer(X + R, W, B)
     yield kept, X + R
     yield f(X, W, B, prenorm=True, residual_in_fp32=True)[1], X.float()
+    low, wide = X.bfloat16(), R.float()
+    y, total = f(low, W, B, wide, prenorm=True, out_dtype=torch.float32)
+    assert (y.dtype, total.dtype) == (torch.float32, torch.float32)
+    yield total, low.double() + wide.double()
+    yield y, layer(low.double() + wide.double(), W, B)
     torch.manual_seed(0)
     got = f(X, W, B, dropout_p=0.5)
     torch.manual_seed(0)
@@ -172,17 +187,21 @@ def quack_rmsnorm(f):
     y, total = f(X, W, residual=R, eps=1e-2, prenorm=True, weight_offset=1.0)
     yield y, rms(X + R, W, 1e-2, 1)
     yield total, X + R
+    low, wide = X.bfloat16(), R.float()
+    y, total = f(low, W, residual=wide, out_dtype=torch.float32, prenorm=True)
+    assert (y.dtype, total.dtype) == (torch.float32, torch.float32)
+    yield y, rms(low.double() + wide.double(), W)
 
 
 @case("quack.rmsnorm_fwd")
 def quack_rmsnorm_fwd(f):
+    y, total, rstd = f(X, W, residual=R, eps=1e-2, store_rstd=True, weight_offset=1.0)
+    yield y, rms(X + R, W, 1e-2, 1)
+    yield rstd, ((X + R).square().mean(-1) + 1e-2).rsqrt()
     y, total, rstd = f(X, W)
     assert rstd is None
     yield y, rms(X, W)
     yield total, X
-    y, total, rstd = f(X, W, residual=R, eps=1e-2, store_rstd=True, weight_offset=1.0)
-    yield y, rms(X + R, W, 1e-2, 1)
-    yield rstd, ((X + R).square().mean(-1) + 1e-2).rsqrt()
 
 
 @case("quack.rmsnorm_bwd")
@@ -240,9 +259,12 @@ def fast_layernorm(f):
 def torch_rms_norm(f):
     yield f(X, (8,)), rms(X, None, torch.finfo(torch.float64).eps)
     yield f(X, [8], W, 1e-2), rms(X, W, 1e-2)
+    yield f(BLOCKS, (2, 8), MATRIX[0], 1e-2), rms(ROWS, MATRIX[0].flatten(), 1e-2).view(3, 2, 8)
 
 
 @case("functional.layer_norm")
 def torch_layer_norm(f):
     yield f(X, (8,)), layer(X, None, None, 1e-5)
     yield f(X, (8,), W, B, 1e-2), layer(X, W, B, 1e-2)
+    weight, bias = (t.flatten() for t in MATRIX)
+    yield f(BLOCKS, (2, 8), *MATRIX), layer(ROWS, weight, bias, 1e-5).view(3, 2, 8)

@@ -69,16 +69,6 @@ def choose(function: str, argument: str, value: Any, values: dict[Any, Any]) -> 
     return values[value]
 
 
-def one_axis(function: str, normalized_shape: Any, x: Any) -> None:
-    """Raise unless what is to be normalised is the last axis."""
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    if shape != tuple(x.shape[-1:]):
-        raise ValueError(
-            f"{function}: argument 'normalized_shape' must be {tuple(x.shape[-1:])}, the last axis "
-            f"of the input, got {shape}; flatten the axes first"
-        )
-
-
 def heads_of(t: Any, positions: Any, head_size: int) -> Any:
     """A view of (tokens, heads, head_size); view() raises where only a copy could have it."""
     if t is None:

@@ -20,9 +20,9 @@ _ONE_BRANCH = "call the function again for the second branch"
 
 
 def _normalised(name, x, residual, weight, bias, eps, *, is_rms_norm, prenorm, in_fp32,
-                out=None, residual_out=None, offset=0.0):  # fmt: skip
+                out=None, residual_out=None, offset=0.0, dtype=None):  # fmt: skip
     """The norm of x or of x and a residual; with prenorm also what was normalised."""
-    options = {"eps": eps, "weight_offset": offset, "out": out}
+    options = {"eps": eps, "weight_offset": offset, "out": out, "dtype": dtype}
     if is_rms_norm:
         refuse(name, "bias", bias, None, _ADD_FIRST)
     arrays = (weight,) if is_rms_norm else (weight, bias)
@@ -43,7 +43,7 @@ def _refuse_branches(name, x1, weight1, bias1, rowscale, return_dropout_mask):
     refuse(name, "return_dropout_mask", return_dropout_mask, False, "call F.dropout on x yourself")
 
 
-@adapter()
+@adapter(dtype="out_dtype")
 def layer_norm_fn(
     x, weight, bias, residual=None, x1=None, weight1=None, bias1=None, eps=1e-6, dropout_p=0.0,
     rowscale=None, prenorm=False, residual_in_fp32=False, zero_centered_weight=False,
@@ -59,16 +59,14 @@ def layer_norm_fn(
     """
     name = "layer_norm_fn"
     _refuse_branches(name, x1, weight1, bias1, rowscale, return_dropout_mask)
-    if out_dtype not in (None, x.dtype):
-        refuse(name, "out_dtype", out_dtype, None, "cast the result")
     return _normalised(
         name, F.dropout(x, dropout_p) if dropout_p else x, residual, weight, bias, eps,
         is_rms_norm=is_rms_norm, prenorm=prenorm, in_fp32=residual_in_fp32, out=out,
-        residual_out=residual_out, offset=1.0 if zero_centered_weight else 0.0,
+        residual_out=residual_out, offset=1.0 if zero_centered_weight else 0.0, dtype=out_dtype,
     )  # fmt: skip
 
 
-@adapter()
+@adapter(dtype="out_dtype")
 def rms_norm_fn(
     x, weight, bias, residual=None, x1=None, weight1=None, bias1=None, eps=1e-6, dropout_p=0.0,
     rowscale=None, prenorm=False, residual_in_fp32=False, zero_centered_weight=False,
@@ -77,12 +75,10 @@ def rms_norm_fn(
     """:func:`layer_norm_fn` with ``is_rms_norm=True``."""
     name = "rms_norm_fn"
     _refuse_branches(name, x1, weight1, bias1, rowscale, return_dropout_mask)
-    if out_dtype not in (None, x.dtype):
-        refuse(name, "out_dtype", out_dtype, None, "cast the result")
     return _normalised(
         name, F.dropout(x, dropout_p) if dropout_p else x, residual, weight, bias, eps,
         is_rms_norm=True, prenorm=prenorm, in_fp32=residual_in_fp32, out=out,
-        residual_out=residual_out, offset=1.0 if zero_centered_weight else 0.0,
+        residual_out=residual_out, offset=1.0 if zero_centered_weight else 0.0, dtype=out_dtype,
     )  # fmt: skip
 
 

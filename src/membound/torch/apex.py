@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from membound.torch import _modules
-from membound.torch._adapters import adapter, one_axis, refuse
+from membound.torch._adapters import adapter, refuse
 from membound.torch._cross_entropy import cross_entropy
 from membound.torch._layer_norm import layer_norm
 from membound.torch._rms_norm import rms_norm
@@ -25,55 +25,50 @@ from membound.torch._softmax import softmax
 def fused_layer_norm_affine(
     input, weight, bias, normalized_shape, eps=1e-6, memory_efficient=False
 ):
-    """LayerNorm over the last axis, in the dtype of input."""
-    one_axis("fused_layer_norm_affine", normalized_shape, input)
-    return layer_norm(input, weight, bias, eps=eps)
+    """LayerNorm over the last axes, in the dtype of input."""
+    return layer_norm(input, weight, bias, eps=eps, normalized_shape=normalized_shape)
 
 
 @adapter(x="input")
 def fused_layer_norm(input, normalized_shape, eps=1e-6, memory_efficient=False):
-    """LayerNorm over the last axis, without weight and bias."""
-    one_axis("fused_layer_norm", normalized_shape, input)
-    return layer_norm(input, eps=eps)
+    """LayerNorm over the last axes, without weight and bias."""
+    return layer_norm(input, eps=eps, normalized_shape=normalized_shape)
 
 
 @adapter(x="input")
 def fused_rms_norm_affine(input, weight, normalized_shape, eps=1e-6, memory_efficient=False):
-    """RMSNorm over the last axis, in the dtype of input."""
-    one_axis("fused_rms_norm_affine", normalized_shape, input)
-    return rms_norm(input, weight, eps=eps)
+    """RMSNorm over the last axes, in the dtype of input."""
+    return rms_norm(input, weight, eps=eps, normalized_shape=normalized_shape)
 
 
 @adapter(x="input")
 def fused_rms_norm(input, normalized_shape, eps=1e-6, memory_efficient=False):
-    """RMSNorm over the last axis, without a weight."""
-    one_axis("fused_rms_norm", normalized_shape, input)
-    return rms_norm(input, eps=eps)
+    """RMSNorm over the last axes, without a weight."""
+    return rms_norm(input, eps=eps, normalized_shape=normalized_shape)
 
 
 @adapter(x="input")
 def mixed_dtype_fused_layer_norm_affine(
     input, weight, bias, normalized_shape, eps=1e-6, memory_efficient=False
 ):
-    """LayerNorm over the last axis, in the dtype of weight."""
-    one_axis("mixed_dtype_fused_layer_norm_affine", normalized_shape, input)
-    return layer_norm(input.to(weight.dtype), weight, bias, eps=eps)
+    """LayerNorm over the last axes, in the dtype of weight."""
+    return layer_norm(
+        input, weight, bias, eps=eps, normalized_shape=normalized_shape, dtype=weight.dtype
+    )
 
 
 @adapter(x="input")
 def mixed_dtype_fused_rms_norm_affine(
     input, weight, normalized_shape, eps=1e-6, memory_efficient=False
 ):
-    """RMSNorm over the last axis, in the dtype of weight."""
-    one_axis("mixed_dtype_fused_rms_norm_affine", normalized_shape, input)
-    return rms_norm(input.to(weight.dtype), weight, eps=eps)
+    """RMSNorm over the last axes, in the dtype of weight."""
+    return rms_norm(input, weight, eps=eps, normalized_shape=normalized_shape, dtype=weight.dtype)
 
 
 @adapter(x="input")
 def manual_rms_norm(input, normalized_shape, weight, eps):
     """:func:`fused_rms_norm_affine` with another order of arguments; weight may be None."""
-    one_axis("manual_rms_norm", normalized_shape, input)
-    return rms_norm(input, weight, eps=eps)
+    return rms_norm(input, weight, eps=eps, normalized_shape=normalized_shape)
 
 
 class FusedLayerNorm(_modules.LayerNorm):

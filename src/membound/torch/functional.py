@@ -6,38 +6,35 @@ from __future__ import annotations
 
 from torch.nn import _reduction
 
-from membound.torch._adapters import adapter, one_axis, refuse
+from membound.torch._adapters import adapter, refuse
 from membound.torch._embedding import embedding as _embedding
 from membound.torch._gated_activation import gated_activation
 from membound.torch._layer_norm import layer_norm as _layer_norm
 from membound.torch._losses import reduced_cross_entropy
-from membound.torch._modules import default_eps
 from membound.torch._rms_norm import rms_norm as _rms_norm
 from membound.torch._softmax import softmax as _softmax
 
 
 @adapter(x="input")
 def rms_norm(input, normalized_shape, weight=None, eps=None):
-    """RMSNorm of the last axis; eps None is the epsilon of what it computes in.
+    """RMSNorm of the last axes; eps None is the epsilon of what it computes in.
 
     >>> import torch
     >>> rms_norm(torch.tensor([[3.0, 4.0]]), (2,), eps=12.5).mul(10).round().tolist()
     [[6.0, 8.0]]
     """
-    one_axis("rms_norm", normalized_shape, input)
-    return _rms_norm(input, weight, eps=default_eps(input.dtype) if eps is None else eps)
+    return _rms_norm(input, weight, eps=eps, normalized_shape=normalized_shape)
 
 
 @adapter(x="input")
 def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
-    """LayerNorm of the last axis.
+    """LayerNorm of the last axes.
 
     >>> import torch
     >>> layer_norm(torch.tensor([[1.0, 3.0]]), (2,), eps=0.0).tolist()
     [[-1.0, 1.0]]
     """
-    one_axis("layer_norm", normalized_shape, input)
-    return _layer_norm(input, weight, bias, eps=eps)
+    return _layer_norm(input, weight, bias, eps=eps, normalized_shape=normalized_shape)
 
 
 @adapter(x="input")

@@ -23,15 +23,17 @@ from membound.torch._softmax import softmax as _softmax
 # --- norms ---
 
 
-def _refuse_dtypes(function, x, residual, bias, out_dtype, residual_dtype):
+def _sum_in(function, x, residual, bias, residual_dtype):
+    """What is normalised without a residual; with one its dtype is that of the sum."""
     refuse(function, "bias", bias, None, "add it to the result")
-    if out_dtype not in (None, x.dtype):
-        refuse(function, "out_dtype", out_dtype, None, "cast the result")
-    if residual_dtype not in (None, (x if residual is None else residual).dtype):
+    if residual is None:
+        return x if residual_dtype is None else x.to(residual_dtype)
+    if residual_dtype != residual.dtype:
         refuse(function, "residual_dtype", residual_dtype, None, "cast the residual first")
+    return None
 
 
-@adapter()
+@adapter(dtype="out_dtype")
 def rmsnorm(
     x, weight=None, bias=None, residual=None, out_dtype=None, residual_dtype=None, eps=1e-6,
     prenorm=False, weight_offset=0.0,
@@ -42,26 +44,26 @@ def rmsnorm(
     >>> rmsnorm(torch.tensor([[3.0, 4.0]]), eps=12.5).mul(10).round().tolist()
     [[6.0, 8.0]]
     """
-    _refuse_dtypes("rmsnorm", x, residual, bias, out_dtype, residual_dtype)
-    options = {"eps": eps, "weight_offset": weight_offset}
+    total = _sum_in("rmsnorm", x, residual, bias, residual_dtype)
+    options = {"eps": eps, "weight_offset": weight_offset, "dtype": out_dtype}
     if residual is None:
-        y, total = _rms_norm(x, weight, **options), x
+        y = _rms_norm(x, weight, **options)
     else:
         y, total = add_rms_norm(x, residual, weight, **options)
     return (y, total) if prenorm else y
 
 
-@adapter()
+@adapter(dtype="out_dtype")
 def rmsnorm_fwd(
     x, weight=None, bias=None, residual=None, out_dtype=None, residual_dtype=None, eps=1e-6,
     store_rstd=False, weight_offset=0.0,
 ):  # fmt: skip
     """``(out, x + residual or x, rstd or None)``, without a gradient."""
-    _refuse_dtypes("rmsnorm_fwd", x, residual, bias, out_dtype, residual_dtype)
-    options = {"eps": eps, "weight_offset": weight_offset, "return_rstd": True}
+    total = _sum_in("rmsnorm_fwd", x, residual, bias, residual_dtype)
+    options = {"eps": eps, "weight_offset": weight_offset, "dtype": out_dtype}
+    options["return_rstd"] = True
     if residual is None:
         y, rstd = membound.rms_norm(x, weight, **options)
-        total = x
     else:
         y, total, rstd = membound.add_rms_norm(x, residual, weight, **options)
     return y, total, rstd if store_rstd else None
