@@ -181,3 +181,84 @@ def test_hooks_of_a_patched_projection_are_called(hook):
     mlp.down_proj = nn.Sequential(mlp.down_proj)  # as an adapter takes its place
     mlp(torch.randn(4, 8)).sum().backward()
     assert len(calls) == 2
+
+
+class Dropping(GatedMLP):
+    def forward(self, x):
+        hidden = self.act_fn(self.gate_proj(x)) * self.up_proj(x)
+        hidden = nn.functional.dropout(hidden, 0.5, self.training)
+        return self.down_proj(hidden)
+
+
+class Limited(GatedMLP):
+    limit = 0.1
+
+    def forward(self, x):
+        gate = self.gate_proj(x).clamp(max=self.limit)
+        up = self.up_proj(x).clamp(min=-self.limit, max=self.limit)
+        return self.down_proj(self.act_fn(gate) * up)
+
+
+@pytest.mark.parametrize("kind", [Dropping, Limited])
+@pytest.mark.parametrize("training", [True, False])
+def test_gated_mlps_keep_dropout_and_limits(kind, training):
+    mlp, x = kind(8).train(training), torch.randn(5, 8) * 1e3
+    torch.manual_seed(1)
+    right = mlp(x)
+    assert mt.patch(mlp).replaced == 1
+    torch.manual_seed(1)
+    torch.testing.assert_close(mlp(x=x), right, rtol=1e-4, atol=1e-4)
+
+
+def test_another_activation_and_its_hooks_are_used():
+    mlp, x, calls = GatedMLP(8), torch.randn(3, 8), []
+    mlp.act_fn.register_forward_hook(lambda *_: calls.append(1))
+    mt.patch(mlp)
+    assert not calls
+    mlp(x)
+    assert calls == [1]
+    mlp.act_fn = nn.Tanh()
+    torch.testing.assert_close(mlp(x), GatedMLP.forward(mlp, x))
+
+
+def test_shallow_copies_compute_with_their_own_weights():
+    for one in (LlamaRMSNorm(8), GatedMLP(8)):
+        mt.patch(one)
+        twin, x = copy.copy(one), torch.randn(3, 8)
+        zeros = {name: nn.Parameter(torch.zeros(8)) for name in one._parameters}
+        layers = {name: nn.Linear(8, 8) for name in one._modules if name != "act_fn"}
+        twin._parameters, twin._modules = zeros, {**one._modules, **layers}
+        assert not torch.allclose(twin(x), one(x))
+
+
+def test_optional_second_tensors_are_taken():
+    class AddingRMSNorm(LlamaRMSNorm):
+        def forward(self, hidden_states, residual=None):
+            if residual is not None:
+                hidden_states = hidden_states + residual
+            return super().forward(hidden_states)
+
+    norm, x = AddingRMSNorm(8), torch.randn(3, 8)
+    plain, added, named = norm(x), norm(x, x.flip(0)), norm(hidden_states=x)
+    mt.patch(norm)
+    torch.testing.assert_close(norm(x), plain)
+    torch.testing.assert_close(norm(x, x.flip(0)), added)
+    torch.testing.assert_close(norm(hidden_states=x), named)
+
+
+def test_unpatch_refuses_what_was_wrapped_since():
+    norm = LlamaRMSNorm(8)
+    mt.patch(norm)
+    inner = norm.forward
+    norm.forward = lambda x: inner(x)
+    with pytest.raises(RuntimeError, match="was wrapped after patch"):
+        mt.unpatch(norm)
+    norm.forward = inner  # as accelerate takes its wrapper off
+    assert mt.unpatch(norm) == 1
+    assert type(norm) is LlamaRMSNorm
+
+
+@pytest.mark.parametrize("call", [mt.patch, mt.unpatch])
+def test_what_is_no_module_is_refused(call):
+    with pytest.raises(TypeError, match=r"argument 'model' must be a torch\.nn\.Module, got int"):
+        call(5)

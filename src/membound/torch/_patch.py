@@ -20,7 +20,12 @@ from membound.torch._patch_class import Recipe, patched_class, put, recipes_of, 
 from membound.torch._patch_embedding import is_embedding, replace_embedding
 from membound.torch._patch_loss import makes_loss, replace_loss
 from membound.torch._patch_mask import makes_causal_mask, replace_causal_mask
-from membound.torch._patch_mlp import is_gated_mlp, replace_gated_mlp
+from membound.torch._patch_mlp import (
+    has_gated_experts,
+    is_gated_mlp,
+    replace_gate_of_experts,
+    replace_gated_mlp,
+)
 from membound.torch._patch_norm import (
     is_rms_norm,
     replace_layer_norm,
@@ -63,10 +68,11 @@ def patch(model: nn.Module) -> Report:
     models that call transformers' ``create_causal_mask`` (given no mask, positions or cache they
     make none for SDPA, which is causal by itself), and the ``loss_function`` of a language model
     (computed from its logits as they are, where the model's own makes float32 copies of them).
-    Weights, hooks and state dicts stay. A module that is replaced gets a subclass of its class, with
-    the same name and a ``forward`` or loss of ours, so no other model changes. Its copies are patched
-    too, and so is what a pickle of the whole model loads (with the version of membound that wrote
-    it). :func:`unpatch` undoes it. Patch before torch.compile, and before wrappers of ``forward``.
+    Weights, hooks and state dicts stay. A module that is replaced gets a subclass of its class with
+    the same name and a ``forward`` or loss of ours, so no other model changes. Its copies are
+    patched too, and so is what a pickle of the whole model loads (with the version of membound that
+    wrote it). :func:`unpatch` undoes it. Patch before torch.compile and before wrappers of
+    ``forward``.
 
     Returns:
         A table of what was replaced, by what, and what was left and why.
@@ -148,7 +154,7 @@ def _replace_parts(module: nn.Module) -> list[tuple[str | None, str]]:
             outcomes.append((name, ""))
         except LeftAloneError as reason:
             outcomes.append((None, str(reason)))
-        except Exception as error:  # noqa: BLE001 - a stranger's code: no error leaves a model half done
+        except Exception as error:  # noqa: BLE001 - a stranger's code
             outcomes.append((None, f"its trial raised {type(error).__name__}: {error}"))
     if found:
         put(module, found)
@@ -167,6 +173,7 @@ _KINDS = (
     _Kind(lambda module: type(module) is nn.LayerNorm, replace_layer_norm),
     _Kind(is_embedding, replace_embedding),
     _Kind(is_gated_mlp, replace_gated_mlp),
+    _Kind(has_gated_experts, replace_gate_of_experts, "_apply_gate"),
     _Kind(calls_rotary, replace_rotary),
     _Kind(makes_causal_mask, replace_causal_mask),
     _Kind(makes_loss, replace_loss, "_loss_function"),  # where transformers' property looks first

@@ -1,11 +1,16 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Gated MLPs of a model, with the activation and the product in one pass."""
+"""Gated MLPs and experts of a model, with the activation and the product in one pass.
+
+The class's own method is read and one expression of it, ``act(gate) * up``, is exchanged. A trial
+confirms the activation. Where that has hooks or is another at a call, the call is as it was.
+"""
 
 from __future__ import annotations
 
+import ast
+import copy
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,112 +20,175 @@ from torch.nn.modules.module import _has_any_global_hook
 from membound.torch._gated_activation import gated_activation
 from membound.torch._gated_linear import gated_linear
 from membound.torch._patch_class import Recipe
-from membound.torch._patch_trial import LeftAloneError, draw, takes_one_tensor, undisturbed
+from membound.torch._patch_gating import CALL, with_gating
+from membound.torch._patch_source import compiled, definition
+from membound.torch._patch_trial import LeftAloneError, undisturbed
 from membound.torch._recording import dynamo_traces
 
-_ACTIVATIONS = {
-    "SiLU": "silu",
-    "SiLUActivation": "silu",
-    "GELUTanh": "gelu_tanh",
-    "PytorchGELUTanh": "gelu_tanh",
-    "NewGELUActivation": "gelu_tanh",
-    "GELUActivation": "gelu",
-}
-
-
-def _activation(module: nn.Module) -> str:
-    for name in ("act_fn", "activation_fn", "act"):
-        act = getattr(module, name, None)
-        if act is None:
-            continue
-        if isinstance(act, nn.GELU):
-            return "gelu_tanh" if act.approximate == "tanh" else "gelu"
-        if type(act).__name__ in _ACTIVATIONS:
-            return _ACTIVATIONS[type(act).__name__]
-        raise LeftAloneError(f"its activation is {type(act).__name__}")
-    raise LeftAloneError("it names no activation")
-
-
-def is_gated_mlp(module: nn.Module) -> bool:
-    parts = {name for name, _ in module.named_children()}
-    return any(layers <= parts for layers in _MLP_FORWARDS)
-
-
-def _down(projection, kind, gate, up=None):
-    """The last projection, with the activation that it would keep made again in the backward."""
-    if torch.is_grad_enabled() and not dynamo_traces() and _is_bare_linear(projection):
-        return gated_linear(gate, up, projection.weight, projection.bias, kind=kind)
-    return projection(gated_activation(gate, up, kind=kind))
-
-
+_KINDS = (("silu", 1.0), ("silu", 1.702), ("gelu_tanh", 1.0), ("gelu", 1.0), ("relu2", 1.0))
+_FUNCTIONS = (nn.functional.silu, nn.functional.gelu)
+_PARTS = ({"gate_proj", "up_proj", "down_proj"}, {"gate_up_proj", "down_proj"}, {"Wi", "Wo"})
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def _is_bare_linear(module: nn.Module) -> bool:
-    """Whether a call of the module is its product and nothing else: no adapter, no hook."""
-    if type(module) is not nn.Linear or "forward" in module.__dict__:
+def is_gated_mlp(module: nn.Module) -> bool:
+    names = {name for name, _ in module.named_children()}
+    if any(parts <= names for parts in _PARTS):
+        return True
+    layers = [child for child in module.children() if isinstance(child, nn.Linear)]
+    return len(layers) > 1 and len(_activations(module, "forward")) == 1
+
+
+def has_gated_experts(module: nn.Module) -> bool:
+    return hasattr(module, "_apply_gate") and hasattr(module, "gate_up_proj")
+
+
+def replace_gated_mlp(module: nn.Module) -> tuple[str, Recipe]:
+    return _replace(module, "forward")
+
+
+def replace_gate_of_experts(module: nn.Module) -> tuple[str, Recipe]:
+    return _replace(module, "_apply_gate")
+
+
+def _replace(module: nn.Module, method: str) -> tuple[str, Recipe]:
+    cls = type(module)
+    definition(getattr(cls, method))  # raises where there is none to be read
+    acts = _activations(module, method)
+    if len(acts) != 1:
+        raise LeftAloneError("it has no product of the form act(gate) * up")
+    ((text, act),) = acts.items()
+    kind, alpha = _kind_of(act)
+    like = type(act) if isinstance(act, nn.Module) else act
+    known = like, getattr(act, "approximate", None), kind, alpha
+    recipe = Recipe(_method, (cls, method, text, known))
+    recipe.make(*recipe.arguments)  # raises where the method cannot be changed
+    return f"gated_activation, kind={kind!r}" + (f", alpha={alpha}" if alpha != 1 else ""), recipe
+
+
+def _activations(module: nn.Module, method: str) -> dict[str, Any]:
+    """What is called for a factor of a product and has no weights, by its text."""
+    function = getattr(type(module), method)
+    found = {text: _called(module, function, text) for text in _factors(type(module), method)}
+    return {text: act for text, act in found.items() if _is_activation(act)}
+
+
+@functools.cache
+def _factors(cls: type[nn.Module], method: str) -> tuple[str, ...]:
+    """What the method calls, as text, where the result is one factor of a product."""
+    found: list[str] = []
+    try:
+        with_gating(definition(getattr(cls, method)), lambda node: found.append(ast.unparse(node)))
+    except LeftAloneError:
+        return ()
+    return tuple(dict.fromkeys(found))
+
+
+def _called(module: nn.Module, function: Any, text: str) -> Any:
+    first, *rest = text.split(".")
+    held = module if first == "self" else function.__globals__.get(first)
+    for name in rest:
+        held = getattr(held, name, None)
+    return held
+
+
+def _is_activation(act: Any) -> bool:
+    if not isinstance(act, nn.Module):
+        return any(act is function for function in _FUNCTIONS)
+    return not any(True for _ in act.parameters()) and not isinstance(act, nn.Dropout)
+
+
+def _kind_of(act: Any) -> tuple[str, float]:
+    """The first of our kinds that gives what the activation gives, far out and near zero."""
+    name = getattr(act, "__name__", type(act).__name__)
+    known = type(act).__module__.startswith(("torch.", "transformers."))
+    if isinstance(act, nn.Module) and not known:
+        raise LeftAloneError(f"its activation {name} is neither torch's nor transformers'")
+    with undisturbed():
+        near = torch.linspace(-12, 12, 4801)
+        far = torch.tensor([-1e4, -1e3, -100.0, 100.0, 1e3, 1e4])
+        x = torch.cat((near, far))
+        wanted = _without_hooks(act)(x)
+        for kind, alpha in _KINDS:
+            got = gated_activation(x, kind=kind, packing="gate", alpha=alpha)
+            if torch.allclose(got, wanted, rtol=1e-5, atol=1e-6):
+                return kind, alpha
+    raise LeftAloneError(f"its activation is {name}")
+
+
+def _without_hooks(act: Any) -> Any:
+    """What a call computes, so that nothing fires."""
+    if not isinstance(act, nn.Module):
+        return act
+    return functools.partial(type(act).forward, copy.copy(act))
+
+
+def _method(cls: type[nn.Module], method: str, text: str, known: tuple[Any, ...]) -> Any:
+    """The class's method, where what is called by that text gates."""
+    function = getattr(cls, method)
+    tree = with_gating(definition(function), lambda node: ast.unparse(node) == text)
+    if tree is None:
+        raise LeftAloneError("it has no product of the form act(gate) * up")
+    return compiled(function, tree, **{CALL: _gating(known)})
+
+
+def _gating(known: tuple[Any, ...]) -> Any:
+    like, approximate, kind, alpha = known
+    is_module = isinstance(like, type)
+
+    def is_known(act):
+        if not is_module:
+            return act is like
+        return type(act) is like and _is_bare(act) and _approximate(act) == approximate
+
+    def gating(projection, act, gate, up, limit):
+        """``projection(act(gate) * up)``; up None: gate holds both, limit: both are clamped."""
+        if not is_known(act) or not _are_alike(gate, up, limit):
+            result = _as_it_was(act, gate, up, limit)
+            return result if projection is None else projection(result)
+        options = {"kind": kind, "alpha": alpha, "limit": limit}
+        if projection is None:
+            return gated_activation(gate, up, **options)
+        if torch.is_grad_enabled() and not dynamo_traces() and _is_bare_linear(projection):
+            # What the last projection would keep is made again in the backward.
+            return gated_linear(gate, up, projection.weight, projection.bias, **options)
+        return projection(gated_activation(gate, up, **options))
+
+    return gating
+
+
+def _approximate(act):
+    return getattr(act, "approximate", None)
+
+
+def _are_alike(gate, up, limit):
+    if limit is not None and not limit > 0:
+        return False
+    if up is None:
+        return gate.is_floating_point() and gate.shape[-1] % 2 == 0
+    return (
+        isinstance(gate, torch.Tensor)
+        and isinstance(up, torch.Tensor)
+        and gate.is_floating_point()
+        and gate.shape == up.shape
+        and gate.dtype == up.dtype
+    )
+
+
+def _as_it_was(act, gate, up, limit):
+    if up is None:
+        gate, up = gate.chunk(2, dim=-1)
+    if limit is not None:
+        gate, up = gate.clamp(max=limit), up.clamp(min=-limit, max=limit)
+    return act(gate) * up
+
+
+def _is_bare(module: nn.Module) -> bool:
+    """Whether a call of the module is its class's forward and nothing else."""
+    if "forward" in module.__dict__:
         return False
     return not (any(getattr(module, name) for name in _HOOKS) or _has_any_global_hook())
 
 
-def _forward_gate_up_down(self, kind, x):
-    return _down(self.down_proj, kind, self.gate_proj(x), self.up_proj(x))
-
-
-def _forward_packed_down(self, kind, hidden_states):
-    return _down(self.down_proj, kind, self.gate_up_proj(hidden_states))
-
-
-def _forward_wi_wo(self, kind, hidden_states):
-    if self.drop.training and self.drop.p > 0:
-        return self.Wo(self.drop(gated_activation(self.Wi(hidden_states), kind=kind)))
-    return _down(self.Wo, kind, self.Wi(hidden_states))
-
-
-_MLP_FORWARDS: dict[frozenset[str], Callable[..., Any]] = {
-    frozenset({"gate_proj", "up_proj", "down_proj"}): _forward_gate_up_down,
-    frozenset({"gate_up_proj", "down_proj"}): _forward_packed_down,
-    frozenset({"Wi", "Wo", "drop"}): _forward_wi_wo,
-}
-
-
-def replace_gated_mlp(module: nn.Module) -> tuple[str, Recipe]:
-    kind = _activation(module)
-    if not takes_one_tensor(module):
-        raise LeftAloneError("its forward takes more than one tensor")
-    parts = {name for name, _ in module.named_children()}
-    layers = next(layers for layers in _MLP_FORWARDS if layers <= parts)
-    first = next(child for name, child in module.named_children() if name in layers)
-    if not isinstance(first, nn.Linear):
-        raise LeftAloneError(f"its first projection is {type(first).__name__}")
-    recipe = Recipe(_mlp_forward, (layers, kind))
-    forward = functools.partial(recipe.make(*recipe.arguments), module)
-    was_training = module.training
-    module.train(False)  # dropout has no place in a trial
-    try:
-        _check(module, forward, first.in_features)
-    finally:
-        module.train(was_training)
-    return f"gated_activation, kind={kind!r}", recipe
-
-
-def _mlp_forward(layers, kind):
-    ours = _MLP_FORWARDS[layers]
-
-    def forward(self, x):
-        return ours(self, kind, x)
-
-    return forward
-
-
-def _check(module: nn.Module, forward: Callable[..., Any], cols: int) -> None:
-    """A product of matrices carries one rounding into many results: looser than a norm's trial."""
-    weight = next(module.parameters())
-    if weight.device.type == "meta":
-        raise LeftAloneError("its weights are on the meta device")
-    with undisturbed(str(weight.device)) as generator:
-        x = draw(generator, 2, cols).to(weight)
-        wanted, got = type(module).forward(module, x), forward(x)
-    scale = wanted.abs().max().item()
-    if not (got - wanted).abs().max().item() <= 16 * torch.finfo(x.dtype).eps * scale:
-        raise LeftAloneError("it computes something else")
+def _is_bare_linear(module: nn.Module) -> bool:
+    return type(module) is nn.Linear and _is_bare(module)

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 from typing import Any
 
 import torch
@@ -82,8 +84,15 @@ def _with_weight(module: nn.Module, weight: torch.Tensor) -> nn.Module:
 
 
 def _rms_norm_recipe(cls, *form):
-    def forward(self, hidden_states):
-        return _rms_norm_forward(self, cls, *form, hidden_states)
+    first = list(inspect.signature(cls.forward).parameters)[1]
+
+    @functools.wraps(cls.forward)
+    def forward(self, *args, **kwargs):
+        if len(args) == 1 and not kwargs:
+            return _rms_norm_forward(self, cls, *form, args[0])
+        if not args and list(kwargs) == [first]:
+            return _rms_norm_forward(self, cls, *form, kwargs[first])
+        return cls.forward(self, *args, **kwargs)  # with a gate or a residual: not tried
 
     return forward
 
