@@ -6,8 +6,6 @@
 #include <cuda_fp8.h>
 
 #include <concepts>
-#include <limits>
-
 #include "cuda/convert.cuh"
 #include "cuda/reduce.cuh"
 
@@ -68,7 +66,7 @@ __device__ inline float dynamic_scale(A largest, DType dtype, float upper_bound)
   constexpr float kSmallest = 0x1p-126f;
   float scale = over_largest_number(largest, dtype);
   if constexpr (sizeof(A) == 8) {  // a float32 scale cannot follow: the codes are clipped
-    if (isinf(scale) && !isinf(largest)) scale = std::numeric_limits<float>::max();
+    if (isinf(scale) && !isinf(largest)) scale = 0x1.fffffep127f;
   }
   scale = scale < kSmallest ? kSmallest : scale;  // NaN stays
   return scale > upper_bound ? upper_bound : scale;
