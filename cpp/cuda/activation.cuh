@@ -265,8 +265,9 @@ struct ActivationOf<Activation::kSitu, T> {
       z = not_below(z, kFarArgument<A>);
     }
     const Logistic<A> at = logistic<A>(z, 0);
-    return {product(capped.value, at.s),
-            product(at.s, fma(capped.value, at.complement, capped.slope)), A(1)};
+    const A complement = gate > -kFarArgument<A> ? A(0) : at.complement;
+    return {product(capped.value, at.s), product(at.s, fma(capped.value, complement, capped.slope)),
+            A(1)};
   }
 };
 
