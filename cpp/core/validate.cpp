@@ -182,6 +182,11 @@ void check_weight_offset(double weight_offset, DType dtype, bool has_weight, con
                  "argument 'weight_offset' must be 0 without a weight, got ", weight_offset);
 }
 
+void check_gpu(Device device, const char* op) {
+  MEMBOUND_CHECK(device.is_cuda(), InvalidArgument, op,
+                 "argument 'device' must be a CUDA device, got ", device_name(device));
+}
+
 void check_staged(const ConstTensorView& view, Device staging_device, const char* op,
                   const char* argument) {
   MEMBOUND_CHECK(!view.device.is_cuda(), InvalidArgument, op, "argument '", argument,

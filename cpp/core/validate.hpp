@@ -63,6 +63,8 @@ void check_limit(double value, DType dtype, const char* op, const char* argument
 void check_finite(double value, DType dtype, const char* op, const char* argument);
 // Finite, and 0 without a weight.
 void check_weight_offset(double weight_offset, DType dtype, bool has_weight, const char* op);
+// An option that names a GPU.
+void check_gpu(Device device, const char* op);
 // Host arrays, to be carried through a GPU.
 void check_staged(const ConstTensorView& view, Device staging_device, const char* op,
                   const char* argument);

@@ -7,6 +7,7 @@
 
 #include "core/memory.hpp"
 #include "core/route.hpp"
+#include "core/validate.hpp"
 #include "membound/cuda_check.hpp"
 
 namespace membound {
@@ -64,8 +65,13 @@ CudaStatus cuda_status() {
 }
 
 DeviceProperties device_properties(Device device) {
+  check_gpu(device, "device_properties");
   cudaDeviceProp found;
-  MEMBOUND_CUDA_CHECK(cudaGetDeviceProperties(&found, device.index));
+  if (const cudaError_t error = cudaGetDeviceProperties(&found, device.index)) {
+    cudaGetLastError();
+    throw CudaError(error, cudaGetErrorName(error),
+                    "device_properties: there is no usable " + device_name(device));
+  }
   DeviceProperties properties;
   properties.name = found.name;
   properties.compute_major = found.major;

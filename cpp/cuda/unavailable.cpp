@@ -3,6 +3,7 @@
 // A CPU-only build: the few runtime symbols, so that no op needs a stub of its own.
 #include "core/memory.hpp"
 #include "core/route.hpp"
+#include "core/validate.hpp"
 
 namespace membound {
 
@@ -23,7 +24,10 @@ CudaStatus cuda_status() {
   return status;
 }
 
-DeviceProperties device_properties(Device) { throw_cuda_unavailable("device_properties"); }
+DeviceProperties device_properties(Device device) {
+  check_gpu(device, "device_properties");
+  throw_cuda_unavailable("device_properties");
+}
 
 Device current_cuda_device() { return Device::cuda(); }  // the op will say that there is none
 

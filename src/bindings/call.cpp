@@ -172,8 +172,24 @@ nb::object ArrayCall::new_as(PyObject* like, const TensorView& wanted, const cha
   nb::object here = made_here(like, wanted, 0, wanted.rank, wanted.dtype, argument, loaded);
   if (here.is_valid()) return here;
   const nb::handle make(framework_of(like, {op_, argument}).empty_as);
-  return made(make(nb::handle(like), shape_of(wanted, 0, wanted.rank), dtype_name(wanted.dtype)),
-              argument, loaded);
+  nb::object answer;
+  try {
+    answer = make(nb::handle(like), shape_of(wanted, 0, wanted.rank), dtype_name(wanted.dtype));
+  } catch (const nb::python_error& error) {
+    fail_to_make(error, argument);
+  }
+  return made(std::move(answer), argument, loaded);
+}
+
+// torch raises RuntimeError where there is no memory, or a class of its own that is one.
+void ArrayCall::fail_to_make(const nb::python_error& error, const char* argument) const {
+  if (framework_->kind != Kind::kTorch || !error.matches(PyExc_RuntimeError)) throw error;
+  const std::string text = str_of(error.value());
+  const bool no_memory = text.find("out of memory") != std::string::npos ||
+                         text.find("allocate memory") != std::string::npos;
+  if (!no_memory) throw error;
+  fail<OutOfMemory>(op_, "no memory for argument '", argument,
+                    "': ", text.substr(0, text.find('\n')));
 }
 
 // What membound.arrays made, or why it has not.
@@ -194,7 +210,7 @@ nb::object ArrayCall::new_numpy(const TensorView& view, int first, int last, DTy
 }
 
 nb::object ArrayCall::adopt(PyObject* created, const char* argument, LoadedArray& loaded) const {
-  if (created == nullptr) throw nb::python_error();
+  if (created == nullptr) fail_to_make(nb::python_error(), argument);
   nb::object array = nb::steal(created);
   const Site site{op_, argument};
   load_array(created, framework_of(created, site), site, stream_, loaded);

@@ -74,6 +74,7 @@ class ArrayCall {
   nb::object made_here(PyObject* like, const TensorView& view, int first, int last, DType dtype,
                        const char* argument, LoadedArray& loaded) const;
   nb::object made(nb::object answer, const char* argument, LoadedArray& loaded) const;
+  [[noreturn]] void fail_to_make(const nb::python_error& error, const char* argument) const;
   nb::object adopt(PyObject* created, const char* argument, LoadedArray& loaded) const;
   nb::object new_numpy(const TensorView& view, int first, int last, DType dtype,
                        const char* argument, LoadedArray& loaded) const;

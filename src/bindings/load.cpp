@@ -20,13 +20,15 @@ nb::object get(PyObject* object, PyObject* name) {
 }
 
 [[noreturn, gnu::cold]] void fail_dtype(PyObject* array, Site site) {
+  const nb::object dtype = nb::getattr(array, "dtype", nb::none());  // not all producers have one
   fail<TypeMismatch>(site.op, "argument '", site.argument, "' has dtype ",
-                     str_of(nb::handle(array).attr("dtype")), ", which no op takes");
+                     dtype.is_none() ? "of another kind or size" : str_of(dtype),
+                     ", which no op takes");
 }
 
 void check_rank(std::int64_t rank, Site site) {
-  MEMBOUND_CHECK(rank <= kMaxRank, InvalidArgument, site.op, "argument '", site.argument,
-                 "' must have at most ", kMaxRank, " axes, got ", rank);
+  MEMBOUND_CHECK(rank >= 0 && rank <= kMaxRank, InvalidArgument, site.op, "argument '",
+                 site.argument, "' must have at most ", kMaxRank, " axes, got ", rank);
 }
 
 // ---- DLPack tensors -----------------------------------------------------------------------------
@@ -70,15 +72,21 @@ Device device_from_dlpack(dlpack::DeviceId device, Site site) {
 
 void view_from_dlpack(const dlpack::Tensor& tensor, PyObject* array, Site site, TensorView& view) {
   check_rank(tensor.rank, site);
+  MEMBOUND_CHECK(tensor.shape != nullptr || tensor.rank == 0, InvalidArgument, site.op,
+                 "argument '", site.argument, "' gives no shape for its ", tensor.rank, " axes");
   if (!find_dtype(tensor.dtype, view.dtype)) fail_dtype(array, site);
   view.device = device_from_dlpack(tensor.device, site);
   view.rank = tensor.rank;
   std::int64_t contiguous = 1;
+  bool fits = true;
   for (int axis = tensor.rank - 1; axis >= 0; --axis) {
     view.shape[axis] = tensor.shape[axis];
     view.strides[axis] = tensor.strides != nullptr ? tensor.strides[axis] : contiguous;
-    contiguous *= tensor.shape[axis];
+    fits &= tensor.shape[axis] >= 0 &&
+            !__builtin_mul_overflow(contiguous, tensor.shape[axis], &contiguous);
   }
+  MEMBOUND_CHECK(fits, InvalidArgument, site.op, "argument '", site.argument,
+                 "' must not have a negative extent or more elements than 64 bits count");
   view.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
   MEMBOUND_CHECK(tensor.data != nullptr || contiguous == 0, InvalidArgument, site.op, "argument '",
                  site.argument, "' has no memory (its storage was freed, or it is a placeholder)");
@@ -223,7 +231,7 @@ void load_buffer(PyObject* array, Site site, LoadedArray& loaded) {
                           "' offers no plain strided buffer: ", take_python_error());
   }
   const std::string format = buffer.format != nullptr ? buffer.format : "B";
-  const auto item_size = static_cast<std::int64_t>(buffer.itemsize);
+  const std::int64_t item_size = buffer.itemsize;
   TensorView& view = loaded.view;
   view.data = buffer.buf;
   view.device = Device::cpu();
@@ -231,18 +239,27 @@ void load_buffer(PyObject* array, Site site, LoadedArray& loaded) {
   loaded.writable = buffer.readonly == 0;
   for (int axis = 0; axis < view.rank; ++axis) {
     view.shape[axis] = buffer.shape[axis];
-    view.strides[axis] = buffer.strides[axis] / item_size;
+    view.strides[axis] = buffer.strides[axis];  // in bytes as yet
   }
   PyBuffer_Release(&buffer);
   MEMBOUND_CHECK(format.size() == 1 && std::strchr("efdbilq", format[0]) != nullptr, TypeMismatch,
                  site.op, "argument '", site.argument,
                  "' must have the buffer format 'e', 'f', 'd', 'b', 'i', 'l' or 'q', got '", format,
                  "'");
-  const bool integers = std::strchr("ilq", format[0]) != nullptr;
-  view.dtype = item_size == 1   ? DType::kInt8
-               : item_size == 2 ? DType::kFloat16
-               : item_size == 4 ? (integers ? DType::kInt32 : DType::kFloat32)
-                                : (integers ? DType::kInt64 : DType::kFloat64);
+  switch (format[0]) {
+    case 'e': view.dtype = DType::kFloat16; break;
+    case 'f': view.dtype = DType::kFloat32; break;
+    case 'd': view.dtype = DType::kFloat64; break;
+    case 'b': view.dtype = DType::kInt8; break;
+    case 'i': view.dtype = DType::kInt32; break;
+    default: view.dtype = DType::kInt64;
+  }
+  MEMBOUND_CHECK(item_size == static_cast<std::int64_t>(dtype_size(view.dtype)), TypeMismatch,
+                 site.op, "argument '", site.argument, "' must have elements of ",
+                 dtype_size(view.dtype), " bytes for its format '", format, "', got ", item_size);
+  for (int axis = 0; axis < view.rank; ++axis) {
+    view.strides[axis] = element_stride(view.strides[axis], view.shape[axis], item_size, site);
+  }
 }
 
 // ---- anything with __dlpack__ -------------------------------------------------------------------

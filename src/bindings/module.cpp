@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 
 #include "activation.hpp"
+#include "buffer.hpp"
 #include "call.hpp"
 #include "errors.hpp"
 #include "jax_ffi.hpp"
@@ -96,6 +97,7 @@ NB_MODULE(_core, module) {
   module.attr("DTYPE_CODES") = mp::dtype_codes();
   module.attr("ACTIVATIONS") = mp::activations();
   mp::register_errors(module);
+  mp::bind_buffer(module);
   mp::bind_devices(module);
   mp::bind_jax_ffi(module);
   mp::bind_staging(module);

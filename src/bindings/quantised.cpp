@@ -55,7 +55,13 @@ std::int64_t group_size_of(const QuantArguments& arguments) {
   const bool is_integer = PyIndex_Check(value) && !PyBool_Check(value);
   MEMBOUND_CHECK(is_integer, TypeMismatch, arguments.op,
                  "argument 'group_size' must be 64, 128 or None, got ", type_name(value));
-  return given_group_size(PyNumber_AsSsize_t(value, nullptr), arguments.op);
+  const Py_ssize_t size = PyNumber_AsSsize_t(value, nullptr);
+  if (size == -1 && PyErr_Occurred()) {
+    PyErr_Clear();  // an array of several numbers, which has __index__ all the same
+    fail<TypeMismatch>(arguments.op, "argument 'group_size' must be 64, 128 or None, got ",
+                       type_name(value));
+  }
+  return given_group_size(size, arguments.op);
 }
 
 // The array that the caller gave to write to, or a new one of the wanted shape and dtype.

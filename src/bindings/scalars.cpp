@@ -11,19 +11,37 @@ namespace membound::python {
 
 namespace {
 
+// What __cuda_stream__ says: a pair of the protocol's version and the handle, or a function of it.
+nb::object protocol_number(nb::handle stream) {
+  nb::object pair = stream.attr(nb::handle(names().cuda_stream_protocol));
+  if (PyCallable_Check(pair.ptr())) pair = pair();
+  if (!nb::isinstance<nb::tuple>(pair) && !nb::isinstance<nb::list>(pair)) return {};
+  return nb::len(pair) == 2 ? nb::object(pair[1]) : nb::object();
+}
+
 // The handle itself, or the attribute of a stream object that holds it; null when it is neither.
 nb::object stream_number(nb::handle stream) {
   if (PyLong_Check(stream.ptr()) && !PyBool_Check(stream.ptr())) return nb::borrow(stream);
   const Names& known = names();
   if (nb::hasattr(stream, nb::handle(known.cuda_stream_protocol))) {
-    nb::object pair = stream.attr(nb::handle(known.cuda_stream_protocol));
-    if (PyCallable_Check(pair.ptr())) pair = pair();
-    return pair[1];
+    return protocol_number(stream);
   }
   for (PyObject* name : {known.cuda_stream, known.ptr}) {
     if (nb::hasattr(stream, nb::handle(name))) return stream.attr(nb::handle(name));
   }
   return {};
+}
+
+// Takes the Python error of a conversion: true where the number is too large, false where there is
+// none. Frameworks do not agree on what an array of several numbers raises; what the caller's own
+// numbers raise is thrown on.
+bool is_too_large(PyObject* value) {
+  const nb::python_error error;
+  if (error.matches(PyExc_OverflowError)) return true;
+  if (!error.matches(PyExc_TypeError) && !nb::hasattr(value, nb::handle(names().dlpack))) {
+    throw error;
+  }
+  return false;
 }
 
 }  // namespace
@@ -59,10 +77,7 @@ double number_from_python(PyObject* value, Site site) {
                  "' must be a real number, got bool");
   const double number = PyFloat_AsDouble(value);
   if (number == -1.0 && PyErr_Occurred()) [[unlikely]] {
-    const bool too_large = PyErr_ExceptionMatches(PyExc_OverflowError);
-    if (!too_large && !PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
-    PyErr_Clear();
-    MEMBOUND_CHECK(!too_large, InvalidArgument, site.op, "argument '", site.argument,
+    MEMBOUND_CHECK(!is_too_large(value), InvalidArgument, site.op, "argument '", site.argument,
                    "' must fit a double");
     fail<TypeMismatch>(site.op, "argument '", site.argument, "' must be a real number, got ",
                        type_name(value));
@@ -81,7 +96,8 @@ std::int64_t integer_from_python(PyObject* value, Site site) {
                  site.argument, "' must be an integer, got ", type_name(value));
   const Py_ssize_t number = PyNumber_AsSsize_t(value, PyExc_OverflowError);
   if (number == -1 && PyErr_Occurred()) {
-    PyErr_Clear();
+    MEMBOUND_CHECK(is_too_large(value), TypeMismatch, site.op, "argument '", site.argument,
+                   "' must be an integer, got ", type_name(value));
     fail<InvalidArgument>(site.op, "argument '", site.argument, "' must fit 64 bits");
   }
   return number;

@@ -118,7 +118,8 @@ struct Scalar {
   void* value;
 };
 
-// Operands and results share one form; types[i] is 1 for a Buffer.
+// Operands and results share one form.
+inline constexpr std::int32_t kBuffer = 1;  // of types
 struct Buffers {
   std::size_t struct_size;
   Extension* extensions;

@@ -112,6 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     if options.command == "cmake-dir":
         return _cmake_dir()
+    from membound import cpu_isa
+
+    cpu_isa()  # says so at once where MEMBOUND_CPU_ISA names none of this CPU's
     if options.command == "info":
         from membound import _info
 
@@ -133,6 +136,11 @@ def _run_process() -> int:
     try:
         code = main()
         sys.stdout.flush()
+    except ValueError as error:
+        if not str(error).startswith("cpu_isa: "):
+            raise
+        print(f"membound: {error}", file=sys.stderr)
+        return 2
     except BrokenPipeError:  # nobody reads on, as in `info | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return 1

@@ -22,6 +22,12 @@ class CudaError(RuntimeError):
     code: int
     name: str
 
+class Buffer:
+    """Memory behind a memoryview that new_buffer made."""
+
+def new_buffer(format: str, item_size: int, shape: tuple[int, ...]) -> memoryview:
+    """Zeros of a buffer format, as a memoryview of any shape."""
+
 class CudaStatus:
     """What CUDA this build and this machine offer."""
 

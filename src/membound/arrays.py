@@ -9,13 +9,12 @@ ordinary call. No framework is imported: an array of one can only exist when its
 from __future__ import annotations
 
 import functools
-import math
 import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from membound._core import DTYPE_CODES
+from membound._core import DTYPE_CODES, new_buffer
 
 
 class Framework(NamedTuple):
@@ -303,28 +302,28 @@ def _buffer() -> Framework:
     )  # fmt: skip
 
 
+_BUFFER_FORMATS = {"int8": ("b", 1), "float16": ("e", 2), "float32": ("f", 4), "float64": ("d", 8)}
+
+
 def _empty_buffer(x: Any) -> memoryview:
     view = memoryview(x)
-    return memoryview(bytearray(view.nbytes)).cast(view.format, view.shape)
+    return new_buffer(view.format, view.itemsize, view.shape)
 
 
 def _empty_buffer_rows(x: Any) -> memoryview:
     view = memoryview(x)
-    rows = view.nbytes // view.itemsize // view.shape[-1]
-    code = "d" if view.format == "d" else "f"
-    return memoryview(bytearray(rows * (8 if code == "d" else 4))).cast(code, view.shape[:-1])
+    wide = "float64" if view.format == "d" else "float32"
+    return new_buffer(*_BUFFER_FORMATS[wide], view.shape[:-1])
 
 
 def _empty_buffer_columns(x: Any) -> memoryview:
     view = memoryview(x)
-    return memoryview(bytearray(math.prod(view.shape[-1:]) * view.itemsize)).cast(view.format)
+    return new_buffer(view.format, view.itemsize, view.shape[-1:])
 
 
 def _empty_buffer_as(_: Any, shape: tuple[int, ...], dtype: str) -> memoryview | str:
-    code, size = {"int8": ("b", 1), "float32": ("f", 4)}.get(dtype, ("", 0))
-    if not code:
-        return f"buffers have no {dtype}"
-    return memoryview(bytearray(math.prod(shape) * size)).cast(code, shape)
+    known = _BUFFER_FORMATS.get(dtype)
+    return f"buffers have no {dtype}" if known is None else new_buffer(*known, shape)
 
 
 _FRAMEWORKS: dict[str, Callable[[ModuleType, object], Framework | str | None]] = {

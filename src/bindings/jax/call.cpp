@@ -35,6 +35,12 @@ DType dtype_of(xla::DataType dtype) {
 }  // namespace
 
 TensorView Call::view(const xla::Buffers& buffers, std::int64_t index) const {
+  if (index >= buffers.size || buffers.types[index] != xla::kBuffer) {
+    throw InvalidArgument("a call of " + std::to_string(frame.operands.size) + " operands and " +
+                          std::to_string(frame.results.size) + " results lacks " +
+                          (&buffers == &frame.operands ? "operand " : "result ") +
+                          std::to_string(index) + ": another version of membound made it");
+  }
   const auto& buffer = *static_cast<const xla::Buffer*>(buffers.values[index]);
   TensorView view(buffer.data, dtype_of(buffer.dtype), device, {});
   if (buffer.rank > kMaxRank) {
