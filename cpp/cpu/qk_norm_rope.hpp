@@ -12,43 +12,32 @@ namespace membound::cpu {
 // The angles of some tokens in the order of kernels, all pairs of each.
 class HeldAngles {
   static constexpr std::int64_t kPairs = kQkNormColumns / 2, kNumbers = 2048;
-  static_assert(rope_width(kPairs, true) <= kNumbers);
+  static_assert(2 * rope_width(kPairs, true) <= kNumbers);
 
  public:
   // The most at once.
   static constexpr std::int64_t kTokens = kNumbers / rope_width(1, false);
 
   HeldAngles(const RopeProblem& problem, const KernelTable& table)
-      : p_(problem),
-        table_(table),
-        angles_(problem, table),
-        width_(rope_width(problem.rotary_dim / 2, problem.interleaved)) {}
+      : p_(problem), angles_(problem, table, problem.rotary_dim / 2) {}
 
   // The most tokens from (b, s) on whose angles are held at once, up to token `last` of all.
   std::int64_t tokens(std::int64_t s, std::int64_t left) const {
-    return std::min({kNumbers / width_, left, p_.seq - s});
+    return std::min({kNumbers / angles_.width(), left, p_.seq - s});
   }
   void hold(std::int64_t b, std::int64_t s, std::int64_t tokens) {
-    const std::int64_t size = size_of(accumulate_dtype(p_.dtype));
-    double cos[kPairs], sin[kPairs];
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      angles_.of_token(b, s + t, 0, p_.rotary_dim / 2, cos, sin);
-      const std::int64_t at = t * width_ * size;
-      table_.rope_arrange({p_.dtype, p_.interleaved, p_.rotary_dim / 2, cos, sin,
-                           reinterpret_cast<char*>(cos_) + at, reinterpret_cast<char*>(sin_) + at});
-    }
+    angles_.arrange<kPairs>(b, s, tokens, 0, p_.rotary_dim / 2, cos_, sin_);
   }
   void point(QkNormHeads& heads) const {
     heads.cos = cos_;
     heads.sin = sin_;
-    heads.table_stride = width_;
+    heads.table_stride = angles_.width();
+    heads.table_second = angles_.second();
   }
 
  private:
   const RopeProblem& p_;
-  const KernelTable& table_;
-  RopeTokenAngles angles_;
-  std::int64_t width_;
+  ArrangedAngles angles_;
   // Zeros behind the last pair: sums run over them.
   alignas(64) double cos_[kNumbers] = {};
   alignas(64) double sin_[kNumbers] = {};

@@ -8,7 +8,6 @@
 #include "cpu/parallel.hpp"
 #include "cpu/rope_angles.hpp"
 #include "cpu/rows.hpp"
-#include "membound/device_buffer.hpp"
 
 namespace membound::cpu {
 
@@ -17,7 +16,7 @@ namespace {
 // Pairs whose cos and sin are held at once, and what the stack holds of them.
 constexpr std::int64_t kPairs = 256;
 constexpr std::int64_t kHeld = 2048;
-static_assert(rope_width(kPairs, true) <= kHeld);
+static_assert(2 * rope_width(kPairs, true) <= kHeld);
 
 // The table of cos and sin for some tokens, of which each has the width of its pairs.
 struct Held {
@@ -50,37 +49,30 @@ RopeRows shared_part(const RopeProblem& problem, const RopeHeads& heads) {
 class Turner {
  public:
   explicit Turner(const RopeProblem& problem)
-      : p_(problem), table_(kernels()), angles_(problem, table_) {
+      : p_(problem),
+        table_(kernels()),
+        angles_(problem, table_, std::min(problem.rotary_dim / 2, kPairs)) {
     for (int i = 0; i < p_.count; ++i) rows_[i] = shared_part(p_, p_.arrays[i]);
   }
 
   // Tokens [first, last) of all, sequences one after the other.
   void turn(std::int64_t first, std::int64_t last) const {
-    const std::int64_t width = rope_width(std::min(p_.rotary_dim / 2, kPairs), p_.interleaved);
     for (std::int64_t token = first; token < last;) {
       const std::int64_t b = token / p_.seq, s = token % p_.seq;
-      const std::int64_t tokens = std::min({kHeld / width, last - token, p_.seq - s});
+      const std::int64_t tokens = std::min({kHeld / angles_.width(), last - token, p_.seq - s});
       for (std::int64_t pair = 0; pair < p_.rotary_dim / 2; pair += kPairs) {
-        turn_pairs(b, s, tokens, pair, width);
+        turn_pairs(b, s, tokens, pair);
       }
       token += tokens;
     }
   }
 
  private:
-  void turn_pairs(std::int64_t b, std::int64_t s, std::int64_t tokens, std::int64_t first_pair,
-                  std::int64_t width) const {
+  void turn_pairs(std::int64_t b, std::int64_t s, std::int64_t tokens,
+                  std::int64_t first_pair) const {
     const std::int64_t pairs = std::min(kPairs, p_.rotary_dim / 2 - first_pair);
-    const std::int64_t size = size_of(accumulate_dtype(p_.dtype));
     Held held;
-    double cos[kPairs], sin[kPairs];
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      angles_.of_token(b, s + t, first_pair, pairs, cos, sin);
-      const std::int64_t at = t * width * size;
-      table_.rope_arrange({p_.dtype, p_.interleaved, pairs, cos, sin,
-                           reinterpret_cast<char*>(held.cos) + at,
-                           reinterpret_cast<char*>(held.sin) + at});
-    }
+    angles_.arrange<kPairs>(b, s, tokens, first_pair, pairs, held.cos, held.sin);
     for (int i = 0; i < p_.count; ++i) {
       const RopeHeads& heads = p_.arrays[i];
       RopeRows rows = rows_[i];
@@ -89,7 +81,8 @@ class Turner {
       rows.cos = held.cos;
       rows.sin = held.sin;
       rows.tokens = tokens;
-      rows.table_stride = width;
+      rows.table_stride = angles_.width();
+      rows.table_second = angles_.second();
       rows.first_pair = first_pair;
       rows.pairs = pairs;
       rows.copy_rest = first_pair == 0 && heads.out != heads.x && p_.rotary_dim < p_.head_dim;
@@ -99,21 +92,19 @@ class Turner {
 
   const RopeProblem& p_;
   const KernelTable& table_;
-  RopeTokenAngles angles_;
+  ArrangedAngles angles_;
   RopeRows rows_[2];
 };
 
-// The sums of one part of the tokens, in float64 from one token to the next.
+// The sums of one part of the tokens, in float64 over heads and tokens.
 void add_part(const RopeFrequenciesProblem& problem, const KernelTable& table, std::int64_t first,
               std::int64_t last, double* sums) {
   const RopeProblem& p = problem.rope;
   const std::int64_t all_pairs = p.rotary_dim / 2;
-  const bool wide = p.dtype == DType::kFloat64;
   for (std::int64_t token = first; token < last; ++token) {
     const std::int64_t b = token / p.seq, s = token % p.seq;
     for (std::int64_t pair = 0; pair < all_pairs; pair += kPairs) {
-      double doubles[kPairs] = {};
-      float floats[kPairs] = {};
+      double terms[kPairs] = {};
       const std::int64_t pairs = std::min(kPairs, all_pairs - pair);
       for (int i = 0; i < p.count; ++i) {
         const RopeHeads& heads = p.arrays[i];
@@ -122,13 +113,12 @@ void add_part(const RopeFrequenciesProblem& problem, const KernelTable& table, s
             {bytes_of(problem.x[i]) + x.at(b, s) * size_of(p.dtype),
              bytes_of(heads.out) + heads.out_strides.at(b, s) * size_of(p.dtype), p.dtype,
              p.interleaved, heads.heads, x.head, x.dim, heads.out_strides.head,
-             heads.out_strides.dim, p.rotary_dim, p.rotary_offset, pair, pairs,
-             wide ? static_cast<void*>(doubles) : static_cast<void*>(floats)});
+             heads.out_strides.dim, p.rotary_dim, p.rotary_offset, pair, pairs, terms});
       }
       for (std::int64_t j = 0; j < pairs; ++j) {
         std::int64_t position = 0;
         if (!p.where.find(p.axis_of(pair + j), b, s, position)) continue;
-        sums[pair + j] += static_cast<double>(position) * (wide ? doubles[j] : floats[j]);
+        sums[pair + j] += static_cast<double>(position) * terms[j];
       }
     }
   }
@@ -153,9 +143,7 @@ void rope_frequencies(const RopeFrequenciesProblem& problem) {
   const FloatMode ieee;
   const std::int64_t pairs = p.rotary_dim / 2, tokens = p.tokens();
   const std::int64_t each = rope_tokens_per_part(tokens);
-  const DeviceBuffer parts(static_cast<std::size_t>(kRopeParts * pairs) * sizeof(double),
-                           Device::cpu());
-  double* sums = parts.as<double>();
+  double* sums = static_cast<double*>(problem.workspace);
   std::fill(sums, sums + kRopeParts * pairs, 0.0);
   parallel_for(kRopeParts, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t part = first; part < last; ++part) {

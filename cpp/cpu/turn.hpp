@@ -14,12 +14,16 @@ struct Halves {
   Pair<V> first, second;
 };
 
-// The first and the second elements of some pairs.
+// The first and the second elements of some pairs. The numbers that the second turn by are behind
+// those of the first, or the same where `second` is 0.
 template <class V, class A>
-MEMBOUND_ALWAYS_INLINE Halves<V> turned_halves(Pair<V> a, Pair<V> b, const A* cos, const A* sin) {
+MEMBOUND_ALWAYS_INLINE Halves<V> turned_halves(Pair<V> a, Pair<V> b, const A* cos, const A* sin,
+                                               std::int64_t second) {
   const auto c = load_pair<V>(cos), s = load_pair<V>(sin);
+  const auto d = second == 0 ? c : load_pair<V>(cos + second);
+  const auto t = second == 0 ? s : load_pair<V>(sin + second);
   return {{a.first * c.first - b.first * s.first, a.second * c.second - b.second * s.second},
-          {b.first * c.first + a.first * s.first, b.second * c.second + a.second * s.second}};
+          {b.first * d.first + a.first * t.first, b.second * d.second + a.second * t.second}};
 }
 
 template <class V>
@@ -44,11 +48,13 @@ MEMBOUND_ALWAYS_INLINE V neighbours_swapped(V value) {
 template <class T>
 MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> turned_neighbours(
     Pair<typename Lanes<T>::V> value, std::int64_t at, const typename Lanes<T>::A* cos,
-    const typename Lanes<T>::A* sin) {
+    const typename Lanes<T>::A* sin, std::int64_t second) {
   using V = typename Lanes<T>::V;
   if constexpr (Lanes<T>::kEvenOdd) {
     const V c = load<V>(cos + at / 2), s = load<V>(sin + at / 2);
-    return {value.first * c - value.second * s, value.second * c + value.first * s};
+    const V d = second == 0 ? c : load<V>(cos + second + at / 2);
+    const V t = second == 0 ? s : load<V>(sin + second + at / 2);
+    return {value.first * c - value.second * s, value.second * d + value.first * t};
   } else {
     const auto c = load_pair<V>(cos + at), s = load_pair<V>(sin + at);
     return {value.first * c.first + neighbours_swapped(value.first) * s.first,

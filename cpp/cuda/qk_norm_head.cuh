@@ -159,34 +159,34 @@ __device__ inline std::int64_t pair_of_head(int i, const HeadLanes& head, bool i
 }
 template <class T>
 __device__ __noinline__ Turns<T> turns_of_head(const RopeProblem& p, std::int64_t b, std::int64_t s,
-                                               HeadLanes head) {
+                                               HeadLanes head, int element) {
   const auto pair = [&](int i) { return pair_of_head<T>(i, head, p.interleaved); };
   Turns<T> turns;
-  if (makes_turns(p)) {
-    make_turns<T>(p, b, s, pair, turns);
-  } else {
-    find_turns<T>(p, b, s, pair, turns);
-  }
+  find_turns_of<T>(p, b, s, pair, element, makes_turns(p), turns);
   return turns;
 }
 
-// cos or sin of the pairs in a lane's two chunks of neighbours, from a row that starts at a
-// multiple of 16 bytes.
+// cos or sin of one element of each pair in a lane's two chunks of neighbours, from a row that
+// starts at a multiple of 16 bytes.
 template <class T>
-__device__ inline void read_half_chunks(const void* table, DType dtype, std::int64_t row,
-                                        const HeadLanes& head,
+__device__ inline void read_half_chunks(const RopeTable& table, DType dtype, std::int64_t row,
+                                        const HeadLanes& head, int element,
                                         accumulate_t<T> (&numbers)[kPack<T>]) {
   constexpr int kHalf = kPack<T> / 2;
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
     const std::int64_t at = row + (part * head.half + head.lane) * kHalf;
-    if (sizeof(T) == 2 && dtype == DType::kFloat32) {
-      const Numbers<float> some =
-          unpack<float>(*reinterpret_cast<const uint4*>(static_cast<const float*>(table) + at));
+    if (table.second != 0) {
+      accumulate_t<T> both[kPack<T>];
+      read_chunks<T>(table.data, dtype, row + (part * head.half + head.lane) * kPack<T>, both);
+      every_other<T>(both, element == 1, numbers + part * kHalf);
+    } else if (sizeof(T) == 2 && dtype == DType::kFloat32) {
+      const Numbers<float> some = unpack<float>(
+          *reinterpret_cast<const uint4*>(static_cast<const float*>(table.data) + at));
 #pragma unroll
       for (int i = 0; i < kHalf; ++i) numbers[part * kHalf + i] = some.at[i];
     } else {
-      const uint2 both = *reinterpret_cast<const uint2*>(static_cast<const T*>(table) + at);
+      const uint2 both = *reinterpret_cast<const uint2*>(static_cast<const T*>(table.data) + at);
       const Numbers<T> some = unpack<T>(uint4{both.x, both.y, 0u, 0u});
 #pragma unroll
       for (int i = 0; i < kHalf; ++i) numbers[part * kHalf + i] = some.at[i];
@@ -194,34 +194,41 @@ __device__ inline void read_half_chunks(const void* table, DType dtype, std::int
   }
 }
 
-// cos and sin of the pairs in a lane's two chunks. in_chunks: read_chunks can read the table.
+// cos and sin of one element of each pair in a lane's two chunks. in_chunks: read_chunks can read
+// the table.
 template <class T>
-__device__ inline void read_head_turns(const RopeProblem& p, bool in_chunks, std::int64_t b,
-                                       std::int64_t s, const HeadLanes& head, Turns<T>& turns) {
-  if (!head.holds()) return fill_turns<T>(turns, 1, 0);
+__device__ inline void read_element_turns(const RopeProblem& p, bool in_chunks, std::int64_t b,
+                                          std::int64_t s, const HeadLanes& head, int element,
+                                          Turns<T>& turns) {
   if (in_chunks) {
-    read_table_turns<T>(
-        p, b, s, turns, [&](const void* table, std::int64_t row, std::int64_t, auto& numbers) {
-          if (p.interleaved) {
-            read_half_chunks<T>(table, p.table_dtype, row, head, numbers);
-          } else {
-            read_chunks<T>(table, p.table_dtype, row + head.lane * kPack<T>, numbers);
-          }
-        });
+    read_table_turns<T>(p, b, s, turns,
+                        [&](const RopeTable& table, std::int64_t row, bool sine, auto& numbers) {
+                          const int of = sine ? sine_of(p, element) : element;
+                          if (p.interleaved) {
+                            read_half_chunks<T>(table, p.table_dtype, row, head, of, numbers);
+                          } else {
+                            read_chunks<T>(table.data, p.table_dtype,
+                                           row + head.lane * kPack<T> + of * table.second, numbers);
+                          }
+                        });
   } else {
-    turns = turns_of_head<T>(p, b, s, head);
+    turns = turns_of_head<T>(p, b, s, head, element);
   }
   turn_back<T>(turns, p.inverse);
 }
 
-// Branches, not selections: the whole call goes one way.
-template <class T>
-__device__ inline void turn_head(HeadPart<T>& x, const Turns<T>& turns, bool interleaved) {
-  if (interleaved) {
-    turn<true>(x.first, x.second, turns);
-  } else {
-    turn<false>(x.first, x.second, turns);
+// cos and sin of the pairs in a lane's two chunks; those of the second elements go to `seconds`
+// where they have columns of their own.
+template <class T, class Seconds>
+__device__ inline void read_head_turns(const RopeProblem& p, bool in_chunks, std::int64_t b,
+                                       std::int64_t s, const HeadLanes& head, Turns<T>& turns,
+                                       Seconds& seconds) {
+  if (!head.holds()) return fill_turns<T>(turns, 1, 0);
+  if (p.has_column_each()) {
+    read_element_turns<T>(p, in_chunks, b, s, head, 1, turns);
+    seconds.hold(turns);
   }
+  read_element_turns<T>(p, in_chunks, b, s, head, 0, turns);
 }
 
 // --- the general form: a warp for a head ---

@@ -204,6 +204,28 @@ struct HeadExchange {
   accumulate_t<T> at[2][kZero + 1];
 };
 
+// Which pair each of a lane's elements is in, and which of its two it is.
+struct LaneElements {
+  int first, pairs;  // first: of the lane's, among all that turn
+  bool interleaved, holds;
+
+  __device__ bool turns(int i) const {
+    return holds && static_cast<unsigned>(first + i) < 2u * pairs;
+  }
+  __device__ int at(int i) const { return turns(i) ? first + i : 0; }
+  __device__ int element(int i) const { return interleaved ? at(i) & 1 : at(i) >= pairs; }
+  __device__ int pair(int i) const { return interleaved ? at(i) / 2 : at(i) - element(i) * pairs; }
+};
+template <class T>
+__device__ __noinline__ Turns<T> turns_of_elements(const RopeProblem& p, std::int64_t b,
+                                                   std::int64_t s, LaneElements mine) {
+  Turns<T> turns;
+  find_turns<T>(
+      p, b, s, [=](int i) { return std::int64_t{mine.pair(i)}; },
+      [=](int i) { return mine.element(i); }, turns);
+  return turns;
+}
+
 // How a lane's numbers turn: each times cos, and its partner times sin, which has the sign. One
 // that does not turn has a zero for a partner.
 template <class T>
@@ -211,7 +233,8 @@ struct LaneTurns {
   accumulate_t<T> cos[kPack<T>], sin[kPack<T>];
   int partner[kPack<T>];
 
-  // Lanes find the angles of every so many pairs of their token, and share them.
+  // Lanes find the angles of every so many pairs of their token, and share them; each finds its own
+  // where a table has a column for each element.
   __device__ void find(const RopeProblem& p, bool everyday_table, std::int64_t b, std::int64_t s,
                        const HeadChunk& mine, int lanes, HeadExchange<T>& exchange) {
     constexpr int kMost = kPack<T> / 2;  // no more pairs than half of the chunks' elements
@@ -220,11 +243,12 @@ struct LaneTurns {
       const int number = mine.chunk + i * lanes;
       return number < pairs ? number : 0;
     };
-    Turns<T, kMost> turns;
-    if (pairs > 0 && everyday_table) {
-      read_turns_by_element<T>(p, b, s, pair, turns);
-    } else if (pairs > 0) {
-      turns = turns_from<T, kMost>(p, b, s, mine.chunk, lanes, pairs);
+    const bool each = p.has_column_each();
+    Turns<T, kMost> turns{};
+    if (pairs > 0 && everyday_table && !each) {
+      read_turns_by_element<T>(p, b, s, pair, [](int) { return 0; }, turns);
+    } else if (pairs > 0 && !each) {
+      turns = turns_from<T, kMost>(p, b, s, mine.chunk, lanes, pairs, 0);
     }
     turn_back<T>(turns, p.inverse);
     const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
@@ -261,6 +285,28 @@ struct LaneTurns {
       sin[i] = turns_here && second ? found : -found;
     }
     __syncwarp();
+    if (each) {
+      find_own(p, everyday_table, b, s,
+               {mine.chunk * kPack<T> - offset, pairs, p.interleaved, mine.holds});
+    }
+  }
+  __device__ void find_own(const RopeProblem& p, bool everyday_table, std::int64_t b,
+                           std::int64_t s, const LaneElements& mine) {
+    Turns<T> own;
+    if (everyday_table) {
+      read_turns_by_element<T>(
+          p, b, s, [&](int i) { return mine.pair(i); }, [&](int i) { return mine.element(i); },
+          own);
+    } else {
+      own = turns_of_elements<T>(p, b, s, mine);
+    }
+    turn_back<T>(own, p.inverse);
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) {
+      if (!mine.turns(i)) continue;
+      cos[i] = own.cos[i];
+      sin[i] = mine.element(i) == 1 ? own.sin[i] : -own.sin[i];
+    }
   }
 
   // All lanes of the warp take part, and wait between this and the next.

@@ -198,6 +198,7 @@ struct RowLoads {
 template <class T>
 struct GradientMemory {
   SharedWeight<T> weight;
+  SecondTurns<T, kPack<T>, tuning::kQkNormRopeBackwardThreads> seconds;
   float of_slots[2 * kPack<T> * tuning::kQkNormRopeBackwardThreads];
 };
 
@@ -214,6 +215,7 @@ __device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumu
   const bool sums_up = p.partials[block.array] != nullptr;
   HeadPart<T> sums{};
   Turns<T> turns;
+  const bool shared = !p.rope.has_column_each();
   // Sums need every lane of a warp: slots without a row stay at their last, or at the block's.
   const SlotRows rows(p, block, slot);
   RowWalk<T> walk;
@@ -232,7 +234,7 @@ __device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumu
     const bool active = round < rows.count;
     if (walk.new_token) {
       const HeadRow row = head_row(p, block, active ? rows.at(round) : block.first);
-      read_head_turns<T>(p.rope, p.table_in_chunks, row.b, row.s, head, turns);
+      read_head_turns<T>(p.rope, p.table_in_chunks, row.b, row.s, head, turns, memory.seconds);
     }
     HeadPart<T> h = unpack_part<T>(next.x_first, next.x_second);
     HeadPart<T> t = unpack_part<T>(next.dy_first, next.dy_second);
@@ -245,7 +247,7 @@ __device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumu
     T* const dx = walk.dx;
     if (round + 1 < rows.count) walk.advance(p, block, rows.at(round + 1), first);
     next.load(walk, head);
-    turn_head<T>(t, turns, p.rope.interleaved);
+    memory.seconds.turn(t.first, t.second, turns, shared, p.rope.interleaved);
     multiply<T>(h, rstd);
     if (active && sums_up) {
       if (p.round_normed) {
@@ -308,7 +310,7 @@ __device__ __noinline__ A turned_back(const RopeProblem& rope, const StridedHead
   const std::int64_t pair = rope.interleaved ? at / 2 : is_second ? at - pairs : at;
   const std::int64_t apart = rope.interleaved ? 1 : pairs;
   const A other = dy.number<A>(is_second ? element - apart : element + apart);
-  Turn<A> turn = one_turn<A>(rope, angle_row(rope, pair, row.b, row.s), pair);
+  Turn<A> turn = one_turn<A>(rope, angle_row(rope, pair, row.b, row.s), pair, is_second ? 1 : 0);
   if (rope.inverse) turn.sin = -turn.sin;
   return is_second ? product(own, turn.cos) + product(other, turn.sin)
                    : product(own, turn.cos) - product(other, turn.sin);

@@ -147,8 +147,9 @@ __device__ inline void copy_value_numbers(const QkNormRopeParams<A>& p) {
 }
 
 template <class T>
-__device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>>& p,
-                                          SharedWeight<T> (&shared_weights)[2]) {
+__device__ inline void normalise_and_turn(
+    const QkNormRopeParams<accumulate_t<T>>& p, SharedWeight<T> (&shared_weights)[2],
+    SecondTurns<T, kPack<T>, tuning::kQkNormRopeThreads>& seconds) {
   constexpr int kAhead = tuning::kQkNormHeadsAhead;
   const int lanes = p.turn.lanes;
   const int local = threadIdx.x >> log2_of(lanes), lane = threadIdx.x & (lanes - 1);
@@ -181,7 +182,8 @@ __device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>
   WeightChunks<T> chunks{};
   if (holds_weight) chunks.load(p.weights[local], 0, head);
   Turns<T> turns;
-  read_head_turns<T>(p.turn.rope, p.turn.table_in_chunks, row.b, row.s, head, turns);
+  read_head_turns<T>(p.turn.rope, p.turn.table_in_chunks, row.b, row.s, head, turns, seconds);
+  const bool shared = !p.turn.rope.has_column_each();
   if (holds_weight) shared_weights[local].hold(chunks.numbers(p.weights[local], head), lane);
   __syncthreads();
   const ColumnArray<accumulate_t<T>>& weights = p.weights[heads.array];
@@ -211,7 +213,7 @@ __device__ inline void normalise_and_turn(const QkNormRopeParams<accumulate_t<T>
         multiply<T>(part, shared_weights[heads.array].held(lane));
       }
       if (p.round_weighted) round_part<T>(part);
-      turn_head<T>(part, turns, p.turn.rope.interleaved);
+      seconds.turn(part.first, part.second, turns, shared, p.turn.rope.interleaved);
       if (head.holds()) {
         *reinterpret_cast<uint4*>(out) = pack(part.first);
         *reinterpret_cast<uint4*>(out + apart) = pack(part.second);
@@ -228,7 +230,8 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormRop
   start_overlapped();
   if (blockIdx.x >= p.first_value_block) return copy_value_chunks(p);
   __shared__ SharedWeight<T> weights[2];
-  normalise_and_turn<T>(p, weights);
+  __shared__ SecondTurns<T, kPack<T>, tuning::kQkNormRopeThreads> seconds;
+  normalise_and_turn<T>(p, weights, seconds);
 }
 
 // One element, normalised.
@@ -281,11 +284,13 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads)
   for (std::int64_t unit = lane; unit < p.turn.turning_units + rest; unit += kWarpLanes) {
     if (unit < p.turn.turning_units) {
       const UnitPlace<std::int64_t> at = unit_place(p.turn, unit, 1);
-      Turn<A> turn = one_turn<A>(rope, angle_row(rope, unit, row.b, row.s), unit);
-      if (rope.inverse) turn.sin = -turn.sin;
+      const AngleRow angles = angle_row(rope, unit, row.b, row.s);
+      const Turn<A> turn = one_turn<A>(rope, angles, unit, 0);
+      const Turn<A> other = rope.has_column_each() ? one_turn<A>(rope, angles, unit, 1) : turn;
+      const A sign = rope.inverse ? -1 : 1;
       const A first = normed(at.first), second = normed(at.first + at.apart);
-      put(at.first, product(first, turn.cos) - product(second, turn.sin));
-      put(at.first + at.apart, product(second, turn.cos) + product(first, turn.sin));
+      put(at.first, product(first, turn.cos) - product(second, sign * turn.sin));
+      put(at.first + at.apart, product(second, other.cos) + product(first, sign * other.sin));
     } else {
       std::int64_t element = unit - p.turn.turning_units;
       if (element >= rope.rotary_offset) element += rope.rotary_dim;

@@ -70,7 +70,7 @@ void rope(const RopeProblem& problem, StreamView stream) {
     p.units = p.turning_units;
     if (copies_rest(problem)) p.units += elements > 1 ? rest / (2 * elements) : rest;
     const int shared = chunks
-                           ? tuning::rope_heads_of_chunks(problem.cos == nullptr)
+                           ? tuning::rope_heads_of_chunks(problem.cos.data == nullptr)
                            : tuning::rope_heads_of_pieces(elements * static_cast<int>(sizeof(T)));
     const tuning::RopeConfig config =
         tuning::rope_config(problem.tokens(), problem.arrays[0].heads,
@@ -82,9 +82,9 @@ void rope(const RopeProblem& problem, StreamView stream) {
                             .overlap_launch = config.overlap_launch};
     const int device = current_device();
     if (!chunks) return launch_pieces<T>(p, elements, shape, stream, device);
-    if (makes_turns(problem)) {
+    if (makes_turns(problem) && !problem.has_column_each()) {
       launch<rope_chunks_kernel<T, TurnsFrom::kFrequencies>>(shape, stream, device, p);
-    } else if (!p.table_in_chunks) {
+    } else if (!p.table_in_chunks || problem.has_column_each()) {
       launch<rope_chunks_kernel<T, TurnsFrom::kAnywhere>>(shape, stream, device, p);
     } else if (problem.interleaved) {
       launch<rope_chunks_kernel<T, TurnsFrom::kTableOfNeighbours>>(shape, stream, device, p);

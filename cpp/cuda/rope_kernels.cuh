@@ -12,7 +12,7 @@
 
 #include "cuda/cluster.cuh"
 #include "cuda/l2_priority.cuh"
-#include "cuda/rope_angles.cuh"
+#include "cuda/rope_turn.cuh"
 #include "cuda/tuning/rope.hpp"
 
 namespace membound::cuda {
@@ -124,27 +124,6 @@ struct ChunkPair {
   uint4 first, second;
 };
 
-// The pairs of two pieces. Of pairs of neighbours the numbers change places before and after.
-template <bool kInterleaved, class T, int kPairs>
-__device__ inline void turn(Numbers<T>& a, Numbers<T>& b, const Turns<T, kPairs>& turns) {
-  const auto of_both = [&](int i) -> accumulate_t<T>& {
-    return i < kPairs ? a.at[i] : b.at[i - kPairs];
-  };
-  Numbers<T> first, second;
-#pragma unroll
-  for (int i = 0; i < kPairs; ++i) {
-    const auto x1 = of_both(kInterleaved ? 2 * i : i);
-    const auto x2 = of_both(kInterleaved ? 2 * i + 1 : kPairs + i);
-    first.at[i] = product(x1, turns.cos[i]) - product(x2, turns.sin[i]);
-    second.at[i] = product(x2, turns.cos[i]) + product(x1, turns.sin[i]);
-  }
-#pragma unroll
-  for (int i = 0; i < kPairs; ++i) {
-    of_both(kInterleaved ? 2 * i : i) = first.at[i];
-    of_both(kInterleaved ? 2 * i + 1 : kPairs + i) = second.at[i];
-  }
-}
-
 // Where cos and sin of a kernel come from: a table that is read in chunks, for either style,
 // frequencies, or whatever else there is.
 enum class TurnsFrom { kTableOfHalves, kTableOfNeighbours, kFrequencies, kAnywhere };
@@ -159,15 +138,18 @@ inline constexpr int kBlocksAtOnce =
         ? tuning::kRopeBlocks
         : tuning::kRopeBlocksBesideSines;
 
-template <TurnsFrom kFrom, class T>
-__device__ inline ChunkPair turned(const ChunkPair& unit, const Turns<T>& turns, bool interleaved) {
+template <TurnsFrom kFrom, class T, class Seconds>
+__device__ inline ChunkPair turned(const ChunkPair& unit, const Turns<T>& turns, bool shared,
+                                   const Seconds* seconds, bool interleaved) {
   constexpr bool kOfTable =
       kFrom == TurnsFrom::kTableOfHalves || kFrom == TurnsFrom::kTableOfNeighbours;
   Numbers<T> first = unpack<T>(unit.first), second = unpack<T>(unit.second);
-  if (kOfTable ? kFrom == TurnsFrom::kTableOfNeighbours : interleaved) {
-    turn<true>(first, second, turns);
+  if constexpr (kFrom == TurnsFrom::kAnywhere) {
+    seconds->turn(first, second, turns, shared, interleaved);
+  } else if (kOfTable ? kFrom == TurnsFrom::kTableOfNeighbours : interleaved) {
+    turn<true>(first, second, turns, turns);
   } else {
-    turn<false>(first, second, turns);
+    turn<false>(first, second, turns, turns);
   }
   return {pack(first), pack(second)};
 }
@@ -196,6 +178,17 @@ __device__ inline HeadWalk<T> head_walk(const RopeParams& p, std::int64_t index)
           heads.count};
 }
 
+// What one element of some pairs turns by, from wherever it is.
+template <class T>
+__device__ inline void find_unit_turns(const RopeParams& p, const RopeRow& row, std::int64_t first,
+                                       int element, Turns<T>& turns) {
+  if (p.table_in_chunks) {
+    read_each_turns<T>(p.rope, row.b, row.s, first, element, turns);
+  } else {
+    turns = turns_from<T>(p.rope, row.b, row.s, first, 1, p.rope.rotary_dim / 2, element);
+  }
+}
+
 // Aligned heads whose elements are neighbours, in units of two chunks. Tables are read without any
 // call, which would wait for the heads' loads; places are found before the wait for the kernel
 // before.
@@ -203,6 +196,13 @@ template <class T, TurnsFrom kFrom>
 __global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
     rope_chunks_kernel(const __grid_constant__ RopeParams p) {
   constexpr int kHeads = kHeadsAtOnce<kFrom>;
+  using Seconds = SecondTurns<T, kPack<T>, tuning::kRopeThreads>;
+  Seconds* seconds = nullptr;
+  if constexpr (kFrom == TurnsFrom::kAnywhere) {
+    __shared__ Seconds held;
+    seconds = &held;
+  }
+  const bool shared = !p.rope.has_column_each();
   start_overlapped();
   const int local = static_cast<int>(threadIdx.x * p.lane_magic >> 16);
   const std::int64_t index = std::int64_t{blockIdx.x} * p.rows_per_block + local;
@@ -230,7 +230,12 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
       }
       if (done == 0 && turning) {
         if constexpr (kFrom == TurnsFrom::kAnywhere) {
-          turns = turns_from<T>(p.rope, row.b, row.s, unit * kPack<T>, 1, p.rope.rotary_dim / 2);
+          if (!shared) {
+            find_unit_turns<T>(p, row, unit * kPack<T>, 1, turns);
+            turn_back<T>(turns, p.rope.inverse);
+            seconds->hold(turns);
+          }
+          find_unit_turns<T>(p, row, unit * kPack<T>, 0, turns);
         } else if constexpr (kFrom == TurnsFrom::kFrequencies) {
           make_turns<T>(
               p.rope, row.b, row.s, [=](int i) { return std::int64_t{unit * kPack<T> + i}; },
@@ -243,7 +248,9 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
 #pragma unroll
       for (int i = 0; i < kHeads; ++i) {
         if (done + i >= heads.count) break;
-        if (turning) held[i] = turned<kFrom>(held[i], turns, p.rope.interleaved);
+        if (turning) {
+          held[i] = turned<kFrom>(held[i], turns, shared, seconds, p.rope.interleaved);
+        }
         *reinterpret_cast<uint4*>(out) = held[i].first;
         *reinterpret_cast<uint4*>(out + at.apart) = held[i].second;
         out += heads.out_step;
@@ -288,6 +295,8 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kPieceBlocks<kPairs * si
   using Piece = typename Of::type;
   using Index = std::conditional_t<kPairs == 1, std::int64_t, int>;
   constexpr int kHeads = tuning::kRopePieceBytesAhead / sizeof(Piece);
+  __shared__ SecondTurns<T, kPairs, tuning::kRopeThreads> seconds;
+  const bool shared = !p.rope.has_column_each();
   start_overlapped();
   const int local = static_cast<int>(threadIdx.x * p.lane_magic >> 16);
   const std::int64_t index = std::int64_t{blockIdx.x} * p.rows_per_block + local;
@@ -312,9 +321,15 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kPieceBlocks<kPairs * si
     const std::int64_t x_apart = both ? at.apart * x_dim : 0;
     const std::int64_t out_apart = at.apart * out_dim;
     Turns<T, kPairs> turns;
+    const auto from_anywhere = [&](int element) {
+      Turns<T, kPairs> found = turns_from<T, kPairs>(
+          p.rope, heads.row.b, heads.row.s, unit * kPairs, 1, p.rope.rotary_dim / 2, element);
+      turn_back<T>(found, p.rope.inverse);
+      return found;
+    };
     if (turning && !p.table_in_chunks) {
-      turns = turns_from<T, kPairs>(p.rope, heads.row.b, heads.row.s, unit * kPairs, 1,
-                                    p.rope.rotary_dim / 2);
+      if (!shared) seconds.hold(from_anywhere(1));
+      turns = from_anywhere(0);
     }
 #pragma unroll 1
     for (int done = 0; done < heads.count; done += kHeads) {
@@ -328,21 +343,25 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kPieceBlocks<kPairs * si
       }
       if (done == 0 && turning) {
         if (p.table_in_chunks) {
-          read_turns_by_element<T>(
-              p.rope, heads.row.b, heads.row.s, [=](int i) { return unit * kPairs + i; }, turns);
+          const auto read = [&](int element, Turns<T, kPairs>& found) {
+            read_turns_by_element<T>(
+                p.rope, heads.row.b, heads.row.s, [=](int i) { return unit * kPairs + i; },
+                [=](int) { return element; }, found);
+            turn_back<T>(found, p.rope.inverse);
+          };
+          if (!shared) {
+            read(1, turns);
+            seconds.hold(turns);
+          }
+          read(0, turns);
         }
-        turn_back<T>(turns, p.rope.inverse);
       }
 #pragma unroll
       for (int i = 0; i < kHeads; ++i) {
         if (done + i >= heads.count) break;
         if (turning) {
           Numbers<T> a = unpack<T>(Of::widened(first[i])), b = unpack<T>(Of::widened(second[i]));
-          if (kPairs > 1 && p.rope.interleaved) {
-            turn<true>(a, b, turns);
-          } else {
-            turn<false>(a, b, turns);
-          }
+          seconds.turn(a, b, turns, shared, kPairs > 1 && p.rope.interleaved);
           first[i] = Of::narrowed(pack(a));
           second[i] = Of::narrowed(pack(b));
         }

@@ -27,18 +27,22 @@ template <class T>
 bool has_everyday_table(const RopeProblem& p) {
   const bool fits =
       p.table_dtype == p.dtype || (sizeof(T) == 2 && p.table_dtype == DType::kFloat32);
-  return p.cos != nullptr && fits && p.axes == 1;
+  return p.cos.data != nullptr && fits && p.axes == 1;
 }
 
-// With every row on a chunk.
+// With every row on a chunk, and the columns of elements one after the other.
 template <class T>
 bool table_in_chunks(const RopeProblem& p) {
   if (!has_everyday_table<T>(p)) return false;
   const std::int64_t elements = kChunkBytes / static_cast<std::int64_t>(dtype_size(p.table_dtype));
-  const std::int64_t strides =
-      p.cos_batch_stride | p.cos_row_stride | p.sin_batch_stride | p.sin_row_stride;
-  return p.cos_col_stride == 1 && p.sin_col_stride == 1 && strides % elements == 0 &&
-         starts_on_chunk(p.cos) && starts_on_chunk(p.sin);
+  const auto in_chunks = [&](const RopeTable& table) {
+    const bool neighbours = p.interleaved && table.second == 1;
+    const std::int64_t starts =
+        table.batch_stride | table.row_stride | (neighbours ? 0 : table.second);
+    return table.col_stride == (neighbours ? 2 : 1) && starts % elements == 0 &&
+           starts_on_chunk(table.data);
+  };
+  return in_chunks(p.cos) && in_chunks(p.sin);
 }
 
 }  // namespace membound::cuda

@@ -38,6 +38,19 @@ struct RopeIntegers {
   }
 };
 
+// A table of cos, of sin or of angles. Strides in elements, those of axes and batch for rows of
+// each token's own.
+struct RopeTable {
+  const void* data = nullptr;  // null: none
+  std::int64_t axis_stride = 0, batch_stride = 0, row_stride = 0, col_stride = 0;
+  // From the column of a pair's first element to that of its second; 0: they share one.
+  std::int64_t second = 0;
+
+  MEMBOUND_HOST_DEVICE std::int64_t at(int axis, std::int64_t b, std::int64_t row) const {
+    return axis * axis_stride + b * batch_stride + row * row_stride;
+  }
+};
+
 // Which position a token has. Sums wrap: ids may hold anything.
 struct RopePositions {
   RopeIntegers ids, offsets, cu_seqlens;
@@ -92,19 +105,13 @@ struct RopeProblem {
   std::int64_t head_dim, rotary_dim, rotary_offset;  // rotary_dim: below 2^32
   bool interleaved;
   bool inverse;
-  // A table, or null and freqs. Strides in elements, and those of axes and batch for rows of each
-  // token's own.
-  const void* cos;
-  const void* sin;
-  DType table_dtype;
-  bool own_rows;
+  RopeTable cos, sin;      // or freqs alone
+  RopeTable freqs;         // angles, or one row of frequencies, which the position multiplies
+  bool freqs_are_angles;   // else kFloat32 or kFloat64
+  double scaling;          // of cos and sin from freqs
+  DType table_dtype;       // of the tables that there are
+  bool own_rows;           // each token has its own
   std::int64_t positions;  // rows of a table by position
-  std::int64_t cos_axis_stride, cos_batch_stride, cos_row_stride, cos_col_stride;
-  std::int64_t sin_axis_stride, sin_batch_stride, sin_row_stride, sin_col_stride;
-  const void* freqs;
-  DType freqs_dtype;  // kFloat32 or kFloat64
-  std::int64_t freqs_stride;
-  double scaling;  // of cos and sin from freqs
   RopePositions where;
   int axes;  // of positions; 1 without sections
   bool interleaved_sections;
@@ -112,6 +119,14 @@ struct RopeProblem {
   std::int64_t section_bounds[kMaxRopeSections];
 
   std::int64_t tokens() const { return batch * seq; }
+  // Whether rows are looked up by a position, which may have none.
+  MEMBOUND_HOST_DEVICE bool has_rows_by_position() const {
+    return !own_rows && (freqs.data == nullptr || freqs_are_angles);
+  }
+  // Whether the elements of a pair have columns of their own.
+  MEMBOUND_HOST_DEVICE bool has_column_each() const {
+    return (cos.second | sin.second | freqs.second) != 0;
+  }
   MEMBOUND_HOST_DEVICE int axis_of(std::int64_t pair) const {
     int axis = 0;
     if (interleaved_sections) {
@@ -131,7 +146,7 @@ struct RopeFrequenciesProblem {
   void* dfreqs;
   DType dfreqs_dtype;  // kFloat32 or kFloat64
   std::int64_t dfreqs_stride;
-  void* workspace;  // CUDA: kRopeParts * rotary_dim / 2 doubles
+  void* workspace;  // kRopeParts * rotary_dim / 2 doubles
 };
 
 // Tokens in so many parts, whose sums are added one by one: the tree of dfreqs.

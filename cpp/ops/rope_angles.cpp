@@ -102,23 +102,6 @@ void set_positions(RopeProblem& problem, const Call& call) {
   }
 }
 
-void set_freqs(RopeProblem& problem, const Call& call) {
-  const ConstTensorView& freqs = *call.angles.freqs;
-  MEMBOUND_CHECK(freqs.dtype == DType::kFloat32 || freqs.dtype == DType::kFloat64, TypeMismatch,
-                 call.op, "argument 'freqs' must be float32 or float64, got ",
-                 dtype_name(freqs.dtype));
-  check_floating(freqs, call.op, "freqs");
-  check_same_device(freqs, call.q, call.op, "freqs", call.q_name);
-  MEMBOUND_CHECK(freqs.rank == 1 && freqs.shape[0] == problem.rotary_dim / 2, InvalidArgument,
-                 call.op, "argument 'freqs' must have shape (", problem.rotary_dim / 2,
-                 ",), half of rotary_dim, got ", shape_text(freqs));
-  check_finite(call.options.attention_scaling, call.q.dtype, call.op, "attention_scaling");
-  problem.freqs = freqs.data;
-  problem.freqs_dtype = freqs.dtype;
-  problem.freqs_stride = freqs.strides[0];
-  problem.scaling = call.options.attention_scaling;
-}
-
 void check_table(const ConstTensorView& table, const char* argument, const Call& call) {
   check_floating(table, call.op, argument);
   check_same_device(table, call.q, call.op, argument, call.q_name);
@@ -127,75 +110,114 @@ void check_table(const ConstTensorView& table, const char* argument, const Call&
                  shape_text(table));
 }
 
-// Where the columns of cos and sin are: halves, every angle twice, or one cache of both.
-void set_columns(RopeProblem& problem, const Call& call) {
-  const ConstTensorView& cos = *call.angles.cos;
+// The columns of a table with one for each pair, or one for each element that turns: halves apart
+// or neighbours, as the pairs are.
+void set_columns(RopeTable& to, const ConstTensorView& table, const RopeProblem& problem) {
+  const std::int64_t pairs = problem.rotary_dim / 2, stride = table.strides[table.rank - 1];
+  const bool each = table.shape[table.rank - 1] == 2 * pairs;
+  to.data = table.data;
+  to.col_stride = each && problem.interleaved ? 2 * stride : stride;
+  to.second = !each ? 0 : problem.interleaved ? stride : pairs * stride;
+}
+
+// Rows by position, or of each token its own.
+void set_rows(RopeTable& to, const ConstTensorView& table, const char* argument,
+              RopeProblem& problem, const Call& call) {
+  problem.own_rows = table.rank != 2;
+  if (!problem.own_rows) {
+    problem.positions = table.shape[0];
+    to.row_stride = table.strides[0];
+    return;
+  }
+  const TokenStrides strides = token_strides(table, 1, false, problem, call);
+  MEMBOUND_CHECK(strides.fits, InvalidArgument, call.op, "argument '", argument,
+                 "' must have shape (positions, columns) or (", tokens_text(problem, call),
+                 ", columns), where the batch may be 1, got ", shape_text(table));
+  to.axis_stride = strides.axis;
+  to.batch_stride = strides.batch;
+  to.row_stride = strides.seq;
+}
+
+// Rows of each token's own know no positions.
+void check_no_positions(const char* argument, const Call& call) {
+  const std::string reason = std::string("where ") + argument + " has a row for each token";
+  check_absent(call.angles.position_ids, "position_ids", reason.c_str(), call);
+  check_absent(call.angles.seqlen_offsets, "seqlen_offsets", reason.c_str(), call);
+  check_absent(call.angles.cu_seqlens, "cu_seqlens", reason.c_str(), call);
+  MEMBOUND_CHECK(call.options.position_offset == 0, InvalidArgument, call.op,
+                 "argument 'seqlen_offsets' must be 0 or None ", reason, ", got ",
+                 call.options.position_offset);
+}
+
+// Frequencies, which positions multiply, or angles with a row for each position or token.
+void set_freqs(RopeProblem& problem, const Call& call) {
+  const ConstTensorView& freqs = *call.angles.freqs;
+  problem.freqs_are_angles = freqs.rank > 1;
+  MEMBOUND_CHECK(
+      problem.freqs_are_angles || freqs.dtype == DType::kFloat32 || freqs.dtype == DType::kFloat64,
+      TypeMismatch, call.op, "argument 'freqs' must be float32 or float64, got ",
+      dtype_name(freqs.dtype));
   const std::int64_t pairs = problem.rotary_dim / 2;
-  const std::int64_t cols = cos.shape[cos.rank - 1], stride = cos.strides[cos.rank - 1];
+  if (problem.freqs_are_angles) {
+    check_table(freqs, "freqs", call);
+    const std::int64_t cols = freqs.shape[freqs.rank - 1];
+    MEMBOUND_CHECK(cols == pairs || cols == 2 * pairs, InvalidArgument, call.op,
+                   "argument 'freqs' must have ", pairs, " or ", 2 * pairs,
+                   " columns for rotary_dim ", 2 * pairs, ", got shape ", shape_text(freqs));
+    set_rows(problem.freqs, freqs, "freqs", problem, call);
+  } else {
+    check_floating(freqs, call.op, "freqs");
+    check_same_device(freqs, call.q, call.op, "freqs", call.q_name);
+    MEMBOUND_CHECK(freqs.rank == 1 && freqs.shape[0] == pairs, InvalidArgument, call.op,
+                   "argument 'freqs' must have shape (", pairs,
+                   ",), half of rotary_dim, or be angles of (positions, columns), got ",
+                   shape_text(freqs));
+  }
+  check_finite(call.options.attention_scaling, call.q.dtype, call.op, "attention_scaling");
+  set_columns(problem.freqs, freqs, problem);
+  problem.table_dtype = freqs.dtype;
+  problem.scaling = call.options.attention_scaling;
+}
+
+// Tables of cos and sin, or one cache of both.
+void set_tables(RopeProblem& problem, const Call& call) {
+  const ConstTensorView& cos = *call.angles.cos;
   const ConstTensorView* sin = call.angles.sin;
+  check_table(cos, "cos", call);
+  const std::int64_t pairs = problem.rotary_dim / 2, cols = cos.shape[cos.rank - 1];
   MEMBOUND_CHECK(cols == 2 * pairs || (sin && cols == pairs), InvalidArgument, call.op,
                  "argument 'cos' must have ", sin ? std::to_string(pairs) + " or " : "", 2 * pairs,
                  " columns for rotary_dim ", 2 * pairs, sin ? "" : " and no sin", ", got shape ",
                  shape_text(cos));
-  problem.cos = cos.data;
   problem.table_dtype = cos.dtype;
-  // Twice: as neighbours where pairs are, else as halves.
-  const std::int64_t step = sin && cols == 2 * pairs && problem.interleaved ? 2 : 1;
-  problem.cos_col_stride = step * stride;
-  if (sin) {
-    check_dtype(*sin, cos.dtype, call.op, "sin");
-    check_table(*sin, "sin", call);
-    MEMBOUND_CHECK(sin->rank == cos.rank, InvalidArgument, call.op,
-                   "argument 'sin' must have the shape of 'cos', ", shape_text(cos), ", got ",
-                   shape_text(*sin));
-    check_leading_shape(*sin, cos, cos.rank, call.op, "sin");
-    problem.sin = sin->data;
-    problem.sin_col_stride = step * sin->strides[sin->rank - 1];
-  } else {
-    problem.sin = static_cast<const char*>(cos.data) +
-                  pairs * stride * static_cast<std::int64_t>(dtype_size(cos.dtype));
-    problem.sin_col_stride = stride;
-  }
-}
-
-void set_rows(RopeProblem& problem, const Call& call) {
-  const ConstTensorView& cos = *call.angles.cos;
-  const ConstTensorView& sin = call.angles.sin ? *call.angles.sin : cos;
-  problem.own_rows = cos.rank != 2;
-  if (!problem.own_rows) {
-    problem.positions = cos.shape[0];
-    problem.cos_row_stride = cos.strides[0];
-    problem.sin_row_stride = sin.strides[0];
+  set_rows(problem.cos, cos, "cos", problem, call);
+  if (sin == nullptr) {
+    problem.cos.data = cos.data;
+    problem.cos.col_stride = cos.strides[cos.rank - 1];
+    problem.sin = problem.cos;
+    problem.sin.data =
+        static_cast<const char*>(cos.data) +
+        pairs * problem.cos.col_stride * static_cast<std::int64_t>(dtype_size(cos.dtype));
     return;
   }
-  const TokenStrides of_cos = token_strides(cos, 1, false, problem, call);
-  MEMBOUND_CHECK(of_cos.fits, InvalidArgument, call.op,
-                 "argument 'cos' must have shape (positions, columns) or (",
-                 tokens_text(problem, call), ", columns), where the batch may be 1, got ",
-                 shape_text(cos));
-  const TokenStrides of_sin = token_strides(sin, 1, false, problem, call);
-  problem.cos_axis_stride = of_cos.axis;
-  problem.cos_batch_stride = of_cos.batch;
-  problem.cos_row_stride = of_cos.seq;
-  problem.sin_axis_stride = of_sin.axis;
-  problem.sin_batch_stride = of_sin.batch;
-  problem.sin_row_stride = of_sin.seq;
-  constexpr const char* kReason = "where cos has a row for each token";
-  check_absent(call.angles.position_ids, "position_ids", kReason, call);
-  check_absent(call.angles.seqlen_offsets, "seqlen_offsets", kReason, call);
-  check_absent(call.angles.cu_seqlens, "cu_seqlens", kReason, call);
-  MEMBOUND_CHECK(call.options.position_offset == 0, InvalidArgument, call.op,
-                 "argument 'seqlen_offsets' must be 0 or None ", kReason, ", got ",
-                 call.options.position_offset);
+  check_dtype(*sin, cos.dtype, call.op, "sin");
+  check_table(*sin, "sin", call);
+  MEMBOUND_CHECK(sin->rank == cos.rank, InvalidArgument, call.op,
+                 "argument 'sin' must have the shape of 'cos', ", shape_text(cos), ", got ",
+                 shape_text(*sin));
+  check_leading_shape(*sin, cos, cos.rank, call.op, "sin");
+  set_rows(problem.sin, *sin, "sin", problem, call);
+  set_columns(problem.cos, cos, problem);
+  set_columns(problem.sin, *sin, problem);
 }
 
 // What shapes alone show to be too long for the table.
-void check_length(const RopeProblem& problem, const Call& call) {
+void check_length(const RopeProblem& problem, const char* argument, const Call& call) {
   const RopePositions& where = problem.where;
-  if (problem.own_rows || where.ids.data || where.offsets.data || where.cu_seqlens.data) return;
+  if (where.ids.data || where.offsets.data || where.cu_seqlens.data) return;
   MEMBOUND_CHECK(where.offset >= 0 && where.offset <= problem.positions &&
                      problem.seq <= problem.positions - where.offset,
-                 InvalidArgument, call.op, "argument 'cos' has ", problem.positions,
+                 InvalidArgument, call.op, "argument '", argument, "' has ", problem.positions,
                  " positions, but the sequence is at ", where.offset, " and has ", problem.seq);
 }
 
@@ -214,11 +236,11 @@ void set_rope_angles(RopeProblem& problem, const Call& call) {
     MEMBOUND_CHECK(call.options.attention_scaling == 1.0, InvalidArgument, call.op,
                    "argument 'attention_scaling' must be 1 without freqs (tables hold it), got ",
                    call.options.attention_scaling);
-    check_table(*angles.cos, "cos", call);
-    set_columns(problem, call);
-    set_rows(problem, call);
-    check_length(problem, call);
+    set_tables(problem, call);
   }
+  const char* argument = angles.freqs ? "freqs" : "cos";
+  if (problem.own_rows) check_no_positions(argument, call);
+  if (problem.has_rows_by_position()) check_length(problem, argument, call);
   MEMBOUND_CHECK(call.options.section_count == 0 || angles.position_ids || problem.own_rows,
                  InvalidArgument, call.op,
                  "argument 'sections' needs position_ids with an axis in front");
@@ -245,7 +267,7 @@ void check_rope_values(const RopeProblem& problem, const Call& call) {
                    "argument 'cu_seqlens' must end within the ", problem.seq, " tokens, got ",
                    end(where.sequences));
   }
-  if (problem.own_rows || problem.freqs) return;
+  if (!problem.has_rows_by_position()) return;
   const char* argument = where.ids.data ? "position_ids" : "seqlen_offsets";
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     for (std::int64_t s = 0; s < problem.seq; ++s) {

@@ -26,6 +26,9 @@ void check_dfreqs(const TensorView& dfreqs, const RopeCall& call, const ConstTen
   MEMBOUND_CHECK(dfreqs.dtype == DType::kFloat32 || dfreqs.dtype == DType::kFloat64, TypeMismatch,
                  kOp, "argument 'dfreqs' must be float32 or float64, got ",
                  dtype_name(dfreqs.dtype));
+  MEMBOUND_CHECK(call.angles.freqs->rank == 1, InvalidArgument, kOp,
+                 "argument 'freqs' must have one axis for dfreqs: angles have no gradient, got ",
+                 shape_text(*call.angles.freqs));
   check_leading_shape(dfreqs, *call.angles.freqs, 1, kOp, "dfreqs");
   check_floating(dfreqs, kOp, "dfreqs");
   check_writable(dfreqs, kOp, "dfreqs");
@@ -96,10 +99,10 @@ void rope_backward(const ConstTensorView& dq, const ConstTensorView* dk, const C
                                      nullptr};
   frequencies.x_strides[0] = rope_strides(*q, options.layout);
   if (k) frequencies.x_strides[1] = rope_strides(*k, options.layout);
-  DeviceBuffer allocated;
+  DeviceBuffer allocated;  // before anything is written
   if (workspace) {
     frequencies.workspace = workspace->data;
-  } else if (dq.device.is_cuda()) {
+  } else {
     const std::int64_t bytes = rope_backward_workspace(problem.rotary_dim);
     allocated = DeviceBuffer(static_cast<std::size_t>(bytes), dq.device, stream);
     frequencies.workspace = allocated.data();

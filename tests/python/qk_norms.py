@@ -35,12 +35,13 @@ class Norm:
 
     x: np.ndarray
     weight: np.ndarray | None
-    cos: np.ndarray  # (batch, seq, pairs), in float64
+    cos: np.ndarray  # (batch, seq, pairs or 2 * pairs), in float64
     sin: np.ndarray
     eps: float = 1e-6
     offset: float = 0.0
     interleaved: bool = False
     rotary_offset: int = 0
+    pairs: int | None = None  # None: cos has one column for each
     wide: np.ndarray = field(init=False)
 
     def __post_init__(self):
@@ -57,10 +58,10 @@ class Norm:
     def factor(self) -> Any:
         return 1.0 if self.weight is None else self.weight.astype(np.float64) + self.offset
 
-    def turn(self, x: np.ndarray, sign: int = 1) -> np.ndarray:
-        cos, sin = self.cos[:, :, None], sign * self.sin[:, :, None]
-        pairs = self.cos.shape[-1]
-        return rotary.turned_by(x, cos, sin, self.interleaved, self.rotary_offset, pairs)
+    def turn(self, x: np.ndarray, inverse: bool = False) -> np.ndarray:
+        cos, sin = self.cos[:, :, None], self.sin[:, :, None]
+        pairs = self.pairs or self.cos.shape[-1]
+        return rotary.turned_by(x, cos, sin, self.interleaved, self.rotary_offset, pairs, inverse)
 
     def out(self) -> np.ndarray:
         return self.turn(self.wide * self.rstd[..., None] * self.factor)
@@ -73,7 +74,7 @@ class Norm:
     def gradients(self, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """dx, dweight for each head, and the size of its terms."""
         h = self.wide * self.rstd[..., None]
-        t = self.turn(dy.astype(np.float64), -1)
+        t = self.turn(dy.astype(np.float64), inverse=True)
         g = t * self.factor
         dx = self.rstd[..., None] * (g - h * (g * h).mean(-1, keepdims=True))
         return dx, (t * h).sum((0, 1)), np.abs(t * h).sum((0, 1))
@@ -115,11 +116,12 @@ def case(
         "float64" if dtype == "float64" else "float32", interleaved,
     )  # fmt: skip
     positions = rng.integers(0, POSITIONS, (batch, seq))
-    cos, sin = rotary.angles_of(given, positions, interleaved, rotary_dim // 2)
+    cos, sin = rotary.angles_of(given, positions, rotary_dim // 2)
     norms = [
-        Norm(x, w, cos, sin, offset=offset, interleaved=interleaved, rotary_offset=rotary_offset)
+        Norm(x, w, cos, sin, offset=offset, interleaved=interleaved, rotary_offset=rotary_offset,
+             pairs=rotary_dim // 2)
         for x, w in ((q, q_weight), (k, k_weight))
-    ]
+    ]  # fmt: skip
     call = {
         **given, "q_weight": q_weight, "k_weight": k_weight, "position_ids": positions,
         "layout": layout, "interleaved": interleaved, "rotary_dim": rotary_dim,

@@ -34,15 +34,27 @@ def turned(
     x = x.astype(np.float64)
     pairs = angles.shape[-1]
     cos, sin = (scaling * part(angles)[:, :, None, :] for part in (np.cos, np.sin))
-    return turned_by(x, cos, -sin if inverse else sin, interleaved, offset, pairs)
+    return turned_by(x, cos, sin, interleaved, offset, pairs, inverse)
 
 
-def turned_by(x, cos, sin, interleaved, offset, pairs):
+def turned_by(x, cos, sin, interleaved, offset, pairs, inverse=False):
+    """Tables with a column for each pair, or one for each element; inverse: the transpose."""
     out = x.copy()
     first, second = places(interleaved, offset, pairs)
-    out[..., first] = x[..., first] * cos - x[..., second] * sin
-    out[..., second] = x[..., second] * cos + x[..., first] * sin
+    cos1, cos2 = of_elements(cos, interleaved, pairs)
+    sin1, sin2 = of_elements(sin, interleaved, pairs)
+    if inverse:
+        sin1, sin2 = -sin2, -sin1
+    out[..., first] = x[..., first] * cos1 - x[..., second] * sin1
+    out[..., second] = x[..., second] * cos2 + x[..., first] * sin2
     return out
+
+
+def of_elements(table, interleaved, pairs):
+    """The columns of the first and of the second elements of all pairs."""
+    if table.shape[-1] == pairs:
+        return table, table
+    return tuple(table[..., place] for place in places(interleaved, 0, pairs))
 
 
 def places(interleaved: bool, offset: int, pairs: int) -> tuple[slice, slice]:
@@ -61,6 +73,13 @@ def table(
     if form == "freqs":
         return {"freqs": freqs.astype(np.float64 if dtype == "float64" else np.float32)}
     angles = np.arange(positions)[:, None] * freqs
+    if form == "angles":
+        return {"freqs": angles.astype(kind)}
+    if form == "angles of elements":
+        return {"freqs": np.concatenate([angles, angles[::-1] / 3], 1).astype(kind)}
+    if form == "elements":  # each column its own numbers
+        cos, sin = np.concatenate([angles, angles / 3], 1), np.concatenate([angles / 5, angles], 1)
+        return {"cos": np.cos(cos).astype(kind), "sin": np.sin(sin).astype(kind)}
     cos, sin = np.cos(angles).astype(kind), np.sin(angles).astype(kind)
     if form == "halves":
         return {"cos": cos, "sin": sin}
@@ -73,20 +92,17 @@ def table(
 
 
 def angles_of(
-    given: dict[str, Any], positions: np.ndarray, interleaved: bool, pairs: int
+    given: dict[str, Any], positions: np.ndarray, pairs: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """cos and sin in float64 of the table's own numbers, (batch, seq, pairs)."""
+    """cos and sin in float64 of the table's own numbers, (batch, seq, pairs or 2 * pairs)."""
     if "freqs" in given:
-        angles = positions[..., None] * np.asarray(given["freqs"], np.float64)
+        freqs = np.asarray(given["freqs"], np.float64)
+        angles = positions[..., None] * freqs if freqs.ndim == 1 else freqs[positions]
         return np.cos(angles), np.sin(angles)
     cos = np.asarray(given["cos"], np.float64)
     if "sin" not in given:
         return cos[positions][..., :pairs], cos[positions][..., pairs:]
-    sin = np.asarray(given["sin"], np.float64)
-    if cos.shape[1] == 2 * pairs:  # every angle twice
-        once = slice(None, None, 2) if interleaved else slice(pairs)
-        cos, sin = cos[:, once], sin[:, once]
-    return cos[positions], sin[positions]
+    return cos[positions], np.asarray(given["sin"], np.float64)[positions]
 
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -105,15 +121,15 @@ def given_to(one: Any, angles: dict[str, np.ndarray]) -> dict[str, Any]:
 
 def check(
     y: np.ndarray, x: np.ndarray, cos: np.ndarray, sin: np.ndarray, interleaved: bool,
-    offset: int = 0, inverse: bool = False, slack: float = 0.0,
+    offset: int = 0, inverse: bool = False, slack: float = 0.0, pairs: int | None = None,
 ) -> None:  # fmt: skip
     """y is x of (batch, seq, heads, head_dim) turned by the numbers of a table."""
     assert y.shape == x.shape
     assert y.dtype == x.dtype
-    pairs = cos.shape[-1]
-    cos, sin = (table[:, :, None, :] for table in (cos, -sin if inverse else sin))
+    pairs = pairs or cos.shape[-1]
+    cos, sin = (table[:, :, None, :] for table in (cos, sin))
     wide = x.astype(np.float64)
-    right = turned_by(wide, cos, sin, interleaved, offset, pairs)
+    right = turned_by(wide, cos, sin, interleaved, offset, pairs, inverse)
     # Each product, their sum and the angle round, the result once more.
     first, second = places(interleaved, offset, pairs)
     terms = np.zeros_like(wide)

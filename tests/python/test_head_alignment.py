@@ -30,7 +30,7 @@ def moved(torch, x, shift, gap):
     return there
 
 
-def call_of(torch, op, dtype, part, interleaved, rng):
+def call_of(torch, op, dtype, part, interleaved, rng, form="halves"):
     """A function of arrays, and the arrays."""
     head_dim, rotary_dim, offset = part
     generator = torch.Generator("cuda").manual_seed(int(rng.integers(2**31)))
@@ -39,7 +39,7 @@ def call_of(torch, op, dtype, part, interleaved, rng):
     def draw(*shape):
         return torch.randn(shape, generator=generator, device="cuda").to(kind)
 
-    tables = rotary.table("halves", rotary.frequencies(rotary_dim), 9, "float64", False)
+    tables = rotary.table(form, rotary.frequencies(rotary_dim), 9, "float64", False)
     wide = torch.float64 if dtype == "float64" else torch.float32
     options = {name: torch.tensor(table, device="cuda", dtype=wide)
                for name, table in tables.items()}  # fmt: skip
@@ -62,8 +62,9 @@ def call_of(torch, op, dtype, part, interleaved, rng):
 def test_heads_that_start_anywhere_have_the_same_bits(op, dtype, seed):
     torch = arrays.torch_with_cuda()
     rng = np.random.default_rng(seed)
-    for part, interleaved in itertools.product(PARTS, (False, True)):
-        call, given = call_of(torch, op, dtype, part, interleaved, rng)
+    forms = ("halves", "elements", "angles of elements")
+    for part, interleaved, form in itertools.product(PARTS, (False, True), forms):
+        call, given = call_of(torch, op, dtype, part, interleaved, rng, form)
         right = call(*given)
         for shift, gap in PLACES:
             there = [moved(torch, x, shift, gap) for x in given]

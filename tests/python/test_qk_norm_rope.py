@@ -18,7 +18,7 @@ from rotary import draw, from_layout
 import membound
 
 LAYOUTS = ("bshd", "sbhd", "bhsd", "thd")
-FORMS = ("halves", "twice", "cache", "freqs")
+FORMS = ("halves", "twice", "elements", "cache", "freqs", "angles of elements")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -150,7 +150,7 @@ def test_sequences_one_behind_the_other(name, seed):
         one.array(x), None, one.array(weight), layout="thd", cu_seqlens=one.array(ends),
         **rotary.given_to(one, angles),
     )  # fmt: skip
-    cos, sin = rotary.angles_of(angles, positions[None], False, 16)
+    cos, sin = rotary.angles_of(angles, positions[None], 16)
     check(one.numpy(y)[None], Norm(x[None], weight, cos, sin))
 
 

@@ -24,6 +24,9 @@ def gradients_of(rng, of):
     return [rng.standard_normal(norm.x.shape).astype(norm.x.dtype) for norm in (of.q, of.k)]
 
 
+FORMS = ("halves", "freqs", "elements", "angles of elements")
+
+
 @pytest.mark.parametrize("layout", ["bshd", "sbhd", "bhsd", "thd"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FRAMEWORKS)
@@ -33,7 +36,7 @@ def test_values(name, dtype, layout, seed):
     if dtype not in one.dtypes:
         pytest.skip(f"it has no {dtype}")
     rng = np.random.default_rng(seed)
-    for form, interleaved in itertools.product(("halves", "freqs"), (False, True)):
+    for form, interleaved in itertools.product(FORMS, (False, True)):
         of = case(rng, dtype, layout, form=form, interleaved=interleaved, offset=0.5)
         dys = gradients_of(rng, of)
         given, heads = of.options(one), of.arrays(one)

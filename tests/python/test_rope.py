@@ -19,7 +19,7 @@ from rotary import check, draw, from_layout, given_to, to_layout
 import membound
 
 LAYOUTS = ("bshd", "sbhd", "bhsd", "thd")
-TABLES = ("halves", "twice", "cache", "freqs")
+TABLES = ("halves", "twice", "elements", "cache", "freqs", "angles", "angles of elements")
 # head_dim, rotary_dim, rotary_offset: in whole chunks of a GPU and not, over one block of pairs
 PARTS = ((128, 128, 0), (64, 64, 0), (80, 80, 0), (96, 64, 32), (192, 64, 128), (64, 32, 8))
 PARTS += ((10, 6, 3), (2, 2, 0), (7, 6, 1), (1040, 1040, 0))
@@ -57,9 +57,10 @@ def test_every_form_of_the_angles(name, dtype, layout, seed):
             **given_to(one, angles), position_ids=one.array(ids), layout=layout,
             interleaved=interleaved, inverse=inverse, rotary_dim=rotary_dim, rotary_offset=offset,
         )  # fmt: skip
-        cos, sin = rotary.angles_of(angles, positions, interleaved, rotary_dim // 2)
+        cos, sin = rotary.angles_of(angles, positions, rotary_dim // 2)
         for x, y in zip((q, k), out, strict=True):
-            check(from_layout(one.numpy(y), layout), x, cos, sin, interleaved, offset, inverse)
+            y = from_layout(one.numpy(y), layout)
+            check(y, x, cos, sin, interleaved, offset, inverse, pairs=rotary_dim // 2)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -125,7 +126,7 @@ def test_sequences_one_behind_the_other(name, seed):
     given = {"layout": "thd", "cu_seqlens": one.array(ends), **given_to(one, angles)}
     for options, where in (({}, positions), ({"seqlen_offsets": one.array(starts)}, shifted)):
         y = one.numpy(membound.rope(one.array(x), **given, **options))
-        cos, sin = rotary.angles_of(angles, where[None], False, 16)
+        cos, sin = rotary.angles_of(angles, where[None], 16)
         check(y[None, :18], x[None, :18], cos, sin, False)
         np.testing.assert_array_equal(y[18:], x[18:])  # in no sequence: not turned
     if name != "jax-cpu":
@@ -144,7 +145,7 @@ def test_offsets_of_sequences_in_a_batch(name, seed):
     for offsets, numbers in ((7, np.full(3, 7)), (one.array(np.array([0, 9, 16], np.int32)), None)):
         starts = np.array([0, 9, 16]) if numbers is None else numbers
         y = membound.rope(one.array(x), **given, seqlen_offsets=offsets)
-        cos, sin = rotary.angles_of(angles, starts[:, None] + np.arange(4), False, 8)
+        cos, sin = rotary.angles_of(angles, starts[:, None] + np.arange(4), 8)
         check(one.numpy(y), x, cos, sin, False)
 
 
@@ -155,12 +156,15 @@ def test_tables_of_each_token_as_hugging_face_passes_them(name, seed):
     x = draw(rng, (2, 3, 5, 8), "float32")
     for batch, cols in itertools.product((1, 2), (4, 8)):
         cos, sin = (draw(rng, (batch, 5, cols), "float32") for _ in range(2))
-        if cols == 8:
-            cos[..., 4:], sin[..., 4:] = cos[..., :4], sin[..., :4]
         y = membound.rope(one.array(x), None, one.array(cos), one.array(sin), layout="bhsd")
         check(from_layout(one.numpy(y), "bhsd"), from_layout(x, "bhsd"), *(
-            np.broadcast_to(t[..., :4], (2, 5, 4)).astype(np.float64) for t in (cos, sin)
-        ), False)  # fmt: skip
+            np.broadcast_to(t, (2, 5, cols)).astype(np.float64) for t in (cos, sin)
+        ), False, pairs=4)  # fmt: skip
+        y = membound.rope(one.array(x), freqs=one.array(cos), layout="bhsd", attention_scaling=2.0)
+        check(from_layout(one.numpy(y), "bhsd"), from_layout(x, "bhsd"), *(
+            2 * np.broadcast_to(part(cos.astype(np.float64)), (2, 5, cols))
+            for part in (np.cos, np.sin)
+        ), False, pairs=4)  # fmt: skip
 
 
 def sectioned(per_axis, sections, interleaved):
@@ -353,6 +357,36 @@ def test_results_are_the_same_for_any_number_of_threads(seed):
     one_token = membound.rope(x[1:2, 300:301], **given, seqlen_offsets=300)
     assert all((one == results[0]).all() for one in results)
     np.testing.assert_array_equal(results[0][1:2, 300:301], one_token)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("form", ["elements", "angles of elements"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_graph_capture_with_a_column_for_each_element(dtype, form):
+    torch = arrays.torch_with_cuda()
+    q, k = (torch.randn(4, 8, heads, 128, device="cuda").to(getattr(torch, dtype))
+            for heads in (8, 2))  # fmt: skip
+    weight = torch.rand(128, device="cuda")
+    tables = rotary.table(form, rotary.frequencies(128), 16, "float32", False)
+    given = {name: torch.tensor(table, device="cuda") for name, table in tables.items()}
+    given["position_ids"] = torch.zeros(4, 8, dtype=torch.int64, device="cuda")
+    out = [torch.empty_like(x) for x in (q, k, q, k)]
+
+    def run():
+        membound.rope(q, k, **given, out=out[0], k_out=out[1])
+        membound.rope(q, k, **given, out=out[2], k_out=out[3], inverse=True)
+        return membound.qk_norm_rope(q, k, weight, weight, **given)
+
+    run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        normed = run()
+    given["position_ids"] += torch.arange(8, device="cuda")
+    graph.replay()
+    torch.cuda.synchronize()
+    replayed = [x.clone() for x in (*out, *normed)]
+    again = run()
+    assert all(map(torch.equal, replayed, (*out, *again)))
 
 
 @pytest.mark.gpu

@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import arrays
 import numpy as np
 import pytest
 import rotary
 from arrays import FRAMEWORKS
-from reference import DTYPES
+from reference import DTYPES, NUMPY_DTYPES
 from rotary import draw
 
 import membound
@@ -149,3 +152,42 @@ def test_the_same_bits_for_any_number_of_threads(seed):
     membound.set_cpu_threads(0)
     for a, b in zip(*results, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_the_gradient_of_frequencies_sums_heads_in_float64(name, dtype):
+    """Terms of 1e8, 1 and -1e8, which float32 adds up to nothing."""
+    one = framework(name)
+    if dtype not in one.dtypes:
+        pytest.skip(f"it has no {dtype}")
+    scale = 1e4 if dtype in ("float16", "bfloat16") else 1e8
+    x, dy = np.zeros((2, 1, 1, 3, 2))
+    x[0, 0, :, 0], dy[0, 0, :, 1] = (scale, 1, scale), (1e4, 1, -1e4)
+    kind = NUMPY_DTYPES[dtype]
+    freqs = one.array(np.zeros(1, "float64" if dtype == "float64" else "float32"))
+    _, dfreqs = membound.rope_backward(
+        one.array(dy.astype(kind)), q=one.array(x.astype(kind)), freqs=freqs, seqlen_offsets=1
+    )
+    np.testing.assert_array_equal(one.numpy(dfreqs), [1])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory")
+def test_out_of_memory_has_written_nothing():
+    code = """
+import resource
+import numpy as np
+import membound
+membound.set_cpu_threads(1)
+q = np.ones((1, 1, 1, 1 << 19), np.float32)
+out, freqs, dfreqs = np.full_like(q, 7), np.ones(1 << 18), np.ones(1 << 18)
+membound.rope_backward(q[..., :2], q=q[..., :2], freqs=freqs[:1])
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 26), -1))
+try:
+    membound.rope_backward(q, q=q, freqs=freqs, dfreqs=dfreqs, dq_out=out)
+except MemoryError:
+    print((out == 7).all() and (dfreqs == 1).all())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"]

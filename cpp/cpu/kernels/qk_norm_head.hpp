@@ -87,13 +87,13 @@ MEMBOUND_ALWAYS_INLINE void turn_steps(const QkNormHeads& heads, const Segments&
     each(one.count, [&](std::int64_t done, std::int64_t count) MEMBOUND_INLINED {
       const std::int64_t place = one.at + done, element = one.first + done;
       const auto value = read(place, element, count);
-      put(place, element, count, turned_neighbours<T>(value, done, cos, sin));
+      put(place, element, count, turned_neighbours<T>(value, done, cos, sin, heads.table_second));
     });
   } else {
     each(one.count, [&](std::int64_t done, std::int64_t count) MEMBOUND_INLINED {
-      const Halves<V> turned =
-          turned_halves<V>(read(one.at + done, one.first + done, count),
-                           read(two.at + done, two.first + done, count), cos + done, sin + done);
+      const Halves<V> turned = turned_halves<V>(read(one.at + done, one.first + done, count),
+                                                read(two.at + done, two.first + done, count),
+                                                cos + done, sin + done, heads.table_second);
       put(one.at + done, one.first + done, count, turned.first);
       put(two.at + done, two.first + done, count, turned.second);
     });

@@ -28,6 +28,7 @@ struct QkNormHeads {
   std::int64_t x_token_stride, x_head_stride, x_dim_stride;
   std::int64_t rstd_token_stride, rstd_head_stride;
   std::int64_t table_stride;  // between tokens
+  std::int64_t table_second;
   std::int64_t weight_head_stride, weight_stride;
   std::int64_t head_dim, rotary_dim, rotary_offset;
   std::int64_t ask_distance;  // see ask_ahead

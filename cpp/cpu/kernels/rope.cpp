@@ -53,7 +53,7 @@ MEMBOUND_ALWAYS_INLINE void turn_halves(const RopeRows& rows, const T* x, T* out
   const auto turn = [&](std::int64_t j, std::int64_t count) MEMBOUND_INLINED {
     const auto a = read_from<T, kReach>(x + j * x_stride, x_stride, count);
     const auto b = read_from<T, kReach>(x + (apart + j) * x_stride, x_stride, count);
-    const Halves<V> turned = turned_halves<V>(a, b, cos + j, sin + j);
+    const Halves<V> turned = turned_halves<V>(a, b, cos + j, sin + j, rows.table_second);
     write_to<T, kReach>(out + j * out_stride, out_stride, count, turned.first);
     write_to<T, kReach>(out + (apart + j) * out_stride, out_stride, count, turned.second);
   };
@@ -74,7 +74,7 @@ MEMBOUND_ALWAYS_INLINE void turn_neighbours(const RopeRows& rows, const T* x, T*
   const auto turn = [&](std::int64_t at, std::int64_t count) MEMBOUND_INLINED {
     const auto value = read_from<T, kReach>(x + at * x_stride, x_stride, count);
     write_to<T, kReach>(out + at * out_stride, out_stride, count,
-                        turned_neighbours<T>(value, at, cos, sin));
+                        turned_neighbours<T>(value, at, cos, sin, rows.table_second));
   };
   const std::int64_t elements = 2 * rows.pairs;
   std::int64_t at = 0;

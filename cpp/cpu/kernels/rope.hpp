@@ -24,6 +24,7 @@ struct RopeRows {
   std::int64_t x_token_stride, x_head_stride, x_dim_stride;
   std::int64_t out_token_stride, out_head_stride, out_dim_stride;
   std::int64_t table_stride;  // between tokens
+  std::int64_t table_second;  // see RopeArrangement
   std::int64_t head_dim, rotary_dim, rotary_offset;
   std::int64_t first_pair, pairs;  // of the rotary_dim / 2, those that turn here
 };
@@ -48,14 +49,15 @@ struct RopeArrangement {
   DType dtype;
   bool interleaved;
   std::int64_t pairs;
-  const void* cos;
-  const void* sin;
+  const void* cos[2];  // of the first and of the second elements; the same where they share
+  const void* sin[2];
   void* cos_out;
   void* sin_out;
+  std::int64_t second;  // elements from the results of the first to those of the second; 0: shared
 };
 
 // What one token adds to the gradient of the angles: the sum over heads of x1 * dx2 - x2 * dx1, for
-// each pair, in the dtype of sums.
+// each pair.
 struct RopeAngleGradient {
   const void* x;
   const void* dx;
@@ -65,7 +67,7 @@ struct RopeAngleGradient {
   std::int64_t x_head_stride, x_dim_stride, dx_head_stride, dx_dim_stride;
   std::int64_t rotary_dim, rotary_offset;
   std::int64_t first_pair, pairs;
-  void* sums;  // += the sum
+  double* sums;  // += the sum
 };
 
 // The arranged cos of `pairs` pairs takes so many elements at most; likewise sin.

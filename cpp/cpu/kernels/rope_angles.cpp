@@ -49,19 +49,23 @@ void make_angles(const RopeAngleRun& run) {
     sin_out[j] = sine * sin_scaling;
   };
   if (run.step == 1 && run.freqs_stride == 1) {
-    for (std::int64_t j = run.first; j < run.last; ++j) make(j, freqs[j]);
+    for (std::int64_t j = run.first; j < run.last; ++j) make(j, widen(freqs[j]));
     return;
   }
   for (std::int64_t j = run.first; j < run.last; j += run.step) {
-    make(j, freqs[j * run.freqs_stride]);
+    make(j, widen(freqs[j * run.freqs_stride]));
   }
 }
 
 template <class A>
 void angles(const RopeAngleRun& run) {
   if (run.cos == nullptr) {
-    return run.table_dtype == DType::kFloat64 ? make_angles<A, double>(run)
-                                              : make_angles<A, float>(run);
+    switch (run.table_dtype) {
+      case DType::kFloat16: return make_angles<A, Float16>(run);
+      case DType::kBFloat16: return make_angles<A, BFloat16>(run);
+      case DType::kFloat32: return make_angles<A, float>(run);
+      default: return make_angles<A, double>(run);
+    }
   }
   switch (run.table_dtype) {
     case DType::kFloat16: return read_table<A, Float16>(run);
@@ -74,15 +78,17 @@ void angles(const RopeAngleRun& run) {
 // Every number twice, sin with the sign of its term.
 template <class A>
 void arrange_twice(const RopeArrangement& arranged) {
-  const auto* cos = static_cast<const A*>(arranged.cos);
-  const auto* sin = static_cast<const A*>(arranged.sin);
   auto* cos_out = static_cast<A*>(arranged.cos_out);
   auto* sin_out = static_cast<A*>(arranged.sin_out);
+  const auto* cos = static_cast<const A*>(arranged.cos[0]);
+  const auto* sin = static_cast<const A*>(arranged.sin[0]);
+  const auto* second_cos = static_cast<const A*>(arranged.cos[1]);
+  const auto* second_sin = static_cast<const A*>(arranged.sin[1]);
   for (std::int64_t j = 0; j < arranged.pairs; ++j) {
     cos_out[2 * j] = cos[j];
-    cos_out[2 * j + 1] = cos[j];
+    cos_out[2 * j + 1] = second_cos[j];
     sin_out[2 * j] = -sin[j];
-    sin_out[2 * j + 1] = sin[j];
+    sin_out[2 * j + 1] = second_sin[j];
   }
 }
 
@@ -101,8 +107,6 @@ void arrange_apart(std::int64_t pairs, const float* from, float* to) {
 
 template <class T>
 void add_gradient(const RopeAngleGradient& token) {
-  using A = typename Lanes<T>::A;
-  auto* sums = static_cast<A*>(token.sums);
   const std::int64_t apart = token.interleaved ? 1 : token.rotary_dim / 2;
   const std::int64_t step = token.interleaved ? 2 : 1;
   const std::int64_t first = token.rotary_offset + step * token.first_pair;
@@ -111,10 +115,11 @@ void add_gradient(const RopeAngleGradient& token) {
     const T* dx = static_cast<const T*>(token.dx) + head * token.dx_head_stride;
     for (std::int64_t j = 0; j < token.pairs; ++j) {
       const std::int64_t one = first + step * j, other = one + apart;
-      const A x1 = widen(x[one * token.x_dim_stride]), x2 = widen(x[other * token.x_dim_stride]);
-      const A dx1 = widen(dx[one * token.dx_dim_stride]);
-      const A dx2 = widen(dx[other * token.dx_dim_stride]);
-      sums[j] += x1 * dx2 - x2 * dx1;
+      const double x1 = widen(x[one * token.x_dim_stride]);
+      const double x2 = widen(x[other * token.x_dim_stride]);
+      const double dx1 = widen(dx[one * token.dx_dim_stride]);
+      const double dx2 = widen(dx[other * token.dx_dim_stride]);
+      token.sums[j] += x1 * dx2 - x2 * dx1;
     }
   }
 }
@@ -131,15 +136,19 @@ void rope_arrange(const RopeArrangement& arranged) {
   if (arranged.interleaved && !apart) {
     return wide ? arrange_twice<double>(arranged) : arrange_twice<float>(arranged);
   }
-  if (!arranged.interleaved && apart) {
-    arrange_apart(arranged.pairs, static_cast<const float*>(arranged.cos),
-                  static_cast<float*>(arranged.cos_out));
-    return arrange_apart(arranged.pairs, static_cast<const float*>(arranged.sin),
-                         static_cast<float*>(arranged.sin_out));
+  const std::int64_t size = wide ? sizeof(double) : sizeof(float);
+  const auto put = [&](const void* from, void* to, int element) {
+    to = static_cast<char*>(to) + element * arranged.second * size;
+    if (!arranged.interleaved && apart) {
+      arrange_apart(arranged.pairs, static_cast<const float*>(from), static_cast<float*>(to));
+    } else {
+      __builtin_memcpy(to, from, arranged.pairs * size);
+    }
+  };
+  for (int element = 0; element < (arranged.second == 0 ? 1 : 2); ++element) {
+    put(arranged.cos[element], arranged.cos_out, element);
+    put(arranged.sin[element], arranged.sin_out, element);
   }
-  const std::int64_t bytes = arranged.pairs * (wide ? sizeof(double) : sizeof(float));
-  __builtin_memcpy(arranged.cos_out, arranged.cos, bytes);
-  __builtin_memcpy(arranged.sin_out, arranged.sin, bytes);
 }
 
 void rope_angle_gradient(const RopeAngleGradient& token) {

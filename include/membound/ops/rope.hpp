@@ -34,12 +34,14 @@ struct RopeOptions {
 
 // Where the angles come from. What is null is not there; freqs or cos is.
 struct RopeAngles {
-  // (positions, rotary_dim / 2) each, or (positions, rotary_dim) with every angle twice, as the
-  // style pairs elements. Without sin: (positions, rotary_dim), all cos and then all sin. Or for
-  // each token its own: (batch or 1, seq, ...), with sections (axes, batch or 1, seq, ...).
+  // (positions, rotary_dim / 2) each, a column for each pair, or (positions, rotary_dim), a column
+  // for each element. Without sin: (positions, rotary_dim), all cos and then all sin. Or for each
+  // token its own: (batch or 1, seq, ...), with sections (axes, batch or 1, seq, ...).
   const ConstTensorView* cos = nullptr;
   const ConstTensorView* sin = nullptr;
-  // (rotary_dim / 2,), float32 or float64: the angle is position * freqs, made here.
+  // (rotary_dim / 2,), float32 or float64: the angle is position * freqs, made here. Or the angles
+  // themselves, in any shape that cos has beside sin and any floating dtype: cos and sin are made
+  // here, of the rows that are used.
   const ConstTensorView* freqs = nullptr;
   // (batch or 1, seq) or (seq,), int32 or int64; with sections one more axis in front. Otherwise
   // the position is the token's place in its sequence.
@@ -54,7 +56,10 @@ struct RopeAngles {
 // Rotary position embedding (Su et al. 2021, arXiv:2104.09864): each pair of elements of a head is
 // turned by the angle of its token's position,
 //
-//   out1 = x1 * cos - x2 * sin,   out2 = x2 * cos + x1 * sin
+//   out1 = x1 * cos1 - x2 * sin1,   out2 = x2 * cos2 + x1 * sin2
+//
+// where cos1 is cos2 and sin1 is sin2 unless the table has a column for each element. The inverse
+// is the transpose: x1 * cos1 + x2 * sin2 and x2 * cos2 - x1 * sin1.
 //
 // q      4 axes, kThd 3, in any strides
 // k      q's dtype, device and axes, but for heads; or nullptr

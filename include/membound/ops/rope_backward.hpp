@@ -17,8 +17,8 @@ namespace membound {
 // q, k       what rope read, in dq's and dk's shape and dtype: with dfreqs alone, else nullptr
 // dq_out     as out in rope; may be dq itself, but not q. dk_out likewise, there with dk alone
 // dfreqs     (rotary_dim / 2,), float32 or float64, or nullptr; with angles.freqs
-// workspace  for dfreqs on a GPU: at least rope_backward_workspace(rotary_dim) bytes on dq's
-//            device, aligned to 16, uint8; nullptr: allocated on the stream. The CPU needs none.
+// workspace  for dfreqs: at least rope_backward_workspace(rotary_dim) bytes on dq's device, aligned
+//            to 16, uint8; nullptr: allocated, on a GPU on the stream, before anything is written
 // The rest as in rope.
 //
 // dfreqs is summed in float64 in a tree that the shapes fix: the same bits on every run.

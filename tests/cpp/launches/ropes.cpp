@@ -53,6 +53,7 @@ void for_each_angle(const Problem& p, Call call) {
           const ConstTensorView cos = p.array(dtype, {4096, cols});
           const ConstTensorView sin = p.array(dtype, {4096, cols});
           call(RopeAngles{.cos = &cos, .sin = &sin, .position_ids = &ids}, options);
+          call(RopeAngles{.freqs = &cos, .position_ids = &ids}, options);
         }
       }
     }
@@ -70,7 +71,7 @@ TEST_CASE("rope") {
       rope(q, &k, angles, options, out.q, &out.k, p.stream());
       rope(q, &k, angles, options, x.q, &x.k, p.stream());
       name_op("rope_backward");
-      if (angles.freqs == nullptr) return;
+      if (angles.freqs == nullptr || angles.freqs->rank > 1) return;
       const TensorView dfreqs = p.array(angles.freqs->dtype, {options.rotary_dim / 2});
       const Heads dy = heads_of(p);
       const ConstTensorView dk = dy.k;
