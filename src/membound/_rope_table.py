@@ -66,6 +66,12 @@ def _checked_frequencies(
         f"'rope_parameters' must be a dictionary or None, got {rope_parameters!r}",
     )
     given = dict(rope_parameters or {})
+    nested = [name for name, value in given.items() if isinstance(value, Mapping)]
+    _require(
+        not nested,
+        "'rope_parameters' must be those of one layer type, got a dictionary for each of "
+        f"{', '.join(map(repr, nested))}: pass rope_parameters[layer_type]",
+    )
     kind = given.get("rope_type", given.get("type", "default"))
     _require(
         isinstance(kind, str) and kind in _TYPES,

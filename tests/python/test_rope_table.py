@@ -156,3 +156,12 @@ def test_other_arguments_that_do_not_fit():
                 function(None, head_dim, max_position)
     with pytest.raises(ValueError, match=r"^rope_frequencies: argument 'rope_parameters'"):
         membound.rope_frequencies("x", 64, 8)
+
+
+@pytest.mark.parametrize("function", [membound.rope_frequencies, membound.rope_table])
+def test_parameters_of_each_layer_type_are_refused_by_name(function):
+    """As Gemma 3, OLMo 3 and ModernBERT carry them; read as one they were the default."""
+    nested = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
+    with pytest.raises(ValueError, match="'full_attention', 'sliding_attention'"):
+        function(nested, 64, 128)
+    function(nested["full_attention"], 64, 128)
