@@ -56,7 +56,9 @@ def test_rounding_has_the_bits_of_two_calls(name, dtype, rounding, seed):
         given.pop("weight_offset")
         norm_rounding = "before_weight" if rounding == "before_weight" else "once"
         normed = [
-            membound.rms_norm(x, w, weight_offset=0.25, rounding=norm_rounding)
+            membound.rms_norm(
+                x, w, weight_offset=0.25, rounding=norm_rounding, normalized_shape=x.shape[-1]
+            )
             for x, w in zip(heads, weights, strict=True)
         ]
         wanted = membound.rope(*normed, **given)
