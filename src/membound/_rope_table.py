@@ -19,8 +19,13 @@ Parameters = Mapping[str, Any]
 
 
 def rope_frequencies(
-    rope_parameters: Parameters | None, head_dim: int, max_position: int
-) -> tuple[list[float], float]:
+    rope_parameters: Parameters | None,
+    head_dim: int,
+    max_position: int | None = None,
+    *,
+    layer_type: str | None = None,
+    like: Any = None,
+) -> tuple[Any, float]:
     """Inverse frequencies, and the factor on cos and sin, of a model's rotary embedding.
 
     Args:
@@ -32,56 +37,90 @@ def rope_frequencies(
             give it. ``max_position_embeddings`` may stand in it too, where a type asks the
             configuration for it.
         head_dim: elements of a head. With ``partial_rotary_factor`` part of them turns.
-        max_position: how long sequences are: ``"dynamic"`` and ``"longrope"`` depend on it.
+        max_position: how long sequences are. Only ``"dynamic"`` and ``"longrope"`` depend on it,
+            and must have it.
+        layer_type: which layers' parameters to take, where rope_parameters holds a dictionary for
+            each type of layer, as Gemma 3's and ModernBERT's do.
+        like: an array of NumPy, torch, JAX or CuPy, whose framework and device the frequencies
+            take, in float32, or float64 where it has that. None: a list of numbers.
 
     Returns:
-        ``rotary_dim / 2`` numbers, in float64, and the attention scaling factor: the arguments
-        ``freqs`` and ``attention_scaling`` of :func:`membound.rope`.
+        ``rotary_dim / 2`` frequencies, computed in float64, and the attention scaling factor: the
+        arguments ``freqs`` and ``attention_scaling`` of :func:`membound.rope`.
 
     Raises:
         ValueError: an unknown type, a key that is missing, or lengths that do not fit.
+        ImportError: with like, NumPy is not installed.
 
     Example:
         >>> import membound as mb
-        >>> mb.rope_frequencies({"rope_type": "linear", "factor": 2.0}, 4, 64)
+        >>> mb.rope_frequencies({"rope_type": "linear", "factor": 2.0}, 4)
         ([0.5, 0.005], 1.0)
     """
-    return _frequencies("rope_frequencies", rope_parameters, head_dim, max_position)
+    op = "rope_frequencies"
+    freqs, scaling = _frequencies(op, rope_parameters, head_dim, max_position, layer_type)
+    if like is None:
+        return freqs, scaling
+    import numpy
+
+    name = "float64" if dtype_name(like.dtype) == "float64" else "float32"
+    return _in_framework(op, numpy.array(freqs), name, like), scaling
 
 
 def _frequencies(
-    op: str, rope_parameters: Parameters | None, head_dim: int, max_position: int
+    op: str,
+    rope_parameters: Parameters | None,
+    head_dim: int,
+    max_position: int | None,
+    layer_type: str | None,
 ) -> tuple[list[float], float]:
     try:
-        return _checked_frequencies(rope_parameters, head_dim, max_position)
+        given = _of_layer(rope_parameters, layer_type)
+        return _checked_frequencies(given, head_dim, max_position)
     except _UnfitError as error:
         raise ValueError(f"{op}: argument {error}") from None
 
 
-def _checked_frequencies(
-    rope_parameters: Parameters | None, head_dim: int, max_position: int
-) -> tuple[list[float], float]:
+def _of_layer(rope_parameters: Parameters | None, layer_type: str | None) -> dict[str, Any]:
+    """The parameters of one type of layer: its own, and those beside the types' dictionaries."""
     _require(
         rope_parameters is None or isinstance(rope_parameters, Mapping),
         f"'rope_parameters' must be a dictionary or None, got {rope_parameters!r}",
     )
     given = dict(rope_parameters or {})
-    nested = [name for name, value in given.items() if isinstance(value, Mapping)]
+    types = [name for name, value in given.items() if isinstance(value, Mapping)]
+    if not types:
+        _require(
+            layer_type is None,
+            "'layer_type' must be None where rope_parameters has no dictionary for each type of "
+            f"layer, got {layer_type!r}",
+        )
+        return given
     _require(
-        not nested,
-        "'rope_parameters' must be those of one layer type, got a dictionary for each of "
-        f"{', '.join(map(repr, nested))}: pass rope_parameters[layer_type]",
+        layer_type in types,
+        f"'layer_type' must be one of those of rope_parameters, {', '.join(map(repr, types))}, "
+        f"got {layer_type!r}",
     )
+    return {k: v for k, v in given.items() if k not in types} | dict(given[layer_type])
+
+
+def _checked_frequencies(
+    given: Parameters, head_dim: int, max_position: int | None
+) -> tuple[list[float], float]:
     kind = given.get("rope_type", given.get("type", "default"))
     _require(
         isinstance(kind, str) and kind in _TYPES,
-        f"'rope_type' must be one of {', '.join(_TYPES)}, got {kind!r}; where layers differ, pass "
-        "those of one layer",
+        f"'rope_type' must be one of {', '.join(_TYPES)}, got {kind!r}",
     )
     _require(
         isinstance(head_dim, int) and head_dim >= 2,
         f"'head_dim' must be an integer of at least 2, got {head_dim!r}",
     )
+    _require(
+        max_position is not None or kind not in _DEPEND_ON_LENGTH,
+        f"'max_position' must be given for the rope type {kind!r}, got None",
+    )
+    max_position = 0 if max_position is None else max_position
     _require(
         isinstance(max_position, int) and max_position >= 0,
         f"'max_position' must be an integer that is not negative, got {max_position!r}",
@@ -95,12 +134,13 @@ def rope_table(
     max_position: int,
     dtype: Any = "float32",
     *,
+    layer_type: str | None = None,
     like: Any = None,
 ) -> tuple[Any, Any, float]:
     """Tables of cos and sin for :func:`membound.rope`, from angles in float64, rounded once.
 
     Args:
-        rope_parameters, head_dim: as in :func:`rope_frequencies`.
+        rope_parameters, head_dim, layer_type: as in :func:`rope_frequencies`.
         max_position: the tables have positions 0 to before this.
         dtype: of the tables, by name or an object of NumPy's, torch's or JAX's.
         like: an array of torch, JAX or CuPy, whose framework and device the tables take. None:
@@ -129,20 +169,21 @@ def rope_table(
             "rope_table: argument 'dtype' must be float16, bfloat16, float32 or float64, "
             f"got {dtype!r}"
         )
-    freqs, scaling = _frequencies("rope_table", rope_parameters, head_dim, max_position)
+    op = "rope_table"
+    freqs, scaling = _frequencies(op, rope_parameters, head_dim, max_position, layer_type)
     angles = numpy.arange(max_position, dtype=numpy.float64)[:, None] * numpy.array(freqs)
     tables = (scaling * numpy.cos(angles), scaling * numpy.sin(angles))
-    cos, sin = (_in_framework(table, name, like) for table in tables)
+    cos, sin = (_in_framework(op, table, name, like) for table in tables)
     return cos, sin, scaling
 
 
-def _in_framework(table: Any, name: str, like: Any) -> Any:
+def _in_framework(op: str, table: Any, name: str, like: Any) -> Any:
     torch, cupy, jax = (sys.modules.get(module) for module in ("torch", "cupy", "jax"))
     if torch is not None and isinstance(like, torch.Tensor):  # rounds to bfloat16 by itself
         return torch.from_numpy(table).to(getattr(torch, name)).to(like.device)
     kind = numpy_dtype(name)
     if kind is None:
-        raise ImportError("rope_table: NumPy has bfloat16 from ml_dtypes, which is not installed")
+        raise ImportError(f"{op}: NumPy has bfloat16 from ml_dtypes, which is not installed")
     table = table.astype(kind)
     if cupy is not None and isinstance(like, cupy.ndarray):
         with like.device:
@@ -258,6 +299,7 @@ _TYPES = {
     "proportional": _proportional,
     "mrope": _default,  # whose sections are arguments of rope
 }
+_DEPEND_ON_LENGTH = ("dynamic", "longrope")
 
 
 def _powers(theta: float, dim: int) -> list[float]:

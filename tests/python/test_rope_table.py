@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import membound
+from membound.arrays import numpy_dtype
 
 SHORT, LONG = [1.0 + 0.03 * i for i in range(32)], [2.0 + 0.1 * i for i in range(32)]
 TRAINED = {"original_max_position_embeddings": 4096}
@@ -158,10 +159,52 @@ def test_other_arguments_that_do_not_fit():
         membound.rope_frequencies("x", 64, 8)
 
 
+NESTED = {
+    "full_attention": {"rope_theta": 16.0}, "sliding_attention": {"rope_type": "linear"},
+    "factor": 2.0,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("function", [membound.rope_frequencies, membound.rope_table])
-def test_parameters_of_each_layer_type_are_refused_by_name(function):
+def test_parameters_of_each_layer_type(function):
     """As Gemma 3, OLMo 3 and ModernBERT carry them; read as one they were the default."""
-    nested = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
-    with pytest.raises(ValueError, match="'full_attention', 'sliding_attention'"):
-        function(nested, 64, 128)
-    function(nested["full_attention"], 64, 128)
+    both = "'layer_type' must be one of .* 'full_attention', 'sliding_attention', got "
+    for wrong in (None, "chunked_attention", []):
+        with pytest.raises(ValueError, match=f"^{function.__name__}: argument {both}"):
+            function(NESTED, 4, 128, layer_type=wrong)
+    with pytest.raises(ValueError, match="argument 'layer_type' must be None"):
+        function(NESTED["full_attention"], 4, 128, layer_type="full_attention")
+    for layer_type, flat in (
+        ("full_attention", {"rope_theta": 16.0}),
+        ("sliding_attention", {"rope_type": "linear", "factor": 2.0}),
+    ):
+        found, right = function(NESTED, 4, 128, layer_type=layer_type), function(flat, 4, 128)
+        np.testing.assert_array_equal(found[0], right[0])
+    assert membound.rope_frequencies(NESTED, 4, layer_type="full_attention")[0] == [1.0, 0.25]
+
+
+def test_a_length_is_wanted_by_the_types_that_depend_on_it():
+    for case in CASES:
+        given, head_dim, max_position = parameters_of(case)
+        if given["rope_type"] in ("dynamic", "longrope"):
+            with pytest.raises(ValueError, match="'max_position' must be given for"):
+                membound.rope_frequencies(given, head_dim)
+        else:
+            right = membound.rope_frequencies(given, head_dim, max_position)
+            assert membound.rope_frequencies(given, head_dim) == right
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("name", arrays.FRAMEWORKS)
+def test_frequencies_like_q_are_taken_by_rope(name, dtype):
+    one = arrays.framework(name)
+    if dtype not in one.dtypes:
+        pytest.skip(f"it has no {dtype}")
+    x = np.random.default_rng(0).standard_normal((1, 3, 2, 8)).astype(np.float32)
+    q = one.array(x.astype(numpy_dtype(dtype)))
+    freqs, _ = membound.rope_frequencies(None, 8, like=q)
+    wide = "float64" if dtype == "float64" else "float32"
+    right = np.array(membound.rope_frequencies(None, 8)[0]).astype(wide)
+    np.testing.assert_array_equal(one.numpy(freqs), right)
+    assert one.numpy(freqs).dtype.name == wide
+    assert one.numpy(membound.rope(q, freqs=freqs)).shape == x.shape

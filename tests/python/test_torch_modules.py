@@ -158,6 +158,11 @@ def test_rotary_module_is_rope(seed):
     right = membound.rope(q, k, freqs=torch.tensor(freqs, dtype=torch.float32),
                           attention_scaling=scaling)  # fmt: skip
     assert all(map(torch.equal, module(q, k), right))
+    nested = {"full_attention": parameters, "sliding_attention": {"rope_theta": 7.0}}
+    module = mt.RotaryEmbedding(8, nested, layer_type="full_attention")
+    assert all(map(torch.equal, module(q, k), right))
+    with pytest.raises(ValueError, match="'layer_type'.*'full_attention', 'sliding_attention'"):
+        mt.RotaryEmbedding(8, nested)
 
 
 @pytest.mark.parametrize(

@@ -265,6 +265,7 @@ class RotaryEmbedding(nn.Module):
         head_dim: elements of a head.
         rope_parameters: the dictionary that model configurations carry; None for the default.
         max_position: how long sequences are, for the types that ask.
+        layer_type: as of :func:`membound.rope_frequencies`.
         layout, interleaved: as of :func:`membound.rope`.
         device: of the frequencies. They are a buffer that state dicts leave out, as the models' is,
             and stay in float32 whatever the module is cast to.
@@ -278,10 +279,11 @@ class RotaryEmbedding(nn.Module):
 
     def __init__(
         self, head_dim: int, rope_parameters=None, max_position: int = 0, *, layout: str = "bshd",
-        interleaved: bool = False, device=None,
+        interleaved: bool = False, layer_type: str | None = None, device=None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.head_dim = head_dim
+        self.layer_type = layer_type
         self.layout = layout
         self.interleaved = interleaved
         self.rope_parameters = rope_parameters
@@ -291,7 +293,9 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("inv_freq", values, persistent=False)
 
     def _frequencies(self) -> tuple[Any, float]:
-        return rope_frequencies(self.rope_parameters, self.head_dim, self.max_position)
+        return rope_frequencies(
+            self.rope_parameters, self.head_dim, self.max_position, layer_type=self.layer_type
+        )
 
     def reset_parameters(self) -> None:
         """The frequencies, where they are."""
