@@ -35,7 +35,8 @@ class RopeShape(Shape):
     heads: tuple[int, int] = (32, 8)
     head_dim: int = 128
     memory: str = "bshd"  # how q and k lie, which is the layout of the call too
-    form: str = ""  # or "interleaved", "in place", "qkv", "freqs", "ids", "backward"
+    # "full": rows of each token with a column for each element, as Hugging Face passes them
+    form: str = ""  # or "interleaved", "in place", "qkv", "freqs", "ids", "backward", "full"
 
     @property
     def text(self) -> str:
@@ -60,7 +61,7 @@ def goals() -> list[RopeShape]:
 def others() -> list[RopeShape]:
     """Head widths, styles, layouts, dtypes and sources of the angles."""
     large = functools.partial(shape, 4, 4096)
-    forms = ("interleaved", "in place", "qkv", "freqs", "ids", "backward")
+    forms = ("interleaved", "in place", "qkv", "freqs", "ids", "backward", "full")
     return [
         *(large(head_dim) for head_dim in (64, 72, 80, 96, 100, 256)),
         *(large(form=form) for form in forms),
@@ -111,6 +112,7 @@ def buffers(one: RopeShape, device: str, count: int) -> list[Any]:
         a.freqs = torch.tensor(freqs, device=device, dtype=cos.dtype)
         a.cache = torch.cat([cos, sin], 1)
         rows = a.ids[0] if one.seq > 1 else a.positions
+        a.cos_full, a.sin_full = (torch.cat([t[: one.seq]] * 2, 1)[None] for t in (cos, sin))
         twice = [torch.cat([t[rows]] * 2, 1).to(a.q.dtype) for t in (cos, sin)]
         a.cos_twice, a.sin_twice = (t[None] if one.seq > 1 else t[:, None] for t in twice)
         every.append(a)
@@ -124,6 +126,8 @@ def call_of(one: RopeShape, a: Any) -> Callable[[], Any]:
     options = {"layout": one.memory, "interleaved": one.form == "interleaved"}
     if one.form == "freqs":
         options["freqs"] = a.freqs
+    elif one.form == "full":
+        options |= {"cos": a.cos_full, "sin": a.sin_full}
     else:
         options |= {"cos": a.cos, "sin": a.sin}
     if one.form in ("freqs", "ids") or one.seq == 1:

@@ -128,10 +128,7 @@ struct ChunkPair {
 // frequencies, or whatever else there is.
 enum class TurnsFrom { kTableOfHalves, kTableOfNeighbours, kFrequencies, kAnywhere };
 
-// Heads whose loads are on their way together, and blocks of a multiprocessor; sines and calls take
-// registers.
-template <TurnsFrom kFrom>
-inline constexpr int kHeadsAtOnce = kFrom == TurnsFrom::kAnywhere ? 1 : tuning::kRopeHeads;
+// Blocks of a multiprocessor; sines and calls take registers.
 template <TurnsFrom kFrom>
 inline constexpr int kBlocksAtOnce =
     kFrom == TurnsFrom::kTableOfHalves || kFrom == TurnsFrom::kTableOfNeighbours
@@ -195,7 +192,7 @@ __device__ inline void find_unit_turns(const RopeParams& p, const RopeRow& row, 
 template <class T, TurnsFrom kFrom>
 __global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
     rope_chunks_kernel(const __grid_constant__ RopeParams p) {
-  constexpr int kHeads = kHeadsAtOnce<kFrom>;
+  constexpr int kHeads = tuning::kRopeHeads;
   using Seconds = SecondTurns<T, kPack<T>, tuning::kRopeThreads>;
   Seconds* seconds = nullptr;
   if constexpr (kFrom == TurnsFrom::kAnywhere) {
