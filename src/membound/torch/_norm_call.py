@@ -70,7 +70,7 @@ def call_norm(
     x = rows[0]
     columns = tuple(parameters.values())
     axes = 1
-    if normalized_shape is not None or any(p is not None and p.ndim > 1 for p in columns):
+    if normalized_shape is not None or any(getattr(p, "ndim", 0) > 1 for p in columns):
         axes = normalized_axes(op.name, normalized_shape, x.shape, parameters)
     if axes > 1:
         names = (*op.tensors,)[: len(rows)]
@@ -78,7 +78,7 @@ def call_norm(
         columns = tuple(None if p is None else p.reshape(-1) for p in columns)
     wanted = None if dtype is None else _floating(op.name, dtype)
     kind = dtype_name(x.dtype)
-    if wanted in (None, kind) and all(one.dtype == x.dtype for one in rows):
+    if wanted in (None, kind) and all(getattr(one, "dtype", x.dtype) == x.dtype for one in rows):
         found = op(*rows, *columns, *options)
     else:
         found = of_several(*rows, *columns, wanted or kind, kind, *options)
