@@ -3,7 +3,9 @@
 #include "ops/cross_entropy.hpp"
 
 #include <algorithm>
+#include <limits>
 
+#include "core/numeric.hpp"
 #include "cpu/float_mode.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/rows.hpp"
@@ -35,6 +37,48 @@ void write_numbers(const double* from, const RowNumbers& numbers, std::int64_t f
   }
 }
 
+void set_prediction(const TokenIntegers& predictions, std::int64_t row, std::int64_t value) {
+  const std::int64_t at = predictions.tokens.offset(row);
+  void* const data = const_cast<void*>(predictions.data);  // the caller's output
+  if (predictions.wide) {
+    static_cast<std::int64_t*>(data)[at] = value;
+  } else {
+    static_cast<std::int32_t*>(data)[at] = static_cast<std::int32_t>(value);
+  }
+}
+
+// Weights of classes in the dtype of sums, column by column.
+template <class A>
+struct Weights {
+  Weights(const CrossEntropyProblem& p, const KernelTable& table) : sum(p.cols) {
+    if (p.weight.data == nullptr) return;
+    const auto& [data, dtype, stride] = p.weight;
+    prepared = prepare_weight({data, dtype, stride, p.cols, 0.0, kDTypeOf<A>}, true, table);
+    if (p.options.label_smoothing == 0) return;
+    in_order = prepare_weight({data, dtype, stride, p.cols, 0.0, p.dtype}, true, table);
+    sum = 0;
+    for (std::int64_t col = 0; col < p.cols; ++col) sum += of_column(col);
+  }
+
+  double of_column(std::int64_t column) const {
+    if (column == CrossEntropyProblem::kIgnored) return 0;
+    if (column == CrossEntropyProblem::kOutside) return std::numeric_limits<double>::quiet_NaN();
+    return prepared.data == nullptr ? 1 : static_cast<const A*>(prepared.data)[column];
+  }
+  // Of all labels.
+  double of_rows(const CrossEntropyProblem& p) const {
+    double total = 0;
+    for (std::int64_t row = 0; row < p.rows; ++row) {
+      total += of_column(p.column(p.labels.at(p.labels.tokens.offset(row))));
+    }
+    return total;
+  }
+
+  PreparedWeight prepared{};
+  PreparedWeight in_order{};  // as kernels read them, where label smoothing needs all of them
+  double sum;                 // over columns, there; else their number
+};
+
 // Evenly spaced rows of the problem, from row `first` on.
 struct LogitRows {
   DType dtype;
@@ -51,25 +95,45 @@ std::array<MatrixField, 2> fields_of(LogitRows& rows) {
 }
 
 template <class A>
-void run_rows(const CrossEntropyProblem& p, CrossEntropyRows& rows, std::int64_t first,
-              const KernelTable& table) {
+void run_rows(const CrossEntropyProblem& p, const Weights<A>& weights, CrossEntropyRows& rows,
+              std::int64_t first, const KernelTable& table) {
   for (std::int64_t i = 0; i < rows.rows; ++i) {
     rows.label[i] = p.column(p.labels.at(p.labels.tokens.offset(first + i)));
+    rows.weight[i] = weights.of_column(rows.label[i]);
   }
   std::fill_n(rows.dloss, rows.rows, p.options.dloss);
   if (p.dloss.data != nullptr) read_numbers<A>(p.dloss, first, rows.rows, rows.dloss);
-  if (rows.lse_known) read_numbers<A>(p.lse, first, rows.rows, rows.lse);
+  if (rows.lse_known) {
+    std::fill_n(rows.low, rows.rows, 0.0);
+    read_numbers<A>(p.lse, first, rows.rows, rows.top);
+    if (p.lse_low.data != nullptr) read_numbers<A>(p.lse_low, first, rows.rows, rows.low);
+  }
   table.cross_entropy(rows);
   if (rows.lse_known) return;
   write_numbers<A>(rows.loss, p.loss, first, rows.rows);
-  write_numbers<A>(rows.lse, p.lse, first, rows.rows);
+  write_numbers<A>(rows.top, p.lse, first, rows.rows);
+  write_numbers<A>(rows.low, p.lse_low, first, rows.rows);
+  write_numbers<A>(rows.z_loss, p.z_loss, first, rows.rows);
+  for (std::int64_t i = 0; rows.wants_predictions && i < rows.rows; ++i) {
+    set_prediction(p.predictions, first + i, rows.prediction[i]);
+  }
 }
 
-}  // namespace
+// The sum of numbers of rows, one after the other, by `divisor`.
+template <class A>
+void reduce(const CrossEntropyProblem& p, const RowNumbers& numbers, double divisor, void* to) {
+  if (to == nullptr) return;
+  double sum = 0, number;
+  for (std::int64_t row = 0; row < p.rows; ++row) {
+    read_numbers<A>(numbers, row, 1, &number);
+    sum += number;
+  }
+  *static_cast<A*>(to) = static_cast<A>(sum / divisor);
+}
 
-void cross_entropy(const CrossEntropyProblem& problem) {
-  const KernelTable& table = kernels();
-  const FloatMode ieee;
+template <class A>
+void run_all(const CrossEntropyProblem& problem, const Weights<A>& weights,
+             const KernelTable& table) {
   const CrossEntropyOptions& options = problem.options;
   const std::int64_t logits_bytes =
       problem.cols * static_cast<std::int64_t>(dtype_size(problem.dtype));
@@ -90,13 +154,14 @@ void cross_entropy(const CrossEntropyProblem& problem) {
       problem.loss.data == nullptr || problem.dlogits == nullptr
           ? CrossEntropyRows::kMost
           : std::clamp(kHeldBytes / logits_bytes, std::int64_t{1}, CrossEntropyRows::kMost);
-  const auto run_part = problem.dtype == DType::kFloat64 ? run_rows<double> : run_rows<float>;
   const auto run = [&](const LogitRows& rows) {
     CrossEntropyRows part;
     part.dtype = rows.dtype;
-    part.numbers = {options.label_smoothing, options.z_loss, options.softcap};
+    part.numbers = {options.label_smoothing, options.z_loss, options.softcap, weights.in_order.data,
+                    weights.sum};
     part.cols = rows.cols;
     part.lse_known = problem.loss.data == nullptr;
+    part.wants_predictions = problem.predictions.data != nullptr;
     part.logits_row_stride = rows.logits_row_stride;
     part.logits_col_stride = rows.logits_col_stride;
     part.dlogits_row_stride = rows.dlogits_row_stride;
@@ -107,7 +172,7 @@ void cross_entropy(const CrossEntropyProblem& problem) {
       part.rows = std::min(at_once, rows.rows - first);
       part.logits = behind(rows.logits, first * rows.logits_row_stride, rows.dtype);
       part.dlogits = behind(rows.dlogits, first * rows.dlogits_row_stride, rows.dtype);
-      run_part(problem, part, rows.first + first, table);
+      run_rows(problem, weights, part, rows.first + first, table);
     }
   };
   const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerThread / row_bytes);
@@ -126,6 +191,28 @@ void cross_entropy(const CrossEntropyProblem& problem) {
           run);
     }
   });
+}
+
+template <class A>
+void run(CrossEntropyProblem problem) {
+  const KernelTable& table = kernels();
+  const FloatMode ieee;
+  const Weights<A> weights(problem, table);
+  if (problem.options.reduction != Reduction::kNone && problem.dloss.data != nullptr) {
+    read_numbers<A>(problem.dloss, 0, 1, &problem.options.dloss);
+    problem.dloss.data = nullptr;
+  }
+  const double divisor = problem.is_mean() ? weights.of_rows(problem) : 1;
+  problem.options.dloss /= divisor;
+  if (problem.rows > 0) run_all(problem, weights, table);
+  reduce<A>(problem, problem.loss, divisor, problem.total);
+  reduce<A>(problem, problem.z_loss, divisor, problem.z_total);
+}
+
+}  // namespace
+
+void cross_entropy(const CrossEntropyProblem& problem) {
+  problem.dtype == DType::kFloat64 ? run<double>(problem) : run<float>(problem);
 }
 
 }  // namespace membound::cpu

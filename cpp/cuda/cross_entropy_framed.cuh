@@ -8,16 +8,19 @@
 
 namespace membound::cuda {
 
-// The sum of the thread's logits, read once more: kept, their numbers would be put away.
+// The sum of the thread's distances below `top`, of logits read once more: kept, their numbers
+// would be put away.
 template <class T, int kChunks>
-__device__ inline accumulate_t<T> sum_of_logits(const FramedPart<T, kChunks>& logits, bool counts) {
+__device__ inline accumulate_t<T> sum_of_distances(const FramedPart<T, kChunks>& logits,
+                                                   bool counts, accumulate_t<T> top) {
   asm volatile("" ::: "memory");
   accumulate_t<T> sum = 0;
 #pragma unroll 1
   for (int i = 0; i < kChunks; ++i) {
     uint4 raw[1];
     logits.chunks(raw, 0, i);
-    sum = with_logits<T>(sum, raw[0], counts ? logits.elements() - logits.place(i) * kPack<T> : 0);
+    const int left = counts ? logits.elements() - logits.place(i) * kPack<T> : 0;
+    sum = with_distances<T>(sum, unpack<T>(raw[0]), left, top);
   }
   return sum;
 }
@@ -50,30 +53,32 @@ __global__ void __launch_bounds__(framed_threads(kChunks == tuning::kFewChunks ?
   const int column = static_cast<int>(p.problem.column(label));
   const bool counts = column >= 0;
   const A dloss = p.problem.dlogits == nullptr ? A(0) : row_dloss<A, true>(p, place.row);
-  A lse = lse_known ? row_number<A, true>(p.problem.lse, place.row) : A(0);
+  RowLoss<T> of_row = lse_known ? known_lse<T, true>(p, place.row) : RowLoss<T>(0, 0, 0);
   Part::receive(place);
   const int at = logits.in_part(column);  // of the label
   if (!lse_known) {
     uint4 raw[kChunks];
     logits.chunks(raw, p.absent);
     if (p.early && !counts) fill(raw, filled<T>(p.absent));
-    RowSums<A> sums{SoftmaxPower<T>::lowest(), 0, 0};
+    RowSums<A> sums{SoftmaxPower<T>::lowest(), 0, 0, 0};
     sums.top = highest_of_lanes(highest<T>(raw), place.lanes);
     sums.sum = sum_of_powers<T>(raw, sums.top);
-    if (p.terms<A>().smoothing != 0) {
-      sums.logits = place.reduce(sum_of_logits(logits, counts), 0, Sum());
-    }
     const Pair<A> part = merged_lanes<T>(place, sums.top, sums.sum, 0);
     sums.top = part.a;
     sums.sum = part.b;
+    if (p.terms<A>().smoothing != 0) {
+      const A mine = sum_of_distances(logits, counts, SoftmaxPower<T>::pivot(sums.top));
+      sums.distances = place.reduce(mine, 0, Sum());
+      sums.weights = columns_of_part<T>(place, place.part, counts ? p.problem.cols : 0);
+    }
     if (place.parts > 1) sums = sums_of_cluster<T>(p, exchange, place.parts, sums);
     const bool owns = counts ? logits.has(column) : place.part == 0 && place.lane == 0;
-    const RowLoss<T> of_row(p, sums, owns && counts ? to_number(logits.element(at)) : A(0), counts);
-    if (has_row && owns) of_row.template store<true>(p, place.row);
-    lse = of_row.lse;
+    of_row = RowLoss<T>(p, sums, owns && counts ? to_number(logits.element(at)) : A(0), column, 1,
+                        static_cast<A>(p.problem.cols));
+    if (has_row && owns) of_row.template store<true>(p, place.row, 1);
   }
   if (p.problem.dlogits == nullptr) return;
-  const RowGradient<T> gradient(p, counts, dloss, lse, kChunks);
+  const RowGradient<T> gradient(p, column, dloss, of_row, kChunks);
   const auto of = [&](A logit) { return gradient.of(logit); };
   // Rows that do not count are written, too.
   const PartUnits<T> units(logits.of_row(p.dlogits.row<T>(place.row)),

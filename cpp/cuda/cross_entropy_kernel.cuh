@@ -14,7 +14,7 @@ namespace membound::cuda {
 template <class A>
 struct CrossEntropyTerms {
   A smoothing, z_loss, dloss;
-  A share, each;  // smoothing / cols, 1 / cols
+  A share;  // smoothing / cols
 };
 
 struct CrossEntropyParams {
@@ -24,6 +24,7 @@ struct CrossEntropyParams {
   bool aligned, staged;
   bool capped;
   bool early;            // rows are read before it is known whether they count
+  bool weighs_columns;   // class weights with label smoothing
   std::uint32_t absent;  // bits of -infinity
   CrossEntropyTerms<float> narrow;
   CrossEntropyTerms<double> wide;
@@ -43,8 +44,7 @@ CrossEntropyTerms<A> cross_entropy_terms(const CrossEntropyProblem& problem) {
   const CrossEntropyOptions& options = problem.options;
   const auto cols = static_cast<double>(problem.cols);
   return {static_cast<A>(options.label_smoothing), static_cast<A>(options.z_loss),
-          static_cast<A>(options.dloss), static_cast<A>(options.label_smoothing / cols),
-          static_cast<A>(1 / cols)};
+          static_cast<A>(options.dloss), static_cast<A>(options.label_smoothing / cols)};
 }
 
 // A logit, and what the gradient of it is multiplied by.
@@ -76,36 +76,63 @@ __device__ inline void set_row_number(const RowNumbers& numbers, std::int64_t ro
 __device__ inline float natural_log(float x) { return logf(x); }
 static __device__ __noinline__ double natural_log(double x) { return log(x); }
 
-// The highest logit of a row, the sum of its powers, and that of its logits.
+// The highest logit of a row, the sum of its powers, and for label smoothing that of distances
+// below the highest logit and of the weights of their columns.
 template <class A>
 struct RowSums {
-  A top, sum, logits;
+  A top, sum, distances, weights;
 };
+// Both parts' distances, from the higher of their highest logits.
+template <class A>
+__device__ inline void add_distances(RowSums<A>& sums, A top, A distances, A weights) {
+  const A highest = sums.top < top ? top : sums.top;
+  if (sums.top != highest && sums.weights != 0) {  // a part may have no columns
+    sums.distances += product(sums.weights, highest - sums.top);
+  }
+  sums.distances += distances;
+  if (top != highest && weights != 0) sums.distances += product(weights, highest - top);
+  sums.weights += weights;
+  sums.top = highest;
+}
 
-// lse, and the loss where the label's logit is known; 0 where the row is ignored. A difference of
-// logits comes before the sum.
+// What a row has that does not count: 0, or NaN where its label is no column.
+template <class A>
+__device__ inline A absent_number(std::int64_t column) {
+  return column == CrossEntropyProblem::kOutside ? static_cast<A>(NAN) : A(0);
+}
+
+// The loss, and lse in two parts, where the label's logit is known. A difference of logits comes
+// before the sum. weight: of the label; all: of the columns.
 template <class T>
 struct RowLoss {
   using A = accumulate_t<T>;
-  A lse, loss;
+  A top, low, loss;
 
-  __device__ RowLoss(A known, A found) : lse(known), loss(found) {}
-  __device__ RowLoss(const CrossEntropyParams& p, const RowSums<A>& row, A at_label, bool counts) {
+  __device__ RowLoss(A highest, A log, A found) : top(highest), low(log), loss(found) {}
+  __device__ RowLoss(const CrossEntropyParams& p, const RowSums<A>& row, A at_label,
+                     std::int64_t column, A weight, A all)
+      : top(row.top), low(natural_log(row.sum) - SoftmaxPower<T>::kLogOfShift) {
     const CrossEntropyTerms<A>& terms = p.terms<A>();
-    const A log_of_sum = natural_log(row.sum) - SoftmaxPower<T>::kLogOfShift;
-    lse = row.top + log_of_sum;
-    loss = product(1 - terms.smoothing, log_of_sum + (row.top - at_label));
-    if (terms.smoothing != 0) {
-      const A mean = product(row.logits, terms.each);
-      loss += product(terms.smoothing, log_of_sum + (row.top - mean));
+    loss = product(product(1 - terms.smoothing, weight), low + (top - at_label));
+    if (terms.smoothing != 0) loss += product(terms.share, fma(all, low, row.distances));
+    if (terms.z_loss != 0) loss += z_loss(p, weight);
+    if (column < 0) {
+      top = loss = absent_number<A>(column);
+      low = 0;
     }
-    if (terms.z_loss != 0) loss += product(terms.z_loss * lse, lse);
-    if (!counts) lse = loss = 0;
+  }
+  __device__ A z_loss(const CrossEntropyParams& p, A weight) const {
+    const A lse = top + low;
+    return product(product(p.terms<A>().z_loss, weight) * lse, lse);
   }
   template <bool kEven>
-  __device__ void store(const CrossEntropyParams& p, std::int64_t row) const {
+  __device__ void store(const CrossEntropyParams& p, std::int64_t row, A weight) const {
     set_row_number<kEven>(p.problem.loss, row, loss);
-    set_row_number<kEven>(p.problem.lse, row, lse);
+    set_row_number<kEven>(p.problem.lse, row, top);
+    set_row_number<kEven>(p.problem.lse_low, row, low);
+    if (p.problem.z_loss.data != nullptr) {
+      set_row_number<kEven>(p.problem.z_loss, row, z_loss(p, weight));
+    }
   }
 };
 
@@ -122,12 +149,15 @@ __device__ inline RowSums<accumulate_t<T>> sums_of_cluster(const CrossEntropyPar
                                                            const Exchange& exchange, int parts,
                                                            const RowSums<accumulate_t<T>>& mine) {
   using A = accumulate_t<T>;
-  const Pair<A> found = merged<T>(exchange.all({mine.top, mine.sum}), parts);
-  RowSums<A> whole{found.a, found.b, 0};
-  if (p.terms<A>().smoothing == 0) return whole;
-  const Pair<A>* all = exchange.all({mine.logits, A(0)}, 1);
+  const Pair<A>* tops = exchange.all({mine.top, mine.sum});
+  const Pair<A> found = merged<T>(tops, parts);
+  RowSums<A> whole{SoftmaxPower<T>::lowest(), found.b, 0, 0};
+  if (p.terms<A>().smoothing != 0) {
+    const Pair<A>* all = exchange.all({mine.distances, mine.weights}, 1);
 #pragma unroll 1
-  for (int i = 0; i < parts; ++i) whole.logits += all[i].a;
+    for (int i = 0; i < parts; ++i) add_distances(whole, tops[i].a, all[i].a, all[i].b);
+  }
+  whole.top = found.a;
   return whole;
 }
 
@@ -138,41 +168,73 @@ __device__ inline A row_dloss(const CrossEntropyParams& p, std::int64_t row) {
   return given.data != nullptr ? row_number<A, kEven>(given, row) : p.terms<A>().dloss;
 }
 
-// What the gradient of a row is made with: of logit l it is (factor * power(l - lse) - less) *
-// slope, and `label` less in the column of the label.
+// lse, from memory.
+template <class T, bool kEven>
+__device__ inline RowLoss<T> known_lse(const CrossEntropyParams& p, std::int64_t row) {
+  using A = accumulate_t<T>;
+  const bool two = p.problem.lse_low.data != nullptr;
+  return {row_number<A, kEven>(p.problem.lse, row),
+          two ? row_number<A, kEven>(p.problem.lse_low, row) : A(0), A(0)};
+}
+
+// What the gradient of a row is made with: of logit l it is (factor * power(l - top) - less) *
+// slope, and `label` less in the column of the label. Powers are relative to the highest logit, not
+// to lse: what rounding takes from that where logits are large would be lost in all of them.
 template <class T>
 struct RowGradient {
   using A = accumulate_t<T>;
   PowersAbout<T> powers;
   A factor, less, label;
 
-  // All zero where the row is ignored.
-  __device__ RowGradient(const CrossEntropyParams& p, bool counts, A dloss, A lse, int chunks)
-      : powers(lse, 0, chunks) {
+  // All zero, or NaN, where the row does not count. weight: of the label; all: of the columns.
+  __device__ RowGradient(const CrossEntropyParams& p, std::int64_t column, A dloss,
+                         const RowLoss<T>& row, int chunks, A weight = 1, A all = 0)
+      : powers(column < 0 ? A(0) : row.top, 0, chunks) {
     const CrossEntropyTerms<A>& terms = p.terms<A>();
-    if (!counts) dloss = 0;
-    factor = counts ? dloss * fma(2 * terms.z_loss, lse, A(1)) * powers.factor() : A(0);
+    if (column < 0) dloss = absent_number<A>(column);
+    A of_row = weight;
+    if (p.weighs_columns) of_row = fma(terms.share, all, product(1 - terms.smoothing, weight));
+    of_row = fma(2 * product(terms.z_loss, weight), row.top + row.low, of_row);
+    const A share = SoftmaxPower<T>::of(-row.low);  // of the highest logit in the sum
+    factor = column < 0 ? dloss : dloss * of_row * share * powers.factor();
     less = product(dloss, terms.share);
-    label = product(dloss, 1 - terms.smoothing);
+    label = product(dloss, product(1 - terms.smoothing, weight));
   }
   __device__ A of(A logit) const { return fma(factor, powers.of(logit), -less); }
+  // In a column of that weight.
+  __device__ A of(A logit, A weight) const {
+    return fma(factor, powers.of(logit), -product(less, weight));
+  }
 };
 
-// `sum`, and the first `left` logits of a chunk.
+// `sum`, and how far the first `left` logits of a chunk are below `top`.
 template <class T>
-__device__ inline accumulate_t<T> with_logits(accumulate_t<T> sum, const uint4& chunk, int left) {
-  const Numbers<T> values = unpack<T>(chunk);
+__device__ inline accumulate_t<T> with_distances(accumulate_t<T> sum, const Numbers<T>& values,
+                                                 std::int64_t left, accumulate_t<T> top) {
 #pragma unroll
-  for (int j = 0; j < kPack<T>; ++j) sum += j < left ? values.at[j] : accumulate_t<T>(0);
+  for (int j = 0; j < kPack<T>; ++j) {
+    sum += j < left ? top - values.at[j] : accumulate_t<T>(0);
+  }
   return sum;
 }
-// The sum of the thread's logits; `left`: columns from the thread's first one on.
+// The sum of the thread's distances; `left`: columns from the thread's first one on.
 template <class T, int kChunks>
-__device__ inline accumulate_t<T> sum_of_logits(const uint4 (&raw)[kChunks], int left, int lanes) {
+__device__ inline accumulate_t<T> sum_of_distances(const uint4 (&raw)[kChunks], int left, int lanes,
+                                                   accumulate_t<T> top) {
   accumulate_t<T> sum = 0;
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) sum = with_logits<T>(sum, raw[i], left - i * lanes * kPack<T>);
+  for (int i = 0; i < kChunks; ++i) {
+    sum = with_distances<T>(sum, unpack<T>(raw[i]), left - i * lanes * kPack<T>, top);
+  }
   return sum;
+}
+// How many of the first `cols` columns are in a part.
+template <class T>
+__device__ inline accumulate_t<T> columns_of_part(const PartPlace& place, std::int64_t part,
+                                                  std::int64_t cols) {
+  const std::int64_t most = std::int64_t{place.chunks} * kPack<T> * place.lanes;
+  const std::int64_t left = cols - part * most;
+  return static_cast<accumulate_t<T>>(left < 0 ? 0 : left < most ? left : most);
 }
 
 // Rows of whole aligned chunks without a cap, evenly spaced numbers of rows. A block has several
@@ -201,14 +263,10 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kChunks>)
   const int column = static_cast<int>(p.problem.column(label));
   const bool counts = column >= 0;
   if (p.early && !counts) fill(raw, filled<T>(p.absent));
-  RowSums<A> sums{SoftmaxPower<T>::lowest(), 0, 0};
+  RowSums<A> sums{SoftmaxPower<T>::lowest(), 0, 0, 0};
   if (!lse_known) {
     sums.top = highest_of_lanes(highest<T>(raw), place.lanes);
     sums.sum = sum_of_powers<T>(raw, sums.top);
-    if (p.terms<A>().smoothing != 0) {
-      const int left = static_cast<int>(counts ? p.problem.cols : 0) - logits.index(0) * kPack<T>;
-      sums.logits = place.reduce(sum_of_logits<T>(raw, left, place.lanes), 0, Sum());
-    }
   }
   // What few threads need is asked for here, to arrive while they wait for the barrier.
   place.locate();
@@ -217,21 +275,25 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kChunks>)
   const bool owns_label = has_row && counts && again.has(column);
   const A at_label = owns_label ? to_number(again.row()[column]) : A(0);
   const A dloss = p.problem.dlogits == nullptr ? A(0) : row_dloss<A, true>(p, place.row);
-  A lse = lse_known ? row_number<A, true>(p.problem.lse, place.row) : A(0);
-  A loss = 0;
+  RowLoss<T> of_row = lse_known ? known_lse<T, true>(p, place.row) : RowLoss<T>(0, 0, 0);
   if (!lse_known) {
     const Pair<A> part = merged_lanes<T>(place, sums.top, sums.sum, 0);
     sums.top = part.a;
     sums.sum = part.b;
+    if (p.terms<A>().smoothing != 0) {
+      const int cols = static_cast<int>(counts ? p.problem.cols : 0);
+      const int left = cols - again.index(0) * kPack<T>;
+      const A mine = sum_of_distances<T>(raw, left, place.lanes, SoftmaxPower<T>::pivot(sums.top));
+      sums.distances = place.reduce(mine, 0, Sum());
+      sums.weights = columns_of_part<T>(place, place.part, cols);
+    }
     if (place.parts > 1) sums = sums_of_cluster<T>(p, exchange, place.parts, sums);
-    const RowLoss<T> of_row(p, sums, at_label, counts);
-    loss = of_row.loss;
-    lse = of_row.lse;
+    of_row = RowLoss<T>(p, sums, at_label, column, 1, static_cast<A>(p.problem.cols));
   }
   const bool stores = owns_label || (has_row && !counts && again.index(0) == 0);
-  if (stores && !lse_known) RowLoss<T>{lse, loss}.template store<true>(p, place.row);
+  if (stores && !lse_known) of_row.template store<true>(p, place.row, 1);
   if (p.problem.dlogits == nullptr) return;
-  const RowGradient<T> gradient(p, counts, dloss, lse, kChunks);
+  const RowGradient<T> gradient(p, column, dloss, of_row, kChunks);
   const T of_label = from_number<T>(gradient.of(at_label) - gradient.label);
   forget_numbers(raw);
 #pragma unroll
@@ -243,143 +305,6 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kChunks>)
   }
   Part(p.dlogits, place, has_row ? p.problem.cols : 0)
       .write(raw, owns_label ? column : -1, of_label);
-}
-
-// The rows of a block, their parts and what is read of them.
-template <class T>
-class CrossEntropyRow {
-  using A = accumulate_t<T>;
-
- public:
-  __device__ CrossEntropyRow(const CrossEntropyParams& p, const PartPlace& place, bool has_row,
-                             uint4* staged)
-      : p_(p),
-        place_(place),
-        column_(p.problem.column(
-            p.problem.labels.at(looped_row_offset(p.problem.labels.tokens, place.row)))),
-        read_(column_ < 0 ? 0 : p.problem.cols),
-        written_(has_row ? p.problem.cols : 0),
-        logits_(p.logits, p.aligned, place, staged),
-        dlogits_(p.dlogits, p.aligned, place, staged) {}
-
-  __device__ std::int64_t column() const { return column_; }
-  __device__ A at_label() const {  // 0 where there is none
-    if (column_ < 0) return 0;
-    const T* row = p_.logits.row<const T>(place_.row);
-    return cross_entropy_logit<T>(p_,
-                                  number_any(row[column_ * p_.logits.col_stride], p_.problem.dtype))
-        .value;
-  }
-  __device__ void copy_in(std::int64_t part) const { logits_.copy_in(part, read_); }
-
-  // The sums of a part.
-  __device__ RowSums<A> sums(std::int64_t part, int round) const {
-    const int chunks = place_.chunks;
-    RowSums<A> found{SoftmaxPower<T>::lowest(), 0, 0};
-#pragma unroll 1
-    for (int i = 0; i < chunks; ++i) found.top = Highest()(found.top, highest(logits(part, i)));
-    found.top = highest_of_lanes(found.top, place_.lanes);
-    const bool smooths = p_.terms<A>().smoothing != 0;
-    const PowersAbout<T> powers = powers_about_top<T>(found.top, chunks);
-#pragma unroll 1
-    for (int i = 0; i < chunks; ++i) {
-      Numbers<T> values = logits(part, i);
-      if (smooths) {
-        const std::int64_t left = read_ - place_.chunk(part, i) * kPack<T>;
-#pragma unroll
-        for (int j = 0; j < kPack<T>; ++j) found.logits += j < left ? values.at[j] : A(0);
-      }
-      found.sum += powers.sum(values);
-    }
-    found.sum = product(found.sum, powers.factor());
-    if (smooths) found.logits = place_.reduce(found.logits, round, Sum());
-    const Pair<A> both = merged_lanes<T>(place_, found.top, found.sum, round);
-    return {both.a, both.b, found.logits};
-  }
-  __device__ void write(std::int64_t part, const RowGradient<T>& gradient) const {
-#pragma unroll 1
-    for (int i = 0; i < place_.chunks; ++i) {
-      const std::int64_t first = place_.chunk(part, i) * kPack<T>;
-      Numbers<T> values = unpack_any<T>(logits_.chunk(part, i, read_), p_.problem.dtype);
-#pragma unroll
-      for (int j = 0; j < kPack<T>; ++j) {
-        const SoftCapped<A> logit = cross_entropy_logit<T>(p_, values.at[j]);
-        const A dl = gradient.of(logit.value) - (first + j == column_ ? gradient.label : A(0));
-        values.at[j] = product(dl, logit.slope);
-      }
-      dlogits_.put(part, i, written_, pack_any<T>(values, p_.problem.dtype));
-    }
-    dlogits_.copy_out(part, written_);
-  }
-
- private:
-  // -infinity behind the row.
-  __device__ Numbers<T> logits(std::int64_t part, int i) const {
-    const std::int64_t left = read_ - place_.chunk(part, i) * kPack<T>;
-    Numbers<T> values = unpack_any<T>(logits_.chunk(part, i, read_), p_.problem.dtype);
-#pragma unroll
-    for (int j = 0; j < kPack<T>; ++j) {
-      const A found = cross_entropy_logit<T>(p_, values.at[j]).value;
-      values.at[j] = j < left ? found : SoftmaxPower<T>::lowest();
-    }
-    return values;
-  }
-
-  const CrossEntropyParams& p_;
-  const PartPlace& place_;
-  std::int64_t column_, read_, written_;
-  StagedPart<T> logits_, dlogits_;
-};
-
-// Any rows, to the bits of the other kernel; T: Float16 for bfloat16, too. A block has several
-// narrow rows, one row, a part of one as one of a cluster, or one row part after part, which it
-// then reads twice where there is a gradient; with lse known, each once. Shared memory: a part of
-// each row, the sums of the warps and of a group of parts. Limited by memory: wide rows of 16 bits
-// near to it by instructions, with a gradient two exponentials for each element.
-template <class T>
-__global__ void __launch_bounds__(tuning::kSoftmaxThreads)
-    cross_entropy_any_kernel(const __grid_constant__ CrossEntropyParams p) {
-  using A = accumulate_t<T>;
-  extern __shared__ uint4 staged[];
-  __shared__ typename PartExchange<Pair<A>, 2>::Shared shared;
-  __shared__ typename PartGroup<T>::Shared group_slots;
-  PartPlace place(p.config);
-  const PartExchange<Pair<A>, 2> exchange(shared, place);
-  const bool lse_known = p.problem.loss.data == nullptr;
-  if (!lse_known) exchange.start();
-  begin_overlapped();
-  const bool has_row = place.take_row(p.problem.rows);
-  const CrossEntropyRow<T> row(p, place, has_row, p.staged ? staged : nullptr);
-  const A at_label = row.at_label();  // before it is written over
-  const std::int64_t parts = place.parts == p.config.parts ? 1 : p.config.parts;
-  PartGroup<T> group(group_slots, place);
-  RowSums<A> whole{SoftmaxPower<T>::lowest(), 0, 0};
-  A lse = 0;
-  if (lse_known) {
-    lse = row_number<A, false>(p.problem.lse, place.row);
-  } else {
-#pragma unroll 1
-    for (std::int64_t step = 0; step < parts; ++step) {
-      row.copy_in(place.part + step);
-      const RowSums<A> part = row.sums(place.part + step, static_cast<int>(step & 1));
-      Pair<A> both(part.top, part.sum);
-      if (parts > 1) both = group.with(both, step + 1 == parts);
-      whole = {both.a, both.b, whole.logits + part.logits};
-    }
-    if (place.parts > 1) whole = sums_of_cluster<T>(p, exchange, place.parts, whole);
-    const RowLoss<T> of_row(p, whole, at_label, row.column() >= 0);
-    const bool owns = parts > 1 || has_label<T>(place, row.column());
-    if (place.lane == 0 && has_row && owns) of_row.template store<false>(p, place.row);
-    lse = of_row.lse;
-  }
-  if (p.problem.dlogits == nullptr) return;
-  const A dloss = row_dloss<A, false>(p, place.row);
-  const RowGradient<T> gradient(p, row.column() >= 0, dloss, lse, place.chunks);
-#pragma unroll 1
-  for (std::int64_t step = 0; step < parts; ++step) {
-    if (parts > 1 || lse_known) row.copy_in(place.part + step);
-    row.write(place.part + step, gradient);
-  }
 }
 
 }  // namespace membound::cuda

@@ -16,32 +16,57 @@ struct RowNumbers {
   RowLayout rows;
 };
 
+// A number for each column, of any floating dtype.
+struct ClassWeights {
+  const void* data;  // null: all are 1
+  DType dtype;
+  std::int64_t stride;
+};
+
 // What both back ends receive: checked, flattened to rows x cols.
 struct CrossEntropyProblem {
+  static constexpr std::int64_t kIgnored = -1, kOutside = -2;
+
   const void* logits;
   void* dlogits;  // null: not wanted; may be logits: in place
   DType dtype;
   TokenIntegers labels;
+  ClassWeights weight;
   RowNumbers dloss;
-  RowNumbers loss;  // null: lse is known, and read
-  RowNumbers lse;   // null: not wanted
+  RowNumbers loss;            // null: lse is known, and read
+  RowNumbers lse;             // null: not wanted
+  RowNumbers lse_low;         // what it is more than lse; null: nothing
+  RowNumbers z_loss;          // null: not wanted
+  TokenIntegers predictions;  // written, data null: not wanted
   CrossEntropyOptions options;
-  std::int64_t rows, cols;  // at least 1
+  std::int64_t rows, cols;  // cols at least 1; rows too, but with a reduction
   RowLayout logits_rows, dlogits_rows;
   std::int64_t logits_col_stride, dlogits_col_stride;
+  // Numbers in the dtype of sums: what loss and z_loss of all rows come to, null: no reduction, not
+  // wanted; and for a mean with a gradient dloss divided by the weights, to be read by rows.
+  void* total;
+  void* z_total;
+  void* scale;
 
-  // The column that a row's label names; -1: the row is ignored.
+  // The column that a row's label names, or one of the constants.
   MEMBOUND_HOST_DEVICE std::int64_t column(std::int64_t label) const {
-    return label == options.ignore_index || label < 0 || label >= cols ? -1 : label;
+    if (label == options.ignore_index) return kIgnored;
+    return label < 0 || label >= cols ? kOutside : label;
   }
+  MEMBOUND_HOST_DEVICE bool is_mean() const { return options.reduction == Reduction::kMean; }
 };
 
 // What forward and backward check alike, and put into their problem.
 CrossEntropyProblem cross_entropy_problem(const ConstTensorView& logits,
                                           const ConstTensorView& labels,
+                                          const ConstTensorView* weight,
                                           const ConstTensorView* dloss,
                                           const CrossEntropyOptions& options,
                                           const TensorView* dlogits, const char* op);
+
+// An lse in two parts, which are its last axis.
+void check_lse(const ConstTensorView& lse, const ConstTensorView& logits, const char* op);
+void set_lse(CrossEntropyProblem& problem, const ConstTensorView& lse, const char* op);
 
 namespace cpu {
 void cross_entropy(const CrossEntropyProblem& problem);

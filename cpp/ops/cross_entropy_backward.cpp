@@ -4,24 +4,54 @@
 
 #include "core/route.hpp"
 #include "core/validate.hpp"
+#include "membound/device_buffer.hpp"
 #include "ops/cross_entropy.hpp"
 
 namespace membound {
 
+namespace {
+
+constexpr const char* kOp = "cross_entropy_backward";
+
+void check_scale(const TensorView& scale, const ConstTensorView& logits,
+                 const TensorView& dlogits) {
+  check_same_device(scale, logits, kOp, "scale", "logits");
+  check_dtype(scale, accumulate_dtype(logits.dtype), kOp, "scale");
+  check_floating(scale, kOp, "scale");
+  check_leading_shape(scale, logits, 0, kOp, "scale");
+  check_overlap(scale, "scale", logits, "logits", kOp, false);
+  check_overlap(scale, "scale", dlogits, "dlogits", kOp, false);
+}
+
+}  // namespace
+
 void cross_entropy_backward(const ConstTensorView* dloss, const ConstTensorView& logits,
                             const ConstTensorView& labels, const ConstTensorView& lse,
-                            const CrossEntropyOptions& options, const TensorView& dlogits,
-                            StreamView stream) {
-  constexpr const char* kOp = "cross_entropy_backward";
+                            const ConstTensorView* weight, const CrossEntropyOptions& options,
+                            const TensorView& dlogits, const TensorView* scale, StreamView stream) {
   CrossEntropyProblem problem =
-      cross_entropy_problem(logits, labels, dloss, options, &dlogits, kOp);
-  check_row_statistic(lse, "lse", logits, "logits", kOp);
+      cross_entropy_problem(logits, labels, weight, dloss, options, &dlogits, kOp);
+  if (lse.rank == logits.rank) {
+    check_lse(lse, logits, kOp);
+    set_lse(problem, lse, kOp);
+  } else {
+    check_row_statistic(lse, "lse", logits, "logits", kOp);
+    problem.lse = {lse.data, row_layout(lse, lse.rank, kOp, "lse")};
+  }
   check_overlap(dlogits, "dlogits", lse, "lse", kOp, false);
+  if (scale != nullptr) check_scale(*scale, logits, dlogits);
   if (problem.rows == 0) return;
-  problem.lse = {lse.data, row_layout(lse, lse.rank, kOp, "lse")};
+  problem.scale = scale == nullptr ? nullptr : scale->data;
   route(
       logits.device, kOp, [&] { cpu::cross_entropy(problem); },
-      [&] { cuda::cross_entropy(problem, stream); });
+      [&] {
+        DeviceBuffer allocated;
+        if (problem.is_mean() && problem.scale == nullptr) {
+          allocated = DeviceBuffer(sizeof(double), logits.device, stream);
+          problem.scale = allocated.data();
+        }
+        cuda::cross_entropy(problem, stream);
+      });
 }
 
 }  // namespace membound

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "call.hpp"
+#include "core/check.hpp"
 #include "membound/ops/cross_entropy.hpp"
 
 // What the bindings of cross_entropy and of its gradient have in common.
@@ -10,8 +11,20 @@ namespace membound::python {
 
 // The arguments that say what is computed; null where the caller gave none.
 struct CrossEntropyArguments {
-  PyObject *ignore_index, *label_smoothing, *z_loss, *softcap, *validate;
+  PyObject *ignore_index, *label_smoothing, *z_loss, *softcap, *reduction, *validate;
 };
+
+inline Reduction reduction_from_python(PyObject* value, const char* op) {
+  constexpr std::pair<const char*, Reduction> kAll[] = {
+      {"none", Reduction::kNone}, {"sum", Reduction::kSum}, {"mean", Reduction::kMean}};
+  for (const auto& [name, reduction] : kAll) {
+    if (PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, name) == 0) {
+      return reduction;
+    }
+  }
+  fail<InvalidArgument>(op, "argument 'reduction' must be 'none', 'sum' or 'mean', got ",
+                        nb::repr(nb::handle(value)).c_str());
+}
 
 inline CrossEntropyOptions cross_entropy_options(const CrossEntropyArguments& a, const char* op) {
   CrossEntropyOptions options;
@@ -21,31 +34,50 @@ inline CrossEntropyOptions cross_entropy_options(const CrossEntropyArguments& a,
   options.label_smoothing = number_or(a.label_smoothing, 0.0, {op, "label_smoothing"});
   options.z_loss = number_or(a.z_loss, 0.0, {op, "z_loss"});
   if (given(a.softcap)) options.softcap = number_from_python(a.softcap, {op, "softcap"});
+  if (a.reduction != nullptr) options.reduction = reduction_from_python(a.reduction, op);
   options.validate = flag_or(a.validate, false, {op, "validate"});
   return options;
 }
 
-// The gradient of the loss of each row: an array, or one number for all.
-class LossGradient {
+// An array that a call may leave out.
+class MaybeInput {
  public:
-  LossGradient(const ArrayCall& call, PyObject* dloss, CrossEntropyOptions& options,
-               const char* op) {
-    if (!given(dloss)) return;
-    if (is_number(dloss)) {
-      options.dloss = number_from_python(dloss, {op, "dloss"});
-      return;
-    }
-    call.read_input(dloss, "dloss", loaded_);
+  MaybeInput(const ArrayCall& call, PyObject* array, const char* argument) {
+    if (!given(array)) return;
+    call.read_input(array, argument, loaded_);
     view_ = loaded_.view;
-    is_array_ = true;
+    is_given_ = true;
   }
-  operator const ConstTensorView*() const { return is_array_ ? &view_ : nullptr; }
+  operator const ConstTensorView*() const { return is_given_ ? &view_ : nullptr; }
 
  private:
   LoadedArray loaded_;
   ConstTensorView view_;
-  bool is_array_ = false;
+  bool is_given_ = false;
 };
+
+// The gradient of the loss: an array, or a number, which goes into the options.
+inline MaybeInput loss_gradient(const ArrayCall& call, PyObject* dloss,
+                                CrossEntropyOptions& options, const char* op) {
+  const bool number = given(dloss) && is_number(dloss);
+  if (number) options.dloss = number_from_python(dloss, {op, "dloss"});
+  return {call, number ? nullptr : dloss, "dloss"};
+}
+
+// A number in the dtype of sums for each row, with a reduction one for all; of rows, with an axis
+// of 2 behind, lse.
+inline TensorView like_loss(const TensorView& logits, Reduction reduction) {
+  TensorView wanted = logits;
+  wanted.dtype = accumulate_dtype(logits.dtype);
+  wanted.rank = reduction == Reduction::kNone ? logits.rank - 1 : 0;
+  return wanted;
+}
+inline TensorView like_lse(const TensorView& logits) {
+  TensorView wanted = logits;
+  wanted.dtype = accumulate_dtype(logits.dtype);
+  wanted.shape[logits.rank - 1] = 2;
+  return wanted;
+}
 
 // For the call of membound.jax.
 inline nb::dict cross_entropy_keywords(const CrossEntropyArguments& a) {
@@ -54,6 +86,7 @@ inline nb::dict cross_entropy_keywords(const CrossEntropyArguments& a) {
                                     {a.label_smoothing, "label_smoothing"},
                                     {a.z_loss, "z_loss"},
                                     {a.softcap, "softcap"},
+                                    {a.reduction, "reduction"},
                                     {a.validate, "validate"}}) {
     if (value != nullptr) keywords[name] = nb::handle(value);
   }

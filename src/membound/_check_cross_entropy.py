@@ -64,7 +64,7 @@ class Given:
     logits: Any
     held: list[list[float]]
     labels: Any
-    columns: list[int]  # -1: the row does not count
+    columns: list[int]  # -1: the row is ignored; -2: its label is no column
 
     @classmethod
     def of(cls, case: Case, framework: Framework) -> Given:
@@ -81,7 +81,7 @@ class Given:
         columns = [draw.randrange(case.cols) for _ in range(ROWS)]
         numbers = list(columns)
         numbers[IGNORED], columns[IGNORED] = -100, -1
-        numbers[OUTSIDE], columns[OUTSIDE] = case.cols, -1
+        numbers[OUTSIDE], columns[OUTSIDE] = case.cols, -2
         return cls(logits, rows, framework.array(numbers, (ROWS,), "int64"), columns)
 
 
@@ -132,6 +132,11 @@ def rounding(kind: str) -> float:
     return 2.0 ** -(50 if kind == "float64" else 21)
 
 
+def absent(column: int) -> float:
+    """What a row has that does not count."""
+    return math.nan if column == -2 else 0.0
+
+
 def capped(case: Case, row: list[float]) -> tuple[list[float], list[float]]:
     """The logits, and their slopes."""
     cap = OPTIONS[case.kind].get("softcap")
@@ -142,18 +147,19 @@ def capped(case: Case, row: list[float]) -> tuple[list[float], list[float]]:
     return [cap * math.tanh(one / cap) for one in row], slopes
 
 
-def log_of_sum(logits: list[float]) -> float:
+def log_of_sum(logits: list[float]) -> tuple[float, float]:
+    """In two parts: the largest logit, and what it is more."""
     top = max(logits)
-    return top + math.log(math.fsum(math.exp(one - top) for one in logits))
+    return top, math.log(math.fsum(math.exp(one - top) for one in logits))
 
 
 def expected_loss(case: Case, row: list[float], column: int) -> tuple[float, float]:
     """The loss, and the size of what it is a sum of."""
     if column < 0:
-        return 0.0, 0.0
+        return absent(column), 0.0
     options = OPTIONS[case.kind]
     logits, _ = capped(case, row)
-    lse, smoothing = log_of_sum(logits), options.get("label_smoothing", 0.0)
+    lse, smoothing = sum(log_of_sum(logits)), options.get("label_smoothing", 0.0)
     loss = (1 - smoothing) * (lse - logits[column])
     loss += smoothing * (lse - math.fsum(logits) / case.cols)
     loss += options.get("z_loss", 0.0) * lse * lse
@@ -165,10 +171,10 @@ def expected_gradient(
 ) -> list[tuple[float, float]]:
     """Each with the size of what it is a sum of."""
     if column < 0:
-        return [(0.0, 0.0)] * case.cols
+        return [(absent(column), 0.0)] * case.cols
     options = OPTIONS[case.kind]
     logits, slopes = capped(case, row)
-    lse, smoothing = log_of_sum(logits), options.get("label_smoothing", 0.0)
+    lse, smoothing = sum(log_of_sum(logits)), options.get("label_smoothing", 0.0)
     along = 1 + 2 * options.get("z_loss", 0.0) * lse
     reach = abs(lse) + max(map(abs, logits)) + 4.0
     wanted = []

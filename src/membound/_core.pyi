@@ -1835,14 +1835,19 @@ def embedding_backward(
 def cross_entropy(
     logits: ArrayT,
     labels: Any,
+    weight: Any = None,
     *,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     softcap: float | None = None,
+    reduction: Literal["none", "sum", "mean"] = "none",
     validate: bool = False,
     out: ArrayT | None = None,
+    row_losses: ArrayT | None = None,
     return_lse: Literal[False] = False,
+    return_z_loss: Literal[False] = False,
+    return_predictions: Literal[False] = False,
     dlogits: ArrayT | None = None,
     dloss: Any = None,
     stream: Any = None,
@@ -1850,53 +1855,67 @@ def cross_entropy(
     """
     The cross entropy of each row of logits and its label; its gradient in the same pass if wanted.
 
-    With ``l = logits``, or ``softcap * tanh(logits / softcap)`` (Gemma 2), and a row's label ``y``,
-    ``lse = log(sum(exp(l)))`` and
+    With ``l = logits``, or ``softcap * tanh(logits / softcap)`` (Gemma 2), a row's label ``y``, the
+    weights of classes ``w``, or 1, and ``lse = log(sum(exp(l)))``, the loss of a row is the sum of
 
-        ``loss = (1 - label_smoothing) * (lse - l[y]) + label_smoothing * (lse - mean(l)) + z_loss * lse ** 2``
+        ``(1 - label_smoothing) * w[y] * (lse - l[y])``,
+        ``label_smoothing / cols * sum(w * (lse - l))`` and
+        ``z_loss * w[y] * lse ** 2``
 
-    in float32 (float64 for float64): torch's ``cross_entropy`` with ``reduction="none"``, and the z loss
-    of PaLM (Chowdhery et al. 2022, arXiv:2204.02311) and ST-MoE.
+    in float32 (float64 for float64): torch's ``cross_entropy``, and the z loss of PaLM (Chowdhery et al.
+    2022, arXiv:2204.02311) and ST-MoE, which counts by the label's weight as the rest does.
 
     With ``dlogits`` the gradient of ``sum(dloss * loss)`` is written in the same pass, over ``logits``
-    itself where that is given: training needs no second matrix of logits, as in Liger-Kernel. For the
-    mean over ``n`` labels that count, ``dloss=1 / n``.
+    itself where that is given: training needs no second matrix of logits, as in Liger-Kernel.
 
     Args:
         logits: ``(..., cols)``, float16, bfloat16, float32 or float64, with any strides, from torch, JAX,
             CuPy or NumPy.
         labels: the column of each row: of the shape of ``logits`` less the last axis, int32 or int64,
             with any strides.
+        weight: a weight of each class, ``(cols,)`` of any floating dtype. None: all are 1.
         ignore_index: the label of rows that do not count.
         label_smoothing: from 0 to 1: how much of the label all columns share.
         z_loss: the weight of the square of ``lse``; finite, not negative.
-        softcap: what logits are held to, on both sides; above 0, None for no cap. Beyond float32, but
-            for float64, there is none.
+        softcap: what logits are held to, on both sides; above 0, None or infinity for no cap.
+        reduction: ``"none"``: a loss for each row; ``"sum"``: their sum; ``"mean"``: that divided by the
+            sum of ``w[y]`` over rows that count, NaN where there are none. Summed in one order, so that
+            every run gives the same bits.
         validate: look at labels (CPU arrays only) and raise ValueError where one is neither ignored nor
             a column.
-        out: where the loss goes: of the shape of ``labels``, float32 (float64 for float64). It may
-            overlap nothing else. Not for JAX arrays.
-        return_lse: also return ``lse``, which :func:`cross_entropy_backward` takes.
+        out: where the loss goes: of the shape of ``labels``, or ``()`` with a reduction, float32
+            (float64 for float64). Not for JAX arrays.
+        row_losses: with a reduction, where the losses of rows go: of the shape of ``labels`` and the
+            dtype of ``out``. None: a new array, which is not returned. With ``out`` and ``row_losses`` a
+            reduction allocates nothing. Not for JAX arrays.
+        return_lse: also return what :func:`cross_entropy_backward` takes: ``lse`` in two parts, of the
+            shape of ``labels`` and a last axis of 2: the largest ``l``, and the logarithm of the sum
+            relative to it. ``lse`` is their sum.
+        return_z_loss: also return that part of the loss, reduced as the loss is.
+        return_predictions: also return the column of each row's largest logit, the first one of several,
+            NaN counting as the largest: of the shape and dtype of ``labels``, -1 in rows that do not
+            count.
         dlogits: where the gradient goes: of the shape, dtype, framework and device of ``logits``. It may
             be ``logits`` itself (in place), but may not overlap it in part. None: there is none. Not for
             JAX arrays, where ``jax.grad`` works.
-        dloss: what the gradient of each row is multiplied by: a number, or an array of the shape and
-            dtype of ``out``. None: 1. With ``dlogits`` alone.
+        dloss: the gradient of the loss: a number, or an array of the shape and dtype of ``out``. None: 1.
+            With ``dlogits`` alone.
         stream: the CUDA stream to run on, as in :func:`rms_norm`.
 
     Returns:
-        ``out``, or a new array of the shape of ``labels`` and the framework and device of ``logits``;
-        with ``return_lse`` a tuple of it and ``lse``.
+        ``out``, or a new array of the framework and device of ``logits``; a tuple of it and ``lse``, the
+        z loss and the predictions, in this order, where these are wanted.
 
-        A row whose label is ``ignore_index``, or no column, is not read: its loss, ``lse`` and gradient
-        are 0. A row's bits depend on its values, label, width and dtype alone.
+        A row whose label is ``ignore_index`` is not read: its loss, ``lse`` and gradient are 0. Neither
+        is one whose label is no column: there they are NaN, and so is any sum or mean; with a mean, all
+        gradients are. A row's bits depend on its values, label, width and dtype alone.
 
     Raises:
         ValueError: a shape, option, device or overlap that is not as above; with ``validate`` a label.
         TypeError: an array of another framework or dtype, or an option of another type.
         RuntimeError: a torch tensor requires grad while gradients are recorded, and ``out``,
-            ``return_lse``, ``dlogits`` or ``stream`` is given, with which none can be. Without them
-            the call is that of :func:`membound.torch.cross_entropy`, which records it.
+            ``row_losses``, ``return_lse``, ``dlogits`` or ``stream`` is given, with which none can be.
+            Without them the call is that of :func:`membound.torch.cross_entropy`, which records it.
         CudaError: CUDA reports an error.
 
         A call that raises has written nothing.
@@ -1908,7 +1927,9 @@ def cross_entropy(
         >>> labels = np.array([2, -100])
         >>> mb.cross_entropy(logits, labels).round(4)
         array([0.6931, 0.    ])
-        >>> loss = mb.cross_entropy(logits, labels, dlogits=logits, dloss=1.0)
+        >>> loss = mb.cross_entropy(logits, labels, reduction="mean", dlogits=logits)
+        >>> loss.round(4)
+        np.float64(0.6931)
         >>> logits.round(2)
         array([[ 0.25,  0.25, -0.5 ],
                [ 0.  ,  0.  ,  0.  ]])
@@ -1917,29 +1938,36 @@ def cross_entropy(
 def cross_entropy(
     logits: ArrayT,
     labels: Any,
+    weight: Any = None,
     *,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     softcap: float | None = None,
+    reduction: Literal["none", "sum", "mean"] = "none",
     validate: bool = False,
     out: ArrayT | None = None,
-    return_lse: Literal[True],
+    row_losses: ArrayT | None = None,
+    return_lse: bool = False,
+    return_z_loss: bool = False,
+    return_predictions: bool = False,
     dlogits: ArrayT | None = None,
     dloss: Any = None,
     stream: Any = None,
-) -> tuple[ArrayT, ArrayT]: ...
+) -> ArrayT | tuple[ArrayT, ...]: ...
 
 def cross_entropy_backward(
     dloss: Any,
     logits: ArrayT,
     labels: Any,
     lse: ArrayT,
+    weight: Any = None,
     *,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     softcap: float | None = None,
+    reduction: Literal["none", "sum", "mean"] = "none",
     validate: bool = False,
     dlogits: ArrayT | None = None,
     stream: Any = None,
@@ -1947,24 +1975,29 @@ def cross_entropy_backward(
     """
     The gradient of :func:`cross_entropy`, from what it read and its ``lse``.
 
-    With ``l`` and ``y`` as there, in float32 (float64 for float64) with one rounding at the end,
+    With ``l``, ``y`` and ``w`` as there, in float32 (float64 for float64) with one rounding at the end,
+    ``dl`` is ``dloss`` times
 
-        ``dl = dloss * (exp(l - lse) * (1 + 2 * z_loss * lse) - label_smoothing / cols)``, less
-        ``dloss * (1 - label_smoothing)`` in column ``y``
+        ``exp(l - lse) * ((1 - label_smoothing) * w[y] + label_smoothing / cols * sum(w) + 2 * z_loss * w[y] * lse)``
+        less ``label_smoothing / cols * w``, less ``(1 - label_smoothing) * w[y]`` in column ``y``
 
     and ``dlogits = dl``, with a soft cap ``dl * (1 - (l / softcap) ** 2)``: the bits that
     :func:`cross_entropy` itself writes with ``dlogits``.
 
     Args:
-        dloss: the gradient of the loss: a number, or an array of the shape of ``labels`` in float32
-            (float64 for float64), with any strides.
+        dloss: the gradient of the loss: a number, or an array of its shape (that of ``labels``, or
+            ``()`` with a reduction) in float32 (float64 for float64), with any strides.
         logits: what the forward read, with any strides.
         labels: what it read.
-        lse: what it returned with ``return_lse=True``.
-        ignore_index: as for the forward, and so the next four.
+        lse: what it returned with ``return_lse=True``, in two parts. Or of the shape of ``labels``, in
+            one number, as other libraries keep it; that costs the gradient digits where logits are
+            large: of logits near 1e4 it is off by 1e-3.
+        weight: what the forward read.
+        ignore_index: as for the forward, and so the next five.
         label_smoothing: from 0 to 1.
         z_loss: finite, not negative.
         softcap: above 0, None for no cap.
+        reduction: ``"none"``, ``"sum"`` or ``"mean"``.
         validate: look at labels (CPU arrays only) and raise ValueError where one is wrong.
         dlogits: where to write: of the shape, dtype, framework and device of ``logits``. It may be
             ``logits`` itself (in place), but may not overlap it in part, nor anything else. Not for JAX
@@ -1973,7 +2006,8 @@ def cross_entropy_backward(
 
     Returns:
         ``dlogits``, or a new C-contiguous array of the framework, shape, dtype and device of ``logits``.
-        Rows whose label is ``ignore_index``, or no column, are 0.
+        Rows whose label is ``ignore_index`` are 0; rows whose label is no column are NaN, and with a
+        mean all rows then are.
 
     Raises:
         ValueError: a shape, option, device or overlap that is not as above; with ``validate`` a label.

@@ -50,7 +50,9 @@ RANGE = {name: largest + ulp(largest, name) / 2 for name, (_, _, largest) in FOR
 
 
 def error_beyond(slack: float, found: float, right: float, dtype: str) -> float:
-    """How far found is from right, less slack, in ulps; infinite where it is no number."""
+    """How far found is from right, less slack, in ulps; infinite where only one is a number."""
+    if math.isnan(found) and math.isnan(right):
+        return 0.0
     difference = abs(found - right)
     if difference <= slack:
         return 0.0

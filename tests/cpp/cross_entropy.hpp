@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "array.hpp"
@@ -30,13 +31,18 @@ inline ConstTensorView view_of(const std::vector<std::int64_t>& labels) {
 
 // One row in long double: its loss, lse and gradient.
 struct ExactRow {
-  long double loss = 0, lse = 0;
+  long double loss = 0, lse = 0, z_loss = 0;
   std::vector<long double> gradient;
 
   ExactRow(const Array& logits, std::int64_t row, std::int64_t cols, std::int64_t label,
-           const CrossEntropyOptions& options, long double dloss)
+           const CrossEntropyOptions& options, long double dloss, const Array* weight = nullptr)
       : gradient(static_cast<std::size_t>(cols), 0.0L) {
-    if (label < 0 || label >= cols) return;
+    if (label < 0 || label >= cols) {
+      if (label == options.ignore_index) return;
+      loss = lse = std::numeric_limits<long double>::quiet_NaN();
+      std::fill(gradient.begin(), gradient.end(), loss);
+      return;
+    }
     const bool caps = std::isfinite(options.softcap);
     const long double cap = options.softcap;
     std::vector<long double> l, slopes;
@@ -46,20 +52,27 @@ struct ExactRow {
       slopes.push_back(caps ? 1 - turned * turned : 1);
     }
     const long double top = *std::max_element(l.begin(), l.end()), count = cols;
-    long double sum = 0, total = 0;
-    for (const long double one : l) {
-      sum += std::exp(one - top);
-      total += one;
-    }
+    const auto weight_of = [&](std::int64_t col) {
+      return weight == nullptr ? 1.0L : static_cast<long double>(weight->get(col));
+    };
+    long double sum = 0, weights = 0, distances = 0;
+    for (const long double one : l) sum += std::exp(one - top);
     lse = top + std::log(sum);
+    for (std::int64_t col = 0; col < cols; ++col) {
+      weights += weight_of(col);
+      distances += weight_of(col) * (lse - l[static_cast<std::size_t>(col)]);
+    }
     const long double smoothing = options.label_smoothing, z = options.z_loss;
-    loss = (1 - smoothing) * (lse - l[static_cast<std::size_t>(label)]) +
-           smoothing * (lse - total / count) + z * lse * lse;
-    for (std::size_t col = 0; col < l.size(); ++col) {
-      const bool is_label = static_cast<std::int64_t>(col) == label;
-      gradient[col] = dloss * slopes[col] *
-                      (std::exp(l[col] - lse) * (1 + 2 * z * lse) - smoothing / count -
-                       (is_label ? 1 - smoothing : 0));
+    const long double here = weight_of(label), kept = (1 - smoothing) * here;
+    z_loss = z * here * lse * lse;
+    loss =
+        kept * (lse - l[static_cast<std::size_t>(label)]) + smoothing / count * distances + z_loss;
+    const long double along = kept + smoothing / count * weights + 2 * z * here * lse;
+    for (std::int64_t col = 0; col < cols; ++col) {
+      const auto at = static_cast<std::size_t>(col);
+      gradient[at] = dloss * slopes[at] *
+                     (std::exp(l[at] - lse) * along - smoothing / count * weight_of(col) -
+                      (col == label ? kept : 0));
     }
   }
 };
@@ -70,6 +83,12 @@ inline CrossEntropyOptions all_options() {
   options.z_loss = 0.01;
   options.softcap = 3;
   return options;
+}
+
+// NaN is near NaN alone.
+inline bool is_near(double found, double right, double allowed) {
+  if (std::isnan(found) || std::isnan(right)) return std::isnan(found) && std::isnan(right);
+  return std::abs(found - right) <= allowed;
 }
 
 // Roundings of logits, of their sum and of distances between them.

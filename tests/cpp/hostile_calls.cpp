@@ -62,11 +62,13 @@ std::vector<HostileCall> norm_calls() {
                            v.maybe_out(5), v.maybe_out(6), stream());
        }},
       {"add_rms_norm_backward",
-       {x_like("dy"), x_like("dresidual_out"), x_like("residual_out"), weight_like("weight"),
-        rows_like("rstd"), x_like("dx", true), weight_like("dweight"), workspace()},
+       {x_like("dy"), x_like("dresidual_out", true), x_like("residual_out"), weight_like("weight"),
+        rows_like("rstd"), x_like("dx", true), x_like("dresidual", true), weight_like("dweight"),
+        workspace()},
        [](const Views& v) {
-         add_rms_norm_backward(v.in(0), v.in(1), v.in(2), v.maybe_in(3), v.in(4), {},
-                               v.maybe_out(5), v.maybe_out(6), v.maybe_out(7), stream());
+         add_rms_norm_backward(v.in(0), v.maybe_in(1), v.in(2), v.maybe_in(3), v.in(4), {},
+                               v.maybe_out(5), v.maybe_out(6), v.maybe_out(7), v.maybe_out(8),
+                               stream());
        }},
       {"layer_norm_backward",
        {x_like("dy"), x_like("x"), weight_like("weight"), rows_like("mean"), rows_like("rstd"),
@@ -76,13 +78,13 @@ std::vector<HostileCall> norm_calls() {
                              v.maybe_out(6), v.maybe_out(7), v.maybe_out(8), stream());
        }},
       {"add_layer_norm_backward",
-       {x_like("dy"), x_like("dresidual_out"), x_like("residual_out"), weight_like("weight"),
-        rows_like("mean"), rows_like("rstd"), x_like("dx", true), weight_like("dweight"),
-        weight_like("dbias"), workspace()},
+       {x_like("dy"), x_like("dresidual_out", true), x_like("residual_out"), weight_like("weight"),
+        rows_like("mean"), rows_like("rstd"), x_like("dx", true), x_like("dresidual", true),
+        weight_like("dweight"), weight_like("dbias"), workspace()},
        [](const Views& v) {
-         add_layer_norm_backward(v.in(0), v.in(1), v.in(2), v.maybe_in(3), v.in(4), v.in(5), {},
-                                 v.maybe_out(6), v.maybe_out(7), v.maybe_out(8), v.maybe_out(9),
-                                 stream());
+         add_layer_norm_backward(v.in(0), v.maybe_in(1), v.in(2), v.maybe_in(3), v.in(4), v.in(5),
+                                 {}, v.maybe_out(6), v.maybe_out(7), v.maybe_out(8), v.maybe_out(9),
+                                 v.maybe_out(10), stream());
        }},
       {"rms_norm_gated_backward",
        {x_like("dy"), x_like("x"), x_like("z"), weight_like("weight"), rows_like("rstd"),
@@ -153,22 +155,50 @@ std::vector<HostileCall> token_calls() {
       {"cross_entropy",
        {x_like("logits"),
         {"labels", kI64, kRows},
+        {"weight", kF32, {kCols}, true},
         rows_like("dloss", true),
         rows_like("out"),
-        rows_like("lse", true),
+        {"lse", kF32, {kA, kB, 2}, true},
+        rows_like("z_loss", true),
+        {"predictions", kI64, kRows, true},
         x_like("dlogits", true)},
        [](const Views& v) {
-         cross_entropy(v.in(0), v.in(1), v.maybe_in(2), {.validate = true}, v.out(3),
-                       v.maybe_out(4), v.maybe_out(5), stream());
+         CrossEntropyResults also;
+         also.lse = v.maybe_out(5);
+         also.z_loss = v.maybe_out(6);
+         also.predictions = v.maybe_out(7);
+         also.dlogits = v.maybe_out(8);
+         cross_entropy(v.in(0), v.in(1), v.maybe_in(2), v.maybe_in(3), {.validate = true}, v.out(4),
+                       also, stream());
+       }},
+      {"cross_entropy",
+       {x_like("logits"),
+        {"labels", kI64, kRows},
+        {"dloss", kF32, {}, true},
+        {"out", kF32, {}},
+        {"z_loss", kF32, {}},
+        rows_like("row_losses"),
+        rows_like("row_z_losses"),
+        x_like("dlogits", true)},
+       [](const Views& v) {
+         CrossEntropyResults also;
+         also.z_loss = &v.out(4);
+         also.row_losses = &v.out(5);
+         also.row_z_losses = &v.out(6);
+         also.dlogits = v.maybe_out(7);
+         cross_entropy(v.in(0), v.in(1), nullptr, v.maybe_in(2),
+                       {.reduction = Reduction::kMean, .validate = true}, v.out(3), also, stream());
        }},
       {"cross_entropy_backward",
        {rows_like("dloss", true),
         x_like("logits"),
         {"labels", kI64, kRows},
-        rows_like("lse"),
+        {"lse", kF32, {kA, kB, 2}},
+        {"weight", kF32, {kCols}, true},
         x_like("dlogits")},
        [](const Views& v) {
-         cross_entropy_backward(v.maybe_in(0), v.in(1), v.in(2), v.in(3), {}, v.out(4), stream());
+         cross_entropy_backward(v.maybe_in(0), v.in(1), v.in(2), v.in(3), v.maybe_in(4), {},
+                                v.out(5), nullptr, stream());
        }},
   };
 }

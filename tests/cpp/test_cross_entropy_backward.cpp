@@ -20,18 +20,21 @@ TEST_CASE("cross_entropy_backward: the bits that the forward writes") {
         CAPTURE(cols);
         const auto labels = some_labels(4, cols);
         Array logits(dtype, {4, cols}), right(dtype, {4, cols}), dlogits(dtype, {4, cols});
-        Array loss(wide, {4}), lse(wide, {4}), dloss(wide, {4});
+        Array loss(wide, {4}), lse(wide, {4, 2}), dloss(wide, {4});
         logits.fill_normal(seed, 2.0);
         dloss.fill_normal(seed + 1);
         const ConstTensorView weights = dloss.view();
         const TensorView lse_view = lse.view(), written = right.view();
-        cross_entropy(logits.view(), view_of(labels), &weights, options, loss.view(), &lse_view,
-                      &written, kStream);
-        cross_entropy_backward(&weights, logits.view(), view_of(labels), lse_view, options,
-                               dlogits.view(), kStream);
+        CrossEntropyResults also;
+        also.lse = &lse_view;
+        also.dlogits = &written;
+        cross_entropy(logits.view(), view_of(labels), nullptr, &weights, options, loss.view(), also,
+                      kStream);
+        cross_entropy_backward(&weights, logits.view(), view_of(labels), lse_view, nullptr, options,
+                               dlogits.view(), nullptr, kStream);
         CHECK(dlogits.first_difference(right) == -1);
-        cross_entropy_backward(&weights, logits.view(), view_of(labels), lse_view, options,
-                               logits.view(), kStream);
+        cross_entropy_backward(&weights, logits.view(), view_of(labels), lse_view, nullptr, options,
+                               logits.view(), nullptr, kStream);
         CHECK(logits.first_difference(right) == -1);
       }
     }
@@ -42,12 +45,12 @@ TEST_CASE("cross_entropy_backward: no rows, and what is refused") {
   Array logits(DType::kFloat32, {2, 4}), lse(DType::kFloat32, {2}), wrong(DType::kFloat64, {2});
   const std::vector<std::int64_t> labels{3, -100};
   const auto call = [&](const Array& known, const std::vector<std::int64_t>& columns) {
-    cross_entropy_backward(nullptr, logits.view(), view_of(columns), known.view(), {},
-                           logits.view(), kStream);
+    cross_entropy_backward(nullptr, logits.view(), view_of(columns), known.view(), nullptr, {},
+                           logits.view(), nullptr, kStream);
   };
   Array nothing(DType::kFloat32, {0, 4}), none(DType::kFloat32, {0});
-  CHECK_NOTHROW(cross_entropy_backward(nullptr, nothing.view(), view_of({}), none.view(), {},
-                                       nothing.view(), kStream));
+  CHECK_NOTHROW(cross_entropy_backward(nullptr, nothing.view(), view_of({}), none.view(), nullptr,
+                                       {}, nothing.view(), nullptr, kStream));
   CHECK_NOTHROW(call(lse, labels));
   CHECK_THROWS_AS(call(wrong, labels), TypeMismatch);
   CHECK_THROWS_AS(call(none, labels), InvalidArgument);

@@ -162,6 +162,7 @@ class Matrix {
     return at >= layout_.offset && in_row < cols_ * layout_.step && in_row % layout_.step == 0;
   }
   bool close(double got, double expected, double slack) const {
+    if (std::isnan(got) && std::isnan(expected)) return true;
     if (!std::isfinite(got) || !std::isfinite(expected)) return false;
     return std::abs(got - expected) <= format_.tolerance * std::abs(expected) + slack;
   }

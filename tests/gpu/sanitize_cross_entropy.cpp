@@ -69,7 +69,7 @@ struct Labels {
 long run(const Case& c, const Target& target) {
   const Format& wide = statistics_of(c.format);
   Matrix logits(c.format, c.rows, c.cols, c.layout), out(c.format, c.rows, c.cols, c.layout);
-  Matrix dloss(wide, 1, c.rows, {}), loss(wide, 1, c.rows, {}), lse(wide, 1, c.rows, {});
+  Matrix dloss(wide, 1, c.rows, {}), loss(wide, 1, c.rows, {}), lse(wide, c.rows, 2, {});
   logits.fill();
   dloss.fill();
   for (Matrix* one : {&logits, &dloss, &loss, &lse, &out}) one->upload(target);
@@ -82,12 +82,15 @@ long run(const Case& c, const Target& target) {
   }
   for (const Side side : {Side::kThere, Side::kHost}) {
     const ConstTensorView weights = dloss.vector(side);
-    const TensorView lse_view = lse.vector(side), written = out.view(side);
-    cross_entropy(logits.view(side), labels.view(side), c.backward ? nullptr : &weights, options,
-                  loss.vector(side), &lse_view, c.backward ? nullptr : &written, target.stream);
+    const TensorView lse_view = lse.view(side), written = out.view(side);
+    CrossEntropyResults also;
+    also.lse = &lse_view;
+    also.dlogits = c.backward ? nullptr : &written;
+    cross_entropy(logits.view(side), labels.view(side), nullptr, c.backward ? nullptr : &weights,
+                  options, loss.vector(side), also, target.stream);
     if (c.backward) {
-      cross_entropy_backward(&weights, logits.view(side), labels.view(side), lse_view, options,
-                             written, target.stream);
+      cross_entropy_backward(&weights, logits.view(side), labels.view(side), lse_view, nullptr,
+                             options, written, nullptr, target.stream);
     }
   }
   // Sums of a row round, and powers of 2 stand in for those of e.

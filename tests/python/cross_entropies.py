@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import numpy as np
-from reference import statistics_dtype, wide
+from arrays import FRAMEWORKS
+from reference import NUMPY_DTYPES, statistics_dtype, wide
 
 from membound._ulps import FORMATS
 
+NOT_JAX = [name for name in FRAMEWORKS if "jax" not in str(name)]
 KINDS = {
     "plain": {},
     "label smoothing": {"label_smoothing": 0.15},
@@ -18,11 +20,16 @@ KINDS = {
 }
 
 
-def definition(logits, labels, dloss=1.0, *, ignore_index=-100, label_smoothing=0.0, z_loss=0.0,
-               softcap=None):  # fmt: skip
-    """loss, lse and dlogits."""
+def zeros(one, shape, dtype):
+    return one.array(np.zeros(shape, NUMPY_DTYPES[dtype]))
+
+
+def definition(logits, labels, dloss=1.0, *, weight=None, ignore_index=-100, label_smoothing=0.0,
+               z_loss=0.0, softcap=None):  # fmt: skip
+    """loss, lse and dlogits of each row; NaN where a label is no column."""
     x = wide(logits, logits.dtype.name)
     cols = x.shape[-1]
+    weights = np.ones(cols) if weight is None else wide(weight, weight.dtype.name)
     capped, slope = x, 1
     if softcap is not None:  # 1 - tanh^2 would cancel where the slope is small
         capped, slope = softcap * np.tanh(x / softcap), np.cosh(x / softcap) ** -2.0
@@ -30,18 +37,32 @@ def definition(logits, labels, dloss=1.0, *, ignore_index=-100, label_smoothing=
     at = np.where(counts, labels, 0)[..., None]
     with np.errstate(all="ignore"):
         top = capped.max(-1, keepdims=True)
-        lse = (top + np.log(np.exp(capped - top).sum(-1, keepdims=True)))[..., 0]
-        loss = (1 - label_smoothing) * (lse - np.take_along_axis(capped, at, -1)[..., 0])
-        loss = loss + (label_smoothing * (lse - capped.mean(-1)) if label_smoothing else 0)
-        loss = loss + z_loss * lse**2
-        share = np.where(np.arange(cols) == at, 1 - label_smoothing, 0) + label_smoothing / cols
-        gradient = np.exp(capped - lse[..., None]) * (1 + 2 * z_loss * lse[..., None]) - share
+        low = np.log(np.exp(capped - top).sum(-1, keepdims=True))
+        lse = (top + low)[..., 0]
+        distance = low + (top - capped)  # lse - capped, with its digits where all logits are large
+        here = weights[at[..., 0]]
+        loss = (1 - label_smoothing) * here * np.take_along_axis(distance, at, -1)[..., 0]
+        if label_smoothing:
+            loss = loss + label_smoothing * (weights * distance).mean(-1)
+        loss = loss + z_loss * here * lse**2
+        along = (1 - label_smoothing) * here + label_smoothing * weights.mean()
+        along = along + 2 * z_loss * here * lse
+        share = np.where(np.arange(cols) == at, (1 - label_smoothing) * here[..., None], 0)
+        gradient = np.exp(-distance) * along[..., None] - share - label_smoothing / cols * weights
         gradient = np.asarray(dloss)[..., None] * gradient * slope
+    absent = np.where(labels == ignore_index, 0.0, np.nan)
     return (
-        np.where(counts, loss, 0),
-        np.where(counts, lse, 0),
-        np.where(counts[..., None], gradient, 0),
+        np.where(counts, loss, absent),
+        np.where(counts, lse, absent),
+        np.where(counts[..., None], gradient, absent[..., None]),
     )
+
+
+def label_weights(labels, cols, weight=None, ignore_index=-100):
+    """What a mean divides by is the sum of these."""
+    weights = np.ones(cols) if weight is None else wide(weight, weight.dtype.name)
+    found = np.where((labels >= 0) & (labels < cols), weights[np.clip(labels, 0, cols - 1)], np.nan)
+    return np.where(labels == ignore_index, 0.0, found)
 
 
 def assert_sums(found, right, dtype, size=32.0):
@@ -55,7 +76,9 @@ def assert_gradient(found, right, dtype, dloss=1.0, size=32.0):
     assert found.dtype.name == dtype
     bits, smallest, _ = FORMATS[dtype]
     rounding = 2.0 ** -(52 if dtype == "float64" else 23)
-    off = np.abs(wide(found, dtype) - right)
+    np.testing.assert_array_equal(np.isnan(wide(found, dtype)), np.isnan(right))
+    off = np.nan_to_num(np.abs(wide(found, dtype) - right))
+    right, dloss = np.nan_to_num(right), np.nan_to_num(np.asarray(dloss))
     allowed = 0.502 * 2.0 ** (1 - bits) * np.abs(right) + 2.0 ** max(smallest - bits + 1, -1074)
     terms = np.abs(right) + np.abs(np.asarray(dloss))[..., None] * 0.25
     assert (off <= allowed + size * rounding * terms).all(), (off - allowed).max()

@@ -125,6 +125,8 @@ def liger_cross_entropy(f):
     for reduction in ("mean", "sum", "none"):
         got = f(LOGITS, ignoring, ignore_index=5, reduction=reduction, **options)
         yield got, reduced(found, reduction)
+    smooth = losses(LOGITS, LABELS, smoothing=0.1, weight=CLASSES)
+    yield f(LOGITS, LABELS, CLASSES, label_smoothing=0.1), reduced(smooth)
     assert f(LOGITS.bfloat16(), LABELS).dtype == torch.bfloat16
 
 
@@ -133,6 +135,8 @@ def liger_cross_entropy_module(f):
     yield f()(LOGITS, LABELS), reduced(losses(LOGITS, LABELS))
     found = reduced(losses(LOGITS, LABELS, -100, 0.1, 1e-3, 5.0), "sum")
     yield f(None, -100, 1e-3, 0.1, "sum", 5.0)(LOGITS, LABELS), found
+    with pytest.raises(ValueError, match="argument 'weight' must be None"):
+        f(CLASSES, lse_square_scale=1e-3)(LOGITS, LABELS)
 
 
 @case("liger.liger_fused_linear_cross_entropy")
@@ -143,6 +147,10 @@ def liger_linear(f):
     for reduction in ("mean", "sum", "none"):
         got = f(ROWS, WEIGHT, LABELS, BIAS, reduction=reduction, softcap=5.0, **options)
         yield got, reduced(found, reduction)
+        got = f(ROWS, WEIGHT, LABELS, BIAS, CLASSES, reduction=reduction)
+        yield got, reduced(losses(logits, LABELS, weight=CLASSES), reduction)
+    with pytest.raises(ValueError, match="argument 'ce_weight' must be None"):
+        f(ROWS, WEIGHT, LABELS, ce_weight=CLASSES, lse_square_scale=1e-3)
 
 
 @case("liger.LigerFusedLinearCrossEntropyLoss")
@@ -195,9 +203,9 @@ def quack_cross_entropy(f):
         yield got, reduced(losses(LOGITS, LABELS, weight=CLASSES), reduction)
 
 
-def _gradient(dloss):
+def _gradient(dloss, weight=None):
     leaf = LOGITS.clone().requires_grad_()
-    return torch.autograd.grad(losses(leaf, LABELS)[0], leaf, dloss)[0]
+    return torch.autograd.grad(losses(leaf, LABELS, weight=weight)[0], leaf, dloss)[0]
 
 
 @case("quack.cross_entropy_fwd")
@@ -208,6 +216,9 @@ def quack_cross_entropy_fwd(f):
     yield loss, losses(LOGITS, LABELS)[0]
     yield lse[counts], LOGITS.logsumexp(-1)[counts]
     yield dx, _gradient(torch.ones(8).double())
+    weighted = f(LOGITS, LABELS, None, CLASSES, return_dx=True)
+    yield weighted[0], losses(LOGITS, LABELS, weight=CLASSES)[0]
+    yield weighted[1], _gradient(torch.ones(8).double(), CLASSES)
     x = LOGITS.clone()
     assert f(x, LABELS, return_dx=True, inplace_backward=True)[1] is x
     yield x, dx
@@ -217,6 +228,8 @@ def quack_cross_entropy_fwd(f):
 def quack_cross_entropy_bwd(f):
     dloss = values(8)
     yield f(LOGITS, LABELS, dloss, LOGITS.logsumexp(-1)), _gradient(dloss)
+    weighted = f(LOGITS, LABELS, dloss, LOGITS.logsumexp(-1), CLASSES)
+    yield weighted, _gradient(dloss, CLASSES)
     x = LOGITS.clone()
     f(x, LABELS, dloss, LOGITS.logsumexp(-1), inplace_backward=True)
     yield x, _gradient(dloss)

@@ -74,10 +74,10 @@ def losses(logits, labels, ignore=-100, smoothing=0.0, z=0.0, softcap=None, weig
     counts = (labels != ignore).double()
     at = labels.clamp(min=0)
     picked = logits.gather(-1, at[..., None])[..., 0]
-    loss = lse - (1 - smoothing) * picked - smoothing * logits.mean(-1)
-    if weight is not None:
-        counts = counts * weight[at]
-        loss = loss * weight[at]
+    weight = torch.ones(logits.shape[-1]).double() if weight is None else weight
+    counts = counts * weight[at]
+    loss = (1 - smoothing) * weight[at] * (lse - picked)
+    loss = loss + smoothing * (weight * (lse[..., None] - logits)).mean(-1)
     return (loss + z * lse.square()) * (labels != ignore), counts
 
 

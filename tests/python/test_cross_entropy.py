@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from arrays import FRAMEWORKS
 from bad_calls import Case, f32
-from cross_entropies import KINDS, assert_gradient, assert_sums, definition
-from reference import DTYPES, NUMPY_DTYPES, statistics_dtype
+from cross_entropies import KINDS, NOT_JAX, assert_gradient, assert_sums, definition, zeros
+from reference import DTYPES, statistics_dtype
 from softmaxes import draw, framework
 
 import membound
 
 COLS = (1, 2, 7, 16, 33, 64, 96, 100, 128, 200, 1000, 2049)
-NOT_JAX = [name for name in FRAMEWORKS if "jax" not in str(name)]
 
 
 def draw_labels(rng, shape, cols, kind=np.int64):
@@ -25,10 +24,6 @@ def draw_labels(rng, shape, cols, kind=np.int64):
     labels = rng.integers(0, cols, shape)
     labels = np.where(rng.random(shape) < 0.2, -100, labels)
     return np.where(rng.random(shape) < 0.1, rng.choice((-1, cols, 2**31 - 1)), labels).astype(kind)
-
-
-def zeros(one, shape, dtype):
-    return one.array(np.zeros(shape, NUMPY_DTYPES[dtype]))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -45,7 +40,7 @@ def test_every_width_and_option(name, dtype, seed):
         loss, lse, _ = definition(logits, labels, **options)
         found = membound.cross_entropy(*given, **options, return_lse=True)
         assert_sums(one.numpy(found[0]), loss, dtype)
-        assert_sums(one.numpy(found[1]), lse, dtype)
+        assert_sums(one.numpy(found[1]).sum(-1), lse, dtype)
         alone = membound.cross_entropy(*given, **options)
         assert one.numpy(alone).tobytes() == one.numpy(found[0]).tobytes()
 
@@ -153,63 +148,16 @@ def test_rows_that_do_not_count_are_not_read(name):
         options = {"ignore_index": 7} if 7 in labels else {}
         given = one.array(logits), one.array(np.array(labels))
         loss, lse = membound.cross_entropy(*given, return_lse=True, **options)
-        np.testing.assert_allclose(one.numpy(loss), [0, np.log(5), 0], rtol=1e-6)
-        np.testing.assert_allclose(one.numpy(lse), [0, np.log(5), 0], rtol=1e-6)
+        absent = [
+            0.0 if at in (-100, 7) and (at == 7) == bool(options) else np.nan for at in labels
+        ]
+        rows = [absent[0], np.log(5), absent[2]]
+        np.testing.assert_allclose(one.numpy(loss), rows, rtol=1e-6)
+        np.testing.assert_allclose(one.numpy(lse).sum(-1), rows, rtol=1e-6)
         gradient = membound.cross_entropy_backward(1.0, *given, lse, **options)
-        wanted = [[0] * 5, [0.2 - (col == labels[1]) for col in range(5)], [0] * 5]
+        here = [0.2 - (col == labels[1]) for col in range(5)]
+        wanted = [[absent[0]] * 5, here, [absent[2]] * 5]
         np.testing.assert_allclose(one.numpy(gradient), wanted, rtol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", FRAMEWORKS)
-def test_extreme_values(name, dtype):
-    one = framework(name, dtype)
-    large = {"float16": 6e4, "bfloat16": 3e38, "float32": 3e38, "float64": 1e308}[dtype]
-    inf = np.inf
-    rows = np.array([[large, 0, -large], [-inf, 0, 0], [-inf] * 3, [inf, 0, 0], [np.nan, 0, 0]])
-    labels = one.array(np.array([0, 1, 0, 0, 1]))
-    loss, lse = membound.cross_entropy(
-        one.array(rows.astype(NUMPY_DTYPES[dtype])), labels, return_lse=True
-    )
-    np.testing.assert_allclose(
-        one.numpy(loss), [0, np.log(2), np.nan, np.nan, np.nan], rtol=1e-6, atol=1e-6
-    )
-    assert one.numpy(lse)[2] == -inf
-    far = one.array(np.array([[0, -large, 0]]).astype(NUMPY_DTYPES[dtype]))
-    found = one.numpy(membound.cross_entropy(far, one.array(np.array([1]))))
-    wanted = np.log(2) + np.float64(NUMPY_DTYPES[dtype].type(large))
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
-    capped = one.numpy(membound.cross_entropy(far, one.array(np.array([1])), softcap=2.0))
-    np.testing.assert_allclose(capped, np.log(2 + np.exp(-2)) + 2, rtol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", NOT_JAX)
-def test_logits_of_every_magnitude(name, dtype):
-    """Two highest logits alike, the rest as far below as numbers of that magnitude are."""
-    one = framework(name, dtype)
-    kind = NUMPY_DTYPES[dtype]
-    highest = {"float16": 4, "bfloat16": 38, "float32": 38, "float64": 308}[dtype]
-    powers = sorted({highest * step // 12 for step in range(13)})
-    for cols in (4, 2000, 40000):  # powers differ with the chunks of a thread
-        top = np.array([sign * 10.0**power for power in powers for sign in (1, -1)])
-        logits = (top - np.abs(top) * 0.02)[:, None].repeat(cols, 1)
-        logits[:, 0] = logits[:, cols // 2] = top
-        logits = logits.astype(kind)
-        labels = np.zeros(len(top), np.int64)
-        _, lse, gradient = definition(logits, labels)
-        dlogits = zeros(one, logits.shape, dtype)
-        loss, found = membound.cross_entropy(
-            one.array(logits), one.array(labels), return_lse=True, dlogits=dlogits
-        )
-        np.testing.assert_allclose(one.numpy(found), lse, rtol=1e-6, atol=1e-6)
-        near = np.abs(top) < 1e4  # others are all but the two too far below to count
-        wanted = np.where(near, lse - logits[:, 0].astype(np.float64), np.log(2))
-        np.testing.assert_allclose(one.numpy(loss), wanted, rtol=2e-6, atol=1e-6)
-        tolerance = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 5e-5, "float64": 1e-12}[dtype]
-        found = one.numpy(dlogits).astype(np.float64)
-        assert np.isfinite(found).all()
-        np.testing.assert_allclose(found[near], gradient[near], atol=tolerance)
 
 
 def test_finite_differences(seed):
@@ -284,6 +232,7 @@ def test_rows_of_infinities_and_nan_leave_others_alone(dtype, cols, seed):
     logits, labels = draw(rng, (9, cols), dtype), np.zeros(9, np.int64)
     logits[1], logits[3, cols // 2], logits[4, 0], logits[6, -1] = -np.inf, np.inf, np.nan, -np.inf
     loss, lse = membound.cross_entropy(logits, labels, return_lse=True)
+    lse = lse.sum(-1)
     with np.errstate(all="ignore"):
         right, wanted, _ = definition(logits, labels)
     wanted[(logits == -np.inf).all(-1)] = -np.inf
@@ -352,6 +301,22 @@ CASES: list[Case] = [
     ("dloss alone", lambda: {"dloss": 1.0}, ValueError, "dloss"),
     ("infinite dloss", lambda: {"dlogits": f32(), "dloss": float("inf")}, ValueError, "dloss"),
     ("wide dloss", lambda: {"dlogits": f32(), "dloss": np.ones(3)}, TypeError, "dloss"),
+    ("weight as a list", lambda: {"weight": [1.0] * 4}, TypeError, "weight"),
+    ("integers as weight", lambda: {"weight": np.ones(4, int)}, TypeError, "weight"),
+    ("another width", lambda: {"weight": f32(5)}, ValueError, "weight"),
+    ("a weight of rows", lambda: {"weight": f32(3, 4)}, ValueError, "weight"),
+    ("another reduction", lambda: {"reduction": "avg"}, ValueError, "reduction"),
+    ("no reduction", lambda: {"reduction": None}, ValueError, "reduction"),
+    ("out of rows", lambda: {"reduction": "sum", "out": f32(3)}, ValueError, "out"),
+    ("row_losses alone", lambda: {"row_losses": f32(3)}, ValueError, "row_losses"),
+    (
+        "row_losses of another shape",
+        lambda: {"reduction": "sum", "row_losses": f32(4)},
+        ValueError,
+        "row_losses",
+    ),
+    ("return_z_loss", lambda: {"return_z_loss": 1}, TypeError, "return_z_loss"),
+    ("return_predictions", lambda: {"return_predictions": 1}, TypeError, "return_predictions"),
     ("dloss of another shape", lambda: {"dlogits": f32(), "dloss": f32(2)}, ValueError, "dloss"),
 ]
 

@@ -9,7 +9,7 @@ import importlib
 import arrays
 import numpy as np
 import pytest
-from cross_entropies import KINDS
+from cross_entropies import KINDS, definition, label_weights
 
 jax = pytest.importorskip("jax")
 mbj = importlib.import_module("membound.jax")
@@ -29,6 +29,7 @@ def draw(one, seed):
 
     def made(*shape):
         labels = rng.integers(-2, shape[-1], shape[:-1])
+        labels[labels < 0] = -100
         return one.array(2 * rng.standard_normal(shape)), one.array(labels)
 
     return made
@@ -56,7 +57,12 @@ def assert_close(got, wanted):
 def test_inside_jit_and_grad(draw, kind):
     logits, labels = draw(3, 4, 33)
     options = KINDS[kind]
-    ours = jax.jit(lambda x: mbj.cross_entropy(x, labels, return_lse=True, **options))
+
+    @jax.jit
+    def ours(x):
+        loss, lse = mbj.cross_entropy(x, labels, return_lse=True, **options)
+        return loss, lse.sum(-1)
+
     got, pull = jax.vjp(ours, logits)
     wanted, push = jax.vjp(jax.jit(lambda x: formula(x, labels, **options)), logits)
     assert_close(got, wanted)
@@ -65,6 +71,39 @@ def test_inside_jit_and_grad(draw, kind):
         assert_close(pull(gradients), push(gradients))
     alone = jax.grad(lambda x: mbj.cross_entropy(x, labels, **options).sum())(logits)
     assert_close(alone, push((jax.numpy.ones((3, 4)), jax.numpy.zeros((3, 4))))[0])
+
+
+def test_both_parts_of_lse_have_gradients(draw):
+    logits, labels = draw(6, 9)
+
+    def parts(x):
+        top = x.max(-1)
+        lse = jax.nn.logsumexp(x, -1)
+        counts = (labels >= 0)[..., None]
+        return jax.numpy.where(counts, jax.numpy.stack([top, lse - top], -1), 0)
+
+    got, pull = jax.vjp(lambda x: mbj.cross_entropy(x, labels, return_lse=True)[1], logits)
+    wanted, push = jax.vjp(parts, logits)
+    assert_close(got, wanted)
+    gradients = jax.numpy.asarray(np.random.default_rng(0).standard_normal((6, 2)))
+    assert_close(pull(gradients), push(gradients))
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_class_weights(draw, reduction):
+    logits, labels = draw(6, 9)
+    weight = jax.numpy.linspace(0.5, 2.0, 9)
+    options = {"reduction": reduction, "label_smoothing": 0.1, "z_loss": 0.02}
+    ours = jax.jit(lambda x: mbj.cross_entropy(x, labels, weight, **options).sum())
+    value, gradient = jax.value_and_grad(ours)(logits)
+    numpy = np.asarray(logits), np.asarray(labels)
+    rows, _, right = definition(*numpy, weight=np.asarray(weight), label_smoothing=0.1, z_loss=0.02)
+    total = {"mean": label_weights(numpy[1], 9, np.asarray(weight)).sum()}.get(reduction, 1.0)
+    assert_close((value, gradient), (rows.sum() / total, right / total))
+    mapped = jax.vmap(
+        lambda x, y: mbj.cross_entropy(x, y, weight, label_smoothing=0.1, z_loss=0.02)
+    )
+    assert_close(mapped(logits, labels), rows)
 
 
 @pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
@@ -101,6 +140,10 @@ def test_the_backward_with_a_number(draw):
         (lambda x, y: mbj.cross_entropy(x, y, label_smoothing=2.0), ValueError, "label_smoothing"),
         (lambda x, y: mbj.cross_entropy(x, y, ignore_index=0.5), TypeError, "ignore_index"),
         (lambda x, y: mbj.cross_entropy(x, y, return_lse=1), TypeError, "return_lse"),
+        (lambda x, y: mbj.cross_entropy(x, y, x[0, :3]), ValueError, "weight"),
+        (lambda x, y: mbj.cross_entropy(x, y, y), TypeError, "weight"),
+        (lambda x, y: mbj.cross_entropy(x, y, reduction="avg"), ValueError, "reduction"),
+        (lambda x, y: mbj.cross_entropy_backward(None, x, y, x[:, 0]), TypeError, "dloss"),
         (lambda x, y: mbj.cross_entropy_backward(1.0, x, y, x), ValueError, "lse"),
         (lambda x, y: mbj.cross_entropy_backward("1", x, y, x[:, 0]), TypeError, "dloss"),
     ],

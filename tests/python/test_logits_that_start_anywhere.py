@@ -102,7 +102,7 @@ def test_cross_entropy(torch, generator, dtype):
             assert same(torch, loss, right), (a[0].shape, options)
 
         check(torch, [logits], gradient, both)
-        dloss = torch.full_like(lse, 0.5)
+        dloss = torch.full_like(right, 0.5)
 
         def backward(a, out, labels=labels, options=options, lse=lse, dloss=dloss):
             membound.cross_entropy_backward(dloss, *a, labels, lse, dlogits=out, **options)

@@ -89,10 +89,46 @@ def test_autocast(device, dtype, with_bias, generator):
 
 def test_labels_that_are_none_of_the_vocabulary():
     x, weight, labels = torch.randn(3, 4), torch.randn(5, 4), torch.tensor([1, 9, -100])
-    found = mt.linear_cross_entropy(x, weight, labels)
-    torch.testing.assert_close(2 * found, mt.linear_cross_entropy(x[:1], weight, labels[:1]))
+    assert mt.linear_cross_entropy(x, weight, labels).isnan()
+    assert mt.linear_cross_entropy(x[2:], weight, labels[2:]).isnan()  # a mean of nothing
+    assert mt.linear_cross_entropy(x[2:], weight, labels[2:], reduction="sum") == 0
     with pytest.raises(ValueError, match=r"argument 'labels' must hold numbers from 0 to 4"):
         mt.linear_cross_entropy(x, weight, labels, validate=True)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_class_weights(device, reduction, generator):
+    draw = lambda *s: torch.randn(s, dtype=torch.float64, generator=generator).to(device)  # noqa: E731
+    x, weight = draw(14, 6).requires_grad_(), draw(11, 6).requires_grad_()
+    classes, labels = draw(11).abs(), torch.arange(14, device=device) % 11
+    labels[3] = -100
+    options = {"label_smoothing": 0.1, "reduction": reduction}
+    right = torch.nn.functional.cross_entropy(x @ weight.T, labels, classes, **options)
+    found = mt.linear_cross_entropy(
+        x, weight, labels, class_weight=classes, chunk_rows=4, **options
+    )
+    torch.testing.assert_close(found, right)
+    mine, theirs = (torch.autograd.grad(loss, (x, weight)) for loss in (found, right))
+    torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "argument"),
+    [
+        ({"weight": torch.ones(5, 3)}, ValueError, "weight"),
+        ({"weight": torch.ones(5)}, ValueError, "weight"),
+        ({"bias": torch.ones(4)}, ValueError, "bias"),
+        ({"class_weight": torch.ones(4)}, ValueError, "class_weight"),
+        ({"reduction": "none"}, ValueError, "reduction"),
+        ({"x": [1.0]}, TypeError, "x"),
+        ({"labels": None}, TypeError, "labels"),
+    ],
+)
+def test_bad_calls(change, error, argument):
+    good = {"x": torch.ones(3, 4), "weight": torch.ones(5, 4), "labels": torch.arange(3)}
+    with pytest.raises(error, match=f"^linear_cross_entropy: argument '{argument}' must"):
+        mt.linear_cross_entropy(**{**good, **change})
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's

@@ -2,19 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/kernels/cross_entropy.hpp"
 
+#include "cpu/kernels/cross_entropy_gradient.hpp"
 #include "cpu/kernels/cross_entropy_logits.hpp"
 #include "cpu/logarithm.hpp"
 
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
-
-// What the gradient of a row is made with: of logit l it is (factor * 2^kPowerShift * exp(l - lse)
-// - less) * slope.
-template <class A>
-struct GradientNumbers {
-  A factor, less, at_label_less, lse, cap, inverse_cap;
-};
 
 // The blocks of a row are read for their largest logit and the sum of their powers, from the cache
 // the second time, and the row again for the gradient. The sums of blocks meet in double.
@@ -38,15 +32,19 @@ class CrossEntropy {
 
   void run() {
     if (!rows_.lse_known) take_losses();
+    if (rows_.wants_predictions) take_predictions();
     if (rows_.dlogits != nullptr) capped_ ? take_gradients<true>() : take_gradients<false>();
   }
 
  private:
-  // What the loss of a row is made of: the largest logit, the sum of powers and that of logits.
+  // What the loss of a row is made of: the largest logit, the sum of powers, and that of distances
+  // below the largest logit, with the weight of all of them.
   struct Sums {
     A top = -kInfinity<A>;
-    double powers = 0, logits = 0;
+    double powers = 0, distances = 0, weight = 0;
   };
+
+  const A* class_weights() const { return static_cast<const A*>(rows_.numbers.class_weights); }
 
   const T* logits_of(std::int64_t row) const {
     return row_of<T>(rows_.logits, rows_.logits_row_stride, row);
@@ -73,19 +71,22 @@ class CrossEntropy {
     capped_ ? take_sums<true>() : take_sums<false>();
     for (std::int64_t row = rows_.rows; row % kTogether != 0; ++row) set(row, {}, 0);
     const double smoothing = rows_.numbers.label_smoothing, z_loss = rows_.numbers.z_loss;
-    const double cols = static_cast<double>(rows_.cols);
+    const double share = smoothing / static_cast<double>(rows_.cols);
+    const double all = rows_.numbers.class_weights_sum;
     for (std::int64_t row = 0; row < rows_.rows; row += kTogether) {
-      const F64 log = log_of(load<F64>(powers_ + row));
-      const F64 top = load<F64>(top_ + row), lse = top + log;
-      F64 loss = (1 - smoothing) * (log + (top - load<F64>(at_label_ + row)));
-      if (smooths_) loss += smoothing * (log + (top - load<F64>(logits_ + row) / cols));
-      if (z_loss != 0) loss += z_loss * lse * lse;
-      store(rows_.lse + row, lse);
-      store(rows_.loss + row, loss);
+      const F64 low = log_of(load<F64>(powers_ + row)), top = load<F64>(rows_.top + row);
+      const F64 weight = load<F64>(rows_.weight + row), lse = top + low;
+      const F64 z = z_loss * weight * lse * lse;
+      F64 loss = (1 - smoothing) * weight * (low + (top - load<F64>(at_label_ + row)));
+      if (smooths_) loss += share * (all * low + load<F64>(distances_ + row));
+      store(rows_.low + row, low);
+      store(rows_.z_loss + row, z_loss != 0 ? z : F64{});
+      store(rows_.loss + row, z_loss != 0 ? loss + z : loss);
     }
   }
   template <bool kCapped>
   void take_sums() {
+    if (class_weights() != nullptr) return sum_blocks<kCapped>();
     if (rows_.cols <= kStep) return sum_narrow<1, kCapped>();
     if constexpr (!kCapped) {
       if (rows_.cols <= 2 * kStep) return sum_narrow<2, false>();
@@ -96,12 +97,18 @@ class CrossEntropy {
     }
     sum_blocks<kCapped>();
   }
+  // A row that does not count has zeros, or NaN where its label is no column.
   MEMBOUND_ALWAYS_INLINE void set(std::int64_t row, const Sums& sums, double at_label) {
     const bool counts = row < rows_.rows && rows_.label[row] >= 0;
     powers_[row] = counts ? sums.powers : 1;
-    top_[row] = counts ? static_cast<double>(sums.top) : 0;
+    rows_.top[row] = counts ? static_cast<double>(sums.top) : absent(row);
     at_label_[row] = counts ? at_label : 0;
-    logits_[row] = counts ? sums.logits : 0;
+    distances_[row] = counts ? sums.distances : 0;
+    if (!counts) rows_.weight[row] = 0;
+  }
+  MEMBOUND_ALWAYS_INLINE double absent(std::int64_t row) const {
+    const bool outside = row < rows_.rows && rows_.label[row] == CrossEntropyRows::kOutside;
+    return outside ? __builtin_nan("") : 0;
   }
   // Rows of few steps, held. Several at once, so that their chains of instructions overlap, which
   // are too long for the hardware to reach the next row (4096 x 16 float32: 92 to 71 us).
@@ -149,8 +156,13 @@ class CrossEntropy {
       for (int i = 0; i < kGroup; ++i) {
         sums[i].powers = static_cast<double>(sum_of_steps<T>(powers[i])) * kUnshift;
         if (!smooths_) continue;
+        const A base = base_of(sums[i].top);
+#pragma GCC unroll 4
+        for (int step = 0; step < kSteps; ++step) {
+          l[i][step] = {base - l[i][step].first, base - l[i][step].second};
+        }
         l[i][kSteps - 1] = first_of_step<T>(l[i][kSteps - 1], left, A{0});
-        sums[i].logits = static_cast<double>(sum_of_steps<T>(l[i]));
+        sums[i].distances = static_cast<double>(sum_of_steps<T>(l[i]));
       }
 #pragma GCC unroll 4
       for (int i = 0; i < kGroup; ++i) set(first + i, sums[i], at_label[i]);
@@ -172,9 +184,9 @@ class CrossEntropy {
         const auto logits = logits_in<kCapped>(x);
         if constexpr (kCapped) {  // the hyperbolic tangents once
           each_step(logits, count);
-          join(sums, HeldLogits<T>{values_}, count);
+          join(sums, HeldLogits<T>{values_}, first, count);
         } else {
-          join(sums, logits, count, x + count);
+          join(sums, logits, first, count, x + count);
         }
       });
       set(row, sums, at_label);
@@ -194,14 +206,14 @@ class CrossEntropy {
   }
   // A block to the sums so far.
   template <class Logits>
-  MEMBOUND_ALWAYS_INLINE void join(Sums& sums, const Logits& logits, std::int64_t count,
-                                   const T* later = nullptr) const {
+  MEMBOUND_ALWAYS_INLINE void join(Sums& sums, const Logits& logits, std::int64_t first,
+                                   std::int64_t count, const T* later = nullptr) const {
     const A highest = largest_logit<T>(logits, count);
     const A top = highest > sums.top ? highest : sums.top;
+    if (smooths_) add_distances(sums, logits, first, count, top);
     add(sums, top,
         sum_of_powers<T>(Powers<T, Logits>{logits, base_of(top), nullptr}, count,
                          rows_.ask_distance != 0 ? later : nullptr));
-    if (smooths_) sums.logits += static_cast<double>(sum_of_logits<T>(logits, count));
   }
   MEMBOUND_ALWAYS_INLINE void add(Sums& sums, A top, A powers) const {
     const double before =
@@ -209,16 +221,71 @@ class CrossEntropy {
     sums.powers = before + static_cast<double>(powers) * kUnshift;
     sums.top = top;
   }
+  // Before `top` is that of the sums.
+  template <class Logits>
+  MEMBOUND_ALWAYS_INLINE void add_distances(Sums& sums, const Logits& logits, std::int64_t first,
+                                            std::int64_t count, A top) const {
+    const A* const weights = class_weights() == nullptr ? nullptr : class_weights() + first;
+    const A base = base_of(top);
+    if (sums.weight != 0) {
+      sums.distances += sums.weight * (static_cast<double>(base) - base_of(sums.top));
+    }
+    sums.distances += static_cast<double>(
+        sum_of_distances<T>(DistanceTerms<T, Logits>{logits, base, weights}, count));
+    sums.weight += weights == nullptr
+                       ? static_cast<double>(count)
+                       : static_cast<double>(sum_of_class_weights<T>(weights, count));
+  }
+  // The column of the largest logit, the first one of several; NaN is larger than any, as in NumPy.
+  void take_predictions() {
+    for (std::int64_t row = 0; row < rows_.rows; ++row) {
+      const bool counts = rows_.label[row] >= 0;
+      rows_.prediction[row] = counts ? prediction(row) : -1;
+    }
+  }
+  std::int64_t prediction(std::int64_t row) {
+    const T* const from = logits_of(row);
+    A top = -kInfinity<A>;
+    std::int64_t block = 0;
+    each_block<T>(rows_.cols, [&](std::int64_t first, std::int64_t count) {
+      const T* x = gather(from, rows_.logits_col_stride, first, count, copy_);
+      const A highest = largest_logit<T>(PlainLogits<T>{x, A{1}}, count);
+      if (highest > top) top = highest, block = first;
+    });
+    const bool may_have_nan = rows_.low[row] != rows_.low[row];  // or an infinite logit
+    for (std::int64_t col = 0; may_have_nan && col < rows_.cols; ++col) {
+      const double logit = logit_at<false>(from, col);
+      if (logit != logit) return col;
+    }
+    for (std::int64_t col = block; col < rows_.cols; ++col) {
+      if (logit_at<false>(from, col) == static_cast<double>(top)) return col;
+    }
+    return 0;
+  }
   template <bool kCapped>
   void take_gradients() {
-    if (rows_.logits_col_stride == 1 && rows_.dlogits_col_stride == 1) {
+    take_shares();
+    if (class_weights() == nullptr && rows_.logits_col_stride == 1 &&
+        rows_.dlogits_col_stride == 1) {
       if (rows_.cols <= kStep) return write_narrow<1, kCapped>();
       if (!kCapped && rows_.cols <= 2 * kStep) return write_narrow<2, false>();
     }
     each_gradient([&](const GradientNumbers<A>& numbers, std::int64_t row) {
-      write_blocks<kCapped>(numbers, row);
+      class_weights() == nullptr ? write_blocks<kCapped, false>(numbers, row)
+                                 : write_blocks<kCapped, true>(numbers, row);
     });
     if (rows_.bypass_cache) stream_fence();
+  }
+  // What the largest logit has of the sum, 1 over it: several rows at once, as the logarithms were.
+  void take_shares() {
+    for (std::int64_t row = 0; row < rows_.rows; row += kTogether) {
+      for (std::int64_t i = row; i < row + kTogether; ++i) {
+        low_[i] = i < rows_.rows ? static_cast<double>(static_cast<A>(rows_.low[i])) : 0;
+      }
+      const F64 low = load<F64>(low_ + row);
+      const F64 share = power_of_logit<double>(-low, 0.0) * kUnshiftOfDouble;
+      store(shares_ + row, low - low == 0 ? share : low - low);  // NaN where it is not finite
+    }
   }
   template <class Write>
   MEMBOUND_ALWAYS_INLINE void each_gradient(Write write) const {
@@ -228,27 +295,22 @@ class CrossEntropy {
   }
   MEMBOUND_ALWAYS_INLINE GradientNumbers<A> numbers_of(std::int64_t row) const {
     const double smoothing = rows_.numbers.label_smoothing, dloss = rows_.dloss[row];
-    const A lse = static_cast<A>(rows_.lse[row]);
-    const double along = 1 + 2 * rows_.numbers.z_loss * static_cast<double>(lse);
-    const double less = dloss * smoothing / static_cast<double>(rows_.cols);
-    return {static_cast<A>(dloss * along * kUnshift),
+    const double cols = static_cast<double>(rows_.cols), weight = rows_.weight[row];
+    const A top = static_cast<A>(rows_.top[row]);
+    const double lse = static_cast<double>(static_cast<A>(static_cast<double>(top) + low_[row]));
+    const double all =
+        smooths_ ? (1 - smoothing) * weight + smoothing / cols * rows_.numbers.class_weights_sum
+                 : weight;
+    const double less = dloss * smoothing / cols;
+    const double of_label = class_weights() == nullptr ? less : less * weight;
+    return {static_cast<A>(dloss * (all + 2 * rows_.numbers.z_loss * weight * lse) * shares_[row] *
+                           kUnshift),
             static_cast<A>(less),
-            static_cast<A>(less + dloss * (1 - smoothing)),
-            lse,
+            static_cast<A>(of_label + dloss * (1 - smoothing) * weight),
+            top,
             cap_,
-            inverse_cap_};
-  }
-  template <bool kCapped>
-  static MEMBOUND_ALWAYS_INLINE V gradient(const GradientNumbers<A>& numbers, V x, V less) {
-    V slope = V{} + 1;
-    if constexpr (kCapped) {
-      const Tanh<V> found = tanh_of<A>(x * numbers.inverse_cap);
-      x = found.value * numbers.cap;
-      slope = found.slope;
-    }
-    const V power = power_of_logit<A>(x, numbers.lse);
-    const V dl = multiply_add(power, V{} + numbers.factor, -less);
-    return kCapped ? dl * slope : dl;
+            inverse_cap_,
+            class_weights()};
   }
   // Rows of one step or two, the label's column among the others.
   template <int kSteps, bool kCapped>
@@ -261,7 +323,7 @@ class CrossEntropy {
         const std::int64_t at = step * kStep, left = rows_.cols - at;
         const V label = V{} + static_cast<A>(rows_.label[row] - at);
         const auto of = [&](V x, V column) MEMBOUND_INLINED {
-          return gradient<kCapped>(numbers, x, column == label ? at_label : other);
+          return gradient<T, kCapped>(numbers, x, column == label ? at_label : other);
         };
         const T* const from = logits_of(row) + at;
         T* const to = dlogits_of(row) + at;
@@ -273,7 +335,7 @@ class CrossEntropy {
     });
   }
   // All columns as if none were the label's, then that one.
-  template <bool kCapped>
+  template <bool kCapped, bool kWeighted>
   MEMBOUND_ALWAYS_INLINE void write_blocks(const GradientNumbers<A>& numbers, std::int64_t row) {
     const T* const from = logits_of(row);
     T* const out = dlogits_of(row);
@@ -285,46 +347,33 @@ class CrossEntropy {
       T* const to = rows_.dlogits_col_stride == 1 ? out + first : out_copy_;
       const Traffic traffic{rows_.bypass_cache && to != out_copy_ && to_boundary(to) == 0,
                             rows_.ask_distance};
-      write<kCapped>(numbers, x, count, to, traffic);
+      write_gradients<T, kCapped, kWeighted>(numbers, x, first, count, to, traffic);
       if (to == out_copy_) scatter(out, rows_.dlogits_col_stride, first, count, out_copy_);
     });
-    const V dx = gradient<kCapped>(numbers, at_label, V{} + numbers.at_label_less);
+    const V dx = gradient<T, kCapped>(numbers, at_label, V{} + numbers.at_label_less);
     write_partial(out + label * rows_.dlogits_col_stride, Pair<V>{dx, dx}, 1);
-  }
-  template <bool kCapped>
-  [[gnu::noinline]] static void write(const GradientNumbers<A>& given, const T* x,
-                                      std::int64_t count, T* to, Traffic traffic) {
-    const GradientNumbers<A> numbers = given;
-    const auto of = [&](Pair<V> value) MEMBOUND_INLINED {
-      const V less = V{} + numbers.less;
-      return Pair<V>{gradient<kCapped>(numbers, value.first, less),
-                     gradient<kCapped>(numbers, value.second, less)};
-    };
-    std::int64_t at = 0;
-    for (; at + kStep <= count; at += kStep) {
-      ask_ahead(x + at, kStep * sizeof(T), traffic.ask_distance);
-      const Pair<V> dx = of(Lanes<T>::read(x + at));
-      traffic.around_cache ? Lanes<T>::write_around_cache(to + at, dx)
-                           : Lanes<T>::write(to + at, dx);
-    }
-    if (at < count) write_partial(to + at, of(read_partial(x + at, count - at)), count - at);
   }
   void clear(std::int64_t row) const {
     T* const out = dlogits_of(row);
-    if (rows_.dlogits_col_stride == 1) {
+    if (rows_.dlogits_col_stride == 1 && rows_.label[row] == CrossEntropyRows::kIgnored) {
       __builtin_memset(static_cast<void*>(out), 0, rows_.cols * sizeof(T));
       return;
     }
-    for (std::int64_t col = 0; col < rows_.cols; ++col) out[col * rows_.dlogits_col_stride] = T{};
+    const V value = V{} + static_cast<A>(absent(row));
+    for (std::int64_t col = 0; col < rows_.cols; ++col) {
+      write_partial(out + col * rows_.dlogits_col_stride, Pair<V>{value, value}, 1);
+    }
   }
 
   static constexpr double kUnshift = sizeof(A) == 8 ? 0x1p-128 : 0x1p-32;
-  static_assert(kPowerShift<A> == (sizeof(A) == 8 ? 128 : 32));
+  static constexpr double kUnshiftOfDouble = 0x1p-128;
+  static_assert(kPowerShift<double> == 128 && kPowerShift<A> == (sizeof(A) == 8 ? 128 : 32));
 
   CrossEntropyRows& rows_;
   const bool capped_, smooths_;
   const A cap_, inverse_cap_;
-  double powers_[kMost], top_[kMost], at_label_[kMost], logits_[kMost];  // of each row
+  double powers_[kMost], at_label_[kMost], distances_[kMost];  // of each row
+  double low_[kMost], shares_[kMost];  // of each row: lse less the largest logit, as it is kept
   alignas(kVectorBytes) A values_[kBlock<T>];
   T copy_[kBlock<T>], out_copy_[kBlock<T>];
 };

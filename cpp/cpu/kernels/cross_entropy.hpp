@@ -13,28 +13,36 @@ namespace membound::cpu {
 // What every row is computed with. Infinite softcap: none.
 struct CrossEntropyNumbers {
   double label_smoothing, z_loss, softcap;
+  // For label smoothing with class weights: a number of the dtype of sums for each column, null:
+  // all are 1; and their sum.
+  const void* class_weights;
+  double class_weights_sum;
 };
 
 // Evenly spaced rows, few enough for their logits to be in the cache when the gradient reads them
 // again. All strides count elements.
 struct CrossEntropyRows {
   static constexpr std::int64_t kMost = 64;
+  static constexpr std::int64_t kIgnored = -1, kOutside = -2;  // for labels
   const void* logits;
   void* dlogits;  // null: not wanted
   DType dtype;
   CrossEntropyNumbers numbers;
   std::int64_t rows, cols;
   std::int64_t logits_row_stride, logits_col_stride, dlogits_row_stride, dlogits_col_stride;
-  bool lse_known;
+  bool lse_known, wants_predictions;
   bool bypass_cache;  // by dlogits
   std::int64_t ask_distance;
   // Of each row.
-  std::int64_t label[kMost];  // a column; -1: the row is ignored
+  std::int64_t label[kMost];  // a column, or kIgnored or kOutside
+  double weight[kMost];       // of its label
   double dloss[kMost];
-  // Read where it is known, else written. In double, that the loss of float32 keeps its digits;
-  // rounded to the dtype of sums where the gradient takes it.
-  double lse[kMost];
-  double loss[kMost];
+  // lse in two parts, the largest logit and the logarithm of the sum relative to it: read where it
+  // is known, else written. In double, that the loss of float32 keeps its digits; rounded to the
+  // dtype of sums where the gradient takes it.
+  double top[kMost], low[kMost];
+  double loss[kMost], z_loss[kMost];
+  std::int64_t prediction[kMost];
 };
 
 #define MEMBOUND_DECLARE_CROSS_ENTROPY(isa)   \

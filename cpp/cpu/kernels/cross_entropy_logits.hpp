@@ -29,27 +29,50 @@ struct CappedLogits {
   }
 };
 
-// The terms of the sum of logits.
+// The terms of the sum of distances between the highest logit and each, by class weights if any.
+// Distances, not logits: they keep their digits where all logits are large.
 template <class T, class Logits>
-struct LogitTerms {
+struct DistanceTerms {
   static constexpr int kSums = 1, kProducts = 0;
   using A = typename Lanes<T>::A;
   using V = typename Lanes<T>::V;
   Logits logits;
+  A top;
+  const A* class_weights;  // or null
 
+  MEMBOUND_ALWAYS_INLINE Pair<V> of(Pair<V> l, std::int64_t col) const {
+    const Pair<V> distance{top - l.first, top - l.second};
+    if (class_weights == nullptr) return distance;
+    const Pair<V> weight = load_pair<V>(class_weights + col);  // whole steps of them are there
+    return {distance.first * weight.first, distance.second * weight.second};
+  }
   MEMBOUND_ALWAYS_INLINE void whole(std::int64_t col, Factors<V>* term) const {
-    term->left = logits.whole(col);
+    term->left = of(logits.whole(col), col);
   }
   MEMBOUND_ALWAYS_INLINE void partial(std::int64_t col, std::int64_t count,
                                       Factors<V>* term) const {
-    term->left = first_of_step<T>(logits.partial(col, count), count, A{0});
+    term->left = first_of_step<T>(of(logits.partial(col, count), col), count, A{0});
   }
 };
 template <class T, class Logits>
-[[gnu::noinline]] typename Lanes<T>::A sum_of_logits(const Logits& logits, std::int64_t count) {
+[[gnu::noinline]] typename Lanes<T>::A sum_of_distances(const DistanceTerms<T, Logits>& terms,
+                                                        std::int64_t count) {
   typename Lanes<T>::A sum;
-  sums_of_block<T>(LogitTerms<T, Logits>{logits}, 0, count, &sum);
+  sums_of_block<T>(terms, 0, count, &sum);
   return sum;
+}
+
+// There are zeros behind the last one, up to a whole step.
+template <class T>
+MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_of_class_weights(
+    const typename Lanes<T>::A* weights, std::int64_t count) {
+  using V = typename Lanes<T>::V;
+  Pair<V> sum{};
+  for (std::int64_t at = 0; at < count; at += Lanes<T>::kStep) {
+    const Pair<V> more = load_pair<V>(weights + at);
+    sum = {sum.first + more.first, sum.second + more.second};
+  }
+  return horizontal_sum(sum.first + sum.second);
 }
 
 }  // namespace

@@ -11,41 +11,65 @@
 
 namespace membound {
 
+// What becomes of the losses of rows. kMean divides their sum by that of their labels' weights.
+enum class Reduction : std::uint8_t { kNone, kSum, kMean };
+
 struct CrossEntropyOptions {
   std::int64_t ignore_index = -100;
   double label_smoothing = 0.0;                              // from 0 to 1
   double z_loss = 0.0;                                       // finite, not negative
   double softcap = std::numeric_limits<double>::infinity();  // above 0; infinity: none
   double dloss = 1.0;  // of every row, where there is no array of them; finite
+  Reduction reduction = Reduction::kNone;
   // Look at labels on the CPU, and throw where one is neither ignored nor a column.
   bool validate = false;
 };
 
-// Of each row of logits, with l = softcap * tanh(logits / softcap), or logits, and its label y,
+// What is written beside the loss; nullptr: not wanted. "Rows" have labels' shape; numbers are of
+// accumulate_dtype(logits.dtype).
+struct CrossEntropyResults {
+  const TensorView* lse = nullptr;          // rows and a last axis of 2: lse is the sum of both
+  const TensorView* z_loss = nullptr;       // as loss: the part of it that is the z loss
+  const TensorView* predictions = nullptr;  // rows, of labels' dtype
+  const TensorView* dlogits = nullptr;      // logits' shape, dtype and device; may be logits itself
+  // With a reduction: rows that it is made of. row_losses is then needed, and row_z_losses with
+  // z_loss.
+  const TensorView* row_losses = nullptr;
+  const TensorView* row_z_losses = nullptr;
+};
+
+// Of each row of logits, with l = softcap * tanh(logits / softcap), or logits, its label y, and w
+// the weights of classes, or 1,
 //
 //   lse  = log(sum(exp(l)))
-//   loss = (1 - label_smoothing) * (lse - l[y]) + label_smoothing * (lse - mean(l))
-//          + z_loss * lse^2
+//   loss = (1 - label_smoothing) * w[y] * (lse - l[y])
+//          + label_smoothing / cols * sum(w * (lse - l)) + z_loss * w[y] * lse^2
 //
-// and in the same pass, where it is wanted, the gradient of sum(dloss * loss), see
-// cross_entropy_backward. In float32 (float64 for float64), rounded once.
+// their sum or mean if asked for (the mean is the sum divided by that of w[y], as in torch), and in
+// the same pass, where it is wanted, the gradient of sum(dloss * loss), see cross_entropy_backward.
+// In float32 (float64 for float64), rounded once.
 //
 // logits   (..., cols) with at least one axis and cols >= 1; float16, bfloat16, float32 or float64;
 //          any strides
 // labels   logits' shape less the last axis; int32 or int64, any strides
-// dloss    labels' shape, accumulate_dtype(logits.dtype), any strides; nullptr: options.dloss
-// loss     labels' shape, accumulate_dtype(logits.dtype)
-// lse      as loss, or nullptr when not wanted
-// dlogits  logits' shape, dtype and device, or nullptr when not wanted; may be logits itself
+// weight   (cols,), floating, any stride; nullptr: all are 1
+// dloss    as loss, any strides; nullptr: options.dloss
+// loss     accumulate_dtype(logits.dtype), labels' shape, or () with a reduction
+// also     what is written beside it
 // stream   where the work is queued; ignored on the CPU
 //
-// A row whose label is ignore_index, or no column, is not read: its loss, lse and gradient are 0.
+// lse is kept as the largest l and the logarithm of the sum relative to it: rounded to one number,
+// it would cost the gradient its digits where logits are large. A prediction is the column of the
+// largest logit, the first one of several; NaN is larger than any.
 //
-// An array that is written must not overlap another in part. Zero rows: nothing happens. Throws
-// InvalidArgument, TypeMismatch, CudaError.
+// A row that does not count is not read. If its label is ignore_index, its loss, lse, z loss and
+// gradient are 0; if its label is no column, they are NaN, as is its weight. Its prediction is -1.
+//
+// An array that is written must not overlap another in part. Zero rows: their sum is 0, their mean
+// NaN. Throws InvalidArgument, TypeMismatch, CudaError.
 MEMBOUND_API void cross_entropy(const ConstTensorView& logits, const ConstTensorView& labels,
-                                const ConstTensorView* dloss, const CrossEntropyOptions& options,
-                                const TensorView& loss, const TensorView* lse,
-                                const TensorView* dlogits, StreamView stream);
+                                const ConstTensorView* weight, const ConstTensorView* dloss,
+                                const CrossEntropyOptions& options, const TensorView& loss,
+                                const CrossEntropyResults& also, StreamView stream);
 
 }  // namespace membound

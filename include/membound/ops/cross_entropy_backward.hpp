@@ -6,26 +6,32 @@
 
 namespace membound {
 
-// The gradient of cross_entropy, from what it read and its lse. With l and y as there:
+// The gradient of cross_entropy, from what it read and its lse. With l, y and w as there:
 //
-//   dl      = dloss * (exp(l - lse) * (1 + 2 * z_loss * lse)
-//                      - label_smoothing / cols - (1 - label_smoothing) * [column == y])
+//   dl      = dloss * (exp(l - lse) * ((1 - label_smoothing) * w[y]
+//                                      + label_smoothing / cols * sum(w) + 2 * z_loss * w[y] * lse)
+//                      - label_smoothing / cols * w - (1 - label_smoothing) * w[y] * [column == y])
 //   dlogits = dl * (1 - (l / softcap)^2)
 //
 // in float32 (float64 for float64), rounded once: the bits that cross_entropy gives with dlogits.
 //
-// dloss             the gradient of loss: labels' shape, accumulate_dtype(logits.dtype), any
-//                   strides; nullptr: options.dloss
-// logits, labels,   what the forward read and wrote
-// lse, options
+// dloss             the gradient of loss: of its shape, accumulate_dtype(logits.dtype), any
+// strides;
+//                   nullptr: options.dloss
+// logits, labels,   what the forward read
+// weight, options
+// lse               what it wrote; or of labels' shape: in one number, which costs digits where
+//                   logits are large
 // dlogits           logits' shape, dtype and device; may be logits itself
+// scale             for a mean, written: room for one number, (), accumulate_dtype(logits.dtype);
+//                   nullptr: it is allocated where it is needed
 // stream            where the work is queued; ignored on the CPU
 //
-// Throws InvalidArgument, TypeMismatch, CudaError.
-MEMBOUND_API void cross_entropy_backward(const ConstTensorView* dloss,
-                                         const ConstTensorView& logits,
-                                         const ConstTensorView& labels, const ConstTensorView& lse,
-                                         const CrossEntropyOptions& options,
-                                         const TensorView& dlogits, StreamView stream);
+// Rows whose label is ignore_index are 0, rows whose label is no column NaN: with a mean all rows
+// then are. Throws InvalidArgument, TypeMismatch, OutOfMemory, CudaError.
+MEMBOUND_API void cross_entropy_backward(
+    const ConstTensorView* dloss, const ConstTensorView& logits, const ConstTensorView& labels,
+    const ConstTensorView& lse, const ConstTensorView* weight, const CrossEntropyOptions& options,
+    const TensorView& dlogits, const TensorView* scale, StreamView stream);
 
 }  // namespace membound

@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
+#include "core/check.hpp"
 #include "jax/call.hpp"
 #include "membound/ops/cross_entropy_backward.hpp"
 
@@ -17,23 +18,45 @@ CrossEntropyOptions options_of(const Call& call) {
   return options;
 }
 
-}  // namespace
-
-// Operands: logits and labels. Results: the loss and lse. Batch axes are rows like the others.
-void cross_entropy_call(const Call& call) {
-  const TensorView loss = call.result(0), lse = call.result(1);
-  const Batch rows{loss.rank, loss.shape};
-  cross_entropy(rows.whole(call.operand(0)), rows.whole(call.operand(1)), nullptr, options_of(call),
-                loss, &lse, nullptr, call.stream);
+// Whether there is a further operand, a weight that all elements of a batch have in common.
+const ConstTensorView* weight_of(const Call& call, std::int64_t at, ConstTensorView& weight) {
+  if (call.operands() <= at) return nullptr;
+  weight = call.operand(at);
+  const int axes = weight.rank - 1;
+  MEMBOUND_CHECK(is_common(call.operand(at), axes), InvalidArgument, "cross_entropy",
+                 "argument 'weight' must be the same in all of a batch");
+  weight.shape[0] = weight.shape[axes];
+  weight.strides[0] = weight.strides[axes];
+  weight.rank = 1;
+  return &weight;
 }
 
-// Operands: dloss, logits, labels and lse.
+}  // namespace
+
+// Operands: logits, labels and perhaps a weight. Results: the loss, lse, the z loss and the
+// predictions. Batch axes are rows like the others.
+void cross_entropy_call(const Call& call) {
+  const TensorView loss = call.result(0), lse = call.result(1), z_loss = call.result(2),
+                   predictions = call.result(3);
+  const Batch rows{loss.rank, loss.shape};
+  CrossEntropyResults also;
+  also.lse = &lse;
+  also.z_loss = &z_loss;
+  if (call.flag("wants_predictions")) also.predictions = &predictions;
+  ConstTensorView weight;
+  cross_entropy(rows.whole(call.operand(0)), rows.whole(call.operand(1)),
+                weight_of(call, 2, weight), nullptr, options_of(call), loss, also, call.stream);
+}
+
+// Operands: dloss, logits, labels, lse and perhaps a weight.
 void cross_entropy_backward_call(const Call& call) {
   const TensorView dlogits = call.result(0);
   const Batch rows{dlogits.rank - 1, dlogits.shape};
   const ConstTensorView dloss = rows.whole(call.operand(0));
+  ConstTensorView weight;
   cross_entropy_backward(&dloss, rows.whole(call.operand(1)), rows.whole(call.operand(2)),
-                         rows.whole(call.operand(3)), options_of(call), dlogits, call.stream);
+                         rows.whole(call.operand(3)), weight_of(call, 4, weight), options_of(call),
+                         dlogits, nullptr, call.stream);
 }
 
 }  // namespace membound::python::jax

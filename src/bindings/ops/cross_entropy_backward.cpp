@@ -16,39 +16,46 @@ enum Parameter {
   kLogits,
   kLabels,
   kLse,
+  kWeight,
   kIgnoreIndex,
   kLabelSmoothing,
   kZLoss,
   kSoftcap,
+  kReduction,
   kValidate,
   kDlogits,
   kStream,
 };
 
 constexpr const char* kText =
-    R"(cross_entropy_backward($module, dloss, logits, labels, lse, *, ignore_index=-100, label_smoothing=0.0, z_loss=0.0, softcap=None, validate=False, dlogits=None, stream=None)
+    R"(cross_entropy_backward($module, dloss, logits, labels, lse, weight=None, *, ignore_index=-100, label_smoothing=0.0, z_loss=0.0, softcap=None, reduction='none', validate=False, dlogits=None, stream=None)
 --
 
 The gradient of :func:`cross_entropy`, from what it read and its ``lse``.
 
-With ``l`` and ``y`` as there, in float32 (float64 for float64) with one rounding at the end,
+With ``l``, ``y`` and ``w`` as there, in float32 (float64 for float64) with one rounding at the end,
+``dl`` is ``dloss`` times
 
-    ``dl = dloss * (exp(l - lse) * (1 + 2 * z_loss * lse) - label_smoothing / cols)``, less
-    ``dloss * (1 - label_smoothing)`` in column ``y``
+    ``exp(l - lse) * ((1 - label_smoothing) * w[y] + label_smoothing / cols * sum(w) + 2 * z_loss * w[y] * lse)``
+    less ``label_smoothing / cols * w``, less ``(1 - label_smoothing) * w[y]`` in column ``y``
 
 and ``dlogits = dl``, with a soft cap ``dl * (1 - (l / softcap) ** 2)``: the bits that
 :func:`cross_entropy` itself writes with ``dlogits``.
 
 Args:
-    dloss: the gradient of the loss: a number, or an array of the shape of ``labels`` in float32
-        (float64 for float64), with any strides.
+    dloss: the gradient of the loss: a number, or an array of its shape (that of ``labels``, or
+        ``()`` with a reduction) in float32 (float64 for float64), with any strides.
     logits: what the forward read, with any strides.
     labels: what it read.
-    lse: what it returned with ``return_lse=True``.
-    ignore_index: as for the forward, and so the next four.
+    lse: what it returned with ``return_lse=True``, in two parts. Or of the shape of ``labels``, in
+        one number, as other libraries keep it; that costs the gradient digits where logits are
+        large: of logits near 1e4 it is off by 1e-3.
+    weight: what the forward read.
+    ignore_index: as for the forward, and so the next five.
     label_smoothing: from 0 to 1.
     z_loss: finite, not negative.
     softcap: above 0, None for no cap.
+    reduction: ``"none"``, ``"sum"`` or ``"mean"``.
     validate: look at labels (CPU arrays only) and raise ValueError where one is wrong.
     dlogits: where to write: of the shape, dtype, framework and device of ``logits``. It may be
         ``logits`` itself (in place), but may not overlap it in part, nor anything else. Not for JAX
@@ -57,7 +64,8 @@ Args:
 
 Returns:
     ``dlogits``, or a new C-contiguous array of the framework, shape, dtype and device of ``logits``.
-    Rows whose label is ``ignore_index``, or no column, are 0.
+    Rows whose label is ``ignore_index`` are 0; rows whose label is no column are NaN, and with a
+    mean all rows then are.
 
 Raises:
     ValueError: a shape, option, device or overlap that is not as above; with ``validate`` a label.
@@ -78,8 +86,8 @@ Example:
 )";
 
 CrossEntropyArguments arguments_of(PyObject* const* values) {
-  return {values[kIgnoreIndex], values[kLabelSmoothing], values[kZLoss], values[kSoftcap],
-          values[kValidate]};
+  return {values[kIgnoreIndex], values[kLabelSmoothing], values[kZLoss],
+          values[kSoftcap],     values[kReduction],      values[kValidate]};
 }
 
 nb::object call_jax(const ArrayCall& call, PyObject* const* values) {
@@ -89,25 +97,34 @@ nb::object call_jax(const ArrayCall& call, PyObject* const* values) {
       .attr(kName)(nb::handle(values[kDloss]), nb::handle(values[kLogits]),
                    call.check_jax_input(values[kLabels], "labels"),
                    call.check_jax_input(values[kLse], "lse"),
+                   call.check_jax_input(values[kWeight], "weight"),
                    **cross_entropy_keywords(arguments_of(values)));
 }
 
 nb::object call(PyObject* const* values) {
+  MEMBOUND_CHECK(values[kDloss] != Py_None, TypeMismatch, kName,
+                 "argument 'dloss' must be a number or an array, got None");
   const ArrayCall call(kName, values[kLogits], "logits", values[kStream]);
   if (call.is_jax()) return call_jax(call, values);
   CrossEntropyOptions options = cross_entropy_options(arguments_of(values), kName);
-  LoadedArray logits, labels, lse, dlogits;
+  LoadedArray logits, labels, lse, dlogits, scale;
   call.read_input(values[kLogits], "logits", logits);
   call.read_input(values[kLabels], "labels", labels);
   call.read_input(values[kLse], "lse", lse);
-  const LossGradient dloss(call, values[kDloss], options, kName);
+  const MaybeInput weight(call, values[kWeight], "weight");
+  const MaybeInput dloss = loss_gradient(call, values[kDloss], options, kName);
   const nb::object result =
       call.output(values[kDlogits], values[kLogits], logits.view, "dlogits", dlogits);
+  nb::object held;
+  const bool wants_scale = options.reduction == Reduction::kMean && logits.view.device.is_cuda();
+  if (wants_scale) {
+    held = call.new_as(values[kLogits], like_loss(logits.view, Reduction::kMean), "scale", scale);
+  }
   {
     const StreamView stream = call.stream(logits.view.device);
     const GilRelease released(is_long_on_cpu(logits.view));
-    cross_entropy_backward(dloss, logits.view, labels.view, lse.view, options, dlogits.view,
-                           stream);
+    cross_entropy_backward(dloss, logits.view, labels.view, lse.view, weight, options, dlogits.view,
+                           wants_scale ? &scale.view : nullptr, stream);
   }
   call.mark_written({values[kDlogits]});
   return result;
@@ -118,10 +135,10 @@ nb::object call(PyObject* const* values) {
 const Op kCrossEntropyBackward{
     kName,
     kText,
-    {"dloss", "logits", "labels", "lse", "ignore_index", "label_smoothing", "z_loss", "softcap",
-     "validate", "dlogits", "stream"},
+    {"dloss", "logits", "labels", "lse", "weight", "ignore_index", "label_smoothing", "z_loss",
+     "softcap", "reduction", "validate", "dlogits", "stream"},
     4,
-    4,
+    5,
     call};
 
 }  // namespace membound::python

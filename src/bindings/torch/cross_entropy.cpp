@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
+#include "cross_entropy.hpp"
+
 #include "core/check.hpp"
 #include "membound/ops/cross_entropy_backward.hpp"
 #include "torch/kernel.hpp"
@@ -27,28 +29,31 @@ struct Numbers {
   }
 };
 
+// For the gradient lse, too.
 template <bool kStatistics>
 std::array<Tensor, 1 + kStatistics> cross_entropy_forward(const Tensor& logits,
                                                           const Tensor& labels,
+                                                          const MaybeTensor& weight,
                                                           const Numbers& numbers) {
   MEMBOUND_CHECK(logits.view().rank >= 1, InvalidArgument, "cross_entropy",
                  "argument 'logits' must have 1 to 64 axes, got 0");
   std::array<Tensor, 1 + kStatistics> made{new_rows(logits.view())};
-  const TensorView* lse = nullptr;
+  CrossEntropyResults also;
   if constexpr (kStatistics) {
-    made[1] = new_rows(logits.view());
-    lse = &made[1].view();
+    made[1] = new_like(like_lse(logits.view()));
+    also.lse = &made[1].view();
   }
-  cross_entropy(logits.input(), labels.input(), nullptr, numbers.options(), made[0].view(), lse,
-                nullptr, current_stream(logits.view()));
+  cross_entropy(logits.input(), labels.input(), input_of(weight), nullptr, numbers.options(),
+                made[0].view(), also, current_stream(logits.view()));
   return made;
 }
 
 Tensor backward(const Tensor& dloss, const Tensor& logits, const Tensor& labels, const Tensor& lse,
-                const Numbers& numbers, const std::vector<bool>&) {
+                const MaybeTensor& weight, const Numbers& numbers, const std::vector<bool>&) {
   Tensor made = new_like(logits.view());
   cross_entropy_backward(&dloss.input(), logits.input(), labels.input(), lse.input(),
-                         numbers.options(), made.view(), current_stream(logits.view()));
+                         input_of(weight), numbers.options(), made.view(), nullptr,
+                         current_stream(logits.view()));
   return made;
 }
 

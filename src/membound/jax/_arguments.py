@@ -193,7 +193,7 @@ def check_backward(dy, dresidual_out, x, z, weight, mean, rstd, options):
 
 def _check_rows_like(op, array, argument, x):
     if array is not None:
-        _check_floating(op, array, argument)
+        check_floating(op, array, argument)
         _check_shape(op, array, argument, x.shape)
 
 
@@ -209,7 +209,7 @@ def check_rows(op, x, name):
         x.shape[-1] >= 1,
         f"'{name}' must have at least 1 element along its last axis, got shape {x.shape}",
     )
-    _check_floating(op, x, name)
+    check_floating(op, x, name)
 
 
 def _check_weight_offset(op, weight, offset, dtype):
@@ -224,7 +224,7 @@ def _check_weight_offset(op, weight, offset, dtype):
 def _check_columns(op, array, argument, x, x_name):
     if array is None:
         return
-    _check_floating(op, array, argument)
+    check_floating(op, array, argument)
     _require(
         op,
         array.shape == x.shape[-1:] or (x.ndim > 2 and array.shape == x.shape[-2:]),
@@ -243,7 +243,7 @@ def _check_shape(op, array, argument, shape):
     _require(op, array.shape == shape, f"'{argument}' must have shape {shape}, got {array.shape}")
 
 
-def _check_floating(op, array, argument):
+def check_floating(op, array, argument):
     if array.dtype.name not in _FLOATING:
         raise TypeError(
             f"{op}: argument '{argument}' must be float16, bfloat16, float32 or float64, "

@@ -20,19 +20,22 @@ class Options(NamedTuple):
     label_smoothing: float
     z_loss: float
     softcap: float
+    reduction: str
     validate: bool
 
 
 def cross_entropy(
-    logits, labels, *, ignore_index=-100, label_smoothing=0.0, z_loss=0.0, softcap=None,
-    validate=False, return_lse=False,
+    logits, labels, weight=None, *, ignore_index=-100, label_smoothing=0.0, z_loss=0.0,
+    softcap=None, reduction="none", validate=False, return_lse=False, return_z_loss=False,
+    return_predictions=False,
 ):  # fmt: skip
     """The cross entropy of each row and its label; see :func:`membound.cross_entropy`.
 
     The options are static: each new combination compiles once. Reverse-mode gradients (jax.grad,
-    jax.vjp) run :func:`cross_entropy_backward`; lse, too, is differentiable. Forward mode and
-    second derivatives raise. ``validate`` waits for the result; inside jit XLA raises what it
-    finds when the program runs, as ValueError or ``jax.errors.JaxRuntimeError``.
+    jax.vjp) run :func:`cross_entropy_backward`; lse, too, is differentiable, while weight and the
+    z loss that is returned are constants. Forward mode and second derivatives raise. ``validate``
+    waits for the result; inside jit XLA raises what it finds when the program runs, as ValueError
+    or ``jax.errors.JaxRuntimeError``. Arrays of weights, one for each element of jax.vmap, raise.
 
     >>> import jax.numpy as jnp
     >>> logits = jnp.log(jnp.array([[1.0, 1.0, 2.0]]))
@@ -40,15 +43,26 @@ def cross_entropy(
     [0.6931]
     """
     op = "cross_entropy"
-    _arguments.check_arrays(op, {"logits": logits, "labels": labels})
-    options = _options(op, ignore_index, label_smoothing, z_loss, softcap, validate)
-    loss, lse = _ffi.validated(validate, _jitted_forward, logits, labels, options)
-    return (loss, lse) if _arguments.flag(op, return_lse, "return_lse") else loss
+    _arguments.check_arrays(op, {"logits": logits, "labels": labels, "weight": weight})
+    options = _options(op, ignore_index, label_smoothing, z_loss, softcap, reduction, validate)
+    wanted = tuple(
+        _arguments.flag(op, value, name)
+        for value, name in (
+            (return_lse, "return_lse"),
+            (return_z_loss, "return_z_loss"),
+            (return_predictions, "return_predictions"),
+        )
+    )
+    loss, *more = _ffi.validated(
+        validate, _jitted_forward, logits, labels, weight, options, return_predictions
+    )
+    also = [one for one, is_wanted in zip(more, wanted, strict=True) if is_wanted]
+    return (loss, *also) if also else loss
 
 
 def cross_entropy_backward(
-    dloss, logits, labels, lse, *, ignore_index=-100, label_smoothing=0.0, z_loss=0.0, softcap=None,
-    validate=False,
+    dloss, logits, labels, lse, weight=None, *, ignore_index=-100, label_smoothing=0.0, z_loss=0.0,
+    softcap=None, reduction="none", validate=False,
 ):  # fmt: skip
     """The gradient of :func:`cross_entropy`; see :func:`membound.cross_entropy_backward`.
 
@@ -59,29 +73,35 @@ def cross_entropy_backward(
     [0.25, 0.25, -0.5]
     """
     op = "cross_entropy_backward"
-    _arguments.check_arrays(op, {"logits": logits, "labels": labels, "lse": lse})
-    options = _options(op, ignore_index, label_smoothing, z_loss, softcap, validate)
+    given = {"logits": logits, "labels": labels, "lse": lse, "weight": weight}
+    _arguments.check_arrays(op, given)
+    options = _options(op, ignore_index, label_smoothing, z_loss, softcap, reduction, validate)
     if not isinstance(dloss, jax.Array):
         kind = _ffi.statistics_dtype(logits)
         dloss = _arguments.number(op, dloss, "dloss")
         _arguments.check_finite(op, dloss, "dloss", kind)
-        dloss = jax.numpy.full(labels.shape, dloss, kind)
-    return _ffi.validated(validate, _jitted_backward, dloss, logits, labels, lse, options)
+        shape = labels.shape if reduction == "none" else ()
+        dloss = jax.numpy.full(shape, dloss, kind)
+    return _ffi.validated(validate, _jitted_backward, dloss, logits, labels, lse, weight, options)
 
 
-def _options(op, ignore_index, label_smoothing, z_loss, softcap, validate):
+def _options(op, ignore_index, label_smoothing, z_loss, softcap, reduction, validate):
     options = Options(
         op=op,
         ignore_index=_arguments.integer(op, ignore_index, "ignore_index"),
         label_smoothing=_arguments.number(op, label_smoothing, "label_smoothing"),
         z_loss=_arguments.number(op, z_loss, "z_loss"),
         softcap=math.inf if softcap is None else _arguments.number(op, softcap, "softcap"),
+        reduction=reduction,
         validate=_arguments.flag(op, validate, "validate"),
     )
+    if reduction not in ("none", "sum", "mean"):
+        raise ValueError(
+            f"{op}: argument 'reduction' must be 'none', 'sum' or 'mean', got {reduction!r}"
+        )
     for name, right, text in (
         ("label_smoothing", 0.0 <= options.label_smoothing <= 1.0, "from 0 to 1"),
         ("z_loss", 0.0 <= options.z_loss < math.inf, "finite and not negative"),
-        ("softcap", options.softcap > 0.0, "above 0"),
     ):
         if not right:
             value = getattr(options, name)
@@ -89,14 +109,18 @@ def _options(op, ignore_index, label_smoothing, z_loss, softcap, validate):
     return options
 
 
-def _check(logits, labels, options):
+def _check(logits, labels, weight, options):
     op = options.op
     _arguments.check_rows(op, logits, "logits")
     _arguments.check_finite(op, options.z_loss, "z_loss", logits.dtype)
-    if _arguments.as_computed(options.softcap, logits.dtype) == 0.0:
-        raise ValueError(
-            f"{op}: argument 'softcap' must be above 0 in float32, got {options.softcap:g}"
-        )
+    _arguments.check_limit(op, options.softcap, "softcap", logits.dtype)
+    if weight is not None:
+        _arguments.check_floating(op, weight, "weight")
+        if weight.shape != logits.shape[-1:]:
+            raise ValueError(
+                f"{op}: argument 'weight' must have shape {logits.shape[-1:]}, one for each "
+                f"column, got {weight.shape}"
+            )
     if labels.dtype.name not in ("int32", "int64"):
         raise TypeError(f"{op}: argument 'labels' must be int32 or int64, got {labels.dtype.name}")
     if labels.shape != logits.shape[:-1]:
@@ -105,19 +129,47 @@ def _check(logits, labels, options):
         )
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _jitted_forward(logits, labels, options):
-    _check(logits, labels, options)
-    return _forward(*_sharding.alike(logits, labels), options)
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _jitted_forward(logits, labels, weight, options, predicts):
+    """The loss, lse, the z loss and the predictions."""
+    _check(logits, labels, weight, options)
+    weight = None if weight is None else jax.lax.stop_gradient(weight)
+    loss, lse, z_loss, predictions = _forward(
+        *_sharding.alike(logits, labels), weight, options, predicts
+    )
+    z_loss = jax.lax.stop_gradient(z_loss)
+    if options.reduction != "none":
+        loss, z_loss = loss.sum(), z_loss.sum()
+    if options.reduction == "mean":
+        total = _label_weights(logits, labels, weight, options).sum()
+        loss, z_loss = loss / total, z_loss / total
+    return loss, lse, z_loss, predictions
 
 
-@functools.partial(jax.jit, static_argnums=4)
-def _jitted_backward(dloss, logits, labels, lse, options):
-    _check(logits, labels, options)
-    for name, array in (("dloss", dloss), ("lse", lse)):
-        kind = _ffi.statistics_dtype(logits)
-        _arguments.check_like(options.op, array, name, kind, logits.shape[:-1])
-    return _backward_call(dloss, logits, labels, lse, options)
+def _label_weights(logits, labels, weight, options):
+    """1 or the class's weight; 0 where the label is ignored, NaN where it is no column."""
+    kind = _ffi.statistics_dtype(logits)
+    outside = (labels < 0) | (labels >= logits.shape[-1])
+    of_class = jax.numpy.ones((), kind)
+    if weight is not None:
+        of_class = weight.astype(kind)[jax.numpy.where(outside, 0, labels)]
+    found = jax.numpy.where(outside, jax.numpy.nan, of_class)
+    return jax.numpy.where(labels == options.ignore_index, 0, found).astype(kind)
+
+
+@functools.partial(jax.jit, static_argnums=5)
+def _jitted_backward(dloss, logits, labels, lse, weight, options):
+    _check(logits, labels, weight, options)
+    kind, rows = _ffi.statistics_dtype(logits), logits.shape[:-1]
+    of_loss = rows if options.reduction == "none" else ()
+    _arguments.check_like(options.op, dloss, "dloss", kind, of_loss)
+    _arguments.check_like(
+        options.op, lse, "lse", kind, (*rows, 2) if lse.ndim > len(rows) else rows
+    )
+    if options.reduction == "mean":
+        dloss = dloss / _label_weights(logits, labels, weight, options).sum()
+    dloss = jax.numpy.broadcast_to(dloss, rows)
+    return _backward_call(dloss, logits, labels, lse, weight, options)
 
 
 def _attributes(options):
@@ -130,49 +182,60 @@ def _attributes(options):
     }
 
 
-def _forward_call(logits, labels, options):
+def _forward_call(logits, labels, weight, options, predicts):
     def run(*operands):
-        rows = _ffi.rows_of(operands[0])
-        return _ffi.call("membound_cross_entropy", [rows, rows], operands, **_attributes(options))
+        rows, labels = _ffi.rows_of(operands[0]), _ffi.like(operands[1])
+        lse = jax.ShapeDtypeStruct((*rows.shape, 2), rows.dtype)
+        return _ffi.call(
+            "membound_cross_entropy", [rows, lse, rows, labels], operands, **_attributes(options),
+            wants_predictions=np.int32(predicts),
+        )  # fmt: skip
 
-    return tuple(_sharding.call(run, (logits, labels), (1, 0), (0, 0)))
+    operands = logits, labels, weight
+    return tuple(_sharding.call(run, operands, (1, 0, _sharding.WHOLE), (0, 1, 0, 0)))
 
 
-def _backward_call(dloss, logits, labels, lse, options):
+def _backward_call(dloss, logits, labels, lse, weight, options):
     def run(*operands):
         out = [_ffi.like(operands[1])]
         return _ffi.call("membound_cross_entropy_backward", out, operands, **_attributes(options))
 
-    return _sharding.call(run, (dloss, logits, labels, lse), (0, 1, 0, 0), (1,))[0]
+    operands = dloss, logits, labels, lse, weight
+    axes = (0, 1, 0, lse.ndim - labels.ndim, _sharding.WHOLE)
+    return _sharding.call(run, operands, axes, (1,))[0]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _forward(logits, labels, options):
-    return _forward_call(logits, labels, options)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _forward(logits, labels, weight, options, predicts):
+    return _forward_call(logits, labels, weight, options, predicts)
 
 
-def _forward_saving(logits, labels, options):
-    loss, lse = _forward_call(logits, labels, options)
-    return (loss, lse), (logits, labels, lse)
+def _forward_saving(logits, labels, weight, options, predicts):
+    results = _forward_call(logits, labels, weight, options, predicts)
+    return results, (logits, labels, weight, results[1])
 
 
-def _gradients(options, saved, gradients):
-    logits, labels, lse = saved
-    dloss, dlse = gradients
-    dlogits = _backward_call(dloss, logits, labels, lse, options)
-    # lse is what the loss of labels spread evenly is, and the mean logit; XLA drops it where nobody
-    # asks.
+def _gradients(options, _, saved, gradients):
+    logits, labels, weight, lse = saved
+    dloss, dlse, *_ = gradients
+    dlogits = _backward_call(dloss, logits, labels, lse, weight, options)
+    # What the gradient of lse is, in its two parts: of the largest logit and of the rest.
     wide = _ffi.statistics_dtype(logits)
     capped = logits.astype(wide)
     slope = jax.numpy.ones((), wide)
-    if _arguments.as_computed(options.softcap, wide) < math.inf:
+    if options.softcap < math.inf:
         turned = jax.numpy.tanh(capped / options.softcap)
         capped, slope = options.softcap * turned, 1 - turned**2
     counts = (labels != options.ignore_index) & (labels >= 0) & (labels < logits.shape[-1])
-    share = jax.numpy.where(counts, dlse, 0)[..., None]
-    more = share * jax.numpy.exp(capped - lse[..., None]) * slope
-    total = jax.numpy.where(share == 0, dlogits, (dlogits.astype(wide) + more).astype(logits.dtype))
-    return total, None
+    dtop, dlow = (jax.numpy.where(counts, dlse[..., at], 0)[..., None] for at in (0, 1))
+    top, low = lse[..., :1], lse[..., 1:]
+    largest = (capped == capped.max(-1, keepdims=True)).astype(wide)
+    largest /= largest.sum(-1, keepdims=True)
+    more = (dlow * jax.numpy.exp(capped - top - low) + (dtop - dlow) * largest) * slope
+    total = jax.numpy.where(
+        (dtop == 0) & (dlow == 0), dlogits, (dlogits.astype(wide) + more).astype(logits.dtype)
+    )
+    return total, None, None
 
 
 _forward.defvjp(_forward_saving, _gradients)

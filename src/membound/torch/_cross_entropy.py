@@ -9,8 +9,15 @@ from typing import Any
 import torch
 
 from membound import _core
+from membound.arrays import type_name
 from membound.torch._functions import differentiable
-from membound.torch._operators import Operator, rows_like
+from membound.torch._operators import (
+    Operator,
+    contiguous_like,
+    define_without_gradient,
+    rows_like,
+)
+from membound.torch._recording import refuse_gradients
 
 _OPTIONS = {
     "ignore_index": "int",
@@ -25,16 +32,21 @@ def _named(options: Any) -> dict[str, Any]:
     return dict(zip(_OPTIONS, options, strict=True))
 
 
+def _with_lse(logits):
+    loss = rows_like(logits)
+    return loss, loss.new_empty((*loss.shape, 2))
+
+
 _CROSS_ENTROPY = Operator(
     name="cross_entropy",
-    tensors={"logits": "dlogits", "labels": None},
+    tensors={"logits": "dlogits", "labels": None, "weight?": None},
     options=_OPTIONS,
     results={"loss": True, "lse": False},
-    forward=lambda logits, labels, *options: _core.cross_entropy(
-        logits, labels, **_named(options), return_lse=True
+    forward=lambda logits, labels, weight, *options: _core.cross_entropy(
+        logits, labels, weight, **_named(options), return_lse=True
     ),
-    shapes=lambda logits, *_: (rows_like(logits), rows_like(logits)),
-    saves=("logits", "labels", "lse"),
+    shapes=lambda logits, *_: _with_lse(logits),
+    saves=("logits", "labels", "lse", "weight"),
     gradients={"dlogits": "logits"},
     backward=lambda grads, saved, options, _: (
         _core.cross_entropy_backward(*grads, *saved, **_named(options)),
@@ -42,22 +54,61 @@ _CROSS_ENTROPY = Operator(
     rows=("logits", "labels"),
 )
 
+# What is told beside the loss, without a gradient: the z loss of rows, and predictions.
+_beside = define_without_gradient(
+    "cross_entropy_beside",
+    f"(Tensor logits, Tensor labels, Tensor? weight, "
+    f"{', '.join(f'{kind} {name}' for name, kind in _OPTIONS.items())}) -> (Tensor, Tensor)",
+    lambda logits, labels, weight, *options: _core.cross_entropy(
+        logits, labels, weight, **_named(options), return_z_loss=True, return_predictions=True
+    )[1:],
+    lambda logits, labels, *_: (rows_like(logits), contiguous_like(labels)),
+)
+
+
+def label_weights(labels, weight, ignore_index, vocab):
+    """Of each label: 1 or its class's weight, 0 where it is ignored, NaN where it is no column."""
+    outside = (labels < 0) | (labels >= vocab)
+    found = 1.0 if weight is None else weight[torch.where(outside, 0, labels)]
+    found = torch.where(outside, float("nan"), found)
+    return torch.where(labels == ignore_index, 0.0, found)
+
 
 @differentiable("out")
 def cross_entropy(
-    logits, labels, *, ignore_index=-100, label_smoothing=0.0, z_loss=0.0, softcap=None,
-    validate=False,
+    logits, labels, weight=None, *, ignore_index=-100, label_smoothing=0.0, z_loss=0.0,
+    softcap=None, reduction="none", validate=False, return_z_loss=False, return_predictions=False,
 ):  # fmt: skip
     """The cross entropy of each row: :func:`membound.cross_entropy` with its gradient.
 
-    Recorded: logits, labels and 4 bytes a row. Where the logits are not needed afterwards, the
-    gradient may be had in the same pass and over them: ``dlogits=`` under torch.no_grad().
+    Recorded: logits, labels, weight and 8 bytes a row. Where the logits are not needed afterwards,
+    the gradient may be had in the same pass and over them: ``dlogits=`` under torch.no_grad(). The
+    z loss and the predictions that are returned have no gradient, and take a pass of their own.
 
     >>> import torch
     >>> cross_entropy(torch.zeros(1, 4), torch.tensor([2])).tolist()  # doctest: +ELLIPSIS
     [1.386...]
     """
-    return _CROSS_ENTROPY(logits, labels, ignore_index, label_smoothing, z_loss, softcap, validate)
+    refuse_gradients("cross_entropy", {"weight": weight})
+    if reduction not in ("none", "sum", "mean"):
+        raise ValueError(
+            "cross_entropy: argument 'reduction' must be 'none', 'sum' or 'mean', got "
+            f"{reduction!r}"
+        )
+    options = ignore_index, label_smoothing, z_loss, softcap, validate
+    found = [_CROSS_ENTROPY(logits, labels, weight, *options)]
+    if return_z_loss or return_predictions:
+        z_losses, predictions = _beside(logits.detach(), labels, weight, *options)
+        found += [z_losses] if return_z_loss else []
+    if reduction != "none":
+        found = [one.sum() for one in found]
+    if reduction == "mean":
+        weights = label_weights(labels, weight, ignore_index, logits.shape[-1])
+        total = weights.sum(dtype=found[0].dtype)
+        found = [one / total for one in found]
+    if return_predictions:
+        found.append(predictions)
+    return found[0] if len(found) == 1 else tuple(found)
 
 
 def _product_dtype(x: Any) -> torch.dtype:
@@ -72,13 +123,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """Gradients are made in the forward, piece by piece, and scaled in the backward."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, labels, chunk_rows, options):
+    def forward(ctx, x, weight, bias, labels, class_weight, chunk_rows, reduction, options):
         kind = _product_dtype(x)
         factor, shift = weight.to(kind), bias if bias is None else bias.to(kind)
         needs = ctx.needs_input_grad[:3]
         wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-        counted = (labels != options["ignore_index"]).sum()
-        share = counted.clamp(min=1).to(wide).reciprocal()
+        share = torch.ones((), dtype=wide, device=x.device)
+        if reduction == "mean":
+            counted = label_weights(labels, class_weight, options["ignore_index"], len(weight))
+            share = counted.sum(dtype=wide).reciprocal()
         dx, dweight, dbias = (
             torch.zeros_like(t, memory_format=torch.contiguous_format) if need else None
             for t, need in zip((x, weight, bias), needs, strict=True)
@@ -90,7 +143,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             logits = torch.nn.functional.linear(here, factor, shift)
             dloss = share.expand(logits.shape[:-1])
             given = {"dlogits": logits, "dloss": dloss} if any(needs) else {}
-            _core.cross_entropy(logits, labels[rows], out=losses[rows], **given, **options)
+            _core.cross_entropy(
+                logits, labels[rows], class_weight, out=losses[rows], **given, **options
+            )
             if dx is not None:
                 _write_product(dx[rows], logits, factor)
             if dweight is not None:
@@ -112,7 +167,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             )
         made, ctx.made = ctx.made, None
         # In place: a second gradient of the weight would be the peak of a step's memory.
-        return (*(t if t is None else t.mul_(dloss) for t in made), None, None, None)
+        return (*(t if t is None else t.mul_(dloss) for t in made), *[None] * 5)
 
 
 def _write_product(out: Any, a: Any, b: Any) -> None:
@@ -132,8 +187,8 @@ def _add_product(total: Any, a: Any, b: Any) -> None:
 
 @torch._disable_dynamo  # torch.compiler.disable without the import of Dynamo
 def linear_cross_entropy(
-    x, weight, labels, bias=None, *, chunk_rows=1024, ignore_index=-100, label_smoothing=0.0,
-    z_loss=0.0, softcap=None, validate=False,
+    x, weight, labels, bias=None, *, class_weight=None, chunk_rows=1024, ignore_index=-100,
+    label_smoothing=0.0, z_loss=0.0, softcap=None, reduction="mean", validate=False,
 ):  # fmt: skip
     """The mean cross entropy of ``x @ weight.T + bias``, whose logits are never there as a whole.
 
@@ -148,14 +203,18 @@ def linear_cross_entropy(
         weight: ``(vocab, width)``.
         labels: int32 or int64, one for each row.
         bias: ``(vocab,)``, or None.
+        class_weight: ``(vocab,)``, what :func:`membound.cross_entropy` calls ``weight``; or None.
         chunk_rows: how many rows have their logits at one time.
+        reduction: ``"mean"`` or ``"sum"``; the gradient of each row's own loss would not be known
+            until the backward.
         ignore_index, label_smoothing, z_loss, softcap, validate: as of
             :func:`membound.cross_entropy`: a label that is neither in the vocabulary nor
-            ignore_index has a loss of 0 and counts as a row; on the CPU ``validate=True`` raises.
+            ignore_index makes the loss NaN; on the CPU ``validate=True`` raises.
 
     Returns:
-        The sum over rows that count, divided by their number: a tensor without axes in float32
-        (float64 for float64). The gradient of weight is summed chunk by chunk in its own dtype.
+        The sum over rows that count, for the mean divided by that of their labels' class weights
+        (NaN where no row counts): a tensor without axes in float32 (float64 for float64). The
+        gradient of weight is summed chunk by chunk in its own dtype.
 
     >>> import torch
     >>> x, weight = torch.ones(3, 2, requires_grad=True), torch.zeros(4, 2, requires_grad=True)
@@ -166,15 +225,8 @@ def linear_cross_entropy(
     >>> weight.grad[2].tolist()
     [0.25, 0.25]
     """
-    if chunk_rows < 1:
-        raise ValueError(
-            f"linear_cross_entropy: argument 'chunk_rows' must be at least 1, got {chunk_rows}"
-        )
-    if labels.shape != x.shape[:-1]:
-        raise ValueError(
-            f"linear_cross_entropy: argument 'labels' must have shape {tuple(x.shape[:-1])}, got "
-            f"{tuple(labels.shape)}"
-        )
+    _check_linear(x, weight, labels, bias, class_weight, chunk_rows, reduction)
+    refuse_gradients("linear_cross_entropy", {"class_weight": class_weight})
     options = {
         "ignore_index": ignore_index,
         "label_smoothing": label_smoothing,
@@ -183,4 +235,37 @@ def linear_cross_entropy(
         "validate": validate,
     }
     rows = x.reshape(-1, x.shape[-1])
-    return _LinearCrossEntropy.apply(rows, weight, bias, labels.reshape(-1), chunk_rows, options)
+    return _LinearCrossEntropy.apply(
+        rows, weight, bias, labels.reshape(-1), class_weight, chunk_rows, reduction, options
+    )
+
+
+def _check_linear(x, weight, labels, bias, class_weight, chunk_rows, reduction):
+    op = "linear_cross_entropy"
+    tensors = {"x": x, "weight": weight, "labels": labels, "bias": bias}
+    for name, tensor in (tensors | {"class_weight": class_weight}).items():
+        optional = tensor is None and name in ("bias", "class_weight")
+        if not optional and not isinstance(tensor, torch.Tensor):
+            raise TypeError(
+                f"{op}: argument '{name}' must be a torch tensor, got {type_name(tensor)}"
+            )
+    if chunk_rows < 1:
+        raise ValueError(f"{op}: argument 'chunk_rows' must be at least 1, got {chunk_rows}")
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"{op}: argument 'reduction' must be 'mean' or 'sum', got {reduction!r}")
+    if x.ndim < 1:
+        raise ValueError(f"{op}: argument 'x' must have at least 1 axis, got 0")
+    vocab = weight.shape[0] if weight.ndim == 2 else None
+    if vocab is None or weight.shape[1] != x.shape[-1]:
+        raise ValueError(
+            f"{op}: argument 'weight' must have shape (vocab, {x.shape[-1]}), as wide as 'x', got "
+            f"{tuple(weight.shape)}"
+        )
+    for name, tensor, shape in (
+        ("labels", labels, x.shape[:-1]), ("bias", bias, (vocab,)),
+        ("class_weight", class_weight, (vocab,)),
+    ):  # fmt: skip
+        if tensor is not None and tensor.shape != shape:
+            raise ValueError(
+                f"{op}: argument '{name}' must have shape {tuple(shape)}, got {tuple(tensor.shape)}"
+            )

@@ -25,7 +25,16 @@ RECORDED: set[str] = set()  # those of them that have a gradient
 
 # With these no operator is called, and with those nothing is recorded.
 _NOT_IN_GRAPHS = frozenset(
-    {"return_rstd", "return_stats", "return_lse", "dlogits", "dloss", "stream", "device"}
+    [
+        "return_rstd",
+        "return_stats",
+        "return_lse",
+        "row_losses",
+        "dlogits",
+        "dloss",
+        "stream",
+        "device",
+    ]
 )
 _OUTSIDE = _NOT_IN_GRAPHS | {"out", "residual_out", "k_out", "scale_out", "key_cache"}
 

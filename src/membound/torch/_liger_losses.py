@@ -33,6 +33,8 @@ def liger_cross_entropy(
     """
     name = "liger_cross_entropy"
     _refuse_more(name, return_z_loss, return_token_accuracy, return_predicted_tokens)
+    if weight is not None and lse_square_scale:
+        refuse(name, "weight", weight, None, "with lse_square_scale it is weighted here, not there")
     loss = reduced_cross_entropy(
         name, input, target, weight=weight, ignore_index=ignore_index, reduction=reduction,
         label_smoothing=label_smoothing, z_loss=lse_square_scale, softcap=softcap,
@@ -40,7 +42,7 @@ def liger_cross_entropy(
     return loss.to(input.dtype)
 
 
-@adapter(x="input", labels="target", z_loss="lse_square_scale")
+@adapter(x="input", labels="target", class_weight="ce_weight", z_loss="lse_square_scale")
 def liger_fused_linear_cross_entropy(
     input, weight, target, bias=None, ce_weight=None, ignore_index=-100, lse_square_scale=0.0,
     label_smoothing=0.0, reduction="mean", softcap=None, return_z_loss=False, accum_dtype=None,
@@ -50,13 +52,16 @@ def liger_fused_linear_cross_entropy(
     """Cross entropy of ``input @ weight.T + bias``, whose logits are never there as a whole."""
     name = "liger_fused_linear_cross_entropy"
     _refuse_more(name, return_z_loss, return_token_accuracy, return_predicted_tokens)
-    refuse(name, "ce_weight", ce_weight, None, "use liger_cross_entropy of the logits")
+    if ce_weight is not None and lse_square_scale:
+        instead = "with lse_square_scale it is weighted here, not there"
+        refuse(name, "ce_weight", ce_weight, None, instead)
     refuse(name, "use_token_scaling", use_token_scaling, False, "use reduction='none'")
     if accum_dtype != weight.dtype:
         refuse(name, "accum_dtype", accum_dtype, None, "gradients are summed in weight's dtype")
     return reduced_linear_cross_entropy(
-        name, input, weight, target, bias, reduction=reduction, ignore_index=ignore_index,
-        label_smoothing=label_smoothing, z_loss=lse_square_scale, softcap=softcap,
+        name, input, weight, target, bias, class_weight=ce_weight, reduction=reduction,
+        ignore_index=ignore_index, label_smoothing=label_smoothing, z_loss=lse_square_scale,
+        softcap=softcap,
     )  # fmt: skip
 
 

@@ -266,11 +266,10 @@ def cross_entropy_loss(
     refuse("cross_entropy_loss", "process_group", process_group, None, instead)
     scaled = logits if logit_scale == 1.0 else logits * logit_scale
     options = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
-    losses = cross_entropy(scaled, labels, z_loss=lse_square_scale, **options)
-    if lse_square_scale == 0.0:
-        return losses, torch.zeros_like(losses, requires_grad=False)
-    with torch.no_grad():
-        return losses, losses - cross_entropy(scaled.detach(), labels, **options)
+    if lse_square_scale != 0.0:
+        return cross_entropy(scaled, labels, z_loss=lse_square_scale, return_z_loss=True, **options)
+    losses = cross_entropy(scaled, labels, **options)
+    return losses, torch.zeros_like(losses, requires_grad=False)
 
 
 class CrossEntropyLoss(nn.Module):

@@ -144,7 +144,6 @@ def cross_entropy(
 
 
 _TARGET_LOGIT = "the logit of the target is read from x"
-_CLASS_WEIGHT = "multiply the losses by weight[target]"
 
 
 @adapter(logits="x", labels="target", dlogits="x")
@@ -154,11 +153,10 @@ def cross_entropy_fwd(
 ):  # fmt: skip
     """The losses of rows; then lse, then the gradient of each loss, where they are asked for."""
     refuse("cross_entropy_fwd", "target_logit", target_logit, None, _TARGET_LOGIT)
-    refuse("cross_entropy_fwd", "weight", weight, None, _CLASS_WEIGHT)
     dx = (x if inplace_backward else torch.empty_like(x)) if return_dx else None
     options = {"ignore_index": ignore_index, "dlogits": dx}
-    loss, lse = membound.cross_entropy(x, target, return_lse=True, **options)
-    more = [found for found, want in ((lse, return_lse), (dx, return_dx)) if want]
+    loss, lse = membound.cross_entropy(x, target, weight, return_lse=True, **options)
+    more = [found for found, want in ((lse.sum(-1), return_lse), (dx, return_dx)) if want]
     return (loss, *more) if more else loss
 
 
@@ -167,9 +165,8 @@ def cross_entropy_bwd(
     x, target, dloss, lse, weight=None, ignore_index=-100, inplace_backward=False
 ):
     """The gradient of the losses, over x with ``inplace_backward``."""
-    refuse("cross_entropy_bwd", "weight", weight, None, "multiply dloss by weight[target]")
     options = {"ignore_index": ignore_index, "dlogits": x if inplace_backward else None}
-    return membound.cross_entropy_backward(dloss, x, target, lse, **options)
+    return membound.cross_entropy_backward(dloss, x, target, lse, weight, **options)
 
 
 @adapter(labels="target")

@@ -77,12 +77,12 @@ def fast_cross_entropy_loss(logits, labels, logit_softcapping=0, logit_scaling=0
     n_items: a number or a tensor; None: how many count. logit_scaling multiplies logits first.
     """
     scaled = logits * logit_scaling if logit_scaling else logits
-    losses = cross_entropy(scaled, labels, softcap=logit_softcapping or None)
+    total = cross_entropy(scaled, labels, softcap=logit_softcapping or None, reduction="sum")
     if n_items is None:
         n_items = torch.count_nonzero(labels != -100)
     elif isinstance(n_items, torch.Tensor):
         n_items = n_items.to(logits.device)
-    return losses.sum() / n_items
+    return total / n_items
 
 
 @adapter(gate="e", up="g")

@@ -31,20 +31,32 @@ TEST_CASE("softmax") {
 
 TEST_CASE("cross_entropy") {
   for_each_problem(kRows, kCols, [](const Problem& p) {
-    const ConstTensorView labels = p.statistic(DType::kInt64);
+    const ConstTensorView labels = p.statistic(DType::kInt64), weight = p.columns(p.dtype);
     const TensorView loss = p.statistic(), lse = p.statistic(), dlogits = p.matrix();
+    const TensorView predictions = p.statistic(DType::kInt64);
+    TensorView total = loss;
+    total.rank = 0;
     CrossEntropyOptions options;
+    CrossEntropyResults plain, gradient, all;
+    gradient.dlogits = all.dlogits = &dlogits;
+    all.predictions = &predictions;
+    all.row_losses = &loss;
     name_op("cross_entropy");
-    cross_entropy(p.matrix(), labels, nullptr, options, loss, &lse, nullptr, p.stream());
-    cross_entropy(p.matrix(), labels, nullptr, options, loss, nullptr, &dlogits, p.stream());
-    cross_entropy(dlogits, labels, nullptr, options, loss, nullptr, &dlogits, p.stream());
+    cross_entropy(p.matrix(), labels, nullptr, nullptr, options, loss, plain, p.stream());
+    cross_entropy(p.matrix(), labels, nullptr, nullptr, options, loss, gradient, p.stream());
+    cross_entropy(dlogits, labels, nullptr, nullptr, options, loss, gradient, p.stream());
     name_op("cross_entropy_backward");
-    cross_entropy_backward(nullptr, p.matrix(), labels, lse, options, dlogits, p.stream());
+    cross_entropy_backward(nullptr, p.matrix(), labels, lse, nullptr, options, dlogits, nullptr,
+                           p.stream());
     options.softcap = 30.0;
     options.label_smoothing = 0.1;
     name_op("cross_entropy with options");
-    cross_entropy(p.matrix(), labels, nullptr, options, loss, &lse, &dlogits, p.stream());
-    cross_entropy_backward(nullptr, p.matrix(), labels, lse, options, dlogits, p.stream());
+    cross_entropy(p.matrix(), labels, nullptr, nullptr, options, loss, gradient, p.stream());
+    cross_entropy_backward(nullptr, p.matrix(), labels, lse, nullptr, options, dlogits, nullptr,
+                           p.stream());
+    options.reduction = Reduction::kMean;
+    name_op("cross_entropy with class weights and a mean");
+    cross_entropy(p.matrix(), labels, &weight, nullptr, options, total, all, p.stream());
   });
   look_for_faults();
 }

@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cpu/logits.hpp"
+#include "cpu/tanh.hpp"
+
+// The gradient of the logits of a row, from its numbers.
+namespace membound::cpu::MEMBOUND_CPU_ISA {
+namespace {
+
+// What the gradient of a row is made with: of logit l it is (factor * 2^kPowerShift * exp(l - top)
+// - less) * slope, less by class weights if any.
+template <class A>
+struct GradientNumbers {
+  A factor, less, at_label_less, top, cap, inverse_cap;
+  const A* class_weights;
+};
+
+template <class T, bool kCapped>
+MEMBOUND_ALWAYS_INLINE typename Lanes<T>::V gradient(
+    const GradientNumbers<typename Lanes<T>::A>& numbers, typename Lanes<T>::V x,
+    typename Lanes<T>::V less) {
+  using A = typename Lanes<T>::A;
+  using V = typename Lanes<T>::V;
+  V slope = V{} + 1;
+  if constexpr (kCapped) {
+    const Tanh<V> found = tanh_of<A>(x * numbers.inverse_cap);
+    x = found.value * numbers.cap;
+    slope = found.slope;
+  }
+  const V power = power_of_logit<A>(x, numbers.top);
+  const V dl = multiply_add(power, V{} + numbers.factor, -less);
+  return kCapped ? dl * slope : dl;
+}
+// Columns from `first` on, as if none were the label's.
+template <class T, bool kCapped, bool kWeighted>
+[[gnu::noinline]] void write_gradients(const GradientNumbers<typename Lanes<T>::A>& given,
+                                       const T* x, std::int64_t first, std::int64_t count, T* to,
+                                       Traffic traffic) {
+  using A = typename Lanes<T>::A;
+  using V = typename Lanes<T>::V;
+  constexpr std::int64_t kStep = Lanes<T>::kStep;
+  const GradientNumbers<A> numbers = given;
+  const auto of = [&](Pair<V> value, std::int64_t at) MEMBOUND_INLINED {
+    Pair<V> less{V{} + numbers.less, V{} + numbers.less};
+    if constexpr (kWeighted) {
+      const Pair<V> weight = load_pair<V>(numbers.class_weights + first + at);
+      less = {less.first * weight.first, less.second * weight.second};
+    }
+    return Pair<V>{gradient<T, kCapped>(numbers, value.first, less.first),
+                   gradient<T, kCapped>(numbers, value.second, less.second)};
+  };
+  std::int64_t at = 0;
+  for (; at + kStep <= count; at += kStep) {
+    ask_ahead(x + at, kStep * sizeof(T), traffic.ask_distance);
+    const Pair<V> dx = of(Lanes<T>::read(x + at), at);
+    traffic.around_cache ? Lanes<T>::write_around_cache(to + at, dx) : Lanes<T>::write(to + at, dx);
+  }
+  if (at < count) write_partial(to + at, of(read_partial(x + at, count - at), at), count - at);
+}
+
+}  // namespace
+}  // namespace membound::cpu::MEMBOUND_CPU_ISA
