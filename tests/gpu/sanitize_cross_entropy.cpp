@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
 // Runs every kernel of cross entropy once or more, for compute-sanitizer: each dtype, aligned rows
-// and others, held in one part or streamed, with and without each option, labels that are ignored
-// or out of range (which must read nothing), with lse known and the gradient over the logits.
+// and others, held in one part or streamed, with and without each option, class weights, what is
+// beside the loss and a mean, labels that are ignored or out of range (which must read nothing),
+// with lse known and the gradient over the logits.
 #include <string>
 #include <vector>
 
@@ -13,15 +14,19 @@ namespace {
 using namespace membound;
 using namespace membound::sanitize;
 
+enum class With { kNothing, kOptions, kMean };  // the last has the options, too
+
 struct Case {
   const Format& format;
   std::int64_t rows, cols;
   Layout layout;
-  bool options, backward;
+  With with;
+  bool backward;
 
   std::string text() const {
     return std::string(dtype_name(format.dtype)) + " " + std::to_string(rows) + " x " +
-           std::to_string(cols) + " " + to_string(layout) + (options ? " with options" : "") +
+           std::to_string(cols) + " " + to_string(layout) +
+           (with == With::kNothing ? "" : " with options") + (with == With::kMean ? ", mean" : "") +
            (backward ? " backward" : "");
   }
 };
@@ -29,36 +34,46 @@ struct Case {
 std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t rows) {
   const std::int64_t cols = chunks * (16 / format.size());
   std::vector<Case> list;
-  for (const bool options : {false, true}) {
+  for (const With with : {With::kNothing, With::kOptions, With::kMean}) {
     for (const bool backward : {false, true}) {
-      list.push_back({format, rows, cols, {}, options, backward});
-      list.push_back({format, rows, cols - 1, {1, 0, 1}, options, backward});
-      list.push_back({format, rows, cols, {1, 3, 2}, options, backward});
+      list.push_back({format, rows, cols, {}, with, backward});
+      list.push_back({format, rows, cols - 1, {1, 0, 1}, with, backward});
+      list.push_back({format, rows, cols, {1, 3, 2}, with, backward});
     }
   }
   return list;
 }
 
-// Columns of a row, with some that are none on both sides of the machine.
+// Columns of a row on both sides of the machine, with one that is ignored and one that is none. For
+// a mean all others are one column: class weights of either sign would cancel.
 struct Labels {
-  Labels(std::int64_t rows, std::int64_t cols, const Target& target)
+  Labels(std::int64_t rows, std::int64_t cols, bool for_mean, const Target& target)
       : numbers(rows),
         there(rows * sizeof(std::int64_t), target.device, target.stream),
         device(target.device) {
     for (std::int64_t& one : numbers) {
-      one = static_cast<std::int64_t>(next_random() % std::uint64_t(cols));
+      one = for_mean ? cols - 1 : std::int64_t(next_random() % std::uint64_t(cols));
     }
     numbers[rows - 1] = cols - 1;
     if (rows > 1) numbers[0] = -100;
-    if (rows > 2) numbers[1] = std::int64_t{1} << 62;
+    if (rows > 2 && !for_mean) numbers[1] = std::int64_t{1} << 62;
     copy_bytes(there.data(), device, numbers.data(), Device::cpu(), rows * sizeof(std::int64_t),
                target.stream);
   }
-  ConstTensorView view(Side side) {
+  TensorView view(Side side) {
     const bool host = side == Side::kHost;
-    const void* data = host ? static_cast<const void*>(numbers.data()) : there.data();
-    return ConstTensorView(data, DType::kInt64, host ? Device::cpu() : device,
-                           {std::int64_t(numbers.size())});
+    void* data = host ? static_cast<void*>(numbers.data()) : there.data();
+    return TensorView(data, DType::kInt64, host ? Device::cpu() : device,
+                      {std::int64_t(numbers.size())});
+  }
+  long wrong(const Target& target) {
+    std::vector<std::int64_t> got(numbers.size());
+    copy_bytes(got.data(), Device::cpu(), there.data(), device, got.size() * sizeof(std::int64_t),
+               target.stream);
+    target.stream.synchronize();
+    long wrong = 0;
+    for (std::size_t at = 0; at < got.size(); ++at) wrong += got[at] != numbers[at];
+    return wrong;
   }
 
   std::vector<std::int64_t> numbers;
@@ -66,36 +81,63 @@ struct Labels {
   Device device;
 };
 
+// With a mean the first element alone.
+TensorView loss_view(Matrix& loss, Side side, With with) {
+  TensorView view = loss.vector(side);
+  if (with == With::kMean) view.rank = 0;
+  return view;
+}
+
 long run(const Case& c, const Target& target) {
   const Format& wide = statistics_of(c.format);
+  const bool has_options = c.with != With::kNothing, is_mean = c.with == With::kMean;
   Matrix logits(c.format, c.rows, c.cols, c.layout), out(c.format, c.rows, c.cols, c.layout);
   Matrix dloss(wide, 1, c.rows, {}), loss(wide, 1, c.rows, {}), lse(wide, c.rows, 2, {});
-  logits.fill();
-  dloss.fill();
-  for (Matrix* one : {&logits, &dloss, &loss, &lse, &out}) one->upload(target);
-  Labels labels(c.rows, c.cols, target);
+  Matrix z_loss(wide, 1, c.rows, {}), losses(wide, 1, c.rows, {}), z_losses(wide, 1, c.rows, {});
+  Matrix weight(wide, 1, c.cols, {1, 0, 2});
+  for (Matrix* one : {&logits, &dloss, &weight}) one->fill();
+  if (is_mean) loss.fill(), z_loss.fill();  // what lies behind the one number stays
+  for (Matrix* one : {&logits, &dloss, &loss, &lse, &out, &z_loss, &losses, &z_losses, &weight}) {
+    one->upload(target);
+  }
+  Labels labels(c.rows, c.cols, is_mean, target), predictions(c.rows, c.cols, true, target);
   CrossEntropyOptions options;
-  if (c.options) {
+  if (has_options) {
     options.label_smoothing = 0.2;
     options.z_loss = 0.01;
     options.softcap = 3.0;
+    options.reduction = is_mean ? Reduction::kMean : Reduction::kNone;
   }
   for (const Side side : {Side::kThere, Side::kHost}) {
-    const ConstTensorView weights = dloss.vector(side);
-    const TensorView lse_view = lse.view(side), written = out.view(side);
+    const ConstTensorView given = loss_view(dloss, side, c.with), classes = weight.vector(side);
+    const ConstTensorView* const weights = has_options ? &classes : nullptr;
+    const TensorView lse_view = lse.view(side), written = out.view(side),
+                     z_view = loss_view(z_loss, side, c.with), rows = losses.vector(side),
+                     z_rows = z_losses.vector(side), predicted = predictions.view(side);
     CrossEntropyResults also;
     also.lse = &lse_view;
     also.dlogits = c.backward ? nullptr : &written;
-    cross_entropy(logits.view(side), labels.view(side), nullptr, c.backward ? nullptr : &weights,
-                  options, loss.vector(side), also, target.stream);
+    if (has_options) {
+      also.z_loss = &z_view;
+      also.predictions = &predicted;
+    }
+    if (is_mean) {
+      also.row_losses = &rows;
+      also.row_z_losses = &z_rows;
+    }
+    cross_entropy(logits.view(side), labels.view(side), weights, c.backward ? nullptr : &given,
+                  options, loss_view(loss, side, c.with), also, target.stream);
     if (c.backward) {
-      cross_entropy_backward(&weights, logits.view(side), labels.view(side), lse_view, nullptr,
+      cross_entropy_backward(&given, logits.view(side), labels.view(side), lse_view, weights,
                              options, written, nullptr, target.stream);
     }
   }
   // Sums of a row round, and powers of 2 stand in for those of e.
-  const double slack = c.format.dtype == DType::kFloat64 ? 1e-13 : 2e-5;
-  return loss.wrong(target, slack) + lse.wrong(target, slack) + out.wrong(target, slack);
+  const double slack = (c.format.dtype == DType::kFloat64 ? 1e-13 : 2e-5) * (has_options ? 4 : 1);
+  long wrong = loss.wrong(target, slack) + lse.wrong(target, slack) + out.wrong(target, slack);
+  if (has_options) wrong += z_loss.wrong(target, slack) + predictions.wrong(target);
+  if (is_mean) wrong += losses.wrong(target, slack) + z_losses.wrong(target, slack);
+  return wrong;
 }
 
 // Rows of less than a chunk for each lane, of some, around a warp and a block, in several parts and

@@ -126,13 +126,16 @@ def test_any_strides_have_the_bits_of_contiguous_arrays(name, dtype, seed):
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_ids_of_any_size_read_nothing(name):
+def test_ids_and_positions_of_any_size_read_nothing(name):
     one = framework(name)
     weight = one.array(np.ones((3, 16), np.float32))
     far = [2**63 - 1, -(2**63), 2**62, -1, 3, 2**31, -(2**31)]
     for ids in (np.array(far), np.array([2**31 - 1, -(2**31), 3], np.int32)):
         for options in ({}, {"vocab_start": 4}, {"scale": 2.0}, {"vocab_start": 2**61}):
             assert not one.numpy(membound.embedding(one.array(ids), weight, **options)).any()
+        zeros = one.array(np.zeros(ids.shape, ids.dtype))
+        positions = {"position_weight": weight, "position_ids": one.array(ids)}
+        assert (one.numpy(membound.embedding(zeros, weight, **positions)) == 1).all()
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
