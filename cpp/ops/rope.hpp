@@ -64,13 +64,14 @@ struct RopePositions {
                                  std::int64_t& position) const {
     std::uint64_t at = static_cast<std::uint64_t>(s);
     std::int64_t sequence = b;
-    if (ids.data != nullptr) {
-      at = static_cast<std::uint64_t>(
-          ids.at(axis * ids_axis_stride + b * ids_batch_stride + s * ids_seq_stride));
-    } else if (cu_seqlens.data != nullptr) {
+    if (cu_seqlens.data != nullptr) {
       sequence = sequence_of(s);
       if (sequence < 0) return false;
       at -= static_cast<std::uint64_t>(cu_seqlens.at(sequence * cu_seqlens_stride));
+    }
+    if (ids.data != nullptr) {
+      at = static_cast<std::uint64_t>(
+          ids.at(axis * ids_axis_stride + b * ids_batch_stride + s * ids_seq_stride));
     }
     at += static_cast<std::uint64_t>(offset);
     if (offsets.data != nullptr) {

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
 // What a call of rope says about positions and angles: checked, and put where kernels find it.
+#include <initializer_list>
 #include <string>
 
 #include "core/validate.hpp"
@@ -77,8 +78,6 @@ void set_positions(RopeProblem& problem, const Call& call) {
     where.ids_axis_stride = strides.axis;
     where.ids_batch_stride = strides.batch;
     where.ids_seq_stride = strides.seq;
-    check_absent(angles.cu_seqlens, "cu_seqlens", "with position_ids", call);
-    check_absent(angles.seqlen_offsets, "seqlen_offsets", "with position_ids", call);
   }
   std::int64_t sequences = problem.batch;
   if (angles.cu_seqlens) {
@@ -120,13 +119,52 @@ void set_columns(RopeTable& to, const ConstTensorView& table, const RopeProblem&
   to.second = !each ? 0 : problem.interleaved ? stride : pairs * stride;
 }
 
-// Rows by position, or of each token its own.
+// Whether the call says where tokens are, other than by their places.
+bool has_positions(const Call& call) {
+  const RopeAngles& angles = call.angles;
+  return angles.position_ids || angles.seqlen_offsets || call.options.position_offset != 0;
+}
+
+// A table of four axes without the one of heads, which is 1 where the layout has it; or as
+// (positions, 1, 1, columns) without both. Any other as it is.
+ConstTensorView without_heads(const ConstTensorView& table, const RopeProblem& problem,
+                              const Call& call) {
+  if (table.rank != 4 || call.options.section_count > 0) return table;
+  const auto kept = [&](std::initializer_list<int> axes) {
+    ConstTensorView view = table;
+    view.rank = 0;
+    for (const int axis : axes) {
+      view.shape[view.rank] = table.shape[axis];
+      view.strides[view.rank++] = table.strides[axis];
+    }
+    return view;
+  };
+  const RopeLayout layout = call.options.layout;
+  const int head = layout == RopeLayout::kBhsd ? 1 : 2, seq = 3 - head;
+  const std::int64_t batch = table.shape[0];
+  const bool by_position = table.shape[1] == 1 && table.shape[2] == 1 &&
+                           (layout == RopeLayout::kSbhd || has_positions(call));
+  if (!by_position && layout != RopeLayout::kSbhd && table.shape[head] == 1 &&
+      (batch == 1 || batch == problem.batch)) {
+    return kept({0, seq, 3});
+  }
+  if (table.shape[1] == 1 && table.shape[2] == 1) return kept({0, 3});
+  const bool swapped = layout == RopeLayout::kSbhd && table.shape[2] == 1;
+  return swapped ? kept({1, 0, 3}) : table;
+}
+
+// Rows by position, of all sequences or of each, or of each token its own.
 void set_rows(RopeTable& to, const ConstTensorView& table, const char* argument,
               RopeProblem& problem, const Call& call) {
-  problem.own_rows = table.rank != 2;
+  const bool of_sequences = table.rank == 3 && call.options.section_count == 0 &&
+                            has_positions(call) && table.shape[1] != problem.seq &&
+                            (table.shape[0] == 1 || table.shape[0] == problem.batch);
+  problem.own_rows = table.rank != 2 && !of_sequences;
   if (!problem.own_rows) {
-    problem.positions = table.shape[0];
-    to.row_stride = table.strides[0];
+    const int at = of_sequences ? 1 : 0;
+    problem.positions = table.shape[at];
+    to.row_stride = table.strides[at];
+    to.batch_stride = of_sequences && table.shape[0] > 1 ? table.strides[0] : 0;
     return;
   }
   const TokenStrides strides = token_strides(table, 1, false, problem, call);
@@ -151,7 +189,7 @@ void check_no_positions(const char* argument, const Call& call) {
 
 // Frequencies, which positions multiply, or angles with a row for each position or token.
 void set_freqs(RopeProblem& problem, const Call& call) {
-  const ConstTensorView& freqs = *call.angles.freqs;
+  const ConstTensorView freqs = without_heads(*call.angles.freqs, problem, call);
   problem.freqs_are_angles = freqs.rank > 1;
   MEMBOUND_CHECK(
       problem.freqs_are_angles || freqs.dtype == DType::kFloat32 || freqs.dtype == DType::kFloat64,
@@ -181,9 +219,9 @@ void set_freqs(RopeProblem& problem, const Call& call) {
 
 // Tables of cos and sin, or one cache of both.
 void set_tables(RopeProblem& problem, const Call& call) {
-  const ConstTensorView& cos = *call.angles.cos;
   const ConstTensorView* sin = call.angles.sin;
-  check_table(cos, "cos", call);
+  check_table(*call.angles.cos, "cos", call);
+  const ConstTensorView cos = without_heads(*call.angles.cos, problem, call);
   const std::int64_t pairs = problem.rotary_dim / 2, cols = cos.shape[cos.rank - 1];
   MEMBOUND_CHECK(cols == 2 * pairs || (sin && cols == pairs), InvalidArgument, call.op,
                  "argument 'cos' must have ", sin ? std::to_string(pairs) + " or " : "", 2 * pairs,
@@ -202,13 +240,14 @@ void set_tables(RopeProblem& problem, const Call& call) {
   }
   check_dtype(*sin, cos.dtype, call.op, "sin");
   check_table(*sin, "sin", call);
-  MEMBOUND_CHECK(sin->rank == cos.rank, InvalidArgument, call.op,
-                 "argument 'sin' must have the shape of 'cos', ", shape_text(cos), ", got ",
-                 shape_text(*sin));
-  check_leading_shape(*sin, cos, cos.rank, call.op, "sin");
-  set_rows(problem.sin, *sin, "sin", problem, call);
+  MEMBOUND_CHECK(sin->rank == call.angles.cos->rank, InvalidArgument, call.op,
+                 "argument 'sin' must have the shape of 'cos', ", shape_text(*call.angles.cos),
+                 ", got ", shape_text(*sin));
+  check_leading_shape(*sin, *call.angles.cos, sin->rank, call.op, "sin");
+  const ConstTensorView sines = without_heads(*sin, problem, call);
+  set_rows(problem.sin, sines, "sin", problem, call);
   set_columns(problem.cos, cos, problem);
-  set_columns(problem.sin, *sin, problem);
+  set_columns(problem.sin, sines, problem);
 }
 
 // What shapes alone show to be too long for the table.

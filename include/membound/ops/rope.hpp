@@ -46,10 +46,10 @@ struct RopeAngles {
   // (batch or 1, seq) or (seq,), int32 or int64; with sections one more axis in front. Otherwise
   // the position is the token's place in its sequence.
   const ConstTensorView* position_ids = nullptr;
-  // (sequences,), int32 or int64: where each sequence starts. Not with position_ids.
+  // (sequences,), int32 or int64: where each sequence starts; added to position_ids.
   const ConstTensorView* seqlen_offsets = nullptr;
   // kThd: (sequences + 1,), int32 or int64: sequence i is tokens [cu_seqlens[i], cu_seqlens[i+1]).
-  // Otherwise kThd has one sequence. Not with position_ids.
+  // Otherwise kThd has one sequence.
   const ConstTensorView* cu_seqlens = nullptr;
 };
 

@@ -38,24 +38,29 @@ Args:
     k: like ``q``, but for the number of heads; None: ``q`` alone.
     cos: with ``sin`` the angles, in any of these forms and any floating dtype:
         ``(positions, rotary_dim / 2)`` each;
-        ``(positions, rotary_dim)`` each, with every angle twice: one half after the other, or as
-        neighbours with ``interleaved``;
+        ``(positions, rotary_dim)`` each, a column for each element that turns, as heads have them:
+        ``out1 = x1 * cos1 - x2 * sin1`` and ``out2 = x2 * cos2 + x1 * sin2``;
         ``cos`` alone as ``(positions, rotary_dim)``, all cosines and then all sines, as vLLM and
         flashinfer keep them;
         of each token its own, ``(batch, seq, ...)`` with the last axis of the pairs above, as
-        Hugging Face passes them; a batch of 1 serves all.
+        Hugging Face passes them; a batch of 1 serves all;
+        of each sequence, ``(batch, positions, ...)``, with ``position_ids`` or ``seqlen_offsets``
+        and another number of positions than ``seq``.
+        An axis of 1 where ``layout`` has heads is fine, and so is ``(positions, 1, 1, ...)``. Of a
+        complex table pass the views ``table.real`` and ``table.imag``.
     sin: the shape and dtype of ``cos``; None where that holds both.
     freqs: instead of both, ``(rotary_dim / 2,)`` float32 or float64: the angle is
-        ``position * freqs``, computed in float64 and exact to 2e-7 up to position 2**24.
+        ``position * freqs``, computed in float64 and exact to 2e-7 up to position 2**24. With two
+        axes and more they are angles, in the forms and dtypes of ``cos`` but for the cache.
     position_ids: int32 or int64, ``(batch, seq)``, ``(1, seq)`` or ``(seq,)``; for ``"thd"``
         ``(tokens,)``. None: a token's place in its sequence. With ``sections``, one more axis in
         front: time, height and width of each token.
     seqlen_offsets: where sequences start: an int, or int32 or int64 ``(batch,)`` (of each sequence
-        of ``cu_seqlens``). The array not with ``position_ids``. In a loop of decoding pass JAX an
-        array: each new int compiles once more.
+        of ``cu_seqlens``), added to ``position_ids`` where those are given. In a loop of decoding
+        pass JAX an array: each new int compiles once more.
     cu_seqlens: for ``"thd"``, int32 or int64 ``(sequences + 1,)``: sequence ``i`` is tokens
         ``cu_seqlens[i]`` to before ``cu_seqlens[i + 1]``. A token of none (padding) turns by no
-        angle. Without it there is one sequence. Not with ``position_ids``.
+        angle. Without it there is one sequence.
     layout: ``"bshd"``: ``(batch, seq, heads, head_dim)``; ``"sbhd"``; ``"bhsd"`` (Hugging Face);
         ``"thd"``: ``(tokens, heads, head_dim)``.
     interleaved: pairs are neighbours (GPT-J, RoFormer). False: element ``i`` and ``i +

@@ -169,7 +169,7 @@ def _axes(arrays, options):
     layout = dict(options[1])["layout"]
     if arrays["q"].ndim != len(layout):  # mapped
         return None, None
-    per_batch = [arrays[n].ndim for n in ("cos", "sin", "position_ids") if n in arrays]
+    per_batch = [arrays[n].ndim for n in (*_ANGLES, "position_ids") if n in arrays]
     batch = "b" if "b" in layout and max((2, *per_batch)) == 2 else None
     of_ids = arrays["position_ids"].shape if "position_ids" in arrays else ()
     axes = dict.fromkeys((*_ANGLES, "cu_seqlens"), ())

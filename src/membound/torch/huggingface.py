@@ -23,8 +23,8 @@ def apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
         q: ``(batch, heads, seq, head_dim)`` with ``unsqueeze_dim=1``, ``(batch, seq, heads,
             head_dim)`` with 2; with any strides. Without the axis of batches, too.
         k: the same but for the number of heads.
-        cos: ``(batch, seq, rotary_dim)`` with every angle twice, as the models' rotary embedding
-            returns it; a batch of 1, or no such axis, serves all. Elements of a head past
+        cos: ``(batch, seq, rotary_dim)`` with a column for each element, as the models' rotary
+            embedding returns it; a batch of 1, or no such axis, serves all. Elements of a head past
             rotary_dim are copied.
         sin: the same for the sines.
         unsqueeze_dim: where cos and sin get the axis of heads: as torch broadcasts them then, they

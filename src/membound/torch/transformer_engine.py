@@ -59,7 +59,8 @@ def apply_rotary_pos_emb(
 
     Returns:
         The rotated t. cos and sin stay float32 (float64 for float64); Transformer Engine's unfused
-        form rounds them to 16 bits where t has those. In float32 the bits are the same.
+        form rounds them to 16 bits where t has those. In float32 the bits are the same, except with
+        start_positions, where the kernel makes cos and sin of the rows that are used.
 
     >>> import torch
     >>> t, freqs = torch.ones(2, 1, 1, 2), torch.zeros(2, 1, 1, 2)
@@ -81,12 +82,14 @@ def apply_rotary_pos_emb(
 
 
 def _table(function: str, name: str, freqs: Any, t: Any, rows: int | None = None) -> dict[str, Any]:
-    """cos and sin of the angles, of the first rows alone where no position is beyond them."""
+    """cos and sin of the angles of the first rows; the angles where positions pick the rows."""
     if freqs.dim() != 4 or freqs.shape[1:3] != (1, 1):
         raise ValueError(
             f"{function}: argument '{name}' must have shape (positions, 1, 1, rotary_dim), "
             f"got {tuple(freqs.shape)}"
         )
+    if rows is None:
+        return {"freqs": freqs, "rotary_dim": freqs.shape[-1]}
     angles = freqs[:rows, 0, 0]
     if freqs.dtype != torch.float64:
         angles = angles.double() if t.dtype == torch.float64 else angles.float()
