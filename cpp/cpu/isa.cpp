@@ -15,7 +15,7 @@ namespace {
 
 #define MEMBOUND_KERNEL_TABLE(isa_)                                                               \
   constexpr KernelTable k_##isa_ {                                                                \
-#isa_, isa_::rms_norm, isa_::rms_norm_centred, isa_::rms_norm_gated, isa_::rms_norm_weight,   \
+    #isa_, isa_::rms_norm, isa_::rms_norm_centred, isa_::rms_norm_gated, isa_::rms_norm_weight,   \
         isa_::rms_norm_quant, isa_::rms_norm_backward, isa_::rms_norm_backward_centred,           \
         isa_::rms_norm_backward_gated, isa_::rms_norm_backward_block,                             \
         isa_::rms_norm_backward_weight, isa_::gated_activation, isa_::gated_activation_backward,  \

@@ -6,6 +6,7 @@
 #include <cuda_fp8.h>
 
 #include <concepts>
+
 #include "cuda/convert.cuh"
 #include "cuda/reduce.cuh"
 

@@ -155,7 +155,7 @@ def test_rotary_module_is_rope(seed):
     nested = {"full_attention": parameters, "sliding_attention": {"rope_theta": 7.0}}
     module = mt.RotaryEmbedding(8, nested, layer_type="full_attention")
     assert all(map(torch.equal, module(q, k), right))
-    with pytest.raises(ValueError, match="'layer_type'.*'full_attention', 'sliding_attention'"):
+    with pytest.raises(ValueError, match=r"'layer_type'.*'full_attention', 'sliding_attention'"):
         mt.RotaryEmbedding(8, nested)
 
 

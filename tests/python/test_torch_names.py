@@ -100,7 +100,7 @@ def test_errors_name_the_function_and_arguments_of_the_origin():
     x, weight = torch.ones(2, 8), torch.ones(8)
     wanting = x.clone().requires_grad_()
     heads, freqs = torch.ones(2, 4, 1, 4), torch.zeros(4, 1, 1, 4)
-    flashinfer, te = (importlib.import_module(f"membound.torch.{n}") for n in (
+    flashinfer, engine = (importlib.import_module(f"membound.torch.{n}") for n in (
         "flashinfer", "transformer_engine"))  # fmt: skip
     for call, expected in (
         (lambda: flashinfer.rmsnorm(None, weight), "rmsnorm: argument 'input' must be an array"),
@@ -114,13 +114,13 @@ def test_errors_name_the_function_and_arguments_of_the_origin():
         ),
         (lambda: flashinfer.silu_and_mul(x[:, :7]), "silu_and_mul: argument 'input' must have"),
         (
-            lambda: te.apply_rotary_pos_emb(heads[0], freqs, "bshd"),
+            lambda: engine.apply_rotary_pos_emb(heads[0], freqs, "bshd"),
             "apply_rotary_pos_emb: argument 't' must have 4 axes for layout 'bshd'",
         ),
-        (lambda: te.RMSNorm(4)(x), "RMSNorm: argument 'weight' must have shape"),
-        (lambda: te.SwiGLU()(x[:, :7]), "SwiGLU: argument 'input' must have"),
+        (lambda: engine.RMSNorm(4)(x), "RMSNorm: argument 'weight' must have shape"),
+        (lambda: engine.SwiGLU()(x[:, :7]), "SwiGLU: argument 'input' must have"),
         (
-            lambda: te.apply_rotary_pos_emb(heads, freqs, "bshd", cp_size=2, cp_rank=2),
+            lambda: engine.apply_rotary_pos_emb(heads, freqs, "bshd", cp_size=2, cp_rank=2),
             "apply_rotary_pos_emb: argument 'cp_rank' must be from 0 to 1, got 2",
         ),
     ):
@@ -132,7 +132,7 @@ def test_errors_name_the_function_and_arguments_of_the_origin():
 @pytest.mark.parametrize("layout", ["sbhd", "bshd", "thd"])
 def test_angles_of_positions_that_are_not_there_are_not_looked_at(layout):
     """A long table costs what its first rows cost."""
-    te = importlib.import_module("membound.torch.transformer_engine")
+    engine = importlib.import_module("membound.torch.transformer_engine")
     shapes = {"sbhd": (3, 1, 1, 4), "bshd": (1, 3, 1, 4), "thd": (3, 1, 4)}
     t = torch.ones(shapes[layout])
     freqs = torch.zeros(9, 1, 1, 4)
@@ -146,7 +146,7 @@ def test_angles_of_positions_that_are_not_there_are_not_looked_at(layout):
 
     starts = torch.tensor([0, 3], dtype=torch.int32) if layout == "thd" else None
     with Watched():
-        te.apply_rotary_pos_emb(t, freqs, layout, cu_seqlens=starts)
+        engine.apply_rotary_pos_emb(t, freqs, layout, cu_seqlens=starts)
     assert seen == [(3, 4)]
 
 

@@ -18,8 +18,7 @@ inline constexpr int kGenericWarp = 32;
 // Threads of a row: whole warps that hold it.
 inline int generic_threads(std::int64_t cols, int held) {
   const std::int64_t quads = (cols + 3) / 4;
-  const std::int64_t warps =
-      (quads + held * kGenericWarp - 1) / (held * kGenericWarp);
+  const std::int64_t warps = (quads + held * kGenericWarp - 1) / (held * kGenericWarp);
   return static_cast<int>(std::min<std::int64_t>(warps * kGenericWarp, kGenericThreads));
 }
 

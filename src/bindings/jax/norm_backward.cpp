@@ -22,7 +22,7 @@ struct Arrays {
   }
 };
 
-constexpr MaybeArray Arrays::*kEvery[] = {
+constexpr MaybeArray Arrays::* kEvery[] = {
     &Arrays::dy,      &Arrays::dsum,  &Arrays::x,         &Arrays::z,  &Arrays::dresidual,
     &Arrays::weight,  &Arrays::mean,  &Arrays::rstd,      &Arrays::dx, &Arrays::dz,
     &Arrays::dweight, &Arrays::dbias, &Arrays::workspace,
