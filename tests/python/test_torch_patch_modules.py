@@ -123,6 +123,18 @@ def test_a_module_that_raises_is_left_and_the_others_are_not():
     assert "its trial raised KeyError: torch.Size([4, 8])" in str(report)
 
 
+class ClampedRMSNorm(LlamaRMSNorm):
+    def forward(self, hidden_states):
+        return super().forward(hidden_states).clamp(-64.0, 64.0)
+
+
+def test_a_norm_that_limits_its_result_is_left():
+    norm = nn.Sequential(ClampedRMSNorm(8))
+    report = mt.patch(norm)
+    assert report.replaced == 0
+    assert "where values are large" in str(report)
+
+
 @pytest.mark.parametrize("kind", [LlamaRMSNorm, nn.RMSNorm])
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # torch's
 def test_dtypes_that_differ_give_what_the_module_gives(kind):

@@ -41,6 +41,7 @@ def replace_rms_norm(module: nn.Module) -> tuple[str, Recipe]:
         weights, x = draw(generator, weight.shape[0]), draw(generator, 4, weight.shape[0])
         x[3] *= 2**-8  # a row that shows eps
         offset, rounding = _form(module, eps_name, weights.bfloat16(), x.bfloat16())
+        _check_large(module, (eps_name, offset, rounding), weights, x)
         mixes = _mixes(module, (eps_name, offset, rounding), weights, x)
     named = "rms_norm" + (", weight_offset=1" if offset else "")
     recipe = Recipe(_rms_norm_recipe, (type(module), eps_name, offset, rounding, mixes))
@@ -61,6 +62,15 @@ def _form(module: nn.Module, eps_name: str, weight: Any, x: Any) -> tuple[float,
             if got.dtype == wanted.dtype and same(got, wanted):
                 return form
     raise LeftAloneError("it computes something else")
+
+
+def _check_large(module: nn.Module, form: tuple[Any, ...], weight: Any, x: Any) -> None:
+    """Ours is the module's too where a clamp of what comes in, or of the result, would show."""
+    for of_weight, of_x in ((2.0**13, 1.0), (1.0, 2.0**13)):
+        stand_in, here = _with_weight(module, weight * of_weight), x * of_x
+        wanted = type(module).forward(stand_in, here)
+        if not close(_rms_norm_forward(stand_in, None, *form, True, here), wanted):
+            raise LeftAloneError("it computes something else where values are large")
 
 
 def _mixes(module: nn.Module, form: tuple[Any, ...], weight: Any, x: Any) -> bool:
