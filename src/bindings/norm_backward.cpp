@@ -148,7 +148,7 @@ Outputs make_outputs(const ArrayCall& call, const NormBackwardCall& given_call, 
     made.dbias =
         given(given_call.dbias) || arrays.weight
             ? call.output(given_call.dbias, given_call.weight, weight, "dbias", loaded.dbias)
-            : new_bias_gradient(call, given_call.x, x, axes, loaded.dbias);
+            : new_bias_gradient(call, given_call.dy, x, axes, loaded.dbias);
     arrays.dbias = &loaded.dbias.view;
   }
   return made;
