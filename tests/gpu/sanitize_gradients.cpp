@@ -125,10 +125,13 @@ long run(const Case& c, const Target& target) {
     const ConstTensorView dy_view = dy.view(side), x_view = x.view(side);
     const ConstTensorView dsum_view = dsum.view(side);
     if (c.centred) {
-      c.add ? call_centred(add_layer_norm_backward, dy_view, dsum_view, x_view)
+      c.add ? add_layer_norm_backward(dy_view, &dsum_view, x_view, scale, means, saved,
+                                      centred_options, dx_wanted, nullptr, dweight_wanted,
+                                      dbias_wanted, scratch, target.stream)
             : call_centred(layer_norm_backward, dy_view, x_view);
     } else {
-      c.add ? call(add_rms_norm_backward, dy_view, dsum_view, x_view)
+      c.add ? add_rms_norm_backward(dy_view, &dsum_view, x_view, scale, saved, options, dx_wanted,
+                                    nullptr, dweight_wanted, scratch, target.stream)
             : call(rms_norm_backward, dy_view, x_view);
     }
   }
