@@ -86,9 +86,9 @@ class Forward {
               rows.rows);
     enter_row(rows.rstd, problem_.rstd.data, problem_.rstd.layout, problem_.accumulate, row,
               rows.rows);
-    const InputRows& beside = problem_.gate.data != nullptr ? problem_.gate : problem_.residual;
+    const InputRows& fused = problem_.gate.data != nullptr ? problem_.gate : problem_.residual;
     exchange_.widen(problem_.x, row, rows.rows, x);
-    if (beside.data != nullptr) exchange_.widen(beside, row, rows.rows, other);
+    if (fused.data != nullptr) exchange_.widen(fused, row, rows.rows, other);
     rows.x = rows.out = x;
     if (problem_.residual.data != nullptr) rows.residual = rows.residual_out = other;
     if (problem_.gate.data != nullptr && !gates_after_) rows.gate = other;

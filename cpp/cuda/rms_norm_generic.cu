@@ -34,21 +34,21 @@ class NormRow {
       : threads_(threads),
         cols_(p.problem.cols),
         gated_(p.problem.gate.data != nullptr && !p.problem.norm_before_gate),
-        has_beside_(p.problem.residual.data != nullptr || gated_),
+        has_fused_(p.problem.residual.data != nullptr || gated_),
         x_(row_of(p.problem.x, row)),
-        beside_(row_of(gated_ ? p.problem.gate : p.problem.residual, has_beside_ ? row : 0)) {
-    RawQuad<A> x[kHeldQuads], beside[kHeldQuads];
+        fused_(row_of(gated_ ? p.problem.gate : p.problem.residual, has_fused_ ? row : 0)) {
+    RawQuad<A> x[kHeldQuads], fused[kHeldQuads];
 #pragma unroll
     for (int i = 0; i < kHeldQuads; ++i) {
       const std::int64_t col = threads_.column(i);
       if (col >= cols_) continue;
       x[i] = fetch<A>(x_, col, cols_);
-      if (has_beside_) beside[i] = fetch<A>(beside_, col, cols_);
+      if (has_fused_) fused[i] = fetch<A>(fused_, col, cols_);
     }
 #pragma unroll
     for (int i = 0; i < kHeldQuads; ++i) {
       const std::int64_t col = threads_.column(i);
-      if (col < cols_) held_[i] = joined(x[i], beside[i], col);
+      if (col < cols_) held_[i] = joined(x[i], fused[i], col);
     }
   }
 
@@ -63,25 +63,25 @@ class NormRow {
     const std::int64_t step = std::int64_t{threads_.count} * kQuad;
 #pragma unroll 1
     for (std::int64_t col = threads_.column(kHeldQuads); col < cols_; col += step) {
-      RawQuad<A> beside;
+      RawQuad<A> fused;
       const RawQuad<A> x = fetch<A>(x_, col, cols_);
-      if (has_beside_) beside = fetch<A>(beside_, col, cols_);
-      body(joined(x, beside, col), col);
+      if (has_fused_) fused = fetch<A>(fused_, col, cols_);
+      body(joined(x, fused, col), col);
     }
   }
 
  private:
-  __device__ Quad<A> joined(const RawQuad<A>& x, const RawQuad<A>& beside, std::int64_t col) const {
+  __device__ Quad<A> joined(const RawQuad<A>& x, const RawQuad<A>& fused, std::int64_t col) const {
     const Quad<A> numbers = numbers_of<A>(x, x_, col, cols_);
-    if (!has_beside_) return numbers;
-    const Quad<A> more = numbers_of<A>(beside, beside_, col, cols_);
+    if (!has_fused_) return numbers;
+    const Quad<A> more = numbers_of<A>(fused, fused_, col, cols_);
     return gated_ ? numbers * silu_of_quad(more) : numbers + more;
   }
 
   const RowThreads& threads_;
   const std::int64_t cols_;
-  const bool gated_, has_beside_;
-  const GenericRow<const char> x_, beside_;
+  const bool gated_, has_fused_;
+  const GenericRow<const char> x_, fused_;
   Quad<A> held_[kHeldQuads];
 };
 

@@ -26,7 +26,7 @@ struct Quad {
   A at[kQuad];
 };
 
-// A quad as it is stored. Beside float no array is float64.
+// A quad as it is stored. Where A is float no array is float64.
 template <class A>
 struct RawQuad {
   uint4 chunks[sizeof(A) / 4];

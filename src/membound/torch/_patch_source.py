@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a method: the names that it uses, and its source as a tree that can be changed."""
+"""The source of a method as a tree that can be changed."""
 
 from __future__ import annotations
 
@@ -10,41 +10,7 @@ import textwrap
 import types
 from typing import Any
 
-from torch import nn
-
 from membound.torch._patch_trial import LeftAloneError
-
-
-def names_used(cls: type[nn.Module], method: str = "forward") -> set[str]:
-    """What the method names, attributes, functions and globals, and what its helpers name."""
-    mro = cls.__mro__
-    owners = mro[: mro.index(nn.Module)]
-    found: set[str] = set()
-    followed: set[str] = set()
-    queue = [method]
-    while queue:
-        name = queue.pop()
-        functions = [vars(owner).get(name) for owner in owners]
-        codes = [function.__code__ for function in functions if hasattr(function, "__code__")]
-        if not codes:
-            found.add(name)
-        elif name not in followed:
-            followed.add(name)
-            for code in codes:
-                queue += _names_in(code)
-    return found
-
-
-def _names_in(code: types.CodeType) -> list[str]:
-    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
-    return [*code.co_names, *code.co_freevars, *(name for one in inner for name in _names_in(one))]
-
-
-def small_constants(cls: type[nn.Module]) -> list[float]:
-    """Numbers in the forward that may be an eps."""
-    code = getattr(cls.forward, "__code__", None)
-    constants = code.co_consts if code else ()
-    return [number for number in constants if isinstance(number, float) and 0 < number < 1e-2]
 
 
 def definition(function: Any) -> ast.FunctionDef:
