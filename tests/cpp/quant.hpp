@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -90,7 +91,8 @@ struct Quantised {
 template <class A>
 float promised_scale(double largest, double limit, double upper_bound) {
   if (std::isnan(largest)) return NAN;
-  const auto scale = static_cast<float>(static_cast<A>(largest) / static_cast<A>(limit));
+  auto scale = static_cast<float>(static_cast<A>(largest) / static_cast<A>(limit));
+  if (std::isinf(scale) && !std::isinf(static_cast<A>(largest))) scale = FLT_MAX;
   return std::min(std::max(scale, 0x1p-126f), static_cast<float>(upper_bound));
 }
 

@@ -127,7 +127,7 @@ TEST_CASE("add_layer_norm: inf, NaN, zero sums and sums beyond float32 as IEEE h
 TEST_CASE("add_layer_norm: errors name the array and leave the outputs alone") {
   const LayerCase c(DType::kFloat32, {2, 8}, 2, 2, true, test_seed());
   LayerOutputs to(DType::kFloat32, {2, 8});
-  Array narrow(DType::kFloat32, {2, 7}), half(DType::kFloat16, {2, 8});
+  Array narrow(DType::kFloat32, {2, 7}), whole(DType::kInt32, {2, 8});
   to.out.set(0, 42.0);
   const StreamView stream = StreamView::legacy_default();
   LayerInputs in = c.inputs();
@@ -135,7 +135,7 @@ TEST_CASE("add_layer_norm: errors name the array and leave the outputs alone") {
   CHECK_THROWS_WITH_AS(run_layer(in, {}, to),
                        "add_layer_norm: argument 'residual' must have shape (2, 8), got (2, 7)",
                        InvalidArgument);
-  in.residual = &half;
+  in.residual = &whole;
   CHECK_THROWS_AS(run_layer(in, {}, to), TypeMismatch);
   in = c.inputs();
   CHECK_THROWS_WITH_AS(run_layer(in, {}, to.out, narrow, nullptr, nullptr, stream),

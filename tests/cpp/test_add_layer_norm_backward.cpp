@@ -56,14 +56,14 @@ TEST_CASE("add_layer_norm_backward: dx is the plain one plus dresidual_out, the 
 TEST_CASE("add_layer_norm_backward: errors name the op and the array") {
   const BackwardCase c(DType::kFloat32, {2, 8}, 2, kOp, test_seed());
   Array dx(DType::kFloat32, {2, 8}), dbias(DType::kFloat32, {8});
-  Array narrow(DType::kFloat32, {2, 7}), half(DType::kFloat16, {2, 8});
+  Array narrow(DType::kFloat32, {2, 7}), whole(DType::kInt32, {2, 8});
   BackwardInputs in = c.inputs();
   in.dsum = &narrow;
   CHECK_THROWS_WITH_AS(
       run_backward(in, {}, &dx, nullptr, &dbias),
       "add_layer_norm_backward: argument 'dresidual_out' must have shape (2, 8), got (2, 7)",
       InvalidArgument);
-  in.dsum = &half;
+  in.dsum = &whole;
   CHECK_THROWS_AS(run_backward(in, {}, &dx, nullptr, &dbias), TypeMismatch);
   in = c.inputs();
   in.x = &narrow;

@@ -264,7 +264,7 @@ TEST_CASE("add_rms_norm: one thread and two give the same bits, around the cache
 TEST_CASE("add_rms_norm: errors name the array and leave the outputs alone") {
   Array x(DType::kFloat32, {2, 8}), residual(DType::kFloat32, {2, 8});
   Array out(DType::kFloat32, {2, 8}), sum(DType::kFloat32, {2, 8}), narrow(DType::kFloat32, {2, 7});
-  Array half(DType::kFloat16, {2, 8}), rstd(DType::kFloat32, {2});
+  Array whole(DType::kInt32, {2, 8});
   out.set(0, 42.0);
   CHECK_THROWS_WITH_AS(run(x, narrow, nullptr, {}, out, sum, nullptr),
                        "add_rms_norm: argument 'residual' must have shape (2, 8), got (2, 7)",
@@ -272,10 +272,10 @@ TEST_CASE("add_rms_norm: errors name the array and leave the outputs alone") {
   CHECK_THROWS_WITH_AS(run(x, residual, nullptr, {}, out, narrow, nullptr),
                        "add_rms_norm: argument 'residual_out' must have shape (2, 8), got (2, 7)",
                        InvalidArgument);
-  CHECK_THROWS_AS(run(x, half, nullptr, {}, out, sum, nullptr), TypeMismatch);
-  CHECK_THROWS_AS(run(x, residual, nullptr, {}, out, half, nullptr), TypeMismatch);
+  CHECK_THROWS_AS(run(x, whole, nullptr, {}, out, sum, nullptr), TypeMismatch);
+  CHECK_THROWS_AS(run(x, residual, nullptr, {}, out, whole, nullptr), TypeMismatch);
   CHECK_THROWS_AS(run(x, residual, nullptr, {}, out, out, nullptr), InvalidArgument);
-  CHECK_THROWS_AS(run(x, residual, nullptr, {1e-6, 1.0}, out, sum, nullptr), InvalidArgument);
+  CHECK_THROWS_AS(run(x, residual, nullptr, {1e-6, NAN}, out, sum, nullptr), InvalidArgument);
   CHECK_THROWS_AS(run(x, residual, nullptr, {-1.0}, out, sum, nullptr), InvalidArgument);
   // One row further into the same storage.
   Array both(DType::kFloat32, {3, 8});

@@ -218,8 +218,8 @@ TEST_CASE("layer_norm: errors name the array and leave the outputs alone") {
   fails({in.x, nullptr, &short_one, in.bias}, {}, to.out, &to.mean, nullptr,
         "'weight' must have shape (8,), the last axis of 'x', or with three axes and more that "
         "of its last two, got (7,)");
-  fails({in.x, nullptr, nullptr, in.bias}, {1e-6, 1.0}, to.out, &to.mean, nullptr,
-        "'weight_offset' must be 0 without a weight, got 1");
+  fails({in.x, nullptr, nullptr, in.bias}, {1e-6, NAN}, to.out, &to.mean, nullptr,
+        "'weight_offset' must be finite, got nan");
   fails(in, {-1.0}, to.out, &to.mean, nullptr, "'eps' must be finite and not negative, got -1");
   fails(in, {}, to.out, &statistic64, nullptr, "'mean' must be float32, got float64");
   fails(in, {}, to.out, &statistics, nullptr, "'mean' must have shape (2,), got (1,)");

@@ -222,7 +222,7 @@ TEST_CASE("layer_norm_backward: constant rows, inf and NaN as IEEE has it") {
 TEST_CASE("layer_norm_backward: errors name the array and leave the outputs alone") {
   const BackwardCase c(DType::kFloat32, {2, 8}, 2, kOp, test_seed());
   Array dx(DType::kFloat32, {2, 8}), dbias(DType::kFloat32, {8}), short_one(DType::kFloat32, {7});
-  Array whole(DType::kInt32, {8}), mean64(DType::kFloat64, {2}), means(DType::kFloat32, {3});
+  Array whole(DType::kInt32, {8}), mean16(DType::kFloat16, {2}), means(DType::kFloat32, {3});
   dx.set(0, 42.0);
   dbias.set(0, 43.0);
   const auto fails = [&](const BackwardInputs& in, const Array* dweight, const Array* to_dbias,
@@ -236,8 +236,8 @@ TEST_CASE("layer_norm_backward: errors name the array and leave the outputs alon
     CHECK(got == std::string("layer_norm_backward: argument ") + text);
   };
   const BackwardInputs in = c.inputs();
-  fails({in.dy, nullptr, in.x, in.weight, in.rstd, &mean64}, nullptr, &dbias,
-        "'mean' must be float32, got float64");
+  fails({in.dy, nullptr, in.x, in.weight, in.rstd, &mean16}, nullptr, &dbias,
+        "'mean' must be float32, got float16");
   fails({in.dy, nullptr, in.x, in.weight, in.rstd, &means}, nullptr, &dbias,
         "'mean' must have shape (2,), got (3,)");
   fails({in.dy, nullptr, in.x, nullptr, in.rstd, in.mean}, &dbias, nullptr,

@@ -236,9 +236,8 @@ TEST_CASE("rms_norm_backward: an infinite rstd stays in its columns") {
 TEST_CASE("rms_norm_backward: errors name the array and leave the outputs alone") {
   const BackwardCase c(DType::kFloat32, {2, 8}, 2, kOp, test_seed());
   Array dx(DType::kFloat32, {2, 8}), dweight(DType::kFloat32, {8});
-  Array narrow(DType::kFloat32, {2, 7}), half(DType::kFloat16, {2, 8}),
-      short_one(DType::kFloat32, {7});
-  Array whole(DType::kInt32, {8}), rstd64(DType::kFloat64, {2});
+  Array narrow(DType::kFloat32, {2, 7}), short_one(DType::kFloat32, {7});
+  Array whole(DType::kInt32, {2, 8}), whole_one(DType::kInt32, {8}), rstd16(DType::kFloat16, {2});
   dx.set(0, 42.0);
   dweight.set(0, 43.0);
   const auto fails = [&](BackwardInputs in, const RmsNormBackwardOptions& options,
@@ -259,17 +258,17 @@ TEST_CASE("rms_norm_backward: errors name the array and leave the outputs alone"
         "of its last two, got (7,)");
   fails({in.dy, nullptr, in.x, nullptr, in.rstd}, {}, &dx, &dweight,
         "'dweight' must be None without a weight, got an array");
-  fails({in.dy, nullptr, in.x, nullptr, in.rstd}, {1.0}, &dx, nullptr,
-        "'weight_offset' must be 0 without a weight, got 1");
+  fails({in.dy, nullptr, in.x, nullptr, in.rstd}, {NAN}, &dx, nullptr,
+        "'weight_offset' must be finite, got nan");
   fails(in, {}, &narrow, nullptr, "'dx' must have shape (2, 8), got (2, 7)");
   fails(in, {}, nullptr, &short_one,
         "'dweight' must have shape (8,), the last axis of 'x', or with three axes and more that "
         "of its last two, got (7,)");
-  CHECK_THROWS_AS(run_backward(in, {}, &half, nullptr), TypeMismatch);
-  CHECK_THROWS_AS(run_backward(in, {}, nullptr, &whole), TypeMismatch);
-  CHECK_THROWS_AS(run_backward({&half, nullptr, in.x, in.weight, in.rstd}, {}, &dx, nullptr),
+  CHECK_THROWS_AS(run_backward(in, {}, &whole, nullptr), TypeMismatch);
+  CHECK_THROWS_AS(run_backward(in, {}, nullptr, &whole_one), TypeMismatch);
+  CHECK_THROWS_AS(run_backward({&whole, nullptr, in.x, in.weight, in.rstd}, {}, &dx, nullptr),
                   TypeMismatch);
-  CHECK_THROWS_AS(run_backward({in.dy, nullptr, in.x, in.weight, &rstd64}, {}, &dx, nullptr),
+  CHECK_THROWS_AS(run_backward({in.dy, nullptr, in.x, in.weight, &rstd16}, {}, &dx, nullptr),
                   TypeMismatch);
   CHECK_THROWS_AS(run_backward(in, {}, nullptr, in.weight), InvalidArgument);
   // One row further into the same storage.

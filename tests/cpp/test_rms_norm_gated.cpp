@@ -222,7 +222,7 @@ TEST_CASE("rms_norm_gated: zero, inf and NaN as IEEE has it") {
 
 TEST_CASE("rms_norm_gated: errors name the array and leave the output alone") {
   GatedCase c(DType::kFloat32, {2, 8}, test_seed());
-  Array narrow(DType::kFloat32, {2, 7}), half(DType::kFloat16, {2, 8});
+  Array narrow(DType::kFloat32, {2, 7}), whole(DType::kInt32, {2, 8});
   c.out.set(0, 42.0);
   const auto fails = [&](const Array& z, const Array& out, const char* text) {
     std::string got;
@@ -235,7 +235,7 @@ TEST_CASE("rms_norm_gated: errors name the array and leave the output alone") {
   };
   fails(narrow, c.out, "'z' must have shape (2, 8), got (2, 7)");
   fails(c.z, narrow, "'out' must have shape (2, 8), got (2, 7)");
-  CHECK_THROWS_AS(run_gated(c.x, half, nullptr, {}, c.out, nullptr), TypeMismatch);
+  CHECK_THROWS_AS(run_gated(c.x, whole, nullptr, {}, c.out, nullptr), TypeMismatch);
   // One row further into the storage of z.
   Array both(DType::kFloat32, {3, 8});
   const TensorView first(both.at(0), DType::kFloat32, Device::cpu(), {2, 8});
