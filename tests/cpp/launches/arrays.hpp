@@ -50,7 +50,7 @@ struct Problem {
   }
   TensorView array(DType of, std::initializer_list<std::int64_t> shape) const {
     static std::uintptr_t last = 0;
-    last = (last + 1) % 63;
+    last = (last + 1) % 32767;  // more arrays than one problem has
     return {reinterpret_cast<void*>((last + 1) << 40), of, Device::cuda(gpu), shape};
   }
   // x, and what is shaped as x. of: its dtype where that is another.

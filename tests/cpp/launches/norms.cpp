@@ -174,8 +174,7 @@ TEST_CASE("gradients of layer_norm, and with a residual") {
 TEST_CASE("norms over arrays of several dtypes, and their gradients") {
   for_each_problem(kRows, kCols, [](const Problem& p) {
     const DType other = p.dtype == DType::kFloat32 ? DType::kBFloat16 : DType::kFloat32;
-    const TensorView weight = p.columns(p.dtype), bias = p.columns(other);
-    const ConstTensorView w = weight, b = bias, dsum = p.matrix(other);
+    const ConstTensorView w = p.columns(p.dtype), b = p.columns(other), dsum = p.matrix(other);
     const TensorView statistic = p.statistic();
     name_op("add_layer_norm of several dtypes");
     add_layer_norm(p.matrix(), p.matrix(other), &w, &b, {}, p.matrix(), p.matrix(other), nullptr,
@@ -183,9 +182,10 @@ TEST_CASE("norms over arrays of several dtypes, and their gradients") {
     name_op("rms_norm into another dtype");
     rms_norm(p.matrix(), &w, {}, p.matrix(other), nullptr, p.stream());
     const TensorView dx = p.matrix(), dresidual = p.matrix(other);
+    const TensorView dweight = p.columns(p.dtype), dbias = p.columns(other);
     name_op("add_layer_norm_backward of several dtypes");
     add_layer_norm_backward(p.matrix(), &dsum, p.matrix(other), &w, statistic, statistic, {}, &dx,
-                            &dresidual, &weight, &bias, nullptr, p.stream());
+                            &dresidual, &dweight, &dbias, nullptr, p.stream());
   });
   look_for_faults();
 }

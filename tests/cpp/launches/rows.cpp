@@ -31,11 +31,10 @@ TEST_CASE("softmax") {
 
 TEST_CASE("cross_entropy") {
   for_each_problem(kRows, kCols, [](const Problem& p) {
-    const ConstTensorView labels = p.statistic(DType::kInt64), weight = p.columns(p.dtype);
+    const ConstTensorView labels = p.statistic(DType::kInt64), weight = p.array(p.dtype, {p.cols});
     const TensorView loss = p.statistic(), lse = p.statistic(), dlogits = p.matrix();
     const TensorView predictions = p.statistic(DType::kInt64);
-    TensorView total = loss;
-    total.rank = 0;
+    const TensorView total = p.array(loss.dtype, {});
     CrossEntropyOptions options;
     CrossEntropyResults plain, gradient, all;
     gradient.dlogits = all.dlogits = &dlogits;
