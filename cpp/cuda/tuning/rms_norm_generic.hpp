@@ -28,9 +28,11 @@ struct GenericConfig {
   std::int64_t blocks;
 };
 inline GenericConfig generic_config(std::int64_t rows, std::int64_t cols) {
-  constexpr int kRowsPerBlock = 4;
+  constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;
   const int threads = generic_threads(cols, kGenericQuads);
-  const int each = threads == kGenericWarp ? kRowsPerBlock : 1;
+  // More rows in a block where a grid of four each would be too large.
+  const int warps = rows <= 4 * kMostBlocks ? 4 : kGenericThreads / kGenericWarp;
+  const int each = threads == kGenericWarp ? warps : 1;
   return {threads, each, (rows + each - 1) / each};
 }
 
