@@ -181,13 +181,17 @@ nb::object ArrayCall::new_as(PyObject* like, const TensorView& wanted, const cha
   return made(std::move(answer), argument, loaded);
 }
 
-// torch raises RuntimeError where there is no memory, or a class of its own that is one.
+// torch raises RuntimeError where a CPU has no memory. What it has a class for, which training loops
+// catch, stays: a note tells the rest.
 void ArrayCall::fail_to_make(const nb::python_error& error, const char* argument) const {
   if (framework_->kind != Kind::kTorch || !error.matches(PyExc_RuntimeError)) throw error;
   const std::string text = str_of(error.value());
-  const bool no_memory = text.find("out of memory") != std::string::npos ||
-                         text.find("allocate memory") != std::string::npos;
-  if (!no_memory) throw error;
+  if (text.find("out of memory") != std::string::npos) {
+    const std::string note = std::string(op_) + ": no memory for argument '" + argument + "'";
+    error.value().attr("add_note")(note.c_str());
+    throw error;
+  }
+  if (text.find("allocate memory") == std::string::npos) throw error;
   fail<OutOfMemory>(op_, "no memory for argument '", argument,
                     "': ", text.substr(0, text.find('\n')));
 }

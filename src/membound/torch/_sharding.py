@@ -14,6 +14,8 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from membound.torch._recording import inference_direction, raw_operator
 
 if TYPE_CHECKING:
@@ -48,17 +50,20 @@ def _register() -> None:
 
     for op in _operators:
         if op.rows or op.ways:
-            for direction, results in _forwards(op).items():
-                rule = functools.partial(_of_forward, op, results)
-                register_sharding(raw_operator(op, direction))(rule)
+            for operator, results in _forwards(op).items():
+                register_sharding(operator)(functools.partial(_of_forward, op, results))
             rule = functools.partial(_of_backward, op)
             register_sharding(raw_operator(op, "backward"))(rule)
 
 
-def _forwards(op: Operator) -> dict[str, list[str]]:
+def _forwards(op: Operator) -> dict[Any, list[str]]:
     """Its forward operators, and the results of each."""
     flowing = [name for name, flows in op.results.items() if flows]
-    return {inference_direction(op): flowing, "forward": list(op.results)}
+    return {
+        raw_operator(op, inference_direction(op)): flowing,
+        raw_operator(op, "forward"): list(op.results),
+        getattr(torch.ops.membound, op.name).default: list(op.results),
+    }
 
 
 def _of_forward(op: Operator, results: list[str], *arguments: Any) -> list[Any]:
