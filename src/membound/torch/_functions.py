@@ -171,7 +171,8 @@ def _traced(
         return _eager(recorded.__name__, *args, **kwargs)
     given = {name: kwargs.pop(name, None) for name in outputs}
     first = given.get("out")
-    if first is not None and "dtype" in names and kwargs.get("dtype") is None:
+    takes_dtype = "dtype" in names and kwargs.get("dtype") is None
+    if first is not None and takes_dtype and first.is_floating_point():
         kwargs["dtype"] = first.dtype
     results = recorded(*args, **kwargs)
     if all(out is None for out in given.values()):
