@@ -181,8 +181,8 @@ nb::object ArrayCall::new_as(PyObject* like, const TensorView& wanted, const cha
   return made(std::move(answer), argument, loaded);
 }
 
-// torch raises RuntimeError where a CPU has no memory. What it has a class for, which training loops
-// catch, stays: a note tells the rest.
+// torch raises RuntimeError where a CPU has no memory. What it has a class for, which training
+// loops catch, stays: a note tells the rest.
 void ArrayCall::fail_to_make(const nb::python_error& error, const char* argument) const {
   if (framework_->kind != Kind::kTorch || !error.matches(PyExc_RuntimeError)) throw error;
   const std::string text = str_of(error.value());
