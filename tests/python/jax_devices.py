@@ -35,8 +35,11 @@ def numbers_of(x, count):
 FUNCTIONS = {
     "rms_norm": (mbj.rms_norm, (X, W)),
     "rms_norm of rank 1": (mbj.rms_norm, ((16,), W)),
-    "heads": (mbj.rms_norm, ((8, 6, 16), (6, 16))),
-    "heads as wide as many": (mbj.rms_norm, ((8, 4, 4), (4, 4))),
+    "heads": (functools.partial(mbj.rms_norm, normalized_shape=16), ((8, 6, 16), (6, 16))),
+    "heads as wide as many": (
+        functools.partial(mbj.rms_norm, normalized_shape=4),
+        ((8, 4, 4), (4, 4)),
+    ),
     "add_rms_norm": (mbj.add_rms_norm, (X, X, W)),
     "rms_norm_gated": (mbj.rms_norm_gated, (X, X, W)),
     "layer_norm": (mbj.layer_norm, (X, W, W)),

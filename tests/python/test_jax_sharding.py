@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""membound.jax under automatic sharding and shard_map, on four virtual devices of the CPU."""
+"""membound.jax under automatic sharding and shard_map, on virtual devices of the CPU."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 
-def test_four_devices(seed):
+@pytest.mark.parametrize("program", ["jax_devices.py", "jax_columns.py"])
+def test_devices(program, seed):
     pytest.importorskip("jax")
-    program = Path(__file__).with_name("jax_devices.py")
+    program = Path(__file__).with_name(program)
     command = [sys.executable, "-W", "ignore", str(program), str(seed)]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from membound._normalized_shape import normalized_axes
-from membound.jax import _arguments, _ffi, _sharding
+from membound.jax import _arguments, _columns, _ffi, _sharding
 
 
 class Norm(NamedTuple):
@@ -210,9 +210,11 @@ def _attributes(options, parameter):
     }
 
 
-def _row_axes(parameter):
-    """How many of x's last axes stay together: the heads too, where each has its weight."""
-    return 2 if _ffi.has_heads(parameter) else 1
+def _axes(x, parameter):
+    """The names of the axes of x, of a row's statistic and of a parameter, which heads may have."""
+    rows = tuple(f"r{at}" for at in range(x.ndim - 1))
+    of_heads = rows[-1:] if _ffi.has_heads(parameter) else ()
+    return (*rows, _sharding.COLUMNS), rows, (*of_heads, _sharding.COLUMNS)
 
 
 def _forward_call(x, residual, z, weight, bias, options, with_statistics):
@@ -232,12 +234,18 @@ def _forward_call(x, residual, z, weight, bias, options, with_statistics):
             **_attributes(options, bias if weight is None else weight),
         )
 
-    row = _row_axes(bias if weight is None else weight)
-    found = _sharding.call(
+    def on_columns(over, *arrays):
+        found = _columns.norm(options, x.shape[-1], over, *arrays)
+        wanted = [one for one in found if one is not None]
+        return wanted if with_statistics else wanted[: 1 + added]
+
+    rows, statistic, columns = _axes(x, bias if weight is None else weight)
+    found = _sharding.cut(
         run,
         (x, residual, z, weight, bias),
-        (row, row, row, _sharding.WHOLE, _sharding.WHOLE),
-        (row,) * (1 + added) + (row - 1,) * statistics,
+        (rows, rows, rows, columns, columns),
+        [_sharding.Result(rows)] * (1 + added) + [_sharding.Result(statistic)] * statistics,
+        on_columns,
     )
     mean = found[-2] if with_statistics and centred else None
     return found[0], found[1] if added else None, mean, found[-1] if with_statistics else None
@@ -253,11 +261,14 @@ def _backward_call(dy, dresidual_out, x, z, weight, bias, mean, rstd, options):
     dx_dtype = options.dx_dtype or (dy.dtype if added else x.dtype)
     sums = {"dweight", "dbias"}.intersection(names)
 
-    def run(dy, dresidual_out, x, z, mean, rstd, weight):
-        shapes = {
+    def shapes_of(x, z, weight):
+        return {
             "dx": _ffi.as_dtype(x, dx_dtype), "dresidual": x, "dz": z, "dweight": weight,
-            "dbias": bias,
+            "dbias": bias and jax.ShapeDtypeStruct(x.shape[-len(bias.shape) :], bias.dtype),
         }  # fmt: skip
+
+    def run(dy, dresidual_out, x, z, mean, rstd, weight):
+        shapes = shapes_of(x, z, weight)
         workspace = []
         if sums:
             kinds = {a.dtype for a in (dy, dresidual_out, x, z) if a is not None} | {dx_dtype}
@@ -282,12 +293,19 @@ def _backward_call(dy, dresidual_out, x, z, weight, bias, mean, rstd, options):
         )
         return found[: len(names)]
 
-    row = _row_axes(weight)
-    found = _sharding.call(
+    def on_columns(over, *arrays):
+        found = _columns.norm_backward(options, x.shape[-1], over, *arrays)
+        shapes = shapes_of(x, z, weight)
+        return [found[name].astype(shapes[name].dtype) for name in names]
+
+    rows, statistic, columns = _axes(x, weight)
+    of_sums = _sharding.Result(columns, tuple(name for name in statistic if name not in columns))
+    found = _sharding.cut(
         run,
         (dy, dresidual_out, x, z, mean, rstd, weight),
-        (row, row, row, row, row - 1, row - 1, _sharding.WHOLE),
-        [_sharding.SUMMED if name in sums else row for name in names],
+        (rows, rows, rows, rows, statistic, statistic, columns),
+        [of_sums if name in sums else _sharding.Result(rows) for name in names],
+        on_columns,
     )
     gradients = dict(zip(names, found, strict=True))
     return tuple(map(gradients.get, Wanted._fields))

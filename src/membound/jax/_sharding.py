@@ -7,7 +7,9 @@ independent: each device calls the handler on its own, and sums over rows are on
 shard_map the caller has cut the arrays already; types then say along which mesh axes values vary.
 """
 
+import functools
 import inspect
+import math
 from typing import NamedTuple
 
 import jax
@@ -17,6 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 WHOLE = None  # of an operand that every device has all of
 SUMMED = "summed"  # of a result that is a sum over rows
+COLUMNS = "c"  # the name of a row's own axis
 
 _KNOWS_SHARDY = "sharding_rule" in inspect.signature(custom_partitioning.def_partition).parameters
 
@@ -47,27 +50,30 @@ def call(function, operands, operand_axes, result_axes):
     return cut(function, operands, [() if a is WHOLE else rows for a in operand_axes], results)
 
 
-def cut(function, operands, operand_axes, results):
+def cut(function, operands, operand_axes, results, on_columns=None):
     """``function(*operands)``, a tuple of results, cut along the axes that have a name.
 
     operand_axes: the names of each operand's first axes; axes of one name are cut alike, an axis
     named None (and those after the named ones) stays whole. results: a Result for each.
+    on_columns: ``on_columns(over, *operands)`` is the same where the axis named COLUMNS is cut, over
+    being the axes of the mesh along which it is; without it columns are independent.
     """
     operand_axes = [a for o, a in zip(operands, operand_axes, strict=True) if o is not None]
     places = [at for at, o in enumerate(operands) if o is not None]
 
-    def run(*given):
+    def run_on(over, *given):
         filled = [None] * len(operands)
         for at, array in zip(places, given, strict=True):
             filled[at] = array
-        return tuple(function(*filled))
+        return tuple(on_columns(over, *filled) if on_columns and over else function(*filled))
 
+    run = functools.partial(run_on, ())
     given = [o for o in operands if o is not None]
     # One device has nothing to share, and a rule costs a third of the tracing. Inside shard_map
     # arrays are every device's own.
     if jax.device_count() == 1 or any(map(varying_axes, given)):
         return run(*given)
-    return _batchable(run, _partitioned(run, given, operand_axes, results))(*given)
+    return _batchable(run, _partitioned(run_on, given, operand_axes, results))(*given)
 
 
 def _batchable(run, partitioned):
@@ -83,7 +89,7 @@ def _batchable(run, partitioned):
     return mapped
 
 
-def _partitioned(run, operands, operand_axes, results):
+def _partitioned(run_on, operands, operand_axes, results):
     def placed(mesh, lies, axes):
         spec = [lies.get(name) for name in axes]
         return NamedSharding(mesh, PartitionSpec(*spec))
@@ -91,46 +97,53 @@ def _partitioned(run, operands, operand_axes, results):
     def of_results(mesh, lies):
         return tuple(placed(mesh, lies, result.axes) for result in results)
 
-    def where(shapes):
-        return _mesh_axes(shapes, operand_axes, [result.axes for result in results])
+    def where(mesh, shapes):
+        return _mesh_axes(mesh, shapes, operand_axes, results)
 
     def partition(mesh, shapes, _):
-        lies = where(shapes)
+        lies = where(mesh, shapes)
 
         def on_one_device(*own):
             found = []
-            for result, one in zip(results, run(*own), strict=True):
-                over = dict.fromkeys(n for name in result.summed for n in lies.get(name, ()))
-                found.append(jax.lax.psum(one, tuple(over)) if over else one)
+            over = lies.get(COLUMNS, ())
+            for result, one in zip(results, run_on(over, *own), strict=True):
+                summed = dict.fromkeys(n for name in result.summed for n in lies.get(name, ()))
+                found.append(jax.lax.psum(one, tuple(summed)) if summed else one)
             return tuple(found)
 
         operands_placed = tuple(placed(mesh, lies, axes) for axes in operand_axes)
         return mesh, on_one_device, of_results(mesh, lies), operands_placed
 
     def infer(mesh, shapes, _):
-        return of_results(mesh, where(shapes))
+        return of_results(mesh, where(mesh, shapes))
 
+    run = functools.partial(run_on, ())
     function = custom_partitioning(run)
     shardy = _shardy_rule(run, operands, operand_axes, results) if _KNOWS_SHARDY else {}
     function.def_partition(partition=partition, infer_sharding_from_operands=infer, **shardy)
     return function
 
 
-def _mesh_axes(shapes, operand_axes, result_axes):
+def _mesh_axes(mesh, shapes, operand_axes, results):
     """Along which axes of the mesh each named axis lies: as the first operand has it that is cut.
 
-    An axis of the mesh cuts an array once, so names that stand in one array share none.
+    An axis of the mesh cuts an array once, so names that stand in one array share none. XLA pads
+    what it cuts unevenly; where that would count in a sum the axis stays whole.
     """
     lies = {}
+    arrays = (*operand_axes, *(result.axes for result in results))
+    added = {COLUMNS, *(name for result in results for name in result.summed)}
     for shape, axes in zip(shapes, operand_axes, strict=True):
         spec = tuple(getattr(shape.sharding, "spec", ()))
-        for name, part in zip(axes, spec, strict=False):
+        for name, part, size in zip(axes, spec, shape.shape, strict=False):
             if name is None or part is None or name in lies:
                 continue
-            beside = {n for some in (*operand_axes, *result_axes) if name in some for n in some}
+            beside = {n for some in arrays if name in some for n in some}
             taken = {one for other in beside for one in lies.get(other, ())}
             parts = part if isinstance(part, tuple) else (part,)
-            lies[name] = tuple(one for one in parts if one not in taken)
+            parts = tuple(one for one in parts if one not in taken)
+            if name not in added or size % math.prod(mesh.shape[one] for one in parts) == 0:
+                lies[name] = parts
     return {name: parts for name, parts in lies.items() if parts}
 
 

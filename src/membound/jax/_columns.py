@@ -1,0 +1,136 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""Norms of arrays whose columns are sharded: every device has a part of each row.
+
+What a row needs of all devices is 8 or 16 bytes, forward and backward: one all-reduce of these
+each, and nothing is gathered. The kernels compute a row's sums themselves, so these are XLA's own
+ops. Sums are float64: squares of float32 numbers do not overflow, and a mean 10^6 times the spread
+leaves its digits.
+"""
+
+import functools
+import operator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from membound.jax import _ffi
+
+if hasattr(jax, "enable_x64"):
+    _x64 = jax.enable_x64
+else:  # jax < 0.8
+    from jax.experimental import enable_x64 as _x64
+
+
+def norm(options, cols, over, x, residual, z, weight, bias):
+    """(out, residual_out, mean, rstd) of whole rows, from the columns of this device.
+
+    cols: of a whole row; over: the axes of the mesh along which they are cut.
+    """
+    wide = _ffi.rows_of(x, residual, z).dtype
+    row = x.astype(wide)
+    if residual is not None:
+        row = total = row + residual.astype(wide)
+    gate = None if z is None else jax.nn.silu(z.astype(wide))
+    if gate is not None and not options.norm_before_gate:
+        row, gate = row * gate, None
+    mean, rest, rstd = _statistics(row, cols, over, options)
+    if mean is not None:
+        row = row - mean - rest
+    rounded = _rounding(options, x.dtype, wide)
+    out = rounded(row * rstd) * _factor(weight, options, wide)
+    if gate is not None:
+        out = rounded(out) * gate
+    if bias is not None:
+        out = out + bias.astype(wide)
+    return (
+        out.astype(options.dtype or x.dtype),
+        None if residual is None else total.astype(residual.dtype),
+        None if mean is None else mean[..., 0],
+        rstd[..., 0],
+    )
+
+
+def norm_backward(options, cols, over, dy, dresidual_out, x, z, mean, rstd, weight):
+    """The gradients by name in the dtype of sums; those of weight and bias are sums over rows."""
+    wide = max((_ffi.rows_of(x, dy, z).dtype, rstd.dtype), key=lambda kind: kind.itemsize)
+    rounded, factor = _rounding(options, x.dtype, wide), _factor(weight, options, wide)
+    dy, x, rstd = dy.astype(wide), x.astype(wide), rstd.astype(wide)[..., None]
+    row, dnormed = x, dy
+    if z is not None:
+        gate, slope = _silu_and_slope(z.astype(wide))
+        row, dnormed = (x, dy * gate) if options.norm_before_gate else (x * gate, dy)
+    normed = (row if mean is None else row - mean.astype(wide)[..., None]) * rstd
+    weighted = dnormed * factor
+    along, level = _means(cols, over, (weighted, normed), (weighted,))
+    dx = weighted - normed * along.astype(wide)
+    dx = (dx if mean is None else dx - level.astype(wide)) * rstd
+    dz = None
+    if z is not None and options.norm_before_gate:
+        dz = dy * rounded(rounded(normed) * factor) * slope
+    elif z is not None:
+        dx, dz = dx * gate, dx * x * slope
+    if dresidual_out is not None:
+        dx = dx + dresidual_out.astype(wide)
+    rows = range(x.ndim - (1 if weight is None else weight.ndim))
+    dweight, dbias = _sum(rows, dnormed, rounded(normed)), _sum(rows, dnormed)
+    return {"dx": dx, "dresidual": dx, "dz": dz, "dweight": dweight, "dbias": dbias}
+
+
+def _statistics(row, cols, over, options):
+    """The mean, what its rounding left, and rstd."""
+    kind = row.dtype
+    products = [(row, row), (row,)] if options.norm.centred else [(row, row)]
+    squares, *mean = _means(cols, over, *products)
+    high = rest = None
+    with _x64(True):
+        if mean:
+            squares = jnp.maximum(squares - mean[0] * mean[0], _float64(0))
+            high = mean[0].astype(kind)
+            rest = (mean[0] - high.astype(np.float64)).astype(kind)
+        rstd = lax.rsqrt(squares + _float64(np.asarray(options.eps, kind))).astype(kind)
+    return high, rest, rstd
+
+
+def _means(cols, over, *products):
+    """The mean of each product of arrays over whole rows, in float64, by one all-reduce."""
+    with _x64(True):
+        sums = [_sum([factors[0].ndim - 1], *factors)[..., None] for factors in products]
+        return tuple(lax.psum(jnp.stack(sums), over) / _float64(cols))
+
+
+def _sum(axes, *factors):
+    with _x64(True):
+        wide = [lax.convert_element_type(one, np.float64) for one in factors]
+        return functools.reduce(operator.mul, wide).sum(axes)
+
+
+def _float64(value):
+    """A constant made while the program runs: JAX < 0.5 lowers literals of float64 as float32."""
+    kind = getattr(value, "dtype", np.float32)
+    return lax.convert_element_type(lax.full((1,), value, kind), np.float64)
+
+
+def _factor(weight, options, wide):
+    """What multiplies the normalised row: without a weight weight_offset, unless that is 0."""
+    if weight is None:
+        return np.asarray(options.weight_offset or 1.0, wide)
+    return weight.astype(wide) + np.asarray(options.weight_offset, wide)
+
+
+def _rounding(options, kind, wide):
+    """Rounds to the dtype of x where the options say so.
+
+    XLA may drop a conversion to it and back. The exponents stay those of the dtype of sums.
+    """
+    if not options.before_weight:
+        return lambda value: value
+    exponent = jnp.finfo(wide).nexp
+    return lambda value: lax.reduce_precision(value, exponent, jnp.finfo(kind).nmant)
+
+
+def _silu_and_slope(z):
+    share = jax.nn.sigmoid(z)
+    return z * share, share * (1 + z * (1 - share))
