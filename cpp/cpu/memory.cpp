@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "membound/error.hpp"
 
@@ -21,9 +22,38 @@ constexpr std::size_t kHugeBlock = std::size_t{4} << 20;  // below, the hint sav
 constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
+
+thread_local KeptMemory* kept = nullptr;
+
 }  // namespace
 
+KeptMemory::KeptMemory(bool wanted) {
+  if (wanted) kept = this;
+}
+KeptMemory::~KeptMemory() {
+  if (kept != this) return;
+  kept = nullptr;
+  for (const Block& block : blocks_) std::free(block.data);
+}
+
+void* KeptMemory::take(std::size_t bytes) noexcept {
+  for (Block& block : blocks_) {
+    if (block.data != nullptr && block.bytes == bytes) return std::exchange(block.data, nullptr);
+  }
+  return nullptr;
+}
+
+bool KeptMemory::keep(void* data, std::size_t bytes) noexcept {
+  for (Block& block : blocks_) {
+    if (block.data != nullptr) continue;
+    block = {data, bytes};
+    return true;
+  }
+  return false;
+}
+
 void* allocate(std::size_t bytes) {
+  if (void* const held = kept != nullptr ? kept->take(bytes) : nullptr) return held;
   const std::size_t alignment = bytes >= kHugeBlock ? kHugePage : kLine;
   void* data = nullptr;
   // The second test catches sizes whose rounding wraps around.
@@ -37,7 +67,9 @@ void* allocate(std::size_t bytes) {
   return data;
 }
 
-void deallocate(void* data, std::size_t) noexcept { std::free(data); }
+void deallocate(void* data, std::size_t bytes) noexcept {
+  if (kept == nullptr || !kept->keep(data, bytes)) std::free(data);
+}
 
 void advise_huge_pages(void* data, std::size_t bytes) noexcept {
 #if defined(MADV_HUGEPAGE)

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/rms_norm.hpp"
 
+#include "core/memory.hpp"
 #include "core/route.hpp"
 #include "core/validate.hpp"
 #include "membound/staging.hpp"
@@ -54,6 +55,7 @@ void run_checked(const Call& call, StreamView stream) {
   route(
       call.x.device, call.op,
       [&] {
+        const cpu::KeptMemory memory(call.heads() > 1);
         each_head(call, [](const Call& one) {
           one.is_generic() ? cpu::rms_norm_generic(generic_norm_problem(one))
                            : cpu::rms_norm(rms_norm_problem(one));

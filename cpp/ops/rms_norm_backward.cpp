@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/rms_norm_backward.hpp"
 
+#include "core/memory.hpp"
 #include "core/route.hpp"
 #include "core/validate.hpp"
 #include "cuda/tuning/rms_norm_backward.hpp"
@@ -178,6 +179,7 @@ void run_rms_norm_backward(const RmsNormBackwardCall& call, StreamView stream) {
   route(
       call.x.device, call.op,
       [&] {
+        const cpu::KeptMemory memory(call.heads() > 1);
         each_head(call, [](const Call& one) {
           one.is_generic() ? cpu::rms_norm_backward_generic(generic_norm_problem(one))
                            : cpu::rms_norm_backward(make_problem(one));

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/rms_norm_quant.hpp"
 
+#include "core/memory.hpp"
 #include "core/route.hpp"
 #include "core/validate.hpp"
 
@@ -93,7 +94,10 @@ void run_rms_norm_quant(const Call& call, StreamView stream) {
   if (call.x.size() == 0) return;
   route(
       call.x.device, call.op,
-      [&] { each_head(call, [](const Call& one) { cpu::rms_norm_quant(make_problem(one)); }); },
+      [&] {
+        const cpu::KeptMemory memory(norm_of(call).heads() > 1);
+        each_head(call, [](const Call& one) { cpu::rms_norm_quant(make_problem(one)); });
+      },
       [&] { cuda::rms_norm_quant(make_problem(call), stream); });
 }
 
