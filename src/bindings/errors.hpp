@@ -26,9 +26,8 @@ void register_errors(nb::module_& module);
 // (...) at the edge to Python.
 void set_python_error() noexcept;
 
-// Up to Python 3.13 an interpreter that ends does so to daemon threads as they ask for the GIL, by
-// pthread_exit. Its unwinding would drop our references without the GIL, and no noexcept lets it
-// pass: whoever catches abi::__forced_unwind sleeps instead, as from 3.14 on Python itself does.
+// For whoever catches abi::__forced_unwind, which code of others lets through (python_calls.cpp has
+// our own calls): no noexcept lets it pass.
 [[noreturn]] void await_process_exit() noexcept;
 
 // Python's str() and repr() as UTF-8, whatever they hold: lone surrogates come escaped.

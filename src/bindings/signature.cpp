@@ -60,8 +60,6 @@ PyObject* call_torch(const char* op, PyObject* const* arguments, Py_ssize_t posi
   } catch (nb::python_error& error) {
     error.restore();
     return nullptr;
-  } catch (const abi::__forced_unwind&) {
-    await_process_exit();
   }
   set_python_error();
   return nullptr;
