@@ -5,19 +5,18 @@
 function(membound_harden target exports)
   target_compile_options(
     ${target}
-    PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong
-            -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>
+    PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong
+      -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>
   )
   if(NOT MEMBOUND_SANITIZE)
     target_compile_options(
       ${target}
-      PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-U_FORTIFY_SOURCE
-              -D_FORTIFY_SOURCE=2>
+      PRIVATE
+        $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-U_FORTIFY_SOURCE
+        -D_FORTIFY_SOURCE=2>
     )
   endif()
-  target_link_options(
-    ${target}
-    PRIVATE LINKER:-z,relro,-z,now,--version-script=${exports}
-  )
+  target_link_options(${target} PRIVATE LINKER:-z,relro,-z,now,--version-script=${exports})
   set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${exports})
 endfunction()

@@ -2,8 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+
 #include "cpu/kernels/rope.hpp"
 #include "cpu/rope_angles.hpp"
+#include "cpu/thread_memory.hpp"
 #include "ops/qk_norm_rope.hpp"
 
 // How heads that are normalised and turned come to the kernels, for the op and its gradient.
@@ -19,7 +22,10 @@ class HeldAngles {
   static constexpr std::int64_t kTokens = kNumbers / rope_width(1, false);
 
   HeldAngles(const RopeProblem& problem, const KernelTable& table)
-      : p_(problem), angles_(problem, table, problem.rotary_dim / 2) {}
+      : p_(problem), angles_(problem, table, problem.rotary_dim / 2) {
+    // Zeros behind the last pair: sums run over them.
+    std::fill_n(cos_, 2 * kNumbers, 0.0);
+  }
 
   // The most tokens from (b, s) on whose angles are held at once, up to token `last` of all.
   std::int64_t tokens(std::int64_t s, std::int64_t left) const {
@@ -38,9 +44,8 @@ class HeldAngles {
  private:
   const RopeProblem& p_;
   ArrangedAngles angles_;
-  // Zeros behind the last pair: sums run over them.
-  alignas(64) double cos_[kNumbers] = {};
-  alignas(64) double sin_[kNumbers] = {};
+  double* const cos_ = thread_array<double, 2 * kNumbers>();
+  double* const sin_ = cos_ + kNumbers;
 };
 
 // What the heads of one array have in common in all of a call; x is another than the rope's in the

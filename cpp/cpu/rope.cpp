@@ -8,20 +8,21 @@
 #include "cpu/parallel.hpp"
 #include "cpu/rope_angles.hpp"
 #include "cpu/rows.hpp"
+#include "cpu/thread_memory.hpp"
 
 namespace membound::cpu {
 
 namespace {
 
-// Pairs whose cos and sin are held at once, and what the stack holds of them.
+// Pairs whose cos and sin are held at once, and the numbers that are held of them.
 constexpr std::int64_t kPairs = 256;
 constexpr std::int64_t kHeld = 2048;
 static_assert(2 * rope_width(kPairs, true) <= kHeld);
 
 // The table of cos and sin for some tokens, of which each has the width of its pairs.
 struct Held {
-  alignas(64) double cos[kHeld];
-  alignas(64) double sin[kHeld];
+  double* const cos = thread_array<double, 2 * kHeld>();
+  double* const sin = cos + kHeld;
 };
 
 // What the rows of one array have in common in all of a call.

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "core/check.hpp"
+#include "cpu/thread_memory.hpp"
 #include "membound/device.hpp"
 
 namespace membound {
@@ -100,6 +101,11 @@ void set_cpu_threads(int count) {
 
 namespace cpu {
 void forget_thread_limit() noexcept { detected_threads = 0; }
+
+void* thread_memory() noexcept {
+  alignas(64) thread_local unsigned char memory[kThreadMemoryBytes];
+  return memory;
+}
 }  // namespace cpu
 
 }  // namespace membound

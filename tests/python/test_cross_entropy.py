@@ -163,7 +163,8 @@ def test_rows_that_do_not_count_are_not_read(name):
 def test_finite_differences(seed):
     rng = np.random.default_rng(seed)
     logits, direction = rng.standard_normal((6, 11)), rng.standard_normal((6, 11))
-    labels, dloss, step = draw_labels(rng, 6, 11), rng.standard_normal(6), 1e-6
+    labels, dloss, step = rng.integers(0, 11, 6), rng.standard_normal(6), 1e-6
+    labels[2] = -100
     for options in KINDS.values():
         ahead, behind = (
             membound.cross_entropy(logits + at * direction, labels, **options)

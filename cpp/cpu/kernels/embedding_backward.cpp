@@ -4,6 +4,7 @@
 
 #include "core/gradient_tree.hpp"
 #include "cpu/copy_bytes.hpp"
+#include "cpu/thread_memory.hpp"
 #include "cpu/widen.hpp"
 
 namespace membound::cpu::MEMBOUND_CPU_ISA {
@@ -99,12 +100,12 @@ void sum_piece(const EmbeddingGradientRow& row, std::int64_t token, std::int64_t
 template <class T, class A>
 void sum_tile(const EmbeddingGradientRow& row, std::int64_t first, std::int64_t count, A* sum) {
   if (row.count <= kGradientPiece) return sum_piece<T>(row, 0, row.count, first, count, sum);
-  alignas(kVectorBytes) A sums[kGradientSums][kTile];
+  A* const sums = thread_array<A, kGradientSums * kTile>();
   const std::int64_t pieces = (row.count + kGradientPiece - 1) / kGradientPiece;
   for (std::int64_t piece = 0; piece < pieces; ++piece) {
     const std::int64_t token = piece * kGradientPiece, left = row.count - token;
     const std::int64_t last = token + (left < kGradientPiece ? left : kGradientPiece);
-    A* const its = sums[piece % kGradientSums];
+    A* const its = sums + piece % kGradientSums * kTile;
     if (piece < kGradientSums) {  // the first of its sum
       sum_piece<T>(row, token, last, first, count, its);
     } else {
@@ -113,7 +114,8 @@ void sum_tile(const EmbeddingGradientRow& row, std::int64_t first, std::int64_t 
     }
   }
   clear(sum, count);
-  for (std::int64_t i = 0; i < pieces && i < kGradientSums; ++i) add_sum(sums[i], count, sum);
+  for (std::int64_t i = 0; i < pieces && i < kGradientSums; ++i)
+    add_sum(sums + i * kTile, count, sum);
 }
 
 template <class T, class A>

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/kernels/rms_norm_backward_rows.hpp"
 #include "cpu/silu.hpp"
+#include "cpu/thread_memory.hpp"
 
 // The gradients of rows with a gate, one row at a time, block by block at any strides: the sum,
 // then the gradients. There is always a prepared weight: fewer copies.
@@ -165,7 +166,8 @@ struct GatedRow {
   T dy_block[kBlock<T>], x_block[kBlock<T>], gate_block[kBlock<T>];
   T dx_block[kBlock<T>], dgate_block[kBlock<T>];
   std::int64_t kept_cols = 0;  // of this row, from the first on
-  A open[kKept<T>], slope[kKept<T>];
+  A* const open = thread_array<A, 2 * kKept<T>>();
+  A* const slope = open + kKept<T>;
 
   // Not an aggregate: that would clear the blocks.
   GatedRow(const RmsNormBackwardRows& all, std::int64_t number, bool around)

@@ -3,6 +3,7 @@
 #include "cpu/kernels/softmax.hpp"
 
 #include "cpu/logits.hpp"
+#include "cpu/thread_memory.hpp"
 
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 
@@ -278,7 +279,7 @@ class SoftmaxRowsOf {
   const T* x_;
   T* out_;
   std::int64_t mask_row_;
-  alignas(kVectorBytes) A values_[kHeld];
+  A* const values_ = thread_array<A, kHeld>();
   T copy_[kBlock<T>];
 };
 
