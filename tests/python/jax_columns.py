@@ -8,21 +8,19 @@ Beside membound on whole rows in float64. JAX has its default dtypes, without fl
 from __future__ import annotations
 
 import functools
-import os
 import re
 import sys
-
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jax_devices import results_and_gradients
 
 import membound
 import membound.jax as mbj
-from membound._ulps import ALLOWED, GATED_ALLOWED, sum_slack, ulp
+from membound._ulps import ALLOWED, GATED_ALLOWED, SOFTMAX_ALLOWED, sum_slack, ulp
 
 ROWS, COLS = (2, 8), 64
 NORMS = {  # what each takes, its options, and what its gradient takes
@@ -39,10 +37,15 @@ NORMS = {  # what each takes, its options, and what its gradient takes
 CENTRED = ("layer_norm", "add_layer_norm")
 
 
+def compiled_for(function, *placed):
+    program = jax.jit(function).lower(*placed).compile()
+    return program, program(*placed)
+
+
 def collectives(compiled):
     """The collective instructions of a program: their name and the elements of their results."""
     found = re.findall(
-        r"= (\S+) (all-\w+|collective-\w+|reduce-scatter)(?:-start)?\(", compiled.as_text()
+        r"= (\(.*?\)|\S+) (all-\w+|collective-\w+|reduce-scatter)(?:-start)?\(", compiled.as_text()
     )
     return [(name, shape) for shape, name in found]
 
@@ -145,11 +148,6 @@ def check_backward(op, options, mesh, lies, arrays, dtype):
         check_close(mine, theirs, str(mine.dtype), 64.0, what)
 
 
-def compiled_for(function, *placed):
-    program = jax.jit(function).lower(*placed).compile()
-    return program, program(*placed)
-
-
 def check_wide_range(mesh, rng):
     """Squares beyond float32, and means far above the spread."""
     lies = NamedSharding(mesh, P(None, "a"))
@@ -192,6 +190,70 @@ def check_uneven(mesh, rng):
             np.testing.assert_allclose(mine, theirs, atol=1e-4, err_msg=str(spec))
 
 
+def numbers(rng, *shape):
+    return jnp.asarray(rng.standard_normal(shape), jnp.float32)
+
+
+def check_softmax(mesh, rng):
+    """The maxima and the sums of rows: two all-reduces."""
+    x = numbers(rng, *ROWS, COLS)
+    program, found = compiled_for(
+        mbj.softmax, jax.device_put(x, NamedSharding(mesh, P(None, None, "a")))
+    )
+    assert [name for name, _ in collectives(program)] == ["all-reduce"] * 2
+    right = membound.softmax(np.asarray(x, np.float64))
+    slack = 2**-22 * np.abs(x).max(-1, keepdims=True) * right
+    assert np.all(np.abs(found - right) <= slack + SOFTMAX_ALLOWED["float32"] * 2**-23 * right)
+
+
+def check_others(mesh, rng):
+    """Softmax with its options, and ops whose columns are independent."""
+    x, ids = (*ROWS, COLS), jnp.asarray(rng.integers(0, 6, ROWS))
+    reduced, apart = P(None, None, "a"), P(None, "a")
+    causal = functools.partial(mbj.softmax, scale=0.3, causal_offset=3 * COLS // 4)
+    cases = [  # the function, its arrays, and whether results need all devices
+        (mbj.softmax, [(x, reduced), ((ROWS[1], COLS), P())], True),
+        (mbj.softmax, [(x, reduced), ((*ROWS, 1), P())], True),
+        (causal, [(x, reduced)], True),
+        (functools.partial(mbj.softmax, causal_offset=-3), [(x, reduced)], True),
+        (lambda x: mbj.softmax(x, jnp.abs(x) < 1), [(x, reduced)], True),
+        (mbj.softmax, [(x, apart), ((ROWS[0], 1, COLS), P())], True),
+        (mbj.gated_activation, [(x, reduced), (x, reduced)], False),
+        (functools.partial(mbj.gated_activation, packing="gate"), [(x, reduced)], False),
+        (lambda w: mbj.embedding(ids, w), [((6, COLS), apart)], False),
+        (lambda w, p: mbj.embedding(ids, w, position_weight=p),
+         [((6, COLS), apart), ((8, COLS), apart)], False),
+    ]  # fmt: skip
+    for at, (function, given, reduces) in enumerate(cases):
+        arrays = [numbers(rng, *shape) for shape, _ in given]
+        placed = [
+            jax.device_put(one, NamedSharding(mesh, spec))
+            for one, (_, spec) in zip(arrays, given, strict=True)
+        ]
+        both = results_and_gradients(function, len(arrays))
+        program = both.lower(*placed).compile()
+        sent = {name for name, _ in collectives(program)}
+        assert sent == ({"all-reduce"} if reduces else set()), (at, sent)
+        pairs = zip(*map(jax.tree.leaves, (program(*placed), both(*arrays))), strict=True)
+        for mine, theirs in pairs:
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6, err_msg=str(at))
+
+
+def check_quantised(mesh, rng):
+    """Rows are cut, and heads with their weights."""
+    x, weight = numbers(rng, 4, 8, COLS), numbers(rng, 8, COLS)
+    norm = functools.partial(mbj.add_rms_norm_quant, dtype="int8", group_size=64)
+    right = norm(x, x, weight)
+    x, weight = (
+        jax.device_put(one, NamedSharding(mesh, spec))
+        for one, spec in ((x, P(None, "a")), (weight, P("a")))
+    )
+    program, found = compiled_for(norm, x, x, weight)
+    assert collectives(program) == []
+    for mine, theirs in zip(found, right, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
 def main():
     rng = np.random.default_rng(int(sys.argv[1]))
     devices = np.array(jax.devices())
@@ -212,6 +274,9 @@ def main():
     check_wide_range(line, rng)
     check_heads(line, rng)
     check_uneven(line, rng)
+    check_softmax(line, rng)
+    check_others(line, rng)
+    check_quantised(line, rng)
     print("all right")
 
 

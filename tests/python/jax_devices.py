@@ -5,10 +5,7 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
-
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 
 import jax
 import jax.numpy as jnp
@@ -79,19 +76,14 @@ def check_automatic(name, mesh, spec, rng):
         jax.device_put(a, NamedSharding(mesh, spec if a.ndim == rows and a.ndim > 2 else P()))
         for a in arrays
     ]
-    every = tuple(range(len(arrays)))
-    loss = lambda *a: total(function(*a))  # noqa: E731
-    for one, right in (
-        (jax.jit(function), function(*arrays)),
-        (jax.jit(jax.grad(loss, every)), jax.grad(loss, every)(*arrays)),
-    ):
-        text = one.lower(*placed).compile().as_text()
-        gathered = [word for word in ("all-gather", "all-to-all") if word in text]
-        assert gathered == [], (name, spec, gathered)
-        found = one(*placed)
-        for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(right), strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
-    first = jax.tree.leaves(jax.jit(function)(*placed))[0]
+    both = results_and_gradients(function, len(arrays))
+    program = both.lower(*placed).compile()
+    gathered = [word for word in ("all-gather", "all-to-all") if word in program.as_text()]
+    assert gathered == [], (name, spec, gathered)
+    found, right = (jax.tree.leaves(one) for one in (program(*placed), both(*arrays)))
+    for mine, theirs in zip(found, right, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
+    first = found[0]
     if first.ndim > 2:
         wanted = NamedSharding(mesh, spec)
         assert first.sharding.is_equivalent_to(wanted, first.ndim), (name, first.sharding)
@@ -107,9 +99,9 @@ def check_shard_map(name, mesh, rng):
     if shard_map is None:
         return
     cut = shard_map(function, mesh=mesh, in_specs=specs, out_specs=P("a"))
-    every = tuple(range(len(arrays)))
-    found = jax.jit(jax.grad(lambda *a: total(cut(*a)), every))(*arrays)
-    right = jax.grad(lambda *a: total(function(*a)), every)(*arrays)
+    found, right = (
+        jax.tree.leaves(results_and_gradients(one, len(arrays))(*arrays)) for one in (cut, function)
+    )
     for mine, theirs in zip(found, right, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
 

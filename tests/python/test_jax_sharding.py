@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("program", ["jax_devices.py", "jax_columns.py"])
-def test_devices(program, seed):
+@pytest.mark.parametrize(("program", "devices"), [("jax_devices.py", 4), ("jax_columns.py", 8)])
+def test_devices(program, devices, seed):
     pytest.importorskip("jax")
-    program = Path(__file__).with_name(program)
-    command = [sys.executable, "-W", "ignore", str(program), str(seed)]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-W", "error", str(Path(__file__).with_name(program)), str(seed)]
+    # Programs are small: compiling them is what takes time.
+    flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all right" in done.stdout

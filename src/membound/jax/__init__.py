@@ -7,6 +7,15 @@ on its own stream and may capture it in a CUDA graph. Handlers are registered at
 
 Other names of these functions, as ``silu_and_mul`` and ``gemma_rms_norm``, are membound's own: for
 JAX arrays, traced ones too, those call the functions here.
+
+Arrays that devices share under automatic sharding stay where they are along rows (of weights for
+each head, along heads), and sums over rows are one all-reduce. So they do along columns in norms,
+softmax and their gradients, for one small all-reduce of what each row needs (softmax forward: two),
+and in ``gated_activation`` of gate and up apart, ``relu2`` and embedding for none. XLA gathers
+what is left, without a word: sharded columns of ``cross_entropy``, of ops with quantised results,
+of gate and up in one array, and of heads in ``rope`` and ``qk_norm_rope``; normalised axes but the
+first, where there are several; rows of an embedding's table; what ``jax.vmap`` maps; and axes that
+the devices do not divide, where they count in sums.
 """
 
 from membound import (

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Norms of arrays whose columns are sharded: every device has a part of each row.
+"""Norms and softmax of arrays whose columns are sharded: every device has a part of each row.
 
 What a row needs of all devices is 8 or 16 bytes, forward and backward: one all-reduce of these
-each, and nothing is gathered. The kernels compute a row's sums themselves, so these are XLA's own
-ops. Sums are float64: squares of float32 numbers do not overflow, and a mean 10^6 times the spread
-leaves its digits.
+each (softmax: one more forward, of the maxima), and nothing is gathered. The kernels compute a
+row's sums themselves, so these are XLA's own ops. Sums are float64: squares of float32 numbers do
+not overflow, and a mean 10^6 times the spread leaves its digits.
 """
 
 import functools
@@ -77,6 +77,36 @@ def norm_backward(options, cols, over, dy, dresidual_out, x, z, mean, rstd, weig
     rows = range(x.ndim - (1 if weight is None else weight.ndim))
     dweight, dbias = _sum(rows, dnormed, rounded(normed)), _sum(rows, dnormed)
     return {"dx": dx, "dresidual": dx, "dz": dz, "dweight": dweight, "dbias": dbias}
+
+
+def softmax(options, over, x, mask):
+    """The softmax of whole rows, from the columns of this device."""
+    scores = x.astype(_ffi.statistics_dtype(x))
+    scores = scores * np.asarray(options.scale, scores.dtype)
+    if mask is not None and mask.dtype == bool:
+        scores = jnp.where(mask, scores, -np.inf)
+    elif mask is not None:
+        scores = scores + mask.astype(scores.dtype)
+    seen = True
+    if options.causal_offset is not None:
+        column = lax.axis_index(over) * x.shape[-1] + np.arange(x.shape[-1])
+        seen = column <= np.arange(x.shape[-2])[:, None] + options.causal_offset
+        scores = jnp.where(seen, scores, -np.inf)
+    powers = jnp.exp(scores - lax.pmax(scores.max(-1, keepdims=True), over))
+    return jnp.where(seen, powers / _total(over, powers).astype(powers.dtype), 0).astype(x.dtype)
+
+
+def softmax_backward(scale, over, dy, y):
+    wide = _ffi.statistics_dtype(y)
+    along = _total(over, dy, y).astype(wide)
+    dx = y.astype(wide) * (dy.astype(wide) - along) * np.asarray(scale, wide)
+    return dx.astype(y.dtype)
+
+
+def _total(over, *factors):
+    """The sum of products over whole rows."""
+    (mean,) = _means(1, over, factors)
+    return mean
 
 
 def _statistics(row, cols, over, options):

@@ -191,8 +191,9 @@ def _forward_call(logits, labels, weight, options, predicts):
             wants_predictions=np.int32(predicts),
         )  # fmt: skip
 
-    operands = logits, labels, weight
-    return tuple(_sharding.call(run, operands, (1, 0, _sharding.WHOLE), (0, 1, 0, 0)))
+    rows = _sharding.rows_of(logits)
+    results = [_sharding.Result(rows)] * 4
+    return tuple(_sharding.cut(run, (logits, labels, weight), (rows, rows, ()), results))
 
 
 def _backward_call(dloss, logits, labels, lse, weight, options):
@@ -201,8 +202,8 @@ def _backward_call(dloss, logits, labels, lse, weight, options):
         return _ffi.call("membound_cross_entropy_backward", out, operands, **_attributes(options))
 
     operands = dloss, logits, labels, lse, weight
-    axes = (0, 1, 0, lse.ndim - labels.ndim, _sharding.WHOLE)
-    return _sharding.call(run, operands, axes, (1,))[0]
+    rows = _sharding.rows_of(logits)
+    return _sharding.cut(run, operands, (rows, rows, rows, rows, ()), [_sharding.Result(rows)])[0]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))

@@ -112,10 +112,12 @@ def _embedding(ids, weight, position_ids, position_weight, options):
         )
 
     operands = (ids, weight, position_ids, position_weight)
-    # Without ids of positions these are counted along the last axis.
-    counted = int(position_ids is None and position_weight is not None)
-    axes = (counted, _sharding.WHOLE, counted, _sharding.WHOLE)
-    return _sharding.call(run, operands, axes, (1 + counted,))[0]
+    rows = tuple(f"r{at}" for at in range(ids.ndim))
+    if position_ids is None and position_weight is not None:  # counted along the last axis
+        rows = (*rows[:-1], None)
+    table = (None, _sharding.COLUMNS)
+    of_out = _sharding.Result((*rows, _sharding.COLUMNS))
+    return _sharding.cut(run, operands, (rows, table, rows, table), [of_out])[0]
 
 
 def _forward(ids, weight, position_ids, position_weight, options):

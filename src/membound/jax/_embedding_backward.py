@@ -98,4 +98,6 @@ def rows_summed(dy, ids, sums):
 
     if sums.scale_grad_by_freq:  # of all tokens
         return run(dy, ids)[0]
-    return _sharding.call(run, (dy, ids), (1, 0), (_sharding.SUMMED,))[0]
+    rows = _sharding.rows_of(dy)
+    table = _sharding.Result((None, _sharding.COLUMNS), rows)
+    return _sharding.cut(run, (dy, ids), ((*rows, _sharding.COLUMNS), rows), [table])[0]

@@ -182,13 +182,22 @@ def attributes(options):
     }
 
 
+def _axes(gate, options):
+    """Which axes may be cut: columns too, but where gate and up are packed."""
+    rows = _sharding.rows_of(gate)
+    return rows if options.packed else (*rows, _sharding.COLUMNS), rows
+
+
 def _forward_call(gate, up, row_scale, options):
     def run(*operands):
         gate = operands[0]
         out = jax.ShapeDtypeStruct((*gate.shape[:-1], cols_of(gate, options)), gate.dtype)
         return _ffi.call("membound_gated_activation", [out], operands, **attributes(options))
 
-    return _sharding.call(run, (gate, up, row_scale), (1, 1, 0), (1,))[0]
+    axes, rows = _axes(gate, options)
+    return _sharding.cut(run, (gate, up, row_scale), (axes, axes, rows), [_sharding.Result(axes)])[
+        0
+    ]
 
 
 def _backward_call(dy, gate, up, row_scale, options):
@@ -209,7 +218,9 @@ def _backward_call(dy, gate, up, row_scale, options):
         )
 
     operands = (dy, gate, up, row_scale)
-    found = _sharding.call(run, operands, (1, 1, 1, 0), (1,) * sum(wanted))
+    axes, rows = _axes(gate, options)
+    results = [_sharding.Result(axes)] * sum(wanted)
+    found = _sharding.cut(run, operands, (axes, axes, axes, rows), results)
     return found[0] if wanted[0] else None, found[-1] if wanted[1] else None
 
 

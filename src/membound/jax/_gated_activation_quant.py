@@ -86,9 +86,9 @@ def _quantised(gate, up, row_scale, scale, options):
             **activation.attributes(options.activation),
         )
 
-    of_scales = () if scale is not None else (int(options.group_size != 0),)
-    operands = (gate, up, row_scale, scale)
-    return _sharding.call(run, operands, (1, 1, 0, _sharding.WHOLE), (1, *of_scales))
+    rows, operands = _sharding.rows_of(gate), (gate, up, row_scale, scale)
+    results = [_sharding.Result(rows)] * (1 if scale is not None else 2)
+    return _sharding.cut(run, operands, (rows, rows, rows, ()), results)
 
 
 @_quantised.defjvp

@@ -210,9 +210,9 @@ def _attributes(options, parameter):
     }
 
 
-def _axes(x, parameter):
+def axes_of(x, parameter):
     """The names of the axes of x, of a row's statistic and of a parameter, which heads may have."""
-    rows = tuple(f"r{at}" for at in range(x.ndim - 1))
+    rows = _sharding.rows_of(x)
     of_heads = rows[-1:] if _ffi.has_heads(parameter) else ()
     return (*rows, _sharding.COLUMNS), rows, (*of_heads, _sharding.COLUMNS)
 
@@ -239,7 +239,7 @@ def _forward_call(x, residual, z, weight, bias, options, with_statistics):
         wanted = [one for one in found if one is not None]
         return wanted if with_statistics else wanted[: 1 + added]
 
-    rows, statistic, columns = _axes(x, bias if weight is None else weight)
+    rows, statistic, columns = axes_of(x, bias if weight is None else weight)
     found = _sharding.cut(
         run,
         (x, residual, z, weight, bias),
@@ -298,7 +298,7 @@ def _backward_call(dy, dresidual_out, x, z, weight, bias, mean, rstd, options):
         shapes = shapes_of(x, z, weight)
         return [found[name].astype(shapes[name].dtype) for name in names]
 
-    rows, statistic, columns = _axes(x, weight)
+    rows, statistic, columns = axes_of(x, weight)
     of_sums = _sharding.Result(columns, tuple(name for name in statistic if name not in columns))
     found = _sharding.cut(
         run,

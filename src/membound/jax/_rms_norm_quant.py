@@ -8,8 +8,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from membound.jax import _arguments, _ffi
-from membound.jax._norm import static
+from membound.jax import _arguments, _ffi, _sharding
+from membound.jax._norm import axes_of, static
 
 
 class Quantised(NamedTuple):
@@ -43,28 +43,34 @@ def _jitted(x, residual, weight, scale, options):
     _arguments.check_forward(x, residual, None, weight, None, options)
     if scale is not None:
         _arguments.check_static_scale(scale, options)
-    return _quantised(x, residual, weight, scale, options)
+    return _quantised(*_sharding.alike(x, residual, weight, scale), options)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
 def _quantised(x, residual, weight, scale, options):
-    results = [_ffi.as_dtype(x, options.dtype)]
-    if residual is not None:
-        results.append(_ffi.like(x))
-    if scale is None:
-        results.append(_ffi.scales_of(x, options.group_size))
-    return _ffi.call(
-        f"membound_{options.op}",
-        results,
-        (x, residual, weight, scale),
-        eps=np.float64(options.eps),
-        weight_offset=np.float64(options.weight_offset),
-        rounding=np.int32(options.before_weight),
-        group_size=np.int32(options.group_size),
-        scale_upper_bound=np.float64(options.scale_upper_bound),
-        rank=np.int32(x.ndim),  # vmap puts axes in front
-        static=np.int32(scale is not None),
-    )
+    added, is_static = residual is not None, scale is not None
+
+    def run(x, residual, weight, scale):
+        results = [_ffi.as_dtype(x, options.dtype)] + [_ffi.like(x)] * added
+        if not is_static:
+            results.append(_ffi.scales_of(x, options.group_size))
+        return _ffi.call(
+            f"membound_{options.op}",
+            results,
+            (x, residual, weight, scale),
+            eps=np.float64(options.eps),
+            weight_offset=np.float64(options.weight_offset),
+            rounding=np.int32(options.before_weight),
+            group_size=np.int32(options.group_size),
+            scale_upper_bound=np.float64(options.scale_upper_bound),
+            rank=np.int32(x.ndim),  # vmap puts axes in front
+            static=np.int32(is_static),
+        )
+
+    _, rows, columns = axes_of(x, weight)
+    results = [_sharding.Result(rows)] * (1 + added + (not is_static))
+    operands = (x, residual, weight, scale)
+    return _sharding.cut(run, operands, (rows, rows, columns[:-1], ()), results)
 
 
 @_quantised.defjvp

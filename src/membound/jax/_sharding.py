@@ -17,8 +17,6 @@ from jax.custom_batching import custom_vmap
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
-WHOLE = None  # of an operand that every device has all of
-SUMMED = "summed"  # of a result that is a sum over rows
 COLUMNS = "c"  # the name of a row's own axis
 
 _KNOWS_SHARDY = "sharding_rule" in inspect.signature(custom_partitioning.def_partition).parameters
@@ -31,23 +29,9 @@ class Result(NamedTuple):
     summed: tuple = ()
 
 
-def call(function, operands, operand_axes, result_axes):
-    """``function(*operands)``, a tuple of results, cut along rows wherever the rows are.
-
-    operand_axes, result_axes: for each array how many of its last axes belong to a row (1 for a
-    matrix, 0 for one number a row), or WHOLE, or SUMMED.
-    """
-    rank = next(
-        operand.ndim - axes
-        for operand, axes in zip(operands, operand_axes, strict=True)
-        if operand is not None and axes is not WHOLE
-    )
-    rows = tuple(f"r{at}" for at in range(rank))
-    results = [
-        Result((), rows) if axes == SUMMED else Result(() if axes is WHOLE else rows)
-        for axes in result_axes
-    ]
-    return cut(function, operands, [() if a is WHOLE else rows for a in operand_axes], results)
+def rows_of(x):
+    """The names of the axes of x that are not a row's own."""
+    return tuple(f"r{at}" for at in range(x.ndim - 1))
 
 
 def cut(function, operands, operand_axes, results, on_columns=None):
@@ -55,8 +39,8 @@ def cut(function, operands, operand_axes, results, on_columns=None):
 
     operand_axes: the names of each operand's first axes; axes of one name are cut alike, an axis
     named None (and those after the named ones) stays whole. results: a Result for each.
-    on_columns: ``on_columns(over, *operands)`` is the same where the axis named COLUMNS is cut, over
-    being the axes of the mesh along which it is; without it columns are independent.
+    on_columns: ``on_columns(over, *operands)`` is the same where axes over of the mesh cut the axis
+    named COLUMNS; without it columns are independent.
     """
     operand_axes = [a for o, a in zip(operands, operand_axes, strict=True) if o is not None]
     places = [at for at, o in enumerate(operands) if o is not None]

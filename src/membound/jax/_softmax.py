@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from membound.jax import _arguments, _ffi, _sharding
+from membound.jax import _arguments, _columns, _ffi, _sharding
 
 
 class Options(NamedTuple):
@@ -24,6 +24,10 @@ def softmax(x, mask=None, *, scale=1.0, causal_offset=None):
     ``scale`` and ``causal_offset`` are static: each new combination compiles once. Reverse-mode
     gradients (jax.grad, jax.vjp) run :func:`softmax_backward`, for a mask that is added too.
     Forward mode and second derivatives raise.
+
+    Columns that devices share stay where they are: two all-reduces of a row's maximum and sum
+    forward, one backward. The bits may then differ from those of whole rows; both lie within 6
+    float32 ulps of the exact result (in 16 bits 0.501) and of what rounding logits costs it.
 
     >>> import jax.numpy as jnp
     >>> x = jnp.log(jnp.array([1.0, 2.0, 5.0]))
@@ -106,16 +110,19 @@ def _forward(x, mask, options):
             causal_offset=np.int64(options.causal_offset or 0),
         )
 
-    # What devices have whole: rows, queries that are counted, and the axes that a mask has.
-    axes = 1 if options.causal_offset is None else 2
-    of_mask = _sharding.WHOLE
-    if mask is not None:
-        if mask.shape == x.shape:
-            of_mask = axes
-        else:
-            repeated = [axis for axis, size in enumerate(mask.shape) if size != 1]
-            axes = max(axes, x.ndim - min(repeated, default=x.ndim))
-    return _sharding.call(run, (x, mask), (axes, of_mask), (axes,))[0]
+    axes = (*_sharding.rows_of(x), _sharding.COLUMNS)
+    if options.causal_offset is not None:  # queries are counted
+        axes = (*axes[:-2], None, axes[-1])
+    of_mask = () if mask is None else _of_mask(axes, mask)
+
+    def on_columns(over, x, mask):
+        return (_columns.softmax(options, over, x, mask),)
+
+    return _sharding.cut(run, (x, mask), (axes, of_mask), [_sharding.Result(axes)], on_columns)[0]
+
+
+def _of_mask(axes, mask):
+    return tuple(None if size == 1 else name for name, size in zip(axes, mask.shape, strict=True))
 
 
 def _backward(dy, y, scale):
@@ -125,7 +132,11 @@ def _backward(dy, y, scale):
             "membound_softmax_backward", [_ffi.like(y)], operands, scale=np.float64(scale)
         )
 
-    return _sharding.call(run, (dy, y), (1, 1), (1,))[0]
+    def on_columns(over, dy, y):
+        return (_columns.softmax_backward(scale, over, dy, y),)
+
+    axes = (*_sharding.rows_of(y), _sharding.COLUMNS)
+    return _sharding.cut(run, (dy, y), (axes, axes), [_sharding.Result(axes)], on_columns)[0]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
