@@ -93,6 +93,16 @@ def layer_package(session: nox.Session) -> None:
     session.run("pytest", "tests/python/test_torch_layer_package.py")
 
 
+@nox.session(default=False, requires=["build"])
+def models(session: nox.Session) -> None:
+    """Patch every model class of transformers, compare, and renew the table of the outcomes."""
+    session.install(*groups("test"), "pillow", "scipy")
+    session.install("--force-reinstall", "--no-deps", built_wheel(BUILD / "wheel"))
+    (BUILD / "models.jsonl").unlink(missing_ok=True)
+    table = ("--table", "tests/models/table.md")
+    session.run("python", "tests/models/sweep.py", *table, *session.posargs)
+
+
 @nox.session
 def cpp(session: nox.Session) -> None:
     """Build the C++ library without Python and run its tests; an argument names the preset."""

@@ -74,6 +74,36 @@ def is_model(module: str, name: str) -> bool:
     )  # fmt: skip
 
 
+def table(outcomes: list[dict[str, Any]]) -> str:
+    """The outcomes as a page of Markdown, totals first."""
+    tried = [r for r in outcomes if not r["built"]]
+    failed = [r for r in tried if r["failed"]]
+    whole = [r for r in tried if not r["failed"] and not r["left"]]
+    part = [r for r in tried if not r["failed"] and r["left"]]
+    lines = [
+        "# `membound.torch.patch` on the model classes of transformers",
+        "",
+        f"Written by `nox -s models`; transformers {transformers.__version__}.",
+        "",
+        f"- classes run before and after the patch: {len(tried)}",
+        f"- nothing of a known kind left: {len(whole)}; something left: {len(part)}",
+        f"- failed: {len(failed)}",
+        f"- not run, as no small configuration or input was found: {len(outcomes) - len(tried)}",
+        "",
+        "| class | replaced | left | result |",
+        "|---|---|---|---|",
+    ]
+    for r in sorted(outcomes, key=lambda r: (r["module"], r["name"])):
+        parts = ", ".join(f"{count} {name}" for name, count in r["parts"].items())
+        left = "; ".join(f"{count} {why}" for why, count in r["left"].items())
+        said = f"not run: {r['built']}" if r["built"] else "; ".join(r["failed"]) or "same"
+        cells = (r["name"], parts, left, said[:160])
+        lines.append(
+            "| " + " | ".join(c.replace("|", "/").replace("\n", " ") for c in cells) + " |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="")
@@ -102,6 +132,8 @@ def main() -> None:
             results.flush()
             said = outcome["built"] or "; ".join(outcome["failed"]) or "ok"
             print(f"{name} {outcome['seconds']} s {said}", flush=True)
+    if options.table:
+        options.table.write_text(table([json.loads(r) for r in options.results.open()]))
 
 
 if __name__ == "__main__":
