@@ -5,9 +5,7 @@
 function(membound_harden target exports)
   target_compile_options(
     ${target}
-    PRIVATE
-      $<$<COMPILE_LANGUAGE:CXX>:-fstack-protector
-      -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>
+    PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fstack-protector -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>
   )
   if(NOT MEMBOUND_SANITIZE)
     target_compile_options(

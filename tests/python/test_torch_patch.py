@@ -27,8 +27,8 @@ MODELS: dict[str, tuple[dict[str, Any], int]] = {
     "Mistral": (GROUPED, 5 + 2 + 2 + 1 + 1 + 1),
     "Qwen2": (GROUPED, 5 + 2 + 2 + 1 + 1 + 1),
     "Qwen3": ({**GROUPED, "head_dim": 16}, 9 + 2 + 2 + 1 + 1 + 1),
-    "Gemma2": ({**GROUPED, "head_dim": 16}, 9 + 2 + 2 + 0 + 1 + 1),
-    "Gemma3Text": ({**GROUPED, "head_dim": 16}, 13 + 2 + 2 + 0 + 1 + 1),
+    "Gemma2": ({**GROUPED, "head_dim": 16}, 9 + 2 + 2 + 1 + 1 + 1),
+    "Gemma3Text": ({**GROUPED, "head_dim": 16}, 13 + 2 + 2 + 1 + 1 + 1),
     "Phi3": (GROUPED, 5 + 2 + 2 + 1 + 1 + 1),
     "Olmo2": (GROUPED, 9 + 2 + 2 + 1 + 1 + 1),
     "GPTNeoX": (TEXT, 5 + 0 + 2 + 1 + 1 + 1),
@@ -344,7 +344,7 @@ def test_what_computes_something_else_is_left():
     report = mt.patch(model)
     assert report.replaced == 0
     assert [row.why_left for row in report.rows] == [
-        "it computes something else",
+        "it computes something else than our norms",
         "it has no product of the form act(gate) * up",
         "it normalises over several axes",
     ]

@@ -120,7 +120,7 @@ def test_a_module_that_raises_is_left_and_the_others_are_not():
     one = nn.Sequential(nn.LayerNorm(8), BrokenRMSNorm(8), nn.LayerNorm(8))
     report = mt.patch(one)
     assert report.replaced == 2
-    assert "its trial raised KeyError: torch.Size([4, 8])" in str(report)
+    assert "it computes something else than our norms" in str(report)
 
 
 class ClampedRMSNorm(LlamaRMSNorm):

@@ -1,32 +1,81 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Embeddings of a model, and what computes the same here."""
+"""Embeddings of a model, with a scale or without, and what computes the same here."""
 
 from __future__ import annotations
 
+import copy
+
+import torch
 from torch import nn
 
 from membound.torch._embedding import embedding
 from membound.torch._patch_class import Recipe
-from membound.torch._patch_trial import LeftAloneError
+from membound.torch._patch_trial import LeftAloneError, draw, undisturbed
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def is_embedding(module: nn.Module) -> bool:
-    return type(module) is nn.Embedding
+    return isinstance(module, nn.Embedding) and not list(module.children())
 
 
 def replace_embedding(module: nn.Module) -> tuple[str, Recipe]:
     for name in ("max_norm", "sparse", "scale_grad_by_freq"):
         if getattr(module, name):
             raise LeftAloneError(f"it has {name}")
-    return "embedding", Recipe(_embedding_forward)
+    if type(module).forward is nn.Embedding.forward:
+        return "embedding", Recipe(_embedding_forward)
+    value = getattr(module, "embed_scale", None)
+    if not isinstance(value, (float, int, torch.Tensor)) or torch.as_tensor(value).numel() != 1:
+        raise LeftAloneError("its forward does more than look rows up")
+    scale = torch.as_tensor(value, device="cpu")
+    rounded = tuple((dtype, float(scale.to(dtype))) for dtype in _DTYPES)
+    as_given = tuple((dtype, float(scale)) for dtype in _DTYPES)
+    for scales in (rounded, as_given):
+        if _confirmed(module, dict(scales)):
+            return "embedding, scale", Recipe(_scaled_forward, (scales,))
+    raise LeftAloneError("its forward does more than look rows up and scale them")
+
+
+def _confirmed(module: nn.Module, scales: dict[torch.dtype, float]) -> bool:
+    """Whether the module's own forward gives the same bits, with a table of other numbers."""
+    with undisturbed() as generator:
+        table, ids = draw(generator, 8, 64), torch.arange(8).reshape(2, 4)
+        for dtype in (torch.float32, torch.bfloat16):
+            stand_in = copy.copy(module)
+            weight = nn.Parameter(table.to(dtype), requires_grad=False)
+            stand_in.__dict__["_parameters"] = {"weight": weight}
+            stand_in.__dict__["_buffers"] = {name: b.cpu() for name, b in module.named_buffers()}
+            stand_in.padding_idx = None
+            try:
+                wanted = type(module).forward(stand_in, ids)
+            except Exception:  # noqa: BLE001 - a stranger's code
+                return False
+            if not torch.equal(embedding(ids, weight, scale=scales[dtype]), wanted):
+                return False
+    return True
 
 
 def _embedding_forward():
     def forward(self, input):  # noqa: A002 - torch.nn's name
-        # torch raises for ids outside of the table too; on a GPU it aborts the context, we give
-        # zeros.
-        on_cpu = input.device.type == "cpu"
-        return embedding(input, self.weight, padding_idx=self.padding_idx, validate=on_cpu)
+        return _look_up(self, input, 1.0)
 
     return forward
+
+
+def _scaled_forward(scales):
+    of_dtype = dict(scales)
+
+    def forward(self, input_ids):
+        return _look_up(self, input_ids, of_dtype[self.weight.dtype])
+
+    return forward
+
+
+def _look_up(module, ids, scale):
+    # torch raises for ids outside of the table too; on a GPU it aborts the context, we give zeros.
+    on_cpu = ids.device.type == "cpu"
+    return embedding(
+        ids, module.weight, padding_idx=module.padding_idx, scale=scale, validate=on_cpu
+    )

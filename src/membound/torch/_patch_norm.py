@@ -1,12 +1,15 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Norms of a model, and what computes the same here."""
+"""Norms of a model, found by what their forward computes, and what computes the same here."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import inspect
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,105 +18,240 @@ from torch import nn
 from membound.torch._layer_norm import layer_norm
 from membound.torch._modules import default_eps
 from membound.torch._patch_class import Recipe
-from membound.torch._patch_trial import LeftAloneError, close, draw, takes_one_tensor, undisturbed
-from membound.torch._rms_norm import rms_norm
+from membound.torch._patch_trial import LeftAloneError, close, draw, undisturbed
+from membound.torch._rms_norm import rms_norm, rms_norm_gated
 
 _EPS_NAMES = ("variance_epsilon", "eps", "epsilon")
-# What is added to the weight, and the rounding.
-_FORMS = [(offset, rounding) for offset in (0.0, 1.0) for rounding in ("before_weight", "once")]
+_MOST_EPS = 1e-2
+_UNWEIGHTED_COLS = 64  # of the trial of a norm that has no weight
+_ELSE = "it computes something else than our norms"
 
 
-def is_rms_norm(module: nn.Module) -> bool:
+@dataclass(frozen=True)
+class Norm:
+    """What a module computes, in the words of our functions."""
+
+    eps: str | float  # an attribute's name where there is one
+    centred: bool = False
+    weight_offset: float = 0.0
+    rounding: str = "once"
+    group: int | None = None  # columns of a row that are normalised together, where not all are
+    norm_before_gate: bool = True
+
+    def __str__(self) -> str:
+        offset = ", weight_offset=1" if self.weight_offset else ""
+        if self.centred:
+            return f"layer_norm{offset}"
+        return f"rms_norm{offset}, rounding={self.rounding!r}"
+
+    def __call__(self, module: Any, x: torch.Tensor, gate: torch.Tensor | None = None) -> Any:
+        eps = getattr(module, self.eps) if isinstance(self.eps, str) else self.eps
+        options = {
+            "eps": default_eps(x.dtype) if eps is None else eps,
+            "weight_offset": self.weight_offset,
+        }
+        weight, bias = _parameter(module, "weight"), _parameter(module, "bias")
+        if self.group is not None:
+            x, gate, weight = (
+                None if one is None else one.unflatten(-1, (-1, self.group))
+                for one in (x, gate, weight)
+            )
+        if weight is not None and weight.dim() == 2:
+            options["normalized_shape"] = weight.shape[1]
+        if self.centred:
+            return layer_norm(x, weight, bias, **options)
+        options["rounding"] = self.rounding
+        if gate is None:
+            y = rms_norm(x, weight, **options)
+        else:
+            y = rms_norm_gated(x, gate, weight, norm_before_gate=self.norm_before_gate, **options)
+        return y if self.group is None else y.flatten(-2)
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Whether it may be one: the name tells no more than that a trial is worth its time."""
     own = {name for name, p in module.named_parameters(recurse=False) if p is not None}
-    return "RMSNorm" in type(module).__name__ and own <= {"weight"} and not list(module.children())
+    if list(module.children()) or not own <= {"weight", "bias"}:
+        return False
+    if type(module).__module__.startswith("torch.nn.") and not isinstance(module, nn.RMSNorm):
+        return False
+    named = "norm" in type(module).__name__.lower()
+    return named or ("weight" in own and any(hasattr(module, name) for name in _EPS_NAMES))
 
 
-def replace_rms_norm(module: nn.Module) -> tuple[str, Recipe]:
-    weight = getattr(module, "weight", None)
-    if weight is None or weight.dim() != 1:
-        raise LeftAloneError("it has no weight of one axis")
-    if not takes_one_tensor(module):
-        raise LeftAloneError("its forward takes more than one tensor")
-    eps_name = next((name for name in _EPS_NAMES if hasattr(module, name)), None)
-    if eps_name is None or not isinstance(getattr(module, eps_name), (int, float, type(None))):
-        raise LeftAloneError("it names no eps")
+def replace_norm(module: nn.Module) -> tuple[str, Recipe]:
+    names, gate, others = _parameters_of(module)
+    weight, bias = _parameter(module, "weight"), _parameter(module, "bias")
+    if weight is not None and weight.dim() not in (1, 2):
+        raise LeftAloneError("its weight has neither one axis nor two")
+    if weight is None and bias is not None:
+        raise LeftAloneError("it has a bias and no weight")
     with undisturbed() as generator:
-        weights, x = draw(generator, weight.shape[0]), draw(generator, 4, weight.shape[0])
-        x[3] *= 2**-8  # a row that shows eps
-        offset, rounding = _form(module, eps_name, weights.bfloat16(), x.bfloat16())
-        _check_large(module, (eps_name, offset, rounding), weights, x)
-        mixes = _mixes(module, (eps_name, offset, rounding), weights, x)
-    named = "rms_norm" + (", weight_offset=1" if offset else "")
-    recipe = Recipe(_rms_norm_recipe, (type(module), eps_name, offset, rounding, mixes))
-    return f"{named}, rounding={rounding!r}", recipe
+        trial = _Trial(module, generator)
+        optional = gate is None or names[gate] is None
+        norm = trial.first(_norms_of(module)) if optional else None
+        gated = None if gate is None else _gated(module, norm, trial)
+        if norm is None and gated is None:
+            raise LeftAloneError(_ELSE + " where values are large" * trial.has_limits)
+        mixes = norm is not None and trial.mixes(norm)
+    what = str(norm or gated)
+    if gated is not None:
+        what = f"rms_norm_gated, norm_before_gate={gated.norm_before_gate}, {what}"
+        what = what.replace("rms_norm, ", "", 1)
+    elif gate is not None:
+        others = (gate, *others)
+    if others:
+        what += "; its own forward where '" + "' or '".join(others) + "' is given"
+    arguments = (type(module), tuple(names), norm, gate if gated else None, gated, mixes)
+    return what, Recipe(_norm_forward, arguments)
 
 
-def _form(module: nn.Module, eps_name: str, weight: Any, x: Any) -> tuple[float, str]:
-    """The first form that gives the module's result, bit for bit or nearly so.
+def _parameters_of(module: nn.Module) -> tuple[dict[str, Any], str | None, tuple[str, ...]]:
+    """The parameters of forward and their defaults, that of the gate, and those that we lack."""
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    all_of = list(inspect.signature(type(module).forward).parameters.values())[1:]
+    names = {p.name: p.default for p in all_of if p.kind not in kinds}
+    gate = next((name for name in list(names)[1:] if name in ("gate", "z")), None)
+    others = tuple(name for name in list(names)[1:] if name != gate)
+    if not names or any(names[name] is inspect.Parameter.empty for name in others):
+        raise LeftAloneError("its forward needs more than one tensor")
+    return names, gate, others
 
-    In bfloat16 and with weights drawn at random, whatever the model's are: where a result is
-    rounded shows neither in float32 nor with the weights of 1 that training starts from.
+
+def _parameter(module: Any, name: str) -> Any:
+    value = getattr(module, name, None)
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _eps_of(module: nn.Module) -> list[str | float]:
+    """Where its eps may stand: attributes of that name, other small ones, constants of its code."""
+    named: list[str | float] = [name for name in _EPS_NAMES if hasattr(module, name)]
+    if named:
+        return [n for n in named if isinstance(getattr(module, str(n)), (int, float, type(None)))]
+    small = [n for n, v in vars(module).items() if isinstance(v, float) and 0 < v <= _MOST_EPS]
+    constants = type(module).forward.__code__.co_consts
+    return [*small, *(c for c in constants if isinstance(c, float) and 0 < c <= _MOST_EPS)]
+
+
+def _groups_of(module: nn.Module) -> list[int | None]:
+    weight = _parameter(module, "weight")
+    if weight is None or weight.dim() != 1:
+        return [None]
+    cols, found = weight.shape[0], {None: None}
+    for name, per in (("group_size", 1), ("n_groups", cols), ("num_groups", cols)):
+        number = getattr(module, name, None)
+        if isinstance(number, int) and number > 0:
+            of_group = number if per == 1 else cols // number
+            if 0 < of_group < cols and cols % of_group == 0:
+                found[of_group] = None
+    return list(found)
+
+
+def _norms_of(module: nn.Module) -> Iterator[Norm]:
+    for eps in _eps_of(module):
+        for group in _groups_of(module) if _parameter(module, "bias") is None else ():
+            for offset in (0.0, 1.0):
+                for rounding in ("before_weight", "once"):
+                    yield Norm(eps, False, offset, rounding, group)
+        for offset in (0.0, 1.0):
+            yield Norm(eps, True, offset)
+
+
+def _gated(module: nn.Module, norm: Norm | None, trial: _Trial) -> Norm | None:
+    """The norm with a gate; without one it is ``norm``."""
+    likely = [norm] if norm is not None else _norms_of(module)
+    forms = [
+        dataclasses.replace(one, norm_before_gate=before)
+        for one in likely
+        for before in (False, True)
+        if not one.centred
+    ]
+    return trial.first(forms, has_gate=True)
+
+
+class _Trial:
+    """Calls of the module's own forward with other weights than it has, beside ours.
+
+    In bfloat16 and with weights drawn at random: where a result is rounded shows neither in float32
+    nor with the weights of 1 that training starts from. Rows of 2^13 show a clamp, a small one eps.
     """
-    stand_in = _with_weight(module, weight)
-    wanted = type(module).forward(stand_in, x)
-    found = {form: _rms_norm_forward(stand_in, None, eps_name, *form, True, x) for form in _FORMS}
-    for same in (torch.equal, close):
-        for form, got in found.items():
-            if got.dtype == wanted.dtype and same(got, wanted):
-                return form
-    raise LeftAloneError("it computes something else")
 
+    def __init__(self, module: nn.Module, generator: torch.Generator) -> None:
+        self.module = module
+        weight = _parameter(module, "weight")
+        shape = (_UNWEIGHTED_COLS,) if weight is None else tuple(weight.shape)
+        if weight is None and isinstance(getattr(module, "normalized_shape", None), tuple):
+            shape = module.normalized_shape[-1:]
+        self.weight, self.bias = (draw(generator, *shape) for _ in range(2))
+        self.x, self.gate = (draw(generator, 2, 4, *shape) for _ in range(2))
+        self.x[0, 3] *= 2**-8
+        self.has_limits = False  # a clamp: small values did not show it
 
-def _check_large(module: nn.Module, form: tuple[Any, ...], weight: Any, x: Any) -> None:
-    """Ours is the module's too where a clamp of what comes in, or of the result, would show."""
-    for of_weight, of_x in ((2.0**13, 1.0), (1.0, 2.0**13)):
-        stand_in, here = _with_weight(module, weight * of_weight), x * of_x
-        wanted = type(module).forward(stand_in, here)
-        if not close(_rms_norm_forward(stand_in, None, *form, True, here), wanted):
-            raise LeftAloneError("it computes something else where values are large")
+    def first(self, norms: Iterable[Norm], *, has_gate: bool = False) -> Norm | None:
+        """The first that gives the module's result in 16 bits bit for bit, or else nearly so."""
+        sizes = ((1.0, 1.0), (2.0**13, 1.0), (1.0, 2.0**13))
+        small = [n for n in norms if self._same(n, torch.bfloat16, 1.0, 1.0, has_gate)]
+        near = [n for n in small if all(self._same(n, torch.float32, *s, has_gate) for s in sizes)]
+        self.has_limits = bool(small) and not near
+        exact = [n for n in near if self._same(n, torch.bfloat16, 1.0, 1.0, has_gate, exactly=True)]
+        return next(iter([*exact, *near]), None)
 
+    def mixes(self, norm: Norm) -> bool:
+        """Whether ours is the module's too where x and weight differ in dtype: many promote."""
+        pairs = ((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32))
+        return all(self._same(norm, x, 1.0, 1.0, False, weight) for weight, x in pairs)
 
-def _mixes(module: nn.Module, form: tuple[Any, ...], weight: Any, x: Any) -> bool:
-    """Whether ours is the module's too where x and weight differ in dtype: many promote."""
-    for kind, other in ((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)):
-        stand_in, here = _with_weight(module, weight.to(kind)), x.to(other)
+    def _same(
+        self, norm: Norm, dtype: torch.dtype, of_weight: float, of_x: float, has_gate: bool,
+        of_parameters: torch.dtype | None = None, exactly: bool = False,
+    ) -> bool:  # fmt: skip
+        stand_in = copy.copy(self.module)
+        own = {}
+        for name, value in (("weight", self.weight * of_weight), ("bias", self.bias)):
+            if name in self.module._parameters:
+                held = _parameter(self.module, name)
+                kept = None if held is None else value.to(of_parameters or dtype)
+                own[name] = None if kept is None else nn.Parameter(kept, requires_grad=False)
+        stand_in.__dict__["_parameters"] = own
+        arrays = [(self.x * of_x).to(dtype), self.gate.to(dtype)][: 2 if has_gate else 1]
         try:
-            wanted = type(module).forward(stand_in, here)
-        except RuntimeError:  # it takes no such pair
+            wanted = type(self.module).forward(stand_in, *arrays)
+            got = norm(stand_in, *arrays)
+        except Exception:  # noqa: BLE001 - a stranger's code, or a call that we do not take
             return False
-        if not close(_rms_norm_forward(stand_in, None, *form, True, here), wanted):
+        if not isinstance(wanted, torch.Tensor) or wanted.shape != got.shape:
             return False
-    return True
+        return got.dtype == wanted.dtype and (
+            torch.equal(got, wanted) if exactly else close(got, wanted, norm.centred)
+        )
 
 
-def _with_weight(module: nn.Module, weight: torch.Tensor) -> nn.Module:
-    stand_in = copy.copy(module)
-    own = {"weight": nn.Parameter(weight, requires_grad=False)}
-    stand_in.__dict__["_parameters"] = own
-    return stand_in
+def _norm_forward(cls, names, norm, gate_name, gated, mixes):
+    first = names[0]
 
-
-def _rms_norm_recipe(cls, *form):
-    first = list(inspect.signature(cls.forward).parameters)[1]
+    def ours(self, x, gate, rest):
+        """The form for a call that is known, else None."""
+        form = norm if gate is None else gated
+        if form is None or x is None or any(one is not None for one in rest):
+            return None
+        if not mixes and not _is_of_one_dtype(self, x):
+            return None
+        return form if gate is None or gate.dtype == x.dtype else None
 
     @functools.wraps(cls.forward)
     def forward(self, *args, **kwargs):
-        if len(args) == 1 and not kwargs:
-            return _rms_norm_forward(self, cls, *form, args[0])
-        if not args and list(kwargs) == [first]:
-            return _rms_norm_forward(self, cls, *form, kwargs[first])
-        return cls.forward(self, *args, **kwargs)  # with a gate or a residual: not tried
+        given = dict(zip(names, args, strict=False))
+        given.update(kwargs)
+        x, gate = given.pop(first, None), given.pop(gate_name, None)
+        form = ours(self, x, gate, given.values())
+        return cls.forward(self, *args, **kwargs) if form is None else form(self, x, gate)
 
     return forward
 
 
-def _rms_norm_forward(self, cls, eps_name, offset, rounding, mixes, hidden_states):
-    if not mixes and hidden_states.dtype != self.weight.dtype:
-        return cls.forward(self, hidden_states)
-    eps = getattr(self, eps_name)
-    if eps is None:
-        eps = default_eps(hidden_states.dtype)
-    return rms_norm(hidden_states, self.weight, eps=eps, weight_offset=offset, rounding=rounding)
+def _is_of_one_dtype(module, x):
+    weight = _parameter(module, "weight")
+    return weight is None or weight.dtype == x.dtype
 
 
 def replace_layer_norm(module: nn.Module) -> tuple[str, Recipe]:
