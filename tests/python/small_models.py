@@ -263,6 +263,8 @@ def inputs(model: Any, seed: int = 0) -> Iterator[dict[str, Any]]:
         ended = given["input_ids"].clone()
         ended[:, -1] = eos
         yield {**given, "input_ids": ended}
+    if "input_ids" in given and given["input_ids"].dim() == 2:  # of several choices
+        yield {**given, "input_ids": given["input_ids"][:, None].repeat(1, 2, 1)}
 
 
 def _of(config: Any, *names: str, default: Any = None) -> Any:

@@ -216,9 +216,12 @@ class WithoutCache(torch.nn.Module):
 @pytest.mark.parametrize(
     ("model", "why_left"),
     [
-        (OfAnother, "its masks are others"),
-        (OfAnotherSince524, "its masks are others"),
-        (WithoutCache, "its forward takes other arguments"),
+        (OfAnother, "it makes its masks with functions that are not transformers' own"),
+        (OfAnotherSince524, "it makes its masks with functions that are not transformers' own"),
+        (
+            WithoutCache,
+            "its forward takes others than tokens, attention_mask, position_ids and a cache",
+        ),
     ],
 )
 def test_masks_of_others_are_left(model, why_left):
@@ -317,7 +320,7 @@ def test_a_loss_of_another_kind_is_left(seed):
     report = mt.patch(model)
     assert "its loss_function is replaced already" in str(report)
     classes = transformers.LlamaForSequenceClassification(model.config)
-    assert "its loss is another" in str(mt.patch(classes))
+    assert "its loss is ForSequenceClassificationLoss; only" in str(mt.patch(classes))
 
 
 def test_what_computes_something_else_is_left():

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 model_comparison = pytest.importorskip("model_comparison")
 small_models = pytest.importorskip("small_models")
+patch = pytest.importorskip("membound.torch").patch
 
 CLASSES = [
     "llama.LlamaForCausalLM",
@@ -23,6 +24,7 @@ CLASSES = [
     "gpt_oss.GptOssForCausalLM",  # the table has each angle once
     "gptj.GPTJForCausalLM",  # sines come first
     "nanochat.NanoChatForCausalLM",  # turned the other way
+    "mistral_large4.MistralLarge4ForConditionalGeneration",  # the tables are learned
     "mixtral.MixtralForCausalLM",
     "pixtral.PixtralVisionModel",  # tables without an axis of sequences
     "mistral3.Mistral3ForConditionalGeneration",
@@ -49,3 +51,15 @@ def test_a_patched_model_computes_the_same(path):
         assert outcome.parts["rope"] >= 2
     if "ConditionalGeneration" in name and family == "mistral3":
         assert "image" in outcome.cases
+
+
+def test_the_report_says_which_experts_gate_with_ours():
+    cls = small_models.load("transformers.models.mixtral.modeling_mixtral", "MixtralModel")
+    model, given = small_models.build(cls)
+    (row,) = [row for row in patch(model).rows if row.module == "MixtralExperts"]
+    assert "unless experts_implementation='eager'" in row.replaced_by
+    for implementation, calls in (("grouped_mm", True), ("eager", False)):
+        model.config._experts_implementation = implementation
+        with torch.profiler.profile() as profile:
+            model(**given)
+        assert ("gated_activation_packed" in {e.key for e in profile.key_averages()}) is calls

@@ -57,7 +57,10 @@ def replace_loss(module: nn.Module) -> tuple[str, Recipe]:
     for name, loss in LOSSES.items():
         if _same(module.loss_function, loss):
             return name, Recipe(staticmethod, (loss,))
-    raise LeftAloneError("its loss is another")
+    theirs = getattr(module.loss_function, "__name__", type(module.loss_function).__name__)
+    raise LeftAloneError(
+        f"its loss is {theirs}; only the cross entropy of a language model's tokens is replaced"
+    )
 
 
 def _same(theirs: Loss, ours: Loss) -> bool:

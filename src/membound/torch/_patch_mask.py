@@ -36,14 +36,16 @@ def replace_causal_mask(module: nn.Module) -> tuple[str, Recipe]:
     first, *others = list(inspect.signature(cls.forward).parameters)[1:]
     decides = {*DECIDES[:2]} <= {*others} and not {*_CACHE}.isdisjoint(others)
     if first not in ("input_ids", "inputs_embeds") or not decides:
-        raise LeftAloneError("its forward takes other arguments")
+        raise LeftAloneError(
+            "its forward takes others than tokens, attention_mask, position_ids and a cache"
+        )
     ours = {}
     for name in _MASKS:
         theirs = global_of(cls, name)
         if theirs is not None:
             ours[name] = _causal_mask.OURS.get(theirs)
     if None in ours.values():
-        raise LeftAloneError("its masks are others")
+        raise LeftAloneError("it makes its masks with functions that are not transformers' own")
     return "no mask where is_causal does", Recipe(_causal_forward, (cls, tuple(ours.items())))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import copy
 import functools
+import inspect
 from typing import Any
 
 import torch
@@ -48,7 +49,11 @@ def replace_gated_mlp(module: nn.Module) -> tuple[str, Recipe]:
 
 
 def replace_gate_of_experts(module: nn.Module) -> tuple[str, Recipe]:
-    return _replace(module, "_apply_gate")
+    name, recipe = _replace(module, "_apply_gate")
+    forward = inspect.unwrap(type(module).forward)
+    if "_apply_gate" not in forward.__code__.co_names:
+        name += ", unless experts_implementation='eager', which gates in its forward"
+    return name, recipe
 
 
 def _replace(module: nn.Module, method: str) -> tuple[str, Recipe]:
@@ -113,7 +118,7 @@ def _kind_of(act: Any) -> tuple[str, float]:
             got = gated_activation(x, kind=kind, packing="gate", alpha=alpha)
             if torch.allclose(got, wanted, rtol=1e-5, atol=1e-6):
                 return kind, alpha
-    raise LeftAloneError(f"its activation is {name}")
+    raise LeftAloneError(f"its activation {name} is not one of gated_activation's")
 
 
 def _without_hooks(act: Any) -> Any:

@@ -119,7 +119,21 @@ _SHAPES = (_q_and_k, _with_positions, _k_or_none, _one, _at_one_axis, _sin_first
 
 
 def _with_rotaries(cls: type[nn.Module], names: tuple[tuple[str, _Ours], ...]) -> Any:
-    return forward_with(cls, tuple((name, make(form)) for name, (make, form) in names))
+    theirs = _rotaries(cls)
+    chosen = ((name, _unless_learned(make(form), theirs[name])) for name, (make, form) in names)
+    return forward_with(cls, tuple(chosen))
+
+
+def _unless_learned(ours: Rotary, theirs: Rotary) -> Rotary:
+    """Ours, and the model's where the gradient of a table is wanted: rope computes none."""
+    place = list(_parameters(theirs)).index("cos")
+
+    def rotary(*args, **kwargs):
+        cos = args[place] if len(args) > place else kwargs.get("cos")
+        learned = cos is not None and cos.requires_grad and torch.is_grad_enabled()
+        return (theirs if learned else ours)(*args, **kwargs)
+
+    return rotary
 
 
 def _parameters(function: Rotary) -> dict[str, bool]:
@@ -128,17 +142,17 @@ def _parameters(function: Rotary) -> dict[str, bool]:
     return {p.name: p.default is not p.empty for p in parameters if p.kind is not p.KEYWORD_ONLY}
 
 
-def _rotaries(module: nn.Module) -> dict[str, Rotary]:
-    return globals_of(type(module), "apply_rotary")
+def _rotaries(cls: type[nn.Module]) -> dict[str, Rotary]:
+    return globals_of(cls, "apply_rotary")
 
 
 def calls_rotary(module: nn.Module) -> bool:
-    return bool(_rotaries(module))
+    return bool(_rotaries(type(module)))
 
 
 def replace_rotary(module: nn.Module) -> tuple[str, Recipe]:
     ours = []
-    for name, theirs in _rotaries(module).items():
+    for name, theirs in _rotaries(type(module)).items():
         found = _ours(theirs)
         if isinstance(found, str):
             raise LeftAloneError(found)
