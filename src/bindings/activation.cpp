@@ -141,6 +141,24 @@ GateAndUp<void*> split_packed(const TensorView& packed, GateForm form, const cha
                        form == GateForm::kHalves ? Packing::kHalves : Packing::kInterleaved);
 }
 
+namespace {
+
+// call(function of membound.jax), whose errors are those of the op that was called.
+template <class Call>
+nb::object in_own_name(const char* op, const char* function, Call call) {
+  try {
+    return call(nb::module_::import_("membound.jax").attr(function));
+  } catch (nb::python_error& error) {
+    const std::string text = str_of(error.value()), theirs = std::string(function) + ": ";
+    if (text.rfind(theirs, 0) != 0) throw;
+    const std::string mine = std::string(op) + ": " + text.substr(theirs.size());
+    PyErr_SetString(error.type().ptr(), mine.c_str());
+  }
+  throw nb::python_error();
+}
+
+}  // namespace
+
 nb::object call_gated_activation(const ActivationCall& given_call, PyObject* out) {
   const char* op = given_call.op;
   const ArrayCall call(op, given_call.gate, "gate", given_call.stream);
@@ -148,10 +166,10 @@ nb::object call_gated_activation(const ActivationCall& given_call, PyObject* out
   const GateForm form = form_of(given_call);
   if (call.is_jax()) {
     call.check_jax_absent(out, "out", "which cannot be written");
-    return nb::module_::import_("membound.jax")
-        .attr("gated_activation")(nb::handle(given_call.gate),
-                                  call.check_jax_input(given_call.up, "up"),
-                                  **jax_keywords(call, given_call, form, options));
+    return in_own_name(op, "gated_activation", [&](const nb::object& function) {
+      return function(nb::handle(given_call.gate), call.check_jax_input(given_call.up, "up"),
+                      **jax_keywords(call, given_call, form, options));
+    });
   }
   const Inputs inputs(call, given_call, form);
   LoadedArray written;
@@ -177,9 +195,10 @@ nb::object call_gated_activation_quant(const ActivationCall& given_call,
   if (call.is_jax()) {
     nb::dict keywords = jax_keywords(call, given_call, form, options.activation);
     add_jax_keywords(keywords, call, quant, quantisation);
-    return nb::module_::import_("membound.jax")
-        .attr("gated_activation_quant")(nb::handle(given_call.gate),
-                                        call.check_jax_input(given_call.up, "up"), **keywords);
+    return in_own_name(op, "gated_activation_quant", [&](const nb::object& function) {
+      return function(nb::handle(given_call.gate), call.check_jax_input(given_call.up, "up"),
+                      **keywords);
+    });
   }
   check_one_scale(quant);
   const Inputs inputs(call, given_call, form);
@@ -241,10 +260,10 @@ nb::object call_gated_activation_backward(const ActivationCall& given_call,
     nb::dict keywords = jax_keywords(call, given_call, form, options);
     keywords["need_dgate"] = wanted.dgate;
     keywords["need_dup"] = wanted.dup || form == GateForm::kAlone;
-    return nb::module_::import_("membound.jax")
-        .attr("gated_activation_backward")(nb::handle(gradients.dy),
-                                           call.check_jax_input(given_call.gate, "gate"),
-                                           call.check_jax_input(given_call.up, "up"), **keywords);
+    return in_own_name(op, "gated_activation_backward", [&](const nb::object& function) {
+      return function(nb::handle(gradients.dy), call.check_jax_input(given_call.gate, "gate"),
+                      call.check_jax_input(given_call.up, "up"), **keywords);
+    });
   }
   LoadedArray dy, dgate_array, dup_array;
   call.read_input(gradients.dy, "dy", dy);

@@ -107,4 +107,8 @@ def silu_and_mul_quant(gate, up=None, **options):
     >>> out.tolist()
     [[127, -62]]
     """
-    return gated_activation_quant(gate, up, kind="silu", **options)
+    try:
+        return gated_activation_quant(gate, up, kind="silu", **options)
+    except (TypeError, ValueError) as error:  # errors speak of what was called
+        told = str(error).removeprefix("gated_activation_quant: ")
+        raise type(error)(f"silu_and_mul_quant: {told}") from None

@@ -85,6 +85,9 @@ def rope_backward(
     return results[0] if len(results) == 1 else tuple(results)
 
 
+_MAY_BE_NONE = ("rotary_dim", "rotary_offset", "sections", "seqlen_offsets")
+
+
 def sort_arguments(op, arrays, options, required=("q",)):
     """The arrays that are given, and what is static, which hashes."""
     given = {}
@@ -98,6 +101,9 @@ def sort_arguments(op, arrays, options, required=("q",)):
             raise TypeError(
                 f"{op}: argument '{argument}' must be a jax array, got {type_name(value)}"
             )
+    for name, value in options.items():
+        if value is None and name not in _MAY_BE_NONE:
+            raise TypeError(f"{op}: argument '{name}' must have a value, got None")
     if options["sections"] is not None:
         options = {**options, "sections": _sections(op, options["sections"])}
     return given, (op, tuple((name, one) for name, one in options.items() if one is not None))
