@@ -84,6 +84,8 @@ def replace_norm(module: nn.Module) -> tuple[str, Recipe]:
     weight, bias = _parameter(module, "weight"), _parameter(module, "bias")
     if weight is not None and weight.dim() not in (1, 2):
         raise LeftAloneError("its weight has neither one axis nor two")
+    if weight is not None and 1 in weight.shape:
+        raise LeftAloneError("its weight has one element for rows of any width, or for all heads")
     if weight is None and bias is not None:
         raise LeftAloneError("it has a bias and no weight")
     with undisturbed() as generator:
@@ -188,23 +190,30 @@ class _Trial:
         self.has_limits = False  # a clamp: small values did not show it
 
     def first(self, norms: Iterable[Norm], *, has_gate: bool = False) -> Norm | None:
-        """The first that gives the module's result in 16 bits bit for bit, or else nearly so."""
-        sizes = ((1.0, 1.0), (2.0**13, 1.0), (1.0, 2.0**13))
-        small = [n for n in norms if self._same(n, torch.bfloat16, 1.0, 1.0, has_gate)]
-        near = [n for n in small if all(self._same(n, torch.float32, *s, has_gate) for s in sizes)]
-        self.has_limits = bool(small) and not near
-        exact = [n for n in near if self._same(n, torch.bfloat16, 1.0, 1.0, has_gate, exactly=True)]
-        return next(iter([*exact, *near]), None)
+        """The form that gives the module's result, most nearly bit for bit in 16 bits."""
+        differing = {n: self._differing(n, torch.bfloat16, 1.0, 1.0, has_gate) for n in norms}
+        alike = [
+            n for n, count in differing.items()
+            if count is not None and self._same(n, torch.float32, 1.0, 1.0, has_gate)
+        ]  # fmt: skip
+        large = ((2.0**13, 1.0), (1.0, 2.0**13))
+        near = [n for n in alike if all(self._same(n, torch.float32, *s, has_gate) for s in large)]
+        self.has_limits = bool(alike) and not near
+        return min(near, key=lambda n: differing[n] or 0, default=None)
 
     def mixes(self, norm: Norm) -> bool:
         """Whether ours is the module's too where x and weight differ in dtype: many promote."""
         pairs = ((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32))
         return all(self._same(norm, x, 1.0, 1.0, False, weight) for weight, x in pairs)
 
-    def _same(
+    def _same(self, *case: Any) -> bool:
+        return self._differing(*case) is not None
+
+    def _differing(
         self, norm: Norm, dtype: torch.dtype, of_weight: float, of_x: float, has_gate: bool,
-        of_parameters: torch.dtype | None = None, exactly: bool = False,
-    ) -> bool:  # fmt: skip
+        of_parameters: torch.dtype | None = None,
+    ) -> int | None:  # fmt: skip
+        """How many elements differ in their last bits; None if ours is not the module's result."""
         stand_in = copy.copy(self.module)
         own = {}
         for name, value in (("weight", self.weight * of_weight), ("bias", self.bias)):
@@ -218,12 +227,10 @@ class _Trial:
             wanted = type(self.module).forward(stand_in, *arrays)
             got = norm(stand_in, *arrays)
         except Exception:  # noqa: BLE001 - a stranger's code, or a call that we do not take
-            return False
+            return None
         if not isinstance(wanted, torch.Tensor) or wanted.shape != got.shape:
-            return False
-        return got.dtype == wanted.dtype and (
-            torch.equal(got, wanted) if exactly else close(got, wanted, norm.centred)
-        )
+            return None
+        return int((got != wanted).sum()) if close(got, wanted, norm.centred) else None
 
 
 def _norm_forward(cls, names, norm, gate_name, gated, mixes):
@@ -236,7 +243,8 @@ def _norm_forward(cls, names, norm, gate_name, gated, mixes):
             return None
         if not mixes and not _is_of_one_dtype(self, x):
             return None
-        return form if gate is None or gate.dtype == x.dtype else None
+        alike = gate is None or (gate.dtype == x.dtype and gate.shape == x.shape)
+        return form if alike else None
 
     @functools.wraps(cls.forward)
     def forward(self, *args, **kwargs):
