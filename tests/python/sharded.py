@@ -203,6 +203,7 @@ def check_all_columns(mesh: Any) -> None:
         check_columns(grid, op, (4, 6, 8), [Shard(2), Replicate()], [Shard(0), Replicate()])
         check_columns(grid, op, (4, 6, 8), [Shard(2), Shard(0)], [Replicate(), Replicate()])
     check_columns_in_16_bits(mesh)
+    check_columns_without_weight(mesh)
     x = distribute_tensor(torch.ones(4, 8), mesh, [Shard(1)])
     for weight, error, text in (
         (torch.ones(8), TypeError, "rms_norm: argument 'weight' must be a DTensor on the mesh"),
@@ -210,6 +211,20 @@ def check_all_columns(mesh: Any) -> None:
     ):
         with pytest.raises(error, match=re.escape(text)):
             mt.rms_norm(x, weight)
+
+
+def check_columns_without_weight(mesh: Any) -> None:
+    """weight_offset alone multiplies, forward and backward."""
+    whole = torch.randn(4, 8, requires_grad=True)
+    part = distribute_tensor(whole.detach(), mesh, [Shard(1)]).requires_grad_()
+    for norm in (mt.rms_norm, mt.layer_norm):
+        results = [norm(x, None, weight_offset=2.0) for x in (whole, part)]
+        slopes = [
+            torch.autograd.grad((y * y).sum(), x)[0]
+            for x, y in zip((whole, part), results, strict=True)
+        ]
+        for right, got in (results, slopes):
+            torch.testing.assert_close(got.full_tensor(), right)
 
 
 def check_columns_in_16_bits(mesh: Any) -> None:

@@ -79,10 +79,18 @@ def check_eps(op, eps, dtype):
              f"'eps' must be 0 or above 0 in float32, got {eps:g}")  # fmt: skip
 
 
+def index(op, value, argument):
+    """An integer of any kind; an array has __index__ and may refuse it."""
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise TypeError(f"{op}: argument '{argument}' must be an integer, got {type_name(value)}")
+
+
 def integer(op, value, argument):
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{op}: argument '{argument}' must be an integer, got {type_name(value)}")
-    value = operator.index(value)
+    value = index(op, value, argument)
     _require(op, -(2**63) <= value < 2**63, f"'{argument}' must fit 64 bits")
     return value
 

@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the functions of embedding tables check alike, in the words of the core."""
 
-import operator
-
-from membound.arrays import dtype_name, type_name
+from membound.arrays import dtype_name
+from membound.jax import _arguments
 
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
 _NAMES = "float16, bfloat16, float32 or float64"
@@ -17,9 +16,7 @@ def require(op, condition, argument, text, error=ValueError):
 
 def number(op, value, argument):
     """An integer that is static: an id, or a number of rows."""
-    is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
-    require(op, is_integer, argument, f"be an integer, got {type_name(value)}", TypeError)
-    value = operator.index(value)
+    value = _arguments.index(op, value, argument)
     text = f"not be negative, and below 2**62, got {value}"
     require(op, 0 <= value < 1 << 62, argument, text)
     return value
@@ -29,10 +26,9 @@ def padding_id(op, value, vocab, vocab_start):
     """The id that padding_idx means: a negative one counts from the end of a whole table."""
     if value is None:
         return None
-    is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
-    if not is_integer or operator.index(value) >= 0:
+    value = _arguments.index(op, value, "padding_idx")
+    if value >= 0:
         return number(op, value, "padding_idx")
-    value = operator.index(value)
     text = f"not be negative with 'vocab_start', got {value}"
     require(op, vocab_start == 0, "padding_idx", text)
     text = f"be at least -{vocab}, counted from the end of the table, got {value}"

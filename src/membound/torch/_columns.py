@@ -237,16 +237,16 @@ def _scaled(x: Any, rstd: Any, weight: Any, weight_offset: float) -> Any:
 
 
 def _shifted(weight: Any, weight_offset: float, like: Any) -> Any:
-    """The weight as it multiplies, in the dtype of sums."""
+    """The weight as it multiplies, in the dtype of sums; without one weight_offset, unless 0."""
     if weight is None:
-        return like.new_ones(())
+        return like.new_full((), weight_offset or 1.0)
     return weight.to(like.dtype) + weight_offset
 
 
 def _dot(terms: Any, factor: Any) -> Any:
     """The sum of each row's terms, weighted."""
     if factor.ndim == 0:
-        return terms.sum(-1, keepdim=True)
+        return terms.sum(-1, keepdim=True) * factor
     return terms.matmul(factor).unsqueeze(-1)
 
 

@@ -249,6 +249,12 @@ def _check_linear(x, weight, labels, bias, class_weight, chunk_rows, reduction):
             raise TypeError(
                 f"{op}: argument '{name}' must be a torch tensor, got {type_name(tensor)}"
             )
+    for name in ("x", "weight"):
+        if not tensors[name].dtype.is_floating_point:
+            raise TypeError(
+                f"{op}: argument '{name}' must be float16, bfloat16, float32 or float64, got "
+                f"{str(tensors[name].dtype).removeprefix('torch.')}"
+            )
     if chunk_rows < 1:
         raise ValueError(f"{op}: argument 'chunk_rows' must be at least 1, got {chunk_rows}")
     if reduction not in ("mean", "sum"):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from membound._rope_table import rope_frequencies
+from membound.arrays import type_name
 from membound.torch._embedding import embedding
 from membound.torch._gated_activation import gated_activation
 from membound.torch._layer_norm import add_layer_norm, layer_norm
@@ -75,7 +76,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x, residual=None):
         """The norm of x; with a residual the norm of their sum, and the sum."""
-        eps = default_eps(x.dtype) if self.eps is None else self.eps
+        eps = default_eps(x) if self.eps is None else self.eps
         options = {"eps": eps, "weight_offset": self.weight_offset, "rounding": self.rounding}
         options |= _over(self.normalized_shape)
         if residual is None:
@@ -224,6 +225,10 @@ class Embedding(nn.Embedding):
         return module
 
     def forward(self, input):  # noqa: A002 - torch.nn's name
+        if not isinstance(input, torch.Tensor):
+            raise TypeError(
+                f"embedding: argument 'ids' must be a torch.Tensor, got {type_name(input)}"
+            )
         return embedding(
             input, self.weight, padding_idx=self.padding_idx, scale=self.scale,
             validate=input.device.type == "cpu",

@@ -11,15 +11,16 @@ from typing import Any
 import torch
 
 from membound._normalized_shape import normalized_axes
-from membound.arrays import dtype_name
+from membound.arrays import dtype_name, type_name
 from membound.torch._operators import Operator
 
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
-def default_eps(dtype: torch.dtype) -> float:
+def default_eps(x: Any) -> float:
     """What torch's rms_norm adds where no eps is given: the epsilon of what it computes in."""
-    return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+    wide = getattr(x, "dtype", None) == torch.float64
+    return torch.finfo(torch.float64 if wide else torch.float32).eps
 
 
 def like(tensor: Any, dtype: str) -> Any:
@@ -67,6 +68,11 @@ def call_norm(
 ) -> Any:
     """operators: of one dtype, and of several. rows: x, and the residual or the gate beside it."""
     op, of_several = operators
+    for name, one in zip(op.tensors, rows, strict=False):
+        if not isinstance(one, torch.Tensor):
+            raise TypeError(
+                f"{op.name}: argument '{name}' must be a torch.Tensor, got {type_name(one)}"
+            )
     x = rows[0]
     columns = tuple(parameters.values())
     axes = 1

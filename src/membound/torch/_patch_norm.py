@@ -47,7 +47,7 @@ class Norm:
     def __call__(self, module: Any, x: torch.Tensor, gate: torch.Tensor | None = None) -> Any:
         eps = getattr(module, self.eps) if isinstance(self.eps, str) else self.eps
         options = {
-            "eps": default_eps(x.dtype) if eps is None else eps,
+            "eps": default_eps(x) if eps is None else eps,
             "weight_offset": self.weight_offset,
         }
         weight, bias = _parameter(module, "weight"), _parameter(module, "bias")

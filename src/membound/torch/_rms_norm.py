@@ -176,7 +176,7 @@ def rms_norm(
     >>> torch.autograd.grad(y.sum(), x)[0].mul(1000).round().tolist()
     [[68.0, 224.0]]
     """
-    options = (default_eps(x.dtype) if eps is None else eps, weight_offset, rounding)
+    options = (default_eps(x) if eps is None else eps, weight_offset, rounding)
     return call_norm(_RMS_NORMS, (x,), {"weight": weight}, options, dtype, normalized_shape)
 
 
@@ -188,7 +188,7 @@ def gemma_rms_norm(x, weight, *, eps=1e-6, normalized_shape=None):
     >>> gemma_rms_norm(torch.tensor([[3.0, 4.0]]), torch.ones(2), eps=12.5).tolist()
     [[1.2..., 1.6...]]
     """
-    options = (default_eps(x.dtype) if eps is None else eps, 1.0, "once")
+    options = (default_eps(x) if eps is None else eps, 1.0, "once")
     return call_norm(_RMS_NORMS, (x,), {"weight": weight}, options, None, normalized_shape)
 
 
@@ -207,7 +207,7 @@ def add_rms_norm(
     >>> total.tolist()
     [3.0, 4.0]
     """
-    options = (default_eps(x.dtype) if eps is None else eps, weight_offset, rounding)
+    options = (default_eps(x) if eps is None else eps, weight_offset, rounding)
     parameters = {"weight": weight}
     return call_norm(_ADD_RMS_NORMS, (x, residual), parameters, options, dtype, normalized_shape)
 
@@ -225,7 +225,7 @@ def rms_norm_gated(
     >>> rms_norm_gated(torch.ones(1, 2), torch.zeros(1, 2)).tolist()
     [[0.0, 0.0]]
     """
-    eps = default_eps(x.dtype) if eps is None else eps
+    eps = default_eps(x) if eps is None else eps
     options = (norm_before_gate, eps, weight_offset, rounding)
     parameters = {"weight": weight}
     return call_norm(_RMS_NORMS_GATED, (x, z), parameters, options, dtype, normalized_shape)
