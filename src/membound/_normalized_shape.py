@@ -32,7 +32,8 @@ def normalized_axes(
 
 
 def _shape_of(op: str, given: Any) -> tuple[int, ...]:
-    if hasattr(given, "__index__"):
+    # torch.compile knows no hasattr of its integers.
+    if isinstance(given, int) or hasattr(given, "__index__"):
         return (operator.index(given),)
     if isinstance(given, str) or not hasattr(given, "__len__"):
         raise TypeError(

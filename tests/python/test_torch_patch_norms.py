@@ -128,6 +128,16 @@ def test_a_gate_is_taken_by_name_and_one_of_another_dtype_is_left_to_the_class()
     assert torch.equal(norm(x, gate=None), theirs(x))
 
 
+def test_groups_compile_with_sizes_that_change():
+    norm = norm_of("zamba2", "Zamba2RMSNormGated", (64, 16), torch.float32)
+    mt.patch(norm)
+    x, gate = torch.randn(2, 2, 5, 64)
+    torch.compiler.reset()
+    compiled = torch.compile(norm, backend="aot_eager", fullgraph=True, dynamic=True)
+    torch.testing.assert_close(compiled(x, gate), norm(x, gate))
+    torch.compiler.reset()
+
+
 class NormWithResidual(torch.nn.Module):
     def __init__(self):
         super().__init__()
