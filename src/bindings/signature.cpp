@@ -48,7 +48,7 @@ nb::handle handed_over() {
 }  // namespace
 
 PyObject* call_torch(const char* op, PyObject* const* arguments, Py_ssize_t positional,
-                     PyObject* keywords) noexcept {
+                     PyObject* keywords, const std::exception_ptr& refused) noexcept {
   try {
     const nb::handle function = PyDict_GetItemString(handed_over().ptr(), op);
     if (function.is_valid()) {
@@ -61,7 +61,11 @@ PyObject* call_torch(const char* op, PyObject* const* arguments, Py_ssize_t posi
     error.restore();
     return nullptr;
   }
-  set_python_error();
+  try {
+    std::rethrow_exception(refused);
+  } catch (...) {
+    set_python_error();
+  }
   return nullptr;
 }
 

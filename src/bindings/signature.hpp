@@ -5,6 +5,8 @@
 #include <cxxabi.h>
 #include <nanobind/nanobind.h>
 
+#include <exception>
+
 #include "errors.hpp"
 
 namespace membound::python {
@@ -43,26 +45,28 @@ void sort_arguments(const Op& op, const InternedNames& names, PyObject* const* a
                     Py_ssize_t positional, PyObject* keywords, PyObject** values);
 
 // The same call through membound.torch, which records gradients and takes tensors that are no plain
-// memory. Raises what is in flight where that does not take it.
+// memory. Raises what was refused where that does not take it.
 PyObject* call_torch(const char* op, PyObject* const* arguments, Py_ssize_t positional,
-                     PyObject* keywords) noexcept;
+                     PyObject* keywords, const std::exception_ptr& refused) noexcept;
 
 template <const Op* op>
 PyObject* call_builtin(PyObject*, PyObject* const* arguments, Py_ssize_t positional,
                        PyObject* keywords) noexcept {
+  std::exception_ptr refused;
   try {
     static const InternedNames names(*op);
     PyObject* values[kMaxParameters] = {};
     sort_arguments(*op, names, arguments, positional, keywords, values);
     return op->function(values).release().ptr();
   } catch (const ForTorch&) {
-    return call_torch(op->name, arguments, positional, keywords);
+    refused = std::current_exception();  // no Python code runs while it is in flight
   } catch (const abi::__forced_unwind&) {
     await_process_exit();
   } catch (...) {
     set_python_error();
     return nullptr;
   }
+  return call_torch(op->name, arguments, positional, keywords, refused);
 }
 
 template <const Op* op>

@@ -155,42 +155,6 @@ def test_bad_calls_raise_what_is_documented(op):
             call(*arguments, **{**options, **more})
 
 
-def arrays_of(space: str, values: Any) -> list[Any]:
-    if space == "torch":
-        return in_torch(values)
-    jnp = pytest.importorskip("jax.numpy")
-    return [jnp.asarray(v) if isinstance(v, np.ndarray) else v for v in values]
-
-
-NAMESPACES = [(space, op) for space in ("torch", "jax") for op in CALLS]
-
-
-@pytest.mark.parametrize(("space", "op"), NAMESPACES)
-def test_namespaces_return_and_raise_the_same(space, op):
-    """The results of membound's own function in number and dtype; errors that name the op."""
-    module = pytest.importorskip(f"membound.{space}")
-    if op not in module.__all__:
-        pytest.skip(f"membound.{space} has no {op}")
-    arguments, options = CALLS[op]
-    call = getattr(module, op)
-    right = as_results(getattr(membound, op)(*arguments, **options))
-    found = as_results(call(*arrays_of(space, arguments), **options))
-    assert [np.shape(r) for r in found] == [r.shape for r in right]
-    assert [str(r.dtype).removeprefix("torch.") for r in found] == [str(r.dtype) for r in right]
-    own = rf"^{op.removeprefix('gemma_')}: |^{op}: "
-    for name, make in BAD.items():
-        if (op == "embedding" and name == "no axes") or name in ("too many", "none at all"):
-            continue
-        with pytest.raises((TypeError, ValueError), match=own):
-            call(*arrays_of(space, make(arguments)), **options)
-    known = inspect.signature(call).parameters
-    for more in OPTIONS:
-        if not set(more) <= set(known):
-            continue
-        with pytest.raises((TypeError, ValueError), match=own):
-            call(*arrays_of(space, arguments), **{**options, **more})
-
-
 # --- names ---
 
 
