@@ -21,6 +21,7 @@ NORMS = [
     ("llama", "LlamaRMSNorm", (64,), (64,), f"rms_norm, {BEFORE}"),
     ("gemma", "GemmaRMSNorm", (64,), (64,), f"rms_norm, weight_offset=1, {ONCE}"),
     ("llama4", "Llama4TextL2Norm", (), (64,), f"rms_norm, {BEFORE}"),
+    ("falcon_mamba", "FalconMambaWeightlessRMSNorm", (8,), (64,), f"rms_norm, {BEFORE}"),
     ("t5", "T5LayerNorm", (64,), (64,), f"rms_norm, {BEFORE}"),
     ("cohere", "CohereLayerNorm", (64,), (64,), "layer_norm"),
     ("cohere", "CohereLayerNorm", ((4, 16),), (4, 16), "layer_norm"),

@@ -121,6 +121,8 @@ def _parameters_of(module: nn.Module) -> tuple[dict[str, Any], str | None, tuple
 
 
 def _parameter(module: Any, name: str) -> Any:
+    if name in module._buffers:  # FalconMamba's is not used, Gemma 3n's is 1
+        return None
     value = getattr(module, name, None)
     return value if isinstance(value, torch.Tensor) else None
 
@@ -222,6 +224,8 @@ class _Trial:
                 kept = None if held is None else value.to(of_parameters or dtype)
                 own[name] = None if kept is None else nn.Parameter(kept, requires_grad=False)
         stand_in.__dict__["_parameters"] = own
+        buffers = {n: torch.full(b.shape, 1.5) for n, b in self.module.named_buffers(recurse=False)}
+        stand_in.__dict__["_buffers"] = buffers  # other numbers: what is used shows
         arrays = [(self.x * of_x).to(dtype), self.gate.to(dtype)][: 2 if has_gate else 1]
         try:
             wanted = type(self.module).forward(stand_in, *arrays)
