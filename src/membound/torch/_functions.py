@@ -172,7 +172,8 @@ def _traced(
     given = {name: kwargs.pop(name, None) for name in outputs}
     first = given.get("out")
     takes_dtype = "dtype" in names and kwargs.get("dtype") is None
-    if first is not None and takes_dtype and first.is_floating_point():
+    has_codes = recorded.__name__.endswith("_quant")
+    if first is not None and takes_dtype and (has_codes or first.is_floating_point()):
         kwargs["dtype"] = first.dtype
     results = recorded(*args, **kwargs)
     if all(out is None for out in given.values()):
