@@ -85,10 +85,12 @@ def table(outcomes: list[dict[str, Any]]) -> str:
         "",
         f"Written by `nox -s models`; transformers {transformers.__version__}.",
         "",
-        f"- classes run before and after the patch: {len(tried)}",
-        f"- nothing of a known kind left: {len(whole)}; something left: {len(part)}",
+        f"- names that transformers exports: {len(list(small_models.model_classes()))}",
+        f"- classes of them that this run reached: {len(outcomes)}",
+        f"- run before and after the patch: {len(tried)}",
+        f"- patched fully: {len(whole)}; in part, with the reason: {len(part)}",
         f"- failed: {len(failed)}",
-        f"- not run, as no small configuration or input was found: {len(outcomes) - len(tried)}",
+        f"- not run: no small configuration or input found in time: {len(outcomes) - len(tried)}",
         "",
         "| class | replaced | left | result |",
         "|---|---|---|---|",
@@ -96,7 +98,8 @@ def table(outcomes: list[dict[str, Any]]) -> str:
     for r in sorted(outcomes, key=lambda r: (r["module"], r["name"])):
         parts = ", ".join(f"{count} {name}" for name, count in r["parts"].items())
         left = "; ".join(f"{count} {why}" for why, count in r["left"].items())
-        said = f"not run: {r['built']}" if r["built"] else "; ".join(r["failed"]) or "same"
+        why = ": ".join(r["built"].split(": ")[:2])
+        said = f"not run: {why}" if r["built"] else "; ".join(r["failed"]) or "same"
         cells = (r["name"], parts, left, said[:160])
         lines.append(
             "| " + " | ".join(c.replace("|", "/").replace("\n", " ") for c in cells) + " |"
