@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-#include <Python.h>
-#include <unistd.h>
+#include "errors.hpp"
 
 // Up to Python 3.13 an interpreter that ends does so to daemon threads as they ask for the GIL, by
 // pthread_exit, whose unwinding would drop our references without the GIL. What may run Python code
@@ -12,7 +11,7 @@ namespace {
 class StopUnwinding {
  public:
   ~StopUnwinding() {
-    while (unwinds_) pause();
+    if (unwinds_) membound::python::await_process_exit();
   }
   void returned() { unwinds_ = false; }
 

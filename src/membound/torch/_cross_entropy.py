@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from membound import _core
-from membound.arrays import type_name
 from membound.torch._functions import differentiable
 from membound.torch._operators import (
     Operator,
+    check_tensor,
     contiguous_like,
     define_without_gradient,
     rows_like,
@@ -245,10 +245,8 @@ def _check_linear(x, weight, labels, bias, class_weight, chunk_rows, reduction):
     tensors = {"x": x, "weight": weight, "labels": labels, "bias": bias}
     for name, tensor in (tensors | {"class_weight": class_weight}).items():
         optional = tensor is None and name in ("bias", "class_weight")
-        if not optional and not isinstance(tensor, torch.Tensor):
-            raise TypeError(
-                f"{op}: argument '{name}' must be a torch tensor, got {type_name(tensor)}"
-            )
+        if not optional:
+            check_tensor(op, name, tensor)
     for name in ("x", "weight"):
         if not tensors[name].dtype.is_floating_point:
             raise TypeError(

@@ -15,7 +15,7 @@ from torch.overrides import handle_torch_function
 
 from membound import _core
 from membound.arrays import dtype_name, makes_graph, type_name
-from membound.torch._operators import PLAIN
+from membound.torch._operators import PLAIN, check_tensor
 from membound.torch._recording import dispatch_modes, dynamo_traces, refuse_gradients
 
 # What membound's own functions call, by the name of the op: for tensors that want their gradient
@@ -122,10 +122,8 @@ def _check_tensor(op: str, names: tuple[str, ...], args: Any, kwargs: dict[str, 
     """The extension takes the arrays of any framework, by whose first all others are judged."""
     missing = object()
     first = args[0] if args else kwargs.get(names[0], missing)
-    if first is not missing and not isinstance(first, torch.Tensor):
-        raise TypeError(
-            f"{op}: argument '{names[0]}' must be a torch.Tensor, got {type_name(first)}"
-        )
+    if first is not missing:
+        check_tensor(op, names[0], first)
 
 
 def _handed_over(

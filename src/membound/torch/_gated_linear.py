@@ -10,9 +10,8 @@ import torch
 from torch.autograd import forward_ad
 
 from membound import _core
-from membound.arrays import type_name
 from membound.torch._gated_activation import activation_gradients, gated_activation, resolved
-from membound.torch._operators import PLAIN
+from membound.torch._operators import PLAIN, check_tensor
 from membound.torch._recording import dispatch_modes, dynamo_traces, jit_traces, records
 
 
@@ -103,10 +102,7 @@ def gated_linear(
         "kind": kind, "packing": packing, "alpha": alpha, "limit": limit, "up_offset": up_offset,
     }  # fmt: skip
     for name, value in {"gate": gate, "weight": weight}.items():
-        if not isinstance(value, torch.Tensor):
-            raise TypeError(
-                f"gated_linear: argument '{name}' must be a torch tensor, got {type_name(value)}"
-            )
+        check_tensor("gated_linear", name, value)
     if gate.dim() == 0:
         raise ValueError("gated_linear: argument 'gate' must have at least 1 axis, got 0")
     width = gate.shape[-1] if up is not None or packing == "gate" else gate.shape[-1] // 2

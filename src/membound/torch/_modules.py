@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from membound._rope_table import rope_frequencies
-from membound.arrays import type_name
 from membound.torch._embedding import embedding
 from membound.torch._gated_activation import gated_activation
 from membound.torch._layer_norm import add_layer_norm, layer_norm
 from membound.torch._norm_call import default_eps
+from membound.torch._operators import check_tensor
 from membound.torch._rms_norm import add_rms_norm, rms_norm, rms_norm_gated
 from membound.torch._rope import rope
 
@@ -225,10 +225,7 @@ class Embedding(nn.Embedding):
         return module
 
     def forward(self, input):  # noqa: A002 - torch.nn's name
-        if not isinstance(input, torch.Tensor):
-            raise TypeError(
-                f"embedding: argument 'ids' must be a torch.Tensor, got {type_name(input)}"
-            )
+        check_tensor("embedding", "ids", input)
         return embedding(
             input, self.weight, padding_idx=self.padding_idx, scale=self.scale,
             validate=input.device.type == "cpu",

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from membound._normalized_shape import normalized_axes
-from membound.arrays import dtype_name, type_name
-from membound.torch._operators import Operator
+from membound.arrays import dtype_name
+from membound.torch._operators import Operator, check_tensor
 
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
 
@@ -69,10 +69,7 @@ def call_norm(
     """operators: of one dtype, and of several. rows: x, and the residual or the gate beside it."""
     op, of_several = operators
     for name, one in zip(op.tensors, rows, strict=False):
-        if not isinstance(one, torch.Tensor):
-            raise TypeError(
-                f"{op.name}: argument '{name}' must be a torch.Tensor, got {type_name(one)}"
-            )
+        check_tensor(op.name, name, one)
     x = rows[0]
     columns = tuple(parameters.values())
     axes = 1

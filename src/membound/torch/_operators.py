@@ -32,6 +32,7 @@ from torch import library
 from torch._functorch.utils import unwrap_dead_wrappers
 
 from membound import _core
+from membound.arrays import type_name
 from membound.torch._columns import holds_columns
 from membound.torch._inductor import builtin_of, offer, tell_inductor
 from membound.torch._kernels import implement
@@ -137,6 +138,11 @@ def _in_own_words(op: Operator, arguments: tuple[Any, ...], error: Exception) ->
     except Exception as own:  # noqa: BLE001 - it is raised
         return own
     return error
+
+
+def check_tensor(op: str, name: str, value: Any) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{op}: argument '{name}' must be a torch.Tensor, got {type_name(value)}")
 
 
 def contiguous_like(tensor: Any) -> Any:

@@ -30,11 +30,14 @@ def replace_embedding(module: nn.Module) -> tuple[str, Recipe]:
     if not isinstance(value, (float, int, torch.Tensor)) or torch.as_tensor(value).numel() != 1:
         raise LeftAloneError("its forward does more than look rows up")
     scale = torch.as_tensor(value, device="cpu")
-    rounded = tuple((dtype, float(scale.to(dtype))) for dtype in _DTYPES)
-    as_given = tuple((dtype, float(scale)) for dtype in _DTYPES)
+    as_given = dict.fromkeys(_DTYPES, float(scale))
+    # A number is read at each call; a buffer would make the host wait, and counts as it is now.
+    if not isinstance(value, torch.Tensor) and _confirmed(module, as_given):
+        return "embedding, scale", Recipe(_scaled_forward, (None,))
+    rounded = {dtype: float(scale.to(dtype)) for dtype in _DTYPES}
     for scales in (rounded, as_given):
-        if _confirmed(module, dict(scales)):
-            return "embedding, scale", Recipe(_scaled_forward, (scales,))
+        if isinstance(value, torch.Tensor) and _confirmed(module, scales):
+            return "embedding, scale", Recipe(_scaled_forward, (tuple(scales.items()),))
     raise LeftAloneError("its forward does more than look rows up and scale them")
 
 
@@ -65,10 +68,11 @@ def _embedding_forward():
 
 
 def _scaled_forward(scales):
-    of_dtype = dict(scales)
+    of_dtype = None if scales is None else dict(scales)
 
     def forward(self, input_ids):
-        return _look_up(self, input_ids, of_dtype[self.weight.dtype])
+        scale = self.embed_scale if of_dtype is None else of_dtype[self.weight.dtype]
+        return _look_up(self, input_ids, scale)
 
     return forward
 
