@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from reference import NUMPY_DTYPES, ulps
+from reference import NUMPY_DTYPES, round_once, ulps
 
 KINDS = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "rms_norm_gated")
 
@@ -18,8 +18,8 @@ def wide(values: Any) -> np.ndarray:
 
 
 def round_to(values: np.ndarray, dtype: str) -> np.ndarray:
-    """One rounding, which NumPy gives of float64; a longdouble would be rounded twice."""
-    return wide(np.asarray(values, np.float64).astype(NUMPY_DTYPES[dtype]))
+    """One rounding of float64; a longdouble would be rounded twice."""
+    return wide(round_once(np.asarray(values, np.float64), dtype))
 
 
 def sums_dtype(*dtypes: str) -> str:
@@ -100,7 +100,10 @@ def silu(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def forward(call: Mixed) -> dict[str, np.ndarray]:
-    """out, residual_out, mean and rstd, before they are rounded to their dtypes."""
+    """out, residual_out, mean and rstd, before they are rounded to their dtypes.
+
+    scale of mean: the size of the terms, which may cancel.
+    """
     values = {name: wide(array) for name, array in call.values.items()}
     row = values["x"]
     if call.added:
@@ -119,7 +122,9 @@ def forward(call: Mixed) -> dict[str, np.ndarray]:
     if "bias" in call.parameters:
         out = out + values["bias"]
     found = {"out": out, "residual_out": row, "rstd": rstd[..., 0]}
-    return found | ({"mean": mean[..., 0]} if call.centred else {})
+    if call.centred:
+        found |= {"mean": mean[..., 0], "scale of mean": np.abs(row).mean(-1)}
+    return found
 
 
 def backward(call: Mixed, rstd: np.ndarray, mean: np.ndarray | None) -> dict[str, np.ndarray]:
