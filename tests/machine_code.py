@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Look for invalid instructions in a wheel's CUDA code: `python tests/machine_code.py WHEEL`.
 
-nvcc 13.0 makes some of asynchronous copies with a priority in L2 (cuda/async_copy.cuh): what
+nvcc 13.0 makes some of asynchronous copies with a priority in L2 (cuda/launch/async_copy.cuh): what
 describes the access is then in an odd register of a pair that starts at an even one. A GPU stops at
 them, and one of each architecture is seldom at hand. Needs cuobjdump, as pip installs it.
 """

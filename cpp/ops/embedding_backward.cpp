@@ -6,7 +6,7 @@
 
 #include "core/route.hpp"
 #include "core/validate.hpp"
-#include "cuda/tuning/embedding_backward.hpp"
+#include "cuda/embedding/embedding_backward_config.hpp"
 #include "membound/device_buffer.hpp"
 
 namespace membound {

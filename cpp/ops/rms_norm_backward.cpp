@@ -5,7 +5,7 @@
 #include "core/memory.hpp"
 #include "core/route.hpp"
 #include "core/validate.hpp"
-#include "cuda/tuning/rms_norm_backward.hpp"
+#include "cuda/norm/rms_norm_backward_config.hpp"
 #include "membound/device_buffer.hpp"
 
 namespace membound {

@@ -4,7 +4,7 @@
 
 #include <initializer_list>
 
-#include "cuda/tuning/rms_norm_generic.hpp"
+#include "cuda/norm/rms_norm_generic_config.hpp"
 #include "ops/rms_norm.hpp"
 #include "ops/rms_norm_backward.hpp"
 

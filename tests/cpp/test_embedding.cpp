@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "array.hpp"
-#include "cuda/tuning/embedding.hpp"
+#include "cuda/embedding/embedding_config.hpp"
 #include "membound/error.hpp"
 #include "membound/ops/embedding.hpp"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "array.hpp"
-#include "cuda/tuning/embedding_backward.hpp"
+#include "cuda/embedding/embedding_backward_config.hpp"
 #include "membound/error.hpp"
 #include "membound/ops/embedding_backward.hpp"
 

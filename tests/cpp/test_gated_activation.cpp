@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/tuning/gated_activation.hpp"
+#include "cuda/activation/gated_activation_config.hpp"
 #include "gated_activation.hpp"
 #include "membound/error.hpp"
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "cuda/tuning/gated_activation_quant.hpp"
+#include "cuda/activation/gated_activation_quant_config.hpp"
 #include "gated_activation.hpp"
 #include "membound/error.hpp"
 #include "membound/ops/gated_activation_quant.hpp"

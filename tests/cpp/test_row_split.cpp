@@ -4,7 +4,7 @@
 
 #include <initializer_list>
 
-#include "cuda/row_divider.hpp"
+#include "cuda/row/divider.hpp"
 
 using membound::cuda::divider;
 using membound::cuda::kMaxSplitRows;

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "array.hpp"
-#include "cuda/tuning/cross_entropy.hpp"
-#include "cuda/tuning/softmax_backward.hpp"
+#include "cuda/softmax/cross_entropy_config.hpp"
+#include "cuda/softmax/softmax_backward_config.hpp"
 #include "membound/device.hpp"
 #include "membound/error.hpp"
 #include "membound/ops/softmax.hpp"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <set>
 
-#include "cuda/tuning/rms_norm.hpp"
+#include "cuda/norm/rms_norm_config.hpp"
 #include "tuning_text.hpp"
 
 using namespace membound::cuda::tuning;

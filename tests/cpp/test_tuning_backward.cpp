@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "cuda/tuning/rms_norm_backward.hpp"
+#include "cuda/norm/rms_norm_backward_config.hpp"
 
 using namespace membound::cuda::tuning;
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "cuda/tuning/dense_rows.hpp"
+#include "cuda/row/packed_config.hpp"
 
 using namespace membound::cuda::tuning;
 

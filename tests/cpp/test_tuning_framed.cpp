@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "cuda/tuning/framed_row.hpp"
+#include "cuda/row/bulk_config.hpp"
 
 using namespace membound::cuda::tuning;
 

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include "cuda/tuning/qk_norm_lanes.hpp"
-#include "cuda/tuning/qk_norm_rope_backward.hpp"
+#include "cuda/rope/qk_norm_lanes_config.hpp"
+#include "cuda/rope/qk_norm_rope_backward_config.hpp"
 #include "tuning_text.hpp"
 
 using namespace membound::cuda::tuning;

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include "cuda/tuning/rope.hpp"
+#include "cuda/rope/rope_config.hpp"
 #include "tuning_text.hpp"
 
 using namespace membound::cuda::tuning;

@@ -5,8 +5,8 @@
 // Launch configurations as a failed check prints them.
 #include <string>
 
-#include "cuda/tuning/rms_norm.hpp"
-#include "cuda/tuning/rope.hpp"
+#include "cuda/norm/rms_norm_config.hpp"
+#include "cuda/rope/rope_config.hpp"
 
 namespace membound::cuda::tuning {
 

@@ -25,15 +25,16 @@ LAYERS = (
     "tests/python/test_{op}.py",
 )
 # So has a back end: of the op of its name, and of those that are it with one more array. Kernels
-# may be split further as <op>_<part>.cu and <op>_<part>.cpp.
+# may be split further as <op>_<part>.cu and <op>_<part>.cpp; those of CUDA lie in the folder of
+# their family.
 BACK_END_LAYERS = (
     "cpp/ops/{op}.hpp",
     "cpp/cpu/{op}.cpp",
     "cpp/cpu/kernels/{op}.cpp",
-    "cpp/cuda/{op}.cu",
-    "cpp/cuda/tuning/{op}.hpp",
+    "cpp/cuda/*/{op}.cu",
+    "cpp/cuda/*/{op}_config.hpp",
 )
-LAUNCHER = "cpp/cuda/launch.cpp"
+LAUNCHER = "cpp/cuda/launch/launch.cpp"
 DISPATCH = "cpp/core/dispatch.hpp"
 CUDA_HEADER = "include/membound/cuda_check.hpp"
 # The type that names the legacy default stream, the constructor whose host memory needs none, and
@@ -111,7 +112,7 @@ def every_op_in_every_layer(root: Path) -> list[str]:
 def every_back_end_in_every_layer(root: Path) -> list[str]:
     """A back end exists on the CPU and on CUDA, behind one problem struct, and is an op's own."""
     files = [layer.format(op=name) for name in back_ends(root) for layer in BACK_END_LAYERS]
-    missing = [f"{name} is missing" for name in files if not (root / name).is_file()]
+    missing = [f"{name} is missing" for name in files if not any(root.glob(name))]
     missing += [
         f"cpp/ops.cmake: the back end {name} has no op of its name"
         for name in back_ends(root)
@@ -130,13 +131,23 @@ def no_op_outside_the_list(root: Path) -> list[str]:
         "include/membound/ops/*.hpp": ops(root),
         "cpp/ops/*.cpp": ops(root),
         "cpp/ops/*.hpp": back_ends(root),
-        "cpp/cuda/*.cu": [*back_ends(root), "device"],
+        "cpp/cuda/*/*.cu": [*back_ends(root), "device"],
     }
     return [
         f"{path.relative_to(root).as_posix()} belongs to nothing in cpp/ops.cmake"
         for place, known in places.items()
         for path in sorted(root.glob(place))
         if not any(path.stem == op or path.stem.startswith(op + "_") for op in known)
+    ]
+
+
+@rule
+def cuda_files_lie_in_families(root: Path) -> list[str]:
+    """A family of kernels has a folder; what several of them use lies in launch/ or row/."""
+    return [
+        f"{path.relative_to(root).as_posix()} lies in no folder"
+        for path in sorted((root / "cpp/cuda").iterdir())
+        if path.is_file()
     ]
 
 
@@ -196,7 +207,9 @@ def one_dtype_switch(root: Path) -> list[str]:
     headers (.cuh), and the CPU kernel units with their headers, which see no std:: header.
     """
     apart = {DISPATCH} | {path.relative_to(root).as_posix() for path in kernel_unit_files(root)}
-    apart |= {path.relative_to(root).as_posix() for path in (root / "cpp/cuda").glob("*.cuh")}
+    apart |= {
+        path.relative_to(root).as_posix() for path in sources(root, "cpp/cuda", suffixes=(".cuh",))
+    }
     message = f"switches on a dtype; use {DISPATCH}"
     return breaches(root, r"\bcase\s+DType::", message, "cpp", allowed=tuple(apart))
 

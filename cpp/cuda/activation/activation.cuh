@@ -1,0 +1,282 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The functions of a gate and their slopes. Both have their limits at infinite gates; a NaN stays
+// one.
+#include "core/gelu.hpp"
+#include "cuda/activation/logistic.cuh"
+#include "cuda/softmax/soft_cap.cuh"
+#include "membound/ops/gated_activation.hpp"
+
+namespace membound::cuda {
+
+// The function's value and slope, each to be multiplied by its scale: 1, but where they may be too
+// small for a normal number and what they are multiplied by may not be. Where the value alone would
+// round to 0, it is 0.
+template <class A>
+struct Activated {
+  A value, slope, scale, slope_scale;
+  __device__ Activated(A value, A slope, A scale) : Activated(value, slope, scale, scale) {}
+  __device__ Activated(A value, A slope, A scale, A slope_scale)
+      : value(value), slope(slope), scale(scale), slope_scale(slope_scale) {}
+};
+
+// What happens at gates so far below 0 that scales are not 1: they are taken, or noted, and then
+// the result is for nothing. A branch for each element would keep its neighbours waiting (H200,
+// 16384 x 4096 bfloat16 forward: 109 us).
+struct TakeFar {
+  static constexpr bool takes = true;
+  __device__ bool operator()(bool is_far) const { return is_far; }
+};
+struct NoteFar {
+  static constexpr bool takes = false;
+  bool any = false;
+  __device__ bool operator()(bool is_far) {
+    any = any || is_far;
+    return false;
+  }
+};
+
+// Results of float16 are 0 long before that.
+template <class T>
+inline constexpr bool kHasFar = kDTypeOf<T> != DType::kFloat16;
+
+// exp((z + rest) / 2) of a z far below 0; 0 where its square counts as 0.
+template <class A>
+__device__ __noinline__ A root_of_far(A z, A rest) {
+  if (z <= kLowestArgument<A>) return 0;
+  const A root = exp(z / 2);
+  return fma(root, rest / 2, root);
+}
+
+// x times the logistic function of z, for kinds of that form; steep: x * dz / dx. Neither is
+// infinite where z is far below 0.
+template <class T, class Far>
+__device__ inline Activated<accumulate_t<T>> times_logistic(accumulate_t<T> x, accumulate_t<T> z,
+                                                            accumulate_t<T> rest,
+                                                            accumulate_t<T> steep, Far& far) {
+  using A = accumulate_t<T>;
+  if constexpr (kHasFar<T>) {
+    if (far(z < kFarArgument<A>)) [[unlikely]] {
+      const A root = root_of_far(z, rest);
+      return {product(x, root), product(1 + steep, root), root};
+    }
+  }
+  const Logistic<A> at = logistic<T>(z, rest);
+  return {product(x, at.s), product(at.s, fma(steep, at.complement, A(1))), A(1)};
+}
+
+// alpha * gate, and in float32 and float64 what rounding took from it.
+template <class A>
+struct Alpha {
+  A value, rest;
+  A lowest, highest;  // of a gate: beyond, the logistic function is 0 or 1
+  // In float32: -alpha * log2(e), what rounding took from it, and -kFarArgument / alpha.
+  A exponent, exponent_rest, far;
+};
+// exp(-alpha * gate) likewise, which needs no product before that of the exponent.
+__device__ inline float power_of_alpha(float gate, const Alpha<float>& alpha) {
+  const float exponent = product(gate, alpha.exponent);
+  const float left = fmaf(gate, alpha.exponent_rest, fmaf(gate, alpha.exponent, -exponent));
+  const float power = power_of_two(exponent);
+  return fmaf(power, product(left, 0.6931471806f), power);
+}
+
+template <class T, class A>
+__device__ inline A rest_of_argument(A gate, A z, const Alpha<A>& alpha) {
+  if constexpr (sizeof(T) == 2) return A(0);
+  return fma(gate, alpha.rest, fma(gate, alpha.value, -z));
+}
+
+template <Activation kKind, class T>
+struct ActivationOf;
+
+template <class T>
+struct ActivationOf<Activation::kSilu, T> {
+  using A = accumulate_t<T>;
+  template <class Far>
+  static __device__ Activated<A> of(A gate, const Alpha<A>& alpha, Far& far) {
+    if constexpr (sizeof(T) == 4) {
+      if (!far(fabsf(gate) > alpha.far)) [[likely]] {
+        const Logistic<A> at = logistic_against(power_of_alpha(gate, alpha));
+        const A z = product(gate, alpha.value);
+        return {product(gate, at.s), product(at.s, fmaf(z, at.complement, 1.0f)), 1.0f};
+      }
+    }
+    const A lower = far.takes || !kHasFar<T> ? not_below(gate, alpha.lowest) : gate;
+    const A held = not_above(lower, alpha.highest), z = product(held, alpha.value);
+    return times_logistic<T>(lower, z, rest_of_argument<T>(held, z, alpha), z, far);
+  }
+};
+
+template <class T>
+struct ActivationOf<Activation::kSigmoid, T> {
+  using A = accumulate_t<T>;
+  template <class Far>
+  static __device__ Activated<A> of(A gate, const Alpha<A>& alpha, Far& far) {
+    // Of -|z|, so that neither the function nor its complement loses digits.
+    const A below = not_below(gate > 0 ? -gate : gate, alpha.lowest);
+    const A z = product(below, alpha.value), rest = rest_of_argument<T>(below, z, alpha);
+    if constexpr (kHasFar<T>) {
+      if (far(z < kFarArgument<A>)) [[unlikely]] {
+        const A root = root_of_far(z, rest), slope = product(alpha.value, root);
+        if (gate > 0) return {A(1), slope, A(1), root};
+        return {root, slope, root};
+      }
+    }
+    const Logistic<A> at = logistic<T>(z, rest);
+    const A complement = 1 - at.s;
+    return {gate > 0 ? complement : at.s, product(alpha.value, product(at.s, complement)), A(1)};
+  }
+};
+
+// x * logistic(w(x)).
+template <class T>
+struct ActivationOf<Activation::kGeluTanh, T> {
+  using A = accumulate_t<T>;
+  using G = Gelu<A>;
+  template <class Far>
+  static __device__ Activated<A> of(A gate, const Alpha<A>&, Far& far) {
+    const A lower = not_below(gate, -G::kTanhEdge), x = not_above(lower, G::kTanhEdge);
+    const A square = product(x, x);
+    const A steep = product(x, fma(square, 3 * G::kCubic, G::kLinear));
+    if constexpr (sizeof(T) == 2) {
+      const A w = product(x, fma(square, G::kCubic, G::kLinear));
+      return times_logistic<T>(lower, not_above(w, kHighestArgument<A>), 0, steep, far);
+    } else {
+      // Far below 0 a rounding of w would cost w ulps of exp(w): it is taken in two parts.
+      const A grown = product(square, G::kCubic), factor = G::kLinear + grown;
+      const A added = factor - G::kLinear;
+      A rest = (G::kLinear - (factor - added)) + (grown - added) + G::kLinearRest;
+      rest += fma(square, G::kCubic, -grown);
+      rest = fma(fma(x, x, -square), G::kCubic, rest);
+      rest = fma(square, G::kCubicRest, rest);
+      const A w = product(x, factor);
+      rest = fma(x, rest, fma(x, factor, -w));
+      return times_logistic<T>(lower, not_above(w, kHighestArgument<A>), rest, steep, far);
+    }
+  }
+};
+
+// value = max(x, -0) - |x| * Phi(-|x|); slope = Phi(-|x|) - |x| * density, or 1 less that.
+template <class A>
+__device__ inline Activated<A> gelu_of(A gate, A t, A below, A falls) {
+  return {fma(-t, below, not_below(gate, A(-0.0))), gate > 0 ? 1 - falls : falls, A(1)};
+}
+
+// With Phi from core/gelu.hpp.
+template <class T>
+struct ActivationOf<Activation::kGelu, T> {
+  using A = accumulate_t<T>;
+  using G = Gelu<A>;
+  template <class Far>
+  static __device__ Activated<A> of(A gate, const Alpha<A>&, Far& far) {
+    const A t = not_above(A(fabs(gate)), G::kEdge);
+    const A half = t / 2, h = product(half, t), rest = fma(half, t, -h);
+    const A d = inverse_of_sum(t + G::kCentre), u = fma(d, -2 * G::kCentre, A(1));
+    const A tail = product(d, sum_from<0>(u));
+    const A slope = fma(t, -G::kDensity, tail);  // over the exponential, below 0
+    if (far(gate < -G::kFar)) [[unlikely]] {
+      const A root = gate < -G::kEdge ? A(0) : root_of_far(-h, -rest);
+      return {product(product(-t, tail), root), product(slope, root), root};
+    }
+    const A power = power_of_minus(h, rest);
+    return gelu_of(gate, t, product(power, tail), product(power, slope));
+  }
+
+ private:
+  template <int k>
+  static __device__ A sum_from(A u) {
+    constexpr A kTerm = G::kTail[k];  // a number: device code has no such array
+    if constexpr (k + 1 < sizeof(G::kTail) / sizeof(kTerm)) {
+      return fma(sum_from<k + 1>(u), u, kTerm);
+    } else {
+      return kTerm;
+    }
+  }
+};
+
+// Beside 16-bit storage Phi(-t) is a power of two whose exponent is a polynomial, to 2^-17 up to
+// kFar; float32 has the rest.
+template <class T>
+  requires(sizeof(T) == 2)
+struct ActivationOf<Activation::kGelu, T> {
+  static constexpr float kFar = 9, kMinusHalfLog2E = -0.7213475204f;
+  template <class Far>
+  static __device__ Activated<float> of(float gate, const Alpha<float>& alpha, Far& far) {
+    if (far(gate < -kFar)) [[unlikely]]
+      return ActivationOf<Activation::kGelu, float>::of(gate, alpha, far);
+    const float t = not_above(fabsf(gate), kFar);
+    const float below = power_of_two(exponent_from<0>(t));
+    const float density = power_of_two(fmaf(product(t, t), kMinusHalfLog2E, kDensityExponent));
+    return gelu_of(gate, t, below, fmaf(-t, density, below));
+  }
+
+ private:
+  static constexpr float kDensityExponent = -1.3257480647f;  // of 1 / sqrt(2 * pi)
+  template <int k>
+  static __device__ float exponent_from(float t) {
+    constexpr float kTerms[] = {-0x1.ffff7ep-1f, -0x1.26b70ep+0f,  -0x1.d592c6p-2f, -0x1.b8622cp-5f,
+                                0x1.104a88p-7f,  -0x1.ae8934p-11f, 0x1.b0bd58p-16f, 0x1.5cad74p-18f,
+                                -0x1.adb83p-21f, 0x1.98b53ap-25f,  -0x1.2cadaap-30f};
+    constexpr float kTerm = kTerms[k];
+    if constexpr (k + 1 < static_cast<int>(sizeof(kTerms) / sizeof(kTerm))) {
+      return fmaf(exponent_from<k + 1>(t), t, kTerm);
+    } else {
+      return kTerm;
+    }
+  }
+};
+
+template <class T>
+struct ActivationOf<Activation::kRelu2, T> {
+  using A = accumulate_t<T>;
+  template <class Far>
+  static __device__ Activated<A> of(A gate, const Alpha<A>&, Far&) {
+    const A positive = not_below(gate, A(0));
+    return {positive, A(2), positive};
+  }
+};
+
+template <class T>
+struct ActivationOf<Activation::kRelu, T> {
+  using A = accumulate_t<T>;
+  template <class Far>
+  static __device__ Activated<A> of(A gate, const Alpha<A>&, Far&) {
+    return {not_below(gate, A(0)), gate > 0 ? A(1) : A(0), A(1)};
+  }
+};
+
+template <class T>
+struct ActivationOf<Activation::kSitu, T> {
+  using A = accumulate_t<T>;
+  template <class Far>
+  static __device__ Activated<A> of(A gate, const Alpha<A>& alpha, Far& far) {
+    const SoftCapped<A> capped = soft_capped_for<T>(gate, alpha.value);
+    // The logistic function of float32 beside 16 bits, too: its complement keeps digits near 0.
+    A z = not_above(gate, -kFarArgument<A>);
+    if constexpr (kHasFar<T>) {
+      if (far(z < kFarArgument<A>)) [[unlikely]] {
+        const A root = root_of_far(z, A(0));
+        return {product(capped.value, root), product(capped.slope + capped.value, root), root};
+      }
+    } else {
+      z = not_below(z, kFarArgument<A>);
+    }
+    const Logistic<A> at = logistic<A>(z, 0);
+    const A complement = gate > -kFarArgument<A> ? A(0) : at.complement;
+    return {product(capped.value, at.s), product(at.s, fma(capped.value, complement, capped.slope)),
+            A(1)};
+  }
+};
+
+// Out of line: rare, and far gates are long.
+template <Activation kKind, class T>
+__device__ __noinline__ Activated<accumulate_t<T>> activated(accumulate_t<T> gate,
+                                                             Alpha<accumulate_t<T>> alpha) {
+  TakeFar far;
+  return ActivationOf<kKind, T>::of(gate, alpha, far);
+}
+
+}  // namespace membound::cuda

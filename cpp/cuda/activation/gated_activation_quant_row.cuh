@@ -1,0 +1,181 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// A row of gated_activation_quant on its way through shared memory, aligned or not.
+#include "cuda/activation/gated_activation_quant_kernel.cuh"
+#include "cuda/launch/async_copy.cuh"
+#include "cuda/launch/bulk_copy.cuh"
+
+namespace membound::cuda {
+
+#if MEMBOUND_HAS_CLUSTERS
+// Its units are the chunks of gate and up.
+template <class T, Access kAccess>
+class QuantRow {
+  using A = accumulate_t<T>;
+  using U = QuantUnit<T, Access::kAligned>;
+  using Params = GatedActivationQuantParams<A>;
+
+ public:
+  // Chunks of shared memory for gate and up.
+  static __device__ int places(const Params& p) { return 2 * static_cast<int>(p.units); }
+  struct Place {};  // what the thread that fetches tells the others
+  static __device__ void fetch(const Params& p, std::int64_t row, uint4* to, Place&,
+                               std::uint64_t* arrived) {
+    const int units = static_cast<int>(p.units), bytes = kChunkBytes * units;
+    const bool has_up = p.up.data != nullptr;
+    expect_bytes(arrived, has_up ? 2 * bytes : bytes);
+    copy_bulk(to, p.gate.template row<T>(p.gate_rows, row), bytes, arrived);
+    if (has_up) copy_bulk(to + units, p.up.template row<T>(p.up_rows, row), bytes, arrived);
+  }
+
+  __device__ QuantRow(const Params& p, std::int64_t row, const Place&) : p_(p), row_(row) {}
+  __device__ bool has(int unit) const { return unit < static_cast<int>(p_.units); }
+  // Units `apart` from `first` on.
+  template <int kUnits>
+  __device__ void load(const uint4* held, int first, int apart, uint4 (&gates)[kUnits],
+                       uint4 (&ups)[kUnits]) const {
+    const uint4* const up = p_.up.data != nullptr ? held + p_.units : held;
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      if (!has(first + i * apart)) continue;
+      gates[i] = held[first + i * apart];
+      ups[i] = up[first + i * apart];
+    }
+  }
+  __device__ void clear_beside(int, typename U::Values&) const {}
+  __device__ std::uint64_t out() const {
+    return reinterpret_cast<std::uint64_t>(p_.out.data) +
+           static_cast<std::uint64_t>(p_.out.offset(p_.out_rows, row_));
+  }
+  __device__ void store(std::uint64_t out, int unit, uint2 codes) const {
+    store_aligned_codes<U::kWidth>(out + static_cast<std::uint64_t>(unit) * U::kWidth, codes);
+  }
+
+ private:
+  const Params& p_;
+  const std::int64_t row_;
+};
+
+// Where a row starts anywhere its units are the aligned pieces of its result, of as many codes as a
+// chunk has elements: they leave whole, and are made of what lies in two blocks of gate and of up.
+template <class T>
+class QuantRow<T, Access::kShifted> {
+  using A = accumulate_t<T>;
+  using U = QuantUnit<T, Access::kAligned>;
+  using Params = GatedActivationQuantParams<A>;
+  static constexpr int kSize = static_cast<int>(sizeof(T)), kWidth = U::kWidth;
+
+ public:
+  // Of each a chunk before its first block, where unit 0 may begin, and two behind the last.
+  static __device__ int places(const Params& p) { return 2 * places_of_one(p); }
+  struct alignas(kChunkBytes) Place {
+    std::uint64_t out;
+    int gate, up;  // bytes before unit 0 in shared memory
+  };
+  static __device__ void fetch(const Params& p, std::int64_t row, uint4* to, Place& place,
+                               std::uint64_t* arrived) {
+    const std::uint64_t out = reinterpret_cast<std::uint64_t>(p.out.data) +
+                              static_cast<std::uint64_t>(p.out.offset(p.out_rows, row));
+    const int before = kSize * static_cast<int>(out % kWidth);
+    const int gate =
+        fetch_one(p.gate.template row<T>(p.gate_rows, row), p.gate_end, p, to, arrived);
+    int up = gate;
+    if (p.up.data != nullptr) {
+      const T* const ups = p.up.template row<T>(p.up_rows, row);
+      up = fetch_one(ups, p.up_end, p, to + places_of_one(p), arrived);
+    }
+    place = {out, gate - before, up - before};
+    expect_bytes(arrived, 0);
+  }
+
+  __device__ QuantRow(const Params& p, std::int64_t, const Place& place)
+      : p_(p),
+        place_(place),
+        before_(static_cast<int>(place_.out % kWidth)),
+        cols_(static_cast<int>(p.cols)) {}
+  __device__ bool has(int unit) const { return unit * kWidth - before_ < cols_; }
+  template <int kUnits>
+  __device__ void load(const uint4* held, int first, int apart, uint4 (&gates)[kUnits],
+                       uint4 (&ups)[kUnits]) const {
+    load_one(held, place_.gate, first, apart, gates);
+    load_one(p_.up.data != nullptr ? held + places_of_one(p_) : held, place_.up, first, apart, ups);
+  }
+  // Zeros for what is not in the row.
+  __device__ void clear_beside(int unit, typename U::Values& y) const {
+    const int col = unit * kWidth - before_;
+    if (col >= 0 && col + kWidth <= cols_) return;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      if (col + k < 0 || col + k >= cols_) y.at[k] = 0;
+    }
+  }
+  __device__ std::uint64_t out() const { return place_.out; }
+  __device__ void store(std::uint64_t out, int unit, uint2 codes) const {
+    const int col = unit * kWidth - before_;
+    std::uint64_t to = out + static_cast<std::uint64_t>(std::int64_t{col});
+    if (col >= 0 && col + kWidth <= cols_) return store_aligned_codes<kWidth>(to, codes);
+    std::uint64_t left = codes.x | std::uint64_t{codes.y} << 32;
+    if (col >= 0) {  // the first ones of a whole piece
+      const int count = cols_ - col;
+      if (kWidth == 8 && (count & 4)) store_first_codes<4>(to, left);
+      if (count & 2) store_first_codes<2>(to, left);
+      if (count & 1) store_first_codes<1>(to, left);
+    } else {  // the last ones: a row is wider
+      const int count = kWidth - before_;
+      to = out;
+      left >>= 8 * before_;
+      if (count & 1) store_first_codes<1>(to, left);
+      if (count & 2) store_first_codes<2>(to, left);
+      if (kWidth == 8 && (count & 4)) store_first_codes<4>(to, left);
+    }
+  }
+
+ private:
+  static __device__ int places_of_one(const Params& p) {
+    return static_cast<int>(p.units) + tuning::kChunksBesideUnits;
+  }
+  // Returns where the row begins. end: of the array, behind which nothing is read.
+  static __device__ int fetch_one(const T* row, const char* end, const Params& p, uint4* to,
+                                  std::uint64_t* arrived) {
+    const int shift = shift_of(row);
+    const char* const from = reinterpret_cast<const char*>(row) - shift;
+    int blocks = (shift + static_cast<int>(p.cols) * kSize + kChunkBytes - 1) / kChunkBytes;
+    if (end - from < blocks * kChunkBytes) {
+      --blocks;
+      const auto* const last = reinterpret_cast<const uint4*>(from) + blocks;
+      copy_now(to + 1 + blocks, last, static_cast<int>(end - reinterpret_cast<const char*>(last)));
+    }
+    expect_more_bytes(arrived, blocks * kChunkBytes);
+    copy_bulk(to + 1, from, blocks * kChunkBytes, arrived);
+    return kChunkBytes + shift;
+  }
+  template <int kUnits>
+  __device__ void load_one(const uint4* held, int first_byte, int first, int apart,
+                           uint4 (&chunks)[kUnits]) const {
+    const uint4* const from = held + first_byte / kChunkBytes + first;
+    const int shift = first_byte % kChunkBytes;
+    if (shift == 0) {
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i) {
+        if (has(first + i * apart)) chunks[i] = from[i * apart];
+      }
+      return;
+    }
+    with_shift<true>(shift, [&](auto shifted) {
+#pragma unroll
+      for (int i = 0; i < kUnits; ++i) {
+        if (has(first + i * apart)) chunks[i] = shifted(from[i * apart], from[i * apart + 1]);
+      }
+    });
+  }
+
+  const Params& p_;
+  const Place place_;
+  const int before_;  // elements of unit 0 that are not in the row
+  const int cols_;
+};
+#endif
+
+}  // namespace membound::cuda

@@ -1,0 +1,238 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What a thread of gated_activation_quant loads, holds and stores at once.
+#include "cuda/activation/gated_activation_quant_config.hpp"
+#include "cuda/launch/cache_hint.cuh"
+#include "cuda/launch/mbarrier.cuh"
+#include "cuda/row/element.cuh"
+#include "cuda/row/quantise.cuh"
+#include "cuda/row/unaligned_units.cuh"
+
+namespace membound::cuda {
+
+template <class A>
+struct FourNumbers {
+  A at[4];
+};
+// Up to four elements, zeros behind them.
+template <class A>
+__device__ __noinline__ FourNumbers<A> load_numbers(const void* data, DType dtype,
+                                                    std::int64_t index, std::int64_t stride,
+                                                    std::int64_t count) {
+  FourNumbers<A> numbers;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    numbers.at[i] = i < count ? read_number<A>(data, dtype, index + i * stride) : A(0);
+  return numbers;
+}
+
+__device__ inline uint4 load_global(std::uint64_t from) {
+  uint4 chunk;
+#if MEMBOUND_HAS_L2_PRIORITY
+  asm volatile("ld.global.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+               : "l"(from), "l"(kEvictLast)
+               : "memory");
+#else
+  asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+               : "l"(from)
+               : "memory");
+#endif
+  return chunk;
+}
+
+// What a chunk that starts anywhere is put together of.
+struct TwoBlocks {
+  uint4 low, high;
+};
+// A chunk whose blocks are not all in its row, as they would have it; zeros behind the row.
+template <class T>
+__device__ __noinline__ TwoBlocks blocks_of_elements(const T* from, int shift, std::int64_t count) {
+  const uint4 none = {0u, 0u, 0u, 0u}, chunk = load_elements(from, 1, count);
+  if (shift == 0) return {chunk, none};
+  const int rest = kChunkBytes - shift;
+  return {bytes_from(none, chunk, rest), bytes_from(chunk, none, rest)};
+}
+
+// The first bytes of `codes`, which move down, to a multiple of their number.
+template <int kBytes>
+__device__ inline void store_first_codes(std::uint64_t& to, std::uint64_t& codes) {
+  const auto word = static_cast<std::uint32_t>(codes);
+  if constexpr (kBytes == 4) {
+    asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
+  } else if constexpr (kBytes == 2) {
+    asm volatile("st.global.b16 [%0], %1;" ::"l"(to), "h"(static_cast<std::uint16_t>(word))
+                 : "memory");
+  } else {
+    asm volatile("st.global.b8 [%0], %1;" ::"l"(to), "r"(word) : "memory");
+  }
+  to += kBytes;
+  codes >>= 8 * kBytes;
+}
+// 8 or 4 codes anywhere, in pieces that are as wide as the place allows.
+template <int kCount>
+__device__ inline void store_whole_codes(std::uint64_t to, uint2 both) {
+  std::uint64_t codes = both.x | std::uint64_t{both.y} << 32;
+  const bool odd = to % 2 != 0;
+  if (odd) store_first_codes<1>(to, codes);
+  if constexpr (kCount == 8) {
+    const bool pair = to % 4 != 0;
+    if (pair) store_first_codes<2>(to, codes);
+    store_first_codes<4>(to, codes);
+    if (!pair) store_first_codes<2>(to, codes);
+    if (!odd) store_first_codes<2>(to, codes);
+  } else {
+    store_first_codes<2>(to, codes);
+    if (!odd) store_first_codes<2>(to, codes);
+  }
+  if (odd) store_first_codes<1>(to, codes);
+}
+
+// kWidth neighbours of a row, which a thread has at once: a chunk of 16 bytes, of an aligned row or
+// of one that starts anywhere, or elements of any dtype loaded one by one, T being what they are
+// computed in.
+template <class T, Access kAccess>
+struct QuantUnit {
+  using A = accumulate_t<T>;
+  static constexpr bool kChunks = kAccess != Access::kAny;
+  static constexpr bool kWhole = kAccess == Access::kAligned;  // rows are of whole units
+  static constexpr int kWidth = kChunks ? kPack<T> : 4;
+  static constexpr int kAhead = kChunks ? tuning::kQuantUnitsAhead : 1;
+  static constexpr int kPlanes = kWidth * static_cast<int>(sizeof(A)) / kChunkBytes;
+  using Index = std::conditional_t<kChunks, int, std::int64_t>;  // of a unit in its row
+  using Chunk = std::conditional_t<kChunks, uint4, FourNumbers<A>>;
+  using Raw = std::conditional_t<kAccess == Access::kShifted, TwoBlocks, Chunk>;
+  struct Values {
+    A at[kWidth];
+  };
+  // What is computed at once in the code: all elements would be 60 KB more.
+  static constexpr int kStep = kChunks ? kWidth : 8 / static_cast<int>(sizeof(A));
+  struct Step {
+    A at[kStep];
+  };
+
+  // A thread's units of one row, from its first on. What the compiler cannot see through it does
+  // not work out again for each of them.
+  struct ChunkRow {
+    std::uint64_t from;
+    __device__ ChunkRow(const GateArray<const void*>& array, std::int64_t row, Index first,
+                        std::int64_t) {
+      const T* const start = static_cast<const T*>(array.data) + row;
+      from = reinterpret_cast<std::uint64_t>(reinterpret_cast<const uint4*>(start) + first);
+      asm volatile("" : "+l"(from));
+    }
+    __device__ uint4 load(int at, DType, std::int64_t) const {
+      return load_global(from + std::int64_t{kChunkBytes} * at);
+    }
+    __device__ const uint4& chunk(const uint4& raw) const { return raw; }
+  };
+  struct ShiftedRow {
+    const T* from;   // the first unit
+    int left;        // elements from there on
+    int shift;       // bytes that it starts behind a boundary
+    int begin, end;  // units whose blocks are in the row, counted from the first
+    __device__ ShiftedRow(const GateArray<const void*>& array, std::int64_t row, Index first,
+                          std::int64_t cols)
+        : from(static_cast<const T*>(array.data) + row + std::int64_t{first} * kWidth),
+          left(static_cast<int>(cols - std::int64_t{first} * kWidth)),
+          shift(shift_of(from)),
+          begin((shift != 0) - first) {
+      const int behind = (kChunkBytes - shift) % kChunkBytes / static_cast<int>(sizeof(T));
+      end = left < behind ? 0 : (left - behind) / kWidth;
+    }
+    __device__ TwoBlocks load(int at, DType, std::int64_t) const {
+      const T* const chunk = from + std::int64_t{kWidth} * at;
+      if (at < begin || at >= end) return blocks_of_elements(chunk, shift, left - at * kWidth);
+      const std::uint64_t block = reinterpret_cast<std::uint64_t>(chunk) - shift;
+      TwoBlocks blocks;  // the second may stay unset
+      blocks.low = load_global(block);
+      if (shift != 0) blocks.high = load_global(block + kChunkBytes);
+      return blocks;
+    }
+    __device__ uint4 chunk(const TwoBlocks& raw) const {
+      return bytes_from(raw.low, raw.high, shift);
+    }
+  };
+  struct ElementRow {
+    const GateArray<const void*>& array;
+    std::int64_t row;
+    Index first;
+    __device__ ElementRow(const GateArray<const void*>& array, std::int64_t row, Index first,
+                          std::int64_t)
+        : array(array), row(row), first(first) {}
+    __device__ FourNumbers<A> load(int at, DType dtype, std::int64_t cols) const {
+      const std::int64_t col = (first + at) * kWidth;
+      return load_numbers<A>(array.data, dtype, row + col * array.col_stride, array.col_stride,
+                             cols - col);
+    }
+    __device__ const FourNumbers<A>& chunk(const FourNumbers<A>& raw) const { return raw; }
+  };
+  using Row =
+      std::conditional_t<kWhole, ChunkRow, std::conditional_t<kChunks, ShiftedRow, ElementRow>>;
+
+  // The first kStep numbers. What is left moves down.
+  static __device__ Step take(Chunk& raw) {
+    Step step;
+    const auto first_of = [&](const auto& numbers) {
+#pragma unroll
+      for (int i = 0; i < kStep; ++i) step.at[i] = numbers.at[i];
+    };
+    if constexpr (kChunks) {
+      first_of(unpack<T>(raw));
+    } else {
+      first_of(raw);
+#pragma unroll
+      for (int i = 0; i + kStep < kWidth; ++i) raw.at[i] = raw.at[i + kStep];
+    }
+    return step;
+  }
+
+  // In shared memory neighbouring threads have neighbouring chunks, `apart` bytes from the unit's
+  // next.
+  union Held {
+    uint4 planes[kPlanes];
+    A at[kWidth];
+    __device__ Held() {}
+  };
+  static __device__ void hold(std::uint32_t to, std::uint32_t apart, const Values& values) {
+    Held one;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) one.at[i] = values.at[i];
+#pragma unroll
+    for (int i = 0; i < kPlanes; ++i) store_shared(to + i * apart, one.planes[i]);
+  }
+  static __device__ Values recalled(std::uint32_t from, std::uint32_t apart) {
+    Held one;
+#pragma unroll
+    for (int i = 0; i < kPlanes; ++i) one.planes[i] = load_shared<uint4>(from + i * apart);
+    Values values;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) values.at[i] = one.at[i];
+    return values;
+  }
+
+  static __device__ A largest(const Values& values) {
+    A largest = 0;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) largest = larger_or_nan(largest, A(fabs(values.at[i])));
+    return largest;
+  }
+  static __device__ void store(std::uint64_t out_row, std::int64_t col_stride, std::int64_t cols,
+                               Index unit, uint2 codes) {
+    const std::int64_t first = std::int64_t{unit} * kWidth;
+    const std::int64_t left = cols - first;
+    if (kWhole || (kChunks && left >= kWidth)) {
+      const std::uint64_t to = out_row + static_cast<std::uint64_t>(first);
+      if (kWhole || to % kWidth == 0) return store_aligned_codes<kWidth>(to, codes);
+      store_whole_codes<kWidth>(to, codes);
+    } else {
+      store_codes(out_row + static_cast<std::uint64_t>(first * col_stride), col_stride, codes,
+                  left < kWidth ? static_cast<int>(left) : kWidth);
+    }
+  }
+};
+
+}  // namespace membound::cuda

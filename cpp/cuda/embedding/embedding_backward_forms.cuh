@@ -1,0 +1,204 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// How a thread reads, adds up and writes its part of a row.
+#include "cuda/embedding/token_groups.cuh"
+#include "cuda/launch/cache_hint.cuh"
+#include "cuda/row/element.cuh"
+
+namespace membound::cuda {
+
+struct EmbeddingBackwardParams {
+  EmbeddingBackwardProblem problem;
+  TokenGroups groups;
+  void* sums;               // of pieces, in the accumulate type
+  std::int64_t sum_stride;  // whole chunks of 16 bytes
+  std::int64_t units;       // of a row
+  bool pieces;              // sums of pieces are made, not yet rows
+  int in_turn;              // rows or pieces of a block, one after the other
+  std::int64_t slots;       // rows or pieces that there may be
+  std::int64_t zeroed;      // rows of the table that are zero already
+  ZeroChunks zeros;         // for the blocks behind those of config
+  tuning::GatedActivationConfig config;
+};
+
+// What a thread has of a row: kUnits of kWidth numbers, `lanes` units apart. Aligned rows go in
+// chunks of 16 bytes, the result in dy's dtype or as float32.
+template <class T>
+struct ChunkForm {
+  using A = accumulate_t<T>;
+  static constexpr int kUnits = tuning::kGradientChunks, kWidth = kPack<T>, kTokens = 2;
+  struct Sums {
+    Numbers<T> at[kUnits];
+  };
+  struct Loaded {
+    uint4 at[kUnits];
+  };
+
+  // One stride for all tokens: the call that several axes need would take registers.
+  static __device__ Loaded load(const EmbeddingBackwardParams& p, const GatePlace& place,
+                                std::uint32_t token) {
+    const T* row = static_cast<const T*>(p.problem.dy) + token * p.problem.dy_rows.strides[0];
+    const auto* dy = outlasting_writes(reinterpret_cast<const uint4*>(row));
+    Loaded loaded = {};
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const std::int64_t unit = place.first + i * place.lanes;
+      if (unit < p.units) loaded.at[i] = dy[unit];
+    }
+    return loaded;
+  }
+  static __device__ void add(const Loaded& loaded, Sums& sums) {
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const Numbers<T> numbers = unpack<T>(loaded.at[i]);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) sums.at[i].at[j] += numbers.at[j];
+    }
+  }
+
+  // float32, so many bytes of it that chunks fit.
+  static __device__ Numbers<T> read_wide(const void* from, std::int64_t unit) {
+    const auto* chunks = static_cast<const uint4*>(from) + unit * (kWidth / 4);
+    Numbers<T> numbers;
+#pragma unroll
+    for (int i = 0; i < kWidth / 4; ++i) {
+      const Numbers<float> some = unpack<float>(chunks[i]);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) numbers.at[4 * i + j] = some.at[j];
+    }
+    return numbers;
+  }
+  static __device__ void write_wide(void* to, std::int64_t unit, const Numbers<T>& numbers) {
+    auto* chunks = static_cast<uint4*>(to) + unit * (kWidth / 4);
+#pragma unroll
+    for (int i = 0; i < kWidth / 4; ++i) {
+      chunks[i] = pack<float>(
+          {numbers.at[4 * i], numbers.at[4 * i + 1], numbers.at[4 * i + 2], numbers.at[4 * i + 3]});
+    }
+  }
+
+  static __device__ void read_sums(const EmbeddingBackwardParams& p, const GatePlace& place,
+                                   std::int64_t slot, Sums& sums) {
+    const A* from = static_cast<const A*>(p.sums) + slot * p.sum_stride;
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const std::int64_t unit = place.first + i * place.lanes;
+      if (unit < p.units) sums.at[i] = read_wide(from, unit);
+    }
+  }
+  static __device__ void write_sums(const EmbeddingBackwardParams& p, const GatePlace& place,
+                                    std::int64_t slot, const Sums& sums) {
+    A* to = static_cast<A*>(p.sums) + slot * p.sum_stride;
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const std::int64_t unit = place.first + i * place.lanes;
+      if (unit < p.units) write_wide(to, unit, sums.at[i]);
+    }
+  }
+
+  static __device__ void write_row(const EmbeddingBackwardParams& p, const GatePlace& place,
+                                   std::int64_t row, const Sums& sums) {
+    const std::int64_t start = row * p.problem.row_stride;
+    const bool wide = sizeof(T) == 2 && p.problem.out_dtype == DType::kFloat32;
+    auto* const floats = static_cast<float*>(p.problem.rows) + start;
+    auto* const chunks = reinterpret_cast<uint4*>(static_cast<T*>(p.problem.rows) + start);
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const std::int64_t unit = place.first + i * place.lanes;
+      if (unit >= p.units) continue;
+      Numbers<T> numbers = sums.at[i];
+      if (p.problem.accumulate) {
+        const Numbers<T> before = wide ? read_wide(floats, unit) : unpack<T>(chunks[unit]);
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) numbers.at[j] = before.at[j] + numbers.at[j];
+      }
+      if (wide) {
+        write_wide(floats, unit, numbers);
+      } else {
+        chunks[unit] = pack<T>(numbers);
+      }
+    }
+  }
+};
+
+// Any strides and dtypes, by elements.
+template <class Number>
+struct ElementForm {
+  using A = Number;
+  static constexpr int kUnits = tuning::kGradientElements, kWidth = 1, kTokens = 1;
+  struct One {
+    A at[1];
+  };
+  struct Sums {
+    One at[kUnits];
+  };
+  struct Loaded {
+    A at[kUnits];
+  };
+
+  // float64 goes with float64 alone: no code for the others.
+  static __device__ DType known(DType dtype) {
+    if (sizeof(A) == 8) return DType::kFloat64;
+    if (dtype == DType::kFloat64) __builtin_unreachable();
+    return dtype;
+  }
+  static __device__ A read(const void* from, DType dtype, std::int64_t index) {
+    return read_number<A>(from, known(dtype), index);
+  }
+
+  static __device__ Loaded load(const EmbeddingBackwardParams& p, const GatePlace& place,
+                                std::uint32_t token) {
+    const std::int64_t offset = token_offset(p.problem.dy_rows, token);
+    Loaded loaded = {};
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const std::int64_t col = place.first + i * place.lanes;
+      if (col < p.problem.dim) {
+        loaded.at[i] = read(p.problem.dy, p.problem.dtype, offset + col * p.problem.dy_col_stride);
+      }
+    }
+    return loaded;
+  }
+  static __device__ void add(const Loaded& loaded, Sums& sums) {
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) sums.at[i].at[0] += loaded.at[i];
+  }
+  // Up to the stride: chunks are read.
+  static __device__ void read_sums(const EmbeddingBackwardParams& p, const GatePlace& place,
+                                   std::int64_t slot, Sums& sums) {
+    const A* from = static_cast<const A*>(p.sums) + slot * p.sum_stride;
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const std::int64_t col = place.first + i * place.lanes;
+      if (col < p.sum_stride) sums.at[i].at[0] = from[col];
+    }
+  }
+  static __device__ void write_sums(const EmbeddingBackwardParams& p, const GatePlace& place,
+                                    std::int64_t slot, const Sums& sums) {
+    A* to = static_cast<A*>(p.sums) + slot * p.sum_stride;
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const std::int64_t col = place.first + i * place.lanes;
+      if (col < p.sum_stride) to[col] = sums.at[i].at[0];
+    }
+  }
+  static __device__ void write_row(const EmbeddingBackwardParams& p, const GatePlace& place,
+                                   std::int64_t row, const Sums& sums) {
+    const EmbeddingBackwardProblem& problem = p.problem;
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      const std::int64_t col = place.first + i * place.lanes;
+      if (col >= problem.dim) continue;
+      const std::int64_t at = row * problem.row_stride + col * problem.col_stride;
+      A value = sums.at[i].at[0];
+      if (problem.accumulate) {
+        value = read(problem.rows, problem.out_dtype, at) + value;
+      }
+      write_number(problem.rows, known(problem.out_dtype), at, value);
+    }
+  }
+};
+
+}  // namespace membound::cuda

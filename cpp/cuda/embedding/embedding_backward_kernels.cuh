@@ -1,0 +1,231 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Sums over the tokens of each row, as the tree of core/gradient_tree.hpp: rows with more than one
+// piece have the sums of their pieces made first, and added up.
+#include "cuda/embedding/embedding_backward_forms.cuh"
+
+namespace membound::cuda {
+
+inline constexpr auto kPiece = static_cast<std::int32_t>(kGradientPiece);
+
+// Tokens that follow each other in groups.tokens[0].
+struct TokenRun {
+  std::int32_t first = 0;
+  std::int32_t count = 0;  // 0: none
+};
+
+__device__ inline TokenRun run_of_row(const TokenGroups& groups, std::int64_t row) {
+  const auto first = static_cast<std::int32_t>(groups.first[row]);
+  return {first, static_cast<std::int32_t>(groups.first[row + 1]) - first};
+}
+// Of the row to which a sorted token belongs.
+__device__ inline TokenRun run_around(const EmbeddingBackwardParams& p, std::int64_t place) {
+  if (place >= p.problem.tokens) return {};
+  const std::uint32_t row = p.groups.rows[0][place];
+  return row < p.problem.vocab ? run_of_row(p.groups, row) : TokenRun{};
+}
+
+// Rows with more than one piece. Of kGradientPiece places that follow each other at most one starts
+// such a row, and one a further piece of a row that started before: a window has room for two sums,
+// the latter's first, so that nobody has to count pieces.
+__device__ inline TokenRun long_run_from(const EmbeddingBackwardParams& p, std::int64_t window) {
+  const std::int64_t place = window * kGradientPiece, next = place + kGradientPiece;
+  const TokenRun run = run_around(p, next);  // a long run from the window reaches the next one
+  const bool starts_here = run.first >= place && run.first < next;
+  return starts_here && run.count > kGradientPiece ? run : TokenRun{};
+}
+__device__ inline TokenRun piece_of(const EmbeddingBackwardParams& p, std::int64_t slot) {
+  const std::int64_t window = slot / 2, place = window * kGradientPiece;
+  if (slot % 2 == 1) {
+    const TokenRun run = long_run_from(p, window);
+    return {run.first, run.count > 0 ? kPiece : 0};
+  }
+  const TokenRun run = run_around(p, place);
+  if (run.count <= kGradientPiece || run.first >= place) return {};
+  const std::int32_t before = (static_cast<std::int32_t>(place) - run.first + kPiece - 1) / kPiece;
+  const std::int32_t left = run.count - before * kPiece;
+  if (left <= 0) return {};
+  return {run.first + before * kPiece, left < kPiece ? left : kPiece};
+}
+__device__ inline std::int64_t sum_slot(const TokenRun& run, std::int32_t piece) {
+  return 2 * (run.first / kPiece + piece) + (piece == 0 ? 1 : 0);
+}
+
+// Minus zero is what adding to changes no number, not even a zero's sign.
+template <class Form>
+__device__ inline void clear(typename Form::Sums& sums, typename Form::A number) {
+#pragma unroll
+  for (int i = 0; i < Form::kUnits; ++i) {
+#pragma unroll
+    for (int j = 0; j < Form::kWidth; ++j) sums.at[i].at[j] = number;
+  }
+}
+
+// One piece: its tokens in their order, several of them in flight.
+template <class Form>
+__device__ inline void add_tokens(const EmbeddingBackwardParams& p, const GatePlace& place,
+                                  const TokenRun& run, typename Form::Sums& sums) {
+  const std::uint32_t* const tokens = p.groups.tokens[0] + run.first;
+  const int count = run.count;
+#pragma unroll 1
+  for (int first = 0; first < count; first += Form::kTokens) {
+    typename Form::Loaded loaded[Form::kTokens];
+#pragma unroll
+    for (int i = 0; i < Form::kTokens; ++i) {
+      if (first + i >= count) continue;
+      loaded[i] = Form::load(p, place, tokens[first + i]);
+    }
+#pragma unroll
+    for (int i = 0; i < Form::kTokens; ++i) {
+      if (first + i < count) Form::add(loaded[i], sums);
+    }
+  }
+}
+
+// A block adds up the pieces of the long rows that start in 32 windows, a tile of 32 chunks of 16
+// bytes: warp i makes sum i, 8 KB of shared memory hold them for the first warp. Limited by the
+// latency of the second-level cache. The result is in the place of the first piece.
+inline constexpr int kTotalThreads = 32 * kGradientSums;
+template <class A>
+__global__ void __launch_bounds__(kTotalThreads)
+    embedding_totals_kernel(const __grid_constant__ EmbeddingBackwardParams p) {
+  begin_overlapped();
+  constexpr int kAtOnce = 4;
+  __shared__ uint4 shared[kGradientSums][32];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const std::int64_t chunks = p.sum_stride / kPack<A>, tiles = (chunks + 31) / 32;
+  const std::int64_t group = blockIdx.x / tiles;
+  const std::int64_t chunk = (blockIdx.x - group * tiles) * 32 + lane;
+  const auto at = [&](std::int64_t slot) {
+    return reinterpret_cast<uint4*>(static_cast<A*>(p.sums) + slot * p.sum_stride) + chunk;
+  };
+  const auto add = [](const uint4& from, Numbers<A>& sum) {
+    const Numbers<A> numbers = unpack<A>(from);
+#pragma unroll
+    for (int j = 0; j < kPack<A>; ++j) sum.at[j] += numbers.at[j];
+  };
+  Numbers<A> zero;
+#pragma unroll
+  for (int j = 0; j < kPack<A>; ++j) zero.at[j] = -A{0};
+  const TokenRun mine = long_run_from(p, group * 32 + lane);
+  unsigned left = __ballot_sync(~0u, mine.count > 0);
+#pragma unroll 1
+  for (; left != 0; left &= left - 1) {
+    const int owner = __ffs(static_cast<int>(left)) - 1;
+    const TokenRun run{__shfl_sync(~0u, mine.first, owner), __shfl_sync(~0u, mine.count, owner)};
+    const std::int32_t pieces = (run.count + kPiece - 1) / kPiece;
+    Numbers<A> sum = zero;
+#pragma unroll 1
+    for (std::int32_t piece = warp; piece < pieces; piece += kAtOnce * kGradientSums) {
+      uint4 loaded[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const std::int32_t one = piece + i * kGradientSums;
+        if (one < pieces && chunk < chunks) loaded[i] = *at(sum_slot(run, one));
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (piece + i * kGradientSums < pieces && chunk < chunks) add(loaded[i], sum);
+      }
+    }
+    shared[warp][lane] = pack<A>(sum);
+    __syncthreads();
+    if (warp == 0 && chunk < chunks) {
+      Numbers<A> total = zero;
+#pragma unroll 1
+      for (int i = 0; i < kGradientSums; ++i) add(shared[i][lane], total);
+      *at(sum_slot(run, 0)) = pack<A>(total);
+    }
+    __syncthreads();
+  }
+}
+
+// What is summed, and where it goes.
+struct GradientRow {
+  std::int32_t row = -1;    // of the result, or the slot of a piece; negative: nothing to write
+  TokenRun run;             // of none: zeros
+  std::int32_t id_row = 0;  // of the table
+};
+
+__device__ inline GradientRow gradient_row(const EmbeddingBackwardParams& p, std::int64_t slot) {
+  const EmbeddingBackwardProblem& problem = p.problem;
+  GradientRow found;
+  if (slot >= p.slots) return found;
+  if (p.pieces) {
+    found.run = piece_of(p, slot);
+    if (found.run.count > 0) found.row = static_cast<std::int32_t>(slot);
+  } else if (problem.sparse()) {
+    found.row = static_cast<std::int32_t>(slot);
+    found.id_row = static_cast<std::int32_t>(problem.vocab - 1);
+    if (slot < *problem.rows_count) {
+      found.id_row = static_cast<std::int32_t>(p.groups.rows[0][p.groups.tokens[1][slot]]);
+      found.run = run_of_row(p.groups, found.id_row);
+    }
+  } else if (problem.accumulate) {
+    const std::uint32_t row = p.groups.rows[0][slot];
+    if (row >= problem.vocab || p.groups.first[row] != slot) return found;
+    found.row = static_cast<std::int32_t>(row);
+    found.run = run_of_row(p.groups, row);
+  } else {
+    if (problem.tokens > 0) found.run = run_of_row(p.groups, slot);
+    if (found.run.count > 0 || slot >= p.zeroed) found.row = static_cast<std::int32_t>(slot);
+  }
+  return found;
+}
+
+// From a sum to the gradient.
+template <class Form>
+__device__ inline void scale_sums(const EmbeddingBackwardProblem& problem, std::int32_t count,
+                                  typename Form::Sums& sums) {
+  using A = typename Form::A;
+  A factor = static_cast<A>(problem.scale);
+  if (problem.by_frequency) factor /= static_cast<A>(count);
+#pragma unroll
+  for (int i = 0; i < Form::kUnits; ++i) {
+#pragma unroll
+    for (int j = 0; j < Form::kWidth; ++j) {
+      sums.at[i].at[j] = product(sums.at[i].at[j], factor);
+    }
+  }
+}
+
+// A block writes some rows in turn, a tile of each, or several times as many narrow ones: of the
+// table, of the tokens that are the first of their row, or of the rows that occur. In a launch
+// before, the sums of pieces: where no id repeats, its blocks end at once. The next row is looked
+// up while one is summed. No shared memory; limited by memory.
+template <class Form>
+__global__ void __launch_bounds__(tuning::kGateThreads, tuning::kGradientBlocks)
+    embedding_gradient_kernel(const __grid_constant__ EmbeddingBackwardParams p) {
+  using A = typename Form::A;
+  begin_overlapped();
+  if (blockIdx.x >= p.config.blocks) {
+    return p.zeros.write(blockIdx.x - static_cast<unsigned>(p.config.blocks));
+  }
+  const GatePlace place(p.config);
+  const std::int64_t first = place.row * p.in_turn;
+  GradientRow next = gradient_row(p, first);
+#pragma unroll 1
+  for (int i = 1; i <= p.in_turn; ++i) {
+    const GradientRow now = next;
+    next = i < p.in_turn ? gradient_row(p, first + i) : GradientRow{};
+    if (now.row < 0) continue;
+    typename Form::Sums sums;
+    clear<Form>(sums, now.run.count > 0 ? -A{0} : A{0});
+    if (now.run.count > kPiece) {
+      Form::read_sums(p, place, sum_slot(now.run, 0), sums);
+    } else {
+      add_tokens<Form>(p, place, now.run, sums);
+    }
+    if (p.pieces) {
+      Form::write_sums(p, place, now.row, sums);
+      continue;
+    }
+    if (p.problem.sparse() && place.first == 0) p.problem.write_id(now.row, now.id_row);
+    if (now.run.count > 0) scale_sums<Form>(p.problem, now.run.count, sums);
+    Form::write_row(p, place, now.row, sums);
+  }
+}
+
+}  // namespace membound::cuda

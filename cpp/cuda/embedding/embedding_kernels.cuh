@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/activation/gate_tile.cuh"
+#include "cuda/embedding/embedding_config.hpp"
+#include "cuda/launch/cache_hint.cuh"
+#include "cuda/row/element.cuh"
+#include "cuda/row/reader.cuh"
+#include "ops/embedding.hpp"
+
+namespace membound::cuda {
+
+struct EmbeddingParams {
+  EmbeddingProblem problem;
+  std::int64_t units;  // of a row
+  tuning::GatedActivationConfig config;
+  bool copies;
+  int words;  // of 16 bits, in an element that is copied
+};
+
+// Where the rows of a token start, in elements.
+struct TokenRows {
+  std::int64_t weight, position, out;
+  bool has_weight, has_position;
+};
+__device__ inline TokenRows token_rows(const EmbeddingProblem& p, std::int64_t token) {
+  TokenRows rows{};
+  const std::int64_t row = p.row_of(p.ids.at(token_offset(p.ids.tokens, token)));
+  rows.has_weight = p.weight.has(row);
+  rows.weight = rows.has_weight ? row * p.weight.row_stride : 0;
+  rows.out = token_offset(p.out_rows, token);
+  if (p.position_weight.data == nullptr) return rows;
+  const std::int64_t position = p.position_ids.data != nullptr
+                                    ? p.position_ids.at(token_offset(p.position_ids.tokens, token))
+                                    : token % p.sequence;
+  rows.has_position = rows.has_weight && p.position_weight.has(position);
+  rows.position = rows.has_position ? position * p.position_weight.row_stride : 0;
+  return rows;
+}
+
+// A block has a tile of a row, or several narrow rows; a thread finds its row and asks for all of
+// its chunks before it writes one. No shared memory. Limited by memory, few tokens by the load of
+// the id, which the loads of the row wait for.
+template <class T>
+__global__ void __launch_bounds__(tuning::kGateThreads)
+    embedding_chunks_kernel(const __grid_constant__ EmbeddingParams p) {
+  constexpr int kCount = tuning::kEmbeddingUnits;
+  begin_overlapped();
+  const GatePlace place(p.config);
+  if (place.row >= p.problem.tokens) return;
+  const TokenRows rows = token_rows(p.problem, place.row);
+  const auto chunks_at = [](const void* data, std::int64_t offset) {
+    return outlasting_writes(reinterpret_cast<const uint4*>(static_cast<const T*>(data) + offset));
+  };
+  const uint4* const weight = chunks_at(p.problem.weight.data, rows.weight);
+  const uint4* const position = chunks_at(p.problem.position_weight.data, rows.position);
+  uint4* const out = reinterpret_cast<uint4*>(static_cast<T*>(p.problem.out) + rows.out);
+  uint4 found[kCount] = {}, added[kCount] = {};
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const std::int64_t unit = place.first + i * place.lanes;
+    if (i >= place.count || unit >= p.units) continue;
+    if (rows.has_weight) found[i] = weight[unit];
+    if (rows.has_position) added[i] = position[unit];
+  }
+  const auto scale = static_cast<accumulate_t<T>>(p.problem.scale);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const std::int64_t unit = place.first + i * place.lanes;
+    if (i >= place.count || unit >= p.units) continue;
+    if (rows.has_weight && !p.copies) {
+      Numbers<T> numbers = unpack<T>(found[i]);
+      const Numbers<T> more = unpack<T>(added[i]);
+#pragma unroll
+      for (int j = 0; j < kPack<T>; ++j) {
+        numbers.at[j] = product(numbers.at[j], scale);
+        if (rows.has_position) numbers.at[j] += more.at[j];  // 0 would turn -0 into it
+      }
+      found[i] = pack<T>(numbers);
+    }
+    out[unit] = found[i];
+  }
+}
+
+// How a row that starts anywhere is copied to a place that starts anywhere: aligned blocks of 16
+// bytes of the result, each out of two aligned ones of the source, and the words around them.
+// Blocks that reach over an end of the source are left to those, so that nothing beside it is read.
+struct ShiftedCopy {
+  using Word = std::uint16_t;  // of which elements of any dtype are some
+  static constexpr int kOfBlock = kChunkBytes / static_cast<int>(sizeof(Word));
+  int shift;                        // bytes of a source block before what is wanted
+  std::int64_t head, blocks, tail;  // words before the blocks, blocks, and where words go on
+
+  __device__ ShiftedCopy(const Word* from, const Word* to, std::int64_t words) {
+    head = (kChunkBytes - shift_of(to)) % kChunkBytes / static_cast<int>(sizeof(Word));
+    shift = shift_of(from + head);
+    if (shift > head * static_cast<int>(sizeof(Word))) head += kOfBlock;
+    const int behind = shift == 0 ? 0 : kChunkBytes - shift;
+    const std::int64_t bytes = (words - head) * static_cast<int>(sizeof(Word)) - behind;
+    blocks = bytes < 0 ? 0 : bytes / kChunkBytes;
+    head = head < words ? head : words;
+    tail = head + blocks * kOfBlock;
+  }
+};
+
+// Rows that are copied and do not all start on 16 bytes. Otherwise as the kernel above.
+static __global__ void __launch_bounds__(tuning::kGateThreads)
+    embedding_shifted_kernel(const __grid_constant__ EmbeddingParams p) {
+  constexpr int kCount = tuning::kShiftedEmbeddingUnits;
+  begin_overlapped();
+  const GatePlace place(p.config);
+  if (place.row >= p.problem.tokens) return;
+  const TokenRows rows = token_rows(p.problem, place.row);
+  using Word = ShiftedCopy::Word;
+  const std::int64_t words = p.problem.dim * p.words;
+  const auto* const from = static_cast<const Word*>(p.problem.weight.data) + rows.weight * p.words;
+  auto* const to = static_cast<Word*>(p.problem.out) + rows.out * p.words;
+  const ShiftedCopy copy(from, to, words);
+  const auto* source =
+      reinterpret_cast<const uint4*>(reinterpret_cast<const char*>(from + copy.head) - copy.shift);
+  uint4 low[kCount] = {}, high[kCount] = {};
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const std::int64_t block = place.first + i * place.lanes;
+    if (i >= place.count || block >= copy.blocks || !rows.has_weight) continue;
+    low[i] = source[block];
+    if (copy.shift != 0) high[i] = source[block + 1];
+  }
+  if (place.first < place.lanes) {  // the row's first tile
+    const auto one = [&](std::int64_t at) { to[at] = rows.has_weight ? from[at] : Word{0}; };
+#pragma unroll 1
+    for (std::int64_t at = place.first; at < copy.head; at += place.lanes) one(at);
+#pragma unroll 1
+    for (std::int64_t at = copy.tail + place.first; at < words; at += place.lanes) one(at);
+  }
+  uint4* const out = reinterpret_cast<uint4*>(to + copy.head);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const std::int64_t block = place.first + i * place.lanes;
+    if (i < place.count && block < copy.blocks)
+      out[block] = bytes_from(low[i], high[i], copy.shift);
+  }
+}
+
+// Any strides and dtypes, by elements.
+template <class A>
+__global__ void __launch_bounds__(tuning::kGateThreads)
+    embedding_elements_kernel(const __grid_constant__ EmbeddingParams p) {
+  begin_overlapped();
+  const GatePlace place(p.config);
+  if (place.row >= p.problem.tokens) return;
+  const EmbeddingProblem& problem = p.problem;
+  const TokenRows rows = token_rows(problem, place.row);
+  const A scale = static_cast<A>(problem.scale);
+#pragma unroll
+  for (int i = 0; i < tuning::kEmbeddingUnits; ++i) {
+    const std::int64_t col = place.first + i * place.lanes;
+    if (i >= place.count || col >= p.units) break;
+    const std::int64_t to = rows.out + col * problem.out_col_stride;
+    const std::int64_t from = rows.weight + col * problem.weight.col_stride;
+    if (p.copies && rows.has_weight) {
+      copy_number(problem.out, to, problem.weight.data, from, problem.dtype);
+      continue;
+    }
+    A value = 0;
+    if (rows.has_weight) {
+      value = product(read_number<A>(problem.weight.data, problem.dtype, from), scale);
+      if (rows.has_position) {
+        value += read_number<A>(problem.position_weight.data, problem.dtype,
+                                rows.position + col * problem.position_weight.col_stride);
+      }
+    }
+    write_number(problem.out, problem.out_dtype, to, value);
+  }
+}
+
+}  // namespace membound::cuda

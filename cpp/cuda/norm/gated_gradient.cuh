@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The gradient of a gated norm without options, element by element: a branch between the passes
+// over a chunk would keep all of its numbers in registers. The bits are those of GateOf and
+// GradientRow.
+#include "cuda/activation/silu.cuh"
+#include "cuda/norm/rms_norm_backward_row.cuh"
+
+namespace membound::cuda {
+
+// One chunk of each array. kNormFirst: the norm comes before the gate.
+template <class T, bool kNormFirst>
+struct GatedChunk {
+  using Accumulate = accumulate_t<T>;
+  Numbers<T> dy, x, gate, weight;
+
+  __device__ GatedChunk(const uint4& dy_, const uint4& x_, const uint4& gate_, const uint4& weight_)
+      : dy(unpack<T>(dy_)), x(unpack<T>(x_)), gate(unpack<T>(gate_)), weight(unpack<T>(weight_)) {}
+
+  // Sigmoid of the gate, which whoever has registers for it keeps between the passes.
+  __device__ Accumulate opened(int i) const { return sigmoid<T>(gate.at[i]); }
+
+  // Of element i: what the norm alone would have had for dy and x, and what its sums are made of.
+  struct Terms {
+    Accumulate s, open, dy, g, h;
+  };
+  __device__ Terms terms(int i, Accumulate rstd, Accumulate s) const {
+    Terms of;
+    of.s = s;
+    of.open = silu<T>(gate.at[i], of.s);
+    of.dy = kNormFirst ? product(dy.at[i], of.open) : dy.at[i];
+    of.g = product(of.dy, weight.at[i]);
+    of.h = product(kNormFirst ? x.at[i] : product(x.at[i], of.open), rstd);
+    return of;
+  }
+
+  // Of g * h, as row_sum. keep(i, opened(i)): for gradients().
+  template <class Keep>
+  __device__ Accumulate sum(Accumulate rstd, Keep keep) const {
+    const auto kept = [&](int i) {
+      const Accumulate s = opened(i);
+      keep(i, s);
+      return terms(i, rstd, s);
+    };
+    Accumulate even = 0, odd = 0;
+#pragma unroll
+    for (int i = 0; i < kPack<T>; i += 2) {
+      const Terms a = kept(i), b = kept(i + 1);
+      even = fma(a.g, a.h, even);
+      odd = fma(b.g, b.h, odd);
+    }
+    return even + odd;
+  }
+
+  __device__ Accumulate sum(Accumulate rstd) const {
+    return sum(rstd, [](int, Accumulate) {});
+  }
+
+  // Of x and the gate; adds to the sums of dweight. opened_: what was kept.
+  struct Gradients {
+    uint4 dx, dgate;
+  };
+  template <class Opened>
+  __device__ Gradients gradients(Accumulate rstd, Accumulate mean, Numbers<T>& sums,
+                                 Opened opened_) const {
+    Numbers<T> dx, dgate;
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) {
+      const Terms of = terms(i, rstd, opened_(i));
+      sums.at[i] = fma(of.dy, of.h, sums.at[i]);
+      const Accumulate of_norm = product(rstd, fma(-of.h, mean, of.g));
+      const Accumulate of_gate =
+          kNormFirst ? product(product(of.h, weight.at[i]), dy.at[i]) : product(of_norm, x.at[i]);
+      dgate.at[i] = product(of_gate, silu_slope(gate.at[i], of.s));
+      dx.at[i] = kNormFirst ? of_norm : product(of_norm, of.open);
+    }
+    return {pack<T>(dx), pack<T>(dgate)};
+  }
+  __device__ Gradients gradients(Accumulate rstd, Accumulate mean, Numbers<T>& sums) const {
+    return gradients(rstd, mean, sums, [&](int i) { return opened(i); });
+  }
+};
+
+}  // namespace membound::cuda

@@ -1,0 +1,264 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+
+#include "core/dispatch.hpp"
+#include "cuda/launch/launch.hpp"
+#include "cuda/norm/centring.cuh"
+#include "cuda/norm/rms_norm_backward_row.cuh"
+#include "cuda/row/array.hpp"
+#include "cuda/row/bulk_config.hpp"
+#include "cuda/row/column_sum.cuh"
+#include "cuda/row/offset.cuh"
+#include "cuda/row/packed_config.hpp"
+#include "ops/rms_norm_backward.hpp"
+
+namespace membound::cuda {
+
+template <class T, Access kAccess, Centring kCentring, bool kGated>
+void launch_rms_norm_backward(const RmsNormBackwardProblem& problem,
+                              const tuning::RmsNormBackwardConfig& config, const RowSplit& split,
+                              int device, StreamView stream);
+
+template <class T>
+void launch_rms_norm_backward_dense(const RmsNormBackwardProblem& problem,
+                                    const tuning::RmsNormBackwardConfig& config,
+                                    const tuning::DenseGradientConfig& dense, int device,
+                                    StreamView stream);
+template <class T>
+void launch_rms_norm_backward_framed(const RmsNormBackwardProblem& problem,
+                                     const tuning::RmsNormBackwardConfig& config, int device,
+                                     StreamView stream);
+
+// Whether partial sums are whole lines and worth what that costs (H200, bfloat16, without and with:
+// LayerNorm, two times 4 MiB, 16384 x 4096 101.6 and 99.8 us, 4096 x 4096 31.7 and 30.7; RMSNorm, 6
+// MiB, 8192 x 12288 159.3 and 157.0; no difference for 4 MiB, and 1024 x 1024, 512 KiB, 5.7
+// and 5.9).
+template <class Accumulate>
+bool discards(const PartialSumsParams<Accumulate>& sums, bool both) {
+  constexpr std::int64_t kLeast = 5 << 20;
+  const auto on_line = [](const void* data) {
+    return reinterpret_cast<std::uintptr_t>(data) % kLineBytes == 0;
+  };
+  const std::int64_t rows = (both ? 2 : 1) * (sums.paired ? 2 : 1) * sums.rows;
+  return sizeof(Accumulate) * kWarpLanes == kLineBytes && sums.cols % kWarpLanes == 0 &&
+         rows * sums.cols * std::int64_t{sizeof(Accumulate)} >= kLeast &&
+         on_line(sums.sums[0].partials) && (!both || on_line(sums.sums[1].partials));
+}
+
+template <class Accumulate>
+void launch_column_sums(PartialSumsParams<Accumulate> sums, bool both, int device,
+                        StreamView stream) {
+  constexpr int kColumns = kChunkBytes / sizeof(Accumulate);
+  const auto blocks = tuning::ceil_div(sums.cols, kWarpLanes);
+  sums.blocks_each = static_cast<int>(blocks);
+  sums.discards = discards(sums, both);
+  const auto with = [&]<int kColumnsOfLane>() {
+    const auto warps = tuning::ceil_div(sums.rows, kRowsOfPartialSums * kColumnsOfLane);
+    const LaunchShape shape{.blocks = both ? 2 * blocks : blocks,
+                            .threads = kWarpLanes * static_cast<int>(std::min<std::int64_t>(
+                                                        warps, kMostWarps<kColumnsOfLane>))};
+    if constexpr (sizeof(Accumulate) == 4) {
+      if (sums.paired) {
+        return launch<partial_sums_kernel<Accumulate, kColumnsOfLane, true>>(shape, stream, device,
+                                                                             sums);
+      }
+    }
+    launch<partial_sums_kernel<Accumulate, kColumnsOfLane, false>>(shape, stream, device, sums);
+  };
+  // Workspaces start on a chunk, so that shapes alone decide about the order of the sums.
+  if (sums.cols % kColumns == 0 && starts_on_chunk(sums.sums[0].partials) &&
+      (!both || starts_on_chunk(sums.sums[1].partials))) {
+    with.template operator()<kColumns>();
+  } else {
+    with.template operator()<1>();
+  }
+}
+template void launch_column_sums(PartialSumsParams<float>, bool, int, StreamView);
+template void launch_column_sums(PartialSumsParams<double>, bool, int, StreamView);
+
+template <class Accumulate>
+void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device, StreamView stream,
+                         bool added_pairs) {
+  if (p.dweight.data == nullptr && p.dbias.data == nullptr) return;
+  const bool both = p.dweight.data != nullptr && p.dbias.data != nullptr;
+  const PartialSumsParams<Accumulate> sums{
+      {p.dweight.data != nullptr ? p.dweight : p.dbias, p.dbias},
+      p.teams_of_head / (p.paired ? 2 : 1),
+      p.cols * p.heads.count,
+      p.cols,
+      0,
+      p.accumulate,
+      p.paired && !added_pairs};
+  launch_column_sums(sums, both, device, stream);
+}
+template void launch_partial_sums<float>(const RmsNormBackwardParams<float>&, int, StreamView,
+                                         bool);
+template void launch_partial_sums<double>(const RmsNormBackwardParams<double>&, int, StreamView,
+                                          bool);
+
+// The kernels of aligned rows count them in 32 bits, some steps past the last, and those of evenly
+// spaced ones the bytes between them.
+constexpr std::int64_t kMostRows = std::int64_t{1} << 30;
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 31;
+
+bool even_rows_fit(const RmsNormBackwardProblem& problem, std::int64_t dtype_size) {
+  const auto fits = [&](const void* data, const RowLayout& layout, std::int64_t size) {
+    if (data == nullptr) return true;
+    const std::int64_t bytes = inner_stride(layout) * size;
+    return -kMostBytes < bytes && bytes < kMostBytes;
+  };
+  return fits(problem.dy, problem.dy_rows, dtype_size) &&
+         fits(problem.x, problem.x_rows, dtype_size) &&
+         fits(problem.dsum, problem.dsum_rows, dtype_size) &&
+         fits(problem.gate, problem.gate_rows, dtype_size) &&
+         fits(problem.dx, problem.dx_rows, dtype_size) &&
+         fits(problem.dgate, problem.dgate_rows, dtype_size) &&
+         fits(problem.mean, problem.mean_rows, sizeof(double)) &&
+         fits(problem.rstd, problem.rstd_rows, sizeof(double));
+}
+
+template <class T>
+RowAccess<T> access_of(const RmsNormBackwardProblem& problem) {
+  RowAccess<T> access(problem.rows, problem.cols);
+  access.also_columns(problem.weight, problem.weight_dtype, problem.weight_stride,
+                      problem.weight_head_stride);
+  access.also_rows(problem.dy, problem.dy_rows, problem.dy_col_stride);
+  access.also_rows(problem.x, problem.x_rows, problem.x_col_stride);
+  access.also_rows(problem.dsum, problem.dsum_rows, problem.dsum_col_stride);
+  access.also_rows(problem.gate, problem.gate_rows, problem.gate_col_stride);
+  access.also_rows(problem.dx, problem.dx_rows, problem.dx_col_stride);
+  access.also_rows(problem.dgate, problem.dgate_rows, problem.dgate_col_stride);
+  access.also_statistic(problem.mean, problem.mean_rows);
+  access.also_statistic(problem.rstd, problem.rstd_rows);
+  // Only rows of lanes are counted in two axes (persistent_team.cuh).
+  const bool narrow = problem.cols <= kWarpLanes * kPack<T>;
+  if (access.split().extent != 0 && !narrow) access.at_least(Access::kShifted);
+  const bool fits = problem.rows < kMostRows && (narrow || even_rows_fit(problem, sizeof(T)));
+  if (access.access() == Access::kAligned && !fits) access.at_least(Access::kAny);
+  return access;
+}
+
+// Whether rows of unit stride may go to kernels with few options that have bulk copies, which are
+// where clusters are.
+bool takes_bulk_copies(const RmsNormBackwardProblem& problem, const RowSplit& split, int device) {
+  const bool alone = problem.gate == nullptr && problem.dsum == nullptr && !problem.centred;
+  const bool known = alone ? problem.is_everyday() : problem.is_plain();
+  return known && split.extent == 0 && problem.heads <= 1 && max_cluster_size(device) > 1;
+}
+
+// How narrow rows of unit stride go as pieces of memory: in no places where they do not.
+template <class T>
+tuning::DenseGradientConfig dense_config(const RmsNormBackwardProblem& problem,
+                                         const tuning::RmsNormBackwardConfig& config) {
+  const auto dense = [&](const void* data, const RowLayout& rows) {
+    return data == nullptr || rows.strides[0] == problem.cols;
+  };
+  if (!dense(problem.dy, problem.dy_rows) || !dense(problem.x, problem.x_rows) ||
+      !dense(problem.dsum, problem.dsum_rows) || !dense(problem.gate, problem.gate_rows) ||
+      !dense(problem.dx, problem.dx_rows) || !dense(problem.dgate, problem.dgate_rows)) {
+    return {};
+  }
+  const bool gated = problem.gate != nullptr;
+  return tuning::dense_gradient_config(config, problem.cols, sizeof(T),
+                                       gated || problem.dsum != nullptr ? 3 : 2, gated ? 2 : 1);
+}
+
+// Whether rows of unit stride are for the kernel of rows that start anywhere. dgate is as far
+// behind a boundary as dx: others never were run there.
+template <class T>
+bool takes_frame(const RmsNormBackwardProblem& problem, const tuning::RmsNormBackwardConfig& config,
+                 int device) {
+  const auto stride = [](const void* data, const RowLayout& layout) {
+    return data != nullptr ? layout.strides[0] : 0;
+  };
+  if (problem.gate != nullptr &&
+      !start_alike<T>(problem.dgate, problem.dgate_rows, problem.dx, problem.dx_rows)) {
+    return false;
+  }
+  const int arrays = problem.gate != nullptr || problem.dsum != nullptr ? 3 : 2;
+  return tuning::has_frame(
+             config, tuning::ceil_div(problem.cols, kPack<T>), sizeof(T),
+             {stride(problem.dy, problem.dy_rows), stride(problem.x, problem.x_rows),
+              stride(problem.dsum, problem.dsum_rows), stride(problem.gate, problem.gate_rows),
+              stride(problem.dx, problem.dx_rows), stride(problem.dgate, problem.dgate_rows)}) &&
+         // Besides the ring a block has 5.2 KiB at most (LayerNorm, four chunks a thread).
+         tuning::framed_bytes(config, arrays) + (6 << 10) <=
+             static_cast<int>(max_shared_bytes(device));
+}
+
+void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream) {
+  dispatch_floating(problem.dtype, "rms_norm_backward", [&]<class T>() {
+    const int device = current_device();
+    RowAccess<T> asked = access_of<T>(problem);
+    const auto config_of = [&](bool ring, bool roomy = true) {
+      const bool sums = problem.dweight != nullptr || problem.dbias != nullptr;
+      return tuning::rms_norm_backward_config(
+          problem.rows, problem.cols, sizeof(T), sums, ring, max_cluster_size(device),
+          problem.centred, problem.heads, problem.gate != nullptr, problem.dsum != nullptr, roomy);
+    };
+    const auto fits = [&](const tuning::RmsNormBackwardConfig& config) {
+      return config.shared_bytes + tuning::kBesideRing <=
+             static_cast<int>(max_shared_bytes(device));
+    };
+    // Of gated rows the ring holds those without options.
+    const bool ring = asked.access() == Access::kAligned &&
+                      (problem.gate == nullptr || (problem.is_plain() && problem.heads == 1));
+    tuning::RmsNormBackwardConfig config = config_of(ring);
+    if (!fits(config)) config = config_of(ring, false);
+    if (!fits(config)) {
+      config = config_of(false);
+      if (problem.gate == nullptr) asked.at_least(Access::kShifted);
+    }
+    // Of the blocks of rows only those of lanes know heads, unless they take any rows.
+    if (problem.heads > 1 && config.form == tuning::GradientForm::kRoles &&
+        config.rows.form != tuning::RowForm::kWarp) {
+      asked.at_least(Access::kAny);
+      config = config_of(false);
+    }
+    // Kernels of its own for it would be a quarter of a unit's time to compile.
+    if (sizeof(T) == 8 && asked.access() == Access::kShifted) asked.at_least(Access::kAny);
+    if constexpr (sizeof(T) < 8) {
+      if (asked.access() == Access::kShifted && takes_bulk_copies(problem, asked.split(), device)) {
+        const auto dense = dense_config<T>(problem, config);
+        if (dense.places > 0)
+          return launch_rms_norm_backward_dense<T>(problem, config, dense, device, stream);
+        // As aligned rows, or in blocks of two chunks a thread.
+        for (bool as_aligned : {true, false}) {
+          const auto framed = config_of(as_aligned);
+          if (takes_frame<T>(problem, framed, device)) {
+            return launch_rms_norm_backward_framed<T>(problem, framed, device, stream);
+          }
+        }
+      }
+    }
+    // Otherwise a gate does not pass shared memory.
+    if (problem.gate != nullptr && asked.access() == Access::kShifted) {
+      asked.at_least(Access::kAny);
+    }
+    // The ring of shifted rows, and what is beside it.
+    if (asked.access() == Access::kShifted && max_shared_bytes(device) < std::size_t{98 << 10}) {
+      asked.at_least(Access::kAny);
+    }
+    const Access access = asked.access();
+    const RowSplit split = asked.split();
+    const auto go = [&]<Access kAccess, Centring kCentring, bool kGated = false>() {
+      launch_rms_norm_backward<T, kAccess, kCentring, kGated>(problem, config, split, device,
+                                                              stream);
+    };
+    if (access == Access::kAny) {
+      go.template operator()<Access::kAny, Centring::kAsked>();
+    } else if (access == Access::kShifted) {
+      if constexpr (sizeof(T) < 8) go.template operator()<Access::kShifted, Centring::kAsked>();
+    } else if (problem.centred) {
+      go.template operator()<Access::kAligned, Centring::kAlways>();
+    } else if (problem.gate != nullptr) {
+      go.template operator()<Access::kAligned, Centring::kNever, true>();
+    } else {
+      go.template operator()<Access::kAligned, Centring::kNever>();
+    }
+  });
+}
+
+}  // namespace membound::cuda

@@ -1,0 +1,236 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// dweight and dbias of few rows, by blocks of columns: each adds up a segment of them over all
+// rows. Threads hold chunks of rows, or elements of rows that start anywhere: the same tree, which
+// the size of the block fixes. A block works for one head.
+#include "cuda/launch/async_copy.cuh"
+#include "cuda/norm/gradient_group.cuh"
+#include "cuda/norm/rms_norm_backward_config.hpp"
+#include "cuda/norm/rms_norm_backward_row.cuh"
+#include "cuda/row/column_sum.cuh"
+
+namespace membound::cuda {
+
+// How much of a row a block of columns has, and where rows that are on their way wait: in registers
+// they would leave a multiprocessor one block of 512 threads in place of two.
+enum class ColumnForm {
+  kNarrow,  // kColumnSegment, in registers
+  kWide,    // kWideColumnSegment, in registers
+  kParked,  // the same, in shared memory
+  kAsked,   // as many as the width says, in registers
+};
+template <class T, class Team, Access kAccess, bool kGated>
+__host__ __device__ constexpr ColumnForm column_form() {
+  constexpr bool kParks = kAccess == Access::kAligned && sizeof(T) < 8 && !kGated;
+  if (std::is_same_v<Team, GradientWideTeam> || Team::kClusters) {
+    return kParks ? ColumnForm::kParked : ColumnForm::kWide;
+  }
+  const bool may_be_wide = std::is_same_v<Team, GradientBlockTeam> && !kParks;
+  return may_be_wide ? ColumnForm::kAsked : ColumnForm::kNarrow;
+}
+
+// A block's columns and rows, and the end of its sums. Lanes beside each other take the chunks of a
+// segment and the rest of the block rows in turn, each group of lanes a slot: rows of a slot are
+// added up, then slots of a warp, then warps.
+template <class T, int kMaxSegment, bool kHeads>
+class ColumnBlock {
+ protected:
+  using Accumulate = accumulate_t<T>;
+  using Params = RmsNormBackwardParams<Accumulate>;
+  static constexpr int kMaxWarps = 16;
+
+  // parts: blocks that share a segment.
+  __device__ ColumnBlock(const Params& p, int segment_chunks, int parts = 1)
+      : p_(p),
+        segment_shift_(log2_of(segment_chunks)),
+        width_((kPack<T> << segment_shift_) / parts),
+        of_head_(((p.chunks + segment_chunks - 1) >> segment_shift_) * parts),
+        rows_{p.heads.count, kHeads ? static_cast<int>(blockIdx.x) / of_head_ : 0} {}
+
+  __device__ bool has_rows() const { return !kHeads || rows_.head < p_.heads.count; }
+  __device__ int segment_chunks() const { return 1 << segment_shift_; }
+  __device__ int step() const { return static_cast<int>(blockDim.x) >> segment_shift_; }
+  __device__ int segment() const {  // or part of one
+    const int block = static_cast<int>(blockIdx.x);
+    return kHeads ? block % of_head_ : block;
+  }
+  __device__ std::int64_t first_column() const { return std::int64_t{segment()} * width_; }
+
+  // store_warp(sums, to): writes the sums of a warp for the columns to to[0] ... .
+  template <Centring kCentring, class Sums, class StoreWarp>
+  __device__ void store(Sums& weight, Sums& bias, StoreWarp store_warp) const {
+    if (p_.dweight.data != nullptr) store(weight, p_.dweight, store_warp);
+    if (kCentring != Centring::kNever && p_.dbias.data != nullptr) {
+      __syncthreads();  // the sums of the weight have been read
+      store(bias, p_.dbias, store_warp);
+    }
+  }
+
+  const Params& p_;
+  const int segment_shift_;
+  int width_;    // columns
+  int of_head_;  // blocks
+  RowsOfHead<kHeads> rows_;
+
+ private:
+  template <class Sums, class StoreWarp>
+  __device__ void store(Sums& sums, const ColumnSums<Accumulate>& to, StoreWarp store_warp) const {
+    __shared__ Accumulate of_warps[kMaxWarps][kMaxSegment * kPack<T>];
+    const int thread = static_cast<int>(threadIdx.x);
+    store_warp(sums, of_warps[thread / kWarpLanes]);
+    __syncthreads();
+    const std::int64_t col = first_column() + thread;
+    if (thread >= width_ || col >= p_.cols) return;
+    Accumulate all[kMaxWarps];
+#pragma unroll
+    for (int warp = 0; warp < kMaxWarps; ++warp) {
+      all[warp] = warp * kWarpLanes < static_cast<int>(blockDim.x) ? of_warps[warp][thread] : 0;
+    }
+    store_gradient(to, rows_.head, col, reduce_array<kMaxWarps>(all, Sum()), p_.accumulate);
+  }
+};
+
+// Of a segment.
+__host__ __device__ constexpr int most_chunks(ColumnForm form) {
+  return form == ColumnForm::kNarrow ? tuning::kColumnSegment : tuning::kWideColumnSegment;
+}
+
+// A thread has one chunk of the segment.
+template <class T, Access kAccess, Centring kCentring, bool kSplit, bool kGated, ColumnForm kForm>
+class ColumnChunks : ColumnBlock<T, most_chunks(kForm), kAccess == Access::kAny || kSplit> {
+  using Block = ColumnBlock<T, most_chunks(kForm), kAccess == Access::kAny || kSplit>;
+  using Block::p_, Block::rows_, Block::segment_shift_, Block::segment_chunks, Block::step;
+  using typename Block::Accumulate, typename Block::Params;
+  static constexpr int kUnroll = 4;  // rows of a thread that are on their way in registers
+  struct Sums {
+    Numbers<T> weight{}, bias{};
+  };
+
+ public:
+  __device__ explicit ColumnChunks(const Params& p)
+      : Block(p, kForm == ColumnForm::kAsked && p.chunks <= tuning::kNarrowChunks
+                     ? tuning::kColumnSegment
+                     : most_chunks(kForm)),
+        index_((this->segment() << segment_shift_) +
+               (static_cast<int>(threadIdx.x) & (segment_chunks() - 1))) {}
+
+  __device__ void run() const {
+    if (!this->has_rows()) return;
+    Sums sums;
+    if constexpr (kForm == ColumnForm::kParked && MEMBOUND_HAS_ASYNC_COPY) {
+      add_parked(sums);
+    } else {
+      add_held(sums);
+    }
+    this->template store<kCentring>(sums.weight, sums.bias, [this](Numbers<T>& of, Accumulate* to) {
+      const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) {
+#pragma unroll
+        for (int offset = kWarpLanes / 2; offset >= tuning::kColumnSegment; offset /= 2) {
+          if (offset < segment_chunks()) break;
+          of.at[i] += shuffle_xor(of.at[i], offset);
+        }
+        if (lane < segment_chunks()) to[lane * kPack<T> + i] = of.at[i];
+      }
+    });
+  }
+
+ private:
+  using Row = GradientRow<T, kAccess, kSplit>;
+  using Statistics = RowStatistics<Accumulate>;
+  // Of a thread at a time: two of centred rows would spill.
+  static constexpr int kTogether = kCentring == Centring::kAlways ? 1 : 2;
+  static constexpr int kBatches = tuning::kColumnRows / kTogether;
+
+  __device__ int first() const { return static_cast<int>(threadIdx.x) >> segment_shift_; }
+  __device__ Row row(std::int64_t at) const { return {p_, rows_.at(at)}; }
+  __device__ void add(Sums& sums, const uint4& dy, const uint4& x, const uint4& gate,
+                      const Statistics& statistics) const {
+    const ChunkInputs<T> inputs = GateOf<T, kAccess, kGated>{p_}.inputs(dy, x, gate);
+    add_weight_gradient<T>(sums.weight, inputs.dy, normal<T, kCentring>(inputs.x, statistics),
+                           kCentring != Centring::kAlways && p_.round_before_weight);
+    if constexpr (kCentring != Centring::kNever) add_bias_gradient<T>(sums.bias, inputs.dy);
+  }
+
+  // Of dy or x in a batch of rows, which its thread alone reads and writes.
+  __device__ static uint4& parked(int batch, int row, int array) {
+    extern __shared__ uint4 columns[];
+    return columns[((batch * kTogether + row) * 2 + array) * static_cast<int>(blockDim.x) +
+                   static_cast<int>(threadIdx.x)];
+  }
+  __device__ void park(int batch, std::int64_t first_row) const {
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const std::int64_t at = first_row + i * step();
+      if (at >= p_.rows || index_ >= p_.chunks) continue;
+      const Row from = row(at);
+      copy_async(&parked(batch, i, 0), from.dy().address(index_), kChunkBytes);
+      copy_async(&parked(batch, i, 1), from.x().address(index_), kChunkBytes);
+    }
+    commit_copies();
+  }
+  __device__ void load(Statistics (&statistics)[kTogether], std::int64_t first_row) const {
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const std::int64_t at = first_row + i * step();
+      if (at < p_.rows) statistics[i] = row(at).template statistics<kCentring>();
+    }
+  }
+  __device__ void add_parked(Sums& sums) const {
+    const int together = kTogether * step();
+#pragma unroll
+    for (int batch = 0; batch < kBatches; ++batch) park(batch, first() + batch * together);
+    Statistics next[kTogether];
+    load(next, first());
+    int batch = 0;
+#pragma unroll 1
+    for (std::int64_t at = first(); at < p_.rows; at += together) {
+      Statistics of[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) of[i] = next[i];
+      load(next, at + together);
+      wait_for_copies<kBatches - 1>();
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (at + i * step() >= p_.rows) break;
+        add(sums, parked(batch, i, 0), parked(batch, i, 1), uint4{}, of[i]);
+      }
+      park(batch, at + std::int64_t{kBatches} * together);
+      if (++batch == kBatches) batch = 0;
+    }
+  }
+  __device__ void add_held(Sums& sums) const {
+    const GateOf<T, kAccess, kGated> gate{p_};
+    const auto index = [&](int) { return index_; };
+    for (std::int64_t first_row = first(); first_row < p_.rows; first_row += kUnroll * step()) {
+      typename Row::template Raw<1> raw[kUnroll];
+      uint4 gates[kUnroll];
+      Statistics statistics[kUnroll];
+#pragma unroll
+      for (int i = 0; i < kUnroll; ++i) {
+        const std::int64_t at = first_row + i * step();
+        if (at >= p_.rows) break;
+        const Row arrays = row(at);
+        arrays.fetch(raw[i], index);
+        if (gate.is_there()) gates[i] = arrays.load_gate(index_);
+        statistics[i] = arrays.template statistics<kCentring>();
+      }
+#pragma unroll
+      for (int i = 0; i < kUnroll; ++i) {
+        const std::int64_t at = first_row + i * step();
+        if (at >= p_.rows) break;
+        uint4 dy[1];
+        uint4 x[1];
+        row(at).template chunks<false>(raw[i], dy, x, index);
+        add(sums, dy[0], x[0], gates[i], statistics[i]);
+      }
+    }
+  }
+
+  int index_;
+};
+
+}  // namespace membound::cuda

@@ -1,0 +1,82 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/launch/launch.hpp"
+#include "cuda/norm/rms_norm_backward_bulk.cuh"
+#include "cuda/norm/rms_norm_backward_params.cuh"
+
+namespace membound::cuda {
+
+template <class T, Third kThird, Centring kCentring, bool kOptions = false>
+void launch_framed(const RmsNormBackwardParams<accumulate_t<T>>& p,
+                   const RmsNormBackwardConfig& config, int device, StreamView stream) {
+  using Value = RowSum<T, kCentring>;
+  constexpr int kBlock = tuning::kPersistentBlock;
+  constexpr int kArrays = kThird == Third::kNothing ? 2 : 3;
+  const LaunchShape shape{
+      .blocks = std::int64_t{config.partial_rows} * config.blocks_per_row,
+      .threads = config.threads,
+      .cluster = config.blocks_per_row,
+      .shared_bytes = static_cast<std::size_t>(tuning::framed_bytes(config, kArrays))};
+  const auto as = [&]<class Group>() {
+    launch<rms_norm_backward_framed_kernel<T, Group, kThird, kCentring, kOptions>>(shape, stream,
+                                                                                   device, p);
+  };
+  // One block less on a multiprocessor where registers would spill (H200, bfloat16, with as many
+  // and with less: with a gate 65536 x 1001 404 and 315 us, 8192 x 5119, on a H100, 254 and 227;
+  // LayerNorm 32768 x 3001 289 and 247).
+  constexpr bool kGated = kThird == Third::kGate;
+  constexpr int kLess = kGated ? 1 : 0;
+  constexpr int kSmallLess = kGated || kCentring != Centring::kNever || kOptions ? 1 : 0;
+  // Where options of 16 bits leave no registers (8192 x 6143 with an offset 136 and 170).
+  constexpr int kPairs =
+      sizeof(T) == 2 && (kOptions || kThird != Third::kNothing)
+          ? tuning::kSmallPairs
+          : tuning::small_pairs(sizeof(T), kCentring != Centring::kNever, kGated);
+  if (config.blocks_per_row > 1) {
+    as.template operator()<ClusterGroup<Value, 2, 0>>();
+  } else if (config.vecs == 4) {
+    if constexpr (kThird == Third::kDsum) {
+      if (config.threads <= tuning::kRoomyFours) {
+        return as.template operator()<WarpGroup<Value, 4, 0, tuning::kRoomyFours, 1>>();
+      }
+    }
+    if constexpr (!kGated) {
+      as.template operator()<WarpGroup<Value, 4, 0, tuning::kSmallFours, 1>>();
+    }
+  } else if (config.vecs == 1 && config.threads <= tuning::kSmallBlock) {
+    as.template operator()<WarpGroup<Value, 1, 0, tuning::kSmallBlock, 3 - kSmallLess>>();
+  } else if (config.vecs == 1) {
+    as.template operator()<WarpGroup<Value, 1, 0, kBlock, 2 - kLess>>();
+  } else if (config.threads <= kPairs) {
+    as.template operator()<WarpGroup<Value, 2, 0, kPairs, 2 - kLess>>();
+  } else {
+    as.template operator()<WarpGroup<Value, 2, 0, kBlock, 1>>();
+  }
+}
+
+using FramedGradientLaunch = void(const RmsNormBackwardProblem&, const RmsNormBackwardConfig&, int,
+                                  StreamView);
+template <class T>
+void launch_rms_norm_backward_framed(const RmsNormBackwardProblem& problem,
+                                     const RmsNormBackwardConfig& config, int device,
+                                     StreamView stream) {
+  const auto p = rms_norm_backward_params<T>(problem, config, RowSplit{});
+  if (p.gate != nullptr) {
+    launch_framed<T, Third::kGate, Centring::kNever>(p, config, device, stream);
+  } else if (p.centred && p.dsum != nullptr) {
+    launch_framed<T, Third::kDsum, Centring::kAlways>(p, config, device, stream);
+  } else if (p.centred) {
+    launch_framed<T, Third::kNothing, Centring::kAlways>(p, config, device, stream);
+  } else if (p.dsum != nullptr) {
+    launch_framed<T, Third::kDsum, Centring::kNever>(p, config, device, stream);
+  } else if (!p.plain) {
+    launch_framed<T, Third::kNothing, Centring::kNever, true>(p, config, device, stream);
+  } else {
+    launch_framed<T, Third::kNothing, Centring::kNever>(p, config, device, stream);
+  }
+  launch_partial_sums(p, device, stream);
+}
+
+}  // namespace membound::cuda

@@ -1,0 +1,279 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// From a problem to its launches for one storage type and way to read rows. Aligned rows, aligned
+// rows that are centred, shifted and strided rows are translation units of their own
+// (rms_norm_backward_<form>.cu), so that they compile side by side.
+#include "cuda/launch/launch.hpp"
+#include "cuda/norm/rms_norm_backward_params.cuh"
+#include "cuda/norm/rms_norm_backward_persistent.cuh"
+#include "cuda/norm/rms_norm_backward_specialised.cuh"
+
+namespace membound::cuda {
+
+template <class T, Access kAccess, Centring kCentring, bool kGated>
+void launch_roles(const RmsNormBackwardParams<accumulate_t<T>>& p,
+                  const RmsNormBackwardConfig& config, int device, StreamView stream) {
+  using tuning::RowForm;
+  using Value = RowSum<T, kCentring>;
+  std::int64_t row_blocks = 0;
+  if (p.dx != nullptr || p.dgate != nullptr) {
+    const std::int64_t rows = p.rows * p.heads.count;
+    row_blocks = config.rows.form == RowForm::kWarp
+                     ? tuning::ceil_div(rows, config.threads / config.lanes)
+                     : rows * config.blocks_per_row;
+  }
+  LaunchShape shape{.blocks = p.column_blocks + row_blocks,
+                    .threads = config.threads,
+                    .cluster = config.blocks_per_row};
+  if (kAccess == Access::kShifted && p.column_blocks > 0) {
+    shape.shared_bytes = column_elements_bytes<accumulate_t<T>>(config.threads);
+  }
+  const auto held = [&]<class Team>() {
+    constexpr ColumnForm kColumns = column_form<T, Team, kAccess, kGated>();
+    if (p.column_blocks > 0 && kColumns == ColumnForm::kParked) {
+      constexpr std::size_t kBeside = 8 << 10;  // at most; 7.5, which has no room, parks nothing
+      const auto bytes = static_cast<std::size_t>(tuning::column_bytes(config.threads));
+      if (bytes + kBeside <= max_shared_bytes(device)) shape.shared_bytes = bytes;
+    }
+    launch<rms_norm_backward_roles_kernel<T, Team, kAccess, kCentring, kGated>>(shape, stream,
+                                                                                device, p);
+  };
+  switch (config.rows.form) {
+    case RowForm::kWarp: return held.template operator()<GradientWarpTeam>();
+    case RowForm::kBlock:
+      if constexpr (column_form<T, GradientBlockTeam, kAccess, kGated>() == ColumnForm::kNarrow) {
+        if (p.chunks > tuning::kNarrowChunks) return held.template operator()<GradientWideTeam>();
+      }
+      return held.template operator()<GradientBlockTeam>();
+    case RowForm::kCluster: return held.template operator()<GradientClusterTeam<Value>>();
+    case RowForm::kStreamed:
+      return launch<rms_norm_backward_streamed_kernel<T, kAccess, kCentring, kGated>>(shape, stream,
+                                                                                      device, p);
+  }
+}
+
+// The kernels of the persistent form, as persistent_shape has them.
+template <class T, Access kAccess, Centring kCentring, bool kGated>
+class PersistentLaunch {
+  using Params = RmsNormBackwardParams<accumulate_t<T>>;
+  using Value = RowSum<T, kCentring>;
+  static constexpr int kBlock = tuning::kPersistentBlock;
+  static constexpr int kPairs =
+      tuning::small_pairs(sizeof(T), kCentring != Centring::kNever, kGated);
+  static constexpr bool kHasPlain = kAccess != Access::kAny && !kGated;
+  static constexpr bool kHasMore = kHasPlain && kAccess == Access::kAligned && sizeof(T) < 8;
+  static constexpr bool kCrowded = kCentring != Centring::kNever || kGated;
+  static constexpr bool kMayBeEven = kAccess == Access::kAligned && sizeof(T) < 8;
+  // The next row in registers, or in a ring by another kernel.
+  template <class Group>
+  static constexpr bool kMayRing = Group::kVecs == 1 && Group::kRing == 0 && Group::kOneRow;
+
+ public:
+  PersistentLaunch(const Params& p, const RmsNormBackwardConfig& config, int device,
+                   StreamView stream)
+      : p_(p),
+        config_(config),
+        device_(device),
+        stream_(stream),
+        shape_{.blocks = std::int64_t{config.partial_rows} * config.blocks_per_row,
+               .threads = config.threads,
+               .cluster = config.blocks_per_row,
+               .shared_bytes = static_cast<std::size_t>(
+                   kAccess == Access::kShifted
+                       ? tuning::shifted_ring_bytes(config.vecs, config.lanes, config.threads)
+                       : config.shared_bytes)} {}
+
+  void run() {
+    if (config_.lanes <= kWarpLanes) {
+      by_lanes();
+    } else if (config_.ring == 0) {
+      through_registers();
+    } else if constexpr (kAccess == Access::kAligned) {
+      config_.blocks_per_row > 1 ? through_rings_of_clusters() : through_rings();
+    }
+    launch_partial_sums(p_, device_, stream_, added_pairs_);
+  }
+
+ private:
+  template <class Group, Form kForm>
+  void as() {
+    constexpr bool kMayPair = kAccess == Access::kAligned && kForm < Form::kPlainGated &&
+                              tuning::may_pair(sizeof(T), kCentring != Centring::kNever);
+    using Pairs = typename PairsOf<Group, kMayPair>::Type;
+    if constexpr (Pairs::kPaired) pair_blocks();
+    launch<rms_norm_backward_persistent_kernel<T, Pairs, kAccess, kForm, kCentring>>(
+        shape_, stream_, device_, p_);
+  }
+  // One block for two leaves half as many partial sums (1.2 us for each 4 MiB), where it has room.
+  void pair_blocks() {
+    if (!config_.paired) return;
+    const std::size_t bytes = 2 * shape_.shared_bytes;
+    if (bytes + tuning::kBesideRing > max_shared_bytes(device_)) return;
+    shape_.blocks /= 2;
+    shape_.threads *= 2;
+    shape_.shared_bytes = bytes;
+    added_pairs_ = true;
+  }
+  // Forms that aligned rows alone have: others would be compiled beside what Group says.
+  template <class Group, Form kForm>
+  void more_as() {
+    if constexpr (kMayRing<Group>) {
+      // Beside the next row there are no registers for it (H200, 16384 x 4096 bfloat16, rounded:
+      // 140 us, 99 so).
+      if constexpr (kForm == Form::kPlainAdd) {
+        if (p_.steps.rounds < tuning::kRowsForRing) return as<Group, kForm>();
+      }
+      shape_.shared_bytes = std::size_t{2 * 2 * kChunkBytes} * config_.threads;
+      as<WarpGroup<Value, 1, 2, kBlock, 2>, kForm>();
+    } else {
+      as<Group, kForm>();
+    }
+  }
+  template <class Group>
+  bool is_plain_alone() const {
+    return p_.dsum == nullptr && (plain_has_offset<Group, kCentring> ? p_.everyday : p_.plain);
+  }
+  template <class Group>
+  void with() {
+    static constexpr Form kOther = !kGated              ? Form::kGeneral
+                                   : (Group::kRing > 0) ? Form::kPlainGated
+                                                        : Form::kGated;
+    if constexpr (kHasMore && kMayRing<Group>) {
+      if (is_plain_alone<Group>() &&
+          tuning::rings_plain_rows(config_, p_.chunks, p_.steps.rounds)) {
+        return more_as<Group, Form::kPlainRounded>();
+      }
+    }
+    if constexpr (kHasPlain) {
+      if (is_plain_alone<Group>()) return as<Group, Form::kPlain>();
+    }
+    if constexpr (kHasMore) {
+      if (p_.plain) return more_as<Group, Form::kPlainAdd>();
+      if constexpr (!plain_has_offset<Group, kCentring>) {
+        if (p_.everyday && p_.dsum == nullptr) return more_as<Group, Form::kPlainRounded>();
+      }
+    }
+    as<Group, kOther>();
+  }
+
+  void by_lanes() {
+    using Group = LaneGroup<Value, false>;
+    const bool even = kMayBeEven && (p_.plain || is_plain_alone<Group>()) && has_even_rows<T>(p_);
+    if constexpr (kMayBeEven && kGated) {
+      if (p_.plain && tuning::folds_four_lanes(p_.chunks, config_.lanes)) return folded<4>(even);
+      if constexpr (sizeof(T) == 2) {
+        if (p_.plain && config_.lanes >= tuning::kFewFoldedLanes) return folded<2>(even);
+      }
+    } else if constexpr (kMayBeEven) {
+      if (even)
+        return p_.dsum != nullptr ? as<Group, Form::kPlainAdd>() : as<Group, Form::kPlain>();
+    }
+    with<LaneGroup<Value, true>>();
+  }
+  // kLanes: of a team, that one plays.
+  template <int kLanes>
+  void folded(bool even) {
+    shape_.threads = LaneGroup<Value, true, kLanes>::kMaxThreads;
+    even ? as<LaneGroup<Value, false, kLanes>, Form::kPlainGated>()
+         : as<LaneGroup<Value, true, kLanes>, Form::kPlainGated>();
+  }
+
+  void through_registers() {
+    if constexpr (kAccess == Access::kAligned && !kGated) {
+      // Others come through the ring, or as shifted rows where there is no room for it.
+      if constexpr (!kCrowded) with<WarpGroup<Value, 1, 0, kBlock, 2>>();
+    } else if (config_.blocks_per_row > 1) {
+      with<ClusterGroup<Value, 2, 0>>();
+    } else if (kAccess == Access::kShifted && config_.vecs == 2 &&
+               config_.threads <= tuning::kSmallPairs) {
+      static constexpr int kMost = kAccess == Access::kShifted ? tuning::kSmallPairs : kBlock;
+      with<WarpGroup<Value, 2, 0, kMost, kMost == kBlock ? 1 : 2>>();
+    } else if (config_.vecs == 2) {
+      with<WarpGroup<Value, 2, 0, kBlock, 1>>();
+    } else {
+      with<WarpGroup<Value, 1, 0, kBlock, 2>>();
+    }
+  }
+  void through_rings() {
+    if (config_.vecs == 4) {
+      if constexpr (!kGated && sizeof(T) < 8)
+        with<WarpGroup<Value, 4, 2, tuning::kSmallFours, 1>>();
+    } else if (config_.vecs == 1 && config_.threads <= tuning::kSmallBlock) {
+      with<WarpGroup<Value, 1, 2, tuning::kSmallBlock, 3>>();
+    } else if (config_.vecs == 1) {
+      if constexpr (kCrowded) with<WarpGroup<Value, 1, 2, kBlock, 2>>();
+    } else if (config_.threads <= kPairs) {
+      with<WarpGroup<Value, 2, 2, kPairs, 2>>();
+    } else {
+      with<WarpGroup<Value, 2, 2, kBlock, 1>>();
+    }
+  }
+  void through_rings_of_clusters() {
+    constexpr int kRing = tuning::kClusterRing;
+    if constexpr (kGated) {  // two chunks a thread, whatever the width
+      config_.threads <= tuning::kSmallPairs
+          ? with<ClusterGroup<Value, 2, kRing, 1, 1, tuning::kSmallPairs, 2>>()
+          : with<ClusterGroup<Value, 2, kRing>>();
+    } else if (config_.vecs == 2) {
+      with<ClusterGroup<Value, 2, kRing>>();
+    } else if constexpr (!kCrowded) {
+      with<ClusterGroup<Value, 4, kRing>>();
+    } else if constexpr (sizeof(T) < 8) {
+      with<ClusterGroup<Value, 4, kRing, 2, 1, tuning::kSmallFours>>();
+    }
+  }
+
+  const Params& p_;
+  const RmsNormBackwardConfig& config_;
+  const int device_;
+  const StreamView stream_;
+  LaunchShape shape_;
+  bool added_pairs_ = false;
+};
+
+// Blocks of columns read rows that blocks of rows overwrite in place: one after the other then,
+// with the same bits.
+template <class T, Access kAccess, Centring kCentring, bool kGated>
+void launch_roles_apart(RmsNormBackwardParams<accumulate_t<T>> p,
+                        const RmsNormBackwardConfig& config, int device, StreamView stream) {
+  const auto was_read = [&](const void* written) {
+    return written != nullptr && (written == p.dy || written == p.x || written == p.gate);
+  };
+  if (p.column_blocks > 0 && (was_read(p.dx) || was_read(p.dgate))) {
+    auto columns = p;
+    columns.dx = nullptr;
+    columns.dgate = nullptr;
+    launch_roles<T, kAccess, kCentring, kGated>(columns, config, device, stream);
+    p.column_blocks = 0;
+  }
+  launch_roles<T, kAccess, kCentring, kGated>(p, config, device, stream);
+}
+
+// What rms_norm_backward_<form>.cu instantiates for each dtype.
+using GradientLaunch = void(const RmsNormBackwardProblem&, const RmsNormBackwardConfig&,
+                            const RowSplit&, int, StreamView);
+// kRoles: as kCentring says. Shifted rows of the persistent form are asked here, once for a launch:
+// the sums of the bias would cost the others registers.
+template <class T, Access kAccess, Centring kCentring, bool kGated>
+void launch_rms_norm_backward(const RmsNormBackwardProblem& problem,
+                              const RmsNormBackwardConfig& config, const RowSplit& split,
+                              int device, StreamView stream) {
+  auto p = rms_norm_backward_params<T>(problem, config, split);
+  if (config.form != tuning::GradientForm::kPersistent) {
+    if (kAccess == Access::kShifted && config.rows.form <= tuning::RowForm::kBlock) {
+      p.column_blocks *= column_parts<T>(config.threads);
+    }
+    return launch_roles_apart<T, kAccess, kCentring, kGated>(p, config, device, stream);
+  }
+  if constexpr (kAccess != Access::kShifted) {
+    PersistentLaunch<T, kAccess, kCentring, kGated>(p, config, device, stream).run();
+  } else if (p.centred) {
+    PersistentLaunch<T, kAccess, Centring::kAlways, kGated>(p, config, device, stream).run();
+  } else {
+    PersistentLaunch<T, kAccess, Centring::kNever, kGated>(p, config, device, stream).run();
+  }
+}
+
+}  // namespace membound::cuda

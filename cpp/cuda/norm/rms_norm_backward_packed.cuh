@@ -1,0 +1,219 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The backward of many narrow rows without gaps that start anywhere (dense_piece.cuh).
+#include <type_traits>
+
+#include "cuda/norm/gated_gradient.cuh"
+#include "cuda/norm/persistent_group.cuh"
+#include "cuda/norm/rms_norm_backward_partials.cuh"
+#include "cuda/norm/rms_norm_backward_row.cuh"
+#include "cuda/row/cluster.cuh"
+#include "cuda/row/packed_config.hpp"
+#include "cuda/row/packed_tile.cuh"
+
+namespace membound::cuda {
+
+template <class Accumulate>
+struct DenseGradientParams : RmsNormBackwardParams<Accumulate> {
+  int piece_places;  // chunks of shared memory for each array
+};
+
+// Rows in turn as PersistentGradient has them: those of a block's groups in one round are one
+// piece of each array.
+template <class T, Third kThird, Centring kCentring, bool kOptions>
+class DenseGradient {
+  using Accumulate = accumulate_t<T>;
+  using Params = DenseGradientParams<Accumulate>;
+  using Group = LaneGroup<RowSum<T, kCentring>, true>;
+  using Row = GradientRow<T, Access::kShifted>;
+  using Statistics = RowStatistics<Accumulate>;
+  using Sums = Numbers<T>[1];
+  static constexpr bool kGated = kThird == Third::kGate;
+  static constexpr bool kCentred = kCentring != Centring::kNever;
+  static constexpr int kSources = kThird == Third::kNothing ? 2 : 3;
+  static constexpr int kResults = kGated ? 2 : 1;
+  static constexpr int kSize = static_cast<int>(sizeof(T));
+  static constexpr int kSlots = tuning::kDenseSlots;
+
+ public:
+  __device__ DenseGradient(const Params& p, const Group& team)
+      : p_(p),
+        team_(team),
+        groups_(static_cast<int>(blockDim.x) / p.lanes),
+        first_(static_cast<std::int64_t>(blockIdx.x) * groups_),
+        step_(static_cast<std::int64_t>(gridDim.x) * groups_),
+        weight_(p.weight, p.chunks, p.cols) {
+    const int left = cols() - team.lane * kPack<T>;
+    last_ = min(max(left, 0), kPack<T>);
+    const int lane = left > 0 ? team.lane : 0;  // nothing is kept of it
+    const int bytes = (team.group * cols() + lane * kPack<T>)*kSize;
+#pragma unroll
+    for (int i = 0; i < kSources; ++i) from_[i] = source(i, first_, 0).chunks(cols(), bytes);
+#pragma unroll
+    for (int i = 0; i < kResults; ++i) to_[i] = result(i, first_, 0).chunks(cols(), bytes);
+    uint4 weight[1];
+    weight_.template load<true>(weight, [&](int) { return team.lane; });
+    own_weight() = weight[0];
+  }
+
+  __device__ void run() {
+#if MEMBOUND_HAS_CLUSTERS
+    if (threadIdx.x <= kPack<T>) masks()[threadIdx.x] = mask(static_cast<int>(threadIdx.x));
+    if (threadIdx.x == 0) {
+      for (int slot = 0; slot < kSlots; ++slot) start_arrivals(arrived(slot), kSources);
+      settle_arrivals();
+      for (int slot = 0; slot < kSlots; ++slot) fetch(first_ + slot * step_, slot);
+    }
+    Statistics next = statistics(first_);
+    __syncthreads();
+    int turn = 0;  // of two phases of the slots
+    int result = 0;
+#pragma unroll 1
+    for (std::int64_t first = first_; first < p_.rows; first += step_) {
+      const int slot = turn < kSlots ? turn : turn - kSlots;
+      const Statistics here = next;
+      next = statistics(first + step_);
+      wait_for_arrivals(arrived(slot), turn >= kSlots);
+      one_row(here, first + team_.group < p_.rows, slot, result);
+      wrote_before_copies();
+      if (threadIdx.x == 0) wait_for_sent();  // the results before, whose places are next
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kResults; ++i) this->result(i, first, result).send();
+      if (threadIdx.x == 0) fetch(first + kSlots * step_, slot);
+      turn = turn + 1 == 2 * kSlots ? 0 : turn + 1;
+      result ^= 1;
+    }
+    if (threadIdx.x == 0) wait_for_sent();
+    launch_dependents();
+    const PartialSums<T, Group, Access::kShifted> partials(p_, team_);
+    if (p_.dweight.data != nullptr) partials.store(sums_, p_.dweight.partials);
+    if (kCentred && p_.dbias.data != nullptr) {
+      __syncthreads();  // the sums of the weight have been read
+      partials.store(bias_sums_, p_.dbias.partials);
+    }
+#endif
+  }
+
+ private:
+  __device__ int cols() const { return static_cast<int>(p_.cols); }
+  // Slots of sources, then two of results.
+  __device__ int places() const { return p_.piece_places; }
+  __device__ DensePiece<T> piece(const void* data, std::int64_t first, int place) const {
+    const std::int64_t left = p_.rows - first;
+    const int rows = left < groups_ ? static_cast<int>(left) : groups_;
+    return {static_cast<const T*>(data) + first * p_.cols, rows * cols(), place * places()};
+  }
+  __device__ DensePiece<T> source(int i, std::int64_t first, int slot) const {
+    const void* const third = kGated ? p_.gate : p_.dsum;
+    return piece(i == 0 ? p_.dy : i == 1 ? p_.x : third, first, slot * kSources + i);
+  }
+  __device__ DensePiece<T> result(int i, std::int64_t first, int slot) const {
+    return piece(i == 0 ? p_.dx : p_.dgate, first, kSlots * kSources + slot * kResults + i);
+  }
+  static __device__ uint4& own_weight() {
+    __shared__ uint4 weights[kPersistentThreads];
+    return weights[threadIdx.x];
+  }
+  static __device__ std::uint64_t* arrived(int slot) {
+    __shared__ std::uint64_t all[kSlots];
+    return &all[slot];
+  }
+  // What of a chunk is in the row, by the elements that are.
+  static __device__ uint4* masks() {
+    __shared__ uint4 masks[kPack<T> + 1];
+    return masks;
+  }
+  static __device__ uint4 mask(int count) {
+    return first_bytes({~0u, ~0u, ~0u, ~0u}, count * kSize);
+  }
+#if MEMBOUND_HAS_CLUSTERS
+  __device__ void fetch(std::int64_t first, int slot) const {
+    if (first >= p_.rows) return;
+#pragma unroll
+    for (int i = 0; i < kSources; ++i) {
+      source(i, first, slot).fetch(arrived(slot), first == 0, first + groups_ >= p_.rows);
+    }
+  }
+#endif
+  __device__ Statistics statistics(std::int64_t first) const {
+    const std::int64_t row = first + team_.group;
+    Statistics of;
+    if (row >= p_.rows) return of;
+    of.rstd = p_.rstd[row * p_.rstd_row_stride];
+    if constexpr (kCentred) of.mean = p_.mean[row * p_.mean_row_stride];
+    return of;
+  }
+
+  // Behind the last row zeros, as behind the end of one; nothing is sent of those.
+  __device__ void one_row(const Statistics& statistics, bool active, int slot, int result) {
+    uint4 chunks[kSources];
+    const uint4 mask = masks()[active ? last_ : 0];
+#pragma unroll
+    for (int i = 0; i < kSources; ++i) {
+      const DenseChunks<T> from = from_[i].behind(slot * kSources * places() * kChunkBytes);
+      uint4 chunk[1];
+      from.load({0}, chunk);
+      chunks[i] = {chunk[0].x & mask.x, chunk[0].y & mask.y, chunk[0].z & mask.z,
+                   chunk[0].w & mask.w};
+    }
+    const int bytes = result * kResults * places() * kChunkBytes;
+    if constexpr (kGated) {
+      p_.norm_before_gate ? one_gated_row<true>(chunks, statistics, bytes)
+                          : one_gated_row<false>(chunks, statistics, bytes);
+    } else {
+      const Numbers<T> dy = unpack<T>(chunks[0]);
+      const Numbers<T> g = times<T, true, kOptions>(dy, weight_, own_weight(), 0);
+      const Numbers<T> h = normal<T, kCentring>(unpack<T>(chunks[1]), statistics);
+      add_weight_gradient<T>(sums_[0], dy, h, kOptions && p_.round_before_weight);
+      if constexpr (kCentred) add_bias_gradient<T>(bias_sums_[0], dy);
+      const auto sum = reduce_lanes(row_sum<T, kCentring>(g, h), team_.size, Sum());
+      store(0, bytes,
+            Row::template gradient<kCentring>(g, h, statistics.rstd, means<kCentring>(p_, sum),
+                                              chunks[kSources - 1], kThird == Third::kDsum));
+    }
+  }
+  // Without options.
+  template <bool kNormFirst>
+  __device__ void one_gated_row(const uint4 (&chunks)[kSources], const Statistics& statistics,
+                                int bytes) {
+    const GatedChunk<T, kNormFirst> of(chunks[0], chunks[1], chunks[kSources - 1], own_weight());
+    const auto sum = reduce_lanes(of.sum(statistics.rstd), team_.size, Sum());
+    const auto [dx, dgate] = of.gradients(statistics.rstd, means<kCentring>(p_, sum).gh, sums_[0]);
+    store(0, bytes, dx);
+    store(kResults - 1, bytes, dgate);
+  }
+  __device__ void store(int i, int bytes, const uint4& chunk) const {
+    to_[i].behind(bytes).store({0}, {chunk}, last_);
+  }
+
+  const Params& p_;
+  const Group& team_;
+  int groups_;
+  std::int64_t first_;  // row of the block
+  std::int64_t step_;
+  int last_;  // elements of the row in this thread's chunk
+  DenseChunks<T> from_[kSources];
+  DenseChunks<T> to_[kResults];
+  ColumnReader<T, Access::kShifted> weight_;
+  Sums sums_ = {};
+  Sums bias_sums_ = {};
+};
+
+// A block works on every partial_rows-th piece, the next on its way meanwhile, and leaves one row
+// of partial sums of dweight, and of dbias. Shared memory: those pieces, two of results on their
+// way out, weights; at the end the sums of the groups. Limited by instructions: one barrier for
+// each piece.
+template <class T, Third kThird, Centring kCentring, bool kOptions>
+__global__ void __launch_bounds__(kPersistentThreads, 2)
+    rms_norm_backward_dense_kernel(const __grid_constant__ DenseGradientParams<accumulate_t<T>> p) {
+  if constexpr (MEMBOUND_HAS_CLUSTERS) {
+    const LaneGroup<RowSum<T, kCentring>, true> team(p.lanes, 1);
+    wait_for_launch_before();
+    DenseGradient<T, kThird, kCentring, kOptions>(p, team).run();
+  }
+}
+
+}  // namespace membound::cuda

@@ -1,0 +1,138 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// From a problem and its configuration to what kernels of rms_norm_backward are given.
+#include "cuda/norm/rms_norm_backward_config.hpp"
+#include "cuda/norm/rms_norm_backward_row.cuh"
+#include "cuda/row/array.hpp"
+#include "ops/rms_norm_backward.hpp"
+
+namespace membound::cuda {
+
+using tuning::RmsNormBackwardConfig;
+
+template <class T>
+RowBytes row_bytes(const RmsNormBackwardParams<accumulate_t<T>>& p) {
+  const auto bytes = [](std::int64_t stride, std::size_t size) {
+    return static_cast<std::int32_t>(stride * static_cast<std::int64_t>(size));
+  };
+  constexpr std::size_t kStatistic = sizeof(accumulate_t<T>);
+  return {.dy = bytes(p.dy_row_stride, sizeof(T)),
+          .x = bytes(p.x_row_stride, sizeof(T)),
+          .dsum = bytes(p.dsum_row_stride, sizeof(T)),
+          .gate = bytes(p.gate_row_stride, sizeof(T)),
+          .dx = bytes(p.dx_row_stride, sizeof(T)),
+          .dgate = bytes(p.dgate_row_stride, sizeof(T)),
+          .rstd = bytes(p.rstd_row_stride, kStatistic),
+          .mean = bytes(p.mean_row_stride, kStatistic)};
+}
+
+// Whether rows are counted in one axis, as far apart as row_bytes says.
+template <class T>
+bool has_even_rows(const RmsNormBackwardParams<accumulate_t<T>>& p) {
+  const auto holds = [](std::int32_t bytes, std::int64_t stride, std::size_t size) {
+    return bytes == stride * static_cast<std::int64_t>(size);
+  };
+  constexpr std::size_t kStatistic = sizeof(accumulate_t<T>);
+  const RowBytes& bytes = p.row_bytes;
+  return p.split.extent == 0 && p.heads.count == 1 && holds(bytes.dy, p.dy_row_stride, sizeof(T)) &&
+         holds(bytes.x, p.x_row_stride, sizeof(T)) &&
+         holds(bytes.dsum, p.dsum_row_stride, sizeof(T)) &&
+         holds(bytes.gate, p.gate_row_stride, sizeof(T)) &&
+         holds(bytes.dx, p.dx_row_stride, sizeof(T)) &&
+         holds(bytes.dgate, p.dgate_row_stride, sizeof(T)) &&
+         holds(bytes.rstd, p.rstd_row_stride, kStatistic) &&
+         holds(bytes.mean, p.mean_row_stride, kStatistic);
+}
+
+// groups: of a block.
+template <class Accumulate>
+RowSteps row_steps(const RmsNormBackwardParams<Accumulate>& p, int groups) {
+  const int step = std::max(1, p.teams_of_head * groups);
+  const std::int64_t rows = step * p.heads.count;
+  const RowBytes& bytes = p.row_bytes;
+  return {.step = step,
+          .rounds = static_cast<int>(p.rows / step),
+          .longer = static_cast<int>(p.rows % step),
+          .dy = rows * bytes.dy,
+          .x = rows * bytes.x,
+          .dsum = rows * bytes.dsum,
+          .gate = rows * bytes.gate,
+          .dx = rows * bytes.dx,
+          .dgate = rows * bytes.dgate,
+          .rstd = rows * bytes.rstd,
+          .mean = rows * bytes.mean};
+}
+
+template <class T>
+RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
+    const RmsNormBackwardProblem& problem, const RmsNormBackwardConfig& config,
+    const RowSplit& split) {
+  using Accumulate = accumulate_t<T>;
+  RmsNormBackwardParams<Accumulate> p;
+  p.dy = problem.dy;
+  p.x = problem.x;
+  p.dsum = problem.dsum;
+  auto offset = static_cast<Accumulate>(problem.weight_offset);
+  if (offset == Accumulate(0)) offset = Accumulate(-0.0);  // which is added as it is
+  p.weight = {problem.weight, problem.weight_stride, offset, problem.weight_dtype,
+              sizeof(T) == 2 && problem.weight_dtype == DType::kFloat32};
+  p.weight.head_stride = problem.weight_head_stride;
+  p.heads = split_heads(problem.heads, problem.rows);
+  p.mean = static_cast<const Accumulate*>(problem.mean);
+  p.rstd = static_cast<const Accumulate*>(problem.rstd);
+  p.dx = problem.dx;
+  const auto partials = static_cast<Accumulate*>(problem.workspace);
+  p.dweight = {problem.dweight, problem.dweight_stride, problem.dweight_dtype, partials,
+               problem.dweight_head_stride};
+  p.dbias = {problem.dbias, problem.dbias_stride, problem.dbias_dtype,
+             partials + std::int64_t{config.partial_rows} * problem.cols,
+             problem.dbias_head_stride};
+  p.rows = problem.rows / problem.heads;
+  p.gate = problem.gate;
+  p.dgate = problem.dgate;
+  p.norm_before_gate = problem.norm_before_gate;
+  p.cols = problem.cols;
+  p.split = split;
+  const RowPlacement rows{problem.rows, problem.cols, split};
+  rows.place(problem.dy, problem.dy_rows, problem.dy_col_stride, sizeof(T), p.dy_array,
+             p.dy_row_stride);
+  rows.place(problem.x, problem.x_rows, problem.x_col_stride, sizeof(T), p.x_array, p.x_row_stride);
+  rows.place(problem.dsum, problem.dsum_rows, problem.dsum_col_stride, sizeof(T), p.dsum_array,
+             p.dsum_row_stride);
+  rows.place(problem.dx, problem.dx_rows, problem.dx_col_stride, sizeof(T), p.dx_array,
+             p.dx_row_stride);
+  rows.place(problem.gate, problem.gate_rows, problem.gate_col_stride, sizeof(T), p.gate_array,
+             p.gate_row_stride);
+  rows.place(problem.dgate, problem.dgate_rows, problem.dgate_col_stride, sizeof(T), p.dgate_array,
+             p.dgate_row_stride);
+  rows.place(problem.mean, problem.mean_rows, 0, sizeof(Accumulate), p.mean_array,
+             p.mean_row_stride);
+  rows.place(problem.rstd, problem.rstd_rows, 0, sizeof(Accumulate), p.rstd_array,
+             p.rstd_row_stride);
+  p.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
+  p.accumulate = problem.accumulate;
+  p.centred = problem.centred;
+  p.everyday = problem.is_everyday() && (problem.heads == 1 || config.lanes <= kWarpLanes);
+  p.plain = p.everyday && problem.is_plain();
+  p.inverse_cols = Accumulate(1) / static_cast<Accumulate>(problem.cols);
+  p.chunks = static_cast<int>(tuning::ceil_div(problem.cols, kPack<T>));
+  p.lanes = config.lanes;
+  p.blocks_per_row = config.blocks_per_row;
+  p.teams_of_head = static_cast<int>(config.partial_rows / problem.heads);
+  p.paired = config.paired;
+  p.row_bytes = row_bytes<T>(p);
+  p.steps = row_steps(p, config.threads / std::max(1, config.lanes));
+  p.groups = config.rows.groups;
+  p.segments_per_group = config.rows.segments_per_group;
+  p.column_blocks = static_cast<int>(config.column_blocks);
+  return p;
+}
+
+// In rms_norm_backward.cu, once for all units. added_pairs: by the blocks themselves.
+template <class Accumulate>
+void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device, StreamView stream,
+                         bool added_pairs = false);
+
+}  // namespace membound::cuda

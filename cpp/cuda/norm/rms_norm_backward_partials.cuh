@@ -1,0 +1,149 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What a block of the persistent kernels leaves of dweight or dbias: one row of partial sums.
+#include "cuda/launch/async_copy.cuh"
+#include "cuda/norm/persistent_group.cuh"
+#include "cuda/norm/rms_norm_backward_row.cuh"
+
+namespace membound::cuda {
+
+// Of a block whose threads have sums of kVecs chunks each.
+template <class T, class Group, Access kAccess>
+class PartialSums {
+  using Accumulate = accumulate_t<T>;
+  using Params = RmsNormBackwardParams<Accumulate>;
+  static constexpr int kVecs = Group::kVecs;
+
+ public:
+  using Sums = Numbers<T>[kVecs];
+
+  __device__ PartialSums(const Params& p, const Group& team) : p_(p), team_(team) {}
+
+  // The block's groups are added up in order.
+  __device__ void store(Sums& sums, Accumulate* partials) const {
+    if constexpr (Group::kOneRow && kAccess == Access::kAligned) {
+      if (p_.lanes == threads()) return store_own(sums, partials);
+    }
+    if constexpr (Group::kPaired) {
+      if (p_.paired) return store_pair(sums, partials);
+    }
+    store_folded(sums, partials);
+  }
+
+  // The shared memory that this takes, for others until store().
+  static constexpr int kPieces = kPack<T> * static_cast<int>(sizeof(Accumulate)) / kChunkBytes;
+  static constexpr int kPlaces = kPieces * kPersistentThreads;
+  static __device__ uint4* chunks() { return reinterpret_cast<uint4*>(space()); }
+
+ private:
+  static __device__ int threads() { return static_cast<int>(blockDim.x); }
+
+  // Of two groups, the second of which hands its sums to the first, 16 bytes of each thread beside
+  // its neighbours'.
+  __device__ void store_pair(Sums& sums, Accumulate* partials) const {
+    static_assert(kVecs == 1);
+    constexpr int kOfPiece = kPack<T> / kPieces;
+    struct alignas(kChunkBytes) Piece {
+      Accumulate at[kOfPiece];
+    };
+    const int lanes = p_.lanes;
+    const bool second = static_cast<int>(threadIdx.x) >= lanes;
+    Piece* const pieces =
+        reinterpret_cast<Piece*>(chunks()) + static_cast<int>(threadIdx.x) - (second ? lanes : 0);
+    if (second) {
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        Piece piece;
+#pragma unroll
+        for (int j = 0; j < kOfPiece; ++j) piece.at[j] = sums[0].at[i * kOfPiece + j];
+        pieces[i * lanes] = piece;
+      }
+    }
+    __syncthreads();
+    if (second) return;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const Piece piece = pieces[i * lanes];
+#pragma unroll
+      for (int j = 0; j < kOfPiece; ++j) sums[0].at[i * kOfPiece + j] += piece.at[j];
+    }
+    store_own(sums, partials);
+  }
+
+  // Of a block with one group, or of the first of a pair, whose lanes are its threads: what the
+  // team has in registers for each row is not kept for this.
+  __device__ void store_own(const Sums& sums, Accumulate* partials) const {
+    Accumulate* to = partials + team_.team() * p_.cols;
+    const int rank = Group::kClusters ? cluster_rank() : 0;
+    const int lanes = Group::kPaired ? p_.lanes : threads();
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v) {
+      const int index = (rank * kVecs + v) * lanes + static_cast<int>(threadIdx.x);
+      if (index < p_.chunks) store_numbers<T>(to + std::int64_t{index} * kPack<T>, sums[v]);
+    }
+  }
+  // Through shared memory, so that neighbours write neighbours: strided stores of 4 bytes took 8 us
+  // of 2048 x 4096.
+  __device__ void store_folded(Sums& sums, Accumulate* partials) const {
+    Accumulate* folded = space();
+    const int thread = static_cast<int>(threadIdx.x);
+    int unit = team_.group;
+    int units = threads() / p_.lanes;
+    bool first_of_unit = true;
+    if constexpr (!Group::kOneRow) {  // those that would share a warp of LaneGroup first
+      const int groups = kWarpLanes / p_.lanes;
+      fold_warp(sums, groups);
+      unit = team_.group / groups;
+      units = threads() / (team_.size * groups);
+      first_of_unit = team_.group % groups == 0;
+    }
+    const int width = team_.size * kPack<T>;
+    Accumulate* to = partials + team_.team() * p_.cols;
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v) {
+      const std::int64_t first =
+          static_cast<std::int64_t>(team_.rank * kVecs + v) * team_.size * kPack<T>;
+      if (v > 0) __syncthreads();
+      if (first_of_unit) store_numbers<T>(folded + unit * width + team_.lane * kPack<T>, sums[v]);
+      __syncthreads();
+      for (int col = thread; col < width && first + col < p_.cols; col += threads()) {
+        Accumulate sum = 0;
+#pragma unroll 4
+        for (int i = 0; i < units; ++i) sum += folded[i * width + col];
+        to[first + col] = sum;
+      }
+    }
+  }
+  __device__ void fold_warp(Sums& sums, int groups) const {
+    for (int offset = team_.size; offset < team_.size * groups; offset *= 2) {
+#pragma unroll
+      for (int v = 0; v < kVecs; ++v) {
+#pragma unroll
+        for (int i = 0; i < kPack<T>; ++i) {
+          sums[v].at[i] += shuffle_xor(sums[v].at[i], offset);
+        }
+      }
+    }
+  }
+
+  // One chunk of sums for each thread. Beside the results of shifted rows the ring is lent, which
+  // is larger.
+  static __device__ Accumulate* space() {
+    if constexpr (kAccess == Access::kShifted) {
+      extern __shared__ uint4 ring[];
+      wait_for_copies<0>();
+      __syncthreads();
+      return reinterpret_cast<Accumulate*>(ring);
+    } else {
+      __shared__ uint4 space[kPlaces];
+      return reinterpret_cast<Accumulate*>(space);
+    }
+  }
+
+  const Params& p_;
+  const Group& team_;
+};
+
+}  // namespace membound::cuda

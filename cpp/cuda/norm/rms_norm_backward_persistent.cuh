@@ -1,0 +1,384 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The backward where rows are many: dx and dweight from one read of dy and x.
+#include <type_traits>
+
+#include "cuda/norm/gated_gradient.cuh"
+#include "cuda/norm/persistent_group.cuh"
+#include "cuda/norm/rms_norm_backward_partials.cuh"
+#include "cuda/norm/rms_norm_backward_pipeline.cuh"
+
+namespace membound::cuda {
+
+// Options cost registers and a third of the instructions: rows have kernels without them, aligned
+// ones more without but for what is wanted most: an offset of the weight and rounding before it
+// (H200, 16384 x 4096 bfloat16: 208 us with all of them), or dsum; and for a gate some without,
+// whose rows come through the ring, and some with all. Of centred rows, which are never rounded,
+// kPlain has the offset, which costs them nothing but in clusters (H200, bfloat16: 2048 x 65536 226
+// and 233).
+enum class Form { kPlain, kPlainRounded, kPlainAdd, kPlainGated, kGeneral, kGated };
+template <class Group, Centring kCentring>
+inline constexpr bool plain_has_offset = kCentring == Centring::kAlways && !Group::kClusters;
+
+template <class T, class Group, Access kAccess, Form kForm, Centring kCentring>
+class PersistentGradient {
+  using Accumulate = accumulate_t<T>;
+  using Params = RmsNormBackwardParams<Accumulate>;
+  static constexpr bool kPlain = kForm < Form::kGeneral;
+  static constexpr bool kHeads = !kPlain || Group::kSplitRows;
+  static constexpr bool kShifted = kAccess == Access::kShifted;
+  static constexpr bool kGated = kForm == Form::kGated || kForm == Form::kPlainGated;
+  using Rows = RowsInTurn<T, Group, kAccess, kHeads>;
+  using Tile = typename Rows::Tile;
+  using Row = typename Rows::Arrays;
+  static constexpr bool kRingsDsum = kForm == Form::kPlainAdd && Group::kRing > 0 &&
+                                     tuning::rings_dsum(Group::kVecs, Group::kClusters, sizeof(T));
+  static constexpr Third kThird = kRingsDsum ? Third::kDsum
+                                  : kGated   ? Third::kGate
+                                             : Third::kNothing;
+  using Feed =
+      std::conditional_t<kShifted, ShiftedRingFeed<T, Group, Rows>,
+                         std::conditional_t<(Group::kRing > 0), RingFeed<T, Group, Rows, kThird>,
+                                            RegisterFeed<T, Group, kAccess, Rows, kGated>>>;
+  using Gate = GateOf<T, kAccess, kGated>;
+  static constexpr int kVecs = Group::kVecs;
+  static constexpr bool kKeepsTerms =
+      kVecs == 1 && !kShifted && (kForm == Form::kPlain || kForm == Form::kPlainRounded);
+  // Three blocks to a multiprocessor have no registers for them: spilled, they were read anew for
+  // each row (H200, LayerNorm, 16384 x 3072 bfloat16: 128 us). Nor have two with two chunks of 16
+  // bits (8192 x 5120: 75.6 us, 68.5 so; with dsum 87.0 and 88.0).
+  static constexpr bool kSharesWeights =
+      (kVecs == 1 && Group::kMinBlocks > 2 &&
+       (kCentring != Centring::kNever || kForm != Form::kPlain)) ||
+      (kVecs == 2 && Group::kMinBlocks > 1 && kCentring != Centring::kNever && sizeof(T) == 2 &&
+       !kShifted && (kForm == Form::kPlain || kForm == Form::kPlainRounded));
+  static constexpr bool kOverlaps = Group::kClusters && Group::kRing > 0;
+  // An eighth of a gated row's instructions; two rows at once have no registers for it.
+  static constexpr bool kKeepsOpened = kForm == Form::kPlainGated && !kOverlaps;
+  using Partials = PartialSums<T, Group, kAccess>;
+  static_assert(!kSharesWeights || kVecs * Group::kMaxThreads <= Partials::kPlaces);
+  using Sums = typename Partials::Sums;
+  using Statistics = RowStatistics<Accumulate>;
+
+ public:
+  __device__ PersistentGradient(const Params& p, const Group& team)
+      : p_(p),
+        team_(team),
+        rows_(p, team),
+        ahead_(rows_),
+        feed_(p, team, rows_),
+        gate_{p},
+        weight_(p.weight, p.chunks, p.cols, rows_.head()) {
+    const Tile tile = rows_.tile();
+    weight_.template load<true>(weights_, [&](int v) { return tile.index(v); });
+  }
+
+  __device__ void run() {
+    feed_.start();
+    if constexpr (kSharesWeights) {
+#pragma unroll
+      for (int v = 0; v < kVecs; ++v) own_weight(v) = weights_[v];
+    }
+    if constexpr (kOverlaps) {
+      rows_overlapped(rows_.rounds_of_block());
+    } else {
+      rows_in_turn(rows_.rounds_of_block());
+    }
+    launch_dependents();
+    if constexpr (kSharesWeights) __syncthreads();  // the sums take their space
+    const Partials partials(p_, team_);
+    if (p_.dweight.data != nullptr) partials.store(sums_, p_.dweight.partials);
+    if (kCentring != Centring::kNever && p_.dbias.data != nullptr) {
+      __syncthreads();  // the sums of the weight have been read
+      partials.store(bias_sums_, p_.dbias.partials);
+    }
+  }
+
+ private:
+  // A chunk as the norm alone would have had it, and what its sums and gradients are made of.
+  struct Terms {
+    Numbers<T> dy, g, h;
+  };
+  // What is summed over a row.
+  using Total = RowSum<T, kCentring>;
+  // What a thread has of a row while it is summed.
+  struct Held {
+    Terms terms;
+    uint4 dsum[kVecs];
+    Numbers<T> opened[kKeepsOpened ? kVecs : 1];  // sigmoid of the gate
+  };
+
+  __device__ void rows_in_turn(int rounds) {
+    Statistics next = statistics_ahead();
+#pragma unroll 1
+    for (int round = 0; round < rounds; ++round) {
+      const Statistics statistics = next;
+      feed_.receive(round + 1 < rounds);
+      next = statistics_ahead();
+      Held held = held_beside();
+      Total parts[Group::kParts];
+      add_up(statistics, parts, held);
+      finish(statistics, team_.sum(parts, round), held);
+      feed_.release();
+      rows_.next();
+    }
+  }
+  // The sums of a row are on their way through the cluster while the next is added up.
+  __device__ void rows_overlapped(int rounds) {
+    Statistics here = statistics_ahead(), next = statistics_ahead();
+    const auto begin = [&](const Statistics& statistics, int round) {
+      Held held;
+      Total parts[Group::kParts];
+      add_up(statistics, parts, held);
+      team_.send(parts, round);
+    };
+    feed_.receive(true);
+    if (rounds > 0) begin(here, 0);
+#pragma unroll 1
+    for (int round = 0; round < rounds; ++round) {
+      const Statistics later = statistics_ahead();
+      if (round + 1 < rounds) {
+        feed_.receive_second();
+        feed_.read_second();
+        begin(next, round + 1);
+        feed_.read_first();
+      }
+      const Held held = held_beside();
+      finish(here, team_.collect(round), held);
+      feed_.release();
+      rows_.next();
+      here = next;
+      next = later;
+    }
+  }
+
+  __device__ bool adds() const {
+    return kForm == Form::kPlainAdd || (kForm == Form::kGeneral && p_.dsum != nullptr);
+  }
+  __device__ Statistics statistics_ahead() {
+    Statistics of;
+    if (ahead_.tile().active()) of = ahead_.arrays().template statistics<kCentring>();
+    ahead_.next();
+    return of;
+  }
+
+  __device__ Terms terms(int v, int index, const Statistics& statistics) const {
+    const ChunkInputs<T> inputs = gate_.inputs(feed_.dy(v), feed_.x(v), gate(v));
+    constexpr bool kOffset = kForm == Form::kPlainRounded ||
+                             (kForm == Form::kPlain && plain_has_offset<Group, kCentring>);
+    return {inputs.dy, times<T, kPlain, kOffset>(inputs.dy, weight_, weight(v), index),
+            normal<T, kCentring>(inputs.x, statistics)};
+  }
+
+  __device__ uint4 weight(int v) const {
+    if constexpr (kSharesWeights) {
+      return own_weight(v);
+    } else {
+      return weights_[v];
+    }
+  }
+
+  // Shifted rows have none.
+  __device__ uint4 gate(int v) const {
+    if constexpr (kShifted) {
+      return {};
+    } else {
+      return feed_.gate(v);
+    }
+  }
+
+  // dsum, on its way early.
+  __device__ Held held_beside() const {
+    Held held{};
+    if constexpr ((kForm == Form::kPlainAdd && !kRingsDsum) || kForm == Form::kGeneral) {
+      const Row arrays = rows_.arrays();
+      const bool active = rows_.tile().active();
+#pragma unroll
+      for (int v = 0; v < kVecs; ++v) {
+        held.dsum[v] = arrays.load_dsum(active ? rows_.place(v) : arrays.chunks());
+      }
+    }
+    return held;
+  }
+  __device__ uint4 dsum(const Held& held, int v) const {
+    if constexpr (kRingsDsum) {
+      return feed_.third(v);
+    } else {
+      return held.dsum[v];
+    }
+  }
+  static __device__ void add_to_part(Total (&parts)[Group::kParts], int v, const Total& sum) {
+    constexpr int kOfPart = kVecs > Group::kParts ? 2 : 1;
+    Total& part = parts[v / kOfPart];
+    part = v % kOfPart == 0 ? sum : part + sum;
+  }
+  __device__ void add_up(const Statistics& statistics, Total (&parts)[Group::kParts], Held& held) {
+    if constexpr (kForm == Form::kPlainGated) {
+      p_.norm_before_gate ? add_up_gated<true>(statistics, parts, held)
+                          : add_up_gated<false>(statistics, parts, held);
+    } else {
+      const Tile tile = rows_.tile();
+#pragma unroll
+      for (int v = 0; v < kVecs; ++v) {
+        const Terms of = terms(v, tile.index(v), statistics);
+        const Total sum = row_sum<T, kCentring>(of.g, of.h);
+        add_to_part(parts, v, sum);
+        if constexpr (kKeepsTerms) held.terms = of;
+      }
+    }
+  }
+  __device__ void finish(const Statistics& statistics, const Total& total, const Held& held) {
+    const RowMeans<Accumulate> mean = means<kCentring>(p_, total);
+    feed_.forget();
+    const Tile tile = rows_.tile();
+    const Row arrays = rows_.arrays();
+    if constexpr (kForm == Form::kPlainGated) {
+      p_.norm_before_gate ? finish_gated<true>(tile, arrays, statistics, mean.gh, held)
+                          : finish_gated<false>(tile, arrays, statistics, mean.gh, held);
+    } else if (gate_.is_there()) {
+      store_gated(tile, arrays, statistics, mean);
+    } else if (kPlain || p_.dx != nullptr) {
+      store(tile, arrays, statistics, mean, held);
+    } else {
+#pragma unroll
+      for (int v = 0; v < kVecs; ++v) {
+        add_to_sums(v, terms(v, tile.index(v), statistics));
+      }
+    }
+  }
+
+  __device__ void store(const Tile& tile, const Row& arrays, const Statistics& statistics,
+                        const RowMeans<Accumulate>& mean, const Held& held) {
+    put(tile, arrays, [&](int v) {
+      Terms of;
+      if constexpr (kKeepsTerms) {
+        of.g = held.terms.g;
+        of.h = held.terms.h;
+        of.dy = unpack<T>(feed_.dy(v));
+      } else {
+        of = terms(v, tile.index(v), statistics);
+      }
+      add_to_sums(v, of);
+      return arrays.template gradient<kCentring>(of.g, of.h, statistics.rstd, mean, dsum(held, v),
+                                                 adds());
+    });
+  }
+
+  // dx, whose chunk v of this thread is make(v).
+  template <class Make>
+  __device__ void put(const Tile& tile, const Row& arrays, Make make) const {
+    if constexpr (kShifted) {
+      tile.template put<kVecs, !Group::kOneRow>(arrays.dx(), make);
+      tile.flush(arrays.dx());
+    } else {
+#pragma unroll
+      for (int v = 0; v < kVecs; ++v) {
+        const uint4 chunk = make(v);
+        if (tile.active()) arrays.dx().store(rows_.place(v), chunk);
+      }
+    }
+  }
+
+  __device__ void store_gated(const Tile& tile, const Row& arrays, const Statistics& statistics,
+                              const RowMeans<Accumulate>& mean) {
+    if constexpr (!kShifted) {
+#pragma unroll
+      for (int v = 0; v < kVecs; ++v) {
+        const int index = tile.index(v);
+        const Terms of = terms(v, index, statistics);
+        add_to_sums(v, of);
+        if (!tile.active()) continue;
+        arrays.store_gated(
+            rows_.place(v),
+            Row::template gradient_of_norm<kCentring>(of.g, of.h, statistics.rstd, mean),
+            norm_before_gate<T>(of.h, weight_, weight(v), index, p_.round_before_weight),
+            feed_.dy(v), feed_.x(v), gate(v));
+      }
+    }
+  }
+
+  // A gate without options.
+  template <bool kNormFirst>
+  __device__ GatedChunk<T, kNormFirst> gated_chunk(int v) const {
+    return {feed_.dy(v), feed_.x(v), feed_.gate(v), weight(v)};
+  }
+  template <bool kNormFirst>
+  __device__ void add_up_gated(const Statistics& statistics, Total (&parts)[Group::kParts],
+                               Held& held) const {
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v) {
+      const auto keep = [&](int i, Accumulate s) {
+        if constexpr (kKeepsOpened) held.opened[v].at[i] = s;
+      };
+      add_to_part(parts, v, Total(gated_chunk<kNormFirst>(v).sum(statistics.rstd, keep)));
+    }
+  }
+  template <bool kNormFirst>
+  __device__ void finish_gated(const Tile& tile, const Row& arrays, const Statistics& statistics,
+                               Accumulate mean, const Held& held) {
+#pragma unroll
+    for (int v = 0; v < kVecs; ++v) {
+      const auto chunk = gated_chunk<kNormFirst>(v);
+      const auto [dx, dgate] = chunk.gradients(statistics.rstd, mean, sums_[v], [&](int i) {
+        if constexpr (kKeepsOpened) {
+          return held.opened[v].at[i];
+        } else {
+          return chunk.opened(i);
+        }
+      });
+      if (!tile.active()) continue;
+      arrays.dx().store(rows_.place(v), dx);
+      arrays.dgate().store(rows_.place(v), dgate);
+    }
+  }
+
+  __device__ void add_to_sums(int v, const Terms& of) {
+    constexpr bool kMayRound =
+        kCentring != Centring::kAlways && (!kPlain || kForm == Form::kPlainRounded);
+    add_weight_gradient<T>(sums_[v], of.dy, of.h, kMayRound && p_.round_before_weight);
+    if constexpr (kCentring != Centring::kNever) add_bias_gradient<T>(bias_sums_[v], of.dy);
+  }
+
+  // In shared memory, until the sums take the space.
+  static __device__ uint4& own_weight(int v) {
+    return Partials::chunks()[v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)];
+  }
+
+  const Params& p_;
+  const Group& team_;
+  Rows rows_;
+  Rows ahead_;  // one row: of its statistics
+  Feed feed_;
+  Gate gate_;
+  ColumnReader<T, kAccess> weight_;
+  uint4 weights_[kVecs];
+  Sums sums_ = {};
+  Sums bias_sums_ = {};
+};
+
+// Options need registers, and a gate spills in a third of them.
+template <class Group, Form kForm>
+constexpr int min_blocks() {
+  if (kForm == Form::kPlainGated) return Group::kMinBlocks > 1 ? 2 : 1;
+  return kForm < Form::kGeneral && !Group::kPaired ? Group::kMinBlocks : 1;
+}
+
+// A block, or a cluster, works on every partial_rows-th row (or set of rows, one for each of its
+// groups), the next on its way meanwhile, and leaves one row of partial sums of dweight, and of
+// dbias. Shared memory: rows to come, the sums of the warps, results of shifted rows, at the end
+// the sums of the groups. Limited by memory; one barrier for each row.
+template <class T, class Group, Access kAccess, Form kForm, Centring kCentring>
+__global__ void __launch_bounds__(Group::kMaxThreads, min_blocks<Group, kForm>())
+    rms_norm_backward_persistent_kernel(
+        const __grid_constant__ RmsNormBackwardParams<accumulate_t<T>> p) {
+  if constexpr (runs_here<Group>()) {
+    const Group team(p.lanes, p.blocks_per_row);
+    team.start();
+    wait_for_launch_before();
+    PersistentGradient<T, Group, kAccess, kForm, kCentring>(p, team).run();
+  }
+}
+
+}  // namespace membound::cuda

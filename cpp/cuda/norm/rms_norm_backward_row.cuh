@@ -1,0 +1,284 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What the kernels of rms_norm_backward share: the arithmetic of one chunk, and a row of it.
+#include <cstdint>
+#include <type_traits>
+
+#include "cuda/activation/silu.cuh"
+#include "cuda/norm/centring.cuh"
+#include "cuda/norm/rms_norm_backward_row_pointers.cuh"
+#include "cuda/row/affine.cuh"
+#include "cuda/row/convert.cuh"
+#include "cuda/row/reader.cuh"
+#include "cuda/row/reduce.cuh"
+
+namespace membound::cuda {
+
+// What the forward left of a row.
+template <class Accumulate>
+struct RowStatistics {
+  Accumulate mean = 0;
+  Accumulate rstd = 0;
+};
+
+// The rows of one head, which the parameters and their gradients of a team or block belong to.
+template <bool kHeads>
+struct RowsOfHead {
+  std::int64_t heads;
+  std::int64_t head;
+
+  __device__ std::int64_t at(std::int64_t row) const { return kHeads ? row * heads + head : row; }
+};
+
+// A chunk of dy and x.
+template <class T>
+struct ChunkInputs {
+  Numbers<T> dy, x;
+};
+
+// What stands beside dy and x in a ring of rows: of dsum and the gate at most one.
+enum class Third { kNothing, kDsum, kGate };
+
+// A gate that may come with the rows. Kernels of strided rows ask, others exist for either answer.
+template <class T, Access kAccess, bool kGated>
+struct GateOf {
+  const RmsNormBackwardParams<accumulate_t<T>>& p;
+
+  __device__ bool is_there() const {
+    return kGated || (kAccess == Access::kAny && p.gate != nullptr);
+  }
+  // What the norm alone would have had for them.
+  __device__ ChunkInputs<T> inputs(const uint4& dy, const uint4& x, const uint4& gate) const {
+    ChunkInputs<T> inputs{unpack<T>(dy), unpack<T>(x)};
+    if (is_there()) {
+      const Numbers<T> open = silu_of<T>(gate);
+      if (p.norm_before_gate) {  // a choice of references would put both into local memory
+        multiply(inputs.dy, open);
+      } else {
+        multiply(inputs.x, open);
+      }
+    }
+    return inputs;
+  }
+};
+
+// What is summed over a row: g * h, and where it may be centred g too; and their means.
+template <class T, Centring kCentring>
+using RowSum =
+    std::conditional_t<kCentring == Centring::kNever, accumulate_t<T>, Pair<accumulate_t<T>>>;
+template <class Accumulate>
+struct RowMeans {
+  Accumulate gh;
+  Accumulate g = 0;
+};
+// Never -0: whether sums of nothing but -0 start with 0 depends on the kernel.
+template <class Params, class Accumulate>
+__device__ inline Accumulate mean_of(const Params& p, Accumulate sum) {
+  return fma(sum, p.inverse_cols, Accumulate(0));
+}
+template <Centring kCentring, class Params, class Accumulate>
+__device__ inline RowMeans<Accumulate> means(const Params& p, Accumulate sum) {
+  return {mean_of(p, sum)};
+}
+template <Centring kCentring, class Params, class Accumulate>
+__device__ inline RowMeans<Accumulate> means(const Params& p, const Pair<Accumulate>& sums) {
+  return {mean_of(p, sums.a), is_centred<kCentring>(p) ? mean_of(p, sums.b) : Accumulate(0)};
+}
+
+// g = dy * weight; without a weight dy itself. kPlain: there is one, of x's dtype; kOffset: that
+// may have an offset.
+template <class T, bool kPlain = false, bool kOffset = false, class Reader>
+__device__ inline Numbers<T> times(Numbers<T> dy, const Reader& reader, const uint4& weight,
+                                   int index) {
+  if (kPlain || reader.present()) {
+    Numbers<T> factor = kPlain ? unpack<T>(weight) : reader.numbers(weight, index);
+    if (kOffset) {  // none is -0, which changes nothing: a branch would spill registers
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) factor.at[i] += reader.offset();
+    }
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) dy.at[i] = product(dy.at[i], factor.at[i]);
+  }
+  return dy;
+}
+
+// h * weight as the forward passed it on to its gate.
+template <class T, class Reader>
+__device__ inline Numbers<T> norm_before_gate(Numbers<T> h, const Reader& reader,
+                                              const uint4& weight, int index, bool rounds) {
+  if (rounds) h = rounded<T>(h);
+  h = times<T>(h, reader, weight, index);
+  if (rounds) h = rounded<T>(h);
+  return h;
+}
+
+// h = (x - mean) * rstd: first of all, so that 1e20 * 1e-20 meets no other factor before.
+template <class T, Centring kCentring>
+__device__ inline Numbers<T> normal(Numbers<T> h, const RowStatistics<accumulate_t<T>>& row) {
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    if constexpr (kCentring != Centring::kNever) h.at[i] -= row.mean;
+    h.at[i] *= row.rstd;
+  }
+  return h;
+}
+
+// The sums of one chunk, each in two chains.
+template <class T, Centring kCentring>
+__device__ inline RowSum<T, kCentring> row_sum(const Numbers<T>& g, const Numbers<T>& h) {
+  accumulate_t<T> even = product(g.at[0], h.at[0]), odd = product(g.at[1], h.at[1]);
+  accumulate_t<T> even_g = g.at[0], odd_g = g.at[1];
+#pragma unroll
+  for (int i = 2; i < kPack<T>; i += 2) {
+    even = fma(g.at[i], h.at[i], even);
+    odd = fma(g.at[i + 1], h.at[i + 1], odd);
+    even_g += g.at[i];
+    odd_g += g.at[i + 1];
+  }
+  if constexpr (kCentring == Centring::kNever) {
+    return even + odd;
+  } else {
+    return {even + odd, even_g + odd_g};
+  }
+}
+
+// sums += dy, for the gradient of the bias.
+template <class T>
+__device__ inline void add_bias_gradient(Numbers<T>& sums, const Numbers<T>& dy) {
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) sums.at[i] += dy.at[i];
+}
+
+// sums += dy * h, of the h that the forward multiplied with the weight.
+template <class T>
+__device__ inline void add_weight_gradient(Numbers<T>& sums, const Numbers<T>& dy, Numbers<T> h,
+                                           bool round_first) {
+  if (round_first) h = rounded<T>(h);
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) sums.at[i] = fma(dy.at[i], h.at[i], sums.at[i]);
+}
+
+// One row of dy, x and dsum to be read, and of dx to be written.
+template <class T, Access kAccess, class Places>
+class PlacedGradientRow {
+  using Params = RmsNormBackwardParams<accumulate_t<T>>;
+  using Reader = RowReader<T, kAccess>;
+
+ public:
+  __device__ PlacedGradientRow(const Params& p, typename Places::Row row)
+      : p_(p),
+        places_(p, row),
+        dy_(reader(places_.dy(), p.dy_array)),
+        x_(reader(places_.x(), p.x_array)) {}
+
+  // The kCount chunks index(0), index(1) ... of dy and x, in two steps: all loads first.
+  template <int kCount>
+  struct Raw {
+    RawChunks<kAccess, kCount> dy;
+    RawChunks<kAccess, kCount> x;
+  };
+  template <int kCount, class Index>
+  __device__ void fetch(Raw<kCount>& raw, Index index) const {
+    dy_.fetch(raw.dy, index);
+    x_.fetch(raw.x, index);
+    dy_.fetch_end(raw.dy, index);
+    x_.fetch_end(raw.x, index);
+  }
+  template <bool kUniform, int kCount, class Index>
+  __device__ void chunks(Raw<kCount>& raw, uint4 (&dy)[kCount], uint4 (&x)[kCount],
+                         Index index) const {
+    dy_.template chunks<kUniform>(raw.dy, dy, index);
+    x_.template chunks<kUniform>(raw.x, x, index);
+  }
+  __device__ int chunks() const { return places_.chunks(); }
+  __device__ const Reader& dy() const { return dy_; }
+  __device__ const Reader& x() const { return x_; }
+  __device__ uint4 load_dy(int index) const { return dy_.load(index); }
+  __device__ uint4 load_x(int index) const { return x_.load(index); }
+  template <Centring kCentring>
+  __device__ RowStatistics<accumulate_t<T>> statistics() const {
+    RowStatistics<accumulate_t<T>> row;
+    row.rstd = *places_.rstd();
+    if (is_centred<kCentring>(p_)) row.mean = *places_.mean();
+    return row;
+  }
+  __device__ RowWriter<T, kAccess> dx() const {
+    return {places_.dx(), p_.dx_array, places_.chunks(), p_.cols};
+  }
+
+  __device__ Reader gate() const { return reader(places_.gate(), p_.gate_array); }
+  __device__ uint4 load_gate(int index) const { return gate().load(index); }
+  __device__ RowWriter<T, kAccess> dgate() const {
+    return {places_.dgate(), p_.dgate_array, places_.chunks(), p_.cols};
+  }
+
+  // Writes one chunk of dx and of dgate, from the gradient of what was normalised. n: the norm.
+  __device__ void store_gated(int index, Numbers<T> dx, const Numbers<T>& n, const uint4& dy,
+                              const uint4& x, const uint4& gate) const {
+    if (p_.dgate != nullptr) {
+      Numbers<T> dgate;
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) dgate.at[i] = p_.norm_before_gate ? n.at[i] : dx.at[i];
+      const uint4 factors{p_.norm_before_gate ? dy.x : x.x, p_.norm_before_gate ? dy.y : x.y,
+                          p_.norm_before_gate ? dy.z : x.z, p_.norm_before_gate ? dy.w : x.w};
+      multiply(dgate, unpack<T>(factors));
+      multiply_by_silu_gradient<T>(dgate, gate);
+      this->dgate().store(index, pack<T>(dgate));
+    }
+    if (p_.dx != nullptr) {
+      if (!p_.norm_before_gate) multiply(dx, silu_of<T>(gate));
+      this->dx().store(index, pack<T>(dx));
+    }
+  }
+
+  __device__ Reader dsum() const { return reader(places_.dsum(), p_.dsum_array); }
+  __device__ uint4 load_dsum(int index) const {
+    uint4 chunk;  // stays unset where there is none
+    if (p_.dsum != nullptr) chunk = dsum().load(index);
+    return chunk;
+  }
+
+  // rstd * (g - mean of g - h * mean of g * h).
+  template <Centring kCentring>
+  static __device__ Numbers<T> gradient_of_norm(const Numbers<T>& g, const Numbers<T>& h,
+                                                accumulate_t<T> rstd,
+                                                const RowMeans<accumulate_t<T>>& mean) {
+    Numbers<T> dx;
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) {
+      const accumulate_t<T> centred = kCentring == Centring::kNever ? g.at[i] : g.at[i] - mean.g;
+      dx.at[i] = product(rstd, fma(-h.at[i], mean.gh, centred));
+    }
+    return dx;
+  }
+  // One chunk of dx without a gate: that, and dsum. add: there is a dsum.
+  template <Centring kCentring>
+  static __device__ uint4 gradient(const Numbers<T>& g, const Numbers<T>& h, accumulate_t<T> rstd,
+                                   const RowMeans<accumulate_t<T>>& mean, const uint4& dsum,
+                                   bool add) {
+    Numbers<T> dx = gradient_of_norm<kCentring>(g, h, rstd, mean);
+    if (add) {
+      const Numbers<T> more = unpack<T>(dsum);
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) dx.at[i] += more.at[i];
+    }
+    return pack<T>(dx);
+  }
+
+ private:
+  __device__ Reader reader(const T* row, const RowArray& array) const {
+    return {row, array, places_.chunks(), p_.cols};
+  }
+
+  const Params& p_;
+  Places places_;
+  Reader dy_;
+  Reader x_;
+};
+
+template <class T, Access kAccess, bool kSplit = true>
+using GradientRow = PlacedGradientRow<T, kAccess, FoundPlaces<T, kAccess, kSplit>>;
+
+}  // namespace membound::cuda

@@ -1,0 +1,219 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The backward in two roles: blocks of rows write dx, blocks of columns write dweight. One launch
+// for both where rows are few: each array is read twice, the second time from L2, and no partial
+// sums are left over. Alone, the first role serves when dweight is not wanted.
+#include "cuda/norm/gradient_group.cuh"
+#include "cuda/norm/rms_norm_backward_config.hpp"
+#include "cuda/norm/rms_norm_backward_elements.cuh"
+#include "cuda/norm/rms_norm_backward_row.cuh"
+#include "cuda/row/tile.cuh"
+
+namespace membound::cuda {
+
+// dx of one row, held by a team from its only read to its only write.
+template <class T, class Team, Access kAccess, Centring kCentring, bool kGated>
+class HeldGradient {
+  using Accumulate = accumulate_t<T>;
+  using Params = RmsNormBackwardParams<Accumulate>;
+  using Tile = HeldTile<Team, kAccess>;
+  using Row = GradientRow<T, kAccess, Team::kSplitRows>;
+  static constexpr int kChunks = Tile::kChunks;
+  static constexpr bool kHeads = kAccess == Access::kAny || Team::kSplitRows;
+
+ public:
+  __device__ HeldGradient(const Params& p, const Team& team)
+      : p_(p),
+        team_(team),
+        tile_(team, team.row, kHeads ? p.rows * p.heads.count : p.rows),
+        row_(p, tile_.row()),
+        gate_{p},
+        weight_(p.weight, p.chunks, p.cols, kHeads ? p.heads.of(tile_.row()) : 0) {}
+
+  __device__ void run() {
+    const auto index = [&](int i) { return tile_.index(i); };
+    uint4 dy[kChunks];
+    uint4 x[kChunks];
+    uint4 weights[kChunks];
+    uint4 beside[kChunks];  // of dsum or the gate
+    typename Row::template Raw<kChunks> raw;
+    row_.fetch(raw, index);
+    weight_.template load<true>(weights, index);
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      beside[i] = gate_.is_there() ? row_.load_gate(index(i)) : row_.load_dsum(index(i));
+    }
+    const RowStatistics<Accumulate> row = row_.template statistics<kCentring>();
+    team_.start();
+    row_.template chunks<Team::kUniformShift>(raw, dy, x, index);
+    struct Terms {
+      Numbers<T> g, h;
+    };
+    const auto terms = [&](int i) -> Terms {
+      const ChunkInputs<T> inputs = gate_.inputs(dy[i], x[i], beside[i]);
+      return {times<T>(inputs.dy, weight_, weights[i], index(i)),
+              normal<T, kCentring>(inputs.x, row)};
+    };
+    const RowMeans<Accumulate> mean =
+        means<kCentring>(p_, tile_.template reduce<RowSum<T, kCentring>>(
+                                 0, 0,
+                                 [&](int i) {
+                                   const Terms of = terms(i);
+                                   return row_sum<T, kCentring>(of.g, of.h);
+                                 },
+                                 Sum()));
+    forget_numbers(dy);
+    forget_numbers(x);
+    if constexpr (kAccess != Access::kShifted) {
+      if (gate_.is_there()) {
+#pragma unroll
+        for (int i = 0; i < kChunks; ++i) {
+          if (!tile_.active()) continue;
+          const Terms of = terms(i);
+          row_.store_gated(
+              index(i), Row::template gradient_of_norm<kCentring>(of.g, of.h, row.rstd, mean),
+              norm_before_gate<T>(of.h, weight_, weights[i], index(i), p_.round_before_weight),
+              dy[i], x[i], beside[i]);
+        }
+        return;
+      }
+    }
+    tile_.put(row_.dx(), [&](int i) {
+      const Terms of = terms(i);
+      return row_.template gradient<kCentring>(of.g, of.h, row.rstd, mean, beside[i],
+                                               p_.dsum != nullptr);
+    });
+    tile_.flush(row_.dx());
+  }
+
+ private:
+  const Params& p_;
+  const Team& team_;
+  Tile tile_;
+  Row row_;
+  GateOf<T, kAccess, kGated> gate_;
+  ColumnReader<T, kAccess> weight_;
+};
+
+// kForm of rows that start anywhere: kNarrow has blocks of 128 threads, kAsked of up to 512.
+template <class T, Access kAccess, Centring kCentring, bool kSplit, bool kGated, ColumnForm kForm>
+__device__ inline void add_columns(const RmsNormBackwardParams<accumulate_t<T>>& p) {
+  constexpr int kNarrow = tuning::kColumnSegment, kWide = tuning::kWideColumnSegment;
+  const auto parts = [&]<int kSegment, int kParts>() {
+    ColumnElements<T, kCentring, kSplit, kSegment, kParts>(p).run();
+  };
+  if constexpr (kAccess != Access::kShifted) {
+    ColumnChunks<T, kAccess, kCentring, kSplit, kGated, kForm>(p).run();
+  } else if constexpr (kForm == ColumnForm::kNarrow) {
+    parts.template operator()<kNarrow, column_parts<T>(128)>();
+  } else if constexpr (kForm == ColumnForm::kWide) {
+    parts.template operator()<kWide, 1>();
+  } else {
+    switch (column_parts<T>(static_cast<int>(blockDim.x))) {
+      case column_parts<T>(128): return parts.template operator()<kNarrow, column_parts<T>(128)>();
+      case 1: break;
+      default: return parts.template operator()<kNarrow, 2>();
+    }
+    if (p.chunks > tuning::kNarrowChunks) return parts.template operator()<kWide, 1>();
+    parts.template operator()<kNarrow, 1>();
+  }
+}
+
+// Threads that __launch_bounds__ is told of, of which a multiprocessor's registers are for one
+// block: blocks are smaller (H200, float16 1024 x 4096 12.3 and 11.1 us with 80 registers for 86;
+// bfloat16 256 x 3001 6.7 and 7.2 with 96 for 128, but 192 x 3001 6.2 and 4.7, 128 x 4097 6.7 and
+// 5.2, 256 x 2049 6.4 and 5.1; LayerNorm 64 x 512 2.4 and 2.2 with 96 for 145).
+template <class T, class Team, Access kAccess, Centring kCentring, bool kGated>
+constexpr int roles_threads() {
+  constexpr ColumnForm kColumns = column_form<T, Team, kAccess, kGated>();
+  if (kColumns == ColumnForm::kParked) return 1024;
+  if (kColumns == ColumnForm::kAsked && kAccess == Access::kShifted) return 576;
+  if (std::is_same_v<Team, GradientWarpTeam> && kColumns == ColumnForm::kNarrow &&
+      kCentring == Centring::kAlways) {
+    return 640;
+  }
+  const bool fits = std::is_same_v<T, Float16> && std::is_same_v<Team, GradientBlockTeam> &&
+                    kColumns == ColumnForm::kNarrow && kCentring == Centring::kNever;
+  return fits ? 768 : Team::kMaxThreads;
+}
+
+// The first column_blocks blocks work on columns, the others on rows as in rms_norm_row_kernel.
+// Shared memory: sums, rows of wide columns to come. Limited by latency, rows alone by memory.
+template <class T, class Team, Access kAccess, Centring kCentring, bool kGated>
+__global__ void __launch_bounds__(roles_threads<T, Team, kAccess, kCentring, kGated>())
+    rms_norm_backward_roles_kernel(
+        const __grid_constant__ RmsNormBackwardParams<accumulate_t<T>> p) {
+  if constexpr (runs_here<Team>()) {
+    begin_overlapped();
+    if (static_cast<int>(blockIdx.x) < p.column_blocks) {
+      constexpr ColumnForm kColumns = column_form<T, Team, kAccess, kGated>();
+      return add_columns<T, kAccess, kCentring, Team::kSplitRows, kGated, kColumns>(p);
+    }
+    const Team team(p.lanes, p.blocks_per_row, p.column_blocks);
+    HeldGradient<T, Team, kAccess, kCentring, kGated>(p, team).run();
+  }
+}
+
+// dx of rows too wide to hold: read once for their sum and again for their result. One row per
+// cluster (or block), after the blocks of columns. Limited by memory.
+template <class T, Access kAccess, Centring kCentring, bool kGated>
+__global__ void __launch_bounds__(tuning::kPersistentBlock) rms_norm_backward_streamed_kernel(
+    const __grid_constant__ RmsNormBackwardParams<accumulate_t<T>> p) {
+  using Tile = StreamedTile<RowSum<T, kCentring>, tuning::kGradientVecs,
+                            tuning::kPersistentBlock / kWarpLanes, 1, kAccess>;
+  begin_overlapped();
+  if (static_cast<int>(blockIdx.x) < p.column_blocks) {
+    return add_columns<T, kAccess, kCentring, false, kGated, ColumnForm::kWide>(p);
+  }
+  __shared__ typename Tile::Shared shared;
+  Tile tile(shared, p.blocks_per_row, p.groups, p.segments_per_group);
+  tile.start();
+  using Row = GradientRow<T, kAccess, false>;
+  const std::int64_t row_index = cluster_index() - p.column_blocks / p.blocks_per_row;
+  const Row row(p, row_index);
+  const GateOf<T, kAccess, kGated> gate{p};
+  const ColumnReader<T, kAccess> weight(p.weight, p.chunks, p.cols,
+                                        kAccess == Access::kAny ? p.heads.of(row_index) : 0);
+  const auto statistics = row.template statistics<kCentring>();
+  const auto gate_at = [&](int at) {
+    return gate.is_there() ? row.load_gate(at) : uint4{0u, 0u, 0u, 0u};
+  };
+  struct Terms {
+    Numbers<T> g, h;
+  };
+  const auto terms = [&](int at) -> Terms {
+    const ChunkInputs<T> inputs = gate.inputs(row.load_dy(at), row.load_x(at), gate_at(at));
+    return {times<T>(inputs.dy, weight, weight.template load<true>(at), at),
+            normal<T, kCentring>(inputs.x, statistics)};
+  };
+  const auto mean = means<kCentring>(p, tile.reduce(
+                                            0,
+                                            [&](int at) {
+                                              const Terms of = terms(at);
+                                              return row_sum<T, kCentring>(of.g, of.h);
+                                            },
+                                            Sum()));
+  if constexpr (kAccess != Access::kShifted) {
+    if (gate.is_there()) {
+      return tile.each_chunk([&](int at) {
+        const Terms of = terms(at);
+        row.store_gated(
+            at, Row::template gradient_of_norm<kCentring>(of.g, of.h, statistics.rstd, mean),
+            norm_before_gate<T>(of.h, weight, weight.template load<true>(at), at,
+                                p.round_before_weight),
+            row.load_dy(at), row.load_x(at), gate_at(at));
+      });
+    }
+  }
+  tile.each_segment([&](int group, int segment) {
+    tile.write(row.dx(), group, segment, [&](int, int at) {
+      const Terms of = terms(at);
+      return row.template gradient<kCentring>(of.g, of.h, statistics.rstd, mean, row.load_dsum(at),
+                                              p.dsum != nullptr);
+    });
+  });
+}
+
+}  // namespace membound::cuda

@@ -1,0 +1,12 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/norm/rms_norm_backward_launch.cuh"
+
+namespace membound::cuda {
+
+template GradientLaunch launch_rms_norm_backward<Float16, Access::kAny, Centring::kAsked, false>;
+template GradientLaunch launch_rms_norm_backward<BFloat16, Access::kAny, Centring::kAsked, false>;
+template GradientLaunch launch_rms_norm_backward<float, Access::kAny, Centring::kAsked, false>;
+template GradientLaunch launch_rms_norm_backward<double, Access::kAny, Centring::kAsked, false>;
+
+}  // namespace membound::cuda

@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "core/dispatch.hpp"
+#include "cuda/launch/device.hpp"
+#include "cuda/launch/launch.hpp"
+#include "cuda/norm/rms_norm_quant_config.hpp"
+#include "cuda/row/array.hpp"
+#include "cuda/row/bulk_config.hpp"
+#include "ops/rms_norm_quant.hpp"
+
+namespace membound::cuda {
+
+template <class T, Access kAccess>
+void launch_rms_norm_quant(const RmsNormQuantProblem& problem, const tuning::RmsNormConfig& config,
+                           const RowSplit& split, int device, StreamView stream);
+
+template <class T>
+void launch_rms_norm_quant_framed(const RmsNormQuantProblem& problem,
+                                  const tuning::FramedConfig& config,
+                                  const tuning::RmsNormConfig& row, int device, StreamView stream);
+
+// Of all but the codes.
+template <class T>
+RowAccess<T> access_of_numbers(const RmsNormQuantProblem& problem) {
+  const RmsNormProblem& norm = problem.norm;
+  RowAccess<T> access(norm.rows, norm.cols);
+  access.also_columns(norm.weight, norm.weight_dtype, norm.weight_stride, norm.weight_head_stride);
+  access.also_rows(norm.x, norm.x_rows, norm.x_col_stride);
+  access.also_rows(norm.residual, norm.residual_rows, norm.residual_col_stride);
+  access.also_rows(norm.residual_out, norm.residual_out_rows, norm.residual_out_col_stride);
+  access.also_statistic(problem.scale, problem.scale_rows);
+  return access;
+}
+template <class T>
+RowAccess<T> access_of(const RmsNormQuantProblem& problem) {
+  RowAccess<T> access = access_of_numbers<T>(problem);
+  access.also_bytes(problem.out, problem.out_rows, problem.out_col_stride);
+  return access;
+}
+
+// How rows go by the frame of the codes: in no blocks where they do not. Others go element by
+// element.
+template <class T>
+tuning::FramedConfig framed_config(const RmsNormQuantProblem& problem, int device) {
+  const RmsNormProblem& norm = problem.norm;
+  const bool plain = norm.is_plain() && norm.heads == 1;
+  const bool grouped = problem.static_scale == nullptr && problem.group_size < norm.cols;
+  const RowAccess<T> numbers = access_of_numbers<T>(problem);
+  if (!plain || grouped || numbers.access() == Access::kAny || numbers.split().extent != 0 ||
+      problem.out_rows.rank > 1 || problem.out_col_stride != 1 || max_cluster_size(device) == 1) {
+    return {};
+  }
+  const tuning::RmsNormConfig row =
+      tuning::rms_norm_config(norm.rows, norm.cols, sizeof(T), max_cluster_size(device));
+  return tuning::framed_config(norm.rows, row, sizeof(T), true, norm.residual != nullptr ? 2 : 1, 1,
+                               multiprocessors(device), static_cast<int>(max_shared_bytes(device)));
+}
+
+void rms_norm_quant(const RmsNormQuantProblem& problem, StreamView stream) {
+  const RmsNormProblem& norm = problem.norm;
+  dispatch_floating(norm.dtype, "rms_norm_quant", [&]<class T>() {
+    const int device = current_device();
+    const auto config_of = [&](Access access) {
+      return tuning::rms_norm_quant_config(norm.rows, norm.cols, sizeof(T),
+                                           access == Access::kAligned, norm.residual != nullptr,
+                                           max_cluster_size(device));
+    };
+    RowAccess<T> asked = access_of<T>(problem);
+    const tuning::RmsNormConfig aligned = config_of(Access::kAligned);
+    const bool lanes = aligned.form == tuning::RowForm::kWarp && aligned.fold == 1;
+    const bool shifted = asked.access() != Access::kAligned;
+    const auto most_shared = static_cast<std::int64_t>(max_shared_bytes(device));
+    if (shifted || (norm.heads > 1 && !lanes) ||
+        tuning::is_seldom(aligned, sizeof(T), shifted, true) ||
+        !tuning::has_parking(aligned, false, norm.residual != nullptr, most_shared)) {
+      asked.at_least(Access::kAny);
+    }
+    const Access access = asked.access();
+    const tuning::RmsNormConfig config = config_of(access);
+    if constexpr (sizeof(T) < 8) {
+      const auto framed = shifted ? framed_config<T>(problem, device) : tuning::FramedConfig{};
+      if (framed.blocks > 0) {
+        return launch_rms_norm_quant_framed<T>(problem, framed, tuning::unfolded(config), device,
+                                               stream);
+      }
+    }
+    if constexpr (sizeof(T) < 8) {
+      if (access == Access::kAligned) {
+        return launch_rms_norm_quant<T, Access::kAligned>(problem, config, asked.split(), device,
+                                                          stream);
+      }
+    }
+    launch_rms_norm_quant<T, Access::kAny>(problem, config, asked.split(), device, stream);
+  });
+}
+
+}  // namespace membound::cuda

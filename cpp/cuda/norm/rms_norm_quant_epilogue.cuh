@@ -1,0 +1,298 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The result of a norm on its way to one byte per element: rounded to storage as the norm alone
+// would write it, scaled by the largest magnitude of its row or group of columns, quantised.
+#include <type_traits>
+
+#include "cuda/norm/rms_norm_kernels.cuh"
+#include "cuda/row/quantise.cuh"
+
+namespace membound::cuda {
+
+struct QuantParams {
+  void* quantised;
+  std::int64_t quantised_row_stride;
+  const float* static_scale;  // null: dynamic
+  float* scale;
+  std::int64_t scale_row_stride;
+  std::int64_t scale_col_stride;
+  int group_chunks;  // that share a scale; 0: the row
+  float scale_upper_bound;
+  DType quantised_dtype;
+};
+// Beside each other for RmsNormParams' reason.
+template <class Accumulate>
+struct RmsNormQuantParams : QuantParams, RmsNormParams<Accumulate> {
+  RowArray quantised_array, scale_array;
+};
+
+// The largest magnitude of a chunk. Two 16-bit ones are compared at once, where the GPU can.
+template <class T>
+__device__ inline accumulate_t<T> largest_or_nan(const uint4& chunk) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (sizeof(T) == 2) {
+    using Two = std::conditional_t<kDTypeOf<T> == DType::kFloat16, __half2, __nv_bfloat162>;
+    const auto two = [](std::uint32_t word) {
+      const std::uint32_t magnitudes = word & 0x7fff7fffu;
+      return reinterpret_cast<const Two&>(magnitudes);
+    };
+    const Two largest = __hmax2_nan(__hmax2_nan(two(chunk.x), two(chunk.y)),
+                                    __hmax2_nan(two(chunk.z), two(chunk.w)));
+    const Numbers<T> both = unpack<T>({reinterpret_cast<const std::uint32_t&>(largest), 0, 0, 0});
+    return larger_or_nan(both.at[0], both.at[1]);
+  }
+#endif
+  const Numbers<T> y = unpack<T>(chunk);
+  accumulate_t<T> largest = 0;
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    largest = larger_or_nan(largest, fabs(y.at[i]));
+  }
+  return largest;
+}
+
+// One row of quantised results and its scales.
+template <class T, Access kAccess>
+class QuantisedRow {
+  using Accumulate = accumulate_t<T>;
+  using Params = RmsNormQuantParams<Accumulate>;
+
+ public:
+  __device__ QuantisedRow(const Params& p, std::int64_t row)
+      : p_(p),
+        out_(reinterpret_cast<std::uint64_t>(p.quantised) +
+             static_cast<std::uint64_t>(offset(p.quantised_row_stride, p.quantised_array, row))),
+        scale_(p.scale == nullptr ? nullptr
+                                  : p.scale + offset(p.scale_row_stride, p.scale_array, row)) {}
+
+  __device__ void store_scale(int group, float scale) const {
+    scale_[group * p_.scale_col_stride] = scale;
+  }
+
+  // Chunk `index` of the row, with the inverse of its scale.
+  __device__ void store(int index, const uint4& chunk, Accumulate inverse) const {
+    store(index, codes_of(p_.quantised_dtype, unpack<T>(chunk).at, inverse));
+  }
+  template <DType kDType>
+  __device__ void store_as(int index, const uint4& chunk, Accumulate inverse) const {
+    store(index, codes_of<kDType>(unpack<T>(chunk).at, inverse));
+  }
+
+ private:
+  __device__ void store(int index, uint2 codes) const {
+    if (index >= p_.chunks) return;
+    if constexpr (kAccess == Access::kAligned) {
+      store_aligned_codes<kPack<T>>(out_ + static_cast<std::uint64_t>(index) * kPack<T>, codes);
+    } else {
+      const std::int64_t first = static_cast<std::int64_t>(index) * kPack<T>;
+      const std::int64_t stride = p_.quantised_array.col_stride;
+      store_codes(out_ + static_cast<std::uint64_t>(first * stride), stride, codes,
+                  p_.cols - first < kPack<T> ? static_cast<int>(p_.cols - first) : kPack<T>);
+    }
+  }
+  __device__ std::int64_t offset(std::int64_t stride, const RowArray& array,
+                                 std::int64_t row) const {
+    return row_offset<kAccess, true>(p_.split, stride, array, row);
+  }
+
+  const Params& p_;
+  std::uint64_t out_;  // nvcc 13.0 takes a pointer here for one to local memory in streamed rows
+  float* scale_;
+};
+
+// One chunk, for what is seldom done or slow anyway.
+template <class T, Access kAccess>
+__device__ __noinline__ void cold_store(const RmsNormQuantParams<accumulate_t<T>>& p,
+                                        std::int64_t row, int index, uint4 chunk,
+                                        accumulate_t<T> inverse) {
+  QuantisedRow<T, kAccess>(p, row).store(index, chunk, inverse);
+}
+
+// The largest of each group of columns, from that of a chunk in every thread of a block: lanes
+// beside each other hold chunks beside each other, and a group is a power of two of them. One of 64
+// chunks, of float64 alone, is the warps 2 n and 2 n + 1 of kChunks * warps.
+template <int kChunks, class Value>
+__device__ inline void largest_of_groups(Value (&largest)[kChunks], int group_chunks) {
+  const int lanes = group_chunks < kWarpLanes ? group_chunks : kWarpLanes;
+  for (int offset = lanes / 2; offset > 0; offset /= 2) {
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      largest[i] = LargestOrNan()(largest[i], shuffle_xor(largest[i], offset));
+    }
+  }
+  if constexpr (sizeof(Value) == 8) {
+    if (group_chunks <= kWarpLanes) return;
+    constexpr int kMaxWarps = 16;
+    __shared__ Value of_warps[kMaxWarps * kChunks];
+    const int warps = static_cast<int>(blockDim.x) / kWarpLanes;
+    const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
+    __syncthreads();  // those of the time before have been read
+    if (threadIdx.x % kWarpLanes == 0) {
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) of_warps[i * warps + warp] = largest[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      largest[i] = LargestOrNan()(largest[i], of_warps[(i * warps + warp) ^ 1]);
+    }
+  }
+}
+
+template <Access kAccess>
+struct QuantiseResult {
+  template <class Accumulate>
+  using Params = RmsNormQuantParams<Accumulate>;
+  static constexpr int kRounds = 1;        // for the largest magnitude
+  static constexpr bool kAfterSum = true;  // fewer chunks in registers
+  static constexpr bool kAnyVecs = false;  // a group of columns may be in several chunks
+  static constexpr bool kQuantises = true;
+  static constexpr int kRound = RoundsOf<Centring::kNever>::kCount;
+
+  template <int kSide, class T, class Tile, class Row, class Make>
+  static __device__ void put(const Params<accumulate_t<T>>& p, const Tile& tile, const Row&,
+                             bool plain, Make make) {
+    using Accumulate = accumulate_t<T>;
+    constexpr int kChunks = Tile::kChunks;
+    const QuantisedRow<T, kAccess> to(p, tile.row());
+    const uint4 zeros{0u, 0u, 0u, 0u};
+    uint4 y[kChunks];
+    const auto hold_as = [&]<bool kPlain>() {
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        y[i] = make.template operator()<kPlain>(i);  // without a branch around it
+        if (tile.index(i) >= p.chunks) y[i] = zeros;
+      }
+    };
+    plain ? hold_as.template operator()<true>() : hold_as.template operator()<false>();
+    const float scale = scale_of_row(p, to, tile, [&] {
+      return tile.template reduce<Accumulate>(
+          0, kRound, [&](int i) { return largest_or_nan<T>(y[i]); }, LargestOrNan());
+    });
+    store<kSide == 1, T>(
+        p, to, tile.row(), scale, [&](int i) { return tile.index(i); }, y, tile.active());
+  }
+
+  // The same of chunks that wait where they were parked.
+  template <int kSide, class T, class Tile, class Held, class Make>
+  static __device__ void put_parked(const Params<accumulate_t<T>>& p, const Tile& tile,
+                                    const Held& held, bool plain, Make make) {
+    using Accumulate = accumulate_t<T>;
+    static_assert(Tile::kChunks % kSide == 0);
+    const QuantisedRow<T, kAccess> to(p, tile.row());
+    Accumulate largest = 0;
+    const auto hold_as = [&]<bool kPlain>() {
+#pragma unroll 1
+      for (int first = 0; first < Tile::kChunks; first += kSide) {
+#pragma unroll
+        for (int j = 0; j < kSide; ++j) {
+          const int i = first + j;
+          uint4 y = make.template operator()<kPlain>(i);
+          if (tile.index(i) >= p.chunks) y = {0u, 0u, 0u, 0u};
+          largest = larger_or_nan(largest, largest_or_nan<T>(y));
+          held.result(i) = y;
+        }
+        asm volatile("" ::: "memory");  // no weights of more chunks in registers
+      }
+    };
+    plain ? hold_as.template operator()<true>() : hold_as.template operator()<false>();
+    const float scale = scale_of_row(p, to, tile, [&] {
+      return tile.template reduce<Accumulate, 1>(
+          0, kRound, [&](int) { return largest; }, LargestOrNan());
+    });
+#pragma unroll 1
+    for (int i = 0; i < Tile::kChunks; ++i) {
+      const uint4 y[] = {held.result(i)};
+      store<false, T>(
+          p, to, tile.row(), scale, [&](int) { return tile.index(i); }, y, tile.active());
+    }
+  }
+
+  // As StoreResult::stream: one pass more for the largest magnitude of the row.
+  template <class T, class Tile, class Row, class Result>
+  static __device__ auto stream(const Params<accumulate_t<T>>& p, Tile& tile, const Row& row,
+                                Result result) {
+    using Accumulate = accumulate_t<T>;
+    const QuantisedRow<T, kAccess> to(p, cluster_index());
+    const float scale = scale_of_row(p, to, tile, [&] {
+      return tile.reduce(
+          kRound,
+          [&](int at) { return at < p.chunks ? largest_or_nan<T>(result(at)) : Accumulate(0); },
+          LargestOrNan());
+    });
+    return [&p, &tile, to, scale](int group, int segment, auto make) {
+      constexpr int kChunks = Tile::kChunks;
+      const auto index = [&](int v) { return tile.index(group, segment, v); };
+      uint4 y[kChunks];
+#pragma unroll
+      for (int v = 0; v < kChunks; ++v) {
+        y[v] = index(v) < p.chunks ? make(v, index(v)) : uint4{0u, 0u, 0u, 0u};
+      }
+      store<false, T>(p, to, cluster_index(), scale, index, y, true);
+    };
+  }
+
+ private:
+  template <class Accumulate>
+  static __device__ float scale_for(const Params<Accumulate>& p, Accumulate largest) {
+    return dynamic_scale(largest, p.quantised_dtype, p.scale_upper_bound);
+  }
+  // The scale of the whole row, from its largest magnitude, which largest() finds; 1 where groups
+  // have their own.
+  template <class Accumulate, class To, class Tile, class Largest>
+  static __device__ float scale_of_row(const Params<Accumulate>& p, const To& to, const Tile& tile,
+                                       Largest largest) {
+    if (p.static_scale != nullptr) return *p.static_scale;
+    if (p.group_chunks != 0) return 1;
+    const float scale = scale_for(p, largest());
+    if (tile.first_thread()) to.store_scale(0, scale);
+    return scale;
+  }
+  // scale: of the whole row, where groups have none of their own.
+  template <bool kCold, class T, int kChunks, class Index>
+  static __device__ void store(const Params<accumulate_t<T>>& p, const QuantisedRow<T, kAccess>& to,
+                               std::int64_t row, float scale, Index index,
+                               const uint4 (&y)[kChunks], bool active) {
+    using Accumulate = accumulate_t<T>;
+    Accumulate inverse[kChunks];
+    if (p.static_scale != nullptr || p.group_chunks == 0) {
+      inverse[0] = Accumulate(1) / static_cast<Accumulate>(scale);
+#pragma unroll
+      for (int i = 1; i < kChunks; ++i) inverse[i] = inverse[0];
+    } else {
+      Accumulate largest[kChunks];
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) largest[i] = largest_or_nan<T>(y[i]);
+      largest_of_groups(largest, p.group_chunks);
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        const float own = scale_for(p, largest[i]);
+        inverse[i] = Accumulate(1) / static_cast<Accumulate>(own);
+        const int at = index(i);
+        const bool first = (at & (p.group_chunks - 1)) == 0;
+        if (active && at < p.chunks && first) to.store_scale(at / p.group_chunks, own);
+      }
+    }
+    if (!active) return;
+    if constexpr (kCold || kAccess == Access::kAny) {
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        cold_store<T, kAccess>(p, row, index(i), y[i], inverse[i]);
+      }
+    } else {  // the kind of codes is asked for once
+      const auto store_as = [&]<DType kDType>() {
+#pragma unroll
+        for (int i = 0; i < kChunks; ++i) to.template store_as<kDType>(index(i), y[i], inverse[i]);
+      };
+      switch (p.quantised_dtype) {
+        case DType::kInt8: return store_as.template operator()<DType::kInt8>();
+        case DType::kFloat8E4M3: return store_as.template operator()<DType::kFloat8E4M3>();
+        default: return store_as.template operator()<DType::kFloat8E5M2>();
+      }
+    }
+  }
+};
+
+}  // namespace membound::cuda

@@ -1,0 +1,15 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/norm/rms_norm_quant_launch.cuh"
+
+namespace membound::cuda {
+
+template QuantLaunch launch_rms_norm_quant<Float16, Access::kAligned>;
+template QuantLaunch launch_rms_norm_quant<BFloat16, Access::kAligned>;
+template QuantLaunch launch_rms_norm_quant<float, Access::kAligned>;
+template QuantLaunch launch_rms_norm_quant<Float16, Access::kAny>;
+template QuantLaunch launch_rms_norm_quant<BFloat16, Access::kAny>;
+template QuantLaunch launch_rms_norm_quant<float, Access::kAny>;
+template QuantLaunch launch_rms_norm_quant<double, Access::kAny>;
+
+}  // namespace membound::cuda

@@ -1,0 +1,339 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What both rms_norm kernels share: parameters and the arithmetic of one chunk.
+#include <cstdint>
+
+#include "core/layout.hpp"
+#include "cuda/activation/silu.cuh"
+#include "cuda/norm/centring.cuh"
+#include "cuda/norm/fused_input.cuh"
+#include "cuda/norm/rstd.cuh"
+#include "cuda/row/affine.cuh"
+#include "cuda/row/cluster.cuh"
+#include "cuda/row/convert.cuh"
+#include "cuda/row/heads.cuh"
+#include "cuda/row/reader.cuh"
+#include "cuda/row/reduce.cuh"
+#include "cuda/row/thread_group.cuh"
+
+namespace membound::cuda {
+
+// Rounds of the exchange between the blocks of a row. First what it takes to know the sum of
+// squares: that sum, or two sums about a pivot. Where it is not trusted, the largest magnitude,
+// then of the scaled row the sum, or its mean, the sum and the rest of the mean.
+template <Centring kCentring>
+struct RoundsOf {
+  static constexpr int kScaledLargest = kCentring == Centring::kNever ? 1 : 2;
+  static constexpr int kScaledMoments = kScaledLargest + 1;
+  static constexpr int kCount = kScaledMoments + (kCentring == Centring::kNever ? 1 : 3);
+};
+
+// Constant memory is cold at every launch, one line after the other: what an aligned row needs
+// comes first and close together.
+template <class Accumulate>
+struct RmsNormParams {
+  const void* x;
+  ColumnArray<Accumulate> weight;
+  void* out;
+  Accumulate* rstd;  // null: not wanted
+  std::int64_t rows;
+  RowSplit split;
+  std::int64_t x_row_stride;
+  std::int64_t out_row_stride;
+  std::int64_t rstd_row_stride;
+  int chunks;              // of a row
+  int lanes;               // of a row, where several share a warp
+  int blocks_per_row;      // the cluster
+  int groups;              // of a row, summed one by one
+  int segments_per_group;  // where the row is read twice
+  bool overlap_launch;
+  bool round_before_weight;
+  bool plain;    // a weight of x's dtype, no offset, one rounding; a bias of x's dtype or none
+  bool centred;  // kAsked
+  std::int64_t cols;
+  std::int64_t group_elements;  // of a row of several groups
+  Accumulate inverse_cols;
+  Accumulate eps;
+  SafeRange<Accumulate> trusted;  // sums of squares outside are redone scaled
+  ColumnArray<Accumulate> bias;
+  Accumulate* mean;  // null: not wanted
+  std::int64_t mean_row_stride;
+  Heads heads;
+  bool norm_before_gate;
+  const void* beside;  // the residual or the gate; null: none
+  void* residual_out;
+  std::int64_t beside_row_stride;
+  std::int64_t residual_out_row_stride;
+  int sqrt_eps_exponent;
+  int vecs;  // chunks of a virtual thread
+  double exact_eps;
+  RowArray x_array, out_array, mean_array, rstd_array, beside_array, residual_out_array;
+};
+
+// What makes a row's numbers its results: (x * scale - mean - correction) * rstd, with scale 1 for
+// every everyday row. Storage as wide as the sums needs the mean in two parts: where it is far
+// above the spread, the rounding of one would be seen.
+template <class Accumulate>
+struct RowScale {
+  Accumulate scale = 1;
+  Accumulate mean = 0;
+  Accumulate correction = 0;
+  Accumulate rstd = 0;
+};
+template <class T>
+inline constexpr bool kCorrectsMean = sizeof(T) >= 4;
+
+// The end of a scaled row. Nothing is left of one that is the same number throughout, and the
+// scaled eps may be out of range: it goes on unscaled.
+template <class Accumulate, Centring kCentring>
+__device__ inline void settle(const RmsNormParams<Accumulate>& p, RowScale<Accumulate>& row,
+                              Accumulate scaled_sum, int exponent) {
+  row.rstd = scaled_rstd(p, scaled_sum, exponent);
+  if (is_centred<kCentring>(p) && scaled_sum == Accumulate(0) && exponent != 0) {
+    row.mean /= row.scale;
+    row.correction /= row.scale;
+    row.scale = 1;
+    row.rstd = static_cast<Accumulate>(1.0 / sqrt(p.exact_eps));
+  }
+}
+
+// One chunk of a row as it was read: x, and what is beside it.
+template <class T, Beside kBeside>
+struct SourceChunk {
+  uint4 parts[kBeside == Beside::kNothing ? 1 : 2];
+
+  // What is normalised.
+  __device__ Numbers<T> numbers(const RmsNormParams<accumulate_t<T>>& p) const {
+    Numbers<T> x = unpack<T>(parts[0]);
+    if constexpr (kBeside == Beside::kResidual) {
+      const Numbers<T> residual = unpack<T>(parts[1]);
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) x.at[i] += residual.at[i];
+    }
+    if constexpr (kBeside == Beside::kGate) {
+      if (!p.norm_before_gate) multiply(x, silu_of<T>(parts[1]));
+    }
+    return x;
+  }
+};
+
+// The gate of a result that it comes after, whose product with the weight may have been rounded.
+template <class T, Beside kBeside>
+__device__ inline void pass_gate(const RmsNormParams<accumulate_t<T>>& p, Numbers<T>& y,
+                                 const uint4& gate) {
+  if constexpr (kBeside == Beside::kGate) {
+    if (!p.norm_before_gate) return;
+    if (p.round_before_weight) y = rounded<T>(y);
+    multiply(y, silu_of<T>(gate));
+  }
+}
+
+// x * scale - mean - correction.
+template <class T, Centring kCentring>
+__device__ inline Numbers<T> deviations(Numbers<T> x, const RowScale<accumulate_t<T>>& row) {
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    if constexpr (kCentring == Centring::kNever) {
+      x.at[i] *= row.scale;
+    } else {
+      x.at[i] = fma(x.at[i], row.scale, -row.mean);
+      if constexpr (kCorrectsMean<T>) x.at[i] -= row.correction;
+    }
+  }
+  return x;
+}
+
+// of(deviations) of one chunk, for sums that run over the end of the row: nothing is added there.
+template <class T, Access kAccess, Centring kCentring, class Of>
+__device__ inline auto of_deviations(const RmsNormParams<accumulate_t<T>>& p,
+                                     const Numbers<T>& numbers,
+                                     const RowScale<accumulate_t<T>>& row, int index, Of of) {
+  Numbers<T> x = deviations<T, kCentring>(numbers, row);
+  if constexpr (kCentring == Centring::kNever) {
+    return of(x);
+  } else if constexpr (kAccess == Access::kAligned) {  // whole chunks
+    const auto sums = of(x);
+    return index < p.chunks ? sums : decltype(of(x))(0);
+  } else {
+    if (index >= p.chunks - 1) {
+      const int left =
+          index < p.chunks ? static_cast<int>(p.cols - std::int64_t{index} * kPack<T>) : 0;
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) x.at[i] = i < left ? x.at[i] : accumulate_t<T>(0);
+    }
+    return of(x);
+  }
+}
+
+// sum / count to the last bit but rarely: rows of one number then have that mean exactly.
+template <class Accumulate>
+__device__ inline Accumulate mean_of(Accumulate sum, Accumulate count, Accumulate inverse_count) {
+  const Accumulate mean = sum * inverse_count;
+  const Accumulate better = fma(fma(-mean, count, sum), inverse_count, mean);
+  return better == better ? better : mean;  // a mean of inf makes the rest NaN
+}
+
+// Of the elements of a row those that one of its groups has.
+template <class Accumulate>
+__device__ inline Accumulate group_count(const RmsNormParams<Accumulate>& p, int group) {
+  const std::int64_t left = p.cols - group * p.group_elements;
+  const std::int64_t held = left < p.group_elements ? left : p.group_elements;
+  return held > 0 ? static_cast<Accumulate>(held) : Accumulate(0);
+}
+
+// The moments of a row from those of its groups, in order: means, sums of squared deviations from
+// them, and rests of means (Chan, Golub and LeVeque 1983). Returns the sum of squares and sets the
+// mean.
+template <class T>
+__device__ inline accumulate_t<T> merge_groups(const RmsNormParams<accumulate_t<T>>& p,
+                                               const accumulate_t<T>* means,
+                                               const accumulate_t<T>* squares,
+                                               const accumulate_t<T>* rests,
+                                               RowScale<accumulate_t<T>>& row) {
+  using Accumulate = accumulate_t<T>;
+  const auto over_groups = [&](auto of_group) {
+    Accumulate sum = 0;
+#pragma unroll 2
+    for (int group = 0; group < p.groups; ++group) sum += of_group(group_count(p, group), group);
+    return sum;
+  };
+  const auto cols = static_cast<Accumulate>(p.cols);
+  row.mean = mean_of(over_groups([&](Accumulate count, int g) { return count * means[g]; }), cols,
+                     p.inverse_cols);
+  if constexpr (kCorrectsMean<T>) {
+    row.correction = over_groups([&](Accumulate count, int g) {
+                       return count * (means[g] - row.mean + rests[g]);
+                     }) *
+                     p.inverse_cols;
+  }
+  return over_groups([&](Accumulate count, int g) {
+    Accumulate apart = means[g] - row.mean;
+    if constexpr (kCorrectsMean<T>) apart += rests[g] - row.correction;
+    return fma(count * apart, apart, squares[g]);
+  });
+}
+
+// What a chunk of deviations adds: they and their squares.
+template <class T>
+__device__ inline Pair<accumulate_t<T>> sums_of(const Numbers<T>& x) {
+  return {sum<T>(x), sum_of_squares<T>(x)};
+}
+
+// The moments of a row, or of a group of it, from the sum of its `count` elements: sets the mean of
+// `row` and returns the sum of squared deviations. reduce(of) sums of(deviations) over the
+// elements.
+template <class T, class Reduce>
+__device__ inline accumulate_t<T> take_moments(RowScale<accumulate_t<T>>& row,
+                                               accumulate_t<T> total, accumulate_t<T> count,
+                                               accumulate_t<T> inverse_count, Reduce reduce) {
+  using Accumulate = accumulate_t<T>;
+  row.mean = mean_of(total, count, inverse_count);
+  if constexpr (!kCorrectsMean<T>) {
+    return reduce([](const Numbers<T>& x) { return sum_of_squares<T>(x); });
+  } else {
+    const Pair<Accumulate> sums = reduce([](const Numbers<T>& x) { return sums_of<T>(x); });
+    row.correction = sums.a * inverse_count;
+    const Accumulate squares = sums.b - sums.a * row.correction;
+    return squares < 0 ? Accumulate(0) : squares;
+  }
+}
+
+// The weight and the bias beside the chunks of a row.
+template <class T, Access kAccess, Centring kCentring>
+class Columns {
+  using Params = RmsNormParams<accumulate_t<T>>;
+
+ public:
+  __device__ Columns(const Params& p, std::int64_t head)
+      : p_(p), weight_(p.weight, p.chunks, p.cols, head), bias_(p.bias, p.chunks, p.cols, head) {}
+
+  // Issue the loads of the weight and, where rows are always centred, of the bias. kPlain: they are
+  // known to be of x's dtype, and there is a weight.
+  __device__ uint4 load(int index) const { return weight_.load(index); }
+  template <bool kPlain = false, int kCount, class Index>
+  __device__ void load(uint4 (&weights)[kCount], Index index) const {
+    weight_.template load<false, kPlain>(weights, index);
+  }
+  // Where rows are always centred: no bias until load_bias finds one.
+  template <int kCount>
+  __device__ void clear_bias(uint4 (&biases)[kCount]) const {
+    if constexpr (kCentring == Centring::kAlways) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) biases[i] = nothing_to_add<T>();
+    }
+  }
+  template <bool kPlain = false, int kCount, class Index>
+  __device__ void load_bias(uint4 (&biases)[kCount], Index index) const {
+    if (kCentring == Centring::kAlways && bias_.present()) {
+      bias_.template load<false, kPlain>(biases, index);
+    }
+  }
+  // Both of one chunk; bias: cleared before.
+  template <bool kPlain = false>
+  __device__ void load_at(uint4& weight, uint4& bias, int index) const {
+    uint4 weights[1] = {weight}, biases[1] = {bias};
+    load<kPlain>(weights, [=](int) { return index; });
+    load_bias<kPlain>(biases, [=](int) { return index; });
+    weight = weights[0];
+    bias = biases[0];
+  }
+  __device__ uint4 load_bias(int index) const {
+    uint4 bias[1];
+    clear_bias(bias);
+    load_bias(bias, [=](int) { return index; });
+    return bias[0];
+  }
+
+  // One chunk of the result; bias: what load_bias gave. kPlain: without the options, whose branches
+  // cost a tenth of the instructions.
+  template <bool kPlain>
+  __device__ Numbers<T> normalised(const Numbers<T>& numbers, const RowScale<accumulate_t<T>>& row,
+                                   const uint4& weight, const uint4& bias, int index) const {
+    Numbers<T> x = deviations<T, kCentring>(numbers, row);
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) x.at[i] *= row.rstd;
+    if (!kPlain && kCentring != Centring::kAlways && p_.round_before_weight) x = rounded<T>(x);
+    const bool weighted = kPlain || weight_.present();
+    Numbers<T> factor;
+    if (weighted) factor = kPlain ? unpack<T>(weight) : weight_.numbers(weight, index);
+    constexpr bool kAlwaysAdds = kPlain && kCentring == Centring::kAlways;
+    if (kCentring != Centring::kNever && (kAlwaysAdds || bias_.present())) {
+      const uint4 raw = kCentring == Centring::kAlways ? bias : bias_.load(index);
+      const Numbers<T> more = kPlain ? unpack<T>(raw) : bias_.numbers(raw, index);
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) {
+        x.at[i] = weighted ? fma(x.at[i], factor.at[i], more.at[i]) : x.at[i] + more.at[i];
+      }
+    } else if (weighted) {
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) x.at[i] = product(x.at[i], factor.at[i]);
+    }
+    return x;
+  }
+
+ private:
+  const Params& p_;
+  ColumnReader<T, kAccess> weight_;
+  ColumnReader<T, kAccess> bias_;
+};
+
+// Blocks per multiprocessor that the registers of a held row are held to; 0: the compiler's choice.
+template <class T, class Team, Access kAccess, Beside kBeside, Centring kCentring>
+constexpr int min_blocks() {
+  if (std::is_same_v<Team, SmallBlockTeam>) return 3;
+  if (kBeside != Beside::kNothing || kAccess == Access::kAny || Team::kSharesWarp) return 0;
+  if (sizeof(T) == 8 && Team::kParks) return 0;
+  if (Team::kVecs > 2 && !Team::kParks) return 0;  // rows are few
+  const bool centred = kCentring != Centring::kNever;
+  if (Team::kClusters) return kAccess == Access::kShifted ? 2 : 5;
+  constexpr int kThreads = Team::kMaxThreads;
+  if (kAccess == Access::kShifted) return Team::kParks ? (centred ? 768 : 1024) / kThreads : 0;
+  if (Team::kVecs > 2) return 1536 / kThreads;
+  if (Team::kFold == 1) return kThreads == 256 ? (centred ? 5 : 6) : 0;
+  // Four chunks: centred ones of 16 bits are parked, and of float32 fit 64 registers.
+  return centred ? (sizeof(T) == 2 && Team::kParks ? 1280 : 1024) / kThreads : 0;
+}
+
+}  // namespace membound::cuda

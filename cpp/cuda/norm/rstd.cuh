@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// 1 / sqrt(mean of squares + eps), and the sums it is made of. Params are those of a kernel, which
+// have what set_rstd sets.
+#include <cmath>
+#include <cstdint>
+
+#include "core/safe_scale.hpp"
+#include "cuda/row/convert.cuh"
+#include "cuda/row/reduce.cuh"
+
+namespace membound::cuda {
+
+template <class Params, class Accumulate>
+void set_rstd(Params& p, std::int64_t cols, double eps, Accumulate) {
+  p.inverse_cols = Accumulate(1) / static_cast<Accumulate>(cols);
+  p.eps = static_cast<Accumulate>(eps);
+  p.trusted = safe_range(eps, Accumulate());
+  p.exact_eps = eps;
+  // An exponent below every other, yet far enough from INT_MIN to compute with.
+  p.sqrt_eps_exponent = eps > 0.0 ? std::ilogb(std::sqrt(eps)) : -100000;
+}
+
+// The instruction that torch's CUDA modules use, within 2 ulp: the rounding modes are theirs bit
+// for bit.
+__device__ inline float inverse_sqrt(float value) { return rsqrtf(value); }
+__device__ inline double inverse_sqrt(double value) { return 1.0 / sqrt(value); }
+
+__device__ inline int exponent_of(float value) { return ilogbf(value); }
+__device__ inline int exponent_of(double value) { return ilogb(value); }
+
+__device__ inline float power_of_two(int exponent, float) { return ldexpf(1.0f, exponent); }
+__device__ inline double power_of_two(int exponent, double) { return ldexp(1.0, exponent); }
+
+// The power of two for a row whose largest magnitude is known (see core/safe_scale.hpp).
+template <class Params, class Accumulate>
+__device__ inline int row_exponent(const Params& p, Accumulate largest) {
+  if (isinf(largest)) return 0;
+  const int own = largest > Accumulate(0) ? exponent_of(largest) : p.sqrt_eps_exponent;
+  const int reference = own > p.sqrt_eps_exponent ? own : p.sqrt_eps_exponent;
+  return safe_exponent(
+      reference, sizeof(Accumulate) == 8 ? kSafeExponentLimitDouble : kSafeExponentLimitFloat);
+}
+
+template <class Params, class Accumulate>
+__device__ inline bool is_trusted(const Params& p, Accumulate sum) {
+  return sum >= p.trusted.low && sum <= p.trusted.high;  // false for NaN
+}
+
+template <class Params, class Accumulate>
+__device__ inline Accumulate plain_rstd(const Params& p, Accumulate sum) {
+  return inverse_sqrt(sum * p.inverse_cols + p.eps);
+}
+
+template <class Params, class Accumulate>
+__device__ inline Accumulate scaled_rstd(const Params& p, Accumulate scaled_sum, int exponent) {
+  const Accumulate eps = static_cast<Accumulate>(ldexp(p.exact_eps, 2 * exponent));
+  return inverse_sqrt(scaled_sum * p.inverse_cols + eps);
+}
+
+// Sums over one chunk in two chains, so that half the latency of one hides behind the other.
+template <class T, class Add>
+__device__ inline accumulate_t<T> sum_chunk(const Numbers<T>& x, Add add) {
+  accumulate_t<T> even = 0;
+  accumulate_t<T> odd = 0;
+#pragma unroll
+  for (int i = 0; i < kPack<T>; i += 2) {
+    even = add(x.at[i], even);
+    odd = add(x.at[i + 1], odd);
+  }
+  return even + odd;
+}
+template <class T>
+__device__ inline accumulate_t<T> sum(const Numbers<T>& x) {
+  return sum_chunk(x, [](accumulate_t<T> a, accumulate_t<T> sum) { return a + sum; });
+}
+// By the tree of a butterfly, whose first step is of elements half a chunk apart.
+template <int kCount, class Accumulate>
+__device__ inline Accumulate sum_by_halves(const Accumulate (&values)[kCount]) {
+  if constexpr (kCount == 1) {
+    return values[0];
+  } else {
+    Accumulate halves[kCount / 2];
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) halves[i] = values[i] + values[kCount / 2 + i];
+    return sum_by_halves(halves);
+  }
+}
+template <class T>
+__device__ inline accumulate_t<T> sum_of_squares(const Numbers<T>& x) {
+  return sum_chunk(x, [](accumulate_t<T> a, accumulate_t<T> sum) { return fma(a, a, sum); });
+}
+
+template <class T>
+__device__ inline accumulate_t<T> largest_magnitude(const Numbers<T>& x) {
+  accumulate_t<T> largest = 0;
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    largest = Largest()(largest, x.at[i] < 0 ? -x.at[i] : x.at[i]);
+  }
+  return largest;
+}
+
+}  // namespace membound::cuda

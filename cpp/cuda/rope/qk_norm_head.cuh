@@ -1,0 +1,339 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// One head in the registers of a few lanes of a warp: lane l has chunks l and H + l of 2 * H, which
+// where a head turns as a whole hold whole pairs. Its sums are in the tree of rms_norm, of a row of
+// up to 64 chunks: there lane l of L has chunks l and L + l, where L is H or the next power of two.
+// In the general form, element by element, a warp sums in the same tree.
+#include "core/safe_scale.hpp"
+#include "cuda/norm/rstd.cuh"
+#include "cuda/rope/rope_kernels.cuh"
+#include "cuda/row/affine.cuh"
+#include "cuda/row/element.cuh"
+#include "ops/qk_norm_rope.hpp"
+
+namespace membound::cuda {
+
+// What rstd is made with (see set_rstd).
+template <class A>
+struct QkNorm {
+  A inverse_cols, eps;
+  SafeRange<A> trusted;
+  int sqrt_eps_exponent;
+  double exact_eps;
+};
+
+// Values were multiplied by scale first: 1 for every everyday head.
+template <class A>
+struct HeadScale {
+  A scale, rstd;
+};
+
+// Two chunks of a head.
+template <class T>
+struct HeadPart {
+  Numbers<T> first, second;
+};
+
+template <class T>
+__device__ inline HeadPart<T> unpack_part(const uint4& first, const uint4& second) {
+  HeadPart<T> part{unpack<T>(first), unpack<T>(second)};
+  // Now, so that the next head's chunks can come into the same registers.
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    asm volatile("" : "+f"(part.first.at[i]), "+f"(part.second.at[i])::"memory");
+  }
+  return part;
+}
+
+// How heads whose plain sums left the trusted range are redone: 1 / sqrt of the sum of the scaled
+// squares times inverse_cols plus scaled_eps. Nothing is scaled where `trusted`.
+template <class A>
+struct Redo {
+  A scale, scaled_eps;
+};
+template <class A>
+__device__ __noinline__ Redo<A> redo_of(const QkNorm<A>& norm, A largest, bool trusted) {
+  const int exponent = trusted ? 0 : row_exponent(norm, largest);
+  return {power_of_two(exponent, A()), static_cast<A>(ldexp(norm.exact_eps, 2 * exponent))};
+}
+
+// Which lanes have a head.
+struct HeadLanes {
+  int lane, lanes, half;  // lanes from `half` on have nothing
+
+  __device__ bool holds() const { return lane < half; }
+  // Of the terms of a lane's two chunks, the sum over a head. All lanes of the warp take part.
+  template <class A>
+  __device__ A sum(A first, A second) const {
+    if (half != lanes) {  // term c goes to lane c % lanes
+      const A behind = __shfl_sync(0xffffffffu, second, lane - half, lanes);
+      const A last = __shfl_sync(0xffffffffu, second, lane + lanes - half, lanes);
+      first = lane < half ? first : behind;
+      second = lane + lanes < 2 * half ? last : A(0);
+    }
+    first += second;
+    // reduce_lanes without its loop, and for most heads without its first steps.
+    if (lanes == kWarpLanes) first += shuffle_xor(first, 16);
+    if (lanes > 8) first += shuffle_xor(first, 8);
+#pragma unroll
+    for (int offset = 4; offset > 0; offset /= 2) {
+      const A other = shuffle_xor(first, offset);
+      if (offset < lanes) first += other;
+    }
+    return first;
+  }
+};
+
+// Those of the same warp come along. By value: a reference would put chunks into local memory.
+template <class T>
+__device__ __noinline__ HeadScale<accumulate_t<T>> scaled_head(QkNorm<accumulate_t<T>> norm,
+                                                               uint4 first, uint4 second,
+                                                               HeadLanes head, bool trusted) {
+  using A = accumulate_t<T>;
+  A largest = 0, before = 0, sum = 0;
+  Redo<A> redo{1, 0};
+#pragma unroll 1
+  for (int round = 0; round < 4; ++round) {  // both chunks, twice
+    Numbers<T> x = unpack<T>(round % 2 == 0 ? first : second);
+    if (round == 2) redo = redo_of(norm, reduce_lanes(largest, head.lanes, Largest()), trusted);
+    if (round < 2) {
+      largest = Largest()(largest, largest_magnitude<T>(x));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) x.at[i] *= redo.scale;
+      before = sum;
+      sum = sum_of_squares<T>(x);
+    }
+  }
+  sum = head.sum(before, sum);
+  return {redo.scale, inverse_sqrt(sum * norm.inverse_cols + redo.scaled_eps)};
+}
+
+template <class T>
+__device__ inline void multiply(HeadPart<T>& x, accumulate_t<T> by) {
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    x.first.at[i] = product(x.first.at[i], by);
+    x.second.at[i] = product(x.second.at[i], by);
+  }
+}
+
+// Of the head whose chunks are x, which are scaled then; all lanes of the warp take part.
+template <class T>
+__device__ inline HeadScale<accumulate_t<T>> scale_head(const QkNorm<accumulate_t<T>>& norm,
+                                                        HeadPart<T>& x, const HeadLanes& head) {
+  using A = accumulate_t<T>;
+  const A sum = head.sum(sum_of_squares<T>(x.first), sum_of_squares<T>(x.second));
+  const bool trusted = is_trusted(norm, sum);
+  if (__any_sync(0xffffffffu, !trusted)) [[unlikely]] {
+    const HeadScale<A> by = scaled_head<T>(norm, pack(x.first), pack(x.second), head, trusted);
+    multiply<T>(x, by.scale);
+    return by;
+  }
+  return {A(1), plain_rstd(norm, sum)};
+}
+
+template <class T>
+__device__ inline void multiply(HeadPart<T>& x, const HeadPart<T>& by) {
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    x.first.at[i] = product(x.first.at[i], by.first.at[i]);
+    x.second.at[i] = product(x.second.at[i], by.second.at[i]);
+  }
+}
+
+template <class T>
+__device__ inline void round_part(HeadPart<T>& x) {
+  x.first = unpack<T>(pack(x.first));
+  x.second = unpack<T>(pack(x.second));
+}
+
+// The pair that is number i of a lane's.
+template <class T>
+__device__ inline std::int64_t pair_of_head(int i, const HeadLanes& head, bool interleaved) {
+  constexpr int kHalf = kPack<T> / 2;
+  if (!interleaved) return head.lane * kPack<T> + i;
+  return (i < kHalf ? head.lane : head.half + head.lane) * kHalf + i % kHalf;
+}
+template <class T>
+__device__ __noinline__ Turns<T> turns_of_head(const RopeProblem& p, std::int64_t b, std::int64_t s,
+                                               HeadLanes head, int element) {
+  const auto pair = [&](int i) { return pair_of_head<T>(i, head, p.interleaved); };
+  Turns<T> turns;
+  find_turns_of<T>(p, b, s, pair, element, makes_turns(p), turns);
+  return turns;
+}
+
+// cos or sin of one element of each pair in a lane's two chunks of neighbours, from a row that
+// starts at a multiple of 16 bytes.
+template <class T>
+__device__ inline void read_half_chunks(const RopeTable& table, DType dtype, std::int64_t row,
+                                        const HeadLanes& head, int element,
+                                        accumulate_t<T> (&numbers)[kPack<T>]) {
+  constexpr int kHalf = kPack<T> / 2;
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const std::int64_t at = row + (part * head.half + head.lane) * kHalf;
+    if (table.second != 0) {
+      accumulate_t<T> both[kPack<T>];
+      read_chunks<T>(table.data, dtype, row + (part * head.half + head.lane) * kPack<T>, both);
+      every_other<T>(both, element == 1, numbers + part * kHalf);
+    } else if (sizeof(T) == 2 && dtype == DType::kFloat32) {
+      const Numbers<float> some = unpack<float>(
+          *reinterpret_cast<const uint4*>(static_cast<const float*>(table.data) + at));
+#pragma unroll
+      for (int i = 0; i < kHalf; ++i) numbers[part * kHalf + i] = some.at[i];
+    } else {
+      const uint2 both = *reinterpret_cast<const uint2*>(static_cast<const T*>(table.data) + at);
+      const Numbers<T> some = unpack<T>(uint4{both.x, both.y, 0u, 0u});
+#pragma unroll
+      for (int i = 0; i < kHalf; ++i) numbers[part * kHalf + i] = some.at[i];
+    }
+  }
+}
+
+// cos and sin of one element of each pair in a lane's two chunks. in_chunks: read_chunks can read
+// the table.
+template <class T>
+__device__ inline void read_element_turns(const RopeProblem& p, bool in_chunks, std::int64_t b,
+                                          std::int64_t s, const HeadLanes& head, int element,
+                                          Turns<T>& turns) {
+  if (in_chunks) {
+    read_table_turns<T>(p, b, s, turns,
+                        [&](const RopeTable& table, std::int64_t row, bool sine, auto& numbers) {
+                          const int of = sine ? sine_of(p, element) : element;
+                          if (p.interleaved) {
+                            read_half_chunks<T>(table, p.table_dtype, row, head, of, numbers);
+                          } else {
+                            read_chunks<T>(table.data, p.table_dtype,
+                                           row + head.lane * kPack<T> + of * table.second, numbers);
+                          }
+                        });
+  } else {
+    turns = turns_of_head<T>(p, b, s, head, element);
+  }
+  turn_back<T>(turns, p.inverse);
+}
+
+// cos and sin of the pairs in a lane's two chunks; those of the second elements go to `seconds`
+// where they have columns of their own.
+template <class T, class Seconds>
+__device__ inline void read_head_turns(const RopeProblem& p, bool in_chunks, std::int64_t b,
+                                       std::int64_t s, const HeadLanes& head, Turns<T>& turns,
+                                       Seconds& seconds) {
+  if (!head.holds()) return fill_turns<T>(turns, 1, 0);
+  if (p.has_column_each()) {
+    read_element_turns<T>(p, in_chunks, b, s, head, 1, turns);
+    seconds.hold(turns);
+  }
+  read_element_turns<T>(p, in_chunks, b, s, head, 0, turns);
+}
+
+// --- the general form: a warp for a head ---
+
+// Out of line: inlined where they are wanted they make kernels of 50 KB.
+template <class A>
+__device__ __noinline__ A any_number(const void* from, DType dtype, std::int64_t index) {
+  return read_number<A>(from, dtype, index);
+}
+template <class A>
+__device__ __noinline__ void put_number(void* to, DType dtype, std::int64_t index, A value) {
+  write_number(to, dtype, index, value);
+}
+template <class A>
+__device__ __noinline__ A round_number(A value, DType dtype) {
+  if constexpr (sizeof(A) == 4) {
+    if (dtype == DType::kFloat16) return round_to<Float16>(value);
+    if (dtype == DType::kBFloat16) return round_to<BFloat16>(value);
+  }
+  return value;
+}
+
+__device__ inline int pack_of(DType dtype) {
+  return dtype == DType::kFloat64 ? 2 : dtype == DType::kFloat32 ? 4 : 8;
+}
+
+// A head in any strides.
+struct StridedHead {
+  const void* data;
+  std::int64_t at, stride;
+  DType dtype;
+
+  template <class A>
+  __device__ A number(std::int64_t element) const {
+    return any_number<A>(data, dtype, at + element * stride);
+  }
+};
+
+// The sum of term(element, sum) over a head in the tree in which rms_norm sums as many chunks (at
+// most 512), the elements of a chunk in two chains; the same in every lane.
+template <class A, class Term>
+__device__ inline A sum_elements(std::int64_t head_dim, int pack, Term term) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const int chunks = static_cast<int>((head_dim + pack - 1) / pack);
+  int threads = 1;  // of a row there, each with two chunks
+  if (chunks <= 2 * kWarpLanes) {
+#pragma unroll 1
+    while (2 * threads < chunks) threads *= 2;
+  } else {
+    threads = (chunks + 4 * kWarpLanes - 1) / (4 * kWarpLanes) * (2 * kWarpLanes);
+  }
+  A of_warps = 0;  // that of warp w in lane w
+#pragma unroll 1
+  for (int first = 0; first < threads; first += kWarpLanes) {
+    A both = 0;
+#pragma unroll 1
+    for (int chunk = first + lane; chunk < 2 * threads; chunk += threads) {
+      A even = 0, odd = 0;
+      const int end = first + lane < threads ? (chunk + 1) * pack : 0;
+#pragma unroll 1
+      for (int element = chunk * pack; element < end && element < head_dim; ++element) {
+        A& chain = element % 2 == 0 ? even : odd;
+        chain = term(element, chain);
+      }
+      both += even + odd;
+    }
+    both = reduce_warp(both, Sum());
+    if (lane == first / kWarpLanes) of_warps = both;
+  }
+#pragma unroll
+  for (int offset = 1; offset < 8; offset *= 2) of_warps += shuffle_xor(of_warps, offset);
+  return __shfl_sync(0xffffffffu, of_warps, 0);
+}
+
+// All lanes of the warp take part.
+template <class A>
+__device__ __noinline__ HeadScale<A> strided_head_scale(const QkNorm<A>& norm, const StridedHead& x,
+                                                        std::int64_t head_dim) {
+  Redo<A> redo{1, norm.eps};
+#pragma unroll 1
+  for (bool again = false;; again = true) {
+    const A sum = sum_elements<A>(head_dim, pack_of(x.dtype), [&](std::int64_t element, A before) {
+      const A value = product(x.number<A>(element), redo.scale);
+      return fma(value, value, before);
+    });
+    if (again || is_trusted(norm, sum)) {
+      return {redo.scale, inverse_sqrt(sum * norm.inverse_cols + redo.scaled_eps)};
+    }
+    A largest = 0;
+#pragma unroll 1
+    for (std::int64_t i = threadIdx.x % kWarpLanes; i < head_dim; i += kWarpLanes) {
+      largest = Largest()(largest, fabs(x.number<A>(i)));
+    }
+    redo = redo_of(norm, reduce_warp(largest, Largest()), /*trusted=*/false);
+  }
+}
+
+// One weight, offset added; 1 where there is none.
+template <class A>
+__device__ inline A weight_number(const ColumnArray<A>& weight, std::int64_t head,
+                                  std::int64_t element) {
+  if (weight.data == nullptr) return A(1);
+  const A value =
+      any_number<A>(weight.data, weight.dtype, head * weight.head_stride + element * weight.stride);
+  return value + weight.offset;
+}
+
+}  // namespace membound::cuda

@@ -1,0 +1,335 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// One head with a chunk in each of some lanes of a warp, wherever its halves and its rows start:
+// pairs meet through shared memory. Its sums are in the tree of rms_norm, of a row of up to 64
+// chunks, as in the form where lanes hold two chunks each.
+#include "cuda/rope/qk_norm_head.cuh"
+#include "cuda/rope/qk_norm_lanes_config.hpp"
+
+namespace membound::cuda {
+
+// What heads start on and are made of: whole chunks, halves of them, or elements of any stride.
+enum class ChunkAccess { kWhole, kHalves, kElements };
+
+// A lane's chunk. The lanes whose sums meet in butterflies are a power of two for each head and
+// come first in the warp; behind them those of the chunks that are added to theirs.
+struct HeadChunk {
+  int head, chunk;      // head: of the warp's
+  int summing, behind;  // chunks of the head that are summed by butterflies, and the others
+  int front;            // lanes of the warp that sum
+  bool holds;
+
+  __device__ explicit HeadChunk(const tuning::WarpHeads& all)
+      : summing(all.summing), behind(all.chunks - all.summing), front(all.heads * all.summing) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+    if (lane < front) {
+      head = lane >> log2_of(summing);
+      chunk = lane & (summing - 1);
+    } else {
+      head = static_cast<int>((lane - front) * all.behind_magic >> 16);
+      chunk = summing + lane - front - head * behind;
+    }
+    holds = head < all.heads;
+  }
+  // The lane with another chunk of the same head.
+  __device__ int lane_of(int other) const {
+    return other < summing ? head * summing + other : front + head * behind + other - summing;
+  }
+  // Of the numbers of all chunks; the same in every lane of a head. All lanes of the warp take
+  // part.
+  template <class A, class Combine>
+  __device__ A combined(A own, Combine combine) const {
+    const bool adds = chunk < behind;
+    const A other = shuffle_from(own, adds ? lane_of(summing + chunk) : 0);
+    if (adds) own = combine(own, other);
+#pragma unroll
+    for (int offset = kWarpLanes / 2; offset > 0; offset /= 2) {
+      if (offset < summing) own = combine(own, shuffle_xor(own, offset));
+    }
+    return shuffle_from(own, holds ? lane_of(0) : 0);
+  }
+};
+
+// The first `count` elements of a chunk, zeros behind them; whole chunks have all or none.
+template <class T>
+__device__ inline uint4 load_chunk(const T* from, std::int64_t stride, int count,
+                                   ChunkAccess access) {
+  if (access == ChunkAccess::kWhole) return count > 0 ? read_chunk(from) : uint4{0, 0, 0, 0};
+  if (access == ChunkAccess::kHalves) {
+    const uint2* halves = outlasting_writes(reinterpret_cast<const uint2*>(from));
+    const uint2 low = count > 0 ? halves[0] : uint2{0, 0};
+    const uint2 high = count > kPack<T> / 2 ? halves[1] : uint2{0, 0};
+    return {low.x, low.y, high.x, high.y};
+  }
+  ChunkOf<T> loaded;
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    if (i < count) loaded.elements[i] = from[i * stride];
+  }
+  return loaded.chunk;
+}
+template <class T>
+__device__ inline void store_chunk(T* to, std::int64_t stride, int count, ChunkAccess access,
+                                   const uint4& chunk) {
+  if (access == ChunkAccess::kWhole) {
+    if (count > 0) *reinterpret_cast<uint4*>(to) = chunk;
+  } else if (access == ChunkAccess::kHalves) {
+    uint2* const halves = reinterpret_cast<uint2*>(to);
+    if (count > 0) halves[0] = {chunk.x, chunk.y};
+    if (count > kPack<T> / 2) halves[1] = {chunk.z, chunk.w};
+  } else {
+    ChunkOf<T> stored;
+    stored.chunk = chunk;
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) {
+      if (i < count) to[i * stride] = stored.elements[i];
+    }
+  }
+}
+
+// Up to kPack numbers of V that are `stride` apart.
+template <class T, class V>
+__device__ inline void read_numbers(const V* from, std::int64_t stride, int count,
+                                    Numbers<T>& numbers) {
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i, from += stride) {
+    if (i < count) numbers.at[i] = to_number(*from);
+  }
+}
+
+// The weight of a lane's chunk, offset added; ones where there is none. everyday: of T, or float32
+// beside 16 bits.
+template <class T>
+__device__ inline Numbers<T> lane_weight(const ColumnArray<accumulate_t<T>>& weight, bool everyday,
+                                         std::int64_t head, int first, int count) {
+  Numbers<T> numbers;
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) numbers.at[i] = 1;
+  if (weight.data == nullptr) return numbers;
+  const std::int64_t from = head * weight.head_stride + first * weight.stride;
+  if (!everyday) {
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) {
+      if (i >= count) break;
+      numbers.at[i] =
+          any_number<accumulate_t<T>>(weight.data, weight.dtype, from + i * weight.stride);
+    }
+  } else if (weight.is_float) {
+    read_numbers(static_cast<const float*>(weight.data) + from, weight.stride, count, numbers);
+  } else {
+    read_numbers(static_cast<const T*>(weight.data) + from, weight.stride, count, numbers);
+  }
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) numbers.at[i] += weight.offset;
+  return numbers;
+}
+template <class T>
+__device__ __noinline__ Numbers<T> lane_weight_of_head(const ColumnArray<accumulate_t<T>>& weight,
+                                                       bool everyday, std::int64_t head, int first,
+                                                       int count) {
+  return lane_weight<T>(weight, everyday, head, first, count);
+}
+
+// Those of the same warp come along.
+template <class T>
+__device__ __noinline__ HeadScale<accumulate_t<T>> scaled_chunk(QkNorm<accumulate_t<T>> norm,
+                                                                uint4 chunk, HeadChunk mine,
+                                                                bool trusted) {
+  Numbers<T> x = unpack<T>(chunk);
+  const Redo<accumulate_t<T>> redo =
+      redo_of(norm, mine.combined(largest_magnitude<T>(x), Largest()), trusted);
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) x.at[i] *= redo.scale;
+  const accumulate_t<T> sum = mine.combined(sum_of_squares<T>(x), Sum());
+  return {redo.scale, inverse_sqrt(sum * norm.inverse_cols + redo.scaled_eps)};
+}
+
+template <class T>
+__device__ inline void multiply(Numbers<T>& x, accumulate_t<T> by) {
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) x.at[i] = product(x.at[i], by);
+}
+template <class T>
+__device__ inline void multiply(Numbers<T>& x, const Numbers<T>& by) {
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) x.at[i] = product(x.at[i], by.at[i]);
+}
+
+// The numbers of a chunk, made now: its registers are free for the next.
+template <class T>
+__device__ inline Numbers<T> unpack_now(const uint4& chunk) {
+  Numbers<T> numbers = unpack<T>(chunk);
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) asm volatile("" : "+f"(numbers.at[i])::"memory");
+  return numbers;
+}
+
+// Of some heads at once whose chunks are x, which are scaled then; all lanes of the warp take part.
+template <class T, int kHeads>
+__device__ inline void scale_chunks(const QkNorm<accumulate_t<T>>& norm, Numbers<T> (&x)[kHeads],
+                                    const HeadChunk& mine,
+                                    HeadScale<accumulate_t<T>> (&by)[kHeads]) {
+  using A = accumulate_t<T>;
+  A sums[kHeads];
+  if constexpr (kHeads == 2) {
+    const Pair<A> own(sum_of_squares<T>(x[0]), sum_of_squares<T>(x[1]));
+    const Pair<A> both = mine.combined(own, Sum());
+    sums[0] = both.a, sums[1] = both.b;
+  } else {
+    static_assert(kHeads == 1);
+    sums[0] = mine.combined(sum_of_squares<T>(x[0]), Sum());
+  }
+  bool trusted = true;
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+    trusted = trusted && is_trusted(norm, sums[i]);
+    by[i] = {A(1), plain_rstd(norm, sums[i])};
+  }
+  if (!__any_sync(0xffffffffu, !trusted)) [[likely]]
+    return;
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+    by[i] = scaled_chunk<T>(norm, pack(x[i]), mine, is_trusted(norm, sums[i]));
+    multiply<T>(x[i], by[i].scale);
+  }
+}
+
+// Where the numbers of a warp's heads meet, [element of a chunk][lane], which no two lanes' banks
+// share, of two heads for each of a row's lanes; behind them a zero.
+template <class T>
+struct HeadExchange {
+  static constexpr int kZero = kPack<T> * kWarpLanes;
+  accumulate_t<T> at[2][kZero + 1];
+};
+
+// Which pair each of a lane's elements is in, and which of its two it is.
+struct LaneElements {
+  int first, pairs;  // first: of the lane's, among all that turn
+  bool interleaved, holds;
+
+  __device__ bool turns(int i) const {
+    return holds && static_cast<unsigned>(first + i) < 2u * pairs;
+  }
+  __device__ int at(int i) const { return turns(i) ? first + i : 0; }
+  __device__ int element(int i) const { return interleaved ? at(i) & 1 : at(i) >= pairs; }
+  __device__ int pair(int i) const { return interleaved ? at(i) / 2 : at(i) - element(i) * pairs; }
+};
+template <class T>
+__device__ __noinline__ Turns<T> turns_of_elements(const RopeProblem& p, std::int64_t b,
+                                                   std::int64_t s, LaneElements mine) {
+  Turns<T> turns;
+  find_turns<T>(
+      p, b, s, [=](int i) { return std::int64_t{mine.pair(i)}; },
+      [=](int i) { return mine.element(i); }, turns);
+  return turns;
+}
+
+// How a lane's numbers turn: each times cos, and its partner times sin, which has the sign. One
+// that does not turn has a zero for a partner.
+template <class T>
+struct LaneTurns {
+  accumulate_t<T> cos[kPack<T>], sin[kPack<T>];
+  int partner[kPack<T>];
+
+  // Lanes find the angles of every so many pairs of their token, and share them; each finds its own
+  // where a table has a column for each element.
+  __device__ void find(const RopeProblem& p, bool everyday_table, std::int64_t b, std::int64_t s,
+                       const HeadChunk& mine, int lanes, HeadExchange<T>& exchange) {
+    constexpr int kMost = kPack<T> / 2;  // no more pairs than half of the chunks' elements
+    const int pairs = static_cast<int>(p.rotary_dim / 2);
+    const auto pair = [&](int i) {
+      const int number = mine.chunk + i * lanes;
+      return number < pairs ? number : 0;
+    };
+    const bool each = p.has_column_each();
+    Turns<T, kMost> turns{};
+    if (pairs > 0 && everyday_table && !each) {
+      read_turns_by_element<T>(p, b, s, pair, [](int) { return 0; }, turns);
+    } else if (pairs > 0 && !each) {
+      turns = turns_from<T, kMost>(p, b, s, mine.chunk, lanes, pairs, 0);
+    }
+    turn_back<T>(turns, p.inverse);
+    const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+    if (lane < 2) exchange.at[lane][HeadExchange<T>::kZero] = 0;
+    const int summing_lane = mine.lane_of(0),
+              behind_lane = mine.lane_of(mine.summing) - mine.summing;
+    const auto place = [&](int element) {
+      const int chunk = element / kPack<T>;
+      return element % kPack<T> * kWarpLanes + chunk +
+             (chunk < mine.summing ? summing_lane : behind_lane);
+    };
+    // Where the first of the pair is.
+    const int offset = static_cast<int>(p.rotary_offset);
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) {
+      const int number = mine.chunk + i * lanes;
+      if (!mine.holds || number >= pairs) continue;
+      const int to = place(offset + (p.interleaved ? 2 * number : number));
+      exchange.at[0][to] = turns.cos[i];
+      exchange.at[1][to] = turns.sin[i];
+    }
+    __syncwarp();
+    const int apart = p.interleaved ? 1 : pairs;
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) {
+      const int element = mine.chunk * kPack<T> + i, at = element - offset;
+      const bool turns_here = mine.holds && static_cast<unsigned>(at) < 2u * pairs;
+      const bool second = p.interleaved ? at & 1 : at >= pairs;
+      partner[i] =
+          turns_here ? place(second ? element - apart : element + apart) : HeadExchange<T>::kZero;
+      const int from = second ? partner[i] : turns_here ? i * kWarpLanes + lane : partner[i];
+      const accumulate_t<T> found = exchange.at[1][from];
+      cos[i] = turns_here ? exchange.at[0][from] : accumulate_t<T>(1);
+      sin[i] = turns_here && second ? found : -found;
+    }
+    __syncwarp();
+    if (each) {
+      find_own(p, everyday_table, b, s,
+               {mine.chunk * kPack<T> - offset, pairs, p.interleaved, mine.holds});
+    }
+  }
+  __device__ void find_own(const RopeProblem& p, bool everyday_table, std::int64_t b,
+                           std::int64_t s, const LaneElements& mine) {
+    Turns<T> own;
+    if (everyday_table) {
+      read_turns_by_element<T>(
+          p, b, s, [&](int i) { return mine.pair(i); }, [&](int i) { return mine.element(i); },
+          own);
+    } else {
+      own = turns_of_elements<T>(p, b, s, mine);
+    }
+    turn_back<T>(own, p.inverse);
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) {
+      if (!mine.turns(i)) continue;
+      cos[i] = own.cos[i];
+      sin[i] = mine.element(i) == 1 ? own.sin[i] : -own.sin[i];
+    }
+  }
+
+  // All lanes of the warp take part, and wait between this and the next.
+  template <int kHeads>
+  __device__ void turn(Numbers<T> (&x)[kHeads], HeadExchange<T>& exchange) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+#pragma unroll
+    for (int head = 0; head < kHeads; ++head) {
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) {
+        exchange.at[head][i * kWarpLanes + lane] = x[head].at[i];
+      }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int head = 0; head < kHeads; ++head) {
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) {
+        x[head].at[i] =
+            product(x[head].at[i], cos[i]) + product(exchange.at[head][partner[i]], sin[i]);
+      }
+    }
+  }
+};
+
+}  // namespace membound::cuda

@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Which lanes of a warp have which chunks of heads, a chunk each: a pure function, unit-tested
+// without a GPU.
+#include <cstdint>
+
+#include "cuda/rope/qk_norm_rope_config.hpp"
+
+namespace membound::cuda::tuning {
+
+struct WarpHeads {
+  int chunks;             // of a head
+  int summing;            // of them, whose lanes sum in butterflies: the tree of rms_norm
+  int heads;              // of a warp at once
+  unsigned behind_magic;  // lane * behind_magic / 2^16: the quotient by the other chunks
+};
+
+inline constexpr std::int64_t kWarpChunks = 32;
+
+// Whether a warp's lanes can have a chunk each.
+inline bool qk_norm_fits_lanes(std::int64_t head_dim, int dtype_size) {
+  return head_dim * dtype_size <= kWarpChunks * 16;
+}
+
+inline WarpHeads warp_heads(std::int64_t head_dim, int dtype_size) {
+  WarpHeads all{};
+  all.chunks = static_cast<int>((head_dim * dtype_size + 15) / 16);
+  all.summing = qk_norm_lanes(head_dim, dtype_size);
+  all.heads = static_cast<int>(kWarpChunks) / all.chunks;
+  const unsigned behind = all.chunks > all.summing ? all.chunks - all.summing : 1;
+  all.behind_magic = (65536u + behind - 1) / behind;
+  return all;
+}
+
+// The most threads of a block of the gradient, and its blocks of a multiprocessor at once: a thread
+// has 128 registers (H200, 16384 tokens x 40 heads of 100 bfloat16: 207 us, with 96 and spills
+// 298).
+inline constexpr int kQkNormBackwardLaneThreads = 256;
+inline constexpr int kQkNormBackwardLaneBlocks = 2;
+inline int qk_norm_backward_lane_threads(int slots, const WarpHeads& all) {
+  return 32 * ((slots + all.heads - 1) / all.heads);
+}
+
+// Heads of a lane at once, whose sums and turns wait for one another, and blocks of a
+// multiprocessor: a thread has 128 registers (the same, heads of 72: 99 us, with 96 and spills 113;
+// one head at once 107 with 96).
+inline constexpr int kQkNormLaneHeads = 2;
+inline constexpr int kQkNormLaneBlocks = 4;
+
+// Rows as in the form of chunks, on a head's lanes.
+inline QkNormRopeConfig qk_norm_lane_config(std::int64_t tokens, std::int64_t q_heads,
+                                            std::int64_t k_heads, const WarpHeads& all) {
+  const bool few = tokens * (q_heads + k_heads) <= kFewRopeUnits / all.chunks;
+  return qk_norm_rows(tokens, q_heads, k_heads, all.chunks, kQkNormRopeThreads / 32 * all.heads,
+                      few ? 1 : qk_norm_heads(q_heads, k_heads));
+}
+
+}  // namespace membound::cuda::tuning

@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "core/dispatch.hpp"
+#include "cuda/launch/launch.hpp"
+#include "cuda/rope/qk_norm_rope_lane_kernels.cuh"
+#include "cuda/rope/qk_norm_rope_layout.cuh"
+#include "ops/qk_norm_rope.hpp"
+
+namespace membound::cuda {
+
+namespace {
+
+// Of what there is with a cache alone.
+template <class T>
+bool caches_in_chunks(const QkNormRopeProblem& problem) {
+  const RopeProblem& p = problem.rope;
+  const RopeHeads& v = problem.values;
+  return cache_in_chunks<T>(p.arrays[p.count - 1]) &&
+         (v.heads == 0 || (in_chunks<T>(p, v.x, v.x_strides, v.heads) && cache_in_chunks<T>(v)));
+}
+
+// What every head of a call starts on and is made of.
+template <class T, int kElements>
+bool has_pieces(const QkNormRopeProblem& problem) {
+  const RopeProblem& p = problem.rope;
+  const RopeHeads& v = problem.values;
+  bool all = p.head_dim % kElements == 0;
+  for (int i = 0; i < p.count && all; ++i) {
+    const RopeHeads& array = p.arrays[i];
+    all = in_chunks<T, kElements>(p, array.x, array.x_strides, array.heads) &&
+          (problem.is_cached(i)
+               ? cache_in_chunks<T, kElements>(array)
+               : in_chunks<T, kElements>(p, array.out, array.out_strides, array.heads));
+  }
+  return all && (v.heads == 0 || (in_chunks<T, kElements>(p, v.x, v.x_strides, v.heads) &&
+                                  cache_in_chunks<T, kElements>(v)));
+}
+template <class T>
+bool has_chunks(const QkNormRopeProblem& problem) {
+  const bool cached = problem.cache.given();
+  bool all = turns_in_chunks<T>(problem.rope, cached ? problem.rope.count - 1 : -1) &&
+             (!cached || caches_in_chunks<T>(problem));
+  for (int i = 0; i < problem.rope.count; ++i) {
+    all = all && weight_in_chunks<T>(problem.rope, problem.weights[i]);
+  }
+  return all;
+}
+
+}  // namespace
+
+void qk_norm_rope(const QkNormRopeProblem& problem, StreamView stream) {
+  dispatch_floating(problem.rope.dtype, "qk_norm_rope", [&]<class T>() {
+    using A = accumulate_t<T>;
+    const RopeProblem& rope = problem.rope;
+    const bool chunks = has_chunks<T>(problem);
+    const bool lanes =
+        !chunks && kHasChunksKernel<T> && tuning::qk_norm_fits_lanes(rope.head_dim, sizeof(T));
+    QkNormRopeParams<A> p{};
+    p.warp = tuning::warp_heads(rope.head_dim, sizeof(T));
+    const std::int64_t k_heads = rope.count == 2 ? rope.arrays[1].heads : 0;
+    const tuning::QkNormRopeConfig config =
+        lanes ? tuning::qk_norm_lane_config(rope.tokens(), rope.arrays[0].heads, k_heads, p.warp)
+              : tuning::qk_norm_rope_config(rope.tokens(), rope.arrays[0].heads, k_heads,
+                                            rope.head_dim, sizeof(T), chunks);
+    p.turn.rope = rope;
+    set_rows(p.turn, config);
+    p.turn.units = rope.head_dim / (2 * kPack<T>);
+    p.turn.turning_units = rope.rotary_dim / 2;
+    p.turn.table_in_chunks = chunks ? table_in_chunks<T>(rope) : has_everyday_table<T>(rope);
+    p.access = chunk_access<T>(
+        [&](auto elements) { return has_pieces<T, decltype(elements)::value>(problem); });
+    p.everyday_weights = true;
+    for (int i = 0; i < rope.count; ++i) {
+      p.weights[i] = weight_columns<T>(problem.weights[i], problem.weight_offset);
+      p.rstds[i] = problem.rstds[i];
+      const std::int64_t heads = p.turn.groups[i].count;
+      p.steps[i] = {heads * rope.arrays[i].x_strides.head, heads * rope.arrays[i].out_strides.head,
+                    heads * problem.rstds[i].strides.head};
+      p.everyday_weights = p.everyday_weights && is_everyday_weight<T>(rope, problem.weights[i]);
+    }
+    set_rstd(p.norm, rope.head_dim, problem.eps, A());
+    p.round_normed = problem.round_normed;
+    p.round_weighted = problem.round_weighted;
+    p.cache = problem.cache;
+    p.cached = problem.cache.given() ? rope.count - 1 : -1;
+    p.values = problem.values;
+    p.value_size = sizeof(T);
+    p.by_value_groups = divider(tuning::qk_norm_value_groups(config, problem.values.heads));
+    p.by_seq = divider(rope.seq);
+    p.by_block = divider(problem.cache.block_size);
+    p.first_value_block = config.blocks;
+    const std::int64_t value_blocks =
+        tuning::qk_norm_value_blocks(config, rope.tokens(), problem.values.heads);
+    const LaunchShape shape{.blocks = config.blocks + value_blocks,
+                            .threads = lanes ? tuning::kQkNormRopeThreads : config.threads(),
+                            .overlap_launch = config.overlap_launch};
+    const int device = current_device();
+    if constexpr (kHasChunksKernel<T>) {
+      if (chunks) return launch<qk_norm_rope_chunks_kernel<T>>(shape, stream, device, p);
+      if (lanes) return launch<qk_norm_rope_lanes_kernel<T>>(shape, stream, device, p);
+    }
+    launch<qk_norm_rope_heads_kernel<A>>(shape, stream, device, p);
+  });
+}
+
+}  // namespace membound::cuda

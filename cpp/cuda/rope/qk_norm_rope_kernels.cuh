@@ -1,0 +1,302 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// A block takes some rows: a row is up to kQkNormHeads heads of one token, of q or of k. In the
+// form of chunks the lanes of a row hold two chunks of each head: they ask for the first heads,
+// find weight, cos and sin, and normalise, turn and write head after head, each of which asks for
+// one further on; the weights of q and k sit in shared memory. In the general form a warp takes a
+// head element by element. With a cache of keys and values the blocks behind those copy v, row by
+// row in the same way. Limited by memory and instructions (about 250 for a head of 128 in each of
+// a warp's four rows).
+#include "cuda/launch/cache_hint.cuh"
+#include "cuda/rope/qk_norm_lanes.cuh"
+#include "cuda/rope/qk_norm_rope_config.hpp"
+#include "cuda/rope/qk_norm_weight.cuh"
+#include "cuda/row/cluster.cuh"
+
+namespace membound::cuda {
+
+// Elements from a head of a row to its next. Not found in the kernel: beside what a row has in
+// registers they went to local memory, where the address of every read then waited.
+struct HeadSteps {
+  std::int64_t x, out, rstd;
+};
+
+template <class A>
+struct QkNormRopeParams {
+  RopeParams turn;  // units: half the chunks of a head
+  ColumnArray<A> weights[2];
+  HeadStatistic rstds[2];
+  HeadSteps steps[2];
+  QkNorm<A> norm;
+  bool round_normed, round_weighted;
+  CacheSlots cache;
+  int cached;  // the array whose output it is; -1: none
+  RopeHeads values;
+  std::int64_t first_value_block;
+  RowDivider by_value_groups, by_seq, by_block;
+  int value_size;  // bytes of an element
+  // Of the form with a chunk in each lane.
+  tuning::WarpHeads warp;
+  ChunkAccess access;
+  bool everyday_weights;
+};
+
+// Of a head where weights differ.
+template <class T>
+__device__ __noinline__ HeadPart<T> weight_of_head(const ColumnArray<accumulate_t<T>>& weight,
+                                                   std::int64_t number, HeadLanes head) {
+  WeightChunks<T> chunks{};
+  chunks.load(weight, number, head);
+  return chunks.numbers(weight, head);
+}
+
+template <class A>
+__device__ inline void store_head_rstd(const HeadStatistic& to, const RopeRow& row,
+                                       std::int64_t head, const HeadScale<A>& by) {
+  if (to.data == nullptr) return;
+  static_cast<A*>(to.data)[to.strides.at(row.b, row.s) + head * to.strides.head] =
+      by.rstd * by.scale;
+}
+
+// Where a token is in a cache, by block; out of line as divisions are.
+struct Slot {
+  std::int64_t b, s;
+  bool there;
+};
+static __device__ __noinline__ Slot slot_of(const CacheSlots& cache, const RowDivider& by_block,
+                                            std::int64_t b, std::int64_t s) {
+  const std::int64_t slot = cache.of_token(b, s);
+  if (!cache.holds(slot)) return {0, 0, false};
+  const std::int64_t block = quotient(slot, by_block);
+  return {block, slot - block * cache.block_size, true};
+}
+
+// The heads of v that a row has, in bytes; none where its token has no slot.
+struct ValueRow {
+  const char* from;
+  char* to;
+  int heads;
+};
+template <class A>
+__device__ inline ValueRow value_row(const QkNormRopeParams<A>& p, int local) {
+  const RopeProblem& rope = p.turn.rope;
+  const std::int64_t block = std::int64_t{blockIdx.x} - p.first_value_block;
+  const std::int64_t row = block * p.turn.rows_per_block + local;
+  const std::int64_t token = quotient(row, p.by_value_groups);
+  const std::int64_t group = row - token * p.by_value_groups.extent;
+  const std::int64_t b = quotient(token, p.by_seq), s = token - b * rope.seq;
+  if (b >= rope.batch) return {nullptr, nullptr, 0};
+  const Slot slot = slot_of(p.cache, p.by_block, b, s);
+  if (!slot.there) return {nullptr, nullptr, 0};
+  const RopeHeads& v = p.values;
+  const std::int64_t first = group * p.turn.heads_per_thread, left = v.heads - first;
+  const std::int64_t from = v.x_strides.at(b, s) + first * v.x_strides.head;
+  const std::int64_t to = v.out_strides.at(slot.b, slot.s) + first * v.out_strides.head;
+  return {static_cast<const char*>(v.x) + from * p.value_size,
+          static_cast<char*>(v.out) + to * p.value_size,
+          left < p.turn.heads_per_thread ? static_cast<int>(left) : p.turn.heads_per_thread};
+}
+
+template <class A>
+__device__ inline void copy_value_chunks(const QkNormRopeParams<A>& p) {
+  constexpr int kHeads = tuning::kQkNormHeads;
+  wait_overlapped();
+  const int lanes = p.turn.lanes;
+  ValueRow row = value_row(p, threadIdx.x >> log2_of(lanes));
+  const int lane = threadIdx.x & (lanes - 1), half = static_cast<int>(p.turn.units);
+  if (lane >= half) return;
+  const int first = lane * kChunkBytes, second = (half + lane) * kChunkBytes;
+  uint4 a[kHeads], b[kHeads];
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+    if (i >= row.heads) break;
+    a[i] = read_chunk(row.from + first);
+    b[i] = read_chunk(row.from + second);
+    row.from += p.values.x_strides.head * p.value_size;
+  }
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+    if (i >= row.heads) break;
+    *reinterpret_cast<uint4*>(row.to + first) = a[i];
+    *reinterpret_cast<uint4*>(row.to + second) = b[i];
+    row.to += p.values.out_strides.head * p.value_size;
+  }
+}
+
+// A head of a warp, element by element.
+template <class A>
+__device__ inline void copy_value_numbers(const QkNormRopeParams<A>& p) {
+  const ValueRow row = value_row(p, threadIdx.x / kWarpLanes);
+  if (row.heads == 0) return;
+  const auto copy = [&]<class Word>(std::int64_t i, Word) {
+    reinterpret_cast<Word*>(row.to)[i * p.values.out_strides.dim] =
+        reinterpret_cast<const Word*>(row.from)[i * p.values.x_strides.dim];
+  };
+#pragma unroll 1
+  for (std::int64_t i = threadIdx.x % kWarpLanes; i < p.turn.rope.head_dim; i += kWarpLanes) {
+    if (p.value_size == 2) {
+      copy(i, std::uint16_t());
+    } else if (p.value_size == 4) {
+      copy(i, std::uint32_t());
+    } else {
+      copy(i, std::uint64_t());
+    }
+  }
+}
+
+template <class T>
+__device__ inline void normalise_and_turn(
+    const QkNormRopeParams<accumulate_t<T>>& p, SharedWeight<T> (&shared_weights)[2],
+    SecondTurns<T, kPack<T>, tuning::kQkNormRopeThreads>& seconds) {
+  constexpr int kAhead = tuning::kQkNormHeadsAhead;
+  const int lanes = p.turn.lanes;
+  const int local = threadIdx.x >> log2_of(lanes), lane = threadIdx.x & (lanes - 1);
+  const std::int64_t index = std::int64_t{blockIdx.x} * p.turn.rows_per_block + local;
+  const bool active = index < p.turn.rows;  // sums need every lane of a warp
+  const RopeRow row = rope_row(p.turn, active ? index : 0);
+  const HeadsOfRow heads = heads_of_row(p.turn, row.group);
+  const RopeHeads& array = p.turn.rope.arrays[heads.array];
+  const HeadLanes head{lane, lanes, static_cast<int>(p.turn.units)};
+  // Lanes without chunks read the first ones, which no sum counts.
+  const int first = (head.holds() ? lane : 0) * kPack<T>, apart = head.half * kPack<T>;
+  const T* x = static_cast<const T*>(array.x) + array.x_strides.at(row.b, row.s) +
+               heads.first * array.x_strides.head + first;
+  wait_with(x, x);
+  Slot slot{row.b, row.s, active};
+  if (active && heads.array == p.cached) slot = slot_of(p.cache, p.by_block, row.b, row.s);
+  T* out = static_cast<T*>(array.out) + array.out_strides.at(slot.b, slot.s) +
+           heads.first * array.out_strides.head + first;
+  const int count = slot.there ? heads.count : 0;
+  uint4 a[kAhead] = {}, b[kAhead] = {};
+  const auto ask_for = [&](int number, int i) {
+    if (number >= count) return;
+    a[i] = read_chunk(x);
+    b[i] = read_chunk(x + apart);
+    x += p.steps[heads.array].x;
+  };
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) ask_for(i, i);
+  const bool holds_weight = local < p.turn.rope.count;  // a block has two rows at least
+  WeightChunks<T> chunks{};
+  if (holds_weight) chunks.load(p.weights[local], 0, head);
+  Turns<T> turns;
+  read_head_turns<T>(p.turn.rope, p.turn.table_in_chunks, row.b, row.s, head, turns, seconds);
+  const bool shared = !p.turn.rope.has_column_each();
+  if (holds_weight) shared_weights[local].hold(chunks.numbers(p.weights[local], head), lane);
+  __syncthreads();
+  const ColumnArray<accumulate_t<T>>& weights = p.weights[heads.array];
+  const bool weights_differ = weights.head_stride != 0;
+  const HeadStatistic& rstds = p.rstds[heads.array];
+  auto* rstd = static_cast<accumulate_t<T>*>(lane == 0 ? rstds.data : nullptr);
+  if (rstd != nullptr) rstd += rstds.strides.at(row.b, row.s) + heads.first * rstds.strides.head;
+#pragma unroll 1
+  for (int done = 0; done < p.turn.heads_per_thread; done += kAhead) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (done + i >= p.turn.heads_per_thread) break;
+      HeadPart<T> part = unpack_part<T>(a[i], b[i]);
+      ask_for(done + i + kAhead, i);
+      const HeadScale<accumulate_t<T>> by = scale_head<T>(p.norm, part, head);
+      if (done + i >= count) continue;
+      if (rstd != nullptr) {
+        *rstd = by.rstd * by.scale;
+        rstd += p.steps[heads.array].rstd;
+      }
+      multiply<T>(part, by.rstd);
+      if (p.round_normed) round_part<T>(part);
+      if (weights_differ) {
+        const std::int64_t number = heads.first + (done + i) * heads.step;
+        multiply<T>(part, weight_of_head<T>(weights, number, head));
+      } else {
+        multiply<T>(part, shared_weights[heads.array].held(lane));
+      }
+      if (p.round_weighted) round_part<T>(part);
+      seconds.turn(part.first, part.second, turns, shared, p.turn.rope.interleaved);
+      if (head.holds()) {
+        *reinterpret_cast<uint4*>(out) = pack(part.first);
+        *reinterpret_cast<uint4*>(out + apart) = pack(part.second);
+      }
+      out += p.steps[heads.array].out;
+    }
+  }
+}
+
+// Aligned heads that turn as a whole.
+template <class T>
+__global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormRopeBlocks)
+    qk_norm_rope_chunks_kernel(const __grid_constant__ QkNormRopeParams<accumulate_t<T>> p) {
+  start_overlapped();
+  if (blockIdx.x >= p.first_value_block) return copy_value_chunks(p);
+  __shared__ SharedWeight<T> weights[2];
+  __shared__ SecondTurns<T, kPack<T>, tuning::kQkNormRopeThreads> seconds;
+  normalise_and_turn<T>(p, weights, seconds);
+}
+
+// One element, normalised.
+template <class A>
+__device__ __noinline__ A normed_number(const QkNormRopeParams<A>& p, const StridedHead& x,
+                                        const HeadScale<A>& by, int array, std::int64_t head,
+                                        std::int64_t element) {
+  A value = product(product(x.number<A>(element), by.scale), by.rstd);
+  if (p.round_normed) value = round_number(value, x.dtype);
+  if (p.weights[array].data != nullptr) {
+    value = product(value, weight_number(p.weights[array], head, element));
+  }
+  return p.round_weighted ? round_number(value, x.dtype) : value;
+}
+
+// Any strides and dtype: float64, and heads of more chunks than a warp has lanes for.
+template <class A>
+__global__ void __launch_bounds__(tuning::kQkNormRopeThreads)
+    qk_norm_rope_heads_kernel(const __grid_constant__ QkNormRopeParams<A> p) {
+  begin_overlapped();
+  if (blockIdx.x >= p.first_value_block) {
+    return copy_value_numbers(p);
+  }
+  const int local = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
+  const std::int64_t index = std::int64_t{blockIdx.x} * p.turn.rows_per_block + local;
+  if (index >= p.turn.rows) return;
+  const RopeProblem& rope = p.turn.rope;
+  const RopeRow row = rope_row(p.turn, index);
+  const HeadsOfRow heads = heads_of_row(p.turn, row.group);
+  const std::int64_t head = heads.first;
+  const RopeHeads& array = rope.arrays[heads.array];
+  Slot slot{row.b, row.s, true};
+  if (heads.array == p.cached) slot = slot_of(p.cache, p.by_block, row.b, row.s);
+  if (!slot.there) return;
+  const StridedHead x{array.x, array.x_strides.at(row.b, row.s) + head * array.x_strides.head,
+                      array.x_strides.dim, rope.dtype};
+  const HeadScale<A> by = strided_head_scale(p.norm, x, rope.head_dim);
+  if (lane == 0) store_head_rstd(p.rstds[heads.array], row, head, by);
+  const auto normed = [&](std::int64_t element) {
+    return normed_number(p, x, by, heads.array, head, element);
+  };
+  const auto put = [&](std::int64_t element, A value) {
+    put_number(array.out, rope.dtype,
+               array.out_strides.at(slot.b, slot.s) + head * array.out_strides.head +
+                   element * array.out_strides.dim,
+               value);
+  };
+  const std::int64_t rest = rope.head_dim - rope.rotary_dim;
+#pragma unroll 1
+  for (std::int64_t unit = lane; unit < p.turn.turning_units + rest; unit += kWarpLanes) {
+    if (unit < p.turn.turning_units) {
+      const UnitPlace<std::int64_t> at = unit_place(p.turn, unit, 1);
+      const AngleRow angles = angle_row(rope, unit, row.b, row.s);
+      const Turn<A> turn = one_turn<A>(rope, angles, unit, 0);
+      const Turn<A> other = rope.has_column_each() ? one_turn<A>(rope, angles, unit, 1) : turn;
+      const A sign = rope.inverse ? -1 : 1;
+      const A first = normed(at.first), second = normed(at.first + at.apart);
+      put(at.first, product(first, turn.cos) - product(second, sign * turn.sin));
+      put(at.first + at.apart, product(second, other.cos) + product(first, sign * other.sin));
+    } else {
+      std::int64_t element = unit - p.turn.turning_units;
+      if (element >= rope.rotary_offset) element += rope.rotary_dim;
+      put(element, normed(element));
+    }
+  }
+}
+
+}  // namespace membound::cuda

@@ -1,0 +1,312 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// cos and sin of some pairs of one token, from a table or a frequency.
+#include "core/sincos.hpp"
+#include "cuda/row/divider.hpp"
+#include "cuda/row/element.cuh"
+#include "ops/rope.hpp"
+
+namespace membound::cuda {
+
+template <class A>
+struct Turn {
+  A cos, sin;
+};
+
+static __device__ __noinline__ std::int64_t wide_quotient(std::int64_t a, std::int64_t b) {
+  return a / b;
+}
+__device__ inline std::int64_t quotient(std::int64_t number, const RowDivider& by) {
+  return (number >> 31) == 0 ? by.quotient(number) : wide_quotient(number, by.extent);
+}
+
+// Which angles the pairs of a token on one axis have.
+struct AngleRow {
+  enum Kind { kTable, kMade, kNone, kLost } kind;
+  std::int64_t cos, sin;  // where the rows of the tables start; cos: of freqs too
+  double position;        // which freqs are multiplied by; 1 for angles
+};
+
+// Out of line like all that is long: inlined where it is wanted it makes kernels of 60 KB.
+static __device__ __noinline__ AngleRow angle_row(const RopeProblem& p, std::int64_t pair,
+                                                  std::int64_t b, std::int64_t s) {
+  const int axis = p.axes == 1 ? 0 : p.axis_of(pair);
+  AngleRow row{AngleRow::kTable, 0, 0, 1.0};
+  std::int64_t position = s;
+  if (!p.own_rows && !p.where.find(axis, b, s, position)) {
+    row.kind = AngleRow::kNone;
+  } else if (p.has_rows_by_position() && (position < 0 || position >= p.positions)) {
+    row.kind = AngleRow::kLost;
+  } else if (p.cos.data == nullptr) {
+    row.kind = AngleRow::kMade;
+    row.cos = p.freqs.at(axis, b, position);
+    if (!p.freqs_are_angles) row.position = static_cast<double>(position);
+  } else {
+    row.cos = p.cos.at(axis, b, position);
+    row.sin = p.sin.at(axis, b, position);
+  }
+  return row;
+}
+
+template <class A>
+__device__ inline Turn<A> made_turn(const RopeProblem& p, double position, double frequency) {
+  Turn<A> turn;
+  sincos_of(product(position, frequency), turn.sin, turn.cos);
+  const A scaling = static_cast<A>(p.scaling);
+  return {product(turn.cos, scaling), product(turn.sin, scaling)};
+}
+
+// The element of a pair, 0 or 1, whose sine an element takes: in the transpose the other's.
+__device__ inline int sine_of(const RopeProblem& p, int element) {
+  return p.inverse ? 1 - element : element;
+}
+
+// What an element of a pair, 0 or 1, turns by. Tables of the common dtypes are read in chunks
+// instead.
+template <class A>
+__device__ __noinline__ Turn<A> one_turn(const RopeProblem& p, const AngleRow& row,
+                                         std::int64_t pair, int element) {
+  const auto made = [&](int of) {
+    const std::int64_t at = row.cos + pair * p.freqs.col_stride + of * p.freqs.second;
+    return made_turn<A>(p, row.position, read_number<double>(p.freqs.data, p.table_dtype, at));
+  };
+  const int sine = sine_of(p, element);
+  switch (row.kind) {
+    case AngleRow::kTable:
+      return {read_number<A>(p.cos.data, p.table_dtype,
+                             row.cos + pair * p.cos.col_stride + element * p.cos.second),
+              read_number<A>(p.sin.data, p.table_dtype,
+                             row.sin + pair * p.sin.col_stride + sine * p.sin.second)};
+    case AngleRow::kMade: {
+      const Turn<A> own = made(element);
+      return {own.cos, p.freqs.second == 0 || sine == element ? own.sin : made(sine).sin};
+    }
+    case AngleRow::kNone: return {1, 0};
+    default: {
+      const A nan = static_cast<A>(__longlong_as_double(0x7ff8000000000000));
+      return {nan, nan};
+    }
+  }
+}
+
+template <class T, int kPairs = kPack<T>>
+struct Turns {
+  accumulate_t<T> cos[kPairs], sin[kPairs];
+};
+
+// kPack numbers of a row that starts at a multiple of 16 bytes, as float32 or as T.
+template <class T>
+__device__ inline void read_chunks(const void* from, DType dtype, std::int64_t at,
+                                   accumulate_t<T> (&numbers)[kPack<T>]) {
+  if (sizeof(T) == 2 && dtype == DType::kFloat32) {
+    const auto* chunks = reinterpret_cast<const uint4*>(static_cast<const float*>(from) + at);
+#pragma unroll
+    for (int half = 0; half < kPack<T> / kPack<float>; ++half) {
+      const Numbers<float> some = unpack<float>(chunks[half]);
+#pragma unroll
+      for (int i = 0; i < kPack<float>; ++i) numbers[half * kPack<float> + i] = some.at[i];
+    }
+  } else {
+    const Numbers<T> some =
+        unpack<T>(*reinterpret_cast<const uint4*>(static_cast<const T*>(from) + at));
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) numbers[i] = some.at[i];
+  }
+}
+
+template <class T, int kPairs>
+__device__ inline void fill_turns(Turns<T, kPairs>& turns, accumulate_t<T> cos,
+                                  accumulate_t<T> sin) {
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    turns.cos[i] = cos;
+    turns.sin[i] = sin;
+  }
+}
+
+// The row of a table, where it is read in chunks, and the turns by read(table, row, sine, numbers).
+// Inline to the last: a call would wait for every load that is on its way (H200, 16384 tokens x 40
+// heads x 128 bfloat16: 124 us with calls).
+template <class T, int kPairs, class Read>
+__device__ inline void read_table_turns(const RopeProblem& p, std::int64_t b, std::int64_t s,
+                                        Turns<T, kPairs>& turns, Read read) {
+  std::int64_t position = s;
+  if (!p.own_rows) {
+    if (!p.where.find(0, b, s, position)) return fill_turns<T>(turns, 1, 0);
+    if (position < 0 || position >= p.positions) {
+      const auto nan = static_cast<accumulate_t<T>>(NAN);
+      return fill_turns<T>(turns, nan, nan);
+    }
+  }
+  read(p.cos, p.cos.at(0, b, position), /*sine=*/false, turns.cos);
+  read(p.sin, p.sin.at(0, b, position), /*sine=*/true, turns.sin);
+}
+
+// Whether make_turns can make a call's turns.
+MEMBOUND_HOST_DEVICE inline bool makes_turns(const RopeProblem& p) {
+  return p.freqs.data != nullptr && !p.freqs_are_angles && p.axes == 1;
+}
+// Whether make_turns_of_angles can. The transpose takes two angles for an element where each has
+// its own.
+__device__ inline bool makes_turns_of_angles(const RopeProblem& p) {
+  const bool is_wide = p.table_dtype == DType::kFloat32 || p.table_dtype == DType::kFloat64;
+  return p.freqs_are_angles && is_wide && p.axes == 1 && (p.freqs.second == 0 || !p.inverse);
+}
+
+// The turns of some pairs, pair i of which is number pair(i), by angles that are these numbers of
+// freqs times `factor`.
+template <class T, int kPairs>
+__device__ inline void make_turns_of(const RopeProblem& p, double factor,
+                                     const double (&numbers)[kPairs], Turns<T, kPairs>& turns) {
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const Turn<accumulate_t<T>> turn = made_turn<accumulate_t<T>>(p, factor, numbers[i]);
+    turns.cos[i] = turn.cos;
+    turns.sin[i] = turn.sin;
+  }
+}
+template <class T, int kPairs, class Pair>
+__device__ inline void read_freqs(const RopeProblem& p, std::int64_t row, Pair pair,
+                                  double (&numbers)[kPairs]) {
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const std::int64_t at = row + pair(i) * p.freqs.col_stride;
+    numbers[i] = p.table_dtype == DType::kFloat64 ? static_cast<const double*>(p.freqs.data)[at]
+                                                  : static_cast<const float*>(p.freqs.data)[at];
+  }
+}
+
+// From frequencies on one axis. Inline and all at once: sines wait for themselves more than for
+// anything else.
+template <class T, int kPairs, class Pair>
+__device__ inline void make_turns(const RopeProblem& p, std::int64_t b, std::int64_t s, Pair pair,
+                                  Turns<T, kPairs>& turns) {
+  double frequencies[kPairs];
+  read_freqs<T>(p, 0, pair, frequencies);
+  std::int64_t position = s;
+  if (!p.where.find(0, b, s, position)) return fill_turns<T>(turns, 1, 0);
+  make_turns_of<T>(p, static_cast<double>(position), frequencies, turns);
+}
+
+// From angles of float32 or float64 on one axis: of one element of each pair.
+template <class T, int kPairs, class Pair>
+__device__ inline void make_turns_of_angles(const RopeProblem& p, std::int64_t b, std::int64_t s,
+                                            Pair pair, int element, Turns<T, kPairs>& turns) {
+  const AngleRow row = angle_row(p, 0, b, s);
+  if (row.kind != AngleRow::kMade) {
+    const Turn<accumulate_t<T>> turn = one_turn<accumulate_t<T>>(p, row, 0, 0);
+    return fill_turns<T>(turns, turn.cos, turn.sin);
+  }
+  double angles[kPairs];
+  read_freqs<T>(p, row.cos + element * p.freqs.second, pair, angles);
+  make_turns_of<T>(p, 1.0, angles, turns);
+}
+
+// The turns of some pairs, pair i of which is number pair(i), one by one; element(i): of which of
+// its elements, 0 or 1.
+template <class T, int kPairs, class Pair, class Element>
+__device__ inline void find_turns(const RopeProblem& p, std::int64_t b, std::int64_t s, Pair pair,
+                                  Element element, Turns<T, kPairs>& turns) {
+#pragma unroll 1
+  for (int i = 0; i < kPairs; ++i) {
+    const Turn<accumulate_t<T>> turn =
+        one_turn<accumulate_t<T>>(p, angle_row(p, pair(i), b, s), pair(i), element(i));
+    turns.cos[i] = turn.cos;
+    turns.sin[i] = turn.sin;
+  }
+}
+
+// The same of one element of every pair, all at once where that can be.
+template <class T, int kPairs, class Pair>
+__device__ inline void find_turns_of(const RopeProblem& p, std::int64_t b, std::int64_t s,
+                                     Pair pair, int element, bool made, Turns<T, kPairs>& turns) {
+  if (made) {
+    make_turns<T>(p, b, s, pair, turns);
+  } else if (makes_turns_of_angles(p)) {
+    make_turns_of_angles<T>(p, b, s, pair, element, turns);
+  } else {
+    find_turns<T>(p, b, s, pair, [=](int) { return element; }, turns);
+  }
+}
+
+template <class T, int kPairs>
+__device__ inline void turn_back(Turns<T, kPairs>& turns, bool inverse) {
+  const accumulate_t<T> sign = inverse ? -1 : 1;
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) turns.sin[i] = product(turns.sin[i], sign);
+}
+
+// Of the pairs first, first + step, ... below `end`; behind it any. element: of which of a pair.
+template <class T, int kPairs = kPack<T>>
+__device__ __noinline__ Turns<T, kPairs> turns_from(const RopeProblem& p, std::int64_t b,
+                                                    std::int64_t s, std::int64_t first, int step,
+                                                    std::int64_t end, int element) {
+  const auto pair = [=](int i) {
+    const std::int64_t number = first + i * step;
+    return number < end ? number : 0;
+  };
+  Turns<T, kPairs> turns;
+  find_turns_of<T>(p, b, s, pair, element, kPairs < kPack<T> && makes_turns(p), turns);
+  return turns;
+}
+
+// Every other one of kPack numbers: the even or the odd.
+template <class T>
+__device__ inline void every_other(const accumulate_t<T> (&both)[kPack<T>], bool odd,
+                                   accumulate_t<T>* numbers) {
+#pragma unroll
+  for (int i = 0; i < kPack<T> / 2; ++i) numbers[i] = odd ? both[2 * i + 1] : both[2 * i];
+}
+
+// The same of a table that read_chunks can read: of kPack pairs that follow one another.
+template <class T>
+__device__ inline void read_turns(const RopeProblem& p, std::int64_t b, std::int64_t s,
+                                  std::int64_t first, Turns<T>& turns) {
+  read_table_turns<T>(p, b, s, turns,
+                      [&](const RopeTable& table, std::int64_t row, bool, auto& numbers) {
+                        read_chunks<T>(table.data, p.table_dtype, row + first, numbers);
+                      });
+}
+
+// The same of one element of each pair where the table has a column for each.
+template <class T>
+__device__ inline void read_each_turns(const RopeProblem& p, std::int64_t b, std::int64_t s,
+                                       std::int64_t first, int element, Turns<T>& turns) {
+  const auto read = [&](const RopeTable& table, std::int64_t row, bool sine, auto& numbers) {
+    const int of = sine ? sine_of(p, element) : element;
+    if (!p.interleaved) {
+      return read_chunks<T>(table.data, p.table_dtype, row + first + of * table.second, numbers);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      accumulate_t<T> both[kPack<T>];
+      read_chunks<T>(table.data, p.table_dtype, row + 2 * first + half * kPack<T>, both);
+      every_other<T>(both, of == 1, numbers + half * (kPack<T> / 2));
+    }
+  };
+  read_table_turns<T>(p, b, s, turns, read);
+}
+
+// The same of a table of T, or of float32 beside 16 bits, whose rows may start anywhere.
+template <class T, int kPairs, class Pair, class Element>
+__device__ inline void read_turns_by_element(const RopeProblem& p, std::int64_t b, std::int64_t s,
+                                             Pair pair, Element element, Turns<T, kPairs>& turns) {
+  const bool is_float = sizeof(T) == 2 && p.table_dtype == DType::kFloat32;
+  const auto read = [&](const RopeTable& table, std::int64_t row, bool sine, auto& numbers) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const int of = sine ? sine_of(p, element(i)) : element(i);
+      const std::int64_t from = row + pair(i) * table.col_stride + of * table.second;
+      if (is_float) {
+        numbers[i] = static_cast<const float*>(table.data)[from];
+      } else {
+        numbers[i] = to_number(static_cast<const T*>(table.data)[from]);
+      }
+    }
+  };
+  read_table_turns<T>(p, b, s, turns, read);
+}
+
+}  // namespace membound::cuda

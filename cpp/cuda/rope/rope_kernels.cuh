@@ -1,0 +1,373 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// A block takes some rows: a row is up to heads_per_thread heads of one token, of q or of k, as far
+// apart as there are rows, so that what neighbouring rows ask for at once is in one piece. A thread
+// takes one unit of each: two chunks of 16 bytes that hold whole pairs, or, where heads are not
+// made of those, two pieces of 8 or 4 bytes or of one element. It asks for the chunks of a few
+// heads, finds cos and sin once, turns and writes, and goes on to the next heads. Nothing is
+// shared; memory is the limit.
+#include <cstdlib>
+
+#include "cuda/launch/cache_hint.cuh"
+#include "cuda/rope/rope_config.hpp"
+#include "cuda/rope/rotation.cuh"
+#include "cuda/row/cluster.cuh"
+
+namespace membound::cuda {
+
+// The heads of an array in groups: group g has heads g, g + count, ..., `each` of them or, of the
+// groups below `longer`, one more.
+struct HeadGroups {
+  std::int64_t count, longer;
+  int each;
+};
+inline HeadGroups head_groups(std::int64_t heads, int heads_per_thread) {
+  const std::int64_t count = (heads + heads_per_thread - 1) / heads_per_thread;
+  if (count == 0) return {0, 0, 0};
+  return {count, heads % count, static_cast<int>(heads / count)};
+}
+
+struct RopeParams {
+  RopeProblem rope;
+  std::int64_t rows;
+  HeadGroups groups[2];               // q's before k's
+  std::int64_t units, turning_units;  // of a head; those behind are copied
+  int heads_per_thread, lanes, rows_per_block;
+  RowDivider by_inner, by_outer;
+  unsigned lane_magic;  // thread * lane_magic / 2^16: the quotient by lanes
+  bool tokens_inside;   // rows of one group of heads follow one another
+  bool batch_inside;    // else: the tokens of one place in their sequences do, as in memory
+  bool table_in_chunks;
+};
+
+// How rows are counted.
+inline void set_rows(RopeParams& p, const tuning::RopeConfig& config) {
+  p.heads_per_thread = config.heads_per_thread;
+  p.lanes = config.lanes;
+  p.rows_per_block = config.rows_per_block;
+  p.rows = p.rope.tokens() * config.groups;
+  for (int i = 0; i < 2; ++i) {
+    p.groups[i] = head_groups(i < p.rope.count ? p.rope.arrays[i].heads : 0, p.heads_per_thread);
+  }
+  const RopeStrides& strides = p.rope.arrays[0].x_strides;
+  p.tokens_inside = std::abs(strides.seq) < std::abs(strides.head);
+  p.batch_inside = !p.tokens_inside && std::abs(strides.batch) < std::abs(strides.seq);
+  p.by_inner = divider(p.tokens_inside ? p.rope.seq : config.groups);
+  p.by_outer = divider(p.tokens_inside  ? config.groups
+                       : p.batch_inside ? p.rope.batch
+                                        : p.rope.seq);
+  p.lane_magic = (65536u + static_cast<unsigned>(p.lanes) - 1) / static_cast<unsigned>(p.lanes);
+}
+
+// A batch, a place in its sequence, and a group of heads.
+struct RopeRow {
+  std::int64_t b, s, group;
+};
+__device__ inline RopeRow rope_row(const RopeParams& p, std::int64_t row) {
+  const std::int64_t outer = quotient(row, p.by_inner), within = row - outer * p.by_inner.extent;
+  const std::int64_t high = quotient(outer, p.by_outer), low = outer - high * p.by_outer.extent;
+  if (p.tokens_inside) return {high, within, low};
+  return p.batch_inside ? RopeRow{low, high, within} : RopeRow{high, low, within};
+}
+
+// Which heads a row has: first, first + step, ...
+struct HeadsOfRow {
+  int array;
+  std::int64_t first, step;
+  int count;
+};
+__device__ inline HeadsOfRow heads_of_row(const RopeParams& p, std::int64_t group) {
+  const int array = group >= p.groups[0].count ? 1 : 0;
+  if (array == 1) group -= p.groups[0].count;
+  const HeadGroups& all = p.groups[array];
+  return {array, group, all.count, all.each + (group < all.longer ? 1 : 0)};
+}
+
+// Where the first of the two elements or chunks of a unit is in a head, and how far the second.
+template <class Index>
+struct UnitPlace {
+  Index first, apart;
+};
+template <class Index>
+__device__ inline UnitPlace<Index> unit_place(const RopeParams& p, Index unit, int width) {
+  const auto offset = static_cast<Index>(p.rope.rotary_offset);
+  const auto dim = static_cast<Index>(p.rope.rotary_dim);
+  const auto turning = static_cast<Index>(p.turning_units);
+  if (unit < turning) {
+    return {offset + unit * (p.rope.interleaved ? 2 * width : width),
+            p.rope.interleaved ? width : dim / 2};
+  }
+  // Behind those that turn, what is before and behind them in the head.
+  const Index first = (unit - turning) * 2 * width;
+  return {first >= offset ? first + dim : first, width};
+}
+
+// Waits for the kernel before, but finds two places in memory first: a decoding step is no longer
+// than that. Predicated on them, the wait cannot be scheduled before.
+__device__ inline void wait_with(const void* from, const void* to) {
+#if MEMBOUND_HAS_CLUSTERS
+  const auto both = reinterpret_cast<std::uint64_t>(from) | reinterpret_cast<std::uint64_t>(to);
+  asm volatile(
+      "{\n\t"
+      ".reg .pred found;\n\t"
+      "setp.ne.u64 found, %0, 0;\n\t"
+      "@found griddepcontrol.wait;\n\t"
+      "}" ::"l"(both)
+      : "memory");
+#endif
+  launch_behind_wait();
+}
+
+struct ChunkPair {
+  uint4 first, second;
+};
+
+// Where cos and sin of a kernel come from: a table that is read in chunks, for either style,
+// frequencies, or whatever else there is.
+enum class TurnsFrom { kTableOfHalves, kTableOfNeighbours, kFrequencies, kAnywhere };
+
+// Blocks of a multiprocessor; sines and calls take registers.
+template <TurnsFrom kFrom>
+inline constexpr int kBlocksAtOnce =
+    kFrom == TurnsFrom::kTableOfHalves || kFrom == TurnsFrom::kTableOfNeighbours
+        ? tuning::kRopeBlocks
+        : tuning::kRopeBlocksBesideSines;
+
+template <TurnsFrom kFrom, class T, class Seconds>
+__device__ inline ChunkPair turned(const ChunkPair& unit, const Turns<T>& turns, bool shared,
+                                   const Seconds* seconds, bool interleaved) {
+  constexpr bool kOfTable =
+      kFrom == TurnsFrom::kTableOfHalves || kFrom == TurnsFrom::kTableOfNeighbours;
+  Numbers<T> first = unpack<T>(unit.first), second = unpack<T>(unit.second);
+  if constexpr (kFrom == TurnsFrom::kAnywhere) {
+    seconds->turn(first, second, turns, shared, interleaved);
+  } else if (kOfTable ? kFrom == TurnsFrom::kTableOfNeighbours : interleaved) {
+    turn<true>(first, second, turns, turns);
+  } else {
+    turn<false>(first, second, turns, turns);
+  }
+  return {pack(first), pack(second)};
+}
+
+// The heads that a thread has a unit of: where the row's first starts, and how far each next.
+template <class T>
+struct HeadWalk {
+  RopeRow row;
+  const T* x;
+  T* out;
+  std::int64_t x_step, out_step;
+  int count;
+};
+template <class T>
+__device__ inline HeadWalk<T> head_walk(const RopeParams& p, std::int64_t index) {
+  const RopeRow row = rope_row(p, index);
+  const HeadsOfRow heads = heads_of_row(p, row.group);
+  const RopeHeads& array = p.rope.arrays[heads.array];
+  return {row,
+          static_cast<const T*>(array.x) + array.x_strides.at(row.b, row.s) +
+              heads.first * array.x_strides.head,
+          static_cast<T*>(array.out) + array.out_strides.at(row.b, row.s) +
+              heads.first * array.out_strides.head,
+          heads.step * array.x_strides.head,
+          heads.step * array.out_strides.head,
+          heads.count};
+}
+
+// What one element of some pairs turns by, from wherever it is.
+template <class T>
+__device__ inline void find_unit_turns(const RopeParams& p, const RopeRow& row, std::int64_t first,
+                                       int element, Turns<T>& turns) {
+  if (p.table_in_chunks) {
+    read_each_turns<T>(p.rope, row.b, row.s, first, element, turns);
+  } else {
+    turns = turns_from<T>(p.rope, row.b, row.s, first, 1, p.rope.rotary_dim / 2, element);
+  }
+}
+
+// Aligned heads whose elements are neighbours, in units of two chunks. Tables are read without any
+// call, which would wait for the heads' loads; places are found before the wait for the kernel
+// before.
+template <class T, TurnsFrom kFrom>
+__global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
+    rope_chunks_kernel(const __grid_constant__ RopeParams p) {
+  constexpr int kHeads = tuning::kRopeHeads;
+  using Seconds = SecondTurns<T, kPack<T>, tuning::kRopeThreads>;
+  Seconds* seconds = nullptr;
+  if constexpr (kFrom == TurnsFrom::kAnywhere) {
+    __shared__ Seconds held;
+    seconds = &held;
+  }
+  const bool shared = !p.rope.has_column_each();
+  start_overlapped();
+  const int local = static_cast<int>(threadIdx.x * p.lane_magic >> 16);
+  const std::int64_t index = std::int64_t{blockIdx.x} * p.rows_per_block + local;
+  if (index >= p.rows) return;
+  const HeadWalk<T> heads = head_walk<T>(p, index);
+  const RopeRow& row = heads.row;
+  wait_with(heads.x, heads.out);
+#pragma unroll 1
+  for (int unit = threadIdx.x - local * p.lanes; unit < static_cast<int>(p.units);
+       unit += p.lanes) {
+    const UnitPlace at = unit_place(p, unit, kPack<T>);
+    const bool turning = unit < static_cast<int>(p.turning_units);
+    const T* x = heads.x + at.first;
+    T* out = heads.out + at.first;
+    Turns<T> turns;
+#pragma unroll 1
+    for (int done = 0; done < heads.count; done += kHeads) {
+      ChunkPair held[kHeads];
+#pragma unroll
+      for (int i = 0; i < kHeads; ++i) {
+        if (done + i >= heads.count) break;
+        held[i].first = read_chunk(x);
+        held[i].second = read_chunk(x + at.apart);
+        x += heads.x_step;
+      }
+      if (done == 0 && turning) {
+        if constexpr (kFrom == TurnsFrom::kAnywhere) {
+          if (!shared) {
+            find_unit_turns<T>(p, row, unit * kPack<T>, 1, turns);
+            turn_back<T>(turns, p.rope.inverse);
+            seconds->hold(turns);
+          }
+          find_unit_turns<T>(p, row, unit * kPack<T>, 0, turns);
+        } else if constexpr (kFrom == TurnsFrom::kFrequencies) {
+          make_turns<T>(
+              p.rope, row.b, row.s, [=](int i) { return std::int64_t{unit * kPack<T> + i}; },
+              turns);
+        } else {
+          read_turns<T>(p.rope, row.b, row.s, unit * kPack<T>, turns);
+        }
+        turn_back<T>(turns, p.rope.inverse);
+      }
+#pragma unroll
+      for (int i = 0; i < kHeads; ++i) {
+        if (done + i >= heads.count) break;
+        if (turning) {
+          held[i] = turned<kFrom>(held[i], turns, shared, seconds, p.rope.interleaved);
+        }
+        *reinterpret_cast<uint4*>(out) = held[i].first;
+        *reinterpret_cast<uint4*>(out + at.apart) = held[i].second;
+        out += heads.out_step;
+      }
+    }
+  }
+}
+
+// Pieces that heads are read in where chunks do not fit.
+template <int kBytes>
+struct PieceOf {
+  using type = uint2;
+  static __device__ uint4 widened(const uint2& piece) { return {piece.x, piece.y, 0u, 0u}; }
+  static __device__ uint2 narrowed(const uint4& chunk) { return {chunk.x, chunk.y}; }
+};
+template <>
+struct PieceOf<4> {
+  using type = std::uint32_t;
+  static __device__ uint4 widened(std::uint32_t piece) { return {piece, 0u, 0u, 0u}; }
+  static __device__ std::uint32_t narrowed(const uint4& chunk) { return chunk.x; }
+};
+template <>
+struct PieceOf<2> {
+  using type = std::uint16_t;
+  static __device__ uint4 widened(std::uint16_t piece) { return {piece, 0u, 0u, 0u}; }
+  static __device__ std::uint16_t narrowed(const uint4& chunk) {
+    return static_cast<std::uint16_t>(chunk.x);
+  }
+};
+
+template <int kBytes>
+inline constexpr int kPieceBlocks =
+    kBytes == 2 ? tuning::kRopeElementBlocks : tuning::kRopePieceBlocks;
+
+// Heads in units of two pieces of kPairs elements; of one element in any strides, where units
+// behind those that turn are one piece. Angles that take a call are found before the heads' loads,
+// which it would wait for.
+template <class T, int kPairs>
+__global__ void __launch_bounds__(tuning::kRopeThreads, kPieceBlocks<kPairs * sizeof(T)>)
+    rope_pieces_kernel(const __grid_constant__ RopeParams p) {
+  using Of = PieceOf<kPairs * sizeof(T)>;
+  using Piece = typename Of::type;
+  using Index = std::conditional_t<kPairs == 1, std::int64_t, int>;
+  constexpr int kHeads = tuning::kRopePieceBytesAhead / sizeof(Piece);
+  __shared__ SecondTurns<T, kPairs, tuning::kRopeThreads> seconds;
+  const bool shared = !p.rope.has_column_each();
+  start_overlapped();
+  const int local = static_cast<int>(threadIdx.x * p.lane_magic >> 16);
+  const std::int64_t index = std::int64_t{blockIdx.x} * p.rows_per_block + local;
+  if (index >= p.rows) return;
+  const HeadWalk<T> heads = head_walk<T>(p, index);
+  const RopeHeads& array = p.rope.arrays[heads_of_row(p, heads.row.group).array];
+  const std::int64_t x_dim = kPairs == 1 ? array.x_strides.dim : 1;
+  const std::int64_t out_dim = kPairs == 1 ? array.out_strides.dim : 1;
+  wait_with(heads.x, heads.out);
+#pragma unroll 1
+  for (Index unit = threadIdx.x - local * p.lanes; unit < static_cast<Index>(p.units);
+       unit += p.lanes) {
+    const bool turning = unit < static_cast<Index>(p.turning_units);
+    const bool both = turning || kPairs > 1;
+    UnitPlace<Index> at = unit_place<Index>(p, unit, kPairs);
+    if (!both) {
+      at.first = unit - p.turning_units;
+      if (at.first >= p.rope.rotary_offset) at.first += p.rope.rotary_dim;
+    }
+    const T* x = heads.x + at.first * x_dim;
+    T* out = heads.out + at.first * out_dim;
+    const std::int64_t x_apart = both ? at.apart * x_dim : 0;
+    const std::int64_t out_apart = at.apart * out_dim;
+    Turns<T, kPairs> turns;
+    const auto from_anywhere = [&](int element) {
+      Turns<T, kPairs> found = turns_from<T, kPairs>(
+          p.rope, heads.row.b, heads.row.s, unit * kPairs, 1, p.rope.rotary_dim / 2, element);
+      turn_back<T>(found, p.rope.inverse);
+      return found;
+    };
+    if (turning && !p.table_in_chunks) {
+      if (!shared) seconds.hold(from_anywhere(1));
+      turns = from_anywhere(0);
+    }
+#pragma unroll 1
+    for (int done = 0; done < heads.count; done += kHeads) {
+      Piece first[kHeads], second[kHeads];
+#pragma unroll
+      for (int i = 0; i < kHeads; ++i) {
+        if (done + i >= heads.count) break;
+        first[i] = *outlasting_writes(reinterpret_cast<const Piece*>(x));
+        second[i] = *outlasting_writes(reinterpret_cast<const Piece*>(x + x_apart));
+        x += heads.x_step;
+      }
+      if (done == 0 && turning) {
+        if (p.table_in_chunks) {
+          const auto read = [&](int element, Turns<T, kPairs>& found) {
+            read_turns_by_element<T>(
+                p.rope, heads.row.b, heads.row.s, [=](int i) { return unit * kPairs + i; },
+                [=](int) { return element; }, found);
+            turn_back<T>(found, p.rope.inverse);
+          };
+          if (!shared) {
+            read(1, turns);
+            seconds.hold(turns);
+          }
+          read(0, turns);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kHeads; ++i) {
+        if (done + i >= heads.count) break;
+        if (turning) {
+          Numbers<T> a = unpack<T>(Of::widened(first[i])), b = unpack<T>(Of::widened(second[i]));
+          seconds.turn(a, b, turns, shared, kPairs > 1 && p.rope.interleaved);
+          first[i] = Of::narrowed(pack(a));
+          second[i] = Of::narrowed(pack(b));
+        }
+        *reinterpret_cast<Piece*>(out) = first[i];
+        if (both) *reinterpret_cast<Piece*>(out + out_apart) = second[i];
+        out += heads.out_step;
+      }
+    }
+  }
+}
+
+}  // namespace membound::cuda

@@ -1,0 +1,161 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The weight and the bias beside the chunks of a row, and what becomes their gradients.
+#include <cstdint>
+
+#include "cuda/row/convert.cuh"
+#include "cuda/row/reader.cuh"
+#include "membound/dtype.hpp"
+
+namespace membound::cuda {
+
+template <class T, class V>
+__device__ __noinline__ Numbers<T> column_elements(const V* from, std::int64_t stride,
+                                                   std::int64_t count) {
+  Numbers<T> numbers;
+#pragma unroll
+  for (int i = 0; i < kPack<T>; ++i) {
+    numbers.at[i] =
+        i < count ? static_cast<accumulate_t<T>>(to_number(from[i * stride])) : accumulate_t<T>(0);
+  }
+  return numbers;
+}
+
+// A chunk of -0, which leaves every bit of what it is added to.
+template <class T>
+__device__ inline uint4 nothing_to_add() {
+  if constexpr (sizeof(T) == 8) return {0u, 0x80000000u, 0u, 0x80000000u};
+  constexpr std::uint32_t kWord = sizeof(T) == 2 ? 0x80008000u : 0x80000000u;
+  return {kWord, kWord, kWord, kWord};
+}
+
+// One number for each column: a weight, a bias.
+template <class Accumulate>
+struct ColumnArray {
+  const void* data;  // null: none
+  std::int64_t stride;
+  Accumulate offset;  // added to each
+  DType dtype;
+  bool is_float;                 // and x is not
+  std::int64_t head_stride = 0;  // between neighbours of (heads, cols)
+};
+
+// The gradient of one: sums over rows.
+template <class Accumulate>
+struct ColumnSums {
+  void* data;  // null: not wanted
+  std::int64_t stride;
+  DType dtype;
+  Accumulate* partials;  // [partial rows][cols]
+  std::int64_t head_stride = 0;
+};
+
+// All but kAny: an aligned array of unit stride, of x's dtype or, for 16-bit x, float.
+// kAny: any dtype and stride.
+template <class T, Access kAccess>
+class ColumnReader {
+  using Accumulate = accumulate_t<T>;
+
+ public:
+  __device__ ColumnReader(const ColumnArray<Accumulate>& array, int chunks, std::int64_t cols,
+                          std::int64_t head = 0)
+      : array_(array), chunks_(chunks), cols_(cols), first_(head * array.head_stride) {}
+  __device__ bool present() const { return array_.data != nullptr; }
+  __device__ Accumulate offset() const { return array_.offset; }
+
+  // Issues the loads of the chunks index(0), index(1) ... of an array of x's dtype, the last index
+  // being the largest; other arrays come with numbers(). Past the end of the row a chunk is
+  // anything, or zero for sums that run over it. kPlain: the array is known to be there and of x's
+  // dtype. No branch around the loads: behind one they waited for the first chunk of x, which was
+  // unpacked before it.
+  template <bool kZeroPast = false, bool kPlain = false, int kCount, class Index>
+  __device__ void load(uint4 (&raw)[kCount], Index index) const {
+    if constexpr (kZeroPast || kAccess == Access::kAny) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) raw[i] = {0u, 0u, 0u, 0u};
+    }
+    if constexpr (kAccess == Access::kAny) return;
+    const T* data = static_cast<const T*>(array_.data) + first_;
+    const bool there = kPlain || (present() && !array_.is_float);
+    const int all = kAccess == Access::kAligned ? chunks_ : static_cast<int>(cols_ / kPack<T>);
+    const int whole = there ? all : 0;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (index(i) < whole) raw[i] = reinterpret_cast<const uint4*>(data)[index(i)];
+    }
+    if constexpr (kByWords<kAccess> || kAccess == Access::kShifted) {
+      if (!there || index(kCount - 1) < all || all == chunks_) return;
+      const std::int64_t first = static_cast<std::int64_t>(all) * kPack<T>;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        if (index(i) == all)
+          load_bytes<kStep<T, kAccess>>(raw[i], reinterpret_cast<const uint4*>(data + first),
+                                        bytes_left<T>(cols_, first));
+      }
+    }
+  }
+  template <bool kZeroPast = false>
+  __device__ uint4 load(int index) const {
+    uint4 raw[1];
+    load<kZeroPast>(raw, [=](int) { return index; });
+    return raw[0];
+  }
+
+  __device__ Numbers<T> numbers(const uint4& raw, int index) const {
+    Numbers<T> read;
+    if constexpr (kAccess == Access::kAny) {
+      read = elements(index);
+    } else if (sizeof(T) > 2 || !array_.is_float) {
+      read = unpack<T>(raw);
+    } else if constexpr (sizeof(T) == 2) {
+      const Numbers<float> first = unpack<float>(part<float>(2 * index));
+      const Numbers<float> second = unpack<float>(part<float>(2 * index + 1));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        read.at[i] = first.at[i];
+        read.at[4 + i] = second.at[i];
+      }
+    }
+    if (array_.offset != Accumulate(0)) {
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) read.at[i] += array_.offset;
+    }
+    return read;
+  }
+
+ private:
+  // 16 bytes of an aligned array of V, zeros past its end. Aligned rows have whole chunks.
+  template <class V>
+  __device__ uint4 part(int index) const {
+    const V* data = static_cast<const V*>(array_.data) + first_;
+    const std::int64_t first = static_cast<std::int64_t>(index) * kPack<V>;
+    if (first + kPack<V> <= cols_) return reinterpret_cast<const uint4*>(data)[index];
+    if (kAccess == Access::kAligned || first >= cols_) return {0u, 0u, 0u, 0u};
+    return load_elements(data + first, 1, cols_ - first);
+  }
+
+  __device__ Numbers<T> elements(int index) const {
+    switch (array_.dtype) {
+      case DType::kFloat16: return elements_of<Float16>(index);
+      case DType::kBFloat16: return elements_of<BFloat16>(index);
+      case DType::kFloat32: return elements_of<float>(index);
+      default: return elements_of<double>(index);
+    }
+  }
+
+  template <class V>
+  __device__ Numbers<T> elements_of(int index) const {
+    const std::int64_t first = static_cast<std::int64_t>(index) * kPack<T>;
+    return column_elements<T>(static_cast<const V*>(array_.data) + first_ + first * array_.stride,
+                              array_.stride, cols_ - first);
+  }
+
+  const ColumnArray<Accumulate>& array_;
+  int chunks_;
+  std::int64_t cols_;
+  std::int64_t first_;  // of the head
+};
+
+}  // namespace membound::cuda

@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// On the host: strided arrays of rows as kernels want them, and which kernels can take them.
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/row/reader.cuh"
+#include "membound/dtype.hpp"
+
+namespace membound::cuda {
+
+// Between neighbours of the inner axis.
+inline std::int64_t inner_stride(const RowLayout& layout) {
+  return layout.strides[layout.rank == 2 ? 1 : 0];
+}
+
+// Whether the rows of two arrays, which are evenly spaced, are as far behind a 16-byte boundary.
+template <class T>
+bool start_alike(const void* a, const RowLayout& a_rows, const void* b, const RowLayout& b_rows) {
+  const auto apart = reinterpret_cast<std::uintptr_t>(a) - reinterpret_cast<std::uintptr_t>(b);
+  return apart % kChunkBytes == 0 && (a_rows.strides[0] - b_rows.strides[0]) % kPack<T> == 0;
+}
+
+// Whether rows of unit stride start on words of 4 bytes and have whole ones.
+template <class T>
+bool is_in_words(const void* data, const RowLayout& rows, std::int64_t cols) {
+  if (data == nullptr) return true;
+  auto steps = reinterpret_cast<std::uintptr_t>(data);
+  const auto also = [&](std::int64_t count) {
+    steps |= static_cast<std::uintptr_t>(count) * sizeof(T);
+  };
+  also(cols);
+  for (int axis = 0; axis < rows.rank; ++axis) also(rows.strides[axis]);
+  return steps % 4 == 0;
+}
+
+// Asked about every array of a call in turn: which kernels take them all, and how rows are counted.
+// The kernels of aligned rows want one axis of rows, or two with the same split in every array.
+template <class T>
+class RowAccess {
+ public:
+  RowAccess(std::int64_t rows, std::int64_t cols) : rows_(rows), cols_(cols) {}
+
+  void also_rows(const void* data, const RowLayout& layout, std::int64_t col_stride) {
+    if (data == nullptr) return;
+    also_axes(layout);
+    if (col_stride != 1) return at_least(Access::kAny);
+    const bool aligned = layout.strides[0] % kPack<T> == 0 &&
+                         inner_stride(layout) % kPack<T> == 0 && cols_ % kPack<T> == 0 &&
+                         reinterpret_cast<std::uintptr_t>(data) % kChunkBytes == 0;
+    if (!aligned) at_least(Access::kShifted);
+  }
+  // Rows of one byte for each element: whole chunks of kPack bytes.
+  void also_bytes(const void* data, const RowLayout& layout, std::int64_t col_stride) {
+    also_axes(layout);
+    const bool aligned = col_stride == 1 && layout.strides[0] % kPack<T> == 0 &&
+                         inner_stride(layout) % kPack<T> == 0 && cols_ % kPack<T> == 0 &&
+                         reinterpret_cast<std::uintptr_t>(data) % kPack<T> == 0;
+    if (!aligned) at_least(Access::kAny);
+  }
+  void also_statistic(const void* data, const RowLayout& layout) {
+    if (data != nullptr) also_axes(layout);
+  }
+  // An aligned weight or bias of x's dtype, or float beside 16-bit x, goes with every kernel.
+  void also_columns(const void* data, DType dtype, std::int64_t stride, std::int64_t head_stride) {
+    if (data == nullptr) return;
+    const bool dtype_fits = dtype == kDTypeOf<T> || (sizeof(T) == 2 && dtype == DType::kFloat32);
+    const auto size = static_cast<std::int64_t>(dtype_size(dtype));
+    const bool aligned = stride == 1 && head_stride * size % kChunkBytes == 0 &&
+                         reinterpret_cast<std::uintptr_t>(data) % kChunkBytes == 0;
+    if (!dtype_fits || !aligned) at_least(Access::kAny);
+  }
+
+  void at_least(Access access) {
+    if (access > access_) access_ = access;
+  }
+
+  Access access() const { return access_; }
+  // Where kernels of aligned rows cannot count them, the others need only know that it is so.
+  RowSplit split() const {
+    if (extent_ == 0) return {};
+    return access_ == Access::kAligned ? split_rows(extent_) : RowSplit{.extent = 1};
+  }
+
+ private:
+  void also_axes(const RowLayout& layout) {
+    if (layout.rank <= 1) return;
+    const std::int64_t extent = layout.shape[layout.rank - 1];
+    const bool countable =
+        layout.rank == 2 && rows_ < kMaxSplitRows && (extent_ == 0 || extent_ == extent);
+    if (!countable) at_least(Access::kShifted);
+    extent_ = extent;
+  }
+
+  std::int64_t rows_;
+  std::int64_t cols_;
+  std::int64_t extent_ = 0;  // of the inner axis of rows; 0: there is one axis
+  Access access_ = Access::kAligned;
+};
+
+// Puts the arrays of a problem where kernels find them: each as a RowArray, and the stride between
+// neighbours of the split's inner axis.
+struct RowPlacement {
+  std::int64_t rows;
+  std::int64_t cols;
+  RowSplit split;
+
+  void place(const void* data, const RowLayout& layout, std::int64_t col_stride, std::size_t size,
+             RowArray& to, std::int64_t& row_stride) const {
+    if (data == nullptr) return;
+    const auto forwards = [](std::int64_t step) { return step > 0 ? step : 0; };
+    std::int64_t last = forwards((cols - 1) * col_stride);
+    for (int axis = 0; axis < layout.rank; ++axis) {
+      const std::int64_t extent = layout.rank == 1 ? rows : layout.shape[axis];
+      last += forwards((extent - 1) * layout.strides[axis]);
+    }
+    row_stride = inner_stride(layout);
+    const std::int64_t outer_stride =
+        layout.rank == 2 ? layout.strides[0] : row_stride * std::int64_t{split.extent};
+    to = {layout, outer_stride, col_stride,
+          static_cast<const char*>(data) + (last + 1) * static_cast<std::int64_t>(size)};
+  }
+};
+
+}  // namespace membound::cuda

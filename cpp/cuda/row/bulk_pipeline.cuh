@@ -1,0 +1,334 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Rows that start anywhere and are evenly spaced, worked on by persistent blocks, so that all rows
+// of a team are as far behind a 16-byte boundary. What is summed over a row goes by the chunks of
+// the row, whose bits do not depend on where it is. Norms do the rest by the row's frame, the
+// 16-byte blocks of memory that the result touches: it leaves whole. Gradients, whose arithmetic
+// costs more than moving their result, put that together in the end (neighbour_result.cuh).
+#include <cstdint>
+
+#include "cuda/launch/async_copy.cuh"
+#include "cuda/launch/bulk_copy.cuh"
+#include "cuda/row/aligned_span.cuh"
+#include "cuda/row/bulk_config.hpp"
+#include "cuda/row/reader.cuh"
+#include "cuda/row/reduce.cuh"
+
+namespace membound::cuda {
+
+// Evenly spaced rows or numbers, `stride` elements apart.
+template <class U>
+struct FramedSource {
+  const U* data;
+  std::int64_t stride;
+};
+
+// The rows of kArrays arrays on their way to shared memory, and kNumbers float32 of each row, by
+// one thread of the team. kColumns: chunks of columns that each thread keeps there for itself;
+// kSlots: rows that have room.
+template <class T, class Team, int kArrays, int kNumbers, int kColumns, int kSlots>
+class FramedRing {
+  static constexpr int kVecs = Team::kVecs;
+  static constexpr int kSize = static_cast<int>(sizeof(T));
+  static constexpr int kMaxGroups = 8;  // of a block: they are more than a warp each
+  // fetch_ends() for the first rows: of gradients, which few rows have. Norms would lose registers
+  // (H200, 17480 x 1001 with a residual 40.8 us, so 45.1).
+  static constexpr bool kEndsFirst = kNumbers > 0;
+
+ public:
+  struct Sources {
+    FramedSource<T> arrays[kArrays];
+    FramedSource<float> numbers[kNumbers > 0 ? kNumbers : 1];
+  };
+
+  // `rounds` rows from `row` on, `step` apart, of `rows`.
+  __device__ FramedRing(const Team& team, const Sources& sources, std::int64_t rows,
+                        std::int64_t row, std::int64_t step, int rounds, int chunks, int cols)
+      : team_(team), chunks_(chunks), cols_(cols) {
+#pragma unroll
+    for (int array = 0; array < kArrays; ++array) {
+      const FramedSource<T>& source = sources.arrays[array];
+      shifts_[array] = kept(shift_of(source.data + row * source.stride));
+      clear(array);
+    }
+    if (fetches()) prepare(sources, rows, row, step, rounds);
+    __syncthreads();
+  }
+
+  // The first rows; the next is fetched once all threads are done with the one before the last.
+  __device__ void start() const {
+    if (kEndsFirst ? team_.lane >= team_.size - kWarpLanes : fetches()) {
+#pragma unroll 1
+      for (int round = 0; round < kSlots - 1; ++round) {
+        if constexpr (kEndsFirst) fetch_ends(round);
+        if (fetches()) fetch<!kEndsFirst>(round, round);
+      }
+    }
+    // For racecheck, which does not know that what a warp's lanes wrote arrives with one of them.
+    if constexpr (kEndsFirst) __syncthreads();
+  }
+  __device__ void receive() {
+#if MEMBOUND_HAS_CLUSTERS
+    wait_for_arrivals(arrived(slot()), turn_ >= kSlots);
+#endif
+  }
+  // After a barrier of the team behind receive(): fetches what comes in kSlots - 1 rounds.
+  __device__ void refill(int round) const {
+    if (fetches()) fetch(round + kSlots - 1, slot() == 0 ? kSlots - 1 : slot() - 1);
+  }
+  __device__ void release() {
+    if (++turn_ == 2 * kSlots) turn_ = 0;
+  }
+
+  static __device__ uint4& column(int i) {
+    return end_masks()[2 + i * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)];
+  }
+  __device__ float number(int i) const { return slot_at(slot())->numbers[i]; }
+  // Chunks `first` to first + kCount - 1 of the thread. kZeros: with zeros behind the row, whose
+  // last chunk is in the last place of a thread.
+  template <bool kZeros = true, int kCount>
+  __device__ void chunks(int array, int first, uint4 (&chunks)[kCount]) const {
+    read(part(slot(), array) + first * team_.size + team_.lane, shifts_[array], chunks);
+    if (!kZeros || first + kCount < kVecs) return;
+    uint4& last = chunks[kCount - 1];
+    const int index = (kVecs - 1) * team_.size + team_.lane;
+    if (index >= chunks_ - 1) {
+      const uint4 mask = end_masks()[index >= chunks_];
+      last = {last.x & mask.x, last.y & mask.y, last.z & mask.z, last.w & mask.w};
+    }
+  }
+  __device__ T element(int array, int i) const { return elements(slot(), array)[i]; }
+
+  // Units `first` to first + kCount - 1 of the frame.
+  template <int kCount>
+  __device__ void units(int array, const Frame& frame, int first, uint4 (&units)[kCount]) const {
+    const int offset = shifts_[array] - frame.shift * kSize, shift = offset & (kChunkBytes - 1);
+    const uint4* from = part(slot(), array) + team_.lane - (offset < 0);
+    if (offset == 0) {
+#pragma unroll
+      for (int v = 0; v < kCount; ++v) units[v] = from[(first + v) * team_.size];
+    } else {
+      read(from + first * team_.size, shift, units);
+    }
+    if (first == 0 && frame.wraps && team_.lane == 0) {
+      const uint4 end = bytes_from(from[frame.chunks], from[frame.chunks + 1], shift);
+      units[0] = merged(end, units[0], frame.shift * kSize);
+    }
+  }
+
+ private:
+  // Before the parts of a slot, one for each array: a place that is never read for what it holds,
+  // one for each chunk that the team has room for, and two behind them.
+  struct alignas(kChunkBytes) Slot {
+    float numbers[2];
+  };
+  // What the thread that fetches knows of an array: where the next row is, and the bytes to the one
+  // behind it.
+  struct alignas(kChunkBytes) Walk {
+    const char* at;
+    std::int64_t step;
+  };
+  // How many rounds there are, and those of the first and last of all rows, or -1: beside them the
+  // array may end.
+  struct alignas(kChunkBytes) Rounds {
+    int count, first, last;
+  };
+  static_assert(sizeof(Slot) == kChunkBytes && sizeof(Walk) == kChunkBytes &&
+                sizeof(Rounds) == kChunkBytes);
+
+  __device__ int slot() const { return turn_ < kSlots ? turn_ : turn_ - kSlots; }
+  // The one of the warp with the fewest chunks.
+  __device__ bool fetches() const { return team_.lane == team_.size - kWarpLanes; }
+  __device__ int places() const { return kVecs * team_.size + 3; }
+  __device__ int slot_places() const { return 1 + kArrays * places(); }
+  // Dynamic shared memory: the masks of the row's last chunk and of those behind it, columns, and
+  // for each group its slots, what is next of each array and number, and its rounds.
+  static __device__ uint4* end_masks() {
+    extern __shared__ uint4 ring[];
+    return ring;
+  }
+  __device__ uint4* of_group() const {
+    const int group = team_.first_thread() / team_.size;
+    return end_masks() + 2 + kColumns * static_cast<int>(blockDim.x) +
+           group * (kSlots * slot_places() + kArrays + kNumbers + 1);
+  }
+  __device__ Slot* slot_at(int slot) const {
+    return reinterpret_cast<Slot*>(of_group() + slot * slot_places());
+  }
+  __device__ uint4* part(int slot, int array) const {
+    return of_group() + slot * slot_places() + 2 + array * places();
+  }
+  // Where nothing else ever is: the ring is lent to sums in the end, and what was a barrier may not
+  // be written to.
+  __device__ std::uint64_t* arrived(int slot) const {
+    __shared__ std::uint64_t all[kMaxGroups][kSlots];
+    return &all[team_.first_thread() / team_.size][slot];
+  }
+  // The row's first in its part.
+  __device__ T* elements(int slot, int array) const {
+    return reinterpret_cast<T*>(part(slot, array)) + shifts_[array] / kSize;
+  }
+  __device__ Walk& walk(int i) const {
+    return reinterpret_cast<Walk*>(of_group() + kSlots * slot_places())[i + late()];
+  }
+  __device__ Rounds& rounds() const { return reinterpret_cast<Rounds&>(walk(kArrays + kNumbers)); }
+
+  __device__ int blocks(int array) const {
+    return (shifts_[array] + cols_ * kSize + kChunkBytes - 1) / kChunkBytes;
+  }
+  // Places behind the row hold zeros from here on.
+  __device__ void clear(int array) const {
+    const uint4 zeros{0u, 0u, 0u, 0u};
+    if (threadIdx.x == 0) {
+      const int left = (cols_ - (chunks_ - 1) * kPack<T>)*kSize;
+      end_masks()[0] = first_bytes({~0u, ~0u, ~0u, ~0u}, left);
+      end_masks()[1] = zeros;
+    }
+#pragma unroll
+    for (int v = 0; v <= kVecs; ++v) {
+      const int place = v * team_.size + team_.lane;
+      if (place < blocks(array) || place > kVecs * team_.size) continue;
+      for (int slot = 0; slot < kSlots; ++slot) part(slot, array)[place] = zeros;
+    }
+  }
+
+  template <int kCount>
+  __device__ void read(const uint4* from, int shift, uint4 (&chunks)[kCount]) const {
+    uint4 low[kCount], high[kCount];
+#pragma unroll
+    for (int v = 0; v < kCount; ++v) {
+      low[v] = from[v * team_.size];
+      high[v] = from[v * team_.size + 1];
+    }
+    with_shift<Team::kUniformShift>(shift, [&](auto shifted) {
+#pragma unroll
+      for (int v = 0; v < kCount; ++v) chunks[v] = shifted(low[v], high[v]);
+    });
+  }
+
+  __device__ void prepare(const Sources& sources, std::int64_t rows, std::int64_t row,
+                          std::int64_t step, int rounds) const {
+#if MEMBOUND_HAS_CLUSTERS
+    for (int at = 0; at < kSlots; ++at) start_arrivals(arrived(at), kNumbers > 0 ? 2 : 1);
+    settle_arrivals();
+#pragma unroll
+    for (int array = 0; array < kArrays; ++array) {
+      walk(array) = walk_of(sources.arrays[array], row, step);
+    }
+#pragma unroll
+    for (int i = 0; i < kNumbers; ++i) {
+      walk(kArrays + i) = walk_of(sources.numbers[i], row, step);
+    }
+    this->rounds() = {rounds, row == 0 ? 0 : -1,
+                      row + (rounds - 1) * step == rows - 1 ? rounds - 1 : -1};
+#endif
+  }
+  template <class U>
+  static __device__ Walk walk_of(const FramedSource<U>& source, std::int64_t row,
+                                 std::int64_t step) {
+    return {reinterpret_cast<const char*>(source.data + row * source.stride),
+            step * source.stride * static_cast<std::int64_t>(sizeof(U))};
+  }
+  __device__ const char* take(int i) const {
+    const char* const at = walk(i).at;
+    walk(i).at = at + walk(i).step;
+    return at;
+  }
+
+  // kEnds: of the outermost rows, what is beside the blocks that are only their own.
+  template <bool kEnds = true>
+  __device__ void fetch(int round, int to) const {
+    const Rounds rounds = this->rounds();
+    if (round >= rounds.count) return;
+#if MEMBOUND_HAS_CLUSTERS
+    to += late();
+    if constexpr (kNumbers > 0) {
+#pragma unroll
+      for (int i = 0; i < kNumbers; ++i) copy_number(&slot_at(to)->numbers[i], take(kArrays + i));
+      arrive_with_copies(arrived(to));
+    }
+    if (round == rounds.first || round == rounds.last) [[unlikely]] {
+      return fetch_within<kEnds>(to);
+    }
+    int bytes = 0;
+#pragma unroll
+    for (int array = 0; array < kArrays; ++array) bytes += blocks(array) * kChunkBytes;
+    expect_bytes(arrived(to), bytes);
+#pragma unroll
+    for (int array = 0; array < kArrays; ++array) {
+      copy_bulk(part(to, array), take(array) - shifts_[array], blocks(array) * kChunkBytes,
+                arrived(to));
+    }
+#endif
+  }
+#if MEMBOUND_HAS_CLUSTERS
+  // Of a row, the blocks that are only its own: elements before them, and blocks.
+  struct Whole {
+    int head, count;
+    __device__ Whole(int shift, int cols)
+        : head(shift != 0 ? kPack<T> - shift / kSize : 0),
+          count(max(0, (shift + cols * kSize) / kChunkBytes - (shift != 0))) {}
+  };
+  // Those at once, the ends by elements.
+  template <bool kEnds>
+  __device__ void fetch_within(int to) const {
+    const int cols = cols_ + late();
+#pragma unroll
+    for (int array = 0; array < kArrays; ++array) {
+      const int shift = shifts_[array], first = shift != 0;
+      const Whole whole(shift, cols);
+      const char* const row = take(array);
+      if constexpr (kEnds) {
+        const int tail = whole.head + whole.count * kPack<T>;
+#pragma unroll 1
+        for (int i = 0; i < cols; ++i) {
+          if (i == whole.head) i = tail;
+          if (i < cols) elements(to, array)[i] = reinterpret_cast<const T*>(row)[i];
+        }
+        wrote_before_copies();
+      }
+      if (whole.count == 0) continue;
+      expect_more_bytes(arrived(to), whole.count * kChunkBytes);
+      copy_bulk(part(to, array) + first, row - shift + first * kChunkBytes,
+                whole.count * kChunkBytes, arrived(to));
+    }
+    expect_bytes(arrived(to), 0);
+  }
+#endif
+  // The ends, less than two blocks of each array, by a warp, which asks for all of them before it
+  // waits for one: that is what the first rows of a few start with (H100, gradient of 160 x 1001
+  // 7.5 and 6.3 us).
+  __device__ void fetch_ends(int round) const {
+#if MEMBOUND_HAS_CLUSTERS
+    const Rounds rounds = this->rounds();
+    if (round >= rounds.count || (round != rounds.first && round != rounds.last)) return;
+    __syncwarp();  // the rows before have been taken
+    const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+    T ends[kArrays];
+    int at[kArrays];
+#pragma unroll
+    for (int array = 0; array < kArrays; ++array) {
+      const Whole whole(shifts_[array], cols_);
+      const int head = min(whole.head, cols_);
+      at[array] = lane < head ? lane : whole.head + whole.count * kPack<T> + lane - head;
+      if (at[array] < cols_) ends[array] = reinterpret_cast<const T*>(walk(array).at)[at[array]];
+    }
+#pragma unroll
+    for (int array = 0; array < kArrays; ++array) {
+      if (at[array] < cols_) elements(round, array)[at[array]] = ends[array];
+    }
+    wrote_before_copies();
+    __syncwarp();
+#endif
+  }
+
+  const Team& team_;
+  int chunks_;
+  int cols_;
+  int turn_ = 0;  // of two phases of the slots
+  int shifts_[kArrays];
+};
+
+}  // namespace membound::cuda

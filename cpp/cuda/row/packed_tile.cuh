@@ -1,0 +1,180 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Rows without gaps between them, wherever they start: some of them are one piece of memory, which
+// comes to shared memory, or leaves it, by one copy. There a thread reads and writes chunks of rows
+// as wide at a time as every row's start allows.
+#include <cstdint>
+
+#include "cuda/launch/bulk_copy.cuh"
+#include "cuda/row/reader.cuh"
+
+namespace membound::cuda {
+
+// Where a thread is in a piece: an address of shared memory that every chunk is some bytes behind.
+template <class T>
+class DenseChunks {
+ public:
+  DenseChunks() = default;
+  __device__ DenseChunks(std::uint32_t address, int grain) : address_(address), grain_(grain) {}
+  __device__ DenseChunks behind(int bytes) const {
+    return {address_ + static_cast<std::uint32_t>(bytes), grain_};
+  }
+
+  // The chunks that start so many bytes behind.
+  template <int kCount>
+  __device__ void load(const int (&behind)[kCount], uint4 (&chunks)[kCount]) const {
+    with_grain([&]<int kGrain>() {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) chunks[i] = load_at<kGrain>(address_ + behind[i]);
+    });
+  }
+  // The first `count` elements of each.
+  template <int kCount>
+  __device__ void store(const int (&behind)[kCount], const uint4 (&chunks)[kCount],
+                        int count) const {
+    with_grain([&]<int kGrain>() {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) store_at<kGrain>(address_ + behind[i], chunks[i], count);
+    });
+  }
+
+ private:
+  template <class Body>
+  __device__ void with_grain(Body body) const {
+    if constexpr (sizeof(T) == 2) {
+      if (grain_ == 2) return body.template operator()<2>();
+    }
+    grain_ == 4 ? body.template operator()<4>() : body.template operator()<8>();
+  }
+
+  template <int kGrain>
+  static __device__ uint4 load_at(std::uint32_t from) {
+    if constexpr (kGrain == 8) {
+      const uint2 low = load_shared<uint2>(from), high = load_shared<uint2>(from + 8);
+      return {low.x, low.y, high.x, high.y};
+    } else if constexpr (kGrain == 4) {
+      return {load_shared<std::uint32_t>(from), load_shared<std::uint32_t>(from + 4),
+              load_shared<std::uint32_t>(from + 8), load_shared<std::uint32_t>(from + 12)};
+    } else {
+      const std::uint32_t shift = from % kChunkBytes, block = from - shift;
+      return bytes_from(load_shared<uint4>(block), load_shared<uint4>(block + kChunkBytes),
+                        static_cast<int>(shift));
+    }
+  }
+  template <int kGrain>
+  static __device__ void store_at(std::uint32_t to, const uint4& chunk, int count) {
+    const int bytes = count * static_cast<int>(sizeof(T));
+    if constexpr (kGrain == 8) {
+      if (bytes >= 8) store_shared(to, uint2{chunk.x, chunk.y});
+      if (bytes >= 16) store_shared(to + 8, uint2{chunk.z, chunk.w});
+    } else if constexpr (kGrain == 4) {
+      if (bytes >= 4) store_shared(to, chunk.x);
+      if (bytes >= 8) store_shared(to + 4, chunk.y);
+      if (bytes >= 12) store_shared(to + 8, chunk.z);
+      if (bytes >= 16) store_shared(to + 12, chunk.w);
+    } else {
+      store_halves(to, chunk, count);
+    }
+  }
+  // 16-bit elements that may start within a word: a half of one before whole words, or one more
+  // word, and the half that is left.
+  static __device__ void store_halves(std::uint32_t to, const uint4& chunk, int count) {
+    const bool within = to & 2;
+    if (within) {
+      if (count > 0) store_shared(to, static_cast<std::uint16_t>(chunk.x));
+    } else if (count > 1) {
+      store_shared(to, chunk.x);
+    }
+    const std::uint32_t pick = within ? 0x5432 : 0x7654, words = within ? to + 2 : to + 4;
+    const int more = within ? count - 1 : count - 2;
+    if (more >= 2) store_shared(words, __byte_perm(chunk.x, chunk.y, pick));
+    if (more >= 4) store_shared(words + 4, __byte_perm(chunk.y, chunk.z, pick));
+    if (more >= 6) store_shared(words + 8, __byte_perm(chunk.z, chunk.w, pick));
+    if ((more & 1) && count > 0) {
+      const int last = count - 1;
+      const std::uint32_t low = last < 2 ? chunk.x : chunk.y, high = last < 6 ? chunk.z : chunk.w;
+      const std::uint32_t word = last < 4 ? low : high;
+      store_shared(to + 2 * last, static_cast<std::uint16_t>(last & 1 ? word >> 16 : word));
+    }
+  }
+
+  std::uint32_t address_;
+  int grain_;
+};
+
+// Of an array, and where it is in dynamic shared memory.
+template <class T>
+class DensePiece {
+  static constexpr int kSize = static_cast<int>(sizeof(T));
+
+ public:
+  // From its first element on; place: chunks before it.
+  __device__ DensePiece(const T* data, int elements, int place)
+      : data_(const_cast<T*>(data)),
+        bytes_(elements * kSize),
+        place_(place),
+        shift_(shift_of(data)) {}
+
+  // A thread that has chunks `bytes` behind its first element.
+  __device__ DenseChunks<T> chunks(int cols, int bytes) const {
+    const int steps = shift_ | (cols * kSize);
+    return {shared_address(places()) + static_cast<std::uint32_t>(shift_ + bytes), steps & -steps};
+  }
+  // Element i, one by one.
+  __device__ T* element(int i) const {
+    return reinterpret_cast<T*>(reinterpret_cast<char*>(places()) + shift_) + i;
+  }
+
+#if MEMBOUND_HAS_CLUSTERS
+  // By one thread. at_start, at_end: the array starts or ends here, and nothing beside it is read.
+  __device__ void fetch(std::uint64_t* arrived, bool at_start, bool at_end) const {
+    int first = 0, end = (shift_ + bytes_ + kChunkBytes - 1) / kChunkBytes;
+    if (at_start && shift_ != 0) {
+      first = 1;
+      copy_elements(0, (kChunkBytes - shift_) / kSize);
+    }
+    const int over = (shift_ + bytes_) % kChunkBytes / kSize;
+    if (at_end && over != 0) {
+      --end;
+      copy_elements(bytes_ / kSize - over, bytes_ / kSize);
+    }
+    expect_bytes(arrived, (end - first) * kChunkBytes);
+    copy_bulk(places() + first, reinterpret_cast<const char*>(data_) - shift_ + first * kChunkBytes,
+              (end - first) * kChunkBytes, arrived);
+  }
+  // By the first threads of a block, behind a barrier that follows wrote_before_copies(): chunks
+  // that are only the piece's own at once, by thread 0, its ends by elements.
+  __device__ void send() const {
+    const int head = (kChunkBytes - shift_) % kChunkBytes;
+    const int whole = (bytes_ - head) / kChunkBytes;
+    const int i = static_cast<int>(threadIdx.x);
+    if (i >= kPack<T>) return;
+    if (i == 0) {
+      send_bulk(reinterpret_cast<char*>(data_) + head, places() + (shift_ != 0),
+                whole * kChunkBytes);
+    }
+    if (i < head / kSize) data_[i] = *element(i);
+    const int behind = head / kSize + whole * kPack<T> + i;
+    if (behind < bytes_ / kSize) data_[behind] = *element(behind);
+  }
+#endif
+
+ private:
+  __device__ uint4* places() const {
+    extern __shared__ uint4 pieces[];
+    return pieces + place_;
+  }
+  __device__ void copy_elements(int from, int to) const {
+#pragma unroll 1
+    for (int i = from; i < to; ++i) *element(i) = data_[i];
+  }
+
+  T* data_;
+  int bytes_;
+  int place_;
+  int shift_;
+};
+
+}  // namespace membound::cuda

@@ -1,0 +1,172 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Two rows of one team of a warp's lanes at once: what a thread finds out once serves both, and
+// half of the lanes finish the sums of one, half those of the other, in the tree of HeldRow.
+#include "cuda/norm/rms_norm_config.hpp"
+#include "cuda/norm/rms_norm_kernels.cuh"
+#include "cuda/norm/rms_norm_shift.cuh"
+
+namespace membound::cuda {
+
+// Its places are the first chunks of a lane in both rows, then the second; kSpares: where rows
+// leave a quarter of those empty, a lane has one second chunk, of the row whose sums it finishes.
+template <class T, Beside kBeside, Centring kCentring, bool kSpares>
+class RowPair {
+  using Accumulate = accumulate_t<T>;
+  using Params = RmsNormParams<Accumulate>;
+
+ public:
+  static constexpr int kRows = tuning::kPairRows;
+  static constexpr int kSecond = kSpares ? 1 : kRows;  // places of second chunks
+  static constexpr int kPlaces = kRows + kSecond;
+  static constexpr bool kCentred = kCentring != Centring::kNever;
+  using Chunk = SourceChunk<T, kBeside>;
+  using Chunks = Chunk[kPlaces];
+  using Scale = RowScale<Accumulate>;
+
+  __device__ explicit RowPair(const Params& p)
+      : p_(p),
+        lanes_(p.lanes),
+        lane_(static_cast<int>(threadIdx.x) & (p.lanes - 1)),
+        half_(p.lanes / 2),
+        upper_(lane_ & half_) {}
+
+  __device__ int lane() const { return lane_; }
+  // Whether this lane finishes the second row.
+  __device__ bool upper() const { return upper_; }
+  // The index of its second chunk, which the row may not have.
+  __device__ int second() const { return lanes_ + (kSpares ? lane_ & (half_ - 1) : lane_); }
+  // Row i of the pair among those of the block, which are beside each other, how many of those
+  // there are, and row i of all.
+  __device__ int in_block(int i) const {
+    return (static_cast<int>(threadIdx.x) >> log2_of(lanes_)) + i * teams();
+  }
+  __device__ int there() const {
+    const std::int64_t left = p_.rows - row_of_block();
+    return left < kRows * teams() ? static_cast<int>(left) : kRows * teams();
+  }
+  __device__ std::int64_t row(int i) const { return row_of_block() + in_block(i); }
+
+  // Those of both rows, then of the lane's own, and its statistics. Returns a bit for each lane
+  // whose row has to be done again. tail: what of second chunks is in the row, where rows are
+  // centred; else they have zeros behind it.
+  template <class Tail>
+  __device__ unsigned take_scales(const Chunks& held, Scale (&scales)[kRows + 1],
+                                  const Tail& tail) const {
+    Scale& own = scales[kRows];
+    bool sound = true;
+    const Accumulate squares = squares_of(held, own, sound, tail);
+    own.rstd = plain_rstd(p_, squares);
+    const bool active = in_block(upper_) < there();
+    const unsigned again =
+        __ballot_sync(0xffffffffu, active && !(sound && is_trusted(p_, squares)));
+    if (again != 0) [[unlikely]]
+      return again;
+    if (active && (lane_ & (half_ - 1)) == 0 && (p_.rstd != nullptr || p_.mean != nullptr)) {
+      NormRow<T, Access::kAligned, kBeside>(p_, row(upper_))
+          .template store_statistics<kCentring>(own);
+    }
+    const auto share = [&](Accumulate Scale::* part) {
+      const Accumulate other = shuffle_xor(own.*part, half_);
+      scales[0].*part = upper_ ? other : own.*part;
+      scales[1].*part = upper_ ? own.*part : other;
+    };
+    share(&Scale::rstd);
+    if constexpr (kCentred) share(&Scale::mean);
+    if constexpr (kCentred && kCorrectsMean<T>) share(&Scale::correction);
+    return 0;
+  }
+  // redo(i, plain) of both rows, for all teams of a warp: those that need it not with `plain`.
+  template <class Redo>
+  __device__ void each_again(unsigned again, Redo redo) const {
+    const int first_lane = static_cast<int>(threadIdx.x) % kWarpLanes - lane_;
+#pragma unroll 1
+    for (int i = 0; i < kRows; ++i) redo(i, (again >> (first_lane + i * half_) & 1) == 0);
+  }
+
+ private:
+  __device__ int teams() const { return static_cast<int>(blockDim.x) >> log2_of(lanes_); }
+  __device__ std::int64_t row_of_block() const {
+    return static_cast<std::int64_t>(blockIdx.x) * (kRows * teams());
+  }
+
+  // Of this lane's row, whose mean it sets.
+  template <class Tail>
+  __device__ Accumulate squares_of(const Chunks& held, Scale& own, bool& sound,
+                                   const Tail& tail) const {
+    if constexpr (!kCentred) {
+      Accumulate of_place[kPlaces];
+#pragma unroll
+      for (int place = 0; place < kPlaces; ++place) {
+        of_place[place] = sum_of_squares<T>(held[place].numbers(p_));
+      }
+      return finish(one_row(of_place), half_ / 2);
+    } else {
+      Accumulate pivots[kRows], sums[kPlaces], squares[kPlaces];
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) pivots[row] = pivot(held[row].numbers(p_));
+      own.mean = upper_ ? pivots[1] : pivots[0];
+#pragma unroll
+      for (int place = 0; place < kPlaces; ++place) {
+        const bool second = place >= kRows;
+        const Scale about{.mean = second && kSpares ? own.mean : pivots[place % kRows]};
+        Numbers<T> x = deviations<T, kCentring>(held[place].numbers(p_), about);
+        if (second) tail.cut(x);
+        sums[place] = sum<T>(x);
+        squares[place] = sum_of_squares<T>(x);
+        if (second) tail.cut(sums[place], squares[place]);
+      }
+      const int quarter = half_ / 2;
+      const Accumulate one = finish(split(one_row(sums), one_row(squares), quarter), quarter / 2);
+      const Accumulate other = shuffle_xor(one, quarter);
+      const bool has_squares = lane_ & quarter;
+      return leave_pivot<T>(
+          own, has_squares ? Pair<Accumulate>(other, one) : Pair<Accumulate>(one, other),
+          p_.inverse_cols, sound);
+    }
+  }
+  // The first step of the tree, for the lane's own row.
+  __device__ Accumulate one_row(const Accumulate (&of_place)[kPlaces]) const {
+    if constexpr (kSpares) {
+      const Accumulate theirs = shuffle_xor(upper_ ? of_place[0] : of_place[1], half_);
+      const Accumulate lower = upper_ ? theirs : of_place[0];
+      return (lower + of_place[2]) + (upper_ ? of_place[1] : theirs);
+    } else {
+      return split(of_place[0] + of_place[2], of_place[1] + of_place[3], half_);
+    }
+  }
+  // One step for two values: the lower lanes go on with a, the upper with b.
+  __device__ Accumulate split(Accumulate a, Accumulate b, int offset) const {
+    const bool upper = lane_ & offset;
+    return (upper ? b : a) + shuffle_xor(upper ? a : b, offset);
+  }
+  // The other steps.
+  __device__ Accumulate finish(Accumulate value, int offset) const {
+#pragma unroll
+    for (int of_warp = kWarpLanes / 4; of_warp > 0; of_warp /= 2) {
+      if (of_warp <= offset) value += shuffle_xor(value, of_warp);
+    }
+    return value;
+  }
+  // As pivot_of has it, from the lanes that hold the first elements.
+  __device__ Accumulate pivot(const Numbers<T>& first) const {
+    constexpr int kHolders = kPivotElements<T> / kPack<T>;
+    const Accumulate mine = sum_by_halves(first.at);
+    Accumulate sums[kHolders];
+#pragma unroll
+    for (int holder = 0; holder < kHolders; ++holder) {
+      sums[holder] = __shfl_sync(0xffffffffu, mine, holder, lanes_);
+    }
+    return sum_by_halves(sums) * (Accumulate(1) / kPivotElements<T>);
+  }
+
+  const Params& p_;
+  const int lanes_;
+  const int lane_;
+  const int half_;
+  const bool upper_;
+};
+
+}  // namespace membound::cuda

@@ -1,0 +1,201 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Rows in parts that threads hold in registers: which chunks a thread has, how they are read and
+// written, and sums over a row in one tree, wherever its parts are worked on.
+#include "cuda/launch/launch.hpp"
+#include "cuda/row/array.hpp"
+#include "cuda/row/cluster.cuh"
+#include "cuda/row/offset.cuh"
+#include "cuda/row/reader.cuh"
+#include "cuda/row/reduce.cuh"
+#include "cuda/softmax/softmax_config.hpp"
+
+namespace membound::cuda {
+
+// The widest blocks that a multiprocessor has at once: while one waits for memory or its barrier,
+// others compute. 40 registers for aligned rows of few chunks a thread, where it has room for 1536
+// threads (from 8.0 on); the others would spill with fewer.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+inline constexpr int kNarrowBlocks = 2;
+#else
+inline constexpr int kNarrowBlocks = 3;
+#endif
+template <int kChunks>
+inline constexpr int kHeldBlocks = kChunks == tuning::kFewChunks ? kNarrowBlocks : 2;
+inline constexpr int kPartWarps = tuning::kSoftmaxThreads / kWarpLanes;
+
+// One array of a kernel's rows.
+struct PartArray : RowArray {
+  void* data;
+
+  template <class T>
+  __device__ T* row(std::int64_t index) const {
+    if (rows.rank <= 1) return even_row<T>(index);
+    return static_cast<T*>(data) + looped_row_offset(rows, index);
+  }
+  // Of rows that are evenly spaced.
+  template <class T>
+  __device__ T* even_row(std::int64_t index) const {
+    return static_cast<T*>(data) + index * rows.strides[0];
+  }
+};
+
+inline PartArray part_array(const void* data, const RowLayout& layout, std::int64_t col_stride,
+                            std::int64_t rows, std::int64_t cols, DType dtype) {
+  PartArray array{{layout, 0, col_stride, nullptr}, const_cast<void*>(data)};
+  std::int64_t row_stride = 0;
+  RowPlacement{rows, cols, {}}.place(data, layout, col_stride, dtype_size(dtype), array,
+                                     row_stride);
+  return array;
+}
+
+// 32 bits of -infinity, for what a row lacks of the chunks that its threads hold: of float64 the
+// upper half.
+inline std::uint32_t absent_bits(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16: return 0xfc00fc00u;
+    case DType::kBFloat16: return 0xff80ff80u;
+    case DType::kFloat32: return 0xff800000u;
+    default: return 0xfff00000u;
+  }
+}
+
+// Kernels know storage by its size: Float16 stands for bfloat16, too.
+template <class T>
+using StorageOf = std::conditional_t<sizeof(T) == 2, Float16, T>;
+
+// Whether all rows of an array are whole aligned chunks.
+template <class T>
+inline bool takes_chunks(const PartArray& array, std::int64_t cols) {
+  bool fits = array.col_stride == 1 && cols % kPack<T> == 0 &&
+              reinterpret_cast<std::uintptr_t>(array.data) % kChunkBytes == 0;
+  for (int axis = 0; axis < array.rows.rank; ++axis)
+    fits = fits && array.rows.strides[axis] % kPack<T> == 0;
+  return fits;
+}
+
+// Where a thread works.
+struct PartPlace {
+  int chunks;  // that a thread has of a part
+  int lanes, lane;
+  int part;          // of the row, in the cluster
+  int parts;         // blocks of the cluster
+  std::int64_t row;  // past the last: a lane without a row, there for the others' shuffles
+
+  // narrow: whether a block can have several rows; clusters: whether there can be any.
+  __device__ explicit PartPlace(const tuning::SoftmaxConfig& config, bool narrow = true,
+                                bool clusters = true)
+      : chunks(config.chunks),
+        lanes(config.lanes),
+        part(0),
+        parts(clusters ? config.blocks_per_row : 1) {
+    if (!narrow) __builtin_assume(lanes > kWarpLanes);
+    if (lanes > kWarpLanes && parts > 1) part = cluster_rank();
+    locate();
+  }
+
+  // Lane and row; called again where keeping them, and what follows from them, takes registers.
+  __device__ void locate() {
+    std::uint32_t thread, block;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+    if (lanes > kWarpLanes) {
+      lane = static_cast<int>(thread);
+      row = parts > 1 ? cluster_index() : block;
+    } else {
+      lane = static_cast<int>(thread) & (lanes - 1);
+      row = (static_cast<std::int64_t>(block) * blockDim.x + thread) >> log2_of(lanes);
+    }
+  }
+
+  // The i-th chunk of this thread in a part.
+  __device__ std::int64_t chunk(std::int64_t of_part, int i) const {
+    return (of_part * chunks + i) * lanes + lane;
+  }
+  // A lane past the last row does one of the others, and must not write.
+  __device__ bool take_row(std::int64_t rows) {
+    const bool has_row = row < rows;
+    if (!has_row) row = rows - 1;
+    return has_row;
+  }
+
+  // Over the lanes of a part; all of them get the result. Rounds count up from 0.
+  template <class Value, class Combine>
+  __device__ Value reduce(Value mine, int round, Combine combine) const {
+    if (lanes <= kWarpLanes) return reduce_lanes(mine, lanes, combine);
+    const Value values[1] = {mine};
+    return reduce_block<kPartWarps>(values, round, combine);
+  }
+  // What each warp of a part of several has found, for all of them to read. Rounds count up from 0.
+  template <class Value>
+  __device__ const Value* of_warps(const Value& mine, int round) const {
+    __shared__ alignas(16) Value slots[2][kPartWarps];
+    if (lane % kWarpLanes == 0) slots[round % 2][lane / kWarpLanes] = mine;
+    __syncthreads();
+    return slots[round % 2];
+  }
+};
+
+// Chunks of storage that is known by its size.
+template <class T>
+__device__ inline Numbers<T> unpack_any(const uint4& chunk, DType dtype) {
+  if constexpr (sizeof(T) == 2) {
+    if (dtype == DType::kBFloat16) {
+      const Numbers<BFloat16> numbers = unpack<BFloat16>(chunk);
+      Numbers<T> same;
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) same.at[i] = numbers.at[i];
+      return same;
+    }
+  }
+  return unpack<T>(chunk);
+}
+template <class T>
+__device__ inline accumulate_t<T> number_any(T storage, DType dtype) {
+  if constexpr (sizeof(T) == 2) {
+    if (dtype == DType::kBFloat16) return to_number(BFloat16{storage.bits});
+  }
+  return to_number(storage);
+}
+template <class T>
+__device__ inline uint4 pack_any(const Numbers<T>& numbers, DType dtype) {
+  if constexpr (sizeof(T) == 2) {
+    if (dtype == DType::kBFloat16) {
+      Numbers<BFloat16> same;
+#pragma unroll
+      for (int i = 0; i < kPack<T>; ++i) same.at[i] = numbers.at[i];
+      return pack<BFloat16>(same);
+    }
+  }
+  return pack<T>(numbers);
+}
+
+// What the parts of a row tell each other: a Value in each of kRounds rounds.
+template <class Value, int kRounds = 1>
+class PartExchange {
+ public:
+  using Shared = typename ClusterExchange<Value, kRounds>::Shared;
+  __device__ PartExchange(Shared& shared, const PartPlace& place)
+      : exchange_{shared, place.parts, place.parts}, place_(place) {}
+
+  // First of all.
+  __device__ void start() const {
+    if (place_.parts > 1) exchange_.announce();
+  }
+  // After a reduction over the part: the values of all of them.
+  __device__ const Value* all(const Value& mine, int round = 0) const {
+    if (place_.lane < kWarpLanes) {
+      if (round == 0) exchange_.wait_for_peers();
+      exchange_.send(round, place_.part, mine);
+    }
+    return exchange_.collect(round);
+  }
+
+ private:
+  ClusterExchange<Value, kRounds> exchange_;
+  const PartPlace& place_;
+};
+
+}  // namespace membound::cuda

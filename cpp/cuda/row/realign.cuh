@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// 16 bytes that start anywhere, out of the two aligned blocks of memory that they are in.
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "cuda/row/convert.cuh"
+
+namespace membound::cuda {
+
+// Bytes [shift, shift + 16) of the 32 bytes low, high; shift = 4 * kWords + bits / 8 below 16.
+template <int kWords>
+__device__ inline uint4 bytes_from(const uint4& low, const uint4& high, int bits) {
+  const std::uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  return {__funnelshift_r(words[kWords], words[kWords + 1], bits),
+          __funnelshift_r(words[kWords + 1], words[kWords + 2], bits),
+          __funnelshift_r(words[kWords + 2], words[kWords + 3], bits),
+          __funnelshift_r(words[kWords + 3], words[kWords + 4], bits)};
+}
+
+// The same where threads of a warp have different shifts.
+__device__ inline uint4 bytes_from(const uint4& low, const uint4& high, int shift) {
+  std::uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+  for (int i = 0; i < 6; ++i) words[i] = shift & 8 ? words[i + 2] : words[i];
+#pragma unroll
+  for (int i = 0; i < 5; ++i) words[i] = shift & 4 ? words[i + 1] : words[i];
+  return bytes_from<0>({words[0], words[1], words[2], words[3]}, {words[4], 0, 0, 0},
+                       (shift & 3) * 8);
+}
+
+// Calls body with a function (low, high) -> bytes from `shift` on. kUniform: the threads of a warp
+// agree on the shift, so that one branch replaces eleven selections for each chunk.
+template <bool kUniform, class Body>
+__device__ inline void with_shift(int shift, Body body) {
+  if constexpr (!kUniform) {
+    return body([=](const uint4& a, const uint4& b) { return bytes_from(a, b, shift); });
+  }
+  const int bits = (shift & 3) * 8;
+  switch (shift >> 2) {
+    case 0: return body([=](const uint4& a, const uint4& b) { return bytes_from<0>(a, b, bits); });
+    case 1: return body([=](const uint4& a, const uint4& b) { return bytes_from<1>(a, b, bits); });
+    case 2: return body([=](const uint4& a, const uint4& b) { return bytes_from<2>(a, b, bits); });
+    default: return body([=](const uint4& a, const uint4& b) { return bytes_from<3>(a, b, bits); });
+  }
+}
+
+// The first `bytes` bytes, zeros behind them.
+__device__ inline uint4 first_bytes(const uint4& chunk, int bytes) {
+  std::uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int left = bytes - 4 * i;
+    if (left < 4) words[i] = left > 0 ? words[i] & ((1u << 8 * left) - 1u) : 0u;
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+// How many bytes a row's start is behind a 16-byte boundary.
+__device__ inline int shift_of(const void* row) {
+  return static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % kChunkBytes);
+}
+
+}  // namespace membound::cuda

@@ -1,0 +1,157 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Rows of unit stride that start anywhere, each array's at its own place behind a 16-byte boundary.
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+
+#include "cuda/activation/gate_tile.cuh"
+#include "cuda/launch/cache_hint.cuh"
+#include "cuda/row/reader.cuh"
+
+namespace membound::cuda {
+
+// Whether rows are cut as below: of unit stride, and not so narrow that they would have few blocks.
+template <class T>
+bool takes_shifts(std::initializer_list<std::int64_t> col_strides, std::int64_t cols) {
+  return cols > 7 * kPack<T> && std::all_of(col_strides.begin(), col_strides.end(),
+                                            [](std::int64_t stride) { return stride == 1; });
+}
+
+// Such a row in units of kPack elements: first the aligned blocks of 16 bytes of the result, each
+// out of two aligned ones of every array that is read; behind them, at most four units of the
+// elements around them. Blocks that would read beside an array's row are left to those. A thread
+// has units `lanes` apart, which it counts from its first one, and at most one behind the blocks.
+template <class T>
+struct ShiftedUnits {
+  int lanes;
+  int blocks, end;      // of the row, as far as the thread's units reach
+  int head;             // elements before the blocks, fewer than 2 * kPack
+  std::int64_t first;   // element of the thread's first unit
+  std::int64_t within;  // elements of all blocks
+  std::int64_t cols;
+
+  template <int kArrays>
+  __device__ ShiftedUnits(const T* out, std::int64_t cols, const T* const (&read)[kArrays],
+                          const GatePlace& place, std::int64_t units)
+      : lanes(place.lanes), cols(cols) {
+    constexpr int kSize = static_cast<int>(sizeof(T));
+    head = (kChunkBytes - shift_of(out)) % kChunkBytes / kSize;
+    int before = 0, behind = 0;  // bytes
+#pragma unroll
+    for (int i = 0; i < kArrays; ++i) {
+      const int shift = shift_of(read[i] + head);
+      before = max(before, shift);
+      behind = max(behind, (kChunkBytes - shift) % kChunkBytes);
+    }
+    if (before > head * kSize) head += kPack<T>;
+    const std::int64_t bytes = (cols - head) * kSize - behind;
+    const std::int64_t of_row = bytes < 0 ? 0 : bytes / kChunkBytes;
+    within = of_row * kPack<T>;
+    first = head + place.first * kPack<T>;
+    end = from_first(units - place.first, place.count * lanes);
+    blocks = from_first(of_row - place.first, end);
+  }
+
+  // All arrays are asked for before one is waited for. What no block is in stays unset.
+  template <int kArrays, int kCount>
+  __device__ void load(uint4 (&chunks)[kArrays][kCount], const T* const (&rows)[kArrays]) const {
+    uint4 low[kArrays][kCount], high[kArrays][kCount], around[kArrays];
+    int shifts[kArrays], behind = kCount;
+#pragma unroll
+    for (int k = 0; k < kArrays; ++k) {
+      const T* const row = rows[k] + first;
+      shifts[k] = shift_of(row);
+      const char* const start = reinterpret_cast<const char*>(row) - shifts[k];
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        if (i * lanes >= blocks) continue;
+        const uint4* const from =
+            outlasting_writes(reinterpret_cast<const uint4*>(start) + i * lanes);
+        low[k][i] = from[0];
+        if (shifts[k] != 0) high[k][i] = from[1];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i * lanes >= blocks && i * lanes < end) behind = i;
+    }
+    if (behind < kCount) {
+#pragma unroll
+      for (int k = 0; k < kArrays; ++k) around[k] = load_elements(rows[k], behind * lanes);
+    }
+#pragma unroll
+    for (int k = 0; k < kArrays; ++k) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) chunks[k][i] = bytes_from(low[k][i], high[k][i], shifts[k]);
+    }
+    if (behind == kCount) return;
+#pragma unroll
+    for (int k = 0; k < kArrays; ++k) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        if (i == behind) chunks[k][i] = around[k];
+      }
+    }
+  }
+
+  __device__ void store(T* row, int unit, const uint4& chunk) const {
+    if (unit < blocks) {
+      reinterpret_cast<uint4*>(row + first)[unit] = chunk;
+      return;
+    }
+    ChunkOf<T> stored;
+    stored.chunk = chunk;
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) {
+      const std::int64_t at = element(unit, i);
+      if (at < cols) row[at] = stored.elements[i];
+    }
+  }
+
+ private:
+  static __device__ int from_first(std::int64_t count, int most) {
+    return count < most ? static_cast<int>(count) : most;
+  }
+  // Element i of a unit behind the blocks; `cols` or more: there is none.
+  __device__ std::int64_t element(int unit, int i) const {
+    const int at = (unit - blocks) * kPack<T> + i;
+    return at < head ? at : at + within;
+  }
+  __device__ uint4 load_elements(const T* row, int unit) const {
+    ChunkOf<T> loaded;
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) {
+      const std::int64_t at = element(unit, i);
+      if (at < cols) loaded.elements[i] = row[at];
+    }
+    return loaded.chunk;
+  }
+};
+
+// The chunks of the first `count` of `lanes` neighbours, one after the other from `to` on, wherever
+// that is. By whole warps, of which these threads may be a part; `staged` is theirs, a chunk each.
+template <class T>
+__device__ inline void store_neighbours(T* to, int count, const uint4& chunk, uint4* staged,
+                                        int lane, int lanes) {
+  __syncwarp();
+  staged[lane] = chunk;
+  __syncwarp();
+  const int elements = count * kPack<T>;
+  const int before = (kChunkBytes - shift_of(to)) % kChunkBytes;
+  const int head = min(elements, before / static_cast<int>(sizeof(T)));
+  const int blocks = (elements - head) / kPack<T>;
+  const T* from = reinterpret_cast<const T*>(staged);
+#pragma unroll 1
+  for (int i = lane; i < head; i += lanes) to[i] = from[i];
+#pragma unroll 1
+  for (int i = head + blocks * kPack<T> + lane; i < elements; i += lanes) to[i] = from[i];
+  if (lane < blocks) {
+    reinterpret_cast<uint4*>(to + head)[lane] =
+        bytes_from(staged[lane], staged[lane + (before != 0)], before);
+  }
+}
+
+}  // namespace membound::cuda

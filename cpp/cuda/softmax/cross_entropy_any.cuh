@@ -1,0 +1,295 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Cross entropy of any rows with any options.
+#include "cuda/softmax/cross_entropy_kernel.cuh"
+
+namespace membound::cuda {
+
+// The weight of a column; 1 where there are none, or no column.
+template <class A>
+static __device__ __noinline__ A column_weight(const ClassWeights& weights, std::int64_t column) {
+  if (weights.data == nullptr || column < 0) return 1;
+  const std::int64_t at = column * weights.stride;
+  switch (weights.dtype) {
+    case DType::kFloat16: return to_number(static_cast<const Float16*>(weights.data)[at]);
+    case DType::kBFloat16: return to_number(static_cast<const BFloat16*>(weights.data)[at]);
+    case DType::kFloat32: return static_cast<const float*>(weights.data)[at];
+    default: return static_cast<A>(static_cast<const double*>(weights.data)[at]);
+  }
+}
+// That of a label: 0 where it is ignored, NaN where it is no column.
+template <class A>
+__device__ inline A label_weight(const CrossEntropyProblem& p, std::int64_t row) {
+  const std::int64_t column = p.column(p.labels.at(looped_row_offset(p.labels.tokens, row)));
+  return column < 0 ? absent_number<A>(column) : column_weight<A>(p.weight, column);
+}
+
+// A logit and its column, as the largest of a row is looked for: NaN is larger than any, of equal
+// ones the first wins.
+template <class A>
+struct Candidate {
+  A logit;
+  std::int64_t column;  // negative: none
+
+  __device__ bool loses_to(const Candidate& other) const {
+    if (other.column < 0) return false;
+    if (column < 0) return true;
+    const bool nan = logit != logit, other_nan = other.logit != other.logit;
+    if (nan != other_nan) return other_nan;
+    if (nan || logit == other.logit) return other.column < column;
+    return logit < other.logit;
+  }
+};
+struct FirstLargest {
+  template <class Value>
+  static __device__ Value zero() {
+    return {0, -1};
+  }
+  template <class A>
+  __device__ Candidate<A> operator()(const Candidate<A>& a, const Candidate<A>& b) const {
+    return a.loses_to(b) ? b : a;
+  }
+};
+template <class A>
+__device__ inline Candidate<A> shuffle_xor(Candidate<A> value, int offset) {
+  return {shuffle_xor(value.logit, offset), shuffle_xor(value.column, offset)};
+}
+
+// Of a row, from those of its parts in a cluster. Its columns are few enough to be floats.
+template <class A, class Exchange>
+__device__ inline Candidate<A> largest_of_cluster(const Exchange& exchange, int parts,
+                                                  const Candidate<A>& mine) {
+  const Pair<A>* all = exchange.all({mine.logit, static_cast<A>(mine.column)}, 2);
+  Candidate<A> found{0, -1};
+#pragma unroll 1
+  for (int i = 0; i < parts; ++i) {
+    found = FirstLargest()(found, {all[i].a, static_cast<std::int64_t>(all[i].b)});
+  }
+  return found;
+}
+__device__ inline void set_prediction(const TokenIntegers& predictions, std::int64_t row,
+                                      std::int64_t column) {
+  if (predictions.data == nullptr) return;
+  const std::int64_t at = looped_row_offset(predictions.tokens, row);
+  void* const data = const_cast<void*>(predictions.data);  // the caller's output
+  if (predictions.wide) {
+    static_cast<std::int64_t*>(data)[at] = column;
+  } else {
+    static_cast<std::int32_t*>(data)[at] = static_cast<std::int32_t>(column);
+  }
+}
+
+// The rows of a block, their parts and what is read of them.
+template <class T>
+class CrossEntropyRow {
+  using A = accumulate_t<T>;
+
+ public:
+  __device__ CrossEntropyRow(const CrossEntropyParams& p, const PartPlace& place, bool has_row,
+                             uint4* staged)
+      : p_(p),
+        place_(place),
+        column_(p.problem.column(
+            p.problem.labels.at(looped_row_offset(p.problem.labels.tokens, place.row)))),
+        read_(column_ < 0 ? 0 : p.problem.cols),
+        written_(has_row ? p.problem.cols : 0),
+        logits_(p.logits, p.aligned, place, staged),
+        dlogits_(p.dlogits, p.aligned, place, staged) {}
+
+  __device__ std::int64_t column() const { return column_; }
+  __device__ A at_label() const {  // 0 where there is none
+    if (column_ < 0) return 0;
+    const T* row = p_.logits.row<const T>(place_.row);
+    return cross_entropy_logit<T>(p_,
+                                  number_any(row[column_ * p_.logits.col_stride], p_.problem.dtype))
+        .value;
+  }
+  // The weights of all columns, part by part as they are summed; by every block.
+  __device__ A all_weights() const {
+    if (!p_.weighs_columns) return static_cast<A>(p_.problem.cols);
+    A sum = 0;
+#pragma unroll 1
+    for (std::int64_t part = 0; part < p_.config.parts; ++part) {
+      sum += weights(part, static_cast<int>(part & 1));
+    }
+    return sum;
+  }
+  __device__ void copy_in(std::int64_t part) const { logits_.copy_in(part, read_); }
+
+  // The sums of a part.
+  __device__ RowSums<A> sums(std::int64_t part, int round) const {
+    const int chunks = place_.chunks;
+    RowSums<A> found{SoftmaxPower<T>::lowest(), 0, 0, 0};
+#pragma unroll 1
+    for (int i = 0; i < chunks; ++i) found.top = Highest()(found.top, highest(logits(part, i)));
+    found.top = highest_of_lanes(found.top, place_.lanes);
+    const PowersAbout<T> powers = powers_about_top<T>(found.top, chunks);
+#pragma unroll 1
+    for (int i = 0; i < chunks; ++i) found.sum += powers.sum(logits(part, i));
+    found.sum = product(found.sum, powers.factor());
+    const Pair<A> both = merged_lanes<T>(place_, found.top, found.sum, round);
+    found.top = both.a;
+    found.sum = both.b;
+    if (p_.terms<A>().smoothing != 0) {
+      const A mine = distances(part, SoftmaxPower<T>::pivot(found.top));
+      found.distances = place_.reduce(mine, 0, Sum());
+      found.weights = weights(part, 1);
+    }
+    return found;
+  }
+  // The largest logit of a part, as it is in memory.
+  __device__ Candidate<A> largest(std::int64_t part, int round) const {
+    Candidate<A> mine{0, -1};
+#pragma unroll 1
+    for (int i = 0; i < place_.chunks; ++i) {
+      const std::int64_t first = place_.chunk(part, i) * kPack<T>;
+      const Numbers<T> values = numbers(part, i);
+#pragma unroll
+      for (int j = 0; j < kPack<T>; ++j) {
+        const Candidate<A> other{values.at[j], first + j < read_ ? first + j : -1};
+        mine = FirstLargest()(mine, other);
+      }
+    }
+    return place_.reduce(mine, round, FirstLargest());
+  }
+  __device__ void write(std::int64_t part, const RowGradient<T>& gradient) const {
+#pragma unroll 1
+    for (int i = 0; i < place_.chunks; ++i) {
+      const std::int64_t first = place_.chunk(part, i) * kPack<T>;
+      Numbers<T> values = numbers(part, i);
+#pragma unroll
+      for (int j = 0; j < kPack<T>; ++j) {
+        const SoftCapped<A> logit = cross_entropy_logit<T>(p_, values.at[j]);
+        const bool weighs = p_.weighs_columns && first + j < p_.problem.cols;
+        const A weight = weighs ? column_weight<A>(p_.problem.weight, first + j) : A(1);
+        const A dl = gradient.of(logit.value, weight);
+        values.at[j] = product(dl - (first + j == column_ ? gradient.label : A(0)), logit.slope);
+      }
+      dlogits_.put(part, i, written_, pack_any<T>(values, p_.problem.dtype));
+    }
+    dlogits_.copy_out(part, written_);
+  }
+
+ private:
+  // As they are; what lies behind the row is anything.
+  __device__ Numbers<T> numbers(std::int64_t part, int i) const {
+    return unpack_any<T>(logits_.chunk(part, i, read_), p_.problem.dtype);
+  }
+  // -infinity behind the row.
+  __device__ Numbers<T> logits(std::int64_t part, int i) const {
+    const std::int64_t left = read_ - place_.chunk(part, i) * kPack<T>;
+    Numbers<T> values = numbers(part, i);
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) {
+      const A found = cross_entropy_logit<T>(p_, values.at[j]).value;
+      values.at[j] = j < left ? found : SoftmaxPower<T>::lowest();
+    }
+    return values;
+  }
+  __device__ A distances(std::int64_t part, A top) const {
+    A sum = 0;
+#pragma unroll 1
+    for (int i = 0; i < place_.chunks; ++i) {
+      const std::int64_t first = place_.chunk(part, i) * kPack<T>;
+      const Numbers<T> values = logits(part, i);
+      if (!p_.weighs_columns) {
+        sum = with_distances<T>(sum, values, read_ - first, top);
+        continue;
+      }
+#pragma unroll
+      for (int j = 0; j < kPack<T>; ++j) {
+        if (first + j >= read_) continue;
+        sum += product(column_weight<A>(p_.problem.weight, first + j), top - values.at[j]);
+      }
+    }
+    return sum;
+  }
+  __device__ A weights(std::int64_t part, int round) const {
+    if (!p_.weighs_columns) return columns_of_part<T>(place_, part, read_);
+    A sum = 0;
+#pragma unroll 1
+    for (int i = 0; i < place_.chunks; ++i) {
+      const std::int64_t first = place_.chunk(part, i) * kPack<T>;
+#pragma unroll 1
+      for (int j = 0; j < kPack<T> && first + j < p_.problem.cols; ++j) {
+        sum += column_weight<A>(p_.problem.weight, first + j);
+      }
+    }
+    return place_.reduce(sum, round, Sum());
+  }
+
+  const CrossEntropyParams& p_;
+  const PartPlace& place_;
+  std::int64_t column_, read_, written_;
+  StagedPart<T> logits_, dlogits_;
+};
+
+// Any rows, to the bits of the other kernel; T: Float16 for bfloat16, too. A block has several
+// narrow rows, one row, a part of one as one of a cluster, or one row part after part, which it
+// then reads twice where there is a gradient; with lse known, each once. Shared memory: a part of
+// each row, the sums of the warps and of a group of parts. Limited by memory: wide rows of 16 bits
+// near to it by instructions, with a gradient two exponentials for each element.
+template <class T>
+__global__ void __launch_bounds__(tuning::kSoftmaxThreads)
+    cross_entropy_any_kernel(const __grid_constant__ CrossEntropyParams p) {
+  using A = accumulate_t<T>;
+  extern __shared__ uint4 staged[];
+  __shared__ typename PartExchange<Pair<A>, 3>::Shared shared;
+  __shared__ typename PartGroup<T>::Shared group_slots;
+  PartPlace place(p.config);
+  const PartExchange<Pair<A>, 3> exchange(shared, place);
+  const bool lse_known = p.problem.loss.data == nullptr;
+  if (!lse_known) exchange.start();
+  begin_overlapped();
+  const bool has_row = place.take_row(p.problem.rows);
+  const CrossEntropyRow<T> row(p, place, has_row, p.staged ? staged : nullptr);
+  const A at_label = row.at_label();  // before it is written over
+  const A weight = column_weight<A>(p.problem.weight, row.column()), all = row.all_weights();
+  const std::int64_t parts = place.parts == p.config.parts ? 1 : p.config.parts;
+  RowLoss<T> of_row(0, 0, 0);
+  if (lse_known) {
+    of_row = known_lse<T, false>(p, place.row);
+  } else {
+    PartGroup<T> group(group_slots, place);
+    RowSums<A> whole{SoftmaxPower<T>::lowest(), 0, 0, 0};
+    Candidate<A> largest{0, -1};
+    Pair<A> both(SoftmaxPower<T>::lowest(), 0);
+#pragma unroll 1
+    for (std::int64_t step = 0; step < parts; ++step) {
+      const int round = static_cast<int>(step & 1);
+      row.copy_in(place.part + step);
+      const RowSums<A> part = row.sums(place.part + step, round);
+      both = {part.top, part.sum};
+      if (parts > 1) both = group.with(both, step + 1 == parts);
+      add_distances(whole, part.top, part.distances, part.weights);
+      if (p.problem.predictions.data == nullptr) continue;
+      largest = FirstLargest()(largest, row.largest(place.part + step, round));
+    }
+    whole.top = both.a;
+    whole.sum = both.b;
+    if (place.parts > 1) {
+      whole = sums_of_cluster<T>(p, exchange, place.parts, whole);
+      if (p.problem.predictions.data != nullptr) {
+        largest = largest_of_cluster(exchange, place.parts, largest);
+      }
+    }
+    of_row = RowLoss<T>(p, whole, at_label, row.column(), weight, all);
+    const bool owns = parts > 1 || has_label<T>(place, row.column());
+    if (place.lane == 0 && has_row && owns) {
+      of_row.template store<false>(p, place.row, weight);
+      set_prediction(p.problem.predictions, place.row, largest.column);
+    }
+  }
+  if (p.problem.dlogits == nullptr) return;
+  const A dloss = row_dloss<A, false>(p, place.row);
+  const RowGradient<T> gradient(p, row.column(), dloss, of_row, place.chunks, weight, all);
+#pragma unroll 1
+  for (std::int64_t step = 0; step < parts; ++step) {
+    if (parts > 1 || lse_known) row.copy_in(place.part + step);
+    row.write(place.part + step, gradient);
+  }
+}
+
+}  // namespace membound::cuda

@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Cross entropy of rows that start anywhere (framed_part.cuh).
+#include "cuda/row/span_part.cuh"
+#include "cuda/softmax/cross_entropy_kernel.cuh"
+
+namespace membound::cuda {
+
+// The sum of the thread's distances below `top`, of logits read once more: kept, their numbers
+// would be put away.
+template <class T, int kChunks>
+__device__ inline accumulate_t<T> sum_of_distances(const FramedPart<T, kChunks>& logits,
+                                                   bool counts, accumulate_t<T> top) {
+  asm volatile("" ::: "memory");
+  accumulate_t<T> sum = 0;
+#pragma unroll 1
+  for (int i = 0; i < kChunks; ++i) {
+    uint4 raw[1];
+    logits.chunks(raw, 0, i);
+    const int left = counts ? logits.elements() - logits.place(i) * kPack<T> : 0;
+    sum = with_distances<T>(sum, unpack<T>(raw[0]), left, top);
+  }
+  return sum;
+}
+
+// As cross_entropy_held_kernel, to its bits. The gradient of the label's logit is for the thread
+// that has its unit, or its element beside the units. Shared memory: parts of rows, too. Limited by
+// instructions where elements are of 16 bits.
+template <class T, int kChunks>
+__global__ void __launch_bounds__(framed_threads(kChunks == tuning::kFewChunks ? 48 : 56), 2)
+    cross_entropy_framed_kernel(const __grid_constant__ CrossEntropyParams p) {
+  using A = accumulate_t<T>;
+  using Part = FramedPart<T, kChunks>;
+  extern __shared__ uint4 staged[];
+  __shared__ typename PartExchange<Pair<A>, 2>::Shared shared;
+  // Few chunks: rows that one block holds.
+  PartPlace place(p.config, sizeof(T) > 2 || kChunks == tuning::kFewChunks,
+                  sizeof(T) > 2 || kChunks != tuning::kFewChunks);
+  const PartExchange<Pair<A>, 2> exchange(shared, place);
+  const bool lse_known = p.problem.loss.data == nullptr;
+  if (!lse_known) exchange.start();
+  Part::start(place, 1);
+  begin_overlapped();
+  const bool has_row = place.take_row(p.problem.rows);
+  const TokenIntegers& labels = p.problem.labels;
+  const std::int64_t label = labels.at(row_place<true>(labels.tokens, place.row));
+  const bool reads = p.early || p.problem.column(label) >= 0;
+  const T* const from = p.logits.row<const T>(place.row);
+  const Part logits(from, place, reads ? p.problem.cols : 0, staged);
+  logits.fetch(from, p.logits.end);
+  const int column = static_cast<int>(p.problem.column(label));
+  const bool counts = column >= 0;
+  const A dloss = p.problem.dlogits == nullptr ? A(0) : row_dloss<A, true>(p, place.row);
+  RowLoss<T> of_row = lse_known ? known_lse<T, true>(p, place.row) : RowLoss<T>(0, 0, 0);
+  Part::receive(place);
+  const int at = logits.in_part(column);  // of the label
+  if (!lse_known) {
+    uint4 raw[kChunks];
+    logits.chunks(raw, p.absent);
+    if (p.early && !counts) fill(raw, filled<T>(p.absent));
+    RowSums<A> sums{SoftmaxPower<T>::lowest(), 0, 0, 0};
+    sums.top = highest_of_lanes(highest<T>(raw), place.lanes);
+    sums.sum = sum_of_powers<T>(raw, sums.top);
+    const Pair<A> part = merged_lanes<T>(place, sums.top, sums.sum, 0);
+    sums.top = part.a;
+    sums.sum = part.b;
+    if (p.terms<A>().smoothing != 0) {
+      const A mine = sum_of_distances(logits, counts, SoftmaxPower<T>::pivot(sums.top));
+      sums.distances = place.reduce(mine, 0, Sum());
+      sums.weights = columns_of_part<T>(place, place.part, counts ? p.problem.cols : 0);
+    }
+    if (place.parts > 1) sums = sums_of_cluster<T>(p, exchange, place.parts, sums);
+    const bool owns = counts ? logits.has(column) : place.part == 0 && place.lane == 0;
+    of_row = RowLoss<T>(p, sums, owns && counts ? to_number(logits.element(at)) : A(0), column, 1,
+                        static_cast<A>(p.problem.cols));
+    if (has_row && owns) of_row.template store<true>(p, place.row, 1);
+  }
+  if (p.problem.dlogits == nullptr) return;
+  const RowGradient<T> gradient(p, column, dloss, of_row, kChunks);
+  const auto of = [&](A logit) { return gradient.of(logit); };
+  // Rows that do not count are written, too.
+  const PartUnits<T> units(logits.of_row(p.dlogits.row<T>(place.row)),
+                           has_row ? logits.elements(p.problem.cols) : 0);
+  uint4 raw[kChunks];
+  logits.units(raw, units);
+  if (!counts) fill(raw, filled<T>(p.absent));
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    units.store(logits.place(i), pack<T>(mapped(unpack<T>(raw[i]), of)));
+  }
+  if (counts && units.has(place, at)) {
+    units.to[at] = from_number<T>(of(to_number(logits.element(at))) - gradient.label);
+  }
+  units.each_edge(place, [&](int i) {
+    const A logit = counts ? to_number(logits.element(i)) : SoftmaxPower<T>::lowest();
+    units.to[i] = from_number<T>(of(logit) - (counts && i == at ? gradient.label : A(0)));
+  });
+}
+
+}  // namespace membound::cuda

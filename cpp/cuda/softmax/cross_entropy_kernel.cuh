@@ -1,0 +1,310 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/softmax/cross_entropy_config.hpp"
+#include "cuda/softmax/soft_cap.cuh"
+#include "cuda/softmax/softmax_power.cuh"
+#include "ops/cross_entropy.hpp"
+
+namespace membound::cuda {
+
+// The options as numbers of the kernel's type: a conversion in every thread takes longer than what
+// is done with them.
+template <class A>
+struct CrossEntropyTerms {
+  A smoothing, z_loss, dloss;
+  A share;  // smoothing / cols
+};
+
+struct CrossEntropyParams {
+  CrossEntropyProblem problem;
+  tuning::SoftmaxConfig config;
+  PartArray logits, dlogits;
+  bool aligned, staged;
+  bool capped;
+  bool early;            // rows are read before it is known whether they count
+  bool weighs_columns;   // class weights with label smoothing
+  std::uint32_t absent;  // bits of -infinity
+  CrossEntropyTerms<float> narrow;
+  CrossEntropyTerms<double> wide;
+
+  template <class A>
+  __device__ const CrossEntropyTerms<A>& terms() const {
+    if constexpr (sizeof(A) == 4) {
+      return narrow;
+    } else {
+      return wide;
+    }
+  }
+};
+
+template <class A>
+CrossEntropyTerms<A> cross_entropy_terms(const CrossEntropyProblem& problem) {
+  const CrossEntropyOptions& options = problem.options;
+  const auto cols = static_cast<double>(problem.cols);
+  return {static_cast<A>(options.label_smoothing), static_cast<A>(options.z_loss),
+          static_cast<A>(options.dloss), static_cast<A>(options.label_smoothing / cols)};
+}
+
+// A logit, and what the gradient of it is multiplied by.
+template <class T>
+__device__ inline SoftCapped<accumulate_t<T>> cross_entropy_logit(const CrossEntropyParams& p,
+                                                                  accumulate_t<T> x) {
+  using A = accumulate_t<T>;
+  if (p.capped) return soft_capped(x, static_cast<A>(p.problem.options.softcap));
+  return {x, A(1)};
+}
+
+// kEven: rows are evenly spaced. Other rows are a call, for which held numbers would be put away.
+template <bool kEven>
+__device__ inline std::int64_t row_place(const RowLayout& rows, std::int64_t row) {
+  if constexpr (kEven) return row * rows.strides[0];
+  return looped_row_offset(rows, row);
+}
+template <class A, bool kEven>
+__device__ inline A row_number(const RowNumbers& numbers, std::int64_t row) {
+  return static_cast<const A*>(numbers.data)[row_place<kEven>(numbers.rows, row)];
+}
+template <bool kEven, class A>
+__device__ inline void set_row_number(const RowNumbers& numbers, std::int64_t row, A value) {
+  if (numbers.data == nullptr) return;
+  A* data = static_cast<A*>(const_cast<void*>(numbers.data));  // the caller's output
+  data[row_place<kEven>(numbers.rows, row)] = value;
+}
+
+__device__ inline float natural_log(float x) { return logf(x); }
+static __device__ __noinline__ double natural_log(double x) { return log(x); }
+
+// The highest logit of a row, the sum of its powers, and for label smoothing that of distances
+// below the highest logit and of the weights of their columns.
+template <class A>
+struct RowSums {
+  A top, sum, distances, weights;
+};
+// Both parts' distances, from the higher of their highest logits.
+template <class A>
+__device__ inline void add_distances(RowSums<A>& sums, A top, A distances, A weights) {
+  const A highest = sums.top < top ? top : sums.top;
+  if (sums.top != highest && sums.weights != 0) {  // a part may have no columns
+    sums.distances += product(sums.weights, highest - sums.top);
+  }
+  sums.distances += distances;
+  if (top != highest && weights != 0) sums.distances += product(weights, highest - top);
+  sums.weights += weights;
+  sums.top = highest;
+}
+
+// What a row has that does not count: 0, or NaN where its label is no column.
+template <class A>
+__device__ inline A absent_number(std::int64_t column) {
+  return column == CrossEntropyProblem::kOutside ? static_cast<A>(NAN) : A(0);
+}
+
+// The loss, and lse in two parts, where the label's logit is known. A difference of logits comes
+// before the sum. weight: of the label; all: of the columns.
+template <class T>
+struct RowLoss {
+  using A = accumulate_t<T>;
+  A top, low, loss;
+
+  __device__ RowLoss(A highest, A log, A found) : top(highest), low(log), loss(found) {}
+  __device__ RowLoss(const CrossEntropyParams& p, const RowSums<A>& row, A at_label,
+                     std::int64_t column, A weight, A all)
+      : top(row.top), low(natural_log(row.sum) - SoftmaxPower<T>::kLogOfShift) {
+    const CrossEntropyTerms<A>& terms = p.terms<A>();
+    loss = product(product(1 - terms.smoothing, weight), low + (top - at_label));
+    if (terms.smoothing != 0) loss += product(terms.share, fma(all, low, row.distances));
+    if (terms.z_loss != 0) loss += z_loss(p, weight);
+    if (column < 0) {
+      top = loss = absent_number<A>(column);
+      low = 0;
+    }
+  }
+  __device__ A z_loss(const CrossEntropyParams& p, A weight) const {
+    const A lse = top + low;
+    return product(product(p.terms<A>().z_loss, weight) * lse, lse);
+  }
+  template <bool kEven>
+  __device__ void store(const CrossEntropyParams& p, std::int64_t row, A weight) const {
+    set_row_number<kEven>(p.problem.loss, row, loss);
+    set_row_number<kEven>(p.problem.lse, row, top);
+    set_row_number<kEven>(p.problem.lse_low, row, low);
+    if (p.problem.z_loss.data != nullptr) {
+      set_row_number<kEven>(p.problem.z_loss, row, z_loss(p, weight));
+    }
+  }
+};
+
+// Whether a part has the label's column; the first one of an ignored row.
+template <class T>
+__device__ inline bool has_label(const PartPlace& place, std::int64_t column) {
+  const std::int64_t numbers = place.chunks * kPack<T> * place.lanes;
+  return (column < 0 ? 0 : column / numbers) == place.part;
+}
+
+// A row's sums, from those of its parts in a cluster.
+template <class T, class Exchange>
+__device__ inline RowSums<accumulate_t<T>> sums_of_cluster(const CrossEntropyParams& p,
+                                                           const Exchange& exchange, int parts,
+                                                           const RowSums<accumulate_t<T>>& mine) {
+  using A = accumulate_t<T>;
+  const Pair<A>* tops = exchange.all({mine.top, mine.sum});
+  const Pair<A> found = merged<T>(tops, parts);
+  RowSums<A> whole{SoftmaxPower<T>::lowest(), found.b, 0, 0};
+  if (p.terms<A>().smoothing != 0) {
+    const Pair<A>* all = exchange.all({mine.distances, mine.weights}, 1);
+#pragma unroll 1
+    for (int i = 0; i < parts; ++i) add_distances(whole, tops[i].a, all[i].a, all[i].b);
+  }
+  whole.top = found.a;
+  return whole;
+}
+
+// What the gradient of a row's loss is multiplied by.
+template <class A, bool kEven>
+__device__ inline A row_dloss(const CrossEntropyParams& p, std::int64_t row) {
+  const RowNumbers& given = p.problem.dloss;
+  return given.data != nullptr ? row_number<A, kEven>(given, row) : p.terms<A>().dloss;
+}
+
+// lse, from memory.
+template <class T, bool kEven>
+__device__ inline RowLoss<T> known_lse(const CrossEntropyParams& p, std::int64_t row) {
+  using A = accumulate_t<T>;
+  const bool two = p.problem.lse_low.data != nullptr;
+  return {row_number<A, kEven>(p.problem.lse, row),
+          two ? row_number<A, kEven>(p.problem.lse_low, row) : A(0), A(0)};
+}
+
+// What the gradient of a row is made with: of logit l it is (factor * power(l - top) - less) *
+// slope, and `label` less in the column of the label. Powers are relative to the highest logit, not
+// to lse: what rounding takes from that where logits are large would be lost in all of them.
+template <class T>
+struct RowGradient {
+  using A = accumulate_t<T>;
+  PowersAbout<T> powers;
+  A factor, less, label;
+
+  // All zero, or NaN, where the row does not count. weight: of the label; all: of the columns.
+  __device__ RowGradient(const CrossEntropyParams& p, std::int64_t column, A dloss,
+                         const RowLoss<T>& row, int chunks, A weight = 1, A all = 0)
+      : powers(column < 0 ? A(0) : row.top, 0, chunks) {
+    const CrossEntropyTerms<A>& terms = p.terms<A>();
+    if (column < 0) dloss = absent_number<A>(column);
+    A of_row = weight;
+    if (p.weighs_columns) of_row = fma(terms.share, all, product(1 - terms.smoothing, weight));
+    of_row = fma(2 * product(terms.z_loss, weight), row.top + row.low, of_row);
+    const A share = SoftmaxPower<T>::of(-row.low);  // of the highest logit in the sum
+    factor = column < 0 ? dloss : dloss * of_row * share * powers.factor();
+    less = product(dloss, terms.share);
+    label = product(dloss, product(1 - terms.smoothing, weight));
+  }
+  __device__ A of(A logit) const { return fma(factor, powers.of(logit), -less); }
+  // In a column of that weight.
+  __device__ A of(A logit, A weight) const {
+    return fma(factor, powers.of(logit), -product(less, weight));
+  }
+};
+
+// `sum`, and how far the first `left` logits of a chunk are below `top`.
+template <class T>
+__device__ inline accumulate_t<T> with_distances(accumulate_t<T> sum, const Numbers<T>& values,
+                                                 std::int64_t left, accumulate_t<T> top) {
+#pragma unroll
+  for (int j = 0; j < kPack<T>; ++j) {
+    sum += j < left ? top - values.at[j] : accumulate_t<T>(0);
+  }
+  return sum;
+}
+// The sum of the thread's distances; `left`: columns from the thread's first one on.
+template <class T, int kChunks>
+__device__ inline accumulate_t<T> sum_of_distances(const uint4 (&raw)[kChunks], int left, int lanes,
+                                                   accumulate_t<T> top) {
+  accumulate_t<T> sum = 0;
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    sum = with_distances<T>(sum, unpack<T>(raw[i]), left - i * lanes * kPack<T>, top);
+  }
+  return sum;
+}
+// How many of the first `cols` columns are in a part.
+template <class T>
+__device__ inline accumulate_t<T> columns_of_part(const PartPlace& place, std::int64_t part,
+                                                  std::int64_t cols) {
+  const std::int64_t most = std::int64_t{place.chunks} * kPack<T> * place.lanes;
+  const std::int64_t left = cols - part * most;
+  return static_cast<accumulate_t<T>>(left < 0 ? 0 : left < most ? left : most);
+}
+
+// Rows of whole aligned chunks without a cap, evenly spaced numbers of rows. A block has several
+// narrow rows, one row, or as one of a cluster a part of a row, read once and held. What a row has
+// once is for the thread that holds the label's logit. Shared memory: the sums of the warps, and of
+// the parts. Limited by memory, with a gradient near to it by two exponentials for each element.
+template <class T, int kChunks>
+__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kChunks>)
+    cross_entropy_held_kernel(const __grid_constant__ CrossEntropyParams p) {
+  using A = accumulate_t<T>;
+  using Part = HeldPart<T, kChunks>;
+  __shared__ typename PartExchange<Pair<A>, 2>::Shared shared;
+  // Few chunks: rows that one block holds, but without the code of clusters more is spilled.
+  PartPlace place(p.config, sizeof(T) > 2 || kChunks == tuning::kFewChunks);
+  const PartExchange<Pair<A>, 2> exchange(shared, place);
+  const bool lse_known = p.problem.loss.data == nullptr;
+  if (!lse_known) exchange.start();
+  begin_overlapped();
+  const bool has_row = place.take_row(p.problem.rows);
+  const TokenIntegers& labels = p.problem.labels;
+  const std::int64_t label = labels.at(row_place<true>(labels.tokens, place.row));
+  const bool reads = p.early || p.problem.column(label) >= 0;
+  const Part logits(p.logits, place, reads ? p.problem.cols : 0);
+  uint4 raw[kChunks];
+  logits.read(raw, p.absent);
+  const int column = static_cast<int>(p.problem.column(label));
+  const bool counts = column >= 0;
+  if (p.early && !counts) fill(raw, filled<T>(p.absent));
+  RowSums<A> sums{SoftmaxPower<T>::lowest(), 0, 0, 0};
+  if (!lse_known) {
+    sums.top = highest_of_lanes(highest<T>(raw), place.lanes);
+    sums.sum = sum_of_powers<T>(raw, sums.top);
+  }
+  // What few threads need is asked for here, to arrive while they wait for the barrier.
+  place.locate();
+  place.take_row(p.problem.rows);
+  const Part again(p.logits, place, p.problem.cols);
+  const bool owns_label = has_row && counts && again.has(column);
+  const A at_label = owns_label ? to_number(again.row()[column]) : A(0);
+  const A dloss = p.problem.dlogits == nullptr ? A(0) : row_dloss<A, true>(p, place.row);
+  RowLoss<T> of_row = lse_known ? known_lse<T, true>(p, place.row) : RowLoss<T>(0, 0, 0);
+  if (!lse_known) {
+    const Pair<A> part = merged_lanes<T>(place, sums.top, sums.sum, 0);
+    sums.top = part.a;
+    sums.sum = part.b;
+    if (p.terms<A>().smoothing != 0) {
+      const int cols = static_cast<int>(counts ? p.problem.cols : 0);
+      const int left = cols - again.index(0) * kPack<T>;
+      const A mine = sum_of_distances<T>(raw, left, place.lanes, SoftmaxPower<T>::pivot(sums.top));
+      sums.distances = place.reduce(mine, 0, Sum());
+      sums.weights = columns_of_part<T>(place, place.part, cols);
+    }
+    if (place.parts > 1) sums = sums_of_cluster<T>(p, exchange, place.parts, sums);
+    of_row = RowLoss<T>(p, sums, at_label, column, 1, static_cast<A>(p.problem.cols));
+  }
+  const bool stores = owns_label || (has_row && !counts && again.index(0) == 0);
+  if (stores && !lse_known) of_row.template store<true>(p, place.row, 1);
+  if (p.problem.dlogits == nullptr) return;
+  const RowGradient<T> gradient(p, column, dloss, of_row, kChunks);
+  const T of_label = from_number<T>(gradient.of(at_label) - gradient.label);
+  forget_numbers(raw);
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    Numbers<T> dl = unpack<T>(raw[i]);
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) dl.at[j] = gradient.of(dl.at[j]);
+    raw[i] = pack<T>(dl);
+  }
+  Part(p.dlogits, place, has_row ? p.problem.cols : 0)
+      .write(raw, owns_label ? column : -1, of_label);
+}
+
+}  // namespace membound::cuda

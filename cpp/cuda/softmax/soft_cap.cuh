@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/activation/logistic.cuh"
+
+namespace membound::cuda {
+
+// cap * tanh(x / cap), and its slope.
+template <class A>
+struct SoftCapped {
+  A value, slope;
+};
+// With e = exp(-2 |u|) tanh is (1 - e) / (1 + e), and its slope 4 e / (1 + e)^2. e - 1 is exact
+// where tanh is small, e where its slope is: each has its own power. Out of line: few models cap,
+// and code is long.
+template <class A>
+__device__ __noinline__ SoftCapped<A> soft_capped(A x, A cap) {
+  const A u = x / cap, down = -2 * (u < 0 ? -u : u), power = exp(down), inverse = 1 / (1 + power);
+  const A value = -expm1(down) * inverse;
+  return {cap * (u < 0 ? -value : value), 4 * power * inverse * inverse};
+}
+
+// For results of type T; of 16 bits within 2^-18, near 0, where 1 - e loses digits, by the series.
+template <class T>
+__device__ inline SoftCapped<accumulate_t<T>> soft_capped_for(accumulate_t<T> x,
+                                                              accumulate_t<T> cap) {
+  if constexpr (sizeof(T) > 2) return soft_capped(x, cap);
+  constexpr float kMinusTwoLog2E = -2.8853900818f;
+  const float u = product(x, guessed_inverse(cap)), t = fabsf(u), square = product(u, u);
+  const float power = power_of_two(product(t, kMinusTwoLog2E)),
+              inverse = guessed_inverse(1 + power);
+  const float far = copysignf(product(1 - power, inverse), u);
+  const float near = fmaf(product(u, square), fmaf(square, 0.1333333333f, -0.3333333333f), u);
+  return {product(cap, t < 0.0625f ? near : far), product(4 * power, product(inverse, inverse))};
+}
+
+}  // namespace membound::cuda

@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#include "core/dispatch.hpp"
+#include "cuda/softmax/softmax_kernel.cuh"
+
+namespace membound::cuda {
+
+void softmax(const SoftmaxProblem& problem, StreamView stream) {
+  const int device = current_device();
+  const auto size = static_cast<int>(dtype_size(problem.dtype));
+  SoftmaxParams p{};
+  p.problem = problem;
+  p.config = tuning::softmax_config(problem.rows, problem.cols, size, max_cluster_size(device));
+  p.x = part_array(problem.x, problem.x_rows, problem.x_col_stride, problem.rows, problem.cols,
+                   problem.dtype);
+  p.out = part_array(problem.out, problem.out_rows, problem.out_col_stride, problem.rows,
+                     problem.cols, problem.dtype);
+  LaunchShape shape{p.config.blocks, p.config.threads, p.config.blocks_per_row};
+  p.folded = problem.mask == nullptr && problem.scale > 1e-30 && problem.scale < 1e30;
+  p.absent = absent_bits(problem.dtype);
+  dispatch_floating(problem.dtype, "softmax", [&]<class T>() {
+    p.slope = (p.folded ? problem.scale : 1.0) * (sizeof(T) == 2 ? 1.4426950408889634 : 1.0);
+    p.narrow_slope = static_cast<float>(p.slope);
+    p.aligned = takes_chunks<T>(p.x, problem.cols) && takes_chunks<T>(p.out, problem.cols);
+    bool done = false;
+    if (p.folded && problem.queries == 0 && !p.config.streamed()) {
+      const Access access = held_access<T>({&p.x, &p.out}, problem.cols);
+      dispatch_chunks<T>(p.config.chunks, [&]<int kChunks>() {
+        done = launch_held<T, softmax_held_kernel<T, kChunks>,
+                           softmax_framed_kernel<FramedStorage<T>, kChunks>>(access, shape, 1,
+                                                                             stream, device, p);
+      });
+    }
+    if (done) return;
+    shape.shared_bytes = staged_bytes(p.config, 1, device);
+    p.staged = shape.shared_bytes > 0;
+    launch<softmax_any_kernel<StorageOf<T>>>(shape, stream, device, p);
+  });
+}
+
+}  // namespace membound::cuda

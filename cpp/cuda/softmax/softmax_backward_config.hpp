@@ -1,0 +1,19 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Launch configuration of softmax_backward: parts of rows as in the forward, but of two arrays, of
+// which threads hold few chunks of 16 bits whatever the width.
+#include <limits>
+
+#include "cuda/softmax/softmax_config.hpp"
+
+namespace membound::cuda::tuning {
+
+inline SoftmaxConfig softmax_backward_config(std::int64_t rows, std::int64_t cols, int dtype_size,
+                                             int max_cluster) {
+  return held_rows_config(rows, cols, dtype_size, max_cluster,
+                          std::numeric_limits<std::int64_t>::max());
+}
+
+}  // namespace membound::cuda::tuning

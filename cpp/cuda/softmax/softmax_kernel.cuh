@@ -1,0 +1,233 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cuda/row/element.cuh"
+#include "cuda/softmax/softmax_power.cuh"
+#include "ops/softmax.hpp"
+
+namespace membound::cuda {
+
+struct SoftmaxParams {
+  SoftmaxProblem problem;
+  tuning::SoftmaxConfig config;
+  PartArray x, out;
+  bool aligned, staged;
+  bool folded;           // logits are x, the scale is part of the slope: no mask, a usual scale
+  double slope;          // what exponents are multiplied by
+  float narrow_slope;    // the same
+  std::uint32_t absent;  // bits of -infinity
+
+  template <class A>
+  __device__ A exponent_slope() const {
+    if constexpr (sizeof(A) == 4) return narrow_slope;
+    return slope;
+  }
+};
+
+// Rows of whole aligned chunks without mask or triangle. A block has several narrow rows, one row,
+// or as one of a cluster a part of a row, read once and held. Shared memory: the sums of the warps,
+// and of the parts. Limited by memory.
+template <class T, int kChunks>
+__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kChunks>)
+    softmax_held_kernel(const __grid_constant__ SoftmaxParams p) {
+  using A = accumulate_t<T>;
+  using Part = HeldPart<T, kChunks>;
+  __shared__ typename PartExchange<Pair<A>>::Shared shared;
+  PartPlace place(p.config, sizeof(T) > 2 || kChunks == tuning::kFewChunks);
+  const PartExchange<Pair<A>> exchange(shared, place);
+  exchange.start();
+  begin_overlapped();
+  const bool has_row = place.take_row(p.problem.rows);
+  const A slope = p.exponent_slope<A>();
+  uint4 raw[kChunks];
+  Part(p.x, place, p.problem.cols).read(raw, p.absent);
+  const A top = highest_of_lanes(highest<T>(raw), place.lanes);
+  A sum = 0;
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    Numbers<T> powers = unpack<T>(raw[i]);
+    sum += take_powers(powers, top, slope);
+    if (kPowersKept<T>) raw[i] = pack<T>(powers);
+  }
+  Pair<A> row = merged_lanes<T>(place, top, sum, 0, slope);
+  if (place.parts > 1) row = merged<T>(exchange.all(row), place.parts, slope);
+  const A factor = part_factor<T>(top, row, slope);
+  if (!kPowersKept<T>) forget_numbers(raw);
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    Numbers<T> y = unpack<T>(raw[i]);
+    if (!kPowersKept<T>) take_powers(y, row.a, slope);
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) y.at[j] = product(y.at[j], factor);
+    raw[i] = pack<T>(y);
+  }
+  Part(p.out, place, has_row ? p.problem.cols : 0).write(raw);
+}
+
+// The same of rows that start anywhere. Shared memory: their parts, too. Where elements are of 16
+// bits, limited by instructions and by what a multiprocessor has of powers. With few chunks 40
+// registers (H200, bfloat16 16384 x 8193: 159 us, with 48 171).
+template <class T, int kChunks>
+__global__ void __launch_bounds__(framed_threads(kChunks == tuning::kFewChunks ? 40 : 56), 2)
+    softmax_framed_kernel(const __grid_constant__ SoftmaxParams p) {
+  using A = accumulate_t<T>;
+  using Part = FramedPart<T, kChunks>;
+  extern __shared__ uint4 staged[];
+  __shared__ typename PartExchange<Pair<A>>::Shared shared;
+  PartPlace place(p.config, sizeof(T) > 2 || kChunks == tuning::kFewChunks);
+  const PartExchange<Pair<A>> exchange(shared, place);
+  exchange.start();
+  Part::start(place, 1);
+  begin_overlapped();
+  place.take_row(p.problem.rows);
+  const T* const from = p.x.row<const T>(place.row);
+  Part x(from, place, p.problem.cols, staged);
+  x.fetch(from, p.x.end);
+  Part::receive(place);
+  const A slope = p.exponent_slope<A>();
+  uint4 raw[kChunks];
+  x.chunks(raw, p.absent);
+  const A top = highest_of_lanes(highest<T>(raw), place.lanes);
+  A sum = 0;
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    Numbers<T> powers = unpack<T>(raw[i]);
+    sum += take_powers(powers, top, slope);
+    if (kPowersKept<T>) raw[i] = pack<T>(powers);
+  }
+  Pair<A> row = merged_lanes<T>(place, top, sum, 0, slope);
+  if (place.parts > 1) row = merged<T>(exchange.all(row), place.parts, slope);
+  const A factor = part_factor<T>(top, row, slope);
+  const auto result = [&](A number) {
+    if (kPowersKept<T>) return number;
+    return product(SoftmaxPower<T>::large(number - SoftmaxPower<T>::pivot(row.a), slope), factor);
+  };
+  if constexpr (kPowersKept<T>) {
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      Numbers<T> y = unpack<T>(raw[i]);
+#pragma unroll
+      for (int j = 0; j < kPack<T>; ++j) y.at[j] = product(y.at[j], factor);
+      raw[i] = pack<T>(y);
+    }
+    x.replace(raw);
+  }
+  place.locate();
+  const bool has_row = place.take_row(p.problem.rows);
+  const PartUnits<T> units(x.of_row(p.out.row<T>(place.row)), has_row ? x.elements() : 0);
+  x.units(raw, units);
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    units.store(x.place(i), pack<T>(mapped(unpack<T>(raw[i]), result)));
+  }
+  units.each_edge(place,
+                  [&](int i) { units.to[i] = from_number<T>(result(to_number(x.element(i)))); });
+}
+
+// What the mask adds to a logit; -infinity for false. Out of line: it is read in any of five
+// dtypes.
+template <class T>
+__device__ __noinline__ accumulate_t<T> mask_number(const SoftmaxProblem& p, std::int64_t index) {
+  if (p.mask_dtype != DType::kBool) {
+    return read_number<accumulate_t<T>>(p.mask, p.mask_dtype, index);
+  }
+  const bool kept = static_cast<const unsigned char*>(p.mask)[index] != 0;
+  return kept ? accumulate_t<T>(0) : SoftmaxPower<T>::lowest();
+}
+// The logits of `kept` columns from `first` on, -infinity behind them.
+template <class T>
+__device__ __noinline__ Numbers<T> any_logits(const SoftmaxParams& p, uint4 raw, std::int64_t row,
+                                              std::int64_t first, std::int64_t kept) {
+  Numbers<T> values = unpack_any<T>(raw, p.problem.dtype);
+  const auto scale = static_cast<accumulate_t<T>>(p.problem.scale);
+  if (p.problem.mask == nullptr) {
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) {
+      if (!p.folded) values.at[j] = product(values.at[j], scale);
+    }
+  } else {
+    const bool drops = p.problem.mask_dtype == DType::kBool;
+    std::int64_t at =
+        looped_row_offset(p.problem.mask_rows, row) + first * p.problem.mask_col_stride;
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j, at += p.problem.mask_col_stride) {
+      if (first + j >= kept) continue;
+      const auto mask = mask_number<T>(p.problem, at);
+      // false drops x whatever it is
+      values.at[j] = drops && mask < 0 ? mask : fma(values.at[j], scale, mask);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kPack<T>; ++j) {
+    if (first + j >= kept) values.at[j] = SoftmaxPower<T>::lowest();
+  }
+  return values;
+}
+
+// Any rows, to the bits of the other kernel; T: Float16 for bfloat16, too. A block has several
+// narrow rows, one row, a part of one as one of a cluster, or one row part after part, which it
+// then reads twice: what is wider than a cluster holds, or than one block where there are no
+// clusters. Shared memory: a part of each row, the sums of the warps and of a group of parts.
+// Limited by memory and by instructions, as powers are taken twice.
+template <class T>
+__global__ void __launch_bounds__(tuning::kSoftmaxThreads)
+    softmax_any_kernel(const __grid_constant__ SoftmaxParams p) {
+  using A = accumulate_t<T>;
+  extern __shared__ uint4 staged[];
+  __shared__ typename PartExchange<Pair<A>>::Shared shared;
+  __shared__ typename PartGroup<T>::Shared group_slots;
+  PartPlace place(p.config);
+  const PartExchange<Pair<A>> exchange(shared, place);
+  exchange.start();
+  begin_overlapped();
+  const std::int64_t cols = place.take_row(p.problem.rows) ? p.problem.cols : 0;
+  const std::int64_t kept = p.problem.kept(place.row);
+  const A slope = p.exponent_slope<A>();
+  const StagedPart<T> x(p.x, p.aligned, place, p.staged ? staged : nullptr);
+  const StagedPart<T> out(p.out, p.aligned, place, p.staged ? staged : nullptr);
+  const std::int64_t parts = place.parts == p.config.parts ? 1 : p.config.parts;
+  PartGroup<T> group(group_slots, place);
+  A top = 0;
+  Pair<A> row(SoftmaxPower<T>::lowest(), 0);
+#pragma unroll 1
+  for (std::int64_t step = 0; step < 2 * parts; ++step) {
+    const bool writes = step >= parts;
+    const std::int64_t part = place.part + (writes ? step - parts : step);
+    const auto logits = [&](int i) {
+      return any_logits<T>(p, x.chunk(part, i, kept), place.row, place.chunk(part, i) * kPack<T>,
+                           kept);
+    };
+    if (!writes || parts > 1) {
+      x.copy_in(part, kept);
+      top = SoftmaxPower<T>::lowest();
+#pragma unroll 1
+      for (int i = 0; i < place.chunks; ++i) top = Highest()(top, highest(logits(i)));
+      top = highest_of_lanes(top, place.lanes);
+    }
+    const A factor = writes ? part_factor<T>(top, row, slope) : A(0);
+    const A base = writes && !kPowersKept<T> ? row.a : top;
+    A sum = 0;
+#pragma unroll 1
+    for (int i = 0; i < place.chunks; ++i) {
+      Numbers<T> y = logits(i);
+      sum += take_powers(y, base, slope);
+      if (!writes) continue;
+      const std::int64_t first = place.chunk(part, i) * kPack<T>;
+#pragma unroll
+      for (int j = 0; j < kPack<T>; ++j) {
+        y.at[j] = first + j < kept ? product(y.at[j], factor) : A(0);
+      }
+      out.put(part, i, cols, pack_any<T>(y, p.problem.dtype));
+    }
+    if (writes) {
+      out.copy_out(part, cols);
+      continue;
+    }
+    row = merged_lanes<T>(place, top, sum, static_cast<int>(step & 1), slope);
+    if (place.parts > 1) row = merged<T>(exchange.all(row), place.parts, slope);
+    if (parts > 1) row = group.with(row, step + 1 == parts, slope);
+  }
+}
+
+}  // namespace membound::cuda

@@ -1,0 +1,245 @@
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The exponentials that softmax and cross entropy are made of, and how parts of a row meet: each
+// warp takes powers relative to its own highest logit, so that the highest and the sums of a row
+// are found together, with one barrier.
+#include "cuda/row/register_part.cuh"
+#include "cuda/softmax/exponential.cuh"
+
+namespace membound::cuda {
+
+// Powers of e that make up a softmax. Beside 16-bit storage they come from the GPU's own power of
+// 2, good to 2^-22 and what rounding takes from exponents; sums are of 2^kShift times as much, so
+// that bfloat16's smallest numbers are normal ones in float32.
+template <class T>
+struct SoftmaxPower {
+  using A = accumulate_t<T>;
+  static constexpr int kShift = sizeof(T) == 2 ? 8 : 0;
+  static constexpr A kLogOfShift = static_cast<A>(kShift * 0.6931471805599453);
+  // What logits are multiplied by where they have no scale.
+  static constexpr A kPlain = static_cast<A>(sizeof(T) == 2 ? 1.4426950408889634 : 1);
+  static __host__ __device__ A lowest() { return -static_cast<A>(INFINITY); }
+
+  // e^(exponent * slope / kPlain).
+  static __device__ A of(A exponent, A slope = kPlain) {
+    if constexpr (sizeof(T) == 2) return power_of_2(product(exponent, slope));
+    return of_e(product(exponent, slope));
+  }
+  // 2^kShift times that.
+  static __device__ A large(A exponent, A slope) {
+    if constexpr (sizeof(T) == 2) return power_of_2(fmaf(exponent, slope, float{kShift}));
+    return of_e(product(exponent, slope));
+  }
+
+  // What powers are taken relative to: the highest logit, but for rows that have none.
+  static __device__ A pivot(A top) { return top == lowest() ? A(0) : top; }
+
+  static __device__ float power_of_2(float exponent) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
+    return power;
+  }
+
+ private:
+  static __device__ float of_e(float exponent) { return expf(exponent); }
+  static __device__ double of_e(double exponent) { return exponential(exponent); }
+};
+
+// Of logits; NaN is passed over.
+struct Highest {
+  template <class Value>
+  static __device__ Value zero() {
+    return -static_cast<Value>(INFINITY);
+  }
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+  __device__ double operator()(double a, double b) const { return fmax(a, b); }
+};
+
+template <class T>
+__device__ inline accumulate_t<T> highest(const Numbers<T>& logits) {
+  return reduce_array<kPack<T>>(logits.at, Highest());
+}
+// Of all chunks of a thread; of 16 bits two numbers at a time.
+template <class T, int kChunks>
+__device__ inline accumulate_t<T> highest(const uint4 (&raw)[kChunks]) {
+  auto top = SoftmaxPower<T>::lowest();
+  if constexpr (sizeof(T) == 2) {
+    using Two = std::conditional_t<kDTypeOf<T> == DType::kFloat16, __half2, __nv_bfloat162>;
+    Two both = reinterpret_cast<const Two&>(raw[0].x);
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      const std::uint32_t words[4] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w};
+#pragma unroll
+      for (int word = i == 0; word < 4; ++word) {
+        both = __hmax2(both, reinterpret_cast<const Two&>(words[word]));
+      }
+    }
+    const auto bits = reinterpret_cast<const std::uint32_t&>(both);
+    top = Highest()(top, to_number(T{static_cast<std::uint16_t>(bits)}));
+    return Highest()(top, to_number(T{static_cast<std::uint16_t>(bits >> 16)}));
+  } else {
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) top = Highest()(top, highest(unpack<T>(raw[i])));
+    return top;
+  }
+}
+
+// Over the lanes of a narrow row, or those of a warp, of numbers that are not NaN.
+__device__ inline double highest_of_lanes(double mine, int lanes) {
+  return reduce_lanes(mine, lanes < kWarpLanes ? lanes : kWarpLanes, Highest());
+}
+__device__ inline float highest_of_lanes(float mine, int lanes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if (lanes >= kWarpLanes) {  // as integers in the same order
+    const auto ordered = [](int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); };
+    const int found = __reduce_max_sync(0xffffffffu, ordered(__float_as_int(mine)));
+    return __int_as_float(ordered(found));
+  }
+#endif
+  return reduce_lanes(mine, lanes < kWarpLanes ? lanes : kWarpLanes, Highest());
+}
+
+// Makes the logits of a chunk their powers; returns their sum.
+template <class T>
+__device__ inline accumulate_t<T> take_powers(Numbers<T>& logits, accumulate_t<T> top,
+                                              accumulate_t<T> slope) {
+  const accumulate_t<T> base = SoftmaxPower<T>::pivot(top);
+#pragma unroll
+  for (int j = 0; j < kPack<T>; ++j) {
+    logits.at[j] = SoftmaxPower<T>::large(logits.at[j] - base, slope);
+  }
+  return reduce_array<kPack<T>>(logits.at, Sum());
+}
+
+// Powers of e relative to a logit, with 2^shift. At once: in one operation and the GPU's own power,
+// as logit * slope - reference * slope, where what rounding the latter adds to every exponent is a
+// factor, known exactly: to kFar it is within 2^16. Numbers of 16 bits above differ by 2^20 at
+// least, so that a power is 1 or 0, with a slope of 1, too, that rounds nothing, and what is added
+// to them for the logarithm of their sum is lost. For that threads need more registers:
+// those of few chunks, which have none to spare, subtract (H200, cross entropy bfloat16, 8192 x
+// 32000: 265 to 256 us, but 8192 x 8192 71 to 81).
+template <class T>
+class PowersAbout {
+  using A = accumulate_t<T>;
+  static constexpr float kFar = 1 << 28;
+
+ public:
+  // chunks: of a thread.
+  __device__ PowersAbout(A reference, int shift, int chunks)
+      : reference_(reference),
+        shift_(shift),
+        at_once_(sizeof(T) == 2 && chunks != tuning::kFewChunks) {
+    if constexpr (sizeof(T) == 2) {
+      if (!at_once_) return;
+      slope_ = fabsf(reference) > kFar ? 1.0f : SoftmaxPower<T>::kPlain;
+      offset_ = fmaf(-reference, slope_, static_cast<float>(shift));
+      const float excess = fmaf(reference, slope_, offset_) - static_cast<float>(shift);
+      if (isfinite(reference)) factor_ = SoftmaxPower<T>::of(-excess, 1.0f);
+    }
+  }
+  __device__ A of(A logit) const {
+    if constexpr (sizeof(T) == 2) {
+      if (at_once_) return SoftmaxPower<T>::power_of_2(fmaf(logit, slope_, offset_));
+    }
+    return shift_ != 0 ? SoftmaxPower<T>::large(logit - reference_, SoftmaxPower<T>::kPlain)
+                       : SoftmaxPower<T>::of(logit - reference_);
+  }
+  // What they, or their sum, are to be multiplied by.
+  __device__ A factor() const { return factor_; }
+  // Of a chunk.
+  __device__ A sum(const Numbers<T>& logits) const {
+    Numbers<T> powers;
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) powers.at[j] = of(logits.at[j]);
+    return reduce_array<kPack<T>>(powers.at, Sum());
+  }
+
+ private:
+  A reference_, slope_ = 1, offset_ = 0, factor_ = 1;
+  int shift_;
+  bool at_once_;
+};
+// Of a part of a row, as they are summed.
+template <class T>
+__device__ inline PowersAbout<T> powers_about_top(accumulate_t<T> top, int chunks) {
+  return {SoftmaxPower<T>::pivot(top), SoftmaxPower<T>::kShift, chunks};
+}
+// That sum over all chunks of a thread.
+template <class T, int kChunks>
+__device__ inline accumulate_t<T> sum_of_powers(const uint4 (&raw)[kChunks], accumulate_t<T> top) {
+  const PowersAbout<T> powers = powers_about_top<T>(top, kChunks);
+  accumulate_t<T> sum = 0;
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) sum += powers.sum(unpack<T>(raw[i]));
+  return product(sum, powers.factor());
+}
+
+// The highest logit of up to kMergedParts parts of a row, and the sum of their powers relative to
+// its pivot. By whole warps, each half of which has them all.
+inline constexpr int kMergedParts = tuning::kSoftmaxGroup;
+static_assert(kPartWarps <= kMergedParts);
+template <class T>
+__device__ inline Pair<accumulate_t<T>> merged(const Pair<accumulate_t<T>>* parts, int count,
+                                               accumulate_t<T> slope = SoftmaxPower<T>::kPlain) {
+  const int lane = static_cast<int>(threadIdx.x) % kMergedParts;
+  Pair<accumulate_t<T>> part(SoftmaxPower<T>::lowest(), 0);
+  if (lane < count) part = parts[lane];
+  const auto top = highest_of_lanes(part.a, kWarpLanes);
+  const auto power = SoftmaxPower<T>::of(part.a - SoftmaxPower<T>::pivot(top), slope);
+  return {top, reduce_lanes(product(part.b, power), kMergedParts, Sum())};
+}
+// The same of a part, from what each thread has found. top: of the thread's warp.
+template <class T>
+__device__ inline Pair<accumulate_t<T>> merged_lanes(
+    const PartPlace& place, accumulate_t<T> top, accumulate_t<T> sum, int round,
+    accumulate_t<T> slope = SoftmaxPower<T>::kPlain) {
+  if (place.lanes <= kWarpLanes) return {top, reduce_lanes(sum, place.lanes, Sum())};
+  const Pair<accumulate_t<T>> mine(top, reduce_warp(sum, Sum()));
+  return merged<T>(place.of_warps(mine, round), place.lanes / kWarpLanes, slope);
+}
+
+// Parts that one block works on one after the other meet as those of a cluster do, kMergedParts at
+// once; what these have come to is the first of those that follow.
+template <class T>
+class PartGroup {
+  using A = accumulate_t<T>;
+
+ public:
+  struct alignas(16) Shared {
+    Pair<A> parts[kMergedParts];
+  };
+  __device__ PartGroup(Shared& shared, const PartPlace& place) : shared_(shared), place_(place) {}
+
+  // A further part; what all of them come to, after the last.
+  __device__ Pair<A> with(const Pair<A>& part, bool last, A slope = SoftmaxPower<T>::kPlain) {
+    if (place_.lane == 0) shared_.parts[count_] = part;
+    if (++count_ < kMergedParts && !last) return part;
+    __syncthreads();
+    const Pair<A> whole = merged<T>(shared_.parts, count_, slope);
+    __syncthreads();
+    if (place_.lane == 0) shared_.parts[0] = whole;
+    count_ = 1;
+    return whole;
+  }
+
+ private:
+  Shared& shared_;
+  const PartPlace& place_;
+  int count_ = 0;
+};
+
+// What makes results of logits. Powers of numbers of 32 and more bits are kept, relative to the
+// highest logit of their warp; powers of numbers of 16 bits, which would take twice the registers,
+// are taken again, relative to that of the row.
+template <class T>
+inline constexpr bool kPowersKept = sizeof(T) > 2;
+template <class T>
+__device__ inline accumulate_t<T> part_factor(accumulate_t<T> top, const Pair<accumulate_t<T>>& row,
+                                              accumulate_t<T> slope) {
+  if constexpr (!kPowersKept<T>) return __fdividef(1.0f, row.b);
+  return SoftmaxPower<T>::of(top - SoftmaxPower<T>::pivot(row.a), slope) / row.b;
+}
+
+}  // namespace membound::cuda
