@@ -51,13 +51,13 @@ struct RmsNormBackwardProblem {
   double weight_offset;
 
   // A weight of x's dtype, all gradients of rows: what GPU kernels with few registers know.
-  bool is_everyday() const {
+  bool is_common() const {
     return weight != nullptr && weight_dtype == dtype && dx != nullptr &&
            (gate == nullptr || dgate != nullptr);
   }
   // And no options.
   bool is_plain() const {
-    return is_everyday() && weight_offset == 0.0 && rounding == Rounding::kOnce;
+    return is_common() && weight_offset == 0.0 && rounding == Rounding::kOnce;
   }
 };
 

@@ -171,8 +171,8 @@ TEST_CASE("embedding_backward: every token belongs to one block, and parts of me
       CHECK((zero.beside_pieces == 0 || tokens > 32));
     }
   }
-  CHECK(rows_in_turn(64, 512, kGradientChunks) == 1);
-  CHECK(rows_in_turn(8192, 512, kGradientChunks) == kRowsInTurn);
+  CHECK(rows_in_turn(64, 512, kGradientVectors) == 1);
+  CHECK(rows_in_turn(8192, 512, kGradientVectors) == kRowsInTurn);
   CHECK(sort_config(0, 5).tiles == 1);
   CHECK(gradient_workspace(0, 65, 1000, 4).bytes == 0);
 }

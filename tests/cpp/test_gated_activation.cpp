@@ -98,7 +98,7 @@ TEST_CASE("gated_activation: packed arrays in two ways, and names for the kinds"
 TEST_CASE("a block has whole tiles of rows, every unit of a row exactly once") {
   using namespace membound::cuda::tuning;
   for (const std::int64_t units : {1, 2, 3, 7, 64, 255, 256, 257, 512, 513, 100'000}) {
-    for (const int per_thread : {kChunksPerThread, kElementsPerThread}) {
+    for (const int per_thread : {kVectorsPerThread, kElementsPerThread}) {
       for (const std::int64_t rows : {1, 5, 4096}) {
         const GatedActivationConfig config = gated_activation_config(rows, units, per_thread);
         CAPTURE(units);
@@ -120,7 +120,7 @@ TEST_CASE("a block has whole tiles of rows, every unit of a row exactly once") {
 
 TEST_CASE("few units are spread over small blocks") {
   using namespace membound::cuda::tuning;
-  CHECK(gated_activation_config(1, 512, kChunksPerThread).blocks == 8);
-  CHECK(gated_activation_config(16384, 512, kChunksPerThread).threads == kManyGateThreads);
+  CHECK(gated_activation_config(1, 512, kVectorsPerThread).blocks == 8);
+  CHECK(gated_activation_config(16384, 512, kVectorsPerThread).threads == kManyGateThreads);
   CHECK(tile_config(1, 512, 2, kGateThreads).blocks == 1);
 }

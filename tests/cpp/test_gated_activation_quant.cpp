@@ -291,7 +291,7 @@ TEST_CASE("gated_activation_quant: blocks that stay hold whole rows, and all of 
           CAPTURE(rows);
           CAPTURE(units);
           const bool goes =
-              aligned ? units <= kManyQuantUnits : units >= kFewestShiftedUnits && units <= 2304;
+              aligned ? units <= kManyQuantUnits : units >= kFewestUnalignedUnits && units <= 2304;
           CHECK((config.blocks > 0) == goes);
           if (config.blocks == 0) continue;
           const int most = quant_row_threads(config.units_of_thread);
@@ -301,7 +301,7 @@ TEST_CASE("gated_activation_quant: blocks that stay hold whole rows, and all of 
           CHECK((size == 2 || !aligned || config.units_of_thread == 2));
           CHECK(config.slots >= 2);
           CHECK(config.slots <= kQuantRowSlots);
-          const std::int64_t places = units + (aligned ? 0 : kChunksBesideUnits);
+          const std::int64_t places = units + (aligned ? 0 : kVectorsBesidesUnits);
           CHECK(config.shared_bytes == static_cast<std::size_t>(config.slots * places) * 32);
           const std::int64_t together = most / config.threads;
           CHECK(together * (config.shared_bytes + kSharedOfBlock) <= kShared);

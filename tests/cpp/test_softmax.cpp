@@ -173,8 +173,8 @@ TEST_CASE("softmax, its gradient, cross entropy: every chunk of every row is of 
           CAPTURE(size);
           CAPTURE(cols);
           const SoftmaxConfig config = configure(100, cols, size, cluster);
-          const std::int64_t chunks = (cols * size + 15) / 16;
-          CHECK(config.parts * config.lanes * config.chunks >= chunks);
+          const std::int64_t vectors = (cols * size + 15) / 16;
+          CHECK(config.parts * config.lanes * config.vectors >= vectors);
           CHECK(config.threads <= kSoftmaxThreads);
           CHECK(config.threads % 32 == 0);
           CHECK(config.blocks_per_row <= cluster);
@@ -184,7 +184,7 @@ TEST_CASE("softmax, its gradient, cross entropy: every chunk of every row is of 
           const SoftmaxConfig other = configure(7, cols, size, 1);
           CHECK(config.parts == other.parts);
           CHECK(config.lanes == other.lanes);
-          CHECK(config.chunks == other.chunks);
+          CHECK(config.vectors == other.vectors);
         }
       }
     }
@@ -193,22 +193,23 @@ TEST_CASE("softmax, its gradient, cross entropy: every chunk of every row is of 
 
 TEST_CASE("softmax, its gradient, cross entropy: a thread holds many chunks of wide rows alone") {
   using namespace membound::cuda::tuning;
-  const auto chunks = [](auto configure, std::int64_t cols, int size) {
+  const auto vectors = [](auto configure, std::int64_t cols, int size) {
     const SoftmaxConfig config = configure(100, cols, size, 16);
-    // Kernels of many chunks of 16 bits lack the code of several rows in a block,
-    if (size == 2 && config.chunks == kManyChunks) CHECK(config.lanes > 32);
-    // those of few chunks in cross entropy that of clusters.
-    if (configure == cross_entropy_config && config.chunks == kFewChunks) CHECK(config.parts == 1);
-    return config.chunks;
+    // Kernels of many vectors of 16 bits lack the code of several rows in a block,
+    if (size == 2 && config.vectors == kManyVectors) CHECK(config.lanes > 32);
+    // those of few vectors in cross entropy that of clusters.
+    if (configure == cross_entropy_config && config.vectors == kFewVectors)
+      CHECK(config.parts == 1);
+    return config.vectors;
   };
-  CHECK(chunks(softmax_config, 32768, 2) == kFewChunks);
-  CHECK(chunks(softmax_config, 32769, 2) == kManyChunks);
-  CHECK(chunks(cross_entropy_config, 16384, 2) == kFewChunks);
-  CHECK(chunks(cross_entropy_config, 16385, 2) == kManyChunks);
-  CHECK(chunks(softmax_backward_config, 1 << 24, 2) == kFewChunks);
+  CHECK(vectors(softmax_config, 32768, 2) == kFewVectors);
+  CHECK(vectors(softmax_config, 32769, 2) == kManyVectors);
+  CHECK(vectors(cross_entropy_config, 16384, 2) == kFewVectors);
+  CHECK(vectors(cross_entropy_config, 16385, 2) == kManyVectors);
+  CHECK(vectors(softmax_backward_config, 1 << 24, 2) == kFewVectors);
   for (const int size : {4, 8}) {
-    CHECK(chunks(softmax_config, 1, size) == kManyChunks);
-    CHECK(chunks(softmax_backward_config, 1, size) == kManyChunks);
-    CHECK(chunks(cross_entropy_config, 1, size) == kManyChunks);
+    CHECK(vectors(softmax_config, 1, size) == kManyVectors);
+    CHECK(vectors(softmax_backward_config, 1, size) == kManyVectors);
+    CHECK(vectors(cross_entropy_config, 1, size) == kManyVectors);
   }
 }

@@ -18,8 +18,10 @@ const std::int64_t kWidths[] = {1,    7,     8,     9,     64,    80,     128,  
 
 // Chunks that the configuration gives a thread for.
 std::int64_t capacity(const RmsNormConfig& c) {
-  if (c.form == RowForm::kWarp) return static_cast<std::int64_t>(c.lanes) * c.vecs * c.fold;
-  return static_cast<std::int64_t>(c.threads) * c.vecs * c.fold * c.groups * c.segments_per_group;
+  if (c.form == RowForm::kWarp)
+    return static_cast<std::int64_t>(c.lanes) * c.vectors_per_item * c.items_per_thread;
+  return static_cast<std::int64_t>(c.threads) * c.vectors_per_item * c.items_per_thread * c.groups *
+         c.segments_per_group;
 }
 
 }  // namespace
@@ -30,13 +32,13 @@ TEST_CASE("every width is covered, with less than a warp per block to spare") {
       for (std::int64_t cols : kWidths) {
         for (std::int64_t rows : {1, 300, 1 << 22}) {
           const RmsNormConfig c = rms_norm_config(rows, cols, size, cluster);
-          const std::int64_t chunks = ceil_div(cols, kChunk / size);
+          const std::int64_t vectors = ceil_div(cols, kVector / size);
           CAPTURE(to_string(c));
           CAPTURE(cols);
-          CHECK(capacity(c) >= chunks);
+          CHECK(capacity(c) >= vectors);
           if (c.form != RowForm::kWarp) {
             const std::int64_t blocks = static_cast<std::int64_t>(c.groups) * c.segments_per_group;
-            CHECK(capacity(c) - chunks < blocks * (32 * c.vecs * 2 + 1));
+            CHECK(capacity(c) - vectors < blocks * (32 * c.vectors_per_item * 2 + 1));
           }
         }
       }
@@ -57,7 +59,7 @@ TEST_CASE("launches are legal") {
         CHECK(c.groups % c.blocks_per_row == 0);
         CHECK(c.groups <= kMaxGroups);
         if (c.form == RowForm::kCluster) CHECK(c.blocks_per_row == c.groups);
-        if (c.form != RowForm::kWarp) CHECK(c.threads * c.fold <= c.max_warps * 32);
+        if (c.form != RowForm::kWarp) CHECK(c.threads * c.items_per_thread <= c.max_warps * 32);
         if (c.form == RowForm::kWarp) CHECK(c.threads % c.lanes == 0);
       }
     }
@@ -72,7 +74,8 @@ TEST_CASE("a row's tree depends on its width and dtype alone") {
         for (int cluster : {1, 8, 16}) {
           const RmsNormConfig c = rms_norm_config(rows, cols, size, cluster);
           const std::int64_t lanes = c.form == RowForm::kWarp ? c.lanes : c.threads;
-          const std::int64_t tree = lanes * c.fold * 1000000 + c.vecs * 100000 + c.groups * 1000 +
+          const std::int64_t tree = lanes * c.items_per_thread * 1000000 +
+                                    c.vectors_per_item * 100000 + c.groups * 1000 +
                                     c.segments_per_group % 1000;
           trees.insert(tree);
         }
@@ -84,69 +87,72 @@ TEST_CASE("a row's tree depends on its width and dtype alone") {
 }
 
 TEST_CASE("rows of two to four virtual warps, several to a block") {
-  const auto fold_of = [](std::int64_t rows, std::int64_t cols, bool beside, bool centred) {
-    const RmsNormConfig c = folded(rms_norm_config(rows, cols, 2, 16), rows);
-    const RmsNormConfig warps = by_warps(c, rows, cols / 8, 2, beside, centred);
-    return warps.form == RowForm::kWarp ? warps.fold : 0;
+  const auto items_per_thread_of = [](std::int64_t rows, std::int64_t cols, bool fused_input,
+                                      bool centred) {
+    const RmsNormConfig c = coarsened(rms_norm_config(rows, cols, 2, 16), rows);
+    const RmsNormConfig warps = by_warps(c, rows, cols / 8, 2, fused_input, centred);
+    return warps.form == RowForm::kWarp ? warps.items_per_thread : 0;
   };
-  CHECK(fold_of(512, 1024, false, false) == 0);
-  CHECK(fold_of(1024, 1024, false, false) == 2);
-  CHECK(fold_of(1, 768, false, true) == 2);
-  CHECK(fold_of(2048, 1024, false, true) == 0);
-  CHECK(fold_of(4096, 1024, true, false) == 2);
-  CHECK(fold_of(2048, 1280, false, false) == 4);
-  CHECK(fold_of(1024, 1280, false, false) == 0);
-  CHECK(fold_of(4096, 1536, false, false) == 0);
-  CHECK(fold_of(8192, 1536, false, false) == 4);
-  CHECK(fold_of(4096, 1280, true, false) == 0);
-  CHECK(fold_of(8192, 1280, true, false) == 4);
-  CHECK(fold_of(8192, 1536, true, false) == 0);
-  CHECK(fold_of(8192, 1600, false, false) == 0);
-  CHECK(fold_of(8192, 1600, false, true) == 4);
-  CHECK(fold_of(2048, 1280, false, true) == 0);
-  CHECK(fold_of(65536, 2056, false, true) == 0);
+  CHECK(items_per_thread_of(512, 1024, false, false) == 0);
+  CHECK(items_per_thread_of(1024, 1024, false, false) == 2);
+  CHECK(items_per_thread_of(1, 768, false, true) == 2);
+  CHECK(items_per_thread_of(2048, 1024, false, true) == 0);
+  CHECK(items_per_thread_of(4096, 1024, true, false) == 2);
+  CHECK(items_per_thread_of(2048, 1280, false, false) == 4);
+  CHECK(items_per_thread_of(1024, 1280, false, false) == 0);
+  CHECK(items_per_thread_of(4096, 1536, false, false) == 0);
+  CHECK(items_per_thread_of(8192, 1536, false, false) == 4);
+  CHECK(items_per_thread_of(4096, 1280, true, false) == 0);
+  CHECK(items_per_thread_of(8192, 1280, true, false) == 4);
+  CHECK(items_per_thread_of(8192, 1536, true, false) == 0);
+  CHECK(items_per_thread_of(8192, 1600, false, false) == 0);
+  CHECK(items_per_thread_of(8192, 1600, false, true) == 4);
+  CHECK(items_per_thread_of(2048, 1280, false, true) == 0);
+  CHECK(items_per_thread_of(65536, 2056, false, true) == 0);
 }
 
 TEST_CASE("threads of a row by what it brings along") {
-  const auto fold_of = [](std::int64_t rows, std::int64_t cols, bool residual, bool centred,
-                          int size = 2) {
+  const auto items_per_thread_of = [](std::int64_t rows, std::int64_t cols, bool residual,
+                                      bool centred, int size = 2) {
     const RmsNormConfig c = rms_norm_config(rows, cols, size, 16);
-    return spread_over_threads(c, rows, size, false, residual, centred).fold;
+    return spread_over_threads(c, rows, size, false, residual, centred).items_per_thread;
   };
   for (const std::int64_t cols : {1024, 2048, 3072, 4096, 5120, 8192}) {
     for (const std::int64_t rows : {1, 512, 1024, 4096, 1 << 20}) {
-      CHECK(fold_of(rows, cols, true, false) == 1);
-      CHECK(fold_of(rows, cols / 2, false, false, 4) == 1);
+      CHECK(items_per_thread_of(rows, cols, true, false) == 1);
+      CHECK(items_per_thread_of(rows, cols / 2, false, false, 4) == 1);
     }
   }
-  CHECK(fold_of(1024, 4096, false, true, 4) == 2);
-  CHECK(fold_of(1024, 4096, false, false) == 2);
-  CHECK(fold_of(1 << 20, 2048, true, true) == 1);
-  CHECK(fold_of(1 << 20, 4096, true, true) == 2);
-  CHECK(fold_of(1024, 3072, false, true) == 1);
-  CHECK(fold_of(512, 8192, false, true) == 2);
-  CHECK(fold_of(1 << 20, 2048, false, true) == 2);
+  CHECK(items_per_thread_of(1024, 4096, false, true, 4) == 2);
+  CHECK(items_per_thread_of(1024, 4096, false, false) == 2);
+  CHECK(items_per_thread_of(1 << 20, 2048, true, true) == 1);
+  CHECK(items_per_thread_of(1 << 20, 4096, true, true) == 2);
+  CHECK(items_per_thread_of(1024, 3072, false, true) == 1);
+  CHECK(items_per_thread_of(512, 8192, false, true) == 2);
+  CHECK(items_per_thread_of(1 << 20, 2048, false, true) == 2);
   const RmsNormConfig c = rms_norm_config(1 << 20, 4096, 2, 16);
-  CHECK(spread_over_threads(c, 1 << 20, 2, true, true, false).fold == 2);
+  CHECK(spread_over_threads(c, 1 << 20, 2, true, true, false).items_per_thread == 2);
 }
 
 TEST_CASE("threads of a row beside a gate") {
-  const auto fold_of = [](std::int64_t rows, std::int64_t cols, int size) {
-    return spread_beside_gate(rms_norm_config(rows, cols, size, 16), rows, size).fold;
+  const auto items_per_thread_of = [](std::int64_t rows, std::int64_t cols, int size) {
+    return spread_with_gate(rms_norm_config(rows, cols, size, 16), rows, size).items_per_thread;
   };
-  CHECK(fold_of(1 << 20, 4096, 2) == 1);
-  CHECK(fold_of(768, 8192, 2) == 1);
-  CHECK(fold_of(1024, 8192, 2) == 2);
-  CHECK(fold_of(1024, 5120, 2) == 1);
-  CHECK(fold_of(8192, 5120, 2) == 2);
-  CHECK(fold_of(16384, 2048, 4) == 1);
-  CHECK(fold_of(16384, 4096, 4) == 2);
+  CHECK(items_per_thread_of(1 << 20, 4096, 2) == 1);
+  CHECK(items_per_thread_of(768, 8192, 2) == 1);
+  CHECK(items_per_thread_of(1024, 8192, 2) == 2);
+  CHECK(items_per_thread_of(1024, 5120, 2) == 1);
+  CHECK(items_per_thread_of(8192, 5120, 2) == 2);
+  CHECK(items_per_thread_of(16384, 2048, 4) == 1);
+  CHECK(items_per_thread_of(16384, 4096, 4) == 2);
 }
 
 TEST_CASE("few rows of four chunks a thread are held in registers, in one wave of blocks") {
-  const auto most_rows = [](std::int64_t cols, int size, bool roomy) {
+  const auto most_rows = [](std::int64_t cols, int size, bool low_register_pressure) {
     std::int64_t rows = 0;
-    while (holds_few(rms_norm_config(rows + 1, cols, size, 16), rows + 1, 132, roomy)) ++rows;
+    while (
+        holds_few(rms_norm_config(rows + 1, cols, size, 16), rows + 1, 132, low_register_pressure))
+      ++rows;
     return rows;
   };
   CHECK(most_rows(8192, 2, false) == 0);
@@ -165,33 +171,35 @@ TEST_CASE("another number of threads for the same virtual threads") {
         CAPTURE(cols);
         CAPTURE(rows);
         const RmsNormConfig c = rms_norm_config(rows, cols, size, 16);
-        for (const RmsNormConfig& other : {unfolded(c), folded(c, rows)}) {
-          CHECK(other.threads * other.fold == c.threads * c.fold);
+        for (const RmsNormConfig& other : {one_item_per_thread(c), coarsened(c, rows)}) {
+          CHECK(other.threads * other.items_per_thread == c.threads * c.items_per_thread);
           CHECK(other.threads % 32 == 0);
           CHECK(other.form == c.form);
         }
         for (int options = 0; options < 4; ++options) {
-          const std::int64_t chunks = ceil_div(cols, kChunk / size);
-          const bool beside = options & 1, centred = options & 2;
+          const std::int64_t vectors = ceil_div(cols, kVector / size);
+          const bool fused_input = options & 1, centred = options & 2;
           const RmsNormConfig warps =
-              by_warps(folded(c, rows), rows, chunks, size, beside, centred);
+              by_warps(coarsened(c, rows), rows, vectors, size, fused_input, centred);
           if (warps.form == c.form) continue;
           CHECK(warps.form == RowForm::kWarp);
-          CHECK(warps.lanes * warps.fold == c.threads * c.fold);
+          CHECK(warps.lanes * warps.items_per_thread == c.threads * c.items_per_thread);
           CHECK(warps.threads % warps.lanes == 0);
-          CHECK((warps.fold == 2 || warps.fold == 4));
+          CHECK((warps.items_per_thread == 2 || warps.items_per_thread == 4));
           CHECK(size < 8);
-          CHECK_FALSE((beside && centred));
-          // As many chunks as the kernels for them hold.
-          const bool spares = spares_quarter(chunks, 32 * warps.fold);
-          CHECK(chunks <= 64 * warps.fold);
-          if (warps.fold == 4 && !centred) CHECK((spares && (!beside || chunks <= 5 * 32)));
-          if (warps.fold == 4 && centred) CHECK(size == 2);
+          CHECK_FALSE((fused_input && centred));
+          // As many vectors as the kernels for them hold.
+          const bool three_quarters_full =
+              is_three_quarters_full(vectors, 32 * warps.items_per_thread);
+          CHECK(vectors <= 64 * warps.items_per_thread);
+          if (warps.items_per_thread == 4 && !centred)
+            CHECK((three_quarters_full && (!fused_input || vectors <= 5 * 32)));
+          if (warps.items_per_thread == 4 && centred) CHECK(size == 2);
         }
-        CHECK(unfolded(c).fold == 1);
-        const bool folds = c.form == RowForm::kBlock && c.vecs == 2;
-        if (c.form == RowForm::kBlock && rows == 1) CHECK(folded(c, rows).fold == 1);
-        if (folds && rows == 1 << 20) CHECK(folded(c, rows).fold == 2);
+        CHECK(one_item_per_thread(c).items_per_thread == 1);
+        const bool coarsens = c.form == RowForm::kBlock && c.vectors_per_item == 2;
+        if (c.form == RowForm::kBlock && rows == 1) CHECK(coarsened(c, rows).items_per_thread == 1);
+        if (coarsens && rows == 1 << 20) CHECK(coarsened(c, rows).items_per_thread == 2);
       }
     }
   }
@@ -208,31 +216,33 @@ TEST_CASE("rows are read once up to 131,072 columns where there are clusters") {
 }
 
 TEST_CASE("what is seldom met takes the kernels for any layout, everyday rows do not") {
-  const auto seldom = [](std::int64_t cols, int size, int clusters, bool shifted, bool beside) {
-    return is_seldom(rms_norm_config(64, cols, size, clusters), size, shifted, beside);
+  const auto generic = [](std::int64_t cols, int size, int clusters, bool unaligned,
+                          bool fused_input) {
+    return uses_generic_kernel(rms_norm_config(64, cols, size, clusters), size, unaligned,
+                               fused_input);
   };
   for (int size : {2, 4}) {
-    for (bool beside : {false, true}) {
-      CHECK_FALSE(seldom(4096, size, 16, false, beside));
-      CHECK_FALSE(seldom(4097, size, 16, true, beside));
-      CHECK_FALSE(seldom(65537, size, 16, true, beside));
-      CHECK_FALSE(seldom(131072, size, 16, false, beside));
-      CHECK(seldom(65537, size, 1, true, beside));
+    for (bool fused_input : {false, true}) {
+      CHECK_FALSE(generic(4096, size, 16, false, fused_input));
+      CHECK_FALSE(generic(4097, size, 16, true, fused_input));
+      CHECK_FALSE(generic(65537, size, 16, true, fused_input));
+      CHECK_FALSE(generic(131072, size, 16, false, fused_input));
+      CHECK(generic(65537, size, 1, true, fused_input));
     }
-    CHECK_FALSE(seldom(1 << 20, size, 16, false, false));
-    CHECK(seldom(1 << 20, size, 16, false, true));
-    CHECK(seldom(1 << 20, size, 16, true, false));
+    CHECK_FALSE(generic(1 << 20, size, 16, false, false));
+    CHECK(generic(1 << 20, size, 16, false, true));
+    CHECK(generic(1 << 20, size, 16, true, false));
   }
-  CHECK_FALSE(seldom(4096, 8, 16, false, false));
-  CHECK(seldom(4096, 8, 16, true, false));
-  CHECK(seldom(4096, 8, 16, false, true));
+  CHECK_FALSE(generic(4096, 8, 16, false, false));
+  CHECK(generic(4096, 8, 16, true, false));
+  CHECK(generic(4096, 8, 16, false, true));
 }
 
 TEST_CASE(
     "few rows that start anywhere go word by word, more of them where nothing else takes them") {
   const auto takes = [](std::int64_t rows, std::int64_t cols, int size, bool whole, bool gate) {
-    const std::int64_t chunks = ceil_div(cols, kChunk / size);
-    return takes_words(rms_norm_config(rows, cols, size, 16), rows, chunks, whole, gate);
+    const std::int64_t vectors = ceil_div(cols, kVector / size);
+    return takes_narrow_vectors(rms_norm_config(rows, cols, size, 16), rows, vectors, whole, gate);
   };
   CHECK(takes(1, 1, 2, false, false));
   CHECK(takes(300, 1001, 2, false, false));
@@ -244,10 +254,10 @@ TEST_CASE(
   CHECK_FALSE(takes(1024, 8190, 2, true, true));
   CHECK(takes(4096, 301, 4, true, false));
   CHECK_FALSE(takes(8192, 301, 4, true, false));
-  CHECK_FALSE(takes(1, 8193, 2, true, false));  // four chunks to a virtual thread
+  CHECK_FALSE(takes(1, 8193, 2, true, false));  // four vectors to a virtual thread
 
   const auto goes = [](std::int64_t rows, std::int64_t cols, int size, bool gate) {
-    return goes_by_words(rms_norm_config(rows, cols, size, 16), rows, size, gate);
+    return uses_narrow_vectors(rms_norm_config(rows, cols, size, 16), rows, size, gate);
   };
   CHECK(goes(1 << 20, 511, 2, false));
   CHECK_FALSE(goes(1024, 1001, 2, false));
@@ -277,9 +287,9 @@ TEST_CASE("a lane of two rows has one second chunk where rows spare a quarter") 
     CAPTURE(cols);
     const RmsNormConfig c = rms_norm_config(1 << 20, cols, 4, 16);
     if (c.form != RowForm::kWarp || c.lanes < 4) continue;
-    const std::int64_t chunks = ceil_div(cols, kChunk / 4), second = chunks - c.lanes;
+    const std::int64_t vectors = ceil_div(cols, kVector / 4), second = vectors - c.lanes;
     CHECK(second > 0);  // every lane has a first
-    CHECK(spares_quarter(chunks, c.lanes) == (second <= c.lanes / 2));
+    CHECK(is_three_quarters_full(vectors, c.lanes) == (second <= c.lanes / 2));
   }
 }
 
@@ -297,7 +307,7 @@ TEST_CASE("wide rows by blocks that stay, where they are many") {
     const RmsNormConfig c = rms_norm_config(1 << 20, cols, 2, 16);
     if (!does_wide_rows(c, 1 << 20)) continue;
     CAPTURE(cols);
-    CHECK(c.vecs == kWideVecs);
+    CHECK(c.vectors_per_item == kWideVectors);
     CHECK(c.threads <= kWideThreads);
     CHECK(wide_bytes(c) <= 216 << 10);
   }
@@ -325,8 +335,10 @@ TEST_CASE("a configuration prints") {
 }
 
 TEST_CASE("rows wait in shared memory where a block has room for them") {
-  const auto parks = [](std::int64_t cols, bool shifted, bool beside, std::int64_t kilobytes) {
-    return has_parking(rms_norm_config(1, cols, 2, 1), shifted, beside, kilobytes << 10);
+  const auto parks = [](std::int64_t cols, bool unaligned, bool fused_input,
+                        std::int64_t kilobytes) {
+    return has_room_to_stage(rms_norm_config(1, cols, 2, 1), unaligned, fused_input,
+                             kilobytes << 10);
   };
   CHECK(parks(16384, false, false, 64));
   CHECK(parks(12288, false, true, 64));

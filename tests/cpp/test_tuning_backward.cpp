@@ -36,7 +36,7 @@ int partial_rows(std::int64_t rows, std::int64_t cols, int size, bool centred, b
 }
 
 // What a GPU of 9.0 leaves a ring, and of blocks alone one of 8.0.
-constexpr int kClusterRingBytes = (192 << 10) + 2 * kChunk, kRingBytes = 96 << 10;
+constexpr int kClusterRingBytes = (192 << 10) + 2 * kVector, kRingBytes = 96 << 10;
 
 }  // namespace
 
@@ -44,8 +44,8 @@ TEST_CASE("the persistent form has a thread for every chunk and fits a block") {
   for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring, bool centred) {
     const auto c = rms_norm_backward_config(rows, cols, size, true, ring, 16, centred);
     if (c.form != GradientForm::kPersistent) return;
-    const std::int64_t chunks = ceil_div(cols, kChunk / size);
-    CHECK(std::int64_t{c.lanes} * c.vecs * c.blocks_per_row >= chunks);
+    const std::int64_t vectors = ceil_div(cols, kVector / size);
+    CHECK(std::int64_t{c.lanes} * c.vectors_per_item * c.blocks_per_row >= vectors);
     CHECK(c.threads % c.lanes == 0);
     CHECK(c.threads <= kPersistentBlock);
     CHECK(c.threads % 32 == 0);
@@ -64,15 +64,15 @@ TEST_CASE("the persistent form has a thread for every chunk and fits a block") {
     CHECK(tight.form == GradientForm::kPersistent);
     CHECK(tight.lanes == c.lanes);
     CHECK(tight.partial_rows == c.partial_rows);
-    CHECK(tight.vecs * tight.blocks_per_row == c.vecs * c.blocks_per_row);
-    CHECK((tight.vecs < 4 || tight.blocks_per_row > 1));
+    CHECK(tight.vectors_per_item * tight.blocks_per_row == c.vectors_per_item * c.blocks_per_row);
+    CHECK((tight.vectors_per_item < 4 || tight.blocks_per_row > 1));
     CHECK(tight.shared_bytes <= kClusterRingBytes);
     if (c.ring > 0) CHECK(c.ring == (c.blocks_per_row > 1 ? kClusterRing : 2));
     if (!ring) CHECK(c.shared_bytes == 0);
     // Aligned rows have one kernel without a ring beside that of lanes.
     if (ring && c.ring == 0 && c.lanes > 32) {
       CHECK_FALSE(centred);
-      CHECK(c.vecs == 1);
+      CHECK(c.vectors_per_item == 1);
       CHECK(c.blocks_per_row == 1);
     }
   });
@@ -95,12 +95,12 @@ TEST_CASE("the workspace holds the partial sums, whatever the GPU") {
 TEST_CASE("alignment does not change the tree of dweight") {
   for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool, bool centred) {
     const auto aligned = rms_norm_backward_config(rows, cols, size, true, true, 16, centred);
-    const auto shifted = rms_norm_backward_config(rows, cols, size, true, false, 16, centred);
-    CHECK(aligned.form == shifted.form);
-    CHECK(aligned.partial_rows == shifted.partial_rows);
-    CHECK(aligned.column_blocks == shifted.column_blocks);
+    const auto unaligned = rms_norm_backward_config(rows, cols, size, true, false, 16, centred);
+    CHECK(aligned.form == unaligned.form);
+    CHECK(aligned.partial_rows == unaligned.partial_rows);
+    CHECK(aligned.column_blocks == unaligned.column_blocks);
     if (aligned.form == GradientForm::kPersistent) {
-      CHECK(aligned.threads / aligned.lanes == shifted.threads / shifted.lanes);
+      CHECK(aligned.threads / aligned.lanes == unaligned.threads / unaligned.lanes);
     }
   });
 }
@@ -109,10 +109,10 @@ TEST_CASE("blocks of columns cover the row and fill whole clusters") {
   for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring, bool centred) {
     for (int cluster : {1, 8, 16}) {
       const auto c = rms_norm_backward_config(rows, cols, size, true, ring, cluster, centred);
-      if (c.form != GradientForm::kRoles) continue;
-      const std::int64_t chunks = ceil_div(cols, kChunk / size);
-      CHECK(c.column_blocks * column_segment(chunks) >= chunks);
-      CHECK((c.column_blocks - c.blocks_per_row) * column_segment(chunks) < chunks);
+      if (c.form != GradientForm::kSpecialised) continue;
+      const std::int64_t vectors = ceil_div(cols, kVector / size);
+      CHECK(c.column_blocks * column_segment(vectors) >= vectors);
+      CHECK((c.column_blocks - c.blocks_per_row) * column_segment(vectors) < vectors);
       CHECK(c.column_blocks % c.blocks_per_row == 0);
       CHECK(c.blocks_per_row <= cluster);
     }
@@ -129,8 +129,8 @@ TEST_CASE("rows alone need no blocks of columns, and the kernels that exist") {
       return;
     }
     CHECK(c.partial_rows == 0);
-    CHECK(c.rows.vecs == kGradientVecs);
-    CHECK(c.rows.fold == 1);
+    CHECK(c.rows.vectors_per_item == kGradientVectorsPerItem);
+    CHECK(c.rows.items_per_thread == 1);
     CHECK(c.threads <= (c.rows.form == RowForm::kWarp ? 256 : kPersistentBlock));
     if (c.rows.form == RowForm::kBlock) CHECK(c.rows.groups == 1);
   });
@@ -143,14 +143,14 @@ TEST_CASE("a row of dx has one tree, among few rows and many, aligned and not") 
       if (c.form != GradientForm::kPersistent) return;
       for (int cluster : {1, 8, 16}) {
         const auto alone = gradient_rows_config(rows, cols, size, cluster);
-        if (c.lanes <= 32) {  // half as many, each with the chunks that the first shuffle adds up
+        if (c.lanes <= 32) {  // half as many, each with the vectors that the first shuffle adds up
           CHECK(alone.form == RowForm::kWarp);
           CHECK(alone.lanes == (c.lanes + 1) / 2);
           continue;
         }
-        // Groups of virtual threads, of one chunk each or of two.
-        CHECK(alone.groups == c.blocks_per_row * (c.vecs == 4 ? 2 : 1));
-        if (c.vecs > 1) {
+        // Groups of virtual threads, of one vector each or of two.
+        CHECK(alone.groups == c.blocks_per_row * (c.vectors_per_item == 4 ? 2 : 1));
+        if (c.vectors_per_item > 1) {
           CHECK(alone.threads == c.lanes);
         } else if (alone.form == RowForm::kWarp) {
           CHECK(alone.lanes == 32);
@@ -219,7 +219,7 @@ TEST_CASE("narrow and wide rows are many sooner than others, odd and gated ones,
       const auto form = rms_norm_backward_config(rows + more, cols, size, true, true, 16,
                                                  kind == kLayerNorm, 1, kind == kGated)
                             .form;
-      CHECK(form == (more == 0 ? GradientForm::kRoles : GradientForm::kPersistent));
+      CHECK(form == (more == 0 ? GradientForm::kSpecialised : GradientForm::kPersistent));
     }
   }
 }
@@ -284,7 +284,7 @@ TEST_CASE("more blocks of few threads share a multiprocessor, of those with rows
   CHECK(partial_rows(2048, 2056, 2, true) == 512);
   CHECK(partial_rows(1536, 1536, 2, true) == 256);
   CHECK(partial_rows(3072, 1536, 2, true) == 384);
-  // Two of 384 threads with two chunks, where their registers are enough.
+  // Two of 384 threads with two vectors, where their registers are enough.
   CHECK(partial_rows(many, 6144, 2, false) == 256);
   CHECK(partial_rows(many, 6152, 2, false) == 128);
   CHECK(partial_rows(many, 3072, 4, true) == 256);
@@ -311,11 +311,11 @@ TEST_CASE("more blocks of few threads share a multiprocessor, of those with rows
 TEST_CASE("plain rows come through a ring where threads have no chunk and rows enough") {
   const auto rings = [](std::int64_t cols, int size, int rounds) {
     const auto c = rms_norm_backward_config(1 << 20, cols, size, true, true, 16);
-    return rings_plain_rows(c, ceil_div(cols, kChunk / size), rounds);
+    return rings_plain_rows(c, ceil_div(cols, kVector / size), rounds);
   };
   CHECK(rings(1536, 2, 10));  // 384 threads
   CHECK_FALSE(rings(1536, 2, 9));
-  CHECK(rings(576, 2, 10));  // 480 threads, 360 chunks
+  CHECK(rings(576, 2, 10));  // 480 threads, 360 vectors
   CHECK(rings(3584, 2, 10));
   CHECK(rings(768, 4, 10));
   CHECK_FALSE(rings(512, 2, 1000));
@@ -340,7 +340,7 @@ TEST_CASE("dx alone by blocks of rows to 8 MiB, centred ones to 4, wide to 16, o
                                             {4097, 255, false},
                                             {127, 33026, false}}) {
     CAPTURE(cols);
-    CHECK(form(rows, cols, centred) == GradientForm::kRoles);
+    CHECK(form(rows, cols, centred) == GradientForm::kSpecialised);
     CHECK(form(rows + 1, cols, centred) == GradientForm::kPersistent);
   }
 }
@@ -350,7 +350,7 @@ TEST_CASE("four chunks of a thread where rows would wait for an exchange, dsum o
     std::int64_t cols;
     int size;
     bool centred;
-    int vecs, blocks, partial_rows;
+    int vectors_per_item, blocks, partial_rows;
   };
   for (const Width& of : {Width{8192, 2, false, 2, 1, 128},
                           {8200, 2, false, 4, 1, 128},
@@ -369,32 +369,35 @@ TEST_CASE("four chunks of a thread where rows would wait for an exchange, dsum o
                                       1, gated, added);
     };
     const auto c = config(false, false), added = config(false, true);
-    CHECK(c.vecs == of.vecs);
+    CHECK(c.vectors_per_item == of.vectors_per_item);
     CHECK(c.blocks_per_row == of.blocks);
     CHECK(c.partial_rows == of.partial_rows);
-    const bool rings = of.size == 2 && of.vecs == (of.blocks > 1 ? 2 : 4);
-    const int offset = of.centred ? 0 : ring_offset(of.vecs, of.blocks > 1, kPersistentBlock);
+    const bool rings = of.size == 2 && of.vectors_per_item == (of.blocks > 1 ? 2 : 4);
+    const int offset =
+        of.centred ? 0 : ring_offset(of.vectors_per_item, of.blocks > 1, kPersistentBlock);
     CHECK((added.shared_bytes - offset) * 2 == (c.shared_bytes - offset) * (rings ? 3 : 2));
-    if (of.blocks == 1 && of.vecs == 4) CHECK(config(true, false).vecs == 2);  // has no kernel
+    if (of.blocks == 1 && of.vectors_per_item == 4)
+      CHECK(config(true, false).vectors_per_item == 2);  // has no kernel
   }
 }
 
 TEST_CASE("an empty array needs neither workspace nor blocks of rows") {
   CHECK(rms_norm_backward_partials(0, 4096, 2) == 0);
-  CHECK(rms_norm_backward_config(0, 4096, 2, true, true, 16).form == GradientForm::kRoles);
+  CHECK(rms_norm_backward_config(0, 4096, 2, true, true, 16).form == GradientForm::kSpecialised);
 }
 
 TEST_CASE("a lane that plays four has chunks for three of them at most") {
-  for (std::int64_t chunks = 1; chunks <= 32; ++chunks) {
-    CAPTURE(chunks);
-    const auto c = rms_norm_backward_config(1 << 20, chunks * 8, 2, true, true, 16, false, 1, true);
+  for (std::int64_t vectors = 1; vectors <= 32; ++vectors) {
+    CAPTURE(vectors);
+    const auto c =
+        rms_norm_backward_config(1 << 20, vectors * 8, 2, true, true, 16, false, 1, true);
     CHECK(c.form == GradientForm::kPersistent);
-    CHECK(c.threads == kPersistentBlock);  // folded, the half or a quarter of it
-    CHECK(c.lanes >= chunks);
-    if (folds_four_lanes(chunks, c.lanes)) {
+    CHECK(c.threads == kPersistentBlock);  // coarsened, the half or a quarter of it
+    CHECK(c.lanes >= vectors);
+    if (coarsens_four_lanes(vectors, c.lanes)) {
       CHECK(c.lanes % 8 == 0);
-      CHECK(chunks <= c.lanes / 4 * 3);
-      CHECK(chunks > c.lanes / 4 * 2);
+      CHECK(vectors <= c.lanes / 4 * 3);
+      CHECK(vectors > c.lanes / 4 * 2);
     }
   }
 }

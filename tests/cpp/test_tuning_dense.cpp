@@ -11,9 +11,9 @@ using namespace membound::cuda::tuning;
 
 namespace {
 
-DenseConfig config_of(std::int64_t rows, std::int64_t cols, int size, bool gated = false,
-                      int arrays = 1) {
-  return dense_config(rows, cols, rms_norm_config(rows, cols, size, 16), size, gated, arrays);
+PackedConfig config_of(std::int64_t rows, std::int64_t cols, int size, bool gated = false,
+                       int arrays = 1) {
+  return packed_config(rows, cols, rms_norm_config(rows, cols, size, 16), size, gated, arrays);
 }
 
 }  // namespace
@@ -25,23 +25,25 @@ TEST_CASE("dense rows fit their block, and all pieces start alike") {
       CAPTURE(cols);
       const std::int64_t rows = 1 << 20;
       const auto row = rms_norm_config(rows, cols, size, 16);
-      const DenseConfig config = config_of(rows, cols, size, false, 2);
-      const std::int64_t chunks = ceil_div(cols, kChunk / size);
+      const PackedConfig config = config_of(rows, cols, size, false, 2);
+      const std::int64_t vectors = ceil_div(cols, kVector / size);
       if (config.blocks == 0) {
-        CHECK((chunks <= 4 || chunks > 64));
+        CHECK((vectors <= 4 || vectors > 64));
         continue;
       }
       CHECK(config.blocks * config.rows >= rows);
       CHECK((config.blocks - 1) * config.rows < rows);
-      CHECK(config.rows * cols * size % kChunk == 0);
-      // From any byte of the first chunk on, with a whole chunk in the last place of the last row.
-      CHECK(kChunk * (config.places - 1) >= config.rows * cols * size + kChunk - size);
-      CHECK(config.bytes == kChunk * config.places * 2);
+      CHECK(config.rows * cols * size % kVector == 0);
+      // From any byte of the first vector on, with a whole vector in the last place of the last
+      // row.
+      CHECK(kVector * (config.places - 1) >= config.rows * cols * size + kVector - size);
+      CHECK(config.bytes == kVector * config.places * 2);
       CHECK(config.bytes <= 40 << 10);
-      // The pivot's elements are in the first chunks of different lanes, the row's end in a second.
-      CHECK(row.lanes * (kChunk / size) >= 16);
-      CHECK(chunks > row.lanes);
-      CHECK(chunks <= 2 * row.lanes);
+      // The shift's elements are in the first vectors of different lanes, the row's end in a
+      // second.
+      CHECK(row.lanes * (kVector / size) >= 16);
+      CHECK(vectors > row.lanes);
+      CHECK(vectors <= 2 * row.lanes);
     }
   }
 }
@@ -61,17 +63,17 @@ TEST_CASE("dense rows of gradients: two blocks fit a multiprocessor, and the sum
         CAPTURE(size);
         CAPTURE(cols);
         CAPTURE(rows);
-        const std::int64_t chunks = ceil_div(cols, kChunk / size);
+        const std::int64_t vectors = ceil_div(cols, kVector / size);
         const auto row = rms_norm_backward_config(rows, cols, size, true, false, 16);
-        const auto dense = dense_gradient_config(row, cols, size, 3, 2);
-        CHECK((dense.places > 0) == (row.form == GradientForm::kPersistent && chunks <= 32));
-        if (dense.places == 0) continue;
+        const auto packed = packed_gradient_config(row, cols, size, 3, 2);
+        CHECK((packed.places > 0) == (row.form == GradientForm::kPersistent && vectors <= 32));
+        if (packed.places == 0) continue;
         const std::int64_t groups = row.threads / row.lanes;
-        CHECK(groups * cols * size % kChunk == 0);
-        CHECK(kChunk * (dense.places - 1) >= groups * cols * size + kChunk - size);
-        CHECK(dense.bytes >= kChunk * dense.places * (3 * kDenseSlots + 2 * 2));
-        CHECK(dense.bytes >= row.threads * (kChunk / size) * 4);
-        CHECK(2 * (dense.bytes + (9 << 10)) <= 227 << 10);
+        CHECK(groups * cols * size % kVector == 0);
+        CHECK(kVector * (packed.places - 1) >= groups * cols * size + kVector - size);
+        CHECK(packed.bytes >= kVector * packed.places * (3 * kPackedSlots + 2 * 2));
+        CHECK(packed.bytes >= row.threads * (kVector / size) * 4);
+        CHECK(2 * (packed.bytes + (9 << 10)) <= 227 << 10);
       }
     }
   }

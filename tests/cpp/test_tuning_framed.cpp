@@ -26,20 +26,20 @@ TEST_CASE("rows that are many keep their shift, and have a frame for it") {
           CAPTURE(size);
           CAPTURE(cols);
           CAPTURE(rows);
-          const auto chunks = ceil_div(cols, kChunk / size);
+          const auto vectors = ceil_div(cols, kVector / size);
           for (bool as_aligned : {true, false}) {
             const auto c =
                 rms_norm_backward_config(rows, cols, size, true, as_aligned, 16, false, 1, gated);
-            const bool framed = has_frame(c, chunks, size, {cols, cols, 0});
-            if (chunks <= 2048) {
-              CHECK(framed == (c.form == GradientForm::kPersistent && c.lanes > 32));
+            const bool bulk = has_span(c, vectors, size, {cols, cols, 0});
+            if (vectors <= 2048) {
+              CHECK(bulk == (c.form == GradientForm::kPersistent && c.lanes > 32));
             }
-            if (!framed) continue;
-            // The last chunk is in the last place of a thread.
-            CHECK(chunks > c.lanes * (c.vecs * c.blocks_per_row - 1));
-            CHECK(framed_bytes(c, 3) <= 220 << 10);
+            if (!bulk) continue;
+            // The last vector is in the last place of a thread.
+            CHECK(vectors > c.lanes * (c.vectors_per_item * c.blocks_per_row - 1));
+            CHECK(bulk_bytes(c, 3) <= 220 << 10);
             // At the end the ring holds a float for each column of each group.
-            CHECK(framed_bytes(c, 2) >= c.threads * c.vecs * kChunk / size * 4);
+            CHECK(bulk_bytes(c, 2) >= c.threads * c.vectors_per_item * kVector / size * 4);
           }
         }
       }
@@ -52,13 +52,13 @@ TEST_CASE("wide rows have a frame in clusters of two chunks a thread") {
     return rms_norm_backward_config(4096, cols, 2, true, as_aligned, 16, false, 1, gated);
   };
   for (std::int64_t cols : {24575, 32767}) {
-    CHECK_FALSE(has_frame(config(cols, true, false), (cols + 1) / 8, 2, {cols}));
+    CHECK_FALSE(has_span(config(cols, true, false), (cols + 1) / 8, 2, {cols}));
     CHECK(config(cols, false, false).blocks_per_row == 4);
-    CHECK(has_frame(config(cols, false, false), (cols + 1) / 8, 2, {cols}));
+    CHECK(has_span(config(cols, false, false), (cols + 1) / 8, 2, {cols}));
   }
   for (bool gated : {false, true}) {
     CHECK(config(10239, false, gated).blocks_per_row == 2);
-    CHECK(has_frame(config(10239, false, gated), 1280, 2, {10239}));
+    CHECK(has_span(config(10239, false, gated), 1280, 2, {10239}));
   }
 }
 
@@ -67,13 +67,13 @@ TEST_CASE("distances that blocks do not repeat have no frame") {
   config.form = GradientForm::kPersistent;
   config.blocks_per_row = 1;
   config.threads = config.lanes = 512;
-  config.vecs = 1;
+  config.vectors_per_item = 1;
   for (int blocks : {1, 2, 4, 8, 12, 256}) {
     config.partial_rows = blocks;
-    CHECK(has_frame(config, 512, 2, {4096, 4097}) == (blocks % 8 == 0));
-    CHECK(has_frame(config, 512, 2, {4096, 4100}) == (blocks % 2 == 0));
-    CHECK(has_frame(config, 512, 4, {4097}) == (blocks % 4 == 0));
-    CHECK(has_frame(config, 512, 2, {4096, 8}));
+    CHECK(has_span(config, 512, 2, {4096, 4097}) == (blocks % 8 == 0));
+    CHECK(has_span(config, 512, 2, {4096, 4100}) == (blocks % 2 == 0));
+    CHECK(has_span(config, 512, 4, {4097}) == (blocks % 4 == 0));
+    CHECK(has_span(config, 512, 2, {4096, 8}));
   }
 }
 
@@ -88,17 +88,17 @@ TEST_CASE("norms of rows in one block have a thread for every chunk, and room fo
         for (auto [arrays, gated] : {std::pair(1, false), {2, false}, {2, true}}) {
           CAPTURE(arrays);
           CAPTURE(gated);
-          const auto c = framed_config(rows, row, size, gated, arrays, 2, 132, kMostBytes);
+          const auto c = bulk_config(rows, row, size, gated, arrays, 2, 132, kMostBytes);
           // Of a gated row element by element is all else that there is.
           if (gated && row.form == RowForm::kBlock && size < 8) CHECK(c.blocks > 0);
           if (c.blocks == 0) continue;
           CHECK(size < 8);
           CHECK(row.form == RowForm::kBlock);
-          CHECK(std::int64_t{c.threads} * c.vecs >= ceil_div(cols, kChunk / size));
+          CHECK(std::int64_t{c.threads} * c.vectors_per_item >= ceil_div(cols, kVector / size));
           CHECK(c.threads <= 512);
           CHECK(c.blocks <= rows);
           CHECK((c.blocks == rows || keeps_shift(c.blocks, size, {1})));
-          CHECK(ceil_div(c.blocks, 132) * (c.bytes + kFramedBytes) <= kMostBytes + kSharedOfSystem);
+          CHECK(ceil_div(c.blocks, 132) * (c.bytes + kBulkBytes) <= kMostBytes + kSharedOfSystem);
         }
       }
     }

@@ -36,8 +36,8 @@ TEST_CASE("qk_norm_rope: decoding has a head per row, prefill eight") {
 TEST_CASE("qk_norm_rope: every head of v belongs to one row of the blocks behind") {
   for (const std::int64_t tokens : {1, 64, 16384}) {
     for (const std::int64_t heads : {1, 3, 8}) {
-      for (const bool in_chunks : {false, true}) {
-        const QkNormRopeConfig config = qk_norm_rope_config(tokens, 32, heads, 128, 2, in_chunks);
+      for (const bool in_vectors : {false, true}) {
+        const QkNormRopeConfig config = qk_norm_rope_config(tokens, 32, heads, 128, 2, in_vectors);
         const std::int64_t groups = qk_norm_value_groups(config, heads);
         const std::int64_t blocks = qk_norm_value_blocks(config, tokens, heads);
         CAPTURE(to_string(config));
@@ -52,15 +52,15 @@ TEST_CASE("qk_norm_rope: every head of v belongs to one row of the blocks behind
 }
 
 TEST_CASE("qk_norm_rope: which heads come in pairs of chunks") {
-  CHECK(qk_norm_pairs_chunks(128, 2));
-  CHECK(qk_norm_pairs_chunks(16, 2));
-  CHECK(qk_norm_pairs_chunks(512, 2));
-  CHECK(qk_norm_pairs_chunks(256, 4));
-  CHECK_FALSE(qk_norm_pairs_chunks(8, 2));     // one chunk
-  CHECK(qk_norm_pairs_chunks(80, 2));          // lanes without chunks
-  CHECK_FALSE(qk_norm_pairs_chunks(72, 2));    // nine chunks
-  CHECK_FALSE(qk_norm_pairs_chunks(1024, 2));  // more than a warp holds
-  CHECK_FALSE(qk_norm_pairs_chunks(20, 2));    // no whole chunks
+  CHECK(qk_norm_pairs_vectors(128, 2));
+  CHECK(qk_norm_pairs_vectors(16, 2));
+  CHECK(qk_norm_pairs_vectors(512, 2));
+  CHECK(qk_norm_pairs_vectors(256, 4));
+  CHECK_FALSE(qk_norm_pairs_vectors(8, 2));     // one vector
+  CHECK(qk_norm_pairs_vectors(80, 2));          // lanes without vectors
+  CHECK_FALSE(qk_norm_pairs_vectors(72, 2));    // nine vectors
+  CHECK_FALSE(qk_norm_pairs_vectors(1024, 2));  // more than a warp holds
+  CHECK_FALSE(qk_norm_pairs_vectors(20, 2));    // no whole vectors
 }
 
 TEST_CASE("qk_norm_rope: rows have as many heads as leave the fewest lanes without one") {
@@ -80,12 +80,12 @@ TEST_CASE("qk_norm_rope: every chunk of a warp's heads belongs to one lane") {
     for (std::int64_t head_dim = 1; qk_norm_fits_lanes(head_dim, size); ++head_dim) {
       const WarpHeads all = warp_heads(head_dim, size);
       CAPTURE(head_dim);
-      CHECK(all.chunks * 16 >= head_dim * size);
-      CHECK((all.chunks - 1) * 16 < head_dim * size);
-      CHECK(all.chunks * all.heads <= 32);
-      CHECK(all.chunks * (all.heads + 1) > 32);
-      CHECK(2 * all.summing >= all.chunks);
-      const int behind = all.chunks - all.summing, front = all.heads * all.summing;
+      CHECK(all.vectors * 16 >= head_dim * size);
+      CHECK((all.vectors - 1) * 16 < head_dim * size);
+      CHECK(all.vectors * all.heads <= 32);
+      CHECK(all.vectors * (all.heads + 1) > 32);
+      CHECK(2 * all.summing >= all.vectors);
+      const int behind = all.vectors - all.summing, front = all.heads * all.summing;
       for (int lane = front; behind > 0 && lane < 32; ++lane) {
         const int number = lane - front;
         CHECK(static_cast<int>(number * all.behind_magic >> 16) == number / behind);
@@ -106,12 +106,12 @@ TEST_CASE("qk_norm_rope: every chunk of a warp's heads belongs to one lane") {
 }
 
 TEST_CASE("qk_norm_rope_backward: slots are of the head's width alone") {
-  for (const bool in_chunks : {false, true}) {
+  for (const bool in_vectors : {false, true}) {
     for (const std::int64_t blocks : {1, 100000}) {
-      const auto config = qk_norm_rope_backward_config(blocks, 128, 2, in_chunks);
+      const auto config = qk_norm_rope_backward_config(blocks, 128, 2, in_vectors);
       CHECK(config.lanes == 8);
       CHECK(config.slots == 16);
-      CHECK(config.threads == (in_chunks ? kQkNormRopeBackwardThreads : 32));
+      CHECK(config.threads == (in_vectors ? kQkNormRopeBackwardThreads : 32));
     }
   }
 }

@@ -17,26 +17,28 @@ TEST_CASE("a quantised row has the tree of the norm, whose bits it takes") {
         CAPTURE(to_string(quant));
         CHECK(quant.form == norm.form);
         CHECK(quant.groups == norm.groups);
-        CHECK(quant.vecs == norm.vecs);
-        CHECK(quant.threads * quant.fold == norm.threads * norm.fold);
-        CHECK((aligned || quant.form != RowForm::kBlock || quant.fold == 1));
+        CHECK(quant.vectors_per_item == norm.vectors_per_item);
+        CHECK(quant.threads * quant.items_per_thread == norm.threads * norm.items_per_thread);
+        CHECK((aligned || quant.form != RowForm::kBlock || quant.items_per_thread == 1));
         // Kernels of two virtual threads a thread are for these alone.
-        if (residual && quant.max_warps == 8 && quant.vecs == 2) CHECK(quant.fold == 1);
+        if (residual && quant.max_warps == 8 && quant.vectors_per_item == 2)
+          CHECK(quant.items_per_thread == 1);
       }
     }
   }
 }
 
 TEST_CASE("threads of a quantised row by rows, dtype and residual") {
-  const auto fold_of = [](std::int64_t rows, std::int64_t cols, int size, bool residual) {
-    return rms_norm_quant_config(rows, cols, size, true, residual, 16).fold;
+  const auto items_per_thread_of = [](std::int64_t rows, std::int64_t cols, int size,
+                                      bool residual) {
+    return rms_norm_quant_config(rows, cols, size, true, residual, 16).items_per_thread;
   };
-  CHECK(fold_of(2048, 4096, 2, false) == 1);
-  CHECK(fold_of(4096, 4096, 2, false) == 2);
-  CHECK(fold_of(2048, 2048, 4, false) == 2);
-  CHECK(fold_of(1 << 20, 4096, 2, true) == 1);
-  CHECK(fold_of(2048, 5120, 2, false) == 2);
-  CHECK(fold_of(2048, 5120, 2, true) == 2);
+  CHECK(items_per_thread_of(2048, 4096, 2, false) == 1);
+  CHECK(items_per_thread_of(4096, 4096, 2, false) == 2);
+  CHECK(items_per_thread_of(2048, 2048, 4, false) == 2);
+  CHECK(items_per_thread_of(1 << 20, 4096, 2, true) == 1);
+  CHECK(items_per_thread_of(2048, 5120, 2, false) == 2);
+  CHECK(items_per_thread_of(2048, 5120, 2, true) == 2);
 }
 
 TEST_CASE("quantised rows in one warp where they are many, by as many virtual threads") {
@@ -45,7 +47,7 @@ TEST_CASE("quantised rows in one warp where they are many, by as many virtual th
     const RmsNormConfig quant = rms_norm_quant_config(rows, cols, size, true, residual, 16);
     if (quant.form != RowForm::kWarp) return false;
     CHECK(norm.form == RowForm::kBlock);
-    CHECK(quant.lanes * quant.fold == norm.threads * norm.fold);
+    CHECK(quant.lanes * quant.items_per_thread == norm.threads * norm.items_per_thread);
     return true;
   };
   CHECK_FALSE(by_warp(1024, 768, 2));

@@ -197,8 +197,8 @@ struct ActivationOf<Activation::kGelu, T> {
   }
 };
 
-// Beside 16-bit storage Phi(-t) is a power of two whose exponent is a polynomial, to 2^-17 up to
-// kFar; float32 has the rest.
+// FusedInput 16-bit storage Phi(-t) is a power of two whose exponent is a polynomial, to 2^-17 up
+// to kFar; float32 has the rest.
 template <class T>
   requires(sizeof(T) == 2)
 struct ActivationOf<Activation::kGelu, T> {

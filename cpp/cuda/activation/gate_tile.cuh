@@ -17,20 +17,20 @@
 
 namespace membound::cuda {
 
-// What a thread loads and stores at once: a chunk of 16 bytes where all rows are aligned, else an
+// What a thread loads and stores at once: a vector of 16 bytes where all rows are aligned, else an
 // element, so that the lanes of a warp touch neighbours at any alignment.
-template <class T, bool kChunks>
+template <class T, bool kVectors>
 struct Unit {
-  static constexpr int kWidth = kChunks ? kPack<T> : 1;
-  static constexpr int kCount = kChunks ? tuning::kChunksPerThread : tuning::kElementsPerThread;
+  static constexpr int kWidth = kVectors ? kPack<T> : 1;
+  static constexpr int kCount = kVectors ? tuning::kVectorsPerThread : tuning::kElementsPerThread;
   using A = accumulate_t<T>;
-  using Raw = std::conditional_t<kChunks, uint4, T>;
+  using Raw = std::conditional_t<kVectors, uint4, T>;
   struct Values {
     A at[kWidth];
   };
 
   static __device__ Values unpacked(const Raw& raw) {
-    if constexpr (kChunks) {
+    if constexpr (kVectors) {
       const Numbers<T> numbers = unpack<T>(raw);
       Values values;
 #pragma unroll
@@ -41,7 +41,7 @@ struct Unit {
     }
   }
   static __device__ Raw packed(const Values& values) {
-    if constexpr (kChunks) {
+    if constexpr (kVectors) {
       Numbers<T> numbers;
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) numbers.at[i] = values.at[i];
@@ -57,7 +57,7 @@ __device__ inline std::int64_t token_offset(const RowLayout& tokens, std::int64_
 }
 
 // One matrix as a kernel sees it; data is null where there is none. Its rows of several axes stand
-// behind all that everyday rows need, so that a block waits for few lines of constant memory.
+// behind all that common rows need, so that a block waits for few lines of constant memory.
 template <class Pointer>
 struct GateArray {
   Pointer data;
@@ -74,15 +74,15 @@ struct GateArray {
     return static_cast<Element*>(data) + offset(rows, row);
   }
   // Unit `unit` of the row that starts at `offset`.
-  template <class T, bool kChunks>
+  template <class T, bool kVectors>
   __device__ auto* at(std::int64_t offset, std::int64_t unit) const {
-    using Raw = typename Unit<T, kChunks>::Raw;
+    using Raw = typename Unit<T, kVectors>::Raw;
     using To = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const Raw, Raw>;
     using Element = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const T, T>;
     Element* row = static_cast<Element*>(data) + offset;
-    if constexpr (kChunks && std::is_const_v<To>) {
-      return outlasting_writes(reinterpret_cast<To*>(row) + unit);
-    } else if constexpr (kChunks) {
+    if constexpr (kVectors && std::is_const_v<To>) {
+      return with_evict_last(reinterpret_cast<To*>(row) + unit);
+    } else if constexpr (kVectors) {
       return reinterpret_cast<To*>(row) + unit;
     } else {
       return row + unit * col_stride;
@@ -105,13 +105,13 @@ __device__ inline A scale_of_row(const GateArray<const void*>& row_scale, const 
              : A(1);
 }
 
-// Whether chunks of 16 bytes fit a matrix. float64 goes by elements, half a chunk each.
+// Whether vectors of 16 bytes fit a matrix. float64 goes by elements, half a vector each.
 template <class T>
-bool takes_chunks(const void* data, const RowLayout& rows, std::int64_t col_stride,
-                  std::int64_t cols) {
+bool takes_vectors(const void* data, const RowLayout& rows, std::int64_t col_stride,
+                   std::int64_t cols) {
   if (data == nullptr) return sizeof(T) < 8;
   bool fits = sizeof(T) < 8 && col_stride == 1 && cols % kPack<T> == 0 &&
-              reinterpret_cast<std::uintptr_t>(data) % kChunkBytes == 0;
+              reinterpret_cast<std::uintptr_t>(data) % kVectorBytes == 0;
   for (int axis = 0; axis < rows.rank; ++axis) fits = fits && rows.strides[axis] % kPack<T> == 0;
   return fits;
 }
@@ -160,13 +160,13 @@ GateNumbers<accumulate_t<T>> gate_numbers(const GatedActivationOptions& options,
 }
 
 // Which units a thread has: some of one row, `lanes` apart.
-struct GatePlace {
+struct GatePosition {
   std::int64_t row;
   std::int64_t first;  // unit
   int lanes;
   int count;  // of them, at most
 
-  __device__ explicit GatePlace(const tuning::GatedActivationConfig& config) {
+  __device__ explicit GatePosition(const tuning::GatedActivationConfig& config) {
     lanes = config.lanes;
     count = config.per_thread;
     const unsigned group = config.tiles == 1 ? blockIdx.x : blockIdx.x / config.tiles;

@@ -9,11 +9,11 @@ namespace membound::cuda {
 namespace {
 
 template <class T>
-bool all_take_chunks(const GatedActivationProblem& problem) {
+bool all_take_vectors(const GatedActivationProblem& problem) {
   const std::int64_t cols = problem.cols;
-  return takes_chunks<T>(problem.gate, problem.gate_rows, problem.gate_col_stride, cols) &&
-         takes_chunks<T>(problem.up, problem.up_rows, problem.up_col_stride, cols) &&
-         takes_chunks<T>(problem.out, problem.out_rows, problem.out_col_stride, cols);
+  return takes_vectors<T>(problem.gate, problem.gate_rows, problem.gate_col_stride, cols) &&
+         takes_vectors<T>(problem.up, problem.up_rows, problem.up_col_stride, cols) &&
+         takes_vectors<T>(problem.out, problem.out_rows, problem.out_col_stride, cols);
 }
 
 template <class T>
@@ -24,8 +24,8 @@ bool all_take_shifts(const GatedActivationProblem& problem) {
 
 template <class T, Access kAccess>
 void launch_units(const GatedActivationProblem& problem, StreamView stream) {
-  constexpr bool kChunks = kAccess != Access::kAny;
-  using U = Unit<T, kChunks>;
+  constexpr bool kVectors = kAccess != Access::kStrided;
+  using U = Unit<T, kVectors>;
   GatedActivationParams<accumulate_t<T>> p{};
   p.gate = gate_array(problem.gate, problem.gate_rows, problem.gate_col_stride);
   p.up = gate_array(problem.up, problem.up_rows, problem.up_col_stride);
@@ -38,16 +38,16 @@ void launch_units(const GatedActivationProblem& problem, StreamView stream) {
   p.rows = problem.rows;
   p.cols = problem.cols;
   p.units = (problem.cols + U::kWidth - 1) / U::kWidth;
-  p.config = kAccess == Access::kShifted
-                 ? tuning::shifted_gate_config(p.rows, p.units)
+  p.config = kAccess == Access::kUnaligned
+                 ? tuning::unaligned_gate_config(p.rows, p.units)
                  : tuning::gated_activation_config(p.rows, p.units, U::kCount);
   p.numbers =
       gate_numbers<T>(problem.options, problem.up != nullptr && problem.row_scale == nullptr);
   const LaunchShape shape{p.config.blocks, p.config.threads};
-  if constexpr (kAccess == Access::kShifted) {
-    launch<gated_activation_shifted_kernel<T>>(shape, stream, current_device(), p);
+  if constexpr (kAccess == Access::kUnaligned) {
+    launch<gated_activation_unaligned_kernel<T>>(shape, stream, current_device(), p);
   } else {
-    launch<gated_activation_kernel<T, kChunks>>(shape, stream, current_device(), p);
+    launch<gated_activation_kernel<T, kVectors>>(shape, stream, current_device(), p);
   }
 }
 
@@ -56,10 +56,10 @@ void launch_units(const GatedActivationProblem& problem, StreamView stream) {
 void gated_activation(const GatedActivationProblem& problem, StreamView stream) {
   dispatch_floating(problem.dtype, "gated_activation", [&]<class T>() {
     if constexpr (sizeof(T) < 8) {
-      if (all_take_chunks<T>(problem)) return launch_units<T, Access::kAligned>(problem, stream);
-      if (all_take_shifts<T>(problem)) return launch_units<T, Access::kShifted>(problem, stream);
+      if (all_take_vectors<T>(problem)) return launch_units<T, Access::kAligned>(problem, stream);
+      if (all_take_shifts<T>(problem)) return launch_units<T, Access::kUnaligned>(problem, stream);
     }
-    launch_units<T, Access::kAny>(problem, stream);
+    launch_units<T, Access::kStrided>(problem, stream);
   });
 }
 

@@ -10,13 +10,13 @@ namespace membound::cuda {
 namespace {
 
 template <class T>
-bool all_take_chunks(const GatedActivationBackwardProblem& problem) {
+bool all_take_vectors(const GatedActivationBackwardProblem& problem) {
   const std::int64_t cols = problem.cols;
-  return takes_chunks<T>(problem.dy, problem.dy_rows, problem.dy_col_stride, cols) &&
-         takes_chunks<T>(problem.gate, problem.gate_rows, problem.gate_col_stride, cols) &&
-         takes_chunks<T>(problem.up, problem.up_rows, problem.up_col_stride, cols) &&
-         takes_chunks<T>(problem.dgate, problem.dgate_rows, problem.dgate_col_stride, cols) &&
-         takes_chunks<T>(problem.dup, problem.dup_rows, problem.dup_col_stride, cols);
+  return takes_vectors<T>(problem.dy, problem.dy_rows, problem.dy_col_stride, cols) &&
+         takes_vectors<T>(problem.gate, problem.gate_rows, problem.gate_col_stride, cols) &&
+         takes_vectors<T>(problem.up, problem.up_rows, problem.up_col_stride, cols) &&
+         takes_vectors<T>(problem.dgate, problem.dgate_rows, problem.dgate_col_stride, cols) &&
+         takes_vectors<T>(problem.dup, problem.dup_rows, problem.dup_col_stride, cols);
 }
 
 template <class T>
@@ -36,7 +36,7 @@ template <class T>
 bool are_apart(const GatedActivationBackwardProblem& problem) {
   if (problem.dgate == nullptr || problem.dup == nullptr) return false;
   const auto behind = [](const void* data) {
-    return reinterpret_cast<std::uintptr_t>(data) % kChunkBytes;
+    return reinterpret_cast<std::uintptr_t>(data) % kVectorBytes;
   };
   const RowLayout &a = problem.dgate_rows, &b = problem.dup_rows;
   bool alike = behind(problem.dgate) == behind(problem.dup) && a.rank == b.rank;
@@ -48,8 +48,8 @@ bool are_apart(const GatedActivationBackwardProblem& problem) {
 
 template <class T, Access kAccess>
 void launch_units(const GatedActivationBackwardProblem& problem, StreamView stream) {
-  constexpr bool kChunks = kAccess != Access::kAny;
-  using U = Unit<T, kChunks>;
+  constexpr bool kVectors = kAccess != Access::kStrided;
+  using U = Unit<T, kVectors>;
   GatedActivationBackwardParams<accumulate_t<T>> p{};
   p.dy = gate_array(problem.dy, problem.dy_rows, problem.dy_col_stride);
   p.gate = gate_array(problem.gate, problem.gate_rows, problem.gate_col_stride);
@@ -66,17 +66,17 @@ void launch_units(const GatedActivationBackwardProblem& problem, StreamView stre
   p.rows = problem.rows;
   p.cols = problem.cols;
   p.units = (problem.cols + U::kWidth - 1) / U::kWidth;
-  p.config = kAccess == Access::kShifted
-                 ? tuning::shifted_gate_config(p.rows, p.units)
+  p.config = kAccess == Access::kUnaligned
+                 ? tuning::unaligned_gate_config(p.rows, p.units)
                  : tuning::gated_activation_backward_config(p.rows, p.units, U::kCount);
   p.numbers =
       gate_numbers<T>(problem.options, problem.up != nullptr && problem.row_scale == nullptr);
   const LaunchShape shape{p.config.blocks, p.config.threads};
-  if constexpr (kAccess == Access::kShifted) {
+  if constexpr (kAccess == Access::kUnaligned) {
     p.apart = are_apart<T>(problem);
-    launch<gated_activation_backward_shifted_kernel<T>>(shape, stream, current_device(), p);
+    launch<gated_activation_backward_unaligned_kernel<T>>(shape, stream, current_device(), p);
   } else {
-    launch<gated_activation_backward_kernel<T, kChunks>>(shape, stream, current_device(), p);
+    launch<gated_activation_backward_kernel<T, kVectors>>(shape, stream, current_device(), p);
   }
 }
 
@@ -85,10 +85,10 @@ void launch_units(const GatedActivationBackwardProblem& problem, StreamView stre
 void gated_activation_backward(const GatedActivationBackwardProblem& problem, StreamView stream) {
   dispatch_floating(problem.dtype, "gated_activation_backward", [&]<class T>() {
     if constexpr (sizeof(T) < 8) {
-      if (all_take_chunks<T>(problem)) return launch_units<T, Access::kAligned>(problem, stream);
-      if (all_take_shifts<T>(problem)) return launch_units<T, Access::kShifted>(problem, stream);
+      if (all_take_vectors<T>(problem)) return launch_units<T, Access::kAligned>(problem, stream);
+      if (all_take_shifts<T>(problem)) return launch_units<T, Access::kUnaligned>(problem, stream);
     }
-    launch_units<T, Access::kAny>(problem, stream);
+    launch_units<T, Access::kStrided>(problem, stream);
   });
 }
 

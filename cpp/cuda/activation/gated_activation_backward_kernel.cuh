@@ -73,13 +73,13 @@ __device__ inline void gradients_of_unit(const GatedActivationBackwardParams<A>&
 // One block has a tile of a row, or several narrow rows; a thread loads all of its units of dy,
 // gate and up before it computes one, and has read a unit before it writes over it. No shared
 // memory. Limited by memory.
-template <class T, bool kChunks>
+template <class T, bool kVectors>
 __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backward_kernel(
     const __grid_constant__ GatedActivationBackwardParams<accumulate_t<T>> p) {
-  using U = Unit<T, kChunks>;
+  using U = Unit<T, kVectors>;
   using A = accumulate_t<T>;
-  launch_dependents();
-  const GatePlace place(p.config);
+  pdl_launch_dependents();
+  const GatePosition place(p.config);
   if (place.row >= p.rows) return;
   const auto offset_of = [&](const auto& array, const RowLayout& rows) {
     return array.data != nullptr ? array.offset(rows, place.row) : 0;
@@ -90,15 +90,15 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
   const std::int64_t dgate_row = offset_of(p.dgate, p.dgate_rows);
   const std::int64_t dup_row = offset_of(p.dup, p.dup_rows);
   const bool has_up = p.up.data != nullptr;
-  wait_for_launch_before();
+  pdl_wait();
   typename U::Raw dys[U::kCount] = {}, gates[U::kCount] = {}, ups[U::kCount] = {};
 #pragma unroll
   for (int i = 0; i < U::kCount; ++i) {
     const std::int64_t unit = place.first + i * place.lanes;
     if (i >= place.count || unit >= p.units) continue;
-    dys[i] = *p.dy.template at<T, kChunks>(dy_row, unit);
-    gates[i] = *p.gate.template at<T, kChunks>(gate_row, unit);
-    if (has_up) ups[i] = *p.up.template at<T, kChunks>(up_row, unit);
+    dys[i] = *p.dy.template at<T, kVectors>(dy_row, unit);
+    gates[i] = *p.gate.template at<T, kVectors>(gate_row, unit);
+    if (has_up) ups[i] = *p.up.template at<T, kVectors>(up_row, unit);
   }
   const A scale = scale_of_row<A>(p.row_scale, p.row_scale_rows, place.row);
   std::int64_t unit = place.first;
@@ -108,8 +108,8 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
     typename U::Values dgate, dup;
     gradients_of_unit<T, U>(p, dgate, dup, dys[0], gates[0], ups[0], scale);
     if (p.dgate.data != nullptr)
-      *p.dgate.template at<T, kChunks>(dgate_row, unit) = U::packed(dgate);
-    if (p.dup.data != nullptr) *p.dup.template at<T, kChunks>(dup_row, unit) = U::packed(dup);
+      *p.dgate.template at<T, kVectors>(dgate_row, unit) = U::packed(dgate);
+    if (p.dup.data != nullptr) *p.dup.template at<T, kVectors>(dup_row, unit) = U::packed(dup);
 #pragma unroll
     for (int i = 0; i + 1 < U::kCount; ++i) {
       dys[i] = dys[i + 1];
@@ -123,12 +123,12 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
 // behind a boundary, a warp writes it through shared memory, 16 bytes for each thread, and stays
 // together: threads without a row have no units. Otherwise as the kernel above.
 template <class T>
-__global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backward_shifted_kernel(
+__global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backward_unaligned_kernel(
     const __grid_constant__ GatedActivationBackwardParams<float> p) {
   using U = Unit<T, true>;
   __shared__ uint4 staged[tuning::kGateThreads];
-  launch_dependents();
-  const GatePlace place(p.config);
+  pdl_launch_dependents();
+  const GatePosition place(p.config);
   const std::int64_t row = place.row < p.rows ? place.row : p.rows - 1;
   const T* const dy = p.dy.template row<T>(p.dy_rows, row);
   const T* const gate = p.gate.template row<T>(p.gate_rows, row);
@@ -136,11 +136,11 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
   T* const dgate = p.dgate.data != nullptr ? p.dgate.template row<T>(p.dgate_rows, row) : nullptr;
   T* const dup = p.dup.data != nullptr ? p.dup.template row<T>(p.dup_rows, row) : nullptr;
   const T* const rows[] = {dy, gate, up};
-  const ShiftedUnits<T> units(dgate != nullptr ? dgate : dup, p.cols, rows, place,
-                              place.row < p.rows ? p.units : 0);
-  wait_for_launch_before();
-  uint4 chunks[3][tuning::kShiftedPerThread];
-  units.load(chunks, rows);
+  const UnalignedUnits<T> units(dgate != nullptr ? dgate : dup, p.cols, rows, place,
+                                place.row < p.rows ? p.units : 0);
+  pdl_wait();
+  uint4 vectors[3][tuning::kUnalignedPerThread];
+  units.load(vectors, rows);
   const float scale = scale_of_row<float>(p.row_scale, p.row_scale_rows, row);
   const int together = min(place.lanes, kWarpLanes);
   const int lane = static_cast<int>(threadIdx.x) & (together - 1);
@@ -149,20 +149,21 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
     uint4 second = {};
     if (unit < units.end) {
       typename U::Values to_gate, to_up;
-      gradients_of_unit<T, U>(p, to_gate, to_up, chunks[0][0], chunks[1][0], chunks[2][0], scale);
+      gradients_of_unit<T, U>(p, to_gate, to_up, vectors[0][0], vectors[1][0], vectors[2][0],
+                              scale);
       if (dgate != nullptr) units.store(dgate, unit, U::packed(to_gate));
       second = U::packed(to_up);
       if (dup != nullptr && (!p.apart || unit >= units.blocks)) units.store(dup, unit, second);
     }
     if (p.apart) {
       const int blocks = units.blocks + lane - unit;  // from the first of these threads on
-      store_neighbours(dup + units.first + (unit - lane) * kPack<T>, max(0, min(blocks, together)),
-                       second, staged + (threadIdx.x - lane), lane, together);
+      store_realigned(dup + units.first + (unit - lane) * kPack<T>, max(0, min(blocks, together)),
+                      second, staged + (threadIdx.x - lane), lane, together);
     }
 #pragma unroll
     for (int k = 0; k < 3; ++k) {
 #pragma unroll
-      for (int i = 0; i + 1 < tuning::kShiftedPerThread; ++i) chunks[k][i] = chunks[k][i + 1];
+      for (int i = 0; i + 1 < tuning::kUnalignedPerThread; ++i) vectors[k][i] = vectors[k][i + 1];
     }
   }
 }

@@ -9,12 +9,12 @@ namespace membound::cuda::tuning {
 
 inline constexpr int kGateThreads = 256;  // of a block, at most
 // Loads of each array that a thread has in flight at once.
-inline constexpr int kChunksPerThread = 2;
+inline constexpr int kVectorsPerThread = 2;
 inline constexpr int kElementsPerThread = 4;
 // Of rows that start anywhere, which take more instructions for a thread and fewer for each unit.
-inline constexpr int kShiftedPerThread = 2;
+inline constexpr int kUnalignedPerThread = 2;
 
-// Few units, in chunks or elements: one per thread and blocks of 64 threads, so that all
+// Few units, in vectors or elements: one per thread and blocks of 64 threads, so that all
 // multiprocessors have some of them (H200, silu of 1 x 4096 bfloat16: 1.9 us, 2.1 with two units
 // and 256 threads; 128 x 4096: 2.8 and 3.5; 1024 x 4096: 10.7 and 8.6).
 inline constexpr std::int64_t kFewGateUnits = 132 * 1024;
@@ -32,7 +32,7 @@ struct GatedActivationConfig {
   std::int64_t blocks;
 };
 
-// units: chunks or elements of a row.
+// units: vectors or elements of a row.
 inline GatedActivationConfig tile_config(std::int64_t rows, std::int64_t units, int per_thread,
                                          int threads) {
   const std::int64_t wanted = (units + per_thread - 1) / per_thread;
@@ -57,9 +57,9 @@ inline GatedActivationConfig gated_activation_config(std::int64_t rows, std::int
 }
 
 // Rows that start anywhere. Four threads at least: one has at most one of the last four units.
-inline GatedActivationConfig shifted_gate_config(std::int64_t rows, std::int64_t units) {
-  const std::int64_t wanted = 4 * kShiftedPerThread;
-  return gated_activation_config(rows, units < wanted ? wanted : units, kShiftedPerThread);
+inline GatedActivationConfig unaligned_gate_config(std::int64_t rows, std::int64_t units) {
+  const std::int64_t wanted = 4 * kUnalignedPerThread;
+  return gated_activation_config(rows, units < wanted ? wanted : units, kUnalignedPerThread);
 }
 
 }  // namespace membound::cuda::tuning

@@ -40,33 +40,33 @@ __device__ inline typename U::Raw gated_unit(const GatedActivationParams<A>& p,
 // One block has a tile of a row, or several narrow rows; a thread loads all of its units of gate
 // and up before it computes one. No shared memory. Limited by memory; beside 16-bit storage, with
 // gelu, nearly by arithmetic.
-template <class T, bool kChunks>
+template <class T, bool kVectors>
 __global__ void __launch_bounds__(tuning::kGateThreads)
     gated_activation_kernel(const __grid_constant__ GatedActivationParams<accumulate_t<T>> p) {
-  using U = Unit<T, kChunks>;
+  using U = Unit<T, kVectors>;
   using A = accumulate_t<T>;
-  launch_dependents();
-  const GatePlace place(p.config);
+  pdl_launch_dependents();
+  const GatePosition place(p.config);
   if (place.row >= p.rows) return;
   const std::int64_t gate_row = p.gate.offset(p.gate_rows, place.row);
   const std::int64_t out_row = p.out.offset(p.out_rows, place.row);
   const bool has_up = p.up.data != nullptr;
   const std::int64_t up_row = has_up ? p.up.offset(p.up_rows, place.row) : 0;
-  wait_for_launch_before();
+  pdl_wait();
   typename U::Raw gates[U::kCount] = {}, ups[U::kCount] = {};
 #pragma unroll
   for (int i = 0; i < U::kCount; ++i) {
     const std::int64_t unit = place.first + i * place.lanes;
     if (i >= place.count || unit >= p.units) continue;
-    gates[i] = *p.gate.template at<T, kChunks>(gate_row, unit);
-    if (has_up) ups[i] = *p.up.template at<T, kChunks>(up_row, unit);
+    gates[i] = *p.gate.template at<T, kVectors>(gate_row, unit);
+    if (has_up) ups[i] = *p.up.template at<T, kVectors>(up_row, unit);
   }
   const A scale = scale_of_row<A>(p.row_scale, p.row_scale_rows, place.row);
   std::int64_t unit = place.first;
   // Once in the code: what is held moves down.
 #pragma unroll 1
   for (int left = place.count; left > 0 && unit < p.units; --left, unit += place.lanes) {
-    *p.out.template at<T, kChunks>(out_row, unit) = gated_unit<T, U>(p, gates[0], ups[0], scale);
+    *p.out.template at<T, kVectors>(out_row, unit) = gated_unit<T, U>(p, gates[0], ups[0], scale);
 #pragma unroll
     for (int i = 0; i + 1 < U::kCount; ++i) {
       gates[i] = gates[i + 1];
@@ -78,27 +78,27 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
 // Rows that start anywhere, in units of the result. Otherwise as the kernel above.
 template <class T>
 __global__ void __launch_bounds__(tuning::kGateThreads)
-    gated_activation_shifted_kernel(const __grid_constant__ GatedActivationParams<float> p) {
+    gated_activation_unaligned_kernel(const __grid_constant__ GatedActivationParams<float> p) {
   using U = Unit<T, true>;
-  launch_dependents();
-  const GatePlace place(p.config);
+  pdl_launch_dependents();
+  const GatePosition place(p.config);
   if (place.row >= p.rows) return;
   const T* const gate = p.gate.template row<T>(p.gate_rows, place.row);
   const T* const up = p.up.data != nullptr ? p.up.template row<T>(p.up_rows, place.row) : gate;
   T* const out = p.out.template row<T>(p.out_rows, place.row);
   const T* const rows[] = {gate, up};
-  const ShiftedUnits<T> units(out, p.cols, rows, place, p.units);
-  wait_for_launch_before();
-  uint4 chunks[2][tuning::kShiftedPerThread];
-  units.load(chunks, rows);
+  const UnalignedUnits<T> units(out, p.cols, rows, place, p.units);
+  pdl_wait();
+  uint4 vectors[2][tuning::kUnalignedPerThread];
+  units.load(vectors, rows);
   const float scale = scale_of_row<float>(p.row_scale, p.row_scale_rows, place.row);
 #pragma unroll 1
   for (int unit = 0; unit < units.end; unit += place.lanes) {
-    units.store(out, unit, gated_unit<T, U>(p, chunks[0][0], chunks[1][0], scale));
+    units.store(out, unit, gated_unit<T, U>(p, vectors[0][0], vectors[1][0], scale));
 #pragma unroll
-    for (int i = 0; i + 1 < tuning::kShiftedPerThread; ++i) {
-      chunks[0][i] = chunks[0][i + 1];
-      chunks[1][i] = chunks[1][i + 1];
+    for (int i = 0; i + 1 < tuning::kUnalignedPerThread; ++i) {
+      vectors[0][i] = vectors[0][i + 1];
+      vectors[1][i] = vectors[1][i + 1];
     }
   }
 }

@@ -13,11 +13,11 @@ namespace membound::cuda {
 namespace {
 
 template <class T>
-bool all_take_chunks(const GatedActivationQuantProblem& problem) {
+bool all_take_vectors(const GatedActivationQuantProblem& problem) {
   const GatedActivationProblem& given = problem.activation;
   bool fits = given.cols / kPack<T> < std::int64_t{1} << 30 &&  // they are counted in 32 bits
-              takes_chunks<T>(given.gate, given.gate_rows, given.gate_col_stride, given.cols) &&
-              takes_chunks<T>(given.up, given.up_rows, given.up_col_stride, given.cols) &&
+              takes_vectors<T>(given.gate, given.gate_rows, given.gate_col_stride, given.cols) &&
+              takes_vectors<T>(given.up, given.up_rows, given.up_col_stride, given.cols) &&
               problem.out_col_stride == 1 &&
               reinterpret_cast<std::uintptr_t>(problem.out) % kPack<T> == 0;
   for (int axis = 0; axis < problem.out_rows.rank; ++axis)
@@ -26,7 +26,7 @@ bool all_take_chunks(const GatedActivationQuantProblem& problem) {
 }
 
 // One row of all elements where none meets those beside it: their number alone has to be of whole
-// chunks.
+// vectors.
 GatedActivationQuantProblem flattened(const GatedActivationQuantProblem& problem) {
   const GatedActivationProblem& given = problem.activation;
   const auto contiguous = [&](const void* data, const RowLayout& rows, std::int64_t col_stride) {
@@ -119,14 +119,14 @@ bool launch_rows(GatedActivationQuantParams<accumulate_t<T>>& p, int device, Str
 
 // Whether rows that start anywhere do.
 template <class T>
-bool launch_shifted(const GatedActivationQuantProblem& problem, StreamView stream) {
+bool launch_unaligned(const GatedActivationQuantProblem& problem, StreamView stream) {
   const GatedActivationProblem& given = problem.activation;
-  auto p = params_of<QuantUnit<T, Access::kShifted>>(problem);
+  auto p = params_of<QuantUnit<T, Access::kUnaligned>>(problem);
   if (p.group_lanes != 0) return false;
   p.gate_end = end_of<T>(given.gate, given.gate_rows, given);
   p.up_end = end_of<T>(given.up, given.up_rows, given);
   p.units = (given.cols + 2 * (kPack<T> - 1)) / kPack<T>;
-  return launch_rows<T, Access::kShifted>(p, current_device(), stream);
+  return launch_rows<T, Access::kUnaligned>(p, current_device(), stream);
 }
 
 // Whether aligned rows go to a kernel of their own. one_scale: for each row.
@@ -178,12 +178,12 @@ void gated_activation_quant(const GatedActivationQuantProblem& problem, StreamVi
   const GatedActivationQuantProblem flat = flattened(problem);
   dispatch_floating(problem.activation.dtype, "gated_activation_quant", [&]<class T>() {
     if constexpr (sizeof(T) < 8) {
-      if (all_take_chunks<T>(flat)) return launch_units<T, Access::kAligned>(flat, stream);
+      if (all_take_vectors<T>(flat)) return launch_units<T, Access::kAligned>(flat, stream);
       // Rather each row than all as one (H200, bfloat16, 16384 x 4096 off by one 117 and 161 us).
-      if (all_take_shifts<T>(problem) && launch_shifted<T>(problem, stream)) return;
-      if (all_take_shifts<T>(flat)) return launch_units<T, Access::kShifted>(flat, stream);
+      if (all_take_shifts<T>(problem) && launch_unaligned<T>(problem, stream)) return;
+      if (all_take_shifts<T>(flat)) return launch_units<T, Access::kUnaligned>(flat, stream);
     }
-    launch_units<accumulate_t<T>, Access::kAny>(flat, stream);
+    launch_units<accumulate_t<T>, Access::kStrided>(flat, stream);
   });
 }
 

@@ -150,11 +150,11 @@ inline bool fills_threads(const GatedActivationQuantConfig& config) {
 inline constexpr std::int64_t kThreeUnitsOf = 768;  // units of a row, at most
 // Units of a row that starts anywhere, at least: narrower ones leave most of a warp without (H100,
 // bfloat16, before and so: 262144 x 250 301 and 233, 400000 x 127 247 and 356).
-inline constexpr std::int64_t kFewestShiftedUnits = 24;
+inline constexpr std::int64_t kFewestUnalignedUnits = 24;
 inline constexpr int kQuantRowSlots = 4;  // rows that wait for a block, at most
 // Chunks of shared memory for gate, as for up, that a row which starts anywhere takes beside one
 // for each unit.
-inline constexpr int kChunksBesideUnits = 3;
+inline constexpr int kVectorsBesidesUnits = 3;
 // Threads of a multiprocessor whose registers have their results.
 constexpr int quant_row_threads(int units_of_thread) { return units_of_thread == 3 ? 768 : 1024; }
 
@@ -170,7 +170,7 @@ inline GatedActivationQuantRowsConfig gated_activation_quant_rows_config(
     std::int64_t rows, std::int64_t units, bool aligned, int dtype_size,
     std::size_t max_shared_bytes, int multiprocessors) {
   if (units > (aligned ? kManyQuantUnits : 3 * quant_row_threads(3))) return {};
-  if (!aligned && units < kFewestShiftedUnits) return {};
+  if (!aligned && units < kFewestUnalignedUnits) return {};
   const auto warps_of = [&](int of_thread) {
     return static_cast<int>((units + of_thread * 32 - 1) / (of_thread * 32));
   };
@@ -182,7 +182,7 @@ inline GatedActivationQuantRowsConfig gated_activation_quant_rows_config(
               : together_of(2) < 2 && together_of(3) > together_of(2);
   const int units_of_thread = three ? 3 : 2;
   const int warps = warps_of(units_of_thread), together = together_of(units_of_thread);
-  const std::int64_t places = 2 * (units + (aligned ? 0 : kChunksBesideUnits));
+  const std::int64_t places = 2 * (units + (aligned ? 0 : kVectorsBesidesUnits));
   const auto row_bytes = static_cast<std::size_t>(places) * 16;
   int slots = kQuantRowSlots;
   while (slots > 1 && together * (slots * row_bytes + kSharedOfBlock) > max_shared_bytes) --slots;

@@ -33,14 +33,15 @@ struct GatedActivationQuantParams {
 // One row, or a tile of one, and the threads that have it: a power of two, or all of a block.
 // Threads behind the last row compute it once more and store nothing, so that whole warps exchange.
 template <class Index>
-struct QuantPlace {
+struct QuantPosition {
   bool there;
   int lane, lanes, row_of_block;
   std::int64_t row;
   Index first, end;  // units
 
   template <class A>
-  __device__ explicit QuantPlace(const GatedActivationQuantParams<A>& p) : lanes(p.config.lanes) {
+  __device__ explicit QuantPosition(const GatedActivationQuantParams<A>& p)
+      : lanes(p.config.lanes) {
     const unsigned group = p.config.tiles == 1 ? blockIdx.x : blockIdx.x / p.config.tiles;
     const unsigned tile = blockIdx.x - group * p.config.tiles;
     const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
@@ -85,7 +86,7 @@ __device__ inline A inverse_of_group(const GatedActivationQuantParams<A>& p, A l
 // The results of a unit; `activate` writes those of a step into its first argument.
 template <class U, class A, class Activate>
 __device__ inline typename U::Values activated(const GatedActivationQuantParams<A>& p,
-                                               typename U::Chunk gates, typename U::Chunk ups,
+                                               typename U::Vector gates, typename U::Vector ups,
                                                A row_scale, Activate activate) {
   typename U::Values y{};
 #pragma unroll 1
@@ -116,7 +117,7 @@ __device__ inline A compute_units(const GatedActivationQuantParams<A>& p,
                                   const typename U::Row& gate_row, const typename U::Row& up_row,
                                   A row_scale, int count, int lanes, std::int64_t cols,
                                   std::uint32_t held, Activate activate) {
-  const std::uint32_t apart = kChunkBytes * p.config.part_units;
+  const std::uint32_t apart = kVectorBytes * p.config.part_units;
   typename U::Raw gates[U::kAhead] = {}, ups[U::kAhead] = {};
   const auto fetch = [&](int i, int at) {
     if (at >= count) return;
@@ -128,7 +129,7 @@ __device__ inline A compute_units(const GatedActivationQuantParams<A>& p,
   A largest = 0;
 #pragma unroll 1
   for (int at = 0; at < count; at += lanes) {
-    auto y = activated<U>(p, gate_row.chunk(gates[0]), up_row.chunk(ups[0]), row_scale, activate);
+    auto y = activated<U>(p, gate_row.vector(gates[0]), up_row.vector(ups[0]), row_scale, activate);
 #pragma unroll
     for (int i = 0; i + 1 < U::kAhead; ++i) {
       gates[i] = gates[i + 1];
@@ -142,7 +143,7 @@ __device__ inline A compute_units(const GatedActivationQuantParams<A>& p,
     }
     largest = larger_or_nan(largest, U::largest(y));
     U::hold(held, apart, y);
-    held += kChunkBytes * lanes;
+    held += kVectorBytes * lanes;
   }
   return largest;
 }
@@ -161,11 +162,11 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
   using A = accumulate_t<T>;
   using Index = typename U::Index;
   extern __shared__ uint4 shared_results[];
-  start_overlapped();
-  const QuantPlace<Index> place(p);
+  pdl_launch_unless_few();
+  const QuantPosition<Index> place(p);
   const std::int64_t gate_row = p.gate.offset(p.gate_rows, place.row);
   const std::int64_t up_row = p.up.data != nullptr ? p.up.offset(p.up_rows, place.row) : gate_row;
-  wait_overlapped();
+  pdl_wait_then_launch();
   const A row_scale =
       p.row_scale.data != nullptr
           ? static_cast<const A*>(p.row_scale.data)[p.row_scale.offset(p.row_scale_rows, place.row)]
@@ -196,7 +197,7 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
                                          p.cols - std::int64_t{mine} * U::kWidth, held, activate);
         largest = larger_or_nan(largest, found);
       };
-      if constexpr (U::kChunks) {
+      if constexpr (U::kVectors) {
         dispatch_activation(p.numbers.kind, [&]<Activation kKind>() {
           compute([&](auto& out, const auto& gate, const auto& up) {
             activate<kKind, A>(out, gate, up, p.numbers.alpha);
@@ -216,13 +217,13 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
         if (place.lane == 0 && place.there) *p.scale_at(place.row, 0) = scale;
       }
       if (pass == 0) continue;
-      const std::uint32_t apart = kChunkBytes * part;
+      const std::uint32_t apart = kVectorBytes * part;
       if (!U::kWhole && p.group_lanes != 0) {
         const int together = count + place.lane;  // whole warps exchange
 #pragma unroll 1
         for (int at = 0; at < together; at += lanes) {
           typename U::Values y{};
-          if (at < count) y = U::recalled(held + kChunkBytes * at, apart);
+          if (at < count) y = U::recalled(held + kVectorBytes * at, apart);
           const Index unit = mine + at;
           const bool stores = at < count && place.there;
           const A own = inverse_of_group(p, U::largest(y), place.row, unit, stores);
@@ -232,7 +233,7 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
       } else if (place.there) {
 #pragma unroll 1
         for (int at = 0; at < count; at += lanes) {
-          const auto y = U::recalled(held + kChunkBytes * at, apart);
+          const auto y = U::recalled(held + kVectorBytes * at, apart);
           const uint2 codes = codes_of(p.out_dtype, y.at, inverse);
           U::store(out_row, p.out.col_stride, p.cols, mine + at, codes);
         }

@@ -10,7 +10,7 @@
 namespace membound::cuda {
 
 #if MEMBOUND_HAS_CLUSTERS
-// Its units are the chunks of gate and up.
+// Its units are the vectors of gate and up.
 template <class T, Access kAccess>
 class QuantRow {
   using A = accumulate_t<T>;
@@ -23,7 +23,7 @@ class QuantRow {
   struct Place {};  // what the thread that fetches tells the others
   static __device__ void fetch(const Params& p, std::int64_t row, uint4* to, Place&,
                                std::uint64_t* arrived) {
-    const int units = static_cast<int>(p.units), bytes = kChunkBytes * units;
+    const int units = static_cast<int>(p.units), bytes = kVectorBytes * units;
     const bool has_up = p.up.data != nullptr;
     expect_bytes(arrived, has_up ? 2 * bytes : bytes);
     copy_bulk(to, p.gate.template row<T>(p.gate_rows, row), bytes, arrived);
@@ -44,7 +44,7 @@ class QuantRow {
       ups[i] = up[first + i * apart];
     }
   }
-  __device__ void clear_beside(int, typename U::Values&) const {}
+  __device__ void clear_fused_input(int, typename U::Values&) const {}
   __device__ std::uint64_t out() const {
     return reinterpret_cast<std::uint64_t>(p_.out.data) +
            static_cast<std::uint64_t>(p_.out.offset(p_.out_rows, row_));
@@ -59,18 +59,18 @@ class QuantRow {
 };
 
 // Where a row starts anywhere its units are the aligned pieces of its result, of as many codes as a
-// chunk has elements: they leave whole, and are made of what lies in two blocks of gate and of up.
+// vector has elements: they leave whole, and are made of what lies in two blocks of gate and of up.
 template <class T>
-class QuantRow<T, Access::kShifted> {
+class QuantRow<T, Access::kUnaligned> {
   using A = accumulate_t<T>;
   using U = QuantUnit<T, Access::kAligned>;
   using Params = GatedActivationQuantParams<A>;
   static constexpr int kSize = static_cast<int>(sizeof(T)), kWidth = U::kWidth;
 
  public:
-  // Of each a chunk before its first block, where unit 0 may begin, and two behind the last.
+  // Of each a vector before its first block, where unit 0 may begin, and two behind the last.
   static __device__ int places(const Params& p) { return 2 * places_of_one(p); }
-  struct alignas(kChunkBytes) Place {
+  struct alignas(kVectorBytes) Place {
     std::uint64_t out;
     int gate, up;  // bytes before unit 0 in shared memory
   };
@@ -103,7 +103,7 @@ class QuantRow<T, Access::kShifted> {
     load_one(p_.up.data != nullptr ? held + places_of_one(p_) : held, place_.up, first, apart, ups);
   }
   // Zeros for what is not in the row.
-  __device__ void clear_beside(int unit, typename U::Values& y) const {
+  __device__ void clear_fused_input(int unit, typename U::Values& y) const {
     const int col = unit * kWidth - before_;
     if (col >= 0 && col + kWidth <= cols_) return;
 #pragma unroll
@@ -134,39 +134,39 @@ class QuantRow<T, Access::kShifted> {
 
  private:
   static __device__ int places_of_one(const Params& p) {
-    return static_cast<int>(p.units) + tuning::kChunksBesideUnits;
+    return static_cast<int>(p.units) + tuning::kVectorsBesidesUnits;
   }
   // Returns where the row begins. end: of the array, behind which nothing is read.
   static __device__ int fetch_one(const T* row, const char* end, const Params& p, uint4* to,
                                   std::uint64_t* arrived) {
     const int shift = shift_of(row);
     const char* const from = reinterpret_cast<const char*>(row) - shift;
-    int blocks = (shift + static_cast<int>(p.cols) * kSize + kChunkBytes - 1) / kChunkBytes;
-    if (end - from < blocks * kChunkBytes) {
+    int blocks = (shift + static_cast<int>(p.cols) * kSize + kVectorBytes - 1) / kVectorBytes;
+    if (end - from < blocks * kVectorBytes) {
       --blocks;
       const auto* const last = reinterpret_cast<const uint4*>(from) + blocks;
       copy_now(to + 1 + blocks, last, static_cast<int>(end - reinterpret_cast<const char*>(last)));
     }
-    expect_more_bytes(arrived, blocks * kChunkBytes);
-    copy_bulk(to + 1, from, blocks * kChunkBytes, arrived);
-    return kChunkBytes + shift;
+    expect_more_bytes(arrived, blocks * kVectorBytes);
+    copy_bulk(to + 1, from, blocks * kVectorBytes, arrived);
+    return kVectorBytes + shift;
   }
   template <int kUnits>
   __device__ void load_one(const uint4* held, int first_byte, int first, int apart,
-                           uint4 (&chunks)[kUnits]) const {
-    const uint4* const from = held + first_byte / kChunkBytes + first;
-    const int shift = first_byte % kChunkBytes;
+                           uint4 (&vectors)[kUnits]) const {
+    const uint4* const from = held + first_byte / kVectorBytes + first;
+    const int shift = first_byte % kVectorBytes;
     if (shift == 0) {
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) {
-        if (has(first + i * apart)) chunks[i] = from[i * apart];
+        if (has(first + i * apart)) vectors[i] = from[i * apart];
       }
       return;
     }
-    with_shift<true>(shift, [&](auto shifted) {
+    with_shift<true>(shift, [&](auto realign) {
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) {
-        if (has(first + i * apart)) chunks[i] = shifted(from[i * apart], from[i * apart + 1]);
+        if (has(first + i * apart)) vectors[i] = realign(from[i * apart], from[i * apart + 1]);
       }
     });
   }

@@ -24,12 +24,12 @@ class QuantRows {
 
   __device__ void run() {
     if (fetches()) {
-      for (int slot = 0; slot < p_.slots; ++slot) start_arrivals(arrived(slot));
-      settle_arrivals();
+      for (int slot = 0; slot < p_.slots; ++slot) init_mbarrier(arrived(slot));
+      fence_mbarrier_init();
     }
     for (int i = thread_; i < 2 * kMaxWarps; i += static_cast<int>(blockDim.x)) of_warps(0)[i] = 0;
     __syncthreads();
-    begin_overlapped();
+    pdl_wait_and_launch();
     if (fetches()) {
       for (int slot = 0; slot < p_.slots; ++slot) {
         fetch(slot, blockIdx.x + std::int64_t{slot} * gridDim.x);
@@ -40,7 +40,7 @@ class QuantRows {
 #pragma unroll 1
     for (std::int64_t row = blockIdx.x; row < p_.rows; row += gridDim.x, ++round) {
       typename U::Values y[kUnits];
-      wait_for_arrivals(arrived(slot), phase);
+      wait_mbarrier(arrived(slot), phase);
       const Row of(p_, row, place(slot));
       compute(y, of, slot, scale_of_row<A>(p_.row_scale, p_.row_scale_rows, row));
       const A largest = largest_of_block(y, round);
@@ -80,7 +80,7 @@ class QuantRows {
         y[i] = {};
         if (!row.has(thread_ + i * apart)) continue;
         y[i] = activated<U>(p_, gates[i], ups[i], row_scale, function);
-        row.clear_beside(thread_ + i * apart, y[i]);
+        row.clear_fused_input(thread_ + i * apart, y[i]);
       }
     });
   }

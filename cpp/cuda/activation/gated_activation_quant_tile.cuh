@@ -21,7 +21,7 @@ class QuantTile {
  public:
   __device__ explicit QuantTile(const Params& p)
       : p_(p), place_(p), first_(place_.first + place_.lane) {
-    if (has_cluster()) exchange().announce();
+    if (has_cluster()) exchange().cluster_arrive();
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       const int unit = first_ + i * place_.lanes;
@@ -34,7 +34,7 @@ class QuantTile {
     const auto& up = p_.up.data != nullptr ? p_.up : p_.gate;
     const typename U::Row up_row(up, p_.up.data != nullptr ? up.offset(p_.up_rows, place_.row) : 0,
                                  first_, 0);
-    wait_overlapped();
+    pdl_wait_then_launch();
     uint4 gates[kUnits] = {}, ups[kUnits] = {};
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
@@ -88,7 +88,7 @@ class QuantTile {
     if (has_cluster()) {
       const Exchange parts = exchange();
       if (threadIdx.x < kWarpLanes) {
-        parts.wait_for_peers();
+        parts.cluster_wait();
         parts.send(0, cluster_rank(), largest);
       }
       largest = reduce_warp(parts.collect(0)[threadIdx.x % kMaxGroups], LargestOrNan());
@@ -106,7 +106,7 @@ class QuantTile {
   }
 
   const Params& p_;
-  const QuantPlace<int> place_;
+  const QuantPosition<int> place_;
   const int first_;
   bool has_[kUnits];
   typename U::Values y_[kUnits];
@@ -119,7 +119,7 @@ class QuantTile {
 template <class T>
 __global__ void __launch_bounds__(tuning::kQuantTileThreads, 1) gated_activation_quant_tile_kernel(
     const __grid_constant__ GatedActivationQuantParams<accumulate_t<T>> p) {
-  start_overlapped();
+  pdl_launch_unless_few();
   QuantTile<T>(p).run();
 }
 

@@ -29,32 +29,32 @@ __device__ __noinline__ FourNumbers<A> load_numbers(const void* data, DType dtyp
 }
 
 __device__ inline uint4 load_global(std::uint64_t from) {
-  uint4 chunk;
+  uint4 vector;
 #if MEMBOUND_HAS_L2_PRIORITY
   asm volatile("ld.global.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+               : "=r"(vector.x), "=r"(vector.y), "=r"(vector.z), "=r"(vector.w)
                : "l"(from), "l"(kEvictLast)
                : "memory");
 #else
   asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+               : "=r"(vector.x), "=r"(vector.y), "=r"(vector.z), "=r"(vector.w)
                : "l"(from)
                : "memory");
 #endif
-  return chunk;
+  return vector;
 }
 
-// What a chunk that starts anywhere is put together of.
+// What a vector that starts anywhere is put together of.
 struct TwoBlocks {
   uint4 low, high;
 };
-// A chunk whose blocks are not all in its row, as they would have it; zeros behind the row.
+// A vector whose blocks are not all in its row, as they would have it; zeros behind the row.
 template <class T>
 __device__ __noinline__ TwoBlocks blocks_of_elements(const T* from, int shift, std::int64_t count) {
-  const uint4 none = {0u, 0u, 0u, 0u}, chunk = load_elements(from, 1, count);
-  if (shift == 0) return {chunk, none};
-  const int rest = kChunkBytes - shift;
-  return {bytes_from(none, chunk, rest), bytes_from(chunk, none, rest)};
+  const uint4 none = {0u, 0u, 0u, 0u}, vector = load_elements(from, 1, count);
+  if (shift == 0) return {vector, none};
+  const int rest = kVectorBytes - shift;
+  return {bytes_from(none, vector, rest), bytes_from(vector, none, rest)};
 }
 
 // The first bytes of `codes`, which move down, to a multiple of their number.
@@ -91,68 +91,68 @@ __device__ inline void store_whole_codes(std::uint64_t to, uint2 both) {
   if (odd) store_first_codes<1>(to, codes);
 }
 
-// kWidth neighbours of a row, which a thread has at once: a chunk of 16 bytes, of an aligned row or
-// of one that starts anywhere, or elements of any dtype loaded one by one, T being what they are
+// kWidth neighbours of a row, which a thread has at once: a vector of 16 bytes, of an aligned row
+// or of one that starts anywhere, or elements of any dtype loaded one by one, T being what they are
 // computed in.
 template <class T, Access kAccess>
 struct QuantUnit {
   using A = accumulate_t<T>;
-  static constexpr bool kChunks = kAccess != Access::kAny;
+  static constexpr bool kVectors = kAccess != Access::kStrided;
   static constexpr bool kWhole = kAccess == Access::kAligned;  // rows are of whole units
-  static constexpr int kWidth = kChunks ? kPack<T> : 4;
-  static constexpr int kAhead = kChunks ? tuning::kQuantUnitsAhead : 1;
-  static constexpr int kPlanes = kWidth * static_cast<int>(sizeof(A)) / kChunkBytes;
-  using Index = std::conditional_t<kChunks, int, std::int64_t>;  // of a unit in its row
-  using Chunk = std::conditional_t<kChunks, uint4, FourNumbers<A>>;
-  using Raw = std::conditional_t<kAccess == Access::kShifted, TwoBlocks, Chunk>;
+  static constexpr int kWidth = kVectors ? kPack<T> : 4;
+  static constexpr int kAhead = kVectors ? tuning::kQuantUnitsAhead : 1;
+  static constexpr int kPlanes = kWidth * static_cast<int>(sizeof(A)) / kVectorBytes;
+  using Index = std::conditional_t<kVectors, int, std::int64_t>;  // of a unit in its row
+  using Vector = std::conditional_t<kVectors, uint4, FourNumbers<A>>;
+  using Raw = std::conditional_t<kAccess == Access::kUnaligned, TwoBlocks, Vector>;
   struct Values {
     A at[kWidth];
   };
   // What is computed at once in the code: all elements would be 60 KB more.
-  static constexpr int kStep = kChunks ? kWidth : 8 / static_cast<int>(sizeof(A));
+  static constexpr int kStep = kVectors ? kWidth : 8 / static_cast<int>(sizeof(A));
   struct Step {
     A at[kStep];
   };
 
   // A thread's units of one row, from its first on. What the compiler cannot see through it does
   // not work out again for each of them.
-  struct ChunkRow {
+  struct VectorRow {
     std::uint64_t from;
-    __device__ ChunkRow(const GateArray<const void*>& array, std::int64_t row, Index first,
-                        std::int64_t) {
+    __device__ VectorRow(const GateArray<const void*>& array, std::int64_t row, Index first,
+                         std::int64_t) {
       const T* const start = static_cast<const T*>(array.data) + row;
       from = reinterpret_cast<std::uint64_t>(reinterpret_cast<const uint4*>(start) + first);
       asm volatile("" : "+l"(from));
     }
     __device__ uint4 load(int at, DType, std::int64_t) const {
-      return load_global(from + std::int64_t{kChunkBytes} * at);
+      return load_global(from + std::int64_t{kVectorBytes} * at);
     }
-    __device__ const uint4& chunk(const uint4& raw) const { return raw; }
+    __device__ const uint4& vector(const uint4& raw) const { return raw; }
   };
-  struct ShiftedRow {
+  struct UnalignedRow {
     const T* from;   // the first unit
     int left;        // elements from there on
     int shift;       // bytes that it starts behind a boundary
     int begin, end;  // units whose blocks are in the row, counted from the first
-    __device__ ShiftedRow(const GateArray<const void*>& array, std::int64_t row, Index first,
-                          std::int64_t cols)
+    __device__ UnalignedRow(const GateArray<const void*>& array, std::int64_t row, Index first,
+                            std::int64_t cols)
         : from(static_cast<const T*>(array.data) + row + std::int64_t{first} * kWidth),
           left(static_cast<int>(cols - std::int64_t{first} * kWidth)),
           shift(shift_of(from)),
           begin((shift != 0) - first) {
-      const int behind = (kChunkBytes - shift) % kChunkBytes / static_cast<int>(sizeof(T));
+      const int behind = (kVectorBytes - shift) % kVectorBytes / static_cast<int>(sizeof(T));
       end = left < behind ? 0 : (left - behind) / kWidth;
     }
     __device__ TwoBlocks load(int at, DType, std::int64_t) const {
-      const T* const chunk = from + std::int64_t{kWidth} * at;
-      if (at < begin || at >= end) return blocks_of_elements(chunk, shift, left - at * kWidth);
-      const std::uint64_t block = reinterpret_cast<std::uint64_t>(chunk) - shift;
+      const T* const vector = from + std::int64_t{kWidth} * at;
+      if (at < begin || at >= end) return blocks_of_elements(vector, shift, left - at * kWidth);
+      const std::uint64_t block = reinterpret_cast<std::uint64_t>(vector) - shift;
       TwoBlocks blocks;  // the second may stay unset
       blocks.low = load_global(block);
-      if (shift != 0) blocks.high = load_global(block + kChunkBytes);
+      if (shift != 0) blocks.high = load_global(block + kVectorBytes);
       return blocks;
     }
-    __device__ uint4 chunk(const TwoBlocks& raw) const {
+    __device__ uint4 vector(const TwoBlocks& raw) const {
       return bytes_from(raw.low, raw.high, shift);
     }
   };
@@ -168,19 +168,19 @@ struct QuantUnit {
       return load_numbers<A>(array.data, dtype, row + col * array.col_stride, array.col_stride,
                              cols - col);
     }
-    __device__ const FourNumbers<A>& chunk(const FourNumbers<A>& raw) const { return raw; }
+    __device__ const FourNumbers<A>& vector(const FourNumbers<A>& raw) const { return raw; }
   };
   using Row =
-      std::conditional_t<kWhole, ChunkRow, std::conditional_t<kChunks, ShiftedRow, ElementRow>>;
+      std::conditional_t<kWhole, VectorRow, std::conditional_t<kVectors, UnalignedRow, ElementRow>>;
 
   // The first kStep numbers. What is left moves down.
-  static __device__ Step take(Chunk& raw) {
+  static __device__ Step take(Vector& raw) {
     Step step;
     const auto first_of = [&](const auto& numbers) {
 #pragma unroll
       for (int i = 0; i < kStep; ++i) step.at[i] = numbers.at[i];
     };
-    if constexpr (kChunks) {
+    if constexpr (kVectors) {
       first_of(unpack<T>(raw));
     } else {
       first_of(raw);
@@ -190,7 +190,7 @@ struct QuantUnit {
     return step;
   }
 
-  // In shared memory neighbouring threads have neighbouring chunks, `apart` bytes from the unit's
+  // In shared memory neighbouring threads have neighbouring vectors, `apart` bytes from the unit's
   // next.
   union Held {
     uint4 planes[kPlanes];
@@ -224,7 +224,7 @@ struct QuantUnit {
                                Index unit, uint2 codes) {
     const std::int64_t first = std::int64_t{unit} * kWidth;
     const std::int64_t left = cols - first;
-    if (kWhole || (kChunks && left >= kWidth)) {
+    if (kWhole || (kVectors && left >= kWidth)) {
       const std::uint64_t to = out_row + static_cast<std::uint64_t>(first);
       if (kWhole || to % kWidth == 0) return store_aligned_codes<kWidth>(to, codes);
       store_whole_codes<kWidth>(to, codes);

@@ -18,7 +18,7 @@ static __device__ __noinline__ float sigmoid_of_shut_gate(float z) {
   return static_cast<float>(exp(static_cast<double>(z)));
 }
 
-// 1 / (1 + exp(-z)). Beside 16-bit storage it is 0 below 2^-126.
+// 1 / (1 + exp(-z)). FusedInput 16-bit storage it is 0 below 2^-126.
 template <class T>
 __device__ inline accumulate_t<T> sigmoid(accumulate_t<T> z) {
   if constexpr (sizeof(T) == 8) {

@@ -10,13 +10,13 @@ namespace {
 
 using Problem = EmbeddingBackwardProblem;
 
-// float64 goes by elements, half a chunk each.
+// float64 goes by elements, half a vector each.
 template <class T>
-bool all_take_chunks(const Problem& p) {
+bool all_take_vectors(const Problem& p) {
   if (sizeof(T) == 8) return false;
   const bool wide = p.out_dtype == DType::kFloat32;
   return (p.out_dtype == kDTypeOf<T> || wide) && p.dim % kPack<T> == 0 && p.dy_col_stride == 1 &&
-         p.col_stride == 1 && starts_on_chunk(p.dy) && starts_on_chunk(p.rows) &&
+         p.col_stride == 1 && starts_on_vector(p.dy) && starts_on_vector(p.rows) &&
          p.row_stride % (wide ? 4 : kPack<T>) == 0 && p.dy_rows.rank <= 1 &&
          p.dy_rows.strides[0] % kPack<T> == 0;
 }
@@ -25,16 +25,16 @@ std::int64_t bytes_of(std::int64_t elements, DType dtype) {
   return elements * static_cast<std::int64_t>(dtype_size(dtype));
 }
 
-// The rows that are cleared beside other work: whole chunks that follow each other.
+// The rows that are cleared beside other work: whole vectors that follow each other.
 tuning::ZeroRows zero_rows(const Problem& p) {
   const std::int64_t row_bytes = bytes_of(p.dim, p.out_dtype);
   const bool fits = !p.sparse() && !p.accumulate && p.col_stride == 1 && p.row_stride == p.dim &&
-                    starts_on_chunk(p.rows) && row_bytes % kChunkBytes == 0;
+                    starts_on_vector(p.rows) && row_bytes % kVectorBytes == 0;
   if (!fits) return {};
   return tuning::zero_rows(p.tokens, p.vocab, row_bytes, bytes_of(p.tokens * p.dim, p.dtype));
 }
-ZeroChunks zero_chunks(const Problem& p, std::int64_t first, std::int64_t last) {
-  const std::int64_t row = bytes_of(p.dim, p.out_dtype) / kChunkBytes;
+ZeroVectors zero_vectors(const Problem& p, std::int64_t first, std::int64_t last) {
+  const std::int64_t row = bytes_of(p.dim, p.out_dtype) / kVectorBytes;
   return {p.rows, first * row, last * row};
 }
 
@@ -43,7 +43,7 @@ void group_tokens(TokenGroupsParams p, std::int64_t zeroed, StreamView stream, i
   const tuning::SortConfig& config = p.groups.config;
   const int passes = config.passes + (p.problem.sparse() ? 1 : 0);
   for (p.pass = 0; p.pass < passes; ++p.pass) {
-    p.zeros = zero_chunks(p.problem, zeroed * p.pass / passes, zeroed * (p.pass + 1) / passes);
+    p.zeros = zero_vectors(p.problem, zeroed * p.pass / passes, zeroed * (p.pass + 1) / passes);
     if (config.tiles > 1) {
       launch<token_counts_kernel>({config.tiles, tuning::kSortThreads}, stream, device, p);
     }
@@ -106,14 +106,14 @@ void embedding_backward(const Problem& problem, StreamView stream) {
     p.sum_stride = layout.sum_stride;
     const tuning::ZeroRows zero = zero_rows(problem);
     p.zeroed = zero.beside_sort + zero.beside_pieces;
-    p.zeros = zero_chunks(problem, zero.beside_sort, p.zeroed);
+    p.zeros = zero_vectors(problem, zero.beside_sort, p.zeroed);
     if (problem.tokens > 0 || problem.sparse()) {
       group_tokens({problem, p.groups, 0, {}}, zero.beside_sort, stream, device);
     }
-    if (all_take_chunks<T>(problem)) {
+    if (all_take_vectors<T>(problem)) {
       if constexpr (sizeof(T) < 8) {
         p.units = problem.dim / kPack<T>;
-        sum_rows<ChunkForm<T>>(p, stream, device);
+        sum_rows<VectorForm<T>>(p, stream, device);
       }
     } else {
       p.units = problem.dim;

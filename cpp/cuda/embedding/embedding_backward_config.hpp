@@ -91,8 +91,8 @@ inline GradientWorkspace gradient_workspace(std::int64_t tokens, std::int64_t di
   return layout;
 }
 
-// Of a row that a thread adds up at once: chunks of 16 bytes, or elements.
-inline constexpr int kGradientChunks = 2;
+// Of a row that a thread adds up at once: vectors of 16 bytes, or elements.
+inline constexpr int kGradientVectors = 2;
 inline constexpr int kGradientElements = 2;
 // Blocks of a multiprocessor at once, for which a thread has 64 registers.
 inline constexpr int kGradientBlocks = 4;

@@ -13,22 +13,22 @@ struct EmbeddingBackwardParams {
   EmbeddingBackwardProblem problem;
   TokenGroups groups;
   void* sums;               // of pieces, in the accumulate type
-  std::int64_t sum_stride;  // whole chunks of 16 bytes
+  std::int64_t sum_stride;  // whole vectors of 16 bytes
   std::int64_t units;       // of a row
   bool pieces;              // sums of pieces are made, not yet rows
   int in_turn;              // rows or pieces of a block, one after the other
   std::int64_t slots;       // rows or pieces that there may be
   std::int64_t zeroed;      // rows of the table that are zero already
-  ZeroChunks zeros;         // for the blocks behind those of config
+  ZeroVectors zeros;        // for the blocks behind those of config
   tuning::GatedActivationConfig config;
 };
 
 // What a thread has of a row: kUnits of kWidth numbers, `lanes` units apart. Aligned rows go in
-// chunks of 16 bytes, the result in dy's dtype or as float32.
+// vectors of 16 bytes, the result in dy's dtype or as float32.
 template <class T>
-struct ChunkForm {
+struct VectorForm {
   using A = accumulate_t<T>;
-  static constexpr int kUnits = tuning::kGradientChunks, kWidth = kPack<T>, kTokens = 2;
+  static constexpr int kUnits = tuning::kGradientVectors, kWidth = kPack<T>, kTokens = 2;
   struct Sums {
     Numbers<T> at[kUnits];
   };
@@ -37,10 +37,10 @@ struct ChunkForm {
   };
 
   // One stride for all tokens: the call that several axes need would take registers.
-  static __device__ Loaded load(const EmbeddingBackwardParams& p, const GatePlace& place,
+  static __device__ Loaded load(const EmbeddingBackwardParams& p, const GatePosition& place,
                                 std::uint32_t token) {
     const T* row = static_cast<const T*>(p.problem.dy) + token * p.problem.dy_rows.strides[0];
-    const auto* dy = outlasting_writes(reinterpret_cast<const uint4*>(row));
+    const auto* dy = with_evict_last(reinterpret_cast<const uint4*>(row));
     Loaded loaded = {};
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
@@ -58,28 +58,28 @@ struct ChunkForm {
     }
   }
 
-  // float32, so many bytes of it that chunks fit.
+  // float32, so many bytes of it that vectors fit.
   static __device__ Numbers<T> read_wide(const void* from, std::int64_t unit) {
-    const auto* chunks = static_cast<const uint4*>(from) + unit * (kWidth / 4);
+    const auto* vectors = static_cast<const uint4*>(from) + unit * (kWidth / 4);
     Numbers<T> numbers;
 #pragma unroll
     for (int i = 0; i < kWidth / 4; ++i) {
-      const Numbers<float> some = unpack<float>(chunks[i]);
+      const Numbers<float> some = unpack<float>(vectors[i]);
 #pragma unroll
       for (int j = 0; j < 4; ++j) numbers.at[4 * i + j] = some.at[j];
     }
     return numbers;
   }
   static __device__ void write_wide(void* to, std::int64_t unit, const Numbers<T>& numbers) {
-    auto* chunks = static_cast<uint4*>(to) + unit * (kWidth / 4);
+    auto* vectors = static_cast<uint4*>(to) + unit * (kWidth / 4);
 #pragma unroll
     for (int i = 0; i < kWidth / 4; ++i) {
-      chunks[i] = pack<float>(
+      vectors[i] = pack<float>(
           {numbers.at[4 * i], numbers.at[4 * i + 1], numbers.at[4 * i + 2], numbers.at[4 * i + 3]});
     }
   }
 
-  static __device__ void read_sums(const EmbeddingBackwardParams& p, const GatePlace& place,
+  static __device__ void read_sums(const EmbeddingBackwardParams& p, const GatePosition& place,
                                    std::int64_t slot, Sums& sums) {
     const A* from = static_cast<const A*>(p.sums) + slot * p.sum_stride;
 #pragma unroll
@@ -88,7 +88,7 @@ struct ChunkForm {
       if (unit < p.units) sums.at[i] = read_wide(from, unit);
     }
   }
-  static __device__ void write_sums(const EmbeddingBackwardParams& p, const GatePlace& place,
+  static __device__ void write_sums(const EmbeddingBackwardParams& p, const GatePosition& place,
                                     std::int64_t slot, const Sums& sums) {
     A* to = static_cast<A*>(p.sums) + slot * p.sum_stride;
 #pragma unroll
@@ -98,26 +98,26 @@ struct ChunkForm {
     }
   }
 
-  static __device__ void write_row(const EmbeddingBackwardParams& p, const GatePlace& place,
+  static __device__ void write_row(const EmbeddingBackwardParams& p, const GatePosition& place,
                                    std::int64_t row, const Sums& sums) {
     const std::int64_t start = row * p.problem.row_stride;
     const bool wide = sizeof(T) == 2 && p.problem.out_dtype == DType::kFloat32;
     auto* const floats = static_cast<float*>(p.problem.rows) + start;
-    auto* const chunks = reinterpret_cast<uint4*>(static_cast<T*>(p.problem.rows) + start);
+    auto* const vectors = reinterpret_cast<uint4*>(static_cast<T*>(p.problem.rows) + start);
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       const std::int64_t unit = place.first + i * place.lanes;
       if (unit >= p.units) continue;
       Numbers<T> numbers = sums.at[i];
       if (p.problem.accumulate) {
-        const Numbers<T> before = wide ? read_wide(floats, unit) : unpack<T>(chunks[unit]);
+        const Numbers<T> before = wide ? read_wide(floats, unit) : unpack<T>(vectors[unit]);
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) numbers.at[j] = before.at[j] + numbers.at[j];
       }
       if (wide) {
         write_wide(floats, unit, numbers);
       } else {
-        chunks[unit] = pack<T>(numbers);
+        vectors[unit] = pack<T>(numbers);
       }
     }
   }
@@ -148,7 +148,7 @@ struct ElementForm {
     return read_number<A>(from, known(dtype), index);
   }
 
-  static __device__ Loaded load(const EmbeddingBackwardParams& p, const GatePlace& place,
+  static __device__ Loaded load(const EmbeddingBackwardParams& p, const GatePosition& place,
                                 std::uint32_t token) {
     const std::int64_t offset = token_offset(p.problem.dy_rows, token);
     Loaded loaded = {};
@@ -165,8 +165,8 @@ struct ElementForm {
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) sums.at[i].at[0] += loaded.at[i];
   }
-  // Up to the stride: chunks are read.
-  static __device__ void read_sums(const EmbeddingBackwardParams& p, const GatePlace& place,
+  // Up to the stride: vectors are read.
+  static __device__ void read_sums(const EmbeddingBackwardParams& p, const GatePosition& place,
                                    std::int64_t slot, Sums& sums) {
     const A* from = static_cast<const A*>(p.sums) + slot * p.sum_stride;
 #pragma unroll
@@ -175,7 +175,7 @@ struct ElementForm {
       if (col < p.sum_stride) sums.at[i].at[0] = from[col];
     }
   }
-  static __device__ void write_sums(const EmbeddingBackwardParams& p, const GatePlace& place,
+  static __device__ void write_sums(const EmbeddingBackwardParams& p, const GatePosition& place,
                                     std::int64_t slot, const Sums& sums) {
     A* to = static_cast<A*>(p.sums) + slot * p.sum_stride;
 #pragma unroll
@@ -184,7 +184,7 @@ struct ElementForm {
       if (col < p.sum_stride) to[col] = sums.at[i].at[0];
     }
   }
-  static __device__ void write_row(const EmbeddingBackwardParams& p, const GatePlace& place,
+  static __device__ void write_row(const EmbeddingBackwardParams& p, const GatePosition& place,
                                    std::int64_t row, const Sums& sums) {
     const EmbeddingBackwardProblem& problem = p.problem;
 #pragma unroll

@@ -65,7 +65,7 @@ __device__ inline void clear(typename Form::Sums& sums, typename Form::A number)
 
 // One piece: its tokens in their order, several of them in flight.
 template <class Form>
-__device__ inline void add_tokens(const EmbeddingBackwardParams& p, const GatePlace& place,
+__device__ inline void add_tokens(const EmbeddingBackwardParams& p, const GatePosition& place,
                                   const TokenRun& run, typename Form::Sums& sums) {
   const std::uint32_t* const tokens = p.groups.tokens[0] + run.first;
   const int count = run.count;
@@ -84,22 +84,22 @@ __device__ inline void add_tokens(const EmbeddingBackwardParams& p, const GatePl
   }
 }
 
-// A block adds up the pieces of the long rows that start in 32 windows, a tile of 32 chunks of 16
+// A block adds up the pieces of the long rows that start in 32 windows, a tile of 32 vectors of 16
 // bytes: warp i makes sum i, 8 KB of shared memory hold them for the first warp. Limited by the
 // latency of the second-level cache. The result is in the place of the first piece.
 inline constexpr int kTotalThreads = 32 * kGradientSums;
 template <class A>
 __global__ void __launch_bounds__(kTotalThreads)
     embedding_totals_kernel(const __grid_constant__ EmbeddingBackwardParams p) {
-  begin_overlapped();
+  pdl_wait_and_launch();
   constexpr int kAtOnce = 4;
   __shared__ uint4 shared[kGradientSums][32];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const std::int64_t chunks = p.sum_stride / kPack<A>, tiles = (chunks + 31) / 32;
+  const std::int64_t vectors = p.sum_stride / kPack<A>, tiles = (vectors + 31) / 32;
   const std::int64_t group = blockIdx.x / tiles;
-  const std::int64_t chunk = (blockIdx.x - group * tiles) * 32 + lane;
+  const std::int64_t vector = (blockIdx.x - group * tiles) * 32 + lane;
   const auto at = [&](std::int64_t slot) {
-    return reinterpret_cast<uint4*>(static_cast<A*>(p.sums) + slot * p.sum_stride) + chunk;
+    return reinterpret_cast<uint4*>(static_cast<A*>(p.sums) + slot * p.sum_stride) + vector;
   };
   const auto add = [](const uint4& from, Numbers<A>& sum) {
     const Numbers<A> numbers = unpack<A>(from);
@@ -123,16 +123,16 @@ __global__ void __launch_bounds__(kTotalThreads)
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const std::int32_t one = piece + i * kGradientSums;
-        if (one < pieces && chunk < chunks) loaded[i] = *at(sum_slot(run, one));
+        if (one < pieces && vector < vectors) loaded[i] = *at(sum_slot(run, one));
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        if (piece + i * kGradientSums < pieces && chunk < chunks) add(loaded[i], sum);
+        if (piece + i * kGradientSums < pieces && vector < vectors) add(loaded[i], sum);
       }
     }
     shared[warp][lane] = pack<A>(sum);
     __syncthreads();
-    if (warp == 0 && chunk < chunks) {
+    if (warp == 0 && vector < vectors) {
       Numbers<A> total = zero;
 #pragma unroll 1
       for (int i = 0; i < kGradientSums; ++i) add(shared[i][lane], total);
@@ -199,11 +199,11 @@ template <class Form>
 __global__ void __launch_bounds__(tuning::kGateThreads, tuning::kGradientBlocks)
     embedding_gradient_kernel(const __grid_constant__ EmbeddingBackwardParams p) {
   using A = typename Form::A;
-  begin_overlapped();
+  pdl_wait_and_launch();
   if (blockIdx.x >= p.config.blocks) {
     return p.zeros.write(blockIdx.x - static_cast<unsigned>(p.config.blocks));
   }
-  const GatePlace place(p.config);
+  const GatePosition place(p.config);
   const std::int64_t first = place.row * p.in_turn;
   GradientRow next = gradient_row(p, first);
 #pragma unroll 1

@@ -11,6 +11,6 @@ namespace membound::cuda::tuning {
 // tokens of 4096: 3.4 and 3.9). Rows that start anywhere take more for a thread (50257 x 1601: 34.6
 // us, 29.6 with four).
 inline constexpr int kEmbeddingUnits = 2;
-inline constexpr int kShiftedEmbeddingUnits = 4;
+inline constexpr int kUnalignedEmbeddingUnits = 4;
 
 }  // namespace membound::cuda::tuning

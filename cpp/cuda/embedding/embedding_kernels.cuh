@@ -40,21 +40,21 @@ __device__ inline TokenRows token_rows(const EmbeddingProblem& p, std::int64_t t
 }
 
 // A block has a tile of a row, or several narrow rows; a thread finds its row and asks for all of
-// its chunks before it writes one. No shared memory. Limited by memory, few tokens by the load of
+// its vectors before it writes one. No shared memory. Limited by memory, few tokens by the load of
 // the id, which the loads of the row wait for.
 template <class T>
 __global__ void __launch_bounds__(tuning::kGateThreads)
-    embedding_chunks_kernel(const __grid_constant__ EmbeddingParams p) {
+    embedding_vectors_kernel(const __grid_constant__ EmbeddingParams p) {
   constexpr int kCount = tuning::kEmbeddingUnits;
-  begin_overlapped();
-  const GatePlace place(p.config);
+  pdl_wait_and_launch();
+  const GatePosition place(p.config);
   if (place.row >= p.problem.tokens) return;
   const TokenRows rows = token_rows(p.problem, place.row);
-  const auto chunks_at = [](const void* data, std::int64_t offset) {
-    return outlasting_writes(reinterpret_cast<const uint4*>(static_cast<const T*>(data) + offset));
+  const auto vectors_at = [](const void* data, std::int64_t offset) {
+    return with_evict_last(reinterpret_cast<const uint4*>(static_cast<const T*>(data) + offset));
   };
-  const uint4* const weight = chunks_at(p.problem.weight.data, rows.weight);
-  const uint4* const position = chunks_at(p.problem.position_weight.data, rows.position);
+  const uint4* const weight = vectors_at(p.problem.weight.data, rows.weight);
+  const uint4* const position = vectors_at(p.problem.position_weight.data, rows.position);
   uint4* const out = reinterpret_cast<uint4*>(static_cast<T*>(p.problem.out) + rows.out);
   uint4 found[kCount] = {}, added[kCount] = {};
 #pragma unroll
@@ -86,19 +86,19 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
 // How a row that starts anywhere is copied to a place that starts anywhere: aligned blocks of 16
 // bytes of the result, each out of two aligned ones of the source, and the words around them.
 // Blocks that reach over an end of the source are left to those, so that nothing beside it is read.
-struct ShiftedCopy {
+struct UnalignedCopy {
   using Word = std::uint16_t;  // of which elements of any dtype are some
-  static constexpr int kOfBlock = kChunkBytes / static_cast<int>(sizeof(Word));
+  static constexpr int kOfBlock = kVectorBytes / static_cast<int>(sizeof(Word));
   int shift;                        // bytes of a source block before what is wanted
   std::int64_t head, blocks, tail;  // words before the blocks, blocks, and where words go on
 
-  __device__ ShiftedCopy(const Word* from, const Word* to, std::int64_t words) {
-    head = (kChunkBytes - shift_of(to)) % kChunkBytes / static_cast<int>(sizeof(Word));
+  __device__ UnalignedCopy(const Word* from, const Word* to, std::int64_t words) {
+    head = (kVectorBytes - shift_of(to)) % kVectorBytes / static_cast<int>(sizeof(Word));
     shift = shift_of(from + head);
     if (shift > head * static_cast<int>(sizeof(Word))) head += kOfBlock;
-    const int behind = shift == 0 ? 0 : kChunkBytes - shift;
+    const int behind = shift == 0 ? 0 : kVectorBytes - shift;
     const std::int64_t bytes = (words - head) * static_cast<int>(sizeof(Word)) - behind;
-    blocks = bytes < 0 ? 0 : bytes / kChunkBytes;
+    blocks = bytes < 0 ? 0 : bytes / kVectorBytes;
     head = head < words ? head : words;
     tail = head + blocks * kOfBlock;
   }
@@ -106,17 +106,17 @@ struct ShiftedCopy {
 
 // Rows that are copied and do not all start on 16 bytes. Otherwise as the kernel above.
 static __global__ void __launch_bounds__(tuning::kGateThreads)
-    embedding_shifted_kernel(const __grid_constant__ EmbeddingParams p) {
-  constexpr int kCount = tuning::kShiftedEmbeddingUnits;
-  begin_overlapped();
-  const GatePlace place(p.config);
+    embedding_unaligned_kernel(const __grid_constant__ EmbeddingParams p) {
+  constexpr int kCount = tuning::kUnalignedEmbeddingUnits;
+  pdl_wait_and_launch();
+  const GatePosition place(p.config);
   if (place.row >= p.problem.tokens) return;
   const TokenRows rows = token_rows(p.problem, place.row);
-  using Word = ShiftedCopy::Word;
+  using Word = UnalignedCopy::Word;
   const std::int64_t words = p.problem.dim * p.words;
   const auto* const from = static_cast<const Word*>(p.problem.weight.data) + rows.weight * p.words;
   auto* const to = static_cast<Word*>(p.problem.out) + rows.out * p.words;
-  const ShiftedCopy copy(from, to, words);
+  const UnalignedCopy copy(from, to, words);
   const auto* source =
       reinterpret_cast<const uint4*>(reinterpret_cast<const char*>(from + copy.head) - copy.shift);
   uint4 low[kCount] = {}, high[kCount] = {};
@@ -147,8 +147,8 @@ static __global__ void __launch_bounds__(tuning::kGateThreads)
 template <class A>
 __global__ void __launch_bounds__(tuning::kGateThreads)
     embedding_elements_kernel(const __grid_constant__ EmbeddingParams p) {
-  begin_overlapped();
-  const GatePlace place(p.config);
+  pdl_wait_and_launch();
+  const GatePosition place(p.config);
   if (place.row >= p.problem.tokens) return;
   const EmbeddingProblem& problem = p.problem;
   const TokenRows rows = token_rows(problem, place.row);

@@ -20,8 +20,8 @@ struct TokenGroups {
   tuning::SortConfig config;
 };
 
-// Zeros for blocks beside those that have other work: chunks [first, last) of 16 bytes.
-struct ZeroChunks {
+// Zeros for blocks beside those that have other work: vectors [first, last) of 16 bytes.
+struct ZeroVectors {
   void* data = nullptr;
   std::int64_t first = 0, last = 0;
 
@@ -40,7 +40,7 @@ struct TokenGroupsParams {
   EmbeddingBackwardProblem problem;
   TokenGroups groups;
   int pass;
-  ZeroChunks zeros;
+  ZeroVectors zeros;
 };
 
 // One pass over all tokens. The first reads ids; the one behind the last digit, of the sparse form
@@ -133,7 +133,7 @@ __device__ inline void set_starts(const SortPass& pass, std::uint32_t start, Sor
 // A block counts the digits of one tile. 2 KB of shared memory in use, limited by latency.
 __global__ void __launch_bounds__(tuning::kSortThreads)
     token_counts_kernel(const __grid_constant__ TokenGroupsParams p) {
-  begin_overlapped();
+  pdl_wait_and_launch();
   __shared__ std::uint32_t counts[tuning::kDigits];
   const std::uint32_t thread = threadIdx.x;
   if (thread < tuning::kDigits) counts[thread] = 0;
@@ -176,7 +176,7 @@ __device__ inline DigitCounts counts_of_tiles(const TokenGroups& groups) {
 // digit each warp has. Limited by barriers and the latency of the second-level cache.
 __global__ void __launch_bounds__(tuning::kSortThreads)
     token_places_kernel(const __grid_constant__ TokenGroupsParams p) {
-  begin_overlapped();
+  pdl_wait_and_launch();
   constexpr int kItems = tuning::kSortItems;
   const auto tiles = static_cast<unsigned>(p.groups.config.tiles);
   if (blockIdx.x >= tiles) return p.zeros.write(blockIdx.x - tiles);
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(tuning::kSortThreads)
 inline constexpr int kStartThreads = 256;
 __global__ void __launch_bounds__(kStartThreads)
     row_starts_kernel(const __grid_constant__ TokenGroupsParams p) {
-  begin_overlapped();
+  pdl_wait_and_launch();
   const std::int64_t row = std::int64_t{blockIdx.x} * kStartThreads + threadIdx.x;
   if (row > p.problem.vocab) return;
   std::uint32_t low = 0, high = static_cast<std::uint32_t>(p.problem.tokens);  // below 2^31

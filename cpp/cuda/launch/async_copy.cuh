@@ -26,7 +26,7 @@ static __device__ __noinline__ void copy_now(uint4* to, const uint4* from, int b
   load_bytes<2>(block, from, bytes);
   *to = block;
 }
-// With the priority of outlasting_writes() on 9.0. nvcc 13.0 takes a sum of two registers for the
+// With the priority of with_evict_last() on 9.0. nvcc 13.0 takes a sum of two registers for the
 // address into the instruction, which is invalid with a priority (LDGSTS [R5+UR0], desc[UR1]): an
 // operation that no address has comes last, with a zero that it does not know. For 10.0 and 12.0 it
 // takes in uniform addresses, too: there, and where no GPU was at hand, copies have none.

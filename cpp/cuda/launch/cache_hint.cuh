@@ -24,16 +24,16 @@ inline constexpr unsigned long long kEvictLast = 0x14f0000000000000;
 
 // For reads through it. Code before 8.0 has no priorities.
 template <class U>
-__device__ inline const U* outlasting_writes(const U* from) {
+__device__ inline const U* with_evict_last(const U* from) {
 #if MEMBOUND_HAS_L2_PRIORITY
   return static_cast<const U*>(__nv_associate_access_property(from, kEvictLast));
 #else
   return from;
 #endif
 }
-// A chunk of an array that is read once.
-__device__ inline uint4 read_chunk(const void* from) {
-  return *outlasting_writes(static_cast<const uint4*>(from));
+// A vector of an array that is read once.
+__device__ inline uint4 read_vector(const void* from) {
+  return *with_evict_last(static_cast<const uint4*>(from));
 }
 
 }  // namespace membound::cuda

@@ -66,12 +66,12 @@ __device__ inline Value load_shared(std::uint32_t from) {
 
 #if MEMBOUND_HAS_CLUSTERS
 // By one thread, which alone expects bytes; others wait behind a barrier of the block that follows
-// settle_arrivals(). times: that it arrives in a phase.
-__device__ inline void start_arrivals(std::uint64_t* arrived, int times = 1) {
+// fence_mbarrier_init(). times: that it arrives in a phase.
+__device__ inline void init_mbarrier(std::uint64_t* arrived, int times = 1) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(arrived)), "r"(times)
                : "memory");
 }
-__device__ inline void settle_arrivals() {
+__device__ inline void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 // Of a phase. What this thread wrote to shared memory before is seen with them.
@@ -89,12 +89,12 @@ __device__ inline void expect_more_bytes(std::uint64_t* arrived, int bytes) {
       : "memory");
 }
 // Once all asynchronous copies that this thread has started are there.
-__device__ inline void arrive_with_copies(std::uint64_t* arrived) {
+__device__ inline void arrive_after_copies(std::uint64_t* arrived) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(arrived))
                : "memory");
 }
 // parity of the phase: 0, 1, 0, 1 ...
-__device__ inline void wait_for_arrivals(std::uint64_t* arrived, int parity) {
+__device__ inline void wait_mbarrier(std::uint64_t* arrived, int parity) {
   const std::uint32_t barrier = shared_address(arrived);
   std::uint32_t done = 0;
   while (done == 0) {

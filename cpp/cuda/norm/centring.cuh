@@ -6,11 +6,11 @@ namespace membound::cuda {
 
 // Whether the mean of a row is taken away (layer_norm and its gradients). Where speed counts most a
 // kernel exists for either answer; others ask at run time, which halves their code.
-enum class Centring { kNever, kAlways, kAsked };
+enum class Centring { kNever, kAlways, kRunTime };
 
 template <Centring kCentring, class Params>
 __device__ inline bool is_centred(const Params& p) {
-  return kCentring == Centring::kAlways || (kCentring == Centring::kAsked && p.centred);
+  return kCentring == Centring::kAlways || (kCentring == Centring::kRunTime && p.centred);
 }
 
 }  // namespace membound::cuda

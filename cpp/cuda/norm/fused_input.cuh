@@ -6,6 +6,6 @@ namespace membound::cuda {
 
 // What is read beside x: a residual that is added to it, or a gate whose silu multiplies x or the
 // result.
-enum class Beside { kNothing, kResidual, kGate };
+enum class FusedInput { kNone, kResidual, kGate };
 
 }  // namespace membound::cuda

@@ -3,20 +3,21 @@
 #pragma once
 
 // The gradient of a gated norm without options, element by element: a branch between the passes
-// over a chunk would keep all of its numbers in registers. The bits are those of GateOf and
+// over a vector would keep all of its numbers in registers. The bits are those of GateOf and
 // GradientRow.
 #include "cuda/activation/silu.cuh"
 #include "cuda/norm/rms_norm_backward_row.cuh"
 
 namespace membound::cuda {
 
-// One chunk of each array. kNormFirst: the norm comes before the gate.
+// One vector of each array. kNormFirst: the norm comes before the gate.
 template <class T, bool kNormFirst>
-struct GatedChunk {
+struct GatedVector {
   using Accumulate = accumulate_t<T>;
   Numbers<T> dy, x, gate, weight;
 
-  __device__ GatedChunk(const uint4& dy_, const uint4& x_, const uint4& gate_, const uint4& weight_)
+  __device__ GatedVector(const uint4& dy_, const uint4& x_, const uint4& gate_,
+                         const uint4& weight_)
       : dy(unpack<T>(dy_)), x(unpack<T>(x_)), gate(unpack<T>(gate_)), weight(unpack<T>(weight_)) {}
 
   // Sigmoid of the gate, which whoever has registers for it keeps between the passes.

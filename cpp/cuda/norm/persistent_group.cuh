@@ -4,12 +4,12 @@
 
 // Threads that work on many rows one after the other: what they exchange alternates between two
 // buffers, so that a row costs one barrier. round: 0, 1, 2 ... over the rows. kParts: sums of a
-// thread that are reduced apart: for gradients each over at most two chunks, in their tree
+// thread that are reduced apart: for gradients each over at most two vectors, in their tree
 // (gradient_team.cuh).
-// kRing: the rows that RingFeed holds, 0 for RegisterFeed; kMinBlocks: per multiprocessor; kRoomy:
-// threads have registers for what a row is made of until it is done.
-// kSplitRows: aligned rows may be counted in two axes; in each row of a wide one that costs more
-// than it saves.
+// kRing: the rows that SharedPipeline holds, 0 for RegisterPipeline; kMinBlocks: per
+// multiprocessor; kLowRegisterPressure: threads have registers for what a row is made of until it
+// is done. kSplitRows: aligned rows may be counted in two axes; in each row of a wide one that
+// costs more than it saves.
 #include <type_traits>
 
 #include "cuda/row/cluster.cuh"
@@ -26,25 +26,25 @@ __device__ inline void sync_group(int group, int size) {
 }
 
 // Lanes of a warp; a power of two. kSplit: rows are counted in two axes, or by heads, or are 2 GiB
-// apart. kLanes: that one plays, two or four, the last of which has no chunk: as many groups to a
+// apart. kLanes: that one plays, two or four, the last of which has no vector: as many groups to a
 // block, whose sums go in the same order, and what a thread does once for a row serves more of it.
 template <class Value, bool kSplit, int kLanes = 1>
 struct LaneGroup {
   static_assert(kLanes == 1 || kLanes == 2 || kLanes == 4);
-  static constexpr int kVecs = kLanes == 4 ? 3 : kLanes;
-  static constexpr int kParts = kVecs;
+  static constexpr int kVectorsPerItem = kLanes == 4 ? 3 : kLanes;
+  static constexpr int kParts = kVectorsPerItem;
   static constexpr int kRing = 0;
-  static constexpr int kFold = 1;
-  static constexpr int kChunks = kFold * kVecs;
+  static constexpr int kItemsPerThread = 1;
+  static constexpr int kVectors = kItemsPerThread * kVectorsPerItem;
   static constexpr bool kPaired = false;
   static constexpr int kMaxThreads = kPersistentThreads / kLanes;
   static constexpr int kMinBlocks = 2;
   static constexpr bool kOneRow = false;
   static constexpr bool kSplitRows = kSplit;
   static constexpr bool kUniformShift = false;
-  static constexpr bool kParks = false;
+  static constexpr bool kStagesRow = false;
   static constexpr bool kClusters = false;
-  static constexpr bool kRoomy = kLanes > 1;
+  static constexpr bool kLowRegisterPressure = kLanes > 1;
   int size;
   int lane;
   int rank = 0;
@@ -55,7 +55,7 @@ struct LaneGroup {
         lane(static_cast<int>(threadIdx.x) & (size - 1)),
         group(static_cast<int>(threadIdx.x) >> log2_of(size)) {}
   __device__ void start() const {}
-  __device__ int team() const { return static_cast<int>(blockIdx.x); }
+  __device__ int group_in_grid() const { return static_cast<int>(blockIdx.x); }
   // The first steps of the lanes that it plays are this lane's.
   __device__ Value sum(const Value (&parts)[kParts], int) const {
     Value sum = parts[0];
@@ -67,26 +67,26 @@ struct LaneGroup {
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
 };
 
-// Warps of a block, several groups of them in a block. With four chunks of a thread it plays both
+// Warps of a block, several groups of them in a block. With four vectors of a thread it plays both
 // blocks of a cluster of two. kPaired: two groups that would be a block each may be one block;
 // blocks of one group, or of several narrower ones, run in the same kernel.
-template <class Value, int kVecsOf, int kRingOf, int kMaxThreadsOf, int kMinBlocksOf,
+template <class Value, int kVectorsPerItemOf, int kRingOf, int kMaxThreadsOf, int kMinBlocksOf,
           bool kPairedOf = false>
 struct WarpGroup {
-  static constexpr int kVecs = kVecsOf;
-  static constexpr int kParts = kVecs > 2 ? kVecs / 2 : 1;
+  static constexpr int kVectorsPerItem = kVectorsPerItemOf;
+  static constexpr int kParts = kVectorsPerItem > 2 ? kVectorsPerItem / 2 : 1;
   static constexpr int kRing = kRingOf;
-  static constexpr int kFold = 1;
-  static constexpr int kChunks = kFold * kVecs;
+  static constexpr int kItemsPerThread = 1;
+  static constexpr int kVectors = kItemsPerThread * kVectorsPerItem;
   static constexpr bool kPaired = kPairedOf;
   static constexpr int kMaxThreads = kPaired ? 2 * kMaxThreadsOf : kMaxThreadsOf;
   static constexpr int kMinBlocks = kMinBlocksOf;  // before they are paired
   static constexpr bool kOneRow = true;
   static constexpr bool kSplitRows = false;
   static constexpr bool kUniformShift = true;
-  static constexpr bool kParks = false;
+  static constexpr bool kStagesRow = false;
   static constexpr bool kClusters = false;
-  static constexpr bool kRoomy = false;
+  static constexpr bool kLowRegisterPressure = false;
   static constexpr int kMaxWarps = kPersistentThreads / kWarpLanes;
   int size;
   int lane;
@@ -99,7 +99,7 @@ struct WarpGroup {
         group(static_cast<int>(threadIdx.x) / lanes),
         sums_(group, lane / kWarpLanes) {}
   __device__ void start() const { sums_.clear(); }
-  __device__ int team() const { return static_cast<int>(blockIdx.x); }
+  __device__ int group_in_grid() const { return static_cast<int>(blockIdx.x); }
   __device__ Value sum(const Value (&parts)[kParts], int round) const {
     Part sums[kSums];
 #pragma unroll
@@ -132,7 +132,7 @@ struct WarpGroup {
   WarpSums<Part, kSums, kMaxWarps / 2, std::is_class_v<Value> || kRing == 0> sums_;
 };
 
-// Group, or its pairs where a multiprocessor has two of its blocks with one chunk in a thread.
+// Group, or its pairs where a multiprocessor has two of its blocks with one vector in a thread.
 template <class Group, bool kMayPair>
 struct PairsOf {
   using Type = Group;
@@ -143,23 +143,23 @@ struct PairsOf<WarpGroup<Value, 1, kRing, kPersistentThreads, 2>, true> {
 };
 
 // A cluster of blocks, whose threads are kGroups groups, a row each at a time.
-template <class Value, int kVecsOf, int kRingOf, int kPartsOf = kVecsOf / 2, int kGroups = 1,
-          int kMaxThreadsOf = kPersistentThreads, int kMinBlocksOf = 1>
+template <class Value, int kVectorsPerItemOf, int kRingOf, int kPartsOf = kVectorsPerItemOf / 2,
+          int kGroups = 1, int kMaxThreadsOf = kPersistentThreads, int kMinBlocksOf = 1>
 struct ClusterGroup {
-  static constexpr int kVecs = kVecsOf;
+  static constexpr int kVectorsPerItem = kVectorsPerItemOf;
   static constexpr int kParts = kPartsOf;
   static constexpr int kRing = kRingOf;
-  static constexpr int kFold = 1;
-  static constexpr int kChunks = kFold * kVecs;
+  static constexpr int kItemsPerThread = 1;
+  static constexpr int kVectors = kItemsPerThread * kVectorsPerItem;
   static constexpr bool kPaired = false;
   static constexpr int kMaxThreads = kMaxThreadsOf;
   static constexpr int kMinBlocks = kMinBlocksOf;
   static constexpr bool kOneRow = true;
   static constexpr bool kSplitRows = false;
   static constexpr bool kUniformShift = true;
-  static constexpr bool kParks = false;
+  static constexpr bool kStagesRow = false;
   static constexpr bool kClusters = true;
-  static constexpr bool kRoomy = false;
+  static constexpr bool kLowRegisterPressure = false;
   static constexpr int kMaxWarps = kPersistentThreads / kWarpLanes;
   int size = static_cast<int>(blockDim.x) / kGroups;
   int lane = static_cast<int>(threadIdx.x);
@@ -181,7 +181,7 @@ struct ClusterGroup {
     const int warps = size / kWarpLanes;
     if (lane >= warps && lane < kMaxWarps) slots()[0][lane] = slots()[1][lane] = Part(0);
   }
-  __device__ int team() const { return static_cast<int>(cluster_index()); }
+  __device__ int group_in_grid() const { return static_cast<int>(cluster_index()); }
   // The sums of a row may be on their way while those of the next are sent.
   __device__ Value sum(const Value (&parts)[kParts], int round) const {
     send(parts, round);
@@ -199,7 +199,7 @@ struct ClusterGroup {
     }
     sync();
     if (lane < kWarpLanes) {
-      if (round == 0) exchange(group).wait_for_peers();
+      if (round == 0) exchange(group).cluster_wait();
       exchange(group).send(round % kExchanges, rank,
                            combine_slots_by_lanes<kMaxWarps>(of_warps, Sum()));
     }

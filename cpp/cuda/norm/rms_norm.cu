@@ -13,17 +13,17 @@
 
 namespace membound::cuda {
 
-template <class T, Access kAccess, Beside kBeside, Centring kCentring>
+template <class T, Access kAccess, FusedInput kFusedInput, Centring kCentring>
 void launch_rms_norm(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
                      const RowSplit& split, int device, StreamView stream);
 
 template <class T>
-void launch_rms_norm_framed(const RmsNormProblem& problem, const tuning::FramedConfig& config,
-                            const tuning::RmsNormConfig& row, int device, StreamView stream);
+void launch_rms_norm_bulk(const RmsNormProblem& problem, const tuning::BulkConfig& config,
+                          const tuning::RmsNormConfig& row, int device, StreamView stream);
 
 template <class T>
-void launch_rms_norm_dense(const RmsNormProblem& problem, const tuning::DenseConfig& config,
-                           const tuning::RmsNormConfig& row, int device, StreamView stream);
+void launch_rms_norm_packed(const RmsNormProblem& problem, const tuning::PackedConfig& config,
+                            const tuning::RmsNormConfig& row, int device, StreamView stream);
 
 template <class T>
 RowAccess<T> access_of(const RmsNormProblem& problem) {
@@ -50,92 +50,98 @@ bool takes_bulk_copies(const RmsNormProblem& problem, const RowSplit& split, int
          max_cluster_size(device) > 1;
 }
 
-// How rows of unit stride go by the frame of out: in no blocks where they do not.
+// How rows of unit stride go by the span of out: in no blocks where they do not.
 template <class T>
-tuning::FramedConfig framed_config(const RmsNormProblem& problem, const tuning::RmsNormConfig& row,
-                                   int device) {
+tuning::BulkConfig bulk_config(const RmsNormProblem& problem, const tuning::RmsNormConfig& row,
+                               int device) {
   if (problem.residual != nullptr &&
       !start_alike<T>(problem.out, problem.out_rows, problem.residual_out,
                       problem.residual_out_rows)) {
     return {};
   }
-  const bool beside = problem.gate != nullptr || problem.residual != nullptr;
-  return tuning::framed_config(problem.rows, row, sizeof(T), problem.gate != nullptr,
-                               beside ? 2 : 1, problem.centred ? 2 : 1, multiprocessors(device),
-                               static_cast<int>(max_shared_bytes(device)));
+  const bool fused_input = problem.gate != nullptr || problem.residual != nullptr;
+  return tuning::bulk_config(problem.rows, row, sizeof(T), problem.gate != nullptr,
+                             fused_input ? 2 : 1, problem.centred ? 2 : 1, multiprocessors(device),
+                             static_cast<int>(max_shared_bytes(device)));
 }
 
 // How narrow rows of unit stride go as pieces of memory: in no blocks where they do not.
 template <class T>
-tuning::DenseConfig dense_config(const RmsNormProblem& problem, const tuning::RmsNormConfig& row) {
-  const auto dense = [&](const void* data, const RowLayout& rows) {
+tuning::PackedConfig packed_config(const RmsNormProblem& problem,
+                                   const tuning::RmsNormConfig& row) {
+  const auto packed = [&](const void* data, const RowLayout& rows) {
     return data == nullptr || rows.strides[0] == problem.cols;
   };
-  if (!dense(problem.x, problem.x_rows) || !dense(problem.out, problem.out_rows) ||
-      !dense(problem.gate, problem.gate_rows) || !dense(problem.residual, problem.residual_rows) ||
-      !dense(problem.residual_out, problem.residual_out_rows)) {
+  if (!packed(problem.x, problem.x_rows) || !packed(problem.out, problem.out_rows) ||
+      !packed(problem.gate, problem.gate_rows) ||
+      !packed(problem.residual, problem.residual_rows) ||
+      !packed(problem.residual_out, problem.residual_out_rows)) {
     return {};
   }
   const bool gated = problem.gate != nullptr;
-  return tuning::dense_config(problem.rows, problem.cols, row, sizeof(T), gated,
-                              gated || problem.residual != nullptr ? 2 : 1);
+  return tuning::packed_config(problem.rows, problem.cols, row, sizeof(T), gated,
+                               gated || problem.residual != nullptr ? 2 : 1);
 }
 
-// Rows that start anywhere as pieces of memory or by their frames. Whether they went so.
+// Rows that start anywhere as pieces of memory or by their spans. Whether they went so.
 template <class T>
 bool launch_bulk_copies(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
                         const RowSplit& split, int device, StreamView stream) {
   if (!takes_bulk_copies(problem, split, device)) return false;
-  const auto dense = dense_config<T>(problem, config);
-  if (dense.blocks > 0) {
-    launch_rms_norm_dense<T>(problem, dense, config, device, stream);
+  const auto packed = packed_config<T>(problem, config);
+  if (packed.blocks > 0) {
+    launch_rms_norm_packed<T>(problem, packed, config, device, stream);
     return true;
   }
-  const auto framed = framed_config<T>(problem, config, device);
-  if (framed.blocks == 0) return false;
-  launch_rms_norm_framed<T>(problem, framed, tuning::unfolded(config), device, stream);
+  const auto bulk = bulk_config<T>(problem, config, device);
+  if (bulk.blocks == 0) return false;
+  launch_rms_norm_bulk<T>(problem, bulk, tuning::one_item_per_thread(config), device, stream);
   return true;
 }
 
 // Rows that start anywhere word by word.
 template <class T>
-void launch_words(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
-                  const RowSplit& split, bool whole_words, int device, StreamView stream) {
-  const auto with = [&]<Beside kBeside, Centring kCentring>() {
+void launch_narrow_vectors(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
+                           const RowSplit& split, bool whole_4_bytes, int device,
+                           StreamView stream) {
+  const auto with = [&]<FusedInput kFusedInput, Centring kCentring>() {
     if constexpr (sizeof(T) < 4) {
-      if (!whole_words) {
-        return launch_rms_norm<T, Access::kHalves, kBeside, kCentring>(problem, config, split,
-                                                                       device, stream);
+      if (!whole_4_bytes) {
+        return launch_rms_norm<T, Access::k2Byte, kFusedInput, kCentring>(problem, config, split,
+                                                                          device, stream);
       }
     }
-    launch_rms_norm<T, Access::kWords, kBeside, kCentring>(problem, config, split, device, stream);
+    launch_rms_norm<T, Access::k4Byte, kFusedInput, kCentring>(problem, config, split, device,
+                                                               stream);
   };
-  const auto go = [&]<Beside kBeside>() {
-    problem.centred ? with.template operator()<kBeside, Centring::kAlways>()
-                    : with.template operator()<kBeside, Centring::kNever>();
+  const auto go = [&]<FusedInput kFusedInput>() {
+    problem.centred ? with.template operator()<kFusedInput, Centring::kAlways>()
+                    : with.template operator()<kFusedInput, Centring::kNever>();
   };
-  if (problem.gate != nullptr) return with.template operator()<Beside::kGate, Centring::kNever>();
-  problem.residual != nullptr ? go.template operator()<Beside::kResidual>()
-                              : go.template operator()<Beside::kNothing>();
+  if (problem.gate != nullptr)
+    return with.template operator()<FusedInput::kGate, Centring::kNever>();
+  problem.residual != nullptr ? go.template operator()<FusedInput::kResidual>()
+                              : go.template operator()<FusedInput::kNone>();
 }
 
 // Rows that start anywhere, few or many, in the form that suits them. Whether they have one.
 template <class T>
 bool launch_unaligned(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
                       const RowSplit& split, int device, StreamView stream) {
-  const bool whole_words =
-      is_in_words<T>(problem.x, problem.x_rows, problem.cols) &&
-      is_in_words<T>(problem.out, problem.out_rows, problem.cols) &&
-      is_in_words<T>(problem.gate, problem.gate_rows, problem.cols) &&
-      is_in_words<T>(problem.residual, problem.residual_rows, problem.cols) &&
-      is_in_words<T>(problem.residual_out, problem.residual_out_rows, problem.cols);
-  const std::int64_t chunks = tuning::ceil_div(problem.cols, kPack<T>);
+  const bool whole_4_bytes =
+      is_in_narrow_vectors<T>(problem.x, problem.x_rows, problem.cols) &&
+      is_in_narrow_vectors<T>(problem.out, problem.out_rows, problem.cols) &&
+      is_in_narrow_vectors<T>(problem.gate, problem.gate_rows, problem.cols) &&
+      is_in_narrow_vectors<T>(problem.residual, problem.residual_rows, problem.cols) &&
+      is_in_narrow_vectors<T>(problem.residual_out, problem.residual_out_rows, problem.cols);
+  const std::int64_t vectors = tuning::ceil_div(problem.cols, kPack<T>);
   const bool gate = problem.gate != nullptr;
-  if (!tuning::takes_words(config, problem.rows, chunks, whole_words, gate)) {
+  if (!tuning::takes_narrow_vectors(config, problem.rows, vectors, whole_4_bytes, gate)) {
     if (launch_bulk_copies<T>(problem, config, split, device, stream)) return true;
-    if (!tuning::goes_by_words(config, problem.rows, sizeof(T), gate)) return false;
+    if (!tuning::uses_narrow_vectors(config, problem.rows, sizeof(T), gate)) return false;
   }
-  launch_words<T>(problem, tuning::unfolded(config), split, whole_words, device, stream);
+  launch_narrow_vectors<T>(problem, tuning::one_item_per_thread(config), split, whole_4_bytes,
+                           device, stream);
   return true;
 }
 
@@ -146,54 +152,54 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
         tuning::rms_norm_config(problem.rows, problem.cols, sizeof(T), max_cluster_size(device));
     RowAccess<T> asked = access_of<T>(problem);
     if (problem.heads > 1 && config.form != tuning::RowForm::kWarp)
-      asked.at_least(Access::kShifted);
-    const bool shifted = asked.access() == Access::kShifted;
+      asked.at_least(Access::kUnaligned);
+    const bool unaligned = asked.access() == Access::kUnaligned;
     if constexpr (sizeof(T) < 8) {
-      if (shifted && launch_unaligned<T>(problem, config, asked.split(), device, stream)) return;
+      if (unaligned && launch_unaligned<T>(problem, config, asked.split(), device, stream)) return;
     }
-    const bool beside = problem.gate != nullptr || problem.residual != nullptr;
+    const bool fused_input = problem.gate != nullptr || problem.residual != nullptr;
     const auto most_shared = static_cast<std::int64_t>(max_shared_bytes(device));
-    if ((problem.gate != nullptr && shifted) ||
-        tuning::is_seldom(config, sizeof(T), shifted, beside) ||
-        !tuning::has_parking(config, shifted, beside, most_shared)) {
-      asked.at_least(Access::kAny);
+    if ((problem.gate != nullptr && unaligned) ||
+        tuning::uses_generic_kernel(config, sizeof(T), unaligned, fused_input) ||
+        !tuning::has_room_to_stage(config, unaligned, fused_input, most_shared)) {
+      asked.at_least(Access::kStrided);
     }
     const Access access = asked.access();
     const RowSplit split = asked.split();
-    const auto with = [&]<Access kAccess, Beside kBeside, Centring kCentring>() {
+    const auto with = [&]<Access kAccess, FusedInput kFusedInput, Centring kCentring>() {
       tuning::RmsNormConfig shape =
-          kAccess == Access::kAny ? tuning::unfolded(config)
-          : kBeside == Beside::kGate
-              ? tuning::spread_beside_gate(config, problem.rows, sizeof(T))
+          kAccess == Access::kStrided ? tuning::one_item_per_thread(config)
+          : kFusedInput == FusedInput::kGate
+              ? tuning::spread_with_gate(config, problem.rows, sizeof(T))
               : tuning::spread_over_threads(
-                    config, problem.rows, sizeof(T), kAccess == Access::kShifted,
-                    kBeside == Beside::kResidual, kCentring == Centring::kAlways);
-      if (kAccess == Access::kAligned && kBeside != Beside::kGate) {
-        const std::int64_t chunks = tuning::ceil_div(problem.cols, kPack<T>);
-        shape = tuning::by_warps(shape, problem.rows, chunks, sizeof(T),
-                                 kBeside != Beside::kNothing, problem.centred);
+                    config, problem.rows, sizeof(T), kAccess == Access::kUnaligned,
+                    kFusedInput == FusedInput::kResidual, kCentring == Centring::kAlways);
+      if (kAccess == Access::kAligned && kFusedInput != FusedInput::kGate) {
+        const std::int64_t vectors = tuning::ceil_div(problem.cols, kPack<T>);
+        shape = tuning::by_warps(shape, problem.rows, vectors, sizeof(T),
+                                 kFusedInput != FusedInput::kNone, problem.centred);
       }
-      launch_rms_norm<T, kAccess, kBeside, kCentring>(problem, shape, split, device, stream);
+      launch_rms_norm<T, kAccess, kFusedInput, kCentring>(problem, shape, split, device, stream);
     };
-    // As is_seldom says.
-    constexpr bool kEveryday = sizeof(T) < 8;
+    // As uses_generic_kernel says.
+    constexpr bool kCommon = sizeof(T) < 8;
     const auto go = [&]<Access kAccess, Centring kCentring>() {
-      if constexpr (kEveryday || kAccess == Access::kAny) {
+      if constexpr (kCommon || kAccess == Access::kStrided) {
         if (problem.residual != nullptr)
-          return with.template operator()<kAccess, Beside::kResidual, kCentring>();
+          return with.template operator()<kAccess, FusedInput::kResidual, kCentring>();
       }
-      with.template operator()<kAccess, Beside::kNothing, kCentring>();
+      with.template operator()<kAccess, FusedInput::kNone, kCentring>();
     };
     if (problem.gate != nullptr) {
-      if constexpr (kEveryday) {
+      if constexpr (kCommon) {
         if (access == Access::kAligned)
-          return with.template operator()<Access::kAligned, Beside::kGate, Centring::kNever>();
+          return with.template operator()<Access::kAligned, FusedInput::kGate, Centring::kNever>();
       }
-      with.template operator()<Access::kAny, Beside::kGate, Centring::kNever>();
-    } else if (access == Access::kAny) {
-      go.template operator()<Access::kAny, Centring::kAsked>();
-    } else if (kEveryday && access == Access::kShifted) {
-      if constexpr (kEveryday) go.template operator()<Access::kShifted, Centring::kAsked>();
+      with.template operator()<Access::kStrided, FusedInput::kGate, Centring::kNever>();
+    } else if (access == Access::kStrided) {
+      go.template operator()<Access::kStrided, Centring::kRunTime>();
+    } else if (kCommon && access == Access::kUnaligned) {
+      if constexpr (kCommon) go.template operator()<Access::kUnaligned, Centring::kRunTime>();
     } else if (problem.centred) {
       go.template operator()<Access::kAligned, Centring::kAlways>();
     } else {

@@ -22,14 +22,14 @@ void launch_rms_norm_backward(const RmsNormBackwardProblem& problem,
                               int device, StreamView stream);
 
 template <class T>
-void launch_rms_norm_backward_dense(const RmsNormBackwardProblem& problem,
-                                    const tuning::RmsNormBackwardConfig& config,
-                                    const tuning::DenseGradientConfig& dense, int device,
-                                    StreamView stream);
-template <class T>
-void launch_rms_norm_backward_framed(const RmsNormBackwardProblem& problem,
-                                     const tuning::RmsNormBackwardConfig& config, int device,
+void launch_rms_norm_backward_packed(const RmsNormBackwardProblem& problem,
+                                     const tuning::RmsNormBackwardConfig& config,
+                                     const tuning::PackedGradientConfig& packed, int device,
                                      StreamView stream);
+template <class T>
+void launch_rms_norm_backward_bulk(const RmsNormBackwardProblem& problem,
+                                   const tuning::RmsNormBackwardConfig& config, int device,
+                                   StreamView stream);
 
 // Whether partial sums are whole lines and worth what that costs (H200, bfloat16, without and with:
 // LayerNorm, two times 4 MiB, 16384 x 4096 101.6 and 99.8 us, 4096 x 4096 31.7 and 30.7; RMSNorm, 6
@@ -50,7 +50,7 @@ bool discards(const PartialSumsParams<Accumulate>& sums, bool both) {
 template <class Accumulate>
 void launch_column_sums(PartialSumsParams<Accumulate> sums, bool both, int device,
                         StreamView stream) {
-  constexpr int kColumns = kChunkBytes / sizeof(Accumulate);
+  constexpr int kColumns = kVectorBytes / sizeof(Accumulate);
   const auto blocks = tuning::ceil_div(sums.cols, kWarpLanes);
   sums.blocks_each = static_cast<int>(blocks);
   sums.discards = discards(sums, both);
@@ -67,9 +67,9 @@ void launch_column_sums(PartialSumsParams<Accumulate> sums, bool both, int devic
     }
     launch<partial_sums_kernel<Accumulate, kColumnsOfLane, false>>(shape, stream, device, sums);
   };
-  // Workspaces start on a chunk, so that shapes alone decide about the order of the sums.
-  if (sums.cols % kColumns == 0 && starts_on_chunk(sums.sums[0].partials) &&
-      (!both || starts_on_chunk(sums.sums[1].partials))) {
+  // Workspaces start on a vector, so that shapes alone decide about the order of the sums.
+  if (sums.cols % kColumns == 0 && starts_on_vector(sums.sums[0].partials) &&
+      (!both || starts_on_vector(sums.sums[1].partials))) {
     with.template operator()<kColumns>();
   } else {
     with.template operator()<1>();
@@ -85,7 +85,7 @@ void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device,
   const bool both = p.dweight.data != nullptr && p.dbias.data != nullptr;
   const PartialSumsParams<Accumulate> sums{
       {p.dweight.data != nullptr ? p.dweight : p.dbias, p.dbias},
-      p.teams_of_head / (p.paired ? 2 : 1),
+      p.groups_of_head / (p.paired ? 2 : 1),
       p.cols * p.heads.count,
       p.cols,
       0,
@@ -134,9 +134,9 @@ RowAccess<T> access_of(const RmsNormBackwardProblem& problem) {
   access.also_statistic(problem.rstd, problem.rstd_rows);
   // Only rows of lanes are counted in two axes (persistent_team.cuh).
   const bool narrow = problem.cols <= kWarpLanes * kPack<T>;
-  if (access.split().extent != 0 && !narrow) access.at_least(Access::kShifted);
+  if (access.split().extent != 0 && !narrow) access.at_least(Access::kUnaligned);
   const bool fits = problem.rows < kMostRows && (narrow || even_rows_fit(problem, sizeof(T)));
-  if (access.access() == Access::kAligned && !fits) access.at_least(Access::kAny);
+  if (access.access() == Access::kAligned && !fits) access.at_least(Access::kStrided);
   return access;
 }
 
@@ -144,32 +144,32 @@ RowAccess<T> access_of(const RmsNormBackwardProblem& problem) {
 // where clusters are.
 bool takes_bulk_copies(const RmsNormBackwardProblem& problem, const RowSplit& split, int device) {
   const bool alone = problem.gate == nullptr && problem.dsum == nullptr && !problem.centred;
-  const bool known = alone ? problem.is_everyday() : problem.is_plain();
+  const bool known = alone ? problem.is_common() : problem.is_plain();
   return known && split.extent == 0 && problem.heads <= 1 && max_cluster_size(device) > 1;
 }
 
 // How narrow rows of unit stride go as pieces of memory: in no places where they do not.
 template <class T>
-tuning::DenseGradientConfig dense_config(const RmsNormBackwardProblem& problem,
-                                         const tuning::RmsNormBackwardConfig& config) {
-  const auto dense = [&](const void* data, const RowLayout& rows) {
+tuning::PackedGradientConfig packed_config(const RmsNormBackwardProblem& problem,
+                                           const tuning::RmsNormBackwardConfig& config) {
+  const auto packed = [&](const void* data, const RowLayout& rows) {
     return data == nullptr || rows.strides[0] == problem.cols;
   };
-  if (!dense(problem.dy, problem.dy_rows) || !dense(problem.x, problem.x_rows) ||
-      !dense(problem.dsum, problem.dsum_rows) || !dense(problem.gate, problem.gate_rows) ||
-      !dense(problem.dx, problem.dx_rows) || !dense(problem.dgate, problem.dgate_rows)) {
+  if (!packed(problem.dy, problem.dy_rows) || !packed(problem.x, problem.x_rows) ||
+      !packed(problem.dsum, problem.dsum_rows) || !packed(problem.gate, problem.gate_rows) ||
+      !packed(problem.dx, problem.dx_rows) || !packed(problem.dgate, problem.dgate_rows)) {
     return {};
   }
   const bool gated = problem.gate != nullptr;
-  return tuning::dense_gradient_config(config, problem.cols, sizeof(T),
-                                       gated || problem.dsum != nullptr ? 3 : 2, gated ? 2 : 1);
+  return tuning::packed_gradient_config(config, problem.cols, sizeof(T),
+                                        gated || problem.dsum != nullptr ? 3 : 2, gated ? 2 : 1);
 }
 
 // Whether rows of unit stride are for the kernel of rows that start anywhere. dgate is as far
 // behind a boundary as dx: others never were run there.
 template <class T>
-bool takes_frame(const RmsNormBackwardProblem& problem, const tuning::RmsNormBackwardConfig& config,
-                 int device) {
+bool takes_span(const RmsNormBackwardProblem& problem, const tuning::RmsNormBackwardConfig& config,
+                int device) {
   const auto stride = [](const void* data, const RowLayout& layout) {
     return data != nullptr ? layout.strides[0] : 0;
   };
@@ -178,13 +178,13 @@ bool takes_frame(const RmsNormBackwardProblem& problem, const tuning::RmsNormBac
     return false;
   }
   const int arrays = problem.gate != nullptr || problem.dsum != nullptr ? 3 : 2;
-  return tuning::has_frame(
+  return tuning::has_span(
              config, tuning::ceil_div(problem.cols, kPack<T>), sizeof(T),
              {stride(problem.dy, problem.dy_rows), stride(problem.x, problem.x_rows),
               stride(problem.dsum, problem.dsum_rows), stride(problem.gate, problem.gate_rows),
               stride(problem.dx, problem.dx_rows), stride(problem.dgate, problem.dgate_rows)}) &&
-         // Besides the ring a block has 5.2 KiB at most (LayerNorm, four chunks a thread).
-         tuning::framed_bytes(config, arrays) + (6 << 10) <=
+         // Besides the ring a block has 5.2 KiB at most (LayerNorm, four vectors a thread).
+         tuning::bulk_bytes(config, arrays) + (6 << 10) <=
              static_cast<int>(max_shared_bytes(device));
 }
 
@@ -192,14 +192,15 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
   dispatch_floating(problem.dtype, "rms_norm_backward", [&]<class T>() {
     const int device = current_device();
     RowAccess<T> asked = access_of<T>(problem);
-    const auto config_of = [&](bool ring, bool roomy = true) {
+    const auto config_of = [&](bool ring, bool low_register_pressure = true) {
       const bool sums = problem.dweight != nullptr || problem.dbias != nullptr;
-      return tuning::rms_norm_backward_config(
-          problem.rows, problem.cols, sizeof(T), sums, ring, max_cluster_size(device),
-          problem.centred, problem.heads, problem.gate != nullptr, problem.dsum != nullptr, roomy);
+      return tuning::rms_norm_backward_config(problem.rows, problem.cols, sizeof(T), sums, ring,
+                                              max_cluster_size(device), problem.centred,
+                                              problem.heads, problem.gate != nullptr,
+                                              problem.dsum != nullptr, low_register_pressure);
     };
     const auto fits = [&](const tuning::RmsNormBackwardConfig& config) {
-      return config.shared_bytes + tuning::kBesideRing <=
+      return config.shared_bytes + tuning::kSharedBesidesStages <=
              static_cast<int>(max_shared_bytes(device));
     };
     // Of gated rows the ring holds those without options.
@@ -209,37 +210,38 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
     if (!fits(config)) config = config_of(ring, false);
     if (!fits(config)) {
       config = config_of(false);
-      if (problem.gate == nullptr) asked.at_least(Access::kShifted);
+      if (problem.gate == nullptr) asked.at_least(Access::kUnaligned);
     }
     // Of the blocks of rows only those of lanes know heads, unless they take any rows.
-    if (problem.heads > 1 && config.form == tuning::GradientForm::kRoles &&
+    if (problem.heads > 1 && config.form == tuning::GradientForm::kSpecialised &&
         config.rows.form != tuning::RowForm::kWarp) {
-      asked.at_least(Access::kAny);
+      asked.at_least(Access::kStrided);
       config = config_of(false);
     }
     // Kernels of its own for it would be a quarter of a unit's time to compile.
-    if (sizeof(T) == 8 && asked.access() == Access::kShifted) asked.at_least(Access::kAny);
+    if (sizeof(T) == 8 && asked.access() == Access::kUnaligned) asked.at_least(Access::kStrided);
     if constexpr (sizeof(T) < 8) {
-      if (asked.access() == Access::kShifted && takes_bulk_copies(problem, asked.split(), device)) {
-        const auto dense = dense_config<T>(problem, config);
-        if (dense.places > 0)
-          return launch_rms_norm_backward_dense<T>(problem, config, dense, device, stream);
-        // As aligned rows, or in blocks of two chunks a thread.
+      if (asked.access() == Access::kUnaligned &&
+          takes_bulk_copies(problem, asked.split(), device)) {
+        const auto packed = packed_config<T>(problem, config);
+        if (packed.places > 0)
+          return launch_rms_norm_backward_packed<T>(problem, config, packed, device, stream);
+        // As aligned rows, or in blocks of two vectors a thread.
         for (bool as_aligned : {true, false}) {
-          const auto framed = config_of(as_aligned);
-          if (takes_frame<T>(problem, framed, device)) {
-            return launch_rms_norm_backward_framed<T>(problem, framed, device, stream);
+          const auto bulk = config_of(as_aligned);
+          if (takes_span<T>(problem, bulk, device)) {
+            return launch_rms_norm_backward_bulk<T>(problem, bulk, device, stream);
           }
         }
       }
     }
     // Otherwise a gate does not pass shared memory.
-    if (problem.gate != nullptr && asked.access() == Access::kShifted) {
-      asked.at_least(Access::kAny);
+    if (problem.gate != nullptr && asked.access() == Access::kUnaligned) {
+      asked.at_least(Access::kStrided);
     }
-    // The ring of shifted rows, and what is beside it.
-    if (asked.access() == Access::kShifted && max_shared_bytes(device) < std::size_t{98 << 10}) {
-      asked.at_least(Access::kAny);
+    // The ring of unaligned rows, and what is beside it.
+    if (asked.access() == Access::kUnaligned && max_shared_bytes(device) < std::size_t{98 << 10}) {
+      asked.at_least(Access::kStrided);
     }
     const Access access = asked.access();
     const RowSplit split = asked.split();
@@ -247,10 +249,10 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
       launch_rms_norm_backward<T, kAccess, kCentring, kGated>(problem, config, split, device,
                                                               stream);
     };
-    if (access == Access::kAny) {
-      go.template operator()<Access::kAny, Centring::kAsked>();
-    } else if (access == Access::kShifted) {
-      if constexpr (sizeof(T) < 8) go.template operator()<Access::kShifted, Centring::kAsked>();
+    if (access == Access::kStrided) {
+      go.template operator()<Access::kStrided, Centring::kRunTime>();
+    } else if (access == Access::kUnaligned) {
+      if constexpr (sizeof(T) < 8) go.template operator()<Access::kUnaligned, Centring::kRunTime>();
     } else if (problem.centred) {
       go.template operator()<Access::kAligned, Centring::kAlways>();
     } else if (problem.gate != nullptr) {

@@ -3,7 +3,7 @@
 #pragma once
 
 // dweight and dbias of few rows, by blocks of columns: each adds up a segment of them over all
-// rows. Threads hold chunks of rows, or elements of rows that start anywhere: the same tree, which
+// rows. Threads hold vectors of rows, or elements of rows that start anywhere: the same tree, which
 // the size of the block fixes. A block works for one head.
 #include "cuda/launch/async_copy.cuh"
 #include "cuda/norm/gradient_group.cuh"
@@ -16,23 +16,23 @@ namespace membound::cuda {
 // How much of a row a block of columns has, and where rows that are on their way wait: in registers
 // they would leave a multiprocessor one block of 512 threads in place of two.
 enum class ColumnForm {
-  kNarrow,  // kColumnSegment, in registers
-  kWide,    // kWideColumnSegment, in registers
-  kParked,  // the same, in shared memory
-  kAsked,   // as many as the width says, in registers
+  kNarrow,   // kColumnSegment, in registers
+  kWide,     // kWideColumnSegment, in registers
+  kStaged,   // the same, in shared memory
+  kRunTime,  // as many as the width says, in registers
 };
-template <class T, class Team, Access kAccess, bool kGated>
+template <class T, class ThreadGroup, Access kAccess, bool kGated>
 __host__ __device__ constexpr ColumnForm column_form() {
-  constexpr bool kParks = kAccess == Access::kAligned && sizeof(T) < 8 && !kGated;
-  if (std::is_same_v<Team, GradientWideTeam> || Team::kClusters) {
-    return kParks ? ColumnForm::kParked : ColumnForm::kWide;
+  constexpr bool kStagesRow = kAccess == Access::kAligned && sizeof(T) < 8 && !kGated;
+  if (std::is_same_v<ThreadGroup, GradientWideThreadGroup> || ThreadGroup::kClusters) {
+    return kStagesRow ? ColumnForm::kStaged : ColumnForm::kWide;
   }
-  const bool may_be_wide = std::is_same_v<Team, GradientBlockTeam> && !kParks;
-  return may_be_wide ? ColumnForm::kAsked : ColumnForm::kNarrow;
+  const bool may_be_wide = std::is_same_v<ThreadGroup, GradientBlockThreadGroup> && !kStagesRow;
+  return may_be_wide ? ColumnForm::kRunTime : ColumnForm::kNarrow;
 }
 
-// A block's columns and rows, and the end of its sums. Lanes beside each other take the chunks of a
-// segment and the rest of the block rows in turn, each group of lanes a slot: rows of a slot are
+// A block's columns and rows, and the end of its sums. Lanes beside each other take the vectors of
+// a segment and the rest of the block rows in turn, each group of lanes a slot: rows of a slot are
 // added up, then slots of a warp, then warps.
 template <class T, int kMaxSegment, bool kHeads>
 class ColumnBlock {
@@ -42,15 +42,15 @@ class ColumnBlock {
   static constexpr int kMaxWarps = 16;
 
   // parts: blocks that share a segment.
-  __device__ ColumnBlock(const Params& p, int segment_chunks, int parts = 1)
+  __device__ ColumnBlock(const Params& p, int segment_vectors, int parts = 1)
       : p_(p),
-        segment_shift_(log2_of(segment_chunks)),
+        segment_shift_(log2_of(segment_vectors)),
         width_((kPack<T> << segment_shift_) / parts),
-        of_head_(((p.chunks + segment_chunks - 1) >> segment_shift_) * parts),
+        of_head_(((p.vectors + segment_vectors - 1) >> segment_shift_) * parts),
         rows_{p.heads.count, kHeads ? static_cast<int>(blockIdx.x) / of_head_ : 0} {}
 
   __device__ bool has_rows() const { return !kHeads || rows_.head < p_.heads.count; }
-  __device__ int segment_chunks() const { return 1 << segment_shift_; }
+  __device__ int segment_vectors() const { return 1 << segment_shift_; }
   __device__ int step() const { return static_cast<int>(blockDim.x) >> segment_shift_; }
   __device__ int segment() const {  // or part of one
     const int block = static_cast<int>(blockIdx.x);
@@ -93,15 +93,15 @@ class ColumnBlock {
 };
 
 // Of a segment.
-__host__ __device__ constexpr int most_chunks(ColumnForm form) {
+__host__ __device__ constexpr int most_vectors(ColumnForm form) {
   return form == ColumnForm::kNarrow ? tuning::kColumnSegment : tuning::kWideColumnSegment;
 }
 
-// A thread has one chunk of the segment.
+// A thread has one vector of the segment.
 template <class T, Access kAccess, Centring kCentring, bool kSplit, bool kGated, ColumnForm kForm>
-class ColumnChunks : ColumnBlock<T, most_chunks(kForm), kAccess == Access::kAny || kSplit> {
-  using Block = ColumnBlock<T, most_chunks(kForm), kAccess == Access::kAny || kSplit>;
-  using Block::p_, Block::rows_, Block::segment_shift_, Block::segment_chunks, Block::step;
+class ColumnVectors : ColumnBlock<T, most_vectors(kForm), kAccess == Access::kStrided || kSplit> {
+  using Block = ColumnBlock<T, most_vectors(kForm), kAccess == Access::kStrided || kSplit>;
+  using Block::p_, Block::rows_, Block::segment_shift_, Block::segment_vectors, Block::step;
   using typename Block::Accumulate, typename Block::Params;
   static constexpr int kUnroll = 4;  // rows of a thread that are on their way in registers
   struct Sums {
@@ -109,18 +109,18 @@ class ColumnChunks : ColumnBlock<T, most_chunks(kForm), kAccess == Access::kAny 
   };
 
  public:
-  __device__ explicit ColumnChunks(const Params& p)
-      : Block(p, kForm == ColumnForm::kAsked && p.chunks <= tuning::kNarrowChunks
+  __device__ explicit ColumnVectors(const Params& p)
+      : Block(p, kForm == ColumnForm::kRunTime && p.vectors <= tuning::kNarrowVectors
                      ? tuning::kColumnSegment
-                     : most_chunks(kForm)),
+                     : most_vectors(kForm)),
         index_((this->segment() << segment_shift_) +
-               (static_cast<int>(threadIdx.x) & (segment_chunks() - 1))) {}
+               (static_cast<int>(threadIdx.x) & (segment_vectors() - 1))) {}
 
   __device__ void run() const {
     if (!this->has_rows()) return;
     Sums sums;
-    if constexpr (kForm == ColumnForm::kParked && MEMBOUND_HAS_ASYNC_COPY) {
-      add_parked(sums);
+    if constexpr (kForm == ColumnForm::kStaged && MEMBOUND_HAS_ASYNC_COPY) {
+      add_staged(sums);
     } else {
       add_held(sums);
     }
@@ -130,10 +130,10 @@ class ColumnChunks : ColumnBlock<T, most_chunks(kForm), kAccess == Access::kAny 
       for (int i = 0; i < kPack<T>; ++i) {
 #pragma unroll
         for (int offset = kWarpLanes / 2; offset >= tuning::kColumnSegment; offset /= 2) {
-          if (offset < segment_chunks()) break;
+          if (offset < segment_vectors()) break;
           of.at[i] += shuffle_xor(of.at[i], offset);
         }
-        if (lane < segment_chunks()) to[lane * kPack<T> + i] = of.at[i];
+        if (lane < segment_vectors()) to[lane * kPack<T> + i] = of.at[i];
       }
     });
   }
@@ -149,7 +149,7 @@ class ColumnChunks : ColumnBlock<T, most_chunks(kForm), kAccess == Access::kAny 
   __device__ Row row(std::int64_t at) const { return {p_, rows_.at(at)}; }
   __device__ void add(Sums& sums, const uint4& dy, const uint4& x, const uint4& gate,
                       const Statistics& statistics) const {
-    const ChunkInputs<T> inputs = GateOf<T, kAccess, kGated>{p_}.inputs(dy, x, gate);
+    const VectorInputs<T> inputs = GateOf<T, kAccess, kGated>{p_}.inputs(dy, x, gate);
     add_weight_gradient<T>(sums.weight, inputs.dy, normal<T, kCentring>(inputs.x, statistics),
                            kCentring != Centring::kAlways && p_.round_before_weight);
     if constexpr (kCentring != Centring::kNever) add_bias_gradient<T>(sums.bias, inputs.dy);
@@ -165,10 +165,10 @@ class ColumnChunks : ColumnBlock<T, most_chunks(kForm), kAccess == Access::kAny 
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       const std::int64_t at = first_row + i * step();
-      if (at >= p_.rows || index_ >= p_.chunks) continue;
+      if (at >= p_.rows || index_ >= p_.vectors) continue;
       const Row from = row(at);
-      copy_async(&parked(batch, i, 0), from.dy().address(index_), kChunkBytes);
-      copy_async(&parked(batch, i, 1), from.x().address(index_), kChunkBytes);
+      copy_async(&parked(batch, i, 0), from.dy().address(index_), kVectorBytes);
+      copy_async(&parked(batch, i, 1), from.x().address(index_), kVectorBytes);
     }
     commit_copies();
   }
@@ -179,7 +179,7 @@ class ColumnChunks : ColumnBlock<T, most_chunks(kForm), kAccess == Access::kAny 
       if (at < p_.rows) statistics[i] = row(at).template statistics<kCentring>();
     }
   }
-  __device__ void add_parked(Sums& sums) const {
+  __device__ void add_staged(Sums& sums) const {
     const int together = kTogether * step();
 #pragma unroll
     for (int batch = 0; batch < kBatches; ++batch) park(batch, first() + batch * together);
@@ -224,7 +224,7 @@ class ColumnChunks : ColumnBlock<T, most_chunks(kForm), kAccess == Access::kAny 
         if (at >= p_.rows) break;
         uint4 dy[1];
         uint4 x[1];
-        row(at).template chunks<false>(raw[i], dy, x, index);
+        row(at).template vectors<false>(raw[i], dy, x, index);
         add(sums, dy[0], x[0], gates[i], statistics[i]);
       }
     }

@@ -4,8 +4,8 @@
 
 namespace membound::cuda {
 
-template FramedGradientLaunch launch_rms_norm_backward_framed<Float16>;
-template FramedGradientLaunch launch_rms_norm_backward_framed<BFloat16>;
-template FramedGradientLaunch launch_rms_norm_backward_framed<float>;
+template BulkGradientLaunch launch_rms_norm_backward_bulk<Float16>;
+template BulkGradientLaunch launch_rms_norm_backward_bulk<BFloat16>;
+template BulkGradientLaunch launch_rms_norm_backward_bulk<float>;
 
 }  // namespace membound::cuda

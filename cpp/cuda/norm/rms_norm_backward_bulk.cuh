@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The backward of many rows that start anywhere (framed_row.cuh).
+// The backward of many rows that start anywhere (bulk_row.cuh).
 #include <type_traits>
 
 #include "cuda/norm/gated_gradient.cuh"
@@ -15,45 +15,47 @@
 
 namespace membound::cuda {
 
-template <class T, class Group, Third kThird, Centring kCentring, bool kOptions>
-class FramedGradient {
+template <class T, class Group, FusedInput kFusedInput, Centring kCentring, bool kOptions>
+class BulkGradient {
   using Accumulate = accumulate_t<T>;
   using Params = RmsNormBackwardParams<Accumulate>;
-  using Row = GradientRow<T, Access::kShifted>;
+  using Row = GradientRow<T, Access::kUnaligned>;
   using Statistics = RowStatistics<Accumulate>;
   using Total = RowSum<T, kCentring>;
-  static constexpr int kVecs = Group::kVecs;
-  using Sums = Numbers<T>[kVecs];
-  static constexpr bool kGated = kThird == Third::kGate;
+  static constexpr int kVectorsPerItem = Group::kVectorsPerItem;
+  using Sums = Numbers<T>[kVectorsPerItem];
+  static constexpr bool kGated = kFusedInput == FusedInput::kGate;
   static constexpr bool kCentred = kCentring != Centring::kNever;
   // Where g and h would spill, numbers of 16 bits are kept as they were read, in half the registers
   // (H100, bfloat16: LayerNorm 16384 x 4097 189 to 159 us, 8192 x 10239 246 to 208, 65536 x 1001
   // 182 to 159; RMSNorm 4096 x 16383 with dsum 256 to 204, without 154 and 155).
   static constexpr bool kAsRead =
-      sizeof(T) == 2 && !kGated && (kCentred || (Group::kClusters && kThird == Third::kDsum));
-  static constexpr int kArrays = kThird == Third::kNothing ? 2 : 3;
-  using Ring = FramedRing<T, Group, kArrays, kCentred ? 2 : 1, kVecs,
-                          tuning::gradient_ring(kVecs, kArrays, Group::kMaxThreads)>;
+      sizeof(T) == 2 && !kGated &&
+      (kCentred || (Group::kClusters && kFusedInput == FusedInput::kResidual));
+  static constexpr int kArrays = kFusedInput == FusedInput::kNone ? 2 : 3;
+  using Ring = BulkPipeline<T, Group, kArrays, kCentred ? 2 : 1, kVectorsPerItem,
+                            tuning::gradient_ring(kVectorsPerItem, kArrays, Group::kMaxThreads)>;
 
  public:
   // Rows as in PersistentGradient.
-  __device__ FramedGradient(const Params& p, const Group& team)
+  __device__ BulkGradient(const Params& p, const Group& thread_group)
       : p_(p),
-        team_(team),
-        groups_(static_cast<int>(blockDim.x) / team.size),
-        step_(static_cast<std::int64_t>(p.teams_of_head) * groups_),
-        row_(static_cast<std::int64_t>(team.team()) * groups_ + team.group),
+        thread_group_(thread_group),
+        groups_(static_cast<int>(blockDim.x) / thread_group.size),
+        step_(static_cast<std::int64_t>(p.groups_of_head) * groups_),
+        row_(static_cast<std::int64_t>(thread_group.group_in_grid()) * groups_ +
+             thread_group.group),
         rounds_(rounds_from(row_)),
-        ring_(team, sources(), p.rows, row_, step_, rounds_, min(p.chunks - first(), part()),
-              cols()),
+        ring_(thread_group, sources(), p.rows, row_, step_, rounds_,
+              min(p.vectors - first(), part()), cols()),
         dx_(result(p.dx, p.dx_row_stride)),
         dgate_(result(p.dgate, p.dgate_row_stride)),
-        weight_(p.weight, p.chunks, p.cols) {
-    uint4 weights[kVecs];
-    weight_.template load<true>(weights,
-                                [&](int v) { return first() + v * team.size + team.lane; });
+        weight_(p.weight, p.vectors, p.cols) {
+    uint4 weights[kVectorsPerItem];
+    weight_.template load<true>(
+        weights, [&](int v) { return first() + v * thread_group.size + thread_group.lane; });
 #pragma unroll
-    for (int v = 0; v < kVecs; ++v) ring_.column(v) = weights[v];
+    for (int v = 0; v < kVectorsPerItem; ++v) ring_.column(v) = weights[v];
   }
 
   __device__ void run() {
@@ -63,8 +65,8 @@ class FramedGradient {
     } else {
       rows_in_turn();
     }
-    launch_dependents();
-    const PartialSums<T, Group, Access::kShifted> partials(p_, team_);
+    pdl_launch_dependents();
+    const PartialSums<T, Group, Access::kUnaligned> partials(p_, thread_group_);
     if (p_.dweight.data != nullptr) partials.store(sums_, p_.dweight.partials);
     if (kCentred && p_.dbias.data != nullptr) {
       __syncthreads();  // the sums of the weight have been read
@@ -81,21 +83,21 @@ class FramedGradient {
     uint4 dy, x;
   };
   struct Held {
-    std::conditional_t<kAsRead, AsRead, Made> chunks[kVecs];
+    std::conditional_t<kAsRead, AsRead, Made> vectors[kVectorsPerItem];
     Statistics statistics;
-    uint4 dsum[kVecs];  // of rows that leave the ring before
+    uint4 dsum[kVectorsPerItem];  // of rows that leave the ring before
   };
 
   // Chunks of a block's part of a row, the first of them, and its elements.
-  __device__ int part() const { return kVecs * team_.size; }
-  __device__ int first() const { return Group::kClusters ? team_.rank * part() : 0; }
+  __device__ int part() const { return kVectorsPerItem * thread_group_.size; }
+  __device__ int first() const { return Group::kClusters ? thread_group_.rank * part() : 0; }
   __device__ int cols() const {
     const int cols = static_cast<int>(p_.cols);
     return Group::kClusters ? min(cols - first() * kPack<T>, part() * kPack<T>) : cols;
   }
-  __device__ NeighbourResult<T, kVecs> result(void* data, std::int64_t stride) const {
-    return {static_cast<T*>(data) + row_ * stride + first() * kPack<T>, step_ * stride, team_.lane,
-            team_.size, cols()};
+  __device__ RealignedStore<T, kVectorsPerItem> result(void* data, std::int64_t stride) const {
+    return {static_cast<T*>(data) + row_ * stride + first() * kPack<T>, step_ * stride,
+            thread_group_.lane, thread_group_.size, cols()};
   }
   __device__ int rounds_from(std::int64_t row) const {
     return row < p_.rows ? static_cast<int>((p_.rows - row + step_ - 1) / step_) : 0;
@@ -103,11 +105,12 @@ class FramedGradient {
   __device__ auto sources() const {
     typename Ring::Sources sources;
     const auto array = [&](const void* data, std::int64_t stride) {
-      return FramedSource<T>{static_cast<const T*>(data) + first() * kPack<T>, stride};
+      return BulkSource<T>{static_cast<const T*>(data) + first() * kPack<T>, stride};
     };
     sources.arrays[0] = array(p_.dy, p_.dy_row_stride);
     sources.arrays[1] = array(p_.x, p_.x_row_stride);
-    if constexpr (kThird == Third::kDsum) sources.arrays[2] = array(p_.dsum, p_.dsum_row_stride);
+    if constexpr (kFusedInput == FusedInput::kResidual)
+      sources.arrays[2] = array(p_.dsum, p_.dsum_row_stride);
     if constexpr (kGated) sources.arrays[2] = array(p_.gate, p_.gate_row_stride);
     sources.numbers[0] = {p_.rstd, p_.rstd_row_stride};
     if constexpr (kCentred) sources.numbers[1] = {p_.mean, p_.mean_row_stride};
@@ -118,11 +121,11 @@ class FramedGradient {
     // As many of every group, though barriers are a group's own: compute-sanitizer's racecheck
     // takes the one behind this loop for none where groups come to it after different numbers of
     // theirs.
-    const int rounds = rounds_from(row_ - team_.group);
+    const int rounds = rounds_from(row_ - thread_group_.group);
 #pragma unroll 1
     for (int round = 0; round < rounds; ++round) {
       if (round >= rounds_) {
-        team_.sync();
+        thread_group_.sync();
         break;
       }
       ring_.receive();
@@ -147,7 +150,7 @@ class FramedGradient {
       ring_.receive();
       Total parts[Group::kParts];
       begin(statistics(), parts, held);
-      team_.send(parts, round);
+      thread_group_.send(parts, round);
       ring_.refill(round);
       ring_.release();
       return held;
@@ -158,7 +161,7 @@ class FramedGradient {
     for (int round = 0; round < rounds_; ++round) {
       Held next{};
       if (round + 1 < rounds_) next = begin_next(round + 1);
-      finish(here, means<kCentring>(p_, team_.collect(round)));
+      finish(here, means<kCentring>(p_, thread_group_.collect(round)));
       dx_.next();
       here = next;
     }
@@ -171,19 +174,19 @@ class FramedGradient {
     return statistics;
   }
   __device__ RowMeans<Accumulate> means_of(const Total (&parts)[Group::kParts], int round) {
-    const auto sum = team_.sum(parts, round);
+    const auto sum = thread_group_.sum(parts, round);
     ring_.refill(round);
     return means<kCentring>(p_, sum);
   }
 
   // dweight and dbias need no sum of the row: what is left for behind it are g and h.
   __device__ void begin(const Statistics& statistics, Total (&parts)[Group::kParts], Held& held) {
-    uint4 dys[kVecs], xs[kVecs];
-    ring_.chunks(0, 0, dys);
-    ring_.chunks(1, 0, xs);
+    uint4 dys[kVectorsPerItem], xs[kVectorsPerItem];
+    ring_.vectors(0, 0, dys);
+    ring_.vectors(1, 0, xs);
     held.statistics = statistics;
 #pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
+    for (int v = 0; v < kVectorsPerItem; ++v) {
       const AsRead read{dys[v], xs[v]};
       const Numbers<T> dy = unpack<T>(read.dy);
       const Made made = made_of(read, v, statistics);
@@ -192,29 +195,30 @@ class FramedGradient {
       add_weight_gradient<T>(sums_[v], dy, made.h, kOptions && p_.round_before_weight);
       if constexpr (kCentred) add_bias_gradient<T>(bias_sums_[v], dy);
       if constexpr (kAsRead) {
-        held.chunks[v] = read;
-        forget(held.chunks[v].dy);
-        forget(held.chunks[v].x);
+        held.vectors[v] = read;
+        rematerialise(held.vectors[v].dy);
+        rematerialise(held.vectors[v].x);
       } else {
-        held.chunks[v] = made;
+        held.vectors[v] = made;
       }
     }
-    if constexpr (kThird == Third::kDsum && Group::kClusters) ring_.chunks(2, 0, held.dsum);
+    if constexpr (kFusedInput == FusedInput::kResidual && Group::kClusters)
+      ring_.vectors(2, 0, held.dsum);
   }
   __device__ void finish(const Held& held, const RowMeans<Accumulate>& mean) const {
 #pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
+    for (int v = 0; v < kVectorsPerItem; ++v) {
       uint4 dsum[1];
-      if constexpr (kThird == Third::kDsum) {
+      if constexpr (kFusedInput == FusedInput::kResidual) {
         if constexpr (Group::kClusters) {
           dsum[0] = held.dsum[v];
         } else {
-          ring_.chunks(2, v, dsum);
+          ring_.vectors(2, v, dsum);
         }
       }
-      const auto [g, h] = made_of(held.chunks[v], v, held.statistics);
+      const auto [g, h] = made_of(held.vectors[v], v, held.statistics);
       dx_.store(v, Row::template gradient<kCentring>(g, h, held.statistics.rstd, mean, dsum[0],
-                                                     kThird == Third::kDsum));
+                                                     kFusedInput == FusedInput::kResidual));
     }
   }
 
@@ -223,33 +227,33 @@ class FramedGradient {
             normal<T, kCentring>(unpack<T>(read.x), statistics)};
   }
   __device__ const Made& made_of(const Made& made, int, const Statistics&) const { return made; }
-  // What was made of a chunk is made anew behind this.
-  static __device__ void forget(uint4& chunk) {
-    asm volatile("" : "+r"(chunk.x), "+r"(chunk.y), "+r"(chunk.z), "+r"(chunk.w));
+  // What was made of a vector is made anew behind this.
+  static __device__ void rematerialise(uint4& vector) {
+    asm volatile("" : "+r"(vector.x), "+r"(vector.y), "+r"(vector.z), "+r"(vector.w));
   }
   // Without options.
   template <bool kNormFirst>
   __device__ void one_gated_row(const Statistics& statistics, int round) {
-    const auto chunk = [&](int v) -> GatedChunk<T, kNormFirst> {
+    const auto vector = [&](int v) -> GatedVector<T, kNormFirst> {
       uint4 dy[1], x[1], gate[1];
-      ring_.chunks(0, v, dy);
-      ring_.chunks(1, v, x);
-      ring_.chunks(2, v, gate);
+      ring_.vectors(0, v, dy);
+      ring_.vectors(1, v, x);
+      ring_.vectors(2, v, gate);
       return {dy[0], x[0], gate[0], ring_.column(v)};
     };
     Accumulate parts[1] = {};
-    Numbers<T> opened[kVecs];
+    Numbers<T> opened[kVectorsPerItem];
 #pragma unroll
-    for (int v = 0; v < kVecs; ++v) {  // one by one: three arrays fill the registers
+    for (int v = 0; v < kVectorsPerItem; ++v) {  // one by one: three arrays fill the registers
       const auto keep = [&](int i, Accumulate s) { opened[v].at[i] = s; };
-      parts[0] = parts[0] + chunk(v).sum(statistics.rstd, keep);
+      parts[0] = parts[0] + vector(v).sum(statistics.rstd, keep);
       asm volatile("" ::: "memory");
     }
     const RowMeans<Accumulate> mean = means_of(parts, round);
 #pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
+    for (int v = 0; v < kVectorsPerItem; ++v) {
       const auto kept = [&](int i) { return opened[v].at[i]; };
-      const auto [dx, dgate] = chunk(v).gradients(statistics.rstd, mean.gh, sums_[v], kept);
+      const auto [dx, dgate] = vector(v).gradients(statistics.rstd, mean.gh, sums_[v], kept);
       dx_.store(v, dx);
       dgate_.store(v, dgate);
       asm volatile("" ::: "memory");
@@ -257,15 +261,15 @@ class FramedGradient {
   }
 
   const Params& p_;
-  const Group& team_;
+  const Group& thread_group_;
   int groups_;
   std::int64_t step_;
   std::int64_t row_;
-  int rounds_;  // rows of the team
+  int rounds_;  // rows of the thread group
   Ring ring_;
-  NeighbourResult<T, kVecs> dx_;
-  NeighbourResult<T, kVecs> dgate_;
-  ColumnReader<T, Access::kShifted> weight_;
+  RealignedStore<T, kVectorsPerItem> dx_;
+  RealignedStore<T, kVectorsPerItem> dgate_;
+  AffineReader<T, Access::kUnaligned> weight_;
   Sums sums_ = {};
   Sums bias_sums_ = {};
 };
@@ -275,15 +279,15 @@ class FramedGradient {
 // one or two to come, weights, the sums of the warps; at the end those of the groups. Limited by
 // instructions: one barrier for each row. Clusters take the next row while the sums of one are on
 // their way, but not beside a gate.
-template <class T, class Group, Third kThird, Centring kCentring, bool kOptions>
+template <class T, class Group, FusedInput kFusedInput, Centring kCentring, bool kOptions>
 __global__ void __launch_bounds__(Group::kMaxThreads, Group::kMinBlocks)
-    rms_norm_backward_framed_kernel(
+    rms_norm_backward_bulk_kernel(
         const __grid_constant__ RmsNormBackwardParams<accumulate_t<T>> p) {
   if constexpr (MEMBOUND_HAS_CLUSTERS) {
-    const Group team(p.lanes, p.blocks_per_row);
-    team.start();
-    wait_for_launch_before();
-    FramedGradient<T, Group, kThird, kCentring, kOptions>(p, team).run();
+    const Group thread_group(p.lanes, p.blocks_per_row);
+    thread_group.start();
+    pdl_wait();
+    BulkGradient<T, Group, kFusedInput, kCentring, kOptions>(p, thread_group).run();
   }
 }
 

@@ -8,46 +8,46 @@
 
 namespace membound::cuda {
 
-template <class T, Third kThird, Centring kCentring, bool kOptions = false>
-void launch_framed(const RmsNormBackwardParams<accumulate_t<T>>& p,
-                   const RmsNormBackwardConfig& config, int device, StreamView stream) {
+template <class T, FusedInput kFusedInput, Centring kCentring, bool kOptions = false>
+void launch_bulk(const RmsNormBackwardParams<accumulate_t<T>>& p,
+                 const RmsNormBackwardConfig& config, int device, StreamView stream) {
   using Value = RowSum<T, kCentring>;
   constexpr int kBlock = tuning::kPersistentBlock;
-  constexpr int kArrays = kThird == Third::kNothing ? 2 : 3;
+  constexpr int kArrays = kFusedInput == FusedInput::kNone ? 2 : 3;
   const LaunchShape shape{
       .blocks = std::int64_t{config.partial_rows} * config.blocks_per_row,
       .threads = config.threads,
       .cluster = config.blocks_per_row,
-      .shared_bytes = static_cast<std::size_t>(tuning::framed_bytes(config, kArrays))};
+      .shared_bytes = static_cast<std::size_t>(tuning::bulk_bytes(config, kArrays))};
   const auto as = [&]<class Group>() {
-    launch<rms_norm_backward_framed_kernel<T, Group, kThird, kCentring, kOptions>>(shape, stream,
-                                                                                   device, p);
+    launch<rms_norm_backward_bulk_kernel<T, Group, kFusedInput, kCentring, kOptions>>(shape, stream,
+                                                                                      device, p);
   };
   // One block less on a multiprocessor where registers would spill (H200, bfloat16, with as many
   // and with less: with a gate 65536 x 1001 404 and 315 us, 8192 x 5119, on a H100, 254 and 227;
   // LayerNorm 32768 x 3001 289 and 247).
-  constexpr bool kGated = kThird == Third::kGate;
+  constexpr bool kGated = kFusedInput == FusedInput::kGate;
   constexpr int kLess = kGated ? 1 : 0;
   constexpr int kSmallLess = kGated || kCentring != Centring::kNever || kOptions ? 1 : 0;
   // Where options of 16 bits leave no registers (8192 x 6143 with an offset 136 and 170).
   constexpr int kPairs =
-      sizeof(T) == 2 && (kOptions || kThird != Third::kNothing)
+      sizeof(T) == 2 && (kOptions || kFusedInput != FusedInput::kNone)
           ? tuning::kSmallPairs
           : tuning::small_pairs(sizeof(T), kCentring != Centring::kNever, kGated);
   if (config.blocks_per_row > 1) {
     as.template operator()<ClusterGroup<Value, 2, 0>>();
-  } else if (config.vecs == 4) {
-    if constexpr (kThird == Third::kDsum) {
-      if (config.threads <= tuning::kRoomyFours) {
-        return as.template operator()<WarpGroup<Value, 4, 0, tuning::kRoomyFours, 1>>();
+  } else if (config.vectors_per_item == 4) {
+    if constexpr (kFusedInput == FusedInput::kResidual) {
+      if (config.threads <= tuning::kLowPressureFours) {
+        return as.template operator()<WarpGroup<Value, 4, 0, tuning::kLowPressureFours, 1>>();
       }
     }
     if constexpr (!kGated) {
       as.template operator()<WarpGroup<Value, 4, 0, tuning::kSmallFours, 1>>();
     }
-  } else if (config.vecs == 1 && config.threads <= tuning::kSmallBlock) {
+  } else if (config.vectors_per_item == 1 && config.threads <= tuning::kSmallBlock) {
     as.template operator()<WarpGroup<Value, 1, 0, tuning::kSmallBlock, 3 - kSmallLess>>();
-  } else if (config.vecs == 1) {
+  } else if (config.vectors_per_item == 1) {
     as.template operator()<WarpGroup<Value, 1, 0, kBlock, 2 - kLess>>();
   } else if (config.threads <= kPairs) {
     as.template operator()<WarpGroup<Value, 2, 0, kPairs, 2 - kLess>>();
@@ -56,25 +56,25 @@ void launch_framed(const RmsNormBackwardParams<accumulate_t<T>>& p,
   }
 }
 
-using FramedGradientLaunch = void(const RmsNormBackwardProblem&, const RmsNormBackwardConfig&, int,
-                                  StreamView);
+using BulkGradientLaunch = void(const RmsNormBackwardProblem&, const RmsNormBackwardConfig&, int,
+                                StreamView);
 template <class T>
-void launch_rms_norm_backward_framed(const RmsNormBackwardProblem& problem,
-                                     const RmsNormBackwardConfig& config, int device,
-                                     StreamView stream) {
+void launch_rms_norm_backward_bulk(const RmsNormBackwardProblem& problem,
+                                   const RmsNormBackwardConfig& config, int device,
+                                   StreamView stream) {
   const auto p = rms_norm_backward_params<T>(problem, config, RowSplit{});
   if (p.gate != nullptr) {
-    launch_framed<T, Third::kGate, Centring::kNever>(p, config, device, stream);
+    launch_bulk<T, FusedInput::kGate, Centring::kNever>(p, config, device, stream);
   } else if (p.centred && p.dsum != nullptr) {
-    launch_framed<T, Third::kDsum, Centring::kAlways>(p, config, device, stream);
+    launch_bulk<T, FusedInput::kResidual, Centring::kAlways>(p, config, device, stream);
   } else if (p.centred) {
-    launch_framed<T, Third::kNothing, Centring::kAlways>(p, config, device, stream);
+    launch_bulk<T, FusedInput::kNone, Centring::kAlways>(p, config, device, stream);
   } else if (p.dsum != nullptr) {
-    launch_framed<T, Third::kDsum, Centring::kNever>(p, config, device, stream);
+    launch_bulk<T, FusedInput::kResidual, Centring::kNever>(p, config, device, stream);
   } else if (!p.plain) {
-    launch_framed<T, Third::kNothing, Centring::kNever, true>(p, config, device, stream);
+    launch_bulk<T, FusedInput::kNone, Centring::kNever, true>(p, config, device, stream);
   } else {
-    launch_framed<T, Third::kNothing, Centring::kNever>(p, config, device, stream);
+    launch_bulk<T, FusedInput::kNone, Centring::kNever>(p, config, device, stream);
   }
   launch_partial_sums(p, device, stream);
 }

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// dweight and dbias of few rows that start anywhere: as by chunks, rms_norm_backward_columns.cuh,
+// dweight and dbias of few rows that start anywhere: as by vectors, rms_norm_backward_columns.cuh,
 // in the same tree.
 #include "cuda/norm/rms_norm_backward_affine_sums.cuh"
 
@@ -11,7 +11,7 @@ namespace membound::cuda {
 // Dynamic shared memory of the blocks below: a row of each thread.
 template <class Accumulate>
 constexpr std::size_t column_elements_bytes(int threads) {
-  return threads * (kChunkBytes + sizeof(RowStatistics<Accumulate>));
+  return threads * (kVectorBytes + sizeof(RowStatistics<Accumulate>));
 }
 // Blocks that share a segment: a warp has less to do for each row, and there are few of them where
 // rows are short (H200, bfloat16, us, one and four: 128 x 1001 5.7 and 3.6, 192 x 513 5.7 and 4.1;
@@ -22,7 +22,7 @@ __host__ __device__ constexpr int column_parts(int threads) {
 }
 
 // A part of a segment. A thread has kItems elements of a warp's slots times columns, those a warp
-// apart, and reads them one by one: chunks of rows that start anywhere took 16 bytes twice and
+// apart, and reads them one by one: vectors of rows that start anywhere took 16 bytes twice and
 // 1,300 instructions for four rows, which few rows wait for (H200, 128 x 1000 off by one 8.2 and
 // 3.8 us).
 template <class T, Centring kCentring, bool kSplit, int kSegment, int kParts>
@@ -46,7 +46,7 @@ class ColumnElements : ColumnBlock<T, kSegment, kSplit> {
     const std::int64_t last = p.cols - 1;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-      // Beside the row its last column, whose sums nobody takes.
+      // FusedInput the row its last column, whose sums nobody takes.
       const std::int64_t column = first_column() + (i * kWarpLanes + lane_) % kWidth;
       dy_[i] = static_cast<const T*>(p.dy) + (column < last ? column : last);
       x_[i] = static_cast<const T*>(p.x) + (column < last ? column : last);
@@ -76,7 +76,7 @@ class ColumnElements : ColumnBlock<T, kSegment, kSplit> {
 
  private:
   // Elements from the start of the arrays to a row.
-  struct alignas(kChunkBytes) Place {
+  struct alignas(kVectorBytes) Place {
     std::int64_t dy = 0;
     std::int64_t x = 0;
   };
@@ -93,7 +93,7 @@ class ColumnElements : ColumnBlock<T, kSegment, kSplit> {
     const std::int64_t row = first + lane_ / kSlots * step() + lane_ % kSlots;
     statistics = {};  // those of no row leave sums as they are, too
     if (row >= p_.rows) return;
-    const FoundPlaces<T, Access::kShifted, kSplit> of(p_, rows_.at(row));
+    const IndexedRowPointers<T, Access::kUnaligned, kSplit> of(p_, rows_.at(row));
     place = {of.dy() - static_cast<const T*>(p_.dy), of.x() - static_cast<const T*>(p_.x)};
     statistics.rstd = *of.rstd();
     if (is_centred<kCentring>(p_)) statistics.mean = *of.mean();

@@ -240,7 +240,7 @@ __device__ void write_rows(const GenericGradientParams<A>& p, std::int64_t row,
 template <class A>
 __global__ void __launch_bounds__(tuning::kGenericThreads)
     rms_norm_backward_generic_kernel(const __grid_constant__ GenericGradientParams<A> p) {
-  begin_overlapped();
+  pdl_wait_and_launch();
   const GenericNormBackwardProblem& problem = p.problem;
   RowThreads threads{p.threads, static_cast<int>(threadIdx.x), 0};
   const std::int64_t cols = problem.cols, heads = problem.heads;

@@ -3,7 +3,7 @@
 #pragma once
 
 // From a problem to its launches for one storage type and way to read rows. Aligned rows, aligned
-// rows that are centred, shifted and strided rows are translation units of their own
+// rows that are centred, unaligned and strided rows are translation units of their own
 // (rms_norm_backward_<form>.cu), so that they compile side by side.
 #include "cuda/launch/launch.hpp"
 #include "cuda/norm/rms_norm_backward_params.cuh"
@@ -13,8 +13,8 @@
 namespace membound::cuda {
 
 template <class T, Access kAccess, Centring kCentring, bool kGated>
-void launch_roles(const RmsNormBackwardParams<accumulate_t<T>>& p,
-                  const RmsNormBackwardConfig& config, int device, StreamView stream) {
+void launch_specialised(const RmsNormBackwardParams<accumulate_t<T>>& p,
+                        const RmsNormBackwardConfig& config, int device, StreamView stream) {
   using tuning::RowForm;
   using Value = RowSum<T, kCentring>;
   std::int64_t row_blocks = 0;
@@ -27,27 +27,30 @@ void launch_roles(const RmsNormBackwardParams<accumulate_t<T>>& p,
   LaunchShape shape{.blocks = p.column_blocks + row_blocks,
                     .threads = config.threads,
                     .cluster = config.blocks_per_row};
-  if (kAccess == Access::kShifted && p.column_blocks > 0) {
+  if (kAccess == Access::kUnaligned && p.column_blocks > 0) {
     shape.shared_bytes = column_elements_bytes<accumulate_t<T>>(config.threads);
   }
-  const auto held = [&]<class Team>() {
-    constexpr ColumnForm kColumns = column_form<T, Team, kAccess, kGated>();
-    if (p.column_blocks > 0 && kColumns == ColumnForm::kParked) {
-      constexpr std::size_t kBeside = 8 << 10;  // at most; 7.5, which has no room, parks nothing
+  const auto held = [&]<class ThreadGroup>() {
+    constexpr ColumnForm kColumns = column_form<T, ThreadGroup, kAccess, kGated>();
+    if (p.column_blocks > 0 && kColumns == ColumnForm::kStaged) {
+      constexpr std::size_t kFusedInput = 8
+                                          << 10;  // at most; 7.5, which has no room, parks nothing
       const auto bytes = static_cast<std::size_t>(tuning::column_bytes(config.threads));
-      if (bytes + kBeside <= max_shared_bytes(device)) shape.shared_bytes = bytes;
+      if (bytes + kFusedInput <= max_shared_bytes(device)) shape.shared_bytes = bytes;
     }
-    launch<rms_norm_backward_roles_kernel<T, Team, kAccess, kCentring, kGated>>(shape, stream,
-                                                                                device, p);
+    launch<rms_norm_backward_specialised_kernel<T, ThreadGroup, kAccess, kCentring, kGated>>(
+        shape, stream, device, p);
   };
   switch (config.rows.form) {
-    case RowForm::kWarp: return held.template operator()<GradientWarpTeam>();
+    case RowForm::kWarp: return held.template operator()<GradientWarpThreadGroup>();
     case RowForm::kBlock:
-      if constexpr (column_form<T, GradientBlockTeam, kAccess, kGated>() == ColumnForm::kNarrow) {
-        if (p.chunks > tuning::kNarrowChunks) return held.template operator()<GradientWideTeam>();
+      if constexpr (column_form<T, GradientBlockThreadGroup, kAccess, kGated>() ==
+                    ColumnForm::kNarrow) {
+        if (p.vectors > tuning::kNarrowVectors)
+          return held.template operator()<GradientWideThreadGroup>();
       }
-      return held.template operator()<GradientBlockTeam>();
-    case RowForm::kCluster: return held.template operator()<GradientClusterTeam<Value>>();
+      return held.template operator()<GradientBlockThreadGroup>();
+    case RowForm::kCluster: return held.template operator()<GradientClusterThreadGroup<Value>>();
     case RowForm::kStreamed:
       return launch<rms_norm_backward_streamed_kernel<T, kAccess, kCentring, kGated>>(shape, stream,
                                                                                       device, p);
@@ -62,13 +65,14 @@ class PersistentLaunch {
   static constexpr int kBlock = tuning::kPersistentBlock;
   static constexpr int kPairs =
       tuning::small_pairs(sizeof(T), kCentring != Centring::kNever, kGated);
-  static constexpr bool kHasPlain = kAccess != Access::kAny && !kGated;
+  static constexpr bool kHasPlain = kAccess != Access::kStrided && !kGated;
   static constexpr bool kHasMore = kHasPlain && kAccess == Access::kAligned && sizeof(T) < 8;
-  static constexpr bool kCrowded = kCentring != Centring::kNever || kGated;
+  static constexpr bool kHasBiasOrGate = kCentring != Centring::kNever || kGated;
   static constexpr bool kMayBeEven = kAccess == Access::kAligned && sizeof(T) < 8;
   // The next row in registers, or in a ring by another kernel.
   template <class Group>
-  static constexpr bool kMayRing = Group::kVecs == 1 && Group::kRing == 0 && Group::kOneRow;
+  static constexpr bool kMayRing =
+      Group::kVectorsPerItem == 1 && Group::kRing == 0 && Group::kOneRow;
 
  public:
   PersistentLaunch(const Params& p, const RmsNormBackwardConfig& config, int device,
@@ -81,8 +85,9 @@ class PersistentLaunch {
                .threads = config.threads,
                .cluster = config.blocks_per_row,
                .shared_bytes = static_cast<std::size_t>(
-                   kAccess == Access::kShifted
-                       ? tuning::shifted_ring_bytes(config.vecs, config.lanes, config.threads)
+                   kAccess == Access::kUnaligned
+                       ? tuning::unaligned_ring_bytes(config.vectors_per_item, config.lanes,
+                                                      config.threads)
                        : config.shared_bytes)} {}
 
   void run() {
@@ -110,7 +115,7 @@ class PersistentLaunch {
   void pair_blocks() {
     if (!config_.paired) return;
     const std::size_t bytes = 2 * shape_.shared_bytes;
-    if (bytes + tuning::kBesideRing > max_shared_bytes(device_)) return;
+    if (bytes + tuning::kSharedBesidesStages > max_shared_bytes(device_)) return;
     shape_.blocks /= 2;
     shape_.threads *= 2;
     shape_.shared_bytes = bytes;
@@ -120,12 +125,12 @@ class PersistentLaunch {
   template <class Group, Form kForm>
   void more_as() {
     if constexpr (kMayRing<Group>) {
-      // Beside the next row there are no registers for it (H200, 16384 x 4096 bfloat16, rounded:
-      // 140 us, 99 so).
+      // FusedInput the next row there are no registers for it (H200, 16384 x 4096 bfloat16,
+      // rounded: 140 us, 99 so).
       if constexpr (kForm == Form::kPlainAdd) {
         if (p_.steps.rounds < tuning::kRowsForRing) return as<Group, kForm>();
       }
-      shape_.shared_bytes = std::size_t{2 * 2 * kChunkBytes} * config_.threads;
+      shape_.shared_bytes = std::size_t{2 * 2 * kVectorBytes} * config_.threads;
       as<WarpGroup<Value, 1, 2, kBlock, 2>, kForm>();
     } else {
       as<Group, kForm>();
@@ -133,7 +138,7 @@ class PersistentLaunch {
   }
   template <class Group>
   bool is_plain_alone() const {
-    return p_.dsum == nullptr && (plain_has_offset<Group, kCentring> ? p_.everyday : p_.plain);
+    return p_.dsum == nullptr && (plain_has_offset<Group, kCentring> ? p_.common : p_.plain);
   }
   template <class Group>
   void with() {
@@ -142,7 +147,7 @@ class PersistentLaunch {
                                                         : Form::kGated;
     if constexpr (kHasMore && kMayRing<Group>) {
       if (is_plain_alone<Group>() &&
-          tuning::rings_plain_rows(config_, p_.chunks, p_.steps.rounds)) {
+          tuning::rings_plain_rows(config_, p_.vectors, p_.steps.rounds)) {
         return more_as<Group, Form::kPlainRounded>();
       }
     }
@@ -152,7 +157,7 @@ class PersistentLaunch {
     if constexpr (kHasMore) {
       if (p_.plain) return more_as<Group, Form::kPlainAdd>();
       if constexpr (!plain_has_offset<Group, kCentring>) {
-        if (p_.everyday && p_.dsum == nullptr) return more_as<Group, Form::kPlainRounded>();
+        if (p_.common && p_.dsum == nullptr) return more_as<Group, Form::kPlainRounded>();
       }
     }
     as<Group, kOther>();
@@ -162,9 +167,10 @@ class PersistentLaunch {
     using Group = LaneGroup<Value, false>;
     const bool even = kMayBeEven && (p_.plain || is_plain_alone<Group>()) && has_even_rows<T>(p_);
     if constexpr (kMayBeEven && kGated) {
-      if (p_.plain && tuning::folds_four_lanes(p_.chunks, config_.lanes)) return folded<4>(even);
+      if (p_.plain && tuning::coarsens_four_lanes(p_.vectors, config_.lanes))
+        return coarsened<4>(even);
       if constexpr (sizeof(T) == 2) {
-        if (p_.plain && config_.lanes >= tuning::kFewFoldedLanes) return folded<2>(even);
+        if (p_.plain && config_.lanes >= tuning::kFewCoarsenedLanes) return coarsened<2>(even);
       }
     } else if constexpr (kMayBeEven) {
       if (even)
@@ -172,9 +178,9 @@ class PersistentLaunch {
     }
     with<LaneGroup<Value, true>>();
   }
-  // kLanes: of a team, that one plays.
+  // kLanes: of a thread group, that one plays.
   template <int kLanes>
-  void folded(bool even) {
+  void coarsened(bool even) {
     shape_.threads = LaneGroup<Value, true, kLanes>::kMaxThreads;
     even ? as<LaneGroup<Value, false, kLanes>, Form::kPlainGated>()
          : as<LaneGroup<Value, true, kLanes>, Form::kPlainGated>();
@@ -182,28 +188,28 @@ class PersistentLaunch {
 
   void through_registers() {
     if constexpr (kAccess == Access::kAligned && !kGated) {
-      // Others come through the ring, or as shifted rows where there is no room for it.
-      if constexpr (!kCrowded) with<WarpGroup<Value, 1, 0, kBlock, 2>>();
+      // Others come through the ring, or as unaligned rows where there is no room for it.
+      if constexpr (!kHasBiasOrGate) with<WarpGroup<Value, 1, 0, kBlock, 2>>();
     } else if (config_.blocks_per_row > 1) {
       with<ClusterGroup<Value, 2, 0>>();
-    } else if (kAccess == Access::kShifted && config_.vecs == 2 &&
+    } else if (kAccess == Access::kUnaligned && config_.vectors_per_item == 2 &&
                config_.threads <= tuning::kSmallPairs) {
-      static constexpr int kMost = kAccess == Access::kShifted ? tuning::kSmallPairs : kBlock;
+      static constexpr int kMost = kAccess == Access::kUnaligned ? tuning::kSmallPairs : kBlock;
       with<WarpGroup<Value, 2, 0, kMost, kMost == kBlock ? 1 : 2>>();
-    } else if (config_.vecs == 2) {
+    } else if (config_.vectors_per_item == 2) {
       with<WarpGroup<Value, 2, 0, kBlock, 1>>();
     } else {
       with<WarpGroup<Value, 1, 0, kBlock, 2>>();
     }
   }
   void through_rings() {
-    if (config_.vecs == 4) {
+    if (config_.vectors_per_item == 4) {
       if constexpr (!kGated && sizeof(T) < 8)
         with<WarpGroup<Value, 4, 2, tuning::kSmallFours, 1>>();
-    } else if (config_.vecs == 1 && config_.threads <= tuning::kSmallBlock) {
+    } else if (config_.vectors_per_item == 1 && config_.threads <= tuning::kSmallBlock) {
       with<WarpGroup<Value, 1, 2, tuning::kSmallBlock, 3>>();
-    } else if (config_.vecs == 1) {
-      if constexpr (kCrowded) with<WarpGroup<Value, 1, 2, kBlock, 2>>();
+    } else if (config_.vectors_per_item == 1) {
+      if constexpr (kHasBiasOrGate) with<WarpGroup<Value, 1, 2, kBlock, 2>>();
     } else if (config_.threads <= kPairs) {
       with<WarpGroup<Value, 2, 2, kPairs, 2>>();
     } else {
@@ -212,13 +218,13 @@ class PersistentLaunch {
   }
   void through_rings_of_clusters() {
     constexpr int kRing = tuning::kClusterRing;
-    if constexpr (kGated) {  // two chunks a thread, whatever the width
+    if constexpr (kGated) {  // two vectors a thread, whatever the width
       config_.threads <= tuning::kSmallPairs
           ? with<ClusterGroup<Value, 2, kRing, 1, 1, tuning::kSmallPairs, 2>>()
           : with<ClusterGroup<Value, 2, kRing>>();
-    } else if (config_.vecs == 2) {
+    } else if (config_.vectors_per_item == 2) {
       with<ClusterGroup<Value, 2, kRing>>();
-    } else if constexpr (!kCrowded) {
+    } else if constexpr (!kHasBiasOrGate) {
       with<ClusterGroup<Value, 4, kRing>>();
     } else if constexpr (sizeof(T) < 8) {
       with<ClusterGroup<Value, 4, kRing, 2, 1, tuning::kSmallFours>>();
@@ -236,8 +242,8 @@ class PersistentLaunch {
 // Blocks of columns read rows that blocks of rows overwrite in place: one after the other then,
 // with the same bits.
 template <class T, Access kAccess, Centring kCentring, bool kGated>
-void launch_roles_apart(RmsNormBackwardParams<accumulate_t<T>> p,
-                        const RmsNormBackwardConfig& config, int device, StreamView stream) {
+void launch_specialised_apart(RmsNormBackwardParams<accumulate_t<T>> p,
+                              const RmsNormBackwardConfig& config, int device, StreamView stream) {
   const auto was_read = [&](const void* written) {
     return written != nullptr && (written == p.dy || written == p.x || written == p.gate);
   };
@@ -245,29 +251,29 @@ void launch_roles_apart(RmsNormBackwardParams<accumulate_t<T>> p,
     auto columns = p;
     columns.dx = nullptr;
     columns.dgate = nullptr;
-    launch_roles<T, kAccess, kCentring, kGated>(columns, config, device, stream);
+    launch_specialised<T, kAccess, kCentring, kGated>(columns, config, device, stream);
     p.column_blocks = 0;
   }
-  launch_roles<T, kAccess, kCentring, kGated>(p, config, device, stream);
+  launch_specialised<T, kAccess, kCentring, kGated>(p, config, device, stream);
 }
 
 // What rms_norm_backward_<form>.cu instantiates for each dtype.
 using GradientLaunch = void(const RmsNormBackwardProblem&, const RmsNormBackwardConfig&,
                             const RowSplit&, int, StreamView);
-// kRoles: as kCentring says. Shifted rows of the persistent form are asked here, once for a launch:
-// the sums of the bias would cost the others registers.
+// kSpecialised: as kCentring says. Shifted rows of the persistent form are asked here, once for a
+// launch: the sums of the bias would cost the others registers.
 template <class T, Access kAccess, Centring kCentring, bool kGated>
 void launch_rms_norm_backward(const RmsNormBackwardProblem& problem,
                               const RmsNormBackwardConfig& config, const RowSplit& split,
                               int device, StreamView stream) {
   auto p = rms_norm_backward_params<T>(problem, config, split);
   if (config.form != tuning::GradientForm::kPersistent) {
-    if (kAccess == Access::kShifted && config.rows.form <= tuning::RowForm::kBlock) {
+    if (kAccess == Access::kUnaligned && config.rows.form <= tuning::RowForm::kBlock) {
       p.column_blocks *= column_parts<T>(config.threads);
     }
-    return launch_roles_apart<T, kAccess, kCentring, kGated>(p, config, device, stream);
+    return launch_specialised_apart<T, kAccess, kCentring, kGated>(p, config, device, stream);
   }
-  if constexpr (kAccess != Access::kShifted) {
+  if constexpr (kAccess != Access::kUnaligned) {
     PersistentLaunch<T, kAccess, kCentring, kGated>(p, config, device, stream).run();
   } else if (p.centred) {
     PersistentLaunch<T, kAccess, Centring::kAlways, kGated>(p, config, device, stream).run();

@@ -4,8 +4,8 @@
 
 namespace membound::cuda {
 
-template DenseGradientLaunch launch_rms_norm_backward_dense<Float16>;
-template DenseGradientLaunch launch_rms_norm_backward_dense<BFloat16>;
-template DenseGradientLaunch launch_rms_norm_backward_dense<float>;
+template PackedGradientLaunch launch_rms_norm_backward_packed<Float16>;
+template PackedGradientLaunch launch_rms_norm_backward_packed<BFloat16>;
+template PackedGradientLaunch launch_rms_norm_backward_packed<float>;
 
 }  // namespace membound::cuda

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The backward of many narrow rows without gaps that start anywhere (dense_piece.cuh).
+// The backward of many narrow rows without gaps that start anywhere (packed_piece.cuh).
 #include <type_traits>
 
 #include "cuda/norm/gated_gradient.cuh"
@@ -16,45 +16,45 @@
 namespace membound::cuda {
 
 template <class Accumulate>
-struct DenseGradientParams : RmsNormBackwardParams<Accumulate> {
-  int piece_places;  // chunks of shared memory for each array
+struct PackedGradientParams : RmsNormBackwardParams<Accumulate> {
+  int piece_places;  // vectors of shared memory for each array
 };
 
 // Rows in turn as PersistentGradient has them: those of a block's groups in one round are one
 // piece of each array.
-template <class T, Third kThird, Centring kCentring, bool kOptions>
-class DenseGradient {
+template <class T, FusedInput kFusedInput, Centring kCentring, bool kOptions>
+class PackedGradient {
   using Accumulate = accumulate_t<T>;
-  using Params = DenseGradientParams<Accumulate>;
+  using Params = PackedGradientParams<Accumulate>;
   using Group = LaneGroup<RowSum<T, kCentring>, true>;
-  using Row = GradientRow<T, Access::kShifted>;
+  using Row = GradientRow<T, Access::kUnaligned>;
   using Statistics = RowStatistics<Accumulate>;
   using Sums = Numbers<T>[1];
-  static constexpr bool kGated = kThird == Third::kGate;
+  static constexpr bool kGated = kFusedInput == FusedInput::kGate;
   static constexpr bool kCentred = kCentring != Centring::kNever;
-  static constexpr int kSources = kThird == Third::kNothing ? 2 : 3;
+  static constexpr int kSources = kFusedInput == FusedInput::kNone ? 2 : 3;
   static constexpr int kResults = kGated ? 2 : 1;
   static constexpr int kSize = static_cast<int>(sizeof(T));
-  static constexpr int kSlots = tuning::kDenseSlots;
+  static constexpr int kSlots = tuning::kPackedSlots;
 
  public:
-  __device__ DenseGradient(const Params& p, const Group& team)
+  __device__ PackedGradient(const Params& p, const Group& thread_group)
       : p_(p),
-        team_(team),
+        thread_group_(thread_group),
         groups_(static_cast<int>(blockDim.x) / p.lanes),
         first_(static_cast<std::int64_t>(blockIdx.x) * groups_),
         step_(static_cast<std::int64_t>(gridDim.x) * groups_),
-        weight_(p.weight, p.chunks, p.cols) {
-    const int left = cols() - team.lane * kPack<T>;
+        weight_(p.weight, p.vectors, p.cols) {
+    const int left = cols() - thread_group.lane * kPack<T>;
     last_ = min(max(left, 0), kPack<T>);
-    const int lane = left > 0 ? team.lane : 0;  // nothing is kept of it
-    const int bytes = (team.group * cols() + lane * kPack<T>)*kSize;
+    const int lane = left > 0 ? thread_group.lane : 0;  // nothing is kept of it
+    const int bytes = (thread_group.group * cols() + lane * kPack<T>)*kSize;
 #pragma unroll
-    for (int i = 0; i < kSources; ++i) from_[i] = source(i, first_, 0).chunks(cols(), bytes);
+    for (int i = 0; i < kSources; ++i) from_[i] = source(i, first_, 0).vectors(cols(), bytes);
 #pragma unroll
-    for (int i = 0; i < kResults; ++i) to_[i] = result(i, first_, 0).chunks(cols(), bytes);
+    for (int i = 0; i < kResults; ++i) to_[i] = result(i, first_, 0).vectors(cols(), bytes);
     uint4 weight[1];
-    weight_.template load<true>(weight, [&](int) { return team.lane; });
+    weight_.template load<true>(weight, [&](int) { return thread_group.lane; });
     own_weight() = weight[0];
   }
 
@@ -62,8 +62,8 @@ class DenseGradient {
 #if MEMBOUND_HAS_CLUSTERS
     if (threadIdx.x <= kPack<T>) masks()[threadIdx.x] = mask(static_cast<int>(threadIdx.x));
     if (threadIdx.x == 0) {
-      for (int slot = 0; slot < kSlots; ++slot) start_arrivals(arrived(slot), kSources);
-      settle_arrivals();
+      for (int slot = 0; slot < kSlots; ++slot) init_mbarrier(arrived(slot), kSources);
+      fence_mbarrier_init();
       for (int slot = 0; slot < kSlots; ++slot) fetch(first_ + slot * step_, slot);
     }
     Statistics next = statistics(first_);
@@ -75,8 +75,8 @@ class DenseGradient {
       const int slot = turn < kSlots ? turn : turn - kSlots;
       const Statistics here = next;
       next = statistics(first + step_);
-      wait_for_arrivals(arrived(slot), turn >= kSlots);
-      one_row(here, first + team_.group < p_.rows, slot, result);
+      wait_mbarrier(arrived(slot), turn >= kSlots);
+      one_row(here, first + thread_group_.group < p_.rows, slot, result);
       wrote_before_copies();
       if (threadIdx.x == 0) wait_for_sent();  // the results before, whose places are next
       __syncthreads();
@@ -87,8 +87,8 @@ class DenseGradient {
       result ^= 1;
     }
     if (threadIdx.x == 0) wait_for_sent();
-    launch_dependents();
-    const PartialSums<T, Group, Access::kShifted> partials(p_, team_);
+    pdl_launch_dependents();
+    const PartialSums<T, Group, Access::kUnaligned> partials(p_, thread_group_);
     if (p_.dweight.data != nullptr) partials.store(sums_, p_.dweight.partials);
     if (kCentred && p_.dbias.data != nullptr) {
       __syncthreads();  // the sums of the weight have been read
@@ -101,16 +101,16 @@ class DenseGradient {
   __device__ int cols() const { return static_cast<int>(p_.cols); }
   // Slots of sources, then two of results.
   __device__ int places() const { return p_.piece_places; }
-  __device__ DensePiece<T> piece(const void* data, std::int64_t first, int place) const {
+  __device__ PackedPiece<T> piece(const void* data, std::int64_t first, int place) const {
     const std::int64_t left = p_.rows - first;
     const int rows = left < groups_ ? static_cast<int>(left) : groups_;
     return {static_cast<const T*>(data) + first * p_.cols, rows * cols(), place * places()};
   }
-  __device__ DensePiece<T> source(int i, std::int64_t first, int slot) const {
-    const void* const third = kGated ? p_.gate : p_.dsum;
-    return piece(i == 0 ? p_.dy : i == 1 ? p_.x : third, first, slot * kSources + i);
+  __device__ PackedPiece<T> source(int i, std::int64_t first, int slot) const {
+    const void* const fused_input = kGated ? p_.gate : p_.dsum;
+    return piece(i == 0 ? p_.dy : i == 1 ? p_.x : fused_input, first, slot * kSources + i);
   }
-  __device__ DensePiece<T> result(int i, std::int64_t first, int slot) const {
+  __device__ PackedPiece<T> result(int i, std::int64_t first, int slot) const {
     return piece(i == 0 ? p_.dx : p_.dgate, first, kSlots * kSources + slot * kResults + i);
   }
   static __device__ uint4& own_weight() {
@@ -121,7 +121,7 @@ class DenseGradient {
     __shared__ std::uint64_t all[kSlots];
     return &all[slot];
   }
-  // What of a chunk is in the row, by the elements that are.
+  // What of a vector is in the row, by the elements that are.
   static __device__ uint4* masks() {
     __shared__ uint4 masks[kPack<T> + 1];
     return masks;
@@ -139,7 +139,7 @@ class DenseGradient {
   }
 #endif
   __device__ Statistics statistics(std::int64_t first) const {
-    const std::int64_t row = first + team_.group;
+    const std::int64_t row = first + thread_group_.group;
     Statistics of;
     if (row >= p_.rows) return of;
     of.rstd = p_.rstd[row * p_.rstd_row_stride];
@@ -149,55 +149,57 @@ class DenseGradient {
 
   // Behind the last row zeros, as behind the end of one; nothing is sent of those.
   __device__ void one_row(const Statistics& statistics, bool active, int slot, int result) {
-    uint4 chunks[kSources];
+    uint4 vectors[kSources];
     const uint4 mask = masks()[active ? last_ : 0];
 #pragma unroll
     for (int i = 0; i < kSources; ++i) {
-      const DenseChunks<T> from = from_[i].behind(slot * kSources * places() * kChunkBytes);
-      uint4 chunk[1];
-      from.load({0}, chunk);
-      chunks[i] = {chunk[0].x & mask.x, chunk[0].y & mask.y, chunk[0].z & mask.z,
-                   chunk[0].w & mask.w};
+      const PackedVectors<T> from = from_[i].behind(slot * kSources * places() * kVectorBytes);
+      uint4 vector[1];
+      from.load({0}, vector);
+      vectors[i] = {vector[0].x & mask.x, vector[0].y & mask.y, vector[0].z & mask.z,
+                    vector[0].w & mask.w};
     }
-    const int bytes = result * kResults * places() * kChunkBytes;
+    const int bytes = result * kResults * places() * kVectorBytes;
     if constexpr (kGated) {
-      p_.norm_before_gate ? one_gated_row<true>(chunks, statistics, bytes)
-                          : one_gated_row<false>(chunks, statistics, bytes);
+      p_.norm_before_gate ? one_gated_row<true>(vectors, statistics, bytes)
+                          : one_gated_row<false>(vectors, statistics, bytes);
     } else {
-      const Numbers<T> dy = unpack<T>(chunks[0]);
+      const Numbers<T> dy = unpack<T>(vectors[0]);
       const Numbers<T> g = times<T, true, kOptions>(dy, weight_, own_weight(), 0);
-      const Numbers<T> h = normal<T, kCentring>(unpack<T>(chunks[1]), statistics);
+      const Numbers<T> h = normal<T, kCentring>(unpack<T>(vectors[1]), statistics);
       add_weight_gradient<T>(sums_[0], dy, h, kOptions && p_.round_before_weight);
       if constexpr (kCentred) add_bias_gradient<T>(bias_sums_[0], dy);
-      const auto sum = reduce_lanes(row_sum<T, kCentring>(g, h), team_.size, Sum());
+      const auto sum = reduce_lanes(row_sum<T, kCentring>(g, h), thread_group_.size, Sum());
       store(0, bytes,
             Row::template gradient<kCentring>(g, h, statistics.rstd, means<kCentring>(p_, sum),
-                                              chunks[kSources - 1], kThird == Third::kDsum));
+                                              vectors[kSources - 1],
+                                              kFusedInput == FusedInput::kResidual));
     }
   }
   // Without options.
   template <bool kNormFirst>
-  __device__ void one_gated_row(const uint4 (&chunks)[kSources], const Statistics& statistics,
+  __device__ void one_gated_row(const uint4 (&vectors)[kSources], const Statistics& statistics,
                                 int bytes) {
-    const GatedChunk<T, kNormFirst> of(chunks[0], chunks[1], chunks[kSources - 1], own_weight());
-    const auto sum = reduce_lanes(of.sum(statistics.rstd), team_.size, Sum());
+    const GatedVector<T, kNormFirst> of(vectors[0], vectors[1], vectors[kSources - 1],
+                                        own_weight());
+    const auto sum = reduce_lanes(of.sum(statistics.rstd), thread_group_.size, Sum());
     const auto [dx, dgate] = of.gradients(statistics.rstd, means<kCentring>(p_, sum).gh, sums_[0]);
     store(0, bytes, dx);
     store(kResults - 1, bytes, dgate);
   }
-  __device__ void store(int i, int bytes, const uint4& chunk) const {
-    to_[i].behind(bytes).store({0}, {chunk}, last_);
+  __device__ void store(int i, int bytes, const uint4& vector) const {
+    to_[i].behind(bytes).store({0}, {vector}, last_);
   }
 
   const Params& p_;
-  const Group& team_;
+  const Group& thread_group_;
   int groups_;
   std::int64_t first_;  // row of the block
   std::int64_t step_;
-  int last_;  // elements of the row in this thread's chunk
-  DenseChunks<T> from_[kSources];
-  DenseChunks<T> to_[kResults];
-  ColumnReader<T, Access::kShifted> weight_;
+  int last_;  // elements of the row in this thread's vector
+  PackedVectors<T> from_[kSources];
+  PackedVectors<T> to_[kResults];
+  AffineReader<T, Access::kUnaligned> weight_;
   Sums sums_ = {};
   Sums bias_sums_ = {};
 };
@@ -206,13 +208,13 @@ class DenseGradient {
 // of partial sums of dweight, and of dbias. Shared memory: those pieces, two of results on their
 // way out, weights; at the end the sums of the groups. Limited by instructions: one barrier for
 // each piece.
-template <class T, Third kThird, Centring kCentring, bool kOptions>
-__global__ void __launch_bounds__(kPersistentThreads, 2)
-    rms_norm_backward_dense_kernel(const __grid_constant__ DenseGradientParams<accumulate_t<T>> p) {
+template <class T, FusedInput kFusedInput, Centring kCentring, bool kOptions>
+__global__ void __launch_bounds__(kPersistentThreads, 2) rms_norm_backward_packed_kernel(
+    const __grid_constant__ PackedGradientParams<accumulate_t<T>> p) {
   if constexpr (MEMBOUND_HAS_CLUSTERS) {
-    const LaneGroup<RowSum<T, kCentring>, true> team(p.lanes, 1);
-    wait_for_launch_before();
-    DenseGradient<T, kThird, kCentring, kOptions>(p, team).run();
+    const LaneGroup<RowSum<T, kCentring>, true> thread_group(p.lanes, 1);
+    pdl_wait();
+    PackedGradient<T, kFusedInput, kCentring, kOptions>(p, thread_group).run();
   }
 }
 

@@ -8,34 +8,34 @@
 
 namespace membound::cuda {
 
-using DenseGradientLaunch = void(const RmsNormBackwardProblem&, const RmsNormBackwardConfig&,
-                                 const tuning::DenseGradientConfig&, int, StreamView);
+using PackedGradientLaunch = void(const RmsNormBackwardProblem&, const RmsNormBackwardConfig&,
+                                  const tuning::PackedGradientConfig&, int, StreamView);
 template <class T>
-void launch_rms_norm_backward_dense(const RmsNormBackwardProblem& problem,
-                                    const RmsNormBackwardConfig& config,
-                                    const tuning::DenseGradientConfig& dense, int device,
-                                    StreamView stream) {
-  const DenseGradientParams<accumulate_t<T>> p{
-      rms_norm_backward_params<T>(problem, config, RowSplit{}), dense.places};
+void launch_rms_norm_backward_packed(const RmsNormBackwardProblem& problem,
+                                     const RmsNormBackwardConfig& config,
+                                     const tuning::PackedGradientConfig& packed, int device,
+                                     StreamView stream) {
+  const PackedGradientParams<accumulate_t<T>> p{
+      rms_norm_backward_params<T>(problem, config, RowSplit{}), packed.places};
   const LaunchShape shape{.blocks = config.partial_rows,
                           .threads = config.threads,
-                          .shared_bytes = static_cast<std::size_t>(dense.bytes)};
-  const auto as = [&]<Third kThird, Centring kCentring, bool kOptions = false>() {
-    launch<rms_norm_backward_dense_kernel<T, kThird, kCentring, kOptions>>(shape, stream, device,
-                                                                           p);
+                          .shared_bytes = static_cast<std::size_t>(packed.bytes)};
+  const auto as = [&]<FusedInput kFusedInput, Centring kCentring, bool kOptions = false>() {
+    launch<rms_norm_backward_packed_kernel<T, kFusedInput, kCentring, kOptions>>(shape, stream,
+                                                                                 device, p);
   };
   if (p.gate != nullptr) {
-    as.template operator()<Third::kGate, Centring::kNever>();
+    as.template operator()<FusedInput::kGate, Centring::kNever>();
   } else if (p.centred && p.dsum != nullptr) {
-    as.template operator()<Third::kDsum, Centring::kAlways>();
+    as.template operator()<FusedInput::kResidual, Centring::kAlways>();
   } else if (p.centred) {
-    as.template operator()<Third::kNothing, Centring::kAlways>();
+    as.template operator()<FusedInput::kNone, Centring::kAlways>();
   } else if (p.dsum != nullptr) {
-    as.template operator()<Third::kDsum, Centring::kNever>();
+    as.template operator()<FusedInput::kResidual, Centring::kNever>();
   } else if (!p.plain) {
-    as.template operator()<Third::kNothing, Centring::kNever, true>();
+    as.template operator()<FusedInput::kNone, Centring::kNever, true>();
   } else {
-    as.template operator()<Third::kNothing, Centring::kNever>();
+    as.template operator()<FusedInput::kNone, Centring::kNever>();
   }
   launch_partial_sums<accumulate_t<T>>(p, device, stream);
 }

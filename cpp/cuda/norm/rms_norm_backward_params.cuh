@@ -49,7 +49,7 @@ bool has_even_rows(const RmsNormBackwardParams<accumulate_t<T>>& p) {
 // groups: of a block.
 template <class Accumulate>
 RowSteps row_steps(const RmsNormBackwardParams<Accumulate>& p, int groups) {
-  const int step = std::max(1, p.teams_of_head * groups);
+  const int step = std::max(1, p.groups_of_head * groups);
   const std::int64_t rows = step * p.heads.count;
   const RowBytes& bytes = p.row_bytes;
   return {.step = step,
@@ -114,13 +114,13 @@ RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
   p.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
   p.accumulate = problem.accumulate;
   p.centred = problem.centred;
-  p.everyday = problem.is_everyday() && (problem.heads == 1 || config.lanes <= kWarpLanes);
-  p.plain = p.everyday && problem.is_plain();
+  p.common = problem.is_common() && (problem.heads == 1 || config.lanes <= kWarpLanes);
+  p.plain = p.common && problem.is_plain();
   p.inverse_cols = Accumulate(1) / static_cast<Accumulate>(problem.cols);
-  p.chunks = static_cast<int>(tuning::ceil_div(problem.cols, kPack<T>));
+  p.vectors = static_cast<int>(tuning::ceil_div(problem.cols, kPack<T>));
   p.lanes = config.lanes;
   p.blocks_per_row = config.blocks_per_row;
-  p.teams_of_head = static_cast<int>(config.partial_rows / problem.heads);
+  p.groups_of_head = static_cast<int>(config.partial_rows / problem.heads);
   p.paired = config.paired;
   p.row_bytes = row_bytes<T>(p);
   p.steps = row_steps(p, config.threads / std::max(1, config.lanes));

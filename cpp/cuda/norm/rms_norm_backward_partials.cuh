@@ -9,17 +9,18 @@
 
 namespace membound::cuda {
 
-// Of a block whose threads have sums of kVecs chunks each.
+// Of a block whose threads have sums of kVectorsPerItem vectors each.
 template <class T, class Group, Access kAccess>
 class PartialSums {
   using Accumulate = accumulate_t<T>;
   using Params = RmsNormBackwardParams<Accumulate>;
-  static constexpr int kVecs = Group::kVecs;
+  static constexpr int kVectorsPerItem = Group::kVectorsPerItem;
 
  public:
-  using Sums = Numbers<T>[kVecs];
+  using Sums = Numbers<T>[kVectorsPerItem];
 
-  __device__ PartialSums(const Params& p, const Group& team) : p_(p), team_(team) {}
+  __device__ PartialSums(const Params& p, const Group& thread_group)
+      : p_(p), thread_group_(thread_group) {}
 
   // The block's groups are added up in order.
   __device__ void store(Sums& sums, Accumulate* partials) const {
@@ -29,13 +30,13 @@ class PartialSums {
     if constexpr (Group::kPaired) {
       if (p_.paired) return store_pair(sums, partials);
     }
-    store_folded(sums, partials);
+    store_coarsened(sums, partials);
   }
 
   // The shared memory that this takes, for others until store().
-  static constexpr int kPieces = kPack<T> * static_cast<int>(sizeof(Accumulate)) / kChunkBytes;
+  static constexpr int kPieces = kPack<T> * static_cast<int>(sizeof(Accumulate)) / kVectorBytes;
   static constexpr int kPlaces = kPieces * kPersistentThreads;
-  static __device__ uint4* chunks() { return reinterpret_cast<uint4*>(space()); }
+  static __device__ uint4* vectors() { return reinterpret_cast<uint4*>(space()); }
 
  private:
   static __device__ int threads() { return static_cast<int>(blockDim.x); }
@@ -43,15 +44,15 @@ class PartialSums {
   // Of two groups, the second of which hands its sums to the first, 16 bytes of each thread beside
   // its neighbours'.
   __device__ void store_pair(Sums& sums, Accumulate* partials) const {
-    static_assert(kVecs == 1);
+    static_assert(kVectorsPerItem == 1);
     constexpr int kOfPiece = kPack<T> / kPieces;
-    struct alignas(kChunkBytes) Piece {
+    struct alignas(kVectorBytes) Piece {
       Accumulate at[kOfPiece];
     };
     const int lanes = p_.lanes;
     const bool second = static_cast<int>(threadIdx.x) >= lanes;
     Piece* const pieces =
-        reinterpret_cast<Piece*>(chunks()) + static_cast<int>(threadIdx.x) - (second ? lanes : 0);
+        reinterpret_cast<Piece*>(vectors()) + static_cast<int>(threadIdx.x) - (second ? lanes : 0);
     if (second) {
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
@@ -73,53 +74,55 @@ class PartialSums {
   }
 
   // Of a block with one group, or of the first of a pair, whose lanes are its threads: what the
-  // team has in registers for each row is not kept for this.
+  // thread group has in registers for each row is not kept for this.
   __device__ void store_own(const Sums& sums, Accumulate* partials) const {
-    Accumulate* to = partials + team_.team() * p_.cols;
+    Accumulate* to = partials + thread_group_.group_in_grid() * p_.cols;
     const int rank = Group::kClusters ? cluster_rank() : 0;
     const int lanes = Group::kPaired ? p_.lanes : threads();
 #pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
-      const int index = (rank * kVecs + v) * lanes + static_cast<int>(threadIdx.x);
-      if (index < p_.chunks) store_numbers<T>(to + std::int64_t{index} * kPack<T>, sums[v]);
+    for (int v = 0; v < kVectorsPerItem; ++v) {
+      const int index = (rank * kVectorsPerItem + v) * lanes + static_cast<int>(threadIdx.x);
+      if (index < p_.vectors) store_numbers<T>(to + std::int64_t{index} * kPack<T>, sums[v]);
     }
   }
   // Through shared memory, so that neighbours write neighbours: strided stores of 4 bytes took 8 us
   // of 2048 x 4096.
-  __device__ void store_folded(Sums& sums, Accumulate* partials) const {
-    Accumulate* folded = space();
+  __device__ void store_coarsened(Sums& sums, Accumulate* partials) const {
+    Accumulate* coarsened = space();
     const int thread = static_cast<int>(threadIdx.x);
-    int unit = team_.group;
+    int unit = thread_group_.group;
     int units = threads() / p_.lanes;
     bool first_of_unit = true;
     if constexpr (!Group::kOneRow) {  // those that would share a warp of LaneGroup first
       const int groups = kWarpLanes / p_.lanes;
-      fold_warp(sums, groups);
-      unit = team_.group / groups;
-      units = threads() / (team_.size * groups);
-      first_of_unit = team_.group % groups == 0;
+      reduce_warp_items(sums, groups);
+      unit = thread_group_.group / groups;
+      units = threads() / (thread_group_.size * groups);
+      first_of_unit = thread_group_.group % groups == 0;
     }
-    const int width = team_.size * kPack<T>;
-    Accumulate* to = partials + team_.team() * p_.cols;
+    const int width = thread_group_.size * kPack<T>;
+    Accumulate* to = partials + thread_group_.group_in_grid() * p_.cols;
 #pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
+    for (int v = 0; v < kVectorsPerItem; ++v) {
       const std::int64_t first =
-          static_cast<std::int64_t>(team_.rank * kVecs + v) * team_.size * kPack<T>;
+          static_cast<std::int64_t>(thread_group_.rank * kVectorsPerItem + v) * thread_group_.size *
+          kPack<T>;
       if (v > 0) __syncthreads();
-      if (first_of_unit) store_numbers<T>(folded + unit * width + team_.lane * kPack<T>, sums[v]);
+      if (first_of_unit)
+        store_numbers<T>(coarsened + unit * width + thread_group_.lane * kPack<T>, sums[v]);
       __syncthreads();
       for (int col = thread; col < width && first + col < p_.cols; col += threads()) {
         Accumulate sum = 0;
 #pragma unroll 4
-        for (int i = 0; i < units; ++i) sum += folded[i * width + col];
+        for (int i = 0; i < units; ++i) sum += coarsened[i * width + col];
         to[first + col] = sum;
       }
     }
   }
-  __device__ void fold_warp(Sums& sums, int groups) const {
-    for (int offset = team_.size; offset < team_.size * groups; offset *= 2) {
+  __device__ void reduce_warp_items(Sums& sums, int groups) const {
+    for (int offset = thread_group_.size; offset < thread_group_.size * groups; offset *= 2) {
 #pragma unroll
-      for (int v = 0; v < kVecs; ++v) {
+      for (int v = 0; v < kVectorsPerItem; ++v) {
 #pragma unroll
         for (int i = 0; i < kPack<T>; ++i) {
           sums[v].at[i] += shuffle_xor(sums[v].at[i], offset);
@@ -128,10 +131,10 @@ class PartialSums {
     }
   }
 
-  // One chunk of sums for each thread. Beside the results of shifted rows the ring is lent, which
-  // is larger.
+  // One vector of sums for each thread. FusedInput the results of unaligned rows the ring is lent,
+  // which is larger.
   static __device__ Accumulate* space() {
-    if constexpr (kAccess == Access::kShifted) {
+    if constexpr (kAccess == Access::kUnaligned) {
       extern __shared__ uint4 ring[];
       wait_for_copies<0>();
       __syncthreads();
@@ -143,7 +146,7 @@ class PartialSums {
   }
 
   const Params& p_;
-  const Group& team_;
+  const Group& thread_group_;
 };
 
 }  // namespace membound::cuda

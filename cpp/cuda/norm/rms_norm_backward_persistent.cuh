@@ -28,67 +28,68 @@ class PersistentGradient {
   using Params = RmsNormBackwardParams<Accumulate>;
   static constexpr bool kPlain = kForm < Form::kGeneral;
   static constexpr bool kHeads = !kPlain || Group::kSplitRows;
-  static constexpr bool kShifted = kAccess == Access::kShifted;
+  static constexpr bool kUnaligned = kAccess == Access::kUnaligned;
   static constexpr bool kGated = kForm == Form::kGated || kForm == Form::kPlainGated;
   using Rows = RowsInTurn<T, Group, kAccess, kHeads>;
   using Tile = typename Rows::Tile;
   using Row = typename Rows::Arrays;
   static constexpr bool kRingsDsum = kForm == Form::kPlainAdd && Group::kRing > 0 &&
-                                     tuning::rings_dsum(Group::kVecs, Group::kClusters, sizeof(T));
-  static constexpr Third kThird = kRingsDsum ? Third::kDsum
-                                  : kGated   ? Third::kGate
-                                             : Third::kNothing;
-  using Feed =
-      std::conditional_t<kShifted, ShiftedRingFeed<T, Group, Rows>,
-                         std::conditional_t<(Group::kRing > 0), RingFeed<T, Group, Rows, kThird>,
-                                            RegisterFeed<T, Group, kAccess, Rows, kGated>>>;
+                                     tuning::rings_dsum(Group::kVectorsPerItem, Group::kClusters,
+                                                        sizeof(T));
+  static constexpr FusedInput kFusedInput = kRingsDsum ? FusedInput::kResidual
+                                            : kGated   ? FusedInput::kGate
+                                                       : FusedInput::kNone;
+  using Pipeline = std::conditional_t<
+      kUnaligned, UnalignedSharedPipeline<T, Group, Rows>,
+      std::conditional_t<(Group::kRing > 0), SharedPipeline<T, Group, Rows, kFusedInput>,
+                         RegisterPipeline<T, Group, kAccess, Rows, kGated>>>;
   using Gate = GateOf<T, kAccess, kGated>;
-  static constexpr int kVecs = Group::kVecs;
-  static constexpr bool kKeepsTerms =
-      kVecs == 1 && !kShifted && (kForm == Form::kPlain || kForm == Form::kPlainRounded);
+  static constexpr int kVectorsPerItem = Group::kVectorsPerItem;
+  static constexpr bool kKeepsTerms = kVectorsPerItem == 1 && !kUnaligned &&
+                                      (kForm == Form::kPlain || kForm == Form::kPlainRounded);
   // Three blocks to a multiprocessor have no registers for them: spilled, they were read anew for
-  // each row (H200, LayerNorm, 16384 x 3072 bfloat16: 128 us). Nor have two with two chunks of 16
+  // each row (H200, LayerNorm, 16384 x 3072 bfloat16: 128 us). Nor have two with two vectors of 16
   // bits (8192 x 5120: 75.6 us, 68.5 so; with dsum 87.0 and 88.0).
   static constexpr bool kSharesWeights =
-      (kVecs == 1 && Group::kMinBlocks > 2 &&
+      (kVectorsPerItem == 1 && Group::kMinBlocks > 2 &&
        (kCentring != Centring::kNever || kForm != Form::kPlain)) ||
-      (kVecs == 2 && Group::kMinBlocks > 1 && kCentring != Centring::kNever && sizeof(T) == 2 &&
-       !kShifted && (kForm == Form::kPlain || kForm == Form::kPlainRounded));
+      (kVectorsPerItem == 2 && Group::kMinBlocks > 1 && kCentring != Centring::kNever &&
+       sizeof(T) == 2 && !kUnaligned && (kForm == Form::kPlain || kForm == Form::kPlainRounded));
   static constexpr bool kOverlaps = Group::kClusters && Group::kRing > 0;
   // An eighth of a gated row's instructions; two rows at once have no registers for it.
   static constexpr bool kKeepsOpened = kForm == Form::kPlainGated && !kOverlaps;
   using Partials = PartialSums<T, Group, kAccess>;
-  static_assert(!kSharesWeights || kVecs * Group::kMaxThreads <= Partials::kPlaces);
+  static_assert(!kSharesWeights || kVectorsPerItem * Group::kMaxThreads <= Partials::kPlaces);
   using Sums = typename Partials::Sums;
   using Statistics = RowStatistics<Accumulate>;
 
  public:
-  __device__ PersistentGradient(const Params& p, const Group& team)
+  __device__ PersistentGradient(const Params& p, const Group& thread_group)
       : p_(p),
-        team_(team),
-        rows_(p, team),
+        thread_group_(thread_group),
+        rows_(p, thread_group),
         ahead_(rows_),
-        feed_(p, team, rows_),
+        pipeline_(p, thread_group, rows_),
         gate_{p},
-        weight_(p.weight, p.chunks, p.cols, rows_.head()) {
+        weight_(p.weight, p.vectors, p.cols, rows_.head()) {
     const Tile tile = rows_.tile();
     weight_.template load<true>(weights_, [&](int v) { return tile.index(v); });
   }
 
   __device__ void run() {
-    feed_.start();
+    pipeline_.start();
     if constexpr (kSharesWeights) {
 #pragma unroll
-      for (int v = 0; v < kVecs; ++v) own_weight(v) = weights_[v];
+      for (int v = 0; v < kVectorsPerItem; ++v) own_weight(v) = weights_[v];
     }
     if constexpr (kOverlaps) {
       rows_overlapped(rows_.rounds_of_block());
     } else {
       rows_in_turn(rows_.rounds_of_block());
     }
-    launch_dependents();
+    pdl_launch_dependents();
     if constexpr (kSharesWeights) __syncthreads();  // the sums take their space
-    const Partials partials(p_, team_);
+    const Partials partials(p_, thread_group_);
     if (p_.dweight.data != nullptr) partials.store(sums_, p_.dweight.partials);
     if (kCentring != Centring::kNever && p_.dbias.data != nullptr) {
       __syncthreads();  // the sums of the weight have been read
@@ -97,7 +98,7 @@ class PersistentGradient {
   }
 
  private:
-  // A chunk as the norm alone would have had it, and what its sums and gradients are made of.
+  // A vector as the norm alone would have had it, and what its sums and gradients are made of.
   struct Terms {
     Numbers<T> dy, g, h;
   };
@@ -106,8 +107,8 @@ class PersistentGradient {
   // What a thread has of a row while it is summed.
   struct Held {
     Terms terms;
-    uint4 dsum[kVecs];
-    Numbers<T> opened[kKeepsOpened ? kVecs : 1];  // sigmoid of the gate
+    uint4 dsum[kVectorsPerItem];
+    Numbers<T> opened[kKeepsOpened ? kVectorsPerItem : 1];  // sigmoid of the gate
   };
 
   __device__ void rows_in_turn(int rounds) {
@@ -115,13 +116,13 @@ class PersistentGradient {
 #pragma unroll 1
     for (int round = 0; round < rounds; ++round) {
       const Statistics statistics = next;
-      feed_.receive(round + 1 < rounds);
+      pipeline_.receive(round + 1 < rounds);
       next = statistics_ahead();
-      Held held = held_beside();
+      Held held = held_fused_input();
       Total parts[Group::kParts];
       add_up(statistics, parts, held);
-      finish(statistics, team_.sum(parts, round), held);
-      feed_.release();
+      finish(statistics, thread_group_.sum(parts, round), held);
+      pipeline_.release();
       rows_.next();
     }
   }
@@ -132,22 +133,22 @@ class PersistentGradient {
       Held held;
       Total parts[Group::kParts];
       add_up(statistics, parts, held);
-      team_.send(parts, round);
+      thread_group_.send(parts, round);
     };
-    feed_.receive(true);
+    pipeline_.receive(true);
     if (rounds > 0) begin(here, 0);
 #pragma unroll 1
     for (int round = 0; round < rounds; ++round) {
       const Statistics later = statistics_ahead();
       if (round + 1 < rounds) {
-        feed_.receive_second();
-        feed_.read_second();
+        pipeline_.receive_second();
+        pipeline_.read_second();
         begin(next, round + 1);
-        feed_.read_first();
+        pipeline_.read_first();
       }
-      const Held held = held_beside();
-      finish(here, team_.collect(round), held);
-      feed_.release();
+      const Held held = held_fused_input();
+      finish(here, thread_group_.collect(round), held);
+      pipeline_.release();
       rows_.next();
       here = next;
       next = later;
@@ -165,7 +166,7 @@ class PersistentGradient {
   }
 
   __device__ Terms terms(int v, int index, const Statistics& statistics) const {
-    const ChunkInputs<T> inputs = gate_.inputs(feed_.dy(v), feed_.x(v), gate(v));
+    const VectorInputs<T> inputs = gate_.inputs(pipeline_.dy(v), pipeline_.x(v), gate(v));
     constexpr bool kOffset = kForm == Form::kPlainRounded ||
                              (kForm == Form::kPlain && plain_has_offset<Group, kCentring>);
     return {inputs.dy, times<T, kPlain, kOffset>(inputs.dy, weight_, weight(v), index),
@@ -182,35 +183,35 @@ class PersistentGradient {
 
   // Shifted rows have none.
   __device__ uint4 gate(int v) const {
-    if constexpr (kShifted) {
+    if constexpr (kUnaligned) {
       return {};
     } else {
-      return feed_.gate(v);
+      return pipeline_.gate(v);
     }
   }
 
   // dsum, on its way early.
-  __device__ Held held_beside() const {
+  __device__ Held held_fused_input() const {
     Held held{};
     if constexpr ((kForm == Form::kPlainAdd && !kRingsDsum) || kForm == Form::kGeneral) {
       const Row arrays = rows_.arrays();
       const bool active = rows_.tile().active();
 #pragma unroll
-      for (int v = 0; v < kVecs; ++v) {
-        held.dsum[v] = arrays.load_dsum(active ? rows_.place(v) : arrays.chunks());
+      for (int v = 0; v < kVectorsPerItem; ++v) {
+        held.dsum[v] = arrays.load_dsum(active ? rows_.place(v) : arrays.vectors());
       }
     }
     return held;
   }
   __device__ uint4 dsum(const Held& held, int v) const {
     if constexpr (kRingsDsum) {
-      return feed_.third(v);
+      return pipeline_.fused_input(v);
     } else {
       return held.dsum[v];
     }
   }
   static __device__ void add_to_part(Total (&parts)[Group::kParts], int v, const Total& sum) {
-    constexpr int kOfPart = kVecs > Group::kParts ? 2 : 1;
+    constexpr int kOfPart = kVectorsPerItem > Group::kParts ? 2 : 1;
     Total& part = parts[v / kOfPart];
     part = v % kOfPart == 0 ? sum : part + sum;
   }
@@ -221,7 +222,7 @@ class PersistentGradient {
     } else {
       const Tile tile = rows_.tile();
 #pragma unroll
-      for (int v = 0; v < kVecs; ++v) {
+      for (int v = 0; v < kVectorsPerItem; ++v) {
         const Terms of = terms(v, tile.index(v), statistics);
         const Total sum = row_sum<T, kCentring>(of.g, of.h);
         add_to_part(parts, v, sum);
@@ -231,7 +232,7 @@ class PersistentGradient {
   }
   __device__ void finish(const Statistics& statistics, const Total& total, const Held& held) {
     const RowMeans<Accumulate> mean = means<kCentring>(p_, total);
-    feed_.forget();
+    pipeline_.rematerialise();
     const Tile tile = rows_.tile();
     const Row arrays = rows_.arrays();
     if constexpr (kForm == Form::kPlainGated) {
@@ -243,7 +244,7 @@ class PersistentGradient {
       store(tile, arrays, statistics, mean, held);
     } else {
 #pragma unroll
-      for (int v = 0; v < kVecs; ++v) {
+      for (int v = 0; v < kVectorsPerItem; ++v) {
         add_to_sums(v, terms(v, tile.index(v), statistics));
       }
     }
@@ -256,7 +257,7 @@ class PersistentGradient {
       if constexpr (kKeepsTerms) {
         of.g = held.terms.g;
         of.h = held.terms.h;
-        of.dy = unpack<T>(feed_.dy(v));
+        of.dy = unpack<T>(pipeline_.dy(v));
       } else {
         of = terms(v, tile.index(v), statistics);
       }
@@ -266,26 +267,26 @@ class PersistentGradient {
     });
   }
 
-  // dx, whose chunk v of this thread is make(v).
+  // dx, whose vector v of this thread is make(v).
   template <class Make>
   __device__ void put(const Tile& tile, const Row& arrays, Make make) const {
-    if constexpr (kShifted) {
-      tile.template put<kVecs, !Group::kOneRow>(arrays.dx(), make);
+    if constexpr (kUnaligned) {
+      tile.template put<kVectorsPerItem, !Group::kOneRow>(arrays.dx(), make);
       tile.flush(arrays.dx());
     } else {
 #pragma unroll
-      for (int v = 0; v < kVecs; ++v) {
-        const uint4 chunk = make(v);
-        if (tile.active()) arrays.dx().store(rows_.place(v), chunk);
+      for (int v = 0; v < kVectorsPerItem; ++v) {
+        const uint4 vector = make(v);
+        if (tile.active()) arrays.dx().store(rows_.place(v), vector);
       }
     }
   }
 
   __device__ void store_gated(const Tile& tile, const Row& arrays, const Statistics& statistics,
                               const RowMeans<Accumulate>& mean) {
-    if constexpr (!kShifted) {
+    if constexpr (!kUnaligned) {
 #pragma unroll
-      for (int v = 0; v < kVecs; ++v) {
+      for (int v = 0; v < kVectorsPerItem; ++v) {
         const int index = tile.index(v);
         const Terms of = terms(v, index, statistics);
         add_to_sums(v, of);
@@ -294,38 +295,38 @@ class PersistentGradient {
             rows_.place(v),
             Row::template gradient_of_norm<kCentring>(of.g, of.h, statistics.rstd, mean),
             norm_before_gate<T>(of.h, weight_, weight(v), index, p_.round_before_weight),
-            feed_.dy(v), feed_.x(v), gate(v));
+            pipeline_.dy(v), pipeline_.x(v), gate(v));
       }
     }
   }
 
   // A gate without options.
   template <bool kNormFirst>
-  __device__ GatedChunk<T, kNormFirst> gated_chunk(int v) const {
-    return {feed_.dy(v), feed_.x(v), feed_.gate(v), weight(v)};
+  __device__ GatedVector<T, kNormFirst> gated_vector(int v) const {
+    return {pipeline_.dy(v), pipeline_.x(v), pipeline_.gate(v), weight(v)};
   }
   template <bool kNormFirst>
   __device__ void add_up_gated(const Statistics& statistics, Total (&parts)[Group::kParts],
                                Held& held) const {
 #pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
+    for (int v = 0; v < kVectorsPerItem; ++v) {
       const auto keep = [&](int i, Accumulate s) {
         if constexpr (kKeepsOpened) held.opened[v].at[i] = s;
       };
-      add_to_part(parts, v, Total(gated_chunk<kNormFirst>(v).sum(statistics.rstd, keep)));
+      add_to_part(parts, v, Total(gated_vector<kNormFirst>(v).sum(statistics.rstd, keep)));
     }
   }
   template <bool kNormFirst>
   __device__ void finish_gated(const Tile& tile, const Row& arrays, const Statistics& statistics,
                                Accumulate mean, const Held& held) {
 #pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
-      const auto chunk = gated_chunk<kNormFirst>(v);
-      const auto [dx, dgate] = chunk.gradients(statistics.rstd, mean, sums_[v], [&](int i) {
+    for (int v = 0; v < kVectorsPerItem; ++v) {
+      const auto vector = gated_vector<kNormFirst>(v);
+      const auto [dx, dgate] = vector.gradients(statistics.rstd, mean, sums_[v], [&](int i) {
         if constexpr (kKeepsOpened) {
           return held.opened[v].at[i];
         } else {
-          return chunk.opened(i);
+          return vector.opened(i);
         }
       });
       if (!tile.active()) continue;
@@ -343,17 +344,17 @@ class PersistentGradient {
 
   // In shared memory, until the sums take the space.
   static __device__ uint4& own_weight(int v) {
-    return Partials::chunks()[v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)];
+    return Partials::vectors()[v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)];
   }
 
   const Params& p_;
-  const Group& team_;
+  const Group& thread_group_;
   Rows rows_;
   Rows ahead_;  // one row: of its statistics
-  Feed feed_;
+  Pipeline pipeline_;
   Gate gate_;
-  ColumnReader<T, kAccess> weight_;
-  uint4 weights_[kVecs];
+  AffineReader<T, kAccess> weight_;
+  uint4 weights_[kVectorsPerItem];
   Sums sums_ = {};
   Sums bias_sums_ = {};
 };
@@ -367,17 +368,17 @@ constexpr int min_blocks() {
 
 // A block, or a cluster, works on every partial_rows-th row (or set of rows, one for each of its
 // groups), the next on its way meanwhile, and leaves one row of partial sums of dweight, and of
-// dbias. Shared memory: rows to come, the sums of the warps, results of shifted rows, at the end
+// dbias. Shared memory: rows to come, the sums of the warps, results of unaligned rows, at the end
 // the sums of the groups. Limited by memory; one barrier for each row.
 template <class T, class Group, Access kAccess, Form kForm, Centring kCentring>
 __global__ void __launch_bounds__(Group::kMaxThreads, min_blocks<Group, kForm>())
     rms_norm_backward_persistent_kernel(
         const __grid_constant__ RmsNormBackwardParams<accumulate_t<T>> p) {
   if constexpr (runs_here<Group>()) {
-    const Group team(p.lanes, p.blocks_per_row);
-    team.start();
-    wait_for_launch_before();
-    PersistentGradient<T, Group, kAccess, kForm, kCentring>(p, team).run();
+    const Group thread_group(p.lanes, p.blocks_per_row);
+    thread_group.start();
+    pdl_wait();
+    PersistentGradient<T, Group, kAccess, kForm, kCentring>(p, thread_group).run();
   }
 }
 

@@ -10,28 +10,28 @@
 
 namespace membound::cuda {
 
-// The rows of a group of threads, one after the other (RowSteps): all teams walk one window of
-// memory together.
+// The rows of a group of threads, one after the other (RowSteps): all thread groups walk one window
+// of memory together.
 template <class T, class Group, Access kAccess, bool kHeads>
 class RowsInTurn {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
   static constexpr bool kEven = kAccess == Access::kAligned && !Group::kSplitRows;
   static constexpr bool kWalks = kEven && Group::kClusters;
-  using Found = FoundPlaces<T, kAccess, Group::kSplitRows>;
-  using Even = std::conditional_t<kWalks, WalkedPlaces<T>, EvenPlaces<T>>;
+  using Found = IndexedRowPointers<T, kAccess, Group::kSplitRows>;
+  using Even = std::conditional_t<kWalks, AdvancedRowPointers<T>, StridedRowPointers<T>>;
   using Number = std::conditional_t<kAccess == Access::kAligned, std::int32_t, std::int64_t>;
 
  public:
   using Tile = HeldTile<Group, kAccess>;
   using Arrays = PlacedGradientRow<T, kAccess, std::conditional_t<kEven, Even, Found>>;
 
-  // Team t works for head t % heads.
-  __device__ RowsInTurn(const Params& p, const Group& team)
+  // ThreadGroup t works for head t % heads.
+  __device__ RowsInTurn(const Params& p, const Group& thread_group)
       : p_(p),
-        team_(team),
-        rows_{p.heads.count, kHeads ? p.heads.of(team.team()) : 0},
-        row_(first_of_block() + team.group),
-        walk_(EvenPlaces<T>(p, even_row())) {}
+        thread_group_(thread_group),
+        rows_{p.heads.count, kHeads ? p.heads.of(thread_group.group_in_grid()) : 0},
+        row_(first_of_block() + thread_group.group),
+        walk_(StridedRowPointers<T>(p, even_row())) {}
 
   __device__ std::int64_t head() const { return rows_.head; }
   // Of the group with most.
@@ -40,7 +40,9 @@ class RowsInTurn {
   }
 
   // Of a row past the last nothing may be read.
-  __device__ Tile tile() const { return Tile(team_, row_, row_ < static_cast<Number>(p_.rows)); }
+  __device__ Tile tile() const {
+    return Tile(thread_group_, row_, row_ < static_cast<Number>(p_.rows));
+  }
   __device__ Arrays arrays() const {
     if constexpr (kWalks) {
       return Arrays(p_, walk_);
@@ -50,38 +52,41 @@ class RowsInTurn {
       return Arrays(p_, rows_.at(tile().row()));
     }
   }
-  // Of this thread's chunk v in the arrays.
-  __device__ int place(int v) const { return kEven ? v * team_.size : tile().index(v); }
+  // Of this thread's vector v in the arrays.
+  __device__ int place(int v) const { return kEven ? v * thread_group_.size : tile().index(v); }
   __device__ void next() {
     row_ += p_.steps.step;
     walk_.next(p_.steps);
   }
 
  private:
-  __device__ typename EvenPlaces<T>::Row even_row() const {
-    return {static_cast<std::int32_t>(rows_.at(row_)), Tile(team_, 0, true).index(0)};
+  __device__ typename StridedRowPointers<T>::Row even_row() const {
+    return {static_cast<std::int32_t>(rows_.at(row_)), Tile(thread_group_, 0, true).index(0)};
   }
   __device__ int first_of_block() const {
     const bool alone = !kHeads || p_.heads.count == 1;
-    const int team = alone ? team_.team() : team_.team() / static_cast<int>(p_.heads.count);
-    return team * (static_cast<int>(blockDim.x) / team_.size);
+    const int thread_group = alone
+                                 ? thread_group_.group_in_grid()
+                                 : thread_group_.group_in_grid() / static_cast<int>(p_.heads.count);
+    return thread_group * (static_cast<int>(blockDim.x) / thread_group_.size);
   }
   const Params& p_;
-  const Group& team_;
+  const Group& thread_group_;
   RowsOfHead<kHeads> rows_;
   Number row_;
-  WalkedPlaces<T> walk_;  // where kWalks
+  AdvancedRowPointers<T> walk_;  // where kWalks
 };
 
-// One row ahead, in registers; of the gate where each thread has one chunk of it, or room for more.
+// One row ahead, in registers; of the gate where each thread has one vector of it, or room for
+// more.
 template <class T, class Group, Access kAccess, class Rows, bool kGated>
-class RegisterFeed {
+class RegisterPipeline {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
-  static constexpr int kVecs = Group::kVecs;
-  static constexpr bool kGateAhead = kVecs == 1 || Group::kRoomy;
+  static constexpr int kVectorsPerItem = Group::kVectorsPerItem;
+  static constexpr bool kGateAhead = kVectorsPerItem == 1 || Group::kLowRegisterPressure;
 
  public:
-  __device__ RegisterFeed(const Params& p, const Group&, const Rows& rows)
+  __device__ RegisterPipeline(const Params& p, const Group&, const Rows& rows)
       : ahead_(rows), gated_{p} {}
 
   __device__ void start() {
@@ -90,10 +95,10 @@ class RegisterFeed {
   }
   // more: rows of the block are to come.
   __device__ void receive(bool more) {
-    ahead_.arrays().template chunks<Group::kUniformShift>(next_, dy_, x_, index());
+    ahead_.arrays().template vectors<Group::kUniformShift>(next_, dy_, x_, index());
     if (!kGateAhead) fetch_gate();
 #pragma unroll
-    for (int v = 0; v < kVecs; ++v) gate_[v] = next_gate_[v];
+    for (int v = 0; v < kVectorsPerItem; ++v) gate_[v] = next_gate_[v];
     ahead_.next();
     if (more) fetch();
     if (kGateAhead) fetch_gate();
@@ -102,11 +107,11 @@ class RegisterFeed {
   __device__ const uint4& x(int v) const { return x_[v]; }
   __device__ const uint4& gate(int v) const { return gate_[v]; }
   // Between two uses of a row: its numbers need not stay in registers.
-  __device__ void forget() {
-    if constexpr (Group::kRoomy) return;
-    forget_numbers(dy_);
-    forget_numbers(x_);
-    if (gated_.is_there()) forget_numbers(gate_);
+  __device__ void rematerialise() {
+    if constexpr (Group::kLowRegisterPressure) return;
+    compiler_barrier(dy_);
+    compiler_barrier(x_);
+    if (gated_.is_there()) compiler_barrier(gate_);
   }
   __device__ void release() {}
 
@@ -117,34 +122,34 @@ class RegisterFeed {
     if (!gated_.is_there()) return;
     const auto arrays = ahead_.arrays();
 #pragma unroll
-    for (int v = 0; v < kVecs; ++v) next_gate_[v] = arrays.load_gate(index()(v));
+    for (int v = 0; v < kVectorsPerItem; ++v) next_gate_[v] = arrays.load_gate(index()(v));
   }
   __device__ auto index() const {
-    return [this, active = ahead_.tile().active(), chunks = ahead_.arrays().chunks()](int v) {
-      return active ? ahead_.place(v) : chunks;
+    return [this, active = ahead_.tile().active(), vectors = ahead_.arrays().vectors()](int v) {
+      return active ? ahead_.place(v) : vectors;
     };
   }
 
   Rows ahead_;
   GateOf<T, kAccess, kGated> gated_;
-  uint4 dy_[kVecs], x_[kVecs], gate_[kVecs];
-  typename Rows::Arrays::template Raw<kVecs> next_;
-  uint4 next_gate_[kVecs];
+  uint4 dy_[kVectorsPerItem], x_[kVectorsPerItem], gate_[kVectorsPerItem];
+  typename Rows::Arrays::template Raw<kVectorsPerItem> next_;
+  uint4 next_gate_[kVectorsPerItem];
 };
 
-// Group::kRing rows in dynamic shared memory, each thread its own chunks. Deeper is not better: the
-// more rows are in flight, the wider the window of memory (research: 10 % between depths).
-template <class T, class Group, class Rows, Third kThird>
-class RingFeed {
+// Group::kRing rows in dynamic shared memory, each thread its own vectors. Deeper is not better:
+// the more rows are in flight, the wider the window of memory (research: 10 % between depths).
+template <class T, class Group, class Rows, FusedInput kFusedInput>
+class SharedPipeline {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
-  static constexpr int kVecs = Group::kVecs;
-  static constexpr int kArrays = kThird == Third::kNothing ? 2 : 3;
+  static constexpr int kVectorsPerItem = Group::kVectorsPerItem;
+  static constexpr int kArrays = kFusedInput == FusedInput::kNone ? 2 : 3;
   static constexpr int kFirst =
-      tuning::ring_offset(kVecs, Group::kClusters, Group::kMaxThreads) / kChunkBytes;
+      tuning::ring_offset(kVectorsPerItem, Group::kClusters, Group::kMaxThreads) / kVectorBytes;
   static_assert(!Group::kSplitRows);  // rows are evenly spaced
 
  public:
-  __device__ RingFeed(const Params&, const Group&, const Rows& rows) : ahead_(rows) {}
+  __device__ SharedPipeline(const Params&, const Group&, const Rows& rows) : ahead_(rows) {}
 
   __device__ void start() {
 #pragma unroll
@@ -155,11 +160,11 @@ class RingFeed {
   __device__ void receive_second() { wait_for_copies<Group::kRing - 2>(); }
   __device__ void read_first() { read_ = first_; }
   __device__ void read_second() { read_ = after(first_); }
-  __device__ const uint4& dy(int v) const { return *chunk(read_, kArrays * v); }
-  __device__ const uint4& x(int v) const { return *chunk(read_, kArrays * v + 1); }
-  __device__ const uint4& gate(int v) const { return third(v); }
-  __device__ const uint4& third(int v) const { return *chunk(read_, kArrays * v + 2); }
-  __device__ void forget() { asm volatile("" ::: "memory"); }
+  __device__ const uint4& dy(int v) const { return *vector(read_, kArrays * v); }
+  __device__ const uint4& x(int v) const { return *vector(read_, kArrays * v + 1); }
+  __device__ const uint4& gate(int v) const { return fused_input(v); }
+  __device__ const uint4& fused_input(int v) const { return *vector(read_, kArrays * v + 2); }
+  __device__ void rematerialise() { asm volatile("" ::: "memory"); }
   // The first has been used: its slot is for the one kRing turns later.
   __device__ void release() {
     fetch();
@@ -168,7 +173,7 @@ class RingFeed {
   }
 
  private:
-  __device__ static uint4* chunk(int slot, int place) {
+  __device__ static uint4* vector(int slot, int place) {
     // On a line: behind static arrays of any size it starts on 16 bytes, and copies to places that
     // are not whole lines take longer (H200, bfloat16: 16 bytes off a line RMSNorm 8192 x 8192 114
     // us for 101, 32 bytes off LayerNorm 2048 x 65536 230 for 221).
@@ -176,7 +181,7 @@ class RingFeed {
     return lines + kFirst + slot + place * static_cast<int>(blockDim.x);
   }
   __device__ static int after(int slot) {
-    const int size = kArrays * kVecs * static_cast<int>(blockDim.x);
+    const int size = kArrays * kVectorsPerItem * static_cast<int>(blockDim.x);
     return slot < (Group::kRing - 1) * size ? slot + size : slot - (Group::kRing - 1) * size;
   }
   // Of rows past the last nothing is read, and zeros arrive.
@@ -184,38 +189,39 @@ class RingFeed {
     const auto tile = ahead_.tile();
     const auto arrays = ahead_.arrays();
 #pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
+    for (int v = 0; v < kVectorsPerItem; ++v) {
       const int place = ahead_.place(v);
-      const int bytes = tile.active() && place < arrays.chunks() ? kChunkBytes : 0;
-      const auto fetch_chunk = [&](int array, const uint4* from) {
-        copy_async(chunk(first_, kArrays * v + array), from, bytes);
+      const int bytes = tile.active() && place < arrays.vectors() ? kVectorBytes : 0;
+      const auto fetch_vector = [&](int array, const uint4* from) {
+        copy_async(vector(first_, kArrays * v + array), from, bytes);
       };
-      fetch_chunk(0, arrays.dy().address(place));
-      fetch_chunk(1, arrays.x().address(place));
-      if constexpr (kThird == Third::kDsum) fetch_chunk(2, arrays.dsum().address(place));
-      if constexpr (kThird == Third::kGate) fetch_chunk(2, arrays.gate().address(place));
+      fetch_vector(0, arrays.dy().address(place));
+      fetch_vector(1, arrays.x().address(place));
+      if constexpr (kFusedInput == FusedInput::kResidual)
+        fetch_vector(2, arrays.dsum().address(place));
+      if constexpr (kFusedInput == FusedInput::kGate) fetch_vector(2, arrays.gate().address(place));
     }
     commit_copies();
     ahead_.next();
   }
 
   Rows ahead_;
-  int first_ = static_cast<int>(threadIdx.x);  // this thread's first chunk of its slot
+  int first_ = static_cast<int>(threadIdx.x);  // this thread's first vector of its slot
   int read_ = first_;                          // and of the row that is read
 };
 
-// The same for shifted rows, whose chunks are put together from blocks that neighbours copied.
+// The same for unaligned rows, whose vectors are put together from blocks that neighbours copied.
 template <class T, class Group, class Rows>
-class ShiftedRingFeed {
+class UnalignedSharedPipeline {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
   using Tile = typename Rows::Tile;
-  static constexpr int kVecs = Group::kVecs;
-  static constexpr int kSlots = tuning::kShiftedRing;
-  static_assert(Tile::kChunks == kVecs);
+  static constexpr int kVectorsPerItem = Group::kVectorsPerItem;
+  static constexpr int kSlots = tuning::kUnalignedRing;
+  static_assert(Tile::kVectors == kVectorsPerItem);
 
  public:
-  __device__ ShiftedRingFeed(const Params& p, const Group& team, const Rows& rows)
-      : p_(p), team_(team), ahead_(rows) {}
+  __device__ UnalignedSharedPipeline(const Params& p, const Group& thread_group, const Rows& rows)
+      : p_(p), thread_group_(thread_group), ahead_(rows) {}
 
   __device__ void start() {
 #pragma unroll
@@ -223,18 +229,18 @@ class ShiftedRingFeed {
   }
   __device__ void receive(bool) {
     wait_for_copies<kSlots - 1>();
-    team_.sync();
+    thread_group_.sync();
     assemble();
   }
   __device__ const uint4& dy(int v) const { return dy_[v]; }
   __device__ const uint4& x(int v) const { return x_[v]; }
-  // Put together anew, so that the chunks take no registers meanwhile.
-  __device__ void forget() {
+  // Put together anew, so that the vectors take no registers meanwhile.
+  __device__ void rematerialise() {
     asm volatile("" ::: "memory");
     assemble();
   }
   __device__ void release() {
-    team_.sync();  // neighbours read the blocks too
+    thread_group_.sync();  // neighbours read the blocks too
 #pragma unroll
     for (int slot = 0; slot < kSlots - 1; ++slot) shifts_[slot] = shifts_[slot + 1];
     shifts_[kSlots - 1] = fetch(slot_);
@@ -246,35 +252,35 @@ class ShiftedRingFeed {
     int dy, x;
   };
 
-  __device__ int blocks() const { return kVecs * team_.size + 1; }
+  __device__ int blocks() const { return kVectorsPerItem * thread_group_.size + 1; }
   __device__ uint4* part(int slot, int array) const {
     extern __shared__ uint4 ring[];
-    const int groups = static_cast<int>(blockDim.x) / team_.size;
-    return ring + ((slot * groups + team_.group) * 2 + array) * blocks();
+    const int groups = static_cast<int>(blockDim.x) / thread_group_.size;
+    return ring + ((slot * groups + thread_group_.group) * 2 + array) * blocks();
   }
   __device__ Shifts fetch(int slot) {
     const Tile tile = ahead_.tile();
     const auto arrays = ahead_.arrays();
     const bool outermost = tile.row() == 0 || tile.row() == p_.rows - 1;
     const int row_bytes = static_cast<int>(p_.cols) * int{sizeof(T)};
-    park_blocks(arrays.dy(), part(slot, 0), tile, team_.lane, row_bytes, outermost);
-    park_blocks(arrays.x(), part(slot, 1), tile, team_.lane, row_bytes, outermost);
+    stage_blocks(arrays.dy(), part(slot, 0), tile, thread_group_.lane, row_bytes, outermost);
+    stage_blocks(arrays.x(), part(slot, 1), tile, thread_group_.lane, row_bytes, outermost);
     commit_copies();
     ahead_.next();
     return {arrays.dy().shift(), arrays.x().shift()};
   }
   __device__ void assemble() {
-    const Tile tile(team_, 0, true);
-    unpark_blocks<Group::kUniformShift>(shifts_[0].dy, part(slot_, 0), tile, dy_);
-    unpark_blocks<Group::kUniformShift>(shifts_[0].x, part(slot_, 1), tile, x_);
+    const Tile tile(thread_group_, 0, true);
+    load_staged_blocks<Group::kUniformShift>(shifts_[0].dy, part(slot_, 0), tile, dy_);
+    load_staged_blocks<Group::kUniformShift>(shifts_[0].x, part(slot_, 1), tile, x_);
   }
 
   const Params& p_;
-  const Group& team_;
+  const Group& thread_group_;
   Rows ahead_;
   Shifts shifts_[kSlots];  // of the rows in the ring, the one that is worked on first
   int slot_ = 0;
-  uint4 dy_[kVecs], x_[kVecs];
+  uint4 dy_[kVectorsPerItem], x_[kVectorsPerItem];
 };
 
 }  // namespace membound::cuda

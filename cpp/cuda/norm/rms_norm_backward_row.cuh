@@ -2,12 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What the kernels of rms_norm_backward share: the arithmetic of one chunk, and a row of it.
+// What the kernels of rms_norm_backward share: the arithmetic of one vector, and a row of it.
 #include <cstdint>
 #include <type_traits>
 
 #include "cuda/activation/silu.cuh"
 #include "cuda/norm/centring.cuh"
+#include "cuda/norm/fused_input.cuh"
 #include "cuda/norm/rms_norm_backward_row_pointers.cuh"
 #include "cuda/row/affine.cuh"
 #include "cuda/row/convert.cuh"
@@ -23,7 +24,8 @@ struct RowStatistics {
   Accumulate rstd = 0;
 };
 
-// The rows of one head, which the parameters and their gradients of a team or block belong to.
+// The rows of one head, which the parameters and their gradients of a thread group or block belong
+// to.
 template <bool kHeads>
 struct RowsOfHead {
   std::int64_t heads;
@@ -32,14 +34,11 @@ struct RowsOfHead {
   __device__ std::int64_t at(std::int64_t row) const { return kHeads ? row * heads + head : row; }
 };
 
-// A chunk of dy and x.
+// A vector of dy and x.
 template <class T>
-struct ChunkInputs {
+struct VectorInputs {
   Numbers<T> dy, x;
 };
-
-// What stands beside dy and x in a ring of rows: of dsum and the gate at most one.
-enum class Third { kNothing, kDsum, kGate };
 
 // A gate that may come with the rows. Kernels of strided rows ask, others exist for either answer.
 template <class T, Access kAccess, bool kGated>
@@ -47,11 +46,11 @@ struct GateOf {
   const RmsNormBackwardParams<accumulate_t<T>>& p;
 
   __device__ bool is_there() const {
-    return kGated || (kAccess == Access::kAny && p.gate != nullptr);
+    return kGated || (kAccess == Access::kStrided && p.gate != nullptr);
   }
   // What the norm alone would have had for them.
-  __device__ ChunkInputs<T> inputs(const uint4& dy, const uint4& x, const uint4& gate) const {
-    ChunkInputs<T> inputs{unpack<T>(dy), unpack<T>(x)};
+  __device__ VectorInputs<T> inputs(const uint4& dy, const uint4& x, const uint4& gate) const {
+    VectorInputs<T> inputs{unpack<T>(dy), unpack<T>(x)};
     if (is_there()) {
       const Numbers<T> open = silu_of<T>(gate);
       if (p.norm_before_gate) {  // a choice of references would put both into local memory
@@ -125,7 +124,7 @@ __device__ inline Numbers<T> normal(Numbers<T> h, const RowStatistics<accumulate
   return h;
 }
 
-// The sums of one chunk, each in two chains.
+// The sums of one vector, each in two chains.
 template <class T, Centring kCentring>
 __device__ inline RowSum<T, kCentring> row_sum(const Numbers<T>& g, const Numbers<T>& h) {
   accumulate_t<T> even = product(g.at[0], h.at[0]), odd = product(g.at[1], h.at[1]);
@@ -173,11 +172,11 @@ class PlacedGradientRow {
         dy_(reader(places_.dy(), p.dy_array)),
         x_(reader(places_.x(), p.x_array)) {}
 
-  // The kCount chunks index(0), index(1) ... of dy and x, in two steps: all loads first.
+  // The kCount vectors index(0), index(1) ... of dy and x, in two steps: all loads first.
   template <int kCount>
   struct Raw {
-    RawChunks<kAccess, kCount> dy;
-    RawChunks<kAccess, kCount> x;
+    RawVectors<kAccess, kCount> dy;
+    RawVectors<kAccess, kCount> x;
   };
   template <int kCount, class Index>
   __device__ void fetch(Raw<kCount>& raw, Index index) const {
@@ -187,12 +186,12 @@ class PlacedGradientRow {
     x_.fetch_end(raw.x, index);
   }
   template <bool kUniform, int kCount, class Index>
-  __device__ void chunks(Raw<kCount>& raw, uint4 (&dy)[kCount], uint4 (&x)[kCount],
-                         Index index) const {
-    dy_.template chunks<kUniform>(raw.dy, dy, index);
-    x_.template chunks<kUniform>(raw.x, x, index);
+  __device__ void vectors(Raw<kCount>& raw, uint4 (&dy)[kCount], uint4 (&x)[kCount],
+                          Index index) const {
+    dy_.template vectors<kUniform>(raw.dy, dy, index);
+    x_.template vectors<kUniform>(raw.x, x, index);
   }
-  __device__ int chunks() const { return places_.chunks(); }
+  __device__ int vectors() const { return places_.vectors(); }
   __device__ const Reader& dy() const { return dy_; }
   __device__ const Reader& x() const { return x_; }
   __device__ uint4 load_dy(int index) const { return dy_.load(index); }
@@ -205,16 +204,16 @@ class PlacedGradientRow {
     return row;
   }
   __device__ RowWriter<T, kAccess> dx() const {
-    return {places_.dx(), p_.dx_array, places_.chunks(), p_.cols};
+    return {places_.dx(), p_.dx_array, places_.vectors(), p_.cols};
   }
 
   __device__ Reader gate() const { return reader(places_.gate(), p_.gate_array); }
   __device__ uint4 load_gate(int index) const { return gate().load(index); }
   __device__ RowWriter<T, kAccess> dgate() const {
-    return {places_.dgate(), p_.dgate_array, places_.chunks(), p_.cols};
+    return {places_.dgate(), p_.dgate_array, places_.vectors(), p_.cols};
   }
 
-  // Writes one chunk of dx and of dgate, from the gradient of what was normalised. n: the norm.
+  // Writes one vector of dx and of dgate, from the gradient of what was normalised. n: the norm.
   __device__ void store_gated(int index, Numbers<T> dx, const Numbers<T>& n, const uint4& dy,
                               const uint4& x, const uint4& gate) const {
     if (p_.dgate != nullptr) {
@@ -235,9 +234,9 @@ class PlacedGradientRow {
 
   __device__ Reader dsum() const { return reader(places_.dsum(), p_.dsum_array); }
   __device__ uint4 load_dsum(int index) const {
-    uint4 chunk;  // stays unset where there is none
-    if (p_.dsum != nullptr) chunk = dsum().load(index);
-    return chunk;
+    uint4 vector;  // stays unset where there is none
+    if (p_.dsum != nullptr) vector = dsum().load(index);
+    return vector;
   }
 
   // rstd * (g - mean of g - h * mean of g * h).
@@ -253,7 +252,7 @@ class PlacedGradientRow {
     }
     return dx;
   }
-  // One chunk of dx without a gate: that, and dsum. add: there is a dsum.
+  // One vector of dx without a gate: that, and dsum. add: there is a dsum.
   template <Centring kCentring>
   static __device__ uint4 gradient(const Numbers<T>& g, const Numbers<T>& h, accumulate_t<T> rstd,
                                    const RowMeans<accumulate_t<T>>& mean, const uint4& dsum,
@@ -269,7 +268,7 @@ class PlacedGradientRow {
 
  private:
   __device__ Reader reader(const T* row, const RowArray& array) const {
-    return {row, array, places_.chunks(), p_.cols};
+    return {row, array, places_.vectors(), p_.cols};
   }
 
   const Params& p_;
@@ -279,6 +278,6 @@ class PlacedGradientRow {
 };
 
 template <class T, Access kAccess, bool kSplit = true>
-using GradientRow = PlacedGradientRow<T, kAccess, FoundPlaces<T, kAccess, kSplit>>;
+using GradientRow = PlacedGradientRow<T, kAccess, IndexedRowPointers<T, kAccess, kSplit>>;
 
 }  // namespace membound::cuda

@@ -43,20 +43,20 @@ struct RmsNormBackwardParams {
   std::int64_t rstd_row_stride = 0;
   RowSteps steps;
   RowBytes row_bytes;
-  int chunks;          // of a row
+  int vectors;         // of a row
   int lanes;           // threads of a row, or of a block's part of it
   int blocks_per_row;  // the cluster
-  int teams_of_head;   // that share its rows
+  int groups_of_head;  // that share its rows
   bool paired;         // their partial sums are added up in pairs first
   int column_blocks;   // of the grid, before those of the rows
   bool round_before_weight;
   bool accumulate;
-  bool centred;   // kAsked
-  bool plain;     // a weight of x's dtype without offset, one rounding, dx (and dgate) wanted
-  bool everyday;  // the same but for the weight's offset and rounding before it
+  bool centred;  // kRunTime
+  bool plain;    // a weight of x's dtype without offset, one rounding, dx (and dgate) wanted
+  bool common;   // the same but for the weight's offset and rounding before it
   std::int64_t cols;
   Accumulate inverse_cols;
-  ColumnArray<Accumulate> weight;
+  AffineArray<Accumulate> weight;
   ColumnSums<Accumulate> dweight;
   const Accumulate* mean;  // null: not centred
   std::int64_t mean_row_stride = 0;
@@ -82,15 +82,15 @@ __device__ inline U* moved(U* from, std::int64_t bytes) {
 
 // Where a row is in each array, found from its number.
 template <class T, Access kAccess, bool kSplit>
-class FoundPlaces {
+class IndexedRowPointers {
   using Accumulate = accumulate_t<T>;
   using Params = RmsNormBackwardParams<Accumulate>;
 
  public:
   using Row = std::int64_t;
-  __device__ FoundPlaces(const Params& p, Row row) : p_(p), row_(row) {}
+  __device__ IndexedRowPointers(const Params& p, Row row) : p_(p), row_(row) {}
 
-  __device__ int chunks() const { return p_.chunks; }
+  __device__ int vectors() const { return p_.vectors; }
   __device__ const T* dy() const { return at<const T>(p_.dy, p_.dy_row_stride, p_.dy_array); }
   __device__ const T* x() const { return at<const T>(p_.x, p_.x_row_stride, p_.x_array); }
   __device__ const T* dsum() const {
@@ -118,22 +118,22 @@ class FoundPlaces {
   Row row_;
 };
 
-// The same for evenly spaced rows, from this thread's first chunk on: a product of 32 bits each
+// The same for evenly spaced rows, from this thread's first vector on: a product of 32 bits each
 // costs three instructions an array, one of 64 a dozen.
 template <class T>
-class EvenPlaces {
+class StridedRowPointers {
   using Accumulate = accumulate_t<T>;
   using Params = RmsNormBackwardParams<Accumulate>;
 
  public:
   struct Row {
     std::int32_t number;
-    std::int32_t chunk;
+    std::int32_t vector;
   };
-  __device__ EvenPlaces(const Params& p, Row row) : p_(p), row_(row) {}
+  __device__ StridedRowPointers(const Params& p, Row row) : p_(p), row_(row) {}
 
   // Of the row from there on.
-  __device__ int chunks() const { return p_.chunks - row_.chunk; }
+  __device__ int vectors() const { return p_.vectors - row_.vector; }
   __device__ const T* dy() const { return at<const T>(p_.dy, p_.row_bytes.dy); }
   __device__ const T* x() const { return at<const T>(p_.x, p_.row_bytes.x); }
   __device__ const T* dsum() const { return at<const T>(p_.dsum, p_.row_bytes.dsum); }
@@ -150,7 +150,7 @@ class EvenPlaces {
  private:
   template <class U, class Data>
   __device__ U* at(Data* data, std::int32_t row_bytes) const {
-    return at<U>(data, row_bytes, std::int64_t{row_.chunk} * kChunkBytes);
+    return at<U>(data, row_bytes, std::int64_t{row_.vector} * kVectorBytes);
   }
   template <class U, class Data>
   __device__ U* at(Data* data, std::int32_t row_bytes, std::int64_t bytes) const {
@@ -165,15 +165,15 @@ class EvenPlaces {
 // clusters have (H200, bfloat16, gradient of LayerNorm: 8192 x 16384 234 us for 242, but 16384 x
 // 4096 133 for 108).
 template <class T>
-class WalkedPlaces {
+class AdvancedRowPointers {
   using Accumulate = accumulate_t<T>;
   using Params = RmsNormBackwardParams<Accumulate>;
 
  public:
-  using Row = const WalkedPlaces&;
-  __device__ WalkedPlaces(const Params&, Row walk) : WalkedPlaces(walk) {}
-  __device__ WalkedPlaces(const EvenPlaces<T>& first)
-      : chunks_(first.chunks()),
+  using Row = const AdvancedRowPointers&;
+  __device__ AdvancedRowPointers(const Params&, Row walk) : AdvancedRowPointers(walk) {}
+  __device__ AdvancedRowPointers(const StridedRowPointers<T>& first)
+      : vectors_(first.vectors()),
         dy_(first.dy()),
         x_(first.x()),
         dsum_(first.dsum()),
@@ -194,7 +194,7 @@ class WalkedPlaces {
     rstd_ = moved(rstd_, steps.rstd);
     mean_ = moved(mean_, steps.mean);
   }
-  __device__ int chunks() const { return chunks_; }
+  __device__ int vectors() const { return vectors_; }
   __device__ const T* dy() const { return dy_; }
   __device__ const T* x() const { return x_; }
   __device__ const T* dsum() const { return dsum_; }
@@ -205,7 +205,7 @@ class WalkedPlaces {
   __device__ const Accumulate* mean() const { return mean_; }
 
  private:
-  int chunks_;
+  int vectors_;
   const T *dy_, *x_, *dsum_, *gate_;
   T *dx_, *dgate_;
   const Accumulate *rstd_, *mean_;

@@ -13,46 +13,46 @@
 
 namespace membound::cuda {
 
-// dx of one row, held by a team from its only read to its only write.
-template <class T, class Team, Access kAccess, Centring kCentring, bool kGated>
+// dx of one row, held by a thread group from its only read to its only write.
+template <class T, class ThreadGroup, Access kAccess, Centring kCentring, bool kGated>
 class HeldGradient {
   using Accumulate = accumulate_t<T>;
   using Params = RmsNormBackwardParams<Accumulate>;
-  using Tile = HeldTile<Team, kAccess>;
-  using Row = GradientRow<T, kAccess, Team::kSplitRows>;
-  static constexpr int kChunks = Tile::kChunks;
-  static constexpr bool kHeads = kAccess == Access::kAny || Team::kSplitRows;
+  using Tile = HeldTile<ThreadGroup, kAccess>;
+  using Row = GradientRow<T, kAccess, ThreadGroup::kSplitRows>;
+  static constexpr int kVectors = Tile::kVectors;
+  static constexpr bool kHeads = kAccess == Access::kStrided || ThreadGroup::kSplitRows;
 
  public:
-  __device__ HeldGradient(const Params& p, const Team& team)
+  __device__ HeldGradient(const Params& p, const ThreadGroup& thread_group)
       : p_(p),
-        team_(team),
-        tile_(team, team.row, kHeads ? p.rows * p.heads.count : p.rows),
+        thread_group_(thread_group),
+        tile_(thread_group, thread_group.row, kHeads ? p.rows * p.heads.count : p.rows),
         row_(p, tile_.row()),
         gate_{p},
-        weight_(p.weight, p.chunks, p.cols, kHeads ? p.heads.of(tile_.row()) : 0) {}
+        weight_(p.weight, p.vectors, p.cols, kHeads ? p.heads.of(tile_.row()) : 0) {}
 
   __device__ void run() {
     const auto index = [&](int i) { return tile_.index(i); };
-    uint4 dy[kChunks];
-    uint4 x[kChunks];
-    uint4 weights[kChunks];
-    uint4 beside[kChunks];  // of dsum or the gate
-    typename Row::template Raw<kChunks> raw;
+    uint4 dy[kVectors];
+    uint4 x[kVectors];
+    uint4 weights[kVectors];
+    uint4 fused_input[kVectors];  // of dsum or the gate
+    typename Row::template Raw<kVectors> raw;
     row_.fetch(raw, index);
     weight_.template load<true>(weights, index);
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      beside[i] = gate_.is_there() ? row_.load_gate(index(i)) : row_.load_dsum(index(i));
+    for (int i = 0; i < kVectors; ++i) {
+      fused_input[i] = gate_.is_there() ? row_.load_gate(index(i)) : row_.load_dsum(index(i));
     }
     const RowStatistics<Accumulate> row = row_.template statistics<kCentring>();
-    team_.start();
-    row_.template chunks<Team::kUniformShift>(raw, dy, x, index);
+    thread_group_.start();
+    row_.template vectors<ThreadGroup::kUniformShift>(raw, dy, x, index);
     struct Terms {
       Numbers<T> g, h;
     };
     const auto terms = [&](int i) -> Terms {
-      const ChunkInputs<T> inputs = gate_.inputs(dy[i], x[i], beside[i]);
+      const VectorInputs<T> inputs = gate_.inputs(dy[i], x[i], fused_input[i]);
       return {times<T>(inputs.dy, weight_, weights[i], index(i)),
               normal<T, kCentring>(inputs.x, row)};
     };
@@ -64,25 +64,25 @@ class HeldGradient {
                                    return row_sum<T, kCentring>(of.g, of.h);
                                  },
                                  Sum()));
-    forget_numbers(dy);
-    forget_numbers(x);
-    if constexpr (kAccess != Access::kShifted) {
+    compiler_barrier(dy);
+    compiler_barrier(x);
+    if constexpr (kAccess != Access::kUnaligned) {
       if (gate_.is_there()) {
 #pragma unroll
-        for (int i = 0; i < kChunks; ++i) {
+        for (int i = 0; i < kVectors; ++i) {
           if (!tile_.active()) continue;
           const Terms of = terms(i);
           row_.store_gated(
               index(i), Row::template gradient_of_norm<kCentring>(of.g, of.h, row.rstd, mean),
               norm_before_gate<T>(of.h, weight_, weights[i], index(i), p_.round_before_weight),
-              dy[i], x[i], beside[i]);
+              dy[i], x[i], fused_input[i]);
         }
         return;
       }
     }
     tile_.put(row_.dx(), [&](int i) {
       const Terms of = terms(i);
-      return row_.template gradient<kCentring>(of.g, of.h, row.rstd, mean, beside[i],
+      return row_.template gradient<kCentring>(of.g, of.h, row.rstd, mean, fused_input[i],
                                                p_.dsum != nullptr);
     });
     tile_.flush(row_.dx());
@@ -90,22 +90,22 @@ class HeldGradient {
 
  private:
   const Params& p_;
-  const Team& team_;
+  const ThreadGroup& thread_group_;
   Tile tile_;
   Row row_;
   GateOf<T, kAccess, kGated> gate_;
-  ColumnReader<T, kAccess> weight_;
+  AffineReader<T, kAccess> weight_;
 };
 
-// kForm of rows that start anywhere: kNarrow has blocks of 128 threads, kAsked of up to 512.
+// kForm of rows that start anywhere: kNarrow has blocks of 128 threads, kRunTime of up to 512.
 template <class T, Access kAccess, Centring kCentring, bool kSplit, bool kGated, ColumnForm kForm>
 __device__ inline void add_columns(const RmsNormBackwardParams<accumulate_t<T>>& p) {
   constexpr int kNarrow = tuning::kColumnSegment, kWide = tuning::kWideColumnSegment;
   const auto parts = [&]<int kSegment, int kParts>() {
     ColumnElements<T, kCentring, kSplit, kSegment, kParts>(p).run();
   };
-  if constexpr (kAccess != Access::kShifted) {
-    ColumnChunks<T, kAccess, kCentring, kSplit, kGated, kForm>(p).run();
+  if constexpr (kAccess != Access::kUnaligned) {
+    ColumnVectors<T, kAccess, kCentring, kSplit, kGated, kForm>(p).run();
   } else if constexpr (kForm == ColumnForm::kNarrow) {
     parts.template operator()<kNarrow, column_parts<T>(128)>();
   } else if constexpr (kForm == ColumnForm::kWide) {
@@ -116,7 +116,7 @@ __device__ inline void add_columns(const RmsNormBackwardParams<accumulate_t<T>>&
       case 1: break;
       default: return parts.template operator()<kNarrow, 2>();
     }
-    if (p.chunks > tuning::kNarrowChunks) return parts.template operator()<kWide, 1>();
+    if (p.vectors > tuning::kNarrowVectors) return parts.template operator()<kWide, 1>();
     parts.template operator()<kNarrow, 1>();
   }
 }
@@ -125,34 +125,35 @@ __device__ inline void add_columns(const RmsNormBackwardParams<accumulate_t<T>>&
 // block: blocks are smaller (H200, float16 1024 x 4096 12.3 and 11.1 us with 80 registers for 86;
 // bfloat16 256 x 3001 6.7 and 7.2 with 96 for 128, but 192 x 3001 6.2 and 4.7, 128 x 4097 6.7 and
 // 5.2, 256 x 2049 6.4 and 5.1; LayerNorm 64 x 512 2.4 and 2.2 with 96 for 145).
-template <class T, class Team, Access kAccess, Centring kCentring, bool kGated>
-constexpr int roles_threads() {
-  constexpr ColumnForm kColumns = column_form<T, Team, kAccess, kGated>();
-  if (kColumns == ColumnForm::kParked) return 1024;
-  if (kColumns == ColumnForm::kAsked && kAccess == Access::kShifted) return 576;
-  if (std::is_same_v<Team, GradientWarpTeam> && kColumns == ColumnForm::kNarrow &&
+template <class T, class ThreadGroup, Access kAccess, Centring kCentring, bool kGated>
+constexpr int specialised_threads() {
+  constexpr ColumnForm kColumns = column_form<T, ThreadGroup, kAccess, kGated>();
+  if (kColumns == ColumnForm::kStaged) return 1024;
+  if (kColumns == ColumnForm::kRunTime && kAccess == Access::kUnaligned) return 576;
+  if (std::is_same_v<ThreadGroup, GradientWarpThreadGroup> && kColumns == ColumnForm::kNarrow &&
       kCentring == Centring::kAlways) {
     return 640;
   }
-  const bool fits = std::is_same_v<T, Float16> && std::is_same_v<Team, GradientBlockTeam> &&
+  const bool fits = std::is_same_v<T, Float16> &&
+                    std::is_same_v<ThreadGroup, GradientBlockThreadGroup> &&
                     kColumns == ColumnForm::kNarrow && kCentring == Centring::kNever;
-  return fits ? 768 : Team::kMaxThreads;
+  return fits ? 768 : ThreadGroup::kMaxThreads;
 }
 
 // The first column_blocks blocks work on columns, the others on rows as in rms_norm_row_kernel.
 // Shared memory: sums, rows of wide columns to come. Limited by latency, rows alone by memory.
-template <class T, class Team, Access kAccess, Centring kCentring, bool kGated>
-__global__ void __launch_bounds__(roles_threads<T, Team, kAccess, kCentring, kGated>())
-    rms_norm_backward_roles_kernel(
+template <class T, class ThreadGroup, Access kAccess, Centring kCentring, bool kGated>
+__global__ void __launch_bounds__(specialised_threads<T, ThreadGroup, kAccess, kCentring, kGated>())
+    rms_norm_backward_specialised_kernel(
         const __grid_constant__ RmsNormBackwardParams<accumulate_t<T>> p) {
-  if constexpr (runs_here<Team>()) {
-    begin_overlapped();
+  if constexpr (runs_here<ThreadGroup>()) {
+    pdl_wait_and_launch();
     if (static_cast<int>(blockIdx.x) < p.column_blocks) {
-      constexpr ColumnForm kColumns = column_form<T, Team, kAccess, kGated>();
-      return add_columns<T, kAccess, kCentring, Team::kSplitRows, kGated, kColumns>(p);
+      constexpr ColumnForm kColumns = column_form<T, ThreadGroup, kAccess, kGated>();
+      return add_columns<T, kAccess, kCentring, ThreadGroup::kSplitRows, kGated, kColumns>(p);
     }
-    const Team team(p.lanes, p.blocks_per_row, p.column_blocks);
-    HeldGradient<T, Team, kAccess, kCentring, kGated>(p, team).run();
+    const ThreadGroup thread_group(p.lanes, p.blocks_per_row, p.column_blocks);
+    HeldGradient<T, ThreadGroup, kAccess, kCentring, kGated>(p, thread_group).run();
   }
 }
 
@@ -161,9 +162,9 @@ __global__ void __launch_bounds__(roles_threads<T, Team, kAccess, kCentring, kGa
 template <class T, Access kAccess, Centring kCentring, bool kGated>
 __global__ void __launch_bounds__(tuning::kPersistentBlock) rms_norm_backward_streamed_kernel(
     const __grid_constant__ RmsNormBackwardParams<accumulate_t<T>> p) {
-  using Tile = StreamedTile<RowSum<T, kCentring>, tuning::kGradientVecs,
+  using Tile = StreamedTile<RowSum<T, kCentring>, tuning::kGradientVectorsPerItem,
                             tuning::kPersistentBlock / kWarpLanes, 1, kAccess>;
-  begin_overlapped();
+  pdl_wait_and_launch();
   if (static_cast<int>(blockIdx.x) < p.column_blocks) {
     return add_columns<T, kAccess, kCentring, false, kGated, ColumnForm::kWide>(p);
   }
@@ -174,8 +175,8 @@ __global__ void __launch_bounds__(tuning::kPersistentBlock) rms_norm_backward_st
   const std::int64_t row_index = cluster_index() - p.column_blocks / p.blocks_per_row;
   const Row row(p, row_index);
   const GateOf<T, kAccess, kGated> gate{p};
-  const ColumnReader<T, kAccess> weight(p.weight, p.chunks, p.cols,
-                                        kAccess == Access::kAny ? p.heads.of(row_index) : 0);
+  const AffineReader<T, kAccess> weight(p.weight, p.vectors, p.cols,
+                                        kAccess == Access::kStrided ? p.heads.of(row_index) : 0);
   const auto statistics = row.template statistics<kCentring>();
   const auto gate_at = [&](int at) {
     return gate.is_there() ? row.load_gate(at) : uint4{0u, 0u, 0u, 0u};
@@ -184,7 +185,7 @@ __global__ void __launch_bounds__(tuning::kPersistentBlock) rms_norm_backward_st
     Numbers<T> g, h;
   };
   const auto terms = [&](int at) -> Terms {
-    const ChunkInputs<T> inputs = gate.inputs(row.load_dy(at), row.load_x(at), gate_at(at));
+    const VectorInputs<T> inputs = gate.inputs(row.load_dy(at), row.load_x(at), gate_at(at));
     return {times<T>(inputs.dy, weight, weight.template load<true>(at), at),
             normal<T, kCentring>(inputs.x, statistics)};
   };
@@ -195,9 +196,9 @@ __global__ void __launch_bounds__(tuning::kPersistentBlock) rms_norm_backward_st
                                               return row_sum<T, kCentring>(of.g, of.h);
                                             },
                                             Sum()));
-  if constexpr (kAccess != Access::kShifted) {
+  if constexpr (kAccess != Access::kUnaligned) {
     if (gate.is_there()) {
-      return tile.each_chunk([&](int at) {
+      return tile.each_vector([&](int at) {
         const Terms of = terms(at);
         row.store_gated(
             at, Row::template gradient_of_norm<kCentring>(of.g, of.h, statistics.rstd, mean),

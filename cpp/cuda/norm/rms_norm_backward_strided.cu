@@ -4,9 +4,13 @@
 
 namespace membound::cuda {
 
-template GradientLaunch launch_rms_norm_backward<Float16, Access::kAny, Centring::kAsked, false>;
-template GradientLaunch launch_rms_norm_backward<BFloat16, Access::kAny, Centring::kAsked, false>;
-template GradientLaunch launch_rms_norm_backward<float, Access::kAny, Centring::kAsked, false>;
-template GradientLaunch launch_rms_norm_backward<double, Access::kAny, Centring::kAsked, false>;
+template GradientLaunch
+    launch_rms_norm_backward<Float16, Access::kStrided, Centring::kRunTime, false>;
+template GradientLaunch
+    launch_rms_norm_backward<BFloat16, Access::kStrided, Centring::kRunTime, false>;
+template GradientLaunch
+    launch_rms_norm_backward<float, Access::kStrided, Centring::kRunTime, false>;
+template GradientLaunch
+    launch_rms_norm_backward<double, Access::kStrided, Centring::kRunTime, false>;
 
 }  // namespace membound::cuda

@@ -5,9 +5,10 @@
 namespace membound::cuda {
 
 template GradientLaunch
-    launch_rms_norm_backward<Float16, Access::kShifted, Centring::kAsked, false>;
+    launch_rms_norm_backward<Float16, Access::kUnaligned, Centring::kRunTime, false>;
 template GradientLaunch
-    launch_rms_norm_backward<BFloat16, Access::kShifted, Centring::kAsked, false>;
-template GradientLaunch launch_rms_norm_backward<float, Access::kShifted, Centring::kAsked, false>;
+    launch_rms_norm_backward<BFloat16, Access::kUnaligned, Centring::kRunTime, false>;
+template GradientLaunch
+    launch_rms_norm_backward<float, Access::kUnaligned, Centring::kRunTime, false>;
 
 }  // namespace membound::cuda

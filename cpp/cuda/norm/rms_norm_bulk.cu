@@ -4,8 +4,8 @@
 
 namespace membound::cuda {
 
-template FramedLaunch launch_rms_norm_framed<Float16>;
-template FramedLaunch launch_rms_norm_framed<BFloat16>;
-template FramedLaunch launch_rms_norm_framed<float>;
+template BulkLaunch launch_rms_norm_bulk<Float16>;
+template BulkLaunch launch_rms_norm_bulk<BFloat16>;
+template BulkLaunch launch_rms_norm_bulk<float>;
 
 }  // namespace membound::cuda

@@ -4,15 +4,17 @@
 
 namespace membound::cuda {
 
-template NormLaunch launch_rms_norm<Float16, Access::kAligned, Beside::kNothing, Centring::kAlways>;
 template NormLaunch
-    launch_rms_norm<BFloat16, Access::kAligned, Beside::kNothing, Centring::kAlways>;
-template NormLaunch launch_rms_norm<float, Access::kAligned, Beside::kNothing, Centring::kAlways>;
-template NormLaunch launch_rms_norm<double, Access::kAligned, Beside::kNothing, Centring::kAlways>;
+    launch_rms_norm<Float16, Access::kAligned, FusedInput::kNone, Centring::kAlways>;
 template NormLaunch
-    launch_rms_norm<Float16, Access::kAligned, Beside::kResidual, Centring::kAlways>;
+    launch_rms_norm<BFloat16, Access::kAligned, FusedInput::kNone, Centring::kAlways>;
+template NormLaunch launch_rms_norm<float, Access::kAligned, FusedInput::kNone, Centring::kAlways>;
+template NormLaunch launch_rms_norm<double, Access::kAligned, FusedInput::kNone, Centring::kAlways>;
 template NormLaunch
-    launch_rms_norm<BFloat16, Access::kAligned, Beside::kResidual, Centring::kAlways>;
-template NormLaunch launch_rms_norm<float, Access::kAligned, Beside::kResidual, Centring::kAlways>;
+    launch_rms_norm<Float16, Access::kAligned, FusedInput::kResidual, Centring::kAlways>;
+template NormLaunch
+    launch_rms_norm<BFloat16, Access::kAligned, FusedInput::kResidual, Centring::kAlways>;
+template NormLaunch
+    launch_rms_norm<float, Access::kAligned, FusedInput::kResidual, Centring::kAlways>;
 
 }  // namespace membound::cuda

@@ -4,12 +4,14 @@
 
 namespace membound::cuda {
 
-template NormLaunch launch_rms_norm<Float16, Access::kAligned, Beside::kGate, Centring::kNever>;
-template NormLaunch launch_rms_norm<BFloat16, Access::kAligned, Beside::kGate, Centring::kNever>;
-template NormLaunch launch_rms_norm<float, Access::kAligned, Beside::kGate, Centring::kNever>;
-template NormLaunch launch_rms_norm<Float16, Access::kAny, Beside::kGate, Centring::kNever>;
-template NormLaunch launch_rms_norm<BFloat16, Access::kAny, Beside::kGate, Centring::kNever>;
-template NormLaunch launch_rms_norm<float, Access::kAny, Beside::kGate, Centring::kNever>;
-template NormLaunch launch_rms_norm<double, Access::kAny, Beside::kGate, Centring::kNever>;
+template NormLaunch launch_rms_norm<Float16, Access::kAligned, FusedInput::kGate, Centring::kNever>;
+template NormLaunch
+    launch_rms_norm<BFloat16, Access::kAligned, FusedInput::kGate, Centring::kNever>;
+template NormLaunch launch_rms_norm<float, Access::kAligned, FusedInput::kGate, Centring::kNever>;
+template NormLaunch launch_rms_norm<Float16, Access::kStrided, FusedInput::kGate, Centring::kNever>;
+template NormLaunch
+    launch_rms_norm<BFloat16, Access::kStrided, FusedInput::kGate, Centring::kNever>;
+template NormLaunch launch_rms_norm<float, Access::kStrided, FusedInput::kGate, Centring::kNever>;
+template NormLaunch launch_rms_norm<double, Access::kStrided, FusedInput::kGate, Centring::kNever>;
 
 }  // namespace membound::cuda

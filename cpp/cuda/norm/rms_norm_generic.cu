@@ -146,7 +146,7 @@ __device__ RowStatistics<A> statistics_of(const GenericNormParams<A>& p, const N
 template <class A>
 __global__ void __launch_bounds__(tuning::kGenericThreads)
     rms_norm_generic_kernel(const __grid_constant__ GenericNormParams<A> p) {
-  begin_overlapped();
+  pdl_wait_and_launch();
   const GenericNormProblem& problem = p.problem;
   const int thread = static_cast<int>(threadIdx.x);
   const std::int64_t row =

@@ -29,7 +29,7 @@ struct Quad {
 // A quad as it is stored. Where A is float no array is float64.
 template <class A>
 struct RawQuad {
-  uint4 chunks[sizeof(A) / 4];
+  uint4 vectors[sizeof(A) / 4];
 };
 
 // One row of an array.
@@ -38,7 +38,7 @@ struct GenericRow {
   Byte* first;          // element
   std::int64_t stride;  // of columns
   DType dtype;
-  bool vectors;  // quads are aligned vectors of neighbours
+  bool is_vectored;  // quads are aligned vectors of neighbours
 };
 
 __device__ inline int size_of(DType dtype) {
@@ -123,7 +123,7 @@ static __device__ __noinline__ void store_elements(char* first, std::int64_t str
 // What a load brings: a vector as it is stored, or numbers where there is none.
 template <class A, class Byte>
 __device__ inline bool is_vector(const GenericRow<Byte>& row, std::int64_t col, std::int64_t cols) {
-  return row.vectors && col + kQuad <= cols && (sizeof(A) == 8 || row.dtype != DType::kFloat64);
+  return row.is_vectored && col + kQuad <= cols && (sizeof(A) == 8 || row.dtype != DType::kFloat64);
 }
 template <class A, class Byte>
 __device__ inline RawQuad<A> fetch(const GenericRow<Byte>& row, std::int64_t col,
@@ -134,12 +134,12 @@ __device__ inline RawQuad<A> fetch(const GenericRow<Byte>& row, std::int64_t col
     const char* at = row.first + col * size;
     if (size == 2) {
       const uint2 words = *reinterpret_cast<const uint2*>(at);
-      raw.chunks[0].x = words.x;
-      raw.chunks[0].y = words.y;
+      raw.vectors[0].x = words.x;
+      raw.vectors[0].y = words.y;
     } else {
-      raw.chunks[0] = *reinterpret_cast<const uint4*>(at);
+      raw.vectors[0] = *reinterpret_cast<const uint4*>(at);
       if constexpr (sizeof(A) == 8) {
-        if (size == 8) raw.chunks[1] = reinterpret_cast<const uint4*>(at)[1];
+        if (size == 8) raw.vectors[1] = reinterpret_cast<const uint4*>(at)[1];
       }
     }
   } else {
@@ -164,9 +164,9 @@ __device__ inline Quad<A> numbers_of(const RawQuad<A>& raw, const GenericRow<Byt
                                      std::int64_t col, std::int64_t cols) {
   if (!is_vector<A>(row, col, cols)) return reinterpret_cast<const Quad<A>&>(raw);
   switch (row.dtype) {
-    case DType::kFloat16: return widened<A, Float16>(raw.chunks[0]);
-    case DType::kBFloat16: return widened<A, BFloat16>(raw.chunks[0]);
-    case DType::kFloat32: return widened<A, float>(raw.chunks[0]);
+    case DType::kFloat16: return widened<A, Float16>(raw.vectors[0]);
+    case DType::kBFloat16: return widened<A, BFloat16>(raw.vectors[0]);
+    case DType::kFloat32: return widened<A, float>(raw.vectors[0]);
     default: return reinterpret_cast<const Quad<A>&>(raw);
   }
 }
@@ -189,20 +189,20 @@ __device__ inline void write(const GenericRow<char>& row, std::int64_t col, std:
                              const Quad<A>& quad) {
   const int size = size_of(row.dtype);
   char* at = row.first + col * row.stride * size;
-  if (!row.vectors || col + kQuad > cols) {
+  if (!row.is_vectored || col + kQuad > cols) {
     return store_elements(at, row.stride, row.dtype, cols - col, quad);
   }
   if (row.dtype == DType::kFloat64) {
     Quad<double> wide;
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) wide.at[i] = static_cast<double>(quad.at[i]);
-    reinterpret_cast<uint4*>(at)[0] = reinterpret_cast<const RawQuad<double>&>(wide).chunks[0];
-    reinterpret_cast<uint4*>(at)[1] = reinterpret_cast<const RawQuad<double>&>(wide).chunks[1];
+    reinterpret_cast<uint4*>(at)[0] = reinterpret_cast<const RawQuad<double>&>(wide).vectors[0];
+    reinterpret_cast<uint4*>(at)[1] = reinterpret_cast<const RawQuad<double>&>(wide).vectors[1];
   } else if (row.dtype == DType::kFloat32) {
     Quad<float> numbers;
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) numbers.at[i] = static_cast<float>(quad.at[i]);
-    *reinterpret_cast<uint4*>(at) = reinterpret_cast<const RawQuad<float>&>(numbers).chunks[0];
+    *reinterpret_cast<uint4*>(at) = reinterpret_cast<const RawQuad<float>&>(numbers).vectors[0];
   } else {
     *reinterpret_cast<uint2*>(at) =
         row.dtype == DType::kFloat16 ? narrowed<A, Float16>(quad) : narrowed<A, BFloat16>(quad);
@@ -221,8 +221,8 @@ __device__ inline Quad<A> rounded_to(const Quad<A>& quad, DType dtype) {
   }
   const bool half = dtype == DType::kFloat16;
   const uint2 words = half ? narrowed<A, Float16>(quad) : narrowed<A, BFloat16>(quad);
-  const uint4 chunk{words.x, words.y, 0u, 0u};
-  return half ? widened<A, Float16>(chunk) : widened<A, BFloat16>(chunk);
+  const uint4 vector{words.x, words.y, 0u, 0u};
+  return half ? widened<A, Float16>(vector) : widened<A, BFloat16>(vector);
 }
 
 template <class A>

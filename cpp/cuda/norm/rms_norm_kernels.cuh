@@ -13,7 +13,8 @@ struct StoreResult {
   using Params = RmsNormParams<Accumulate>;
   static constexpr int kRounds = 0;  // of the exchange between blocks, beside those of the norm
   static constexpr bool kAfterSum = false;  // whether residual_out is written first
-  static constexpr bool kAnyVecs = true;    // whether a segment may have any number of chunks
+  static constexpr bool kStridedVectorsPerItem =
+      true;  // whether a segment may have any number of vectors
   static constexpr bool kQuantises = false;
 
   // Chunk i of the held row is make<plain>(i). kSide: as for HeldTile::put.
@@ -27,7 +28,7 @@ struct StoreResult {
     plain ? put_as.template operator()<true>() : put_as.template operator()<false>();
     tile.flush(row.out());
   }
-  // What writes a segment of a streamed row, whose chunk v at index `at` is make(v, at).
+  // What writes a segment of a streamed row, whose vector v at index `at` is make(v, at).
   template <class T, class Tile, class Row, class Result>
   static __device__ auto stream(const Params<accumulate_t<T>>&, Tile& tile, const Row& row,
                                 Result) {
@@ -37,55 +38,59 @@ struct StoreResult {
   }
 };
 
-template <class T, class Team, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
-__device__ __noinline__ void rescale(const typename Sink::template Params<accumulate_t<T>>& p,
+template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Centring kCentring,
+          class Epilogue>
+__device__ __noinline__ void rescale(const typename Epilogue::template Params<accumulate_t<T>>& p,
                                      bool plain, int first_block = 0);
 
-// The row of one team, from its only read to its only write.
-template <class T, class Team, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
+// The row of one thread group, from its only read to its only write.
+template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Centring kCentring,
+          class Epilogue>
 class HeldRow {
   using Accumulate = accumulate_t<T>;
-  using Params = typename Sink::template Params<Accumulate>;
+  using Params = typename Epilogue::template Params<Accumulate>;
   using Scale = RowScale<Accumulate>;
-  using Tile = HeldTile<Team, kAccess>;
+  using Tile = HeldTile<ThreadGroup, kAccess>;
   using Rounds = RoundsOf<kCentring>;
-  static constexpr int kChunks = Tile::kChunks;
-  static constexpr bool kAdd = kBeside == Beside::kResidual;
-  // Heads are narrow; others of theirs take the kernels of shifted rows.
-  static constexpr bool kHeads = kAccess != Access::kAligned || Team::kSplitRows;
-  using Row = NormRow<T, kAccess, kBeside>;
-  static constexpr bool kParks = kParked<T, Team, kAccess, kBeside, kCentring, Sink::kQuantises>;
-  using Held = std::conditional_t<kParks, ParkedChunks<T, Team, kAccess, kBeside, kCentring>,
-                                  RegisterChunks<T, Team, kAccess, kBeside>>;
-  // Chunks whose code is side by side, and whose weights are asked for at once: of parked ones as
+  static constexpr int kVectors = Tile::kVectors;
+  static constexpr bool kAdd = kFusedInput == FusedInput::kResidual;
+  // Heads are narrow; others of theirs take the kernels of unaligned rows.
+  static constexpr bool kHeads = kAccess != Access::kAligned || ThreadGroup::kSplitRows;
+  using Row = NormRow<T, kAccess, kFusedInput>;
+  static constexpr bool kStagesRow =
+      kStaged<T, ThreadGroup, kAccess, kFusedInput, kCentring, Epilogue::kQuantises>;
+  using Held =
+      std::conditional_t<kStagesRow, StagedVectors<T, ThreadGroup, kAccess, kFusedInput, kCentring>,
+                         RegisterVectors<T, ThreadGroup, kAccess, kFusedInput>>;
+  // Chunks whose code is side by side, and whose weights are asked for at once: of staged ones as
   // few as keep them to the registers of min_blocks.
-  static constexpr int kUnroll = kParks ? 1 : kChunks;
+  static constexpr int kUnroll = kStagesRow ? 1 : kVectors;
   // More results than registers should hold wait for their scale there, too.
-  static constexpr bool kParksResults = kParks && Sink::kQuantises && kChunks > 6;
+  static constexpr bool kStagesResults = kStagesRow && Epilogue::kQuantises && kVectors > 6;
   static constexpr bool kMayCentre = kCentring != Centring::kNever;
-  // Aligned rows that are centred ask for those of the next chunk while they work on one, where a
+  // Aligned rows that are centred ask for those of the next vector while they work on one, where a
   // thread has many (H200, LayerNorm: 8192 x 16384 129.2 to 127.3 us, float32 270 to 261, 512 x
-  // 32768 25.6 to 24.7; two chunks of two virtual threads 1024 x 4096 7.2 to 7.5, 16384 x 1024 19.3
-  // to 20.4).
-  static constexpr bool kAhead =
-      kParks && Team::kVecs > 2 && kAccess == Access::kAligned&& kCentring == Centring::kAlways;
-  static constexpr int kWeights = kAhead                     ? 2
-                                  : !kParks                  ? (kChunks % 4 == 0 ? 4 : kChunks)
-                                  : Team::kMaxThreads == 512 ? (kMayCentre ? 1 : 2)
-                                                             : (kMayCentre ? 2 : 4);
+  // 32768 25.6 to 24.7; two vectors of two virtual threads 1024 x 4096 7.2 to 7.5, 16384 x
+  // 1024 19.3 to 20.4).
+  static constexpr bool kAhead = kStagesRow && ThreadGroup::kVectorsPerItem > 2 &&
+                                 kAccess == Access::kAligned&& kCentring == Centring::kAlways;
+  static constexpr int kWeights = kAhead        ? 2
+                                  : !kStagesRow ? (kVectors % 4 == 0 ? 4 : kVectors)
+                                  : ThreadGroup::kMaxThreads == 512 ? (kMayCentre ? 1 : 2)
+                                                                    : (kMayCentre ? 2 : 4);
 
  public:
-  __device__ HeldRow(const Params& p, const Team& team)
+  __device__ HeldRow(const Params& p, const ThreadGroup& thread_group)
       : p_(p),
-        team_(team),
-        tile_(team, team.row, p.rows),
+        thread_group_(thread_group),
+        tile_(thread_group, thread_group.row, p.rows),
         row_(p, tile_.row()),
         columns_(p, head()) {}
 
   __device__ void run() {
     const auto index = [&](int i) { return tile_.index(i); };
     Held held(row_, tile_);
-    held.fetch(p_, team_.lane);
+    held.fetch(p_, thread_group_.lane);
     // Early weights hide their latency behind the reduction (H200, 1024 x 4096: 6.06 to 5.60 us; 1
     // x 4096: 2.16 to 1.51; 4096 x 32768: 148 to 138).
     uint4 weights[kWeights], biases[kWeights];
@@ -98,35 +103,36 @@ class HeldRow {
       }
       asm volatile("" ::: "memory");  // else the compiler sinks the loads below the reduction
     };
-    // Shifted rows have two blocks of each chunk in registers at first.
-    constexpr bool kBeforeChunks = kParks || kAccess != Access::kShifted;
-    if constexpr (kBeforeChunks) load_weights();
-    // What the pivot is made of is asked for while the row is on its way, or, by threads that hold
+    // Shifted rows have two blocks of each vector in registers at first.
+    constexpr bool kBeforeVectors = kStagesRow || kAccess != Access::kUnaligned;
+    if constexpr (kBeforeVectors) load_weights();
+    // What the shift is made of is asked for while the row is on its way, or, by threads that hold
     // its blocks, after it. Behind start() the compiler of PTX sinks it below the wait.
-    typename Row::Chunk first[kPivotChunks<T>];
-    if constexpr (kParks) {
+    typename Row::Vector first[kShiftVectors<T>];
+    if constexpr (kStagesRow) {
       if (is_centred<kCentring>(p_)) {
 #pragma unroll
-        for (int i = 0; i < kPivotChunks<T>; ++i) first[i] = row_.load_chunk_alike(i);
+        for (int i = 0; i < kShiftVectors<T>; ++i) first[i] = row_.load_vector_alike(i);
       }
     }
-    team_.start();
+    thread_group_.start();
     held.receive();
-    Accumulate pivot = 0;
-    if constexpr (Team::kSharesWarp && kByWords<kAccess>) {
+    Accumulate variance_shift = 0;
+    if constexpr (ThreadGroup::kSharesWarp && kNarrow<kAccess>) {
       if (is_centred<kCentring>(p_)) {
-        pivot = pivot_from_lanes<T>(p_, team_.size, [&](int i) { return held.at(i).numbers(p_); });
+        variance_shift = shift_from_lanes<T>(p_, thread_group_.size,
+                                             [&](int i) { return held.at(i).numbers(p_); });
       }
-    } else if constexpr (!kParks) {
-      pivot = row_pivot();
+    } else if constexpr (!kStagesRow) {
+      variance_shift = row_variance_shift();
     } else if (is_centred<kCentring>(p_)) {
-      pivot = pivot_from<T>(p_, [&](int i) { return first[i].numbers(p_); });
+      variance_shift = shift_from<T>(p_, [&](int i) { return first[i].numbers(p_); });
     }
-    if constexpr (!kBeforeChunks) load_weights();
-    // Biases are as many registers more, which parked rows do not have, nor float32's (16384 x
+    if constexpr (!kBeforeVectors) load_weights();
+    // Biases are as many registers more, which staged rows do not have, nor float32's (16384 x
     // 4096: 131 to 136 us).
     constexpr bool kEarlyBiases =
-        !kParks && kCentring == Centring::kAlways && (kChunks <= 2 || sizeof(T) == 2);
+        !kStagesRow && kCentring == Centring::kAlways && (kVectors <= 2 || sizeof(T) == 2);
     if constexpr (kEarlyBiases) {
       columns_.clear_bias(biases);
       columns_.load_bias(biases, index);
@@ -134,22 +140,23 @@ class HeldRow {
     }
     const auto numbers = [&](int i) { return held.at(i).numbers(p_); };
     Scale scale;
-    bool sound = true;
-    const Accumulate squares = squares_at_once<kUnroll>(scale, pivot, 0, 0, numbers, sound);
-    const bool trusted = sound && is_trusted(p_, squares);
-    if (team_.any(!trusted)) [[unlikely]]
-      return rescale<T, Team, kAccess, kBeside, kCentring, Sink>(p_, trusted);
+    bool in_range = true;
+    const Accumulate squares =
+        squares_at_once<kUnroll>(scale, variance_shift, 0, 0, numbers, in_range);
+    const bool trusted = in_range && is_trusted(p_, squares);
+    if (thread_group_.any(!trusted)) [[unlikely]]
+      return rescale<T, ThreadGroup, kAccess, kFusedInput, kCentring, Epilogue>(p_, trusted);
 
     scale.rstd = plain_rstd(p_, squares);
     if (tile_.first_thread()) row_.template store_statistics<kCentring>(scale);
-    held.forget();
+    held.rematerialise();
     if constexpr (!kEarlyBiases && !kAhead) columns_.clear_bias(biases);
-    if constexpr (kAdd && Sink::kAfterSum) store_sum(numbers);
+    if constexpr (kAdd && Epilogue::kAfterSum) store_sum(numbers);
     const auto result = [&]<bool kPlain>(int i) {
       const int j = i % kWeights;
       if constexpr (kAhead) {
         const int next = (j + 1) % kWeights;
-        const int at = i + 1 < kChunks ? index(i + 1) : p_.chunks;
+        const int at = i + 1 < kVectors ? index(i + 1) : p_.vectors;
         columns_.template load_at<kPlain>(weights[next], biases[next], at);
         asm volatile("" ::: "memory");
       } else if (j == 0) {
@@ -157,25 +164,25 @@ class HeldRow {
         if (i > 0) columns_.template load<kPlain>(weights, more);
         if constexpr (!kEarlyBiases) columns_.template load_bias<kPlain>(biases, more);
       }
-      const typename Row::Chunk chunk = held.at(i);
-      return row_.result(columns_.template normalised<kPlain>(chunk.numbers(p_), scale, weights[j],
+      const typename Row::Vector vector = held.at(i);
+      return row_.result(columns_.template normalised<kPlain>(vector.numbers(p_), scale, weights[j],
                                                               biases[j], index(i)),
-                         chunk);
+                         vector);
     };
-    const bool plain = kAccess != Access::kAny && p_.plain;
-    if constexpr (kParksResults) {
-      Sink::template put_parked<kWeights, T>(p_, tile_, held, plain, result);
+    const bool plain = kAccess != Access::kStrided && p_.plain;
+    if constexpr (kStagesResults) {
+      Epilogue::template store_staged_row<kWeights, T>(p_, tile_, held, plain, result);
     } else {
-      Sink::template put<kWeights, T>(p_, tile_, row_, plain, result);
+      Epilogue::template put<kWeights, T>(p_, tile_, row_, plain, result);
     }
-    if constexpr (kAdd && !Sink::kAfterSum) store_sum(numbers);
+    if constexpr (kAdd && !Epilogue::kAfterSum) store_sum(numbers);
   }
 
   // The redo of a row whose plain sums left the trusted range. It reads the row again, so that the
-  // everyday path keeps its registers. Rows of the same warp come along with `plain`.
+  // common path keeps its registers. Rows of the same warp come along with `plain`.
   __device__ void run_scaled(bool plain) {
     const auto numbers = [&](int i) {
-      return cold_chunk<T, kAccess, kBeside>(p_, tile_.row(), tile_.index(i)).numbers(p_);
+      return cold_vector<T, kAccess, kFusedInput>(p_, tile_.row(), tile_.index(i)).numbers(p_);
     };
     const Accumulate largest = tile_.template reduce<Accumulate, 1>(
         0, Rounds::kScaledLargest, [&](int i) { return largest_magnitude<T>(numbers(i)); },
@@ -184,24 +191,25 @@ class HeldRow {
     Scale scale{.scale = power_of_two(exponent, Accumulate())};
     const Accumulate squares = squares_of<1>(scale, 1, Rounds::kScaledMoments, numbers);
     settle<Accumulate, kCentring>(p_, scale, squares, exponent);
-    if constexpr (Team::kSharesWarp && kCentring != Centring::kNever) {
+    if constexpr (ThreadGroup::kSharesWarp && kCentring != Centring::kNever) {
       Scale again;
-      bool sound;
-      const Accumulate plain_squares = squares_at_once<1>(again, row_pivot(), 0, 0, numbers, sound);
+      bool in_range;
+      const Accumulate plain_squares =
+          squares_at_once<1>(again, row_variance_shift(), 0, 0, numbers, in_range);
       if (plain) {
         scale = again;
         scale.rstd = plain_rstd(p_, plain_squares);
       }
     }
     if (tile_.first_thread()) row_.template store_statistics<kCentring>(scale);
-    uint4 sums[kAdd ? kChunks : 1];  // before out may overwrite what they are made of
+    uint4 sums[kAdd ? kVectors : 1];  // before out may overwrite what they are made of
     if constexpr (kAdd) {
 #pragma unroll 1
-      for (int i = 0; i < kChunks; ++i) sums[i] = pack<T>(numbers(i));
+      for (int i = 0; i < kVectors; ++i) sums[i] = pack<T>(numbers(i));
     }
-    Sink::template put<1, T>(p_, tile_, row_, false, [&]<bool>(int i) {
-      return cold_result<T, kAccess, kBeside, kCentring>(p_, tile_.row(), head(), scale,
-                                                         tile_.index(i));
+    Epilogue::template put<1, T>(p_, tile_, row_, false, [&]<bool>(int i) {
+      return cold_result<T, kAccess, kFusedInput, kCentring>(p_, tile_.row(), head(), scale,
+                                                             tile_.index(i));
     });
     if constexpr (kAdd) {
       tile_.template put<1, true>(row_.residual_out(), [&](int i) { return sums[i]; });
@@ -210,48 +218,48 @@ class HeldRow {
   }
 
  private:
-  __device__ Accumulate row_pivot() const {
-    return is_centred<kCentring>(p_) ? pivot_of<T>(p_, row_) : Accumulate(0);
+  __device__ Accumulate row_variance_shift() const {
+    return is_centred<kCentring>(p_) ? variance_shift_of<T>(p_, row_) : Accumulate(0);
   }
   __device__ std::int64_t head() const { return kHeads ? p_.heads.of(tile_.row()) : 0; }
-  template <class OfChunk>
-  __device__ void store_sum(OfChunk numbers) const {
+  template <class OfVector>
+  __device__ void store_sum(OfVector numbers) const {
     tile_.template put<kWeights, true>(row_.residual_out(),
                                        [&](int i) { return pack<T>(numbers(i)); });
     tile_.flush(row_.residual_out());
   }
 
-  // The sum of squares of the row, whose i-th chunk is numbers(i), from one pass over it; sets its
-  // mean. sound: see leave_pivot.
-  template <int kUnroll, class OfChunk>
-  __device__ Accumulate squares_at_once(Scale& scale, Accumulate pivot, int round, int exchange,
-                                        OfChunk numbers, bool& sound) const {
-    sound = true;
+  // The sum of squares of the row, whose i-th vector is numbers(i), from one pass over it; sets its
+  // mean. sound: see is_far_from_shift.
+  template <int kUnroll, class OfVector>
+  __device__ Accumulate squares_at_once(Scale& scale, Accumulate variance_shift, int round,
+                                        int exchange, OfVector numbers, bool& in_range) const {
+    in_range = true;
     if (!is_centred<kCentring>(p_)) {
       return tile_.template reduce<Accumulate, kUnroll>(
           round, exchange, [&](int i) { return sum_of_squares<T>(numbers(i)); }, Sum());
     }
-    scale.mean = pivot;
+    scale.mean = variance_shift;
     Pair<Accumulate> sums = tile_.template reduce_part<Pair<Accumulate>, kUnroll>(
         round,
         [&](int i) {
-          return sums_about_pivot<T, kAccess, kCentring>(p_, numbers(i), scale, tile_.index(i));
+          return sums_about_shift<T, kAccess, kCentring>(p_, numbers(i), scale, tile_.index(i));
         },
         Sum());
-    if constexpr (Team::kClusters) {
-      team_.send(exchange, sums.a);
-      team_.send(exchange + 1, sums.b);
-      const Accumulate* totals = team_.collect(exchange);
-      const Accumulate* squares = team_.collect(exchange + 1);
+    if constexpr (ThreadGroup::kClusters) {
+      thread_group_.send(exchange, sums.a);
+      thread_group_.send(exchange + 1, sums.b);
+      const Accumulate* totals = thread_group_.collect(exchange);
+      const Accumulate* squares = thread_group_.collect(exchange + 1);
       sums.a = combine_slots_by_lanes<kMaxGroups>(totals, Sum());
       sums.b = combine_slots_by_lanes<kMaxGroups>(squares, Sum());
     }
-    return leave_pivot<T>(scale, sums, p_.inverse_cols, sound);
+    return is_far_from_shift<T>(scale, sums, p_.inverse_cols, in_range);
   }
 
   // The sum of squares of the scaled row, in two passes; sets its mean first.
-  template <int kUnroll, class OfChunk>
-  __device__ Accumulate squares_of(Scale& scale, int round, int exchange, OfChunk numbers) const {
+  template <int kUnroll, class OfVector>
+  __device__ Accumulate squares_of(Scale& scale, int round, int exchange, OfVector numbers) const {
     const auto over_row = [&](int i, auto of) {
       return of_deviations<T, kAccess, kCentring>(p_, numbers(i), scale, tile_.index(i), of);
     };
@@ -262,8 +270,8 @@ class HeldRow {
       return tile_.template reduce<Accumulate, kUnroll>(round, exchange, square, Sum());
     }
     Accumulate count = static_cast<Accumulate>(p_.cols), inverse = p_.inverse_cols;
-    if constexpr (Team::kClusters) {
-      count = group_count(p_, team_.rank);
+    if constexpr (ThreadGroup::kClusters) {
+      count = group_count(p_, thread_group_.rank);
       inverse = count > 0 ? 1 / count : Accumulate(0);
     }
     const Accumulate sum_of_part = tile_.template reduce_part<Accumulate, kUnroll>(
@@ -272,47 +280,51 @@ class HeldRow {
       return tile_.template reduce_part<decltype(of(Numbers<T>())), kUnroll>(
           round + 1, [&](int i) { return over_row(i, of); }, Sum());
     });
-    if constexpr (!Team::kClusters) {
+    if constexpr (!ThreadGroup::kClusters) {
       return squares;
     } else {
-      team_.send(exchange, scale.mean);
-      team_.send(exchange + 1, squares);
-      if constexpr (kCorrectsMean<T>) team_.send(exchange + 2, scale.correction);
-      const Accumulate* means = team_.collect(exchange);
-      const Accumulate* parts = team_.collect(exchange + 1);
-      const Accumulate* rests = kCorrectsMean<T> ? team_.collect(exchange + 2) : nullptr;
+      thread_group_.send(exchange, scale.mean);
+      thread_group_.send(exchange + 1, squares);
+      if constexpr (kCorrectsMean<T>) thread_group_.send(exchange + 2, scale.correction);
+      const Accumulate* means = thread_group_.collect(exchange);
+      const Accumulate* parts = thread_group_.collect(exchange + 1);
+      const Accumulate* rests = kCorrectsMean<T> ? thread_group_.collect(exchange + 2) : nullptr;
       return merge_groups<T>(p_, means, parts, rests, scale);
     }
   }
 
   const Params& p_;
-  const Team& team_;
+  const ThreadGroup& thread_group_;
   Tile tile_;
   Row row_;
-  Columns<T, kAccess, kCentring> columns_;
+  AffineParameters<T, kAccess, kCentring> columns_;
 };
 
-// Out of line, so that the everyday path stays short and keeps its registers.
-template <class T, class Team, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
-__device__ __noinline__ void rescale(const typename Sink::template Params<accumulate_t<T>>& p,
+// Out of line, so that the common path stays short and keeps its registers.
+template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Centring kCentring,
+          class Epilogue>
+__device__ __noinline__ void rescale(const typename Epilogue::template Params<accumulate_t<T>>& p,
                                      bool plain, int first_block) {
-  const Team team(p.lanes, p.blocks_per_row, first_block);
-  HeldRow<T, Team, kAccess, kBeside, kCentring, Sink>(p, team).run_scaled(plain);
+  const ThreadGroup thread_group(p.lanes, p.blocks_per_row, first_block);
+  HeldRow<T, ThreadGroup, kAccess, kFusedInput, kCentring, Epilogue>(p, thread_group)
+      .run_scaled(plain);
 }
 
-// One row per team, read once. A block does threads / lanes rows (WarpTeam), one row (BlockTeam) or
-// a part of one (ClusterTeam). Shared memory: the sums of the warps, parked rows, and the results
-// of shifted rows. Limited by memory: few threads with several independent 16-byte loads each, many
-// blocks per SM, so that some load while others store. Only rows with nothing beside them are held
-// to the registers that this takes.
-template <class T, class Team, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
-__global__ void __launch_bounds__(Team::kMaxThreads,
-                                  min_blocks<T, Team, kAccess, kBeside, kCentring>())
-    rms_norm_row_kernel(const __grid_constant__ typename Sink::template Params<accumulate_t<T>> p) {
-  if constexpr (runs_here<Team>()) {
-    const Team team(p.lanes, p.blocks_per_row, 0);
-    HeldRow<T, Team, kAccess, kBeside, kCentring, Sink> row(p, team);
-    if (p.overlap_launch) begin_overlapped();
+// One row per thread group, read once. A block does threads / lanes rows (WarpThreadGroup), one row
+// (BlockThreadGroup) or a part of one (ClusterThreadGroup). Shared memory: the sums of the warps,
+// staged rows, and the results of unaligned rows. Limited by memory: few threads with several
+// independent 16-byte loads each, many blocks per SM, so that some load while others store. Only
+// rows with nothing beside them are held to the registers that this takes.
+template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Centring kCentring,
+          class Epilogue>
+__global__ void __launch_bounds__(ThreadGroup::kMaxThreads,
+                                  min_blocks<T, ThreadGroup, kAccess, kFusedInput, kCentring>())
+    rms_norm_row_kernel(
+        const __grid_constant__ typename Epilogue::template Params<accumulate_t<T>> p) {
+  if constexpr (runs_here<ThreadGroup>()) {
+    const ThreadGroup thread_group(p.lanes, p.blocks_per_row, 0);
+    HeldRow<T, ThreadGroup, kAccess, kFusedInput, kCentring, Epilogue> row(p, thread_group);
+    if (p.overlap_launch) pdl_wait_and_launch();
     row.run();
   }
 }

@@ -3,8 +3,8 @@
 #pragma once
 
 // From a problem to a launch for one storage type, way to read rows and form of the op. Aligned
-// rows, aligned rows that are centred, shifted and strided rows are translation units of their own
-// (rms_norm_<form>.cu), so that they compile side by side.
+// rows, aligned rows that are centred, unaligned and strided rows are translation units of their
+// own (rms_norm_<form>.cu), so that they compile side by side.
 #include <cmath>
 #include <type_traits>
 
@@ -27,7 +27,7 @@ void set_params(RmsNormParams<accumulate_t<T>>& p, const RmsNormProblem& problem
   using Accumulate = accumulate_t<T>;
   p.x = problem.x;
   const auto columns = [](const void* data, DType dtype, std::int64_t stride, double offset) {
-    return ColumnArray<Accumulate>{data, stride, static_cast<Accumulate>(offset), dtype,
+    return AffineArray<Accumulate>{data, stride, static_cast<Accumulate>(offset), dtype,
                                    sizeof(T) == 2 && dtype == DType::kFloat32};
   };
   p.weight =
@@ -48,13 +48,13 @@ void set_params(RmsNormParams<accumulate_t<T>>& p, const RmsNormProblem& problem
   rows.place(problem.out, problem.out_rows, problem.out_col_stride, sizeof(T), p.out_array,
              p.out_row_stride);
   if (problem.gate != nullptr) {
-    p.beside = problem.gate;
-    rows.place(problem.gate, problem.gate_rows, problem.gate_col_stride, sizeof(T), p.beside_array,
-               p.beside_row_stride);
+    p.fused_input = problem.gate;
+    rows.place(problem.gate, problem.gate_rows, problem.gate_col_stride, sizeof(T),
+               p.fused_input_array, p.fused_input_row_stride);
   } else {
-    p.beside = problem.residual;
+    p.fused_input = problem.residual;
     rows.place(problem.residual, problem.residual_rows, problem.residual_col_stride, sizeof(T),
-               p.beside_array, p.beside_row_stride);
+               p.fused_input_array, p.fused_input_row_stride);
   }
   rows.place(problem.residual_out, problem.residual_out_rows, problem.residual_out_col_stride,
              sizeof(T), p.residual_out_array, p.residual_out_row_stride);
@@ -67,53 +67,55 @@ void set_params(RmsNormParams<accumulate_t<T>>& p, const RmsNormProblem& problem
   p.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
   p.plain = problem.is_plain();
   p.centred = problem.centred;
-  p.chunks = static_cast<int>(tuning::ceil_div(problem.cols, kPack<T>));
-  p.group_elements = std::int64_t{config.vecs} * config.fold * config.threads *
-                     config.segments_per_group * kPack<T>;
+  p.vectors = static_cast<int>(tuning::ceil_div(problem.cols, kPack<T>));
+  p.group_elements = std::int64_t{config.vectors_per_item} * config.items_per_thread *
+                     config.threads * config.segments_per_group * kPack<T>;
   p.lanes = config.lanes;
   p.blocks_per_row = config.blocks_per_row;
   p.groups = config.groups;
   p.segments_per_group = config.segments_per_group;
-  p.vecs = config.vecs;
+  p.vectors_per_item = config.vectors_per_item;
   p.overlap_launch = config.overlap_launch;
 }
 
-// launch_as<Team>(shape) of rows that go by their frames (framed_row.cuh).
+// launch_as<ThreadGroup>(shape) of rows that go by their spans (bulk_row.cuh).
 template <class LaunchAs>
-void launch_frames(const tuning::FramedConfig& config, LaunchAs launch_as) {
+void launch_spans(const tuning::BulkConfig& config, LaunchAs launch_as) {
   const LaunchShape shape{.blocks = config.blocks,
                           .threads = config.threads,
                           .shared_bytes = static_cast<std::size_t>(config.bytes)};
-  config.vecs == 4 ? launch_as.template operator()<BlockTeam<1, 16, 4>>(shape)
-                   : launch_as.template operator()<BlockTeam<1, 16>>(shape);
+  config.vectors_per_item == 4 ? launch_as.template operator()<BlockThreadGroup<1, 16, 4>>(shape)
+                               : launch_as.template operator()<BlockThreadGroup<1, 16>>(shape);
 }
 
 // Whether x is all that is read and one result of its dtype what is written.
-template <Beside kBeside, class Sink>
-inline constexpr bool is_plain = kBeside == Beside::kNothing && std::is_same_v<Sink, StoreResult>;
+template <FusedInput kFusedInput, class Epilogue>
+inline constexpr bool is_plain =
+    kFusedInput == FusedInput::kNone && std::is_same_v<Epilogue, StoreResult>;
 
 // Whether rows have kernels that take several of them to a block (by_warps).
-template <class T, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
+template <class T, Access kAccess, FusedInput kFusedInput, Centring kCentring, class Epilogue>
 inline constexpr bool kTakesWarps =
     kAccess == Access::kAligned && sizeof(T) < 8 &&
-    (kBeside == Beside::kNothing ||
-     (kBeside == Beside::kResidual && !Sink::kQuantises && kCentring != Centring::kAlways));
+    (kFusedInput == FusedInput::kNone || (kFusedInput == FusedInput::kResidual &&
+                                          !Epilogue::kQuantises && kCentring != Centring::kAlways));
 
 // Whether very many narrow rows take half of the lanes. Others wait for memory (H100, bfloat16 of
 // 80 columns with a residual 135 and 136 us, to codes 119 and 121; float32 of 96 134 and 136, a
 // gate 197 and 200).
-template <class T, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
-inline constexpr bool kFoldsLanes =
+template <class T, Access kAccess, FusedInput kFusedInput, Centring kCentring, class Epilogue>
+inline constexpr bool kCoarsensLanes =
     kAccess == Access::kAligned && sizeof(T) < 8 &&
     (kCentring != Centring::kNever ||
-     (kBeside != Beside::kResidual && (Sink::kQuantises || sizeof(T) == 2)));
+     (kFusedInput != FusedInput::kResidual && (Epilogue::kQuantises || sizeof(T) == 2)));
 
-// Whether few rows of four chunks a thread have kernels that hold them in registers. Of float32
+// Whether few rows of four vectors a thread have kernels that hold them in registers. Of float32
 // with a residual they were slower (H100, 1 x 5120: 2.5 and 3.1 us).
-template <class T, Access kAccess, Beside kBeside, class Sink>
-inline constexpr bool kHoldsFew = kAccess == Access::kAligned &&
-                                  (sizeof(T) == 2 ? !Sink::kQuantises || kBeside == Beside::kNothing
-                                                  : sizeof(T) == 4 && kBeside == Beside::kNothing);
+template <class T, Access kAccess, FusedInput kFusedInput, class Epilogue>
+inline constexpr bool kHoldsFew =
+    kAccess == Access::kAligned &&
+    (sizeof(T) == 2 ? !Epilogue::kQuantises || kFusedInput == FusedInput::kNone
+                    : sizeof(T) == 4 && kFusedInput == FusedInput::kNone);
 
 // Whether the GPU has room for such blocks.
 template <class T>
@@ -126,8 +128,8 @@ bool launch_wide_rows(const RmsNormParams<accumulate_t<T>>& p, const tuning::Rms
       .shared_bytes = static_cast<std::size_t>(tuning::wide_bytes(config)),
       .overlap_launch = true,
   };
-  constexpr std::size_t kBeside = 8 << 10;  // at most: sums, barriers and pivots of the groups
-  if (shape.shared_bytes + kBeside > max_shared_bytes(device)) return false;
+  constexpr std::size_t kFusedInput = 8 << 10;  // at most: sums, barriers and pivots of the groups
+  if (shape.shared_bytes + kFusedInput > max_shared_bytes(device)) return false;
   const int clusters = resident_clusters<rms_norm_wide_kernel<T>>(shape, device);
   if (clusters == 0) return false;
   shape.blocks *= tuning::even_clusters(p.rows, clusters);
@@ -136,68 +138,72 @@ bool launch_wide_rows(const RmsNormParams<accumulate_t<T>>& p, const tuning::Rms
 }
 
 // Very many rows that share a warp: whether there are kernels for them. shape: of one row to a
-// team.
-template <class T, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
-bool launch_many_narrow(const typename Sink::template Params<accumulate_t<T>>& p,
+// thread group.
+template <class T, Access kAccess, FusedInput kFusedInput, Centring kCentring, class Epilogue>
+bool launch_many_narrow(const typename Epilogue::template Params<accumulate_t<T>>& p,
                         const tuning::RmsNormConfig& config, LaunchShape shape, int device,
                         StreamView stream) {
-  [[maybe_unused]] const bool spares = tuning::spares_quarter(p.chunks, config.lanes);
+  [[maybe_unused]] const bool three_quarters_full =
+      tuning::is_three_quarters_full(p.vectors, config.lanes);
   if constexpr (kAccess == Access::kAligned && kCentring == Centring::kAlways &&
-                is_plain<kBeside, Sink> && sizeof(T) < 8) {
-    const auto in_pairs = [&]<bool kSpares>() {
+                is_plain<kFusedInput, Epilogue> && sizeof(T) < 8) {
+    const auto in_pairs = [&]<bool kThreeQuartersFull>() {
       shape.blocks = tuning::ceil_div(shape.blocks, tuning::kPairRows);
-      launch<rms_norm_narrow_kernel<T, kSpares>>(shape, stream, device, p);
+      launch<rms_norm_narrow_kernel<T, kThreeQuartersFull>>(shape, stream, device, p);
       return true;
     };
-    const bool fills = p.chunks == config.lanes * config.vecs;
+    const bool fills = p.vectors == config.lanes * config.vectors_per_item;
     if (p.plain && p.heads.count == 1) {
       if constexpr (sizeof(T) == 2) {
-        if (spares) return in_pairs.template operator()<true>();
+        if (three_quarters_full) return in_pairs.template operator()<true>();
       }
-      if (!spares && (sizeof(T) == 2 || fills)) return in_pairs.template operator()<false>();
+      if (!three_quarters_full && (sizeof(T) == 2 || fills))
+        return in_pairs.template operator()<false>();
     }
   }
-  if constexpr (kFoldsLanes<T, kAccess, kBeside, kCentring, Sink>) {
-    const auto folded = [&]<int kChunks>() {
-      using Team = LanesTeam<2, kChunks>;
+  if constexpr (kCoarsensLanes<T, kAccess, kFusedInput, kCentring, Epilogue>) {
+    const auto coarsened = [&]<int kVectors>() {
+      using ThreadGroup = LaneThreadGroup<2, kVectors>;
       shape.blocks = tuning::ceil_div(p.rows, 2 * config.threads / config.lanes);
-      launch<rms_norm_row_kernel<T, Team, kAccess, kBeside, kCentring, Sink>>(shape, stream, device,
-                                                                              p);
+      launch<rms_norm_row_kernel<T, ThreadGroup, kAccess, kFusedInput, kCentring, Epilogue>>(
+          shape, stream, device, p);
       return true;
     };
-    bool fits = true;  // groups of columns are neighbours' chunks
-    if constexpr (Sink::kQuantises) fits = p.group_chunks <= config.lanes / 2;
-    if (spares && fits) return folded.template operator()<3>();
+    bool fits = true;  // groups of columns are neighbours' vectors
+    if constexpr (Epilogue::kQuantises) fits = p.group_vectors <= config.lanes / 2;
+    if (three_quarters_full && fits) return coarsened.template operator()<3>();
     // The largest magnitude is one more sum (H100, 128 and 512 columns of bfloat16 55.3 and 53.5
     // us, 56.8 and 53.1, but 131072 x 64 9.8 and 10.3; with a residual 118.6 and 120.0).
-    if constexpr (Sink::kQuantises) {
-      if (fits && config.lanes >= 8) return folded.template operator()<4>();
+    if constexpr (Epilogue::kQuantises) {
+      if (fits && config.lanes >= 8) return coarsened.template operator()<4>();
     }
   }
   return false;
 }
 
-// The kernels that a config asks for, whose results go to Sink.
-template <class T, Access kAccess, Beside kBeside, Centring kCentring, class Sink>
+// The kernels that a config asks for, whose results go to Epilogue.
+template <class T, Access kAccess, FusedInput kFusedInput, Centring kCentring, class Epilogue>
 class NormRowsLaunch {
   using Accumulate = accumulate_t<T>;
-  using Params = typename Sink::template Params<Accumulate>;
+  using Params = typename Epilogue::template Params<Accumulate>;
   using RowForm = tuning::RowForm;
-  static constexpr int kRounds = RoundsOf<kCentring>::kCount + Sink::kRounds;
-  static constexpr bool kPlainRows = kAccess == Access::kAligned && is_plain<kBeside, Sink>;
-  // Element by element a row is not worth a kernel for each way to hold it. is_seldom() leaves no
-  // shifted row that is streamed, nor one with anything beside it.
-  static constexpr bool kAnyRow = kAccess == Access::kAny;
+  static constexpr int kRounds = RoundsOf<kCentring>::kCount + Epilogue::kRounds;
+  static constexpr bool kPlainRows = kAccess == Access::kAligned && is_plain<kFusedInput, Epilogue>;
+  // Element by element a row is not worth a kernel for each way to hold it. uses_generic_kernel()
+  // leaves no unaligned row that is streamed, nor one with anything beside it.
+  static constexpr bool kAnyRow = kAccess == Access::kStrided;
   static constexpr bool kStreams = kAnyRow || kPlainRows;
-  // Kernels of their own for rows in warps that leave a quarter of their chunks empty.
-  static constexpr bool kSpares = kPlainRows && sizeof(T) < 8 && kCentring == Centring::kAlways;
+  // Kernels of their own for rows in warps that leave a quarter of their vectors empty.
+  static constexpr bool kThreeQuartersFull =
+      kPlainRows && sizeof(T) < 8 && kCentring == Centring::kAlways;
   // With a residual rows of 16 bits take 61 registers, which leave room for two blocks (H200, us:
   // 9760 x 5376 110.5 and 98.8, 8544 x 6144 104.5 and 99.0, 464 x 5376 7.3 and 6.7).
   static constexpr bool kHasSmall = kAccess == Access::kAligned && sizeof(T) == 2 &&
-                                    kBeside == Beside::kResidual && !Sink::kQuantises &&
+                                    kFusedInput == FusedInput::kResidual && !Epilogue::kQuantises &&
                                     kCentring == Centring::kNever;
-  static constexpr bool kUnfolds = tuning::is_never_folded(
-      kPlainRows ? sizeof(T) : 2, kBeside == Beside::kResidual, kCentring != Centring::kNever);
+  static constexpr bool kUncoarsens =
+      tuning::is_never_coarsened(kPlainRows ? sizeof(T) : 2, kFusedInput == FusedInput::kResidual,
+                                 kCentring != Centring::kNever);
 
  public:
   NormRowsLaunch(const Params& p, const tuning::RmsNormConfig& config, int device,
@@ -215,24 +221,24 @@ class NormRowsLaunch {
 
   void run() const {
     if (tuning::is_many_narrow(config_, shape_.blocks) &&
-        launch_many_narrow<T, kAccess, kBeside, kCentring, Sink>(p_, config_, shape_, device_,
-                                                                 stream_)) {
+        launch_many_narrow<T, kAccess, kFusedInput, kCentring, Epilogue>(p_, config_, shape_,
+                                                                         device_, stream_)) {
       return;
     }
-    if constexpr (kSpares && sizeof(T) == 2) {
+    if constexpr (kThreeQuartersFull && sizeof(T) == 2) {
       if (p_.plain && p_.split.extent == 0 && p_.heads.count == 1 &&
           tuning::does_wide_rows(config_, p_.rows) &&
           launch_wide_rows<T>(p_, config_, device_, stream_)) {
         return;
       }
     }
-    if constexpr (kByWords<kAccess>) {
-      config_.form == RowForm::kWarp ? held<WarpTeam>() : held<BlockTeam<1, 16>>();
-    } else if (config_.form == RowForm::kWarp && config_.fold > 1) {
+    if constexpr (kNarrow<kAccess>) {
+      config_.form == RowForm::kWarp ? held<WarpThreadGroup>() : held<BlockThreadGroup<1, 16>>();
+    } else if (config_.form == RowForm::kWarp && config_.items_per_thread > 1) {
       warps();
     } else if (config_.form == RowForm::kWarp) {
-      if constexpr (kAccess != Access::kShifted) held<WarpTeam>();  // they go by words
-    } else if constexpr (kAnyRow && Sink::kAnyVecs) {
+      if constexpr (kAccess != Access::kUnaligned) held<WarpThreadGroup>();  // they go by words
+    } else if constexpr (kAnyRow && Epilogue::kStridedVectorsPerItem) {
       streamed<0, 16>();
     } else if (config_.form == RowForm::kBlock) {
       block();
@@ -244,101 +250,105 @@ class NormRowsLaunch {
   }
 
  private:
-  template <class Team, Centring kForm = kCentring>
+  template <class ThreadGroup, Centring kForm = kCentring>
   void held() const {
     LaunchShape parked = shape_;
-    if (kParked<T, Team, kAccess, kBeside, kForm, Sink::kQuantises>) {
-      parked.shared_bytes = std::size_t{kParkedArrays<kAccess, kBeside> * kChunkBytes} *
-                            parked_places(kAccess, config_.threads * Team::kChunks);
+    if (kStaged<T, ThreadGroup, kAccess, kFusedInput, kForm, Epilogue::kQuantises>) {
+      parked.shared_bytes = std::size_t{kStagedArrays<kAccess, kFusedInput> * kVectorBytes} *
+                            staged_vectors(kAccess, config_.threads * ThreadGroup::kVectors);
     }
-    launch<rms_norm_row_kernel<T, Team, kAccess, kBeside, kForm, Sink>>(parked, stream_, device_,
-                                                                        p_);
+    launch<rms_norm_row_kernel<T, ThreadGroup, kAccess, kFusedInput, kForm, Epilogue>>(
+        parked, stream_, device_, p_);
   }
-  // A kernel for each answer where several chunks of a shifted row are held.
-  template <class Team>
-  void held_shifted() const {
-    p_.centred ? held<Team, Centring::kAlways>() : held<Team, Centring::kNever>();
+  // A kernel for each answer where several vectors of a unaligned row are held.
+  template <class ThreadGroup>
+  void held_unaligned() const {
+    p_.centred ? held<ThreadGroup, Centring::kAlways>() : held<ThreadGroup, Centring::kNever>();
   }
-  template <int kVecs, int kMaxWarps>
+  template <int kVectorsPerItem, int kMaxWarps>
   void streamed() const {
-    launch<rms_norm_streamed_kernel<T, kVecs, kMaxWarps, kAccess, kBeside, kCentring, Sink>>(
-        shape_, stream_, device_, p_);
+    launch<rms_norm_streamed_kernel<T, kVectorsPerItem, kMaxWarps, kAccess, kFusedInput, kCentring,
+                                    Epilogue>>(shape_, stream_, device_, p_);
   }
 
   template <int kMaxWarps>
   void wide() const {
     if constexpr (!kAnyRow) {
       if (config_.form == RowForm::kCluster) {
-        return held<ClusterTeam<Accumulate, 8, kMaxWarps, kRounds>>();
+        return held<ClusterThreadGroup<Accumulate, 8, kMaxWarps, kRounds>>();
       }
     }
     if constexpr (kStreams) streamed<8, kMaxWarps>();
   }
   void warps() const {
-    if constexpr (kTakesWarps<T, kAccess, kBeside, kCentring, Sink>) {
-      const bool spares = tuning::spares_quarter(p_.chunks, kWarpLanes * config_.fold);
-      const bool five = tuning::takes_five_chunks(p_.chunks);
-      if (config_.fold == 2) {
-        if constexpr (kSpares || Sink::kQuantises) {
-          if (spares) return held<FoldedWarpTeam<2, 3>>();
+    if constexpr (kTakesWarps<T, kAccess, kFusedInput, kCentring, Epilogue>) {
+      const bool three_quarters_full =
+          tuning::is_three_quarters_full(p_.vectors, kWarpLanes * config_.items_per_thread);
+      const bool five = tuning::takes_five_vectors(p_.vectors);
+      if (config_.items_per_thread == 2) {
+        if constexpr (kThreeQuartersFull || Epilogue::kQuantises) {
+          if (three_quarters_full) return held<CoarsenedWarpThreadGroup<2, 3>>();
         }
-        held<FoldedWarpTeam<2>>();
-      } else if constexpr (kSpares && sizeof(T) == 2) {
-        if (five) return held<FoldedWarpTeam<4, 5>>();
-        spares ? held<FoldedWarpTeam<4, 6>>() : held<FoldedWarpTeam<4>>();
+        held<CoarsenedWarpThreadGroup<2>>();
+      } else if constexpr (kThreeQuartersFull && sizeof(T) == 2) {
+        if (five) return held<CoarsenedWarpThreadGroup<4, 5>>();
+        three_quarters_full ? held<CoarsenedWarpThreadGroup<4, 6>>()
+                            : held<CoarsenedWarpThreadGroup<4>>();
       } else if constexpr (kCentring == Centring::kNever) {
-        if (five) return held<FoldedWarpTeam<4, 5>>();
-        if constexpr (kBeside == Beside::kNothing) held<FoldedWarpTeam<4, 6>>();
+        if (five) return held<CoarsenedWarpThreadGroup<4, 5>>();
+        if constexpr (kFusedInput == FusedInput::kNone) held<CoarsenedWarpThreadGroup<4, 6>>();
       }
     }
   }
   void block() const {
     if constexpr (kAnyRow) {
-      // Where any number of chunks is taken, rows of one block are streamed with one group.
-      if constexpr (!Sink::kAnyVecs) {
-        config_.vecs == 4 ? held<BlockTeam<1, 16, 4>>() : held<BlockTeam<1, 16>>();
+      // Where any number of vectors is taken, rows of one block are streamed with one group.
+      if constexpr (!Epilogue::kStridedVectorsPerItem) {
+        config_.vectors_per_item == 4 ? held<BlockThreadGroup<1, 16, 4>>()
+                                      : held<BlockThreadGroup<1, 16>>();
       }
-    } else if constexpr (kAccess == Access::kShifted) {
-      if (config_.vecs == 4) {
-        held_shifted<BlockTeam<1, 16, 4>>();
-      } else if (config_.fold == 2) {
-        held_shifted<BlockTeam<2, 16>>();
+    } else if constexpr (kAccess == Access::kUnaligned) {
+      if (config_.vectors_per_item == 4) {
+        held_unaligned<BlockThreadGroup<1, 16, 4>>();
+      } else if (config_.items_per_thread == 2) {
+        held_unaligned<BlockThreadGroup<2, 16>>();
       } else if constexpr (sizeof(T) == 2) {  // float goes by words
-        held<BlockTeam<1, 16>>();
+        held<BlockThreadGroup<1, 16>>();
       }
-    } else if (config_.vecs == 4) {
-      if constexpr (kHoldsFew<T, kAccess, kBeside, Sink>) {
-        constexpr bool kRoomy =
-            sizeof(T) == 4 || (kCentring == Centring::kNever && is_plain<kBeside, Sink>);
-        if (tuning::holds_few(config_, p_.rows, multiprocessors(device_), kRoomy)) {
-          return held<BlockTeam<1, 16, 4, 4, false>>();
+    } else if (config_.vectors_per_item == 4) {
+      if constexpr (kHoldsFew<T, kAccess, kFusedInput, Epilogue>) {
+        constexpr bool kLowRegisterPressure =
+            sizeof(T) == 4 || (kCentring == Centring::kNever && is_plain<kFusedInput, Epilogue>);
+        if (tuning::holds_few(config_, p_.rows, multiprocessors(device_), kLowRegisterPressure)) {
+          return held<BlockThreadGroup<1, 16, 4, 4, false>>();
         }
       }
-      held<BlockTeam<1, 16, 4>>();
+      held<BlockThreadGroup<1, 16, 4>>();
     } else if (config_.max_warps == 8) {
       small_block();
     } else {
-      if constexpr (!kUnfolds || Sink::kQuantises) {
-        if (config_.fold == 2) return held<BlockTeam<2, 16>>();
+      if constexpr (!kUncoarsens || Epilogue::kQuantises) {
+        if (config_.items_per_thread == 2) return held<BlockThreadGroup<2, 16>>();
       }
       if constexpr (kHasSmall) {
-        if (config_.threads <= SmallBlockTeam::kMaxThreads) return held<SmallBlockTeam>();
+        if (config_.threads <= SmallBlockThreadGroup::kMaxThreads)
+          return held<SmallBlockThreadGroup>();
       }
-      held<BlockTeam<1, 16>>();
+      held<BlockThreadGroup<1, 16>>();
     }
   }
   void small_block() const {
-    if constexpr (!kUnfolds && kBeside != Beside::kGate) {
-      if (config_.fold == 2) {
-        if constexpr (kBeside == Beside::kNothing && sizeof(T) < 8) {
-          if (tuning::spares_quarter(p_.chunks, 2 * config_.threads)) {
-            return held<BlockTeam<2, 8, 2, 3>>();
+    if constexpr (!kUncoarsens && kFusedInput != FusedInput::kGate) {
+      if (config_.items_per_thread == 2) {
+        if constexpr (kFusedInput == FusedInput::kNone && sizeof(T) < 8) {
+          if (tuning::is_three_quarters_full(p_.vectors, 2 * config_.threads)) {
+            return held<BlockThreadGroup<2, 8, 2, 3>>();
           }
         }
-        return held<BlockTeam<2, 8>>();
+        return held<BlockThreadGroup<2, 8>>();
       }
     }
-    held<BlockTeam<1, 8>>();
+    held<BlockThreadGroup<1, 8>>();
   }
 
   const Params& p_;
@@ -352,12 +362,12 @@ class NormRowsLaunch {
 // same for two of them, is compressed together.
 using NormLaunch = void(const RmsNormProblem&, const tuning::RmsNormConfig&, const RowSplit&, int,
                         StreamView);
-template <class T, Access kAccess, Beside kBeside, Centring kCentring>
+template <class T, Access kAccess, FusedInput kFusedInput, Centring kCentring>
 void launch_rms_norm(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
                      const RowSplit& split, int device, StreamView stream) {
   RmsNormParams<accumulate_t<T>> p;
   set_params<T>(p, problem, config, split);
-  NormRowsLaunch<T, kAccess, kBeside, kCentring, StoreResult>(p, config, device, stream).run();
+  NormRowsLaunch<T, kAccess, kFusedInput, kCentring, StoreResult>(p, config, device, stream).run();
 }
 
 }  // namespace membound::cuda

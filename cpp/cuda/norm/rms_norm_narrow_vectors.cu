@@ -4,31 +4,39 @@
 
 namespace membound::cuda {
 
-template NormLaunch launch_rms_norm<Float16, Access::kWords, Beside::kNothing, Centring::kNever>;
-template NormLaunch launch_rms_norm<BFloat16, Access::kWords, Beside::kNothing, Centring::kNever>;
-template NormLaunch launch_rms_norm<float, Access::kWords, Beside::kNothing, Centring::kNever>;
-template NormLaunch launch_rms_norm<Float16, Access::kWords, Beside::kNothing, Centring::kAlways>;
-template NormLaunch launch_rms_norm<BFloat16, Access::kWords, Beside::kNothing, Centring::kAlways>;
-template NormLaunch launch_rms_norm<float, Access::kWords, Beside::kNothing, Centring::kAlways>;
-template NormLaunch launch_rms_norm<Float16, Access::kWords, Beside::kResidual, Centring::kNever>;
-template NormLaunch launch_rms_norm<BFloat16, Access::kWords, Beside::kResidual, Centring::kNever>;
-template NormLaunch launch_rms_norm<float, Access::kWords, Beside::kResidual, Centring::kNever>;
-template NormLaunch launch_rms_norm<Float16, Access::kWords, Beside::kResidual, Centring::kAlways>;
-template NormLaunch launch_rms_norm<BFloat16, Access::kWords, Beside::kResidual, Centring::kAlways>;
-template NormLaunch launch_rms_norm<float, Access::kWords, Beside::kResidual, Centring::kAlways>;
-template NormLaunch launch_rms_norm<Float16, Access::kWords, Beside::kGate, Centring::kNever>;
-template NormLaunch launch_rms_norm<BFloat16, Access::kWords, Beside::kGate, Centring::kNever>;
-template NormLaunch launch_rms_norm<float, Access::kWords, Beside::kGate, Centring::kNever>;
-template NormLaunch launch_rms_norm<Float16, Access::kHalves, Beside::kNothing, Centring::kNever>;
-template NormLaunch launch_rms_norm<BFloat16, Access::kHalves, Beside::kNothing, Centring::kNever>;
-template NormLaunch launch_rms_norm<Float16, Access::kHalves, Beside::kNothing, Centring::kAlways>;
-template NormLaunch launch_rms_norm<BFloat16, Access::kHalves, Beside::kNothing, Centring::kAlways>;
-template NormLaunch launch_rms_norm<Float16, Access::kHalves, Beside::kResidual, Centring::kNever>;
-template NormLaunch launch_rms_norm<BFloat16, Access::kHalves, Beside::kResidual, Centring::kNever>;
-template NormLaunch launch_rms_norm<Float16, Access::kHalves, Beside::kResidual, Centring::kAlways>;
+template NormLaunch launch_rms_norm<Float16, Access::k4Byte, FusedInput::kNone, Centring::kNever>;
+template NormLaunch launch_rms_norm<BFloat16, Access::k4Byte, FusedInput::kNone, Centring::kNever>;
+template NormLaunch launch_rms_norm<float, Access::k4Byte, FusedInput::kNone, Centring::kNever>;
+template NormLaunch launch_rms_norm<Float16, Access::k4Byte, FusedInput::kNone, Centring::kAlways>;
+template NormLaunch launch_rms_norm<BFloat16, Access::k4Byte, FusedInput::kNone, Centring::kAlways>;
+template NormLaunch launch_rms_norm<float, Access::k4Byte, FusedInput::kNone, Centring::kAlways>;
 template NormLaunch
-    launch_rms_norm<BFloat16, Access::kHalves, Beside::kResidual, Centring::kAlways>;
-template NormLaunch launch_rms_norm<Float16, Access::kHalves, Beside::kGate, Centring::kNever>;
-template NormLaunch launch_rms_norm<BFloat16, Access::kHalves, Beside::kGate, Centring::kNever>;
+    launch_rms_norm<Float16, Access::k4Byte, FusedInput::kResidual, Centring::kNever>;
+template NormLaunch
+    launch_rms_norm<BFloat16, Access::k4Byte, FusedInput::kResidual, Centring::kNever>;
+template NormLaunch launch_rms_norm<float, Access::k4Byte, FusedInput::kResidual, Centring::kNever>;
+template NormLaunch
+    launch_rms_norm<Float16, Access::k4Byte, FusedInput::kResidual, Centring::kAlways>;
+template NormLaunch
+    launch_rms_norm<BFloat16, Access::k4Byte, FusedInput::kResidual, Centring::kAlways>;
+template NormLaunch
+    launch_rms_norm<float, Access::k4Byte, FusedInput::kResidual, Centring::kAlways>;
+template NormLaunch launch_rms_norm<Float16, Access::k4Byte, FusedInput::kGate, Centring::kNever>;
+template NormLaunch launch_rms_norm<BFloat16, Access::k4Byte, FusedInput::kGate, Centring::kNever>;
+template NormLaunch launch_rms_norm<float, Access::k4Byte, FusedInput::kGate, Centring::kNever>;
+template NormLaunch launch_rms_norm<Float16, Access::k2Byte, FusedInput::kNone, Centring::kNever>;
+template NormLaunch launch_rms_norm<BFloat16, Access::k2Byte, FusedInput::kNone, Centring::kNever>;
+template NormLaunch launch_rms_norm<Float16, Access::k2Byte, FusedInput::kNone, Centring::kAlways>;
+template NormLaunch launch_rms_norm<BFloat16, Access::k2Byte, FusedInput::kNone, Centring::kAlways>;
+template NormLaunch
+    launch_rms_norm<Float16, Access::k2Byte, FusedInput::kResidual, Centring::kNever>;
+template NormLaunch
+    launch_rms_norm<BFloat16, Access::k2Byte, FusedInput::kResidual, Centring::kNever>;
+template NormLaunch
+    launch_rms_norm<Float16, Access::k2Byte, FusedInput::kResidual, Centring::kAlways>;
+template NormLaunch
+    launch_rms_norm<BFloat16, Access::k2Byte, FusedInput::kResidual, Centring::kAlways>;
+template NormLaunch launch_rms_norm<Float16, Access::k2Byte, FusedInput::kGate, Centring::kNever>;
+template NormLaunch launch_rms_norm<BFloat16, Access::k2Byte, FusedInput::kGate, Centring::kNever>;
 
 }  // namespace membound::cuda

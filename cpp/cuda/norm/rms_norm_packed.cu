@@ -4,8 +4,8 @@
 
 namespace membound::cuda {
 
-template DenseLaunch launch_rms_norm_dense<Float16>;
-template DenseLaunch launch_rms_norm_dense<BFloat16>;
-template DenseLaunch launch_rms_norm_dense<float>;
+template PackedLaunch launch_rms_norm_packed<Float16>;
+template PackedLaunch launch_rms_norm_packed<BFloat16>;
+template PackedLaunch launch_rms_norm_packed<float>;
 
 }  // namespace membound::cuda

@@ -8,12 +8,12 @@
 
 namespace membound::cuda {
 
-using DenseLaunch = void(const RmsNormProblem&, const tuning::DenseConfig&,
-                         const tuning::RmsNormConfig&, int, StreamView);
+using PackedLaunch = void(const RmsNormProblem&, const tuning::PackedConfig&,
+                          const tuning::RmsNormConfig&, int, StreamView);
 template <class T>
-void launch_rms_norm_dense(const RmsNormProblem& problem, const tuning::DenseConfig& config,
-                           const tuning::RmsNormConfig& row, int device, StreamView stream) {
-  RmsNormDenseParams<accumulate_t<T>> p;
+void launch_rms_norm_packed(const RmsNormProblem& problem, const tuning::PackedConfig& config,
+                            const tuning::RmsNormConfig& row, int device, StreamView stream) {
+  RmsNormPackedParams<accumulate_t<T>> p;
   set_params<T>(p, problem, row, RowSplit{});
   p.piece_rows = config.rows;
   p.piece_places = config.places;
@@ -21,22 +21,23 @@ void launch_rms_norm_dense(const RmsNormProblem& problem, const tuning::DenseCon
                           .threads = row.threads,
                           .shared_bytes = static_cast<std::size_t>(config.bytes),
                           .overlap_launch = row.overlap_launch};
-  const auto as = [&]<Beside kBeside, Centring kCentring>() {
-    if constexpr (kBeside == Beside::kNothing) {
-      if (tuning::spares_quarter(p.chunks, row.lanes)) {
-        return launch<rms_norm_dense_kernel<T, kBeside, kCentring, true>>(shape, stream, device, p);
+  const auto as = [&]<FusedInput kFusedInput, Centring kCentring>() {
+    if constexpr (kFusedInput == FusedInput::kNone) {
+      if (tuning::is_three_quarters_full(p.vectors, row.lanes)) {
+        return launch<rms_norm_packed_kernel<T, kFusedInput, kCentring, true>>(shape, stream,
+                                                                               device, p);
       }
     }
-    launch<rms_norm_dense_kernel<T, kBeside, kCentring, false>>(shape, stream, device, p);
+    launch<rms_norm_packed_kernel<T, kFusedInput, kCentring, false>>(shape, stream, device, p);
   };
   if (problem.gate != nullptr) {
-    as.template operator()<Beside::kGate, Centring::kNever>();
+    as.template operator()<FusedInput::kGate, Centring::kNever>();
   } else if (problem.residual != nullptr) {
-    p.centred ? as.template operator()<Beside::kResidual, Centring::kAlways>()
-              : as.template operator()<Beside::kResidual, Centring::kNever>();
+    p.centred ? as.template operator()<FusedInput::kResidual, Centring::kAlways>()
+              : as.template operator()<FusedInput::kResidual, Centring::kNever>();
   } else {
-    p.centred ? as.template operator()<Beside::kNothing, Centring::kAlways>()
-              : as.template operator()<Beside::kNothing, Centring::kNever>();
+    p.centred ? as.template operator()<FusedInput::kNone, Centring::kAlways>()
+              : as.template operator()<FusedInput::kNone, Centring::kNever>();
   }
 }
 

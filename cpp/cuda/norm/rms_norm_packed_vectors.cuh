@@ -2,28 +2,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The pieces that a block of rms_norm_dense.cuh works on, and the redo of a row there.
+// The pieces that a block of rms_norm_packed.cuh works on, and the redo of a row there.
 #include "cuda/norm/rms_norm_kernels.cuh"
 #include "cuda/row/packed_tile.cuh"
 
 namespace membound::cuda {
 
 template <class Accumulate>
-struct RmsNormDenseParams : RmsNormParams<Accumulate> {
+struct RmsNormPackedParams : RmsNormParams<Accumulate> {
   int piece_rows;
-  int piece_places;  // chunks of shared memory for each array
+  int piece_places;  // vectors of shared memory for each array
 };
 
 // A block's pieces. Results go where x and the residual were.
-template <class T, Beside kBeside>
-class DensePieces {
-  using Params = RmsNormDenseParams<accumulate_t<T>>;
+template <class T, FusedInput kFusedInput>
+class PackedPieces {
+  using Params = RmsNormPackedParams<accumulate_t<T>>;
 
  public:
-  static constexpr int kSources = kBeside == Beside::kNothing ? 1 : 2;
-  static constexpr int kResults = kBeside == Beside::kResidual ? 2 : 1;
+  static constexpr int kSources = kFusedInput == FusedInput::kNone ? 1 : 2;
+  static constexpr int kResults = kFusedInput == FusedInput::kResidual ? 2 : 1;
 
-  __device__ explicit DensePieces(const Params& p)
+  __device__ explicit PackedPieces(const Params& p)
       : p_(p), first_(static_cast<std::int64_t>(blockIdx.x) * p.piece_rows) {}
 
   __device__ std::int64_t first_row() const { return first_; }
@@ -31,13 +31,13 @@ class DensePieces {
     const std::int64_t left = p_.rows - first_;
     return left < p_.piece_rows ? static_cast<int>(left) : p_.piece_rows;
   }
-  __device__ DensePiece<T> source(int i) const { return piece(i, i == 0 ? p_.x : p_.beside); }
-  __device__ DensePiece<T> result(int i) const {
+  __device__ PackedPiece<T> source(int i) const { return piece(i, i == 0 ? p_.x : p_.fused_input); }
+  __device__ PackedPiece<T> result(int i) const {
     return piece(i, i == 0 ? p_.out : p_.residual_out);
   }
 
  private:
-  __device__ DensePiece<T> piece(int array, const void* data) const {
+  __device__ PackedPiece<T> piece(int array, const void* data) const {
     return {static_cast<const T*>(data) + first_ * p_.cols, rows() * static_cast<int>(p_.cols),
             array * p_.piece_places};
   }
@@ -47,24 +47,24 @@ class DensePieces {
 };
 
 // The result of a row that is done again, to its place in shared memory.
-template <Beside kBeside>
+template <FusedInput kFusedInput>
 struct StoreInPiece {
   template <class Accumulate>
-  using Params = RmsNormDenseParams<Accumulate>;
+  using Params = RmsNormPackedParams<Accumulate>;
   static constexpr int kRounds = 0;
   static constexpr bool kQuantises = false;
 
   template <int kSide, class T, class Tile, class Row, class Make>
   static __device__ void put(const Params<accumulate_t<T>>& p, const Tile& tile, const Row&, bool,
                              Make make) {
-    const DensePieces<T, kBeside> pieces(p);
-    const DensePiece<T> out = pieces.result(0);
+    const PackedPieces<T, kFusedInput> pieces(p);
+    const PackedPiece<T> out = pieces.result(0);
     const auto row = static_cast<int>(tile.row() - pieces.first_row());
     const auto cols = static_cast<int>(p.cols);
 #pragma unroll 1
-    for (int i = 0; i < Tile::kChunks; ++i) {
-      ChunkOf<T> result;
-      result.chunk = make.template operator()<false>(i);
+    for (int i = 0; i < Tile::kVectors; ++i) {
+      VectorOf<T> result;
+      result.vector = make.template operator()<false>(i);
 #pragma unroll
       for (int j = 0; j < kPack<T>; ++j) {
         const int column = tile.index(i) * kPack<T> + j;
@@ -75,13 +75,14 @@ struct StoreInPiece {
 };
 
 // Rows of the same warp come along with `plain`.
-template <class T, Beside kBeside, Centring kCentring>
-__device__ __noinline__ void rescale_dense(const RmsNormDenseParams<accumulate_t<T>>& p,
-                                           std::int64_t row, bool plain) {
-  WarpTeam team(p.lanes, 1, 0);
-  team.row = row;
-  HeldRow<T, WarpTeam, Access::kAny, kBeside, kCentring, StoreInPiece<kBeside>>(p, team).run_scaled(
-      plain);
+template <class T, FusedInput kFusedInput, Centring kCentring>
+__device__ __noinline__ void rescale_packed(const RmsNormPackedParams<accumulate_t<T>>& p,
+                                            std::int64_t row, bool plain) {
+  WarpThreadGroup thread_group(p.lanes, 1, 0);
+  thread_group.row = row;
+  HeldRow<T, WarpThreadGroup, Access::kStrided, kFusedInput, kCentring, StoreInPiece<kFusedInput>>(
+      p, thread_group)
+      .run_scaled(plain);
 }
 
 }  // namespace membound::cuda

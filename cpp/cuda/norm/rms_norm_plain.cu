@@ -4,13 +4,16 @@
 
 namespace membound::cuda {
 
-template NormLaunch launch_rms_norm<Float16, Access::kAligned, Beside::kNothing, Centring::kNever>;
-template NormLaunch launch_rms_norm<BFloat16, Access::kAligned, Beside::kNothing, Centring::kNever>;
-template NormLaunch launch_rms_norm<float, Access::kAligned, Beside::kNothing, Centring::kNever>;
-template NormLaunch launch_rms_norm<double, Access::kAligned, Beside::kNothing, Centring::kNever>;
-template NormLaunch launch_rms_norm<Float16, Access::kAligned, Beside::kResidual, Centring::kNever>;
+template NormLaunch launch_rms_norm<Float16, Access::kAligned, FusedInput::kNone, Centring::kNever>;
 template NormLaunch
-    launch_rms_norm<BFloat16, Access::kAligned, Beside::kResidual, Centring::kNever>;
-template NormLaunch launch_rms_norm<float, Access::kAligned, Beside::kResidual, Centring::kNever>;
+    launch_rms_norm<BFloat16, Access::kAligned, FusedInput::kNone, Centring::kNever>;
+template NormLaunch launch_rms_norm<float, Access::kAligned, FusedInput::kNone, Centring::kNever>;
+template NormLaunch launch_rms_norm<double, Access::kAligned, FusedInput::kNone, Centring::kNever>;
+template NormLaunch
+    launch_rms_norm<Float16, Access::kAligned, FusedInput::kResidual, Centring::kNever>;
+template NormLaunch
+    launch_rms_norm<BFloat16, Access::kAligned, FusedInput::kResidual, Centring::kNever>;
+template NormLaunch
+    launch_rms_norm<float, Access::kAligned, FusedInput::kResidual, Centring::kNever>;
 
 }  // namespace membound::cuda

@@ -15,9 +15,9 @@ void launch_rms_norm_quant(const RmsNormQuantProblem& problem, const tuning::Rms
                            const RowSplit& split, int device, StreamView stream);
 
 template <class T>
-void launch_rms_norm_quant_framed(const RmsNormQuantProblem& problem,
-                                  const tuning::FramedConfig& config,
-                                  const tuning::RmsNormConfig& row, int device, StreamView stream);
+void launch_rms_norm_quant_bulk(const RmsNormQuantProblem& problem,
+                                const tuning::BulkConfig& config, const tuning::RmsNormConfig& row,
+                                int device, StreamView stream);
 
 // Of all but the codes.
 template <class T>
@@ -38,22 +38,22 @@ RowAccess<T> access_of(const RmsNormQuantProblem& problem) {
   return access;
 }
 
-// How rows go by the frame of the codes: in no blocks where they do not. Others go element by
+// How rows go by the span of the codes: in no blocks where they do not. Others go element by
 // element.
 template <class T>
-tuning::FramedConfig framed_config(const RmsNormQuantProblem& problem, int device) {
+tuning::BulkConfig bulk_config(const RmsNormQuantProblem& problem, int device) {
   const RmsNormProblem& norm = problem.norm;
   const bool plain = norm.is_plain() && norm.heads == 1;
   const bool grouped = problem.static_scale == nullptr && problem.group_size < norm.cols;
   const RowAccess<T> numbers = access_of_numbers<T>(problem);
-  if (!plain || grouped || numbers.access() == Access::kAny || numbers.split().extent != 0 ||
+  if (!plain || grouped || numbers.access() == Access::kStrided || numbers.split().extent != 0 ||
       problem.out_rows.rank > 1 || problem.out_col_stride != 1 || max_cluster_size(device) == 1) {
     return {};
   }
   const tuning::RmsNormConfig row =
       tuning::rms_norm_config(norm.rows, norm.cols, sizeof(T), max_cluster_size(device));
-  return tuning::framed_config(norm.rows, row, sizeof(T), true, norm.residual != nullptr ? 2 : 1, 1,
-                               multiprocessors(device), static_cast<int>(max_shared_bytes(device)));
+  return tuning::bulk_config(norm.rows, row, sizeof(T), true, norm.residual != nullptr ? 2 : 1, 1,
+                             multiprocessors(device), static_cast<int>(max_shared_bytes(device)));
 }
 
 void rms_norm_quant(const RmsNormQuantProblem& problem, StreamView stream) {
@@ -67,21 +67,21 @@ void rms_norm_quant(const RmsNormQuantProblem& problem, StreamView stream) {
     };
     RowAccess<T> asked = access_of<T>(problem);
     const tuning::RmsNormConfig aligned = config_of(Access::kAligned);
-    const bool lanes = aligned.form == tuning::RowForm::kWarp && aligned.fold == 1;
-    const bool shifted = asked.access() != Access::kAligned;
+    const bool lanes = aligned.form == tuning::RowForm::kWarp && aligned.items_per_thread == 1;
+    const bool unaligned = asked.access() != Access::kAligned;
     const auto most_shared = static_cast<std::int64_t>(max_shared_bytes(device));
-    if (shifted || (norm.heads > 1 && !lanes) ||
-        tuning::is_seldom(aligned, sizeof(T), shifted, true) ||
-        !tuning::has_parking(aligned, false, norm.residual != nullptr, most_shared)) {
-      asked.at_least(Access::kAny);
+    if (unaligned || (norm.heads > 1 && !lanes) ||
+        tuning::uses_generic_kernel(aligned, sizeof(T), unaligned, true) ||
+        !tuning::has_room_to_stage(aligned, false, norm.residual != nullptr, most_shared)) {
+      asked.at_least(Access::kStrided);
     }
     const Access access = asked.access();
     const tuning::RmsNormConfig config = config_of(access);
     if constexpr (sizeof(T) < 8) {
-      const auto framed = shifted ? framed_config<T>(problem, device) : tuning::FramedConfig{};
-      if (framed.blocks > 0) {
-        return launch_rms_norm_quant_framed<T>(problem, framed, tuning::unfolded(config), device,
-                                               stream);
+      const auto bulk = unaligned ? bulk_config<T>(problem, device) : tuning::BulkConfig{};
+      if (bulk.blocks > 0) {
+        return launch_rms_norm_quant_bulk<T>(problem, bulk, tuning::one_item_per_thread(config),
+                                             device, stream);
       }
     }
     if constexpr (sizeof(T) < 8) {
@@ -90,7 +90,7 @@ void rms_norm_quant(const RmsNormQuantProblem& problem, StreamView stream) {
                                                           stream);
       }
     }
-    launch_rms_norm_quant<T, Access::kAny>(problem, config, asked.split(), device, stream);
+    launch_rms_norm_quant<T, Access::kStrided>(problem, config, asked.split(), device, stream);
   });
 }
 

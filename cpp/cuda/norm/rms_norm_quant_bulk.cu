@@ -6,21 +6,21 @@
 namespace membound::cuda {
 
 template <class T>
-void launch_rms_norm_quant_framed(const RmsNormQuantProblem& problem,
-                                  const tuning::FramedConfig& config,
-                                  const tuning::RmsNormConfig& row, int device, StreamView stream) {
+void launch_rms_norm_quant_bulk(const RmsNormQuantProblem& problem,
+                                const tuning::BulkConfig& config, const tuning::RmsNormConfig& row,
+                                int device, StreamView stream) {
   const auto p = quant_params<T>(problem, row, RowSplit{});
-  const auto as = [&]<Beside kBeside>() {
-    launch_frames(config, [&]<class Team>(const LaunchShape& shape) {
-      launch<rms_norm_quant_framed_kernel<T, Team, kBeside>>(shape, stream, device, p);
+  const auto as = [&]<FusedInput kFusedInput>() {
+    launch_spans(config, [&]<class ThreadGroup>(const LaunchShape& shape) {
+      launch<rms_norm_quant_bulk_kernel<T, ThreadGroup, kFusedInput>>(shape, stream, device, p);
     });
   };
-  problem.norm.residual == nullptr ? as.template operator()<Beside::kNothing>()
-                                   : as.template operator()<Beside::kResidual>();
+  problem.norm.residual == nullptr ? as.template operator()<FusedInput::kNone>()
+                                   : as.template operator()<FusedInput::kResidual>();
 }
 
-template QuantFramedLaunch launch_rms_norm_quant_framed<Float16>;
-template QuantFramedLaunch launch_rms_norm_quant_framed<BFloat16>;
-template QuantFramedLaunch launch_rms_norm_quant_framed<float>;
+template QuantBulkLaunch launch_rms_norm_quant_bulk<Float16>;
+template QuantBulkLaunch launch_rms_norm_quant_bulk<BFloat16>;
+template QuantBulkLaunch launch_rms_norm_quant_bulk<float>;
 
 }  // namespace membound::cuda

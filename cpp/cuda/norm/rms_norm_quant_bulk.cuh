@@ -3,42 +3,44 @@
 #pragma once
 
 // Quantised norms of many rows that start anywhere, with one scale for each or for all
-// (framed_row.cuh).
+// (bulk_row.cuh).
 #include "cuda/norm/rms_norm_bulk.cuh"
 #include "cuda/norm/rms_norm_quant_epilogue.cuh"
 
 namespace membound::cuda {
 
-// What becomes of a row: codes, by units of as many bytes as a chunk has elements, and
-// residual_out, which has a frame of its own.
-template <class T, class Team, Beside kBeside>
-class FramedCodes {
+// What becomes of a row: codes, by units of as many bytes as a vector has elements, and
+// residual_out, which has a span of its own.
+template <class T, class ThreadGroup, FusedInput kFusedInput>
+class BulkCodes {
   using Accumulate = accumulate_t<T>;
   using Params = RmsNormQuantParams<Accumulate>;
-  static constexpr int kVecs = Team::kVecs;
-  static constexpr bool kAdd = kBeside == Beside::kResidual;
-  using Units = FrameUnits<T, kVecs>;
+  static constexpr int kVectorsPerItem = ThreadGroup::kVectorsPerItem;
+  static constexpr bool kAdd = kFusedInput == FusedInput::kResidual;
+  using Units = SpanUnits<T, kVectorsPerItem>;
 
  public:
-  using Sink = QuantiseResult<Access::kAny>;
+  using Epilogue = QuantiseResult<Access::kStrided>;
   static constexpr int kBarriers = 1;  // of the largest magnitude
 
   // Of every gridDim-th row.
-  __device__ FramedCodes(const Params& p, const Team& team, std::int64_t row, std::int64_t step)
+  __device__ BulkCodes(const Params& p, const ThreadGroup& thread_group, std::int64_t row,
+                       std::int64_t step)
       : p_(p),
-        team_(team),
+        thread_group_(thread_group),
         at_(reinterpret_cast<std::uint64_t>(p.quantised) +
             static_cast<std::uint64_t>(row * p.quantised_row_stride)),
-        units_(Frame::of_shift<T>(static_cast<int>(at_ % kPack<T>), p.chunks,
-                                  static_cast<int>(p.cols), kVecs * team.size),
-               team.lane, team.size),
-        residual_out_(
-            Frame::of(residual_row(row), p.chunks, static_cast<int>(p.cols), kVecs * team.size),
-            team.lane, team.size) {
+        units_(
+            AlignedSpan::of_shift<T>(static_cast<int>(at_ % kPack<T>), p.vectors,
+                                     static_cast<int>(p.cols), kVectorsPerItem * thread_group.size),
+            thread_group.lane, thread_group.size),
+        residual_out_(AlignedSpan::of(residual_row(row), p.vectors, static_cast<int>(p.cols),
+                                      kVectorsPerItem * thread_group.size),
+                      thread_group.lane, thread_group.size) {
     at_ += static_cast<std::uint64_t>(static_cast<std::int64_t>(units_.first()));
     residual_out_.place(0, residual_row(row), step * p.residual_out_row_stride);
   }
-  __device__ const Frame& frame() const { return units_.frame(); }
+  __device__ const AlignedSpan& span() const { return units_.span(); }
   __device__ void next() {
     at_ += static_cast<std::uint64_t>(std::int64_t{gridDim.x} * p_.quantised_row_stride);
     if constexpr (kAdd) residual_out_.next();
@@ -46,13 +48,13 @@ class FramedCodes {
   template <class Norm, class Scale>
   __device__ void put(const Norm& norm, std::int64_t row, const Scale& scale, int turn) const {
     if constexpr (kAdd) {
-      norm.each_source(residual_out_.frame(), [&](int v, const auto& of) {
+      norm.each_source(residual_out_.span(), [&](int v, const auto& of) {
         const uint4 sums[1] = {pack<T>(of.numbers(p_))};
         residual_out_.store(v, sums);
       });
     }
-    uint4 y[kVecs];
-    norm.each_source(frame(), [&](int v, const auto& of) {
+    uint4 y[kVectorsPerItem];
+    norm.each_source(span(), [&](int v, const auto& of) {
       y[v] = norm.result(row, of, of.numbers(p_), scale, v);
     });
     const auto inverse = Accumulate(1) / static_cast<Accumulate>(scale_of(y, row, turn));
@@ -67,18 +69,19 @@ class FramedCodes {
   __device__ T* residual_row(std::int64_t row) const {
     return static_cast<T*>(p_.residual_out) + row * p_.residual_out_row_stride;
   }
-  __device__ float scale_of(const uint4 (&y)[kVecs], std::int64_t row, int turn) const {
+  __device__ float scale_of(const uint4 (&y)[kVectorsPerItem], std::int64_t row, int turn) const {
     Accumulate largest[1] = {0};
     if (p_.static_scale == nullptr) {
 #pragma unroll
-      for (int v = 0; v < kVecs; ++v) largest[0] = larger_or_nan(largest[0], largest_of(v, y[v]));
+      for (int v = 0; v < kVectorsPerItem; ++v)
+        largest[0] = larger_or_nan(largest[0], largest_of(v, y[v]));
     }
     // Once for each row, whoever wants it: without a barrier between, rows of a scale of their own
     // took 5 % longer (H200, 16384 x 4097 103 and 109 us, one scale 90 and 83).
-    largest[0] = team_.reduce_part(largest, turn, LargestOrNan());
+    largest[0] = thread_group_.reduce_part(largest, turn, LargestOrNan());
     if (p_.static_scale != nullptr) return *p_.static_scale;
     const float scale = dynamic_scale(largest[0], p_.quantised_dtype, p_.scale_upper_bound);
-    if (team_.lane == 0) p_.scale[row * p_.scale_row_stride] = scale;
+    if (thread_group_.lane == 0) p_.scale[row * p_.scale_row_stride] = scale;
     return scale;
   }
   __device__ Accumulate largest_of(int v, const uint4& y) const {
@@ -89,9 +92,9 @@ class FramedCodes {
     return largest;
   }
   template <DType kDType>
-  __device__ void store(const uint4 (&y)[kVecs], Accumulate inverse) const {
+  __device__ void store(const uint4 (&y)[kVectorsPerItem], Accumulate inverse) const {
 #pragma unroll
-    for (int v = 0; v < kVecs; ++v) {
+    for (int v = 0; v < kVectorsPerItem; ++v) {
       const uint2 codes = codes_of<kDType>(unpack<T>(y[v]).at, inverse);
       if (units_.whole(v)) {
         store_aligned_codes<kPack<T>>(at_ + static_cast<std::uint64_t>(v * units_.apart()), codes);
@@ -107,21 +110,24 @@ class FramedCodes {
   }
 
   const Params& p_;
-  const Team& team_;
+  const ThreadGroup& thread_group_;
   std::uint64_t at_;  // of unit 0 of this thread
   Units units_;
-  FramedResult<T, kVecs, 1> residual_out_;
+  BulkResult<T, kVectorsPerItem, 1> residual_out_;
 };
 
-// As rms_norm_framed_kernel, with a second barrier for each row.
-template <class T, class Team, Beside kBeside>
-__global__ void __launch_bounds__(Team::kMaxThreads, tuning::kFramedThreads / Team::kMaxThreads)
-    rms_norm_quant_framed_kernel(const __grid_constant__ RmsNormQuantParams<accumulate_t<T>> p) {
+// As rms_norm_bulk_kernel, with a second barrier for each row.
+template <class T, class ThreadGroup, FusedInput kFusedInput>
+__global__ void __launch_bounds__(ThreadGroup::kMaxThreads,
+                                  tuning::kBulkThreads / ThreadGroup::kMaxThreads)
+    rms_norm_quant_bulk_kernel(const __grid_constant__ RmsNormQuantParams<accumulate_t<T>> p) {
   if constexpr (MEMBOUND_HAS_CLUSTERS) {
-    const Team team(p.lanes, 1, 0);
-    wait_for_launch_before();
-    FramedNorm<T, Team, kBeside, Centring::kNever, FramedCodes<T, Team, kBeside>>(p, team).run();
-    launch_dependents();
+    const ThreadGroup thread_group(p.lanes, 1, 0);
+    pdl_wait();
+    BulkNorm<T, ThreadGroup, kFusedInput, Centring::kNever, BulkCodes<T, ThreadGroup, kFusedInput>>(
+        p, thread_group)
+        .run();
+    pdl_launch_dependents();
   }
 }
 

@@ -18,19 +18,19 @@ struct QuantParams {
   float* scale;
   std::int64_t scale_row_stride;
   std::int64_t scale_col_stride;
-  int group_chunks;  // that share a scale; 0: the row
+  int group_vectors;  // that share a scale; 0: the row
   float scale_upper_bound;
   DType quantised_dtype;
 };
-// Beside each other for RmsNormParams' reason.
+// FusedInput each other for RmsNormParams' reason.
 template <class Accumulate>
 struct RmsNormQuantParams : QuantParams, RmsNormParams<Accumulate> {
   RowArray quantised_array, scale_array;
 };
 
-// The largest magnitude of a chunk. Two 16-bit ones are compared at once, where the GPU can.
+// The largest magnitude of a vector. Two 16-bit ones are compared at once, where the GPU can.
 template <class T>
-__device__ inline accumulate_t<T> largest_or_nan(const uint4& chunk) {
+__device__ inline accumulate_t<T> largest_or_nan(const uint4& vector) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   if constexpr (sizeof(T) == 2) {
     using Two = std::conditional_t<kDTypeOf<T> == DType::kFloat16, __half2, __nv_bfloat162>;
@@ -38,13 +38,13 @@ __device__ inline accumulate_t<T> largest_or_nan(const uint4& chunk) {
       const std::uint32_t magnitudes = word & 0x7fff7fffu;
       return reinterpret_cast<const Two&>(magnitudes);
     };
-    const Two largest = __hmax2_nan(__hmax2_nan(two(chunk.x), two(chunk.y)),
-                                    __hmax2_nan(two(chunk.z), two(chunk.w)));
+    const Two largest = __hmax2_nan(__hmax2_nan(two(vector.x), two(vector.y)),
+                                    __hmax2_nan(two(vector.z), two(vector.w)));
     const Numbers<T> both = unpack<T>({reinterpret_cast<const std::uint32_t&>(largest), 0, 0, 0});
     return larger_or_nan(both.at[0], both.at[1]);
   }
 #endif
-  const Numbers<T> y = unpack<T>(chunk);
+  const Numbers<T> y = unpack<T>(vector);
   accumulate_t<T> largest = 0;
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) {
@@ -72,17 +72,17 @@ class QuantisedRow {
   }
 
   // Chunk `index` of the row, with the inverse of its scale.
-  __device__ void store(int index, const uint4& chunk, Accumulate inverse) const {
-    store(index, codes_of(p_.quantised_dtype, unpack<T>(chunk).at, inverse));
+  __device__ void store(int index, const uint4& vector, Accumulate inverse) const {
+    store(index, codes_of(p_.quantised_dtype, unpack<T>(vector).at, inverse));
   }
   template <DType kDType>
-  __device__ void store_as(int index, const uint4& chunk, Accumulate inverse) const {
-    store(index, codes_of<kDType>(unpack<T>(chunk).at, inverse));
+  __device__ void store_as(int index, const uint4& vector, Accumulate inverse) const {
+    store(index, codes_of<kDType>(unpack<T>(vector).at, inverse));
   }
 
  private:
   __device__ void store(int index, uint2 codes) const {
-    if (index >= p_.chunks) return;
+    if (index >= p_.vectors) return;
     if constexpr (kAccess == Access::kAligned) {
       store_aligned_codes<kPack<T>>(out_ + static_cast<std::uint64_t>(index) * kPack<T>, codes);
     } else {
@@ -102,40 +102,40 @@ class QuantisedRow {
   float* scale_;
 };
 
-// One chunk, for what is seldom done or slow anyway.
+// One vector, for what is seldom done or slow anyway.
 template <class T, Access kAccess>
 __device__ __noinline__ void cold_store(const RmsNormQuantParams<accumulate_t<T>>& p,
-                                        std::int64_t row, int index, uint4 chunk,
+                                        std::int64_t row, int index, uint4 vector,
                                         accumulate_t<T> inverse) {
-  QuantisedRow<T, kAccess>(p, row).store(index, chunk, inverse);
+  QuantisedRow<T, kAccess>(p, row).store(index, vector, inverse);
 }
 
-// The largest of each group of columns, from that of a chunk in every thread of a block: lanes
-// beside each other hold chunks beside each other, and a group is a power of two of them. One of 64
-// chunks, of float64 alone, is the warps 2 n and 2 n + 1 of kChunks * warps.
-template <int kChunks, class Value>
-__device__ inline void largest_of_groups(Value (&largest)[kChunks], int group_chunks) {
-  const int lanes = group_chunks < kWarpLanes ? group_chunks : kWarpLanes;
+// The largest of each group of columns, from that of a vector in every thread of a block: lanes
+// beside each other hold vectors beside each other, and a group is a power of two of them. One of
+// 64 vectors, of float64 alone, is the warps 2 n and 2 n + 1 of kVectors * warps.
+template <int kVectors, class Value>
+__device__ inline void largest_of_groups(Value (&largest)[kVectors], int group_vectors) {
+  const int lanes = group_vectors < kWarpLanes ? group_vectors : kWarpLanes;
   for (int offset = lanes / 2; offset > 0; offset /= 2) {
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
+    for (int i = 0; i < kVectors; ++i) {
       largest[i] = LargestOrNan()(largest[i], shuffle_xor(largest[i], offset));
     }
   }
   if constexpr (sizeof(Value) == 8) {
-    if (group_chunks <= kWarpLanes) return;
+    if (group_vectors <= kWarpLanes) return;
     constexpr int kMaxWarps = 16;
-    __shared__ Value of_warps[kMaxWarps * kChunks];
+    __shared__ Value of_warps[kMaxWarps * kVectors];
     const int warps = static_cast<int>(blockDim.x) / kWarpLanes;
     const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
     __syncthreads();  // those of the time before have been read
     if (threadIdx.x % kWarpLanes == 0) {
 #pragma unroll
-      for (int i = 0; i < kChunks; ++i) of_warps[i * warps + warp] = largest[i];
+      for (int i = 0; i < kVectors; ++i) of_warps[i * warps + warp] = largest[i];
     }
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
+    for (int i = 0; i < kVectors; ++i) {
       largest[i] = LargestOrNan()(largest[i], of_warps[(i * warps + warp) ^ 1]);
     }
   }
@@ -146,8 +146,9 @@ struct QuantiseResult {
   template <class Accumulate>
   using Params = RmsNormQuantParams<Accumulate>;
   static constexpr int kRounds = 1;        // for the largest magnitude
-  static constexpr bool kAfterSum = true;  // fewer chunks in registers
-  static constexpr bool kAnyVecs = false;  // a group of columns may be in several chunks
+  static constexpr bool kAfterSum = true;  // fewer vectors in registers
+  static constexpr bool kStridedVectorsPerItem =
+      false;  // a group of columns may be in several vectors
   static constexpr bool kQuantises = true;
   static constexpr int kRound = RoundsOf<Centring::kNever>::kCount;
 
@@ -155,15 +156,15 @@ struct QuantiseResult {
   static __device__ void put(const Params<accumulate_t<T>>& p, const Tile& tile, const Row&,
                              bool plain, Make make) {
     using Accumulate = accumulate_t<T>;
-    constexpr int kChunks = Tile::kChunks;
+    constexpr int kVectors = Tile::kVectors;
     const QuantisedRow<T, kAccess> to(p, tile.row());
     const uint4 zeros{0u, 0u, 0u, 0u};
-    uint4 y[kChunks];
+    uint4 y[kVectors];
     const auto hold_as = [&]<bool kPlain>() {
 #pragma unroll
-      for (int i = 0; i < kChunks; ++i) {
+      for (int i = 0; i < kVectors; ++i) {
         y[i] = make.template operator()<kPlain>(i);  // without a branch around it
-        if (tile.index(i) >= p.chunks) y[i] = zeros;
+        if (tile.index(i) >= p.vectors) y[i] = zeros;
       }
     };
     plain ? hold_as.template operator()<true>() : hold_as.template operator()<false>();
@@ -175,26 +176,26 @@ struct QuantiseResult {
         p, to, tile.row(), scale, [&](int i) { return tile.index(i); }, y, tile.active());
   }
 
-  // The same of chunks that wait where they were parked.
+  // The same of vectors that wait where they were staged.
   template <int kSide, class T, class Tile, class Held, class Make>
-  static __device__ void put_parked(const Params<accumulate_t<T>>& p, const Tile& tile,
-                                    const Held& held, bool plain, Make make) {
+  static __device__ void store_staged_row(const Params<accumulate_t<T>>& p, const Tile& tile,
+                                          const Held& held, bool plain, Make make) {
     using Accumulate = accumulate_t<T>;
-    static_assert(Tile::kChunks % kSide == 0);
+    static_assert(Tile::kVectors % kSide == 0);
     const QuantisedRow<T, kAccess> to(p, tile.row());
     Accumulate largest = 0;
     const auto hold_as = [&]<bool kPlain>() {
 #pragma unroll 1
-      for (int first = 0; first < Tile::kChunks; first += kSide) {
+      for (int first = 0; first < Tile::kVectors; first += kSide) {
 #pragma unroll
         for (int j = 0; j < kSide; ++j) {
           const int i = first + j;
           uint4 y = make.template operator()<kPlain>(i);
-          if (tile.index(i) >= p.chunks) y = {0u, 0u, 0u, 0u};
+          if (tile.index(i) >= p.vectors) y = {0u, 0u, 0u, 0u};
           largest = larger_or_nan(largest, largest_or_nan<T>(y));
           held.result(i) = y;
         }
-        asm volatile("" ::: "memory");  // no weights of more chunks in registers
+        asm volatile("" ::: "memory");  // no weights of more vectors in registers
       }
     };
     plain ? hold_as.template operator()<true>() : hold_as.template operator()<false>();
@@ -203,7 +204,7 @@ struct QuantiseResult {
           0, kRound, [&](int) { return largest; }, LargestOrNan());
     });
 #pragma unroll 1
-    for (int i = 0; i < Tile::kChunks; ++i) {
+    for (int i = 0; i < Tile::kVectors; ++i) {
       const uint4 y[] = {held.result(i)};
       store<false, T>(
           p, to, tile.row(), scale, [&](int) { return tile.index(i); }, y, tile.active());
@@ -219,16 +220,16 @@ struct QuantiseResult {
     const float scale = scale_of_row(p, to, tile, [&] {
       return tile.reduce(
           kRound,
-          [&](int at) { return at < p.chunks ? largest_or_nan<T>(result(at)) : Accumulate(0); },
+          [&](int at) { return at < p.vectors ? largest_or_nan<T>(result(at)) : Accumulate(0); },
           LargestOrNan());
     });
     return [&p, &tile, to, scale](int group, int segment, auto make) {
-      constexpr int kChunks = Tile::kChunks;
+      constexpr int kVectors = Tile::kVectors;
       const auto index = [&](int v) { return tile.index(group, segment, v); };
-      uint4 y[kChunks];
+      uint4 y[kVectors];
 #pragma unroll
-      for (int v = 0; v < kChunks; ++v) {
-        y[v] = index(v) < p.chunks ? make(v, index(v)) : uint4{0u, 0u, 0u, 0u};
+      for (int v = 0; v < kVectors; ++v) {
+        y[v] = index(v) < p.vectors ? make(v, index(v)) : uint4{0u, 0u, 0u, 0u};
       }
       store<false, T>(p, to, cluster_index(), scale, index, y, true);
     };
@@ -245,46 +246,46 @@ struct QuantiseResult {
   static __device__ float scale_of_row(const Params<Accumulate>& p, const To& to, const Tile& tile,
                                        Largest largest) {
     if (p.static_scale != nullptr) return *p.static_scale;
-    if (p.group_chunks != 0) return 1;
+    if (p.group_vectors != 0) return 1;
     const float scale = scale_for(p, largest());
     if (tile.first_thread()) to.store_scale(0, scale);
     return scale;
   }
   // scale: of the whole row, where groups have none of their own.
-  template <bool kCold, class T, int kChunks, class Index>
+  template <bool kCold, class T, int kVectors, class Index>
   static __device__ void store(const Params<accumulate_t<T>>& p, const QuantisedRow<T, kAccess>& to,
                                std::int64_t row, float scale, Index index,
-                               const uint4 (&y)[kChunks], bool active) {
+                               const uint4 (&y)[kVectors], bool active) {
     using Accumulate = accumulate_t<T>;
-    Accumulate inverse[kChunks];
-    if (p.static_scale != nullptr || p.group_chunks == 0) {
+    Accumulate inverse[kVectors];
+    if (p.static_scale != nullptr || p.group_vectors == 0) {
       inverse[0] = Accumulate(1) / static_cast<Accumulate>(scale);
 #pragma unroll
-      for (int i = 1; i < kChunks; ++i) inverse[i] = inverse[0];
+      for (int i = 1; i < kVectors; ++i) inverse[i] = inverse[0];
     } else {
-      Accumulate largest[kChunks];
+      Accumulate largest[kVectors];
 #pragma unroll
-      for (int i = 0; i < kChunks; ++i) largest[i] = largest_or_nan<T>(y[i]);
-      largest_of_groups(largest, p.group_chunks);
+      for (int i = 0; i < kVectors; ++i) largest[i] = largest_or_nan<T>(y[i]);
+      largest_of_groups(largest, p.group_vectors);
 #pragma unroll
-      for (int i = 0; i < kChunks; ++i) {
+      for (int i = 0; i < kVectors; ++i) {
         const float own = scale_for(p, largest[i]);
         inverse[i] = Accumulate(1) / static_cast<Accumulate>(own);
         const int at = index(i);
-        const bool first = (at & (p.group_chunks - 1)) == 0;
-        if (active && at < p.chunks && first) to.store_scale(at / p.group_chunks, own);
+        const bool first = (at & (p.group_vectors - 1)) == 0;
+        if (active && at < p.vectors && first) to.store_scale(at / p.group_vectors, own);
       }
     }
     if (!active) return;
-    if constexpr (kCold || kAccess == Access::kAny) {
+    if constexpr (kCold || kAccess == Access::kStrided) {
 #pragma unroll
-      for (int i = 0; i < kChunks; ++i) {
+      for (int i = 0; i < kVectors; ++i) {
         cold_store<T, kAccess>(p, row, index(i), y[i], inverse[i]);
       }
     } else {  // the kind of codes is asked for once
       const auto store_as = [&]<DType kDType>() {
 #pragma unroll
-        for (int i = 0; i < kChunks; ++i) to.template store_as<kDType>(index(i), y[i], inverse[i]);
+        for (int i = 0; i < kVectors; ++i) to.template store_as<kDType>(index(i), y[i], inverse[i]);
       };
       switch (p.quantised_dtype) {
         case DType::kInt8: return store_as.template operator()<DType::kInt8>();

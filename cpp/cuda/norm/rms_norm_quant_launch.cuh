@@ -27,7 +27,7 @@ RmsNormQuantParams<accumulate_t<T>> quant_params(const RmsNormQuantProblem& prob
   rows.place(problem.scale, problem.scale_rows, 0, sizeof(float), p.scale_array,
              p.scale_row_stride);
   p.scale_col_stride = problem.scale_col_stride;
-  p.group_chunks =
+  p.group_vectors =
       problem.group_size >= problem.norm.cols ? 0 : static_cast<int>(problem.group_size / kPack<T>);
   p.scale_upper_bound = problem.scale_upper_bound;
   return p;
@@ -35,19 +35,19 @@ RmsNormQuantParams<accumulate_t<T>> quant_params(const RmsNormQuantProblem& prob
 
 using QuantLaunch = void(const RmsNormQuantProblem&, const tuning::RmsNormConfig&, const RowSplit&,
                          int, StreamView);
-using QuantFramedLaunch = void(const RmsNormQuantProblem&, const tuning::FramedConfig&,
-                               const tuning::RmsNormConfig&, int, StreamView);
+using QuantBulkLaunch = void(const RmsNormQuantProblem&, const tuning::BulkConfig&,
+                             const tuning::RmsNormConfig&, int, StreamView);
 template <class T, Access kAccess>
 void launch_rms_norm_quant(const RmsNormQuantProblem& problem, const tuning::RmsNormConfig& config,
                            const RowSplit& split, int device, StreamView stream) {
   const auto p = quant_params<T>(problem, config, split);
-  const auto go = [&]<Beside kBeside>() {
-    NormRowsLaunch<T, kAccess, kBeside, Centring::kNever, QuantiseResult<kAccess>>(p, config,
-                                                                                   device, stream)
+  const auto go = [&]<FusedInput kFusedInput>() {
+    NormRowsLaunch<T, kAccess, kFusedInput, Centring::kNever, QuantiseResult<kAccess>>(
+        p, config, device, stream)
         .run();
   };
-  problem.norm.residual == nullptr ? go.template operator()<Beside::kNothing>()
-                                   : go.template operator()<Beside::kResidual>();
+  problem.norm.residual == nullptr ? go.template operator()<FusedInput::kNone>()
+                                   : go.template operator()<FusedInput::kResidual>();
 }
 
 }  // namespace membound::cuda

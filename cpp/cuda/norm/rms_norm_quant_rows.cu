@@ -7,9 +7,9 @@ namespace membound::cuda {
 template QuantLaunch launch_rms_norm_quant<Float16, Access::kAligned>;
 template QuantLaunch launch_rms_norm_quant<BFloat16, Access::kAligned>;
 template QuantLaunch launch_rms_norm_quant<float, Access::kAligned>;
-template QuantLaunch launch_rms_norm_quant<Float16, Access::kAny>;
-template QuantLaunch launch_rms_norm_quant<BFloat16, Access::kAny>;
-template QuantLaunch launch_rms_norm_quant<float, Access::kAny>;
-template QuantLaunch launch_rms_norm_quant<double, Access::kAny>;
+template QuantLaunch launch_rms_norm_quant<Float16, Access::kStrided>;
+template QuantLaunch launch_rms_norm_quant<BFloat16, Access::kStrided>;
+template QuantLaunch launch_rms_norm_quant<float, Access::kStrided>;
+template QuantLaunch launch_rms_norm_quant<double, Access::kStrided>;
 
 }  // namespace membound::cuda

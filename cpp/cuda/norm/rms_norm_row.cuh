@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What both rms_norm kernels share: parameters and the arithmetic of one chunk.
+// What both rms_norm kernels share: parameters and the arithmetic of one vector.
 #include <cstdint>
 
 #include "core/layout.hpp"
@@ -21,7 +21,7 @@
 namespace membound::cuda {
 
 // Rounds of the exchange between the blocks of a row. First what it takes to know the sum of
-// squares: that sum, or two sums about a pivot. Where it is not trusted, the largest magnitude,
+// squares: that sum, or two sums about a shift. Where it is not trusted, the largest magnitude,
 // then of the scaled row the sum, or its mean, the sum and the rest of the mean.
 template <Centring kCentring>
 struct RoundsOf {
@@ -35,7 +35,7 @@ struct RoundsOf {
 template <class Accumulate>
 struct RmsNormParams {
   const void* x;
-  ColumnArray<Accumulate> weight;
+  AffineArray<Accumulate> weight;
   void* out;
   Accumulate* rstd;  // null: not wanted
   std::int64_t rows;
@@ -43,7 +43,7 @@ struct RmsNormParams {
   std::int64_t x_row_stride;
   std::int64_t out_row_stride;
   std::int64_t rstd_row_stride;
-  int chunks;              // of a row
+  int vectors;             // of a row
   int lanes;               // of a row, where several share a warp
   int blocks_per_row;      // the cluster
   int groups;              // of a row, summed one by one
@@ -51,29 +51,29 @@ struct RmsNormParams {
   bool overlap_launch;
   bool round_before_weight;
   bool plain;    // a weight of x's dtype, no offset, one rounding; a bias of x's dtype or none
-  bool centred;  // kAsked
+  bool centred;  // kRunTime
   std::int64_t cols;
   std::int64_t group_elements;  // of a row of several groups
   Accumulate inverse_cols;
   Accumulate eps;
   SafeRange<Accumulate> trusted;  // sums of squares outside are redone scaled
-  ColumnArray<Accumulate> bias;
+  AffineArray<Accumulate> bias;
   Accumulate* mean;  // null: not wanted
   std::int64_t mean_row_stride;
   Heads heads;
   bool norm_before_gate;
-  const void* beside;  // the residual or the gate; null: none
+  const void* fused_input;  // the residual or the gate; null: none
   void* residual_out;
-  std::int64_t beside_row_stride;
+  std::int64_t fused_input_row_stride;
   std::int64_t residual_out_row_stride;
   int sqrt_eps_exponent;
-  int vecs;  // chunks of a virtual thread
+  int vectors_per_item;  // vectors of a virtual thread
   double exact_eps;
-  RowArray x_array, out_array, mean_array, rstd_array, beside_array, residual_out_array;
+  RowArray x_array, out_array, mean_array, rstd_array, fused_input_array, residual_out_array;
 };
 
 // What makes a row's numbers its results: (x * scale - mean - correction) * rstd, with scale 1 for
-// every everyday row. Storage as wide as the sums needs the mean in two parts: where it is far
+// every common row. Storage as wide as the sums needs the mean in two parts: where it is far
 // above the spread, the rounding of one would be seen.
 template <class Accumulate>
 struct RowScale {
@@ -99,20 +99,20 @@ __device__ inline void settle(const RmsNormParams<Accumulate>& p, RowScale<Accum
   }
 }
 
-// One chunk of a row as it was read: x, and what is beside it.
-template <class T, Beside kBeside>
-struct SourceChunk {
-  uint4 parts[kBeside == Beside::kNothing ? 1 : 2];
+// One vector of a row as it was read: x, and what is beside it.
+template <class T, FusedInput kFusedInput>
+struct SourceVector {
+  uint4 parts[kFusedInput == FusedInput::kNone ? 1 : 2];
 
   // What is normalised.
   __device__ Numbers<T> numbers(const RmsNormParams<accumulate_t<T>>& p) const {
     Numbers<T> x = unpack<T>(parts[0]);
-    if constexpr (kBeside == Beside::kResidual) {
+    if constexpr (kFusedInput == FusedInput::kResidual) {
       const Numbers<T> residual = unpack<T>(parts[1]);
 #pragma unroll
       for (int i = 0; i < kPack<T>; ++i) x.at[i] += residual.at[i];
     }
-    if constexpr (kBeside == Beside::kGate) {
+    if constexpr (kFusedInput == FusedInput::kGate) {
       if (!p.norm_before_gate) multiply(x, silu_of<T>(parts[1]));
     }
     return x;
@@ -120,10 +120,10 @@ struct SourceChunk {
 };
 
 // The gate of a result that it comes after, whose product with the weight may have been rounded.
-template <class T, Beside kBeside>
+template <class T, FusedInput kFusedInput>
 __device__ inline void pass_gate(const RmsNormParams<accumulate_t<T>>& p, Numbers<T>& y,
                                  const uint4& gate) {
-  if constexpr (kBeside == Beside::kGate) {
+  if constexpr (kFusedInput == FusedInput::kGate) {
     if (!p.norm_before_gate) return;
     if (p.round_before_weight) y = rounded<T>(y);
     multiply(y, silu_of<T>(gate));
@@ -145,7 +145,7 @@ __device__ inline Numbers<T> deviations(Numbers<T> x, const RowScale<accumulate_
   return x;
 }
 
-// of(deviations) of one chunk, for sums that run over the end of the row: nothing is added there.
+// of(deviations) of one vector, for sums that run over the end of the row: nothing is added there.
 template <class T, Access kAccess, Centring kCentring, class Of>
 __device__ inline auto of_deviations(const RmsNormParams<accumulate_t<T>>& p,
                                      const Numbers<T>& numbers,
@@ -153,13 +153,13 @@ __device__ inline auto of_deviations(const RmsNormParams<accumulate_t<T>>& p,
   Numbers<T> x = deviations<T, kCentring>(numbers, row);
   if constexpr (kCentring == Centring::kNever) {
     return of(x);
-  } else if constexpr (kAccess == Access::kAligned) {  // whole chunks
+  } else if constexpr (kAccess == Access::kAligned) {  // whole vectors
     const auto sums = of(x);
-    return index < p.chunks ? sums : decltype(of(x))(0);
+    return index < p.vectors ? sums : decltype(of(x))(0);
   } else {
-    if (index >= p.chunks - 1) {
+    if (index >= p.vectors - 1) {
       const int left =
-          index < p.chunks ? static_cast<int>(p.cols - std::int64_t{index} * kPack<T>) : 0;
+          index < p.vectors ? static_cast<int>(p.cols - std::int64_t{index} * kPack<T>) : 0;
 #pragma unroll
       for (int i = 0; i < kPack<T>; ++i) x.at[i] = i < left ? x.at[i] : accumulate_t<T>(0);
     }
@@ -215,7 +215,7 @@ __device__ inline accumulate_t<T> merge_groups(const RmsNormParams<accumulate_t<
   });
 }
 
-// What a chunk of deviations adds: they and their squares.
+// What a vector of deviations adds: they and their squares.
 template <class T>
 __device__ inline Pair<accumulate_t<T>> sums_of(const Numbers<T>& x) {
   return {sum<T>(x), sum_of_squares<T>(x)};
@@ -240,14 +240,14 @@ __device__ inline accumulate_t<T> take_moments(RowScale<accumulate_t<T>>& row,
   }
 }
 
-// The weight and the bias beside the chunks of a row.
+// The weight and the bias beside the vectors of a row.
 template <class T, Access kAccess, Centring kCentring>
-class Columns {
+class AffineParameters {
   using Params = RmsNormParams<accumulate_t<T>>;
 
  public:
-  __device__ Columns(const Params& p, std::int64_t head)
-      : p_(p), weight_(p.weight, p.chunks, p.cols, head), bias_(p.bias, p.chunks, p.cols, head) {}
+  __device__ AffineParameters(const Params& p, std::int64_t head)
+      : p_(p), weight_(p.weight, p.vectors, p.cols, head), bias_(p.bias, p.vectors, p.cols, head) {}
 
   // Issue the loads of the weight and, where rows are always centred, of the bias. kPlain: they are
   // known to be of x's dtype, and there is a weight.
@@ -270,7 +270,7 @@ class Columns {
       bias_.template load<false, kPlain>(biases, index);
     }
   }
-  // Both of one chunk; bias: cleared before.
+  // Both of one vector; bias: cleared before.
   template <bool kPlain = false>
   __device__ void load_at(uint4& weight, uint4& bias, int index) const {
     uint4 weights[1] = {weight}, biases[1] = {bias};
@@ -286,8 +286,8 @@ class Columns {
     return bias[0];
   }
 
-  // One chunk of the result; bias: what load_bias gave. kPlain: without the options, whose branches
-  // cost a tenth of the instructions.
+  // One vector of the result; bias: what load_bias gave. kPlain: without the options, whose
+  // branches cost a tenth of the instructions.
   template <bool kPlain>
   __device__ Numbers<T> normalised(const Numbers<T>& numbers, const RowScale<accumulate_t<T>>& row,
                                    const uint4& weight, const uint4& bias, int index) const {
@@ -315,25 +315,27 @@ class Columns {
 
  private:
   const Params& p_;
-  ColumnReader<T, kAccess> weight_;
-  ColumnReader<T, kAccess> bias_;
+  AffineReader<T, kAccess> weight_;
+  AffineReader<T, kAccess> bias_;
 };
 
 // Blocks per multiprocessor that the registers of a held row are held to; 0: the compiler's choice.
-template <class T, class Team, Access kAccess, Beside kBeside, Centring kCentring>
+template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Centring kCentring>
 constexpr int min_blocks() {
-  if (std::is_same_v<Team, SmallBlockTeam>) return 3;
-  if (kBeside != Beside::kNothing || kAccess == Access::kAny || Team::kSharesWarp) return 0;
-  if (sizeof(T) == 8 && Team::kParks) return 0;
-  if (Team::kVecs > 2 && !Team::kParks) return 0;  // rows are few
+  if (std::is_same_v<ThreadGroup, SmallBlockThreadGroup>) return 3;
+  if (kFusedInput != FusedInput::kNone || kAccess == Access::kStrided || ThreadGroup::kSharesWarp)
+    return 0;
+  if (sizeof(T) == 8 && ThreadGroup::kStagesRow) return 0;
+  if (ThreadGroup::kVectorsPerItem > 2 && !ThreadGroup::kStagesRow) return 0;  // rows are few
   const bool centred = kCentring != Centring::kNever;
-  if (Team::kClusters) return kAccess == Access::kShifted ? 2 : 5;
-  constexpr int kThreads = Team::kMaxThreads;
-  if (kAccess == Access::kShifted) return Team::kParks ? (centred ? 768 : 1024) / kThreads : 0;
-  if (Team::kVecs > 2) return 1536 / kThreads;
-  if (Team::kFold == 1) return kThreads == 256 ? (centred ? 5 : 6) : 0;
-  // Four chunks: centred ones of 16 bits are parked, and of float32 fit 64 registers.
-  return centred ? (sizeof(T) == 2 && Team::kParks ? 1280 : 1024) / kThreads : 0;
+  if (ThreadGroup::kClusters) return kAccess == Access::kUnaligned ? 2 : 5;
+  constexpr int kThreads = ThreadGroup::kMaxThreads;
+  if (kAccess == Access::kUnaligned)
+    return ThreadGroup::kStagesRow ? (centred ? 768 : 1024) / kThreads : 0;
+  if (ThreadGroup::kVectorsPerItem > 2) return 1536 / kThreads;
+  if (ThreadGroup::kItemsPerThread == 1) return kThreads == 256 ? (centred ? 5 : 6) : 0;
+  // Four vectors: centred ones of 16 bits are staged, and of float32 fit 64 registers.
+  return centred ? (sizeof(T) == 2 && ThreadGroup::kStagesRow ? 1280 : 1024) / kThreads : 0;
 }
 
 }  // namespace membound::cuda

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The arrays of one row of a norm, and where its chunks are between their only read and their only
+// The arrays of one row of a norm, and where its vectors are between their only read and their only
 // write: in registers, or in shared memory.
 #include "cuda/norm/rms_norm_row.cuh"
 #include "cuda/row/staged_row.cuh"
@@ -10,79 +10,81 @@
 namespace membound::cuda {
 
 // The arrays of one row: x and what is beside it are read; out and residual_out written.
-template <class T, Access kAccess, Beside kBeside>
+template <class T, Access kAccess, FusedInput kFusedInput>
 class NormRow {
   using Params = RmsNormParams<accumulate_t<T>>;
   using Reader = RowReader<T, kAccess>;
   using Writer = RowWriter<T, kAccess>;
-  static constexpr bool kHasBeside = kBeside != Beside::kNothing;
+  static constexpr bool kHasFusedInput = kFusedInput != FusedInput::kNone;
 
  public:
-  using Chunk = SourceChunk<T, kBeside>;
+  using Vector = SourceVector<T, kFusedInput>;
 
   __device__ NormRow(const Params& p, std::int64_t row)
       : p_(p),
         row_(row),
-        x_(at<const T>(p.x, p.x_row_stride, p.x_array), p.x_array, p.chunks, p.cols),
-        beside_(kHasBeside ? Reader(at<const T>(p.beside, p.beside_row_stride, p.beside_array),
-                                    p.beside_array, p.chunks, p.cols)
-                           : x_) {}
+        x_(at<const T>(p.x, p.x_row_stride, p.x_array), p.x_array, p.vectors, p.cols),
+        fused_input_(kHasFusedInput ? Reader(at<const T>(p.fused_input, p.fused_input_row_stride,
+                                                         p.fused_input_array),
+                                             p.fused_input_array, p.vectors, p.cols)
+                                    : x_) {}
 
   __device__ const Reader& x() const { return x_; }
-  __device__ const Reader& beside() const { return beside_; }
+  __device__ const Reader& fused_input() const { return fused_input_; }
 
-  // The kCount chunks index(0), index(1) ... of x, and as many of what is beside it.
+  // The kCount vectors index(0), index(1) ... of x, and as many of what is beside it.
   template <int kCount>
   struct Raw {
-    RawChunks<kAccess, kCount> x;
-    RawChunks<kAccess, kHasBeside ? kCount : 1> beside;
+    RawVectors<kAccess, kCount> x;
+    RawVectors<kAccess, kHasFusedInput ? kCount : 1> fused_input;
   };
   template <int kCount, class Index>
   __device__ void fetch(Raw<kCount>& raw, Index index) const {
     x_.fetch(raw.x, index);
-    if constexpr (kHasBeside) beside_.fetch(raw.beside, index);
+    if constexpr (kHasFusedInput) fused_input_.fetch(raw.fused_input, index);
   }
   template <bool kUniform, int kCount, class Index>
-  __device__ void chunks(Raw<kCount>& raw, Chunk (&chunks)[kCount], Index index) const {
+  __device__ void vectors(Raw<kCount>& raw, Vector (&vectors)[kCount], Index index) const {
     // Not in fetch(): weights are asked for behind it (H200, 1024 x 300 in this form 3.3 us, 3.5
     // so).
     x_.fetch_end(raw.x, index);
-    if constexpr (kHasBeside) beside_.fetch_end(raw.beside, index);
+    if constexpr (kHasFusedInput) fused_input_.fetch_end(raw.fused_input, index);
     uint4 parts[kCount];
-    x_.template chunks<kUniform>(raw.x, parts, index);
+    x_.template vectors<kUniform>(raw.x, parts, index);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) chunks[i].parts[0] = parts[i];
-    if constexpr (kHasBeside) {
-      beside_.template chunks<kUniform>(raw.beside, parts, index);
+    for (int i = 0; i < kCount; ++i) vectors[i].parts[0] = parts[i];
+    if constexpr (kHasFusedInput) {
+      fused_input_.template vectors<kUniform>(raw.fused_input, parts, index);
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) chunks[i].parts[1] = parts[i];
+      for (int i = 0; i < kCount; ++i) vectors[i].parts[1] = parts[i];
     }
   }
-  __device__ Chunk load_chunk(int index) const {
-    Chunk chunk;
-    chunk.parts[0] = x_.load(index);
-    if constexpr (kHasBeside) chunk.parts[1] = beside_.load(index);
-    return chunk;
+  __device__ Vector load_vector(int index) const {
+    Vector vector;
+    vector.parts[0] = x_.load(index);
+    if constexpr (kHasFusedInput) vector.parts[1] = fused_input_.load(index);
+    return vector;
   }
-  __device__ Numbers<T> load(int index) const { return load_chunk(index).numbers(p_); }
-  __device__ Chunk load_chunk_alike(int index) const {
-    Chunk chunk;
-    chunk.parts[0] = x_.load_alike(index);
-    if constexpr (kHasBeside) chunk.parts[1] = beside_.load_alike(index);
-    return chunk;
+  __device__ Numbers<T> load(int index) const { return load_vector(index).numbers(p_); }
+  __device__ Vector load_vector_alike(int index) const {
+    Vector vector;
+    vector.parts[0] = x_.load_alike(index);
+    if constexpr (kHasFusedInput) vector.parts[1] = fused_input_.load_alike(index);
+    return vector;
   }
-  __device__ Numbers<T> load_alike(int index) const { return load_chunk_alike(index).numbers(p_); }
-  // A chunk of the result in storage: what came of the norm, and the gate that it passes.
-  __device__ uint4 result(Numbers<T> y, const Chunk& chunk) const {
-    if constexpr (kBeside == Beside::kGate) pass_gate<T, kBeside>(p_, y, chunk.parts[1]);
+  __device__ Numbers<T> load_alike(int index) const { return load_vector_alike(index).numbers(p_); }
+  // A vector of the result in storage: what came of the norm, and the gate that it passes.
+  __device__ uint4 result(Numbers<T> y, const Vector& vector) const {
+    if constexpr (kFusedInput == FusedInput::kGate)
+      pass_gate<T, kFusedInput>(p_, y, vector.parts[1]);
     return pack<T>(y);
   }
   __device__ Writer out() const {
-    return {at<T>(p_.out, p_.out_row_stride, p_.out_array), p_.out_array, p_.chunks, p_.cols};
+    return {at<T>(p_.out, p_.out_row_stride, p_.out_array), p_.out_array, p_.vectors, p_.cols};
   }
   __device__ Writer residual_out() const {
     return {at<T>(p_.residual_out, p_.residual_out_row_stride, p_.residual_out_array),
-            p_.residual_out_array, p_.chunks, p_.cols};
+            p_.residual_out_array, p_.vectors, p_.cols};
   }
   // By one thread of the row.
   template <Centring kCentring>
@@ -109,71 +111,76 @@ class NormRow {
   const Params& p_;
   std::int64_t row_;
   Reader x_;
-  Reader beside_;
+  Reader fused_input_;
 };
 
-// A chunk of a row, and of its result, for what is seldom done. Out of line: inlined into each of
+// A vector of a row, and of its result, for what is seldom done. Out of line: inlined into each of
 // its passes, the redo of extreme rows was a fifth of all machine code.
-template <class T, Access kAccess, Beside kBeside>
-__device__ __noinline__ SourceChunk<T, kBeside> cold_chunk(const RmsNormParams<accumulate_t<T>>& p,
-                                                           std::int64_t row, int index) {
-  return NormRow<T, kAccess, kBeside>(p, row).load_chunk(index);
+template <class T, Access kAccess, FusedInput kFusedInput>
+__device__ __noinline__ SourceVector<T, kFusedInput> cold_vector(
+    const RmsNormParams<accumulate_t<T>>& p, std::int64_t row, int index) {
+  return NormRow<T, kAccess, kFusedInput>(p, row).load_vector(index);
 }
-template <class T, Access kAccess, Beside kBeside, Centring kCentring>
+template <class T, Access kAccess, FusedInput kFusedInput, Centring kCentring>
 __device__ __noinline__ uint4 cold_result(const RmsNormParams<accumulate_t<T>>& p, std::int64_t row,
                                           std::int64_t head, RowScale<accumulate_t<T>> scale,
                                           int index) {
-  const NormRow<T, kAccess, kBeside> from(p, row);
-  const SourceChunk<T, kBeside> chunk = from.load_chunk(index);
-  const Columns<T, kAccess, kCentring> columns(p, head);
+  const NormRow<T, kAccess, kFusedInput> from(p, row);
+  const SourceVector<T, kFusedInput> vector = from.load_vector(index);
+  const AffineParameters<T, kAccess, kCentring> columns(p, head);
   return from.result(
-      columns.template normalised<false>(chunk.numbers(p), scale, columns.load(index),
+      columns.template normalised<false>(vector.numbers(p), scale, columns.load(index),
                                          columns.load_bias(index), index),
-      chunk);
+      vector);
 }
 
-// Where the rows of a team wait. Element by element they are read into registers. Two virtual
-// threads' chunks of aligned rows fit there, too, and rows that are few enough for one wave are
-// faster (H200, RMSNorm bfloat16, 1024 x 4096: 5.8 us, 6.5 parked); parked where their kernels need
-// the registers otherwise (LayerNorm, 16384 x 4096: 74.7 to 70.5; quantised 62 to 54; with a gate
-// 8192 x 6144: 116 to 73).
-template <class T, class Team, Access kAccess, Beside kBeside, Centring kCentring, bool kQuantised>
-inline constexpr bool kParked =
-    Team::kParks && kAccess != Access::kAny &&
-    (kAccess == Access::kShifted || Team::kVecs > 2 ||
-     (sizeof(T) == 2 && (kCentring != Centring::kNever || kQuantised || kBeside == Beside::kGate)));
+// Where the rows of a thread group wait. Element by element they are read into registers. Two
+// virtual threads' vectors of aligned rows fit there, too, and rows that are few enough for one
+// wave are faster (H200, RMSNorm bfloat16, 1024 x 4096: 5.8 us, 6.5 staged); staged where their
+// kernels need the registers otherwise (LayerNorm, 16384 x 4096: 74.7 to 70.5; quantised 62 to 54;
+// with a gate 8192 x 6144: 116 to 73).
+template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Centring kCentring,
+          bool kQuantised>
+inline constexpr bool kStaged =
+    ThreadGroup::kStagesRow && kAccess != Access::kStrided &&
+    (kAccess == Access::kUnaligned || ThreadGroup::kVectorsPerItem > 2 ||
+     (sizeof(T) == 2 &&
+      (kCentring != Centring::kNever || kQuantised || kFusedInput == FusedInput::kGate)));
 
 // Whether one copy brings all of a block's part. It takes no instructions of other threads, who
-// wait for all of it (H200, float32 8192 x 16384: LayerNorm 271 us, by chunks 295, RMSNorm 254 and
+// wait for all of it (H200, float32 8192 x 16384: LayerNorm 271 us, by vectors 295, RMSNorm 254 and
 // 252; bfloat16 2048 x 65536: LayerNorm 167 and 163; 8192 x 8192: 71 and 66).
-template <class T, class Team, Centring kCentring>
-inline constexpr bool kParkedAtOnce =
-    Team::kClusters && sizeof(T) == 4 && kCentring == Centring::kAlways;
+template <class T, class ThreadGroup, Centring kCentring>
+inline constexpr bool kStagedByBulkCopy =
+    ThreadGroup::kClusters && sizeof(T) == 4 && kCentring == Centring::kAlways;
 
-// Arrays of chunks in shared memory. Results of shifted rows are put together over x, unless it is
-// read again for the sum with the residual.
-template <Access kAccess, Beside kBeside>
-inline constexpr int kParkedArrays = 1 + (kBeside != Beside::kNothing) +
-                                     (kAccess == Access::kShifted && kBeside == Beside::kResidual);
+// Arrays of vectors in shared memory. Results of unaligned rows are put together over x, unless it
+// is read again for the sum with the residual.
+template <Access kAccess, FusedInput kFusedInput>
+inline constexpr int kStagedArrays =
+    1 + (kFusedInput != FusedInput::kNone) +
+    (kAccess == Access::kUnaligned && kFusedInput == FusedInput::kResidual);
 
-// The chunks of a thread, in registers from fetch() on.
-template <class T, class Team, Access kAccess, Beside kBeside>
-class RegisterChunks {
-  using Row = NormRow<T, kAccess, kBeside>;
-  using Tile = HeldTile<Team, kAccess>;
-  static constexpr int kChunks = Tile::kChunks;
+// The vectors of a thread, in registers from fetch() on.
+template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput>
+class RegisterVectors {
+  using Row = NormRow<T, kAccess, kFusedInput>;
+  using Tile = HeldTile<ThreadGroup, kAccess>;
+  static constexpr int kVectors = Tile::kVectors;
 
  public:
-  using Chunk = typename Row::Chunk;
-  __device__ RegisterChunks(const Row& row, const Tile& tile) : row_(row), tile_(tile) {}
+  using Vector = typename Row::Vector;
+  __device__ RegisterVectors(const Row& row, const Tile& tile) : row_(row), tile_(tile) {}
 
   __device__ void fetch(const RmsNormParams<accumulate_t<T>>&, int) { row_.fetch(raw_, index()); }
-  __device__ void receive() { row_.template chunks<Team::kUniformShift>(raw_, chunks_, index()); }
-  __device__ const Chunk& at(int i) const { return chunks_[i]; }
+  __device__ void receive() {
+    row_.template vectors<ThreadGroup::kUniformShift>(raw_, vectors_, index());
+  }
+  __device__ const Vector& at(int i) const { return vectors_[i]; }
   // Between two uses: numbers need not stay in registers.
-  __device__ void forget() {
+  __device__ void rematerialise() {
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) forget_numbers(chunks_[i].parts);
+    for (int i = 0; i < kVectors; ++i) compiler_barrier(vectors_[i].parts);
   }
 
  private:
@@ -182,76 +189,76 @@ class RegisterChunks {
   }
   const Row& row_;
   const Tile& tile_;
-  typename Row::template Raw<kChunks> raw_;
-  Chunk chunks_[kChunks];
+  typename Row::template Raw<kVectors> raw_;
+  Vector vectors_[kVectors];
 };
 
 // The same in dynamic shared memory, each thread its own, so that a multiprocessor has more of them
 // on their way than its registers hold (H200, LayerNorm bfloat16: 1024 x 4096 8.1 to 6.8 us, 2048 x
 // 65536 182 to 163).
-template <class T, class Team, Access kAccess, Beside kBeside, Centring kCentring>
-class ParkedChunks {
-  using Row = NormRow<T, kAccess, kBeside>;
-  using Tile = HeldTile<Team, kAccess>;
-  using Part = ParkedPart<kParkedAtOnce<T, Team, kCentring>>;
-  static constexpr int kChunks = Tile::kChunks;
-  static constexpr bool kHasBeside = kBeside != Beside::kNothing;
+template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Centring kCentring>
+class StagedVectors {
+  using Row = NormRow<T, kAccess, kFusedInput>;
+  using Tile = HeldTile<ThreadGroup, kAccess>;
+  using Part = StagedRowPart<kStagedByBulkCopy<T, ThreadGroup, kCentring>>;
+  static constexpr int kVectors = Tile::kVectors;
+  static constexpr bool kHasFusedInput = kFusedInput != FusedInput::kNone;
 
  public:
-  using Chunk = typename Row::Chunk;
-  __device__ ParkedChunks(const Row& row, const Tile& tile) : row_(row), tile_(tile) {}
+  using Vector = typename Row::Vector;
+  __device__ StagedVectors(const Row& row, const Tile& tile) : row_(row), tile_(tile) {}
 
   __device__ void fetch(const RmsNormParams<accumulate_t<T>>& p, int lane) {
-    if constexpr (kAccess == Access::kShifted) {
+    if constexpr (kAccess == Access::kUnaligned) {
       const int row_bytes = static_cast<int>(p.cols) * int{sizeof(T)};
       const bool outermost = tile_.row() == 0 || tile_.row() == p.rows - 1;
-      park_blocks(row_.x(), part(0), tile_, lane, row_bytes, outermost);
-      if constexpr (kHasBeside)
-        park_blocks(row_.beside(), part(1), tile_, lane, row_bytes, outermost);
+      stage_blocks(row_.x(), part(0), tile_, lane, row_bytes, outermost);
+      if constexpr (kHasFusedInput)
+        stage_blocks(row_.fused_input(), part(1), tile_, lane, row_bytes, outermost);
       commit_copies();
-    } else if constexpr (kHasBeside) {
+    } else if constexpr (kHasFusedInput) {
       uint4* const to[] = {part(0), part(1)};
-      Part::fetch(to, tile_, p.chunks, [&](int array, int index) {
-        return array == 0 ? row_.x().address(index) : row_.beside().address(index);
+      Part::fetch(to, tile_, p.vectors, [&](int array, int index) {
+        return array == 0 ? row_.x().address(index) : row_.fused_input().address(index);
       });
     } else {
       uint4* const to[] = {part(0)};
-      Part::fetch(to, tile_, p.chunks, [&](int, int index) { return row_.x().address(index); });
+      Part::fetch(to, tile_, p.vectors, [&](int, int index) { return row_.x().address(index); });
     }
   }
   __device__ void receive() {
-    if constexpr (kAccess != Access::kShifted) {
+    if constexpr (kAccess != Access::kUnaligned) {
       Part::receive();
     } else {
       wait_for_copies<0>();
       __syncthreads();
       settle(row_.x().shift(), part(0));
-      if constexpr (kHasBeside) settle(row_.beside().shift(), part(1));
+      if constexpr (kHasFusedInput) settle(row_.fused_input().shift(), part(1));
     }
   }
-  __device__ Chunk at(int i) const {
-    Chunk chunk;
-    chunk.parts[0] = part(0)[tile_.place(i)];
-    if constexpr (kHasBeside) chunk.parts[1] = part(1)[tile_.place(i)];
-    return chunk;
+  __device__ Vector at(int i) const {
+    Vector vector;
+    vector.parts[0] = part(0)[tile_.place(i)];
+    if constexpr (kHasFusedInput) vector.parts[1] = part(1)[tile_.place(i)];
+    return vector;
   }
-  __device__ void forget() { asm volatile("" ::: "memory"); }
-  // The result of an aligned chunk waits in its x's place.
+  __device__ void rematerialise() { asm volatile("" ::: "memory"); }
+  // The result of an aligned vector waits in its x's place.
   __device__ uint4& result(int i) const { return part(0)[tile_.place(i)]; }
 
  private:
-  // What came as blocks of memory becomes chunks of the row.
+  // What came as blocks of memory becomes vectors of the row.
   __device__ void settle(int shift, uint4* blocks) {
-    uint4 chunks[kChunks];
-    unpark_blocks<Team::kUniformShift>(shift, blocks, tile_, chunks);
+    uint4 vectors[kVectors];
+    load_staged_blocks<ThreadGroup::kUniformShift>(shift, blocks, tile_, vectors);
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) blocks[tile_.place(i)] = chunks[i];
+    for (int i = 0; i < kVectors; ++i) blocks[tile_.place(i)] = vectors[i];
   }
   __device__ uint4* part(int array) const {
     extern __shared__ uint4 parked[];
-    constexpr int kBefore = kParkedArrays<kAccess, kBeside> - (kHasBeside ? 2 : 1);
-    return parked + (kBefore + array) * parked_places(kAccess, tile_.places()) +
+    constexpr int kBefore = kStagedArrays<kAccess, kFusedInput> - (kHasFusedInput ? 2 : 1);
+    return parked + (kBefore + array) * staged_vectors(kAccess, tile_.places()) +
            tile_.first_place();
   }
   const Row& row_;

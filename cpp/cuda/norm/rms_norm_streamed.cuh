@@ -13,31 +13,31 @@ template <class T, Access kAccess, Centring kCentring, class Tile, class Row>
 __device__ inline accumulate_t<T> streamed_squares_at_once(const RmsNormParams<accumulate_t<T>>& p,
                                                            Tile& tile, const Row& row,
                                                            RowScale<accumulate_t<T>>& scale,
-                                                           int exchange, bool& sound) {
+                                                           int exchange, bool& in_range) {
   using Accumulate = accumulate_t<T>;
-  sound = true;
+  in_range = true;
   if (!is_centred<kCentring>(p)) {
     return tile.reduce(exchange, [&](int at) { return sum_of_squares<T>(row.load(at)); }, Sum());
   }
-  scale.mean = pivot_of<T>(p, row);
+  scale.mean = variance_shift_of<T>(p, row);
   tile.each_group([&](int group) {
     const Pair<Accumulate> sums = tile.reduce_group(
         group,
-        [&](int at) { return sums_about_pivot<T, kAccess, kCentring>(p, row.load(at), scale, at); },
+        [&](int at) { return sums_about_shift<T, kAccess, kCentring>(p, row.load(at), scale, at); },
         Sum());
     tile.send(exchange, group, sums.a);
     tile.send(exchange + 1, group, sums.b);
   });
   const Accumulate a = combine_slots<kMaxGroups>(tile.collect(exchange), Sum());
   const Accumulate b = combine_slots<kMaxGroups>(tile.collect(exchange + 1), Sum());
-  return leave_pivot<T>(scale, {a, b}, p.inverse_cols, sound);
+  return is_far_from_shift<T>(scale, {a, b}, p.inverse_cols, in_range);
 }
 
 // As HeldRow::squares_of, group by group: the second and third read of a group come from L2.
-// numbers(index): of a chunk.
-template <class T, Access kAccess, Centring kCentring, class Tile, class OfChunk>
+// numbers(index): of a vector.
+template <class T, Access kAccess, Centring kCentring, class Tile, class OfVector>
 __device__ inline accumulate_t<T> streamed_squares(const RmsNormParams<accumulate_t<T>>& p,
-                                                   Tile& tile, OfChunk numbers,
+                                                   Tile& tile, OfVector numbers,
                                                    RowScale<accumulate_t<T>>& scale, int exchange) {
   using Accumulate = accumulate_t<T>;
   RowScale<Accumulate> so_far = scale;
@@ -75,32 +75,33 @@ __device__ inline accumulate_t<T> streamed_squares(const RmsNormParams<accumulat
 
 // A row too wide to hold, or a GPU without clusters: one row per cluster (or block), read once for
 // its sum and again for its result. Shared memory: the sums of the warps and groups, and the
-// results of shifted rows. Limited by memory, the second read by L2 where the rows in flight fit
+// results of unaligned rows. Limited by memory, the second read by L2 where the rows in flight fit
 // it.
-template <class T, int kVecs, int kMaxWarps, Access kAccess, Beside kBeside, Centring kCentring,
-          class Sink>
+template <class T, int kVectorsPerItem, int kMaxWarps, Access kAccess, FusedInput kFusedInput,
+          Centring kCentring, class Epilogue>
 __global__ void __launch_bounds__(kMaxWarps* kWarpLanes) rms_norm_streamed_kernel(
-    const __grid_constant__ typename Sink::template Params<accumulate_t<T>> p) {
+    const __grid_constant__ typename Epilogue::template Params<accumulate_t<T>> p) {
   using Accumulate = accumulate_t<T>;
   using Rounds = RoundsOf<kCentring>;
-  using Tile = StreamedTile<Accumulate, kVecs, kMaxWarps, Rounds::kCount + Sink::kRounds, kAccess>;
+  using Tile = StreamedTile<Accumulate, kVectorsPerItem, kMaxWarps,
+                            Rounds::kCount + Epilogue::kRounds, kAccess>;
   __shared__ typename Tile::Shared shared;
-  Tile tile(shared, p.blocks_per_row, p.groups, p.segments_per_group, p.vecs);
+  Tile tile(shared, p.blocks_per_row, p.groups, p.segments_per_group, p.vectors_per_item);
   tile.start();
-  using Row = NormRow<T, kAccess, kBeside>;
-  constexpr bool kAdd = kBeside == Beside::kResidual;
-  constexpr bool kAddLater = kAdd && kAccess != Access::kAny;
+  using Row = NormRow<T, kAccess, kFusedInput>;
+  constexpr bool kAdd = kFusedInput == FusedInput::kResidual;
+  constexpr bool kAddLater = kAdd && kAccess != Access::kStrided;
   const Row row(p, cluster_index());
-  if (p.overlap_launch) begin_overlapped();
+  if (p.overlap_launch) pdl_wait_and_launch();
 
   RowScale<Accumulate> scale;
-  bool sound;
+  bool in_range;
   const Accumulate plain =
-      streamed_squares_at_once<T, kAccess, kCentring>(p, tile, row, scale, 0, sound);
+      streamed_squares_at_once<T, kAccess, kCentring>(p, tile, row, scale, 0, in_range);
   scale.rstd = plain_rstd(p, plain);
-  if (!sound || !is_trusted(p, plain)) {
+  if (!in_range || !is_trusted(p, plain)) {
     const auto numbers = [&](int at) {
-      return cold_chunk<T, kAccess, kBeside>(p, cluster_index(), at).numbers(p);
+      return cold_vector<T, kAccess, kFusedInput>(p, cluster_index(), at).numbers(p);
     };
     const Accumulate largest = tile.template reduce<1>(
         Rounds::kScaledLargest, [&](int at) { return largest_magnitude<T>(numbers(at)); },
@@ -113,26 +114,26 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpLanes) rms_norm_streamed_kerne
   }
   if (tile.first_thread()) row.template store_statistics<kCentring>(scale);
   const std::int64_t head = kAccess == Access::kAligned ? 0 : p.heads.of(cluster_index());
-  const Columns<T, kAccess, kCentring> columns(p, head);
-  const auto result = [&](const typename Row::Chunk& chunk, int at) {
-    if constexpr (kAccess == Access::kAny && kVecs > 0) {  // many copies side by side
-      return cold_result<T, kAccess, kBeside, kCentring>(p, cluster_index(), head, scale, at);
+  const AffineParameters<T, kAccess, kCentring> columns(p, head);
+  const auto result = [&](const typename Row::Vector& vector, int at) {
+    if constexpr (kAccess == Access::kStrided && kVectorsPerItem > 0) {  // many copies side by side
+      return cold_result<T, kAccess, kFusedInput, kCentring>(p, cluster_index(), head, scale, at);
     } else {
       return row.result(columns.template normalised<false>(
-                            chunk.numbers(p), scale, columns.load(at), columns.load_bias(at), at),
-                        chunk);
+                            vector.numbers(p), scale, columns.load(at), columns.load_bias(at), at),
+                        vector);
     }
   };
-  const auto store = Sink::template stream<T>(
-      p, tile, row, [&](int at) { return result(row.load_chunk(at), at); });
+  const auto store = Epilogue::template stream<T>(
+      p, tile, row, [&](int at) { return result(row.load_vector(at), at); });
   tile.each_segment([&](int group, int segment) {
-    Numbers<T> sums[kAddLater ? kVecs : 1];
+    Numbers<T> sums[kAddLater ? kVectorsPerItem : 1];
     store(group, segment, [&](int v, int at) {
-      const typename Row::Chunk chunk = row.load_chunk(at);
-      if constexpr (kAddLater) sums[v] = chunk.numbers(p);
-      const uint4 y = result(chunk, at);
+      const typename Row::Vector vector = row.load_vector(at);
+      if constexpr (kAddLater) sums[v] = vector.numbers(p);
+      const uint4 y = result(vector, at);
       // Not before: it may be read again, and this may be in place.
-      if constexpr (kAdd && !kAddLater) row.residual_out().store(at, pack<T>(chunk.numbers(p)));
+      if constexpr (kAdd && !kAddLater) row.residual_out().store(at, pack<T>(vector.numbers(p)));
       return y;
     });
     if constexpr (kAddLater) {

@@ -4,13 +4,20 @@
 
 namespace membound::cuda {
 
-template NormLaunch launch_rms_norm<Float16, Access::kAny, Beside::kNothing, Centring::kAsked>;
-template NormLaunch launch_rms_norm<BFloat16, Access::kAny, Beside::kNothing, Centring::kAsked>;
-template NormLaunch launch_rms_norm<float, Access::kAny, Beside::kNothing, Centring::kAsked>;
-template NormLaunch launch_rms_norm<double, Access::kAny, Beside::kNothing, Centring::kAsked>;
-template NormLaunch launch_rms_norm<Float16, Access::kAny, Beside::kResidual, Centring::kAsked>;
-template NormLaunch launch_rms_norm<BFloat16, Access::kAny, Beside::kResidual, Centring::kAsked>;
-template NormLaunch launch_rms_norm<float, Access::kAny, Beside::kResidual, Centring::kAsked>;
-template NormLaunch launch_rms_norm<double, Access::kAny, Beside::kResidual, Centring::kAsked>;
+template NormLaunch
+    launch_rms_norm<Float16, Access::kStrided, FusedInput::kNone, Centring::kRunTime>;
+template NormLaunch
+    launch_rms_norm<BFloat16, Access::kStrided, FusedInput::kNone, Centring::kRunTime>;
+template NormLaunch launch_rms_norm<float, Access::kStrided, FusedInput::kNone, Centring::kRunTime>;
+template NormLaunch
+    launch_rms_norm<double, Access::kStrided, FusedInput::kNone, Centring::kRunTime>;
+template NormLaunch
+    launch_rms_norm<Float16, Access::kStrided, FusedInput::kResidual, Centring::kRunTime>;
+template NormLaunch
+    launch_rms_norm<BFloat16, Access::kStrided, FusedInput::kResidual, Centring::kRunTime>;
+template NormLaunch
+    launch_rms_norm<float, Access::kStrided, FusedInput::kResidual, Centring::kRunTime>;
+template NormLaunch
+    launch_rms_norm<double, Access::kStrided, FusedInput::kResidual, Centring::kRunTime>;
 
 }  // namespace membound::cuda

@@ -4,12 +4,17 @@
 
 namespace membound::cuda {
 
-template NormLaunch launch_rms_norm<Float16, Access::kShifted, Beside::kNothing, Centring::kAsked>;
-template NormLaunch launch_rms_norm<BFloat16, Access::kShifted, Beside::kNothing, Centring::kAsked>;
-template NormLaunch launch_rms_norm<float, Access::kShifted, Beside::kNothing, Centring::kAsked>;
-template NormLaunch launch_rms_norm<Float16, Access::kShifted, Beside::kResidual, Centring::kAsked>;
 template NormLaunch
-    launch_rms_norm<BFloat16, Access::kShifted, Beside::kResidual, Centring::kAsked>;
-template NormLaunch launch_rms_norm<float, Access::kShifted, Beside::kResidual, Centring::kAsked>;
+    launch_rms_norm<Float16, Access::kUnaligned, FusedInput::kNone, Centring::kRunTime>;
+template NormLaunch
+    launch_rms_norm<BFloat16, Access::kUnaligned, FusedInput::kNone, Centring::kRunTime>;
+template NormLaunch
+    launch_rms_norm<float, Access::kUnaligned, FusedInput::kNone, Centring::kRunTime>;
+template NormLaunch
+    launch_rms_norm<Float16, Access::kUnaligned, FusedInput::kResidual, Centring::kRunTime>;
+template NormLaunch
+    launch_rms_norm<BFloat16, Access::kUnaligned, FusedInput::kResidual, Centring::kRunTime>;
+template NormLaunch
+    launch_rms_norm<float, Access::kUnaligned, FusedInput::kResidual, Centring::kRunTime>;
 
 }  // namespace membound::cuda

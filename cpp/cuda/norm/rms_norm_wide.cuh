@@ -3,7 +3,7 @@
 #pragma once
 
 // Very many wide rows that are centred. Read for each row, weight and bias are twice the bytes of x
-// out of the second cache, and each chunk waits for them; here they are read once.
+// out of the second cache, and each vector waits for them; here they are read once.
 #include "cuda/norm/persistent_group.cuh"
 #include "cuda/norm/rms_norm_config.hpp"
 #include "cuda/norm/rms_norm_kernels.cuh"
@@ -12,17 +12,17 @@
 namespace membound::cuda {
 
 template <class Accumulate>
-using WideGroup = ClusterGroup<Pair<Accumulate>, tuning::kWideVecs, 0, 1, tuning::kWideGroups>;
+using WideGroup = ClusterGroup<Pair<Accumulate>, tuning::kWideVectors, 0, 1, tuning::kWideGroups>;
 
-// The group of a block whose row is to be done again: a team as HeldRow wants it, whose sums go
-// through shared memory of their own.
+// The group of a block whose row is to be done again: a thread group as HeldRow wants it, whose
+// sums go through shared memory of their own.
 template <class Accumulate>
-struct WideRedo {
+struct WideSafePath {
   static constexpr bool kSplitRows = false;
-  static constexpr int kVecs = tuning::kWideVecs;
-  static constexpr int kFold = 1;
-  static constexpr int kChunks = kVecs;
-  static constexpr bool kParks = true;
+  static constexpr int kVectorsPerItem = tuning::kWideVectors;
+  static constexpr int kItemsPerThread = 1;
+  static constexpr int kVectors = kVectorsPerItem;
+  static constexpr bool kStagesRow = true;
   static constexpr int kMaxWarps = 8;
   static constexpr int kMaxThreads = kMaxWarps * kWarpLanes;
   static constexpr bool kUniformShift = true;
@@ -33,7 +33,7 @@ struct WideRedo {
   int turn = 0;  // of the exchange's barriers: rows done again before
   std::int64_t row = 0;
 
-  __device__ explicit WideRedo(const WideGroup<Accumulate>& of)
+  __device__ explicit WideSafePath(const WideGroup<Accumulate>& of)
       : size(of.size), lane(of.lane), rank(of.rank), blocks(of.blocks), group(of.group) {}
   // By all threads of the block, before the blocks of the cluster meet.
   __device__ void prepare() const {
@@ -84,10 +84,10 @@ struct WideRedo {
 };
 
 template <class T>
-__device__ __noinline__ void redo_wide_row(const RmsNormParams<accumulate_t<T>>& p,
-                                           WideRedo<accumulate_t<T>> team) {
-  HeldRow<T, WideRedo<accumulate_t<T>>, Access::kAligned, Beside::kNothing, Centring::kAlways,
-          StoreResult>(p, team)
+__device__ __noinline__ void wide_row_safe_path(const RmsNormParams<accumulate_t<T>>& p,
+                                                WideSafePath<accumulate_t<T>> thread_group) {
+  HeldRow<T, WideSafePath<accumulate_t<T>>, Access::kAligned, FusedInput::kNone, Centring::kAlways,
+          StoreResult>(p, thread_group)
       .run_scaled(false);
 }
 
@@ -99,34 +99,34 @@ class WideRows {
   using Group = WideGroup<Accumulate>;
   using Params = RmsNormParams<Accumulate>;
   using Tile = HeldTile<Group, Access::kAligned>;
-  using Row = NormRow<T, Access::kAligned, Beside::kNothing>;
+  using Row = NormRow<T, Access::kAligned, FusedInput::kNone>;
   using Scale = RowScale<Accumulate>;
   static constexpr Centring kCentring = Centring::kAlways;
-  static constexpr int kChunks = tuning::kWideVecs;
+  static constexpr int kVectors = tuning::kWideVectors;
   static constexpr int kRing = tuning::kWideRing;
-  static constexpr int kInRegisters = kChunks - tuning::kWideBiases;  // of the biases
+  static constexpr int kInRegisters = kVectors - tuning::kWideBiases;  // of the biases
 
  public:
-  __device__ WideRows(const Params& p, const Group& team)
+  __device__ WideRows(const Params& p, const Group& thread_group)
       : p_(p),
-        team_(team),
-        tile_(team, 0, true),
+        thread_group_(thread_group),
+        tile_(thread_group, 0, true),
         columns_(p, 0),
-        redo_(team),
-        first_(static_cast<int>(cluster_index()) * tuning::kWideGroups + team.group),
-        step_(static_cast<int>(gridDim.x) / team.blocks * tuning::kWideGroups) {}
+        safe_path_(thread_group),
+        first_(static_cast<int>(cluster_index()) * tuning::kWideGroups + thread_group.group),
+        step_(static_cast<int>(gridDim.x) / thread_group.blocks * tuning::kWideGroups) {}
 
   __device__ void run() {
-    redo_.prepare();
-    team_.start();
-    begin_overlapped();
+    safe_path_.prepare();
+    thread_group_.start();
+    pdl_wait_and_launch();
     // Weight and bias first: behind a ring of rows they came late.
     uint4 biases[tuning::kWideBiases];
     fetch_columns(biases);
     int ahead = first_;
     for (int slot = 0; slot < kRing; ++slot, ahead += step_) fetch(slot, ahead);
     share(biases);
-    __syncthreads();  // what team_ and redo_ have prepared, too
+    __syncthreads();  // what thread_group_ and safe_path_ have prepared, too
     Scale here, next;
     if (first_ < rows()) {
       wait_for_copies<kRing - 1>();
@@ -153,66 +153,68 @@ class WideRows {
   __device__ void begin(Scale& scale, int slot, int round) const {
     __syncwarp();
     scale = Scale();
-    scale.mean = pivot_from<T>(p_, [&](int i) { return unpack<T>(pivot_chunks(slot)[i]); });
-    const auto of_chunk = [&](int i) {
-      return sums_about_pivot<T, Access::kAligned, kCentring>(
+    scale.mean = shift_from<T>(p_, [&](int i) { return unpack<T>(shift_vectors(slot)[i]); });
+    const auto of_vector = [&](int i) {
+      return sums_about_shift<T, Access::kAligned, kCentring>(
           p_, unpack<T>(held(slot)[tile_.place(i)]), scale, tile_.index(i));
     };
-    Pair<Accumulate> sums[1] = {of_chunk(0)};
+    Pair<Accumulate> sums[1] = {of_vector(0)};
 #pragma unroll
-    for (int i = 1; i < kChunks; ++i) sums[0] = sums[0] + of_chunk(i);
-    team_.send(sums, round);
+    for (int i = 1; i < kVectors; ++i) sums[0] = sums[0] + of_vector(i);
+    thread_group_.send(sums, round);
   }
   // Row `ahead` takes the place of this one.
   __device__ void finish(Scale& scale, int slot, int row, int ahead, int round) {
-    bool sound = true;
-    const Accumulate squares = leave_pivot<T>(scale, team_.collect(round), p_.inverse_cols, sound);
-    if (sound && is_trusted(p_, squares)) {
+    bool in_range = true;
+    const Accumulate squares =
+        is_far_from_shift<T>(scale, thread_group_.collect(round), p_.inverse_cols, in_range);
+    if (in_range && is_trusted(p_, squares)) {
       scale.rstd = plain_rstd(p_, squares);
       store(scale, slot, row, ahead);
     } else {
-      redo_.row = row;
-      redo_wide_row<T>(p_, redo_);
-      ++redo_.turn;
+      safe_path_.row = row;
+      wide_row_safe_path<T>(p_, safe_path_);
+      ++safe_path_.turn;
       fetch(slot, ahead);
     }
   }
-  // The same, chunk by chunk.
+  // The same, vector by vector.
   __device__ void store(const Scale& scale, int slot, int row, int ahead) {
     const Row here(p_, row), next(p_, ahead < rows() ? ahead : row);
     const bool more = ahead < rows();
     if (tile_.first_thread()) here.template store_statistics<kCentring>(scale);
     const auto out = here.out();
-    uint4* const first = held(slot) + team_.lane;
-    constexpr int kSide = 2;  // chunks worked on side by side
+    uint4* const first = held(slot) + thread_group_.lane;
+    constexpr int kSide = 2;  // vectors worked on side by side
     uint4 coming[kSide];
 #pragma unroll
-    for (int j = 0; j < kSide; ++j) coming[j] = first[j * team_.size];
+    for (int j = 0; j < kSide; ++j) coming[j] = first[j * thread_group_.size];
 #pragma unroll
-    for (int i = 0; i < kChunks; i += kSide) {
-      uint4 chunks[kSide], biases[kSide];
+    for (int i = 0; i < kVectors; i += kSide) {
+      uint4 vectors[kSide], biases[kSide];
 #pragma unroll
       for (int j = 0; j < kSide; ++j) {
-        chunks[j] = coming[j];
+        vectors[j] = coming[j];
         // As numbers, weights and biases would be twice the registers.
-        forget_numbers(weights_[i + j]);
-        if (i + j < kInRegisters) forget_numbers(biases_[i + j]);
+        compiler_barrier(weights_[i + j]);
+        if (i + j < kInRegisters) compiler_barrier(biases_[i + j]);
         biases[j] = i + j < kInRegisters ? biases_[i + j] : shared_bias(i + j);
-        if (i + kSide < kChunks) coming[j] = first[(i + kSide + j) * team_.size];
+        if (i + kSide < kVectors) coming[j] = first[(i + kSide + j) * thread_group_.size];
       }
 #pragma unroll
       for (int j = 0; j < kSide; ++j) {
-        chunks[j] = pack<T>(columns_.template normalised<true>(
-            unpack<T>(chunks[j]), scale, weights_[i + j], biases[j], tile_.index(i + j)));
+        vectors[j] = pack<T>(columns_.template normalised<true>(
+            unpack<T>(vectors[j]), scale, weights_[i + j], biases[j], tile_.index(i + j)));
       }
 #pragma unroll
       for (int j = 0; j < kSide; ++j) {
         const int index = tile_.index(i + j);
-        out.store(index, chunks[j]);
-        if (more) copy_async(first + (i + j) * team_.size, next.x().address(index), bytes(index));
+        out.store(index, vectors[j]);
+        if (more)
+          copy_async(first + (i + j) * thread_group_.size, next.x().address(index), bytes(index));
       }
     }
-    if (more) fetch_pivot(slot, next);
+    if (more) fetch_variance_shift(slot, next);
     commit_copies();
   }
 
@@ -226,7 +228,7 @@ class WideRows {
   }
   // Groups have the same part of a row.
   __device__ void share(const uint4 (&biases)[tuning::kWideBiases]) const {
-    if (team_.group > 0) return;
+    if (thread_group_.group > 0) return;
 #pragma unroll
     for (int i = 0; i < tuning::kWideBiases; ++i) shared_bias(kInRegisters + i) = biases[i];
   }
@@ -235,26 +237,26 @@ class WideRows {
     if (row < rows()) {
       const Row from(p_, row);
 #pragma unroll
-      for (int i = 0; i < kChunks; ++i) {
+      for (int i = 0; i < kVectors; ++i) {
         const int index = tile_.index(i);
         copy_async(held(slot) + tile_.place(i), from.x().address(index), bytes(index));
       }
-      fetch_pivot(slot, from);
+      fetch_variance_shift(slot, from);
     }
     commit_copies();
   }
-  // What the pivot is made of, for each warp.
-  __device__ void fetch_pivot(int slot, const Row& row) const {
-    const int lane = team_.lane % kWarpLanes;
-    if (lane < kPivotChunks<T>) {
-      copy_async(pivot_chunks(slot) + lane, row.x().address(lane), kChunkBytes);
+  // What the shift is made of, for each warp.
+  __device__ void fetch_variance_shift(int slot, const Row& row) const {
+    const int lane = thread_group_.lane % kWarpLanes;
+    if (lane < kShiftVectors<T>) {
+      copy_async(shift_vectors(slot) + lane, row.x().address(lane), kVectorBytes);
     }
   }
-  // Of a chunk: none of one behind the row.
-  __device__ int bytes(int index) const { return index < p_.chunks ? kChunkBytes : 0; }
+  // Of a vector: none of one behind the row.
+  __device__ int bytes(int index) const { return index < p_.vectors ? kVectorBytes : 0; }
 
   __device__ uint4* held(int slot) const {
-    return parked() + (team_.group * kRing + slot) * tile_.part();
+    return parked() + (thread_group_.group * kRing + slot) * tile_.part();
   }
   __device__ uint4& shared_bias(int i) const {
     return parked()[tuning::kWideGroups * kRing * tile_.part() + tile_.place(i - kInRegisters)];
@@ -263,19 +265,19 @@ class WideRows {
     extern __shared__ uint4 parked[];
     return parked;
   }
-  __device__ uint4* pivot_chunks(int slot) const {
+  __device__ uint4* shift_vectors(int slot) const {
     __shared__ uint4
-        all[kRing][tuning::kWideGroups * tuning::kWideThreads / kWarpLanes][kPivotChunks<T>];
+        all[kRing][tuning::kWideGroups * tuning::kWideThreads / kWarpLanes][kShiftVectors<T>];
     return all[slot][threadIdx.x / kWarpLanes];
   }
 
   const Params& p_;
-  const Group& team_;
+  const Group& thread_group_;
   const Tile tile_;
-  Columns<T, Access::kAligned, kCentring> columns_;
-  WideRedo<Accumulate> redo_;
+  AffineParameters<T, Access::kAligned, kCentring> columns_;
+  WideSafePath<Accumulate> safe_path_;
   int first_, step_;  // of the group's rows
-  uint4 weights_[kChunks], biases_[kInRegisters];
+  uint4 weights_[kVectors], biases_[kInRegisters];
 };
 
 // A cluster stays, and each of its groups does every so many rows: of three, which shared memory
@@ -287,8 +289,8 @@ __global__ void __launch_bounds__(tuning::kWideGroups* tuning::kWideThreads, 1)
     rms_norm_wide_kernel(const __grid_constant__ RmsNormParams<accumulate_t<T>> p) {
   using Group = WideGroup<accumulate_t<T>>;
   if constexpr (runs_here<Group>()) {
-    const Group team(p.lanes, p.blocks_per_row);
-    WideRows<T>(p, team).run();
+    const Group thread_group(p.lanes, p.blocks_per_row);
+    WideRows<T>(p, thread_group).run();
   }
 }
 

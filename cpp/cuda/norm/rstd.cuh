@@ -60,9 +60,9 @@ __device__ inline Accumulate scaled_rstd(const Params& p, Accumulate scaled_sum,
   return inverse_sqrt(scaled_sum * p.inverse_cols + eps);
 }
 
-// Sums over one chunk in two chains, so that half the latency of one hides behind the other.
+// Sums over one vector in two chains, so that half the latency of one hides behind the other.
 template <class T, class Add>
-__device__ inline accumulate_t<T> sum_chunk(const Numbers<T>& x, Add add) {
+__device__ inline accumulate_t<T> sum_vector(const Numbers<T>& x, Add add) {
   accumulate_t<T> even = 0;
   accumulate_t<T> odd = 0;
 #pragma unroll
@@ -74,9 +74,9 @@ __device__ inline accumulate_t<T> sum_chunk(const Numbers<T>& x, Add add) {
 }
 template <class T>
 __device__ inline accumulate_t<T> sum(const Numbers<T>& x) {
-  return sum_chunk(x, [](accumulate_t<T> a, accumulate_t<T> sum) { return a + sum; });
+  return sum_vector(x, [](accumulate_t<T> a, accumulate_t<T> sum) { return a + sum; });
 }
-// By the tree of a butterfly, whose first step is of elements half a chunk apart.
+// By the tree of a butterfly, whose first step is of elements half a vector apart.
 template <int kCount, class Accumulate>
 __device__ inline Accumulate sum_by_halves(const Accumulate (&values)[kCount]) {
   if constexpr (kCount == 1) {
@@ -90,7 +90,7 @@ __device__ inline Accumulate sum_by_halves(const Accumulate (&values)[kCount]) {
 }
 template <class T>
 __device__ inline accumulate_t<T> sum_of_squares(const Numbers<T>& x) {
-  return sum_chunk(x, [](accumulate_t<T> a, accumulate_t<T> sum) { return fma(a, a, sum); });
+  return sum_vector(x, [](accumulate_t<T> a, accumulate_t<T> sum) { return fma(a, a, sum); });
 }
 
 template <class T>

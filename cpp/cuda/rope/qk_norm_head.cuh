@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// One head in the registers of a few lanes of a warp: lane l has chunks l and H + l of 2 * H, which
-// where a head turns as a whole hold whole pairs. Its sums are in the tree of rms_norm, of a row of
-// up to 64 chunks: there lane l of L has chunks l and L + l, where L is H or the next power of two.
-// In the general form, element by element, a warp sums in the same tree.
+// One head in the registers of a few lanes of a warp: lane l has vectors l and H + l of 2 * H,
+// which where a head turns as a whole hold whole pairs. Its sums are in the tree of rms_norm, of a
+// row of up to 64 vectors: there lane l of L has vectors l and L + l, where L is H or the next
+// power of two. In the general form, element by element, a warp sums in the same tree.
 #include "core/safe_scale.hpp"
 #include "cuda/norm/rstd.cuh"
 #include "cuda/rope/rope_kernels.cuh"
@@ -24,13 +24,13 @@ struct QkNorm {
   double exact_eps;
 };
 
-// Values were multiplied by scale first: 1 for every everyday head.
+// Values were multiplied by scale first: 1 for every common head.
 template <class A>
 struct HeadScale {
   A scale, rstd;
 };
 
-// Two chunks of a head.
+// Two vectors of a head.
 template <class T>
 struct HeadPart {
   Numbers<T> first, second;
@@ -39,7 +39,7 @@ struct HeadPart {
 template <class T>
 __device__ inline HeadPart<T> unpack_part(const uint4& first, const uint4& second) {
   HeadPart<T> part{unpack<T>(first), unpack<T>(second)};
-  // Now, so that the next head's chunks can come into the same registers.
+  // Now, so that the next head's vectors can come into the same registers.
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) {
     asm volatile("" : "+f"(part.first.at[i]), "+f"(part.second.at[i])::"memory");
@@ -50,11 +50,11 @@ __device__ inline HeadPart<T> unpack_part(const uint4& first, const uint4& secon
 // How heads whose plain sums left the trusted range are redone: 1 / sqrt of the sum of the scaled
 // squares times inverse_cols plus scaled_eps. Nothing is scaled where `trusted`.
 template <class A>
-struct Redo {
+struct SafePath {
   A scale, scaled_eps;
 };
 template <class A>
-__device__ __noinline__ Redo<A> redo_of(const QkNorm<A>& norm, A largest, bool trusted) {
+__device__ __noinline__ SafePath<A> safe_path_of(const QkNorm<A>& norm, A largest, bool trusted) {
   const int exponent = trusted ? 0 : row_exponent(norm, largest);
   return {power_of_two(exponent, A()), static_cast<A>(ldexp(norm.exact_eps, 2 * exponent))};
 }
@@ -64,7 +64,7 @@ struct HeadLanes {
   int lane, lanes, half;  // lanes from `half` on have nothing
 
   __device__ bool holds() const { return lane < half; }
-  // Of the terms of a lane's two chunks, the sum over a head. All lanes of the warp take part.
+  // Of the terms of a lane's two vectors, the sum over a head. All lanes of the warp take part.
   template <class A>
   __device__ A sum(A first, A second) const {
     if (half != lanes) {  // term c goes to lane c % lanes
@@ -86,29 +86,30 @@ struct HeadLanes {
   }
 };
 
-// Those of the same warp come along. By value: a reference would put chunks into local memory.
+// Those of the same warp come along. By value: a reference would put vectors into local memory.
 template <class T>
 __device__ __noinline__ HeadScale<accumulate_t<T>> scaled_head(QkNorm<accumulate_t<T>> norm,
                                                                uint4 first, uint4 second,
                                                                HeadLanes head, bool trusted) {
   using A = accumulate_t<T>;
   A largest = 0, before = 0, sum = 0;
-  Redo<A> redo{1, 0};
+  SafePath<A> safe_path{1, 0};
 #pragma unroll 1
-  for (int round = 0; round < 4; ++round) {  // both chunks, twice
+  for (int round = 0; round < 4; ++round) {  // both vectors, twice
     Numbers<T> x = unpack<T>(round % 2 == 0 ? first : second);
-    if (round == 2) redo = redo_of(norm, reduce_lanes(largest, head.lanes, Largest()), trusted);
+    if (round == 2)
+      safe_path = safe_path_of(norm, reduce_lanes(largest, head.lanes, Largest()), trusted);
     if (round < 2) {
       largest = Largest()(largest, largest_magnitude<T>(x));
     } else {
 #pragma unroll
-      for (int i = 0; i < kPack<T>; ++i) x.at[i] *= redo.scale;
+      for (int i = 0; i < kPack<T>; ++i) x.at[i] *= safe_path.scale;
       before = sum;
       sum = sum_of_squares<T>(x);
     }
   }
   sum = head.sum(before, sum);
-  return {redo.scale, inverse_sqrt(sum * norm.inverse_cols + redo.scaled_eps)};
+  return {safe_path.scale, inverse_sqrt(sum * norm.inverse_cols + safe_path.scaled_eps)};
 }
 
 template <class T>
@@ -120,7 +121,7 @@ __device__ inline void multiply(HeadPart<T>& x, accumulate_t<T> by) {
   }
 }
 
-// Of the head whose chunks are x, which are scaled then; all lanes of the warp take part.
+// Of the head whose vectors are x, which are scaled then; all lanes of the warp take part.
 template <class T>
 __device__ inline HeadScale<accumulate_t<T>> scale_head(const QkNorm<accumulate_t<T>>& norm,
                                                         HeadPart<T>& x, const HeadLanes& head) {
@@ -166,19 +167,19 @@ __device__ __noinline__ Turns<T> turns_of_head(const RopeProblem& p, std::int64_
   return turns;
 }
 
-// cos or sin of one element of each pair in a lane's two chunks of neighbours, from a row that
+// cos or sin of one element of each pair in a lane's two vectors of neighbours, from a row that
 // starts at a multiple of 16 bytes.
 template <class T>
-__device__ inline void read_half_chunks(const RopeTable& table, DType dtype, std::int64_t row,
-                                        const HeadLanes& head, int element,
-                                        accumulate_t<T> (&numbers)[kPack<T>]) {
+__device__ inline void read_half_vectors(const RopeTable& table, DType dtype, std::int64_t row,
+                                         const HeadLanes& head, int element,
+                                         accumulate_t<T> (&numbers)[kPack<T>]) {
   constexpr int kHalf = kPack<T> / 2;
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
     const std::int64_t at = row + (part * head.half + head.lane) * kHalf;
     if (table.second != 0) {
       accumulate_t<T> both[kPack<T>];
-      read_chunks<T>(table.data, dtype, row + (part * head.half + head.lane) * kPack<T>, both);
+      read_vectors<T>(table.data, dtype, row + (part * head.half + head.lane) * kPack<T>, both);
       every_other<T>(both, element == 1, numbers + part * kHalf);
     } else if (sizeof(T) == 2 && dtype == DType::kFloat32) {
       const Numbers<float> some = unpack<float>(
@@ -194,41 +195,41 @@ __device__ inline void read_half_chunks(const RopeTable& table, DType dtype, std
   }
 }
 
-// cos and sin of one element of each pair in a lane's two chunks. in_chunks: read_chunks can read
-// the table.
+// cos and sin of one element of each pair in a lane's two vectors. in_vectors: read_vectors can
+// read the table.
 template <class T>
-__device__ inline void read_element_turns(const RopeProblem& p, bool in_chunks, std::int64_t b,
+__device__ inline void read_element_turns(const RopeProblem& p, bool in_vectors, std::int64_t b,
                                           std::int64_t s, const HeadLanes& head, int element,
                                           Turns<T>& turns) {
-  if (in_chunks) {
-    read_table_turns<T>(p, b, s, turns,
-                        [&](const RopeTable& table, std::int64_t row, bool sine, auto& numbers) {
-                          const int of = sine ? sine_of(p, element) : element;
-                          if (p.interleaved) {
-                            read_half_chunks<T>(table, p.table_dtype, row, head, of, numbers);
-                          } else {
-                            read_chunks<T>(table.data, p.table_dtype,
-                                           row + head.lane * kPack<T> + of * table.second, numbers);
-                          }
-                        });
+  if (in_vectors) {
+    read_table_turns<T>(
+        p, b, s, turns, [&](const RopeTable& table, std::int64_t row, bool sine, auto& numbers) {
+          const int of = sine ? sine_of(p, element) : element;
+          if (p.interleaved) {
+            read_half_vectors<T>(table, p.table_dtype, row, head, of, numbers);
+          } else {
+            read_vectors<T>(table.data, p.table_dtype,
+                            row + head.lane * kPack<T> + of * table.second, numbers);
+          }
+        });
   } else {
     turns = turns_of_head<T>(p, b, s, head, element);
   }
   turn_back<T>(turns, p.inverse);
 }
 
-// cos and sin of the pairs in a lane's two chunks; those of the second elements go to `seconds`
+// cos and sin of the pairs in a lane's two vectors; those of the second elements go to `seconds`
 // where they have columns of their own.
 template <class T, class Seconds>
-__device__ inline void read_head_turns(const RopeProblem& p, bool in_chunks, std::int64_t b,
+__device__ inline void read_head_turns(const RopeProblem& p, bool in_vectors, std::int64_t b,
                                        std::int64_t s, const HeadLanes& head, Turns<T>& turns,
                                        Seconds& seconds) {
   if (!head.holds()) return fill_turns<T>(turns, 1, 0);
   if (p.has_column_each()) {
-    read_element_turns<T>(p, in_chunks, b, s, head, 1, turns);
+    read_element_turns<T>(p, in_vectors, b, s, head, 1, turns);
     seconds.hold(turns);
   }
-  read_element_turns<T>(p, in_chunks, b, s, head, 0, turns);
+  read_element_turns<T>(p, in_vectors, b, s, head, 0, turns);
 }
 
 // --- the general form: a warp for a head ---
@@ -267,29 +268,29 @@ struct StridedHead {
   }
 };
 
-// The sum of term(element, sum) over a head in the tree in which rms_norm sums as many chunks (at
-// most 512), the elements of a chunk in two chains; the same in every lane.
+// The sum of term(element, sum) over a head in the tree in which rms_norm sums as many vectors (at
+// most 512), the elements of a vector in two chains; the same in every lane.
 template <class A, class Term>
 __device__ inline A sum_elements(std::int64_t head_dim, int pack, Term term) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  const int chunks = static_cast<int>((head_dim + pack - 1) / pack);
-  int threads = 1;  // of a row there, each with two chunks
-  if (chunks <= 2 * kWarpLanes) {
+  const int vectors = static_cast<int>((head_dim + pack - 1) / pack);
+  int threads = 1;  // of a row there, each with two vectors
+  if (vectors <= 2 * kWarpLanes) {
 #pragma unroll 1
-    while (2 * threads < chunks) threads *= 2;
+    while (2 * threads < vectors) threads *= 2;
   } else {
-    threads = (chunks + 4 * kWarpLanes - 1) / (4 * kWarpLanes) * (2 * kWarpLanes);
+    threads = (vectors + 4 * kWarpLanes - 1) / (4 * kWarpLanes) * (2 * kWarpLanes);
   }
   A of_warps = 0;  // that of warp w in lane w
 #pragma unroll 1
   for (int first = 0; first < threads; first += kWarpLanes) {
     A both = 0;
 #pragma unroll 1
-    for (int chunk = first + lane; chunk < 2 * threads; chunk += threads) {
+    for (int vector = first + lane; vector < 2 * threads; vector += threads) {
       A even = 0, odd = 0;
-      const int end = first + lane < threads ? (chunk + 1) * pack : 0;
+      const int end = first + lane < threads ? (vector + 1) * pack : 0;
 #pragma unroll 1
-      for (int element = chunk * pack; element < end && element < head_dim; ++element) {
+      for (int element = vector * pack; element < end && element < head_dim; ++element) {
         A& chain = element % 2 == 0 ? even : odd;
         chain = term(element, chain);
       }
@@ -307,28 +308,28 @@ __device__ inline A sum_elements(std::int64_t head_dim, int pack, Term term) {
 template <class A>
 __device__ __noinline__ HeadScale<A> strided_head_scale(const QkNorm<A>& norm, const StridedHead& x,
                                                         std::int64_t head_dim) {
-  Redo<A> redo{1, norm.eps};
+  SafePath<A> safe_path{1, norm.eps};
 #pragma unroll 1
   for (bool again = false;; again = true) {
     const A sum = sum_elements<A>(head_dim, pack_of(x.dtype), [&](std::int64_t element, A before) {
-      const A value = product(x.number<A>(element), redo.scale);
+      const A value = product(x.number<A>(element), safe_path.scale);
       return fma(value, value, before);
     });
     if (again || is_trusted(norm, sum)) {
-      return {redo.scale, inverse_sqrt(sum * norm.inverse_cols + redo.scaled_eps)};
+      return {safe_path.scale, inverse_sqrt(sum * norm.inverse_cols + safe_path.scaled_eps)};
     }
     A largest = 0;
 #pragma unroll 1
     for (std::int64_t i = threadIdx.x % kWarpLanes; i < head_dim; i += kWarpLanes) {
       largest = Largest()(largest, fabs(x.number<A>(i)));
     }
-    redo = redo_of(norm, reduce_warp(largest, Largest()), /*trusted=*/false);
+    safe_path = safe_path_of(norm, reduce_warp(largest, Largest()), /*trusted=*/false);
   }
 }
 
 // One weight, offset added; 1 where there is none.
 template <class A>
-__device__ inline A weight_number(const ColumnArray<A>& weight, std::int64_t head,
+__device__ inline A weight_number(const AffineArray<A>& weight, std::int64_t head,
                                   std::int64_t element) {
   if (weight.data == nullptr) return A(1);
   const A value =

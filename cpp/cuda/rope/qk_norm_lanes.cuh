@@ -2,47 +2,47 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// One head with a chunk in each of some lanes of a warp, wherever its halves and its rows start:
+// One head with a vector in each of some lanes of a warp, wherever its halves and its rows start:
 // pairs meet through shared memory. Its sums are in the tree of rms_norm, of a row of up to 64
-// chunks, as in the form where lanes hold two chunks each.
+// vectors, as in the form where lanes hold two vectors each.
 #include "cuda/rope/qk_norm_head.cuh"
 #include "cuda/rope/qk_norm_lanes_config.hpp"
 
 namespace membound::cuda {
 
-// What heads start on and are made of: whole chunks, halves of them, or elements of any stride.
-enum class ChunkAccess { kWhole, kHalves, kElements };
+// What heads start on and are made of: whole vectors, halves of them, or elements of any stride.
+enum class VectorAccess { kWhole, kHalves, kElements };
 
-// A lane's chunk. The lanes whose sums meet in butterflies are a power of two for each head and
-// come first in the warp; behind them those of the chunks that are added to theirs.
-struct HeadChunk {
-  int head, chunk;      // head: of the warp's
-  int summing, behind;  // chunks of the head that are summed by butterflies, and the others
+// A lane's vector. The lanes whose sums meet in butterflies are a power of two for each head and
+// come first in the warp; behind them those of the vectors that are added to theirs.
+struct HeadVector {
+  int head, vector;     // head: of the warp's
+  int summing, behind;  // vectors of the head that are summed by butterflies, and the others
   int front;            // lanes of the warp that sum
   bool holds;
 
-  __device__ explicit HeadChunk(const tuning::WarpHeads& all)
-      : summing(all.summing), behind(all.chunks - all.summing), front(all.heads * all.summing) {
+  __device__ explicit HeadVector(const tuning::WarpHeads& all)
+      : summing(all.summing), behind(all.vectors - all.summing), front(all.heads * all.summing) {
     const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
     if (lane < front) {
       head = lane >> log2_of(summing);
-      chunk = lane & (summing - 1);
+      vector = lane & (summing - 1);
     } else {
       head = static_cast<int>((lane - front) * all.behind_magic >> 16);
-      chunk = summing + lane - front - head * behind;
+      vector = summing + lane - front - head * behind;
     }
     holds = head < all.heads;
   }
-  // The lane with another chunk of the same head.
+  // The lane with another vector of the same head.
   __device__ int lane_of(int other) const {
     return other < summing ? head * summing + other : front + head * behind + other - summing;
   }
-  // Of the numbers of all chunks; the same in every lane of a head. All lanes of the warp take
+  // Of the numbers of all vectors; the same in every lane of a head. All lanes of the warp take
   // part.
   template <class A, class Combine>
   __device__ A combined(A own, Combine combine) const {
-    const bool adds = chunk < behind;
-    const A other = shuffle_from(own, adds ? lane_of(summing + chunk) : 0);
+    const bool adds = vector < behind;
+    const A other = shuffle_from(own, adds ? lane_of(summing + vector) : 0);
     if (adds) own = combine(own, other);
 #pragma unroll
     for (int offset = kWarpLanes / 2; offset > 0; offset /= 2) {
@@ -52,36 +52,36 @@ struct HeadChunk {
   }
 };
 
-// The first `count` elements of a chunk, zeros behind them; whole chunks have all or none.
+// The first `count` elements of a vector, zeros behind them; whole vectors have all or none.
 template <class T>
-__device__ inline uint4 load_chunk(const T* from, std::int64_t stride, int count,
-                                   ChunkAccess access) {
-  if (access == ChunkAccess::kWhole) return count > 0 ? read_chunk(from) : uint4{0, 0, 0, 0};
-  if (access == ChunkAccess::kHalves) {
-    const uint2* halves = outlasting_writes(reinterpret_cast<const uint2*>(from));
+__device__ inline uint4 load_vector(const T* from, std::int64_t stride, int count,
+                                    VectorAccess access) {
+  if (access == VectorAccess::kWhole) return count > 0 ? read_vector(from) : uint4{0, 0, 0, 0};
+  if (access == VectorAccess::kHalves) {
+    const uint2* halves = with_evict_last(reinterpret_cast<const uint2*>(from));
     const uint2 low = count > 0 ? halves[0] : uint2{0, 0};
     const uint2 high = count > kPack<T> / 2 ? halves[1] : uint2{0, 0};
     return {low.x, low.y, high.x, high.y};
   }
-  ChunkOf<T> loaded;
+  VectorOf<T> loaded;
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) {
     if (i < count) loaded.elements[i] = from[i * stride];
   }
-  return loaded.chunk;
+  return loaded.vector;
 }
 template <class T>
-__device__ inline void store_chunk(T* to, std::int64_t stride, int count, ChunkAccess access,
-                                   const uint4& chunk) {
-  if (access == ChunkAccess::kWhole) {
-    if (count > 0) *reinterpret_cast<uint4*>(to) = chunk;
-  } else if (access == ChunkAccess::kHalves) {
+__device__ inline void store_vector(T* to, std::int64_t stride, int count, VectorAccess access,
+                                    const uint4& vector) {
+  if (access == VectorAccess::kWhole) {
+    if (count > 0) *reinterpret_cast<uint4*>(to) = vector;
+  } else if (access == VectorAccess::kHalves) {
     uint2* const halves = reinterpret_cast<uint2*>(to);
-    if (count > 0) halves[0] = {chunk.x, chunk.y};
-    if (count > kPack<T> / 2) halves[1] = {chunk.z, chunk.w};
+    if (count > 0) halves[0] = {vector.x, vector.y};
+    if (count > kPack<T> / 2) halves[1] = {vector.z, vector.w};
   } else {
-    ChunkOf<T> stored;
-    stored.chunk = chunk;
+    VectorOf<T> stored;
+    stored.vector = vector;
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) {
       if (i < count) to[i * stride] = stored.elements[i];
@@ -99,17 +99,17 @@ __device__ inline void read_numbers(const V* from, std::int64_t stride, int coun
   }
 }
 
-// The weight of a lane's chunk, offset added; ones where there is none. everyday: of T, or float32
+// The weight of a lane's vector, offset added; ones where there is none. common: of T, or float32
 // beside 16 bits.
 template <class T>
-__device__ inline Numbers<T> lane_weight(const ColumnArray<accumulate_t<T>>& weight, bool everyday,
+__device__ inline Numbers<T> lane_weight(const AffineArray<accumulate_t<T>>& weight, bool common,
                                          std::int64_t head, int first, int count) {
   Numbers<T> numbers;
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) numbers.at[i] = 1;
   if (weight.data == nullptr) return numbers;
   const std::int64_t from = head * weight.head_stride + first * weight.stride;
-  if (!everyday) {
+  if (!common) {
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) {
       if (i >= count) break;
@@ -126,24 +126,24 @@ __device__ inline Numbers<T> lane_weight(const ColumnArray<accumulate_t<T>>& wei
   return numbers;
 }
 template <class T>
-__device__ __noinline__ Numbers<T> lane_weight_of_head(const ColumnArray<accumulate_t<T>>& weight,
-                                                       bool everyday, std::int64_t head, int first,
+__device__ __noinline__ Numbers<T> lane_weight_of_head(const AffineArray<accumulate_t<T>>& weight,
+                                                       bool common, std::int64_t head, int first,
                                                        int count) {
-  return lane_weight<T>(weight, everyday, head, first, count);
+  return lane_weight<T>(weight, common, head, first, count);
 }
 
 // Those of the same warp come along.
 template <class T>
-__device__ __noinline__ HeadScale<accumulate_t<T>> scaled_chunk(QkNorm<accumulate_t<T>> norm,
-                                                                uint4 chunk, HeadChunk mine,
-                                                                bool trusted) {
-  Numbers<T> x = unpack<T>(chunk);
-  const Redo<accumulate_t<T>> redo =
-      redo_of(norm, mine.combined(largest_magnitude<T>(x), Largest()), trusted);
+__device__ __noinline__ HeadScale<accumulate_t<T>> scaled_vector(QkNorm<accumulate_t<T>> norm,
+                                                                 uint4 vector, HeadVector mine,
+                                                                 bool trusted) {
+  Numbers<T> x = unpack<T>(vector);
+  const SafePath<accumulate_t<T>> safe_path =
+      safe_path_of(norm, mine.combined(largest_magnitude<T>(x), Largest()), trusted);
 #pragma unroll
-  for (int i = 0; i < kPack<T>; ++i) x.at[i] *= redo.scale;
+  for (int i = 0; i < kPack<T>; ++i) x.at[i] *= safe_path.scale;
   const accumulate_t<T> sum = mine.combined(sum_of_squares<T>(x), Sum());
-  return {redo.scale, inverse_sqrt(sum * norm.inverse_cols + redo.scaled_eps)};
+  return {safe_path.scale, inverse_sqrt(sum * norm.inverse_cols + safe_path.scaled_eps)};
 }
 
 template <class T>
@@ -157,20 +157,21 @@ __device__ inline void multiply(Numbers<T>& x, const Numbers<T>& by) {
   for (int i = 0; i < kPack<T>; ++i) x.at[i] = product(x.at[i], by.at[i]);
 }
 
-// The numbers of a chunk, made now: its registers are free for the next.
+// The numbers of a vector, made now: its registers are free for the next.
 template <class T>
-__device__ inline Numbers<T> unpack_now(const uint4& chunk) {
-  Numbers<T> numbers = unpack<T>(chunk);
+__device__ inline Numbers<T> unpack_now(const uint4& vector) {
+  Numbers<T> numbers = unpack<T>(vector);
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) asm volatile("" : "+f"(numbers.at[i])::"memory");
   return numbers;
 }
 
-// Of some heads at once whose chunks are x, which are scaled then; all lanes of the warp take part.
+// Of some heads at once whose vectors are x, which are scaled then; all lanes of the warp take
+// part.
 template <class T, int kHeads>
-__device__ inline void scale_chunks(const QkNorm<accumulate_t<T>>& norm, Numbers<T> (&x)[kHeads],
-                                    const HeadChunk& mine,
-                                    HeadScale<accumulate_t<T>> (&by)[kHeads]) {
+__device__ inline void scale_vectors(const QkNorm<accumulate_t<T>>& norm, Numbers<T> (&x)[kHeads],
+                                     const HeadVector& mine,
+                                     HeadScale<accumulate_t<T>> (&by)[kHeads]) {
   using A = accumulate_t<T>;
   A sums[kHeads];
   if constexpr (kHeads == 2) {
@@ -191,12 +192,12 @@ __device__ inline void scale_chunks(const QkNorm<accumulate_t<T>>& norm, Numbers
     return;
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) {
-    by[i] = scaled_chunk<T>(norm, pack(x[i]), mine, is_trusted(norm, sums[i]));
+    by[i] = scaled_vector<T>(norm, pack(x[i]), mine, is_trusted(norm, sums[i]));
     multiply<T>(x[i], by[i].scale);
   }
 }
 
-// Where the numbers of a warp's heads meet, [element of a chunk][lane], which no two lanes' banks
+// Where the numbers of a warp's heads meet, [element of a vector][lane], which no two lanes' banks
 // share, of two heads for each of a row's lanes; behind them a zero.
 template <class T>
 struct HeadExchange {
@@ -235,20 +236,20 @@ struct LaneTurns {
 
   // Lanes find the angles of every so many pairs of their token, and share them; each finds its own
   // where a table has a column for each element.
-  __device__ void find(const RopeProblem& p, bool everyday_table, std::int64_t b, std::int64_t s,
-                       const HeadChunk& mine, int lanes, HeadExchange<T>& exchange) {
-    constexpr int kMost = kPack<T> / 2;  // no more pairs than half of the chunks' elements
+  __device__ void find(const RopeProblem& p, bool common_table, std::int64_t b, std::int64_t s,
+                       const HeadVector& mine, int lanes, HeadExchange<T>& exchange) {
+    constexpr int kMost = kPack<T> / 2;  // no more pairs than half of the vectors' elements
     const int pairs = static_cast<int>(p.rotary_dim / 2);
     const auto pair = [&](int i) {
-      const int number = mine.chunk + i * lanes;
+      const int number = mine.vector + i * lanes;
       return number < pairs ? number : 0;
     };
     const bool each = p.has_column_each();
     Turns<T, kMost> turns{};
-    if (pairs > 0 && everyday_table && !each) {
+    if (pairs > 0 && common_table && !each) {
       read_turns_by_element<T>(p, b, s, pair, [](int) { return 0; }, turns);
     } else if (pairs > 0 && !each) {
-      turns = turns_from<T, kMost>(p, b, s, mine.chunk, lanes, pairs, 0);
+      turns = turns_from<T, kMost>(p, b, s, mine.vector, lanes, pairs, 0);
     }
     turn_back<T>(turns, p.inverse);
     const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
@@ -256,15 +257,15 @@ struct LaneTurns {
     const int summing_lane = mine.lane_of(0),
               behind_lane = mine.lane_of(mine.summing) - mine.summing;
     const auto place = [&](int element) {
-      const int chunk = element / kPack<T>;
-      return element % kPack<T> * kWarpLanes + chunk +
-             (chunk < mine.summing ? summing_lane : behind_lane);
+      const int vector = element / kPack<T>;
+      return element % kPack<T> * kWarpLanes + vector +
+             (vector < mine.summing ? summing_lane : behind_lane);
     };
     // Where the first of the pair is.
     const int offset = static_cast<int>(p.rotary_offset);
 #pragma unroll
     for (int i = 0; i < kMost; ++i) {
-      const int number = mine.chunk + i * lanes;
+      const int number = mine.vector + i * lanes;
       if (!mine.holds || number >= pairs) continue;
       const int to = place(offset + (p.interleaved ? 2 * number : number));
       exchange.at[0][to] = turns.cos[i];
@@ -274,7 +275,7 @@ struct LaneTurns {
     const int apart = p.interleaved ? 1 : pairs;
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) {
-      const int element = mine.chunk * kPack<T> + i, at = element - offset;
+      const int element = mine.vector * kPack<T> + i, at = element - offset;
       const bool turns_here = mine.holds && static_cast<unsigned>(at) < 2u * pairs;
       const bool second = p.interleaved ? at & 1 : at >= pairs;
       partner[i] =
@@ -286,14 +287,14 @@ struct LaneTurns {
     }
     __syncwarp();
     if (each) {
-      find_own(p, everyday_table, b, s,
-               {mine.chunk * kPack<T> - offset, pairs, p.interleaved, mine.holds});
+      find_own(p, common_table, b, s,
+               {mine.vector * kPack<T> - offset, pairs, p.interleaved, mine.holds});
     }
   }
-  __device__ void find_own(const RopeProblem& p, bool everyday_table, std::int64_t b,
-                           std::int64_t s, const LaneElements& mine) {
+  __device__ void find_own(const RopeProblem& p, bool common_table, std::int64_t b, std::int64_t s,
+                           const LaneElements& mine) {
     Turns<T> own;
-    if (everyday_table) {
+    if (common_table) {
       read_turns_by_element<T>(
           p, b, s, [&](int i) { return mine.pair(i); }, [&](int i) { return mine.element(i); },
           own);

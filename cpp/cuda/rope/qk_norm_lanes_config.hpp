@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Which lanes of a warp have which chunks of heads, a chunk each: a pure function, unit-tested
+// Which lanes of a warp have which vectors of heads, a vector each: a pure function, unit-tested
 // without a GPU.
 #include <cstdint>
 
@@ -11,25 +11,25 @@
 namespace membound::cuda::tuning {
 
 struct WarpHeads {
-  int chunks;             // of a head
+  int vectors;            // of a head
   int summing;            // of them, whose lanes sum in butterflies: the tree of rms_norm
   int heads;              // of a warp at once
-  unsigned behind_magic;  // lane * behind_magic / 2^16: the quotient by the other chunks
+  unsigned behind_magic;  // lane * behind_magic / 2^16: the quotient by the other vectors
 };
 
-inline constexpr std::int64_t kWarpChunks = 32;
+inline constexpr std::int64_t kWarpVectors = 32;
 
-// Whether a warp's lanes can have a chunk each.
+// Whether a warp's lanes can have a vector each.
 inline bool qk_norm_fits_lanes(std::int64_t head_dim, int dtype_size) {
-  return head_dim * dtype_size <= kWarpChunks * 16;
+  return head_dim * dtype_size <= kWarpVectors * 16;
 }
 
 inline WarpHeads warp_heads(std::int64_t head_dim, int dtype_size) {
   WarpHeads all{};
-  all.chunks = static_cast<int>((head_dim * dtype_size + 15) / 16);
+  all.vectors = static_cast<int>((head_dim * dtype_size + 15) / 16);
   all.summing = qk_norm_lanes(head_dim, dtype_size);
-  all.heads = static_cast<int>(kWarpChunks) / all.chunks;
-  const unsigned behind = all.chunks > all.summing ? all.chunks - all.summing : 1;
+  all.heads = static_cast<int>(kWarpVectors) / all.vectors;
+  const unsigned behind = all.vectors > all.summing ? all.vectors - all.summing : 1;
   all.behind_magic = (65536u + behind - 1) / behind;
   return all;
 }
@@ -49,11 +49,11 @@ inline int qk_norm_backward_lane_threads(int slots, const WarpHeads& all) {
 inline constexpr int kQkNormLaneHeads = 2;
 inline constexpr int kQkNormLaneBlocks = 4;
 
-// Rows as in the form of chunks, on a head's lanes.
+// Rows as in the form of vectors, on a head's lanes.
 inline QkNormRopeConfig qk_norm_lane_config(std::int64_t tokens, std::int64_t q_heads,
                                             std::int64_t k_heads, const WarpHeads& all) {
-  const bool few = tokens * (q_heads + k_heads) <= kFewRopeUnits / all.chunks;
-  return qk_norm_rows(tokens, q_heads, k_heads, all.chunks, kQkNormRopeThreads / 32 * all.heads,
+  const bool few = tokens * (q_heads + k_heads) <= kFewRopeUnits / all.vectors;
+  return qk_norm_rows(tokens, q_heads, k_heads, all.vectors, kQkNormRopeThreads / 32 * all.heads,
                       few ? 1 : qk_norm_heads(q_heads, k_heads));
 }
 

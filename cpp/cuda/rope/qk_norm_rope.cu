@@ -12,11 +12,11 @@ namespace {
 
 // Of what there is with a cache alone.
 template <class T>
-bool caches_in_chunks(const QkNormRopeProblem& problem) {
+bool caches_in_vectors(const QkNormRopeProblem& problem) {
   const RopeProblem& p = problem.rope;
   const RopeHeads& v = problem.values;
-  return cache_in_chunks<T>(p.arrays[p.count - 1]) &&
-         (v.heads == 0 || (in_chunks<T>(p, v.x, v.x_strides, v.heads) && cache_in_chunks<T>(v)));
+  return cache_in_vectors<T>(p.arrays[p.count - 1]) &&
+         (v.heads == 0 || (in_vectors<T>(p, v.x, v.x_strides, v.heads) && cache_in_vectors<T>(v)));
 }
 
 // What every head of a call starts on and is made of.
@@ -27,21 +27,21 @@ bool has_pieces(const QkNormRopeProblem& problem) {
   bool all = p.head_dim % kElements == 0;
   for (int i = 0; i < p.count && all; ++i) {
     const RopeHeads& array = p.arrays[i];
-    all = in_chunks<T, kElements>(p, array.x, array.x_strides, array.heads) &&
+    all = in_vectors<T, kElements>(p, array.x, array.x_strides, array.heads) &&
           (problem.is_cached(i)
-               ? cache_in_chunks<T, kElements>(array)
-               : in_chunks<T, kElements>(p, array.out, array.out_strides, array.heads));
+               ? cache_in_vectors<T, kElements>(array)
+               : in_vectors<T, kElements>(p, array.out, array.out_strides, array.heads));
   }
-  return all && (v.heads == 0 || (in_chunks<T, kElements>(p, v.x, v.x_strides, v.heads) &&
-                                  cache_in_chunks<T, kElements>(v)));
+  return all && (v.heads == 0 || (in_vectors<T, kElements>(p, v.x, v.x_strides, v.heads) &&
+                                  cache_in_vectors<T, kElements>(v)));
 }
 template <class T>
-bool has_chunks(const QkNormRopeProblem& problem) {
+bool has_vectors(const QkNormRopeProblem& problem) {
   const bool cached = problem.cache.given();
-  bool all = turns_in_chunks<T>(problem.rope, cached ? problem.rope.count - 1 : -1) &&
-             (!cached || caches_in_chunks<T>(problem));
+  bool all = turns_in_vectors<T>(problem.rope, cached ? problem.rope.count - 1 : -1) &&
+             (!cached || caches_in_vectors<T>(problem));
   for (int i = 0; i < problem.rope.count; ++i) {
-    all = all && weight_in_chunks<T>(problem.rope, problem.weights[i]);
+    all = all && weight_in_vectors<T>(problem.rope, problem.weights[i]);
   }
   return all;
 }
@@ -52,31 +52,31 @@ void qk_norm_rope(const QkNormRopeProblem& problem, StreamView stream) {
   dispatch_floating(problem.rope.dtype, "qk_norm_rope", [&]<class T>() {
     using A = accumulate_t<T>;
     const RopeProblem& rope = problem.rope;
-    const bool chunks = has_chunks<T>(problem);
+    const bool vectors = has_vectors<T>(problem);
     const bool lanes =
-        !chunks && kHasChunksKernel<T> && tuning::qk_norm_fits_lanes(rope.head_dim, sizeof(T));
+        !vectors && kHasVectorsKernel<T> && tuning::qk_norm_fits_lanes(rope.head_dim, sizeof(T));
     QkNormRopeParams<A> p{};
     p.warp = tuning::warp_heads(rope.head_dim, sizeof(T));
     const std::int64_t k_heads = rope.count == 2 ? rope.arrays[1].heads : 0;
     const tuning::QkNormRopeConfig config =
         lanes ? tuning::qk_norm_lane_config(rope.tokens(), rope.arrays[0].heads, k_heads, p.warp)
               : tuning::qk_norm_rope_config(rope.tokens(), rope.arrays[0].heads, k_heads,
-                                            rope.head_dim, sizeof(T), chunks);
+                                            rope.head_dim, sizeof(T), vectors);
     p.turn.rope = rope;
     set_rows(p.turn, config);
     p.turn.units = rope.head_dim / (2 * kPack<T>);
     p.turn.turning_units = rope.rotary_dim / 2;
-    p.turn.table_in_chunks = chunks ? table_in_chunks<T>(rope) : has_everyday_table<T>(rope);
-    p.access = chunk_access<T>(
+    p.turn.table_in_vectors = vectors ? table_in_vectors<T>(rope) : has_common_table<T>(rope);
+    p.access = vector_access<T>(
         [&](auto elements) { return has_pieces<T, decltype(elements)::value>(problem); });
-    p.everyday_weights = true;
+    p.common_weights = true;
     for (int i = 0; i < rope.count; ++i) {
       p.weights[i] = weight_columns<T>(problem.weights[i], problem.weight_offset);
       p.rstds[i] = problem.rstds[i];
       const std::int64_t heads = p.turn.groups[i].count;
       p.steps[i] = {heads * rope.arrays[i].x_strides.head, heads * rope.arrays[i].out_strides.head,
                     heads * problem.rstds[i].strides.head};
-      p.everyday_weights = p.everyday_weights && is_everyday_weight<T>(rope, problem.weights[i]);
+      p.common_weights = p.common_weights && is_common_weight<T>(rope, problem.weights[i]);
     }
     set_rstd(p.norm, rope.head_dim, problem.eps, A());
     p.round_normed = problem.round_normed;
@@ -95,8 +95,8 @@ void qk_norm_rope(const QkNormRopeProblem& problem, StreamView stream) {
                             .threads = lanes ? tuning::kQkNormRopeThreads : config.threads(),
                             .overlap_launch = config.overlap_launch};
     const int device = current_device();
-    if constexpr (kHasChunksKernel<T>) {
-      if (chunks) return launch<qk_norm_rope_chunks_kernel<T>>(shape, stream, device, p);
+    if constexpr (kHasVectorsKernel<T>) {
+      if (vectors) return launch<qk_norm_rope_vectors_kernel<T>>(shape, stream, device, p);
       if (lanes) return launch<qk_norm_rope_lanes_kernel<T>>(shape, stream, device, p);
     }
     launch<qk_norm_rope_heads_kernel<A>>(shape, stream, device, p);

@@ -11,13 +11,13 @@ namespace membound::cuda {
 namespace {
 
 template <class T>
-bool has_chunks(const QkNormRopeBackwardProblem& problem) {
+bool has_vectors(const QkNormRopeBackwardProblem& problem) {
   const RopeProblem& rope = problem.rope;
-  bool all = turns_in_chunks<T>(rope);
+  bool all = turns_in_vectors<T>(rope);
   for (int i = 0; i < rope.count && all; ++i) {
     const HeadGradient& array = problem.arrays[i];
-    all = in_chunks<T>(rope, array.x, array.x_strides, rope.arrays[i].heads) &&
-          weight_in_chunks<T>(rope, array.weight);
+    all = in_vectors<T>(rope, array.x, array.x_strides, rope.arrays[i].heads) &&
+          weight_in_vectors<T>(rope, array.weight);
   }
   return all;
 }
@@ -29,9 +29,9 @@ bool has_pieces(const QkNormRopeBackwardProblem& problem) {
   for (int i = 0; i < rope.count && all; ++i) {
     const RopeHeads& array = rope.arrays[i];
     const HeadGradient& gradient = problem.arrays[i];
-    all = in_chunks<T, kElements>(rope, array.x, array.x_strides, array.heads) &&
-          in_chunks<T, kElements>(rope, array.out, array.out_strides, array.heads) &&
-          in_chunks<T, kElements>(rope, gradient.x, gradient.x_strides, array.heads);
+    all = in_vectors<T, kElements>(rope, array.x, array.x_strides, array.heads) &&
+          in_vectors<T, kElements>(rope, array.out, array.out_strides, array.heads) &&
+          in_vectors<T, kElements>(rope, gradient.x, gradient.x_strides, array.heads);
   }
   return all;
 }
@@ -96,41 +96,40 @@ void qk_norm_rope_backward(const QkNormRopeBackwardProblem& problem, StreamView 
   dispatch_floating(problem.rope.dtype, "qk_norm_rope_backward", [&]<class T>() {
     using A = accumulate_t<T>;
     QkNormRopeBackwardParams<A> p = params_of<T>(problem);
-    const bool chunks = has_chunks<T>(problem);
+    const bool vectors = has_vectors<T>(problem);
     const std::int64_t blocks =
         p.parts[0].groups * p.parts[0].parts + p.parts[1].groups * p.parts[1].parts;
     const tuning::QkNormRopeBackwardConfig config =
-        tuning::qk_norm_rope_backward_config(blocks, p.rope.head_dim, sizeof(T), chunks);
+        tuning::qk_norm_rope_backward_config(blocks, p.rope.head_dim, sizeof(T), vectors);
     p.lanes = config.lanes;
     p.slots = config.slots;
     p.together = config.together;
     for (int i = 0; i < p.rope.count; ++i) {
       set_slot_rows(p.parts[i], p.rope.arrays[i], p.arrays[i], config);
     }
-    p.table_in_chunks = chunks ? table_in_chunks<T>(p.rope) : has_everyday_table<T>(p.rope);
+    p.table_in_vectors = vectors ? table_in_vectors<T>(p.rope) : has_common_table<T>(p.rope);
     const bool lanes =
-        !chunks && kHasChunksKernel<T> && tuning::qk_norm_fits_lanes(p.rope.head_dim, sizeof(T));
+        !vectors && kHasVectorsKernel<T> && tuning::qk_norm_fits_lanes(p.rope.head_dim, sizeof(T));
     p.warp = tuning::warp_heads(p.rope.head_dim, sizeof(T));
-    p.access = chunk_access<T>(
+    p.access = vector_access<T>(
         [&](auto elements) { return has_pieces<T, decltype(elements)::value>(problem); });
-    p.everyday_weights = true;
+    p.common_weights = true;
     for (int i = 0; i < p.rope.count; ++i) {
-      p.everyday_weights =
-          p.everyday_weights && is_everyday_weight<T>(p.rope, problem.arrays[i].weight);
+      p.common_weights = p.common_weights && is_common_weight<T>(p.rope, problem.arrays[i].weight);
     }
     const LaunchShape shape{
         .blocks = blocks,
         .threads = lanes ? tuning::qk_norm_backward_lane_threads(p.slots, p.warp) : config.threads,
         .overlap_launch = config.overlap_launch};
     const int device = current_device();
-    if constexpr (kHasChunksKernel<T>) {
-      if (blocks > 0 && chunks) {
-        launch<qk_norm_rope_backward_chunks_kernel<T>>(shape, stream, device, p);
+    if constexpr (kHasVectorsKernel<T>) {
+      if (blocks > 0 && vectors) {
+        launch<qk_norm_rope_backward_vectors_kernel<T>>(shape, stream, device, p);
       } else if (blocks > 0 && lanes) {
         launch<qk_norm_rope_backward_lanes_kernel<T>>(shape, stream, device, p);
       }
     }
-    if (blocks > 0 && !chunks && !lanes) {
+    if (blocks > 0 && !vectors && !lanes) {
       launch<qk_norm_rope_backward_heads_kernel<A>>(shape, stream, device, p);
     }
     for (int i = 0; i < problem.rope.count; ++i) {

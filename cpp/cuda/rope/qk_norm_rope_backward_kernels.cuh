@@ -3,8 +3,8 @@
 #pragma once
 
 // A block takes one part of the rows that share a weight; a row is one head of one token. In the
-// form of chunks its slots, a few lanes each, take runs of rows, mostly heads of one token, which
-// share cos and sin: chunks of the gradient and of x come in while those of the row before are
+// form of vectors its slots, a few lanes each, take runs of rows, mostly heads of one token, which
+// share cos and sin: vectors of the gradient and of x come in while those of the row before are
 // worked on, dx goes out, and the sums of dweight stay in registers until shared memory adds up the
 // slots. In the general form a warp does the same element by element, slot after slot: the same
 // tree. Limited by memory and instructions (about 300 for a head of 128 in each of a warp's four
@@ -31,17 +31,17 @@ struct QkNormRopeBackwardParams {
   RopeProblem rope;
   HeadGradient arrays[2];
   GroupParts parts[2];
-  ColumnArray<A> weights[2];
+  AffineArray<A> weights[2];
   A* partials[2];  // [parts][groups][head_dim]; null: no dweight
   QkNorm<A> norm;
   RowDivider by_seq;
   int lanes, slots, together;
   bool round_normed;
-  bool table_in_chunks;
-  // Of the form with a chunk in each lane.
+  bool table_in_vectors;
+  // Of the form with a vector in each lane.
   tuning::WarpHeads warp;
-  ChunkAccess access;
-  bool everyday_weights;
+  VectorAccess access;
+  bool common_weights;
 };
 
 // What a block works on.
@@ -111,7 +111,7 @@ __device__ inline A saved_rstd(const HeadStatistic& rstd, const HeadRow& row) {
   return static_cast<const A*>(rstd.data)[row_start(rstd.strides, row)];
 }
 
-// What one chunk adds to the sum of g * h.
+// What one vector adds to the sum of g * h.
 template <class T>
 __device__ inline accumulate_t<T> dot(const Numbers<T>& g, const Numbers<T>& h) {
   accumulate_t<T> even = 0, odd = 0;
@@ -132,7 +132,7 @@ __device__ inline void add_to_sums(HeadPart<T>& sums, const HeadPart<T>& t, cons
   }
 }
 
-// The rows of a slot, one after the other: where a lane's first chunk of each is.
+// The rows of a slot, one after the other: where a lane's first vector of each is.
 template <class T>
 struct RowWalk {
   const T *dy, *x;
@@ -187,10 +187,10 @@ struct RowLoads {
   __device__ void load(const RowWalk<T>& walk, const HeadLanes& head) {
     const int apart = head.half * kPack<T>;
     rstd = *walk.rstd;
-    x_first = read_chunk(walk.x);
-    x_second = read_chunk(walk.x + apart);
-    dy_first = read_chunk(walk.dy);
-    dy_second = read_chunk(walk.dy + apart);
+    x_first = read_vector(walk.x);
+    x_second = read_vector(walk.x + apart);
+    dy_first = read_vector(walk.dy);
+    dy_second = read_vector(walk.dy + apart);
   }
 };
 
@@ -203,14 +203,14 @@ struct GradientMemory {
 };
 
 template <class T>
-__device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumulate_t<T>>& p,
-                                           GradientMemory<T>& memory) {
+__device__ inline void gradients_in_vectors(const QkNormRopeBackwardParams<accumulate_t<T>>& p,
+                                            GradientMemory<T>& memory) {
   using A = accumulate_t<T>;
   const BlockPart block(p);
   const int lanes = p.lanes;
   const int slot = threadIdx.x >> log2_of(lanes), lane = threadIdx.x & (lanes - 1);
   const HeadLanes head{lane, lanes, static_cast<int>(p.rope.head_dim) / (2 * kPack<T>)};
-  // Lanes without chunks read the first ones, which no sum counts.
+  // Lanes without vectors read the first ones, which no sum counts.
   const int first = (head.holds() ? lane : 0) * kPack<T>, second = first + head.half * kPack<T>;
   const bool sums_up = p.partials[block.array] != nullptr;
   HeadPart<T> sums{};
@@ -223,10 +223,10 @@ __device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumu
   RowLoads<A> next;
   next.load(walk, head);
   if (slot == 0) {
-    const ColumnArray<A>& weight = p.weights[block.array];
-    WeightChunks<T> chunks{};
-    chunks.load(weight, block.group, head);
-    memory.weight.hold(chunks.numbers(weight, head), lane);
+    const AffineArray<A>& weight = p.weights[block.array];
+    WeightVectors<T> vectors{};
+    vectors.load(weight, block.group, head);
+    memory.weight.hold(vectors.numbers(weight, head), lane);
   }
   __syncthreads();
 #pragma unroll 1
@@ -234,7 +234,7 @@ __device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumu
     const bool active = round < rows.count;
     if (walk.new_token) {
       const HeadRow row = head_row(p, block, active ? rows.at(round) : block.first);
-      read_head_turns<T>(p.rope, p.table_in_chunks, row.b, row.s, head, turns, memory.seconds);
+      read_head_turns<T>(p.rope, p.table_in_vectors, row.b, row.s, head, turns, memory.seconds);
     }
     HeadPart<T> h = unpack_part<T>(next.x_first, next.x_second);
     HeadPart<T> t = unpack_part<T>(next.dy_first, next.dy_second);
@@ -292,11 +292,11 @@ __device__ inline void gradients_in_chunks(const QkNormRopeBackwardParams<accumu
 template <class T>
 __global__ void __launch_bounds__(tuning::kQkNormRopeBackwardThreads,
                                   tuning::kQkNormRopeBackwardBlocks)
-    qk_norm_rope_backward_chunks_kernel(
+    qk_norm_rope_backward_vectors_kernel(
         const __grid_constant__ QkNormRopeBackwardParams<accumulate_t<T>> p) {
   __shared__ GradientMemory<T> memory;
-  begin_overlapped();
-  gradients_in_chunks<T>(p, memory);
+  pdl_wait_and_launch();
+  gradients_in_vectors<T>(p, memory);
 }
 
 // The gradient of one element of the output before it turned.
@@ -316,14 +316,14 @@ __device__ __noinline__ A turned_back(const RopeProblem& rope, const StridedHead
                    : product(own, turn.cos) - product(other, turn.sin);
 }
 
-// Any strides and dtype, for float64 and heads of more chunks than a warp has lanes for: a warp.
+// Any strides and dtype, for float64 and heads of more vectors than a warp has lanes for: a warp.
 template <class A>
 __global__ void __launch_bounds__(kWarpLanes)
     qk_norm_rope_backward_heads_kernel(const __grid_constant__ QkNormRopeBackwardParams<A> p) {
   __shared__ A turned[kMaxQkNormHeadDim];  // each element is one lane's alone, like those below
   __shared__ A of_slot[kMaxQkNormHeadDim];
   __shared__ A totals[kMaxQkNormHeadDim];
-  begin_overlapped();
+  pdl_wait_and_launch();
   const BlockPart block(p);
   const int lane = threadIdx.x;
   const RopeProblem& rope = p.rope;

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The gradient with a chunk of each head in a lane: a slot is one head's lanes of a warp, and takes
-// the same rows to the same sums as in the form of chunks. Pairs meet in shared memory, which in
-// the end adds up the slots. Limited by instructions.
+// The gradient with a vector of each head in a lane: a slot is one head's lanes of a warp, and
+// takes the same rows to the same sums as in the form of vectors. Pairs meet in shared memory,
+// which in the end adds up the slots. Limited by instructions.
 #include "cuda/rope/qk_norm_rope_backward_kernels.cuh"
 
 namespace membound::cuda {
@@ -18,12 +18,12 @@ struct LaneLoads {
   __device__ void load(const QkNormRopeBackwardParams<accumulate_t<T>>& p, int array,
                        const RowWalk<T>& walk, int elements) {
     rstd = p.arrays[array].rstd.data != nullptr ? *walk.rstd : 0;
-    x = load_chunk(walk.x, p.arrays[array].x_strides.dim, elements, p.access);
-    dy = load_chunk(walk.dy, p.rope.arrays[array].x_strides.dim, elements, p.access);
+    x = load_vector(walk.x, p.arrays[array].x_strides.dim, elements, p.access);
+    dy = load_vector(walk.dy, p.rope.arrays[array].x_strides.dim, elements, p.access);
   }
 };
 
-// Heads of any strides, and as long as a warp's lanes have a chunk for each of theirs, any width.
+// Heads of any strides, and as long as a warp's lanes have a vector for each of theirs, any width.
 template <class T>
 __global__ void __launch_bounds__(tuning::kQkNormBackwardLaneThreads,
                                   tuning::kQkNormBackwardLaneBlocks)
@@ -32,11 +32,11 @@ __global__ void __launch_bounds__(tuning::kQkNormBackwardLaneThreads,
   using A = accumulate_t<T>;
   __shared__ HeadExchange<T> exchanges[tuning::kQkNormBackwardLaneThreads / kWarpLanes];
   __shared__ A of_slots[2 * kPack<T> * tuning::kQkNormRopeBackwardThreads];  // [slot][element]
-  begin_overlapped();
+  pdl_wait_and_launch();
   const BlockPart block(p);
-  const HeadChunk mine(p.warp);
+  const HeadVector mine(p.warp);
   const int warp = threadIdx.x / kWarpLanes, slot = warp * p.warp.heads + mine.head;
-  const int head_dim = static_cast<int>(p.rope.head_dim), first = mine.chunk * kPack<T>;
+  const int head_dim = static_cast<int>(p.rope.head_dim), first = mine.vector * kPack<T>;
   const int left = head_dim - first;
   const int elements = !mine.holds ? 0 : left < kPack<T> ? left : kPack<T>;
   const bool sums_up = p.partials[block.array] != nullptr;
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(tuning::kQkNormBackwardLaneThreads,
   LaneLoads<T> next;
   next.load(p, block.array, walk, elements);
   const Numbers<T> weight =
-      lane_weight<T>(p.weights[block.array], p.everyday_weights, block.group, first, elements);
+      lane_weight<T>(p.weights[block.array], p.common_weights, block.group, first, elements);
   Numbers<T> sums{};
   LaneTurns<T> turns;
 #pragma unroll 1
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(tuning::kQkNormBackwardLaneThreads,
       const HeadRow row = head_row(
           p, block, rows.count > 0 ? rows.at(active ? round : rows.count - 1) : block.first);
       __syncwarp();  // the round before is read
-      turns.find(p.rope, p.table_in_chunks, row.b, row.s, mine, p.warp.chunks, exchanges[warp]);
+      turns.find(p.rope, p.table_in_vectors, row.b, row.s, mine, p.warp.vectors, exchanges[warp]);
     }
     Numbers<T> h = unpack_now<T>(next.x), turned[1] = {unpack_now<T>(next.dy)};
     A rstd = next.rstd;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(tuning::kQkNormBackwardLaneThreads,
     if (p.arrays[block.array].rstd.data == nullptr) {
       Numbers<T> part[1] = {h};
       HeadScale<A> by[1];
-      scale_chunks<T>(p.norm, part, mine, by);
+      scale_vectors<T>(p.norm, part, mine, by);
       rstd = by[0].rstd * by[0].scale;
     }
     __syncwarp();  // the round before, and the angles, are read
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(tuning::kQkNormBackwardLaneThreads,
     for (int i = 0; i < kPack<T>; ++i) {
       t.at[i] = product(fma(-h.at[i], mean, t.at[i]), rstd);
     }
-    store_chunk(dx, p.rope.arrays[block.array].out_strides.dim, elements, p.access, pack(t));
+    store_vector(dx, p.rope.arrays[block.array].out_strides.dim, elements, p.access, pack(t));
   }
   if (!sums_up) return;
 #pragma unroll

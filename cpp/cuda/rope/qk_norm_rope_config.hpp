@@ -10,11 +10,11 @@
 
 namespace membound::cuda::tuning {
 
-// A row is a few heads of one token that share weight, cos and sin; its lanes hold two chunks of
+// A row is a few heads of one token that share weight, cos and sin; its lanes hold two vectors of
 // each head, or, in the general form, are a warp with one head.
 using QkNormRopeConfig = RopeConfig;
 
-// Heads whose loads are on their way, and the most of a thread in the form of chunks: what
+// Heads whose loads are on their way, and the most of a thread in the form of vectors: what
 // a row costs before its first head is as many instructions as a head (H200, 16384 tokens x 40
 // heads x 128 bfloat16: 109 us with four heads, 100 with eight; 98.7 with two ahead, 100 with one,
 // float32 169 and 185).
@@ -23,20 +23,20 @@ inline constexpr int kQkNormHeads = 8;
 inline constexpr int kQkNormRopeThreads = 128;
 // Of a multiprocessor at once: a thread has 96 registers.
 inline constexpr int kQkNormRopeBlocks = 5;
-// The most chunks of a head that the form of chunks takes, two in each lane of a warp.
-inline constexpr std::int64_t kQkNormChunks = 64;
+// The most vectors of a head that the form of vectors takes, two in each lane of a warp.
+inline constexpr std::int64_t kQkNormVectors = 64;
 
-// Whether lanes can hold all of a head's chunks in pairs that are half a head apart.
-inline bool qk_norm_pairs_chunks(std::int64_t head_dim, int dtype_size) {
+// Whether lanes can hold all of a head's vectors in pairs that are half a head apart.
+inline bool qk_norm_pairs_vectors(std::int64_t head_dim, int dtype_size) {
   const std::int64_t bytes = head_dim * dtype_size;
-  return bytes % 32 == 0 && bytes / 16 <= kQkNormChunks;
+  return bytes % 32 == 0 && bytes / 16 <= kQkNormVectors;
 }
 
-// The lanes of a head in the form of chunks; a warp for more chunks than that.
+// The lanes of a head in the form of vectors; a warp for more vectors than that.
 inline int qk_norm_lanes(std::int64_t head_dim, int dtype_size) {
-  const std::int64_t chunks = std::min((head_dim * dtype_size + 15) / 16, kQkNormChunks);
+  const std::int64_t vectors = std::min((head_dim * dtype_size + 15) / 16, kQkNormVectors);
   int lanes = 1;
-  while (2 * lanes < chunks) lanes *= 2;
+  while (2 * lanes < vectors) lanes *= 2;
   return lanes;
 }
 
@@ -73,15 +73,16 @@ inline QkNormRopeConfig qk_norm_rows(std::int64_t tokens, std::int64_t q_heads,
   return config;
 }
 
-// tokens at least 1; the heads of q and of k, of which one may be 0. in_chunks: the form of chunks.
+// tokens at least 1; the heads of q and of k, of which one may be 0. in_vectors: the form of
+// vectors.
 inline QkNormRopeConfig qk_norm_rope_config(std::int64_t tokens, std::int64_t q_heads,
                                             std::int64_t k_heads, std::int64_t head_dim,
-                                            int dtype_size, bool in_chunks) {
-  const int lanes = in_chunks ? qk_norm_lanes(head_dim, dtype_size) : 32;
+                                            int dtype_size, bool in_vectors) {
+  const int lanes = in_vectors ? qk_norm_lanes(head_dim, dtype_size) : 32;
   const bool few = tokens * (q_heads + k_heads) <= kFewRopeUnits / lanes;
   const int threads = few ? kFewRopeThreads : kQkNormRopeThreads;
   return qk_norm_rows(tokens, q_heads, k_heads, lanes, threads / lanes,
-                      few || !in_chunks ? 1 : qk_norm_heads(q_heads, k_heads));
+                      few || !in_vectors ? 1 : qk_norm_heads(q_heads, k_heads));
 }
 
 // Groups of v's heads, whose rows are like those of the others.

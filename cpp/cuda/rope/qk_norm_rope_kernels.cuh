@@ -3,7 +3,7 @@
 #pragma once
 
 // A block takes some rows: a row is up to kQkNormHeads heads of one token, of q or of k. In the
-// form of chunks the lanes of a row hold two chunks of each head: they ask for the first heads,
+// form of vectors the lanes of a row hold two vectors of each head: they ask for the first heads,
 // find weight, cos and sin, and normalise, turn and write head after head, each of which asks for
 // one further on; the weights of q and k sit in shared memory. In the general form a warp takes a
 // head element by element. With a cache of keys and values the blocks behind those copy v, row by
@@ -25,8 +25,8 @@ struct HeadSteps {
 
 template <class A>
 struct QkNormRopeParams {
-  RopeParams turn;  // units: half the chunks of a head
-  ColumnArray<A> weights[2];
+  RopeParams turn;  // units: half the vectors of a head
+  AffineArray<A> weights[2];
   HeadStatistic rstds[2];
   HeadSteps steps[2];
   QkNorm<A> norm;
@@ -37,19 +37,19 @@ struct QkNormRopeParams {
   std::int64_t first_value_block;
   RowDivider by_value_groups, by_seq, by_block;
   int value_size;  // bytes of an element
-  // Of the form with a chunk in each lane.
+  // Of the form with a vector in each lane.
   tuning::WarpHeads warp;
-  ChunkAccess access;
-  bool everyday_weights;
+  VectorAccess access;
+  bool common_weights;
 };
 
 // Of a head where weights differ.
 template <class T>
-__device__ __noinline__ HeadPart<T> weight_of_head(const ColumnArray<accumulate_t<T>>& weight,
+__device__ __noinline__ HeadPart<T> weight_of_head(const AffineArray<accumulate_t<T>>& weight,
                                                    std::int64_t number, HeadLanes head) {
-  WeightChunks<T> chunks{};
-  chunks.load(weight, number, head);
-  return chunks.numbers(weight, head);
+  WeightVectors<T> vectors{};
+  vectors.load(weight, number, head);
+  return vectors.numbers(weight, head);
 }
 
 template <class A>
@@ -100,20 +100,20 @@ __device__ inline ValueRow value_row(const QkNormRopeParams<A>& p, int local) {
 }
 
 template <class A>
-__device__ inline void copy_value_chunks(const QkNormRopeParams<A>& p) {
+__device__ inline void copy_value_vectors(const QkNormRopeParams<A>& p) {
   constexpr int kHeads = tuning::kQkNormHeads;
-  wait_overlapped();
+  pdl_wait_then_launch();
   const int lanes = p.turn.lanes;
   ValueRow row = value_row(p, threadIdx.x >> log2_of(lanes));
   const int lane = threadIdx.x & (lanes - 1), half = static_cast<int>(p.turn.units);
   if (lane >= half) return;
-  const int first = lane * kChunkBytes, second = (half + lane) * kChunkBytes;
+  const int first = lane * kVectorBytes, second = (half + lane) * kVectorBytes;
   uint4 a[kHeads], b[kHeads];
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) {
     if (i >= row.heads) break;
-    a[i] = read_chunk(row.from + first);
-    b[i] = read_chunk(row.from + second);
+    a[i] = read_vector(row.from + first);
+    b[i] = read_vector(row.from + second);
     row.from += p.values.x_strides.head * p.value_size;
   }
 #pragma unroll
@@ -159,7 +159,7 @@ __device__ inline void normalise_and_turn(
   const HeadsOfRow heads = heads_of_row(p.turn, row.group);
   const RopeHeads& array = p.turn.rope.arrays[heads.array];
   const HeadLanes head{lane, lanes, static_cast<int>(p.turn.units)};
-  // Lanes without chunks read the first ones, which no sum counts.
+  // Lanes without vectors read the first ones, which no sum counts.
   const int first = (head.holds() ? lane : 0) * kPack<T>, apart = head.half * kPack<T>;
   const T* x = static_cast<const T*>(array.x) + array.x_strides.at(row.b, row.s) +
                heads.first * array.x_strides.head + first;
@@ -172,21 +172,21 @@ __device__ inline void normalise_and_turn(
   uint4 a[kAhead] = {}, b[kAhead] = {};
   const auto ask_for = [&](int number, int i) {
     if (number >= count) return;
-    a[i] = read_chunk(x);
-    b[i] = read_chunk(x + apart);
+    a[i] = read_vector(x);
+    b[i] = read_vector(x + apart);
     x += p.steps[heads.array].x;
   };
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) ask_for(i, i);
   const bool holds_weight = local < p.turn.rope.count;  // a block has two rows at least
-  WeightChunks<T> chunks{};
-  if (holds_weight) chunks.load(p.weights[local], 0, head);
+  WeightVectors<T> vectors{};
+  if (holds_weight) vectors.load(p.weights[local], 0, head);
   Turns<T> turns;
-  read_head_turns<T>(p.turn.rope, p.turn.table_in_chunks, row.b, row.s, head, turns, seconds);
+  read_head_turns<T>(p.turn.rope, p.turn.table_in_vectors, row.b, row.s, head, turns, seconds);
   const bool shared = !p.turn.rope.has_column_each();
-  if (holds_weight) shared_weights[local].hold(chunks.numbers(p.weights[local], head), lane);
+  if (holds_weight) shared_weights[local].hold(vectors.numbers(p.weights[local], head), lane);
   __syncthreads();
-  const ColumnArray<accumulate_t<T>>& weights = p.weights[heads.array];
+  const AffineArray<accumulate_t<T>>& weights = p.weights[heads.array];
   const bool weights_differ = weights.head_stride != 0;
   const HeadStatistic& rstds = p.rstds[heads.array];
   auto* rstd = static_cast<accumulate_t<T>*>(lane == 0 ? rstds.data : nullptr);
@@ -226,9 +226,9 @@ __device__ inline void normalise_and_turn(
 // Aligned heads that turn as a whole.
 template <class T>
 __global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormRopeBlocks)
-    qk_norm_rope_chunks_kernel(const __grid_constant__ QkNormRopeParams<accumulate_t<T>> p) {
-  start_overlapped();
-  if (blockIdx.x >= p.first_value_block) return copy_value_chunks(p);
+    qk_norm_rope_vectors_kernel(const __grid_constant__ QkNormRopeParams<accumulate_t<T>> p) {
+  pdl_launch_unless_few();
+  if (blockIdx.x >= p.first_value_block) return copy_value_vectors(p);
   __shared__ SharedWeight<T> weights[2];
   __shared__ SecondTurns<T, kPack<T>, tuning::kQkNormRopeThreads> seconds;
   normalise_and_turn<T>(p, weights, seconds);
@@ -247,11 +247,11 @@ __device__ __noinline__ A normed_number(const QkNormRopeParams<A>& p, const Stri
   return p.round_weighted ? round_number(value, x.dtype) : value;
 }
 
-// Any strides and dtype: float64, and heads of more chunks than a warp has lanes for.
+// Any strides and dtype: float64, and heads of more vectors than a warp has lanes for.
 template <class A>
 __global__ void __launch_bounds__(tuning::kQkNormRopeThreads)
     qk_norm_rope_heads_kernel(const __grid_constant__ QkNormRopeParams<A> p) {
-  begin_overlapped();
+  pdl_wait_and_launch();
   if (blockIdx.x >= p.first_value_block) {
     return copy_value_numbers(p);
   }
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads)
 #pragma unroll 1
   for (std::int64_t unit = lane; unit < p.turn.turning_units + rest; unit += kWarpLanes) {
     if (unit < p.turn.turning_units) {
-      const UnitPlace<std::int64_t> at = unit_place(p.turn, unit, 1);
+      const UnitPosition<std::int64_t> at = unit_position(p.turn, unit, 1);
       const AngleRow angles = angle_row(rope, unit, row.b, row.s);
       const Turn<A> turn = one_turn<A>(rope, angles, unit, 0);
       const Turn<A> other = rope.has_column_each() ? one_turn<A>(rope, angles, unit, 1) : turn;

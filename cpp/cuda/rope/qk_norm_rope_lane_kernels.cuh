@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A warp takes a few rows at once, a row being up to kQkNormHeads heads of one token with a chunk
+// A warp takes a few rows at once, a row being up to kQkNormHeads heads of one token with a vector
 // of each in a lane. They ask for the first heads, find weight, cos and sin, and normalise, turn
 // and write two heads at a time, each of which asks for one further on; pairs meet in shared
 // memory. Limited by instructions: about 185 for as many heads as a warp holds, and 700 before the
@@ -13,11 +13,11 @@ namespace membound::cuda {
 
 template <class T>
 __device__ inline void copy_values_by_lanes(const QkNormRopeParams<accumulate_t<T>>& p,
-                                            const HeadChunk& mine, int local) {
-  wait_overlapped();
+                                            const HeadVector& mine, int local) {
+  pdl_wait_then_launch();
   if (!mine.holds) return;
   ValueRow row = value_row(p, local);
-  const int first = mine.chunk * kPack<T>;
+  const int first = mine.vector * kPack<T>;
   const int left = static_cast<int>(p.turn.rope.head_dim) - first;
   const int count = left < kPack<T> ? left : kPack<T>;
   const RopeStrides &from = p.values.x_strides, &to = p.values.out_strides;
@@ -25,21 +25,21 @@ __device__ inline void copy_values_by_lanes(const QkNormRopeParams<accumulate_t<
   T* out = reinterpret_cast<T*>(row.to) + first * to.dim;
 #pragma unroll 2
   for (int i = 0; i < row.heads; ++i) {
-    store_chunk(out, to.dim, count, p.access, load_chunk(x, from.dim, count, p.access));
+    store_vector(out, to.dim, count, p.access, load_vector(x, from.dim, count, p.access));
     x += from.head;
     out += to.head;
   }
 }
 
-// Heads of any strides, and as long as a warp's lanes have a chunk for each of theirs, any width.
+// Heads of any strides, and as long as a warp's lanes have a vector for each of theirs, any width.
 template <class T>
 __global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormLaneBlocks)
     qk_norm_rope_lanes_kernel(const __grid_constant__ QkNormRopeParams<accumulate_t<T>> p) {
   using A = accumulate_t<T>;
   constexpr int kAtOnce = tuning::kQkNormLaneHeads;
   __shared__ HeadExchange<T> exchanges[tuning::kQkNormRopeThreads / kWarpLanes];
-  start_overlapped();
-  const HeadChunk mine(p.warp);
+  pdl_launch_unless_few();
+  const HeadVector mine(p.warp);
   const int warp = threadIdx.x / kWarpLanes, local = warp * p.warp.heads + mine.head;
   if (blockIdx.x >= p.first_value_block) return copy_values_by_lanes<T>(p, mine, local);
   const std::int64_t index = std::int64_t{blockIdx.x} * p.turn.rows_per_block + local;
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormLan
   const RopeRow row = rope_row(p.turn, active ? index : 0);
   const HeadsOfRow heads = heads_of_row(p.turn, row.group);
   const RopeHeads& array = p.turn.rope.arrays[heads.array];
-  const int first = mine.chunk * kPack<T>;
+  const int first = mine.vector * kPack<T>;
   const int left = static_cast<int>(p.turn.rope.head_dim) - first;
   const int elements = !active ? 0 : left < kPack<T> ? left : kPack<T>;
   const T* x = static_cast<const T*>(array.x) + array.x_strides.at(row.b, row.s) +
@@ -63,20 +63,19 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormLan
   uint4 held[kAtOnce] = {};
   const auto ask_for = [&](int number, int i) {
     if (number >= count) return;
-    held[i] = load_chunk(x, array.x_strides.dim, elements, p.access);
+    held[i] = load_vector(x, array.x_strides.dim, elements, p.access);
     x += x_step;
   };
 #pragma unroll
   for (int i = 0; i < kAtOnce; ++i) ask_for(i, i);
-  const ColumnArray<A>& weights = p.weights[heads.array];
+  const AffineArray<A>& weights = p.weights[heads.array];
   const bool weights_differ = weights.head_stride != 0;
-  const Numbers<T> weight =
-      lane_weight<T>(weights, p.everyday_weights, heads.first, first, elements);
+  const Numbers<T> weight = lane_weight<T>(weights, p.common_weights, heads.first, first, elements);
   LaneTurns<T> turns;
-  turns.find(p.turn.rope, p.turn.table_in_chunks, row.b, row.s, mine, p.warp.chunks,
+  turns.find(p.turn.rope, p.turn.table_in_vectors, row.b, row.s, mine, p.warp.vectors,
              exchanges[warp]);
   const HeadStatistic& rstds = p.rstds[heads.array];
-  A* rstd = static_cast<A*>(mine.chunk == 0 ? rstds.data : nullptr);
+  A* rstd = static_cast<A*>(mine.vector == 0 ? rstds.data : nullptr);
   const bool writes_rstd = rstd != nullptr;
   const std::int64_t rstd_step = heads.step * rstds.strides.head;
   if (writes_rstd) rstd += rstds.strides.at(row.b, row.s) + heads.first * rstds.strides.head;
@@ -89,14 +88,14 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormLan
       numbers[i] = unpack_now<T>(held[i]);
       ask_for(done + i + kAtOnce, i);
     }
-    scale_chunks<T>(p.norm, numbers, mine, by);
+    scale_vectors<T>(p.norm, numbers, mine, by);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       multiply<T>(numbers[i], by[i].rstd);
       if (p.round_normed) numbers[i] = rounded<T>(numbers[i]);
       if (weights_differ) {
         const std::int64_t head = heads.first + (done + i) * heads.step;
-        multiply<T>(numbers[i], lane_weight_of_head<T>(weights, p.everyday_weights, head, first,
+        multiply<T>(numbers[i], lane_weight_of_head<T>(weights, p.common_weights, head, first,
                                                        done + i < count ? elements : 0));
       } else {
         multiply<T>(numbers[i], weight);
@@ -112,7 +111,7 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormLan
         *rstd = by[i].rstd * by[i].scale;
         rstd += rstd_step;
       }
-      store_chunk(out, array.out_strides.dim, elements, p.access, pack(numbers[i]));
+      store_vector(out, array.out_strides.dim, elements, p.access, pack(numbers[i]));
       out += out_step;
     }
   }

@@ -2,25 +2,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The weight beside the chunks of heads: how it is loaded, and where it stays.
+// The weight beside the vectors of heads: how it is loaded, and where it stays.
 #include "cuda/rope/qk_norm_head.cuh"
 
 namespace membound::cuda {
 
-// The weight of two chunks of a head as it is loaded: of float32 beside 16 bits twice as many.
+// The weight of two vectors of a head as it is loaded: of float32 beside 16 bits twice as many.
 template <class T>
-struct WeightChunks {
+struct WeightVectors {
   static constexpr int kOfNumbers = kPack<T> / kPack<float>;
   uint4 at[2 * kOfNumbers];
 
-  __device__ static bool is_float(const ColumnArray<accumulate_t<T>>& weight) {
+  __device__ static bool is_float(const AffineArray<accumulate_t<T>>& weight) {
     return sizeof(T) == 2 && weight.dtype == DType::kFloat32;
   }
-  __device__ static bool is_there(const ColumnArray<accumulate_t<T>>& weight,
+  __device__ static bool is_there(const AffineArray<accumulate_t<T>>& weight,
                                   const HeadLanes& lanes) {
     return weight.data != nullptr && lanes.holds();
   }
-  __device__ void load(const ColumnArray<accumulate_t<T>>& weight, std::int64_t head,
+  __device__ void load(const AffineArray<accumulate_t<T>>& weight, std::int64_t head,
                        const HeadLanes& lanes) {
     if (!is_there(weight, lanes)) return;
     const std::int64_t first = head * weight.head_stride + lanes.lane * kPack<T>;
@@ -39,18 +39,18 @@ struct WeightChunks {
     }
   }
   // Offset added; ones where there is none.
-  __device__ HeadPart<T> numbers(const ColumnArray<accumulate_t<T>>& weight,
+  __device__ HeadPart<T> numbers(const AffineArray<accumulate_t<T>>& weight,
                                  const HeadLanes& lanes) const {
     HeadPart<T> part;
     const bool there = is_there(weight, lanes), floats = is_float(weight);
     const Numbers<T> first = unpack<T>(at[0]), second = unpack<T>(at[1]);
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) {
-      const int chunk = i / kPack<float>, within = i % kPack<float>;
+      const int vector = i / kPack<float>, within = i % kPack<float>;
       accumulate_t<T> a = first.at[i], b = second.at[i];
       if (floats) {
-        a = unpack<float>(at[chunk]).at[within];
-        b = unpack<float>(at[kOfNumbers + chunk]).at[within];
+        a = unpack<float>(at[vector]).at[within];
+        b = unpack<float>(at[kOfNumbers + vector]).at[within];
       }
       part.first.at[i] = there ? a + weight.offset : 1;
       part.second.at[i] = there ? b + weight.offset : 1;
@@ -68,8 +68,8 @@ struct SharedWeight {
   __device__ void hold(const HeadPart<T>& part, int lane) {
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
-      const Numbers<T>& chunk = i < kQuads / 2 ? part.first : part.second;
-      const float* from = chunk.at + 4 * i % kPack<T>;
+      const Numbers<T>& vector = i < kQuads / 2 ? part.first : part.second;
+      const float* from = vector.at + 4 * i % kPack<T>;
       quads[i][lane] = {from[0], from[1], from[2], from[3]};
     }
   }
@@ -77,8 +77,8 @@ struct SharedWeight {
     HeadPart<T> part;
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
-      Numbers<T>& chunk = i < kQuads / 2 ? part.first : part.second;
-      float* to = chunk.at + 4 * i % kPack<T>;
+      Numbers<T>& vector = i < kQuads / 2 ? part.first : part.second;
+      float* to = vector.at + 4 * i % kPack<T>;
       const float4 quad = quads[i][lane];
       to[0] = quad.x, to[1] = quad.y, to[2] = quad.z, to[3] = quad.w;
     }

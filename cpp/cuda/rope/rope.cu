@@ -21,8 +21,8 @@ bool has_pieces(const RopeProblem& p) {
   }
   for (int i = 0; i < p.count; ++i) {
     const RopeHeads& array = p.arrays[i];
-    if (!in_chunks<T, kElements>(p, array.x, array.x_strides, array.heads) ||
-        !in_chunks<T, kElements>(p, array.out, array.out_strides, array.heads)) {
+    if (!in_vectors<T, kElements>(p, array.x, array.x_strides, array.heads) ||
+        !in_vectors<T, kElements>(p, array.out, array.out_strides, array.heads)) {
       return false;
     }
   }
@@ -62,34 +62,34 @@ void launch_pieces(const RopeParams& p, int elements, const LaunchShape& shape, 
 void rope(const RopeProblem& problem, StreamView stream) {
   dispatch_floating(problem.dtype, "rope", [&]<class T>() {
     const int elements = piece_elements<T>(problem);
-    const bool chunks = elements == kPack<T>;
+    const bool vectors = elements == kPack<T>;
     RopeParams p{};
     p.rope = problem;
     p.turning_units = problem.rotary_dim / 2 / elements;
     const std::int64_t rest = problem.head_dim - problem.rotary_dim;
     p.units = p.turning_units;
     if (copies_rest(problem)) p.units += elements > 1 ? rest / (2 * elements) : rest;
-    const int shared = chunks
-                           ? tuning::rope_heads_of_chunks(problem.cos.data == nullptr)
+    const int shared = vectors
+                           ? tuning::rope_heads_of_vectors(problem.cos.data == nullptr)
                            : tuning::rope_heads_of_pieces(elements * static_cast<int>(sizeof(T)));
     const tuning::RopeConfig config =
         tuning::rope_config(problem.tokens(), problem.arrays[0].heads,
                             problem.count == 2 ? problem.arrays[1].heads : 0, p.units, shared);
     set_rows(p, config);
-    p.table_in_chunks = chunks ? table_in_chunks<T>(problem) : has_everyday_table<T>(problem);
+    p.table_in_vectors = vectors ? table_in_vectors<T>(problem) : has_common_table<T>(problem);
     const LaunchShape shape{.blocks = config.blocks,
                             .threads = config.threads(),
                             .overlap_launch = config.overlap_launch};
     const int device = current_device();
-    if (!chunks) return launch_pieces<T>(p, elements, shape, stream, device);
+    if (!vectors) return launch_pieces<T>(p, elements, shape, stream, device);
     if (makes_turns(problem) && !problem.has_column_each()) {
-      launch<rope_chunks_kernel<T, TurnsFrom::kFrequencies>>(shape, stream, device, p);
-    } else if (!p.table_in_chunks || problem.has_column_each()) {
-      launch<rope_chunks_kernel<T, TurnsFrom::kAnywhere>>(shape, stream, device, p);
+      launch<rope_vectors_kernel<T, TurnsFrom::kFrequencies>>(shape, stream, device, p);
+    } else if (!p.table_in_vectors || problem.has_column_each()) {
+      launch<rope_vectors_kernel<T, TurnsFrom::kAnywhere>>(shape, stream, device, p);
     } else if (problem.interleaved) {
-      launch<rope_chunks_kernel<T, TurnsFrom::kTableOfNeighbours>>(shape, stream, device, p);
+      launch<rope_vectors_kernel<T, TurnsFrom::kTableOfNeighbours>>(shape, stream, device, p);
     } else {
-      launch<rope_chunks_kernel<T, TurnsFrom::kTableOfHalves>>(shape, stream, device, p);
+      launch<rope_vectors_kernel<T, TurnsFrom::kTableOfHalves>>(shape, stream, device, p);
     }
   });
 }

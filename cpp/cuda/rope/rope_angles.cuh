@@ -63,7 +63,7 @@ __device__ inline int sine_of(const RopeProblem& p, int element) {
   return p.inverse ? 1 - element : element;
 }
 
-// What an element of a pair, 0 or 1, turns by. Tables of the common dtypes are read in chunks
+// What an element of a pair, 0 or 1, turns by. Tables of the common dtypes are read in vectors
 // instead.
 template <class A>
 __device__ __noinline__ Turn<A> one_turn(const RopeProblem& p, const AngleRow& row,
@@ -98,13 +98,13 @@ struct Turns {
 
 // kPack numbers of a row that starts at a multiple of 16 bytes, as float32 or as T.
 template <class T>
-__device__ inline void read_chunks(const void* from, DType dtype, std::int64_t at,
-                                   accumulate_t<T> (&numbers)[kPack<T>]) {
+__device__ inline void read_vectors(const void* from, DType dtype, std::int64_t at,
+                                    accumulate_t<T> (&numbers)[kPack<T>]) {
   if (sizeof(T) == 2 && dtype == DType::kFloat32) {
-    const auto* chunks = reinterpret_cast<const uint4*>(static_cast<const float*>(from) + at);
+    const auto* vectors = reinterpret_cast<const uint4*>(static_cast<const float*>(from) + at);
 #pragma unroll
     for (int half = 0; half < kPack<T> / kPack<float>; ++half) {
-      const Numbers<float> some = unpack<float>(chunks[half]);
+      const Numbers<float> some = unpack<float>(vectors[half]);
 #pragma unroll
       for (int i = 0; i < kPack<float>; ++i) numbers[half * kPack<float> + i] = some.at[i];
     }
@@ -126,9 +126,9 @@ __device__ inline void fill_turns(Turns<T, kPairs>& turns, accumulate_t<T> cos,
   }
 }
 
-// The row of a table, where it is read in chunks, and the turns by read(table, row, sine, numbers).
-// Inline to the last: a call would wait for every load that is on its way (H200, 16384 tokens x 40
-// heads x 128 bfloat16: 124 us with calls).
+// The row of a table, where it is read in vectors, and the turns by read(table, row, sine,
+// numbers). Inline to the last: a call would wait for every load that is on its way (H200, 16384
+// tokens x 40 heads x 128 bfloat16: 124 us with calls).
 template <class T, int kPairs, class Read>
 __device__ inline void read_table_turns(const RopeProblem& p, std::int64_t b, std::int64_t s,
                                         Turns<T, kPairs>& turns, Read read) {
@@ -260,13 +260,13 @@ __device__ inline void every_other(const accumulate_t<T> (&both)[kPack<T>], bool
   for (int i = 0; i < kPack<T> / 2; ++i) numbers[i] = odd ? both[2 * i + 1] : both[2 * i];
 }
 
-// The same of a table that read_chunks can read: of kPack pairs that follow one another.
+// The same of a table that read_vectors can read: of kPack pairs that follow one another.
 template <class T>
 __device__ inline void read_turns(const RopeProblem& p, std::int64_t b, std::int64_t s,
                                   std::int64_t first, Turns<T>& turns) {
   read_table_turns<T>(p, b, s, turns,
                       [&](const RopeTable& table, std::int64_t row, bool, auto& numbers) {
-                        read_chunks<T>(table.data, p.table_dtype, row + first, numbers);
+                        read_vectors<T>(table.data, p.table_dtype, row + first, numbers);
                       });
 }
 
@@ -277,12 +277,12 @@ __device__ inline void read_each_turns(const RopeProblem& p, std::int64_t b, std
   const auto read = [&](const RopeTable& table, std::int64_t row, bool sine, auto& numbers) {
     const int of = sine ? sine_of(p, element) : element;
     if (!p.interleaved) {
-      return read_chunks<T>(table.data, p.table_dtype, row + first + of * table.second, numbers);
+      return read_vectors<T>(table.data, p.table_dtype, row + first + of * table.second, numbers);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       accumulate_t<T> both[kPack<T>];
-      read_chunks<T>(table.data, p.table_dtype, row + 2 * first + half * kPack<T>, both);
+      read_vectors<T>(table.data, p.table_dtype, row + 2 * first + half * kPack<T>, both);
       every_other<T>(both, of == 1, numbers + half * (kPack<T> / 2));
     }
   };

@@ -7,7 +7,7 @@
 
 namespace membound::cuda::tuning {
 
-// A unit is what one thread turns of a head: two chunks of 16 bytes, or two smaller pieces. The
+// A unit is what one thread turns of a head: two vectors of 16 bytes, or two smaller pieces. The
 // threads of a row take the units of one head, then of the next few of the same token.
 struct RopeConfig {
   int heads_per_thread;  // that share cos and sin
@@ -26,7 +26,7 @@ struct RopeConfig {
 // 5 blocks 87.6 and 47.6), beside sines 96 (85.1 us, 89.1 with 6 blocks).
 inline constexpr int kRopeHeads = 2;
 inline constexpr int kRopeBlocks = 6;
-inline constexpr int kRopeBlocksBesideSines = 5;
+inline constexpr int kRopeBlocksWithSines = 5;
 // Heads that share cos and sin of a table, and what a thread does before its first load (H200,
 // 16384 tokens x 40 heads x 128 bfloat16: 128 us with one, 100 with 2, 86 with 4, 88 with 8).
 inline constexpr int kRopeHeadsOfTable = 4;
@@ -55,7 +55,7 @@ inline constexpr int kFewRopeThreads = 64;
 inline constexpr std::int64_t kRopeOverlapBlocks = 8192;
 
 // made: angles come from frequencies.
-inline int rope_heads_of_chunks(bool made) { return made ? kRopeHeadsOfMade : kRopeHeadsOfTable; }
+inline int rope_heads_of_vectors(bool made) { return made ? kRopeHeadsOfMade : kRopeHeadsOfTable; }
 
 // tokens and units at least 1; the heads of q and of k, of which one may be 0. shared: heads that
 // share an angle.

@@ -19,7 +19,7 @@ constexpr int kSumThreads = 128;
 // alone. All in float64, whatever the dtype; latency of the loads is the limit.
 __global__ void __launch_bounds__(kLanes* kTokenLanes)
     rope_parts_kernel(const __grid_constant__ RopeFrequenciesProblem problem) {
-  begin_overlapped();
+  pdl_wait_and_launch();
   __shared__ double held[kTokenLanes][kLanes];
   const RopeProblem& p = problem.rope;
   const int lane = threadIdx.x % kLanes, token_lane = threadIdx.x / kLanes;
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kLanes* kTokenLanes)
 
 // A thread adds the parts of one pair in their order. Short.
 __global__ void rope_sum_parts_kernel(const __grid_constant__ RopeFrequenciesProblem problem) {
-  begin_overlapped();
+  pdl_wait_and_launch();
   const std::int64_t pairs = problem.rope.rotary_dim / 2;
   const std::int64_t pair = std::int64_t{blockIdx.x} * kSumThreads + threadIdx.x;
   if (pair >= pairs) return;

@@ -4,8 +4,8 @@
 
 // A block takes some rows: a row is up to heads_per_thread heads of one token, of q or of k, as far
 // apart as there are rows, so that what neighbouring rows ask for at once is in one piece. A thread
-// takes one unit of each: two chunks of 16 bytes that hold whole pairs, or, where heads are not
-// made of those, two pieces of 8 or 4 bytes or of one element. It asks for the chunks of a few
+// takes one unit of each: two vectors of 16 bytes that hold whole pairs, or, where heads are not
+// made of those, two pieces of 8 or 4 bytes or of one element. It asks for the vectors of a few
 // heads, finds cos and sin once, turns and writes, and goes on to the next heads. Nothing is
 // shared; memory is the limit.
 #include <cstdlib>
@@ -39,7 +39,7 @@ struct RopeParams {
   unsigned lane_magic;  // thread * lane_magic / 2^16: the quotient by lanes
   bool tokens_inside;   // rows of one group of heads follow one another
   bool batch_inside;    // else: the tokens of one place in their sequences do, as in memory
-  bool table_in_chunks;
+  bool table_in_vectors;
 };
 
 // How rows are counted.
@@ -85,13 +85,13 @@ __device__ inline HeadsOfRow heads_of_row(const RopeParams& p, std::int64_t grou
   return {array, group, all.count, all.each + (group < all.longer ? 1 : 0)};
 }
 
-// Where the first of the two elements or chunks of a unit is in a head, and how far the second.
+// Where the first of the two elements or vectors of a unit is in a head, and how far the second.
 template <class Index>
-struct UnitPlace {
+struct UnitPosition {
   Index first, apart;
 };
 template <class Index>
-__device__ inline UnitPlace<Index> unit_place(const RopeParams& p, Index unit, int width) {
+__device__ inline UnitPosition<Index> unit_position(const RopeParams& p, Index unit, int width) {
   const auto offset = static_cast<Index>(p.rope.rotary_offset);
   const auto dim = static_cast<Index>(p.rope.rotary_dim);
   const auto turning = static_cast<Index>(p.turning_units);
@@ -117,14 +117,14 @@ __device__ inline void wait_with(const void* from, const void* to) {
       "}" ::"l"(both)
       : "memory");
 #endif
-  launch_behind_wait();
+  pdl_launch_if_few();
 }
 
-struct ChunkPair {
+struct VectorPair {
   uint4 first, second;
 };
 
-// Where cos and sin of a kernel come from: a table that is read in chunks, for either style,
+// Where cos and sin of a kernel come from: a table that is read in vectors, for either style,
 // frequencies, or whatever else there is.
 enum class TurnsFrom { kTableOfHalves, kTableOfNeighbours, kFrequencies, kAnywhere };
 
@@ -133,11 +133,11 @@ template <TurnsFrom kFrom>
 inline constexpr int kBlocksAtOnce =
     kFrom == TurnsFrom::kTableOfHalves || kFrom == TurnsFrom::kTableOfNeighbours
         ? tuning::kRopeBlocks
-        : tuning::kRopeBlocksBesideSines;
+        : tuning::kRopeBlocksWithSines;
 
 template <TurnsFrom kFrom, class T, class Seconds>
-__device__ inline ChunkPair turned(const ChunkPair& unit, const Turns<T>& turns, bool shared,
-                                   const Seconds* seconds, bool interleaved) {
+__device__ inline VectorPair turned(const VectorPair& unit, const Turns<T>& turns, bool shared,
+                                    const Seconds* seconds, bool interleaved) {
   constexpr bool kOfTable =
       kFrom == TurnsFrom::kTableOfHalves || kFrom == TurnsFrom::kTableOfNeighbours;
   Numbers<T> first = unpack<T>(unit.first), second = unpack<T>(unit.second);
@@ -179,19 +179,19 @@ __device__ inline HeadWalk<T> head_walk(const RopeParams& p, std::int64_t index)
 template <class T>
 __device__ inline void find_unit_turns(const RopeParams& p, const RopeRow& row, std::int64_t first,
                                        int element, Turns<T>& turns) {
-  if (p.table_in_chunks) {
+  if (p.table_in_vectors) {
     read_each_turns<T>(p.rope, row.b, row.s, first, element, turns);
   } else {
     turns = turns_from<T>(p.rope, row.b, row.s, first, 1, p.rope.rotary_dim / 2, element);
   }
 }
 
-// Aligned heads whose elements are neighbours, in units of two chunks. Tables are read without any
+// Aligned heads whose elements are neighbours, in units of two vectors. Tables are read without any
 // call, which would wait for the heads' loads; places are found before the wait for the kernel
 // before.
 template <class T, TurnsFrom kFrom>
 __global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
-    rope_chunks_kernel(const __grid_constant__ RopeParams p) {
+    rope_vectors_kernel(const __grid_constant__ RopeParams p) {
   constexpr int kHeads = tuning::kRopeHeads;
   using Seconds = SecondTurns<T, kPack<T>, tuning::kRopeThreads>;
   Seconds* seconds = nullptr;
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
     seconds = &held;
   }
   const bool shared = !p.rope.has_column_each();
-  start_overlapped();
+  pdl_launch_unless_few();
   const int local = static_cast<int>(threadIdx.x * p.lane_magic >> 16);
   const std::int64_t index = std::int64_t{blockIdx.x} * p.rows_per_block + local;
   if (index >= p.rows) return;
@@ -210,19 +210,19 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
 #pragma unroll 1
   for (int unit = threadIdx.x - local * p.lanes; unit < static_cast<int>(p.units);
        unit += p.lanes) {
-    const UnitPlace at = unit_place(p, unit, kPack<T>);
+    const UnitPosition at = unit_position(p, unit, kPack<T>);
     const bool turning = unit < static_cast<int>(p.turning_units);
     const T* x = heads.x + at.first;
     T* out = heads.out + at.first;
     Turns<T> turns;
 #pragma unroll 1
     for (int done = 0; done < heads.count; done += kHeads) {
-      ChunkPair held[kHeads];
+      VectorPair held[kHeads];
 #pragma unroll
       for (int i = 0; i < kHeads; ++i) {
         if (done + i >= heads.count) break;
-        held[i].first = read_chunk(x);
-        held[i].second = read_chunk(x + at.apart);
+        held[i].first = read_vector(x);
+        held[i].second = read_vector(x + at.apart);
         x += heads.x_step;
       }
       if (done == 0 && turning) {
@@ -256,25 +256,25 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
   }
 }
 
-// Pieces that heads are read in where chunks do not fit.
+// Pieces that heads are read in where vectors do not fit.
 template <int kBytes>
 struct PieceOf {
   using type = uint2;
   static __device__ uint4 widened(const uint2& piece) { return {piece.x, piece.y, 0u, 0u}; }
-  static __device__ uint2 narrowed(const uint4& chunk) { return {chunk.x, chunk.y}; }
+  static __device__ uint2 narrowed(const uint4& vector) { return {vector.x, vector.y}; }
 };
 template <>
 struct PieceOf<4> {
   using type = std::uint32_t;
   static __device__ uint4 widened(std::uint32_t piece) { return {piece, 0u, 0u, 0u}; }
-  static __device__ std::uint32_t narrowed(const uint4& chunk) { return chunk.x; }
+  static __device__ std::uint32_t narrowed(const uint4& vector) { return vector.x; }
 };
 template <>
 struct PieceOf<2> {
   using type = std::uint16_t;
   static __device__ uint4 widened(std::uint16_t piece) { return {piece, 0u, 0u, 0u}; }
-  static __device__ std::uint16_t narrowed(const uint4& chunk) {
-    return static_cast<std::uint16_t>(chunk.x);
+  static __device__ std::uint16_t narrowed(const uint4& vector) {
+    return static_cast<std::uint16_t>(vector.x);
   }
 };
 
@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kPieceBlocks<kPairs * si
   constexpr int kHeads = tuning::kRopePieceBytesAhead / sizeof(Piece);
   __shared__ SecondTurns<T, kPairs, tuning::kRopeThreads> seconds;
   const bool shared = !p.rope.has_column_each();
-  start_overlapped();
+  pdl_launch_unless_few();
   const int local = static_cast<int>(threadIdx.x * p.lane_magic >> 16);
   const std::int64_t index = std::int64_t{blockIdx.x} * p.rows_per_block + local;
   if (index >= p.rows) return;
@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kPieceBlocks<kPairs * si
        unit += p.lanes) {
     const bool turning = unit < static_cast<Index>(p.turning_units);
     const bool both = turning || kPairs > 1;
-    UnitPlace<Index> at = unit_place<Index>(p, unit, kPairs);
+    UnitPosition<Index> at = unit_position<Index>(p, unit, kPairs);
     if (!both) {
       at.first = unit - p.turning_units;
       if (at.first >= p.rope.rotary_offset) at.first += p.rope.rotary_dim;
@@ -324,7 +324,7 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kPieceBlocks<kPairs * si
       turn_back<T>(found, p.rope.inverse);
       return found;
     };
-    if (turning && !p.table_in_chunks) {
+    if (turning && !p.table_in_vectors) {
       if (!shared) seconds.hold(from_anywhere(1));
       turns = from_anywhere(0);
     }
@@ -334,12 +334,12 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kPieceBlocks<kPairs * si
 #pragma unroll
       for (int i = 0; i < kHeads; ++i) {
         if (done + i >= heads.count) break;
-        first[i] = *outlasting_writes(reinterpret_cast<const Piece*>(x));
-        second[i] = *outlasting_writes(reinterpret_cast<const Piece*>(x + x_apart));
+        first[i] = *with_evict_last(reinterpret_cast<const Piece*>(x));
+        second[i] = *with_evict_last(reinterpret_cast<const Piece*>(x + x_apart));
         x += heads.x_step;
       }
       if (done == 0 && turning) {
-        if (p.table_in_chunks) {
+        if (p.table_in_vectors) {
           const auto read = [&](int element, Turns<T, kPairs>& found) {
             read_turns_by_element<T>(
                 p.rope, heads.row.b, heads.row.s, [=](int i) { return unit * kPairs + i; },

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The weight and the bias beside the chunks of a row, and what becomes their gradients.
+// The weight and the bias beside the vectors of a row, and what becomes their gradients.
 #include <cstdint>
 
 #include "cuda/row/convert.cuh"
@@ -23,7 +23,7 @@ __device__ __noinline__ Numbers<T> column_elements(const V* from, std::int64_t s
   return numbers;
 }
 
-// A chunk of -0, which leaves every bit of what it is added to.
+// A vector of -0, which leaves every bit of what it is added to.
 template <class T>
 __device__ inline uint4 nothing_to_add() {
   if constexpr (sizeof(T) == 8) return {0u, 0x80000000u, 0u, 0x80000000u};
@@ -33,7 +33,7 @@ __device__ inline uint4 nothing_to_add() {
 
 // One number for each column: a weight, a bias.
 template <class Accumulate>
-struct ColumnArray {
+struct AffineArray {
   const void* data;  // null: none
   std::int64_t stride;
   Accumulate offset;  // added to each
@@ -52,41 +52,41 @@ struct ColumnSums {
   std::int64_t head_stride = 0;
 };
 
-// All but kAny: an aligned array of unit stride, of x's dtype or, for 16-bit x, float.
-// kAny: any dtype and stride.
+// All but kStrided: an aligned array of unit stride, of x's dtype or, for 16-bit x, float.
+// kStrided: any dtype and stride.
 template <class T, Access kAccess>
-class ColumnReader {
+class AffineReader {
   using Accumulate = accumulate_t<T>;
 
  public:
-  __device__ ColumnReader(const ColumnArray<Accumulate>& array, int chunks, std::int64_t cols,
+  __device__ AffineReader(const AffineArray<Accumulate>& array, int vectors, std::int64_t cols,
                           std::int64_t head = 0)
-      : array_(array), chunks_(chunks), cols_(cols), first_(head * array.head_stride) {}
+      : array_(array), vectors_(vectors), cols_(cols), first_(head * array.head_stride) {}
   __device__ bool present() const { return array_.data != nullptr; }
   __device__ Accumulate offset() const { return array_.offset; }
 
-  // Issues the loads of the chunks index(0), index(1) ... of an array of x's dtype, the last index
-  // being the largest; other arrays come with numbers(). Past the end of the row a chunk is
+  // Issues the loads of the vectors index(0), index(1) ... of an array of x's dtype, the last index
+  // being the largest; other arrays come with numbers(). Past the end of the row a vector is
   // anything, or zero for sums that run over it. kPlain: the array is known to be there and of x's
-  // dtype. No branch around the loads: behind one they waited for the first chunk of x, which was
+  // dtype. No branch around the loads: behind one they waited for the first vector of x, which was
   // unpacked before it.
   template <bool kZeroPast = false, bool kPlain = false, int kCount, class Index>
   __device__ void load(uint4 (&raw)[kCount], Index index) const {
-    if constexpr (kZeroPast || kAccess == Access::kAny) {
+    if constexpr (kZeroPast || kAccess == Access::kStrided) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) raw[i] = {0u, 0u, 0u, 0u};
     }
-    if constexpr (kAccess == Access::kAny) return;
+    if constexpr (kAccess == Access::kStrided) return;
     const T* data = static_cast<const T*>(array_.data) + first_;
     const bool there = kPlain || (present() && !array_.is_float);
-    const int all = kAccess == Access::kAligned ? chunks_ : static_cast<int>(cols_ / kPack<T>);
+    const int all = kAccess == Access::kAligned ? vectors_ : static_cast<int>(cols_ / kPack<T>);
     const int whole = there ? all : 0;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if (index(i) < whole) raw[i] = reinterpret_cast<const uint4*>(data)[index(i)];
     }
-    if constexpr (kByWords<kAccess> || kAccess == Access::kShifted) {
-      if (!there || index(kCount - 1) < all || all == chunks_) return;
+    if constexpr (kNarrow<kAccess> || kAccess == Access::kUnaligned) {
+      if (!there || index(kCount - 1) < all || all == vectors_) return;
       const std::int64_t first = static_cast<std::int64_t>(all) * kPack<T>;
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
@@ -105,7 +105,7 @@ class ColumnReader {
 
   __device__ Numbers<T> numbers(const uint4& raw, int index) const {
     Numbers<T> read;
-    if constexpr (kAccess == Access::kAny) {
+    if constexpr (kAccess == Access::kStrided) {
       read = elements(index);
     } else if (sizeof(T) > 2 || !array_.is_float) {
       read = unpack<T>(raw);
@@ -126,7 +126,7 @@ class ColumnReader {
   }
 
  private:
-  // 16 bytes of an aligned array of V, zeros past its end. Aligned rows have whole chunks.
+  // 16 bytes of an aligned array of V, zeros past its end. Aligned rows have whole vectors.
   template <class V>
   __device__ uint4 part(int index) const {
     const V* data = static_cast<const V*>(array_.data) + first_;
@@ -152,8 +152,8 @@ class ColumnReader {
                               array_.stride, cols_ - first);
   }
 
-  const ColumnArray<Accumulate>& array_;
-  int chunks_;
+  const AffineArray<Accumulate>& array_;
+  int vectors_;
   std::int64_t cols_;
   std::int64_t first_;  // of the head
 };

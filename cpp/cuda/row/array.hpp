@@ -20,12 +20,12 @@ inline std::int64_t inner_stride(const RowLayout& layout) {
 template <class T>
 bool start_alike(const void* a, const RowLayout& a_rows, const void* b, const RowLayout& b_rows) {
   const auto apart = reinterpret_cast<std::uintptr_t>(a) - reinterpret_cast<std::uintptr_t>(b);
-  return apart % kChunkBytes == 0 && (a_rows.strides[0] - b_rows.strides[0]) % kPack<T> == 0;
+  return apart % kVectorBytes == 0 && (a_rows.strides[0] - b_rows.strides[0]) % kPack<T> == 0;
 }
 
 // Whether rows of unit stride start on words of 4 bytes and have whole ones.
 template <class T>
-bool is_in_words(const void* data, const RowLayout& rows, std::int64_t cols) {
+bool is_in_narrow_vectors(const void* data, const RowLayout& rows, std::int64_t cols) {
   if (data == nullptr) return true;
   auto steps = reinterpret_cast<std::uintptr_t>(data);
   const auto also = [&](std::int64_t count) {
@@ -46,19 +46,19 @@ class RowAccess {
   void also_rows(const void* data, const RowLayout& layout, std::int64_t col_stride) {
     if (data == nullptr) return;
     also_axes(layout);
-    if (col_stride != 1) return at_least(Access::kAny);
+    if (col_stride != 1) return at_least(Access::kStrided);
     const bool aligned = layout.strides[0] % kPack<T> == 0 &&
                          inner_stride(layout) % kPack<T> == 0 && cols_ % kPack<T> == 0 &&
-                         reinterpret_cast<std::uintptr_t>(data) % kChunkBytes == 0;
-    if (!aligned) at_least(Access::kShifted);
+                         reinterpret_cast<std::uintptr_t>(data) % kVectorBytes == 0;
+    if (!aligned) at_least(Access::kUnaligned);
   }
-  // Rows of one byte for each element: whole chunks of kPack bytes.
+  // Rows of one byte for each element: whole vectors of kPack bytes.
   void also_bytes(const void* data, const RowLayout& layout, std::int64_t col_stride) {
     also_axes(layout);
     const bool aligned = col_stride == 1 && layout.strides[0] % kPack<T> == 0 &&
                          inner_stride(layout) % kPack<T> == 0 && cols_ % kPack<T> == 0 &&
                          reinterpret_cast<std::uintptr_t>(data) % kPack<T> == 0;
-    if (!aligned) at_least(Access::kAny);
+    if (!aligned) at_least(Access::kStrided);
   }
   void also_statistic(const void* data, const RowLayout& layout) {
     if (data != nullptr) also_axes(layout);
@@ -68,9 +68,9 @@ class RowAccess {
     if (data == nullptr) return;
     const bool dtype_fits = dtype == kDTypeOf<T> || (sizeof(T) == 2 && dtype == DType::kFloat32);
     const auto size = static_cast<std::int64_t>(dtype_size(dtype));
-    const bool aligned = stride == 1 && head_stride * size % kChunkBytes == 0 &&
-                         reinterpret_cast<std::uintptr_t>(data) % kChunkBytes == 0;
-    if (!dtype_fits || !aligned) at_least(Access::kAny);
+    const bool aligned = stride == 1 && head_stride * size % kVectorBytes == 0 &&
+                         reinterpret_cast<std::uintptr_t>(data) % kVectorBytes == 0;
+    if (!dtype_fits || !aligned) at_least(Access::kStrided);
   }
 
   void at_least(Access access) {
@@ -90,7 +90,7 @@ class RowAccess {
     const std::int64_t extent = layout.shape[layout.rank - 1];
     const bool countable =
         layout.rank == 2 && rows_ < kMaxSplitRows && (extent_ == 0 || extent_ == extent);
-    if (!countable) at_least(Access::kShifted);
+    if (!countable) at_least(Access::kUnaligned);
     extent_ = extent;
   }
 

@@ -3,10 +3,11 @@
 #pragma once
 
 // Rows that start anywhere and are evenly spaced, worked on by persistent blocks, so that all rows
-// of a team are as far behind a 16-byte boundary. What is summed over a row goes by the chunks of
-// the row, whose bits do not depend on where it is. Norms do the rest by the row's frame, the
-// 16-byte blocks of memory that the result touches: it leaves whole. Gradients, whose arithmetic
-// costs more than moving their result, put that together in the end (neighbour_result.cuh).
+// of a thread group are as far behind a 16-byte boundary. What is summed over a row goes by the
+// vectors of the row, whose bits do not depend on where it is. Norms do the rest by the row's span,
+// the 16-byte blocks of memory that the result touches: it leaves whole. Gradients, whose
+// arithmetic costs more than moving their result, put that together in the end
+// (neighbour_result.cuh).
 #include <cstdint>
 
 #include "cuda/launch/async_copy.cuh"
@@ -20,17 +21,17 @@ namespace membound::cuda {
 
 // Evenly spaced rows or numbers, `stride` elements apart.
 template <class U>
-struct FramedSource {
+struct BulkSource {
   const U* data;
   std::int64_t stride;
 };
 
 // The rows of kArrays arrays on their way to shared memory, and kNumbers float32 of each row, by
-// one thread of the team. kColumns: chunks of columns that each thread keeps there for itself;
-// kSlots: rows that have room.
-template <class T, class Team, int kArrays, int kNumbers, int kColumns, int kSlots>
-class FramedRing {
-  static constexpr int kVecs = Team::kVecs;
+// one thread of the thread group. kColumns: vectors of columns that each thread keeps there for
+// itself; kSlots: rows that have room.
+template <class T, class ThreadGroup, int kArrays, int kNumbers, int kColumns, int kSlots>
+class BulkPipeline {
+  static constexpr int kVectorsPerItem = ThreadGroup::kVectorsPerItem;
   static constexpr int kSize = static_cast<int>(sizeof(T));
   static constexpr int kMaxGroups = 8;  // of a block: they are more than a warp each
   // fetch_ends() for the first rows: of gradients, which few rows have. Norms would lose registers
@@ -39,17 +40,18 @@ class FramedRing {
 
  public:
   struct Sources {
-    FramedSource<T> arrays[kArrays];
-    FramedSource<float> numbers[kNumbers > 0 ? kNumbers : 1];
+    BulkSource<T> arrays[kArrays];
+    BulkSource<float> numbers[kNumbers > 0 ? kNumbers : 1];
   };
 
   // `rounds` rows from `row` on, `step` apart, of `rows`.
-  __device__ FramedRing(const Team& team, const Sources& sources, std::int64_t rows,
-                        std::int64_t row, std::int64_t step, int rounds, int chunks, int cols)
-      : team_(team), chunks_(chunks), cols_(cols) {
+  __device__ BulkPipeline(const ThreadGroup& thread_group, const Sources& sources,
+                          std::int64_t rows, std::int64_t row, std::int64_t step, int rounds,
+                          int vectors, int cols)
+      : thread_group_(thread_group), vectors_(vectors), cols_(cols) {
 #pragma unroll
     for (int array = 0; array < kArrays; ++array) {
-      const FramedSource<T>& source = sources.arrays[array];
+      const BulkSource<T>& source = sources.arrays[array];
       shifts_[array] = kept(shift_of(source.data + row * source.stride));
       clear(array);
     }
@@ -59,7 +61,7 @@ class FramedRing {
 
   // The first rows; the next is fetched once all threads are done with the one before the last.
   __device__ void start() const {
-    if (kEndsFirst ? team_.lane >= team_.size - kWarpLanes : fetches()) {
+    if (kEndsFirst ? thread_group_.lane >= thread_group_.size - kWarpLanes : fetches()) {
 #pragma unroll 1
       for (int round = 0; round < kSlots - 1; ++round) {
         if constexpr (kEndsFirst) fetch_ends(round);
@@ -71,10 +73,10 @@ class FramedRing {
   }
   __device__ void receive() {
 #if MEMBOUND_HAS_CLUSTERS
-    wait_for_arrivals(arrived(slot()), turn_ >= kSlots);
+    wait_mbarrier(arrived(slot()), turn_ >= kSlots);
 #endif
   }
-  // After a barrier of the team behind receive(): fetches what comes in kSlots - 1 rounds.
+  // After a barrier of the thread group behind receive(): fetches what comes in kSlots - 1 rounds.
   __device__ void refill(int round) const {
     if (fetches()) fetch(round + kSlots - 1, slot() == 0 ? kSlots - 1 : slot() - 1);
   }
@@ -87,70 +89,72 @@ class FramedRing {
   }
   __device__ float number(int i) const { return slot_at(slot())->numbers[i]; }
   // Chunks `first` to first + kCount - 1 of the thread. kZeros: with zeros behind the row, whose
-  // last chunk is in the last place of a thread.
+  // last vector is in the last place of a thread.
   template <bool kZeros = true, int kCount>
-  __device__ void chunks(int array, int first, uint4 (&chunks)[kCount]) const {
-    read(part(slot(), array) + first * team_.size + team_.lane, shifts_[array], chunks);
-    if (!kZeros || first + kCount < kVecs) return;
-    uint4& last = chunks[kCount - 1];
-    const int index = (kVecs - 1) * team_.size + team_.lane;
-    if (index >= chunks_ - 1) {
-      const uint4 mask = end_masks()[index >= chunks_];
+  __device__ void vectors(int array, int first, uint4 (&vectors)[kCount]) const {
+    read(part(slot(), array) + first * thread_group_.size + thread_group_.lane, shifts_[array],
+         vectors);
+    if (!kZeros || first + kCount < kVectorsPerItem) return;
+    uint4& last = vectors[kCount - 1];
+    const int index = (kVectorsPerItem - 1) * thread_group_.size + thread_group_.lane;
+    if (index >= vectors_ - 1) {
+      const uint4 mask = end_masks()[index >= vectors_];
       last = {last.x & mask.x, last.y & mask.y, last.z & mask.z, last.w & mask.w};
     }
   }
   __device__ T element(int array, int i) const { return elements(slot(), array)[i]; }
 
-  // Units `first` to first + kCount - 1 of the frame.
+  // Units `first` to first + kCount - 1 of the span.
   template <int kCount>
-  __device__ void units(int array, const Frame& frame, int first, uint4 (&units)[kCount]) const {
-    const int offset = shifts_[array] - frame.shift * kSize, shift = offset & (kChunkBytes - 1);
-    const uint4* from = part(slot(), array) + team_.lane - (offset < 0);
+  __device__ void units(int array, const AlignedSpan& span, int first,
+                        uint4 (&units)[kCount]) const {
+    const int offset = shifts_[array] - span.shift * kSize, shift = offset & (kVectorBytes - 1);
+    const uint4* from = part(slot(), array) + thread_group_.lane - (offset < 0);
     if (offset == 0) {
 #pragma unroll
-      for (int v = 0; v < kCount; ++v) units[v] = from[(first + v) * team_.size];
+      for (int v = 0; v < kCount; ++v) units[v] = from[(first + v) * thread_group_.size];
     } else {
-      read(from + first * team_.size, shift, units);
+      read(from + first * thread_group_.size, shift, units);
     }
-    if (first == 0 && frame.wraps && team_.lane == 0) {
-      const uint4 end = bytes_from(from[frame.chunks], from[frame.chunks + 1], shift);
-      units[0] = merged(end, units[0], frame.shift * kSize);
+    if (first == 0 && span.wraps && thread_group_.lane == 0) {
+      const uint4 end = bytes_from(from[span.vectors], from[span.vectors + 1], shift);
+      units[0] = merged(end, units[0], span.shift * kSize);
     }
   }
 
  private:
   // Before the parts of a slot, one for each array: a place that is never read for what it holds,
-  // one for each chunk that the team has room for, and two behind them.
-  struct alignas(kChunkBytes) Slot {
+  // one for each vector that the thread group has room for, and two behind them.
+  struct alignas(kVectorBytes) Slot {
     float numbers[2];
   };
   // What the thread that fetches knows of an array: where the next row is, and the bytes to the one
   // behind it.
-  struct alignas(kChunkBytes) Walk {
+  struct alignas(kVectorBytes) Walk {
     const char* at;
     std::int64_t step;
   };
   // How many rounds there are, and those of the first and last of all rows, or -1: beside them the
   // array may end.
-  struct alignas(kChunkBytes) Rounds {
+  struct alignas(kVectorBytes) Rounds {
     int count, first, last;
   };
-  static_assert(sizeof(Slot) == kChunkBytes && sizeof(Walk) == kChunkBytes &&
-                sizeof(Rounds) == kChunkBytes);
+  static_assert(sizeof(Slot) == kVectorBytes && sizeof(Walk) == kVectorBytes &&
+                sizeof(Rounds) == kVectorBytes);
 
   __device__ int slot() const { return turn_ < kSlots ? turn_ : turn_ - kSlots; }
-  // The one of the warp with the fewest chunks.
-  __device__ bool fetches() const { return team_.lane == team_.size - kWarpLanes; }
-  __device__ int places() const { return kVecs * team_.size + 3; }
+  // The one of the warp with the fewest vectors.
+  __device__ bool fetches() const { return thread_group_.lane == thread_group_.size - kWarpLanes; }
+  __device__ int places() const { return kVectorsPerItem * thread_group_.size + 3; }
   __device__ int slot_places() const { return 1 + kArrays * places(); }
-  // Dynamic shared memory: the masks of the row's last chunk and of those behind it, columns, and
+  // Dynamic shared memory: the masks of the row's last vector and of those behind it, columns, and
   // for each group its slots, what is next of each array and number, and its rounds.
   static __device__ uint4* end_masks() {
     extern __shared__ uint4 ring[];
     return ring;
   }
   __device__ uint4* of_group() const {
-    const int group = team_.first_thread() / team_.size;
+    const int group = thread_group_.first_thread() / thread_group_.size;
     return end_masks() + 2 + kColumns * static_cast<int>(blockDim.x) +
            group * (kSlots * slot_places() + kArrays + kNumbers + 1);
   }
@@ -164,7 +168,7 @@ class FramedRing {
   // be written to.
   __device__ std::uint64_t* arrived(int slot) const {
     __shared__ std::uint64_t all[kMaxGroups][kSlots];
-    return &all[team_.first_thread() / team_.size][slot];
+    return &all[thread_group_.first_thread() / thread_group_.size][slot];
   }
   // The row's first in its part.
   __device__ T* elements(int slot, int array) const {
@@ -176,43 +180,43 @@ class FramedRing {
   __device__ Rounds& rounds() const { return reinterpret_cast<Rounds&>(walk(kArrays + kNumbers)); }
 
   __device__ int blocks(int array) const {
-    return (shifts_[array] + cols_ * kSize + kChunkBytes - 1) / kChunkBytes;
+    return (shifts_[array] + cols_ * kSize + kVectorBytes - 1) / kVectorBytes;
   }
   // Places behind the row hold zeros from here on.
   __device__ void clear(int array) const {
     const uint4 zeros{0u, 0u, 0u, 0u};
     if (threadIdx.x == 0) {
-      const int left = (cols_ - (chunks_ - 1) * kPack<T>)*kSize;
+      const int left = (cols_ - (vectors_ - 1) * kPack<T>)*kSize;
       end_masks()[0] = first_bytes({~0u, ~0u, ~0u, ~0u}, left);
       end_masks()[1] = zeros;
     }
 #pragma unroll
-    for (int v = 0; v <= kVecs; ++v) {
-      const int place = v * team_.size + team_.lane;
-      if (place < blocks(array) || place > kVecs * team_.size) continue;
+    for (int v = 0; v <= kVectorsPerItem; ++v) {
+      const int place = v * thread_group_.size + thread_group_.lane;
+      if (place < blocks(array) || place > kVectorsPerItem * thread_group_.size) continue;
       for (int slot = 0; slot < kSlots; ++slot) part(slot, array)[place] = zeros;
     }
   }
 
   template <int kCount>
-  __device__ void read(const uint4* from, int shift, uint4 (&chunks)[kCount]) const {
+  __device__ void read(const uint4* from, int shift, uint4 (&vectors)[kCount]) const {
     uint4 low[kCount], high[kCount];
 #pragma unroll
     for (int v = 0; v < kCount; ++v) {
-      low[v] = from[v * team_.size];
-      high[v] = from[v * team_.size + 1];
+      low[v] = from[v * thread_group_.size];
+      high[v] = from[v * thread_group_.size + 1];
     }
-    with_shift<Team::kUniformShift>(shift, [&](auto shifted) {
+    with_shift<ThreadGroup::kUniformShift>(shift, [&](auto realign) {
 #pragma unroll
-      for (int v = 0; v < kCount; ++v) chunks[v] = shifted(low[v], high[v]);
+      for (int v = 0; v < kCount; ++v) vectors[v] = realign(low[v], high[v]);
     });
   }
 
   __device__ void prepare(const Sources& sources, std::int64_t rows, std::int64_t row,
                           std::int64_t step, int rounds) const {
 #if MEMBOUND_HAS_CLUSTERS
-    for (int at = 0; at < kSlots; ++at) start_arrivals(arrived(at), kNumbers > 0 ? 2 : 1);
-    settle_arrivals();
+    for (int at = 0; at < kSlots; ++at) init_mbarrier(arrived(at), kNumbers > 0 ? 2 : 1);
+    fence_mbarrier_init();
 #pragma unroll
     for (int array = 0; array < kArrays; ++array) {
       walk(array) = walk_of(sources.arrays[array], row, step);
@@ -226,8 +230,7 @@ class FramedRing {
 #endif
   }
   template <class U>
-  static __device__ Walk walk_of(const FramedSource<U>& source, std::int64_t row,
-                                 std::int64_t step) {
+  static __device__ Walk walk_of(const BulkSource<U>& source, std::int64_t row, std::int64_t step) {
     return {reinterpret_cast<const char*>(source.data + row * source.stride),
             step * source.stride * static_cast<std::int64_t>(sizeof(U))};
   }
@@ -247,18 +250,18 @@ class FramedRing {
     if constexpr (kNumbers > 0) {
 #pragma unroll
       for (int i = 0; i < kNumbers; ++i) copy_number(&slot_at(to)->numbers[i], take(kArrays + i));
-      arrive_with_copies(arrived(to));
+      arrive_after_copies(arrived(to));
     }
     if (round == rounds.first || round == rounds.last) [[unlikely]] {
       return fetch_within<kEnds>(to);
     }
     int bytes = 0;
 #pragma unroll
-    for (int array = 0; array < kArrays; ++array) bytes += blocks(array) * kChunkBytes;
+    for (int array = 0; array < kArrays; ++array) bytes += blocks(array) * kVectorBytes;
     expect_bytes(arrived(to), bytes);
 #pragma unroll
     for (int array = 0; array < kArrays; ++array) {
-      copy_bulk(part(to, array), take(array) - shifts_[array], blocks(array) * kChunkBytes,
+      copy_bulk(part(to, array), take(array) - shifts_[array], blocks(array) * kVectorBytes,
                 arrived(to));
     }
 #endif
@@ -269,7 +272,7 @@ class FramedRing {
     int head, count;
     __device__ Whole(int shift, int cols)
         : head(shift != 0 ? kPack<T> - shift / kSize : 0),
-          count(max(0, (shift + cols * kSize) / kChunkBytes - (shift != 0))) {}
+          count(max(0, (shift + cols * kSize) / kVectorBytes - (shift != 0))) {}
   };
   // Those at once, the ends by elements.
   template <bool kEnds>
@@ -290,9 +293,9 @@ class FramedRing {
         wrote_before_copies();
       }
       if (whole.count == 0) continue;
-      expect_more_bytes(arrived(to), whole.count * kChunkBytes);
-      copy_bulk(part(to, array) + first, row - shift + first * kChunkBytes,
-                whole.count * kChunkBytes, arrived(to));
+      expect_more_bytes(arrived(to), whole.count * kVectorBytes);
+      copy_bulk(part(to, array) + first, row - shift + first * kVectorBytes,
+                whole.count * kVectorBytes, arrived(to));
     }
     expect_bytes(arrived(to), 0);
   }
@@ -324,8 +327,8 @@ class FramedRing {
 #endif
   }
 
-  const Team& team_;
-  int chunks_;
+  const ThreadGroup& thread_group_;
+  int vectors_;
   int cols_;
   int turn_ = 0;  // of two phases of the slots
   int shifts_[kArrays];

@@ -11,22 +11,22 @@
 
 namespace membound::cuda {
 
-// Whether a kernel of this team can be launched on the architecture that is compiled: the bodies of
-// others are left out, half the code of older architectures.
-template <class Team>
+// Whether a kernel of this thread group can be launched on the architecture that is compiled: the
+// bodies of others are left out, half the code of older architectures.
+template <class ThreadGroup>
 __device__ constexpr bool runs_here() {
-  return !Team::kClusters || MEMBOUND_HAS_CLUSTERS;
+  return !ThreadGroup::kClusters || MEMBOUND_HAS_CLUSTERS;
 }
 
 // Lets the next kernel of the stream start its launch.
-__device__ inline void launch_dependents() {
+__device__ inline void pdl_launch_dependents() {
 #if MEMBOUND_HAS_CLUSTERS
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 // Waits for the kernel before. Every block executes it, else completion would not carry along a
 // chain.
-__device__ inline void wait_for_launch_before() {
+__device__ inline void pdl_wait() {
 #if MEMBOUND_HAS_CLUSTERS
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -37,24 +37,24 @@ __device__ inline void wait_for_launch_before() {
 // multiprocessors otherwise, each start in the way of what ran there (H200, bfloat16, us: LayerNorm
 // 128 x 4096 2.90 and 2.27, 300 x 2048 2.93 and 2.35, RMSNorm 64 x 1024 1.65 and 1.49); more
 // threads lose by that (RMSNorm 300 x 8192 4.36 and 4.56, 2048 x 1024 3.39 and 3.72), and so do
-// gated activations, which launch_dependents() first (silu_and_mul 1 x 4096 1.14 and 1.35). The
+// gated activations, which pdl_launch_dependents() first (silu_and_mul 1 x 4096 1.14 and 1.35). The
 // product may wrap: a grid so large has time for either.
 inline constexpr unsigned kFewThreads = 132 * 512;  // of the grid
 __device__ inline bool has_few_threads() { return gridDim.x * blockDim.x < kFewThreads; }
 // At the start of such a kernel, and before what it reads and writes: every thread that does.
-__device__ inline void start_overlapped() {
-  if (!has_few_threads()) launch_dependents();
+__device__ inline void pdl_launch_unless_few() {
+  if (!has_few_threads()) pdl_launch_dependents();
 }
-__device__ inline void launch_behind_wait() {
-  if (has_few_threads()) launch_dependents();
+__device__ inline void pdl_launch_if_few() {
+  if (has_few_threads()) pdl_launch_dependents();
 }
-__device__ inline void wait_overlapped() {
-  wait_for_launch_before();
-  launch_behind_wait();
+__device__ inline void pdl_wait_then_launch() {
+  pdl_wait();
+  pdl_launch_if_few();
 }
-__device__ inline void begin_overlapped() {
-  start_overlapped();
-  wait_overlapped();
+__device__ inline void pdl_wait_and_launch() {
+  pdl_launch_unless_few();
+  pdl_wait_then_launch();
 }
 
 __device__ inline int cluster_rank() {
@@ -96,7 +96,7 @@ struct ClusterExchange {
 
   // First of all: others may write here once they know that this block runs. The slots cleared here
   // are those that nobody writes.
-  __device__ void announce() const {
+  __device__ void cluster_arrive() const {
     prepare();
     arrive();
   }
@@ -112,10 +112,10 @@ struct ClusterExchange {
     const int bytes = groups * static_cast<int>(sizeof(Value));
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      start_arrivals(&shared.arrived[round]);
+      init_mbarrier(&shared.arrived[round]);
       expect_bytes(&shared.arrived[round], bytes);
     }
-    settle_arrivals();
+    fence_mbarrier_init();
 #endif
   }
   __device__ void arrive() const {
@@ -127,7 +127,7 @@ struct ClusterExchange {
   }
 
   // By the sending warp alone, before its first send.
-  __device__ void wait_for_peers() const {
+  __device__ void cluster_wait() const {
 #if MEMBOUND_HAS_CLUSTERS
     if (blocks == 1) return;
     __syncwarp();
@@ -169,7 +169,7 @@ struct ClusterExchange {
       return;
     }
 #if MEMBOUND_HAS_CLUSTERS
-    wait_for_arrivals(&shared.arrived[round], parity);
+    wait_mbarrier(&shared.arrived[round], parity);
 #endif
   }
 

@@ -73,11 +73,11 @@ __global__ void __launch_bounds__(kWarpLanes* kMostWarps<kColumns>)
     partial_sums_kernel(const __grid_constant__ PartialSumsParams<Accumulate> p) {
   constexpr int kUnroll = kRowsOfPartialSums;
   constexpr int kLanesOfRow = kWarpLanes / kColumns;
-  struct alignas(kColumns * sizeof(Accumulate)) Columns {
+  struct alignas(kColumns * sizeof(Accumulate)) AffineParameters {
     Accumulate at[kColumns];
   };
-  __shared__ Columns of_warps[kMostWarps<kColumns>][kLanesOfRow];
-  begin_overlapped();
+  __shared__ AffineParameters of_warps[kMostWarps<kColumns>][kLanesOfRow];
+  pdl_wait_and_launch();
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
   const int warps = static_cast<int>(blockDim.x) / kWarpLanes;
@@ -90,12 +90,12 @@ __global__ void __launch_bounds__(kWarpLanes* kMostWarps<kColumns>)
   const int step = warps * kColumns;
   const Accumulate* from = to.partials + col;
   const auto partials_at = [&](std::int64_t row) {
-    return *reinterpret_cast<const Columns*>(from + row * p.cols);
+    return *reinterpret_cast<const AffineParameters*>(from + row * p.cols);
   };
-  Columns sum{};
+  AffineParameters sum{};
   for (std::int64_t row = warp * kColumns + lane / kLanesOfRow; row < p.rows;
        row += kUnroll * step) {
-    Columns some[kUnroll] = {};
+    AffineParameters some[kUnroll] = {};
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
       const std::int64_t at = row + i * step;
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kWarpLanes* kMostWarps<kColumns>)
       for (int i = 0; i < kUnroll; ++i) {
         const std::int64_t at = row + i * step;
         if (at >= p.rows || col >= p.cols) continue;
-        const Columns second_of_pair = partials_at(2 * at + 1);
+        const AffineParameters second_of_pair = partials_at(2 * at + 1);
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) some[i].at[c] += second_of_pair.at[c];
       }

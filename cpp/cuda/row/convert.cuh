@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Between 16-byte chunks of storage and numbers of the accumulate type.
+// Between 16-byte vectors of storage and numbers of the accumulate type.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -12,9 +12,9 @@
 
 namespace membound::cuda {
 
-inline constexpr int kChunkBytes = 16;
+inline constexpr int kVectorBytes = 16;
 template <class T>
-inline constexpr int kPack = kChunkBytes / static_cast<int>(sizeof(T));  // elements in a chunk
+inline constexpr int kPack = kVectorBytes / static_cast<int>(sizeof(T));  // elements in a vector
 
 __device__ inline float to_number(Float16 value) {
   return __half2float(__ushort_as_half(value.bits));
@@ -49,7 +49,7 @@ __device__ inline accumulate_t<T> round_to(accumulate_t<T> value) {
   return to_number(from_number<T>(value));
 }
 
-// kPack<T> elements of one chunk.
+// kPack<T> elements of one vector.
 template <class T>
 struct Numbers {
   accumulate_t<T> at[kPack<T>];
@@ -58,23 +58,23 @@ struct Numbers {
 // As they are, to a multiple of 16 bytes.
 template <class T>
 __device__ inline void store_numbers(accumulate_t<T>* to, const Numbers<T>& numbers) {
-  constexpr int kOfChunk = kChunkBytes / sizeof(accumulate_t<T>);
-  struct alignas(kChunkBytes) Chunk {
-    accumulate_t<T> at[kOfChunk];
+  constexpr int kOfVector = kVectorBytes / sizeof(accumulate_t<T>);
+  struct alignas(kVectorBytes) Vector {
+    accumulate_t<T> at[kOfVector];
   };
 #pragma unroll
-  for (int i = 0; i < kPack<T>; i += kOfChunk) {
-    Chunk chunk;
+  for (int i = 0; i < kPack<T>; i += kOfVector) {
+    Vector vector;
 #pragma unroll
-    for (int j = 0; j < kOfChunk; ++j) chunk.at[j] = numbers.at[i + j];
-    *reinterpret_cast<Chunk*>(to + i) = chunk;
+    for (int j = 0; j < kOfVector; ++j) vector.at[j] = numbers.at[i + j];
+    *reinterpret_cast<Vector*>(to + i) = vector;
   }
 }
 
 template <class T>
-__device__ inline Numbers<T> unpack(const uint4& chunk) {
+__device__ inline Numbers<T> unpack(const uint4& vector) {
   Numbers<T> numbers;
-  const std::uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+  const std::uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
 #pragma unroll
   for (int word = 0; word < 4; ++word) {
     if constexpr (kDTypeOf<T> == DType::kFloat16) {
@@ -95,14 +95,14 @@ __device__ inline Numbers<T> unpack(const uint4& chunk) {
 }
 
 // Makes the compiler unpack again instead of keeping the unpacked numbers across a reduction: with
-// 8 chunks of bfloat16 that is 64 registers a thread (122 -> 64) and half the blocks per SM.
-__device__ inline void forget_numbers(uint4& chunk) {
-  asm volatile("" : "+r"(chunk.x), "+r"(chunk.y), "+r"(chunk.z), "+r"(chunk.w));
+// 8 vectors of bfloat16 that is 64 registers a thread (122 -> 64) and half the blocks per SM.
+__device__ inline void compiler_barrier(uint4& vector) {
+  asm volatile("" : "+r"(vector.x), "+r"(vector.y), "+r"(vector.z), "+r"(vector.w));
 }
 template <int kCount>
-__device__ inline void forget_numbers(uint4 (&chunks)[kCount]) {
+__device__ inline void compiler_barrier(uint4 (&vectors)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) forget_numbers(chunks[i]);
+  for (int i = 0; i < kCount; ++i) compiler_barrier(vectors[i]);
 }
 
 // 0, which the compiler does not know: what is found with it is found where it is used, not before

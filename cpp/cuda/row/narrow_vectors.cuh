@@ -29,48 +29,48 @@ __device__ inline void load_bytes(uint4& to, const uint4* from, int bytes) {
 
 // How many bits an element is behind the start of its word.
 template <int kSize>
-__device__ inline int word_shift(const void* element) {
+__device__ inline int narrow_shift(const void* element) {
   static_assert(kSize == 2 || kSize == 4);
   return kSize == 4 ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(element) % 4) * 8;
 }
 
-// The words that a chunk is in: its first four, and of a fifth the first half.
-struct RawWords {
+// The words that a vector is in: its first four, and of a fifth the first half.
+struct NarrowVectors {
   uint4 words;
   std::uint32_t half;
 };
 
-// Asks for the first `bytes` of the chunk at `from`, at most 16; zeros behind them. shift: of
+// Asks for the first `bytes` of the vector at `from`, at most 16; zeros behind them. shift: of
 // `from`, in whose word the element before may come along.
 template <int kSize>
-__device__ inline RawWords load_words(const void* from, int shift, int bytes) {
-  RawWords raw{{0u, 0u, 0u, 0u}, 0u};
+__device__ inline NarrowVectors load_narrow(const void* from, int shift, int bytes) {
+  NarrowVectors raw{{0u, 0u, 0u, 0u}, 0u};
   const char* const start = static_cast<const char*>(from) - shift / 8;
   const int end = bytes > 0 ? bytes + shift / 8 : 0;  // from there
-  load_bytes<kSize>(raw.words, outlasting_writes(reinterpret_cast<const uint4*>(start)), end);
+  load_bytes<kSize>(raw.words, with_evict_last(reinterpret_cast<const uint4*>(start)), end);
   if (kSize < 4 && shift != 0 && end > 16) {
-    raw.half = *outlasting_writes(reinterpret_cast<const std::uint16_t*>(start + 16));
+    raw.half = *with_evict_last(reinterpret_cast<const std::uint16_t*>(start + 16));
   }
   return raw;
 }
-__device__ inline uint4 chunk_of(const RawWords& raw, int shift) {
+__device__ inline uint4 vector_of(const NarrowVectors& raw, int shift) {
   return {__funnelshift_r(raw.words.x, raw.words.y, shift),
           __funnelshift_r(raw.words.y, raw.words.z, shift),
           __funnelshift_r(raw.words.z, raw.words.w, shift),
           __funnelshift_r(raw.words.w, raw.half, shift)};
 }
 
-// The first `bytes` of a chunk, at most 16.
+// The first `bytes` of a vector, at most 16.
 template <int kSize>
-__device__ inline void store_words(void* to, const uint4& chunk, int bytes) {
+__device__ inline void store_narrow(void* to, const uint4& vector, int bytes) {
   if (bytes <= 0) return;
-  const int shift = word_shift<kSize>(to);
+  const int shift = narrow_shift<kSize>(to);
   char* const start = static_cast<char*>(to) - shift / 8;
   const int end = (bytes < 16 ? bytes : 16) + shift / 8;
   const std::uint32_t words[5] = {
-      __funnelshift_l(0u, chunk.x, shift), __funnelshift_l(chunk.x, chunk.y, shift),
-      __funnelshift_l(chunk.y, chunk.z, shift), __funnelshift_l(chunk.z, chunk.w, shift),
-      __funnelshift_l(chunk.w, 0u, shift)};
+      __funnelshift_l(0u, vector.x, shift), __funnelshift_l(vector.x, vector.y, shift),
+      __funnelshift_l(vector.y, vector.z, shift), __funnelshift_l(vector.z, vector.w, shift),
+      __funnelshift_l(vector.w, 0u, shift)};
   if (kSize < 4 && shift != 0) {
     *reinterpret_cast<std::uint16_t*>(start + 2) = static_cast<std::uint16_t>(words[0] >> 16);
   }

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Where rows of any number of axes start, and whether that is on a chunk of 16 bytes.
+// Where rows of any number of axes start, and whether that is on a vector of 16 bytes.
 #include <cstdint>
 
 #include "core/layout.hpp"
@@ -10,8 +10,8 @@
 
 namespace membound::cuda {
 
-inline bool starts_on_chunk(const void* data) {
-  return reinterpret_cast<std::uintptr_t>(data) % kChunkBytes == 0;
+inline bool starts_on_vector(const void* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % kVectorBytes == 0;
 }
 
 // RowLayout::offset as a loop: unrolled, its divisions were 12 KB of every kernel.

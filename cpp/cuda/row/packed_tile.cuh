@@ -3,8 +3,8 @@
 #pragma once
 
 // Rows without gaps between them, wherever they start: some of them are one piece of memory, which
-// comes to shared memory, or leaves it, by one copy. There a thread reads and writes chunks of rows
-// as wide at a time as every row's start allows.
+// comes to shared memory, or leaves it, by one copy. There a thread reads and writes vectors of
+// rows as wide at a time as every row's start allows.
 #include <cstdint>
 
 #include "cuda/launch/bulk_copy.cuh"
@@ -12,31 +12,31 @@
 
 namespace membound::cuda {
 
-// Where a thread is in a piece: an address of shared memory that every chunk is some bytes behind.
+// Where a thread is in a piece: an address of shared memory that every vector is some bytes behind.
 template <class T>
-class DenseChunks {
+class PackedVectors {
  public:
-  DenseChunks() = default;
-  __device__ DenseChunks(std::uint32_t address, int grain) : address_(address), grain_(grain) {}
-  __device__ DenseChunks behind(int bytes) const {
+  PackedVectors() = default;
+  __device__ PackedVectors(std::uint32_t address, int grain) : address_(address), grain_(grain) {}
+  __device__ PackedVectors behind(int bytes) const {
     return {address_ + static_cast<std::uint32_t>(bytes), grain_};
   }
 
-  // The chunks that start so many bytes behind.
+  // The vectors that start so many bytes behind.
   template <int kCount>
-  __device__ void load(const int (&behind)[kCount], uint4 (&chunks)[kCount]) const {
+  __device__ void load(const int (&behind)[kCount], uint4 (&vectors)[kCount]) const {
     with_grain([&]<int kGrain>() {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) chunks[i] = load_at<kGrain>(address_ + behind[i]);
+      for (int i = 0; i < kCount; ++i) vectors[i] = load_at<kGrain>(address_ + behind[i]);
     });
   }
   // The first `count` elements of each.
   template <int kCount>
-  __device__ void store(const int (&behind)[kCount], const uint4 (&chunks)[kCount],
+  __device__ void store(const int (&behind)[kCount], const uint4 (&vectors)[kCount],
                         int count) const {
     with_grain([&]<int kGrain>() {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) store_at<kGrain>(address_ + behind[i], chunks[i], count);
+      for (int i = 0; i < kCount; ++i) store_at<kGrain>(address_ + behind[i], vectors[i], count);
     });
   }
 
@@ -58,43 +58,44 @@ class DenseChunks {
       return {load_shared<std::uint32_t>(from), load_shared<std::uint32_t>(from + 4),
               load_shared<std::uint32_t>(from + 8), load_shared<std::uint32_t>(from + 12)};
     } else {
-      const std::uint32_t shift = from % kChunkBytes, block = from - shift;
-      return bytes_from(load_shared<uint4>(block), load_shared<uint4>(block + kChunkBytes),
+      const std::uint32_t shift = from % kVectorBytes, block = from - shift;
+      return bytes_from(load_shared<uint4>(block), load_shared<uint4>(block + kVectorBytes),
                         static_cast<int>(shift));
     }
   }
   template <int kGrain>
-  static __device__ void store_at(std::uint32_t to, const uint4& chunk, int count) {
+  static __device__ void store_at(std::uint32_t to, const uint4& vector, int count) {
     const int bytes = count * static_cast<int>(sizeof(T));
     if constexpr (kGrain == 8) {
-      if (bytes >= 8) store_shared(to, uint2{chunk.x, chunk.y});
-      if (bytes >= 16) store_shared(to + 8, uint2{chunk.z, chunk.w});
+      if (bytes >= 8) store_shared(to, uint2{vector.x, vector.y});
+      if (bytes >= 16) store_shared(to + 8, uint2{vector.z, vector.w});
     } else if constexpr (kGrain == 4) {
-      if (bytes >= 4) store_shared(to, chunk.x);
-      if (bytes >= 8) store_shared(to + 4, chunk.y);
-      if (bytes >= 12) store_shared(to + 8, chunk.z);
-      if (bytes >= 16) store_shared(to + 12, chunk.w);
+      if (bytes >= 4) store_shared(to, vector.x);
+      if (bytes >= 8) store_shared(to + 4, vector.y);
+      if (bytes >= 12) store_shared(to + 8, vector.z);
+      if (bytes >= 16) store_shared(to + 12, vector.w);
     } else {
-      store_halves(to, chunk, count);
+      store_halves(to, vector, count);
     }
   }
   // 16-bit elements that may start within a word: a half of one before whole words, or one more
   // word, and the half that is left.
-  static __device__ void store_halves(std::uint32_t to, const uint4& chunk, int count) {
+  static __device__ void store_halves(std::uint32_t to, const uint4& vector, int count) {
     const bool within = to & 2;
     if (within) {
-      if (count > 0) store_shared(to, static_cast<std::uint16_t>(chunk.x));
+      if (count > 0) store_shared(to, static_cast<std::uint16_t>(vector.x));
     } else if (count > 1) {
-      store_shared(to, chunk.x);
+      store_shared(to, vector.x);
     }
     const std::uint32_t pick = within ? 0x5432 : 0x7654, words = within ? to + 2 : to + 4;
     const int more = within ? count - 1 : count - 2;
-    if (more >= 2) store_shared(words, __byte_perm(chunk.x, chunk.y, pick));
-    if (more >= 4) store_shared(words + 4, __byte_perm(chunk.y, chunk.z, pick));
-    if (more >= 6) store_shared(words + 8, __byte_perm(chunk.z, chunk.w, pick));
+    if (more >= 2) store_shared(words, __byte_perm(vector.x, vector.y, pick));
+    if (more >= 4) store_shared(words + 4, __byte_perm(vector.y, vector.z, pick));
+    if (more >= 6) store_shared(words + 8, __byte_perm(vector.z, vector.w, pick));
     if ((more & 1) && count > 0) {
       const int last = count - 1;
-      const std::uint32_t low = last < 2 ? chunk.x : chunk.y, high = last < 6 ? chunk.z : chunk.w;
+      const std::uint32_t low = last < 2 ? vector.x : vector.y,
+                          high = last < 6 ? vector.z : vector.w;
       const std::uint32_t word = last < 4 ? low : high;
       store_shared(to + 2 * last, static_cast<std::uint16_t>(last & 1 ? word >> 16 : word));
     }
@@ -106,19 +107,19 @@ class DenseChunks {
 
 // Of an array, and where it is in dynamic shared memory.
 template <class T>
-class DensePiece {
+class PackedPiece {
   static constexpr int kSize = static_cast<int>(sizeof(T));
 
  public:
-  // From its first element on; place: chunks before it.
-  __device__ DensePiece(const T* data, int elements, int place)
+  // From its first element on; place: vectors before it.
+  __device__ PackedPiece(const T* data, int elements, int place)
       : data_(const_cast<T*>(data)),
         bytes_(elements * kSize),
         place_(place),
         shift_(shift_of(data)) {}
 
-  // A thread that has chunks `bytes` behind its first element.
-  __device__ DenseChunks<T> chunks(int cols, int bytes) const {
+  // A thread that has vectors `bytes` behind its first element.
+  __device__ PackedVectors<T> vectors(int cols, int bytes) const {
     const int steps = shift_ | (cols * kSize);
     return {shared_address(places()) + static_cast<std::uint32_t>(shift_ + bytes), steps & -steps};
   }
@@ -130,30 +131,31 @@ class DensePiece {
 #if MEMBOUND_HAS_CLUSTERS
   // By one thread. at_start, at_end: the array starts or ends here, and nothing beside it is read.
   __device__ void fetch(std::uint64_t* arrived, bool at_start, bool at_end) const {
-    int first = 0, end = (shift_ + bytes_ + kChunkBytes - 1) / kChunkBytes;
+    int first = 0, end = (shift_ + bytes_ + kVectorBytes - 1) / kVectorBytes;
     if (at_start && shift_ != 0) {
       first = 1;
-      copy_elements(0, (kChunkBytes - shift_) / kSize);
+      copy_elements(0, (kVectorBytes - shift_) / kSize);
     }
-    const int over = (shift_ + bytes_) % kChunkBytes / kSize;
+    const int over = (shift_ + bytes_) % kVectorBytes / kSize;
     if (at_end && over != 0) {
       --end;
       copy_elements(bytes_ / kSize - over, bytes_ / kSize);
     }
-    expect_bytes(arrived, (end - first) * kChunkBytes);
-    copy_bulk(places() + first, reinterpret_cast<const char*>(data_) - shift_ + first * kChunkBytes,
-              (end - first) * kChunkBytes, arrived);
+    expect_bytes(arrived, (end - first) * kVectorBytes);
+    copy_bulk(places() + first,
+              reinterpret_cast<const char*>(data_) - shift_ + first * kVectorBytes,
+              (end - first) * kVectorBytes, arrived);
   }
-  // By the first threads of a block, behind a barrier that follows wrote_before_copies(): chunks
+  // By the first threads of a block, behind a barrier that follows wrote_before_copies(): vectors
   // that are only the piece's own at once, by thread 0, its ends by elements.
   __device__ void send() const {
-    const int head = (kChunkBytes - shift_) % kChunkBytes;
-    const int whole = (bytes_ - head) / kChunkBytes;
+    const int head = (kVectorBytes - shift_) % kVectorBytes;
+    const int whole = (bytes_ - head) / kVectorBytes;
     const int i = static_cast<int>(threadIdx.x);
     if (i >= kPack<T>) return;
     if (i == 0) {
       send_bulk(reinterpret_cast<char*>(data_) + head, places() + (shift_ != 0),
-                whole * kChunkBytes);
+                whole * kVectorBytes);
     }
     if (i < head / kSize) data_[i] = *element(i);
     const int behind = head / kSize + whole * kPack<T> + i;

@@ -2,28 +2,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Two rows of one team of a warp's lanes at once: what a thread finds out once serves both, and
-// half of the lanes finish the sums of one, half those of the other, in the tree of HeldRow.
+// Two rows of one thread group of a warp's lanes at once: what a thread finds out once serves both,
+// and half of the lanes finish the sums of one, half those of the other, in the tree of HeldRow.
 #include "cuda/norm/rms_norm_config.hpp"
 #include "cuda/norm/rms_norm_kernels.cuh"
 #include "cuda/norm/rms_norm_shift.cuh"
 
 namespace membound::cuda {
 
-// Its places are the first chunks of a lane in both rows, then the second; kSpares: where rows
-// leave a quarter of those empty, a lane has one second chunk, of the row whose sums it finishes.
-template <class T, Beside kBeside, Centring kCentring, bool kSpares>
+// Its places are the first vectors of a lane in both rows, then the second; kThreeQuartersFull:
+// where rows leave a quarter of those empty, a lane has one second vector, of the row whose sums it
+// finishes.
+template <class T, FusedInput kFusedInput, Centring kCentring, bool kThreeQuartersFull>
 class RowPair {
   using Accumulate = accumulate_t<T>;
   using Params = RmsNormParams<Accumulate>;
 
  public:
   static constexpr int kRows = tuning::kPairRows;
-  static constexpr int kSecond = kSpares ? 1 : kRows;  // places of second chunks
+  static constexpr int kSecond = kThreeQuartersFull ? 1 : kRows;  // places of second vectors
   static constexpr int kPlaces = kRows + kSecond;
   static constexpr bool kCentred = kCentring != Centring::kNever;
-  using Chunk = SourceChunk<T, kBeside>;
-  using Chunks = Chunk[kPlaces];
+  using Vector = SourceVector<T, kFusedInput>;
+  using Vectors = Vector[kPlaces];
   using Scale = RowScale<Accumulate>;
 
   __device__ explicit RowPair(const Params& p)
@@ -36,36 +37,38 @@ class RowPair {
   __device__ int lane() const { return lane_; }
   // Whether this lane finishes the second row.
   __device__ bool upper() const { return upper_; }
-  // The index of its second chunk, which the row may not have.
-  __device__ int second() const { return lanes_ + (kSpares ? lane_ & (half_ - 1) : lane_); }
+  // The index of its second vector, which the row may not have.
+  __device__ int second() const {
+    return lanes_ + (kThreeQuartersFull ? lane_ & (half_ - 1) : lane_);
+  }
   // Row i of the pair among those of the block, which are beside each other, how many of those
   // there are, and row i of all.
   __device__ int in_block(int i) const {
-    return (static_cast<int>(threadIdx.x) >> log2_of(lanes_)) + i * teams();
+    return (static_cast<int>(threadIdx.x) >> log2_of(lanes_)) + i * thread_groups();
   }
   __device__ int there() const {
     const std::int64_t left = p_.rows - row_of_block();
-    return left < kRows * teams() ? static_cast<int>(left) : kRows * teams();
+    return left < kRows * thread_groups() ? static_cast<int>(left) : kRows * thread_groups();
   }
   __device__ std::int64_t row(int i) const { return row_of_block() + in_block(i); }
 
   // Those of both rows, then of the lane's own, and its statistics. Returns a bit for each lane
-  // whose row has to be done again. tail: what of second chunks is in the row, where rows are
+  // whose row has to be done again. tail: what of second vectors is in the row, where rows are
   // centred; else they have zeros behind it.
   template <class Tail>
-  __device__ unsigned take_scales(const Chunks& held, Scale (&scales)[kRows + 1],
+  __device__ unsigned take_scales(const Vectors& held, Scale (&scales)[kRows + 1],
                                   const Tail& tail) const {
     Scale& own = scales[kRows];
-    bool sound = true;
-    const Accumulate squares = squares_of(held, own, sound, tail);
+    bool in_range = true;
+    const Accumulate squares = squares_of(held, own, in_range, tail);
     own.rstd = plain_rstd(p_, squares);
     const bool active = in_block(upper_) < there();
     const unsigned again =
-        __ballot_sync(0xffffffffu, active && !(sound && is_trusted(p_, squares)));
+        __ballot_sync(0xffffffffu, active && !(in_range && is_trusted(p_, squares)));
     if (again != 0) [[unlikely]]
       return again;
     if (active && (lane_ & (half_ - 1)) == 0 && (p_.rstd != nullptr || p_.mean != nullptr)) {
-      NormRow<T, Access::kAligned, kBeside>(p_, row(upper_))
+      NormRow<T, Access::kAligned, kFusedInput>(p_, row(upper_))
           .template store_statistics<kCentring>(own);
     }
     const auto share = [&](Accumulate Scale::* part) {
@@ -78,23 +81,24 @@ class RowPair {
     if constexpr (kCentred && kCorrectsMean<T>) share(&Scale::correction);
     return 0;
   }
-  // redo(i, plain) of both rows, for all teams of a warp: those that need it not with `plain`.
-  template <class Redo>
-  __device__ void each_again(unsigned again, Redo redo) const {
+  // redo(i, plain) of both rows, for all thread groups of a warp: those that need it not with
+  // `plain`.
+  template <class SafePath>
+  __device__ void each_again(unsigned again, SafePath safe_path) const {
     const int first_lane = static_cast<int>(threadIdx.x) % kWarpLanes - lane_;
 #pragma unroll 1
-    for (int i = 0; i < kRows; ++i) redo(i, (again >> (first_lane + i * half_) & 1) == 0);
+    for (int i = 0; i < kRows; ++i) safe_path(i, (again >> (first_lane + i * half_) & 1) == 0);
   }
 
  private:
-  __device__ int teams() const { return static_cast<int>(blockDim.x) >> log2_of(lanes_); }
+  __device__ int thread_groups() const { return static_cast<int>(blockDim.x) >> log2_of(lanes_); }
   __device__ std::int64_t row_of_block() const {
-    return static_cast<std::int64_t>(blockIdx.x) * (kRows * teams());
+    return static_cast<std::int64_t>(blockIdx.x) * (kRows * thread_groups());
   }
 
   // Of this lane's row, whose mean it sets.
   template <class Tail>
-  __device__ Accumulate squares_of(const Chunks& held, Scale& own, bool& sound,
+  __device__ Accumulate squares_of(const Vectors& held, Scale& own, bool& in_range,
                                    const Tail& tail) const {
     if constexpr (!kCentred) {
       Accumulate of_place[kPlaces];
@@ -104,14 +108,16 @@ class RowPair {
       }
       return finish(one_row(of_place), half_ / 2);
     } else {
-      Accumulate pivots[kRows], sums[kPlaces], squares[kPlaces];
+      Accumulate variance_shifts[kRows], sums[kPlaces], squares[kPlaces];
 #pragma unroll
-      for (int row = 0; row < kRows; ++row) pivots[row] = pivot(held[row].numbers(p_));
-      own.mean = upper_ ? pivots[1] : pivots[0];
+      for (int row = 0; row < kRows; ++row)
+        variance_shifts[row] = variance_shift(held[row].numbers(p_));
+      own.mean = upper_ ? variance_shifts[1] : variance_shifts[0];
 #pragma unroll
       for (int place = 0; place < kPlaces; ++place) {
         const bool second = place >= kRows;
-        const Scale about{.mean = second && kSpares ? own.mean : pivots[place % kRows]};
+        const Scale about{.mean = second && kThreeQuartersFull ? own.mean
+                                                               : variance_shifts[place % kRows]};
         Numbers<T> x = deviations<T, kCentring>(held[place].numbers(p_), about);
         if (second) tail.cut(x);
         sums[place] = sum<T>(x);
@@ -122,14 +128,14 @@ class RowPair {
       const Accumulate one = finish(split(one_row(sums), one_row(squares), quarter), quarter / 2);
       const Accumulate other = shuffle_xor(one, quarter);
       const bool has_squares = lane_ & quarter;
-      return leave_pivot<T>(
+      return is_far_from_shift<T>(
           own, has_squares ? Pair<Accumulate>(other, one) : Pair<Accumulate>(one, other),
-          p_.inverse_cols, sound);
+          p_.inverse_cols, in_range);
     }
   }
   // The first step of the tree, for the lane's own row.
   __device__ Accumulate one_row(const Accumulate (&of_place)[kPlaces]) const {
-    if constexpr (kSpares) {
+    if constexpr (kThreeQuartersFull) {
       const Accumulate theirs = shuffle_xor(upper_ ? of_place[0] : of_place[1], half_);
       const Accumulate lower = upper_ ? theirs : of_place[0];
       return (lower + of_place[2]) + (upper_ ? of_place[1] : theirs);
@@ -150,16 +156,16 @@ class RowPair {
     }
     return value;
   }
-  // As pivot_of has it, from the lanes that hold the first elements.
-  __device__ Accumulate pivot(const Numbers<T>& first) const {
-    constexpr int kHolders = kPivotElements<T> / kPack<T>;
+  // As variance_shift_of has it, from the lanes that hold the first elements.
+  __device__ Accumulate variance_shift(const Numbers<T>& first) const {
+    constexpr int kHolders = kShiftElements<T> / kPack<T>;
     const Accumulate mine = sum_by_halves(first.at);
     Accumulate sums[kHolders];
 #pragma unroll
     for (int holder = 0; holder < kHolders; ++holder) {
       sums[holder] = __shfl_sync(0xffffffffu, mine, holder, lanes_);
     }
-    return sum_by_halves(sums) * (Accumulate(1) / kPivotElements<T>);
+    return sum_by_halves(sums) * (Accumulate(1) / kShiftElements<T>);
   }
 
   const Params& p_;

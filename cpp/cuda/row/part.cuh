@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Rows in parts that threads hold in registers: which chunks a thread has, how they are read and
+// Rows in parts that threads hold in registers: which vectors a thread has, how they are read and
 // written, and sums over a row in one tree, wherever its parts are worked on.
 #include "cuda/launch/launch.hpp"
 #include "cuda/row/array.hpp"
@@ -15,15 +15,15 @@
 namespace membound::cuda {
 
 // The widest blocks that a multiprocessor has at once: while one waits for memory or its barrier,
-// others compute. 40 registers for aligned rows of few chunks a thread, where it has room for 1536
+// others compute. 40 registers for aligned rows of few vectors a thread, where it has room for 1536
 // threads (from 8.0 on); the others would spill with fewer.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 inline constexpr int kNarrowBlocks = 2;
 #else
 inline constexpr int kNarrowBlocks = 3;
 #endif
-template <int kChunks>
-inline constexpr int kHeldBlocks = kChunks == tuning::kFewChunks ? kNarrowBlocks : 2;
+template <int kVectors>
+inline constexpr int kHeldBlocks = kVectors == tuning::kFewVectors ? kNarrowBlocks : 2;
 inline constexpr int kPartWarps = tuning::kSoftmaxThreads / kWarpLanes;
 
 // One array of a kernel's rows.
@@ -51,7 +51,7 @@ inline PartArray part_array(const void* data, const RowLayout& layout, std::int6
   return array;
 }
 
-// 32 bits of -infinity, for what a row lacks of the chunks that its threads hold: of float64 the
+// 32 bits of -infinity, for what a row lacks of the vectors that its threads hold: of float64 the
 // upper half.
 inline std::uint32_t absent_bits(DType dtype) {
   switch (dtype) {
@@ -66,28 +66,28 @@ inline std::uint32_t absent_bits(DType dtype) {
 template <class T>
 using StorageOf = std::conditional_t<sizeof(T) == 2, Float16, T>;
 
-// Whether all rows of an array are whole aligned chunks.
+// Whether all rows of an array are whole aligned vectors.
 template <class T>
-inline bool takes_chunks(const PartArray& array, std::int64_t cols) {
+inline bool takes_vectors(const PartArray& array, std::int64_t cols) {
   bool fits = array.col_stride == 1 && cols % kPack<T> == 0 &&
-              reinterpret_cast<std::uintptr_t>(array.data) % kChunkBytes == 0;
+              reinterpret_cast<std::uintptr_t>(array.data) % kVectorBytes == 0;
   for (int axis = 0; axis < array.rows.rank; ++axis)
     fits = fits && array.rows.strides[axis] % kPack<T> == 0;
   return fits;
 }
 
 // Where a thread works.
-struct PartPlace {
-  int chunks;  // that a thread has of a part
+struct PartPosition {
+  int vectors;  // that a thread has of a part
   int lanes, lane;
   int part;          // of the row, in the cluster
   int parts;         // blocks of the cluster
   std::int64_t row;  // past the last: a lane without a row, there for the others' shuffles
 
   // narrow: whether a block can have several rows; clusters: whether there can be any.
-  __device__ explicit PartPlace(const tuning::SoftmaxConfig& config, bool narrow = true,
-                                bool clusters = true)
-      : chunks(config.chunks),
+  __device__ explicit PartPosition(const tuning::SoftmaxConfig& config, bool narrow = true,
+                                   bool clusters = true)
+      : vectors(config.vectors),
         lanes(config.lanes),
         part(0),
         parts(clusters ? config.blocks_per_row : 1) {
@@ -110,9 +110,9 @@ struct PartPlace {
     }
   }
 
-  // The i-th chunk of this thread in a part.
-  __device__ std::int64_t chunk(std::int64_t of_part, int i) const {
-    return (of_part * chunks + i) * lanes + lane;
+  // The i-th vector of this thread in a part.
+  __device__ std::int64_t vector(std::int64_t of_part, int i) const {
+    return (of_part * vectors + i) * lanes + lane;
   }
   // A lane past the last row does one of the others, and must not write.
   __device__ bool take_row(std::int64_t rows) {
@@ -140,17 +140,17 @@ struct PartPlace {
 
 // Chunks of storage that is known by its size.
 template <class T>
-__device__ inline Numbers<T> unpack_any(const uint4& chunk, DType dtype) {
+__device__ inline Numbers<T> unpack_any(const uint4& vector, DType dtype) {
   if constexpr (sizeof(T) == 2) {
     if (dtype == DType::kBFloat16) {
-      const Numbers<BFloat16> numbers = unpack<BFloat16>(chunk);
+      const Numbers<BFloat16> numbers = unpack<BFloat16>(vector);
       Numbers<T> same;
 #pragma unroll
       for (int i = 0; i < kPack<T>; ++i) same.at[i] = numbers.at[i];
       return same;
     }
   }
-  return unpack<T>(chunk);
+  return unpack<T>(vector);
 }
 template <class T>
 __device__ inline accumulate_t<T> number_any(T storage, DType dtype) {
@@ -177,17 +177,17 @@ template <class Value, int kRounds = 1>
 class PartExchange {
  public:
   using Shared = typename ClusterExchange<Value, kRounds>::Shared;
-  __device__ PartExchange(Shared& shared, const PartPlace& place)
+  __device__ PartExchange(Shared& shared, const PartPosition& place)
       : exchange_{shared, place.parts, place.parts}, place_(place) {}
 
   // First of all.
   __device__ void start() const {
-    if (place_.parts > 1) exchange_.announce();
+    if (place_.parts > 1) exchange_.cluster_arrive();
   }
   // After a reduction over the part: the values of all of them.
   __device__ const Value* all(const Value& mine, int round = 0) const {
     if (place_.lane < kWarpLanes) {
-      if (round == 0) exchange_.wait_for_peers();
+      if (round == 0) exchange_.cluster_wait();
       exchange_.send(round, place_.part, mine);
     }
     return exchange_.collect(round);
@@ -195,7 +195,7 @@ class PartExchange {
 
  private:
   ClusterExchange<Value, kRounds> exchange_;
-  const PartPlace& place_;
+  const PartPosition& place_;
 };
 
 }  // namespace membound::cuda

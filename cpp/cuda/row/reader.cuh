@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Rows as sequences of 16-byte chunks. Chunk c holds elements [c * kPack, (c + 1) * kPack) whatever
-// the row's alignment or stride, so the same thread sums the same elements and bits do not change.
+// Rows as sequences of 16-byte vectors. Chunk c holds elements [c * kPack, (c + 1) * kPack)
+// whatever the row's alignment or stride, so the same thread sums the same elements and bits do not
+// change.
 #include <cstdint>
 
 #include "core/layout.hpp"
@@ -16,18 +17,18 @@
 namespace membound::cuda {
 
 enum class Access {
-  kAligned,  // rows in two axes at most, unit stride within, 16-byte aligned rows, whole chunks
-  kWords,    // unit stride within rows, whole words of 4 bytes, one by one
-  kHalves,   // the same of 16 bits that start anywhere, where words may lack a half
-  kShifted,  // unit stride within rows, any alignment and width, out of 16-byte blocks
-  kAny,      // any stride: element by element
+  kAligned,    // rows in two axes at most, unit stride within, 16-byte aligned rows, whole vectors
+  k4Byte,      // unit stride within rows, whole words of 4 bytes, one by one
+  k2Byte,      // the same of 16 bits that start anywhere, where words may lack a half
+  kUnaligned,  // unit stride within rows, any alignment and width, out of 16-byte blocks
+  kStrided,    // any stride: element by element
 };
 
 template <Access kAccess>
-inline constexpr bool kByWords = kAccess == Access::kWords || kAccess == Access::kHalves;
+inline constexpr bool kNarrow = kAccess == Access::k4Byte || kAccess == Access::k2Byte;
 // Bytes that the places and ends of rows are a multiple of.
 template <class T, Access kAccess>
-inline constexpr int kStep = kAccess == Access::kWords ? 4 : int{sizeof(T)};
+inline constexpr int kStep = kAccess == Access::k4Byte ? 4 : int{sizeof(T)};
 
 // A strided array of rows as a kernel sees it; `end` is behind its last byte.
 struct RowArray {
@@ -38,48 +39,48 @@ struct RowArray {
 };
 
 template <class T>
-union ChunkOf {
-  uint4 chunk;
+union VectorOf {
+  uint4 vector;
   T elements[kPack<T>];
-  __device__ ChunkOf() : chunk{0u, 0u, 0u, 0u} {}
+  __device__ VectorOf() : vector{0u, 0u, 0u, 0u} {}
 };
 
-// What everyday rows do not need is out of line. Inlined, it makes kernels of 100 KB, whose
+// What common rows do not need is out of line. Inlined, it makes kernels of 100 KB, whose
 // instructions no longer fit the cache.
 static __device__ __noinline__ std::int64_t strided_row_offset(const RowLayout& rows,
                                                                std::int64_t row) {
   return rows.offset(row);
 }
 
-// Whether `count` elements are a chunk of memory.
+// Whether `count` elements are a vector of memory.
 template <class T>
-__device__ inline bool is_whole_chunk(const T* elements, std::int64_t stride, std::int64_t count) {
+__device__ inline bool is_whole_vector(const T* elements, std::int64_t stride, std::int64_t count) {
   return stride == 1 && count >= kPack<T> &&
-         reinterpret_cast<std::uintptr_t>(elements) % kChunkBytes == 0;
+         reinterpret_cast<std::uintptr_t>(elements) % kVectorBytes == 0;
 }
 
 // Up to kPack elements, zeros behind them.
 template <class T>
 __device__ __noinline__ uint4 load_elements(const T* from, std::int64_t stride,
                                             std::int64_t count) {
-  if (is_whole_chunk(from, stride, count)) return *reinterpret_cast<const uint4*>(from);
-  ChunkOf<T> loaded;
+  if (is_whole_vector(from, stride, count)) return *reinterpret_cast<const uint4*>(from);
+  VectorOf<T> loaded;
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) {
     if (i < count) loaded.elements[i] = from[i * stride];
   }
-  return loaded.chunk;
+  return loaded.vector;
 }
 
 template <class T>
 __device__ __noinline__ void store_elements(T* to, std::int64_t stride, std::int64_t count,
-                                            uint4 chunk) {
-  if (is_whole_chunk(to, stride, count)) {
-    *reinterpret_cast<uint4*>(to) = chunk;
+                                            uint4 vector) {
+  if (is_whole_vector(to, stride, count)) {
+    *reinterpret_cast<uint4*>(to) = vector;
     return;
   }
-  ChunkOf<T> stored;
-  stored.chunk = chunk;
+  VectorOf<T> stored;
+  stored.vector = vector;
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) {
     if (i < count) to[i * stride] = stored.elements[i];
@@ -106,16 +107,16 @@ __device__ inline int bytes_left(std::int64_t cols, std::int64_t element) {
 
 // Chunks of a thread as they were read.
 template <Access kAccess, int kCount>
-struct RawChunks {
+struct RawVectors {
   uint4 low[kCount];
 };
 template <Access kAccess, int kCount>
-  requires kByWords<kAccess>
-struct RawChunks<kAccess, kCount> {
-  RawWords low[kCount];
+  requires kNarrow<kAccess>
+struct RawVectors<kAccess, kCount> {
+  NarrowVectors low[kCount];
 };
 template <int kCount>
-struct RawChunks<Access::kShifted, kCount> {
+struct RawVectors<Access::kUnaligned, kCount> {
   uint4 low[kCount];
   uint4 high[kCount];
   uint4 end;  // the block that the array ends in
@@ -125,63 +126,63 @@ struct RawChunks<Access::kShifted, kCount> {
 template <class T, Access kAccess>
 class RowReader {
  public:
-  __device__ RowReader(const T* row, const RowArray& array, int chunks, std::int64_t cols)
-      : row_(row), chunks_(chunks) {
+  __device__ RowReader(const T* row, const RowArray& array, int vectors, std::int64_t cols)
+      : row_(row), vectors_(vectors) {
     if constexpr (kAccess != Access::kAligned) {
       array_ = &array;
       cols_ = cols;
     }
-    if constexpr (kByWords<kAccess>) shift_ = word_shift<kStep<T, kAccess>>(row);
-    if constexpr (kAccess == Access::kShifted) {
+    if constexpr (kNarrow<kAccess>) shift_ = narrow_shift<kStep<T, kAccess>>(row);
+    if constexpr (kAccess == Access::kUnaligned) {
       shift_ = shift_of(row);
-      const std::int64_t whole = (array.end - blocks()) / kChunkBytes;
-      readable_ = whole <= chunks ? static_cast<int>(whole) : chunks + 1;
+      const std::int64_t whole = (array.end - blocks()) / kVectorBytes;
+      readable_ = whole <= vectors ? static_cast<int>(whole) : vectors + 1;
     }
   }
 
-  // The kCount chunks index(0), index(1) ... in steps, so that all loads of a thread are on their
+  // The kCount vectors index(0), index(1) ... in steps, so that all loads of a thread are on their
   // way before the first is waited for.
   template <int kCount, class Index>
-  __device__ void fetch(RawChunks<kAccess, kCount>& raw, Index index) const {
+  __device__ void fetch(RawVectors<kAccess, kCount>& raw, Index index) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if constexpr (kAccess == Access::kAny) {
+      if constexpr (kAccess == Access::kStrided) {
         raw.low[i] = elements(index(i));
       } else if constexpr (kAccess == Access::kAligned) {
-        raw.low[i] = index(i) < chunks_ ? read_chunk(address(index(i))) : uint4{0, 0, 0, 0};
-      } else if constexpr (kByWords<kAccess>) {
+        raw.low[i] = index(i) < vectors_ ? read_vector(address(index(i))) : uint4{0, 0, 0, 0};
+      } else if constexpr (kNarrow<kAccess>) {
         const std::int64_t first = static_cast<std::int64_t>(index(i)) * kPack<T>;
         raw.low[i] =
-            load_words<kStep<T, kAccess>>(row_ + first, shift_, bytes_left<T>(cols_, first));
+            load_narrow<kStep<T, kAccess>>(row_ + first, shift_, bytes_left<T>(cols_, first));
       } else {
         // Bytes of a neighbouring row may come along and are dropped; nothing behind the array is
         // read. Unset otherwise: zeros would make one load wait for the other (16384 x 4097
         // bfloat16: 121 us instead of 116).
-        const uint4* at = outlasting_writes(block(index(i)));
-        if (index(i) < readable_ && index(i) < chunks_) raw.low[i] = at[0];
+        const uint4* at = with_evict_last(block(index(i)));
+        if (index(i) < readable_ && index(i) < vectors_) raw.low[i] = at[0];
         if (index(i) + 1 < readable_) raw.high[i] = at[1];
       }
     }
   }
-  // Before any chunks(): the block that the array ends in, behind all other loads that are asked
+  // Before any vectors(): the block that the array ends in, behind all other loads that are asked
   // for by then.
   template <int kCount, class Index>
-  __device__ void fetch_end(RawChunks<kAccess, kCount>& raw, Index index) const {
-    if constexpr (kAccess == Access::kShifted) {
+  __device__ void fetch_end(RawVectors<kAccess, kCount>& raw, Index index) const {
+    if constexpr (kAccess == Access::kUnaligned) {
       if (!ends_array() || index(kCount - 1) + 1 < readable_) return;
       const std::int64_t left = array_->end - blocks();
-      load_bytes<sizeof(T)>(raw.end, block(readable_), static_cast<int>(left % kChunkBytes));
+      load_bytes<sizeof(T)>(raw.end, block(readable_), static_cast<int>(left % kVectorBytes));
     }
   }
   template <bool kUniform, int kCount, class Index>
-  __device__ void chunks(RawChunks<kAccess, kCount>& raw, uint4 (&chunks)[kCount],
-                         Index index) const {
-    if constexpr (kByWords<kAccess>) {
+  __device__ void vectors(RawVectors<kAccess, kCount>& raw, uint4 (&vectors)[kCount],
+                          Index index) const {
+    if constexpr (kNarrow<kAccess>) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) chunks[i] = chunk_of(raw.low[i], shift_);
-    } else if constexpr (kAccess != Access::kShifted) {
+      for (int i = 0; i < kCount; ++i) vectors[i] = vector_of(raw.low[i], shift_);
+    } else if constexpr (kAccess != Access::kUnaligned) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) chunks[i] = raw.low[i];
+      for (int i = 0; i < kCount; ++i) vectors[i] = raw.low[i];
     } else {
       if (ends_array()) {
 #pragma unroll
@@ -190,25 +191,25 @@ class RowReader {
           if (index(i) + 1 == readable_) raw.high[i] = raw.end;
         }
       }
-      with_shift<kUniform>(shift_, [&](auto shifted) {
+      with_shift<kUniform>(shift_, [&](auto realign) {
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) chunks[i] = shifted(raw.low[i], raw.high[i]);
+        for (int i = 0; i < kCount; ++i) vectors[i] = realign(raw.low[i], raw.high[i]);
       });
-      drop_past_end(chunks, index);
+      drop_past_end(vectors, index);
     }
   }
 
-  // kShifted: zeros for what of the chunks index(0), index(1) ... is behind the row, the last index
-  // being the largest. Warps that lack some chunks are many in narrow rows, and take no branch for
-  // them; one thread of the row has the last chunk.
+  // kUnaligned: zeros for what of the vectors index(0), index(1) ... is behind the row, the last
+  // index being the largest. Warps that lack some vectors are many in narrow rows, and take no
+  // branch for them; one thread of the row has the last vector.
   template <int kCount, class Index>
-  __device__ void drop_past_end(uint4 (&chunks)[kCount], Index index) const {
-    const int last = chunks_ - 1;
+  __device__ void drop_past_end(uint4 (&vectors)[kCount], Index index) const {
+    const int last = vectors_ - 1;
     if (index(kCount - 1) < last) return;
     bool has_last = false;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (index(i) > last) chunks[i] = {0u, 0u, 0u, 0u};
+      if (index(i) > last) vectors[i] = {0u, 0u, 0u, 0u};
       has_last = has_last || index(i) == last;
     }
     if (!has_last) return;
@@ -218,51 +219,51 @@ class RowReader {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const bool cut = index(i) == last;
-      chunks[i].x &= cut ? mask.x : ~0u;
-      chunks[i].y &= cut ? mask.y : ~0u;
-      chunks[i].z &= cut ? mask.z : ~0u;
-      chunks[i].w &= cut ? mask.w : ~0u;
+      vectors[i].x &= cut ? mask.x : ~0u;
+      vectors[i].y &= cut ? mask.y : ~0u;
+      vectors[i].z &= cut ? mask.z : ~0u;
+      vectors[i].w &= cut ? mask.w : ~0u;
     }
   }
 
-  // kAligned: where a chunk is.
+  // kAligned: where a vector is.
   __device__ const uint4* address(int index) const {
     return reinterpret_cast<const uint4*>(row_) + index;
   }
 
-  // kShifted: the aligned blocks that a row touches, chunk c being bytes [shift, shift + 16) of the
-  // blocks c and c + 1.
+  // kUnaligned: the aligned blocks that a row touches, vector c being bytes [shift, shift + 16) of
+  // the blocks c and c + 1.
   __device__ int shift() const { return shift_; }
   __device__ const uint4* block(int index) const {
     return reinterpret_cast<const uint4*>(blocks()) + index;
   }
 
   __device__ uint4 load(int index) const {
-    RawChunks<kAccess, 1> raw;
-    uint4 chunk[1];
+    RawVectors<kAccess, 1> raw;
+    uint4 vector[1];
     fetch(raw, [=](int) { return index; });
     fetch_end(raw, [=](int) { return index; });
-    chunks<false>(raw, chunk, [=](int) { return index; });
-    return chunk[0];
+    vectors<false>(raw, vector, [=](int) { return index; });
+    return vector[0];
   }
-  // One chunk that every thread reads. Shifted, its elements take fewer registers and instructions
+  // One vector that every thread reads. Shifted, its elements take fewer registers and instructions
   // than what puts two blocks together.
   __device__ uint4 load_alike(int index) const {
-    if constexpr (kAccess != Access::kShifted) return load(index);
+    if constexpr (kAccess != Access::kUnaligned) return load(index);
     const std::int64_t first = static_cast<std::int64_t>(index) * kPack<T>;
-    ChunkOf<T> loaded;
+    VectorOf<T> loaded;
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) {
       if (first + i < cols_) loaded.elements[i] = row_[first + i];
     }
-    return loaded.chunk;
+    return loaded.vector;
   }
 
  private:
-  // kShifted: whether blocks of the row are not read whole.
-  __device__ bool ends_array() const { return readable_ <= chunks_; }
+  // kUnaligned: whether blocks of the row are not read whole.
+  __device__ bool ends_array() const { return readable_ <= vectors_; }
   __device__ uint4 elements(int index) const {
-    if (index >= chunks_) return {0u, 0u, 0u, 0u};
+    if (index >= vectors_) return {0u, 0u, 0u, 0u};
     const std::int64_t first = static_cast<std::int64_t>(index) * kPack<T>;
     const std::int64_t stride = array_->col_stride;
     return load_elements(row_ + first * stride, stride, cols_ - first);
@@ -270,9 +271,9 @@ class RowReader {
   __device__ const char* blocks() const { return reinterpret_cast<const char*>(row_) - shift_; }
 
   const T* row_;
-  int chunks_;
-  int shift_ = 0;     // kHalves: of a word, in bits; kShifted: of a block, in bytes
-  int readable_ = 0;  // kShifted: aligned blocks from the row's first on, up to the array's end
+  int vectors_;
+  int shift_ = 0;     // k2Byte: of a word, in bits; kUnaligned: of a block, in bytes
+  int readable_ = 0;  // kUnaligned: aligned blocks from the row's first on, up to the array's end
   const RowArray* array_ = nullptr;
   std::int64_t cols_ = 0;
 };
@@ -281,33 +282,33 @@ class RowReader {
 template <class T, Access kAccess>
 class RowWriter {
  public:
-  __device__ RowWriter(T* row, const RowArray& array, int chunks, std::int64_t cols)
-      : row_(row), chunks_(chunks) {
+  __device__ RowWriter(T* row, const RowArray& array, int vectors, std::int64_t cols)
+      : row_(row), vectors_(vectors) {
     if constexpr (kAccess != Access::kAligned) {
       array_ = &array;
       cols_ = cols;
     }
   }
 
-  // One chunk, of which nothing is written that a neighbour shares.
-  __device__ void store(int index, const uint4& chunk) const {
-    static_assert(kAccess != Access::kShifted);
-    if (index >= chunks_) return;
+  // One vector, of which nothing is written that a neighbour shares.
+  __device__ void store(int index, const uint4& vector) const {
+    static_assert(kAccess != Access::kUnaligned);
+    if (index >= vectors_) return;
     if constexpr (kAccess == Access::kAligned) {
-      reinterpret_cast<uint4*>(row_)[index] = chunk;
+      reinterpret_cast<uint4*>(row_)[index] = vector;
       return;
     }
     const std::int64_t first = static_cast<std::int64_t>(index) * kPack<T>;
-    if constexpr (kByWords<kAccess>) {
-      store_words<kStep<T, kAccess>>(row_ + first, chunk, bytes_left<T>(cols_, first));
+    if constexpr (kNarrow<kAccess>) {
+      store_narrow<kStep<T, kAccess>>(row_ + first, vector, bytes_left<T>(cols_, first));
     } else {
       const std::int64_t stride = array_->col_stride;
-      store_elements(row_ + first * stride, stride, cols_ - first, chunk);
+      store_elements(row_ + first * stride, stride, cols_ - first, vector);
     }
   }
 
-  // kShifted: kCount * lanes chunks from `first` on, which `staged` holds, by lanes that share the
-  // work. Whole blocks are written at once, what shares its block with a neighbour by element.
+  // kUnaligned: kCount * lanes vectors from `first` on, which `staged` holds, by lanes that share
+  // the work. Whole blocks are written at once, what shares its block with a neighbour by element.
   template <bool kUniform, int kCount>
   __device__ void store_staged(const uint4* staged, int first, int lanes, int lane) const {
     T* const to = row_ + static_cast<std::int64_t>(first) * kPack<T>;
@@ -315,7 +316,7 @@ class RowWriter {
     const int held = kCount * lanes * kPack<T>;
     const int elements = left < held ? static_cast<int>(left) : held;
     const int shift = shift_of(to);
-    const int to_boundary = static_cast<int>((kChunkBytes - shift) % kChunkBytes / sizeof(T));
+    const int to_boundary = static_cast<int>((kVectorBytes - shift) % kVectorBytes / sizeof(T));
     const int head = elements < to_boundary ? elements : to_boundary;  // may be negative, as left
     const int blocks = (elements - head) / kPack<T>;
     const T* from = reinterpret_cast<const T*>(staged);
@@ -333,7 +334,7 @@ class RowWriter {
     constexpr int kAtOnce = kCount < 2 ? 1 : 2;  // reads before the first write
     const int next = shift != 0;
     uint4* to_blocks = reinterpret_cast<uint4*>(to + to_boundary);
-    with_shift<kUniform>((kChunkBytes - shift) % kChunkBytes, [&](auto shifted) {
+    with_shift<kUniform>((kVectorBytes - shift) % kVectorBytes, [&](auto realign) {
 #pragma unroll
       for (int first_of = 0; first_of < kCount; first_of += kAtOnce) {
         uint4 low[kAtOnce], high[kAtOnce];
@@ -348,7 +349,7 @@ class RowWriter {
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           const int block = (first_of + i) * lanes + lane;
-          if (block < blocks) to_blocks[block] = shifted(low[i], high[i]);
+          if (block < blocks) to_blocks[block] = realign(low[i], high[i]);
         }
       }
     });
@@ -356,7 +357,7 @@ class RowWriter {
 
  private:
   T* row_;
-  int chunks_;
+  int vectors_;
   const RowArray* array_ = nullptr;
   std::int64_t cols_ = 0;
 };

@@ -33,7 +33,7 @@ __device__ inline uint4 bytes_from(const uint4& low, const uint4& high, int shif
 }
 
 // Calls body with a function (low, high) -> bytes from `shift` on. kUniform: the threads of a warp
-// agree on the shift, so that one branch replaces eleven selections for each chunk.
+// agree on the shift, so that one branch replaces eleven selections for each vector.
 template <bool kUniform, class Body>
 __device__ inline void with_shift(int shift, Body body) {
   if constexpr (!kUniform) {
@@ -49,8 +49,8 @@ __device__ inline void with_shift(int shift, Body body) {
 }
 
 // The first `bytes` bytes, zeros behind them.
-__device__ inline uint4 first_bytes(const uint4& chunk, int bytes) {
-  std::uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+__device__ inline uint4 first_bytes(const uint4& vector, int bytes) {
+  std::uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int left = bytes - 4 * i;
@@ -61,7 +61,7 @@ __device__ inline uint4 first_bytes(const uint4& chunk, int bytes) {
 
 // How many bytes a row's start is behind a 16-byte boundary.
 __device__ inline int shift_of(const void* row) {
-  return static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % kChunkBytes);
+  return static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % kVectorBytes);
 }
 
 }  // namespace membound::cuda

@@ -101,12 +101,12 @@ __device__ inline Value reduce_warp(Value value, Combine combine) {
 
 // Virtual warps of a warp, each reduced by itself: after each step half of the lanes go on with
 // half of them. The tree of reduce_block; the same in every lane.
-template <int kFold, int kOffset = kWarpLanes / 2, class Value, class Combine>
-__device__ inline Value reduce_folds(const Value (&values)[kFold], Combine combine) {
-  if constexpr (kFold == 1) {
+template <int kItemsPerThread, int kOffset = kWarpLanes / 2, class Value, class Combine>
+__device__ inline Value reduce_items(const Value (&values)[kItemsPerThread], Combine combine) {
+  if constexpr (kItemsPerThread == 1) {
     return reduce_lanes(values[0], 2 * kOffset, combine);
   } else {
-    constexpr int kHalf = kFold / 2;
+    constexpr int kHalf = kItemsPerThread / 2;
     const bool upper = threadIdx.x & kOffset;
     Value mine[kHalf];
 #pragma unroll
@@ -114,7 +114,7 @@ __device__ inline Value reduce_folds(const Value (&values)[kFold], Combine combi
       mine[i] = combine(upper ? values[kHalf + i] : values[i],
                         shuffle_xor(upper ? values[i] : values[kHalf + i], kOffset));
     }
-    const Value all = reduce_folds<kHalf, kOffset / 2>(mine, combine);
+    const Value all = reduce_items<kHalf, kOffset / 2>(mine, combine);
     return combine(all, shuffle_xor(all, kOffset));
   }
 }
@@ -148,40 +148,44 @@ __device__ inline Value reduce_array(const Value* values, Combine combine) {
   }
 }
 
-// Over a block whose threads play kFold virtual threads each, at most kMaxWarps virtual warps in
-// all; virtual warp fold * warps + warp is `warp`'s part of values[fold]. The first half writes one
-// value per virtual warp to slots (shared memory of kMaxWarps values that nothing else touches
-// before the next barrier), the second, after a barrier, reads them all.
-template <int kMaxWarps, int kFold, class Value, class Combine>
-__device__ inline void store_warp_values(const Value (&values)[kFold], Value* slots,
+// Over a block whose threads play kItemsPerThread virtual threads each, at most kMaxWarps virtual
+// warps in all; virtual warp items per thread * warps + warp is `warp`'s part of values[items per
+// thread]. The first half writes one value per virtual warp to slots (shared memory of kMaxWarps
+// values that nothing else touches before the next barrier), the second, after a barrier, reads
+// them all.
+template <int kMaxWarps, int kItemsPerThread, class Value, class Combine>
+__device__ inline void store_warp_values(const Value (&values)[kItemsPerThread], Value* slots,
                                          Combine combine) {
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int warps = static_cast<int>(blockDim.x) / kWarpLanes;
-  Value sums[kFold];
+  Value sums[kItemsPerThread];
 #pragma unroll
-  for (int fold = 0; fold < kFold; ++fold) sums[fold] = values[fold];
+  for (int items_per_thread = 0; items_per_thread < kItemsPerThread; ++items_per_thread)
+    sums[items_per_thread] = values[items_per_thread];
   if constexpr (CombinesWarps<Combine, Value>) {
 #pragma unroll
-    for (int fold = 0; fold < kFold; ++fold) sums[fold] = combine.of_warp(sums[fold]);
+    for (int items_per_thread = 0; items_per_thread < kItemsPerThread; ++items_per_thread)
+      sums[items_per_thread] = combine.of_warp(sums[items_per_thread]);
   } else {
     // Step by step for all: one after the other, the second would wait for the first's shuffles.
 #pragma unroll
     for (int offset = kWarpLanes / 2; offset > 0; offset /= 2) {
 #pragma unroll
-      for (int fold = 0; fold < kFold; ++fold) {
-        sums[fold] = combine(sums[fold], shuffle_xor(sums[fold], offset));
+      for (int items_per_thread = 0; items_per_thread < kItemsPerThread; ++items_per_thread) {
+        sums[items_per_thread] =
+            combine(sums[items_per_thread], shuffle_xor(sums[items_per_thread], offset));
       }
     }
   }
 #pragma unroll
-  for (int fold = 0; fold < kFold; ++fold) {
-    if (lane == 0) slots[fold * warps + warp] = sums[fold];
+  for (int items_per_thread = 0; items_per_thread < kItemsPerThread; ++items_per_thread) {
+    if (lane == 0) slots[items_per_thread * warps + warp] = sums[items_per_thread];
   }
   if (warp == 0) {
 #pragma unroll
     for (int slot = 0; slot < kMaxWarps; slot += kWarpLanes) {
-      if (slot + lane >= warps * kFold && slot + lane < kMaxWarps) {
+      if (slot + lane >= warps * kItemsPerThread && slot + lane < kMaxWarps) {
         slots[slot + lane] = Combine::template zero<Value>();
       }
     }
@@ -227,8 +231,9 @@ __device__ inline Pair<Value> sum_slots(Value mine) {
 
 // Both halves. Rounds follow each other as 0, 1, 2 ...: slots are used again after the barrier of
 // the round between.
-template <int kMaxWarps, int kFold, class Value, class Combine>
-__device__ inline Value reduce_block(const Value (&values)[kFold], int round, Combine combine) {
+template <int kMaxWarps, int kItemsPerThread, class Value, class Combine>
+__device__ inline Value reduce_block(const Value (&values)[kItemsPerThread], int round,
+                                     Combine combine) {
   __shared__ alignas(16) Value slots[2][kMaxWarps];
   store_warp_values<kMaxWarps>(values, slots[round % 2], combine);
   __syncthreads();

@@ -12,68 +12,68 @@
 
 namespace membound::cuda {
 
-// A chunk of what is not in a row.
+// A vector of what is not in a row.
 template <class T>
 __device__ inline uint4 filled(std::uint32_t absent) {
   const std::uint32_t low = sizeof(T) == 8 ? 0 : absent;
   return {low, absent, low, absent};
 }
 
-// Whole aligned chunks of rows that are evenly spaced.
-template <class T, int kChunks>
+// Whole aligned vectors of rows that are evenly spaced.
+template <class T, int kVectors>
 class HeldPart {
  public:
-  __device__ HeldPart(const PartArray& array, const PartPlace& place, std::int64_t cols)
+  __device__ HeldPart(const PartArray& array, const PartPosition& place, std::int64_t cols)
       : place_(place),
         row_(array.even_row<T>(place.row)),
-        first_(place.part * kChunks * place.lanes + place.lane),
-        chunks_(static_cast<int>((cols + kPack<T> - 1) / kPack<T>)) {}
+        first_(place.part * kVectors * place.lanes + place.lane),
+        vectors_(static_cast<int>((cols + kPack<T> - 1) / kPack<T>)) {}
   __device__ const T* row() const { return row_; }
-  // Of the i-th chunk of the thread.
+  // Of the i-th vector of the thread.
   __device__ int index(int i) const { return first_ + i * place_.lanes; }
   // Whether one of them has the column, which is not negative.
   __device__ bool has(int column) const {
-    const int chunk = column / static_cast<unsigned>(kPack<T>);
+    const int vector = column / static_cast<unsigned>(kPack<T>);
     bool found = false;
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) found = found || chunk == index(i);
+    for (int i = 0; i < kVectors; ++i) found = found || vector == index(i);
     return found;
   }
 
-  // The thread's chunks; absent_bits() or 0 are what is not in the row.
-  __device__ void read(uint4 (&raw)[kChunks], std::uint32_t absent) const {
-    const auto* from = outlasting_writes(reinterpret_cast<const uint4*>(row_));
-    if (index(kChunks - 1) < chunks_) {  // everyday rows: nothing to fill
+  // The thread's vectors; absent_bits() or 0 are what is not in the row.
+  __device__ void read(uint4 (&raw)[kVectors], std::uint32_t absent) const {
+    const auto* from = with_evict_last(reinterpret_cast<const uint4*>(row_));
+    if (index(kVectors - 1) < vectors_) {  // common rows: nothing to fill
 #pragma unroll
-      for (int i = 0; i < kChunks; ++i) raw[i] = from[index(i)];
+      for (int i = 0; i < kVectors; ++i) raw[i] = from[index(i)];
       return;
     }
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      raw[i] = index(i) < chunks_ ? from[index(i)] : filled<T>(absent);
+    for (int i = 0; i < kVectors; ++i) {
+      raw[i] = index(i) < vectors_ ? from[index(i)] : filled<T>(absent);
     }
   }
-  // At `column`, which a chunk of the thread has, there is `other`; -1: nowhere.
-  __device__ void write(const uint4 (&raw)[kChunks], int column = -1, T other = {}) const {
+  // At `column`, which a vector of the thread has, there is `other`; -1: nowhere.
+  __device__ void write(const uint4 (&raw)[kVectors], int column = -1, T other = {}) const {
     auto* to = reinterpret_cast<uint4*>(row_);
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      if (index(i) < chunks_) to[index(i)] = raw[i];
+    for (int i = 0; i < kVectors; ++i) {
+      if (index(i) < vectors_) to[index(i)] = raw[i];
     }
     if (column >= 0) row_[column] = other;
   }
 
  private:
-  const PartPlace& place_;
+  const PartPosition& place_;
   T* row_;
-  int first_, chunks_;
+  int first_, vectors_;
 };
 
 // Behind a branch: chosen number by number, every thread would pay for it.
 template <int kCount>
-__device__ inline void fill(uint4 (&raw)[kCount], const uint4& chunk) {
+__device__ inline void fill(uint4 (&raw)[kCount], const uint4& vector) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) raw[i] = chunk;
+  for (int i = 0; i < kCount; ++i) raw[i] = vector;
   __syncwarp(__activemask());
 }
 
@@ -83,36 +83,36 @@ Access held_access(std::initializer_list<const PartArray*> arrays, std::int64_t 
   Access access = Access::kAligned;
   for (const PartArray* array : arrays) {
     if (array->data == nullptr) continue;
-    if (array->col_stride != 1) return Access::kAny;
-    if (!takes_chunks<T>(*array, cols) || array->rows.rank > 1) access = Access::kShifted;
+    if (array->col_stride != 1) return Access::kStrided;
+    if (!takes_vectors<T>(*array, cols) || array->rows.rank > 1) access = Access::kUnaligned;
   }
   return access;
 }
 
-// Calls launch.operator()<kChunks>() for as many as threads hold.
+// Calls launch.operator()<kVectors>() for as many as threads hold.
 template <class T, class Launch>
-void dispatch_chunks(int chunks, const Launch& launch) {
+void dispatch_vectors(int vectors, const Launch& launch) {
   if constexpr (sizeof(T) == 2) {
-    if (chunks == tuning::kFewChunks) return launch.template operator()<tuning::kFewChunks>();
+    if (vectors == tuning::kFewVectors) return launch.template operator()<tuning::kFewVectors>();
   }
-  launch.template operator()<tuning::kManyChunks>();
+  launch.template operator()<tuning::kManyVectors>();
 }
 
 // What names a kernel of rows that start anywhere; float64 has none.
 template <class T>
-using FramedStorage = std::conditional_t<sizeof(T) < 8, T, float>;
+using BulkStorage = std::conditional_t<sizeof(T) < 8, T, float>;
 // Launches the kernel of rows that are held, for aligned ones or those that start anywhere, of
 // which `arrays` are read; false where there is none, or no room.
-template <class T, auto kAligned, auto kFramed, class Params>
+template <class T, auto kAligned, auto kBulk, class Params>
 bool launch_held(Access access, LaunchShape shape, int arrays, StreamView stream, int device,
                  const Params& params) {
   if (access == Access::kAligned) {
     launch<kAligned>(shape, stream, device, params);
     return true;
   }
-  shape.shared_bytes = framed_bytes(params.config, arrays, device);
-  if (access == Access::kAny || sizeof(T) == 8 || shape.shared_bytes == 0) return false;
-  launch<kFramed>(shape, stream, device, params);
+  shape.shared_bytes = bulk_bytes(params.config, arrays, device);
+  if (access == Access::kStrided || sizeof(T) == 8 || shape.shared_bytes == 0) return false;
+  launch<kBulk>(shape, stream, device, params);
   return true;
 }
 

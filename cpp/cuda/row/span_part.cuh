@@ -4,7 +4,7 @@
 
 // Parts of rows that start anywhere. They wait in shared memory as the 16-byte blocks of memory
 // that they touch, and take registers only while they are worked on: what is summed goes by the
-// chunks of the row, whose bits do not depend on where it is, results by the blocks that they are
+// vectors of the row, whose bits do not depend on where it is, results by the blocks that they are
 // written to.
 #include "cuda/launch/async_copy.cuh"
 #include "cuda/launch/bulk_copy.cuh"
@@ -20,22 +20,22 @@ struct PartUnits {
 
   __device__ PartUnits(T* part, int elements) : to(part), elements(elements) {
     const int behind = shift_of(part) & ~(static_cast<int>(sizeof(T)) - 1);
-    head = min(elements, (kChunkBytes - behind) % kChunkBytes / static_cast<int>(sizeof(T)));
+    head = min(elements, (kVectorBytes - behind) % kVectorBytes / static_cast<int>(sizeof(T)));
     count = (elements - head) / kPack<T>;
     tail = head + count * kPack<T>;
   }
-  __device__ void store(int unit, const uint4& chunk) const {
-    if (unit < count) reinterpret_cast<uint4*>(to + head)[unit] = chunk;
+  __device__ void store(int unit, const uint4& vector) const {
+    if (unit < count) reinterpret_cast<uint4*>(to + head)[unit] = vector;
   }
   // Whether the thread has the unit of element i.
-  __device__ bool has(const PartPlace& place, int i) const {
+  __device__ bool has(const PartPosition& place, int i) const {
     const int unit = (i - head) / kPack<T>;
     if (i < head || unit >= count) return false;
     return (place.lanes > kWarpLanes ? unit % place.lanes : unit & (place.lanes - 1)) == place.lane;
   }
   // body(i): for each element beside the units, by lanes that share them.
   template <class Body>
-  __device__ void each_edge(const PartPlace& place, Body body) const {
+  __device__ void each_edge(const PartPosition& place, Body body) const {
 #pragma unroll 1
     for (int i = place.lane; i < head + elements - tail; i += place.lanes) {
       body(i < head ? i : tail - head + i);
@@ -46,7 +46,7 @@ struct PartUnits {
 // Threads that __launch_bounds__ is told of, two blocks of which have `registers` each: blocks are
 // smaller, and a multiprocessor has as many of them as it has registers for (H200, us with 56 and
 // 48: softmax bfloat16 4096 x 50257 243 and 242, float32 449 and 467).
-constexpr int framed_threads(int registers) {
+constexpr int bulk_threads(int registers) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   return tuning::kSoftmaxThreads;  // that is all that there can be
 #else
@@ -62,11 +62,11 @@ __device__ inline Numbers<T> mapped(Numbers<T> numbers, Map map) {
   return numbers;
 }
 
-// The first `count` elements of a chunk, absent_bits() or 0 behind them.
+// The first `count` elements of a vector, absent_bits() or 0 behind them.
 template <class T>
-__device__ inline uint4 with_absent(const uint4& chunk, int count, std::uint32_t absent) {
+__device__ inline uint4 with_absent(const uint4& vector, int count, std::uint32_t absent) {
   constexpr int kOfWord = 4 / static_cast<int>(sizeof(T));
-  std::uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+  std::uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if (count <= i * kOfWord) words[i] = absent;
@@ -77,109 +77,110 @@ __device__ inline uint4 with_absent(const uint4& chunk, int count, std::uint32_t
   return {words[0], words[1], words[2], words[3]};
 }
 
-// Of shared memory, for each row and array: a part may touch one block more than it has chunks, and
-// what is behind the last unit is read.
-__host__ __device__ constexpr int framed_places(int chunks, int lanes) {
-  return chunks * lanes + 2;
+// Of shared memory, for each row and array: a part may touch one block more than it has vectors,
+// and what is behind the last unit is read.
+__host__ __device__ constexpr int bulk_places(int vectors, int lanes) {
+  return vectors * lanes + 2;
 }
 // Shared memory of a block; 0 where the GPU has too little beside what kernels have of their own.
-inline std::size_t framed_bytes(const tuning::SoftmaxConfig& config, int arrays, int device) {
-  constexpr std::size_t kBeside = 3072;
+inline std::size_t bulk_bytes(const tuning::SoftmaxConfig& config, int arrays, int device) {
+  constexpr std::size_t kFusedInput = 3072;
   const std::size_t places =
-      config.rows_per_block() * framed_places(config.chunks, config.lanes) * arrays;
-  return kChunkBytes * places + kBeside <= max_shared_bytes(device) ? kChunkBytes * places : 0;
+      config.rows_per_block() * bulk_places(config.vectors, config.lanes) * arrays;
+  return kVectorBytes * places + kFusedInput <= max_shared_bytes(device) ? kVectorBytes * places
+                                                                         : 0;
 }
 
-// Shared memory has framed_places() for each row and array. From 9.0 on the first lane of a row
+// Shared memory has bulk_places() for each row and array. From 9.0 on the first lane of a row
 // copies all of it: by threads, 16 bytes each, L2 was asked 2.5 times as often, for 1.4 times the
 // sectors (H200, softmax bfloat16 4096 x 50257).
-template <class T, int kChunks>
-class FramedPart {
+template <class T, int kVectors>
+class BulkPart {
   static constexpr int kSize = static_cast<int>(sizeof(T));
 
  public:
   // Once, first of all: `arrays` of them will be fetched.
-  __device__ static void start(const PartPlace& place, int arrays) {
+  __device__ static void start(const PartPosition& place, int arrays) {
 #if MEMBOUND_HAS_CLUSTERS
     const bool wide = place.lanes > kWarpLanes;
     if (threadIdx.x % (wide ? blockDim.x : kWarpLanes) == 0) {
-      start_arrivals(arrived(place), wide ? arrays : arrays * kWarpLanes >> log2_of(place.lanes));
-      settle_arrivals();
+      init_mbarrier(arrived(place), wide ? arrays : arrays * kWarpLanes >> log2_of(place.lanes));
+      fence_mbarrier_init();
     }
     sync(place);
 #endif
   }
   // staged: of the block, for this array. The first `cols` elements of the row are fetched.
-  __device__ FramedPart(const T* row, const PartPlace& place, std::int64_t cols, uint4* staged)
-      : place_(place), first_(place.part * kChunks * place.lanes) {
+  __device__ BulkPart(const T* row, const PartPosition& place, std::int64_t cols, uint4* staged)
+      : place_(place), first_(place.part * kVectors * place.lanes) {
     shift_ = shift_of(row) & ~(kSize - 1);
     elements_ = elements(cols);
     const int of_block = static_cast<int>(threadIdx.x) >> log2_of(place.lanes);
     blocks_ =
-        place.lanes > kWarpLanes ? staged : staged + of_block * framed_places(kChunks, place.lanes);
+        place.lanes > kWarpLanes ? staged : staged + of_block * bulk_places(kVectors, place.lanes);
   }
 
   // Where the next array's shared memory begins.
   __device__ uint4* behind_block(uint4* staged) const {
     const int rows =
         place_.lanes > kWarpLanes ? 1 : static_cast<int>(blockDim.x) >> log2_of(place_.lanes);
-    return staged + rows * framed_places(kChunks, place_.lanes);
+    return staged + rows * bulk_places(kVectors, place_.lanes);
   }
   // end: of the array; nothing behind it is read.
   __device__ void fetch(const T* row, const char* end) const {
     const char* const from = reinterpret_cast<const char*>(row) - shift_ +
-                             static_cast<std::int64_t>(first_) * kChunkBytes;
+                             static_cast<std::int64_t>(first_) * kVectorBytes;
     const int bytes = elements_ == 0 ? 0 : shift_ + elements_ * kSize;
-    const int count = (bytes + kChunkBytes - 1) / kChunkBytes;
-    const bool ends = count > 0 && end - from < count * kChunkBytes;
+    const int count = (bytes + kVectorBytes - 1) / kVectorBytes;
+    const bool ends = count > 0 && end - from < count * kVectorBytes;
 #if MEMBOUND_HAS_CLUSTERS
     if (place_.lane != 0) return;
     const int whole = ends ? count - 1 : count;
-    if (ends) copy_now(blocks_ + whole, block(from, whole), bytes - whole * kChunkBytes);
-    expect_bytes(arrived(place_), whole * kChunkBytes);
-    if (whole > 0) copy_bulk(blocks_, from, whole * kChunkBytes, arrived(place_));
+    if (ends) copy_now(blocks_ + whole, block(from, whole), bytes - whole * kVectorBytes);
+    expect_bytes(arrived(place_), whole * kVectorBytes);
+    if (whole > 0) copy_bulk(blocks_, from, whole * kVectorBytes, arrived(place_));
 #else
 #pragma unroll
-    for (int i = 0; i <= kChunks; ++i) {
+    for (int i = 0; i <= kVectors; ++i) {
       const int at = place(i);
       if (at >= count) break;
       if (ends && at == count - 1) {
-        copy_now(blocks_ + at, block(from, at), bytes - at * kChunkBytes);
+        copy_now(blocks_ + at, block(from, at), bytes - at * kVectorBytes);
       } else {
-        copy_async(blocks_ + at, block(from, at), kChunkBytes);
+        copy_async(blocks_ + at, block(from, at), kVectorBytes);
       }
     }
     commit_copies();
 #endif
   }
   // What was fetched is there, for all threads of the row.
-  __device__ static void receive(const PartPlace& place) {
+  __device__ static void receive(const PartPosition& place) {
 #if MEMBOUND_HAS_CLUSTERS
-    wait_for_arrivals(arrived(place), 0);
+    wait_mbarrier(arrived(place), 0);
 #else
     wait_for_copies<0>();
     sync(place);
 #endif
   }
 
-  // Of the i-th chunk or unit of the thread, in the part.
+  // Of the i-th vector or unit of the thread, in the part.
   __device__ int place(int i) const { return i * place_.lanes + place_.lane; }
   __device__ int elements() const { return elements_; }
   // Of a row of `cols` elements.
   __device__ int elements(std::int64_t cols) const {
     const std::int64_t left = cols - std::int64_t{first_} * kPack<T>;
-    const int most = kChunks * place_.lanes * kPack<T>;
+    const int most = kVectors * place_.lanes * kPack<T>;
     return static_cast<int>(left < 0 ? 0 : left < most ? left : most);
   }
   __device__ T element(int i) const {
     return *reinterpret_cast<const T*>(reinterpret_cast<const char*>(blocks_) + shift_ + i * kSize);
   }
-  // Whether the thread has the chunk of a column, which is not negative.
+  // Whether the thread has the vector of a column, which is not negative.
   __device__ bool has(int column) const {
-    const int chunk = column / static_cast<unsigned>(kPack<T>) - first_;
+    const int vector = column / static_cast<unsigned>(kPack<T>) - first_;
     bool found = false;
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) found = found || chunk == place(i);
+    for (int i = 0; i < kVectors; ++i) found = found || vector == place(i);
     return found;
   }
   // Where a column of the row is in the part, and the part in a row.
@@ -189,7 +190,7 @@ class FramedPart {
   // Chunks `first` to first + kCount - 1 of the thread; absent_bits() or 0 are what is not in the
   // row.
   template <int kCount>
-  __device__ void chunks(uint4 (&raw)[kCount], std::uint32_t absent, int first = 0) const {
+  __device__ void vectors(uint4 (&raw)[kCount], std::uint32_t absent, int first = 0) const {
     load(blocks_ + place(first), shift_, raw);
     if ((place(first + kCount - 1) + 1) * kPack<T> <= elements_) return;
 #pragma unroll
@@ -198,10 +199,10 @@ class FramedPart {
     }
   }
   // Chunks of the row take the place of the blocks, behind a barrier of the row.
-  __device__ void replace(const uint4 (&raw)[kChunks]) {
+  __device__ void replace(const uint4 (&raw)[kVectors]) {
     if (place_.lanes <= kWarpLanes) __syncwarp();
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) blocks_[place(i)] = raw[i];
+    for (int i = 0; i < kVectors; ++i) blocks_[place(i)] = raw[i];
     shift_ = 0;
     sync(place_);
   }
@@ -209,7 +210,7 @@ class FramedPart {
   template <int kCount>
   __device__ void units(uint4 (&raw)[kCount], const PartUnits<T>& of, int first = 0) const {
     const int at = shift_ + of.head * kSize;
-    load(blocks_ + at / kChunkBytes + place(first), at % kChunkBytes, raw);
+    load(blocks_ + at / kVectorBytes + place(first), at % kVectorBytes, raw);
   }
 
  private:
@@ -222,16 +223,16 @@ class FramedPart {
       for (int i = 0; i < kCount; ++i) raw[i] = from[i * apart];
       return;
     }
-    const auto both = [&](auto shifted) {
+    const auto both = [&](auto realign) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) raw[i] = shifted(from[i * apart], from[i * apart + 1]);
+      for (int i = 0; i < kCount; ++i) raw[i] = realign(from[i * apart], from[i * apart + 1]);
     };
     place_.lanes > kWarpLanes ? with_shift<true>(shift, both) : with_shift<false>(shift, both);
   }
   static __device__ const uint4* block(const char* from, int index) {
     return reinterpret_cast<const uint4*>(from) + index;
   }
-  static __device__ void sync(const PartPlace& place) {
+  static __device__ void sync(const PartPosition& place) {
     if (place.lanes > kWarpLanes) {
       __syncthreads();
     } else {
@@ -240,15 +241,15 @@ class FramedPart {
   }
 #if MEMBOUND_HAS_CLUSTERS
   // One for the block, or for each warp of several rows.
-  static __device__ std::uint64_t* arrived(const PartPlace& place) {
+  static __device__ std::uint64_t* arrived(const PartPosition& place) {
     __shared__ std::uint64_t all[tuning::kSoftmaxWarpThreads / kWarpLanes];
     return &all[place.lanes > kWarpLanes ? 0 : threadIdx.x / kWarpLanes];
   }
 #endif
 
-  const PartPlace& place_;
+  const PartPosition& place_;
   uint4* blocks_;
-  int first_;     // chunk of the row
+  int first_;     // vector of the row
   int elements_;  // of the part
   int shift_;     // bytes of the part's start behind its first block
 };

@@ -30,21 +30,22 @@ __device__ __noinline__ void copy_by_lanes(U* to, std::int64_t to_stride, const 
   }
 }
 
-// The part of one array's row that threads work on chunk by chunk. It goes through shared memory,
-// where chunks are aligned whatever the row is, and lanes touch neighbours of the row; without
-// shared memory enough, chunks are gathered one by one.
+// The part of one array's row that threads work on vector by vector. It goes through shared memory,
+// where vectors are aligned whatever the row is, and lanes touch neighbours of the row; without
+// shared memory enough, vectors are gathered one by one.
 template <class T>
 class StagedPart {
  public:
-  // staged: of the block, a chunk for each chunk of a part of each of its rows; or null.
-  __device__ StagedPart(const PartArray& array, bool aligned, const PartPlace& place, uint4* staged)
+  // staged: of the block, a vector for each vector of a part of each of its rows; or null.
+  __device__ StagedPart(const PartArray& array, bool aligned, const PartPosition& place,
+                        uint4* staged)
       : row_(array.row<T>(place.row)),
         stride_(array.col_stride),
         aligned_(aligned),
         place_(place),
         staged_(staged == nullptr
                     ? nullptr
-                    : staged + (static_cast<int>(threadIdx.x) - place.lane) * place.chunks) {}
+                    : staged + (static_cast<int>(threadIdx.x) - place.lane) * place.vectors) {}
 
   // The first `count` elements of the row, as far as they are in the part.
   __device__ void copy_in(std::int64_t part, std::int64_t count) const {
@@ -61,19 +62,19 @@ class StagedPart {
     __syncthreads();
   }
   // Chunk i of the thread; what lies behind `count` elements of the row is anything.
-  __device__ uint4 chunk(std::int64_t part, int i, std::int64_t count) const {
-    const std::int64_t index = place_.chunk(part, i), left = count - index * kPack<T>;
+  __device__ uint4 vector(std::int64_t part, int i, std::int64_t count) const {
+    const std::int64_t index = place_.vector(part, i), left = count - index * kPack<T>;
     if (left <= 0) return {0u, 0u, 0u, 0u};
     if (staged_ != nullptr) return staged_[i * place_.lanes + place_.lane];
     return load_elements(row_ + index * kPack<T> * stride_, stride_, left);
   }
-  __device__ void put(std::int64_t part, int i, std::int64_t count, const uint4& chunk) const {
-    const std::int64_t index = place_.chunk(part, i), left = count - index * kPack<T>;
+  __device__ void put(std::int64_t part, int i, std::int64_t count, const uint4& vector) const {
+    const std::int64_t index = place_.vector(part, i), left = count - index * kPack<T>;
     if (left <= 0) return;
     if (staged_ != nullptr) {
-      staged_[i * place_.lanes + place_.lane] = chunk;
+      staged_[i * place_.lanes + place_.lane] = vector;
     } else {
-      store_elements(row_ + index * kPack<T> * stride_, stride_, left, chunk);
+      store_elements(row_ + index * kPack<T> * stride_, stride_, left, vector);
     }
   }
   __device__ void copy_out(std::int64_t part, std::int64_t count) const {
@@ -93,27 +94,27 @@ class StagedPart {
 
  private:
   __device__ std::int64_t first_of(std::int64_t part) const {
-    return part * place_.chunks * kPack<T> * place_.lanes;
+    return part * place_.vectors * kPack<T> * place_.lanes;
   }
   __device__ int within(std::int64_t part, std::int64_t count) const {
     const std::int64_t left = count - first_of(part);
-    const int most = place_.chunks * kPack<T> * place_.lanes;
+    const int most = place_.vectors * kPack<T> * place_.lanes;
     return static_cast<int>(left < 0 ? 0 : left < most ? left : most);
   }
 
   T* row_;
   std::int64_t stride_;
   bool aligned_;
-  const PartPlace& place_;
+  const PartPosition& place_;
   uint4* staged_;
 };
 
 // Bytes of shared memory in which `arrays` arrays are staged; 0 where the GPU has too few beside
 // what kernels have of their own.
 inline std::size_t staged_bytes(const tuning::SoftmaxConfig& config, int arrays, int device) {
-  constexpr std::size_t kBeside = 2048;
-  const std::size_t bytes = std::size_t{kChunkBytes} * config.threads * config.chunks * arrays;
-  return bytes + kBeside <= max_shared_bytes(device) ? bytes : 0;
+  constexpr std::size_t kFusedInput = 2048;
+  const std::size_t bytes = std::size_t{kVectorBytes} * config.threads * config.vectors * arrays;
+  return bytes + kFusedInput <= max_shared_bytes(device) ? bytes : 0;
 }
 
 }  // namespace membound::cuda

@@ -10,30 +10,30 @@
 
 namespace membound::cuda {
 
-// What an array of `chunks` chunks takes of shared memory.
-__host__ __device__ constexpr int parked_places(Access access, int chunks) {
-  return chunks + (access == Access::kShifted ? 1 : 0);
+// What an array of `vectors` vectors takes of shared memory.
+__host__ __device__ constexpr int staged_vectors(Access access, int vectors) {
+  return vectors + (access == Access::kUnaligned ? 1 : 0);
 }
 
-// An aligned row's part, in the order of its chunks, with zeros behind the row: each chunk is
+// An aligned row's part, in the order of its vectors, with zeros behind the row: each vector is
 // copied by the thread that has it, so that no barrier is needed, or all at once for thread 0,
 // from 9.0 on.
 template <bool kAtOnce>
-class ParkedPart {
+class StagedRowPart {
  public:
-  // Once, by all threads. from(k, index): where chunk `index` of the k-th array is.
+  // Once, by all threads. from(k, index): where vector `index` of the k-th array is.
   template <int kArrays, class Tile, class From>
-  __device__ static void fetch(uint4* const (&to)[kArrays], const Tile& tile, int chunks,
+  __device__ static void fetch(uint4* const (&to)[kArrays], const Tile& tile, int vectors,
                                From from) {
 #if MEMBOUND_HAS_CLUSTERS
     if constexpr (kAtOnce) {
-      fetch_at_once(to, tile, chunks, from);
+      fetch_at_once(to, tile, vectors, from);
     } else
 #endif
     {
 #pragma unroll
-      for (int i = 0; i < Tile::kChunks; ++i) {
-        const int bytes = tile.index(i) < chunks ? kChunkBytes : 0;
+      for (int i = 0; i < Tile::kVectors; ++i) {
+        const int bytes = tile.index(i) < vectors ? kVectorBytes : 0;
 #pragma unroll
         for (int k = 0; k < kArrays; ++k) {
           copy_async(to[k] + tile.place(i), from(k, tile.index(i)), bytes);
@@ -46,7 +46,7 @@ class ParkedPart {
 #if MEMBOUND_HAS_CLUSTERS
     if constexpr (kAtOnce) {
       __syncthreads();  // thread 0 has started the arrivals
-      return wait_for_arrivals(arrived(), 0);
+      return wait_mbarrier(arrived(), 0);
     }
 #endif
     wait_for_copies<0>();
@@ -55,21 +55,21 @@ class ParkedPart {
  private:
 #if MEMBOUND_HAS_CLUSTERS
   template <int kArrays, class Tile, class From>
-  __device__ static void fetch_at_once(uint4* const (&to)[kArrays], const Tile& tile, int chunks,
+  __device__ static void fetch_at_once(uint4* const (&to)[kArrays], const Tile& tile, int vectors,
                                        From from) {
-    const int first = tile.index(0) - tile.place(0), left = chunks - first;
+    const int first = tile.index(0) - tile.place(0), left = vectors - first;
     const int held = left < 0 ? 0 : left < tile.part() ? left : tile.part();
     if (threadIdx.x == 0) {
-      start_arrivals(arrived());
-      settle_arrivals();
-      expect_bytes(arrived(), kArrays * held * kChunkBytes);
+      init_mbarrier(arrived());
+      fence_mbarrier_init();
+      expect_bytes(arrived(), kArrays * held * kVectorBytes);
 #pragma unroll
       for (int k = 0; k < kArrays; ++k) {
-        if (held > 0) copy_bulk(to[k], from(k, first), held * kChunkBytes, arrived());
+        if (held > 0) copy_bulk(to[k], from(k, first), held * kVectorBytes, arrived());
       }
     }
 #pragma unroll
-    for (int i = 0; i < Tile::kChunks; ++i) {
+    for (int i = 0; i < Tile::kVectors; ++i) {
       if (tile.place(i) < held) continue;
 #pragma unroll
       for (int k = 0; k < kArrays; ++k) to[k][tile.place(i)] = {0u, 0u, 0u, 0u};
@@ -82,27 +82,27 @@ class ParkedPart {
 #endif
 };
 
-// Starts the copies of a shifted row, of which a chunk is put together from two aligned blocks of
-// memory: each is read once and cut at the end of the row, so that zeros follow it. One block more
-// than the tile has places. outermost: compute-sanitizer counts all 16 bytes of a copy that is cut
-// short; where they may lie outside of the array there is none.
+// Starts the copies of a unaligned row, of which a vector is put together from two aligned blocks
+// of memory: each is read once and cut at the end of the row, so that zeros follow it. One block
+// more than the tile has places. outermost: compute-sanitizer counts all 16 bytes of a copy that is
+// cut short; where they may lie outside of the array there is none.
 template <class T, class Tile>
-__device__ inline void park_blocks(const RowReader<T, Access::kShifted>& from, uint4* to,
-                                   const Tile& tile, int lane, int row_bytes, bool outermost) {
-  constexpr int kLast = Tile::kChunks - 1;
+__device__ inline void stage_blocks(const RowReader<T, Access::kUnaligned>& from, uint4* to,
+                                    const Tile& tile, int lane, int row_bytes, bool outermost) {
+  constexpr int kLast = Tile::kVectors - 1;
   const int end = tile.active() ? from.shift() + row_bytes : 0;
   const uint4* blocks = from.block(0);
   const auto copy = [&](int place, int index) {
-    const int left = end - index * kChunkBytes;
-    const int bytes = left < 0 ? 0 : left < kChunkBytes ? left : kChunkBytes;
+    const int left = end - index * kVectorBytes;
+    const int bytes = left < 0 ? 0 : left < kVectorBytes ? left : kVectorBytes;
     const uint4* block = blocks + (bytes == 0 ? 0 : index);
-    const bool cut = outermost && bytes < kChunkBytes;
+    const bool cut = outermost && bytes < kVectorBytes;
     cut ? copy_now(to + place, block, bytes) : copy_async(to + place, block, bytes);
   };
-  if (tile.index(kLast) < end / kChunkBytes) {
+  if (tile.index(kLast) < end / kVectorBytes) {
 #pragma unroll
     for (int i = 0; i <= kLast; ++i)
-      copy_async(to + tile.place(i), blocks + tile.index(i), kChunkBytes);
+      copy_async(to + tile.place(i), blocks + tile.index(i), kVectorBytes);
   } else {
 #pragma unroll
     for (int i = 0; i <= kLast; ++i) copy(tile.place(i), tile.index(i));
@@ -110,23 +110,23 @@ __device__ inline void park_blocks(const RowReader<T, Access::kShifted>& from, u
   if (lane == 0) copy(tile.part(), tile.index(0) + tile.part());
 }
 
-// The chunks of a thread from the blocks that it and its neighbours copied, after a barrier.
+// The vectors of a thread from the blocks that it and its neighbours copied, after a barrier.
 template <bool kUniform, class Tile>
-__device__ inline void unpark_blocks(int shift, const uint4* from, const Tile& tile,
-                                     uint4 (&chunks)[Tile::kChunks]) {
-  constexpr int kAtOnce = Tile::kChunks < 2 ? 1 : 2;  // more would take registers
+__device__ inline void load_staged_blocks(int shift, const uint4* from, const Tile& tile,
+                                          uint4 (&vectors)[Tile::kVectors]) {
+  constexpr int kAtOnce = Tile::kVectors < 2 ? 1 : 2;  // more would take registers
   const int next = shift != 0;
 #pragma unroll
-  for (int first = 0; first < Tile::kChunks; first += kAtOnce) {
+  for (int first = 0; first < Tile::kVectors; first += kAtOnce) {
     uint4 low[kAtOnce], high[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       low[i] = from[tile.place(first + i)];
       high[i] = from[tile.place(first + i) + next];
     }
-    with_shift<kUniform>(shift, [&](auto shifted) {
+    with_shift<kUniform>(shift, [&](auto realign) {
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) chunks[first + i] = shifted(low[i], high[i]);
+      for (int i = 0; i < kAtOnce; ++i) vectors[first + i] = realign(low[i], high[i]);
     });
   }
 }

@@ -3,31 +3,32 @@
 #pragma once
 
 // Threads that share a row and reduce over it in rounds 0, 1, 2 ... A row is summed by
-// virtual threads of kVecs chunks each, in a tree that its width fixes. A thread plays kFold of
-// them: one where rows are few and latency counts, several where rows are many and bytes in flight
-// count. The bits are the same.
+// virtual threads of kVectorsPerItem vectors each, in a tree that its width fixes. A thread plays
+// kItemsPerThread of them: one where rows are few and latency counts, several where rows are many
+// and bytes in flight count. The bits are the same.
 #include "cuda/row/cluster.cuh"
 #include "cuda/row/reduce.cuh"
 
 namespace membound::cuda {
 
 // kUniformShift: the threads of a warp work on the same row, and code may grow for that
-// (with_shift). Each team is made from the threads of a row (lanes), its blocks, and the first
-// block of the grid that works on rows. kSplitRows: gradients of aligned rows may be counted in two
-// axes. kSharesBlock: a block works on several rows, kSharesWarp: a warp, which go one way
-// together. A team's part of a row is what one block holds of it. kChunks: of a thread, fewer than
-// kFold * kVecs where rows leave the last empty. kParks: a thread has more chunks than registers
-// should hold, so that a forward row waits in shared memory (parked_row.cuh).
+// (with_shift). Each thread group is made from the threads of a row (lanes), its blocks, and the
+// first block of the grid that works on rows. kSplitRows: gradients of aligned rows may be counted
+// in two axes. kSharesBlock: a block works on several rows, kSharesWarp: a warp, which go one way
+// together. A thread group's part of a row is what one block holds of it. kVectors: of a thread,
+// fewer than kItemsPerThread * kVectorsPerItem where rows leave the last empty. kStagesRow: a
+// thread has more vectors than registers should hold, so that a forward row waits in shared memory
+// (parked_row.cuh).
 
-// Lanes of a warp, each of which plays kFold; several rows per block. kChunks: as above.
-template <int kFoldOf, int kChunksOf = 2 * kFoldOf>
-struct LanesTeam {
-  static_assert(kFoldOf == 1 || kFoldOf == 2);
+// Lanes of a warp, each of which plays kItemsPerThread; several rows per block. kVectors: as above.
+template <int kItemsPerThreadOf, int kVectorsOf = 2 * kItemsPerThreadOf>
+struct LaneThreadGroup {
+  static_assert(kItemsPerThreadOf == 1 || kItemsPerThreadOf == 2);
   static constexpr bool kSplitRows = true;
-  static constexpr int kVecs = 2;
-  static constexpr int kFold = kFoldOf;
-  static constexpr int kChunks = kChunksOf;
-  static constexpr bool kParks = false;
+  static constexpr int kVectorsPerItem = 2;
+  static constexpr int kItemsPerThread = kItemsPerThreadOf;
+  static constexpr int kVectors = kVectorsOf;
+  static constexpr bool kStagesRow = false;
   static constexpr int kMaxThreads = 256;
   static constexpr bool kUniformShift = false;
   static constexpr bool kClusters = false;
@@ -38,32 +39,32 @@ struct LanesTeam {
   int rank = 0;
   std::int64_t row;
 
-  __device__ LanesTeam(int lanes, int, int first_block)
-      : size(lanes / kFold),
+  __device__ LaneThreadGroup(int lanes, int, int first_block)
+      : size(lanes / kItemsPerThread),
         lane(static_cast<int>(threadIdx.x) & (size - 1)),
         row((static_cast<std::int64_t>(blockIdx.x - first_block) * blockDim.x + threadIdx.x) >>
             log2_of(size)) {}
   __device__ void start() const {}
   template <class Value, class Combine>
-  __device__ Value reduce_part(const Value (&values)[kFold], int, Combine combine) const {
-    return reduce_lanes(reduce_array<kFold>(values, combine), size, combine);
+  __device__ Value reduce_part(const Value (&values)[kItemsPerThread], int, Combine combine) const {
+    return reduce_lanes(reduce_array<kItemsPerThread>(values, combine), size, combine);
   }
   // Rows of one warp decide together: the shuffles need every lane.
   __device__ bool any(bool mine) const { return __any_sync(0xffffffffu, mine); }
-  // Before threads of the team read what others of it wrote to shared memory.
+  // Before threads of the thread group read what others of it wrote to shared memory.
   __device__ void sync() const { __syncwarp(); }
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
 };
-using WarpTeam = LanesTeam<1>;
+using WarpThreadGroup = LaneThreadGroup<1>;
 
-// A warp that plays kFold virtual ones; several rows per block.
-template <int kFoldOf, int kChunksOf = 2 * kFoldOf>
-struct FoldedWarpTeam {
+// A warp that plays kItemsPerThread virtual ones; several rows per block.
+template <int kItemsPerThreadOf, int kVectorsOf = 2 * kItemsPerThreadOf>
+struct CoarsenedWarpThreadGroup {
   static constexpr bool kSplitRows = false;
-  static constexpr int kVecs = 2;
-  static constexpr int kFold = kFoldOf;
-  static constexpr int kChunks = kChunksOf;
-  static constexpr bool kParks = kChunks > 3;
+  static constexpr int kVectorsPerItem = 2;
+  static constexpr int kItemsPerThread = kItemsPerThreadOf;
+  static constexpr int kVectors = kVectorsOf;
+  static constexpr bool kStagesRow = kVectors > 3;
   static constexpr int kMaxThreads = 128;
   static constexpr bool kUniformShift = true;
   static constexpr bool kClusters = false;
@@ -74,13 +75,13 @@ struct FoldedWarpTeam {
   int rank = 0;
   std::int64_t row;
 
-  __device__ FoldedWarpTeam(int, int, int first_block)
+  __device__ CoarsenedWarpThreadGroup(int, int, int first_block)
       : row((static_cast<std::int64_t>(blockIdx.x - first_block) * blockDim.x + threadIdx.x) /
             kWarpLanes) {}
   __device__ void start() const {}
   template <class Value, class Combine>
-  __device__ Value reduce_part(const Value (&values)[kFold], int, Combine combine) const {
-    return reduce_folds(values, combine);
+  __device__ Value reduce_part(const Value (&values)[kItemsPerThread], int, Combine combine) const {
+    return reduce_items(values, combine);
   }
   __device__ bool any(bool mine) const { return mine; }
   __device__ void sync() const { __syncwarp(); }
@@ -88,15 +89,16 @@ struct FoldedWarpTeam {
 };
 
 // A whole block, as at most kMaxWarps virtual warps.
-template <int kFoldOf, int kMaxWarps, int kVecsOf = 2, int kChunksOf = kFoldOf * kVecsOf,
-          bool kParksOf = (kChunksOf > 3)>
-struct BlockTeam {
+template <int kItemsPerThreadOf, int kMaxWarps, int kVectorsPerItemOf = 2,
+          int kVectorsOf = kItemsPerThreadOf * kVectorsPerItemOf,
+          bool kStagesRowOf = (kVectorsOf > 3)>
+struct BlockThreadGroup {
   static constexpr bool kSplitRows = false;
-  static constexpr int kVecs = kVecsOf;
-  static constexpr int kFold = kFoldOf;
-  static constexpr int kChunks = kChunksOf;
-  static constexpr bool kParks = kParksOf;
-  static constexpr int kMaxThreads = kMaxWarps * kWarpLanes / kFold;
+  static constexpr int kVectorsPerItem = kVectorsPerItemOf;
+  static constexpr int kItemsPerThread = kItemsPerThreadOf;
+  static constexpr int kVectors = kVectorsOf;
+  static constexpr bool kStagesRow = kStagesRowOf;
+  static constexpr int kMaxThreads = kMaxWarps * kWarpLanes / kItemsPerThread;
   static constexpr bool kUniformShift = true;
   static constexpr bool kClusters = false;
   static constexpr bool kSharesBlock = false;
@@ -106,10 +108,11 @@ struct BlockTeam {
   int rank = 0;
   std::int64_t row;
 
-  __device__ BlockTeam(int, int, int first_block) : row(blockIdx.x - first_block) {}
+  __device__ BlockThreadGroup(int, int, int first_block) : row(blockIdx.x - first_block) {}
   __device__ void start() const {}
   template <class Value, class Combine>
-  __device__ Value reduce_part(const Value (&values)[kFold], int round, Combine combine) const {
+  __device__ Value reduce_part(const Value (&values)[kItemsPerThread], int round,
+                               Combine combine) const {
     return reduce_block<kMaxWarps>(values, round, combine);
   }
   __device__ bool any(bool mine) const { return mine; }  // the sum is the same in every thread
@@ -118,19 +121,19 @@ struct BlockTeam {
 };
 
 // The same where three of them are to share a multiprocessor.
-struct SmallBlockTeam : BlockTeam<1, 16> {
-  using BlockTeam<1, 16>::BlockTeam;
+struct SmallBlockThreadGroup : BlockThreadGroup<1, 16> {
+  using BlockThreadGroup<1, 16>::BlockThreadGroup;
   static constexpr int kMaxThreads = 384;
 };
 
 // A cluster of blocks, one group of the row each, that exchange Values.
-template <class Value, int kVecsOf, int kMaxWarps, int kRounds>
-struct ClusterTeam {
+template <class Value, int kVectorsPerItemOf, int kMaxWarps, int kRounds>
+struct ClusterThreadGroup {
   static constexpr bool kSplitRows = false;
-  static constexpr int kVecs = kVecsOf;
-  static constexpr int kFold = 1;
-  static constexpr int kChunks = kVecs;
-  static constexpr bool kParks = kVecs > 2;
+  static constexpr int kVectorsPerItem = kVectorsPerItemOf;
+  static constexpr int kItemsPerThread = 1;
+  static constexpr int kVectors = kVectorsPerItem;
+  static constexpr bool kStagesRow = kVectorsPerItem > 2;
   static constexpr int kMaxThreads = kMaxWarps * kWarpLanes;
   static constexpr bool kUniformShift = true;
   static constexpr bool kClusters = true;
@@ -142,9 +145,9 @@ struct ClusterTeam {
   int blocks;
   std::int64_t row;
 
-  __device__ ClusterTeam(int, int blocks_per_row, int first_block)
+  __device__ ClusterThreadGroup(int, int blocks_per_row, int first_block)
       : blocks(blocks_per_row), row(cluster_index() - first_block / blocks_per_row) {}
-  __device__ void start() const { exchange().announce(); }
+  __device__ void start() const { exchange().cluster_arrive(); }
   template <class Part, class Combine>
   __device__ Part reduce_part(const Part (&values)[1], int round, Combine combine) const {
     return reduce_block<kMaxWarps>(values, round, combine);
@@ -154,7 +157,7 @@ struct ClusterTeam {
   __device__ void send(int round, Value part) const {
     if (lane >= kWarpLanes) return;
     const Exchange parts = exchange();
-    if (round == 0) parts.wait_for_peers();
+    if (round == 0) parts.cluster_wait();
     parts.send(round, rank, part);
   }
   __device__ const Value* collect(int round) const { return exchange().collect(round); }

@@ -25,7 +25,7 @@ bool takes_shifts(std::initializer_list<std::int64_t> col_strides, std::int64_t 
 // elements around them. Blocks that would read beside an array's row are left to those. A thread
 // has units `lanes` apart, which it counts from its first one, and at most one behind the blocks.
 template <class T>
-struct ShiftedUnits {
+struct UnalignedUnits {
   int lanes;
   int blocks, end;      // of the row, as far as the thread's units reach
   int head;             // elements before the blocks, fewer than 2 * kPack
@@ -34,21 +34,21 @@ struct ShiftedUnits {
   std::int64_t cols;
 
   template <int kArrays>
-  __device__ ShiftedUnits(const T* out, std::int64_t cols, const T* const (&read)[kArrays],
-                          const GatePlace& place, std::int64_t units)
+  __device__ UnalignedUnits(const T* out, std::int64_t cols, const T* const (&read)[kArrays],
+                            const GatePosition& place, std::int64_t units)
       : lanes(place.lanes), cols(cols) {
     constexpr int kSize = static_cast<int>(sizeof(T));
-    head = (kChunkBytes - shift_of(out)) % kChunkBytes / kSize;
+    head = (kVectorBytes - shift_of(out)) % kVectorBytes / kSize;
     int before = 0, behind = 0;  // bytes
 #pragma unroll
     for (int i = 0; i < kArrays; ++i) {
       const int shift = shift_of(read[i] + head);
       before = max(before, shift);
-      behind = max(behind, (kChunkBytes - shift) % kChunkBytes);
+      behind = max(behind, (kVectorBytes - shift) % kVectorBytes);
     }
     if (before > head * kSize) head += kPack<T>;
     const std::int64_t bytes = (cols - head) * kSize - behind;
-    const std::int64_t of_row = bytes < 0 ? 0 : bytes / kChunkBytes;
+    const std::int64_t of_row = bytes < 0 ? 0 : bytes / kVectorBytes;
     within = of_row * kPack<T>;
     first = head + place.first * kPack<T>;
     end = from_first(units - place.first, place.count * lanes);
@@ -57,7 +57,7 @@ struct ShiftedUnits {
 
   // All arrays are asked for before one is waited for. What no block is in stays unset.
   template <int kArrays, int kCount>
-  __device__ void load(uint4 (&chunks)[kArrays][kCount], const T* const (&rows)[kArrays]) const {
+  __device__ void load(uint4 (&vectors)[kArrays][kCount], const T* const (&rows)[kArrays]) const {
     uint4 low[kArrays][kCount], high[kArrays][kCount], around[kArrays];
     int shifts[kArrays], behind = kCount;
 #pragma unroll
@@ -69,7 +69,7 @@ struct ShiftedUnits {
       for (int i = 0; i < kCount; ++i) {
         if (i * lanes >= blocks) continue;
         const uint4* const from =
-            outlasting_writes(reinterpret_cast<const uint4*>(start) + i * lanes);
+            with_evict_last(reinterpret_cast<const uint4*>(start) + i * lanes);
         low[k][i] = from[0];
         if (shifts[k] != 0) high[k][i] = from[1];
       }
@@ -85,25 +85,25 @@ struct ShiftedUnits {
 #pragma unroll
     for (int k = 0; k < kArrays; ++k) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) chunks[k][i] = bytes_from(low[k][i], high[k][i], shifts[k]);
+      for (int i = 0; i < kCount; ++i) vectors[k][i] = bytes_from(low[k][i], high[k][i], shifts[k]);
     }
     if (behind == kCount) return;
 #pragma unroll
     for (int k = 0; k < kArrays; ++k) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        if (i == behind) chunks[k][i] = around[k];
+        if (i == behind) vectors[k][i] = around[k];
       }
     }
   }
 
-  __device__ void store(T* row, int unit, const uint4& chunk) const {
+  __device__ void store(T* row, int unit, const uint4& vector) const {
     if (unit < blocks) {
-      reinterpret_cast<uint4*>(row + first)[unit] = chunk;
+      reinterpret_cast<uint4*>(row + first)[unit] = vector;
       return;
     }
-    ChunkOf<T> stored;
-    stored.chunk = chunk;
+    VectorOf<T> stored;
+    stored.vector = vector;
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) {
       const std::int64_t at = element(unit, i);
@@ -121,26 +121,27 @@ struct ShiftedUnits {
     return at < head ? at : at + within;
   }
   __device__ uint4 load_elements(const T* row, int unit) const {
-    ChunkOf<T> loaded;
+    VectorOf<T> loaded;
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) {
       const std::int64_t at = element(unit, i);
       if (at < cols) loaded.elements[i] = row[at];
     }
-    return loaded.chunk;
+    return loaded.vector;
   }
 };
 
-// The chunks of the first `count` of `lanes` neighbours, one after the other from `to` on, wherever
-// that is. By whole warps, of which these threads may be a part; `staged` is theirs, a chunk each.
+// The vectors of the first `count` of `lanes` neighbours, one after the other from `to` on,
+// wherever that is. By whole warps, of which these threads may be a part; `staged` is theirs, a
+// vector each.
 template <class T>
-__device__ inline void store_neighbours(T* to, int count, const uint4& chunk, uint4* staged,
-                                        int lane, int lanes) {
+__device__ inline void store_realigned(T* to, int count, const uint4& vector, uint4* staged,
+                                       int lane, int lanes) {
   __syncwarp();
-  staged[lane] = chunk;
+  staged[lane] = vector;
   __syncwarp();
   const int elements = count * kPack<T>;
-  const int before = (kChunkBytes - shift_of(to)) % kChunkBytes;
+  const int before = (kVectorBytes - shift_of(to)) % kVectorBytes;
   const int head = min(elements, before / static_cast<int>(sizeof(T)));
   const int blocks = (elements - head) / kPack<T>;
   const T* from = reinterpret_cast<const T*>(staged);

@@ -35,7 +35,7 @@ class WarpSums {
         of_warp_ = address_of(warp, half);
         of_all_ = address_of(lane, half);
         // Opaque, so that they stay in registers: found anew for each row they were a tenth of the
-        // instructions of one with one chunk in a thread.
+        // instructions of one with one vector in a thread.
         asm volatile("" : "+r"(of_warp_), "+r"(of_all_));
       }
     }

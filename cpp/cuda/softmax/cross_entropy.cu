@@ -27,8 +27,8 @@ void launch_rows(const CrossEntropyProblem& problem, StreamView stream, int devi
   p.early = p.config.blocks <= tuning::kCrossEntropyEarlyBlocks;
   LaunchShape shape{p.config.blocks, p.config.threads, p.config.blocks_per_row};
   dispatch_floating(problem.dtype, "cross_entropy", [&]<class T>() {
-    p.aligned = takes_chunks<T>(p.logits, problem.cols) &&
-                (problem.dlogits == nullptr || takes_chunks<T>(p.dlogits, problem.cols));
+    p.aligned = takes_vectors<T>(p.logits, problem.cols) &&
+                (problem.dlogits == nullptr || takes_vectors<T>(p.dlogits, problem.cols));
     const Access access = held_access<T>({&p.logits, &p.dlogits}, problem.cols);
     bool plain = !p.capped && !p.config.streamed() && problem.labels.tokens.rank <= 1 &&
                  problem.weight.data == nullptr && problem.predictions.data == nullptr;
@@ -37,10 +37,10 @@ void launch_rows(const CrossEntropyProblem& problem, StreamView stream, int devi
       plain = plain && (one->data == nullptr || one->rows.rank <= 1);
     }
     if (plain) {
-      dispatch_chunks<T>(p.config.chunks, [&]<int kChunks>() {
-        plain = launch_held<T, cross_entropy_held_kernel<T, kChunks>,
-                            cross_entropy_framed_kernel<FramedStorage<T>, kChunks>>(
-            access, shape, 1, stream, device, p);
+      dispatch_vectors<T>(p.config.vectors, [&]<int kVectors>() {
+        plain = launch_held<T, cross_entropy_held_kernel<T, kVectors>,
+                            cross_entropy_bulk_kernel<BulkStorage<T>, kVectors>>(access, shape, 1,
+                                                                                 stream, device, p);
       });
     }
     if (plain) return;

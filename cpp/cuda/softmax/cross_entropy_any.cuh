@@ -87,7 +87,7 @@ class CrossEntropyRow {
   using A = accumulate_t<T>;
 
  public:
-  __device__ CrossEntropyRow(const CrossEntropyParams& p, const PartPlace& place, bool has_row,
+  __device__ CrossEntropyRow(const CrossEntropyParams& p, const PartPosition& place, bool has_row,
                              uint4* staged)
       : p_(p),
         place_(place),
@@ -120,20 +120,20 @@ class CrossEntropyRow {
 
   // The sums of a part.
   __device__ RowSums<A> sums(std::int64_t part, int round) const {
-    const int chunks = place_.chunks;
+    const int vectors = place_.vectors;
     RowSums<A> found{SoftmaxPower<T>::lowest(), 0, 0, 0};
 #pragma unroll 1
-    for (int i = 0; i < chunks; ++i) found.top = Highest()(found.top, highest(logits(part, i)));
+    for (int i = 0; i < vectors; ++i) found.top = Highest()(found.top, highest(logits(part, i)));
     found.top = highest_of_lanes(found.top, place_.lanes);
-    const PowersAbout<T> powers = powers_about_top<T>(found.top, chunks);
+    const PowersAbout<T> powers = powers_about_top<T>(found.top, vectors);
 #pragma unroll 1
-    for (int i = 0; i < chunks; ++i) found.sum += powers.sum(logits(part, i));
+    for (int i = 0; i < vectors; ++i) found.sum += powers.sum(logits(part, i));
     found.sum = product(found.sum, powers.factor());
     const Pair<A> both = merged_lanes<T>(place_, found.top, found.sum, round);
     found.top = both.a;
     found.sum = both.b;
     if (p_.terms<A>().smoothing != 0) {
-      const A mine = distances(part, SoftmaxPower<T>::pivot(found.top));
+      const A mine = distances(part, SoftmaxPower<T>::variance_shift(found.top));
       found.distances = place_.reduce(mine, 0, Sum());
       found.weights = weights(part, 1);
     }
@@ -143,8 +143,8 @@ class CrossEntropyRow {
   __device__ Candidate<A> largest(std::int64_t part, int round) const {
     Candidate<A> mine{0, -1};
 #pragma unroll 1
-    for (int i = 0; i < place_.chunks; ++i) {
-      const std::int64_t first = place_.chunk(part, i) * kPack<T>;
+    for (int i = 0; i < place_.vectors; ++i) {
+      const std::int64_t first = place_.vector(part, i) * kPack<T>;
       const Numbers<T> values = numbers(part, i);
 #pragma unroll
       for (int j = 0; j < kPack<T>; ++j) {
@@ -156,8 +156,8 @@ class CrossEntropyRow {
   }
   __device__ void write(std::int64_t part, const RowGradient<T>& gradient) const {
 #pragma unroll 1
-    for (int i = 0; i < place_.chunks; ++i) {
-      const std::int64_t first = place_.chunk(part, i) * kPack<T>;
+    for (int i = 0; i < place_.vectors; ++i) {
+      const std::int64_t first = place_.vector(part, i) * kPack<T>;
       Numbers<T> values = numbers(part, i);
 #pragma unroll
       for (int j = 0; j < kPack<T>; ++j) {
@@ -175,11 +175,11 @@ class CrossEntropyRow {
  private:
   // As they are; what lies behind the row is anything.
   __device__ Numbers<T> numbers(std::int64_t part, int i) const {
-    return unpack_any<T>(logits_.chunk(part, i, read_), p_.problem.dtype);
+    return unpack_any<T>(logits_.vector(part, i, read_), p_.problem.dtype);
   }
   // -infinity behind the row.
   __device__ Numbers<T> logits(std::int64_t part, int i) const {
-    const std::int64_t left = read_ - place_.chunk(part, i) * kPack<T>;
+    const std::int64_t left = read_ - place_.vector(part, i) * kPack<T>;
     Numbers<T> values = numbers(part, i);
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) {
@@ -191,8 +191,8 @@ class CrossEntropyRow {
   __device__ A distances(std::int64_t part, A top) const {
     A sum = 0;
 #pragma unroll 1
-    for (int i = 0; i < place_.chunks; ++i) {
-      const std::int64_t first = place_.chunk(part, i) * kPack<T>;
+    for (int i = 0; i < place_.vectors; ++i) {
+      const std::int64_t first = place_.vector(part, i) * kPack<T>;
       const Numbers<T> values = logits(part, i);
       if (!p_.weighs_columns) {
         sum = with_distances<T>(sum, values, read_ - first, top);
@@ -210,8 +210,8 @@ class CrossEntropyRow {
     if (!p_.weighs_columns) return columns_of_part<T>(place_, part, read_);
     A sum = 0;
 #pragma unroll 1
-    for (int i = 0; i < place_.chunks; ++i) {
-      const std::int64_t first = place_.chunk(part, i) * kPack<T>;
+    for (int i = 0; i < place_.vectors; ++i) {
+      const std::int64_t first = place_.vector(part, i) * kPack<T>;
 #pragma unroll 1
       for (int j = 0; j < kPack<T> && first + j < p_.problem.cols; ++j) {
         sum += column_weight<A>(p_.problem.weight, first + j);
@@ -221,7 +221,7 @@ class CrossEntropyRow {
   }
 
   const CrossEntropyParams& p_;
-  const PartPlace& place_;
+  const PartPosition& place_;
   std::int64_t column_, read_, written_;
   StagedPart<T> logits_, dlogits_;
 };
@@ -238,11 +238,11 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<Pair<A>, 3>::Shared shared;
   __shared__ typename PartGroup<T>::Shared group_slots;
-  PartPlace place(p.config);
+  PartPosition place(p.config);
   const PartExchange<Pair<A>, 3> exchange(shared, place);
   const bool lse_known = p.problem.loss.data == nullptr;
   if (!lse_known) exchange.start();
-  begin_overlapped();
+  pdl_wait_and_launch();
   const bool has_row = place.take_row(p.problem.rows);
   const CrossEntropyRow<T> row(p, place, has_row, p.staged ? staged : nullptr);
   const A at_label = row.at_label();  // before it is written over
@@ -284,7 +284,7 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
   }
   if (p.problem.dlogits == nullptr) return;
   const A dloss = row_dloss<A, false>(p, place.row);
-  const RowGradient<T> gradient(p, row.column(), dloss, of_row, place.chunks, weight, all);
+  const RowGradient<T> gradient(p, row.column(), dloss, of_row, place.vectors, weight, all);
 #pragma unroll 1
   for (std::int64_t step = 0; step < parts; ++step) {
     if (parts > 1 || lse_known) row.copy_in(place.part + step);

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Cross entropy of rows that start anywhere (framed_part.cuh).
+// Cross entropy of rows that start anywhere (bulk_part.cuh).
 #include "cuda/row/span_part.cuh"
 #include "cuda/softmax/cross_entropy_kernel.cuh"
 
@@ -10,15 +10,15 @@ namespace membound::cuda {
 
 // The sum of the thread's distances below `top`, of logits read once more: kept, their numbers
 // would be put away.
-template <class T, int kChunks>
-__device__ inline accumulate_t<T> sum_of_distances(const FramedPart<T, kChunks>& logits,
-                                                   bool counts, accumulate_t<T> top) {
+template <class T, int kVectors>
+__device__ inline accumulate_t<T> sum_of_distances(const BulkPart<T, kVectors>& logits, bool counts,
+                                                   accumulate_t<T> top) {
   asm volatile("" ::: "memory");
   accumulate_t<T> sum = 0;
 #pragma unroll 1
-  for (int i = 0; i < kChunks; ++i) {
+  for (int i = 0; i < kVectors; ++i) {
     uint4 raw[1];
-    logits.chunks(raw, 0, i);
+    logits.vectors(raw, 0, i);
     const int left = counts ? logits.elements() - logits.place(i) * kPack<T> : 0;
     sum = with_distances<T>(sum, unpack<T>(raw[0]), left, top);
   }
@@ -28,21 +28,21 @@ __device__ inline accumulate_t<T> sum_of_distances(const FramedPart<T, kChunks>&
 // As cross_entropy_held_kernel, to its bits. The gradient of the label's logit is for the thread
 // that has its unit, or its element beside the units. Shared memory: parts of rows, too. Limited by
 // instructions where elements are of 16 bits.
-template <class T, int kChunks>
-__global__ void __launch_bounds__(framed_threads(kChunks == tuning::kFewChunks ? 48 : 56), 2)
-    cross_entropy_framed_kernel(const __grid_constant__ CrossEntropyParams p) {
+template <class T, int kVectors>
+__global__ void __launch_bounds__(bulk_threads(kVectors == tuning::kFewVectors ? 48 : 56), 2)
+    cross_entropy_bulk_kernel(const __grid_constant__ CrossEntropyParams p) {
   using A = accumulate_t<T>;
-  using Part = FramedPart<T, kChunks>;
+  using Part = BulkPart<T, kVectors>;
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<Pair<A>, 2>::Shared shared;
-  // Few chunks: rows that one block holds.
-  PartPlace place(p.config, sizeof(T) > 2 || kChunks == tuning::kFewChunks,
-                  sizeof(T) > 2 || kChunks != tuning::kFewChunks);
+  // Few vectors: rows that one block holds.
+  PartPosition place(p.config, sizeof(T) > 2 || kVectors == tuning::kFewVectors,
+                     sizeof(T) > 2 || kVectors != tuning::kFewVectors);
   const PartExchange<Pair<A>, 2> exchange(shared, place);
   const bool lse_known = p.problem.loss.data == nullptr;
   if (!lse_known) exchange.start();
   Part::start(place, 1);
-  begin_overlapped();
+  pdl_wait_and_launch();
   const bool has_row = place.take_row(p.problem.rows);
   const TokenIntegers& labels = p.problem.labels;
   const std::int64_t label = labels.at(row_place<true>(labels.tokens, place.row));
@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(framed_threads(kChunks == tuning::kFewChunks ?
   Part::receive(place);
   const int at = logits.in_part(column);  // of the label
   if (!lse_known) {
-    uint4 raw[kChunks];
-    logits.chunks(raw, p.absent);
+    uint4 raw[kVectors];
+    logits.vectors(raw, p.absent);
     if (p.early && !counts) fill(raw, filled<T>(p.absent));
     RowSums<A> sums{SoftmaxPower<T>::lowest(), 0, 0, 0};
     sums.top = highest_of_lanes(highest<T>(raw), place.lanes);
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(framed_threads(kChunks == tuning::kFewChunks ?
     sums.top = part.a;
     sums.sum = part.b;
     if (p.terms<A>().smoothing != 0) {
-      const A mine = sum_of_distances(logits, counts, SoftmaxPower<T>::pivot(sums.top));
+      const A mine = sum_of_distances(logits, counts, SoftmaxPower<T>::variance_shift(sums.top));
       sums.distances = place.reduce(mine, 0, Sum());
       sums.weights = columns_of_part<T>(place, place.part, counts ? p.problem.cols : 0);
     }
@@ -78,16 +78,16 @@ __global__ void __launch_bounds__(framed_threads(kChunks == tuning::kFewChunks ?
     if (has_row && owns) of_row.template store<true>(p, place.row, 1);
   }
   if (p.problem.dlogits == nullptr) return;
-  const RowGradient<T> gradient(p, column, dloss, of_row, kChunks);
+  const RowGradient<T> gradient(p, column, dloss, of_row, kVectors);
   const auto of = [&](A logit) { return gradient.of(logit); };
   // Rows that do not count are written, too.
   const PartUnits<T> units(logits.of_row(p.dlogits.row<T>(place.row)),
                            has_row ? logits.elements(p.problem.cols) : 0);
-  uint4 raw[kChunks];
+  uint4 raw[kVectors];
   logits.units(raw, units);
   if (!counts) fill(raw, filled<T>(p.absent));
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
+  for (int i = 0; i < kVectors; ++i) {
     units.store(logits.place(i), pack<T>(mapped(unpack<T>(raw[i]), of)));
   }
   if (counts && units.has(place, at)) {

@@ -138,8 +138,8 @@ struct RowLoss {
 
 // Whether a part has the label's column; the first one of an ignored row.
 template <class T>
-__device__ inline bool has_label(const PartPlace& place, std::int64_t column) {
-  const std::int64_t numbers = place.chunks * kPack<T> * place.lanes;
+__device__ inline bool has_label(const PartPosition& place, std::int64_t column) {
+  const std::int64_t numbers = place.vectors * kPack<T> * place.lanes;
   return (column < 0 ? 0 : column / numbers) == place.part;
 }
 
@@ -188,8 +188,8 @@ struct RowGradient {
 
   // All zero, or NaN, where the row does not count. weight: of the label; all: of the columns.
   __device__ RowGradient(const CrossEntropyParams& p, std::int64_t column, A dloss,
-                         const RowLoss<T>& row, int chunks, A weight = 1, A all = 0)
-      : powers(column < 0 ? A(0) : row.top, 0, chunks) {
+                         const RowLoss<T>& row, int vectors, A weight = 1, A all = 0)
+      : powers(column < 0 ? A(0) : row.top, 0, vectors) {
     const CrossEntropyTerms<A>& terms = p.terms<A>();
     if (column < 0) dloss = absent_number<A>(column);
     A of_row = weight;
@@ -207,7 +207,7 @@ struct RowGradient {
   }
 };
 
-// `sum`, and how far the first `left` logits of a chunk are below `top`.
+// `sum`, and how far the first `left` logits of a vector are below `top`.
 template <class T>
 __device__ inline accumulate_t<T> with_distances(accumulate_t<T> sum, const Numbers<T>& values,
                                                  std::int64_t left, accumulate_t<T> top) {
@@ -218,47 +218,47 @@ __device__ inline accumulate_t<T> with_distances(accumulate_t<T> sum, const Numb
   return sum;
 }
 // The sum of the thread's distances; `left`: columns from the thread's first one on.
-template <class T, int kChunks>
-__device__ inline accumulate_t<T> sum_of_distances(const uint4 (&raw)[kChunks], int left, int lanes,
-                                                   accumulate_t<T> top) {
+template <class T, int kVectors>
+__device__ inline accumulate_t<T> sum_of_distances(const uint4 (&raw)[kVectors], int left,
+                                                   int lanes, accumulate_t<T> top) {
   accumulate_t<T> sum = 0;
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
+  for (int i = 0; i < kVectors; ++i) {
     sum = with_distances<T>(sum, unpack<T>(raw[i]), left - i * lanes * kPack<T>, top);
   }
   return sum;
 }
 // How many of the first `cols` columns are in a part.
 template <class T>
-__device__ inline accumulate_t<T> columns_of_part(const PartPlace& place, std::int64_t part,
+__device__ inline accumulate_t<T> columns_of_part(const PartPosition& place, std::int64_t part,
                                                   std::int64_t cols) {
-  const std::int64_t most = std::int64_t{place.chunks} * kPack<T> * place.lanes;
+  const std::int64_t most = std::int64_t{place.vectors} * kPack<T> * place.lanes;
   const std::int64_t left = cols - part * most;
   return static_cast<accumulate_t<T>>(left < 0 ? 0 : left < most ? left : most);
 }
 
-// Rows of whole aligned chunks without a cap, evenly spaced numbers of rows. A block has several
+// Rows of whole aligned vectors without a cap, evenly spaced numbers of rows. A block has several
 // narrow rows, one row, or as one of a cluster a part of a row, read once and held. What a row has
 // once is for the thread that holds the label's logit. Shared memory: the sums of the warps, and of
 // the parts. Limited by memory, with a gradient near to it by two exponentials for each element.
-template <class T, int kChunks>
-__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kChunks>)
+template <class T, int kVectors>
+__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kVectors>)
     cross_entropy_held_kernel(const __grid_constant__ CrossEntropyParams p) {
   using A = accumulate_t<T>;
-  using Part = HeldPart<T, kChunks>;
+  using Part = HeldPart<T, kVectors>;
   __shared__ typename PartExchange<Pair<A>, 2>::Shared shared;
-  // Few chunks: rows that one block holds, but without the code of clusters more is spilled.
-  PartPlace place(p.config, sizeof(T) > 2 || kChunks == tuning::kFewChunks);
+  // Few vectors: rows that one block holds, but without the code of clusters more is spilled.
+  PartPosition place(p.config, sizeof(T) > 2 || kVectors == tuning::kFewVectors);
   const PartExchange<Pair<A>, 2> exchange(shared, place);
   const bool lse_known = p.problem.loss.data == nullptr;
   if (!lse_known) exchange.start();
-  begin_overlapped();
+  pdl_wait_and_launch();
   const bool has_row = place.take_row(p.problem.rows);
   const TokenIntegers& labels = p.problem.labels;
   const std::int64_t label = labels.at(row_place<true>(labels.tokens, place.row));
   const bool reads = p.early || p.problem.column(label) >= 0;
   const Part logits(p.logits, place, reads ? p.problem.cols : 0);
-  uint4 raw[kChunks];
+  uint4 raw[kVectors];
   logits.read(raw, p.absent);
   const int column = static_cast<int>(p.problem.column(label));
   const bool counts = column >= 0;
@@ -283,7 +283,8 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kChunks>)
     if (p.terms<A>().smoothing != 0) {
       const int cols = static_cast<int>(counts ? p.problem.cols : 0);
       const int left = cols - again.index(0) * kPack<T>;
-      const A mine = sum_of_distances<T>(raw, left, place.lanes, SoftmaxPower<T>::pivot(sums.top));
+      const A mine =
+          sum_of_distances<T>(raw, left, place.lanes, SoftmaxPower<T>::variance_shift(sums.top));
       sums.distances = place.reduce(mine, 0, Sum());
       sums.weights = columns_of_part<T>(place, place.part, cols);
     }
@@ -293,11 +294,11 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kChunks>)
   const bool stores = owns_label || (has_row && !counts && again.index(0) == 0);
   if (stores && !lse_known) of_row.template store<true>(p, place.row, 1);
   if (p.problem.dlogits == nullptr) return;
-  const RowGradient<T> gradient(p, column, dloss, of_row, kChunks);
+  const RowGradient<T> gradient(p, column, dloss, of_row, kVectors);
   const T of_label = from_number<T>(gradient.of(at_label) - gradient.label);
-  forget_numbers(raw);
+  compiler_barrier(raw);
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
+  for (int i = 0; i < kVectors; ++i) {
     Numbers<T> dl = unpack<T>(raw[i]);
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) dl.at[j] = gradient.of(dl.at[j]);

@@ -25,7 +25,7 @@ __device__ inline double sum_over_rows(std::int64_t rows, int round, const Of& o
 template <class A>
 __global__ void __launch_bounds__(kLossSumThreads)
     cross_entropy_scale_kernel(const __grid_constant__ CrossEntropyProblem p) {
-  begin_overlapped();
+  pdl_wait_and_launch();
   const double weights =
       sum_over_rows(p.rows, 0, [&](std::int64_t row) { return label_weight<A>(p, row); });
   if (threadIdx.x != 0) return;
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kLossSumThreads)
 template <class A>
 __global__ void __launch_bounds__(kLossSumThreads)
     cross_entropy_total_kernel(const __grid_constant__ CrossEntropyProblem p) {
-  begin_overlapped();
+  pdl_wait_and_launch();
   double weights = 1;
   if (p.is_mean()) {
     weights = sum_over_rows(p.rows, 0, [&](std::int64_t row) { return label_weight<A>(p, row); });

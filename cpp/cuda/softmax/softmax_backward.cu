@@ -24,16 +24,15 @@ void softmax_backward(const SoftmaxBackwardProblem& problem, StreamView stream) 
   LaunchShape shape{p.config.blocks, p.config.threads, p.config.blocks_per_row};
   dispatch_floating(problem.dtype, "softmax_backward", [&]<class T>() {
     const Access access = held_access<T>({&p.dy, &p.y, &p.dx}, problem.cols);
-    constexpr int kChunks = sizeof(T) == 2 ? tuning::kFewChunks : tuning::kManyChunks;
-    if (!p.config.streamed() &&
-        launch_held<T, softmax_backward_held_kernel<T, kChunks>,
-                    softmax_backward_framed_kernel<FramedStorage<T>, kChunks>>(access, shape, 2,
-                                                                               stream, device, p)) {
+    constexpr int kVectors = sizeof(T) == 2 ? tuning::kFewVectors : tuning::kManyVectors;
+    if (!p.config.streamed() && launch_held<T, softmax_backward_held_kernel<T, kVectors>,
+                                            softmax_backward_bulk_kernel<BulkStorage<T>, kVectors>>(
+                                    access, shape, 2, stream, device, p)) {
       return;
     }
     p.aligned = true;
     for (const PartArray* one : {&p.dy, &p.y, &p.dx}) {
-      p.aligned = p.aligned && takes_chunks<T>(*one, problem.cols);
+      p.aligned = p.aligned && takes_vectors<T>(*one, problem.cols);
     }
     shape.shared_bytes = staged_bytes(p.config, 2, device);
     p.staged = shape.shared_bytes > 0;

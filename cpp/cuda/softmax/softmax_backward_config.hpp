@@ -3,7 +3,7 @@
 #pragma once
 
 // Launch configuration of softmax_backward: parts of rows as in the forward, but of two arrays, of
-// which threads hold few chunks of 16 bits whatever the width.
+// which threads hold few vectors of 16 bits whatever the width.
 #include <limits>
 
 #include "cuda/softmax/softmax_config.hpp"

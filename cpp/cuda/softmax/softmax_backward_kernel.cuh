@@ -46,32 +46,32 @@ __device__ inline A sum_of_parts(const A* sums, int parts) {
   return sum;
 }
 
-// Rows of whole aligned chunks. A block has several narrow rows, one row, or as one of a cluster a
+// Rows of whole aligned vectors. A block has several narrow rows, one row, or as one of a cluster a
 // part of a row, read once and held. Shared memory: the sums of the warps, and of the parts.
 // Limited by memory.
-template <class T, int kChunks>
+template <class T, int kVectors>
 __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
     softmax_backward_held_kernel(const __grid_constant__ SoftmaxBackwardParams p) {
   using A = accumulate_t<T>;
-  using Part = HeldPart<T, kChunks>;
-  PartPlace place(p.config);
+  using Part = HeldPart<T, kVectors>;
+  PartPosition place(p.config);
   __shared__ typename PartExchange<A>::Shared shared;
   const PartExchange<A> exchange(shared, place);
   exchange.start();
-  begin_overlapped();
+  pdl_wait_and_launch();
   const bool has_row = place.take_row(p.rows);
-  uint4 dys[kChunks], ys[kChunks];
+  uint4 dys[kVectors], ys[kVectors];
   Part(p.dy, place, p.cols).read(dys, 0);
   Part(p.y, place, p.cols).read(ys, 0);
   A sum = 0;
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) sum += sum_of_products(unpack<T>(dys[i]), unpack<T>(ys[i]));
+  for (int i = 0; i < kVectors; ++i) sum += sum_of_products(unpack<T>(dys[i]), unpack<T>(ys[i]));
   sum = place.reduce(sum, 0, Sum());
   if (place.parts > 1) sum = sum_of_parts(exchange.all(sum), place.parts);
-  forget_numbers(dys);
-  forget_numbers(ys);
+  compiler_barrier(dys);
+  compiler_barrier(ys);
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
+  for (int i = 0; i < kVectors; ++i) {
     const Numbers<T> result =
         gradient<T>(unpack<T>(dys[i]), unpack<T>(ys[i]), sum, static_cast<A>(p.scale));
     dys[i] = pack<T>(result);
@@ -81,18 +81,18 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
 
 // The same of rows that start anywhere. Shared memory: the parts of dy and y, too. With 48
 // registers some are spilled (H200, float32 4096 x 50257: 621 us with 56, 688).
-template <class T, int kChunks>
-__global__ void __launch_bounds__(framed_threads(56), 2)
-    softmax_backward_framed_kernel(const __grid_constant__ SoftmaxBackwardParams p) {
+template <class T, int kVectors>
+__global__ void __launch_bounds__(bulk_threads(56), 2)
+    softmax_backward_bulk_kernel(const __grid_constant__ SoftmaxBackwardParams p) {
   using A = accumulate_t<T>;
-  using Part = FramedPart<T, kChunks>;
+  using Part = BulkPart<T, kVectors>;
   extern __shared__ uint4 staged[];
-  PartPlace place(p.config);
+  PartPosition place(p.config);
   __shared__ typename PartExchange<A>::Shared shared;
   const PartExchange<A> exchange(shared, place);
   exchange.start();
   Part::start(place, 2);
-  begin_overlapped();
+  pdl_wait_and_launch();
   place.take_row(p.rows);
   const T* const dys = p.dy.row<const T>(place.row);
   const T* const ys = p.y.row<const T>(place.row);
@@ -100,13 +100,13 @@ __global__ void __launch_bounds__(framed_threads(56), 2)
   dy.fetch(dys, p.dy.end);
   y.fetch(ys, p.y.end);
   Part::receive(place);
-  constexpr int kSide = 2;  // chunks whose numbers, and whose code, are side by side
+  constexpr int kSide = 2;  // vectors whose numbers, and whose code, are side by side
   A sum = 0;
 #pragma unroll 1
-  for (int first = 0; first < kChunks; first += kSide) {
+  for (int first = 0; first < kVectors; first += kSide) {
     uint4 a[kSide], b[kSide];
-    dy.chunks(a, 0, first);
-    y.chunks(b, 0, first);
+    dy.vectors(a, 0, first);
+    y.vectors(b, 0, first);
 #pragma unroll
     for (int i = 0; i < kSide; ++i) sum += sum_of_products(unpack<T>(a[i]), unpack<T>(b[i]));
   }
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(framed_threads(56), 2)
   const bool has_row = place.take_row(p.rows);
   const PartUnits<T> units(dy.of_row(p.dx.row<T>(place.row)), has_row ? dy.elements() : 0);
 #pragma unroll 1
-  for (int first = 0; first < kChunks; first += kSide) {
+  for (int first = 0; first < kVectors; first += kSide) {
     uint4 a[kSide], b[kSide];
     dy.units(a, units, first);
     y.units(b, units, first);
@@ -143,12 +143,12 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
   using A = accumulate_t<T>;
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<A>::Shared shared;
-  PartPlace place(p.config);
+  PartPosition place(p.config);
   const PartExchange<A> exchange(shared, place);
   exchange.start();
-  begin_overlapped();
+  pdl_wait_and_launch();
   const bool has_row = place.take_row(p.rows);
-  uint4* const second = p.staged ? staged + blockDim.x * place.chunks : nullptr;
+  uint4* const second = p.staged ? staged + blockDim.x * place.vectors : nullptr;
   const StagedPart<T> dy(p.dy, p.aligned, place, p.staged ? staged : nullptr);
   const StagedPart<T> y(p.y, p.aligned, place, second), dx(p.dx, p.aligned, place, second);
   const std::int64_t parts = place.parts == p.config.parts ? 1 : p.config.parts;
@@ -163,10 +163,10 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
     }
     A sum = 0;
 #pragma unroll 1
-    for (int i = 0; i < place.chunks; ++i) {
-      const std::int64_t left = p.cols - place.chunk(part, i) * kPack<T>;
-      Numbers<T> a = unpack_any<T>(dy.chunk(part, i, p.cols), p.dtype);
-      Numbers<T> b = unpack_any<T>(y.chunk(part, i, p.cols), p.dtype);
+    for (int i = 0; i < place.vectors; ++i) {
+      const std::int64_t left = p.cols - place.vector(part, i) * kPack<T>;
+      Numbers<T> a = unpack_any<T>(dy.vector(part, i, p.cols), p.dtype);
+      Numbers<T> b = unpack_any<T>(y.vector(part, i, p.cols), p.dtype);
 #pragma unroll
       for (int j = 0; j < kPack<T>; ++j) {
         if (j >= left) a.at[j] = b.at[j] = 0;

@@ -13,7 +13,7 @@ struct SoftmaxParams {
   tuning::SoftmaxConfig config;
   PartArray x, out;
   bool aligned, staged;
-  bool folded;           // logits are x, the scale is part of the slope: no mask, a usual scale
+  bool coarsened;        // logits are x, the scale is part of the slope: no mask, a usual scale
   double slope;          // what exponents are multiplied by
   float narrow_slope;    // the same
   std::uint32_t absent;  // bits of -infinity
@@ -25,27 +25,27 @@ struct SoftmaxParams {
   }
 };
 
-// Rows of whole aligned chunks without mask or triangle. A block has several narrow rows, one row,
+// Rows of whole aligned vectors without mask or triangle. A block has several narrow rows, one row,
 // or as one of a cluster a part of a row, read once and held. Shared memory: the sums of the warps,
 // and of the parts. Limited by memory.
-template <class T, int kChunks>
-__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kChunks>)
+template <class T, int kVectors>
+__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kVectors>)
     softmax_held_kernel(const __grid_constant__ SoftmaxParams p) {
   using A = accumulate_t<T>;
-  using Part = HeldPart<T, kChunks>;
+  using Part = HeldPart<T, kVectors>;
   __shared__ typename PartExchange<Pair<A>>::Shared shared;
-  PartPlace place(p.config, sizeof(T) > 2 || kChunks == tuning::kFewChunks);
+  PartPosition place(p.config, sizeof(T) > 2 || kVectors == tuning::kFewVectors);
   const PartExchange<Pair<A>> exchange(shared, place);
   exchange.start();
-  begin_overlapped();
+  pdl_wait_and_launch();
   const bool has_row = place.take_row(p.problem.rows);
   const A slope = p.exponent_slope<A>();
-  uint4 raw[kChunks];
+  uint4 raw[kVectors];
   Part(p.x, place, p.problem.cols).read(raw, p.absent);
   const A top = highest_of_lanes(highest<T>(raw), place.lanes);
   A sum = 0;
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
+  for (int i = 0; i < kVectors; ++i) {
     Numbers<T> powers = unpack<T>(raw[i]);
     sum += take_powers(powers, top, slope);
     if (kPowersKept<T>) raw[i] = pack<T>(powers);
@@ -53,9 +53,9 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kChunks>)
   Pair<A> row = merged_lanes<T>(place, top, sum, 0, slope);
   if (place.parts > 1) row = merged<T>(exchange.all(row), place.parts, slope);
   const A factor = part_factor<T>(top, row, slope);
-  if (!kPowersKept<T>) forget_numbers(raw);
+  if (!kPowersKept<T>) compiler_barrier(raw);
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
+  for (int i = 0; i < kVectors; ++i) {
     Numbers<T> y = unpack<T>(raw[i]);
     if (!kPowersKept<T>) take_powers(y, row.a, slope);
 #pragma unroll
@@ -66,32 +66,32 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kChunks>)
 }
 
 // The same of rows that start anywhere. Shared memory: their parts, too. Where elements are of 16
-// bits, limited by instructions and by what a multiprocessor has of powers. With few chunks 40
+// bits, limited by instructions and by what a multiprocessor has of powers. With few vectors 40
 // registers (H200, bfloat16 16384 x 8193: 159 us, with 48 171).
-template <class T, int kChunks>
-__global__ void __launch_bounds__(framed_threads(kChunks == tuning::kFewChunks ? 40 : 56), 2)
-    softmax_framed_kernel(const __grid_constant__ SoftmaxParams p) {
+template <class T, int kVectors>
+__global__ void __launch_bounds__(bulk_threads(kVectors == tuning::kFewVectors ? 40 : 56), 2)
+    softmax_bulk_kernel(const __grid_constant__ SoftmaxParams p) {
   using A = accumulate_t<T>;
-  using Part = FramedPart<T, kChunks>;
+  using Part = BulkPart<T, kVectors>;
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<Pair<A>>::Shared shared;
-  PartPlace place(p.config, sizeof(T) > 2 || kChunks == tuning::kFewChunks);
+  PartPosition place(p.config, sizeof(T) > 2 || kVectors == tuning::kFewVectors);
   const PartExchange<Pair<A>> exchange(shared, place);
   exchange.start();
   Part::start(place, 1);
-  begin_overlapped();
+  pdl_wait_and_launch();
   place.take_row(p.problem.rows);
   const T* const from = p.x.row<const T>(place.row);
   Part x(from, place, p.problem.cols, staged);
   x.fetch(from, p.x.end);
   Part::receive(place);
   const A slope = p.exponent_slope<A>();
-  uint4 raw[kChunks];
-  x.chunks(raw, p.absent);
+  uint4 raw[kVectors];
+  x.vectors(raw, p.absent);
   const A top = highest_of_lanes(highest<T>(raw), place.lanes);
   A sum = 0;
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
+  for (int i = 0; i < kVectors; ++i) {
     Numbers<T> powers = unpack<T>(raw[i]);
     sum += take_powers(powers, top, slope);
     if (kPowersKept<T>) raw[i] = pack<T>(powers);
@@ -101,11 +101,12 @@ __global__ void __launch_bounds__(framed_threads(kChunks == tuning::kFewChunks ?
   const A factor = part_factor<T>(top, row, slope);
   const auto result = [&](A number) {
     if (kPowersKept<T>) return number;
-    return product(SoftmaxPower<T>::large(number - SoftmaxPower<T>::pivot(row.a), slope), factor);
+    return product(SoftmaxPower<T>::large(number - SoftmaxPower<T>::variance_shift(row.a), slope),
+                   factor);
   };
   if constexpr (kPowersKept<T>) {
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
+    for (int i = 0; i < kVectors; ++i) {
       Numbers<T> y = unpack<T>(raw[i]);
 #pragma unroll
       for (int j = 0; j < kPack<T>; ++j) y.at[j] = product(y.at[j], factor);
@@ -118,7 +119,7 @@ __global__ void __launch_bounds__(framed_threads(kChunks == tuning::kFewChunks ?
   const PartUnits<T> units(x.of_row(p.out.row<T>(place.row)), has_row ? x.elements() : 0);
   x.units(raw, units);
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
+  for (int i = 0; i < kVectors; ++i) {
     units.store(x.place(i), pack<T>(mapped(unpack<T>(raw[i]), result)));
   }
   units.each_edge(place,
@@ -144,7 +145,7 @@ __device__ __noinline__ Numbers<T> any_logits(const SoftmaxParams& p, uint4 raw,
   if (p.problem.mask == nullptr) {
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) {
-      if (!p.folded) values.at[j] = product(values.at[j], scale);
+      if (!p.coarsened) values.at[j] = product(values.at[j], scale);
     }
   } else {
     const bool drops = p.problem.mask_dtype == DType::kBool;
@@ -177,10 +178,10 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<Pair<A>>::Shared shared;
   __shared__ typename PartGroup<T>::Shared group_slots;
-  PartPlace place(p.config);
+  PartPosition place(p.config);
   const PartExchange<Pair<A>> exchange(shared, place);
   exchange.start();
-  begin_overlapped();
+  pdl_wait_and_launch();
   const std::int64_t cols = place.take_row(p.problem.rows) ? p.problem.cols : 0;
   const std::int64_t kept = p.problem.kept(place.row);
   const A slope = p.exponent_slope<A>();
@@ -195,25 +196,25 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
     const bool writes = step >= parts;
     const std::int64_t part = place.part + (writes ? step - parts : step);
     const auto logits = [&](int i) {
-      return any_logits<T>(p, x.chunk(part, i, kept), place.row, place.chunk(part, i) * kPack<T>,
+      return any_logits<T>(p, x.vector(part, i, kept), place.row, place.vector(part, i) * kPack<T>,
                            kept);
     };
     if (!writes || parts > 1) {
       x.copy_in(part, kept);
       top = SoftmaxPower<T>::lowest();
 #pragma unroll 1
-      for (int i = 0; i < place.chunks; ++i) top = Highest()(top, highest(logits(i)));
+      for (int i = 0; i < place.vectors; ++i) top = Highest()(top, highest(logits(i)));
       top = highest_of_lanes(top, place.lanes);
     }
     const A factor = writes ? part_factor<T>(top, row, slope) : A(0);
     const A base = writes && !kPowersKept<T> ? row.a : top;
     A sum = 0;
 #pragma unroll 1
-    for (int i = 0; i < place.chunks; ++i) {
+    for (int i = 0; i < place.vectors; ++i) {
       Numbers<T> y = logits(i);
       sum += take_powers(y, base, slope);
       if (!writes) continue;
-      const std::int64_t first = place.chunk(part, i) * kPack<T>;
+      const std::int64_t first = place.vector(part, i) * kPack<T>;
 #pragma unroll
       for (int j = 0; j < kPack<T>; ++j) {
         y.at[j] = first + j < kept ? product(y.at[j], factor) : A(0);

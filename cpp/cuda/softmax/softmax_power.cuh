@@ -10,9 +10,9 @@
 
 namespace membound::cuda {
 
-// Powers of e that make up a softmax. Beside 16-bit storage they come from the GPU's own power of
-// 2, good to 2^-22 and what rounding takes from exponents; sums are of 2^kShift times as much, so
-// that bfloat16's smallest numbers are normal ones in float32.
+// Powers of e that make up a softmax. FusedInput 16-bit storage they come from the GPU's own power
+// of 2, good to 2^-22 and what rounding takes from exponents; sums are of 2^kShift times as much,
+// so that bfloat16's smallest numbers are normal ones in float32.
 template <class T>
 struct SoftmaxPower {
   using A = accumulate_t<T>;
@@ -34,7 +34,7 @@ struct SoftmaxPower {
   }
 
   // What powers are taken relative to: the highest logit, but for rows that have none.
-  static __device__ A pivot(A top) { return top == lowest() ? A(0) : top; }
+  static __device__ A variance_shift(A top) { return top == lowest() ? A(0) : top; }
 
   static __device__ float power_of_2(float exponent) {
     float power;
@@ -61,15 +61,15 @@ template <class T>
 __device__ inline accumulate_t<T> highest(const Numbers<T>& logits) {
   return reduce_array<kPack<T>>(logits.at, Highest());
 }
-// Of all chunks of a thread; of 16 bits two numbers at a time.
-template <class T, int kChunks>
-__device__ inline accumulate_t<T> highest(const uint4 (&raw)[kChunks]) {
+// Of all vectors of a thread; of 16 bits two numbers at a time.
+template <class T, int kVectors>
+__device__ inline accumulate_t<T> highest(const uint4 (&raw)[kVectors]) {
   auto top = SoftmaxPower<T>::lowest();
   if constexpr (sizeof(T) == 2) {
     using Two = std::conditional_t<kDTypeOf<T> == DType::kFloat16, __half2, __nv_bfloat162>;
     Two both = reinterpret_cast<const Two&>(raw[0].x);
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
+    for (int i = 0; i < kVectors; ++i) {
       const std::uint32_t words[4] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w};
 #pragma unroll
       for (int word = i == 0; word < 4; ++word) {
@@ -81,7 +81,7 @@ __device__ inline accumulate_t<T> highest(const uint4 (&raw)[kChunks]) {
     return Highest()(top, to_number(T{static_cast<std::uint16_t>(bits >> 16)}));
   } else {
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) top = Highest()(top, highest(unpack<T>(raw[i])));
+    for (int i = 0; i < kVectors; ++i) top = Highest()(top, highest(unpack<T>(raw[i])));
     return top;
   }
 }
@@ -101,11 +101,11 @@ __device__ inline float highest_of_lanes(float mine, int lanes) {
   return reduce_lanes(mine, lanes < kWarpLanes ? lanes : kWarpLanes, Highest());
 }
 
-// Makes the logits of a chunk their powers; returns their sum.
+// Makes the logits of a vector their powers; returns their sum.
 template <class T>
 __device__ inline accumulate_t<T> take_powers(Numbers<T>& logits, accumulate_t<T> top,
                                               accumulate_t<T> slope) {
-  const accumulate_t<T> base = SoftmaxPower<T>::pivot(top);
+  const accumulate_t<T> base = SoftmaxPower<T>::variance_shift(top);
 #pragma unroll
   for (int j = 0; j < kPack<T>; ++j) {
     logits.at[j] = SoftmaxPower<T>::large(logits.at[j] - base, slope);
@@ -118,7 +118,7 @@ __device__ inline accumulate_t<T> take_powers(Numbers<T>& logits, accumulate_t<T
 // factor, known exactly: to kFar it is within 2^16. Numbers of 16 bits above differ by 2^20 at
 // least, so that a power is 1 or 0, with a slope of 1, too, that rounds nothing, and what is added
 // to them for the logarithm of their sum is lost. For that threads need more registers:
-// those of few chunks, which have none to spare, subtract (H200, cross entropy bfloat16, 8192 x
+// those of few vectors, which have none to spare, subtract (H200, cross entropy bfloat16, 8192 x
 // 32000: 265 to 256 us, but 8192 x 8192 71 to 81).
 template <class T>
 class PowersAbout {
@@ -126,11 +126,11 @@ class PowersAbout {
   static constexpr float kFar = 1 << 28;
 
  public:
-  // chunks: of a thread.
-  __device__ PowersAbout(A reference, int shift, int chunks)
+  // vectors: of a thread.
+  __device__ PowersAbout(A reference, int shift, int vectors)
       : reference_(reference),
         shift_(shift),
-        at_once_(sizeof(T) == 2 && chunks != tuning::kFewChunks) {
+        at_once_(sizeof(T) == 2 && vectors != tuning::kFewVectors) {
     if constexpr (sizeof(T) == 2) {
       if (!at_once_) return;
       slope_ = fabsf(reference) > kFar ? 1.0f : SoftmaxPower<T>::kPlain;
@@ -148,7 +148,7 @@ class PowersAbout {
   }
   // What they, or their sum, are to be multiplied by.
   __device__ A factor() const { return factor_; }
-  // Of a chunk.
+  // Of a vector.
   __device__ A sum(const Numbers<T>& logits) const {
     Numbers<T> powers;
 #pragma unroll
@@ -163,21 +163,21 @@ class PowersAbout {
 };
 // Of a part of a row, as they are summed.
 template <class T>
-__device__ inline PowersAbout<T> powers_about_top(accumulate_t<T> top, int chunks) {
-  return {SoftmaxPower<T>::pivot(top), SoftmaxPower<T>::kShift, chunks};
+__device__ inline PowersAbout<T> powers_about_top(accumulate_t<T> top, int vectors) {
+  return {SoftmaxPower<T>::variance_shift(top), SoftmaxPower<T>::kShift, vectors};
 }
-// That sum over all chunks of a thread.
-template <class T, int kChunks>
-__device__ inline accumulate_t<T> sum_of_powers(const uint4 (&raw)[kChunks], accumulate_t<T> top) {
-  const PowersAbout<T> powers = powers_about_top<T>(top, kChunks);
+// That sum over all vectors of a thread.
+template <class T, int kVectors>
+__device__ inline accumulate_t<T> sum_of_powers(const uint4 (&raw)[kVectors], accumulate_t<T> top) {
+  const PowersAbout<T> powers = powers_about_top<T>(top, kVectors);
   accumulate_t<T> sum = 0;
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) sum += powers.sum(unpack<T>(raw[i]));
+  for (int i = 0; i < kVectors; ++i) sum += powers.sum(unpack<T>(raw[i]));
   return product(sum, powers.factor());
 }
 
 // The highest logit of up to kMergedParts parts of a row, and the sum of their powers relative to
-// its pivot. By whole warps, each half of which has them all.
+// its shift. By whole warps, each half of which has them all.
 inline constexpr int kMergedParts = tuning::kSoftmaxGroup;
 static_assert(kPartWarps <= kMergedParts);
 template <class T>
@@ -187,13 +187,13 @@ __device__ inline Pair<accumulate_t<T>> merged(const Pair<accumulate_t<T>>* part
   Pair<accumulate_t<T>> part(SoftmaxPower<T>::lowest(), 0);
   if (lane < count) part = parts[lane];
   const auto top = highest_of_lanes(part.a, kWarpLanes);
-  const auto power = SoftmaxPower<T>::of(part.a - SoftmaxPower<T>::pivot(top), slope);
+  const auto power = SoftmaxPower<T>::of(part.a - SoftmaxPower<T>::variance_shift(top), slope);
   return {top, reduce_lanes(product(part.b, power), kMergedParts, Sum())};
 }
 // The same of a part, from what each thread has found. top: of the thread's warp.
 template <class T>
 __device__ inline Pair<accumulate_t<T>> merged_lanes(
-    const PartPlace& place, accumulate_t<T> top, accumulate_t<T> sum, int round,
+    const PartPosition& place, accumulate_t<T> top, accumulate_t<T> sum, int round,
     accumulate_t<T> slope = SoftmaxPower<T>::kPlain) {
   if (place.lanes <= kWarpLanes) return {top, reduce_lanes(sum, place.lanes, Sum())};
   const Pair<accumulate_t<T>> mine(top, reduce_warp(sum, Sum()));
@@ -210,7 +210,8 @@ class PartGroup {
   struct alignas(16) Shared {
     Pair<A> parts[kMergedParts];
   };
-  __device__ PartGroup(Shared& shared, const PartPlace& place) : shared_(shared), place_(place) {}
+  __device__ PartGroup(Shared& shared, const PartPosition& place)
+      : shared_(shared), place_(place) {}
 
   // A further part; what all of them come to, after the last.
   __device__ Pair<A> with(const Pair<A>& part, bool last, A slope = SoftmaxPower<T>::kPlain) {
@@ -226,7 +227,7 @@ class PartGroup {
 
  private:
   Shared& shared_;
-  const PartPlace& place_;
+  const PartPosition& place_;
   int count_ = 0;
 };
 
@@ -239,7 +240,7 @@ template <class T>
 __device__ inline accumulate_t<T> part_factor(accumulate_t<T> top, const Pair<accumulate_t<T>>& row,
                                               accumulate_t<T> slope) {
   if constexpr (!kPowersKept<T>) return __fdividef(1.0f, row.b);
-  return SoftmaxPower<T>::of(top - SoftmaxPower<T>::pivot(row.a), slope) / row.b;
+  return SoftmaxPower<T>::of(top - SoftmaxPower<T>::variance_shift(row.a), slope) / row.b;
 }
 
 }  // namespace membound::cuda
