@@ -1,0 +1,164 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""The examples of the README and of docs/ run as they stand, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import membound
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / ".github/CONTRIBUTING.md"]
+DOCUMENTS += [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
+PYTHON = re.compile(
+    r"```python\n((?:import|from) (\w+).*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL
+)
+BLOCKS = [
+    (path.relative_to(ROOT).as_posix(), *found)
+    for path in DOCUMENTS
+    for found in PYTHON.findall(path.read_text())
+]
+
+
+def is_normalised(row: Any, near: float = 1e-2) -> bool:
+    return abs(float((row * row).mean()) - 1.0) < near
+
+
+def check_norm(names: dict[str, Any]) -> None:
+    result = names.get("y", names.get("x"))
+    if "norm" in names:
+        assert names["x"].grad.shape == (2048, 4096)
+        assert float(names["norm"].weight.grad.abs().max()) > 0
+        result = result.detach()
+    assert result.shape == (2048, 4096)
+    assert is_normalised(result[0])
+
+
+def check_step(names: dict[str, Any]) -> None:
+    """The norm's gradient has no part along the normalised row."""
+    along = (names["dx"] * names["total"]).mean(-1).abs().max()
+    assert float(along) < 1e-3
+    assert names["dweight"].shape == (4096,)
+
+
+def check_activation(names: dict[str, Any]) -> None:
+    gate, up = names["gate_up"].chunk(2, -1)
+    assert names["torch"].allclose(names["y"], gate * gate.sigmoid() * up, atol=1e-5)
+    assert names["dgate_up"].shape == names["gate_up"].shape
+
+
+def check_rope(names: dict[str, Any]) -> None:
+    """A table of yarn's scales all that it rotates by its factor."""
+    size = float(names["rotated"].norm() / names["q"].norm())
+    assert abs(size / names["scaling"] - 1) < 1e-3
+
+
+def check_cache(names: dict[str, Any]) -> None:
+    """Two of the tokens have a slot."""
+    keys, values = (names[name].flatten(0, 1) for name in ("keys", "values"))
+    squares = keys.float().pow(2).mean((1, 2))
+    assert squares.nonzero().flatten().tolist() == [23, 1004]
+    assert ((squares[[23, 1004]] - 1).abs() < 2e-2).all()
+    assert names["torch"].equal(values[[23, 1004]], names["v"][:2])
+
+
+def check_qk_norm(names: dict[str, Any]) -> None:
+    """Rotation leaves the mean of squares, which the norm made one."""
+    squares = names["qkv"][:, :, :40].float().pow(2).mean(-1)
+    assert names["torch"].allclose(squares, names["torch"].ones_like(squares), atol=2e-2)
+
+
+def check_embedding(names: dict[str, Any]) -> None:
+    last = names["weight"][names["ids"][:, -1]]
+    shift = names["hidden"][:, -1] - last  # the position's row, whatever the id
+    assert names["hidden"].shape == (4, 512, 768)
+    assert names["dweight"].shape == (50257, 768)
+    assert names["torch"].allclose(shift, shift[:1].expand_as(shift), atol=1e-5)
+
+
+def check_patch(names: dict[str, Any]) -> None:
+    assert "LayerNorm" in str(names["report"])
+    assert type(names["model"][0]) is names["torch"].nn.LayerNorm  # undone
+
+
+def check_jax(names: dict[str, Any]) -> None:
+    import jax.numpy as jnp
+
+    def plain(weight: Any, x: Any) -> Any:
+        rstd = 1 / jnp.sqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-6)
+        return jnp.square(x * rstd * weight - 1.0).mean()
+
+    right = names["jax"].grad(plain)(jnp.ones(1024), names["x"])
+    assert float(jnp.abs(names["dweight"] - right).max()) < 1e-6
+
+
+# A name that only this example has, and what must hold after it; the first that fits.
+CHECKS: list[tuple[str, Callable[[dict[str, Any]], None]]] = [
+    ("rotated", check_rope),
+    ("gate_up", check_activation),
+    ("keys", check_cache),
+    ("qkv", check_qk_norm),
+    ("hidden", check_embedding),
+    ("report", check_patch),
+    ("loss", check_jax),
+    ("dtotal", check_step),
+    ("y", check_norm),
+    ("x", check_norm),
+]
+
+
+def test_every_framework_has_an_example_in_the_readme():
+    found = [framework for name, _, framework, _ in BLOCKS if name == "README.md"]
+    assert found == ["numpy", "torch", "jax", "cupy", "torch"]
+
+
+@pytest.mark.parametrize(
+    ("code", "framework"),
+    [(code, framework) for _, code, framework, _ in BLOCKS if framework != "kernels"],
+    ids=[f"{name} {at}" for at, (name, _, framework, _) in enumerate(BLOCKS) if framework != "kernels"],
+)  # fmt: skip
+def test_example_runs(code, framework, tmp_path, capsys):
+    pytest.importorskip(framework)
+    if framework == "cupy" and membound.cuda_status().device_count == 0:
+        pytest.skip("CuPy needs a GPU")
+    script = tmp_path / f"document_{framework}.py"
+    script.write_text(code)
+    names = runpy.run_path(str(script))
+    printed = capsys.readouterr().out.splitlines()
+    promised = re.findall(r"print\(.*\)  # (.*)$", code, re.MULTILINE)
+    for line in promised:
+        if line[0] in "(t":  # output, not a remark
+            assert line in printed
+    check = next(check for name, check in CHECKS if name in names)
+    check(names)
+
+
+def test_the_picture_shows_the_table():
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        import picture
+    finally:
+        sys.path.pop(0)
+    text = (ROOT / "README.md").read_text()
+    table = picture.rows(text)
+    assert len(table) == text.count("x 4096 |") + text.count("x 65536 |") + text.count("tokens |")
+    drawn = (ROOT / "docs/images/ops.svg").read_text()
+    for _, ours, peer, who in table:
+        assert f"{ours:.2f} membound" in drawn
+        assert f"{peer:.2f} {who}" in drawn
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(path):
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[\w-]+)?\)", path.read_text())
+    here = [link for link in links if not link.startswith(("http:", "https:"))]
+    missing = [link for link in here if not (path.parent / link).exists()]
+    assert not missing
