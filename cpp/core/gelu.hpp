@@ -2,15 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The numbers behind gelu that both back ends compute with.
+// Constants of gelu, for both back ends.
 namespace membound {
 
-// The normal distribution's lower tail, for t from 0 to kEdge (beyond, gelu(-t) rounds to 0):
+// The lower tail of the normal distribution, for t from 0 to kEdge (beyond, gelu(-t) rounds to 0):
 //
 //   Phi(-t) = exp(-t^2 / 2) * Q(t),   Q(t) = d * sum of kTail[i] * u^i,
 //   d = 1 / (t + kCentre),   u = 1 - 2 * kCentre * d
 //
-// The sum is the Chebyshev interpolation in u of Q(t) * (t + kCentre), which is smooth.
+// The sum interpolates Q(t) * (t + kCentre), which is smooth, at Chebyshev nodes in u.
 template <class A>
 struct Gelu;
 
@@ -20,12 +20,12 @@ struct Gelu<float> {
   static constexpr float kFar = 12.5f;               // gelu(-t) may be subnormal beyond
   static constexpr float kDensity = 0x1.988454p-2f;  // 1 / sqrt(2 * pi)
   static constexpr float kCentre = 4;
-  // To 2^-26.
+  // Within 2^-26.
   static constexpr float kTail[] = {
       0x1.82b4bcp-1f,  -0x1.373e3ap-1f, 0x1.8c6d8ep-2f,  -0x1.7dffdep-3f, 0x1.eed934p-5f,
       -0x1.ed3b04p-8f, -0x1.cda30ap-9f, 0x1.9afcc2p-10f, 0x1.91120ep-13f, -0x1.05353ep-13f};
-  // w(x) = x * (kLinear + kCubic * x^2) = 2 * sqrt(2 / pi) * (x + 0.044715 * x^3), and what is left
-  // of the two factors; beyond kTanhEdge gelu_tanh(x) rounds to x or 0.
+  // w(x) = x * (kLinear + kCubic * x^2) = 2 * sqrt(2 / pi) * (x + 0.044715 * x^3), and the low
+  // parts of both factors; beyond kTanhEdge, gelu_tanh(x) rounds to x or 0.
   static constexpr float kLinear = 0x1.988454p+0f, kLinearRest = -0x1.857936p-25f;
   static constexpr float kCubic = 0x1.2444f2p-4f, kCubicRest = 0x1.49b16ap-29f;
   static constexpr float kTanhEdge = 11;
@@ -37,7 +37,7 @@ struct Gelu<double> {
   static constexpr double kFar = 37;
   static constexpr double kDensity = 0x1.9884533d43651p-2;
   static constexpr double kCentre = 6;
-  // To 2^-55.
+  // Within 2^-55.
   static constexpr double kTail[] = {
       0x1.8e010d2b8a0e9p-1,   -0x1.66eaa7d09640ep-1, 0x1.234fe3fd925efp-1,  -0x1.a7d6577269cbep-2,
       0x1.1267d7383c5bdp-2,   -0x1.38b069dbb262cp-3, 0x1.33e777766f611p-4,  -0x1.fba9d530e4273p-6,
@@ -50,7 +50,7 @@ struct Gelu<double> {
   static constexpr double kTanhEdge = 22;
 };
 
-// On a CPU beside 16-bit storage: to 2^-18, an eightieth of an ulp of float16.
+// For 16-bit dtypes on a CPU: within 2^-18, an eightieth of an ulp of float16.
 struct GeluOf16Bits : Gelu<float> {
   static constexpr float kCentre = 5;
   static constexpr float kTail[] = {0x1.89d3a6p-1f,  -0x1.54ad1p-1f, 0x1.fb3abep-2f,

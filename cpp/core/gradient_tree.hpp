@@ -6,10 +6,10 @@
 
 namespace membound {
 
-// How the gradient of one row of an embedding table is summed: so many tokens, or the rest, are
-// added in their order, and piece i is added to sum i % kGradientSums, in order; then those sums,
-// in order. Longer pieces would leave most of a GPU idle where one id has thousands of tokens,
-// shorter ones move more partial sums: those of 32 are 1/16 of the bytes of bfloat16.
+// The reduction tree for one row of an embedding table's gradient: blocks of kGradientBlock tokens
+// are summed in order, block i is added to partial sum i % kGradientSums, and the partial sums are
+// added in order. Longer blocks would leave most of a GPU idle when one id has thousands of tokens;
+// shorter ones move more partial sums, which already take 1/16 of the bytes of bfloat16.
 inline constexpr std::int64_t kGradientPiece = 32;
 inline constexpr int kGradientSums = 16;
 

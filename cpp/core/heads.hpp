@@ -7,15 +7,15 @@
 
 #include "core/layout.hpp"
 
-// Parameters of (heads, cols): what belongs to one head of arrays of (..., heads, cols).
+// Parameters of shape (heads, cols) for arrays of (..., heads, cols), one head at a time.
 namespace membound {
 
-// Between neighbours of the heads of a parameter; 0 for one of (cols,), which all heads share.
+// The stride between heads of a parameter; 0 for (cols,), which all heads share.
 inline std::int64_t head_stride(const ConstTensorView& parameter) {
   return parameter.rank == 2 ? parameter.strides[0] : 0;
 }
 
-// The view at one place of an axis, without that axis. axis: negative, counted from the last.
+// The view at one index of an axis, without that axis. axis: negative, counted from the last.
 template <class View>
 View select(const View& view, int axis, std::int64_t place) {
   View selected = view;
@@ -31,7 +31,7 @@ View select(const View& view, int axis, std::int64_t place) {
   return selected;
 }
 
-// One head of an array that may not be there; where a call wants a pointer.
+// One head of an optional array; converts to a pointer, null if there is no array.
 template <class View>
 class OneHead {
  public:
@@ -48,7 +48,7 @@ OneHead<View> one_head(const View* view, int axis, std::int64_t head) {
   return {view, axis, head};
 }
 
-// Of statistics of the rows of an array of x_rank axes; their last axis may be kept.
+// For row statistics of an array of x_rank axes, which may keep their last axis as 1.
 template <class View>
 OneHead<View> one_head_of_rows(const View* view, int x_rank, std::int64_t head) {
   return {view, view != nullptr ? x_rank - 2 - view->rank : -1, head};

@@ -19,7 +19,7 @@ struct Axis {
   std::int64_t stride;
 };
 
-// Axes of extent above 1, with neighbours merged where the outer one continues the inner one.
+// Collects the axes of extent above 1, merging an outer axis into the inner one that it continues.
 // Returns their number.
 int merged_axes(const ConstTensorView& view, int axes, Axis* merged) {
   int count = 0;
@@ -35,8 +35,8 @@ int merged_axes(const ConstTensorView& view, int axes, Axis* merged) {
   return count;
 }
 
-// The axes of a view with the longest stride first, all strides made positive by starting at the
-// lowest byte; strides and the size of an element in bytes.
+// The axes of a view, longest stride first and all strides positive, from the view's lowest byte.
+// Strides and the element size are in bytes.
 struct Lattice {
   const char* first;
   std::int64_t size;
@@ -49,15 +49,15 @@ struct Lattice {
     for (int axis = 0; axis < count; ++axis) axes[axis].stride = std::abs(axes[axis].stride) * size;
     std::sort(axes, axes + count, [](Axis a, Axis b) { return a.stride > b.stride; });
   }
-  // Of the axes from `outer` on, gaps included.
+  // The span of the axes from `outer` on, gaps included.
   std::int64_t bytes(int outer) const {
     std::int64_t last = size;
     for (int axis = outer; axis < count; ++axis)
       last += (axes[axis].extent - 1) * axes[axis].stride;
     return last;
   }
-  // Common to the starts of all stretches that the axes from `outer` to before `inner` repeat; 0
-  // where there is one stretch.
+  // The common divisor of the start offsets of all segments, which the axes from `outer` to before
+  // `inner` repeat; 0 for a single segment.
   std::int64_t period(int outer, int inner) const {
     std::int64_t common = 0;
     for (int axis = outer; axis < inner; ++axis) common = std::gcd(common, axes[axis].stride);
@@ -65,7 +65,8 @@ struct Lattice {
   }
 };
 
-// Some way to see both as stretches that start at multiples of one period keeps them apart.
+// True if the views are disjoint when split, at some pair of axes, into segments that start at
+// multiples of a common period.
 bool are_apart(const Lattice& a, const Lattice& b, int outer) {
   for (int i = outer; i <= a.count; ++i) {
     for (int j = outer; j <= b.count; ++j) {
@@ -119,7 +120,7 @@ bool is_injective(const ConstTensorView& view) {
     axes[axis].stride = std::abs(axes[axis].stride);
   }
   std::sort(axes, axes + count, [](Axis a, Axis b) { return a.stride < b.stride; });
-  std::int64_t span = 1;  // elements that the axes so far cover
+  std::int64_t span = 1;  // elements spanned by the axes so far
   for (int axis = 0; axis < count; ++axis) {
     if (axes[axis].stride < span) return false;
     span += (axes[axis].extent - 1) * axes[axis].stride;
@@ -143,8 +144,8 @@ bool may_overlap(const ConstTensorView& a, const ConstTensorView& b) {
   if (span_a.last <= span_b.first || span_b.last <= span_a.first) return false;
   const Lattice lattice_a(a), lattice_b(b);
   const int count = std::min(lattice_a.count, lattice_b.count);
-  // Where both repeat with one stride that is longer than what they repeat, within that they meet
-  // or not at all.
+  // If both repeat with the same stride and together span no more than it, they overlap within one
+  // period or not at all: compare the inner axes.
   for (int outer = 0; outer <= count; ++outer) {
     if (are_apart(lattice_a, lattice_b, outer)) return false;
     if (outer == count) break;

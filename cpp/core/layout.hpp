@@ -9,11 +9,11 @@
 
 namespace membound {
 
-// Leading axes that are left after neighbours with one common stride have been merged. Eight cannot
-// be reached by slicing and transposing arrays of everyday rank.
+// The most leading axes after merging those that share one stride. Slicing and transposing arrays
+// of usual rank cannot reach it.
 inline constexpr int kMaxRowRank = 8;
 
-// Where row r starts: the leading axes of a view in C order, strides in elements.
+// Offsets of the rows of a view: its leading axes in C order, strides in elements.
 struct RowLayout {
   std::int32_t rank = 0;  // 0: one row, strides[0] is 0. 1: row r starts at r * strides[0].
   std::int64_t shape[kMaxRowRank];
@@ -22,10 +22,10 @@ struct RowLayout {
   MEMBOUND_HOST_DEVICE std::int64_t offset(std::int64_t row) const {
     std::int64_t at = 0;
 #ifdef __CUDACC__
-#pragma unroll 1  // 7 KB in each kernel otherwise
+#pragma unroll 1  // otherwise 7 KB per kernel
 #endif
     for (int axis = rank - 1; axis > 0; --axis) {
-      // GPUs divide 32 bits several times faster than 64.
+      // GPUs divide 32-bit numbers several times faster than 64-bit ones.
       const bool narrow = ((row | shape[axis]) >> 32) == 0;
       const std::int64_t outer =
           narrow ? static_cast<std::int64_t>(static_cast<std::uint32_t>(row) /
@@ -38,31 +38,30 @@ struct RowLayout {
   }
 };
 
-// The first `axes` axes of a view, merged where neighbours share one stride. op and argument name
-// the caller's array when more than kMaxRowRank axes stay.
+// The first `axes` axes of a view, merged where they share one stride. op and argument name the
+// array in the error if more than kMaxRowRank axes remain.
 RowLayout row_layout(const ConstTensorView& view, int axes, const char* op, const char* argument);
 
-// Between neighbours of the last axis; 1 where there is one element, whose stride says nothing.
+// The stride of the last axis; 1 for a single element, whose stride is meaningless.
 inline std::int64_t column_stride(const ConstTensorView& view) {
   return view.shape[view.rank - 1] == 1 ? 1 : view.strides[view.rank - 1];
 }
 
-// The bytes that a view spans: [first, last) around data, negative strides included.
+// The bytes that a view spans: [first, last), negative strides included.
 struct ByteSpan {
   const char* first;
   const char* last;
 };
 ByteSpan byte_span(const ConstTensorView& view);
 
-// No two elements share an address (zero strides and self-crossing layouts do).
+// True if no two elements share an address, as they do with zero strides or self-crossing layouts.
 bool is_injective(const ConstTensorView& view);
 
-// Same pointer, dtype, shape and strides: the exact alias that in-place ops take.
+// Same pointer, dtype, shape and strides: the exact alias that in-place ops accept.
 bool is_same_array(const ConstTensorView& a, const ConstTensorView& b);
 
-// Some byte belongs to both. Exact for views of one buffer with one stride between rows (two column
-// slices of it, or its even and its odd columns, do not overlap), conservative for what lies
-// beyond.
+// True if some byte may belong to both. Exact for views of one buffer with the same row stride
+// (disjoint column slices, or even and odd columns, do not overlap), conservative otherwise.
 bool may_overlap(const ConstTensorView& a, const ConstTensorView& b);
 
 }  // namespace membound

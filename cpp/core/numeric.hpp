@@ -8,7 +8,7 @@
 
 namespace membound {
 
-// Storage types: bits only, the back ends bring the arithmetic. float and double stand for
+// Storage types: bits without arithmetic, which the back ends supply. float and double stand for
 // themselves.
 struct Float16 {
   std::uint16_t bits;
@@ -17,7 +17,7 @@ struct BFloat16 {
   std::uint16_t bits;
 };
 
-// The type of sums: double for double, float for the rest.
+// The accumulate type: double for double, float for the rest.
 template <class T>
 struct AccumulateOf {
   using type = float;

@@ -13,12 +13,12 @@
 
 namespace membound {
 
-// Chunk numbers that several threads take in turn.
+// Hands out chunk numbers to several threads.
 class ChunkQueue {
  public:
   explicit ChunkQueue(std::int64_t chunks) : chunks_(chunks) {}
 
-  // false: none is left.
+  // false: no chunk is left.
   bool take(std::int64_t& chunk) {
     chunk = next_.fetch_add(1, std::memory_order_relaxed);
     return chunk < chunks_;
@@ -30,14 +30,11 @@ class ChunkQueue {
   std::atomic<std::int64_t> next_{0};
 };
 
-// One thread's share. It fills a slot while what it launched from its other slots runs; there is no
-// barrier between threads. Stages, used by all threads at once:
-//   Slot acquire();          a slot to work in; destroyed by an exception it waits as wait() does
-//   fill(Slot&, chunk);      on the host
-//   launch(Slot&, chunk);    queues work that reads and writes the slot
-//   wait(Slot&);             until that work has ended
-//   drain(Slot&, chunk);     on the host
-// So no queued work outlives this function, whatever throws.
+// One thread's part: fills one slot while work from its other slots runs, with no barrier between
+// threads. All threads share `stages`: acquire() gives a Slot, whose destructor waits like wait()
+// if an exception unwinds, so no queued work outlives this call; fill(slot, chunk) runs on the
+// host; launch(slot, chunk) queues work on the slot; wait(slot) waits for it; drain(slot, chunk)
+// runs on the host.
 template <class Stages>
 void run_pipeline(Stages& stages, ChunkQueue& queue, int depth) {
   struct Flight {

@@ -17,7 +17,7 @@ bool is_quantised(DType dtype) {
   return dtype == DType::kFloat8E4M3 || dtype == DType::kFloat8E5M2 || dtype == DType::kInt8;
 }
 
-// Nothing that is read may change on the way.
+// No input may overlap an output.
 void check_written(const TensorView& written, const char* name, const Call& call, Read read) {
   check_writable(written, call.op, name);
   for (const ReadArray& one : read) {
@@ -77,7 +77,7 @@ void check_quantised(const Call& call, Read read) {
   MEMBOUND_CHECK(group == 0 || group == 64 || group == 128, InvalidArgument, op,
                  "argument 'group_size' must be 64, 128 or None, got ", group);
   check_limit(call.scale_upper_bound, DType::kFloat32, op, "scale_upper_bound");
-  if (call.static_scale) check_static_scale(call);  // which out must be apart from
+  if (call.static_scale) check_static_scale(call);  // before check_out, which compares their memory
   check_out(call, read);
   if (call.scale) check_dynamic_scale(call, read);
   MEMBOUND_CHECK((call.static_scale == nullptr) != (call.scale == nullptr), InvalidArgument, op,

@@ -8,7 +8,8 @@
 #include "core/layout.hpp"
 #include "membound/dtype.hpp"
 
-// Results of 8 bits and their scales, whatever is quantised: checks, and what back ends receive.
+// 8-bit results and their scales, for any op that quantises: checks, and what the back ends
+// receive.
 namespace membound {
 
 struct QuantisedResult {
@@ -17,23 +18,23 @@ struct QuantisedResult {
   RowLayout out_rows;
   std::int64_t out_col_stride;
   const float* static_scale;  // null: dynamic
-  float* scale;               // null with a static one
+  float* scale;               // null with a static scale
   RowLayout scale_rows;
   std::int64_t scale_col_stride;  // between groups of a row
   std::int64_t group_size;        // columns that share a scale: 64, 128 or all
   float scale_upper_bound;        // infinity for none
 };
 
-// An array that is read while others are written; view may be null.
+// An input that no output may overlap; view may be null.
 struct ReadArray {
   const ConstTensorView* view;
   const char* name;
 };
 
-// What the user's call brought; what is null is not there.
+// The arguments of the user's call; absent ones are null.
 struct QuantisedCall {
   const char* op;
-  const ConstTensorView& values;  // of the shape and on the device that are quantised
+  const ConstTensorView& values;  // with the shape and device of what is quantised
   const char* values_name;
   const TensorView& out;
   const ConstTensorView* static_scale;
@@ -41,7 +42,7 @@ struct QuantisedCall {
   std::int64_t group_size;  // 0: all columns
   double scale_upper_bound;
 };
-// read: what neither out nor scales may overlap, beside the static scale.
+// read: inputs, besides the static scale, that neither out nor scales may overlap.
 void check_quantised(const QuantisedCall& call, std::initializer_list<ReadArray> read);
 QuantisedResult quantised_result(const QuantisedCall& call);
 

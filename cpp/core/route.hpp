@@ -7,8 +7,8 @@
 
 namespace membound {
 
-// Makes a GPU current for a scope and puts the caller's back. Sets nothing when it is current
-// already; the destructor cannot throw. When there is no such GPU, the error names the op.
+// Makes a GPU current within a scope, and restores the caller's. Does nothing if it is current
+// already; the destructor cannot throw. If there is no such GPU, the error names the op.
 class DeviceGuard {
  public:
   DeviceGuard(Device device, const char* op);
@@ -20,10 +20,10 @@ class DeviceGuard {
   int previous_ = -1;  // -1: nothing to restore
 };
 
-// Throws the CudaError that says why this build or machine has no such GPU.
+// Throws a CudaError that explains why there is no such GPU.
 [[noreturn]] void throw_cuda_unavailable(const char* op);
 
-// The only choice between the back ends. Each op passes its two launchers.
+// The only place that chooses a back end. Each op passes its two launchers.
 template <class Cpu, class Cuda>
 void route(Device device, [[maybe_unused]] const char* op, Cpu&& cpu,
            [[maybe_unused]] Cuda&& cuda) {

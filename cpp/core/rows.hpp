@@ -7,13 +7,13 @@
 #include "core/layout.hpp"
 #include "membound/dtype.hpp"
 
-// One array of a call whose arrays have dtypes of their own, known at run time.
+// Arrays of calls that mix dtypes, known at run time only.
 namespace membound {
 
 // An array of rows, flattened to rows x cols; strides in elements. Pointer: const void* or void*.
 template <class Pointer>
 struct BasicRows {
-  Pointer data = nullptr;  // null: there is no such array
+  Pointer data = nullptr;  // null: no array
   DType dtype = DType::kFloat32;
   RowLayout layout;
   std::int64_t col_stride = 1;
@@ -21,10 +21,10 @@ struct BasicRows {
 using InputRows = BasicRows<const void*>;
 using OutputRows = BasicRows<void*>;
 
-// One number for each column: a parameter, or the gradient of one.
+// One number per column: a parameter, or its gradient.
 template <class Pointer>
 struct BasicColumns {
-  Pointer data = nullptr;  // null: there is no such array
+  Pointer data = nullptr;  // null: no array
   DType dtype = DType::kFloat32;
   std::int64_t stride = 1;
   std::int64_t head_stride = 0;  // between heads of (heads, cols)

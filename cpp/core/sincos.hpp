@@ -6,12 +6,12 @@
 
 #include "core/host_device.hpp"
 
-// Sine and cosine of large angles, in one sequence of operations for CPU and GPU. Internal to each
-// unit: kernels per instruction set include it.
+// Sine and cosine of large angles, by the same operations on CPU and GPU. `static`, because kernels
+// of several instruction sets include this header.
 namespace membound {
 
-// sin(r) = r + r^3 * sine_rest(r^2) and cos(r) = 1 - r^2 / 2 + r^4 * cosine_rest(r^2) for |r| of up
-// to pi / 4, interpolated at the nodes of Chebyshev.
+// sin(r) = r + r^3 * sine_rest(r^2) and cos(r) = 1 - r^2 / 2 + r^4 * cosine_rest(r^2) for r from
+// -pi/4 to pi/4, interpolated at Chebyshev nodes.
 static inline MEMBOUND_HOST_DEVICE float sine_rest(float z) {
   return -0x1.555556p-3f + z * (0x1.11110ep-7f + z * (-0x1.a013a2p-13f + z * 0x1.6dbbeep-19f));
 }
@@ -35,12 +35,12 @@ static inline MEMBOUND_HOST_DEVICE double cosine_rest(double z) {
   return 0x1.5555555555555p-5 + z * sum;
 }
 
-// pi / 2 in two parts. n * kHighPart is exact for n below 2^25, an angle of 5e7.
+// pi / 2 in two parts (Cody-Waite). n * kHighPart is exact for n below 2^25, an angle of 5e7.
 inline constexpr double kRightAngleHighPart = 0x1.921fb54p+0;
 inline constexpr double kRightAngleLowPart = 0x1.10b4611a62633p-30;
 
-// The bits of a number, by which compilers choose and negate without a branch: loops of sincos_of
-// become vectors.
+// The bits of a number. Selecting and negating by bit operations lets compilers vectorise loops of
+// sincos_of.
 template <class A>
 struct NumberBits {
   using type = std::uint32_t;
@@ -57,9 +57,9 @@ static inline MEMBOUND_HOST_DEVICE To number_bits(From from) {
   return to;
 }
 
-// Takes the angle apart in float64 and goes on in A. Beside an exact angle, float32 is within
-// 1.2e-7. Angles of 2^46 and more, of which float64 has no more than 7 bits behind the point, give
-// NaN: scaled, they are infinite, and infinity times zero is none.
+// Reduces the angle in float64 and evaluates in A; float32 results are within 1.2e-7 for an exact
+// angle. Angles of 2^46 and more, with at most 7 bits after the point in float64, give NaN: scaled
+// they are infinite, and infinity times zero is NaN.
 template <class A>
 static inline MEMBOUND_HOST_DEVICE void sincos_of(double angle, A& sine, A& cosine) {
   using Bits = typename NumberBits<A>::type;
@@ -72,7 +72,7 @@ static inline MEMBOUND_HOST_DEVICE void sincos_of(double angle, A& sine, A& cosi
   const A z = r * r;
   const Bits s = number_bits<Bits>(r + r * z * sine_rest(z));
   const Bits c = number_bits<Bits>((1 - A(0.5) * z) + z * z * cosine_rest(z));
-  // The quadrant is in the two lowest bits.
+  // The two lowest bits hold the quadrant.
   const Bits quadrant = static_cast<Bits>(number_bits<std::uint64_t>(shifted));
   const Bits swap = Bits{0} - (quadrant & 1);
   sine = number_bits<A>(((s & ~swap) | (c & swap)) ^ ((quadrant >> 1 & 1) << kSign));

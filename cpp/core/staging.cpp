@@ -13,13 +13,13 @@ namespace membound {
 
 namespace {
 
-// Kernels like aligned rows; cudaMalloc itself gives 256 bytes.
+// Kernels prefer aligned rows; cudaMalloc itself aligns to 256 bytes.
 constexpr std::size_t kAlignment = 256;
-// Small calls are cut finer, so that all threads copy; below this the cost of starting a transfer
-// (microseconds) would show beside the transfer (5 us at 55 GB/s).
+// Small calls get smaller chunks, so that all threads copy. Below this size, the microseconds to
+// start a transfer would be a visible part of it (5 us at 55 GB/s).
 constexpr std::size_t kSmallestChunkBytes = 256 << 10;
 constexpr std::int64_t kChunksPerThread = 4;
-// Rows too long for a slot go to the GPU in groups of about so many slots: enough for all threads.
+// Rows longer than a slot go to the GPU in groups of about this many slots: enough for all threads.
 constexpr std::size_t kSlotsPerGroup = 32;
 constexpr std::int64_t kWhole = -1;
 
@@ -42,7 +42,8 @@ struct Staged {
     row_bytes = static_cast<std::size_t>(row_elements) * dtype_size(array.dtype);
   }
 
-  // Contiguous rows at data + offset, the row axes joined into one; a whole array has none to join.
+  // Contiguous rows at data + offset, with the row axes merged; a whole array (kWhole) has no row
+  // axes.
   View rows_at(char* data, std::int64_t rows, Device device) const {
     View view;
     view.data = data + offset;
@@ -61,7 +62,7 @@ struct Staged {
   }
 };
 
-// The arrays that go one way, behind each other in the memory of a chunk.
+// The arrays that travel in one direction, one after the other in the memory of a chunk.
 template <class View>
 struct Direction {
   std::vector<Staged<View>> arrays;
@@ -74,7 +75,7 @@ struct Direction {
     for (const auto& array : arrays) sum += array.row_bytes;
     return sum;
   }
-  // Places the arrays for chunks of so many rows; returns the bytes.
+  // Sets the offsets for chunks of `rows` rows; returns the total bytes.
   std::size_t place(std::int64_t rows) {
     std::size_t end = 0;
     for (auto& array : arrays) {
@@ -83,7 +84,7 @@ struct Direction {
     }
     return end;
   }
-  // Bytes in use when a chunk holds fewer rows.
+  // Bytes in use when a chunk holds `rows` rows.
   std::size_t used(std::int64_t rows) const {
     if (arrays.empty()) return 0;
     return arrays.back().offset + static_cast<std::size_t>(rows) * arrays.back().row_bytes;
@@ -124,7 +125,7 @@ struct Plan {
   }
 };
 
-// Chunks of rows: each goes up, through the op and down on the stream of its slot.
+// Chunks of rows: each is uploaded, processed and downloaded on the stream of its slot.
 class RowStages {
  public:
   RowStages(const Plan& plan, std::int64_t chunk_rows) : plan_(plan), chunk_rows_(chunk_rows) {}
@@ -168,7 +169,7 @@ class RowStages {
   const std::int64_t chunk_rows_;
 };
 
-// A part of an array on its way to or from device memory.
+// A contiguous range of an array on its way to or from device memory.
 struct Piece {
   const StridedLayout* layout;
   void* array;
@@ -227,7 +228,7 @@ void add_pieces(const Direction<View>& direction, char* device, std::int64_t fir
   }
 }
 
-// One after the other from each half, so that both directions are busy.
+// Alternates both directions, so that the bus is busy both ways.
 std::vector<Piece> interleaved(const std::vector<Piece>& up, const std::vector<Piece>& down) {
   std::vector<Piece> both;
   for (std::size_t i = 0; i < std::max(up.size(), down.size()); ++i) {
@@ -237,8 +238,8 @@ std::vector<Piece> interleaved(const std::vector<Piece>& up, const std::vector<P
   return both;
 }
 
-// Rows too long for a slot: groups of them in device memory, each sent and fetched in pieces. While
-// one group goes up, the one before it comes down.
+// Rows longer than a slot: groups of them in device memory, each transferred slot by slot. While
+// one group is uploaded, the previous one is downloaded.
 void run_long_rows(Plan& plan) {
   const auto fitting =
       static_cast<std::int64_t>(kSlotsPerGroup * plan.options.slot_bytes / plan.row_bytes());
@@ -252,7 +253,7 @@ void run_long_rows(Plan& plan) {
   for (std::int64_t i = 0; i < std::min<std::int64_t>(groups, 2); ++i) {
     memory[i] = DeviceBuffer(in_bytes + out_bytes, plan.device, lease->stream);
   }
-  lease->wait();  // the pieces travel on other streams
+  lease->wait();  // the transfers run on other streams
   for (std::int64_t group = 0; group <= groups; ++group) {
     std::vector<Piece> up, down;
     const std::int64_t first = group * group_rows;
@@ -296,7 +297,7 @@ void run_staged(const StagedCall& call, const StagedOp& run) {
   Plan plan(call, run);
   if (plan.rows == 0 || plan.row_bytes() == 0) return;
 
-  // The constants stay in the device half of one slot for the whole call.
+  // The constants stay in the device half of one slot throughout the call.
   Direction<ConstTensorView> constants(call.constants, call.op);
   const std::size_t constant_bytes = constants.place(1);
   const SlotLease lease(call.op, call.device, std::max(constant_bytes, plan.options.slot_bytes));

@@ -19,19 +19,19 @@ namespace membound {
 
 namespace {
 
-// Enough that the slots of 16 threads seldom share a stream, on which one would wait for the other.
+// Enough that the slots of 16 threads rarely share a stream, which would serialise them.
 constexpr std::size_t kStreams = 32;
 
 class SlotCache {
  public:
-  // Never destroyed: at exit the CUDA runtime may be gone before us.
+  // Never destroyed: at exit, the CUDA runtime may already be gone.
   static SlotCache& instance() {
     static SlotCache* cache = new SlotCache;
     return *cache;
   }
 
-  // An idle slot of exactly this size, or a new one. Pinning takes milliseconds, so not under the
-  // lock.
+  // Returns an idle slot of exactly this size, or a new one. Pinning takes milliseconds, so it
+  // happens outside the lock.
   StagingSlot take(const char* op, Device device, std::size_t bytes) {
     StreamView stream = StreamView::legacy_default();
     {
@@ -58,7 +58,7 @@ class SlotCache {
   }
 
   void release() {
-    std::vector<StagingSlot> doomed;  // freed after the lock
+    std::vector<StagingSlot> doomed;  // freed after the lock is released
     const std::lock_guard<std::mutex> lock(mutex_);
     doomed.swap(idle_);
   }
@@ -102,7 +102,7 @@ class SlotCache {
 
   std::mutex mutex_;
   StagingOptions options_;
-  std::map<int, std::unique_ptr<StreamPool>> streams_;  // by device, kept for good
+  std::map<int, std::unique_ptr<StreamPool>> streams_;  // by device, never destroyed
   std::vector<StagingSlot> idle_;
 };
 
@@ -121,7 +121,7 @@ SlotLease::~SlotLease() {
   try {
     slot_.wait();
   } catch (const Error&) {
-    // The failure under way is the one to report.
+    // Report the exception that is unwinding, not this one.
   }
 }
 

@@ -8,8 +8,8 @@
 
 namespace membound {
 
-// Memory for one chunk in flight: page-locked on the host and its twin on the GPU, each with a half
-// for what goes up and a half for what comes down, and the stream that all of it runs on.
+// Memory for one chunk in flight: a page-locked host buffer and a GPU buffer of the same size, each
+// split into an upload and a download half, and the stream that all its work uses.
 struct StagingSlot {
   Device device;
   std::size_t bytes;  // of a half
@@ -33,8 +33,8 @@ struct StagingSlot {
   }
 };
 
-// A slot borrowed from the cache that all threads share. It goes back with the lease; where an
-// exception ends the lease, the lease first waits for what is queued and then frees the slot.
+// A slot borrowed from a cache shared by all threads, and returned by the destructor. If an
+// exception unwinds, the destructor waits for queued work and frees the slot instead.
 class SlotLease {
  public:
   SlotLease(const char* op, Device device, std::size_t bytes);
@@ -47,7 +47,7 @@ class SlotLease {
  private:
   StagingSlot slot_;
   bool owner_ = true;
-  int exceptions_;  // that were under way when the lease began
+  int exceptions_;  // in flight when the lease began
 };
 
 }  // namespace membound

@@ -9,9 +9,9 @@
 
 namespace membound {
 
-// How to walk the elements of a host array in C order.
+// How to traverse the elements of a host array in C order.
 struct StridedLayout {
-  RowLayout segments;  // where each run along the last axis starts
+  RowLayout segments;  // start of each run along the last axis
   std::int64_t cols = 1;
   std::int64_t col_stride = 1;
   std::size_t element_bytes = 1;

@@ -8,13 +8,13 @@
 
 namespace membound {
 
-// An array of int32 or int64, one for each token.
+// An int32 or int64 array with one number per token.
 struct TokenIntegers {
   const void* data;  // null: none
   bool wide;
   RowLayout tokens;
 
-  // At an offset that tokens gave.
+  // offset: from `tokens`.
   MEMBOUND_HOST_DEVICE std::int64_t at(std::int64_t offset) const {
     return wide ? static_cast<const std::int64_t*>(data)[offset]
                 : static_cast<const std::int32_t*>(data)[offset];

@@ -21,7 +21,7 @@ std::string shape_text(const ConstTensorView& view) {
 void check_view(const ConstTensorView& view, const char* op, const char* argument) {
   MEMBOUND_CHECK(view.rank >= 0 && view.rank <= kMaxRank, InvalidArgument, op, "argument '",
                  argument, "' must have at most ", kMaxRank, " axes, got ", view.rank);
-  // In double, which does not overflow; the limit leaves room for bytes and for sums of two views.
+  // In double, which does not overflow. The limit leaves room for bytes and for sums of two views.
   double elements = 1.0, reach = 0.0;
   bool empty = false;
   for (int axis = 0; axis < view.rank; ++axis) {
@@ -29,7 +29,7 @@ void check_view(const ConstTensorView& view, const char* op, const char* argumen
     MEMBOUND_CHECK(extent >= 0, InvalidArgument, op, "argument '", argument,
                    "' must not have a negative extent, got shape ", shape_text(view));
     empty |= extent == 0;
-    if (extent <= 1) continue;  // the others' must fit where there are no elements, too
+    if (extent <= 1) continue;  // even without elements, the other axes' must fit
     elements *= static_cast<double>(extent);
     reach += std::abs(static_cast<double>(view.strides[axis])) * static_cast<double>(extent);
   }
@@ -47,7 +47,7 @@ void fail_not_floating(DType dtype, const char* op) {
 void check_floating(const ConstTensorView& view, const char* op, const char* argument) {
   MEMBOUND_CHECK(is_floating(view.dtype), TypeMismatch, op, "argument '", argument,
                  "' must be float16, bfloat16, float32 or float64, got ", dtype_name(view.dtype));
-  // GPUs fault on a split element and kill the context; the CPU build assumes whole elements too.
+  // GPUs fault on a misaligned element and lose the context; the CPU build assumes alignment too.
   MEMBOUND_CHECK(reinterpret_cast<std::uintptr_t>(view.data) % dtype_size(view.dtype) == 0,
                  InvalidArgument, op, "argument '", argument, "' must start at a multiple of its ",
                  dtype_size(view.dtype), "-byte element size, got an unaligned pointer");

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::int64_t kLine = 64;  // bytes
 
-// Bytes [first, last) behind `row`.
+// Prefetches bytes [first, last) of a row. kLocality as __builtin_prefetch takes it.
 template <int kLocality>
 MEMBOUND_ALWAYS_INLINE void ask_for(const void* row, std::int64_t first, std::int64_t last) {
   for (std::int64_t byte = first; byte < last; byte += kLine) {
@@ -17,14 +17,14 @@ MEMBOUND_ALWAYS_INLINE void ask_for(const void* row, std::int64_t first, std::in
   }
 }
 
-// How a row passes the caches.
+// Cache hints for a row: non-temporal stores, and the distance of prefetch_ahead.
 struct Traffic {
   bool around_cache;
-  std::int64_t ask_distance;  // of ask_ahead
+  std::int64_t ask_distance;  // bytes; see prefetch_ahead
 };
 
-// For arrays that a kernel reads from their beginning to their end: asks for what comes so many
-// bytes behind those that are read now; 0: for nothing.
+// Prefetches `bytes` bytes that lie `distance` bytes after `at`, for arrays that a kernel reads
+// sequentially. 0 turns it off.
 MEMBOUND_ALWAYS_INLINE void ask_ahead(const void* at, std::int64_t bytes, std::int64_t distance) {
   if (distance != 0) ask_for<3>(at, distance, distance + bytes);
 }

@@ -4,24 +4,25 @@
 
 #include "cpu/row.hpp"
 
-// Rows as bytes.
+// Copies of rows as raw bytes.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
-// Up to so many bytes a call of memcpy costs more than the copy.
+// Up to this size a call of memcpy costs more than the copy itself.
 constexpr std::int64_t kInlineBytes = 512;
-// Narrower rows go through the cache.
+// Narrower rows use cached stores.
 constexpr std::int64_t kBytesAroundCache = 1024;
 
-// Narrow rows: up to kInlineBytes.
+// Rows of up to kInlineBytes.
 MEMBOUND_ALWAYS_INLINE void copy_narrow(const char* from, char* to, std::int64_t bytes) {
   if (bytes < kVectorBytes) return copy_few_bytes(from, to, bytes);
-  const std::int64_t last = bytes - kVectorBytes;  // overlaps the one before
+  const std::int64_t last = bytes - kVectorBytes;  // the last vector overlaps the one before it
   for (std::int64_t at = 0; at < last; at += kVectorBytes) store(to + at, load<F32>(from + at));
   store(to + last, load<F32>(from + last));
 }
 
-// Whole rows of bytes. A store around the cache wants its vector aligned.
+// Copies a row. Non-temporal stores need an aligned vector, so the unaligned head goes through
+// memcpy.
 [[gnu::noinline]] void copy_bytes(const char* from, char* to, std::int64_t bytes,
                                   bool around_cache) {
   if (bytes <= kInlineBytes) return copy_narrow(from, to, bytes);

@@ -16,12 +16,12 @@ namespace {
 
 std::int64_t size_of(DType dtype) { return static_cast<std::int64_t>(dtype_size(dtype)); }
 
-// A row with so many bytes of tokens is cut by columns: no thread could be given less of it.
+// A row with this many bytes of tokens is split by columns, the only way to share it among threads.
 constexpr std::int64_t kLongBytes = 4 * kBytesPerThread;
-// Threads write whole lines of the cache, and kernels whole vectors.
+// Column ranges are whole cache lines and whole vectors.
 constexpr std::int64_t kColumnsOfThread = 64;
 
-// So few tokens are compared: a table of digits costs 1 us.
+// Below this, a comparison sort is faster: a digit's table costs 1 us.
 constexpr std::size_t kFewTokens = 64;
 
 struct Token {
@@ -32,7 +32,7 @@ struct Token {
   }
 };
 
-// Tokens that have a row, by row and in their order: digit by digit, the lowest first.
+// Tokens that have a row, sorted by row and then by token: a radix sort, lowest digit first.
 std::vector<Token> sorted_tokens(const EmbeddingBackwardProblem& p) {
   constexpr int kBits = 11;
   std::vector<Token> tokens;
@@ -86,24 +86,24 @@ class Gradient {
     for (std::int64_t group = 0; group < found_; ++group) {
       if (is_long(group)) write_long(group);
     }
-    // Threads get ranges of equal cost: rows that are written and tokens that are read, in bytes.
+    // Threads get ranges of equal cost: bytes of rows written plus bytes of tokens read.
     parallel_for(cost(places()), kBytesPerThread, [&](std::int64_t first, std::int64_t last) {
       write_places(place_at(first), place_at(last));
     });
   }
 
  private:
-  // The tokens of one row are those from here to the next group's.
+  // The tokens of one row; the next group's `first` ends them.
   struct Group {
     std::int64_t row, first;
   };
 
   bool dense() const { return !p_.sparse() && !p_.accumulate; }
-  // Rows that are written, or of the sparse form may be.
+  // Rows that are written; in the sparse form, rows that may be.
   std::int64_t places() const {
     return p_.sparse() ? p_.tokens : (p_.accumulate ? found_ : p_.vocab);
   }
-  // Of the first row at or after a place.
+  // The group of the first row at or after an output row.
   std::int64_t group_at(std::int64_t place) const {
     if (!dense()) return std::min(place, found_);
     return std::lower_bound(groups_.begin(), groups_.end(), place,
@@ -116,11 +116,11 @@ class Gradient {
   std::int64_t token_bytes() const { return p_.dim * size_of(p_.dtype); }
   bool is_long(std::int64_t group) const { return tokens_of(group) * token_bytes() >= kLongBytes; }
 
-  // Of all places before this one.
+  // The cost of all output rows before this one.
   std::int64_t cost(std::int64_t place) const {
     return place * row_bytes_ + groups_[group_at(place)].first * token_bytes();
   }
-  // The first place before which there is as much.
+  // The first output row with at least that cost before it.
   std::int64_t place_at(std::int64_t wanted) const {
     std::int64_t low = 0, high = places();
     while (low < high) {
@@ -161,7 +161,7 @@ class Gradient {
                                      pays_to_bypass_cache(places() * row_bytes_), is_last});
   }
 
-  // Places [first, last), less the rows that were cut by columns.
+  // Output rows [first, last), without those that were split by columns.
   void write_places(std::int64_t first, std::int64_t last) const {
     std::int64_t group = group_at(first);
     std::int64_t clean = first;  // zeros are still to be written from here on
@@ -183,7 +183,7 @@ class Gradient {
   std::int64_t row_bytes_;
   EmbeddingGradientRow shared_{};
   std::vector<const void*> dy_;  // of the sorted tokens
-  std::vector<Group> groups_;    // by row; behind them one of none
+  std::vector<Group> groups_;    // by row; a sentinel ends them
   std::int64_t found_;
 };
 

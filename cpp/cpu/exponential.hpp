@@ -4,7 +4,7 @@
 
 #include "cpu/vec.hpp"
 
-// exp(-z) of every lane, scaled by a power of two, and the odds 1 + exp(-z) behind the logistic
+// exp(-z) of every lane, scaled by a power of two, and the odds 1 + exp(-z) of the logistic
 // function.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
@@ -12,22 +12,22 @@ namespace {
 template <class A>
 struct Exponential;
 
-// n * kLn2High is exact for every n that occurs, also without a fused instruction.
+// n * kLn2High is exact for every n that occurs, with or without FMA.
 template <>
 struct Exponential<float> {
   static constexpr float kLog2E = 0x1.715476p0f;
   static constexpr float kLn2High = 0x1.62e4p-1f, kLn2Low = 0x1.7f7d1cp-20f;
-  // silu(kLowest) is less than half the smallest number, and silu(kHighest) is kHighest.
+  // silu(kLowest) is less than half the smallest subnormal, and silu(kHighest) rounds to kHighest.
   static constexpr float kLowest = -110, kHighest = 40;
-  static constexpr float kFar = -80;  // silu may be subnormal below: it is kept 2^96 times as large
+  static constexpr float kFar = -80;  // below, silu may be subnormal: it stays 2^96 times too large
   static constexpr float kFarScale = 0x1p-96f;
-  // 2^kShift * exp(-z) is a normal number between those; so is 2^-kShift * exp(-z) up to -kLowest.
+  // 2^kShift * exp(-z) is normal between those limits; so is 2^-kShift * exp(-z) up to -kLowest.
   static constexpr int kShift = -32;
   static constexpr float kScale = 0x1p-32f;
   static constexpr int kFraction = 23, kBias = 127;
-  static constexpr float kWhole = 0x1.8p23f;  // rounds what it is added to
-  // (exp(r) - 1 - r) / r^2 for |r| of up to ln(2) / 2, interpolated at the nodes of Chebyshev: 0.1
-  // ulp of exp(r) at most.
+  static constexpr float kWhole = 0x1.8p23f;  // adding it rounds to an integer
+  // (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2, interpolated at Chebyshev nodes: within 0.1 ulp of
+  // exp(r).
   static constexpr float kCurve[] = {0x1p-1f, 0x1.5554dep-3f, 0x1.55551ap-5f, 0x1.120b62p-7f,
                                      0x1.6d10fcp-10f};
 };
@@ -64,7 +64,7 @@ MEMBOUND_ALWAYS_INLINE V curve_from(V r) {
   }
 }
 
-// In the place of what rounding took from an argument.
+// Stands for a rounding error that is not tracked.
 struct NoRest {};
 
 // 2^kShift * exp(-(z + rest)) = power + growth * power.
@@ -76,7 +76,8 @@ template <class A, int kShift, class V, class Rest>
 MEMBOUND_ALWAYS_INLINE Power<V> power_of_minus(V z, Rest rest) {
   using E = Exponential<A>;
   typedef decltype(z < z) Bits;
-  // -z = n * ln 2 + r. Added to kShifted, n is in the lowest bits: those of an exponent.
+  // -z = n * ln 2 + r. Adding kShifted leaves n in the lowest bits, from where it moves to the
+  // exponent.
   constexpr A kShifted = E::kWhole + (E::kBias + kShift);
   const V shifted = multiply_add(z, V{} - E::kLog2E, V{} + kShifted);
   const V n = shifted - kShifted;
@@ -87,7 +88,7 @@ MEMBOUND_ALWAYS_INLINE Power<V> power_of_minus(V z, Rest rest) {
   return {growth, bit_copy<V>(bit_copy<Bits>(shifted) << E::kFraction)};
 }
 
-// z, held between the limits, and kScale * exp(-z) and kScale * (1 + exp(-z)).
+// z clamped to [kLowest, kHighest], kScale * exp(-z), and kScale * (1 + exp(-z)).
 template <class V>
 struct Odds {
   V z, against, sum;
@@ -97,7 +98,7 @@ MEMBOUND_ALWAYS_INLINE Odds<V> odds_of(V unlimited, Rest rest = {}) {
   using E = Exponential<A>;
   const V z = at_most(at_least(unlimited, V{} + E::kLowest), V{} + E::kHighest);
   const auto [growth, power] = power_of_minus<A, E::kShift>(z, rest);
-  // In this sequence next to nothing but the last sum is rounded.
+  // In this order hardly anything but the last sum is rounded.
   const V one = V{} + E::kScale;
   return {z, multiply_add(growth, power, power),
           multiply_add(growth, power, at_most(power, one)) + at_least(power, one)};

@@ -10,10 +10,9 @@
 
 namespace membound::cpu {
 
-// IEEE arithmetic for a scope: rounding to nearest, subnormals kept, no traps. A caller may run
-// with other settings (torch.set_flush_denormal, -ffast-math start-up code), which a thread of the
-// pool would not share. The caller's mode comes back; setting it costs nothing where it is right
-// already.
+// IEEE arithmetic within a scope: round to nearest, keep subnormals, no traps. A caller may run
+// with other settings (torch.set_flush_denormal, -ffast-math start-up code) that pool threads would
+// not share. The destructor restores the caller's mode; a mode that is right already costs nothing.
 class FloatMode {
  public:
   FloatMode() : before_(get()) {
@@ -29,7 +28,7 @@ class FloatMode {
 #if defined(__x86_64__)
   using Word = std::uint32_t;
   static constexpr Word kIeee = 0x1f80;   // all exceptions masked
-  static constexpr Word kFlags = 0x003f;  // what has happened, not how to compute
+  static constexpr Word kFlags = 0x003f;  // sticky exception flags, which do not affect results
   static Word get() { return _mm_getcsr(); }
   static void set(Word word) { _mm_setcsr(word); }
 #elif defined(__aarch64__)

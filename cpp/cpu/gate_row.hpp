@@ -6,11 +6,12 @@
 #include "cpu/row.hpp"
 #include "cpu/tanh.hpp"
 
-// What the forward and the backward of gated activations do alike with a row.
+// What the forward and the backward of gated activations share per row.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
-// What the gate is multiplied by, but for the scale of the row; 1 without up.
+// The factor of the activation: up, clamped or capped, plus its offset; 1 without up. The row scale
+// is applied elsewhere.
 template <class T, bool kPlain>
 struct UpRow {
   using A = typename Lanes<T>::A;
@@ -29,7 +30,7 @@ struct UpRow {
     if (numbers->up_cap > 0) return capped(value).value * static_cast<A>(numbers->up_cap) + offset;
     return at_most(at_least(value, -limit), limit) + offset;
   }
-  // The gradient of up from that of the factor.
+  // The gradient of up, from that of the factor.
   MEMBOUND_ALWAYS_INLINE V slope(V value, V gradient) const {
     const V limit = V{} + static_cast<A>(numbers->limit);
     if (numbers->up_cap > 0) return gradient * capped(value).slope;
@@ -49,13 +50,13 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A row_scale_of(const void* row_scale, 
   return row_scale == nullptr ? A{1} : static_cast<const A*>(row_scale)[row * stride];
 }
 
-// `count` elements, up to a step, from one place to another, as far as both are there.
+// Copies `count` elements (at most a step) where both pointers are given.
 template <class T>
 MEMBOUND_ALWAYS_INLINE void copy_some(const T* from, T* to, std::int64_t count) {
   if (from != nullptr && to != nullptr) __builtin_memcpy(to, from, count * sizeof(T));
 }
 
-// One matrix of a run of rows, and its part in tiles: up to kBlock elements, row after row.
+// A strided matrix of some rows. Tiles of it hold up to kBlock elements, row by row.
 template <class T>
 struct Strided {
   T* data;  // null: none
@@ -65,7 +66,7 @@ struct Strided {
     return data == nullptr ? nullptr : data + at * row_stride;
   }
   MEMBOUND_ALWAYS_INLINE bool is_apart() const { return data != nullptr && col_stride != 1; }
-  // Neighbours lie in columns.
+  // Elements of a column are closer in memory than those of a row.
   MEMBOUND_ALWAYS_INLINE bool is_upright() const {
     return is_apart() && __builtin_llabs(row_stride) < __builtin_llabs(col_stride);
   }
@@ -74,7 +75,8 @@ struct Strided {
 struct TileSize {
   std::int64_t rows, cols;
 };
-// Both directions of a matrix whose columns hold neighbours get some of a cache line.
+// A tile of a transposed matrix is at most 64 columns wide, so that it uses more than one element
+// of each cache line in both directions.
 template <class T>
 MEMBOUND_ALWAYS_INLINE TileSize tile_size(std::int64_t cols, bool upright) {
   constexpr std::int64_t kUpright = 64;
@@ -83,15 +85,14 @@ MEMBOUND_ALWAYS_INLINE TileSize tile_size(std::int64_t cols, bool upright) {
   return {kBlock<T> / width, width};
 }
 
-// Rows this narrow are mostly what is left behind their last whole step (100000 x 3 float32: 0.08
-// to 0.53 billion elements a second).
+// Rows so narrow that most of their elements fall into the last, partial step.
 template <class T>
 MEMBOUND_ALWAYS_INLINE bool is_narrow(std::int64_t cols) {
   constexpr std::int64_t kStep = Lanes<T>::kStep;
   return cols < 4 * kStep && cols % kStep != 0;
 }
 
-// body(row, rows, col, cols) for every tile.
+// Calls body(row, rows, col, cols) for every tile.
 template <class Body>
 MEMBOUND_ALWAYS_INLINE void each_tile(std::int64_t rows, std::int64_t cols, TileSize size,
                                       Body body) {
@@ -102,7 +103,7 @@ MEMBOUND_ALWAYS_INLINE void each_tile(std::int64_t rows, std::int64_t cols, Tile
   }
 }
 
-// to(r, c, element) in the order of addresses, or whole rows at once.
+// Visits a tile in memory order: one(r, c) per element, or whole_row(r) where rows are contiguous.
 template <class T, class Rows, class One>
 MEMBOUND_ALWAYS_INLINE void walk(const Strided<T>& matrix, std::int64_t rows, std::int64_t cols,
                                  Rows whole_row, One one) {
@@ -152,8 +153,8 @@ template <class T>
       });
 }
 
-// body(first, count, row) for the rows of a tile, from element `first` of its copy on: all at once
-// where no scale tells them apart.
+// Calls body(first, count, row) for the rows of a tile, `first` being the offset in its copy.
+// Without row scales one call covers the whole tile.
 template <class Body>
 MEMBOUND_ALWAYS_INLINE void each_row_of_tile(std::int64_t row, std::int64_t rows, std::int64_t cols,
                                              bool one_scale, Body body) {

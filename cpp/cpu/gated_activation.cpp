@@ -10,7 +10,7 @@ namespace membound::cpu {
 
 namespace {
 
-// What all rows share; row pointers and their number come with each run.
+// What all rows share. Each run sets row pointers and the number of rows.
 GatedActivationRows shared_part(const GatedActivationProblem& problem) {
   const auto size = static_cast<std::int64_t>(dtype_size(problem.dtype));
   GatedActivationRows rows{};
@@ -26,7 +26,7 @@ GatedActivationRows shared_part(const GatedActivationProblem& problem) {
     rows.up_col_stride = problem.up_col_stride;
   }
   if (problem.row_scale != nullptr) rows.row_scale_row_stride = row_stride(problem.row_scale_rows);
-  // Never in place: the lines are there.
+  // Not for in-place calls: those lines are in the cache already.
   rows.bypass_cache = problem.out != problem.gate && problem.out != problem.up &&
                       pays_to_bypass_cache(problem.rows * problem.cols * size *
                                            (problem.up != nullptr ? 3 : 2) / 2);

@@ -10,7 +10,7 @@
 #include "cpu/rows.hpp"
 #include "ops/gated_activation.hpp"
 
-// What the CPU back ends of gated activations have in common.
+// What the CPU back ends of gated activations share.
 namespace membound::cpu {
 
 inline ActivationNumbers numbers_of(const GatedActivationOptions& options, DType dtype, bool gated,
@@ -19,7 +19,7 @@ inline ActivationNumbers numbers_of(const GatedActivationOptions& options, DType
   const bool wide = dtype == DType::kFloat64;
   const double largest = wide ? std::numeric_limits<double>::max()
                               : static_cast<double>(std::numeric_limits<float>::max());
-  // Beyond these the logistic function is 0 or 1: see cpu/exponential.hpp.
+  // Beyond these limits the logistic function is 0 or 1: see cpu/exponential.hpp.
   const double lowest = wide ? -760.0 : -110.0, highest = wide ? 80.0 : 40.0;
   const bool situ = options.kind == Activation::kSitu, caps = situ && options.limit <= largest;
   const double slope = situ ? 1.0 : options.alpha;  // of the logistic function's argument
@@ -34,11 +34,11 @@ inline ActivationNumbers numbers_of(const GatedActivationOptions& options, DType
           std::min(highest / slope, largest)};
 }
 
-// Cuts rows x cols into pieces for the threads: runs of whole rows, or parts of long ones.
-// body(row, rows, first_col, cols) must take any rows of them from `row` on and say how many.
+// Splits rows x cols among the threads: runs of whole rows, or column ranges of rows that are long.
+// body(row, rows, first_col, cols) handles as many of the rows as it can and returns their number.
 template <class Body>
 void each_piece(std::int64_t rows, std::int64_t cols, std::int64_t row_bytes, Body body) {
-  // Parts start on lines of the cache where rows do.
+  // Column ranges start at cache lines where the rows do.
   constexpr std::int64_t kPart = 16384;
   const std::int64_t parts = row_bytes > 2 * kBytesPerThread ? (cols + kPart - 1) / kPart : 1;
   const std::int64_t piece_bytes = std::max<std::int64_t>(1, row_bytes / parts);
@@ -58,14 +58,14 @@ void each_piece(std::int64_t rows, std::int64_t cols, std::int64_t row_bytes, Bo
   });
 }
 
-// Moves the scales of `part` to its first row, `at` rows behind that of `all`.
+// Moves the row scales of `part` to row `at` of `all`.
 template <class Rows>
 void enter_row_scale(Rows& part, const Rows& all, std::int64_t at) {
   part.row_scale =
       behind(all.row_scale, at * all.row_scale_row_stride, accumulate_dtype(all.dtype));
 }
 
-// Moves to column `col` of the row that enter_row has found.
+// Moves on to column `col` of the row that seek_row selected.
 template <class Pointer>
 void enter_column(Pointer& data, std::int64_t col_stride, DType dtype, std::int64_t col) {
   using Byte =

@@ -11,12 +11,12 @@ namespace membound::cpu {
 
 namespace {
 
-// Of all matrices.
+// Bytes of one row in all matrices.
 std::int64_t bytes_of_row(const GatedActivationBackwardProblem& problem) {
   return (problem.up ? 5 : 3) * problem.cols * static_cast<std::int64_t>(dtype_size(problem.dtype));
 }
 
-// What all rows share; row pointers and their number come with each run.
+// What all rows share. Each run sets row pointers and the number of rows.
 GatedActivationBackwardRows shared_part(const GatedActivationBackwardProblem& problem) {
   GatedActivationBackwardRows rows{};
   rows.dtype = problem.dtype;
@@ -37,7 +37,7 @@ GatedActivationBackwardRows shared_part(const GatedActivationBackwardProblem& pr
   take(problem.dup, problem.dup_rows, problem.dup_col_stride, rows.dup_row_stride,
        rows.dup_col_stride);
   if (problem.row_scale != nullptr) rows.row_scale_row_stride = row_stride(problem.row_scale_rows);
-  // Never in place: the lines are there.
+  // Not for in-place calls: those lines are in the cache already.
   const auto was_read = [&](const void* result) {
     return result != nullptr &&
            (result == problem.dy || result == problem.gate || result == problem.up);

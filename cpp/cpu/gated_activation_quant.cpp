@@ -13,8 +13,8 @@ namespace {
 
 using Problem = GatedActivationProblem;
 
-// Evenly spaced rows of gate and up as they were given, and of the codes; out is the scratch, whose
-// dtype that of the arithmetic is.
+// Evenly spaced rows of gate and up as given, and of the codes. `out` is the scratch, in the dtype
+// of the arithmetic.
 struct GateAndCodes : GatedActivationRows {
   RmsNormQuantRows codes;
 };
@@ -50,8 +50,8 @@ GateAndCodes shared_part(const Problem& problem, const QuantScratch& scratch) {
   return rows;
 }
 
-// Rows of 16 bits become float32 first, a piece of columns after another: the gate's in out, where
-// the activation then takes its place, up's beside.
+// Widens 16-bit rows to float32, one segment of columns after another: the gate into `out`, where
+// the activation then overwrites it, and up into a buffer.
 void run_narrow(const GatedActivationRows& given, const KernelTable& table) {
   constexpr std::int64_t kPiece = QuantScratch::kBytes / sizeof(float);
   alignas(QuantScratch::kLine) float ups[kPiece];
@@ -87,7 +87,7 @@ void run_narrow(const GatedActivationRows& given, const KernelTable& table) {
   }
 }
 
-// As many rows at a time as the scratch holds: it stays in the first cache.
+// As many rows at a time as the scratch holds: it stays in the L1 cache.
 void run(const GateAndCodes& rows, const QuantScratch& scratch, const KernelTable& table) {
   GateAndCodes part = rows;
   for (std::int64_t first = 0; first < rows.rows; first += scratch.rows) {

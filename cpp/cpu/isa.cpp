@@ -30,7 +30,7 @@ MEMBOUND_KERNEL_TABLE(baseline);
 MEMBOUND_KERNEL_TABLE(avx2);
 MEMBOUND_KERNEL_TABLE(avx512);
 
-// __builtin_cpu_supports also asks whether the operating system saves the wide registers.
+// __builtin_cpu_supports also checks that the operating system saves the wide registers.
 bool runs_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
          __builtin_cpu_supports("f16c");

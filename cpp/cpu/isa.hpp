@@ -19,7 +19,7 @@
 
 namespace membound::cpu {
 
-// One instruction set's kernels: cpu/kernels/*.cpp are compiled once for each.
+// The kernels of one instruction set: cpu/kernels/*.cpp are compiled once for each.
 struct KernelTable {
   const char* isa;
   void (*rms_norm)(const RmsNormRows&);
@@ -58,8 +58,8 @@ struct KernelTables {
 };
 KernelTables supported_kernels();
 
-// Chosen once: the best one, or the one that MEMBOUND_CPU_ISA names. Throws InvalidArgument when
-// that names none, or one that this CPU cannot run.
+// The table in use, chosen once: the best, or the one MEMBOUND_CPU_ISA names. Throws
+// InvalidArgument if that is unknown or not supported by this CPU.
 const KernelTable& kernels();
 
 }  // namespace membound::cpu

@@ -4,7 +4,7 @@
 
 #include "cpu/exponential.hpp"
 
-// The natural logarithm of every lane, the same bits in each.
+// The natural logarithm of every lane; a lane's bits do not depend on the other lanes.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
@@ -14,17 +14,18 @@ struct Logarithm {
   static constexpr std::uint64_t kOne = 0x3ff0000000000000;
   static constexpr std::uint64_t kRootOfHalf = 0x3fe6a09e667f3bcd;
   static constexpr double kLn2High = 0x1.62e42fefa38p-1, kLn2Low = 0x1.ef35793c7673p-45;
-  // 2 * (atanh(s) - s) / s^3 in s^2 for s of up to 3 - sqrt(8), interpolated at the nodes of
-  // Chebyshev: 2^-57 of the logarithm at most.
+  // 2 * (atanh(s) - s) / s^3 as a polynomial in s^2 for s <= 3 - sqrt(8), interpolated at Chebyshev
+  // nodes: within 2^-57 of the logarithm.
   static constexpr double kCurve[] = {
       0x1.5555555555558p-1, 0x1.9999999995273p-2, 0x1.2492492dfd86cp-2, 0x1.c71c62d5e53e0p-3,
       0x1.7462b91b8df65p-3, 0x1.39fdcceb4bb45p-3, 0x1.2b5f68a50d903p-3};
 };
 
-// Within 1 ulp of normal positive numbers (three million drawn); NaN stays.
+// Within 1 ulp for normal positive numbers (three million samples); a NaN stays a NaN.
 MEMBOUND_ALWAYS_INLINE F64 log_of(F64 x) {
   using L = Logarithm;
-  // x = 2^n * (1 + f), 1 + f from sqrt(1 / 2) to sqrt(2). Below 2^52, n is in the lowest bits.
+  // x = 2^n * (1 + f) with 1 + f in [sqrt(1 / 2), sqrt(2)]. In a double below 2^52, n is in the
+  // lowest bits.
   const L::Bits shifted = bit_copy<L::Bits>(x) + (L::kOne - L::kRootOfHalf);
   const F64 n = bit_copy<F64>((shifted >> 52) | bit_copy<std::uint64_t>(0x1p52)) - (0x1p52 + 1023);
   const F64 f = bit_copy<F64>((shifted & L::kMantissa) + L::kRootOfHalf) - 1;

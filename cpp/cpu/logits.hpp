@@ -5,14 +5,14 @@
 #include "cpu/exponential.hpp"
 #include "cpu/widen.hpp"
 
-// The largest of a row of logits, and their exponentials with the sum of these.
+// The maximum of a row of logits, their exponentials, and the sum of these.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
 template <class A>
 constexpr A kInfinity = static_cast<A>(__builtin_inf());
 
-// scale * x, from a row itself.
+// scale * x, read from the row.
 template <class T>
 struct PlainLogits {
   using V = typename Lanes<T>::V;
@@ -30,7 +30,7 @@ struct PlainLogits {
   }
 };
 
-// From a buffer of whole steps, -infinity behind the last.
+// Logits in a buffer of whole steps, padded with -infinity.
 template <class T>
 struct HeldLogits {
   using V = typename Lanes<T>::V;
@@ -44,7 +44,7 @@ struct HeldLogits {
   }
 };
 
-// NaN is passed over.
+// The maximum, ignoring NaN.
 template <class T, class Logits>
 [[gnu::noinline]] typename Lanes<T>::A largest_logit(const Logits& logits, std::int64_t count) {
   using V = typename Lanes<T>::V;
@@ -65,9 +65,9 @@ template <class T, class Logits>
   return horizontal_largest<typename Lanes<T>::A>(at_least(top.first, top.second));
 }
 
-// 2^kPowerShift * exp(l - top) for l up to about top; 0, or too little to matter beside the largest
-// one, from -Exponential::kLowest below it. So large, what is a subnormal number at last is none
-// yet.
+// 2^kPowerShift * exp(l - top). Logits more than -Exponential::kLowest below top give 0 or a number
+// too small to matter in the sum. The scaling keeps results that end up subnormal normal until the
+// end.
 template <class A>
 constexpr int kPowerShift = -Exponential<A>::kShift;
 template <class A, class V>
@@ -77,8 +77,8 @@ MEMBOUND_ALWAYS_INLINE V power_of_logit(V l, A top) {
   return multiply_add(growth, power, power);
 }
 
-// The terms of the sum of powers; each stays in `kept` too, whole steps of them, where that is
-// wanted.
+// The terms of the sum of powers. Each is also stored in `stored`, in whole steps, unless that is
+// null.
 template <class T, class Logits>
 struct Powers {
   static constexpr int kSums = 1, kProducts = 0;
@@ -101,7 +101,7 @@ struct Powers {
     if (kept != nullptr) store_pair(kept + col, term->left);
   }
 };
-// Over at most a block. later: as many elements that are read next, asked for meanwhile; or null.
+// The sum over at most one block. later: elements read next, prefetched meanwhile; or null.
 template <class T, class Logits>
 [[gnu::noinline]] typename Lanes<T>::A sum_of_powers(const Powers<T, Logits>& powers,
                                                      std::int64_t count, const T* later = nullptr) {

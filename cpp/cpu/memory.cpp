@@ -56,7 +56,7 @@ void* allocate(std::size_t bytes) {
   if (void* const held = kept != nullptr ? kept->take(bytes) : nullptr) return held;
   const std::size_t alignment = bytes >= kHugeBlock ? kHugePage : kLine;
   void* data = nullptr;
-  // The second test catches sizes whose rounding wraps around.
+  // The second condition catches sizes whose rounding wraps around.
   if (const std::size_t rounded = round_up(bytes, kLine); rounded >= bytes) {
     data = std::aligned_alloc(alignment, round_up(rounded, alignment));
   }
@@ -77,7 +77,7 @@ void advise_huge_pages(void* data, std::size_t bytes) noexcept {
   static const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::uintptr_t first = round_up(reinterpret_cast<std::uintptr_t>(data), page);
   const std::uintptr_t last = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
-  // A hint: where the kernel refuses it, the pages stay small and nothing else changes.
+  // A hint: if the kernel refuses it, the pages stay small and nothing else changes.
   if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 #else
   static_cast<void>(data);

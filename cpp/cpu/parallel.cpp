@@ -28,8 +28,8 @@ void pause_briefly() {
 #endif
 }
 
-// Waits until value differs from old: first by looking (a hot hand-over takes 0.3 us, a futex
-// wake-up 4 us and more), then asleep, so that idle workers cost no core.
+// Waits until value differs from old: spins first (a hot hand-over takes 0.3 us, a futex wake-up at
+// least 4 us), then sleeps, so that idle workers cost no core.
 std::uint32_t await_change(const std::atomic<std::uint32_t>& value, std::uint32_t old) {
   constexpr auto kPatience = std::chrono::microseconds(20);
   const auto start = std::chrono::steady_clock::now();
@@ -50,16 +50,16 @@ struct Job {
   std::int64_t first, last;
 };
 
-// Worker threads that live as long as the process. The pool is never destroyed: at exit its threads
-// sleep, and a thread that still computes then keeps valid memory. A forked child has none of the
-// threads, so it drops the pool and builds its own at need.
+// Worker threads that live as long as the process. The pool is never destroyed: its threads sleep
+// at exit, and one that still computes keeps valid memory. A forked child has none of the threads,
+// so it drops the pool and builds its own on demand.
 class Pool {
  public:
-  // Null when another thread is using the pool: the caller then works alone, which cannot deadlock.
+  // Null while another thread uses the pool: the caller then works alone, which cannot deadlock.
   static Pool* acquire() noexcept;
   void release() noexcept { busy_.store(false, std::memory_order_release); }
 
-  // Workers that exist, at most `wanted`; starts what is missing.
+  // Starts missing workers; returns how many there are, at most `wanted`.
   std::int64_t grow(std::int64_t wanted) noexcept;
   void start(std::int64_t worker, const Job& job) noexcept;
   void await_all() noexcept;
@@ -106,7 +106,7 @@ Pool* Pool::acquire() noexcept {
 std::int64_t Pool::grow(std::int64_t wanted) noexcept {
   const auto count = [&] { return static_cast<std::int64_t>(workers_.size()); };
   if (count() >= wanted) return wanted;
-  // The host program's signal handlers run in its own threads.
+  // Signals stay blocked in workers: the host program's handlers run in its own threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -121,7 +121,7 @@ std::int64_t Pool::grow(std::int64_t wanted) noexcept {
       }
     }
   } catch (...) {
-    // Out of threads or memory: those that there are do the work.
+    // Out of threads or memory: the existing workers do the work.
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return count();
@@ -135,7 +135,7 @@ void Pool::start(std::int64_t worker, const Job& job) noexcept {
 }
 
 void Pool::serve(Worker& worker) noexcept {
-  const FloatMode ieee;  // a thread starts in the mode of the one that started it
+  const FloatMode ieee;  // a thread inherits the mode of its creator
   std::uint32_t seen = 0;
   for (;;) {
     seen = await_change(worker.ticket, seen);

@@ -8,12 +8,12 @@
 namespace membound::cpu {
 
 using RangeFunction = void (*)(void* context, std::int64_t first, std::int64_t last);
-// Runs function over [0, count) in at most `parts` contiguous pieces at once.
+// Runs function over [0, count) in at most `parts` contiguous ranges in parallel.
 void run_in_parts(std::int64_t count, std::int64_t parts, RangeFunction function, void* context);
 
-// body(first, last) over [0, count): on several threads when each gets at least `grain` items. The
-// serial case touches nothing else. body must not throw, and must give the same results however
-// the range is cut.
+// Calls body(first, last) over [0, count), on several threads if each gets at least `grain` items;
+// the serial case never touches the pool. body must not throw, and its results must not depend on
+// how the range is split.
 template <class Body>
 void parallel_for(std::int64_t count, std::int64_t grain, Body&& body) {
   if (count < 2 * grain) {

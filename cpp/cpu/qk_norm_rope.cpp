@@ -54,7 +54,7 @@ std::int64_t qk_norm_token_bytes(const RopeProblem& rope) {
 
 namespace {
 
-// Where a token's heads are in a cache; kNoPlace: nowhere.
+// The offset of a token's heads in a cache; kNoOffset if it has no slot.
 std::int64_t place_of(const CacheSlots& cache, const RopeStrides& strides, std::int64_t b,
                       std::int64_t s) {
   const std::int64_t slot = cache.of_token(b, s);
@@ -75,7 +75,7 @@ void copy_words(const char* from, std::int64_t from_stride, char* to, std::int64
   }
 }
 
-// v of some tokens of a sequence, bit for bit.
+// Copies v of some tokens of a sequence, bit for bit.
 void copy_values(const QkNormRopeProblem& problem, std::int64_t b, std::int64_t s,
                  std::int64_t tokens) {
   const RopeHeads& v = problem.values;
@@ -95,7 +95,7 @@ void copy_values(const QkNormRopeProblem& problem, std::int64_t b, std::int64_t 
   }
 }
 
-// Tokens [first, last) of all, sequences one after the other.
+// Tokens [first, last), counted over all sequences.
 void run_tokens(const QkNormRopeProblem& problem, const KernelTable& table, std::int64_t first,
                 std::int64_t last) {
   const RopeProblem& p = problem.rope;
@@ -111,7 +111,7 @@ void run_tokens(const QkNormRopeProblem& problem, const KernelTable& table, std:
     rows[i].out_token_stride = array.out_strides.seq;
     rows[i].out_head_stride = array.out_strides.head;
     rows[i].out_dim_stride = array.out_strides.dim;
-    // Never in place: the lines are there.
+    // Not for in-place calls: those lines are in the cache already.
     rows[i].bypass_cache = array.out != array.x && !problem.is_cached(i) &&
                            pays_to_bypass_cache(p.tokens() * qk_norm_token_bytes(p) / 2);
     angles.point(rows[i].heads);

@@ -9,25 +9,26 @@
 #include "cpu/thread_memory.hpp"
 #include "ops/qk_norm_rope.hpp"
 
-// How heads that are normalised and turned come to the kernels, for the op and its gradient.
+// How the op and its gradient pass normalised, rotated heads to the kernels.
 namespace membound::cpu {
 
-// The angles of some tokens in the order of kernels, all pairs of each.
+// The cos and sin of some tokens, arranged for the kernels, all pairs of each token.
 class HeldAngles {
   static constexpr std::int64_t kPairs = kQkNormColumns / 2, kNumbers = 2048;
   static_assert(2 * rope_width(kPairs, true) <= kNumbers);
 
  public:
-  // The most at once.
+  // The most tokens per fill.
   static constexpr std::int64_t kTokens = kNumbers / rope_width(1, false);
 
   HeldAngles(const RopeProblem& problem, const KernelTable& table)
       : p_(problem), angles_(problem, table, problem.rotary_dim / 2) {
-    // Zeros behind the last pair: sums run over them.
+    // Sums run over the padding after the last pair, so it must be zero.
     std::fill_n(cos_, 2 * kNumbers, 0.0);
   }
 
-  // The most tokens from (b, s) on whose angles are held at once, up to token `last` of all.
+  // The number of tokens from (b, s) on that fit at once: not beyond the sequence, nor more than
+  // `left`.
   std::int64_t tokens(std::int64_t s, std::int64_t left) const {
     return std::min({kNumbers / angles_.width(), left, p_.seq - s});
   }
@@ -48,17 +49,17 @@ class HeldAngles {
   double* const sin_ = cos_ + kNumbers;
 };
 
-// What the heads of one array have in common in all of a call; x is another than the rope's in the
-// gradient.
+// What all heads of one array share throughout a call. In the gradient, x is not the array that
+// rope takes.
 QkNormHeads qk_norm_heads(const RopeProblem& rope, std::int64_t heads, const RopeStrides& x_strides,
                           const HeadWeight& weight, const HeadStatistic& rstd, double eps,
                           double weight_offset);
 
-// Where x and rstd of a token are.
+// Sets x and rstd to those of a token.
 void enter_token(QkNormHeads& heads, const void* x, const RopeStrides& x_strides,
                  const HeadStatistic& rstd, std::int64_t b, std::int64_t s);
 
-// The bytes of one token that are read and written.
+// Bytes read and written for one token.
 std::int64_t qk_norm_token_bytes(const RopeProblem& rope);
 
 }  // namespace membound::cpu

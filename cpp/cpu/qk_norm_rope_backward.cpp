@@ -11,7 +11,7 @@ namespace membound::cpu {
 
 namespace {
 
-// Tokens in so many parts, whose sums are added in their order: the tree of dweight.
+// The number of parts of the tokens. Their sums are added in order, which fixes dweight's tree.
 constexpr std::int64_t kParts = 64;
 
 class Gradients {
@@ -89,7 +89,7 @@ class Gradients {
     rows.dx_token_stride = turned.out_strides.seq;
     rows.dx_head_stride = turned.out_strides.head;
     rows.dx_dim_stride = turned.out_strides.dim;
-    // All three matrices count. Never in place: the lines are there.
+    // All three matrices count. Not for in-place calls: those lines are in the cache already.
     rows.bypass_cache =
         turned.out != turned.x && turned.out != array.x &&
         pays_to_bypass_cache(problem_.rope.tokens() * qk_norm_token_bytes(problem_.rope) * 3 / 4);
@@ -110,7 +110,7 @@ class Gradients {
     table_.qk_norm_rope_backward(rows);
   }
 
-  // Of the sums of one part, as rms_norm_backward_weight takes them.
+  // Numbers per part, padded as rms_norm_backward_weight needs.
   std::int64_t width() const { return problem_.rope.head_dim + kPreparedPadding; }
 
   const QkNormRopeBackwardProblem& problem_;

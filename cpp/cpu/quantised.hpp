@@ -10,11 +10,11 @@
 #include "cpu/rows.hpp"
 #include "membound/device.hpp"
 
-// Rows on their way to their codes, whatever computes them.
+// Rows between the kernel that computes them and the one that quantises them.
 namespace membound::cpu {
 
-// Rows of a result before it is quantised: as many as fit half of a first cache of 32 KiB, so that
-// the second pass finds them there. Rows start on lines of the cache.
+// Scratch rows of a result before it is quantised: as many as fit half of a 32 KiB L1 cache, where
+// the second pass finds them. Rows start at cache lines.
 struct QuantScratch {
   QuantScratch(DType dtype, std::int64_t total_rows, std::int64_t cols)
       : dtype(dtype),
@@ -48,7 +48,7 @@ inline RmsNormQuantRows quantised_rows(const QuantisedResult& result, const Quan
   return rows;
 }
 
-// Moves to the rows from `row` on, at most `count`, fewer where a layout leaves its innermost axis.
+// Moves to the rows from `row` on: at most `count`, fewer where the layout's innermost axis ends.
 inline void enter_codes(RmsNormQuantRows& rows, const QuantisedResult& result, std::int64_t row,
                         std::int64_t& count) {
   void* const scale = result.scale;
@@ -56,8 +56,8 @@ inline void enter_codes(RmsNormQuantRows& rows, const QuantisedResult& result, s
   enter_row(rows.scale, scale, result.scale_rows, DType::kFloat32, row, count);
 }
 
-// run(y, first, last) for parts of `total` rows: each thread has one and a scratch y of its own;
-// row_bytes are all that a row moves.
+// Splits `total` rows into one part per thread and calls run(y, first, last) with a scratch y of
+// its own. row_bytes: all bytes that a row moves.
 template <class Run>
 void each_part(const QuantScratch& scratch, std::int64_t total, std::int64_t row_bytes, Run run) {
   const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerThread / row_bytes);

@@ -4,25 +4,25 @@
 
 #include "cpu/piece.hpp"
 
-// Sums of products in one fixed tree per dtype, the same on every instruction set: element i of a
-// block goes to lane i % 64 (32 for float64), four visits of a lane add up before they join it,
-// lanes fold by halves (bfloat16: even onto odd first), blocks add up in twice the precision.
-// Chains stay short because equal elements err in one direction: 64 additions in a row cost 5 ulp
-// of rstd on a constant row. Products are rounded before they are added only where the CPU has no
-// fused multiply-add (baseline): its bits may differ from the other sets, which agree.
+// Sums of products in one reduction tree per dtype, the same on every instruction set: element i of
+// a block goes to lane i % 64 (32 for float64); four elements of a lane are added before they join
+// it; lanes are added half to half (bfloat16: even to odd first); blocks are added in twice the
+// precision. Short chains matter because equal elements err in one direction: chains of 64 cost 5
+// ulp of rstd on a constant row. The baseline has no FMA, so its bits may differ; the other sets
+// agree.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
 template <class T>
 constexpr int kLanes = sizeof(typename Lanes<T>::A) == 8 ? 32 : 64;
 template <class T>
-constexpr int kPairs = kLanes<T> / Lanes<T>::kStep;  // of registers that make up the lanes
+constexpr int kPairs = kLanes<T> / Lanes<T>::kStep;  // vector pairs that hold the lanes
 template <class T>
 constexpr std::int64_t kBlock = 32 * kLanes<T>;  // elements
 
-// body(pair) for each pair of registers. Constant numbers keep the lanes of `sums` sums in
-// registers where half of those that there are can hold them. Else they stay in memory, as all do
-// in SSE2, and unrolling would only make the compiler work and the library larger.
+// Calls body(pair) for each pair of lane vectors. Unrolled only if the lanes of all kSums sums fit
+// half of the vector registers; otherwise (always in SSE2) they stay in memory, and unrolling would
+// only cost compile time and code size.
 constexpr int kLaneRegisters = kVectorBytes == 64 ? 16 : kVectorBytes == 32 ? 8 : 0;
 template <class T, int kSums, class Body>
 MEMBOUND_ALWAYS_INLINE void each_pair(Body body) {
@@ -35,7 +35,7 @@ MEMBOUND_ALWAYS_INLINE void each_pair(Body body) {
   }
 }
 
-// Upper halves onto lower ones; constant bounds keep the lanes in registers.
+// Adds upper halves to lower ones. Constant bounds keep the lanes in registers.
 template <int kHalf, class V>
 MEMBOUND_ALWAYS_INLINE void fold_halves(V* lanes) {
   if constexpr (kHalf > 0) {
@@ -58,7 +58,7 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A fold(typename Lanes<T>::V* lanes) {
   return horizontal_sum(lanes[0]);
 }
 
-// Halves against halves, down to one.
+// Maximum of half against half, down to one element.
 template <class A, int kCount>
 struct Largest {
   typedef A Half __attribute__((vector_size(kCount / 2 * sizeof(A))));
@@ -84,7 +84,7 @@ struct NoCompany {
   MEMBOUND_ALWAYS_INLINE void operator()(std::int64_t) const {}
 };
 
-// What is added up: the products of two values per element, or left alone.
+// What a sum adds for each element: the product of two values, or `left` alone.
 template <class V>
 struct Factors {
   Pair<V> left, right;
@@ -102,11 +102,10 @@ MEMBOUND_ALWAYS_INLINE Pair<V> added(Pair<V> sum, const Factors<V>& term, bool p
           multiply_add(term.left.second, term.right.second, sum.second)};
 }
 
-// Terms::kSums sums of terms over at most kBlock columns from `first` on, the first
-// Terms::kProducts of them of products.
-// terms.whole(col, factors) sets the Factors of one step for each sum, terms.partial(col, count,
-// factors) those of less, zeros behind them. company(col) is called before the columns up to col
-// are read, so that other work can share the loop.
+// Takes Terms::kSums sums over at most kBlock columns from `first` on, the first Terms::kProducts
+// of them sums of products. terms.whole(col, factors) sets the Factors of one step for each sum;
+// terms.partial(col, count, factors) those of a partial step, padded with zeros. hook(col) runs
+// before the columns up to col are read, so that prefetches can share the loop.
 template <class T, class Terms, class Company = NoCompany>
 MEMBOUND_ALWAYS_INLINE void sums_of_block(const Terms& terms, std::int64_t first, std::int64_t cols,
                                           typename Lanes<T>::A* sums, Company company = {}) {
@@ -172,7 +171,7 @@ MEMBOUND_ALWAYS_INLINE void sums_of_block(const Terms& terms, std::int64_t first
   for (int sum = 0; sum < kSums; ++sum) sums[sum] = fold<T>(lanes[sum]);
 }
 
-// The same sums, to the bit, of rows of one step: all other lanes are zero.
+// The same sums, bit for bit, for rows of at most one step: all other lanes would be zero.
 template <class T, class Terms, class Company>
 MEMBOUND_ALWAYS_INLINE void sums_of_step(const Terms& terms, std::int64_t cols,
                                          typename Lanes<T>::A* sums, Company company) {
@@ -187,13 +186,13 @@ MEMBOUND_ALWAYS_INLINE void sums_of_step(const Terms& terms, std::int64_t cols,
   }
 }
 
-// The same sum, to the bit, of the values of a few steps.
+// The same sum, bit for bit, of a few steps in registers.
 template <class T, int kSteps>
 MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_of_steps(
     const Pair<typename Lanes<T>::V> (&values)[kSteps]) {
   if constexpr (kSteps == 1) return horizontal_sum(values[0].first + values[0].second);
   typename Lanes<T>::V lanes[2 * kPairs<T>] = {};
-  static_assert(kSteps < 4 * kPairs<T>);  // else four visits of a lane add up before they join it
+  static_assert(kSteps < 4 * kPairs<T>);  // else four values of a lane add up before they join it
 #pragma GCC unroll 4
   for (int step = 0; step < kSteps; ++step) {
     auto* const lane = lanes + 2 * (step % kPairs<T>);
@@ -203,7 +202,7 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_of_steps(
   return fold<T>(lanes);
 }
 
-// Adds up blocks: float in double, double with the error of each addition kept.
+// Adds up blocks: float in double, and double with Kahan-style compensation (TwoSum).
 template <class A>
 struct BlockSum {
   double total = 0;
@@ -223,7 +222,7 @@ struct BlockSum {
   }
 };
 
-// Sums of terms over whole rows.
+// Sums over whole rows.
 template <class T, class Terms, class Company = NoCompany>
 MEMBOUND_ALWAYS_INLINE void sums_of_rows(const Terms& terms, std::int64_t cols,
                                          typename Lanes<T>::A* sums, Company company = {}) {

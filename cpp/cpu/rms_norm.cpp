@@ -30,8 +30,8 @@ bool is_in_place(const RmsNormProblem& problem) {
   return was_read(problem.out) || (problem.residual != nullptr && was_read(problem.residual_out));
 }
 
-// Reading 16-bit parameters as they are costs a conversion per row and element. Enough rows pay for
-// widening them once; stores around the cache need their lines undivided for that.
+// Reading 16-bit parameters in place costs a conversion per row and element: with enough rows,
+// widening them once is faster. Non-temporal stores then need line-aligned rows.
 bool pays_to_widen(const RmsNormProblem& problem, bool bypass_cache) {
   constexpr std::int64_t kRows = 16;
   const std::size_t size = dtype_size(problem.dtype);
@@ -41,7 +41,7 @@ bool pays_to_widen(const RmsNormProblem& problem, bool bypass_cache) {
   return on_lines || !bypass_cache;
 }
 
-// What all rows share; row pointers and their number come with each run.
+// What all rows share. Each run sets row pointers and the number of rows.
 RmsNormRows shared_part(const RmsNormProblem& problem) {
   RmsNormRows rows{};
   rows.dtype = problem.dtype;
@@ -67,7 +67,7 @@ RmsNormRows shared_part(const RmsNormProblem& problem) {
   rows.eps = problem.eps;
   const NormMemory memory = norm_memory(matrix_bytes(problem), problem.gate != nullptr);
   rows.ask_ahead = memory.ask_ahead;
-  // Never in place: the lines are there.
+  // Not for in-place calls: those lines are in the cache already.
   rows.bypass_cache = memory.around_cache && !is_in_place(problem);
   set_safe_range(rows, problem.dtype, problem.eps);
   return rows;
@@ -83,7 +83,7 @@ void prepare_parameters(PreparedNorm& norm, const RmsNormProblem& problem, bool 
     if (weight.data == nullptr) weight = ones(weight);
     widen = true;
   }
-  // Kernels find both in one form, and no bias alone.
+  // Kernels need both in one form, and never a bias alone.
   if (bias.data != nullptr) {
     if (weight.data == nullptr) weight = ones(weight);
     widen = widen || !is_native(weight) || !is_native(bias);

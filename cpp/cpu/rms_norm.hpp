@@ -6,18 +6,18 @@
 #include "cpu/rows.hpp"
 #include "ops/rms_norm.hpp"
 
-// How rows of a norm come to the kernels, for the back ends that do something with its result.
+// How back ends that use the result of a norm pass its rows to the kernels.
 namespace membound::cpu {
 
-// What all rows share, and the parameters that it points into; row pointers and their number come
-// with each run.
+// What all rows share, and the parameters it points to. Each run sets row pointers and the number
+// of rows.
 struct PreparedNorm {
   RmsNormRows rows;
   PreparedWeight weight, bias;
 };
 PreparedNorm prepare_norm(const RmsNormProblem& problem, const KernelTable& table);
 
-// The sums of squares that kernels trust, and how they scale the others.
+// The range in which kernels accept a plain sum of squares, and how they rescale rows outside it.
 template <class Rows>
 void set_safe_range(Rows& rows, DType dtype, double eps) {
   const bool wide = accumulate_dtype(dtype) == DType::kFloat64;
@@ -34,8 +34,8 @@ void set_safe_range(Rows& rows, DType dtype, double eps) {
              };
 }
 
-// Moves to the rows from `row` on, at most rows.rows, fewer where a layout leaves its innermost
-// axis. Arrays that the problem lacks stay as they are.
+// Moves to the rows from `row` on: at most rows.rows, fewer where a layout's innermost axis ends.
+// Arrays that the problem lacks are left alone.
 void enter_rows(RmsNormRows& rows, const RmsNormProblem& problem, std::int64_t row);
 
 }  // namespace membound::cpu

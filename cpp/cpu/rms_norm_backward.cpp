@@ -33,7 +33,7 @@ bool is_in_place(const RmsNormBackwardProblem& problem) {
   return was_read(problem.dx) || was_read(problem.dgate);
 }
 
-// What all rows share; row pointers and their number come with each run.
+// What all rows share. Each run sets row pointers and the number of rows.
 RmsNormBackwardRows shared_part(const RmsNormBackwardProblem& problem) {
   RmsNormBackwardRows rows{};
   rows.dtype = problem.dtype;
@@ -41,7 +41,7 @@ RmsNormBackwardRows shared_part(const RmsNormBackwardProblem& problem) {
   rows.norm_before_gate = problem.norm_before_gate;
   const NormMemory memory = norm_memory(matrix_bytes(problem), problem.gate != nullptr);
   rows.ask_ahead = memory.ask_ahead;
-  // Never in place: the lines are there.
+  // Not for in-place calls: those lines are in the cache already.
   rows.bypass_cache = memory.around_cache && !is_in_place(problem);
   rows.cols = problem.cols;
   rows.dy_row_stride = row_stride(problem.dy_rows);
@@ -70,7 +70,7 @@ std::array<MatrixField, 6> fields_of(RmsNormBackwardRows& rows) {
           matrix_field(rows.dgate, rows.dgate_row_stride, rows.dgate_col_stride)};
 }
 
-// Rows [first, last) of the problem, cut where a layout leaves its innermost axis. This thread goes
+// Rows [first, last) of the problem, split where a layout's innermost axis ends. This thread goes
 // on to row `end`.
 void run_rows(const RmsNormBackwardProblem& problem, RmsNormBackwardRows rows,
               const KernelTable& table, std::int64_t first, std::int64_t last, std::int64_t end) {

@@ -10,12 +10,12 @@
 #include "cpu/parallel.hpp"
 #include "membound/device_buffer.hpp"
 
-// dweight and dbias of the norms on the CPU: sums down the columns in a tree that the number of
-// rows fixes.
+// dweight and dbias of the norms: sums over the rows, in a reduction tree that depends on the
+// number of rows alone.
 namespace membound::cpu {
 
-// Rows whose sums for dweight and dbias are one task of one thread: blocks in sequence. At most 64
-// chunks keep the partial sums below 1 % of the traffic.
+// A chunk is a range of rows that one thread sums for dweight and dbias, block after block. At most
+// 64 chunks keep the partial sums below 1 % of the memory traffic.
 struct Chunks {
   std::int64_t rows_each;
   std::int64_t count;
@@ -28,14 +28,14 @@ inline Chunks chunks_of(std::int64_t rows) {
 }
 
 struct ColumnGradients {
-  DType dtype;  // of x; sums have its accumulate dtype
+  DType dtype;  // of x; sums use its accumulate dtype
   std::int64_t rows, cols;
   bool centred;
   bool accumulate;
   OutputColumns dweight, dbias;
 };
 
-// Sums down the columns: dy * h for dweight and, of centred rows, dy for dbias.
+// Column sums: dy * h for dweight and, for centred rows, dy for dbias.
 struct ColumnSums {
   ColumnSums(const ColumnGradients& of, std::int64_t chunks)
       : kinds(of.centred ? 2 : 1),
@@ -45,7 +45,7 @@ struct ColumnSums {
         totals(static_cast<std::size_t>(kinds * chunks * padded) * sizeof(double), Device::cpu()),
         chunks_(chunks) {}
 
-  // Of one block of rows, in the dtype of sums; kind 0 is for dweight, 1 for dbias.
+  // The sums of one block of rows, in the accumulate dtype. kind: 0 for dweight, 1 for dbias.
   char* block(int kind, std::int64_t chunk) const {
     return blocks.as<char>() + static_cast<std::size_t>(chunk * kinds + kind) * block_bytes;
   }
@@ -63,7 +63,8 @@ struct ColumnSums {
 };
 
 // run_rows(task, weight_sum, bias_sum, first, last, end) adds rows [first, last) to the sums; its
-// thread goes on to row `end`. task: the first chunk of this thread's, whose blocks are used again.
+// thread goes on to row `end`. task: the first chunk of the thread, whose block buffers all its
+// chunks reuse.
 template <class RunRows>
 void sum_columns(const ColumnGradients& of, const KernelTable& table, std::int64_t grain,
                  const RunRows& run_rows) {

@@ -64,7 +64,7 @@ class Backward {
     of.x = area_.slot(task, kX);
     of.dy_row_stride = of.x_row_stride = area_.stride();
     of.dy_col_stride = of.x_col_stride = 1;
-    // Statistics lie in the rows of one slot: means, reciprocals of deviations, ones.
+    // The statistics share one slot: rstd first, the means kBlockOfRows numbers later.
     of.rstd = area_.slot(task, kStatistics);
     of.rstd_row_stride = 1;
     if (problem_.centred()) {
@@ -108,8 +108,8 @@ class Backward {
     }
   }
 
-  // What takes normal rows as the forward rounded them: dweight's sums, those of rows whose rstd is
-  // 1, and the gradient of a gate after the norm, that of such rows without a weight.
+  // Gradients that need h as the forward rounded it: dweight, from rounded rows with rstd 1, and
+  // the gradient of a gate after the norm, from rounded rows without a weight.
   void use_rounded(std::int64_t task, RmsNormBackwardRows of, void* weight_sum,
                    std::int64_t row) const {
     void* const normal = area_.slot(task, kNormal);

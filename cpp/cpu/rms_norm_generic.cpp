@@ -42,7 +42,7 @@ class Forward {
     return factor_of(problem_.weight, problem_.weight_offset, problem_.cols, problem_.accumulate);
   }
 
-  // The kernels' part: all of it, or what comes before the first rounding.
+  // What the kernels compute: everything, or all before the first rounding.
   PreparedNorm prepared() const {
     const RowLayout layout = area_.layout();
     RmsNormProblem part{};
@@ -103,7 +103,7 @@ class Forward {
     return rows.rows;
   }
 
-  // What follows the first rounding.
+  // The steps after the first rounding.
   void finish(std::int64_t task, std::int64_t rows) const {
     void* const x = area_.slot(task, kX);
     void* const rounded = area_.slot(task, kRounded);

@@ -38,7 +38,7 @@ PreparedNorm prepare_norm_into(const QuantScratch& scratch, RmsNormProblem norm,
   return prepared;
 }
 
-// As many rows at a time as the scratch holds: it stays in the first cache.
+// As many rows at a time as the scratch holds: it stays in the L1 cache.
 void run(const NormAndCodes& rows, const QuantScratch& scratch, const KernelTable& table) {
   NormAndCodes part = rows;
   for (std::int64_t first = 0; first < rows.rows; first += scratch.rows) {

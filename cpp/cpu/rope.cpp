@@ -14,18 +14,18 @@ namespace membound::cpu {
 
 namespace {
 
-// Pairs whose cos and sin are held at once, and the numbers that are held of them.
+// The most pairs whose cos and sin are buffered at once, and the size of the buffer.
 constexpr std::int64_t kPairs = 256;
 constexpr std::int64_t kHeld = 2048;
 static_assert(2 * rope_width(kPairs, true) <= kHeld);
 
-// The table of cos and sin for some tokens, of which each has the width of its pairs.
+// The cos and sin of some tokens, each as wide as its pairs.
 struct Held {
   double* const cos = thread_array<double, 2 * kHeld>();
   double* const sin = cos + kHeld;
 };
 
-// What the rows of one array have in common in all of a call.
+// What all rows of one array share throughout a call.
 RopeRows shared_part(const RopeProblem& problem, const RopeHeads& heads) {
   RopeRows rows{};
   rows.dtype = problem.dtype;
@@ -56,7 +56,7 @@ class Turner {
     for (int i = 0; i < p_.count; ++i) rows_[i] = shared_part(p_, p_.arrays[i]);
   }
 
-  // Tokens [first, last) of all, sequences one after the other.
+  // Rotates tokens [first, last), counted over all sequences.
   void turn(std::int64_t first, std::int64_t last) const {
     for (std::int64_t token = first; token < last;) {
       const std::int64_t b = token / p_.seq, s = token % p_.seq;
@@ -152,7 +152,7 @@ void rope_frequencies(const RopeFrequenciesProblem& problem) {
                sums + part * pairs);
     }
   });
-  // The forward turned the other way round than the gradients do: inverse here is no inverse there.
+  // The gradient rotates the other way: p.inverse means that the forward was not inverse.
   const double sign = p.inverse ? 1 : -1;
   for (std::int64_t j = 0; j < pairs; ++j) {
     double sum = 0;

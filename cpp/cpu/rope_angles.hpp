@@ -8,21 +8,21 @@
 #include "cpu/isa.hpp"
 #include "ops/rope.hpp"
 
-// What ops that turn heads on the CPU share.
+// What CPU ops that rotate heads share.
 namespace membound::cpu {
 
 inline const char* bytes_of(const void* data) { return static_cast<const char*>(data); }
 
 inline std::int64_t size_of(DType dtype) { return static_cast<std::int64_t>(dtype_size(dtype)); }
 
-// cos and sin of some pairs, in sequence: of the first and of the second elements, which stand in
-// the same place unless a table has a column for each.
+// Where cos and sin of some pairs go, contiguously: [0] for the first elements, [1] for the second.
+// Both point to the same memory unless the table has one column per element.
 struct RopePairTurns {
   void* cos[2];
   void* sin[2];
 };
 
-// Those of pairs [first, first + pairs) of one token.
+// Computes cos and sin of pairs [first, first + pairs) of one token.
 class RopeTokenAngles {
  public:
   RopeTokenAngles(const RopeProblem& problem, const KernelTable& table)
@@ -40,7 +40,7 @@ class RopeTokenAngles {
   }
 
  private:
-  // element: of each pair the first, 0, or the second. The transpose takes the other's sine.
+  // element: 0 for the first of each pair, 1 for the second. The transpose takes the other's sine.
   void of_elements(std::int64_t b, std::int64_t s, std::int64_t first, std::int64_t last,
                    int element, void* cos, void* sin) const {
     const auto run = [&](int axis, std::int64_t from, std::int64_t end, std::int64_t step) {
@@ -86,7 +86,7 @@ class RopeTokenAngles {
       const std::int64_t row = table.at(axis, b, p_.own_rows ? s : position);
       return bytes_of(table.data) + size_of(p_.table_dtype) * (row + element * table.second);
     };
-    if (!found || lost) {  // no turn, or no such row: one number
+    if (!found || lost) {  // without a position: no rotation; outside the table: NaN
       run.cos = found ? &kNan : &kOne;
       run.sin = found ? &kNan : &kNone;
       run.table_dtype = DType::kFloat64;
@@ -108,10 +108,10 @@ class RopeTokenAngles {
   const KernelTable& table_;
 };
 
-// Those of some tokens in the order of kernels. `storage` has width() numbers for each token.
+// cos and sin of several tokens, in the order that kernels take. A token takes width() numbers.
 class ArrangedAngles {
  public:
-  // pairs: the most of a token.
+  // pairs: the most per token.
   ArrangedAngles(const RopeProblem& problem, const KernelTable& table, std::int64_t pairs)
       : p_(problem),
         table_(table),
@@ -120,7 +120,7 @@ class ArrangedAngles {
         part_(rope_width(pairs, problem.interleaved)) {}
 
   std::int64_t width() const { return each_ ? 2 * part_ : part_; }
-  // From the numbers of the first elements to those of the second.
+  // The distance from the numbers of the first elements to those of the second.
   std::int64_t second() const { return each_ ? part_ : 0; }
 
   template <std::int64_t kPairs>

@@ -4,8 +4,8 @@
 
 #include "cpu/exponential.hpp"
 
-// silu(z) = z / (1 + exp(-z)) of every lane, and its slope. Both are finite where z is, have their
-// limits at infinite z, and are subnormal only where they should be.
+// silu(z) = z / (1 + exp(-z)) of every lane, and its slope. Both are finite for finite z, have
+// their limits at infinite z, and are subnormal only where the exact result is.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
@@ -31,7 +31,7 @@ MEMBOUND_ALWAYS_INLINE Silu<V> silu_with_slope(V z) {
   using E = Exponential<A>;
   const Odds<V> odds = odds_of<A>(z);
   const V inverse = 1 / odds.sum;
-  const V within = odds.z * inverse * E::kScale;  // an ulp worse than by division, which takes long
+  const V within = odds.z * inverse * E::kScale;  // an ulp worse than the division, which is slow
   const V s = inverse * E::kScale, rest = odds.against * inverse;
   return {z > E::kHighest ? z : within, s * multiply_add(odds.z, rest, V{} + 1)};
 }

@@ -13,7 +13,7 @@ namespace membound::cpu {
 
 namespace {
 
-// What all rows share; row pointers, their number and what they keep come with each run.
+// What all rows share. Each run sets row pointers, the number of rows and what they keep.
 SoftmaxRows shared_part(const SoftmaxProblem& problem) {
   SoftmaxRows rows{};
   rows.dtype = problem.dtype;
@@ -29,7 +29,7 @@ SoftmaxRows shared_part(const SoftmaxProblem& problem) {
   rows.first_kept = problem.cols;
   const std::int64_t bytes =
       problem.rows * problem.cols * static_cast<std::int64_t>(dtype_size(problem.dtype));
-  // Never in place: the lines are there.
+  // Not for in-place calls: those lines are in the cache already.
   rows.bypass_cache = problem.out != problem.x && pays_to_bypass_cache(bytes);
   rows.ask_ahead = ask_distance(bytes) != 0;
   return rows;

@@ -36,7 +36,8 @@ void softmax_backward(const SoftmaxBackwardProblem& problem) {
   shared.dx_row_stride = row_stride(problem.dx_rows);
   shared.dx_col_stride = problem.dx_col_stride;
   const std::int64_t row_bytes = 3 * problem.cols * static_cast<std::int64_t>(dtype_size(dtype));
-  // All three matrices count, as two do elsewhere. Never in place: the lines are there.
+  // All three matrices count, as two do elsewhere. Not for in-place calls: those lines are in the
+  // cache already.
   shared.bypass_cache = problem.dx != problem.dy && problem.dx != problem.y &&
                         pays_to_bypass_cache(problem.rows * row_bytes / 2);
   const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerThread / row_bytes);

@@ -9,7 +9,7 @@ namespace {
 
 // tanh(u) and its slope, accurate where either is small: with e = exp(-2 |u|) = power + growth *
 // power they are (1 - e) / (1 + e) and 4 e / (1 + e)^2, and 1 - power is exact. A slope below
-// exp(kFar) is 0.
+// exp(kSubnormalEdge) is 0.
 template <class V>
 struct Tanh {
   V value, slope;

@@ -2,16 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// One area for each thread, for work areas that are too large for a small stack (128 KiB under
-// musl). A kernel that runs while its caller keeps a table of angles there uses none itself.
-// No std:: header, as kernels include it.
+// One scratch area per thread, for buffers too large for a small stack (128 KiB under musl). A
+// kernel whose caller keeps an angle table there must not use it. No std:: header here: kernels
+// include this one.
 namespace membound::cpu {
 
 inline constexpr long kThreadMemoryBytes = 128 << 10;
 
 void* thread_memory() noexcept;  // aligned to 64 bytes
 
-// The area as count numbers of A.
+// The area as kCount numbers of type A.
 template <class A, long kCount>
 A* thread_array() noexcept {
   static_assert(kCount * long{sizeof(A)} <= kThreadMemoryBytes);

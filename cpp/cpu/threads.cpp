@@ -23,7 +23,7 @@ namespace membound {
 namespace {
 
 std::atomic<int> forced_threads{0};
-std::atomic<int> detected_threads{0};  // 0: not looked at yet
+std::atomic<int> detected_threads{0};  // 0: not detected yet
 
 int allowed_cores() {
 #if defined(__linux__)
@@ -33,7 +33,7 @@ int allowed_cores() {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-// Cores that one cgroup folder grants; infinity where it sets no limit.
+// Cores that one cgroup folder grants; infinity without a limit.
 double quota_of(const std::string& folder, bool version_2) {
   double quota = -1, period = 0;
   if (version_2) {
@@ -46,7 +46,7 @@ double quota_of(const std::string& folder, bool version_2) {
 }
 
 // The smallest quota from the process's cgroup up to the root of the mount. A container may show
-// the host's path while its own limit lies at the root, so the root is always asked.
+// the host's path while its own limit is at the root, so the root is always checked.
 double cgroup_cores() {
   double cores = INFINITY;
   std::ifstream groups("/proc/self/cgroup");

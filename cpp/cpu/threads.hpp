@@ -4,7 +4,7 @@
 
 namespace membound::cpu {
 
-// Forgets the detected number of threads: a forked child may live under other limits.
+// Drops the detected number of threads: a forked child may run under other limits.
 void forget_thread_limit() noexcept;
 
 }  // namespace membound::cpu

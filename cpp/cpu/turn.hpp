@@ -4,8 +4,8 @@
 
 #include "cpu/piece.hpp"
 
-// Rotary embedding of one step, for units per instruction set. cos and sin are arranged (see
-// kernels/rope.hpp).
+// Rotary embedding of one step, for the units per instruction set. cos and sin are arranged as
+// kernels/rope.hpp says.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
@@ -14,8 +14,8 @@ struct Halves {
   Pair<V> first, second;
 };
 
-// The first and the second elements of some pairs. The numbers that the second turn by are behind
-// those of the first, or the same where `second` is 0.
+// Rotates the first and the second elements of some pairs. `second` is the distance to the cos and
+// sin of the second elements; 0: both share theirs.
 template <class V, class A>
 MEMBOUND_ALWAYS_INLINE Halves<V> turned_halves(Pair<V> a, Pair<V> b, const A* cos, const A* sin,
                                                std::int64_t second) {
@@ -42,9 +42,9 @@ MEMBOUND_ALWAYS_INLINE V neighbours_swapped(V value) {
   }
 }
 
-// The step of pairs of neighbours from element `at` of all that turn. Even and odd elements of
-// bfloat16 come apart; otherwise cos and sin have every number twice, sin with the sign of its
-// term.
+// Rotates one step of interleaved pairs, `at` being its first element among the rotated ones. For
+// bfloat16, even and odd elements are in separate vectors; otherwise cos and sin hold every number
+// twice, with the sign in sin.
 template <class T>
 MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> turned_neighbours(
     Pair<typename Lanes<T>::V> value, std::int64_t at, const typename Lanes<T>::A* cos,

@@ -14,19 +14,18 @@
 #include "membound/device_buffer.hpp"
 #include "membound/dtype.hpp"
 
-// Matrices whose neighbours lie in columns, as transposed ones: read row by row, each element would
-// take a line of memory for itself. Some rows at a time pass through a buffer, in the order of
-// memory (Zen 4, one thread, 4096 x 4096 float32 transposed: rms_norm 28 ms, softmax 32; torch 130
-// and 62).
+// Tiled transpose for matrices whose columns are contiguous. Read row by row, each element would
+// use a cache line of its own; instead, some rows at a time pass through a buffer that is filled in
+// memory order.
 namespace membound::cpu {
 
-// A matrix among the arguments of a kernel.
+// A matrix among a kernel's arguments.
 struct MatrixField {
   const void** data;
   std::int64_t* row_stride;
   std::int64_t* col_stride;
   bool is_written;
-  bool is_codes = false;  // an element is a byte, whatever the dtype of the rows
+  bool is_codes = false;  // elements are bytes, whatever the dtype of the rows
 
   bool is_upright() const {
     return *data != nullptr && *col_stride != 1 && std::abs(*row_stride) < std::abs(*col_stride);
@@ -43,7 +42,7 @@ inline MatrixField codes_field(void*& data, std::int64_t& row_stride, std::int64
   return {const_cast<const void**>(&data), &row_stride, &col_stride, true, true};
 }
 
-// As many rows of as many elements as 16 bytes hold.
+// A square tile of elements, transposed in registers; its side is what 16 bytes hold.
 template <class T>
 class Square {
   using Line [[gnu::vector_size(16)]] = T;
@@ -51,7 +50,7 @@ class Square {
  public:
   static constexpr int kSide = 16 / static_cast<int>(sizeof(T));
 
-  // Rows of `from` to columns of `to`; strides between rows.
+  // Copies rows of `from` to columns of `to`; strides between rows.
   static void turn(const T* from, std::int64_t from_stride, T* to, std::int64_t to_stride) {
     Line lines[kSide];
     for (int i = 0; i < kSide; ++i) std::memcpy(&lines[i], from + i * from_stride, sizeof(Line));
@@ -68,37 +67,37 @@ class Square {
 
  private:
   static constexpr std::make_integer_sequence<int, kSide> kPlaces{};
-  // Elements from kFirst on of both, in turn.
+  // Interleaves elements from kFirst on of a and b.
   template <int kFirst, int... kAt>
   static Line merge(Line a, Line b, std::integer_sequence<int, kAt...>) {
     return __builtin_shufflevector(a, b, (kFirst + kAt / 2 + kAt % 2 * kSide)...);
   }
 };
 
-// Rows that share lines of columns, of all matrices of a call as wide.
+// The buffers of all transposed matrices of a call, which share one width.
 class UprightRows {
  public:
   UprightRows(DType dtype, std::int64_t cols)
       : size_(static_cast<std::int64_t>(dtype_size(dtype))), cols_(cols) {}
 
-  // Whole lines of each column, as far as half a second cache holds the rows.
+  // Whole cache lines of each column, as many rows as half of a 1 MiB L2 cache holds.
   std::int64_t at_once() const {
     const std::int64_t of_line = kLine / size_;
     return std::clamp(kBytes / (cols_ * size_) / of_line * of_line, of_line, kMost);
   }
   bool pays(std::int64_t rows) const { return rows >= kFew && cols_ * size_ <= kWidest; }
 
-  // For at most so many rows of a matrix.
+  // A buffer for at most `rows` rows of a matrix.
   DeviceBuffer buffer(const MatrixField& matrix, std::int64_t rows) const {
     const std::int64_t bytes = std::min(at_once(), rows) * stride(matrix) * size_of(matrix);
     return DeviceBuffer(static_cast<std::size_t>(bytes), Device::cpu());
   }
-  // An odd number of lines, or rows of a column would share a set of the first cache.
+  // An odd number of cache lines: rows would otherwise map to one set of the L1 cache.
   std::int64_t stride(const MatrixField& matrix) const {
     return ((cols_ * size_of(matrix) / kLine + 1) | 1) * kLine / size_of(matrix);
   }
 
-  // `count` rows of a matrix to its buffer, or back.
+  // Copies `count` rows of a matrix to its buffer, or back.
   template <bool kBack>
   void copy(const MatrixField& matrix, void* buffer, std::int64_t count) const {
     switch (size_of(matrix)) {
@@ -115,7 +114,7 @@ class UprightRows {
  private:
   std::int64_t size_of(const MatrixField& matrix) const { return matrix.is_codes ? 1 : size_; }
 
-  // Out of line: inlined they are 8 KB for each op and size of an element.
+  // Not inlined: it is 8 KB for each op and element size.
   template <bool kBack, class T>
   [[gnu::noinline]] void copy_as(const MatrixField& matrix, void* buffer,
                                  std::int64_t count) const {
@@ -147,7 +146,7 @@ class UprightRows {
       for (std::int64_t row = 0; row < count; ++row) one(row, col);
     }
   }
-  // Memory's own order is lost on the hardware where each column is in another page.
+  // The hardware prefetcher loses track if each column is in another page.
   template <bool kBack, class T>
   static void ask_ahead(const T* column, std::int64_t cols, std::int64_t col_stride,
                         std::int64_t rows) {
@@ -159,15 +158,16 @@ class UprightRows {
   }
 
   static constexpr std::int64_t kLine = 64, kBytes = 512 << 10, kMost = 64, kFew = 4;
-  // A buffer of a line of such rows still pays (float32, 64 x 262144: softmax 482 to 36 ms).
+  // The widest row, of which a buffer of one line per column still pays off.
   static constexpr std::int64_t kWidest = 2 << 20;
-  // Columns; 8 are 10 to 20 % slower, 24 and 32 the same.
+  // Prefetch distance in columns; 8 is 10 to 20 % slower, 24 and 32 are no faster.
   static constexpr std::int64_t kAhead = 16;
   std::int64_t size_, cols_;
 };
 
-// run(part) for all rows, or for groups of them where that pays: `fields_of` tells the matrices of
-// a part, enter(part, rows, first) moves what else it has to its first row.
+// Calls run(part) for all rows, or for buffered groups of them if any matrix is transposed and that
+// pays off. `fields_of` lists the matrices of a part; enter(part, rows, first) moves its other
+// pointers to its first row.
 template <class Rows, class FieldsOf, class Enter, class Run>
 void run_by_memory(const Rows& rows, FieldsOf fields_of, Enter enter, Run run) {
   const UprightRows upright(rows.dtype, rows.cols);

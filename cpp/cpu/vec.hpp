@@ -6,15 +6,13 @@
 
 #include "core/numeric.hpp"
 
-// Vectors for the units per instruction set (cpu/kernels/*.cpp, compiled with MEMBOUND_CPU_ISA
-// set). Everything is internal to the unit and no std:: header with inline functions comes in: the
-// linker could keep a copy compiled for AVX-512 for a CPU without it.
-//
-// A row is read in steps of two vectors of the accumulate type (Pair). For bfloat16 the two hold
-// the even and the odd elements, which one shift and one mask yield; for the rest they hold the
-// first and the second half.
+// Vectors for the units per instruction set (cpu/kernels/*.cpp, one MEMBOUND_CPU_ISA each). All is
+// internal to the unit, and no std:: header with inline functions may be included: the linker could
+// keep an AVX-512 copy for a CPU without it. A row is read in steps of two vectors of the
+// accumulate type (Pair): for bfloat16 the even and the odd elements, which one shift and one mask
+// yield, otherwise the first and the second half.
 #define MEMBOUND_ALWAYS_INLINE inline __attribute__((always_inline))
-#define MEMBOUND_INLINED __attribute__((always_inline))  // behind the arguments of a lambda
+#define MEMBOUND_INLINED __attribute__((always_inline))  // goes after the parameters of a lambda
 
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
@@ -50,7 +48,7 @@ MEMBOUND_ALWAYS_INLINE To bit_copy(From from) {
   return to;
 }
 
-// At any alignment.
+// Unaligned.
 template <class V>
 MEMBOUND_ALWAYS_INLINE V load(const void* from) {
   V value;
@@ -74,10 +72,10 @@ MEMBOUND_ALWAYS_INLINE void store_pair(A* to, Pair<V> value) {
 }  // namespace
 }  // namespace membound::cpu::MEMBOUND_CPU_ISA
 
-// Each brings: multiply_add, at_least and at_most (value, or the bound where it is beyond; a NaN in
-// value stays), HalfRowF32 (the vector in which rows of float16 are computed),
-// load_halves, narrow_halves, round_to_half, deinterleave, horizontal_sum, stream, stream_fence;
-// AVX2 and AVX-512 also pack_bfloat16.
+// Each header defines multiply_add, at_least and at_most (clamps that keep a NaN in value),
+// HalfRowF32 (the vector that float16 rows are computed in), load_halves, narrow_halves,
+// round_to_half, deinterleave, horizontal_sum, stream, stream_fence; AVX2 and AVX-512 also
+// pack_bfloat16.
 #if defined(__AVX512F__)
 #include "cpu/vec_avx512.hpp"
 #elif defined(__AVX2__)
@@ -91,21 +89,21 @@ MEMBOUND_ALWAYS_INLINE void store_pair(A* to, Pair<V> value) {
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
-// To the nearest, ties to even, as bits in the upper half. A NaN stays one because its lower half
-// is zero: it comes from a bfloat16 or is the hardware's own, and prepared weights hold no other.
+// Rounds to nearest even; the result is in the upper half. A NaN survives because its lower half is
+// zero: it comes from a bfloat16 or the hardware, and prepared weights hold no other.
 MEMBOUND_ALWAYS_INLINE U32 round_to_bfloat16(F32 value) {
   const U32 bits = bit_copy<U32>(value);
   return bits + 0x7fffu + ((bits >> 16) & 1u);
 }
 
 #if !defined(__AVX2__)
-// Even and odd elements back in sequence.
+// Merges even and odd elements back into sequence.
 MEMBOUND_ALWAYS_INLINE U32 pack_bfloat16(Pair<F32> value) {
   return (round_to_bfloat16(value.first) >> 16) | (round_to_bfloat16(value.second) & 0xffff0000u);
 }
 #endif
 
-// How rows of T are read and written. step elements make a Pair.
+// How rows of T are read and written. A Pair holds kStep elements.
 template <class T>
 struct Lanes;
 
@@ -172,7 +170,7 @@ struct Lanes<float> : PlainLanes<float, F32> {};
 template <>
 struct Lanes<double> : PlainLanes<double, F64> {};
 
-// A whole step.
+// Writes a whole step.
 template <bool kAroundCache, class T>
 MEMBOUND_ALWAYS_INLINE void write_step(T* to, Pair<typename Lanes<T>::V> value) {
   if constexpr (kAroundCache) {

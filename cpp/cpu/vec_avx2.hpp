@@ -11,7 +11,7 @@ typedef F32 HalfRowF32;
 MEMBOUND_ALWAYS_INLINE F32 multiply_add(F32 a, F32 b, F32 c) { return _mm256_fmadd_ps(a, b, c); }
 MEMBOUND_ALWAYS_INLINE F64 multiply_add(F64 a, F64 b, F64 c) { return _mm256_fmadd_pd(a, b, c); }
 
-// The instruction gives its second operand where there is a NaN.
+// The instruction returns its second operand if either is NaN.
 MEMBOUND_ALWAYS_INLINE F32 at_least(F32 value, F32 bound) { return _mm256_max_ps(bound, value); }
 MEMBOUND_ALWAYS_INLINE F64 at_least(F64 value, F64 bound) { return _mm256_max_pd(bound, value); }
 MEMBOUND_ALWAYS_INLINE F32 at_most(F32 value, F32 bound) { return _mm256_min_ps(bound, value); }
@@ -31,21 +31,21 @@ MEMBOUND_ALWAYS_INLINE __m256i narrow_halves(Pair<F32> value) {
 }
 MEMBOUND_ALWAYS_INLINE F32 round_to_half(F32 value) { return _mm256_cvtph_ps(narrow_half(value)); }
 
-// As with AVX-512, on the 16-bit halves: 9 operations for 11.
+// On 16-bit halves, as with AVX-512: 9 instructions instead of 11.
 MEMBOUND_ALWAYS_INLINE __m256i pack_bfloat16(Pair<F32> value) {
   const __m256i even = bit_copy<__m256i>(value.first);
   const __m256i odd = bit_copy<__m256i>(value.second);
   constexpr int kOdd = 0xaa;
   const __m256i upper = _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, kOdd);
   const __m256i lower = _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), kOdd);
-  // The carry of lower + 0x7fff + (upper & 1): bit 15 of the average that rounds up.
+  // The carry of lower + 0x7fff + (upper & 1) is bit 15 of the rounded-up average.
   const __m256i rounding =
       _mm256_or_si256(_mm256_and_si256(upper, _mm256_set1_epi16(1)), _mm256_set1_epi16(0x7ffe));
   const __m256i carry = _mm256_srli_epi16(_mm256_avg_epu16(lower, rounding), 15);
   return _mm256_add_epi16(upper, carry);
 }
 
-// Halves of a sequence to its even and its odd elements.
+// Splits a sequence into its even and its odd elements.
 MEMBOUND_ALWAYS_INLINE __m256 in_order(__m256 value) {
   return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(value), _MM_SHUFFLE(3, 1, 2, 0)));
 }
@@ -54,7 +54,7 @@ MEMBOUND_ALWAYS_INLINE Pair<F32> deinterleave(Pair<F32> value) {
           in_order(_mm256_shuffle_ps(value.first, value.second, _MM_SHUFFLE(3, 1, 3, 1)))};
 }
 
-// Halves onto halves, down to one.
+// Adds half to half, down to one element.
 MEMBOUND_ALWAYS_INLINE float horizontal_sum(F32 value) {
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps(value, 1));
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -65,7 +65,7 @@ MEMBOUND_ALWAYS_INLINE double horizontal_sum(F64 value) {
   return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
-// A store that does not bring the line into the cache. `to` is a multiple of the vector's size.
+// A non-temporal store. `to` must be aligned to the vector.
 template <class V>
 MEMBOUND_ALWAYS_INLINE void stream(void* to, V value) {
   _mm256_stream_si256(static_cast<__m256i*>(to), bit_copy<__m256i>(value));

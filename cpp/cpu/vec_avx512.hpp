@@ -10,15 +10,13 @@ namespace {
 MEMBOUND_ALWAYS_INLINE F32 multiply_add(F32 a, F32 b, F32 c) { return _mm512_fmadd_ps(a, b, c); }
 MEMBOUND_ALWAYS_INLINE F64 multiply_add(F64 a, F64 b, F64 c) { return _mm512_fmadd_pd(a, b, c); }
 
-// Rows of float16 go 256 bits at a time: converting 512 takes more than twice as long (Zen 4, 16 of
-// 1.3 against 4 x 8 of 0.5 cycles; whole rows 1.4 times as fast).
+// float16 rows use 256-bit vectors: a 512-bit conversion takes more than twice as long on Zen 4.
 typedef float HalfRowF32 __attribute__((vector_size(32)));
 MEMBOUND_ALWAYS_INLINE HalfRowF32 multiply_add(HalfRowF32 a, HalfRowF32 b, HalfRowF32 c) {
   return _mm256_fmadd_ps(a, b, c);
 }
 
-// The instruction gives its second operand where there is a NaN; a comparison and a blend take long
-// (silu of 16 float32: 5.6 -> 4.4 ns).
+// The instruction returns its second operand if either is NaN; a comparison and a blend are slower.
 MEMBOUND_ALWAYS_INLINE F32 at_least(F32 value, F32 bound) { return _mm512_max_ps(bound, value); }
 MEMBOUND_ALWAYS_INLINE F64 at_least(F64 value, F64 bound) { return _mm512_max_pd(bound, value); }
 MEMBOUND_ALWAYS_INLINE HalfRowF32 at_least(HalfRowF32 value, HalfRowF32 bound) {
@@ -52,8 +50,8 @@ MEMBOUND_ALWAYS_INLINE HalfRowF32 round_to_half(HalfRowF32 value) {
   return _mm256_cvtph_ps(narrow_half(value));
 }
 
-// Even and odd elements to bfloat16 in sequence, to the nearest, ties to even: 6 operations on the
-// 16-bit halves, where rounding in 32 bits and merging takes 10 (18 % of the time in cache).
+// Rounds even and odd elements to bfloat16 (nearest even) and merges them: 6 instructions on 16-bit
+// halves instead of 10.
 MEMBOUND_ALWAYS_INLINE __m512i pack_bfloat16(Pair<F32> value) {
   const __m512i even = bit_copy<__m512i>(value.first);
   const __m512i odd = bit_copy<__m512i>(value.second);
@@ -63,14 +61,14 @@ MEMBOUND_ALWAYS_INLINE __m512i pack_bfloat16(Pair<F32> value) {
   const __m512i one = _mm512_set1_epi16(1);
   const __m512i lower = _mm512_permutex2var_epi16(even, lower_of, odd);
   const __m512i upper = _mm512_permutex2var_epi16(even, _mm512_add_epi16(lower_of, one), odd);
-  // The carry of lower + 0x7fff + (upper & 1): bit 15 of the average that rounds up.
+  // The carry of lower + 0x7fff + (upper & 1) is bit 15 of the rounded-up average.
   constexpr int kAndOr = 0xea;  // (a & b) | c
   const __m512i rounding = _mm512_ternarylogic_epi32(upper, one, _mm512_set1_epi16(0x7ffe), kAndOr);
   const __m512i carry = _mm512_srli_epi16(_mm512_avg_epu16(lower, rounding), 15);
   return _mm512_add_epi16(upper, carry);
 }
 
-// Halves of a sequence to its even and its odd elements.
+// Splits a sequence into its even and its odd elements.
 MEMBOUND_ALWAYS_INLINE Pair<F32> deinterleave(Pair<F32> value) {
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
@@ -78,7 +76,7 @@ MEMBOUND_ALWAYS_INLINE Pair<F32> deinterleave(Pair<F32> value) {
           _mm512_permutex2var_ps(value.first, odd, value.second)};
 }
 
-// Halves onto halves, down to one.
+// Adds half to half, down to one element.
 MEMBOUND_ALWAYS_INLINE float horizontal_sum(HalfRowF32 value) {
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps(value, 1));
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -95,7 +93,7 @@ MEMBOUND_ALWAYS_INLINE double horizontal_sum(F64 value) {
   return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
-// A store that does not bring the line into the cache. `to` is a multiple of the vector's size.
+// A non-temporal store. `to` must be aligned to the vector.
 template <class V>
 MEMBOUND_ALWAYS_INLINE void stream(void* to, V value) {
   if constexpr (sizeof(V) == 64) {

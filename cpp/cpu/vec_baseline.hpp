@@ -12,14 +12,14 @@ namespace {
 
 typedef F32 HalfRowF32;
 
-// No fused instruction here: the product is rounded too.
+// No FMA here: the product is rounded as well.
 template <class V>
 MEMBOUND_ALWAYS_INLINE V multiply_add(V a, V b, V c) {
   return a * b + c;
 }
 
 #if defined(__SSE2__)
-// The instruction gives its second operand where there is a NaN.
+// The instruction returns its second operand if either is NaN.
 MEMBOUND_ALWAYS_INLINE F32 at_least(F32 value, F32 bound) { return _mm_max_ps(bound, value); }
 MEMBOUND_ALWAYS_INLINE F64 at_least(F64 value, F64 bound) { return _mm_max_pd(bound, value); }
 MEMBOUND_ALWAYS_INLINE F32 at_most(F32 value, F32 bound) { return _mm_min_ps(bound, value); }
@@ -35,14 +35,14 @@ MEMBOUND_ALWAYS_INLINE V at_most(V value, V bound) {
 }
 #endif
 
-// Below 2^31 a signed comparison says the same, and is one instruction in SSE2.
+// Below 2^31 a signed comparison gives the same result, and SSE2 has an instruction for it.
 typedef std::int32_t I32 __attribute__((vector_size(kVectorBytes)));
 MEMBOUND_ALWAYS_INLINE U32 select_above(U32 value, std::int32_t limit, U32 above, U32 otherwise) {
   const U32 mask = bit_copy<U32>(bit_copy<I32>(value) > limit);
   return (above & mask) | (otherwise & ~mask);
 }
 
-// float16 by integer operations. Multiplying by 2^112 moves the exponent, and is exact for
+// float16 by integer operations. The product with 2^112 rebiases the exponent, exactly for
 // subnormals too.
 MEMBOUND_ALWAYS_INLINE F32 widen_half(U32 half) {
   const U32 magnitude = half & 0x7fffu;
@@ -55,7 +55,8 @@ MEMBOUND_ALWAYS_INLINE F32 widen_half(U32 half) {
 MEMBOUND_ALWAYS_INLINE U32 narrow_half(F32 value) {
   const U32 bits = bit_copy<U32>(value);
   const U32 magnitude = bits & 0x7fffffffu;
-  // Normal: round to even at bit 13. Below 2^-14: adding 0.5 lets the hardware round at 2^-24.
+  // Normal numbers: round to even at bit 13. Below 2^-14: adding 0.5 makes the hardware round at
+  // 2^-24.
   const U32 normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - (112u << 23)) >> 13;
   const U32 small = bit_copy<U32>(bit_copy<F32>(magnitude) + 0.5f) - 0x3f000000u;
   U32 half = select_above(magnitude, 0x387fffff, normal, small);
@@ -81,7 +82,7 @@ MEMBOUND_ALWAYS_INLINE Pair<V> load_halves(const void* from) {
 }
 MEMBOUND_ALWAYS_INLINE U16 narrow_halves(Pair<F32> value) {
 #if defined(__SSE2__)
-  // SSE2 packs signed numbers only; shifting the sign in from bit 15 keeps every pattern.
+  // SSE2 packs with signed saturation only; sign extension from bit 15 keeps every pattern.
   const auto extended = [](U32 half) {
     return _mm_srai_epi32(_mm_slli_epi32(bit_copy<__m128i>(half), 16), 16);
   };
@@ -95,19 +96,19 @@ MEMBOUND_ALWAYS_INLINE U16 narrow_halves(Pair<F32> value) {
 }
 MEMBOUND_ALWAYS_INLINE F32 round_to_half(F32 value) { return widen_half(narrow_half(value)); }
 
-// Halves of a sequence to its even and its odd elements.
+// Splits a sequence into its even and its odd elements.
 MEMBOUND_ALWAYS_INLINE Pair<F32> deinterleave(Pair<F32> value) {
   return {__builtin_shufflevector(value.first, value.second, 0, 2, 4, 6),
           __builtin_shufflevector(value.first, value.second, 1, 3, 5, 7)};
 }
 
-// Halves onto halves, down to one.
+// Adds half to half, down to one element.
 MEMBOUND_ALWAYS_INLINE float horizontal_sum(F32 value) {
   return (value[0] + value[2]) + (value[1] + value[3]);
 }
 MEMBOUND_ALWAYS_INLINE double horizontal_sum(F64 value) { return value[0] + value[1]; }
 
-// A store that does not bring the line into the cache. `to` is a multiple of the vector's size.
+// A non-temporal store. `to` must be aligned to the vector.
 template <class V>
 MEMBOUND_ALWAYS_INLINE void stream(void* to, V value) {
 #if defined(__SSE2__)

@@ -45,20 +45,20 @@ MEMBOUND_ALWAYS_INLINE F32 round_to_half(F32 value) {
   return bit_copy<F32>(vcvt_f32_f16(narrow_half(value)));
 }
 
-// Halves of a sequence to its even and its odd elements.
+// Splits a sequence into its even and its odd elements.
 MEMBOUND_ALWAYS_INLINE Pair<F32> deinterleave(Pair<F32> value) {
   const auto first = bit_copy<float32x4_t>(value.first);
   const auto second = bit_copy<float32x4_t>(value.second);
   return {bit_copy<F32>(vuzp1q_f32(first, second)), bit_copy<F32>(vuzp2q_f32(first, second))};
 }
 
-// Halves onto halves, down to one.
+// Adds half to half, down to one element.
 MEMBOUND_ALWAYS_INLINE float horizontal_sum(F32 value) {
   return (value[0] + value[2]) + (value[1] + value[3]);
 }
 MEMBOUND_ALWAYS_INLINE double horizontal_sum(F64 value) { return value[0] + value[1]; }
 
-// The architecture has no vector store of this kind that pays; a plain one is right.
+// The non-temporal stores of the architecture do not pay off; a plain one is right.
 template <class V>
 MEMBOUND_ALWAYS_INLINE void stream(void* to, V value) {
   store(to, value);

@@ -5,8 +5,8 @@
 #include "cpu/kernels/weight.hpp"
 #include "cpu/piece.hpp"
 
-// A weight of another dtype, stride or with an offset, made ready once per call: offset + weight in
-// the accumulate type, each step in the order of Lanes<T>, zeros up to the end of the last step.
+// A weight of another dtype or stride, or with an offset, is converted once per call: offset +
+// weight in the accumulate type, each step in the order of Lanes<T>, zero-padded to a whole step.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
@@ -23,8 +23,8 @@ MEMBOUND_ALWAYS_INLINE float widen(Float16 value) {
 MEMBOUND_ALWAYS_INLINE float widen(float value) { return value; }
 MEMBOUND_ALWAYS_INLINE double widen(double value) { return value; }
 
-// The payload of a NaN is dropped unless the weight is of x's dtype: rounding to bfloat16 relies on
-// a lower half of zeros, and a weight read as it is would keep its payload too.
+// Drops the payload of a NaN unless the weight has x's dtype: rounding to bfloat16 relies on a zero
+// lower half, and a weight read in place keeps its payload too.
 template <bool kKeepNan, class V, class A>
 MEMBOUND_ALWAYS_INLINE V finish(V value, A offset) {
   if (offset != 0) value += offset;
@@ -32,7 +32,7 @@ MEMBOUND_ALWAYS_INLINE V finish(V value, A offset) {
   return value == value ? value : V{} + __builtin_nanf("");
 }
 
-// As many elements as two V hold, which are a step of another dtype's row.
+// Reads as many elements as two V hold: a step of a row of another dtype.
 template <class V>
 MEMBOUND_ALWAYS_INLINE Pair<V> read_step(const Float16* from) {
   return load_halves<V>(from);
@@ -51,7 +51,7 @@ MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> read_weight(const W* from, std
                                                               std::int64_t count) {
   using Row = Lanes<T>;
   if constexpr (sizeof(typename Lanes<W>::A) == sizeof(typename Row::A)) {
-    // bfloat16 is read as even and odd, so it fits itself alone.
+    // A bfloat16 step is read as even and odd elements, so it fits bfloat16 rows only.
     constexpr bool kFits = Lanes<W>::kEvenOdd == Row::kEvenOdd || !Lanes<W>::kEvenOdd;
     if constexpr (kFits) {
       if (stride == 1 && count >= Row::kStep) {
@@ -96,7 +96,7 @@ void prepare_for(const RmsNormWeight& weight) {
   }
 }
 
-// The weight of `count` elements (a whole step or less) from column col on.
+// The weight for `count` elements (at most a step) from column col on.
 template <class T, WeightForm kForm>
 MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> weight_step(const void* weight, std::int64_t col,
                                                               std::int64_t count) {

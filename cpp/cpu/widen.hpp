@@ -4,14 +4,14 @@
 
 #include "cpu/row.hpp"
 
-// Pieces of rows of a dtype known at run time, to numbers in sequence and back.
+// Conversion between rows of a run-time dtype and contiguous numbers.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
-// Elements that are widened at once, at most.
+// The most elements converted at once.
 constexpr std::int64_t kWidened = 256;
 
-// Between rows and numbers in sequence, which Lanes<BFloat16> does not give.
+// Contiguous order needs its own code: Lanes<BFloat16> splits even and odd elements.
 MEMBOUND_ALWAYS_INLINE void widen(const BFloat16* from, std::int64_t count, float* to) {
   for (std::int64_t i = 0; i < count; ++i) {
     to[i] = bit_copy<float>(static_cast<std::uint32_t>(from[i].bits) << 16);
@@ -21,7 +21,8 @@ MEMBOUND_ALWAYS_INLINE void narrow(const float* from, std::int64_t count, BFloat
   for (std::int64_t i = 0; i < count; ++i) {
     const auto bits = bit_copy<std::uint32_t>(from[i]);
     const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;  // any: a float32 weight holds it
+    // any NaN: a float32 weight may hold it
+    const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
     to[i].bits = static_cast<std::uint16_t>(is_nan ? bits >> 16 | 0x40u : rounded);
   }
 }
@@ -47,7 +48,7 @@ MEMBOUND_ALWAYS_INLINE void narrow(const A* from, std::int64_t count, T* to) {
   write_partial(to + at, load_pair<V>(last), count - at);
 }
 
-// Elements [first, first + count) of a row in the dtype of the arithmetic.
+// Elements [first, first + count) of a row, in the accumulate dtype.
 template <class T, class A>
 MEMBOUND_ALWAYS_INLINE void widen_row(const T* row, std::int64_t stride, std::int64_t first,
                                       std::int64_t count, A* to) {
@@ -70,7 +71,7 @@ template <class A>
   }
 }
 
-// And back, with one rounding.
+// The reverse, with one rounding.
 template <class T, class A>
 MEMBOUND_ALWAYS_INLINE void narrow_row(const A* from, T* row, std::int64_t stride,
                                        std::int64_t first, std::int64_t count) {

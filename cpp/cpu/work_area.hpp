@@ -11,17 +11,17 @@
 #include "membound/device_buffer.hpp"
 #include "ops/rms_norm_generic.hpp"
 
-// The norms over arrays of several dtypes: a few rows at a time are widened into a work area, go
-// through the kernels of the accumulate dtype there, and are rounded once on their way out.
+// Norms over arrays of several dtypes: a few rows at a time are widened into a work area, run
+// through the kernels of the accumulate dtype, and rounded once on output.
 namespace membound::cpu {
 
-// Rows of a work area: enough of them that narrow ones are worth a call.
+// Rows per pass: enough that narrow rows amortise the call.
 inline std::int64_t rows_at_once(std::int64_t cols) {
   constexpr std::int64_t kElements = 4096;
   return std::clamp<std::int64_t>(kElements / cols, 1, kBlockOfRows);
 }
 
-// One slot for each array of rows and thread, in the accumulate dtype.
+// One slot per array and thread, in the accumulate dtype.
 class WorkArea {
  public:
   WorkArea(DType dtype, std::int64_t cols, int slots, std::int64_t tasks)
@@ -55,7 +55,7 @@ class WorkArea {
   DeviceBuffer storage_;
 };
 
-// `rows` rows from `row` on between an array and a slot of the work area.
+// Converts `rows` rows from `row` on between an array and a slot of the work area.
 class Exchange {
  public:
   Exchange(const WorkArea& area, std::int64_t cols, const KernelTable& table)
@@ -75,14 +75,14 @@ class Exchange {
                            to.col_stride});
     });
   }
-  // One number of each row, side by side.
+  // One number per row, written contiguously.
   void widen_statistic(const InputRows& from, std::int64_t row, std::int64_t rows, void* to) const {
     each_run(from, row, rows, [&](const void* data, std::int64_t at, std::int64_t count) {
       table_.convert_rows({data, behind(to, at, area_.dtype()), from.dtype, area_.dtype(), true,
                            count, 1, row_stride(from.layout), 1, 1, 1});
     });
   }
-  // Rounds a slot to a dtype and back, by way of another slot.
+  // Rounds a slot to a dtype and back, through another slot.
   void round(void* slot, DType dtype, std::int64_t rows, void* rounded) const {
     const std::int64_t stride = area_.stride();
     table_.convert_rows(
@@ -98,7 +98,7 @@ class Exchange {
   }
 
  private:
-  // body(data, at, count) for each stretch of rows that share a stride; at: rows before it.
+  // Calls body(data, at, count) for each run of rows that share a stride; at: the rows before it.
   template <class Pointer, class Body>
   static void each_run(const BasicRows<Pointer>& array, std::int64_t row, std::int64_t rows,
                        Body body) {
@@ -116,7 +116,7 @@ class Exchange {
   const KernelTable& table_;
 };
 
-// The weight, or what its offset stands for without one.
+// The weight, or its offset alone if there is no weight.
 inline WeightSource factor_of(const InputColumns& weight, double offset, std::int64_t cols,
                               DType dtype) {
   static constexpr float kNothing = 0;
@@ -130,7 +130,7 @@ inline bool rounds(Rounding rounding, DType to, DType accumulate) {
   return rounding == Rounding::kBeforeWeight && dtype_size(to) < dtype_size(accumulate);
 }
 
-// rows x cols numbers of T: each row times the factors, or times one of its own.
+// multiply_rows: each row times the factors. scale_rows: each row times a number of its own.
 template <class T>
 void multiply_rows(void* slot, std::int64_t stride, std::int64_t rows, std::int64_t cols,
                    const void* factors) {
@@ -151,12 +151,12 @@ void scale_rows(const void* from, void* slot, std::int64_t stride, std::int64_t 
   }
 }
 
-// Threads' shares of rows, each with its part of a work area.
+// Splits rows into tasks, each with its own slots of the work area.
 inline std::int64_t tasks_of(std::int64_t rows, std::int64_t cols) {
   const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerThread / (16 * cols));
   return std::clamp<std::int64_t>(rows / grain, 1, cpu_threads());
 }
-// body(task, first, last)
+// Calls body(task, first, last).
 template <class Body>
 void each_task(std::int64_t rows, std::int64_t tasks, Body body) {
   parallel_for(tasks, 1, [&](std::int64_t first, std::int64_t last) {

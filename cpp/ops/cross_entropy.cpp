@@ -25,7 +25,7 @@ void check_options(const CrossEntropyOptions& options, DType dtype, const char* 
   check_finite(options.dloss, dtype, op, "dloss");
 }
 
-// Every label, on the CPU.
+// Checks every label, on the CPU.
 void check_labels(const CrossEntropyProblem& p, const ConstTensorView& labels, const char* op) {
   MEMBOUND_CHECK(!labels.device.is_cuda(), InvalidArgument, op,
                  "argument 'validate' must be False for arrays on a GPU, which cannot be looked "
@@ -52,7 +52,7 @@ void check_class_weights(const ConstTensorView& weight, const ConstTensorView& l
                  shape_text(weight));
 }
 
-// One for each row, or, with a reduction, one for all.
+// One number per row or, with a reduction, a single one.
 void check_loss_like(const ConstTensorView& view, const char* argument,
                      const ConstTensorView& logits, const CrossEntropyOptions& options,
                      const char* op) {
@@ -65,7 +65,7 @@ void check_loss_like(const ConstTensorView& view, const char* argument,
   check_leading_shape(view, logits, 0, op, argument);
 }
 
-// Nothing that the forward writes overlaps anything else; dlogits has been looked at.
+// Nothing that the forward writes may overlap anything else; dlogits has been checked already.
 void check_results(const ConstTensorView& logits, const ConstTensorView& labels,
                    const ConstTensorView* weight, const ConstTensorView* dloss,
                    const TensorView& loss, const CrossEntropyResults& also, const char* op) {
@@ -191,7 +191,7 @@ void cross_entropy(const ConstTensorView& logits, const ConstTensorView& labels,
   if (reduces) {
     problem.total = loss.data;
     problem.z_total = also.z_loss == nullptr ? nullptr : also.z_loss->data;
-    problem.scale = loss.data;  // until the total goes there
+    problem.scale = loss.data;  // scratch until the total is written there
   }
   if (problem.rows == 0 && !reduces) return;
   route(

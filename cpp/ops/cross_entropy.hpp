@@ -10,13 +10,13 @@
 
 namespace membound {
 
-// One number for each row, in the dtype of sums.
+// One number per row, in the accumulate dtype.
 struct RowNumbers {
   const void* data;  // null: none
   RowLayout rows;
 };
 
-// A number for each column, of any floating dtype.
+// One number per column, of any floating dtype.
 struct ClassWeights {
   const void* data;  // null: all are 1
   DType dtype;
@@ -33,22 +33,22 @@ struct CrossEntropyProblem {
   TokenIntegers labels;
   ClassWeights weight;
   RowNumbers dloss;
-  RowNumbers loss;            // null: lse is known, and read
+  RowNumbers loss;            // null: lse is read, not computed
   RowNumbers lse;             // null: not wanted
-  RowNumbers lse_low;         // what it is more than lse; null: nothing
+  RowNumbers lse_low;         // the low part of lse, to be added to it; null: none
   RowNumbers z_loss;          // null: not wanted
   TokenIntegers predictions;  // written, data null: not wanted
   CrossEntropyOptions options;
-  std::int64_t rows, cols;  // cols at least 1; rows too, but with a reduction
+  std::int64_t rows, cols;  // cols at least 1; rows too, unless there is a reduction
   RowLayout logits_rows, dlogits_rows;
   std::int64_t logits_col_stride, dlogits_col_stride;
-  // Numbers in the dtype of sums: what loss and z_loss of all rows come to, null: no reduction, not
-  // wanted; and for a mean with a gradient dloss divided by the weights, to be read by rows.
+  // In the accumulate dtype: the totals of loss and z_loss (null: no reduction, or not wanted) and,
+  // for a mean with a gradient, scratch for dloss divided by the sum of weights.
   void* total;
   void* z_total;
   void* scale;
 
-  // The column that a row's label names, or one of the constants.
+  // The column of a label, or one of the constants.
   MEMBOUND_HOST_DEVICE std::int64_t column(std::int64_t label) const {
     if (label == options.ignore_index) return kIgnored;
     return label < 0 || label >= cols ? kOutside : label;
@@ -56,7 +56,7 @@ struct CrossEntropyProblem {
   MEMBOUND_HOST_DEVICE bool is_mean() const { return options.reduction == Reduction::kMean; }
 };
 
-// What forward and backward check alike, and put into their problem.
+// The checks of both forward and backward, and the problem with what they share.
 CrossEntropyProblem cross_entropy_problem(const ConstTensorView& logits,
                                           const ConstTensorView& labels,
                                           const ConstTensorView* weight,
@@ -64,7 +64,7 @@ CrossEntropyProblem cross_entropy_problem(const ConstTensorView& logits,
                                           const CrossEntropyOptions& options,
                                           const TensorView* dlogits, const char* op);
 
-// An lse in two parts, which are its last axis.
+// An lse in two parts along its last axis.
 void check_lse(const ConstTensorView& lse, const ConstTensorView& logits, const char* op);
 void set_lse(CrossEntropyProblem& problem, const ConstTensorView& lse, const char* op);
 

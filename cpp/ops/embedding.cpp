@@ -54,7 +54,7 @@ RowTable table_of(const ConstTensorView& table) {
   return {table.data, table.shape[0], table.strides[0], column_stride(table)};
 }
 
-// Every id and position, on the CPU.
+// Checks every id and position, on the CPU.
 void check_values(const EmbeddingProblem& p, const ConstTensorView& ids) {
   check_can_validate(ids, kOp);
   for (std::int64_t token = 0; token < p.tokens; ++token) {

@@ -10,7 +10,7 @@
 
 namespace membound {
 
-// A matrix of which tokens take rows.
+// A table that tokens take rows from.
 struct RowTable {
   const void* data;  // null: none
   std::int64_t rows, row_stride, col_stride;
@@ -27,23 +27,23 @@ struct EmbeddingProblem {
   RowLayout out_rows;
   std::int64_t out_col_stride;
   std::int64_t tokens, dim;  // at least 1
-  std::int64_t sequence;     // tokens of the last axis of ids, where there are no position_ids
+  std::int64_t sequence;     // the length of the last axis of ids, if there are no position_ids
   std::int64_t vocab_start;
   double scale;
 
   bool copies() const {
     return scale == 1.0 && position_weight.data == nullptr && dtype == out_dtype;
   }
-  // Of weight, for an id: may be outside, and never overflows.
+  // The row of weight for an id: may be out of range, never overflows.
   MEMBOUND_HOST_DEVICE std::int64_t row_of(std::int64_t id) const {
     return id < vocab_start ? -1 : id - vocab_start;
   }
 };
 
-// What embedding and its gradient check alike. reference: whose device it must be on.
+// Checks that embedding and its gradient share. reference: an array on the required device.
 void check_token_integers(const ConstTensorView& view, const ConstTensorView& reference,
                           const char* reference_name, const char* op, const char* argument);
-// out is float64 where in is, else any of the others.
+// out is float64 exactly if in is; other floating dtypes may mix.
 void check_row_dtype(const ConstTensorView& out, const char* argument, const ConstTensorView& in,
                      const char* in_name, const char* op);
 void check_row_range(double scale, DType dtype, std::int64_t vocab_start, std::int64_t vocab,

@@ -54,7 +54,7 @@ void check(const Call& call) {
   if (workspace) check_workspace(*workspace, call);
 }
 
-// An array that the call writes, apart from all that it reads.
+// An output must not overlap any input.
 void check_written(const TensorView& out, const char* argument, const Call& call) {
   check_same_device(out, call.dy, kOp, argument, "dy");
   check_writable(out, kOp, argument);
@@ -96,7 +96,7 @@ EmbeddingBackwardProblem make_problem(const Call& call, const TensorView& rows) 
   return problem;
 }
 
-// Every id, on the CPU.
+// Checks every id, on the CPU.
 void check_values(const EmbeddingBackwardProblem& p, const ConstTensorView& ids) {
   check_can_validate(ids, kOp);
   for (std::int64_t token = 0; token < p.tokens; ++token) {

@@ -13,10 +13,10 @@ namespace membound {
 struct EmbeddingBackwardProblem {
   TokenIntegers ids;
   const void* dy;
-  void* rows;                // the table's gradient, or the rows that occur
-  void* rows_ids;            // with rows_count
-  std::int64_t* rows_count;  // null: rows is the table's
-  void* workspace;           // CUDA alone
+  void* rows;                // the table's gradient; sparse: the rows that occur
+  void* rows_ids;            // sparse only
+  std::int64_t* rows_count;  // null: dense
+  void* workspace;           // CUDA only
   DType dtype, out_dtype;
   bool wide_rows_ids, by_frequency, accumulate;
   RowLayout dy_rows;
@@ -26,12 +26,12 @@ struct EmbeddingBackwardProblem {
   double scale;
 
   MEMBOUND_HOST_DEVICE bool sparse() const { return rows_count != nullptr; }
-  // The row of an id; vocab where it has none.
+  // The row of an id; vocab if it has none.
   MEMBOUND_HOST_DEVICE std::uint32_t row_of(std::int64_t id) const {
     const bool outside = id < vocab_start || id - vocab_start >= vocab || id == padding_idx;
     return static_cast<std::uint32_t>(outside ? vocab : id - vocab_start);
   }
-  // The place of a row among rows_ids gets the row's id.
+  // Writes a row's id to entry `output_row` of rows_ids.
   MEMBOUND_HOST_DEVICE void write_id(std::int64_t place, std::int64_t row) const {
     const std::int64_t id = vocab_start + row, at = place * rows_ids_stride;
     if (wide_rows_ids) {

@@ -20,7 +20,7 @@ bool is_contiguous(const ConstTensorView& view) {
   return true;
 }
 
-// The axis whose elements are neighbours, where the last one's are not; else the last.
+// A contiguous axis, if the last one is not contiguous; else the last.
 int axis_of_neighbours(const ConstTensorView& view) {
   const int last = view.rank - 1;
   if (column_stride(view) == 1) return last;
@@ -30,7 +30,7 @@ int axis_of_neighbours(const ConstTensorView& view) {
   return last;
 }
 
-// The same elements with `axis` for the last.
+// The same elements, with `axis` moved to the end.
 ConstTensorView turned(const ConstTensorView& view, int axis) {
   ConstTensorView turned = view;
   for (int to = axis; to + 1 < view.rank; ++to) {

@@ -10,8 +10,8 @@
 
 namespace membound {
 
-// What both back ends receive: checked, flattened to rows x cols; one row where nothing in the
-// arrays tells rows apart.
+// What both back ends receive: checked, flattened to rows x cols, or to a single row if all arrays
+// are contiguous and no row scale tells rows apart.
 struct GatedActivationProblem {
   const void* gate;
   const void* up;         // null: none
@@ -25,19 +25,19 @@ struct GatedActivationProblem {
   std::int64_t gate_col_stride, up_col_stride, out_col_stride;
 };
 
-// What forward and backward check of their inputs. x names the array that row_scale belongs to.
+// The checks of inputs that forward and backward share.
 void check_gate_and_up(const ConstTensorView& gate, const ConstTensorView* up,
                        const ConstTensorView* row_scale, const GatedActivationOptions& options,
                        const char* op);
 
-// Puts the matrices of a problem into rows and columns: as one row where each is contiguous, and
-// along another axis than the last where that has the neighbours of all of them, as in transposed
-// matrices (64 x 4096 float32, one CPU thread: 357 to 99 us). Elements only meet those of their own
-// place.
+// Flattens the matrices of a problem to rows x cols: to one row if all are contiguous, and with
+// another axis as the columns if it is contiguous in all of them, as in transposed matrices (64 x
+// 4096 float32, one CPU thread: 357 -> 99 us). The op is element-wise, so any common order is
+// right.
 class FlattenedRows {
  public:
   FlattenedRows(const ConstTensorView& like, bool rows_matter, const char* op);
-  // To be called for every matrix before rows() is asked.
+  // Must be called for every matrix before rows().
   void also(const ConstTensorView* matrix);
 
   std::int64_t rows() const { return is_flat() ? 1 : like_.size() / cols(); }
@@ -51,10 +51,10 @@ class FlattenedRows {
 
   ConstTensorView like_;
   const char* op_;
-  int neighbours_;    // the axis that has them in `like`, where that is not the last
-  bool turns_;        // in every matrix
-  bool flat_;         // with the axes as they are
-  bool flat_turned_;  // with that axis for the last
+  int neighbours_;    // the contiguous axis of `like`, if it is not the last
+  bool turns_;        // that axis is contiguous in every matrix
+  bool flat_;         // one row, with the axes in their order
+  bool flat_turned_;  // one row, with that axis moved to the end
 };
 
 namespace cpu {

@@ -11,7 +11,7 @@ namespace {
 
 struct Matrix {
   const char* name;
-  const ConstTensorView* view;  // null: not there
+  const ConstTensorView* view;  // null: absent
 };
 
 void check_gradient(const Matrix& gradient, const ConstTensorView& gate,

@@ -7,8 +7,8 @@
 
 namespace membound {
 
-// As GatedActivationProblem. Of dgate and dup one may be null: not wanted; dup is without up. Each
-// may be dy, gate or up.
+// Like GatedActivationProblem. dgate or dup may be null (not wanted); without up there is no dup.
+// Each may be dy, gate or up.
 struct GatedActivationBackwardProblem {
   const void* dy;
   const void* gate;

@@ -8,8 +8,8 @@
 
 namespace membound {
 
-// What both back ends receive: the activation, whose out is null and whose rows are never taken for
-// one, and what becomes of its result.
+// What both back ends receive: the activation, with a null out and never flattened to one row, and
+// how its result is quantised.
 struct GatedActivationQuantProblem : QuantisedResult {
   GatedActivationProblem activation;
 };

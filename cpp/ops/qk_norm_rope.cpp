@@ -18,7 +18,7 @@ struct Named {
   const char* name;
 };
 
-// What the call brought beside rope's arrays, for q and for k.
+// The arrays of q and k that rope does not have.
 struct Norms {
   Named weights[2], rstds[2];
 };
@@ -35,7 +35,7 @@ std::array<Named, 8> reads_of(const Call& call) {
            {call.angles.cu_seqlens, "cu_seqlens"}}};
 }
 
-// A written array beside all that is read or written; rope has checked its own among themselves.
+// No output may overlap any other array; rope has checked its own arrays.
 void check_apart(const Norms& norms, const RopeCall& call) {
   const auto apart = [](const Named& written, const Named& other) {
     if (written.view == nullptr || other.view == nullptr) return;
@@ -56,7 +56,7 @@ void check_apart(const Norms& norms, const RopeCall& call) {
   apart(norms.rstds[1], norms.rstds[0]);
 }
 
-// The caches beside all that is read and out, and out beside what rope does not know.
+// The caches must not overlap any input or out; out must not overlap the arrays that rope lacks.
 void check_cache_apart(const QkNormRopeCall& call) {
   const auto& [keys, slot_mapping, v, values] = *call.cache;
   const auto apart = [](const ConstTensorView& written, const char* name, const Named& other) {
@@ -103,7 +103,7 @@ void check_caches(const QkNormRopeCall& call, std::int64_t heads) {
   check_writable(*values, kOp, "value_cache");
 }
 
-// Which slot each token has.
+// The slot of each token.
 CacheSlots cache_slots(const QkNormRopeCall& call, const RopeProblem& rope) {
   const ConstTensorView& ids = call.cache->slot_mapping;
   const ConstTensorView keys = call.cache->key_cache;
@@ -134,7 +134,7 @@ void check_slots(const CacheSlots& cache, const RopeProblem& rope) {
   }
 }
 
-// Blocks and their slots in place of batch and sequence.
+// Strides of a cache: blocks take the role of batch, slots of a block that of sequence.
 RopeStrides cache_strides(const TensorView& cache) {
   const bool paged = cache.rank == 4;
   return {cache.strides[0], paged ? cache.strides[1] : 0, cache.strides[cache.rank - 2],
@@ -155,7 +155,7 @@ void set_cache(QkNormRopeProblem& problem, const QkNormRopeCall& call) {
                     cache_strides(*values)};
 }
 
-// Arrays without heads are nothing to do.
+// Drops arrays without heads.
 QkNormRopeProblem with_heads(const QkNormRopeProblem& problem) {
   QkNormRopeProblem some = problem;
   some.rope.count = 0;
@@ -173,7 +173,7 @@ QkNormRopeProblem with_heads(const QkNormRopeProblem& problem) {
 }  // namespace
 
 HeadStatistic head_statistic(const ConstTensorView& view, RopeLayout layout) {
-  ConstTensorView heads = view;  // with the axis of elements that it lacks
+  ConstTensorView heads = view;  // with a last axis of 1, which it lacks
   heads.shape[heads.rank] = 1;
   heads.strides[heads.rank++] = 0;
   return {const_cast<void*>(view.data), rope_strides(heads, layout)};

@@ -9,23 +9,22 @@
 
 namespace membound {
 
-// A weight of heads; data null: ones. A head_stride of 0: all heads share it.
+// A weight of heads; data null: ones. A head_stride of 0: shared by all heads.
 struct HeadWeight {
   const void* data = nullptr;
   DType dtype = DType::kFloat32;
   std::int64_t head_stride = 0, stride = 0;
 };
 
-// One number for each head of each token, in the dtype of sums; data null: none. `dim` says
-// nothing.
+// One number per head and token, in the accumulate dtype; data null: none. strides.dim is unused.
 struct HeadStatistic {
   void* data = nullptr;
   RopeStrides strides = {};
 };
 
-// The slot of each token in a cache of blocks.
+// The slot of each token in a block-structured cache.
 struct CacheSlots {
-  RopeIntegers ids;  // none: there is no cache
+  RopeIntegers ids;  // null: no cache
   std::int64_t batch_stride = 0, seq_stride = 0;
   std::int64_t slots = 0, block_size = 1;
 
@@ -38,21 +37,21 @@ struct CacheSlots {
 
 // What both back ends receive: checked, no tensors, no user errors.
 struct QkNormRopeProblem {
-  RopeProblem rope;  // what is normalised and turned
+  RopeProblem rope;  // what is normalised and rotated
   HeadWeight weights[2];
   HeadStatistic rstds[2];
   double eps, weight_offset;
-  bool round_normed;    // x * rstd, to x's dtype
-  bool round_weighted;  // and its product with the weight
-  // With one, the outputs of k, which is the last array then, and of v are caches: blocks and the
-  // slots of each are their axes of batch and sequence.
+  bool round_normed;    // round x * rstd to x's dtype
+  bool round_weighted;  // round its product with the weight, too
+  // With a cache, the outputs of k (then the last array) and of v are caches, whose blocks and
+  // slots take the roles of batch and sequence.
   CacheSlots cache;
-  RopeHeads values;  // v, which is copied; no heads: none
+  RopeHeads values;  // v, which is copied; heads 0: none
 
   bool is_cached(int array) const { return cache.given() && array == rope.count - 1; }
 };
 
-// What the user's call brought.
+// The arguments of the user's call.
 struct QkNormRopeCall {
   const ConstTensorView& q;
   const ConstTensorView* k;
@@ -64,17 +63,17 @@ struct QkNormRopeCall {
   const TensorView* k_out;
   const TensorView* q_rstd;
   const TensorView* k_rstd;
-  const KeyValueCache* cache = nullptr;  // in place of k_out
+  const KeyValueCache* cache = nullptr;  // instead of k_out
 };
-// Checks all of a call. For the bindings too, which check what is not there yet.
+// Performs all checks of a call. The bindings use it too, before outputs are allocated.
 MEMBOUND_API QkNormRopeProblem qk_norm_rope_problem(const QkNormRopeCall& call);
 
 HeadStatistic head_statistic(const ConstTensorView& view, RopeLayout layout);
-// A weight, or a gradient of one: (head_dim,) or (heads, head_dim).
+// A weight or its gradient: (head_dim,) or (heads, head_dim).
 void check_head_weight(const ConstTensorView& weight, const char* name, const RopeProblem& problem,
                        int array, const ConstTensorView& x, const char* op);
 HeadWeight head_weight(const ConstTensorView& weight);
-// eps, weight_offset, head_dim.
+// Checks eps, weight_offset and head_dim.
 void check_qk_norm(const RopeProblem& problem, const QkNormRopeOptions& options,
                    const bool (&has_weight)[2], const char* op);
 

@@ -16,7 +16,7 @@ constexpr const char* kOp = "qk_norm_rope_backward";
 
 using Gradient = QkNormRopeGradient;
 
-// What q's arrays are called, and k's.
+// Argument names for q and for k.
 struct Names {
   const char *x, *dy, *weight, *rstd, *dx, *dweight;
 };
@@ -36,8 +36,8 @@ void check_inputs(const Gradient& given, int array, const RopeProblem& problem) 
   check_writable(*given.dweight, kOp, name.dweight);
 }
 
-// Each written array beside all that the call reads and the other written ones. A gradient of q may
-// be the very dq or q.
+// Outputs must not overlap inputs or each other, except that a gradient may be exactly its own dq
+// or q (likewise for k).
 void check_apart(const Gradient* const (&given)[2], int count, const RopeAngles& angles) {
   const auto apart = [](const TensorView* written, const char* name, const ConstTensorView* other,
                         const char* other_name, bool in_place = false) {
@@ -110,7 +110,7 @@ std::int64_t qk_norm_rope_backward_workspace(const ConstTensorView& q, const Con
     head_dim = x->shape[x->rank - 1];
     const std::int64_t heads = x->shape[layout == RopeLayout::kBhsd ? 1 : x->rank - 2];
     const std::int64_t all = x->size() / head_dim;
-    // A weight that heads share, or one of each.
+    // One weight for all heads, or one per head.
     rows += std::max(qk_norm_parts(all), heads * qk_norm_parts(all / heads));
   }
   return rows * head_dim * static_cast<std::int64_t>(dtype_size(accumulate_dtype(q.dtype)));

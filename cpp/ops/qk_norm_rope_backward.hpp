@@ -16,25 +16,25 @@ struct HeadWeightGradient {
   std::int64_t head_stride = 0, stride = 0;
 };
 
-// What q or k brings to its gradient beside rope's arrays.
+// The arrays of q or k that rope does not have.
 struct HeadGradient {
   const void* x;
   RopeStrides x_strides;
   HeadWeight weight;
-  HeadStatistic rstd;  // data null: made again
+  HeadStatistic rstd;  // data null: recomputed
   HeadWeightGradient dweight;
-  std::int64_t groups;  // of heads that share a weight: 1, or every head alone
+  std::int64_t groups;  // heads that share a weight form a group: 1 group, or one per head
 };
 
-// What both back ends receive: checked, no tensors, no user errors. rope: from the gradients of
-// the outputs to those of q and k, which turn the other way than the forward.
+// What both back ends receive: checked, no tensors, no user errors. rope: takes the gradients of
+// the outputs to those of q and k, by the inverse rotation.
 struct QkNormRopeBackwardProblem {
   RopeProblem rope;
   HeadGradient arrays[2];
   double eps, weight_offset;
-  bool round_normed;  // x * rstd in dweight
+  bool round_normed;  // round x * rstd in dweight
   bool accumulate;
-  void* workspace;  // CUDA with a dweight
+  void* workspace;  // CUDA with a dweight only
 
   bool wants_dweight() const {
     return arrays[0].dweight.data != nullptr ||
@@ -42,13 +42,15 @@ struct QkNormRopeBackwardProblem {
   }
 };
 
-// Checks all of a call but its workspace, which is not set. For the bindings too.
+// Performs all checks of a call except that of its workspace, which is not set. The bindings use it
+// too.
 MEMBOUND_API QkNormRopeBackwardProblem qk_norm_rope_backward_problem(
     const QkNormRopeGradient& q, const QkNormRopeGradient* k, const RopeAngles& angles,
     const QkNormRopeOptions& options, bool accumulate);
 
-// Rows that share a weight come in parts, whose sums are added in their order: the tree of dweight.
-// On a GPU a part is a block's work: 1024 of them fill any, of 64 rows at least.
+// The rows that share a weight are split into parts, whose sums are added in order: the reduction
+// tree of dweight. On a GPU one block computes a part: 1024 of them, of at least 64 rows, fill any
+// GPU.
 inline constexpr std::int64_t kQkNormParts = 1024;
 inline constexpr std::int64_t kQkNormPartRows = 64;
 MEMBOUND_HOST_DEVICE inline std::int64_t qk_norm_part_rows(std::int64_t rows) {

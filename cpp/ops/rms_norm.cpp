@@ -13,7 +13,7 @@ namespace {
 
 using Call = RmsNormCall;
 
-// An output may be the very array of an input that comes in rows, where in_place says so.
+// Outputs must not overlap inputs, but with in_place may be exactly x, residual or gate.
 void check_apart(const TensorView& written, const char* name, const Call& call, bool in_place) {
   check_overlap(written, name, call.x, "x", call.op, in_place);
   if (call.residual) check_overlap(written, name, *call.residual, "residual", call.op, in_place);
@@ -145,7 +145,8 @@ void run_rms_norm(const Call& call, Device staging_device) {
   check(call);
   check_staged(call.x, staging_device, call.op, "x");
   if (call.x.size() == 0) return;
-  const int axes = call.x.rank - (call.heads() == 1 ? 1 : 2);  // chunks have all heads of a token
+  // a chunk has all heads of its tokens
+  const int axes = call.x.rank - (call.heads() == 1 ? 1 : 2);
   StagedCall staged{call.op, staging_device, {{call.x, "x", axes}}, {{call.out, "out", axes}}, {}};
   if (call.residual) {
     staged.inputs.push_back({*call.residual, "residual", axes});

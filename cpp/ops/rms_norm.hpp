@@ -13,10 +13,10 @@
 
 namespace membound {
 
-// What both back ends receive: checked, flattened to rows x cols, no tensors, no user errors.
-// With a residual, rows of x + residual are normalised and written to residual_out too
-// (add_rms_norm). Centred, the mean of each row is taken away first (layer_norm). With a gate the
-// result, or first x, is multiplied by silu(gate) (rms_norm_gated); then there is no residual.
+// What both back ends receive: checked, flattened to rows x cols, no tensors, no user errors. With
+// a residual, rows of x + residual are normalised and also written to residual_out (add_rms_norm).
+// Centred rows subtract their mean first (layer_norm). With a gate, the result or first x is
+// multiplied by silu(gate) (rms_norm_gated); then there is no residual.
 struct RmsNormProblem {
   const void* x;
   const void* residual;  // null: none
@@ -24,12 +24,12 @@ struct RmsNormProblem {
   const void* weight;    // null: none
   const void* bias;      // null: none
   void* out;             // may be x, residual or gate: in place
-  void* residual_out;    // there is one with a residual; may be x or residual, not out
+  void* residual_out;    // null exactly if residual is; may be x or residual, not out
   void* mean;            // null: not wanted, or not centred; else accumulate_dtype(dtype)
   void* rstd;            // null: not wanted; else accumulate_dtype(dtype)
   DType dtype;           // of x, residual, gate, out and residual_out
-  DType weight_dtype;    // equal to dtype when there is no weight
-  DType bias_dtype;      // equal to dtype when there is no bias
+  DType weight_dtype;    // equal to dtype if there is no weight
+  DType bias_dtype;      // equal to dtype if there is no bias
   Rounding rounding;     // kOnce when centred
   bool centred;
   bool norm_before_gate;
@@ -39,21 +39,21 @@ struct RmsNormProblem {
   RowLayout residual_rows, residual_out_rows, gate_rows;
   std::int64_t x_col_stride, out_col_stride, weight_stride, bias_stride;  // 1 when cols is 1
   std::int64_t residual_col_stride, residual_out_col_stride, gate_col_stride;
-  // Row r takes weight and bias of head r % heads. 1 on the CPU, which does one head at a time.
+  // Row r uses weight and bias of head r % heads. 1 on the CPU, which handles one head at a time.
   std::int64_t heads;
   std::int64_t weight_head_stride, bias_head_stride;
   double eps;
   double weight_offset;
 
-  // A weight, and a bias if there is one, of x's dtype, and no options: what GPU kernels with few
-  // registers know.
+  // True for a weight (and bias, if any) of x's dtype and no options: the only case that GPU
+  // kernels with low register pressure handle.
   bool is_plain() const {
     return weight != nullptr && weight_dtype == dtype && bias_dtype == dtype &&
            weight_offset == 0.0 && rounding == Rounding::kOnce;
   }
 };
 
-// What the user's call brought; op names the function in every error. What is null is not there.
+// The arguments of the user's call; op names the function in every error. Absent ones are null.
 struct RmsNormCall {
   const char* op;
   const ConstTensorView& x;
@@ -69,19 +69,19 @@ struct RmsNormCall {
   const TensorView* mean = nullptr;
   const TensorView* rstd = nullptr;
 
-  // The heads of parameters of (heads, cols), 1 for those of (cols,).
+  // The number of heads of parameters of (heads, cols); 1 for (cols,).
   std::int64_t heads() const;
-  // Whether only the generic kernels take it.
+  // True if only the generic kernels support the call.
   bool is_generic() const;
-  // The dtype of sums, mean and rstd: float64 where an input of rows is.
+  // The dtype of sums, mean and rstd: float64 if any input of rows is.
   DType accumulate() const;
 };
-// What every op on this seam checks of its inputs, and what becomes of a checked call.
+// The input checks of all ops with this call type, and the problem of a checked call.
 void check_norm_inputs(const RmsNormCall& call);
 RmsNormProblem rms_norm_problem(const RmsNormCall& call);
 GenericNormProblem generic_norm_problem(const RmsNormCall& call);
 
-// body(call) for each head alone, whose parameters are (cols,) then.
+// Calls body(call) for each head alone, with parameters of (cols,).
 template <class Body>
 void each_head(const RmsNormCall& call, Body body) {
   const std::int64_t heads = call.heads();

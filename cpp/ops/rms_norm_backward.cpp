@@ -14,7 +14,7 @@ namespace {
 
 using Call = RmsNormBackwardCall;
 
-// A gradient may be the very array of an input that comes in rows, where in_place says so.
+// Gradients must not overlap inputs, but with in_place may be exactly an input of rows.
 void check_apart(const TensorView& written, const char* name, const Call& call, bool in_place) {
   const char* op = call.op;
   check_overlap(written, name, call.dy, "dy", op, in_place);
@@ -32,7 +32,7 @@ void check_gradient_of_rows(const TensorView& written, const char* name, const C
   check_apart(written, name, call, /*in_place=*/true);
 }
 
-// dweight or dbias; both have the shape of the weight where there is one.
+// dweight or dbias; their shape is that of the weight, if there is one.
 void check_gradient_of_columns(const TensorView& sums, const char* name, const Call& call) {
   const char* op = call.op;
   check_weight(sums, name, call.x, op, call.x_name);
@@ -49,7 +49,8 @@ std::int64_t workspace_of(const Call& call) {
                             call.is_generic());
 }
 
-// What the forward wrote: float64 where one of its inputs was, which may not be among these.
+// mean or rstd of the forward: float64 if one of its inputs was, which may not be among these
+// arrays.
 void check_forward_statistic(const ConstTensorView& view, const char* name, const Call& call) {
   const bool wide = view.dtype == DType::kFloat32 || view.dtype == DType::kFloat64;
   const DType dtype = wide ? view.dtype : accumulate_dtype(call.x.dtype);

@@ -13,24 +13,24 @@
 
 namespace membound {
 
-// What both back ends receive: checked, flattened to rows x cols. dsum is add_rms_norm_backward's
-// second gradient, added to dx. Centred, it is the gradient of layer_norm; with a gate that of
-// rms_norm_gated. At least one of the gradients is wanted.
+// What both back ends receive: checked, flattened to rows x cols. dsum is the second gradient of
+// add_rms_norm_backward, to be added to dx. With `centred` it is the gradient of layer_norm, with a
+// gate that of rms_norm_gated. At least one gradient is wanted.
 struct RmsNormBackwardProblem {
   const void* dy;
   const void* x;
   const void* dsum;    // null: none
   const void* gate;    // null: none
   const void* weight;  // null: none
-  const void* mean;    // of the centred form; accumulate_dtype(dtype)
+  const void* mean;    // centred only; accumulate_dtype(dtype)
   const void* rstd;    // accumulate_dtype(dtype)
   void* dx;            // null: not wanted; may be dy, x, dsum or gate
   void* dgate;         // likewise
   void* dweight;       // null: not wanted
   void* dbias;         // null: not wanted, or not centred
-  void* workspace;     // GPU with dweight or dbias: as many bytes as the op's _workspace says
-  DType dtype;         // of dy, x, dsum, gate, dx and dgate
-  DType weight_dtype;  // equal to dtype when there is no weight
+  void* workspace;  // GPU with dweight or dbias: the bytes that the op's _workspace function gives
+  DType dtype;      // of dy, x, dsum, gate, dx and dgate
+  DType weight_dtype;  // equal to dtype if there is no weight
   DType dweight_dtype;
   DType dbias_dtype;
   Rounding rounding;  // kOnce when centred
@@ -44,24 +44,25 @@ struct RmsNormBackwardProblem {
   std::int64_t dy_col_stride, x_col_stride, dsum_col_stride, dx_col_stride;  // 1 when cols is 1
   std::int64_t gate_col_stride, dgate_col_stride;
   std::int64_t weight_stride, dweight_stride, dbias_stride;
-  // Row r takes weight and gives dweight and dbias of head r % heads. 1 on the CPU, which does one
-  // head at a time.
+  // Row r uses the weight of head r % heads and adds to its dweight and dbias. 1 on the CPU, which
+  // handles one head at a time.
   std::int64_t heads;
   std::int64_t weight_head_stride, dweight_head_stride, dbias_head_stride;
   double weight_offset;
 
-  // A weight of x's dtype, all gradients of rows: what GPU kernels with few registers know.
+  // True for a weight of x's dtype and all gradients of rows: what GPU kernels with low register
+  // pressure handle.
   bool is_common() const {
     return weight != nullptr && weight_dtype == dtype && dx != nullptr &&
            (gate == nullptr || dgate != nullptr);
   }
-  // And no options.
+  // The same, and no options.
   bool is_plain() const {
     return is_common() && weight_offset == 0.0 && rounding == Rounding::kOnce;
   }
 };
 
-// What the user's call brought; op and x_name are for error texts. What is null is not there.
+// The arguments of the user's call; op and x_name are for error texts. Absent ones are null.
 struct RmsNormBackwardCall {
   const char* op;
   const char* x_name;
@@ -75,19 +76,19 @@ struct RmsNormBackwardCall {
   RmsNormBackwardOptions options;
   bool norm_before_gate = true;
   const TensorView* dx = nullptr;
-  const TensorView* dresidual = nullptr;  // dx in a dtype of its own
+  const TensorView* dresidual = nullptr;  // dx in its own dtype
   const TensorView* dgate = nullptr;      // "dz"
   const TensorView* dweight = nullptr;
   const TensorView* dbias = nullptr;
   const TensorView* workspace = nullptr;
 
-  bool is_added = false;  // of add_rms_norm and add_layer_norm
+  bool is_added = false;  // add_rms_norm or add_layer_norm
 
   bool centred() const { return mean != nullptr; }
-  // Whether only the generic kernels take it, and the dtype of their sums.
+  // True if only the generic kernels support the call; and the dtype of their sums.
   bool is_generic() const;
   DType accumulate() const;
-  // The heads of a weight of (heads, cols), 1 for one of (cols,).
+  // The number of heads of a weight of (heads, cols); 1 for (cols,).
   std::int64_t heads() const {
     return weight != nullptr && weight->rank == 2 ? weight->shape[0] : 1;
   }
@@ -95,7 +96,7 @@ struct RmsNormBackwardCall {
 void run_rms_norm_backward(const RmsNormBackwardCall& call, StreamView stream);
 GenericNormBackwardProblem generic_norm_problem(const RmsNormBackwardCall& call);
 
-// body(call) for each head alone, whose parameters are (cols,) then.
+// Calls body(call) for each head alone, with parameters of (cols,).
 template <class Body>
 void each_head(const RmsNormBackwardCall& call, Body body) {
   const std::int64_t heads = call.heads();
@@ -128,7 +129,7 @@ void each_head(const RmsNormBackwardCall& call, Body body) {
           .is_added = call.is_added});
   }
 }
-// Bytes of workspace; heads: of the weight; mixed: of a call that is_generic.
+// Bytes of workspace. heads: of the weight; mixed: for calls that are is_generic.
 std::int64_t gradient_workspace(const ConstTensorView& x, std::int64_t heads, bool centred,
                                 bool gated, bool mixed);
 

@@ -30,7 +30,7 @@ DType accumulate_dtype_of(std::initializer_list<const ConstTensorView*> inputs) 
   return DType::kFloat32;
 }
 
-// The first `axes` axes of a view are its rows; a statistic may have one axis of 1 more.
+// The first `axes` axes of a view are its rows; a statistic may have one more axis of 1.
 template <class Pointer>
 void set_rows(BasicRows<Pointer>& rows, const BasicTensorView<Pointer>* view, int axes,
               const char* op, const char* argument) {

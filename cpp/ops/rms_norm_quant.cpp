@@ -12,7 +12,7 @@ namespace {
 
 using Call = RmsNormQuantCall;
 
-// The norm of the call. Its out are the codes, whose dtype the norm's own checks do not take.
+// The norm of the call. Its out holds the codes, whose dtype the norm's own checks would refuse.
 RmsNormCall norm_of(const Call& call) {
   return {.op = call.op,
           .x = call.x,
@@ -34,7 +34,7 @@ QuantisedCall quantised_of(const Call& call) {
           .scale_upper_bound = call.options.scale_upper_bound};
 }
 
-// It may be x or residual itself: each element of both is read before the sum goes there.
+// It may be x or residual itself: each element of both is read before the sum is written.
 void check_residual_out(const Call& call) {
   const char* op = call.op;
   const TensorView& sum = *call.residual_out;
@@ -64,7 +64,7 @@ RmsNormQuantProblem make_problem(const Call& call) {
   return problem;
 }
 
-// As each_head of the norm: for each head alone, whose weight is (cols,) then.
+// Like each_head of the norm: one head at a time, with a weight of (cols,).
 template <class Body>
 void each_head(const Call& call, Body body) {
   const std::int64_t heads = norm_of(call).heads();

@@ -8,13 +8,13 @@
 
 namespace membound {
 
-// What both back ends receive: the norm, whose out, mean and rstd are null, and what becomes of its
-// result.
+// What both back ends receive: the norm, with null out, mean and rstd, and how its result is
+// quantised.
 struct RmsNormQuantProblem : QuantisedResult {
   RmsNormProblem norm;
 };
 
-// What the user's call brought; what is null is not there.
+// The arguments of the user's call; absent ones are null.
 struct RmsNormQuantCall {
   const char* op;
   const ConstTensorView& x;

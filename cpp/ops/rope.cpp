@@ -20,7 +20,7 @@ constexpr const char* kLayoutNames[] = {"bshd", "sbhd", "bhsd", "thd"};
 
 const char* layout_name(RopeLayout layout) { return kLayoutNames[static_cast<int>(layout)]; }
 
-// The axes of batch, sequence, head and dim; -1: there is none.
+// Indices of the axes of batch, sequence, head and dim; -1: absent.
 struct Axes {
   int batch, seq, head, dim;
 };
@@ -96,7 +96,7 @@ RopeHeads heads_of(const ConstTensorView& x, const TensorView* out, RopeLayout l
           rope_strides(x, layout), out ? rope_strides(*out, layout) : RopeStrides{}};
 }
 
-// Ahead of the errors that print one because another is given.
+// Must run before errors that print one array because another is given.
 void check_angle_views(const RopeAngles& angles, const char* op) {
   const std::pair<const ConstTensorView*, const char*> every[] = {
       {angles.cos, "cos"},
@@ -110,7 +110,7 @@ void check_angle_views(const RopeAngles& angles, const char* op) {
   }
 }
 
-// Which elements of a head turn.
+// Determines which elements of a head are rotated.
 void set_rotary(RopeProblem& problem, const Call& call) {
   const RopeAngles& angles = call.angles;
   problem.rotary_offset = call.options.rotary_offset;
@@ -205,7 +205,7 @@ RopeProblem rope_problem(const Call& call) {
 }
 
 void run_rope(const RopeProblem& problem, Device device, const char* op, StreamView stream) {
-  RopeProblem some = problem;  // arrays without heads are nothing to do
+  RopeProblem some = problem;  // without arrays that have no heads
   some.count = 0;
   for (int i = 0; i < problem.count; ++i) {
     if (problem.arrays[i].heads > 0) some.arrays[some.count++] = problem.arrays[i];

@@ -10,7 +10,7 @@
 
 namespace membound {
 
-// Strides in elements of an array whose axes have these meanings, in whatever order.
+// Strides, in elements, of the axes of an array by meaning, in whatever order they are stored.
 struct RopeStrides {
   std::int64_t batch, seq, head, dim;
 
@@ -38,12 +38,12 @@ struct RopeIntegers {
   }
 };
 
-// A table of cos, of sin or of angles. Strides in elements, those of axes and batch for rows of
-// each token's own.
+// A table of cos, sin or angles. Strides in elements; those of axis and batch are for tables with a
+// row for each token.
 struct RopeTable {
   const void* data = nullptr;  // null: none
   std::int64_t axis_stride = 0, batch_stride = 0, row_stride = 0, col_stride = 0;
-  // From the column of a pair's first element to that of its second; 0: they share one.
+  // From the column of a pair's first element to that of its second; 0: they share it.
   std::int64_t second = 0;
 
   MEMBOUND_HOST_DEVICE std::int64_t at(int axis, std::int64_t b, std::int64_t row) const {
@@ -51,12 +51,12 @@ struct RopeTable {
   }
 };
 
-// Which position a token has. Sums wrap: ids may hold anything.
+// The position of a token. Sums wrap around: ids may hold anything.
 struct RopePositions {
   RopeIntegers ids, offsets, cu_seqlens;
   std::int64_t ids_axis_stride = 0, ids_batch_stride = 0, ids_seq_stride = 0;
   std::int64_t offsets_stride = 0, cu_seqlens_stride = 0;
-  std::int64_t sequences = 1;  // of cu_seqlens
+  std::int64_t sequences = 1;  // in cu_seqlens
   std::int64_t offset = 0;
 
   // False: the token is in no sequence.
@@ -82,10 +82,10 @@ struct RopePositions {
   }
 
  private:
-  // By halving, within the array whatever it holds; -1 for none.
+  // Binary search, which stays within the array whatever it holds; -1: none.
   MEMBOUND_HOST_DEVICE std::int64_t sequence_of(std::int64_t token) const {
     std::int64_t low = 0, high = sequences;
-    while (low < high) {  // the first entry beyond `low` that is above token
+    while (low < high) {  // the first entry after `low` that is above token
       const std::int64_t middle = low + (high - low) / 2;
       if (cu_seqlens.at((middle + 1) * cu_seqlens_stride) <= token) {
         low = middle + 1;
@@ -107,24 +107,24 @@ struct RopeProblem {
   bool interleaved;
   bool inverse;
   RopeTable cos, sin;      // or freqs alone
-  RopeTable freqs;         // angles, or one row of frequencies, which the position multiplies
+  RopeTable freqs;         // angles, or one row of frequencies to be multiplied by the position
   bool freqs_are_angles;   // else kFloat32 or kFloat64
   double scaling;          // of cos and sin from freqs
-  DType table_dtype;       // of the tables that there are
-  bool own_rows;           // each token has its own
-  std::int64_t positions;  // rows of a table by position
+  DType table_dtype;       // of the tables in use
+  bool own_rows;           // a table row for each token, not for each position
+  std::int64_t positions;  // rows of a table that is indexed by position
   RopePositions where;
-  int axes;  // of positions; 1 without sections
+  int axes;  // of position_ids; 1 without sections
   bool interleaved_sections;
-  // Pairs before the end of each axis, or those that an axis has of every `axes`.
+  // The end of each axis in pairs or, interleaved, its number of pairs.
   std::int64_t section_bounds[kMaxRopeSections];
 
   std::int64_t tokens() const { return batch * seq; }
-  // Whether rows are looked up by a position, which may have none.
+  // True if table rows are looked up by position, which may be out of range.
   MEMBOUND_HOST_DEVICE bool has_rows_by_position() const {
     return !own_rows && (freqs.data == nullptr || freqs_are_angles);
   }
-  // Whether the elements of a pair have columns of their own.
+  // True if the two elements of a pair have separate columns.
   MEMBOUND_HOST_DEVICE bool has_column_each() const {
     return (cos.second | sin.second | freqs.second) != 0;
   }
@@ -139,7 +139,7 @@ struct RopeProblem {
   }
 };
 
-// The gradient of the frequencies, from what was turned and its gradient.
+// The gradient of the frequencies, from rope's inputs and their gradients.
 struct RopeFrequenciesProblem {
   RopeProblem rope;  // out: the gradients of q and k
   const void* x[2];  // q and k
@@ -150,13 +150,13 @@ struct RopeFrequenciesProblem {
   void* workspace;  // kRopeParts * rotary_dim / 2 doubles
 };
 
-// Tokens in so many parts, whose sums are added one by one: the tree of dfreqs.
+// The number of parts of the tokens, whose sums are added in order: the reduction tree of dfreqs.
 inline constexpr std::int64_t kRopeParts = 256;
 MEMBOUND_HOST_DEVICE inline std::int64_t rope_tokens_per_part(std::int64_t tokens) {
   return (tokens + kRopeParts - 1) / kRopeParts;
 }
 
-// What the user's call brought; op and the names of arrays are for errors.
+// The arguments of the user's call; op and the array names are for errors.
 struct RopeCall {
   const char* op;
   const char* q_name;
@@ -169,17 +169,17 @@ struct RopeCall {
   RopeOptions options;
   const TensorView& out;
   const TensorView* k_out;
-  bool k_cached = false;  // k goes where k_out is not: the caller's business
+  bool k_cached = false;  // k is written to a cache by the caller, without a k_out
 };
-// Checks all of a call. For the bindings too, which check what is not there yet.
+// Performs all checks of a call. The bindings use it too, before outputs are allocated.
 MEMBOUND_API RopeProblem rope_problem(const RopeCall& call);
-// Its parts about positions and angles, and about what positions hold.
+// The parts of rope_problem for positions and angles, and the check of position values.
 void set_rope_angles(RopeProblem& problem, const RopeCall& call);
 void check_rope_values(const RopeProblem& problem, const RopeCall& call);
-// The same of an array of q's axes.
+// The strides of an array with q's axes.
 RopeStrides rope_strides(const ConstTensorView& view, RopeLayout layout);
-// A written array and another: nothing shared, or exactly the same where in_place allows it. Takes
-// axes in the order of memory, so that slices of a transposed array are known to be apart.
+// Two arrays, one of them written, must share no memory or, with in_place, be exactly the same.
+// Compares axes in memory order, so that slices of a transposed array are recognised as disjoint.
 void check_rope_overlap(const ConstTensorView& written, const char* written_name,
                         const ConstTensorView& other, const char* other_name, const char* op,
                         bool in_place);

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// What a call of rope says about positions and angles: checked, and put where kernels find it.
+// The arguments of rope that give positions and angles: their checks, and their place in the
+// problem.
 #include <initializer_list>
 #include <string>
 
@@ -31,8 +32,8 @@ RopeIntegers integers(const ConstTensorView& view, const char* argument, const C
   return {view.data, wide};
 }
 
-// How `view` runs over axes of positions, batch and sequence, and `behind` more axes of its own. An
-// axis of positions comes with sections, that of the batch may be missing or 1.
+// The strides of `view` over axis of positions, batch and sequence, followed by `trailing` axes of
+// its own. The axis of positions exists with sections only; the batch may be missing or 1.
 struct TokenStrides {
   bool fits = false;
   std::int64_t axis = 0, batch = 0, seq = 0;
@@ -109,8 +110,8 @@ void check_table(const ConstTensorView& table, const char* argument, const Call&
                  shape_text(table));
 }
 
-// The columns of a table with one for each pair, or one for each element that turns: halves apart
-// or neighbours, as the pairs are.
+// Sets the columns of a table that has one per pair or one per rotated element; the latter are laid
+// out like the pairs, as halves or interleaved.
 void set_columns(RopeTable& to, const ConstTensorView& table, const RopeProblem& problem) {
   const std::int64_t pairs = problem.rotary_dim / 2, stride = table.strides[table.rank - 1];
   const bool each = table.shape[table.rank - 1] == 2 * pairs;
@@ -119,14 +120,14 @@ void set_columns(RopeTable& to, const ConstTensorView& table, const RopeProblem&
   to.second = !each ? 0 : problem.interleaved ? stride : pairs * stride;
 }
 
-// Whether the call says where tokens are, other than by their places.
+// True if the call gives positions other than token indices.
 bool has_positions(const Call& call) {
   const RopeAngles& angles = call.angles;
   return angles.position_ids || angles.seqlen_offsets || call.options.position_offset != 0;
 }
 
-// A table of four axes without the one of heads, which is 1 where the layout has it; or as
-// (positions, 1, 1, columns) without both. Any other as it is.
+// A table of four axes without that of heads (1, where the layout has it), or, if it is (positions,
+// 1, 1, columns), without both. Other tables are returned unchanged.
 ConstTensorView without_heads(const ConstTensorView& table, const RopeProblem& problem,
                               const Call& call) {
   if (table.rank != 4 || call.options.section_count > 0) return table;
@@ -153,7 +154,8 @@ ConstTensorView without_heads(const ConstTensorView& table, const RopeProblem& p
   return swapped ? kept({1, 0, 3}) : table;
 }
 
-// Rows by position, of all sequences or of each, or of each token its own.
+// Rows are indexed by position, shared by all sequences or one set per sequence; or each token has
+// its own.
 void set_rows(RopeTable& to, const ConstTensorView& table, const char* argument,
               RopeProblem& problem, const Call& call) {
   const bool of_sequences = table.rank == 3 && call.options.section_count == 0 &&
@@ -176,7 +178,7 @@ void set_rows(RopeTable& to, const ConstTensorView& table, const char* argument,
   to.row_stride = strides.seq;
 }
 
-// Rows of each token's own know no positions.
+// Tables with a row per token exclude positions.
 void check_no_positions(const char* argument, const Call& call) {
   const std::string reason = std::string("where ") + argument + " has a row for each token";
   check_absent(call.angles.position_ids, "position_ids", reason.c_str(), call);
@@ -187,7 +189,7 @@ void check_no_positions(const char* argument, const Call& call) {
                  call.options.position_offset);
 }
 
-// Frequencies, which positions multiply, or angles with a row for each position or token.
+// Frequencies, to be multiplied by positions, or angles with a row per position or token.
 void set_freqs(RopeProblem& problem, const Call& call) {
   const ConstTensorView freqs = without_heads(*call.angles.freqs, problem, call);
   problem.freqs_are_angles = freqs.rank > 1;
@@ -217,7 +219,7 @@ void set_freqs(RopeProblem& problem, const Call& call) {
   problem.scaling = call.options.attention_scaling;
 }
 
-// Tables of cos and sin, or one cache of both.
+// Tables of cos and sin, or one table that holds both.
 void set_tables(RopeProblem& problem, const Call& call) {
   const ConstTensorView* sin = call.angles.sin;
   check_table(*call.angles.cos, "cos", call);
@@ -250,7 +252,7 @@ void set_tables(RopeProblem& problem, const Call& call) {
   set_columns(problem.sin, sines, problem);
 }
 
-// What shapes alone show to be too long for the table.
+// Checks the positions against the table as far as shapes alone allow.
 void check_length(const RopeProblem& problem, const char* argument, const Call& call) {
   const RopePositions& where = problem.where;
   if (where.ids.data || where.offsets.data || where.cu_seqlens.data) return;
@@ -285,7 +287,7 @@ void set_rope_angles(RopeProblem& problem, const Call& call) {
                  "argument 'sections' needs position_ids with an axis in front");
 }
 
-// Every position that will be asked for.
+// Checks every position that the kernels will look up.
 void check_rope_values(const RopeProblem& problem, const Call& call) {
   MEMBOUND_CHECK(!call.q.device.is_cuda(), InvalidArgument, call.op,
                  "argument 'validate' must be False for arrays on a GPU, which cannot be looked "

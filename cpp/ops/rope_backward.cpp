@@ -34,7 +34,7 @@ void check_dfreqs(const TensorView& dfreqs, const RopeCall& call, const ConstTen
   check_writable(dfreqs, kOp, "dfreqs");
 }
 
-// What is read after something was written must be apart from it.
+// Arrays that are read after something was written must not overlap it.
 void check_apart(const TensorView& dfreqs, const RopeCall& call, const ConstTensorView* q,
                  const ConstTensorView* k) {
   const auto apart = [](const TensorView* written, const char* name, const ConstTensorView* other,
@@ -99,7 +99,7 @@ void rope_backward(const ConstTensorView& dq, const ConstTensorView* dk, const C
                                      nullptr};
   frequencies.x_strides[0] = rope_strides(*q, options.layout);
   if (k) frequencies.x_strides[1] = rope_strides(*k, options.layout);
-  DeviceBuffer allocated;  // before anything is written
+  DeviceBuffer allocated;  // allocated before anything is written
   if (workspace) {
     frequencies.workspace = workspace->data;
   } else {

@@ -17,7 +17,7 @@ bool adds_to(DType mask, DType x) {
   return is_floating(mask) && (mask == DType::kFloat64) == (x == DType::kFloat64);
 }
 
-// The mask in x's shape: what it repeats has a stride of 0.
+// The mask with x's shape; broadcast axes have a stride of 0.
 ConstTensorView broadcast(const ConstTensorView& mask, const ConstTensorView& x) {
   ConstTensorView whole = x;
   whole.data = mask.data;
@@ -43,7 +43,7 @@ void check_mask(const ConstTensorView& mask, const ConstTensorView& x) {
   check_same_device(mask, x, kOp, "mask", "x");
 }
 
-// Where the triangle lies, held to what tells rows apart.
+// Sets the causal triangle, clamped to the range in which it makes a difference.
 void set_triangle(const ConstTensorView& x, std::int64_t offset, SoftmaxProblem& problem) {
   const std::int64_t queries = x.shape[x.rank - 2], cols = problem.cols;
   if (offset >= cols - 1) return;

@@ -18,12 +18,12 @@ struct SoftmaxProblem {
   DType dtype, mask_dtype;
   double scale;
   std::int64_t rows, cols;     // at least 1
-  std::int64_t queries;        // rows that causal_offset tells apart; 0: it drops nothing
+  std::int64_t queries;        // rows per matrix, for causal_offset; 0: not causal
   std::int64_t causal_offset;  // from -queries to cols
   RowLayout x_rows, mask_rows, out_rows;
   std::int64_t x_col_stride, mask_col_stride, out_col_stride;
 
-  // Columns that a row keeps, counted from the first.
+  // The number of leading columns that a row keeps.
   MEMBOUND_HOST_DEVICE std::int64_t kept(std::int64_t row) const {
     if (queries == 0) return cols;
     const std::int64_t count = row % queries + causal_offset + 1;

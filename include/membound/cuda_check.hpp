@@ -8,7 +8,7 @@
 
 #include "membound/error.hpp"
 
-// The one public header that needs the CUDA toolkit.
+// The only public header that needs the CUDA toolkit.
 
 namespace membound {
 

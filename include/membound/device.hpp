@@ -20,7 +20,7 @@ struct CudaStatus {
   int device_count = 0;
   int error_code = 0;  // 0 when at least one device is usable
   std::string error_name;
-  std::string message;        // one sentence for a person: why there is no device, or "ok"
+  std::string message;        // why there is no device, in one sentence, or "ok"
   int runtime_version = 0;    // as CUDA encodes it: 13000
   int driver_version = 0;     // 0 when no driver is installed
   std::string architectures;  // what the kernels were compiled for, e.g. "80 90 120"
@@ -38,15 +38,15 @@ struct DeviceProperties {
 // Throws CudaError when the device is not there.
 MEMBOUND_API DeviceProperties device_properties(Device device);
 
-// The GPU that is current for this thread, for callers who are handed a stream without its device.
+// The current GPU of this thread, for callers that have a stream but not its device.
 MEMBOUND_API Device current_cuda_device();
 
 // The CPU instruction set in use: "baseline", "avx2", "avx512" or "neon". Chosen once; the
 // environment variable MEMBOUND_CPU_ISA forces a lower one.
 MEMBOUND_API const char* cpu_isa();
 
-// How many threads a large CPU call may use (affinity, cgroup quota, OMP_NUM_THREADS), and a way to
-// say otherwise; 0 returns to the default. Results do not depend on it.
+// How many threads a large CPU call may use (affinity, cgroup quota, OMP_NUM_THREADS), and a setter
+// that overrides it; 0 restores the default. Results do not depend on it.
 MEMBOUND_API int cpu_threads();
 MEMBOUND_API void set_cpu_threads(int count);
 

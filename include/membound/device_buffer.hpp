@@ -10,9 +10,9 @@
 
 namespace membound {
 
-// Uninitialised bytes on a device, freed with the object. On a GPU both ends are ordered on the
-// stream (cudaMallocAsync); host memory is 64-byte aligned, and large blocks ask for huge pages.
-// Move-only: copying device memory needs a stream, so it is a named act (copy_bytes).
+// Uninitialised bytes on a device, freed with the object. On a GPU, allocation and release are
+// ordered on the stream (cudaMallocAsync); host memory is 64-byte aligned, and large blocks request
+// huge pages. Move-only: copying device memory needs a stream, so it is explicit (copy_bytes).
 class MEMBOUND_API DeviceBuffer {
  public:
   DeviceBuffer() noexcept = default;

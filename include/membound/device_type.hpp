@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A device by name alone, for headers that every unit reads; device.hpp tells about it.
+// A device's kind and index, without the queries of device.hpp, for headers that every unit
+// includes.
 #include <cstdint>
 
 namespace membound {

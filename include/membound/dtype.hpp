@@ -7,8 +7,8 @@
 
 namespace membound {
 
-// Every element type that an array handed to us may have. Ops compute on the floating ones; the
-// others exist so that an error can name what came.
+// Every element type that an array may have. Ops compute on the floating ones; the others exist so
+// that an error can name them.
 enum class DType : std::uint8_t {
   kFloat16,
   kBFloat16,

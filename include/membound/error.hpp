@@ -11,7 +11,7 @@
 namespace membound {
 
 // The exception types are API; their texts are not. Each text names the op, the argument, what was
-// expected and what came. A call that throws has touched neither its inputs nor its outputs.
+// expected and what was given. A call that throws has touched neither its inputs nor its outputs.
 class MEMBOUND_API Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -35,7 +35,8 @@ class MEMBOUND_API OutOfMemory : public Error {
   using Error::Error;
 };
 
-// A CUDA runtime call failed, or CUDA was asked for and is not there. Python: membound.CudaError.
+// A CUDA runtime call failed, or CUDA was asked for and is not available. Python:
+// membound.CudaError.
 class MEMBOUND_API CudaError : public Error {
  public:
   CudaError(int code, std::string name, const std::string& what)

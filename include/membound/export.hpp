@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Everything is built with hidden visibility; this marks what the shared library offers.
+// Everything is built with hidden visibility; this marks the exports of the shared library.
 #if defined(__GNUC__)
 #define MEMBOUND_API __attribute__((visibility("default")))
 #else

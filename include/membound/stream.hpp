@@ -9,8 +9,8 @@
 
 namespace membound {
 
-// A borrowed CUDA stream. It cannot be made from an integer or nullptr by accident: naming the
-// legacy default stream is a deliberate act. CPU ops ignore the stream.
+// A borrowed CUDA stream. It cannot be made from an integer or nullptr by accident: the legacy
+// default stream must be named explicitly. CPU ops ignore the stream.
 class StreamView {
  public:
   // handle: a cudaStream_t. The stream must outlive the work queued on it.

@@ -10,7 +10,7 @@
 
 namespace membound {
 
-// A fixed set of streams on one device, handed out in turn. Thread-safe; the pool must outlive
+// A fixed set of streams on one device, handed out round-robin. Thread-safe; the pool must outlive
 // the work queued on its streams.
 class MEMBOUND_API StreamPool {
  public:

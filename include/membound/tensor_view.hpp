@@ -13,7 +13,7 @@ namespace membound {
 // The most axes a view can have (NumPy and torch stop at 64).
 inline constexpr int kMaxRank = 64;
 
-// A strided array that somebody else owns. Strides count elements and may be zero or negative.
+// A strided array owned by somebody else. Strides count elements and may be zero or negative.
 // Pointer is void* (TensorView, for outputs) or const void* (ConstTensorView, for inputs).
 template <class Pointer>
 struct BasicTensorView {
@@ -59,7 +59,7 @@ struct BasicTensorView {
   }
 
  private:
-  // Copies the axes in use only: a view is a kilobyte, a matrix needs four numbers of it.
+  // Copies only the axes in use: a view is a kilobyte, of which a matrix needs four numbers.
   template <class Other>
   void assign(const BasicTensorView<Other>& other) noexcept {
     data = other.data;

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What the drivers for compute-sanitizer share: random arrays of any dtype and layout that exist on
-// the host and on the GPU, their comparison, and the walk over dtypes and sizes. Arrays end with
-// their last element, so one element too far is caught; all else in them is NaN and must stay so.
+// Shared by the compute-sanitizer drivers: random arrays of any dtype and layout on host and GPU,
+// their comparison, and the loop over dtypes and sizes. Arrays end with their last element, so that
+// an access past it is caught; padding is NaN and must stay NaN.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -20,14 +20,14 @@ namespace membound::sanitize {
 struct Format {
   DType dtype;
   int exponent_bits, mantissa_bits;
-  double tolerance;  // relative, between two right results
-  int huge;          // biased exponent whose squares leave the accumulator's range
+  double tolerance;  // relative, between two correct results
+  int huge;          // biased exponent whose squares overflow the accumulator
 
   int one() const { return (1 << (exponent_bits - 1)) - 1; }
   std::int64_t size() const { return std::int64_t(dtype_size(dtype)); }
 };
 inline constexpr Format kFormats[] = {
-    {DType::kFloat16, 5, 10, 2.2 / (1 << 10), 28},  // one step of each of two roundings
+    {DType::kFloat16, 5, 10, 2.2 / (1 << 10), 28},  // one ulp for each of two roundings
     {DType::kBFloat16, 8, 7, 2.2 / (1 << 7), 240},
     {DType::kFloat32, 8, 23, 8.0 / (1 << 23), 240},
     {DType::kFloat64, 11, 52, 8.0 / (1ll << 52), 2000},
@@ -35,7 +35,7 @@ inline constexpr Format kFormats[] = {
 inline constexpr const Format& kSingle = kFormats[2];
 inline constexpr const Format& kDouble = kFormats[3];
 
-// Of rstd and of sums.
+// Format of rstd and of sums.
 inline const Format& statistics_of(const Format& format) {
   return format.dtype == DType::kFloat64 ? kDouble : kSingle;
 }
@@ -69,14 +69,14 @@ inline std::uint64_t draw(const Format& f, int exponent) {
   return sign << (f.mantissa_bits + f.exponent_bits) | biased << f.mantissa_bits | mantissa;
 }
 
-// Sizes with more rows have few cases.
+// Sizes with more rows than this run few cases.
 inline constexpr std::int64_t kManyRows = 1100;
 
 struct Layout {
   std::int64_t offset = 0;  // elements before the first
   std::int64_t gap = 0;     // after each row
   std::int64_t step = 1;    // from one column to the next
-  bool split = false;       // rows in two axes that do not merge, where their number is even
+  bool split = false;       // rows in two axes that do not merge, if their number is even
 };
 
 inline std::string to_string(const Layout& layout) {
@@ -86,13 +86,13 @@ inline std::string to_string(const Layout& layout) {
 
 enum class Side { kHost, kThere };
 
-// The device under test. On "cpu" (a driver's own test) both sides are the CPU.
+// The device under test. With "cpu" (a driver's self-test) both sides are the CPU.
 struct Target {
   Device device;
   StreamView stream;
 };
 
-// A matrix on both sides: the host computes what the target's result is compared with.
+// A matrix on both sides: the host's result is the reference for the target's.
 class Matrix {
  public:
   Matrix(const Format& format, std::int64_t rows, std::int64_t cols, const Layout& layout)
@@ -102,7 +102,7 @@ class Matrix {
     bytes_.assign(count * format.size(), char(0xFF));  // NaN in every format
   }
 
-  // Ordinary values; with extremes every fifth row is huge and every fifth zero.
+  // Ordinary values; with extremes, every fifth row is huge and every fifth is zero.
   Matrix& fill(bool extremes = false) {
     for (std::int64_t row = 0; row < rows_; ++row) {
       const bool huge = extremes && row % 5 == 3, zero = extremes && row % 5 == 4;
@@ -127,7 +127,7 @@ class Matrix {
     append(view, cols_, layout_.step);
     return view;
   }
-  // A matrix of one row as a vector: weight, or with two_axes what rows in two axes need as rstd.
+  // A one-row matrix as a vector: a weight, or, with two_axes, the rstd of rows in two axes.
   TensorView vector(Side side, bool two_axes = false) {
     TensorView view = start(side);
     if (two_axes) append(view, 2, cols_ / 2 * layout_.step);
@@ -136,8 +136,8 @@ class Matrix {
   }
   bool split() const { return layout_.split; }
 
-  // Elements that are not finite or further from the host's than the tolerance of the format and
-  // `slack`, and others that were written to at all.
+  // Number of elements that are not finite or differ from the host's by more than format tolerance
+  // + `slack`, plus padding elements that were overwritten.
   long wrong(const Target& target, double slack) {
     std::vector<char> got(bytes_.size());
     copy_bytes(got.data(), Device::cpu(), there_.data(), device_, got.size(), target.stream);
@@ -184,8 +184,8 @@ class Matrix {
   DeviceBuffer there_;
 };
 
-// Ids around a range on both sides of the machine, with some that lie far beyond it; skewed: half
-// of them are one.
+// Ids in and around a range on both sides, some of them far outside; skewed: half of them are the
+// same.
 struct Ids {
   Ids(std::int64_t tokens, std::int64_t first, std::int64_t count, const Target& target,
       bool skewed = false)
@@ -215,9 +215,10 @@ struct Ids {
   Device device;
 };
 
-// DRIVER [DTYPE [MIN_CHUNKS MAX_CHUNKS [cpu]]]: "float16" takes that dtype alone, two numbers the
-// rows of that many 16-byte chunks, "cpu" needs no GPU. cases(format, chunks, rows) lists what is
-// run(case, target), which returns the number of wrong elements; case.text() says which it was.
+// DRIVER [DTYPE [MIN_CHUNKS MAX_CHUNKS [cpu]]]: "float16" selects that dtype, two numbers select
+// the rows with that many 16-byte vectors, "cpu" needs no GPU. cases(format, chunks, rows) lists
+// the arguments of run(case, target), which returns the number of wrong elements; case.text()
+// describes the case.
 template <class Sizes, class Cases, class Run>
 int run_driver(int argc, char** argv, const Sizes& sizes, Cases cases, Run run) {
   const bool on_cpu = argc > 4 && std::string(argv[4]) == "cpu";

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
 // Runs every kernel of gated activations and their gradients, for compute-sanitizer: each dtype and
-// kind, aligned rows, shifted and strided ones, with and without up and the scale of rows, each
-// gradient alone, in place.
+// kind; aligned, unaligned and strided rows; with and without up and row scales; each gradient
+// alone; in place.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -22,7 +22,7 @@ struct Case {
   Activation kind;
   Layout layout = {};
   bool up = true;
-  bool options = false;  // a limit, an offset, the scale of rows
+  bool options = false;  // a limit, an offset, row scales
   Written written = Written::kApart;
   const Format* format = nullptr;
   std::int64_t rows = 0, cols = 0;
@@ -60,7 +60,7 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
 
 long run(const Case& c, const Target& target) {
   const Format &format = *c.format, &sums = statistics_of(format);
-  // Shifted arrays start at two places behind a chunk, dup also where dgate does not.
+  // Unaligned arrays have two different alignments, dup also where dgate has the other one.
   Layout other = c.layout;
   if (other.offset % 2 == 1) ++other.offset;
   Matrix gate(format, c.rows, c.cols, c.layout), up(format, c.rows, c.cols, other);
@@ -91,7 +91,7 @@ long run(const Case& c, const Target& target) {
                               wants_dgate ? &dgate_view : nullptr, wants_dup ? &dup_view : nullptr,
                               target.stream);
   }
-  // Terms of a slope may cancel; beside 16-bit storage the GPU's functions are good to 2^-18.
+  // Terms of a slope may cancel; the GPU's functions for 16-bit storage are accurate to 2^-18.
   const double slack = 16.0 * std::max(sums.tolerance, format.size() == 2 ? 0x1p-16 : 0.0);
   long wrong = out.wrong(target, slack);
   if (wants_dgate) wrong += to_dgate.wrong(target, slack);
@@ -99,7 +99,7 @@ long run(const Case& c, const Target& target) {
   return wrong;
 }
 
-// {chunks of 16 bytes per row, rows}: narrow rows, a tile, several, and an odd number of rows.
+// {16-byte vectors per row, rows}: narrow rows, one tile, several tiles, and an odd number of rows.
 constexpr std::int64_t kSizes[][2] = {{1, 7},    {2, 40},   {33, 8},   {64, 130}, {255, 6},
                                       {512, 40}, {513, 10}, {1025, 4}, {9000, 6}, {1, 1100}};
 

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs every kernel of cross entropy once or more, for compute-sanitizer: each dtype, aligned rows
-// and others, held in one part or streamed, with and without each option, class weights, what is
-// beside the loss and a mean, labels that are ignored or out of range (which must read nothing),
-// with lse known and the gradient over the logits.
+// Runs every kernel of cross entropy at least once, for compute-sanitizer: each dtype, aligned and
+// unaligned rows, in registers and streamed, with and without each option, class weights, secondary
+// outputs and a mean; labels that are ignored or out of range (which must read nothing); with lse
+// given and the gradient written over the logits.
 #include <string>
 #include <vector>
 
@@ -44,8 +44,8 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
   return list;
 }
 
-// Columns of a row on both sides of the machine, with one that is ignored and one that is none. For
-// a mean all others are one column: class weights of either sign would cancel.
+// Labels on both sides, with one that is ignored and one that is out of range. For a mean all
+// others are the same column, because class weights of either sign would cancel.
 struct Labels {
   Labels(std::int64_t rows, std::int64_t cols, bool for_mean, const Target& target)
       : numbers(rows),
@@ -81,7 +81,7 @@ struct Labels {
   Device device;
 };
 
-// With a mean the first element alone.
+// For a mean, the first element only.
 TensorView loss_view(Matrix& loss, Side side, With with) {
   TensorView view = loss.vector(side);
   if (with == With::kMean) view.rank = 0;
@@ -96,7 +96,7 @@ long run(const Case& c, const Target& target) {
   Matrix z_loss(wide, 1, c.rows, {}), losses(wide, 1, c.rows, {}), z_losses(wide, 1, c.rows, {});
   Matrix weight(wide, 1, c.cols, {1, 0, 2});
   for (Matrix* one : {&logits, &dloss, &weight}) one->fill();
-  if (is_mean) loss.fill(), z_loss.fill();  // what lies behind the one number stays
+  if (is_mean) loss.fill(), z_loss.fill();  // the rest of the array must not be written
   for (Matrix* one : {&logits, &dloss, &loss, &lse, &out, &z_loss, &losses, &z_losses, &weight}) {
     one->upload(target);
   }
@@ -132,7 +132,7 @@ long run(const Case& c, const Target& target) {
                              options, written, nullptr, target.stream);
     }
   }
-  // Sums of a row round, and powers of 2 stand in for those of e.
+  // Sums of a row are rounded, and 2^x is used instead of e^x.
   const double slack = (c.format.dtype == DType::kFloat64 ? 1e-13 : 2e-5) * (has_options ? 4 : 1);
   long wrong = loss.wrong(target, slack) + lse.wrong(target, slack) + out.wrong(target, slack);
   if (has_options) wrong += z_loss.wrong(target, slack) + predictions.wrong(target);
@@ -140,8 +140,8 @@ long run(const Case& c, const Target& target) {
   return wrong;
 }
 
-// Rows of less than a chunk for each lane, of some, around a warp and a block, in several parts and
-// in more than one group of parts.
+// {16-byte vectors per row, rows}: rows with less than a vector per lane, with several per lane,
+// around a warp and a block, in several parts, and in more than one group of parts.
 constexpr std::int64_t kSizes[][2] = {{1, 40},  {3, 37},   {9, 20},   {128, 6},   {130, 4},
                                       {900, 4}, {2049, 4}, {4100, 3}, {33000, 2}, {66000, 2}};
 

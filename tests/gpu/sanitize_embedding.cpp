@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs every kernel of embedding once or more, for compute-sanitizer: each dtype, aligned and not,
-// with and without arithmetic, ids and positions out of range too (which must read nothing).
+// Runs every kernel of embedding at least once, for compute-sanitizer: each dtype, aligned and
+// unaligned, with and without arithmetic, and ids and positions out of range (which must read
+// nothing).
 #include <string>
 #include <vector>
 
@@ -58,7 +59,8 @@ long run(const Case& c, const Target& target) {
   return out.wrong(target, 0.0);
 }
 
-// Rows around a warp of chunks and over a block of them, of few tokens and many.
+// {16-byte vectors per row, tokens}: around a warp and above a block of vectors; few and many
+// tokens.
 constexpr std::int64_t kSizes[][2] = {{1, 40}, {3, 7}, {32, 100}, {129, 30}, {1100, 4}};
 
 }  // namespace

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs every kernel of embedding_backward once or more, for compute-sanitizer: each dtype, aligned
-// and not, dense, added to, sparse, and ids of which half are one (rows of many pieces), out of
-// range too (which must be left out).
+// Runs every kernel of embedding_backward at least once, for compute-sanitizer: each dtype, aligned
+// and unaligned, dense, accumulated and sparse; half of the ids are the same (a row of many pieces)
+// and some are out of range (which must be ignored).
 #include <string>
 #include <vector>
 
@@ -34,7 +34,7 @@ struct Case {
 
 std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t tokens) {
   const std::int64_t dim = chunks * (16 / format.size());
-  // The second needs one digit more than the first, and the third two.
+  // The second needs one more sort digit than the first, and the third two more.
   const std::int64_t vocab = tokens > 10000 ? 300000 : tokens > 1000 ? 600 : 13;
   std::vector<Case> list;
   for (const Kind kind : {Kind::kDense, Kind::kAdded, Kind::kSparse}) {
@@ -46,7 +46,7 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
   return list;
 }
 
-// An array of int64 on both sides.
+// An int64 array on both sides.
 struct Integers {
   Integers(std::int64_t count, const Target& target)
       : numbers(count, -1), there(count * sizeof(std::int64_t), target.device, target.stream) {}
@@ -98,8 +98,8 @@ long run(const Case& c, const Target& target) {
   return out.wrong(target, 0.0) + (sparse ? rows_ids.wrong(target) + count.wrong(target) : 0);
 }
 
-// Rows around a warp of chunks and over a block of them; tokens of less than a piece, of several,
-// and of more than one block sorts.
+// {16-byte vectors per row, tokens}: around a warp and above a block of vectors; tokens for less
+// than a piece, for several pieces, and more than one block sorts.
 constexpr std::int64_t kSizes[][2] = {{1, 40},   {3, 7},    {32, 100}, {129, 700},
                                       {1100, 4}, {2, 3000}, {1, 20000}};
 

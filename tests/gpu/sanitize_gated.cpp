@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs every kernel of rms_norm_gated and its gradients once or more, for compute-sanitizer: each
-// dtype, a gate before and after the norm, aligned rows and strided ones, weights of (heads, cols),
-// each gradient alone, in place.
+// Runs every kernel of rms_norm_gated and its gradients at least once, for compute-sanitizer: each
+// dtype, the gate before and after the norm, aligned and strided rows, weights of shape (heads,
+// cols), each gradient alone, in place.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -21,7 +21,7 @@ struct Case {
   Layout layout = {};
   const Format* weight = nullptr;
   bool norm_before_gate = true;
-  bool options = false;  // weight_offset, the rounding before the weight
+  bool options = false;  // weight_offset, rounding before the weight
   bool heads = false;
   Written written = Written::kApart;
   const Format* format = nullptr;
@@ -100,9 +100,8 @@ long run(const Case& c, const Target& target) {
                             wants_dx ? &dx_view : nullptr, wants_dz ? &dz_view : nullptr,
                             wants_dweight ? &dweight_view : nullptr, nullptr, target.stream);
   }
-  // Terms may cancel: what is left carries the rounding of sums of values around 16; beside 16-bit
-  // storage the GPU's exponential is good to 2^-21. A result that is rounded on the way may fall to
-  // either side.
+  // Terms may cancel, which leaves the rounding of sums of values around 16; the GPU's exponential
+  // for 16-bit storage is accurate to 2^-21. An intermediate rounding may go either way.
   const double slack = 64.0 * std::max(statistics.tolerance, format.size() == 2 ? 0x1p-20 : 0.0);
   const double falls = 16 * format.tolerance;
   long wrong = out.wrong(target, slack) + rstd.wrong(target, slack);
@@ -113,9 +112,9 @@ long run(const Case& c, const Target& target) {
   return wrong;
 }
 
-// {chunks of 16 bytes per row, rows}: blocks of columns beside rows of lanes, of a block, of a
-// cluster, and rows read twice; then the persistent form without the ring, with it, and in
-// clusters; at last a lane that plays four.
+// {16-byte vectors per row, rows}: column blocks next to row blocks, where a row takes some lanes,
+// a block, a cluster, or is read twice; then the persistent kernel without and with the bulk
+// pipeline, and in clusters; finally four items per thread.
 constexpr std::int64_t kSizes[][2] = {
     {1, 6},      {2, 40},     {33, 8},     {64, 130},   {65, 6},    {512, 40},
     {1024, 10},  {1025, 4},   {9000, 6},   {40000, 2},  {1, 1100},  {16, 1100},

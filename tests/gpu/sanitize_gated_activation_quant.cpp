@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs every kernel of gated_activation_quant once or more, for compute-sanitizer: each dtype, kind
-// and kind of scale, aligned rows, shifted and strided ones, rows that a block keeps and rows that
-// it computes twice. The codes are those of float8_e5m2, whose bits the comparison can read.
+// Runs every kernel of gated_activation_quant at least once, for compute-sanitizer: each dtype,
+// kind and kind of scale; aligned, unaligned and strided rows; rows that a block stages and rows
+// that it computes twice. Codes are float8_e5m2, whose bits the comparison can read.
 #include <string>
 #include <vector>
 
@@ -13,7 +13,7 @@ namespace {
 using namespace membound;
 using namespace membound::sanitize;
 
-// Two right results may be one step apart, where the activation is by one of its own.
+// Two correct results may differ by one code if the activation differs by one ulp.
 constexpr Format kE5M2{DType::kFloat8E5M2, 5, 2, 0.26, 28};
 
 enum class Scale { kRow, kStatic, kGroup64, kGroup128 };
@@ -23,7 +23,7 @@ struct Case {
   Scale scale;
   Layout layout = {};
   bool up = true;
-  bool options = false;  // a limit, an offset, the scale of rows
+  bool options = false;  // a limit, an offset, row scales
   const Format* format = nullptr;
   std::int64_t rows = 0, cols = 0;
 
@@ -91,7 +91,8 @@ long run(const Case& c, const Target& target) {
   return wrong;
 }
 
-// {chunks of 16 bytes per row, rows}: narrow rows, a tile, several, what a block keeps and more.
+// {16-byte vectors per row, rows}: narrow rows, one tile, several tiles, the most a block stages,
+// and more.
 constexpr std::int64_t kSizes[][2] = {{1, 7},    {2, 40},   {33, 8},   {64, 130}, {255, 6},
                                       {512, 40}, {513, 10}, {1025, 4}, {9000, 6}, {1, 1100}};
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs every kernel of rms_norm_backward and add_rms_norm_backward once or more, for
-// compute-sanitizer: each dtype, both forms of launch and all their blocks, aligned and not, each
-// result alone, in place, with and without the caller's workspace.
+// Runs every kernel of rms_norm_backward and add_rms_norm_backward at least once, for
+// compute-sanitizer: each dtype, both launch forms with all their block shapes, aligned and
+// unaligned, each result alone, in place, with and without a workspace from the caller.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -24,8 +24,8 @@ struct Case {
   Dx dx = Dx::kSeparate;
   bool add = false;
   bool workspace = false;  // the caller's
-  bool options = false;    // weight_offset, the rounding before the weight, accumulate
-  bool centred = false;    // of layer_norm; dbias as dweight
+  bool options = false;    // weight_offset, rounding before the weight, accumulate
+  bool centred = false;    // layer_norm; dbias like dweight
   std::int64_t narrower = 0;
   const Format* format = nullptr;
   std::int64_t rows = 0, cols = 0;
@@ -36,13 +36,13 @@ struct Case {
   }
 };
 
-// The fewest rows, an even number, with which a width takes the persistent form.
+// The fewest rows, an even number, for which a width uses the persistent kernel.
 std::int64_t persistent_rows(std::int64_t cols) {
   constexpr std::int64_t kRows = 1100, kElements = 8 << 20;
   return std::min(kRows, (kElements / cols + 2) / 2 * 2);
 }
 
-// rows = 0: as many as the persistent form needs.
+// rows = 0: as many as the persistent kernel needs.
 std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t rows) {
   const std::int64_t pack = 16 / format.size();
   const Format *same = &format, *fp32 = &kSingle, *fp64 = &kDouble;
@@ -85,7 +85,7 @@ long run(const Case& c, const Target& target) {
   Matrix weight(c.weight ? *c.weight : format, 1, c.cols, columns);
   Matrix dweight(c.dweight ? *c.dweight : format, 1, c.cols, columns);
   Matrix dbias(c.dweight ? *c.dweight : format, 1, c.cols, columns);
-  // Any statistics will do: the gradients are a formula of them.
+  // Any statistics will do, because the gradients are a formula of them.
   Matrix mean(statistics, 1, c.rows, {}), rstd(statistics, 1, c.rows, {});
   for (Matrix* one : {&dy, &x, &dsum, &weight, &mean, &rstd}) one->fill();
   if (c.options) {
@@ -135,8 +135,8 @@ long run(const Case& c, const Target& target) {
             : call(rms_norm_backward, dy_view, x_view);
     }
   }
-  // Terms may cancel: what is left carries the rounding of sums of values around 4. Arrays that
-  // are not wanted stay NaN, or as they were filled, on both sides.
+  // Terms may cancel, which leaves the rounding of sums of values around 4. Unwanted arrays stay
+  // NaN, or as filled, on both sides.
   const double slack = 4.0 * statistics.tolerance;
   const double column_slack = slack * std::sqrt(double(c.rows));
   long wrong = c.dx == Dx::kNone ? 0 : written.wrong(target, 4 * slack);
@@ -145,11 +145,11 @@ long run(const Case& c, const Target& target) {
   return wrong;
 }
 
-// {chunks of 16 bytes per row, rows}. First blocks of columns beside rows of lanes, of a block, of
-// a cluster, and rows read twice. Then the persistent form: rows of lanes; groups of a block with a
-// row or none; rows of one chunk per thread without the ring, with it, without; of two with the
-// ring in both sizes of block; of two in clusters; of four in one block and in clusters with the
-// ring. Rows that are not aligned have no ring.
+// {16-byte vectors per row, rows}. First column blocks next to row blocks, where a row takes some
+// lanes, a block, a cluster, or is read twice. Then the persistent kernel: several rows per block;
+// thread groups with one row or none; one vector per thread without, with and without the bulk
+// pipeline; two vectors with it in both block sizes, and in clusters; four vectors in one block,
+// and in clusters with the pipeline. Unaligned rows have no pipeline.
 constexpr std::int64_t kSizes[][2] = {
     {1, 6},     {2, 40},   {33, 7},    {64, 130},  {65, 5},   {512, 40}, {1024, 9}, {1025, 4},
     {2049, 5},  {9000, 6}, {20000, 3}, {40000, 2}, {1, 0},    {3, 0},    {32, 0},   {16, 300},

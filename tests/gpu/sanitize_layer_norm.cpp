@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs every kernel of layer_norm and add_layer_norm once or more, for compute-sanitizer: each
-// dtype, each way to hold a row, aligned and not, each kind of weight and bias, rescaled rows,
+// Runs every kernel of layer_norm and add_layer_norm at least once, for compute-sanitizer: each
+// dtype, each storage of a row, aligned and unaligned, each kind of weight and bias, rescaled rows,
 // strided rows.
 #include <string>
 #include <vector>
@@ -32,7 +32,7 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
   const std::int64_t pack = 16 / format.size(), cols = chunks * pack;
   const Format* same = &format;
   std::vector<Case> list;
-  if (rows > kManyRows) {  // of persistent blocks, and narrow ones two at a time, without gaps
+  if (rows > kManyRows) {  // persistent blocks, and narrow rows in pairs, without gaps
     list.push_back({format, rows, cols, {}, same, same, false, false});
     for (const bool add : {false, true}) {
       list.push_back({format, rows, cols, {1}, same, same, false, add});
@@ -61,15 +61,15 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
 }
 
 long run(const Case& c, const Target& target) {
-  // Rows that are written have no gaps, unless they are read as well.
+  // Output rows have no gaps, unless they are inputs as well.
   const Layout out_layout{c.layout.offset, 0, c.layout.step, c.layout.split};
   Matrix x(c.format, c.rows, c.cols, c.layout), residual(c.format, c.rows, c.cols, c.layout);
   Matrix out(c.format, c.rows, c.cols, out_layout), sum(c.format, c.rows, c.cols, out_layout);
-  // An offset of the rows alone leaves the weight aligned, as the kernels of shifted rows want it.
+  // Only the rows are offset: the kernels of unaligned rows need an aligned weight.
   Matrix weight(c.weight ? *c.weight : c.format, 1, c.cols, {0, 0, c.layout.step});
   Matrix bias(c.bias ? *c.bias : c.format, 1, c.cols, {0, 0, c.layout.step});
   Matrix mean(statistics_of(c.format), 1, c.rows, {}), rstd(statistics_of(c.format), 1, c.rows, {});
-  // A mean of huge values cancels to nothing that could be compared: then it is not asked for.
+  // A mean of huge values cancels to nothing that could be compared, so it is not requested then.
   const bool extremes = c.bias != nullptr;
   x.fill(extremes);
   residual.fill(extremes);
@@ -92,17 +92,18 @@ long run(const Case& c, const Target& target) {
                  &saved, target.stream);
     }
   }
-  // A bias may cancel, and values of either sign do in the mean. What was not asked for stays NaN.
+  // A bias may cancel, and so may values of either sign in the mean. Outputs not requested stay
+  // NaN.
   const double slack = 8.0 * c.format.tolerance;
   return written.wrong(target, slack) + rstd.wrong(target, 1e-300) +
          (extremes ? 0 : mean.wrong(target, 8.0 * statistics_of(c.format).tolerance)) +
          (c.add ? summed.wrong(target, 1e-300) : 0);
 }
 
-// 16-byte chunks per row at the ends of each kernel's range; the rows make threads hold more of a
-// row where the launch configuration does so for many rows. 110,000 do not fit the blocks of a
-// cluster, so that the row is read twice. Narrow rows are enough for two to a team, in four places
-// of a lane and in three.
+// {16-byte vectors per row, rows}: the widths are the ends of each kernel's range; the rows are
+// enough for the launch configuration to give threads more items. 110,000 vectors do not fit in a
+// cluster, so that the row is read twice. Narrow rows are enough for two per thread group, with
+// four and with three items per lane.
 constexpr std::int64_t kSizes[][2] = {
     {1, 6},     {2, 40},     {33, 7},     {64, 130},   {65, 5},      {512, 600},
     {513, 6},   {1024, 300}, {1025, 4},   {2048, 150}, {2049, 5},    {9000, 6},

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs every kernel of qk_norm_rope and qk_norm_rope_backward once or more, for compute-sanitizer:
-// each dtype, both styles, aligned and not, parts of heads that turn, tables and frequencies,
-// weights that heads share or not, rstd given or made again, extreme heads, k and v in caches.
+// Runs every kernel of qk_norm_rope and qk_norm_rope_backward at least once, for compute-sanitizer:
+// each dtype, both pair styles, aligned and unaligned, partial rotation, tables and frequencies,
+// shared and per-head weights, rstd given or recomputed, extreme heads, k and v in caches.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -52,7 +52,7 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
         list.push_back({format, tokens, odd_dim, odd_dim / 4 * 2, layout, interleaved, freqs, !odd,
                         number % 4 >= 2, true, rounding, Cache(number / 2 % 3)});
         if (head_dim == kMaxQkNormHeadDim) continue;
-        const std::int64_t half_dim = head_dim + pack / 2;  // half a chunk at the end
+        const std::int64_t half_dim = head_dim + pack / 2;  // ends in half a vector
         list.push_back({format, tokens, half_dim, half_dim / 2 * 2, layout, interleaved, freqs,
                         false, number % 4 >= 2, odd, rounding, Cache(number / 2 % 3)});
       }
@@ -72,7 +72,7 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
   return list;
 }
 
-// Tokens of some heads side by side in the rows of a matrix.
+// A matrix row as the contiguous heads of a token.
 TensorView heads_of(Matrix& matrix, Side side, std::int64_t heads, std::int64_t head_dim) {
   TensorView view = matrix.view(side);
   view.rank = 3;
@@ -83,7 +83,7 @@ TensorView heads_of(Matrix& matrix, Side side, std::int64_t heads, std::int64_t 
   return view;
 }
 
-// What of q there is, or of k, on both sides.
+// The arrays of q, or of k, on both sides.
 struct Heads {
   Heads(const Case& c, std::int64_t count)
       : heads(count),
@@ -115,8 +115,8 @@ struct Heads {
   int weight_rank;
 };
 
-// Caches of keys and values with room for all tokens, and the slots of these: the last first, some
-// none and some beyond the end.
+// Key and value caches with room for all tokens, and their slots: in reverse order, some absent and
+// some out of range.
 struct Caches {
   Caches(const Case& c, const Target& target)
       : memory(c.cache),
@@ -207,11 +207,10 @@ long run(const Case& c, const Target& target) {
     angles.sin = c.freqs ? nullptr : &s_view;
     run_side(c, q, k, caches, angles, side, target);
   }
-  // Terms of up to 8 that cancel; in 16 bits, what was rounded on the way may have gone the other
-  // way.
+  // Terms of up to 8 cancel; with 16 bits, intermediate roundings may have gone either way.
   const double slack = 24 * c.format.tolerance;
-  // Gradients of heads of zeros are multiplied by 1 / sqrt(eps); angles made from frequencies may
-  // differ in the last place, as compilers fuse their operations.
+  // Gradients of zero heads are multiplied by 1 / sqrt(eps); angles computed from frequencies may
+  // differ by an ulp, because compilers contract operations.
   const double factor = c.extremes && c.freqs ? 1000 : 1;
   long wrong = 0;
   for (Heads* one : {&q, &k}) {
@@ -224,8 +223,8 @@ long run(const Case& c, const Target& target) {
   return wrong + caches.keys.wrong(target, slack) + caches.values.wrong(target, 0);
 }
 
-// Chunks of a head and tokens: every number of lanes, several parts,
-// heads that share a thread, more chunks than lanes take.
+// {16-byte vectors per head, tokens}: every number of lanes, several parts, several heads per
+// thread, and more vectors than lanes hold.
 constexpr std::int64_t kSizes[][2] = {{2, 5},  {4, 3},     {16, 300}, {32, 7},
                                       {64, 6}, {64, 2200}, {128, 3},  {12, 9}};
 

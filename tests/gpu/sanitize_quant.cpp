@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs every kernel of rms_norm_quant and add_rms_norm_quant once or more, for compute-sanitizer:
-// each dtype, each way to hold a row, each kind of scale, aligned and not, rescaled rows. The codes
-// are those of float8_e5m2, whose bits the comparison can read.
+// Runs every kernel of rms_norm_quant and add_rms_norm_quant at least once, for compute-sanitizer:
+// each dtype, each storage of a row, each kind of scale, aligned and unaligned, rescaled rows.
+// Codes are float8_e5m2, whose bits the comparison can read.
 #include <cmath>
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@ namespace {
 using namespace membound;
 using namespace membound::sanitize;
 
-// Two right results may be one step apart, where the norm is by one of its own.
+// Two correct results may differ by one code if the norm differs by one ulp.
 constexpr Format kE5M2{DType::kFloat8E5M2, 5, 2, 0.26, 28};
 
 enum class Scale { kRow, kStatic, kGroup64, kGroup128 };
@@ -80,14 +80,14 @@ long run(const Case& c, const Target& target) {
                      target.stream);
     }
   }
-  const double step = 4 * c.format.tolerance;  // a scale carries the step of its largest result
+  const double step = 4 * c.format.tolerance;  // a scale has the ulp of its largest result
   long wrong = out.wrong(target, 1e-4) + (c.add ? sum.wrong(target, 1e-300) : 0);
   if (c.scale == Scale::kRow) wrong += row_scale.wrong(target, step);
   if (size) wrong += group_scale.wrong(target, step);
   return wrong;
 }
 
-// As in sanitize_rms_norm.cpp, and narrow rows enough for half of the lanes to each.
+// As in sanitize_rms_norm.cpp, and enough narrow rows for half of the lanes per row.
 constexpr std::int64_t kSizes[][2] = {
     {1, 6},    {2, 40},     {33, 7},   {64, 130}, {65, 5},    {512, 600},  {513, 6},    {1024, 300},
     {1025, 4}, {2048, 150}, {2049, 5}, {9000, 6}, {20000, 3}, {110000, 2}, {24, 17001}, {32, 9001}};

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs every kernel of rms_norm and add_rms_norm once or more, for compute-sanitizer: each dtype,
-// each way to hold a row, aligned and not, each kind of weight, rescaled rows, strided rows.
+// Runs every kernel of rms_norm and add_rms_norm at least once, for compute-sanitizer: each dtype,
+// each storage of a row, aligned and unaligned, each kind of weight, rescaled rows, strided rows.
 #include <string>
 #include <vector>
 
@@ -32,7 +32,7 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
   const Format* same = &format;
   const Rounding once = Rounding::kOnce, before = Rounding::kBeforeWeight;
   std::vector<Case> list;
-  if (rows > kManyRows) {  // of persistent blocks, and narrow ones without gaps
+  if (rows > kManyRows) {  // persistent blocks, and narrow rows without gaps
     for (const bool add : {false, true}) {
       list.push_back({format, rows, cols, {1}, same, once, false, add});
       list.push_back({format, rows, cols - 1, {}, same, once, true, add});
@@ -60,11 +60,11 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
 }
 
 long run(const Case& c, const Target& target) {
-  // Rows that are written have no gaps, unless they are read as well.
+  // Output rows have no gaps, unless they are inputs as well.
   const Layout out_layout{c.layout.offset, 0, c.layout.step, c.layout.split};
   Matrix x(c.format, c.rows, c.cols, c.layout), residual(c.format, c.rows, c.cols, c.layout);
   Matrix out(c.format, c.rows, c.cols, out_layout), sum(c.format, c.rows, c.cols, out_layout);
-  // An offset of the rows alone leaves the weight aligned, as the kernels of shifted rows want it.
+  // Only the rows are offset: the kernels of unaligned rows need an aligned weight.
   Matrix weight(c.weight ? *c.weight : c.format, 1, c.cols, {0, 0, c.layout.step});
   Matrix rstd(statistics_of(c.format), 1, c.rows, {});
   x.fill(true);
@@ -91,9 +91,9 @@ long run(const Case& c, const Target& target) {
          (c.add ? summed.wrong(target, 1e-300) : 0);
 }
 
-// 16-byte chunks per row at the ends of each kernel's range; the rows make threads hold more of a
-// row where the launch configuration does so for many rows. 110,000 do not fit the blocks of a
-// cluster, so that the row is read twice. At last rows that are many enough for persistent blocks.
+// {16-byte vectors per row, rows}: the widths are the ends of each kernel's range; the rows are
+// enough for the launch configuration to give threads more items. 110,000 vectors do not fit in a
+// cluster, so that the row is read twice. The last sizes have rows enough for persistent blocks.
 constexpr std::int64_t kSizes[][2] = {
     {1, 6},      {2, 40},     {33, 7},      {64, 130},    {65, 5},    {512, 600},  {513, 6},
     {1024, 300}, {1025, 4},   {2048, 150},  {2049, 5},    {9000, 6},  {20000, 3},  {110000, 2},

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs every kernel of rope and rope_backward once or more, for compute-sanitizer: each dtype, both
-// styles, aligned and not, tables and frequencies, ids out of range too (which must read nothing).
+// Runs every kernel of rope and rope_backward at least once, for compute-sanitizer: each dtype,
+// both pair styles, aligned and unaligned, tables and frequencies, and ids out of range (which must
+// read nothing).
 #include <cmath>
 #include <string>
 #include <vector>
@@ -36,7 +37,7 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
       list.push_back({format, tokens, head_dim, {}, interleaved, freqs, false});
       list.push_back({format, tokens, head_dim, {1, 3, 1}, interleaved, freqs, true});
       list.push_back({format, tokens, head_dim, {1, 3, 2}, interleaved, freqs, false});
-      // In pieces of 8 and 4 bytes; heads are of even widths, so that float64 has none of 4.
+      // In vectors of 8 and 4 bytes. Heads have even widths, so that float64 has none of 4 bytes.
       list.push_back({format, tokens, head_dim + pack, {}, interleaved, freqs, false});
       if (pack == 2) continue;
       list.push_back({format, tokens, head_dim + pack / 2, {}, interleaved, freqs, false});
@@ -45,7 +46,7 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
   return list;
 }
 
-// Tokens of kHeads heads side by side in the rows of a matrix.
+// A matrix row as the kHeads contiguous heads of a token.
 TensorView heads_of(Matrix& matrix, Side side, const Case& c) {
   TensorView view = matrix.view(side);
   view.rank = 4;
@@ -59,7 +60,7 @@ TensorView heads_of(Matrix& matrix, Side side, const Case& c) {
   return view;
 }
 
-// Positions of a table of `positions` rows, and some that it has not, on both sides.
+// Positions in a table of `positions` rows, and some out of range, on both sides.
 struct Ids {
   Ids(std::int64_t tokens, std::int64_t positions, bool beyond, const Target& target)
       : numbers(tokens),
@@ -116,14 +117,14 @@ long run(const Case& c, const Target& target) {
     angles.position_ids = &bad;
     rope(x, nullptr, angles, options, heads_of(lost, side, c), nullptr, target.stream);
   }
-  const double slack = 16 * c.format.tolerance;  // terms of up to 8 that cancel, twice
+  const double slack = 16 * c.format.tolerance;  // terms of up to 8 cancel, twice
   long wrong = out.wrong(target, slack) + back.wrong(target, 4 * slack);
-  // Sums of tokens times terms of gradients as they were written.
+  // Sums over tokens of products with gradients as they were rounded.
   if (c.freqs) wrong += dfreqs.wrong(target, slack * 64.0 * c.tokens * c.tokens);
   return wrong;
 }
 
-// Heads around a warp of units, of few tokens and many.
+// {16-byte vectors per half head, tokens}: heads around a warp of units; few and many tokens.
 constexpr std::int64_t kSizes[][2] = {{1, 40},   {2, 3},   {5, 100}, {8, 600},
                                       {8, 3000}, {33, 20}, {300, 4}};
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs every kernel of softmax and its gradient once or more, for compute-sanitizer: each dtype,
-// aligned rows and others, held, staged and streamed ones, with each kind of mask and a triangle.
+// Runs every kernel of softmax and its gradient at least once, for compute-sanitizer: each dtype,
+// aligned and unaligned rows, in registers, staged and streamed, with each kind of mask and causal.
 #include <string>
 #include <vector>
 
@@ -45,7 +45,7 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
   return list;
 }
 
-// One for each column, the first kept.
+// A boolean per column, the first one true.
 struct Columns {
   Columns(std::int64_t cols, const Target& target)
       : kept(cols), there(cols, target.device, target.stream), device(target.device) {
@@ -63,7 +63,7 @@ struct Columns {
   Device device;
 };
 
-// What sums, and logits of a magnitude of 2, may be off by where their terms cancel.
+// Tolerance of sums, and of logits of magnitude 2, whose terms may cancel.
 double slack_of(const Case& c) {
   return (c.format.dtype == DType::kFloat64 ? 1e-14 : 4e-6) * (c.backward ? std::sqrt(c.cols) : 1);
 }
@@ -90,8 +90,8 @@ long run(const Case& c, const Target& target) {
   return out.wrong(target, slack_of(c));
 }
 
-// Rows of less than a chunk for each lane, of some, around a warp, a block and a cluster of blocks,
-// and beyond it.
+// {16-byte vectors per row, rows}: rows with less than a vector per lane, with several per lane,
+// around a warp, a block and a cluster, and wider than a cluster.
 constexpr std::int64_t kSizes[][2] = {{1, 40},  {3, 37},   {9, 20},   {128, 6},   {130, 4},
                                       {900, 4}, {2049, 4}, {4100, 3}, {33000, 2}, {66000, 2}};
 

@@ -10,8 +10,8 @@ namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
 
-// The blocks of a row are read for their largest logit and the sum of their powers, from the cache
-// the second time, and the row again for the gradient. The sums of blocks meet in double.
+// For each block of a row: find the largest logit, then sum the powers from the cache. The row is
+// read again for the gradient. Block sums are combined in double.
 template <class T>
 class CrossEntropy {
   using A = typename Lanes<T>::A;
@@ -19,7 +19,7 @@ class CrossEntropy {
   static constexpr std::int64_t kStep = Lanes<T>::kStep;
   static constexpr std::int64_t kMost = CrossEntropyRows::kMost, kTogether = sizeof(F64) / 8;
   static_assert(kMost % kTogether == 0);
-  // Registers for rows of three and four steps.
+  // Registers suffice for rows of three and four steps.
   static constexpr bool kHoldsFour = kVectorBytes > 16 && sizeof(A) == 4;
 
  public:
@@ -37,8 +37,8 @@ class CrossEntropy {
   }
 
  private:
-  // What the loss of a row is made of: the largest logit, the sum of powers, and that of distances
-  // below the largest logit, with the weight of all of them.
+  // The sums behind a row's loss: the largest logit, the sum of powers, and the weighted sum of
+  // distances from the largest logit, with the sum of those weights.
   struct Sums {
     A top = -kInfinity<A>;
     double powers = 0, distances = 0, weight = 0;
@@ -66,7 +66,8 @@ class CrossEntropy {
     return static_cast<double>((kCapped ? tanh_of<A>(x * inverse_cap_).value * cap_ : x)[0]);
   }
 
-  // The logarithms of several rows at once: that of one took 13 of the 40 ns of a row of 16.
+  // Takes the logarithms of several rows at once: one by one they are a third of a narrow row's
+  // time.
   void take_losses() {
     capped_ ? take_sums<true>() : take_sums<false>();
     for (std::int64_t row = rows_.rows; row % kTogether != 0; ++row) set(row, {}, 0);
@@ -97,7 +98,7 @@ class CrossEntropy {
     }
     sum_blocks<kCapped>();
   }
-  // A row that does not count has zeros, or NaN where its label is no column.
+  // Ignored rows give zeros; rows whose label is no column give NaN.
   MEMBOUND_ALWAYS_INLINE void set(std::int64_t row, const Sums& sums, double at_label) {
     const bool counts = row < rows_.rows && rows_.label[row] >= 0;
     powers_[row] = counts ? sums.powers : 1;
@@ -110,8 +111,8 @@ class CrossEntropy {
     const bool outside = row < rows_.rows && rows_.label[row] == CrossEntropyRows::kOutside;
     return outside ? __builtin_nan("") : 0;
   }
-  // Rows of few steps, held. Several at once, so that their chains of instructions overlap, which
-  // are too long for the hardware to reach the next row (4096 x 16 float32: 92 to 71 us).
+  // Rows of few steps stay in registers. Several are interleaved: their dependency chains are too
+  // long for out-of-order execution to reach the next row (92 -> 71 us).
   template <int kSteps, bool kCapped>
   [[gnu::noinline]] void sum_narrow() {
     constexpr int kGroup = kCapped ? 1 : kVectorBytes == 64 && kSteps <= 2 ? 4 : 2;
@@ -176,13 +177,13 @@ class CrossEntropy {
         continue;
       }
       const T* const from = logits_of(row);
-      // First: what it brings into the cache is read sooner (4096 x 2000 float32 3.2 to 2.7 ms).
+      // Read first: the cache line it fetches is used soon after.
       const double at_label = logit_at<kCapped>(from, rows_.label[row]);
       Sums sums;
       each_block<T>(rows_.cols, [&](std::int64_t first, std::int64_t count) {
         const T* x = gather(from, rows_.logits_col_stride, first, count, copy_);
         const auto logits = logits_in<kCapped>(x);
-        if constexpr (kCapped) {  // the hyperbolic tangents once
+        if constexpr (kCapped) {  // computes each tanh once
           each_step(logits, count);
           join(sums, HeldLogits<T>{values_}, first, count);
         } else {
@@ -199,12 +200,12 @@ class CrossEntropy {
       store_pair(values_ + at, left < kStep ? logits.partial(at, left) : logits.whole(at));
     }
   }
-  // What logits are compared with: the largest, or a number where all are -infinity.
+  // The shift of the exponentials: the largest logit, or a finite number where all are -infinity.
   static MEMBOUND_ALWAYS_INLINE A base_of(A top) {
     constexpr A kLowest = sizeof(A) == 8 ? -0x1.fffffffffffffp1023 : -0x1.fffffep127f;
     return top > kLowest ? top : kLowest;
   }
-  // A block to the sums so far.
+  // Adds a block to the sums so far.
   template <class Logits>
   MEMBOUND_ALWAYS_INLINE void join(Sums& sums, const Logits& logits, std::int64_t first,
                                    std::int64_t count, const T* later = nullptr) const {
@@ -221,7 +222,7 @@ class CrossEntropy {
     sums.powers = before + static_cast<double>(powers) * kUnshift;
     sums.top = top;
   }
-  // Before `top` is that of the sums.
+  // To be called before `top` becomes that of the sums.
   template <class Logits>
   MEMBOUND_ALWAYS_INLINE void add_distances(Sums& sums, const Logits& logits, std::int64_t first,
                                             std::int64_t count, A top) const {
@@ -236,7 +237,8 @@ class CrossEntropy {
                        ? static_cast<double>(count)
                        : static_cast<double>(sum_of_class_weights<T>(weights, count));
   }
-  // The column of the largest logit, the first one of several; NaN is larger than any, as in NumPy.
+  // The column of the largest logit, the first of several; NaN counts as larger than any, as in
+  // NumPy.
   void take_predictions() {
     for (std::int64_t row = 0; row < rows_.rows; ++row) {
       const bool counts = rows_.label[row] >= 0;
@@ -276,7 +278,7 @@ class CrossEntropy {
     });
     if (rows_.bypass_cache) stream_fence();
   }
-  // What the largest logit has of the sum, 1 over it: several rows at once, as the logarithms were.
+  // The share of the largest logit, 1 / sum of powers: several rows at once, as for the logarithms.
   void take_shares() {
     for (std::int64_t row = 0; row < rows_.rows; row += kTogether) {
       for (std::int64_t i = row; i < row + kTogether; ++i) {
@@ -284,7 +286,7 @@ class CrossEntropy {
       }
       const F64 low = load<F64>(low_ + row);
       const F64 share = power_of_logit<double>(-low, 0.0) * kUnshiftOfDouble;
-      store(shares_ + row, low - low == 0 ? share : low - low);  // NaN where it is not finite
+      store(shares_ + row, low - low == 0 ? share : low - low);  // NaN if it is not finite
     }
   }
   template <class Write>
@@ -312,7 +314,7 @@ class CrossEntropy {
             inverse_cap_,
             class_weights()};
   }
-  // Rows of one step or two, the label's column among the others.
+  // Rows of one or two steps: the label's column is selected within the vector.
   template <int kSteps, bool kCapped>
   [[gnu::noinline]] void write_narrow() const {
     const auto place = load_pair<V>(kPlaces<T>.at);
@@ -334,13 +336,13 @@ class CrossEntropy {
       }
     });
   }
-  // All columns as if none were the label's, then that one.
+  // Writes all columns as if none were the label's, then overwrites that one.
   template <bool kCapped, bool kWeighted>
   MEMBOUND_ALWAYS_INLINE void write_blocks(const GradientNumbers<A>& numbers, std::int64_t row) {
     const T* const from = logits_of(row);
     T* const out = dlogits_of(row);
     const std::int64_t label = rows_.label[row];
-    // Before it is written over.
+    // Read before it is overwritten: dlogits may be logits.
     const V at_label = read_partial(from + label * rows_.logits_col_stride, 1).first;
     each_block<T>(rows_.cols, [&](std::int64_t first, std::int64_t count) {
       const T* x = gather(from, rows_.logits_col_stride, first, count, copy_);
@@ -373,7 +375,7 @@ class CrossEntropy {
   const bool capped_, smooths_;
   const A cap_, inverse_cap_;
   double powers_[kMost], at_label_[kMost], distances_[kMost];  // of each row
-  double low_[kMost], shares_[kMost];  // of each row: lse less the largest logit, as it is kept
+  double low_[kMost], shares_[kMost];  // of each row: lse less the largest logit, as stored
   alignas(kVectorBytes) A values_[kBlock<T>];
   T copy_[kBlock<T>], out_copy_[kBlock<T>];
 };

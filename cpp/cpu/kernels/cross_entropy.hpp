@@ -6,21 +6,20 @@
 
 #include "membound/dtype.hpp"
 
-// The seam between cpu/cross_entropy.cpp and the units per instruction set: plain data and function
-// names.
+// The interface between cpu/cross_entropy.cpp and the units per instruction set: plain data and
+// function names only.
 namespace membound::cpu {
 
-// What every row is computed with. Infinite softcap: none.
+// Constants of all rows. An infinite softcap means none.
 struct CrossEntropyNumbers {
   double label_smoothing, z_loss, softcap;
-  // For label smoothing with class weights: a number of the dtype of sums for each column, null:
-  // all are 1; and their sum.
+  // Class weights for label smoothing, in the accumulate dtype, and their sum; null: all are 1.
   const void* class_weights;
   double class_weights_sum;
 };
 
-// Evenly spaced rows, few enough for their logits to be in the cache when the gradient reads them
-// again. All strides count elements.
+// Evenly spaced rows, few enough that their logits are still in the cache when the gradient reads
+// them again. All strides count elements.
 struct CrossEntropyRows {
   static constexpr std::int64_t kMost = 64;
   static constexpr std::int64_t kIgnored = -1, kOutside = -2;  // for labels
@@ -31,15 +30,14 @@ struct CrossEntropyRows {
   std::int64_t rows, cols;
   std::int64_t logits_row_stride, logits_col_stride, dlogits_row_stride, dlogits_col_stride;
   bool lse_known, wants_predictions;
-  bool bypass_cache;  // by dlogits
+  bool bypass_cache;  // for dlogits
   std::int64_t ask_distance;
-  // Of each row.
+  // Per row:
   std::int64_t label[kMost];  // a column, or kIgnored or kOutside
   double weight[kMost];       // of its label
   double dloss[kMost];
-  // lse in two parts, the largest logit and the logarithm of the sum relative to it: read where it
-  // is known, else written. In double, that the loss of float32 keeps its digits; rounded to the
-  // dtype of sums where the gradient takes it.
+  // lse in two parts, the largest logit and log(sum of powers) relative to it: read if lse_known,
+  // else written. Double keeps the digits of float32 losses; the gradient rounds it.
   double top[kMost], low[kMost];
   double loss[kMost], z_loss[kMost];
   std::int64_t prediction[kMost];

@@ -5,12 +5,12 @@
 #include "cpu/logits.hpp"
 #include "cpu/tanh.hpp"
 
-// The gradient of the logits of a row, from its numbers.
+// The gradient of a row of logits.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
-// What the gradient of a row is made with: of logit l it is (factor * 2^kPowerShift * exp(l - top)
-// - less) * slope, less by class weights if any.
+// Constants of a row: logit l has the gradient (factor * 2^kPowerShift * exp(l - top) - less) *
+// slope, with `less` times the class weight if there are any.
 template <class A>
 struct GradientNumbers {
   A factor, less, at_label_less, top, cap, inverse_cap;
@@ -33,7 +33,7 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::V gradient(
   const V dl = multiply_add(power, V{} + numbers.factor, -less);
   return kCapped ? dl * slope : dl;
 }
-// Columns from `first` on, as if none were the label's.
+// Writes columns from `first` on, as if none were the label's.
 template <class T, bool kCapped, bool kWeighted>
 [[gnu::noinline]] void write_gradients(const GradientNumbers<typename Lanes<T>::A>& given,
                                        const T* x, std::int64_t first, std::int64_t count, T* to,

@@ -5,11 +5,11 @@
 #include "cpu/logits.hpp"
 #include "cpu/tanh.hpp"
 
-// Logits with a soft cap, and the sum of logits.
+// Logits with a soft cap, and sums of logits.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
-// softcap * tanh(x / softcap), from a row itself.
+// softcap * tanh(x / softcap), read from the row.
 template <class T>
 struct CappedLogits {
   using A = typename Lanes<T>::A;
@@ -29,8 +29,8 @@ struct CappedLogits {
   }
 };
 
-// The terms of the sum of distances between the highest logit and each, by class weights if any.
-// Distances, not logits: they keep their digits where all logits are large.
+// The terms of the sum of distances from the largest logit, times class weights if there are any.
+// Unlike logits, distances keep their digits when all logits are large.
 template <class T, class Logits>
 struct DistanceTerms {
   static constexpr int kSums = 1, kProducts = 0;
@@ -38,12 +38,12 @@ struct DistanceTerms {
   using V = typename Lanes<T>::V;
   Logits logits;
   A top;
-  const A* class_weights;  // or null
+  const A* class_weights;  // may be null
 
   MEMBOUND_ALWAYS_INLINE Pair<V> of(Pair<V> l, std::int64_t col) const {
     const Pair<V> distance{top - l.first, top - l.second};
     if (class_weights == nullptr) return distance;
-    const Pair<V> weight = load_pair<V>(class_weights + col);  // whole steps of them are there
+    const Pair<V> weight = load_pair<V>(class_weights + col);  // padded to whole steps
     return {distance.first * weight.first, distance.second * weight.second};
   }
   MEMBOUND_ALWAYS_INLINE void whole(std::int64_t col, Factors<V>* term) const {
@@ -62,7 +62,7 @@ template <class T, class Logits>
   return sum;
 }
 
-// There are zeros behind the last one, up to a whole step.
+// `weights` is padded with zeros to a whole step.
 template <class T>
 MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_of_class_weights(
     const typename Lanes<T>::A* weights, std::int64_t count) {

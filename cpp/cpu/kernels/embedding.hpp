@@ -6,20 +6,20 @@
 
 #include "membound/dtype.hpp"
 
-// The seam between cpu/embedding.cpp and the units per instruction set: plain data and function
-// names.
+// The interface between cpu/embedding.cpp and the units per instruction set: plain data and
+// function names only.
 namespace membound::cpu {
 
-// Rows that were looked up, wherever they lie.
+// Row pointers of looked-up rows, in any order.
 struct EmbeddingRows {
-  const void* const* weight;    // null where a token has no row: zeros are written
-  const void* const* position;  // null where nothing is added; null altogether: nowhere
+  const void* const* weight;    // null for a token without a row: zeros are written
+  const void* const* position;  // null entry: nothing is added; null array: no positions at all
   void* const* out;
   DType dtype, out_dtype;
   std::int64_t rows, cols;
   std::int64_t weight_col_stride, position_col_stride, out_col_stride;
   double scale;
-  bool copies;  // bytes, from one dtype to the same
+  bool copies;  // byte copies: one dtype throughout, nothing to compute
   bool bypass_cache;
 };
 

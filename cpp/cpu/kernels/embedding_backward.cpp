@@ -11,15 +11,15 @@ namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
 
-// Columns that are added up at once: their sum stays in the nearest cache, and of each token comes
-// a run of bytes that is long enough to be fetched ahead.
+// Columns summed at once: the sum stays in the L1 cache, and each token contributes a run of bytes
+// long enough for prefetching.
 constexpr std::int64_t kTile = 1024;
-// Tokens ahead, of this row or the next, whose run is asked for line by line beside the one that is
-// added: they lie anywhere. Of wide ones the next is far enough (32768 x 768 bfloat16 into 100
-// rows, one thread, first lines of the sixth alone: 10.2 ms, so: 3.3).
+// Tokens ahead, of this row or the next, whose bytes are prefetched line by line while one is
+// added: the hardware cannot predict their addresses. For wide rows the next token is far enough
+// ahead.
 constexpr std::int64_t kTokensAhead = 12;
 constexpr std::int64_t kBytesAhead = 4096;
-// Of a row that is copied, the first lines.
+// Rows that are copied: prefetch the first lines only.
 constexpr std::int64_t kAsked = 512;
 
 template <class T>
@@ -29,7 +29,7 @@ const T* later_row(const EmbeddingGradientRow& row, std::int64_t token, std::int
   return later < row.count + row.following ? static_cast<const T*>(row.dy[later]) : nullptr;
 }
 
-// Elements that are added at once: whole lines of the cache, and whole steps.
+// Elements added at once: whole cache lines and whole steps.
 template <class T>
 constexpr std::int64_t kSome =
     kLine / sizeof(T) > Lanes<T>::kStep ? kLine / sizeof(T) : Lanes<T>::kStep;
@@ -46,7 +46,7 @@ MEMBOUND_ALWAYS_INLINE void add_some(const T* from, A* sum) {
     store_pair(sum + at, Pair<V>{before.first + value.first, before.second + value.second});
   }
 }
-// sum += from. later: what is asked for meanwhile, or null.
+// sum += from. later: a row that is prefetched meanwhile, or null.
 template <class T, class A>
 MEMBOUND_ALWAYS_INLINE void add(const T* from, const T* later, std::int64_t count, A* sum) {
   constexpr std::int64_t kBytes = kSome<T> * sizeof(T);
@@ -65,7 +65,7 @@ MEMBOUND_ALWAYS_INLINE void add(const T* from, const T* later, std::int64_t coun
   __builtin_memcpy(sum + at, sums, (count - at) * sizeof(A));
 }
 
-// Minus zero is what adding to changes no number, not even a zero's sign.
+// Negative zero is the neutral element: adding it keeps even the sign of a zero.
 template <class A>
 MEMBOUND_ALWAYS_INLINE void clear(A* sum, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) sum[i] = -A{0};
@@ -75,7 +75,7 @@ MEMBOUND_ALWAYS_INLINE void add_sum(const A* from, std::int64_t count, A* sum) {
   for (std::int64_t i = 0; i < count; ++i) sum[i] += from[i];
 }
 
-// Of tokens [token, last), columns from `first` on.
+// Sums tokens [token, last), columns from `first` on.
 template <class T, class A>
 void sum_piece(const EmbeddingGradientRow& row, std::int64_t token, std::int64_t last,
                std::int64_t first, std::int64_t count, A* sum) {
@@ -96,7 +96,7 @@ void sum_piece(const EmbeddingGradientRow& row, std::int64_t token, std::int64_t
   }
 }
 
-// The tree of core/gradient_tree.hpp.
+// Sums a tile in the tree of core/gradient_tree.hpp.
 template <class T, class A>
 void sum_tile(const EmbeddingGradientRow& row, std::int64_t first, std::int64_t count, A* sum) {
   if (row.count <= kGradientPiece) return sum_piece<T>(row, 0, row.count, first, count, sum);
@@ -106,7 +106,7 @@ void sum_tile(const EmbeddingGradientRow& row, std::int64_t first, std::int64_t 
     const std::int64_t token = piece * kGradientPiece, left = row.count - token;
     const std::int64_t last = token + (left < kGradientPiece ? left : kGradientPiece);
     A* const its = sums + piece % kGradientSums * kTile;
-    if (piece < kGradientSums) {  // the first of its sum
+    if (piece < kGradientSums) {  // the first block of its partial sum
       sum_piece<T>(row, token, last, first, count, its);
     } else {
       sum_piece<T>(row, token, last, first, count, sum);
@@ -139,10 +139,11 @@ template <class T, class A>
   }
 }
 
-// Shorter runs of zeros go through the cache: rows of 128 bytes took twice as long around it.
+// Shorter runs of zeros use cached stores: rows of 128 bytes take twice as long with non-temporal
+// ones.
 constexpr std::int64_t kRunAroundCache = 4096;
 
-// From and to any byte.
+// Unaligned at both ends.
 void clear_bytes(char* to, std::int64_t bytes, bool around_cache) {
   constexpr std::int64_t kVector = kVectorBytes;
   if (!around_cache || bytes < kRunAroundCache) {

@@ -9,7 +9,7 @@ namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
 
-// One row, or a block of one, whose elements are neighbours.
+// A row, or a block of one, whose elements are contiguous.
 template <class T, ActivationKind kKind, bool kPlain>
 struct ForwardRow {
   using A = typename Lanes<T>::A;
@@ -34,8 +34,8 @@ struct ForwardRow {
     return {result(g.first, u.first), result(g.second, u.second)};
   }
 
-  // The steps from `first` up to the last whole one before `end`; returns what comes behind them.
-  // Once in the code for all callers.
+  // Runs whole steps from `first` up to `end`; returns the first column left. Not inlined: all
+  // callers share one copy.
   [[gnu::noinline]] std::int64_t steps(std::int64_t first, std::int64_t end,
                                        Traffic traffic) const {
     constexpr std::int64_t kStep = Lanes<T>::kStep;
@@ -49,7 +49,7 @@ struct ForwardRow {
     }
     return col;
   }
-  // Up to a step.
+  // At most one step, through padded buffers.
   MEMBOUND_ALWAYS_INLINE void some(std::int64_t first, std::int64_t count) const {
     if (count <= 0) return;
     constexpr std::int64_t kStep = Lanes<T>::kStep;
@@ -68,7 +68,7 @@ struct ForwardRow {
   }
 };
 
-// The arrays of a row, for code that does not know the kind.
+// The arrays of a row, for code that is independent of the activation.
 template <class T>
 struct ForwardArrays {
   const ActivationNumbers* numbers;

@@ -6,11 +6,11 @@
 
 #include "membound/dtype.hpp"
 
-// The seam between cpu/gated_activation.cpp and the units per instruction set: plain data and
-// function names.
+// The interface between cpu/gated_activation.cpp and the units per instruction set: plain data and
+// function names only.
 namespace membound::cpu {
 
-// Activation's values, whose header brings std:: in.
+// The values of Activation, whose header includes std:: headers.
 enum class ActivationKind : std::uint8_t {
   kSilu,
   kGelu,
@@ -21,13 +21,13 @@ enum class ActivationKind : std::uint8_t {
   kSitu
 };
 
-// What every element is computed with, in the dtype of the arithmetic where it rounds.
+// Constants of all elements, rounded to the dtype of the arithmetic on use.
 struct ActivationNumbers {
   ActivationKind kind;
   bool plain;  // gated, alpha 1, no limit, no offset, no row scale
   double alpha, limit, up_offset;
-  double up_cap;           // of kSitu: the soft cap of up, 0 for none; limit is infinite then
-  double lowest, highest;  // of a gate: alpha times that is beyond what matters, and finite
+  double up_cap;           // kSitu's soft cap of up, 0 for none; limit is infinite then
+  double lowest, highest;  // clamp of the gate: beyond, alpha * gate has no effect; finite
 };
 
 // Evenly spaced rows. All strides count elements.

@@ -9,8 +9,8 @@ namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
 
-// One row, or a block of one, whose elements are neighbours. Everything of a step is read before
-// its gradients are written: they may lie over it.
+// A row, or a block of one, whose elements are contiguous. All inputs of a step are read before its
+// gradients are written, which may overwrite them.
 template <class T, ActivationKind kKind, bool kPlain>
 struct BackwardRow {
   using A = typename Lanes<T>::A;
@@ -37,7 +37,7 @@ struct BackwardRow {
       d *= row_scale;
     }
     const Activated<V> found = Function::template of<true>(held, *up.numbers);
-    // In this order a slope of 0 meets no infinity.
+    // In this order, a slope of 0 is never multiplied by an infinity.
     Gradients both{d * found.slope, d * found.value};
     both.dgate *= kScaled ? factor * found.scale : factor;
     if constexpr (kScaled) both.dup *= found.scale;
@@ -56,8 +56,8 @@ struct BackwardRow {
     return {{first.dgate, second.dgate}, {first.dup, second.dup}};
   }
 
-  // The steps from `first` up to the last whole one before `end`; returns what comes behind them.
-  // Once in the code for all callers.
+  // Runs whole steps from `first` up to `end`; returns the first column left. Not inlined: all
+  // callers share one copy.
   [[gnu::noinline]] std::int64_t steps(std::int64_t first, std::int64_t end,
                                        Traffic traffic) const {
     constexpr std::int64_t kStep = Lanes<T>::kStep;
@@ -79,7 +79,7 @@ struct BackwardRow {
     }
     return col;
   }
-  // Up to a step.
+  // At most one step, through padded buffers.
   MEMBOUND_ALWAYS_INLINE void some(std::int64_t first, std::int64_t count) const {
     if (count <= 0) return;
     constexpr std::int64_t kStep = Lanes<T>::kStep;
@@ -93,7 +93,7 @@ struct BackwardRow {
     copy_some(dgates, behind(dgate), count);
     copy_some(dups, behind(dup), count);
   }
-  // Around the cache where both results reach a vector's boundary at the same element.
+  // Non-temporal stores need both results to reach vector alignment at the same element.
   MEMBOUND_ALWAYS_INLINE void run(std::int64_t count, Traffic traffic) const {
     const std::int64_t boundary = to_boundary(dgate != nullptr ? dgate : dup);
     if (dup != nullptr && to_boundary(dup) != boundary) traffic.around_cache = false;
@@ -105,7 +105,7 @@ struct BackwardRow {
   }
 };
 
-// The arrays of a row, for code that does not know the kind.
+// The arrays of a row, for code that is independent of the activation.
 template <class T>
 struct BackwardArrays {
   const ActivationNumbers* numbers;

@@ -5,8 +5,8 @@
 #include "cpu/gate_row.hpp"
 #include "cpu/widen.hpp"
 
-// Gates and ups of 16 bits as float32, of which the activation is not rounded before it is
-// quantised: it and the codes are the kernels of gated_activation and rms_norm_quant.
+// Widens 16-bit gates and ups to float32, so that the activation is not rounded before
+// quantisation. The kernels of gated_activation and rms_norm_quant do the rest.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {

@@ -6,18 +6,18 @@
 
 #include "membound/dtype.hpp"
 
-// The seam between cpu/gated_activation_quant.cpp and the units per instruction set: plain data and
-// function names.
+// The interface between cpu/gated_activation_quant.cpp and the units per instruction set: plain
+// data and function names only.
 namespace membound::cpu {
 
-// Evenly spaced rows of 16 bits, and where they go as float32. All strides count elements.
+// Evenly spaced 16-bit rows and their float32 destination. All strides count elements.
 struct GatedActivationQuantRows {
   const void* from;
   float* to;
   DType dtype;  // of from
   std::int64_t rows, cols;
   std::int64_t row_stride, col_stride;
-  std::int64_t to_row_stride;  // of columns that are neighbours
+  std::int64_t to_row_stride;  // its columns are contiguous
 };
 
 #define MEMBOUND_DECLARE_GATED_ACTIVATION_QUANT(isa)                 \

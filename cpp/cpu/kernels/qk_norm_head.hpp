@@ -6,23 +6,24 @@
 #include "cpu/kernels/rms_norm_row.hpp"
 #include "cpu/turn.hpp"
 
-// One head, step by step. Numbers of the accumulate type that belong to its elements stand in
-// segments of the head that start with whole steps, each step in the order of Lanes<T>, so that
-// what stands at one place of two arrays belongs together.
+// One head, step by step. Per-element numbers of the accumulate type are kept in padded arrays: the
+// head is split into segments that start at whole steps, each step in the order of Lanes<T>, so
+// that equal indices of two arrays belong to the same element.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
-// The longest step of any instruction set: places, and with them sums, are the same on all.
+// The longest step of any instruction set, so that indices, and with them sums, are the same on
+// all.
 constexpr std::int64_t kSegmentStart = 32;
 constexpr std::int64_t kMaxSegments = 4;
 constexpr std::int64_t kHeadNumbers = kQkNormColumns + kMaxSegments * kSegmentStart;
 
 struct Segment {
   std::int64_t first, count;  // elements
-  std::int64_t at;            // the place of the first
+  std::int64_t at;            // the index of the first element
 };
 
-// First what turns: the two halves, or all at once with pairs of neighbours. Then the rest.
+// First what is rotated: the two halves, or one segment of interleaved pairs. Then the rest.
 struct Segments {
   Segment all[kMaxSegments];
   int count = 0;
@@ -49,7 +50,7 @@ Segments segments_of(const QkNormHeads& heads) {
   return segments;
 }
 
-// body(place, element, count) for every step.
+// Calls body(index, element, count) for every step.
 template <class T, class Body>
 MEMBOUND_ALWAYS_INLINE void each_step(const Segments& segments, Body body) {
   constexpr std::int64_t kStep = Lanes<T>::kStep;
@@ -61,15 +62,15 @@ MEMBOUND_ALWAYS_INLINE void each_step(const Segments& segments, Body body) {
   }
 }
 
-// Where element i of a step stands in it.
+// The index of element i of a step within the step.
 template <class T>
 MEMBOUND_ALWAYS_INLINE std::int64_t place_in_step(std::int64_t i) {
   if constexpr (Lanes<T>::kEvenOdd) return i / 2 + i % 2 * (Lanes<T>::kStep / 2);
   return i;
 }
 
-// put(place, element, count, turned) for every step of a head whose steps are read(place, element,
-// count); both elements of a pair are read before either is put.
+// Calls put(index, element, count, rotated) for every step of a head, whose values read(index,
+// element, count) returns. Both elements of a pair are read before either is written.
 template <class T, class Read, class Put>
 MEMBOUND_ALWAYS_INLINE void turn_steps(const QkNormHeads& heads, const Segments& segments,
                                        const typename Lanes<T>::A* cos,
@@ -119,8 +120,8 @@ MEMBOUND_ALWAYS_INLINE void write_some(T* to, std::int64_t count, Pair<typename 
   }
 }
 
-// The weight in places, offset added; zeros where no element stands. A NaN loses its payload:
-// rounding to bfloat16 relies on a lower half of zeros.
+// The weight plus offset in a padded array, zero in the padding. NaN payloads are dropped: rounding
+// to bfloat16 relies on a lower half of zeros.
 template <class T, class W>
 void place_weight(const QkNormHeads& heads, const Segments& segments, std::int64_t head,
                   typename Lanes<T>::A* to) {
@@ -136,7 +137,7 @@ void place_weight(const QkNormHeads& heads, const Segments& segments, std::int64
   });
 }
 
-// One for each head, or one for all.
+// The padded weight: one for all heads, or that of the current head.
 template <class T>
 class PlacedWeight {
  public:
@@ -146,7 +147,8 @@ class PlacedWeight {
       : heads_(heads), segments_(segments) {
     if (!of_each_head()) place(0);
   }
-  // Heads take their own weights one after the other, so that each is made ready once.
+  // Heads with weights of their own are processed one after the other, so each weight is padded
+  // once.
   bool of_each_head() const { return heads_.weight && heads_.weight_head_stride != 0; }
   void enter(std::int64_t head) {
     if (of_each_head()) place(head);
@@ -170,7 +172,7 @@ class PlacedWeight {
   alignas(64) A numbers_[kHeadNumbers];
 };
 
-// What safe_rstd asks of a row of rms_norm, whose sums and bits these are.
+// What safe_rstd needs of an rms_norm row: sums and bits are the same as there.
 inline RmsNormRows row_limits(const QkNormHeads& heads) {
   RmsNormRows limits{};
   limits.cols = heads.head_dim;
@@ -181,7 +183,7 @@ inline RmsNormRows row_limits(const QkNormHeads& heads) {
   return limits;
 }
 
-// Out of line, as all that is for the usual width and for others.
+// Not inlined: shared by the usual width and all others.
 template <class T, class Row>
 [[gnu::noinline]] typename Lanes<T>::A sum_of_any_squares(const Row& row, std::int64_t cols) {
   typename Lanes<T>::A sum;
@@ -211,12 +213,13 @@ template <class T>
 
 std::int64_t distance(std::int64_t stride) { return stride < 0 ? -stride : stride; }
 
-// In the order of memory, unless heads have weights of their own.
+// True: loop over heads first, because that is memory order or heads have weights of their own.
 bool goes_by_head(const QkNormHeads& heads, bool own_weights) {
   return own_weights || distance(heads.x_token_stride) < distance(heads.x_head_stride);
 }
 
-// body(token, head) for all; enter(head) before the first token of a head where it goes by head.
+// Calls body(token, head) for all, and seek(head) before each head's first token if heads are the
+// outer loop.
 template <class Enter, class Body>
 MEMBOUND_ALWAYS_INLINE void each_head(const QkNormHeads& heads, bool own_weights, Enter enter,
                                       Body body) {

@@ -8,7 +8,7 @@ namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
 
-// The heads of one array.
+// Normalises and rotates the heads of one array.
 template <class T>
 class Rows {
   using A = typename Lanes<T>::A;
@@ -36,7 +36,8 @@ class Rows {
   }
 
  private:
-  // Heads whose sums are taken together hide the latency of the square root and the division.
+  // Sums of a group of heads are taken together, which hides the latency of square root and
+  // division.
   void group(std::int64_t at, std::int64_t first, std::int64_t count, bool by_head) {
     A sums[kGroup] = {}, rstds[kGroup];
     const auto token = [&](std::int64_t i) { return by_head ? first + i : at; };

@@ -6,7 +6,7 @@ namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
 
-// Products of two arrays of numbers in places.
+// Products of two padded arrays.
 template <class T>
 struct Products {
   static constexpr int kSums = 1, kProducts = 1;
@@ -18,11 +18,12 @@ struct Products {
     *term = {load_pair<V>(left + place), load_pair<V>(right + place)};
   }
   MEMBOUND_ALWAYS_INLINE void partial(std::int64_t place, std::int64_t, Factors<V>* term) const {
-    whole(place, term);  // zeros stand behind the last element
+    whole(place, term);  // the padding is zero
   }
 };
 
-// What one head after the other adds to dweight, and its way to sums in float64 by elements.
+// Sums what one head after the other adds to dweight, in padded arrays; flush() adds them to the
+// float64 sums, element by element.
 template <class T>
 class WeightSums {
  public:
@@ -33,7 +34,7 @@ class WeightSums {
       : rows_(rows), segments_(segments) {
     clear();
   }
-  // t * h of one step, h rounded where the forward did.
+  // Adds t * h of one step, with h rounded where the forward rounded it.
   MEMBOUND_ALWAYS_INLINE void add(std::int64_t place, Pair<V> t, Pair<V> h) {
     if (rows_.sums == nullptr) return;
     const auto term = product(t, rounded<T>(h, rows_.heads.round_normed));
@@ -70,8 +71,8 @@ void run(const QkNormRopeBackwardRows& rows) {
   WeightSums<T> sums(rows, segments);
   const bool by_head = weight.of_each_head() || (rows.sums && rows.sums_head_stride != 0);
   std::int64_t entered = 0;
-  // With t, the gradient of the output before it turned: g = t * weight, and h = x * rstd. What
-  // stands between segments stays zero.
+  // t is the gradient of the output before rotation; g = t * weight and h = x * rstd. The padding
+  // between segments stays zero.
   alignas(64) A g[kHeadNumbers] = {}, h[kHeadNumbers] = {};
   T x_copy[kQkNormColumns], dy_copy[kQkNormColumns], dx_copy[kQkNormColumns];
   each_head(

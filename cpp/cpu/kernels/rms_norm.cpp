@@ -8,9 +8,9 @@ namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
 
-constexpr std::int64_t kGroupBytes = 8 << 10;  // the second pass finds them in the first cache
+constexpr std::int64_t kGroupBytes = 8 << 10;  // the second pass finds the rows in L1
 
-// How rows are normalised, as far as the compiler should know.
+// The compile-time parameters of a row.
 template <class T_, WeightForm kForm_, bool kRoundFirst_, bool kAdd_>
 struct Recipe {
   using T = T_;
@@ -22,7 +22,7 @@ struct Recipe {
   static constexpr bool kAdd = kAdd_;
 };
 
-// value * rstd * weight for `count` elements (a whole step or less) from column col on.
+// value * rstd * weight for `count` elements (at most a step) from column col on.
 template <class R>
 struct Scaling {
   static constexpr int kAsked = 8;
@@ -43,7 +43,7 @@ struct Scaling {
   }
 };
 
-// The same where the recipe is asked for at each step: for rows that are slow anyway.
+// The same with run-time parameters, for rows on the slow path.
 template <class T>
 [[gnu::noinline]] Pair<typename Lanes<T>::V> scaled_as_asked(Pair<typename Lanes<T>::V> value,
                                                              typename Lanes<T>::A rstd,
@@ -57,7 +57,7 @@ template <class T>
   return {value.first * factor.first, value.second * factor.second};
 }
 
-// Out of line, as all that does not depend on the recipe.
+// Not inlined: independent of the recipe.
 template <class T, bool kAdd, class A>
 [[gnu::noinline]] A sum_in_blocks(RowInBlocks<T, kAdd>& blocks, A scale) {
   using Row = Scaled<T, InputRow<T, kAdd>>;
@@ -88,7 +88,8 @@ void write_in_blocks(RowInBlocks<T, kAdd>& blocks, A scale, A rstd) {
   });
 }
 
-// Any column strides, and values scaled by a power of two where the plain sum left its range.
+// The slow path: any column strides, and the overflow-safe scale where the plain sum is out of
+// range.
 template <class T, bool kAdd>
 [[gnu::noinline]] void normalise_in_blocks(const RmsNormRows& rows, std::int64_t row) {
   using A = typename Lanes<T>::A;
@@ -100,7 +101,7 @@ template <class T, bool kAdd>
   write_in_blocks(blocks, safe.scale, safe.rstd);
 }
 
-// kAsk: for half of `ahead`, a later row, meanwhile.
+// kPrefetchNext: prefetches the first half of `upcoming`, a later row, meanwhile.
 template <bool kAsk, class T, class Input>
 MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_of_squares(const Input& input, std::int64_t cols,
                                                            const Input& ahead) {
@@ -119,29 +120,28 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_of_squares(const Input& input, s
   return sum;
 }
 
-// Out of line: inlined into every recipe it made a unit that took seven minutes to compile.
+// Not inlined: otherwise one unit takes seven minutes to compile.
 template <bool kAsk, class T, class Input>
 [[gnu::noinline]] typename Lanes<T>::A sum_of_any(const Input& input, std::int64_t cols,
                                                   const Input& ahead) {
   return sum_of_squares<kAsk, T>(input, cols, ahead);
 }
 
-// The rows of a group, and what is known of them.
+// The rows of a group with their sums and rstds.
 template <class T, bool kAdd>
 struct GroupOfRows {
   using A = typename Lanes<T>::A;
   std::int64_t first, count;
-  std::int64_t size;  // of the groups in front
+  std::int64_t size;  // rows of all groups but the last
   A sums[kGroup], rstds[kGroup];
 
-  // Which row of the next group is asked for beside row i.
+  // The row of the next group to prefetch while row i is computed; the row itself if there is none.
   MEMBOUND_ALWAYS_INLINE std::int64_t ahead(std::int64_t total, std::int64_t i) const {
     return first + i + size < total ? first + i + size : first + i;
   }
 };
 
-// Out of line, as all that does not depend on the recipe. kCols: how many columns, where the
-// compiler should know.
+// Not inlined: independent of the recipe. kCols: the number of columns if known at compile time.
 template <class T, bool kAdd, std::int64_t kCols>
 [[gnu::noinline]] void sum_group(const RmsNormRows& rows, GroupOfRows<T, kAdd>& group) {
   using A = typename Lanes<T>::A;
@@ -163,8 +163,8 @@ template <class T, bool kAdd, std::int64_t kCols>
     store_statistic(rows.rstd, rows.rstd_row_stride, group.first + i, group.rstds[i]);
 }
 
-// Contiguous rows, a group at a time. What the loops need is copied first: stores to out could
-// alias rows, for all the compiler knows.
+// Contiguous rows, a group at a time. Loop constants are copied to locals first: for all the
+// compiler knows, stores to out alias `rows`.
 template <class R, Memory kMemory, std::int64_t kCols = 0>
 void normalise_rows(const RmsNormRows& rows) {
   using T = typename R::T;
@@ -197,7 +197,8 @@ void normalise_rows(const RmsNormRows& rows) {
   }
 }
 
-// Heads that go around the cache are many, for which a weight of 16 bits is worth preparing.
+// Non-temporal heads are many, so 16-bit weights are prepared then: no instantiation for native
+// ones.
 template <class R, Memory kMemory>
 constexpr bool kMayBeHeads =
     sizeof(typename R::T) < 8 &&
@@ -229,14 +230,14 @@ void run(const RmsNormRows& rows) {
 
 template <class T, bool kRoundFirst, bool kAdd>
 void run_with_weight(const RmsNormRows& rows) {
-  // Rounded once more a result is what it was.
+  // Without a weight, rounding twice changes nothing.
   if (rows.weight_form == WeightForm::kNone)
     return run<Recipe<T, WeightForm::kNone, false, kAdd>>(rows);
   if constexpr (sizeof(T) == 2) {
     if (rows.weight_form == WeightForm::kPrepared)
       return run<Recipe<T, WeightForm::kPrepared, kRoundFirst, kAdd>>(rows);
   }
-  // Prepared or not, it is a sequence of x's own type otherwise.
+  // With dtypes as wide as sums, prepared and native weights look the same.
   run<Recipe<T, WeightForm::kNative, kRoundFirst, kAdd>>(rows);
 }
 

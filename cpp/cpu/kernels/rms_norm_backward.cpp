@@ -29,7 +29,7 @@ void run_wanted(const RmsNormBackwardRows& rows) {
   run_rounded<T, false>(rows);
 }
 
-// Sums are read in as many at once, beyond the last one too: no step of a kernel is longer.
+// Columns read at once, beyond the last one too: a multiple of every kernel's step.
 constexpr std::int64_t kColumns = 64;
 
 template <class A>
@@ -43,7 +43,7 @@ void join_block(const RmsNormBackwardBlock& block) {
   }
 }
 
-// `count` numbers in sequence to elements of W that may be apart.
+// Converts kColumns contiguous numbers.
 MEMBOUND_ALWAYS_INLINE void narrow(const double* from, double* to) {
   for (std::int64_t i = 0; i < kColumns; ++i) to[i] = from[i];
 }
@@ -64,7 +64,7 @@ MEMBOUND_ALWAYS_INLINE void narrow(const double* from, W* to) {
   }
 }
 
-// From the order of the kernel for rows of bfloat16 into sequence.
+// Reorders sums from the even/odd steps of the bfloat16 kernel into sequence.
 MEMBOUND_ALWAYS_INLINE void bring_into_sequence(double* sums) {
   constexpr std::int64_t kHalf = Lanes<BFloat16>::kStep / 2;
   double order[kColumns];

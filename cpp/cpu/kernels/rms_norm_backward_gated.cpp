@@ -4,14 +4,14 @@
 #include "cpu/silu.hpp"
 #include "cpu/thread_memory.hpp"
 
-// The gradients of rows with a gate, one row at a time, block by block at any strides: the sum,
-// then the gradients. There is always a prepared weight: fewer copies.
+// The gradients of gated rows, one row at a time, block by block at any strides: first the sum,
+// then the gradients. The weight is always prepared, which saves instantiations.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
 
-// Columns of silu and its slope that are kept from the sum to the gradients: they take longer than
-// all the rest. Wider rows compute them twice.
+// Columns of silu(gate) and its slope that are buffered between the passes: they cost more than all
+// the rest. Wider rows compute them twice.
 template <class T>
 constexpr std::int64_t kKept = (32 << 10) / sizeof(typename Lanes<T>::A);
 
@@ -21,7 +21,7 @@ struct GatedBlock {
   using A = typename Lanes<T>::A;
   const T* dy;
   const T* x;
-  const A* open;   // silu(gate), zeros behind the last element
+  const A* open;   // silu(gate), zero-padded
   const A* slope;  // its slope
   const A* weight;
   A* weight_sum;  // null: not wanted
@@ -31,8 +31,8 @@ struct GatedBlock {
   bool round_before_weight;
 };
 
-// A quarter of a later row is asked for while the sum is taken, the rest while gradients are
-// written, as in rms_norm_backward.
+// A later row is prefetched for one quarter while summing and three quarters while writing, as in
+// rms_norm_backward.
 constexpr int kQuartersWhileSumming = 1, kQuartersWhileWriting = 3;
 
 template <class T>
@@ -52,8 +52,8 @@ template <class T>
   }
 }
 
-// What both passes need of a step: h, the normalised row; dy as it arrives at the norm; g, the
-// gradient of h.
+// A step as both passes need it: h is the normalised row, `arriving` the gradient that reaches the
+// norm, g the gradient of h.
 template <class T, bool kNormFirst>
 struct Step {
   using V = typename Lanes<T>::V;
@@ -72,7 +72,7 @@ struct Step {
   }
 };
 
-// g * h along the row, and into weight_sum what dweight takes of it.
+// Sums g * h along the row and adds dweight's terms to weight_sum.
 template <class T, bool kNormFirst>
 struct GatedTerms {
   static constexpr int kSums = 1, kProducts = 1;
@@ -100,7 +100,7 @@ struct GatedTerms {
 
 template <bool kNormFirst, class T>
 [[gnu::noinline]] typename Lanes<T>::A sum_pass(const GatedBlock<T>& all, std::int64_t count) {
-  const GatedBlock<T> block = all;  // no store changes the copy
+  const GatedBlock<T> block = all;  // a copy that no store can alias
   typename Lanes<T>::A sum;
   sums_of_block<T>(GatedTerms<T, kNormFirst>{block}, 0, count, &sum);
   return sum;
@@ -111,7 +111,7 @@ struct GatedGradients {
   Pair<typename Lanes<T>::V> x, gate;
 };
 
-// The gradient of what is normalised is rstd * (g - h * mean(g * h)).
+// The gradient of the normalised input is rstd * (g - h * mean(g * h)).
 template <bool kNormFirst, class T>
 MEMBOUND_ALWAYS_INLINE GatedGradients<T> gradients_of(const GatedBlock<T>& block, std::int64_t col,
                                                       std::int64_t count) {
@@ -123,10 +123,10 @@ MEMBOUND_ALWAYS_INLINE GatedGradients<T> gradients_of(const GatedBlock<T>& block
                      multiply_add(at.h.second, minus_mean, at.g.second)};
   const Pair<V> inner = product<V>(rest, {rstd, rstd});
   if constexpr (!kNormFirst) {
-    // x * slope has the magnitude of x * silu(gate): with rstd in the other factor it stays finite.
+    // x * slope is about as large as x * silu(gate): with rstd in the other factor it stays finite.
     return {product(inner, at.open), product(inner, product(at.x, slope))};
   } else {
-    // What the forward multiplied by the gate.
+    // What the forward multiplied by silu(gate).
     const bool rounds = block.round_before_weight;
     const Pair<V> norm = rounded<T>(product(rounded<T>(at.h, rounds), at.factor), rounds);
     return {inner, product(product(at.dy, slope), norm)};
@@ -165,11 +165,11 @@ struct GatedRow {
   const A rstd = plain_nan(*row_of<A>(rows.rstd, rows.rstd_row_stride, row));
   T dy_block[kBlock<T>], x_block[kBlock<T>], gate_block[kBlock<T>];
   T dx_block[kBlock<T>], dgate_block[kBlock<T>];
-  std::int64_t kept_cols = 0;  // of this row, from the first on
+  std::int64_t kept_cols = 0;  // of this row, from the first column on
   A* const open = thread_array<A, 2 * kKept<T>>();
   A* const slope = open + kKept<T>;
 
-  // Not an aggregate: that would clear the blocks.
+  // A constructor, because aggregate initialisation would clear the blocks.
   GatedRow(const RmsNormBackwardRows& all, std::int64_t number, bool around)
       : rows(all), row(number), around_cache(around) {}
 
@@ -183,7 +183,7 @@ struct GatedRow {
             quarters};
   }
 
-  // Where silu(gate) and its slope are, in both arrays.
+  // The offset of silu(gate) and its slope in both buffers; fills them on demand.
   std::int64_t kept_at(std::int64_t first, std::int64_t count) {
     const bool fits = rows.cols <= kKept<T>;
     const std::int64_t at = fits ? first : 0;

@@ -4,28 +4,26 @@
 
 #include "cpu/kernels/rms_norm_backward_steps.hpp"
 
-// Rows of the backward in groups, and rows whose elements are apart.
+// The backward of groups of rows, and of rows with strided columns.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
-// Rows that share one reading of weight and weight_sum: two short ones, which the second pass finds
-// in the first cache (16384 x 512 float32: 44 GB/s, four 28), four longer ones as long as they and
-// the next four fit the second (2048 x 4096 float32: 25.5 GB/s, two 24.0). Narrow vectors are too
-// few registers for more than one. Rows of one step have little but what a group costs once
-// (centred, 4096 x 16 float32: two 110 us, four 92; x 64 148 and 210).
+// Rows per group, which share one read of weight and weight_sum: two short rows, so that the second
+// pass finds them in L1; four longer ones if they and the next four fit L2; four rows of one step,
+// whose cost per group outweighs the rest. Without 32-byte vectors there are too few registers for
+// more than one row.
 constexpr int kMostRows = kVectorBytes >= 32 ? 4 : 1;
 constexpr int kShortRows = kVectorBytes >= 32 ? 2 : 1;
 constexpr std::int64_t kLongFrom = 4 << 10;
 constexpr std::int64_t kGroupBytes = 256 << 10;
 
-// Later rows are asked for one quarter while summing, the rest while writing, so that memory reads
-// and writes at once (2048 x 4096 float32: 27.0 GB/s with one half, 30.2 with a quarter); short
-// rows all while writing, some way ahead, and heads not at all (65536 x 128 float32: 32 and 37
-// GB/s).
+// Later rows are prefetched for one quarter while summing and the rest while writing, so that
+// memory reads and writes overlap. Short rows are prefetched while writing alone, several groups
+// ahead; rows below kPrefetchFromBytes not at all.
 constexpr std::int64_t kAskedFrom = 1 << 10;
 constexpr std::int64_t kAheadBytes = 8 << 10;
 
-// Rows from `first` on.
+// Row pointers and statistics of the rows from `first` on.
 template <class T, int kRows, bool kCentred>
 MEMBOUND_ALWAYS_INLINE Group<T, kRows> group_at(const RmsNormBackwardRows& rows,
                                                 std::int64_t first) {
@@ -47,7 +45,8 @@ MEMBOUND_ALWAYS_INLINE Group<T, kRows> group_at(const RmsNormBackwardRows& rows,
   return group;
 }
 
-// `count` rows behind those from `first` on, where there are as many.
+// The prefetch pointers of `count` rows, at least one group after those from `first` on; none at
+// the end.
 template <class T>
 MEMBOUND_ALWAYS_INLINE Ahead<T> ahead_of(const RmsNormBackwardRows& rows, std::int64_t first,
                                          int count) {
@@ -71,7 +70,7 @@ MEMBOUND_ALWAYS_INLINE Ahead<T> ahead_of(const RmsNormBackwardRows& rows, std::i
   return ahead;
 }
 
-// What a call computes, as far as the compiler should know.
+// The compile-time parameters of a call.
 template <class S, bool kAdd>
 struct Kernel {
   using T = typename S::T;
@@ -80,8 +79,8 @@ struct Kernel {
   static constexpr std::int64_t kSize = sizeof(T);
   const RmsNormBackwardRows& rows;
 
-  // Row i of a group; sums: those of g * h of its rows, and behind them those of g. Part by part: a
-  // copy of the whole waits for the stores of its parts (65536 x 128 float32: 7 ns a row).
+  // Fills in row i of a group. sums: those of g * h of all rows, then those of g. Field by field:
+  // copying the struct would wait for the stores of its fields.
   template <int kRows>
   MEMBOUND_ALWAYS_INLINE void set(Gradient& row, const Group<T, kRows>& group, int i,
                                   const A* sums) const {
@@ -110,14 +109,12 @@ struct Kernel {
     }
   }
 
-  // Only sums down the columns gain much from rows beside each other, and not every call is worth
-  // kernels for them: rows of float64, and dweight alone, are read one by one. The bits are those
-  // of any number of rows.
+  // Only column sums gain much from grouping, and each group size costs an instantiation: float64
+  // rows, and dweight alone, are read one by one. The bits do not depend on it.
   static constexpr bool kSeldom = sizeof(T) == 8 || !S::kDot;
   static constexpr int kMost = kSeldom ? 1 : S::kDweight ? kMostRows : kShortRows;
-  // Where one row's lanes stay in registers and two rows' do not, the stores of lanes fill the
-  // queue behind those around the cache (AVX2, Xeon, 65536 x 128 float32: 8.5 ms with two, 4.9 with
-  // one). Where they never do, rows of heads stay in the cache (LayerNorm 9.4 and 7.4).
+  // If one row's lanes fit registers and two rows' do not, lane stores clog the store queue behind
+  // non-temporal ones (8.5 -> 4.9 ms with one row). If none fit, short rows use cached stores.
   template <int kRows>
   static constexpr bool kInRegisters =
       2 * GradientTerms<S, kRows>::kSums * kPairs<T> <= kLaneRegisters;
@@ -125,14 +122,14 @@ struct Kernel {
   static constexpr int kShort = kSeldom || kOneByOne ? 1 : kShortRows;
   static constexpr bool kShortAround = kLaneRegisters == 0 || kInRegisters<kShort>;
 
-  // The first row that is left.
+  // Returns the first row left.
   template <int kRows>
   std::int64_t run_groups(std::int64_t row, bool around_cache) const {
     for (; row + kRows <= rows.rows; row += kRows) run_group<kRows>(row, around_cache);
     return row;
   }
 
-  // Rows of as many steps as have a kernel that holds them.
+  // Rows of so few steps that a kernel keeps them in registers.
   template <int kSteps>
   bool hold_rows() const {
     if constexpr (kSteps <= held_steps<S>()) {
@@ -147,7 +144,8 @@ struct Kernel {
 
   void run_contiguous() const {
     const std::int64_t row_bytes = rows.cols * kSize;
-    // Prepared weights are in the order of whole steps from the row's start.
+    // Prepared weights are read in whole steps from the row's start, so with them non-temporal rows
+    // must be line-aligned.
     const bool is_long = row_bytes >= kAskedFrom;
     const bool fits =
         on_lines<T>(rows.dx, rows.dx_row_stride) ? kShortAround || is_long : kSize > 2 && is_long;
@@ -163,7 +161,7 @@ struct Kernel {
     if (around_cache) stream_fence();
   }
 
-  // A row whose elements are apart, in blocks through small buffers.
+  // A row with strided columns, in blocks through small buffers.
   void run_in_blocks(std::int64_t row) const {
     T dy_block[kBlock<T>], x_block[kBlock<T>], dsum_block[kBlock<T>], dx_block[kBlock<T>];
     const auto whole = group_at<T, 1, S::kCentred>(rows, row);

@@ -6,14 +6,14 @@
 #include "cpu/row.hpp"
 #include "cpu/weight.hpp"
 
-// The two passes of the backward: the first adds up g * h along a few rows at once and dy * h down
-// their columns, so that weight and weight_sum are read once for all of them; the second writes dx
-// row by row. Centred rows add up g and dy too. Neither pass knows more of the call than it needs:
-// fewer copies for the compiler to make.
+// The two passes of the backward. The first sums g * h along a few rows at once and dy * h down
+// their columns, so that weight and weight_sum are read once for all of them; centred rows also sum
+// g and dy. The second writes dx row by row. Each pass has only the template parameters it needs,
+// which saves instantiations.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
-// The payload of a NaN is dropped: rounding to bfloat16 relies on a lower half of zeros.
+// Drops the payload of a NaN: rounding to bfloat16 relies on a lower half of zeros.
 template <class A>
 MEMBOUND_ALWAYS_INLINE A plain_nan(A value) {
   return value == value ? value : static_cast<A>(__builtin_nanf(""));
@@ -33,7 +33,7 @@ struct Group {
   A* bias_sum;
 };
 
-// Later rows, to be asked for while these are computed.
+// Later rows to prefetch while these are computed.
 template <class T>
 struct Ahead {
   static constexpr int kMost = 4;
@@ -41,8 +41,8 @@ struct Ahead {
   const T* x[kMost];
   const T* dsum[kMost];
   const T* dx[kMost];
-  int rows;                  // 0: nothing is asked for
-  std::int64_t early, late;  // bytes of a row for each element summed, for each element written
+  int rows;                  // 0: no prefetch
+  std::int64_t early, late;  // bytes per element summed, and per element written
 
   MEMBOUND_ALWAYS_INLINE void ask(int row, std::int64_t first, std::int64_t last) const {
     ask_for<2>(dy[row], first, last);
@@ -59,8 +59,8 @@ MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> weight_of(const typename Lanes
                                                                                  count);
 }
 
-// h = x * rstd comes before every product: x may be as large as rstd is small. Centred, the mean is
-// taken away from x before.
+// h = x * rstd precedes every product, as x may be as large as rstd is small. Centred rows subtract
+// the mean first.
 template <class T, bool kCentred>
 MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> normalised(const T* x, std::int64_t count,
                                                              typename Lanes<T>::A mean,
@@ -71,7 +71,7 @@ MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> normalised(const T* x, std::in
   return count == Lanes<T>::kStep ? h : first_of_step<T>(h, count);
 }
 
-// What the first pass adds up.
+// The compile-time parameters of the first pass.
 template <class T_, bool kDot_, bool kDweight_, bool kRoundFirst_, bool kCentred_ = false>
 struct Sums {
   using T = T_;
@@ -81,8 +81,8 @@ struct Sums {
   static constexpr bool kRoundFirst = kRoundFirst_;
 };
 
-// One step of the first pass: g and h of each row (centred: then g of each once more), and dy * h
-// of all of them into weight_sum (dy into bias_sum).
+// One step of the first pass: g and h of each row (centred: then g of each again), and dy * h of
+// all rows into weight_sum (dy into bias_sum).
 template <class S, int kRows>
 struct GradientTerms {
   using T = typename S::T;
@@ -150,7 +150,7 @@ template <class S, int kRows>
   }
 }
 
-// dx = rstd * (g - mean(g) - h * mean(g * h)) + dsum; mean(g) is of centred rows alone.
+// dx = rstd * (g - mean(g) - h * mean(g * h)) + dsum; mean(g) for centred rows only.
 template <bool kCentred, bool kAdd, class V, class A>
 MEMBOUND_ALWAYS_INLINE Pair<V> gradient_of(Pair<V> g, Pair<V> h, A rstd, A mean_gh, A mean_g,
                                            Pair<V> dsum) {

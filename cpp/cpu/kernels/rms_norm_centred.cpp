@@ -2,36 +2,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/kernels/rms_norm_row.hpp"
 
-// Rows whose mean is taken away first (layer_norm): one pass for the mean, one for the deviations
-// from it, one that writes. The passes know little of each other and of the call: fewer copies.
+// Rows that are centred first (layer_norm): one pass for the mean, one for the deviations, one that
+// writes. The passes share few template parameters, which saves instantiations.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
 
-// One pass more than rms_norm to hide the latency of (16384 x 768 float32: 3.6 ms with 8 KiB, 3.2
-// with 16, 3.7 with 32). A residual counts (1024 x 500 with one 250 us without, 220 so). In a cache
-// two rows at least up to this width, written together (128 x 4096 bfloat16: 89 to 75 us, float32
-// 125 to 109; around the cache 16384 x 768 float32 took 4.5 ms).
+// Bytes per group, more than rms_norm has because there is one more pass whose latency to hide. A
+// residual counts. Cached rows of up to this width are written in pairs.
 constexpr std::int64_t kGroupBytes = 16 << 10;
 
-// Sixteenths of a later row that are asked for in the second pass, when the row is in the first
-// cache; in the first pass misses of its own keep memory busy (8192 x 4096 float32: 10.8 ms with a
-// quarter each, 9.4 with one half in the second pass, 9.0 with 11/16, 10.0 with all).
+// Sixteenths of a later row that are prefetched in the second pass, when the row itself is in L1;
+// in the first pass its own misses keep memory busy.
 constexpr int kAskedWhileSumming = 11;
 
-// The mean of a row is rounded. Where x has the precision of sums, what is left of the mean of the
-// deviations is taken away too: a mean far above the spread costs no digits.
+// The mean is rounded. If x has the precision of sums, the mean of the deviations is subtracted
+// too, so that a mean far above the spread costs no digits.
 template <class T>
 constexpr bool kCorrects = sizeof(T) == sizeof(typename Lanes<T>::A);
 
-// Where the middle of a row is. The scale is 1 but for rows whose sums left their range.
+// The centre of a row. The scale is 1 unless the plain sums are out of range.
 template <class T>
 struct Centre {
   using A = typename Lanes<T>::A;
   A scale = 1, mean = 0, rest = 0;
 };
 
-// x * scale - mean; kScaled: the scale may be another than 1.
+// x * scale - mean; kScaled: the scale may differ from 1.
 template <bool kScaled, class T, class V>
 MEMBOUND_ALWAYS_INLINE Pair<V> deviation(Pair<V> value, const Centre<T>& centre) {
   if constexpr (kScaled) value = {value.first * centre.scale, value.second * centre.scale};
@@ -54,7 +51,7 @@ struct Values {
   }
 };
 
-// Squares of deviations, and, where the mean is corrected, the deviations themselves.
+// Squares of deviations and, where the mean is corrected, the deviations themselves.
 template <class T, bool kAdd, bool kScaled>
 struct Deviations {
   static constexpr int kSums = kCorrects<T> ? 2 : 1, kProducts = 1;
@@ -87,7 +84,7 @@ MEMBOUND_ALWAYS_INLINE A sum_values(const InputRow<T, kAdd>& input, A scale, std
   return sum;
 }
 
-// company: see sums_of_block.
+// hook: see sums_of_block.
 template <bool kScaled, class T, bool kAdd, class Company, class A = typename Lanes<T>::A>
 MEMBOUND_ALWAYS_INLINE DeviationSums<A> sum_deviations(const InputRow<T, kAdd>& input,
                                                        const Centre<T>& centre, std::int64_t cols,
@@ -97,13 +94,13 @@ MEMBOUND_ALWAYS_INLINE DeviationSums<A> sum_deviations(const InputRow<T, kAdd>& 
   return {sums[0], sums[1]};
 }
 
-// Out of line for any width.
+// Not inlined, for any width.
 template <bool kScaled, class T, bool kAdd, class A = typename Lanes<T>::A>
 [[gnu::noinline]] A values_of_any(const InputRow<T, kAdd>& input, A scale, std::int64_t cols) {
   return sum_values<kScaled>(input, scale, cols);
 }
 
-// `ahead`: a later row, or null.
+// `upcoming`: a later row to prefetch, or null.
 template <bool kScaled, class T, bool kAdd, class A = typename Lanes<T>::A>
 [[gnu::noinline]] DeviationSums<A> deviations_of_any(const InputRow<T, kAdd>& input,
                                                      const Centre<T>& centre, std::int64_t cols,
@@ -118,8 +115,8 @@ template <bool kScaled, class T, bool kAdd, class A = typename Lanes<T>::A>
   });
 }
 
-// The sum of (deviation - rest)^2. Where the spread is near the precision of the mean the terms
-// cancel: the sums themselves are exact then, and so are products of float in double.
+// The sum of (deviation - rest)^2. If the spread is near the precision of the mean the terms
+// cancel, but then the sums are exact, and so are products of floats in double.
 template <class T, class A>
 MEMBOUND_ALWAYS_INLINE A squares_about_rest(DeviationSums<A> sums, A rest, double width) {
   if constexpr (!kCorrects<T>) return sums.squares;
@@ -169,7 +166,7 @@ template <class T, bool kAdd>
 using Writer = void (*)(const RmsNormRows& rows, const Job<T, kAdd>* jobs, std::int64_t count,
                         std::int64_t cols);
 
-// kCols: how many columns, where the compiler should know.
+// kCols: the number of columns if known at compile time.
 template <Memory kMemory, std::int64_t kCols, class Finish, class T, bool kAdd>
 MEMBOUND_ALWAYS_INLINE void write_jobs(const RmsNormRows& rows, const Job<T, kAdd>* jobs,
                                        std::int64_t count, std::int64_t columns) {
@@ -201,7 +198,7 @@ void write(const RmsNormRows& rows, const Job<T, kAdd>* jobs, std::int64_t count
            std::int64_t cols) {
   using Finish = Affine<T, kMemory == Memory::kApart, kForm, kBias>;
   if constexpr (kUnrollsHeads<kAdd, kMemory>) {
-    // Not a block of columns of that size from the end of a wider row.
+    // A block of a wider row may have as many columns, so compare the row's.
     if (rows.cols == kHead) return write_jobs<kMemory, kHead, Finish>(rows, jobs, count, cols);
   }
   write_jobs<kMemory, 0, Finish>(rows, jobs, count, cols);
@@ -218,12 +215,12 @@ Writer<T, kAdd> writer_of(const RmsNormRows& rows) {
                                   : write<T, kAdd, kMemory, kPrepared, false>;
     }
   }
-  // Prepared or not, it is a sequence of x's own type otherwise.
+  // With dtypes as wide as sums, prepared and native weights look the same.
   return rows.bias != nullptr ? write<T, kAdd, kMemory, kNative, true>
                               : write<T, kAdd, kMemory, kNative, false>;
 }
 
-// Any column strides, and values scaled by a power of two where plain sums left their range.
+// The slow path: any column strides, and the overflow-safe scale where plain sums are out of range.
 template <class T, bool kAdd>
 [[gnu::noinline]] void normalise_in_blocks(const RmsNormRows& rows, std::int64_t row) {
   using A = typename Lanes<T>::A;
@@ -256,12 +253,12 @@ template <class T, bool kAdd>
     const double scale = static_cast<double>(centre.scale);
     about = squares_about_rest<T>(sums, centre.rest, width);
     rstd = static_cast<A>(1 / square_root(about / width + rows.eps * scale * scale));
-    if (about == 0) {  // one number throughout: its scaled rstd may leave the range, so unscaled
+    if (about == 0) {  // constant row: its scaled rstd may leave the range, so unscaled
       centre = {1, static_cast<A>(centre.mean / scale), static_cast<A>(centre.rest / scale)};
       rstd = static_cast<A>(1 / square_root(rows.eps));
     }
   }
-  // A row with an inf has a mean, but no mean of deviations.
+  // A row with an inf has a mean, but the mean of its deviations is NaN.
   const A mean = centre.mean - centre.mean == 0 ? centre.mean + centre.rest : centre.mean;
   const double scale = static_cast<double>(centre.scale);
   store_statistic(rows.mean, rows.mean_row_stride, row, static_cast<A>(mean / scale));
@@ -276,7 +273,7 @@ template <class T, bool kAdd>
   });
 }
 
-// Contiguous rows, a group at a time; kCols: how many columns, where the compiler should know.
+// Contiguous rows, a group at a time; kCols: the number of columns if known at compile time.
 template <std::int64_t kCols, class T, bool kAdd>
 void normalise_rows(const RmsNormRows& rows, Writer<T, kAdd> writer) {
   using A = typename Lanes<T>::A;

@@ -3,18 +3,18 @@
 #include "cpu/kernels/rms_norm_row.hpp"
 #include "cpu/silu.hpp"
 
-// Rows with a gate. Every row goes the same way, block by block, at any strides: its sum, then its
-// results. There is always a prepared weight: fewer copies.
+// Gated rows, block by block at any strides: first the sum, then the results. There is one code
+// path, and the weight is always prepared, which saves instantiations.
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
 
-// Columns of x * silu(gate) that are kept from the sum to the results: silu takes longer than all
-// the rest. Wider rows compute it twice.
+// Columns of x * silu(gate) that are buffered between the passes: silu costs more than all the
+// rest. Wider rows compute it twice.
 template <class T>
 constexpr std::int64_t kKept = (32 << 10) / sizeof(typename Lanes<T>::A);
 
-// A row that was kept; zeros behind its last element.
+// A buffered row, zero-padded.
 template <class T>
 struct KeptRow {
   using V = typename Lanes<T>::V;
@@ -28,7 +28,7 @@ struct KeptRow {
   }
 };
 
-// What is normalised.
+// The input of the norm.
 template <class T, bool kNormFirst>
 struct InputOf {
   using Row = InputRow<T, false>;
@@ -38,7 +38,7 @@ struct InputOf<T, false> {
   using Row = KeptRow<T>;
 };
 
-// Half of a later row is asked for while the sum is taken, half while results are written.
+// Half of a later row is prefetched while summing, half while writing.
 constexpr int kAskedQuarters = 2;
 
 template <class T>
@@ -94,7 +94,7 @@ template <bool kAroundCache, class T, bool kNormFirst>
 [[gnu::noinline]] void write_pass(const Results<T, kNormFirst>& all, std::int64_t count,
                                   const Later<T, 2>& later) {
   using Row = Lanes<T>;
-  const Results<T, kNormFirst> results = all;  // no store to out changes the copy
+  const Results<T, kNormFirst> results = all;  // a copy that no store to out can alias
   std::int64_t col = 0;
   for (; col + Row::kStep <= count; col += Row::kStep) {
     later.ask_beside(col, col + Row::kStep);
@@ -114,10 +114,10 @@ struct GatedRow {
   const T* const gate = row_of<T>(rows.gate, rows.gate_row_stride, row);
   T* const out = static_cast<T*>(rows.out) + row * rows.out_row_stride;
   T x_block[kBlock<T>], gate_block[kBlock<T>], out_block[kBlock<T>];
-  std::int64_t kept_cols = 0;  // of this row, from the first on
+  std::int64_t kept_cols = 0;  // of this row, from the first column on
   A kept[kNormFirst ? 1 : kKept<T>];
 
-  // Not an aggregate: that would clear the blocks.
+  // A constructor, because aggregate initialisation would clear the blocks.
   GatedRow(const RmsNormRows& all, std::int64_t number, bool around)
       : rows(all), row(number), around_cache(around) {}
 

@@ -10,8 +10,8 @@ namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
 
-// To float, so that a second rounding to 16 bits gives what one would: what was cut off is kept in
-// the last bit.
+// Rounds to float with round-to-odd, so that rounding again to 16 bits gives the result of a single
+// rounding: the lost digits leave a trace in the last bit.
 MEMBOUND_ALWAYS_INLINE float rounded_to_odd(double value) {
   const float nearest = static_cast<float>(value);
   const double back = nearest;
@@ -102,7 +102,7 @@ void convert_rows(const RowConversion& rows) {
   wide == DType::kFloat64 ? convert_with<double>(rows) : convert_with<float>(rows);
 }
 
-// to *= silu(from), both of one dtype with columns side by side.
+// to *= silu(from), both of one dtype with contiguous columns.
 void multiply_silu(const RowConversion& rows) {
   rows.to_dtype == DType::kFloat64 ? multiply_by_silu<double>(rows) : multiply_by_silu<float>(rows);
 }

@@ -14,12 +14,12 @@ using SignedOf = decltype(V{} < V{});
 
 constexpr std::int32_t bits_of(float value) { return __builtin_bit_cast(std::int32_t, value); }
 
-// Signed comparisons of magnitudes are those of unsigned ones, and single instructions in SSE2.
+// Signed comparisons of magnitudes agree with unsigned ones, and are single instructions in SSE2.
 constexpr std::int32_t kMagnitude = 0x7fffffff;
 constexpr std::int32_t kInfinity = 0x7f800000;
 
-// float32 to the codes of a float8 in the low byte of each lane: to the nearest, ties to even,
-// beyond the limit the limit.
+// float32 to float8 codes in the low byte of each lane: rounded to nearest even, saturating at the
+// limit.
 template <int kMantissaBits, int kBias, int kLargest>
 struct Float8 {
   static constexpr float kLimit = kLargest;
@@ -29,7 +29,7 @@ struct Float8 {
     using I = SignedOf<V>;
     constexpr int kDropped = 23 - kMantissaBits;
     constexpr std::int32_t kNormal = (128 - kBias) << 23;  // the smallest normal number
-    // Neighbours of this number are as far apart as subnormal codes: adding it rounds to them.
+    // The spacing of floats at this number is that of subnormal codes: adding it rounds to them.
     constexpr std::int32_t kRounds = kNormal + (kDropped << 23);
     const I bits = bit_copy<I>(value);
     const I magnitude = bits & kMagnitude;
@@ -46,7 +46,7 @@ struct Float8 {
 using E4M3 = Float8<3, 7, 448>;
 using E5M2 = Float8<2, 15, 57344>;
 
-// The same to int8; NaN to 0.
+// The same for int8; NaN becomes 0.
 struct Int8 {
   static constexpr float kLimit = 127;
 
@@ -56,14 +56,13 @@ struct Int8 {
     const V largest = V{} + kLimit;
     V kept = value > largest ? largest : value;
     kept = kept < -largest ? -largest : kept;
-    constexpr float kRounds = 0x1.8p23f;  // its neighbours are one apart
+    constexpr float kRounds = 0x1.8p23f;  // floats here have a spacing of 1
     return bit_copy<I>(kept + kRounds) & (value == value) & 0xff;
   }
 };
 
-// float64 to float32 rounded to odd: what is lost leaves a trace in the last bit, so that rounding
-// once more gives what rounding once would have. Below the normal numbers nothing matters: every
-// code of those is 0.
+// float64 to float32 with round-to-odd: lost digits leave a trace in the last bit, so that rounding
+// again gives the result of a single rounding. Subnormals need no care: their code is 0.
 MEMBOUND_ALWAYS_INLINE F32 narrow_to_odd(Pair<F64> value) {
   typedef float Half __attribute__((vector_size(kVectorBytes / 2)));
   using I = SignedOf<F64>;
@@ -77,7 +76,7 @@ MEMBOUND_ALWAYS_INLINE F32 narrow_to_odd(Pair<F64> value) {
   return bit_copy<F32>(narrowed);
 }
 
-// The vectors of as many lanes as I that are one half and one quarter of its size.
+// Vectors with the lanes of I in a half and a quarter of its size.
 template <class I>
 struct Narrow {
   typedef std::uint16_t Half __attribute__((vector_size(sizeof(I) / 2)));
@@ -93,12 +92,12 @@ MEMBOUND_ALWAYS_INLINE typename Narrow<I>::Quarter to_quarter(I values) {
   using Quarter = typename Narrow<I>::Quarter;
   if constexpr (kVectorBytes == 64) {
     return __builtin_convertvector(values, Quarter);
-  } else {  // in one step GCC 12 takes the lanes out one by one
+  } else {  // GCC 12 would extract the lanes one by one in a single conversion
     return __builtin_convertvector(to_half(values), Quarter);
   }
 }
 
-// The codes of one step, in sequence.
+// Stores the codes of one step in sequence.
 template <class T, class Code>
 MEMBOUND_ALWAYS_INLINE void store_codes(std::uint8_t* to, Pair<typename Lanes<T>::V> value) {
   if constexpr (sizeof(typename Lanes<T>::A) == 8) {
@@ -111,7 +110,7 @@ MEMBOUND_ALWAYS_INLINE void store_codes(std::uint8_t* to, Pair<typename Lanes<T>
   }
 }
 
-// The codes of y * factor, `stride` apart.
+// Writes the codes of y * factor, `stride` apart.
 template <class T, class Code>
 MEMBOUND_ALWAYS_INLINE void write_codes(const T* y, std::int64_t count, typename Lanes<T>::A factor,
                                         std::uint8_t* out, std::int64_t stride) {
@@ -162,8 +161,8 @@ struct SignedOfSize<8> {
   using type = std::int64_t;
 };
 
-// The largest magnitude, NaN where there is one: bits without the sign, taken for integers, are in
-// the order of magnitudes, with NaN above infinity. Nothing is widened for that.
+// The largest magnitude, NaN if there is one: as integers, bits without the sign are ordered like
+// magnitudes, with NaN above infinity. So nothing needs widening.
 template <class T>
 MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A largest_magnitude(const T* y, std::int64_t count) {
   using Bits = typename SignedOfSize<sizeof(T)>::type;
@@ -188,12 +187,12 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A largest_magnitude(const T* y, std::i
   return widened(bit_copy<T>(horizontal_largest<Bits>(larger(found[0], found[1]))));
 }
 
-// A NaN fails every comparison and stays.
+// A NaN fails every comparison and is kept.
 template <class A>
 MEMBOUND_ALWAYS_INLINE float scale_for(A largest, float limit, float upper_bound) {
   constexpr float kSmallest = 0x1p-126f;
   float scale = static_cast<float>(largest / static_cast<A>(limit));
-  // A float32 scale cannot follow a float64 row: the codes are clipped.
+  // A float32 scale cannot follow a float64 row: its codes saturate.
   if (sizeof(A) == 8 && scale > __FLT_MAX__ && largest <= static_cast<A>(__DBL_MAX__))
     scale = __FLT_MAX__;
   scale = scale < kSmallest ? kSmallest : scale;

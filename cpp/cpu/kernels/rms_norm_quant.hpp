@@ -6,12 +6,12 @@
 
 #include "membound/dtype.hpp"
 
-// The seam between cpu/quantised.hpp and the units per instruction set: plain data and
-// function names.
+// The interface between cpu/quantised.hpp and the units per instruction set: plain data and
+// function names only.
 namespace membound::cpu {
 
-// Evenly spaced rows of a result before it is quantised, whose elements are neighbours, and where
-// their codes go. All strides count elements.
+// Evenly spaced, contiguous rows of a result before quantisation, and their codes. All strides
+// count elements.
 struct RmsNormQuantRows {
   const void* y;
   void* out;

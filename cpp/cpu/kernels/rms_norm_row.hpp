@@ -6,20 +6,20 @@
 #include "cpu/row.hpp"
 #include "cpu/weight.hpp"
 
-// Rows of RMSNorm, centred or not: where they are, how they are written, and rows whose elements
-// are apart. What becomes of a value is the caller's: finish(value, col, count).
+// Rows of RMSNorm, centred or not: their pointers, how they are written, and rows with strided
+// columns. The caller supplies the arithmetic as finish(value, col, count).
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 namespace {
 
-// Rows whose sums are taken together, so that one vector square root and division serve them all
-// and their latency hides.
+// Rows per group: their sums share one vectorised square root and division, which hides its
+// latency.
 constexpr int kGroup = 16;
 
 MEMBOUND_ALWAYS_INLINE std::int64_t rows_of_group(std::int64_t row_bytes, std::int64_t bytes) {
   return row_bytes * kGroup <= bytes ? kGroup : row_bytes * 2 > bytes ? 1 : bytes / row_bytes;
 }
 
-// Constant bounds make vectors of a full group.
+// A constant trip count lets the compiler vectorise a full group.
 template <class Body>
 MEMBOUND_ALWAYS_INLINE void each_of_group(std::int64_t count, Body body) {
   if (count == kGroup) {
@@ -29,10 +29,9 @@ MEMBOUND_ALWAYS_INLINE void each_of_group(std::int64_t count, Body body) {
   }
 }
 
-// How later rows are asked for while rows go around the cache. Between these sizes: a part while
-// summing, the rest while writing, so that memory never idles, and into the second cache only (8192
-// x 4096 float32, one half each: 0.79 of a copy, against 0.69 all while writing into the first).
-// Others: all while writing.
+// How later rows are prefetched with non-temporal stores. Between these sizes: a part while
+// summing, the rest while writing, into L2, so that memory never idles (0.69 -> 0.79 of copy
+// speed). Other rows: all while writing.
 constexpr std::int64_t kPartsFrom = 4 << 10;
 constexpr std::int64_t kPartsTo = 256 << 10;
 
@@ -61,7 +60,7 @@ MEMBOUND_ALWAYS_INLINE void store_statistic(void* to, std::int64_t stride, std::
   if (to != nullptr) static_cast<A*>(to)[row * stride] = value;
 }
 
-// Where a row goes; sum is there with a residual only.
+// Output pointers of a row; sum only with a residual.
 template <class T>
 struct OutputRow {
   T* out;
@@ -98,17 +97,17 @@ struct RowsOf {
   }
 };
 
-// Rows that are not in a cache are asked for ahead, in place too. kApart: elements of a row are.
+// How rows are accessed. kPrefetch: rows that no cache holds, also for in-place calls. kStrided:
+// columns that are not contiguous.
 enum class Memory { kCached, kAhead, kAheadAroundCache, kApart };
 
-// The usual width of an attention head: loops without a bound to check (65536 x 128
-// bfloat16: 5 % less time).
+// The usual width of an attention head, as a compile-time trip count (5 % faster).
 constexpr std::int64_t kHead = 128;
 template <bool kAdd, Memory kMemory>
 constexpr bool kUnrollsHeads = !kAdd && kMemory != Memory::kAhead && kVectorBytes >= 32;
 
-// Rows around the cache are entered in the middle of a step where out leaves the lines, as the sum
-// has to there. A weight in even and odd order cannot be.
+// Rows with non-temporal stores start in the middle of a step, at the first line-aligned element of
+// out; the sum must be aligned there too. A weight in even/odd order cannot start in mid-step.
 template <class T>
 MEMBOUND_ALWAYS_INLINE bool leave_lines_alike(const RmsNormRows& rows) {
   const auto apart = reinterpret_cast<std::uintptr_t>(rows.out) -
@@ -127,8 +126,8 @@ MEMBOUND_ALWAYS_INLINE Memory memory_of(const RmsNormRows& rows, bool weight_in_
   return rows.ask_ahead ? Memory::kAhead : Memory::kCached;
 }
 
-// A contiguous row on its way out. `ahead`, a later one or none, is asked for line by line; it goes
-// to `output_ahead`.
+// A contiguous row to be written. `upcoming`, a later row or none, is prefetched line by line; its
+// results go to `upcoming_output`.
 template <class T, bool kAdd, class Finish>
 struct WrittenRow {
   InputRow<T, kAdd> input;
@@ -144,8 +143,8 @@ struct WrittenRow {
   }
 };
 
-// What is left of `ahead`, a later row, or all of it, while `bytes` from `byte` on are written;
-// kAsked: sixteenths of it that were asked for before.
+// Prefetches the part of `upcoming`, a later row, that belongs to the `bytes` bytes from `byte` on.
+// kPrefetched: sixteenths of it that were prefetched before.
 template <int kAsked, class Input>
 MEMBOUND_ALWAYS_INLINE void ask_while_writing(const Input& ahead, std::int64_t row_bytes,
                                               std::int64_t byte, std::int64_t bytes) {
@@ -157,7 +156,7 @@ MEMBOUND_ALWAYS_INLINE void ask_while_writing(const Input& ahead, std::int64_t r
   }
 }
 
-// kRows rows at once, which share the reading of the parameters; around the cache one alone.
+// Writes kRows rows at once, which share reads of the parameters; non-temporal rows one at a time.
 template <Memory kMemory, int kRows, class T, bool kAdd, class Finish>
 MEMBOUND_ALWAYS_INLINE void write_rows(const WrittenRow<T, kAdd, Finish> (&rows)[kRows],
                                        std::int64_t cols) {
@@ -180,7 +179,7 @@ MEMBOUND_ALWAYS_INLINE void write_rows(const WrittenRow<T, kAdd, Finish> (&rows)
   }
   const std::int64_t end = kAround ? cols - Row::kStep + 1 : cols / Row::kStep * Row::kStep;
   const bool asks = kAround || rows[0].ahead.x != nullptr;
-  // Rows that come from memory come upwards (8192 x 1001 float32 with a residual 7.5 to 5.0 ms).
+  // Rows that are prefetched run upwards, in the direction of the prefetches.
   const bool down = !asks && writes_downwards(rows[0].input.x, rows[0].output.out, cols * kSize);
   const std::int64_t by = down ? -Row::kStep : Row::kStep;
   for (std::int64_t at = down ? end - Row::kStep : col; col < end; col += Row::kStep, at += by) {
@@ -210,7 +209,7 @@ MEMBOUND_ALWAYS_INLINE void write_rows(const WrittenRow<T, kAdd, Finish> (&rows)
   for (const auto& row : rows) row.write_some(col, cols - col);
 }
 
-// The largest magnitude among `count` elements, or `found` where that is larger.
+// The largest magnitude among `count` elements, at least `found`.
 template <class T, class Input>
 MEMBOUND_ALWAYS_INLINE double largest_of(const Input& input, std::int64_t count, double found) {
   using A = typename Lanes<T>::A;
@@ -228,7 +227,7 @@ MEMBOUND_ALWAYS_INLINE double largest_of(const Input& input, std::int64_t count,
   return found;
 }
 
-// Of values that were multiplied by scale: 1, or where plain sums left their range a power of two.
+// rstd of values times `scale`, which is 1 or, where plain sums are out of range, a power of two.
 template <class A>
 struct SafeRstd {
   A scale, rstd;
@@ -236,7 +235,7 @@ struct SafeRstd {
     return static_cast<A>(static_cast<double>(rstd) * static_cast<double>(scale));
   }
 };
-// sum(scale): of the squares; largest(): the magnitude of a value.
+// sum(scale): the sum of squares of the scaled values; largest(): the largest magnitude.
 template <class A, class Sum, class Largest>
 MEMBOUND_ALWAYS_INLINE SafeRstd<A> safe_rstd(const RmsNormRows& rows, Sum sum, Largest largest) {
   const A plain = sum(A{1});
@@ -247,7 +246,7 @@ MEMBOUND_ALWAYS_INLINE SafeRstd<A> safe_rstd(const RmsNormRows& rows, Sum sum, L
   return {scale, static_cast<A>(1 / square_root(mean + rows.eps * scale * scale))};
 }
 
-// A row in blocks through small buffers, for any column strides.
+// A row with any column strides, in blocks through small buffers.
 template <class T, bool kAdd>
 struct RowInBlocks {
   using A = typename Lanes<T>::A;
@@ -275,7 +274,7 @@ struct RowInBlocks {
     }
   }
 
-  // What was written to the blocks goes where it belongs.
+  // Scatters the buffered results of a block.
   MEMBOUND_ALWAYS_INLINE void write_back(std::int64_t first, std::int64_t count) {
     scatter(output.out, rows.out_col_stride, first, count, out_block);
     if constexpr (kAdd) {
@@ -283,7 +282,7 @@ struct RowInBlocks {
     }
   }
 
-  // Out of line, as all that does not depend on the recipe.
+  // Not inlined: independent of the recipe.
   [[gnu::noinline]] double largest() {
     double found = 0;
     each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) {
@@ -292,7 +291,7 @@ struct RowInBlocks {
     return found;
   }
 
-  // By which values are multiplied where plain sums left their range.
+  // The factor for values whose plain sums are out of range.
   MEMBOUND_ALWAYS_INLINE A safe_scale() {
     return power_of_two(rows.safe_exponent(largest(), rows.eps), A{});
   }

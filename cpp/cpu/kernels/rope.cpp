@@ -9,8 +9,8 @@ namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
 
-// How the elements of a head are reached: as neighbours, so and written around the cache, or each
-// on its own.
+// How the elements of a head are accessed: contiguous, contiguous with non-temporal stores, or
+// strided.
 enum class Reach { kPlain, kAroundCache, kStrided };
 
 template <class T, Reach kReach>
@@ -39,7 +39,8 @@ MEMBOUND_ALWAYS_INLINE void write_to(T* to, std::int64_t stride, std::int64_t co
   }
 }
 
-// Pairs of elements that are `apart`. Both are read before either is written: in place is fine.
+// Rotates pairs that are half of rotary_dim apart. Both elements are read before either is written,
+// so it works in place.
 template <class T, Reach kReach>
 MEMBOUND_ALWAYS_INLINE void turn_halves(const RopeRows& rows, const T* x, T* out,
                                         const typename Lanes<T>::A* cos,
@@ -62,7 +63,7 @@ MEMBOUND_ALWAYS_INLINE void turn_halves(const RopeRows& rows, const T* x, T* out
   if (j < rows.pairs) turn(j, rows.pairs - j);
 }
 
-// Pairs of neighbours.
+// Rotates interleaved pairs.
 template <class T, Reach kReach>
 MEMBOUND_ALWAYS_INLINE void turn_neighbours(const RopeRows& rows, const T* x, T* out,
                                             const typename Lanes<T>::A* cos,
@@ -123,7 +124,7 @@ MEMBOUND_ALWAYS_INLINE void turn_head(const RopeRows& rows, std::int64_t token, 
 
 std::int64_t magnitude(std::int64_t value) { return value < 0 ? -value : value; }
 
-// In the order of memory.
+// Loops in memory order.
 template <class T, bool kInterleaved, Reach kReach>
 void turn_heads(const RopeRows& rows) {
   if (magnitude(rows.x_token_stride) < magnitude(rows.x_head_stride)) {
@@ -142,7 +143,7 @@ void turn_heads(const RopeRows& rows) {
   if constexpr (kReach == Reach::kAroundCache) stream_fence();
 }
 
-// Every whole step that is written starts at a multiple of a vector.
+// True if every whole step that is written is vector-aligned.
 template <class T>
 bool can_go_around_cache(const RopeRows& rows) {
   constexpr std::int64_t kElements = sizeof(typename Lanes<T>::V) / sizeof(T);

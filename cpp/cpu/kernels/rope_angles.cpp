@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// cos and sin of a token's pairs, made ready for the rotation, and what their gradient needs.
+// cos and sin of a token's pairs, arranged for the rotation, and the gradient of their angles.
 #include "core/sincos.hpp"
 #include "cpu/kernels/rope.hpp"
 #include "cpu/weight.hpp"
@@ -9,7 +9,7 @@ namespace membound::cpu::MEMBOUND_CPU_ISA {
 
 namespace {
 
-// The payload of a NaN is dropped: rounding to bfloat16 relies on a lower half of zeros.
+// Drops the payload of a NaN: rounding to bfloat16 relies on a lower half of zeros.
 template <class A>
 MEMBOUND_ALWAYS_INLINE A without_payload(A value) {
   return value == value ? value : static_cast<A>(__builtin_nan(""));
@@ -75,7 +75,7 @@ void angles(const RopeAngleRun& run) {
   }
 }
 
-// Every number twice, sin with the sign of its term.
+// Writes every number twice, with the sign of its term in sin.
 template <class A>
 void arrange_twice(const RopeArrangement& arranged) {
   auto* cos_out = static_cast<A*>(arranged.cos_out);
@@ -92,7 +92,7 @@ void arrange_twice(const RopeArrangement& arranged) {
   }
 }
 
-// Even elements of each step before the odd ones.
+// Puts the even elements of each step before the odd ones.
 void arrange_apart(std::int64_t pairs, const float* from, float* to) {
   constexpr std::int64_t kStep = Lanes<BFloat16>::kStep;
   std::int64_t j = 0;

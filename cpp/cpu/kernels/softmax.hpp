@@ -6,8 +6,8 @@
 
 #include "membound/dtype.hpp"
 
-// The seam between cpu/softmax.cpp and the units per instruction set: plain data and function
-// names.
+// The interface between cpu/softmax.cpp and the units per instruction set: plain data and function
+// names only.
 namespace membound::cpu {
 
 // Evenly spaced rows. All strides count elements.
@@ -20,10 +20,10 @@ struct SoftmaxRows {
   std::int64_t rows, cols;
   std::int64_t x_row_stride, mask_row_stride, out_row_stride;
   std::int64_t x_col_stride, mask_col_stride, out_col_stride;
-  // Row r keeps first_kept + r * more_kept columns, as far as it has them.
+  // Row r has first_unmasked + r * unmasked_step unmasked columns, clamped to its width.
   std::int64_t first_kept, more_kept;
   bool bypass_cache;
-  bool ask_ahead;  // for the next row, while this one is computed
+  bool ask_ahead;  // prefetch the next row while this one is computed
 };
 
 #define MEMBOUND_DECLARE_SOFTMAX(isa)    \

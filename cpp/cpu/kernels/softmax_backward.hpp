@@ -6,8 +6,8 @@
 
 #include "membound/dtype.hpp"
 
-// The seam between cpu/softmax_backward.cpp and the units per instruction set: plain data and
-// function names.
+// The interface between cpu/softmax_backward.cpp and the units per instruction set: plain data and
+// function names only.
 namespace membound::cpu {
 
 // Evenly spaced rows. All strides count elements.

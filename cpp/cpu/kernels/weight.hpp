@@ -6,21 +6,22 @@
 
 #include "membound/dtype.hpp"
 
-// Plain data only, as everything between cpu/*.cpp and the units per instruction set: the linker
-// could keep the copy of an inline function that was compiled for a wider set for everybody.
+// Plain data only, as in all headers between cpu/*.cpp and the units per instruction set: of an
+// inline function, the linker could keep the copy that was compiled for a wider set.
 namespace membound::cpu {
 
-// Elements that a prepared weight needs beyond its columns: kernels read whole steps.
+// Padding of a prepared weight: kernels read whole steps.
 inline constexpr std::int64_t kPreparedPadding = 64;
 
-// How the kernel finds the weight.
+// The form in which kernels read the weight.
 enum class WeightForm : std::uint8_t {
   kNone,
-  kNative,    // x's dtype, contiguous, no offset: read as it is
+  kNative,    // x's dtype, contiguous, no offset: read in place
   kPrepared,  // written by rms_norm_weight: the accumulate dtype, offset added
 };
 
-// weight + offset in the accumulate dtype of x_dtype, in the order in which the kernel reads.
+// Converts weight + offset to the accumulate dtype of x_dtype, in the order in which kernels read
+// it.
 struct RmsNormWeight {
   const void* weight;
   DType dtype;

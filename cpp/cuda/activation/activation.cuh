@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The functions of a gate and their slopes. Both have their limits at infinite gates; a NaN stays
-// one.
+// Activation functions of a gate and their slopes. Both take their limits at infinite gates and
+// propagate NaN.
 #include "core/gelu.hpp"
 #include "cuda/activation/logistic.cuh"
 #include "cuda/softmax/soft_cap.cuh"
@@ -11,9 +11,9 @@
 
 namespace membound::cuda {
 
-// The function's value and slope, each to be multiplied by its scale: 1, but where they may be too
-// small for a normal number and what they are multiplied by may not be. Where the value alone would
-// round to 0, it is 0.
+// Value and slope of the activation, each with a scale that it is to be multiplied by. The scale is
+// 1 unless the value may be subnormal while its product with another factor would be normal. A
+// value that would itself round to 0 is 0.
 template <class A>
 struct Activated {
   A value, slope, scale, slope_scale;
@@ -22,9 +22,9 @@ struct Activated {
       : value(value), slope(slope), scale(scale), slope_scale(slope_scale) {}
 };
 
-// What happens at gates so far below 0 that scales are not 1: they are taken, or noted, and then
-// the result is for nothing. A branch for each element would keep its neighbours waiting (H200,
-// 16384 x 4096 bfloat16 forward: 109 us).
+// Policies for gates so far below 0 that the scales are not 1. DetectUnderflow only detects them,
+// and the caller redoes the unit with HandleUnderflow if there were any: a branch per element would
+// serialise them (bfloat16 16384 x 4096: 109 us).
 struct TakeFar {
   static constexpr bool takes = true;
   __device__ bool operator()(bool is_far) const { return is_far; }
@@ -38,11 +38,11 @@ struct NoteFar {
   }
 };
 
-// Results of float16 are 0 long before that.
+// False for float16, whose results are 0 well before that range.
 template <class T>
 inline constexpr bool kHasFar = kDTypeOf<T> != DType::kFloat16;
 
-// exp((z + rest) / 2) of a z far below 0; 0 where its square counts as 0.
+// sqrt(exp(z + rest)) for z far below 0; 0 where exp(z) itself would count as 0.
 template <class A>
 __device__ __noinline__ A root_of_far(A z, A rest) {
   if (z <= kLowestArgument<A>) return 0;
@@ -50,8 +50,7 @@ __device__ __noinline__ A root_of_far(A z, A rest) {
   return fma(root, rest / 2, root);
 }
 
-// x times the logistic function of z, for kinds of that form; steep: x * dz / dx. Neither is
-// infinite where z is far below 0.
+// x * logistic(z). steep is x * dz/dx; x and steep are finite where z is far below 0.
 template <class T, class Far>
 __device__ inline Activated<accumulate_t<T>> times_logistic(accumulate_t<T> x, accumulate_t<T> z,
                                                             accumulate_t<T> rest,
@@ -67,15 +66,15 @@ __device__ inline Activated<accumulate_t<T>> times_logistic(accumulate_t<T> x, a
   return {product(x, at.s), product(at.s, fma(steep, at.complement, A(1))), A(1)};
 }
 
-// alpha * gate, and in float32 and float64 what rounding took from it.
+// alpha, and for float32 and float64 its rounding error.
 template <class A>
 struct Alpha {
   A value, rest;
-  A lowest, highest;  // of a gate: beyond, the logistic function is 0 or 1
-  // In float32: -alpha * log2(e), what rounding took from it, and -kFarArgument / alpha.
+  A lowest, highest;  // range of a gate: beyond it the logistic function is 0 or 1
+  // For float32: -alpha * log2(e), its rounding error, and -kUnderflowArgument / alpha.
   A exponent, exponent_rest, far;
 };
-// exp(-alpha * gate) likewise, which needs no product before that of the exponent.
+// exp(-alpha * gate), compensated for rounding; the exponent takes a single product.
 __device__ inline float power_of_alpha(float gate, const Alpha<float>& alpha) {
   const float exponent = product(gate, alpha.exponent);
   const float left = fmaf(gate, alpha.exponent_rest, fmaf(gate, alpha.exponent, -exponent));
@@ -115,7 +114,7 @@ struct ActivationOf<Activation::kSigmoid, T> {
   using A = accumulate_t<T>;
   template <class Far>
   static __device__ Activated<A> of(A gate, const Alpha<A>& alpha, Far& far) {
-    // Of -|z|, so that neither the function nor its complement loses digits.
+    // Computed at -|z|, so that neither the function nor its complement cancels.
     const A below = not_below(gate > 0 ? -gate : gate, alpha.lowest);
     const A z = product(below, alpha.value), rest = rest_of_argument<T>(below, z, alpha);
     if constexpr (kHasFar<T>) {
@@ -145,7 +144,7 @@ struct ActivationOf<Activation::kGeluTanh, T> {
       const A w = product(x, fma(square, G::kCubic, G::kLinear));
       return times_logistic<T>(lower, not_above(w, kHighestArgument<A>), 0, steep, far);
     } else {
-      // Far below 0 a rounding of w would cost w ulps of exp(w): it is taken in two parts.
+      // Far below 0, rounding w would cost w ulps of exp(w): w is computed in two parts.
       const A grown = product(square, G::kCubic), factor = G::kLinear + grown;
       const A added = factor - G::kLinear;
       A rest = (G::kLinear - (factor - added)) + (grown - added) + G::kLinearRest;
@@ -159,13 +158,14 @@ struct ActivationOf<Activation::kGeluTanh, T> {
   }
 };
 
-// value = max(x, -0) - |x| * Phi(-|x|); slope = Phi(-|x|) - |x| * density, or 1 less that.
+// value = max(x, -0) - |x| * Phi(-|x|); slope = Phi(-|x|) - |x| * density, or 1 minus that if x >
+// 0.
 template <class A>
 __device__ inline Activated<A> gelu_of(A gate, A t, A below, A falls) {
   return {fma(-t, below, not_below(gate, A(-0.0))), gate > 0 ? 1 - falls : falls, A(1)};
 }
 
-// With Phi from core/gelu.hpp.
+// gelu with Phi from core/gelu.hpp.
 template <class T>
 struct ActivationOf<Activation::kGelu, T> {
   using A = accumulate_t<T>;
@@ -176,7 +176,7 @@ struct ActivationOf<Activation::kGelu, T> {
     const A half = t / 2, h = product(half, t), rest = fma(half, t, -h);
     const A d = inverse_of_sum(t + G::kCentre), u = fma(d, -2 * G::kCentre, A(1));
     const A tail = product(d, sum_from<0>(u));
-    const A slope = fma(t, -G::kDensity, tail);  // over the exponential, below 0
+    const A slope = fma(t, -G::kDensity, tail);  // divided by the exponential; negative
     if (far(gate < -G::kFar)) [[unlikely]] {
       const A root = gate < -G::kEdge ? A(0) : root_of_far(-h, -rest);
       return {product(product(-t, tail), root), product(slope, root), root};
@@ -188,7 +188,7 @@ struct ActivationOf<Activation::kGelu, T> {
  private:
   template <int k>
   static __device__ A sum_from(A u) {
-    constexpr A kTerm = G::kTail[k];  // a number: device code has no such array
+    constexpr A kTerm = G::kTail[k];  // a constant, because device code cannot index the host array
     if constexpr (k + 1 < sizeof(G::kTail) / sizeof(kTerm)) {
       return fma(sum_from<k + 1>(u), u, kTerm);
     } else {
@@ -197,8 +197,8 @@ struct ActivationOf<Activation::kGelu, T> {
   }
 };
 
-// FusedInput 16-bit storage Phi(-t) is a power of two whose exponent is a polynomial, to 2^-17 up
-// to kFar; float32 has the rest.
+// For 16-bit storage Phi(-t) is 2^polynomial(t), within 2^-17 up to kFar; beyond, float32's code is
+// used.
 template <class T>
   requires(sizeof(T) == 2)
 struct ActivationOf<Activation::kGelu, T> {
@@ -214,7 +214,7 @@ struct ActivationOf<Activation::kGelu, T> {
   }
 
  private:
-  static constexpr float kDensityExponent = -1.3257480647f;  // of 1 / sqrt(2 * pi)
+  static constexpr float kDensityExponent = -1.3257480647f;  // log2(1 / sqrt(2 * pi))
   template <int k>
   static __device__ float exponent_from(float t) {
     constexpr float kTerms[] = {-0x1.ffff7ep-1f, -0x1.26b70ep+0f,  -0x1.d592c6p-2f, -0x1.b8622cp-5f,
@@ -254,7 +254,7 @@ struct ActivationOf<Activation::kSitu, T> {
   template <class Far>
   static __device__ Activated<A> of(A gate, const Alpha<A>& alpha, Far& far) {
     const SoftCapped<A> capped = soft_capped_for<T>(gate, alpha.value);
-    // The logistic function of float32 beside 16 bits, too: its complement keeps digits near 0.
+    // The float32 logistic even for 16-bit storage, because its complement keeps digits near 0.
     A z = not_above(gate, -kFarArgument<A>);
     if constexpr (kHasFar<T>) {
       if (far(z < kFarArgument<A>)) [[unlikely]] {
@@ -271,7 +271,7 @@ struct ActivationOf<Activation::kSitu, T> {
   }
 };
 
-// Out of line: rare, and far gates are long.
+// Out of line: it is rarely called, and the code for such gates is long.
 template <Activation kKind, class T>
 __device__ __noinline__ Activated<accumulate_t<T>> activated(accumulate_t<T> gate,
                                                              Alpha<accumulate_t<T>> alpha) {

@@ -2,8 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What the kernels of gated activations have in common: which elements a thread has, and the
-// options of a call.
+// Common parts of the gated-activation kernels: the units of a thread and the options of a call.
 #include <algorithm>
 #include <limits>
 
@@ -17,8 +16,8 @@
 
 namespace membound::cuda {
 
-// What a thread loads and stores at once: a vector of 16 bytes where all rows are aligned, else an
-// element, so that the lanes of a warp touch neighbours at any alignment.
+// What a thread loads and stores at once: a 16-byte vector if all rows are aligned, otherwise one
+// element, so that a warp's accesses are coalesced at any alignment.
 template <class T, bool kVectors>
 struct Unit {
   static constexpr int kWidth = kVectors ? kPack<T> : 1;
@@ -56,12 +55,13 @@ __device__ inline std::int64_t token_offset(const RowLayout& tokens, std::int64_
   return tokens.rank <= 1 ? token * tokens.strides[0] : looped_row_offset(tokens, token);
 }
 
-// One matrix as a kernel sees it; data is null where there is none. Its rows of several axes stand
-// behind all that common rows need, so that a block waits for few lines of constant memory.
+// One matrix as a kernel sees it; data is null if it is absent. Multi-axis row layouts are stored
+// at the end of the kernel parameters, so that a block with common rows waits for few
+// constant-cache lines.
 template <class Pointer>
 struct GateArray {
   Pointer data;
-  std::int64_t row_stride;  // with one axis of rows at most
+  std::int64_t row_stride;  // if the rows have at most one axis
   std::int64_t col_stride;
   int row_axes;
 
@@ -96,7 +96,7 @@ GateArray<Pointer> gate_array(Pointer data, const RowLayout& rows, std::int64_t 
   return {data, rows.strides[0], col_stride, rows.rank};
 }
 
-// What a row's results are multiplied by.
+// Factor of all results of a row.
 template <class A>
 __device__ inline A scale_of_row(const GateArray<const void*>& row_scale, const RowLayout& rows,
                                  std::int64_t row) {
@@ -105,7 +105,7 @@ __device__ inline A scale_of_row(const GateArray<const void*>& row_scale, const 
              : A(1);
 }
 
-// Whether vectors of 16 bytes fit a matrix. float64 goes by elements, half a vector each.
+// True if a matrix can be accessed in 16-byte vectors. float64 uses half-vector elements instead.
 template <class T>
 bool takes_vectors(const void* data, const RowLayout& rows, std::int64_t col_stride,
                    std::int64_t cols) {
@@ -116,22 +116,22 @@ bool takes_vectors(const void* data, const RowLayout& rows, std::int64_t col_str
   return fits;
 }
 
-// What every element is computed with.
+// Per-call constants of the elementwise arithmetic.
 template <class A>
 struct GateNumbers {
   Alpha<A> alpha;
   A limit, up_offset;
-  A up_cap;  // of kSitu: the soft cap of up, 0 for none; limit is infinite then
+  A up_cap;  // for kSitu: soft cap of up, 0 for none; limit is infinite then
   Activation kind;
-  bool plain;  // there is up, and neither limit, offset nor row scale
+  bool plain;  // up is given; no limit, offset or row scale
 
-  // Of results of type T.
+  // The factor of the activation, for results of type T.
   template <class T>
   __device__ A factor(A up) const {
     if (up_cap > 0) return soft_capped_for<T>(up, up_cap).value + up_offset;
     return not_above(not_below(up, -limit), limit) + up_offset;
   }
-  // The gradient of up from that of the factor.
+  // Gradient of up from the gradient of the factor.
   template <class T>
   __device__ A gradient_of_up(A up, A gradient) const {
     if (up_cap > 0) return product(gradient, soft_capped_for<T>(up, up_cap).slope);
@@ -159,12 +159,12 @@ GateNumbers<accumulate_t<T>> gate_numbers(const GatedActivationOptions& options,
           plain && options.limit > largest && options.up_offset == 0.0};
 }
 
-// Which units a thread has: some of one row, `lanes` apart.
+// Units of a thread: up to `count` units of one row, `lanes` apart.
 struct GatePosition {
   std::int64_t row;
   std::int64_t first;  // unit
   int lanes;
-  int count;  // of them, at most
+  int count;  // units, at most
 
   __device__ explicit GatePosition(const tuning::GatedActivationConfig& config) {
     lanes = config.lanes;
@@ -178,7 +178,7 @@ struct GatePosition {
   }
 };
 
-// Runs body.operator()<kKind>(): all threads go one way.
+// Calls body.operator()<kKind>(); the branch is uniform over all threads.
 template <class Body>
 __device__ inline void dispatch_activation(Activation kind, Body body) {
   switch (kind) {
@@ -192,7 +192,7 @@ __device__ inline void dispatch_activation(Activation kind, Body body) {
   }
 }
 
-// up * scale of a gate that is not far below 0: but for relu2, scale is 1 then.
+// up * scale for a gate that is not far below 0, where scale is 1 except for relu2.
 template <Activation kKind, class A>
 __device__ inline A scaled_near(A up, A scale) {
   return kKind == Activation::kRelu2 ? product(up, scale) : up;

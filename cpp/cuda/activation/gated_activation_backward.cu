@@ -31,7 +31,7 @@ bool all_take_shifts(const GatedActivationBackwardProblem& problem) {
       problem.cols);
 }
 
-// Whether rows of dgate and dup may be at different places behind a 16-byte boundary.
+// True if rows of dgate and dup may differ in alignment, modulo 16 bytes.
 template <class T>
 bool are_apart(const GatedActivationBackwardProblem& problem) {
   if (problem.dgate == nullptr || problem.dup == nullptr) return false;

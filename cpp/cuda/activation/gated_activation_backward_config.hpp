@@ -7,7 +7,7 @@
 
 namespace membound::cuda::tuning {
 
-// The forward's: three arrays are read in the place of two.
+// The same as the forward's, although three arrays are read instead of two.
 inline GatedActivationConfig gated_activation_backward_config(std::int64_t rows, std::int64_t units,
                                                               int per_thread) {
   return gated_activation_config(rows, units, per_thread);

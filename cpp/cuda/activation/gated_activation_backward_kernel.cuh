@@ -11,13 +11,13 @@ struct GatedActivationBackwardParams {
   GateArray<const void*> dy, gate, up, row_scale;
   GateArray<void*> dgate, dup;
   std::int64_t rows, cols, units;
-  bool apart;  // rows of dgate and dup may be at different places behind a 16-byte boundary
+  bool apart;  // rows of dgate and dup may differ in alignment, modulo 16 bytes
   tuning::GatedActivationConfig config;
   GateNumbers<A> numbers;
   RowLayout dy_rows, gate_rows, up_rows, row_scale_rows, dgate_rows, dup_rows;
 };
 
-// In this order a slope of 0 meets no infinity.
+// In this order of products a slope of 0 is never multiplied by infinity.
 template <Activation kKind, class T, class Values>
 __device__ inline void activation_gradients(Values& dgate, Values& dup, const Values& dy,
                                             const Values& gate, const Values& up,
@@ -41,7 +41,7 @@ __device__ inline void activation_gradients(Values& dgate, Values& dup, const Va
   }
 }
 
-// The gradients of a unit.
+// Gradients of one unit.
 template <class T, class U, class A>
 __device__ inline void gradients_of_unit(const GatedActivationBackwardParams<A>& p,
                                          typename U::Values& dgate, typename U::Values& dup,
@@ -70,9 +70,9 @@ __device__ inline void gradients_of_unit(const GatedActivationBackwardParams<A>&
   }
 }
 
-// One block has a tile of a row, or several narrow rows; a thread loads all of its units of dy,
-// gate and up before it computes one, and has read a unit before it writes over it. No shared
-// memory. Limited by memory.
+// One block has a tile of a row, or several narrow rows. A thread loads all of its units of dy,
+// gate and up before it computes one; each unit is read before it is overwritten, so that gradients
+// may be written in place. No shared memory. Memory-bound.
 template <class T, bool kVectors>
 __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backward_kernel(
     const __grid_constant__ GatedActivationBackwardParams<accumulate_t<T>> p) {
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
   }
   const A scale = scale_of_row<A>(p.row_scale, p.row_scale_rows, place.row);
   std::int64_t unit = place.first;
-  // Once in the code: what is held moves down.
+  // The loop is not unrolled, to keep the code short: loaded units move down by one per iteration.
 #pragma unroll 1
   for (int left = place.count; left > 0 && unit < p.units; --left, unit += place.lanes) {
     typename U::Values dgate, dup;
@@ -119,9 +119,9 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
   }
 }
 
-// Rows that start anywhere, in units of the first gradient. Where the second may be elsewhere
-// behind a boundary, a warp writes it through shared memory, 16 bytes for each thread, and stays
-// together: threads without a row have no units. Otherwise as the kernel above.
+// The same for unaligned rows, in aligned units of the first gradient. If dup has a different
+// alignment, each warp realigns it in shared memory and stores 16 bytes per thread; all its threads
+// must take part, and those without a row have no units.
 template <class T>
 __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backward_unaligned_kernel(
     const __grid_constant__ GatedActivationBackwardParams<float> p) {
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
       if (dup != nullptr && (!p.apart || unit >= units.blocks)) units.store(dup, unit, second);
     }
     if (p.apart) {
-      const int blocks = units.blocks + lane - unit;  // from the first of these threads on
+      const int blocks = units.blocks + lane - unit;  // counted from the first of these threads
       store_realigned(dup + units.first + (unit - lane) * kPack<T>, max(0, min(blocks, together)),
                       second, staged + (threadIdx.x - lane), lane, together);
     }

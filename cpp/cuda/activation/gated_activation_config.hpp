@@ -8,27 +8,26 @@
 namespace membound::cuda::tuning {
 
 inline constexpr int kGateThreads = 256;  // of a block, at most
-// Loads of each array that a thread has in flight at once.
+// Loads of each array that a thread has in flight.
 inline constexpr int kVectorsPerThread = 2;
 inline constexpr int kElementsPerThread = 4;
-// Of rows that start anywhere, which take more instructions for a thread and fewer for each unit.
+// Unaligned rows cost more instructions per thread, but fewer per unit.
 inline constexpr int kUnalignedPerThread = 2;
 
-// Few units, in vectors or elements: one per thread and blocks of 64 threads, so that all
-// multiprocessors have some of them (H200, silu of 1 x 4096 bfloat16: 1.9 us, 2.1 with two units
-// and 256 threads; 128 x 4096: 2.8 and 3.5; 1024 x 4096: 10.7 and 8.6).
+// Up to this many units (vectors or elements), a thread has one unit and blocks have 64 threads, so
+// that every SM gets work (silu bfloat16 128 x 4096: 3.5 -> 2.8 us).
 inline constexpr std::int64_t kFewGateUnits = 132 * 1024;
 inline constexpr int kFewGateThreads = 64;
-// Else (16384 x 4096 bfloat16: 95.1 us, 98.3 with 256 threads).
+// Threads of a block otherwise: 128 beat 256 (bfloat16 16384 x 4096: 98.3 -> 95.1 us).
 inline constexpr int kManyGateThreads = 128;
 
-// A block has threads / lanes rows, or a tile of one.
+// A block has threads / lanes rows, or a tile of one row.
 struct GatedActivationConfig {
-  int threads;          // of a block
-  int per_thread;       // units
-  int lanes;            // threads of a row, a power of two
-  int tile_units;       // of a row that a block has
-  std::uint32_t tiles;  // blocks of a row, where it needs more than one
+  int threads;          // per block
+  int per_thread;       // units per thread
+  int lanes;            // threads per row, a power of two
+  int tile_units;       // units of a row per block
+  std::uint32_t tiles;  // blocks per row, if it needs more than one
   std::int64_t blocks;
 };
 
@@ -56,7 +55,8 @@ inline GatedActivationConfig gated_activation_config(std::int64_t rows, std::int
              : tile_config(rows, units, per_thread, kManyGateThreads);
 }
 
-// Rows that start anywhere. Four threads at least: one has at most one of the last four units.
+// For unaligned rows. At least four threads per row, so that a thread has at most one of the last
+// four units.
 inline GatedActivationConfig unaligned_gate_config(std::int64_t rows, std::int64_t units) {
   const std::int64_t wanted = 4 * kUnalignedPerThread;
   return gated_activation_config(rows, units < wanted ? wanted : units, kUnalignedPerThread);

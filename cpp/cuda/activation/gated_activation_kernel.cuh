@@ -16,7 +16,7 @@ struct GatedActivationParams {
   RowLayout gate_rows, up_rows, row_scale_rows, out_rows;
 };
 
-// The results of a unit.
+// Results of one unit.
 template <class T, class U, class A>
 __device__ inline typename U::Raw gated_unit(const GatedActivationParams<A>& p,
                                              const typename U::Raw& gates,
@@ -37,9 +37,9 @@ __device__ inline typename U::Raw gated_unit(const GatedActivationParams<A>& p,
   return U::packed(out);
 }
 
-// One block has a tile of a row, or several narrow rows; a thread loads all of its units of gate
-// and up before it computes one. No shared memory. Limited by memory; beside 16-bit storage, with
-// gelu, nearly by arithmetic.
+// One block has a tile of a row, or several narrow rows. A thread loads all of its units of gate
+// and up before it computes one. No shared memory. Memory-bound; gelu of 16-bit storage is nearly
+// compute-bound.
 template <class T, bool kVectors>
 __global__ void __launch_bounds__(tuning::kGateThreads)
     gated_activation_kernel(const __grid_constant__ GatedActivationParams<accumulate_t<T>> p) {
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
   }
   const A scale = scale_of_row<A>(p.row_scale, p.row_scale_rows, place.row);
   std::int64_t unit = place.first;
-  // Once in the code: what is held moves down.
+  // The loop is not unrolled, to keep the code short: loaded units move down by one per iteration.
 #pragma unroll 1
   for (int left = place.count; left > 0 && unit < p.units; --left, unit += place.lanes) {
     *p.out.template at<T, kVectors>(out_row, unit) = gated_unit<T, U>(p, gates[0], ups[0], scale);
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
   }
 }
 
-// Rows that start anywhere, in units of the result. Otherwise as the kernel above.
+// The same for unaligned rows, in aligned units of the result.
 template <class T>
 __global__ void __launch_bounds__(tuning::kGateThreads)
     gated_activation_unaligned_kernel(const __grid_constant__ GatedActivationParams<float> p) {

@@ -15,7 +15,7 @@ namespace {
 template <class T>
 bool all_take_vectors(const GatedActivationQuantProblem& problem) {
   const GatedActivationProblem& given = problem.activation;
-  bool fits = given.cols / kPack<T> < std::int64_t{1} << 30 &&  // they are counted in 32 bits
+  bool fits = given.cols / kPack<T> < std::int64_t{1} << 30 &&  // units are counted in 32 bits
               takes_vectors<T>(given.gate, given.gate_rows, given.gate_col_stride, given.cols) &&
               takes_vectors<T>(given.up, given.up_rows, given.up_col_stride, given.cols) &&
               problem.out_col_stride == 1 &&
@@ -25,8 +25,8 @@ bool all_take_vectors(const GatedActivationQuantProblem& problem) {
   return fits;
 }
 
-// One row of all elements where none meets those beside it: their number alone has to be of whole
-// vectors.
+// Flattens contiguous arrays to one row if rows need not be told apart: then only the total number
+// of elements has to be a multiple of the vector width.
 GatedActivationQuantProblem flattened(const GatedActivationQuantProblem& problem) {
   const GatedActivationProblem& given = problem.activation;
   const auto contiguous = [&](const void* data, const RowLayout& rows, std::int64_t col_stride) {
@@ -57,7 +57,7 @@ bool all_take_shifts(const GatedActivationQuantProblem& problem) {
          takes_shifts<T>({given.gate_col_stride, up, problem.out_col_stride}, given.cols);
 }
 
-// What kernels are told of a problem whose rows go by units of U.
+// Kernel parameters of a problem whose rows are cut into units of U.
 template <class U>
 GatedActivationQuantParams<typename U::A> params_of(const GatedActivationQuantProblem& problem) {
   const GatedActivationProblem& given = problem.activation;
@@ -87,7 +87,7 @@ GatedActivationQuantParams<typename U::A> params_of(const GatedActivationQuantPr
   return p;
 }
 
-// Behind the last byte of rows of unit stride.
+// End of an array whose rows have unit stride.
 template <class T>
 const char* end_of(const void* data, const RowLayout& layout, const GatedActivationProblem& given) {
   RowArray array{};
@@ -96,7 +96,7 @@ const char* end_of(const void* data, const RowLayout& layout, const GatedActivat
   return array.end;
 }
 
-// Whether rows go by blocks that stay, which bulk copies keep at work.
+// Launches the persistent kernel, which is fed by bulk copies; false if it cannot take these rows.
 template <class T, Access kAccess>
 bool launch_rows(GatedActivationQuantParams<accumulate_t<T>>& p, int device, StreamView stream) {
   if (max_cluster_size(device) == 1) return false;
@@ -117,7 +117,7 @@ bool launch_rows(GatedActivationQuantParams<accumulate_t<T>>& p, int device, Str
   return true;
 }
 
-// Whether rows that start anywhere do.
+// Launches the persistent kernel for unaligned rows; false if it cannot take them.
 template <class T>
 bool launch_unaligned(const GatedActivationQuantProblem& problem, StreamView stream) {
   const GatedActivationProblem& given = problem.activation;
@@ -129,7 +129,8 @@ bool launch_unaligned(const GatedActivationQuantProblem& problem, StreamView str
   return launch_rows<T, Access::kUnaligned>(p, current_device(), stream);
 }
 
-// Whether aligned rows go to a kernel of their own. one_scale: for each row.
+// Launches the kernels of aligned rows that keep results in registers; false if they cannot take
+// these rows. one_scale: each row has one scale.
 template <class T>
 bool launch_whole(GatedActivationQuantParams<accumulate_t<T>>& p, bool one_scale, int device,
                   StreamView stream) {
@@ -142,9 +143,8 @@ bool launch_whole(GatedActivationQuantParams<accumulate_t<T>>& p, bool one_scale
       launch_rows<T, Access::kAligned>(p, device, stream)) {
     return true;
   }
-  // One block that has room for the results of a wide row is faster than a cluster (H100, bfloat16:
-  // 8192 x 18944 306 and 336 us, x 28672 478 and 499, float32 x 16384 421 and 469; 64 x 28672 10.8
-  // and 7.6; 2048 x 65536 has none, 448 and 285).
+  // One block that stages a wide row's results is faster than a cluster if rows are many (H100,
+  // bfloat16 8192 x 18944: 336 -> 306 us).
   constexpr std::size_t kUnitBytes = kPack<T> * sizeof(accumulate_t<T>);
   const bool holds = p.units <= tuning::quant_units_held(kUnitBytes, max_shared_bytes(device));
   if (p.config.blocks == 0 || (many && p.config.tiles > 1 && holds)) return false;
@@ -179,7 +179,7 @@ void gated_activation_quant(const GatedActivationQuantProblem& problem, StreamVi
   dispatch_floating(problem.activation.dtype, "gated_activation_quant", [&]<class T>() {
     if constexpr (sizeof(T) < 8) {
       if (all_take_vectors<T>(flat)) return launch_units<T, Access::kAligned>(flat, stream);
-      // Rather each row than all as one (H200, bfloat16, 16384 x 4096 off by one 117 and 161 us).
+      // Row by row is faster than flattened (bfloat16 16384 x 4096 off by one: 161 -> 117 us).
       if (all_take_shifts<T>(problem) && launch_unaligned<T>(problem, stream)) return;
       if (all_take_shifts<T>(flat)) return launch_units<T, Access::kUnaligned>(flat, stream);
     }

@@ -9,35 +9,35 @@
 namespace membound::cuda::tuning {
 
 inline constexpr int kGateQuantThreads = 512;      // of a block, at most
-inline constexpr int kGateQuantTileThreads = 128;  // where a block has a part of a row, or several
-// Units that a thread asks for before it computes one.
+inline constexpr int kGateQuantTileThreads = 128;  // with a part of a row, or several rows
+// Units that a thread has in flight before it computes one.
 inline constexpr int kQuantUnitsAhead = 2;
-// Units of a thread, at most, of rows that are not longer than its block: what it does once for a
-// row is worth 1.5 of them (H200, bfloat16, scales of rows: 16384 x 4096 112.6 us, 115.5 with 8;
-// 8192 x 14336 225, 206). Fewer where all threads that the GPU has at once would not have so many.
+// Most units per thread for rows that fit in one block; the fixed work per row and thread is worth
+// 1.5 units (bfloat16 16384 x 4096: 112.6 us, 115.5 with 8). With few rows, fewer units per thread
+// keep all threads of the GPU busy.
 inline constexpr int kQuantUnitsPerThread = 4;
 inline constexpr std::int64_t kQuantThreadsAtOnce = 132 * 1024;
-inline constexpr std::size_t kSharedOfBlock = 2048;  // beside what it holds, at most
+inline constexpr std::size_t kSharedOfBlock = 2048;  // static shared memory, at most
 
-// A block has threads / lanes rows, or a tile of one.
+// A block has threads / lanes rows, or a tile of one row.
 struct GatedActivationQuantConfig {
   int threads;
-  int lanes;            // threads of a row, a power of two
-  int part_units;       // of a row that a block holds at once: its tile, or a part of whole rows
-  std::uint32_t tiles;  // blocks of a row
+  int lanes;       // threads per row, a power of two
+  int part_units;  // units of a row that a block has at once: its tile, or a part of a whole row
+  std::uint32_t tiles;  // blocks per row
   std::int64_t blocks;
   std::size_t held_bytes;  // shared memory for the results of a part
-  int per_thread;          // units, where they wait in registers
+  int per_thread;          // units per thread, if they are kept in registers
 };
 
-// Units whose results a block keeps there.
+// Units whose results fit in half of a block's maximum shared memory.
 inline int quant_units_held(std::size_t unit_bytes, std::size_t max_shared_bytes) {
   return static_cast<int>(max_shared_bytes / 2 / unit_bytes);
 }
 
-// units: of kWidth neighbours, of a row. group_lanes: threads that share a scale, or 1. whole_rows:
-// a row shares one, so that a block needs all of it. unit_bytes: of a unit's results. Two blocks of
-// a multiprocessor keep what they hold, so that one loads while the other stores.
+// units: of kWidth elements, per row. group_lanes: threads that share a scale, or 1. whole_rows: a
+// row shares one scale, so that a block must see all of it. unit_bytes: of a unit's results. Shared
+// memory is sized for two blocks per SM, so that one loads while the other stores.
 inline GatedActivationQuantConfig gated_activation_quant_config(std::int64_t rows,
                                                                 std::int64_t units, int group_lanes,
                                                                 bool whole_rows,
@@ -65,26 +65,22 @@ inline GatedActivationQuantConfig gated_activation_quant_config(std::int64_t row
           per_thread};
 }
 
-// Aligned rows, or tiles of those that do not share one scale, whose results wait in registers
-// (H100, bfloat16, us, through shared memory and so: static scales 1 x 4096 2.2 and 1.6, 1024 x
-// 4096 10.2 and 9.3, 16384 x 4096 118.5 and 109.8, 524288 x 128 122.9 and 109.8; scales of rows 1 x
-// 4096 2.6 and 2.0, 16384 x 4096 120.9 and 113.2, 524288 x 128 130.9 and 113.0; of 128 columns
-// 16384 x 4096 127.7 and 121.8, 65536 x 512 75.0 and 61.5).
-inline constexpr int kQuantTileUnits = 2;  // of a thread, at most
+// Tiles of aligned rows whose results stay in registers until the scale is known; faster than
+// staging them in shared memory (H100, bfloat16 16384 x 4096, a scale per row: 120.9 -> 113.2 us).
+inline constexpr int kQuantTileUnits = 2;  // per thread, at most
 inline constexpr int kQuantTileThreads = 1024;
-// Few units have one for each thread, in small blocks: many of those would wait to be started
-// (H100, a static scale, 256 x 4096 bfloat16, blocks of 64, 128 and 256: 4.77, 3.72 and 3.43 us).
+// Few units: one per thread, in small blocks. More units take larger blocks, because starting many
+// small blocks takes longer (H100, bfloat16 256 x 4096: 4.77 us with 64 threads, 3.43 us with 256).
 inline constexpr std::int64_t kUnitsOfSmallTiles = 64 * 1024;
 inline constexpr int kSmallQuantTileThreads = 64;
 inline constexpr int kFewQuantTileThreads = 256;
 
-// Of a row that shares one scale a block has all, or a cluster of up to max_cluster blocks: in no
-// blocks where those have no room. tiles are then the blocks of the cluster.
-inline constexpr std::int64_t kManyQuantUnits = 2048;  // of a row; wider ones have clusters
-inline constexpr int kWideQuantThreads = 512;          // of a block of one, at most
-// And few rows of so many units, whose arithmetic takes one multiprocessor long (H100, bfloat16, us
-// in one block and in up to eight: 1 x 8192 2.66 and 2.08, 16 x 8192 2.72 and 2.76, 1 x 14336 3.24
-// and 2.10, 64 x 14336 4.50 and 4.13, but with eight 5.32; 16 x 4096 2.28 and 2.55).
+// A row that shares one scale is done by one block, or by a cluster of up to max_cluster blocks
+// (`tiles` counts them). blocks is 0 if the row does not fit in such a cluster.
+inline constexpr std::int64_t kManyQuantUnits = 2048;  // of a row; wider ones take a cluster
+inline constexpr int kWideQuantThreads = 512;          // of a block of a cluster, at most
+// Few rows of at least this many units take a cluster, too, because their arithmetic would keep one
+// SM busy for long (H100, bfloat16 1 x 14336: 3.24 -> 2.10 us).
 inline constexpr std::int64_t kFewRowsUnits = 1024;
 inline constexpr int kFewQuantBlocks = 132;
 inline constexpr int kFewQuantUnits = 256;  // of a block
@@ -106,7 +102,7 @@ inline GatedActivationQuantConfig quant_tile_config(std::int64_t rows, std::int6
                                                     int group_lanes, bool whole_rows,
                                                     int max_cluster) {
   const bool few = rows <= kQuantThreadsAtOnce / units;
-  // What was measured has one scale for all.
+  // The larger blocks were measured with one scale for the whole tensor only.
   const bool small = whole_rows || group_lanes > 1 || rows * units <= kUnitsOfSmallTiles;
   const int least = !few    ? kGateQuantTileThreads
                     : small ? kSmallQuantTileThreads
@@ -132,34 +128,31 @@ inline GatedActivationQuantConfig quant_tile_config(std::int64_t rows, std::int6
           per_thread};
 }
 
-// Whether blocks of several rows at once leave few of a multiprocessor's threads without one;
-// others stay, if rows are many (H100, bfloat16, us, staying and not: 8192 x 5120 78.0 and 75.4, x
-// 5632 84.9 and 93.3, x 8192 119.1 and 119.2, x 11008 159 and 201, 128 x 4096 3.9 and 3.2, 64 x
-// 14336 5.4 and 4.7, 512 x 11008 14.7 and 16.6).
+// True if co-resident blocks leave at most 1/16 of an SM's 1024 threads without work. Other shapes
+// use the persistent kernel if rows are many (H100, bfloat16 8192 x 11008: 201 -> 159 us).
 inline bool fills_threads(const GatedActivationQuantConfig& config) {
   const int together = config.blocks > 0 ? kQuantTileThreads / config.threads : 0;
   return together > 1 && 16 * together * config.threads >= 15 * kQuantTileThreads;
 }
 
-// Rows that share one scale each by blocks that stay. A thread has two units, or beside 16 bits
-// three, where they leave few threads without and what a thread does for each row weighs more
-// (H200, bfloat16, us with a block to a row, two and three: 8192 x 5632 85.9, 68.5 and 63.9, 8192 x
-// 14336 216, 151 and 158). Rows that start anywhere touch one unit more than they fill: they have
-// three where two take so many threads that a multiprocessor has one block (H100, bfloat16, two and
-// three: 8192 x 8191 138 and 128, 16384 x 4097 132 and 139, float32 220 and 240).
+// Persistent kernel, for rows with one scale each. A thread has two units, or three: aligned 16-bit
+// rows take three where few threads idle, as the fixed work per row is spread over more units
+// (bfloat16 8192 x 5632: 68.5 -> 63.9 us). Unaligned rows touch one unit more than they fill, and
+// take three where two would leave only one block per SM (H100, bfloat16 8192 x 8191: 138 -> 128
+// us).
 inline constexpr std::int64_t kThreeUnitsOf = 768;  // units of a row, at most
-// Units of a row that starts anywhere, at least: narrower ones leave most of a warp without (H100,
-// bfloat16, before and so: 262144 x 250 301 and 233, 400000 x 127 247 and 356).
+// Fewest units of an unaligned row: narrower rows leave most of a warp idle (H100, bfloat16 400000
+// x 127: 247 -> 356 us with the persistent kernel).
 inline constexpr std::int64_t kFewestUnalignedUnits = 24;
-inline constexpr int kQuantRowSlots = 4;  // rows that wait for a block, at most
-// Chunks of shared memory for gate, as for up, that a row which starts anywhere takes beside one
-// for each unit.
+inline constexpr int kQuantRowSlots = 4;  // rows in flight per block, at most
+// 16-byte vectors of shared memory, each for gate and up, that an unaligned row takes in addition
+// to one per unit.
 inline constexpr int kVectorsBesidesUnits = 3;
-// Threads of a multiprocessor whose registers have their results.
+// Threads of an SM whose registers have room for the results.
 constexpr int quant_row_threads(int units_of_thread) { return units_of_thread == 3 ? 768 : 1024; }
 
 struct GatedActivationQuantRowsConfig {
-  std::int64_t blocks;  // 0: rows do not go this way
+  std::int64_t blocks;  // 0: this kernel cannot take the rows
   int threads;
   int units_of_thread;
   int slots;

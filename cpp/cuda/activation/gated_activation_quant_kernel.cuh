@@ -12,15 +12,15 @@ struct GatedActivationQuantParams {
   GateArray<const void*> gate, up, row_scale;
   GateArray<void*> out;
   GateArray<float*> scale;
-  const float* static_scale;      // null: dynamic
-  const char *gate_end, *up_end;  // behind the last bytes
+  const float* static_scale;      // null: dynamic scales
+  const char *gate_end, *up_end;  // ends of the arrays
   std::int64_t rows, cols, units;
   tuning::GatedActivationQuantConfig config;
   GateNumbers<A> numbers;
   DType dtype, out_dtype;
-  int group_lanes;  // threads whose units share a scale, a power of two; 0: those of the row do
-  int group_shift;  // its logarithm
-  int slots;        // rows that wait in shared memory
+  int group_lanes;  // threads whose units share a scale, a power of two; 0: one scale per row
+  int group_shift;  // log2 of group_lanes
+  int slots;        // rows in flight in shared memory
   int cluster;      // blocks that share a scale
   float scale_upper_bound;
   RowLayout gate_rows, up_rows, row_scale_rows, out_rows, scale_rows;
@@ -30,8 +30,9 @@ struct GatedActivationQuantParams {
   }
 };
 
-// One row, or a tile of one, and the threads that have it: a power of two, or all of a block.
-// Threads behind the last row compute it once more and store nothing, so that whole warps exchange.
+// Position of a thread: a row, or a tile of one, and the threads that share it, a power of two or
+// the whole block. Threads past the last row recompute that row and store nothing, so that shuffles
+// run in whole warps.
 template <class Index>
 struct QuantPosition {
   bool there;
@@ -57,7 +58,8 @@ struct QuantPosition {
     end = p.config.tiles == 1 || units - first < part ? units : first + part;
   }
 
-  // Over the threads of a row; for once in a kernel.
+  // Maximum over the threads of a row; usable once per kernel, as its shared memory is not
+  // double-buffered.
   template <class A>
   __device__ A largest_of_row(A value) const {
     __shared__ A of_warps[tuning::kQuantTileThreads / kWarpLanes];
@@ -72,8 +74,8 @@ struct QuantPosition {
   }
 };
 
-// The inverse of the scale that a group of units shares, by whole warps; the first of them stores
-// it. largest: of the thread's unit.
+// Inverse of the scale shared by a group of units, by whole warps; the group's first thread stores
+// the scale. largest: of the thread's unit.
 template <class A>
 __device__ inline A inverse_of_group(const GatedActivationQuantParams<A>& p, A largest,
                                      std::int64_t row, std::int64_t unit, bool stores) {
@@ -83,7 +85,7 @@ __device__ inline A inverse_of_group(const GatedActivationQuantParams<A>& p, A l
   return A(1) / static_cast<A>(scale);
 }
 
-// The results of a unit; `activate` writes those of a step into its first argument.
+// Results of a unit; `activate` writes the results of one step to its first argument.
 template <class U, class A, class Activate>
 __device__ inline typename U::Values activated(const GatedActivationQuantParams<A>& p,
                                                typename U::Vector gates, typename U::Vector ups,
@@ -110,8 +112,8 @@ __device__ inline typename U::Values activated(const GatedActivationQuantParams<
   return y;
 }
 
-// A thread's units, `lanes` apart, into its places in shared memory; returns their largest
-// magnitude. `cols` are left from its first unit on.
+// Computes a thread's units, `lanes` apart, into its slots in shared memory; returns their largest
+// magnitude. cols: columns of the row from the thread's first unit on.
 template <class U, class A, class Activate>
 __device__ inline A compute_units(const GatedActivationQuantParams<A>& p,
                                   const typename U::Row& gate_row, const typename U::Row& up_row,
@@ -136,7 +138,7 @@ __device__ inline A compute_units(const GatedActivationQuantParams<A>& p,
       ups[i] = ups[i + 1];
     }
     fetch(U::kAhead - 1, at + U::kAhead * lanes);
-    // Without up, zeros behind the row may have become others.
+    // Without up, zeros past the end of the row may have become nonzero.
     if (!U::kWhole && (at + 1) * U::kWidth > cols) {
 #pragma unroll
       for (int k = 0; k < U::kWidth; ++k) y.at[k] = at * U::kWidth + k < cols ? y.at[k] : A(0);
@@ -148,12 +150,11 @@ __device__ inline A compute_units(const GatedActivationQuantParams<A>& p,
   return largest;
 }
 
-// One block has a tile of a row, or several narrow rows, or where a row shares one dynamic scale
-// the whole of each, as all aligned rows do that come here: the widest. It computes a part that
-// shared memory holds, finds the scales and stores the codes; of rows that are longer it computes
-// all parts for the largest magnitude first. The arithmetic is that of float32 whatever the
-// storage, as the result is not rounded to it: limited by memory beside 32 bits, nearly by
-// arithmetic beside 16.
+// One block has a tile of a row, several narrow rows, or (one dynamic scale per row) whole rows; of
+// aligned rows only the widest come here. It computes a part of the row into shared memory, finds
+// the scales and stores the codes; rows longer than a part are computed twice, first for their
+// largest magnitude. Arithmetic is in float32 whatever the storage, as results are not rounded to
+// it. Memory-bound for 32-bit storage, nearly compute-bound for 16-bit.
 template <class T, Access kAccess>
 __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::kAligned ? 2 : 1)
     gated_activation_quant_kernel(
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
   std::uint64_t out_row = reinterpret_cast<std::uint64_t>(p.out.data) +
                           static_cast<std::uint64_t>(p.out.offset(p.out_rows, place.row));
   asm volatile("" : "+l"(out_row));
-#pragma unroll 1  // once in the code
+#pragma unroll 1  // not unrolled, to keep the code short
   for (int pass = first_pass; pass < 2; ++pass) {
 #pragma unroll 1
     for (Index first = place.first; first < place.end; first += part) {
@@ -219,7 +220,7 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
       if (pass == 0) continue;
       const std::uint32_t apart = kVectorBytes * part;
       if (!U::kWhole && p.group_lanes != 0) {
-        const int together = count + place.lane;  // whole warps exchange
+        const int together = count + place.lane;  // whole warps take part in the shuffles
 #pragma unroll 1
         for (int at = 0; at < together; at += lanes) {
           typename U::Values y{};

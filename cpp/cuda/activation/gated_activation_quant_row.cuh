@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A row of gated_activation_quant on its way through shared memory, aligned or not.
+// A row of gated_activation_quant in the shared-memory pipeline, aligned or not.
 #include "cuda/activation/gated_activation_quant_kernel.cuh"
 #include "cuda/launch/async_copy.cuh"
 #include "cuda/launch/bulk_copy.cuh"
@@ -10,7 +10,7 @@
 namespace membound::cuda {
 
 #if MEMBOUND_HAS_CLUSTERS
-// Its units are the vectors of gate and up.
+// An aligned row: its units are the vectors of gate and up.
 template <class T, Access kAccess>
 class QuantRow {
   using A = accumulate_t<T>;
@@ -18,9 +18,9 @@ class QuantRow {
   using Params = GatedActivationQuantParams<A>;
 
  public:
-  // Chunks of shared memory for gate and up.
+  // 16-byte vectors of shared memory for gate and up.
   static __device__ int places(const Params& p) { return 2 * static_cast<int>(p.units); }
-  struct Place {};  // what the thread that fetches tells the others
+  struct Place {};  // written by the fetching thread for the others
   static __device__ void fetch(const Params& p, std::int64_t row, uint4* to, Place&,
                                std::uint64_t* arrived) {
     const int units = static_cast<int>(p.units), bytes = kVectorBytes * units;
@@ -32,7 +32,7 @@ class QuantRow {
 
   __device__ QuantRow(const Params& p, std::int64_t row, const Place&) : p_(p), row_(row) {}
   __device__ bool has(int unit) const { return unit < static_cast<int>(p_.units); }
-  // Units `apart` from `first` on.
+  // Loads the units `first`, `first + apart`, ...
   template <int kUnits>
   __device__ void load(const uint4* held, int first, int apart, uint4 (&gates)[kUnits],
                        uint4 (&ups)[kUnits]) const {
@@ -58,8 +58,9 @@ class QuantRow {
   const std::int64_t row_;
 };
 
-// Where a row starts anywhere its units are the aligned pieces of its result, of as many codes as a
-// vector has elements: they leave whole, and are made of what lies in two blocks of gate and of up.
+// An unaligned row: its units are the aligned vectors of the result, with as many codes as a
+// 16-byte vector has elements. They are stored whole; each is assembled from two 16-byte vectors of
+// gate and of up.
 template <class T>
 class QuantRow<T, Access::kUnaligned> {
   using A = accumulate_t<T>;
@@ -68,11 +69,12 @@ class QuantRow<T, Access::kUnaligned> {
   static constexpr int kSize = static_cast<int>(sizeof(T)), kWidth = U::kWidth;
 
  public:
-  // Of each a vector before its first block, where unit 0 may begin, and two behind the last.
+  // Each array has one vector before its first block, where unit 0 may begin, and two after the
+  // last.
   static __device__ int places(const Params& p) { return 2 * places_of_one(p); }
   struct alignas(kVectorBytes) Place {
     std::uint64_t out;
-    int gate, up;  // bytes before unit 0 in shared memory
+    int gate, up;  // byte offset of unit 0 in shared memory
   };
   static __device__ void fetch(const Params& p, std::int64_t row, uint4* to, Place& place,
                                std::uint64_t* arrived) {
@@ -102,7 +104,7 @@ class QuantRow<T, Access::kUnaligned> {
     load_one(held, place_.gate, first, apart, gates);
     load_one(p_.up.data != nullptr ? held + places_of_one(p_) : held, place_.up, first, apart, ups);
   }
-  // Zeros for what is not in the row.
+  // Zeroes elements outside the row.
   __device__ void clear_fused_input(int unit, typename U::Values& y) const {
     const int col = unit * kWidth - before_;
     if (col >= 0 && col + kWidth <= cols_) return;
@@ -117,12 +119,12 @@ class QuantRow<T, Access::kUnaligned> {
     std::uint64_t to = out + static_cast<std::uint64_t>(std::int64_t{col});
     if (col >= 0 && col + kWidth <= cols_) return store_aligned_codes<kWidth>(to, codes);
     std::uint64_t left = codes.x | std::uint64_t{codes.y} << 32;
-    if (col >= 0) {  // the first ones of a whole piece
+    if (col >= 0) {  // the first codes of a vector
       const int count = cols_ - col;
       if (kWidth == 8 && (count & 4)) store_first_codes<4>(to, left);
       if (count & 2) store_first_codes<2>(to, left);
       if (count & 1) store_first_codes<1>(to, left);
-    } else {  // the last ones: a row is wider
+    } else {  // the last codes of a vector: the row is wider than one
       const int count = kWidth - before_;
       to = out;
       left >>= 8 * before_;
@@ -136,7 +138,8 @@ class QuantRow<T, Access::kUnaligned> {
   static __device__ int places_of_one(const Params& p) {
     return static_cast<int>(p.units) + tuning::kVectorsBesidesUnits;
   }
-  // Returns where the row begins. end: of the array, behind which nothing is read.
+  // Returns the byte offset of the row in shared memory. Nothing is read past `end`, the end of the
+  // array.
   static __device__ int fetch_one(const T* row, const char* end, const Params& p, uint4* to,
                                   std::uint64_t* arrived) {
     const int shift = shift_of(row);
@@ -173,7 +176,7 @@ class QuantRow<T, Access::kUnaligned> {
 
   const Params& p_;
   const Place place_;
-  const int before_;  // elements of unit 0 that are not in the row
+  const int before_;  // elements of unit 0 that precede the row
   const int cols_;
 };
 #endif

@@ -2,22 +2,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Rows of gated_activation_quant that share one scale each, which shared memory has room for
-// several of.
+// Persistent kernel of gated_activation_quant, for rows with one scale each of which several fit in
+// shared memory.
 #include "cuda/activation/gated_activation_quant_row.cuh"
 #include "cuda/row/cluster.cuh"
 
 namespace membound::cuda {
 
 #if MEMBOUND_HAS_CLUSTERS
-// The rows of a block one after the other. kUnits: of a thread.
+// Processes the rows of a block one after another. kUnits: units per thread.
 template <class T, Access kAccess, int kUnits>
 class QuantRows {
   using A = accumulate_t<T>;
   using Row = QuantRow<T, kAccess>;
   using U = QuantUnit<T, Access::kAligned>;
   using Params = GatedActivationQuantParams<A>;
-  static constexpr int kMaxWarps = kWarpLanes;  // of a block: a lane each, where they are combined
+  static constexpr int kMaxWarps = kWarpLanes;  // per block: one lane each in the final reduction
 
  public:
   __device__ explicit QuantRows(const Params& p) : p_(p), thread_(static_cast<int>(threadIdx.x)) {}
@@ -61,7 +61,7 @@ class QuantRows {
   }
 
  private:
-  // The one of the warp with the fewest units.
+  // The fetching thread is in the last warp, which has the fewest units.
   __device__ bool fetches() const { return thread_ == static_cast<int>(blockDim.x) - kWarpLanes; }
   __device__ void fetch(int slot, std::int64_t row) const {
     if (row < p_.rows) Row::fetch(p_, row, held(slot), place(slot), arrived(slot));
@@ -84,7 +84,7 @@ class QuantRows {
       }
     });
   }
-  // Behind it all have read the row.
+  // Its barrier also means that all threads have read the row, so that its slot may be refilled.
   __device__ A largest_of_block(const typename U::Values (&y)[kUnits], int round) const {
     A largest = 0;
 #pragma unroll
@@ -126,9 +126,9 @@ class QuantRows {
 };
 #endif
 
-// A block stays and does every so many rows, one at a time: gate and up of the next ones are on
-// their way to shared memory, results wait for the scale in registers. Limited by memory, beside 16
-// bits nearly by arithmetic.
+// A persistent block has every gridDim.x-th row, one at a time, while bulk copies prefetch gate and
+// up of the next ones. Shared memory: `slots` rows of gate and up; results stay in registers until
+// the scale is known. Memory-bound, nearly compute-bound for 16-bit storage.
 template <class T, Access kAccess, int kUnits>
 __global__ void __launch_bounds__(tuning::quant_row_threads(kUnits), 1)
     gated_activation_quant_rows_kernel(

@@ -2,14 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Aligned rows of gated_activation_quant, or tiles of them, whose results wait for their scale in
-// registers.
+// Tiles of aligned rows of gated_activation_quant, whose results stay in registers until the scale
+// is known.
 #include "cuda/activation/gated_activation_quant_kernel.cuh"
 #include "cuda/row/cluster.cuh"
 
 namespace membound::cuda {
 
-// The units of one thread, `lanes` apart: loads all, computes, finds what they share a scale with.
+// The units of one thread, `lanes` apart: loads all, computes them, then finds their scale and
+// stores.
 template <class T>
 class QuantTile {
   using A = accumulate_t<T>;
@@ -98,7 +99,7 @@ class QuantTile {
     return A(1) / static_cast<A>(scale);
   }
 
-  // Whether a row that shares one scale is in several blocks.
+  // True if a row that shares one scale is split over several blocks.
   __device__ bool has_cluster() const { return p_.cluster > 1; }
   __device__ Exchange exchange() const {
     __shared__ typename Exchange::Shared shared;
@@ -112,10 +113,10 @@ class QuantTile {
   typename U::Values y_[kUnits];
 };
 
-// One block has a tile of a row, or whole rows where those share a dynamic scale, or a part of one
-// in a cluster; a thread loads all of its units before it computes one. Shared memory: the largest
-// magnitudes of warps and blocks. Limited by memory, beside 16 bits nearly by arithmetic, which is
-// that of float32.
+// One block has a tile of a row, whole rows if each has one dynamic scale, or a part of such a row
+// in a cluster. A thread loads all of its units before it computes one. Shared memory: the largest
+// magnitudes of warps and blocks. Memory-bound, nearly compute-bound for 16-bit storage, as
+// arithmetic is in float32.
 template <class T>
 __global__ void __launch_bounds__(tuning::kQuantTileThreads, 1) gated_activation_quant_tile_kernel(
     const __grid_constant__ GatedActivationQuantParams<accumulate_t<T>> p) {

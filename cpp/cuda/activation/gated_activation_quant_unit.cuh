@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What a thread of gated_activation_quant loads, holds and stores at once.
+// The unit that a thread of gated_activation_quant loads, stages and stores at once.
 #include "cuda/activation/gated_activation_quant_config.hpp"
 #include "cuda/launch/cache_hint.cuh"
 #include "cuda/launch/mbarrier.cuh"
@@ -16,7 +16,7 @@ template <class A>
 struct FourNumbers {
   A at[4];
 };
-// Up to four elements, zeros behind them.
+// Loads up to four elements; the others are 0.
 template <class A>
 __device__ __noinline__ FourNumbers<A> load_numbers(const void* data, DType dtype,
                                                     std::int64_t index, std::int64_t stride,
@@ -44,11 +44,12 @@ __device__ inline uint4 load_global(std::uint64_t from) {
   return vector;
 }
 
-// What a vector that starts anywhere is put together of.
+// The two aligned 16-byte blocks that an unaligned vector lies in.
 struct TwoBlocks {
   uint4 low, high;
 };
-// A vector whose blocks are not all in its row, as they would have it; zeros behind the row.
+// A vector whose blocks are not both inside its row, assembled by elements; zeros past the end of
+// the row.
 template <class T>
 __device__ __noinline__ TwoBlocks blocks_of_elements(const T* from, int shift, std::int64_t count) {
   const uint4 none = {0u, 0u, 0u, 0u}, vector = load_elements(from, 1, count);
@@ -57,7 +58,7 @@ __device__ __noinline__ TwoBlocks blocks_of_elements(const T* from, int shift, s
   return {bytes_from(none, vector, rest), bytes_from(vector, none, rest)};
 }
 
-// The first bytes of `codes`, which move down, to a multiple of their number.
+// Stores the first kBytes codes and advances both arguments. kBytes must divide the address.
 template <int kBytes>
 __device__ inline void store_first_codes(std::uint64_t& to, std::uint64_t& codes) {
   const auto word = static_cast<std::uint32_t>(codes);
@@ -72,7 +73,7 @@ __device__ inline void store_first_codes(std::uint64_t& to, std::uint64_t& codes
   to += kBytes;
   codes >>= 8 * kBytes;
 }
-// 8 or 4 codes anywhere, in pieces that are as wide as the place allows.
+// Stores 8 or 4 codes at any address, with the widest stores that its alignment permits.
 template <int kCount>
 __device__ inline void store_whole_codes(std::uint64_t to, uint2 both) {
   std::uint64_t codes = both.x | std::uint64_t{both.y} << 32;
@@ -91,14 +92,14 @@ __device__ inline void store_whole_codes(std::uint64_t to, uint2 both) {
   if (odd) store_first_codes<1>(to, codes);
 }
 
-// kWidth neighbours of a row, which a thread has at once: a vector of 16 bytes, of an aligned row
-// or of one that starts anywhere, or elements of any dtype loaded one by one, T being what they are
+// kWidth consecutive elements that a thread has at once: a 16-byte vector of an aligned or
+// unaligned row, or elements of any dtype loaded one by one, where T is the type that they are
 // computed in.
 template <class T, Access kAccess>
 struct QuantUnit {
   using A = accumulate_t<T>;
   static constexpr bool kVectors = kAccess != Access::kStrided;
-  static constexpr bool kWhole = kAccess == Access::kAligned;  // rows are of whole units
+  static constexpr bool kWhole = kAccess == Access::kAligned;  // rows consist of whole units
   static constexpr int kWidth = kVectors ? kPack<T> : 4;
   static constexpr int kAhead = kVectors ? tuning::kQuantUnitsAhead : 1;
   static constexpr int kPlanes = kWidth * static_cast<int>(sizeof(A)) / kVectorBytes;
@@ -108,14 +109,14 @@ struct QuantUnit {
   struct Values {
     A at[kWidth];
   };
-  // What is computed at once in the code: all elements would be 60 KB more.
+  // Elements computed together: unrolling all elements would add 60 KB of code.
   static constexpr int kStep = kVectors ? kWidth : 8 / static_cast<int>(sizeof(A));
   struct Step {
     A at[kStep];
   };
 
-  // A thread's units of one row, from its first on. What the compiler cannot see through it does
-  // not work out again for each of them.
+  // Units of one row, from the thread's first unit on. The address passes through an empty asm, so
+  // that the compiler does not recompute it for each unit.
   struct VectorRow {
     std::uint64_t from;
     __device__ VectorRow(const GateArray<const void*>& array, std::int64_t row, Index first,
@@ -132,8 +133,8 @@ struct QuantUnit {
   struct UnalignedRow {
     const T* from;   // the first unit
     int left;        // elements from there on
-    int shift;       // bytes that it starts behind a boundary
-    int begin, end;  // units whose blocks are in the row, counted from the first
+    int shift;       // byte offset from a 16-byte boundary
+    int begin, end;  // units with both blocks inside the row, relative to the first
     __device__ UnalignedRow(const GateArray<const void*>& array, std::int64_t row, Index first,
                             std::int64_t cols)
         : from(static_cast<const T*>(array.data) + row + std::int64_t{first} * kWidth),
@@ -173,7 +174,7 @@ struct QuantUnit {
   using Row =
       std::conditional_t<kWhole, VectorRow, std::conditional_t<kVectors, UnalignedRow, ElementRow>>;
 
-  // The first kStep numbers. What is left moves down.
+  // Removes and returns the first kStep numbers; the others move down.
   static __device__ Step take(Vector& raw) {
     Step step;
     const auto first_of = [&](const auto& numbers) {
@@ -190,8 +191,8 @@ struct QuantUnit {
     return step;
   }
 
-  // In shared memory neighbouring threads have neighbouring vectors, `apart` bytes from the unit's
-  // next.
+  // In shared memory, each 16-byte plane of a unit is contiguous over threads; a unit's planes are
+  // `apart` bytes from each other.
   union Held {
     uint4 planes[kPlanes];
     A at[kWidth];

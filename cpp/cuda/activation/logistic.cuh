@@ -2,21 +2,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The logistic function, 1 / (1 + exp(-z)), in as few instructions as the storage beside it needs.
+// Logistic function, 1 / (1 + exp(-z)), with no more instructions than the storage type's accuracy
+// needs.
 #include "cuda/row/convert.cuh"
 
 namespace membound::cuda {
 
-// exp(z) is below this a square that leaves the normal numbers soon.
+// Below this, the caller computes with sqrt(exp(z)), because exp(z) is about to become subnormal.
 template <class A>
 inline constexpr A kFarArgument = sizeof(A) == 8 ? A(-700) : A(-80);
-// Beyond the logistic function is 0 or 1.
+// Outside of these bounds the logistic function is 0 or 1.
 template <class A>
 inline constexpr A kLowestArgument = sizeof(A) == 8 ? A(-760) : A(-110);
 template <class A>
 inline constexpr A kHighestArgument = sizeof(A) == 8 ? A(80) : A(40);
 
-// A NaN stays one.
+// Clamps that propagate NaN.
 template <class A>
 __device__ inline A not_below(A value, A lowest) {
 #if __CUDA_ARCH__ >= 800
@@ -45,8 +46,8 @@ __device__ inline float guessed_inverse(float value) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(guess) : "f"(value));
   return guess;
 }
-// 1 / sum of a sum from 1 to exp(80), within an ulp; a division has a branch for what it never
-// meets.
+// 1 / sum for a sum in [1, exp(80)], within an ulp; a plain division would add a branch for cases
+// that cannot occur.
 __device__ inline float inverse_of_sum(float sum) {
   const float guess = guessed_inverse(sum);
   return fmaf(fmaf(-sum, guess, 1.0f), guess, guess);
@@ -59,8 +60,8 @@ __device__ inline float power_of_two(float exponent) {
   return power;
 }
 
-// exp(-(z + rest)) of z from -80 on, by the GPU's own power of two: what rounding takes from its
-// argument is given back. exp is as accurate in a third more instructions.
+// exp(-(z + rest)) for z >= -80, by ex2.approx with the rounding error of its argument compensated.
+// exp is as accurate, with a third more instructions.
 __device__ inline float power_of_minus(float z, float rest) {
   constexpr float kMinusLog2E = -1.4426950409f, kRest = -1.925963e-8f, kLn2 = 0.6931471806f;
   const float exponent = product(z, kMinusLog2E);
@@ -73,7 +74,7 @@ __device__ inline double power_of_minus(double z, double rest) {
   return fma(power, -rest, power);
 }
 
-// 1 / (1 + exp(-(z + rest))) and its complement; rest is what rounding took from z.
+// 1 / (1 + exp(-(z + rest))) and its complement; rest is the rounding error of z.
 template <class A>
 struct Logistic {
   A s, complement;
@@ -86,7 +87,7 @@ __device__ inline Logistic<float> logistic_against(float against) {
 template <class T>
 __device__ inline Logistic<accumulate_t<T>> logistic(accumulate_t<T> z, accumulate_t<T> rest) {
   using A = accumulate_t<T>;
-  if constexpr (sizeof(T) == 2) {  // the rest does not count, nor what rounding takes: 2^-17
+  if constexpr (sizeof(T) == 2) {  // rest and rounding errors are negligible at 2^-17
     constexpr float kMinusLog2E = -1.4426950409f;
     const float against = power_of_two(product(not_below(z, -88.0f), kMinusLog2E));
     const float s = guessed_inverse(1.0f + against);

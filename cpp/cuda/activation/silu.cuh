@@ -2,23 +2,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// silu(z) = z / (1 + exp(-z)) and what its gradient needs.
+// silu(z) = z / (1 + exp(-z)) and its gradient.
 #include "cuda/activation/logistic.cuh"
 
 namespace membound::cuda {
 
-// Out of line: exp is long in float64.
+// Out of line, because float64 exp is long.
 static __device__ __noinline__ double sigmoid_of_double(double z) {
   const double power = exp(z < 0 ? z : -z);
   return (z < 0 ? power : 1.0) / (1.0 + power);
 }
 
-// Of z below -80, whose power of e leaves the normal float32 numbers soon.
+// sigmoid(z) for z < -80, where exp(z) is about to become subnormal in float32.
 static __device__ __noinline__ float sigmoid_of_shut_gate(float z) {
   return static_cast<float>(exp(static_cast<double>(z)));
 }
 
-// 1 / (1 + exp(-z)). FusedInput 16-bit storage it is 0 below 2^-126.
+// 1 / (1 + exp(-z)). For 16-bit storage it is 0 below 2^-126.
 template <class T>
 __device__ inline accumulate_t<T> sigmoid(accumulate_t<T> z) {
   if constexpr (sizeof(T) == 8) {
@@ -32,12 +32,12 @@ __device__ inline accumulate_t<T> sigmoid(accumulate_t<T> z) {
   }
 }
 
-// silu(z) of such a z, which is normal for longer.
+// silu(z) for such z; it stays normal longer than sigmoid(z).
 static __device__ __noinline__ float silu_of_shut_gate(float z) {
   return static_cast<float>(z * exp(static_cast<double>(z)));
 }
 
-// z * s, of s = sigmoid(z).
+// z * s with s = sigmoid(z).
 template <class T>
 __device__ inline accumulate_t<T> silu(accumulate_t<T> z, accumulate_t<T> s) {
   if constexpr (sizeof(T) == 4) {

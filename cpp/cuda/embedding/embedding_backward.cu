@@ -10,7 +10,7 @@ namespace {
 
 using Problem = EmbeddingBackwardProblem;
 
-// float64 goes by elements, half a vector each.
+// float64 is processed by elements, half a vector each.
 template <class T>
 bool all_take_vectors(const Problem& p) {
   if (sizeof(T) == 8) return false;
@@ -25,7 +25,7 @@ std::int64_t bytes_of(std::int64_t elements, DType dtype) {
   return elements * static_cast<std::int64_t>(dtype_size(dtype));
 }
 
-// The rows that are cleared beside other work: whole vectors that follow each other.
+// Rows that are zeroed by extra blocks of the other kernels; they must be contiguous whole vectors.
 tuning::ZeroRows zero_rows(const Problem& p) {
   const std::int64_t row_bytes = bytes_of(p.dim, p.out_dtype);
   const bool fits = !p.sparse() && !p.accumulate && p.col_stride == 1 && p.row_stride == p.dim &&
@@ -38,7 +38,7 @@ ZeroVectors zero_vectors(const Problem& p, std::int64_t first, std::int64_t last
   return {p.rows, first * row, last * row};
 }
 
-// zeroed: rows to clear meanwhile.
+// Sorts the tokens by row. zeroed: rows that extra blocks zero meanwhile.
 void group_tokens(TokenGroupsParams p, std::int64_t zeroed, StreamView stream, int device) {
   const tuning::SortConfig& config = p.groups.config;
   const int passes = config.passes + (p.problem.sparse() ? 1 : 0);
@@ -50,12 +50,12 @@ void group_tokens(TokenGroupsParams p, std::int64_t zeroed, StreamView stream, i
     launch<token_places_kernel>({config.tiles + p.zeros.blocks(), tuning::kSortThreads}, stream,
                                 device, p);
   }
-  if (p.problem.tokens == 0) return;  // and no workspace
+  if (p.problem.tokens == 0) return;  // the workspace is empty, too
   launch<row_starts_kernel>({p.problem.vocab / kStartThreads + 1, kStartThreads}, stream, device,
                             p);
 }
 
-// units: of a row, as the form counts them.
+// units: of a row, in the form's unit.
 template <class Form>
 void launch_sums(EmbeddingBackwardParams p, std::int64_t units, StreamView stream, int device) {
   p.in_turn = p.pieces ? 1 : tuning::rows_in_turn(p.slots, units, Form::kUnits);

@@ -11,24 +11,24 @@
 
 namespace membound::cuda::tuning {
 
-// Tokens are sorted by row, digit by digit, the lowest first. A block ranks so many tokens at once.
+// Tokens are radix-sorted by row, lowest digit first. A block ranks kSortRound tokens at once.
 inline constexpr int kSortThreads = 1024;
-inline constexpr int kSortItems = 8;  // of a thread
+inline constexpr int kSortItems = 8;  // per thread
 inline constexpr std::int64_t kSortTurn = kSortThreads * kSortItems;
-// Two digits name every row of a table of 2^18; their counts for 32 warps take 32 KB.
+// Two digits cover the rows of a table of 2^18. The counters of one digit for 32 warps take 32 KB.
 inline constexpr int kDigitBits = 9;
 inline constexpr int kDigits = 1 << kDigitBits;
-// Each block adds up the counts of all.
+// Bounded, because each block adds up the counts of all tiles.
 inline constexpr std::int64_t kMostTiles = 128;
 
 struct SortConfig {
   int passes, digit_bits;
-  int tiles;  // blocks; 1: one launch for each digit in the place of two
+  int tiles;  // blocks; 1: one launch per digit instead of two
   std::int64_t tile_tokens;
 };
 
 inline SortConfig sort_config(std::int64_t tokens, std::int64_t vocab) {
-  int bits = 1;  // of the number vocab, which stands for no row
+  int bits = 1;  // of the value vocab, which marks a token without a row
   while (vocab >> bits) ++bits;
   SortConfig config{};
   config.passes = (bits + kDigitBits - 1) / kDigitBits;
@@ -40,15 +40,15 @@ inline SortConfig sort_config(std::int64_t tokens, std::int64_t vocab) {
   return config;
 }
 
-// Rows of zeros that other blocks write while few sort, a part beside each digit, or while pieces
-// are summed: memory has time for them. Estimates: a block sorts 1 token in a nanosecond, in which
-// 4 KB are written, and more blocks take no longer; pieces are at most all of dy, which takes as
-// long to read as its bytes to write. Rows that occur are written twice, so more would not pay.
+// Rows that extra blocks zero while the sort, or the sum of pieces, leaves memory bandwidth idle.
+// The sizes are estimates: a block sorts one token per nanosecond, in which 4 KB are written, and
+// more blocks take no longer; pieces are at most all of dy, whose bytes take as long to read as to
+// write. Zeroing more would not pay, because rows that occur are written twice.
 inline constexpr std::int64_t kZeroBytesPerToken = 4096;
 inline constexpr int kZeroBlocks = 128;
 
 struct ZeroRows {
-  std::int64_t beside_sort, beside_pieces;  // those first, then these
+  std::int64_t beside_sort, beside_pieces;  // rows [0, during_sort), then the next ones
 };
 inline ZeroRows zero_rows(std::int64_t tokens, std::int64_t vocab, std::int64_t row_bytes,
                           std::int64_t dy_bytes) {
@@ -58,12 +58,12 @@ inline ZeroRows zero_rows(std::int64_t tokens, std::int64_t vocab, std::int64_t 
   return {beside_sort, std::min(vocab - beside_sort, piece_bytes / row_bytes)};
 }
 
-// Where things lie in the workspace, in bytes. Offsets are multiples of 16.
+// Offsets in the workspace, in bytes, all multiples of 16.
 struct GradientWorkspace {
-  std::int64_t rows[2], tokens[2];  // sorted, and between two passes: one uint32 a token each
-  std::int64_t first;               // vocab + 1 uint32: where the tokens of a row start
+  std::int64_t rows[2], tokens[2];  // sorted, and ping-pong buffers: one uint32 per token each
+  std::int64_t first;               // vocab + 1 uint32: start of each row's tokens
   std::int64_t counts;              // tiles x kDigits uint32
-  std::int64_t sums;                // of pieces: two for each kGradientPiece tokens
+  std::int64_t sums;                // of pieces: two per kGradientPiece tokens
   std::int64_t sum_stride;          // in numbers
   std::int64_t bytes;
 };
@@ -91,13 +91,13 @@ inline GradientWorkspace gradient_workspace(std::int64_t tokens, std::int64_t di
   return layout;
 }
 
-// Of a row that a thread adds up at once: vectors of 16 bytes, or elements.
+// 16-byte vectors or elements of a row that a thread adds up at once.
 inline constexpr int kGradientVectors = 2;
 inline constexpr int kGradientElements = 2;
-// Blocks of a multiprocessor at once, for which a thread has 64 registers.
+// Blocks per SM, which gives a thread 64 registers.
 inline constexpr int kGradientBlocks = 4;
-// Rows that a block writes one after the other: it finds the next while it adds up one. Not where
-// that would leave multiprocessors idle: a large GPU has 132 to 160.
+// Rows that a block writes sequentially, so that it looks up the next row while it sums one. Not if
+// that would leave SMs idle: a large GPU has 132 to 160.
 inline constexpr int kRowsInTurn = 4;
 inline constexpr std::int64_t kManyBlocks = 2048;
 inline int rows_in_turn(std::int64_t rows, std::int64_t units, int per_thread) {

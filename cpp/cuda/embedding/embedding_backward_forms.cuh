@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// How a thread reads, adds up and writes its part of a row.
+// How a thread loads, sums and stores its part of a row.
 #include "cuda/embedding/token_groups.cuh"
 #include "cuda/launch/cache_hint.cuh"
 #include "cuda/row/element.cuh"
@@ -12,19 +12,19 @@ namespace membound::cuda {
 struct EmbeddingBackwardParams {
   EmbeddingBackwardProblem problem;
   TokenGroups groups;
-  void* sums;               // of pieces, in the accumulate type
-  std::int64_t sum_stride;  // whole vectors of 16 bytes
+  void* sums;               // of pieces, in the accumulation type
+  std::int64_t sum_stride;  // whole 16-byte vectors
   std::int64_t units;       // of a row
-  bool pieces;              // sums of pieces are made, not yet rows
-  int in_turn;              // rows or pieces of a block, one after the other
-  std::int64_t slots;       // rows or pieces that there may be
-  std::int64_t zeroed;      // rows of the table that are zero already
-  ZeroVectors zeros;        // for the blocks behind those of config
+  bool pieces;              // the launch computes sums of pieces, not rows
+  int in_turn;              // rows or pieces that a block processes sequentially
+  std::int64_t slots;       // upper bound of rows or pieces
+  std::int64_t zeroed;      // rows of the table that are zeroed already
+  ZeroVectors zeros;        // for the extra blocks after those of config
   tuning::GatedActivationConfig config;
 };
 
-// What a thread has of a row: kUnits of kWidth numbers, `lanes` units apart. Aligned rows go in
-// vectors of 16 bytes, the result in dy's dtype or as float32.
+// A thread's part of a row: kUnits units of kWidth numbers, `lanes` units apart. Aligned rows use
+// 16-byte vectors; the result has dy's dtype or is float32.
 template <class T>
 struct VectorForm {
   using A = accumulate_t<T>;
@@ -36,7 +36,7 @@ struct VectorForm {
     uint4 at[kUnits];
   };
 
-  // One stride for all tokens: the call that several axes need would take registers.
+  // dy has one token stride: multi-axis layouts need a call, which would take registers.
   static __device__ Loaded load(const EmbeddingBackwardParams& p, const GatePosition& place,
                                 std::uint32_t token) {
     const T* row = static_cast<const T*>(p.problem.dy) + token * p.problem.dy_rows.strides[0];
@@ -58,7 +58,7 @@ struct VectorForm {
     }
   }
 
-  // float32, so many bytes of it that vectors fit.
+  // float32 numbers, in a region of whole 16-byte vectors.
   static __device__ Numbers<T> read_wide(const void* from, std::int64_t unit) {
     const auto* vectors = static_cast<const uint4*>(from) + unit * (kWidth / 4);
     Numbers<T> numbers;
@@ -123,7 +123,7 @@ struct VectorForm {
   }
 };
 
-// Any strides and dtypes, by elements.
+// Any strides and dtypes, element by element.
 template <class Number>
 struct ElementForm {
   using A = Number;
@@ -138,7 +138,7 @@ struct ElementForm {
     A at[kUnits];
   };
 
-  // float64 goes with float64 alone: no code for the others.
+  // float64 is combined only with float64, so that no code for mixed dtypes is generated.
   static __device__ DType known(DType dtype) {
     if (sizeof(A) == 8) return DType::kFloat64;
     if (dtype == DType::kFloat64) __builtin_unreachable();
@@ -165,7 +165,7 @@ struct ElementForm {
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) sums.at[i].at[0] += loaded.at[i];
   }
-  // Up to the stride: vectors are read.
+  // Up to sum_stride instead of dim, because the totals kernel reads whole vectors.
   static __device__ void read_sums(const EmbeddingBackwardParams& p, const GatePosition& place,
                                    std::int64_t slot, Sums& sums) {
     const A* from = static_cast<const A*>(p.sums) + slot * p.sum_stride;

@@ -2,15 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Sums over the tokens of each row, as the tree of core/gradient_tree.hpp: rows with more than one
-// piece have the sums of their pieces made first, and added up.
+// Sums dy over the tokens of each row, in the tree of core/gradient_tree.hpp: rows with more than
+// kGradientPiece tokens are summed piece by piece first, and the pieces are then added up.
 #include "cuda/embedding/embedding_backward_forms.cuh"
 
 namespace membound::cuda {
 
 inline constexpr auto kPiece = static_cast<std::int32_t>(kGradientPiece);
 
-// Tokens that follow each other in groups.tokens[0].
+// A contiguous range of groups.tokens[0].
 struct TokenRun {
   std::int32_t first = 0;
   std::int32_t count = 0;  // 0: none
@@ -20,19 +20,19 @@ __device__ inline TokenRun run_of_row(const TokenGroups& groups, std::int64_t ro
   const auto first = static_cast<std::int32_t>(groups.first[row]);
   return {first, static_cast<std::int32_t>(groups.first[row + 1]) - first};
 }
-// Of the row to which a sorted token belongs.
+// The tokens of the row that the sorted token at `position` belongs to.
 __device__ inline TokenRun run_around(const EmbeddingBackwardParams& p, std::int64_t place) {
   if (place >= p.problem.tokens) return {};
   const std::uint32_t row = p.groups.rows[0][place];
   return row < p.problem.vocab ? run_of_row(p.groups, row) : TokenRun{};
 }
 
-// Rows with more than one piece. Of kGradientPiece places that follow each other at most one starts
-// such a row, and one a further piece of a row that started before: a window has room for two sums,
-// the latter's first, so that nobody has to count pieces.
+// Pieces of rows with more than one. A window of kGradientPiece sorted tokens contains the start of
+// at most one such row, and of at most one later piece of a row that started before. Two slots per
+// window, the later piece's first, thus hold all sums without counting pieces.
 __device__ inline TokenRun long_run_from(const EmbeddingBackwardParams& p, std::int64_t window) {
   const std::int64_t place = window * kGradientPiece, next = place + kGradientPiece;
-  const TokenRun run = run_around(p, next);  // a long run from the window reaches the next one
+  const TokenRun run = run_around(p, next);  // a long run from the window reaches the next
   const bool starts_here = run.first >= place && run.first < next;
   return starts_here && run.count > kGradientPiece ? run : TokenRun{};
 }
@@ -53,7 +53,7 @@ __device__ inline std::int64_t sum_slot(const TokenRun& run, std::int32_t piece)
   return 2 * (run.first / kPiece + piece) + (piece == 0 ? 1 : 0);
 }
 
-// Minus zero is what adding to changes no number, not even a zero's sign.
+// Sums start at minus zero, which changes no number that is added, not even the sign of a zero.
 template <class Form>
 __device__ inline void clear(typename Form::Sums& sums, typename Form::A number) {
 #pragma unroll
@@ -63,7 +63,7 @@ __device__ inline void clear(typename Form::Sums& sums, typename Form::A number)
   }
 }
 
-// One piece: its tokens in their order, several of them in flight.
+// Sums the tokens of one piece in order, several of them in flight.
 template <class Form>
 __device__ inline void add_tokens(const EmbeddingBackwardParams& p, const GatePosition& place,
                                   const TokenRun& run, typename Form::Sums& sums) {
@@ -84,9 +84,9 @@ __device__ inline void add_tokens(const EmbeddingBackwardParams& p, const GatePo
   }
 }
 
-// A block adds up the pieces of the long rows that start in 32 windows, a tile of 32 vectors of 16
-// bytes: warp i makes sum i, 8 KB of shared memory hold them for the first warp. Limited by the
-// latency of the second-level cache. The result is in the place of the first piece.
+// A block adds up the pieces of the long rows that start in 32 windows, for a tile of 32 16-byte
+// vectors. Warp i makes partial sum i, and the first warp adds these from 8 KB of shared memory.
+// The total replaces the sum of the first piece. Limited by L2 latency.
 inline constexpr int kTotalThreads = 32 * kGradientSums;
 template <class A>
 __global__ void __launch_bounds__(kTotalThreads)
@@ -144,9 +144,9 @@ __global__ void __launch_bounds__(kTotalThreads)
 
 // What is summed, and where it goes.
 struct GradientRow {
-  std::int32_t row = -1;    // of the result, or the slot of a piece; negative: nothing to write
-  TokenRun run;             // of none: zeros
-  std::int32_t id_row = 0;  // of the table
+  std::int32_t row = -1;    // of the result, or slot of a piece; negative: nothing to write
+  TokenRun run;             // count 0: writes zeros
+  std::int32_t id_row = 0;  // row of the table
 };
 
 __device__ inline GradientRow gradient_row(const EmbeddingBackwardParams& p, std::int64_t slot) {
@@ -175,7 +175,7 @@ __device__ inline GradientRow gradient_row(const EmbeddingBackwardParams& p, std
   return found;
 }
 
-// From a sum to the gradient.
+// Scales a sum to the gradient.
 template <class Form>
 __device__ inline void scale_sums(const EmbeddingBackwardProblem& problem, std::int32_t count,
                                   typename Form::Sums& sums) {
@@ -191,10 +191,10 @@ __device__ inline void scale_sums(const EmbeddingBackwardProblem& problem, std::
   }
 }
 
-// A block writes some rows in turn, a tile of each, or several times as many narrow ones: of the
-// table, of the tokens that are the first of their row, or of the rows that occur. In a launch
-// before, the sums of pieces: where no id repeats, its blocks end at once. The next row is looked
-// up while one is summed. No shared memory; limited by memory.
+// A block writes some rows sequentially, a tile of each, or several times as many narrow rows. A
+// row is one of the table, of the tokens that come first in their row, or of the rows that occur. A
+// launch before computes the sums of pieces; its blocks exit at once if no row has several. The
+// next row is looked up while one is summed. No shared memory; memory-bound.
 template <class Form>
 __global__ void __launch_bounds__(tuning::kGateThreads, tuning::kGradientBlocks)
     embedding_gradient_kernel(const __grid_constant__ EmbeddingBackwardParams p) {

@@ -7,9 +7,8 @@
 
 namespace membound::cuda::tuning {
 
-// Of a row for each thread (H200, 128256 x 8192 bfloat16, 8192 tokens: 70.8 us, 75.5 with four; 256
-// tokens of 4096: 3.4 and 3.9). Rows that start anywhere take more for a thread (50257 x 1601: 34.6
-// us, 29.6 with four).
+// Units of a row per thread: two 16-byte vectors (bfloat16, 8192 tokens of 8192: 75.5 -> 70.8 us
+// against four), but four for unaligned rows, which have more setup per thread.
 inline constexpr int kEmbeddingUnits = 2;
 inline constexpr int kUnalignedEmbeddingUnits = 4;
 

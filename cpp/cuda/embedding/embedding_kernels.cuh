@@ -16,10 +16,10 @@ struct EmbeddingParams {
   std::int64_t units;  // of a row
   tuning::GatedActivationConfig config;
   bool copies;
-  int words;  // of 16 bits, in an element that is copied
+  int words;  // 16-bit words per copied element
 };
 
-// Where the rows of a token start, in elements.
+// Offsets of the rows of a token, in elements.
 struct TokenRows {
   std::int64_t weight, position, out;
   bool has_weight, has_position;
@@ -39,9 +39,9 @@ __device__ inline TokenRows token_rows(const EmbeddingProblem& p, std::int64_t t
   return rows;
 }
 
-// A block has a tile of a row, or several narrow rows; a thread finds its row and asks for all of
-// its vectors before it writes one. No shared memory. Limited by memory, few tokens by the load of
-// the id, which the loads of the row wait for.
+// A block has a tile of a row, or several narrow rows. A thread finds its row and loads all of its
+// vectors before it stores one. No shared memory. Memory-bound; few tokens are limited by the
+// latency of the id, which the row's loads depend on.
 template <class T>
 __global__ void __launch_bounds__(tuning::kGateThreads)
     embedding_vectors_kernel(const __grid_constant__ EmbeddingParams p) {
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
 #pragma unroll
       for (int j = 0; j < kPack<T>; ++j) {
         numbers.at[j] = product(numbers.at[j], scale);
-        if (rows.has_position) numbers.at[j] += more.at[j];  // 0 would turn -0 into it
+        if (rows.has_position) numbers.at[j] += more.at[j];  // adding 0 would change -0 to 0
       }
       found[i] = pack<T>(numbers);
     }
@@ -83,14 +83,14 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
   }
 }
 
-// How a row that starts anywhere is copied to a place that starts anywhere: aligned blocks of 16
-// bytes of the result, each out of two aligned ones of the source, and the words around them.
-// Blocks that reach over an end of the source are left to those, so that nothing beside it is read.
+// Copy of an unaligned row to an unaligned address: aligned 16-byte blocks of the destination, each
+// assembled from two aligned source blocks, and the words around them. Blocks whose source blocks
+// cross an end of the source row are copied as words, so that nothing outside the row is read.
 struct UnalignedCopy {
-  using Word = std::uint16_t;  // of which elements of any dtype are some
+  using Word = std::uint16_t;  // the elements of every dtype are multiples of it
   static constexpr int kOfBlock = kVectorBytes / static_cast<int>(sizeof(Word));
-  int shift;                        // bytes of a source block before what is wanted
-  std::int64_t head, blocks, tail;  // words before the blocks, blocks, and where words go on
+  int shift;                        // byte offset of the copied data in its source block
+  std::int64_t head, blocks, tail;  // words before the blocks, blocks, first word after
 
   __device__ UnalignedCopy(const Word* from, const Word* to, std::int64_t words) {
     head = (kVectorBytes - shift_of(to)) % kVectorBytes / static_cast<int>(sizeof(Word));
@@ -104,7 +104,7 @@ struct UnalignedCopy {
   }
 };
 
-// Rows that are copied and do not all start on 16 bytes. Otherwise as the kernel above.
+// Copies rows that are not all 16-byte aligned. Otherwise as the kernel above.
 static __global__ void __launch_bounds__(tuning::kGateThreads)
     embedding_unaligned_kernel(const __grid_constant__ EmbeddingParams p) {
   constexpr int kCount = tuning::kUnalignedEmbeddingUnits;
@@ -143,7 +143,7 @@ static __global__ void __launch_bounds__(tuning::kGateThreads)
   }
 }
 
-// Any strides and dtypes, by elements.
+// Any strides and dtypes, element by element.
 template <class A>
 __global__ void __launch_bounds__(tuning::kGateThreads)
     embedding_elements_kernel(const __grid_constant__ EmbeddingParams p) {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The tokens of each row of a table together, in their order: a stable sort by row, a digit at a
-// time, and where each row starts. Integers alone, and no result depends on the order of blocks.
+// Groups tokens by table row, in token order: a stable LSD radix sort by row, and the start of each
+// row. Integers only; no result depends on the order of blocks.
 #include "cuda/activation/gate_tile.cuh"
 #include "cuda/embedding/embedding_backward_config.hpp"
 #include "ops/embedding_backward.hpp"
@@ -13,14 +13,15 @@ namespace membound::cuda {
 inline constexpr int kSortWarps = tuning::kSortThreads / 32;
 
 struct TokenGroups {
-  // Sorted in [0]; in [1] what stands between two passes, at last where the rows that occur start.
+  // Sorted in [0]. [1] is the other ping-pong buffer; finally it has the starts of the rows that
+  // occur.
   std::uint32_t *rows[2], *tokens[2];
-  std::uint32_t* first;   // of each row, and of none: its tokens are those up to the next row's
-  std::uint32_t* counts;  // of digits, tile by tile
+  std::uint32_t* first;   // first token of each row, and of none; ends where the next begins
+  std::uint32_t* counts;  // of digits, per tile
   tuning::SortConfig config;
 };
 
-// Zeros for blocks beside those that have other work: vectors [first, last) of 16 bytes.
+// Zero fill for extra blocks of a kernel: the 16-byte vectors [first, last).
 struct ZeroVectors {
   void* data = nullptr;
   std::int64_t first = 0, last = 0;
@@ -43,8 +44,8 @@ struct TokenGroupsParams {
   ZeroVectors zeros;
 };
 
-// One pass over all tokens. The first reads ids; the one behind the last digit, of the sparse form
-// alone, brings to the front what is the first token of its row.
+// One pass over all tokens. The first pass reads the ids; an extra pass after the last digit, for
+// sparse gradients only, moves the first token of each row to the front.
 struct SortPass {
   const TokenGroupsParams& p;
   std::uint32_t first, last;  // tokens of this block
@@ -66,7 +67,7 @@ struct SortPass {
   __device__ void read_ids() const {
     if (p.pass > 0) return;
     const TokenIntegers& ids = p.problem.ids;
-    constexpr int kAtOnce = 4;  // in flight: a store ends what may be loaded ahead
+    constexpr int kAtOnce = 4;  // in flight: loads are not hoisted above a store
     constexpr std::uint32_t kStep = tuning::kSortThreads;
 #pragma unroll 1
     for (std::uint32_t at = first + threadIdx.x; at < last; at += kAtOnce * kStep) {
@@ -96,17 +97,18 @@ struct SortPass {
 };
 
 struct SortMemory {
-  std::uint16_t of_warp[kSortWarps][tuning::kDigits];  // of a turn
+  std::uint16_t of_warp[kSortWarps][tuning::kDigits];  // of one round
   std::uint32_t starts[tuning::kDigits];               // where the next token of a digit goes
   std::uint32_t warps[kSortWarps];
 };
 
-// The threads of a warp that have the same digit, as bits. Those without a token are apart.
+// Bit mask of the warp's threads with the same digit. Threads without a token match only each
+// other.
 __device__ inline unsigned peers_of(std::uint32_t digit, bool has_token) {
   return __match_any_sync(~0u, has_token ? digit : ~0u);
 }
 
-// The sum of what the threads before this one have. All threads call it.
+// Exclusive prefix sum over the threads of a block. All threads must call it.
 __device__ inline std::uint32_t sum_before(std::uint32_t count, SortMemory& memory) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   std::uint32_t sum = count;
@@ -122,7 +124,8 @@ __device__ inline std::uint32_t sum_before(std::uint32_t count, SortMemory& memo
   return sum - count;
 }
 
-// A thread of each digit says where it starts; how many rows occur is where the others start.
+// The thread of each digit sets its start. In the extra pass, the start of digit 1 is the number of
+// rows that occur.
 __device__ inline void set_starts(const SortPass& pass, std::uint32_t start, SortMemory& memory) {
   if (threadIdx.x < tuning::kDigits) memory.starts[threadIdx.x] = start;
   if (pass.finds_rows() && blockIdx.x == 0 && threadIdx.x == 1) {
@@ -130,7 +133,7 @@ __device__ inline void set_starts(const SortPass& pass, std::uint32_t start, Sor
   }
 }
 
-// A block counts the digits of one tile. 2 KB of shared memory in use, limited by latency.
+// A block counts the digits of one tile in 2 KB of shared memory. Latency-bound.
 __global__ void __launch_bounds__(tuning::kSortThreads)
     token_counts_kernel(const __grid_constant__ TokenGroupsParams p) {
   pdl_wait_and_launch();
@@ -155,7 +158,7 @@ __global__ void __launch_bounds__(tuning::kSortThreads)
   }
 }
 
-// How many tokens have the digit of this thread, in all tiles and in those before this one.
+// Tokens with this thread's digit, in all tiles and in the tiles before this one.
 struct DigitCounts {
   std::uint32_t total = 0, earlier = 0;
 };
@@ -171,9 +174,9 @@ __device__ inline DigitCounts counts_of_tiles(const TokenGroups& groups) {
   return counts;
 }
 
-// A block moves the tokens of a tile to where their digits start. In a turn a warp has tokens that
-// follow each other, and a thread every 32nd of them; 35 KB of shared memory hold how many of each
-// digit each warp has. Limited by barriers and the latency of the second-level cache.
+// A block scatters the tokens of a tile to the positions of their digits. In a round a warp has
+// consecutive tokens, and a thread every 32nd of them; 35 KB of shared memory hold the per-warp
+// digit counts. Limited by barriers and L2 latency.
 __global__ void __launch_bounds__(tuning::kSortThreads)
     token_places_kernel(const __grid_constant__ TokenGroupsParams p) {
   pdl_wait_and_launch();
@@ -183,7 +186,7 @@ __global__ void __launch_bounds__(tuning::kSortThreads)
   __shared__ SortMemory memory;
   const SortPass pass(p);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const bool alone = p.groups.config.tiles == 1;  // and then in one turn, which counts for itself
+  const bool alone = p.groups.config.tiles == 1;  // a single round, which makes the counts itself
   DigitCounts counts;
   if (alone) {
     pass.read_ids();
@@ -249,7 +252,7 @@ __global__ void __launch_bounds__(tuning::kSortThreads)
   } while (turn < pass.last);
 }
 
-// A thread finds where the tokens of one row start, by halves of the sorted tokens.
+// A thread finds the start of one row's tokens by binary search.
 inline constexpr int kStartThreads = 256;
 __global__ void __launch_bounds__(kStartThreads)
     row_starts_kernel(const __grid_constant__ TokenGroupsParams p) {

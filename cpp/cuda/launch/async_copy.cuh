@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Copies from global to shared memory that a thread starts and later waits for; it reads what it
-// copied itself, so no barrier is needed. Before 8.0 they are plain loads and stores.
+// Asynchronous copies from global to shared memory (cp.async). A thread waits for its own copies
+// and reads only what it copied itself, so no barrier is needed. Before 8.0 the copies are plain
+// loads and stores.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -19,17 +20,18 @@ namespace membound::cuda {
 #define MEMBOUND_HAS_ASYNC_COPY 0
 #endif
 
-// The first `bytes` of 16 bytes, an even number, zeros behind them: now, for the ends of arrays, or
-// later.
+// Copies the first `bytes`, an even number, of 16 bytes and pads them with zeros. copy_sync() waits
+// for the data and serves the ends of arrays; copy_async() does not wait.
 static __device__ __noinline__ void copy_now(uint4* to, const uint4* from, int bytes) {
   uint4 block{0u, 0u, 0u, 0u};
   load_bytes<2>(block, from, bytes);
   *to = block;
 }
-// With the priority of with_evict_last() on 9.0. nvcc 13.0 takes a sum of two registers for the
-// address into the instruction, which is invalid with a priority (LDGSTS [R5+UR0], desc[UR1]): an
-// operation that no address has comes last, with a zero that it does not know. For 10.0 and 12.0 it
-// takes in uniform addresses, too: there, and where no GPU was at hand, copies have none.
+// On 9.0 with the L2 priority of with_evict_last(). nvcc 13.0 folds a sum of two address registers
+// into the instruction, which is invalid with a priority (LDGSTS [R5+UR0], desc[UR1]). The last
+// operation on the address is therefore an OR, which no addressing mode has, with a zero that the
+// compiler does not know (blockDim.y - 1). For 10.0 and 12.0 nvcc folds uniform addresses, too:
+// there, and on architectures that were not tested, copies have no priority.
 __device__ inline void copy_async(uint4* to, const uint4* from, int bytes) {
 #if MEMBOUND_HAS_ASYNC_COPY
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
@@ -43,7 +45,7 @@ __device__ inline void copy_async(uint4* to, const uint4* from, int bytes) {
                : "memory");
 #endif
 #else
-  // Not == 16: ptxas 13.0 takes less than nothing for it, too, where code for 7.5 is built for 9.0.
+  // Not == 16: in code for 7.5 that is built for 9.0, ptxas 13.0 treats negative values as 16, too.
   if (bytes > 15) {
     *to = *from;
   } else {
@@ -53,7 +55,7 @@ __device__ inline void copy_async(uint4* to, const uint4* from, int bytes) {
 }
 
 #if MEMBOUND_HAS_ASYNC_COPY
-// 4 bytes.
+// Copies 4 bytes.
 __device__ inline void copy_number(float* to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(
                    static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
@@ -69,7 +71,7 @@ __device__ inline void commit_copies() {
 #endif
 }
 
-// Until all but the last kLeft groups have arrived.
+// Waits until all but the last kLeft groups have arrived.
 template <int kLeft>
 __device__ inline void wait_for_copies() {
 #if MEMBOUND_HAS_ASYNC_COPY

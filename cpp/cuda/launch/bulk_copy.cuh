@@ -2,14 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Copies from global to shared memory that one thread starts for all, from 9.0 on.
+// Bulk copies (cp.async.bulk) between global and shared memory, which one thread issues for the
+// whole block. They exist from 9.0 on.
 #include "cuda/launch/cache_hint.cuh"
 #include "cuda/launch/mbarrier.cuh"
 
 namespace membound::cuda {
 
 #if MEMBOUND_HAS_CLUSTERS
-// bytes: a positive multiple of 16, as both places.
+// bytes: a positive multiple of 16. Both addresses are 16-byte aligned.
 __device__ inline void copy_bulk(uint4* to, const void* from, int bytes, std::uint64_t* arrived) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
@@ -17,7 +18,8 @@ __device__ inline void copy_bulk(uint4* to, const void* from, int bytes, std::ui
       "l"(from), "r"(bytes), "r"(shared_address(arrived)), "l"(kEvictLast)
       : "memory");
 }
-// The other way; wait_for_sent(): shared memory has been read for all that this thread sent.
+// Copies from shared to global memory. wait_bulk_reads() returns once the copies of this thread
+// have read shared memory, so that it can be reused.
 __device__ inline void send_bulk(void* to, const uint4* from, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
                "r"(shared_address(from)), "r"(bytes)
@@ -27,7 +29,8 @@ __device__ inline void send_bulk(void* to, const uint4* from, int bytes) {
 __device__ inline void wait_for_sent() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
-// Before a copy to where this thread wrote, or, by each that did, from there.
+// Proxy fence: needed before a bulk copy to shared memory that this thread wrote, and, in every
+// thread that wrote, before a bulk copy from it.
 __device__ inline void wrote_before_copies() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

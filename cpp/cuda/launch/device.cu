@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
+// Device attributes, cached per device, and the architecture whose code a device runs.
 #include <atomic>
 #include <string>
 
@@ -28,7 +29,7 @@ __global__ void empty_kernel() {}
 }  // namespace
 
 int multiprocessors(int device) {
-  static std::atomic<int> known[kMaxDevices];  // 0: not asked yet
+  static std::atomic<int> known[kMaxDevices];  // 0: not queried yet
   int answer = known[device].load(std::memory_order_relaxed);
   if (answer == 0) {
     MEMBOUND_CUDA_CHECK(cudaDeviceGetAttribute(&answer, cudaDevAttrMultiProcessorCount, device));

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// The only place that launches a kernel.
+// The only file that launches kernels.
 #include "cuda/launch/launch.hpp"
 
 #include <cuda_runtime_api.h>
@@ -16,9 +16,10 @@ namespace membound::cuda {
 
 namespace {
 
-// Once per kernel and device: loads the kernel, allows it clusters of 16 and all shared memory,
+// Once per kernel and device: loads the kernel, allows it clusters of 16 and all shared memory, and
 // finds whether its code was compiled for 9.0 or later. Only such code executes the grid dependency
-// wait, without which an overlapped launch could read what the kernel before it still writes.
+// wait (pdl_wait), without which an overlapped launch could read what the previous kernel is still
+// writing.
 bool prepare(const void* kernel, std::int8_t& known_here, int device) {
   const std::atomic_ref<std::int8_t> known(known_here);
   std::int8_t answer = known.load(std::memory_order_acquire);
@@ -48,7 +49,7 @@ int current_device() {
 }
 
 int max_cluster_size(int device) {
-  static std::atomic<std::int8_t> known[kMaxDevices];  // 0: not asked yet
+  static std::atomic<std::int8_t> known[kMaxDevices];  // 0: not queried yet
   std::int8_t answer = known[device].load(std::memory_order_relaxed);
   if (answer == 0) {
     int major = 0;
@@ -61,7 +62,7 @@ int max_cluster_size(int device) {
 }
 
 std::size_t max_shared_bytes(int device) {
-  static std::atomic<int> known[kMaxDevices];  // 0: not asked yet
+  static std::atomic<int> known[kMaxDevices];  // 0: not queried yet
   int answer = known[device].load(std::memory_order_relaxed);
   if (answer == 0) {
     MEMBOUND_CUDA_CHECK(
@@ -74,7 +75,7 @@ std::size_t max_shared_bytes(int device) {
 int resident_clusters(const void* kernel, std::int8_t (&known)[kMaxDevices],
                       ResidentClusters& found, const LaunchShape& shape, int device) {
   const int kind = std::countr_zero(static_cast<unsigned>(shape.cluster));
-  const std::atomic_ref<std::int16_t> asked(found[device][kind]);  // one more, 0: not asked yet
+  const std::atomic_ref<std::int16_t> asked(found[device][kind]);  // clusters + 1; 0: not queried
   std::int16_t answer = asked.load(std::memory_order_relaxed);
   if (answer == 0) {
     prepare(kernel, known[device], device);

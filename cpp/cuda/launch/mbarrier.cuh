@@ -2,14 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Shared memory by its own addresses, and barriers there that count the bytes which arrive. The
-// phase of one turns when all that were expected have, and whoever waits for that sees them.
+// mbarriers: barriers in shared memory that count arrivals and transferred bytes, and loads and
+// stores by shared-memory address. A phase completes once all expected bytes have arrived, and
+// threads that wait for it see those bytes.
 #include <cstdint>
 #include <type_traits>
 
 namespace membound::cuda {
 
-// What 9.0 brought: clusters, these barriers and bulk copies.
+// 9.0 introduced clusters, mbarriers that count bytes, and bulk copies.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define MEMBOUND_HAS_CLUSTERS 1
 #else
@@ -65,8 +66,8 @@ __device__ inline Value load_shared(std::uint32_t from) {
 }
 
 #if MEMBOUND_HAS_CLUSTERS
-// By one thread, which alone expects bytes; others wait behind a barrier of the block that follows
-// fence_mbarrier_init(). times: that it arrives in a phase.
+// Called by the one thread that expects bytes. Others may wait after fence_mbarrier_init() in this
+// thread and a block barrier. times: arrivals per phase.
 __device__ inline void init_mbarrier(std::uint64_t* arrived, int times = 1) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(arrived)), "r"(times)
                : "memory");
@@ -74,26 +75,27 @@ __device__ inline void init_mbarrier(std::uint64_t* arrived, int times = 1) {
 __device__ inline void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-// Of a phase. What this thread wrote to shared memory before is seen with them.
+// Arrives, and expects bytes in this phase. Threads that wait for it also see what this thread
+// wrote to shared memory before.
 __device__ inline void expect_bytes(std::uint64_t* arrived, int bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(arrived)),
       "r"(bytes)
       : "memory");
 }
-// The same without arriving.
+// Expects bytes without arriving.
 __device__ inline void expect_more_bytes(std::uint64_t* arrived, int bytes) {
   asm volatile(
       "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(arrived)),
       "r"(bytes)
       : "memory");
 }
-// Once all asynchronous copies that this thread has started are there.
+// Arrives once all asynchronous copies that this thread has started are complete.
 __device__ inline void arrive_after_copies(std::uint64_t* arrived) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(arrived))
                : "memory");
 }
-// parity of the phase: 0, 1, 0, 1 ...
+// Waits for a phase. parity: of the phase, 0, 1, 0, 1 ...
 __device__ inline void wait_mbarrier(std::uint64_t* arrived, int parity) {
   const std::uint32_t barrier = shared_address(arrived);
   std::uint32_t done = 0;

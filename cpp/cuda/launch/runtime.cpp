@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Devices, streams and memory on the CUDA runtime. Kernels are launched in launch.cpp alone.
+// Devices, streams and memory on the CUDA runtime. Kernels are launched in launch.cpp only.
 #include <cuda_runtime_api.h>
 
 #include <optional>
@@ -105,14 +105,15 @@ void* allocate(std::size_t bytes, Device device, StreamView stream) {
   return data;
 }
 
-// Destructors call this: the runtime may be unloading, so errors are dropped on purpose.
+// Destructors call this, possibly while the runtime is unloading, so errors are dropped on purpose.
 void deallocate(void* data, Device device, StreamView stream) noexcept {
   const cudaError_t error =
       device.is_cuda() ? cudaFreeAsync(data, native(stream)) : cudaFreeHost(data);
   if (error != cudaSuccess) cudaGetLastError();
 }
 
-// Stream-ordered memory of a GPU that is not the current one is an invalid argument.
+// Makes the device current, because copying stream-ordered memory of another GPU is an invalid
+// argument.
 void copy(void* destination, const void* source, std::size_t bytes, Device device,
           StreamView stream) {
   std::optional<DeviceGuard> guard;
@@ -135,7 +136,7 @@ void destroy_stream(void* handle, Device) noexcept {
 void synchronize(StreamView stream) {
   const cudaError_t error = cudaStreamSynchronize(native(stream));
   const bool no_gpu = error == cudaErrorInsufficientDriver || error == cudaErrorNoDevice;
-  if (no_gpu && stream.handle() == nullptr) {  // the CPU's empty stream: nothing can be pending
+  if (no_gpu && stream.handle() == nullptr) {  // the CPU's empty stream has nothing pending
     cudaGetLastError();
     return;
   }

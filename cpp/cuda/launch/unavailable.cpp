@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// A CPU-only build: the few runtime symbols, so that no op needs a stub of its own.
+// CPU-only build: stubs of the few runtime symbols, so that no op needs its own.
 #include "core/memory.hpp"
 #include "core/route.hpp"
 #include "core/validate.hpp"
@@ -29,7 +29,7 @@ DeviceProperties device_properties(Device device) {
   throw_cuda_unavailable("device_properties");
 }
 
-Device current_cuda_device() { return Device::cuda(); }  // the op will say that there is none
+Device current_cuda_device() { return Device::cuda(); }  // the op will report that there is none
 
 namespace cuda {
 void* allocate(std::size_t, Device, StreamView) { throw_cuda_unavailable("DeviceBuffer"); }
@@ -39,7 +39,7 @@ void copy(void*, const void*, std::size_t, Device, StreamView) {
 }
 void* create_stream(Device) { throw_cuda_unavailable("Stream"); }
 void destroy_stream(void*, Device) noexcept {}
-void synchronize(StreamView) {}  // CPU ops are done when they return
+void synchronize(StreamView) {}  // CPU ops have finished when they return
 }  // namespace cuda
 
 }  // namespace membound

@@ -4,8 +4,8 @@
 
 namespace membound::cuda {
 
-// Whether the mean of a row is taken away (layer_norm and its gradients). Where speed counts most a
-// kernel exists for either answer; others ask at run time, which halves their code.
+// Whether the mean of a row is subtracted (layer_norm and its gradients). The fastest kernels are
+// compiled for each case; the others decide at run time, which halves their code.
 enum class Centring { kNever, kAlways, kRunTime };
 
 template <Centring kCentring, class Params>

@@ -4,8 +4,8 @@
 
 namespace membound::cuda {
 
-// What is read beside x: a residual that is added to it, or a gate whose silu multiplies x or the
-// result.
+// The second input that a kernel reads with x: a residual that is added to x, or a gate whose silu
+// multiplies x or the result.
 enum class FusedInput { kNone, kResidual, kGate };
 
 }  // namespace membound::cuda

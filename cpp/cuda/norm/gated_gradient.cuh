@@ -2,9 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The gradient of a gated norm without options, element by element: a branch between the passes
-// over a vector would keep all of its numbers in registers. The bits are those of GateOf and
-// GradientRow.
+// Gradient of a gated norm without options, element by element: a branch between the passes over a
+// vector would keep all of its elements in registers. The bits match GateOf and GradientRow.
 #include "cuda/activation/silu.cuh"
 #include "cuda/norm/rms_norm_backward_row.cuh"
 
@@ -20,10 +19,11 @@ struct GatedVector {
                          const uint4& weight_)
       : dy(unpack<T>(dy_)), x(unpack<T>(x_)), gate(unpack<T>(gate_)), weight(unpack<T>(weight_)) {}
 
-  // Sigmoid of the gate, which whoever has registers for it keeps between the passes.
+  // Sigmoid of the gate. Callers with registers to spare keep it between the passes.
   __device__ Accumulate opened(int i) const { return sigmoid<T>(gate.at[i]); }
 
-  // Of element i: what the norm alone would have had for dy and x, and what its sums are made of.
+  // Terms of element i: dy as the norm alone would have received it, g = dy * weight, h = the
+  // normalised x; s and gate_silu: sigmoid and silu of the gate.
   struct Terms {
     Accumulate s, open, dy, g, h;
   };
@@ -37,7 +37,7 @@ struct GatedVector {
     return of;
   }
 
-  // Of g * h, as row_sum. keep(i, opened(i)): for gradients().
+  // Sum of g * h in the order of row_sum. keep(i, sigmoid of the gate): saves it for gradients().
   template <class Keep>
   __device__ Accumulate sum(Accumulate rstd, Keep keep) const {
     const auto kept = [&](int i) {
@@ -59,7 +59,8 @@ struct GatedVector {
     return sum(rstd, [](int, Accumulate) {});
   }
 
-  // Of x and the gate; adds to the sums of dweight. opened_: what was kept.
+  // Gradients of x and the gate; also adds to the sums of dweight. gate_sigmoid_(i): what keep()
+  // saved.
   struct Gradients {
     uint4 dx, dgate;
   };

@@ -2,25 +2,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Threads that share a row of dx and reduce over it once, in the tree of the persistent kernels
-// (persistent_team.cuh), so that a row has the same bits among few rows and among many, with
-// dweight and without. The tree of a width, in vectors of 16 bytes:
-//   to 32    a power of two of lanes, a vector in each
-//   to 512   a warp for each 32 vectors
-//   to 1024  a warp for each 64, a lane adding up two that are half a row apart
-//   beyond   groups as these, as few as hold the row
-// and their sums pairwise. Half the lanes do here, each for two virtual threads (row_tile.cuh).
+// Thread groups that share a row of dx and reduce over it once, in the tree of the persistent
+// kernels (persistent_group.cuh): a row has the same bits among few rows and many, with dweight and
+// without. The tree by 16-byte vectors of a row: up to 32, a power of two of lanes with one each;
+// up to 512, a warp per 32; up to 1024, a warp per 64, where a lane first adds two half a row
+// apart; beyond, as few such groups as hold the row. Their sums are added pairwise. The groups
+// below have half the lanes: each thread has two items.
 #include "cuda/row/thread_group.cuh"
 
 namespace membound::cuda {
 
-// To 64 vectors.
+// Up to 64 vectors.
 struct GradientWarpThreadGroup : WarpThreadGroup {
   static constexpr int kVectorsPerItem = 1;
   static constexpr int kItemsPerThread = 2;
   static constexpr int kVectors = kItemsPerThread * kVectorsPerItem;
   using WarpThreadGroup::WarpThreadGroup;
-  // 32 lanes: two virtual warps. Fewer: the halves of one, which adds them up first.
+  // 32 lanes are two warps of the tree. Fewer hold two halves of one warp, which its first step
+  // adds.
   template <class Value, class Combine>
   __device__ Value reduce_part(const Value (&values)[kItemsPerThread], int, Combine combine) const {
     if (size < kWarpLanes) return reduce_lanes(combine(values[0], values[1]), size, combine);
@@ -28,7 +27,7 @@ struct GradientWarpThreadGroup : WarpThreadGroup {
   }
 };
 
-// To 1024 vectors.
+// Up to 1024 vectors.
 struct GradientBlockThreadGroup : BlockThreadGroup<1, 16> {
   static constexpr int kVectorsPerItem = 1;
   static constexpr int kItemsPerThread = 2;
@@ -43,7 +42,7 @@ struct GradientBlockThreadGroup : BlockThreadGroup<1, 16> {
   }
 };
 
-// The same of wide rows, for kernels of fewer registers.
+// The same for wide rows: a type of its own selects kernels with fewer registers.
 struct GradientWideThreadGroup : GradientBlockThreadGroup {
   using GradientBlockThreadGroup::GradientBlockThreadGroup;
 };

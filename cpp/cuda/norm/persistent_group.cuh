@@ -2,14 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Threads that work on many rows one after the other: what they exchange alternates between two
-// buffers, so that a row costs one barrier. round: 0, 1, 2 ... over the rows. kParts: sums of a
-// thread that are reduced apart: for gradients each over at most two vectors, in their tree
-// (gradient_team.cuh).
-// kRing: the rows that SharedPipeline holds, 0 for RegisterPipeline; kMinBlocks: per
-// multiprocessor; kLowRegisterPressure: threads have registers for what a row is made of until it
-// is done. kSplitRows: aligned rows may be counted in two axes; in each row of a wide one that
-// costs more than it saves.
+// Thread groups of the persistent kernels, which take one row after the other. Row sums alternate
+// between two buffers by round (0, 1, 2 ...), so that a row costs one barrier. kParts: sums of a
+// thread that are reduced apart, in gradients each over at most two vectors (gradient_group.cuh).
+// kStages: rows staged by SharedPipeline, 0 for RegisterPipeline. kMinBlocks: per SM.
+// kLowRegisterPressure: a row's inputs stay in registers until it is done. kSplitRows: aligned rows
+// may be counted in two axes, which costs wide rows more than it saves.
 #include <type_traits>
 
 #include "cuda/row/cluster.cuh"
@@ -19,15 +17,16 @@ namespace membound::cuda {
 
 inline constexpr int kPersistentThreads = 512;  // of a block, at most
 
-// Of the threads of a group. Barrier 0 is __syncthreads; bar.sync is for whole warps.
+// Barrier of one group. Barrier 0 is __syncthreads; bar.sync counts whole warps.
 __device__ inline void sync_group(int group, int size) {
   __syncwarp();
   asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(size) : "memory");
 }
 
-// Lanes of a warp; a power of two. kSplit: rows are counted in two axes, or by heads, or are 2 GiB
-// apart. kLanes: that one plays, two or four, the last of which has no vector: as many groups to a
-// block, whose sums go in the same order, and what a thread does once for a row serves more of it.
+// A power of two of lanes within a warp. kSplit: rows are counted in two axes, or by heads, or are
+// 2 GiB apart. kLanes: lanes of the tree whose vectors one lane holds; of four the last has none.
+// The block shrinks as much, so that its groups and the order of their sums stay, while per-row
+// work of a thread serves more vectors.
 template <class Value, bool kSplit, int kLanes = 1>
 struct LaneGroup {
   static_assert(kLanes == 1 || kLanes == 2 || kLanes == 4);
@@ -56,7 +55,7 @@ struct LaneGroup {
         group(static_cast<int>(threadIdx.x) >> log2_of(size)) {}
   __device__ void start() const {}
   __device__ int group_in_grid() const { return static_cast<int>(blockIdx.x); }
-  // The first steps of the lanes that it plays are this lane's.
+  // The first steps of the tree are within a lane, which holds the vectors of kLanes of its lanes.
   __device__ Value sum(const Value (&parts)[kParts], int) const {
     Value sum = parts[0];
     if constexpr (kLanes == 2) sum = sum + parts[1];
@@ -67,9 +66,9 @@ struct LaneGroup {
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
 };
 
-// Warps of a block, several groups of them in a block. With four vectors of a thread it plays both
-// blocks of a cluster of two. kPaired: two groups that would be a block each may be one block;
-// blocks of one group, or of several narrower ones, run in the same kernel.
+// Whole warps, several groups to a block. With four vectors a thread has the vectors of both blocks
+// of a cluster of two, in the same tree. kPaired: two groups that would be a block each may share
+// one; the same kernel also runs blocks of one group, or of several narrower ones.
 template <class Value, int kVectorsPerItemOf, int kRingOf, int kMaxThreadsOf, int kMinBlocksOf,
           bool kPairedOf = false>
 struct WarpGroup {
@@ -80,7 +79,7 @@ struct WarpGroup {
   static constexpr int kVectors = kItemsPerThread * kVectorsPerItem;
   static constexpr bool kPaired = kPairedOf;
   static constexpr int kMaxThreads = kPaired ? 2 * kMaxThreadsOf : kMaxThreadsOf;
-  static constexpr int kMinBlocks = kMinBlocksOf;  // before they are paired
+  static constexpr int kMinBlocks = kMinBlocksOf;  // before pairing
   static constexpr bool kOneRow = true;
   static constexpr bool kSplitRows = false;
   static constexpr bool kUniformShift = true;
@@ -117,7 +116,7 @@ struct WarpGroup {
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
 
  private:
-  // What is summed at once by halves of a warp: a Pair, or one of two single parts.
+  // Half-warps reduce two values at once: a Pair, or two parts that make up one.
   static constexpr int kSums = std::is_class_v<Value> ? kParts : 1;
   using Part = std::conditional_t<std::is_class_v<Value> || kParts == 1, Value, Pair<Value>>;
   static __device__ Part part(const Value (&parts)[kParts], int i) {
@@ -128,11 +127,12 @@ struct WarpGroup {
     }
   }
 
-  // At least two warps in a group. Rings of single sums have registers for two addresses.
+  // A group has at least two warps. Only single sums of staged rows have registers for two
+  // addresses.
   WarpSums<Part, kSums, kMaxWarps / 2, std::is_class_v<Value> || kRing == 0> sums_;
 };
 
-// Group, or its pairs where a multiprocessor has two of its blocks with one vector in a thread.
+// Group, or its paired version where an SM holds two of its blocks with one vector per thread.
 template <class Group, bool kMayPair>
 struct PairsOf {
   using Type = Group;
@@ -142,7 +142,7 @@ struct PairsOf<WarpGroup<Value, 1, kRing, kPersistentThreads, 2>, true> {
   using Type = WarpGroup<Value, 1, kRing, kPersistentThreads, 2, true>;
 };
 
-// A cluster of blocks, whose threads are kGroups groups, a row each at a time.
+// A cluster of blocks, whose threads form kGroups groups with a row each.
 template <class Value, int kVectorsPerItemOf, int kRingOf, int kPartsOf = kVectorsPerItemOf / 2,
           int kGroups = 1, int kMaxThreadsOf = kPersistentThreads, int kMinBlocksOf = 1>
 struct ClusterGroup {
@@ -182,7 +182,8 @@ struct ClusterGroup {
     if (lane >= warps && lane < kMaxWarps) slots()[0][lane] = slots()[1][lane] = Part(0);
   }
   __device__ int group_in_grid() const { return static_cast<int>(cluster_index()); }
-  // The sums of a row may be on their way while those of the next are sent.
+  // Sums of the next row may be sent while those of a row are still in flight: send(), then
+  // collect().
   __device__ Value sum(const Value (&parts)[kParts], int round) const {
     send(parts, round);
     return collect(round);
@@ -207,7 +208,8 @@ struct ClusterGroup {
   __device__ Value collect(int round) const {
     const auto sums = exchange(group);
     const int place = round % kExchanges;
-    // Of a block with two parts both, beside each other: parts of the row in their order.
+    // A block with two parts sends both, next to each other: the slots are the row's parts in
+    // order.
     const auto of_parts =
         reinterpret_cast<const Value*>(sums.collect(place, round / kExchanges % 2));
     if (lane == 0) sums.expect(place);
@@ -240,8 +242,8 @@ struct ClusterGroup {
     __shared__ alignas(16) Part all[kGroups][2][kMaxWarps];
     return all[group];
   }
-  // A block that sends for row r + 4 has collected for r + 2; others have sent for that, which they
-  // do after they have collected for r.
+  // Four buffers are enough: a block sends row r + 4 after it has collected r + 2, which the others
+  // sent only after they had collected r.
   static constexpr int kExchanges = 4;
   using Exchange = ClusterExchange<Part, kExchanges>;
   __device__ Exchange exchange(int of) const {

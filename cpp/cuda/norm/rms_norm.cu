@@ -43,14 +43,15 @@ RowAccess<T> access_of(const RmsNormProblem& problem) {
   return access;
 }
 
-// Whether rows of unit stride may go to kernels without options that have bulk copies, which are
-// where clusters are.
+// True if rows of unit stride may go to the kernels with bulk copies, which need an architecture
+// with clusters and take no options.
 bool takes_bulk_copies(const RmsNormProblem& problem, const RowSplit& split, int device) {
   return split.extent == 0 && problem.heads <= 1 && problem.is_plain() &&
          max_cluster_size(device) > 1;
 }
 
-// How rows of unit stride go by the span of out: in no blocks where they do not.
+// The bulk pipeline's configuration for rows of unit stride, by the aligned span of out; blocks is
+// 0 if it does not take them.
 template <class T>
 tuning::BulkConfig bulk_config(const RmsNormProblem& problem, const tuning::RmsNormConfig& row,
                                int device) {
@@ -65,7 +66,7 @@ tuning::BulkConfig bulk_config(const RmsNormProblem& problem, const tuning::RmsN
                              static_cast<int>(max_shared_bytes(device)));
 }
 
-// How narrow rows of unit stride go as pieces of memory: in no blocks where they do not.
+// The configuration of narrow rows of unit stride as packed tiles; blocks is 0 if they do not fit.
 template <class T>
 tuning::PackedConfig packed_config(const RmsNormProblem& problem,
                                    const tuning::RmsNormConfig& row) {
@@ -83,7 +84,7 @@ tuning::PackedConfig packed_config(const RmsNormProblem& problem,
                                gated || problem.residual != nullptr ? 2 : 1);
 }
 
-// Rows that start anywhere as pieces of memory or by their spans. Whether they went so.
+// Launches unaligned rows as packed tiles or through the bulk pipeline; false if neither fits.
 template <class T>
 bool launch_bulk_copies(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
                         const RowSplit& split, int device, StreamView stream) {
@@ -99,7 +100,7 @@ bool launch_bulk_copies(const RmsNormProblem& problem, const tuning::RmsNormConf
   return true;
 }
 
-// Rows that start anywhere word by word.
+// Launches unaligned rows with 4- or 2-byte vectors.
 template <class T>
 void launch_narrow_vectors(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
                            const RowSplit& split, bool whole_4_bytes, int device,
@@ -124,7 +125,7 @@ void launch_narrow_vectors(const RmsNormProblem& problem, const tuning::RmsNormC
                               : go.template operator()<FusedInput::kNone>();
 }
 
-// Rows that start anywhere, few or many, in the form that suits them. Whether they have one.
+// Launches unaligned rows with the fastest kernel for their number; false if none of these fits.
 template <class T>
 bool launch_unaligned(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
                       const RowSplit& split, int device, StreamView stream) {
@@ -181,7 +182,7 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
       }
       launch_rms_norm<T, kAccess, kFusedInput, kCentring>(problem, shape, split, device, stream);
     };
-    // As uses_generic_kernel says.
+    // uses_strided_kernel() sends the other combinations to the strided kernels.
     constexpr bool kCommon = sizeof(T) < 8;
     const auto go = [&]<Access kAccess, Centring kCentring>() {
       if constexpr (kCommon || kAccess == Access::kStrided) {

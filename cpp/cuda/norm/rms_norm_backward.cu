@@ -31,10 +31,8 @@ void launch_rms_norm_backward_bulk(const RmsNormBackwardProblem& problem,
                                    const tuning::RmsNormBackwardConfig& config, int device,
                                    StreamView stream);
 
-// Whether partial sums are whole lines and worth what that costs (H200, bfloat16, without and with:
-// LayerNorm, two times 4 MiB, 16384 x 4096 101.6 and 99.8 us, 4096 x 4096 31.7 and 30.7; RMSNorm, 6
-// MiB, 8192 x 12288 159.3 and 157.0; no difference for 4 MiB, and 1024 x 1024, 512 KiB, 5.7
-// and 5.9).
+// True if the partial sums fill whole cache lines, which can be discarded from L2 after their last
+// read, and are large enough for that to pay (LayerNorm 16384 x 4096: 101.6 -> 99.8 us).
 template <class Accumulate>
 bool discards(const PartialSumsParams<Accumulate>& sums, bool both) {
   constexpr std::int64_t kLeast = 5 << 20;
@@ -67,7 +65,7 @@ void launch_column_sums(PartialSumsParams<Accumulate> sums, bool both, int devic
     }
     launch<partial_sums_kernel<Accumulate, kColumnsOfLane, false>>(shape, stream, device, sums);
   };
-  // Workspaces start on a vector, so that shapes alone decide about the order of the sums.
+  // Workspaces start on a vector, so that the shape alone decides the order of the sums.
   if (sums.cols % kColumns == 0 && starts_on_vector(sums.sums[0].partials) &&
       (!both || starts_on_vector(sums.sums[1].partials))) {
     with.template operator()<kColumns>();
@@ -98,8 +96,8 @@ template void launch_partial_sums<float>(const RmsNormBackwardParams<float>&, in
 template void launch_partial_sums<double>(const RmsNormBackwardParams<double>&, int, StreamView,
                                           bool);
 
-// The kernels of aligned rows count them in 32 bits, some steps past the last, and those of evenly
-// spaced ones the bytes between them.
+// Aligned kernels count rows in 32 bits, some steps past the last, and those of evenly spaced rows
+// the bytes between them.
 constexpr std::int64_t kMostRows = std::int64_t{1} << 30;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 31;
 
@@ -132,7 +130,7 @@ RowAccess<T> access_of(const RmsNormBackwardProblem& problem) {
   access.also_rows(problem.dgate, problem.dgate_rows, problem.dgate_col_stride);
   access.also_statistic(problem.mean, problem.mean_rows);
   access.also_statistic(problem.rstd, problem.rstd_rows);
-  // Only rows of lanes are counted in two axes (persistent_team.cuh).
+  // Only kernels of lane groups count rows in two axes (persistent_group.cuh).
   const bool narrow = problem.cols <= kWarpLanes * kPack<T>;
   if (access.split().extent != 0 && !narrow) access.at_least(Access::kUnaligned);
   const bool fits = problem.rows < kMostRows && (narrow || even_rows_fit(problem, sizeof(T)));
@@ -140,15 +138,16 @@ RowAccess<T> access_of(const RmsNormBackwardProblem& problem) {
   return access;
 }
 
-// Whether rows of unit stride may go to kernels with few options that have bulk copies, which are
-// where clusters are.
+// True if rows of unit stride may go to the kernels with bulk copies, which have few options and
+// need an architecture with clusters.
 bool takes_bulk_copies(const RmsNormBackwardProblem& problem, const RowSplit& split, int device) {
   const bool alone = problem.gate == nullptr && problem.dsum == nullptr && !problem.centred;
   const bool known = alone ? problem.is_common() : problem.is_plain();
   return known && split.extent == 0 && problem.heads <= 1 && max_cluster_size(device) > 1;
 }
 
-// How narrow rows of unit stride go as pieces of memory: in no places where they do not.
+// Configuration of narrow rows as contiguous tiles; places is 0 if the rows have gaps between them
+// or do not fit.
 template <class T>
 tuning::PackedGradientConfig packed_config(const RmsNormBackwardProblem& problem,
                                            const tuning::RmsNormBackwardConfig& config) {
@@ -165,8 +164,8 @@ tuning::PackedGradientConfig packed_config(const RmsNormBackwardProblem& problem
                                         gated || problem.dsum != nullptr ? 3 : 2, gated ? 2 : 1);
 }
 
-// Whether rows of unit stride are for the kernel of rows that start anywhere. dgate is as far
-// behind a boundary as dx: others never were run there.
+// True if rows of unit stride go to the bulk kernel. dgate must be as far from a 16-byte boundary
+// as dx: nothing else was ever run there.
 template <class T>
 bool takes_span(const RmsNormBackwardProblem& problem, const tuning::RmsNormBackwardConfig& config,
                 int device) {
@@ -183,7 +182,7 @@ bool takes_span(const RmsNormBackwardProblem& problem, const tuning::RmsNormBack
              {stride(problem.dy, problem.dy_rows), stride(problem.x, problem.x_rows),
               stride(problem.dsum, problem.dsum_rows), stride(problem.gate, problem.gate_rows),
               stride(problem.dx, problem.dx_rows), stride(problem.dgate, problem.dgate_rows)}) &&
-         // Besides the ring a block has 5.2 KiB at most (LayerNorm, four vectors a thread).
+         // Besides the stages a block has 5.2 KiB at most (LayerNorm, four vectors per thread).
          tuning::bulk_bytes(config, arrays) + (6 << 10) <=
              static_cast<int>(max_shared_bytes(device));
 }
@@ -203,7 +202,7 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
       return config.shared_bytes + tuning::kSharedBesidesStages <=
              static_cast<int>(max_shared_bytes(device));
     };
-    // Of gated rows the ring holds those without options.
+    // Gated rows are staged only if they have no options.
     const bool ring = asked.access() == Access::kAligned &&
                       (problem.gate == nullptr || (problem.is_plain() && problem.heads == 1));
     tuning::RmsNormBackwardConfig config = config_of(ring);
@@ -212,13 +211,13 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
       config = config_of(false);
       if (problem.gate == nullptr) asked.at_least(Access::kUnaligned);
     }
-    // Of the blocks of rows only those of lanes know heads, unless they take any rows.
+    // Among the row blocks only lane groups and strided kernels support heads.
     if (problem.heads > 1 && config.form == tuning::GradientForm::kSpecialised &&
         config.rows.form != tuning::RowForm::kWarp) {
       asked.at_least(Access::kStrided);
       config = config_of(false);
     }
-    // Kernels of its own for it would be a quarter of a unit's time to compile.
+    // float64 has no unaligned kernels: they would take a quarter of a unit's compile time.
     if (sizeof(T) == 8 && asked.access() == Access::kUnaligned) asked.at_least(Access::kStrided);
     if constexpr (sizeof(T) < 8) {
       if (asked.access() == Access::kUnaligned &&
@@ -226,7 +225,7 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
         const auto packed = packed_config<T>(problem, config);
         if (packed.places > 0)
           return launch_rms_norm_backward_packed<T>(problem, config, packed, device, stream);
-        // As aligned rows, or in blocks of two vectors a thread.
+        // In the shape of aligned rows, or else with two vectors per thread.
         for (bool as_aligned : {true, false}) {
           const auto bulk = config_of(as_aligned);
           if (takes_span<T>(problem, bulk, device)) {
@@ -235,11 +234,11 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
         }
       }
     }
-    // Otherwise a gate does not pass shared memory.
+    // No other unaligned kernel has a gate.
     if (problem.gate != nullptr && asked.access() == Access::kUnaligned) {
       asked.at_least(Access::kStrided);
     }
-    // The ring of unaligned rows, and what is beside it.
+    // Room for the unaligned stages and what else a block has in shared memory.
     if (asked.access() == Access::kUnaligned && max_shared_bytes(device) < std::size_t{98 << 10}) {
       asked.at_least(Access::kStrided);
     }

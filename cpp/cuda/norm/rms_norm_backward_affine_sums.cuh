@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// dweight and dbias of few rows, by blocks of columns: each adds up a segment of them over all
-// rows. Threads hold vectors of rows, or elements of rows that start anywhere: the same tree, which
-// the size of the block fixes. A block works for one head.
+// dweight and dbias of few rows, by column blocks: each sums a segment of the columns over all rows
+// of one head. Threads hold vectors of rows, or elements of unaligned rows, in the same reduction
+// tree, which the block size fixes.
 #include "cuda/launch/async_copy.cuh"
 #include "cuda/norm/gradient_group.cuh"
 #include "cuda/norm/rms_norm_backward_config.hpp"
@@ -13,13 +13,13 @@
 
 namespace membound::cuda {
 
-// How much of a row a block of columns has, and where rows that are on their way wait: in registers
-// they would leave a multiprocessor one block of 512 threads in place of two.
+// How wide a column block's segment is, and where prefetched rows wait. In registers they would
+// leave an SM one block of 512 threads instead of two.
 enum class ColumnForm {
   kNarrow,   // kColumnSegment, in registers
   kWide,     // kWideColumnSegment, in registers
-  kStaged,   // the same, in shared memory
-  kRunTime,  // as many as the width says, in registers
+  kStaged,   // kWideColumnSegment, in shared memory
+  kRunTime,  // either, by the width of the rows, in registers
 };
 template <class T, class ThreadGroup, Access kAccess, bool kGated>
 __host__ __device__ constexpr ColumnForm column_form() {
@@ -31,9 +31,9 @@ __host__ __device__ constexpr ColumnForm column_form() {
   return may_be_wide ? ColumnForm::kRunTime : ColumnForm::kNarrow;
 }
 
-// A block's columns and rows, and the end of its sums. Lanes beside each other take the vectors of
-// a segment and the rest of the block rows in turn, each group of lanes a slot: rows of a slot are
-// added up, then slots of a warp, then warps.
+// A block's columns and rows, and the last steps of its sums. Neighbouring lanes take the vectors
+// of a segment; each such group of lanes is a slot, and the slots take the block's rows in
+// rotation. Rows of a slot are added up first, then slots of a warp, then warps.
 template <class T, int kMaxSegment, bool kHeads>
 class ColumnBlock {
  protected:
@@ -58,7 +58,7 @@ class ColumnBlock {
   }
   __device__ std::int64_t first_column() const { return std::int64_t{segment()} * width_; }
 
-  // store_warp(sums, to): writes the sums of a warp for the columns to to[0] ... .
+  // store_warp(sums, to) writes a warp's sums, one for each column, to to[0], to[1] ... .
   template <Centring kCentring, class Sums, class StoreWarp>
   __device__ void store(Sums& weight, Sums& bias, StoreWarp store_warp) const {
     if (p_.dweight.data != nullptr) store(weight, p_.dweight, store_warp);
@@ -70,8 +70,8 @@ class ColumnBlock {
 
   const Params& p_;
   const int segment_shift_;
-  int width_;    // columns
-  int of_head_;  // blocks
+  int width_;    // columns of the block
+  int of_head_;  // blocks of a head
   RowsOfHead<kHeads> rows_;
 
  private:
@@ -92,18 +92,18 @@ class ColumnBlock {
   }
 };
 
-// Of a segment.
+// Vectors of a segment, at most.
 __host__ __device__ constexpr int most_vectors(ColumnForm form) {
   return form == ColumnForm::kNarrow ? tuning::kColumnSegment : tuning::kWideColumnSegment;
 }
 
-// A thread has one vector of the segment.
+// Each thread has one vector of the segment.
 template <class T, Access kAccess, Centring kCentring, bool kSplit, bool kGated, ColumnForm kForm>
 class ColumnVectors : ColumnBlock<T, most_vectors(kForm), kAccess == Access::kStrided || kSplit> {
   using Block = ColumnBlock<T, most_vectors(kForm), kAccess == Access::kStrided || kSplit>;
   using Block::p_, Block::rows_, Block::segment_shift_, Block::segment_vectors, Block::step;
   using typename Block::Accumulate, typename Block::Params;
-  static constexpr int kUnroll = 4;  // rows of a thread that are on their way in registers
+  static constexpr int kUnroll = 4;  // rows of a thread in flight in registers
   struct Sums {
     Numbers<T> weight{}, bias{};
   };
@@ -141,7 +141,7 @@ class ColumnVectors : ColumnBlock<T, most_vectors(kForm), kAccess == Access::kSt
  private:
   using Row = GradientRow<T, kAccess, kSplit>;
   using Statistics = RowStatistics<Accumulate>;
-  // Of a thread at a time: two of centred rows would spill.
+  // Rows that a thread adds at a time: two centred rows would spill.
   static constexpr int kTogether = kCentring == Centring::kAlways ? 1 : 2;
   static constexpr int kBatches = tuning::kColumnRows / kTogether;
 
@@ -155,7 +155,8 @@ class ColumnVectors : ColumnBlock<T, most_vectors(kForm), kAccess == Access::kSt
     if constexpr (kCentring != Centring::kNever) add_bias_gradient<T>(sums.bias, inputs.dy);
   }
 
-  // Of dy or x in a batch of rows, which its thread alone reads and writes.
+  // A vector of dy or x in a batch of rows. Only its own thread writes and reads it, without a
+  // barrier.
   __device__ static uint4& parked(int batch, int row, int array) {
     extern __shared__ uint4 columns[];
     return columns[((batch * kTogether + row) * 2 + array) * static_cast<int>(blockDim.x) +

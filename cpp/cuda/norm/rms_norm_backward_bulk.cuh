@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The backward of many rows that start anywhere (bulk_row.cuh).
+// The backward of many unaligned rows, through the bulk pipeline (bulk_pipeline.cuh).
 #include <type_traits>
 
 #include "cuda/norm/gated_gradient.cuh"
@@ -26,9 +26,8 @@ class BulkGradient {
   using Sums = Numbers<T>[kVectorsPerItem];
   static constexpr bool kGated = kFusedInput == FusedInput::kGate;
   static constexpr bool kCentred = kCentring != Centring::kNever;
-  // Where g and h would spill, numbers of 16 bits are kept as they were read, in half the registers
-  // (H100, bfloat16: LayerNorm 16384 x 4097 189 to 159 us, 8192 x 10239 246 to 208, 65536 x 1001
-  // 182 to 159; RMSNorm 4096 x 16383 with dsum 256 to 204, without 154 and 155).
+  // 16-bit inputs are kept as read, in half the registers, where unpacked g and h would spill
+  // (bfloat16 LayerNorm 16384 x 4097: 189 -> 159 us).
   static constexpr bool kAsRead =
       sizeof(T) == 2 && !kGated &&
       (kCentred || (Group::kClusters && kFusedInput == FusedInput::kResidual));
@@ -37,7 +36,7 @@ class BulkGradient {
                             tuning::gradient_ring(kVectorsPerItem, kArrays, Group::kMaxThreads)>;
 
  public:
-  // Rows as in PersistentGradient.
+  // Groups share the rows as in PersistentGradient.
   __device__ BulkGradient(const Params& p, const Group& thread_group)
       : p_(p),
         thread_group_(thread_group),
@@ -75,7 +74,7 @@ class BulkGradient {
   }
 
  private:
-  // What a thread keeps of a row for behind its sum.
+  // What a thread keeps of a row until its sums are known.
   struct Made {
     Numbers<T> g, h;
   };
@@ -85,10 +84,10 @@ class BulkGradient {
   struct Held {
     std::conditional_t<kAsRead, AsRead, Made> vectors[kVectorsPerItem];
     Statistics statistics;
-    uint4 dsum[kVectorsPerItem];  // of rows that leave the ring before
+    uint4 dsum[kVectorsPerItem];  // in clusters, which release the row's stage before finish()
   };
 
-  // Chunks of a block's part of a row, the first of them, and its elements.
+  // A block's part of a row: the number of its vectors, the first of them, and its elements.
   __device__ int part() const { return kVectorsPerItem * thread_group_.size; }
   __device__ int first() const { return Group::kClusters ? thread_group_.rank * part() : 0; }
   __device__ int cols() const {
@@ -118,9 +117,8 @@ class BulkGradient {
   }
 
   __device__ void rows_in_turn() {
-    // As many of every group, though barriers are a group's own: compute-sanitizer's racecheck
-    // takes the one behind this loop for none where groups come to it after different numbers of
-    // theirs.
+    // All groups pass equally many barriers, though each has its own: where the numbers differ,
+    // racecheck (compute-sanitizer) does not recognise the block's barrier after this loop.
     const int rounds = rounds_from(row_ - thread_group_.group);
 #pragma unroll 1
     for (int round = 0; round < rounds; ++round) {
@@ -143,7 +141,7 @@ class BulkGradient {
       if constexpr (kGated) dgate_.next();
     }
   }
-  // The sums of a row are on their way through the cluster while the next is added up.
+  // The sums of a row are in flight through the cluster while the next row is added up.
   __device__ void rows_overlapped() {
     const auto begin_next = [&](int round) {
       Held held;
@@ -179,7 +177,7 @@ class BulkGradient {
     return means<kCentring>(p_, sum);
   }
 
-  // dweight and dbias need no sum of the row: what is left for behind it are g and h.
+  // dweight and dbias do not depend on the row's sums: only g and h are left for finish().
   __device__ void begin(const Statistics& statistics, Total (&parts)[Group::kParts], Held& held) {
     uint4 dys[kVectorsPerItem], xs[kVectorsPerItem];
     ring_.vectors(0, 0, dys);
@@ -227,11 +225,11 @@ class BulkGradient {
             normal<T, kCentring>(unpack<T>(read.x), statistics)};
   }
   __device__ const Made& made_of(const Made& made, int, const Statistics&) const { return made; }
-  // What was made of a vector is made anew behind this.
+  // Values derived from the vector are computed anew after this, rather than kept in registers.
   static __device__ void rematerialise(uint4& vector) {
     asm volatile("" : "+r"(vector.x), "+r"(vector.y), "+r"(vector.z), "+r"(vector.w));
   }
-  // Without options.
+  // A gated row without options.
   template <bool kNormFirst>
   __device__ void one_gated_row(const Statistics& statistics, int round) {
     const auto vector = [&](int v) -> GatedVector<T, kNormFirst> {
@@ -274,11 +272,11 @@ class BulkGradient {
   Sums bias_sums_ = {};
 };
 
-// A block, or a cluster, works on every partial_rows-th row (or set of rows, one for each of
-// its groups) and leaves one row of partial sums of dweight, and of dbias. Shared memory: the row,
-// one or two to come, weights, the sums of the warps; at the end those of the groups. Limited by
-// instructions: one barrier for each row. Clusters take the next row while the sums of one are on
-// their way, but not beside a gate.
+// A block (or cluster) takes every partial_rows-th row, or set of rows with one for each of its
+// groups, and leaves one row of partial sums of dweight, and of dbias. Shared memory: the row, one
+// or two prefetched rows, weights, sums of the warps; at the end the sums of the groups. Limited by
+// instructions: one barrier per row. Clusters add up the next row while the sums of one are in
+// flight, except with a gate.
 template <class T, class Group, FusedInput kFusedInput, Centring kCentring, bool kOptions>
 __global__ void __launch_bounds__(Group::kMaxThreads, Group::kMinBlocks)
     rms_norm_backward_bulk_kernel(

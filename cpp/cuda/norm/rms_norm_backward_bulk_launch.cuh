@@ -23,13 +23,13 @@ void launch_bulk(const RmsNormBackwardParams<accumulate_t<T>>& p,
     launch<rms_norm_backward_bulk_kernel<T, Group, kFusedInput, kCentring, kOptions>>(shape, stream,
                                                                                       device, p);
   };
-  // One block less on a multiprocessor where registers would spill (H200, bfloat16, with as many
-  // and with less: with a gate 65536 x 1001 404 and 315 us, 8192 x 5119, on a H100, 254 and 227;
-  // LayerNorm 32768 x 3001 289 and 247).
+  // One block less per SM where registers would spill (bfloat16 LayerNorm 32768 x 3001: 289 -> 247
+  // us).
   constexpr bool kGated = kFusedInput == FusedInput::kGate;
   constexpr int kLess = kGated ? 1 : 0;
   constexpr int kSmallLess = kGated || kCentring != Centring::kNever || kOptions ? 1 : 0;
-  // Where options of 16 bits leave no registers (8192 x 6143 with an offset 136 and 170).
+  // 16-bit options and fused inputs leave no registers for more threads (8192 x 6143 with an
+  // offset: 136 us, 170 with more).
   constexpr int kPairs =
       sizeof(T) == 2 && (kOptions || kFusedInput != FusedInput::kNone)
           ? tuning::kSmallPairs

@@ -2,29 +2,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// dweight and dbias of few rows that start anywhere: as by vectors, rms_norm_backward_columns.cuh,
-// in the same tree.
+// dweight and dbias of few unaligned rows, element by element: the counterpart of ColumnVectors
+// (rms_norm_backward_affine_sums.cuh), in the same tree.
 #include "cuda/norm/rms_norm_backward_affine_sums.cuh"
 
 namespace membound::cuda {
 
-// Dynamic shared memory of the blocks below: a row of each thread.
+// Dynamic shared memory of these blocks: offsets and statistics of one row per thread.
 template <class Accumulate>
 constexpr std::size_t column_elements_bytes(int threads) {
   return threads * (kVectorBytes + sizeof(RowStatistics<Accumulate>));
 }
-// Blocks that share a segment: a warp has less to do for each row, and there are few of them where
-// rows are short (H200, bfloat16, us, one and four: 128 x 1001 5.7 and 3.6, 192 x 513 5.7 and 4.1;
-// two: 128 x 2049 5.1 and 4.0; but one and two 128 x 4097 5.2 and 6.6).
+// Blocks that share a segment: a warp has less to do for each row, and short rows have few segments
+// (bfloat16 128 x 1001, one block and four: 5.7 -> 3.6 us).
 template <class T>
 __host__ __device__ constexpr int column_parts(int threads) {
   return threads <= 128 ? kPack<T> / 2 : threads <= 256 ? 2 : 1;
 }
 
-// A part of a segment. A thread has kItems elements of a warp's slots times columns, those a warp
-// apart, and reads them one by one: vectors of rows that start anywhere took 16 bytes twice and
-// 1,300 instructions for four rows, which few rows wait for (H200, 128 x 1000 off by one 8.2 and
-// 3.8 us).
+// A part of a segment. Of a warp's slots x columns a thread has kItems elements, kWarpLanes apart,
+// and loads them one by one: vectors of unaligned rows took two 16-byte loads each and 1,300
+// instructions for four rows, a latency that few rows do not hide (128 x 1000 off by one element:
+// 8.2 -> 3.8 us).
 template <class T, Centring kCentring, bool kSplit, int kSegment, int kParts>
 class ColumnElements : ColumnBlock<T, kSegment, kSplit> {
   using Block = ColumnBlock<T, kSegment, kSplit>;
@@ -35,7 +34,7 @@ class ColumnElements : ColumnBlock<T, kSegment, kSplit> {
   static constexpr int kSlots = kWarpLanes / kSegment;
   static constexpr int kItems = kPack<T> / kParts;
   static constexpr int kColumns = kWidth < kWarpLanes ? 1 : kWidth / kWarpLanes;  // of a thread
-  static constexpr int kBatches = kParts > 1 ? kSegment : 2;  // rows of a slot on their way
+  static constexpr int kBatches = kParts > 1 ? kSegment : 2;  // rows of a slot in flight
   struct Sums {
     Accumulate weight[kItems] = {}, bias[kItems] = {};
   };
@@ -46,7 +45,7 @@ class ColumnElements : ColumnBlock<T, kSegment, kSplit> {
     const std::int64_t last = p.cols - 1;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-      // FusedInput the row its last column, whose sums nobody takes.
+      // Columns past the row read its last one; their sums are dropped.
       const std::int64_t column = first_column() + (i * kWarpLanes + lane_) % kWidth;
       dy_[i] = static_cast<const T*>(p.dy) + (column < last ? column : last);
       x_[i] = static_cast<const T*>(p.x) + (column < last ? column : last);
@@ -75,13 +74,14 @@ class ColumnElements : ColumnBlock<T, kSegment, kSplit> {
   }
 
  private:
-  // Elements from the start of the arrays to a row.
+  // Where a row starts, in elements from the start of the arrays.
   struct alignas(kVectorBytes) Place {
     std::int64_t dy = 0;
     std::int64_t x = 0;
   };
 
-  // What the lanes of a warp find for each other: its next kWarpLanes rows, by slots.
+  // Row offsets that the lanes of a warp look up for each other: of its next kWarpLanes rows, by
+  // slot.
   __device__ static Place& place(int thread) {
     extern __shared__ uint4 columns[];
     return reinterpret_cast<Place*>(columns)[thread];
@@ -91,7 +91,7 @@ class ColumnElements : ColumnBlock<T, kSegment, kSplit> {
   }
   __device__ void find(Place& place, Statistics& statistics, std::int64_t first) const {
     const std::int64_t row = first + lane_ / kSlots * step() + lane_ % kSlots;
-    statistics = {};  // those of no row leave sums as they are, too
+    statistics = {};  // zeros past the last row, which change no sum
     if (row >= p_.rows) return;
     const IndexedRowPointers<T, Access::kUnaligned, kSplit> of(p_, rows_.at(row));
     place = {of.dy() - static_cast<const T*>(p_.dy), of.x() - static_cast<const T*>(p_.x)};
@@ -119,7 +119,7 @@ class ColumnElements : ColumnBlock<T, kSegment, kSplit> {
       }
     }
   }
-  // The rows of kBatches batches, which begin at `first`; `left`: to the end of all rows.
+  // Adds the rows of kBatches batches from `first` on; left: rows from there to the last.
   __device__ void add(Sums& sums, int first, int left) const {
     T dy[kBatches][kItems], x[kBatches][kItems];
 #pragma unroll
@@ -149,7 +149,7 @@ class ColumnElements : ColumnBlock<T, kSegment, kSplit> {
       }
     }
   }
-  // Of element i.
+  // Slot of element i.
   __device__ int slot(int i) const { return (i * kWarpLanes + lane_) / kWidth; }
 
   int lane_;

@@ -17,11 +17,11 @@ struct GenericGradientParams {
   A weight_offset, inverse_cols;
   A* partials[2];  // [partial rows][heads][cols] of dweight and dbias; null: not wanted
   int partial_rows;
-  int threads;  // of a row
+  int threads;  // per row
 };
 
-// Sums down the columns of the rows of one block: of the first quads of a thread in registers, of
-// the others in its partial row, which no other block touches.
+// Column sums over the rows of one block: a thread's first quads are in registers, the others in
+// the block's partial row, which no other block touches.
 template <class A>
 class ColumnSum {
  public:
@@ -34,7 +34,7 @@ class ColumnSum {
     }
   }
   __device__ bool wanted() const { return partial_ != nullptr; }
-  // held: the number of the quad, or kHeldQuads for one that is in memory.
+  // held: the number of the quad in registers, or kHeldQuads for a quad in memory.
   template <class Term>
   __device__ void add(int held, std::int64_t col, Term term) {
     if (partial_ == nullptr) return;
@@ -76,8 +76,8 @@ class ColumnSum {
   Quad<A> sums_[kHeldQuads] = {};
 };
 
-// dy and x of one row. The first quads of a thread are in registers, all of them on their way at
-// once; wider rows are read again where they are needed.
+// dy and x of one row. A thread's first quads are in registers, all loaded at once; the rest of a
+// wide row is read again wherever it is needed.
 template <class A>
 class GradientRow {
  public:
@@ -104,7 +104,7 @@ class GradientRow {
     }
   }
 
-  // body(held, dy, x, col) for the quads of this thread, in order; held as in ColumnSum.
+  // Calls body(held, dy, x, col) for the quads of this thread, in order; held as in ColumnSum::add.
   template <class Body>
   __device__ void each(Body body) const {
 #pragma unroll
@@ -136,8 +136,9 @@ __device__ inline A statistic_of(const InputRows& rows, std::int64_t row) {
   return rows.data == nullptr ? A(0) : number_at<A>(row_of(rows, row).first, rows.dtype);
 }
 
-// A quad as the gradient sees it: the normal numbers h, what came to them (t, which is dy, or what
-// a gate after the norm lets through), and t times the weight. Elements past the row are zero.
+// A quad as the gradient sees it: h, the normalised numbers; t, their incoming gradient (dy, or dy
+// times the silu of a gate after the norm); g, t times the weight; z and silu, the gate and its
+// silu. Elements past the row are zero.
 template <class A>
 struct Terms {
   Quad<A> h, t, g, z, silu;
@@ -160,7 +161,7 @@ class RowGradient {
   __device__ Quad<A> weighted(const Quad<A>& quad, std::int64_t col) const {
     return factor_.present() ? quad * factor_.at(col) : quad;
   }
-  // What kBeforeWeight rounds.
+  // Rounds what Rounding::kBeforeWeight rounds.
   __device__ Quad<A> rounded(const Quad<A>& quad) const {
     return problem_.rounding == Rounding::kBeforeWeight ? rounded_to(quad, problem_.rounded_to)
                                                         : quad;
@@ -188,7 +189,7 @@ class RowGradient {
     return of;
   }
 
-  // The gradient of z, from that of what is normalised.
+  // Gradient of the gate z; gradient: that of what was normalised.
   __device__ Quad<A> of_gate(const Terms<A>& of, const Quad<A>& dy, const Quad<A>& x,
                              const Quad<A>& gradient, std::int64_t col) const {
     Quad<A> slope;
@@ -237,6 +238,8 @@ __device__ void write_rows(const GenericGradientParams<A>& p, std::int64_t row,
   });
 }
 
+// A block takes every partial_rows-th row of one head, writes its gradients and leaves one row of
+// partial sums of dweight, and of dbias. Shared memory: the sums of the warps.
 template <class A>
 __global__ void __launch_bounds__(tuning::kGenericThreads)
     rms_norm_backward_generic_kernel(const __grid_constant__ GenericGradientParams<A> p) {

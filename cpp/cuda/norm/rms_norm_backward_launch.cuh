@@ -2,9 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// From a problem to its launches for one storage type and way to read rows. Aligned rows, aligned
-// rows that are centred, unaligned and strided rows are translation units of their own
-// (rms_norm_backward_<form>.cu), so that they compile side by side.
+// Launches for one storage type and access. Plain, centred, gated, unaligned and strided rows are
+// translation units of their own (rms_norm_backward_<form>.cu), so that they compile in parallel.
 #include "cuda/launch/launch.hpp"
 #include "cuda/norm/rms_norm_backward_params.cuh"
 #include "cuda/norm/rms_norm_backward_persistent.cuh"
@@ -33,8 +32,7 @@ void launch_specialised(const RmsNormBackwardParams<accumulate_t<T>>& p,
   const auto held = [&]<class ThreadGroup>() {
     constexpr ColumnForm kColumns = column_form<T, ThreadGroup, kAccess, kGated>();
     if (p.column_blocks > 0 && kColumns == ColumnForm::kStaged) {
-      constexpr std::size_t kFusedInput = 8
-                                          << 10;  // at most; 7.5, which has no room, parks nothing
+      constexpr std::size_t kFusedInput = 8 << 10;  // static bytes, at most; sm_75 has no room left
       const auto bytes = static_cast<std::size_t>(tuning::column_bytes(config.threads));
       if (bytes + kFusedInput <= max_shared_bytes(device)) shape.shared_bytes = bytes;
     }
@@ -57,7 +55,7 @@ void launch_specialised(const RmsNormBackwardParams<accumulate_t<T>>& p,
   }
 }
 
-// The kernels of the persistent form, as persistent_shape has them.
+// Launches the persistent kernel of the configuration's shape (persistent_shape).
 template <class T, Access kAccess, Centring kCentring, bool kGated>
 class PersistentLaunch {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
@@ -69,7 +67,7 @@ class PersistentLaunch {
   static constexpr bool kHasMore = kHasPlain && kAccess == Access::kAligned && sizeof(T) < 8;
   static constexpr bool kHasBiasOrGate = kCentring != Centring::kNever || kGated;
   static constexpr bool kMayBeEven = kAccess == Access::kAligned && sizeof(T) < 8;
-  // The next row in registers, or in a ring by another kernel.
+  // True if Group has the next row in registers and a staged counterpart in another kernel.
   template <class Group>
   static constexpr bool kMayRing =
       Group::kVectorsPerItem == 1 && Group::kRing == 0 && Group::kOneRow;
@@ -111,7 +109,8 @@ class PersistentLaunch {
     launch<rms_norm_backward_persistent_kernel<T, Pairs, kAccess, kForm, kCentring>>(
         shape_, stream_, device_, p_);
   }
-  // One block for two leaves half as many partial sums (1.2 us for each 4 MiB), where it has room.
+  // One block does the work of two where shared memory has room: half as many partial sums save 1.2
+  // us for each 4 MiB.
   void pair_blocks() {
     if (!config_.paired) return;
     const std::size_t bytes = 2 * shape_.shared_bytes;
@@ -121,12 +120,13 @@ class PersistentLaunch {
     shape_.shared_bytes = bytes;
     added_pairs_ = true;
   }
-  // Forms that aligned rows alone have: others would be compiled beside what Group says.
+  // Forms that only aligned rows have. A Group with the next row in registers is replaced here by
+  // its staged counterpart, so that the form is not compiled for both.
   template <class Group, Form kForm>
   void more_as() {
     if constexpr (kMayRing<Group>) {
-      // FusedInput the next row there are no registers for it (H200, 16384 x 4096 bfloat16,
-      // rounded: 140 us, 99 so).
+      // With the next row in registers these forms spill (16384 x 4096 bfloat16, rounded: 140 -> 99
+      // us).
       if constexpr (kForm == Form::kPlainAdd) {
         if (p_.steps.rounds < tuning::kRowsForRing) return as<Group, kForm>();
       }
@@ -178,7 +178,7 @@ class PersistentLaunch {
     }
     with<LaneGroup<Value, true>>();
   }
-  // kLanes: of a thread group, that one plays.
+  // kLanes: lanes of the tree whose vectors one lane holds.
   template <int kLanes>
   void coarsened(bool even) {
     shape_.threads = LaneGroup<Value, true, kLanes>::kMaxThreads;
@@ -188,7 +188,8 @@ class PersistentLaunch {
 
   void through_registers() {
     if constexpr (kAccess == Access::kAligned && !kGated) {
-      // Others come through the ring, or as unaligned rows where there is no room for it.
+      // With bias sums or a gate, rows are staged, or go as unaligned ones if there is no room for
+      // that.
       if constexpr (!kHasBiasOrGate) with<WarpGroup<Value, 1, 0, kBlock, 2>>();
     } else if (config_.blocks_per_row > 1) {
       with<ClusterGroup<Value, 2, 0>>();
@@ -218,7 +219,7 @@ class PersistentLaunch {
   }
   void through_rings_of_clusters() {
     constexpr int kRing = tuning::kClusterRing;
-    if constexpr (kGated) {  // two vectors a thread, whatever the width
+    if constexpr (kGated) {  // two vectors per thread, whatever the width
       config_.threads <= tuning::kSmallPairs
           ? with<ClusterGroup<Value, 2, kRing, 1, 1, tuning::kSmallPairs, 2>>()
           : with<ClusterGroup<Value, 2, kRing>>();
@@ -239,8 +240,8 @@ class PersistentLaunch {
   bool added_pairs_ = false;
 };
 
-// Blocks of columns read rows that blocks of rows overwrite in place: one after the other then,
-// with the same bits.
+// If row blocks overwrite in place what column blocks read, column blocks are launched first, with
+// the same bits.
 template <class T, Access kAccess, Centring kCentring, bool kGated>
 void launch_specialised_apart(RmsNormBackwardParams<accumulate_t<T>> p,
                               const RmsNormBackwardConfig& config, int device, StreamView stream) {
@@ -260,8 +261,8 @@ void launch_specialised_apart(RmsNormBackwardParams<accumulate_t<T>> p,
 // What rms_norm_backward_<form>.cu instantiates for each dtype.
 using GradientLaunch = void(const RmsNormBackwardProblem&, const RmsNormBackwardConfig&,
                             const RowSplit&, int, StreamView);
-// kSpecialised: as kCentring says. Shifted rows of the persistent form are asked here, once for a
-// launch: the sums of the bias would cost the others registers.
+// kSpecialised kernels are compiled for kCentring. Persistent unaligned ones are chosen here, once
+// per launch: the sums of the bias would cost uncentred rows registers.
 template <class T, Access kAccess, Centring kCentring, bool kGated>
 void launch_rms_norm_backward(const RmsNormBackwardProblem& problem,
                               const RmsNormBackwardConfig& config, const RowSplit& split,

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The backward of many narrow rows without gaps that start anywhere (packed_piece.cuh).
+// The backward of many narrow, unaligned rows without gaps between them (packed_tile.cuh).
 #include <type_traits>
 
 #include "cuda/norm/gated_gradient.cuh"
@@ -20,8 +20,8 @@ struct PackedGradientParams : RmsNormBackwardParams<Accumulate> {
   int piece_places;  // vectors of shared memory for each array
 };
 
-// Rows in turn as PersistentGradient has them: those of a block's groups in one round are one
-// piece of each array.
+// Groups share the rows as in PersistentGradient: the rows of a block's groups in one round are one
+// contiguous tile of each array.
 template <class T, FusedInput kFusedInput, Centring kCentring, bool kOptions>
 class PackedGradient {
   using Accumulate = accumulate_t<T>;
@@ -47,7 +47,7 @@ class PackedGradient {
         weight_(p.weight, p.vectors, p.cols) {
     const int left = cols() - thread_group.lane * kPack<T>;
     last_ = min(max(left, 0), kPack<T>);
-    const int lane = left > 0 ? thread_group.lane : 0;  // nothing is kept of it
+    const int lane = left > 0 ? thread_group.lane : 0;  // whose loads are masked
     const int bytes = (thread_group.group * cols() + lane * kPack<T>)*kSize;
 #pragma unroll
     for (int i = 0; i < kSources; ++i) from_[i] = source(i, first_, 0).vectors(cols(), bytes);
@@ -68,7 +68,7 @@ class PackedGradient {
     }
     Statistics next = statistics(first_);
     __syncthreads();
-    int turn = 0;  // of two phases of the slots
+    int turn = 0;  // counts slots over two phases of their mbarriers
     int result = 0;
 #pragma unroll 1
     for (std::int64_t first = first_; first < p_.rows; first += step_) {
@@ -78,7 +78,7 @@ class PackedGradient {
       wait_mbarrier(arrived(slot), turn >= kSlots);
       one_row(here, first + thread_group_.group < p_.rows, slot, result);
       wrote_before_copies();
-      if (threadIdx.x == 0) wait_for_sent();  // the results before, whose places are next
+      if (threadIdx.x == 0) wait_for_sent();  // the previous results, whose buffer is next
       __syncthreads();
 #pragma unroll
       for (int i = 0; i < kResults; ++i) this->result(i, first, result).send();
@@ -99,7 +99,7 @@ class PackedGradient {
 
  private:
   __device__ int cols() const { return static_cast<int>(p_.cols); }
-  // Slots of sources, then two of results.
+  // Vectors of an array's tile. Shared memory has kSlots slots of sources, then two of results.
   __device__ int places() const { return p_.piece_places; }
   __device__ PackedPiece<T> piece(const void* data, std::int64_t first, int place) const {
     const std::int64_t left = p_.rows - first;
@@ -121,7 +121,7 @@ class PackedGradient {
     __shared__ std::uint64_t all[kSlots];
     return &all[slot];
   }
-  // What of a vector is in the row, by the elements that are.
+  // Masks of a vector, by how many of its elements are in the row.
   static __device__ uint4* masks() {
     __shared__ uint4 masks[kPack<T> + 1];
     return masks;
@@ -147,7 +147,7 @@ class PackedGradient {
     return of;
   }
 
-  // Behind the last row zeros, as behind the end of one; nothing is sent of those.
+  // Past the last row, as past the end of a row, elements are zeros; results there are not sent.
   __device__ void one_row(const Statistics& statistics, bool active, int slot, int result) {
     uint4 vectors[kSources];
     const uint4 mask = masks()[active ? last_ : 0];
@@ -176,7 +176,7 @@ class PackedGradient {
                                               kFusedInput == FusedInput::kResidual));
     }
   }
-  // Without options.
+  // A gated row without options.
   template <bool kNormFirst>
   __device__ void one_gated_row(const uint4 (&vectors)[kSources], const Statistics& statistics,
                                 int bytes) {
@@ -194,7 +194,7 @@ class PackedGradient {
   const Params& p_;
   const Group& thread_group_;
   int groups_;
-  std::int64_t first_;  // row of the block
+  std::int64_t first_;  // first row of the block
   std::int64_t step_;
   int last_;  // elements of the row in this thread's vector
   PackedVectors<T> from_[kSources];
@@ -204,10 +204,10 @@ class PackedGradient {
   Sums bias_sums_ = {};
 };
 
-// A block works on every partial_rows-th piece, the next on its way meanwhile, and leaves one row
-// of partial sums of dweight, and of dbias. Shared memory: those pieces, two of results on their
-// way out, weights; at the end the sums of the groups. Limited by instructions: one barrier for
-// each piece.
+// A block takes every partial_rows-th tile, while the next is in flight, and leaves one row of
+// partial sums of dweight, and of dbias. Shared memory: staged tiles, two tiles of results on their
+// way to memory, weights; at the end the sums of the groups. Limited by instructions: one barrier
+// per tile.
 template <class T, FusedInput kFusedInput, Centring kCentring, bool kOptions>
 __global__ void __launch_bounds__(kPersistentThreads, 2) rms_norm_backward_packed_kernel(
     const __grid_constant__ PackedGradientParams<accumulate_t<T>> p) {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// From a problem and its configuration to what kernels of rms_norm_backward are given.
+// Translates a problem and its configuration into parameters of the rms_norm_backward kernels.
 #include "cuda/norm/rms_norm_backward_config.hpp"
 #include "cuda/norm/rms_norm_backward_row.cuh"
 #include "cuda/row/array.hpp"
@@ -28,7 +28,7 @@ RowBytes row_bytes(const RmsNormBackwardParams<accumulate_t<T>>& p) {
           .mean = bytes(p.mean_row_stride, kStatistic)};
 }
 
-// Whether rows are counted in one axis, as far apart as row_bytes says.
+// True if rows are counted in one axis and row_bytes holds all of their strides.
 template <class T>
 bool has_even_rows(const RmsNormBackwardParams<accumulate_t<T>>& p) {
   const auto holds = [](std::int32_t bytes, std::int64_t stride, std::size_t size) {
@@ -46,7 +46,7 @@ bool has_even_rows(const RmsNormBackwardParams<accumulate_t<T>>& p) {
          holds(bytes.mean, p.mean_row_stride, kStatistic);
 }
 
-// groups: of a block.
+// groups: thread groups of a block.
 template <class Accumulate>
 RowSteps row_steps(const RmsNormBackwardParams<Accumulate>& p, int groups) {
   const int step = std::max(1, p.groups_of_head * groups);
@@ -75,7 +75,7 @@ RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
   p.x = problem.x;
   p.dsum = problem.dsum;
   auto offset = static_cast<Accumulate>(problem.weight_offset);
-  if (offset == Accumulate(0)) offset = Accumulate(-0.0);  // which is added as it is
+  if (offset == Accumulate(0)) offset = Accumulate(-0.0);  // adding -0 changes nothing
   p.weight = {problem.weight, problem.weight_stride, offset, problem.weight_dtype,
               sizeof(T) == 2 && problem.weight_dtype == DType::kFloat32};
   p.weight.head_stride = problem.weight_head_stride;
@@ -130,7 +130,8 @@ RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
   return p;
 }
 
-// In rms_norm_backward.cu, once for all units. added_pairs: by the blocks themselves.
+// Defined in rms_norm_backward.cu, once for all translation units. pairs_added: the blocks have
+// added up the pairs.
 template <class Accumulate>
 void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device, StreamView stream,
                          bool added_pairs = false);

@@ -2,14 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What a block of the persistent kernels leaves of dweight or dbias: one row of partial sums.
+// The row of partial sums of dweight or dbias that each block of a persistent kernel leaves.
 #include "cuda/launch/async_copy.cuh"
 #include "cuda/norm/persistent_group.cuh"
 #include "cuda/norm/rms_norm_backward_row.cuh"
 
 namespace membound::cuda {
 
-// Of a block whose threads have sums of kVectorsPerItem vectors each.
+// For a block whose threads hold sums of kVectorsPerItem vectors each.
 template <class T, class Group, Access kAccess>
 class PartialSums {
   using Accumulate = accumulate_t<T>;
@@ -22,7 +22,7 @@ class PartialSums {
   __device__ PartialSums(const Params& p, const Group& thread_group)
       : p_(p), thread_group_(thread_group) {}
 
-  // The block's groups are added up in order.
+  // Adds up the block's groups in order.
   __device__ void store(Sums& sums, Accumulate* partials) const {
     if constexpr (Group::kOneRow && kAccess == Access::kAligned) {
       if (p_.lanes == threads()) return store_own(sums, partials);
@@ -33,7 +33,7 @@ class PartialSums {
     store_coarsened(sums, partials);
   }
 
-  // The shared memory that this takes, for others until store().
+  // Vectors of shared memory that store() takes, at vectors(). Until then others may use them.
   static constexpr int kPieces = kPack<T> * static_cast<int>(sizeof(Accumulate)) / kVectorBytes;
   static constexpr int kPlaces = kPieces * kPersistentThreads;
   static __device__ uint4* vectors() { return reinterpret_cast<uint4*>(space()); }
@@ -41,8 +41,8 @@ class PartialSums {
  private:
   static __device__ int threads() { return static_cast<int>(blockDim.x); }
 
-  // Of two groups, the second of which hands its sums to the first, 16 bytes of each thread beside
-  // its neighbours'.
+  // Adds the second of two groups to the first, through shared memory: 16 bytes of each thread at a
+  // time, next to its neighbours'.
   __device__ void store_pair(Sums& sums, Accumulate* partials) const {
     static_assert(kVectorsPerItem == 1);
     constexpr int kOfPiece = kPack<T> / kPieces;
@@ -73,8 +73,8 @@ class PartialSums {
     store_own(sums, partials);
   }
 
-  // Of a block with one group, or of the first of a pair, whose lanes are its threads: what the
-  // thread group has in registers for each row is not kept for this.
+  // For a block of one group, or the first of a pair, whose lanes are its threads. It derives its
+  // indices anew, so that the group's need not stay in registers.
   __device__ void store_own(const Sums& sums, Accumulate* partials) const {
     Accumulate* to = partials + thread_group_.group_in_grid() * p_.cols;
     const int rank = Group::kClusters ? cluster_rank() : 0;
@@ -85,7 +85,7 @@ class PartialSums {
       if (index < p_.vectors) store_numbers<T>(to + std::int64_t{index} * kPack<T>, sums[v]);
     }
   }
-  // Through shared memory, so that neighbours write neighbours: strided stores of 4 bytes took 8 us
+  // Goes through shared memory, so that stores are coalesced: strided stores of 4 bytes took 8 us
   // of 2048 x 4096.
   __device__ void store_coarsened(Sums& sums, Accumulate* partials) const {
     Accumulate* coarsened = space();
@@ -93,7 +93,7 @@ class PartialSums {
     int unit = thread_group_.group;
     int units = threads() / p_.lanes;
     bool first_of_unit = true;
-    if constexpr (!Group::kOneRow) {  // those that would share a warp of LaneGroup first
+    if constexpr (!Group::kOneRow) {  // first groups that share a warp of the tree
       const int groups = kWarpLanes / p_.lanes;
       reduce_warp_items(sums, groups);
       unit = thread_group_.group / groups;
@@ -131,8 +131,8 @@ class PartialSums {
     }
   }
 
-  // One vector of sums for each thread. FusedInput the results of unaligned rows the ring is lent,
-  // which is larger.
+  // One vector of sums per thread. Unaligned kernels, whose results take shared memory too, reuse
+  // the stages, which are larger.
   static __device__ Accumulate* space() {
     if constexpr (kAccess == Access::kUnaligned) {
       extern __shared__ uint4 ring[];

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The backward where rows are many: dx and dweight from one read of dy and x.
+// The backward of many rows: dx and dweight from one read of dy and x.
 #include <type_traits>
 
 #include "cuda/norm/gated_gradient.cuh"
@@ -12,12 +12,12 @@
 
 namespace membound::cuda {
 
-// Options cost registers and a third of the instructions: rows have kernels without them, aligned
-// ones more without but for what is wanted most: an offset of the weight and rounding before it
-// (H200, 16384 x 4096 bfloat16: 208 us with all of them), or dsum; and for a gate some without,
-// whose rows come through the ring, and some with all. Of centred rows, which are never rounded,
-// kPlain has the offset, which costs them nothing but in clusters (H200, bfloat16: 2048 x 65536 226
-// and 233).
+// What a kernel is compiled for. Options cost registers and a third of the instructions, so rows
+// without them have kernels of their own; aligned rows also have kernels for the common ones: an
+// offset of the weight and rounding before it (kPlainRounded), or dsum (kPlainAdd). kPlainGated is
+// a gate without options (staged in shared memory unless rows are narrow), kGated one with all.
+// kPlain of centred rows, which are never rounded, includes the offset: it costs nothing but in
+// clusters.
 enum class Form { kPlain, kPlainRounded, kPlainAdd, kPlainGated, kGeneral, kGated };
 template <class Group, Centring kCentring>
 inline constexpr bool plain_has_offset = kCentring == Centring::kAlways && !Group::kClusters;
@@ -47,16 +47,16 @@ class PersistentGradient {
   static constexpr int kVectorsPerItem = Group::kVectorsPerItem;
   static constexpr bool kKeepsTerms = kVectorsPerItem == 1 && !kUnaligned &&
                                       (kForm == Form::kPlain || kForm == Form::kPlainRounded);
-  // Three blocks to a multiprocessor have no registers for them: spilled, they were read anew for
-  // each row (H200, LayerNorm, 16384 x 3072 bfloat16: 128 us). Nor have two with two vectors of 16
-  // bits (8192 x 5120: 75.6 us, 68.5 so; with dsum 87.0 and 88.0).
+  // Weights are in shared memory where they would spill: with three blocks per SM, or two with two
+  // 16-bit vectors per thread (bfloat16 LayerNorm 8192 x 5120: 75.6 -> 68.5 us).
   static constexpr bool kSharesWeights =
       (kVectorsPerItem == 1 && Group::kMinBlocks > 2 &&
        (kCentring != Centring::kNever || kForm != Form::kPlain)) ||
       (kVectorsPerItem == 2 && Group::kMinBlocks > 1 && kCentring != Centring::kNever &&
        sizeof(T) == 2 && !kUnaligned && (kForm == Form::kPlain || kForm == Form::kPlainRounded));
   static constexpr bool kOverlaps = Group::kClusters && Group::kRing > 0;
-  // An eighth of a gated row's instructions; two rows at once have no registers for it.
+  // The sigmoid, an eighth of a gated row's instructions, is kept between the passes. Two rows at
+  // once leave no registers for it.
   static constexpr bool kKeepsOpened = kForm == Form::kPlainGated && !kOverlaps;
   using Partials = PartialSums<T, Group, kAccess>;
   static_assert(!kSharesWeights || kVectorsPerItem * Group::kMaxThreads <= Partials::kPlaces);
@@ -88,7 +88,7 @@ class PersistentGradient {
       rows_in_turn(rows_.rounds_of_block());
     }
     pdl_launch_dependents();
-    if constexpr (kSharesWeights) __syncthreads();  // the sums take their space
+    if constexpr (kSharesWeights) __syncthreads();  // the sums overwrite the weights
     const Partials partials(p_, thread_group_);
     if (p_.dweight.data != nullptr) partials.store(sums_, p_.dweight.partials);
     if (kCentring != Centring::kNever && p_.dbias.data != nullptr) {
@@ -98,13 +98,13 @@ class PersistentGradient {
   }
 
  private:
-  // A vector as the norm alone would have had it, and what its sums and gradients are made of.
+  // dy as the norm alone would have received it, g = dy * weight, and h, the normalised x.
   struct Terms {
     Numbers<T> dy, g, h;
   };
-  // What is summed over a row.
+  // Sums over a row.
   using Total = RowSum<T, kCentring>;
-  // What a thread has of a row while it is summed.
+  // What a thread holds of a row until its sums are known.
   struct Held {
     Terms terms;
     uint4 dsum[kVectorsPerItem];
@@ -126,7 +126,7 @@ class PersistentGradient {
       rows_.next();
     }
   }
-  // The sums of a row are on their way through the cluster while the next is added up.
+  // The sums of a row are in flight through the cluster while the next row is added up.
   __device__ void rows_overlapped(int rounds) {
     Statistics here = statistics_ahead(), next = statistics_ahead();
     const auto begin = [&](const Statistics& statistics, int round) {
@@ -181,7 +181,7 @@ class PersistentGradient {
     }
   }
 
-  // Shifted rows have none.
+  // Unaligned rows have no gate here.
   __device__ uint4 gate(int v) const {
     if constexpr (kUnaligned) {
       return {};
@@ -190,7 +190,7 @@ class PersistentGradient {
     }
   }
 
-  // dsum, on its way early.
+  // Loads dsum early, to hide its latency.
   __device__ Held held_fused_input() const {
     Held held{};
     if constexpr ((kForm == Form::kPlainAdd && !kRingsDsum) || kForm == Form::kGeneral) {
@@ -267,7 +267,7 @@ class PersistentGradient {
     });
   }
 
-  // dx, whose vector v of this thread is make(v).
+  // Stores dx, whose vector v of this thread is make(v).
   template <class Make>
   __device__ void put(const Tile& tile, const Row& arrays, Make make) const {
     if constexpr (kUnaligned) {
@@ -300,7 +300,7 @@ class PersistentGradient {
     }
   }
 
-  // A gate without options.
+  // A gated row without options.
   template <bool kNormFirst>
   __device__ GatedVector<T, kNormFirst> gated_vector(int v) const {
     return {pipeline_.dy(v), pipeline_.x(v), pipeline_.gate(v), weight(v)};
@@ -342,7 +342,7 @@ class PersistentGradient {
     if constexpr (kCentring != Centring::kNever) add_bias_gradient<T>(bias_sums_[v], of.dy);
   }
 
-  // In shared memory, until the sums take the space.
+  // This thread's weights in shared memory, which the sums overwrite at the end.
   static __device__ uint4& own_weight(int v) {
     return Partials::vectors()[v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)];
   }
@@ -350,7 +350,7 @@ class PersistentGradient {
   const Params& p_;
   const Group& thread_group_;
   Rows rows_;
-  Rows ahead_;  // one row: of its statistics
+  Rows ahead_;  // one row ahead, for its statistics
   Pipeline pipeline_;
   Gate gate_;
   AffineReader<T, kAccess> weight_;
@@ -359,17 +359,18 @@ class PersistentGradient {
   Sums bias_sums_ = {};
 };
 
-// Options need registers, and a gate spills in a third of them.
+// Blocks per SM: options need all registers of an SM for one block, and a gate would spill with
+// three. A paired block counts as two.
 template <class Group, Form kForm>
 constexpr int min_blocks() {
   if (kForm == Form::kPlainGated) return Group::kMinBlocks > 1 ? 2 : 1;
   return kForm < Form::kGeneral && !Group::kPaired ? Group::kMinBlocks : 1;
 }
 
-// A block, or a cluster, works on every partial_rows-th row (or set of rows, one for each of its
-// groups), the next on its way meanwhile, and leaves one row of partial sums of dweight, and of
-// dbias. Shared memory: rows to come, the sums of the warps, results of unaligned rows, at the end
-// the sums of the groups. Limited by memory; one barrier for each row.
+// A block (or cluster) takes every partial_rows-th row, or set of rows with one for each of its
+// groups, while the next is prefetched, and leaves one row of partial sums of dweight, and of
+// dbias. Shared memory: staged rows, sums of the warps, results of unaligned rows; at the end the
+// sums of the groups. Limited by memory bandwidth; one barrier per row.
 template <class T, class Group, Access kAccess, Form kForm, Centring kCentring>
 __global__ void __launch_bounds__(Group::kMaxThreads, min_blocks<Group, kForm>())
     rms_norm_backward_persistent_kernel(

@@ -2,16 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// How the rows of a persistent kernel arrive: dy, x and the gate of the rows to come are on their
-// way while one is worked on.
+// Prefetch pipelines of the persistent kernels: dy, x and the gate of the next rows are in flight
+// while one row is worked on.
 #include "cuda/norm/rms_norm_backward_config.hpp"
 #include "cuda/norm/rms_norm_backward_row.cuh"
 #include "cuda/row/staged_row.cuh"
 
 namespace membound::cuda {
 
-// The rows of a group of threads, one after the other (RowSteps): all thread groups walk one window
-// of memory together.
+// The rows of a thread group, one after the other (RowSteps): all groups move through memory in one
+// window.
 template <class T, class Group, Access kAccess, bool kHeads>
 class RowsInTurn {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
@@ -25,7 +25,7 @@ class RowsInTurn {
   using Tile = HeldTile<Group, kAccess>;
   using Arrays = PlacedGradientRow<T, kAccess, std::conditional_t<kEven, Even, Found>>;
 
-  // ThreadGroup t works for head t % heads.
+  // Group t of the grid works for head t % heads.
   __device__ RowsInTurn(const Params& p, const Group& thread_group)
       : p_(p),
         thread_group_(thread_group),
@@ -34,12 +34,12 @@ class RowsInTurn {
         walk_(StridedRowPointers<T>(p, even_row())) {}
 
   __device__ std::int64_t head() const { return rows_.head; }
-  // Of the group with most.
+  // Rounds of the block's group with the most rows.
   __device__ int rounds_of_block() const {
     return p_.steps.rounds + (first_of_block() < p_.steps.longer ? 1 : 0);
   }
 
-  // Of a row past the last nothing may be read.
+  // Inactive past the last row, of which nothing may be read.
   __device__ Tile tile() const {
     return Tile(thread_group_, row_, row_ < static_cast<Number>(p_.rows));
   }
@@ -52,7 +52,7 @@ class RowsInTurn {
       return Arrays(p_, rows_.at(tile().row()));
     }
   }
-  // Of this thread's vector v in the arrays.
+  // Index of this thread's vector v, counted from where the row pointers start.
   __device__ int place(int v) const { return kEven ? v * thread_group_.size : tile().index(v); }
   __device__ void next() {
     row_ += p_.steps.step;
@@ -74,11 +74,11 @@ class RowsInTurn {
   const Group& thread_group_;
   RowsOfHead<kHeads> rows_;
   Number row_;
-  AdvancedRowPointers<T> walk_;  // where kWalks
+  AdvancedRowPointers<T> walk_;  // used if kAdvances
 };
 
-// One row ahead, in registers; of the gate where each thread has one vector of it, or room for
-// more.
+// One row ahead in registers, with its gate if each thread has one vector of it, or registers to
+// spare.
 template <class T, class Group, Access kAccess, class Rows, bool kGated>
 class RegisterPipeline {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
@@ -93,7 +93,7 @@ class RegisterPipeline {
     fetch();
     if (kGateAhead) fetch_gate();
   }
-  // more: rows of the block are to come.
+  // more: the block has rows left.
   __device__ void receive(bool more) {
     ahead_.arrays().template vectors<Group::kUniformShift>(next_, dy_, x_, index());
     if (!kGateAhead) fetch_gate();
@@ -106,7 +106,7 @@ class RegisterPipeline {
   __device__ const uint4& dy(int v) const { return dy_[v]; }
   __device__ const uint4& x(int v) const { return x_[v]; }
   __device__ const uint4& gate(int v) const { return gate_[v]; }
-  // Between two uses of a row: its numbers need not stay in registers.
+  // Between two uses of a row: it is unpacked anew, rather than kept unpacked in registers.
   __device__ void rematerialise() {
     if constexpr (Group::kLowRegisterPressure) return;
     compiler_barrier(dy_);
@@ -137,8 +137,9 @@ class RegisterPipeline {
   uint4 next_gate_[kVectorsPerItem];
 };
 
-// Group::kRing rows in dynamic shared memory, each thread its own vectors. Deeper is not better:
-// the more rows are in flight, the wider the window of memory (research: 10 % between depths).
+// Group::kStages rows in dynamic shared memory. Each thread copies and reads its own vectors, which
+// needs no barrier. More stages are not better: the more rows are in flight, the wider the window
+// of memory that is open at once (10 % between depths).
 template <class T, class Group, class Rows, FusedInput kFusedInput>
 class SharedPipeline {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
@@ -155,7 +156,7 @@ class SharedPipeline {
 #pragma unroll
     for (int slot = 0; slot < Group::kRing; ++slot) release();
   }
-  // The first of the rows in the ring, or with it the second.
+  // Waits for the oldest staged row, or with receive_second() for the next one too.
   __device__ void receive(bool) { wait_for_copies<Group::kRing - 1>(); }
   __device__ void receive_second() { wait_for_copies<Group::kRing - 2>(); }
   __device__ void read_first() { read_ = first_; }
@@ -165,7 +166,7 @@ class SharedPipeline {
   __device__ const uint4& gate(int v) const { return fused_input(v); }
   __device__ const uint4& fused_input(int v) const { return *vector(read_, kArrays * v + 2); }
   __device__ void rematerialise() { asm volatile("" ::: "memory"); }
-  // The first has been used: its slot is for the one kRing turns later.
+  // The oldest row has been used: its slot takes the row kStages later.
   __device__ void release() {
     fetch();
     first_ = after(first_);
@@ -174,9 +175,8 @@ class SharedPipeline {
 
  private:
   __device__ static uint4* vector(int slot, int place) {
-    // On a line: behind static arrays of any size it starts on 16 bytes, and copies to places that
-    // are not whole lines take longer (H200, bfloat16: 16 bytes off a line RMSNorm 8192 x 8192 114
-    // us for 101, 32 bytes off LayerNorm 2048 x 65536 230 for 221).
+    // Aligned to 128-byte lines, since static arrays of any size come before it: copies to places
+    // that are not whole lines take longer (RMSNorm 8192 x 8192 16 bytes off: 101 -> 114 us).
     extern __shared__ __align__(128) uint4 lines[];
     return lines + kFirst + slot + place * static_cast<int>(blockDim.x);
   }
@@ -184,7 +184,7 @@ class SharedPipeline {
     const int size = kArrays * kVectorsPerItem * static_cast<int>(blockDim.x);
     return slot < (Group::kRing - 1) * size ? slot + size : slot - (Group::kRing - 1) * size;
   }
-  // Of rows past the last nothing is read, and zeros arrive.
+  // Rows past the last read nothing and arrive as zeros.
   __device__ void fetch() {
     const auto tile = ahead_.tile();
     const auto arrays = ahead_.arrays();
@@ -206,11 +206,12 @@ class SharedPipeline {
   }
 
   Rows ahead_;
-  int first_ = static_cast<int>(threadIdx.x);  // this thread's first vector of its slot
-  int read_ = first_;                          // and of the row that is read
+  int first_ = static_cast<int>(threadIdx.x);  // this thread's first vector in the oldest slot
+  int read_ = first_;                          // and in the slot being read
 };
 
-// The same for unaligned rows, whose vectors are put together from blocks that neighbours copied.
+// The same for unaligned rows, whose vectors are assembled from 16-byte blocks that neighbouring
+// threads copied.
 template <class T, class Group, class Rows>
 class UnalignedSharedPipeline {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
@@ -234,7 +235,7 @@ class UnalignedSharedPipeline {
   }
   __device__ const uint4& dy(int v) const { return dy_[v]; }
   __device__ const uint4& x(int v) const { return x_[v]; }
-  // Put together anew, so that the vectors take no registers meanwhile.
+  // Assembles the vectors anew, so that they take no registers in between.
   __device__ void rematerialise() {
     asm volatile("" ::: "memory");
     assemble();
@@ -278,7 +279,7 @@ class UnalignedSharedPipeline {
   const Params& p_;
   const Group& thread_group_;
   Rows ahead_;
-  Shifts shifts_[kSlots];  // of the rows in the ring, the one that is worked on first
+  Shifts shifts_[kSlots];  // of the staged rows, the oldest first
   int slot_ = 0;
   uint4 dy_[kVectorsPerItem], x_[kVectorsPerItem];
 };

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What the kernels of rms_norm_backward share: the arithmetic of one vector, and a row of it.
+// What the kernels of rms_norm_backward share: the arithmetic of one vector, and access to a row.
 #include <cstdint>
 #include <type_traits>
 
@@ -17,15 +17,15 @@
 
 namespace membound::cuda {
 
-// What the forward left of a row.
+// What the forward saved of a row.
 template <class Accumulate>
 struct RowStatistics {
   Accumulate mean = 0;
   Accumulate rstd = 0;
 };
 
-// The rows of one head, which the parameters and their gradients of a thread group or block belong
-// to.
+// The rows of one head: a thread group or block works for one head, with its parameters and their
+// gradients.
 template <bool kHeads>
 struct RowsOfHead {
   std::int64_t heads;
@@ -34,13 +34,14 @@ struct RowsOfHead {
   __device__ std::int64_t at(std::int64_t row) const { return kHeads ? row * heads + head : row; }
 };
 
-// A vector of dy and x.
+// One vector of dy and x.
 template <class T>
 struct VectorInputs {
   Numbers<T> dy, x;
 };
 
-// A gate that may come with the rows. Kernels of strided rows ask, others exist for either answer.
+// A gate that may come with the rows. Strided kernels test for it at run time; the others are
+// compiled for either case.
 template <class T, Access kAccess, bool kGated>
 struct GateOf {
   const RmsNormBackwardParams<accumulate_t<T>>& p;
@@ -48,12 +49,12 @@ struct GateOf {
   __device__ bool is_there() const {
     return kGated || (kAccess == Access::kStrided && p.gate != nullptr);
   }
-  // What the norm alone would have had for them.
+  // dy and x as the norm alone would have received them.
   __device__ VectorInputs<T> inputs(const uint4& dy, const uint4& x, const uint4& gate) const {
     VectorInputs<T> inputs{unpack<T>(dy), unpack<T>(x)};
     if (is_there()) {
       const Numbers<T> open = silu_of<T>(gate);
-      if (p.norm_before_gate) {  // a choice of references would put both into local memory
+      if (p.norm_before_gate) {  // selecting a reference would put both into local memory
         multiply(inputs.dy, open);
       } else {
         multiply(inputs.x, open);
@@ -63,7 +64,7 @@ struct GateOf {
   }
 };
 
-// What is summed over a row: g * h, and where it may be centred g too; and their means.
+// Sums over a row: of g * h, and of g too if rows may be centred. RowMeans: their means.
 template <class T, Centring kCentring>
 using RowSum =
     std::conditional_t<kCentring == Centring::kNever, accumulate_t<T>, Pair<accumulate_t<T>>>;
@@ -72,7 +73,7 @@ struct RowMeans {
   Accumulate gh;
   Accumulate g = 0;
 };
-// Never -0: whether sums of nothing but -0 start with 0 depends on the kernel.
+// Never -0: whether a sum of nothing but -0 starts from 0 depends on the kernel.
 template <class Params, class Accumulate>
 __device__ inline Accumulate mean_of(const Params& p, Accumulate sum) {
   return fma(sum, p.inverse_cols, Accumulate(0));
@@ -86,14 +87,14 @@ __device__ inline RowMeans<Accumulate> means(const Params& p, const Pair<Accumul
   return {mean_of(p, sums.a), is_centred<kCentring>(p) ? mean_of(p, sums.b) : Accumulate(0)};
 }
 
-// g = dy * weight; without a weight dy itself. kPlain: there is one, of x's dtype; kOffset: that
-// may have an offset.
+// g = dy * weight, or dy without a weight. kPlain: there is a weight, of x's dtype; kOffset: it may
+// have an offset.
 template <class T, bool kPlain = false, bool kOffset = false, class Reader>
 __device__ inline Numbers<T> times(Numbers<T> dy, const Reader& reader, const uint4& weight,
                                    int index) {
   if (kPlain || reader.present()) {
     Numbers<T> factor = kPlain ? unpack<T>(weight) : reader.numbers(weight, index);
-    if (kOffset) {  // none is -0, which changes nothing: a branch would spill registers
+    if (kOffset) {  // no offset is -0, which changes nothing: a branch would spill registers
 #pragma unroll
       for (int i = 0; i < kPack<T>; ++i) factor.at[i] += reader.offset();
     }
@@ -103,7 +104,7 @@ __device__ inline Numbers<T> times(Numbers<T> dy, const Reader& reader, const ui
   return dy;
 }
 
-// h * weight as the forward passed it on to its gate.
+// h * weight as the forward passed it to the gate; rounds: rounded before and after the product.
 template <class T, class Reader>
 __device__ inline Numbers<T> norm_before_gate(Numbers<T> h, const Reader& reader,
                                               const uint4& weight, int index, bool rounds) {
@@ -113,7 +114,8 @@ __device__ inline Numbers<T> norm_before_gate(Numbers<T> h, const Reader& reader
   return h;
 }
 
-// h = (x - mean) * rstd: first of all, so that 1e20 * 1e-20 meets no other factor before.
+// h = (x - mean) * rstd. This product comes first: 1e20 * 1e-20 is in range, but 1e20 times another
+// factor might not be.
 template <class T, Centring kCentring>
 __device__ inline Numbers<T> normal(Numbers<T> h, const RowStatistics<accumulate_t<T>>& row) {
 #pragma unroll
@@ -124,7 +126,7 @@ __device__ inline Numbers<T> normal(Numbers<T> h, const RowStatistics<accumulate
   return h;
 }
 
-// The sums of one vector, each in two chains.
+// Sums of one vector, each in two independent chains.
 template <class T, Centring kCentring>
 __device__ inline RowSum<T, kCentring> row_sum(const Numbers<T>& g, const Numbers<T>& h) {
   accumulate_t<T> even = product(g.at[0], h.at[0]), odd = product(g.at[1], h.at[1]);
@@ -143,14 +145,14 @@ __device__ inline RowSum<T, kCentring> row_sum(const Numbers<T>& g, const Number
   }
 }
 
-// sums += dy, for the gradient of the bias.
+// Adds dy to the sums of the gradient of the bias.
 template <class T>
 __device__ inline void add_bias_gradient(Numbers<T>& sums, const Numbers<T>& dy) {
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) sums.at[i] += dy.at[i];
 }
 
-// sums += dy * h, of the h that the forward multiplied with the weight.
+// Adds dy * h to the sums, with the h that the forward multiplied by the weight.
 template <class T>
 __device__ inline void add_weight_gradient(Numbers<T>& sums, const Numbers<T>& dy, Numbers<T> h,
                                            bool round_first) {
@@ -159,7 +161,8 @@ __device__ inline void add_weight_gradient(Numbers<T>& sums, const Numbers<T>& d
   for (int i = 0; i < kPack<T>; ++i) sums.at[i] = fma(dy.at[i], h.at[i], sums.at[i]);
 }
 
-// One row of dy, x and dsum to be read, and of dx to be written.
+// One row of dy, x, dsum and the gate to read, and of dx and dgate to write. The last parameter is
+// the type of the row pointers.
 template <class T, Access kAccess, class Places>
 class PlacedGradientRow {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
@@ -172,7 +175,8 @@ class PlacedGradientRow {
         dy_(reader(places_.dy(), p.dy_array)),
         x_(reader(places_.x(), p.x_array)) {}
 
-  // The kCount vectors index(0), index(1) ... of dy and x, in two steps: all loads first.
+  // The kCount vectors index(0), index(1) ... of dy and x in two steps, so that all loads are
+  // issued first: fetch(), then vectors().
   template <int kCount>
   struct Raw {
     RawVectors<kAccess, kCount> dy;
@@ -213,7 +217,8 @@ class PlacedGradientRow {
     return {places_.dgate(), p_.dgate_array, places_.vectors(), p_.cols};
   }
 
-  // Writes one vector of dx and of dgate, from the gradient of what was normalised. n: the norm.
+  // Stores one vector of dx and of dgate. dx comes in as the gradient of what was normalised; n:
+  // the norm's result.
   __device__ void store_gated(int index, Numbers<T> dx, const Numbers<T>& n, const uint4& dy,
                               const uint4& x, const uint4& gate) const {
     if (p_.dgate != nullptr) {
@@ -234,7 +239,7 @@ class PlacedGradientRow {
 
   __device__ Reader dsum() const { return reader(places_.dsum(), p_.dsum_array); }
   __device__ uint4 load_dsum(int index) const {
-    uint4 vector;  // stays unset where there is none
+    uint4 vector;  // unset if there is none
     if (p_.dsum != nullptr) vector = dsum().load(index);
     return vector;
   }
@@ -252,7 +257,7 @@ class PlacedGradientRow {
     }
     return dx;
   }
-  // One vector of dx without a gate: that, and dsum. add: there is a dsum.
+  // One vector of dx without a gate: gradient_of_norm(), plus dsum if add is set.
   template <Centring kCentring>
   static __device__ uint4 gradient(const Numbers<T>& g, const Numbers<T>& h, accumulate_t<T> rstd,
                                    const RowMeans<accumulate_t<T>>& mean, const uint4& dsum,

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Parameters of the kernels of rms_norm_backward, and where a row is in each of their arrays.
+// Parameters of the rms_norm_backward kernels, and pointers to a row in each of their arrays.
 #include <cstdint>
 #include <type_traits>
 
@@ -12,9 +12,9 @@
 
 namespace membound::cuda {
 
-// The rows of a head for the groups of threads of a persistent kernel, group g's being g, g + step,
-// g + 2 step ...: how many each has, one more for the first `longer` groups; and the bytes from one
-// to the next.
+// How the thread groups of a persistent kernel share the rows of a head: group g takes rows g, g +
+// step, g + 2 * step ... . Each has `rounds` rows, the first `remainder` groups one more. The other
+// members are the bytes from one row of a group to its next, by array.
 struct RowSteps {
   int step;
   int rounds;
@@ -22,13 +22,13 @@ struct RowSteps {
   std::int64_t dy, x, dsum, gate, dx, dgate, rstd, mean;
 };
 
-// Bytes between neighbouring rows of each array, where they fit (even_rows_fit).
+// Bytes between neighbouring rows of each array, if they fit (row_strides_fit).
 struct RowBytes {
   std::int32_t dy, x, dsum, gate, dx, dgate, rstd, mean;
 };
 
 // Constant memory is cold at every launch: what an aligned row needs comes first and close
-// together. Strides of arrays that are not there are 0.
+// together. Strides of absent arrays are 0.
 template <class Accumulate>
 struct RmsNormBackwardParams {
   const void* dy;
@@ -45,15 +45,15 @@ struct RmsNormBackwardParams {
   RowBytes row_bytes;
   int vectors;         // of a row
   int lanes;           // threads of a row, or of a block's part of it
-  int blocks_per_row;  // the cluster
-  int groups_of_head;  // that share its rows
-  bool paired;         // their partial sums are added up in pairs first
-  int column_blocks;   // of the grid, before those of the rows
+  int blocks_per_row;  // cluster size
+  int groups_of_head;  // blocks or clusters that share its rows
+  bool paired;         // partial sums are added up in pairs first
+  int column_blocks;   // of the grid, before the row blocks
   bool round_before_weight;
   bool accumulate;
-  bool centred;  // kRunTime
-  bool plain;    // a weight of x's dtype without offset, one rounding, dx (and dgate) wanted
-  bool common;   // the same but for the weight's offset and rounding before it
+  bool centred;  // for Centring::kRunTime
+  bool plain;    // weight of x's dtype without offset, one rounding, dx (and dgate) wanted
+  bool common;   // the same, but with any offset and rounding
   std::int64_t cols;
   Accumulate inverse_cols;
   AffineArray<Accumulate> weight;
@@ -63,13 +63,13 @@ struct RmsNormBackwardParams {
   ColumnSums<Accumulate> dbias;
   std::int64_t dsum_row_stride = 0;
   Heads heads;
-  const void* gate;  // null: none; else in kernels that ask, or have it always
+  const void* gate;  // null: none; tested by strided kernels, always there in gated ones
   void* dgate;       // null: not wanted
   std::int64_t gate_row_stride = 0;
   std::int64_t dgate_row_stride = 0;
   bool norm_before_gate;
   RowSplit split;
-  int groups;  // of a row, where it is read twice
+  int groups;  // of a row that is read twice
   int segments_per_group;
   RowArray dy_array, x_array, dsum_array, dx_array, mean_array, rstd_array, gate_array, dgate_array;
 };
@@ -80,7 +80,7 @@ __device__ inline U* moved(U* from, std::int64_t bytes) {
   return reinterpret_cast<U*>(reinterpret_cast<Byte*>(from) + bytes);
 }
 
-// Where a row is in each array, found from its number.
+// Pointers to a row in each array, computed from its number.
 template <class T, Access kAccess, bool kSplit>
 class IndexedRowPointers {
   using Accumulate = accumulate_t<T>;
@@ -118,8 +118,8 @@ class IndexedRowPointers {
   Row row_;
 };
 
-// The same for evenly spaced rows, from this thread's first vector on: a product of 32 bits each
-// costs three instructions an array, one of 64 a dozen.
+// The same for evenly spaced rows, starting at this thread's first vector: a 32-bit product costs
+// three instructions per array, a 64-bit one a dozen.
 template <class T>
 class StridedRowPointers {
   using Accumulate = accumulate_t<T>;
@@ -132,7 +132,7 @@ class StridedRowPointers {
   };
   __device__ StridedRowPointers(const Params& p, Row row) : p_(p), row_(row) {}
 
-  // Of the row from there on.
+  // Vectors of the row from there on.
   __device__ int vectors() const { return p_.vectors - row_.vector; }
   __device__ const T* dy() const { return at<const T>(p_.dy, p_.row_bytes.dy); }
   __device__ const T* x() const { return at<const T>(p_.x, p_.row_bytes.x); }
@@ -161,9 +161,9 @@ class StridedRowPointers {
   Row row_;
 };
 
-// The same, walking on from row to row: an instruction less an array, but two registers more, which
-// clusters have (H200, bfloat16, gradient of LayerNorm: 8192 x 16384 234 us for 242, but 16384 x
-// 4096 133 for 108).
+// The same, advanced from row to row: one instruction less per array, but two registers more, which
+// clusters have to spare (bfloat16 LayerNorm 8192 x 16384: 242 -> 234 us; 16384 x 4096: 108 ->
+// 133).
 template <class T>
 class AdvancedRowPointers {
   using Accumulate = accumulate_t<T>;
@@ -183,7 +183,7 @@ class AdvancedRowPointers {
         rstd_(first.rstd()),
         mean_(first.mean()) {}
 
-  // What a kernel does not ask for costs nothing.
+  // Pointers that a kernel never reads cost nothing.
   __device__ void next(const RowSteps& steps) {
     dy_ = moved(dy_, steps.dy);
     x_ = moved(x_, steps.x);

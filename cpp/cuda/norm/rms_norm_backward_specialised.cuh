@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The backward in two roles: blocks of rows write dx, blocks of columns write dweight. One launch
-// for both where rows are few: each array is read twice, the second time from L2, and no partial
-// sums are left over. Alone, the first role serves when dweight is not wanted.
+// The block-specialised backward of few rows: row blocks write dx, column blocks write dweight and
+// dbias, both in one launch. Each array is read twice, the second time from L2, and there are no
+// partial sums. If dweight is not wanted, there are row blocks alone.
 #include "cuda/norm/gradient_group.cuh"
 #include "cuda/norm/rms_norm_backward_config.hpp"
 #include "cuda/norm/rms_norm_backward_elements.cuh"
@@ -13,7 +13,7 @@
 
 namespace membound::cuda {
 
-// dx of one row, held by a thread group from its only read to its only write.
+// dx of one row, which a thread group holds in registers from its only read to its only write.
 template <class T, class ThreadGroup, Access kAccess, Centring kCentring, bool kGated>
 class HeldGradient {
   using Accumulate = accumulate_t<T>;
@@ -37,7 +37,7 @@ class HeldGradient {
     uint4 dy[kVectors];
     uint4 x[kVectors];
     uint4 weights[kVectors];
-    uint4 fused_input[kVectors];  // of dsum or the gate
+    uint4 fused_input[kVectors];  // dsum or the gate
     typename Row::template Raw<kVectors> raw;
     row_.fetch(raw, index);
     weight_.template load<true>(weights, index);
@@ -97,7 +97,7 @@ class HeldGradient {
   AffineReader<T, kAccess> weight_;
 };
 
-// kForm of rows that start anywhere: kNarrow has blocks of 128 threads, kRunTime of up to 512.
+// kForm of unaligned rows: kNarrow has blocks of 128 threads, kRunTime of up to 512.
 template <class T, Access kAccess, Centring kCentring, bool kSplit, bool kGated, ColumnForm kForm>
 __device__ inline void add_columns(const RmsNormBackwardParams<accumulate_t<T>>& p) {
   constexpr int kNarrow = tuning::kColumnSegment, kWide = tuning::kWideColumnSegment;
@@ -121,10 +121,9 @@ __device__ inline void add_columns(const RmsNormBackwardParams<accumulate_t<T>>&
   }
 }
 
-// Threads that __launch_bounds__ is told of, of which a multiprocessor's registers are for one
-// block: blocks are smaller (H200, float16 1024 x 4096 12.3 and 11.1 us with 80 registers for 86;
-// bfloat16 256 x 3001 6.7 and 7.2 with 96 for 128, but 192 x 3001 6.2 and 4.7, 128 x 4097 6.7 and
-// 5.2, 256 x 2049 6.4 and 5.1; LayerNorm 64 x 512 2.4 and 2.2 with 96 for 145).
+// Threads in __launch_bounds__, by which the compiler limits registers. Some are more than a block
+// has, so that several blocks share an SM (float16 1024 x 4096, 80 registers instead of 86: 12.3 ->
+// 11.1 us).
 template <class T, class ThreadGroup, Access kAccess, Centring kCentring, bool kGated>
 constexpr int specialised_threads() {
   constexpr ColumnForm kColumns = column_form<T, ThreadGroup, kAccess, kGated>();
@@ -140,8 +139,9 @@ constexpr int specialised_threads() {
   return fits ? 768 : ThreadGroup::kMaxThreads;
 }
 
-// The first column_blocks blocks work on columns, the others on rows as in rms_norm_row_kernel.
-// Shared memory: sums, rows of wide columns to come. Limited by latency, rows alone by memory.
+// The first column_blocks blocks sum columns, the others take rows as rms_norm_row_kernel does.
+// Shared memory: the sums; staged rows of wide columns. Limited by latency; row blocks alone by
+// memory bandwidth.
 template <class T, class ThreadGroup, Access kAccess, Centring kCentring, bool kGated>
 __global__ void __launch_bounds__(specialised_threads<T, ThreadGroup, kAccess, kCentring, kGated>())
     rms_norm_backward_specialised_kernel(
@@ -157,8 +157,9 @@ __global__ void __launch_bounds__(specialised_threads<T, ThreadGroup, kAccess, k
   }
 }
 
-// dx of rows too wide to hold: read once for their sum and again for their result. One row per
-// cluster (or block), after the blocks of columns. Limited by memory.
+// dx of rows too wide for registers: each is read once for its sums and again for its result. One
+// row per cluster (or block), after the column blocks. Shared memory: the sums of the row. Limited
+// by memory bandwidth.
 template <class T, Access kAccess, Centring kCentring, bool kGated>
 __global__ void __launch_bounds__(tuning::kPersistentBlock) rms_norm_backward_streamed_kernel(
     const __grid_constant__ RmsNormBackwardParams<accumulate_t<T>> p) {

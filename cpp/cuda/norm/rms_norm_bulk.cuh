@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Norms of many rows that start anywhere, without options (bulk_row.cuh).
+// Norms of many unaligned rows without options, through the pipeline of cuda/row/bulk_pipeline.cuh.
 #include "cuda/norm/rms_norm_kernels.cuh"
 #include "cuda/norm/rms_norm_shift.cuh"
 #include "cuda/row/bulk_pipeline.cuh"
@@ -10,8 +10,7 @@
 
 namespace membound::cuda {
 
-// The redo of a row whose plain sums are not trusted, element by element: shared memory holds rows
-// that are on their way.
+// The overflow-safe path of a row. It reads element by element: shared memory holds rows in flight.
 template <class T, class ThreadGroup, FusedInput kFusedInput, Centring kCentring, class Epilogue>
 __device__ __noinline__ void rescale_row(
     const typename Epilogue::template Params<accumulate_t<T>>& p, std::int64_t row, bool plain) {
@@ -19,10 +18,10 @@ __device__ __noinline__ void rescale_row(
   thread_group.row = row;
   HeldRow<T, ThreadGroup, Access::kStrided, kFusedInput, kCentring, Epilogue>(p, thread_group)
       .run_scaled(plain);
-  __syncthreads();  // the next row's sums go where this one's were
+  __syncthreads();  // the next row reuses the shared memory of the sums
 }
 
-// What becomes of a row: out, and residual_out, whose rows start as out's do.
+// The epilogue: stores out and residual_out, whose rows are equally far from a 16-byte boundary.
 template <class T, class ThreadGroup, FusedInput kFusedInput, Centring kCentring>
 class BulkStore {
   using Params = RmsNormParams<accumulate_t<T>>;
@@ -33,7 +32,7 @@ class BulkStore {
   using Epilogue = StoreResult;
   static constexpr int kBarriers = 0;
 
-  // Rows `row`, row + step ...
+  // For the rows `row`, row + step ...
   __device__ BulkStore(const Params& p, const ThreadGroup& thread_group, std::int64_t row,
                        std::int64_t step)
       : p_(p), out_(span_of(thread_group, row), thread_group.lane, thread_group.size) {
@@ -58,7 +57,7 @@ class BulkStore {
     const AlignedSpan span =
         AlignedSpan::of(static_cast<const T*>(p_.out) + row * p_.out_row_stride, p_.vectors,
                         static_cast<int>(p_.cols), kVectorsPerItem * thread_group.size);
-    return kCentring != Centring::kNever && !kAdd ? span.kept() : span;  // else they spill
+    return kCentring != Centring::kNever && !kAdd ? span.kept() : span;  // else registers spill
   }
   __device__ void place(int array, void* data, std::int64_t stride, std::int64_t row,
                         std::int64_t step) {
@@ -69,8 +68,9 @@ class BulkStore {
   BulkResult<T, kVectorsPerItem, kAdd ? 2 : 1> out_;
 };
 
-// Sums over a block, row after row. For one sum kept addresses are not worth their registers
-// (H200, 16384 x 4097 with a residual: 138 and 159 us).
+// Sums over a block, row after row. Two sums keep their shared-memory addresses in registers
+// (WarpSums); for one sum that costs more than it saves (16384 x 4097 with a residual on H200: 138
+// -> 159 us).
 template <class ThreadGroup, class Value>
 struct BulkSums {
   const ThreadGroup& thread_group;
@@ -95,7 +95,8 @@ struct BulkSums<ThreadGroup, Pair<Accumulate>> {
   }
 };
 
-// Output: as BulkStore.
+// The norm of every gridDim.x-th row: sums by the row's own vectors, results by the 16-byte units
+// of the output's aligned span. Output: as BulkStore.
 template <class T, class ThreadGroup, FusedInput kFusedInput, Centring kCentring, class Output>
 class BulkNorm {
   using Accumulate = accumulate_t<T>;
@@ -111,7 +112,7 @@ class BulkNorm {
                             tuning::bulk_pipeline(kVectorsPerItem, kArrays)>;
 
  public:
-  // Rows thread group.row, thread group.row + the blocks of the grid ...
+  // For the rows thread_group.row, thread_group.row + gridDim.x ...
   __device__ BulkNorm(const Params& p, const ThreadGroup& thread_group)
       : p_(p),
         thread_group_(thread_group),
@@ -146,7 +147,7 @@ class BulkNorm {
     }
   }
 
-  // body(v, vector): for each unit of a span. Two of one array share the branch by their shift.
+  // body(v, vector) for each 16-byte unit of a span. With one array two units share a shift branch.
   template <class Body>
   __device__ void each_source(const AlignedSpan& span, Body body) const {
     constexpr int kSide = kArrays == 1 ? 2 : 1;
@@ -159,7 +160,7 @@ class BulkNorm {
       for (int v = 0; v < kSide; ++v) body(first + v, vector(parts, v));
     }
   }
-  // The same of the output's span, normalised.
+  // Unit v of the result, normalised.
   __device__ uint4 result(std::int64_t row, const Vector& of, const Numbers<T>& numbers,
                           const Scale& scale, int v) const {
     uint4 bias;
@@ -187,7 +188,7 @@ class BulkNorm {
   __device__ void one_row(int round) {
     Scale scale;
     bool in_range = true;
-    const int turn = round * (1 + Output::kBarriers);  // of the block's sums
+    const int turn = round * (1 + Output::kBarriers);  // index of the block's reduction
     const Accumulate squares = squares_of_row(scale, turn, in_range);
     ring_.refill(round);
     const bool trusted = in_range && is_trusted(p_, squares);
@@ -199,7 +200,7 @@ class BulkNorm {
     output_.put(*this, row_, scale, turn + 1);
   }
 
-  // By the vectors of the row, as HeldRow.
+  // Sums in the order of HeldRow, by the vectors of the row, so that the bits are the same.
   __device__ Accumulate squares_of_row(Scale& scale, int turn, bool& in_range) const {
     uint4 parts[kArrays][kVectorsPerItem];
 #pragma unroll
@@ -227,7 +228,7 @@ class BulkNorm {
       return of_row;
     }
   }
-  // Of element i; no gate comes before a row that is centred.
+  // Element i of what is normalised; centred rows have no gate before the norm.
   __device__ Accumulate number(int i) const {
     static_assert(kFusedInput != FusedInput::kGate || !kCentred);
     Accumulate x = to_number(ring_.element(0, i));
@@ -252,8 +253,8 @@ class BulkNorm {
   BulkSums<ThreadGroup, Sums> sums_;
 };
 
-// A block works on every gridDim-th row. Shared memory: the row and those to come, weights and
-// biases, the sums of the warps. Limited by instructions: one barrier for each row.
+// A persistent block works on every gridDim.x-th row. Shared memory holds the current row and those
+// in flight, weights and biases, and the warps' sums. Limited by instructions; one barrier per row.
 template <class T, class ThreadGroup, FusedInput kFusedInput, Centring kCentring>
 __global__ void __launch_bounds__(ThreadGroup::kMaxThreads,
                                   tuning::kBulkThreads / ThreadGroup::kMaxThreads)

@@ -2,30 +2,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Launch configuration of rms_norm: a pure function, unit-tested without a GPU. The tree of a row's
-// sum (virtual_threads, segments) comes from width and dtype alone; the number of rows only says
-// how many virtual threads one thread plays.
+// Launch configuration of rms_norm: a pure function, unit-tested without a GPU. Width and dtype
+// alone fix the reduction tree of a row (virtual threads, segments), so that results are
+// bit-identical for any number of rows. The number of rows decides only how many virtual threads
+// one thread executes (items per thread).
 #include <cstdint>
 
 namespace membound::cuda::tuning {
 
 enum class RowForm {
-  kWarp,      // up to a warp per row, several rows per block, row in registers
-  kBlock,     // one row per block, row in registers
-  kCluster,   // one row per cluster, row in the registers of its blocks
+  kWarp,      // several rows per block, at most a warp per row, row in registers
+  kBlock,     // one row per block, row in registers or staged in shared memory
+  kCluster,   // one row per cluster, spread over its blocks
   kStreamed,  // one row per cluster or block, read twice
 };
 
 struct RmsNormConfig {
   RowForm form;
   int vectors_per_item;    // 16-byte vectors of a virtual thread
-  int items_per_thread;    // virtual threads that a thread plays
-  int max_warps;           // the class of virtual warps per block: 8 or 16
+  int items_per_thread;    // virtual threads that one thread executes
+  int max_warps;           // upper bound on virtual warps per block: 8 or 16
   int threads;             // per block
-  int lanes;               // per row (kWarp, a power of two), else threads
-  int blocks_per_row;      // the cluster
-  int groups;              // of a row: their sums are added one by one
-  int segments_per_group;  // kStreamed: pieces that a block holds at once
+  int lanes;               // threads per row; a power of two for kWarp
+  int blocks_per_row;      // cluster size
+  int groups;              // parts of a row whose sums are added in order
+  int segments_per_group;  // kStreamed: segments that a block reads one after the other
   bool overlap_launch;     // programmatic dependent launch
 
   bool operator==(const RmsNormConfig&) const = default;
@@ -37,34 +38,32 @@ inline constexpr int kMaxGroups = 16;
 inline constexpr int kStreamedGroups = 8;
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-// Chunks that a block of the class holds.
+// 16-byte vectors that a block of at most max_warps warps holds.
 constexpr std::int64_t block_vectors(int vectors_per_item, int max_warps) {
   return static_cast<std::int64_t>(max_warps) * 32 * vectors_per_item;
 }
-// The virtual threads for `vectors`, shared out evenly over whole warps of `items per thread` each.
+// Virtual threads for `vectors`, rounded up to whole warps of items_per_thread items each.
 constexpr int virtual_threads(std::int64_t vectors, int vectors_per_item, int items_per_thread) {
   return static_cast<int>(ceil_div(vectors, vectors_per_item * items_per_thread * 32)) *
          items_per_thread * 32;
 }
 
-// One thread per virtual thread where the GPU has room for each (latency), two beyond (H200,
-// bfloat16, us, one and two: 1024 x 4096 6.2 and 5.6, 41008 x 2560 103.5 and 98.8, 10936 x 3200
-// 36.4 and 34.2, 25632 x 4096 98.6 and 99.1).
+// Up to this many virtual threads one thread executes one item, for latency; beyond it two, to keep
+// more bytes in flight (1024 x 4096 bfloat16 on H200: 6.2 -> 5.6 us).
 inline constexpr std::int64_t kFewVirtualThreads = 132 * 1024;
 
-// The grid dependency wait costs a block about 1.2 ns of the whole GPU's time (65536 x 1024 with 64
-// threads: 66.6 to 81.4 us): only where the launch itself matters, or blocks move more than that.
+// griddepcontrol.wait costs about 1.2 ns of GPU time per block, so launches overlap only if blocks
+// are few enough for the launch latency to matter, or if each block moves enough bytes to hide it.
 inline constexpr std::int64_t kOverlapBlocks = 8192;
 inline constexpr std::int64_t kOverlapBytes = 3 * 1024;  // read by one block
 
-// Rows of more than 1024 vectors. max_cluster: the largest cluster that the GPU takes, 1 for none.
+// Rows of more than 1024 vectors. max_cluster: the largest cluster of the GPU, 1 without clusters.
 inline RmsNormConfig rms_norm_wide_config(std::int64_t vectors, int dtype_size, int max_cluster) {
   RmsNormConfig config{};
   config.segments_per_group = 1;
   config.overlap_launch = true;
   config.items_per_thread = 1;
-  // Up to 2048 vectors in one block (H200, 8192 x 16384 bfloat16: 131 us, LayerNorm 134; over two
-  // blocks 131 and 138).
+  // Up to 2048 vectors one block is at least as fast as a cluster of two.
   if (vectors <= block_vectors(4, 16)) {
     config.form = RowForm::kBlock;
     config.vectors_per_item = 4;
@@ -75,8 +74,8 @@ inline RmsNormConfig rms_norm_wide_config(std::int64_t vectors, int dtype_size, 
     config.groups = 1;
     return config;
   }
-  // Then eight vectors per thread and blocks of 256 (2048 x 65536: 132 us, 140 with four vectors);
-  // then twice the threads.
+  // Wider rows take eight vectors per thread in blocks of 256 threads, which beat four vectors, and
+  // blocks of 512 only where those do not suffice.
   config.vectors_per_item = 8;
   config.max_warps = dtype_size == 8 && vectors > kMaxGroups * block_vectors(8, 8) ? 16 : 8;
   const bool held =
@@ -114,7 +113,7 @@ inline RmsNormConfig rms_norm_config(std::int64_t rows, std::int64_t cols, int d
     config.form = RowForm::kWarp;
     config.lanes = 1;
     while (config.lanes * config.vectors_per_item < vectors) config.lanes *= 2;
-    // A GPU starts about one block per nanosecond: each must move 8 KiB to keep up with memory.
+    // Blocks launch at about one per nanosecond, so each must move 8 KiB to keep up with memory.
     config.threads = vectors == 1 ? 2 * kWarpFormThreads : kWarpFormThreads;
     const std::int64_t rows_per_block = config.threads / config.lanes;
     config.overlap_launch = rows / rows_per_block <= kOverlapBlocks ||
@@ -131,21 +130,20 @@ inline RmsNormConfig rms_norm_config(std::int64_t rows, std::int64_t cols, int d
   return config;
 }
 
-// Whether a row goes to the kernels for any layout, which have the same tree, because it is seldom
-// met: kernels of its own would be a fifth of all machine code. beside: more is read or written
-// than one result of x's dtype.
+// True for rare combinations of layout, dtype and fused input, which go to the strided kernels
+// instead (same reduction tree, same bits). Kernels of their own would add a fifth to the machine
+// code. fused_input: more than x is read, or more than one result of x's dtype is written.
 constexpr bool uses_generic_kernel(const RmsNormConfig& config, int dtype_size, bool unaligned,
                                    bool fused_input) {
   if (dtype_size == 8) return unaligned || fused_input;
   return (unaligned || fused_input) && config.form == RowForm::kStreamed;
 }
 
-// Whether a block has room for rows that wait in shared memory (parked_row.cuh): x and what is
-// beside it, and results of unaligned rows apart from both. Of four vectors a thread these are up
-// to 96 KiB; a block of 7.5 has 64, of 8.6, 8.9 and 12.0 it has 99. Others go to the kernels for
-// any layout.
-inline constexpr std::int64_t kSharedBesidesStaged =
-    5 << 9;  // what a kernel has beside them, at most
+// True if a block's shared memory holds the staged row (cuda/row/staged_row.cuh): x, the fused
+// input, and for unaligned rows the results as well. With four vectors per thread that is up to 96
+// KiB, while a block may have 64 KiB on compute capability 7.5 and 99 KiB on 8.6, 8.9 and 12.0.
+// Rows that do not fit go to the strided kernels.
+inline constexpr std::int64_t kSharedBesidesStaged = 5 << 9;  // bound on static shared memory
 constexpr bool has_room_to_stage(const RmsNormConfig& config, bool unaligned, bool fused_input,
                                  std::int64_t max_shared_bytes) {
   if (config.form != RowForm::kBlock || !fused_input) return true;
@@ -155,13 +153,11 @@ constexpr bool has_room_to_stage(const RmsNormConfig& config, bool unaligned, bo
   return kVector * arrays * (vectors + 1) + kSharedBesidesStaged <= max_shared_bytes;
 }
 
-// Whether rows of four vectors a thread, which wait in shared memory for more of them to be on
-// their way, are so few that a multiprocessor has registers for all that it works on, weights too:
-// these come with the row then, not vector by vector after its sum (H100, bfloat16, us: 64 x 12288
-// LayerNorm 4.5 and 3.3, RMSNorm 3.7 and 3.3, to float8 4.8 and 3.2, with a gate 5.3 and 4.3, with
-// a residual 5.1 and 4.5; 264 x 16384 RMSNorm 8.2 and 7.4, but LayerNorm 9.6 and 10.3; float32 264
-// x 8192 10.2 and 7.6). low register pressure: in less than 64 registers, or of float32.
-inline constexpr int kHeldThreads = 640;  // of a multiprocessor
+// True if rows of four vectors per thread are so few that the SM has registers for a row and its
+// weights: the weights are then loaded with the row, not vector by vector after its sum (64 x 12288
+// LayerNorm, bfloat16 on H100: 4.5 -> 3.3 us). With more rows staging in shared memory wins, as
+// more of them are in flight. low_register_pressure: float32, or fewer than 64 registers.
+inline constexpr int kHeldThreads = 640;  // per SM
 inline constexpr int kLowPressureHeldThreads = 1024;
 constexpr bool holds_few(const RmsNormConfig& config, std::int64_t rows, int multiprocessors,
                          bool low_register_pressure) {
@@ -171,32 +167,30 @@ constexpr bool holds_few(const RmsNormConfig& config, std::int64_t rows, int mul
                       config.threads);
 }
 
-// Whether rows leave the last quarter of the vectors that `all` virtual threads hold empty.
+// True if a row leaves the last quarter of the vectors that `all` virtual threads hold empty.
 constexpr bool is_three_quarters_full(std::int64_t vectors, int all) {
   return vectors * 2 <= all * 3;
 }
 
-// Rows that a warp's thread group does at once where they are very many (H200, LayerNorm of
-// bfloat16, 524288 x 128: 67.2 us, one at a time 75.0), from about two waves of blocks on (65536 x
-// 128: 10.3 and 11.8; 16384 x 128: 4.1 and 3.9). Three were no faster where rows are fewer (131072
-// x 128: 19.6 us, two 18.8).
+// Rows that a thread group of a warp works on at once if rows are very many: shared instructions
+// and more loads in flight (524288 x 128 LayerNorm, bfloat16 on H200: 75.0 -> 67.2 us). It pays
+// from about two waves of blocks on; three rows were no faster.
 inline constexpr int kPairRows = 2;
 inline constexpr std::int64_t kNarrowBlocks = 2 * 132 * 8;
-// blocks: with one row at a time. Lanes must hold the elements of the shift.
+// blocks: the grid at one row per thread group. The lanes must hold the elements of the shift.
 constexpr bool is_many_narrow(const RmsNormConfig& config, std::int64_t blocks) {
   return config.form == RowForm::kWarp && config.items_per_thread == 1 && blocks >= kNarrowBlocks &&
          config.lanes >= 4;
 }
 
-// Rows of clusters by blocks that stay, in groups of as many threads as a block has otherwise; not
-// where rows are few, counted by their parts (H200, LayerNorm bfloat16, us, a cluster to a row and
-// so: 512 x 32768 25.2 and 25.3, 1024 x 32768 44.2 and 38.5, 4096 x 20480 99 and 83, 4096 x 32768
-// 156 and 148, 2048 x 65536 159 and 146), nor of float32 (2048 x 32768 141 and 144).
+// Persistent clusters for very many wide rows, with kWideGroups groups of threads per block that
+// take rows in turn (4096 x 20480 LayerNorm, bfloat16 on H200: 99 -> 83 us). Few rows, counted by
+// blocks (kManyWideParts), and float32 gain nothing.
 inline constexpr int kWideVectors = 8;
 inline constexpr int kWideThreads = 256;
 inline constexpr int kWideGroups = 2;
-inline constexpr int kWideRing = 3;    // rows of a group in shared memory
-inline constexpr int kWideBiases = 6;  // vectors of a thread's bias there
+inline constexpr int kWideRing = 3;    // pipeline stages: rows of a group in shared memory
+inline constexpr int kWideBiases = 6;  // bias vectors per thread that are kept in shared memory
 inline constexpr std::int64_t kManyWideParts = 2048;
 constexpr std::int64_t wide_bytes(const RmsNormConfig& config) {
   const int vectors = kWideGroups * kWideRing * kWideVectors + kWideBiases;
@@ -206,13 +200,13 @@ constexpr bool does_wide_rows(const RmsNormConfig& config, std::int64_t rows) {
   return config.form == RowForm::kCluster && config.max_warps == 8 &&
          rows * config.blocks_per_row >= kManyWideParts;
 }
-// As few of so many clusters as do the rows in as many rounds, so that all end together.
+// The fewest clusters that need no more rounds than `clusters` do, so that all finish together.
 constexpr std::int64_t even_clusters(std::int64_t rows, std::int64_t clusters) {
   const std::int64_t rounds = ceil_div(rows, clusters * kWideGroups);
   return ceil_div(rows, rounds * kWideGroups);
 }
 
-// The same row with a thread for each virtual thread.
+// The same row with one virtual thread per thread.
 inline RmsNormConfig one_item_per_thread(RmsNormConfig config) {
   if (config.form != RowForm::kBlock) return config;
   config.threads *= config.items_per_thread;
@@ -221,7 +215,7 @@ inline RmsNormConfig one_item_per_thread(RmsNormConfig config) {
   return config;
 }
 
-// The same row in two virtual threads per thread unless rows are few.
+// The same row with two virtual threads per thread, unless there are few rows.
 inline RmsNormConfig coarsened(RmsNormConfig config, std::int64_t rows,
                                std::int64_t few = kFewVirtualThreads) {
   if (config.form != RowForm::kBlock || config.vectors_per_item != 2) return config;
@@ -233,13 +227,10 @@ inline RmsNormConfig coarsened(RmsNormConfig config, std::int64_t rows,
   return config;
 }
 
-// Whether rows that start anywhere are read and written by words of memory, or by their halves too,
-// in place of blocks that are put together: fewer instructions, but four or five times as many
-// requests (H200, bfloat16, us, out of blocks and so: RMSNorm 300 x 301 2.96 and 1.83, 64 x 4097
-// 2.90 and 2.62, but 300 x 2049 3.04 and 3.22, 1024 x 1001 3.72 and 4.06; by whole words 4096 x
-// 1002 8.98 and 7.12, 512 x 8190 9.73 and 8.42, but 1024 x 8190 13.9 and 15.1, float32 8192 x
-// 301 9.4 and 11.2; with a gate 768 x 1001 5.74 and 4.04, 8192 x 302 10.8 and 7.6).
-inline constexpr std::int64_t kFewIn4Bytes = 528 << 10;  // vectors
+// True if unaligned rows are read and written as 4- or 2-byte vectors instead of realigned 16-byte
+// ones: fewer instructions, but four or five times as many memory requests, so only small inputs
+// gain (300 x 301 RMSNorm, bfloat16 on H200: 2.96 -> 1.83 us).
+inline constexpr std::int64_t kFewIn4Bytes = 528 << 10;  // 16-byte vectors of the input
 inline constexpr std::int64_t kFewIn2Bytes = 64 << 10;
 inline constexpr std::int64_t kFewGatedIn2Bytes = 160 << 10;
 constexpr bool takes_narrow_vectors(const RmsNormConfig& config, std::int64_t rows,
@@ -247,8 +238,8 @@ constexpr bool takes_narrow_vectors(const RmsNormConfig& config, std::int64_t ro
   const std::int64_t few = whole_4_bytes ? kFewIn4Bytes : gate ? kFewGatedIn2Bytes : kFewIn2Bytes;
   return config.vectors_per_item == 2 && rows * vectors < few;
 }
-// Whether more of them go so, too, having no kernels that put blocks together in registers: those
-// of a warp, with a gate, or of float32.
+// True for larger inputs that have no kernel to realign vectors in registers: rows of at most a
+// warp, rows with a gate, and uncoarsened float32.
 inline bool uses_narrow_vectors(const RmsNormConfig& config, std::int64_t rows, int dtype_size,
                                 bool gate) {
   if (config.vectors_per_item != 2) return false;
@@ -256,20 +247,15 @@ inline bool uses_narrow_vectors(const RmsNormConfig& config, std::int64_t rows, 
          (dtype_size == 4 && coarsened(config, rows).items_per_thread == 1);
 }
 
-// The same row in as many threads as what it brings along is best shared by. A residual makes each
-// thread wait for twice the bytes, so that a block of more threads has more of them on their way
-// (H200, bfloat16, us, coarsened and not: 1024 x 4096 10.4 and 9.6, 512 x 8192 11.2 and 10.1, 1024
-// x 8192 19.2 and 18.0, 8192 x 2048 33.7 and 32.9, 1024 x 4096 float32 19.0 and 17.7; no shape of
-// 28 was slower). LayerNorm's shift and two sums cost a thread more than that (with a residual 8192
-// x 2048 34.8 and 33.1, but 16384 x 4096 128 and 133; without 512 x 5120 6.3 and 5.6, 1024 x 3072
-// 6.5 and 6.2, but 512 x 8192 7.1 and 7.6). Nor does a row of float32, whose vectors
-// hold half as many numbers, gain by folding (1024 x 4096 10.0 and 9.5, 1024 x 2048 6.3
-// and 5.9, 4096 x 1024 10.4 and 9.8, 16384 x 4096 126.3 and 125.6; of 16 bits 8192 x 8192 64.2
-// and 66.4).
+// The same row with the items per thread that suit its inputs. A residual doubles the bytes that a
+// thread waits for, so more threads keep more of them in flight (1024 x 4096 bfloat16 on H200: 10.4
+// -> 9.6 us uncoarsened). float32 gains nothing from coarsening either: its vectors hold half as
+// many numbers. LayerNorm pays for the variance shift and the second sum in every thread, so it is
+// coarsened unless rows are few.
 inline constexpr std::int64_t kFewCentred = kFewVirtualThreads * 3 / 2;
-inline constexpr int kUncoarsenedCentred = 128;  // virtual threads
-// Aligned rows with no kernel of two virtual threads a thread, but quantised beyond 512 vectors;
-// nor have those beside a gate up to there.
+inline constexpr int kUncoarsenedCentred = 128;  // virtual threads per row
+// True for aligned rows that have no kernel of two items per thread, except quantised ones of more
+// than 512 vectors. Rows of up to 512 vectors with a gate have none either.
 constexpr bool is_never_coarsened(int dtype_size, bool residual, bool centred) {
   return !centred && (residual || dtype_size == 4);
 }
@@ -284,10 +270,8 @@ inline RmsNormConfig spread_over_threads(const RmsNormConfig& config, std::int64
   return coarsened(config, rows, residual ? kFewVirtualThreads : kFewCentred);
 }
 
-// The same beside a gate: in two virtual threads per thread where the row is wide and of 16 bits,
-// which then waits in shared memory, and rows are not few (H200, bfloat16, us with a thread for
-// each and so: 8192 x 8192 105 and 95, 1024 x 8192 16.4 and 16.2, 512 x 8192 9.7 and 10.9, 1024 x
-// 5120 10.7 and 11.7; float32 16384 x 4096 205 and 191).
+// The same with a gate. Wide 16-bit rows are then staged in shared memory, and two items per thread
+// pay only with many rows (8192 x 8192 bfloat16 on H200: 105 -> 95 us, but 512 x 8192 9.7 -> 10.9).
 inline constexpr std::int64_t kFewGated = 3 * kFewVirtualThreads;
 inline RmsNormConfig spread_with_gate(const RmsNormConfig& config, std::int64_t rows,
                                       int dtype_size) {
@@ -295,29 +279,21 @@ inline RmsNormConfig spread_with_gate(const RmsNormConfig& config, std::int64_t 
   return coarsened(config, rows, dtype_size == 2 ? kFewGated : kFewVirtualThreads);
 }
 
-// The same row in one warp, several rows to a block: a GPU starts no more than a block in 0.7 ns,
-// and sums need no barrier. Not where rows are few (H200, bfloat16, us, a block to a row and so:
-// RMSNorm 512 x 1024 1.87 and 2.04, 1024 x 1024 2.71 and 2.48, 8192 x 768 10.9 and 7.8; LayerNorm
-// 2048 x 1024 4.8 and 5.9, 16384 x 1024 20.5 and 20.1; with a residual 2048 x 1024 5.8 and 6.0,
-// 4096 x 1024 10.9 and 10.2), but for LayerNorm with a quarter spared (1 x 768 1.59 and 1.45, 8192
-// x 768 10.7 and 9.0). LayerNorm with a residual gains nothing.
+// Thresholds of one_warp_per_row. One warp per row, several rows per block, needs no barrier and
+// fewer blocks, which launch at no more than one per 0.7 ns (8192 x 768 RMSNorm, bfloat16 on H200:
+// 10.9 -> 7.8 us). With few rows a block per row is faster, except for LayerNorm of rows that leave
+// the last quarter empty. LayerNorm with a residual gains nothing.
 inline constexpr std::int64_t kFewByWarps = kFewVirtualThreads / 4;
-// Four virtual warps in one: RMSNorm 65536 x 1280 86.9 and 79.8, 8192 x 1536 14.3 and 14.5,
-// LayerNorm 16384 x 1600 34.0 and 30.1, 8192 x 1536 16.3 and 16.4, 2048 x 1536 5.9 and 8.0.
+// The same for rows of four virtual warps.
 inline constexpr std::int64_t kManyByWarps = 8192;
-// Five vectors to a lane: LayerNorm 65536 x 1152 87.3 and 78.5 (of six vectors one in four would be
-// empty), RMSNorm 8192 x 1152 12.0 and 11.7, with a residual 65536 x 1280 165.5 and 157.7, where
-// six are no faster than a block (65536 x 1536 187.4 and 189.0). RMSNorm gains with fewer rows
-// (2048 x 1152 4.65 and 3.98, but 1024 x 1536 3.03 and 3.40).
+// The same for rows of five vectors per lane; with six, one vector in four would be empty. RMSNorm
+// gains with fewer rows than LayerNorm (2048 x 1152, bfloat16 on H200: 4.65 -> 3.98 us).
 inline constexpr std::int64_t kManyOfFive = 2048;
 constexpr bool takes_five_vectors(std::int64_t vectors) {
   return vectors > 4 * 32 && vectors <= 5 * 32;
 }
 
-// Quantised rows, whose instructions count, sooner (H200, bfloat16 to float8, scales of rows, a
-// block to a row and so: 65536 x 1152 93 and 63, 65536 x 768 49.5 and 41.9, 8192 x 576 10.8
-// and 7.2, 4096 x 1536 9.1 and 8.2, float32 8192 x 320 10.7 and 6.0; but 1024 x 768 3.1 and 3.9,
-// float32 4096 x 768 6.3 and 7.2).
+// The same for quantised rows: they are instruction-bound, so they gain with fewer rows.
 inline constexpr std::int64_t kFewQuantised = kFewVirtualThreads * 3 / 4;
 
 inline RmsNormConfig by_warps(RmsNormConfig config, std::int64_t rows, std::int64_t vectors,

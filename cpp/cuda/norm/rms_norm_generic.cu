@@ -15,16 +15,16 @@ struct GenericNormParams {
   GenericNormProblem problem;
   Heads heads;
   A weight_offset;
-  A inverse_cols, eps;  // this and what follows: set_rstd
+  A inverse_cols, eps;  // set by set_rstd, like the following members
   SafeRange<A> trusted;
   double exact_eps;
   int sqrt_eps_exponent;
-  int threads;  // of a row
+  int threads;  // per row
   int rows_per_block;
 };
 
-// What is normalised of one row: x, x + residual or x * silu(gate). The first quads of a thread are
-// in registers, all of them on their way at once; wider rows are read again where they are needed.
+// The numbers of one row before the norm: x, x + residual or x * silu(gate). A thread loads its
+// first quads into registers, all at once; the rest of wider rows is read again in every pass.
 template <class A>
 class NormRow {
   using Params = GenericNormParams<A>;
@@ -85,8 +85,8 @@ class NormRow {
   Quad<A> held_[kHeldQuads];
 };
 
-// (scale * value - mean - correction) * rstd is a normal number; scale: a power of two, 1 unless
-// sums of squares would overflow or underflow.
+// Maps a row to its result: (scale * value - mean - correction) * rstd. The scale is a power of
+// two, 1 unless sums of squares would overflow or underflow.
 template <class A>
 struct RowStatistics {
   A scale, mean, correction, rstd;
@@ -94,7 +94,7 @@ struct RowStatistics {
   __device__ A deviation(A value) const { return product(value, scale) - mean - correction; }
 };
 
-// The mean and the sum of squares about it, of values times a power of two.
+// The mean of the scaled row and its sum of squared deviations.
 template <class A>
 __device__ A squares_of(const GenericNormParams<A>& p, const NormRow<A>& row, RowThreads& threads,
                         RowStatistics<A>& of) {
@@ -115,7 +115,7 @@ __device__ A squares_of(const GenericNormParams<A>& p, const NormRow<A>& row, Ro
   });
   if (!p.problem.centred) return threads.reduce(sums.b, Sum());
   const Pair<A> all = threads.reduce(sums, Sum());
-  of.correction = all.a * p.inverse_cols;  // what rounding took from the mean
+  of.correction = all.a * p.inverse_cols;  // the rounding error of the mean
   return all.b - all.a * of.correction;
 }
 
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(tuning::kGenericThreads)
   const int thread = static_cast<int>(threadIdx.x);
   const std::int64_t row =
       std::int64_t{blockIdx.x} * p.rows_per_block + (p.rows_per_block > 1 ? thread / p.threads : 0);
-  if (row >= problem.rows) return;  // a warp; blocks of one row are as many as rows
+  if (row >= problem.rows) return;  // a whole warp; blocks of one row are as many as rows
   RowThreads threads{p.threads, p.rows_per_block > 1 ? thread % p.threads : thread, 0};
   const std::int64_t cols = problem.cols, head = p.heads.of(row);
 

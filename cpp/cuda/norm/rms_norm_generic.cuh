@@ -3,8 +3,8 @@
 #pragma once
 
 // Rows of any dtype, stride and width for the generic norms: quads of four neighbouring columns,
-// whose dtype is a run-time branch that all threads take alike. A thread has quads that are
-// `threads` apart, so that loads of neighbours join.
+// whose dtype is a uniform run-time branch. A thread's quads are `threads` apart, so that
+// neighbouring threads' loads coalesce.
 #include <cstdint>
 
 #include "core/rows.hpp"
@@ -26,7 +26,7 @@ struct Quad {
   A at[kQuad];
 };
 
-// A quad as it is stored. Where A is float no array is float64.
+// A quad as it is stored. No array is float64 if A is float.
 template <class A>
 struct RawQuad {
   uint4 vectors[sizeof(A) / 4];
@@ -35,10 +35,10 @@ struct RawQuad {
 // One row of an array.
 template <class Byte>
 struct GenericRow {
-  Byte* first;          // element
-  std::int64_t stride;  // of columns
+  Byte* first;          // first element
+  std::int64_t stride;  // between columns
   DType dtype;
-  bool is_vectored;  // quads are aligned vectors of neighbours
+  bool is_vectored;  // quads are aligned vectors
 };
 
 __device__ inline int size_of(DType dtype) {
@@ -77,8 +77,8 @@ __device__ inline A number_at(const char* at, DType dtype) {
   }
 }
 
-// To float, so that a second rounding to 16 bits gives what one would: what was cut off is kept in
-// the last bit.
+// Rounds to odd: an inexact float gets its last bit set, so that rounding it once more to 16 bits
+// gives the same as a single rounding.
 __device__ inline float to_narrower(float value) { return value; }
 __device__ inline float to_narrower(double value) {
   const float cut = __double2float_rz(value);
@@ -99,8 +99,8 @@ __device__ inline void store_number(char* at, DType dtype, A value) {
   }
 }
 
-// Quads of `count` elements that are no vector: out of line, or each use would be four loads for
-// each dtype.
+// Quads of `count` elements that cannot be loaded as a vector. Out of line, because each use
+// inlines to four loads per dtype.
 template <class A>
 static __device__ __noinline__ Quad<A> elements_of(const char* first, std::int64_t stride,
                                                    DType dtype, std::int64_t count) {
@@ -120,7 +120,7 @@ static __device__ __noinline__ void store_elements(char* first, std::int64_t str
   }
 }
 
-// What a load brings: a vector as it is stored, or numbers where there is none.
+// Loads a quad: the stored vector as it is, or numbers if it cannot be loaded as a vector.
 template <class A, class Byte>
 __device__ inline bool is_vector(const GenericRow<Byte>& row, std::int64_t col, std::int64_t cols) {
   return row.is_vectored && col + kQuad <= cols && (sizeof(A) == 8 || row.dtype != DType::kFloat64);
@@ -158,7 +158,7 @@ __device__ inline Quad<A> widened(const uint4& words) {
   for (int i = 0; i < kQuad; ++i) quad.at[i] = static_cast<A>(numbers.at[i]);
   return quad;
 }
-// Of a fetch of the same row and column.
+// The numbers of a fetch() of the same row and column.
 template <class A, class Byte>
 __device__ inline Quad<A> numbers_of(const RawQuad<A>& raw, const GenericRow<Byte>& row,
                                      std::int64_t col, std::int64_t cols) {
@@ -183,7 +183,7 @@ __device__ inline uint2 narrowed(const Quad<A>& quad) {
   const uint4 words = pack<T>(numbers);
   return {words.x, words.y};
 }
-// Each number is rounded once.
+// Stores a quad; each number is rounded once.
 template <class A>
 __device__ inline void write(const GenericRow<char>& row, std::int64_t col, std::int64_t cols,
                              const Quad<A>& quad) {
@@ -209,7 +209,7 @@ __device__ inline void write(const GenericRow<char>& row, std::int64_t col, std:
   }
 }
 
-// Rounded to a dtype and back.
+// The quad rounded to a dtype and back.
 template <class A>
 __device__ inline Quad<A> rounded_to(const Quad<A>& quad, DType dtype) {
   if (dtype == DType::kFloat64) return quad;
@@ -253,7 +253,7 @@ __device__ inline Quad<A> silu_of_quad(const Quad<A>& z) {
   for (int i = 0; i < kQuad; ++i) quad.at[i] = silu<A>(z.at[i], sigmoid<A>(z.at[i]));
   return quad;
 }
-// Of the elements that the row has; term(i) of element i.
+// The sum over the elements that the row has; term(i) is that of element i.
 template <class A, class Term>
 __device__ inline A sum_of_quad(std::int64_t left, Term term) {
   A terms[kQuad];
@@ -262,7 +262,7 @@ __device__ inline A sum_of_quad(std::int64_t left, Term term) {
   return sum_by_halves(terms);
 }
 
-// weight + offset, the offset alone without a weight, or ones.
+// The factor of the result: weight + offset, or without a weight the offset; 1 if not present().
 template <class A>
 class FactorRow {
  public:
@@ -283,11 +283,11 @@ class FactorRow {
   std::int64_t cols_;
 };
 
-// The threads of a row: a warp, or a block.
+// The threads of a row: one warp, or the whole block.
 struct RowThreads {
   int count;
-  int rank;   // of this one
-  int round;  // of reductions
+  int rank;   // of this thread
+  int round;  // of reductions so far
 
   template <class Value, class Combine>
   __device__ Value reduce(Value value, Combine combine) {

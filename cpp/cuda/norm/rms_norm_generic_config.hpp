@@ -2,20 +2,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Launch configuration of the generic norms: a pure function of the shape, which fixes the tree of
-// every sum.
+// Launch configuration of the generic norms: a pure function of the shape, which fixes the
+// reduction tree of every sum.
 #include <algorithm>
 #include <cstdint>
 
 namespace membound::cuda::tuning {
 
-// Quads of four columns that a thread has in registers; gradients have sums of columns there, too.
+// Quads (four neighbouring columns) that a thread keeps in registers. Gradients hold fewer, because
+// they keep column sums in registers, too.
 inline constexpr int kGenericQuads = 4;
 inline constexpr int kGenericGradientQuads = 2;
-inline constexpr int kGenericThreads = 512;  // of a row, at most; wider rows are read again
+inline constexpr int kGenericThreads = 512;  // per row, at most; wider rows are read again
 inline constexpr int kGenericWarp = 32;
 
-// Threads of a row: whole warps that hold it.
+// Threads per row: the whole warps that hold it, `held` quads per thread.
 inline int generic_threads(std::int64_t cols, int held) {
   const std::int64_t quads = (cols + 3) / 4;
   const std::int64_t warps = (quads + held * kGenericWarp - 1) / (held * kGenericWarp);
@@ -23,24 +24,24 @@ inline int generic_threads(std::int64_t cols, int held) {
 }
 
 struct GenericConfig {
-  int threads;         // of a row
-  int rows_per_block;  // above 1 only where a warp has a row
+  int threads;         // per row
+  int rows_per_block;  // above 1 only if a row takes one warp
   std::int64_t blocks;
 };
 inline GenericConfig generic_config(std::int64_t rows, std::int64_t cols) {
   constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;
   const int threads = generic_threads(cols, kGenericQuads);
-  // More rows in a block where a grid of four each would be too large.
+  // Rows per block grow where four rows each would exceed the grid limit.
   const int warps = rows <= 4 * kMostBlocks ? 4 : kGenericThreads / kGenericWarp;
   const int each = threads == kGenericWarp ? warps : 1;
   return {threads, each, (rows + each - 1) / each};
 }
 
-// Blocks that stay for rows of one head: enough for a GPU of 132 multiprocessors with 512 threads
-// each, and few enough that their partial sums are a small part of the traffic.
+// Persistent blocks per head: enough to fill a GPU of 132 SMs with 512 threads each, and few enough
+// that their partial sums are a small part of the traffic.
 struct GenericBackwardConfig {
   int threads;
-  int partial_rows;  // blocks of a head
+  int partial_rows;  // blocks per head
 };
 inline GenericBackwardConfig generic_backward_config(std::int64_t rows, std::int64_t cols,
                                                      std::int64_t heads, bool sums) {

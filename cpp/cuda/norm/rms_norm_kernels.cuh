@@ -7,17 +7,17 @@
 
 namespace membound::cuda {
 
-// Where the result of the norm goes: to out.
+// The epilogue of the plain norm: it stores the result to out. An epilogue also says how many
+// exchange rounds it needs and whether residual_out is written before it.
 struct StoreResult {
   template <class Accumulate>
   using Params = RmsNormParams<Accumulate>;
-  static constexpr int kRounds = 0;  // of the exchange between blocks, beside those of the norm
-  static constexpr bool kAfterSum = false;  // whether residual_out is written first
-  static constexpr bool kStridedVectorsPerItem =
-      true;  // whether a segment may have any number of vectors
+  static constexpr int kRounds = 0;  // rounds of the exchange between blocks, on top of the norm's
+  static constexpr bool kAfterSum = false;  // whether residual_out is written before the result
+  static constexpr bool kStridedVectorsPerItem = true;  // any number of vectors per segment
   static constexpr bool kQuantises = false;
 
-  // Chunk i of the held row is make<plain>(i). kSide: as for HeldTile::put.
+  // Vector i of the held row is make<plain>(i). kSide: as for HeldTile::store_vectors.
   template <int kSide, class T, class Tile, class Row, class Make>
   static __device__ void put(const Params<accumulate_t<T>>&, const Tile& tile, const Row& row,
                              bool plain, Make make) {
@@ -28,7 +28,8 @@ struct StoreResult {
     plain ? put_as.template operator()<true>() : put_as.template operator()<false>();
     tile.flush(row.out());
   }
-  // What writes a segment of a streamed row, whose vector v at index `at` is make(v, at).
+  // Returns a function that writes a segment of a streamed row, whose vector v is make(v, at), `at`
+  // being its index in the row.
   template <class T, class Tile, class Row, class Result>
   static __device__ auto stream(const Params<accumulate_t<T>>&, Tile& tile, const Row& row,
                                 Result) {
@@ -43,7 +44,8 @@ template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Ce
 __device__ __noinline__ void rescale(const typename Epilogue::template Params<accumulate_t<T>>& p,
                                      bool plain, int first_block = 0);
 
-// The row of one thread group, from its only read to its only write.
+// One row of a thread group, read once and written once: run() normalises it from one-pass sums and
+// falls back to run_scaled() where those may have overflowed, underflowed or cancelled.
 template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Centring kCentring,
           class Epilogue>
 class HeldRow {
@@ -54,7 +56,8 @@ class HeldRow {
   using Rounds = RoundsOf<kCentring>;
   static constexpr int kVectors = Tile::kVectors;
   static constexpr bool kAdd = kFusedInput == FusedInput::kResidual;
-  // Heads are narrow; others of theirs take the kernels of unaligned rows.
+  // Aligned kernels know heads only where rows share a warp; wider rows with heads take the kernels
+  // of unaligned rows.
   static constexpr bool kHeads = kAccess != Access::kAligned || ThreadGroup::kSplitRows;
   using Row = NormRow<T, kAccess, kFusedInput>;
   static constexpr bool kStagesRow =
@@ -62,16 +65,14 @@ class HeldRow {
   using Held =
       std::conditional_t<kStagesRow, StagedVectors<T, ThreadGroup, kAccess, kFusedInput, kCentring>,
                          RegisterVectors<T, ThreadGroup, kAccess, kFusedInput>>;
-  // Chunks whose code is side by side, and whose weights are asked for at once: of staged ones as
-  // few as keep them to the registers of min_blocks.
+  // Vectors that are unrolled together; kWeights: whose weights are loaded together. Both are small
+  // for staged rows, to stay within the registers that min_blocks allows.
   static constexpr int kUnroll = kStagesRow ? 1 : kVectors;
-  // More results than registers should hold wait for their scale there, too.
+  // Results that do not fit registers are staged in shared memory until their scale is known.
   static constexpr bool kStagesResults = kStagesRow && Epilogue::kQuantises && kVectors > 6;
   static constexpr bool kMayCentre = kCentring != Centring::kNever;
-  // Aligned rows that are centred ask for those of the next vector while they work on one, where a
-  // thread has many (H200, LayerNorm: 8192 x 16384 129.2 to 127.3 us, float32 270 to 261, 512 x
-  // 32768 25.6 to 24.7; two vectors of two virtual threads 1024 x 4096 7.2 to 7.5, 16384 x
-  // 1024 19.3 to 20.4).
+  // Long centred rows load the weight and bias of the next vector while they work on this one. Rows
+  // of few vectors per thread are slower that way.
   static constexpr bool kAhead = kStagesRow && ThreadGroup::kVectorsPerItem > 2 &&
                                  kAccess == Access::kAligned&& kCentring == Centring::kAlways;
   static constexpr int kWeights = kAhead        ? 2
@@ -91,8 +92,8 @@ class HeldRow {
     const auto index = [&](int i) { return tile_.index(i); };
     Held held(row_, tile_);
     held.fetch(p_, thread_group_.lane);
-    // Early weights hide their latency behind the reduction (H200, 1024 x 4096: 6.06 to 5.60 us; 1
-    // x 4096: 2.16 to 1.51; 4096 x 32768: 148 to 138).
+    // Loads of the weights are issued before the reduction, which hides their latency (1 x 4096 on
+    // H200: 2.16 -> 1.51 us).
     uint4 weights[kWeights], biases[kWeights];
     const auto load_weights = [&] {
       if constexpr (kAhead) {
@@ -103,11 +104,12 @@ class HeldRow {
       }
       asm volatile("" ::: "memory");  // else the compiler sinks the loads below the reduction
     };
-    // Shifted rows have two blocks of each vector in registers at first.
+    // Unaligned rows in registers need two aligned vectors for each of theirs until they are
+    // realigned, so their weights are loaded after that.
     constexpr bool kBeforeVectors = kStagesRow || kAccess != Access::kUnaligned;
     if constexpr (kBeforeVectors) load_weights();
-    // What the shift is made of is asked for while the row is on its way, or, by threads that hold
-    // its blocks, after it. Behind start() the compiler of PTX sinks it below the wait.
+    // Staged rows load the elements of the variance shift while their copies are in flight; after
+    // start() ptxas would sink these loads below the wait.
     typename Row::Vector first[kShiftVectors<T>];
     if constexpr (kStagesRow) {
       if (is_centred<kCentring>(p_)) {
@@ -129,8 +131,8 @@ class HeldRow {
       variance_shift = shift_from<T>(p_, [&](int i) { return first[i].numbers(p_); });
     }
     if constexpr (!kBeforeVectors) load_weights();
-    // Biases are as many registers more, which staged rows do not have, nor float32's (16384 x
-    // 4096: 131 to 136 us).
+    // Early biases double the registers for parameters, which neither staged rows nor float32 have
+    // to spare (float32 16384 x 4096 with them: 131 -> 136 us).
     constexpr bool kEarlyBiases =
         !kStagesRow && kCentring == Centring::kAlways && (kVectors <= 2 || sizeof(T) == 2);
     if constexpr (kEarlyBiases) {
@@ -178,8 +180,8 @@ class HeldRow {
     if constexpr (kAdd && !Epilogue::kAfterSum) store_sum(numbers);
   }
 
-  // The redo of a row whose plain sums left the trusted range. It reads the row again, so that the
-  // common path keeps its registers. Rows of the same warp come along with `plain`.
+  // The overflow-safe path. It reads the row again, so that the common path need not keep it; rows
+  // of the same warp that need no redo come along with `plain`.
   __device__ void run_scaled(bool plain) {
     const auto numbers = [&](int i) {
       return cold_vector<T, kAccess, kFusedInput>(p_, tile_.row(), tile_.index(i)).numbers(p_);
@@ -202,7 +204,7 @@ class HeldRow {
       }
     }
     if (tile_.first_thread()) row_.template store_statistics<kCentring>(scale);
-    uint4 sums[kAdd ? kVectors : 1];  // before out may overwrite what they are made of
+    uint4 sums[kAdd ? kVectors : 1];  // before out may overwrite its inputs
     if constexpr (kAdd) {
 #pragma unroll 1
       for (int i = 0; i < kVectors; ++i) sums[i] = pack<T>(numbers(i));
@@ -229,8 +231,8 @@ class HeldRow {
     tile_.flush(row_.residual_out());
   }
 
-  // The sum of squares of the row, whose i-th vector is numbers(i), from one pass over it; sets its
-  // mean. sound: see is_far_from_shift.
+  // The sum of squares of the row, whose i-th vector is numbers(i), from one pass over it; sets the
+  // mean. in_range: see moments_from_shifted_sums.
   template <int kUnroll, class OfVector>
   __device__ Accumulate squares_at_once(Scale& scale, Accumulate variance_shift, int round,
                                         int exchange, OfVector numbers, bool& in_range) const {
@@ -257,7 +259,7 @@ class HeldRow {
     return is_far_from_shift<T>(scale, sums, p_.inverse_cols, in_range);
   }
 
-  // The sum of squares of the scaled row, in two passes; sets its mean first.
+  // The sum of squares of the scaled row, in two passes; sets the mean first.
   template <int kUnroll, class OfVector>
   __device__ Accumulate squares_of(Scale& scale, int round, int exchange, OfVector numbers) const {
     const auto over_row = [&](int i, auto of) {
@@ -300,7 +302,7 @@ class HeldRow {
   AffineParameters<T, kAccess, kCentring> columns_;
 };
 
-// Out of line, so that the common path stays short and keeps its registers.
+// The overflow-safe path, out of line so that the common path stays short and keeps its registers.
 template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Centring kCentring,
           class Epilogue>
 __device__ __noinline__ void rescale(const typename Epilogue::template Params<accumulate_t<T>>& p,
@@ -310,11 +312,11 @@ __device__ __noinline__ void rescale(const typename Epilogue::template Params<ac
       .run_scaled(plain);
 }
 
-// One row per thread group, read once. A block does threads / lanes rows (WarpThreadGroup), one row
-// (BlockThreadGroup) or a part of one (ClusterThreadGroup). Shared memory: the sums of the warps,
-// staged rows, and the results of unaligned rows. Limited by memory: few threads with several
-// independent 16-byte loads each, many blocks per SM, so that some load while others store. Only
-// rows with nothing beside them are held to the registers that this takes.
+// A block works on threads / lanes rows (WarpThreadGroup), one row (BlockThreadGroup) or a part of
+// one (ClusterThreadGroup), and reads each once. Shared memory holds the warps' sums, staged rows,
+// and the results of unaligned rows. Limited by memory bandwidth: few threads with several
+// independent 16-byte loads each and many blocks per SM, so that some load while others store.
+// min_blocks caps registers for that; with a fused input only SmallBlockThreadGroup is capped.
 template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Centring kCentring,
           class Epilogue>
 __global__ void __launch_bounds__(ThreadGroup::kMaxThreads,

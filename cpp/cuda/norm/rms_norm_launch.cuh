@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// From a problem to a launch for one storage type, way to read rows and form of the op. Aligned
-// rows, aligned rows that are centred, unaligned and strided rows are translation units of their
-// own (rms_norm_<form>.cu), so that they compile side by side.
+// From a problem to a launch, for one storage type, access mode and form of the op. Each form
+// (aligned, centred, unaligned, strided ...) is a translation unit of its own, rms_norm_<form>.cu,
+// so that they compile in parallel.
 #include <cmath>
 #include <type_traits>
 
@@ -78,7 +78,7 @@ void set_params(RmsNormParams<accumulate_t<T>>& p, const RmsNormProblem& problem
   p.overlap_launch = config.overlap_launch;
 }
 
-// launch_as<ThreadGroup>(shape) of rows that go by their spans (bulk_row.cuh).
+// Calls launch_as<ThreadGroup>(shape) for rows that go through the bulk pipeline.
 template <class LaunchAs>
 void launch_spans(const tuning::BulkConfig& config, LaunchAs launch_as) {
   const LaunchShape shape{.blocks = config.blocks,
@@ -88,36 +88,35 @@ void launch_spans(const tuning::BulkConfig& config, LaunchAs launch_as) {
                                : launch_as.template operator()<BlockThreadGroup<1, 16>>(shape);
 }
 
-// Whether x is all that is read and one result of its dtype what is written.
+// True if x is the only input and one result of its dtype the only output.
 template <FusedInput kFusedInput, class Epilogue>
 inline constexpr bool is_plain =
     kFusedInput == FusedInput::kNone && std::is_same_v<Epilogue, StoreResult>;
 
-// Whether rows have kernels that take several of them to a block (by_warps).
+// Whether there are kernels of one row per warp, several rows per block (one_warp_per_row).
 template <class T, Access kAccess, FusedInput kFusedInput, Centring kCentring, class Epilogue>
 inline constexpr bool kTakesWarps =
     kAccess == Access::kAligned && sizeof(T) < 8 &&
     (kFusedInput == FusedInput::kNone || (kFusedInput == FusedInput::kResidual &&
                                           !Epilogue::kQuantises && kCentring != Centring::kAlways));
 
-// Whether very many narrow rows take half of the lanes. Others wait for memory (H100, bfloat16 of
-// 80 columns with a residual 135 and 136 us, to codes 119 and 121; float32 of 96 134 and 136, a
-// gate 197 and 200).
+// Whether very many narrow rows use half the lanes with twice the items per thread, which saves
+// instructions; the other kernels are limited by memory.
 template <class T, Access kAccess, FusedInput kFusedInput, Centring kCentring, class Epilogue>
 inline constexpr bool kCoarsensLanes =
     kAccess == Access::kAligned && sizeof(T) < 8 &&
     (kCentring != Centring::kNever ||
      (kFusedInput != FusedInput::kResidual && (Epilogue::kQuantises || sizeof(T) == 2)));
 
-// Whether few rows of four vectors a thread have kernels that hold them in registers. Of float32
-// with a residual they were slower (H100, 1 x 5120: 2.5 and 3.1 us).
+// Whether the few rows of four vectors per thread have kernels that hold them in registers. float32
+// with a residual is slower that way (1 x 5120 on H100: 2.5 -> 3.1 us).
 template <class T, Access kAccess, FusedInput kFusedInput, class Epilogue>
 inline constexpr bool kHoldsFew =
     kAccess == Access::kAligned &&
     (sizeof(T) == 2 ? !Epilogue::kQuantises || kFusedInput == FusedInput::kNone
                     : sizeof(T) == 4 && kFusedInput == FusedInput::kNone);
 
-// Whether the GPU has room for such blocks.
+// Launches the persistent clusters of rms_norm_wide.cuh; false if their blocks do not fit the GPU.
 template <class T>
 bool launch_wide_rows(const RmsNormParams<accumulate_t<T>>& p, const tuning::RmsNormConfig& config,
                       int device, StreamView stream) {
@@ -128,7 +127,8 @@ bool launch_wide_rows(const RmsNormParams<accumulate_t<T>>& p, const tuning::Rms
       .shared_bytes = static_cast<std::size_t>(tuning::wide_bytes(config)),
       .overlap_launch = true,
   };
-  constexpr std::size_t kFusedInput = 8 << 10;  // at most: sums, barriers and pivots of the groups
+  // Upper bound on sums, mbarriers and variance shifts of the groups
+  constexpr std::size_t kFusedInput = 8 << 10;
   if (shape.shared_bytes + kFusedInput > max_shared_bytes(device)) return false;
   const int clusters = resident_clusters<rms_norm_wide_kernel<T>>(shape, device);
   if (clusters == 0) return false;
@@ -137,8 +137,8 @@ bool launch_wide_rows(const RmsNormParams<accumulate_t<T>>& p, const tuning::Rms
   return true;
 }
 
-// Very many rows that share a warp: whether there are kernels for them. shape: of one row to a
-// thread group.
+// Launches very many narrow rows; false if there are no kernels for them. shape: that of one row
+// per thread group.
 template <class T, Access kAccess, FusedInput kFusedInput, Centring kCentring, class Epilogue>
 bool launch_many_narrow(const typename Epilogue::template Params<accumulate_t<T>>& p,
                         const tuning::RmsNormConfig& config, LaunchShape shape, int device,
@@ -169,11 +169,11 @@ bool launch_many_narrow(const typename Epilogue::template Params<accumulate_t<T>
           shape, stream, device, p);
       return true;
     };
-    bool fits = true;  // groups of columns are neighbours' vectors
+    bool fits = true;  // a group of columns must not exceed a thread group's lanes
     if constexpr (Epilogue::kQuantises) fits = p.group_vectors <= config.lanes / 2;
     if (three_quarters_full && fits) return coarsened.template operator()<3>();
-    // The largest magnitude is one more sum (H100, 128 and 512 columns of bfloat16 55.3 and 53.5
-    // us, 56.8 and 53.1, but 131072 x 64 9.8 and 10.3; with a residual 118.6 and 120.0).
+    // Quantised rows reduce the largest magnitude as well, so they gain from half the lanes unless
+    // lanes are few (512 columns, bfloat16 on H100: 56.8 -> 53.1 us).
     if constexpr (Epilogue::kQuantises) {
       if (fits && config.lanes >= 8) return coarsened.template operator()<4>();
     }
@@ -181,7 +181,7 @@ bool launch_many_narrow(const typename Epilogue::template Params<accumulate_t<T>
   return false;
 }
 
-// The kernels that a config asks for, whose results go to Epilogue.
+// Launches the kernel that a config asks for. Epilogue: where the results go, e.g. StoreResult.
 template <class T, Access kAccess, FusedInput kFusedInput, Centring kCentring, class Epilogue>
 class NormRowsLaunch {
   using Accumulate = accumulate_t<T>;
@@ -189,15 +189,15 @@ class NormRowsLaunch {
   using RowForm = tuning::RowForm;
   static constexpr int kRounds = RoundsOf<kCentring>::kCount + Epilogue::kRounds;
   static constexpr bool kPlainRows = kAccess == Access::kAligned && is_plain<kFusedInput, Epilogue>;
-  // Element by element a row is not worth a kernel for each way to hold it. uses_generic_kernel()
-  // leaves no unaligned row that is streamed, nor one with anything beside it.
+  // Strided rows share one kernel for all forms. uses_strided_kernel() sends streamed rows that are
+  // unaligned or have a fused input there.
   static constexpr bool kAnyRow = kAccess == Access::kStrided;
   static constexpr bool kStreams = kAnyRow || kPlainRows;
-  // Kernels of their own for rows in warps that leave a quarter of their vectors empty.
+  // Rows of a warp that leave the last quarter of their vectors empty have kernels of their own.
   static constexpr bool kThreeQuartersFull =
       kPlainRows && sizeof(T) < 8 && kCentring == Centring::kAlways;
-  // With a residual rows of 16 bits take 61 registers, which leave room for two blocks (H200, us:
-  // 9760 x 5376 110.5 and 98.8, 8544 x 6144 104.5 and 99.0, 464 x 5376 7.3 and 6.7).
+  // 16-bit rows with a residual take 61 registers, at which only two blocks fit an SM; these
+  // kernels are capped for three (9760 x 5376 on H200: 110.5 -> 98.8 us).
   static constexpr bool kHasSmall = kAccess == Access::kAligned && sizeof(T) == 2 &&
                                     kFusedInput == FusedInput::kResidual && !Epilogue::kQuantises &&
                                     kCentring == Centring::kNever;
@@ -237,7 +237,8 @@ class NormRowsLaunch {
     } else if (config_.form == RowForm::kWarp && config_.items_per_thread > 1) {
       warps();
     } else if (config_.form == RowForm::kWarp) {
-      if constexpr (kAccess != Access::kUnaligned) held<WarpThreadGroup>();  // they go by words
+      // Unaligned rows use narrow vectors instead.
+      if constexpr (kAccess != Access::kUnaligned) held<WarpThreadGroup>();
     } else if constexpr (kAnyRow && Epilogue::kStridedVectorsPerItem) {
       streamed<0, 16>();
     } else if (config_.form == RowForm::kBlock) {
@@ -260,7 +261,7 @@ class NormRowsLaunch {
     launch<rms_norm_row_kernel<T, ThreadGroup, kAccess, kFusedInput, kForm, Epilogue>>(
         parked, stream_, device_, p_);
   }
-  // A kernel for each answer where several vectors of a unaligned row are held.
+  // Unaligned rows of several vectors per thread are compiled centred and not.
   template <class ThreadGroup>
   void held_unaligned() const {
     p_.centred ? held<ThreadGroup, Centring::kAlways>() : held<ThreadGroup, Centring::kNever>();
@@ -302,7 +303,7 @@ class NormRowsLaunch {
   }
   void block() const {
     if constexpr (kAnyRow) {
-      // Where any number of vectors is taken, rows of one block are streamed with one group.
+      // With kAnySegmentLength rows of one block are streamed as a single group.
       if constexpr (!Epilogue::kStridedVectorsPerItem) {
         config_.vectors_per_item == 4 ? held<BlockThreadGroup<1, 16, 4>>()
                                       : held<BlockThreadGroup<1, 16>>();
@@ -312,7 +313,7 @@ class NormRowsLaunch {
         held_unaligned<BlockThreadGroup<1, 16, 4>>();
       } else if (config_.items_per_thread == 2) {
         held_unaligned<BlockThreadGroup<2, 16>>();
-      } else if constexpr (sizeof(T) == 2) {  // float goes by words
+      } else if constexpr (sizeof(T) == 2) {  // float32 uses narrow vectors
         held<BlockThreadGroup<1, 16>>();
       }
     } else if (config_.vectors_per_item == 4) {
@@ -358,8 +359,8 @@ class NormRowsLaunch {
   const LaunchShape shape_;
 };
 
-// What rms_norm_<form>.cu instantiates for each dtype: in one unit, whose machine code, nearly the
-// same for two of them, is compressed together.
+// What rms_norm_<form>.cu instantiates for each dtype, all in one unit: the machine code of two
+// dtypes is nearly the same and compresses well together.
 using NormLaunch = void(const RmsNormProblem&, const tuning::RmsNormConfig&, const RowSplit&, int,
                         StreamView);
 template <class T, Access kAccess, FusedInput kFusedInput, Centring kCentring>

@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// LayerNorm of very many narrow rows that are aligned, without options.
+// LayerNorm of very many narrow rows that are aligned and without options.
 #include "cuda/row/pair.cuh"
 
 namespace membound::cuda {
 
-// The rows of a block, two to a thread group.
+// The rows of a block, two per thread group.
 template <class T, bool kThreeQuartersFull>
 class NarrowRows {
   static constexpr Centring kCentring = Centring::kAlways;
@@ -20,7 +20,7 @@ class NarrowRows {
   static constexpr int kRows = RowsOfThreadGroup::kRows;
   static constexpr int kPlaces = RowsOfThreadGroup::kPlaces;
   static constexpr int kColumns =
-      WarpThreadGroup::kVectorsPerItem;  // vectors of them that a lane needs
+      WarpThreadGroup::kVectorsPerItem;  // affine vectors that a lane needs
 
  public:
   __device__ explicit NarrowRows(const Params& p) : p_(p), pair_(p), columns_(p, 0) {}
@@ -47,7 +47,7 @@ class NarrowRows {
   }
 
  private:
-  // What of a second vector is in the row: all or nothing.
+  // Whether the second vector is in the row: aligned rows have all of it or nothing.
   struct Tail {
     bool there;
     __device__ void cut(Numbers<T>&) const {}
@@ -57,11 +57,12 @@ class NarrowRows {
     }
   };
 
-  // What a thread group counts the i-th row of the pair from.
+  // The first_block with which a thread group of rescale() gets row i of its pair: the row that
+  // block (2 * blockIdx.x + i) would have at one row per thread group.
   static __device__ int first_block(int i) {
     return static_cast<int>(blockIdx.x) * (1 - kRows) - i;
   }
-  // The vector of a place, and its row.
+  // The index of the vector in a place, and the row of the pair that it belongs to.
   __device__ int index(int place) const { return place < kRows ? pair_.lane() : pair_.second(); }
   __device__ int of_pair(int place) const {
     return kThreeQuartersFull && place == kRows ? pair_.upper() : place % kRows;
@@ -71,8 +72,8 @@ class NarrowRows {
     return pair_.row(of_pair(place)) < p_.rows && (place < kRows || has_second());
   }
 
-  // Zeros where there is none. The first vectors last, which the pivots wait for: the compiler
-  // moved the load of another behind those (H100, 80 columns of bfloat16: 69 to 78 us).
+  // Zero past the row. The first vectors, needed for the variance shift, are loaded last, else the
+  // compiler delays the other loads behind the shift (80 columns on H100: 69 -> 78 us).
   __device__ void fetch(Vectors& held) const {
 #pragma unroll
     for (int place = kPlaces - 1; place >= 0; --place) {
@@ -98,11 +99,10 @@ class NarrowRows {
   AffineParameters<T, Access::kAligned, kCentring> columns_;
 };
 
-// A block does two rows for each of its thread groups, all of them asked for at once. Registers
-// hold the weight and the bias. Limited by instructions: for a row alone those around its vectors
-// were as many as those on them (H200, 128 columns of bfloat16: 387 for two vectors, 300 with two
-// rows). Registers: in four places 64 of them spill, 72 do not; seven blocks are faster than six
-// (H200, bfloat16, 524288 x 128, 67.3 and 71.8 us).
+// A block works on two rows per thread group, all of whose loads are in flight at once. Weight and
+// bias are in registers; there is no shared memory. Limited by instructions: at one row per thread
+// group, those around a row's vectors were as many as those on them. The launch bounds allow 72
+// registers for four vectors per lane, which spill at 64; seven blocks per SM are faster than six.
 template <class T, bool kThreeQuartersFull>
 __global__ void __launch_bounds__(tuning::kWarpFormThreads, kThreeQuartersFull ? 8 : 7)
     rms_norm_narrow_kernel(const __grid_constant__ RmsNormParams<accumulate_t<T>> p) {

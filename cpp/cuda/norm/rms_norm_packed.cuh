@@ -2,13 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Norms of many narrow rows that start anywhere, without gaps and without options.
+// Norms of many narrow, unaligned rows without options and without gaps between them, through the
+// packed tiles of cuda/row/packed_tile.cuh.
 #include "cuda/norm/rms_norm_packed_vectors.cuh"
 #include "cuda/row/pair.cuh"
 
 namespace membound::cuda {
 
-// The rows of a block, two to a thread group.
+// The rows of a block, two per thread group.
 template <class T, FusedInput kFusedInput, Centring kCentring, bool kThreeQuartersFull>
 class PackedRows {
   using Accumulate = accumulate_t<T>;
@@ -30,7 +31,7 @@ class PackedRows {
     const int row_bytes = (pair_.in_block(1) - pair_.in_block(0)) * cols() * kSize;
     behind_[0] = 0;
     behind_[1] = row_bytes;
-    // Where there is no second vector the first is read again.
+    // Lanes without a second vector read their first again.
     const int to_second = last_ > 0 ? (second - pair_.lane()) * kVectorBytes : 0;
     behind_[kRows] = to_second + (kThreeQuartersFull && pair_.upper() && last_ > 0 ? row_bytes : 0);
     if constexpr (!kThreeQuartersFull) behind_[kRows + 1] = to_second + row_bytes;
@@ -59,7 +60,8 @@ class PackedRows {
   __device__ PackedVectors<T> vectors(const PackedPiece<T>& piece) const {
     return piece.vectors(cols(), (pair_.in_block(0) * cols() + pair_.lane() * kPack<T>)*kSize);
   }
-  // What of a vector's numbers, or elements, is in the row, by how many are.
+  // Masks for the elements of a vector that are in the row, indexed by their number. Centred rows
+  // mask the numbers, others the stored elements.
   using Mask = std::conditional_t<kCentred, Accumulate, T>;
   struct Masks {
     std::uint32_t words[kPack<T> * sizeof(Mask) / 4];
@@ -68,7 +70,7 @@ class PackedRows {
     __shared__ alignas(kVectorBytes) Masks masks[kPack<T> + 1];
     return masks;
   }
-  // What of a second vector is in the row.
+  // How many elements of the second vector are in the row.
   struct Tail {
     int elements;
     __device__ void cut(Numbers<T>& x) const {
@@ -90,7 +92,7 @@ class PackedRows {
           first_bytes({~0u, ~0u, ~0u, ~0u}, bytes - i * kVectorBytes);
     }
   }
-  // Chunks of weights, and behind them of biases.
+  // Vectors of the weight, followed by those of the bias.
   static constexpr int kColumns = WarpThreadGroup::kVectorsPerItem * kWarpLanes;
   static __device__ uint4* columns() {
     __shared__ uint4 columns[(kCentred ? 2 : 1) * kColumns];
@@ -125,7 +127,7 @@ class PackedRows {
     load(pieces, held);
     Scale scales[kRows + 1];
     const unsigned again = pair_.take_scales(held, scales, Tail{last_});
-    __syncthreads();  // all have been read: results go there
+    __syncthreads();  // all sources are read; results overwrite them
     if constexpr (kFusedInput == FusedInput::kResidual) {
       const auto sum = [&](int place) { return pack<T>(held[place].numbers(p_)); };
       const PackedVectors<T> to = vectors(pieces.result(1));
@@ -145,7 +147,7 @@ class PackedRows {
                                scales + (kThreeQuartersFull ? kRows : 0));
   }
 
-  // Not centred, with zeros behind the row.
+  // Rows that are not centred are zero-padded here; centred ones are cut as deviations (Tail).
   __device__ void load(const Pieces& pieces, Vectors& held) const {
 #pragma unroll
     for (int array = 0; array < Pieces::kSources; ++array) {
@@ -162,7 +164,7 @@ class PackedRows {
       }
     }
   }
-  // make(place) for kCount places, of which `count` elements are in the row.
+  // Stores make(place) for kCount places, `count` elements of each being in the row.
   template <int kFirst, int kCount, class Make>
   __device__ void put(const PackedVectors<T>& to, int count, Make make) const {
     int behind[kCount];
@@ -174,7 +176,7 @@ class PackedRows {
     }
     to.store(behind, results, count);
   }
-  // All of one index; scales: one for each place.
+  // Stores the results of kCount places, which share a vector index; scales: one per place.
   template <int kFirst, int kCount>
   __device__ void put_result(const PackedVectors<T>& to, int index, int count, const Vectors& held,
                              const Scale* scales) const {
@@ -194,13 +196,13 @@ class PackedRows {
   const Params& p_;
   const RowsOfThreadGroup pair_;
   int last_;             // elements of the row in the second vector
-  int behind_[kPlaces];  // bytes from the first place
+  int behind_[kPlaces];  // byte offsets from the first place
 };
 
-// A block does two rows for each of its thread groups. Shared memory: the pieces, which become the
-// results, the weight and the bias. Limited by memory, LayerNorm by instructions. Registers: with a
-// residual or a gate 64 of them spill, and six blocks are faster (H200, bfloat16, 396312 x 127 with
-// a residual: 98 us, 118).
+// A block works on two rows per thread group. Shared memory holds the packed tiles, which the
+// results overwrite, the weight and the bias. Limited by memory bandwidth; LayerNorm by
+// instructions. With a fused input the kernel spills at 64 registers, and six blocks per SM are
+// faster than eight (396312 x 127 bfloat16 with a residual on H200: 118 -> 98 us).
 template <class T, FusedInput kFusedInput, Centring kCentring, bool kThreeQuartersFull>
 __global__ void __launch_bounds__(tuning::kWarpFormThreads,
                                   kFusedInput == FusedInput::kNone ? 8 : 6)

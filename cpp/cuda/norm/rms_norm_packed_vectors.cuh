@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The pieces that a block of rms_norm_packed.cuh works on, and the redo of a row there.
+// The packed tiles of a block of rms_norm_packed.cuh, and the overflow-safe path of its rows.
 #include "cuda/norm/rms_norm_kernels.cuh"
 #include "cuda/row/packed_tile.cuh"
 
@@ -11,10 +11,10 @@ namespace membound::cuda {
 template <class Accumulate>
 struct RmsNormPackedParams : RmsNormParams<Accumulate> {
   int piece_rows;
-  int piece_places;  // vectors of shared memory for each array
+  int piece_places;  // vectors of shared memory per array
 };
 
-// A block's pieces. Results go where x and the residual were.
+// The packed tiles of a block, one per array. Results overwrite x and the residual there.
 template <class T, FusedInput kFusedInput>
 class PackedPieces {
   using Params = RmsNormPackedParams<accumulate_t<T>>;
@@ -46,7 +46,7 @@ class PackedPieces {
   std::int64_t first_;
 };
 
-// The result of a row that is done again, to its place in shared memory.
+// The epilogue of the overflow-safe path: stores the result to the tile in shared memory.
 template <FusedInput kFusedInput>
 struct StoreInPiece {
   template <class Accumulate>
@@ -74,7 +74,7 @@ struct StoreInPiece {
   }
 };
 
-// Rows of the same warp come along with `plain`.
+// The overflow-safe path of a row. Rows of the same warp that need no redo come along with `plain`.
 template <class T, FusedInput kFusedInput, Centring kCentring>
 __device__ __noinline__ void rescale_packed(const RmsNormPackedParams<accumulate_t<T>>& p,
                                             std::int64_t row, bool plain) {

@@ -19,7 +19,7 @@ void launch_rms_norm_quant_bulk(const RmsNormQuantProblem& problem,
                                 const tuning::BulkConfig& config, const tuning::RmsNormConfig& row,
                                 int device, StreamView stream);
 
-// Of all but the codes.
+// The access that all arrays but the quantised result allow.
 template <class T>
 RowAccess<T> access_of_numbers(const RmsNormQuantProblem& problem) {
   const RmsNormProblem& norm = problem.norm;
@@ -38,8 +38,8 @@ RowAccess<T> access_of(const RmsNormQuantProblem& problem) {
   return access;
 }
 
-// How rows go by the span of the codes: in no blocks where they do not. Others go element by
-// element.
+// The bulk pipeline's configuration, by the aligned span of the quantised result; blocks is 0 if it
+// does not take the rows. The others are read element by element.
 template <class T>
 tuning::BulkConfig bulk_config(const RmsNormQuantProblem& problem, int device) {
   const RmsNormProblem& norm = problem.norm;

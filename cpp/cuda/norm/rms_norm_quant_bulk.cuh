@@ -2,15 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Quantised norms of many rows that start anywhere, with one scale for each or for all
-// (bulk_row.cuh).
+// Quantised norms of many unaligned rows through the bulk pipeline, with one or per-row scales.
 #include "cuda/norm/rms_norm_bulk.cuh"
 #include "cuda/norm/rms_norm_quant_epilogue.cuh"
 
 namespace membound::cuda {
 
-// What becomes of a row: codes, by units of as many bytes as a vector has elements, and
-// residual_out, which has a span of its own.
+// The epilogue: stores the quantised row, in units of as many bytes as a vector has elements, and
+// residual_out, which has an aligned span of its own.
 template <class T, class ThreadGroup, FusedInput kFusedInput>
 class BulkCodes {
   using Accumulate = accumulate_t<T>;
@@ -21,9 +20,9 @@ class BulkCodes {
 
  public:
   using Epilogue = QuantiseResult<Access::kStrided>;
-  static constexpr int kBarriers = 1;  // of the largest magnitude
+  static constexpr int kBarriers = 1;  // for the largest magnitude
 
-  // Of every gridDim-th row.
+  // For every gridDim.x-th row.
   __device__ BulkCodes(const Params& p, const ThreadGroup& thread_group, std::int64_t row,
                        std::int64_t step)
       : p_(p),
@@ -76,8 +75,8 @@ class BulkCodes {
       for (int v = 0; v < kVectorsPerItem; ++v)
         largest[0] = larger_or_nan(largest[0], largest_of(v, y[v]));
     }
-    // Once for each row, whoever wants it: without a barrier between, rows of a scale of their own
-    // took 5 % longer (H200, 16384 x 4097 103 and 109 us, one scale 90 and 83).
+    // Also with a static scale: without this barrier between rows the kernel for scales per row
+    // takes 5 % longer (16384 x 4097 on H200: 103 -> 109 us).
     largest[0] = thread_group_.reduce_part(largest, turn, LargestOrNan());
     if (p_.static_scale != nullptr) return *p_.static_scale;
     const float scale = dynamic_scale(largest[0], p_.quantised_dtype, p_.scale_upper_bound);
@@ -111,12 +110,12 @@ class BulkCodes {
 
   const Params& p_;
   const ThreadGroup& thread_group_;
-  std::uint64_t at_;  // of unit 0 of this thread
+  std::uint64_t at_;  // unit 0 of this thread
   Units units_;
   BulkResult<T, kVectorsPerItem, 1> residual_out_;
 };
 
-// As rms_norm_bulk_kernel, with a second barrier for each row.
+// As rms_norm_bulk_kernel, with a second barrier per row.
 template <class T, class ThreadGroup, FusedInput kFusedInput>
 __global__ void __launch_bounds__(ThreadGroup::kMaxThreads,
                                   tuning::kBulkThreads / ThreadGroup::kMaxThreads)

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The result of a norm on its way to one byte per element: rounded to storage as the norm alone
-// would write it, scaled by the largest magnitude of its row or group of columns, quantised.
+// The quantising epilogue: rounds the result to storage as the norm alone would, scales it by the
+// largest magnitude of its row or group of columns, and quantises it to one byte per element.
 #include <type_traits>
 
 #include "cuda/norm/rms_norm_kernels.cuh"
@@ -14,21 +14,21 @@ namespace membound::cuda {
 struct QuantParams {
   void* quantised;
   std::int64_t quantised_row_stride;
-  const float* static_scale;  // null: dynamic
+  const float* static_scale;  // null: dynamic scales
   float* scale;
   std::int64_t scale_row_stride;
   std::int64_t scale_col_stride;
-  int group_vectors;  // that share a scale; 0: the row
+  int group_vectors;  // vectors that share a scale; 0: the whole row
   float scale_upper_bound;
   DType quantised_dtype;
 };
-// FusedInput each other for RmsNormParams' reason.
+// The members for quantisation are adjacent and come first, for the reason given at RmsNormParams.
 template <class Accumulate>
 struct RmsNormQuantParams : QuantParams, RmsNormParams<Accumulate> {
   RowArray quantised_array, scale_array;
 };
 
-// The largest magnitude of a vector. Two 16-bit ones are compared at once, where the GPU can.
+// The largest magnitude of a vector, or NaN. From 8.0 on two 16-bit numbers are compared at once.
 template <class T>
 __device__ inline accumulate_t<T> largest_or_nan(const uint4& vector) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -53,7 +53,7 @@ __device__ inline accumulate_t<T> largest_or_nan(const uint4& vector) {
   return largest;
 }
 
-// One row of quantised results and its scales.
+// One quantised row and its scales.
 template <class T, Access kAccess>
 class QuantisedRow {
   using Accumulate = accumulate_t<T>;
@@ -71,7 +71,7 @@ class QuantisedRow {
     scale_[group * p_.scale_col_stride] = scale;
   }
 
-  // Chunk `index` of the row, with the inverse of its scale.
+  // Stores vector `index` of the row, multiplied by the inverse of its scale.
   __device__ void store(int index, const uint4& vector, Accumulate inverse) const {
     store(index, codes_of(p_.quantised_dtype, unpack<T>(vector).at, inverse));
   }
@@ -98,11 +98,11 @@ class QuantisedRow {
   }
 
   const Params& p_;
-  std::uint64_t out_;  // nvcc 13.0 takes a pointer here for one to local memory in streamed rows
+  std::uint64_t out_;  // an integer: nvcc 13.0 takes a pointer here for local memory
   float* scale_;
 };
 
-// One vector, for what is seldom done or slow anyway.
+// Stores one vector; out of line for rarely executed or slow code.
 template <class T, Access kAccess>
 __device__ __noinline__ void cold_store(const RmsNormQuantParams<accumulate_t<T>>& p,
                                         std::int64_t row, int index, uint4 vector,
@@ -110,9 +110,9 @@ __device__ __noinline__ void cold_store(const RmsNormQuantParams<accumulate_t<T>
   QuantisedRow<T, kAccess>(p, row).store(index, vector, inverse);
 }
 
-// The largest of each group of columns, from that of a vector in every thread of a block: lanes
-// beside each other hold vectors beside each other, and a group is a power of two of them. One of
-// 64 vectors, of float64 alone, is the warps 2 n and 2 n + 1 of kVectors * warps.
+// The largest magnitude of each group of columns, from that of every vector of a block.
+// Neighbouring lanes hold neighbouring vectors, and a group is a power of two of them. A group of
+// 64 vectors, which only float64 has, spans the warps 2 n and 2 n + 1 of kVectors * warps.
 template <int kVectors, class Value>
 __device__ inline void largest_of_groups(Value (&largest)[kVectors], int group_vectors) {
   const int lanes = group_vectors < kWarpLanes ? group_vectors : kWarpLanes;
@@ -128,7 +128,7 @@ __device__ inline void largest_of_groups(Value (&largest)[kVectors], int group_v
     __shared__ Value of_warps[kMaxWarps * kVectors];
     const int warps = static_cast<int>(blockDim.x) / kWarpLanes;
     const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
-    __syncthreads();  // those of the time before have been read
+    __syncthreads();  // the previous call's values have been read
     if (threadIdx.x % kWarpLanes == 0) {
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) of_warps[i * warps + warp] = largest[i];
@@ -145,10 +145,9 @@ template <Access kAccess>
 struct QuantiseResult {
   template <class Accumulate>
   using Params = RmsNormQuantParams<Accumulate>;
-  static constexpr int kRounds = 1;        // for the largest magnitude
-  static constexpr bool kAfterSum = true;  // fewer vectors in registers
-  static constexpr bool kStridedVectorsPerItem =
-      false;  // a group of columns may be in several vectors
+  static constexpr int kRounds = 1;                      // for the largest magnitude
+  static constexpr bool kAfterSum = true;                // keeps fewer vectors in registers
+  static constexpr bool kStridedVectorsPerItem = false;  // a column group may span vectors
   static constexpr bool kQuantises = true;
   static constexpr int kRound = RoundsOf<Centring::kNever>::kCount;
 
@@ -163,7 +162,7 @@ struct QuantiseResult {
     const auto hold_as = [&]<bool kPlain>() {
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
-        y[i] = make.template operator()<kPlain>(i);  // without a branch around it
+        y[i] = make.template operator()<kPlain>(i);  // no branch around make()
         if (tile.index(i) >= p.vectors) y[i] = zeros;
       }
     };
@@ -176,7 +175,7 @@ struct QuantiseResult {
         p, to, tile.row(), scale, [&](int i) { return tile.index(i); }, y, tile.active());
   }
 
-  // The same of vectors that wait where they were staged.
+  // The same for results that are staged in shared memory.
   template <int kSide, class T, class Tile, class Held, class Make>
   static __device__ void store_staged_row(const Params<accumulate_t<T>>& p, const Tile& tile,
                                           const Held& held, bool plain, Make make) {
@@ -211,7 +210,7 @@ struct QuantiseResult {
     }
   }
 
-  // As StoreResult::stream: one pass more for the largest magnitude of the row.
+  // As StoreResult::stream, with another pass for the largest magnitude of the row.
   template <class T, class Tile, class Row, class Result>
   static __device__ auto stream(const Params<accumulate_t<T>>& p, Tile& tile, const Row& row,
                                 Result result) {
@@ -240,8 +239,8 @@ struct QuantiseResult {
   static __device__ float scale_for(const Params<Accumulate>& p, Accumulate largest) {
     return dynamic_scale(largest, p.quantised_dtype, p.scale_upper_bound);
   }
-  // The scale of the whole row, from its largest magnitude, which largest() finds; 1 where groups
-  // have their own.
+  // The scale of the whole row: static, or from the largest magnitude, which largest() computes. 1
+  // if groups have their own.
   template <class Accumulate, class To, class Tile, class Largest>
   static __device__ float scale_of_row(const Params<Accumulate>& p, const To& to, const Tile& tile,
                                        Largest largest) {
@@ -251,7 +250,7 @@ struct QuantiseResult {
     if (tile.first_thread()) to.store_scale(0, scale);
     return scale;
   }
-  // scale: of the whole row, where groups have none of their own.
+  // scale: that of the whole row; unused if groups have their own.
   template <bool kCold, class T, int kVectors, class Index>
   static __device__ void store(const Params<accumulate_t<T>>& p, const QuantisedRow<T, kAccess>& to,
                                std::int64_t row, float scale, Index index,
@@ -282,7 +281,7 @@ struct QuantiseResult {
       for (int i = 0; i < kVectors; ++i) {
         cold_store<T, kAccess>(p, row, index(i), y[i], inverse[i]);
       }
-    } else {  // the kind of codes is asked for once
+    } else {  // one branch on the quantised dtype for all vectors
       const auto store_as = [&]<DType kDType>() {
 #pragma unroll
         for (int i = 0; i < kVectors; ++i) to.template store_as<kDType>(index(i), y[i], inverse[i]);

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// From a problem to a launch for one storage type and way to read rows; aligned and strided rows of
-// each type are instantiated in rms_norm_quant_rows.cu.
+// From a problem to a launch, for one storage type and access mode; rms_norm_quant_rows.cu
+// instantiates aligned and strided rows of each type.
 #include "cuda/norm/rms_norm_launch.cuh"
 #include "cuda/norm/rms_norm_quant_epilogue.cuh"
 #include "cuda/row/bulk_config.hpp"

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What both rms_norm kernels share: parameters and the arithmetic of one vector.
+// Parameters and per-vector arithmetic that all rms_norm kernels share.
 #include <cstdint>
 
 #include "core/layout.hpp"
@@ -20,9 +20,10 @@
 
 namespace membound::cuda {
 
-// Rounds of the exchange between the blocks of a row. First what it takes to know the sum of
-// squares: that sum, or two sums about a shift. Where it is not trusted, the largest magnitude,
-// then of the scaled row the sum, or its mean, the sum and the rest of the mean.
+// Rounds of the exchange between the blocks of a row. The first give the sum of squares: one sum,
+// or for centred rows two sums about the variance shift. If the result is not trusted, a round for
+// the largest magnitude follows, then the scaled row's: its sum of squares, or its mean, sum of
+// squares and the mean's correction.
 template <Centring kCentring>
 struct RoundsOf {
   static constexpr int kScaledLargest = kCentring == Centring::kNever ? 1 : 2;
@@ -30,8 +31,8 @@ struct RoundsOf {
   static constexpr int kCount = kScaledMoments + (kCentring == Centring::kNever ? 1 : 3);
 };
 
-// Constant memory is cold at every launch, one line after the other: what an aligned row needs
-// comes first and close together.
+// Parameters of the norm kernels. Constant memory is cold at every launch and comes line by line,
+// so the members that an aligned row needs are first and close together.
 template <class Accumulate>
 struct RmsNormParams {
   const void* x;
@@ -43,38 +44,38 @@ struct RmsNormParams {
   std::int64_t x_row_stride;
   std::int64_t out_row_stride;
   std::int64_t rstd_row_stride;
-  int vectors;             // of a row
-  int lanes;               // of a row, where several share a warp
-  int blocks_per_row;      // the cluster
-  int groups;              // of a row, summed one by one
+  int vectors;             // per row
+  int lanes;               // per row, where several rows share a warp
+  int blocks_per_row;      // cluster size
+  int groups;              // per row, summed in order
   int segments_per_group;  // where the row is read twice
   bool overlap_launch;
   bool round_before_weight;
   bool plain;    // a weight of x's dtype, no offset, one rounding; a bias of x's dtype or none
-  bool centred;  // kRunTime
+  bool centred;  // for Centring::kRunTime
   std::int64_t cols;
-  std::int64_t group_elements;  // of a row of several groups
+  std::int64_t group_elements;  // per group, where a row has several
   Accumulate inverse_cols;
   Accumulate eps;
-  SafeRange<Accumulate> trusted;  // sums of squares outside are redone scaled
+  SafeRange<Accumulate> trusted;  // sums of squares outside take the overflow-safe path
   AffineArray<Accumulate> bias;
   Accumulate* mean;  // null: not wanted
   std::int64_t mean_row_stride;
   Heads heads;
   bool norm_before_gate;
-  const void* fused_input;  // the residual or the gate; null: none
+  const void* fused_input;  // residual or gate; null: none
   void* residual_out;
   std::int64_t fused_input_row_stride;
   std::int64_t residual_out_row_stride;
   int sqrt_eps_exponent;
-  int vectors_per_item;  // vectors of a virtual thread
+  int vectors_per_item;  // of a virtual thread
   double exact_eps;
   RowArray x_array, out_array, mean_array, rstd_array, fused_input_array, residual_out_array;
 };
 
-// What makes a row's numbers its results: (x * scale - mean - correction) * rstd, with scale 1 for
-// every common row. Storage as wide as the sums needs the mean in two parts: where it is far
-// above the spread, the rounding of one would be seen.
+// Maps a row to its result: (x * scale - mean - correction) * rstd; scale is 1 except on the
+// overflow-safe path. If storage is as wide as the accumulator, the mean needs two parts: a mean
+// far above the row's spread would otherwise show its rounding error.
 template <class Accumulate>
 struct RowScale {
   Accumulate scale = 1;
@@ -85,8 +86,8 @@ struct RowScale {
 template <class T>
 inline constexpr bool kCorrectsMean = sizeof(T) >= 4;
 
-// The end of a scaled row. Nothing is left of one that is the same number throughout, and the
-// scaled eps may be out of range: it goes on unscaled.
+// Sets the rstd of a scaled row. A constant row has no deviations, and its scaled eps may be out of
+// range, so it goes on unscaled.
 template <class Accumulate, Centring kCentring>
 __device__ inline void settle(const RmsNormParams<Accumulate>& p, RowScale<Accumulate>& row,
                               Accumulate scaled_sum, int exponent) {
@@ -99,12 +100,12 @@ __device__ inline void settle(const RmsNormParams<Accumulate>& p, RowScale<Accum
   }
 }
 
-// One vector of a row as it was read: x, and what is beside it.
+// One vector of a row as it was read: x and the fused input.
 template <class T, FusedInput kFusedInput>
 struct SourceVector {
   uint4 parts[kFusedInput == FusedInput::kNone ? 1 : 2];
 
-  // What is normalised.
+  // The numbers that are normalised.
   __device__ Numbers<T> numbers(const RmsNormParams<accumulate_t<T>>& p) const {
     Numbers<T> x = unpack<T>(parts[0]);
     if constexpr (kFusedInput == FusedInput::kResidual) {
@@ -119,7 +120,7 @@ struct SourceVector {
   }
 };
 
-// The gate of a result that it comes after, whose product with the weight may have been rounded.
+// Applies a gate that follows the norm; round_before_weight: after rounding the weighted result.
 template <class T, FusedInput kFusedInput>
 __device__ inline void pass_gate(const RmsNormParams<accumulate_t<T>>& p, Numbers<T>& y,
                                  const uint4& gate) {
@@ -145,7 +146,8 @@ __device__ inline Numbers<T> deviations(Numbers<T> x, const RowScale<accumulate_
   return x;
 }
 
-// of(deviations) of one vector, for sums that run over the end of the row: nothing is added there.
+// of(deviations) of one vector, for sums. Elements past the end of the row count as zero: padding
+// that was centred would not.
 template <class T, Access kAccess, Centring kCentring, class Of>
 __device__ inline auto of_deviations(const RmsNormParams<accumulate_t<T>>& p,
                                      const Numbers<T>& numbers,
@@ -153,7 +155,7 @@ __device__ inline auto of_deviations(const RmsNormParams<accumulate_t<T>>& p,
   Numbers<T> x = deviations<T, kCentring>(numbers, row);
   if constexpr (kCentring == Centring::kNever) {
     return of(x);
-  } else if constexpr (kAccess == Access::kAligned) {  // whole vectors
+  } else if constexpr (kAccess == Access::kAligned) {  // rows are whole vectors
     const auto sums = of(x);
     return index < p.vectors ? sums : decltype(of(x))(0);
   } else {
@@ -167,15 +169,16 @@ __device__ inline auto of_deviations(const RmsNormParams<accumulate_t<T>>& p,
   }
 }
 
-// sum / count to the last bit but rarely: rows of one number then have that mean exactly.
+// sum / count with one correction step, almost always correctly rounded: a constant row then has
+// that mean exactly.
 template <class Accumulate>
 __device__ inline Accumulate mean_of(Accumulate sum, Accumulate count, Accumulate inverse_count) {
   const Accumulate mean = sum * inverse_count;
   const Accumulate better = fma(fma(-mean, count, sum), inverse_count, mean);
-  return better == better ? better : mean;  // a mean of inf makes the rest NaN
+  return better == better ? better : mean;  // false for a mean of inf, where the step gives NaN
 }
 
-// Of the elements of a row those that one of its groups has.
+// The number of elements of a row that one of its groups holds.
 template <class Accumulate>
 __device__ inline Accumulate group_count(const RmsNormParams<Accumulate>& p, int group) {
   const std::int64_t left = p.cols - group * p.group_elements;
@@ -183,9 +186,9 @@ __device__ inline Accumulate group_count(const RmsNormParams<Accumulate>& p, int
   return held > 0 ? static_cast<Accumulate>(held) : Accumulate(0);
 }
 
-// The moments of a row from those of its groups, in order: means, sums of squared deviations from
-// them, and rests of means (Chan, Golub and LeVeque 1983). Returns the sum of squares and sets the
-// mean.
+// Merges the moments of a row's groups, in order (Chan, Golub and LeVeque 1983): means, sums of
+// squared deviations from them, and corrections of the means. Returns the sum of squares and sets
+// the row's mean.
 template <class T>
 __device__ inline accumulate_t<T> merge_groups(const RmsNormParams<accumulate_t<T>>& p,
                                                const accumulate_t<T>* means,
@@ -215,15 +218,14 @@ __device__ inline accumulate_t<T> merge_groups(const RmsNormParams<accumulate_t<
   });
 }
 
-// What a vector of deviations adds: they and their squares.
+// The sums of a vector of deviations and of their squares.
 template <class T>
 __device__ inline Pair<accumulate_t<T>> sums_of(const Numbers<T>& x) {
   return {sum<T>(x), sum_of_squares<T>(x)};
 }
 
-// The moments of a row, or of a group of it, from the sum of its `count` elements: sets the mean of
-// `row` and returns the sum of squared deviations. reduce(of) sums of(deviations) over the
-// elements.
+// Two-pass moments of a row or of one of its groups: sets the mean of `row` from the sum of the
+// `count` elements and returns the sum of squared deviations. reduce(of) sums of(deviations).
 template <class T, class Reduce>
 __device__ inline accumulate_t<T> take_moments(RowScale<accumulate_t<T>>& row,
                                                accumulate_t<T> total, accumulate_t<T> count,
@@ -240,7 +242,7 @@ __device__ inline accumulate_t<T> take_moments(RowScale<accumulate_t<T>>& row,
   }
 }
 
-// The weight and the bias beside the vectors of a row.
+// The affine parameters, weight and bias, of a row's vectors.
 template <class T, Access kAccess, Centring kCentring>
 class AffineParameters {
   using Params = RmsNormParams<accumulate_t<T>>;
@@ -249,14 +251,14 @@ class AffineParameters {
   __device__ AffineParameters(const Params& p, std::int64_t head)
       : p_(p), weight_(p.weight, p.vectors, p.cols, head), bias_(p.bias, p.vectors, p.cols, head) {}
 
-  // Issue the loads of the weight and, where rows are always centred, of the bias. kPlain: they are
-  // known to be of x's dtype, and there is a weight.
+  // Issue the loads of the weight and, if rows are always centred, of the bias. kPlain: both are
+  // known to have x's dtype, and there is a weight.
   __device__ uint4 load(int index) const { return weight_.load(index); }
   template <bool kPlain = false, int kCount, class Index>
   __device__ void load(uint4 (&weights)[kCount], Index index) const {
     weight_.template load<false, kPlain>(weights, index);
   }
-  // Where rows are always centred: no bias until load_bias finds one.
+  // Sets the biases of always-centred rows to -0, which load_bias overwrites if there is a bias.
   template <int kCount>
   __device__ void clear_bias(uint4 (&biases)[kCount]) const {
     if constexpr (kCentring == Centring::kAlways) {
@@ -270,7 +272,7 @@ class AffineParameters {
       bias_.template load<false, kPlain>(biases, index);
     }
   }
-  // Both of one vector; bias: cleared before.
+  // Both of one vector; the bias must have been cleared before.
   template <bool kPlain = false>
   __device__ void load_at(uint4& weight, uint4& bias, int index) const {
     uint4 weights[1] = {weight}, biases[1] = {bias};
@@ -286,8 +288,8 @@ class AffineParameters {
     return bias[0];
   }
 
-  // One vector of the result; bias: what load_bias gave. kPlain: without the options, whose
-  // branches cost a tenth of the instructions.
+  // One vector of the result; bias: from load_bias. kPlain leaves out the options, whose branches
+  // cost a tenth of the instructions.
   template <bool kPlain>
   __device__ Numbers<T> normalised(const Numbers<T>& numbers, const RowScale<accumulate_t<T>>& row,
                                    const uint4& weight, const uint4& bias, int index) const {
@@ -319,14 +321,14 @@ class AffineParameters {
   AffineReader<T, kAccess> bias_;
 };
 
-// Blocks per multiprocessor that the registers of a held row are held to; 0: the compiler's choice.
+// Blocks per SM for __launch_bounds__, which caps the registers of a held row; 0: no cap.
 template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Centring kCentring>
 constexpr int min_blocks() {
   if (std::is_same_v<ThreadGroup, SmallBlockThreadGroup>) return 3;
   if (kFusedInput != FusedInput::kNone || kAccess == Access::kStrided || ThreadGroup::kSharesWarp)
     return 0;
   if (sizeof(T) == 8 && ThreadGroup::kStagesRow) return 0;
-  if (ThreadGroup::kVectorsPerItem > 2 && !ThreadGroup::kStagesRow) return 0;  // rows are few
+  if (ThreadGroup::kVectorsPerItem > 2 && !ThreadGroup::kStagesRow) return 0;  // only for few rows
   const bool centred = kCentring != Centring::kNever;
   if (ThreadGroup::kClusters) return kAccess == Access::kUnaligned ? 2 : 5;
   constexpr int kThreads = ThreadGroup::kMaxThreads;
@@ -334,7 +336,7 @@ constexpr int min_blocks() {
     return ThreadGroup::kStagesRow ? (centred ? 768 : 1024) / kThreads : 0;
   if (ThreadGroup::kVectorsPerItem > 2) return 1536 / kThreads;
   if (ThreadGroup::kItemsPerThread == 1) return kThreads == 256 ? (centred ? 5 : 6) : 0;
-  // Four vectors: centred ones of 16 bits are staged, and of float32 fit 64 registers.
+  // Rows of four vectors per thread: centred 16-bit rows are staged, and float32 fits 64 registers.
   return centred ? (sizeof(T) == 2 && ThreadGroup::kStagesRow ? 1280 : 1024) / kThreads : 0;
 }
 

@@ -2,28 +2,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The mean of a row and its squares about that from one pass.
+// Mean and centred sum of squares of a row from one pass: shifted-data variance.
 #include "cuda/norm/rms_norm_row.cuh"
 
 namespace membound::cuda {
 
-// A row is centred in one pass: sums of x - shift and of its square, where the shift, the mean of
-// the row's first elements, is near the mean of the row. Read by every thread: the same bits. With
-// 8 of them one of 16,000 rows of normal numbers was too far from it (is_far_from_shift), with 16
-// it is one of 70 million: a row that is redone holds up the whole launch (H200, 65536 x 128
-// bfloat16: 13.7 us with 8).
+// Centred rows are read once: they sum x - shift and its square, where the shift is the mean of the
+// row's first elements and thus near the row's mean. Every thread gets the same bits. With 16
+// elements one in 70 million rows of normal numbers is out of range (moments_from_shifted_sums) and
+// takes the overflow-safe path; with 8 it was one in 16,000, and one such row delays the launch.
 template <class T>
 inline constexpr int kShiftElements = sizeof(T) <= 4 ? 16 : 8;
 template <class T>
 inline constexpr int kShiftVectors =
     kShiftElements<T> > kPack<T> ? kShiftElements<T> / kPack<T> : 1;
-// What the sum of the first elements is multiplied by.
+// The factor from the sum of the first elements to their mean.
 template <class T>
 __device__ inline accumulate_t<T> shift_share(const RmsNormParams<accumulate_t<T>>& p) {
   constexpr int kElements = kShiftElements<T>;
   return p.cols >= kElements ? accumulate_t<T>(1) / kElements : p.inverse_cols;
 }
-// From the numbers(i) of the first vectors.
+// The variance shift from the row's first vectors, numbers(i).
 template <class T, class OfVector>
 __device__ inline accumulate_t<T> shift_from(const RmsNormParams<accumulate_t<T>>& p,
                                              OfVector numbers) {
@@ -32,8 +31,8 @@ __device__ inline accumulate_t<T> shift_from(const RmsNormParams<accumulate_t<T>
   for (int i = 0; i < kShiftVectors<T>; ++i) sums[i] = sum_by_halves(numbers(i).at);
   return sum_by_halves(sums) * shift_share<T>(p);
 }
-// The same where `lanes` of a warp hold the vectors, each those that are so many apart: numbers(i)
-// of the i-th of this one.
+// The same for `lanes` lanes of a warp that hold the first vectors: numbers(i) is this lane's i-th
+// vector, `lanes` vectors behind the one before it.
 template <class T, class OfVector>
 __device__ inline accumulate_t<T> shift_from_lanes(const RmsNormParams<accumulate_t<T>>& p,
                                                    int lanes, OfVector numbers) {
@@ -51,7 +50,7 @@ __device__ inline accumulate_t<T> shift_from_lanes(const RmsNormParams<accumulat
   }
   return sum_by_halves(sums) * shift_share<T>(p);
 }
-// The same of rows that have them all, number(i) of element i, by whole warps.
+// The same by whole warps, for rows of at least kShiftElements elements; number(i) is element i.
 template <class T, class OfElement>
 __device__ inline accumulate_t<T> shift_by_lanes(OfElement number) {
   constexpr int kElements = kShiftElements<T>;
@@ -68,7 +67,7 @@ __device__ inline accumulate_t<T> variance_shift_of(const RmsNormParams<accumula
   return shift_from<T>(p, [&](int i) { return row.load_alike(i); });
 }
 
-// What one vector adds to the sums about the shift, which row.mean is.
+// The sums of one vector about the variance shift, which is in row.mean.
 template <class T, Access kAccess, Centring kCentring>
 __device__ inline Pair<accumulate_t<T>> sums_about_shift(const RmsNormParams<accumulate_t<T>>& p,
                                                          const Numbers<T>& numbers,
@@ -78,9 +77,9 @@ __device__ inline Pair<accumulate_t<T>> sums_about_shift(const RmsNormParams<acc
                                               [](const Numbers<T>& x) { return sums_of<T>(x); });
 }
 
-// The mean and the sum of squared deviations from the sums about the shift, which row.mean is
-// before. sound: the shift is within 1.4 standard deviations of the mean, so that the difference
-// triples a relative error at most; false for NaN. Others are redone in two passes.
+// Mean and sum of squared deviations from the sums about the variance shift, which row.mean holds
+// on entry. in_range: the shift is within 1.4 standard deviations of the mean, so that the
+// subtraction at most triples a relative error; false for NaN. Other rows are redone in two passes.
 template <class T>
 __device__ inline accumulate_t<T> is_far_from_shift(RowScale<accumulate_t<T>>& row,
                                                     const Pair<accumulate_t<T>>& sums,

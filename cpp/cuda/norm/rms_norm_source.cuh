@@ -2,14 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The arrays of one row of a norm, and where its vectors are between their only read and their only
-// write: in registers, or in shared memory.
+// The arrays of one row of a norm, and where its vectors are kept between their only read and their
+// only write: in registers or in shared memory.
 #include "cuda/norm/rms_norm_row.cuh"
 #include "cuda/row/staged_row.cuh"
 
 namespace membound::cuda {
 
-// The arrays of one row: x and what is beside it are read; out and residual_out written.
+// The arrays of one row: reads x and the fused input, writes out and residual_out.
 template <class T, Access kAccess, FusedInput kFusedInput>
 class NormRow {
   using Params = RmsNormParams<accumulate_t<T>>;
@@ -32,7 +32,7 @@ class NormRow {
   __device__ const Reader& x() const { return x_; }
   __device__ const Reader& fused_input() const { return fused_input_; }
 
-  // The kCount vectors index(0), index(1) ... of x, and as many of what is beside it.
+  // The kCount vectors index(0), index(1) ... of x and of the fused input, as loaded.
   template <int kCount>
   struct Raw {
     RawVectors<kAccess, kCount> x;
@@ -45,8 +45,8 @@ class NormRow {
   }
   template <bool kUniform, int kCount, class Index>
   __device__ void vectors(Raw<kCount>& raw, Vector (&vectors)[kCount], Index index) const {
-    // Not in fetch(): weights are asked for behind it (H200, 1024 x 300 in this form 3.3 us, 3.5
-    // so).
+    // Not in fetch(), because the loads of the weights should come before it (1024 x 300 on H200:
+    // 3.5 -> 3.3 us).
     x_.fetch_end(raw.x, index);
     if constexpr (kHasFusedInput) fused_input_.fetch_end(raw.fused_input, index);
     uint4 parts[kCount];
@@ -73,7 +73,7 @@ class NormRow {
     return vector;
   }
   __device__ Numbers<T> load_alike(int index) const { return load_vector_alike(index).numbers(p_); }
-  // A vector of the result in storage: what came of the norm, and the gate that it passes.
+  // A vector of the result in storage format, after a gate that follows the norm.
   __device__ uint4 result(Numbers<T> y, const Vector& vector) const {
     if constexpr (kFusedInput == FusedInput::kGate)
       pass_gate<T, kFusedInput>(p_, y, vector.parts[1]);
@@ -86,12 +86,12 @@ class NormRow {
     return {at<T>(p_.residual_out, p_.residual_out_row_stride, p_.residual_out_array),
             p_.residual_out_array, p_.vectors, p_.cols};
   }
-  // By one thread of the row.
+  // Called by one thread of the row.
   template <Centring kCentring>
   __device__ void store_statistics(const RowScale<accumulate_t<T>>& scale) const {
     store_statistic(p_.rstd, p_.rstd_row_stride, p_.rstd_array, scale.rstd * scale.scale);
     if constexpr (kCentring != Centring::kNever) {
-      // The rest of an infinite mean is not a number.
+      // The correction of an infinite mean is NaN.
       const accumulate_t<T> both = scale.mean + scale.correction;
       store_statistic(p_.mean, p_.mean_row_stride, p_.mean_array,
                       (isinf(scale.mean) ? scale.mean : both) / scale.scale);
@@ -114,8 +114,8 @@ class NormRow {
   Reader fused_input_;
 };
 
-// A vector of a row, and of its result, for what is seldom done. Out of line: inlined into each of
-// its passes, the redo of extreme rows was a fifth of all machine code.
+// A vector of a row, and of its result, for rarely executed code. Out of line: inlined into each of
+// its passes, the overflow-safe path was a fifth of all machine code.
 template <class T, Access kAccess, FusedInput kFusedInput>
 __device__ __noinline__ SourceVector<T, kFusedInput> cold_vector(
     const RmsNormParams<accumulate_t<T>>& p, std::int64_t row, int index) {
@@ -134,11 +134,10 @@ __device__ __noinline__ uint4 cold_result(const RmsNormParams<accumulate_t<T>>& 
       vector);
 }
 
-// Where the rows of a thread group wait. Element by element they are read into registers. Two
-// virtual threads' vectors of aligned rows fit there, too, and rows that are few enough for one
-// wave are faster (H200, RMSNorm bfloat16, 1024 x 4096: 5.8 us, 6.5 staged); staged where their
-// kernels need the registers otherwise (LayerNorm, 16384 x 4096: 74.7 to 70.5; quantised 62 to 54;
-// with a gate 8192 x 6144: 116 to 73).
+// Whether the rows of a thread group are staged in shared memory or kept in registers. Strided rows
+// are read into registers. Aligned rows of two items per thread also fit there, and the few rows of
+// one wave are faster that way (1024 x 4096 RMSNorm, bfloat16 on H200: 6.5 -> 5.8 us). They are
+// staged where the kernel needs its registers otherwise: LayerNorm, quantised or gated 16-bit rows.
 template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Centring kCentring,
           bool kQuantised>
 inline constexpr bool kStaged =
@@ -147,21 +146,21 @@ inline constexpr bool kStaged =
      (sizeof(T) == 2 &&
       (kCentring != Centring::kNever || kQuantised || kFusedInput == FusedInput::kGate)));
 
-// Whether one copy brings all of a block's part. It takes no instructions of other threads, who
-// wait for all of it (H200, float32 8192 x 16384: LayerNorm 271 us, by vectors 295, RMSNorm 254 and
-// 252; bfloat16 2048 x 65536: LayerNorm 167 and 163; 8192 x 8192: 71 and 66).
+// Whether a single bulk copy brings the block's part of the row. It costs the other threads no
+// instructions, but they wait for all of it, so only float32 LayerNorm gains (8192 x 16384 on H200:
+// 295 -> 271 us).
 template <class T, class ThreadGroup, Centring kCentring>
 inline constexpr bool kStagedByBulkCopy =
     ThreadGroup::kClusters && sizeof(T) == 4 && kCentring == Centring::kAlways;
 
-// Arrays of vectors in shared memory. Results of unaligned rows are put together over x, unless it
-// is read again for the sum with the residual.
+// Arrays of vectors in shared memory. Results of unaligned rows are assembled in place of x, unless
+// x is read again for the sum with the residual.
 template <Access kAccess, FusedInput kFusedInput>
 inline constexpr int kStagedArrays =
     1 + (kFusedInput != FusedInput::kNone) +
     (kAccess == Access::kUnaligned && kFusedInput == FusedInput::kResidual);
 
-// The vectors of a thread, in registers from fetch() on.
+// The vectors of a thread in registers, where fetch() loads them.
 template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput>
 class RegisterVectors {
   using Row = NormRow<T, kAccess, kFusedInput>;
@@ -177,7 +176,7 @@ class RegisterVectors {
     row_.template vectors<ThreadGroup::kUniformShift>(raw_, vectors_, index());
   }
   __device__ const Vector& at(int i) const { return vectors_[i]; }
-  // Between two uses: numbers need not stay in registers.
+  // Between two uses: the unpacked numbers need not stay in registers.
   __device__ void rematerialise() {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) compiler_barrier(vectors_[i].parts);
@@ -193,9 +192,8 @@ class RegisterVectors {
   Vector vectors_[kVectors];
 };
 
-// The same in dynamic shared memory, each thread its own, so that a multiprocessor has more of them
-// on their way than its registers hold (H200, LayerNorm bfloat16: 1024 x 4096 8.1 to 6.8 us, 2048 x
-// 65536 182 to 163).
+// The same in dynamic shared memory, where each thread stages its own vectors, so that more of them
+// are in flight than registers could hold (1024 x 4096 bfloat16 LayerNorm on H200: 8.1 -> 6.8 us).
 template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Centring kCentring>
 class StagedVectors {
   using Row = NormRow<T, kAccess, kFusedInput>;
@@ -243,11 +241,11 @@ class StagedVectors {
     return vector;
   }
   __device__ void rematerialise() { asm volatile("" ::: "memory"); }
-  // The result of an aligned vector waits in its x's place.
+  // The result of an aligned vector replaces its x.
   __device__ uint4& result(int i) const { return part(0)[tile_.place(i)]; }
 
  private:
-  // What came as blocks of memory becomes vectors of the row.
+  // Realigns the 16-byte blocks of memory in place into vectors of the row.
   __device__ void settle(int shift, uint4* blocks) {
     uint4 vectors[kVectors];
     load_staged_blocks<ThreadGroup::kUniformShift>(shift, blocks, tile_, vectors);

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Rows of a norm that are read again for each pass.
+// Norms of rows that are read from memory again for each pass.
 #include "cuda/norm/rms_norm_kernels.cuh"
 #include "cuda/norm/rms_norm_shift.cuh"
 
@@ -33,8 +33,8 @@ __device__ inline accumulate_t<T> streamed_squares_at_once(const RmsNormParams<a
   return is_far_from_shift<T>(scale, {a, b}, p.inverse_cols, in_range);
 }
 
-// As HeldRow::squares_of, group by group: the second and third read of a group come from L2.
-// numbers(index): of a vector.
+// As HeldRow::squares_of, group by group, so that the second and third read of a group hit L2.
+// numbers(index): the numbers of a vector.
 template <class T, Access kAccess, Centring kCentring, class Tile, class OfVector>
 __device__ inline accumulate_t<T> streamed_squares(const RmsNormParams<accumulate_t<T>>& p,
                                                    Tile& tile, OfVector numbers,
@@ -63,7 +63,7 @@ __device__ inline accumulate_t<T> streamed_squares(const RmsNormParams<accumulat
     tile.send(exchange + 1, group, squares);
     if constexpr (kCorrectsMean<T>) tile.send(exchange + 2, group, so_far.correction);
   });
-  if (p.groups == 1) {  // as a row that one block holds
+  if (p.groups == 1) {  // the same bits as a row that one block holds
     scale = so_far;
     return squares;
   }
@@ -73,10 +73,10 @@ __device__ inline accumulate_t<T> streamed_squares(const RmsNormParams<accumulat
   return merge_groups<T>(p, means, parts, rests, scale);
 }
 
-// A row too wide to hold, or a GPU without clusters: one row per cluster (or block), read once for
-// its sum and again for its result. Shared memory: the sums of the warps and groups, and the
-// results of unaligned rows. Limited by memory, the second read by L2 where the rows in flight fit
-// it.
+// A cluster (or block) works on one row that is too wide to hold, or that a GPU without clusters
+// cannot share: it reads the row once for the sum and again for the result. Shared memory holds the
+// sums of warps and groups, and the results of unaligned rows. Limited by memory bandwidth; the
+// second read by L2 bandwidth where the rows in flight fit L2.
 template <class T, int kVectorsPerItem, int kMaxWarps, Access kAccess, FusedInput kFusedInput,
           Centring kCentring, class Epilogue>
 __global__ void __launch_bounds__(kMaxWarps* kWarpLanes) rms_norm_streamed_kernel(
@@ -116,7 +116,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpLanes) rms_norm_streamed_kerne
   const std::int64_t head = kAccess == Access::kAligned ? 0 : p.heads.of(cluster_index());
   const AffineParameters<T, kAccess, kCentring> columns(p, head);
   const auto result = [&](const typename Row::Vector& vector, int at) {
-    if constexpr (kAccess == Access::kStrided && kVectorsPerItem > 0) {  // many copies side by side
+    // Out of line: unrolled, it would be inlined many times.
+    if constexpr (kAccess == Access::kStrided && kVectorsPerItem > 0) {
       return cold_result<T, kAccess, kFusedInput, kCentring>(p, cluster_index(), head, scale, at);
     } else {
       return row.result(columns.template normalised<false>(
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpLanes) rms_norm_streamed_kerne
       const typename Row::Vector vector = row.load_vector(at);
       if constexpr (kAddLater) sums[v] = vector.numbers(p);
       const uint4 y = result(vector, at);
-      // Not before: it may be read again, and this may be in place.
+      // After the result: residual_out may alias an input that result() reads again.
       if constexpr (kAdd && !kAddLater) row.residual_out().store(at, pack<T>(vector.numbers(p)));
       return y;
     });

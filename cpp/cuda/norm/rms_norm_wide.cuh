@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Very many wide rows that are centred. Read for each row, weight and bias are twice the bytes of x
-// out of the second cache, and each vector waits for them; here they are read once.
+// LayerNorm of very many wide rows by persistent clusters, which load weight and bias once. Loaded
+// for every row, the two are twice the bytes of x in L2 reads, and every vector waits for them.
 #include "cuda/norm/persistent_group.cuh"
 #include "cuda/norm/rms_norm_config.hpp"
 #include "cuda/norm/rms_norm_kernels.cuh"
@@ -14,8 +14,8 @@ namespace membound::cuda {
 template <class Accumulate>
 using WideGroup = ClusterGroup<Pair<Accumulate>, tuning::kWideVectors, 0, 1, tuning::kWideGroups>;
 
-// The group of a block whose row is to be done again: a thread group as HeldRow wants it, whose
-// sums go through shared memory of their own.
+// The overflow-safe path of one group of a block: a thread group for HeldRow that reduces through
+// shared memory of its own.
 template <class Accumulate>
 struct WideSafePath {
   static constexpr bool kSplitRows = false;
@@ -30,12 +30,12 @@ struct WideSafePath {
   static constexpr bool kSharesBlock = false;
   static constexpr bool kSharesWarp = false;
   int size, lane, rank, blocks, group;
-  int turn = 0;  // of the exchange's barriers: rows done again before
+  int turn = 0;  // rows redone so far, whose parity is that of the exchange's mbarriers
   std::int64_t row = 0;
 
   __device__ explicit WideSafePath(const WideGroup<Accumulate>& of)
       : size(of.size), lane(of.lane), rank(of.rank), blocks(of.blocks), group(of.group) {}
-  // By all threads of the block, before the blocks of the cluster meet.
+  // Called by all threads of the block, before the blocks of the cluster synchronise.
   __device__ void prepare() const {
 #pragma unroll
     for (int of = 0; of < tuning::kWideGroups; ++of) exchange(of).prepare();
@@ -52,7 +52,7 @@ struct WideSafePath {
     sync();
     const Part all = combine_slots_by_lanes<kMaxWarps>(of_warps, combine);
     sync();
-    // Zeros again: a pair's slots are a number's with others between them.
+    // Unused slots must be zero, and numbers and pairs lay the slots out differently.
     if (lane % kWarpLanes == 0) of_warps[lane / kWarpLanes] = Part(0);
     sync();
     return all;
@@ -72,7 +72,7 @@ struct WideSafePath {
 
  private:
   using Exchange = ClusterExchange<Accumulate, RoundsOf<Centring::kAlways>::kCount>;
-  // Of a group two, as its rounds alternate.
+  // Two per group, for alternating rounds.
   static __device__ Pair<Accumulate>* slots(int of) {
     __shared__ alignas(16) Pair<Accumulate> all[2 * tuning::kWideGroups][kMaxWarps];
     return all[of];
@@ -91,8 +91,8 @@ __device__ __noinline__ void wide_row_safe_path(const RmsNormParams<accumulate_t
       .run_scaled(false);
 }
 
-// The rows of one group of a cluster, with the tree of HeldRow: aligned ones, with a weight and a
-// bias of x's dtype, no options and nothing beside them.
+// The rows of one group of a cluster, with the reduction tree of HeldRow: aligned, with a weight
+// and a bias of x's dtype, without options and without a fused input.
 template <class T>
 class WideRows {
   using Accumulate = accumulate_t<T>;
@@ -104,7 +104,7 @@ class WideRows {
   static constexpr Centring kCentring = Centring::kAlways;
   static constexpr int kVectors = tuning::kWideVectors;
   static constexpr int kRing = tuning::kWideRing;
-  static constexpr int kInRegisters = kVectors - tuning::kWideBiases;  // of the biases
+  static constexpr int kInRegisters = kVectors - tuning::kWideBiases;  // biases
 
  public:
   __device__ WideRows(const Params& p, const Group& thread_group)
@@ -120,13 +120,13 @@ class WideRows {
     safe_path_.prepare();
     thread_group_.start();
     pdl_wait_and_launch();
-    // Weight and bias first: behind a ring of rows they came late.
+    // Weight and bias are loaded first: queued behind the row copies they arrived late.
     uint4 biases[tuning::kWideBiases];
     fetch_columns(biases);
     int ahead = first_;
     for (int slot = 0; slot < kRing; ++slot, ahead += step_) fetch(slot, ahead);
     share(biases);
-    __syncthreads();  // what thread_group_ and safe_path_ have prepared, too
+    __syncthreads();  // also publishes what thread_group_ and safe_path_ prepared
     Scale here, next;
     if (first_ < rows()) {
       wait_for_copies<kRing - 1>();
@@ -146,10 +146,10 @@ class WideRows {
   }
 
  private:
-  // Rows as wide as these are less than 2^31.
+  // An int suffices: at this width there are fewer than 2^31 rows.
   __device__ int rows() const { return static_cast<int>(p_.rows); }
 
-  // The sums of a row are on their way through the cluster while the next is added up.
+  // Sums a row and sends the sums to the cluster; they are in flight while the next row is summed.
   __device__ void begin(Scale& scale, int slot, int round) const {
     __syncwarp();
     scale = Scale();
@@ -163,7 +163,7 @@ class WideRows {
     for (int i = 1; i < kVectors; ++i) sums[0] = sums[0] + of_vector(i);
     thread_group_.send(sums, round);
   }
-  // Row `ahead` takes the place of this one.
+  // Stores the row and starts the copy of row `ahead` into its slot.
   __device__ void finish(Scale& scale, int slot, int row, int ahead, int round) {
     bool in_range = true;
     const Accumulate squares =
@@ -178,14 +178,14 @@ class WideRows {
       fetch(slot, ahead);
     }
   }
-  // The same, vector by vector.
+  // The same, vector by vector: a slot's vector is refilled as soon as it has been read.
   __device__ void store(const Scale& scale, int slot, int row, int ahead) {
     const Row here(p_, row), next(p_, ahead < rows() ? ahead : row);
     const bool more = ahead < rows();
     if (tile_.first_thread()) here.template store_statistics<kCentring>(scale);
     const auto out = here.out();
     uint4* const first = held(slot) + thread_group_.lane;
-    constexpr int kSide = 2;  // vectors worked on side by side
+    constexpr int kSide = 2;  // vectors that are interleaved
     uint4 coming[kSide];
 #pragma unroll
     for (int j = 0; j < kSide; ++j) coming[j] = first[j * thread_group_.size];
@@ -195,7 +195,7 @@ class WideRows {
 #pragma unroll
       for (int j = 0; j < kSide; ++j) {
         vectors[j] = coming[j];
-        // As numbers, weights and biases would be twice the registers.
+        // Weights and biases stay packed: as float32 numbers they would take twice the registers.
         compiler_barrier(weights_[i + j]);
         if (i + j < kInRegisters) compiler_barrier(biases_[i + j]);
         biases[j] = i + j < kInRegisters ? biases_[i + j] : shared_bias(i + j);
@@ -226,13 +226,13 @@ class WideRows {
     columns_.clear_bias(biases);
     columns_.load_bias(biases, [&](int i) { return index(kInRegisters + i); });
   }
-  // Groups have the same part of a row.
+  // All groups have the same part of a row, so one of them writes the shared biases.
   __device__ void share(const uint4 (&biases)[tuning::kWideBiases]) const {
     if (thread_group_.group > 0) return;
 #pragma unroll
     for (int i = 0; i < tuning::kWideBiases; ++i) shared_bias(kInRegisters + i) = biases[i];
   }
-  // Nothing of rows past the last.
+  // Past the last row only the empty commit remains, which keeps wait_for_copies in step.
   __device__ void fetch(int slot, int row) const {
     if (row < rows()) {
       const Row from(p_, row);
@@ -245,14 +245,14 @@ class WideRows {
     }
     commit_copies();
   }
-  // What the shift is made of, for each warp.
+  // Each warp copies the elements of the variance shift for itself.
   __device__ void fetch_variance_shift(int slot, const Row& row) const {
     const int lane = thread_group_.lane % kWarpLanes;
     if (lane < kShiftVectors<T>) {
       copy_async(shift_vectors(slot) + lane, row.x().address(lane), kVectorBytes);
     }
   }
-  // Of a vector: none of one behind the row.
+  // Bytes of a vector to copy: none past the end of the row.
   __device__ int bytes(int index) const { return index < p_.vectors ? kVectorBytes : 0; }
 
   __device__ uint4* held(int slot) const {
@@ -276,14 +276,14 @@ class WideRows {
   const Tile tile_;
   AffineParameters<T, Access::kAligned, kCentring> columns_;
   WideSafePath<Accumulate> safe_path_;
-  int first_, step_;  // of the group's rows
+  int first_, step_;  // rows of the group
   uint4 weights_[kVectors], biases_[kInRegisters];
 };
 
-// A cluster stays, and each of its groups does every so many rows: of three, which shared memory
-// holds, one is written, one is summed and one is on its way. The block's part of weight and bias
-// stays in registers, but for three quarters of the bias, which groups share. Limited by what a
-// round waits for: 0.97 of a copy with 10,240 columns to a block, 0.86 with 16,384 (LOG.md).
+// A persistent cluster works on rows in groups of threads, each of which takes every step_-th row.
+// Shared memory holds three rows per group (one is written, one is summed, one is in flight) and
+// three quarters of the block's part of the bias; the rest of bias and weight stays in registers.
+// Limited by latency per row: 97 % of copy bandwidth at 10,240 columns per block, 86 % at 16,384.
 template <class T>
 __global__ void __launch_bounds__(tuning::kWideGroups* tuning::kWideThreads, 1)
     rms_norm_wide_kernel(const __grid_constant__ RmsNormParams<accumulate_t<T>> p) {

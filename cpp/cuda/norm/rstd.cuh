@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// 1 / sqrt(mean of squares + eps), and the sums it is made of. Params are those of a kernel, which
-// have what set_rstd sets.
+// 1 / sqrt(mean of squares + eps) and the sums it is made of. Params is the parameter struct of a
+// kernel, with the members that set_rstd assigns.
 #include <cmath>
 #include <cstdint>
 
@@ -19,12 +19,11 @@ void set_rstd(Params& p, std::int64_t cols, double eps, Accumulate) {
   p.eps = static_cast<Accumulate>(eps);
   p.trusted = safe_range(eps, Accumulate());
   p.exact_eps = eps;
-  // An exponent below every other, yet far enough from INT_MIN to compute with.
+  // Lower than any exponent of a float, yet far enough from INT_MIN for arithmetic.
   p.sqrt_eps_exponent = eps > 0.0 ? std::ilogb(std::sqrt(eps)) : -100000;
 }
 
-// The instruction that torch's CUDA modules use, within 2 ulp: the rounding modes are theirs bit
-// for bit.
+// rsqrtf, within 2 ulp, as in torch's CUDA modules: the rounding modes match theirs bit for bit.
 __device__ inline float inverse_sqrt(float value) { return rsqrtf(value); }
 __device__ inline double inverse_sqrt(double value) { return 1.0 / sqrt(value); }
 
@@ -34,7 +33,7 @@ __device__ inline int exponent_of(double value) { return ilogb(value); }
 __device__ inline float power_of_two(int exponent, float) { return ldexpf(1.0f, exponent); }
 __device__ inline double power_of_two(int exponent, double) { return ldexp(1.0, exponent); }
 
-// The power of two for a row whose largest magnitude is known (see core/safe_scale.hpp).
+// The exponent of the scale for a row whose largest magnitude is known (see core/safe_scale.hpp).
 template <class Params, class Accumulate>
 __device__ inline int row_exponent(const Params& p, Accumulate largest) {
   if (isinf(largest)) return 0;
@@ -60,7 +59,7 @@ __device__ inline Accumulate scaled_rstd(const Params& p, Accumulate scaled_sum,
   return inverse_sqrt(scaled_sum * p.inverse_cols + eps);
 }
 
-// Sums over one vector in two chains, so that half the latency of one hides behind the other.
+// Sums over one vector in two independent chains, which halves the dependent latency.
 template <class T, class Add>
 __device__ inline accumulate_t<T> sum_vector(const Numbers<T>& x, Add add) {
   accumulate_t<T> even = 0;
@@ -76,7 +75,7 @@ template <class T>
 __device__ inline accumulate_t<T> sum(const Numbers<T>& x) {
   return sum_vector(x, [](accumulate_t<T> a, accumulate_t<T> sum) { return a + sum; });
 }
-// By the tree of a butterfly, whose first step is of elements half a vector apart.
+// Sums in the order of a butterfly reduction, whose first step pairs elements half a vector apart.
 template <int kCount, class Accumulate>
 __device__ inline Accumulate sum_by_halves(const Accumulate (&values)[kCount]) {
   if constexpr (kCount == 1) {

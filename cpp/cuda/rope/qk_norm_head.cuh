@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// One head in the registers of a few lanes of a warp: lane l has vectors l and H + l of 2 * H,
-// which where a head turns as a whole hold whole pairs. Its sums are in the tree of rms_norm, of a
-// row of up to 64 vectors: there lane l of L has vectors l and L + l, where L is H or the next
-// power of two. In the general form, element by element, a warp sums in the same tree.
+// One head in the registers of a few lanes of a warp: lane l has the 16-byte vectors l and H + l of
+// 2 * H. In a head that rotates as a whole these hold whole pairs. The reduction tree is that of
+// rms_norm for a row of up to 64 vectors, where lane l of L has vectors l and L + l; L is H or the
+// next power of two. The generic form reads element by element and sums in the same tree.
 #include "core/safe_scale.hpp"
 #include "cuda/norm/rstd.cuh"
 #include "cuda/rope/rope_kernels.cuh"
@@ -15,7 +15,7 @@
 
 namespace membound::cuda {
 
-// What rstd is made with (see set_rstd).
+// Constants for computing rstd (see set_rstd).
 template <class A>
 struct QkNorm {
   A inverse_cols, eps;
@@ -24,7 +24,8 @@ struct QkNorm {
   double exact_eps;
 };
 
-// Values were multiplied by scale first: 1 for every common head.
+// rstd of a head, and the scale that its values were multiplied by first: 1 unless their squares
+// are out of range.
 template <class A>
 struct HeadScale {
   A scale, rstd;
@@ -39,7 +40,7 @@ struct HeadPart {
 template <class T>
 __device__ inline HeadPart<T> unpack_part(const uint4& first, const uint4& second) {
   HeadPart<T> part{unpack<T>(first), unpack<T>(second)};
-  // Now, so that the next head's vectors can come into the same registers.
+  // Unpacks now, so that the next head's vectors can be loaded into the same registers.
 #pragma unroll
   for (int i = 0; i < kPack<T>; ++i) {
     asm volatile("" : "+f"(part.first.at[i]), "+f"(part.second.at[i])::"memory");
@@ -47,8 +48,9 @@ __device__ inline HeadPart<T> unpack_part(const uint4& first, const uint4& secon
   return part;
 }
 
-// How heads whose plain sums left the trusted range are redone: 1 / sqrt of the sum of the scaled
-// squares times inverse_cols plus scaled_eps. Nothing is scaled where `trusted`.
+// Overflow-safe path, for heads whose plain sum of squares is out of range: values are multiplied
+// by `scale`, and rstd is 1 / sqrt(sum of scaled squares * inverse_cols + scaled_eps). The scale is
+// 1 if the head is `trusted`.
 template <class A>
 struct SafePath {
   A scale, scaled_eps;
@@ -59,22 +61,22 @@ __device__ __noinline__ SafePath<A> safe_path_of(const QkNorm<A>& norm, A larges
   return {power_of_two(exponent, A()), static_cast<A>(ldexp(norm.exact_eps, 2 * exponent))};
 }
 
-// Which lanes have a head.
+// Lanes that have a head.
 struct HeadLanes {
-  int lane, lanes, half;  // lanes from `half` on have nothing
+  int lane, lanes, half;  // lanes from `half` on have no vectors
 
   __device__ bool holds() const { return lane < half; }
-  // Of the terms of a lane's two vectors, the sum over a head. All lanes of the warp take part.
+  // Sum over a head, given the terms of a lane's two vectors. All lanes of the warp must take part.
   template <class A>
   __device__ A sum(A first, A second) const {
-    if (half != lanes) {  // term c goes to lane c % lanes
+    if (half != lanes) {  // term c moves to lane c % lanes
       const A behind = __shfl_sync(0xffffffffu, second, lane - half, lanes);
       const A last = __shfl_sync(0xffffffffu, second, lane + lanes - half, lanes);
       first = lane < half ? first : behind;
       second = lane + lanes < 2 * half ? last : A(0);
     }
     first += second;
-    // reduce_lanes without its loop, and for most heads without its first steps.
+    // reduce_lanes, unrolled; most heads skip the first steps.
     if (lanes == kWarpLanes) first += shuffle_xor(first, 16);
     if (lanes > 8) first += shuffle_xor(first, 8);
 #pragma unroll
@@ -86,7 +88,8 @@ struct HeadLanes {
   }
 };
 
-// Those of the same warp come along. By value: a reference would put vectors into local memory.
+// Overflow-safe path of a head; the other heads of the warp take part. Arguments are passed by
+// value, because a reference would put the vectors into local memory.
 template <class T>
 __device__ __noinline__ HeadScale<accumulate_t<T>> scaled_head(QkNorm<accumulate_t<T>> norm,
                                                                uint4 first, uint4 second,
@@ -95,7 +98,7 @@ __device__ __noinline__ HeadScale<accumulate_t<T>> scaled_head(QkNorm<accumulate
   A largest = 0, before = 0, sum = 0;
   SafePath<A> safe_path{1, 0};
 #pragma unroll 1
-  for (int round = 0; round < 4; ++round) {  // both vectors, twice
+  for (int round = 0; round < 4; ++round) {  // both vectors, twice: maximum, then sum
     Numbers<T> x = unpack<T>(round % 2 == 0 ? first : second);
     if (round == 2)
       safe_path = safe_path_of(norm, reduce_lanes(largest, head.lanes, Largest()), trusted);
@@ -121,7 +124,8 @@ __device__ inline void multiply(HeadPart<T>& x, accumulate_t<T> by) {
   }
 }
 
-// Of the head whose vectors are x, which are scaled then; all lanes of the warp take part.
+// rstd of the head with vectors x, which are scaled if out of range. All lanes of the warp must
+// take part.
 template <class T>
 __device__ inline HeadScale<accumulate_t<T>> scale_head(const QkNorm<accumulate_t<T>>& norm,
                                                         HeadPart<T>& x, const HeadLanes& head) {
@@ -151,7 +155,7 @@ __device__ inline void round_part(HeadPart<T>& x) {
   x.second = unpack<T>(pack(x.second));
 }
 
-// The pair that is number i of a lane's.
+// Index of the pair that is a lane's i-th.
 template <class T>
 __device__ inline std::int64_t pair_of_head(int i, const HeadLanes& head, bool interleaved) {
   constexpr int kHalf = kPack<T> / 2;
@@ -167,8 +171,8 @@ __device__ __noinline__ Turns<T> turns_of_head(const RopeProblem& p, std::int64_
   return turns;
 }
 
-// cos or sin of one element of each pair in a lane's two vectors of neighbours, from a row that
-// starts at a multiple of 16 bytes.
+// Reads cos or sin for one element of each interleaved pair in a lane's two vectors. The table row
+// must be aligned to 16 bytes.
 template <class T>
 __device__ inline void read_half_vectors(const RopeTable& table, DType dtype, std::int64_t row,
                                          const HeadLanes& head, int element,
@@ -195,8 +199,8 @@ __device__ inline void read_half_vectors(const RopeTable& table, DType dtype, st
   }
 }
 
-// cos and sin of one element of each pair in a lane's two vectors. in_vectors: read_vectors can
-// read the table.
+// Reads cos and sin for one element of each pair in a lane's two vectors. in_vectors: read_vectors
+// can read the table.
 template <class T>
 __device__ inline void read_element_turns(const RopeProblem& p, bool in_vectors, std::int64_t b,
                                           std::int64_t s, const HeadLanes& head, int element,
@@ -218,8 +222,8 @@ __device__ inline void read_element_turns(const RopeProblem& p, bool in_vectors,
   turn_back<T>(turns, p.inverse);
 }
 
-// cos and sin of the pairs in a lane's two vectors; those of the second elements go to `seconds`
-// where they have columns of their own.
+// Reads cos and sin of the pairs in a lane's two vectors. If the second elements have table columns
+// of their own, their rotations are stored to `seconds`.
 template <class T, class Seconds>
 __device__ inline void read_head_turns(const RopeProblem& p, bool in_vectors, std::int64_t b,
                                        std::int64_t s, const HeadLanes& head, Turns<T>& turns,
@@ -232,9 +236,9 @@ __device__ inline void read_head_turns(const RopeProblem& p, bool in_vectors, st
   read_element_turns<T>(p, in_vectors, b, s, head, 0, turns);
 }
 
-// --- the general form: a warp for a head ---
+// --- generic form: one warp per head ---
 
-// Out of line: inlined where they are wanted they make kernels of 50 KB.
+// Out of line: inlined at every use, these would make kernels of 50 KB.
 template <class A>
 __device__ __noinline__ A any_number(const void* from, DType dtype, std::int64_t index) {
   return read_number<A>(from, dtype, index);
@@ -256,7 +260,7 @@ __device__ inline int pack_of(DType dtype) {
   return dtype == DType::kFloat64 ? 2 : dtype == DType::kFloat32 ? 4 : 8;
 }
 
-// A head in any strides.
+// A head of any strides.
 struct StridedHead {
   const void* data;
   std::int64_t at, stride;
@@ -268,20 +272,20 @@ struct StridedHead {
   }
 };
 
-// The sum of term(element, sum) over a head in the tree in which rms_norm sums as many vectors (at
-// most 512), the elements of a vector in two chains; the same in every lane.
+// Sums term(element, sum) over a head in the tree in which rms_norm sums as many vectors (at most
+// 512), where each vector has two chains. Every lane gets the result.
 template <class A, class Term>
 __device__ inline A sum_elements(std::int64_t head_dim, int pack, Term term) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int vectors = static_cast<int>((head_dim + pack - 1) / pack);
-  int threads = 1;  // of a row there, each with two vectors
+  int threads = 1;  // of a row in rms_norm, each with two vectors
   if (vectors <= 2 * kWarpLanes) {
 #pragma unroll 1
     while (2 * threads < vectors) threads *= 2;
   } else {
     threads = (vectors + 4 * kWarpLanes - 1) / (4 * kWarpLanes) * (2 * kWarpLanes);
   }
-  A of_warps = 0;  // that of warp w in lane w
+  A of_warps = 0;  // lane w has the sum of warp w
 #pragma unroll 1
   for (int first = 0; first < threads; first += kWarpLanes) {
     A both = 0;
@@ -304,7 +308,7 @@ __device__ inline A sum_elements(std::int64_t head_dim, int pack, Term term) {
   return __shfl_sync(0xffffffffu, of_warps, 0);
 }
 
-// All lanes of the warp take part.
+// All lanes of the warp must take part.
 template <class A>
 __device__ __noinline__ HeadScale<A> strided_head_scale(const QkNorm<A>& norm, const StridedHead& x,
                                                         std::int64_t head_dim) {
@@ -327,7 +331,7 @@ __device__ __noinline__ HeadScale<A> strided_head_scale(const QkNorm<A>& norm, c
   }
 }
 
-// One weight, offset added; 1 where there is none.
+// One weight with the offset added; 1 without a weight.
 template <class A>
 __device__ inline A weight_number(const AffineArray<A>& weight, std::int64_t head,
                                   std::int64_t element) {

@@ -2,23 +2,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// One head with a vector in each of some lanes of a warp, wherever its halves and its rows start:
-// pairs meet through shared memory. Its sums are in the tree of rms_norm, of a row of up to 64
-// vectors, as in the form where lanes hold two vectors each.
+// One head with one 16-byte vector per lane, for heads of any alignment: the two elements of a pair
+// are exchanged through shared memory. The reduction tree is that of rms_norm for a row of up to 64
+// vectors, as in the form with two vectors per lane.
 #include "cuda/rope/qk_norm_head.cuh"
 #include "cuda/rope/qk_norm_lanes_config.hpp"
 
 namespace membound::cuda {
 
-// What heads start on and are made of: whole vectors, halves of them, or elements of any stride.
+// Alignment of all heads: whole 16-byte vectors, 8-byte half vectors, or single elements of any
+// stride.
 enum class VectorAccess { kWhole, kHalves, kElements };
 
-// A lane's vector. The lanes whose sums meet in butterflies are a power of two for each head and
-// come first in the warp; behind them those of the vectors that are added to theirs.
+// The vector of a lane. Each head has a power of two of butterfly lanes, which come first in the
+// warp; they are followed by the lanes of the remaining vectors, whose terms are first added to
+// those of the butterfly lanes.
 struct HeadVector {
-  int head, vector;     // head: of the warp's
-  int summing, behind;  // vectors of the head that are summed by butterflies, and the others
-  int front;            // lanes of the warp that sum
+  int head, vector;     // head: within the warp
+  int summing, behind;  // vectors of the head in butterfly lanes, and the others
+  int front;            // butterfly lanes of the warp
   bool holds;
 
   __device__ explicit HeadVector(const tuning::WarpHeads& all)
@@ -33,12 +35,12 @@ struct HeadVector {
     }
     holds = head < all.heads;
   }
-  // The lane with another vector of the same head.
+  // Lane of another vector of the same head.
   __device__ int lane_of(int other) const {
     return other < summing ? head * summing + other : front + head * behind + other - summing;
   }
-  // Of the numbers of all vectors; the same in every lane of a head. All lanes of the warp take
-  // part.
+  // Reduces over all vectors of a head; every lane of the head gets the result. All lanes of the
+  // warp must take part.
   template <class A, class Combine>
   __device__ A combined(A own, Combine combine) const {
     const bool adds = vector < behind;
@@ -52,7 +54,8 @@ struct HeadVector {
   }
 };
 
-// The first `count` elements of a vector, zeros behind them; whole vectors have all or none.
+// Loads the first `count` elements of a vector and zeros for the rest; whole vectors have all or
+// none.
 template <class T>
 __device__ inline uint4 load_vector(const T* from, std::int64_t stride, int count,
                                     VectorAccess access) {
@@ -89,7 +92,7 @@ __device__ inline void store_vector(T* to, std::int64_t stride, int count, Vecto
   }
 }
 
-// Up to kPack numbers of V that are `stride` apart.
+// Reads up to kPack numbers of type V that are `stride` apart.
 template <class T, class V>
 __device__ inline void read_numbers(const V* from, std::int64_t stride, int count,
                                     Numbers<T>& numbers) {
@@ -99,8 +102,8 @@ __device__ inline void read_numbers(const V* from, std::int64_t stride, int coun
   }
 }
 
-// The weight of a lane's vector, offset added; ones where there is none. common: of T, or float32
-// beside 16 bits.
+// The weight of a lane's vector with the offset added; ones without a weight. common: the weight
+// has type T, or float32 with 16-bit T.
 template <class T>
 __device__ inline Numbers<T> lane_weight(const AffineArray<accumulate_t<T>>& weight, bool common,
                                          std::int64_t head, int first, int count) {
@@ -132,7 +135,7 @@ __device__ __noinline__ Numbers<T> lane_weight_of_head(const AffineArray<accumul
   return lane_weight<T>(weight, common, head, first, count);
 }
 
-// Those of the same warp come along.
+// Overflow-safe path of a head; the other heads of the warp take part.
 template <class T>
 __device__ __noinline__ HeadScale<accumulate_t<T>> scaled_vector(QkNorm<accumulate_t<T>> norm,
                                                                  uint4 vector, HeadVector mine,
@@ -157,7 +160,7 @@ __device__ inline void multiply(Numbers<T>& x, const Numbers<T>& by) {
   for (int i = 0; i < kPack<T>; ++i) x.at[i] = product(x.at[i], by.at[i]);
 }
 
-// The numbers of a vector, made now: its registers are free for the next.
+// Unpacks a vector now, so that its registers are free for the next load.
 template <class T>
 __device__ inline Numbers<T> unpack_now(const uint4& vector) {
   Numbers<T> numbers = unpack<T>(vector);
@@ -166,8 +169,8 @@ __device__ inline Numbers<T> unpack_now(const uint4& vector) {
   return numbers;
 }
 
-// Of some heads at once whose vectors are x, which are scaled then; all lanes of the warp take
-// part.
+// rstd of some heads at once, whose vectors x are scaled if out of range. All lanes of the warp
+// must take part.
 template <class T, int kHeads>
 __device__ inline void scale_vectors(const QkNorm<accumulate_t<T>>& norm, Numbers<T> (&x)[kHeads],
                                      const HeadVector& mine,
@@ -197,17 +200,17 @@ __device__ inline void scale_vectors(const QkNorm<accumulate_t<T>>& norm, Number
   }
 }
 
-// Where the numbers of a warp's heads meet, [element of a vector][lane], which no two lanes' banks
-// share, of two heads for each of a row's lanes; behind them a zero.
+// Shared memory in which a warp exchanges elements: up to two heads, [element of a vector][lane],
+// which has no bank conflicts, followed by a zero.
 template <class T>
 struct HeadExchange {
   static constexpr int kZero = kPack<T> * kWarpLanes;
   accumulate_t<T> at[2][kZero + 1];
 };
 
-// Which pair each of a lane's elements is in, and which of its two it is.
+// The pair of each of a lane's elements, and which of the pair's two elements it is.
 struct LaneElements {
-  int first, pairs;  // first: of the lane's, among all that turn
+  int first, pairs;  // first: of the lane's, among the rotary elements
   bool interleaved, holds;
 
   __device__ bool turns(int i) const {
@@ -227,18 +230,18 @@ __device__ __noinline__ Turns<T> turns_of_elements(const RopeProblem& p, std::in
   return turns;
 }
 
-// How a lane's numbers turn: each times cos, and its partner times sin, which has the sign. One
-// that does not turn has a zero for a partner.
+// Rotation of a lane's elements: x * cos + partner * sin, where sin has the sign. The partner of an
+// element that does not rotate is the zero.
 template <class T>
 struct LaneTurns {
   accumulate_t<T> cos[kPack<T>], sin[kPack<T>];
   int partner[kPack<T>];
 
-  // Lanes find the angles of every so many pairs of their token, and share them; each finds its own
-  // where a table has a column for each element.
+  // Each lane finds the angles of every lanes-th pair of its token and shares them through shared
+  // memory. If the table has a column per element, each lane finds its own.
   __device__ void find(const RopeProblem& p, bool common_table, std::int64_t b, std::int64_t s,
                        const HeadVector& mine, int lanes, HeadExchange<T>& exchange) {
-    constexpr int kMost = kPack<T> / 2;  // no more pairs than half of the vectors' elements
+    constexpr int kMost = kPack<T> / 2;  // a head has at most half as many pairs as elements
     const int pairs = static_cast<int>(p.rotary_dim / 2);
     const auto pair = [&](int i) {
       const int number = mine.vector + i * lanes;
@@ -261,7 +264,7 @@ struct LaneTurns {
       return element % kPack<T> * kWarpLanes + vector +
              (vector < mine.summing ? summing_lane : behind_lane);
     };
-    // Where the first of the pair is.
+    // Position of the pair's first element.
     const int offset = static_cast<int>(p.rotary_offset);
 #pragma unroll
     for (int i = 0; i < kMost; ++i) {
@@ -310,7 +313,7 @@ struct LaneTurns {
     }
   }
 
-  // All lanes of the warp take part, and wait between this and the next.
+  // All lanes of the warp must take part, and synchronise between this and the next call.
   template <int kHeads>
   __device__ void turn(Numbers<T> (&x)[kHeads], HeadExchange<T>& exchange) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;

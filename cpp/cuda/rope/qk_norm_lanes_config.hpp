@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Which lanes of a warp have which vectors of heads, a vector each: a pure function, unit-tested
+// Assignment of the vectors of heads to lanes of a warp, one per lane: a pure function, unit-tested
 // without a GPU.
 #include <cstdint>
 
@@ -12,14 +12,14 @@ namespace membound::cuda::tuning {
 
 struct WarpHeads {
   int vectors;            // of a head
-  int summing;            // of them, whose lanes sum in butterflies: the tree of rms_norm
+  int summing;            // vectors of a head in butterfly lanes, as in rms_norm's tree
   int heads;              // of a warp at once
-  unsigned behind_magic;  // lane * behind_magic / 2^16: the quotient by the other vectors
+  unsigned behind_magic;  // lane * behind_magic / 2^16: division by the other vectors
 };
 
 inline constexpr std::int64_t kWarpVectors = 32;
 
-// Whether a warp's lanes can have a vector each.
+// True if the lanes of a warp can hold a head with one vector each.
 inline bool qk_norm_fits_lanes(std::int64_t head_dim, int dtype_size) {
   return head_dim * dtype_size <= kWarpVectors * 16;
 }
@@ -34,22 +34,21 @@ inline WarpHeads warp_heads(std::int64_t head_dim, int dtype_size) {
   return all;
 }
 
-// The most threads of a block of the gradient, and its blocks of a multiprocessor at once: a thread
-// has 128 registers (H200, 16384 tokens x 40 heads of 100 bfloat16: 207 us, with 96 and spills
-// 298).
+// Launch bounds of the backward kernel: threads per block, at most, and blocks per SM. They give a
+// thread 128 registers; with 96 it spills (40 heads of 100 bfloat16, 16384 tokens: 207 -> 298 us).
 inline constexpr int kQkNormBackwardLaneThreads = 256;
 inline constexpr int kQkNormBackwardLaneBlocks = 2;
 inline int qk_norm_backward_lane_threads(int slots, const WarpHeads& all) {
   return 32 * ((slots + all.heads - 1) / all.heads);
 }
 
-// Heads of a lane at once, whose sums and turns wait for one another, and blocks of a
-// multiprocessor: a thread has 128 registers (the same, heads of 72: 99 us, with 96 and spills 113;
-// one head at once 107 with 96).
+// Heads that a lane processes at once, to overlap the latency of their sums and rotations, and
+// blocks per SM. These bounds give a thread 128 registers; with 96 it spills (heads of 72: 99 ->
+// 113 us).
 inline constexpr int kQkNormLaneHeads = 2;
 inline constexpr int kQkNormLaneBlocks = 4;
 
-// Rows as in the form of vectors, on a head's lanes.
+// Rows as in the form with two vectors per lane.
 inline QkNormRopeConfig qk_norm_lane_config(std::int64_t tokens, std::int64_t q_heads,
                                             std::int64_t k_heads, const WarpHeads& all) {
   const bool few = tokens * (q_heads + k_heads) <= kFewRopeUnits / all.vectors;

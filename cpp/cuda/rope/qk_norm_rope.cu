@@ -10,7 +10,7 @@ namespace membound::cuda {
 
 namespace {
 
-// Of what there is with a cache alone.
+// True if the cached heads can be accessed in vectors.
 template <class T>
 bool caches_in_vectors(const QkNormRopeProblem& problem) {
   const RopeProblem& p = problem.rope;
@@ -19,7 +19,7 @@ bool caches_in_vectors(const QkNormRopeProblem& problem) {
          (v.heads == 0 || (in_vectors<T>(p, v.x, v.x_strides, v.heads) && cache_in_vectors<T>(v)));
 }
 
-// What every head of a call starts on and is made of.
+// True if every head of a call is aligned to kElements elements and consists of such vectors.
 template <class T, int kElements>
 bool has_pieces(const QkNormRopeProblem& problem) {
   const RopeProblem& p = problem.rope;

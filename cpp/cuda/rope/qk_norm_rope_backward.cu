@@ -74,7 +74,7 @@ void set_slot_rows(GroupParts& parts, const RopeHeads& array, const HeadGradient
   parts.rstd_step = rstd.data != nullptr ? config.together * rstd.strides.head : 0;
 }
 
-// dweight of one array from the sums of its parts.
+// Reduces the partial sums of one array's dweight.
 template <class A>
 void sum_parts(const QkNormRopeBackwardProblem& problem, const QkNormRopeBackwardParams<A>& p,
                int array, StreamView stream, int device) {

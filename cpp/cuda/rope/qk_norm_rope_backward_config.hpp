@@ -9,12 +9,13 @@
 
 namespace membound::cuda::tuning {
 
-// A block takes one part of the rows that share a weight, `slots` runs of them at once: the tree of
-// dweight, which head_dim and dtype fix. In the general form one warp takes the slots in turn.
+// A block has one part of the rows that share a weight, split into `slots` runs that it processes
+// at once. Parts and slots are the reduction tree of dweight; head_dim and dtype alone determine
+// them. In the generic form one warp processes the slots sequentially.
 struct QkNormRopeBackwardConfig {
-  int lanes;  // of a row in the form of vectors
+  int lanes;  // threads per row in the form with two vectors per lane
   int slots;
-  int together;  // slots that take turns at a run of rows
+  int together;  // slots that alternate on one run of rows
   int threads;
   bool overlap_launch;
 
@@ -22,7 +23,7 @@ struct QkNormRopeBackwardConfig {
 };
 
 inline constexpr int kQkNormRopeBackwardThreads = 128;
-// Of a multiprocessor at once: a thread has 128 registers.
+// Blocks per SM, which gives a thread 128 registers.
 inline constexpr int kQkNormRopeBackwardBlocks = 4;
 
 // blocks: parts of all arrays and groups.
@@ -32,7 +33,7 @@ inline QkNormRopeBackwardConfig qk_norm_rope_backward_config(std::int64_t blocks
   QkNormRopeBackwardConfig config{};
   config.lanes = qk_norm_lanes(head_dim, dtype_size);
   config.slots = kQkNormRopeBackwardThreads / config.lanes;
-  config.together = 1;  // H200, 16384 tokens x 40 heads of 128: 148 us, all of a warp 156
+  config.together = 1;  // with all slots of a warp together: 148 -> 156 us
   config.threads = in_vectors ? kQkNormRopeBackwardThreads : 32;
   config.overlap_launch = blocks <= kRopeOverlapBlocks;
   return config;

@@ -2,13 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A block takes one part of the rows that share a weight; a row is one head of one token. In the
-// form of vectors its slots, a few lanes each, take runs of rows, mostly heads of one token, which
-// share cos and sin: vectors of the gradient and of x come in while those of the row before are
-// worked on, dx goes out, and the sums of dweight stay in registers until shared memory adds up the
-// slots. In the general form a warp does the same element by element, slot after slot: the same
-// tree. Limited by memory and instructions (about 300 for a head of 128 in each of a warp's four
-// slots).
+// Gradient of qk_norm_rope; a row is one head of one token, and a block has one part of the rows
+// that share a weight. A slot, a few lanes, takes a run of rows, mostly heads of one token with the
+// same cos and sin. It prefetches dy and x of the next row and keeps its dweight sums in registers.
+// Shared memory: the weight, and finally the sums of the slots. The generic form does the same
+// element by element with one warp, slot after slot, in the same tree. Limited by memory and
+// instructions (about 300 for a head of 128 in each of a warp's four slots).
 #include "cuda/launch/cache_hint.cuh"
 #include "cuda/rope/qk_norm_lanes.cuh"
 #include "cuda/rope/qk_norm_rope_backward_config.hpp"
@@ -19,7 +18,7 @@
 
 namespace membound::cuda {
 
-// The rows of one array that share a weight, in parts.
+// Rows of one array that share a weight, split into parts.
 struct GroupParts {
   std::int64_t groups, rows, part_rows, parts, slot_rows;
   std::int64_t dy_step, x_step, dx_step, rstd_step;  // from a row of a slot to its next
@@ -38,13 +37,13 @@ struct QkNormRopeBackwardParams {
   int lanes, slots, together;
   bool round_normed;
   bool table_in_vectors;
-  // Of the form with a vector in each lane.
+  // For the form with one vector per lane.
   tuning::WarpHeads warp;
   VectorAccess access;
   bool common_weights;
 };
 
-// What a block works on.
+// The work of a block.
 struct BlockPart {
   int array;
   std::int64_t group, part, first, last;  // rows
@@ -63,7 +62,7 @@ struct BlockPart {
   }
 };
 
-// The rows of a slot: first, first + step, ... `together` slots take turns at a run of rows.
+// Rows of a slot: first, first + step, ... `together` slots alternate on one run of rows.
 struct SlotRows {
   std::int64_t first;
   int step, count, most;  // most: of any slot of the block
@@ -86,7 +85,7 @@ struct SlotRows {
   }
 };
 
-// Where a row is.
+// Position of a row.
 struct HeadRow {
   std::int64_t b, s, head;
 };
@@ -111,7 +110,7 @@ __device__ inline A saved_rstd(const HeadStatistic& rstd, const HeadRow& row) {
   return static_cast<const A*>(rstd.data)[row_start(rstd.strides, row)];
 }
 
-// What one vector adds to the sum of g * h.
+// Contribution of one vector to the sum of g * h.
 template <class T>
 __device__ inline accumulate_t<T> dot(const Numbers<T>& g, const Numbers<T>& h) {
   accumulate_t<T> even = 0, odd = 0;
@@ -132,13 +131,13 @@ __device__ inline void add_to_sums(HeadPart<T>& sums, const HeadPart<T>& t, cons
   }
 }
 
-// The rows of a slot, one after the other: where a lane's first vector of each is.
+// Pointers to a lane's first vector in the current row of its slot.
 template <class T>
 struct RowWalk {
   const T *dy, *x;
   T* dx;
   const accumulate_t<T>* rstd;
-  int of_token;  // heads from this one to the last of the token
+  int of_token;  // heads of the token from this one on
   bool new_token;
 
   __device__ void find(const QkNormRopeBackwardParams<accumulate_t<T>>& p, const BlockPart& block,
@@ -152,7 +151,7 @@ struct RowWalk {
         first * gradient.x_strides.dim;
     dx = static_cast<T*>(array.out) + row_start(array.out_strides, row) +
          first * array.out_strides.dim;
-    rstd = reinterpret_cast<const accumulate_t<T>*>(x);  // where none is saved, any number
+    rstd = reinterpret_cast<const accumulate_t<T>*>(x);  // without saved rstd, any valid address
     if (gradient.rstd.data != nullptr) {
       rstd = static_cast<const accumulate_t<T>*>(gradient.rstd.data) +
              row_start(gradient.rstd.strides, row);
@@ -163,7 +162,7 @@ struct RowWalk {
     if (p.parts[block.array].groups != 1) of_token = 1;
     new_token = true;
   }
-  // The next row is row `number`.
+  // Moves on to the slot's next row, which is row `number`.
   __device__ void advance(const QkNormRopeBackwardParams<accumulate_t<T>>& p,
                           const BlockPart& block, std::int64_t number, int first) {
     of_token -= p.together;
@@ -177,7 +176,7 @@ struct RowWalk {
   }
 };
 
-// What of a row is asked for ahead.
+// Prefetched data of a row.
 template <class A>
 struct RowLoads {
   uint4 x_first, x_second, dy_first, dy_second;
@@ -194,7 +193,7 @@ struct RowLoads {
   }
 };
 
-// What a block shares: the weight, and what the slots' sums are added up in, [slot][element].
+// Shared memory of a block: the weight, and the slots' sums, [slot][element].
 template <class T>
 struct GradientMemory {
   SharedWeight<T> weight;
@@ -216,7 +215,8 @@ __device__ inline void gradients_in_vectors(const QkNormRopeBackwardParams<accum
   HeadPart<T> sums{};
   Turns<T> turns;
   const bool shared = !p.rope.has_column_each();
-  // Sums need every lane of a warp: slots without a row stay at their last, or at the block's.
+  // Sums need all lanes of a warp, so slots without a row repeat their last one, or the block's
+  // first.
   const SlotRows rows(p, block, slot);
   RowWalk<T> walk;
   walk.find(p, block, rows.count > 0 ? rows.first : block.first, first);
@@ -288,7 +288,7 @@ __device__ inline void gradients_in_vectors(const QkNormRopeBackwardParams<accum
   }
 }
 
-// Aligned heads that turn as a whole.
+// For aligned heads that rotate as a whole.
 template <class T>
 __global__ void __launch_bounds__(tuning::kQkNormRopeBackwardThreads,
                                   tuning::kQkNormRopeBackwardBlocks)
@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeBackwardThreads,
   gradients_in_vectors<T>(p, memory);
 }
 
-// The gradient of one element of the output before it turned.
+// Gradient of one element before the rotation.
 template <class A>
 __device__ __noinline__ A turned_back(const RopeProblem& rope, const StridedHead& dy,
                                       const HeadRow& row, std::int64_t element) {
@@ -316,11 +316,12 @@ __device__ __noinline__ A turned_back(const RopeProblem& rope, const StridedHead
                    : product(own, turn.cos) - product(other, turn.sin);
 }
 
-// Any strides and dtype, for float64 and heads of more vectors than a warp has lanes for: a warp.
+// Generic kernel: any strides and dtype, for float64 and for heads with more vectors than a warp
+// has lanes. One warp per block.
 template <class A>
 __global__ void __launch_bounds__(kWarpLanes)
     qk_norm_rope_backward_heads_kernel(const __grid_constant__ QkNormRopeBackwardParams<A> p) {
-  __shared__ A turned[kMaxQkNormHeadDim];  // each element is one lane's alone, like those below
+  __shared__ A turned[kMaxQkNormHeadDim];  // each element has one writing lane, as below
   __shared__ A of_slot[kMaxQkNormHeadDim];
   __shared__ A totals[kMaxQkNormHeadDim];
   pdl_wait_and_launch();

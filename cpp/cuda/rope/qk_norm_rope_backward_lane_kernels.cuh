@@ -2,14 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The gradient with a vector of each head in a lane: a slot is one head's lanes of a warp, and
-// takes the same rows to the same sums as in the form of vectors. Pairs meet in shared memory,
-// which in the end adds up the slots. Limited by instructions.
+// Gradient with one vector of each head per lane. A slot is the lanes of one head, with the same
+// rows and the same sums as in the form with two vectors per lane. Shared memory: exchange of the
+// elements of pairs, and finally the sums of the slots. Instruction-bound.
 #include "cuda/rope/qk_norm_rope_backward_kernels.cuh"
 
 namespace membound::cuda {
 
-// What of a row is asked for ahead.
+// Prefetched data of a row.
 template <class T>
 struct LaneLoads {
   uint4 x, dy;
@@ -23,7 +23,7 @@ struct LaneLoads {
   }
 };
 
-// Heads of any strides, and as long as a warp's lanes have a vector for each of theirs, any width.
+// For heads of any strides, and of any width for which a warp has a lane per vector.
 template <class T>
 __global__ void __launch_bounds__(tuning::kQkNormBackwardLaneThreads,
                                   tuning::kQkNormBackwardLaneBlocks)
@@ -40,7 +40,8 @@ __global__ void __launch_bounds__(tuning::kQkNormBackwardLaneThreads,
   const int left = head_dim - first;
   const int elements = !mine.holds ? 0 : left < kPack<T> ? left : kPack<T>;
   const bool sums_up = p.partials[block.array] != nullptr;
-  // Sums need every lane of a warp: slots without a row stay at their last, or at the block's.
+  // Sums need all lanes of a warp, so slots without a row repeat their last one, or the block's
+  // first.
   const SlotRows rows(p, block, mine.holds ? slot : p.slots);
   RowWalk<T> walk;
   walk.find(p, block, rows.count > 0 ? rows.first : block.first, first);
@@ -56,7 +57,7 @@ __global__ void __launch_bounds__(tuning::kQkNormBackwardLaneThreads,
     if (__any_sync(0xffffffffu, walk.new_token)) {
       const HeadRow row = head_row(
           p, block, rows.count > 0 ? rows.at(active ? round : rows.count - 1) : block.first);
-      __syncwarp();  // the round before is read
+      __syncwarp();  // all lanes have read the previous round
       turns.find(p.rope, p.table_in_vectors, row.b, row.s, mine, p.warp.vectors, exchanges[warp]);
     }
     Numbers<T> h = unpack_now<T>(next.x), turned[1] = {unpack_now<T>(next.dy)};
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(tuning::kQkNormBackwardLaneThreads,
       scale_vectors<T>(p.norm, part, mine, by);
       rstd = by[0].rstd * by[0].scale;
     }
-    __syncwarp();  // the round before, and the angles, are read
+    __syncwarp();  // all lanes have read the previous round and the angles
     turns.turn(turned, exchanges[warp]);
     Numbers<T>& t = turned[0];
     multiply<T>(h, rstd);

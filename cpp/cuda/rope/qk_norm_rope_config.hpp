@@ -10,29 +10,28 @@
 
 namespace membound::cuda::tuning {
 
-// A row is a few heads of one token that share weight, cos and sin; its lanes hold two vectors of
-// each head, or, in the general form, are a warp with one head.
+// A row is a few heads of one token that share weight, cos and sin. Its lanes hold two vectors of
+// each head; in the generic form, a row is a warp with one head.
 using QkNormRopeConfig = RopeConfig;
 
-// Heads whose loads are on their way, and the most of a thread in the form of vectors: what
-// a row costs before its first head is as many instructions as a head (H200, 16384 tokens x 40
-// heads x 128 bfloat16: 109 us with four heads, 100 with eight; 98.7 with two ahead, 100 with one,
-// float32 169 and 185).
+// Heads in flight, and heads per thread at most, in the form with two vectors per lane: the
+// instructions before the first head of a row cost as much as one head (bfloat16, 40 heads of 128,
+// 16384 tokens: 109 us with four heads per thread, 100 with eight).
 inline constexpr int kQkNormHeadsAhead = 2;
 inline constexpr int kQkNormHeads = 8;
 inline constexpr int kQkNormRopeThreads = 128;
-// Of a multiprocessor at once: a thread has 96 registers.
+// Blocks per SM, which gives a thread 96 registers.
 inline constexpr int kQkNormRopeBlocks = 5;
-// The most vectors of a head that the form of vectors takes, two in each lane of a warp.
+// Most vectors of a head in the form with two vectors per lane of a warp.
 inline constexpr std::int64_t kQkNormVectors = 64;
 
-// Whether lanes can hold all of a head's vectors in pairs that are half a head apart.
+// True if lanes can hold the head as pairs of vectors that are half a head apart.
 inline bool qk_norm_pairs_vectors(std::int64_t head_dim, int dtype_size) {
   const std::int64_t bytes = head_dim * dtype_size;
   return bytes % 32 == 0 && bytes / 16 <= kQkNormVectors;
 }
 
-// The lanes of a head in the form of vectors; a warp for more vectors than that.
+// Lanes of a head with two vectors per lane; a whole warp for more vectors than that.
 inline int qk_norm_lanes(std::int64_t head_dim, int dtype_size) {
   const std::int64_t vectors = std::min((head_dim * dtype_size + 15) / 16, kQkNormVectors);
   int lanes = 1;
@@ -40,9 +39,9 @@ inline int qk_norm_lanes(std::int64_t head_dim, int dtype_size) {
   return lanes;
 }
 
-// Heads of a thread where there are many rows: all of a warp's rows take as long as its longest,
-// which with 28 and 4 heads is 40 where 32 do, in rows of eight. What comes before the first head
-// costs as much as two.
+// Heads per thread for many rows. All rows of a warp take as long as its longest: with 28 and 4
+// heads and eight per row, that is 40 heads' time for 32 heads. The setup before the first head
+// costs as much as two heads.
 inline int qk_norm_heads(std::int64_t q_heads, std::int64_t k_heads) {
   constexpr std::int64_t kBefore = 2;
   const auto cost = [&](std::int64_t each) {
@@ -55,7 +54,7 @@ inline int qk_norm_heads(std::int64_t q_heads, std::int64_t k_heads) {
   return best;
 }
 
-// Blocks of some rows each.
+// Launch configuration for blocks of rows_per_block rows.
 inline QkNormRopeConfig qk_norm_rows(std::int64_t tokens, std::int64_t q_heads,
                                      std::int64_t k_heads, int lanes, int rows_per_block,
                                      int heads_per_thread) {
@@ -73,8 +72,8 @@ inline QkNormRopeConfig qk_norm_rows(std::int64_t tokens, std::int64_t q_heads,
   return config;
 }
 
-// tokens at least 1; the heads of q and of k, of which one may be 0. in_vectors: the form of
-// vectors.
+// tokens >= 1; the number of heads of either q or k may be 0. in_vectors: two vectors per lane
+// instead of the generic form.
 inline QkNormRopeConfig qk_norm_rope_config(std::int64_t tokens, std::int64_t q_heads,
                                             std::int64_t k_heads, std::int64_t head_dim,
                                             int dtype_size, bool in_vectors) {
@@ -85,11 +84,11 @@ inline QkNormRopeConfig qk_norm_rope_config(std::int64_t tokens, std::int64_t q_
                       few || !in_vectors ? 1 : qk_norm_heads(q_heads, k_heads));
 }
 
-// Groups of v's heads, whose rows are like those of the others.
+// Groups of v's heads; their rows are like those of q and k.
 inline std::int64_t qk_norm_value_groups(const QkNormRopeConfig& config, std::int64_t heads) {
   return (heads + config.heads_per_thread - 1) / config.heads_per_thread;
 }
-// Blocks of their own, so that what a block does is the same for all of its threads.
+// v has blocks of its own, so that all threads of a block do the same.
 inline std::int64_t qk_norm_value_blocks(const QkNormRopeConfig& config, std::int64_t tokens,
                                          std::int64_t heads) {
   const std::int64_t rows = tokens * qk_norm_value_groups(config, heads);

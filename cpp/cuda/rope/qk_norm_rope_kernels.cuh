@@ -2,13 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A block takes some rows: a row is up to kQkNormHeads heads of one token, of q or of k. In the
-// form of vectors the lanes of a row hold two vectors of each head: they ask for the first heads,
-// find weight, cos and sin, and normalise, turn and write head after head, each of which asks for
-// one further on; the weights of q and k sit in shared memory. In the general form a warp takes a
-// head element by element. With a cache of keys and values the blocks behind those copy v, row by
-// row in the same way. Limited by memory and instructions (about 250 for a head of 128 in each of
-// a warp's four rows).
+// qk_norm_rope. A row is up to kQkNormHeads heads of one token, of q or k; a block has some rows.
+// With two vectors of each head per lane, a row's lanes prefetch the first heads, find weight, cos
+// and sin, then normalise, rotate and store head by head while prefetching later ones. Shared
+// memory: the weights of q and k. In the generic form a warp does one head element by element. With
+// a key/value cache, further blocks copy v by rows. Limited by memory and instructions (about 250
+// for a head of 128 in each of a warp's four rows).
 #include "cuda/launch/cache_hint.cuh"
 #include "cuda/rope/qk_norm_lanes.cuh"
 #include "cuda/rope/qk_norm_rope_config.hpp"
@@ -17,8 +16,8 @@
 
 namespace membound::cuda {
 
-// Elements from a head of a row to its next. Not found in the kernel: beside what a row has in
-// registers they went to local memory, where the address of every read then waited.
+// Elements between consecutive heads of a row. Computed on the host: in the kernel they were
+// spilled to local memory, and the address of every load waited for them.
 struct HeadSteps {
   std::int64_t x, out, rstd;
 };
@@ -32,18 +31,18 @@ struct QkNormRopeParams {
   QkNorm<A> norm;
   bool round_normed, round_weighted;
   CacheSlots cache;
-  int cached;  // the array whose output it is; -1: none
+  int cached;  // the array whose output is the cache; -1: none
   RopeHeads values;
   std::int64_t first_value_block;
   RowDivider by_value_groups, by_seq, by_block;
   int value_size;  // bytes of an element
-  // Of the form with a vector in each lane.
+  // For the form with one vector per lane.
   tuning::WarpHeads warp;
   VectorAccess access;
   bool common_weights;
 };
 
-// Of a head where weights differ.
+// The weight of one head, if heads have different weights.
 template <class T>
 __device__ __noinline__ HeadPart<T> weight_of_head(const AffineArray<accumulate_t<T>>& weight,
                                                    std::int64_t number, HeadLanes head) {
@@ -60,7 +59,7 @@ __device__ inline void store_head_rstd(const HeadStatistic& to, const RopeRow& r
       by.rstd * by.scale;
 }
 
-// Where a token is in a cache, by block; out of line as divisions are.
+// Position of a token in the cache, by block. Out of line because of the divisions.
 struct Slot {
   std::int64_t b, s;
   bool there;
@@ -73,7 +72,7 @@ static __device__ __noinline__ Slot slot_of(const CacheSlots& cache, const RowDi
   return {block, slot - block * cache.block_size, true};
 }
 
-// The heads of v that a row has, in bytes; none where its token has no slot.
+// The heads of v in a row, in bytes; none if the token has no cache slot.
 struct ValueRow {
   const char* from;
   char* to;
@@ -125,7 +124,7 @@ __device__ inline void copy_value_vectors(const QkNormRopeParams<A>& p) {
   }
 }
 
-// A head of a warp, element by element.
+// Generic form: one head per warp, element by element.
 template <class A>
 __device__ inline void copy_value_numbers(const QkNormRopeParams<A>& p) {
   const ValueRow row = value_row(p, threadIdx.x / kWarpLanes);
@@ -154,7 +153,7 @@ __device__ inline void normalise_and_turn(
   const int lanes = p.turn.lanes;
   const int local = threadIdx.x >> log2_of(lanes), lane = threadIdx.x & (lanes - 1);
   const std::int64_t index = std::int64_t{blockIdx.x} * p.turn.rows_per_block + local;
-  const bool active = index < p.turn.rows;  // sums need every lane of a warp
+  const bool active = index < p.turn.rows;  // sums need all lanes of a warp
   const RopeRow row = rope_row(p.turn, active ? index : 0);
   const HeadsOfRow heads = heads_of_row(p.turn, row.group);
   const RopeHeads& array = p.turn.rope.arrays[heads.array];
@@ -178,7 +177,7 @@ __device__ inline void normalise_and_turn(
   };
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) ask_for(i, i);
-  const bool holds_weight = local < p.turn.rope.count;  // a block has two rows at least
+  const bool holds_weight = local < p.turn.rope.count;  // a block has at least two rows
   WeightVectors<T> vectors{};
   if (holds_weight) vectors.load(p.weights[local], 0, head);
   Turns<T> turns;
@@ -223,7 +222,7 @@ __device__ inline void normalise_and_turn(
   }
 }
 
-// Aligned heads that turn as a whole.
+// For aligned heads that rotate as a whole.
 template <class T>
 __global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormRopeBlocks)
     qk_norm_rope_vectors_kernel(const __grid_constant__ QkNormRopeParams<accumulate_t<T>> p) {
@@ -234,7 +233,7 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormRop
   normalise_and_turn<T>(p, weights, seconds);
 }
 
-// One element, normalised.
+// One normalised and weighted element.
 template <class A>
 __device__ __noinline__ A normed_number(const QkNormRopeParams<A>& p, const StridedHead& x,
                                         const HeadScale<A>& by, int array, std::int64_t head,
@@ -247,7 +246,8 @@ __device__ __noinline__ A normed_number(const QkNormRopeParams<A>& p, const Stri
   return p.round_weighted ? round_number(value, x.dtype) : value;
 }
 
-// Any strides and dtype: float64, and heads of more vectors than a warp has lanes for.
+// Generic kernel: any strides and dtype, for float64 and for heads with more vectors than a warp
+// has lanes.
 template <class A>
 __global__ void __launch_bounds__(tuning::kQkNormRopeThreads)
     qk_norm_rope_heads_kernel(const __grid_constant__ QkNormRopeParams<A> p) {

@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A warp takes a few rows at once, a row being up to kQkNormHeads heads of one token with a vector
-// of each in a lane. They ask for the first heads, find weight, cos and sin, and normalise, turn
-// and write two heads at a time, each of which asks for one further on; pairs meet in shared
-// memory. Limited by instructions: about 185 for as many heads as a warp holds, and 700 before the
-// first.
+// qk_norm_rope with one vector of each head per lane. A warp has a few rows at once, each of up to
+// kQkNormHeads heads of one token. It prefetches the first heads, finds weight, cos and sin, then
+// normalises, rotates and stores two heads at a time while prefetching later ones. Shared memory:
+// exchange of the elements of pairs. Instruction-bound: about 185 per step of as many heads as a
+// warp holds, and 700 before the first.
 #include "cuda/rope/qk_norm_rope_kernels.cuh"
 
 namespace membound::cuda {
@@ -31,7 +31,7 @@ __device__ inline void copy_values_by_lanes(const QkNormRopeParams<accumulate_t<
   }
 }
 
-// Heads of any strides, and as long as a warp's lanes have a vector for each of theirs, any width.
+// For heads of any strides, and of any width for which a warp has a lane per vector.
 template <class T>
 __global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormLaneBlocks)
     qk_norm_rope_lanes_kernel(const __grid_constant__ QkNormRopeParams<accumulate_t<T>> p) {
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormLan
   const int warp = threadIdx.x / kWarpLanes, local = warp * p.warp.heads + mine.head;
   if (blockIdx.x >= p.first_value_block) return copy_values_by_lanes<T>(p, mine, local);
   const std::int64_t index = std::int64_t{blockIdx.x} * p.turn.rows_per_block + local;
-  const bool active = mine.holds && index < p.turn.rows;  // sums need every lane of a warp
+  const bool active = mine.holds && index < p.turn.rows;  // sums need all lanes of a warp
   const RopeRow row = rope_row(p.turn, active ? index : 0);
   const HeadsOfRow heads = heads_of_row(p.turn, row.group);
   const RopeHeads& array = p.turn.rope.arrays[heads.array];
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormLan
       }
       if (p.round_weighted) numbers[i] = rounded<T>(numbers[i]);
     }
-    __syncwarp();  // the heads before, and the angles, are read
+    __syncwarp();  // all lanes have read the previous heads and the angles
     turns.turn(numbers, exchanges[warp]);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {

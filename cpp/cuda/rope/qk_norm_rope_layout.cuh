@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What of a call of qk_norm_rope can be read in vectors of 16 bytes.
+// Tests whether the arrays of a qk_norm_rope call can be accessed in 16-byte vectors.
 #include <cstdint>
 
 #include "cuda/rope/qk_norm_lanes.cuh"
@@ -12,7 +12,7 @@
 
 namespace membound::cuda {
 
-// A weight as kernels take it.
+// A weight in the form that kernels take.
 template <class T>
 AffineArray<accumulate_t<T>> weight_columns(const HeadWeight& weight, double offset) {
   return {weight.data,
@@ -23,7 +23,7 @@ AffineArray<accumulate_t<T>> weight_columns(const HeadWeight& weight, double off
           weight.head_stride};
 }
 
-// None, or of x's dtype, or float32 beside 16 bits.
+// True without a weight, for a weight of x's dtype, and for float32 with 16-bit x.
 template <class T>
 bool is_common_weight(const RopeProblem& p, const HeadWeight& weight) {
   return weight.data == nullptr || weight.dtype == p.dtype ||
@@ -38,8 +38,8 @@ bool weight_in_vectors(const RopeProblem& p, const HeadWeight& weight) {
          weight.head_stride % elements == 0 && starts_on_vector(weight.data);
 }
 
-// What every head of a call starts on and is made of. fits: a function of (elements of a piece, as
-// an integral constant) of what only the op knows.
+// Alignment common to all heads of a call. fits: tests it for the op's arrays, given the elements
+// of a vector as an integral constant.
 template <class T, class Fits>
 VectorAccess vector_access(Fits fits) {
   constexpr std::integral_constant<int, kPack<T>> kWhole;
@@ -48,12 +48,12 @@ VectorAccess vector_access(Fits fits) {
   return fits(kHalf) ? VectorAccess::kHalves : VectorAccess::kElements;
 }
 
-// float64, which nobody trains or serves with, is not worth kernels of its own.
+// float64 has only the generic kernel: training and inference hardly use it.
 template <class T>
 inline constexpr bool kHasVectorsKernel = sizeof(T) <= 4;
 
-// The heads of all arrays turn as a whole, in vectors of which lanes hold two each. Where the
-// output is a cache, that is somebody else's to ask.
+// True if the heads of all arrays rotate as a whole and lanes can hold two vectors of each. The
+// output of array `cached` is a cache, which the caller must test itself.
 template <class T>
 bool turns_in_vectors(const RopeProblem& p, int cached = -1) {
   bool all = kHasVectorsKernel<T> && p.rotary_dim == p.head_dim &&
@@ -66,7 +66,7 @@ bool turns_in_vectors(const RopeProblem& p, int cached = -1) {
   return all;
 }
 
-// The heads of a cache, of any slot.
+// True if the heads of a cache are aligned in every slot.
 template <class T, int kElements = kPack<T>>
 bool cache_in_vectors(const RopeHeads& array) {
   const RopeStrides& strides = array.out_strides;

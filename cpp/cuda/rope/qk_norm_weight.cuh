@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The weight beside the vectors of heads: how it is loaded, and where it stays.
+// The weight of qk_norm heads: how it is loaded, and its place in shared memory.
 #include "cuda/rope/qk_norm_head.cuh"
 
 namespace membound::cuda {
 
-// The weight of two vectors of a head as it is loaded: of float32 beside 16 bits twice as many.
+// The raw weight of two vectors of a head; float32 weights of 16-bit heads take twice the vectors.
 template <class T>
 struct WeightVectors {
   static constexpr int kOfNumbers = kPack<T> / kPack<float>;
@@ -38,7 +38,7 @@ struct WeightVectors {
       at[1] = *reinterpret_cast<const uint4*>(from + apart);
     }
   }
-  // Offset added; ones where there is none.
+  // The weight with the offset added; ones without a weight.
   __device__ HeadPart<T> numbers(const AffineArray<accumulate_t<T>>& weight,
                                  const HeadLanes& lanes) const {
     HeadPart<T> part;
@@ -59,7 +59,7 @@ struct WeightVectors {
   }
 };
 
-// The weight in shared memory, read again for each head: registers are few.
+// The weight in shared memory, reread for each head to save registers.
 template <class T>
 struct SharedWeight {
   static constexpr int kQuads = 2 * kPack<T> / 4;

@@ -10,7 +10,7 @@ namespace membound::cuda {
 
 namespace {
 
-// Units are two pieces of kElements everywhere in a head, and every head starts on one.
+// True if units are two vectors of kElements throughout a head, and every head is aligned to one.
 template <class T, int kElements>
 bool has_pieces(const RopeProblem& p) {
   constexpr std::int64_t kUnit = 2 * kElements;
@@ -29,14 +29,14 @@ bool has_pieces(const RopeProblem& p) {
   return true;
 }
 
-// What does not turn is copied unless every array is in place.
+// The part of a head that does not rotate is copied unless every array is in place.
 bool copies_rest(const RopeProblem& p) {
   bool copies = false;
   for (int i = 0; i < p.count; ++i) copies = copies || p.arrays[i].out != p.arrays[i].x;
   return copies && p.rotary_dim < p.head_dim;
 }
 
-// The elements of the widest pieces of 16, 8 and 4 bytes that fit; one is whatever it is.
+// Elements of the widest vectors of 16, 8 and 4 bytes that fit, or 1.
 template <class T, int kElements = kPack<T>>
 int piece_elements(const RopeProblem& p) {
   if constexpr (kElements == 1) {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// cos and sin of some pairs of one token, from a table or a frequency.
+// cos and sin of some pairs of one token, from a table or from frequencies.
 #include "core/sincos.hpp"
 #include "cuda/row/divider.hpp"
 #include "cuda/row/element.cuh"
@@ -22,14 +22,14 @@ __device__ inline std::int64_t quotient(std::int64_t number, const RowDivider& b
   return (number >> 31) == 0 ? by.quotient(number) : wide_quotient(number, by.extent);
 }
 
-// Which angles the pairs of a token on one axis have.
+// Source of the angles of a token's pairs on one axis.
 struct AngleRow {
   enum Kind { kTable, kMade, kNone, kLost } kind;
-  std::int64_t cos, sin;  // where the rows of the tables start; cos: of freqs too
-  double position;        // which freqs are multiplied by; 1 for angles
+  std::int64_t cos, sin;  // row offsets in the tables; cos: also in freqs
+  double position;        // multiplies freqs; 1 if freqs are angles
 };
 
-// Out of line like all that is long: inlined where it is wanted it makes kernels of 60 KB.
+// Out of line, like all long code here: inlined at every use, it would make kernels of 60 KB.
 static __device__ __noinline__ AngleRow angle_row(const RopeProblem& p, std::int64_t pair,
                                                   std::int64_t b, std::int64_t s) {
   const int axis = p.axes == 1 ? 0 : p.axis_of(pair);
@@ -58,12 +58,12 @@ __device__ inline Turn<A> made_turn(const RopeProblem& p, double position, doubl
   return {product(turn.cos, scaling), product(turn.sin, scaling)};
 }
 
-// The element of a pair, 0 or 1, whose sine an element takes: in the transpose the other's.
+// The element of a pair, 0 or 1, whose sine an element takes: in the transpose the other one's.
 __device__ inline int sine_of(const RopeProblem& p, int element) {
   return p.inverse ? 1 - element : element;
 }
 
-// What an element of a pair, 0 or 1, turns by. Tables of the common dtypes are read in vectors
+// Rotation of one element, 0 or 1, of a pair. Tables of the common dtypes are read in vectors
 // instead.
 template <class A>
 __device__ __noinline__ Turn<A> one_turn(const RopeProblem& p, const AngleRow& row,
@@ -96,7 +96,7 @@ struct Turns {
   accumulate_t<T> cos[kPairs], sin[kPairs];
 };
 
-// kPack numbers of a row that starts at a multiple of 16 bytes, as float32 or as T.
+// Reads kPack numbers, float32 or T, of a row that is aligned to 16 bytes.
 template <class T>
 __device__ inline void read_vectors(const void* from, DType dtype, std::int64_t at,
                                     accumulate_t<T> (&numbers)[kPack<T>]) {
@@ -126,9 +126,9 @@ __device__ inline void fill_turns(Turns<T, kPairs>& turns, accumulate_t<T> cos,
   }
 }
 
-// The row of a table, where it is read in vectors, and the turns by read(table, row, sine,
-// numbers). Inline to the last: a call would wait for every load that is on its way (H200, 16384
-// tokens x 40 heads x 128 bfloat16: 124 us with calls).
+// Finds the row of a table that is read in vectors, and reads the rotations by read(table, row,
+// sine, numbers). Fully inlined: a call would wait for every load in flight (bfloat16, 40 heads of
+// 128, 16384 tokens: 124 us with calls).
 template <class T, int kPairs, class Read>
 __device__ inline void read_table_turns(const RopeProblem& p, std::int64_t b, std::int64_t s,
                                         Turns<T, kPairs>& turns, Read read) {
@@ -144,19 +144,18 @@ __device__ inline void read_table_turns(const RopeProblem& p, std::int64_t b, st
   read(p.sin, p.sin.at(0, b, position), /*sine=*/true, turns.sin);
 }
 
-// Whether make_turns can make a call's turns.
+// True if compute_rotations can handle the call.
 MEMBOUND_HOST_DEVICE inline bool makes_turns(const RopeProblem& p) {
   return p.freqs.data != nullptr && !p.freqs_are_angles && p.axes == 1;
 }
-// Whether make_turns_of_angles can. The transpose takes two angles for an element where each has
-// its own.
+// True if compute_rotations_of_angles can. The transpose takes two angles per element if each
+// element has its own.
 __device__ inline bool makes_turns_of_angles(const RopeProblem& p) {
   const bool is_wide = p.table_dtype == DType::kFloat32 || p.table_dtype == DType::kFloat64;
   return p.freqs_are_angles && is_wide && p.axes == 1 && (p.freqs.second == 0 || !p.inverse);
 }
 
-// The turns of some pairs, pair i of which is number pair(i), by angles that are these numbers of
-// freqs times `factor`.
+// Computes the rotations of some pairs by the angles numbers[i] * factor.
 template <class T, int kPairs>
 __device__ inline void make_turns_of(const RopeProblem& p, double factor,
                                      const double (&numbers)[kPairs], Turns<T, kPairs>& turns) {
@@ -178,8 +177,8 @@ __device__ inline void read_freqs(const RopeProblem& p, std::int64_t row, Pair p
   }
 }
 
-// From frequencies on one axis. Inline and all at once: sines wait for themselves more than for
-// anything else.
+// Rotations from frequencies on one axis. Inlined and unrolled, so that the latencies of
+// independent sines overlap.
 template <class T, int kPairs, class Pair>
 __device__ inline void make_turns(const RopeProblem& p, std::int64_t b, std::int64_t s, Pair pair,
                                   Turns<T, kPairs>& turns) {
@@ -190,7 +189,7 @@ __device__ inline void make_turns(const RopeProblem& p, std::int64_t b, std::int
   make_turns_of<T>(p, static_cast<double>(position), frequencies, turns);
 }
 
-// From angles of float32 or float64 on one axis: of one element of each pair.
+// Rotations of one element of each pair, from float32 or float64 angles on one axis.
 template <class T, int kPairs, class Pair>
 __device__ inline void make_turns_of_angles(const RopeProblem& p, std::int64_t b, std::int64_t s,
                                             Pair pair, int element, Turns<T, kPairs>& turns) {
@@ -204,8 +203,7 @@ __device__ inline void make_turns_of_angles(const RopeProblem& p, std::int64_t b
   make_turns_of<T>(p, 1.0, angles, turns);
 }
 
-// The turns of some pairs, pair i of which is number pair(i), one by one; element(i): of which of
-// its elements, 0 or 1.
+// Rotations of some pairs one by one; the i-th is pair(i), for its element element(i), 0 or 1.
 template <class T, int kPairs, class Pair, class Element>
 __device__ inline void find_turns(const RopeProblem& p, std::int64_t b, std::int64_t s, Pair pair,
                                   Element element, Turns<T, kPairs>& turns) {
@@ -218,7 +216,7 @@ __device__ inline void find_turns(const RopeProblem& p, std::int64_t b, std::int
   }
 }
 
-// The same of one element of every pair, all at once where that can be.
+// The same for one element of every pair, unrolled if possible.
 template <class T, int kPairs, class Pair>
 __device__ inline void find_turns_of(const RopeProblem& p, std::int64_t b, std::int64_t s,
                                      Pair pair, int element, bool made, Turns<T, kPairs>& turns) {
@@ -238,7 +236,8 @@ __device__ inline void turn_back(Turns<T, kPairs>& turns, bool inverse) {
   for (int i = 0; i < kPairs; ++i) turns.sin[i] = product(turns.sin[i], sign);
 }
 
-// Of the pairs first, first + step, ... below `end`; behind it any. element: of which of a pair.
+// Rotations of the pairs first, first + step, ... below `end`; those from `end` on are unspecified.
+// element: which of a pair's two.
 template <class T, int kPairs = kPack<T>>
 __device__ __noinline__ Turns<T, kPairs> turns_from(const RopeProblem& p, std::int64_t b,
                                                     std::int64_t s, std::int64_t first, int step,
@@ -252,7 +251,7 @@ __device__ __noinline__ Turns<T, kPairs> turns_from(const RopeProblem& p, std::i
   return turns;
 }
 
-// Every other one of kPack numbers: the even or the odd.
+// Every other one of kPack numbers: the even or the odd ones.
 template <class T>
 __device__ inline void every_other(const accumulate_t<T> (&both)[kPack<T>], bool odd,
                                    accumulate_t<T>* numbers) {
@@ -260,7 +259,7 @@ __device__ inline void every_other(const accumulate_t<T> (&both)[kPack<T>], bool
   for (int i = 0; i < kPack<T> / 2; ++i) numbers[i] = odd ? both[2 * i + 1] : both[2 * i];
 }
 
-// The same of a table that read_vectors can read: of kPack pairs that follow one another.
+// Reads the rotations of kPack consecutive pairs from a table that read_vectors can read.
 template <class T>
 __device__ inline void read_turns(const RopeProblem& p, std::int64_t b, std::int64_t s,
                                   std::int64_t first, Turns<T>& turns) {
@@ -270,7 +269,7 @@ __device__ inline void read_turns(const RopeProblem& p, std::int64_t b, std::int
                       });
 }
 
-// The same of one element of each pair where the table has a column for each.
+// The same for one element of each pair, if the table has a column per element.
 template <class T>
 __device__ inline void read_each_turns(const RopeProblem& p, std::int64_t b, std::int64_t s,
                                        std::int64_t first, int element, Turns<T>& turns) {
@@ -289,7 +288,7 @@ __device__ inline void read_each_turns(const RopeProblem& p, std::int64_t b, std
   read_table_turns<T>(p, b, s, turns, read);
 }
 
-// The same of a table of T, or of float32 beside 16 bits, whose rows may start anywhere.
+// The same for a table of T, or of float32 with 16-bit T, whose rows may be unaligned.
 template <class T, int kPairs, class Pair, class Element>
 __device__ inline void read_turns_by_element(const RopeProblem& p, std::int64_t b, std::int64_t s,
                                              Pair pair, Element element, Turns<T, kPairs>& turns) {

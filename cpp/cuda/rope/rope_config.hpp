@@ -7,10 +7,10 @@
 
 namespace membound::cuda::tuning {
 
-// A unit is what one thread turns of a head: two vectors of 16 bytes, or two smaller pieces. The
-// threads of a row take the units of one head, then of the next few of the same token.
+// A unit is what one thread rotates of a head: two 16-byte vectors, or two narrower ones. The
+// threads of a row take the units of one head, then of the next few heads of the same token.
 struct RopeConfig {
-  int heads_per_thread;  // that share cos and sin
+  int heads_per_thread;  // heads that share cos and sin
   int lanes;             // threads of a row; each takes units lane, lane + lanes, ...
   int rows_per_block;
   std::int64_t groups;  // rows of a token
@@ -21,44 +21,40 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
-// Heads whose loads are on their way together, and blocks of a multiprocessor at once: a thread has
-// 80 registers (H200, 16384 tokens x 40 heads bfloat16: 86.1 us, heads of 64 44.2; with 4 heads and
-// 5 blocks 87.6 and 47.6), beside sines 96 (85.1 us, 89.1 with 6 blocks).
+// Heads in flight together and blocks per SM, which give a thread 80 registers, or 96 if it
+// computes sines (bfloat16, 40 heads of 64, 16384 tokens: 44.2 us, 47.6 with 4 heads and 5 blocks).
 inline constexpr int kRopeHeads = 2;
 inline constexpr int kRopeBlocks = 6;
 inline constexpr int kRopeBlocksWithSines = 5;
-// Heads that share cos and sin of a table, and what a thread does before its first load (H200,
-// 16384 tokens x 40 heads x 128 bfloat16: 128 us with one, 100 with 2, 86 with 4, 88 with 8).
+// Heads that share the cos and sin of a table and a thread's setup (bfloat16, 40 heads of 128,
+// 16384 tokens: 128 us with one head, 86 with four).
 inline constexpr int kRopeHeadsOfTable = 4;
-// Heads that share angles which take longer to make than a head to turn (the same with frequencies:
-// 85 us with 8 and the sines of a thread in one piece; sine after sine 131 with 8, 119 with 16).
+// Heads that share computed angles, which take longer than rotating a head (same shape: 85 us with
+// eight heads and unrolled sines).
 inline constexpr int kRopeHeadsOfMade = 8;
-// The same of pieces, of which a thread has so few that what it does before the first is most of it
-// (heads of 100 in pieces of 4 bytes: 115 us with 4 heads, 88 with 8, 89 with 16; of 128 in pieces
-// of 2 bytes 211, 153, 139).
+// The same for narrow vectors, of which a thread has so few that setup dominates (heads of 100 in
+// 4-byte vectors: 115 us with 4 heads, 88 with 8).
 inline int rope_heads_of_pieces(int piece_bytes) { return piece_bytes == 2 ? 16 : 8; }
-// Of their heads those whose loads are on their way together, by the bytes of a piece, and blocks
-// of a multiprocessor: a thread has 80 registers (heads of 72 in pieces of 8 bytes: 59 us; with 64
-// and spills 62, with 48 86), beside pieces of 2 bytes 64 (heads of 128: 148 us with eight heads on
-// their way, 160 with four and 80 registers).
+// Narrow vectors: bytes in flight per thread and blocks per SM. These give a thread 80 registers,
+// or 64 for 2-byte elements; with fewer it spills (heads of 72 in 8-byte vectors: 59 us, 86 with 48
+// registers).
 inline constexpr int kRopePieceBytesAhead = 16;
 inline constexpr int kRopePieceBlocks = 6;
 inline constexpr int kRopeElementBlocks = 8;
-inline constexpr int kRopeThreads = 128;  // a little before 256: 97.7 us and 100 with 2 heads
+inline constexpr int kRopeThreads = 128;  // slightly better than 256: 97.7 us, 100 with 2 heads
 
-// Few units: one head per thread and blocks of 64 threads, as parallelism beats shared angles
-// (H200, a trial kernel, 64 tokens x 40 heads x 128: 1.78 us overlapped with 64 threads, 2.4 with
-// 256; 2.85 to 3.1 with angles shared by 2 to 5 heads).
+// Few units: one head per thread and blocks of 64 threads, as parallelism beats shared angles (64
+// tokens, 40 heads of 128: 2.4 -> 1.78 us).
 inline constexpr std::int64_t kFewRopeUnits = 132 * 2048;
 inline constexpr int kFewRopeThreads = 64;
-// Where launches are so long, overlapping them gains nothing (see tuning/rms_norm.hpp).
+// Longer launches gain nothing from overlapping with the previous kernel.
 inline constexpr std::int64_t kRopeOverlapBlocks = 8192;
 
-// made: angles come from frequencies.
+// made: angles are computed from frequencies.
 inline int rope_heads_of_vectors(bool made) { return made ? kRopeHeadsOfMade : kRopeHeadsOfTable; }
 
-// tokens and units at least 1; the heads of q and of k, of which one may be 0. shared: heads that
-// share an angle.
+// tokens and units >= 1; the number of heads of either q or k may be 0. shared: heads that share an
+// angle.
 inline RopeConfig rope_config(std::int64_t tokens, std::int64_t q_heads, std::int64_t k_heads,
                               std::int64_t units, int shared) {
   RopeConfig config{};

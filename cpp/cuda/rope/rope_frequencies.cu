@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// The gradient of the frequencies, in two kernels: sums of parts of the tokens, then of the parts.
+// Gradient of the frequencies, in two kernels: partial sums over parts of the tokens, then the sum
+// of the parts.
 #include "cuda/launch/launch.hpp"
 #include "cuda/rope/rope_angles.cuh"
 #include "cuda/row/cluster.cuh"
@@ -14,9 +15,9 @@ constexpr int kLanes = 64;      // pairs at once
 constexpr int kTokenLanes = 4;  // tokens at once
 constexpr int kSumThreads = 128;
 
-// A block sums one part of the tokens. Lane t of kTokenLanes takes every so many of them, and the
-// lanes' sums, which sit in shared memory, are added in their order: the tree is of the shape
-// alone. All in float64, whatever the dtype; latency of the loads is the limit.
+// A block sums one part of the tokens. Lane t of kTokenLanes has every kTokenLanes-th token; shared
+// memory holds the lanes' sums, which are added in lane order, so that the tree depends on the
+// shape alone. Float64 throughout, whatever the dtype. Limited by the latency of loads.
 __global__ void __launch_bounds__(kLanes* kTokenLanes)
     rope_parts_kernel(const __grid_constant__ RopeFrequenciesProblem problem) {
   pdl_wait_and_launch();
@@ -66,7 +67,7 @@ __global__ void __launch_bounds__(kLanes* kTokenLanes)
   }
 }
 
-// A thread adds the parts of one pair in their order. Short.
+// A thread adds the parts of one pair in order. Latency-bound.
 __global__ void rope_sum_parts_kernel(const __grid_constant__ RopeFrequenciesProblem problem) {
   pdl_wait_and_launch();
   const std::int64_t pairs = problem.rope.rotary_dim / 2;
@@ -76,7 +77,8 @@ __global__ void rope_sum_parts_kernel(const __grid_constant__ RopeFrequenciesPro
   double sum = 0;
 #pragma unroll 8
   for (std::int64_t part = 0; part < kRopeParts; ++part) sum += parts[part * pairs];
-  // The gradients turned the other way round than the forward: inverse there is no inverse here.
+  // The gradient is rotated opposite to the forward: `inverse` here means that the forward was not
+  // inverse.
   if (!problem.rope.inverse) sum = -sum;
   const std::int64_t at = pair * problem.dfreqs_stride;
   if (problem.dfreqs_dtype == DType::kFloat64) {

@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A block takes some rows: a row is up to heads_per_thread heads of one token, of q or of k, as far
-// apart as there are rows, so that what neighbouring rows ask for at once is in one piece. A thread
-// takes one unit of each: two vectors of 16 bytes that hold whole pairs, or, where heads are not
-// made of those, two pieces of 8 or 4 bytes or of one element. It asks for the vectors of a few
-// heads, finds cos and sin once, turns and writes, and goes on to the next heads. Nothing is
-// shared; memory is the limit.
+// rope. A row is up to heads_per_thread heads of one token, of q or k, strided by the token's
+// number of rows, so that neighbouring rows access contiguous memory. A block has some rows; a
+// thread has one unit of each head: two 16-byte vectors that hold whole pairs, or two vectors of 8
+// or 4 bytes or single elements where alignment requires it. It loads a few heads, finds cos and
+// sin once, rotates, stores, and goes on to the next heads. Shared memory is needed only for tables
+// with a column per element. Memory-bound.
 #include <cstdlib>
 
 #include "cuda/launch/cache_hint.cuh"
@@ -17,8 +17,8 @@
 
 namespace membound::cuda {
 
-// The heads of an array in groups: group g has heads g, g + count, ..., `each` of them or, of the
-// groups below `longer`, one more.
+// Heads of an array in groups: group g has heads g, g + count, ...; `each` heads, and one more if g
+// < longer.
 struct HeadGroups {
   std::int64_t count, longer;
   int each;
@@ -33,16 +33,16 @@ struct RopeParams {
   RopeProblem rope;
   std::int64_t rows;
   HeadGroups groups[2];               // q's before k's
-  std::int64_t units, turning_units;  // of a head; those behind are copied
+  std::int64_t units, turning_units;  // of a head; the units after the rotary ones are copied
   int heads_per_thread, lanes, rows_per_block;
   RowDivider by_inner, by_outer;
-  unsigned lane_magic;  // thread * lane_magic / 2^16: the quotient by lanes
-  bool tokens_inside;   // rows of one group of heads follow one another
-  bool batch_inside;    // else: the tokens of one place in their sequences do, as in memory
+  unsigned lane_magic;  // thread * lane_magic / 2^16: division by lanes
+  bool tokens_inside;   // consecutive rows have the same group of heads
+  bool batch_inside;    // else: consecutive tokens have the same sequence position
   bool table_in_vectors;
 };
 
-// How rows are counted.
+// Sets the order in which rows are numbered.
 inline void set_rows(RopeParams& p, const tuning::RopeConfig& config) {
   p.heads_per_thread = config.heads_per_thread;
   p.lanes = config.lanes;
@@ -61,7 +61,7 @@ inline void set_rows(RopeParams& p, const tuning::RopeConfig& config) {
   p.lane_magic = (65536u + static_cast<unsigned>(p.lanes) - 1) / static_cast<unsigned>(p.lanes);
 }
 
-// A batch, a place in its sequence, and a group of heads.
+// Batch index, sequence position and group of heads.
 struct RopeRow {
   std::int64_t b, s, group;
 };
@@ -72,7 +72,7 @@ __device__ inline RopeRow rope_row(const RopeParams& p, std::int64_t row) {
   return p.batch_inside ? RopeRow{low, high, within} : RopeRow{high, low, within};
 }
 
-// Which heads a row has: first, first + step, ...
+// Heads of a row: first, first + step, ...
 struct HeadsOfRow {
   int array;
   std::int64_t first, step;
@@ -85,7 +85,7 @@ __device__ inline HeadsOfRow heads_of_row(const RopeParams& p, std::int64_t grou
   return {array, group, all.count, all.each + (group < all.longer ? 1 : 0)};
 }
 
-// Where the first of the two elements or vectors of a unit is in a head, and how far the second.
+// Position of a unit's first element or vector in a head, and the distance to its second.
 template <class Index>
 struct UnitPosition {
   Index first, apart;
@@ -99,13 +99,13 @@ __device__ inline UnitPosition<Index> unit_position(const RopeParams& p, Index u
     return {offset + unit * (p.rope.interleaved ? 2 * width : width),
             p.rope.interleaved ? width : dim / 2};
   }
-  // Behind those that turn, what is before and behind them in the head.
+  // The units after the rotary ones cover the elements before and after the rotary part.
   const Index first = (unit - turning) * 2 * width;
   return {first >= offset ? first + dim : first, width};
 }
 
-// Waits for the kernel before, but finds two places in memory first: a decoding step is no longer
-// than that. Predicated on them, the wait cannot be scheduled before.
+// PDL wait that cannot be scheduled before the two addresses are computed, because it is predicated
+// on them. A decoding step is so short that computing addresses must overlap the previous kernel.
 __device__ inline void wait_with(const void* from, const void* to) {
 #if MEMBOUND_HAS_CLUSTERS
   const auto both = reinterpret_cast<std::uint64_t>(from) | reinterpret_cast<std::uint64_t>(to);
@@ -124,11 +124,11 @@ struct VectorPair {
   uint4 first, second;
 };
 
-// Where cos and sin of a kernel come from: a table that is read in vectors, for either style,
-// frequencies, or whatever else there is.
+// Source of cos and sin: a table read in vectors, for either pair style; frequencies; or the
+// generic path.
 enum class TurnsFrom { kTableOfHalves, kTableOfNeighbours, kFrequencies, kAnywhere };
 
-// Blocks of a multiprocessor; sines and calls take registers.
+// Blocks per SM; sines and calls take more registers.
 template <TurnsFrom kFrom>
 inline constexpr int kBlocksAtOnce =
     kFrom == TurnsFrom::kTableOfHalves || kFrom == TurnsFrom::kTableOfNeighbours
@@ -151,7 +151,8 @@ __device__ inline VectorPair turned(const VectorPair& unit, const Turns<T>& turn
   return {pack(first), pack(second)};
 }
 
-// The heads that a thread has a unit of: where the row's first starts, and how far each next.
+// Pointers to a thread's unit in the heads of a row: the start of the first head, and the steps to
+// the next.
 template <class T>
 struct HeadWalk {
   RopeRow row;
@@ -175,7 +176,7 @@ __device__ inline HeadWalk<T> head_walk(const RopeParams& p, std::int64_t index)
           heads.count};
 }
 
-// What one element of some pairs turns by, from wherever it is.
+// Rotations of one element of each of some pairs, from any source.
 template <class T>
 __device__ inline void find_unit_turns(const RopeParams& p, const RopeRow& row, std::int64_t first,
                                        int element, Turns<T>& turns) {
@@ -186,9 +187,8 @@ __device__ inline void find_unit_turns(const RopeParams& p, const RopeRow& row, 
   }
 }
 
-// Aligned heads whose elements are neighbours, in units of two vectors. Tables are read without any
-// call, which would wait for the heads' loads; places are found before the wait for the kernel
-// before.
+// For aligned heads of contiguous elements, in units of two 16-byte vectors. Tables are read
+// without calls, which would wait for the heads' loads; addresses are computed before the PDL wait.
 template <class T, TurnsFrom kFrom>
 __global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
     rope_vectors_kernel(const __grid_constant__ RopeParams p) {
@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
   }
 }
 
-// Pieces that heads are read in where vectors do not fit.
+// Narrow vectors, for heads that are not aligned to 16 bytes.
 template <int kBytes>
 struct PieceOf {
   using type = uint2;
@@ -282,9 +282,9 @@ template <int kBytes>
 inline constexpr int kPieceBlocks =
     kBytes == 2 ? tuning::kRopeElementBlocks : tuning::kRopePieceBlocks;
 
-// Heads in units of two pieces of kPairs elements; of one element in any strides, where units
-// behind those that turn are one piece. Angles that take a call are found before the heads' loads,
-// which it would wait for.
+// For heads in units of two narrow vectors of kPairs elements; single elements may have any
+// strides, and then the copied units are one element. Angles that need a call are found before the
+// heads' loads, which the call would wait for.
 template <class T, int kPairs>
 __global__ void __launch_bounds__(tuning::kRopeThreads, kPieceBlocks<kPairs * sizeof(T)>)
     rope_pieces_kernel(const __grid_constant__ RopeParams p) {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What of a call of rope can be read in vectors of 16 bytes, and in pieces of them.
+// Tests whether the arrays of a rope call can be accessed in 16-byte or narrower vectors.
 #include <cstdint>
 
 #include "cuda/row/offset.cuh"
@@ -10,7 +10,7 @@
 
 namespace membound::cuda {
 
-// Whether every head starts on a piece of kElements.
+// True if every head is aligned to kElements elements.
 template <class T, int kElements = kPack<T>>
 bool in_vectors(const RopeProblem& p, const void* data, const RopeStrides& strides,
                 std::int64_t heads) {
@@ -22,7 +22,7 @@ bool in_vectors(const RopeProblem& p, const void* data, const RopeStrides& strid
          fits(heads, strides.head);
 }
 
-// One of float32 beside 16 bits, or of the dtype of x, for one axis.
+// True for a table of x's dtype, or of float32 with 16-bit x, on one axis.
 template <class T>
 bool has_common_table(const RopeProblem& p) {
   const bool fits =
@@ -30,7 +30,8 @@ bool has_common_table(const RopeProblem& p) {
   return p.cos.data != nullptr && fits && p.axes == 1;
 }
 
-// With every row on a vector, and the columns of elements one after the other.
+// True if in addition all rows are aligned to 16 bytes and the columns of each element are
+// contiguous.
 template <class T>
 bool table_in_vectors(const RopeProblem& p) {
   if (!has_common_table<T>(p)) return false;

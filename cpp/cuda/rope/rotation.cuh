@@ -2,13 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The rotation of the pairs in two pieces of a head.
+// Rotation of the pairs in two vectors of a head.
 #include "cuda/rope/rope_angles.cuh"
 
 namespace membound::cuda {
 
-// The pairs of two pieces, whose first and second elements turn by these. Of pairs of neighbours
-// the numbers change places before and after.
+// Rotates the pairs of two vectors; their first and second elements have rotations of their own.
+// Interleaved pairs are gathered from the vectors before and scattered after.
 template <bool kInterleaved, class T, int kPairs>
 __device__ inline void turn(Numbers<T>& a, Numbers<T>& b, const Turns<T, kPairs>& turns,
                             const Turns<T, kPairs>& seconds) {
@@ -30,8 +30,8 @@ __device__ inline void turn(Numbers<T>& a, Numbers<T>& b, const Turns<T, kPairs>
   }
 }
 
-// What the second elements of each thread's pairs turn by where the table has a column for each
-// element: in shared memory, as registers are for what every call has.
+// Rotations of the second elements of each thread's pairs, for tables with a column per element.
+// They are in shared memory, because registers are sized for the calls without them.
 template <class T, int kPairs, int kThreads>
 struct SecondTurns {
   accumulate_t<T> cos[kPairs][kThreads], sin[kPairs][kThreads];
@@ -52,7 +52,7 @@ struct SecondTurns {
     }
     return turns;
   }
-  // Branches, not selections: the whole call goes one way.
+  // Branches instead of selects, as the condition is uniform over the whole call.
   __device__ void turn(Numbers<T>& a, Numbers<T>& b, const Turns<T, kPairs>& turns, bool shared,
                        bool interleaved) const {
     if (shared) [[likely]] {

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The weight and the bias beside the vectors of a row, and what becomes their gradients.
+// Affine parameters (weight and bias) as vectors that match those of a row, and the column sums
+// that become their gradients.
 #include <cstdint>
 
 #include "cuda/row/convert.cuh"
@@ -23,7 +24,7 @@ __device__ __noinline__ Numbers<T> column_elements(const V* from, std::int64_t s
   return numbers;
 }
 
-// A vector of -0, which leaves every bit of what it is added to.
+// A vector of -0: adding it changes no bit of any number.
 template <class T>
 __device__ inline uint4 nothing_to_add() {
   if constexpr (sizeof(T) == 8) return {0u, 0x80000000u, 0u, 0x80000000u};
@@ -31,18 +32,18 @@ __device__ inline uint4 nothing_to_add() {
   return {kWord, kWord, kWord, kWord};
 }
 
-// One number for each column: a weight, a bias.
+// One parameter per column: a weight or a bias.
 template <class Accumulate>
 struct AffineArray {
-  const void* data;  // null: none
+  const void* data;  // null: absent
   std::int64_t stride;
-  Accumulate offset;  // added to each
+  Accumulate offset;  // added to every parameter
   DType dtype;
-  bool is_float;                 // and x is not
-  std::int64_t head_stride = 0;  // between neighbours of (heads, cols)
+  bool is_float;                 // float32, and x is not
+  std::int64_t head_stride = 0;  // between heads of a (heads, cols) array
 };
 
-// The gradient of one: sums over rows.
+// The gradient of an AffineArray: sums over rows.
 template <class Accumulate>
 struct ColumnSums {
   void* data;  // null: not wanted
@@ -52,8 +53,10 @@ struct ColumnSums {
   std::int64_t head_stride = 0;
 };
 
-// All but kStrided: an aligned array of unit stride, of x's dtype or, for 16-bit x, float.
-// kStrided: any dtype and stride.
+// Reads affine parameters. kStrided takes any dtype and stride; every other access needs an aligned
+// array of unit stride, of x's dtype or, for 16-bit x, float32. kZeroPast: vectors are zero past
+// the end of the row, for sums that run over it; otherwise they are unspecified there. kPlain: the
+// array is known to be present and of x's dtype.
 template <class T, Access kAccess>
 class AffineReader {
   using Accumulate = accumulate_t<T>;
@@ -65,11 +68,8 @@ class AffineReader {
   __device__ bool present() const { return array_.data != nullptr; }
   __device__ Accumulate offset() const { return array_.offset; }
 
-  // Issues the loads of the vectors index(0), index(1) ... of an array of x's dtype, the last index
-  // being the largest; other arrays come with numbers(). Past the end of the row a vector is
-  // anything, or zero for sums that run over it. kPlain: the array is known to be there and of x's
-  // dtype. No branch around the loads: behind one they waited for the first vector of x, which was
-  // unpacked before it.
+  // Loads vectors index(0), index(1) ..., the last the largest, of an array of x's dtype; others
+  // load in numbers(). Without a branch around them: behind one, the loads waited for x.
   template <bool kZeroPast = false, bool kPlain = false, int kCount, class Index>
   __device__ void load(uint4 (&raw)[kCount], Index index) const {
     if constexpr (kZeroPast || kAccess == Access::kStrided) {
@@ -126,7 +126,7 @@ class AffineReader {
   }
 
  private:
-  // 16 bytes of an aligned array of V, zeros past its end. Aligned rows have whole vectors.
+  // 16 bytes of an aligned array of V, zeros past its end. Aligned rows have whole vectors only.
   template <class V>
   __device__ uint4 part(int index) const {
     const V* data = static_cast<const V*>(array_.data) + first_;
@@ -155,7 +155,7 @@ class AffineReader {
   const AffineArray<Accumulate>& array_;
   int vectors_;
   std::int64_t cols_;
-  std::int64_t first_;  // of the head
+  std::int64_t first_;  // first element of the head
 };
 
 }  // namespace membound::cuda

@@ -2,22 +2,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A row's span, the 16-byte blocks of memory that it touches, and results that are written by
-// them.
+// The aligned span of an unaligned row: the 16-byte blocks of memory that the row touches. Results
+// that are computed per block of the span leave with aligned 16-byte stores.
 #include <cstdint>
 
 #include "cuda/row/reader.cuh"
 
 namespace membound::cuda {
 
-// Where the elements of a span's units are in the row. A row may touch one block more than it has
-// vectors. Where the threads have no room for it, unit 0 has the end of the row, too: there is
-// place for it before the start.
+// Maps the elements of the span's blocks (units) to columns of the row. A row may touch one block
+// more than it has vectors. If the threads have no slot for that block, unit 0 also holds the end
+// of the row, in its elements before the start of the row (wraps).
 struct AlignedSpan {
-  int shift;    // elements of the row's start behind a boundary
+  int shift;    // elements from a 16-byte boundary to the row's start
   int vectors;  // of the row
   int cols;
-  int wraps;  // 1 or 0
+  int wraps;  // 1: unit 0 also holds the end of the row; 0: it does not
 
   template <class T>
   __device__ static AlignedSpan of(const T* row, int vectors, int cols, int units) {
@@ -27,19 +27,19 @@ struct AlignedSpan {
   __device__ static AlignedSpan of_shift(int shift, int vectors, int cols, int units) {
     return {shift, vectors, cols, units == vectors && shift + cols > vectors * kPack<T>};
   }
-  // In registers of its own.
+  // A copy that stays in registers instead of being recomputed.
   __device__ AlignedSpan kept() const {
     AlignedSpan span = *this;
     span.shift = cuda::kept(shift);
     span.wraps = cuda::kept(wraps);
     return span;
   }
-  // Of a unit's first element; negative in unit 0.
+  // The column of a unit's first element; may be negative in unit 0.
   template <class T>
   __device__ int first(int unit) const {
     return unit * kPack<T> - shift;
   }
-  // `cols` and more: there is none.
+  // The column of element i of a unit; `cols` or more if the element is outside the row.
   template <class T>
   __device__ int column(int unit, int i) const {
     const int at = first<T>(unit) + i;
@@ -57,14 +57,14 @@ struct AlignedSpan {
   }
 };
 
-// The first `bytes` bytes of one vector, the rest of another.
+// The first `bytes` bytes of one vector, followed by the rest of another.
 __device__ inline uint4 merged(const uint4& first, const uint4& rest, int bytes) {
   const uint4 mask = first_bytes({~0u, ~0u, ~0u, ~0u}, bytes);
   return {(first.x & mask.x) | (rest.x & ~mask.x), (first.y & mask.y) | (rest.y & ~mask.y),
           (first.z & mask.z) | (rest.z & ~mask.z), (first.w & mask.w) | (rest.w & ~mask.w)};
 }
 
-// The units of one thread, `lanes` apart, and which of their elements are in the row.
+// The units of one thread, which are `lanes` apart, and which of their elements are in the row.
 template <class T, int kVectorsPerItem>
 class SpanUnits {
   static constexpr unsigned kWhole = (1u << kPack<T>)-1;
@@ -81,15 +81,15 @@ class SpanUnits {
       }
     }
     has_end_ = span.wraps && lane == 0;
-    asm volatile("" : "+r"(valid_));  // else found anew for each use
+    asm volatile("" : "+r"(valid_));  // else recomputed for each use
   }
   __device__ const AlignedSpan& span() const { return span_; }
-  // The first element of unit 0, and the elements between units.
+  // first(): the column of the first element of unit 0. apart(): elements between units.
   __device__ int first() const { return first_; }
   __device__ int apart() const { return apart_; }
   __device__ bool whole(int v) const { return bits(v) == kWhole; }
   __device__ bool any(int v) const { return bits(v) != 0; }
-  // body(at, i) for element i of unit v where it is in the row: `at` elements behind first().
+  // Calls body(at, i) for each element i of unit v that is in the row; `at` counts from first().
   template <class Body>
   __device__ void each(int v, Body body) const {
     const unsigned valid = bits(v);
@@ -111,17 +111,17 @@ class SpanUnits {
 
   AlignedSpan span_;
   bool has_end_;
-  unsigned valid_ = 0;  // a bit for each element of each unit
+  unsigned valid_ = 0;  // one bit per element of each unit
   int apart_;
   int first_;
 };
 
-// kArrays results that have the same span, whose rows are written one after the other.
+// Stores kArrays results that have the same span, row after row.
 template <class T, int kVectorsPerItem, int kArrays>
 class BulkResult {
  public:
   __device__ BulkResult(const AlignedSpan& span, int lane, int lanes) : units_(span, lane, lanes) {}
-  // Its first row and the elements from row to row.
+  // Sets an array's first row and the elements between rows.
   __device__ void place(int array, T* row, std::int64_t step) {
     at_[array] = row + units_.first();
     step_[array] = step;
@@ -151,7 +151,7 @@ class BulkResult {
  private:
   SpanUnits<T, kVectorsPerItem> units_;
   std::int64_t step_[kArrays];  // elements between rows
-  T* at_[kArrays];              // of unit 0 of this thread
+  T* at_[kArrays];              // in unit 0 of this thread
 };
 
 }  // namespace membound::cuda

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// On the host: strided arrays of rows as kernels want them, and which kernels can take them.
+// Host side of row access: describes strided arrays of rows to kernels, and finds the fastest
+// access that all arrays of a call support.
 #include <cstddef>
 #include <cstdint>
 
@@ -11,19 +12,19 @@
 
 namespace membound::cuda {
 
-// Between neighbours of the inner axis.
+// The stride of the innermost row axis.
 inline std::int64_t inner_stride(const RowLayout& layout) {
   return layout.strides[layout.rank == 2 ? 1 : 0];
 }
 
-// Whether the rows of two arrays, which are evenly spaced, are as far behind a 16-byte boundary.
+// Whether the rows of two evenly spaced arrays have the same offset from a 16-byte boundary.
 template <class T>
 bool start_alike(const void* a, const RowLayout& a_rows, const void* b, const RowLayout& b_rows) {
   const auto apart = reinterpret_cast<std::uintptr_t>(a) - reinterpret_cast<std::uintptr_t>(b);
   return apart % kVectorBytes == 0 && (a_rows.strides[0] - b_rows.strides[0]) % kPack<T> == 0;
 }
 
-// Whether rows of unit stride start on words of 4 bytes and have whole ones.
+// Whether rows of unit stride start on 4-byte words and consist of whole words.
 template <class T>
 bool is_in_narrow_vectors(const void* data, const RowLayout& rows, std::int64_t cols) {
   if (data == nullptr) return true;
@@ -36,8 +37,9 @@ bool is_in_narrow_vectors(const void* data, const RowLayout& rows, std::int64_t 
   return steps % 4 == 0;
 }
 
-// Asked about every array of a call in turn: which kernels take them all, and how rows are counted.
-// The kernels of aligned rows want one axis of rows, or two with the same split in every array.
+// Collects the layout of every array of a call, to find the access that all of them support and how
+// rows are counted. Kernels of aligned rows need one row axis, or two with the same split in all
+// arrays.
 template <class T>
 class RowAccess {
  public:
@@ -52,7 +54,7 @@ class RowAccess {
                          reinterpret_cast<std::uintptr_t>(data) % kVectorBytes == 0;
     if (!aligned) at_least(Access::kUnaligned);
   }
-  // Rows of one byte for each element: whole vectors of kPack bytes.
+  // Rows of one-byte elements: aligned if they consist of whole vectors of kPack bytes.
   void also_bytes(const void* data, const RowLayout& layout, std::int64_t col_stride) {
     also_axes(layout);
     const bool aligned = col_stride == 1 && layout.strides[0] % kPack<T> == 0 &&
@@ -63,7 +65,7 @@ class RowAccess {
   void also_statistic(const void* data, const RowLayout& layout) {
     if (data != nullptr) also_axes(layout);
   }
-  // An aligned weight or bias of x's dtype, or float beside 16-bit x, goes with every kernel.
+  // Every kernel takes an aligned weight or bias of x's dtype, or of float32 where x has 16 bits.
   void also_columns(const void* data, DType dtype, std::int64_t stride, std::int64_t head_stride) {
     if (data == nullptr) return;
     const bool dtype_fits = dtype == kDTypeOf<T> || (sizeof(T) == 2 && dtype == DType::kFloat32);
@@ -78,7 +80,7 @@ class RowAccess {
   }
 
   Access access() const { return access_; }
-  // Where kernels of aligned rows cannot count them, the others need only know that it is so.
+  // Unaligned and strided kernels get offsets from RowLayout and only test that extent is not 0.
   RowSplit split() const {
     if (extent_ == 0) return {};
     return access_ == Access::kAligned ? split_rows(extent_) : RowSplit{.extent = 1};
@@ -96,12 +98,11 @@ class RowAccess {
 
   std::int64_t rows_;
   std::int64_t cols_;
-  std::int64_t extent_ = 0;  // of the inner axis of rows; 0: there is one axis
+  std::int64_t extent_ = 0;  // of the inner row axis; 0: rows have one axis
   Access access_ = Access::kAligned;
 };
 
-// Puts the arrays of a problem where kernels find them: each as a RowArray, and the stride between
-// neighbours of the split's inner axis.
+// Fills in a RowArray, and the stride of the split's inner axis, for each array of a problem.
 struct RowPlacement {
   std::int64_t rows;
   std::int64_t cols;

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Launch configuration of rows that go by their spans (bulk_row.cuh): a pure function,
-// unit-tested without a GPU. Their trees are those of the other forms.
+// Launch configuration of the bulk pipeline for unaligned rows (bulk_pipeline.cuh): pure functions,
+// unit-tested without a GPU. The reduction trees are those of the other kernels.
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
@@ -12,17 +12,18 @@
 
 namespace membound::cuda::tuning {
 
-// Rows of a gradient in shared memory, three where there is room: of three arrays of four vectors a
-// thread in up to kLowPressureFours threads (H200, bfloat16, dsum, with three and two rows: 8192 x
-// 8193 172 and 234 us, 8192 x 10239 185 and 258; float32 16384 x 4097 284 and 400).
+// Pipeline stages of a gradient: three where shared memory has room. With three arrays of four
+// vectors per thread there is room for three up to kLowPressureThreads threads (H200, bfloat16 8192
+// x 8193: 172 us with three stages, 234 with two).
 inline constexpr int kLowPressureFours = 352;
 constexpr int gradient_ring(int vectors_per_item, int arrays, int threads) {
   return vectors_per_item == 4 && arrays == 3 && threads > kLowPressureFours ? 2 : 3;
 }
 
-// Bytes of shared memory for `groups` rows at once, each of `arrays` arrays in `lanes` threads: two
-// vectors of masks, `columns` arrays of columns, and for each group the ring, a vector more for
-// each row, and what is known of arrays, two numbers and the ends.
+// Bytes of shared memory for `groups` rows at a time, each of `arrays` arrays and `lanes` threads:
+// two vectors of masks, and for each group `columns` arrays of affine parameters, the stages (per
+// stage one vector, and per array three vectors of padding) and the fetch state (a cursor per
+// array, two numbers, the rounds).
 constexpr int bulk_bytes(int groups, int ring, int arrays, int columns, int vectors_per_item,
                          int lanes) {
   const int vectors = vectors_per_item * lanes;
@@ -35,8 +36,8 @@ constexpr int bulk_bytes(const RmsNormBackwardConfig& config, int arrays) {
                     config.lanes);
 }
 
-// Whether rows `step` apart are as far behind a 16-byte boundary. row_strides: of all arrays, in
-// elements.
+// Whether rows that are `step` apart have the same offset from a 16-byte boundary. row_strides: of
+// all arrays, in elements.
 inline bool keeps_shift(std::int64_t step, int dtype_size,
                         std::initializer_list<std::int64_t> row_strides) {
   return std::all_of(row_strides.begin(), row_strides.end(), [&](std::int64_t stride) {
@@ -44,10 +45,10 @@ inline bool keeps_shift(std::int64_t step, int dtype_size,
   });
 }
 
-// Whether rows of unit stride are for the gradient's kernel: many, of more than a warp, in one
-// block each or in several of two vectors a thread, the last of which has the row's last vector in
-// the last place of a thread. Lanes of a warp that have different shifts would pay for it (H200,
-// bfloat16, 524288 x 127: 209 us, by spans 270; with a gate 742 and 756).
+// Whether rows of unit stride use the bulk pipeline of the gradient. They must be many and wider
+// than a warp, in one block each or in several of two vectors per thread, and the row's last vector
+// must be in the last vector slot of a thread. Rows within a warp would diverge where their shifts
+// differ (H200, bfloat16 524288 x 127: 209 us without, 270 with the pipeline).
 inline bool has_span(const RmsNormBackwardConfig& config, std::int64_t vectors, int dtype_size,
                      std::initializer_list<std::int64_t> row_strides) {
   const std::int64_t step = std::int64_t{config.partial_rows} * (config.threads / config.lanes);
@@ -58,31 +59,29 @@ inline bool has_span(const RmsNormBackwardConfig& config, std::int64_t vectors, 
          keeps_shift(step, dtype_size, row_strides);
 }
 
-// The same for the norm itself.
+// The same for the forward norm.
 struct BulkConfig {
   int vectors_per_item;
   int threads;
-  int blocks;  // rows between those of a block; 0: rows are too few, or of another form
-  int bytes;   // of shared memory
+  int blocks;  // persistent blocks; 0: too few rows, or another kernel
+  int bytes;   // shared memory per block
 };
-inline constexpr int kBulkThreads = 1024;   // of a multiprocessor
-inline constexpr int kBulkBytes = 2 << 10;  // of a block beside `bytes`, the system's with them
-inline constexpr int kSharedOfSystem = 1 << 10;  // of each block
+inline constexpr int kBulkThreads = 1024;   // per SM
+inline constexpr int kBulkBytes = 2 << 10;  // of a block next to `bytes`, the system's included
+inline constexpr int kSharedOfSystem = 1 << 10;  // per block
 
-// Rows in shared memory: two of two arrays, and where a thread has four vectors, so that as many
-// blocks have room as there are registers for (H200, bfloat16, 16384 x 4095 with a residual: 143 us
-// with three, 140 with two; LayerNorm 188 and 171; with a gate 112 and 106).
+// Pipeline stages of a forward norm: two for two arrays or four vectors per thread, so that shared
+// memory has room for as many blocks as the registers (H200, LayerNorm of bfloat16 16384 x 4095:
+// 188 us with three stages, 171 with two).
 constexpr int bulk_pipeline(int vectors_per_item, int arrays) {
   return vectors_per_item > 2 || arrays > 1 ? 2 : 3;
 }
 
-// arrays: that are read; columns: those of weight and bias. most_bytes: what a block may have, all
-// of a multiprocessor's but for the system's. The bits of a row do not depend on how many blocks
-// there are. More than fit would wait for the first to end; with fewer rows than these, others are
-// faster (H200, bfloat16: 300 x 4097 6.0 us, so 6.4, but 512 x 4097 7.9 and 6.6; with a residual
-// 132 x 4097 4.5 and 6.4, 200 x 4097 7.5 and 6.0, 1000 x 1001 5.5 and 6.2, 2000 x 1001 9.9 and 8.4;
-// 64 x 16383 8.0 and 7.2, with a residual 13.0 and 8.9). With a gate others go by elements (512 x
-// 4097 21.7 and 9.2), and so do quantised ones (H100, 256 x 4097 10.5 and 5.8).
+// arrays: that are read. columns: arrays of affine parameters. most_bytes: shared memory available
+// to a block, all of an SM's except the system's. The number of blocks does not change the bits of
+// a row. More blocks than are resident would run as a second wave. With fewer rows than `least` the
+// other kernels are faster (H200, bfloat16 300 x 4097: 6.0 us, bulk 6.4), unless they work element
+// by element, as gated and quantised ones do.
 inline BulkConfig bulk_config(std::int64_t rows, const RmsNormConfig& whole, int dtype_size,
                               bool others_by_element, int arrays, int columns, int multiprocessors,
                               int most_bytes) {
@@ -98,7 +97,7 @@ inline BulkConfig bulk_config(std::int64_t rows, const RmsNormConfig& whole, int
   const int least = others_by_element || row.vectors_per_item > 2 ? 1
                     : arrays > 1                                  ? blocks / 2
                                                                   : blocks;
-  // One row of each block may be anywhere.
+  // With one row per block, rows of different blocks may have different alignment.
   if (rows >= least) config.blocks = static_cast<int>(std::min<std::int64_t>(blocks, rows));
   return config;
 }

@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Rows that start anywhere and are evenly spaced, worked on by persistent blocks, so that all rows
-// of a thread group are as far behind a 16-byte boundary. What is summed over a row goes by the
-// vectors of the row, whose bits do not depend on where it is. Norms do the rest by the row's span,
-// the 16-byte blocks of memory that the result touches: it leaves whole. Gradients, whose
-// arithmetic costs more than moving their result, put that together in the end
-// (neighbour_result.cuh).
+// Bulk pipeline for unaligned, evenly spaced rows. Blocks are persistent and step over rows that
+// have the same offset from a 16-byte boundary; one thread per thread group prefetches them with
+// bulk copies. Sums over a row use the vectors of the row, so their bits do not depend on
+// alignment. Forward norms compute results per block of the aligned span, which is stored whole.
+// Gradients, whose arithmetic costs more than moving the result, realign it at the end
+// (realigned_store.cuh).
 #include <cstdint>
 
 #include "cuda/launch/async_copy.cuh"
@@ -26,16 +26,17 @@ struct BulkSource {
   std::int64_t stride;
 };
 
-// The rows of kArrays arrays on their way to shared memory, and kNumbers float32 of each row, by
-// one thread of the thread group. kColumns: vectors of columns that each thread keeps there for
-// itself; kSlots: rows that have room.
+// Prefetches rows of kArrays arrays, and kNumbers float32 numbers per row, to shared memory; one
+// thread of the thread group issues the copies, and an mbarrier per stage tracks them. kColumns:
+// vectors of affine parameters that each thread keeps in shared memory. kSlots: stages, each for
+// one row.
 template <class T, class ThreadGroup, int kArrays, int kNumbers, int kColumns, int kSlots>
 class BulkPipeline {
   static constexpr int kVectorsPerItem = ThreadGroup::kVectorsPerItem;
   static constexpr int kSize = static_cast<int>(sizeof(T));
-  static constexpr int kMaxGroups = 8;  // of a block: they are more than a warp each
-  // fetch_ends() for the first rows: of gradients, which few rows have. Norms would lose registers
-  // (H200, 17480 x 1001 with a residual 40.8 us, so 45.1).
+  static constexpr int kMaxGroups = 8;  // per block: each is larger than a warp
+  // Whether fetch_ends() fetches the first rows: only in gradients, which may have few. Forward
+  // norms would lose registers (H200, 17480 x 1001 with a residual: 40.8 -> 45.1 us).
   static constexpr bool kEndsFirst = kNumbers > 0;
 
  public:
@@ -44,7 +45,7 @@ class BulkPipeline {
     BulkSource<float> numbers[kNumbers > 0 ? kNumbers : 1];
   };
 
-  // `rounds` rows from `row` on, `step` apart, of `rows`.
+  // Processes `rounds` of the `rows` rows: `row` and those that follow it, `step` apart.
   __device__ BulkPipeline(const ThreadGroup& thread_group, const Sources& sources,
                           std::int64_t rows, std::int64_t row, std::int64_t step, int rounds,
                           int vectors, int cols)
@@ -59,7 +60,7 @@ class BulkPipeline {
     __syncthreads();
   }
 
-  // The first rows; the next is fetched once all threads are done with the one before the last.
+  // Fetches the first rows. Later ones follow as all threads finish the row before (refill()).
   __device__ void start() const {
     if (kEndsFirst ? thread_group_.lane >= thread_group_.size - kWarpLanes : fetches()) {
 #pragma unroll 1
@@ -68,7 +69,7 @@ class BulkPipeline {
         if (fetches()) fetch<!kEndsFirst>(round, round);
       }
     }
-    // For racecheck, which does not know that what a warp's lanes wrote arrives with one of them.
+    // For racecheck, which does not know that one lane's arrival covers the writes of its warp.
     if constexpr (kEndsFirst) __syncthreads();
   }
   __device__ void receive() {
@@ -76,7 +77,7 @@ class BulkPipeline {
     wait_mbarrier(arrived(slot()), turn_ >= kSlots);
 #endif
   }
-  // After a barrier of the thread group behind receive(): fetches what comes in kSlots - 1 rounds.
+  // Called after receive() and a thread group barrier: fetches the row of kSlots - 1 rounds later.
   __device__ void refill(int round) const {
     if (fetches()) fetch(round + kSlots - 1, slot() == 0 ? kSlots - 1 : slot() - 1);
   }
@@ -88,8 +89,8 @@ class BulkPipeline {
     return end_masks()[2 + i * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)];
   }
   __device__ float number(int i) const { return slot_at(slot())->numbers[i]; }
-  // Chunks `first` to first + kCount - 1 of the thread. kZeros: with zeros behind the row, whose
-  // last vector is in the last place of a thread.
+  // Vectors `first` to first + kCount - 1 of the thread. kZeros: zeros past the end of the row,
+  // whose last vector is in the last vector slot of a thread.
   template <bool kZeros = true, int kCount>
   __device__ void vectors(int array, int first, uint4 (&vectors)[kCount]) const {
     read(part(slot(), array) + first * thread_group_.size + thread_group_.lane, shifts_[array],
@@ -104,7 +105,7 @@ class BulkPipeline {
   }
   __device__ T element(int array, int i) const { return elements(slot(), array)[i]; }
 
-  // Units `first` to first + kCount - 1 of the span.
+  // Units `first` to first + kCount - 1 of the aligned span.
   template <int kCount>
   __device__ void units(int array, const AlignedSpan& span, int first,
                         uint4 (&units)[kCount]) const {
@@ -123,19 +124,19 @@ class BulkPipeline {
   }
 
  private:
-  // Before the parts of a slot, one for each array: a place that is never read for what it holds,
-  // one for each vector that the thread group has room for, and two behind them.
+  // The head of a stage; a part for each array follows. A part has a vector of padding, which may
+  // be read but is not used, one for each vector slot of the thread group, and two past them.
   struct alignas(kVectorBytes) Slot {
     float numbers[2];
   };
-  // What the thread that fetches knows of an array: where the next row is, and the bytes to the one
-  // behind it.
+  // Fetch state of an array, for the thread that fetches: the address of the next row, and the
+  // bytes to the row after it.
   struct alignas(kVectorBytes) Walk {
     const char* at;
     std::int64_t step;
   };
-  // How many rounds there are, and those of the first and last of all rows, or -1: beside them the
-  // array may end.
+  // The number of rounds, and those of the first and the last row of all, or -1. The array may end
+  // next to these two rows.
   struct alignas(kVectorBytes) Rounds {
     int count, first, last;
   };
@@ -143,12 +144,12 @@ class BulkPipeline {
                 sizeof(Rounds) == kVectorBytes);
 
   __device__ int slot() const { return turn_ < kSlots ? turn_ : turn_ - kSlots; }
-  // The one of the warp with the fewest vectors.
+  // The first lane of the last warp, which has the fewest vectors.
   __device__ bool fetches() const { return thread_group_.lane == thread_group_.size - kWarpLanes; }
   __device__ int places() const { return kVectorsPerItem * thread_group_.size + 3; }
   __device__ int slot_places() const { return 1 + kArrays * places(); }
-  // Dynamic shared memory: the masks of the row's last vector and of those behind it, columns, and
-  // for each group its slots, what is next of each array and number, and its rounds.
+  // Dynamic shared memory: masks for the row's last vector and for those past it, affine
+  // parameters, and for each group its stages, cursors and rounds.
   static __device__ uint4* end_masks() {
     extern __shared__ uint4 ring[];
     return ring;
@@ -164,13 +165,13 @@ class BulkPipeline {
   __device__ uint4* part(int slot, int array) const {
     return of_group() + slot * slot_places() + 2 + array * places();
   }
-  // Where nothing else ever is: the ring is lent to sums in the end, and what was a barrier may not
-  // be written to.
+  // Static, because sums reuse the ring at the end, and memory of an mbarrier must not be
+  // overwritten by plain stores.
   __device__ std::uint64_t* arrived(int slot) const {
     __shared__ std::uint64_t all[kMaxGroups][kSlots];
     return &all[thread_group_.first_thread() / thread_group_.size][slot];
   }
-  // The row's first in its part.
+  // Address of the row's first element in its part.
   __device__ T* elements(int slot, int array) const {
     return reinterpret_cast<T*>(part(slot, array)) + shifts_[array] / kSize;
   }
@@ -182,7 +183,7 @@ class BulkPipeline {
   __device__ int blocks(int array) const {
     return (shifts_[array] + cols_ * kSize + kVectorBytes - 1) / kVectorBytes;
   }
-  // Places behind the row hold zeros from here on.
+  // Zeroes the vector slots past the row. They stay zero.
   __device__ void clear(int array) const {
     const uint4 zeros{0u, 0u, 0u, 0u};
     if (threadIdx.x == 0) {
@@ -240,7 +241,7 @@ class BulkPipeline {
     return at;
   }
 
-  // kEnds: of the outermost rows, what is beside the blocks that are only their own.
+  // kEnds: for the first and the last row, also copies the elements outside their whole blocks.
   template <bool kEnds = true>
   __device__ void fetch(int round, int to) const {
     const Rounds rounds = this->rounds();
@@ -267,14 +268,14 @@ class BulkPipeline {
 #endif
   }
 #if MEMBOUND_HAS_CLUSTERS
-  // Of a row, the blocks that are only its own: elements before them, and blocks.
+  // The blocks that lie entirely within a row: the elements before them, and their count.
   struct Whole {
     int head, count;
     __device__ Whole(int shift, int cols)
         : head(shift != 0 ? kPack<T> - shift / kSize : 0),
           count(max(0, (shift + cols * kSize) / kVectorBytes - (shift != 0))) {}
   };
-  // Those at once, the ends by elements.
+  // Fetches the first or last row: whole blocks by bulk copy, the ends element by element.
   template <bool kEnds>
   __device__ void fetch_within(int to) const {
     const int cols = cols_ + late();
@@ -300,14 +301,13 @@ class BulkPipeline {
     expect_bytes(arrived(to), 0);
   }
 #endif
-  // The ends, less than two blocks of each array, by a warp, which asks for all of them before it
-  // waits for one: that is what the first rows of a few start with (H100, gradient of 160 x 1001
-  // 7.5 and 6.3 us).
+  // Fetches a row's ends, under two blocks per array, with one warp: all loads are in flight at
+  // once, which shortens the start of short runs (H100, gradient of 160 x 1001: 7.5 -> 6.3 us).
   __device__ void fetch_ends(int round) const {
 #if MEMBOUND_HAS_CLUSTERS
     const Rounds rounds = this->rounds();
     if (round >= rounds.count || (round != rounds.first && round != rounds.last)) return;
-    __syncwarp();  // the rows before have been taken
+    __syncwarp();  // the cursors have moved past the previous rows
     const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
     T ends[kArrays];
     int at[kArrays];
@@ -330,7 +330,7 @@ class BulkPipeline {
   const ThreadGroup& thread_group_;
   int vectors_;
   int cols_;
-  int turn_ = 0;  // of two phases of the slots
+  int turn_ = 0;  // modulo 2 * kSlots: the stage, and the parity of its mbarrier
   int shifts_[kArrays];
 };
 

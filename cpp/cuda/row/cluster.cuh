@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Clusters and launch overlap in the words of PTX. Before 9.0 a cluster is one block and launches
-// do not overlap, so the same kernels compile to plain barriers.
+// Thread block clusters and programmatic dependent launch (PDL). Before 9.0 a cluster is one block
+// and launches do not overlap, so the same kernels compile to plain barriers.
 #include <cstdint>
 
 #include "cuda/launch/mbarrier.cuh"
@@ -11,8 +11,8 @@
 
 namespace membound::cuda {
 
-// Whether a kernel of this thread group can be launched on the architecture that is compiled: the
-// bodies of others are left out, half the code of older architectures.
+// Whether kernels of this thread group can be launched on the architecture being compiled. The
+// bodies of the others are left out, which halves the code for older architectures.
 template <class ThreadGroup>
 __device__ constexpr bool runs_here() {
   return !ThreadGroup::kClusters || MEMBOUND_HAS_CLUSTERS;
@@ -24,24 +24,23 @@ __device__ inline void pdl_launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// Waits for the kernel before. Every block executes it, else completion would not carry along a
-// chain.
+// Waits for the previous kernel. Every block executes it, or completion would not propagate along a
+// chain of kernels.
 __device__ inline void pdl_wait() {
 #if MEMBOUND_HAS_CLUSTERS
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// A kernel lets the next one start as soon as it has itself: its launch is hidden. Where threads
-// are few it waits for the one before first. A chain of such kernels piled up on the
-// multiprocessors otherwise, each start in the way of what ran there (H200, bfloat16, us: LayerNorm
-// 128 x 4096 2.90 and 2.27, 300 x 2048 2.93 and 2.35, RMSNorm 64 x 1024 1.65 and 1.49); more
-// threads lose by that (RMSNorm 300 x 8192 4.36 and 4.56, 2048 x 1024 3.39 and 3.72), and so do
-// gated activations, which pdl_launch_dependents() first (silu_and_mul 1 x 4096 1.14 and 1.35). The
-// product may wrap: a grid so large has time for either.
-inline constexpr unsigned kFewThreads = 132 * 512;  // of the grid
+// A kernel lets the next one start as soon as it has started itself, which hides the launch. A grid
+// of few threads first waits for its predecessor: chains of such kernels would pile up on the SMs
+// and delay each other (H200, LayerNorm of bfloat16 128 x 4096: 2.90 -> 2.27 us). Larger grids lose
+// by waiting first, and so do gated activations, which always call pdl_launch_dependents() first.
+// The product below may wrap: a grid that large has time for either.
+inline constexpr unsigned kFewThreads = 132 * 512;  // threads of the grid
 __device__ inline bool has_few_threads() { return gridDim.x * blockDim.x < kFewThreads; }
-// At the start of such a kernel, and before what it reads and writes: every thread that does.
+// Such a kernel calls pdl_launch_unless_few() at its start and pdl_wait_then_launch() before it
+// reads or writes, in every thread that does. pdl_wait_and_launch() does both.
 __device__ inline void pdl_launch_unless_few() {
   if (!has_few_threads()) pdl_launch_dependents();
 }
@@ -67,7 +66,7 @@ __device__ inline int cluster_rank() {
 #endif
 }
 
-// The cluster's place in the grid: which row it works on, without a division.
+// The index of the cluster in the grid: gives the row of a cluster without a division.
 __device__ inline std::int64_t cluster_index() {
 #if MEMBOUND_HAS_CLUSTERS
   std::uint32_t index;
@@ -78,10 +77,10 @@ __device__ inline std::int64_t cluster_index() {
 #endif
 }
 
-// One value per group of a row, from every block of a cluster to every block, in kRounds rounds.
-// Each round has a barrier in shared memory that counts the bytes that have arrived. No
-// cluster-scope release or acquire: they flush and invalidate the L1 cache of the whole SM (H200,
-// 2048 x 65536: 153 us with them, 133 without).
+// Sends one value per group of the row from every block of a cluster to every block, in kRounds
+// rounds. Each round has an mbarrier that counts the bytes that have arrived. There is no
+// cluster-scope release or acquire, because those flush and invalidate the L1 cache of the whole SM
+// (H200, 2048 x 65536: 153 us with them, 133 without).
 inline constexpr int kMaxGroups = 16;
 template <class Value, int kRounds>
 struct ClusterExchange {
@@ -94,13 +93,13 @@ struct ClusterExchange {
   int blocks;  // of the cluster
   int groups;  // of the row: a multiple of blocks
 
-  // First of all: others may write here once they know that this block runs. The slots cleared here
-  // are those that nobody writes.
+  // Called first: peers may write to this block once they know that it runs. The slots that it
+  // clears are those that no peer writes.
   __device__ void cluster_arrive() const {
     prepare();
     arrive();
   }
-  // The two steps of it, for a block with several of these: prepare each, then arrive once.
+  // The two steps of cluster_arrive(). A block with several exchanges prepares each, arrives once.
   __device__ void prepare() const {
     const int thread = static_cast<int>(threadIdx.x);
     if (thread >= groups && thread < kMaxGroups) {
@@ -121,12 +120,12 @@ struct ClusterExchange {
   __device__ void arrive() const {
 #if MEMBOUND_HAS_CLUSTERS
     if (blocks == 1) return;
-    __syncwarp();  // aligned: lanes that loads before have parted must arrive together
+    __syncwarp();  // .aligned: lanes that diverged before must arrive together
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
   }
 
-  // By the sending warp alone, before its first send.
+  // Called by the sending warp alone, before its first send.
   __device__ void cluster_wait() const {
 #if MEMBOUND_HAS_CLUSTERS
     if (blocks == 1) return;
@@ -135,7 +134,7 @@ struct ClusterExchange {
 #endif
   }
 
-  // By one warp: lane i sends to block i.
+  // Called by one warp: lane i sends to block i.
   __device__ void send(int round, int group, Value value) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if (blocks == 1) {
@@ -150,9 +149,8 @@ struct ClusterExchange {
 #endif
   }
 
-  // By one thread after wait(round), where the round comes again: its bytes are expected anew. They
-  // can be on their way already; the barrier counts them all the same. The sums of the time before
-  // were read before this block sent what its peers wait for first.
+  // Called by one thread after wait(round), if the round recurs: expects its bytes again, which may
+  // be in flight. The old sums were read before a send of this block that peers await first.
   __device__ void expect(int round) const {
 #if MEMBOUND_HAS_CLUSTERS
     if (blocks == 1) return;
@@ -160,9 +158,8 @@ struct ClusterExchange {
 #endif
   }
 
-  // By every thread, after a block barrier that follows announce(). A block that has received
-  // everything may exit: nobody writes into its shared memory any more. parity: of the times that
-  // the round was waited for before.
+  // Called by every thread, after cluster_arrive() and a block barrier. A block that has received
+  // all values may exit, as no peer writes to it any more. parity: of earlier waits for the round.
   __device__ void wait(int round, int parity = 0) const {
     if (blocks == 1) {
       __syncthreads();
@@ -173,7 +170,7 @@ struct ClusterExchange {
 #endif
   }
 
-  // Of all the groups that a row can have; those that this row lacks are zero.
+  // Values of all groups that a row can have; zero for those that this row lacks.
   __device__ const Value* collect(int round, int parity = 0) const {
     wait(round, parity);
     return shared.totals[round];

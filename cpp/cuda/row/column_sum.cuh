@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The end of the gradients that are summed over rows: their storage in any dtype, and the sum of
-// partial rows.
+// The last step of gradients that are summed over rows: a kernel that adds up partial rows, and
+// stores in any dtype.
 #include <cstdint>
 
 #include "cuda/row/affine.cuh"
@@ -41,22 +41,22 @@ struct PartialSumsParams {
   std::int64_t rows;
   std::int64_t cols;  // of all heads
   std::int64_t cols_of_head;
-  int blocks_each;  // blocks of the first; set by the launch
+  int blocks_each;  // of the first gradient; set by the launch
   bool accumulate;
-  bool paired = false;    // each of rows is the sum of two in memory
-  bool discards = false;  // set by the launch
+  bool paired = false;    // each row is the sum of two in memory
+  bool discards = false;  // discards partials once they are read; set by the launch
 };
-inline constexpr int kRowsOfPartialSums = 8;  // that a thread has on their way
-// Of a block of partial_sums_kernel: with 32 warps several columns in a lane spill.
+inline constexpr int kRowsOfPartialSums = 8;  // in flight per thread
+// Warps of a block of partial_sums_kernel. With 32 warps, several columns per lane spill.
 template <int kColumns>
 inline constexpr int kMostWarps = kColumns > 1 ? kWarpLanes / 2 : kWarpLanes;
-// Compiled once, in rms_norm_backward.cu. both: of two gradients.
+// Compiled once, in rms_norm_backward.cu. both: whether there are two gradients.
 template <class Accumulate>
 void launch_column_sums(PartialSumsParams<Accumulate> sums, bool both, int device,
                         StreamView stream);
 
-// What was read for the last time need not be written to memory. line: of kLineBytes, on its
-// boundary.
+// Discards a line of L2 that was read for the last time, so that it is not written to memory. line:
+// aligned to kLineBytes, and of that size.
 inline constexpr int kLineBytes = 128;
 __device__ inline void discard_line(const void* line) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -64,10 +64,11 @@ __device__ inline void discard_line(const void* line) {
 #endif
 }
 
-// The sums of partial rows of one or two gradients. A block takes 32 columns of one; each of its
-// warps has kColumns of them in a lane, of as many rows, and eight such sets on their way; then
-// rows of a warp are added up, then warps. Limited by latency: with one column in a lane and 32
-// warps it was by instructions (H200: 1024 x 131072 49 us, 2048 x 65536 29, 16384 x 4096 5).
+// Sums the partial rows of one or two gradients. A block takes 32 columns of one gradient. A warp
+// reads kColumns rows at a time with kColumns columns per lane, and has eight such sets in flight;
+// it adds up its rows by shuffles, and the block its warps through shared memory, one sum per warp
+// and column. Limited by latency; with one column per lane and 32 warps it was limited by
+// instructions.
 template <class Accumulate, int kColumns, bool kPaired>
 __global__ void __launch_bounds__(kWarpLanes* kMostWarps<kColumns>)
     partial_sums_kernel(const __grid_constant__ PartialSumsParams<Accumulate> p) {

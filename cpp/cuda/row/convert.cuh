@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Between 16-byte vectors of storage and numbers of the accumulate type.
+// Conversion between 16-byte vectors of storage and numbers of the accumulate type.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -14,7 +14,7 @@ namespace membound::cuda {
 
 inline constexpr int kVectorBytes = 16;
 template <class T>
-inline constexpr int kPack = kVectorBytes / static_cast<int>(sizeof(T));  // elements in a vector
+inline constexpr int kPack = kVectorBytes / static_cast<int>(sizeof(T));  // elements per vector
 
 __device__ inline float to_number(Float16 value) {
   return __half2float(__ushort_as_half(value.bits));
@@ -38,24 +38,24 @@ __device__ inline T from_number(accumulate_t<T> value) {
   }
 }
 
-// a * b, rounded: the compiler may not make it part of a fused operation. It does so in one kernel
-// and not in another, and then their bits differ.
+// a * b, rounded by itself. The compiler contracts a product into an FMA in one kernel and not in
+// another, and then their bits differ.
 __device__ inline float product(float a, float b) { return __fmul_rn(a, b); }
 __device__ inline double product(double a, double b) { return __dmul_rn(a, b); }
 
-// value rounded to T and back.
+// Rounds value to T and back.
 template <class T>
 __device__ inline accumulate_t<T> round_to(accumulate_t<T> value) {
   return to_number(from_number<T>(value));
 }
 
-// kPack<T> elements of one vector.
+// The kPack<T> elements of one vector.
 template <class T>
 struct Numbers {
   accumulate_t<T> at[kPack<T>];
 };
 
-// As they are, to a multiple of 16 bytes.
+// Stores numbers without rounding them; `to` is 16-byte aligned.
 template <class T>
 __device__ inline void store_numbers(accumulate_t<T>* to, const Numbers<T>& numbers) {
   constexpr int kOfVector = kVectorBytes / sizeof(accumulate_t<T>);
@@ -94,8 +94,9 @@ __device__ inline Numbers<T> unpack(const uint4& vector) {
   return numbers;
 }
 
-// Makes the compiler unpack again instead of keeping the unpacked numbers across a reduction: with
-// 8 vectors of bfloat16 that is 64 registers a thread (122 -> 64) and half the blocks per SM.
+// Makes the compiler unpack a vector again instead of keeping the unpacked numbers across a
+// reduction. With 8 vectors of bfloat16 they would take 64 registers per thread (122 instead of 64)
+// and halve the blocks per SM.
 __device__ inline void compiler_barrier(uint4& vector) {
   asm volatile("" : "+r"(vector.x), "+r"(vector.y), "+r"(vector.z), "+r"(vector.w));
 }
@@ -105,15 +106,15 @@ __device__ inline void compiler_barrier(uint4 (&vectors)[kCount]) {
   for (int i = 0; i < kCount; ++i) compiler_barrier(vectors[i]);
 }
 
-// 0, which the compiler does not know: what is found with it is found where it is used, not before
-// the first row, where it would take a register.
+// A zero that the compiler does not know. What is computed with it is computed where it is used,
+// not in front of the first row, where it would take a register.
 __device__ inline int late() {
   int zero = 0;
   asm volatile("" : "+r"(zero));
   return zero;
 }
 
-// In a register of its own: else it may be found anew for each use.
+// Keeps value in a register of its own: otherwise the compiler may recompute it for each use.
 __device__ inline int kept(int value) {
   asm volatile("" : "+r"(value));
   return value;
@@ -142,7 +143,7 @@ __device__ inline uint4 pack(const Numbers<T>& numbers) {
   return {words[0], words[1], words[2], words[3]};
 }
 
-// numbers rounded to T and back. In pairs: one at a time 16-bit conversions have a quarter of the
+// numbers rounded to T and back, in pairs: single 16-bit conversions have a quarter of the
 // throughput.
 template <class T>
 __device__ inline Numbers<T> rounded(const Numbers<T>& numbers) {

@@ -2,12 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+// Integer division by an extent that is known at launch.
 #include "cuda/row/split.hpp"
 
 namespace membound::cuda {
 
-// Division of numbers below 2^31 by one extent: GPUs have no divider, and 64 bits take them a
-// hundred instructions.
+// Divides numbers below 2^31 by one extent with a multiplication. GPUs have no integer divider, and
+// a 64-bit division takes them a hundred instructions.
 struct RowDivider {
   RowSplit split;
   std::int64_t extent = 1;
@@ -18,7 +19,7 @@ struct RowDivider {
 };
 
 inline RowDivider divider(std::int64_t extent) {
-  const bool divides = extent > 1 && extent <= kMaxSplitRows;  // quotients by more are 0
+  const bool divides = extent > 1 && extent <= kMaxSplitRows;  // larger extents have quotients of 0
   return {divides ? split_rows(extent) : RowSplit{}, extent};
 }
 

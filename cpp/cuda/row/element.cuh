@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// One number of any floating dtype, which is known at run time.
+// Access to single numbers of a floating dtype that is known at run time.
 #include "cuda/row/convert.cuh"
 
 namespace membound::cuda {
@@ -31,7 +31,7 @@ __device__ inline void write_number(void* to, DType dtype, std::int64_t index, A
   }
 }
 
-// With all bits of a NaN.
+// Copies bits, so that a NaN keeps its payload.
 __device__ inline void copy_number(void* to, std::int64_t to_index, const void* from,
                                    std::int64_t from_index, DType dtype) {
   switch (dtype) {

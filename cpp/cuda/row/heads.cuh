@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Parameters of (heads, cols): row r takes those of head r % heads.
+// Parameters of shape (heads, cols): row r uses those of head r % heads.
 #include <cstdint>
 
 #include "cuda/row/split.hpp"
@@ -11,7 +11,7 @@ namespace membound::cuda {
 
 struct Heads {
   std::int64_t count = 1;
-  RowSplit split;  // of the rows by heads, where they can be counted so
+  RowSplit split;  // of rows by heads; empty if there are too many rows
 
   __device__ std::int64_t of(std::int64_t row) const {
     if (count == 1) return 0;

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Elements of 2 or 4 bytes that start anywhere as words of memory: 16 bytes of them are parts of
-// four words or five. As many loads or stores as that are, none of which waits for another.
+// Unaligned vectors of 2- or 4-byte elements, accessed as 4-byte words. The 16 bytes of a vector
+// are in four or five words, which are loaded or stored independently of each other.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -12,8 +12,9 @@
 
 namespace membound::cuda {
 
-// The first `bytes` of a block: a launch waits for the end of its array. What is behind them stays
-// as it is. kSize: of elements, whole ones.
+// Loads the first `bytes` of a block and leaves the rest unchanged. No load depends on another,
+// because the thread at the end of an array determines the latency of its launch. kSize: of an
+// element; the bytes are whole elements.
 template <int kSize>
 __device__ inline void load_bytes(uint4& to, const uint4* from, int bytes) {
   const auto* const words = reinterpret_cast<const std::uint32_t*>(from);
@@ -27,26 +28,26 @@ __device__ inline void load_bytes(uint4& to, const uint4* from, int bytes) {
   }
 }
 
-// How many bits an element is behind the start of its word.
+// Bits from the start of an element's word to the element.
 template <int kSize>
 __device__ inline int narrow_shift(const void* element) {
   static_assert(kSize == 2 || kSize == 4);
   return kSize == 4 ? 0 : static_cast<int>(reinterpret_cast<std::uintptr_t>(element) % 4) * 8;
 }
 
-// The words that a vector is in: its first four, and of a fifth the first half.
+// The words that hold a vector: four, and the first half of a fifth.
 struct NarrowVectors {
   uint4 words;
   std::uint32_t half;
 };
 
-// Asks for the first `bytes` of the vector at `from`, at most 16; zeros behind them. shift: of
-// `from`, in whose word the element before may come along.
+// Issues the loads of the first `bytes` of the vector at `from`, at most 16, padded with zeros.
+// shift: of `from` in its word, whose first half, the element before, may be loaded along.
 template <int kSize>
 __device__ inline NarrowVectors load_narrow(const void* from, int shift, int bytes) {
   NarrowVectors raw{{0u, 0u, 0u, 0u}, 0u};
   const char* const start = static_cast<const char*>(from) - shift / 8;
-  const int end = bytes > 0 ? bytes + shift / 8 : 0;  // from there
+  const int end = bytes > 0 ? bytes + shift / 8 : 0;  // relative to `start`
   load_bytes<kSize>(raw.words, with_evict_last(reinterpret_cast<const uint4*>(start)), end);
   if (kSize < 4 && shift != 0 && end > 16) {
     raw.half = *with_evict_last(reinterpret_cast<const std::uint16_t*>(start + 16));
@@ -60,7 +61,7 @@ __device__ inline uint4 vector_of(const NarrowVectors& raw, int shift) {
           __funnelshift_r(raw.words.w, raw.half, shift)};
 }
 
-// The first `bytes` of a vector, at most 16.
+// Stores the first `bytes` of a vector, at most 16.
 template <int kSize>
 __device__ inline void store_narrow(void* to, const uint4& vector, int bytes) {
   if (bytes <= 0) return;

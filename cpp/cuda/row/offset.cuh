@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Where rows of any number of axes start, and whether that is on a vector of 16 bytes.
+// Offsets of rows with any number of axes, and 16-byte alignment.
 #include <cstdint>
 
 #include "core/layout.hpp"
@@ -14,7 +14,7 @@ inline bool starts_on_vector(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % kVectorBytes == 0;
 }
 
-// RowLayout::offset as a loop: unrolled, its divisions were 12 KB of every kernel.
+// RowLayout::offset as a loop: unrolled, its divisions took 12 KB of every kernel.
 static __device__ __noinline__ std::int64_t looped_row_offset(const RowLayout& rows,
                                                               std::int64_t row) {
   std::int64_t at = 0;

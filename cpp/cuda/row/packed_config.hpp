@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Launch configuration of narrow rows without gaps that start anywhere (packed_piece.cuh): a pure
-// function, unit-tested without a GPU. Their trees are those of the other forms.
+// Launch configuration of packed rows, which are narrow, without gaps and of any alignment
+// (packed_tile.cuh): pure functions, unit-tested without a GPU. The reduction trees are those of
+// the other kernels.
 #include <algorithm>
 #include <cstdint>
 
@@ -11,27 +12,26 @@
 
 namespace membound::cuda::tuning {
 
-// Fewer blocks than these start sooner by others, whose rows are spread over more of them (H200,
-// bfloat16, us, so and by others: 8192 x 127 4.8 and 4.0, LayerNorm 6.4 and 5.4, with a
-// residual 6.4 and 5.0; 16384 x 127 5.0 and 6.8, 6.6 and 8.9, 7.4 and 9.1; 2048 x 300 3.6 and 3.6,
-// 4096 x 300 4.0 and 6.1). With a gate others go by elements.
+// With fewer blocks than this the other kernels are faster, because they spread the rows over more
+// blocks (H200, bfloat16 8192 x 127: 4.0 us, packed 4.8). This does not hold for a gate, where the
+// others work element by element.
 inline constexpr int kFewPacked = 3 * 132;
 
-// Chunks of shared memory for a piece, which may start within one. Threads read whole vectors of
-// its last row.
+// Vectors of shared memory for a tile, which may start within a vector. Threads read whole vectors
+// of its last row.
 constexpr int packed_places(int rows, int cols, int dtype_size) {
   return static_cast<int>(ceil_div(std::int64_t{rows} * cols * dtype_size, kVector)) + 2;
 }
 
 struct PackedConfig {
-  std::int64_t blocks;  // 0: others take the rows
-  int rows;             // of a block
-  int places;           // vectors of shared memory for each array
-  int bytes;            // of all
+  std::int64_t blocks;  // 0: other kernels take the rows
+  int rows;             // per block
+  int places;           // vectors of shared memory per array
+  int bytes;            // of all arrays
 };
 
-// arrays: that are read. Lanes hold the elements of the shift, and the last vector of a row in the
-// last place of a lane.
+// arrays: that are read. The lanes of a row must hold the elements of the variance shift, and a
+// lane must have the row's last vector in its last vector slot.
 inline PackedConfig packed_config(std::int64_t rows, std::int64_t cols, const RmsNormConfig& row,
                                   int dtype_size, bool others_by_element, int arrays) {
   if (row.form != RowForm::kWarp || row.lanes < 4 || dtype_size > 4) return {};
@@ -44,16 +44,17 @@ inline PackedConfig packed_config(std::int64_t rows, std::int64_t cols, const Rm
   return config;
 }
 
-// The same for gradients, whose blocks take one piece after the other
+// The same for gradients, whose blocks process one tile after the other
 // (rms_norm_backward_packed.cuh).
 inline constexpr int kPackedSlots = 2;
 
 struct PackedGradientConfig {
-  int places;  // vectors of shared memory for each array; 0: others take the rows
-  int bytes;   // of all
+  int places;  // vectors of shared memory per array; 0: other kernels take the rows
+  int bytes;   // of all arrays
 };
 
-// sources, results: arrays. At the end shared memory has a vector of sums for each thread.
+// sources, results: numbers of arrays. At the end a vector of sums per thread reuses the shared
+// memory.
 inline PackedGradientConfig packed_gradient_config(const RmsNormBackwardConfig& config,
                                                    std::int64_t cols, int dtype_size, int sources,
                                                    int results) {

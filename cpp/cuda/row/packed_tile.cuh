@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Rows without gaps between them, wherever they start: some of them are one piece of memory, which
-// comes to shared memory, or leaves it, by one copy. There a thread reads and writes vectors of
-// rows as wide at a time as every row's start allows.
+// Packed rows: consecutive rows without gaps, of any alignment, form a contiguous tile that one
+// bulk copy moves to or from shared memory. There a thread reads and writes vectors of its rows
+// with the widest access that the start of every row allows.
 #include <cstdint>
 
 #include "cuda/launch/bulk_copy.cuh"
@@ -12,7 +12,8 @@
 
 namespace membound::cuda {
 
-// Where a thread is in a piece: an address of shared memory that every vector is some bytes behind.
+// A thread's base address in a tile, in shared memory. Its vectors are given as byte offsets from
+// it.
 template <class T>
 class PackedVectors {
  public:
@@ -22,7 +23,7 @@ class PackedVectors {
     return {address_ + static_cast<std::uint32_t>(bytes), grain_};
   }
 
-  // The vectors that start so many bytes behind.
+  // Loads the vectors at these byte offsets.
   template <int kCount>
   __device__ void load(const int (&behind)[kCount], uint4 (&vectors)[kCount]) const {
     with_grain([&]<int kGrain>() {
@@ -30,7 +31,7 @@ class PackedVectors {
       for (int i = 0; i < kCount; ++i) vectors[i] = load_at<kGrain>(address_ + behind[i]);
     });
   }
-  // The first `count` elements of each.
+  // Stores the first `count` elements of each vector.
   template <int kCount>
   __device__ void store(const int (&behind)[kCount], const uint4 (&vectors)[kCount],
                         int count) const {
@@ -78,8 +79,8 @@ class PackedVectors {
       store_halves(to, vector, count);
     }
   }
-  // 16-bit elements that may start within a word: a half of one before whole words, or one more
-  // word, and the half that is left.
+  // 2-byte elements that may start within a word: stores a half word before whole words, or one
+  // more whole word, and at the end the half word that is left.
   static __device__ void store_halves(std::uint32_t to, const uint4& vector, int count) {
     const bool within = to & 2;
     if (within) {
@@ -105,31 +106,32 @@ class PackedVectors {
   int grain_;
 };
 
-// Of an array, and where it is in dynamic shared memory.
+// The tile of one array, and its address in dynamic shared memory.
 template <class T>
 class PackedPiece {
   static constexpr int kSize = static_cast<int>(sizeof(T));
 
  public:
-  // From its first element on; place: vectors before it.
+  // The tile starts at `data`. place: vectors of shared memory before it.
   __device__ PackedPiece(const T* data, int elements, int place)
       : data_(const_cast<T*>(data)),
         bytes_(elements * kSize),
         place_(place),
         shift_(shift_of(data)) {}
 
-  // A thread that has vectors `bytes` behind its first element.
+  // For a thread whose vectors start `bytes` after the first element of the tile.
   __device__ PackedVectors<T> vectors(int cols, int bytes) const {
     const int steps = shift_ | (cols * kSize);
     return {shared_address(places()) + static_cast<std::uint32_t>(shift_ + bytes), steps & -steps};
   }
-  // Element i, one by one.
+  // The address of element i.
   __device__ T* element(int i) const {
     return reinterpret_cast<T*>(reinterpret_cast<char*>(places()) + shift_) + i;
   }
 
 #if MEMBOUND_HAS_CLUSTERS
-  // By one thread. at_start, at_end: the array starts or ends here, and nothing beside it is read.
+  // Called by one thread. at_start, at_end: the array starts or ends with this tile, and nothing
+  // outside it is read.
   __device__ void fetch(std::uint64_t* arrived, bool at_start, bool at_end) const {
     int first = 0, end = (shift_ + bytes_ + kVectorBytes - 1) / kVectorBytes;
     if (at_start && shift_ != 0) {
@@ -146,8 +148,8 @@ class PackedPiece {
               reinterpret_cast<const char*>(data_) - shift_ + first * kVectorBytes,
               (end - first) * kVectorBytes, arrived);
   }
-  // By the first threads of a block, behind a barrier that follows wrote_before_copies(): vectors
-  // that are only the piece's own at once, by thread 0, its ends by elements.
+  // Called by the first threads of a block, after fence_async_proxy() and a barrier. Thread 0
+  // bulk-copies the vectors that lie entirely within the tile; the ends are stored by elements.
   __device__ void send() const {
     const int head = (kVectorBytes - shift_) % kVectorBytes;
     const int whole = (bytes_ - head) / kVectorBytes;

@@ -2,17 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Two rows of one thread group of a warp's lanes at once: what a thread finds out once serves both,
-// and half of the lanes finish the sums of one, half those of the other, in the tree of HeldRow.
+// A pair of rows processed together by one thread group within a warp. Indices and parameters are
+// computed once for both rows; half of the lanes finish the sums of one row, half those of the
+// other. The reduction tree is that of HeldRow.
 #include "cuda/norm/rms_norm_config.hpp"
 #include "cuda/norm/rms_norm_kernels.cuh"
 #include "cuda/norm/rms_norm_shift.cuh"
 
 namespace membound::cuda {
 
-// Its places are the first vectors of a lane in both rows, then the second; kThreeQuartersFull:
-// where rows leave a quarter of those empty, a lane has one second vector, of the row whose sums it
-// finishes.
+// The vector slots of a lane are the first vectors of both rows, then the second vectors.
+// kThreeQuartersFull: rows leave a quarter of these slots empty, and a lane has one second vector
+// only, that of the row whose sums it finishes.
 template <class T, FusedInput kFusedInput, Centring kCentring, bool kThreeQuartersFull>
 class RowPair {
   using Accumulate = accumulate_t<T>;
@@ -20,7 +21,7 @@ class RowPair {
 
  public:
   static constexpr int kRows = tuning::kPairRows;
-  static constexpr int kSecond = kThreeQuartersFull ? 1 : kRows;  // places of second vectors
+  static constexpr int kSecond = kThreeQuartersFull ? 1 : kRows;  // slots of second vectors
   static constexpr int kPlaces = kRows + kSecond;
   static constexpr bool kCentred = kCentring != Centring::kNever;
   using Vector = SourceVector<T, kFusedInput>;
@@ -37,12 +38,12 @@ class RowPair {
   __device__ int lane() const { return lane_; }
   // Whether this lane finishes the second row.
   __device__ bool upper() const { return upper_; }
-  // The index of its second vector, which the row may not have.
+  // The index of this lane's second vector, which may be past the end of the row.
   __device__ int second() const {
     return lanes_ + (kThreeQuartersFull ? lane_ & (half_ - 1) : lane_);
   }
-  // Row i of the pair among those of the block, which are beside each other, how many of those
-  // there are, and row i of all.
+  // in_block(): the index of row i of the pair among the rows of the block, which are contiguous.
+  // there(): how many rows the block has. row(): the index of row i in the array.
   __device__ int in_block(int i) const {
     return (static_cast<int>(threadIdx.x) >> log2_of(lanes_)) + i * thread_groups();
   }
@@ -52,9 +53,8 @@ class RowPair {
   }
   __device__ std::int64_t row(int i) const { return row_of_block() + in_block(i); }
 
-  // Those of both rows, then of the lane's own, and its statistics. Returns a bit for each lane
-  // whose row has to be done again. tail: what of second vectors is in the row, where rows are
-  // centred; else they have zeros behind it.
+  // Scales of both rows, then of the lane's own row, whose statistics it stores. Returns a bit for
+  // each lane whose row needs the safe path. tail: cuts second vectors where rows are centred.
   template <class Tail>
   __device__ unsigned take_scales(const Vectors& held, Scale (&scales)[kRows + 1],
                                   const Tail& tail) const {
@@ -81,8 +81,8 @@ class RowPair {
     if constexpr (kCentred && kCorrectsMean<T>) share(&Scale::correction);
     return 0;
   }
-  // redo(i, plain) of both rows, for all thread groups of a warp: those that need it not with
-  // `plain`.
+  // Calls safe_path(i, plain) for both rows, in all thread groups of the warp together. plain: the
+  // row does not need the safe path.
   template <class SafePath>
   __device__ void each_again(unsigned again, SafePath safe_path) const {
     const int first_lane = static_cast<int>(threadIdx.x) % kWarpLanes - lane_;
@@ -96,7 +96,7 @@ class RowPair {
     return static_cast<std::int64_t>(blockIdx.x) * (kRows * thread_groups());
   }
 
-  // Of this lane's row, whose mean it sets.
+  // The sum of squares of this lane's row, whose mean it sets.
   template <class Tail>
   __device__ Accumulate squares_of(const Vectors& held, Scale& own, bool& in_range,
                                    const Tail& tail) const {
@@ -133,7 +133,7 @@ class RowPair {
           p_.inverse_cols, in_range);
     }
   }
-  // The first step of the tree, for the lane's own row.
+  // The first step of the tree: each lane gets the value of its own row.
   __device__ Accumulate one_row(const Accumulate (&of_place)[kPlaces]) const {
     if constexpr (kThreeQuartersFull) {
       const Accumulate theirs = shuffle_xor(upper_ ? of_place[0] : of_place[1], half_);
@@ -143,12 +143,12 @@ class RowPair {
       return split(of_place[0] + of_place[2], of_place[1] + of_place[3], half_);
     }
   }
-  // One step for two values: the lower lanes go on with a, the upper with b.
+  // One butterfly step for two values: the lower lanes continue with a, the upper with b.
   __device__ Accumulate split(Accumulate a, Accumulate b, int offset) const {
     const bool upper = lane_ & offset;
     return (upper ? b : a) + shuffle_xor(upper ? a : b, offset);
   }
-  // The other steps.
+  // The remaining butterfly steps.
   __device__ Accumulate finish(Accumulate value, int offset) const {
 #pragma unroll
     for (int of_warp = kWarpLanes / 4; of_warp > 0; of_warp /= 2) {
@@ -156,7 +156,7 @@ class RowPair {
     }
     return value;
   }
-  // As variance_shift_of has it, from the lanes that hold the first elements.
+  // As variance_shift_of, from the lanes that hold the first elements of the row.
   __device__ Accumulate variance_shift(const Numbers<T>& first) const {
     constexpr int kHolders = kShiftElements<T> / kPack<T>;
     const Accumulate mine = sum_by_halves(first.at);

@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Rows in parts that threads hold in registers: which vectors a thread has, how they are read and
-// written, and sums over a row in one tree, wherever its parts are worked on.
+// Rows divided into parts, one per block of a cluster: the description of an array, which vectors
+// of a part a thread has, and reductions over a row, whose tree does not depend on where its parts
+// are processed. Used by softmax and cross-entropy.
 #include "cuda/launch/launch.hpp"
 #include "cuda/row/array.hpp"
 #include "cuda/row/cluster.cuh"
@@ -14,9 +15,9 @@
 
 namespace membound::cuda {
 
-// The widest blocks that a multiprocessor has at once: while one waits for memory or its barrier,
-// others compute. 40 registers for aligned rows of few vectors a thread, where it has room for 1536
-// threads (from 8.0 on); the others would spill with fewer.
+// Resident blocks per SM, for the widest blocks: while one waits for memory or its barrier, others
+// compute. Three blocks leave 40 registers per thread, which is enough for aligned rows of few
+// vectors per thread on SMs with room for 1536 threads (8.0 on). The other kernels would spill.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 inline constexpr int kNarrowBlocks = 2;
 #else
@@ -26,7 +27,7 @@ template <int kVectors>
 inline constexpr int kHeldBlocks = kVectors == tuning::kFewVectors ? kNarrowBlocks : 2;
 inline constexpr int kPartWarps = tuning::kSoftmaxThreads / kWarpLanes;
 
-// One array of a kernel's rows.
+// One array of rows of a kernel.
 struct PartArray : RowArray {
   void* data;
 
@@ -35,7 +36,7 @@ struct PartArray : RowArray {
     if (rows.rank <= 1) return even_row<T>(index);
     return static_cast<T*>(data) + looped_row_offset(rows, index);
   }
-  // Of rows that are evenly spaced.
+  // For evenly spaced rows.
   template <class T>
   __device__ T* even_row(std::int64_t index) const {
     return static_cast<T*>(data) + index * rows.strides[0];
@@ -51,7 +52,7 @@ inline PartArray part_array(const void* data, const RowLayout& layout, std::int6
   return array;
 }
 
-// 32 bits of -infinity, for what a row lacks of the vectors that its threads hold: of float64 the
+// 32 bits of -infinity, the padding of vectors past the end of a row. For float64 they are the
 // upper half.
 inline std::uint32_t absent_bits(DType dtype) {
   switch (dtype) {
@@ -62,11 +63,11 @@ inline std::uint32_t absent_bits(DType dtype) {
   }
 }
 
-// Kernels know storage by its size: Float16 stands for bfloat16, too.
+// Kernels are instantiated by the size of storage: Float16 also stands for bfloat16.
 template <class T>
 using StorageOf = std::conditional_t<sizeof(T) == 2, Float16, T>;
 
-// Whether all rows of an array are whole aligned vectors.
+// Whether all rows of an array consist of whole aligned vectors.
 template <class T>
 inline bool takes_vectors(const PartArray& array, std::int64_t cols) {
   bool fits = array.col_stride == 1 && cols % kPack<T> == 0 &&
@@ -76,15 +77,15 @@ inline bool takes_vectors(const PartArray& array, std::int64_t cols) {
   return fits;
 }
 
-// Where a thread works.
+// Which row, and which part and vectors of it, a thread works on.
 struct PartPosition {
-  int vectors;  // that a thread has of a part
+  int vectors;  // per thread and part
   int lanes, lane;
-  int part;          // of the row, in the cluster
-  int parts;         // blocks of the cluster
-  std::int64_t row;  // past the last: a lane without a row, there for the others' shuffles
+  int part;          // index of this block's part of the row
+  int parts;         // parts of a row: blocks of its cluster
+  std::int64_t row;  // past the last row: the lane only takes part in shuffles
 
-  // narrow: whether a block can have several rows; clusters: whether there can be any.
+  // narrow: whether a block can have several rows. clusters: whether a row can have several blocks.
   __device__ explicit PartPosition(const tuning::SoftmaxConfig& config, bool narrow = true,
                                    bool clusters = true)
       : vectors(config.vectors),
@@ -96,7 +97,8 @@ struct PartPosition {
     locate();
   }
 
-  // Lane and row; called again where keeping them, and what follows from them, takes registers.
+  // Computes lane and row. Called again where keeping them, and what depends on them, would take
+  // registers.
   __device__ void locate() {
     std::uint32_t thread, block;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -110,25 +112,25 @@ struct PartPosition {
     }
   }
 
-  // The i-th vector of this thread in a part.
+  // The index of this thread's i-th vector of a part.
   __device__ std::int64_t vector(std::int64_t of_part, int i) const {
     return (of_part * vectors + i) * lanes + lane;
   }
-  // A lane past the last row does one of the others, and must not write.
+  // Clamps a row past the last to the last one. Returns false for it: the thread must not write.
   __device__ bool take_row(std::int64_t rows) {
     const bool has_row = row < rows;
     if (!has_row) row = rows - 1;
     return has_row;
   }
 
-  // Over the lanes of a part; all of them get the result. Rounds count up from 0.
+  // Reduces over the lanes of a part; every lane gets the result. Rounds count up from 0.
   template <class Value, class Combine>
   __device__ Value reduce(Value mine, int round, Combine combine) const {
     if (lanes <= kWarpLanes) return reduce_lanes(mine, lanes, combine);
     const Value values[1] = {mine};
     return reduce_block<kPartWarps>(values, round, combine);
   }
-  // What each warp of a part of several has found, for all of them to read. Rounds count up from 0.
+  // Shares one value per warp with all warps of a part of several warps. Rounds count up from 0.
   template <class Value>
   __device__ const Value* of_warps(const Value& mine, int round) const {
     __shared__ alignas(16) Value slots[2][kPartWarps];
@@ -138,7 +140,7 @@ struct PartPosition {
   }
 };
 
-// Chunks of storage that is known by its size.
+// Conversions for storage that is known by its size, with the dtype at run time.
 template <class T>
 __device__ inline Numbers<T> unpack_any(const uint4& vector, DType dtype) {
   if constexpr (sizeof(T) == 2) {
@@ -172,7 +174,7 @@ __device__ inline uint4 pack_any(const Numbers<T>& numbers, DType dtype) {
   return pack<T>(numbers);
 }
 
-// What the parts of a row tell each other: a Value in each of kRounds rounds.
+// Exchanges values between the parts of a row: a Value from each part in each of kRounds rounds.
 template <class Value, int kRounds = 1>
 class PartExchange {
  public:
@@ -180,11 +182,11 @@ class PartExchange {
   __device__ PartExchange(Shared& shared, const PartPosition& place)
       : exchange_{shared, place.parts, place.parts}, place_(place) {}
 
-  // First of all.
+  // Called before anything else.
   __device__ void start() const {
     if (place_.parts > 1) exchange_.cluster_arrive();
   }
-  // After a reduction over the part: the values of all of them.
+  // Called after a reduction over the part: the values of all parts.
   __device__ const Value* all(const Value& mine, int round = 0) const {
     if (place_.lane < kWarpLanes) {
       if (round == 0) exchange_.cluster_wait();

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Numbers on their way to codes of one byte: largest magnitudes, scales, rounding, stores.
+// Quantisation to one-byte codes (int8, float8): largest magnitudes, scales, rounding, stores.
 #include <cuda_fp8.h>
 
 #include <concepts>
@@ -12,7 +12,7 @@
 
 namespace membound::cuda {
 
-// NaN wins.
+// The maximum; NaN propagates.
 __device__ inline float larger_or_nan(float a, float b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   float larger;
@@ -24,8 +24,8 @@ __device__ inline float larger_or_nan(float a, float b) {
 }
 __device__ inline double larger_or_nan(double a, double b) { return a > b || a != a ? a : b; }
 
-// Of magnitudes: NaN wins. A GPU from 8.0 on compares the bits of a warp's at once, which are in
-// the order of the numbers, a NaN's above all.
+// The maximum of magnitudes; NaN propagates. From 8.0 on one instruction reduces a warp by
+// comparing bits, which have the order of the numbers, with NaN above all.
 struct LargestOrNan {
   template <class Value>
   static __device__ Value zero() {
@@ -36,7 +36,7 @@ struct LargestOrNan {
     return larger_or_nan(a, b);
   }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  template <std::same_as<float> Value>  // not of what converts to it
+  template <std::same_as<float> Value>  // exactly float, not what converts to it
   __device__ Value of_warp(Value magnitude) const {
     return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(magnitude)));
   }
@@ -46,8 +46,9 @@ struct LargestOrNan {
 __device__ inline float largest_number(DType dtype) {
   return dtype == DType::kInt8 ? 127.0f : (dtype == DType::kFloat8E4M3 ? 448.0f : 57344.0f);
 }
-// magnitude / largest_number, rounded once: a division has a branch for what it never meets. Where
-// the quotient is a normal number this has the bits of one for every float32 and those divisors.
+// magnitude / largest_number, rounded once. A division has a branch for cases that do not occur
+// here. Where the quotient is a normal number the bits are those of a division, for every float32
+// and each of these divisors.
 __device__ inline float over_largest_number(float magnitude, DType dtype) {
   const float largest = largest_number(dtype);
   const float inverse = dtype == DType::kInt8
@@ -55,25 +56,25 @@ __device__ inline float over_largest_number(float magnitude, DType dtype) {
                             : (dtype == DType::kFloat8E4M3 ? 1 / 448.0f : 1 / 57344.0f);
   const float guess = product(magnitude, inverse);
   const float better = fmaf(fmaf(-guess, largest, magnitude), inverse, guess);
-  return better == better ? better : guess;  // of infinity
+  return better == better ? better : guess;  // infinity makes `better` NaN
 }
 __device__ inline float over_largest_number(double magnitude, DType dtype) {
   return static_cast<float>(magnitude / largest_number(dtype));
 }
 
-// From the largest magnitude of what shares a scale.
+// The scale of values from their largest magnitude.
 template <class A>
 __device__ inline float dynamic_scale(A largest, DType dtype, float upper_bound) {
   constexpr float kSmallest = 0x1p-126f;
   float scale = over_largest_number(largest, dtype);
-  if constexpr (sizeof(A) == 8) {  // a float32 scale cannot follow: the codes are clipped
+  if constexpr (sizeof(A) == 8) {  // float32 overflows: the codes are clipped
     if (isinf(scale) && !isinf(largest)) scale = 0x1.fffffep127f;
   }
-  scale = scale < kSmallest ? kSmallest : scale;  // NaN stays
+  scale = scale < kSmallest ? kSmallest : scale;  // NaN propagates
   return scale > upper_bound ? upper_bound : scale;
 }
 
-// Without an instruction of the GPU this is long: out of line.
+// Out of line, because it is long on GPUs without an instruction for it.
 static __device__ __noinline__ std::uint8_t float8_of(double value, bool e4m3) {
   return __nv_cvt_double_to_fp8(value, __NV_SATFINITE, e4m3 ? __NV_E4M3 : __NV_E5M2);
 }
@@ -82,7 +83,7 @@ static __device__ __noinline__ std::uint8_t float8_of(double value, bool e4m3) {
 template <DType kDType>
 __device__ inline std::uint32_t two_codes(float a, float b) {
   if constexpr (kDType == DType::kInt8) {
-    // In the last bits of 1.5 * 2^23 + a stands a, rounded to the nearest and even.
+    // The low bits of 1.5 * 2^23 + a are a, rounded to nearest even.
     const auto code = [](float value) {
       const float within = fminf(fmaxf(value, -127.0f), 127.0f) + 12582912.0f;
       return value == value ? __float_as_uint(within) : 0u;
@@ -126,7 +127,7 @@ __device__ inline uint2 codes_of(DType dtype, const A (&y)[kCount], A inverse) {
                                             : codes_of<DType::kFloat8E5M2>(y, inverse));
 }
 
-// kCount codes at a multiple of that.
+// Stores kCount codes at a multiple of kCount bytes.
 template <int kCount>
 __device__ inline void store_aligned_codes(std::uint64_t to, uint2 codes) {
   if constexpr (kCount == 8) {
@@ -140,7 +141,7 @@ __device__ inline void store_aligned_codes(std::uint64_t to, uint2 codes) {
   }
 }
 
-// `count` codes, one by one.
+// Stores `count` codes one by one.
 static __device__ __noinline__ void store_codes(std::uint64_t to, std::int64_t stride, uint2 codes,
                                                 int count) {
 #pragma unroll 1

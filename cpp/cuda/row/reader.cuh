@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Rows as sequences of 16-byte vectors. Chunk c holds elements [c * kPack, (c + 1) * kPack)
-// whatever the row's alignment or stride, so the same thread sums the same elements and bits do not
-// change.
+// Readers and writers of rows as sequences of 16-byte vectors. Vector c holds elements [c * kPack,
+// (c + 1) * kPack) whatever the row's alignment or stride. The same thread therefore sums the same
+// elements, and the bits of a result do not depend on the layout.
 #include <cstdint>
 
 #include "core/layout.hpp"
@@ -17,23 +17,23 @@
 namespace membound::cuda {
 
 enum class Access {
-  kAligned,    // rows in two axes at most, unit stride within, 16-byte aligned rows, whole vectors
-  k4Byte,      // unit stride within rows, whole words of 4 bytes, one by one
-  k2Byte,      // the same of 16 bits that start anywhere, where words may lack a half
-  kUnaligned,  // unit stride within rows, any alignment and width, out of 16-byte blocks
-  kStrided,    // any stride: element by element
+  kAligned,    // at most two row axes, unit column stride, 16-byte aligned rows of whole vectors
+  k4Byte,      // unit column stride, rows of whole 4-byte words, loaded word by word
+  k2Byte,      // unit column stride, 2-byte elements; words may be half outside the row
+  kUnaligned,  // unit column stride, any alignment and width, out of aligned 16-byte blocks
+  kStrided,    // any column stride, element by element
 };
 
 template <Access kAccess>
 inline constexpr bool kNarrow = kAccess == Access::k4Byte || kAccess == Access::k2Byte;
-// Bytes that the places and ends of rows are a multiple of.
+// The starts and lengths of rows are multiples of this many bytes.
 template <class T, Access kAccess>
 inline constexpr int kStep = kAccess == Access::k4Byte ? 4 : int{sizeof(T)};
 
-// A strided array of rows as a kernel sees it; `end` is behind its last byte.
+// A strided array of rows as a kernel sees it. `end` is one past its last byte.
 struct RowArray {
   RowLayout rows;
-  std::int64_t outer_stride;  // of the split
+  std::int64_t outer_stride;  // of the outer row axis
   std::int64_t col_stride;
   const char* end;
 };
@@ -45,21 +45,21 @@ union VectorOf {
   __device__ VectorOf() : vector{0u, 0u, 0u, 0u} {}
 };
 
-// What common rows do not need is out of line. Inlined, it makes kernels of 100 KB, whose
-// instructions no longer fit the cache.
+// Code that common rows do not need is out of line. Inlined, it makes kernels of 100 KB, which
+// exceed the instruction cache.
 static __device__ __noinline__ std::int64_t strided_row_offset(const RowLayout& rows,
                                                                std::int64_t row) {
   return rows.offset(row);
 }
 
-// Whether `count` elements are a vector of memory.
+// Whether `count` elements include a whole aligned vector, which can be accessed as one.
 template <class T>
 __device__ inline bool is_whole_vector(const T* elements, std::int64_t stride, std::int64_t count) {
   return stride == 1 && count >= kPack<T> &&
          reinterpret_cast<std::uintptr_t>(elements) % kVectorBytes == 0;
 }
 
-// Up to kPack elements, zeros behind them.
+// Loads up to kPack elements, padded with zeros.
 template <class T>
 __device__ __noinline__ uint4 load_elements(const T* from, std::int64_t stride,
                                             std::int64_t count) {
@@ -87,9 +87,9 @@ __device__ __noinline__ void store_elements(T* to, std::int64_t stride, std::int
   }
 }
 
-// Where a row starts; stride: between neighbours of the split's inner axis. Divisions by the
-// extents of more axes would cost the aligned kernels registers. kSplit: whether a kernel of
-// aligned rows takes two axes at all.
+// The offset of a row's first element. stride: of the inner row axis. kSplit: whether a kernel of
+// aligned rows supports two row axes. It supports no more, because divisions by further extents
+// would cost registers.
 template <Access kAccess, bool kSplit>
 __device__ inline std::int64_t row_offset(const RowSplit& split, std::int64_t stride,
                                           const RowArray& array, std::int64_t row) {
@@ -99,13 +99,13 @@ __device__ inline std::int64_t row_offset(const RowSplit& split, std::int64_t st
   return (row - outer * split.extent) * stride + outer * array.outer_stride;
 }
 
-// What a row has from an element on; may be negative.
+// Bytes from an element to the end of its row; may be negative.
 template <class T>
 __device__ inline int bytes_left(std::int64_t cols, std::int64_t element) {
   return static_cast<int>(cols - element) * static_cast<int>(sizeof(T));
 }
 
-// Chunks of a thread as they were read.
+// Vectors of a thread as they were loaded, before realignment.
 template <Access kAccess, int kCount>
 struct RawVectors {
   uint4 low[kCount];
@@ -119,10 +119,10 @@ template <int kCount>
 struct RawVectors<Access::kUnaligned, kCount> {
   uint4 low[kCount];
   uint4 high[kCount];
-  uint4 end;  // the block that the array ends in
+  uint4 end;  // the block in which the array ends
 };
 
-// One row that is read. Elements past the end read as zero.
+// Reads one row. Elements past its end are zero.
 template <class T, Access kAccess>
 class RowReader {
  public:
@@ -140,8 +140,8 @@ class RowReader {
     }
   }
 
-  // The kCount vectors index(0), index(1) ... in steps, so that all loads of a thread are on their
-  // way before the first is waited for.
+  // Issues the loads of the vectors index(0) to index(kCount - 1). vectors() unpacks them later, so
+  // that all loads of a thread are in flight before the first is used.
   template <int kCount, class Index>
   __device__ void fetch(RawVectors<kAccess, kCount>& raw, Index index) const {
 #pragma unroll
@@ -155,17 +155,16 @@ class RowReader {
         raw.low[i] =
             load_narrow<kStep<T, kAccess>>(row_ + first, shift_, bytes_left<T>(cols_, first));
       } else {
-        // Bytes of a neighbouring row may come along and are dropped; nothing behind the array is
-        // read. Unset otherwise: zeros would make one load wait for the other (16384 x 4097
-        // bfloat16: 121 us instead of 116).
+        // Bytes of adjacent rows may come along and are dropped; nothing past the array is read.
+        // The rest stays unset: zeros would make one load wait for the other (116 -> 121 us).
         const uint4* at = with_evict_last(block(index(i)));
         if (index(i) < readable_ && index(i) < vectors_) raw.low[i] = at[0];
         if (index(i) + 1 < readable_) raw.high[i] = at[1];
       }
     }
   }
-  // Before any vectors(): the block that the array ends in, behind all other loads that are asked
-  // for by then.
+  // Called before vectors(): loads the block in which the array ends, after all other loads that
+  // are issued by then.
   template <int kCount, class Index>
   __device__ void fetch_end(RawVectors<kAccess, kCount>& raw, Index index) const {
     if constexpr (kAccess == Access::kUnaligned) {
@@ -199,9 +198,8 @@ class RowReader {
     }
   }
 
-  // kUnaligned: zeros for what of the vectors index(0), index(1) ... is behind the row, the last
-  // index being the largest. Warps that lack some vectors are many in narrow rows, and take no
-  // branch for them; one thread of the row has the last vector.
+  // kUnaligned: zeroes what is past the row; the last index is the largest. Lanes without vectors
+  // are common in narrow rows and take no branch; the row's last vector takes one.
   template <int kCount, class Index>
   __device__ void drop_past_end(uint4 (&vectors)[kCount], Index index) const {
     const int last = vectors_ - 1;
@@ -226,13 +224,13 @@ class RowReader {
     }
   }
 
-  // kAligned: where a vector is.
+  // kAligned: the address of a vector.
   __device__ const uint4* address(int index) const {
     return reinterpret_cast<const uint4*>(row_) + index;
   }
 
-  // kUnaligned: the aligned blocks that a row touches, vector c being bytes [shift, shift + 16) of
-  // the blocks c and c + 1.
+  // kUnaligned: the aligned blocks that a row touches. Vector c is bytes [shift, shift + 16) of
+  // blocks c and c + 1.
   __device__ int shift() const { return shift_; }
   __device__ const uint4* block(int index) const {
     return reinterpret_cast<const uint4*>(blocks()) + index;
@@ -246,8 +244,8 @@ class RowReader {
     vectors<false>(raw, vector, [=](int) { return index; });
     return vector[0];
   }
-  // One vector that every thread reads. Shifted, its elements take fewer registers and instructions
-  // than what puts two blocks together.
+  // Loads one vector that every thread reads (a broadcast). Unaligned, loading its elements takes
+  // fewer registers and instructions than realigning two blocks.
   __device__ uint4 load_alike(int index) const {
     if constexpr (kAccess != Access::kUnaligned) return load(index);
     const std::int64_t first = static_cast<std::int64_t>(index) * kPack<T>;
@@ -260,7 +258,7 @@ class RowReader {
   }
 
  private:
-  // kUnaligned: whether blocks of the row are not read whole.
+  // kUnaligned: whether the array ends before the last block of the row does.
   __device__ bool ends_array() const { return readable_ <= vectors_; }
   __device__ uint4 elements(int index) const {
     if (index >= vectors_) return {0u, 0u, 0u, 0u};
@@ -272,13 +270,13 @@ class RowReader {
 
   const T* row_;
   int vectors_;
-  int shift_ = 0;     // k2Byte: of a word, in bits; kUnaligned: of a block, in bytes
-  int readable_ = 0;  // kUnaligned: aligned blocks from the row's first on, up to the array's end
+  int shift_ = 0;     // k2Byte: bits into a word; kUnaligned: bytes into a block
+  int readable_ = 0;  // kUnaligned: whole blocks from the row's first to the array's end
   const RowArray* array_ = nullptr;
   std::int64_t cols_ = 0;
 };
 
-// One row that is written.
+// Writes one row.
 template <class T, Access kAccess>
 class RowWriter {
  public:
@@ -290,7 +288,7 @@ class RowWriter {
     }
   }
 
-  // One vector, of which nothing is written that a neighbour shares.
+  // Stores one vector. Nothing outside the row is written.
   __device__ void store(int index, const uint4& vector) const {
     static_assert(kAccess != Access::kUnaligned);
     if (index >= vectors_) return;
@@ -307,8 +305,8 @@ class RowWriter {
     }
   }
 
-  // kUnaligned: kCount * lanes vectors from `first` on, which `staged` holds, by lanes that share
-  // the work. Whole blocks are written at once, what shares its block with a neighbour by element.
+  // kUnaligned: all lanes store kCount * lanes staged vectors from vector `first` on. Whole blocks
+  // are stored as vectors, blocks shared with other data by elements.
   template <bool kUniform, int kCount>
   __device__ void store_staged(const uint4* staged, int first, int lanes, int lane) const {
     T* const to = row_ + static_cast<std::int64_t>(first) * kPack<T>;
@@ -317,12 +315,12 @@ class RowWriter {
     const int elements = left < held ? static_cast<int>(left) : held;
     const int shift = shift_of(to);
     const int to_boundary = static_cast<int>((kVectorBytes - shift) % kVectorBytes / sizeof(T));
-    const int head = elements < to_boundary ? elements : to_boundary;  // may be negative, as left
+    const int head = elements < to_boundary ? elements : to_boundary;  // negative where `left` is
     const int blocks = (elements - head) / kPack<T>;
     const T* from = reinterpret_cast<const T*>(staged);
     const int tail = head + blocks * kPack<T>;
     if (lanes >= 2 * kPack<T>) {
-      // The first lanes take the head, as many behind them the tail.
+      // The first kPack lanes store the head, the next kPack lanes the tail.
       const int at = lane < kPack<T> ? lane : tail + lane - kPack<T>;
       if (at < (lane < kPack<T> ? head : elements)) to[at] = from[at];
     } else {
@@ -331,7 +329,7 @@ class RowWriter {
 #pragma unroll 1
       for (int i = tail + lane; i < elements; i += lanes) to[i] = from[i];
     }
-    constexpr int kAtOnce = kCount < 2 ? 1 : 2;  // reads before the first write
+    constexpr int kAtOnce = kCount < 2 ? 1 : 2;  // loads before the first store
     const int next = shift != 0;
     uint4* to_blocks = reinterpret_cast<uint4*>(to + to_boundary);
     with_shift<kUniform>((kVectorBytes - shift) % kVectorBytes, [&](auto realign) {

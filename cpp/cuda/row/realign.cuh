@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// 16 bytes that start anywhere, out of the two aligned blocks of memory that they are in.
+// Unaligned 16-byte vectors, assembled from two aligned 16-byte blocks by funnel shifts.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace membound::cuda {
 
-// Bytes [shift, shift + 16) of the 32 bytes low, high; shift = 4 * kWords + bits / 8 below 16.
+// Bytes [shift, shift + 16) of the 32 bytes low, high, where shift = 4 * kWords + bits / 8 < 16.
 template <int kWords>
 __device__ inline uint4 bytes_from(const uint4& low, const uint4& high, int bits) {
   const std::uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
@@ -21,7 +21,7 @@ __device__ inline uint4 bytes_from(const uint4& low, const uint4& high, int bits
           __funnelshift_r(words[kWords + 3], words[kWords + 4], bits)};
 }
 
-// The same where threads of a warp have different shifts.
+// The same for threads of a warp with different shifts.
 __device__ inline uint4 bytes_from(const uint4& low, const uint4& high, int shift) {
   std::uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
@@ -32,8 +32,8 @@ __device__ inline uint4 bytes_from(const uint4& low, const uint4& high, int shif
                        (shift & 3) * 8);
 }
 
-// Calls body with a function (low, high) -> bytes from `shift` on. kUniform: the threads of a warp
-// agree on the shift, so that one branch replaces eleven selections for each vector.
+// Calls body with a function (low, high) -> bytes from `shift` on. kUniform: all threads of a warp
+// have the same shift, so that one branch replaces eleven selects per vector.
 template <bool kUniform, class Body>
 __device__ inline void with_shift(int shift, Body body) {
   if constexpr (!kUniform) {
@@ -48,7 +48,7 @@ __device__ inline void with_shift(int shift, Body body) {
   }
 }
 
-// The first `bytes` bytes, zeros behind them.
+// The first `bytes` bytes, followed by zeros.
 __device__ inline uint4 first_bytes(const uint4& vector, int bytes) {
   std::uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
 #pragma unroll
@@ -59,7 +59,7 @@ __device__ inline uint4 first_bytes(const uint4& vector, int bytes) {
   return {words[0], words[1], words[2], words[3]};
 }
 
-// How many bytes a row's start is behind a 16-byte boundary.
+// Bytes from the last 16-byte boundary to the start of the row.
 __device__ inline int shift_of(const void* row) {
   return static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % kVectorBytes);
 }

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A result whose rows start anywhere, all as far behind a 16-byte boundary, and are written one
-// after the other, out of vectors of the row.
+// Realigned stores: writes vectors of unaligned rows with aligned 16-byte stores. The rows are
+// written one after the other and all have the same offset from a 16-byte boundary.
 #include <cstdint>
 
 #include "cuda/row/reader.cuh"
@@ -11,21 +11,22 @@
 
 namespace membound::cuda {
 
-// Each lane writes the block that its vector starts in, with the end of its left neighbour's
-// vector. What has no lane to do that, the ends of warps and of the row, goes element by element.
+// Each lane stores the aligned block in which its vector starts, with the end of the left lane's
+// vector, which it gets by a warp shuffle. At the ends of warps and of the row no lane can do that,
+// and elements are stored one by one.
 template <class T, int kVectorsPerItem>
 class RealignedStore {
   static constexpr int kSize = static_cast<int>(sizeof(T));
 
  public:
-  // Of a row of `cols` elements this thread has the vectors lane, lane + lanes ... step: elements
+  // This thread has the vectors lane, lane + lanes ... of a row of `cols` elements. step: elements
   // from row to row.
   __device__ RealignedStore(T* row, std::int64_t step, int lane, int lanes, int cols)
       : apart_(lanes), step_(step) {
     const int behind = shift_of(row);
     shift_ = (kVectorBytes - behind) % kVectorBytes;
     block_ = reinterpret_cast<uint4*>(reinterpret_cast<char*>(row) - behind) + lane;
-    const int own = kPack<T> - behind / kSize;  // elements of a vector in its first block
+    const int own = kPack<T> - behind / kSize;  // elements of a vector that are in its first block
     const int in_warp = lane % kWarpLanes;
 #pragma unroll
     for (int v = 0; v < kVectorsPerItem; ++v) {
@@ -40,12 +41,12 @@ class RealignedStore {
       writes_[v / 2] |= bits << v % 2 * 16;
     }
 #pragma unroll
-    for (unsigned& writes : writes_) asm volatile("" : "+r"(writes));  // else found for each use
+    for (unsigned& writes : writes_) asm volatile("" : "+r"(writes));  // not recomputed per use
   }
   __device__ void next() {
     block_ = reinterpret_cast<uint4*>(reinterpret_cast<T*>(block_) + step_);
   }
-  // By whole warps.
+  // Called by whole warps.
   __device__ void store(int v, const uint4& vector) const {
     const unsigned writes = writes_[v / 2] >> v % 2 * 16;
     uint4* const to = block_ + v * apart_;
@@ -86,12 +87,12 @@ class RealignedStore {
     return __shfl_up_sync(0xffffffffu, word, 1);
   }
 
-  int shift_;  // bytes from a vector's start to the next boundary
-  int apart_;  // blocks between the vectors of this thread
-  // For each vector 16 bits: its elements that go alone, and whether this thread writes its block.
+  int shift_;  // bytes from the start of a vector to the next boundary
+  int apart_;  // blocks between vectors of this thread
+  // 16 bits per vector: elements to store one by one, and whether this thread stores the block.
   unsigned writes_[(kVectorsPerItem + 1) / 2] = {};
   std::int64_t step_;
-  uint4* block_;  // of the first
+  uint4* block_;  // of this thread's first vector
 };
 
 }  // namespace membound::cuda

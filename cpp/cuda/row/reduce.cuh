@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Reductions in one fixed order: butterflies within a warp, then the warps of a block.
+// Reductions in a fixed order: butterfly shuffles within a warp, then a pairwise tree over the
+// warps of a block.
 #include <cstdint>
 #include <type_traits>
 
@@ -12,7 +13,7 @@ inline constexpr int kWarpLanes = 32;
 
 __device__ inline int log2_of(int power_of_two) { return 31 - __clz(power_of_two); }
 
-// Two sums that are reduced side by side.
+// Two sums that are reduced together.
 template <class Value>
 struct Pair {
   Value a, b;
@@ -63,7 +64,7 @@ struct Sum {
   }
 };
 
-// Of magnitudes: starts at 0 and ignores NaN, as fmax does.
+// The maximum of magnitudes: starts at 0 and ignores NaN, as fmax does.
 struct Largest {
   template <class Value>
   static __device__ Value zero() {
@@ -73,11 +74,11 @@ struct Largest {
   __device__ double operator()(double a, double b) const { return fmax(a, b); }
 };
 
-// Whether the GPU has an instruction for it: combine.of_warp(value).
+// Whether the GPU reduces a warp with one instruction: combine.of_warp(value).
 template <class Combine, class Value>
 concept CombinesWarps = requires(Combine combine, Value value) { combine.of_warp(value); };
 
-// Over `lanes` neighbouring lanes (a power of two); every lane gets the result.
+// Reduces over `lanes` adjacent lanes (a power of two); every lane gets the result.
 template <class Value, class Combine>
 __device__ inline Value reduce_lanes(Value value, int lanes, Combine combine) {
   for (int offset = lanes / 2; offset > 0; offset /= 2) {
@@ -99,8 +100,9 @@ __device__ inline Value reduce_warp(Value value, Combine combine) {
   }
 }
 
-// Virtual warps of a warp, each reduced by itself: after each step half of the lanes go on with
-// half of them. The tree of reduce_block; the same in every lane.
+// Reduces kItemsPerThread virtual warps that share the lanes of one warp, in the tree of
+// reduce_block. After each step half of the lanes continue with half of the virtual warps. Every
+// lane gets the result.
 template <int kItemsPerThread, int kOffset = kWarpLanes / 2, class Value, class Combine>
 __device__ inline Value reduce_items(const Value (&values)[kItemsPerThread], Combine combine) {
   if constexpr (kItemsPerThread == 1) {
@@ -119,8 +121,8 @@ __device__ inline Value reduce_items(const Value (&values)[kItemsPerThread], Com
   }
 }
 
-// Sums of pairs by the same trees, half the instructions: the lower lanes go on with a, the upper
-// with b, and each has its own; joined() gives both to all.
+// Sums of a Pair in the same tree with half the instructions: the lower half-warp continues with a,
+// the upper with b. Each lane gets one of the two sums; joined() gives both to all.
 inline constexpr int kHalfWarp = kWarpLanes / 2;
 __device__ inline bool in_upper_half() { return threadIdx.x & kHalfWarp; }
 template <class Value>
@@ -148,11 +150,10 @@ __device__ inline Value reduce_array(const Value* values, Combine combine) {
   }
 }
 
-// Over a block whose threads play kItemsPerThread virtual threads each, at most kMaxWarps virtual
-// warps in all; virtual warp items per thread * warps + warp is `warp`'s part of values[items per
-// thread]. The first half writes one value per virtual warp to slots (shared memory of kMaxWarps
-// values that nothing else touches before the next barrier), the second, after a barrier, reads
-// them all.
+// Block reductions over at most kMaxWarps virtual warps, where each thread takes kItemsPerThread
+// items: values[item] of a warp belongs to virtual warp item * warps + warp. store_warp_values()
+// writes one value per virtual warp to slots, shared memory of kMaxWarps values that nothing else
+// may touch before the next barrier. After that barrier combine_slots() reads them all.
 template <int kMaxWarps, int kItemsPerThread, class Value, class Combine>
 __device__ inline void store_warp_values(const Value (&values)[kItemsPerThread], Value* slots,
                                          Combine combine) {
@@ -168,7 +169,7 @@ __device__ inline void store_warp_values(const Value (&values)[kItemsPerThread],
     for (int items_per_thread = 0; items_per_thread < kItemsPerThread; ++items_per_thread)
       sums[items_per_thread] = combine.of_warp(sums[items_per_thread]);
   } else {
-    // Step by step for all: one after the other, the second would wait for the first's shuffles.
+    // Step by step for all items: item by item, shuffle latencies would add up.
 #pragma unroll
     for (int offset = kWarpLanes / 2; offset > 0; offset /= 2) {
 #pragma unroll
@@ -200,7 +201,7 @@ __device__ inline Value combine_slots(const Value* slots, Combine combine) {
   return reduce_array<kMaxWarps>(all, combine);
 }
 
-// The same tree with a slot in each lane, by whole warps: half the instructions, more latency.
+// The same tree with one slot per lane, in whole warps: half the instructions, more latency.
 template <int kMaxWarps, class Value, class Combine>
 __device__ inline Value combine_slots_by_lanes(const Value* slots, Combine combine) {
   Value value = slots[static_cast<int>(threadIdx.x) % kMaxWarps];
@@ -211,7 +212,8 @@ __device__ inline Value combine_slots_by_lanes(const Value* slots, Combine combi
   return value;
 }
 
-// This lane's half of a pair in shared memory, and how a warp's first lanes of each half write it.
+// half_of() loads this lane's half of a Pair in shared memory. store_half() writes it from the
+// first lane of each half-warp.
 template <class Value>
 __device__ inline Value half_of(const Pair<Value>& pair) {
   return reinterpret_cast<const Value*>(&pair)[in_upper_half()];
@@ -221,7 +223,7 @@ __device__ inline void store_half(Pair<Value>& pair, Value mine) {
   if (threadIdx.x % kHalfWarp == 0) reinterpret_cast<Value*>(&pair)[in_upper_half()] = mine;
 }
 
-// Of kHalfWarp slots: lane l has a of slot l, lane kHalfWarp + l b of it.
+// Sums kHalfWarp slots: lane l has a of slot l, lane kHalfWarp + l has b of slot l.
 template <class Value>
 __device__ inline Pair<Value> sum_slots(Value mine) {
 #pragma unroll
@@ -229,8 +231,8 @@ __device__ inline Pair<Value> sum_slots(Value mine) {
   return joined(mine);
 }
 
-// Both halves. Rounds follow each other as 0, 1, 2 ...: slots are used again after the barrier of
-// the round between.
+// Stores and combines, with the barrier in between. Rounds count 0, 1, 2 ... and alternate between
+// two buffers: a buffer is reused only after the barrier of the round in between.
 template <int kMaxWarps, int kItemsPerThread, class Value, class Combine>
 __device__ inline Value reduce_block(const Value (&values)[kItemsPerThread], int round,
                                      Combine combine) {
@@ -239,7 +241,7 @@ __device__ inline Value reduce_block(const Value (&values)[kItemsPerThread], int
   __syncthreads();
   if constexpr (CombinesWarps<Combine, Value>) {
     return combine.of_warp(slots[round % 2][static_cast<int>(threadIdx.x) % kMaxWarps]);
-  } else if constexpr (std::is_class_v<Value>) {  // of pairs they would take twice the registers
+  } else if constexpr (std::is_class_v<Value>) {  // as an array: twice the registers
     return combine_slots_by_lanes<kMaxWarps>(slots[round % 2], combine);
   } else {
     return combine_slots<kMaxWarps>(slots[round % 2], combine);

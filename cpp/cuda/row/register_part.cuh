@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A part of an aligned row in the registers of threads, and how kernels that hold rows are
-// launched.
+// A part of an aligned row in registers, and the launch of kernels that hold rows on chip, aligned
+// ones in registers and unaligned ones in shared memory.
 #include <initializer_list>
 
 #include "cuda/launch/cache_hint.cuh"
@@ -12,14 +12,14 @@
 
 namespace membound::cuda {
 
-// A vector of what is not in a row.
+// A vector of padding.
 template <class T>
 __device__ inline uint4 filled(std::uint32_t absent) {
   const std::uint32_t low = sizeof(T) == 8 ? 0 : absent;
   return {low, absent, low, absent};
 }
 
-// Whole aligned vectors of rows that are evenly spaced.
+// Whole aligned vectors of evenly spaced rows.
 template <class T, int kVectors>
 class HeldPart {
  public:
@@ -29,9 +29,9 @@ class HeldPart {
         first_(place.part * kVectors * place.lanes + place.lane),
         vectors_(static_cast<int>((cols + kPack<T> - 1) / kPack<T>)) {}
   __device__ const T* row() const { return row_; }
-  // Of the i-th vector of the thread.
+  // The index of the thread's i-th vector.
   __device__ int index(int i) const { return first_ + i * place_.lanes; }
-  // Whether one of them has the column, which is not negative.
+  // Whether the thread has the vector of a column, which is not negative.
   __device__ bool has(int column) const {
     const int vector = column / static_cast<unsigned>(kPack<T>);
     bool found = false;
@@ -40,10 +40,10 @@ class HeldPart {
     return found;
   }
 
-  // The thread's vectors; absent_bits() or 0 are what is not in the row.
+  // Reads the thread's vectors. absent_bits() or 0 pads them past the end of the row.
   __device__ void read(uint4 (&raw)[kVectors], std::uint32_t absent) const {
     const auto* from = with_evict_last(reinterpret_cast<const uint4*>(row_));
-    if (index(kVectors - 1) < vectors_) {  // common rows: nothing to fill
+    if (index(kVectors - 1) < vectors_) {  // common rows need no padding
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) raw[i] = from[index(i)];
       return;
@@ -53,7 +53,7 @@ class HeldPart {
       raw[i] = index(i) < vectors_ ? from[index(i)] : filled<T>(absent);
     }
   }
-  // At `column`, which a vector of the thread has, there is `other`; -1: nowhere.
+  // Stores the vectors. At `column`, which is in one of them, it then stores `other`; -1: nowhere.
   __device__ void write(const uint4 (&raw)[kVectors], int column = -1, T other = {}) const {
     auto* to = reinterpret_cast<uint4*>(row_);
 #pragma unroll
@@ -69,7 +69,7 @@ class HeldPart {
   int first_, vectors_;
 };
 
-// Behind a branch: chosen number by number, every thread would pay for it.
+// Fills vectors behind a branch: selecting each number instead would cost every thread.
 template <int kCount>
 __device__ inline void fill(uint4 (&raw)[kCount], const uint4& vector) {
 #pragma unroll
@@ -77,7 +77,7 @@ __device__ inline void fill(uint4 (&raw)[kCount], const uint4& vector) {
   __syncwarp(__activemask());
 }
 
-// How arrays can be held, of up to 4 bytes for each element.
+// The access of kernels that hold rows on chip, for elements of at most 4 bytes.
 template <class T>
 Access held_access(std::initializer_list<const PartArray*> arrays, std::int64_t cols) {
   Access access = Access::kAligned;
@@ -89,7 +89,7 @@ Access held_access(std::initializer_list<const PartArray*> arrays, std::int64_t 
   return access;
 }
 
-// Calls launch.operator()<kVectors>() for as many as threads hold.
+// Calls launch.operator()<kVectors>() for the vectors that a thread holds.
 template <class T, class Launch>
 void dispatch_vectors(int vectors, const Launch& launch) {
   if constexpr (sizeof(T) == 2) {
@@ -98,11 +98,11 @@ void dispatch_vectors(int vectors, const Launch& launch) {
   launch.template operator()<tuning::kManyVectors>();
 }
 
-// What names a kernel of rows that start anywhere; float64 has none.
+// The storage type that names a kernel of unaligned rows. float64 has none.
 template <class T>
 using BulkStorage = std::conditional_t<sizeof(T) < 8, T, float>;
-// Launches the kernel of rows that are held, for aligned ones or those that start anywhere, of
-// which `arrays` are read; false where there is none, or no room.
+// Launches the kernel of aligned or of unaligned rows. `arrays`: those that are read. Returns false
+// if there is no such kernel, or not enough shared memory.
 template <class T, auto kAligned, auto kBulk, class Params>
 bool launch_held(Access access, LaunchShape shape, int arrays, StreamView stream, int device,
                  const Params& params) {

@@ -2,20 +2,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Parts of rows that start anywhere. They wait in shared memory as the 16-byte blocks of memory
-// that they touch, and take registers only while they are worked on: what is summed goes by the
-// vectors of the row, whose bits do not depend on where it is, results by the blocks that they are
-// written to.
+// Parts of unaligned rows, staged in shared memory as the aligned 16-byte blocks that they touch,
+// so that they take registers only while they are processed. Reductions use the vectors of the row,
+// so their bits do not depend on alignment; results are computed per block that they are stored to.
 #include "cuda/launch/async_copy.cuh"
 #include "cuda/launch/bulk_copy.cuh"
 #include "cuda/row/part.cuh"
 
 namespace membound::cuda {
 
-// Where the elements of a part's result go: units of 16 bytes of memory, and those around them.
+// Where a part's result is stored: aligned 16-byte units, and the elements around them.
 template <class T>
 struct PartUnits {
-  T* to;  // of the part
+  T* to;  // start of the part
   int head, count, tail, elements;
 
   __device__ PartUnits(T* part, int elements) : to(part), elements(elements) {
@@ -33,7 +32,7 @@ struct PartUnits {
     if (i < head || unit >= count) return false;
     return (place.lanes > kWarpLanes ? unit % place.lanes : unit & (place.lanes - 1)) == place.lane;
   }
-  // body(i): for each element beside the units, by lanes that share them.
+  // Calls body(i) for each element outside the units, divided among the lanes.
   template <class Body>
   __device__ void each_edge(const PartPosition& place, Body body) const {
 #pragma unroll 1
@@ -43,18 +42,18 @@ struct PartUnits {
   }
 };
 
-// Threads that __launch_bounds__ is told of, two blocks of which have `registers` each: blocks are
-// smaller, and a multiprocessor has as many of them as it has registers for (H200, us with 56 and
-// 48: softmax bfloat16 4096 x 50257 243 and 242, float32 449 and 467).
+// The threads to give to __launch_bounds__ for two blocks of `registers` registers per thread.
+// Blocks are smaller, and as many are resident as registers allow (H200, softmax of float32 4096 x
+// 50257: 449 us with 56 registers, 467 with 48).
 constexpr int bulk_threads(int registers) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-  return tuning::kSoftmaxThreads;  // that is all that there can be
+  return tuning::kSoftmaxThreads;  // an SM has no room for more
 #else
   return (64 << 10) / 2 / registers / 64 * 64;
 #endif
 }
 
-// map(number) of each.
+// Applies map to each number.
 template <class T, class Map>
 __device__ inline Numbers<T> mapped(Numbers<T> numbers, Map map) {
 #pragma unroll
@@ -62,7 +61,7 @@ __device__ inline Numbers<T> mapped(Numbers<T> numbers, Map map) {
   return numbers;
 }
 
-// The first `count` elements of a vector, absent_bits() or 0 behind them.
+// The first `count` elements of a vector, followed by absent_bits() or 0.
 template <class T>
 __device__ inline uint4 with_absent(const uint4& vector, int count, std::uint32_t absent) {
   constexpr int kOfWord = 4 / static_cast<int>(sizeof(T));
@@ -77,12 +76,13 @@ __device__ inline uint4 with_absent(const uint4& vector, int count, std::uint32_
   return {words[0], words[1], words[2], words[3]};
 }
 
-// Of shared memory, for each row and array: a part may touch one block more than it has vectors,
-// and what is behind the last unit is read.
+// Vectors of shared memory for each row and array: a part may touch one block more than it has
+// vectors, and the vector past the last unit is read.
 __host__ __device__ constexpr int bulk_places(int vectors, int lanes) {
   return vectors * lanes + 2;
 }
-// Shared memory of a block; 0 where the GPU has too little beside what kernels have of their own.
+// Shared memory of a block; 0 if the GPU has too little, next to the static shared memory of the
+// kernels.
 inline std::size_t bulk_bytes(const tuning::SoftmaxConfig& config, int arrays, int device) {
   constexpr std::size_t kFusedInput = 3072;
   const std::size_t places =
@@ -91,15 +91,15 @@ inline std::size_t bulk_bytes(const tuning::SoftmaxConfig& config, int arrays, i
                                                                          : 0;
 }
 
-// Shared memory has bulk_places() for each row and array. From 9.0 on the first lane of a row
-// copies all of it: by threads, 16 bytes each, L2 was asked 2.5 times as often, for 1.4 times the
-// sectors (H200, softmax bfloat16 4096 x 50257).
+// A part of one array, staged in bulk_vectors() vectors per row. From 9.0 on the first lane of a
+// row fetches it with one bulk copy: with copies of 16 bytes by every thread, L2 saw 2.5 times as
+// many requests.
 template <class T, int kVectors>
 class BulkPart {
   static constexpr int kSize = static_cast<int>(sizeof(T));
 
  public:
-  // Once, first of all: `arrays` of them will be fetched.
+  // Called once, before anything else. arrays: how many will be fetched.
   __device__ static void start(const PartPosition& place, int arrays) {
 #if MEMBOUND_HAS_CLUSTERS
     const bool wide = place.lanes > kWarpLanes;
@@ -110,7 +110,8 @@ class BulkPart {
     sync(place);
 #endif
   }
-  // staged: of the block, for this array. The first `cols` elements of the row are fetched.
+  // staged: shared memory of the block for this array. The first `cols` elements of the row are
+  // fetched.
   __device__ BulkPart(const T* row, const PartPosition& place, std::int64_t cols, uint4* staged)
       : place_(place), first_(place.part * kVectors * place.lanes) {
     shift_ = shift_of(row) & ~(kSize - 1);
@@ -120,13 +121,13 @@ class BulkPart {
         place.lanes > kWarpLanes ? staged : staged + of_block * bulk_places(kVectors, place.lanes);
   }
 
-  // Where the next array's shared memory begins.
+  // Where the shared memory of the next array begins.
   __device__ uint4* behind_block(uint4* staged) const {
     const int rows =
         place_.lanes > kWarpLanes ? 1 : static_cast<int>(blockDim.x) >> log2_of(place_.lanes);
     return staged + rows * bulk_places(kVectors, place_.lanes);
   }
-  // end: of the array; nothing behind it is read.
+  // end: of the array. Nothing past it is read.
   __device__ void fetch(const T* row, const char* end) const {
     const char* const from = reinterpret_cast<const char*>(row) - shift_ +
                              static_cast<std::int64_t>(first_) * kVectorBytes;
@@ -153,7 +154,7 @@ class BulkPart {
     commit_copies();
 #endif
   }
-  // What was fetched is there, for all threads of the row.
+  // Waits until the fetched blocks are visible to all threads of the row.
   __device__ static void receive(const PartPosition& place) {
 #if MEMBOUND_HAS_CLUSTERS
     wait_mbarrier(arrived(place), 0);
@@ -163,10 +164,10 @@ class BulkPart {
 #endif
   }
 
-  // Of the i-th vector or unit of the thread, in the part.
+  // The index in the part of the thread's i-th vector or unit.
   __device__ int place(int i) const { return i * place_.lanes + place_.lane; }
   __device__ int elements() const { return elements_; }
-  // Of a row of `cols` elements.
+  // Elements of the part if rows have `cols` elements.
   __device__ int elements(std::int64_t cols) const {
     const std::int64_t left = cols - std::int64_t{first_} * kPack<T>;
     const int most = kVectors * place_.lanes * kPack<T>;
@@ -183,12 +184,11 @@ class BulkPart {
     for (int i = 0; i < kVectors; ++i) found = found || vector == place(i);
     return found;
   }
-  // Where a column of the row is in the part, and the part in a row.
+  // in_part(): the index in the part of a column. of_row(): the start of the part in a row.
   __device__ int in_part(int column) const { return column - first_ * kPack<T>; }
   __device__ T* of_row(T* row) const { return row + std::int64_t{first_} * kPack<T>; }
 
-  // Chunks `first` to first + kCount - 1 of the thread; absent_bits() or 0 are what is not in the
-  // row.
+  // Vectors `first` to first + kCount - 1 of the thread; absent_bits() or 0 pads them past the row.
   template <int kCount>
   __device__ void vectors(uint4 (&raw)[kCount], std::uint32_t absent, int first = 0) const {
     load(blocks_ + place(first), shift_, raw);
@@ -198,7 +198,7 @@ class BulkPart {
       raw[i] = with_absent<T>(raw[i], elements_ - place(first + i) * kPack<T>, absent);
     }
   }
-  // Chunks of the row take the place of the blocks, behind a barrier of the row.
+  // Overwrites the staged blocks with vectors of the row, after a barrier of the row.
   __device__ void replace(const uint4 (&raw)[kVectors]) {
     if (place_.lanes <= kWarpLanes) __syncwarp();
 #pragma unroll
@@ -206,7 +206,7 @@ class BulkPart {
     shift_ = 0;
     sync(place_);
   }
-  // The thread's units of a result; behind the last they are anything.
+  // The thread's units of a result; unspecified past the last unit.
   template <int kCount>
   __device__ void units(uint4 (&raw)[kCount], const PartUnits<T>& of, int first = 0) const {
     const int at = shift_ + of.head * kSize;
@@ -214,7 +214,7 @@ class BulkPart {
   }
 
  private:
-  // Blocks `lanes` apart.
+  // Loads vectors that are `lanes` apart.
   template <int kCount>
   __device__ void load(const uint4* from, int shift, uint4 (&raw)[kCount]) const {
     const int apart = place_.lanes;
@@ -240,7 +240,7 @@ class BulkPart {
     }
   }
 #if MEMBOUND_HAS_CLUSTERS
-  // One for the block, or for each warp of several rows.
+  // One mbarrier for the block, or for each warp where a warp has several rows.
   static __device__ std::uint64_t* arrived(const PartPosition& place) {
     __shared__ std::uint64_t all[tuning::kSoftmaxWarpThreads / kWarpLanes];
     return &all[place.lanes > kWarpLanes ? 0 : threadIdx.x / kWarpLanes];
@@ -249,9 +249,9 @@ class BulkPart {
 
   const PartPosition& place_;
   uint4* blocks_;
-  int first_;     // vector of the row
+  int first_;     // first vector of the part, in the row
   int elements_;  // of the part
-  int shift_;     // bytes of the part's start behind its first block
+  int shift_;     // bytes from the first block to the part's start
 };
 
 }  // namespace membound::cuda

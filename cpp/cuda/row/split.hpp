@@ -2,15 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+// Division of row indices by the extent of an axis, as a multiplication.
 #include <cstdint>
 
 #include "core/layout.hpp"
 
 namespace membound::cuda {
 
-// How the rows of every array of a call are counted: as one axis, or as two, the inner of which is
-// `extent` long. Rows are below 2^31 then, and the division is a multiplication (Granlund and
-// Montgomery 1994).
+// How the rows of every array of a call are counted: as one axis, or as two, the inner of which has
+// `extent` rows. Row indices are below 2^31 then, and the division is a multiplication (Granlund
+// and Montgomery 1994).
 struct RowSplit {
   std::uint32_t extent = 0;  // 0: one axis
   std::uint32_t magic = 0;

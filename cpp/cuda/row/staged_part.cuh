@@ -2,13 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A part of a row in shared memory, whatever the row's strides and alignment.
+// A part of a row of any stride and alignment, staged in shared memory.
 #include "cuda/row/part.cuh"
 
 namespace membound::cuda {
 
-// By the lanes of a row, four loads of each at once. Out of line, and without a count of rounds,
-// which would take a division: inlined copies were half of a kernel.
+// Copies with the lanes of a row, four loads in flight per lane. Out of line, because inlined
+// copies were half of a kernel, and without a trip count, which would take a division.
 template <class U>
 __device__ __noinline__ void copy_by_lanes(U* to, std::int64_t to_stride, const U* from,
                                            std::int64_t from_stride, int count, int lane,
@@ -30,9 +30,9 @@ __device__ __noinline__ void copy_by_lanes(U* to, std::int64_t to_stride, const 
   }
 }
 
-// The part of one array's row that threads work on vector by vector. It goes through shared memory,
-// where vectors are aligned whatever the row is, and lanes touch neighbours of the row; without
-// shared memory enough, vectors are gathered one by one.
+// One array's part of a row, processed vector by vector. It is staged in shared memory, where
+// vectors are aligned whatever the row is, and adjacent lanes access adjacent elements of the row.
+// Without enough shared memory, vectors are gathered one by one.
 template <class T>
 class StagedPart {
  public:
@@ -47,7 +47,7 @@ class StagedPart {
                     ? nullptr
                     : staged + (static_cast<int>(threadIdx.x) - place.lane) * place.vectors) {}
 
-  // The first `count` elements of the row, as far as they are in the part.
+  // Copies what the part has of the first `count` elements of the row.
   __device__ void copy_in(std::int64_t part, std::int64_t count) const {
     if (staged_ == nullptr) return;
     const int held = within(part, count);
@@ -61,7 +61,7 @@ class StagedPart {
     }
     __syncthreads();
   }
-  // Chunk i of the thread; what lies behind `count` elements of the row is anything.
+  // Vector i of the thread; unspecified past `count` elements of the row.
   __device__ uint4 vector(std::int64_t part, int i, std::int64_t count) const {
     const std::int64_t index = place_.vector(part, i), left = count - index * kPack<T>;
     if (left <= 0) return {0u, 0u, 0u, 0u};
@@ -109,8 +109,8 @@ class StagedPart {
   uint4* staged_;
 };
 
-// Bytes of shared memory in which `arrays` arrays are staged; 0 where the GPU has too few beside
-// what kernels have of their own.
+// Bytes of shared memory to stage `arrays` arrays; 0 if the GPU has too little, next to the static
+// shared memory of the kernels.
 inline std::size_t staged_bytes(const tuning::SoftmaxConfig& config, int arrays, int device) {
   constexpr std::size_t kFusedInput = 2048;
   const std::size_t bytes = std::size_t{kVectorBytes} * config.threads * config.vectors * arrays;

@@ -2,26 +2,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Parts of rows that asynchronous copies put into shared memory, where they wait for their use
-// without taking registers.
+// Parts of rows staged in shared memory by asynchronous copies, so that they take no registers
+// while they are in flight.
 #include "cuda/launch/async_copy.cuh"
 #include "cuda/launch/bulk_copy.cuh"
 #include "cuda/row/tile.cuh"
 
 namespace membound::cuda {
 
-// What an array of `vectors` vectors takes of shared memory.
+// Vectors of shared memory for an array of `vectors` vectors: an unaligned row touches one more
+// block.
 __host__ __device__ constexpr int staged_vectors(Access access, int vectors) {
   return vectors + (access == Access::kUnaligned ? 1 : 0);
 }
 
-// An aligned row's part, in the order of its vectors, with zeros behind the row: each vector is
-// copied by the thread that has it, so that no barrier is needed, or all at once for thread 0,
-// from 9.0 on.
+// Stages a block's part of an aligned row in the order of its vectors, zero past the row. Each
+// thread copies its own vectors, so that no barrier is needed; kAtOnce: thread 0 copies all with
+// one bulk copy per array (from 9.0 on).
 template <bool kAtOnce>
 class StagedRowPart {
  public:
-  // Once, by all threads. from(k, index): where vector `index` of the k-th array is.
+  // Called once by all threads. from(k, index): the address of vector `index` of the k-th array.
   template <int kArrays, class Tile, class From>
   __device__ static void fetch(uint4* const (&to)[kArrays], const Tile& tile, int vectors,
                                From from) {
@@ -45,7 +46,7 @@ class StagedRowPart {
   __device__ static void receive() {
 #if MEMBOUND_HAS_CLUSTERS
     if constexpr (kAtOnce) {
-      __syncthreads();  // thread 0 has started the arrivals
+      __syncthreads();  // thread 0 has initialised the mbarrier
       return wait_mbarrier(arrived(), 0);
     }
 #endif
@@ -82,10 +83,10 @@ class StagedRowPart {
 #endif
 };
 
-// Starts the copies of a unaligned row, of which a vector is put together from two aligned blocks
-// of memory: each is read once and cut at the end of the row, so that zeros follow it. One block
-// more than the tile has places. outermost: compute-sanitizer counts all 16 bytes of a copy that is
-// cut short; where they may lie outside of the array there is none.
+// Starts the copies of an unaligned row, whose vectors are each assembled from two aligned blocks.
+// Each block is copied once, one more than the tile has vectors, and cut at the end of the row, so
+// that zeros follow it. outermost: blocks may reach past the array. A cut block is then not copied
+// asynchronously, because compute-sanitizer counts all 16 bytes of a cut copy.
 template <class T, class Tile>
 __device__ inline void stage_blocks(const RowReader<T, Access::kUnaligned>& from, uint4* to,
                                     const Tile& tile, int lane, int row_bytes, bool outermost) {
@@ -110,11 +111,11 @@ __device__ inline void stage_blocks(const RowReader<T, Access::kUnaligned>& from
   if (lane == 0) copy(tile.part(), tile.index(0) + tile.part());
 }
 
-// The vectors of a thread from the blocks that it and its neighbours copied, after a barrier.
+// A thread's vectors from the blocks that it and adjacent threads copied. Called after a barrier.
 template <bool kUniform, class Tile>
 __device__ inline void load_staged_blocks(int shift, const uint4* from, const Tile& tile,
                                           uint4 (&vectors)[Tile::kVectors]) {
-  constexpr int kAtOnce = Tile::kVectors < 2 ? 1 : 2;  // more would take registers
+  constexpr int kAtOnce = Tile::kVectors < 2 ? 1 : 2;  // more would cost registers
   const int next = shift != 0;
 #pragma unroll
   for (int first = 0; first < Tile::kVectors; first += kAtOnce) {

@@ -2,25 +2,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Threads that share a row and reduce over it in rounds 0, 1, 2 ... A row is summed by
-// virtual threads of kVectorsPerItem vectors each, in a tree that its width fixes. A thread plays
-// kItemsPerThread of them: one where rows are few and latency counts, several where rows are many
-// and bytes in flight count. The bits are the same.
+// Thread groups: the threads that share a row and reduce over it, in rounds 0, 1, 2 ... A row is
+// summed by virtual threads (items) of kVectorsPerItem vectors each, in a tree that depends on its
+// width alone. A thread takes kItemsPerThread items: one where rows are few and latency counts,
+// several where rows are many and bytes in flight count. The bits of the result are the same.
 #include "cuda/row/cluster.cuh"
 #include "cuda/row/reduce.cuh"
 
 namespace membound::cuda {
 
-// kUniformShift: the threads of a warp work on the same row, and code may grow for that
-// (with_shift). Each thread group is made from the threads of a row (lanes), its blocks, and the
-// first block of the grid that works on rows. kSplitRows: gradients of aligned rows may be counted
-// in two axes. kSharesBlock: a block works on several rows, kSharesWarp: a warp, which go one way
-// together. A thread group's part of a row is what one block holds of it. kVectors: of a thread,
-// fewer than kItemsPerThread * kVectorsPerItem where rows leave the last empty. kStagesRow: a
-// thread has more vectors than registers should hold, so that a forward row waits in shared memory
-// (parked_row.cuh).
+// Traits. kUniformShift: all threads of a warp have the same row, so realigning may branch on its
+// shift. kSplitRows: gradients of aligned rows support two row axes. kSharesBlock, kSharesWarp: a
+// block, or a warp, has several rows; those of a warp branch together. kVectors: per thread, fewer
+// than kItemsPerThread * kVectorsPerItem where rows leave the last slots empty. kStagesRow: forward
+// rows need too many registers and are staged in shared memory (staged_row.cuh). Constructors take
+// threads per row, blocks per row, and the first block of the grid that has rows.
 
-// Lanes of a warp, each of which plays kItemsPerThread; several rows per block. kVectors: as above.
+// Some lanes of a warp per row, several rows per block; a lane takes kItemsPerThread items. size:
+// threads per row. reduce_part() reduces over the part of a row that one block has.
 template <int kItemsPerThreadOf, int kVectorsOf = 2 * kItemsPerThreadOf>
 struct LaneThreadGroup {
   static_assert(kItemsPerThreadOf == 1 || kItemsPerThreadOf == 2);
@@ -49,15 +48,16 @@ struct LaneThreadGroup {
   __device__ Value reduce_part(const Value (&values)[kItemsPerThread], int, Combine combine) const {
     return reduce_lanes(reduce_array<kItemsPerThread>(values, combine), size, combine);
   }
-  // Rows of one warp decide together: the shuffles need every lane.
+  // Rows of one warp decide together, because the shuffles need every lane.
   __device__ bool any(bool mine) const { return __any_sync(0xffffffffu, mine); }
-  // Before threads of the thread group read what others of it wrote to shared memory.
+  // Orders writes to shared memory before reads by other threads of the thread group.
   __device__ void sync() const { __syncwarp(); }
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
 };
 using WarpThreadGroup = LaneThreadGroup<1>;
 
-// A warp that plays kItemsPerThread virtual ones; several rows per block.
+// A whole warp per row, which takes the items of kItemsPerThread virtual warps; several rows per
+// block.
 template <int kItemsPerThreadOf, int kVectorsOf = 2 * kItemsPerThreadOf>
 struct CoarsenedWarpThreadGroup {
   static constexpr bool kSplitRows = false;
@@ -88,7 +88,7 @@ struct CoarsenedWarpThreadGroup {
   __device__ int first_thread() const { return static_cast<int>(threadIdx.x) - lane; }
 };
 
-// A whole block, as at most kMaxWarps virtual warps.
+// A whole block per row, which takes the items of at most kMaxWarps virtual warps.
 template <int kItemsPerThreadOf, int kMaxWarps, int kVectorsPerItemOf = 2,
           int kVectorsOf = kItemsPerThreadOf * kVectorsPerItemOf,
           bool kStagesRowOf = (kVectorsOf > 3)>
@@ -115,18 +115,18 @@ struct BlockThreadGroup {
                                Combine combine) const {
     return reduce_block<kMaxWarps>(values, round, combine);
   }
-  __device__ bool any(bool mine) const { return mine; }  // the sum is the same in every thread
+  __device__ bool any(bool mine) const { return mine; }  // every thread has the same sum
   __device__ void sync() const { __syncthreads(); }
   __device__ int first_thread() const { return 0; }
 };
 
-// The same where three of them are to share a multiprocessor.
+// The same with fewer threads, for three resident blocks per SM.
 struct SmallBlockThreadGroup : BlockThreadGroup<1, 16> {
   using BlockThreadGroup<1, 16>::BlockThreadGroup;
   static constexpr int kMaxThreads = 384;
 };
 
-// A cluster of blocks, one group of the row each, that exchange Values.
+// A cluster of blocks per row. Each block has one group of the row, and the blocks exchange Values.
 template <class Value, int kVectorsPerItemOf, int kMaxWarps, int kRounds>
 struct ClusterThreadGroup {
   static constexpr bool kSplitRows = false;
@@ -152,8 +152,8 @@ struct ClusterThreadGroup {
   __device__ Part reduce_part(const Part (&values)[1], int round, Combine combine) const {
     return reduce_block<kMaxWarps>(values, round, combine);
   }
-  // From every block of the cluster to every other, in rounds 0 to kRounds - 1 of their own: what
-  // is sent in one can be collected while others are under way.
+  // Sends a part to every block of the cluster, in rounds 0 to kRounds - 1 that are numbered apart
+  // from those of reduce_part(). A round can be collected while others are in flight.
   __device__ void send(int round, Value part) const {
     if (lane >= kWarpLanes) return;
     const Exchange parts = exchange();

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Which vectors of a row a thread works on, how the row is reduced and how its results are written:
-// the same for every op that reads a row once or twice.
+// Tiles of a row: which vectors a thread works on, how the row is reduced and how its results are
+// written. Every op that reads a row once or twice uses the same tiles.
 #include <cstdint>
 
 #include "cuda/row/reader.cuh"
@@ -11,7 +11,10 @@
 
 namespace membound::cuda {
 
-// A row held by one thread group, kVectors vectors in each thread.
+// A row that one thread group reads once and keeps in registers or staged, kVectors vectors per
+// thread. Results are stored vector by vector and then flushed. Unaligned results are staged in
+// shared memory first, because the lane that stores an aligned block needs the two vectors that
+// share it.
 template <class ThreadGroup, Access kAccess>
 class HeldTile {
   static constexpr int kVectorsPerItem = ThreadGroup::kVectorsPerItem;
@@ -20,8 +23,8 @@ class HeldTile {
  public:
   static constexpr int kVectors = ThreadGroup::kVectors;
 
-  // Teams whose row is past the last read row 0 and write nothing: shuffles need every lane. Whole
-  // blocks all have a row.
+  // Thread groups past the last row read row 0 and write nothing: shuffles need every lane. Groups
+  // that are whole blocks always have a row.
   __device__ HeldTile(const ThreadGroup& thread_group, std::int64_t row, std::int64_t rows)
       : HeldTile(thread_group, row, !ThreadGroup::kSharesBlock || row < rows) {}
   __device__ HeldTile(const ThreadGroup& thread_group, std::int64_t row, bool active)
@@ -32,10 +35,10 @@ class HeldTile {
   __device__ bool first_thread() const {
     return thread_group_.lane == 0 && thread_group_.rank == 0 && active_;
   }
-  // Of the i-th vector of this thread. Virtual thread items per thread * size + lane holds the
-  // vectors that are a virtual block apart.
+  // The index of this thread's i-th vector. Item k of a lane is virtual thread k * size + lane, and
+  // its vectors are kItemsPerThread * size apart.
   __device__ int index(int i) const { return first_vector() + place(i); }
-  // The same in the block's part of the row.
+  // The same, counted from the start of the block's part of the row.
   __device__ int place(int i) const {
     if constexpr (kItemsPerThread == 1) return i * thread_group_.size + thread_group_.lane;
     constexpr int kFewer = kVectorsPerItem > 1 ? kVectorsPerItem - 1 : 1;
@@ -45,15 +48,14 @@ class HeldTile {
     const int column = (i - first_of(items_per_thread)) * kItemsPerThread + items_per_thread;
     return column * thread_group_.size + thread_group_.lane;
   }
-  // Chunks of a part.
+  // Vectors of a part.
   __device__ int part() const { return kVectors * thread_group_.size; }
-  // Places of a block's thread groups in shared memory, and the first of this one.
+  // Vector slots in shared memory of all thread groups of the block, and the first of this one.
   __device__ int places() const { return kVectors * static_cast<int>(blockDim.x); }
   __device__ int first_place() const { return kVectors * thread_group_.first_thread(); }
 
-  // Combines of_vector(i), a Value, over the vectors of the block's part of the row; the same in
-  // every thread. kUnroll: vectors whose code is side by side; 1 where code is cold and should be
-  // short.
+  // Combines of_vector(i), a Value, over the block's part of the row; every thread gets the result.
+  // kUnroll: vectors unrolled together; 1 where code is cold and should be short.
   template <class Value, int kUnroll = kVectors, class OfVector, class Combine>
   __device__ Value reduce_part(int round, OfVector of_vector, Combine combine) const {
     Value values[kItemsPerThread];
@@ -79,10 +81,8 @@ class HeldTile {
     }
   }
 
-  // Results are put vector by vector, make(i) for the i-th of this thread, and flushed once.
-  // Shifted rows go through shared memory, where the lanes that write a block find both vectors
-  // that share it; kAgain: for a second array. kSide: vectors whose code, and whose weights in
-  // registers, are side by side.
+  // Stores make(i) for each vector i of this thread; flush() must follow. kSecondArray: the staging
+  // memory is used again. kUnrolled: vectors whose code and weights are in flight together.
   template <int kSide = kVectors, bool kAgain = false, class T, class Make>
   __device__ void put(const RowWriter<T, kAccess>& to, Make make) const {
     uint4* mine = kAccess == Access::kUnaligned ? staged() : nullptr;
@@ -100,7 +100,7 @@ class HeldTile {
           if (active_) to.store(index(i), vector);
         }
       }
-      asm volatile("" ::: "memory");  // no weights of more vectors in registers
+      asm volatile("" ::: "memory");  // keeps weights of later vectors out of registers
     }
   }
   template <class T>
@@ -115,13 +115,13 @@ class HeldTile {
 
  private:
   __device__ int first_vector() const { return thread_group_.rank * part(); }
-  // Virtual threads whose vectors are kVectorsPerItem; those behind them have one less.
+  // Items with kVectorsPerItem vectors; the items after them have one less.
   static constexpr int kWhole = kVectors - kItemsPerThread * (kVectorsPerItem - 1);
   static constexpr __device__ int first_of(int items_per_thread) {
     return items_per_thread * kVectorsPerItem -
            (items_per_thread > kWhole ? items_per_thread - kWhole : 0);
   }
-  // Where a row is staged, its place: it has been read by then.
+  // A staged row has been read by then, so its memory is reused.
   __device__ uint4* staged() const {
     if constexpr (ThreadGroup::kStagesRow) {
       extern __shared__ uint4 parked[];
@@ -137,18 +137,18 @@ class HeldTile {
   std::int64_t row_;
 };
 
-// A row that is read twice. The blocks of a cluster (or one block) take its groups in turn; a group
-// is segments of kVectorsPerItem vectors per thread. Same tree as ClusterThreadGroup, whose groups
-// are one segment, and as BlockThreadGroup, whose row is one. kVectorsPerItem 0: as many as the
-// launch says.
+// A row that is read twice. The blocks of a cluster (or one block) process its groups one after the
+// other; a group consists of segments of kVectorsPerItem vectors per thread. The tree is that of
+// ClusterThreadGroup, whose groups are one segment, and of BlockThreadGroup, whose row is one.
+// kVectorsPerItem 0: set at launch.
 template <class Value, int kVectorsPerItem, int kMaxWarps, int kRounds, Access kAccess>
 class StreamedTile {
   using Exchange = ClusterExchange<Value, kRounds>;
 
  public:
-  static constexpr int kVectors = kVectorsPerItem;  // of a segment in each thread
+  static constexpr int kVectors = kVectorsPerItem;  // per thread and segment
   static constexpr int kUnroll =
-      kAccess == Access::kAligned ? kVectorsPerItem : 1;  // half the code
+      kAccess == Access::kAligned ? kVectorsPerItem : 1;  // not unrolled, which halves the code
   using Shared = typename Exchange::Shared;
 
   __device__ StreamedTile(Shared& shared, int blocks_per_row, int groups, int segments_per_group,
@@ -162,8 +162,7 @@ class StreamedTile {
   __device__ void start() const { exchange_.cluster_arrive(); }
   __device__ bool first_thread() const { return first_group_ == 0 && threadIdx.x == 0; }
 
-  // Combines of_vector(index) over the vectors of one group. kSide: vectors whose code is side by
-  // side.
+  // Combines of_vector(index) over the vectors of one group. kUnrolled: vectors unrolled together.
   template <int kSide = kUnroll, class OfVector, class Combine>
   __device__ auto reduce_group(int group, OfVector of_vector, Combine combine) {
     using Part = decltype(of_vector(0));
@@ -179,7 +178,7 @@ class StreamedTile {
     }
     return static_cast<Part>(sum);
   }
-  // Combines of_vector(index) over all vectors of the row. exchange: as in HeldTile.
+  // Combines of_vector(index) over the whole row. exchange: as in RegisterTile.
   template <int kSide = kUnroll, class OfVector, class Combine>
   __device__ Value reduce(int exchange, OfVector of_vector, Combine combine) {
     each_group(
@@ -198,7 +197,7 @@ class StreamedTile {
     for (int group = first_group_; group < last_group_; ++group) body(group);
   }
 
-  // body(group, segment): for every segment of this block.
+  // Calls body(group, segment) for every segment of this block.
   template <class Body>
   __device__ void each_segment(Body body) const {
     for (int group = first_group_; group < last_group_; ++group) {
@@ -206,7 +205,7 @@ class StreamedTile {
     }
   }
 
-  // body(index): for every vector of this block.
+  // Calls body(index) for every vector of this block.
   template <class Body>
   __device__ void each_vector(Body body) const {
     each_segment([&](int group, int segment) {
@@ -215,7 +214,7 @@ class StreamedTile {
     });
   }
 
-  // As put and flush of HeldTile, for one segment; make gets v and the index of the vector.
+  // Stores and flushes one segment, as RegisterTile does; make(v, index) gives vector v.
   template <class T, class Make>
   __device__ void write(const RowWriter<T, kAccess>& to, int group, int segment, Make make) const {
     if constexpr (kAccess == Access::kUnaligned) {
@@ -237,7 +236,7 @@ class StreamedTile {
     }
   }
 
-  // Of vector v of a segment of this thread.
+  // The index of this thread's vector v of a segment.
   __device__ int index(int group, int segment, int v) const {
     return ((group * segments_ + segment) * vectors_per_item() + v) * static_cast<int>(blockDim.x) +
            static_cast<int>(threadIdx.x);
@@ -253,7 +252,7 @@ class StreamedTile {
   }
 
   Exchange exchange_;
-  int round_ = 0;  // of the block
+  int round_ = 0;  // of reduce_block()
   int segments_;
   int vectors_per_item_;
   int first_group_;

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Rows of unit stride that start anywhere, each array's at its own place behind a 16-byte boundary.
+// Unaligned rows of unit stride in which each array has its own offset from a 16-byte boundary.
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
@@ -13,24 +13,25 @@
 
 namespace membound::cuda {
 
-// Whether rows are cut as below: of unit stride, and not so narrow that they would have few blocks.
+// Whether rows can be divided as below: unit stride, and wide enough to consist mostly of whole
+// blocks.
 template <class T>
 bool takes_shifts(std::initializer_list<std::int64_t> col_strides, std::int64_t cols) {
   return cols > 7 * kPack<T> && std::all_of(col_strides.begin(), col_strides.end(),
                                             [](std::int64_t stride) { return stride == 1; });
 }
 
-// Such a row in units of kPack elements: first the aligned blocks of 16 bytes of the result, each
-// out of two aligned ones of every array that is read; behind them, at most four units of the
-// elements around them. Blocks that would read beside an array's row are left to those. A thread
-// has units `lanes` apart, which it counts from its first one, and at most one behind the blocks.
+// Divides such a row into units of kPack elements: first the aligned 16-byte blocks of the result,
+// each assembled from two aligned blocks of every input; after them at most four units of the
+// elements around. Blocks that would read outside an input's row are among the latter. A thread has
+// units `lanes` apart, counted from its first one, of which at most one is past the blocks.
 template <class T>
 struct UnalignedUnits {
   int lanes;
-  int blocks, end;      // of the row, as far as the thread's units reach
+  int blocks, end;      // from the thread's first unit on, as far as its units reach
   int head;             // elements before the blocks, fewer than 2 * kPack
-  std::int64_t first;   // element of the thread's first unit
-  std::int64_t within;  // elements of all blocks
+  std::int64_t first;   // at the start of the thread's first unit
+  std::int64_t within;  // elements in all blocks
   std::int64_t cols;
 
   template <int kArrays>
@@ -39,7 +40,7 @@ struct UnalignedUnits {
       : lanes(place.lanes), cols(cols) {
     constexpr int kSize = static_cast<int>(sizeof(T));
     head = (kVectorBytes - shift_of(out)) % kVectorBytes / kSize;
-    int before = 0, behind = 0;  // bytes
+    int before = 0, behind = 0;  // in bytes
 #pragma unroll
     for (int i = 0; i < kArrays; ++i) {
       const int shift = shift_of(read[i] + head);
@@ -55,7 +56,7 @@ struct UnalignedUnits {
     blocks = from_first(of_row - place.first, end);
   }
 
-  // All arrays are asked for before one is waited for. What no block is in stays unset.
+  // Issues the loads of all arrays before the first is used. Vectors without a unit stay unset.
   template <int kArrays, int kCount>
   __device__ void load(uint4 (&vectors)[kArrays][kCount], const T* const (&rows)[kArrays]) const {
     uint4 low[kArrays][kCount], high[kArrays][kCount], around[kArrays];
@@ -115,7 +116,7 @@ struct UnalignedUnits {
   static __device__ int from_first(std::int64_t count, int most) {
     return count < most ? static_cast<int>(count) : most;
   }
-  // Element i of a unit behind the blocks; `cols` or more: there is none.
+  // The column of element i of a unit past the blocks; `cols` or more if there is none.
   __device__ std::int64_t element(int unit, int i) const {
     const int at = (unit - blocks) * kPack<T> + i;
     return at < head ? at : at + within;
@@ -131,9 +132,9 @@ struct UnalignedUnits {
   }
 };
 
-// The vectors of the first `count` of `lanes` neighbours, one after the other from `to` on,
-// wherever that is. By whole warps, of which these threads may be a part; `staged` is theirs, a
-// vector each.
+// Stores the vectors of the first `count` of `lanes` adjacent threads one after the other, from
+// `to` on, at any alignment. Called by whole warps, of which these threads may be a part. `staged`:
+// their shared memory, a vector each.
 template <class T>
 __device__ inline void store_realigned(T* to, int count, const uint4& vector, uint4* staged,
                                        int lane, int lanes) {

@@ -58,7 +58,7 @@ void launch_all(CrossEntropyProblem p, StreamView stream, int device) {
     if (p.is_mean() && p.dlogits != nullptr) {
       launch<cross_entropy_scale_kernel<A>>(one_block, stream, device, given);
       p.dloss = {p.scale, {}};
-      p.dloss.rows.strides[0] = 0;  // one number for all rows
+      p.dloss.rows.strides[0] = 0;  // one value for all rows
     }
     launch_rows(p, stream, device);
   }

@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Cross entropy of any rows with any options.
+// Generic cross-entropy kernel: any row layout, width and option.
 #include "cuda/softmax/cross_entropy_kernel.cuh"
 
 namespace membound::cuda {
 
-// The weight of a column; 1 where there are none, or no column.
+// Class weight of a column; 1 if there are no weights or the column is negative.
 template <class A>
 static __device__ __noinline__ A column_weight(const ClassWeights& weights, std::int64_t column) {
   if (weights.data == nullptr || column < 0) return 1;
@@ -19,15 +19,15 @@ static __device__ __noinline__ A column_weight(const ClassWeights& weights, std:
     default: return static_cast<A>(static_cast<const double*>(weights.data)[at]);
   }
 }
-// That of a label: 0 where it is ignored, NaN where it is no column.
+// Class weight of a row's label: 0 if the label is ignored, NaN if it is out of range.
 template <class A>
 __device__ inline A label_weight(const CrossEntropyProblem& p, std::int64_t row) {
   const std::int64_t column = p.column(p.labels.at(looped_row_offset(p.labels.tokens, row)));
   return column < 0 ? absent_number<A>(column) : column_weight<A>(p.weight, column);
 }
 
-// A logit and its column, as the largest of a row is looked for: NaN is larger than any, of equal
-// ones the first wins.
+// A logit and its column, for argmax: NaN is larger than any number, and the first of equal logits
+// wins.
 template <class A>
 struct Candidate {
   A logit;
@@ -57,7 +57,8 @@ __device__ inline Candidate<A> shuffle_xor(Candidate<A> value, int offset) {
   return {shuffle_xor(value.logit, offset), shuffle_xor(value.column, offset)};
 }
 
-// Of a row, from those of its parts in a cluster. Its columns are few enough to be floats.
+// Argmax of a row from the parts in its cluster. Column indices travel as floating-point numbers,
+// which is exact because a cluster's rows are narrow enough.
 template <class A, class Exchange>
 __device__ inline Candidate<A> largest_of_cluster(const Exchange& exchange, int parts,
                                                   const Candidate<A>& mine) {
@@ -81,7 +82,7 @@ __device__ inline void set_prediction(const TokenIntegers& predictions, std::int
   }
 }
 
-// The rows of a block, their parts and what is read of them.
+// The row parts that a block works on, and what it reads of them.
 template <class T>
 class CrossEntropyRow {
   using A = accumulate_t<T>;
@@ -99,14 +100,15 @@ class CrossEntropyRow {
         dlogits_(p.dlogits, p.aligned, place, staged) {}
 
   __device__ std::int64_t column() const { return column_; }
-  __device__ A at_label() const {  // 0 where there is none
+  __device__ A at_label() const {  // 0 without a label
     if (column_ < 0) return 0;
     const T* row = p_.logits.row<const T>(place_.row);
     return cross_entropy_logit<T>(p_,
                                   number_any(row[column_ * p_.logits.col_stride], p_.problem.dtype))
         .value;
   }
-  // The weights of all columns, part by part as they are summed; by every block.
+  // Sum of the class weights over all columns, added part by part as in sums(). Every block
+  // computes it.
   __device__ A all_weights() const {
     if (!p_.weighs_columns) return static_cast<A>(p_.problem.cols);
     A sum = 0;
@@ -118,7 +120,7 @@ class CrossEntropyRow {
   }
   __device__ void copy_in(std::int64_t part) const { logits_.copy_in(part, read_); }
 
-  // The sums of a part.
+  // Maximum, sum of exponentials and label-smoothing sums of one part.
   __device__ RowSums<A> sums(std::int64_t part, int round) const {
     const int vectors = place_.vectors;
     RowSums<A> found{SoftmaxPower<T>::lowest(), 0, 0, 0};
@@ -139,7 +141,7 @@ class CrossEntropyRow {
     }
     return found;
   }
-  // The largest logit of a part, as it is in memory.
+  // Argmax of a part, on logits as stored (before any soft cap).
   __device__ Candidate<A> largest(std::int64_t part, int round) const {
     Candidate<A> mine{0, -1};
 #pragma unroll 1
@@ -173,11 +175,11 @@ class CrossEntropyRow {
   }
 
  private:
-  // As they are; what lies behind the row is anything.
+  // Logits as stored; elements past the end of the row are unspecified.
   __device__ Numbers<T> numbers(std::int64_t part, int i) const {
     return unpack_any<T>(logits_.vector(part, i, read_), p_.problem.dtype);
   }
-  // -infinity behind the row.
+  // Capped logits; elements past the end of the row are -infinity.
   __device__ Numbers<T> logits(std::int64_t part, int i) const {
     const std::int64_t left = read_ - place_.vector(part, i) * kPack<T>;
     Numbers<T> values = numbers(part, i);
@@ -226,11 +228,11 @@ class CrossEntropyRow {
   StagedPart<T> logits_, dlogits_;
 };
 
-// Any rows, to the bits of the other kernel; T: Float16 for bfloat16, too. A block has several
-// narrow rows, one row, a part of one as one of a cluster, or one row part after part, which it
-// then reads twice where there is a gradient; with lse known, each once. Shared memory: a part of
-// each row, the sums of the warps and of a group of parts. Limited by memory: wide rows of 16 bits
-// near to it by instructions, with a gradient two exponentials for each element.
+// Generic kernel, bit-identical to the register kernel; T is Float16 for bfloat16, too. One block
+// has several narrow rows, one row, one part of a row (as a block of a cluster), or all parts of
+// one row sequentially, read twice if the gradient is wanted and lse is not given. Shared memory:
+// one part of each row, per-warp sums and the sums of up to kMergedParts parts. Memory-bound; for
+// wide 16-bit rows nearly instruction-bound, as the gradient takes two exponentials per element.
 template <class T>
 __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
     cross_entropy_any_kernel(const __grid_constant__ CrossEntropyParams p) {
@@ -245,7 +247,7 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
   pdl_wait_and_launch();
   const bool has_row = place.take_row(p.problem.rows);
   const CrossEntropyRow<T> row(p, place, has_row, p.staged ? staged : nullptr);
-  const A at_label = row.at_label();  // before it is written over
+  const A at_label = row.at_label();  // read before dlogits may overwrite the logits in place
   const A weight = column_weight<A>(p.problem.weight, row.column()), all = row.all_weights();
   const std::int64_t parts = place.parts == p.config.parts ? 1 : p.config.parts;
   RowLoss<T> of_row(0, 0, 0);

@@ -2,14 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Cross entropy of rows that start anywhere (bulk_part.cuh).
+// Cross entropy of unaligned rows (span_part.cuh).
 #include "cuda/row/span_part.cuh"
 #include "cuda/softmax/cross_entropy_kernel.cuh"
 
 namespace membound::cuda {
 
-// The sum of the thread's distances below `top`, of logits read once more: kept, their numbers
-// would be put away.
+// Sum of the thread's distances below `top`. Logits are read again from shared memory: kept in
+// registers as unpacked numbers, they would spill.
 template <class T, int kVectors>
 __device__ inline accumulate_t<T> sum_of_distances(const BulkPart<T, kVectors>& logits, bool counts,
                                                    accumulate_t<T> top) {
@@ -25,9 +25,9 @@ __device__ inline accumulate_t<T> sum_of_distances(const BulkPart<T, kVectors>& 
   return sum;
 }
 
-// As cross_entropy_held_kernel, to its bits. The gradient of the label's logit is for the thread
-// that has its unit, or its element beside the units. Shared memory: parts of rows, too. Limited by
-// instructions where elements are of 16 bits.
+// cross_entropy_register_kernel for unaligned rows, bit-identical. The label's gradient is
+// corrected by the thread that owns the label's 16-byte unit or edge element. Shared memory holds
+// the row parts, too. Instruction-bound for 16-bit elements.
 template <class T, int kVectors>
 __global__ void __launch_bounds__(bulk_threads(kVectors == tuning::kFewVectors ? 48 : 56), 2)
     cross_entropy_bulk_kernel(const __grid_constant__ CrossEntropyParams p) {
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(bulk_threads(kVectors == tuning::kFewVectors ?
   using Part = BulkPart<T, kVectors>;
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<Pair<A>, 2>::Shared shared;
-  // Few vectors: rows that one block holds.
+  // With few vectors per thread, a row always fits in one block.
   PartPosition place(p.config, sizeof(T) > 2 || kVectors == tuning::kFewVectors,
                      sizeof(T) > 2 || kVectors != tuning::kFewVectors);
   const PartExchange<Pair<A>, 2> exchange(shared, place);
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(bulk_threads(kVectors == tuning::kFewVectors ?
   if (p.problem.dlogits == nullptr) return;
   const RowGradient<T> gradient(p, column, dloss, of_row, kVectors);
   const auto of = [&](A logit) { return gradient.of(logit); };
-  // Rows that do not count are written, too.
+  // Ignored rows are written, too: their gradient is 0 or NaN.
   const PartUnits<T> units(logits.of_row(p.dlogits.row<T>(place.row)),
                            has_row ? logits.elements(p.problem.cols) : 0);
   uint4 raw[kVectors];

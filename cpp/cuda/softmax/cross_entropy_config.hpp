@@ -2,18 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Launch configuration of cross_entropy: parts of rows as in softmax.
+// Launch configuration of cross_entropy; rows are split into parts as in softmax.
 #include "cuda/softmax/softmax_config.hpp"
 
 namespace membound::cuda::tuning {
 
-// Up to so many blocks, all of which a GPU has at once, rows are read before their labels are
-// known: the latency of one load less, and nothing else waits for what is read in vain.
+// Up to this many blocks, rows are loaded before their labels are known, which saves the latency of
+// one load. All blocks are then resident at once, so that loading an ignored row in vain delays
+// nothing.
 inline constexpr std::int64_t kCrossEntropyEarlyBlocks = 1024;
 
-// The widest row, in vectors, of which a thread holds few where elements are of 16 bits: what one
-// block then holds. H200, bfloat16 with a gradient, us with few and many: 16384 x 4096 78.2 and
-// 81.5, 8192 x 16384 143.9 and 145.7, 8192 x 32000 290.8 and 277.2, 2048 x 131072 316 and 287.
+// Widest 16-bit row, in vectors, that uses kFewVectors per thread: the row still fits in one block.
+// Wider bfloat16 rows lose with it (8192 x 32000: 290.8 us, 277.2 us with kManyVectors).
 inline constexpr std::int64_t kCrossEntropyFew = 2048;
 
 inline SoftmaxConfig cross_entropy_config(std::int64_t rows, std::int64_t cols, int dtype_size,

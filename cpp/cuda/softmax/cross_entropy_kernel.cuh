@@ -9,8 +9,8 @@
 
 namespace membound::cuda {
 
-// The options as numbers of the kernel's type: a conversion in every thread takes longer than what
-// is done with them.
+// Options in the accumulation type: converting them in every thread would take longer than using
+// them.
 template <class A>
 struct CrossEntropyTerms {
   A smoothing, z_loss, dloss;
@@ -23,7 +23,7 @@ struct CrossEntropyParams {
   PartArray logits, dlogits;
   bool aligned, staged;
   bool capped;
-  bool early;            // rows are read before it is known whether they count
+  bool early;            // rows are loaded before their labels are known
   bool weighs_columns;   // class weights with label smoothing
   std::uint32_t absent;  // bits of -infinity
   CrossEntropyTerms<float> narrow;
@@ -47,7 +47,7 @@ CrossEntropyTerms<A> cross_entropy_terms(const CrossEntropyProblem& problem) {
           static_cast<A>(options.dloss), static_cast<A>(options.label_smoothing / cols)};
 }
 
-// A logit, and what the gradient of it is multiplied by.
+// A logit, and the factor from its gradient to that of the stored value.
 template <class T>
 __device__ inline SoftCapped<accumulate_t<T>> cross_entropy_logit(const CrossEntropyParams& p,
                                                                   accumulate_t<T> x) {
@@ -56,7 +56,8 @@ __device__ inline SoftCapped<accumulate_t<T>> cross_entropy_logit(const CrossEnt
   return {x, A(1)};
 }
 
-// kEven: rows are evenly spaced. Other rows are a call, for which held numbers would be put away.
+// kEvenlySpaced: rows are evenly spaced. Other layouts need a function call, around which values
+// held in registers would spill.
 template <bool kEven>
 __device__ inline std::int64_t row_place(const RowLayout& rows, std::int64_t row) {
   if constexpr (kEven) return row * rows.strides[0];
@@ -76,13 +77,13 @@ __device__ inline void set_row_number(const RowNumbers& numbers, std::int64_t ro
 __device__ inline float natural_log(float x) { return logf(x); }
 static __device__ __noinline__ double natural_log(double x) { return log(x); }
 
-// The highest logit of a row, the sum of its powers, and for label smoothing that of distances
-// below the highest logit and of the weights of their columns.
+// Maximum logit of a row and its sum of exponentials; for label smoothing also the weighted sum of
+// distances below the maximum, and the sum of those weights.
 template <class A>
 struct RowSums {
   A top, sum, distances, weights;
 };
-// Both parts' distances, from the higher of their highest logits.
+// Adds another part's distances; both are first shifted to the higher maximum.
 template <class A>
 __device__ inline void add_distances(RowSums<A>& sums, A top, A distances, A weights) {
   const A highest = sums.top < top ? top : sums.top;
@@ -95,14 +96,15 @@ __device__ inline void add_distances(RowSums<A>& sums, A top, A distances, A wei
   sums.top = highest;
 }
 
-// What a row has that does not count: 0, or NaN where its label is no column.
+// Result of an ignored row: 0, or NaN if its label is out of range.
 template <class A>
 __device__ inline A absent_number(std::int64_t column) {
   return column == CrossEntropyProblem::kOutside ? static_cast<A>(NAN) : A(0);
 }
 
-// The loss, and lse in two parts, where the label's logit is known. A difference of logits comes
-// before the sum. weight: of the label; all: of the columns.
+// Loss of a row, and lse in two parts (top + low), given the label's logit. The difference of
+// logits is taken before the sum, to avoid cancellation. weight: the label's class weight; all: the
+// sum of all class weights.
 template <class T>
 struct RowLoss {
   using A = accumulate_t<T>;
@@ -136,14 +138,14 @@ struct RowLoss {
   }
 };
 
-// Whether a part has the label's column; the first one of an ignored row.
+// True if a part contains the label's column. An ignored row is owned by part 0.
 template <class T>
 __device__ inline bool has_label(const PartPosition& place, std::int64_t column) {
   const std::int64_t numbers = place.vectors * kPack<T> * place.lanes;
   return (column < 0 ? 0 : column / numbers) == place.part;
 }
 
-// A row's sums, from those of its parts in a cluster.
+// Combines the sums of a row's parts across its cluster.
 template <class T, class Exchange>
 __device__ inline RowSums<accumulate_t<T>> sums_of_cluster(const CrossEntropyParams& p,
                                                            const Exchange& exchange, int parts,
@@ -161,14 +163,14 @@ __device__ inline RowSums<accumulate_t<T>> sums_of_cluster(const CrossEntropyPar
   return whole;
 }
 
-// What the gradient of a row's loss is multiplied by.
+// Upstream gradient of a row's loss.
 template <class A, bool kEven>
 __device__ inline A row_dloss(const CrossEntropyParams& p, std::int64_t row) {
   const RowNumbers& given = p.problem.dloss;
   return given.data != nullptr ? row_number<A, kEven>(given, row) : p.terms<A>().dloss;
 }
 
-// lse, from memory.
+// Reads lse from memory.
 template <class T, bool kEven>
 __device__ inline RowLoss<T> known_lse(const CrossEntropyParams& p, std::int64_t row) {
   using A = accumulate_t<T>;
@@ -177,16 +179,17 @@ __device__ inline RowLoss<T> known_lse(const CrossEntropyParams& p, std::int64_t
           two ? row_number<A, kEven>(p.problem.lse_low, row) : A(0), A(0)};
 }
 
-// What the gradient of a row is made with: of logit l it is (factor * power(l - top) - less) *
-// slope, and `label` less in the column of the label. Powers are relative to the highest logit, not
-// to lse: what rounding takes from that where logits are large would be lost in all of them.
+// Computes the gradient of a row: (factor * exp(l - top) - less) * slope for logit l, minus `label`
+// in the label's column. Exponents are relative to the maximum logit instead of lse: for large
+// logits, rounding lse would put the same error into every one of them.
 template <class T>
 struct RowGradient {
   using A = accumulate_t<T>;
   PowersAbout<T> powers;
   A factor, less, label;
 
-  // All zero, or NaN, where the row does not count. weight: of the label; all: of the columns.
+  // factor is 0 or NaN if the row is ignored. weight: the label's class weight; all: their sum over
+  // the columns.
   __device__ RowGradient(const CrossEntropyParams& p, std::int64_t column, A dloss,
                          const RowLoss<T>& row, int vectors, A weight = 1, A all = 0)
       : powers(column < 0 ? A(0) : row.top, 0, vectors) {
@@ -195,19 +198,19 @@ struct RowGradient {
     A of_row = weight;
     if (p.weighs_columns) of_row = fma(terms.share, all, product(1 - terms.smoothing, weight));
     of_row = fma(2 * product(terms.z_loss, weight), row.top + row.low, of_row);
-    const A share = SoftmaxPower<T>::of(-row.low);  // of the highest logit in the sum
+    const A share = SoftmaxPower<T>::of(-row.low);  // the maximum logit's softmax
     factor = column < 0 ? dloss : dloss * of_row * share * powers.factor();
     less = product(dloss, terms.share);
     label = product(dloss, product(1 - terms.smoothing, weight));
   }
   __device__ A of(A logit) const { return fma(factor, powers.of(logit), -less); }
-  // In a column of that weight.
+  // For a column with a class weight.
   __device__ A of(A logit, A weight) const {
     return fma(factor, powers.of(logit), -product(less, weight));
   }
 };
 
-// `sum`, and how far the first `left` logits of a vector are below `top`.
+// Adds the distances of the first `left` logits of a vector below `top` to `sum`.
 template <class T>
 __device__ inline accumulate_t<T> with_distances(accumulate_t<T> sum, const Numbers<T>& values,
                                                  std::int64_t left, accumulate_t<T> top) {
@@ -217,7 +220,7 @@ __device__ inline accumulate_t<T> with_distances(accumulate_t<T> sum, const Numb
   }
   return sum;
 }
-// The sum of the thread's distances; `left`: columns from the thread's first one on.
+// Sum of the thread's distances. left: columns of the row from the thread's first one on.
 template <class T, int kVectors>
 __device__ inline accumulate_t<T> sum_of_distances(const uint4 (&raw)[kVectors], int left,
                                                    int lanes, accumulate_t<T> top) {
@@ -228,7 +231,7 @@ __device__ inline accumulate_t<T> sum_of_distances(const uint4 (&raw)[kVectors],
   }
   return sum;
 }
-// How many of the first `cols` columns are in a part.
+// Number of a part's columns that are among the first `cols`.
 template <class T>
 __device__ inline accumulate_t<T> columns_of_part(const PartPosition& place, std::int64_t part,
                                                   std::int64_t cols) {
@@ -237,17 +240,19 @@ __device__ inline accumulate_t<T> columns_of_part(const PartPosition& place, std
   return static_cast<accumulate_t<T>>(left < 0 ? 0 : left < most ? left : most);
 }
 
-// Rows of whole aligned vectors without a cap, evenly spaced numbers of rows. A block has several
-// narrow rows, one row, or as one of a cluster a part of a row, read once and held. What a row has
-// once is for the thread that holds the label's logit. Shared memory: the sums of the warps, and of
-// the parts. Limited by memory, with a gradient near to it by two exponentials for each element.
+// Register kernel: aligned rows of whole vectors, no soft cap, evenly spaced per-row values. One
+// block has several narrow rows, one row, or one part of a row as a block of a cluster; logits are
+// read once and stay in registers. The thread that has the label's logit writes the row's loss and
+// lse. Shared memory: per-warp sums and the sums of the cluster's parts. Memory-bound; with a
+// gradient, two exponentials per element come close.
 template <class T, int kVectors>
 __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kVectors>)
     cross_entropy_held_kernel(const __grid_constant__ CrossEntropyParams p) {
   using A = accumulate_t<T>;
   using Part = HeldPart<T, kVectors>;
   __shared__ typename PartExchange<Pair<A>, 2>::Shared shared;
-  // Few vectors: rows that one block holds, but without the code of clusters more is spilled.
+  // With few vectors per thread a row always fits in one block; yet compiling the cluster path out
+  // increases register spills.
   PartPosition place(p.config, sizeof(T) > 2 || kVectors == tuning::kFewVectors);
   const PartExchange<Pair<A>, 2> exchange(shared, place);
   const bool lse_known = p.problem.loss.data == nullptr;
@@ -268,7 +273,8 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kVectors>
     sums.top = highest_of_lanes(highest<T>(raw), place.lanes);
     sums.sum = sum_of_powers<T>(raw, sums.top);
   }
-  // What few threads need is asked for here, to arrive while they wait for the barrier.
+  // Loads that few threads need are issued here, to overlap with the barrier. Position and row are
+  // recomputed instead of kept in registers.
   place.locate();
   place.take_row(p.problem.rows);
   const Part again(p.logits, place, p.problem.cols);

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Sums over the rows of cross entropy, by one block in one order.
+// Sums over the rows of cross entropy, by a single block in a fixed order.
 #include "cuda/row/cluster.cuh"
 #include "cuda/softmax/cross_entropy_any.cuh"
 
@@ -10,7 +10,7 @@ namespace membound::cuda {
 
 inline constexpr int kLossSumThreads = 1024;
 
-// In double, as the sum of many losses needs: a thread has every kLossSumThreads-th row.
+// Sums in double, which a sum over many losses needs. The rows are strided over the threads.
 template <class Of>
 __device__ inline double sum_over_rows(std::int64_t rows, int round, const Of& of) {
   double sum = 0;
@@ -20,8 +20,8 @@ __device__ inline double sum_over_rows(std::int64_t rows, int round, const Of& o
   return reduce_block<kLossSumThreads / kWarpLanes>(values, round, Sum());
 }
 
-// Before the rows, for the mean's gradient: dloss divided by the sum of the labels' weights goes to
-// problem.scale. Limited by latency.
+// Runs before the rows if the gradient of a mean is wanted: writes dloss / (sum of the labels'
+// weights) to problem.scale. Latency-bound.
 template <class A>
 __global__ void __launch_bounds__(kLossSumThreads)
     cross_entropy_scale_kernel(const __grid_constant__ CrossEntropyProblem p) {
@@ -34,8 +34,8 @@ __global__ void __launch_bounds__(kLossSumThreads)
   *static_cast<A*>(p.scale) = static_cast<A>(dloss / weights);
 }
 
-// After the rows: their losses to problem.total, their z losses to problem.z_total. Limited by
-// latency.
+// Runs after the rows: reduces their losses to problem.total and their z losses to problem.z_total.
+// Latency-bound.
 template <class A>
 __global__ void __launch_bounds__(kLossSumThreads)
     cross_entropy_total_kernel(const __grid_constant__ CrossEntropyProblem p) {

@@ -6,14 +6,14 @@
 
 namespace membound::cuda {
 
-// cap * tanh(x / cap), and its slope.
+// cap * tanh(x / cap) and its derivative.
 template <class A>
 struct SoftCapped {
   A value, slope;
 };
-// With e = exp(-2 |u|) tanh is (1 - e) / (1 + e), and its slope 4 e / (1 + e)^2. e - 1 is exact
-// where tanh is small, e where its slope is: each has its own power. Out of line: few models cap,
-// and code is long.
+// With e = exp(-2 |u|), tanh is (1 - e) / (1 + e) and its slope 4 e / (1 + e)^2. The value takes
+// expm1, exact where tanh is small, and the slope takes exp, exact where the slope is small. Out of
+// line: few models cap logits, and the code is long.
 template <class A>
 __device__ __noinline__ SoftCapped<A> soft_capped(A x, A cap) {
   const A u = x / cap, down = -2 * (u < 0 ? -u : u), power = exp(down), inverse = 1 / (1 + power);
@@ -21,7 +21,8 @@ __device__ __noinline__ SoftCapped<A> soft_capped(A x, A cap) {
   return {cap * (u < 0 ? -value : value), 4 * power * inverse * inverse};
 }
 
-// For results of type T; of 16 bits within 2^-18, near 0, where 1 - e loses digits, by the series.
+// Soft cap for results of type T. For 16-bit T it is within 2^-18; near 0, where 1 - e cancels, a
+// Taylor series is used.
 template <class T>
 __device__ inline SoftCapped<accumulate_t<T>> soft_capped_for(accumulate_t<T> x,
                                                               accumulate_t<T> cap) {

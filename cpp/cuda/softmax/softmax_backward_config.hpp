@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Launch configuration of softmax_backward: parts of rows as in the forward, but of two arrays, of
-// which threads hold few vectors of 16 bits whatever the width.
+// Launch configuration of softmax_backward: parts as in the forward kernel, but always with
+// kFewVectors for 16-bit elements, because threads hold two arrays.
 #include <limits>
 
 #include "cuda/softmax/softmax_config.hpp"

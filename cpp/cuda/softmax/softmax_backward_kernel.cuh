@@ -46,9 +46,9 @@ __device__ inline A sum_of_parts(const A* sums, int parts) {
   return sum;
 }
 
-// Rows of whole aligned vectors. A block has several narrow rows, one row, or as one of a cluster a
-// part of a row, read once and held. Shared memory: the sums of the warps, and of the parts.
-// Limited by memory.
+// Register kernel: aligned rows of whole vectors. One block has several narrow rows, one row, or
+// one part of a row as a block of a cluster; dy and y are read once and stay in registers. Shared
+// memory: per-warp sums and the sums of the cluster's parts. Memory-bound.
 template <class T, int kVectors>
 __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
     softmax_backward_held_kernel(const __grid_constant__ SoftmaxBackwardParams p) {
@@ -79,8 +79,8 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
   Part(p.dx, place, has_row ? p.cols : 0).write(dys);
 }
 
-// The same of rows that start anywhere. Shared memory: the parts of dy and y, too. With 48
-// registers some are spilled (H200, float32 4096 x 50257: 621 us with 56, 688).
+// The same for unaligned rows. Shared memory holds the parts of dy and y, too. The bound is 56
+// registers: with 48 some spill (float32 4096 x 50257: 621 -> 688 us).
 template <class T, int kVectors>
 __global__ void __launch_bounds__(bulk_threads(56), 2)
     softmax_backward_bulk_kernel(const __grid_constant__ SoftmaxBackwardParams p) {
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(bulk_threads(56), 2)
   dy.fetch(dys, p.dy.end);
   y.fetch(ys, p.y.end);
   Part::receive(place);
-  constexpr int kSide = 2;  // vectors whose numbers, and whose code, are side by side
+  constexpr int kSide = 2;  // vectors that are processed together, unrolled
   A sum = 0;
 #pragma unroll 1
   for (int first = 0; first < kVectors; first += kSide) {
@@ -133,10 +133,10 @@ __global__ void __launch_bounds__(bulk_threads(56), 2)
   });
 }
 
-// Any rows, to the bits of the other kernel; T: Float16 for bfloat16, too. A block has several
-// narrow rows, one row, a part of one as one of a cluster, or one row part after part, which it
-// then reads twice. Shared memory: a part of each row of dy and y, the sums of the warps. Limited
-// by memory.
+// Generic kernel, bit-identical to the register kernel; T is Float16 for bfloat16, too. One block
+// has several narrow rows, one row, one part of a row (as a block of a cluster), or all parts of
+// one row sequentially, which it reads twice. Shared memory: one part of each row of dy and y, and
+// per-warp sums. Memory-bound.
 template <class T>
 __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
     softmax_backward_any_kernel(const __grid_constant__ SoftmaxBackwardParams p) {

@@ -2,42 +2,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Launch configuration of softmax: a pure function, unit-tested without a GPU. Parts and threads of
-// a row, and with them the tree of its sum, come from width and dtype alone; what the GPU can do
-// only says where the parts are worked on.
+// Launch configuration of softmax: a pure function, unit-tested without a GPU. The split of a row
+// into parts and threads, and so its reduction tree, depends on width and dtype alone: results do
+// not depend on the GPU, which only decides whether the parts run in a cluster or one after
+// another.
 #include <algorithm>
 #include <cstdint>
 
 namespace membound::cuda::tuning {
 
-inline constexpr int kSoftmaxWarpThreads = 128;  // of a block of several rows
+inline constexpr int kSoftmaxWarpThreads = 128;  // of a block with several rows
 inline constexpr int kSoftmaxThreads = 512;      // of a block, at most
 inline constexpr int kSoftmaxGroup = 16;  // parts that are merged at once; the largest cluster
 
-// Chunks of 16 bytes that a thread holds. Few: as numbers of 16 bits 32 registers, and three blocks
-// on a multiprocessor. Many: what a thread does once, as long as three vectors take, for twice as
-// much.
+// 16-byte vectors that a thread holds. kFewVectors: 16-bit elements unpack to 32 registers, and
+// three blocks fit on an SM. kManyVectors: the fixed work per thread, which takes as long as three
+// vectors, is spread over twice as many.
 inline constexpr int kFewVectors = 4;
 inline constexpr int kManyVectors = 8;
 
-// The widest row, in vectors, of which a thread holds few where elements are of 16 bits. H200,
-// bfloat16, us with few and many: 8192 x 16384 132.3 and 132.1, 4096 x 32768 130.2 and 132.5,
-// 2048 x 65536 132.4 and 131.1, 512 x 262144 149.1 and 131.7.
+// Widest 16-bit row, in vectors, that uses kFewVectors per thread. Only much wider rows gain from
+// kManyVectors (bfloat16 512 x 262144: 149.1 -> 131.7 us).
 inline constexpr std::int64_t kSoftmaxFew = 4096;
 
 struct SoftmaxConfig {
-  int vectors;         // that a thread holds of a part
-  int lanes;           // threads of a part of a row
-  int threads;         // of a block
-  std::int64_t parts;  // of a row
-  int blocks_per_row;  // a cluster, each block with one part; 1: one block with all of them
+  int vectors;         // per thread and part
+  int lanes;           // threads per part of a row
+  int threads;         // per block
+  std::int64_t parts;  // per row
+  int blocks_per_row;  // a cluster with one part per block; 1: one block has all parts
   std::int64_t blocks;
 
   std::int64_t rows_per_block() const { return threads / lanes; }
   bool streamed() const { return parts != blocks_per_row; }
 };
 
-// few: the widest row of 16 bits, in vectors, of which a thread holds few.
+// few: the widest 16-bit row, in vectors, that uses kFewVectors per thread.
 inline SoftmaxConfig held_rows_config(std::int64_t rows, std::int64_t cols, int dtype_size,
                                       int max_cluster, std::int64_t few) {
   const auto ceil_div = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
@@ -49,8 +49,8 @@ inline SoftmaxConfig held_rows_config(std::int64_t rows, std::int64_t cols, int 
     config.blocks = ceil_div(rows, config.rows_per_block());
     return config;
   }
-  // One block as long as it can; then blocks half as large, of which an SM has several, as long as
-  // a cluster can be of so many.
+  // One block as long as the row fits; then a cluster of blocks of half the size, of which an SM
+  // has several, as long as kSoftmaxGroup of them suffice.
   std::int64_t most = kSoftmaxThreads;
   if (vectors > most * each) {
     if (vectors <= kSoftmaxGroup * most / 2 * each) most /= 2;
@@ -64,7 +64,7 @@ inline SoftmaxConfig held_rows_config(std::int64_t rows, std::int64_t cols, int 
   return config;
 }
 
-// rows, cols >= 1; max_cluster: the largest cluster that the GPU takes, 1 for none.
+// rows, cols >= 1; max_cluster: the largest cluster that the GPU supports, 1 if it has none.
 inline SoftmaxConfig softmax_config(std::int64_t rows, std::int64_t cols, int dtype_size,
                                     int max_cluster) {
   return held_rows_config(rows, cols, dtype_size, max_cluster, kSoftmaxFew);

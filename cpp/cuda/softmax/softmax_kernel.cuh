@@ -13,9 +13,9 @@ struct SoftmaxParams {
   tuning::SoftmaxConfig config;
   PartArray x, out;
   bool aligned, staged;
-  bool coarsened;        // logits are x, the scale is part of the slope: no mask, a usual scale
-  double slope;          // what exponents are multiplied by
-  float narrow_slope;    // the same
+  bool coarsened;        // scale is folded into slope: no mask, scale in a safe range
+  double slope;          // multiplies the exponents
+  float narrow_slope;    // the same in float32
   std::uint32_t absent;  // bits of -infinity
 
   template <class A>
@@ -25,9 +25,9 @@ struct SoftmaxParams {
   }
 };
 
-// Rows of whole aligned vectors without mask or triangle. A block has several narrow rows, one row,
-// or as one of a cluster a part of a row, read once and held. Shared memory: the sums of the warps,
-// and of the parts. Limited by memory.
+// Register kernel: aligned rows of whole vectors, no mask, not causal. One block has several narrow
+// rows, one row, or one part of a row as a block of a cluster; logits are read once and stay in
+// registers. Shared memory: per-warp sums and the sums of the cluster's parts. Memory-bound.
 template <class T, int kVectors>
 __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kVectors>)
     softmax_held_kernel(const __grid_constant__ SoftmaxParams p) {
@@ -65,9 +65,9 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kVectors>
   Part(p.out, place, has_row ? p.problem.cols : 0).write(raw);
 }
 
-// The same of rows that start anywhere. Shared memory: their parts, too. Where elements are of 16
-// bits, limited by instructions and by what a multiprocessor has of powers. With few vectors 40
-// registers (H200, bfloat16 16384 x 8193: 159 us, with 48 171).
+// The same for unaligned rows. Shared memory holds their parts, too. 16-bit rows are limited by
+// instructions and by the SM's throughput of exponentials. With few vectors, 40 registers beat 48
+// by occupancy (bfloat16 16384 x 8193: 171 -> 159 us).
 template <class T, int kVectors>
 __global__ void __launch_bounds__(bulk_threads(kVectors == tuning::kFewVectors ? 40 : 56), 2)
     softmax_bulk_kernel(const __grid_constant__ SoftmaxParams p) {
@@ -126,8 +126,8 @@ __global__ void __launch_bounds__(bulk_threads(kVectors == tuning::kFewVectors ?
                   [&](int i) { units.to[i] = from_number<T>(result(to_number(x.element(i)))); });
 }
 
-// What the mask adds to a logit; -infinity for false. Out of line: it is read in any of five
-// dtypes.
+// Value that the mask adds to a logit; a boolean false adds -infinity. Out of line, because the
+// mask may have any of five dtypes.
 template <class T>
 __device__ __noinline__ accumulate_t<T> mask_number(const SoftmaxProblem& p, std::int64_t index) {
   if (p.mask_dtype != DType::kBool) {
@@ -136,7 +136,7 @@ __device__ __noinline__ accumulate_t<T> mask_number(const SoftmaxProblem& p, std
   const bool kept = static_cast<const unsigned char*>(p.mask)[index] != 0;
   return kept ? accumulate_t<T>(0) : SoftmaxPower<T>::lowest();
 }
-// The logits of `kept` columns from `first` on, -infinity behind them.
+// Logits of one vector, from column `first` on; columns from `kept` on are -infinity.
 template <class T>
 __device__ __noinline__ Numbers<T> any_logits(const SoftmaxParams& p, uint4 raw, std::int64_t row,
                                               std::int64_t first, std::int64_t kept) {
@@ -155,7 +155,7 @@ __device__ __noinline__ Numbers<T> any_logits(const SoftmaxParams& p, uint4 raw,
     for (int j = 0; j < kPack<T>; ++j, at += p.problem.mask_col_stride) {
       if (first + j >= kept) continue;
       const auto mask = mask_number<T>(p.problem, at);
-      // false drops x whatever it is
+      // false masks x even if it is NaN
       values.at[j] = drops && mask < 0 ? mask : fma(values.at[j], scale, mask);
     }
   }
@@ -166,11 +166,11 @@ __device__ __noinline__ Numbers<T> any_logits(const SoftmaxParams& p, uint4 raw,
   return values;
 }
 
-// Any rows, to the bits of the other kernel; T: Float16 for bfloat16, too. A block has several
-// narrow rows, one row, a part of one as one of a cluster, or one row part after part, which it
-// then reads twice: what is wider than a cluster holds, or than one block where there are no
-// clusters. Shared memory: a part of each row, the sums of the warps and of a group of parts.
-// Limited by memory and by instructions, as powers are taken twice.
+// Generic kernel, bit-identical to the register kernel; T is Float16 for bfloat16, too. One block
+// has several narrow rows, one row, one part of a row (as a block of a cluster), or all parts of
+// one row sequentially, read twice: rows wider than a cluster holds, or than one block if there are
+// no clusters. Shared memory: one part of each row, per-warp sums and the sums of up to
+// kMergedParts parts. Limited by memory and instructions, as exponentials are computed twice.
 template <class T>
 __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
     softmax_any_kernel(const __grid_constant__ SoftmaxParams p) {

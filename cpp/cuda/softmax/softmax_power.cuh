@@ -2,23 +2,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The exponentials that softmax and cross entropy are made of, and how parts of a row meet: each
-// warp takes powers relative to its own highest logit, so that the highest and the sums of a row
-// are found together, with one barrier.
+// Exponentials of softmax and cross entropy, and the merge of a row's partial sums. Each warp takes
+// exponentials relative to its own maximum logit, so that one barrier suffices for both the maximum
+// and the sum (online softmax).
 #include "cuda/row/register_part.cuh"
 #include "cuda/softmax/exponential.cuh"
 
 namespace membound::cuda {
 
-// Powers of e that make up a softmax. FusedInput 16-bit storage they come from the GPU's own power
-// of 2, good to 2^-22 and what rounding takes from exponents; sums are of 2^kShift times as much,
-// so that bfloat16's smallest numbers are normal ones in float32.
+// Exponentials of a softmax. For 16-bit storage they use ex2.approx, accurate to 2^-22 plus the
+// rounding of the exponent; sums are scaled by 2^kShift, so that bfloat16's smallest numbers are
+// normal in float32.
 template <class T>
 struct SoftmaxPower {
   using A = accumulate_t<T>;
   static constexpr int kShift = sizeof(T) == 2 ? 8 : 0;
   static constexpr A kLogOfShift = static_cast<A>(kShift * 0.6931471805599453);
-  // What logits are multiplied by where they have no scale.
+  // Multiplies logits that have no scale.
   static constexpr A kPlain = static_cast<A>(sizeof(T) == 2 ? 1.4426950408889634 : 1);
   static __host__ __device__ A lowest() { return -static_cast<A>(INFINITY); }
 
@@ -33,7 +33,7 @@ struct SoftmaxPower {
     return of_e(product(exponent, slope));
   }
 
-  // What powers are taken relative to: the highest logit, but for rows that have none.
+  // The shift of the exponents: the maximum logit, or 0 if all logits are -infinity.
   static __device__ A variance_shift(A top) { return top == lowest() ? A(0) : top; }
 
   static __device__ float power_of_2(float exponent) {
@@ -47,7 +47,7 @@ struct SoftmaxPower {
   static __device__ double of_e(double exponent) { return exponential(exponent); }
 };
 
-// Of logits; NaN is passed over.
+// Maximum of logits; NaN is ignored.
 struct Highest {
   template <class Value>
   static __device__ Value zero() {
@@ -61,7 +61,7 @@ template <class T>
 __device__ inline accumulate_t<T> highest(const Numbers<T>& logits) {
   return reduce_array<kPack<T>>(logits.at, Highest());
 }
-// Of all vectors of a thread; of 16 bits two numbers at a time.
+// Maximum over all vectors of a thread; 16-bit elements are compared in pairs.
 template <class T, int kVectors>
 __device__ inline accumulate_t<T> highest(const uint4 (&raw)[kVectors]) {
   auto top = SoftmaxPower<T>::lowest();
@@ -86,7 +86,7 @@ __device__ inline accumulate_t<T> highest(const uint4 (&raw)[kVectors]) {
   }
 }
 
-// Over the lanes of a narrow row, or those of a warp, of numbers that are not NaN.
+// Maximum over the lanes of a narrow row or of a warp; inputs are not NaN.
 __device__ inline double highest_of_lanes(double mine, int lanes) {
   return reduce_lanes(mine, lanes < kWarpLanes ? lanes : kWarpLanes, Highest());
 }
@@ -101,7 +101,7 @@ __device__ inline float highest_of_lanes(float mine, int lanes) {
   return reduce_lanes(mine, lanes < kWarpLanes ? lanes : kWarpLanes, Highest());
 }
 
-// Makes the logits of a vector their powers; returns their sum.
+// Replaces the logits of a vector by their exponentials; returns the sum.
 template <class T>
 __device__ inline accumulate_t<T> take_powers(Numbers<T>& logits, accumulate_t<T> top,
                                               accumulate_t<T> slope) {
@@ -113,20 +113,19 @@ __device__ inline accumulate_t<T> take_powers(Numbers<T>& logits, accumulate_t<T
   return reduce_array<kPack<T>>(logits.at, Sum());
 }
 
-// Powers of e relative to a logit, with 2^shift. At once: in one operation and the GPU's own power,
-// as logit * slope - reference * slope, where what rounding the latter adds to every exponent is a
-// factor, known exactly: to kFar it is within 2^16. Numbers of 16 bits above differ by 2^20 at
-// least, so that a power is 1 or 0, with a slope of 1, too, that rounds nothing, and what is added
-// to them for the logarithm of their sum is lost. For that threads need more registers:
-// those of few vectors, which have none to spare, subtract (H200, cross entropy bfloat16, 8192 x
-// 32000: 265 to 256 us, but 8192 x 8192 71 to 81).
+// exp(logit - reference) * 2^shift. With kManyVectors it is one fma and one ex2.approx, logit *
+// slope - reference * slope: rounding the offset multiplies all powers by one factor, known exactly
+// (factor()) and within 2^16 up to kMaxScaledReference. Beyond, 16-bit numbers are at least 2^20
+// apart: a power is 1 or 0 and log(sum) is lost against the logit, so the slope may be 1, which
+// rounds nothing. With kFewVectors, short of registers, the reference is subtracted first (cross
+// entropy bfloat16 8192 x 8192: 81 -> 71 us).
 template <class T>
 class PowersAbout {
   using A = accumulate_t<T>;
   static constexpr float kFar = 1 << 28;
 
  public:
-  // vectors: of a thread.
+  // vectors: per thread.
   __device__ PowersAbout(A reference, int shift, int vectors)
       : reference_(reference),
         shift_(shift),
@@ -146,9 +145,9 @@ class PowersAbout {
     return shift_ != 0 ? SoftmaxPower<T>::large(logit - reference_, SoftmaxPower<T>::kPlain)
                        : SoftmaxPower<T>::of(logit - reference_);
   }
-  // What they, or their sum, are to be multiplied by.
+  // Multiplies the exponentials, or their sum, to undo the rounding of the offset.
   __device__ A factor() const { return factor_; }
-  // Of a vector.
+  // Sum of a vector's exponentials.
   __device__ A sum(const Numbers<T>& logits) const {
     Numbers<T> powers;
 #pragma unroll
@@ -161,12 +160,12 @@ class PowersAbout {
   int shift_;
   bool at_once_;
 };
-// Of a part of a row, as they are summed.
+// Exponentials as they are summed over a part of a row.
 template <class T>
 __device__ inline PowersAbout<T> powers_about_top(accumulate_t<T> top, int vectors) {
   return {SoftmaxPower<T>::variance_shift(top), SoftmaxPower<T>::kShift, vectors};
 }
-// That sum over all vectors of a thread.
+// The sum of exponentials over all vectors of a thread.
 template <class T, int kVectors>
 __device__ inline accumulate_t<T> sum_of_powers(const uint4 (&raw)[kVectors], accumulate_t<T> top) {
   const PowersAbout<T> powers = powers_about_top<T>(top, kVectors);
@@ -176,8 +175,8 @@ __device__ inline accumulate_t<T> sum_of_powers(const uint4 (&raw)[kVectors], ac
   return product(sum, powers.factor());
 }
 
-// The highest logit of up to kMergedParts parts of a row, and the sum of their powers relative to
-// its shift. By whole warps, each half of which has them all.
+// Merges up to kMergedParts partial results: returns the maximum logit and the sum of exponentials
+// relative to it. Called by whole warps; each half warp holds all the parts.
 inline constexpr int kMergedParts = tuning::kSoftmaxGroup;
 static_assert(kPartWarps <= kMergedParts);
 template <class T>
@@ -190,7 +189,7 @@ __device__ inline Pair<accumulate_t<T>> merged(const Pair<accumulate_t<T>>* part
   const auto power = SoftmaxPower<T>::of(part.a - SoftmaxPower<T>::variance_shift(top), slope);
   return {top, reduce_lanes(product(part.b, power), kMergedParts, Sum())};
 }
-// The same of a part, from what each thread has found. top: of the thread's warp.
+// Merges the threads' results of one part. top: the maximum of the thread's warp.
 template <class T>
 __device__ inline Pair<accumulate_t<T>> merged_lanes(
     const PartPosition& place, accumulate_t<T> top, accumulate_t<T> sum, int round,
@@ -200,8 +199,8 @@ __device__ inline Pair<accumulate_t<T>> merged_lanes(
   return merged<T>(place.of_warps(mine, round), place.lanes / kWarpLanes, slope);
 }
 
-// Parts that one block works on one after the other meet as those of a cluster do, kMergedParts at
-// once; what these have come to is the first of those that follow.
+// Merges the parts that one block processes sequentially as a cluster merges its own: kMergedParts
+// at a time, where the result of one group is the first part of the next.
 template <class T>
 class PartGroup {
   using A = accumulate_t<T>;
@@ -213,7 +212,7 @@ class PartGroup {
   __device__ PartGroup(Shared& shared, const PartPosition& place)
       : shared_(shared), place_(place) {}
 
-  // A further part; what all of them come to, after the last.
+  // Adds a part. Returns the merged result after the last one.
   __device__ Pair<A> with(const Pair<A>& part, bool last, A slope = SoftmaxPower<T>::kPlain) {
     if (place_.lane == 0) shared_.parts[count_] = part;
     if (++count_ < kMergedParts && !last) return part;
@@ -231,9 +230,8 @@ class PartGroup {
   int count_ = 0;
 };
 
-// What makes results of logits. Powers of numbers of 32 and more bits are kept, relative to the
-// highest logit of their warp; powers of numbers of 16 bits, which would take twice the registers,
-// are taken again, relative to that of the row.
+// True if exponentials are kept, relative to the warp's maximum. 16-bit types would need twice the
+// registers of the raw logits, so theirs are recomputed relative to the row's maximum.
 template <class T>
 inline constexpr bool kPowersKept = sizeof(T) > 2;
 template <class T>

@@ -14,14 +14,14 @@ namespace membound {
 // residual      x's shape and device, any floating dtype, any strides
 // out           as in layer_norm; may be x or residual itself
 // residual_out  x's shape and device, any floating dtype; may be x or residual itself, but not out
-// The rest, and the promises, as in layer_norm.
+// The rest, and the guarantees, as in layer_norm.
 MEMBOUND_API void add_layer_norm(const ConstTensorView& x, const ConstTensorView& residual,
                                  const ConstTensorView* weight, const ConstTensorView* bias,
                                  const LayerNormOptions& options, const TensorView& out,
                                  const TensorView& residual_out, const TensorView* mean,
                                  const TensorView* rstd, StreamView stream);
 
-// The same on host arrays, carried through a GPU in chunks as in layer_norm.
+// The same on host arrays, staged through a GPU in chunks as in layer_norm.
 MEMBOUND_API void add_layer_norm(const ConstTensorView& x, const ConstTensorView& residual,
                                  const ConstTensorView* weight, const ConstTensorView* bias,
                                  const LayerNormOptions& options, const TensorView& out,

@@ -6,13 +6,13 @@
 
 namespace membound {
 
-// The gradients of add_layer_norm in one pass. Its x and residual have one gradient in common:
+// The gradients of add_layer_norm in one pass. x and residual share one gradient:
 //
 //   dx = dresidual = dresidual_out + what layer_norm_backward gives for x = residual_out
 //
 // dy             gradient of out
 // dresidual_out  gradient of residual_out: the shape and device of dy, any floating dtype, any
-//                strides; nullptr: none came
+//                strides; nullptr: none
 // residual_out   what the forward wrote
 // dx             may be dy, dresidual_out or residual_out itself
 // dresidual      the same gradient in the dtype of residual, where that is not x's; nullptr: not

@@ -11,7 +11,7 @@
 
 namespace membound {
 
-// What becomes of the losses of rows. kMean divides their sum by that of their labels' weights.
+// How the losses of rows are reduced. kMean divides their sum by that of their labels' weights.
 enum class Reduction : std::uint8_t { kNone, kSum, kMean };
 
 struct CrossEntropyOptions {
@@ -19,20 +19,20 @@ struct CrossEntropyOptions {
   double label_smoothing = 0.0;                              // from 0 to 1
   double z_loss = 0.0;                                       // finite, not negative
   double softcap = std::numeric_limits<double>::infinity();  // above 0; infinity: none
-  double dloss = 1.0;  // of every row, where there is no array of them; finite
+  double dloss = 1.0;  // of every row, if there is no array of them; finite
   Reduction reduction = Reduction::kNone;
-  // Look at labels on the CPU, and throw where one is neither ignored nor a column.
+  // Checks labels on the CPU, and throws if one is neither ignored nor a column.
   bool validate = false;
 };
 
-// What is written beside the loss; nullptr: not wanted. "Rows" have labels' shape; numbers are of
+// Outputs besides the loss; nullptr: not wanted. "Rows" have labels' shape; numbers are of
 // accumulate_dtype(logits.dtype).
 struct CrossEntropyResults {
   const TensorView* lse = nullptr;          // rows and a last axis of 2: lse is the sum of both
   const TensorView* z_loss = nullptr;       // as loss: the part of it that is the z loss
   const TensorView* predictions = nullptr;  // rows, of labels' dtype
   const TensorView* dlogits = nullptr;      // logits' shape, dtype and device; may be logits itself
-  // With a reduction: rows that it is made of. row_losses is then needed, and row_z_losses with
+  // With a reduction: the rows it reduces. row_losses is then required, and row_z_losses with
   // z_loss.
   const TensorView* row_losses = nullptr;
   const TensorView* row_z_losses = nullptr;
@@ -55,15 +55,15 @@ struct CrossEntropyResults {
 // weight   (cols,), floating, any stride; nullptr: all are 1
 // dloss    as loss, any strides; nullptr: options.dloss
 // loss     accumulate_dtype(logits.dtype), labels' shape, or () with a reduction
-// also     what is written beside it
+// also     the other outputs
 // stream   where the work is queued; ignored on the CPU
 //
-// lse is kept as the largest l and the logarithm of the sum relative to it: rounded to one number,
-// it would cost the gradient its digits where logits are large. A prediction is the column of the
-// largest logit, the first one of several; NaN is larger than any.
+// lse is stored as the largest l and the logarithm of the sum relative to it: rounded to one
+// number, it would cost the gradient its digits where logits are large. A prediction is the column
+// of the largest logit, the first of several; NaN counts as larger than any.
 //
-// A row that does not count is not read. If its label is ignore_index, its loss, lse, z loss and
-// gradient are 0; if its label is no column, they are NaN, as is its weight. Its prediction is -1.
+// A row whose label is not a column is not read. If the label is ignore_index, its loss, lse, z
+// loss and gradient are 0; otherwise they are NaN, as is its weight. Its prediction is -1.
 //
 // An array that is written must not overlap another in part. Zero rows: their sum is 0, their mean
 // NaN. Throws InvalidArgument, TypeMismatch, CudaError.

@@ -16,15 +16,14 @@ namespace membound {
 // in float32 (float64 for float64), rounded once: the bits that cross_entropy gives with dlogits.
 //
 // dloss             the gradient of loss: of its shape, accumulate_dtype(logits.dtype), any
-// strides;
-//                   nullptr: options.dloss
+//                   strides; nullptr: options.dloss
 // logits, labels,   what the forward read
 // weight, options
 // lse               what it wrote; or of labels' shape: in one number, which costs digits where
 //                   logits are large
 // dlogits           logits' shape, dtype and device; may be logits itself
-// scale             for a mean, written: room for one number, (), accumulate_dtype(logits.dtype);
-//                   nullptr: it is allocated where it is needed
+// scale             for a mean: scratch for one number, (), accumulate_dtype(logits.dtype);
+//                   nullptr: allocated if it is needed
 // stream            where the work is queued; ignored on the CPU
 //
 // Rows whose label is ignore_index are 0, rows whose label is no column NaN: with a mean all rows

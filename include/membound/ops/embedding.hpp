@@ -13,7 +13,7 @@ namespace membound {
 struct EmbeddingOptions {
   double scale = 1.0;            // multiplies the row of the token; finite
   std::int64_t vocab_start = 0;  // the id of the first row of weight; not negative
-  bool validate = false;  // look at ids and positions on the CPU, and throw where one is wrong
+  bool validate = false;  // check ids and positions on the CPU, and throw if one is out of range
 };
 
 // The row of each token,
@@ -24,7 +24,7 @@ struct EmbeddingOptions {
 // weight           (vocab, dim), vocab and dim at least 1; float16, bfloat16, float32 or float64,
 //                  in any strides
 // position_weight  (positions, dim) of weight's dtype, or nullptr: nothing is added
-// position_ids     of ids' shape, int32 or int64; nullptr: a token's place along the last axis of
+// position_ids     of ids' shape, int32 or int64; nullptr: a token's index along the last axis of
 //                  ids. With position_weight alone
 // out              (*ids.shape, dim); weight's dtype, or with 16 and 32 bits any of those; overlaps
 //                  nothing
@@ -33,10 +33,10 @@ struct EmbeddingOptions {
 // With a scale of 1, no positions and one dtype the bytes of a row are copied. Otherwise product
 // and sum are each rounded to float32 (float64), the result to its dtype.
 //
-// A token whose id is outside of [vocab_start, vocab_start + vocab) gets zeros, without its
-// position too, so that the results of several ranges of rows add up to that of all rows. A
-// position that the table does not have adds nothing. Nothing is read out of bounds. With validate
-// the call throws instead, before it writes; the arrays are on the CPU then.
+// A token whose id is outside of [vocab_start, vocab_start + vocab) gets zeros, and no position
+// either, so that the results of several ranges of rows add up to that of all rows. A position that
+// the table does not have adds nothing. Nothing is read out of bounds. With validate the call
+// throws instead, before it writes; the arrays must then be on the CPU.
 //
 // Throws InvalidArgument, TypeMismatch, CudaError.
 MEMBOUND_API void embedding(const ConstTensorView& ids, const ConstTensorView& weight,

@@ -11,7 +11,7 @@
 
 namespace membound {
 
-// The function of the gate, with Phi the normal distribution's integral.
+// The activation function; Phi is the normal distribution function.
 enum class Activation : std::uint8_t {
   kSilu,      // g / (1 + exp(-alpha * g)): SwiGLU
   kGelu,      // g * Phi(g): GeGLU
@@ -27,7 +27,7 @@ struct GatedActivationOptions {
   double alpha = 1.0;  // of kSilu, kSigmoid and kSitu: finite and above 0; 1 for the others
   double limit = std::numeric_limits<double>::infinity();  // above 0; infinity: none
   double up_offset = 0.0;                                  // finite
-  const char* op = nullptr;  // what errors call the function, where it has another name
+  const char* op = nullptr;  // the function's name in errors, if it is another
 };
 
 // Each element of
@@ -53,7 +53,7 @@ MEMBOUND_API void gated_activation(const ConstTensorView& gate, const ConstTenso
                                    const GatedActivationOptions& options, const TensorView& out,
                                    StreamView stream);
 
-// By the names that models use: the kind, and up where there is one.
+// Shorthands by the names that models use; those with `up` are gated.
 inline void silu_and_mul(const ConstTensorView& gate, const ConstTensorView& up,
                          const TensorView& out, StreamView stream,
                          GatedActivationOptions options = {}) {
@@ -89,10 +89,10 @@ inline void relu2(const ConstTensorView& gate, const TensorView& out, StreamView
   gated_activation(gate, nullptr, nullptr, options, out, stream);
 }
 
-// How gate and up lie in one array of (..., 2 * cols).
+// How gate and up are packed in one array of (..., 2 * cols).
 enum class Packing : std::uint8_t {
   kHalves,       // all of the gate, then all of up
-  kInterleaved,  // element by element in turn, as in gpt-oss
+  kInterleaved,  // alternating elements, as in gpt-oss
 };
 
 namespace detail {
@@ -106,7 +106,7 @@ template <class Pointer>
 struct GateAndUp {
   BasicTensorView<Pointer> gate, up;
 };
-// Both as views. packed has at least one axis, the last of an even extent.
+// Views of both. packed has at least one axis, the last of an even extent.
 template <class Pointer>
 GateAndUp<Pointer> split_gate_up(const BasicTensorView<Pointer>& packed, Packing packing) {
   GateAndUp<Pointer> parts{packed, packed};

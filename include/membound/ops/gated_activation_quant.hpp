@@ -17,9 +17,9 @@ struct GatedActivationQuantOptions {
       std::numeric_limits<double>::infinity();  // of a dynamic scale; above 0
 };
 
-// gated_activation with a quantised result. Bit for bit, with y what gated_activation writes for
-// gate and up converted to float32 (for float64 as they are), which is not rounded to their dtype
-// on the way, and float32 arithmetic (float64 where they are) but that scale is float32:
+// gated_activation with a quantised result. Bit for bit as below, where y is what gated_activation
+// writes for gate and up converted to float32 (for float64 as they are), which is not rounded to
+// their dtype in between; the arithmetic is float32 (float64 where they are), but scale is float32:
 //
 //   dynamic   scale = min(max(largest |y| of the row or group / limit, 2^-126), scale_upper_bound),
 //             NaN where some y is NaN

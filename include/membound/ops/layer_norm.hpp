@@ -30,14 +30,14 @@ struct LayerNormOptions {
 // rstd     likewise
 // stream   where a GPU runs it; nothing synchronises and nothing is allocated
 //
-// The variance is the mean of squared deviations from the mean of the same row. Where a GPU takes
-// it from sums about a number near the mean, their difference may triple a relative error and no
-// more: other rows take two passes. In float32 and float64 deviations are from the mean to twice
-// the working precision, so that a mean far above the spread costs no digits.
+// The variance is the mean of squared deviations from the mean of the same row. Where a GPU
+// computes it from shifted data, cancellation at most triples the relative error: other rows take
+// two passes. In float32 and float64 deviations are from the mean to twice the working precision,
+// so that a mean far above the spread costs no digits.
 //
 // Sums are float32 (float64 for float64) in an order fixed by cols and dtype: a row's bits depend
-// on nothing else. Sums that would overflow or underflow are redone scaled. Rows of inf or NaN, and
-// constant rows with eps = 0, give what IEEE arithmetic gives for the formula.
+// on nothing else. Sums that would overflow or underflow are recomputed with scaling. Rows of inf
+// or NaN, and constant rows with eps = 0, give what IEEE arithmetic gives for the formula.
 //
 // Throws InvalidArgument, TypeMismatch, CudaError; then nothing was launched and nothing written.
 MEMBOUND_API void layer_norm(const ConstTensorView& x, const ConstTensorView* weight,
@@ -45,9 +45,9 @@ MEMBOUND_API void layer_norm(const ConstTensorView& x, const ConstTensorView* we
                              const TensorView& out, const TensorView* mean, const TensorView* rstd,
                              StreamView stream);
 
-// The same on host arrays, carried through a GPU in chunks so that upload, work and download
-// overlap (membound/staging.hpp). The results are there on return. Should CUDA fail on the way,
-// some rows may have been written.
+// The same on host arrays, staged through a GPU in chunks so that upload, work and download overlap
+// (membound/staging.hpp). The results are complete on return. If CUDA fails midway, some rows may
+// have been written.
 MEMBOUND_API void layer_norm(const ConstTensorView& x, const ConstTensorView* weight,
                              const ConstTensorView* bias, const LayerNormOptions& options,
                              const TensorView& out, const TensorView* mean, const TensorView* rstd,

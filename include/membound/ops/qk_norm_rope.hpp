@@ -8,11 +8,11 @@
 
 namespace membound {
 
-// Where 16-bit values are rounded on the way. Wider ones give the same bits with all three.
+// Where 16-bit values are rounded in between. Wider dtypes give the same bits with all three.
 enum class QkNormRounding : std::uint8_t {
   kOnce,            // all in float32, one rounding at the end
-  kBeforeWeight,    // the bits of rms_norm with Rounding::kBeforeWeight and rope behind it
-  kBeforeRotation,  // the bits of rms_norm with Rounding::kOnce and rope behind it
+  kBeforeWeight,    // the bits of rms_norm with Rounding::kBeforeWeight, followed by rope
+  kBeforeRotation,  // the bits of rms_norm with Rounding::kOnce, followed by rope
 };
 
 struct QkNormRopeOptions {
@@ -36,8 +36,8 @@ inline constexpr std::int64_t kMaxQkNormHeadDim = 1024;
 //           not wanted. k_rstd likewise
 //
 // Sums are those of rms_norm: a head's bits depend on its values, head_dim and dtype alone, and
-// sums of squares that would overflow or underflow are redone scaled. What does not turn is
-// normalised all the same. Positions without a row give NaN, as in rope.
+// sums of squares that would overflow or underflow are recomputed with scaling. Elements that are
+// not rotated are normalised too. Positions without a row give NaN, as in rope.
 //
 // Throws InvalidArgument, TypeMismatch, CudaError; then nothing was launched and nothing written.
 MEMBOUND_API void qk_norm_rope(const ConstTensorView& q, const ConstTensorView* k,
@@ -47,7 +47,7 @@ MEMBOUND_API void qk_norm_rope(const ConstTensorView& q, const ConstTensorView* 
                                const TensorView* q_rstd, const TensorView* k_rstd,
                                StreamView stream);
 
-// Where k goes in serving, and v with it: rows of a cache, one for each token.
+// The caches that k, and with it v, are written to in serving: one row per token.
 struct KeyValueCache {
   // (slots, k's heads, head_dim), or pages: (blocks, block_size, k's heads, head_dim), where slot
   // is block * block_size + offset. Of k's dtype and device; any strides, so also pages of heads
@@ -60,12 +60,13 @@ struct KeyValueCache {
   const TensorView* value_cache = nullptr;
 };
 
-// The same with k in a cache in place of k_out, and v copied beside it bit for bit, in the same
-// launch. Nothing else of the caches is touched; they overlap nothing, and each other no more.
+// The same with k in a cache in place of k_out, and v copied to its own bit for bit, in the same
+// launch. Nothing else of the caches is written; they must not overlap any other array, nor each
+// other.
 //
-// A token whose slot is negative (padding) or beyond the cache is in q's result alone: its k and v
-// go nowhere. Slots of a call must differ; which of two tokens a shared one holds is not said.
-// With validate a slot beyond the cache throws; negative ones are padding still.
+// A token whose slot is negative (padding) or beyond the cache appears in q's result alone: its k
+// and v are not written. The slots of a call must differ; which of two tokens a shared slot holds
+// is unspecified. With validate, a slot beyond the cache throws; negative ones are still padding.
 MEMBOUND_API void qk_norm_rope(const ConstTensorView& q, const ConstTensorView& k,
                                const ConstTensorView* q_weight, const ConstTensorView* k_weight,
                                const RopeAngles& angles, const QkNormRopeOptions& options,

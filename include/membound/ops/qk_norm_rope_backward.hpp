@@ -13,13 +13,13 @@ struct QkNormRopeGradient {
   const ConstTensorView& dy;                // the gradient of what the forward wrote
   const ConstTensorView& x;                 // what the forward read, in dy's shape and dtype
   const ConstTensorView* weight = nullptr;  // as in the forward
-  const ConstTensorView* rstd = nullptr;    // what the forward wrote, or nullptr: made again
+  const ConstTensorView* rstd = nullptr;    // what the forward wrote, or nullptr: recomputed
   const TensorView& dx;                     // may be dy or x itself
   const TensorView* dweight = nullptr;      // weight's shape, any floating dtype; nullptr: none
 };
 
-// The gradients of qk_norm_rope. With h = x * rstd, t = dy turned the other way and
-// g = t * (weight + weight_offset):
+// The gradients of qk_norm_rope. With h = x * rstd, t = dy rotated back and g = t * (weight +
+// weight_offset):
 //
 //   dx = rstd * (g - h * mean(g * h)),   dweight = sum of t * h over tokens, and over heads where
 //                                        they share the weight

@@ -38,17 +38,17 @@ struct RmsNormOptions {
 // stream   where a GPU runs it; nothing synchronises and nothing is allocated
 //
 // Sums are float32 (float64 for float64) in an order fixed by cols and dtype: a row's bits depend
-// on nothing else. A sum of squares that would overflow or underflow is redone scaled. Rows of inf
-// or NaN, and zero rows with eps = 0, give what IEEE arithmetic gives for the formula.
+// on nothing else. A sum of squares that would overflow or underflow is recomputed with scaling.
+// Rows of inf or NaN, and zero rows with eps = 0, give what IEEE arithmetic gives for the formula.
 //
 // Throws InvalidArgument, TypeMismatch, CudaError; then nothing was launched and nothing written.
 MEMBOUND_API void rms_norm(const ConstTensorView& x, const ConstTensorView* weight,
                            const RmsNormOptions& options, const TensorView& out,
                            const TensorView* rstd, StreamView stream);
 
-// The same on host arrays, carried through a GPU in chunks so that upload, work and download
-// overlap (membound/staging.hpp). The results are there on return. Should CUDA fail on the way,
-// some rows of out and rstd may have been written.
+// The same on host arrays, staged through a GPU in chunks so that upload, work and download overlap
+// (membound/staging.hpp). The results are complete on return. If CUDA fails midway, some rows of
+// out and rstd may have been written.
 MEMBOUND_API void rms_norm(const ConstTensorView& x, const ConstTensorView* weight,
                            const RmsNormOptions& options, const TensorView& out,
                            const TensorView* rstd, Device staging_device);

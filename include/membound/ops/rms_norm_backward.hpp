@@ -43,8 +43,8 @@ MEMBOUND_API void rms_norm_backward(const ConstTensorView& dy, const ConstTensor
                                     StreamView stream);
 
 // Bytes of workspace for an x of this shape, dtype and device, dweight wanted; heads of a weight of
-// (heads, cols). mixed: the arrays of rows have more than one dtype, a statistic is float64 beside
-// another x, or there is an offset without a weight.
+// (heads, cols). mixed: the arrays of rows have more than one dtype, a statistic is float64 but x
+// is not, or there is an offset without a weight.
 MEMBOUND_API std::int64_t rms_norm_backward_workspace(const ConstTensorView& x,
                                                       std::int64_t heads = 1, bool mixed = false);
 

@@ -19,20 +19,20 @@ struct RmsNormGatedOptions {
 //   norm_before_gate   out = rms_norm(x) * silu(z)    Qwen3-Next's and gated attention's
 //   otherwise          out = rms_norm(x * silu(z))    Hugging Face's Mamba-2
 //
-// The gate and the product are float32 (float64 for float64) and never rounded in between, but that
-// Rounding::kBeforeWeight rounds where the modules do: the normalised row, and, where the gate
+// The gate and the product are float32 (float64 for float64) and not rounded in between, except
+// that Rounding::kBeforeWeight rounds where the modules do: the normalised row and, where the gate
 // comes after it, its product with the weight.
 //
 // x     as in rms_norm
 // z     x's shape and device, any floating dtype, any strides
 // out   as in rms_norm; may be x or z itself
 // rstd  as in rms_norm, of the row that is normalised: x, or x * silu(z); float64 where x or z is
-// The rest, and the promises, as in rms_norm.
+// The rest, and the guarantees, as in rms_norm.
 MEMBOUND_API void rms_norm_gated(const ConstTensorView& x, const ConstTensorView& z,
                                  const ConstTensorView* weight, const RmsNormGatedOptions& options,
                                  const TensorView& out, const TensorView* rstd, StreamView stream);
 
-// The same on host arrays, carried through a GPU in chunks as in rms_norm.
+// The same on host arrays, staged through a GPU in chunks as in rms_norm.
 MEMBOUND_API void rms_norm_gated(const ConstTensorView& x, const ConstTensorView& z,
                                  const ConstTensorView* weight, const RmsNormGatedOptions& options,
                                  const TensorView& out, const TensorView* rstd,

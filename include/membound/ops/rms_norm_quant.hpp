@@ -19,8 +19,9 @@ struct RmsNormQuantOptions {
       std::numeric_limits<double>::infinity();  // of a dynamic scale; above 0
 };
 
-// rms_norm with a quantised result. Bit for bit, with y what rms_norm writes for the same arguments
-// (in x's dtype), and float32 arithmetic (float64 where x is float64) but that scale is float32:
+// rms_norm with a quantised result. Bit for bit as below, where y is what rms_norm writes for the
+// same arguments (in x's dtype); the arithmetic is float32 (float64 where x is float64), but scale
+// is float32:
 //
 //   dynamic   scale = min(max(largest |y| of the row or group / limit, 2^-126), scale_upper_bound),
 //             NaN where some y is NaN

@@ -10,41 +10,41 @@
 
 namespace membound {
 
-// What the axes of q and k are: batch, sequence, head, element of a head. kThd has tokens of all
-// sequences behind one another, three axes.
+// The axes of q and k: batch, sequence, head, element of a head. kThd packs the tokens of all
+// sequences one after the other and has three axes.
 enum class RopeLayout { kBshd, kSbhd, kBhsd, kThd };
 
-// At most so many axes of positions (time, height, width and one more).
+// The most axes of positions (time, height, width and one more).
 inline constexpr int kMaxRopeSections = 4;
 
 struct RopeOptions {
   RopeLayout layout = RopeLayout::kBshd;
-  bool interleaved = false;          // pairs are neighbours (GPT-J), else halves apart (GPT-NeoX)
-  bool inverse = false;              // the transpose: the other way round
-  std::int64_t rotary_dim = 0;       // elements of a head that turn; 0: what RopeAngles says
+  bool interleaved = false;     // pairs are adjacent (GPT-J), else rotary_dim / 2 apart (GPT-NeoX)
+  bool inverse = false;         // the transpose, which rotates back
+  std::int64_t rotary_dim = 0;  // rotated elements of a head; 0: as RopeAngles says
   std::int64_t rotary_offset = 0;    // the first of them
   std::int64_t position_offset = 0;  // added to every position
   double attention_scaling = 1.0;    // multiplies cos and sin made from freqs
   // Multimodal: pairs per axis of position_ids, adding up to rotary_dim / 2.
   int section_count = 0;
   std::int64_t sections[kMaxRopeSections] = {};
-  bool interleaved_sections = false;  // pair j takes axis j % section_count while that lasts
-  bool validate = false;              // look at positions on the CPU, and throw where one is wrong
+  bool interleaved_sections = false;  // pair j takes axis j % section_count while its section lasts
+  bool validate = false;  // check positions on the CPU, and throw if one is out of range
 };
 
-// Where the angles come from. What is null is not there; freqs or cos is.
+// The source of the angles. Absent arrays are null; either freqs or cos is given.
 struct RopeAngles {
   // (positions, rotary_dim / 2) each, a column for each pair, or (positions, rotary_dim), a column
   // for each element. Without sin: (positions, rotary_dim), all cos and then all sin. Or for each
   // token its own: (batch or 1, seq, ...), with sections (axes, batch or 1, seq, ...).
   const ConstTensorView* cos = nullptr;
   const ConstTensorView* sin = nullptr;
-  // (rotary_dim / 2,), float32 or float64: the angle is position * freqs, made here. Or the angles
-  // themselves, in any shape that cos has beside sin and any floating dtype: cos and sin are made
-  // here, of the rows that are used.
+  // (rotary_dim / 2,), float32 or float64: frequencies, the angle is position * freqs. Or the
+  // angles themselves, in any shape that cos may have with sin, of any floating dtype. cos and sin
+  // are computed in the kernel, for the rows that are used.
   const ConstTensorView* freqs = nullptr;
   // (batch or 1, seq) or (seq,), int32 or int64; with sections one more axis in front. Otherwise
-  // the position is the token's place in its sequence.
+  // the position is the token's index in its sequence.
   const ConstTensorView* position_ids = nullptr;
   // (sequences,), int32 or int64: where each sequence starts; added to position_ids.
   const ConstTensorView* seqlen_offsets = nullptr;
@@ -54,7 +54,7 @@ struct RopeAngles {
 };
 
 // Rotary position embedding (Su et al. 2021, arXiv:2104.09864): each pair of elements of a head is
-// turned by the angle of its token's position,
+// rotated by the angle of its token's position,
 //
 //   out1 = x1 * cos1 - x2 * sin1,   out2 = x2 * cos2 + x1 * sin2
 //
@@ -70,9 +70,9 @@ struct RopeAngles {
 // that order: for float32 the bits of t * cos + rotate_half(t) * sin. Angles made from freqs are
 // within 2e-7 of the exact ones up to position 2^24, and in float64 better than that.
 //
-// A position that a table does not have gives NaN, and a token outside of all sequences turns by
-// no angle; nothing is read out of bounds, whatever ids and cu_seqlens hold. With validate the call
-// throws instead, before it writes; the arrays are on the CPU then.
+// A position that a table does not have gives NaN, and a token outside of all sequences is not
+// rotated; nothing is read out of bounds, whatever ids and cu_seqlens hold. With validate the call
+// throws instead, before it writes; the arrays must then be on the CPU.
 //
 // Throws InvalidArgument, TypeMismatch, CudaError.
 MEMBOUND_API void rope(const ConstTensorView& q, const ConstTensorView* k, const RopeAngles& angles,

@@ -8,8 +8,8 @@
 
 namespace membound {
 
-// The gradients of rope: that of q is dq turned the other way, rope with inverse (with inverse: as
-// rope without), and so for k. With dfreqs also that of the frequencies,
+// The gradients of rope: that of q is dq rotated back, that is rope with `inverse` (without it if
+// the forward had it), and so for k. With dfreqs also that of the frequencies,
 //
 //   dfreqs[j] = sum over tokens and heads of position * (x1 * dx2 - x2 * dx1)
 //

@@ -13,8 +13,8 @@ namespace membound {
 
 struct SoftmaxOptions {
   double scale = 1.0;  // of x; finite
-  // Row i of the last axis but one keeps columns j <= i + causal_offset. 0: the triangle of queries
-  // and keys that start together; keys - queries: they end together.
+  // Row i of the last axis but one keeps columns j <= i + causal_offset. 0: queries and keys start
+  // together; keys - queries: they end together.
   std::optional<std::int64_t> causal_offset;
 };
 
@@ -33,7 +33,7 @@ struct SoftmaxOptions {
 // stream  where the work is queued; ignored on the CPU
 //
 // Columns that causal_offset drops are not read, and are 0. A row whose l are all -infinity is NaN,
-// as one with NaN or +infinity among them. A row of which causal_offset keeps nothing is 0.
+// as is one with NaN or +infinity among them. A row of which causal_offset keeps nothing is 0.
 //
 // An array that is written must not overlap another in part. Zero rows: nothing happens. Throws
 // InvalidArgument, TypeMismatch, CudaError.
