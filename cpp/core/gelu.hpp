@@ -17,7 +17,7 @@ struct Gelu;
 template <>
 struct Gelu<float> {
   static constexpr float kEdge = 14.75f;
-  static constexpr float kFar = 12.5f;               // gelu(-t) may be subnormal beyond
+  static constexpr float kSubnormalEdge = 12.5f;     // gelu(-t) may be subnormal beyond
   static constexpr float kDensity = 0x1.988454p-2f;  // 1 / sqrt(2 * pi)
   static constexpr float kCentre = 4;
   // Within 2^-26.
@@ -34,7 +34,7 @@ struct Gelu<float> {
 template <>
 struct Gelu<double> {
   static constexpr double kEdge = 39;
-  static constexpr double kFar = 37;
+  static constexpr double kSubnormalEdge = 37;
   static constexpr double kDensity = 0x1.9884533d43651p-2;
   static constexpr double kCentre = 6;
   // Within 2^-55.

@@ -17,12 +17,12 @@ inline std::int64_t head_stride(const ConstTensorView& parameter) {
 
 // The view at one index of an axis, without that axis. axis: negative, counted from the last.
 template <class View>
-View select(const View& view, int axis, std::int64_t place) {
+View select(const View& view, int axis, std::int64_t index) {
   View selected = view;
   axis += view.rank;
   using Bytes = std::conditional_t<std::is_same_v<View, ConstTensorView>, const char, char>;
   selected.data = static_cast<Bytes*>(view.data) +
-                  place * view.strides[axis] * static_cast<std::int64_t>(dtype_size(view.dtype));
+                  index * view.strides[axis] * static_cast<std::int64_t>(dtype_size(view.dtype));
   --selected.rank;
   for (int i = axis; i < selected.rank; ++i) {
     selected.shape[i] = view.shape[i + 1];

@@ -67,7 +67,7 @@ struct Lattice {
 
 // True if the views are disjoint when split, at some pair of axes, into segments that start at
 // multiples of a common period.
-bool are_apart(const Lattice& a, const Lattice& b, int outer) {
+bool are_disjoint(const Lattice& a, const Lattice& b, int outer) {
   for (int i = outer; i <= a.count; ++i) {
     for (int j = outer; j <= b.count; ++j) {
       const std::int64_t period = std::gcd(a.period(outer, i), b.period(outer, j));
@@ -147,7 +147,7 @@ bool may_overlap(const ConstTensorView& a, const ConstTensorView& b) {
   // If both repeat with the same stride and together span no more than it, they overlap within one
   // period or not at all: compare the inner axes.
   for (int outer = 0; outer <= count; ++outer) {
-    if (are_apart(lattice_a, lattice_b, outer)) return false;
+    if (are_disjoint(lattice_a, lattice_b, outer)) return false;
     if (outer == count) break;
     const std::int64_t stride = lattice_a.axes[outer].stride;
     const char* first = std::min(lattice_a.first, lattice_b.first);

@@ -19,15 +19,15 @@ MEMBOUND_API void advise_huge_pages(void* data, std::size_t bytes) noexcept;
 
 // During its lifetime, memory that this thread frees is reused for its next allocations of the same
 // size. A loop whose iterations allocate alike can then run out of memory in the first one only.
-class KeptMemory {
+class AllocationCache {
  public:
-  explicit KeptMemory(bool wanted);
-  ~KeptMemory();
-  KeptMemory(const KeptMemory&) = delete;
-  KeptMemory& operator=(const KeptMemory&) = delete;
+  explicit AllocationCache(bool wanted);
+  ~AllocationCache();
+  AllocationCache(const AllocationCache&) = delete;
+  AllocationCache& operator=(const AllocationCache&) = delete;
 
-  void* take(std::size_t bytes) noexcept;             // null if there is none
-  bool keep(void* data, std::size_t bytes) noexcept;  // false if the cache is full
+  void* take(std::size_t bytes) noexcept;                 // null if there is none
+  bool put_back(void* data, std::size_t bytes) noexcept;  // false if the cache is full
 
  private:
   struct Block {

@@ -51,16 +51,17 @@ void run_pipeline(Stages& stages, ChunkQueue& queue, int depth) {
   };
   try {
     std::int64_t chunk = 0;
-    std::size_t turn = 0;
-    for (; queue.take(chunk); ++turn) {
-      if (turn < flights.capacity()) flights.push_back({stages.acquire()});
-      Flight& flight = flights[turn % flights.size()];
+    std::size_t next_slot = 0;
+    for (; queue.take(chunk); ++next_slot) {
+      if (next_slot < flights.capacity()) flights.push_back({stages.acquire()});
+      Flight& flight = flights[next_slot % flights.size()];
       finish(flight);
       stages.fill(flight.slot, chunk);
       flight.chunk = chunk;
       stages.launch(flight.slot, chunk);
     }
-    for (std::size_t i = 0; i < flights.size(); ++i) finish(flights[(turn + i) % flights.size()]);
+    for (std::size_t i = 0; i < flights.size(); ++i)
+      finish(flights[(next_slot + i) % flights.size()]);
   } catch (...) {
     queue.stop();
     throw;

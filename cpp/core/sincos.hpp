@@ -63,12 +63,12 @@ static inline MEMBOUND_HOST_DEVICE To number_bits(From from) {
 template <class A>
 static inline MEMBOUND_HOST_DEVICE void sincos_of(double angle, A& sine, A& cosine) {
   using Bits = typename NumberBits<A>::type;
-  constexpr double kTwoOverPi = 0x1.45f306dc9c883p-1, kWhole = 0x1.8p52, kFar = 0x1p978;
+  constexpr double kTwoOverPi = 0x1.45f306dc9c883p-1, kWhole = 0x1.8p52, kOverflow = 0x1p978;
   constexpr int kSign = 8 * sizeof(A) - 1;
-  const double known = angle + angle * kFar * 0.0;
-  const double shifted = known * kTwoOverPi + kWhole;
+  const double finite = angle + angle * kOverflow * 0.0;
+  const double shifted = finite * kTwoOverPi + kWhole;
   const double n = shifted - kWhole;
-  const A r = static_cast<A>((known - n * kRightAngleHighPart) - n * kRightAngleLowPart);
+  const A r = static_cast<A>((finite - n * kRightAngleHighPart) - n * kRightAngleLowPart);
   const A z = r * r;
   const Bits s = number_bits<Bits>(r + r * z * sine_rest(z));
   const Bits c = number_bits<Bits>((1 - A(0.5) * z) + z * z * cosine_rest(z));

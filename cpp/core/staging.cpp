@@ -76,7 +76,7 @@ struct Direction {
     return sum;
   }
   // Sets the offsets for chunks of `rows` rows; returns the total bytes.
-  std::size_t place(std::int64_t rows) {
+  std::size_t set_offsets(std::int64_t rows) {
     std::size_t end = 0;
     for (auto& array : arrays) {
       array.offset = end;
@@ -170,7 +170,7 @@ class RowStages {
 };
 
 // A contiguous range of an array on its way to or from device memory.
-struct Piece {
+struct Transfer {
   const StridedLayout* layout;
   void* array;
   char* device;
@@ -180,39 +180,41 @@ struct Piece {
   std::size_t bytes() const { return static_cast<std::size_t>(count) * layout->element_bytes; }
 };
 
-class PieceStages {
+class TransferStages {
  public:
-  PieceStages(const Plan& plan, const std::vector<Piece>& pieces) : plan_(plan), pieces_(pieces) {}
+  TransferStages(const Plan& plan, const std::vector<Transfer>& transfers)
+      : plan_(plan), transfers_(transfers) {}
 
   SlotLease acquire() const { return SlotLease(plan_.op, plan_.device, plan_.options.slot_bytes); }
   void fill(SlotLease& slot, std::int64_t chunk) const {
-    const Piece& piece = pieces_[chunk];
-    if (piece.down) return;
-    gather(*piece.layout, piece.array, piece.first, piece.count, slot->host_in());
+    const Transfer& transfer = transfers_[chunk];
+    if (transfer.down) return;
+    gather(*transfer.layout, transfer.array, transfer.first, transfer.count, slot->host_in());
   }
   void launch(SlotLease& slot, std::int64_t chunk) const {
-    const Piece& piece = pieces_[chunk];
-    if (piece.down) {
-      slot->download(piece.device, piece.bytes());
+    const Transfer& transfer = transfers_[chunk];
+    if (transfer.down) {
+      slot->download(transfer.device, transfer.bytes());
     } else {
-      slot->upload(piece.device, piece.bytes());
+      slot->upload(transfer.device, transfer.bytes());
     }
   }
   void wait(SlotLease& slot) const { slot->wait(); }
   void drain(SlotLease& slot, std::int64_t chunk) const {
-    const Piece& piece = pieces_[chunk];
-    if (!piece.down) return;
-    scatter(*piece.layout, piece.array, piece.first, piece.count, slot->host_out());
+    const Transfer& transfer = transfers_[chunk];
+    if (!transfer.down) return;
+    scatter(*transfer.layout, transfer.array, transfer.first, transfer.count, slot->host_out());
   }
 
  private:
   const Plan& plan_;
-  const std::vector<Piece>& pieces_;
+  const std::vector<Transfer>& transfers_;
 };
 
 template <class View>
-void add_pieces(const Direction<View>& direction, char* device, std::int64_t first_row,
-                std::int64_t rows, std::size_t slot_bytes, bool down, std::vector<Piece>& pieces) {
+void add_transfers(const Direction<View>& direction, char* device, std::int64_t first_row,
+                   std::int64_t rows, std::size_t slot_bytes, bool down,
+                   std::vector<Transfer>& transfers) {
   for (const auto& array : direction.arrays) {
     const std::int64_t end = (first_row + rows) * array.row_elements;
     const auto size = static_cast<std::int64_t>(array.layout.element_bytes);
@@ -220,17 +222,18 @@ void add_pieces(const Direction<View>& direction, char* device, std::int64_t fir
     char* at = device + array.offset;
     for (std::int64_t i = first_row * array.row_elements; i < end; i += step) {
       const std::int64_t count = std::min(step, end - i);
-      pieces.push_back({&array.layout,
-                        const_cast<void*>(static_cast<const void*>(array.array.data)), at, i, count,
-                        down});
+      transfers.push_back({&array.layout,
+                           const_cast<void*>(static_cast<const void*>(array.array.data)), at, i,
+                           count, down});
       at += count * size;
     }
   }
 }
 
 // Alternates both directions, so that the bus is busy both ways.
-std::vector<Piece> interleaved(const std::vector<Piece>& up, const std::vector<Piece>& down) {
-  std::vector<Piece> both;
+std::vector<Transfer> interleaved(const std::vector<Transfer>& up,
+                                  const std::vector<Transfer>& down) {
+  std::vector<Transfer> both;
   for (std::size_t i = 0; i < std::max(up.size(), down.size()); ++i) {
     if (i < up.size()) both.push_back(up[i]);
     if (i < down.size()) both.push_back(down[i]);
@@ -245,8 +248,8 @@ void run_long_rows(Plan& plan) {
       static_cast<std::int64_t>(kSlotsPerGroup * plan.options.slot_bytes / plan.row_bytes());
   const std::int64_t group_rows = std::clamp<std::int64_t>(fitting, 1, plan.rows);
   const std::int64_t groups = (plan.rows + group_rows - 1) / group_rows;
-  const std::size_t in_bytes = plan.inputs.place(group_rows);
-  const std::size_t out_bytes = plan.outputs.place(group_rows);
+  const std::size_t in_bytes = plan.inputs.set_offsets(group_rows);
+  const std::size_t out_bytes = plan.outputs.set_offsets(group_rows);
 
   const SlotLease lease(plan.op, plan.device, plan.options.slot_bytes);  // for its stream
   DeviceBuffer memory[2];
@@ -255,22 +258,22 @@ void run_long_rows(Plan& plan) {
   }
   lease->wait();  // the transfers run on other streams
   for (std::int64_t group = 0; group <= groups; ++group) {
-    std::vector<Piece> up, down;
+    std::vector<Transfer> up, down;
     const std::int64_t first = group * group_rows;
     const std::int64_t rows = std::min(group_rows, plan.rows - first);
     char* in = memory[group % 2].as<char>();
     char* previous_out = memory[(group + 1) % 2].as<char>() + in_bytes;
     if (group < groups) {
-      add_pieces(plan.inputs, in, first, rows, plan.options.slot_bytes, false, up);
+      add_transfers(plan.inputs, in, first, rows, plan.options.slot_bytes, false, up);
     }
     if (group > 0) {
       const std::int64_t previous_rows = std::min(group_rows, plan.rows - (first - group_rows));
-      add_pieces(plan.outputs, previous_out, first - group_rows, previous_rows,
-                 plan.options.slot_bytes, true, down);
+      add_transfers(plan.outputs, previous_out, first - group_rows, previous_rows,
+                    plan.options.slot_bytes, true, down);
     }
-    const std::vector<Piece> pieces = interleaved(up, down);
-    PieceStages stages(plan, pieces);
-    run_pipelines(stages, static_cast<std::int64_t>(pieces.size()), plan.threads,
+    const std::vector<Transfer> transfers = interleaved(up, down);
+    TransferStages stages(plan, transfers);
+    run_pipelines(stages, static_cast<std::int64_t>(transfers.size()), plan.threads,
                   plan.options.slots_per_thread);
     if (group == groups) break;
     plan.queue({plan.inputs.rows_at(in, rows, plan.device),
@@ -285,8 +288,8 @@ void run_rows(Plan& plan, std::int64_t most_rows) {
   const std::int64_t even_rows = (plan.rows + chunks - 1) / chunks;
   const auto fewest_rows = static_cast<std::int64_t>(kSmallestChunkBytes / plan.row_bytes());
   const std::int64_t rows = std::min(most_rows, std::max(even_rows, fewest_rows));
-  plan.inputs.place(rows);
-  plan.outputs.place(rows);
+  plan.inputs.set_offsets(rows);
+  plan.outputs.set_offsets(rows);
   RowStages stages(plan, rows);
   run_pipelines(stages, stages.chunks(), plan.threads, plan.options.slots_per_thread);
 }
@@ -299,7 +302,7 @@ void run_staged(const StagedCall& call, const StagedOp& run) {
 
   // The constants stay in the device half of one slot throughout the call.
   Direction<ConstTensorView> constants(call.constants, call.op);
-  const std::size_t constant_bytes = constants.place(1);
+  const std::size_t constant_bytes = constants.set_offsets(1);
   const SlotLease lease(call.op, call.device, std::max(constant_bytes, plan.options.slot_bytes));
   for (const auto& constant : constants.arrays) {
     gather(constant.layout, constant.array.data, 0, constant.row_elements,

@@ -58,9 +58,9 @@ class SlotCache {
   }
 
   void release() {
-    std::vector<StagingSlot> doomed;  // freed after the lock is released
+    std::vector<StagingSlot> released;  // freed after the lock is released
     const std::lock_guard<std::mutex> lock(mutex_);
-    doomed.swap(idle_);
+    released.swap(idle_);
   }
 
   std::size_t bytes() {

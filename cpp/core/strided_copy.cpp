@@ -77,7 +77,7 @@ void copy_block(const StridedLayout& layout, char* array, char* packed, const Bl
   }
 }
 
-bool is_dense(const StridedLayout& layout) {
+bool is_contiguous(const StridedLayout& layout) {
   const RowLayout& segments = layout.segments;
   return layout.col_stride == 1 &&
          (segments.rank == 0 || (segments.rank == 1 && segments.strides[0] == layout.cols));
@@ -87,7 +87,7 @@ template <bool kGather>
 void copy_range(const StridedLayout& layout, char* array, std::int64_t first, std::int64_t count,
                 char* packed) {
   const auto size = static_cast<std::int64_t>(layout.element_bytes);
-  if (is_dense(layout)) return move<kGather>(array + first * size, packed, count * size);
+  if (is_contiguous(layout)) return move<kGather>(array + first * size, packed, count * size);
   while (count > 0) {  // the rest of a segment, whole segments, the start of one
     const std::int64_t col = first % layout.cols;
     Block block{first / layout.cols, 1, col, std::min(count, layout.cols - col)};

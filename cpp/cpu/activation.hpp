@@ -14,7 +14,7 @@ namespace {
 
 // The rounding error of a product: a * b - p, where p is a * b rounded.
 template <class V>
-MEMBOUND_ALWAYS_INLINE V rest_of_product(V a, V b, V p) {
+MEMBOUND_ALWAYS_INLINE V product_error(V a, V b, V p) {
 #if defined(__AVX2__) || defined(__aarch64__)
   return multiply_add(a, b, -p);
 #else  // Dekker (1971): halves of the digits, whose products are exact
@@ -52,13 +52,13 @@ template <class A, bool kExact, class V>
 struct Scaling {
   V factor, scale;
   template <class Mask>
-  MEMBOUND_ALWAYS_INLINE Scaling(Mask far, Mask gone) {
+  MEMBOUND_ALWAYS_INLINE Scaling(Mask subnormal, Mask zero) {
     using E = Exponential<A>;
     factor = V{} + E::kScale;
     if constexpr (kExact) {
-      factor = far ? V{} + E::kScale / E::kFarScale : factor;
-      factor = gone ? V{} : factor;
-      scale = far ? V{} + E::kFarScale : V{} + 1;
+      factor = subnormal ? V{} + E::kScale / E::kSubnormalScale : factor;
+      factor = zero ? V{} : factor;
+      scale = subnormal ? V{} + E::kSubnormalScale : V{} + 1;
     }
   }
 };
@@ -66,23 +66,23 @@ struct Scaling {
 // exp(-z) and 1 + exp(-z) for z = alpha * gate, with the gate clamped to where it matters.
 template <class V>
 struct GateOdds {
-  V gate, z, against, sum;
+  V gate, z, exp_minus, sum;
 };
 template <class A, bool kExact, bool kPlain, class V>
 MEMBOUND_ALWAYS_INLINE GateOdds<V> odds_of_gate(V gate, const ActivationNumbers& numbers) {
   if constexpr (kPlain) {
     const Odds<V> odds = odds_of<A>(gate);
-    return {odds.z, odds.z, odds.against, odds.sum};
+    return {odds.z, odds.z, odds.exp_minus, odds.sum};
   } else {
     const V lowest = V{} + static_cast<A>(numbers.lowest);
     const V g = at_most(at_least(gate, lowest), V{} + static_cast<A>(numbers.highest));
     const V alpha = V{} + static_cast<A>(numbers.alpha), z = g * alpha;
     const auto with = [g](Odds<V> odds) MEMBOUND_INLINED {
-      return GateOdds<V>{g, odds.z, odds.against, odds.sum};
+      return GateOdds<V>{g, odds.z, odds.exp_minus, odds.sum};
     };
     if constexpr (!kExact) return with(odds_of<A>(z));
     const A alpha_rest = static_cast<A>(numbers.alpha - static_cast<A>(numbers.alpha));
-    return with(odds_of<A>(z, multiply_add(g, V{} + alpha_rest, rest_of_product(g, alpha, z))));
+    return with(odds_of<A>(z, multiply_add(g, V{} + alpha_rest, product_error(g, alpha, z))));
   }
 }
 
@@ -92,13 +92,13 @@ struct ActivationOf<ActivationKind::kSilu, A, kExact, kPlain, V> {
   static MEMBOUND_ALWAYS_INLINE Activated<V> of(V gate, const ActivationNumbers& numbers) {
     using E = Exponential<A>;
     const auto odds = odds_of_gate<A, kExact, kPlain>(gate, numbers);
-    const Scaling<A, kExact, V> scaling(odds.z < E::kFar, odds.z <= E::kLowest);
+    const Scaling<A, kExact, V> scaling(odds.z < E::kSubnormalEdge, odds.z <= E::kLowest);
     const A highest = kPlain ? E::kHighest : static_cast<A>(numbers.highest);
     if constexpr (!kSlope) {
       const V within = odds.gate / odds.sum * scaling.factor;
       return {gate > highest ? gate : within, V{}, scaling.scale};
     } else {
-      const V inverse = 1 / odds.sum, complement = odds.against * inverse;
+      const V inverse = 1 / odds.sum, complement = odds.exp_minus * inverse;
       return {gate > highest ? gate : odds.gate * inverse * scaling.factor,
               inverse * multiply_add(odds.z, complement, V{} + 1) * scaling.factor, scaling.scale};
     }
@@ -114,10 +114,10 @@ struct ActivationOf<ActivationKind::kSigmoid, A, kExact, kPlain, V> {
     V below = gate;
     if constexpr (kSlope) below = gate > 0 ? -gate : gate;
     const auto odds = odds_of_gate<A, kExact, kPlain>(below, numbers);
-    const Scaling<A, kExact, V> scaling(odds.z < E::kFar, odds.z <= E::kLowest);
+    const Scaling<A, kExact, V> scaling(odds.z < E::kSubnormalEdge, odds.z <= E::kLowest);
     const V inverse = 1 / odds.sum, s = inverse * scaling.factor;
     if constexpr (!kSlope) return {s, V{}, scaling.scale};
-    const V complement = odds.against * inverse;
+    const V complement = odds.exp_minus * inverse;
     const V of_open = kExact ? complement / scaling.scale : complement;
     const A alpha = kPlain ? 1 : static_cast<A>(numbers.alpha);
     return {gate > 0 ? of_open : s, s * complement * alpha, scaling.scale};
@@ -134,12 +134,12 @@ struct ActivationOf<ActivationKind::kGeluTanh, A, kExact, kPlain, V> {
     const V x = at_most(at_least(gate, V{} - G::kTanhEdge), V{} + G::kTanhEdge);
     const V square = x * x;
     const Odds<V> odds = odds_of_argument(x, square);
-    const Scaling<A, kExact, V> scaling(odds.z < E::kFar, odds.z <= E::kLowest);
+    const Scaling<A, kExact, V> scaling(odds.z < E::kSubnormalEdge, odds.z <= E::kLowest);
     if constexpr (!kSlope) {
       const V within = x / odds.sum * scaling.factor;
       return {gate > G::kTanhEdge ? gate : within, V{}, scaling.scale};
     } else {
-      const V inverse = 1 / odds.sum, complement = odds.against * inverse;
+      const V inverse = 1 / odds.sum, complement = odds.exp_minus * inverse;
       // x * w'(x)
       const V steep = x * multiply_add(square, V{} + 3 * G::kCubic, V{} + G::kLinear);
       return {gate > G::kTanhEdge ? gate : x * inverse * scaling.factor,
@@ -158,11 +158,11 @@ struct ActivationOf<ActivationKind::kGeluTanh, A, kExact, kPlain, V> {
       const V grown = square * cubic, factor = linear + grown;
       const V added = factor - linear;
       V rest = (linear - (factor - added)) + (grown - added) + (V{} + G::kLinearRest);
-      rest += rest_of_product(square, cubic, grown);
-      rest = multiply_add(rest_of_product(x, x, square), cubic, rest);
+      rest += product_error(square, cubic, grown);
+      rest = multiply_add(product_error(x, x, square), cubic, rest);
       rest = multiply_add(square, V{} + G::kCubicRest, rest);
       const V w = x * factor;
-      return odds_of<A>(w, multiply_add(x, rest, rest_of_product(x, factor, w)));
+      return odds_of<A>(w, multiply_add(x, rest, product_error(x, factor, w)));
     }
   }
 };
@@ -199,7 +199,7 @@ struct ActivationOf<ActivationKind::kGelu, A, kExact, kPlain, V> {
     const V power = exp_of_minus(half, t, h);  // times 1 / kScale
     const V d = 1 / (t + G::kCentre);
     const V tail = d * tail_from<G, 0>(multiply_add(d, V{} - 2 * G::kCentre, V{} + 1));
-    const Scaling<A, kExact, V> scaling(gate < -G::kFar, gate < -G::kEdge);
+    const Scaling<A, kExact, V> scaling(gate < -G::kSubnormalEdge, gate < -G::kEdge);
     const V below = power * tail, above = 1 - below * E::kScale;
     const V value = gate > 0 ? gate * above : x * below * scaling.factor;
     if constexpr (!kSlope) return {value, V{}, scaling.scale};
@@ -211,7 +211,7 @@ struct ActivationOf<ActivationKind::kGelu, A, kExact, kPlain, V> {
   static MEMBOUND_ALWAYS_INLINE V exp_of_minus(V half, V t, V h) {
     constexpr int kShift = -Exponential<A>::kShift;
     if constexpr (kExact) {
-      const auto [growth, power] = power_of_minus<A, kShift>(h, rest_of_product(half, t, h));
+      const auto [growth, power] = power_of_minus<A, kShift>(h, product_error(half, t, h));
       return multiply_add(growth, power, power);
     } else {
       const auto [growth, power] = power_of_minus<A, kShift>(h, NoRest{});
@@ -247,12 +247,12 @@ struct ActivationOf<ActivationKind::kSitu, A, kExact, kPlain, V> {
     const Tanh<V> tanh = tanh_of<A>(gate / cap);
     const V capped = tanh.value * cap;
     const auto odds = odds_of<A>(gate);
-    const Scaling<A, kExact, V> scaling(odds.z < E::kFar, odds.z <= E::kLowest);
+    const Scaling<A, kExact, V> scaling(odds.z < E::kSubnormalEdge, odds.z <= E::kLowest);
     const V inverse = 1 / odds.sum, s = inverse * scaling.factor;
     if constexpr (!kSlope) return {capped * s, V{}, scaling.scale};
     // s * (1 - s). The clamped z would hold it constant above kHighest: tanh gives it there.
     const V steep =
-        gate > E::kHighest ? tanh_of<A>(gate / 2).slope / 4 : s * (odds.against * inverse);
+        gate > E::kHighest ? tanh_of<A>(gate / 2).slope / 4 : s * (odds.exp_minus * inverse);
     return {capped * s, multiply_add(capped, steep, tanh.slope * s), scaling.scale};
   }
 };

@@ -11,7 +11,7 @@ namespace {
 // Up to this size a call of memcpy costs more than the copy itself.
 constexpr std::int64_t kInlineBytes = 512;
 // Narrower rows use cached stores.
-constexpr std::int64_t kBytesAroundCache = 1024;
+constexpr std::int64_t kMinNonTemporalBytes = 1024;
 
 // Rows of up to kInlineBytes.
 MEMBOUND_ALWAYS_INLINE void copy_narrow(const char* from, char* to, std::int64_t bytes) {
@@ -24,21 +24,21 @@ MEMBOUND_ALWAYS_INLINE void copy_narrow(const char* from, char* to, std::int64_t
 // Copies a row. Non-temporal stores need an aligned vector, so the unaligned head goes through
 // memcpy.
 [[gnu::noinline]] void copy_bytes(const char* from, char* to, std::int64_t bytes,
-                                  bool around_cache) {
+                                  bool non_temporal) {
   if (bytes <= kInlineBytes) return copy_narrow(from, to, bytes);
-  if (!around_cache || bytes < kBytesAroundCache) {
+  if (!non_temporal || bytes < kMinNonTemporalBytes) {
     __builtin_memcpy(to, from, bytes);
     return;
   }
   constexpr std::int64_t kVector = kVectorBytes;
-  const std::int64_t behind = reinterpret_cast<std::uintptr_t>(to) % kVector;
-  std::int64_t at = behind ? kVector - behind : 0;
+  const std::int64_t misalignment = reinterpret_cast<std::uintptr_t>(to) % kVector;
+  std::int64_t at = misalignment ? kVector - misalignment : 0;
   at = at < bytes ? at : bytes;
   __builtin_memcpy(to, from, at);
   for (; at + 4 * kVector <= bytes; at += 4 * kVector) {
-    F32 held[4];
-    for (int i = 0; i < 4; ++i) held[i] = load<F32>(from + at + i * kVector);
-    for (int i = 0; i < 4; ++i) stream(to + at + i * kVector, held[i]);
+    F32 vectors[4];
+    for (int i = 0; i < 4; ++i) vectors[i] = load<F32>(from + at + i * kVector);
+    for (int i = 0; i < 4; ++i) stream(to + at + i * kVector, vectors[i]);
   }
   for (; at + kVector <= bytes; at += kVector) stream(to + at, load<F32>(from + at));
   __builtin_memcpy(to + at, from + at, bytes - at);

@@ -14,7 +14,7 @@ namespace {
 
 // Rows whose addresses are computed before the first is read: kernels prefetch rows ahead, and
 // fence their non-temporal stores once per pass.
-constexpr std::int64_t kRowsAtOnce = 512;
+constexpr std::int64_t kRowsPerPass = 512;
 
 std::int64_t size_of(DType dtype) { return static_cast<std::int64_t>(dtype_size(dtype)); }
 
@@ -54,15 +54,15 @@ class Lookup {
 
   // Looks up tokens [first, last).
   void look_up(std::int64_t first, std::int64_t last) const {
-    const void *weight[kRowsAtOnce], *position[kRowsAtOnce];
-    void* out[kRowsAtOnce];
+    const void *weight[kRowsPerPass], *position[kRowsPerPass];
+    void* out[kRowsPerPass];
     const bool adds = p_.position_weight.data != nullptr;
     EmbeddingRows rows = shared_;
     rows.weight = weight;
     rows.position = adds ? position : nullptr;
     rows.out = out;
     for (std::int64_t token = first; token < last; token += rows.rows) {
-      rows.rows = std::min(kRowsAtOnce, last - token);
+      rows.rows = std::min(kRowsPerPass, last - token);
       find(p_.ids.tokens, token, rows.rows, [&](std::int64_t i, std::int64_t at) {
         weight[i] = weight_.at(p_.row_of(p_.ids.at(at)));
       });

@@ -77,18 +77,18 @@ class Gradient {
                     p_.dy_rows.offset(tokens[i].token) * size_of(p_.dtype));
       if (i == 0 || tokens[i].row != tokens[i - 1].row) groups_.push_back({tokens[i].row, i});
     }
-    found_ = static_cast<std::int64_t>(groups_.size());
+    row_count_ = static_cast<std::int64_t>(groups_.size());
     groups_.push_back({static_cast<std::int64_t>(p_.vocab), count});
   }
 
   void write() const {
-    if (p_.sparse()) *p_.rows_count = found_;
-    for (std::int64_t group = 0; group < found_; ++group) {
+    if (p_.sparse()) *p_.rows_count = row_count_;
+    for (std::int64_t group = 0; group < row_count_; ++group) {
       if (is_long(group)) write_long(group);
     }
     // Threads get ranges of equal cost: bytes of rows written plus bytes of tokens read.
-    parallel_for(cost(places()), kBytesPerThread, [&](std::int64_t first, std::int64_t last) {
-      write_places(place_at(first), place_at(last));
+    parallel_for(cost(output_rows()), kBytesPerThread, [&](std::int64_t first, std::int64_t last) {
+      write_output_rows(output_row_at(first), output_row_at(last));
     });
   }
 
@@ -100,13 +100,13 @@ class Gradient {
 
   bool dense() const { return !p_.sparse() && !p_.accumulate; }
   // Rows that are written; in the sparse form, rows that may be.
-  std::int64_t places() const {
-    return p_.sparse() ? p_.tokens : (p_.accumulate ? found_ : p_.vocab);
+  std::int64_t output_rows() const {
+    return p_.sparse() ? p_.tokens : (p_.accumulate ? row_count_ : p_.vocab);
   }
   // The group of the first row at or after an output row.
-  std::int64_t group_at(std::int64_t place) const {
-    if (!dense()) return std::min(place, found_);
-    return std::lower_bound(groups_.begin(), groups_.end(), place,
+  std::int64_t group_at(std::int64_t output_row) const {
+    if (!dense()) return std::min(output_row, row_count_);
+    return std::lower_bound(groups_.begin(), groups_.end(), output_row,
                             [](const Group& group, std::int64_t row) { return group.row < row; }) -
            groups_.begin();
   }
@@ -117,12 +117,12 @@ class Gradient {
   bool is_long(std::int64_t group) const { return tokens_of(group) * token_bytes() >= kLongBytes; }
 
   // The cost of all output rows before this one.
-  std::int64_t cost(std::int64_t place) const {
-    return place * row_bytes_ + groups_[group_at(place)].first * token_bytes();
+  std::int64_t cost(std::int64_t output_row) const {
+    return output_row * row_bytes_ + groups_[group_at(output_row)].first * token_bytes();
   }
   // The first output row with at least that cost before it.
-  std::int64_t place_at(std::int64_t wanted) const {
-    std::int64_t low = 0, high = places();
+  std::int64_t output_row_at(std::int64_t wanted) const {
+    std::int64_t low = 0, high = output_rows();
     while (low < high) {
       const std::int64_t middle = low + (high - low) / 2;
       cost(middle) < wanted ? low = middle + 1 : high = middle;
@@ -158,19 +158,19 @@ class Gradient {
     if (first == last && !is_last) return;
     table_.embedding_backward_zeros({row_at(first), p_.out_dtype, last - first, p_.dim,
                                      p_.row_stride, p_.col_stride,
-                                     pays_to_bypass_cache(places() * row_bytes_), is_last});
+                                     pays_to_bypass_cache(output_rows() * row_bytes_), is_last});
   }
 
   // Output rows [first, last), without those that were split by columns.
-  void write_places(std::int64_t first, std::int64_t last) const {
+  void write_output_rows(std::int64_t first, std::int64_t last) const {
     std::int64_t group = group_at(first);
     std::int64_t clean = first;  // zeros are still to be written from here on
-    for (; group < found_; ++group) {
-      const std::int64_t place = dense() ? groups_[group].row : group;
-      if (place >= last) break;
-      if (dense()) write_zeros(clean, place, false);
-      clean = place + 1;
-      if (p_.sparse()) p_.write_id(place, groups_[group].row);
+    for (; group < row_count_; ++group) {
+      const std::int64_t output_row = dense() ? groups_[group].row : group;
+      if (output_row >= last) break;
+      if (dense()) write_zeros(clean, output_row, false);
+      clean = output_row + 1;
+      if (p_.sparse()) p_.write_id(output_row, groups_[group].row);
       if (!is_long(group)) table_.embedding_backward(row_of(group));
     }
     if (p_.accumulate) return;
@@ -184,7 +184,7 @@ class Gradient {
   EmbeddingGradientRow shared_{};
   std::vector<const void*> dy_;  // of the sorted tokens
   std::vector<Group> groups_;    // by row; a sentinel ends them
-  std::int64_t found_;
+  std::int64_t row_count_;
 };
 
 }  // namespace

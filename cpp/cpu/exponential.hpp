@@ -19,8 +19,9 @@ struct Exponential<float> {
   static constexpr float kLn2High = 0x1.62e4p-1f, kLn2Low = 0x1.7f7d1cp-20f;
   // silu(kLowest) is less than half the smallest subnormal, and silu(kHighest) rounds to kHighest.
   static constexpr float kLowest = -110, kHighest = 40;
-  static constexpr float kFar = -80;  // below, silu may be subnormal: it stays 2^96 times too large
-  static constexpr float kFarScale = 0x1p-96f;
+  static constexpr float kSubnormalEdge =
+      -80;  // below, silu may be subnormal: it stays 2^96 times too large
+  static constexpr float kSubnormalScale = 0x1p-96f;
   // 2^kShift * exp(-z) is normal between those limits; so is 2^-kShift * exp(-z) up to -kLowest.
   static constexpr int kShift = -32;
   static constexpr float kScale = 0x1p-32f;
@@ -36,8 +37,8 @@ struct Exponential<double> {
   static constexpr double kLog2E = 0x1.71547652b82fep0;
   static constexpr double kLn2High = 0x1.62e42fefap-1, kLn2Low = 0x1.cf79abc9e3b3ap-40;
   static constexpr double kLowest = -760, kHighest = 80;
-  static constexpr double kFar = -700;
-  static constexpr double kFarScale = 0x1p-600;
+  static constexpr double kSubnormalEdge = -700;
+  static constexpr double kSubnormalScale = 0x1p-600;
   static constexpr int kShift = -128;
   static constexpr double kScale = 0x1p-128;
   static constexpr int kFraction = 52, kBias = 1023;
@@ -91,7 +92,7 @@ MEMBOUND_ALWAYS_INLINE Power<V> power_of_minus(V z, Rest rest) {
 // z clamped to [kLowest, kHighest], kScale * exp(-z), and kScale * (1 + exp(-z)).
 template <class V>
 struct Odds {
-  V z, against, sum;
+  V z, exp_minus, sum;
 };
 template <class A, class V, class Rest = NoRest>
 MEMBOUND_ALWAYS_INLINE Odds<V> odds_of(V unlimited, Rest rest = {}) {

@@ -65,10 +65,10 @@ struct Strided {
   MEMBOUND_ALWAYS_INLINE T* row(std::int64_t at) const {
     return data == nullptr ? nullptr : data + at * row_stride;
   }
-  MEMBOUND_ALWAYS_INLINE bool is_apart() const { return data != nullptr && col_stride != 1; }
+  MEMBOUND_ALWAYS_INLINE bool is_strided() const { return data != nullptr && col_stride != 1; }
   // Elements of a column are closer in memory than those of a row.
-  MEMBOUND_ALWAYS_INLINE bool is_upright() const {
-    return is_apart() && __builtin_llabs(row_stride) < __builtin_llabs(col_stride);
+  MEMBOUND_ALWAYS_INLINE bool is_transposed() const {
+    return is_strided() && __builtin_llabs(row_stride) < __builtin_llabs(col_stride);
   }
 };
 
@@ -78,9 +78,9 @@ struct TileSize {
 // A tile of a transposed matrix is at most 64 columns wide, so that it uses more than one element
 // of each cache line in both directions.
 template <class T>
-MEMBOUND_ALWAYS_INLINE TileSize tile_size(std::int64_t cols, bool upright) {
-  constexpr std::int64_t kUpright = 64;
-  const std::int64_t widest = upright ? kUpright : kBlock<T>;
+MEMBOUND_ALWAYS_INLINE TileSize tile_size(std::int64_t cols, bool transposed) {
+  constexpr std::int64_t kTransposedCols = 64;
+  const std::int64_t widest = transposed ? kTransposedCols : kBlock<T>;
   const std::int64_t width = cols < widest ? cols : widest;
   return {kBlock<T> / width, width};
 }
@@ -105,10 +105,10 @@ MEMBOUND_ALWAYS_INLINE void each_tile(std::int64_t rows, std::int64_t cols, Tile
 
 // Visits a tile in memory order: one(r, c) per element, or whole_row(r) where rows are contiguous.
 template <class T, class Rows, class One>
-MEMBOUND_ALWAYS_INLINE void walk(const Strided<T>& matrix, std::int64_t rows, std::int64_t cols,
-                                 Rows whole_row, One one) {
+MEMBOUND_ALWAYS_INLINE void visit_elements(const Strided<T>& matrix, std::int64_t rows,
+                                           std::int64_t cols, Rows whole_row, One one) {
   constexpr std::int64_t kCalled = 8;  // narrower rows are not worth a call
-  if (matrix.is_upright()) {
+  if (matrix.is_transposed()) {
     for (std::int64_t c = 0; c < cols; ++c) {
       for (std::int64_t r = 0; r < rows; ++r) one(r, c);
     }
@@ -127,7 +127,7 @@ template <class T>
                                        T* copy) {
   if (from.data == nullptr) return nullptr;
   const T* first = from.row(row) + col * from.col_stride;
-  walk(
+  visit_elements(
       from, rows, cols,
       [=](std::int64_t r) {
         __builtin_memcpy(copy + r * cols, first + r * from.row_stride, cols * sizeof(T));
@@ -143,7 +143,7 @@ template <class T>
                                     std::int64_t col, std::int64_t cols, const T* copy) {
   if (to.data == nullptr) return;
   T* first = to.row(row) + col * to.col_stride;
-  walk(
+  visit_elements(
       to, rows, cols,
       [=](std::int64_t r) {
         __builtin_memcpy(first + r * to.row_stride, copy + r * cols, cols * sizeof(T));

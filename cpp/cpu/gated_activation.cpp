@@ -4,7 +4,7 @@
 
 #include "cpu/float_mode.hpp"
 #include "cpu/isa.hpp"
-#include "cpu/upright.hpp"
+#include "cpu/tiled_transpose.hpp"
 
 namespace membound::cpu {
 
@@ -30,11 +30,11 @@ GatedActivationRows shared_part(const GatedActivationProblem& problem) {
   rows.bypass_cache = problem.out != problem.gate && problem.out != problem.up &&
                       pays_to_bypass_cache(problem.rows * problem.cols * size *
                                            (problem.up != nullptr ? 3 : 2) / 2);
-  rows.ask_distance = ask_distance(problem.rows * problem.cols * size);
+  rows.prefetch_distance = prefetch_distance(problem.rows * problem.cols * size);
   return rows;
 }
 
-std::array<MatrixField, 3> fields_of(GatedActivationRows& rows) {
+std::array<MatrixArgument, 3> fields_of(GatedActivationRows& rows) {
   return {matrix_field(rows.gate, rows.gate_row_stride, rows.gate_col_stride),
           matrix_field(rows.up, rows.up_row_stride, rows.up_col_stride),
           matrix_field(rows.out, rows.out_row_stride, rows.out_col_stride)};
@@ -49,24 +49,24 @@ void gated_activation(const GatedActivationProblem& problem) {
   const DType dtype = problem.dtype;
   const std::int64_t row_bytes =
       (problem.up ? 3 : 2) * problem.cols * static_cast<std::int64_t>(dtype_size(dtype));
-  each_piece(problem.rows, problem.cols, row_bytes,
-             [&](std::int64_t row, std::int64_t count, std::int64_t col, std::int64_t cols) {
-               GatedActivationRows rows = shared;
-               rows.cols = cols;
-               const void *gate = problem.gate, *up = problem.up, *scale = problem.row_scale;
-               enter_row(rows.gate, gate, problem.gate_rows, dtype, row, count);
-               enter_row(rows.up, up, problem.up_rows, dtype, row, count);
-               enter_row(rows.out, problem.out, problem.out_rows, dtype, row, count);
-               enter_row(rows.row_scale, scale, problem.row_scale_rows, accumulate_dtype(dtype),
-                         row, count);
-               enter_column(rows.gate, rows.gate_col_stride, dtype, col);
-               enter_column(rows.up, rows.up_col_stride, dtype, col);
-               enter_column(rows.out, rows.out_col_stride, dtype, col);
-               rows.rows = count;
-               run_by_memory(rows, fields_of, enter_row_scale<GatedActivationRows>,
-                             table.gated_activation);
-               return count;
-             });
+  each_segment(problem.rows, problem.cols, row_bytes,
+               [&](std::int64_t row, std::int64_t count, std::int64_t col, std::int64_t cols) {
+                 GatedActivationRows rows = shared;
+                 rows.cols = cols;
+                 const void *gate = problem.gate, *up = problem.up, *scale = problem.row_scale;
+                 seek_row(rows.gate, gate, problem.gate_rows, dtype, row, count);
+                 seek_row(rows.up, up, problem.up_rows, dtype, row, count);
+                 seek_row(rows.out, problem.out, problem.out_rows, dtype, row, count);
+                 seek_row(rows.row_scale, scale, problem.row_scale_rows, accumulate_dtype(dtype),
+                          row, count);
+                 seek_column(rows.gate, rows.gate_col_stride, dtype, col);
+                 seek_column(rows.up, rows.up_col_stride, dtype, col);
+                 seek_column(rows.out, rows.out_col_stride, dtype, col);
+                 rows.rows = count;
+                 run_tiled_transpose(rows, fields_of, seek_row_scale<GatedActivationRows>,
+                                     table.gated_activation);
+                 return count;
+               });
 }
 
 }  // namespace membound::cpu

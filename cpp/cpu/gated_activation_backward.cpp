@@ -5,7 +5,7 @@
 #include "cpu/float_mode.hpp"
 #include "cpu/gated_activation.hpp"
 #include "cpu/isa.hpp"
-#include "cpu/upright.hpp"
+#include "cpu/tiled_transpose.hpp"
 
 namespace membound::cpu {
 
@@ -44,12 +44,12 @@ GatedActivationBackwardRows shared_part(const GatedActivationBackwardProblem& pr
   };
   rows.bypass_cache = !was_read(problem.dgate) && !was_read(problem.dup) &&
                       pays_to_bypass_cache(problem.rows * bytes_of_row(problem) / 2);
-  rows.ask_distance =
-      ask_distance(problem.rows * problem.cols * static_cast<std::int64_t>(dtype_size(rows.dtype)));
+  rows.prefetch_distance = prefetch_distance(problem.rows * problem.cols *
+                                             static_cast<std::int64_t>(dtype_size(rows.dtype)));
   return rows;
 }
 
-std::array<MatrixField, 5> fields_of(GatedActivationBackwardRows& rows) {
+std::array<MatrixArgument, 5> fields_of(GatedActivationBackwardRows& rows) {
   return {matrix_field(rows.dy, rows.dy_row_stride, rows.dy_col_stride),
           matrix_field(rows.gate, rows.gate_row_stride, rows.gate_col_stride),
           matrix_field(rows.up, rows.up_row_stride, rows.up_col_stride),
@@ -64,27 +64,27 @@ void gated_activation_backward(const GatedActivationBackwardProblem& problem) {
   const FloatMode ieee;
   const GatedActivationBackwardRows shared = shared_part(problem);
   const DType dtype = problem.dtype;
-  each_piece(problem.rows, problem.cols, bytes_of_row(problem),
-             [&](std::int64_t row, std::int64_t count, std::int64_t col, std::int64_t cols) {
-               GatedActivationBackwardRows rows = shared;
-               rows.cols = cols;
-               const auto enter = [&](auto& to, auto base, const RowLayout& layout,
-                                      std::int64_t col_stride) {
-                 enter_row(to, base, layout, dtype, row, count);
-                 enter_column(to, col_stride, dtype, col);
-               };
-               enter(rows.dy, problem.dy, problem.dy_rows, rows.dy_col_stride);
-               enter(rows.gate, problem.gate, problem.gate_rows, rows.gate_col_stride);
-               enter(rows.up, problem.up, problem.up_rows, rows.up_col_stride);
-               enter(rows.dgate, problem.dgate, problem.dgate_rows, rows.dgate_col_stride);
-               enter(rows.dup, problem.dup, problem.dup_rows, rows.dup_col_stride);
-               enter_row(rows.row_scale, problem.row_scale, problem.row_scale_rows,
-                         accumulate_dtype(dtype), row, count);
-               rows.rows = count;
-               run_by_memory(rows, fields_of, enter_row_scale<GatedActivationBackwardRows>,
-                             table.gated_activation_backward);
-               return count;
-             });
+  each_segment(problem.rows, problem.cols, bytes_of_row(problem),
+               [&](std::int64_t row, std::int64_t count, std::int64_t col, std::int64_t cols) {
+                 GatedActivationBackwardRows rows = shared;
+                 rows.cols = cols;
+                 const auto seek = [&](auto& to, auto base, const RowLayout& layout,
+                                       std::int64_t col_stride) {
+                   seek_row(to, base, layout, dtype, row, count);
+                   seek_column(to, col_stride, dtype, col);
+                 };
+                 seek(rows.dy, problem.dy, problem.dy_rows, rows.dy_col_stride);
+                 seek(rows.gate, problem.gate, problem.gate_rows, rows.gate_col_stride);
+                 seek(rows.up, problem.up, problem.up_rows, rows.up_col_stride);
+                 seek(rows.dgate, problem.dgate, problem.dgate_rows, rows.dgate_col_stride);
+                 seek(rows.dup, problem.dup, problem.dup_rows, rows.dup_col_stride);
+                 seek_row(rows.row_scale, problem.row_scale, problem.row_scale_rows,
+                          accumulate_dtype(dtype), row, count);
+                 rows.rows = count;
+                 run_tiled_transpose(rows, fields_of, seek_row_scale<GatedActivationBackwardRows>,
+                                     table.gated_activation_backward);
+                 return count;
+               });
 }
 
 }  // namespace membound::cpu

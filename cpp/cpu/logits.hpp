@@ -32,7 +32,7 @@ struct PlainLogits {
 
 // Logits in a buffer of whole steps, padded with -infinity.
 template <class T>
-struct HeldLogits {
+struct BufferedLogits {
   using V = typename Lanes<T>::V;
   const typename Lanes<T>::A* logits;
 
@@ -86,19 +86,19 @@ struct Powers {
   using V = typename Lanes<T>::V;
   Logits logits;
   A top;
-  A* kept;
+  A* stored;
 
   MEMBOUND_ALWAYS_INLINE Pair<V> of(Pair<V> l) const {
     return {power_of_logit<A>(l.first, top), power_of_logit<A>(l.second, top)};
   }
   MEMBOUND_ALWAYS_INLINE void whole(std::int64_t col, Factors<V>* term) const {
     term->left = of(logits.whole(col));
-    if (kept != nullptr) store_pair(kept + col, term->left);
+    if (stored != nullptr) store_pair(stored + col, term->left);
   }
   MEMBOUND_ALWAYS_INLINE void partial(std::int64_t col, std::int64_t count,
                                       Factors<V>* term) const {
     term->left = of(logits.partial(col, count));
-    if (kept != nullptr) store_pair(kept + col, term->left);
+    if (stored != nullptr) store_pair(stored + col, term->left);
   }
 };
 // The sum over at most one block. later: elements read next, prefetched meanwhile; or null.
@@ -106,10 +106,10 @@ template <class T, class Logits>
 [[gnu::noinline]] typename Lanes<T>::A sum_of_powers(const Powers<T, Logits>& powers,
                                                      std::int64_t count, const T* later = nullptr) {
   typename Lanes<T>::A sum;
-  std::int64_t asked = 0;
+  std::int64_t prefetched = 0;
   sums_of_block<T>(powers, 0, count, &sum, [&](std::int64_t col) MEMBOUND_INLINED {
-    if (later != nullptr) ask_for<2>(later, asked, col * sizeof(T));
-    asked = col * sizeof(T);
+    if (later != nullptr) prefetch_bytes<2>(later, prefetched, col * sizeof(T));
+    prefetched = col * sizeof(T);
   });
   return sum;
 }

@@ -23,27 +23,27 @@ constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-thread_local KeptMemory* kept = nullptr;
+thread_local AllocationCache* thread_cache = nullptr;
 
 }  // namespace
 
-KeptMemory::KeptMemory(bool wanted) {
-  if (wanted) kept = this;
+AllocationCache::AllocationCache(bool wanted) {
+  if (wanted) thread_cache = this;
 }
-KeptMemory::~KeptMemory() {
-  if (kept != this) return;
-  kept = nullptr;
+AllocationCache::~AllocationCache() {
+  if (thread_cache != this) return;
+  thread_cache = nullptr;
   for (const Block& block : blocks_) std::free(block.data);
 }
 
-void* KeptMemory::take(std::size_t bytes) noexcept {
+void* AllocationCache::take(std::size_t bytes) noexcept {
   for (Block& block : blocks_) {
     if (block.data != nullptr && block.bytes == bytes) return std::exchange(block.data, nullptr);
   }
   return nullptr;
 }
 
-bool KeptMemory::keep(void* data, std::size_t bytes) noexcept {
+bool AllocationCache::put_back(void* data, std::size_t bytes) noexcept {
   for (Block& block : blocks_) {
     if (block.data != nullptr) continue;
     block = {data, bytes};
@@ -53,7 +53,8 @@ bool KeptMemory::keep(void* data, std::size_t bytes) noexcept {
 }
 
 void* allocate(std::size_t bytes) {
-  if (void* const held = kept != nullptr ? kept->take(bytes) : nullptr) return held;
+  if (void* const cached = thread_cache != nullptr ? thread_cache->take(bytes) : nullptr)
+    return cached;
   const std::size_t alignment = bytes >= kHugeBlock ? kHugePage : kLine;
   void* data = nullptr;
   // The second condition catches sizes whose rounding wraps around.
@@ -68,7 +69,7 @@ void* allocate(std::size_t bytes) {
 }
 
 void deallocate(void* data, std::size_t bytes) noexcept {
-  if (kept == nullptr || !kept->keep(data, bytes)) std::free(data);
+  if (thread_cache == nullptr || !thread_cache->put_back(data, bytes)) std::free(data);
 }
 
 void advise_huge_pages(void* data, std::size_t bytes) noexcept {

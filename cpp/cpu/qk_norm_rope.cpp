@@ -31,15 +31,16 @@ QkNormHeads qk_norm_heads(const RopeProblem& rope, std::int64_t heads, const Rop
   made.head_dim = rope.head_dim;
   made.rotary_dim = rope.rotary_dim;
   made.rotary_offset = rope.rotary_offset;
-  made.ask_distance = ask_distance(rope.tokens() * heads * rope.head_dim * size_of(rope.dtype));
+  made.prefetch_distance =
+      prefetch_distance(rope.tokens() * heads * rope.head_dim * size_of(rope.dtype));
   made.weight_offset = weight_offset;
   made.eps = eps;
   set_safe_range(made, rope.dtype, eps);
   return made;
 }
 
-void enter_token(QkNormHeads& heads, const void* x, const RopeStrides& x_strides,
-                 const HeadStatistic& rstd, std::int64_t b, std::int64_t s) {
+void seek_token(QkNormHeads& heads, const void* x, const RopeStrides& x_strides,
+                const HeadStatistic& rstd, std::int64_t b, std::int64_t s) {
   heads.x = bytes_of(x) + x_strides.at(b, s) * size_of(heads.dtype);
   if (rstd.data == nullptr) return;
   heads.rstd = static_cast<char*>(rstd.data) +
@@ -55,10 +56,10 @@ std::int64_t qk_norm_token_bytes(const RopeProblem& rope) {
 namespace {
 
 // The offset of a token's heads in a cache; kNoOffset if it has no slot.
-std::int64_t place_of(const CacheSlots& cache, const RopeStrides& strides, std::int64_t b,
-                      std::int64_t s) {
+std::int64_t cache_offset_of(const CacheSlots& cache, const RopeStrides& strides, std::int64_t b,
+                             std::int64_t s) {
   const std::int64_t slot = cache.of_token(b, s);
-  if (!cache.holds(slot)) return kNoPlace;
+  if (!cache.holds(slot)) return kNoOffset;
   return strides.at(slot / cache.block_size, slot % cache.block_size);
 }
 
@@ -84,10 +85,10 @@ void copy_values(const QkNormRopeProblem& problem, std::int64_t b, std::int64_t 
                     : size == 4 ? copy_words<std::uint32_t>
                                 : copy_words<std::uint64_t>;
   for (std::int64_t t = 0; t < tokens; ++t) {
-    const std::int64_t place = place_of(problem.cache, v.out_strides, b, s + t);
-    if (place == kNoPlace) continue;
+    const std::int64_t offset = cache_offset_of(problem.cache, v.out_strides, b, s + t);
+    if (offset == kNoOffset) continue;
     const char* from = bytes_of(v.x) + v.x_strides.at(b, s + t) * size;
-    char* to = static_cast<char*>(v.out) + place * size;
+    char* to = static_cast<char*>(v.out) + offset * size;
     for (std::int64_t head = 0; head < v.heads; ++head) {
       copy(from + head * v.x_strides.head * size, v.x_strides.dim,
            to + head * v.out_strides.head * size, v.out_strides.dim, head_dim);
@@ -99,9 +100,9 @@ void copy_values(const QkNormRopeProblem& problem, std::int64_t b, std::int64_t 
 void run_tokens(const QkNormRopeProblem& problem, const KernelTable& table, std::int64_t first,
                 std::int64_t last) {
   const RopeProblem& p = problem.rope;
-  HeldAngles angles(p, table);
+  AngleTable angles(p, table);
   QkNormRopeRows rows[2] = {};
-  std::int64_t places[HeldAngles::kTokens];
+  std::int64_t offsets[AngleTable::kTokens];
   for (int i = 0; i < p.count; ++i) {
     const RopeHeads& array = p.arrays[i];
     rows[i].heads = qk_norm_heads(p, array.heads, array.x_strides, problem.weights[i],
@@ -119,17 +120,17 @@ void run_tokens(const QkNormRopeProblem& problem, const KernelTable& table, std:
   for (std::int64_t token = first, tokens = 0; token < last; token += tokens) {
     const std::int64_t b = token / p.seq, s = token % p.seq;
     tokens = angles.tokens(s, last - token);
-    angles.hold(b, s, tokens);
+    angles.load_tokens(b, s, tokens);
     for (int i = 0; i < p.count; ++i) {
       const RopeHeads& array = p.arrays[i];
-      enter_token(rows[i].heads, array.x, array.x_strides, problem.rstds[i], b, s);
+      seek_token(rows[i].heads, array.x, array.x_strides, problem.rstds[i], b, s);
       rows[i].heads.tokens = tokens;
       if (problem.is_cached(i)) {
         for (std::int64_t t = 0; t < tokens; ++t) {
-          places[t] = place_of(problem.cache, array.out_strides, b, s + t);
+          offsets[t] = cache_offset_of(problem.cache, array.out_strides, b, s + t);
         }
         rows[i].out = array.out;
-        rows[i].places = places;
+        rows[i].offsets = offsets;
       } else {
         rows[i].out = static_cast<char*>(array.out) + array.out_strides.at(b, s) * size_of(p.dtype);
       }

@@ -13,7 +13,7 @@
 namespace membound::cpu {
 
 // The cos and sin of some tokens, arranged for the kernels, all pairs of each token.
-class HeldAngles {
+class AngleTable {
   static constexpr std::int64_t kPairs = kQkNormColumns / 2, kNumbers = 2048;
   static_assert(2 * rope_width(kPairs, true) <= kNumbers);
 
@@ -21,7 +21,7 @@ class HeldAngles {
   // The most tokens per fill.
   static constexpr std::int64_t kTokens = kNumbers / rope_width(1, false);
 
-  HeldAngles(const RopeProblem& problem, const KernelTable& table)
+  AngleTable(const RopeProblem& problem, const KernelTable& table)
       : p_(problem), angles_(problem, table, problem.rotary_dim / 2) {
     // Sums run over the padding after the last pair, so it must be zero.
     std::fill_n(cos_, 2 * kNumbers, 0.0);
@@ -32,7 +32,7 @@ class HeldAngles {
   std::int64_t tokens(std::int64_t s, std::int64_t left) const {
     return std::min({kNumbers / angles_.width(), left, p_.seq - s});
   }
-  void hold(std::int64_t b, std::int64_t s, std::int64_t tokens) {
+  void load_tokens(std::int64_t b, std::int64_t s, std::int64_t tokens) {
     angles_.arrange<kPairs>(b, s, tokens, 0, p_.rotary_dim / 2, cos_, sin_);
   }
   void point(QkNormHeads& heads) const {
@@ -56,8 +56,8 @@ QkNormHeads qk_norm_heads(const RopeProblem& rope, std::int64_t heads, const Rop
                           double weight_offset);
 
 // Sets x and rstd to those of a token.
-void enter_token(QkNormHeads& heads, const void* x, const RopeStrides& x_strides,
-                 const HeadStatistic& rstd, std::int64_t b, std::int64_t s);
+void seek_token(QkNormHeads& heads, const void* x, const RopeStrides& x_strides,
+                const HeadStatistic& rstd, std::int64_t b, std::int64_t s);
 
 // Bytes read and written for one token.
 std::int64_t qk_norm_token_bytes(const RopeProblem& rope);

@@ -37,7 +37,7 @@ class Gradients {
 
   void run_parts(std::int64_t first, std::int64_t last) const {
     const RopeProblem& p = problem_.rope;
-    HeldAngles angles(p, table_);
+    AngleTable angles(p, table_);
     QkNormRopeBackwardRows rows[2] = {};
     for (int i = 0; i < p.count; ++i) {
       rows[i] = shared_part(i);
@@ -48,7 +48,7 @@ class Gradients {
       for (std::int64_t token = part * tokens_of_part_, tokens = 0; token < end; token += tokens) {
         const std::int64_t b = token / p.seq, s = token % p.seq;
         tokens = angles.tokens(s, end - token);
-        angles.hold(b, s, tokens);
+        angles.load_tokens(b, s, tokens);
         for (int i = 0; i < p.count; ++i) run_array(i, rows[i], part, b, s, tokens);
       }
     }
@@ -78,20 +78,20 @@ class Gradients {
  private:
   QkNormRopeBackwardRows shared_part(int i) const {
     const HeadGradient& array = problem_.arrays[i];
-    const RopeHeads& turned = problem_.rope.arrays[i];
+    const RopeHeads& rope_heads = problem_.rope.arrays[i];
     QkNormRopeBackwardRows rows{};
-    rows.heads = qk_norm_heads(problem_.rope, turned.heads, array.x_strides, array.weight,
+    rows.heads = qk_norm_heads(problem_.rope, rope_heads.heads, array.x_strides, array.weight,
                                array.rstd, problem_.eps, problem_.weight_offset);
     rows.heads.round_normed = problem_.round_normed;
-    rows.dy_token_stride = turned.x_strides.seq;
-    rows.dy_head_stride = turned.x_strides.head;
-    rows.dy_dim_stride = turned.x_strides.dim;
-    rows.dx_token_stride = turned.out_strides.seq;
-    rows.dx_head_stride = turned.out_strides.head;
-    rows.dx_dim_stride = turned.out_strides.dim;
+    rows.dy_token_stride = rope_heads.x_strides.seq;
+    rows.dy_head_stride = rope_heads.x_strides.head;
+    rows.dy_dim_stride = rope_heads.x_strides.dim;
+    rows.dx_token_stride = rope_heads.out_strides.seq;
+    rows.dx_head_stride = rope_heads.out_strides.head;
+    rows.dx_dim_stride = rope_heads.out_strides.dim;
     // All three matrices count. Not for in-place calls: those lines are in the cache already.
     rows.bypass_cache =
-        turned.out != turned.x && turned.out != array.x &&
+        rope_heads.out != rope_heads.x && rope_heads.out != array.x &&
         pays_to_bypass_cache(problem_.rope.tokens() * qk_norm_token_bytes(problem_.rope) * 3 / 4);
     rows.sums_head_stride = array.groups == 1 ? 0 : parts_ * width();
     return rows;
@@ -100,12 +100,12 @@ class Gradients {
   void run_array(int i, QkNormRopeBackwardRows& rows, std::int64_t part, std::int64_t b,
                  std::int64_t s, std::int64_t tokens) const {
     const HeadGradient& array = problem_.arrays[i];
-    const RopeHeads& turned = problem_.rope.arrays[i];
+    const RopeHeads& rope_heads = problem_.rope.arrays[i];
     const std::int64_t size = size_of(problem_.rope.dtype);
-    enter_token(rows.heads, array.x, array.x_strides, array.rstd, b, s);
+    seek_token(rows.heads, array.x, array.x_strides, array.rstd, b, s);
     rows.heads.tokens = tokens;
-    rows.dy = bytes_of(turned.x) + turned.x_strides.at(b, s) * size;
-    rows.dx = static_cast<char*>(turned.out) + turned.out_strides.at(b, s) * size;
+    rows.dy = bytes_of(rope_heads.x) + rope_heads.x_strides.at(b, s) * size;
+    rows.dx = static_cast<char*>(rope_heads.out) + rope_heads.out_strides.at(b, s) * size;
     rows.sums = array.dweight.data ? sums_ + first_sum_[i] + part * width() : nullptr;
     table_.qk_norm_rope_backward(rows);
   }

@@ -49,11 +49,11 @@ inline RmsNormQuantRows quantised_rows(const QuantisedResult& result, const Quan
 }
 
 // Moves to the rows from `row` on: at most `count`, fewer where the layout's innermost axis ends.
-inline void enter_codes(RmsNormQuantRows& rows, const QuantisedResult& result, std::int64_t row,
-                        std::int64_t& count) {
+inline void seek_codes(RmsNormQuantRows& rows, const QuantisedResult& result, std::int64_t row,
+                       std::int64_t& count) {
   void* const scale = result.scale;
-  enter_row(rows.out, result.out, result.out_rows, result.out_dtype, row, count);
-  enter_row(rows.scale, scale, result.scale_rows, DType::kFloat32, row, count);
+  seek_row(rows.out, result.out, result.out_rows, result.out_dtype, row, count);
+  seek_row(rows.scale, scale, result.scale_rows, DType::kFloat32, row, count);
 }
 
 // Splits `total` rows into one part per thread and calls run(y, first, last) with a scratch y of

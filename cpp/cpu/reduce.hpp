@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cpu/piece.hpp"
+#include "cpu/partial_step.hpp"
 
 // Sums of products in one reduction tree per dtype, the same on every instruction set: element i of
 // a block goes to lane i % 64 (32 for float64); four elements of a lane are added before they join
@@ -37,23 +37,23 @@ MEMBOUND_ALWAYS_INLINE void each_pair(Body body) {
 
 // Adds upper halves to lower ones. Constant bounds keep the lanes in registers.
 template <int kHalf, class V>
-MEMBOUND_ALWAYS_INLINE void fold_halves(V* lanes) {
+MEMBOUND_ALWAYS_INLINE void reduce_halves(V* lanes) {
   if constexpr (kHalf > 0) {
 #pragma GCC unroll 16
     for (int lane = 0; lane < kHalf; ++lane) lanes[lane] += lanes[lane + kHalf];
-    fold_halves<kHalf / 2>(lanes);
+    reduce_halves<kHalf / 2>(lanes);
   }
 }
 
 template <class T>
-MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A fold(typename Lanes<T>::V* lanes) {
+MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A reduce_lanes(typename Lanes<T>::V* lanes) {
   if constexpr (Lanes<T>::kEvenOdd) {
 #pragma GCC unroll 16
     for (int pair = 0; pair < kPairs<T>; ++pair)
       lanes[pair] = lanes[2 * pair] + lanes[2 * pair + 1];
-    fold_halves<kPairs<T> / 2>(lanes);
+    reduce_halves<kPairs<T> / 2>(lanes);
   } else {
-    fold_halves<kPairs<T>>(lanes);
+    reduce_halves<kPairs<T>>(lanes);
   }
   return horizontal_sum(lanes[0]);
 }
@@ -80,7 +80,7 @@ MEMBOUND_ALWAYS_INLINE A horizontal_largest(V value) {
   return Largest<A, sizeof(V) / sizeof(A)>::of(value);
 }
 
-struct NoCompany {
+struct NoHook {
   MEMBOUND_ALWAYS_INLINE void operator()(std::int64_t) const {}
 };
 
@@ -106,9 +106,9 @@ MEMBOUND_ALWAYS_INLINE Pair<V> added(Pair<V> sum, const Factors<V>& term, bool p
 // of them sums of products. terms.whole(col, factors) sets the Factors of one step for each sum;
 // terms.partial(col, count, factors) those of a partial step, padded with zeros. hook(col) runs
 // before the columns up to col are read, so that prefetches can share the loop.
-template <class T, class Terms, class Company = NoCompany>
+template <class T, class Terms, class Hook = NoHook>
 MEMBOUND_ALWAYS_INLINE void sums_of_block(const Terms& terms, std::int64_t first, std::int64_t cols,
-                                          typename Lanes<T>::A* sums, Company company = {}) {
+                                          typename Lanes<T>::A* sums, Hook hook = {}) {
   using Row = Lanes<T>;
   using V = typename Row::V;
   constexpr int kSums = Terms::kSums;
@@ -125,7 +125,7 @@ MEMBOUND_ALWAYS_INLINE void sums_of_block(const Terms& terms, std::int64_t first
   };
   std::int64_t col = 0;
   for (; col + 4 * kLanes<T> <= cols; col += 4 * kLanes<T>) {
-    company(first + col + 4 * kLanes<T>);
+    hook(first + col + 4 * kLanes<T>);
     each_pair<T, kSums>([&](int pair) MEMBOUND_INLINED {
       const std::int64_t at = first + col + pair * Row::kStep;
       Pair<V> chain[kSums];
@@ -147,7 +147,7 @@ MEMBOUND_ALWAYS_INLINE void sums_of_block(const Terms& terms, std::int64_t first
       }
     });
   }
-  company(first + cols);
+  hook(first + cols);
   for (; col + kLanes<T> <= cols; col += kLanes<T>) {
     each_pair<T, kSums>([&](int pair) MEMBOUND_INLINED {
       terms.whole(first + col + pair * Row::kStep, term);
@@ -168,16 +168,16 @@ MEMBOUND_ALWAYS_INLINE void sums_of_block(const Terms& terms, std::int64_t first
     }
   });
 #pragma GCC unroll 8
-  for (int sum = 0; sum < kSums; ++sum) sums[sum] = fold<T>(lanes[sum]);
+  for (int sum = 0; sum < kSums; ++sum) sums[sum] = reduce_lanes<T>(lanes[sum]);
 }
 
 // The same sums, bit for bit, for rows of at most one step: all other lanes would be zero.
-template <class T, class Terms, class Company>
+template <class T, class Terms, class Hook>
 MEMBOUND_ALWAYS_INLINE void sums_of_step(const Terms& terms, std::int64_t cols,
-                                         typename Lanes<T>::A* sums, Company company) {
+                                         typename Lanes<T>::A* sums, Hook hook) {
   using V = typename Lanes<T>::V;
   Factors<V> term[Terms::kSums];
-  company(cols);
+  hook(cols);
   cols == Lanes<T>::kStep ? terms.whole(0, term) : terms.partial(0, cols, term);
 #pragma GCC unroll 8
   for (int sum = 0; sum < Terms::kSums; ++sum) {
@@ -199,7 +199,7 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_of_steps(
     lane[0] = step < kPairs<T> ? values[step].first : lane[0] + values[step].first;
     lane[1] = step < kPairs<T> ? values[step].second : lane[1] + values[step].second;
   }
-  return fold<T>(lanes);
+  return reduce_lanes<T>(lanes);
 }
 
 // Adds up blocks: float in double, and double with Kahan-style compensation (TwoSum).
@@ -223,17 +223,17 @@ struct BlockSum {
 };
 
 // Sums over whole rows.
-template <class T, class Terms, class Company = NoCompany>
+template <class T, class Terms, class Hook = NoHook>
 MEMBOUND_ALWAYS_INLINE void sums_of_rows(const Terms& terms, std::int64_t cols,
-                                         typename Lanes<T>::A* sums, Company company = {}) {
+                                         typename Lanes<T>::A* sums, Hook hook = {}) {
   using A = typename Lanes<T>::A;
-  if (cols <= Lanes<T>::kStep) return sums_of_step<T>(terms, cols, sums, company);
-  if (cols <= kBlock<T>) return sums_of_block<T>(terms, 0, cols, sums, company);
+  if (cols <= Lanes<T>::kStep) return sums_of_step<T>(terms, cols, sums, hook);
+  if (cols <= kBlock<T>) return sums_of_block<T>(terms, 0, cols, sums, hook);
   BlockSum<A> totals[Terms::kSums];
   for (std::int64_t first = 0; first < cols; first += kBlock<T>) {
     const std::int64_t count = cols - first < kBlock<T> ? cols - first : kBlock<T>;
     A parts[Terms::kSums];
-    sums_of_block<T>(terms, first, count, parts, company);
+    sums_of_block<T>(terms, first, count, parts, hook);
     for (int sum = 0; sum < Terms::kSums; ++sum) totals[sum].add(parts[sum]);
   }
   for (int sum = 0; sum < Terms::kSums; ++sum) sums[sum] = totals[sum].value();

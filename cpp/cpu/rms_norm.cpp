@@ -8,7 +8,7 @@
 #include "core/safe_scale.hpp"
 #include "cpu/float_mode.hpp"
 #include "cpu/parallel.hpp"
-#include "cpu/upright.hpp"
+#include "cpu/tiled_transpose.hpp"
 
 namespace membound::cpu {
 
@@ -36,9 +36,9 @@ bool pays_to_widen(const RmsNormProblem& problem, bool bypass_cache) {
   constexpr std::int64_t kRows = 16;
   const std::size_t size = dtype_size(problem.dtype);
   if (size != 2 || problem.rows < kRows) return false;
-  const bool on_lines = reinterpret_cast<std::uintptr_t>(problem.out) % 64 == 0 &&
-                        row_stride(problem.out_rows) * 2 % 64 == 0;
-  return on_lines || !bypass_cache;
+  const bool are_line_aligned = reinterpret_cast<std::uintptr_t>(problem.out) % 64 == 0 &&
+                                row_stride(problem.out_rows) * 2 % 64 == 0;
+  return are_line_aligned || !bypass_cache;
 }
 
 // What all rows share. Each run sets row pointers and the number of rows.
@@ -66,9 +66,9 @@ RmsNormRows shared_part(const RmsNormProblem& problem) {
   }
   rows.eps = problem.eps;
   const NormMemory memory = norm_memory(matrix_bytes(problem), problem.gate != nullptr);
-  rows.ask_ahead = memory.ask_ahead;
+  rows.prefetch_ahead = memory.prefetch_ahead;
   // Not for in-place calls: those lines are in the cache already.
-  rows.bypass_cache = memory.around_cache && !is_in_place(problem);
+  rows.bypass_cache = memory.non_temporal && !is_in_place(problem);
   set_safe_range(rows, problem.dtype, problem.eps);
   return rows;
 }
@@ -95,7 +95,7 @@ void prepare_parameters(PreparedNorm& norm, const RmsNormProblem& problem, bool 
   norm.rows.bias = norm.bias.data;
 }
 
-std::array<MatrixField, 5> fields_of(RmsNormRows& rows) {
+std::array<MatrixArgument, 5> fields_of(RmsNormRows& rows) {
   return {
       matrix_field(rows.x, rows.x_row_stride, rows.x_col_stride),
       matrix_field(rows.residual, rows.residual_row_stride, rows.residual_col_stride),
@@ -112,16 +112,16 @@ PreparedNorm prepare_norm(const RmsNormProblem& problem, const KernelTable& tabl
   return norm;
 }
 
-void enter_rows(RmsNormRows& rows, const RmsNormProblem& problem, std::int64_t row) {
+void seek_rows(RmsNormRows& rows, const RmsNormProblem& problem, std::int64_t row) {
   const DType dtype = problem.dtype;
-  enter_row(rows.x, problem.x, problem.x_rows, dtype, row, rows.rows);
-  enter_row(rows.residual, problem.residual, problem.residual_rows, dtype, row, rows.rows);
-  enter_row(rows.gate, problem.gate, problem.gate_rows, dtype, row, rows.rows);
-  enter_row(rows.out, problem.out, problem.out_rows, dtype, row, rows.rows);
-  enter_row(rows.residual_out, problem.residual_out, problem.residual_out_rows, dtype, row,
-            rows.rows);
-  enter_row(rows.mean, problem.mean, problem.mean_rows, accumulate_dtype(dtype), row, rows.rows);
-  enter_row(rows.rstd, problem.rstd, problem.rstd_rows, accumulate_dtype(dtype), row, rows.rows);
+  seek_row(rows.x, problem.x, problem.x_rows, dtype, row, rows.rows);
+  seek_row(rows.residual, problem.residual, problem.residual_rows, dtype, row, rows.rows);
+  seek_row(rows.gate, problem.gate, problem.gate_rows, dtype, row, rows.rows);
+  seek_row(rows.out, problem.out, problem.out_rows, dtype, row, rows.rows);
+  seek_row(rows.residual_out, problem.residual_out, problem.residual_out_rows, dtype, row,
+           rows.rows);
+  seek_row(rows.mean, problem.mean, problem.mean_rows, accumulate_dtype(dtype), row, rows.rows);
+  seek_row(rows.rstd, problem.rstd, problem.rstd_rows, accumulate_dtype(dtype), row, rows.rows);
 }
 
 void rms_norm(const RmsNormProblem& problem) {
@@ -138,13 +138,13 @@ void rms_norm(const RmsNormProblem& problem) {
     RmsNormRows rows = norm.rows;
     for (std::int64_t row = first; row < last; row += rows.rows) {
       rows.rows = last - row;
-      enter_rows(rows, problem, row);
-      run_by_memory(
+      seek_rows(rows, problem, row);
+      run_tiled_transpose(
           rows, fields_of,
           [](RmsNormRows& part, const RmsNormRows& all, std::int64_t at) {
             const DType wide = accumulate_dtype(all.dtype);
-            part.mean = behind(all.mean, at * all.mean_row_stride, wide);
-            part.rstd = behind(all.rstd, at * all.rstd_row_stride, wide);
+            part.mean = offset_pointer(all.mean, at * all.mean_row_stride, wide);
+            part.rstd = offset_pointer(all.rstd, at * all.rstd_row_stride, wide);
           },
           run);
     }

@@ -36,6 +36,6 @@ void set_safe_range(Rows& rows, DType dtype, double eps) {
 
 // Moves to the rows from `row` on: at most rows.rows, fewer where a layout's innermost axis ends.
 // Arrays that the problem lacks are left alone.
-void enter_rows(RmsNormRows& rows, const RmsNormProblem& problem, std::int64_t row);
+void seek_rows(RmsNormRows& rows, const RmsNormProblem& problem, std::int64_t row);
 
 }  // namespace membound::cpu

@@ -8,7 +8,7 @@
 #include "cpu/isa.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/rows.hpp"
-#include "cpu/upright.hpp"
+#include "cpu/tiled_transpose.hpp"
 #include "ops/rms_norm_backward.hpp"
 
 namespace membound::cpu {
@@ -40,9 +40,9 @@ RmsNormBackwardRows shared_part(const RmsNormBackwardProblem& problem) {
   rows.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
   rows.norm_before_gate = problem.norm_before_gate;
   const NormMemory memory = norm_memory(matrix_bytes(problem), problem.gate != nullptr);
-  rows.ask_ahead = memory.ask_ahead;
+  rows.prefetch_ahead = memory.prefetch_ahead;
   // Not for in-place calls: those lines are in the cache already.
-  rows.bypass_cache = memory.around_cache && !is_in_place(problem);
+  rows.bypass_cache = memory.non_temporal && !is_in_place(problem);
   rows.cols = problem.cols;
   rows.dy_row_stride = row_stride(problem.dy_rows);
   rows.x_row_stride = row_stride(problem.x_rows);
@@ -61,7 +61,7 @@ RmsNormBackwardRows shared_part(const RmsNormBackwardProblem& problem) {
   return rows;
 }
 
-std::array<MatrixField, 6> fields_of(RmsNormBackwardRows& rows) {
+std::array<MatrixArgument, 6> fields_of(RmsNormBackwardRows& rows) {
   return {matrix_field(rows.dy, rows.dy_row_stride, rows.dy_col_stride),
           matrix_field(rows.x, rows.x_row_stride, rows.x_col_stride),
           matrix_field(rows.dsum, rows.dsum_row_stride, rows.dsum_col_stride),
@@ -80,23 +80,23 @@ void run_rows(const RmsNormBackwardProblem& problem, RmsNormBackwardRows rows,
                                      : table.rms_norm_backward;
   for (std::int64_t row = first; row < last; row += rows.rows) {
     rows.rows = end - row;
-    enter_row(rows.dy, problem.dy, problem.dy_rows, dtype, row, rows.rows);
-    enter_row(rows.x, problem.x, problem.x_rows, dtype, row, rows.rows);
-    enter_row(rows.dsum, problem.dsum, problem.dsum_rows, dtype, row, rows.rows);
-    enter_row(rows.gate, problem.gate, problem.gate_rows, dtype, row, rows.rows);
-    enter_row(rows.dx, problem.dx, problem.dx_rows, dtype, row, rows.rows);
-    enter_row(rows.dgate, problem.dgate, problem.dgate_rows, dtype, row, rows.rows);
-    enter_row(rows.mean, problem.mean, problem.mean_rows, accumulate_dtype(dtype), row, rows.rows);
-    enter_row(rows.rstd, problem.rstd, problem.rstd_rows, accumulate_dtype(dtype), row, rows.rows);
-    rows.rows_behind = std::max<std::int64_t>(0, row + rows.rows - last);
-    rows.rows -= rows.rows_behind;
-    run_by_memory(
+    seek_row(rows.dy, problem.dy, problem.dy_rows, dtype, row, rows.rows);
+    seek_row(rows.x, problem.x, problem.x_rows, dtype, row, rows.rows);
+    seek_row(rows.dsum, problem.dsum, problem.dsum_rows, dtype, row, rows.rows);
+    seek_row(rows.gate, problem.gate, problem.gate_rows, dtype, row, rows.rows);
+    seek_row(rows.dx, problem.dx, problem.dx_rows, dtype, row, rows.rows);
+    seek_row(rows.dgate, problem.dgate, problem.dgate_rows, dtype, row, rows.rows);
+    seek_row(rows.mean, problem.mean, problem.mean_rows, accumulate_dtype(dtype), row, rows.rows);
+    seek_row(rows.rstd, problem.rstd, problem.rstd_rows, accumulate_dtype(dtype), row, rows.rows);
+    rows.following_rows = std::max<std::int64_t>(0, row + rows.rows - last);
+    rows.rows -= rows.following_rows;
+    run_tiled_transpose(
         rows, fields_of,
         [](RmsNormBackwardRows& part, const RmsNormBackwardRows& all, std::int64_t at) {
           const DType wide = accumulate_dtype(all.dtype);
-          part.rows_behind = 0;
-          part.mean = behind(all.mean, at * all.mean_row_stride, wide);
-          part.rstd = behind(all.rstd, at * all.rstd_row_stride, wide);
+          part.following_rows = 0;
+          part.mean = offset_pointer(all.mean, at * all.mean_row_stride, wide);
+          part.rstd = offset_pointer(all.rstd, at * all.rstd_row_stride, wide);
         },
         run);
   }

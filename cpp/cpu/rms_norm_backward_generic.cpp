@@ -68,7 +68,7 @@ class Backward {
     of.rstd = area_.slot(task, kStatistics);
     of.rstd_row_stride = 1;
     if (problem_.centred()) {
-      of.mean = behind(of.rstd, kBlockOfRows, problem_.accumulate);
+      of.mean = offset_pointer(of.rstd, kBlockOfRows, problem_.accumulate);
       of.mean_row_stride = 1;
     }
     if (problem_.gate.data != nullptr) {
@@ -104,7 +104,7 @@ class Backward {
     exchange_.widen_statistic(problem_.rstd, row, rows, statistics);
     if (problem_.centred()) {
       exchange_.widen_statistic(problem_.mean, row, rows,
-                                behind(statistics, kBlockOfRows, problem_.accumulate));
+                                offset_pointer(statistics, kBlockOfRows, problem_.accumulate));
     }
   }
 

@@ -82,10 +82,10 @@ class Forward {
     void* const other = area_.slot(task, kOther);
     RmsNormRows rows = norm_.rows;
     rows.rows = std::min(most, area_.rows());
-    enter_row(rows.mean, problem_.mean.data, problem_.mean.layout, problem_.accumulate, row,
-              rows.rows);
-    enter_row(rows.rstd, problem_.rstd.data, problem_.rstd.layout, problem_.accumulate, row,
-              rows.rows);
+    seek_row(rows.mean, problem_.mean.data, problem_.mean.layout, problem_.accumulate, row,
+             rows.rows);
+    seek_row(rows.rstd, problem_.rstd.data, problem_.rstd.layout, problem_.accumulate, row,
+             rows.rows);
     const InputRows& fused = problem_.gate.data != nullptr ? problem_.gate : problem_.residual;
     exchange_.widen(problem_.x, row, rows.rows, x);
     if (fused.data != nullptr) exchange_.widen(fused, row, rows.rows, other);

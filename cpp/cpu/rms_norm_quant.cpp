@@ -5,7 +5,7 @@
 #include "cpu/float_mode.hpp"
 #include "cpu/quantised.hpp"
 #include "cpu/rms_norm.hpp"
-#include "cpu/upright.hpp"
+#include "cpu/tiled_transpose.hpp"
 
 namespace membound::cpu {
 
@@ -16,7 +16,7 @@ struct NormAndCodes : RmsNormRows {
   RmsNormQuantRows codes;
 };
 
-std::array<MatrixField, 4> fields_of(NormAndCodes& rows) {
+std::array<MatrixArgument, 4> fields_of(NormAndCodes& rows) {
   return {
       matrix_field(rows.x, rows.x_row_stride, rows.x_col_stride),
       matrix_field(rows.residual, rows.residual_row_stride, rows.residual_col_stride),
@@ -24,8 +24,9 @@ std::array<MatrixField, 4> fields_of(NormAndCodes& rows) {
       codes_field(rows.codes.out, rows.codes.out_row_stride, rows.codes.out_col_stride)};
 }
 
-void enter_scales(NormAndCodes& part, const NormAndCodes& all, std::int64_t at) {
-  part.codes.scale = behind(all.codes.scale, at * all.codes.scale_row_stride, DType::kFloat32);
+void seek_scales(NormAndCodes& part, const NormAndCodes& all, std::int64_t at) {
+  part.codes.scale =
+      offset_pointer(all.codes.scale, at * all.codes.scale_row_stride, DType::kFloat32);
 }
 
 PreparedNorm prepare_norm_into(const QuantScratch& scratch, RmsNormProblem norm,
@@ -43,12 +44,13 @@ void run(const NormAndCodes& rows, const QuantScratch& scratch, const KernelTabl
   NormAndCodes part = rows;
   for (std::int64_t first = 0; first < rows.rows; first += scratch.rows) {
     part.rows = part.codes.rows = std::min(scratch.rows, rows.rows - first);
-    part.x = behind(rows.x, first * rows.x_row_stride, rows.dtype);
-    part.residual = behind(rows.residual, first * rows.residual_row_stride, rows.dtype);
-    part.residual_out = behind(rows.residual_out, first * rows.residual_out_row_stride, rows.dtype);
+    part.x = offset_pointer(rows.x, first * rows.x_row_stride, rows.dtype);
+    part.residual = offset_pointer(rows.residual, first * rows.residual_row_stride, rows.dtype);
+    part.residual_out =
+        offset_pointer(rows.residual_out, first * rows.residual_out_row_stride, rows.dtype);
     part.codes.out =
-        behind(rows.codes.out, first * rows.codes.out_row_stride, rows.codes.out_dtype);
-    enter_scales(part, rows, first);
+        offset_pointer(rows.codes.out, first * rows.codes.out_row_stride, rows.codes.out_dtype);
+    seek_scales(part, rows, first);
     table.rms_norm(part);
     table.rms_norm_quant(part.codes);
   }
@@ -69,10 +71,10 @@ void rms_norm_quant(const RmsNormQuantProblem& problem) {
     rows.codes.y = rows.out = y;
     for (std::int64_t row = first; row < last; row += rows.rows) {
       rows.rows = last - row;
-      enter_rows(rows, given, row);
-      enter_codes(rows.codes, problem, row, rows.rows);
-      run_by_memory(rows, fields_of, enter_scales,
-                    [&](const NormAndCodes& part) { run(part, scratch, table); });
+      seek_rows(rows, given, row);
+      seek_codes(rows.codes, problem, row, rows.rows);
+      run_tiled_transpose(rows, fields_of, seek_scales,
+                          [&](const NormAndCodes& part) { run(part, scratch, table); });
     }
   });
 }

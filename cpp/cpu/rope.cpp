@@ -16,13 +16,13 @@ namespace {
 
 // The most pairs whose cos and sin are buffered at once, and the size of the buffer.
 constexpr std::int64_t kPairs = 256;
-constexpr std::int64_t kHeld = 2048;
-static_assert(2 * rope_width(kPairs, true) <= kHeld);
+constexpr std::int64_t kBuffered = 2048;
+static_assert(2 * rope_width(kPairs, true) <= kBuffered);
 
 // The cos and sin of some tokens, each as wide as its pairs.
-struct Held {
-  double* const cos = thread_array<double, 2 * kHeld>();
-  double* const sin = cos + kHeld;
+struct AngleBuffer {
+  double* const cos = thread_array<double, 2 * kBuffered>();
+  double* const sin = cos + kBuffered;
 };
 
 // What all rows of one array share throughout a call.
@@ -33,7 +33,7 @@ RopeRows shared_part(const RopeProblem& problem, const RopeHeads& heads) {
   const std::int64_t bytes =
       problem.tokens() * heads.heads * problem.head_dim * size_of(problem.dtype);
   rows.bypass_cache = heads.out != heads.x && pays_to_bypass_cache(bytes);
-  rows.ask_distance = ask_distance(bytes);
+  rows.prefetch_distance = prefetch_distance(bytes);
   rows.heads = heads.heads;
   rows.x_token_stride = heads.x_strides.seq;
   rows.x_head_stride = heads.x_strides.head;
@@ -47,9 +47,9 @@ RopeRows shared_part(const RopeProblem& problem, const RopeHeads& heads) {
   return rows;
 }
 
-class Turner {
+class Rotator {
  public:
-  explicit Turner(const RopeProblem& problem)
+  explicit Rotator(const RopeProblem& problem)
       : p_(problem),
         table_(kernels()),
         angles_(problem, table_, std::min(problem.rotary_dim / 2, kPairs)) {
@@ -57,30 +57,30 @@ class Turner {
   }
 
   // Rotates tokens [first, last), counted over all sequences.
-  void turn(std::int64_t first, std::int64_t last) const {
+  void rotate(std::int64_t first, std::int64_t last) const {
     for (std::int64_t token = first; token < last;) {
       const std::int64_t b = token / p_.seq, s = token % p_.seq;
-      const std::int64_t tokens = std::min({kHeld / angles_.width(), last - token, p_.seq - s});
+      const std::int64_t tokens = std::min({kBuffered / angles_.width(), last - token, p_.seq - s});
       for (std::int64_t pair = 0; pair < p_.rotary_dim / 2; pair += kPairs) {
-        turn_pairs(b, s, tokens, pair);
+        rotate_pairs(b, s, tokens, pair);
       }
       token += tokens;
     }
   }
 
  private:
-  void turn_pairs(std::int64_t b, std::int64_t s, std::int64_t tokens,
-                  std::int64_t first_pair) const {
+  void rotate_pairs(std::int64_t b, std::int64_t s, std::int64_t tokens,
+                    std::int64_t first_pair) const {
     const std::int64_t pairs = std::min(kPairs, p_.rotary_dim / 2 - first_pair);
-    Held held;
-    angles_.arrange<kPairs>(b, s, tokens, first_pair, pairs, held.cos, held.sin);
+    AngleBuffer buffer;
+    angles_.arrange<kPairs>(b, s, tokens, first_pair, pairs, buffer.cos, buffer.sin);
     for (int i = 0; i < p_.count; ++i) {
       const RopeHeads& heads = p_.arrays[i];
       RopeRows rows = rows_[i];
       rows.x = bytes_of(heads.x) + heads.x_strides.at(b, s) * size_of(p_.dtype);
       rows.out = static_cast<char*>(heads.out) + heads.out_strides.at(b, s) * size_of(p_.dtype);
-      rows.cos = held.cos;
-      rows.sin = held.sin;
+      rows.cos = buffer.cos;
+      rows.sin = buffer.sin;
       rows.tokens = tokens;
       rows.table_stride = angles_.width();
       rows.table_second = angles_.second();
@@ -129,13 +129,13 @@ void add_part(const RopeFrequenciesProblem& problem, const KernelTable& table, s
 
 void rope(const RopeProblem& problem) {
   const FloatMode ieee;
-  const Turner turner(problem);
+  const Rotator rotator(problem);
   std::int64_t heads = 0;
   for (int i = 0; i < problem.count; ++i) heads += problem.arrays[i].heads;
   const std::int64_t token_bytes = 2 * heads * problem.head_dim * size_of(problem.dtype);
   const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerThread / token_bytes);
   parallel_for(problem.tokens(), grain,
-               [&](std::int64_t first, std::int64_t last) { turner.turn(first, last); });
+               [&](std::int64_t first, std::int64_t last) { rotator.rotate(first, last); });
 }
 
 void rope_frequencies(const RopeFrequenciesProblem& problem) {

@@ -17,7 +17,7 @@ inline std::int64_t size_of(DType dtype) { return static_cast<std::int64_t>(dtyp
 
 // Where cos and sin of some pairs go, contiguously: [0] for the first elements, [1] for the second.
 // Both point to the same memory unless the table has one column per element.
-struct RopePairTurns {
+struct RopePairRotations {
   void* cos[2];
   void* sin[2];
 };
@@ -29,7 +29,7 @@ class RopeTokenAngles {
       : p_(problem), table_(table) {}
 
   void of_token(std::int64_t b, std::int64_t s, std::int64_t first, std::int64_t pairs,
-                const RopePairTurns& to) const {
+                const RopePairRotations& to) const {
     const std::int64_t offset = first * size_of(accumulate_dtype(p_.dtype));
     const auto of_pair_0 = [&](void* at) { return static_cast<char*>(at) - offset; };
     of_elements(b, s, first, first + pairs, 0, of_pair_0(to.cos[0]),
@@ -129,15 +129,15 @@ class ArrangedAngles {
     const std::int64_t size = size_of(accumulate_dtype(p_.dtype));
     double found[4][kPairs];
     const int other = each_ ? 2 : 0;
-    const RopePairTurns turns{{found[0], found[other]}, {found[1], found[other + 1]}};
+    const RopePairRotations rotations{{found[0], found[other]}, {found[1], found[other + 1]}};
     for (std::int64_t t = 0; t < tokens; ++t) {
-      angles_.of_token(b, s + t, first, pairs, turns);
+      angles_.of_token(b, s + t, first, pairs, rotations);
       const std::int64_t at = t * width() * size;
       table_.rope_arrange({p_.dtype,
                            p_.interleaved,
                            pairs,
-                           {turns.cos[0], turns.cos[1]},
-                           {turns.sin[0], turns.sin[1]},
+                           {rotations.cos[0], rotations.cos[1]},
+                           {rotations.sin[0], rotations.sin[1]},
                            static_cast<char*>(cos) + at,
                            static_cast<char*>(sin) + at,
                            second()});

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cpu/ask_ahead.hpp"
+#include "cpu/prefetch.hpp"
 #include "cpu/reduce.hpp"
 
 // A row as kernels read it: with or without a residual, in steps or blocks, and with prefetches of
@@ -12,7 +12,7 @@ namespace {
 
 // True if every row starts at a cache line.
 template <class T>
-MEMBOUND_ALWAYS_INLINE bool on_lines(const void* data, std::int64_t row_stride) {
+MEMBOUND_ALWAYS_INLINE bool are_line_aligned(const void* data, std::int64_t row_stride) {
   return reinterpret_cast<std::uintptr_t>(data) % kLine == 0 &&
          row_stride * static_cast<std::int64_t>(sizeof(T)) % kLine == 0;
 }
@@ -23,16 +23,16 @@ template <class T>
 MEMBOUND_ALWAYS_INLINE std::int64_t to_boundary(const T* out) {
   constexpr std::uintptr_t kStepBytes = Lanes<T>::kStep * sizeof(T);
   constexpr std::uintptr_t kBoundary = kStepBytes < kVectorBytes ? kStepBytes : kVectorBytes;
-  const std::uintptr_t behind = reinterpret_cast<std::uintptr_t>(out) % kBoundary;
-  return static_cast<std::int64_t>((kBoundary - behind) % kBoundary / sizeof(T));
+  const std::uintptr_t distance = reinterpret_cast<std::uintptr_t>(out) % kBoundary;
+  return static_cast<std::int64_t>((kBoundary - distance) % kBoundary / sizeof(T));
 }
 
 // Two neighbouring rows may share a cache line, which is then written through the cache. Stores
 // retire in order, so all later ones wait until that line arrives: it is prefetched where a later
 // row starts (LayerNorm's gradient, 6000 x 500 float32: 2.5 -> 1.9 ms).
 template <class T>
-MEMBOUND_ALWAYS_INLINE void ask_for_shared_line(const T* later_row) {
-  if (reinterpret_cast<std::uintptr_t>(later_row) % kLine != 0) ask_for<3>(later_row, 0, 1);
+MEMBOUND_ALWAYS_INLINE void prefetch_shared_line(const T* later_row) {
+  if (reinterpret_cast<std::uintptr_t>(later_row) % kLine != 0) prefetch_bytes<3>(later_row, 0, 1);
 }
 
 // A null array has stride 0 and stays null.
@@ -44,15 +44,16 @@ MEMBOUND_ALWAYS_INLINE const T* row_of(const void* data, std::int64_t stride, st
 // The arrays of a later row, prefetched while this one is computed: `quarters` / 4 of the bytes
 // that are computed, starting at the bytes of element `from`. A null first row turns it off.
 template <class T, int kArrays>
-struct Later {
+struct LaterRow {
   const T* rows[kArrays];  // null: none
   std::int64_t from;
   int quarters;
 
-  MEMBOUND_ALWAYS_INLINE void ask_beside(std::int64_t first, std::int64_t last) const {
+  MEMBOUND_ALWAYS_INLINE void prefetch_part(std::int64_t first, std::int64_t last) const {
     if (rows[0] == nullptr) return;
     const std::int64_t each = quarters * static_cast<std::int64_t>(sizeof(T));
-    for (const T* row : rows) ask_for<2>(row, (from + first) * each / 4, (from + last) * each / 4);
+    for (const T* row : rows)
+      prefetch_bytes<2>(row, (from + first) * each / 4, (from + last) * each / 4);
   }
 };
 
@@ -72,9 +73,9 @@ MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> rounded(Pair<typename Lanes<T>
 MEMBOUND_ALWAYS_INLINE bool writes_downwards(const void* x, const void* out,
                                              std::int64_t row_bytes) {
   constexpr std::uintptr_t kPage = 4096;
-  const auto behind =
+  const auto distance =
       (reinterpret_cast<std::uintptr_t>(out) - reinterpret_cast<std::uintptr_t>(x)) % kPage;
-  return row_bytes >= 1024 && behind != 0 && behind < kPage / 2;
+  return row_bytes >= 1024 && distance != 0 && distance < kPage / 2;
 }
 
 template <class T, bool kAdd>
@@ -92,8 +93,8 @@ struct InputRow<T, false> {
     return read_partial(x + col, count);
   }
   template <int kLocality>
-  MEMBOUND_ALWAYS_INLINE void ask(std::int64_t first_byte, std::int64_t last_byte) const {
-    ask_for<kLocality>(x, first_byte, last_byte);
+  MEMBOUND_ALWAYS_INLINE void prefetch(std::int64_t first_byte, std::int64_t last_byte) const {
+    prefetch_bytes<kLocality>(x, first_byte, last_byte);
   }
 };
 
@@ -110,9 +111,9 @@ struct InputRow<T, true> {
     return sum(read_partial(x + col, count), read_partial(residual + col, count));
   }
   template <int kLocality>
-  MEMBOUND_ALWAYS_INLINE void ask(std::int64_t first_byte, std::int64_t last_byte) const {
-    ask_for<kLocality>(x, first_byte, last_byte);
-    ask_for<kLocality>(residual, first_byte, last_byte);
+  MEMBOUND_ALWAYS_INLINE void prefetch(std::int64_t first_byte, std::int64_t last_byte) const {
+    prefetch_bytes<kLocality>(x, first_byte, last_byte);
+    prefetch_bytes<kLocality>(residual, first_byte, last_byte);
   }
 
  private:

@@ -36,15 +36,15 @@ bool pays_to_bypass_cache(std::int64_t bytes) {
 // then non-temporal stores pay off at half the usual size. A gate has more arithmetic per cache
 // line, so it keeps the usual threshold for both.
 NormMemory norm_memory(std::int64_t matrix_bytes, bool gated) {
-  constexpr std::int64_t kAskedAheadFrom = 4 << 20;
-  const bool around = pays_to_bypass_cache(gated ? matrix_bytes / 2 : matrix_bytes);
-  return {around, gated ? around : matrix_bytes >= kAskedAheadFrom};
+  constexpr std::int64_t kPrefetchFromBytes = 4 << 20;
+  const bool bypass = pays_to_bypass_cache(gated ? matrix_bytes / 2 : matrix_bytes);
+  return {bypass, gated ? bypass : matrix_bytes >= kPrefetchFromBytes};
 }
 
 // On Intel, compute-heavy loops wait for memory: the hardware prefetcher does not run far enough
 // ahead (silu_and_mul in bfloat16, non-temporal: 5.4 -> 15.7 GB/s with prefetch). Zen 4 gets slower
 // by it. Below the size of an L2 cache it costs and gains nothing.
-std::int64_t ask_distance(std::int64_t matrix_bytes) {
+std::int64_t prefetch_distance(std::int64_t matrix_bytes) {
 #if defined(__x86_64__)
   static const bool waits = __builtin_cpu_is("intel");
   constexpr std::int64_t kDistance = 2048, kFrom = 2 << 20;

@@ -20,14 +20,14 @@ bool pays_to_bypass_cache(std::int64_t bytes);
 
 // How norms and their gradients access memory, for matrices of this size in all.
 struct NormMemory {
-  bool around_cache;  // for results that are not in a cache yet
-  bool ask_ahead;     // for rows before their use
+  bool non_temporal;    // for results that are not in a cache yet
+  bool prefetch_ahead;  // for rows before their use
 };
 NormMemory norm_memory(std::int64_t matrix_bytes, bool gated);
 
 // The prefetch distance in bytes for a matrix of this size that is read sequentially; 0: no
 // prefetch.
-std::int64_t ask_distance(std::int64_t matrix_bytes);
+std::int64_t prefetch_distance(std::int64_t matrix_bytes);
 
 inline std::int64_t row_stride(const RowLayout& layout) {
   return layout.rank == 0 ? 0 : layout.strides[layout.rank - 1];
@@ -42,7 +42,7 @@ inline std::int64_t run_length(const RowLayout& layout, std::int64_t row, std::i
 
 // `data` advanced by `elements`; null stays null.
 template <class Pointer>
-Pointer behind(Pointer data, std::int64_t elements, DType dtype) {
+Pointer offset_pointer(Pointer data, std::int64_t elements, DType dtype) {
   using Byte =
       std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const char, char>;
   if (data == nullptr) return data;
@@ -52,10 +52,10 @@ Pointer behind(Pointer data, std::int64_t elements, DType dtype) {
 // Moves `data` to the first of a run of rows, and shortens the run where the layout's innermost
 // axis ends.
 template <class Pointer, class Base>
-void enter_row(Pointer& data, Base base, const RowLayout& layout, DType dtype, std::int64_t row,
-               std::int64_t& count) {
+void seek_row(Pointer& data, Base base, const RowLayout& layout, DType dtype, std::int64_t row,
+              std::int64_t& count) {
   if (base == nullptr) return;
-  data = behind(base, layout.offset(row), dtype);
+  data = offset_pointer(base, layout.offset(row), dtype);
   count = run_length(layout, row, count);
 }
 

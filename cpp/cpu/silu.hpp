@@ -32,7 +32,7 @@ MEMBOUND_ALWAYS_INLINE Silu<V> silu_with_slope(V z) {
   const Odds<V> odds = odds_of<A>(z);
   const V inverse = 1 / odds.sum;
   const V within = odds.z * inverse * E::kScale;  // an ulp worse than the division, which is slow
-  const V s = inverse * E::kScale, rest = odds.against * inverse;
+  const V s = inverse * E::kScale, rest = odds.exp_minus * inverse;
   return {z > E::kHighest ? z : within, s * multiply_add(odds.z, rest, V{} + 1)};
 }
 

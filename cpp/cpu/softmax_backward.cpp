@@ -7,13 +7,13 @@
 #include "cpu/float_mode.hpp"
 #include "cpu/parallel.hpp"
 #include "cpu/rows.hpp"
-#include "cpu/upright.hpp"
+#include "cpu/tiled_transpose.hpp"
 
 namespace membound::cpu {
 
 namespace {
 
-std::array<MatrixField, 3> fields_of(SoftmaxBackwardRows& rows) {
+std::array<MatrixArgument, 3> fields_of(SoftmaxBackwardRows& rows) {
   return {matrix_field(rows.dy, rows.dy_row_stride, rows.dy_col_stride),
           matrix_field(rows.y, rows.y_row_stride, rows.y_col_stride),
           matrix_field(rows.dx, rows.dx_row_stride, rows.dx_col_stride)};
@@ -45,10 +45,11 @@ void softmax_backward(const SoftmaxBackwardProblem& problem) {
     SoftmaxBackwardRows rows = shared;
     for (std::int64_t row = first; row < last; row += rows.rows) {
       rows.rows = last - row;
-      enter_row(rows.dy, problem.dy, problem.dy_rows, dtype, row, rows.rows);
-      enter_row(rows.y, problem.y, problem.y_rows, dtype, row, rows.rows);
-      enter_row(rows.dx, problem.dx, problem.dx_rows, dtype, row, rows.rows);
-      run_by_memory(rows, fields_of, [](auto&, auto&, std::int64_t) {}, table.softmax_backward);
+      seek_row(rows.dy, problem.dy, problem.dy_rows, dtype, row, rows.rows);
+      seek_row(rows.y, problem.y, problem.y_rows, dtype, row, rows.rows);
+      seek_row(rows.dx, problem.dx, problem.dx_rows, dtype, row, rows.rows);
+      run_tiled_transpose(
+          rows, fields_of, [](auto&, auto&, std::int64_t) {}, table.softmax_backward);
     }
   });
 }

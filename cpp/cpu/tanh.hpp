@@ -16,7 +16,7 @@ struct Tanh {
 };
 template <class A, class V>
 MEMBOUND_ALWAYS_INLINE Tanh<V> tanh_of(V u) {
-  const V whole = (u < 0 ? -u : u) * 2, highest = V{} - Exponential<A>::kFar;
+  const V whole = (u < 0 ? -u : u) * 2, highest = V{} - Exponential<A>::kSubnormalEdge;
   const V twice = at_most(whole, highest);
   const auto [growth, power] = power_of_minus<A, 0>(twice, NoRest{});
   const V rest = growth * power, inverse = 1 / ((1 + power) + rest);

@@ -120,7 +120,7 @@ struct Lanes<BFloat16> {
   static MEMBOUND_ALWAYS_INLINE void write(BFloat16* to, Pair<V> value) {
     store(to, pack_bfloat16(value));
   }
-  static MEMBOUND_ALWAYS_INLINE void write_around_cache(BFloat16* to, Pair<V> value) {
+  static MEMBOUND_ALWAYS_INLINE void write_non_temporal(BFloat16* to, Pair<V> value) {
     stream(to, pack_bfloat16(value));
   }
   static MEMBOUND_ALWAYS_INLINE Pair<V> round(Pair<V> value) {
@@ -139,7 +139,7 @@ struct Lanes<Float16> {
   static MEMBOUND_ALWAYS_INLINE void write(Float16* to, Pair<V> value) {
     store(to, narrow_halves(value));
   }
-  static MEMBOUND_ALWAYS_INLINE void write_around_cache(Float16* to, Pair<V> value) {
+  static MEMBOUND_ALWAYS_INLINE void write_non_temporal(Float16* to, Pair<V> value) {
     stream(to, narrow_halves(value));
   }
   static MEMBOUND_ALWAYS_INLINE Pair<V> round(Pair<V> value) {
@@ -160,7 +160,7 @@ struct PlainLanes {
     store(to, value.first);
     store(to + kStep / 2, value.second);
   }
-  static MEMBOUND_ALWAYS_INLINE void write_around_cache(T* to, Pair<V> value) {
+  static MEMBOUND_ALWAYS_INLINE void write_non_temporal(T* to, Pair<V> value) {
     stream(to, value.first);
     stream(to + kStep / 2, value.second);
   }
@@ -171,10 +171,10 @@ template <>
 struct Lanes<double> : PlainLanes<double, F64> {};
 
 // Writes a whole step.
-template <bool kAroundCache, class T>
+template <bool kNonTemporal, class T>
 MEMBOUND_ALWAYS_INLINE void write_step(T* to, Pair<typename Lanes<T>::V> value) {
-  if constexpr (kAroundCache) {
-    Lanes<T>::write_around_cache(to, value);
+  if constexpr (kNonTemporal) {
+    Lanes<T>::write_non_temporal(to, value);
   } else {
     Lanes<T>::write(to, value);
   }

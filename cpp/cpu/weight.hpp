@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cpu/kernels/weight.hpp"
-#include "cpu/piece.hpp"
+#include "cpu/partial_step.hpp"
 
 // A weight of another dtype or stride, or with an offset, is converted once per call: offset +
 // weight in the accumulate type, each step in the order of Lanes<T>, zero-padded to a whole step.

@@ -16,7 +16,7 @@
 namespace membound::cpu {
 
 // Rows per pass: enough that narrow rows amortise the call.
-inline std::int64_t rows_at_once(std::int64_t cols) {
+inline std::int64_t rows_per_pass(std::int64_t cols) {
   constexpr std::int64_t kElements = 4096;
   return std::clamp<std::int64_t>(kElements / cols, 1, kBlockOfRows);
 }
@@ -26,7 +26,7 @@ class WorkArea {
  public:
   WorkArea(DType dtype, std::int64_t cols, int slots, std::int64_t tasks)
       : dtype_(dtype),
-        rows_(rows_at_once(cols)),
+        rows_(rows_per_pass(cols)),
         stride_((cols + kLine - 1) / kLine * kLine),
         slots_(slots),
         slot_bytes_(static_cast<std::size_t>(rows_ * stride_) * dtype_size(dtype)),
@@ -63,23 +63,23 @@ class Exchange {
 
   void widen(const InputRows& from, std::int64_t row, std::int64_t rows, void* slot) const {
     each_run(from, row, rows, [&](const void* data, std::int64_t at, std::int64_t count) {
-      table_.convert_rows({data, behind(slot, at * area_.stride(), area_.dtype()), from.dtype,
-                           area_.dtype(), true, count, cols_, row_stride(from.layout),
+      table_.convert_rows({data, offset_pointer(slot, at * area_.stride(), area_.dtype()),
+                           from.dtype, area_.dtype(), true, count, cols_, row_stride(from.layout),
                            from.col_stride, area_.stride(), 1});
     });
   }
   void narrow(const void* slot, const OutputRows& to, std::int64_t row, std::int64_t rows) const {
     each_run(to, row, rows, [&](void* data, std::int64_t at, std::int64_t count) {
-      table_.convert_rows({behind(slot, at * area_.stride(), area_.dtype()), data, area_.dtype(),
-                           to.dtype, false, count, cols_, area_.stride(), 1, row_stride(to.layout),
-                           to.col_stride});
+      table_.convert_rows({offset_pointer(slot, at * area_.stride(), area_.dtype()), data,
+                           area_.dtype(), to.dtype, false, count, cols_, area_.stride(), 1,
+                           row_stride(to.layout), to.col_stride});
     });
   }
   // One number per row, written contiguously.
   void widen_statistic(const InputRows& from, std::int64_t row, std::int64_t rows, void* to) const {
     each_run(from, row, rows, [&](const void* data, std::int64_t at, std::int64_t count) {
-      table_.convert_rows({data, behind(to, at, area_.dtype()), from.dtype, area_.dtype(), true,
-                           count, 1, row_stride(from.layout), 1, 1, 1});
+      table_.convert_rows({data, offset_pointer(to, at, area_.dtype()), from.dtype, area_.dtype(),
+                           true, count, 1, row_stride(from.layout), 1, 1, 1});
     });
   }
   // Rounds a slot to a dtype and back, through another slot.
@@ -105,7 +105,7 @@ class Exchange {
     for (std::int64_t at = 0; at < rows;) {
       std::int64_t count = rows - at;
       Pointer data = nullptr;
-      enter_row(data, array.data, array.layout, array.dtype, row + at, count);
+      seek_row(data, array.data, array.layout, array.dtype, row + at, count);
       body(data, at, count);
       at += count;
     }

@@ -32,8 +32,8 @@ struct EmbeddingBackwardProblem {
     return static_cast<std::uint32_t>(outside ? vocab : id - vocab_start);
   }
   // Writes a row's id to entry `output_row` of rows_ids.
-  MEMBOUND_HOST_DEVICE void write_id(std::int64_t place, std::int64_t row) const {
-    const std::int64_t id = vocab_start + row, at = place * rows_ids_stride;
+  MEMBOUND_HOST_DEVICE void write_id(std::int64_t output_row, std::int64_t row) const {
+    const std::int64_t id = vocab_start + row, at = output_row * rows_ids_stride;
     if (wide_rows_ids) {
       static_cast<std::int64_t*>(rows_ids)[at] = id;
     } else {

@@ -21,7 +21,7 @@ bool is_contiguous(const ConstTensorView& view) {
 }
 
 // A contiguous axis, if the last one is not contiguous; else the last.
-int axis_of_neighbours(const ConstTensorView& view) {
+int contiguous_axis(const ConstTensorView& view) {
   const int last = view.rank - 1;
   if (column_stride(view) == 1) return last;
   for (int axis = last - 1; axis >= 0; --axis) {
@@ -31,15 +31,15 @@ int axis_of_neighbours(const ConstTensorView& view) {
 }
 
 // The same elements, with `axis` moved to the end.
-ConstTensorView turned(const ConstTensorView& view, int axis) {
-  ConstTensorView turned = view;
+ConstTensorView permuted(const ConstTensorView& view, int axis) {
+  ConstTensorView permuted = view;
   for (int to = axis; to + 1 < view.rank; ++to) {
-    turned.shape[to] = view.shape[to + 1];
-    turned.strides[to] = view.strides[to + 1];
+    permuted.shape[to] = view.shape[to + 1];
+    permuted.strides[to] = view.strides[to + 1];
   }
-  turned.shape[view.rank - 1] = view.shape[axis];
-  turned.strides[view.rank - 1] = view.strides[axis];
-  return turned;
+  permuted.shape[view.rank - 1] = view.shape[axis];
+  permuted.strides[view.rank - 1] = view.strides[axis];
+  return permuted;
 }
 
 void check_options(const GatedActivationOptions& options, DType dtype, bool gated, const char* op) {
@@ -66,7 +66,7 @@ GatedActivationProblem make_problem(const ConstTensorView& gate, const ConstTens
                                     const char* op) {
   const ConstTensorView written = out;
   FlattenedRows flattened(gate, row_scale != nullptr, op);
-  for (const ConstTensorView* matrix : {&gate, up, &written}) flattened.also(matrix);
+  for (const ConstTensorView* matrix : {&gate, up, &written}) flattened.add(matrix);
   GatedActivationProblem problem{};
   problem.gate = gate.data;
   problem.out = out.data;
@@ -105,25 +105,25 @@ void check_gate_and_up(const ConstTensorView& gate, const ConstTensorView* up,
 FlattenedRows::FlattenedRows(const ConstTensorView& like, bool rows_matter, const char* op)
     : like_(like),
       op_(op),
-      neighbours_(rows_matter ? like.rank - 1 : axis_of_neighbours(like)),
-      turns_(neighbours_ != like.rank - 1),
+      contiguous_axis_(rows_matter ? like.rank - 1 : contiguous_axis(like)),
+      permutes_(contiguous_axis_ != like.rank - 1),
       flat_(!rows_matter),
-      flat_turned_(turns_) {}
+      flat_permuted_(permutes_) {}
 
-void FlattenedRows::also(const ConstTensorView* matrix) {
+void FlattenedRows::add(const ConstTensorView* matrix) {
   if (matrix == nullptr) return;
   flat_ = flat_ && is_contiguous(*matrix);
-  turns_ = turns_ && matrix->strides[neighbours_] == 1;
-  flat_turned_ = flat_turned_ && is_contiguous(turned(*matrix, neighbours_));
+  permutes_ = permutes_ && matrix->strides[contiguous_axis_] == 1;
+  flat_permuted_ = flat_permuted_ && is_contiguous(permuted(*matrix, contiguous_axis_));
 }
 
 RowLayout FlattenedRows::layout(const ConstTensorView& matrix, const char* argument) const {
   const int axes = is_flat() ? 0 : matrix.rank - 1;
-  return row_layout(turns_ ? turned(matrix, neighbours_) : matrix, axes, op_, argument);
+  return row_layout(permutes_ ? permuted(matrix, contiguous_axis_) : matrix, axes, op_, argument);
 }
 
 std::int64_t FlattenedRows::column_stride(const ConstTensorView& matrix) const {
-  return is_flat() || turns_ ? 1 : membound::column_stride(matrix);
+  return is_flat() || permutes_ ? 1 : membound::column_stride(matrix);
 }
 
 void gated_activation(const ConstTensorView& gate, const ConstTensorView* up,

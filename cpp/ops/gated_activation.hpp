@@ -38,7 +38,7 @@ class FlattenedRows {
  public:
   FlattenedRows(const ConstTensorView& like, bool rows_matter, const char* op);
   // Must be called for every matrix before rows().
-  void also(const ConstTensorView* matrix);
+  void add(const ConstTensorView* matrix);
 
   std::int64_t rows() const { return is_flat() ? 1 : like_.size() / cols(); }
   std::int64_t cols() const { return is_flat() ? like_.size() : like_.shape[axis()]; }
@@ -46,15 +46,15 @@ class FlattenedRows {
   std::int64_t column_stride(const ConstTensorView& matrix) const;
 
  private:
-  bool is_flat() const { return turns_ ? flat_turned_ : flat_; }
-  int axis() const { return turns_ ? neighbours_ : like_.rank - 1; }
+  bool is_flat() const { return permutes_ ? flat_permuted_ : flat_; }
+  int axis() const { return permutes_ ? contiguous_axis_ : like_.rank - 1; }
 
   ConstTensorView like_;
   const char* op_;
-  int neighbours_;    // the contiguous axis of `like`, if it is not the last
-  bool turns_;        // that axis is contiguous in every matrix
-  bool flat_;         // one row, with the axes in their order
-  bool flat_turned_;  // one row, with that axis moved to the end
+  int contiguous_axis_;  // the contiguous axis of `like`, if it is not the last
+  bool permutes_;        // that axis is contiguous in every matrix
+  bool flat_;            // one row, with the axes in their order
+  bool flat_permuted_;   // one row, with that axis moved to the end
 };
 
 namespace cpu {

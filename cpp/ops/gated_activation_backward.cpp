@@ -52,7 +52,7 @@ void gated_activation_backward(const ConstTensorView& dy, const ConstTensorView&
                           {"up", up},
                           {"dgate", dgate ? &dgate_view : nullptr},
                           {"dup", dup ? &dup_view : nullptr}};
-  for (const Matrix& one : every) flattened.also(one.view);
+  for (const Matrix& one : every) flattened.add(one.view);
   GatedActivationBackwardProblem problem{};
   problem.dtype = gate.dtype;
   problem.options = options;
@@ -60,7 +60,7 @@ void gated_activation_backward(const ConstTensorView& dy, const ConstTensorView&
   problem.cols = flattened.cols();
   problem.dgate = dgate ? dgate->data : nullptr;
   problem.dup = dup ? dup->data : nullptr;
-  const auto place = [&](const Matrix& one, RowLayout& rows, std::int64_t& col_stride) {
+  const auto set_layout = [&](const Matrix& one, RowLayout& rows, std::int64_t& col_stride) {
     if (one.view == nullptr) return;
     rows = flattened.layout(*one.view, one.name);
     col_stride = flattened.column_stride(*one.view);
@@ -68,11 +68,11 @@ void gated_activation_backward(const ConstTensorView& dy, const ConstTensorView&
   problem.dy = dy.data;
   problem.gate = gate.data;
   problem.up = up ? up->data : nullptr;
-  place(every[0], problem.dy_rows, problem.dy_col_stride);
-  place(every[1], problem.gate_rows, problem.gate_col_stride);
-  place(every[2], problem.up_rows, problem.up_col_stride);
-  place(every[3], problem.dgate_rows, problem.dgate_col_stride);
-  place(every[4], problem.dup_rows, problem.dup_col_stride);
+  set_layout(every[0], problem.dy_rows, problem.dy_col_stride);
+  set_layout(every[1], problem.gate_rows, problem.gate_col_stride);
+  set_layout(every[2], problem.up_rows, problem.up_col_stride);
+  set_layout(every[3], problem.dgate_rows, problem.dgate_col_stride);
+  set_layout(every[4], problem.dup_rows, problem.dup_col_stride);
   if (row_scale != nullptr) {
     problem.row_scale = row_scale->data;
     problem.row_scale_rows = row_layout(*row_scale, row_scale->rank, op, "row_scale");

@@ -36,8 +36,8 @@ std::array<Named, 8> reads_of(const Call& call) {
 }
 
 // No output may overlap any other array; rope has checked its own arrays.
-void check_apart(const Norms& norms, const RopeCall& call) {
-  const auto apart = [](const Named& written, const Named& other) {
+void check_all_disjoint(const Norms& norms, const RopeCall& call) {
+  const auto check_disjoint = [](const Named& written, const Named& other) {
     if (written.view == nullptr || other.view == nullptr) return;
     check_rope_overlap(*written.view, written.name, *other.view, other.name, kOp,
                        /*in_place=*/false);
@@ -46,40 +46,41 @@ void check_apart(const Norms& norms, const RopeCall& call) {
   const Named outs[] = {{&out, "out"}, {call.k_out ? &k_out : nullptr, "k_out"}};
   const auto reads = reads_of(call);
   for (const Named& weight : norms.weights) {
-    for (const Named& one : outs) apart(one, weight);
-    for (const Named& one : norms.rstds) apart(one, weight);
+    for (const Named& one : outs) check_disjoint(one, weight);
+    for (const Named& one : norms.rstds) check_disjoint(one, weight);
   }
   for (const Named& rstd : norms.rstds) {
-    for (const Named& one : outs) apart(rstd, one);
-    for (const Named& one : reads) apart(rstd, one);
+    for (const Named& one : outs) check_disjoint(rstd, one);
+    for (const Named& one : reads) check_disjoint(rstd, one);
   }
-  apart(norms.rstds[1], norms.rstds[0]);
+  check_disjoint(norms.rstds[1], norms.rstds[0]);
 }
 
 // The caches must not overlap any input or out; out must not overlap the arrays that rope lacks.
-void check_cache_apart(const QkNormRopeCall& call) {
+void check_cache_disjoint(const QkNormRopeCall& call) {
   const auto& [keys, slot_mapping, v, values] = *call.cache;
-  const auto apart = [](const ConstTensorView& written, const char* name, const Named& other) {
+  const auto check_disjoint = [](const ConstTensorView& written, const char* name,
+                                 const Named& other) {
     if (other.view == nullptr) return;
     check_rope_overlap(written, name, *other.view, other.name, kOp, /*in_place=*/false);
   };
   const ConstTensorView out = call.out, key_cache = keys;
   const auto check_cache = [&](const ConstTensorView& cache, const char* name) {
-    for (const Named& one : reads_of(call)) apart(cache, name, one);
+    for (const Named& one : reads_of(call)) check_disjoint(cache, name, one);
     for (const Named& one : {Named{call.q_weight, "q_weight"},
                              {call.k_weight, "k_weight"},
                              {v, "v"},
                              {&slot_mapping, "slot_mapping"},
                              {&out, "out"}}) {
-      apart(cache, name, one);
+      check_disjoint(cache, name, one);
     }
   };
   check_cache(key_cache, "key_cache");
-  apart(out, "out", {&slot_mapping, "slot_mapping"});
-  apart(out, "out", {v, "v"});
+  check_disjoint(out, "out", {&slot_mapping, "slot_mapping"});
+  check_disjoint(out, "out", {v, "v"});
   if (values == nullptr) return;
   check_cache(*values, "value_cache");
-  apart(*values, "value_cache", {&key_cache, "key_cache"});
+  check_disjoint(*values, "value_cache", {&key_cache, "key_cache"});
 }
 
 void check_caches(const QkNormRopeCall& call, std::int64_t heads) {
@@ -146,7 +147,7 @@ void set_cache(QkNormRopeProblem& problem, const QkNormRopeCall& call) {
   RopeHeads& k = problem.rope.arrays[1];
   check_caches(call, k.heads);
   problem.cache = cache_slots(call, problem.rope);
-  check_cache_apart(call);
+  check_cache_disjoint(call);
   if (call.options.rope.validate) check_slots(problem.cache, problem.rope);
   k.out = keys.data;
   k.out_strides = cache_strides(keys);
@@ -236,7 +237,7 @@ QkNormRopeProblem qk_norm_rope_problem(const QkNormRopeCall& given) {
       problem.rstds[i] = head_statistic(*rstd, options.rope.layout);
     }
   }
-  check_apart(norms, call);
+  check_all_disjoint(norms, call);
   if (cache) set_cache(problem, given);
   problem.eps = options.eps;
   problem.weight_offset = options.weight_offset;

@@ -38,39 +38,40 @@ void check_inputs(const Gradient& given, int array, const RopeProblem& problem) 
 
 // Outputs must not overlap inputs or each other, except that a gradient may be exactly its own dq
 // or q (likewise for k).
-void check_apart(const Gradient* const (&given)[2], int count, const RopeAngles& angles) {
-  const auto apart = [](const TensorView* written, const char* name, const ConstTensorView* other,
-                        const char* other_name, bool in_place = false) {
+void check_all_disjoint(const Gradient* const (&given)[2], int count, const RopeAngles& angles) {
+  const auto check_disjoint = [](const TensorView* written, const char* name,
+                                 const ConstTensorView* other, const char* other_name,
+                                 bool in_place = false) {
     if (written && other) {
       check_rope_overlap(*written, name, *other, other_name, kOp, in_place);
     }
   };
-  const auto apart_from_angles = [&](const TensorView* written, const char* name) {
-    apart(written, name, angles.cos, "cos");
-    apart(written, name, angles.sin, "sin");
-    apart(written, name, angles.freqs, "freqs");
-    apart(written, name, angles.position_ids, "position_ids");
-    apart(written, name, angles.seqlen_offsets, "seqlen_offsets");
-    apart(written, name, angles.cu_seqlens, "cu_seqlens");
+  const auto check_disjoint_from_angles = [&](const TensorView* written, const char* name) {
+    check_disjoint(written, name, angles.cos, "cos");
+    check_disjoint(written, name, angles.sin, "sin");
+    check_disjoint(written, name, angles.freqs, "freqs");
+    check_disjoint(written, name, angles.position_ids, "position_ids");
+    check_disjoint(written, name, angles.seqlen_offsets, "seqlen_offsets");
+    check_disjoint(written, name, angles.cu_seqlens, "cu_seqlens");
   };
   for (int i = 0; i < count; ++i) {
     const Gradient& one = *given[i];
-    apart_from_angles(one.dweight, kNames[i].dweight);
+    check_disjoint_from_angles(one.dweight, kNames[i].dweight);
     for (int j = 0; j < count; ++j) {
       const Gradient& other = *given[j];
       const Names& name = kNames[j];
       const ConstTensorView dx = other.dx;
-      apart(&one.dx, kNames[i].dx, &other.x, name.x, i == j);
-      apart(&one.dx, kNames[i].dx, other.weight, name.weight);
-      apart(&one.dx, kNames[i].dx, other.rstd, name.rstd);
-      apart(one.dweight, kNames[i].dweight, &other.dy, name.dy);
-      apart(one.dweight, kNames[i].dweight, &other.x, name.x);
-      apart(one.dweight, kNames[i].dweight, other.weight, name.weight);
-      apart(one.dweight, kNames[i].dweight, other.rstd, name.rstd);
-      apart(one.dweight, kNames[i].dweight, &dx, name.dx);
+      check_disjoint(&one.dx, kNames[i].dx, &other.x, name.x, i == j);
+      check_disjoint(&one.dx, kNames[i].dx, other.weight, name.weight);
+      check_disjoint(&one.dx, kNames[i].dx, other.rstd, name.rstd);
+      check_disjoint(one.dweight, kNames[i].dweight, &other.dy, name.dy);
+      check_disjoint(one.dweight, kNames[i].dweight, &other.x, name.x);
+      check_disjoint(one.dweight, kNames[i].dweight, other.weight, name.weight);
+      check_disjoint(one.dweight, kNames[i].dweight, other.rstd, name.rstd);
+      check_disjoint(one.dweight, kNames[i].dweight, &dx, name.dx);
       if (i < j && other.dweight) {
         const ConstTensorView dweight = *other.dweight;
-        apart(one.dweight, kNames[i].dweight, &dweight, name.dweight);
+        check_disjoint(one.dweight, kNames[i].dweight, &dweight, name.dweight);
       }
     }
   }
@@ -142,7 +143,7 @@ QkNormRopeBackwardProblem qk_norm_rope_backward_problem(const QkNormRopeGradient
     check_inputs(*both[i], i, problem.rope);
     problem.arrays[i] = head_gradient(*both[i], problem.rope.arrays[i].heads, options.rope.layout);
   }
-  check_apart(both, problem.rope.count, angles);
+  check_all_disjoint(both, problem.rope.count, angles);
   problem.eps = options.eps;
   problem.weight_offset = options.weight_offset;
   problem.round_normed = options.rounding == QkNormRounding::kBeforeWeight;

@@ -14,7 +14,7 @@ namespace {
 using Call = RmsNormCall;
 
 // Outputs must not overlap inputs, but with in_place may be exactly x, residual or gate.
-void check_apart(const TensorView& written, const char* name, const Call& call, bool in_place) {
+void check_disjoint(const TensorView& written, const char* name, const Call& call, bool in_place) {
   check_overlap(written, name, call.x, "x", call.op, in_place);
   if (call.residual) check_overlap(written, name, *call.residual, "residual", call.op, in_place);
   if (call.gate) check_overlap(written, name, *call.gate, "z", call.op, in_place);
@@ -25,13 +25,13 @@ void check_apart(const TensorView& written, const char* name, const Call& call, 
 void check_result(const TensorView& written, const char* name, const Call& call) {
   check_shaped_like(written, name, call.x, "x", call.op);
   check_writable(written, call.op, name);
-  check_apart(written, name, call, /*in_place=*/true);
+  check_disjoint(written, name, call, /*in_place=*/true);
 }
 
 void check_statistic(const TensorView& written, const char* name, const Call& call) {
   check_statistic(written, name, call.accumulate(), call.x, "x", call.op);
   check_writable(written, call.op, name);
-  check_apart(written, name, call, /*in_place=*/false);
+  check_disjoint(written, name, call, /*in_place=*/false);
   check_overlap(written, name, call.out, "out", call.op, /*in_place=*/false);
   if (call.residual) {
     check_overlap(written, name, *call.residual_out, "residual_out", call.op, /*in_place=*/false);
@@ -55,7 +55,7 @@ void run_checked(const Call& call, StreamView stream) {
   route(
       call.x.device, call.op,
       [&] {
-        const cpu::KeptMemory memory(call.heads() > 1);
+        const cpu::AllocationCache memory(call.heads() > 1);
         each_head(call, [](const Call& one) {
           one.is_generic() ? cpu::rms_norm_generic(generic_norm_problem(one))
                            : cpu::rms_norm(rms_norm_problem(one));

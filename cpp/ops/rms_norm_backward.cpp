@@ -15,7 +15,7 @@ namespace {
 using Call = RmsNormBackwardCall;
 
 // Gradients must not overlap inputs, but with in_place may be exactly an input of rows.
-void check_apart(const TensorView& written, const char* name, const Call& call, bool in_place) {
+void check_disjoint(const TensorView& written, const char* name, const Call& call, bool in_place) {
   const char* op = call.op;
   check_overlap(written, name, call.dy, "dy", op, in_place);
   check_overlap(written, name, call.x, call.x_name, op, in_place);
@@ -29,7 +29,7 @@ void check_apart(const TensorView& written, const char* name, const Call& call, 
 void check_gradient_of_rows(const TensorView& written, const char* name, const Call& call) {
   check_shaped_like(written, name, call.x, call.x_name, call.op);
   check_writable(written, call.op, name);
-  check_apart(written, name, call, /*in_place=*/true);
+  check_disjoint(written, name, call, /*in_place=*/true);
 }
 
 // dweight or dbias; their shape is that of the weight, if there is one.
@@ -38,7 +38,7 @@ void check_gradient_of_columns(const TensorView& sums, const char* name, const C
   check_weight(sums, name, call.x, op, call.x_name);
   if (call.weight) check_leading_shape(sums, *call.weight, call.weight->rank, op, name);
   check_writable(sums, op, name);
-  check_apart(sums, name, call, /*in_place=*/false);
+  check_disjoint(sums, name, call, /*in_place=*/false);
   if (call.dx) check_overlap(sums, name, *call.dx, "dx", op, /*in_place=*/false);
   if (call.dresidual) check_overlap(sums, name, *call.dresidual, "dresidual", op, false);
   if (call.dgate) check_overlap(sums, name, *call.dgate, "dz", op, /*in_place=*/false);
@@ -180,7 +180,7 @@ void run_rms_norm_backward(const RmsNormBackwardCall& call, StreamView stream) {
   route(
       call.x.device, call.op,
       [&] {
-        const cpu::KeptMemory memory(call.heads() > 1);
+        const cpu::AllocationCache memory(call.heads() > 1);
         each_head(call, [](const Call& one) {
           one.is_generic() ? cpu::rms_norm_backward_generic(generic_norm_problem(one))
                            : cpu::rms_norm_backward(make_problem(one));

@@ -95,7 +95,7 @@ void run_rms_norm_quant(const Call& call, StreamView stream) {
   route(
       call.x.device, call.op,
       [&] {
-        const cpu::KeptMemory memory(norm_of(call).heads() > 1);
+        const cpu::AllocationCache memory(norm_of(call).heads() > 1);
         each_head(call, [](const Call& one) { cpu::rms_norm_quant(make_problem(one)); });
       },
       [&] { cuda::rms_norm_quant(make_problem(call), stream); });

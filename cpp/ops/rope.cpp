@@ -67,17 +67,18 @@ void check_output(const Call& call, const TensorView& out, const char* name,
                   const ConstTensorView& own, const char* own_name) {
   check_like(out, name, own, own_name, call.op);
   check_writable(out, call.op, name);
-  const auto apart = [&](const ConstTensorView* input, const char* input_name, bool in_place) {
+  const auto check_disjoint = [&](const ConstTensorView* input, const char* input_name,
+                                  bool in_place) {
     if (input) check_rope_overlap(out, name, *input, input_name, call.op, in_place);
   };
-  apart(&call.q, call.q_name, own_name == call.q_name);
-  apart(call.k, call.k_name, own_name == call.k_name);
-  apart(call.angles.cos, "cos", false);
-  apart(call.angles.sin, "sin", false);
-  apart(call.angles.freqs, "freqs", false);
-  apart(call.angles.position_ids, "position_ids", false);
-  apart(call.angles.seqlen_offsets, "seqlen_offsets", false);
-  apart(call.angles.cu_seqlens, "cu_seqlens", false);
+  check_disjoint(&call.q, call.q_name, own_name == call.q_name);
+  check_disjoint(call.k, call.k_name, own_name == call.k_name);
+  check_disjoint(call.angles.cos, "cos", false);
+  check_disjoint(call.angles.sin, "sin", false);
+  check_disjoint(call.angles.freqs, "freqs", false);
+  check_disjoint(call.angles.position_ids, "position_ids", false);
+  check_disjoint(call.angles.seqlen_offsets, "seqlen_offsets", false);
+  check_disjoint(call.angles.cu_seqlens, "cu_seqlens", false);
 }
 
 void check_outputs(const Call& call) {

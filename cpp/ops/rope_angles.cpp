@@ -38,11 +38,11 @@ struct TokenStrides {
   bool fits = false;
   std::int64_t axis = 0, batch = 0, seq = 0;
 };
-TokenStrides token_strides(const ConstTensorView& view, int behind, bool batch_optional,
+TokenStrides token_strides(const ConstTensorView& view, int trailing, bool batch_optional,
                            const RopeProblem& problem, const Call& call) {
   TokenStrides strides;
   const bool sections = call.options.section_count > 0;
-  const int axes = view.rank - behind - (sections ? 1 : 0);
+  const int axes = view.rank - trailing - (sections ? 1 : 0);
   if (axes < (batch_optional ? 1 : 2) || axes > 2) return strides;
   int at = 0;
   if (sections) {
@@ -131,7 +131,7 @@ bool has_positions(const Call& call) {
 ConstTensorView without_heads(const ConstTensorView& table, const RopeProblem& problem,
                               const Call& call) {
   if (table.rank != 4 || call.options.section_count > 0) return table;
-  const auto kept = [&](std::initializer_list<int> axes) {
+  const auto keep_axes = [&](std::initializer_list<int> axes) {
     ConstTensorView view = table;
     view.rank = 0;
     for (const int axis : axes) {
@@ -147,11 +147,11 @@ ConstTensorView without_heads(const ConstTensorView& table, const RopeProblem& p
                            (layout == RopeLayout::kSbhd || has_positions(call));
   if (!by_position && layout != RopeLayout::kSbhd && table.shape[head] == 1 &&
       (batch == 1 || batch == problem.batch)) {
-    return kept({0, seq, 3});
+    return keep_axes({0, seq, 3});
   }
-  if (table.shape[1] == 1 && table.shape[2] == 1) return kept({0, 3});
+  if (table.shape[1] == 1 && table.shape[2] == 1) return keep_axes({0, 3});
   const bool swapped = layout == RopeLayout::kSbhd && table.shape[2] == 1;
-  return swapped ? kept({1, 0, 3}) : table;
+  return swapped ? keep_axes({1, 0, 3}) : table;
 }
 
 // Rows are indexed by position, shared by all sequences or one set per sequence; or each token has

@@ -35,31 +35,31 @@ void check_dfreqs(const TensorView& dfreqs, const RopeCall& call, const ConstTen
 }
 
 // Arrays that are read after something was written must not overlap it.
-void check_apart(const TensorView& dfreqs, const RopeCall& call, const ConstTensorView* q,
-                 const ConstTensorView* k) {
-  const auto apart = [](const TensorView* written, const char* name, const ConstTensorView* other,
-                        const char* other_name) {
+void check_all_disjoint(const TensorView& dfreqs, const RopeCall& call, const ConstTensorView* q,
+                        const ConstTensorView* k) {
+  const auto check_disjoint = [](const TensorView* written, const char* name,
+                                 const ConstTensorView* other, const char* other_name) {
     if (written && other) {
       check_rope_overlap(*written, name, *other, other_name, kOp, /*in_place=*/false);
     }
   };
   for (const auto& [read, name] : {std::pair{q, "q"}, std::pair{k, "k"}}) {
-    apart(&call.out, "dq_out", read, name);
-    apart(call.k_out, "dk_out", read, name);
-    apart(&dfreqs, "dfreqs", read, name);
+    check_disjoint(&call.out, "dq_out", read, name);
+    check_disjoint(call.k_out, "dk_out", read, name);
+    check_disjoint(&dfreqs, "dfreqs", read, name);
   }
   const ConstTensorView out = call.out;
-  apart(&dfreqs, "dfreqs", &call.q, "dq");
-  apart(&dfreqs, "dfreqs", call.k, "dk");
-  apart(&dfreqs, "dfreqs", &out, "dq_out");
+  check_disjoint(&dfreqs, "dfreqs", &call.q, "dq");
+  check_disjoint(&dfreqs, "dfreqs", call.k, "dk");
+  check_disjoint(&dfreqs, "dfreqs", &out, "dq_out");
   if (call.k_out) {
     const ConstTensorView k_out = *call.k_out;
-    apart(&dfreqs, "dfreqs", &k_out, "dk_out");
+    check_disjoint(&dfreqs, "dfreqs", &k_out, "dk_out");
   }
-  apart(&dfreqs, "dfreqs", call.angles.freqs, "freqs");
-  apart(&dfreqs, "dfreqs", call.angles.position_ids, "position_ids");
-  apart(&dfreqs, "dfreqs", call.angles.seqlen_offsets, "seqlen_offsets");
-  apart(&dfreqs, "dfreqs", call.angles.cu_seqlens, "cu_seqlens");
+  check_disjoint(&dfreqs, "dfreqs", call.angles.freqs, "freqs");
+  check_disjoint(&dfreqs, "dfreqs", call.angles.position_ids, "position_ids");
+  check_disjoint(&dfreqs, "dfreqs", call.angles.seqlen_offsets, "seqlen_offsets");
+  check_disjoint(&dfreqs, "dfreqs", call.angles.cu_seqlens, "cu_seqlens");
 }
 
 void check_workspace(const TensorView& workspace, const RopeCall& call, std::int64_t rotary_dim) {
@@ -88,7 +88,7 @@ void rope_backward(const ConstTensorView& dq, const ConstTensorView* dk, const C
   const RopeProblem problem = rope_problem(call);
   if (dfreqs == nullptr) return run_rope(problem, dq.device, kOp, stream);
   check_dfreqs(*dfreqs, call, q, k);
-  check_apart(*dfreqs, call, q, k);
+  check_all_disjoint(*dfreqs, call, q, k);
   if (workspace) check_workspace(*workspace, call, problem.rotary_dim);
   RopeFrequenciesProblem frequencies{problem,
                                      {q->data, k ? k->data : nullptr},

@@ -118,17 +118,17 @@ TEST_CASE("add_rms_norm_quant: transposed arrays have the bits of contiguous one
       residual.fill_normal(seed + 1);
       Quantised expected(DType::kInt8, shape, 0);
       run(x, residual, nullptr, {}, expected.out, sum, nullptr, &expected.scale);
-      Array upright(dtype, shape, columns, 1), added(dtype, shape, columns, 1);
-      upright.copy_from(x);
+      Array transposed(dtype, shape, columns, 1), added(dtype, shape, columns, 1);
+      transposed.copy_from(x);
       added.copy_from(residual);
       Array codes(DType::kInt8, shape, columns, 1), scale(DType::kFloat32, {rows});
-      Array upright_sum(dtype, shape, columns, 1);
-      run(upright, added, nullptr, {}, codes, upright_sum, nullptr, &scale);
+      Array transposed_sum(dtype, shape, columns, 1);
+      run(transposed, added, nullptr, {}, codes, transposed_sum, nullptr, &scale);
       REQUIRE(codes.first_difference(expected.out) == -1);
       REQUIRE(scale.first_difference(expected.scale) == -1);
-      REQUIRE(upright_sum.first_difference(sum) == -1);
+      REQUIRE(transposed_sum.first_difference(sum) == -1);
       Array apart(DType::kInt8, shape, {2, -2 * rows}, 1);
-      run(upright, residual, nullptr, {}, apart, added, nullptr, &scale);
+      run(transposed, residual, nullptr, {}, apart, added, nullptr, &scale);
       REQUIRE(apart.first_difference(expected.out) == -1);
       REQUIRE(added.first_difference(sum) == -1);
     }

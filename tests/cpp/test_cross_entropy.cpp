@@ -114,9 +114,9 @@ TEST_CASE("cross_entropy: any strides, and in place, have the bits of contiguous
     const DType wide = accumulate_dtype(dtype);
     for (std::int64_t cols : {5, 300, 2500}) {
       const auto labels = some_labels(4, cols);
-      Array plain(dtype, {4, cols}), upright(dtype, {4, cols}, {1, 4}, 1);
+      Array plain(dtype, {4, cols}), transposed(dtype, {4, cols}, {1, 4}, 1);
       plain.fill_normal(seed);
-      upright.copy_from(plain);
+      transposed.copy_from(plain);
       Array right(dtype, {4, cols}), out(dtype, {4, cols}, {-2 * cols, 2}, 6 * cols);
       Array loss(wide, {4}), other(wide, {4}, {-3}, 9);
       const auto run = [&](Array& logits, Array& losses, Array& gradient) {
@@ -127,11 +127,11 @@ TEST_CASE("cross_entropy: any strides, and in place, have the bits of contiguous
                       losses.view(), also, kStream);
       };
       run(plain, loss, right);
-      run(upright, other, out);
+      run(transposed, other, out);
       CHECK(out.first_difference(right) == -1);
       CHECK(other.first_difference(loss) == -1);
-      run(upright, other, upright);
-      CHECK(upright.first_difference(right) == -1);
+      run(transposed, other, transposed);
+      CHECK(transposed.first_difference(right) == -1);
       run(plain, other, plain);
       CHECK(plain.first_difference(right) == -1);
     }

@@ -72,12 +72,12 @@ TEST_CASE("embedding: any strides and dtypes of the result") {
   for (DType dtype : kFloating) {
     for (DType out_dtype : kFloating) {
       if ((dtype == DType::kFloat64) != (out_dtype == DType::kFloat64)) continue;
-      Array plain(dtype, {kVocab, 70}), upright(dtype, {kVocab, 70}, {1, kVocab}, 1);
+      Array plain(dtype, {kVocab, 70}), transposed(dtype, {kVocab, 70}, {1, kVocab}, 1);
       plain.fill_normal(seed);
-      upright.copy_from(plain);
+      transposed.copy_from(plain);
       Array right(out_dtype, {2, 3, 70}), out(out_dtype, {2, 3, 70}, {3 * 150, -150, 2}, 301);
       embedding(view_of(ids, 2), plain.view(), nullptr, nullptr, options, right.view(), kStream);
-      embedding(view_of(ids, 2), upright.view(), nullptr, nullptr, options, out.view(), kStream);
+      embedding(view_of(ids, 2), transposed.view(), nullptr, nullptr, options, out.view(), kStream);
       CHECK(out.first_difference(right) == -1);
       for (std::int64_t i = 0; i < 70; ++i) {
         const std::int64_t row = ids[1] - kStart;

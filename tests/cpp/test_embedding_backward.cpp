@@ -153,8 +153,8 @@ TEST_CASE("embedding_backward: every token belongs to one block, and parts of me
       const SortConfig sort = sort_config(tokens, vocab);
       CHECK(sort.tile_tokens * sort.tiles >= tokens);
       CHECK(sort.tile_tokens * (sort.tiles - 1) < tokens);
-      CHECK(sort.tiles <= kMostTiles);
-      CHECK((sort.tiles > 1 || tokens <= kSortTurn));
+      CHECK(sort.tiles <= kMaxTiles);
+      CHECK((sort.tiles > 1 || tokens <= kSortRound));
       CHECK(sort.digit_bits <= kDigitBits);
       CHECK((vocab >> (sort.passes * sort.digit_bits)) == 0);  // which stands for no row
       const GradientWorkspace layout = gradient_workspace(tokens, 65, vocab, 4);
@@ -167,12 +167,12 @@ TEST_CASE("embedding_backward: every token belongs to one block, and parts of me
       CHECK(layout.sum_stride == 68);
       CHECK(layout.bytes - layout.sums >= (tokens > 32 ? (tokens + 31) / 32 * 2 * 68 * 4 : 0));
       const ZeroRows zero = zero_rows(tokens, vocab, 8192, tokens * 4096);
-      CHECK(zero.beside_sort + zero.beside_pieces <= vocab);
-      CHECK((zero.beside_pieces == 0 || tokens > 32));
+      CHECK(zero.during_sort + zero.during_pieces <= vocab);
+      CHECK((zero.during_pieces == 0 || tokens > 32));
     }
   }
-  CHECK(rows_in_turn(64, 512, kGradientVectors) == 1);
-  CHECK(rows_in_turn(8192, 512, kGradientVectors) == kRowsInTurn);
+  CHECK(sequential_rows(64, 512, kGradientVectors) == 1);
+  CHECK(sequential_rows(8192, 512, kGradientVectors) == kSequentialRows);
   CHECK(sort_config(0, 5).tiles == 1);
   CHECK(gradient_workspace(0, 65, 1000, 4).bytes == 0);
 }

@@ -217,7 +217,7 @@ TEST_CASE("gated_activation_quant: a launch covers every unit once and keeps wha
         CHECK(config.part_units >= 1);
         CHECK((config.tiles == 1 || config.part_units % group == 0));
         CHECK(config.blocks / config.tiles * (config.threads / config.lanes) >= rows);
-        CHECK(config.held_bytes <= kShared / 2);
+        CHECK(config.result_bytes <= kShared / 2);
         if (whole) CHECK(config.tiles == 1);
         if (whole) CHECK((config.part_units == units) == (units <= 3584));
       }
@@ -252,7 +252,7 @@ TEST_CASE("gated_activation_quant: threads that keep their units cover every one
           if (whole && rows > 66) CHECK((config.tiles == 1) == (units <= 2048));
           CHECK((!whole || (config.tiles & (config.tiles - 1)) == 0));
           CHECK(config.blocks / config.tiles * (config.threads / config.lanes) >= rows);
-          CHECK(config.held_bytes == 0);
+          CHECK(config.result_bytes == 0);
         }
       }
     }
@@ -274,7 +274,7 @@ TEST_CASE("gated_activation_quant: threads that keep their units cover every one
   CHECK(!fills(4096));
 }
 
-TEST_CASE("gated_activation_quant: blocks that stay hold whole rows, and all of them at once") {
+TEST_CASE("gated_activation_quant: persistent blocks hold whole rows, all of them resident") {
   using namespace cuda::tuning;
   constexpr std::size_t kShared = 227 << 10;
   constexpr int kProcessors = 132;
@@ -301,10 +301,10 @@ TEST_CASE("gated_activation_quant: blocks that stay hold whole rows, and all of 
           CHECK((size == 2 || !aligned || config.units_of_thread == 2));
           CHECK(config.slots >= 2);
           CHECK(config.slots <= kQuantRowSlots);
-          const std::int64_t places = units + (aligned ? 0 : kVectorsBesidesUnits);
+          const std::int64_t places = units + (aligned ? 0 : kExtraUnalignedVectors);
           CHECK(config.shared_bytes == static_cast<std::size_t>(config.slots * places) * 32);
           const std::int64_t together = most / config.threads;
-          CHECK(together * (config.shared_bytes + kSharedOfBlock) <= kShared);
+          CHECK(together * (config.shared_bytes + kStaticSharedReserve) <= kShared);
           CHECK(config.blocks == std::min(rows, together * kProcessors));
         }
       }

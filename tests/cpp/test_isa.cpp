@@ -118,7 +118,7 @@ void run_backward(const cpu::KernelTable& table, const Array& dy, const Array& x
   rows.dx = to.dx.at(0);
   rows.weight_sum = sums.at(0);
   rows.dtype = x.dtype();
-  rows.bypass_cache = rows.ask_ahead = bypass_cache;
+  rows.bypass_cache = rows.prefetch_ahead = bypass_cache;
   rows.rows = x.shape()[0];
   rows.cols = cols;
   rows.dy_row_stride = rows.x_row_stride = rows.dx_row_stride = cols;
@@ -149,11 +149,11 @@ TEST_CASE("isa: gradients have the same bits too, around the cache as well") {
         CAPTURE(std::string(tables.tables[i]->isa));
         CAPTURE(std::string(dtype_name(dtype)));
         CAPTURE(cols);
-        Gradients plain(dtype, shape), around(dtype, shape);
+        Gradients plain(dtype, shape), bypass(dtype, shape);
         run_backward(*tables.tables[i], dy, x, weight, false, plain);
-        run_backward(*tables.tables[i], dy, x, weight, true, around);
-        CHECK(around.dx.first_difference(plain.dx) == -1);
-        CHECK(around.dweight.first_difference(plain.dweight) == -1);
+        run_backward(*tables.tables[i], dy, x, weight, true, bypass);
+        CHECK(bypass.dx.first_difference(plain.dx) == -1);
+        CHECK(bypass.dweight.first_difference(plain.dweight) == -1);
         if (std::string(tables.tables[i]->isa) != "baseline") {
           CHECK(plain.dx.first_difference(model.dx) == -1);
           CHECK(plain.dweight.first_difference(model.dweight) == -1);
@@ -190,7 +190,7 @@ void run_gated(const cpu::KernelTable& table, const Array& x, const Array& z, bo
   rows.out = to.out.at(0);
   rows.dtype = x.dtype();
   rows.norm_before_gate = norm_first;
-  rows.bypass_cache = rows.ask_ahead = bypass_cache;
+  rows.bypass_cache = rows.prefetch_ahead = bypass_cache;
   rows.rows = x.shape()[0];
   rows.cols = cols;
   rows.x_row_stride = rows.gate_row_stride = rows.out_row_stride = cols;
@@ -208,7 +208,7 @@ void run_gated(const cpu::KernelTable& table, const Array& x, const Array& z, bo
   back.dgate = to.dz.at(0);
   back.dtype = x.dtype();
   back.norm_before_gate = norm_first;
-  back.bypass_cache = back.ask_ahead = bypass_cache;
+  back.bypass_cache = back.prefetch_ahead = bypass_cache;
   back.rows = x.shape()[0];
   back.cols = cols;
   back.dy_row_stride = back.x_row_stride = back.gate_row_stride = cols;
@@ -238,12 +238,12 @@ TEST_CASE("isa: gated rows have the same bits too, around the cache as well") {
           CAPTURE(std::string(dtype_name(dtype)));
           CAPTURE(cols);
           CAPTURE(norm_first);
-          Gated plain(dtype, shape), around(dtype, shape);
+          Gated plain(dtype, shape), bypass(dtype, shape);
           run_gated(*tables.tables[i], x, z, norm_first, false, plain);
-          run_gated(*tables.tables[i], x, z, norm_first, true, around);
-          CHECK(around.out.first_difference(plain.out) == -1);
-          CHECK(around.dx.first_difference(plain.dx) == -1);
-          CHECK(around.dz.first_difference(plain.dz) == -1);
+          run_gated(*tables.tables[i], x, z, norm_first, true, bypass);
+          CHECK(bypass.out.first_difference(plain.out) == -1);
+          CHECK(bypass.dx.first_difference(plain.dx) == -1);
+          CHECK(bypass.dz.first_difference(plain.dz) == -1);
           if (std::string(tables.tables[i]->isa) == "baseline") continue;
           CHECK(plain.out.first_difference(model.out) == -1);
           CHECK(plain.dx.first_difference(model.dx) == -1);
@@ -276,10 +276,10 @@ TEST_CASE("isa: stores around the cache change no bit, at any alignment") {
             const DType kind = prepared ? accumulate_dtype(dtype) : dtype;
             Array weight(kind, {cols + (prepared ? cpu::kPreparedPadding : 0)});
             weight.fill_normal(seed + 1);
-            Array plain(dtype, shape), around(dtype, shape, {cols, 1}, lead);
+            Array plain(dtype, shape), bypass(dtype, shape, {cols, 1}, lead);
             run(*tables.tables[i], x, weight, plain, rstd, false);
-            run(*tables.tables[i], x, weight, around, rstd, true);
-            REQUIRE(around.first_difference(plain) == -1);
+            run(*tables.tables[i], x, weight, bypass, rstd, true);
+            REQUIRE(bypass.first_difference(plain) == -1);
           }
         }
       }
@@ -309,10 +309,10 @@ TEST_CASE("isa: stores of a sum around the cache change no bit, at any two align
             residual.fill_normal(seed + 1);
             weight.fill_normal(seed + 2);
             Array plain(dtype, shape), plain_sum(dtype, shape);
-            Array around(dtype, shape, {cols, 1}, lead), sum(dtype, shape, {cols, 1}, sum_lead);
+            Array bypass(dtype, shape, {cols, 1}, lead), sum(dtype, shape, {cols, 1}, sum_lead);
             run(*tables.tables[i], x, weight, plain, rstd, false, &residual, &plain_sum);
-            run(*tables.tables[i], x, weight, around, rstd, true, &residual, &sum);
-            REQUIRE(around.first_difference(plain) == -1);
+            run(*tables.tables[i], x, weight, bypass, rstd, true, &residual, &sum);
+            REQUIRE(bypass.first_difference(plain) == -1);
             REQUIRE(sum.first_difference(plain_sum) == -1);
           }
         }

@@ -33,7 +33,7 @@ TEST_CASE("the inner axis of rows is divided by exactly") {
   }
 }
 
-TEST_CASE("every row of everyday head counts") {
+TEST_CASE("every row of common head counts") {
   for (std::int64_t extent = 2; extent <= 257; ++extent) {
     const RowSplit split = split_rows(extent);
     for (std::int64_t row = 0; row < 20000; ++row) REQUIRE(split.outer(row) == row / extent);

@@ -120,15 +120,15 @@ TEST_CASE("softmax: any strides, and in place, have the bits of contiguous rows"
   INFO("seed " << seed);
   for (DType dtype : kFloating) {
     for (std::int64_t cols : {5, 300, 2500, 9000}) {
-      Array plain(dtype, {3, cols}), upright(dtype, {3, cols}, {1, 3}, 1);
+      Array plain(dtype, {3, cols}), transposed(dtype, {3, cols}, {1, 3}, 1);
       plain.fill_normal(seed);
-      upright.copy_from(plain);
+      transposed.copy_from(plain);
       Array right(dtype, {3, cols}), out(dtype, {3, cols}, {-2 * cols, 2}, 4 * cols);
       softmax(plain.view(), nullptr, {}, right.view(), kStream);
-      softmax(upright.view(), nullptr, {}, out.view(), kStream);
+      softmax(transposed.view(), nullptr, {}, out.view(), kStream);
       CHECK(out.first_difference(right) == -1);
-      softmax(upright.view(), nullptr, {}, upright.view(), kStream);
-      CHECK(upright.first_difference(right) == -1);
+      softmax(transposed.view(), nullptr, {}, transposed.view(), kStream);
+      CHECK(transposed.first_difference(right) == -1);
       softmax(plain.view(), nullptr, {}, plain.view(), kStream);
       CHECK(plain.first_difference(right) == -1);
     }

@@ -51,16 +51,16 @@ TEST_CASE("softmax_backward: any strides, and in place, have the bits of contigu
   INFO("seed " << seed);
   for (DType dtype : kFloating) {
     for (std::int64_t cols : {5, 300, 2500}) {
-      Array dy(dtype, {3, cols}), upright(dtype, {3, cols}, {1, 3}, 1), y(dtype, {3, cols});
+      Array dy(dtype, {3, cols}), transposed(dtype, {3, cols}, {1, 3}, 1), y(dtype, {3, cols});
       dy.fill_normal(seed);
       y.fill_normal(seed + 1);
-      upright.copy_from(dy);
+      transposed.copy_from(dy);
       Array right(dtype, {3, cols}), dx(dtype, {3, cols}, {-2 * cols, 2}, 4 * cols);
       softmax_backward(dy.view(), y.view(), 1.0, right.view(), kStream);
-      softmax_backward(upright.view(), y.view(), 1.0, dx.view(), kStream);
+      softmax_backward(transposed.view(), y.view(), 1.0, dx.view(), kStream);
       CHECK(dx.first_difference(right) == -1);
-      softmax_backward(upright.view(), y.view(), 1.0, upright.view(), kStream);
-      CHECK(upright.first_difference(right) == -1);
+      softmax_backward(transposed.view(), y.view(), 1.0, transposed.view(), kStream);
+      CHECK(transposed.first_difference(right) == -1);
       softmax_backward(dy.view(), y.view(), 1.0, y.view(), kStream);
       CHECK(y.first_difference(right) == -1);
     }

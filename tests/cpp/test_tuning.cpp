@@ -90,7 +90,7 @@ TEST_CASE("rows of two to four virtual warps, several to a block") {
   const auto items_per_thread_of = [](std::int64_t rows, std::int64_t cols, bool fused_input,
                                       bool centred) {
     const RmsNormConfig c = coarsened(rms_norm_config(rows, cols, 2, 16), rows);
-    const RmsNormConfig warps = by_warps(c, rows, cols / 8, 2, fused_input, centred);
+    const RmsNormConfig warps = one_warp_per_row(c, rows, cols / 8, 2, fused_input, centred);
     return warps.form == RowForm::kWarp ? warps.items_per_thread : 0;
   };
   CHECK(items_per_thread_of(512, 1024, false, false) == 0);
@@ -111,7 +111,7 @@ TEST_CASE("rows of two to four virtual warps, several to a block") {
   CHECK(items_per_thread_of(65536, 2056, false, true) == 0);
 }
 
-TEST_CASE("threads of a row by what it brings along") {
+TEST_CASE("threads of a row with a residual and centred") {
   const auto items_per_thread_of = [](std::int64_t rows, std::int64_t cols, bool residual,
                                       bool centred, int size = 2) {
     const RmsNormConfig c = rms_norm_config(rows, cols, size, 16);
@@ -134,7 +134,7 @@ TEST_CASE("threads of a row by what it brings along") {
   CHECK(spread_over_threads(c, 1 << 20, 2, true, true, false).items_per_thread == 2);
 }
 
-TEST_CASE("threads of a row beside a gate") {
+TEST_CASE("threads of a gated row") {
   const auto items_per_thread_of = [](std::int64_t rows, std::int64_t cols, int size) {
     return spread_with_gate(rms_norm_config(rows, cols, size, 16), rows, size).items_per_thread;
   };
@@ -147,11 +147,11 @@ TEST_CASE("threads of a row beside a gate") {
   CHECK(items_per_thread_of(16384, 4096, 4) == 2);
 }
 
-TEST_CASE("few rows of four chunks a thread are held in registers, in one wave of blocks") {
+TEST_CASE("few rows of four vectors a thread stay in registers, in one wave of blocks") {
   const auto most_rows = [](std::int64_t cols, int size, bool low_register_pressure) {
     std::int64_t rows = 0;
-    while (
-        holds_few(rms_norm_config(rows + 1, cols, size, 16), rows + 1, 132, low_register_pressure))
+    while (holds_few_in_registers(rms_norm_config(rows + 1, cols, size, 16), rows + 1, 132,
+                                  low_register_pressure))
       ++rows;
     return rows;
   };
@@ -180,7 +180,7 @@ TEST_CASE("another number of threads for the same virtual threads") {
           const std::int64_t vectors = ceil_div(cols, kVector / size);
           const bool fused_input = options & 1, centred = options & 2;
           const RmsNormConfig warps =
-              by_warps(coarsened(c, rows), rows, vectors, size, fused_input, centred);
+              one_warp_per_row(coarsened(c, rows), rows, vectors, size, fused_input, centred);
           if (warps.form == c.form) continue;
           CHECK(warps.form == RowForm::kWarp);
           CHECK(warps.lanes * warps.items_per_thread == c.threads * c.items_per_thread);
@@ -215,10 +215,10 @@ TEST_CASE("rows are read once up to 131,072 columns where there are clusters") {
   }
 }
 
-TEST_CASE("what is seldom met takes the kernels for any layout, everyday rows do not") {
+TEST_CASE("rare rows take the strided kernel, common rows do not") {
   const auto generic = [](std::int64_t cols, int size, int clusters, bool unaligned,
                           bool fused_input) {
-    return uses_generic_kernel(rms_norm_config(64, cols, size, clusters), size, unaligned,
+    return uses_strided_kernel(rms_norm_config(64, cols, size, clusters), size, unaligned,
                                fused_input);
   };
   for (int size : {2, 4}) {
@@ -238,8 +238,7 @@ TEST_CASE("what is seldom met takes the kernels for any layout, everyday rows do
   CHECK(generic(4096, 8, 16, false, true));
 }
 
-TEST_CASE(
-    "few rows that start anywhere go word by word, more of them where nothing else takes them") {
+TEST_CASE("few unaligned rows take narrow vectors, more of them where nothing else takes them") {
   const auto takes = [](std::int64_t rows, std::int64_t cols, int size, bool whole, bool gate) {
     const std::int64_t vectors = ceil_div(cols, kVector / size);
     return takes_narrow_vectors(rms_norm_config(rows, cols, size, 16), rows, vectors, whole, gate);
@@ -267,7 +266,7 @@ TEST_CASE(
   CHECK_FALSE(goes(4096, 1001, 4, false));  // two virtual threads to a thread
 }
 
-TEST_CASE("narrow rows are many from two waves of blocks on") {
+TEST_CASE("narrow rows are paired from two waves of blocks on") {
   const auto does = [](std::int64_t rows, std::int64_t cols, int size) {
     const RmsNormConfig c = rms_norm_config(rows, cols, size, 16);
     return is_many_narrow(c, ceil_div(rows, c.threads / c.lanes));
@@ -282,7 +281,7 @@ TEST_CASE("narrow rows are many from two waves of blocks on") {
   CHECK(!does(1 << 20, 1024, 2));
 }
 
-TEST_CASE("a lane of two rows has one second chunk where rows spare a quarter") {
+TEST_CASE("a lane of two rows has one second vector where rows fill three quarters of a tile") {
   for (std::int64_t cols = 1; cols <= 1024; ++cols) {
     CAPTURE(cols);
     const RmsNormConfig c = rms_norm_config(1 << 20, cols, 4, 16);
@@ -293,9 +292,9 @@ TEST_CASE("a lane of two rows has one second chunk where rows spare a quarter") 
   }
 }
 
-TEST_CASE("wide rows by blocks that stay, where they are many") {
+TEST_CASE("many wide rows take persistent blocks") {
   const auto does = [](std::int64_t rows, std::int64_t cols, int size, int cluster) {
-    return does_wide_rows(rms_norm_config(rows, cols, size, cluster), rows);
+    return uses_wide_kernel(rms_norm_config(rows, cols, size, cluster), rows);
   };
   CHECK(does(1024, 32768, 2, 16));
   CHECK(does(512, 65536, 2, 16));
@@ -305,7 +304,7 @@ TEST_CASE("wide rows by blocks that stay, where they are many") {
   CHECK(!does(1 << 20, 65536, 2, 1));
   for (std::int64_t cols : kWidths) {
     const RmsNormConfig c = rms_norm_config(1 << 20, cols, 2, 16);
-    if (!does_wide_rows(c, 1 << 20)) continue;
+    if (!uses_wide_kernel(c, 1 << 20)) continue;
     CAPTURE(cols);
     CHECK(c.vectors_per_item == kWideVectors);
     CHECK(c.threads <= kWideThreads);
@@ -313,12 +312,12 @@ TEST_CASE("wide rows by blocks that stay, where they are many") {
   }
 }
 
-TEST_CASE("clusters that stay have as many rounds with as few of them") {
+TEST_CASE("persistent clusters take the fewest blocks for the same number of rounds") {
   for (std::int64_t rows : {1, 2, 500, 2048, 4096, 100000}) {
     for (std::int64_t clusters : {1, 7, 30, 66}) {
       CAPTURE(rows);
       CAPTURE(clusters);
-      const std::int64_t even = even_clusters(rows, clusters);
+      const std::int64_t even = balanced_clusters(rows, clusters);
       const auto rounds = [&](std::int64_t of) { return ceil_div(rows, of * kWideGroups); };
       CHECK(even >= 1);
       CHECK(even <= clusters);
@@ -326,7 +325,7 @@ TEST_CASE("clusters that stay have as many rounds with as few of them") {
       if (even > 1) CHECK(rounds(even - 1) > rounds(clusters));
     }
   }
-  CHECK(even_clusters(4096, 66) == 64);
+  CHECK(balanced_clusters(4096, 66) == 64);
 }
 
 TEST_CASE("a configuration prints") {
@@ -334,7 +333,7 @@ TEST_CASE("a configuration prints") {
         "block vecs=2 fold=1 threads=256 lanes=256 blocks=1 groups=1 segments=1 overlapped");
 }
 
-TEST_CASE("rows wait in shared memory where a block has room for them") {
+TEST_CASE("rows are staged in shared memory where a block has room for them") {
   const auto parks = [](std::int64_t cols, bool unaligned, bool fused_input,
                         std::int64_t kilobytes) {
     return has_room_to_stage(rms_norm_config(1, cols, 2, 1), unaligned, fused_input,

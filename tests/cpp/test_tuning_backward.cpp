@@ -23,8 +23,8 @@ void for_each_shape(Check check) {
         CAPTURE(size);
         CAPTURE(cols);
         CAPTURE(rows);
-        for (bool ring : {false, true}) {
-          for (bool centred : {false, true}) check(rows, cols, size, ring, centred);
+        for (bool stages : {false, true}) {
+          for (bool centred : {false, true}) check(rows, cols, size, stages, centred);
         }
       }
     }
@@ -40,9 +40,9 @@ constexpr int kClusterRingBytes = (192 << 10) + 2 * kVector, kRingBytes = 96 << 
 
 }  // namespace
 
-TEST_CASE("the persistent form has a thread for every chunk and fits a block") {
-  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring, bool centred) {
-    const auto c = rms_norm_backward_config(rows, cols, size, true, ring, 16, centred);
+TEST_CASE("the persistent form has a thread for every vector and fits a block") {
+  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool stages, bool centred) {
+    const auto c = rms_norm_backward_config(rows, cols, size, true, stages, 16, centred);
     if (c.form != GradientForm::kPersistent) return;
     const std::int64_t vectors = ceil_div(cols, kVector / size);
     CHECK(std::int64_t{c.lanes} * c.vectors_per_item * c.blocks_per_row >= vectors);
@@ -55,22 +55,22 @@ TEST_CASE("the persistent form has a thread for every chunk and fits a block") {
     CHECK(c.partial_rows <= rows);
     CHECK(c.shared_bytes <= (c.blocks_per_row > 1 ? kClusterRingBytes : kRingBytes));
     const auto added =
-        rms_norm_backward_config(rows, cols, size, true, ring, 16, centred, 1, false, true);
+        rms_norm_backward_config(rows, cols, size, true, stages, 16, centred, 1, false, true);
     CHECK(added.shared_bytes <= kClusterRingBytes);
     CHECK(added.partial_rows == c.partial_rows);
     // With less shared memory rows go over more blocks, in the same trees.
-    const auto tight =
-        rms_norm_backward_config(rows, cols, size, true, ring, 16, centred, 1, false, false, false);
+    const auto tight = rms_norm_backward_config(rows, cols, size, true, stages, 16, centred, 1,
+                                                false, false, false);
     CHECK(tight.form == GradientForm::kPersistent);
     CHECK(tight.lanes == c.lanes);
     CHECK(tight.partial_rows == c.partial_rows);
     CHECK(tight.vectors_per_item * tight.blocks_per_row == c.vectors_per_item * c.blocks_per_row);
     CHECK((tight.vectors_per_item < 4 || tight.blocks_per_row > 1));
     CHECK(tight.shared_bytes <= kClusterRingBytes);
-    if (c.ring > 0) CHECK(c.ring == (c.blocks_per_row > 1 ? kClusterRing : 2));
-    if (!ring) CHECK(c.shared_bytes == 0);
+    if (c.stages > 0) CHECK(c.stages == (c.blocks_per_row > 1 ? kClusterStages : 2));
+    if (!stages) CHECK(c.shared_bytes == 0);
     // Aligned rows have one kernel without a ring beside that of lanes.
-    if (ring && c.ring == 0 && c.lanes > 32) {
+    if (stages && c.stages == 0 && c.lanes > 32) {
       CHECK_FALSE(centred);
       CHECK(c.vectors_per_item == 1);
       CHECK(c.blocks_per_row == 1);
@@ -79,13 +79,13 @@ TEST_CASE("the persistent form has a thread for every chunk and fits a block") {
 }
 
 TEST_CASE("the workspace holds the partial sums, whatever the GPU") {
-  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring, bool centred) {
+  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool stages, bool centred) {
     for (int cluster : {1, 8, 16}) {
-      const auto c = rms_norm_backward_config(rows, cols, size, true, ring, cluster, centred);
+      const auto c = rms_norm_backward_config(rows, cols, size, true, stages, cluster, centred);
       const int sums = centred ? 2 : 1;
       CHECK(sums * c.partial_rows <= rms_norm_backward_partials(rows, cols, size, centred));
       const auto gated =
-          rms_norm_backward_config(rows, cols, size, true, ring, cluster, false, 1, true);
+          rms_norm_backward_config(rows, cols, size, true, stages, cluster, false, 1, true);
       CHECK(gated.partial_rows <= rms_norm_backward_partials(rows, cols, size, false, 1, true));
       CHECK(gated.shared_bytes <= (gated.blocks_per_row > 1 ? kClusterRingBytes : kRingBytes));
     }
@@ -106,9 +106,9 @@ TEST_CASE("alignment does not change the tree of dweight") {
 }
 
 TEST_CASE("blocks of columns cover the row and fill whole clusters") {
-  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring, bool centred) {
+  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool stages, bool centred) {
     for (int cluster : {1, 8, 16}) {
-      const auto c = rms_norm_backward_config(rows, cols, size, true, ring, cluster, centred);
+      const auto c = rms_norm_backward_config(rows, cols, size, true, stages, cluster, centred);
       if (c.form != GradientForm::kSpecialised) continue;
       const std::int64_t vectors = ceil_div(cols, kVector / size);
       CHECK(c.column_blocks * column_segment(vectors) >= vectors);
@@ -120,11 +120,11 @@ TEST_CASE("blocks of columns cover the row and fill whole clusters") {
 }
 
 TEST_CASE("rows alone need no blocks of columns, and the kernels that exist") {
-  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring, bool centred) {
-    const auto c = rms_norm_backward_config(rows, cols, size, false, ring, 16, centred);
+  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool stages, bool centred) {
+    const auto c = rms_norm_backward_config(rows, cols, size, false, stages, 16, centred);
     CHECK(c.column_blocks == 0);
     if (c.form == GradientForm::kPersistent) {  // as with sums where these are in that form, too
-      const auto both = rms_norm_backward_config(rows, cols, size, true, ring, 16, centred);
+      const auto both = rms_norm_backward_config(rows, cols, size, true, stages, 16, centred);
       if (both.form == GradientForm::kPersistent) CHECK(c == both);
       return;
     }
@@ -137,9 +137,10 @@ TEST_CASE("rows alone need no blocks of columns, and the kernels that exist") {
 }
 
 TEST_CASE("a row of dx has one tree, among few rows and many, aligned and not") {
-  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool ring, bool centred) {
+  for_each_shape([](std::int64_t rows, std::int64_t cols, int size, bool stages, bool centred) {
     for (bool gated : {false, true}) {
-      const auto c = rms_norm_backward_config(rows, cols, size, true, ring, 16, centred, 1, gated);
+      const auto c =
+          rms_norm_backward_config(rows, cols, size, true, stages, 16, centred, 1, gated);
       if (c.form != GradientForm::kPersistent) return;
       for (int cluster : {1, 8, 16}) {
         const auto alone = gradient_rows_config(rows, cols, size, cluster);
@@ -224,11 +225,11 @@ TEST_CASE("narrow and wide rows are many sooner than others, odd and gated ones,
   }
 }
 
-TEST_CASE("sums of two blocks of a multiprocessor are paired, whatever the alignment") {
+TEST_CASE("sums of two blocks of an SM are paired, whatever the alignment") {
   const auto paired = [](std::int64_t rows, std::int64_t cols, int size, bool centred,
                          std::int64_t heads = 1, bool gated = false) {
-    const auto config = [&](bool ring) {
-      return rms_norm_backward_config(rows, cols, size, true, ring, 16, centred, heads, gated);
+    const auto config = [&](bool stages) {
+      return rms_norm_backward_config(rows, cols, size, true, stages, 16, centred, heads, gated);
     };
     const auto c = config(true);
     CHECK(config(false).paired == c.paired);
@@ -308,10 +309,11 @@ TEST_CASE("more blocks of few threads share a multiprocessor, of those with rows
   }
 }
 
-TEST_CASE("plain rows come through a ring where threads have no chunk and rows enough") {
+TEST_CASE(
+    "plain rows take the shared-memory pipeline where threads have no vector and rows enough") {
   const auto rings = [](std::int64_t cols, int size, int rounds) {
     const auto c = rms_norm_backward_config(1 << 20, cols, size, true, true, 16);
-    return rings_plain_rows(c, ceil_div(cols, kVector / size), rounds);
+    return stages_plain_rows(c, ceil_div(cols, kVector / size), rounds);
   };
   CHECK(rings(1536, 2, 10));  // 384 threads
   CHECK_FALSE(rings(1536, 2, 9));
@@ -345,7 +347,7 @@ TEST_CASE("dx alone by blocks of rows to 8 MiB, centred ones to 4, wide to 16, o
   }
 }
 
-TEST_CASE("four chunks of a thread where rows would wait for an exchange, dsum of 16 bits beside") {
+TEST_CASE("four vectors of a thread where rows would wait for an exchange, with dsum of 16 bits") {
   struct Width {
     std::int64_t cols;
     int size;
@@ -374,7 +376,7 @@ TEST_CASE("four chunks of a thread where rows would wait for an exchange, dsum o
     CHECK(c.partial_rows == of.partial_rows);
     const bool rings = of.size == 2 && of.vectors_per_item == (of.blocks > 1 ? 2 : 4);
     const int offset =
-        of.centred ? 0 : ring_offset(of.vectors_per_item, of.blocks > 1, kPersistentBlock);
+        of.centred ? 0 : stage_offset(of.vectors_per_item, of.blocks > 1, kPersistentBlock);
     CHECK((added.shared_bytes - offset) * 2 == (c.shared_bytes - offset) * (rings ? 3 : 2));
     if (of.blocks == 1 && of.vectors_per_item == 4)
       CHECK(config(true, false).vectors_per_item == 2);  // has no kernel
@@ -386,7 +388,7 @@ TEST_CASE("an empty array needs neither workspace nor blocks of rows") {
   CHECK(rms_norm_backward_config(0, 4096, 2, true, true, 16).form == GradientForm::kSpecialised);
 }
 
-TEST_CASE("a lane that plays four has chunks for three of them at most") {
+TEST_CASE("a lane of four items has vectors for three of them at most") {
   for (std::int64_t vectors = 1; vectors <= 32; ++vectors) {
     CAPTURE(vectors);
     const auto c =

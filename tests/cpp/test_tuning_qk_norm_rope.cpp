@@ -51,7 +51,7 @@ TEST_CASE("qk_norm_rope: every head of v belongs to one row of the blocks behind
   CHECK(qk_norm_value_blocks(qk_norm_rope_config(64, 32, 8, 128, 2, true), 64, 0) == 0);
 }
 
-TEST_CASE("qk_norm_rope: which heads come in pairs of chunks") {
+TEST_CASE("qk_norm_rope: which heads take pairs of vectors") {
   CHECK(qk_norm_pairs_vectors(128, 2));
   CHECK(qk_norm_pairs_vectors(16, 2));
   CHECK(qk_norm_pairs_vectors(512, 2));
@@ -75,7 +75,7 @@ TEST_CASE("qk_norm_rope: rows have as many heads as leave the fewest lanes witho
   }
 }
 
-TEST_CASE("qk_norm_rope: every chunk of a warp's heads belongs to one lane") {
+TEST_CASE("qk_norm_rope: every vector of a warp's heads belongs to one lane") {
   for (const int size : {2, 4}) {
     for (std::int64_t head_dim = 1; qk_norm_fits_lanes(head_dim, size); ++head_dim) {
       const WarpHeads all = warp_heads(head_dim, size);

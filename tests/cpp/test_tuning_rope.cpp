@@ -11,8 +11,8 @@ TEST_CASE("rope: every unit of every head belongs to one thread") {
   for (const std::int64_t tokens : {1, 64, 2048, 16384, 1 << 24}) {
     for (const std::int64_t heads : {1, 2, 3, 40, 129}) {
       for (const std::int64_t units : {1, 5, 8, 64, 300, 5000}) {
-        for (const int shared :
-             {rope_heads_of_vectors(false), rope_heads_of_vectors(true), rope_heads_of_pieces(2)}) {
+        for (const int shared : {rope_heads_of_vectors(false), rope_heads_of_vectors(true),
+                                 rope_heads_of_narrow_vectors(2)}) {
           const RopeConfig config = rope_config(tokens, heads, heads / 4, units, shared);
           CAPTURE(to_string(config));
           const std::int64_t each = config.heads_per_thread;
@@ -36,5 +36,5 @@ TEST_CASE("rope: decoding has a head per thread and launches that overlap") {
   const RopeConfig large = rope_config(16384, 32, 8, 8, kRopeHeadsOfTable);
   CHECK(large == RopeConfig{4, 8, 16, 10, 10240, false});
   CHECK(rope_config(16384, 32, 8, 8, rope_heads_of_vectors(true)).groups == 5);
-  CHECK(rope_config(16384, 32, 8, 9, rope_heads_of_pieces(8)).threads() == 126);
+  CHECK(rope_config(16384, 32, 8, 9, rope_heads_of_narrow_vectors(8)).threads() == 126);
 }

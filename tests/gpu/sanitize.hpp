@@ -84,7 +84,7 @@ inline std::string to_string(const Layout& layout) {
          " step " + std::to_string(layout.step) + (layout.split ? " split" : "");
 }
 
-enum class Side { kHost, kThere };
+enum class Side { kHost, kTarget };
 
 // The device under test. With "cpu" (a driver's self-test) both sides are the CPU.
 struct Target {
@@ -115,8 +115,9 @@ class Matrix {
   }
   void upload(const Target& target) {
     device_ = target.device;
-    there_ = DeviceBuffer(bytes_.size(), device_, target.stream);
-    copy_bytes(there_.data(), device_, bytes_.data(), Device::cpu(), bytes_.size(), target.stream);
+    target_data_ = DeviceBuffer(bytes_.size(), device_, target.stream);
+    copy_bytes(target_data_.data(), device_, bytes_.data(), Device::cpu(), bytes_.size(),
+               target.stream);
   }
 
   const Format& format() const { return format_; }
@@ -140,7 +141,7 @@ class Matrix {
   // + `slack`, plus padding elements that were overwritten.
   long wrong(const Target& target, double slack) {
     std::vector<char> got(bytes_.size());
-    copy_bytes(got.data(), Device::cpu(), there_.data(), device_, got.size(), target.stream);
+    copy_bytes(got.data(), Device::cpu(), target_data_.data(), device_, got.size(), target.stream);
     target.stream.synchronize();
     long wrong = 0;
     for (std::int64_t at = 0; at * format_.size() < std::int64_t(got.size()); ++at) {
@@ -167,7 +168,7 @@ class Matrix {
     return std::abs(got - expected) <= format_.tolerance * std::abs(expected) + slack;
   }
   TensorView start(Side side) {
-    char* data = side == Side::kHost ? bytes_.data() : there_.as<char>();
+    char* data = side == Side::kHost ? bytes_.data() : target_data_.as<char>();
     return TensorView(data + layout_.offset * format_.size(), format_.dtype,
                       side == Side::kHost ? Device::cpu() : device_, {});
   }
@@ -181,7 +182,7 @@ class Matrix {
   Layout layout_;
   std::vector<char> bytes_;
   Device device_;
-  DeviceBuffer there_;
+  DeviceBuffer target_data_;
 };
 
 // Ids in and around a range on both sides, some of them far outside; skewed: half of them are the
@@ -190,7 +191,7 @@ struct Ids {
   Ids(std::int64_t tokens, std::int64_t first, std::int64_t count, const Target& target,
       bool skewed = false)
       : numbers(tokens),
-        there(tokens * sizeof(std::int64_t), target.device, target.stream),
+        on_target(tokens * sizeof(std::int64_t), target.device, target.stream),
         device(target.device) {
     for (std::int64_t& one : numbers) {
       one = first - 1 + static_cast<std::int64_t>(next_random() % std::uint64_t(count + 2));
@@ -198,20 +199,20 @@ struct Ids {
     }
     numbers[tokens / 2] = std::int64_t{1} << 62;
     numbers[tokens / 3] = -(std::int64_t{1} << 62);
-    copy_bytes(there.data(), device, numbers.data(), Device::cpu(), tokens * sizeof(std::int64_t),
-               target.stream);
+    copy_bytes(on_target.data(), device, numbers.data(), Device::cpu(),
+               tokens * sizeof(std::int64_t), target.stream);
   }
   ConstTensorView view(Side side, bool split) {
     const bool host = side == Side::kHost;
     const std::int64_t count = numbers.size();
-    const void* data = host ? numbers.data() : there.data();
+    const void* data = host ? numbers.data() : on_target.data();
     const Device where = host ? Device::cpu() : device;
     if (split) return ConstTensorView(data, DType::kInt64, where, {2, count / 2});
     return ConstTensorView(data, DType::kInt64, where, {count});
   }
 
   std::vector<std::int64_t> numbers;
-  DeviceBuffer there;
+  DeviceBuffer on_target;
   Device device;
 };
 
@@ -234,9 +235,9 @@ int run_driver(int argc, char** argv, const Sizes& sizes, Cases cases, Run run) 
   long count = 0, failures = 0;
   for (const Format& format : kFormats) {
     if (argc > 1 && std::string(argv[1]) != dtype_name(format.dtype)) continue;
-    for (const auto& [chunks, rows] : sizes) {
-      if (chunks < least || chunks > most) continue;
-      for (const auto& one : cases(format, chunks, rows)) {
+    for (const auto& [vectors, rows] : sizes) {
+      if (vectors < least || vectors > most) continue;
+      for (const auto& one : cases(format, vectors, rows)) {
         ++count;
         const long wrong = run(one, target);
         failures += wrong != 0;

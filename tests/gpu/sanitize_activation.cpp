@@ -33,27 +33,27 @@ struct Case {
   }
 };
 
-std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t rows) {
+std::vector<Case> cases(const Format& format, std::int64_t vectors, std::int64_t rows) {
   const std::int64_t pack = 16 / format.size();
   const Layout shifted{1, 3}, strided{1, 3, 2, true}, two_axes{0, pack, 1, true};
   std::vector<Case> list = {
       {"silu", Activation::kSilu},
       {"silu with options", Activation::kSilu, two_axes, true, true},
-      {"silu, shifted", Activation::kSilu, shifted},
+      {"silu, unaligned", Activation::kSilu, shifted},
       {"silu alone", Activation::kSilu, shifted, false, true},
       {"gelu", Activation::kGelu, {}, true, false, Written::kInPlace},
       {"gelu apart", Activation::kGelu, strided, true, true},
       {"gelu by tanh", Activation::kGeluTanh, {}, true, true},
-      {"gelu by tanh, shifted", Activation::kGeluTanh, shifted, true, false, Written::kInPlace},
+      {"gelu by tanh, unaligned", Activation::kGeluTanh, shifted, true, false, Written::kInPlace},
       {"sigmoid", Activation::kSigmoid, {}, true, false, Written::kDgateAlone},
-      {"sigmoid, shifted", Activation::kSigmoid, shifted, true, false, Written::kDupAlone},
+      {"sigmoid, unaligned", Activation::kSigmoid, shifted, true, false, Written::kDupAlone},
       {"relu2", Activation::kRelu2, {}, false},
       {"relu2 apart", Activation::kRelu2, strided, true, true},
   };
   for (Case& one : list) {
     one.format = &format;
     one.rows = rows;
-    one.cols = chunks * pack;
+    one.cols = vectors * pack;
   }
   return list;
 }
@@ -80,7 +80,7 @@ long run(const Case& c, const Target& target) {
     options.limit = 1.25;
     options.up_offset = c.up ? 1 : 0;
   }
-  for (const Side side : {Side::kThere, Side::kHost}) {
+  for (const Side side : {Side::kTarget, Side::kHost}) {
     const ConstTensorView up_view = up.view(side), scale_view = scale.vector(side, gate.split());
     const ConstTensorView* given_up = c.up ? &up_view : nullptr;
     const ConstTensorView* given_scale = c.options ? &scale_view : nullptr;

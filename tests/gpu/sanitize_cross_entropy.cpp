@@ -31,8 +31,8 @@ struct Case {
   }
 };
 
-std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t rows) {
-  const std::int64_t cols = chunks * (16 / format.size());
+std::vector<Case> cases(const Format& format, std::int64_t vectors, std::int64_t rows) {
+  const std::int64_t cols = vectors * (16 / format.size());
   std::vector<Case> list;
   for (const With with : {With::kNothing, With::kOptions, With::kMean}) {
     for (const bool backward : {false, true}) {
@@ -49,7 +49,7 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
 struct Labels {
   Labels(std::int64_t rows, std::int64_t cols, bool for_mean, const Target& target)
       : numbers(rows),
-        there(rows * sizeof(std::int64_t), target.device, target.stream),
+        on_target(rows * sizeof(std::int64_t), target.device, target.stream),
         device(target.device) {
     for (std::int64_t& one : numbers) {
       one = for_mean ? cols - 1 : std::int64_t(next_random() % std::uint64_t(cols));
@@ -57,19 +57,19 @@ struct Labels {
     numbers[rows - 1] = cols - 1;
     if (rows > 1) numbers[0] = -100;
     if (rows > 2 && !for_mean) numbers[1] = std::int64_t{1} << 62;
-    copy_bytes(there.data(), device, numbers.data(), Device::cpu(), rows * sizeof(std::int64_t),
+    copy_bytes(on_target.data(), device, numbers.data(), Device::cpu(), rows * sizeof(std::int64_t),
                target.stream);
   }
   TensorView view(Side side) {
     const bool host = side == Side::kHost;
-    void* data = host ? static_cast<void*>(numbers.data()) : there.data();
+    void* data = host ? static_cast<void*>(numbers.data()) : on_target.data();
     return TensorView(data, DType::kInt64, host ? Device::cpu() : device,
                       {std::int64_t(numbers.size())});
   }
   long wrong(const Target& target) {
     std::vector<std::int64_t> got(numbers.size());
-    copy_bytes(got.data(), Device::cpu(), there.data(), device, got.size() * sizeof(std::int64_t),
-               target.stream);
+    copy_bytes(got.data(), Device::cpu(), on_target.data(), device,
+               got.size() * sizeof(std::int64_t), target.stream);
     target.stream.synchronize();
     long wrong = 0;
     for (std::size_t at = 0; at < got.size(); ++at) wrong += got[at] != numbers[at];
@@ -77,7 +77,7 @@ struct Labels {
   }
 
   std::vector<std::int64_t> numbers;
-  DeviceBuffer there;
+  DeviceBuffer on_target;
   Device device;
 };
 
@@ -108,7 +108,7 @@ long run(const Case& c, const Target& target) {
     options.softcap = 3.0;
     options.reduction = is_mean ? Reduction::kMean : Reduction::kNone;
   }
-  for (const Side side : {Side::kThere, Side::kHost}) {
+  for (const Side side : {Side::kTarget, Side::kHost}) {
     const ConstTensorView given = loss_view(dloss, side, c.with), classes = weight.vector(side);
     const ConstTensorView* const weights = has_options ? &classes : nullptr;
     const TensorView lse_view = lse.view(side), written = out.view(side),

@@ -28,8 +28,8 @@ struct Case {
   }
 };
 
-std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t tokens) {
-  const std::int64_t dim = chunks * (16 / format.size());
+std::vector<Case> cases(const Format& format, std::int64_t vectors, std::int64_t tokens) {
+  const std::int64_t dim = vectors * (16 / format.size());
   std::vector<Case> list;
   for (const bool computes : {false, true}) {
     list.push_back({format, tokens, dim, {}, computes, false});
@@ -50,7 +50,7 @@ long run(const Case& c, const Target& target) {
   EmbeddingOptions options;
   options.vocab_start = kStart;
   if (c.computes) options.scale = 1.75;
-  for (const Side side : {Side::kThere, Side::kHost}) {
+  for (const Side side : {Side::kTarget, Side::kHost}) {
     const ConstTensorView table = weight.view(side), added = more.view(side);
     const ConstTensorView place = places.view(side, out.split());
     embedding(ids.view(side, out.split()), table, c.computes ? &place : nullptr,

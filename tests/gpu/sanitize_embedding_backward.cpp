@@ -32,8 +32,8 @@ struct Case {
   }
 };
 
-std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t tokens) {
-  const std::int64_t dim = chunks * (16 / format.size());
+std::vector<Case> cases(const Format& format, std::int64_t vectors, std::int64_t tokens) {
+  const std::int64_t dim = vectors * (16 / format.size());
   // The second needs one more sort digit than the first, and the third two more.
   const std::int64_t vocab = tokens > 10000 ? 300000 : tokens > 1000 ? 600 : 13;
   std::vector<Case> list;
@@ -49,16 +49,16 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
 // An int64 array on both sides.
 struct Integers {
   Integers(std::int64_t count, const Target& target)
-      : numbers(count, -1), there(count * sizeof(std::int64_t), target.device, target.stream) {}
+      : numbers(count, -1), on_target(count * sizeof(std::int64_t), target.device, target.stream) {}
   TensorView view(Side side, bool axis) {
-    void* data = side == Side::kHost ? static_cast<void*>(numbers.data()) : there.data();
-    const Device device = side == Side::kHost ? Device::cpu() : there.device();
+    void* data = side == Side::kHost ? static_cast<void*>(numbers.data()) : on_target.data();
+    const Device device = side == Side::kHost ? Device::cpu() : on_target.device();
     if (!axis) return TensorView(data, DType::kInt64, device, {});
     return TensorView(data, DType::kInt64, device, {std::int64_t(numbers.size())});
   }
   long wrong(const Target& target) {
     std::vector<std::int64_t> got(numbers.size());
-    copy_bytes(got.data(), Device::cpu(), there.data(), there.device(),
+    copy_bytes(got.data(), Device::cpu(), on_target.data(), on_target.device(),
                got.size() * sizeof(std::int64_t), target.stream);
     target.stream.synchronize();
     long wrong = 0;
@@ -67,7 +67,7 @@ struct Integers {
   }
 
   std::vector<std::int64_t> numbers;
-  DeviceBuffer there;
+  DeviceBuffer on_target;
 };
 
 long run(const Case& c, const Target& target) {
@@ -86,7 +86,7 @@ long run(const Case& c, const Target& target) {
   options.scale = 1.75;
   options.scale_grad_by_freq = c.widens;
   options.accumulate = c.kind == Kind::kAdded;
-  for (const Side side : {Side::kThere, Side::kHost}) {
+  for (const Side side : {Side::kTarget, Side::kHost}) {
     const ConstTensorView gradient = dy.view(side), tokens = ids.view(side, dy.split());
     if (sparse) {
       embedding_backward_sparse(gradient, tokens, c.vocab, options, rows_ids.view(side, true),

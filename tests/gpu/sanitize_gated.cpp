@@ -33,7 +33,7 @@ struct Case {
   }
 };
 
-std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t rows) {
+std::vector<Case> cases(const Format& format, std::int64_t vectors, std::int64_t rows) {
   const std::int64_t pack = 16 / format.size();
   const Format *same = &format, *fp32 = &kSingle;
   const Layout two_axes{0, 0, 1, true}, strided{1, 3, 2, true};
@@ -48,16 +48,16 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
       {"dx alone", {}, nullptr, true, false, false, Written::kDxAlone},
       {"dz alone", {}, same, false, false, false, Written::kDzAlone},
       {"dweight alone", {1}, same, true, false, false, Written::kDweightAlone},
-      {"in words", {2}, fp32, true, true, false, Written::kInX},
-      {"shifted", {1}, nullptr, false, false, false, Written::kInX},
-      {"shifted, gate after", {1}, same},
+      {"narrow vectors", {2}, fp32, true, true, false, Written::kInX},
+      {"unaligned", {1}, nullptr, false, false, false, Written::kInX},
+      {"unaligned, gate after", {1}, same},
       {"odd", {}, same, false, false, false, Written::kInX},
   };
   if (rows > kManyRows) list.erase(list.begin(), list.end() - 2);
   for (Case& one : list) {
     one.format = &format;
     one.rows = rows;
-    one.cols = std::max<std::int64_t>(1, chunks * pack - (one.name == std::string("odd")));
+    one.cols = std::max<std::int64_t>(1, vectors * pack - (one.name == std::string("odd")));
   }
   return list;
 }
@@ -85,7 +85,7 @@ long run(const Case& c, const Target& target) {
 
   const double offset = c.options ? 1.0 : 0.0;
   const Rounding rounding = c.options ? Rounding::kBeforeWeight : Rounding::kOnce;
-  for (const Side side : {Side::kThere, Side::kHost}) {
+  for (const Side side : {Side::kTarget, Side::kHost}) {
     const auto of_heads = [&](Matrix& one) { return heads ? one.view(side) : one.vector(side); };
     const ConstTensorView factors = of_heads(weight);
     const ConstTensorView* given = c.weight ? &factors : nullptr;

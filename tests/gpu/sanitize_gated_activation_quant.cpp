@@ -34,7 +34,7 @@ struct Case {
   }
 };
 
-std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t rows) {
+std::vector<Case> cases(const Format& format, std::int64_t vectors, std::int64_t rows) {
   const std::int64_t pack = 16 / format.size();
   const Layout shifted{1, 3}, strided{1, 3, 2, true}, two_axes{0, pack, 1, true};
   std::vector<Case> list = {
@@ -54,7 +54,7 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
   for (Case& one : list) {
     one.format = &format;
     one.rows = rows;
-    one.cols = chunks * pack;
+    one.cols = vectors * pack;
   }
   return list;
 }
@@ -76,7 +76,7 @@ long run(const Case& c, const Target& target) {
     options.activation.limit = 1.25;
     options.activation.up_offset = c.up ? 1 : 0;
   }
-  for (const Side side : {Side::kThere, Side::kHost}) {
+  for (const Side side : {Side::kTarget, Side::kHost}) {
     const ConstTensorView up_view = up.view(side), fixed = given.vector(side);
     const ConstTensorView factor = factors.vector(side, gate.split());
     const TensorView scales = size ? group_scale.view(side) : row_scale.vector(side, gate.split());

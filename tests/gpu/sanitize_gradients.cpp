@@ -43,7 +43,7 @@ std::int64_t persistent_rows(std::int64_t cols) {
 }
 
 // rows = 0: as many as the persistent kernel needs.
-std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t rows) {
+std::vector<Case> cases(const Format& format, std::int64_t vectors, std::int64_t rows) {
   const std::int64_t pack = 16 / format.size();
   const Format *same = &format, *fp32 = &kSingle, *fp64 = &kDouble;
   std::vector<Case> list = {
@@ -53,12 +53,12 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
       {"dx alone", {}, nullptr, nullptr, Dx::kSeparate, false, false, false},
       {"dx alone in dsum", {}, same, nullptr, Dx::kInDsum, true, false, false},
       {"dweight alone", {}, same, same, Dx::kNone, false, true, true},
-      {"shifted", {1}, same, same, Dx::kSeparate, false, true, false},
+      {"unaligned", {1}, same, same, Dx::kSeparate, false, true, false},
       {"odd width", {}, same, fp64, Dx::kInX, true, false, true, 1},
       {"odd, plain", {}, same, same, Dx::kInX, false, true, false, 1},
       {"odd, added", {}, same, same, Dx::kInDsum, true, true, false, 1},
       {"odd, rounded", {}, same, same, Dx::kInDy, false, true, true, 1},
-      {"shifted dweight alone", {1}, fp32, same, Dx::kNone, false, false, false},
+      {"unaligned dweight alone", {1}, fp32, same, Dx::kNone, false, false, false},
       {"split", {1, 3, 1, true}, same, same, Dx::kInDsum, true, true, true},
       {"strided", {1, 3, 2}, fp64, same, Dx::kSeparate, true, false, true},
       {"strided in x", {0, 0, 2}, fp32, fp64, Dx::kInX, false, true, false},
@@ -70,7 +70,7 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
   }
   for (Case& one : list) {
     one.format = &format;
-    one.cols = std::max<std::int64_t>(1, chunks * pack - one.narrower);
+    one.cols = std::max<std::int64_t>(1, vectors * pack - one.narrower);
     one.rows = rows ? rows : persistent_rows(one.cols);
   }
   return list;
@@ -100,12 +100,12 @@ long run(const Case& c, const Target& target) {
   RmsNormBackwardOptions options;
   if (c.options) options = {1.0, Rounding::kBeforeWeight, true};
   const LayerNormBackwardOptions centred_options{options.weight_offset, options.accumulate};
-  const ConstTensorView x_there = x.view(Side::kThere);
-  const std::int64_t bytes =
-      c.centred ? layer_norm_backward_workspace(x_there) : rms_norm_backward_workspace(x_there);
+  const ConstTensorView x_on_target = x.view(Side::kTarget);
+  const std::int64_t bytes = c.centred ? layer_norm_backward_workspace(x_on_target)
+                                       : rms_norm_backward_workspace(x_on_target);
   const DeviceBuffer workspace(c.workspace ? bytes : 0, target.device, target.stream);
   const TensorView lent(workspace.data(), DType::kUInt8, target.device, {bytes});
-  for (const Side side : {Side::kThere, Side::kHost}) {
+  for (const Side side : {Side::kTarget, Side::kHost}) {
     const ConstTensorView factors = weight.vector(side), means = mean.vector(side, x.split());
     const ConstTensorView saved = rstd.vector(side, x.split());
     const TensorView dx_view = written.view(side), dweight_view = dweight.vector(side);
@@ -114,7 +114,7 @@ long run(const Case& c, const Target& target) {
     const TensorView* dx_wanted = c.dx == Dx::kNone ? nullptr : &dx_view;
     const TensorView* dweight_wanted = c.dweight ? &dweight_view : nullptr;
     const TensorView* dbias_wanted = c.dweight ? &dbias_view : nullptr;
-    const TensorView* scratch = c.workspace && side == Side::kThere ? &lent : nullptr;
+    const TensorView* scratch = c.workspace && side == Side::kTarget ? &lent : nullptr;
     const auto call = [&](auto op, auto... arrays) {
       op(arrays..., scale, saved, options, dx_wanted, dweight_wanted, scratch, target.stream);
     };

@@ -28,8 +28,8 @@ struct Case {
   }
 };
 
-std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t rows) {
-  const std::int64_t pack = 16 / format.size(), cols = chunks * pack;
+std::vector<Case> cases(const Format& format, std::int64_t vectors, std::int64_t rows) {
+  const std::int64_t pack = 16 / format.size(), cols = vectors * pack;
   const Format* same = &format;
   std::vector<Case> list;
   if (rows > kManyRows) {  // persistent blocks, and narrow rows in pairs, without gaps
@@ -79,7 +79,7 @@ long run(const Case& c, const Target& target) {
   Matrix& summed = c.in_place ? residual : sum;
   for (Matrix* one : {&x, &residual, &out, &sum, &weight, &bias, &mean, &rstd}) one->upload(target);
 
-  for (const Side side : {Side::kThere, Side::kHost}) {
+  for (const Side side : {Side::kTarget, Side::kHost}) {
     const ConstTensorView factors = weight.vector(side), terms = bias.vector(side);
     const ConstTensorView* scale = c.weight ? &factors : nullptr;
     const ConstTensorView* shift = c.bias ? &terms : nullptr;

@@ -37,8 +37,8 @@ struct Case {
   }
 };
 
-std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t tokens) {
-  const std::int64_t pack = 16 / format.size(), head_dim = chunks * pack;
+std::vector<Case> cases(const Format& format, std::int64_t vectors, std::int64_t tokens) {
+  const std::int64_t pack = 16 / format.size(), head_dim = vectors * pack;
   const std::int64_t odd_dim = head_dim == kMaxQkNormHeadDim ? head_dim - 6 : head_dim + 2;
   std::vector<Case> list;
   int number = 0;
@@ -124,17 +124,18 @@ struct Caches {
         keys(c.format, slots * kKeyHeads, c.head_dim, c.layout),
         values(c.format, slots * kKeyHeads, c.head_dim, c.layout),
         numbers(c.tokens),
-        there(c.tokens * sizeof(std::int64_t), target.device, target.stream),
+        on_target(c.tokens * sizeof(std::int64_t), target.device, target.stream),
         device(target.device) {
     for (std::int64_t token = 0; token < c.tokens; ++token) {
       numbers[token] = token % 5 == 4 ? -1 - token : slots - (token % 7 == 6 ? 0 : 1 + token);
     }
-    copy_bytes(there.data(), device, numbers.data(), Device::cpu(), there.bytes(), target.stream);
+    copy_bytes(on_target.data(), device, numbers.data(), Device::cpu(), on_target.bytes(),
+               target.stream);
     for (Matrix* one : {&keys, &values}) one->fill().upload(target);
   }
   ConstTensorView mapping(Side side) const {
     const bool host = side == Side::kHost;
-    const void* data = host ? static_cast<const void*>(numbers.data()) : there.data();
+    const void* data = host ? static_cast<const void*>(numbers.data()) : on_target.data();
     return ConstTensorView(data, DType::kInt64, host ? Device::cpu() : device,
                            {static_cast<std::int64_t>(numbers.size())});
   }
@@ -158,7 +159,7 @@ struct Caches {
   std::int64_t slots;
   Matrix keys, values;
   std::vector<std::int64_t> numbers;
-  DeviceBuffer there;
+  DeviceBuffer on_target;
   Device device;
 };
 
@@ -199,7 +200,7 @@ long run(const Case& c, const Target& target) {
   q.upload(target);
   k.upload(target);
   Caches caches(c, target);
-  for (const Side side : {Side::kThere, Side::kHost}) {
+  for (const Side side : {Side::kTarget, Side::kHost}) {
     const ConstTensorView c_view = cos.view(side), s_view = sin.view(side), f = freqs.vector(side);
     RopeAngles angles;
     angles.freqs = c.freqs ? &f : nullptr;

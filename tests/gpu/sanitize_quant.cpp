@@ -33,8 +33,8 @@ struct Case {
   }
 };
 
-std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t rows) {
-  const std::int64_t cols = chunks * (16 / format.size());
+std::vector<Case> cases(const Format& format, std::int64_t vectors, std::int64_t rows) {
+  const std::int64_t cols = vectors * (16 / format.size());
   std::vector<Case> list;
   for (const bool add : {false, true}) {
     for (const Scale scale : {Scale::kRow, Scale::kStatic, Scale::kGroup64, Scale::kGroup128}) {
@@ -66,7 +66,7 @@ long run(const Case& c, const Target& target) {
   }
   RmsNormQuantOptions options;
   options.group_size = size;
-  for (const Side side : {Side::kThere, Side::kHost}) {
+  for (const Side side : {Side::kTarget, Side::kHost}) {
     const ConstTensorView factors = weight.vector(side), fixed = given.vector(side);
     const TensorView scales = size ? group_scale.view(side) : row_scale.vector(side, x.split());
     const bool is_static = c.scale == Scale::kStatic;

@@ -27,8 +27,8 @@ struct Case {
   }
 };
 
-std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t rows) {
-  const std::int64_t pack = 16 / format.size(), cols = chunks * pack;
+std::vector<Case> cases(const Format& format, std::int64_t vectors, std::int64_t rows) {
+  const std::int64_t pack = 16 / format.size(), cols = vectors * pack;
   const Format* same = &format;
   const Rounding once = Rounding::kOnce, before = Rounding::kBeforeWeight;
   std::vector<Case> list;
@@ -76,7 +76,7 @@ long run(const Case& c, const Target& target) {
 
   RmsNormOptions options;
   options.rounding = c.rounding;
-  for (const Side side : {Side::kThere, Side::kHost}) {
+  for (const Side side : {Side::kTarget, Side::kHost}) {
     const ConstTensorView factors = weight.vector(side);
     const ConstTensorView* given = c.weight ? &factors : nullptr;
     const TensorView saved = rstd.vector(side, x.split());

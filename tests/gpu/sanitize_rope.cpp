@@ -29,8 +29,8 @@ struct Case {
   }
 };
 
-std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t tokens) {
-  const std::int64_t pack = 16 / format.size(), head_dim = 2 * chunks * pack;
+std::vector<Case> cases(const Format& format, std::int64_t vectors, std::int64_t tokens) {
+  const std::int64_t pack = 16 / format.size(), head_dim = 2 * vectors * pack;
   std::vector<Case> list;
   for (const bool interleaved : {false, true}) {
     for (const bool freqs : {false, true}) {
@@ -64,22 +64,22 @@ TensorView heads_of(Matrix& matrix, Side side, const Case& c) {
 struct Ids {
   Ids(std::int64_t tokens, std::int64_t positions, bool beyond, const Target& target)
       : numbers(tokens),
-        there(tokens * sizeof(std::int64_t), target.device, target.stream),
+        on_target(tokens * sizeof(std::int64_t), target.device, target.stream),
         device(target.device) {
     for (std::int64_t& one : numbers) one = static_cast<std::int64_t>(next_random() % positions);
     if (beyond) numbers[tokens / 2] = std::int64_t{1} << 60;
-    copy_bytes(there.data(), device, numbers.data(), Device::cpu(), tokens * sizeof(std::int64_t),
-               target.stream);
+    copy_bytes(on_target.data(), device, numbers.data(), Device::cpu(),
+               tokens * sizeof(std::int64_t), target.stream);
   }
   ConstTensorView view(Side side) {
     const bool host = side == Side::kHost;
-    return ConstTensorView(host ? numbers.data() : there.data(), DType::kInt64,
+    return ConstTensorView(host ? numbers.data() : on_target.data(), DType::kInt64,
                            host ? Device::cpu() : device,
                            {static_cast<std::int64_t>(numbers.size())});
   }
 
   std::vector<std::int64_t> numbers;
-  DeviceBuffer there;
+  DeviceBuffer on_target;
   Device device;
 };
 
@@ -96,7 +96,7 @@ long run(const Case& c, const Target& target) {
   Ids ids(c.tokens, c.tokens, false, target), beyond(c.tokens, c.tokens, true, target);
   RopeOptions options;
   options.interleaved = c.interleaved;
-  for (const Side side : {Side::kThere, Side::kHost}) {
+  for (const Side side : {Side::kTarget, Side::kHost}) {
     const ConstTensorView x = heads_of(q, side, c), c_view = cos.view(side),
                           s_view = sin.view(side);
     const ConstTensorView f = freqs.vector(side), id = ids.view(side), bad = beyond.view(side);

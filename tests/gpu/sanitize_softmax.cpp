@@ -29,8 +29,8 @@ struct Case {
   }
 };
 
-std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t rows) {
-  const std::int64_t cols = chunks * (16 / format.size());
+std::vector<Case> cases(const Format& format, std::int64_t vectors, std::int64_t rows) {
+  const std::int64_t cols = vectors * (16 / format.size());
   std::vector<Case> list;
   for (const bool backward : {false, true}) {
     list.push_back({format, rows, cols, {}, Mask::kNone, backward});
@@ -48,18 +48,18 @@ std::vector<Case> cases(const Format& format, std::int64_t chunks, std::int64_t 
 // A boolean per column, the first one true.
 struct Columns {
   Columns(std::int64_t cols, const Target& target)
-      : kept(cols), there(cols, target.device, target.stream), device(target.device) {
+      : kept(cols), on_target(cols, target.device, target.stream), device(target.device) {
     for (std::int64_t col = 0; col < cols; ++col) kept[col] = col == 0 || next_random() % 4 != 0;
-    copy_bytes(there.data(), device, kept.data(), Device::cpu(), cols, target.stream);
+    copy_bytes(on_target.data(), device, kept.data(), Device::cpu(), cols, target.stream);
   }
   ConstTensorView view(Side side) {
     const bool host = side == Side::kHost;
-    return ConstTensorView(host ? kept.data() : there.as<char>(), DType::kBool,
+    return ConstTensorView(host ? kept.data() : on_target.as<char>(), DType::kBool,
                            host ? Device::cpu() : device, {std::int64_t(kept.size())});
   }
 
   std::vector<char> kept;
-  DeviceBuffer there;
+  DeviceBuffer on_target;
   Device device;
 };
 
@@ -74,7 +74,7 @@ long run(const Case& c, const Target& target) {
   for (Matrix* one : {&x, &y, &added}) one->fill();
   for (Matrix* one : {&x, &y, &added, &out}) one->upload(target);
   Columns kept(c.cols, target);
-  for (const Side side : {Side::kThere, Side::kHost}) {
+  for (const Side side : {Side::kTarget, Side::kHost}) {
     if (c.backward) {
       softmax_backward(x.view(side), y.view(side), 0.5, out.view(side), target.stream);
       continue;

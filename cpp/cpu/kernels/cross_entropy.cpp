@@ -20,7 +20,7 @@ class CrossEntropy {
   static constexpr std::int64_t kMost = CrossEntropyRows::kMost, kTogether = sizeof(F64) / 8;
   static_assert(kMost % kTogether == 0);
   // Registers suffice for rows of three and four steps.
-  static constexpr bool kHoldsFour = kVectorBytes > 16 && sizeof(A) == 4;
+  static constexpr bool kFourStepsFit = kVectorBytes > 16 && sizeof(A) == 4;
 
  public:
   explicit CrossEntropy(CrossEntropyRows& rows)
@@ -31,9 +31,9 @@ class CrossEntropy {
         inverse_cap_(static_cast<A>(1 / rows.numbers.softcap)) {}
 
   void run() {
-    if (!rows_.lse_known) take_losses();
-    if (rows_.wants_predictions) take_predictions();
-    if (rows_.dlogits != nullptr) capped_ ? take_gradients<true>() : take_gradients<false>();
+    if (!rows_.lse_known) compute_losses();
+    if (rows_.wants_predictions) compute_predictions();
+    if (rows_.dlogits != nullptr) capped_ ? compute_gradients<true>() : compute_gradients<false>();
   }
 
  private:
@@ -68,8 +68,8 @@ class CrossEntropy {
 
   // Takes the logarithms of several rows at once: one by one they are a third of a narrow row's
   // time.
-  void take_losses() {
-    capped_ ? take_sums<true>() : take_sums<false>();
+  void compute_losses() {
+    capped_ ? compute_sums<true>() : compute_sums<false>();
     for (std::int64_t row = rows_.rows; row % kTogether != 0; ++row) set(row, {}, 0);
     const double smoothing = rows_.numbers.label_smoothing, z_loss = rows_.numbers.z_loss;
     const double share = smoothing / static_cast<double>(rows_.cols);
@@ -86,12 +86,12 @@ class CrossEntropy {
     }
   }
   template <bool kCapped>
-  void take_sums() {
+  void compute_sums() {
     if (class_weights() != nullptr) return sum_blocks<kCapped>();
     if (rows_.cols <= kStep) return sum_narrow<1, kCapped>();
     if constexpr (!kCapped) {
       if (rows_.cols <= 2 * kStep) return sum_narrow<2, false>();
-      if constexpr (kHoldsFour) {
+      if constexpr (kFourStepsFit) {
         if (rows_.cols <= 3 * kStep) return sum_narrow<3, false>();
         if (rows_.cols <= 4 * kStep) return sum_narrow<4, false>();
       }
@@ -185,7 +185,7 @@ class CrossEntropy {
         const auto logits = logits_in<kCapped>(x);
         if constexpr (kCapped) {  // computes each tanh once
           each_step(logits, count);
-          join(sums, HeldLogits<T>{values_}, first, count);
+          join(sums, BufferedLogits<T>{values_}, first, count);
         } else {
           join(sums, logits, first, count, x + count);
         }
@@ -214,7 +214,7 @@ class CrossEntropy {
     if (smooths_) add_distances(sums, logits, first, count, top);
     add(sums, top,
         sum_of_powers<T>(Powers<T, Logits>{logits, base_of(top), nullptr}, count,
-                         rows_.ask_distance != 0 ? later : nullptr));
+                         rows_.prefetch_distance != 0 ? later : nullptr));
   }
   MEMBOUND_ALWAYS_INLINE void add(Sums& sums, A top, A powers) const {
     const double before =
@@ -239,7 +239,7 @@ class CrossEntropy {
   }
   // The column of the largest logit, the first of several; NaN counts as larger than any, as in
   // NumPy.
-  void take_predictions() {
+  void compute_predictions() {
     for (std::int64_t row = 0; row < rows_.rows; ++row) {
       const bool counts = rows_.label[row] >= 0;
       rows_.prediction[row] = counts ? prediction(row) : -1;
@@ -265,8 +265,8 @@ class CrossEntropy {
     return 0;
   }
   template <bool kCapped>
-  void take_gradients() {
-    take_shares();
+  void compute_gradients() {
+    compute_shares();
     if (class_weights() == nullptr && rows_.logits_col_stride == 1 &&
         rows_.dlogits_col_stride == 1) {
       if (rows_.cols <= kStep) return write_narrow<1, kCapped>();
@@ -279,7 +279,7 @@ class CrossEntropy {
     if (rows_.bypass_cache) stream_fence();
   }
   // The share of the largest logit, 1 / sum of powers: several rows at once, as for the logarithms.
-  void take_shares() {
+  void compute_shares() {
     for (std::int64_t row = 0; row < rows_.rows; row += kTogether) {
       for (std::int64_t i = row; i < row + kTogether; ++i) {
         low_[i] = i < rows_.rows ? static_cast<double>(static_cast<A>(rows_.low[i])) : 0;
@@ -317,7 +317,7 @@ class CrossEntropy {
   // Rows of one or two steps: the label's column is selected within the vector.
   template <int kSteps, bool kCapped>
   [[gnu::noinline]] void write_narrow() const {
-    const auto place = load_pair<V>(kPlaces<T>.at);
+    const auto indices = load_pair<V>(kIndices<T>.at);
     each_gradient([&](const GradientNumbers<A>& numbers, std::int64_t row) MEMBOUND_INLINED {
       const V other = V{} + numbers.less, at_label = V{} + numbers.at_label_less;
 #pragma GCC unroll 2
@@ -331,7 +331,7 @@ class CrossEntropy {
         T* const to = dlogits_of(row) + at;
         const bool whole = step + 1 < kSteps || left == kStep;
         const auto x = whole ? Lanes<T>::read(from) : read_partial(from, left);
-        const Pair<V> dx{of(x.first, place.first), of(x.second, place.second)};
+        const Pair<V> dx{of(x.first, indices.first), of(x.second, indices.second)};
         whole ? Lanes<T>::write(to, dx) : write_partial(to, dx, left);
       }
     });
@@ -347,9 +347,9 @@ class CrossEntropy {
     each_block<T>(rows_.cols, [&](std::int64_t first, std::int64_t count) {
       const T* x = gather(from, rows_.logits_col_stride, first, count, copy_);
       T* const to = rows_.dlogits_col_stride == 1 ? out + first : out_copy_;
-      const Traffic traffic{rows_.bypass_cache && to != out_copy_ && to_boundary(to) == 0,
-                            rows_.ask_distance};
-      write_gradients<T, kCapped, kWeighted>(numbers, x, first, count, to, traffic);
+      const CacheHints hints{rows_.bypass_cache && to != out_copy_ && to_boundary(to) == 0,
+                             rows_.prefetch_distance};
+      write_gradients<T, kCapped, kWeighted>(numbers, x, first, count, to, hints);
       if (to == out_copy_) scatter(out, rows_.dlogits_col_stride, first, count, out_copy_);
     });
     const V dx = gradient<T, kCapped>(numbers, at_label, V{} + numbers.at_label_less);

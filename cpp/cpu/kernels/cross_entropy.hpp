@@ -31,7 +31,7 @@ struct CrossEntropyRows {
   std::int64_t logits_row_stride, logits_col_stride, dlogits_row_stride, dlogits_col_stride;
   bool lse_known, wants_predictions;
   bool bypass_cache;  // for dlogits
-  std::int64_t ask_distance;
+  std::int64_t prefetch_distance;
   // Per row:
   std::int64_t label[kMost];  // a column, or kIgnored or kOutside
   double weight[kMost];       // of its label

@@ -37,7 +37,7 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::V gradient(
 template <class T, bool kCapped, bool kWeighted>
 [[gnu::noinline]] void write_gradients(const GradientNumbers<typename Lanes<T>::A>& given,
                                        const T* x, std::int64_t first, std::int64_t count, T* to,
-                                       Traffic traffic) {
+                                       CacheHints hints) {
   using A = typename Lanes<T>::A;
   using V = typename Lanes<T>::V;
   constexpr std::int64_t kStep = Lanes<T>::kStep;
@@ -53,9 +53,9 @@ template <class T, bool kCapped, bool kWeighted>
   };
   std::int64_t at = 0;
   for (; at + kStep <= count; at += kStep) {
-    ask_ahead(x + at, kStep * sizeof(T), traffic.ask_distance);
+    prefetch_ahead(x + at, kStep * sizeof(T), hints.prefetch_distance);
     const Pair<V> dx = of(Lanes<T>::read(x + at), at);
-    traffic.around_cache ? Lanes<T>::write_around_cache(to + at, dx) : Lanes<T>::write(to + at, dx);
+    hints.non_temporal ? Lanes<T>::write_non_temporal(to + at, dx) : Lanes<T>::write(to + at, dx);
   }
   if (at < count) write_partial(to + at, of(read_partial(x + at, count - at), at), count - at);
 }

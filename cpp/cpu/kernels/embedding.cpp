@@ -12,12 +12,12 @@ namespace {
 // How many rows ahead the first cache lines are prefetched: a table exceeds the cache, and the
 // hardware cannot predict the next row.
 constexpr std::int64_t kRowsAhead = 4;
-constexpr std::int64_t kBytesAsked = 512;
+constexpr std::int64_t kPrefetchedBytes = 512;
 
 // The common case, contiguous rows of one dtype: no buffer between reading and writing (6.2 -> 2.9
 // ms).
 template <class T>
-void compute_neighbours(const EmbeddingRows& rows, std::int64_t row) {
+void compute_contiguous(const EmbeddingRows& rows, std::int64_t row) {
   using V = typename Lanes<T>::V;
   const auto scale = static_cast<typename Lanes<T>::A>(rows.scale);
   const T* weight = static_cast<const T*>(rows.weight[row]);
@@ -55,7 +55,7 @@ void compute_row(const EmbeddingRows& rows, std::int64_t row) {
 }
 
 template <class Bits>
-void copy_apart(const EmbeddingRows& rows, std::int64_t row) {
+void copy_strided(const EmbeddingRows& rows, std::int64_t row) {
   const Bits* from = static_cast<const Bits*>(rows.weight[row]);
   Bits* to = static_cast<Bits*>(rows.out[row]);
   for (std::int64_t i = 0; i < rows.cols; ++i) {
@@ -67,14 +67,14 @@ void copy_apart(const EmbeddingRows& rows, std::int64_t row) {
 void write_row(const EmbeddingRows& rows, std::int64_t row, std::int64_t size) {
   const bool has_row = rows.weight[row] != nullptr;
   if (has_row && !rows.copies) {
-    const bool neighbours = rows.weight_col_stride == 1 && rows.out_col_stride == 1 &&
+    const bool contiguous = rows.weight_col_stride == 1 && rows.out_col_stride == 1 &&
                             (rows.position == nullptr || rows.position_col_stride == 1);
-    if (neighbours && rows.dtype == rows.out_dtype) {
+    if (contiguous && rows.dtype == rows.out_dtype) {
       switch (rows.dtype) {
-        case DType::kFloat16: return compute_neighbours<Float16>(rows, row);
-        case DType::kBFloat16: return compute_neighbours<BFloat16>(rows, row);
-        case DType::kFloat32: return compute_neighbours<float>(rows, row);
-        default: return compute_neighbours<double>(rows, row);
+        case DType::kFloat16: return compute_contiguous<Float16>(rows, row);
+        case DType::kBFloat16: return compute_contiguous<BFloat16>(rows, row);
+        case DType::kFloat32: return compute_contiguous<float>(rows, row);
+        default: return compute_contiguous<double>(rows, row);
       }
     }
     return rows.dtype == DType::kFloat64 ? compute_row<double>(rows, row)
@@ -90,9 +90,9 @@ void write_row(const EmbeddingRows& rows, std::int64_t row, std::int64_t size) {
     }
     return;
   }
-  size == 2   ? copy_apart<std::uint16_t>(rows, row)
-  : size == 4 ? copy_apart<std::uint32_t>(rows, row)
-              : copy_apart<std::uint64_t>(rows, row);
+  size == 2   ? copy_strided<std::uint16_t>(rows, row)
+  : size == 4 ? copy_strided<std::uint32_t>(rows, row)
+              : copy_strided<std::uint64_t>(rows, row);
 }
 
 // Copies narrow rows without a call for each.
@@ -111,16 +111,16 @@ void copy_narrow_rows(const EmbeddingRows& rows, std::int64_t bytes) {
 void embedding(const EmbeddingRows& rows) {
   const std::int64_t row_bytes = rows.cols * static_cast<std::int64_t>(dtype_size(rows.dtype));
   const auto size = static_cast<std::int64_t>(dtype_size(rows.out_dtype));
-  const bool neighbours = rows.weight_col_stride == 1 && rows.out_col_stride == 1;
-  if (rows.copies && neighbours && row_bytes <= kInlineBytes) {
+  const bool contiguous = rows.weight_col_stride == 1 && rows.out_col_stride == 1;
+  if (rows.copies && contiguous && row_bytes <= kInlineBytes) {
     copy_narrow_rows(rows, row_bytes);
     if (rows.bypass_cache) stream_fence();
     return;
   }
-  const std::int64_t asked = row_bytes < kBytesAsked ? row_bytes : kBytesAsked;
+  const std::int64_t prefetched = row_bytes < kPrefetchedBytes ? row_bytes : kPrefetchedBytes;
   for (std::int64_t row = 0; row < rows.rows; ++row) {
     if (row + kRowsAhead < rows.rows && rows.weight[row + kRowsAhead] != nullptr) {
-      ask_for<2>(rows.weight[row + kRowsAhead], 0, asked);
+      prefetch_bytes<2>(rows.weight[row + kRowsAhead], 0, prefetched);
     }
     write_row(rows, row, size);
   }

@@ -18,30 +18,31 @@ constexpr std::int64_t kTile = 1024;
 // added: the hardware cannot predict their addresses. For wide rows the next token is far enough
 // ahead.
 constexpr std::int64_t kTokensAhead = 12;
-constexpr std::int64_t kBytesAhead = 4096;
+constexpr std::int64_t kPrefetchAheadBytes = 4096;
 // Rows that are copied: prefetch the first lines only.
-constexpr std::int64_t kAsked = 512;
+constexpr std::int64_t kPrefetched = 512;
 
 template <class T>
 const T* later_row(const EmbeddingGradientRow& row, std::int64_t token, std::int64_t count) {
-  const std::int64_t rows = kBytesAhead / (count * static_cast<std::int64_t>(sizeof(T))) + 1;
+  const std::int64_t rows =
+      kPrefetchAheadBytes / (count * static_cast<std::int64_t>(sizeof(T))) + 1;
   const std::int64_t later = token + (rows < kTokensAhead ? rows : kTokensAhead);
   return later < row.count + row.following ? static_cast<const T*>(row.dy[later]) : nullptr;
 }
 
 // Elements added at once: whole cache lines and whole steps.
 template <class T>
-constexpr std::int64_t kSome =
+constexpr std::int64_t kAddStep =
     kLine / sizeof(T) > Lanes<T>::kStep ? kLine / sizeof(T) : Lanes<T>::kStep;
-MEMBOUND_ALWAYS_INLINE void add_some(const BFloat16* from, float* sum) {
-  for (std::int64_t i = 0; i < kSome<BFloat16>; ++i) {
+MEMBOUND_ALWAYS_INLINE void add_step(const BFloat16* from, float* sum) {
+  for (std::int64_t i = 0; i < kAddStep<BFloat16>; ++i) {
     sum[i] += bit_copy<float>(static_cast<std::uint32_t>(from[i].bits) << 16);
   }
 }
 template <class T, class A>
-MEMBOUND_ALWAYS_INLINE void add_some(const T* from, A* sum) {
+MEMBOUND_ALWAYS_INLINE void add_step(const T* from, A* sum) {
   using V = typename Lanes<T>::V;
-  for (std::int64_t at = 0; at < kSome<T>; at += Lanes<T>::kStep) {
+  for (std::int64_t at = 0; at < kAddStep<T>; at += Lanes<T>::kStep) {
     const Pair<V> value = Lanes<T>::read(from + at), before = load_pair<V>(sum + at);
     store_pair(sum + at, Pair<V>{before.first + value.first, before.second + value.second});
   }
@@ -49,19 +50,19 @@ MEMBOUND_ALWAYS_INLINE void add_some(const T* from, A* sum) {
 // sum += from. later: a row that is prefetched meanwhile, or null.
 template <class T, class A>
 MEMBOUND_ALWAYS_INLINE void add(const T* from, const T* later, std::int64_t count, A* sum) {
-  constexpr std::int64_t kBytes = kSome<T> * sizeof(T);
+  constexpr std::int64_t kBytes = kAddStep<T> * sizeof(T);
   std::int64_t at = 0;
-  for (; at + kSome<T> <= count; at += kSome<T>) {
-    if (later != nullptr) ask_for<2>(later + at, 0, kBytes);
-    add_some(from + at, sum + at);
+  for (; at + kAddStep<T> <= count; at += kAddStep<T>) {
+    if (later != nullptr) prefetch_bytes<2>(later + at, 0, kBytes);
+    add_step(from + at, sum + at);
   }
   if (at == count) return;
-  T rest[kSome<T>] = {};
+  T rest[kAddStep<T>] = {};
   __builtin_memcpy(rest, from + at, (count - at) * sizeof(T));
-  A sums[kSome<T>] = {};
+  A sums[kAddStep<T>] = {};
   __builtin_memcpy(sums, sum + at, (count - at) * sizeof(A));
-  if (later != nullptr) ask_for<2>(later + at, 0, kBytes);
-  add_some(rest, sums);
+  if (later != nullptr) prefetch_bytes<2>(later + at, 0, kBytes);
+  add_step(rest, sums);
   __builtin_memcpy(sum + at, sums, (count - at) * sizeof(A));
 }
 
@@ -77,7 +78,7 @@ MEMBOUND_ALWAYS_INLINE void add_sum(const A* from, std::int64_t count, A* sum) {
 
 // Sums tokens [token, last), columns from `first` on.
 template <class T, class A>
-void sum_piece(const EmbeddingGradientRow& row, std::int64_t token, std::int64_t last,
+void sum_block(const EmbeddingGradientRow& row, std::int64_t token, std::int64_t last,
                std::int64_t first, std::int64_t count, A* sum) {
   clear(sum, count);
   for (; token < last; ++token) {
@@ -99,22 +100,22 @@ void sum_piece(const EmbeddingGradientRow& row, std::int64_t token, std::int64_t
 // Sums a tile in the tree of core/gradient_tree.hpp.
 template <class T, class A>
 void sum_tile(const EmbeddingGradientRow& row, std::int64_t first, std::int64_t count, A* sum) {
-  if (row.count <= kGradientPiece) return sum_piece<T>(row, 0, row.count, first, count, sum);
+  if (row.count <= kGradientBlock) return sum_block<T>(row, 0, row.count, first, count, sum);
   A* const sums = thread_array<A, kGradientSums * kTile>();
-  const std::int64_t pieces = (row.count + kGradientPiece - 1) / kGradientPiece;
-  for (std::int64_t piece = 0; piece < pieces; ++piece) {
-    const std::int64_t token = piece * kGradientPiece, left = row.count - token;
-    const std::int64_t last = token + (left < kGradientPiece ? left : kGradientPiece);
-    A* const its = sums + piece % kGradientSums * kTile;
-    if (piece < kGradientSums) {  // the first block of its partial sum
-      sum_piece<T>(row, token, last, first, count, its);
+  const std::int64_t blocks = (row.count + kGradientBlock - 1) / kGradientBlock;
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const std::int64_t token = block * kGradientBlock, left = row.count - token;
+    const std::int64_t last = token + (left < kGradientBlock ? left : kGradientBlock);
+    A* const partial_sum = sums + block % kGradientSums * kTile;
+    if (block < kGradientSums) {  // the first block of its partial sum
+      sum_block<T>(row, token, last, first, count, partial_sum);
     } else {
-      sum_piece<T>(row, token, last, first, count, sum);
-      add_sum(sum, count, its);
+      sum_block<T>(row, token, last, first, count, sum);
+      add_sum(sum, count, partial_sum);
     }
   }
   clear(sum, count);
-  for (std::int64_t i = 0; i < pieces && i < kGradientSums; ++i)
+  for (std::int64_t i = 0; i < blocks && i < kGradientSums; ++i)
     add_sum(sums + i * kTile, count, sum);
 }
 
@@ -141,17 +142,17 @@ template <class T, class A>
 
 // Shorter runs of zeros use cached stores: rows of 128 bytes take twice as long with non-temporal
 // ones.
-constexpr std::int64_t kRunAroundCache = 4096;
+constexpr std::int64_t kMinNonTemporalZeros = 4096;
 
 // Unaligned at both ends.
-void clear_bytes(char* to, std::int64_t bytes, bool around_cache) {
+void clear_bytes(char* to, std::int64_t bytes, bool non_temporal) {
   constexpr std::int64_t kVector = kVectorBytes;
-  if (!around_cache || bytes < kRunAroundCache) {
+  if (!non_temporal || bytes < kMinNonTemporalZeros) {
     __builtin_memset(to, 0, bytes);
     return;
   }
-  const std::int64_t behind = reinterpret_cast<std::uintptr_t>(to) % kVector;
-  std::int64_t at = behind ? kVector - behind : 0;
+  const std::int64_t misalignment = reinterpret_cast<std::uintptr_t>(to) % kVector;
+  std::int64_t at = misalignment ? kVector - misalignment : 0;
   at = at < bytes ? at : bytes;
   __builtin_memset(to, 0, at);
   for (; at + kVector <= bytes; at += kVector) stream(to + at, F32{});
@@ -159,7 +160,7 @@ void clear_bytes(char* to, std::int64_t bytes, bool around_cache) {
 }
 
 template <class Bits>
-void clear_apart(const EmbeddingGradientZeros& rows, std::int64_t row) {
+void clear_strided(const EmbeddingGradientZeros& rows, std::int64_t row) {
   Bits* to = static_cast<Bits*>(rows.out) + row * rows.row_stride;
   for (std::int64_t i = 0; i < rows.cols; ++i) to[i * rows.col_stride] = Bits{};
 }
@@ -168,12 +169,13 @@ void clear_apart(const EmbeddingGradientZeros& rows, std::int64_t row) {
 
 void embedding_backward(const EmbeddingGradientRow& row) {
   const auto size = static_cast<std::int64_t>(dtype_size(row.dtype));
-  const bool neighbours = row.dy_col_stride == 1 && row.out_col_stride == 1;
-  if (row.count == 1 && neighbours && row.dtype == row.out_dtype && row.scale == 1.0 &&
+  const bool contiguous = row.dy_col_stride == 1 && row.out_col_stride == 1;
+  if (row.count == 1 && contiguous && row.dtype == row.out_dtype && row.scale == 1.0 &&
       !row.accumulate) {
     const std::int64_t first = row.first * size, bytes = (row.last - row.first) * size;
     const char* later = later_row<char>(row, 0, bytes);
-    if (later != nullptr) ask_for<2>(later, first, first + (bytes < kAsked ? bytes : kAsked));
+    if (later != nullptr)
+      prefetch_bytes<2>(later, first, first + (bytes < kPrefetched ? bytes : kPrefetched));
     copy_bytes(static_cast<const char*>(row.dy[0]) + first, static_cast<char*>(row.out) + first,
                bytes, /*around_cache=*/false);
     return;
@@ -199,9 +201,9 @@ void embedding_backward_zeros(const EmbeddingGradientZeros& rows) {
     return;
   }
   for (std::int64_t row = 0; row < rows.rows; ++row) {
-    size == 2   ? clear_apart<std::uint16_t>(rows, row)
-    : size == 4 ? clear_apart<std::uint32_t>(rows, row)
-                : clear_apart<std::uint64_t>(rows, row);
+    size == 2   ? clear_strided<std::uint16_t>(rows, row)
+    : size == 4 ? clear_strided<std::uint32_t>(rows, row)
+                : clear_strided<std::uint64_t>(rows, row);
   }
 }
 

@@ -27,8 +27,8 @@ struct ForwardRow {
       g = at_most(g, V{} + static_cast<A>(up.numbers->limit));
       u = up.factor(u) * row_scale;
     }
-    const Activated<V> found = Function::template of<false>(g, *up.numbers);
-    return kScaled ? found.value * (found.scale * u) : found.value * u;
+    const Activated<V> activated = Function::template of<false>(g, *up.numbers);
+    return kScaled ? activated.value * (activated.scale * u) : activated.value * u;
   }
   MEMBOUND_ALWAYS_INLINE Pair<V> results(Pair<V> g, Pair<V> u) const {
     return {result(g.first, u.first), result(g.second, u.second)};
@@ -37,15 +37,15 @@ struct ForwardRow {
   // Runs whole steps from `first` up to `end`; returns the first column left. Not inlined: all
   // callers share one copy.
   [[gnu::noinline]] std::int64_t steps(std::int64_t first, std::int64_t end,
-                                       Traffic traffic) const {
+                                       CacheHints hints) const {
     constexpr std::int64_t kStep = Lanes<T>::kStep;
     std::int64_t col = first;
     for (; col + kStep <= end; col += kStep) {
-      ask_ahead(gate + col, kStep * sizeof(T), traffic.ask_distance);
-      if (up.up != nullptr) ask_ahead(up.up + col, kStep * sizeof(T), traffic.ask_distance);
+      prefetch_ahead(gate + col, kStep * sizeof(T), hints.prefetch_distance);
+      if (up.up != nullptr) prefetch_ahead(up.up + col, kStep * sizeof(T), hints.prefetch_distance);
       const Pair<V> y = results(Lanes<T>::read(gate + col), up.read(col));
-      traffic.around_cache ? Lanes<T>::write_around_cache(out + col, y)
-                           : Lanes<T>::write(out + col, y);
+      hints.non_temporal ? Lanes<T>::write_non_temporal(out + col, y)
+                         : Lanes<T>::write(out + col, y);
     }
     return col;
   }
@@ -59,11 +59,11 @@ struct ForwardRow {
     ForwardRow{row_scale, gates, {up.numbers, up.up ? ups : nullptr}, outs}.steps(0, kStep, {});
     copy_some(outs, out + first, count);
   }
-  MEMBOUND_ALWAYS_INLINE void run(std::int64_t count, Traffic traffic) const {
-    std::int64_t first = traffic.around_cache ? to_boundary(out) : 0;
+  MEMBOUND_ALWAYS_INLINE void run(std::int64_t count, CacheHints hints) const {
+    std::int64_t first = hints.non_temporal ? to_boundary(out) : 0;
     first = first < count ? first : count;
     some(0, first);
-    const std::int64_t col = steps(first, count, traffic);
+    const std::int64_t col = steps(first, count, hints);
     some(col, count - col);
   }
 };
@@ -78,12 +78,12 @@ struct ForwardArrays {
   T* out;
 };
 template <class T>
-using RunRow = void (*)(const ForwardArrays<T>&, std::int64_t count, Traffic traffic);
+using RunRow = void (*)(const ForwardArrays<T>&, std::int64_t count, CacheHints hints);
 
 template <class T, ActivationKind kKind, bool kPlain>
-void run_row(const ForwardArrays<T>& a, std::int64_t count, Traffic traffic) {
+void run_row(const ForwardArrays<T>& a, std::int64_t count, CacheHints hints) {
   const ForwardRow<T, kKind, kPlain> row{a.row_scale, a.gate, {a.numbers, a.up}, a.out};
-  row.run(count, traffic);
+  row.run(count, hints);
 }
 
 template <class T>
@@ -95,17 +95,17 @@ template <class T>
   const auto scale_of = [&](std::int64_t row) MEMBOUND_INLINED {
     return row_scale_of<T>(rows.row_scale, rows.row_scale_row_stride, row);
   };
-  const bool apart = gate.is_apart() || up.is_apart() || out.is_apart();
-  if (!apart && (rows.rows == 1 || !is_narrow<T>(rows.cols))) {
+  const bool strided = gate.is_strided() || up.is_strided() || out.is_strided();
+  if (!strided && (rows.rows == 1 || !is_narrow<T>(rows.cols))) {
     for (std::int64_t row = 0; row < rows.rows; ++row) {
       run({&rows.numbers, scale_of(row), gate.row(row), up.row(row), out.row(row)}, rows.cols,
-          {rows.bypass_cache, rows.ask_distance});
+          {rows.bypass_cache, rows.prefetch_distance});
     }
     if (rows.bypass_cache) stream_fence();
     return;
   }
   const TileSize size =
-      tile_size<T>(rows.cols, gate.is_upright() || up.is_upright() || out.is_upright());
+      tile_size<T>(rows.cols, gate.is_transposed() || up.is_transposed() || out.is_transposed());
   each_tile(rows.rows, rows.cols, size, [&](auto row, auto count, auto col, auto cols) {
     T gates[kBlock<T>], ups[kBlock<T>], outs[kBlock<T>];
     const T* g = gather_tile(gate, row, count, col, cols, gates);

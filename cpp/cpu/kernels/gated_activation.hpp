@@ -42,7 +42,7 @@ struct GatedActivationRows {
   std::int64_t gate_row_stride, up_row_stride, row_scale_row_stride, out_row_stride;
   std::int64_t gate_col_stride, up_col_stride, out_col_stride;
   bool bypass_cache;
-  std::int64_t ask_distance;
+  std::int64_t prefetch_distance;
 };
 
 #define MEMBOUND_DECLARE_GATED_ACTIVATION(isa)            \

@@ -30,17 +30,17 @@ struct BackwardRow {
   };
   MEMBOUND_ALWAYS_INLINE Gradients gradients(V d, V g, V u) const {
     const V limit = V{} + static_cast<A>(up.numbers->limit);
-    V held = g, factor = u;
+    V clamped = g, factor = u;
     if constexpr (!kPlain) {
-      held = at_most(g, limit);
+      clamped = at_most(g, limit);
       factor = up.factor(u);
       d *= row_scale;
     }
-    const Activated<V> found = Function::template of<true>(held, *up.numbers);
+    const Activated<V> activated = Function::template of<true>(clamped, *up.numbers);
     // In this order, a slope of 0 is never multiplied by an infinity.
-    Gradients both{d * found.slope, d * found.value};
-    both.dgate *= kScaled ? factor * found.scale : factor;
-    if constexpr (kScaled) both.dup *= found.scale;
+    Gradients both{d * activated.slope, d * activated.value};
+    both.dgate *= kScaled ? factor * activated.scale : factor;
+    if constexpr (kScaled) both.dup *= activated.scale;
     if constexpr (!kPlain) {
       both.dgate = g > limit ? V{} : both.dgate;
       both.dup = up.slope(u, both.dup);
@@ -59,23 +59,23 @@ struct BackwardRow {
   // Runs whole steps from `first` up to `end`; returns the first column left. Not inlined: all
   // callers share one copy.
   [[gnu::noinline]] std::int64_t steps(std::int64_t first, std::int64_t end,
-                                       Traffic traffic) const {
+                                       CacheHints hints) const {
     constexpr std::int64_t kStep = Lanes<T>::kStep;
     const auto write = [=](T* to, Pair<V> value) MEMBOUND_INLINED {
       if (to == nullptr) return;
-      traffic.around_cache ? Lanes<T>::write_around_cache(to, value) : Lanes<T>::write(to, value);
+      hints.non_temporal ? Lanes<T>::write_non_temporal(to, value) : Lanes<T>::write(to, value);
     };
-    const auto behind = [](T* to, std::int64_t at)
-                            MEMBOUND_INLINED { return to != nullptr ? to + at : nullptr; };
+    const auto offset_pointer = [](T* to, std::int64_t at)
+                                    MEMBOUND_INLINED { return to != nullptr ? to + at : nullptr; };
     std::int64_t col = first;
     for (; col + kStep <= end; col += kStep) {
-      ask_ahead(dy + col, kStep * sizeof(T), traffic.ask_distance);
-      ask_ahead(gate + col, kStep * sizeof(T), traffic.ask_distance);
-      if (up.up != nullptr) ask_ahead(up.up + col, kStep * sizeof(T), traffic.ask_distance);
+      prefetch_ahead(dy + col, kStep * sizeof(T), hints.prefetch_distance);
+      prefetch_ahead(gate + col, kStep * sizeof(T), hints.prefetch_distance);
+      if (up.up != nullptr) prefetch_ahead(up.up + col, kStep * sizeof(T), hints.prefetch_distance);
       const Pairs both =
           results(Lanes<T>::read(dy + col), Lanes<T>::read(gate + col), up.read(col));
-      write(behind(dgate, col), both.dgate);
-      write(behind(dup, col), both.dup);
+      write(offset_pointer(dgate, col), both.dgate);
+      write(offset_pointer(dup, col), both.dup);
     }
     return col;
   }
@@ -83,24 +83,24 @@ struct BackwardRow {
   MEMBOUND_ALWAYS_INLINE void some(std::int64_t first, std::int64_t count) const {
     if (count <= 0) return;
     constexpr std::int64_t kStep = Lanes<T>::kStep;
-    const auto behind = [first](auto* array) { return array ? array + first : nullptr; };
+    const auto offset_pointer = [first](auto* array) { return array ? array + first : nullptr; };
     T dys[kStep] = {}, gates[kStep] = {}, ups[kStep] = {}, dgates[kStep], dups[kStep];
     copy_some(dy + first, dys, count);
     copy_some(gate + first, gates, count);
-    copy_some(behind(up.up), ups, count);
+    copy_some(offset_pointer(up.up), ups, count);
     BackwardRow{row_scale, dys, gates, {up.numbers, up.up ? ups : nullptr}, dgates, dups}.steps(
         0, kStep, {});
-    copy_some(dgates, behind(dgate), count);
-    copy_some(dups, behind(dup), count);
+    copy_some(dgates, offset_pointer(dgate), count);
+    copy_some(dups, offset_pointer(dup), count);
   }
   // Non-temporal stores need both results to reach vector alignment at the same element.
-  MEMBOUND_ALWAYS_INLINE void run(std::int64_t count, Traffic traffic) const {
+  MEMBOUND_ALWAYS_INLINE void run(std::int64_t count, CacheHints hints) const {
     const std::int64_t boundary = to_boundary(dgate != nullptr ? dgate : dup);
-    if (dup != nullptr && to_boundary(dup) != boundary) traffic.around_cache = false;
-    std::int64_t first = traffic.around_cache ? boundary : 0;
+    if (dup != nullptr && to_boundary(dup) != boundary) hints.non_temporal = false;
+    std::int64_t first = hints.non_temporal ? boundary : 0;
     first = first < count ? first : count;
     some(0, first);
-    const std::int64_t col = steps(first, count, traffic);
+    const std::int64_t col = steps(first, count, hints);
     some(col, count - col);
   }
 };
@@ -117,13 +117,13 @@ struct BackwardArrays {
   T* dup;
 };
 template <class T>
-using RunRow = void (*)(const BackwardArrays<T>&, std::int64_t count, Traffic traffic);
+using RunRow = void (*)(const BackwardArrays<T>&, std::int64_t count, CacheHints hints);
 
 template <class T, ActivationKind kKind, bool kPlain>
-void run_row(const BackwardArrays<T>& a, std::int64_t count, Traffic traffic) {
+void run_row(const BackwardArrays<T>& a, std::int64_t count, CacheHints hints) {
   const BackwardRow<T, kKind, kPlain> row{a.row_scale,       a.dy,    a.gate,
                                           {a.numbers, a.up}, a.dgate, a.dup};
-  row.run(count, traffic);
+  row.run(count, hints);
 }
 
 template <class T>
@@ -137,20 +137,20 @@ template <class T>
   const auto scale_of = [&](std::int64_t row) MEMBOUND_INLINED {
     return row_scale_of<T>(rows.row_scale, rows.row_scale_row_stride, row);
   };
-  const bool apart =
-      dy.is_apart() || gate.is_apart() || up.is_apart() || dgate.is_apart() || dup.is_apart();
-  if (!apart && (rows.rows == 1 || !is_narrow<T>(rows.cols))) {
+  const bool strided = dy.is_strided() || gate.is_strided() || up.is_strided() ||
+                       dgate.is_strided() || dup.is_strided();
+  if (!strided && (rows.rows == 1 || !is_narrow<T>(rows.cols))) {
     for (std::int64_t row = 0; row < rows.rows; ++row) {
       run({&rows.numbers, scale_of(row), dy.row(row), gate.row(row), up.row(row), dgate.row(row),
            dup.row(row)},
-          rows.cols, {rows.bypass_cache, rows.ask_distance});
+          rows.cols, {rows.bypass_cache, rows.prefetch_distance});
     }
     if (rows.bypass_cache) stream_fence();
     return;
   }
   const TileSize size =
-      tile_size<T>(rows.cols, dy.is_upright() || gate.is_upright() || up.is_upright() ||
-                                  dgate.is_upright() || dup.is_upright());
+      tile_size<T>(rows.cols, dy.is_transposed() || gate.is_transposed() || up.is_transposed() ||
+                                  dgate.is_transposed() || dup.is_transposed());
   each_tile(rows.rows, rows.cols, size, [&](auto row, auto count, auto col, auto cols) {
     T dys[kBlock<T>], gates[kBlock<T>], ups[kBlock<T>], dgates[kBlock<T>], dups[kBlock<T>];
     const T* d = gather_tile(dy, row, count, col, cols, dys);

@@ -21,7 +21,7 @@ struct GatedActivationBackwardRows {
   std::int64_t dgate_row_stride, dup_row_stride;
   std::int64_t dy_col_stride, gate_col_stride, up_col_stride, dgate_col_stride, dup_col_stride;
   bool bypass_cache;
-  std::int64_t ask_distance;
+  std::int64_t prefetch_distance;
 };
 
 #define MEMBOUND_DECLARE_GATED_ACTIVATION_BACKWARD(isa)                    \

@@ -14,12 +14,12 @@ namespace {
 template <class T>
 void widen_rows(const GatedActivationQuantRows& rows) {
   const Strided<const T> from{static_cast<const T*>(rows.from), rows.row_stride, rows.col_stride};
-  if (!from.is_apart()) {
+  if (!from.is_strided()) {
     for (std::int64_t row = 0; row < rows.rows; ++row)
       widen(from.row(row), rows.cols, rows.to + row * rows.to_row_stride);
     return;
   }
-  const TileSize size = tile_size<T>(rows.cols, from.is_upright());
+  const TileSize size = tile_size<T>(rows.cols, from.is_transposed());
   each_tile(rows.rows, rows.cols, size, [&](auto row, auto count, auto col, auto cols) {
     T copy[kBlock<T>];
     gather_tile(from, row, count, col, cols, copy);

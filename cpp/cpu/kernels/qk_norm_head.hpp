@@ -4,7 +4,7 @@
 
 #include "cpu/kernels/qk_norm_rope.hpp"
 #include "cpu/kernels/rms_norm_row.hpp"
-#include "cpu/turn.hpp"
+#include "cpu/rotation.hpp"
 
 // One head, step by step. Per-element numbers of the accumulate type are kept in padded arrays: the
 // head is split into segments that start at whole steps, each step in the order of Lanes<T>, so
@@ -27,12 +27,12 @@ struct Segment {
 struct Segments {
   Segment all[kMaxSegments];
   int count = 0;
-  std::int64_t places = 0;
+  std::int64_t padded_size = 0;
 
   void add(std::int64_t first, std::int64_t elements) {
     if (elements == 0) return;
-    all[count++] = {first, elements, places};
-    places += (elements + kSegmentStart - 1) / kSegmentStart * kSegmentStart;
+    all[count++] = {first, elements, padded_size};
+    padded_size += (elements + kSegmentStart - 1) / kSegmentStart * kSegmentStart;
   }
 };
 
@@ -64,7 +64,7 @@ MEMBOUND_ALWAYS_INLINE void each_step(const Segments& segments, Body body) {
 
 // The index of element i of a step within the step.
 template <class T>
-MEMBOUND_ALWAYS_INLINE std::int64_t place_in_step(std::int64_t i) {
+MEMBOUND_ALWAYS_INLINE std::int64_t index_in_step(std::int64_t i) {
   if constexpr (Lanes<T>::kEvenOdd) return i / 2 + i % 2 * (Lanes<T>::kStep / 2);
   return i;
 }
@@ -72,9 +72,9 @@ MEMBOUND_ALWAYS_INLINE std::int64_t place_in_step(std::int64_t i) {
 // Calls put(index, element, count, rotated) for every step of a head, whose values read(index,
 // element, count) returns. Both elements of a pair are read before either is written.
 template <class T, class Read, class Put>
-MEMBOUND_ALWAYS_INLINE void turn_steps(const QkNormHeads& heads, const Segments& segments,
-                                       const typename Lanes<T>::A* cos,
-                                       const typename Lanes<T>::A* sin, Read read, Put put) {
+MEMBOUND_ALWAYS_INLINE void rotate_steps(const QkNormHeads& heads, const Segments& segments,
+                                         const typename Lanes<T>::A* cos,
+                                         const typename Lanes<T>::A* sin, Read read, Put put) {
   using V = typename Lanes<T>::V;
   constexpr std::int64_t kStep = Lanes<T>::kStep;
   const auto each = [&](std::int64_t elements, auto body) MEMBOUND_INLINED {
@@ -86,34 +86,34 @@ MEMBOUND_ALWAYS_INLINE void turn_steps(const QkNormHeads& heads, const Segments&
   const Segment& two = segments.all[1];
   if (heads.interleaved) {
     each(one.count, [&](std::int64_t done, std::int64_t count) MEMBOUND_INLINED {
-      const std::int64_t place = one.at + done, element = one.first + done;
-      const auto value = read(place, element, count);
-      put(place, element, count, turned_neighbours<T>(value, done, cos, sin, heads.table_second));
+      const std::int64_t index = one.at + done, element = one.first + done;
+      const auto value = read(index, element, count);
+      put(index, element, count, rotated_interleaved<T>(value, done, cos, sin, heads.table_second));
     });
   } else {
     each(one.count, [&](std::int64_t done, std::int64_t count) MEMBOUND_INLINED {
-      const Halves<V> turned = turned_halves<V>(read(one.at + done, one.first + done, count),
-                                                read(two.at + done, two.first + done, count),
-                                                cos + done, sin + done, heads.table_second);
-      put(one.at + done, one.first + done, count, turned.first);
-      put(two.at + done, two.first + done, count, turned.second);
+      const Halves<V> rotated = rotated_halves<V>(read(one.at + done, one.first + done, count),
+                                                  read(two.at + done, two.first + done, count),
+                                                  cos + done, sin + done, heads.table_second);
+      put(one.at + done, one.first + done, count, rotated.first);
+      put(two.at + done, two.first + done, count, rotated.second);
     });
   }
   for (int rest = heads.interleaved ? 1 : 2; rest < segments.count; ++rest) {
     const Segment& still = segments.all[rest];
     each(still.count, [&](std::int64_t done, std::int64_t count) MEMBOUND_INLINED {
-      const std::int64_t place = still.at + done, element = still.first + done;
-      put(place, element, count, read(place, element, count));
+      const std::int64_t index = still.at + done, element = still.first + done;
+      put(index, element, count, read(index, element, count));
     });
   }
 }
 
 template <class T>
 MEMBOUND_ALWAYS_INLINE void write_some(T* to, std::int64_t count, Pair<typename Lanes<T>::V> value,
-                                       bool around_cache) {
+                                       bool non_temporal) {
   if (count != Lanes<T>::kStep) {
     write_partial(to, value, count);
-  } else if (around_cache && to_boundary(to) == 0) {
+  } else if (non_temporal && to_boundary(to) == 0) {
     write_step<true>(to, value);
   } else {
     Lanes<T>::write(to, value);
@@ -123,47 +123,47 @@ MEMBOUND_ALWAYS_INLINE void write_some(T* to, std::int64_t count, Pair<typename 
 // The weight plus offset in a padded array, zero in the padding. NaN payloads are dropped: rounding
 // to bfloat16 relies on a lower half of zeros.
 template <class T, class W>
-void place_weight(const QkNormHeads& heads, const Segments& segments, std::int64_t head,
-                  typename Lanes<T>::A* to) {
+void pad_weight(const QkNormHeads& heads, const Segments& segments, std::int64_t head,
+                typename Lanes<T>::A* to) {
   using A = typename Lanes<T>::A;
   const W* weight = static_cast<const W*>(heads.weight) + head * heads.weight_head_stride;
   const A offset = static_cast<A>(heads.weight_offset);
-  for (std::int64_t i = 0; i < segments.places; ++i) to[i] = 0;
-  each_step<T>(segments, [&](std::int64_t place, std::int64_t element, std::int64_t count) {
+  for (std::int64_t i = 0; i < segments.padded_size; ++i) to[i] = 0;
+  each_step<T>(segments, [&](std::int64_t index, std::int64_t element, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) {
       const A value = static_cast<A>(widen(weight[(element + i) * heads.weight_stride])) + offset;
-      to[place + place_in_step<T>(i)] = value == value ? value : static_cast<A>(__builtin_nan(""));
+      to[index + index_in_step<T>(i)] = value == value ? value : static_cast<A>(__builtin_nan(""));
     }
   });
 }
 
 // The padded weight: one for all heads, or that of the current head.
 template <class T>
-class PlacedWeight {
+class PaddedWeight {
  public:
   using A = typename Lanes<T>::A;
 
-  PlacedWeight(const QkNormHeads& heads, const Segments& segments)
+  PaddedWeight(const QkNormHeads& heads, const Segments& segments)
       : heads_(heads), segments_(segments) {
-    if (!of_each_head()) place(0);
+    if (!of_each_head()) index(0);
   }
   // Heads with weights of their own are processed one after the other, so each weight is padded
   // once.
   bool of_each_head() const { return heads_.weight && heads_.weight_head_stride != 0; }
-  void enter(std::int64_t head) {
-    if (of_each_head()) place(head);
+  void seek(std::int64_t head) {
+    if (of_each_head()) index(head);
   }
   bool given() const { return heads_.weight != nullptr; }
   const A* numbers() const { return numbers_; }
 
  private:
-  [[gnu::noinline]] void place(std::int64_t head) {
+  [[gnu::noinline]] void index(std::int64_t head) {
     if (heads_.weight == nullptr) return;
     switch (heads_.weight_dtype) {
-      case DType::kFloat16: return place_weight<T, Float16>(heads_, segments_, head, numbers_);
-      case DType::kBFloat16: return place_weight<T, BFloat16>(heads_, segments_, head, numbers_);
-      case DType::kFloat32: return place_weight<T, float>(heads_, segments_, head, numbers_);
-      default: return place_weight<T, double>(heads_, segments_, head, numbers_);
+      case DType::kFloat16: return pad_weight<T, Float16>(heads_, segments_, head, numbers_);
+      case DType::kBFloat16: return pad_weight<T, BFloat16>(heads_, segments_, head, numbers_);
+      case DType::kFloat32: return pad_weight<T, float>(heads_, segments_, head, numbers_);
+      default: return pad_weight<T, double>(heads_, segments_, head, numbers_);
     }
   }
 
@@ -214,20 +214,20 @@ template <class T>
 std::int64_t distance(std::int64_t stride) { return stride < 0 ? -stride : stride; }
 
 // True: loop over heads first, because that is memory order or heads have weights of their own.
-bool goes_by_head(const QkNormHeads& heads, bool own_weights) {
+bool loops_by_head(const QkNormHeads& heads, bool own_weights) {
   return own_weights || distance(heads.x_token_stride) < distance(heads.x_head_stride);
 }
 
 // Calls body(token, head) for all, and seek(head) before each head's first token if heads are the
 // outer loop.
-template <class Enter, class Body>
-MEMBOUND_ALWAYS_INLINE void each_head(const QkNormHeads& heads, bool own_weights, Enter enter,
+template <class Seek, class Body>
+MEMBOUND_ALWAYS_INLINE void each_head(const QkNormHeads& heads, bool own_weights, Seek seek,
                                       Body body) {
-  const bool by_head = goes_by_head(heads, own_weights);
+  const bool by_head = loops_by_head(heads, own_weights);
   const std::int64_t outer = by_head ? heads.heads : heads.tokens;
   const std::int64_t inner = by_head ? heads.tokens : heads.heads;
   for (std::int64_t at = 0; at < outer; ++at) {
-    if (by_head) enter(at);
+    if (by_head) seek(at);
     for (std::int64_t i = 0; i < inner; ++i) body(by_head ? i : at, by_head ? at : i);
   }
 }

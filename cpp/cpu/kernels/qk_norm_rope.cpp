@@ -23,11 +23,11 @@ class Rows {
         weight_(heads_, segments_) {}
 
   void run() {
-    const bool by_head = goes_by_head(heads_, weight_.of_each_head());
+    const bool by_head = loops_by_head(heads_, weight_.of_each_head());
     const std::int64_t outer = by_head ? heads_.heads : heads_.tokens;
     const std::int64_t inner = by_head ? heads_.tokens : heads_.heads;
     for (std::int64_t at = 0; at < outer; ++at) {
-      if (by_head) weight_.enter(at);
+      if (by_head) weight_.seek(at);
       for (std::int64_t first = 0; first < inner; first += kGroup) {
         group(at, first, inner - first < kGroup ? inner - first : kGroup, by_head);
       }
@@ -44,7 +44,7 @@ class Rows {
     const auto head = [&](std::int64_t i) { return by_head ? at : first + i; };
     for (std::int64_t i = 0; i < count; ++i) {
       const T* x = x_of(token(i), head(i));
-      ask_ahead(x, heads_.head_dim * sizeof(T), heads_.ask_distance);
+      prefetch_ahead(x, heads_.head_dim * sizeof(T), heads_.prefetch_distance);
       sums[i] = plain_sum(limits_, x);
     }
     const A width = static_cast<A>(heads_.head_dim), eps = static_cast<A>(heads_.eps);
@@ -52,7 +52,7 @@ class Rows {
                   [&](std::int64_t i) { rstds[i] = 1 / square_root(sums[i] / width + eps); });
     for (std::int64_t i = 0; i < count; ++i) {
       SafeRstd<A> by{1, rstds[i]};
-      if (!is_trusted(limits_, sums[i])) [[unlikely]] {
+      if (!is_in_safe_range(limits_, sums[i])) [[unlikely]] {
         by = rstd_of(limits_, x_of(token(i), head(i)));
       }
       finish(token(i), head(i), by);
@@ -65,40 +65,40 @@ class Rows {
   }
 
   MEMBOUND_ALWAYS_INLINE void finish(std::int64_t token, std::int64_t head, SafeRstd<A> by) {
-    const std::int64_t place =
-        rows_.places != nullptr ? rows_.places[token] : token * rows_.out_token_stride;
-    if (place == kNoPlace) return;
+    const std::int64_t offset =
+        rows_.offsets != nullptr ? rows_.offsets[token] : token * rows_.out_token_stride;
+    if (offset == kNoOffset) return;
     if (heads_.rstd != nullptr) {
       static_cast<A*>(
           heads_.rstd)[token * heads_.rstd_token_stride + head * heads_.rstd_head_stride] =
           by.unscaled();
     }
-    T* out = static_cast<T*>(rows_.out) + place + head * rows_.out_head_stride;
-    const bool apart = rows_.out_dim_stride != 1;
+    T* out = static_cast<T*>(rows_.out) + offset + head * rows_.out_head_stride;
+    const bool strided = rows_.out_dim_stride != 1;
     const T* x = x_of(token, head);
-    T* to = apart ? out_copy_ : out;
-    const bool around_cache = rows_.bypass_cache && !apart;
+    T* to = strided ? out_copy_ : out;
+    const bool non_temporal = rows_.bypass_cache && !strided;
     const A* weight = weight_.given() ? weight_.numbers() : nullptr;
-    turn_steps<T>(
+    rotate_steps<T>(
         heads_, segments_, static_cast<const A*>(heads_.cos) + token * heads_.table_stride,
         static_cast<const A*>(heads_.sin) + token * heads_.table_stride,
-        [&](std::int64_t place, std::int64_t element, std::int64_t count) MEMBOUND_INLINED {
+        [&](std::int64_t offset, std::int64_t element, std::int64_t count) MEMBOUND_INLINED {
           auto value = read_some(x + element, count);
           value = {value.first * by.scale * by.rstd, value.second * by.scale * by.rstd};
           value = rounded<T>(value, heads_.round_normed);
-          if (weight != nullptr) value = product(value, load_pair<V>(weight + place));
+          if (weight != nullptr) value = product(value, load_pair<V>(weight + offset));
           return rounded<T>(value, heads_.round_weighted);
         },
         [&](std::int64_t, std::int64_t element, std::int64_t count, Pair<V> value)
-            MEMBOUND_INLINED { write_some(to + element, count, value, around_cache); });
-    if (apart) scatter(out, rows_.out_dim_stride, 0, heads_.head_dim, out_copy_);
+            MEMBOUND_INLINED { write_some(to + element, count, value, non_temporal); });
+    if (strided) scatter(out, rows_.out_dim_stride, 0, heads_.head_dim, out_copy_);
   }
 
   const QkNormRopeRows& rows_;
   const QkNormHeads& heads_;
   const Segments segments_;
   const RmsNormRows limits_;
-  PlacedWeight<T> weight_;
+  PaddedWeight<T> weight_;
   T x_copy_[kQkNormColumns], out_copy_[kQkNormColumns];
 };
 

@@ -31,7 +31,7 @@ struct QkNormHeads {
   std::int64_t table_second;
   std::int64_t weight_head_stride, weight_stride;
   std::int64_t head_dim, rotary_dim, rotary_offset;
-  std::int64_t ask_distance;  // see prefetch_ahead
+  std::int64_t prefetch_distance;  // see prefetch_ahead
   double weight_offset, eps;
   // core/safe_scale.hpp, passed in because this unit must not compile its inline functions.
   double safe_low, safe_high;
@@ -44,10 +44,10 @@ struct QkNormRopeRows {
   std::int64_t out_token_stride, out_head_stride, out_dim_stride;
   bool bypass_cache;
   // offsets of tokens in out, kNoOffset to skip one; null: out_token_stride
-  const std::int64_t* places;
+  const std::int64_t* offsets;
 };
 
-inline constexpr std::int64_t kNoPlace = INT64_MIN;
+inline constexpr std::int64_t kNoOffset = INT64_MIN;
 
 struct QkNormRopeBackwardRows {
   QkNormHeads heads;  // cos and sin of the inverse rotation

@@ -14,11 +14,11 @@ struct Products {
   const typename Lanes<T>::A* left;
   const typename Lanes<T>::A* right;
 
-  MEMBOUND_ALWAYS_INLINE void whole(std::int64_t place, Factors<V>* term) const {
-    *term = {load_pair<V>(left + place), load_pair<V>(right + place)};
+  MEMBOUND_ALWAYS_INLINE void whole(std::int64_t index, Factors<V>* term) const {
+    *term = {load_pair<V>(left + index), load_pair<V>(right + index)};
   }
-  MEMBOUND_ALWAYS_INLINE void partial(std::int64_t place, std::int64_t, Factors<V>* term) const {
-    whole(place, term);  // the padding is zero
+  MEMBOUND_ALWAYS_INLINE void partial(std::int64_t index, std::int64_t, Factors<V>* term) const {
+    whole(index, term);  // the padding is zero
   }
 };
 
@@ -35,18 +35,18 @@ class WeightSums {
     clear();
   }
   // Adds t * h of one step, with h rounded where the forward rounded it.
-  MEMBOUND_ALWAYS_INLINE void add(std::int64_t place, Pair<V> t, Pair<V> h) {
+  MEMBOUND_ALWAYS_INLINE void add(std::int64_t index, Pair<V> t, Pair<V> h) {
     if (rows_.sums == nullptr) return;
     const auto term = product(t, rounded<T>(h, rows_.heads.round_normed));
-    const auto sum = load_pair<V>(numbers_ + place);
-    store_pair(numbers_ + place, Pair<V>{sum.first + term.first, sum.second + term.second});
+    const auto sum = load_pair<V>(numbers_ + index);
+    store_pair(numbers_ + index, Pair<V>{sum.first + term.first, sum.second + term.second});
   }
   [[gnu::noinline]] void flush(std::int64_t head) {
     if (rows_.sums == nullptr) return;
     double* sums = rows_.sums + head * rows_.sums_head_stride;
-    each_step<T>(segments_, [&](std::int64_t place, std::int64_t element, std::int64_t count) {
+    each_step<T>(segments_, [&](std::int64_t index, std::int64_t element, std::int64_t count) {
       for (std::int64_t i = 0; i < count; ++i) {
-        sums[element + i] += numbers_[place + place_in_step<T>(i)];
+        sums[element + i] += numbers_[index + index_in_step<T>(i)];
       }
     });
     clear();
@@ -67,10 +67,10 @@ void run(const QkNormRopeBackwardRows& rows) {
   const QkNormHeads& heads = rows.heads;
   const Segments segments = segments_of(heads);
   const RmsNormRows limits = row_limits(heads);
-  PlacedWeight<T> weight(heads, segments);
+  PaddedWeight<T> weight(heads, segments);
   WeightSums<T> sums(rows, segments);
   const bool by_head = weight.of_each_head() || (rows.sums && rows.sums_head_stride != 0);
-  std::int64_t entered = 0;
+  std::int64_t current_head = 0;
   // t is the gradient of the output before rotation; g = t * weight and h = x * rstd. The padding
   // between segments stays zero.
   alignas(64) A g[kHeadNumbers] = {}, h[kHeadNumbers] = {};
@@ -78,9 +78,9 @@ void run(const QkNormRopeBackwardRows& rows) {
   each_head(
       heads, by_head,
       [&](std::int64_t head) {
-        if (by_head && head > 0) sums.flush(entered);
-        entered = by_head ? head : 0;
-        weight.enter(head);
+        if (by_head && head > 0) sums.flush(current_head);
+        current_head = by_head ? head : 0;
+        weight.seek(head);
       },
       [&](std::int64_t token, std::int64_t head) MEMBOUND_INLINED {
         const T* x =
@@ -89,47 +89,47 @@ void run(const QkNormRopeBackwardRows& rows) {
         const T* dy =
             gather(head_at<T>(rows.dy, token, rows.dy_token_stride, head, rows.dy_head_stride),
                    rows.dy_dim_stride, 0, heads.head_dim, dy_copy);
-        ask_ahead(x, heads.head_dim * sizeof(T), heads.ask_distance);
-        ask_ahead(dy, heads.head_dim * sizeof(T), heads.ask_distance);
+        prefetch_ahead(x, heads.head_dim * sizeof(T), heads.prefetch_distance);
+        prefetch_ahead(dy, heads.head_dim * sizeof(T), heads.prefetch_distance);
         const A rstd =
             heads.rstd == nullptr
                 ? rstd_of(limits, x).unscaled()
                 : static_cast<const A*>(
                       heads.rstd)[token * heads.rstd_token_stride + head * heads.rstd_head_stride];
-        turn_steps<T>(
+        rotate_steps<T>(
             heads, segments, static_cast<const A*>(heads.cos) + token * heads.table_stride,
             static_cast<const A*>(heads.sin) + token * heads.table_stride,
             [&](std::int64_t, std::int64_t element, std::int64_t count)
                 MEMBOUND_INLINED { return read_some(dy + element, count); },
-            [&](std::int64_t place, std::int64_t element, std::int64_t count, Pair<V> t)
+            [&](std::int64_t index, std::int64_t element, std::int64_t count, Pair<V> t)
                 MEMBOUND_INLINED {
                   const auto value = read_some(x + element, count);
                   const Pair<V> normed{value.first * rstd, value.second * rstd};
-                  sums.add(place, t, normed);
-                  if (weight.given()) t = product(t, load_pair<V>(weight.numbers() + place));
-                  store_pair(g + place, t);
-                  store_pair(h + place, normed);
+                  sums.add(index, t, normed);
+                  if (weight.given()) t = product(t, load_pair<V>(weight.numbers() + index));
+                  store_pair(g + index, t);
+                  store_pair(h + index, normed);
                 });
         A dot;
-        sums_of_rows<T>(Products<T>{g, h}, segments.places, &dot);
+        sums_of_rows<T>(Products<T>{g, h}, segments.padded_size, &dot);
         const A mean = dot / static_cast<A>(heads.head_dim);
         T* dx =
             static_cast<T*>(rows.dx) + token * rows.dx_token_stride + head * rows.dx_head_stride;
-        const bool apart = rows.dx_dim_stride != 1;
-        T* to = apart ? dx_copy : dx;
-        const bool around_cache = rows.bypass_cache && !apart;
-        each_step<T>(segments, [&](std::int64_t place, std::int64_t element,
+        const bool strided = rows.dx_dim_stride != 1;
+        T* to = strided ? dx_copy : dx;
+        const bool non_temporal = rows.bypass_cache && !strided;
+        each_step<T>(segments, [&](std::int64_t index, std::int64_t element,
                                    std::int64_t count) MEMBOUND_INLINED {
-          const auto a = load_pair<V>(g + place);
-          const auto b = load_pair<V>(h + place);
+          const auto a = load_pair<V>(g + index);
+          const auto b = load_pair<V>(h + index);
           write_some(
               to + element, count,
               Pair<V>{(a.first - b.first * mean) * rstd, (a.second - b.second * mean) * rstd},
-              around_cache);
+              non_temporal);
         });
-        if (apart) scatter(dx, rows.dx_dim_stride, 0, heads.head_dim, dx_copy);
+        if (strided) scatter(dx, rows.dx_dim_stride, 0, heads.head_dim, dx_copy);
       });
-  sums.flush(entered);
+  sums.flush(current_head);
   if (rows.bypass_cache) stream_fence();
 }
 

@@ -25,7 +25,7 @@ struct Recipe {
 // value * rstd * weight for `count` elements (at most a step) from column col on.
 template <class R>
 struct Scaling {
-  static constexpr int kAsked = 8;
+  static constexpr int kPrefetched = 8;
   typename R::A rstd;
   const void* weight;
 
@@ -45,10 +45,11 @@ struct Scaling {
 
 // The same with run-time parameters, for rows on the slow path.
 template <class T>
-[[gnu::noinline]] Pair<typename Lanes<T>::V> scaled_as_asked(Pair<typename Lanes<T>::V> value,
-                                                             typename Lanes<T>::A rstd,
-                                                             const RmsNormRows& rows,
-                                                             std::int64_t col, std::int64_t count) {
+[[gnu::noinline]] Pair<typename Lanes<T>::V> scaled_at_run_time(Pair<typename Lanes<T>::V> value,
+                                                                typename Lanes<T>::A rstd,
+                                                                const RmsNormRows& rows,
+                                                                std::int64_t col,
+                                                                std::int64_t count) {
   value = rounded<T>({value.first * rstd, value.second * rstd}, rows.round_before_weight);
   if (rows.weight_form == WeightForm::kNone) return value;
   const bool native = rows.weight_form == WeightForm::kNative;
@@ -82,7 +83,7 @@ void write_in_blocks(RowInBlocks<T, kAdd>& blocks, A scale, A rstd) {
       value.first *= scale;
       value.second *= scale;
       write_partial(blocks.out_block + i,
-                    scaled_as_asked<T>(value, rstd, blocks.rows, first + i, some), some);
+                    scaled_at_run_time<T>(value, rstd, blocks.rows, first + i, some), some);
     }
     blocks.write_back(first, count);
   });
@@ -102,17 +103,17 @@ template <class T, bool kAdd>
 }
 
 // kPrefetchNext: prefetches the first half of `upcoming`, a later row, meanwhile.
-template <bool kAsk, class T, class Input>
+template <bool kPrefetchNext, class T, class Input>
 MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_of_squares(const Input& input, std::int64_t cols,
-                                                           const Input& ahead) {
+                                                           const Input& upcoming) {
   constexpr std::int64_t kSize = sizeof(T);
   const Squares<T, Input> squares{input};
   typename Lanes<T>::A sum;
-  if constexpr (kAsk) {
-    std::int64_t asked = 0;
+  if constexpr (kPrefetchNext) {
+    std::int64_t prefetched = 0;
     sums_of_rows<T>(squares, cols, &sum, [&](std::int64_t col) {
-      ahead.template ask<2>(asked, col * kSize / 2);
-      asked = col * kSize / 2;
+      upcoming.template prefetch<2>(prefetched, col * kSize / 2);
+      prefetched = col * kSize / 2;
     });
   } else {
     sums_of_rows<T>(squares, cols, &sum);
@@ -121,10 +122,10 @@ MEMBOUND_ALWAYS_INLINE typename Lanes<T>::A sum_of_squares(const Input& input, s
 }
 
 // Not inlined: otherwise one unit takes seven minutes to compile.
-template <bool kAsk, class T, class Input>
+template <bool kPrefetchNext, class T, class Input>
 [[gnu::noinline]] typename Lanes<T>::A sum_of_any(const Input& input, std::int64_t cols,
-                                                  const Input& ahead) {
-  return sum_of_squares<kAsk, T>(input, cols, ahead);
+                                                  const Input& upcoming) {
+  return sum_of_squares<kPrefetchNext, T>(input, cols, upcoming);
 }
 
 // The rows of a group with their sums and rstds.
@@ -136,7 +137,7 @@ struct GroupOfRows {
   A sums[kGroup], rstds[kGroup];
 
   // The row of the next group to prefetch while row i is computed; the row itself if there is none.
-  MEMBOUND_ALWAYS_INLINE std::int64_t ahead(std::int64_t total, std::int64_t i) const {
+  MEMBOUND_ALWAYS_INLINE std::int64_t upcoming(std::int64_t total, std::int64_t i) const {
     return first + i + size < total ? first + i + size : first + i;
   }
 };
@@ -147,12 +148,14 @@ template <class T, bool kAdd, std::int64_t kCols>
   using A = typename Lanes<T>::A;
   const std::int64_t cols = kCols != 0 ? kCols : rows.cols;
   const RowsOf<T, kAdd> at(rows);
-  const bool ask = rows.ask_ahead && asks_in_parts(cols * static_cast<std::int64_t>(sizeof(T)));
+  const bool prefetch =
+      rows.prefetch_ahead && prefetches_in_parts(cols * static_cast<std::int64_t>(sizeof(T)));
   for (std::int64_t i = 0; i < group.count; ++i) {
     const auto input = at.input(group.first + i);
     group.sums[i] = kCols != 0 ? sum_of_squares<false, T>(input, cols, input)
-                    : ask ? sum_of_any<true, T>(input, cols, at.input(group.ahead(rows.rows, i)))
-                          : sum_of_any<false, T>(input, cols, input);
+                    : prefetch
+                        ? sum_of_any<true, T>(input, cols, at.input(group.upcoming(rows.rows, i)))
+                        : sum_of_any<false, T>(input, cols, input);
   }
   const A width = static_cast<A>(cols), eps = static_cast<A>(rows.eps);
   each_of_group(group.count, [&](std::int64_t i) {
@@ -174,7 +177,7 @@ void normalise_rows(const RmsNormRows& rows) {
   const RowsOf<T, R::kAdd> at(rows);
   const void* weight = rows.weight;
   const A low = static_cast<A>(rows.safe_low), high = static_cast<A>(rows.safe_high);
-  const bool asks = rows.ask_ahead;
+  const bool prefetches = rows.prefetch_ahead;
   GroupOfRows<T, R::kAdd> group;
   group.size = rows_of_group(cols * static_cast<std::int64_t>(sizeof(T)), kGroupBytes);
   for (group.first = 0; group.first < total; group.first += group.size) {
@@ -186,12 +189,12 @@ void normalise_rows(const RmsNormRows& rows) {
         normalise_in_blocks<T, R::kAdd>(rows, number);
         continue;
       }
-      const std::int64_t ahead = group.ahead(total, i);
+      const std::int64_t upcoming = group.upcoming(total, i);
       const WrittenRow<T, R::kAdd, Scaling<R>> row[] = {{at.input(number),
                                                          at.output(number),
                                                          {group.rstds[i], weight},
-                                                         asks ? at.input(ahead) : Input{},
-                                                         at.output(ahead)}};
+                                                         prefetches ? at.input(upcoming) : Input{},
+                                                         at.output(upcoming)}};
       write_rows<kMemory>(row, cols);
     }
   }
@@ -202,7 +205,7 @@ void normalise_rows(const RmsNormRows& rows) {
 template <class R, Memory kMemory>
 constexpr bool kMayBeHeads =
     sizeof(typename R::T) < 8 &&
-    (kMemory == Memory::kAhead ||
+    (kMemory == Memory::kPrefetch ||
      R::kForm == (sizeof(typename R::T) == 2 ? WeightForm::kPrepared : WeightForm::kNative));
 
 template <class R, Memory kMemory>
@@ -219,11 +222,11 @@ void run(const RmsNormRows& rows) {
   constexpr bool kInOrder = R::kForm != WeightForm::kPrepared || !Lanes<T>::kEvenOdd;
   switch (memory_of<T, R::kAdd>(rows, kInOrder)) {
     case Memory::kCached:
-    case Memory::kAhead: return run_contiguous<R, Memory::kAhead>(rows);
-    case Memory::kAheadAroundCache:
-      run_contiguous<R, Memory::kAheadAroundCache>(rows);
+    case Memory::kPrefetch: return run_contiguous<R, Memory::kPrefetch>(rows);
+    case Memory::kPrefetchNonTemporal:
+      run_contiguous<R, Memory::kPrefetchNonTemporal>(rows);
       return stream_fence();
-    case Memory::kApart:
+    case Memory::kStrided:
       for (std::int64_t row = 0; row < rows.rows; ++row) normalise_in_blocks<T, R::kAdd>(rows, row);
   }
 }

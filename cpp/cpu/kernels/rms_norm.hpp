@@ -26,8 +26,8 @@ struct RmsNormRows {
   WeightForm weight_form;
   bool round_before_weight;
   bool norm_before_gate;
-  bool ask_ahead;     // prefetch the next rows while these are computed
-  bool bypass_cache;  // prefetch, and non-temporal stores
+  bool prefetch_ahead;  // prefetch the next rows while these are computed
+  bool bypass_cache;    // prefetch, and non-temporal stores
   std::int64_t rows, cols;
   std::int64_t x_row_stride, x_col_stride;
   std::int64_t residual_row_stride, residual_col_stride;

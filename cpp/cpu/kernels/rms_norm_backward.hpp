@@ -29,10 +29,10 @@ struct RmsNormBackwardRows {
   DType dtype;
   bool round_before_weight;
   bool norm_before_gate;
-  bool bypass_cache;  // non-temporal stores
-  bool ask_ahead;     // prefetch the next rows while these are computed
+  bool bypass_cache;    // non-temporal stores
+  bool prefetch_ahead;  // prefetch the next rows while these are computed
   std::int64_t rows, cols;
-  std::int64_t rows_behind;  // rows after these at the same strides, for prefetching
+  std::int64_t following_rows;  // rows after these at the same strides, for prefetching
   std::int64_t dy_row_stride, dy_col_stride;
   std::int64_t x_row_stride, x_col_stride;
   std::int64_t dsum_row_stride, dsum_col_stride;

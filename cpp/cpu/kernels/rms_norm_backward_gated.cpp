@@ -13,7 +13,7 @@ namespace {
 // Columns of silu(gate) and its slope that are buffered between the passes: they cost more than all
 // the rest. Wider rows compute them twice.
 template <class T>
-constexpr std::int64_t kKept = (32 << 10) / sizeof(typename Lanes<T>::A);
+constexpr std::int64_t kBufferedCols = (32 << 10) / sizeof(typename Lanes<T>::A);
 
 // A block of a row.
 template <class T>
@@ -36,13 +36,13 @@ struct GatedBlock {
 constexpr int kQuartersWhileSumming = 1, kQuartersWhileWriting = 3;
 
 template <class T>
-[[gnu::noinline]] void keep_gate(const T* gate, std::int64_t count, typename Lanes<T>::A* open,
-                                 typename Lanes<T>::A* slope, const Later<T, 3>& later) {
+[[gnu::noinline]] void buffer_gate(const T* gate, std::int64_t count, typename Lanes<T>::A* open,
+                                   typename Lanes<T>::A* slope, const LaterRow<T, 3>& later) {
   using A = typename Lanes<T>::A;
   constexpr std::int64_t kStep = Lanes<T>::kStep;
   for (std::int64_t col = 0; col < count; col += kStep) {
     const std::int64_t some = count - col < kStep ? count - col : kStep;
-    later.ask_beside(col, col + some);
+    later.prefetch_part(col, col + some);
     const auto z = read_some(gate + col, some);
     const auto first = silu_with_slope<A>(z.first), second = silu_with_slope<A>(z.second);
     store(open + col, first.value);
@@ -133,17 +133,17 @@ MEMBOUND_ALWAYS_INLINE GatedGradients<T> gradients_of(const GatedBlock<T>& block
   }
 }
 
-template <bool kNormFirst, bool kAroundCache, class T>
+template <bool kNormFirst, bool kNonTemporal, class T>
 [[gnu::noinline]] void write_pass(const GatedBlock<T>& all, std::int64_t count,
-                                  const Later<T, 3>& later) {
+                                  const LaterRow<T, 3>& later) {
   constexpr std::int64_t kStep = Lanes<T>::kStep;
   const GatedBlock<T> block = all;
   std::int64_t col = 0;
   for (; col + kStep <= count; col += kStep) {
-    later.ask_beside(col, col + kStep);
+    later.prefetch_part(col, col + kStep);
     const auto gradients = gradients_of<kNormFirst>(block, col, kStep);
-    if (block.dx != nullptr) write_step<kAroundCache>(block.dx + col, gradients.x);
-    if (block.dgate != nullptr) write_step<kAroundCache>(block.dgate + col, gradients.gate);
+    if (block.dx != nullptr) write_step<kNonTemporal>(block.dx + col, gradients.x);
+    if (block.dgate != nullptr) write_step<kNonTemporal>(block.dgate + col, gradients.gate);
   }
   if (col == count) return;
   const auto gradients = gradients_of<kNormFirst>(block, col, count - col);
@@ -156,7 +156,7 @@ struct GatedRow {
   using A = typename Lanes<T>::A;
   const RmsNormBackwardRows& rows;
   const std::int64_t row;
-  const bool around_cache;
+  const bool non_temporal;
   const T* const dy = row_of<T>(rows.dy, rows.dy_row_stride, row);
   const T* const x = row_of<T>(rows.x, rows.x_row_stride, row);
   const T* const gate = row_of<T>(rows.gate, rows.gate_row_stride, row);
@@ -165,37 +165,37 @@ struct GatedRow {
   const A rstd = plain_nan(*row_of<A>(rows.rstd, rows.rstd_row_stride, row));
   T dy_block[kBlock<T>], x_block[kBlock<T>], gate_block[kBlock<T>];
   T dx_block[kBlock<T>], dgate_block[kBlock<T>];
-  std::int64_t kept_cols = 0;  // of this row, from the first column on
-  A* const open = thread_array<A, 2 * kKept<T>>();
-  A* const slope = open + kKept<T>;
+  std::int64_t buffered_cols = 0;  // of this row, from the first column on
+  A* const open = thread_array<A, 2 * kBufferedCols<T>>();
+  A* const slope = open + kBufferedCols<T>;
 
   // A constructor, because aggregate initialisation would clear the blocks.
-  GatedRow(const RmsNormBackwardRows& all, std::int64_t number, bool around)
-      : rows(all), row(number), around_cache(around) {}
+  GatedRow(const RmsNormBackwardRows& all, std::int64_t number, bool bypass)
+      : rows(all), row(number), non_temporal(bypass) {}
 
-  Later<T, 3> later(std::int64_t from, int quarters) const {
-    const bool asks = rows.ask_ahead && row + 1 < rows.rows + rows.rows_behind &&
-                      rows.dy_col_stride == 1 && rows.x_col_stride == 1 &&
-                      rows.gate_col_stride == 1;
-    if (!asks) return {};
+  LaterRow<T, 3> later(std::int64_t from, int quarters) const {
+    const bool prefetches = rows.prefetch_ahead && row + 1 < rows.rows + rows.following_rows &&
+                            rows.dy_col_stride == 1 && rows.x_col_stride == 1 &&
+                            rows.gate_col_stride == 1;
+    if (!prefetches) return {};
     return {{dy + rows.dy_row_stride, x + rows.x_row_stride, gate + rows.gate_row_stride},
             from,
             quarters};
   }
 
   // The offset of silu(gate) and its slope in both buffers; fills them on demand.
-  std::int64_t kept_at(std::int64_t first, std::int64_t count) {
-    const bool fits = rows.cols <= kKept<T>;
+  std::int64_t buffered_at(std::int64_t first, std::int64_t count) {
+    const bool fits = rows.cols <= kBufferedCols<T>;
     const std::int64_t at = fits ? first : 0;
-    if (fits && first < kept_cols) return at;
-    keep_gate(gather(gate, rows.gate_col_stride, first, count, gate_block), count, open + at,
-              slope + at, later(first, kQuartersWhileSumming));
-    kept_cols = first + count;
+    if (fits && first < buffered_cols) return at;
+    buffer_gate(gather(gate, rows.gate_col_stride, first, count, gate_block), count, open + at,
+                slope + at, later(first, kQuartersWhileSumming));
+    buffered_cols = first + count;
     return at;
   }
 
   GatedBlock<T> read(std::int64_t first, std::int64_t count, A mean_gh) {
-    const std::int64_t at = kept_at(first, count);
+    const std::int64_t at = buffered_at(first, count);
     GatedBlock<T> block;
     block.dy = gather(dy, rows.dy_col_stride, first, count, dy_block);
     block.x = gather(x, rows.x_col_stride, first, count, x_block);
@@ -223,9 +223,9 @@ struct GatedRow {
     const A mean_gh = total.value() / static_cast<A>(rows.cols);
     each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) {
       const GatedBlock<T> block = read(first, count, mean_gh);
-      const auto ahead = later(rows.cols / 3 + first, kQuartersWhileWriting);
-      around_cache ? write_pass<kNormFirst, true>(block, count, ahead)
-                   : write_pass<kNormFirst, false>(block, count, ahead);
+      const auto upcoming = later(rows.cols / 3 + first, kQuartersWhileWriting);
+      non_temporal ? write_pass<kNormFirst, true>(block, count, upcoming)
+                   : write_pass<kNormFirst, false>(block, count, upcoming);
       if (block.dx == dx_block) scatter(dx, rows.dx_col_stride, first, count, dx_block);
       if (block.dgate == dgate_block)
         scatter(dgate, rows.dgate_col_stride, first, count, dgate_block);
@@ -235,13 +235,14 @@ struct GatedRow {
 
 template <class T, bool kNormFirst>
 void run(const RmsNormBackwardRows& rows) {
-  const bool around_cache =
-      rows.bypass_cache && rows.dx_col_stride == 1 && rows.dgate_col_stride == 1 &&
-      on_lines<T>(rows.dx, rows.dx_row_stride) && on_lines<T>(rows.dgate, rows.dgate_row_stride);
+  const bool non_temporal = rows.bypass_cache && rows.dx_col_stride == 1 &&
+                            rows.dgate_col_stride == 1 &&
+                            are_line_aligned<T>(rows.dx, rows.dx_row_stride) &&
+                            are_line_aligned<T>(rows.dgate, rows.dgate_row_stride);
   for (std::int64_t row = 0; row < rows.rows; ++row) {
-    GatedRow<T, kNormFirst>(rows, row, around_cache).run();
+    GatedRow<T, kNormFirst>(rows, row, non_temporal).run();
   }
-  if (around_cache) stream_fence();
+  if (non_temporal) stream_fence();
 }
 
 template <class T>

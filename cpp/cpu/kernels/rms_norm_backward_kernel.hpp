@@ -20,8 +20,8 @@ constexpr std::int64_t kGroupBytes = 256 << 10;
 // Later rows are prefetched for one quarter while summing and the rest while writing, so that
 // memory reads and writes overlap. Short rows are prefetched while writing alone, several groups
 // ahead; rows below kPrefetchFromBytes not at all.
-constexpr std::int64_t kAskedFrom = 1 << 10;
-constexpr std::int64_t kAheadBytes = 8 << 10;
+constexpr std::int64_t kPrefetchFromBytes = 1 << 10;
+constexpr std::int64_t kPrefetchAheadBytes = 8 << 10;
 
 // Row pointers and statistics of the rows from `first` on.
 template <class T, int kRows, bool kCentred>
@@ -48,26 +48,26 @@ MEMBOUND_ALWAYS_INLINE Group<T, kRows> group_at(const RmsNormBackwardRows& rows,
 // The prefetch pointers of `count` rows, at least one group after those from `first` on; none at
 // the end.
 template <class T>
-MEMBOUND_ALWAYS_INLINE Ahead<T> ahead_of(const RmsNormBackwardRows& rows, std::int64_t first,
-                                         int count) {
+MEMBOUND_ALWAYS_INLINE PrefetchRows<T> prefetch_rows_of(const RmsNormBackwardRows& rows,
+                                                        std::int64_t first, int count) {
   constexpr std::int64_t kSize = sizeof(T);
-  Ahead<T> ahead{};
-  const std::int64_t groups = kAheadBytes / (rows.cols * kSize * count);
+  PrefetchRows<T> upcoming{};
+  const std::int64_t groups = kPrefetchAheadBytes / (rows.cols * kSize * count);
   first += (groups > 1 ? groups : 1) * count;
-  const bool asks = rows.ask_ahead && rows.cols * kSize >= kAskedFrom;
-  if (!asks || first + count > rows.rows + rows.rows_behind) return ahead;
+  const bool prefetches = rows.prefetch_ahead && rows.cols * kSize >= kPrefetchFromBytes;
+  if (!prefetches || first + count > rows.rows + rows.following_rows) return upcoming;
   for (int i = 0; i < count; ++i) {
     const std::int64_t row = first + i;
-    ahead.dy[i] = row_of<T>(rows.dy, rows.dy_row_stride, row);
-    ahead.x[i] = row_of<T>(rows.x, rows.x_row_stride, row);
-    ahead.dsum[i] = row_of<T>(rows.dsum, rows.dsum_row_stride, row);
-    ahead.dx[i] = row_of<T>(rows.dx, rows.dx_row_stride, row);
+    upcoming.dy[i] = row_of<T>(rows.dy, rows.dy_row_stride, row);
+    upcoming.x[i] = row_of<T>(rows.x, rows.x_row_stride, row);
+    upcoming.dsum[i] = row_of<T>(rows.dsum, rows.dsum_row_stride, row);
+    upcoming.dx[i] = row_of<T>(rows.dx, rows.dx_row_stride, row);
   }
-  ahead.rows = count;
+  upcoming.rows = count;
   const bool in_writing = kSize == 2 || rows.cols * kSize < kLongFrom;
-  ahead.early = rows.dx == nullptr ? kSize : in_writing ? 0 : kSize / 4;
-  ahead.late = kSize - ahead.early;
-  return ahead;
+  upcoming.bytes_per_summed = rows.dx == nullptr ? kSize : in_writing ? 0 : kSize / 4;
+  upcoming.bytes_per_written = kSize - upcoming.bytes_per_summed;
+  return upcoming;
 }
 
 // The compile-time parameters of a call.
@@ -97,47 +97,47 @@ struct Kernel {
   }
 
   template <int kRows>
-  void run_group(std::int64_t first, bool around_cache) const {
+  void run_group(std::int64_t first, bool non_temporal) const {
     const auto group = group_at<T, kRows, S::kCentred>(rows, first);
-    const Ahead<T> ahead = ahead_of<T>(rows, first, kRows);
+    const PrefetchRows<T> upcoming = prefetch_rows_of<T>(rows, first, kRows);
     A sums[GradientTerms<S, kRows>::kSums];
-    sum_pass<S>(group, rows.cols, sums, ahead);
+    sum_pass<S>(group, rows.cols, sums, upcoming);
     if constexpr (S::kDot) {
       Gradient gradients[kRows];
       for (int i = 0; i < kRows; ++i) set(gradients[i], group, i, sums);
-      write_pass(gradients, kRows, rows.cols, around_cache, ahead);
+      write_pass(gradients, kRows, rows.cols, non_temporal, upcoming);
     }
   }
 
   // Only column sums gain much from grouping, and each group size costs an instantiation: float64
   // rows, and dweight alone, are read one by one. The bits do not depend on it.
-  static constexpr bool kSeldom = sizeof(T) == 8 || !S::kDot;
-  static constexpr int kMost = kSeldom ? 1 : S::kDweight ? kMostRows : kShortRows;
+  static constexpr bool kGeneric = sizeof(T) == 8 || !S::kDot;
+  static constexpr int kMost = kGeneric ? 1 : S::kDweight ? kMostRows : kShortRows;
   // If one row's lanes fit registers and two rows' do not, lane stores clog the store queue behind
   // non-temporal ones (8.5 -> 4.9 ms with one row). If none fit, short rows use cached stores.
   template <int kRows>
   static constexpr bool kInRegisters =
       2 * GradientTerms<S, kRows>::kSums * kPairs<T> <= kLaneRegisters;
   static constexpr bool kOneByOne = kInRegisters<1> && !kInRegisters<kShortRows>;
-  static constexpr int kShort = kSeldom || kOneByOne ? 1 : kShortRows;
-  static constexpr bool kShortAround = kLaneRegisters == 0 || kInRegisters<kShort>;
+  static constexpr int kShort = kGeneric || kOneByOne ? 1 : kShortRows;
+  static constexpr bool kShortNonTemporal = kLaneRegisters == 0 || kInRegisters<kShort>;
 
   // Returns the first row left.
   template <int kRows>
-  std::int64_t run_groups(std::int64_t row, bool around_cache) const {
-    for (; row + kRows <= rows.rows; row += kRows) run_group<kRows>(row, around_cache);
+  std::int64_t run_groups(std::int64_t row, bool non_temporal) const {
+    for (; row + kRows <= rows.rows; row += kRows) run_group<kRows>(row, non_temporal);
     return row;
   }
 
   // Rows of so few steps that a kernel keeps them in registers.
   template <int kSteps>
-  bool hold_rows() const {
-    if constexpr (kSteps <= held_steps<S>()) {
+  bool run_in_registers() const {
+    if constexpr (kSteps <= register_steps<S>()) {
       if (rows.cols <= kSteps * Lanes<T>::kStep) {
-        HeldRows<S, kAdd, kSteps>(rows).run();
+        RegisterRows<S, kAdd, kSteps>(rows).run();
         return true;
       }
-      return hold_rows<kSteps + 1>();
+      return run_in_registers<kSteps + 1>();
     }
     return false;
   }
@@ -146,19 +146,20 @@ struct Kernel {
     const std::int64_t row_bytes = rows.cols * kSize;
     // Prepared weights are read in whole steps from the row's start, so with them non-temporal rows
     // must be line-aligned.
-    const bool is_long = row_bytes >= kAskedFrom;
-    const bool fits =
-        on_lines<T>(rows.dx, rows.dx_row_stride) ? kShortAround || is_long : kSize > 2 && is_long;
-    const bool around_cache = S::kDot && rows.bypass_cache && fits;
-    if (!around_cache && hold_rows<1>()) return;
+    const bool is_long = row_bytes >= kPrefetchFromBytes;
+    const bool fits = are_line_aligned<T>(rows.dx, rows.dx_row_stride)
+                          ? kShortNonTemporal || is_long
+                          : kSize > 2 && is_long;
+    const bool non_temporal = S::kDot && rows.bypass_cache && fits;
+    if (!non_temporal && run_in_registers<1>()) return;
     std::int64_t row = 0;
     if (rows.cols > Lanes<T>::kStep && row_bytes < kLongFrom) {
-      row = run_groups<kShort>(row, around_cache);
+      row = run_groups<kShort>(row, non_temporal);
     } else if (2 * kMostRows * row_bytes <= kGroupBytes) {
-      row = run_groups<kMost>(row, around_cache);
+      row = run_groups<kMost>(row, non_temporal);
     }
-    run_groups<1>(row, around_cache);
-    if (around_cache) stream_fence();
+    run_groups<1>(row, non_temporal);
+    if (non_temporal) stream_fence();
   }
 
   // A row with strided columns, in blocks through small buffers.
@@ -181,7 +182,7 @@ struct Kernel {
     BlockSum<A> totals[kSums];
     each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) {
       A parts[kSums] = {};
-      sum_pass<S>(read(first, count), count, parts, Ahead<T>{});
+      sum_pass<S>(read(first, count), count, parts, PrefetchRows<T>{});
       for (int i = 0; i < kSums; ++i) totals[i].add(parts[i]);
     });
     if constexpr (!S::kDot) return;
@@ -190,7 +191,7 @@ struct Kernel {
     each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) {
       Gradient block;
       set(block, read(first, count), 0, sums);
-      write_pass(&block, 1, count, false, Ahead<T>{});
+      write_pass(&block, 1, count, false, PrefetchRows<T>{});
       scatter(whole.dx[0], rows.dx_col_stride, first, count, dx_block);
     });
   }

@@ -35,19 +35,20 @@ struct Group {
 
 // Later rows to prefetch while these are computed.
 template <class T>
-struct Ahead {
+struct PrefetchRows {
   static constexpr int kMost = 4;
   const T* dy[kMost];
   const T* x[kMost];
   const T* dsum[kMost];
   const T* dx[kMost];
-  int rows;                  // 0: no prefetch
-  std::int64_t early, late;  // bytes per element summed, and per element written
+  int rows;  // 0: no prefetch
+  std::int64_t bytes_per_summed,
+      bytes_per_written;  // bytes per element summed, and per element written
 
-  MEMBOUND_ALWAYS_INLINE void ask(int row, std::int64_t first, std::int64_t last) const {
-    ask_for<2>(dy[row], first, last);
-    ask_for<2>(x[row], first, last);
-    if (dsum[row] != nullptr) ask_for<2>(dsum[row], first, last);
+  MEMBOUND_ALWAYS_INLINE void prefetch(int row, std::int64_t first, std::int64_t last) const {
+    prefetch_bytes<2>(dy[row], first, last);
+    prefetch_bytes<2>(x[row], first, last);
+    if (dsum[row] != nullptr) prefetch_bytes<2>(dsum[row], first, last);
   }
 };
 
@@ -129,21 +130,22 @@ struct GradientTerms {
 template <class S, int kRows>
 [[gnu::noinline]] void sum_pass(const Group<typename S::T, kRows>& group, std::int64_t cols,
                                 typename Lanes<typename S::T>::A* dots,
-                                const Ahead<typename S::T>& ahead) {
+                                const PrefetchRows<typename S::T>& upcoming) {
   using T = typename S::T;
   constexpr std::int64_t kStep = Lanes<T>::kStep;
   const GradientTerms<S, kRows> terms{group};
-  std::int64_t asked = 0;
-  const auto ask = [&](std::int64_t col) {
-    for (int row = 0; row < ahead.rows; ++row) ahead.ask(row, asked, col * ahead.early);
-    asked = col * ahead.early;
+  std::int64_t prefetched = 0;
+  const auto prefetch = [&](std::int64_t col) {
+    for (int row = 0; row < upcoming.rows; ++row)
+      upcoming.prefetch(row, prefetched, col * upcoming.bytes_per_summed);
+    prefetched = col * upcoming.bytes_per_summed;
   };
   if constexpr (S::kDot) {
-    sums_of_rows<T>(terms, cols, dots, ask);
+    sums_of_rows<T>(terms, cols, dots, prefetch);
   } else {
     std::int64_t col = 0;
     for (; col + kStep <= cols; col += kStep) {
-      ask(col + kStep);
+      prefetch(col + kStep);
       terms.whole(col, nullptr);
     }
     if (col < cols) terms.partial(col, cols - col, nullptr);
@@ -190,9 +192,10 @@ struct GradientRow {
     return gradient_of<kCentred, kAdd>(g, h, rstd, mean_gh, mean_g, more);
   }
 
-  template <bool kAroundCache>
-  MEMBOUND_ALWAYS_INLINE void write(std::int64_t cols, int row, const Ahead<T>& ahead) const {
-    std::int64_t head = kAroundCache ? to_boundary(dx) : 0;
+  template <bool kNonTemporal>
+  MEMBOUND_ALWAYS_INLINE void write(std::int64_t cols, int row,
+                                    const PrefetchRows<T>& upcoming) const {
+    std::int64_t head = kNonTemporal ? to_boundary(dx) : 0;
     if (head > cols) head = cols;
     if (head > 0) write_partial(dx, value(0, head), head);
     const std::int64_t whole = (cols - head) / Row::kStep * Row::kStep;
@@ -200,14 +203,14 @@ struct GradientRow {
     const bool down = writes_downwards(x, dx, bytes) || writes_downwards(dy, dx, bytes);
     const std::int64_t by = down ? -Row::kStep : Row::kStep;
     std::int64_t at = head + (down ? whole - Row::kStep : 0);
-    std::int64_t asked = cols * ahead.early;
-    const bool asks = row < ahead.rows;
-    if (kAroundCache && asks) ask_for_shared_line(ahead.dx[row]);
-    const std::int64_t some = Row::kStep * ahead.late;
-    for (std::int64_t col = 0; col < whole; col += Row::kStep, at += by, asked += some) {
-      if (asks) ahead.ask(row, asked, asked + some);
-      if constexpr (kAroundCache) {
-        Row::write_around_cache(dx + at, value(at, Row::kStep));
+    std::int64_t prefetched = cols * upcoming.bytes_per_summed;
+    const bool prefetches = row < upcoming.rows;
+    if (kNonTemporal && prefetches) prefetch_shared_line(upcoming.dx[row]);
+    const std::int64_t some = Row::kStep * upcoming.bytes_per_written;
+    for (std::int64_t col = 0; col < whole; col += Row::kStep, at += by, prefetched += some) {
+      if (prefetches) upcoming.prefetch(row, prefetched, prefetched + some);
+      if constexpr (kNonTemporal) {
+        Row::write_non_temporal(dx + at, value(at, Row::kStep));
       } else {
         Row::write(dx + at, value(at, Row::kStep));
       }
@@ -219,13 +222,13 @@ struct GradientRow {
 
 template <class R>
 [[gnu::noinline]] void write_pass(const R* gradients, int count, std::int64_t cols,
-                                  bool around_cache, const Ahead<typename R::T>& ahead) {
+                                  bool non_temporal, const PrefetchRows<typename R::T>& upcoming) {
   for (int row = 0; row < count; ++row) {
     const R& of = gradients[row];
     const R gradient{of.dy,   of.x,    of.dsum,    of.dx,    of.weight,
                      of.mean, of.rstd, of.mean_gh, of.mean_g};
-    around_cache ? gradient.template write<true>(cols, row, ahead)
-                 : gradient.template write<false>(cols, row, ahead);
+    non_temporal ? gradient.template write<true>(cols, row, upcoming)
+                 : gradient.template write<false>(cols, row, upcoming);
   }
 }
 

@@ -13,14 +13,14 @@ namespace {
 // The most steps with such a kernel; 0: none. float16 would take twice the steps, and float64 is
 // rare.
 template <class S>
-constexpr int held_steps() {
-  constexpr bool kEveryday =
+constexpr int register_steps() {
+  constexpr bool kCommon =
       sizeof(typename S::T) < 8 && sizeof(typename Lanes<typename S::T>::V) == kVectorBytes;
-  return S::kDot && kEveryday && kVectorBytes >= 32 ? 8 : 0;
+  return S::kDot && kCommon && kVectorBytes >= 32 ? 8 : 0;
 }
 
 template <class S, bool kAdd, int kSteps>
-class HeldRows {
+class RegisterRows {
   using T = typename S::T;
   using Row = Lanes<T>;
   using A = typename Row::A;
@@ -30,7 +30,7 @@ class HeldRows {
   using LaneSums = Pair<V>[kLaneSteps];
 
  public:
-  explicit HeldRows(const RmsNormBackwardRows& rows)
+  explicit RegisterRows(const RmsNormBackwardRows& rows)
       : rows_(rows), left_(rows.cols - (kSteps - 1) * Row::kStep) {}
 
   void run() const {

@@ -14,7 +14,7 @@ constexpr std::int64_t kGroupBytes = 16 << 10;
 
 // Sixteenths of a later row that are prefetched in the second pass, when the row itself is in L1;
 // in the first pass its own misses keep memory busy.
-constexpr int kAskedWhileSumming = 11;
+constexpr int kPrefetchedWhileSumming = 11;
 
 // The mean is rounded. If x has the precision of sums, the mean of the deviations is subtracted
 // too, so that a mean far above the spread costs no digits.
@@ -85,12 +85,12 @@ MEMBOUND_ALWAYS_INLINE A sum_values(const InputRow<T, kAdd>& input, A scale, std
 }
 
 // hook: see sums_of_block.
-template <bool kScaled, class T, bool kAdd, class Company, class A = typename Lanes<T>::A>
+template <bool kScaled, class T, bool kAdd, class Hook, class A = typename Lanes<T>::A>
 MEMBOUND_ALWAYS_INLINE DeviationSums<A> sum_deviations(const InputRow<T, kAdd>& input,
                                                        const Centre<T>& centre, std::int64_t cols,
-                                                       Company company) {
+                                                       Hook hook) {
   A sums[2] = {};
-  sums_of_rows<T>(Deviations<T, kAdd, kScaled>{input, centre}, cols, sums, company);
+  sums_of_rows<T>(Deviations<T, kAdd, kScaled>{input, centre}, cols, sums, hook);
   return {sums[0], sums[1]};
 }
 
@@ -104,14 +104,14 @@ template <bool kScaled, class T, bool kAdd, class A = typename Lanes<T>::A>
 template <bool kScaled, class T, bool kAdd, class A = typename Lanes<T>::A>
 [[gnu::noinline]] DeviationSums<A> deviations_of_any(const InputRow<T, kAdd>& input,
                                                      const Centre<T>& centre, std::int64_t cols,
-                                                     const InputRow<T, kAdd>* ahead = nullptr) {
+                                                     const InputRow<T, kAdd>* upcoming = nullptr) {
   constexpr std::int64_t kSize = sizeof(T);
-  std::int64_t asked = 0;
+  std::int64_t prefetched = 0;
   return sum_deviations<kScaled>(input, centre, cols, [&](std::int64_t col) {
-    if (ahead == nullptr) return;
-    const std::int64_t until = col * kSize * kAskedWhileSumming / 16;
-    ahead->template ask<2>(asked, until);
-    asked = until;
+    if (upcoming == nullptr) return;
+    const std::int64_t until = col * kSize * kPrefetchedWhileSumming / 16;
+    upcoming->template prefetch<2>(prefetched, until);
+    prefetched = until;
   });
 }
 
@@ -133,15 +133,15 @@ struct Job {
   Centre<T> centre;
   typename Lanes<T>::A rstd;
   std::int64_t col;
-  InputRow<T, kAdd> ahead;
-  OutputRow<T> output_ahead;
+  InputRow<T, kAdd> upcoming;
+  OutputRow<T> upcoming_output;
 };
 
 // (deviation - rest) * rstd * weight + bias.
 template <class T, bool kScaled, WeightForm kForm, bool kBias>
 struct Affine {
   using V = typename Lanes<T>::V;
-  static constexpr int kAsked = kAskedWhileSumming;
+  static constexpr int kPrefetched = kPrefetchedWhileSumming;
   Centre<T> centre;
   typename Lanes<T>::A rstd;
   const void* weight;
@@ -177,8 +177,8 @@ MEMBOUND_ALWAYS_INLINE void write_jobs(const RmsNormRows& rows, const Job<T, kAd
     return {job.input,
             job.output,
             {job.centre, job.rstd, weight, bias, kCols != 0 ? 0 : job.col},
-            job.ahead,
-            job.output_ahead};
+            job.upcoming,
+            job.upcoming_output};
   };
   std::int64_t i = 0;
   if constexpr (kCols == 0 && kMemory == Memory::kCached) {
@@ -196,7 +196,7 @@ MEMBOUND_ALWAYS_INLINE void write_jobs(const RmsNormRows& rows, const Job<T, kAd
 template <class T, bool kAdd, Memory kMemory, WeightForm kForm, bool kBias>
 void write(const RmsNormRows& rows, const Job<T, kAdd>* jobs, std::int64_t count,
            std::int64_t cols) {
-  using Finish = Affine<T, kMemory == Memory::kApart, kForm, kBias>;
+  using Finish = Affine<T, kMemory == Memory::kStrided, kForm, kBias>;
   if constexpr (kUnrollsHeads<kAdd, kMemory>) {
     // A block of a wider row may have as many columns, so compare the row's.
     if (rows.cols == kHead) return write_jobs<kMemory, kHead, Finish>(rows, jobs, count, cols);
@@ -247,7 +247,7 @@ template <class T, bool kAdd>
   DeviationSums<A> sums = sum_of_squares();
   A about = squares_about_rest<T>(sums, centre.rest, width);
   A rstd = 1 / square_root(about / static_cast<A>(rows.cols) + static_cast<A>(rows.eps));
-  if (!is_trusted(rows, sums.squares)) {
+  if (!is_in_safe_range(rows, sums.squares)) {
     centre.scale = blocks.safe_scale();
     sums = sum_of_squares();
     const double scale = static_cast<double>(centre.scale);
@@ -263,7 +263,7 @@ template <class T, bool kAdd>
   const double scale = static_cast<double>(centre.scale);
   store_statistic(rows.mean, rows.mean_row_stride, row, static_cast<A>(mean / scale));
   store_statistic(rows.rstd, rows.rstd_row_stride, row, static_cast<A>(rstd * scale));
-  const Writer<T, kAdd> writer = writer_of<T, kAdd, Memory::kApart>(rows);
+  const Writer<T, kAdd> writer = writer_of<T, kAdd, Memory::kStrided>(rows);
   each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) {
     const auto block = blocks.read(first, count);
     const OutputRow<T> to{blocks.out_block, blocks.sum_block};
@@ -282,11 +282,11 @@ void normalise_rows(const RmsNormRows& rows, Writer<T, kAdd> writer) {
   const std::int64_t cols = kCols != 0 ? kCols : rows.cols, total = rows.rows;
   const A width = static_cast<A>(cols), eps = static_cast<A>(rows.eps);
   std::int64_t group = rows_of_group(cols * kSize * (kAdd ? 2 : 1), kGroupBytes);
-  if (group == 1 && !rows.ask_ahead && cols * kSize <= kGroupBytes) group = 2;
-  const bool asks = rows.ask_ahead && asks_in_parts(cols * kSize);
+  if (group == 1 && !rows.prefetch_ahead && cols * kSize <= kGroupBytes) group = 2;
+  const bool prefetches = rows.prefetch_ahead && prefetches_in_parts(cols * kSize);
   for (std::int64_t first = 0; first < total; first += group) {
     const std::int64_t count = total - first < group ? total - first : group;
-    const auto ahead = [&](std::int64_t i) {
+    const auto upcoming = [&](std::int64_t i) {
       return first + i + group < total ? first + i + group : first + i;
     };
     A means[kGroup], rests[kGroup], rstds[kGroup];
@@ -298,10 +298,11 @@ void normalise_rows(const RmsNormRows& rows, Writer<T, kAdd> writer) {
     }
     each_of_group(count, [&](std::int64_t i) { means[i] /= width; });
     for (std::int64_t i = 0; i < count; ++i) {
-      const auto input = at.input(first + i), later = at.input(ahead(i));
+      const auto input = at.input(first + i), later = at.input(upcoming(i));
       const Centre<T> centre{1, means[i], 0};
-      sums[i] = kCols != 0 ? sum_deviations<false>(input, centre, cols, NoCompany{})
-                           : deviations_of_any<false>(input, centre, cols, asks ? &later : nullptr);
+      sums[i] = kCols != 0
+                    ? sum_deviations<false>(input, centre, cols, NoHook{})
+                    : deviations_of_any<false>(input, centre, cols, prefetches ? &later : nullptr);
     }
     each_of_group(count, [&](std::int64_t i) {
       rests[i] = kCorrects<T> ? sums[i].values / width : 0;
@@ -311,15 +312,15 @@ void normalise_rows(const RmsNormRows& rows, Writer<T, kAdd> writer) {
     Job<T, kAdd> jobs[kGroup];
     std::int64_t ready = 0;
     for (std::int64_t i = 0; i < count; ++i) {
-      if (!is_trusted(rows, sums[i].squares)) [[unlikely]] {
+      if (!is_in_safe_range(rows, sums[i].squares)) [[unlikely]] {
         normalise_in_blocks<T, kAdd>(rows, first + i);
         continue;
       }
       store_statistic(rows.mean, rows.mean_row_stride, first + i, means[i] + rests[i]);
       store_statistic(rows.rstd, rows.rstd_row_stride, first + i, rstds[i]);
       jobs[ready++] = {
-          at.input(first + i), at.output(first + i), {1, means[i], rests[i]}, rstds[i], 0,
-          at.input(ahead(i)),  at.output(ahead(i))};
+          at.input(first + i),   at.output(first + i),  {1, means[i], rests[i]}, rstds[i], 0,
+          at.input(upcoming(i)), at.output(upcoming(i))};
     }
     writer(rows, jobs, ready, cols);
   }
@@ -339,11 +340,11 @@ void run(const RmsNormRows& rows) {
   const bool in_order = rows.weight_form != WeightForm::kPrepared || !Lanes<T>::kEvenOdd;
   switch (memory_of<T, kAdd>(rows, in_order)) {
     case Memory::kCached: return run_contiguous<T, kAdd, Memory::kCached>(rows);
-    case Memory::kAhead: return run_contiguous<T, kAdd, Memory::kAhead>(rows);
-    case Memory::kAheadAroundCache:
-      run_contiguous<T, kAdd, Memory::kAheadAroundCache>(rows);
+    case Memory::kPrefetch: return run_contiguous<T, kAdd, Memory::kPrefetch>(rows);
+    case Memory::kPrefetchNonTemporal:
+      run_contiguous<T, kAdd, Memory::kPrefetchNonTemporal>(rows);
       return stream_fence();
-    case Memory::kApart:
+    case Memory::kStrided:
       for (std::int64_t row = 0; row < rows.rows; ++row) normalise_in_blocks<T, kAdd>(rows, row);
   }
 }

@@ -12,11 +12,11 @@ namespace {
 // Columns of x * silu(gate) that are buffered between the passes: silu costs more than all the
 // rest. Wider rows compute it twice.
 template <class T>
-constexpr std::int64_t kKept = (32 << 10) / sizeof(typename Lanes<T>::A);
+constexpr std::int64_t kBufferedCols = (32 << 10) / sizeof(typename Lanes<T>::A);
 
 // A buffered row, zero-padded.
 template <class T>
-struct KeptRow {
+struct BufferedRow {
   using V = typename Lanes<T>::V;
   const typename Lanes<T>::A* values;
 
@@ -35,35 +35,37 @@ struct InputOf {
 };
 template <class T>
 struct InputOf<T, false> {
-  using Row = KeptRow<T>;
+  using Row = BufferedRow<T>;
 };
 
 // Half of a later row is prefetched while summing, half while writing.
-constexpr int kAskedQuarters = 2;
+constexpr int kPrefetchedQuarters = 2;
 
 template <class T>
-[[gnu::noinline]] void keep_products(const T* x, const T* gate, std::int64_t count,
-                                     typename Lanes<T>::A* kept, const Later<T, 2>& later) {
+[[gnu::noinline]] void buffer_products(const T* x, const T* gate, std::int64_t count,
+                                       typename Lanes<T>::A* buffered,
+                                       const LaterRow<T, 2>& later) {
   using A = typename Lanes<T>::A;
   constexpr std::int64_t kStep = Lanes<T>::kStep;
   std::int64_t col = 0;
   for (; col + kStep <= count; col += kStep) {
-    later.ask_beside(col, col + kStep);
-    store_pair(kept + col, product(Lanes<T>::read(x + col), silu<A>(Lanes<T>::read(gate + col))));
+    later.prefetch_part(col, col + kStep);
+    store_pair(buffered + col,
+               product(Lanes<T>::read(x + col), silu<A>(Lanes<T>::read(gate + col))));
   }
   if (col == count) return;
-  store_pair(kept + col, product(read_partial(x + col, count - col),
-                                 silu<A>(read_partial(gate + col, count - col))));
+  store_pair(buffered + col, product(read_partial(x + col, count - col),
+                                     silu<A>(read_partial(gate + col, count - col))));
 }
 
 template <class T, class Input>
 [[gnu::noinline]] typename Lanes<T>::A sum_pass(const Scaled<T, Input>& input, std::int64_t count,
-                                                const Later<T, 2>& later) {
+                                                const LaterRow<T, 2>& later) {
   typename Lanes<T>::A sum;
-  std::int64_t asked = 0;
+  std::int64_t prefetched = 0;
   sums_of_block<T>(Squares<T, Scaled<T, Input>>{input}, 0, count, &sum, [&](std::int64_t col) {
-    later.ask_beside(asked, col);
-    asked = col;
+    later.prefetch_part(prefetched, col);
+    prefetched = col;
   });
   return sum;
 }
@@ -90,15 +92,15 @@ struct Results {
   }
 };
 
-template <bool kAroundCache, class T, bool kNormFirst>
+template <bool kNonTemporal, class T, bool kNormFirst>
 [[gnu::noinline]] void write_pass(const Results<T, kNormFirst>& all, std::int64_t count,
-                                  const Later<T, 2>& later) {
+                                  const LaterRow<T, 2>& later) {
   using Row = Lanes<T>;
   const Results<T, kNormFirst> results = all;  // a copy that no store to out can alias
   std::int64_t col = 0;
   for (; col + Row::kStep <= count; col += Row::kStep) {
-    later.ask_beside(col, col + Row::kStep);
-    write_step<kAroundCache>(results.out + col, results.some(col, Row::kStep));
+    later.prefetch_part(col, col + Row::kStep);
+    write_step<kNonTemporal>(results.out + col, results.some(col, Row::kStep));
   }
   if (col < count) write_partial(results.out + col, results.some(col, count - col), count - col);
 }
@@ -109,23 +111,23 @@ struct GatedRow {
   using Input = typename InputOf<T, kNormFirst>::Row;
   const RmsNormRows& rows;
   const std::int64_t row;
-  const bool around_cache;
+  const bool non_temporal;
   const T* const x = row_of<T>(rows.x, rows.x_row_stride, row);
   const T* const gate = row_of<T>(rows.gate, rows.gate_row_stride, row);
   T* const out = static_cast<T*>(rows.out) + row * rows.out_row_stride;
   T x_block[kBlock<T>], gate_block[kBlock<T>], out_block[kBlock<T>];
-  std::int64_t kept_cols = 0;  // of this row, from the first column on
-  A kept[kNormFirst ? 1 : kKept<T>];
+  std::int64_t buffered_cols = 0;  // of this row, from the first column on
+  A buffered[kNormFirst ? 1 : kBufferedCols<T>];
 
   // A constructor, because aggregate initialisation would clear the blocks.
-  GatedRow(const RmsNormRows& all, std::int64_t number, bool around)
-      : rows(all), row(number), around_cache(around) {}
+  GatedRow(const RmsNormRows& all, std::int64_t number, bool bypass)
+      : rows(all), row(number), non_temporal(bypass) {}
 
-  Later<T, 2> later(std::int64_t from) const {
-    const bool asks = rows.ask_ahead && row + 1 < rows.rows && rows.x_col_stride == 1 &&
-                      rows.gate_col_stride == 1;
-    if (!asks) return {};
-    return {{x + rows.x_row_stride, gate + rows.gate_row_stride}, from, kAskedQuarters};
+  LaterRow<T, 2> later(std::int64_t from) const {
+    const bool prefetches = rows.prefetch_ahead && row + 1 < rows.rows && rows.x_col_stride == 1 &&
+                            rows.gate_col_stride == 1;
+    if (!prefetches) return {};
+    return {{x + rows.x_row_stride, gate + rows.gate_row_stride}, from, kPrefetchedQuarters};
   }
 
   const T* gate_at(std::int64_t first, std::int64_t count) {
@@ -135,12 +137,12 @@ struct GatedRow {
     if constexpr (kNormFirst) {
       return {gather(x, rows.x_col_stride, first, count, x_block)};
     } else {
-      const bool fits = rows.cols <= kKept<T>;
-      A* products = fits ? kept + first : kept;
-      if (fits && first < kept_cols) return {products};
-      keep_products(gather(x, rows.x_col_stride, first, count, x_block), gate_at(first, count),
-                    count, products, later(first));
-      kept_cols = first + count;
+      const bool fits = rows.cols <= kBufferedCols<T>;
+      A* products = fits ? buffered + first : buffered;
+      if (fits && first < buffered_cols) return {products};
+      buffer_products(gather(x, rows.x_col_stride, first, count, x_block), gate_at(first, count),
+                      count, products, later(first));
+      buffered_cols = first + count;
       return {products};
     }
   }
@@ -149,7 +151,7 @@ struct GatedRow {
     BlockSum<A> total;
     each_block<T>(rows.cols, [&](std::int64_t first, std::int64_t count) {
       const Scaled<T, Input> input{read(first, count), scale};
-      total.add(sum_pass(input, count, kNormFirst ? later(first) : Later<T, 2>{}));
+      total.add(sum_pass(input, count, kNormFirst ? later(first) : LaterRow<T, 2>{}));
     });
     return total.value();
   }
@@ -168,7 +170,7 @@ struct GatedRow {
           rows.round_before_weight};
       if constexpr (kNormFirst) results.gate = gate_at(first, count);
       if (rows.out_col_stride != 1) results.out = out_block;
-      around_cache ? write_pass<true>(results, count, later(rows.cols + first))
+      non_temporal ? write_pass<true>(results, count, later(rows.cols + first))
                    : write_pass<false>(results, count, later(rows.cols + first));
       if (rows.out_col_stride != 1) scatter(out, rows.out_col_stride, first, count, out_block);
     });
@@ -184,12 +186,12 @@ struct GatedRow {
 
 template <class T, bool kNormFirst>
 void run(const RmsNormRows& rows) {
-  const bool around_cache =
-      rows.bypass_cache && rows.out_col_stride == 1 && on_lines<T>(rows.out, rows.out_row_stride);
+  const bool non_temporal = rows.bypass_cache && rows.out_col_stride == 1 &&
+                            are_line_aligned<T>(rows.out, rows.out_row_stride);
   for (std::int64_t row = 0; row < rows.rows; ++row) {
-    GatedRow<T, kNormFirst>(rows, row, around_cache).run();
+    GatedRow<T, kNormFirst>(rows, row, non_temporal).run();
   }
-  if (around_cache) stream_fence();
+  if (non_temporal) stream_fence();
 }
 
 template <class T>

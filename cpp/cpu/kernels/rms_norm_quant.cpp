@@ -34,12 +34,13 @@ struct Float8 {
     const I bits = bit_copy<I>(value);
     const I magnitude = bits & kMagnitude;
     const I largest = I{} + bits_of(kLimit);
-    const I kept = magnitude < largest ? magnitude : largest;
-    const I odd = (kept >> kDropped) & 1;
-    const I normal = (kept + odd + ((1 << (kDropped - 1)) - 1 - ((127 - kBias) << 23))) >> kDropped;
+    const I clamped = magnitude < largest ? magnitude : largest;
+    const I odd = (clamped >> kDropped) & 1;
+    const I normal =
+        (clamped + odd + ((1 << (kDropped - 1)) - 1 - ((127 - kBias) << 23))) >> kDropped;
     const V rounds = bit_copy<V>(I{} + kRounds);
-    const I subnormal = bit_copy<I>(bit_copy<V>(kept) + rounds) - kRounds;
-    const I code = kept < kNormal ? subnormal : normal;
+    const I subnormal = bit_copy<I>(bit_copy<V>(clamped) + rounds) - kRounds;
+    const I code = clamped < kNormal ? subnormal : normal;
     return magnitude > kInfinity ? I{} + 0x7f : code | ((bits >> 24) & 0x80);
   }
 };
@@ -54,10 +55,10 @@ struct Int8 {
   static MEMBOUND_ALWAYS_INLINE SignedOf<V> codes(V value) {
     using I = SignedOf<V>;
     const V largest = V{} + kLimit;
-    V kept = value > largest ? largest : value;
-    kept = kept < -largest ? -largest : kept;
+    V clamped = value > largest ? largest : value;
+    clamped = clamped < -largest ? -largest : clamped;
     constexpr float kRounds = 0x1.8p23f;  // floats here have a spacing of 1
-    return bit_copy<I>(kept + kRounds) & (value == value) & 0xff;
+    return bit_copy<I>(clamped + kRounds) & (value == value) & 0xff;
   }
 };
 

@@ -35,7 +35,7 @@ MEMBOUND_ALWAYS_INLINE void each_of_group(std::int64_t count, Body body) {
 constexpr std::int64_t kPartsFrom = 4 << 10;
 constexpr std::int64_t kPartsTo = 256 << 10;
 
-MEMBOUND_ALWAYS_INLINE bool asks_in_parts(std::int64_t row_bytes) {
+MEMBOUND_ALWAYS_INLINE bool prefetches_in_parts(std::int64_t row_bytes) {
   return row_bytes >= kPartsFrom && row_bytes <= kPartsTo;
 }
 
@@ -50,7 +50,7 @@ MEMBOUND_ALWAYS_INLINE double power_of_two(int exponent, double) {
 }
 
 template <class A>
-MEMBOUND_ALWAYS_INLINE bool is_trusted(const RmsNormRows& rows, A sum) {
+MEMBOUND_ALWAYS_INLINE bool is_in_safe_range(const RmsNormRows& rows, A sum) {
   return sum >= static_cast<A>(rows.safe_low) && sum <= static_cast<A>(rows.safe_high);
 }
 
@@ -99,31 +99,31 @@ struct RowsOf {
 
 // How rows are accessed. kPrefetch: rows that no cache holds, also for in-place calls. kStrided:
 // columns that are not contiguous.
-enum class Memory { kCached, kAhead, kAheadAroundCache, kApart };
+enum class Memory { kCached, kPrefetch, kPrefetchNonTemporal, kStrided };
 
 // The usual width of an attention head, as a compile-time trip count (5 % faster).
 constexpr std::int64_t kHead = 128;
 template <bool kAdd, Memory kMemory>
-constexpr bool kUnrollsHeads = !kAdd && kMemory != Memory::kAhead && kVectorBytes >= 32;
+constexpr bool kUnrollsHeads = !kAdd && kMemory != Memory::kPrefetch && kVectorBytes >= 32;
 
 // Rows with non-temporal stores start in the middle of a step, at the first line-aligned element of
 // out; the sum must be aligned there too. A weight in even/odd order cannot start in mid-step.
 template <class T>
-MEMBOUND_ALWAYS_INLINE bool leave_lines_alike(const RmsNormRows& rows) {
-  const auto apart = reinterpret_cast<std::uintptr_t>(rows.out) -
-                     reinterpret_cast<std::uintptr_t>(rows.residual_out);
+MEMBOUND_ALWAYS_INLINE bool have_equal_line_offsets(const RmsNormRows& rows) {
+  const auto offset = reinterpret_cast<std::uintptr_t>(rows.out) -
+                      reinterpret_cast<std::uintptr_t>(rows.residual_out);
   const std::int64_t further = rows.out_row_stride - rows.residual_out_row_stride;
-  return apart % kLine == 0 && further * static_cast<std::int64_t>(sizeof(T)) % kLine == 0;
+  return offset % kLine == 0 && further * static_cast<std::int64_t>(sizeof(T)) % kLine == 0;
 }
 template <class T, bool kAdd>
 MEMBOUND_ALWAYS_INLINE Memory memory_of(const RmsNormRows& rows, bool weight_in_order) {
-  if (rows.x_col_stride != 1 || rows.out_col_stride != 1) return Memory::kApart;
+  if (rows.x_col_stride != 1 || rows.out_col_stride != 1) return Memory::kStrided;
   if (kAdd && (rows.residual_col_stride != 1 || rows.residual_out_col_stride != 1))
-    return Memory::kApart;
-  const bool fits = weight_in_order || on_lines<T>(rows.out, rows.out_row_stride);
-  const bool sum_fits = !kAdd || leave_lines_alike<T>(rows);
-  if (rows.bypass_cache && fits && sum_fits) return Memory::kAheadAroundCache;
-  return rows.ask_ahead ? Memory::kAhead : Memory::kCached;
+    return Memory::kStrided;
+  const bool fits = weight_in_order || are_line_aligned<T>(rows.out, rows.out_row_stride);
+  const bool sum_fits = !kAdd || have_equal_line_offsets<T>(rows);
+  if (rows.bypass_cache && fits && sum_fits) return Memory::kPrefetchNonTemporal;
+  return rows.prefetch_ahead ? Memory::kPrefetch : Memory::kCached;
 }
 
 // A contiguous row to be written. `upcoming`, a later row or none, is prefetched line by line; its
@@ -133,8 +133,8 @@ struct WrittenRow {
   InputRow<T, kAdd> input;
   OutputRow<T> output;
   Finish finish;
-  InputRow<T, kAdd> ahead;
-  OutputRow<T> output_ahead;
+  InputRow<T, kAdd> upcoming;
+  OutputRow<T> upcoming_output;
 
   MEMBOUND_ALWAYS_INLINE void write_some(std::int64_t col, std::int64_t count) const {
     const auto value = input.partial(col, count);
@@ -145,14 +145,14 @@ struct WrittenRow {
 
 // Prefetches the part of `upcoming`, a later row, that belongs to the `bytes` bytes from `byte` on.
 // kPrefetched: sixteenths of it that were prefetched before.
-template <int kAsked, class Input>
-MEMBOUND_ALWAYS_INLINE void ask_while_writing(const Input& ahead, std::int64_t row_bytes,
-                                              std::int64_t byte, std::int64_t bytes) {
-  if (asks_in_parts(row_bytes)) {
-    const std::int64_t from = (row_bytes * kAsked + byte * (16 - kAsked)) / 16;
-    ahead.template ask<2>(from, from + bytes * (16 - kAsked) / 16);
+template <int kPrefetched, class Input>
+MEMBOUND_ALWAYS_INLINE void prefetch_while_writing(const Input& upcoming, std::int64_t row_bytes,
+                                                   std::int64_t byte, std::int64_t bytes) {
+  if (prefetches_in_parts(row_bytes)) {
+    const std::int64_t from = (row_bytes * kPrefetched + byte * (16 - kPrefetched)) / 16;
+    upcoming.template prefetch<2>(from, from + bytes * (16 - kPrefetched) / 16);
   } else {
-    ahead.template ask<3>(byte, byte + bytes);
+    upcoming.template prefetch<3>(byte, byte + bytes);
   }
 }
 
@@ -161,34 +161,35 @@ template <Memory kMemory, int kRows, class T, bool kAdd, class Finish>
 MEMBOUND_ALWAYS_INLINE void write_rows(const WrittenRow<T, kAdd, Finish> (&rows)[kRows],
                                        std::int64_t cols) {
   using Row = Lanes<T>;
-  constexpr bool kAround = kMemory == Memory::kAheadAroundCache;
+  constexpr bool kNonTemporal = kMemory == Memory::kPrefetchNonTemporal;
   constexpr std::int64_t kSize = sizeof(T);
-  static_assert(kRows == 1 || !kAround);
+  static_assert(kRows == 1 || !kNonTemporal);
   const auto past =
       static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(rows[0].output.out) % kLine);
   std::int64_t col = 0;
-  if constexpr (kAround) {
-    ask_for_shared_line(rows[0].output_ahead.out);
-    if constexpr (kAdd) ask_for_shared_line(rows[0].output_ahead.sum);
+  if constexpr (kNonTemporal) {
+    prefetch_shared_line(rows[0].upcoming_output.out);
+    if constexpr (kAdd) prefetch_shared_line(rows[0].upcoming_output.sum);
   }
-  if (kAround && past != 0) {
+  if (kNonTemporal && past != 0) {
     const std::int64_t head = (kLine - past) / kSize;
     col = head < cols ? head : cols;
     for (std::int64_t at = 0; at < col; at += Row::kStep)
       rows[0].write_some(at, col - at < Row::kStep ? col - at : Row::kStep);
   }
-  const std::int64_t end = kAround ? cols - Row::kStep + 1 : cols / Row::kStep * Row::kStep;
-  const bool asks = kAround || rows[0].ahead.x != nullptr;
+  const std::int64_t end = kNonTemporal ? cols - Row::kStep + 1 : cols / Row::kStep * Row::kStep;
+  const bool prefetches = kNonTemporal || rows[0].upcoming.x != nullptr;
   // Rows that are prefetched run upwards, in the direction of the prefetches.
-  const bool down = !asks && writes_downwards(rows[0].input.x, rows[0].output.out, cols * kSize);
+  const bool down =
+      !prefetches && writes_downwards(rows[0].input.x, rows[0].output.out, cols * kSize);
   const std::int64_t by = down ? -Row::kStep : Row::kStep;
   for (std::int64_t at = down ? end - Row::kStep : col; col < end; col += Row::kStep, at += by) {
     Pair<typename Row::V> values[kRows], results[kRows];
 #pragma GCC unroll 2
     for (int row = 0; row < kRows; ++row) {
-      if (kMemory != Memory::kCached && asks) {
-        ask_while_writing<Finish::kAsked>(rows[row].ahead, cols * kSize, col * kSize,
-                                          Row::kStep * kSize);
+      if (kMemory != Memory::kCached && prefetches) {
+        prefetch_while_writing<Finish::kPrefetched>(rows[row].upcoming, cols * kSize, col * kSize,
+                                                    Row::kStep * kSize);
       }
       values[row] = rows[row].input.whole(at);
       results[row] = rows[row].finish(values[row], at, Row::kStep);
@@ -196,9 +197,9 @@ MEMBOUND_ALWAYS_INLINE void write_rows(const WrittenRow<T, kAdd, Finish> (&rows)
 #pragma GCC unroll 2
     for (int row = 0; row < kRows; ++row) {
       const OutputRow<T>& output = rows[row].output;
-      if constexpr (kAround) {
-        if constexpr (kAdd) Row::write_around_cache(output.sum + at, values[row]);
-        Row::write_around_cache(output.out + at, results[row]);
+      if constexpr (kNonTemporal) {
+        if constexpr (kAdd) Row::write_non_temporal(output.sum + at, values[row]);
+        Row::write_non_temporal(output.out + at, results[row]);
       } else {
         if constexpr (kAdd) Row::write(output.sum + at, values[row]);
         Row::write(output.out + at, results[row]);
@@ -239,7 +240,7 @@ struct SafeRstd {
 template <class A, class Sum, class Largest>
 MEMBOUND_ALWAYS_INLINE SafeRstd<A> safe_rstd(const RmsNormRows& rows, Sum sum, Largest largest) {
   const A plain = sum(A{1});
-  if (is_trusted(rows, plain))
+  if (is_in_safe_range(rows, plain))
     return {1, 1 / square_root(plain / static_cast<A>(rows.cols) + static_cast<A>(rows.eps))};
   const A scale = power_of_two(rows.safe_exponent(largest(), rows.eps), A{});
   const double mean = static_cast<double>(sum(scale)) / static_cast<double>(rows.cols);

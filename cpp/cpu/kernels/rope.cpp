@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/kernels/rope.hpp"
 
-#include "cpu/ask_ahead.hpp"
-#include "cpu/turn.hpp"
+#include "cpu/prefetch.hpp"
+#include "cpu/rotation.hpp"
 
 namespace membound::cpu::MEMBOUND_CPU_ISA {
 
@@ -11,12 +11,12 @@ namespace {
 
 // How the elements of a head are accessed: contiguous, contiguous with non-temporal stores, or
 // strided.
-enum class Reach { kPlain, kAroundCache, kStrided };
+enum class Access { kPlain, kNonTemporal, kStrided };
 
-template <class T, Reach kReach>
+template <class T, Access kAccess>
 MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> read_from(const T* from, std::int64_t stride,
                                                             std::int64_t count) {
-  if constexpr (kReach == Reach::kStrided) {
+  if constexpr (kAccess == Access::kStrided) {
     T padded[Lanes<T>::kStep] = {};
     for (std::int64_t i = 0; i < count; ++i) padded[i] = from[i * stride];
     return Lanes<T>::read(padded);
@@ -25,15 +25,15 @@ MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> read_from(const T* from, std::
   }
 }
 
-template <class T, Reach kReach>
+template <class T, Access kAccess>
 MEMBOUND_ALWAYS_INLINE void write_to(T* to, std::int64_t stride, std::int64_t count,
                                      Pair<typename Lanes<T>::V> value) {
-  if constexpr (kReach == Reach::kStrided) {
+  if constexpr (kAccess == Access::kStrided) {
     T padded[Lanes<T>::kStep];
     Lanes<T>::write(padded, value);
     for (std::int64_t i = 0; i < count; ++i) to[i * stride] = padded[i];
   } else if (count == Lanes<T>::kStep) {
-    write_step<kReach == Reach::kAroundCache>(to, value);
+    write_step<kAccess == Access::kNonTemporal>(to, value);
   } else {
     write_partial(to, value, count);
   }
@@ -41,46 +41,46 @@ MEMBOUND_ALWAYS_INLINE void write_to(T* to, std::int64_t stride, std::int64_t co
 
 // Rotates pairs that are half of rotary_dim apart. Both elements are read before either is written,
 // so it works in place.
-template <class T, Reach kReach>
-MEMBOUND_ALWAYS_INLINE void turn_halves(const RopeRows& rows, const T* x, T* out,
-                                        const typename Lanes<T>::A* cos,
-                                        const typename Lanes<T>::A* sin) {
+template <class T, Access kAccess>
+MEMBOUND_ALWAYS_INLINE void rotate_halves(const RopeRows& rows, const T* x, T* out,
+                                          const typename Lanes<T>::A* cos,
+                                          const typename Lanes<T>::A* sin) {
   using V = typename Lanes<T>::V;
   constexpr std::int64_t kStep = Lanes<T>::kStep;
-  const bool strided = kReach == Reach::kStrided;
+  const bool strided = kAccess == Access::kStrided;
   const std::int64_t x_stride = strided ? rows.x_dim_stride : 1;
   const std::int64_t out_stride = strided ? rows.out_dim_stride : 1;
-  const std::int64_t apart = rows.rotary_dim / 2;
-  const auto turn = [&](std::int64_t j, std::int64_t count) MEMBOUND_INLINED {
-    const auto a = read_from<T, kReach>(x + j * x_stride, x_stride, count);
-    const auto b = read_from<T, kReach>(x + (apart + j) * x_stride, x_stride, count);
-    const Halves<V> turned = turned_halves<V>(a, b, cos + j, sin + j, rows.table_second);
-    write_to<T, kReach>(out + j * out_stride, out_stride, count, turned.first);
-    write_to<T, kReach>(out + (apart + j) * out_stride, out_stride, count, turned.second);
+  const std::int64_t half = rows.rotary_dim / 2;
+  const auto rotate = [&](std::int64_t j, std::int64_t count) MEMBOUND_INLINED {
+    const auto a = read_from<T, kAccess>(x + j * x_stride, x_stride, count);
+    const auto b = read_from<T, kAccess>(x + (half + j) * x_stride, x_stride, count);
+    const Halves<V> rotated = rotated_halves<V>(a, b, cos + j, sin + j, rows.table_second);
+    write_to<T, kAccess>(out + j * out_stride, out_stride, count, rotated.first);
+    write_to<T, kAccess>(out + (half + j) * out_stride, out_stride, count, rotated.second);
   };
   std::int64_t j = 0;
-  for (; j + kStep <= rows.pairs; j += kStep) turn(j, kStep);
-  if (j < rows.pairs) turn(j, rows.pairs - j);
+  for (; j + kStep <= rows.pairs; j += kStep) rotate(j, kStep);
+  if (j < rows.pairs) rotate(j, rows.pairs - j);
 }
 
 // Rotates interleaved pairs.
-template <class T, Reach kReach>
-MEMBOUND_ALWAYS_INLINE void turn_neighbours(const RopeRows& rows, const T* x, T* out,
-                                            const typename Lanes<T>::A* cos,
-                                            const typename Lanes<T>::A* sin) {
+template <class T, Access kAccess>
+MEMBOUND_ALWAYS_INLINE void rotate_interleaved(const RopeRows& rows, const T* x, T* out,
+                                               const typename Lanes<T>::A* cos,
+                                               const typename Lanes<T>::A* sin) {
   constexpr std::int64_t kStep = Lanes<T>::kStep;
-  const bool strided = kReach == Reach::kStrided;
+  const bool strided = kAccess == Access::kStrided;
   const std::int64_t x_stride = strided ? rows.x_dim_stride : 1;
   const std::int64_t out_stride = strided ? rows.out_dim_stride : 1;
-  const auto turn = [&](std::int64_t at, std::int64_t count) MEMBOUND_INLINED {
-    const auto value = read_from<T, kReach>(x + at * x_stride, x_stride, count);
-    write_to<T, kReach>(out + at * out_stride, out_stride, count,
-                        turned_neighbours<T>(value, at, cos, sin, rows.table_second));
+  const auto rotate = [&](std::int64_t at, std::int64_t count) MEMBOUND_INLINED {
+    const auto value = read_from<T, kAccess>(x + at * x_stride, x_stride, count);
+    write_to<T, kAccess>(out + at * out_stride, out_stride, count,
+                         rotated_interleaved<T>(value, at, cos, sin, rows.table_second));
   };
   const std::int64_t elements = 2 * rows.pairs;
   std::int64_t at = 0;
-  for (; at + kStep <= elements; at += kStep) turn(at, kStep);
-  if (at < elements) turn(at, elements - at);
+  for (; at + kStep <= elements; at += kStep) rotate(at, kStep);
+  if (at < elements) rotate(at, elements - at);
 }
 
 template <class T>
@@ -96,8 +96,9 @@ void copy_elements(const RopeRows& rows, const T* x, T* out, std::int64_t first,
 }
 
 // One head of one token.
-template <class T, bool kInterleaved, Reach kReach>
-MEMBOUND_ALWAYS_INLINE void turn_head(const RopeRows& rows, std::int64_t token, std::int64_t head) {
+template <class T, bool kInterleaved, Access kAccess>
+MEMBOUND_ALWAYS_INLINE void rotate_head(const RopeRows& rows, std::int64_t token,
+                                        std::int64_t head) {
   using A = typename Lanes<T>::A;
   const T* x =
       static_cast<const T*>(rows.x) + token * rows.x_token_stride + head * rows.x_head_stride;
@@ -106,15 +107,15 @@ MEMBOUND_ALWAYS_INLINE void turn_head(const RopeRows& rows, std::int64_t token, 
   const A* sin = static_cast<const A*>(rows.sin) + token * rows.table_stride;
   const std::int64_t first =
       rows.rotary_offset + (kInterleaved ? 2 * rows.first_pair : rows.first_pair);
-  if constexpr (kReach != Reach::kStrided) {
-    ask_ahead(x, rows.head_dim * sizeof(T), rows.ask_distance);
+  if constexpr (kAccess != Access::kStrided) {
+    prefetch_ahead(x, rows.head_dim * sizeof(T), rows.prefetch_distance);
   }
   const T* x_pairs = x + first * rows.x_dim_stride;
   T* out_pairs = out + first * rows.out_dim_stride;
   if constexpr (kInterleaved) {
-    turn_neighbours<T, kReach>(rows, x_pairs, out_pairs, cos, sin);
+    rotate_interleaved<T, kAccess>(rows, x_pairs, out_pairs, cos, sin);
   } else {
-    turn_halves<T, kReach>(rows, x_pairs, out_pairs, cos, sin);
+    rotate_halves<T, kAccess>(rows, x_pairs, out_pairs, cos, sin);
   }
   if (rows.copy_rest) {
     copy_elements(rows, x, out, 0, rows.rotary_offset);
@@ -125,27 +126,27 @@ MEMBOUND_ALWAYS_INLINE void turn_head(const RopeRows& rows, std::int64_t token, 
 std::int64_t magnitude(std::int64_t value) { return value < 0 ? -value : value; }
 
 // Loops in memory order.
-template <class T, bool kInterleaved, Reach kReach>
-void turn_heads(const RopeRows& rows) {
+template <class T, bool kInterleaved, Access kAccess>
+void rotate_heads(const RopeRows& rows) {
   if (magnitude(rows.x_token_stride) < magnitude(rows.x_head_stride)) {
     for (std::int64_t head = 0; head < rows.heads; ++head) {
       for (std::int64_t token = 0; token < rows.tokens; ++token) {
-        turn_head<T, kInterleaved, kReach>(rows, token, head);
+        rotate_head<T, kInterleaved, kAccess>(rows, token, head);
       }
     }
   } else {
     for (std::int64_t token = 0; token < rows.tokens; ++token) {
       for (std::int64_t head = 0; head < rows.heads; ++head) {
-        turn_head<T, kInterleaved, kReach>(rows, token, head);
+        rotate_head<T, kInterleaved, kAccess>(rows, token, head);
       }
     }
   }
-  if constexpr (kReach == Reach::kAroundCache) stream_fence();
+  if constexpr (kAccess == Access::kNonTemporal) stream_fence();
 }
 
 // True if every whole step that is written is vector-aligned.
 template <class T>
-bool can_go_around_cache(const RopeRows& rows) {
+bool can_store_non_temporal(const RopeRows& rows) {
   constexpr std::int64_t kElements = sizeof(typename Lanes<T>::V) / sizeof(T);
   const std::int64_t starts = rows.out_token_stride | rows.out_head_stride | rows.rotary_offset |
                               (rows.interleaved ? 0 : rows.rotary_dim / 2) |
@@ -155,29 +156,29 @@ bool can_go_around_cache(const RopeRows& rows) {
 }
 
 template <class T, bool kInterleaved>
-void turn_by_reach(const RopeRows& rows) {
+void rotate_by_access(const RopeRows& rows) {
   if (rows.x_dim_stride != 1 || rows.out_dim_stride != 1) {
-    turn_heads<T, kInterleaved, Reach::kStrided>(rows);
-  } else if (rows.bypass_cache && can_go_around_cache<T>(rows)) {
-    turn_heads<T, kInterleaved, Reach::kAroundCache>(rows);
+    rotate_heads<T, kInterleaved, Access::kStrided>(rows);
+  } else if (rows.bypass_cache && can_store_non_temporal<T>(rows)) {
+    rotate_heads<T, kInterleaved, Access::kNonTemporal>(rows);
   } else {
-    turn_heads<T, kInterleaved, Reach::kPlain>(rows);
+    rotate_heads<T, kInterleaved, Access::kPlain>(rows);
   }
 }
 
 template <class T>
-void turn(const RopeRows& rows) {
-  rows.interleaved ? turn_by_reach<T, true>(rows) : turn_by_reach<T, false>(rows);
+void rotate(const RopeRows& rows) {
+  rows.interleaved ? rotate_by_access<T, true>(rows) : rotate_by_access<T, false>(rows);
 }
 
 }  // namespace
 
 void rope(const RopeRows& rows) {
   switch (rows.dtype) {
-    case DType::kFloat16: return turn<Float16>(rows);
-    case DType::kBFloat16: return turn<BFloat16>(rows);
-    case DType::kFloat32: return turn<float>(rows);
-    default: return turn<double>(rows);
+    case DType::kFloat16: return rotate<Float16>(rows);
+    case DType::kBFloat16: return rotate<BFloat16>(rows);
+    case DType::kFloat32: return rotate<float>(rows);
+    default: return rotate<double>(rows);
   }
 }
 

@@ -19,7 +19,7 @@ struct RopeRows {
   DType dtype;
   bool interleaved;
   bool bypass_cache;
-  std::int64_t ask_distance;
+  std::int64_t prefetch_distance;
   bool copy_rest;  // also copy the elements that are not rotated
   std::int64_t tokens, heads;
   std::int64_t x_token_stride, x_head_stride, x_dim_stride;

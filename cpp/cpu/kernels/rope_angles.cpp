@@ -77,7 +77,7 @@ void angles(const RopeAngleRun& run) {
 
 // Writes every number twice, with the sign of its term in sin.
 template <class A>
-void arrange_twice(const RopeArrangement& arranged) {
+void arrange_duplicated(const RopeArrangement& arranged) {
   auto* cos_out = static_cast<A*>(arranged.cos_out);
   auto* sin_out = static_cast<A*>(arranged.sin_out);
   const auto* cos = static_cast<const A*>(arranged.cos[0]);
@@ -93,7 +93,7 @@ void arrange_twice(const RopeArrangement& arranged) {
 }
 
 // Puts the even elements of each step before the odd ones.
-void arrange_apart(std::int64_t pairs, const float* from, float* to) {
+void arrange_even_odd(std::int64_t pairs, const float* from, float* to) {
   constexpr std::int64_t kStep = Lanes<BFloat16>::kStep;
   std::int64_t j = 0;
   for (; j + kStep <= pairs; j += kStep) {
@@ -134,13 +134,13 @@ void rope_arrange(const RopeArrangement& arranged) {
   const bool wide = arranged.dtype == DType::kFloat64;
   const bool apart = arranged.dtype == DType::kBFloat16;
   if (arranged.interleaved && !apart) {
-    return wide ? arrange_twice<double>(arranged) : arrange_twice<float>(arranged);
+    return wide ? arrange_duplicated<double>(arranged) : arrange_duplicated<float>(arranged);
   }
   const std::int64_t size = wide ? sizeof(double) : sizeof(float);
   const auto put = [&](const void* from, void* to, int element) {
     to = static_cast<char*>(to) + element * arranged.second * size;
     if (!arranged.interleaved && apart) {
-      arrange_apart(arranged.pairs, static_cast<const float*>(from), static_cast<float*>(to));
+      arrange_even_odd(arranged.pairs, static_cast<const float*>(from), static_cast<float*>(to));
     } else {
       __builtin_memcpy(to, from, arranged.pairs * size);
     }

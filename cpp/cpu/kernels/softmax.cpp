@@ -14,8 +14,8 @@ template <class A>
 [[gnu::noinline]] void read_mask(DType dtype, const void* row, std::int64_t stride,
                                  std::int64_t first, std::int64_t count, A* to) {
   if (dtype == DType::kBool) {
-    const auto* kept = static_cast<const unsigned char*>(row) + first * stride;
-    for (std::int64_t i = 0; i < count; ++i) to[i] = kept[i * stride] ? A{0} : -kInfinity<A>;
+    const auto* unmasked = static_cast<const unsigned char*>(row) + first * stride;
+    for (std::int64_t i = 0; i < count; ++i) to[i] = unmasked[i * stride] ? A{0} : -kInfinity<A>;
     return;
   }
   widen_any(dtype, row, stride, first, count, to);
@@ -54,7 +54,7 @@ class SoftmaxRowsOf {
   using A = typename Lanes<T>::A;
   using V = typename Lanes<T>::V;
   static constexpr std::int64_t kStep = Lanes<T>::kStep;
-  static constexpr std::int64_t kHeld = 16 * kBlock<T>;
+  static constexpr std::int64_t kBuffered = 16 * kBlock<T>;
 
  public:
   explicit SoftmaxRowsOf(const SoftmaxRows& rows)
@@ -63,8 +63,8 @@ class SoftmaxRowsOf {
   void run() {
     const bool plain = rows_.mask == nullptr && rows_.x_col_stride == 1;
     const bool one_column = rows_.cols == 1 && rows_.x_row_stride == 1 &&
-                            rows_.out_row_stride == 1 && rows_.first_kept > 0 &&
-                            rows_.more_kept >= 0;
+                            rows_.out_row_stride == 1 && rows_.first_unmasked > 0 &&
+                            rows_.unmasked_step >= 0;
     if (plain && one_column) return run_column();
     if (rows_.out_col_stride == 1) {
       if (rows_.cols <= kStep && run_steps<1>(plain)) return;
@@ -77,9 +77,9 @@ class SoftmaxRowsOf {
       x_ = row_of<T>(rows_.x, rows_.x_row_stride, row);
       out_ = out_row(row);
       mask_row_ = row * rows_.mask_row_stride;
-      const std::int64_t kept = kept_of(row);
-      plain ? run_plain(kept) : run_buffered(kept);
-      if (kept < rows_.cols) clear(kept);
+      const std::int64_t unmasked = unmasked_of(row);
+      plain ? run_plain(unmasked) : run_buffered(unmasked);
+      if (unmasked < rows_.cols) clear(unmasked);
     }
     if (rows_.bypass_cache) stream_fence();
   }
@@ -92,8 +92,8 @@ class SoftmaxRowsOf {
   T* out_row(std::int64_t row) const {
     return static_cast<T*>(rows_.out) + row * rows_.out_row_stride;
   }
-  MEMBOUND_ALWAYS_INLINE std::int64_t kept_of(std::int64_t row) const {
-    const std::int64_t wanted = rows_.first_kept + row * rows_.more_kept;
+  MEMBOUND_ALWAYS_INLINE std::int64_t unmasked_of(std::int64_t row) const {
+    const std::int64_t wanted = rows_.first_unmasked + row * rows_.unmasked_step;
     return wanted < 0 ? 0 : wanted < rows_.cols ? wanted : rows_.cols;
   }
 
@@ -130,11 +130,11 @@ class SoftmaxRowsOf {
   MEMBOUND_ALWAYS_INLINE void each_in_steps(LogitsOf logits_of) const {
     for (std::int64_t row = 0; row < rows_.rows; ++row) {
       const auto logits = logits_of(row);
-      const std::int64_t kept = kept_of(row);
+      const std::int64_t unmasked = unmasked_of(row);
       Pair<V> l[kSteps];
 #pragma GCC unroll 2
       for (int step = 0; step < kSteps; ++step) {
-        const std::int64_t left = kept - step * kStep;
+        const std::int64_t left = unmasked - step * kStep;
         l[step] = left >= kStep ? logits.whole(step * kStep)
                                 : logits.partial(step * kStep, left < 0 ? 0 : left);
       }
@@ -148,55 +148,56 @@ class SoftmaxRowsOf {
       const A factor = 1 / sum_of_steps<T>(l);
 #pragma GCC unroll 2
       for (int step = 0; step < kSteps; ++step) {
-        const std::int64_t at = step * kStep, left = rows_.cols - at, some = kept - at;
+        const std::int64_t at = step * kStep, left = rows_.cols - at, some = unmasked - at;
         Pair<V> y{l[step].first * factor, l[step].second * factor};
-        if (kept < rows_.cols) y = first_of_step<T>(y, some < 0 ? 0 : some, A{0});
+        if (unmasked < rows_.cols) y = first_of_step<T>(y, some < 0 ? 0 : some, A{0});
         left >= kStep ? Lanes<T>::write(out_row(row) + at, y)
                       : write_partial(out_row(row) + at, y, left);
       }
     }
   }
 
-  void run_plain(std::int64_t kept) {
+  void run_plain(std::int64_t unmasked) {
     const auto from = [&](std::int64_t first) { return PlainLogits<T>{x_ + first, scale_}; };
-    const A top = largest_logit<T>(from(0), kept);
+    const A top = largest_logit<T>(from(0), unmasked);
     BlockSum<A> sum;
-    each_block<T>(kept, [&](std::int64_t first, std::int64_t count) {
-      A* const held = first < kHeld ? values_ + first : nullptr;
-      const T* const next_row = rows_.ask_ahead ? x_ + rows_.x_row_stride + first : nullptr;
-      sum.add(sum_of_powers<T>(Powers<T, PlainLogits<T>>{from(first), top, held}, count, next_row));
+    each_block<T>(unmasked, [&](std::int64_t first, std::int64_t count) {
+      A* const stored = first < kBuffered ? values_ + first : nullptr;
+      const T* const next_row = rows_.prefetch_ahead ? x_ + rows_.x_row_stride + first : nullptr;
+      sum.add(
+          sum_of_powers<T>(Powers<T, PlainLogits<T>>{from(first), top, stored}, count, next_row));
     });
     const A factor = 1 / sum.value();
-    each_block<T>(kept, [&](std::int64_t first, std::int64_t count) {
-      first < kHeld ? write(first, count, values_ + first, factor)
-                    : write_again(from(first), first, count, top, factor);
+    each_block<T>(unmasked, [&](std::int64_t first, std::int64_t count) {
+      first < kBuffered ? write(first, count, values_ + first, factor)
+                        : write_again(from(first), first, count, top, factor);
     });
   }
 
-  void run_buffered(std::int64_t kept) {
-    const bool holds = kept <= kHeld;
-    const auto place = [&](std::int64_t first) { return values_ + (holds ? first : 0); };
+  void run_buffered(std::int64_t unmasked) {
+    const bool fits = unmasked <= kBuffered;
+    const auto buffer_at = [&](std::int64_t first) { return values_ + (fits ? first : 0); };
     const auto powers = [&](std::int64_t first, A top) {
-      return Powers<T, HeldLogits<T>>{{place(first)}, top, place(first)};
+      return Powers<T, BufferedLogits<T>>{{buffer_at(first)}, top, buffer_at(first)};
     };
     A top = -kInfinity<A>;
-    each_block<T>(kept, [&](std::int64_t first, std::int64_t count) {
-      read(first, count, place(first));
-      const A found = largest_logit<T>(HeldLogits<T>{place(first)}, count);
+    each_block<T>(unmasked, [&](std::int64_t first, std::int64_t count) {
+      read(first, count, buffer_at(first));
+      const A found = largest_logit<T>(BufferedLogits<T>{buffer_at(first)}, count);
       top = found > top ? found : top;
     });
     BlockSum<A> sum;
-    each_block<T>(kept, [&](std::int64_t first, std::int64_t count) {
-      if (!holds) read(first, count, place(first));
+    each_block<T>(unmasked, [&](std::int64_t first, std::int64_t count) {
+      if (!fits) read(first, count, buffer_at(first));
       sum.add(sum_of_powers<T>(powers(first, top), count));
     });
     const A factor = 1 / sum.value();
-    each_block<T>(kept, [&](std::int64_t first, std::int64_t count) {
-      if (!holds) {
-        read(first, count, place(first));
+    each_block<T>(unmasked, [&](std::int64_t first, std::int64_t count) {
+      if (!fits) {
+        read(first, count, buffer_at(first));
         sum_of_powers<T>(powers(first, top), count);
       }
-      write(first, count, place(first), factor);
+      write(first, count, buffer_at(first), factor);
     });
   }
 
@@ -279,7 +280,7 @@ class SoftmaxRowsOf {
   const T* x_;
   T* out_;
   std::int64_t mask_row_;
-  A* const values_ = thread_array<A, kHeld>();
+  A* const values_ = thread_array<A, kBuffered>();
   T copy_[kBlock<T>];
 };
 

@@ -21,9 +21,9 @@ struct SoftmaxRows {
   std::int64_t x_row_stride, mask_row_stride, out_row_stride;
   std::int64_t x_col_stride, mask_col_stride, out_col_stride;
   // Row r has first_unmasked + r * unmasked_step unmasked columns, clamped to its width.
-  std::int64_t first_kept, more_kept;
+  std::int64_t first_unmasked, unmasked_step;
   bool bypass_cache;
-  bool ask_ahead;  // prefetch the next row while this one is computed
+  bool prefetch_ahead;  // prefetch the next row while this one is computed
 };
 
 #define MEMBOUND_DECLARE_SOFTMAX(isa)    \

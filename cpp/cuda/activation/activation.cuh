@@ -25,40 +25,41 @@ struct Activated {
 // Policies for gates so far below 0 that the scales are not 1. DetectUnderflow only detects them,
 // and the caller redoes the unit with HandleUnderflow if there were any: a branch per element would
 // serialise them (bfloat16 16384 x 4096: 109 us).
-struct TakeFar {
-  static constexpr bool takes = true;
-  __device__ bool operator()(bool is_far) const { return is_far; }
+struct HandleUnderflow {
+  static constexpr bool handles = true;
+  __device__ bool operator()(bool underflows) const { return underflows; }
 };
-struct NoteFar {
-  static constexpr bool takes = false;
+struct DetectUnderflow {
+  static constexpr bool handles = false;
   bool any = false;
-  __device__ bool operator()(bool is_far) {
-    any = any || is_far;
+  __device__ bool operator()(bool underflows) {
+    any = any || underflows;
     return false;
   }
 };
 
 // False for float16, whose results are 0 well before that range.
 template <class T>
-inline constexpr bool kHasFar = kDTypeOf<T> != DType::kFloat16;
+inline constexpr bool kMayUnderflow = kDTypeOf<T> != DType::kFloat16;
 
 // sqrt(exp(z + rest)) for z far below 0; 0 where exp(z) itself would count as 0.
 template <class A>
-__device__ __noinline__ A root_of_far(A z, A rest) {
+__device__ __noinline__ A sqrt_of_exp(A z, A rest) {
   if (z <= kLowestArgument<A>) return 0;
   const A root = exp(z / 2);
   return fma(root, rest / 2, root);
 }
 
 // x * logistic(z). steep is x * dz/dx; x and steep are finite where z is far below 0.
-template <class T, class Far>
+template <class T, class UnderflowPolicy>
 __device__ inline Activated<accumulate_t<T>> times_logistic(accumulate_t<T> x, accumulate_t<T> z,
                                                             accumulate_t<T> rest,
-                                                            accumulate_t<T> steep, Far& far) {
+                                                            accumulate_t<T> steep,
+                                                            UnderflowPolicy& underflow) {
   using A = accumulate_t<T>;
-  if constexpr (kHasFar<T>) {
-    if (far(z < kFarArgument<A>)) [[unlikely]] {
-      const A root = root_of_far(z, rest);
+  if constexpr (kMayUnderflow<T>) {
+    if (underflow(z < kUnderflowArgument<A>)) [[unlikely]] {
+      const A root = sqrt_of_exp(z, rest);
       return {product(x, root), product(1 + steep, root), root};
     }
   }
@@ -72,7 +73,7 @@ struct Alpha {
   A value, rest;
   A lowest, highest;  // range of a gate: beyond it the logistic function is 0 or 1
   // For float32: -alpha * log2(e), its rounding error, and -kUnderflowArgument / alpha.
-  A exponent, exponent_rest, far;
+  A exponent, exponent_rest, underflow_limit;
 };
 // exp(-alpha * gate), compensated for rounding; the exponent takes a single product.
 __device__ inline float power_of_alpha(float gate, const Alpha<float>& alpha) {
@@ -94,32 +95,32 @@ struct ActivationOf;
 template <class T>
 struct ActivationOf<Activation::kSilu, T> {
   using A = accumulate_t<T>;
-  template <class Far>
-  static __device__ Activated<A> of(A gate, const Alpha<A>& alpha, Far& far) {
+  template <class UnderflowPolicy>
+  static __device__ Activated<A> of(A gate, const Alpha<A>& alpha, UnderflowPolicy& underflow) {
     if constexpr (sizeof(T) == 4) {
-      if (!far(fabsf(gate) > alpha.far)) [[likely]] {
-        const Logistic<A> at = logistic_against(power_of_alpha(gate, alpha));
+      if (!underflow(fabsf(gate) > alpha.underflow_limit)) [[likely]] {
+        const Logistic<A> at = logistic_of_exponential(power_of_alpha(gate, alpha));
         const A z = product(gate, alpha.value);
         return {product(gate, at.s), product(at.s, fmaf(z, at.complement, 1.0f)), 1.0f};
       }
     }
-    const A lower = far.takes || !kHasFar<T> ? not_below(gate, alpha.lowest) : gate;
-    const A held = not_above(lower, alpha.highest), z = product(held, alpha.value);
-    return times_logistic<T>(lower, z, rest_of_argument<T>(held, z, alpha), z, far);
+    const A lower = underflow.handles || !kMayUnderflow<T> ? not_below(gate, alpha.lowest) : gate;
+    const A clamped = not_above(lower, alpha.highest), z = product(clamped, alpha.value);
+    return times_logistic<T>(lower, z, rest_of_argument<T>(clamped, z, alpha), z, underflow);
   }
 };
 
 template <class T>
 struct ActivationOf<Activation::kSigmoid, T> {
   using A = accumulate_t<T>;
-  template <class Far>
-  static __device__ Activated<A> of(A gate, const Alpha<A>& alpha, Far& far) {
+  template <class UnderflowPolicy>
+  static __device__ Activated<A> of(A gate, const Alpha<A>& alpha, UnderflowPolicy& underflow) {
     // Computed at -|z|, so that neither the function nor its complement cancels.
     const A below = not_below(gate > 0 ? -gate : gate, alpha.lowest);
     const A z = product(below, alpha.value), rest = rest_of_argument<T>(below, z, alpha);
-    if constexpr (kHasFar<T>) {
-      if (far(z < kFarArgument<A>)) [[unlikely]] {
-        const A root = root_of_far(z, rest), slope = product(alpha.value, root);
+    if constexpr (kMayUnderflow<T>) {
+      if (underflow(z < kUnderflowArgument<A>)) [[unlikely]] {
+        const A root = sqrt_of_exp(z, rest), slope = product(alpha.value, root);
         if (gate > 0) return {A(1), slope, A(1), root};
         return {root, slope, root};
       }
@@ -135,14 +136,14 @@ template <class T>
 struct ActivationOf<Activation::kGeluTanh, T> {
   using A = accumulate_t<T>;
   using G = Gelu<A>;
-  template <class Far>
-  static __device__ Activated<A> of(A gate, const Alpha<A>&, Far& far) {
+  template <class UnderflowPolicy>
+  static __device__ Activated<A> of(A gate, const Alpha<A>&, UnderflowPolicy& underflow) {
     const A lower = not_below(gate, -G::kTanhEdge), x = not_above(lower, G::kTanhEdge);
     const A square = product(x, x);
     const A steep = product(x, fma(square, 3 * G::kCubic, G::kLinear));
     if constexpr (sizeof(T) == 2) {
       const A w = product(x, fma(square, G::kCubic, G::kLinear));
-      return times_logistic<T>(lower, not_above(w, kHighestArgument<A>), 0, steep, far);
+      return times_logistic<T>(lower, not_above(w, kHighestArgument<A>), 0, steep, underflow);
     } else {
       // Far below 0, rounding w would cost w ulps of exp(w): w is computed in two parts.
       const A grown = product(square, G::kCubic), factor = G::kLinear + grown;
@@ -153,7 +154,7 @@ struct ActivationOf<Activation::kGeluTanh, T> {
       rest = fma(square, G::kCubicRest, rest);
       const A w = product(x, factor);
       rest = fma(x, rest, fma(x, factor, -w));
-      return times_logistic<T>(lower, not_above(w, kHighestArgument<A>), rest, steep, far);
+      return times_logistic<T>(lower, not_above(w, kHighestArgument<A>), rest, steep, underflow);
     }
   }
 };
@@ -161,8 +162,8 @@ struct ActivationOf<Activation::kGeluTanh, T> {
 // value = max(x, -0) - |x| * Phi(-|x|); slope = Phi(-|x|) - |x| * density, or 1 minus that if x >
 // 0.
 template <class A>
-__device__ inline Activated<A> gelu_of(A gate, A t, A below, A falls) {
-  return {fma(-t, below, not_below(gate, A(-0.0))), gate > 0 ? 1 - falls : falls, A(1)};
+__device__ inline Activated<A> gelu_of(A gate, A t, A below, A lower_slope) {
+  return {fma(-t, below, not_below(gate, A(-0.0))), gate > 0 ? 1 - lower_slope : lower_slope, A(1)};
 }
 
 // gelu with Phi from core/gelu.hpp.
@@ -170,15 +171,15 @@ template <class T>
 struct ActivationOf<Activation::kGelu, T> {
   using A = accumulate_t<T>;
   using G = Gelu<A>;
-  template <class Far>
-  static __device__ Activated<A> of(A gate, const Alpha<A>&, Far& far) {
+  template <class UnderflowPolicy>
+  static __device__ Activated<A> of(A gate, const Alpha<A>&, UnderflowPolicy& underflow) {
     const A t = not_above(A(fabs(gate)), G::kEdge);
     const A half = t / 2, h = product(half, t), rest = fma(half, t, -h);
     const A d = inverse_of_sum(t + G::kCentre), u = fma(d, -2 * G::kCentre, A(1));
     const A tail = product(d, sum_from<0>(u));
     const A slope = fma(t, -G::kDensity, tail);  // divided by the exponential; negative
-    if (far(gate < -G::kFar)) [[unlikely]] {
-      const A root = gate < -G::kEdge ? A(0) : root_of_far(-h, -rest);
+    if (underflow(gate < -G::kFar)) [[unlikely]] {
+      const A root = gate < -G::kEdge ? A(0) : sqrt_of_exp(-h, -rest);
       return {product(product(-t, tail), root), product(slope, root), root};
     }
     const A power = power_of_minus(h, rest);
@@ -203,10 +204,11 @@ template <class T>
   requires(sizeof(T) == 2)
 struct ActivationOf<Activation::kGelu, T> {
   static constexpr float kFar = 9, kMinusHalfLog2E = -0.7213475204f;
-  template <class Far>
-  static __device__ Activated<float> of(float gate, const Alpha<float>& alpha, Far& far) {
-    if (far(gate < -kFar)) [[unlikely]]
-      return ActivationOf<Activation::kGelu, float>::of(gate, alpha, far);
+  template <class UnderflowPolicy>
+  static __device__ Activated<float> of(float gate, const Alpha<float>& alpha,
+                                        UnderflowPolicy& underflow) {
+    if (underflow(gate < -kFar)) [[unlikely]]
+      return ActivationOf<Activation::kGelu, float>::of(gate, alpha, underflow);
     const float t = not_above(fabsf(gate), kFar);
     const float below = power_of_two(exponent_from<0>(t));
     const float density = power_of_two(fmaf(product(t, t), kMinusHalfLog2E, kDensityExponent));
@@ -232,8 +234,8 @@ struct ActivationOf<Activation::kGelu, T> {
 template <class T>
 struct ActivationOf<Activation::kRelu2, T> {
   using A = accumulate_t<T>;
-  template <class Far>
-  static __device__ Activated<A> of(A gate, const Alpha<A>&, Far&) {
+  template <class UnderflowPolicy>
+  static __device__ Activated<A> of(A gate, const Alpha<A>&, UnderflowPolicy&) {
     const A positive = not_below(gate, A(0));
     return {positive, A(2), positive};
   }
@@ -242,8 +244,8 @@ struct ActivationOf<Activation::kRelu2, T> {
 template <class T>
 struct ActivationOf<Activation::kRelu, T> {
   using A = accumulate_t<T>;
-  template <class Far>
-  static __device__ Activated<A> of(A gate, const Alpha<A>&, Far&) {
+  template <class UnderflowPolicy>
+  static __device__ Activated<A> of(A gate, const Alpha<A>&, UnderflowPolicy&) {
     return {not_below(gate, A(0)), gate > 0 ? A(1) : A(0), A(1)};
   }
 };
@@ -251,21 +253,21 @@ struct ActivationOf<Activation::kRelu, T> {
 template <class T>
 struct ActivationOf<Activation::kSitu, T> {
   using A = accumulate_t<T>;
-  template <class Far>
-  static __device__ Activated<A> of(A gate, const Alpha<A>& alpha, Far& far) {
+  template <class UnderflowPolicy>
+  static __device__ Activated<A> of(A gate, const Alpha<A>& alpha, UnderflowPolicy& underflow) {
     const SoftCapped<A> capped = soft_capped_for<T>(gate, alpha.value);
     // The float32 logistic even for 16-bit storage, because its complement keeps digits near 0.
-    A z = not_above(gate, -kFarArgument<A>);
-    if constexpr (kHasFar<T>) {
-      if (far(z < kFarArgument<A>)) [[unlikely]] {
-        const A root = root_of_far(z, A(0));
+    A z = not_above(gate, -kUnderflowArgument<A>);
+    if constexpr (kMayUnderflow<T>) {
+      if (underflow(z < kUnderflowArgument<A>)) [[unlikely]] {
+        const A root = sqrt_of_exp(z, A(0));
         return {product(capped.value, root), product(capped.slope + capped.value, root), root};
       }
     } else {
-      z = not_below(z, kFarArgument<A>);
+      z = not_below(z, kUnderflowArgument<A>);
     }
     const Logistic<A> at = logistic<A>(z, 0);
-    const A complement = gate > -kFarArgument<A> ? A(0) : at.complement;
+    const A complement = gate > -kUnderflowArgument<A> ? A(0) : at.complement;
     return {product(capped.value, at.s), product(at.s, fma(capped.value, complement, capped.slope)),
             A(1)};
   }
@@ -275,8 +277,8 @@ struct ActivationOf<Activation::kSitu, T> {
 template <Activation kKind, class T>
 __device__ __noinline__ Activated<accumulate_t<T>> activated(accumulate_t<T> gate,
                                                              Alpha<accumulate_t<T>> alpha) {
-  TakeFar far;
-  return ActivationOf<kKind, T>::of(gate, alpha, far);
+  HandleUnderflow underflow;
+  return ActivationOf<kKind, T>::of(gate, alpha, underflow);
 }
 
 }  // namespace membound::cuda

@@ -107,8 +107,8 @@ __device__ inline A scale_of_row(const GateArray<const void*>& row_scale, const 
 
 // True if a matrix can be accessed in 16-byte vectors. float64 uses half-vector elements instead.
 template <class T>
-bool takes_vectors(const void* data, const RowLayout& rows, std::int64_t col_stride,
-                   std::int64_t cols) {
+bool is_vectorisable(const void* data, const RowLayout& rows, std::int64_t col_stride,
+                     std::int64_t cols) {
   if (data == nullptr) return sizeof(T) < 8;
   bool fits = sizeof(T) < 8 && col_stride == 1 && cols % kPack<T> == 0 &&
               reinterpret_cast<std::uintptr_t>(data) % kVectorBytes == 0;
@@ -151,7 +151,7 @@ GateNumbers<accumulate_t<T>> gate_numbers(const GatedActivationOptions& options,
            static_cast<A>(std::min(kHighestArgument<A> / options.alpha, largest)),
            static_cast<A>(exponent),
            static_cast<A>(exponent - static_cast<double>(static_cast<A>(exponent))),
-           static_cast<A>(std::min(-kFarArgument<A> / options.alpha, largest))},
+           static_cast<A>(std::min(-kUnderflowArgument<A> / options.alpha, largest))},
           situ ? std::numeric_limits<A>::infinity() : static_cast<A>(options.limit),
           static_cast<A>(options.up_offset),
           caps ? static_cast<A>(std::max(options.limit, smallest)) : A(0),
@@ -194,7 +194,7 @@ __device__ inline void dispatch_activation(Activation kind, Body body) {
 
 // up * scale for a gate that is not far below 0, where scale is 1 except for relu2.
 template <Activation kKind, class A>
-__device__ inline A scaled_near(A up, A scale) {
+__device__ inline A scaled_in_range(A up, A scale) {
   return kKind == Activation::kRelu2 ? product(up, scale) : up;
 }
 
@@ -203,13 +203,13 @@ template <Activation kKind, class T, class Values>
 __device__ inline void activate(Values& out, const Values& gate, const Values& up,
                                 const Alpha<accumulate_t<T>>& alpha) {
   constexpr int kWidth = sizeof(out.at) / sizeof(out.at[0]);
-  NoteFar far;
+  DetectUnderflow underflow;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
-    const auto found = ActivationOf<kKind, T>::of(gate.at[i], alpha, far);
-    out.at[i] = product(found.value, scaled_near<kKind>(up.at[i], found.scale));
+    const auto found = ActivationOf<kKind, T>::of(gate.at[i], alpha, underflow);
+    out.at[i] = product(found.value, scaled_in_range<kKind>(up.at[i], found.scale));
   }
-  if (!far.any) [[likely]]
+  if (!underflow.any) [[likely]]
     return;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {

@@ -11,15 +11,15 @@ namespace {
 template <class T>
 bool all_take_vectors(const GatedActivationProblem& problem) {
   const std::int64_t cols = problem.cols;
-  return takes_vectors<T>(problem.gate, problem.gate_rows, problem.gate_col_stride, cols) &&
-         takes_vectors<T>(problem.up, problem.up_rows, problem.up_col_stride, cols) &&
-         takes_vectors<T>(problem.out, problem.out_rows, problem.out_col_stride, cols);
+  return is_vectorisable<T>(problem.gate, problem.gate_rows, problem.gate_col_stride, cols) &&
+         is_vectorisable<T>(problem.up, problem.up_rows, problem.up_col_stride, cols) &&
+         is_vectorisable<T>(problem.out, problem.out_rows, problem.out_col_stride, cols);
 }
 
 template <class T>
-bool all_take_shifts(const GatedActivationProblem& problem) {
+bool all_support_unaligned(const GatedActivationProblem& problem) {
   const std::int64_t up = problem.up != nullptr ? problem.up_col_stride : 1;
-  return takes_shifts<T>({problem.gate_col_stride, up, problem.out_col_stride}, problem.cols);
+  return supports_unaligned<T>({problem.gate_col_stride, up, problem.out_col_stride}, problem.cols);
 }
 
 template <class T, Access kAccess>
@@ -57,7 +57,8 @@ void gated_activation(const GatedActivationProblem& problem, StreamView stream) 
   dispatch_floating(problem.dtype, "gated_activation", [&]<class T>() {
     if constexpr (sizeof(T) < 8) {
       if (all_take_vectors<T>(problem)) return launch_units<T, Access::kAligned>(problem, stream);
-      if (all_take_shifts<T>(problem)) return launch_units<T, Access::kUnaligned>(problem, stream);
+      if (all_support_unaligned<T>(problem))
+        return launch_units<T, Access::kUnaligned>(problem, stream);
     }
     launch_units<T, Access::kStrided>(problem, stream);
   });

@@ -12,19 +12,19 @@ namespace {
 template <class T>
 bool all_take_vectors(const GatedActivationBackwardProblem& problem) {
   const std::int64_t cols = problem.cols;
-  return takes_vectors<T>(problem.dy, problem.dy_rows, problem.dy_col_stride, cols) &&
-         takes_vectors<T>(problem.gate, problem.gate_rows, problem.gate_col_stride, cols) &&
-         takes_vectors<T>(problem.up, problem.up_rows, problem.up_col_stride, cols) &&
-         takes_vectors<T>(problem.dgate, problem.dgate_rows, problem.dgate_col_stride, cols) &&
-         takes_vectors<T>(problem.dup, problem.dup_rows, problem.dup_col_stride, cols);
+  return is_vectorisable<T>(problem.dy, problem.dy_rows, problem.dy_col_stride, cols) &&
+         is_vectorisable<T>(problem.gate, problem.gate_rows, problem.gate_col_stride, cols) &&
+         is_vectorisable<T>(problem.up, problem.up_rows, problem.up_col_stride, cols) &&
+         is_vectorisable<T>(problem.dgate, problem.dgate_rows, problem.dgate_col_stride, cols) &&
+         is_vectorisable<T>(problem.dup, problem.dup_rows, problem.dup_col_stride, cols);
 }
 
 template <class T>
-bool all_take_shifts(const GatedActivationBackwardProblem& problem) {
+bool all_support_unaligned(const GatedActivationBackwardProblem& problem) {
   const auto stride = [](const void* data, std::int64_t col_stride) {
     return data != nullptr ? col_stride : 1;
   };
-  return takes_shifts<T>(
+  return supports_unaligned<T>(
       {problem.dy_col_stride, problem.gate_col_stride, stride(problem.up, problem.up_col_stride),
        stride(problem.dgate, problem.dgate_col_stride),
        stride(problem.dup, problem.dup_col_stride)},
@@ -33,7 +33,7 @@ bool all_take_shifts(const GatedActivationBackwardProblem& problem) {
 
 // True if rows of dgate and dup may differ in alignment, modulo 16 bytes.
 template <class T>
-bool are_apart(const GatedActivationBackwardProblem& problem) {
+bool alignments_may_differ(const GatedActivationBackwardProblem& problem) {
   if (problem.dgate == nullptr || problem.dup == nullptr) return false;
   const auto behind = [](const void* data) {
     return reinterpret_cast<std::uintptr_t>(data) % kVectorBytes;
@@ -73,7 +73,7 @@ void launch_units(const GatedActivationBackwardProblem& problem, StreamView stre
       gate_numbers<T>(problem.options, problem.up != nullptr && problem.row_scale == nullptr);
   const LaunchShape shape{p.config.blocks, p.config.threads};
   if constexpr (kAccess == Access::kUnaligned) {
-    p.apart = are_apart<T>(problem);
+    p.alignments_differ = alignments_may_differ<T>(problem);
     launch<gated_activation_backward_unaligned_kernel<T>>(shape, stream, current_device(), p);
   } else {
     launch<gated_activation_backward_kernel<T, kVectors>>(shape, stream, current_device(), p);
@@ -86,7 +86,8 @@ void gated_activation_backward(const GatedActivationBackwardProblem& problem, St
   dispatch_floating(problem.dtype, "gated_activation_backward", [&]<class T>() {
     if constexpr (sizeof(T) < 8) {
       if (all_take_vectors<T>(problem)) return launch_units<T, Access::kAligned>(problem, stream);
-      if (all_take_shifts<T>(problem)) return launch_units<T, Access::kUnaligned>(problem, stream);
+      if (all_support_unaligned<T>(problem))
+        return launch_units<T, Access::kUnaligned>(problem, stream);
     }
     launch_units<T, Access::kStrided>(problem, stream);
   });

@@ -11,7 +11,7 @@ struct GatedActivationBackwardParams {
   GateArray<const void*> dy, gate, up, row_scale;
   GateArray<void*> dgate, dup;
   std::int64_t rows, cols, units;
-  bool apart;  // rows of dgate and dup may differ in alignment, modulo 16 bytes
+  bool alignments_differ;  // rows of dgate and dup may differ in alignment, modulo 16 bytes
   tuning::GatedActivationConfig config;
   GateNumbers<A> numbers;
   RowLayout dy_rows, gate_rows, up_rows, row_scale_rows, dgate_rows, dup_rows;
@@ -23,15 +23,15 @@ __device__ inline void activation_gradients(Values& dgate, Values& dup, const Va
                                             const Values& gate, const Values& up,
                                             const Alpha<accumulate_t<T>>& alpha) {
   constexpr int kWidth = sizeof(dy.at) / sizeof(dy.at[0]);
-  NoteFar far;
+  DetectUnderflow underflow;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
-    const auto found = ActivationOf<kKind, T>::of(gate.at[i], alpha, far);
-    dgate.at[i] =
-        product(product(dy.at[i], found.slope), scaled_near<kKind>(up.at[i], found.slope_scale));
-    dup.at[i] = scaled_near<kKind>(product(dy.at[i], found.value), found.scale);
+    const auto found = ActivationOf<kKind, T>::of(gate.at[i], alpha, underflow);
+    dgate.at[i] = product(product(dy.at[i], found.slope),
+                          scaled_in_range<kKind>(up.at[i], found.slope_scale));
+    dup.at[i] = scaled_in_range<kKind>(product(dy.at[i], found.value), found.scale);
   }
-  if (!far.any) [[likely]]
+  if (!underflow.any) [[likely]]
     return;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
@@ -79,10 +79,10 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
   using U = Unit<T, kVectors>;
   using A = accumulate_t<T>;
   pdl_launch_dependents();
-  const GatePosition place(p.config);
-  if (place.row >= p.rows) return;
+  const GatePosition position(p.config);
+  if (position.row >= p.rows) return;
   const auto offset_of = [&](const auto& array, const RowLayout& rows) {
-    return array.data != nullptr ? array.offset(rows, place.row) : 0;
+    return array.data != nullptr ? array.offset(rows, position.row) : 0;
   };
   const std::int64_t dy_row = offset_of(p.dy, p.dy_rows);
   const std::int64_t gate_row = offset_of(p.gate, p.gate_rows);
@@ -94,17 +94,17 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
   typename U::Raw dys[U::kCount] = {}, gates[U::kCount] = {}, ups[U::kCount] = {};
 #pragma unroll
   for (int i = 0; i < U::kCount; ++i) {
-    const std::int64_t unit = place.first + i * place.lanes;
-    if (i >= place.count || unit >= p.units) continue;
+    const std::int64_t unit = position.first + i * position.lanes;
+    if (i >= position.count || unit >= p.units) continue;
     dys[i] = *p.dy.template at<T, kVectors>(dy_row, unit);
     gates[i] = *p.gate.template at<T, kVectors>(gate_row, unit);
     if (has_up) ups[i] = *p.up.template at<T, kVectors>(up_row, unit);
   }
-  const A scale = scale_of_row<A>(p.row_scale, p.row_scale_rows, place.row);
-  std::int64_t unit = place.first;
+  const A scale = scale_of_row<A>(p.row_scale, p.row_scale_rows, position.row);
+  std::int64_t unit = position.first;
   // The loop is not unrolled, to keep the code short: loaded units move down by one per iteration.
 #pragma unroll 1
-  for (int left = place.count; left > 0 && unit < p.units; --left, unit += place.lanes) {
+  for (int left = position.count; left > 0 && unit < p.units; --left, unit += position.lanes) {
     typename U::Values dgate, dup;
     gradients_of_unit<T, U>(p, dgate, dup, dys[0], gates[0], ups[0], scale);
     if (p.dgate.data != nullptr)
@@ -128,24 +128,24 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
   using U = Unit<T, true>;
   __shared__ uint4 staged[tuning::kGateThreads];
   pdl_launch_dependents();
-  const GatePosition place(p.config);
-  const std::int64_t row = place.row < p.rows ? place.row : p.rows - 1;
+  const GatePosition position(p.config);
+  const std::int64_t row = position.row < p.rows ? position.row : p.rows - 1;
   const T* const dy = p.dy.template row<T>(p.dy_rows, row);
   const T* const gate = p.gate.template row<T>(p.gate_rows, row);
   const T* const up = p.up.data != nullptr ? p.up.template row<T>(p.up_rows, row) : gate;
   T* const dgate = p.dgate.data != nullptr ? p.dgate.template row<T>(p.dgate_rows, row) : nullptr;
   T* const dup = p.dup.data != nullptr ? p.dup.template row<T>(p.dup_rows, row) : nullptr;
   const T* const rows[] = {dy, gate, up};
-  const UnalignedUnits<T> units(dgate != nullptr ? dgate : dup, p.cols, rows, place,
-                                place.row < p.rows ? p.units : 0);
+  const UnalignedUnits<T> units(dgate != nullptr ? dgate : dup, p.cols, rows, position,
+                                position.row < p.rows ? p.units : 0);
   pdl_wait();
   uint4 vectors[3][tuning::kUnalignedPerThread];
   units.load(vectors, rows);
   const float scale = scale_of_row<float>(p.row_scale, p.row_scale_rows, row);
-  const int together = min(place.lanes, kWarpLanes);
+  const int together = min(position.lanes, kWarpLanes);
   const int lane = static_cast<int>(threadIdx.x) & (together - 1);
 #pragma unroll 1
-  for (int unit = 0; unit < place.count * place.lanes; unit += place.lanes) {
+  for (int unit = 0; unit < position.count * position.lanes; unit += position.lanes) {
     uint4 second = {};
     if (unit < units.end) {
       typename U::Values to_gate, to_up;
@@ -153,9 +153,10 @@ __global__ void __launch_bounds__(tuning::kGateThreads) gated_activation_backwar
                               scale);
       if (dgate != nullptr) units.store(dgate, unit, U::packed(to_gate));
       second = U::packed(to_up);
-      if (dup != nullptr && (!p.apart || unit >= units.blocks)) units.store(dup, unit, second);
+      if (dup != nullptr && (!p.alignments_differ || unit >= units.blocks))
+        units.store(dup, unit, second);
     }
-    if (p.apart) {
+    if (p.alignments_differ) {
       const int blocks = units.blocks + lane - unit;  // counted from the first of these threads
       store_realigned(dup + units.first + (unit - lane) * kPack<T>, max(0, min(blocks, together)),
                       second, staged + (threadIdx.x - lane), lane, together);

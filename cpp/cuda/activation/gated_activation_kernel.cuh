@@ -46,26 +46,26 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
   using U = Unit<T, kVectors>;
   using A = accumulate_t<T>;
   pdl_launch_dependents();
-  const GatePosition place(p.config);
-  if (place.row >= p.rows) return;
-  const std::int64_t gate_row = p.gate.offset(p.gate_rows, place.row);
-  const std::int64_t out_row = p.out.offset(p.out_rows, place.row);
+  const GatePosition position(p.config);
+  if (position.row >= p.rows) return;
+  const std::int64_t gate_row = p.gate.offset(p.gate_rows, position.row);
+  const std::int64_t out_row = p.out.offset(p.out_rows, position.row);
   const bool has_up = p.up.data != nullptr;
-  const std::int64_t up_row = has_up ? p.up.offset(p.up_rows, place.row) : 0;
+  const std::int64_t up_row = has_up ? p.up.offset(p.up_rows, position.row) : 0;
   pdl_wait();
   typename U::Raw gates[U::kCount] = {}, ups[U::kCount] = {};
 #pragma unroll
   for (int i = 0; i < U::kCount; ++i) {
-    const std::int64_t unit = place.first + i * place.lanes;
-    if (i >= place.count || unit >= p.units) continue;
+    const std::int64_t unit = position.first + i * position.lanes;
+    if (i >= position.count || unit >= p.units) continue;
     gates[i] = *p.gate.template at<T, kVectors>(gate_row, unit);
     if (has_up) ups[i] = *p.up.template at<T, kVectors>(up_row, unit);
   }
-  const A scale = scale_of_row<A>(p.row_scale, p.row_scale_rows, place.row);
-  std::int64_t unit = place.first;
+  const A scale = scale_of_row<A>(p.row_scale, p.row_scale_rows, position.row);
+  std::int64_t unit = position.first;
   // The loop is not unrolled, to keep the code short: loaded units move down by one per iteration.
 #pragma unroll 1
-  for (int left = place.count; left > 0 && unit < p.units; --left, unit += place.lanes) {
+  for (int left = position.count; left > 0 && unit < p.units; --left, unit += position.lanes) {
     *p.out.template at<T, kVectors>(out_row, unit) = gated_unit<T, U>(p, gates[0], ups[0], scale);
 #pragma unroll
     for (int i = 0; i + 1 < U::kCount; ++i) {
@@ -81,19 +81,19 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
     gated_activation_unaligned_kernel(const __grid_constant__ GatedActivationParams<float> p) {
   using U = Unit<T, true>;
   pdl_launch_dependents();
-  const GatePosition place(p.config);
-  if (place.row >= p.rows) return;
-  const T* const gate = p.gate.template row<T>(p.gate_rows, place.row);
-  const T* const up = p.up.data != nullptr ? p.up.template row<T>(p.up_rows, place.row) : gate;
-  T* const out = p.out.template row<T>(p.out_rows, place.row);
+  const GatePosition position(p.config);
+  if (position.row >= p.rows) return;
+  const T* const gate = p.gate.template row<T>(p.gate_rows, position.row);
+  const T* const up = p.up.data != nullptr ? p.up.template row<T>(p.up_rows, position.row) : gate;
+  T* const out = p.out.template row<T>(p.out_rows, position.row);
   const T* const rows[] = {gate, up};
-  const UnalignedUnits<T> units(out, p.cols, rows, place, p.units);
+  const UnalignedUnits<T> units(out, p.cols, rows, position, p.units);
   pdl_wait();
   uint4 vectors[2][tuning::kUnalignedPerThread];
   units.load(vectors, rows);
-  const float scale = scale_of_row<float>(p.row_scale, p.row_scale_rows, place.row);
+  const float scale = scale_of_row<float>(p.row_scale, p.row_scale_rows, position.row);
 #pragma unroll 1
-  for (int unit = 0; unit < units.end; unit += place.lanes) {
+  for (int unit = 0; unit < units.end; unit += position.lanes) {
     units.store(out, unit, gated_unit<T, U>(p, vectors[0][0], vectors[1][0], scale));
 #pragma unroll
     for (int i = 0; i + 1 < tuning::kUnalignedPerThread; ++i) {

@@ -16,8 +16,8 @@ template <class T>
 bool all_take_vectors(const GatedActivationQuantProblem& problem) {
   const GatedActivationProblem& given = problem.activation;
   bool fits = given.cols / kPack<T> < std::int64_t{1} << 30 &&  // units are counted in 32 bits
-              takes_vectors<T>(given.gate, given.gate_rows, given.gate_col_stride, given.cols) &&
-              takes_vectors<T>(given.up, given.up_rows, given.up_col_stride, given.cols) &&
+              is_vectorisable<T>(given.gate, given.gate_rows, given.gate_col_stride, given.cols) &&
+              is_vectorisable<T>(given.up, given.up_rows, given.up_col_stride, given.cols) &&
               problem.out_col_stride == 1 &&
               reinterpret_cast<std::uintptr_t>(problem.out) % kPack<T> == 0;
   for (int axis = 0; axis < problem.out_rows.rank; ++axis)
@@ -50,11 +50,11 @@ GatedActivationQuantProblem flattened(const GatedActivationQuantProblem& problem
 }
 
 template <class T>
-bool all_take_shifts(const GatedActivationQuantProblem& problem) {
+bool all_support_unaligned(const GatedActivationQuantProblem& problem) {
   const GatedActivationProblem& given = problem.activation;
   const std::int64_t up = given.up != nullptr ? given.up_col_stride : 1;
   return given.cols < std::int64_t{1} << 30 &&
-         takes_shifts<T>({given.gate_col_stride, up, problem.out_col_stride}, given.cols);
+         supports_unaligned<T>({given.gate_col_stride, up, problem.out_col_stride}, given.cols);
 }
 
 // Kernel parameters of a problem whose rows are cut into units of U.
@@ -92,7 +92,7 @@ template <class T>
 const char* end_of(const void* data, const RowLayout& layout, const GatedActivationProblem& given) {
   RowArray array{};
   std::int64_t stride = 0;
-  RowPlacement{given.rows, given.cols, {}}.place(data, layout, 1, sizeof(T), array, stride);
+  RowArrayBuilder{given.rows, given.cols, {}}.place(data, layout, 1, sizeof(T), array, stride);
   return array.end;
 }
 
@@ -132,8 +132,8 @@ bool launch_unaligned(const GatedActivationQuantProblem& problem, StreamView str
 // Launches the kernels of aligned rows that keep results in registers; false if they cannot take
 // these rows. one_scale: each row has one scale.
 template <class T>
-bool launch_whole(GatedActivationQuantParams<accumulate_t<T>>& p, bool one_scale, int device,
-                  StreamView stream) {
+bool launch_aligned(GatedActivationQuantParams<accumulate_t<T>>& p, bool one_scale, int device,
+                    StreamView stream) {
   const int group_lanes = p.group_lanes > 0 ? p.group_lanes : 1;
   p.config =
       tuning::quant_tile_config(p.rows, p.units, group_lanes, one_scale, max_cluster_size(device));
@@ -146,7 +146,7 @@ bool launch_whole(GatedActivationQuantParams<accumulate_t<T>>& p, bool one_scale
   // One block that stages a wide row's results is faster than a cluster if rows are many (H100,
   // bfloat16 8192 x 18944: 336 -> 306 us).
   constexpr std::size_t kUnitBytes = kPack<T> * sizeof(accumulate_t<T>);
-  const bool holds = p.units <= tuning::quant_units_held(kUnitBytes, max_shared_bytes(device));
+  const bool holds = p.units <= tuning::quant_units_staged(kUnitBytes, max_shared_bytes(device));
   if (p.config.blocks == 0 || (many && p.config.tiles > 1 && holds)) return false;
   launch<gated_activation_quant_tile_kernel<T>>(
       {.blocks = p.config.blocks, .threads = p.config.threads, .cluster = p.cluster}, stream,
@@ -161,14 +161,15 @@ void launch_units(const GatedActivationQuantProblem& problem, StreamView stream)
   auto p = params_of<U>(problem);
   const bool one_scale = problem.scale != nullptr && p.group_lanes == 0;
   if constexpr (U::kWhole) {
-    if (launch_whole<T>(p, one_scale, device, stream)) return;
+    if (launch_aligned<T>(p, one_scale, device, stream)) return;
   }
   const int group_lanes = p.group_lanes > 0 ? p.group_lanes : 1;
   p.config = tuning::gated_activation_quant_config(p.rows, p.units, group_lanes, one_scale,
                                                    U::kWidth * sizeof(typename U::A),
                                                    max_shared_bytes(device));
-  const LaunchShape shape{
-      .blocks = p.config.blocks, .threads = p.config.threads, .shared_bytes = p.config.held_bytes};
+  const LaunchShape shape{.blocks = p.config.blocks,
+                          .threads = p.config.threads,
+                          .shared_bytes = p.config.result_bytes};
   launch<gated_activation_quant_kernel<T, kAccess>>(shape, stream, device, p);
 }
 
@@ -180,8 +181,8 @@ void gated_activation_quant(const GatedActivationQuantProblem& problem, StreamVi
     if constexpr (sizeof(T) < 8) {
       if (all_take_vectors<T>(flat)) return launch_units<T, Access::kAligned>(flat, stream);
       // Row by row is faster than flattened (bfloat16 16384 x 4096 off by one: 161 -> 117 us).
-      if (all_take_shifts<T>(problem) && launch_unaligned<T>(problem, stream)) return;
-      if (all_take_shifts<T>(flat)) return launch_units<T, Access::kUnaligned>(flat, stream);
+      if (all_support_unaligned<T>(problem) && launch_unaligned<T>(problem, stream)) return;
+      if (all_support_unaligned<T>(flat)) return launch_units<T, Access::kUnaligned>(flat, stream);
     }
     launch_units<accumulate_t<T>, Access::kStrided>(flat, stream);
   });

@@ -11,13 +11,13 @@ namespace membound::cuda::tuning {
 inline constexpr int kGateQuantThreads = 512;      // of a block, at most
 inline constexpr int kGateQuantTileThreads = 128;  // with a part of a row, or several rows
 // Units that a thread has in flight before it computes one.
-inline constexpr int kQuantUnitsAhead = 2;
+inline constexpr int kQuantUnitsInFlight = 2;
 // Most units per thread for rows that fit in one block; the fixed work per row and thread is worth
 // 1.5 units (bfloat16 16384 x 4096: 112.6 us, 115.5 with 8). With few rows, fewer units per thread
 // keep all threads of the GPU busy.
 inline constexpr int kQuantUnitsPerThread = 4;
 inline constexpr std::int64_t kQuantThreadsAtOnce = 132 * 1024;
-inline constexpr std::size_t kSharedOfBlock = 2048;  // static shared memory, at most
+inline constexpr std::size_t kStaticSharedReserve = 2048;  // static shared memory, at most
 
 // A block has threads / lanes rows, or a tile of one row.
 struct GatedActivationQuantConfig {
@@ -26,12 +26,12 @@ struct GatedActivationQuantConfig {
   int part_units;  // units of a row that a block has at once: its tile, or a part of a whole row
   std::uint32_t tiles;  // blocks per row
   std::int64_t blocks;
-  std::size_t held_bytes;  // shared memory for the results of a part
-  int per_thread;          // units per thread, if they are kept in registers
+  std::size_t result_bytes;  // shared memory for the results of a part
+  int per_thread;            // units per thread, if they are kept in registers
 };
 
 // Units whose results fit in half of a block's maximum shared memory.
-inline int quant_units_held(std::size_t unit_bytes, std::size_t max_shared_bytes) {
+inline int quant_units_staged(std::size_t unit_bytes, std::size_t max_shared_bytes) {
   return static_cast<int>(max_shared_bytes / 2 / unit_bytes);
 }
 
@@ -51,7 +51,7 @@ inline GatedActivationQuantConfig gated_activation_quant_config(std::int64_t row
   while (lanes < most && std::int64_t{lanes} * per_thread < units) lanes *= 2;
   const int threads = lanes > kGateQuantTileThreads ? lanes : kGateQuantTileThreads;
   const int rows_per_block = threads / lanes;
-  const int holds = quant_units_held(unit_bytes, max_shared_bytes) / rows_per_block;
+  const int holds = quant_units_staged(unit_bytes, max_shared_bytes) / rows_per_block;
   int part_units = lanes * per_thread;
   while (part_units > holds) part_units /= 2;
   if (whole_rows && units <= holds) part_units = static_cast<int>(units);
@@ -131,8 +131,8 @@ inline GatedActivationQuantConfig quant_tile_config(std::int64_t rows, std::int6
 // True if co-resident blocks leave at most 1/16 of an SM's 1024 threads without work. Other shapes
 // use the persistent kernel if rows are many (H100, bfloat16 8192 x 11008: 201 -> 159 us).
 inline bool fills_threads(const GatedActivationQuantConfig& config) {
-  const int together = config.blocks > 0 ? kQuantTileThreads / config.threads : 0;
-  return together > 1 && 16 * together * config.threads >= 15 * kQuantTileThreads;
+  const int co_resident = config.blocks > 0 ? kQuantTileThreads / config.threads : 0;
+  return co_resident > 1 && 16 * co_resident * config.threads >= 15 * kQuantTileThreads;
 }
 
 // Persistent kernel, for rows with one scale each. A thread has two units, or three: aligned 16-bit
@@ -147,7 +147,7 @@ inline constexpr std::int64_t kFewestUnalignedUnits = 24;
 inline constexpr int kQuantRowSlots = 4;  // rows in flight per block, at most
 // 16-byte vectors of shared memory, each for gate and up, that an unaligned row takes in addition
 // to one per unit.
-inline constexpr int kVectorsBesidesUnits = 3;
+inline constexpr int kExtraUnalignedVectors = 3;
 // Threads of an SM whose registers have room for the results.
 constexpr int quant_row_threads(int units_of_thread) { return units_of_thread == 3 ? 768 : 1024; }
 
@@ -167,19 +167,20 @@ inline GatedActivationQuantRowsConfig gated_activation_quant_rows_config(
   const auto warps_of = [&](int of_thread) {
     return static_cast<int>((units + of_thread * 32 - 1) / (of_thread * 32));
   };
-  const auto together_of = [&](int of_thread) {
+  const auto blocks_per_sm = [&](int of_thread) {
     return quant_row_threads(of_thread) / 32 / warps_of(of_thread);
   };
   const bool three =
       aligned ? dtype_size == 2 && units <= kThreeUnitsOf && 10 * units >= 9 * 3 * 32 * warps_of(3)
-              : together_of(2) < 2 && together_of(3) > together_of(2);
+              : blocks_per_sm(2) < 2 && blocks_per_sm(3) > blocks_per_sm(2);
   const int units_of_thread = three ? 3 : 2;
-  const int warps = warps_of(units_of_thread), together = together_of(units_of_thread);
-  const std::int64_t places = 2 * (units + (aligned ? 0 : kVectorsBesidesUnits));
-  const auto row_bytes = static_cast<std::size_t>(places) * 16;
+  const int warps = warps_of(units_of_thread), co_resident = blocks_per_sm(units_of_thread);
+  const std::int64_t row_vectors = 2 * (units + (aligned ? 0 : kExtraUnalignedVectors));
+  const auto row_bytes = static_cast<std::size_t>(row_vectors) * 16;
   int slots = kQuantRowSlots;
-  while (slots > 1 && together * (slots * row_bytes + kSharedOfBlock) > max_shared_bytes) --slots;
-  const std::int64_t resident = std::int64_t{together} * multiprocessors;
+  while (slots > 1 && co_resident * (slots * row_bytes + kStaticSharedReserve) > max_shared_bytes)
+    --slots;
+  const std::int64_t resident = std::int64_t{co_resident} * multiprocessors;
   if (slots < 2) return {};
   return {rows < resident ? rows : resident, 32 * warps, units_of_thread, slots, slots * row_bytes};
 }

@@ -35,7 +35,7 @@ struct GatedActivationQuantParams {
 // run in whole warps.
 template <class Index>
 struct QuantPosition {
-  bool there;
+  bool in_range;
   int lane, lanes, row_of_block;
   std::int64_t row;
   Index first, end;  // units
@@ -51,8 +51,8 @@ struct QuantPosition {
     lane = alone ? thread : thread & (lanes - 1);
     row_of_block = alone ? 0 : thread >> shift;
     row = std::int64_t{group} * (alone ? 1 : threads >> shift) + row_of_block;
-    there = row < p.rows;
-    row = there ? row : p.rows - 1;
+    in_range = row < p.rows;
+    row = in_range ? row : p.rows - 1;
     const Index units = static_cast<Index>(p.units), part = p.config.part_units;
     first = static_cast<Index>(tile) * part;
     end = p.config.tiles == 1 || units - first < part ? units : first + part;
@@ -118,34 +118,34 @@ template <class U, class A, class Activate>
 __device__ inline A compute_units(const GatedActivationQuantParams<A>& p,
                                   const typename U::Row& gate_row, const typename U::Row& up_row,
                                   A row_scale, int count, int lanes, std::int64_t cols,
-                                  std::uint32_t held, Activate activate) {
+                                  std::uint32_t staged, Activate activate) {
   const std::uint32_t apart = kVectorBytes * p.config.part_units;
-  typename U::Raw gates[U::kAhead] = {}, ups[U::kAhead] = {};
+  typename U::Raw gates[U::kInFlight] = {}, ups[U::kInFlight] = {};
   const auto fetch = [&](int i, int at) {
     if (at >= count) return;
     gates[i] = gate_row.load(at, p.dtype, p.cols);
     ups[i] = up_row.load(at, p.dtype, p.cols);
   };
 #pragma unroll
-  for (int i = 0; i < U::kAhead; ++i) fetch(i, i * lanes);
+  for (int i = 0; i < U::kInFlight; ++i) fetch(i, i * lanes);
   A largest = 0;
 #pragma unroll 1
   for (int at = 0; at < count; at += lanes) {
     auto y = activated<U>(p, gate_row.vector(gates[0]), up_row.vector(ups[0]), row_scale, activate);
 #pragma unroll
-    for (int i = 0; i + 1 < U::kAhead; ++i) {
+    for (int i = 0; i + 1 < U::kInFlight; ++i) {
       gates[i] = gates[i + 1];
       ups[i] = ups[i + 1];
     }
-    fetch(U::kAhead - 1, at + U::kAhead * lanes);
+    fetch(U::kInFlight - 1, at + U::kInFlight * lanes);
     // Without up, zeros past the end of the row may have become nonzero.
     if (!U::kWhole && (at + 1) * U::kWidth > cols) {
 #pragma unroll
       for (int k = 0; k < U::kWidth; ++k) y.at[k] = at * U::kWidth + k < cols ? y.at[k] : A(0);
     }
     largest = larger_or_nan(largest, U::largest(y));
-    U::hold(held, apart, y);
-    held += kVectorBytes * lanes;
+    U::stage(staged, apart, y);
+    staged += kVectorBytes * lanes;
   }
   return largest;
 }
@@ -164,38 +164,40 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
   using Index = typename U::Index;
   extern __shared__ uint4 shared_results[];
   pdl_launch_unless_few();
-  const QuantPosition<Index> place(p);
-  const std::int64_t gate_row = p.gate.offset(p.gate_rows, place.row);
-  const std::int64_t up_row = p.up.data != nullptr ? p.up.offset(p.up_rows, place.row) : gate_row;
+  const QuantPosition<Index> position(p);
+  const std::int64_t gate_row = p.gate.offset(p.gate_rows, position.row);
+  const std::int64_t up_row =
+      p.up.data != nullptr ? p.up.offset(p.up_rows, position.row) : gate_row;
   pdl_wait_then_launch();
   const A row_scale =
       p.row_scale.data != nullptr
-          ? static_cast<const A*>(p.row_scale.data)[p.row_scale.offset(p.row_scale_rows, place.row)]
+          ? static_cast<const A*>(
+                p.row_scale.data)[p.row_scale.offset(p.row_scale_rows, position.row)]
           : A(1);
-  const int part = p.config.part_units, lanes = place.lanes;
-  auto held = static_cast<std::uint32_t>(__cvta_generic_to_shared(
-      shared_results + place.row_of_block * (U::kPlanes * part) + place.lane));
-  asm volatile("" : "+r"(held));
+  const int part = p.config.part_units, lanes = position.lanes;
+  auto staged = static_cast<std::uint32_t>(__cvta_generic_to_shared(
+      shared_results + position.row_of_block * (U::kPlanes * part) + position.lane));
+  asm volatile("" : "+r"(staged));
   const bool one_scale = U::kWhole || (p.scale.data != nullptr && p.group_lanes == 0);
-  const int first_pass = one_scale && place.end - place.first > part ? 0 : 1;
+  const int first_pass = one_scale && position.end - position.first > part ? 0 : 1;
   A inverse = p.static_scale != nullptr ? A(1) / static_cast<A>(*p.static_scale) : A(1);
   A largest = 0;
   std::uint64_t out_row = reinterpret_cast<std::uint64_t>(p.out.data) +
-                          static_cast<std::uint64_t>(p.out.offset(p.out_rows, place.row));
+                          static_cast<std::uint64_t>(p.out.offset(p.out_rows, position.row));
   asm volatile("" : "+l"(out_row));
 #pragma unroll 1  // not unrolled, to keep the code short
   for (int pass = first_pass; pass < 2; ++pass) {
 #pragma unroll 1
-    for (Index first = place.first; first < place.end; first += part) {
-      const bool last = place.end - first <= part;
-      int count = (last ? static_cast<int>(place.end - first) : part) - place.lane;
+    for (Index first = position.first; first < position.end; first += part) {
+      const bool last = position.end - first <= part;
+      int count = (last ? static_cast<int>(position.end - first) : part) - position.lane;
       asm volatile("" : "+r"(count));
-      const Index mine = first + place.lane;
+      const Index mine = first + position.lane;
       const typename U::Row gates(p.gate, gate_row, mine, p.cols);
       const typename U::Row ups(p.up.data != nullptr ? p.up : p.gate, up_row, mine, p.cols);
       const auto compute = [&](auto activate) {
         const A found = compute_units<U>(p, gates, ups, row_scale, count, lanes,
-                                         p.cols - std::int64_t{mine} * U::kWidth, held, activate);
+                                         p.cols - std::int64_t{mine} * U::kWidth, staged, activate);
         largest = larger_or_nan(largest, found);
       };
       if constexpr (U::kVectors) {
@@ -213,28 +215,28 @@ __global__ void __launch_bounds__(tuning::kGateQuantThreads, kAccess == Access::
       }
       if (one_scale && last && pass == first_pass) {
         const float scale =
-            dynamic_scale(place.largest_of_row(largest), p.out_dtype, p.scale_upper_bound);
+            dynamic_scale(position.largest_of_row(largest), p.out_dtype, p.scale_upper_bound);
         inverse = A(1) / static_cast<A>(scale);
-        if (place.lane == 0 && place.there) *p.scale_at(place.row, 0) = scale;
+        if (position.lane == 0 && position.in_range) *p.scale_at(position.row, 0) = scale;
       }
       if (pass == 0) continue;
       const std::uint32_t apart = kVectorBytes * part;
       if (!U::kWhole && p.group_lanes != 0) {
-        const int together = count + place.lane;  // whole warps take part in the shuffles
+        const int together = count + position.lane;  // whole warps take part in the shuffles
 #pragma unroll 1
         for (int at = 0; at < together; at += lanes) {
           typename U::Values y{};
-          if (at < count) y = U::recalled(held + kVectorBytes * at, apart);
+          if (at < count) y = U::read_staged(staged + kVectorBytes * at, apart);
           const Index unit = mine + at;
-          const bool stores = at < count && place.there;
-          const A own = inverse_of_group(p, U::largest(y), place.row, unit, stores);
+          const bool stores = at < count && position.in_range;
+          const A own = inverse_of_group(p, U::largest(y), position.row, unit, stores);
           if (!stores) continue;
           U::store(out_row, p.out.col_stride, p.cols, unit, codes_of(p.out_dtype, y.at, own));
         }
-      } else if (place.there) {
+      } else if (position.in_range) {
 #pragma unroll 1
         for (int at = 0; at < count; at += lanes) {
-          const auto y = U::recalled(held + kVectorBytes * at, apart);
+          const auto y = U::read_staged(staged + kVectorBytes * at, apart);
           const uint2 codes = codes_of(p.out_dtype, y.at, inverse);
           U::store(out_row, p.out.col_stride, p.cols, mine + at, codes);
         }

@@ -24,7 +24,7 @@ class QuantRows {
 
   __device__ void run() {
     if (fetches()) {
-      for (int slot = 0; slot < p_.slots; ++slot) init_mbarrier(arrived(slot));
+      for (int slot = 0; slot < p_.slots; ++slot) init_mbarrier(mbar(slot));
       fence_mbarrier_init();
     }
     for (int i = thread_; i < 2 * kMaxWarps; i += static_cast<int>(blockDim.x)) of_warps(0)[i] = 0;
@@ -35,16 +35,16 @@ class QuantRows {
         fetch(slot, blockIdx.x + std::int64_t{slot} * gridDim.x);
       }
     }
-    const std::int64_t ahead = std::int64_t{p_.slots} * gridDim.x;
+    const std::int64_t prefetch_distance = std::int64_t{p_.slots} * gridDim.x;
     int slot = 0, phase = 0, round = 0;
 #pragma unroll 1
     for (std::int64_t row = blockIdx.x; row < p_.rows; row += gridDim.x, ++round) {
       typename U::Values y[kUnits];
-      wait_mbarrier(arrived(slot), phase);
-      const Row of(p_, row, place(slot));
+      wait_mbarrier(mbar(slot), phase);
+      const Row of(p_, row, offsets(slot));
       compute(y, of, slot, scale_of_row<A>(p_.row_scale, p_.row_scale_rows, row));
       const A largest = largest_of_block(y, round);
-      if (fetches()) fetch(slot, row + ahead);
+      if (fetches()) fetch(slot, row + prefetch_distance);
       float scale;
       if (kAccess != Access::kAligned && p_.static_scale != nullptr) {
         scale = *p_.static_scale;
@@ -64,13 +64,13 @@ class QuantRows {
   // The fetching thread is in the last warp, which has the fewest units.
   __device__ bool fetches() const { return thread_ == static_cast<int>(blockDim.x) - kWarpLanes; }
   __device__ void fetch(int slot, std::int64_t row) const {
-    if (row < p_.rows) Row::fetch(p_, row, held(slot), place(slot), arrived(slot));
+    if (row < p_.rows) Row::fetch(p_, row, staged(slot), offsets(slot), mbar(slot));
   }
   __device__ void compute(typename U::Values (&y)[kUnits], const Row& row, int slot,
                           A row_scale) const {
     const int apart = static_cast<int>(blockDim.x);
     uint4 gates[kUnits] = {}, ups[kUnits] = {};
-    row.load(held(slot), thread_, apart, gates, ups);
+    row.load(staged(slot), thread_, apart, gates, ups);
     dispatch_activation(p_.numbers.kind, [&]<Activation kKind>() {
       const auto function = [&](auto& out, const auto& gate, const auto& up) {
         activate<kKind, A>(out, gate, up, p_.numbers.alpha);
@@ -80,7 +80,7 @@ class QuantRows {
         y[i] = {};
         if (!row.has(thread_ + i * apart)) continue;
         y[i] = activated<U>(p_, gates[i], ups[i], row_scale, function);
-        row.clear_fused_input(thread_ + i * apart, y[i]);
+        row.clear_padding(thread_ + i * apart, y[i]);
       }
     });
   }
@@ -104,21 +104,21 @@ class QuantRows {
     }
   }
 
-  __device__ uint4* held(int slot) const {
+  __device__ uint4* staged(int slot) const {
     extern __shared__ __align__(128) uint4 rows[];
-    return rows + slot * Row::places(p_);
+    return rows + slot * Row::shared_vectors(p_);
   }
-  static __device__ typename Row::Place& place(int slot) {
-    __shared__ typename Row::Place all[tuning::kQuantRowSlots];
+  static __device__ typename Row::RowOffsets& offsets(int slot) {
+    __shared__ typename Row::RowOffsets all[tuning::kQuantRowSlots];
     return all[slot];
   }
-  static __device__ std::uint64_t* arrived(int slot) {
+  static __device__ std::uint64_t* mbar(int slot) {
     __shared__ std::uint64_t all[tuning::kQuantRowSlots];
     return &all[slot];
   }
-  static __device__ A* of_warps(int turn) {
+  static __device__ A* of_warps(int parity) {
     __shared__ A all[2][kMaxWarps];
-    return all[turn];
+    return all[parity];
   }
 
   const Params& p_;

@@ -21,29 +21,29 @@ class QuantTile {
 
  public:
   __device__ explicit QuantTile(const Params& p)
-      : p_(p), place_(p), first_(place_.first + place_.lane) {
+      : p_(p), position_(p), first_(position_.first + position_.lane) {
     if (has_cluster()) exchange().cluster_arrive();
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
-      const int unit = first_ + i * place_.lanes;
-      has_[i] = i < p.config.per_thread && unit < place_.end;
+      const int unit = first_ + i * position_.lanes;
+      has_[i] = i < p.config.per_thread && unit < position_.end;
     }
   }
 
   __device__ void run() {
-    const typename U::Row gate_row(p_.gate, p_.gate.offset(p_.gate_rows, place_.row), first_, 0);
+    const typename U::Row gate_row(p_.gate, p_.gate.offset(p_.gate_rows, position_.row), first_, 0);
     const auto& up = p_.up.data != nullptr ? p_.up : p_.gate;
-    const typename U::Row up_row(up, p_.up.data != nullptr ? up.offset(p_.up_rows, place_.row) : 0,
-                                 first_, 0);
+    const typename U::Row up_row(
+        up, p_.up.data != nullptr ? up.offset(p_.up_rows, position_.row) : 0, first_, 0);
     pdl_wait_then_launch();
     uint4 gates[kUnits] = {}, ups[kUnits] = {};
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       if (!has_[i]) continue;
-      gates[i] = gate_row.load(i * place_.lanes, p_.dtype, 0);
-      if (p_.up.data != nullptr) ups[i] = up_row.load(i * place_.lanes, p_.dtype, 0);
+      gates[i] = gate_row.load(i * position_.lanes, p_.dtype, 0);
+      if (p_.up.data != nullptr) ups[i] = up_row.load(i * position_.lanes, p_.dtype, 0);
     }
-    const A row_scale = scale_of_row<A>(p_.row_scale, p_.row_scale_rows, place_.row);
+    const A row_scale = scale_of_row<A>(p_.row_scale, p_.row_scale_rows, position_.row);
     dispatch_activation(p_.numbers.kind, [&]<Activation kKind>() {
       const auto function = [&](auto& out, const auto& gate, const auto& with) {
         activate<kKind, A>(out, gate, with, p_.numbers.alpha);
@@ -66,14 +66,14 @@ class QuantTile {
       inverse = inverse_of_row();
     }
     const std::uint64_t out = reinterpret_cast<std::uint64_t>(p_.out.data) +
-                              static_cast<std::uint64_t>(p_.out.offset(p_.out_rows, place_.row));
+                              static_cast<std::uint64_t>(p_.out.offset(p_.out_rows, position_.row));
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       if (i > 0 && i >= p_.config.per_thread) break;
-      const int unit = first_ + i * place_.lanes;
-      const bool stores = has_[i] && place_.there;
+      const int unit = first_ + i * position_.lanes;
+      const bool stores = has_[i] && position_.in_range;
       if (p_.group_lanes != 0) {
-        inverse = inverse_of_group(p_, U::largest(y_[i]), place_.row, unit, stores);
+        inverse = inverse_of_group(p_, U::largest(y_[i]), position_.row, unit, stores);
       }
       if (stores) {
         store_aligned_codes<U::kWidth>(out + static_cast<std::uint64_t>(unit) * U::kWidth,
@@ -85,7 +85,7 @@ class QuantTile {
     A largest = U::largest(y_[0]);
 #pragma unroll
     for (int i = 1; i < kUnits; ++i) largest = larger_or_nan(largest, U::largest(y_[i]));
-    largest = place_.largest_of_row(largest);
+    largest = position_.largest_of_row(largest);
     if (has_cluster()) {
       const Exchange parts = exchange();
       if (threadIdx.x < kWarpLanes) {
@@ -95,7 +95,7 @@ class QuantTile {
       largest = reduce_warp(parts.collect(0)[threadIdx.x % kMaxGroups], LargestOrNan());
     }
     const float scale = dynamic_scale(largest, p_.out_dtype, p_.scale_upper_bound);
-    if (first_ == 0 && place_.there) *p_.scale_at(place_.row, 0) = scale;
+    if (first_ == 0 && position_.in_range) *p_.scale_at(position_.row, 0) = scale;
     return A(1) / static_cast<A>(scale);
   }
 
@@ -107,7 +107,7 @@ class QuantTile {
   }
 
   const Params& p_;
-  const QuantPosition<int> place_;
+  const QuantPosition<int> position_;
   const int first_;
   bool has_[kUnits];
   typename U::Values y_[kUnits];

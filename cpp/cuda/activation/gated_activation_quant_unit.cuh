@@ -101,7 +101,7 @@ struct QuantUnit {
   static constexpr bool kVectors = kAccess != Access::kStrided;
   static constexpr bool kWhole = kAccess == Access::kAligned;  // rows consist of whole units
   static constexpr int kWidth = kVectors ? kPack<T> : 4;
-  static constexpr int kAhead = kVectors ? tuning::kQuantUnitsAhead : 1;
+  static constexpr int kInFlight = kVectors ? tuning::kQuantUnitsInFlight : 1;
   static constexpr int kPlanes = kWidth * static_cast<int>(sizeof(A)) / kVectorBytes;
   using Index = std::conditional_t<kVectors, int, std::int64_t>;  // of a unit in its row
   using Vector = std::conditional_t<kVectors, uint4, FourNumbers<A>>;
@@ -193,20 +193,20 @@ struct QuantUnit {
 
   // In shared memory, each 16-byte plane of a unit is contiguous over threads; a unit's planes are
   // `apart` bytes from each other.
-  union Held {
+  union StagedUnit {
     uint4 planes[kPlanes];
     A at[kWidth];
-    __device__ Held() {}
+    __device__ StagedUnit() {}
   };
-  static __device__ void hold(std::uint32_t to, std::uint32_t apart, const Values& values) {
-    Held one;
+  static __device__ void stage(std::uint32_t to, std::uint32_t apart, const Values& values) {
+    StagedUnit one;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) one.at[i] = values.at[i];
 #pragma unroll
     for (int i = 0; i < kPlanes; ++i) store_shared(to + i * apart, one.planes[i]);
   }
-  static __device__ Values recalled(std::uint32_t from, std::uint32_t apart) {
-    Held one;
+  static __device__ Values read_staged(std::uint32_t from, std::uint32_t apart) {
+    StagedUnit one;
 #pragma unroll
     for (int i = 0; i < kPlanes; ++i) one.planes[i] = load_shared<uint4>(from + i * apart);
     Values values;

@@ -10,7 +10,7 @@ namespace membound::cuda {
 
 // Below this, the caller computes with sqrt(exp(z)), because exp(z) is about to become subnormal.
 template <class A>
-inline constexpr A kFarArgument = sizeof(A) == 8 ? A(-700) : A(-80);
+inline constexpr A kUnderflowArgument = sizeof(A) == 8 ? A(-700) : A(-80);
 // Outside of these bounds the logistic function is 0 or 1.
 template <class A>
 inline constexpr A kLowestArgument = sizeof(A) == 8 ? A(-760) : A(-110);
@@ -41,7 +41,7 @@ __device__ inline A not_above(A value, A highest) {
   return value > highest ? highest : value;
 }
 
-__device__ inline float guessed_inverse(float value) {
+__device__ inline float approximate_inverse(float value) {
   float guess;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(guess) : "f"(value));
   return guess;
@@ -49,7 +49,7 @@ __device__ inline float guessed_inverse(float value) {
 // 1 / sum for a sum in [1, exp(80)], within an ulp; a plain division would add a branch for cases
 // that cannot occur.
 __device__ inline float inverse_of_sum(float sum) {
-  const float guess = guessed_inverse(sum);
+  const float guess = approximate_inverse(sum);
   return fmaf(fmaf(-sum, guess, 1.0f), guess, guess);
 }
 __device__ inline double inverse_of_sum(double sum) { return 1 / sum; }
@@ -80,20 +80,20 @@ struct Logistic {
   A s, complement;
 };
 // 1 / (1 + against).
-__device__ inline Logistic<float> logistic_against(float against) {
-  const float s = inverse_of_sum(1 + against);
-  return {s, product(against, s)};
+__device__ inline Logistic<float> logistic_of_exponential(float exponential) {
+  const float s = inverse_of_sum(1 + exponential);
+  return {s, product(exponential, s)};
 }
 template <class T>
 __device__ inline Logistic<accumulate_t<T>> logistic(accumulate_t<T> z, accumulate_t<T> rest) {
   using A = accumulate_t<T>;
   if constexpr (sizeof(T) == 2) {  // rest and rounding errors are negligible at 2^-17
     constexpr float kMinusLog2E = -1.4426950409f;
-    const float against = power_of_two(product(not_below(z, -88.0f), kMinusLog2E));
-    const float s = guessed_inverse(1.0f + against);
+    const float exponential = power_of_two(product(not_below(z, -88.0f), kMinusLog2E));
+    const float s = approximate_inverse(1.0f + exponential);
     return {s, 1 - s};
   } else if constexpr (sizeof(T) == 4) {
-    return logistic_against(power_of_minus(z, rest));
+    return logistic_of_exponential(power_of_minus(z, rest));
   } else {
     const A power = exp(z < 0 ? z : -z);
     const A small = fma(power, z < 0 ? rest : -rest, power), inverse = inverse_of_sum(1 + small);

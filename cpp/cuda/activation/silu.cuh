@@ -14,7 +14,7 @@ static __device__ __noinline__ double sigmoid_of_double(double z) {
 }
 
 // sigmoid(z) for z < -80, where exp(z) is about to become subnormal in float32.
-static __device__ __noinline__ float sigmoid_of_shut_gate(float z) {
+static __device__ __noinline__ float sigmoid_near_underflow(float z) {
   return static_cast<float>(exp(static_cast<double>(z)));
 }
 
@@ -24,8 +24,8 @@ __device__ inline accumulate_t<T> sigmoid(accumulate_t<T> z) {
   if constexpr (sizeof(T) == 8) {
     return sigmoid_of_double(z);
   } else if constexpr (sizeof(T) == 4) {
-    if (z < kFarArgument<float>) [[unlikely]]
-      return sigmoid_of_shut_gate(z);
+    if (z < kUnderflowArgument<float>) [[unlikely]]
+      return sigmoid_near_underflow(z);
     return logistic<T>(not_above(z, kHighestArgument<float>), 0.0f).s;
   } else {
     return logistic<T>(z, 0.0f).s;
@@ -33,7 +33,7 @@ __device__ inline accumulate_t<T> sigmoid(accumulate_t<T> z) {
 }
 
 // silu(z) for such z; it stays normal longer than sigmoid(z).
-static __device__ __noinline__ float silu_of_shut_gate(float z) {
+static __device__ __noinline__ float silu_near_underflow(float z) {
   return static_cast<float>(z * exp(static_cast<double>(z)));
 }
 
@@ -41,8 +41,8 @@ static __device__ __noinline__ float silu_of_shut_gate(float z) {
 template <class T>
 __device__ inline accumulate_t<T> silu(accumulate_t<T> z, accumulate_t<T> s) {
   if constexpr (sizeof(T) == 4) {
-    if (z < kFarArgument<float>) [[unlikely]]
-      return silu_of_shut_gate(z);
+    if (z < kUnderflowArgument<float>) [[unlikely]]
+      return silu_near_underflow(z);
   }
   return product(z, s);
 }

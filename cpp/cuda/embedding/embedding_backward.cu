@@ -16,7 +16,7 @@ bool all_take_vectors(const Problem& p) {
   if (sizeof(T) == 8) return false;
   const bool wide = p.out_dtype == DType::kFloat32;
   return (p.out_dtype == kDTypeOf<T> || wide) && p.dim % kPack<T> == 0 && p.dy_col_stride == 1 &&
-         p.col_stride == 1 && starts_on_vector(p.dy) && starts_on_vector(p.rows) &&
+         p.col_stride == 1 && is_vector_aligned(p.dy) && is_vector_aligned(p.rows) &&
          p.row_stride % (wide ? 4 : kPack<T>) == 0 && p.dy_rows.rank <= 1 &&
          p.dy_rows.strides[0] % kPack<T> == 0;
 }
@@ -29,7 +29,7 @@ std::int64_t bytes_of(std::int64_t elements, DType dtype) {
 tuning::ZeroRows zero_rows(const Problem& p) {
   const std::int64_t row_bytes = bytes_of(p.dim, p.out_dtype);
   const bool fits = !p.sparse() && !p.accumulate && p.col_stride == 1 && p.row_stride == p.dim &&
-                    starts_on_vector(p.rows) && row_bytes % kVectorBytes == 0;
+                    is_vector_aligned(p.rows) && row_bytes % kVectorBytes == 0;
   if (!fits) return {};
   return tuning::zero_rows(p.tokens, p.vocab, row_bytes, bytes_of(p.tokens * p.dim, p.dtype));
 }
@@ -47,8 +47,8 @@ void group_tokens(TokenGroupsParams p, std::int64_t zeroed, StreamView stream, i
     if (config.tiles > 1) {
       launch<token_counts_kernel>({config.tiles, tuning::kSortThreads}, stream, device, p);
     }
-    launch<token_places_kernel>({config.tiles + p.zeros.blocks(), tuning::kSortThreads}, stream,
-                                device, p);
+    launch<token_scatter_kernel>({config.tiles + p.zeros.blocks(), tuning::kSortThreads}, stream,
+                                 device, p);
   }
   if (p.problem.tokens == 0) return;  // the workspace is empty, too
   launch<row_starts_kernel>({p.problem.vocab / kStartThreads + 1, kStartThreads}, stream, device,
@@ -58,10 +58,10 @@ void group_tokens(TokenGroupsParams p, std::int64_t zeroed, StreamView stream, i
 // units: of a row, in the form's unit.
 template <class Form>
 void launch_sums(EmbeddingBackwardParams p, std::int64_t units, StreamView stream, int device) {
-  p.in_turn = p.pieces ? 1 : tuning::rows_in_turn(p.slots, units, Form::kUnits);
+  p.rows_per_block = p.pieces ? 1 : tuning::sequential_rows(p.slots, units, Form::kUnits);
   if (!p.pieces) p.zeros = {};
-  p.config = tuning::tile_config((p.slots + p.in_turn - 1) / p.in_turn, units, Form::kUnits,
-                                 tuning::kGateThreads);
+  p.config = tuning::tile_config((p.slots + p.rows_per_block - 1) / p.rows_per_block, units,
+                                 Form::kUnits, tuning::kGateThreads);
   launch<embedding_gradient_kernel<Form>>(
       {p.config.blocks + p.zeros.blocks(), tuning::kGateThreads}, stream, device, p);
 }
@@ -70,8 +70,8 @@ template <class Form>
 void sum_rows(EmbeddingBackwardParams p, StreamView stream, int device) {
   using A = typename Form::A;
   const Problem& problem = p.problem;
-  if (problem.tokens > kGradientPiece) {
-    const std::int64_t windows = (problem.tokens + kGradientPiece - 1) / kGradientPiece;
+  if (problem.tokens > kGradientBlock) {
+    const std::int64_t windows = (problem.tokens + kGradientBlock - 1) / kGradientBlock;
     p.slots = 2 * windows;
     p.pieces = true;
     launch_sums<Form>(p, p.sum_stride / Form::kWidth, stream, device);
@@ -105,10 +105,10 @@ void embedding_backward(const Problem& problem, StreamView stream) {
     p.sums = at(layout.sums);
     p.sum_stride = layout.sum_stride;
     const tuning::ZeroRows zero = zero_rows(problem);
-    p.zeroed = zero.beside_sort + zero.beside_pieces;
-    p.zeros = zero_vectors(problem, zero.beside_sort, p.zeroed);
+    p.zeroed = zero.during_sort + zero.during_pieces;
+    p.zeros = zero_vectors(problem, zero.during_sort, p.zeroed);
     if (problem.tokens > 0 || problem.sparse()) {
-      group_tokens({problem, p.groups, 0, {}}, zero.beside_sort, stream, device);
+      group_tokens({problem, p.groups, 0, {}}, zero.during_sort, stream, device);
     }
     if (all_take_vectors<T>(problem)) {
       if constexpr (sizeof(T) < 8) {

@@ -14,12 +14,12 @@ namespace membound::cuda::tuning {
 // Tokens are radix-sorted by row, lowest digit first. A block ranks kSortRound tokens at once.
 inline constexpr int kSortThreads = 1024;
 inline constexpr int kSortItems = 8;  // per thread
-inline constexpr std::int64_t kSortTurn = kSortThreads * kSortItems;
+inline constexpr std::int64_t kSortRound = kSortThreads * kSortItems;
 // Two digits cover the rows of a table of 2^18. The counters of one digit for 32 warps take 32 KB.
 inline constexpr int kDigitBits = 9;
 inline constexpr int kDigits = 1 << kDigitBits;
 // Bounded, because each block adds up the counts of all tiles.
-inline constexpr std::int64_t kMostTiles = 128;
+inline constexpr std::int64_t kMaxTiles = 128;
 
 struct SortConfig {
   int passes, digit_bits;
@@ -33,10 +33,10 @@ inline SortConfig sort_config(std::int64_t tokens, std::int64_t vocab) {
   SortConfig config{};
   config.passes = (bits + kDigitBits - 1) / kDigitBits;
   config.digit_bits = (bits + config.passes - 1) / config.passes;
-  const std::int64_t turns = std::max<std::int64_t>(1, (tokens + kSortTurn - 1) / kSortTurn);
-  const std::int64_t turns_of_tile = (turns + kMostTiles - 1) / kMostTiles;
-  config.tile_tokens = turns_of_tile * kSortTurn;
-  config.tiles = static_cast<int>((turns + turns_of_tile - 1) / turns_of_tile);
+  const std::int64_t rounds = std::max<std::int64_t>(1, (tokens + kSortRound - 1) / kSortRound);
+  const std::int64_t rounds_per_tile = (rounds + kMaxTiles - 1) / kMaxTiles;
+  config.tile_tokens = rounds_per_tile * kSortRound;
+  config.tiles = static_cast<int>((rounds + rounds_per_tile - 1) / rounds_per_tile);
   return config;
 }
 
@@ -48,14 +48,14 @@ inline constexpr std::int64_t kZeroBytesPerToken = 4096;
 inline constexpr int kZeroBlocks = 128;
 
 struct ZeroRows {
-  std::int64_t beside_sort, beside_pieces;  // rows [0, during_sort), then the next ones
+  std::int64_t during_sort, during_pieces;  // rows [0, during_sort), then the next ones
 };
 inline ZeroRows zero_rows(std::int64_t tokens, std::int64_t vocab, std::int64_t row_bytes,
                           std::int64_t dy_bytes) {
-  const std::int64_t sort_bytes = std::min(tokens, kSortTurn) * kZeroBytesPerToken;
-  const std::int64_t beside_sort = std::min(vocab, sort_bytes / row_bytes);
-  const std::int64_t piece_bytes = tokens > kGradientPiece ? dy_bytes : 0;
-  return {beside_sort, std::min(vocab - beside_sort, piece_bytes / row_bytes)};
+  const std::int64_t sort_bytes = std::min(tokens, kSortRound) * kZeroBytesPerToken;
+  const std::int64_t during_sort = std::min(vocab, sort_bytes / row_bytes);
+  const std::int64_t piece_bytes = tokens > kGradientBlock ? dy_bytes : 0;
+  return {during_sort, std::min(vocab - during_sort, piece_bytes / row_bytes)};
 }
 
 // Offsets in the workspace, in bytes, all multiples of 16.
@@ -86,8 +86,8 @@ inline GradientWorkspace gradient_workspace(std::int64_t tokens, std::int64_t di
   layout.first = take((vocab + 1) * 4);
   const int tiles = sort_config(tokens, vocab).tiles;
   layout.counts = take(tiles > 1 ? std::int64_t{tiles} * kDigits * 4 : 0);
-  const std::int64_t windows = (tokens + kGradientPiece - 1) / kGradientPiece;
-  layout.sums = take(tokens > kGradientPiece ? 2 * windows * layout.sum_stride * number_bytes : 0);
+  const std::int64_t windows = (tokens + kGradientBlock - 1) / kGradientBlock;
+  layout.sums = take(tokens > kGradientBlock ? 2 * windows * layout.sum_stride * number_bytes : 0);
   return layout;
 }
 
@@ -98,11 +98,11 @@ inline constexpr int kGradientElements = 2;
 inline constexpr int kGradientBlocks = 4;
 // Rows that a block writes sequentially, so that it looks up the next row while it sums one. Not if
 // that would leave SMs idle: a large GPU has 132 to 160.
-inline constexpr int kRowsInTurn = 4;
+inline constexpr int kSequentialRows = 4;
 inline constexpr std::int64_t kManyBlocks = 2048;
-inline int rows_in_turn(std::int64_t rows, std::int64_t units, int per_thread) {
+inline int sequential_rows(std::int64_t rows, std::int64_t units, int per_thread) {
   const bool many = tile_config(rows, units, per_thread, kGateThreads).blocks >= kManyBlocks;
-  return many ? kRowsInTurn : 1;
+  return many ? kSequentialRows : 1;
 }
 
 }  // namespace membound::cuda::tuning

@@ -16,7 +16,7 @@ struct EmbeddingBackwardParams {
   std::int64_t sum_stride;  // whole 16-byte vectors
   std::int64_t units;       // of a row
   bool pieces;              // the launch computes sums of pieces, not rows
-  int in_turn;              // rows or pieces that a block processes sequentially
+  int rows_per_block;       // rows or pieces that a block processes sequentially
   std::int64_t slots;       // upper bound of rows or pieces
   std::int64_t zeroed;      // rows of the table that are zeroed already
   ZeroVectors zeros;        // for the extra blocks after those of config
@@ -37,14 +37,14 @@ struct VectorForm {
   };
 
   // dy has one token stride: multi-axis layouts need a call, which would take registers.
-  static __device__ Loaded load(const EmbeddingBackwardParams& p, const GatePosition& place,
+  static __device__ Loaded load(const EmbeddingBackwardParams& p, const GatePosition& position,
                                 std::uint32_t token) {
     const T* row = static_cast<const T*>(p.problem.dy) + token * p.problem.dy_rows.strides[0];
     const auto* dy = with_evict_last(reinterpret_cast<const uint4*>(row));
     Loaded loaded = {};
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
-      const std::int64_t unit = place.first + i * place.lanes;
+      const std::int64_t unit = position.first + i * position.lanes;
       if (unit < p.units) loaded.at[i] = dy[unit];
     }
     return loaded;
@@ -79,26 +79,26 @@ struct VectorForm {
     }
   }
 
-  static __device__ void read_sums(const EmbeddingBackwardParams& p, const GatePosition& place,
+  static __device__ void read_sums(const EmbeddingBackwardParams& p, const GatePosition& position,
                                    std::int64_t slot, Sums& sums) {
     const A* from = static_cast<const A*>(p.sums) + slot * p.sum_stride;
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
-      const std::int64_t unit = place.first + i * place.lanes;
+      const std::int64_t unit = position.first + i * position.lanes;
       if (unit < p.units) sums.at[i] = read_wide(from, unit);
     }
   }
-  static __device__ void write_sums(const EmbeddingBackwardParams& p, const GatePosition& place,
+  static __device__ void write_sums(const EmbeddingBackwardParams& p, const GatePosition& position,
                                     std::int64_t slot, const Sums& sums) {
     A* to = static_cast<A*>(p.sums) + slot * p.sum_stride;
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
-      const std::int64_t unit = place.first + i * place.lanes;
+      const std::int64_t unit = position.first + i * position.lanes;
       if (unit < p.units) write_wide(to, unit, sums.at[i]);
     }
   }
 
-  static __device__ void write_row(const EmbeddingBackwardParams& p, const GatePosition& place,
+  static __device__ void write_row(const EmbeddingBackwardParams& p, const GatePosition& position,
                                    std::int64_t row, const Sums& sums) {
     const std::int64_t start = row * p.problem.row_stride;
     const bool wide = sizeof(T) == 2 && p.problem.out_dtype == DType::kFloat32;
@@ -106,7 +106,7 @@ struct VectorForm {
     auto* const vectors = reinterpret_cast<uint4*>(static_cast<T*>(p.problem.rows) + start);
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
-      const std::int64_t unit = place.first + i * place.lanes;
+      const std::int64_t unit = position.first + i * position.lanes;
       if (unit >= p.units) continue;
       Numbers<T> numbers = sums.at[i];
       if (p.problem.accumulate) {
@@ -148,13 +148,13 @@ struct ElementForm {
     return read_number<A>(from, known(dtype), index);
   }
 
-  static __device__ Loaded load(const EmbeddingBackwardParams& p, const GatePosition& place,
+  static __device__ Loaded load(const EmbeddingBackwardParams& p, const GatePosition& position,
                                 std::uint32_t token) {
     const std::int64_t offset = token_offset(p.problem.dy_rows, token);
     Loaded loaded = {};
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
-      const std::int64_t col = place.first + i * place.lanes;
+      const std::int64_t col = position.first + i * position.lanes;
       if (col < p.problem.dim) {
         loaded.at[i] = read(p.problem.dy, p.problem.dtype, offset + col * p.problem.dy_col_stride);
       }
@@ -166,30 +166,30 @@ struct ElementForm {
     for (int i = 0; i < kUnits; ++i) sums.at[i].at[0] += loaded.at[i];
   }
   // Up to sum_stride instead of dim, because the totals kernel reads whole vectors.
-  static __device__ void read_sums(const EmbeddingBackwardParams& p, const GatePosition& place,
+  static __device__ void read_sums(const EmbeddingBackwardParams& p, const GatePosition& position,
                                    std::int64_t slot, Sums& sums) {
     const A* from = static_cast<const A*>(p.sums) + slot * p.sum_stride;
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
-      const std::int64_t col = place.first + i * place.lanes;
+      const std::int64_t col = position.first + i * position.lanes;
       if (col < p.sum_stride) sums.at[i].at[0] = from[col];
     }
   }
-  static __device__ void write_sums(const EmbeddingBackwardParams& p, const GatePosition& place,
+  static __device__ void write_sums(const EmbeddingBackwardParams& p, const GatePosition& position,
                                     std::int64_t slot, const Sums& sums) {
     A* to = static_cast<A*>(p.sums) + slot * p.sum_stride;
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
-      const std::int64_t col = place.first + i * place.lanes;
+      const std::int64_t col = position.first + i * position.lanes;
       if (col < p.sum_stride) to[col] = sums.at[i].at[0];
     }
   }
-  static __device__ void write_row(const EmbeddingBackwardParams& p, const GatePosition& place,
+  static __device__ void write_row(const EmbeddingBackwardParams& p, const GatePosition& position,
                                    std::int64_t row, const Sums& sums) {
     const EmbeddingBackwardProblem& problem = p.problem;
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
-      const std::int64_t col = place.first + i * place.lanes;
+      const std::int64_t col = position.first + i * position.lanes;
       if (col >= problem.dim) continue;
       const std::int64_t at = row * problem.row_stride + col * problem.col_stride;
       A value = sums.at[i].at[0];

@@ -8,7 +8,7 @@
 
 namespace membound::cuda {
 
-inline constexpr auto kPiece = static_cast<std::int32_t>(kGradientPiece);
+inline constexpr auto kPiece = static_cast<std::int32_t>(kGradientBlock);
 
 // A contiguous range of groups.tokens[0].
 struct TokenRun {
@@ -21,9 +21,9 @@ __device__ inline TokenRun run_of_row(const TokenGroups& groups, std::int64_t ro
   return {first, static_cast<std::int32_t>(groups.first[row + 1]) - first};
 }
 // The tokens of the row that the sorted token at `position` belongs to.
-__device__ inline TokenRun run_around(const EmbeddingBackwardParams& p, std::int64_t place) {
-  if (place >= p.problem.tokens) return {};
-  const std::uint32_t row = p.groups.rows[0][place];
+__device__ inline TokenRun run_around(const EmbeddingBackwardParams& p, std::int64_t position) {
+  if (position >= p.problem.tokens) return {};
+  const std::uint32_t row = p.groups.rows[0][position];
   return row < p.problem.vocab ? run_of_row(p.groups, row) : TokenRun{};
 }
 
@@ -31,20 +31,21 @@ __device__ inline TokenRun run_around(const EmbeddingBackwardParams& p, std::int
 // at most one such row, and of at most one later piece of a row that started before. Two slots per
 // window, the later piece's first, thus hold all sums without counting pieces.
 __device__ inline TokenRun long_run_from(const EmbeddingBackwardParams& p, std::int64_t window) {
-  const std::int64_t place = window * kGradientPiece, next = place + kGradientPiece;
+  const std::int64_t position = window * kGradientBlock, next = position + kGradientBlock;
   const TokenRun run = run_around(p, next);  // a long run from the window reaches the next
-  const bool starts_here = run.first >= place && run.first < next;
-  return starts_here && run.count > kGradientPiece ? run : TokenRun{};
+  const bool starts_here = run.first >= position && run.first < next;
+  return starts_here && run.count > kGradientBlock ? run : TokenRun{};
 }
 __device__ inline TokenRun piece_of(const EmbeddingBackwardParams& p, std::int64_t slot) {
-  const std::int64_t window = slot / 2, place = window * kGradientPiece;
+  const std::int64_t window = slot / 2, position = window * kGradientBlock;
   if (slot % 2 == 1) {
     const TokenRun run = long_run_from(p, window);
     return {run.first, run.count > 0 ? kPiece : 0};
   }
-  const TokenRun run = run_around(p, place);
-  if (run.count <= kGradientPiece || run.first >= place) return {};
-  const std::int32_t before = (static_cast<std::int32_t>(place) - run.first + kPiece - 1) / kPiece;
+  const TokenRun run = run_around(p, position);
+  if (run.count <= kGradientBlock || run.first >= position) return {};
+  const std::int32_t before =
+      (static_cast<std::int32_t>(position) - run.first + kPiece - 1) / kPiece;
   const std::int32_t left = run.count - before * kPiece;
   if (left <= 0) return {};
   return {run.first + before * kPiece, left < kPiece ? left : kPiece};
@@ -65,7 +66,7 @@ __device__ inline void clear(typename Form::Sums& sums, typename Form::A number)
 
 // Sums the tokens of one piece in order, several of them in flight.
 template <class Form>
-__device__ inline void add_tokens(const EmbeddingBackwardParams& p, const GatePosition& place,
+__device__ inline void add_tokens(const EmbeddingBackwardParams& p, const GatePosition& position,
                                   const TokenRun& run, typename Form::Sums& sums) {
   const std::uint32_t* const tokens = p.groups.tokens[0] + run.first;
   const int count = run.count;
@@ -75,7 +76,7 @@ __device__ inline void add_tokens(const EmbeddingBackwardParams& p, const GatePo
 #pragma unroll
     for (int i = 0; i < Form::kTokens; ++i) {
       if (first + i >= count) continue;
-      loaded[i] = Form::load(p, place, tokens[first + i]);
+      loaded[i] = Form::load(p, position, tokens[first + i]);
     }
 #pragma unroll
     for (int i = 0; i < Form::kTokens; ++i) {
@@ -203,28 +204,28 @@ __global__ void __launch_bounds__(tuning::kGateThreads, tuning::kGradientBlocks)
   if (blockIdx.x >= p.config.blocks) {
     return p.zeros.write(blockIdx.x - static_cast<unsigned>(p.config.blocks));
   }
-  const GatePosition place(p.config);
-  const std::int64_t first = place.row * p.in_turn;
+  const GatePosition position(p.config);
+  const std::int64_t first = position.row * p.rows_per_block;
   GradientRow next = gradient_row(p, first);
 #pragma unroll 1
-  for (int i = 1; i <= p.in_turn; ++i) {
+  for (int i = 1; i <= p.rows_per_block; ++i) {
     const GradientRow now = next;
-    next = i < p.in_turn ? gradient_row(p, first + i) : GradientRow{};
+    next = i < p.rows_per_block ? gradient_row(p, first + i) : GradientRow{};
     if (now.row < 0) continue;
     typename Form::Sums sums;
     clear<Form>(sums, now.run.count > 0 ? -A{0} : A{0});
     if (now.run.count > kPiece) {
-      Form::read_sums(p, place, sum_slot(now.run, 0), sums);
+      Form::read_sums(p, position, sum_slot(now.run, 0), sums);
     } else {
-      add_tokens<Form>(p, place, now.run, sums);
+      add_tokens<Form>(p, position, now.run, sums);
     }
     if (p.pieces) {
-      Form::write_sums(p, place, now.row, sums);
+      Form::write_sums(p, position, now.row, sums);
       continue;
     }
-    if (p.problem.sparse() && place.first == 0) p.problem.write_id(now.row, now.id_row);
+    if (p.problem.sparse() && position.first == 0) p.problem.write_id(now.row, now.id_row);
     if (now.run.count > 0) scale_sums<Form>(p.problem, now.run.count, sums);
-    Form::write_row(p, place, now.row, sums);
+    Form::write_row(p, position, now.row, sums);
   }
 }
 

@@ -47,28 +47,28 @@ __global__ void __launch_bounds__(tuning::kGateThreads)
     embedding_vectors_kernel(const __grid_constant__ EmbeddingParams p) {
   constexpr int kCount = tuning::kEmbeddingUnits;
   pdl_wait_and_launch();
-  const GatePosition place(p.config);
-  if (place.row >= p.problem.tokens) return;
-  const TokenRows rows = token_rows(p.problem, place.row);
+  const GatePosition position(p.config);
+  if (position.row >= p.problem.tokens) return;
+  const TokenRows rows = token_rows(p.problem, position.row);
   const auto vectors_at = [](const void* data, std::int64_t offset) {
     return with_evict_last(reinterpret_cast<const uint4*>(static_cast<const T*>(data) + offset));
   };
   const uint4* const weight = vectors_at(p.problem.weight.data, rows.weight);
-  const uint4* const position = vectors_at(p.problem.position_weight.data, rows.position);
+  const uint4* const positional = vectors_at(p.problem.position_weight.data, rows.position);
   uint4* const out = reinterpret_cast<uint4*>(static_cast<T*>(p.problem.out) + rows.out);
   uint4 found[kCount] = {}, added[kCount] = {};
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    const std::int64_t unit = place.first + i * place.lanes;
-    if (i >= place.count || unit >= p.units) continue;
+    const std::int64_t unit = position.first + i * position.lanes;
+    if (i >= position.count || unit >= p.units) continue;
     if (rows.has_weight) found[i] = weight[unit];
-    if (rows.has_position) added[i] = position[unit];
+    if (rows.has_position) added[i] = positional[unit];
   }
   const auto scale = static_cast<accumulate_t<T>>(p.problem.scale);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    const std::int64_t unit = place.first + i * place.lanes;
-    if (i >= place.count || unit >= p.units) continue;
+    const std::int64_t unit = position.first + i * position.lanes;
+    if (i >= position.count || unit >= p.units) continue;
     if (rows.has_weight && !p.copies) {
       Numbers<T> numbers = unpack<T>(found[i]);
       const Numbers<T> more = unpack<T>(added[i]);
@@ -109,9 +109,9 @@ static __global__ void __launch_bounds__(tuning::kGateThreads)
     embedding_unaligned_kernel(const __grid_constant__ EmbeddingParams p) {
   constexpr int kCount = tuning::kUnalignedEmbeddingUnits;
   pdl_wait_and_launch();
-  const GatePosition place(p.config);
-  if (place.row >= p.problem.tokens) return;
-  const TokenRows rows = token_rows(p.problem, place.row);
+  const GatePosition position(p.config);
+  if (position.row >= p.problem.tokens) return;
+  const TokenRows rows = token_rows(p.problem, position.row);
   using Word = UnalignedCopy::Word;
   const std::int64_t words = p.problem.dim * p.words;
   const auto* const from = static_cast<const Word*>(p.problem.weight.data) + rows.weight * p.words;
@@ -122,23 +122,23 @@ static __global__ void __launch_bounds__(tuning::kGateThreads)
   uint4 low[kCount] = {}, high[kCount] = {};
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    const std::int64_t block = place.first + i * place.lanes;
-    if (i >= place.count || block >= copy.blocks || !rows.has_weight) continue;
+    const std::int64_t block = position.first + i * position.lanes;
+    if (i >= position.count || block >= copy.blocks || !rows.has_weight) continue;
     low[i] = source[block];
     if (copy.shift != 0) high[i] = source[block + 1];
   }
-  if (place.first < place.lanes) {  // the row's first tile
+  if (position.first < position.lanes) {  // the row's first tile
     const auto one = [&](std::int64_t at) { to[at] = rows.has_weight ? from[at] : Word{0}; };
 #pragma unroll 1
-    for (std::int64_t at = place.first; at < copy.head; at += place.lanes) one(at);
+    for (std::int64_t at = position.first; at < copy.head; at += position.lanes) one(at);
 #pragma unroll 1
-    for (std::int64_t at = copy.tail + place.first; at < words; at += place.lanes) one(at);
+    for (std::int64_t at = copy.tail + position.first; at < words; at += position.lanes) one(at);
   }
   uint4* const out = reinterpret_cast<uint4*>(to + copy.head);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    const std::int64_t block = place.first + i * place.lanes;
-    if (i < place.count && block < copy.blocks)
+    const std::int64_t block = position.first + i * position.lanes;
+    if (i < position.count && block < copy.blocks)
       out[block] = bytes_from(low[i], high[i], copy.shift);
   }
 }
@@ -148,15 +148,15 @@ template <class A>
 __global__ void __launch_bounds__(tuning::kGateThreads)
     embedding_elements_kernel(const __grid_constant__ EmbeddingParams p) {
   pdl_wait_and_launch();
-  const GatePosition place(p.config);
-  if (place.row >= p.problem.tokens) return;
+  const GatePosition position(p.config);
+  if (position.row >= p.problem.tokens) return;
   const EmbeddingProblem& problem = p.problem;
-  const TokenRows rows = token_rows(problem, place.row);
+  const TokenRows rows = token_rows(problem, position.row);
   const A scale = static_cast<A>(problem.scale);
 #pragma unroll
   for (int i = 0; i < tuning::kEmbeddingUnits; ++i) {
-    const std::int64_t col = place.first + i * place.lanes;
-    if (i >= place.count || col >= p.units) break;
+    const std::int64_t col = position.first + i * position.lanes;
+    if (i >= position.count || col >= p.units) break;
     const std::int64_t to = rows.out + col * problem.out_col_stride;
     const std::int64_t from = rows.weight + col * problem.weight.col_stride;
     if (p.copies && rows.has_weight) {

@@ -144,9 +144,9 @@ __global__ void __launch_bounds__(tuning::kSortThreads)
   const SortPass pass(p);
   pass.read_ids();
 #pragma unroll 2
-  for (std::uint32_t turn = pass.first; turn < pass.last; turn += tuning::kSortThreads) {
-    const bool has_token = turn + thread < pass.last;
-    const std::uint32_t digit = has_token ? pass.digit(pass.load(turn + thread).key) : 0;
+  for (std::uint32_t round = pass.first; round < pass.last; round += tuning::kSortThreads) {
+    const bool has_token = round + thread < pass.last;
+    const std::uint32_t digit = has_token ? pass.digit(pass.load(round + thread).key) : 0;
     const unsigned peers = peers_of(digit, has_token);
     if (has_token && (peers & ((1u << thread % 32) - 1)) == 0) {
       atomicAdd(&counts[digit], static_cast<std::uint32_t>(__popc(peers)));
@@ -178,7 +178,7 @@ __device__ inline DigitCounts counts_of_tiles(const TokenGroups& groups) {
 // consecutive tokens, and a thread every 32nd of them; 35 KB of shared memory hold the per-warp
 // digit counts. Limited by barriers and L2 latency.
 __global__ void __launch_bounds__(tuning::kSortThreads)
-    token_places_kernel(const __grid_constant__ TokenGroupsParams p) {
+    token_scatter_kernel(const __grid_constant__ TokenGroupsParams p) {
   pdl_wait_and_launch();
   constexpr int kItems = tuning::kSortItems;
   const auto tiles = static_cast<unsigned>(p.groups.config.tiles);
@@ -186,14 +186,15 @@ __global__ void __launch_bounds__(tuning::kSortThreads)
   __shared__ SortMemory memory;
   const SortPass pass(p);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const bool alone = p.groups.config.tiles == 1;  // a single round, which makes the counts itself
+  const bool single_tile =
+      p.groups.config.tiles == 1;  // a single round, which makes the counts itself
   DigitCounts counts;
-  if (alone) {
+  if (single_tile) {
     pass.read_ids();
   } else {
     counts = counts_of_tiles(p.groups);
   }
-  std::uint32_t turn = pass.first;
+  std::uint32_t round = pass.first;
 #pragma unroll 1
   do {
     auto* const words = reinterpret_cast<std::uint32_t*>(memory.of_warp);
@@ -202,9 +203,9 @@ __global__ void __launch_bounds__(tuning::kSortThreads)
       words[i] = 0;
     }
     __syncthreads();
-    const std::uint32_t mine = turn + warp * 32 * kItems + lane;
+    const std::uint32_t mine = round + warp * 32 * kItems + lane;
     SortPass::Item items[kItems] = {};
-    std::uint32_t places[kItems];
+    std::uint32_t ranks[kItems];
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if (mine + i * 32 < pass.last) items[i] = pass.load(mine + i * 32);
@@ -215,13 +216,13 @@ __global__ void __launch_bounds__(tuning::kSortThreads)
       const std::uint32_t digit = pass.digit(items[i].key);
       const unsigned peers = peers_of(digit, has_token);
       const int before = __popc(peers & ((1u << lane) - 1));
-      const std::uint32_t held = has_token ? memory.of_warp[warp][digit] : 0;
+      const std::uint32_t counted = has_token ? memory.of_warp[warp][digit] : 0;
       __syncwarp();
       if (has_token && before == 0) {
-        memory.of_warp[warp][digit] = static_cast<std::uint16_t>(held + __popc(peers));
+        memory.of_warp[warp][digit] = static_cast<std::uint16_t>(counted + __popc(peers));
       }
       __syncwarp();
-      places[i] = held + before;
+      ranks[i] = counted + before;
     }
     __syncthreads();
     std::uint32_t total = 0;  // of this thread's digit
@@ -233,8 +234,8 @@ __global__ void __launch_bounds__(tuning::kSortThreads)
         total += count;
       }
     }
-    if (turn == pass.first) {
-      const std::uint32_t lower = sum_before(alone ? total : counts.total, memory);
+    if (round == pass.first) {
+      const std::uint32_t lower = sum_before(single_tile ? total : counts.total, memory);
       set_starts(pass, lower + counts.earlier, memory);
     }
     __syncthreads();
@@ -242,14 +243,15 @@ __global__ void __launch_bounds__(tuning::kSortThreads)
     for (int i = 0; i < kItems; ++i) {
       if (mine + i * 32 >= pass.last) continue;
       const std::uint32_t digit = pass.digit(items[i].key);
-      const std::uint32_t place = memory.starts[digit] + memory.of_warp[warp][digit] + places[i];
-      p.groups.rows[pass.to()][place] = items[i].key;
-      p.groups.tokens[pass.to()][place] = items[i].token;
+      const std::uint32_t destination =
+          memory.starts[digit] + memory.of_warp[warp][digit] + ranks[i];
+      p.groups.rows[pass.to()][destination] = items[i].key;
+      p.groups.tokens[pass.to()][destination] = items[i].token;
     }
     __syncthreads();
     if (thread < tuning::kDigits) memory.starts[thread] += total;
-    turn += tuning::kSortTurn;
-  } while (turn < pass.last);
+    round += tuning::kSortRound;
+  } while (round < pass.last);
 }
 
 // A thread finds the start of one row's tokens by binary search.

@@ -22,7 +22,7 @@ namespace membound::cuda {
 
 // Copies the first `bytes`, an even number, of 16 bytes and pads them with zeros. copy_sync() waits
 // for the data and serves the ends of arrays; copy_async() does not wait.
-static __device__ __noinline__ void copy_now(uint4* to, const uint4* from, int bytes) {
+static __device__ __noinline__ void copy_sync(uint4* to, const uint4* from, int bytes) {
   uint4 block{0u, 0u, 0u, 0u};
   load_bytes<2>(block, from, bytes);
   *to = block;
@@ -49,7 +49,7 @@ __device__ inline void copy_async(uint4* to, const uint4* from, int bytes) {
   if (bytes > 15) {
     *to = *from;
   } else {
-    copy_now(to, from, bytes);
+    copy_sync(to, from, bytes);
   }
 #endif
 }

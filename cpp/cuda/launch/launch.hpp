@@ -36,7 +36,7 @@ void launch_kernel(const void* kernel, std::int8_t (&known)[kMaxDevices], const 
 
 // What prepare() found out about a kernel on each device; initially zero.
 template <auto kKernel>
-std::int8_t (&known_of()) [kMaxDevices] {
+std::int8_t (&kernel_state()) [kMaxDevices] {
   static std::int8_t known[kMaxDevices];
   return known;
 }
@@ -44,8 +44,8 @@ std::int8_t (&known_of()) [kMaxDevices] {
 // Queues kKernel(params) on a stream of the current device and returns at once.
 template <auto kKernel, class Params>
 void launch(const LaunchShape& shape, StreamView stream, int device, const Params& params) {
-  launch_kernel(reinterpret_cast<const void*>(kKernel), known_of<kKernel>(), shape, stream, device,
-                &params);
+  launch_kernel(reinterpret_cast<const void*>(kKernel), kernel_state<kKernel>(), shape, stream,
+                device, &params);
 }
 
 // Clusters of this shape that are resident on the device at once, according to its driver. found:
@@ -59,7 +59,7 @@ int resident_clusters(const void* kernel, std::int8_t (&known)[kMaxDevices],
 template <auto kKernel>
 int resident_clusters(const LaunchShape& shape, int device) {
   static ResidentClusters found;
-  return resident_clusters(reinterpret_cast<const void*>(kKernel), known_of<kKernel>(), found,
+  return resident_clusters(reinterpret_cast<const void*>(kKernel), kernel_state<kKernel>(), found,
                            shape, device);
 }
 

@@ -68,8 +68,8 @@ __device__ inline Value load_shared(std::uint32_t from) {
 #if MEMBOUND_HAS_CLUSTERS
 // Called by the one thread that expects bytes. Others may wait after fence_mbarrier_init() in this
 // thread and a block barrier. times: arrivals per phase.
-__device__ inline void init_mbarrier(std::uint64_t* arrived, int times = 1) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(arrived)), "r"(times)
+__device__ inline void init_mbarrier(std::uint64_t* mbar, int times = 1) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(mbar)), "r"(times)
                : "memory");
 }
 __device__ inline void fence_mbarrier_init() {
@@ -77,27 +77,26 @@ __device__ inline void fence_mbarrier_init() {
 }
 // Arrives, and expects bytes in this phase. Threads that wait for it also see what this thread
 // wrote to shared memory before.
-__device__ inline void expect_bytes(std::uint64_t* arrived, int bytes) {
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(arrived)),
-      "r"(bytes)
-      : "memory");
+__device__ inline void expect_bytes(std::uint64_t* mbar, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(mbar)),
+               "r"(bytes)
+               : "memory");
 }
 // Expects bytes without arriving.
-__device__ inline void expect_more_bytes(std::uint64_t* arrived, int bytes) {
+__device__ inline void expect_more_bytes(std::uint64_t* mbar, int bytes) {
   asm volatile(
-      "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(arrived)),
+      "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(mbar)),
       "r"(bytes)
       : "memory");
 }
 // Arrives once all asynchronous copies that this thread has started are complete.
-__device__ inline void arrive_after_copies(std::uint64_t* arrived) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(arrived))
+__device__ inline void arrive_after_copies(std::uint64_t* mbar) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(mbar))
                : "memory");
 }
 // Waits for a phase. parity: of the phase, 0, 1, 0, 1 ...
-__device__ inline void wait_mbarrier(std::uint64_t* arrived, int parity) {
-  const std::uint32_t barrier = shared_address(arrived);
+__device__ inline void wait_mbarrier(std::uint64_t* mbar, int parity) {
+  const std::uint32_t barrier = shared_address(mbar);
   std::uint32_t done = 0;
   while (done == 0) {
     asm volatile(

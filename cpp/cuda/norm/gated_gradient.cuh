@@ -20,20 +20,20 @@ struct GatedVector {
       : dy(unpack<T>(dy_)), x(unpack<T>(x_)), gate(unpack<T>(gate_)), weight(unpack<T>(weight_)) {}
 
   // Sigmoid of the gate. Callers with registers to spare keep it between the passes.
-  __device__ Accumulate opened(int i) const { return sigmoid<T>(gate.at[i]); }
+  __device__ Accumulate gate_sigmoid(int i) const { return sigmoid<T>(gate.at[i]); }
 
   // Terms of element i: dy as the norm alone would have received it, g = dy * weight, h = the
   // normalised x; s and gate_silu: sigmoid and silu of the gate.
   struct Terms {
-    Accumulate s, open, dy, g, h;
+    Accumulate s, gate_silu, dy, g, h;
   };
   __device__ Terms terms(int i, Accumulate rstd, Accumulate s) const {
     Terms of;
     of.s = s;
-    of.open = silu<T>(gate.at[i], of.s);
-    of.dy = kNormFirst ? product(dy.at[i], of.open) : dy.at[i];
+    of.gate_silu = silu<T>(gate.at[i], of.s);
+    of.dy = kNormFirst ? product(dy.at[i], of.gate_silu) : dy.at[i];
     of.g = product(of.dy, weight.at[i]);
-    of.h = product(kNormFirst ? x.at[i] : product(x.at[i], of.open), rstd);
+    of.h = product(kNormFirst ? x.at[i] : product(x.at[i], of.gate_silu), rstd);
     return of;
   }
 
@@ -41,7 +41,7 @@ struct GatedVector {
   template <class Keep>
   __device__ Accumulate sum(Accumulate rstd, Keep keep) const {
     const auto kept = [&](int i) {
-      const Accumulate s = opened(i);
+      const Accumulate s = gate_sigmoid(i);
       keep(i, s);
       return terms(i, rstd, s);
     };
@@ -64,24 +64,24 @@ struct GatedVector {
   struct Gradients {
     uint4 dx, dgate;
   };
-  template <class Opened>
+  template <class GateSigmoid>
   __device__ Gradients gradients(Accumulate rstd, Accumulate mean, Numbers<T>& sums,
-                                 Opened opened_) const {
+                                 GateSigmoid gate_sigmoid_) const {
     Numbers<T> dx, dgate;
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) {
-      const Terms of = terms(i, rstd, opened_(i));
+      const Terms of = terms(i, rstd, gate_sigmoid_(i));
       sums.at[i] = fma(of.dy, of.h, sums.at[i]);
       const Accumulate of_norm = product(rstd, fma(-of.h, mean, of.g));
       const Accumulate of_gate =
           kNormFirst ? product(product(of.h, weight.at[i]), dy.at[i]) : product(of_norm, x.at[i]);
       dgate.at[i] = product(of_gate, silu_slope(gate.at[i], of.s));
-      dx.at[i] = kNormFirst ? of_norm : product(of_norm, of.open);
+      dx.at[i] = kNormFirst ? of_norm : product(of_norm, of.gate_silu);
     }
     return {pack<T>(dx), pack<T>(dgate)};
   }
   __device__ Gradients gradients(Accumulate rstd, Accumulate mean, Numbers<T>& sums) const {
-    return gradients(rstd, mean, sums, [&](int i) { return opened(i); });
+    return gradients(rstd, mean, sums, [&](int i) { return gate_sigmoid(i); });
   }
 };
 

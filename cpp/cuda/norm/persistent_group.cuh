@@ -32,7 +32,7 @@ struct LaneGroup {
   static_assert(kLanes == 1 || kLanes == 2 || kLanes == 4);
   static constexpr int kVectorsPerItem = kLanes == 4 ? 3 : kLanes;
   static constexpr int kParts = kVectorsPerItem;
-  static constexpr int kRing = 0;
+  static constexpr int kStages = 0;
   static constexpr int kItemsPerThread = 1;
   static constexpr int kVectors = kItemsPerThread * kVectorsPerItem;
   static constexpr bool kPaired = false;
@@ -69,12 +69,12 @@ struct LaneGroup {
 // Whole warps, several groups to a block. With four vectors a thread has the vectors of both blocks
 // of a cluster of two, in the same tree. kPaired: two groups that would be a block each may share
 // one; the same kernel also runs blocks of one group, or of several narrower ones.
-template <class Value, int kVectorsPerItemOf, int kRingOf, int kMaxThreadsOf, int kMinBlocksOf,
+template <class Value, int kVectorsPerItemOf, int kStagesOf, int kMaxThreadsOf, int kMinBlocksOf,
           bool kPairedOf = false>
 struct WarpGroup {
   static constexpr int kVectorsPerItem = kVectorsPerItemOf;
   static constexpr int kParts = kVectorsPerItem > 2 ? kVectorsPerItem / 2 : 1;
-  static constexpr int kRing = kRingOf;
+  static constexpr int kStages = kStagesOf;
   static constexpr int kItemsPerThread = 1;
   static constexpr int kVectors = kItemsPerThread * kVectorsPerItem;
   static constexpr bool kPaired = kPairedOf;
@@ -129,7 +129,7 @@ struct WarpGroup {
 
   // A group has at least two warps. Only single sums of staged rows have registers for two
   // addresses.
-  WarpSums<Part, kSums, kMaxWarps / 2, std::is_class_v<Value> || kRing == 0> sums_;
+  WarpSums<Part, kSums, kMaxWarps / 2, std::is_class_v<Value> || kStages == 0> sums_;
 };
 
 // Group, or its paired version where an SM holds two of its blocks with one vector per thread.
@@ -137,18 +137,18 @@ template <class Group, bool kMayPair>
 struct PairsOf {
   using Type = Group;
 };
-template <class Value, int kRing>
-struct PairsOf<WarpGroup<Value, 1, kRing, kPersistentThreads, 2>, true> {
-  using Type = WarpGroup<Value, 1, kRing, kPersistentThreads, 2, true>;
+template <class Value, int kStages>
+struct PairsOf<WarpGroup<Value, 1, kStages, kPersistentThreads, 2>, true> {
+  using Type = WarpGroup<Value, 1, kStages, kPersistentThreads, 2, true>;
 };
 
 // A cluster of blocks, whose threads form kGroups groups with a row each.
-template <class Value, int kVectorsPerItemOf, int kRingOf, int kPartsOf = kVectorsPerItemOf / 2,
+template <class Value, int kVectorsPerItemOf, int kStagesOf, int kPartsOf = kVectorsPerItemOf / 2,
           int kGroups = 1, int kMaxThreadsOf = kPersistentThreads, int kMinBlocksOf = 1>
 struct ClusterGroup {
   static constexpr int kVectorsPerItem = kVectorsPerItemOf;
   static constexpr int kParts = kPartsOf;
-  static constexpr int kRing = kRingOf;
+  static constexpr int kStages = kStagesOf;
   static constexpr int kItemsPerThread = 1;
   static constexpr int kVectors = kItemsPerThread * kVectorsPerItem;
   static constexpr bool kPaired = false;

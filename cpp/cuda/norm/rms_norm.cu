@@ -28,24 +28,23 @@ void launch_rms_norm_packed(const RmsNormProblem& problem, const tuning::PackedC
 template <class T>
 RowAccess<T> access_of(const RmsNormProblem& problem) {
   RowAccess<T> access(problem.rows, problem.cols);
-  access.also_columns(problem.weight, problem.weight_dtype, problem.weight_stride,
-                      problem.weight_head_stride);
-  access.also_columns(problem.bias, problem.bias_dtype, problem.bias_stride,
-                      problem.bias_head_stride);
-  access.also_rows(problem.x, problem.x_rows, problem.x_col_stride);
-  access.also_rows(problem.out, problem.out_rows, problem.out_col_stride);
-  access.also_rows(problem.residual, problem.residual_rows, problem.residual_col_stride);
-  access.also_rows(problem.residual_out, problem.residual_out_rows,
-                   problem.residual_out_col_stride);
-  access.also_rows(problem.gate, problem.gate_rows, problem.gate_col_stride);
-  access.also_statistic(problem.mean, problem.mean_rows);
-  access.also_statistic(problem.rstd, problem.rstd_rows);
+  access.add_affine(problem.weight, problem.weight_dtype, problem.weight_stride,
+                    problem.weight_head_stride);
+  access.add_affine(problem.bias, problem.bias_dtype, problem.bias_stride,
+                    problem.bias_head_stride);
+  access.add_rows(problem.x, problem.x_rows, problem.x_col_stride);
+  access.add_rows(problem.out, problem.out_rows, problem.out_col_stride);
+  access.add_rows(problem.residual, problem.residual_rows, problem.residual_col_stride);
+  access.add_rows(problem.residual_out, problem.residual_out_rows, problem.residual_out_col_stride);
+  access.add_rows(problem.gate, problem.gate_rows, problem.gate_col_stride);
+  access.add_statistic(problem.mean, problem.mean_rows);
+  access.add_statistic(problem.rstd, problem.rstd_rows);
   return access;
 }
 
 // True if rows of unit stride may go to the kernels with bulk copies, which need an architecture
 // with clusters and take no options.
-bool takes_bulk_copies(const RmsNormProblem& problem, const RowSplit& split, int device) {
+bool may_use_bulk_copies(const RmsNormProblem& problem, const RowSplit& split, int device) {
   return split.extent == 0 && problem.heads <= 1 && problem.is_plain() &&
          max_cluster_size(device) > 1;
 }
@@ -56,8 +55,8 @@ template <class T>
 tuning::BulkConfig bulk_config(const RmsNormProblem& problem, const tuning::RmsNormConfig& row,
                                int device) {
   if (problem.residual != nullptr &&
-      !start_alike<T>(problem.out, problem.out_rows, problem.residual_out,
-                      problem.residual_out_rows)) {
+      !same_alignment<T>(problem.out, problem.out_rows, problem.residual_out,
+                         problem.residual_out_rows)) {
     return {};
   }
   const bool fused_input = problem.gate != nullptr || problem.residual != nullptr;
@@ -88,7 +87,7 @@ tuning::PackedConfig packed_config(const RmsNormProblem& problem,
 template <class T>
 bool launch_bulk_copies(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
                         const RowSplit& split, int device, StreamView stream) {
-  if (!takes_bulk_copies(problem, split, device)) return false;
+  if (!may_use_bulk_copies(problem, split, device)) return false;
   const auto packed = packed_config<T>(problem, config);
   if (packed.blocks > 0) {
     launch_rms_norm_packed<T>(problem, packed, config, device, stream);
@@ -161,7 +160,7 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
     const bool fused_input = problem.gate != nullptr || problem.residual != nullptr;
     const auto most_shared = static_cast<std::int64_t>(max_shared_bytes(device));
     if ((problem.gate != nullptr && unaligned) ||
-        tuning::uses_generic_kernel(config, sizeof(T), unaligned, fused_input) ||
+        tuning::uses_strided_kernel(config, sizeof(T), unaligned, fused_input) ||
         !tuning::has_room_to_stage(config, unaligned, fused_input, most_shared)) {
       asked.at_least(Access::kStrided);
     }
@@ -177,8 +176,8 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
                     kFusedInput == FusedInput::kResidual, kCentring == Centring::kAlways);
       if (kAccess == Access::kAligned && kFusedInput != FusedInput::kGate) {
         const std::int64_t vectors = tuning::ceil_div(problem.cols, kPack<T>);
-        shape = tuning::by_warps(shape, problem.rows, vectors, sizeof(T),
-                                 kFusedInput != FusedInput::kNone, problem.centred);
+        shape = tuning::one_warp_per_row(shape, problem.rows, vectors, sizeof(T),
+                                         kFusedInput != FusedInput::kNone, problem.centred);
       }
       launch_rms_norm<T, kAccess, kFusedInput, kCentring>(problem, shape, split, device, stream);
     };

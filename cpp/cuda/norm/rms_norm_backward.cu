@@ -53,10 +53,10 @@ void launch_column_sums(PartialSumsParams<Accumulate> sums, bool both, int devic
   sums.blocks_each = static_cast<int>(blocks);
   sums.discards = discards(sums, both);
   const auto with = [&]<int kColumnsOfLane>() {
-    const auto warps = tuning::ceil_div(sums.rows, kRowsOfPartialSums * kColumnsOfLane);
+    const auto warps = tuning::ceil_div(sums.rows, kPartialRowsInFlight * kColumnsOfLane);
     const LaunchShape shape{.blocks = both ? 2 * blocks : blocks,
                             .threads = kWarpLanes * static_cast<int>(std::min<std::int64_t>(
-                                                        warps, kMostWarps<kColumnsOfLane>))};
+                                                        warps, kMaxSumWarps<kColumnsOfLane>))};
     if constexpr (sizeof(Accumulate) == 4) {
       if (sums.paired) {
         return launch<partial_sums_kernel<Accumulate, kColumnsOfLane, true>>(shape, stream, device,
@@ -66,8 +66,8 @@ void launch_column_sums(PartialSumsParams<Accumulate> sums, bool both, int devic
     launch<partial_sums_kernel<Accumulate, kColumnsOfLane, false>>(shape, stream, device, sums);
   };
   // Workspaces start on a vector, so that the shape alone decides the order of the sums.
-  if (sums.cols % kColumns == 0 && starts_on_vector(sums.sums[0].partials) &&
-      (!both || starts_on_vector(sums.sums[1].partials))) {
+  if (sums.cols % kColumns == 0 && is_vector_aligned(sums.sums[0].partials) &&
+      (!both || is_vector_aligned(sums.sums[1].partials))) {
     with.template operator()<kColumns>();
   } else {
     with.template operator()<1>();
@@ -78,7 +78,7 @@ template void launch_column_sums(PartialSumsParams<double>, bool, int, StreamVie
 
 template <class Accumulate>
 void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device, StreamView stream,
-                         bool added_pairs) {
+                         bool pairs_added) {
   if (p.dweight.data == nullptr && p.dbias.data == nullptr) return;
   const bool both = p.dweight.data != nullptr && p.dbias.data != nullptr;
   const PartialSumsParams<Accumulate> sums{
@@ -88,7 +88,7 @@ void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device,
       p.cols,
       0,
       p.accumulate,
-      p.paired && !added_pairs};
+      p.paired && !pairs_added};
   launch_column_sums(sums, both, device, stream);
 }
 template void launch_partial_sums<float>(const RmsNormBackwardParams<float>&, int, StreamView,
@@ -101,7 +101,7 @@ template void launch_partial_sums<double>(const RmsNormBackwardParams<double>&, 
 constexpr std::int64_t kMostRows = std::int64_t{1} << 30;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 31;
 
-bool even_rows_fit(const RmsNormBackwardProblem& problem, std::int64_t dtype_size) {
+bool row_strides_fit(const RmsNormBackwardProblem& problem, std::int64_t dtype_size) {
   const auto fits = [&](const void* data, const RowLayout& layout, std::int64_t size) {
     if (data == nullptr) return true;
     const std::int64_t bytes = inner_stride(layout) * size;
@@ -120,27 +120,27 @@ bool even_rows_fit(const RmsNormBackwardProblem& problem, std::int64_t dtype_siz
 template <class T>
 RowAccess<T> access_of(const RmsNormBackwardProblem& problem) {
   RowAccess<T> access(problem.rows, problem.cols);
-  access.also_columns(problem.weight, problem.weight_dtype, problem.weight_stride,
-                      problem.weight_head_stride);
-  access.also_rows(problem.dy, problem.dy_rows, problem.dy_col_stride);
-  access.also_rows(problem.x, problem.x_rows, problem.x_col_stride);
-  access.also_rows(problem.dsum, problem.dsum_rows, problem.dsum_col_stride);
-  access.also_rows(problem.gate, problem.gate_rows, problem.gate_col_stride);
-  access.also_rows(problem.dx, problem.dx_rows, problem.dx_col_stride);
-  access.also_rows(problem.dgate, problem.dgate_rows, problem.dgate_col_stride);
-  access.also_statistic(problem.mean, problem.mean_rows);
-  access.also_statistic(problem.rstd, problem.rstd_rows);
+  access.add_affine(problem.weight, problem.weight_dtype, problem.weight_stride,
+                    problem.weight_head_stride);
+  access.add_rows(problem.dy, problem.dy_rows, problem.dy_col_stride);
+  access.add_rows(problem.x, problem.x_rows, problem.x_col_stride);
+  access.add_rows(problem.dsum, problem.dsum_rows, problem.dsum_col_stride);
+  access.add_rows(problem.gate, problem.gate_rows, problem.gate_col_stride);
+  access.add_rows(problem.dx, problem.dx_rows, problem.dx_col_stride);
+  access.add_rows(problem.dgate, problem.dgate_rows, problem.dgate_col_stride);
+  access.add_statistic(problem.mean, problem.mean_rows);
+  access.add_statistic(problem.rstd, problem.rstd_rows);
   // Only kernels of lane groups count rows in two axes (persistent_group.cuh).
   const bool narrow = problem.cols <= kWarpLanes * kPack<T>;
   if (access.split().extent != 0 && !narrow) access.at_least(Access::kUnaligned);
-  const bool fits = problem.rows < kMostRows && (narrow || even_rows_fit(problem, sizeof(T)));
+  const bool fits = problem.rows < kMostRows && (narrow || row_strides_fit(problem, sizeof(T)));
   if (access.access() == Access::kAligned && !fits) access.at_least(Access::kStrided);
   return access;
 }
 
 // True if rows of unit stride may go to the kernels with bulk copies, which have few options and
 // need an architecture with clusters.
-bool takes_bulk_copies(const RmsNormBackwardProblem& problem, const RowSplit& split, int device) {
+bool may_use_bulk_copies(const RmsNormBackwardProblem& problem, const RowSplit& split, int device) {
   const bool alone = problem.gate == nullptr && problem.dsum == nullptr && !problem.centred;
   const bool known = alone ? problem.is_common() : problem.is_plain();
   return known && split.extent == 0 && problem.heads <= 1 && max_cluster_size(device) > 1;
@@ -167,17 +167,17 @@ tuning::PackedGradientConfig packed_config(const RmsNormBackwardProblem& problem
 // True if rows of unit stride go to the bulk kernel. dgate must be as far from a 16-byte boundary
 // as dx: nothing else was ever run there.
 template <class T>
-bool takes_span(const RmsNormBackwardProblem& problem, const tuning::RmsNormBackwardConfig& config,
-                int device) {
+bool uses_bulk_kernel(const RmsNormBackwardProblem& problem,
+                      const tuning::RmsNormBackwardConfig& config, int device) {
   const auto stride = [](const void* data, const RowLayout& layout) {
     return data != nullptr ? layout.strides[0] : 0;
   };
   if (problem.gate != nullptr &&
-      !start_alike<T>(problem.dgate, problem.dgate_rows, problem.dx, problem.dx_rows)) {
+      !same_alignment<T>(problem.dgate, problem.dgate_rows, problem.dx, problem.dx_rows)) {
     return false;
   }
   const int arrays = problem.gate != nullptr || problem.dsum != nullptr ? 3 : 2;
-  return tuning::has_span(
+  return tuning::fits_bulk_kernel(
              config, tuning::ceil_div(problem.cols, kPack<T>), sizeof(T),
              {stride(problem.dy, problem.dy_rows), stride(problem.x, problem.x_rows),
               stride(problem.dsum, problem.dsum_rows), stride(problem.gate, problem.gate_rows),
@@ -191,22 +191,22 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
   dispatch_floating(problem.dtype, "rms_norm_backward", [&]<class T>() {
     const int device = current_device();
     RowAccess<T> asked = access_of<T>(problem);
-    const auto config_of = [&](bool ring, bool low_register_pressure = true) {
+    const auto config_of = [&](bool stages, bool low_register_pressure = true) {
       const bool sums = problem.dweight != nullptr || problem.dbias != nullptr;
-      return tuning::rms_norm_backward_config(problem.rows, problem.cols, sizeof(T), sums, ring,
+      return tuning::rms_norm_backward_config(problem.rows, problem.cols, sizeof(T), sums, stages,
                                               max_cluster_size(device), problem.centred,
                                               problem.heads, problem.gate != nullptr,
                                               problem.dsum != nullptr, low_register_pressure);
     };
     const auto fits = [&](const tuning::RmsNormBackwardConfig& config) {
-      return config.shared_bytes + tuning::kSharedBesidesStages <=
+      return config.shared_bytes + tuning::kMaxStaticSharedBytes <=
              static_cast<int>(max_shared_bytes(device));
     };
     // Gated rows are staged only if they have no options.
-    const bool ring = asked.access() == Access::kAligned &&
-                      (problem.gate == nullptr || (problem.is_plain() && problem.heads == 1));
-    tuning::RmsNormBackwardConfig config = config_of(ring);
-    if (!fits(config)) config = config_of(ring, false);
+    const bool stages = asked.access() == Access::kAligned &&
+                        (problem.gate == nullptr || (problem.is_plain() && problem.heads == 1));
+    tuning::RmsNormBackwardConfig config = config_of(stages);
+    if (!fits(config)) config = config_of(stages, false);
     if (!fits(config)) {
       config = config_of(false);
       if (problem.gate == nullptr) asked.at_least(Access::kUnaligned);
@@ -221,14 +221,14 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
     if (sizeof(T) == 8 && asked.access() == Access::kUnaligned) asked.at_least(Access::kStrided);
     if constexpr (sizeof(T) < 8) {
       if (asked.access() == Access::kUnaligned &&
-          takes_bulk_copies(problem, asked.split(), device)) {
+          may_use_bulk_copies(problem, asked.split(), device)) {
         const auto packed = packed_config<T>(problem, config);
         if (packed.places > 0)
           return launch_rms_norm_backward_packed<T>(problem, config, packed, device, stream);
         // In the shape of aligned rows, or else with two vectors per thread.
         for (bool as_aligned : {true, false}) {
           const auto bulk = config_of(as_aligned);
-          if (takes_span<T>(problem, bulk, device)) {
+          if (uses_bulk_kernel<T>(problem, bulk, device)) {
             return launch_rms_norm_backward_bulk<T>(problem, bulk, device, stream);
           }
         }

@@ -157,19 +157,19 @@ class ColumnVectors : ColumnBlock<T, most_vectors(kForm), kAccess == Access::kSt
 
   // A vector of dy or x in a batch of rows. Only its own thread writes and reads it, without a
   // barrier.
-  __device__ static uint4& parked(int batch, int row, int array) {
+  __device__ static uint4& staging(int batch, int row, int array) {
     extern __shared__ uint4 columns[];
     return columns[((batch * kTogether + row) * 2 + array) * static_cast<int>(blockDim.x) +
                    static_cast<int>(threadIdx.x)];
   }
-  __device__ void park(int batch, std::int64_t first_row) const {
+  __device__ void stage(int batch, std::int64_t first_row) const {
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       const std::int64_t at = first_row + i * step();
       if (at >= p_.rows || index_ >= p_.vectors) continue;
       const Row from = row(at);
-      copy_async(&parked(batch, i, 0), from.dy().address(index_), kVectorBytes);
-      copy_async(&parked(batch, i, 1), from.x().address(index_), kVectorBytes);
+      copy_async(&staging(batch, i, 0), from.dy().address(index_), kVectorBytes);
+      copy_async(&staging(batch, i, 1), from.x().address(index_), kVectorBytes);
     }
     commit_copies();
   }
@@ -183,7 +183,7 @@ class ColumnVectors : ColumnBlock<T, most_vectors(kForm), kAccess == Access::kSt
   __device__ void add_staged(Sums& sums) const {
     const int together = kTogether * step();
 #pragma unroll
-    for (int batch = 0; batch < kBatches; ++batch) park(batch, first() + batch * together);
+    for (int batch = 0; batch < kBatches; ++batch) stage(batch, first() + batch * together);
     Statistics next[kTogether];
     load(next, first());
     int batch = 0;
@@ -197,9 +197,9 @@ class ColumnVectors : ColumnBlock<T, most_vectors(kForm), kAccess == Access::kSt
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
         if (at + i * step() >= p_.rows) break;
-        add(sums, parked(batch, i, 0), parked(batch, i, 1), uint4{}, of[i]);
+        add(sums, staging(batch, i, 0), staging(batch, i, 1), uint4{}, of[i]);
       }
-      park(batch, at + std::int64_t{kBatches} * together);
+      stage(batch, at + std::int64_t{kBatches} * together);
       if (++batch == kBatches) batch = 0;
     }
   }
@@ -216,7 +216,7 @@ class ColumnVectors : ColumnBlock<T, most_vectors(kForm), kAccess == Access::kSt
         if (at >= p_.rows) break;
         const Row arrays = row(at);
         arrays.fetch(raw[i], index);
-        if (gate.is_there()) gates[i] = arrays.load_gate(index_);
+        if (gate.is_present()) gates[i] = arrays.load_gate(index_);
         statistics[i] = arrays.template statistics<kCentring>();
       }
 #pragma unroll

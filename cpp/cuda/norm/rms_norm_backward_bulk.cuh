@@ -28,12 +28,13 @@ class BulkGradient {
   static constexpr bool kCentred = kCentring != Centring::kNever;
   // 16-bit inputs are kept as read, in half the registers, where unpacked g and h would spill
   // (bfloat16 LayerNorm 16384 x 4097: 189 -> 159 us).
-  static constexpr bool kAsRead =
+  static constexpr bool kKeepsRaw =
       sizeof(T) == 2 && !kGated &&
       (kCentred || (Group::kClusters && kFusedInput == FusedInput::kResidual));
   static constexpr int kArrays = kFusedInput == FusedInput::kNone ? 2 : 3;
-  using Ring = BulkPipeline<T, Group, kArrays, kCentred ? 2 : 1, kVectorsPerItem,
-                            tuning::gradient_ring(kVectorsPerItem, kArrays, Group::kMaxThreads)>;
+  using Pipeline =
+      BulkPipeline<T, Group, kArrays, kCentred ? 2 : 1, kVectorsPerItem,
+                   tuning::gradient_stages(kVectorsPerItem, kArrays, Group::kMaxThreads)>;
 
  public:
   // Groups share the rows as in PersistentGradient.
@@ -45,8 +46,8 @@ class BulkGradient {
         row_(static_cast<std::int64_t>(thread_group.group_in_grid()) * groups_ +
              thread_group.group),
         rounds_(rounds_from(row_)),
-        ring_(thread_group, sources(), p.rows, row_, step_, rounds_,
-              min(p.vectors - first(), part()), cols()),
+        pipeline_(thread_group, sources(), p.rows, row_, step_, rounds_,
+                  min(p.vectors - first(), part()), cols()),
         dx_(result(p.dx, p.dx_row_stride)),
         dgate_(result(p.dgate, p.dgate_row_stride)),
         weight_(p.weight, p.vectors, p.cols) {
@@ -54,15 +55,15 @@ class BulkGradient {
     weight_.template load<true>(
         weights, [&](int v) { return first() + v * thread_group.size + thread_group.lane; });
 #pragma unroll
-    for (int v = 0; v < kVectorsPerItem; ++v) ring_.column(v) = weights[v];
+    for (int v = 0; v < kVectorsPerItem; ++v) pipeline_.column(v) = weights[v];
   }
 
   __device__ void run() {
-    ring_.start();
+    pipeline_.start();
     if constexpr (Group::kClusters && !kGated) {
       rows_overlapped();
     } else {
-      rows_in_turn();
+      rows_in_sequence();
     }
     pdl_launch_dependents();
     const PartialSums<T, Group, Access::kUnaligned> partials(p_, thread_group_);
@@ -78,11 +79,11 @@ class BulkGradient {
   struct Made {
     Numbers<T> g, h;
   };
-  struct AsRead {
+  struct RawInputs {
     uint4 dy, x;
   };
   struct Held {
-    std::conditional_t<kAsRead, AsRead, Made> vectors[kVectorsPerItem];
+    std::conditional_t<kKeepsRaw, RawInputs, Made> vectors[kVectorsPerItem];
     Statistics statistics;
     uint4 dsum[kVectorsPerItem];  // in clusters, which release the row's stage before finish()
   };
@@ -102,7 +103,7 @@ class BulkGradient {
     return row < p_.rows ? static_cast<int>((p_.rows - row + step_ - 1) / step_) : 0;
   }
   __device__ auto sources() const {
-    typename Ring::Sources sources;
+    typename Pipeline::Sources sources;
     const auto array = [&](const void* data, std::int64_t stride) {
       return BulkSource<T>{static_cast<const T*>(data) + first() * kPack<T>, stride};
     };
@@ -116,7 +117,7 @@ class BulkGradient {
     return sources;
   }
 
-  __device__ void rows_in_turn() {
+  __device__ void rows_in_sequence() {
     // All groups pass equally many barriers, though each has its own: where the numbers differ,
     // racecheck (compute-sanitizer) does not recognise the block's barrier after this loop.
     const int rounds = rounds_from(row_ - thread_group_.group);
@@ -126,7 +127,7 @@ class BulkGradient {
         thread_group_.sync();
         break;
       }
-      ring_.receive();
+      pipeline_.receive();
       if constexpr (kGated) {
         p_.norm_before_gate ? one_gated_row<true>(statistics(), round)
                             : one_gated_row<false>(statistics(), round);
@@ -136,7 +137,7 @@ class BulkGradient {
         begin(statistics(), parts, held);
         finish(held, means_of(parts, round));
       }
-      ring_.release();
+      pipeline_.release();
       dx_.next();
       if constexpr (kGated) dgate_.next();
     }
@@ -145,12 +146,12 @@ class BulkGradient {
   __device__ void rows_overlapped() {
     const auto begin_next = [&](int round) {
       Held held;
-      ring_.receive();
+      pipeline_.receive();
       Total parts[Group::kParts];
       begin(statistics(), parts, held);
       thread_group_.send(parts, round);
-      ring_.refill(round);
-      ring_.release();
+      pipeline_.refill(round);
+      pipeline_.release();
       return held;
     };
     Held here{};
@@ -167,32 +168,32 @@ class BulkGradient {
 
   __device__ Statistics statistics() const {
     Statistics statistics;
-    statistics.rstd = ring_.number(0);
-    if constexpr (kCentred) statistics.mean = ring_.number(1);
+    statistics.rstd = pipeline_.number(0);
+    if constexpr (kCentred) statistics.mean = pipeline_.number(1);
     return statistics;
   }
   __device__ RowMeans<Accumulate> means_of(const Total (&parts)[Group::kParts], int round) {
     const auto sum = thread_group_.sum(parts, round);
-    ring_.refill(round);
+    pipeline_.refill(round);
     return means<kCentring>(p_, sum);
   }
 
   // dweight and dbias do not depend on the row's sums: only g and h are left for finish().
   __device__ void begin(const Statistics& statistics, Total (&parts)[Group::kParts], Held& held) {
     uint4 dys[kVectorsPerItem], xs[kVectorsPerItem];
-    ring_.vectors(0, 0, dys);
-    ring_.vectors(1, 0, xs);
+    pipeline_.vectors(0, 0, dys);
+    pipeline_.vectors(1, 0, xs);
     held.statistics = statistics;
 #pragma unroll
     for (int v = 0; v < kVectorsPerItem; ++v) {
-      const AsRead read{dys[v], xs[v]};
+      const RawInputs read{dys[v], xs[v]};
       const Numbers<T> dy = unpack<T>(read.dy);
-      const Made made = made_of(read, v, statistics);
+      const Made made = terms_of(read, v, statistics);
       const Total sum = row_sum<T, kCentring>(made.g, made.h);
       parts[v / 2] = v % 2 == 0 ? sum : parts[v / 2] + sum;
       add_weight_gradient<T>(sums_[v], dy, made.h, kOptions && p_.round_before_weight);
       if constexpr (kCentred) add_bias_gradient<T>(bias_sums_[v], dy);
-      if constexpr (kAsRead) {
+      if constexpr (kKeepsRaw) {
         held.vectors[v] = read;
         rematerialise(held.vectors[v].dy);
         rematerialise(held.vectors[v].x);
@@ -201,7 +202,7 @@ class BulkGradient {
       }
     }
     if constexpr (kFusedInput == FusedInput::kResidual && Group::kClusters)
-      ring_.vectors(2, 0, held.dsum);
+      pipeline_.vectors(2, 0, held.dsum);
   }
   __device__ void finish(const Held& held, const RowMeans<Accumulate>& mean) const {
 #pragma unroll
@@ -211,20 +212,20 @@ class BulkGradient {
         if constexpr (Group::kClusters) {
           dsum[0] = held.dsum[v];
         } else {
-          ring_.vectors(2, v, dsum);
+          pipeline_.vectors(2, v, dsum);
         }
       }
-      const auto [g, h] = made_of(held.vectors[v], v, held.statistics);
+      const auto [g, h] = terms_of(held.vectors[v], v, held.statistics);
       dx_.store(v, Row::template gradient<kCentring>(g, h, held.statistics.rstd, mean, dsum[0],
                                                      kFusedInput == FusedInput::kResidual));
     }
   }
 
-  __device__ Made made_of(const AsRead& read, int v, const Statistics& statistics) const {
-    return {times<T, true, kOptions>(unpack<T>(read.dy), weight_, ring_.column(v), 0),
+  __device__ Made terms_of(const RawInputs& read, int v, const Statistics& statistics) const {
+    return {times<T, true, kOptions>(unpack<T>(read.dy), weight_, pipeline_.column(v), 0),
             normal<T, kCentring>(unpack<T>(read.x), statistics)};
   }
-  __device__ const Made& made_of(const Made& made, int, const Statistics&) const { return made; }
+  __device__ const Made& terms_of(const Made& made, int, const Statistics&) const { return made; }
   // Values derived from the vector are computed anew after this, rather than kept in registers.
   static __device__ void rematerialise(uint4& vector) {
     asm volatile("" : "+r"(vector.x), "+r"(vector.y), "+r"(vector.z), "+r"(vector.w));
@@ -234,23 +235,23 @@ class BulkGradient {
   __device__ void one_gated_row(const Statistics& statistics, int round) {
     const auto vector = [&](int v) -> GatedVector<T, kNormFirst> {
       uint4 dy[1], x[1], gate[1];
-      ring_.vectors(0, v, dy);
-      ring_.vectors(1, v, x);
-      ring_.vectors(2, v, gate);
-      return {dy[0], x[0], gate[0], ring_.column(v)};
+      pipeline_.vectors(0, v, dy);
+      pipeline_.vectors(1, v, x);
+      pipeline_.vectors(2, v, gate);
+      return {dy[0], x[0], gate[0], pipeline_.column(v)};
     };
     Accumulate parts[1] = {};
-    Numbers<T> opened[kVectorsPerItem];
+    Numbers<T> gate_sigmoid[kVectorsPerItem];
 #pragma unroll
     for (int v = 0; v < kVectorsPerItem; ++v) {  // one by one: three arrays fill the registers
-      const auto keep = [&](int i, Accumulate s) { opened[v].at[i] = s; };
+      const auto keep = [&](int i, Accumulate s) { gate_sigmoid[v].at[i] = s; };
       parts[0] = parts[0] + vector(v).sum(statistics.rstd, keep);
       asm volatile("" ::: "memory");
     }
     const RowMeans<Accumulate> mean = means_of(parts, round);
 #pragma unroll
     for (int v = 0; v < kVectorsPerItem; ++v) {
-      const auto kept = [&](int i) { return opened[v].at[i]; };
+      const auto kept = [&](int i) { return gate_sigmoid[v].at[i]; };
       const auto [dx, dgate] = vector(v).gradients(statistics.rstd, mean.gh, sums_[v], kept);
       dx_.store(v, dx);
       dgate_.store(v, dgate);
@@ -264,7 +265,7 @@ class BulkGradient {
   std::int64_t step_;
   std::int64_t row_;
   int rounds_;  // rows of the thread group
-  Ring ring_;
+  Pipeline pipeline_;
   RealignedStore<T, kVectorsPerItem> dx_;
   RealignedStore<T, kVectorsPerItem> dgate_;
   AffineReader<T, Access::kUnaligned> weight_;

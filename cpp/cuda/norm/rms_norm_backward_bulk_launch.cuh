@@ -32,18 +32,18 @@ void launch_bulk(const RmsNormBackwardParams<accumulate_t<T>>& p,
   // offset: 136 us, 170 with more).
   constexpr int kPairs =
       sizeof(T) == 2 && (kOptions || kFusedInput != FusedInput::kNone)
-          ? tuning::kSmallPairs
-          : tuning::small_pairs(sizeof(T), kCentring != Centring::kNever, kGated);
+          ? tuning::kTwoVectorThreads
+          : tuning::two_vector_threads(sizeof(T), kCentring != Centring::kNever, kGated);
   if (config.blocks_per_row > 1) {
     as.template operator()<ClusterGroup<Value, 2, 0>>();
   } else if (config.vectors_per_item == 4) {
     if constexpr (kFusedInput == FusedInput::kResidual) {
-      if (config.threads <= tuning::kLowPressureFours) {
-        return as.template operator()<WarpGroup<Value, 4, 0, tuning::kLowPressureFours, 1>>();
+      if (config.threads <= tuning::kLowPressureThreads) {
+        return as.template operator()<WarpGroup<Value, 4, 0, tuning::kLowPressureThreads, 1>>();
       }
     }
     if constexpr (!kGated) {
-      as.template operator()<WarpGroup<Value, 4, 0, tuning::kSmallFours, 1>>();
+      as.template operator()<WarpGroup<Value, 4, 0, tuning::kFourVectorThreads, 1>>();
     }
   } else if (config.vectors_per_item == 1 && config.threads <= tuning::kSmallBlock) {
     as.template operator()<WarpGroup<Value, 1, 0, tuning::kSmallBlock, 3 - kSmallLess>>();

@@ -21,7 +21,7 @@ struct RmsNormBackwardConfig {
   int blocks_per_row;    // cluster size
   int partial_rows;      // kPersistent: one of each block or cluster, counted before pairing
   bool paired;           // kPersistent: partial rows are added up in pairs first, in any kernel
-  int ring;              // kPersistent: rows staged in shared memory
+  int stages;            // kPersistent: rows staged in shared memory
   int shared_bytes;      // of the stages
   RmsNormConfig rows;    // kSpecialised, and dx alone: the row blocks
   std::int64_t column_blocks;
@@ -47,46 +47,46 @@ inline constexpr int kSmallBlock = 384;  // threads; an SM holds three such bloc
 // Threads of a block with two vectors per thread, at most, of which an SM holds two instead of one.
 // 384 threads leave 80 registers each, in which 16-bit LayerNorm spills; gates and float64 keep
 // 320.
-inline constexpr int kSmallPairs = 320;
-constexpr int small_pairs(int dtype_size, bool centred, bool gated) {
-  return !gated && dtype_size < 8 && (dtype_size == 4 || !centred) ? 384 : kSmallPairs;
+inline constexpr int kTwoVectorThreads = 320;
+constexpr int two_vector_threads(int dtype_size, bool centred, bool gated) {
+  return !gated && dtype_size < 8 && (dtype_size == 4 || !centred) ? 384 : kTwoVectorThreads;
 }
-inline constexpr int kSmallFours = 384;  // with four vectors per thread: 168 registers each
-inline constexpr int kClusterRing = 3;   // rows staged by a cluster, which works on two of them
-inline constexpr int kSharedBesidesStages =
-    32 << 10;                             // shared bytes of a block outside its stages, at most
-inline constexpr int kUnalignedRing = 2;  // rows staged by unaligned kernels
+inline constexpr int kFourVectorThreads = 384;  // with four vectors per thread: 168 registers each
+inline constexpr int kClusterStages = 3;  // rows staged by a cluster, which works on two of them
+inline constexpr int kMaxStaticSharedBytes =
+    32 << 10;                               // shared bytes of a block outside its stages, at most
+inline constexpr int kUnalignedStages = 2;  // rows staged by unaligned kernels
 
 // Rows of a group from which rows with dsum are staged in shared memory. With dsum and the next row
 // both in registers 16 bytes spill; few rows do not repay the staging.
-inline constexpr int kRowsForRing = 4;  // of a group
+inline constexpr int kMinRowsForStages = 4;  // of a group
 
 // True if rows without options, whose next row fits registers, are staged in shared memory too:
 // threads without a vector hide no latency. rounds: rows of a group, few of which do not repay it.
-inline constexpr int kRowsForPlainRing = 10;
-constexpr bool rings_plain_rows(const RmsNormBackwardConfig& config, std::int64_t vectors,
-                                int rounds) {
+inline constexpr int kMinRowsForPlainStages = 10;
+constexpr bool stages_plain_rows(const RmsNormBackwardConfig& config, std::int64_t vectors,
+                                 int rounds) {
   return vectors * (config.threads / config.lanes) < kPersistentBlock &&
-         rounds >= kRowsForPlainRing;
+         rounds >= kMinRowsForPlainStages;
 }
 
 // dx alone: bytes of one array up to which row blocks are faster than the persistent form, whose
 // sums are dropped. Larger arrays give persistent blocks enough rows for the prefetch to pay.
-inline std::int64_t bytes_alone(const GradientRows& of) {
+inline std::int64_t max_row_block_bytes(const GradientRows& of) {
   constexpr std::int64_t kMiB = 1 << 20;
   if (of.unaligned() && of.vectors > 32) return of.gated ? kMiB / 2 : 2 * kMiB;
-  if (of.gated) return (of.vectors <= 2 * kSmallPairs ? 8 : 4) * kMiB;
+  if (of.gated) return (of.vectors <= 2 * kTwoVectorThreads ? 8 : 4) * kMiB;
   if (of.vectors > 2 * kPersistentBlock) return 16 * kMiB;
   return (of.centred ? 4 : 8) * kMiB;
 }
-inline bool rows_alone_in_blocks(std::int64_t rows, std::int64_t cols, const GradientRows& of) {
-  return !has_persistent_form(of.vectors) || rows * cols * of.dtype_size <= bytes_alone(of);
+inline bool dx_alone_in_row_blocks(std::int64_t rows, std::int64_t cols, const GradientRows& of) {
+  return !has_persistent_form(of.vectors) || rows * cols * of.dtype_size <= max_row_block_bytes(of);
 }
 
 // True if `blocks` blocks with four vectors per thread hold the row, and have the registers and a
 // kernel for it.
-inline bool fits_fours(const GradientRows& of, int blocks) {
-  return !of.gated && of.dtype_size <= 4 && of.vectors <= blocks * 4 * kSmallFours;
+inline bool fits_four_vectors(const GradientRows& of, int blocks) {
+  return !of.gated && of.dtype_size <= 4 && of.vectors <= blocks * 4 * kFourVectorThreads;
 }
 
 // Vectors of a thread, blocks of a row and rows staged in shared memory (0: the next row is in
@@ -96,30 +96,31 @@ inline bool fits_fours(const GradientRows& of, int blocks) {
 struct PersistentShape {
   int vectors_per_item;
   int blocks_per_row;
-  int ring;
+  int stages;
 };
-inline PersistentShape persistent_shape(const GradientRows& of, bool ring,
+inline PersistentShape persistent_shape(const GradientRows& of, bool stages,
                                         bool low_register_pressure = true) {
   const std::int64_t vectors = of.vectors;
   // Up to 256 vectors a prefetch into registers reaches 97 % of copy bandwidth; wider rows gain by
   // stages (bfloat16 16384 x 3072: 83 -> 92 %).
   if (vectors <= kPersistentBlock) {
     return {1, 1,
-            ring && (of.has_bias_or_gate() || (vectors > 256 && vectors <= kSmallBlock)) ? 2 : 0};
+            stages && (of.has_bias_or_gate() || (vectors > 256 && vectors <= kSmallBlock)) ? 2 : 0};
   }
   // One block per row avoids the exchange of a cluster of two (bfloat16 8192 x 10240: 146 -> 128
   // us). Three stages are no faster.
-  const bool fours = ring && low_register_pressure;
-  if (fours && vectors > 2 * kPersistentBlock && fits_fours(of, 1)) return {4, 1, 2};
+  const bool four_vectors = stages && low_register_pressure;
+  if (four_vectors && vectors > 2 * kPersistentBlock && fits_four_vectors(of, 1)) return {4, 1, 2};
   // 28 clusters of four blocks fit the GPU, but 64 of two (LayerNorm 4096 x 20480: 193 -> 133 us).
-  if (fours && of.centred && vectors > 4 * kPersistentBlock && fits_fours(of, 2)) {
-    return {4, 2, kClusterRing};
+  if (four_vectors && of.centred && vectors > 4 * kPersistentBlock && fits_four_vectors(of, 2)) {
+    return {4, 2, kClusterStages};
   }
-  PersistentShape shape{2, 1, ring ? 2 : 0};
+  PersistentShape shape{2, 1, stages ? 2 : 0};
   // Clusters sum the next row while the sums of one are in flight (LayerNorm 8192 x 16384: 76 -> 93
   // % of a copy). A single block does not gain.
-  if (ring && vectors > 2 * kPersistentBlock) shape.ring = kClusterRing;
-  if (ring && !of.has_bias_or_gate() && vectors > 4 * kPersistentBlock) shape.vectors_per_item = 4;
+  if (stages && vectors > 2 * kPersistentBlock) shape.stages = kClusterStages;
+  if (stages && !of.has_bias_or_gate() && vectors > 4 * kPersistentBlock)
+    shape.vectors_per_item = 4;
   while (std::int64_t{shape.blocks_per_row} * shape.vectors_per_item * kPersistentBlock < vectors) {
     shape.blocks_per_row *= 2;
   }
@@ -129,13 +130,13 @@ inline PersistentShape persistent_shape(const GradientRows& of, bool ring,
 // True if dsum is staged in shared memory too. Loaded with its row, it stalls an SM that has one
 // row at a time (bfloat16 8192 x 10240: 193 -> 164 us). More vectors per thread leave no room for
 // it.
-constexpr bool rings_dsum(int vectors_per_item, bool clusters, int dtype_size) {
+constexpr bool stages_dsum(int vectors_per_item, bool clusters, int dtype_size) {
   return dtype_size == 2 && vectors_per_item == (clusters ? 2 : 4);
 }
 
 // Bytes from a 128-byte line to the first stage. Measured, not understood: RMSNorm 4096 x 24576
 // takes 151 us instead of 157 with the same instructions. All other stages lose by an offset.
-constexpr int ring_offset(int vectors_per_item, bool clusters, int max_threads) {
+constexpr int stage_offset(int vectors_per_item, bool clusters, int max_threads) {
   return vectors_per_item == 4 && clusters && max_threads == kPersistentBlock ? 2 * kVector : 0;
 }
 
@@ -149,7 +150,7 @@ inline constexpr int kFewCoarsenedLanes = 4;
 
 // Bytes of partial sums up to which groups may have one row or none: several groups share a block,
 // so that two rows for each would leave few blocks (bfloat16 1000 x 65: 8.7 -> 5.2 us).
-inline std::int64_t few_sums(const GradientRows& of) {
+inline std::int64_t few_partial_sums_bytes(const GradientRows& of) {
   constexpr std::int64_t kKiB = 1 << 10;
   if (of.gated && of.unaligned()) return (of.dtype_size == 2 ? 512 : 256) * kKiB;
   return (of.centred && !of.unaligned() ? 256 : 1024) * kKiB;
@@ -158,21 +159,20 @@ inline std::int64_t few_sums(const GradientRows& of) {
 // Persistent blocks per SM, more of those with few threads, as far as registers allow: RMSNorm of
 // 257 to 288 vectors has four, but three from kMinRowsForThreeBlocks rows on. Clusters share an SM
 // if they keep to half of its registers (gated bfloat16 4552 x 9216: 203 -> 114 us).
-inline constexpr std::int64_t kManyByThree = 20480;  // rows
-inline int blocks_together(std::int64_t rows, const GradientRows& of,
-                           const PersistentShape& shape) {
+inline constexpr std::int64_t kMinRowsForThreeBlocks = 20480;  // rows
+inline int blocks_per_sm(std::int64_t rows, const GradientRows& of, const PersistentShape& shape) {
   const std::int64_t vectors = of.vectors;
   if (shape.blocks_per_row > 1) {
     const bool fits = of.gated || (of.centred && of.dtype_size == 4 && shape.vectors_per_item == 2);
-    return fits && ceil_div(vectors, shape.blocks_per_row) <= 2 * kSmallPairs ? 2 : 1;
+    return fits && ceil_div(vectors, shape.blocks_per_row) <= 2 * kTwoVectorThreads ? 2 : 1;
   }
   if (shape.vectors_per_item == 2) {
-    return vectors <= 2 * small_pairs(of.dtype_size, of.centred, of.gated) ? 2 : 1;
+    return vectors <= 2 * two_vector_threads(of.dtype_size, of.centred, of.gated) ? 2 : 1;
   }
   if (shape.vectors_per_item != 1) return 1;
   if (of.gated || vectors > kSmallBlock) return 2;
   if (vectors > 256) {
-    const bool gains = of.centred || (of.dtype_size == 2 && rows < kManyByThree);
+    const bool gains = of.centred || (of.dtype_size == 2 && rows < kMinRowsForThreeBlocks);
     return vectors <= 288 && of.dtype_size < 8 && gains ? 4 : 3;
   }
   return of.centred && of.dtype_size < 8 && vectors > 160 && vectors <= 192 ? 3 : 2;
@@ -188,7 +188,7 @@ inline int persistent_partials(std::int64_t rows, const GradientRows& of, int gr
   static constexpr int kClusters[] = {128, 64, 28, 14, 7};
   int partial_rows = 128;
   for (int i = 1; (1 << i) <= shape.blocks_per_row; ++i) partial_rows = kClusters[i];
-  int together = blocks_together(rows, of, shape);
+  int together = blocks_per_sm(rows, of, shape);
   const std::int64_t rows_of_head = rows / heads;
   // Rows of a group that repay the partial sums of a third or fourth block per SM (LayerNorm 768 x
   // 2049 with two or three rows: 22.4 -> 15.1 us by half the blocks).
@@ -202,7 +202,8 @@ inline int persistent_partials(std::int64_t rows, const GradientRows& of, int gr
   const std::int64_t sums_bytes =
       heads * vectors * kVector / of.dtype_size * (of.dtype_size == 8 ? 8 : 4);
   while (of_head > 1 && of_head * groups * least > rows_of_head) {
-    if (of_head * groups < 2 * rows_of_head && of_head * sums_bytes <= few_sums(of)) break;
+    if (of_head * groups < 2 * rows_of_head && of_head * sums_bytes <= few_partial_sums_bytes(of))
+      break;
     of_head = (of_head + 1) / 2;
   }
   return static_cast<int>(of_head * heads);
@@ -220,24 +221,24 @@ inline bool pairs_sums(const GradientRows& of, std::int64_t heads) {
 
 // Shared memory of the unaligned stages: each array of a group has one 16-byte block more than
 // vectors.
-constexpr int unaligned_ring_bytes(int vectors_per_item, int lanes, int threads) {
-  return kUnalignedRing * (threads / lanes) * 2 * (vectors_per_item * lanes + 1) * kVector;
+constexpr int unaligned_stage_bytes(int vectors_per_item, int lanes, int threads) {
+  return kUnalignedStages * (threads / lanes) * 2 * (vectors_per_item * lanes + 1) * kVector;
 }
 
-inline RmsNormBackwardConfig persistent_config(std::int64_t rows, const GradientRows& of, bool ring,
-                                               std::int64_t heads, bool added,
+inline RmsNormBackwardConfig persistent_config(std::int64_t rows, const GradientRows& of,
+                                               bool stages, std::int64_t heads, bool added,
                                                bool low_register_pressure) {
   const std::int64_t vectors = of.vectors;
-  const PersistentShape shape = persistent_shape(of, ring, low_register_pressure);
+  const PersistentShape shape = persistent_shape(of, stages, low_register_pressure);
   RmsNormBackwardConfig config{};
   config.form = GradientForm::kPersistent;
   config.vectors_per_item = shape.vectors_per_item;
   config.blocks_per_row = shape.blocks_per_row;
-  config.ring = shape.ring;
+  config.stages = shape.stages;
   config.lanes = 1;
   if (vectors <= 32) {
     while (config.lanes < vectors) config.lanes *= 2;
-    config.ring = 0;
+    config.stages = 0;
   } else {
     config.lanes = static_cast<int>(
         ceil_div(vectors, std::int64_t{32} * shape.vectors_per_item * shape.blocks_per_row) * 32);
@@ -246,12 +247,12 @@ inline RmsNormBackwardConfig persistent_config(std::int64_t rows, const Gradient
   config.threads = groups * config.lanes;
   const bool fused_input =
       of.gated ||
-      (added && rings_dsum(shape.vectors_per_item, shape.blocks_per_row > 1, of.dtype_size));
+      (added && stages_dsum(shape.vectors_per_item, shape.blocks_per_row > 1, of.dtype_size));
   config.shared_bytes =
-      config.ring * shape.vectors_per_item * config.threads * (fused_input ? 3 : 2) * kVector;
-  if (config.ring > 0 && !of.has_bias_or_gate()) {
+      config.stages * shape.vectors_per_item * config.threads * (fused_input ? 3 : 2) * kVector;
+  if (config.stages > 0 && !of.has_bias_or_gate()) {
     config.shared_bytes +=
-        ring_offset(shape.vectors_per_item, shape.blocks_per_row > 1, kPersistentBlock);
+        stage_offset(shape.vectors_per_item, shape.blocks_per_row > 1, kPersistentBlock);
   }
   config.partial_rows = persistent_partials(rows, of, groups, heads);
   config.paired = pairs_sums(of, heads) && config.partial_rows % 2 == 0;
@@ -300,18 +301,18 @@ inline RmsNormConfig gradient_rows_config(std::int64_t rows, std::int64_t cols, 
 // for none; heads: of the weight, a divisor of rows; added: there is a dsum; low_register_pressure:
 // blocks have room to stage four vectors per thread (the tree is the same without).
 inline RmsNormBackwardConfig rms_norm_backward_config(std::int64_t rows, std::int64_t cols,
-                                                      int dtype_size, bool sums, bool ring,
+                                                      int dtype_size, bool sums, bool stages,
                                                       int max_cluster, bool centred = false,
                                                       std::int64_t heads = 1, bool gated = false,
                                                       bool added = false,
                                                       bool low_register_pressure = true) {
   const GradientRows of = gradient_rows(cols, dtype_size, centred, gated);
   const bool is_specialised =
-      sums ? block_specialised_gradient(rows, of) : rows_alone_in_blocks(rows, cols, of);
+      sums ? block_specialised_gradient(rows, of) : dx_alone_in_row_blocks(rows, cols, of);
   if (!is_specialised) {
     // The shape without stages decides, so that all alignments of a width take the same form.
     if (persistent_shape(of, false).blocks_per_row <= max_cluster) {
-      return persistent_config(rows, of, ring, heads, added, low_register_pressure);
+      return persistent_config(rows, of, stages, heads, added, low_register_pressure);
     }
   }
   RmsNormBackwardConfig config{};

@@ -16,7 +16,7 @@ constexpr std::size_t column_elements_bytes(int threads) {
 // Blocks that share a segment: a warp has less to do for each row, and short rows have few segments
 // (bfloat16 128 x 1001, one block and four: 5.7 -> 3.6 us).
 template <class T>
-__host__ __device__ constexpr int column_parts(int threads) {
+__host__ __device__ constexpr int blocks_of_segment(int threads) {
   return threads <= 128 ? kPack<T> / 2 : threads <= 256 ? 2 : 1;
 }
 

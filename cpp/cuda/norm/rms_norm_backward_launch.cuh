@@ -32,9 +32,10 @@ void launch_specialised(const RmsNormBackwardParams<accumulate_t<T>>& p,
   const auto held = [&]<class ThreadGroup>() {
     constexpr ColumnForm kColumns = column_form<T, ThreadGroup, kAccess, kGated>();
     if (p.column_blocks > 0 && kColumns == ColumnForm::kStaged) {
-      constexpr std::size_t kFusedInput = 8 << 10;  // static bytes, at most; sm_75 has no room left
+      constexpr std::size_t kStaticBytes = 8
+                                           << 10;  // static bytes, at most; sm_75 has no room left
       const auto bytes = static_cast<std::size_t>(tuning::column_bytes(config.threads));
-      if (bytes + kFusedInput <= max_shared_bytes(device)) shape.shared_bytes = bytes;
+      if (bytes + kStaticBytes <= max_shared_bytes(device)) shape.shared_bytes = bytes;
     }
     launch<rms_norm_backward_specialised_kernel<T, ThreadGroup, kAccess, kCentring, kGated>>(
         shape, stream, device, p);
@@ -62,15 +63,15 @@ class PersistentLaunch {
   using Value = RowSum<T, kCentring>;
   static constexpr int kBlock = tuning::kPersistentBlock;
   static constexpr int kPairs =
-      tuning::small_pairs(sizeof(T), kCentring != Centring::kNever, kGated);
+      tuning::two_vector_threads(sizeof(T), kCentring != Centring::kNever, kGated);
   static constexpr bool kHasPlain = kAccess != Access::kStrided && !kGated;
   static constexpr bool kHasMore = kHasPlain && kAccess == Access::kAligned && sizeof(T) < 8;
   static constexpr bool kHasBiasOrGate = kCentring != Centring::kNever || kGated;
-  static constexpr bool kMayBeEven = kAccess == Access::kAligned && sizeof(T) < 8;
+  static constexpr bool kMayBeEvenlySpaced = kAccess == Access::kAligned && sizeof(T) < 8;
   // True if Group has the next row in registers and a staged counterpart in another kernel.
   template <class Group>
-  static constexpr bool kMayRing =
-      Group::kVectorsPerItem == 1 && Group::kRing == 0 && Group::kOneRow;
+  static constexpr bool kMayStage =
+      Group::kVectorsPerItem == 1 && Group::kStages == 0 && Group::kOneRow;
 
  public:
   PersistentLaunch(const Params& p, const RmsNormBackwardConfig& config, int device,
@@ -84,17 +85,17 @@ class PersistentLaunch {
                .cluster = config.blocks_per_row,
                .shared_bytes = static_cast<std::size_t>(
                    kAccess == Access::kUnaligned
-                       ? tuning::unaligned_ring_bytes(config.vectors_per_item, config.lanes,
-                                                      config.threads)
+                       ? tuning::unaligned_stage_bytes(config.vectors_per_item, config.lanes,
+                                                       config.threads)
                        : config.shared_bytes)} {}
 
   void run() {
     if (config_.lanes <= kWarpLanes) {
-      by_lanes();
-    } else if (config_.ring == 0) {
-      through_registers();
+      launch_lane_groups();
+    } else if (config_.stages == 0) {
+      launch_register_pipeline();
     } else if constexpr (kAccess == Access::kAligned) {
-      config_.blocks_per_row > 1 ? through_rings_of_clusters() : through_rings();
+      config_.blocks_per_row > 1 ? launch_cluster_pipeline() : launch_shared_pipeline();
     }
     launch_partial_sums(p_, device_, stream_, added_pairs_);
   }
@@ -114,7 +115,7 @@ class PersistentLaunch {
   void pair_blocks() {
     if (!config_.paired) return;
     const std::size_t bytes = 2 * shape_.shared_bytes;
-    if (bytes + tuning::kSharedBesidesStages > max_shared_bytes(device_)) return;
+    if (bytes + tuning::kMaxStaticSharedBytes > max_shared_bytes(device_)) return;
     shape_.blocks /= 2;
     shape_.threads *= 2;
     shape_.shared_bytes = bytes;
@@ -123,12 +124,12 @@ class PersistentLaunch {
   // Forms that only aligned rows have. A Group with the next row in registers is replaced here by
   // its staged counterpart, so that the form is not compiled for both.
   template <class Group, Form kForm>
-  void more_as() {
-    if constexpr (kMayRing<Group>) {
+  void launch_optional_form() {
+    if constexpr (kMayStage<Group>) {
       // With the next row in registers these forms spill (16384 x 4096 bfloat16, rounded: 140 -> 99
       // us).
       if constexpr (kForm == Form::kPlainAdd) {
-        if (p_.steps.rounds < tuning::kRowsForRing) return as<Group, kForm>();
+        if (p_.steps.rounds < tuning::kMinRowsForStages) return as<Group, kForm>();
       }
       shape_.shared_bytes = std::size_t{2 * 2 * kVectorBytes} * config_.threads;
       as<WarpGroup<Value, 1, 2, kBlock, 2>, kForm>();
@@ -142,37 +143,39 @@ class PersistentLaunch {
   }
   template <class Group>
   void with() {
-    static constexpr Form kOther = !kGated              ? Form::kGeneral
-                                   : (Group::kRing > 0) ? Form::kPlainGated
-                                                        : Form::kGated;
-    if constexpr (kHasMore && kMayRing<Group>) {
+    static constexpr Form kOther = !kGated                ? Form::kGeneral
+                                   : (Group::kStages > 0) ? Form::kPlainGated
+                                                          : Form::kGated;
+    if constexpr (kHasMore && kMayStage<Group>) {
       if (is_plain_alone<Group>() &&
-          tuning::rings_plain_rows(config_, p_.vectors, p_.steps.rounds)) {
-        return more_as<Group, Form::kPlainRounded>();
+          tuning::stages_plain_rows(config_, p_.vectors, p_.steps.rounds)) {
+        return launch_optional_form<Group, Form::kPlainRounded>();
       }
     }
     if constexpr (kHasPlain) {
       if (is_plain_alone<Group>()) return as<Group, Form::kPlain>();
     }
     if constexpr (kHasMore) {
-      if (p_.plain) return more_as<Group, Form::kPlainAdd>();
+      if (p_.plain) return launch_optional_form<Group, Form::kPlainAdd>();
       if constexpr (!plain_has_offset<Group, kCentring>) {
-        if (p_.common && p_.dsum == nullptr) return more_as<Group, Form::kPlainRounded>();
+        if (p_.common && p_.dsum == nullptr)
+          return launch_optional_form<Group, Form::kPlainRounded>();
       }
     }
     as<Group, kOther>();
   }
 
-  void by_lanes() {
+  void launch_lane_groups() {
     using Group = LaneGroup<Value, false>;
-    const bool even = kMayBeEven && (p_.plain || is_plain_alone<Group>()) && has_even_rows<T>(p_);
-    if constexpr (kMayBeEven && kGated) {
+    const bool even = kMayBeEvenlySpaced && (p_.plain || is_plain_alone<Group>()) &&
+                      has_evenly_spaced_rows<T>(p_);
+    if constexpr (kMayBeEvenlySpaced && kGated) {
       if (p_.plain && tuning::coarsens_four_lanes(p_.vectors, config_.lanes))
         return coarsened<4>(even);
       if constexpr (sizeof(T) == 2) {
         if (p_.plain && config_.lanes >= tuning::kFewCoarsenedLanes) return coarsened<2>(even);
       }
-    } else if constexpr (kMayBeEven) {
+    } else if constexpr (kMayBeEvenlySpaced) {
       if (even)
         return p_.dsum != nullptr ? as<Group, Form::kPlainAdd>() : as<Group, Form::kPlain>();
     }
@@ -186,7 +189,7 @@ class PersistentLaunch {
          : as<LaneGroup<Value, true, kLanes>, Form::kPlainGated>();
   }
 
-  void through_registers() {
+  void launch_register_pipeline() {
     if constexpr (kAccess == Access::kAligned && !kGated) {
       // With bias sums or a gate, rows are staged, or go as unaligned ones if there is no room for
       // that.
@@ -194,8 +197,9 @@ class PersistentLaunch {
     } else if (config_.blocks_per_row > 1) {
       with<ClusterGroup<Value, 2, 0>>();
     } else if (kAccess == Access::kUnaligned && config_.vectors_per_item == 2 &&
-               config_.threads <= tuning::kSmallPairs) {
-      static constexpr int kMost = kAccess == Access::kUnaligned ? tuning::kSmallPairs : kBlock;
+               config_.threads <= tuning::kTwoVectorThreads) {
+      static constexpr int kMost =
+          kAccess == Access::kUnaligned ? tuning::kTwoVectorThreads : kBlock;
       with<WarpGroup<Value, 2, 0, kMost, kMost == kBlock ? 1 : 2>>();
     } else if (config_.vectors_per_item == 2) {
       with<WarpGroup<Value, 2, 0, kBlock, 1>>();
@@ -203,10 +207,10 @@ class PersistentLaunch {
       with<WarpGroup<Value, 1, 0, kBlock, 2>>();
     }
   }
-  void through_rings() {
+  void launch_shared_pipeline() {
     if (config_.vectors_per_item == 4) {
       if constexpr (!kGated && sizeof(T) < 8)
-        with<WarpGroup<Value, 4, 2, tuning::kSmallFours, 1>>();
+        with<WarpGroup<Value, 4, 2, tuning::kFourVectorThreads, 1>>();
     } else if (config_.vectors_per_item == 1 && config_.threads <= tuning::kSmallBlock) {
       with<WarpGroup<Value, 1, 2, tuning::kSmallBlock, 3>>();
     } else if (config_.vectors_per_item == 1) {
@@ -217,18 +221,18 @@ class PersistentLaunch {
       with<WarpGroup<Value, 2, 2, kBlock, 1>>();
     }
   }
-  void through_rings_of_clusters() {
-    constexpr int kRing = tuning::kClusterRing;
+  void launch_cluster_pipeline() {
+    constexpr int kStages = tuning::kClusterStages;
     if constexpr (kGated) {  // two vectors per thread, whatever the width
-      config_.threads <= tuning::kSmallPairs
-          ? with<ClusterGroup<Value, 2, kRing, 1, 1, tuning::kSmallPairs, 2>>()
-          : with<ClusterGroup<Value, 2, kRing>>();
+      config_.threads <= tuning::kTwoVectorThreads
+          ? with<ClusterGroup<Value, 2, kStages, 1, 1, tuning::kTwoVectorThreads, 2>>()
+          : with<ClusterGroup<Value, 2, kStages>>();
     } else if (config_.vectors_per_item == 2) {
-      with<ClusterGroup<Value, 2, kRing>>();
+      with<ClusterGroup<Value, 2, kStages>>();
     } else if constexpr (!kHasBiasOrGate) {
-      with<ClusterGroup<Value, 4, kRing>>();
+      with<ClusterGroup<Value, 4, kStages>>();
     } else if constexpr (sizeof(T) < 8) {
-      with<ClusterGroup<Value, 4, kRing, 2, 1, tuning::kSmallFours>>();
+      with<ClusterGroup<Value, 4, kStages, 2, 1, tuning::kFourVectorThreads>>();
     }
   }
 
@@ -243,8 +247,9 @@ class PersistentLaunch {
 // If row blocks overwrite in place what column blocks read, column blocks are launched first, with
 // the same bits.
 template <class T, Access kAccess, Centring kCentring, bool kGated>
-void launch_specialised_apart(RmsNormBackwardParams<accumulate_t<T>> p,
-                              const RmsNormBackwardConfig& config, int device, StreamView stream) {
+void launch_specialised_ordered(RmsNormBackwardParams<accumulate_t<T>> p,
+                                const RmsNormBackwardConfig& config, int device,
+                                StreamView stream) {
   const auto was_read = [&](const void* written) {
     return written != nullptr && (written == p.dy || written == p.x || written == p.gate);
   };
@@ -270,9 +275,9 @@ void launch_rms_norm_backward(const RmsNormBackwardProblem& problem,
   auto p = rms_norm_backward_params<T>(problem, config, split);
   if (config.form != tuning::GradientForm::kPersistent) {
     if (kAccess == Access::kUnaligned && config.rows.form <= tuning::RowForm::kBlock) {
-      p.column_blocks *= column_parts<T>(config.threads);
+      p.column_blocks *= blocks_of_segment<T>(config.threads);
     }
-    return launch_specialised_apart<T, kAccess, kCentring, kGated>(p, config, device, stream);
+    return launch_specialised_ordered<T, kAccess, kCentring, kGated>(p, config, device, stream);
   }
   if constexpr (kAccess != Access::kUnaligned) {
     PersistentLaunch<T, kAccess, kCentring, kGated>(p, config, device, stream).run();

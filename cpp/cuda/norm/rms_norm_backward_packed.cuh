@@ -17,7 +17,7 @@ namespace membound::cuda {
 
 template <class Accumulate>
 struct PackedGradientParams : RmsNormBackwardParams<Accumulate> {
-  int piece_places;  // vectors of shared memory for each array
+  int tile_vectors;  // vectors of shared memory for each array
 };
 
 // Groups share the rows as in PersistentGradient: the rows of a block's groups in one round are one
@@ -55,14 +55,14 @@ class PackedGradient {
     for (int i = 0; i < kResults; ++i) to_[i] = result(i, first_, 0).vectors(cols(), bytes);
     uint4 weight[1];
     weight_.template load<true>(weight, [&](int) { return thread_group.lane; });
-    own_weight() = weight[0];
+    staged_weight() = weight[0];
   }
 
   __device__ void run() {
 #if MEMBOUND_HAS_CLUSTERS
     if (threadIdx.x <= kPack<T>) masks()[threadIdx.x] = mask(static_cast<int>(threadIdx.x));
     if (threadIdx.x == 0) {
-      for (int slot = 0; slot < kSlots; ++slot) init_mbarrier(arrived(slot), kSources);
+      for (int slot = 0; slot < kSlots; ++slot) init_mbarrier(mbar(slot), kSources);
       fence_mbarrier_init();
       for (int slot = 0; slot < kSlots; ++slot) fetch(first_ + slot * step_, slot);
     }
@@ -75,10 +75,10 @@ class PackedGradient {
       const int slot = turn < kSlots ? turn : turn - kSlots;
       const Statistics here = next;
       next = statistics(first + step_);
-      wait_mbarrier(arrived(slot), turn >= kSlots);
+      wait_mbarrier(mbar(slot), turn >= kSlots);
       one_row(here, first + thread_group_.group < p_.rows, slot, result);
-      wrote_before_copies();
-      if (threadIdx.x == 0) wait_for_sent();  // the previous results, whose buffer is next
+      fence_async_proxy();
+      if (threadIdx.x == 0) wait_bulk_reads();  // the previous results, whose buffer is next
       __syncthreads();
 #pragma unroll
       for (int i = 0; i < kResults; ++i) this->result(i, first, result).send();
@@ -86,7 +86,7 @@ class PackedGradient {
       turn = turn + 1 == 2 * kSlots ? 0 : turn + 1;
       result ^= 1;
     }
-    if (threadIdx.x == 0) wait_for_sent();
+    if (threadIdx.x == 0) wait_bulk_reads();
     pdl_launch_dependents();
     const PartialSums<T, Group, Access::kUnaligned> partials(p_, thread_group_);
     if (p_.dweight.data != nullptr) partials.store(sums_, p_.dweight.partials);
@@ -100,24 +100,24 @@ class PackedGradient {
  private:
   __device__ int cols() const { return static_cast<int>(p_.cols); }
   // Vectors of an array's tile. Shared memory has kSlots slots of sources, then two of results.
-  __device__ int places() const { return p_.piece_places; }
-  __device__ PackedPiece<T> piece(const void* data, std::int64_t first, int place) const {
+  __device__ int places() const { return p_.tile_vectors; }
+  __device__ PackedTile<T> piece(const void* data, std::int64_t first, int place) const {
     const std::int64_t left = p_.rows - first;
     const int rows = left < groups_ ? static_cast<int>(left) : groups_;
     return {static_cast<const T*>(data) + first * p_.cols, rows * cols(), place * places()};
   }
-  __device__ PackedPiece<T> source(int i, std::int64_t first, int slot) const {
+  __device__ PackedTile<T> source(int i, std::int64_t first, int slot) const {
     const void* const fused_input = kGated ? p_.gate : p_.dsum;
     return piece(i == 0 ? p_.dy : i == 1 ? p_.x : fused_input, first, slot * kSources + i);
   }
-  __device__ PackedPiece<T> result(int i, std::int64_t first, int slot) const {
+  __device__ PackedTile<T> result(int i, std::int64_t first, int slot) const {
     return piece(i == 0 ? p_.dx : p_.dgate, first, kSlots * kSources + slot * kResults + i);
   }
-  static __device__ uint4& own_weight() {
+  static __device__ uint4& staged_weight() {
     __shared__ uint4 weights[kPersistentThreads];
     return weights[threadIdx.x];
   }
-  static __device__ std::uint64_t* arrived(int slot) {
+  static __device__ std::uint64_t* mbar(int slot) {
     __shared__ std::uint64_t all[kSlots];
     return &all[slot];
   }
@@ -134,7 +134,7 @@ class PackedGradient {
     if (first >= p_.rows) return;
 #pragma unroll
     for (int i = 0; i < kSources; ++i) {
-      source(i, first, slot).fetch(arrived(slot), first == 0, first + groups_ >= p_.rows);
+      source(i, first, slot).fetch(mbar(slot), first == 0, first + groups_ >= p_.rows);
     }
   }
 #endif
@@ -165,7 +165,7 @@ class PackedGradient {
                           : one_gated_row<false>(vectors, statistics, bytes);
     } else {
       const Numbers<T> dy = unpack<T>(vectors[0]);
-      const Numbers<T> g = times<T, true, kOptions>(dy, weight_, own_weight(), 0);
+      const Numbers<T> g = times<T, true, kOptions>(dy, weight_, staged_weight(), 0);
       const Numbers<T> h = normal<T, kCentring>(unpack<T>(vectors[1]), statistics);
       add_weight_gradient<T>(sums_[0], dy, h, kOptions && p_.round_before_weight);
       if constexpr (kCentred) add_bias_gradient<T>(bias_sums_[0], dy);
@@ -181,7 +181,7 @@ class PackedGradient {
   __device__ void one_gated_row(const uint4 (&vectors)[kSources], const Statistics& statistics,
                                 int bytes) {
     const GatedVector<T, kNormFirst> of(vectors[0], vectors[1], vectors[kSources - 1],
-                                        own_weight());
+                                        staged_weight());
     const auto sum = reduce_lanes(of.sum(statistics.rstd), thread_group_.size, Sum());
     const auto [dx, dgate] = of.gradients(statistics.rstd, means<kCentring>(p_, sum).gh, sums_[0]);
     store(0, bytes, dx);

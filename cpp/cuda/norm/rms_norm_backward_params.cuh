@@ -30,7 +30,7 @@ RowBytes row_bytes(const RmsNormBackwardParams<accumulate_t<T>>& p) {
 
 // True if rows are counted in one axis and row_bytes holds all of their strides.
 template <class T>
-bool has_even_rows(const RmsNormBackwardParams<accumulate_t<T>>& p) {
+bool has_evenly_spaced_rows(const RmsNormBackwardParams<accumulate_t<T>>& p) {
   const auto holds = [](std::int32_t bytes, std::int64_t stride, std::size_t size) {
     return bytes == stride * static_cast<std::int64_t>(size);
   };
@@ -54,7 +54,7 @@ RowSteps row_steps(const RmsNormBackwardParams<Accumulate>& p, int groups) {
   const RowBytes& bytes = p.row_bytes;
   return {.step = step,
           .rounds = static_cast<int>(p.rows / step),
-          .longer = static_cast<int>(p.rows % step),
+          .remainder = static_cast<int>(p.rows % step),
           .dy = rows * bytes.dy,
           .x = rows * bytes.x,
           .dsum = rows * bytes.dsum,
@@ -95,7 +95,7 @@ RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
   p.norm_before_gate = problem.norm_before_gate;
   p.cols = problem.cols;
   p.split = split;
-  const RowPlacement rows{problem.rows, problem.cols, split};
+  const RowArrayBuilder rows{problem.rows, problem.cols, split};
   rows.place(problem.dy, problem.dy_rows, problem.dy_col_stride, sizeof(T), p.dy_array,
              p.dy_row_stride);
   rows.place(problem.x, problem.x_rows, problem.x_col_stride, sizeof(T), p.x_array, p.x_row_stride);
@@ -134,6 +134,6 @@ RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
 // added up the pairs.
 template <class Accumulate>
 void launch_partial_sums(const RmsNormBackwardParams<Accumulate>& p, int device, StreamView stream,
-                         bool added_pairs = false);
+                         bool pairs_added = false);
 
 }  // namespace membound::cuda

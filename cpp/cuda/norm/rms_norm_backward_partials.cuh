@@ -34,8 +34,9 @@ class PartialSums {
   }
 
   // Vectors of shared memory that store() takes, at vectors(). Until then others may use them.
-  static constexpr int kPieces = kPack<T> * static_cast<int>(sizeof(Accumulate)) / kVectorBytes;
-  static constexpr int kPlaces = kPieces * kPersistentThreads;
+  static constexpr int kVectorsOfSums =
+      kPack<T> * static_cast<int>(sizeof(Accumulate)) / kVectorBytes;
+  static constexpr int kPlaces = kVectorsOfSums * kPersistentThreads;
   static __device__ uint4* vectors() { return reinterpret_cast<uint4*>(space()); }
 
  private:
@@ -45,9 +46,9 @@ class PartialSums {
   // time, next to its neighbours'.
   __device__ void store_pair(Sums& sums, Accumulate* partials) const {
     static_assert(kVectorsPerItem == 1);
-    constexpr int kOfPiece = kPack<T> / kPieces;
+    constexpr int kSumsPerVector = kPack<T> / kVectorsOfSums;
     struct alignas(kVectorBytes) Piece {
-      Accumulate at[kOfPiece];
+      Accumulate at[kSumsPerVector];
     };
     const int lanes = p_.lanes;
     const bool second = static_cast<int>(threadIdx.x) >= lanes;
@@ -55,20 +56,20 @@ class PartialSums {
         reinterpret_cast<Piece*>(vectors()) + static_cast<int>(threadIdx.x) - (second ? lanes : 0);
     if (second) {
 #pragma unroll
-      for (int i = 0; i < kPieces; ++i) {
+      for (int i = 0; i < kVectorsOfSums; ++i) {
         Piece piece;
 #pragma unroll
-        for (int j = 0; j < kOfPiece; ++j) piece.at[j] = sums[0].at[i * kOfPiece + j];
+        for (int j = 0; j < kSumsPerVector; ++j) piece.at[j] = sums[0].at[i * kSumsPerVector + j];
         pieces[i * lanes] = piece;
       }
     }
     __syncthreads();
     if (second) return;
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
+    for (int i = 0; i < kVectorsOfSums; ++i) {
       const Piece piece = pieces[i * lanes];
 #pragma unroll
-      for (int j = 0; j < kOfPiece; ++j) sums[0].at[i * kOfPiece + j] += piece.at[j];
+      for (int j = 0; j < kSumsPerVector; ++j) sums[0].at[i * kSumsPerVector + j] += piece.at[j];
     }
     store_own(sums, partials);
   }
@@ -135,10 +136,10 @@ class PartialSums {
   // the stages, which are larger.
   static __device__ Accumulate* space() {
     if constexpr (kAccess == Access::kUnaligned) {
-      extern __shared__ uint4 ring[];
+      extern __shared__ uint4 stages[];
       wait_for_copies<0>();
       __syncthreads();
-      return reinterpret_cast<Accumulate*>(ring);
+      return reinterpret_cast<Accumulate*>(stages);
     } else {
       __shared__ uint4 space[kPlaces];
       return reinterpret_cast<Accumulate*>(space);

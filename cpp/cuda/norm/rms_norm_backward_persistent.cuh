@@ -30,18 +30,18 @@ class PersistentGradient {
   static constexpr bool kHeads = !kPlain || Group::kSplitRows;
   static constexpr bool kUnaligned = kAccess == Access::kUnaligned;
   static constexpr bool kGated = kForm == Form::kGated || kForm == Form::kPlainGated;
-  using Rows = RowsInTurn<T, Group, kAccess, kHeads>;
+  using Rows = RowIterator<T, Group, kAccess, kHeads>;
   using Tile = typename Rows::Tile;
   using Row = typename Rows::Arrays;
-  static constexpr bool kRingsDsum = kForm == Form::kPlainAdd && Group::kRing > 0 &&
-                                     tuning::rings_dsum(Group::kVectorsPerItem, Group::kClusters,
-                                                        sizeof(T));
-  static constexpr FusedInput kFusedInput = kRingsDsum ? FusedInput::kResidual
-                                            : kGated   ? FusedInput::kGate
-                                                       : FusedInput::kNone;
+  static constexpr bool kStagesDsum = kForm == Form::kPlainAdd && Group::kStages > 0 &&
+                                      tuning::stages_dsum(Group::kVectorsPerItem, Group::kClusters,
+                                                          sizeof(T));
+  static constexpr FusedInput kFusedInput = kStagesDsum ? FusedInput::kResidual
+                                            : kGated    ? FusedInput::kGate
+                                                        : FusedInput::kNone;
   using Pipeline = std::conditional_t<
       kUnaligned, UnalignedSharedPipeline<T, Group, Rows>,
-      std::conditional_t<(Group::kRing > 0), SharedPipeline<T, Group, Rows, kFusedInput>,
+      std::conditional_t<(Group::kStages > 0), SharedPipeline<T, Group, Rows, kFusedInput>,
                          RegisterPipeline<T, Group, kAccess, Rows, kGated>>>;
   using Gate = GateOf<T, kAccess, kGated>;
   static constexpr int kVectorsPerItem = Group::kVectorsPerItem;
@@ -49,17 +49,17 @@ class PersistentGradient {
                                       (kForm == Form::kPlain || kForm == Form::kPlainRounded);
   // Weights are in shared memory where they would spill: with three blocks per SM, or two with two
   // 16-bit vectors per thread (bfloat16 LayerNorm 8192 x 5120: 75.6 -> 68.5 us).
-  static constexpr bool kSharesWeights =
+  static constexpr bool kStagesWeights =
       (kVectorsPerItem == 1 && Group::kMinBlocks > 2 &&
        (kCentring != Centring::kNever || kForm != Form::kPlain)) ||
       (kVectorsPerItem == 2 && Group::kMinBlocks > 1 && kCentring != Centring::kNever &&
        sizeof(T) == 2 && !kUnaligned && (kForm == Form::kPlain || kForm == Form::kPlainRounded));
-  static constexpr bool kOverlaps = Group::kClusters && Group::kRing > 0;
+  static constexpr bool kOverlaps = Group::kClusters && Group::kStages > 0;
   // The sigmoid, an eighth of a gated row's instructions, is kept between the passes. Two rows at
   // once leave no registers for it.
-  static constexpr bool kKeepsOpened = kForm == Form::kPlainGated && !kOverlaps;
+  static constexpr bool kKeepsSigmoid = kForm == Form::kPlainGated && !kOverlaps;
   using Partials = PartialSums<T, Group, kAccess>;
-  static_assert(!kSharesWeights || kVectorsPerItem * Group::kMaxThreads <= Partials::kPlaces);
+  static_assert(!kStagesWeights || kVectorsPerItem * Group::kMaxThreads <= Partials::kPlaces);
   using Sums = typename Partials::Sums;
   using Statistics = RowStatistics<Accumulate>;
 
@@ -68,7 +68,7 @@ class PersistentGradient {
       : p_(p),
         thread_group_(thread_group),
         rows_(p, thread_group),
-        ahead_(rows_),
+        prefetch_rows_(rows_),
         pipeline_(p, thread_group, rows_),
         gate_{p},
         weight_(p.weight, p.vectors, p.cols, rows_.head()) {
@@ -78,17 +78,17 @@ class PersistentGradient {
 
   __device__ void run() {
     pipeline_.start();
-    if constexpr (kSharesWeights) {
+    if constexpr (kStagesWeights) {
 #pragma unroll
-      for (int v = 0; v < kVectorsPerItem; ++v) own_weight(v) = weights_[v];
+      for (int v = 0; v < kVectorsPerItem; ++v) staged_weight(v) = weights_[v];
     }
     if constexpr (kOverlaps) {
       rows_overlapped(rows_.rounds_of_block());
     } else {
-      rows_in_turn(rows_.rounds_of_block());
+      rows_in_sequence(rows_.rounds_of_block());
     }
     pdl_launch_dependents();
-    if constexpr (kSharesWeights) __syncthreads();  // the sums overwrite the weights
+    if constexpr (kStagesWeights) __syncthreads();  // the sums overwrite the weights
     const Partials partials(p_, thread_group_);
     if (p_.dweight.data != nullptr) partials.store(sums_, p_.dweight.partials);
     if (kCentring != Centring::kNever && p_.dbias.data != nullptr) {
@@ -108,16 +108,16 @@ class PersistentGradient {
   struct Held {
     Terms terms;
     uint4 dsum[kVectorsPerItem];
-    Numbers<T> opened[kKeepsOpened ? kVectorsPerItem : 1];  // sigmoid of the gate
+    Numbers<T> gate_sigmoid[kKeepsSigmoid ? kVectorsPerItem : 1];  // sigmoid of the gate
   };
 
-  __device__ void rows_in_turn(int rounds) {
-    Statistics next = statistics_ahead();
+  __device__ void rows_in_sequence(int rounds) {
+    Statistics next = prefetch_statistics();
 #pragma unroll 1
     for (int round = 0; round < rounds; ++round) {
       const Statistics statistics = next;
       pipeline_.receive(round + 1 < rounds);
-      next = statistics_ahead();
+      next = prefetch_statistics();
       Held held = held_fused_input();
       Total parts[Group::kParts];
       add_up(statistics, parts, held);
@@ -128,7 +128,7 @@ class PersistentGradient {
   }
   // The sums of a row are in flight through the cluster while the next row is added up.
   __device__ void rows_overlapped(int rounds) {
-    Statistics here = statistics_ahead(), next = statistics_ahead();
+    Statistics here = prefetch_statistics(), next = prefetch_statistics();
     const auto begin = [&](const Statistics& statistics, int round) {
       Held held;
       Total parts[Group::kParts];
@@ -139,7 +139,7 @@ class PersistentGradient {
     if (rounds > 0) begin(here, 0);
 #pragma unroll 1
     for (int round = 0; round < rounds; ++round) {
-      const Statistics later = statistics_ahead();
+      const Statistics later = prefetch_statistics();
       if (round + 1 < rounds) {
         pipeline_.receive_second();
         pipeline_.read_second();
@@ -158,10 +158,11 @@ class PersistentGradient {
   __device__ bool adds() const {
     return kForm == Form::kPlainAdd || (kForm == Form::kGeneral && p_.dsum != nullptr);
   }
-  __device__ Statistics statistics_ahead() {
+  __device__ Statistics prefetch_statistics() {
     Statistics of;
-    if (ahead_.tile().active()) of = ahead_.arrays().template statistics<kCentring>();
-    ahead_.next();
+    if (prefetch_rows_.tile().active())
+      of = prefetch_rows_.arrays().template statistics<kCentring>();
+    prefetch_rows_.next();
     return of;
   }
 
@@ -174,8 +175,8 @@ class PersistentGradient {
   }
 
   __device__ uint4 weight(int v) const {
-    if constexpr (kSharesWeights) {
-      return own_weight(v);
+    if constexpr (kStagesWeights) {
+      return staged_weight(v);
     } else {
       return weights_[v];
     }
@@ -193,7 +194,7 @@ class PersistentGradient {
   // Loads dsum early, to hide its latency.
   __device__ Held held_fused_input() const {
     Held held{};
-    if constexpr ((kForm == Form::kPlainAdd && !kRingsDsum) || kForm == Form::kGeneral) {
+    if constexpr ((kForm == Form::kPlainAdd && !kStagesDsum) || kForm == Form::kGeneral) {
       const Row arrays = rows_.arrays();
       const bool active = rows_.tile().active();
 #pragma unroll
@@ -204,7 +205,7 @@ class PersistentGradient {
     return held;
   }
   __device__ uint4 dsum(const Held& held, int v) const {
-    if constexpr (kRingsDsum) {
+    if constexpr (kStagesDsum) {
       return pipeline_.fused_input(v);
     } else {
       return held.dsum[v];
@@ -238,7 +239,7 @@ class PersistentGradient {
     if constexpr (kForm == Form::kPlainGated) {
       p_.norm_before_gate ? finish_gated<true>(tile, arrays, statistics, mean.gh, held)
                           : finish_gated<false>(tile, arrays, statistics, mean.gh, held);
-    } else if (gate_.is_there()) {
+    } else if (gate_.is_present()) {
       store_gated(tile, arrays, statistics, mean);
     } else if (kPlain || p_.dx != nullptr) {
       store(tile, arrays, statistics, mean, held);
@@ -252,7 +253,7 @@ class PersistentGradient {
 
   __device__ void store(const Tile& tile, const Row& arrays, const Statistics& statistics,
                         const RowMeans<Accumulate>& mean, const Held& held) {
-    put(tile, arrays, [&](int v) {
+    write_out(tile, arrays, [&](int v) {
       Terms of;
       if constexpr (kKeepsTerms) {
         of.g = held.terms.g;
@@ -269,9 +270,9 @@ class PersistentGradient {
 
   // Stores dx, whose vector v of this thread is make(v).
   template <class Make>
-  __device__ void put(const Tile& tile, const Row& arrays, Make make) const {
+  __device__ void write_out(const Tile& tile, const Row& arrays, Make make) const {
     if constexpr (kUnaligned) {
-      tile.template put<kVectorsPerItem, !Group::kOneRow>(arrays.dx(), make);
+      tile.template write_out<kVectorsPerItem, !Group::kOneRow>(arrays.dx(), make);
       tile.flush(arrays.dx());
     } else {
 #pragma unroll
@@ -311,7 +312,7 @@ class PersistentGradient {
 #pragma unroll
     for (int v = 0; v < kVectorsPerItem; ++v) {
       const auto keep = [&](int i, Accumulate s) {
-        if constexpr (kKeepsOpened) held.opened[v].at[i] = s;
+        if constexpr (kKeepsSigmoid) held.gate_sigmoid[v].at[i] = s;
       };
       add_to_part(parts, v, Total(gated_vector<kNormFirst>(v).sum(statistics.rstd, keep)));
     }
@@ -323,10 +324,10 @@ class PersistentGradient {
     for (int v = 0; v < kVectorsPerItem; ++v) {
       const auto vector = gated_vector<kNormFirst>(v);
       const auto [dx, dgate] = vector.gradients(statistics.rstd, mean, sums_[v], [&](int i) {
-        if constexpr (kKeepsOpened) {
-          return held.opened[v].at[i];
+        if constexpr (kKeepsSigmoid) {
+          return held.gate_sigmoid[v].at[i];
         } else {
-          return vector.opened(i);
+          return vector.gate_sigmoid(i);
         }
       });
       if (!tile.active()) continue;
@@ -343,14 +344,14 @@ class PersistentGradient {
   }
 
   // This thread's weights in shared memory, which the sums overwrite at the end.
-  static __device__ uint4& own_weight(int v) {
+  static __device__ uint4& staged_weight(int v) {
     return Partials::vectors()[v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)];
   }
 
   const Params& p_;
   const Group& thread_group_;
   Rows rows_;
-  Rows ahead_;  // one row ahead, for its statistics
+  Rows prefetch_rows_;  // one row ahead, for its statistics
   Pipeline pipeline_;
   Gate gate_;
   AffineReader<T, kAccess> weight_;

@@ -13,30 +13,33 @@ namespace membound::cuda {
 // The rows of a thread group, one after the other (RowSteps): all groups move through memory in one
 // window.
 template <class T, class Group, Access kAccess, bool kHeads>
-class RowsInTurn {
+class RowIterator {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
-  static constexpr bool kEven = kAccess == Access::kAligned && !Group::kSplitRows;
-  static constexpr bool kWalks = kEven && Group::kClusters;
-  using Found = IndexedRowPointers<T, kAccess, Group::kSplitRows>;
-  using Even = std::conditional_t<kWalks, AdvancedRowPointers<T>, StridedRowPointers<T>>;
+  static constexpr bool kEvenlySpaced = kAccess == Access::kAligned && !Group::kSplitRows;
+  static constexpr bool kAdvances = kEvenlySpaced && Group::kClusters;
+  using IndexedPointers = IndexedRowPointers<T, kAccess, Group::kSplitRows>;
+  using EvenlySpacedPointers =
+      std::conditional_t<kAdvances, AdvancedRowPointers<T>, StridedRowPointers<T>>;
   using Number = std::conditional_t<kAccess == Access::kAligned, std::int32_t, std::int64_t>;
 
  public:
-  using Tile = HeldTile<Group, kAccess>;
-  using Arrays = PlacedGradientRow<T, kAccess, std::conditional_t<kEven, Even, Found>>;
+  using Tile = RegisterTile<Group, kAccess>;
+  using Arrays =
+      PointedGradientRow<T, kAccess,
+                         std::conditional_t<kEvenlySpaced, EvenlySpacedPointers, IndexedPointers>>;
 
   // Group t of the grid works for head t % heads.
-  __device__ RowsInTurn(const Params& p, const Group& thread_group)
+  __device__ RowIterator(const Params& p, const Group& thread_group)
       : p_(p),
         thread_group_(thread_group),
         rows_{p.heads.count, kHeads ? p.heads.of(thread_group.group_in_grid()) : 0},
         row_(first_of_block() + thread_group.group),
-        walk_(StridedRowPointers<T>(p, even_row())) {}
+        advanced_(StridedRowPointers<T>(p, evenly_spaced_row())) {}
 
   __device__ std::int64_t head() const { return rows_.head; }
   // Rounds of the block's group with the most rows.
   __device__ int rounds_of_block() const {
-    return p_.steps.rounds + (first_of_block() < p_.steps.longer ? 1 : 0);
+    return p_.steps.rounds + (first_of_block() < p_.steps.remainder ? 1 : 0);
   }
 
   // Inactive past the last row, of which nothing may be read.
@@ -44,23 +47,25 @@ class RowsInTurn {
     return Tile(thread_group_, row_, row_ < static_cast<Number>(p_.rows));
   }
   __device__ Arrays arrays() const {
-    if constexpr (kWalks) {
-      return Arrays(p_, walk_);
-    } else if constexpr (kEven) {
-      return Arrays(p_, even_row());
+    if constexpr (kAdvances) {
+      return Arrays(p_, advanced_);
+    } else if constexpr (kEvenlySpaced) {
+      return Arrays(p_, evenly_spaced_row());
     } else {
       return Arrays(p_, rows_.at(tile().row()));
     }
   }
   // Index of this thread's vector v, counted from where the row pointers start.
-  __device__ int place(int v) const { return kEven ? v * thread_group_.size : tile().index(v); }
+  __device__ int place(int v) const {
+    return kEvenlySpaced ? v * thread_group_.size : tile().index(v);
+  }
   __device__ void next() {
     row_ += p_.steps.step;
-    walk_.next(p_.steps);
+    advanced_.next(p_.steps);
   }
 
  private:
-  __device__ typename StridedRowPointers<T>::Row even_row() const {
+  __device__ typename StridedRowPointers<T>::Row evenly_spaced_row() const {
     return {static_cast<std::int32_t>(rows_.at(row_)), Tile(thread_group_, 0, true).index(0)};
   }
   __device__ int first_of_block() const {
@@ -74,7 +79,7 @@ class RowsInTurn {
   const Group& thread_group_;
   RowsOfHead<kHeads> rows_;
   Number row_;
-  AdvancedRowPointers<T> walk_;  // used if kAdvances
+  AdvancedRowPointers<T> advanced_;  // used if kAdvances
 };
 
 // One row ahead in registers, with its gate if each thread has one vector of it, or registers to
@@ -87,7 +92,7 @@ class RegisterPipeline {
 
  public:
   __device__ RegisterPipeline(const Params& p, const Group&, const Rows& rows)
-      : ahead_(rows), gated_{p} {}
+      : prefetch_rows_(rows), gated_{p} {}
 
   __device__ void start() {
     fetch();
@@ -95,11 +100,11 @@ class RegisterPipeline {
   }
   // more: the block has rows left.
   __device__ void receive(bool more) {
-    ahead_.arrays().template vectors<Group::kUniformShift>(next_, dy_, x_, index());
+    prefetch_rows_.arrays().template vectors<Group::kUniformShift>(next_, dy_, x_, index());
     if (!kGateAhead) fetch_gate();
 #pragma unroll
     for (int v = 0; v < kVectorsPerItem; ++v) gate_[v] = next_gate_[v];
-    ahead_.next();
+    prefetch_rows_.next();
     if (more) fetch();
     if (kGateAhead) fetch_gate();
   }
@@ -111,26 +116,27 @@ class RegisterPipeline {
     if constexpr (Group::kLowRegisterPressure) return;
     compiler_barrier(dy_);
     compiler_barrier(x_);
-    if (gated_.is_there()) compiler_barrier(gate_);
+    if (gated_.is_present()) compiler_barrier(gate_);
   }
   __device__ void release() {}
 
  private:
   // A row past the last is zeros.
-  __device__ void fetch() { ahead_.arrays().fetch(next_, index()); }
+  __device__ void fetch() { prefetch_rows_.arrays().fetch(next_, index()); }
   __device__ void fetch_gate() {
-    if (!gated_.is_there()) return;
-    const auto arrays = ahead_.arrays();
+    if (!gated_.is_present()) return;
+    const auto arrays = prefetch_rows_.arrays();
 #pragma unroll
     for (int v = 0; v < kVectorsPerItem; ++v) next_gate_[v] = arrays.load_gate(index()(v));
   }
   __device__ auto index() const {
-    return [this, active = ahead_.tile().active(), vectors = ahead_.arrays().vectors()](int v) {
-      return active ? ahead_.place(v) : vectors;
+    return [this, active = prefetch_rows_.tile().active(),
+            vectors = prefetch_rows_.arrays().vectors()](int v) {
+      return active ? prefetch_rows_.place(v) : vectors;
     };
   }
 
-  Rows ahead_;
+  Rows prefetch_rows_;
   GateOf<T, kAccess, kGated> gated_;
   uint4 dy_[kVectorsPerItem], x_[kVectorsPerItem], gate_[kVectorsPerItem];
   typename Rows::Arrays::template Raw<kVectorsPerItem> next_;
@@ -146,19 +152,19 @@ class SharedPipeline {
   static constexpr int kVectorsPerItem = Group::kVectorsPerItem;
   static constexpr int kArrays = kFusedInput == FusedInput::kNone ? 2 : 3;
   static constexpr int kFirst =
-      tuning::ring_offset(kVectorsPerItem, Group::kClusters, Group::kMaxThreads) / kVectorBytes;
+      tuning::stage_offset(kVectorsPerItem, Group::kClusters, Group::kMaxThreads) / kVectorBytes;
   static_assert(!Group::kSplitRows);  // rows are evenly spaced
 
  public:
-  __device__ SharedPipeline(const Params&, const Group&, const Rows& rows) : ahead_(rows) {}
+  __device__ SharedPipeline(const Params&, const Group&, const Rows& rows) : prefetch_rows_(rows) {}
 
   __device__ void start() {
 #pragma unroll
-    for (int slot = 0; slot < Group::kRing; ++slot) release();
+    for (int slot = 0; slot < Group::kStages; ++slot) release();
   }
   // Waits for the oldest staged row, or with receive_second() for the next one too.
-  __device__ void receive(bool) { wait_for_copies<Group::kRing - 1>(); }
-  __device__ void receive_second() { wait_for_copies<Group::kRing - 2>(); }
+  __device__ void receive(bool) { wait_for_copies<Group::kStages - 1>(); }
+  __device__ void receive_second() { wait_for_copies<Group::kStages - 2>(); }
   __device__ void read_first() { read_ = first_; }
   __device__ void read_second() { read_ = after(first_); }
   __device__ const uint4& dy(int v) const { return *vector(read_, kArrays * v); }
@@ -182,15 +188,15 @@ class SharedPipeline {
   }
   __device__ static int after(int slot) {
     const int size = kArrays * kVectorsPerItem * static_cast<int>(blockDim.x);
-    return slot < (Group::kRing - 1) * size ? slot + size : slot - (Group::kRing - 1) * size;
+    return slot < (Group::kStages - 1) * size ? slot + size : slot - (Group::kStages - 1) * size;
   }
   // Rows past the last read nothing and arrive as zeros.
   __device__ void fetch() {
-    const auto tile = ahead_.tile();
-    const auto arrays = ahead_.arrays();
+    const auto tile = prefetch_rows_.tile();
+    const auto arrays = prefetch_rows_.arrays();
 #pragma unroll
     for (int v = 0; v < kVectorsPerItem; ++v) {
-      const int place = ahead_.place(v);
+      const int place = prefetch_rows_.place(v);
       const int bytes = tile.active() && place < arrays.vectors() ? kVectorBytes : 0;
       const auto fetch_vector = [&](int array, const uint4* from) {
         copy_async(vector(first_, kArrays * v + array), from, bytes);
@@ -202,10 +208,10 @@ class SharedPipeline {
       if constexpr (kFusedInput == FusedInput::kGate) fetch_vector(2, arrays.gate().address(place));
     }
     commit_copies();
-    ahead_.next();
+    prefetch_rows_.next();
   }
 
-  Rows ahead_;
+  Rows prefetch_rows_;
   int first_ = static_cast<int>(threadIdx.x);  // this thread's first vector in the oldest slot
   int read_ = first_;                          // and in the slot being read
 };
@@ -217,12 +223,12 @@ class UnalignedSharedPipeline {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
   using Tile = typename Rows::Tile;
   static constexpr int kVectorsPerItem = Group::kVectorsPerItem;
-  static constexpr int kSlots = tuning::kUnalignedRing;
+  static constexpr int kSlots = tuning::kUnalignedStages;
   static_assert(Tile::kVectors == kVectorsPerItem);
 
  public:
   __device__ UnalignedSharedPipeline(const Params& p, const Group& thread_group, const Rows& rows)
-      : p_(p), thread_group_(thread_group), ahead_(rows) {}
+      : p_(p), thread_group_(thread_group), prefetch_rows_(rows) {}
 
   __device__ void start() {
 #pragma unroll
@@ -255,19 +261,19 @@ class UnalignedSharedPipeline {
 
   __device__ int blocks() const { return kVectorsPerItem * thread_group_.size + 1; }
   __device__ uint4* part(int slot, int array) const {
-    extern __shared__ uint4 ring[];
+    extern __shared__ uint4 stages[];
     const int groups = static_cast<int>(blockDim.x) / thread_group_.size;
-    return ring + ((slot * groups + thread_group_.group) * 2 + array) * blocks();
+    return stages + ((slot * groups + thread_group_.group) * 2 + array) * blocks();
   }
   __device__ Shifts fetch(int slot) {
-    const Tile tile = ahead_.tile();
-    const auto arrays = ahead_.arrays();
+    const Tile tile = prefetch_rows_.tile();
+    const auto arrays = prefetch_rows_.arrays();
     const bool outermost = tile.row() == 0 || tile.row() == p_.rows - 1;
     const int row_bytes = static_cast<int>(p_.cols) * int{sizeof(T)};
     stage_blocks(arrays.dy(), part(slot, 0), tile, thread_group_.lane, row_bytes, outermost);
     stage_blocks(arrays.x(), part(slot, 1), tile, thread_group_.lane, row_bytes, outermost);
     commit_copies();
-    ahead_.next();
+    prefetch_rows_.next();
     return {arrays.dy().shift(), arrays.x().shift()};
   }
   __device__ void assemble() {
@@ -278,7 +284,7 @@ class UnalignedSharedPipeline {
 
   const Params& p_;
   const Group& thread_group_;
-  Rows ahead_;
+  Rows prefetch_rows_;
   Shifts shifts_[kSlots];  // of the staged rows, the oldest first
   int slot_ = 0;
   uint4 dy_[kVectorsPerItem], x_[kVectorsPerItem];

@@ -46,18 +46,18 @@ template <class T, Access kAccess, bool kGated>
 struct GateOf {
   const RmsNormBackwardParams<accumulate_t<T>>& p;
 
-  __device__ bool is_there() const {
+  __device__ bool is_present() const {
     return kGated || (kAccess == Access::kStrided && p.gate != nullptr);
   }
   // dy and x as the norm alone would have received them.
   __device__ VectorInputs<T> inputs(const uint4& dy, const uint4& x, const uint4& gate) const {
     VectorInputs<T> inputs{unpack<T>(dy), unpack<T>(x)};
-    if (is_there()) {
-      const Numbers<T> open = silu_of<T>(gate);
+    if (is_present()) {
+      const Numbers<T> gate_silu = silu_of<T>(gate);
       if (p.norm_before_gate) {  // selecting a reference would put both into local memory
-        multiply(inputs.dy, open);
+        multiply(inputs.dy, gate_silu);
       } else {
-        multiply(inputs.x, open);
+        multiply(inputs.x, gate_silu);
       }
     }
     return inputs;
@@ -164,16 +164,16 @@ __device__ inline void add_weight_gradient(Numbers<T>& sums, const Numbers<T>& d
 // One row of dy, x, dsum and the gate to read, and of dx and dgate to write. The last parameter is
 // the type of the row pointers.
 template <class T, Access kAccess, class Places>
-class PlacedGradientRow {
+class PointedGradientRow {
   using Params = RmsNormBackwardParams<accumulate_t<T>>;
   using Reader = RowReader<T, kAccess>;
 
  public:
-  __device__ PlacedGradientRow(const Params& p, typename Places::Row row)
+  __device__ PointedGradientRow(const Params& p, typename Places::Row row)
       : p_(p),
-        places_(p, row),
-        dy_(reader(places_.dy(), p.dy_array)),
-        x_(reader(places_.x(), p.x_array)) {}
+        pointers_(p, row),
+        dy_(reader(pointers_.dy(), p.dy_array)),
+        x_(reader(pointers_.x(), p.x_array)) {}
 
   // The kCount vectors index(0), index(1) ... of dy and x in two steps, so that all loads are
   // issued first: fetch(), then vectors().
@@ -195,7 +195,7 @@ class PlacedGradientRow {
     dy_.template vectors<kUniform>(raw.dy, dy, index);
     x_.template vectors<kUniform>(raw.x, x, index);
   }
-  __device__ int vectors() const { return places_.vectors(); }
+  __device__ int vectors() const { return pointers_.vectors(); }
   __device__ const Reader& dy() const { return dy_; }
   __device__ const Reader& x() const { return x_; }
   __device__ uint4 load_dy(int index) const { return dy_.load(index); }
@@ -203,18 +203,18 @@ class PlacedGradientRow {
   template <Centring kCentring>
   __device__ RowStatistics<accumulate_t<T>> statistics() const {
     RowStatistics<accumulate_t<T>> row;
-    row.rstd = *places_.rstd();
-    if (is_centred<kCentring>(p_)) row.mean = *places_.mean();
+    row.rstd = *pointers_.rstd();
+    if (is_centred<kCentring>(p_)) row.mean = *pointers_.mean();
     return row;
   }
   __device__ RowWriter<T, kAccess> dx() const {
-    return {places_.dx(), p_.dx_array, places_.vectors(), p_.cols};
+    return {pointers_.dx(), p_.dx_array, pointers_.vectors(), p_.cols};
   }
 
-  __device__ Reader gate() const { return reader(places_.gate(), p_.gate_array); }
+  __device__ Reader gate() const { return reader(pointers_.gate(), p_.gate_array); }
   __device__ uint4 load_gate(int index) const { return gate().load(index); }
   __device__ RowWriter<T, kAccess> dgate() const {
-    return {places_.dgate(), p_.dgate_array, places_.vectors(), p_.cols};
+    return {pointers_.dgate(), p_.dgate_array, pointers_.vectors(), p_.cols};
   }
 
   // Stores one vector of dx and of dgate. dx comes in as the gradient of what was normalised; n:
@@ -237,7 +237,7 @@ class PlacedGradientRow {
     }
   }
 
-  __device__ Reader dsum() const { return reader(places_.dsum(), p_.dsum_array); }
+  __device__ Reader dsum() const { return reader(pointers_.dsum(), p_.dsum_array); }
   __device__ uint4 load_dsum(int index) const {
     uint4 vector;  // unset if there is none
     if (p_.dsum != nullptr) vector = dsum().load(index);
@@ -273,16 +273,16 @@ class PlacedGradientRow {
 
  private:
   __device__ Reader reader(const T* row, const RowArray& array) const {
-    return {row, array, places_.vectors(), p_.cols};
+    return {row, array, pointers_.vectors(), p_.cols};
   }
 
   const Params& p_;
-  Places places_;
+  Places pointers_;
   Reader dy_;
   Reader x_;
 };
 
 template <class T, Access kAccess, bool kSplit = true>
-using GradientRow = PlacedGradientRow<T, kAccess, IndexedRowPointers<T, kAccess, kSplit>>;
+using GradientRow = PointedGradientRow<T, kAccess, IndexedRowPointers<T, kAccess, kSplit>>;
 
 }  // namespace membound::cuda

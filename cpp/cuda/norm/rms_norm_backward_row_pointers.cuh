@@ -18,7 +18,7 @@ namespace membound::cuda {
 struct RowSteps {
   int step;
   int rounds;
-  int longer;
+  int remainder;
   std::int64_t dy, x, dsum, gate, dx, dgate, rstd, mean;
 };
 

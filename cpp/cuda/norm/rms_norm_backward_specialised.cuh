@@ -18,7 +18,7 @@ template <class T, class ThreadGroup, Access kAccess, Centring kCentring, bool k
 class HeldGradient {
   using Accumulate = accumulate_t<T>;
   using Params = RmsNormBackwardParams<Accumulate>;
-  using Tile = HeldTile<ThreadGroup, kAccess>;
+  using Tile = RegisterTile<ThreadGroup, kAccess>;
   using Row = GradientRow<T, kAccess, ThreadGroup::kSplitRows>;
   static constexpr int kVectors = Tile::kVectors;
   static constexpr bool kHeads = kAccess == Access::kStrided || ThreadGroup::kSplitRows;
@@ -43,7 +43,7 @@ class HeldGradient {
     weight_.template load<true>(weights, index);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      fused_input[i] = gate_.is_there() ? row_.load_gate(index(i)) : row_.load_dsum(index(i));
+      fused_input[i] = gate_.is_present() ? row_.load_gate(index(i)) : row_.load_dsum(index(i));
     }
     const RowStatistics<Accumulate> row = row_.template statistics<kCentring>();
     thread_group_.start();
@@ -67,7 +67,7 @@ class HeldGradient {
     compiler_barrier(dy);
     compiler_barrier(x);
     if constexpr (kAccess != Access::kUnaligned) {
-      if (gate_.is_there()) {
+      if (gate_.is_present()) {
 #pragma unroll
         for (int i = 0; i < kVectors; ++i) {
           if (!tile_.active()) continue;
@@ -80,7 +80,7 @@ class HeldGradient {
         return;
       }
     }
-    tile_.put(row_.dx(), [&](int i) {
+    tile_.write_out(row_.dx(), [&](int i) {
       const Terms of = terms(i);
       return row_.template gradient<kCentring>(of.g, of.h, row.rstd, mean, fused_input[i],
                                                p_.dsum != nullptr);
@@ -107,12 +107,13 @@ __device__ inline void add_columns(const RmsNormBackwardParams<accumulate_t<T>>&
   if constexpr (kAccess != Access::kUnaligned) {
     ColumnVectors<T, kAccess, kCentring, kSplit, kGated, kForm>(p).run();
   } else if constexpr (kForm == ColumnForm::kNarrow) {
-    parts.template operator()<kNarrow, column_parts<T>(128)>();
+    parts.template operator()<kNarrow, blocks_of_segment<T>(128)>();
   } else if constexpr (kForm == ColumnForm::kWide) {
     parts.template operator()<kWide, 1>();
   } else {
-    switch (column_parts<T>(static_cast<int>(blockDim.x))) {
-      case column_parts<T>(128): return parts.template operator()<kNarrow, column_parts<T>(128)>();
+    switch (blocks_of_segment<T>(static_cast<int>(blockDim.x))) {
+      case blocks_of_segment<T>(128):
+        return parts.template operator()<kNarrow, blocks_of_segment<T>(128)>();
       case 1: break;
       default: return parts.template operator()<kNarrow, 2>();
     }
@@ -180,7 +181,7 @@ __global__ void __launch_bounds__(tuning::kPersistentBlock) rms_norm_backward_st
                                         kAccess == Access::kStrided ? p.heads.of(row_index) : 0);
   const auto statistics = row.template statistics<kCentring>();
   const auto gate_at = [&](int at) {
-    return gate.is_there() ? row.load_gate(at) : uint4{0u, 0u, 0u, 0u};
+    return gate.is_present() ? row.load_gate(at) : uint4{0u, 0u, 0u, 0u};
   };
   struct Terms {
     Numbers<T> g, h;
@@ -198,7 +199,7 @@ __global__ void __launch_bounds__(tuning::kPersistentBlock) rms_norm_backward_st
                                             },
                                             Sum()));
   if constexpr (kAccess != Access::kUnaligned) {
-    if (gate.is_there()) {
+    if (gate.is_present()) {
       return tile.each_vector([&](int at) {
         const Terms of = terms(at);
         row.store_gated(

@@ -42,7 +42,7 @@ class BulkStore {
   __device__ const AlignedSpan& span() const { return out_.span(); }
   __device__ void next() { out_.next(); }
   template <class Norm, class Scale>
-  __device__ void put(const Norm& norm, std::int64_t row, const Scale& scale, int) const {
+  __device__ void write_out(const Norm& norm, std::int64_t row, const Scale& scale, int) const {
     norm.each_source(span(), [&](int v, const auto& of) {
       const Numbers<T> numbers = of.numbers(p_);
       uint4 results[kAdd ? 2 : 1];
@@ -108,8 +108,8 @@ class BulkNorm {
   static constexpr int kArrays = kFusedInput == FusedInput::kNone ? 1 : 2;
   static constexpr bool kCentred = kCentring != Centring::kNever;
   using Sums = std::conditional_t<kCentred, Pair<Accumulate>, Accumulate>;
-  using Ring = BulkPipeline<T, ThreadGroup, kArrays, 0, (kCentred ? 2 : 1) * kVectorsPerItem,
-                            tuning::bulk_pipeline(kVectorsPerItem, kArrays)>;
+  using Pipeline = BulkPipeline<T, ThreadGroup, kArrays, 0, (kCentred ? 2 : 1) * kVectorsPerItem,
+                                tuning::bulk_stages(kVectorsPerItem, kArrays)>;
 
  public:
   // For the rows thread_group.row, thread_group.row + gridDim.x ...
@@ -119,7 +119,7 @@ class BulkNorm {
         row_(thread_group.row),
         step_(gridDim.x),
         output_(p, thread_group, row_, step_),
-        ring_(thread_group, sources(), p.rows, row_, step_, rounds(), p.vectors, cols()),
+        pipeline_(thread_group, sources(), p.rows, row_, step_, rounds(), p.vectors, cols()),
         columns_(p, 0),
         sums_(thread_group) {
     uint4 none[1];
@@ -129,20 +129,20 @@ class BulkNorm {
       const auto load = [&](const AffineArray<Accumulate>& columns) {
         return output_.span().load(static_cast<const T*>(columns.data), unit(v));
       };
-      ring_.column(v) = load(p.weight);
+      pipeline_.column(v) = load(p.weight);
       if constexpr (kCentred) {
-        ring_.column(kVectorsPerItem + v) = p.bias.data != nullptr ? load(p.bias) : none[0];
+        pipeline_.column(kVectorsPerItem + v) = p.bias.data != nullptr ? load(p.bias) : none[0];
       }
     }
   }
 
   __device__ void run() {
-    ring_.start();
+    pipeline_.start();
 #pragma unroll 1
     for (int round = 0; row_ < p_.rows; row_ += step_, ++round) {
-      ring_.receive();
+      pipeline_.receive();
       one_row(round);
-      ring_.release();
+      pipeline_.release();
       output_.next();
     }
   }
@@ -150,23 +150,24 @@ class BulkNorm {
   // body(v, vector) for each 16-byte unit of a span. With one array two units share a shift branch.
   template <class Body>
   __device__ void each_source(const AlignedSpan& span, Body body) const {
-    constexpr int kSide = kArrays == 1 ? 2 : 1;
+    constexpr int kUnrolled = kArrays == 1 ? 2 : 1;
 #pragma unroll
-    for (int first = 0; first < kVectorsPerItem; first += kSide) {
-      uint4 parts[kArrays][kSide];
+    for (int first = 0; first < kVectorsPerItem; first += kUnrolled) {
+      uint4 parts[kArrays][kUnrolled];
 #pragma unroll
-      for (int array = 0; array < kArrays; ++array) ring_.units(array, span, first, parts[array]);
+      for (int array = 0; array < kArrays; ++array)
+        pipeline_.units(array, span, first, parts[array]);
 #pragma unroll
-      for (int v = 0; v < kSide; ++v) body(first + v, vector(parts, v));
+      for (int v = 0; v < kUnrolled; ++v) body(first + v, vector(parts, v));
     }
   }
   // Unit v of the result, normalised.
   __device__ uint4 result(std::int64_t row, const Vector& of, const Numbers<T>& numbers,
                           const Scale& scale, int v) const {
     uint4 bias;
-    if constexpr (kCentred) bias = ring_.column(kVectorsPerItem + v);
+    if constexpr (kCentred) bias = pipeline_.column(kVectorsPerItem + v);
     const Numbers<T> y =
-        columns_.template normalised<true>(numbers, scale, ring_.column(v), bias, unit(v));
+        columns_.template normalised<true>(numbers, scale, pipeline_.column(v), bias, unit(v));
     return Row(p_, row).result(y, of);
   }
 
@@ -177,7 +178,7 @@ class BulkNorm {
     return row_ < p_.rows ? static_cast<int>((p_.rows - row_ + step_ - 1) / step_) : 0;
   }
   __device__ auto sources() const {
-    typename Ring::Sources sources;
+    typename Pipeline::Sources sources;
     sources.arrays[0] = {static_cast<const T*>(p_.x), p_.x_row_stride};
     if constexpr (kArrays == 2) {
       sources.arrays[1] = {static_cast<const T*>(p_.fused_input), p_.fused_input_row_stride};
@@ -190,14 +191,14 @@ class BulkNorm {
     bool in_range = true;
     const int turn = round * (1 + Output::kBarriers);  // index of the block's reduction
     const Accumulate squares = squares_of_row(scale, turn, in_range);
-    ring_.refill(round);
+    pipeline_.refill(round);
     const bool trusted = in_range && is_trusted(p_, squares);
     if (!trusted) [[unlikely]]
       return rescale_row<T, ThreadGroup, kFusedInput, kCentring, typename Output::Epilogue>(
           p_, row_, trusted);
     scale.rstd = plain_rstd(p_, squares);
     if (thread_group_.lane == 0) Row(p_, row_).template store_statistics<kCentring>(scale);
-    output_.put(*this, row_, scale, turn + 1);
+    output_.write_out(*this, row_, scale, turn + 1);
   }
 
   // Sums in the order of HeldRow, by the vectors of the row, so that the bits are the same.
@@ -205,7 +206,7 @@ class BulkNorm {
     uint4 parts[kArrays][kVectorsPerItem];
 #pragma unroll
     for (int array = 0; array < kArrays; ++array)
-      ring_.template vectors<!kCentred>(array, 0, parts[array]);
+      pipeline_.template vectors<!kCentred>(array, 0, parts[array]);
     if constexpr (kCentred) scale.mean = shift_by_lanes<T>([&](int i) { return number(i); });
     Sums sums(0);
 #pragma unroll
@@ -223,7 +224,7 @@ class BulkNorm {
     }
     const Sums of_row = sums_.of(sums, turn);
     if constexpr (kCentred) {
-      return is_far_from_shift<T>(scale, of_row, p_.inverse_cols, in_range);
+      return moments_from_shifted_sums<T>(scale, of_row, p_.inverse_cols, in_range);
     } else {
       return of_row;
     }
@@ -231,8 +232,8 @@ class BulkNorm {
   // Element i of what is normalised; centred rows have no gate before the norm.
   __device__ Accumulate number(int i) const {
     static_assert(kFusedInput != FusedInput::kGate || !kCentred);
-    Accumulate x = to_number(ring_.element(0, i));
-    if constexpr (kArrays == 2) x += to_number(ring_.element(1, i));
+    Accumulate x = to_number(pipeline_.element(0, i));
+    if constexpr (kArrays == 2) x += to_number(pipeline_.element(1, i));
     return x;
   }
   template <int kCount>
@@ -248,7 +249,7 @@ class BulkNorm {
   std::int64_t row_;
   std::int64_t step_;
   Output output_;
-  Ring ring_;
+  Pipeline pipeline_;
   AffineParameters<T, Access::kUnaligned, kCentring> columns_;
   BulkSums<ThreadGroup, Sums> sums_;
 };
@@ -257,7 +258,7 @@ class BulkNorm {
 // in flight, weights and biases, and the warps' sums. Limited by instructions; one barrier per row.
 template <class T, class ThreadGroup, FusedInput kFusedInput, Centring kCentring>
 __global__ void __launch_bounds__(ThreadGroup::kMaxThreads,
-                                  tuning::kBulkThreads / ThreadGroup::kMaxThreads)
+                                  tuning::kBulkThreadsPerSm / ThreadGroup::kMaxThreads)
     rms_norm_bulk_kernel(const __grid_constant__ RmsNormParams<accumulate_t<T>> p) {
   if constexpr (MEMBOUND_HAS_CLUSTERS) {
     const ThreadGroup thread_group(p.lanes, 1, 0);

@@ -15,7 +15,7 @@ void launch_rms_norm_bulk(const RmsNormProblem& problem, const tuning::BulkConfi
   RmsNormParams<accumulate_t<T>> p;
   set_params<T>(p, problem, row, RowSplit{});
   const auto as = [&]<FusedInput kFusedInput, Centring kCentring>() {
-    launch_spans(config, [&]<class ThreadGroup>(const LaunchShape& shape) {
+    launch_bulk_pipeline(config, [&]<class ThreadGroup>(const LaunchShape& shape) {
       launch<rms_norm_bulk_kernel<T, ThreadGroup, kFusedInput, kCentring>>(shape, stream, device,
                                                                            p);
     });

@@ -133,7 +133,7 @@ inline RmsNormConfig rms_norm_config(std::int64_t rows, std::int64_t cols, int d
 // True for rare combinations of layout, dtype and fused input, which go to the strided kernels
 // instead (same reduction tree, same bits). Kernels of their own would add a fifth to the machine
 // code. fused_input: more than x is read, or more than one result of x's dtype is written.
-constexpr bool uses_generic_kernel(const RmsNormConfig& config, int dtype_size, bool unaligned,
+constexpr bool uses_strided_kernel(const RmsNormConfig& config, int dtype_size, bool unaligned,
                                    bool fused_input) {
   if (dtype_size == 8) return unaligned || fused_input;
   return (unaligned || fused_input) && config.form == RowForm::kStreamed;
@@ -143,28 +143,29 @@ constexpr bool uses_generic_kernel(const RmsNormConfig& config, int dtype_size, 
 // input, and for unaligned rows the results as well. With four vectors per thread that is up to 96
 // KiB, while a block may have 64 KiB on compute capability 7.5 and 99 KiB on 8.6, 8.9 and 12.0.
 // Rows that do not fit go to the strided kernels.
-inline constexpr std::int64_t kSharedBesidesStaged = 5 << 9;  // bound on static shared memory
+inline constexpr std::int64_t kStaticSharedBytes = 5 << 9;  // bound on static shared memory
 constexpr bool has_room_to_stage(const RmsNormConfig& config, bool unaligned, bool fused_input,
                                  std::int64_t max_shared_bytes) {
   if (config.form != RowForm::kBlock || !fused_input) return true;
   const std::int64_t vectors =
       std::int64_t{config.vectors_per_item} * config.items_per_thread * config.threads;
   const std::int64_t arrays = unaligned ? 3 : 2;
-  return kVector * arrays * (vectors + 1) + kSharedBesidesStaged <= max_shared_bytes;
+  return kVector * arrays * (vectors + 1) + kStaticSharedBytes <= max_shared_bytes;
 }
 
 // True if rows of four vectors per thread are so few that the SM has registers for a row and its
 // weights: the weights are then loaded with the row, not vector by vector after its sum (64 x 12288
 // LayerNorm, bfloat16 on H100: 4.5 -> 3.3 us). With more rows staging in shared memory wins, as
 // more of them are in flight. low_register_pressure: float32, or fewer than 64 registers.
-inline constexpr int kHeldThreads = 640;  // per SM
-inline constexpr int kLowPressureHeldThreads = 1024;
-constexpr bool holds_few(const RmsNormConfig& config, std::int64_t rows, int multiprocessors,
-                         bool low_register_pressure) {
+inline constexpr int kRegisterRowThreads = 640;  // per SM
+inline constexpr int kLowPressureRegisterRowThreads = 1024;
+constexpr bool holds_few_in_registers(const RmsNormConfig& config, std::int64_t rows,
+                                      int multiprocessors, bool low_register_pressure) {
   return config.form == RowForm::kBlock && config.vectors_per_item == 4 &&
-         rows <= std::int64_t{multiprocessors} *
-                     ((low_register_pressure ? kLowPressureHeldThreads : kHeldThreads) /
-                      config.threads);
+         rows <=
+             std::int64_t{multiprocessors} *
+                 ((low_register_pressure ? kLowPressureRegisterRowThreads : kRegisterRowThreads) /
+                  config.threads);
 }
 
 // True if a row leaves the last quarter of the vectors that `all` virtual threads hold empty.
@@ -189,19 +190,20 @@ constexpr bool is_many_narrow(const RmsNormConfig& config, std::int64_t blocks) 
 inline constexpr int kWideVectors = 8;
 inline constexpr int kWideThreads = 256;
 inline constexpr int kWideGroups = 2;
-inline constexpr int kWideRing = 3;    // pipeline stages: rows of a group in shared memory
-inline constexpr int kWideBiases = 6;  // bias vectors per thread that are kept in shared memory
+inline constexpr int kWideStages = 3;  // pipeline stages: rows of a group in shared memory
+inline constexpr int kWideSharedBiases =
+    6;  // bias vectors per thread that are kept in shared memory
 inline constexpr std::int64_t kManyWideParts = 2048;
 constexpr std::int64_t wide_bytes(const RmsNormConfig& config) {
-  const int vectors = kWideGroups * kWideRing * kWideVectors + kWideBiases;
+  const int vectors = kWideGroups * kWideStages * kWideVectors + kWideSharedBiases;
   return std::int64_t{kVector} * vectors * config.threads;
 }
-constexpr bool does_wide_rows(const RmsNormConfig& config, std::int64_t rows) {
+constexpr bool uses_wide_kernel(const RmsNormConfig& config, std::int64_t rows) {
   return config.form == RowForm::kCluster && config.max_warps == 8 &&
          rows * config.blocks_per_row >= kManyWideParts;
 }
 // The fewest clusters that need no more rounds than `clusters` do, so that all finish together.
-constexpr std::int64_t even_clusters(std::int64_t rows, std::int64_t clusters) {
+constexpr std::int64_t balanced_clusters(std::int64_t rows, std::int64_t clusters) {
   const std::int64_t rounds = ceil_div(rows, clusters * kWideGroups);
   return ceil_div(rows, rounds * kWideGroups);
 }
@@ -283,12 +285,12 @@ inline RmsNormConfig spread_with_gate(const RmsNormConfig& config, std::int64_t 
 // fewer blocks, which launch at no more than one per 0.7 ns (8192 x 768 RMSNorm, bfloat16 on H200:
 // 10.9 -> 7.8 us). With few rows a block per row is faster, except for LayerNorm of rows that leave
 // the last quarter empty. LayerNorm with a residual gains nothing.
-inline constexpr std::int64_t kFewByWarps = kFewVirtualThreads / 4;
+inline constexpr std::int64_t kMinThreadsWarpPerRow = kFewVirtualThreads / 4;
 // The same for rows of four virtual warps.
-inline constexpr std::int64_t kManyByWarps = 8192;
+inline constexpr std::int64_t kMinRowsFourItems = 8192;
 // The same for rows of five vectors per lane; with six, one vector in four would be empty. RMSNorm
 // gains with fewer rows than LayerNorm (2048 x 1152, bfloat16 on H200: 4.65 -> 3.98 us).
-inline constexpr std::int64_t kManyOfFive = 2048;
+inline constexpr std::int64_t kMinRowsFiveVectors = 2048;
 constexpr bool takes_five_vectors(std::int64_t vectors) {
   return vectors > 4 * 32 && vectors <= 5 * 32;
 }
@@ -296,9 +298,9 @@ constexpr bool takes_five_vectors(std::int64_t vectors) {
 // The same for quantised rows: they are instruction-bound, so they gain with fewer rows.
 inline constexpr std::int64_t kFewQuantised = kFewVirtualThreads * 3 / 4;
 
-inline RmsNormConfig by_warps(RmsNormConfig config, std::int64_t rows, std::int64_t vectors,
-                              int dtype_size, bool fused_input, bool centred,
-                              bool quantised = false) {
+inline RmsNormConfig one_warp_per_row(RmsNormConfig config, std::int64_t rows, std::int64_t vectors,
+                                      int dtype_size, bool fused_input, bool centred,
+                                      bool quantised = false) {
   const int all = config.threads * config.items_per_thread;
   if (config.form != RowForm::kBlock || config.vectors_per_item != 2 || dtype_size == 8)
     return config;
@@ -308,14 +310,15 @@ inline RmsNormConfig by_warps(RmsNormConfig config, std::int64_t rows, std::int6
   if (all == 2 * 32) {
     const std::int64_t few = fused_input || centred ? kFewVirtualThreads
                              : quantised            ? kFewQuantised
-                                                    : kFewByWarps;
+                                                    : kMinThreadsWarpPerRow;
     takes = (centred && three_quarters_full) || rows * all > few;
   } else if (all == 4 * 32) {
     const bool five = takes_five_vectors(vectors);
     const bool has_kernel =
         centred ? dtype_size == 2 : three_quarters_full && (five || !fused_input);
-    const std::int64_t many = quantised && dtype_size == 2 ? kManyByWarps / 2 : kManyByWarps;
-    takes = has_kernel && rows >= (five && !centred && !fused_input ? kManyOfFive : many);
+    const std::int64_t many =
+        quantised && dtype_size == 2 ? kMinRowsFourItems / 2 : kMinRowsFourItems;
+    takes = has_kernel && rows >= (five && !centred && !fused_input ? kMinRowsFiveVectors : many);
   }
   if (!takes) return config;
   config.form = RowForm::kWarp;

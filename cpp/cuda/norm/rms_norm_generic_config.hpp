@@ -29,10 +29,10 @@ struct GenericConfig {
   std::int64_t blocks;
 };
 inline GenericConfig generic_config(std::int64_t rows, std::int64_t cols) {
-  constexpr std::int64_t kMostBlocks = (std::int64_t{1} << 31) - 1;
+  constexpr std::int64_t kMaxBlocks = (std::int64_t{1} << 31) - 1;
   const int threads = generic_threads(cols, kGenericQuads);
   // Rows per block grow where four rows each would exceed the grid limit.
-  const int warps = rows <= 4 * kMostBlocks ? 4 : kGenericThreads / kGenericWarp;
+  const int warps = rows <= 4 * kMaxBlocks ? 4 : kGenericThreads / kGenericWarp;
   const int each = threads == kGenericWarp ? warps : 1;
   return {threads, each, (rows + each - 1) / each};
 }
@@ -45,10 +45,10 @@ struct GenericBackwardConfig {
 };
 inline GenericBackwardConfig generic_backward_config(std::int64_t rows, std::int64_t cols,
                                                      std::int64_t heads, bool sums) {
-  constexpr std::int64_t kThreads = 132 * 512, kLeastRows = 4, kMost = std::int64_t{1} << 20;
+  constexpr std::int64_t kThreads = 132 * 512, kMinRows = 4, kMost = std::int64_t{1} << 20;
   const int threads = generic_threads(cols, kGenericGradientQuads);
   const std::int64_t of_head = std::max<std::int64_t>(1, rows / std::max<std::int64_t>(1, heads));
-  const std::int64_t least = sums ? kLeastRows : 1, waves = sums ? 1 : 4;
+  const std::int64_t least = sums ? kMinRows : 1, waves = sums ? 1 : 4;
   const std::int64_t wanted =
       std::max<std::int64_t>(1, waves * kThreads / threads / std::max<std::int64_t>(1, heads));
   const std::int64_t blocks = std::min({wanted, (of_head + least - 1) / least, kMost});

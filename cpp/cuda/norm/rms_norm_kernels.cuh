@@ -14,16 +14,16 @@ struct StoreResult {
   using Params = RmsNormParams<Accumulate>;
   static constexpr int kRounds = 0;  // rounds of the exchange between blocks, on top of the norm's
   static constexpr bool kAfterSum = false;  // whether residual_out is written before the result
-  static constexpr bool kStridedVectorsPerItem = true;  // any number of vectors per segment
+  static constexpr bool kAnySegmentLength = true;  // any number of vectors per segment
   static constexpr bool kQuantises = false;
 
-  // Vector i of the held row is make<plain>(i). kSide: as for HeldTile::store_vectors.
-  template <int kSide, class T, class Tile, class Row, class Make>
-  static __device__ void put(const Params<accumulate_t<T>>&, const Tile& tile, const Row& row,
-                             bool plain, Make make) {
+  // Vector i of the held row is make<plain>(i). kUnrolled: as for RegisterTile::store_vectors.
+  template <int kUnrolled, class T, class Tile, class Row, class Make>
+  static __device__ void write_out(const Params<accumulate_t<T>>&, const Tile& tile, const Row& row,
+                                   bool plain, Make make) {
     const auto put_as = [&]<bool kPlain>() {
-      tile.template put<kSide>(row.out(),
-                               [&](int i) { return make.template operator()<kPlain>(i); });
+      tile.template write_out<kUnrolled>(
+          row.out(), [&](int i) { return make.template operator()<kPlain>(i); });
     };
     plain ? put_as.template operator()<true>() : put_as.template operator()<false>();
     tile.flush(row.out());
@@ -52,7 +52,7 @@ class HeldRow {
   using Accumulate = accumulate_t<T>;
   using Params = typename Epilogue::template Params<Accumulate>;
   using Scale = RowScale<Accumulate>;
-  using Tile = HeldTile<ThreadGroup, kAccess>;
+  using Tile = RegisterTile<ThreadGroup, kAccess>;
   using Rounds = RoundsOf<kCentring>;
   static constexpr int kVectors = Tile::kVectors;
   static constexpr bool kAdd = kFusedInput == FusedInput::kResidual;
@@ -106,15 +106,15 @@ class HeldRow {
     };
     // Unaligned rows in registers need two aligned vectors for each of theirs until they are
     // realigned, so their weights are loaded after that.
-    constexpr bool kBeforeVectors = kStagesRow || kAccess != Access::kUnaligned;
-    if constexpr (kBeforeVectors) load_weights();
+    constexpr bool kLoadsWeightsEarly = kStagesRow || kAccess != Access::kUnaligned;
+    if constexpr (kLoadsWeightsEarly) load_weights();
     // Staged rows load the elements of the variance shift while their copies are in flight; after
     // start() ptxas would sink these loads below the wait.
     typename Row::Vector first[kShiftVectors<T>];
     if constexpr (kStagesRow) {
       if (is_centred<kCentring>(p_)) {
 #pragma unroll
-        for (int i = 0; i < kShiftVectors<T>; ++i) first[i] = row_.load_vector_alike(i);
+        for (int i = 0; i < kShiftVectors<T>; ++i) first[i] = row_.load_vector_broadcast(i);
       }
     }
     thread_group_.start();
@@ -130,7 +130,7 @@ class HeldRow {
     } else if (is_centred<kCentring>(p_)) {
       variance_shift = shift_from<T>(p_, [&](int i) { return first[i].numbers(p_); });
     }
-    if constexpr (!kBeforeVectors) load_weights();
+    if constexpr (!kLoadsWeightsEarly) load_weights();
     // Early biases double the registers for parameters, which neither staged rows nor float32 have
     // to spare (float32 16384 x 4096 with them: 131 -> 136 us).
     constexpr bool kEarlyBiases =
@@ -175,7 +175,7 @@ class HeldRow {
     if constexpr (kStagesResults) {
       Epilogue::template store_staged_row<kWeights, T>(p_, tile_, held, plain, result);
     } else {
-      Epilogue::template put<kWeights, T>(p_, tile_, row_, plain, result);
+      Epilogue::template write_out<kWeights, T>(p_, tile_, row_, plain, result);
     }
     if constexpr (kAdd && !Epilogue::kAfterSum) store_sum(numbers);
   }
@@ -209,12 +209,12 @@ class HeldRow {
 #pragma unroll 1
       for (int i = 0; i < kVectors; ++i) sums[i] = pack<T>(numbers(i));
     }
-    Epilogue::template put<1, T>(p_, tile_, row_, false, [&]<bool>(int i) {
+    Epilogue::template write_out<1, T>(p_, tile_, row_, false, [&]<bool>(int i) {
       return cold_result<T, kAccess, kFusedInput, kCentring>(p_, tile_.row(), head(), scale,
                                                              tile_.index(i));
     });
     if constexpr (kAdd) {
-      tile_.template put<1, true>(row_.residual_out(), [&](int i) { return sums[i]; });
+      tile_.template write_out<1, true>(row_.residual_out(), [&](int i) { return sums[i]; });
       tile_.flush(row_.residual_out());
     }
   }
@@ -226,8 +226,8 @@ class HeldRow {
   __device__ std::int64_t head() const { return kHeads ? p_.heads.of(tile_.row()) : 0; }
   template <class OfVector>
   __device__ void store_sum(OfVector numbers) const {
-    tile_.template put<kWeights, true>(row_.residual_out(),
-                                       [&](int i) { return pack<T>(numbers(i)); });
+    tile_.template write_out<kWeights, true>(row_.residual_out(),
+                                             [&](int i) { return pack<T>(numbers(i)); });
     tile_.flush(row_.residual_out());
   }
 
@@ -256,14 +256,14 @@ class HeldRow {
       sums.a = combine_slots_by_lanes<kMaxGroups>(totals, Sum());
       sums.b = combine_slots_by_lanes<kMaxGroups>(squares, Sum());
     }
-    return is_far_from_shift<T>(scale, sums, p_.inverse_cols, in_range);
+    return moments_from_shifted_sums<T>(scale, sums, p_.inverse_cols, in_range);
   }
 
   // The sum of squares of the scaled row, in two passes; sets the mean first.
   template <int kUnroll, class OfVector>
   __device__ Accumulate squares_of(Scale& scale, int round, int exchange, OfVector numbers) const {
     const auto over_row = [&](int i, auto of) {
-      return of_deviations<T, kAccess, kCentring>(p_, numbers(i), scale, tile_.index(i), of);
+      return apply_to_deviations<T, kAccess, kCentring>(p_, numbers(i), scale, tile_.index(i), of);
     };
     const auto square = [&](int i) {
       return over_row(i, [](const Numbers<T>& x) { return sum_of_squares<T>(x); });
@@ -278,10 +278,11 @@ class HeldRow {
     }
     const Accumulate sum_of_part = tile_.template reduce_part<Accumulate, kUnroll>(
         round, [&](int i) { return sum<T>(deviations<T, kCentring>(numbers(i), scale)); }, Sum());
-    const Accumulate squares = take_moments<T>(scale, sum_of_part, count, inverse, [&](auto of) {
-      return tile_.template reduce_part<decltype(of(Numbers<T>())), kUnroll>(
-          round + 1, [&](int i) { return over_row(i, of); }, Sum());
-    });
+    const Accumulate squares =
+        two_pass_moments<T>(scale, sum_of_part, count, inverse, [&](auto of) {
+          return tile_.template reduce_part<decltype(of(Numbers<T>())), kUnroll>(
+              round + 1, [&](int i) { return over_row(i, of); }, Sum());
+        });
     if constexpr (!ThreadGroup::kClusters) {
       return squares;
     } else {

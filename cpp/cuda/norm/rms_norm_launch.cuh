@@ -43,7 +43,7 @@ void set_params(RmsNormParams<accumulate_t<T>>& p, const RmsNormProblem& problem
   p.rows = problem.rows;
   p.cols = problem.cols;
   p.split = split;
-  const RowPlacement rows{problem.rows, problem.cols, split};
+  const RowArrayBuilder rows{problem.rows, problem.cols, split};
   rows.place(problem.x, problem.x_rows, problem.x_col_stride, sizeof(T), p.x_array, p.x_row_stride);
   rows.place(problem.out, problem.out_rows, problem.out_col_stride, sizeof(T), p.out_array,
              p.out_row_stride);
@@ -80,7 +80,7 @@ void set_params(RmsNormParams<accumulate_t<T>>& p, const RmsNormProblem& problem
 
 // Calls launch_as<ThreadGroup>(shape) for rows that go through the bulk pipeline.
 template <class LaunchAs>
-void launch_spans(const tuning::BulkConfig& config, LaunchAs launch_as) {
+void launch_bulk_pipeline(const tuning::BulkConfig& config, LaunchAs launch_as) {
   const LaunchShape shape{.blocks = config.blocks,
                           .threads = config.threads,
                           .shared_bytes = static_cast<std::size_t>(config.bytes)};
@@ -95,7 +95,7 @@ inline constexpr bool is_plain =
 
 // Whether there are kernels of one row per warp, several rows per block (one_warp_per_row).
 template <class T, Access kAccess, FusedInput kFusedInput, Centring kCentring, class Epilogue>
-inline constexpr bool kTakesWarps =
+inline constexpr bool kHasWarpKernels =
     kAccess == Access::kAligned && sizeof(T) < 8 &&
     (kFusedInput == FusedInput::kNone || (kFusedInput == FusedInput::kResidual &&
                                           !Epilogue::kQuantises && kCentring != Centring::kAlways));
@@ -111,7 +111,7 @@ inline constexpr bool kCoarsensLanes =
 // Whether the few rows of four vectors per thread have kernels that hold them in registers. float32
 // with a residual is slower that way (1 x 5120 on H100: 2.5 -> 3.1 us).
 template <class T, Access kAccess, FusedInput kFusedInput, class Epilogue>
-inline constexpr bool kHoldsFew =
+inline constexpr bool kHoldsFewInRegisters =
     kAccess == Access::kAligned &&
     (sizeof(T) == 2 ? !Epilogue::kQuantises || kFusedInput == FusedInput::kNone
                     : sizeof(T) == 4 && kFusedInput == FusedInput::kNone);
@@ -128,11 +128,11 @@ bool launch_wide_rows(const RmsNormParams<accumulate_t<T>>& p, const tuning::Rms
       .overlap_launch = true,
   };
   // Upper bound on sums, mbarriers and variance shifts of the groups
-  constexpr std::size_t kFusedInput = 8 << 10;
-  if (shape.shared_bytes + kFusedInput > max_shared_bytes(device)) return false;
+  constexpr std::size_t kStaticBytes = 8 << 10;
+  if (shape.shared_bytes + kStaticBytes > max_shared_bytes(device)) return false;
   const int clusters = resident_clusters<rms_norm_wide_kernel<T>>(shape, device);
   if (clusters == 0) return false;
-  shape.blocks *= tuning::even_clusters(p.rows, clusters);
+  shape.blocks *= tuning::balanced_clusters(p.rows, clusters);
   launch<rms_norm_wide_kernel<T>>(shape, stream, device, p);
   return true;
 }
@@ -191,8 +191,8 @@ class NormRowsLaunch {
   static constexpr bool kPlainRows = kAccess == Access::kAligned && is_plain<kFusedInput, Epilogue>;
   // Strided rows share one kernel for all forms. uses_strided_kernel() sends streamed rows that are
   // unaligned or have a fused input there.
-  static constexpr bool kAnyRow = kAccess == Access::kStrided;
-  static constexpr bool kStreams = kAnyRow || kPlainRows;
+  static constexpr bool kStridedRows = kAccess == Access::kStrided;
+  static constexpr bool kStreams = kStridedRows || kPlainRows;
   // Rows of a warp that leave the last quarter of their vectors empty have kernels of their own.
   static constexpr bool kThreeQuartersFull =
       kPlainRows && sizeof(T) < 8 && kCentring == Centring::kAlways;
@@ -201,7 +201,7 @@ class NormRowsLaunch {
   static constexpr bool kHasSmall = kAccess == Access::kAligned && sizeof(T) == 2 &&
                                     kFusedInput == FusedInput::kResidual && !Epilogue::kQuantises &&
                                     kCentring == Centring::kNever;
-  static constexpr bool kUncoarsens =
+  static constexpr bool kNeverCoarsened =
       tuning::is_never_coarsened(kPlainRows ? sizeof(T) : 2, kFusedInput == FusedInput::kResidual,
                                  kCentring != Centring::kNever);
 
@@ -227,7 +227,7 @@ class NormRowsLaunch {
     }
     if constexpr (kThreeQuartersFull && sizeof(T) == 2) {
       if (p_.plain && p_.split.extent == 0 && p_.heads.count == 1 &&
-          tuning::does_wide_rows(config_, p_.rows) &&
+          tuning::uses_wide_kernel(config_, p_.rows) &&
           launch_wide_rows<T>(p_, config_, device_, stream_)) {
         return;
       }
@@ -239,7 +239,7 @@ class NormRowsLaunch {
     } else if (config_.form == RowForm::kWarp) {
       // Unaligned rows use narrow vectors instead.
       if constexpr (kAccess != Access::kUnaligned) held<WarpThreadGroup>();
-    } else if constexpr (kAnyRow && Epilogue::kStridedVectorsPerItem) {
+    } else if constexpr (kStridedRows && Epilogue::kAnySegmentLength) {
       streamed<0, 16>();
     } else if (config_.form == RowForm::kBlock) {
       block();
@@ -253,13 +253,13 @@ class NormRowsLaunch {
  private:
   template <class ThreadGroup, Centring kForm = kCentring>
   void held() const {
-    LaunchShape parked = shape_;
+    LaunchShape staging = shape_;
     if (kStaged<T, ThreadGroup, kAccess, kFusedInput, kForm, Epilogue::kQuantises>) {
-      parked.shared_bytes = std::size_t{kStagedArrays<kAccess, kFusedInput> * kVectorBytes} *
-                            staged_vectors(kAccess, config_.threads * ThreadGroup::kVectors);
+      staging.shared_bytes = std::size_t{kStagedArrays<kAccess, kFusedInput> * kVectorBytes} *
+                             staged_vectors(kAccess, config_.threads * ThreadGroup::kVectors);
     }
     launch<rms_norm_row_kernel<T, ThreadGroup, kAccess, kFusedInput, kForm, Epilogue>>(
-        parked, stream_, device_, p_);
+        staging, stream_, device_, p_);
   }
   // Unaligned rows of several vectors per thread are compiled centred and not.
   template <class ThreadGroup>
@@ -274,7 +274,7 @@ class NormRowsLaunch {
 
   template <int kMaxWarps>
   void wide() const {
-    if constexpr (!kAnyRow) {
+    if constexpr (!kStridedRows) {
       if (config_.form == RowForm::kCluster) {
         return held<ClusterThreadGroup<Accumulate, 8, kMaxWarps, kRounds>>();
       }
@@ -282,7 +282,7 @@ class NormRowsLaunch {
     if constexpr (kStreams) streamed<8, kMaxWarps>();
   }
   void warps() const {
-    if constexpr (kTakesWarps<T, kAccess, kFusedInput, kCentring, Epilogue>) {
+    if constexpr (kHasWarpKernels<T, kAccess, kFusedInput, kCentring, Epilogue>) {
       const bool three_quarters_full =
           tuning::is_three_quarters_full(p_.vectors, kWarpLanes * config_.items_per_thread);
       const bool five = tuning::takes_five_vectors(p_.vectors);
@@ -302,9 +302,9 @@ class NormRowsLaunch {
     }
   }
   void block() const {
-    if constexpr (kAnyRow) {
+    if constexpr (kStridedRows) {
       // With kAnySegmentLength rows of one block are streamed as a single group.
-      if constexpr (!Epilogue::kStridedVectorsPerItem) {
+      if constexpr (!Epilogue::kAnySegmentLength) {
         config_.vectors_per_item == 4 ? held<BlockThreadGroup<1, 16, 4>>()
                                       : held<BlockThreadGroup<1, 16>>();
       }
@@ -317,10 +317,11 @@ class NormRowsLaunch {
         held<BlockThreadGroup<1, 16>>();
       }
     } else if (config_.vectors_per_item == 4) {
-      if constexpr (kHoldsFew<T, kAccess, kFusedInput, Epilogue>) {
+      if constexpr (kHoldsFewInRegisters<T, kAccess, kFusedInput, Epilogue>) {
         constexpr bool kLowRegisterPressure =
             sizeof(T) == 4 || (kCentring == Centring::kNever && is_plain<kFusedInput, Epilogue>);
-        if (tuning::holds_few(config_, p_.rows, multiprocessors(device_), kLowRegisterPressure)) {
+        if (tuning::holds_few_in_registers(config_, p_.rows, multiprocessors(device_),
+                                           kLowRegisterPressure)) {
           return held<BlockThreadGroup<1, 16, 4, 4, false>>();
         }
       }
@@ -328,7 +329,7 @@ class NormRowsLaunch {
     } else if (config_.max_warps == 8) {
       small_block();
     } else {
-      if constexpr (!kUncoarsens || Epilogue::kQuantises) {
+      if constexpr (!kNeverCoarsened || Epilogue::kQuantises) {
         if (config_.items_per_thread == 2) return held<BlockThreadGroup<2, 16>>();
       }
       if constexpr (kHasSmall) {
@@ -339,7 +340,7 @@ class NormRowsLaunch {
     }
   }
   void small_block() const {
-    if constexpr (!kUncoarsens && kFusedInput != FusedInput::kGate) {
+    if constexpr (!kNeverCoarsened && kFusedInput != FusedInput::kGate) {
       if (config_.items_per_thread == 2) {
         if constexpr (kFusedInput == FusedInput::kNone && sizeof(T) < 8) {
           if (tuning::is_three_quarters_full(p_.vectors, 2 * config_.threads)) {

@@ -34,16 +34,16 @@ class NarrowRows {
     Vectors held;
     fetch(held);
     Scale scales[kRows + 1];
-    const unsigned again = pair_.take_scales(held, scales, Tail{has_second()});
+    const unsigned again = pair_.compute_scales(held, scales, Tail{has_second()});
     if (again != 0) [[unlikely]] {
-      return pair_.each_again(again, [&](int i, bool plain) {
+      return pair_.run_safe_path(again, [&](int i, bool plain) {
         rescale<T, WarpThreadGroup, Access::kAligned, FusedInput::kNone, kCentring, StoreResult>(
             p_, plain, first_block(i));
       });
     }
 #pragma unroll
     for (int place = 0; place < kPlaces; ++place) compiler_barrier(held[place].parts);
-    put(held, scales, weights, biases);
+    write_out(held, scales, weights, biases);
   }
 
  private:
@@ -81,8 +81,9 @@ class NarrowRows {
       held[place].parts[0] = has(place) ? read_vector(from.x().address(index(place))) : uint4{};
     }
   }
-  __device__ void put(const Vectors& held, const Scale (&scales)[kRows + 1],
-                      const uint4 (&weights)[kColumns], const uint4 (&biases)[kColumns]) const {
+  __device__ void write_out(const Vectors& held, const Scale (&scales)[kRows + 1],
+                            const uint4 (&weights)[kColumns],
+                            const uint4 (&biases)[kColumns]) const {
 #pragma unroll
     for (int place = 0; place < kPlaces; ++place) {
       const int column = place / kRows;

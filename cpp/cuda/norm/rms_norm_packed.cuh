@@ -17,7 +17,7 @@ class PackedRows {
   using RowsOfThreadGroup = RowPair<T, kFusedInput, kCentring, kThreeQuartersFull>;
   using Vectors = typename RowsOfThreadGroup::Vectors;
   using Scale = typename RowsOfThreadGroup::Scale;
-  using Pieces = PackedPieces<T, kFusedInput>;
+  using Tiles = PackedTiles<T, kFusedInput>;
   static constexpr int kRows = RowsOfThreadGroup::kRows;
   static constexpr int kSecond = RowsOfThreadGroup::kSecond;
   static constexpr int kPlaces = RowsOfThreadGroup::kPlaces;
@@ -29,35 +29,36 @@ class PackedRows {
     const int second = pair_.second();
     last_ = min(max(cols() - second * kPack<T>, 0), kPack<T>);
     const int row_bytes = (pair_.in_block(1) - pair_.in_block(0)) * cols() * kSize;
-    behind_[0] = 0;
-    behind_[1] = row_bytes;
+    byte_offsets_[0] = 0;
+    byte_offsets_[1] = row_bytes;
     // Lanes without a second vector read their first again.
     const int to_second = last_ > 0 ? (second - pair_.lane()) * kVectorBytes : 0;
-    behind_[kRows] = to_second + (kThreeQuartersFull && pair_.upper() && last_ > 0 ? row_bytes : 0);
-    if constexpr (!kThreeQuartersFull) behind_[kRows + 1] = to_second + row_bytes;
+    byte_offsets_[kRows] =
+        to_second + (kThreeQuartersFull && pair_.upper() && last_ > 0 ? row_bytes : 0);
+    if constexpr (!kThreeQuartersFull) byte_offsets_[kRows + 1] = to_second + row_bytes;
   }
 
   __device__ void run() const {
 #if MEMBOUND_HAS_CLUSTERS
-    __shared__ std::uint64_t arrived;
-    const Pieces pieces(p_);
-    if (threadIdx.x == 0) fetch(pieces, &arrived);
+    __shared__ std::uint64_t mbar;
+    const Tiles pieces(p_);
+    if (threadIdx.x == 0) fetch(pieces, &mbar);
     if (threadIdx.x < p_.lanes) load_columns();
     fill_masks();
     __syncthreads();
-    wait_mbarrier(&arrived, 0);
+    wait_mbarrier(&mbar, 0);
     both_rows(pieces);
-    wrote_before_copies();
+    fence_async_proxy();
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < Pieces::kResults; ++i) pieces.result(i).send();
-    if (threadIdx.x == 0) wait_for_sent();
+    for (int i = 0; i < Tiles::kResults; ++i) pieces.result(i).send();
+    if (threadIdx.x == 0) wait_bulk_reads();
 #endif
   }
 
  private:
   __device__ int cols() const { return static_cast<int>(p_.cols); }
-  __device__ PackedVectors<T> vectors(const PackedPiece<T>& piece) const {
+  __device__ PackedVectors<T> vectors(const PackedTile<T>& piece) const {
     return piece.vectors(cols(), (pair_.in_block(0) * cols() + pair_.lane() * kPack<T>)*kSize);
   }
   // Masks for the elements of a vector that are in the row, indexed by their number. Centred rows
@@ -112,30 +113,30 @@ class PackedRows {
     }
   }
 #if MEMBOUND_HAS_CLUSTERS
-  static __device__ void fetch(const Pieces& pieces, std::uint64_t* arrived) {
-    init_mbarrier(arrived, Pieces::kSources);
+  static __device__ void fetch(const Tiles& pieces, std::uint64_t* mbar) {
+    init_mbarrier(mbar, Tiles::kSources);
     fence_mbarrier_init();
 #pragma unroll
-    for (int i = 0; i < Pieces::kSources; ++i) {
-      pieces.source(i).fetch(arrived, blockIdx.x == 0, blockIdx.x == gridDim.x - 1);
+    for (int i = 0; i < Tiles::kSources; ++i) {
+      pieces.source(i).fetch(mbar, blockIdx.x == 0, blockIdx.x == gridDim.x - 1);
     }
   }
 #endif
 
-  __device__ void both_rows(const Pieces& pieces) const {
+  __device__ void both_rows(const Tiles& pieces) const {
     Vectors held;
     load(pieces, held);
     Scale scales[kRows + 1];
-    const unsigned again = pair_.take_scales(held, scales, Tail{last_});
+    const unsigned again = pair_.compute_scales(held, scales, Tail{last_});
     __syncthreads();  // all sources are read; results overwrite them
     if constexpr (kFusedInput == FusedInput::kResidual) {
       const auto sum = [&](int place) { return pack<T>(held[place].numbers(p_)); };
       const PackedVectors<T> to = vectors(pieces.result(1));
-      put<0, kRows>(to, kPack<T>, sum);
-      put<kRows, kSecond>(to, last_, sum);
+      write_out<0, kRows>(to, kPack<T>, sum);
+      write_out<kRows, kSecond>(to, last_, sum);
     }
     if (again != 0) [[unlikely]] {
-      return pair_.each_again(again, [&](int i, bool plain) {
+      return pair_.run_safe_path(again, [&](int i, bool plain) {
         rescale_packed<T, kFusedInput, kCentring>(p_, pair_.row(i), plain);
       });
     }
@@ -148,11 +149,11 @@ class PackedRows {
   }
 
   // Rows that are not centred are zero-padded here; centred ones are cut as deviations (Tail).
-  __device__ void load(const Pieces& pieces, Vectors& held) const {
+  __device__ void load(const Tiles& pieces, Vectors& held) const {
 #pragma unroll
-    for (int array = 0; array < Pieces::kSources; ++array) {
+    for (int array = 0; array < Tiles::kSources; ++array) {
       uint4 loaded[kPlaces];
-      vectors(pieces.source(array)).load(behind_, loaded);
+      vectors(pieces.source(array)).load(byte_offsets_, loaded);
 #pragma unroll
       for (int place = 0; place < kPlaces; ++place) {
         uint4& vector = loaded[place];
@@ -166,12 +167,12 @@ class PackedRows {
   }
   // Stores make(place) for kCount places, `count` elements of each being in the row.
   template <int kFirst, int kCount, class Make>
-  __device__ void put(const PackedVectors<T>& to, int count, Make make) const {
+  __device__ void write_out(const PackedVectors<T>& to, int count, Make make) const {
     int behind[kCount];
     uint4 results[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      behind[i] = behind_[kFirst + i];
+      behind[i] = byte_offsets_[kFirst + i];
       results[i] = make(kFirst + i);
     }
     to.store(behind, results, count);
@@ -184,19 +185,19 @@ class PackedRows {
     const uint4 weight = columns()[index];
     uint4 bias;
     if constexpr (kCentred) bias = columns()[kColumns + index];
-    put<kFirst, kCount>(to, count, [&](int place) {
+    write_out<kFirst, kCount>(to, count, [&](int place) {
       Numbers<T> y = of.template normalised<true>(held[place].numbers(p_), scales[place - kFirst],
                                                   weight, bias, 0);
       if constexpr (kFusedInput == FusedInput::kGate)
-        pass_gate<T, kFusedInput>(p_, y, held[place].parts[1]);
+        apply_gate<T, kFusedInput>(p_, y, held[place].parts[1]);
       return pack<T>(y);
     });
   }
 
   const Params& p_;
   const RowsOfThreadGroup pair_;
-  int last_;             // elements of the row in the second vector
-  int behind_[kPlaces];  // byte offsets from the first place
+  int last_;                   // elements of the row in the second vector
+  int byte_offsets_[kPlaces];  // byte offsets from the first place
 };
 
 // A block works on two rows per thread group. Shared memory holds the packed tiles, which the

@@ -15,8 +15,8 @@ void launch_rms_norm_packed(const RmsNormProblem& problem, const tuning::PackedC
                             const tuning::RmsNormConfig& row, int device, StreamView stream) {
   RmsNormPackedParams<accumulate_t<T>> p;
   set_params<T>(p, problem, row, RowSplit{});
-  p.piece_rows = config.rows;
-  p.piece_places = config.places;
+  p.tile_rows = config.rows;
+  p.tile_vectors = config.places;
   const LaunchShape shape{.blocks = config.blocks,
                           .threads = row.threads,
                           .shared_bytes = static_cast<std::size_t>(config.bytes),

@@ -10,36 +10,36 @@ namespace membound::cuda {
 
 template <class Accumulate>
 struct RmsNormPackedParams : RmsNormParams<Accumulate> {
-  int piece_rows;
-  int piece_places;  // vectors of shared memory per array
+  int tile_rows;
+  int tile_vectors;  // vectors of shared memory per array
 };
 
 // The packed tiles of a block, one per array. Results overwrite x and the residual there.
 template <class T, FusedInput kFusedInput>
-class PackedPieces {
+class PackedTiles {
   using Params = RmsNormPackedParams<accumulate_t<T>>;
 
  public:
   static constexpr int kSources = kFusedInput == FusedInput::kNone ? 1 : 2;
   static constexpr int kResults = kFusedInput == FusedInput::kResidual ? 2 : 1;
 
-  __device__ explicit PackedPieces(const Params& p)
-      : p_(p), first_(static_cast<std::int64_t>(blockIdx.x) * p.piece_rows) {}
+  __device__ explicit PackedTiles(const Params& p)
+      : p_(p), first_(static_cast<std::int64_t>(blockIdx.x) * p.tile_rows) {}
 
   __device__ std::int64_t first_row() const { return first_; }
   __device__ int rows() const {
     const std::int64_t left = p_.rows - first_;
-    return left < p_.piece_rows ? static_cast<int>(left) : p_.piece_rows;
+    return left < p_.tile_rows ? static_cast<int>(left) : p_.tile_rows;
   }
-  __device__ PackedPiece<T> source(int i) const { return piece(i, i == 0 ? p_.x : p_.fused_input); }
-  __device__ PackedPiece<T> result(int i) const {
+  __device__ PackedTile<T> source(int i) const { return piece(i, i == 0 ? p_.x : p_.fused_input); }
+  __device__ PackedTile<T> result(int i) const {
     return piece(i, i == 0 ? p_.out : p_.residual_out);
   }
 
  private:
-  __device__ PackedPiece<T> piece(int array, const void* data) const {
+  __device__ PackedTile<T> piece(int array, const void* data) const {
     return {static_cast<const T*>(data) + first_ * p_.cols, rows() * static_cast<int>(p_.cols),
-            array * p_.piece_places};
+            array * p_.tile_vectors};
   }
 
   const Params& p_;
@@ -48,17 +48,17 @@ class PackedPieces {
 
 // The epilogue of the overflow-safe path: stores the result to the tile in shared memory.
 template <FusedInput kFusedInput>
-struct StoreInPiece {
+struct StoreInTile {
   template <class Accumulate>
   using Params = RmsNormPackedParams<Accumulate>;
   static constexpr int kRounds = 0;
   static constexpr bool kQuantises = false;
 
-  template <int kSide, class T, class Tile, class Row, class Make>
-  static __device__ void put(const Params<accumulate_t<T>>& p, const Tile& tile, const Row&, bool,
-                             Make make) {
-    const PackedPieces<T, kFusedInput> pieces(p);
-    const PackedPiece<T> out = pieces.result(0);
+  template <int kUnrolled, class T, class Tile, class Row, class Make>
+  static __device__ void write_out(const Params<accumulate_t<T>>& p, const Tile& tile, const Row&,
+                                   bool, Make make) {
+    const PackedTiles<T, kFusedInput> pieces(p);
+    const PackedTile<T> out = pieces.result(0);
     const auto row = static_cast<int>(tile.row() - pieces.first_row());
     const auto cols = static_cast<int>(p.cols);
 #pragma unroll 1
@@ -80,7 +80,7 @@ __device__ __noinline__ void rescale_packed(const RmsNormPackedParams<accumulate
                                             std::int64_t row, bool plain) {
   WarpThreadGroup thread_group(p.lanes, 1, 0);
   thread_group.row = row;
-  HeldRow<T, WarpThreadGroup, Access::kStrided, kFusedInput, kCentring, StoreInPiece<kFusedInput>>(
+  HeldRow<T, WarpThreadGroup, Access::kStrided, kFusedInput, kCentring, StoreInTile<kFusedInput>>(
       p, thread_group)
       .run_scaled(plain);
 }

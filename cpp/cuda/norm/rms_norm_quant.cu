@@ -24,17 +24,17 @@ template <class T>
 RowAccess<T> access_of_numbers(const RmsNormQuantProblem& problem) {
   const RmsNormProblem& norm = problem.norm;
   RowAccess<T> access(norm.rows, norm.cols);
-  access.also_columns(norm.weight, norm.weight_dtype, norm.weight_stride, norm.weight_head_stride);
-  access.also_rows(norm.x, norm.x_rows, norm.x_col_stride);
-  access.also_rows(norm.residual, norm.residual_rows, norm.residual_col_stride);
-  access.also_rows(norm.residual_out, norm.residual_out_rows, norm.residual_out_col_stride);
-  access.also_statistic(problem.scale, problem.scale_rows);
+  access.add_affine(norm.weight, norm.weight_dtype, norm.weight_stride, norm.weight_head_stride);
+  access.add_rows(norm.x, norm.x_rows, norm.x_col_stride);
+  access.add_rows(norm.residual, norm.residual_rows, norm.residual_col_stride);
+  access.add_rows(norm.residual_out, norm.residual_out_rows, norm.residual_out_col_stride);
+  access.add_statistic(problem.scale, problem.scale_rows);
   return access;
 }
 template <class T>
 RowAccess<T> access_of(const RmsNormQuantProblem& problem) {
   RowAccess<T> access = access_of_numbers<T>(problem);
-  access.also_bytes(problem.out, problem.out_rows, problem.out_col_stride);
+  access.add_bytes(problem.out, problem.out_rows, problem.out_col_stride);
   return access;
 }
 
@@ -71,7 +71,7 @@ void rms_norm_quant(const RmsNormQuantProblem& problem, StreamView stream) {
     const bool unaligned = asked.access() != Access::kAligned;
     const auto most_shared = static_cast<std::int64_t>(max_shared_bytes(device));
     if (unaligned || (norm.heads > 1 && !lanes) ||
-        tuning::uses_generic_kernel(aligned, sizeof(T), unaligned, true) ||
+        tuning::uses_strided_kernel(aligned, sizeof(T), unaligned, true) ||
         !tuning::has_room_to_stage(aligned, false, norm.residual != nullptr, most_shared)) {
       asked.at_least(Access::kStrided);
     }

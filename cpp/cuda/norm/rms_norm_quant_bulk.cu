@@ -11,7 +11,7 @@ void launch_rms_norm_quant_bulk(const RmsNormQuantProblem& problem,
                                 int device, StreamView stream) {
   const auto p = quant_params<T>(problem, row, RowSplit{});
   const auto as = [&]<FusedInput kFusedInput>() {
-    launch_spans(config, [&]<class ThreadGroup>(const LaunchShape& shape) {
+    launch_bulk_pipeline(config, [&]<class ThreadGroup>(const LaunchShape& shape) {
       launch<rms_norm_quant_bulk_kernel<T, ThreadGroup, kFusedInput>>(shape, stream, device, p);
     });
   };

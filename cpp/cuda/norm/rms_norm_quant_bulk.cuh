@@ -11,7 +11,7 @@ namespace membound::cuda {
 // The epilogue: stores the quantised row, in units of as many bytes as a vector has elements, and
 // residual_out, which has an aligned span of its own.
 template <class T, class ThreadGroup, FusedInput kFusedInput>
-class BulkCodes {
+class BulkQuantised {
   using Accumulate = accumulate_t<T>;
   using Params = RmsNormQuantParams<Accumulate>;
   static constexpr int kVectorsPerItem = ThreadGroup::kVectorsPerItem;
@@ -23,8 +23,8 @@ class BulkCodes {
   static constexpr int kBarriers = 1;  // for the largest magnitude
 
   // For every gridDim.x-th row.
-  __device__ BulkCodes(const Params& p, const ThreadGroup& thread_group, std::int64_t row,
-                       std::int64_t step)
+  __device__ BulkQuantised(const Params& p, const ThreadGroup& thread_group, std::int64_t row,
+                           std::int64_t step)
       : p_(p),
         thread_group_(thread_group),
         at_(reinterpret_cast<std::uint64_t>(p.quantised) +
@@ -45,7 +45,8 @@ class BulkCodes {
     if constexpr (kAdd) residual_out_.next();
   }
   template <class Norm, class Scale>
-  __device__ void put(const Norm& norm, std::int64_t row, const Scale& scale, int turn) const {
+  __device__ void write_out(const Norm& norm, std::int64_t row, const Scale& scale,
+                            int turn) const {
     if constexpr (kAdd) {
       norm.each_source(residual_out_.span(), [&](int v, const auto& of) {
         const uint4 sums[1] = {pack<T>(of.numbers(p_))};
@@ -118,13 +119,13 @@ class BulkCodes {
 // As rms_norm_bulk_kernel, with a second barrier per row.
 template <class T, class ThreadGroup, FusedInput kFusedInput>
 __global__ void __launch_bounds__(ThreadGroup::kMaxThreads,
-                                  tuning::kBulkThreads / ThreadGroup::kMaxThreads)
+                                  tuning::kBulkThreadsPerSm / ThreadGroup::kMaxThreads)
     rms_norm_quant_bulk_kernel(const __grid_constant__ RmsNormQuantParams<accumulate_t<T>> p) {
   if constexpr (MEMBOUND_HAS_CLUSTERS) {
     const ThreadGroup thread_group(p.lanes, 1, 0);
     pdl_wait();
-    BulkNorm<T, ThreadGroup, kFusedInput, Centring::kNever, BulkCodes<T, ThreadGroup, kFusedInput>>(
-        p, thread_group)
+    BulkNorm<T, ThreadGroup, kFusedInput, Centring::kNever,
+             BulkQuantised<T, ThreadGroup, kFusedInput>>(p, thread_group)
         .run();
     pdl_launch_dependents();
   }

@@ -18,7 +18,7 @@ inline RmsNormConfig rms_norm_quant_config(std::int64_t rows, std::int64_t cols,
   if (!aligned) return one_item_per_thread(config);
   if (config.form != RowForm::kBlock || config.max_warps != 8) return coarsened(config, rows);
   if (residual) return one_item_per_thread(config);
-  return by_warps(
+  return one_warp_per_row(
       coarsened(config, rows, dtype_size == 2 ? 4 * kFewVirtualThreads : kFewVirtualThreads), rows,
       ceil_div(cols, kVector / dtype_size), dtype_size, false, false, true);
 }

@@ -145,15 +145,15 @@ template <Access kAccess>
 struct QuantiseResult {
   template <class Accumulate>
   using Params = RmsNormQuantParams<Accumulate>;
-  static constexpr int kRounds = 1;                      // for the largest magnitude
-  static constexpr bool kAfterSum = true;                // keeps fewer vectors in registers
-  static constexpr bool kStridedVectorsPerItem = false;  // a column group may span vectors
+  static constexpr int kRounds = 1;                 // for the largest magnitude
+  static constexpr bool kAfterSum = true;           // keeps fewer vectors in registers
+  static constexpr bool kAnySegmentLength = false;  // a column group may span vectors
   static constexpr bool kQuantises = true;
   static constexpr int kRound = RoundsOf<Centring::kNever>::kCount;
 
-  template <int kSide, class T, class Tile, class Row, class Make>
-  static __device__ void put(const Params<accumulate_t<T>>& p, const Tile& tile, const Row&,
-                             bool plain, Make make) {
+  template <int kUnrolled, class T, class Tile, class Row, class Make>
+  static __device__ void write_out(const Params<accumulate_t<T>>& p, const Tile& tile, const Row&,
+                                   bool plain, Make make) {
     using Accumulate = accumulate_t<T>;
     constexpr int kVectors = Tile::kVectors;
     const QuantisedRow<T, kAccess> to(p, tile.row());
@@ -171,23 +171,23 @@ struct QuantiseResult {
       return tile.template reduce<Accumulate>(
           0, kRound, [&](int i) { return largest_or_nan<T>(y[i]); }, LargestOrNan());
     });
-    store<kSide == 1, T>(
+    store<kUnrolled == 1, T>(
         p, to, tile.row(), scale, [&](int i) { return tile.index(i); }, y, tile.active());
   }
 
   // The same for results that are staged in shared memory.
-  template <int kSide, class T, class Tile, class Held, class Make>
+  template <int kUnrolled, class T, class Tile, class Held, class Make>
   static __device__ void store_staged_row(const Params<accumulate_t<T>>& p, const Tile& tile,
                                           const Held& held, bool plain, Make make) {
     using Accumulate = accumulate_t<T>;
-    static_assert(Tile::kVectors % kSide == 0);
+    static_assert(Tile::kVectors % kUnrolled == 0);
     const QuantisedRow<T, kAccess> to(p, tile.row());
     Accumulate largest = 0;
     const auto hold_as = [&]<bool kPlain>() {
 #pragma unroll 1
-      for (int first = 0; first < Tile::kVectors; first += kSide) {
+      for (int first = 0; first < Tile::kVectors; first += kUnrolled) {
 #pragma unroll
-        for (int j = 0; j < kSide; ++j) {
+        for (int j = 0; j < kUnrolled; ++j) {
           const int i = first + j;
           uint4 y = make.template operator()<kPlain>(i);
           if (tile.index(i) >= p.vectors) y = {0u, 0u, 0u, 0u};

@@ -17,7 +17,7 @@ RmsNormQuantParams<accumulate_t<T>> quant_params(const RmsNormQuantProblem& prob
                                                  const RowSplit& split) {
   RmsNormQuantParams<accumulate_t<T>> p;
   set_params<T>(p, problem.norm, config, split);
-  const RowPlacement rows{problem.norm.rows, problem.norm.cols, split};
+  const RowArrayBuilder rows{problem.norm.rows, problem.norm.cols, split};
   p.quantised = problem.out;
   p.quantised_dtype = problem.out_dtype;
   rows.place(problem.out, problem.out_rows, problem.out_col_stride, 1, p.quantised_array,

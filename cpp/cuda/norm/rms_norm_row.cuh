@@ -122,8 +122,8 @@ struct SourceVector {
 
 // Applies a gate that follows the norm; round_before_weight: after rounding the weighted result.
 template <class T, FusedInput kFusedInput>
-__device__ inline void pass_gate(const RmsNormParams<accumulate_t<T>>& p, Numbers<T>& y,
-                                 const uint4& gate) {
+__device__ inline void apply_gate(const RmsNormParams<accumulate_t<T>>& p, Numbers<T>& y,
+                                  const uint4& gate) {
   if constexpr (kFusedInput == FusedInput::kGate) {
     if (!p.norm_before_gate) return;
     if (p.round_before_weight) y = rounded<T>(y);
@@ -149,9 +149,9 @@ __device__ inline Numbers<T> deviations(Numbers<T> x, const RowScale<accumulate_
 // of(deviations) of one vector, for sums. Elements past the end of the row count as zero: padding
 // that was centred would not.
 template <class T, Access kAccess, Centring kCentring, class Of>
-__device__ inline auto of_deviations(const RmsNormParams<accumulate_t<T>>& p,
-                                     const Numbers<T>& numbers,
-                                     const RowScale<accumulate_t<T>>& row, int index, Of of) {
+__device__ inline auto apply_to_deviations(const RmsNormParams<accumulate_t<T>>& p,
+                                           const Numbers<T>& numbers,
+                                           const RowScale<accumulate_t<T>>& row, int index, Of of) {
   Numbers<T> x = deviations<T, kCentring>(numbers, row);
   if constexpr (kCentring == Centring::kNever) {
     return of(x);
@@ -227,9 +227,9 @@ __device__ inline Pair<accumulate_t<T>> sums_of(const Numbers<T>& x) {
 // Two-pass moments of a row or of one of its groups: sets the mean of `row` from the sum of the
 // `count` elements and returns the sum of squared deviations. reduce(of) sums of(deviations).
 template <class T, class Reduce>
-__device__ inline accumulate_t<T> take_moments(RowScale<accumulate_t<T>>& row,
-                                               accumulate_t<T> total, accumulate_t<T> count,
-                                               accumulate_t<T> inverse_count, Reduce reduce) {
+__device__ inline accumulate_t<T> two_pass_moments(RowScale<accumulate_t<T>>& row,
+                                                   accumulate_t<T> total, accumulate_t<T> count,
+                                                   accumulate_t<T> inverse_count, Reduce reduce) {
   using Accumulate = accumulate_t<T>;
   row.mean = mean_of(total, count, inverse_count);
   if constexpr (!kCorrectsMean<T>) {
@@ -263,7 +263,7 @@ class AffineParameters {
   __device__ void clear_bias(uint4 (&biases)[kCount]) const {
     if constexpr (kCentring == Centring::kAlways) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) biases[i] = nothing_to_add<T>();
+      for (int i = 0; i < kCount; ++i) biases[i] = negative_zeros<T>();
     }
   }
   template <bool kPlain = false, int kCount, class Index>

@@ -18,7 +18,7 @@ inline constexpr int kShiftVectors =
     kShiftElements<T> > kPack<T> ? kShiftElements<T> / kPack<T> : 1;
 // The factor from the sum of the first elements to their mean.
 template <class T>
-__device__ inline accumulate_t<T> shift_share(const RmsNormParams<accumulate_t<T>>& p) {
+__device__ inline accumulate_t<T> inverse_shift_count(const RmsNormParams<accumulate_t<T>>& p) {
   constexpr int kElements = kShiftElements<T>;
   return p.cols >= kElements ? accumulate_t<T>(1) / kElements : p.inverse_cols;
 }
@@ -29,7 +29,7 @@ __device__ inline accumulate_t<T> shift_from(const RmsNormParams<accumulate_t<T>
   accumulate_t<T> sums[kShiftVectors<T>];
 #pragma unroll
   for (int i = 0; i < kShiftVectors<T>; ++i) sums[i] = sum_by_halves(numbers(i).at);
-  return sum_by_halves(sums) * shift_share<T>(p);
+  return sum_by_halves(sums) * inverse_shift_count<T>(p);
 }
 // The same for `lanes` lanes of a warp that hold the first vectors: numbers(i) is this lane's i-th
 // vector, `lanes` vectors behind the one before it.
@@ -48,7 +48,7 @@ __device__ inline accumulate_t<T> shift_from_lanes(const RmsNormParams<accumulat
     sums[i] = shuffle_from(of_first ? first : second, first_lane + (of_first ? i : i - lanes));
     if (i >= 2 * lanes) sums[i] = 0;
   }
-  return sum_by_halves(sums) * shift_share<T>(p);
+  return sum_by_halves(sums) * inverse_shift_count<T>(p);
 }
 // The same by whole warps, for rows of at least kShiftElements elements; number(i) is element i.
 template <class T, class OfElement>
@@ -64,7 +64,7 @@ __device__ inline accumulate_t<T> shift_by_lanes(OfElement number) {
 template <class T, class Row>
 __device__ inline accumulate_t<T> variance_shift_of(const RmsNormParams<accumulate_t<T>>& p,
                                                     const Row& row) {
-  return shift_from<T>(p, [&](int i) { return row.load_alike(i); });
+  return shift_from<T>(p, [&](int i) { return row.load_broadcast(i); });
 }
 
 // The sums of one vector about the variance shift, which is in row.mean.
@@ -73,17 +73,18 @@ __device__ inline Pair<accumulate_t<T>> sums_about_shift(const RmsNormParams<acc
                                                          const Numbers<T>& numbers,
                                                          const RowScale<accumulate_t<T>>& row,
                                                          int index) {
-  return of_deviations<T, kAccess, kCentring>(p, numbers, row, index,
-                                              [](const Numbers<T>& x) { return sums_of<T>(x); });
+  return apply_to_deviations<T, kAccess, kCentring>(
+      p, numbers, row, index, [](const Numbers<T>& x) { return sums_of<T>(x); });
 }
 
 // Mean and sum of squared deviations from the sums about the variance shift, which row.mean holds
 // on entry. in_range: the shift is within 1.4 standard deviations of the mean, so that the
 // subtraction at most triples a relative error; false for NaN. Other rows are redone in two passes.
 template <class T>
-__device__ inline accumulate_t<T> is_far_from_shift(RowScale<accumulate_t<T>>& row,
-                                                    const Pair<accumulate_t<T>>& sums,
-                                                    accumulate_t<T> inverse_cols, bool& in_range) {
+__device__ inline accumulate_t<T> moments_from_shifted_sums(RowScale<accumulate_t<T>>& row,
+                                                            const Pair<accumulate_t<T>>& sums,
+                                                            accumulate_t<T> inverse_cols,
+                                                            bool& in_range) {
   using Accumulate = accumulate_t<T>;
   const Accumulate variance_shift = row.mean, apart = product(sums.a, inverse_cols);
   row.mean = variance_shift + apart;

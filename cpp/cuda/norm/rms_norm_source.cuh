@@ -66,17 +66,19 @@ class NormRow {
     return vector;
   }
   __device__ Numbers<T> load(int index) const { return load_vector(index).numbers(p_); }
-  __device__ Vector load_vector_alike(int index) const {
+  __device__ Vector load_vector_broadcast(int index) const {
     Vector vector;
-    vector.parts[0] = x_.load_alike(index);
-    if constexpr (kHasFusedInput) vector.parts[1] = fused_input_.load_alike(index);
+    vector.parts[0] = x_.load_broadcast(index);
+    if constexpr (kHasFusedInput) vector.parts[1] = fused_input_.load_broadcast(index);
     return vector;
   }
-  __device__ Numbers<T> load_alike(int index) const { return load_vector_alike(index).numbers(p_); }
+  __device__ Numbers<T> load_broadcast(int index) const {
+    return load_vector_broadcast(index).numbers(p_);
+  }
   // A vector of the result in storage format, after a gate that follows the norm.
   __device__ uint4 result(Numbers<T> y, const Vector& vector) const {
     if constexpr (kFusedInput == FusedInput::kGate)
-      pass_gate<T, kFusedInput>(p_, y, vector.parts[1]);
+      apply_gate<T, kFusedInput>(p_, y, vector.parts[1]);
     return pack<T>(y);
   }
   __device__ Writer out() const {
@@ -164,7 +166,7 @@ inline constexpr int kStagedArrays =
 template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput>
 class RegisterVectors {
   using Row = NormRow<T, kAccess, kFusedInput>;
-  using Tile = HeldTile<ThreadGroup, kAccess>;
+  using Tile = RegisterTile<ThreadGroup, kAccess>;
   static constexpr int kVectors = Tile::kVectors;
 
  public:
@@ -197,7 +199,7 @@ class RegisterVectors {
 template <class T, class ThreadGroup, Access kAccess, FusedInput kFusedInput, Centring kCentring>
 class StagedVectors {
   using Row = NormRow<T, kAccess, kFusedInput>;
-  using Tile = HeldTile<ThreadGroup, kAccess>;
+  using Tile = RegisterTile<ThreadGroup, kAccess>;
   using Part = StagedRowPart<kStagedByBulkCopy<T, ThreadGroup, kCentring>>;
   static constexpr int kVectors = Tile::kVectors;
   static constexpr bool kHasFusedInput = kFusedInput != FusedInput::kNone;
@@ -254,10 +256,10 @@ class StagedVectors {
     for (int i = 0; i < kVectors; ++i) blocks[tile_.place(i)] = vectors[i];
   }
   __device__ uint4* part(int array) const {
-    extern __shared__ uint4 parked[];
+    extern __shared__ uint4 staging[];
     constexpr int kBefore = kStagedArrays<kAccess, kFusedInput> - (kHasFusedInput ? 2 : 1);
-    return parked + (kBefore + array) * staged_vectors(kAccess, tile_.places()) +
-           tile_.first_place();
+    return staging + (kBefore + array) * staged_vectors(kAccess, tile_.places()) +
+           tile_.first_slot();
   }
   const Row& row_;
   const Tile& tile_;

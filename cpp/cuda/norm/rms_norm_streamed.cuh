@@ -30,7 +30,7 @@ __device__ inline accumulate_t<T> streamed_squares_at_once(const RmsNormParams<a
   });
   const Accumulate a = combine_slots<kMaxGroups>(tile.collect(exchange), Sum());
   const Accumulate b = combine_slots<kMaxGroups>(tile.collect(exchange + 1), Sum());
-  return is_far_from_shift<T>(scale, {a, b}, p.inverse_cols, in_range);
+  return moments_from_shifted_sums<T>(scale, {a, b}, p.inverse_cols, in_range);
 }
 
 // As HeldRow::squares_of, group by group, so that the second and third read of a group hit L2.
@@ -43,7 +43,7 @@ __device__ inline accumulate_t<T> streamed_squares(const RmsNormParams<accumulat
   RowScale<Accumulate> so_far = scale;
   Accumulate squares;
   const auto over_row = [&](int at, auto of) {
-    return of_deviations<T, kAccess, kCentring>(p, numbers(at), so_far, at, of);
+    return apply_to_deviations<T, kAccess, kCentring>(p, numbers(at), so_far, at, of);
   };
   const auto square = [&](int at) {
     return over_row(at, [](const Numbers<T>& x) { return sum_of_squares<T>(x); });
@@ -56,7 +56,7 @@ __device__ inline accumulate_t<T> streamed_squares(const RmsNormParams<accumulat
     const Accumulate sum_of_group = tile.template reduce_group<1>(
         group, [&](int at) { return sum<T>(deviations<T, kCentring>(numbers(at), so_far)); },
         Sum());
-    squares = take_moments<T>(so_far, sum_of_group, count, inverse, [&](auto of) {
+    squares = two_pass_moments<T>(so_far, sum_of_group, count, inverse, [&](auto of) {
       return tile.template reduce_group<1>(group, [&](int at) { return over_row(at, of); }, Sum());
     });
     tile.send(exchange, group, so_far.mean);

@@ -98,13 +98,13 @@ class WideRows {
   using Accumulate = accumulate_t<T>;
   using Group = WideGroup<Accumulate>;
   using Params = RmsNormParams<Accumulate>;
-  using Tile = HeldTile<Group, Access::kAligned>;
+  using Tile = RegisterTile<Group, Access::kAligned>;
   using Row = NormRow<T, Access::kAligned, FusedInput::kNone>;
   using Scale = RowScale<Accumulate>;
   static constexpr Centring kCentring = Centring::kAlways;
   static constexpr int kVectors = tuning::kWideVectors;
-  static constexpr int kRing = tuning::kWideRing;
-  static constexpr int kInRegisters = kVectors - tuning::kWideBiases;  // biases
+  static constexpr int kStages = tuning::kWideStages;
+  static constexpr int kInRegisters = kVectors - tuning::kWideSharedBiases;  // biases
 
  public:
   __device__ WideRows(const Params& p, const Group& thread_group)
@@ -121,22 +121,22 @@ class WideRows {
     thread_group_.start();
     pdl_wait_and_launch();
     // Weight and bias are loaded first: queued behind the row copies they arrived late.
-    uint4 biases[tuning::kWideBiases];
+    uint4 biases[tuning::kWideSharedBiases];
     fetch_columns(biases);
     int ahead = first_;
-    for (int slot = 0; slot < kRing; ++slot, ahead += step_) fetch(slot, ahead);
+    for (int slot = 0; slot < kStages; ++slot, ahead += step_) fetch(slot, ahead);
     share(biases);
     __syncthreads();  // also publishes what thread_group_ and safe_path_ prepared
     Scale here, next;
     if (first_ < rows()) {
-      wait_for_copies<kRing - 1>();
+      wait_for_copies<kStages - 1>();
       begin(here, 0, 0);
     }
     int slot = 0, round = 0;
     for (int row = first_; row < rows(); row += step_, ahead += step_, ++round) {
-      const int after = slot + 1 < kRing ? slot + 1 : 0;
+      const int after = slot + 1 < kStages ? slot + 1 : 0;
       if (row + step_ < rows()) {
-        wait_for_copies<kRing - 2>();
+        wait_for_copies<kStages - 2>();
         begin(next, after, round + 1);
       }
       finish(here, slot, row, ahead, round);
@@ -166,8 +166,8 @@ class WideRows {
   // Stores the row and starts the copy of row `ahead` into its slot.
   __device__ void finish(Scale& scale, int slot, int row, int ahead, int round) {
     bool in_range = true;
-    const Accumulate squares =
-        is_far_from_shift<T>(scale, thread_group_.collect(round), p_.inverse_cols, in_range);
+    const Accumulate squares = moments_from_shifted_sums<T>(scale, thread_group_.collect(round),
+                                                            p_.inverse_cols, in_range);
     if (in_range && is_trusted(p_, squares)) {
       scale.rstd = plain_rstd(p_, squares);
       store(scale, slot, row, ahead);
@@ -185,29 +185,30 @@ class WideRows {
     if (tile_.first_thread()) here.template store_statistics<kCentring>(scale);
     const auto out = here.out();
     uint4* const first = held(slot) + thread_group_.lane;
-    constexpr int kSide = 2;  // vectors that are interleaved
-    uint4 coming[kSide];
+    constexpr int kUnrolled = 2;  // vectors that are interleaved
+    uint4 prefetched[kUnrolled];
 #pragma unroll
-    for (int j = 0; j < kSide; ++j) coming[j] = first[j * thread_group_.size];
+    for (int j = 0; j < kUnrolled; ++j) prefetched[j] = first[j * thread_group_.size];
 #pragma unroll
-    for (int i = 0; i < kVectors; i += kSide) {
-      uint4 vectors[kSide], biases[kSide];
+    for (int i = 0; i < kVectors; i += kUnrolled) {
+      uint4 vectors[kUnrolled], biases[kUnrolled];
 #pragma unroll
-      for (int j = 0; j < kSide; ++j) {
-        vectors[j] = coming[j];
+      for (int j = 0; j < kUnrolled; ++j) {
+        vectors[j] = prefetched[j];
         // Weights and biases stay packed: as float32 numbers they would take twice the registers.
         compiler_barrier(weights_[i + j]);
         if (i + j < kInRegisters) compiler_barrier(biases_[i + j]);
         biases[j] = i + j < kInRegisters ? biases_[i + j] : shared_bias(i + j);
-        if (i + kSide < kVectors) coming[j] = first[(i + kSide + j) * thread_group_.size];
+        if (i + kUnrolled < kVectors)
+          prefetched[j] = first[(i + kUnrolled + j) * thread_group_.size];
       }
 #pragma unroll
-      for (int j = 0; j < kSide; ++j) {
+      for (int j = 0; j < kUnrolled; ++j) {
         vectors[j] = pack<T>(columns_.template normalised<true>(
             unpack<T>(vectors[j]), scale, weights_[i + j], biases[j], tile_.index(i + j)));
       }
 #pragma unroll
-      for (int j = 0; j < kSide; ++j) {
+      for (int j = 0; j < kUnrolled; ++j) {
         const int index = tile_.index(i + j);
         out.store(index, vectors[j]);
         if (more)
@@ -218,7 +219,7 @@ class WideRows {
     commit_copies();
   }
 
-  __device__ void fetch_columns(uint4 (&biases)[tuning::kWideBiases]) {
+  __device__ void fetch_columns(uint4 (&biases)[tuning::kWideSharedBiases]) {
     const auto index = [&](int i) { return tile_.index(i); };
     columns_.load(weights_, index);
     columns_.clear_bias(biases_);
@@ -227,10 +228,10 @@ class WideRows {
     columns_.load_bias(biases, [&](int i) { return index(kInRegisters + i); });
   }
   // All groups have the same part of a row, so one of them writes the shared biases.
-  __device__ void share(const uint4 (&biases)[tuning::kWideBiases]) const {
+  __device__ void share(const uint4 (&biases)[tuning::kWideSharedBiases]) const {
     if (thread_group_.group > 0) return;
 #pragma unroll
-    for (int i = 0; i < tuning::kWideBiases; ++i) shared_bias(kInRegisters + i) = biases[i];
+    for (int i = 0; i < tuning::kWideSharedBiases; ++i) shared_bias(kInRegisters + i) = biases[i];
   }
   // Past the last row only the empty commit remains, which keeps wait_for_copies in step.
   __device__ void fetch(int slot, int row) const {
@@ -256,18 +257,18 @@ class WideRows {
   __device__ int bytes(int index) const { return index < p_.vectors ? kVectorBytes : 0; }
 
   __device__ uint4* held(int slot) const {
-    return parked() + (thread_group_.group * kRing + slot) * tile_.part();
+    return staging() + (thread_group_.group * kStages + slot) * tile_.part();
   }
   __device__ uint4& shared_bias(int i) const {
-    return parked()[tuning::kWideGroups * kRing * tile_.part() + tile_.place(i - kInRegisters)];
+    return staging()[tuning::kWideGroups * kStages * tile_.part() + tile_.place(i - kInRegisters)];
   }
-  static __device__ uint4* parked() {
-    extern __shared__ uint4 parked[];
-    return parked;
+  static __device__ uint4* staging() {
+    extern __shared__ uint4 staging[];
+    return staging;
   }
   __device__ uint4* shift_vectors(int slot) const {
     __shared__ uint4
-        all[kRing][tuning::kWideGroups * tuning::kWideThreads / kWarpLanes][kShiftVectors<T>];
+        all[kStages][tuning::kWideGroups * tuning::kWideThreads / kWarpLanes][kShiftVectors<T>];
     return all[slot][threadIdx.x / kWarpLanes];
   }
 

@@ -163,12 +163,13 @@ __device__ inline std::int64_t pair_of_head(int i, const HeadLanes& head, bool i
   return (i < kHalf ? head.lane : head.half + head.lane) * kHalf + i % kHalf;
 }
 template <class T>
-__device__ __noinline__ Turns<T> turns_of_head(const RopeProblem& p, std::int64_t b, std::int64_t s,
-                                               HeadLanes head, int element) {
+__device__ __noinline__ Rotations<T> rotations_of_head(const RopeProblem& p, std::int64_t b,
+                                                       std::int64_t s, HeadLanes head,
+                                                       int element) {
   const auto pair = [&](int i) { return pair_of_head<T>(i, head, p.interleaved); };
-  Turns<T> turns;
-  find_turns_of<T>(p, b, s, pair, element, makes_turns(p), turns);
-  return turns;
+  Rotations<T> rotations;
+  find_rotations_of<T>(p, b, s, pair, element, computes_rotations(p), rotations);
+  return rotations;
 }
 
 // Reads cos or sin for one element of each interleaved pair in a lane's two vectors. The table row
@@ -202,12 +203,13 @@ __device__ inline void read_half_vectors(const RopeTable& table, DType dtype, st
 // Reads cos and sin for one element of each pair in a lane's two vectors. in_vectors: read_vectors
 // can read the table.
 template <class T>
-__device__ inline void read_element_turns(const RopeProblem& p, bool in_vectors, std::int64_t b,
-                                          std::int64_t s, const HeadLanes& head, int element,
-                                          Turns<T>& turns) {
+__device__ inline void read_element_rotations(const RopeProblem& p, bool in_vectors, std::int64_t b,
+                                              std::int64_t s, const HeadLanes& head, int element,
+                                              Rotations<T>& rotations) {
   if (in_vectors) {
-    read_table_turns<T>(
-        p, b, s, turns, [&](const RopeTable& table, std::int64_t row, bool sine, auto& numbers) {
+    read_table_rotations<T>(
+        p, b, s, rotations,
+        [&](const RopeTable& table, std::int64_t row, bool sine, auto& numbers) {
           const int of = sine ? sine_of(p, element) : element;
           if (p.interleaved) {
             read_half_vectors<T>(table, p.table_dtype, row, head, of, numbers);
@@ -217,23 +219,23 @@ __device__ inline void read_element_turns(const RopeProblem& p, bool in_vectors,
           }
         });
   } else {
-    turns = turns_of_head<T>(p, b, s, head, element);
+    rotations = rotations_of_head<T>(p, b, s, head, element);
   }
-  turn_back<T>(turns, p.inverse);
+  apply_inverse<T>(rotations, p.inverse);
 }
 
 // Reads cos and sin of the pairs in a lane's two vectors. If the second elements have table columns
 // of their own, their rotations are stored to `seconds`.
 template <class T, class Seconds>
-__device__ inline void read_head_turns(const RopeProblem& p, bool in_vectors, std::int64_t b,
-                                       std::int64_t s, const HeadLanes& head, Turns<T>& turns,
-                                       Seconds& seconds) {
-  if (!head.holds()) return fill_turns<T>(turns, 1, 0);
+__device__ inline void read_head_rotations(const RopeProblem& p, bool in_vectors, std::int64_t b,
+                                           std::int64_t s, const HeadLanes& head,
+                                           Rotations<T>& rotations, Seconds& seconds) {
+  if (!head.holds()) return fill_rotations<T>(rotations, 1, 0);
   if (p.has_column_each()) {
-    read_element_turns<T>(p, in_vectors, b, s, head, 1, turns);
-    seconds.hold(turns);
+    read_element_rotations<T>(p, in_vectors, b, s, head, 1, rotations);
+    seconds.store(rotations);
   }
-  read_element_turns<T>(p, in_vectors, b, s, head, 0, turns);
+  read_element_rotations<T>(p, in_vectors, b, s, head, 0, rotations);
 }
 
 // --- generic form: one warp per head ---
@@ -244,7 +246,7 @@ __device__ __noinline__ A any_number(const void* from, DType dtype, std::int64_t
   return read_number<A>(from, dtype, index);
 }
 template <class A>
-__device__ __noinline__ void put_number(void* to, DType dtype, std::int64_t index, A value) {
+__device__ __noinline__ void store_number(void* to, DType dtype, std::int64_t index, A value) {
   write_number(to, dtype, index, value);
 }
 template <class A>

@@ -213,27 +213,27 @@ struct LaneElements {
   int first, pairs;  // first: of the lane's, among the rotary elements
   bool interleaved, holds;
 
-  __device__ bool turns(int i) const {
+  __device__ bool rotates(int i) const {
     return holds && static_cast<unsigned>(first + i) < 2u * pairs;
   }
-  __device__ int at(int i) const { return turns(i) ? first + i : 0; }
+  __device__ int at(int i) const { return rotates(i) ? first + i : 0; }
   __device__ int element(int i) const { return interleaved ? at(i) & 1 : at(i) >= pairs; }
   __device__ int pair(int i) const { return interleaved ? at(i) / 2 : at(i) - element(i) * pairs; }
 };
 template <class T>
-__device__ __noinline__ Turns<T> turns_of_elements(const RopeProblem& p, std::int64_t b,
-                                                   std::int64_t s, LaneElements mine) {
-  Turns<T> turns;
-  find_turns<T>(
+__device__ __noinline__ Rotations<T> rotations_of_elements(const RopeProblem& p, std::int64_t b,
+                                                           std::int64_t s, LaneElements mine) {
+  Rotations<T> rotations;
+  find_rotations<T>(
       p, b, s, [=](int i) { return std::int64_t{mine.pair(i)}; },
-      [=](int i) { return mine.element(i); }, turns);
-  return turns;
+      [=](int i) { return mine.element(i); }, rotations);
+  return rotations;
 }
 
 // Rotation of a lane's elements: x * cos + partner * sin, where sin has the sign. The partner of an
 // element that does not rotate is the zero.
 template <class T>
-struct LaneTurns {
+struct LaneRotations {
   accumulate_t<T> cos[kPack<T>], sin[kPack<T>];
   int partner[kPack<T>];
 
@@ -248,18 +248,18 @@ struct LaneTurns {
       return number < pairs ? number : 0;
     };
     const bool each = p.has_column_each();
-    Turns<T, kMost> turns{};
+    Rotations<T, kMost> rotations{};
     if (pairs > 0 && common_table && !each) {
-      read_turns_by_element<T>(p, b, s, pair, [](int) { return 0; }, turns);
+      read_rotations_by_element<T>(p, b, s, pair, [](int) { return 0; }, rotations);
     } else if (pairs > 0 && !each) {
-      turns = turns_from<T, kMost>(p, b, s, mine.vector, lanes, pairs, 0);
+      rotations = rotations_from<T, kMost>(p, b, s, mine.vector, lanes, pairs, 0);
     }
-    turn_back<T>(turns, p.inverse);
+    apply_inverse<T>(rotations, p.inverse);
     const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
     if (lane < 2) exchange.at[lane][HeadExchange<T>::kZero] = 0;
     const int summing_lane = mine.lane_of(0),
               behind_lane = mine.lane_of(mine.summing) - mine.summing;
-    const auto place = [&](int element) {
+    const auto slot = [&](int element) {
       const int vector = element / kPack<T>;
       return element % kPack<T> * kWarpLanes + vector +
              (vector < mine.summing ? summing_lane : behind_lane);
@@ -270,23 +270,23 @@ struct LaneTurns {
     for (int i = 0; i < kMost; ++i) {
       const int number = mine.vector + i * lanes;
       if (!mine.holds || number >= pairs) continue;
-      const int to = place(offset + (p.interleaved ? 2 * number : number));
-      exchange.at[0][to] = turns.cos[i];
-      exchange.at[1][to] = turns.sin[i];
+      const int to = slot(offset + (p.interleaved ? 2 * number : number));
+      exchange.at[0][to] = rotations.cos[i];
+      exchange.at[1][to] = rotations.sin[i];
     }
     __syncwarp();
     const int apart = p.interleaved ? 1 : pairs;
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) {
       const int element = mine.vector * kPack<T> + i, at = element - offset;
-      const bool turns_here = mine.holds && static_cast<unsigned>(at) < 2u * pairs;
+      const bool rotates_here = mine.holds && static_cast<unsigned>(at) < 2u * pairs;
       const bool second = p.interleaved ? at & 1 : at >= pairs;
       partner[i] =
-          turns_here ? place(second ? element - apart : element + apart) : HeadExchange<T>::kZero;
-      const int from = second ? partner[i] : turns_here ? i * kWarpLanes + lane : partner[i];
+          rotates_here ? slot(second ? element - apart : element + apart) : HeadExchange<T>::kZero;
+      const int from = second ? partner[i] : rotates_here ? i * kWarpLanes + lane : partner[i];
       const accumulate_t<T> found = exchange.at[1][from];
-      cos[i] = turns_here ? exchange.at[0][from] : accumulate_t<T>(1);
-      sin[i] = turns_here && second ? found : -found;
+      cos[i] = rotates_here ? exchange.at[0][from] : accumulate_t<T>(1);
+      sin[i] = rotates_here && second ? found : -found;
     }
     __syncwarp();
     if (each) {
@@ -296,18 +296,18 @@ struct LaneTurns {
   }
   __device__ void find_own(const RopeProblem& p, bool common_table, std::int64_t b, std::int64_t s,
                            const LaneElements& mine) {
-    Turns<T> own;
+    Rotations<T> own;
     if (common_table) {
-      read_turns_by_element<T>(
+      read_rotations_by_element<T>(
           p, b, s, [&](int i) { return mine.pair(i); }, [&](int i) { return mine.element(i); },
           own);
     } else {
-      own = turns_of_elements<T>(p, b, s, mine);
+      own = rotations_of_elements<T>(p, b, s, mine);
     }
-    turn_back<T>(own, p.inverse);
+    apply_inverse<T>(own, p.inverse);
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) {
-      if (!mine.turns(i)) continue;
+      if (!mine.rotates(i)) continue;
       cos[i] = own.cos[i];
       sin[i] = mine.element(i) == 1 ? own.sin[i] : -own.sin[i];
     }
@@ -315,7 +315,7 @@ struct LaneTurns {
 
   // All lanes of the warp must take part, and synchronise between this and the next call.
   template <int kHeads>
-  __device__ void turn(Numbers<T> (&x)[kHeads], HeadExchange<T>& exchange) const {
+  __device__ void rotate(Numbers<T> (&x)[kHeads], HeadExchange<T>& exchange) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
 #pragma unroll
     for (int head = 0; head < kHeads; ++head) {

@@ -21,7 +21,7 @@ bool caches_in_vectors(const QkNormRopeProblem& problem) {
 
 // True if every head of a call is aligned to kElements elements and consists of such vectors.
 template <class T, int kElements>
-bool has_pieces(const QkNormRopeProblem& problem) {
+bool is_aligned_to(const QkNormRopeProblem& problem) {
   const RopeProblem& p = problem.rope;
   const RopeHeads& v = problem.values;
   bool all = p.head_dim % kElements == 0;
@@ -38,7 +38,7 @@ bool has_pieces(const QkNormRopeProblem& problem) {
 template <class T>
 bool has_vectors(const QkNormRopeProblem& problem) {
   const bool cached = problem.cache.given();
-  bool all = turns_in_vectors<T>(problem.rope, cached ? problem.rope.count - 1 : -1) &&
+  bool all = rotates_in_vectors<T>(problem.rope, cached ? problem.rope.count - 1 : -1) &&
              (!cached || caches_in_vectors<T>(problem));
   for (int i = 0; i < problem.rope.count; ++i) {
     all = all && weight_in_vectors<T>(problem.rope, problem.weights[i]);
@@ -62,18 +62,19 @@ void qk_norm_rope(const QkNormRopeProblem& problem, StreamView stream) {
         lanes ? tuning::qk_norm_lane_config(rope.tokens(), rope.arrays[0].heads, k_heads, p.warp)
               : tuning::qk_norm_rope_config(rope.tokens(), rope.arrays[0].heads, k_heads,
                                             rope.head_dim, sizeof(T), vectors);
-    p.turn.rope = rope;
-    set_rows(p.turn, config);
-    p.turn.units = rope.head_dim / (2 * kPack<T>);
-    p.turn.turning_units = rope.rotary_dim / 2;
-    p.turn.table_in_vectors = vectors ? table_in_vectors<T>(rope) : has_common_table<T>(rope);
+    p.rope_params.rope = rope;
+    set_rows(p.rope_params, config);
+    p.rope_params.units = rope.head_dim / (2 * kPack<T>);
+    p.rope_params.rotary_units = rope.rotary_dim / 2;
+    p.rope_params.table_in_vectors =
+        vectors ? table_in_vectors<T>(rope) : has_common_table<T>(rope);
     p.access = vector_access<T>(
-        [&](auto elements) { return has_pieces<T, decltype(elements)::value>(problem); });
+        [&](auto elements) { return is_aligned_to<T, decltype(elements)::value>(problem); });
     p.common_weights = true;
     for (int i = 0; i < rope.count; ++i) {
       p.weights[i] = weight_columns<T>(problem.weights[i], problem.weight_offset);
       p.rstds[i] = problem.rstds[i];
-      const std::int64_t heads = p.turn.groups[i].count;
+      const std::int64_t heads = p.rope_params.groups[i].count;
       p.steps[i] = {heads * rope.arrays[i].x_strides.head, heads * rope.arrays[i].out_strides.head,
                     heads * problem.rstds[i].strides.head};
       p.common_weights = p.common_weights && is_common_weight<T>(rope, problem.weights[i]);

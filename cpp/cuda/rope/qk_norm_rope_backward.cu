@@ -13,7 +13,7 @@ namespace {
 template <class T>
 bool has_vectors(const QkNormRopeBackwardProblem& problem) {
   const RopeProblem& rope = problem.rope;
-  bool all = turns_in_vectors<T>(rope);
+  bool all = rotates_in_vectors<T>(rope);
   for (int i = 0; i < rope.count && all; ++i) {
     const HeadGradient& array = problem.arrays[i];
     all = in_vectors<T>(rope, array.x, array.x_strides, rope.arrays[i].heads) &&
@@ -23,7 +23,7 @@ bool has_vectors(const QkNormRopeBackwardProblem& problem) {
 }
 
 template <class T, int kElements>
-bool has_pieces(const QkNormRopeBackwardProblem& problem) {
+bool is_aligned_to(const QkNormRopeBackwardProblem& problem) {
   const RopeProblem& rope = problem.rope;
   bool all = rope.head_dim % kElements == 0;
   for (int i = 0; i < rope.count && all; ++i) {
@@ -112,7 +112,7 @@ void qk_norm_rope_backward(const QkNormRopeBackwardProblem& problem, StreamView 
         !vectors && kHasVectorsKernel<T> && tuning::qk_norm_fits_lanes(p.rope.head_dim, sizeof(T));
     p.warp = tuning::warp_heads(p.rope.head_dim, sizeof(T));
     p.access = vector_access<T>(
-        [&](auto elements) { return has_pieces<T, decltype(elements)::value>(problem); });
+        [&](auto elements) { return is_aligned_to<T, decltype(elements)::value>(problem); });
     p.common_weights = true;
     for (int i = 0; i < p.rope.count; ++i) {
       p.common_weights = p.common_weights && is_common_weight<T>(p.rope, problem.arrays[i].weight);

@@ -133,7 +133,7 @@ __device__ inline void add_to_sums(HeadPart<T>& sums, const HeadPart<T>& t, cons
 
 // Pointers to a lane's first vector in the current row of its slot.
 template <class T>
-struct RowWalk {
+struct RowPointers {
   const T *dy, *x;
   T* dx;
   const accumulate_t<T>* rstd;
@@ -183,13 +183,13 @@ struct RowLoads {
   A rstd;
 
   template <class T>
-  __device__ void load(const RowWalk<T>& walk, const HeadLanes& head) {
+  __device__ void load(const RowPointers<T>& pointers, const HeadLanes& head) {
     const int apart = head.half * kPack<T>;
-    rstd = *walk.rstd;
-    x_first = read_vector(walk.x);
-    x_second = read_vector(walk.x + apart);
-    dy_first = read_vector(walk.dy);
-    dy_second = read_vector(walk.dy + apart);
+    rstd = *pointers.rstd;
+    x_first = read_vector(pointers.x);
+    x_second = read_vector(pointers.x + apart);
+    dy_first = read_vector(pointers.dy);
+    dy_second = read_vector(pointers.dy + apart);
   }
 };
 
@@ -197,7 +197,7 @@ struct RowLoads {
 template <class T>
 struct GradientMemory {
   SharedWeight<T> weight;
-  SecondTurns<T, kPack<T>, tuning::kQkNormRopeBackwardThreads> seconds;
+  SecondRotations<T, kPack<T>, tuning::kQkNormRopeBackwardThreads> seconds;
   float of_slots[2 * kPack<T> * tuning::kQkNormRopeBackwardThreads];
 };
 
@@ -213,28 +213,29 @@ __device__ inline void gradients_in_vectors(const QkNormRopeBackwardParams<accum
   const int first = (head.holds() ? lane : 0) * kPack<T>, second = first + head.half * kPack<T>;
   const bool sums_up = p.partials[block.array] != nullptr;
   HeadPart<T> sums{};
-  Turns<T> turns;
+  Rotations<T> rotations;
   const bool shared = !p.rope.has_column_each();
   // Sums need all lanes of a warp, so slots without a row repeat their last one, or the block's
   // first.
   const SlotRows rows(p, block, slot);
-  RowWalk<T> walk;
-  walk.find(p, block, rows.count > 0 ? rows.first : block.first, first);
+  RowPointers<T> pointers;
+  pointers.find(p, block, rows.count > 0 ? rows.first : block.first, first);
   RowLoads<A> next;
-  next.load(walk, head);
+  next.load(pointers, head);
   if (slot == 0) {
     const AffineArray<A>& weight = p.weights[block.array];
     WeightVectors<T> vectors{};
     vectors.load(weight, block.group, head);
-    memory.weight.hold(vectors.numbers(weight, head), lane);
+    memory.weight.store(vectors.numbers(weight, head), lane);
   }
   __syncthreads();
 #pragma unroll 1
   for (int round = 0; round < rows.most; ++round) {
     const bool active = round < rows.count;
-    if (walk.new_token) {
+    if (pointers.new_token) {
       const HeadRow row = head_row(p, block, active ? rows.at(round) : block.first);
-      read_head_turns<T>(p.rope, p.table_in_vectors, row.b, row.s, head, turns, memory.seconds);
+      read_head_rotations<T>(p.rope, p.table_in_vectors, row.b, row.s, head, rotations,
+                             memory.seconds);
     }
     HeadPart<T> h = unpack_part<T>(next.x_first, next.x_second);
     HeadPart<T> t = unpack_part<T>(next.dy_first, next.dy_second);
@@ -244,10 +245,10 @@ __device__ inline void gradients_in_vectors(const QkNormRopeBackwardParams<accum
       const HeadScale<A> by = scale_head<T>(p.norm, part, head);
       rstd = by.rstd * by.scale;
     }
-    T* const dx = walk.dx;
-    if (round + 1 < rows.count) walk.advance(p, block, rows.at(round + 1), first);
-    next.load(walk, head);
-    memory.seconds.turn(t.first, t.second, turns, shared, p.rope.interleaved);
+    T* const dx = pointers.dx;
+    if (round + 1 < rows.count) pointers.advance(p, block, rows.at(round + 1), first);
+    next.load(pointers, head);
+    memory.seconds.rotate(t.first, t.second, rotations, shared, p.rope.interleaved);
     multiply<T>(h, rstd);
     if (active && sums_up) {
       if (p.round_normed) {
@@ -258,7 +259,7 @@ __device__ inline void gradients_in_vectors(const QkNormRopeBackwardParams<accum
         add_to_sums<T>(sums, t, h);
       }
     }
-    multiply<T>(t, memory.weight.held(lane));
+    multiply<T>(t, memory.weight.load(lane));
     const A sum = head.sum(dot<T>(t.first, h.first), dot<T>(t.second, h.second));
     const A mean = product(sum, p.norm.inverse_cols);
     if (!active || !head.holds()) continue;
@@ -301,8 +302,8 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeBackwardThreads,
 
 // Gradient of one element before the rotation.
 template <class A>
-__device__ __noinline__ A turned_back(const RopeProblem& rope, const StridedHead& dy,
-                                      const HeadRow& row, std::int64_t element) {
+__device__ __noinline__ A rotated_back(const RopeProblem& rope, const StridedHead& dy,
+                                       const HeadRow& row, std::int64_t element) {
   const A own = dy.number<A>(element);
   const std::int64_t at = element - rope.rotary_offset, pairs = rope.rotary_dim / 2;
   if (at < 0 || at >= 2 * pairs) return own;
@@ -310,10 +311,11 @@ __device__ __noinline__ A turned_back(const RopeProblem& rope, const StridedHead
   const std::int64_t pair = rope.interleaved ? at / 2 : is_second ? at - pairs : at;
   const std::int64_t apart = rope.interleaved ? 1 : pairs;
   const A other = dy.number<A>(is_second ? element - apart : element + apart);
-  Turn<A> turn = one_turn<A>(rope, angle_row(rope, pair, row.b, row.s), pair, is_second ? 1 : 0);
-  if (rope.inverse) turn.sin = -turn.sin;
-  return is_second ? product(own, turn.cos) + product(other, turn.sin)
-                   : product(own, turn.cos) - product(other, turn.sin);
+  Rotation<A> rotation =
+      one_rotation<A>(rope, angle_row(rope, pair, row.b, row.s), pair, is_second ? 1 : 0);
+  if (rope.inverse) rotation.sin = -rotation.sin;
+  return is_second ? product(own, rotation.cos) + product(other, rotation.sin)
+                   : product(own, rotation.cos) - product(other, rotation.sin);
 }
 
 // Generic kernel: any strides and dtype, for float64 and for heads with more vectors than a warp
@@ -321,7 +323,7 @@ __device__ __noinline__ A turned_back(const RopeProblem& rope, const StridedHead
 template <class A>
 __global__ void __launch_bounds__(kWarpLanes)
     qk_norm_rope_backward_heads_kernel(const __grid_constant__ QkNormRopeBackwardParams<A> p) {
-  __shared__ A turned[kMaxQkNormHeadDim];  // each element has one writing lane, as below
+  __shared__ A rotated[kMaxQkNormHeadDim];  // each element has one writing lane, as below
   __shared__ A of_slot[kMaxQkNormHeadDim];
   __shared__ A totals[kMaxQkNormHeadDim];
   pdl_wait_and_launch();
@@ -358,7 +360,7 @@ __global__ void __launch_bounds__(kWarpLanes)
       }
       const auto normed = [&](std::int64_t element) { return product(x.number<A>(element), rstd); };
       each([&](std::int64_t element) {
-        A t = turned_back<A>(rope, dy, row, element);
+        A t = rotated_back<A>(rope, dy, row, element);
         if (sums) {
           A h = normed(element);
           if (p.round_normed) h = round_number(h, rope.dtype);
@@ -367,17 +369,17 @@ __global__ void __launch_bounds__(kWarpLanes)
         if (p.weights[block.array].data != nullptr) {
           t = product(t, weight_number(p.weights[block.array], row.head, element));
         }
-        turned[element] = t;
+        rotated[element] = t;
       });
       __syncwarp();
       const A dot = sum_elements<A>(head_dim, pack_of(rope.dtype), [&](std::int64_t i, A sum) {
-        return fma(turned[i], normed(i), sum);
+        return fma(rotated[i], normed(i), sum);
       });
       const A mean = product(dot, p.norm.inverse_cols);
       const std::int64_t to = row_start(array.out_strides, row);
       each([&](std::int64_t element) {
-        put_number(array.out, rope.dtype, to + element * array.out_strides.dim,
-                   product(fma(-normed(element), mean, turned[element]), rstd));
+        store_number(array.out, rope.dtype, to + element * array.out_strides.dim,
+                     product(fma(-normed(element), mean, rotated[element]), rstd));
       });
       __syncwarp();
     }

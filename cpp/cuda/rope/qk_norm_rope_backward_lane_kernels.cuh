@@ -16,10 +16,10 @@ struct LaneLoads {
   accumulate_t<T> rstd;
 
   __device__ void load(const QkNormRopeBackwardParams<accumulate_t<T>>& p, int array,
-                       const RowWalk<T>& walk, int elements) {
-    rstd = p.arrays[array].rstd.data != nullptr ? *walk.rstd : 0;
-    x = load_vector(walk.x, p.arrays[array].x_strides.dim, elements, p.access);
-    dy = load_vector(walk.dy, p.rope.arrays[array].x_strides.dim, elements, p.access);
+                       const RowPointers<T>& pointers, int elements) {
+    rstd = p.arrays[array].rstd.data != nullptr ? *pointers.rstd : 0;
+    x = load_vector(pointers.x, p.arrays[array].x_strides.dim, elements, p.access);
+    dy = load_vector(pointers.dy, p.rope.arrays[array].x_strides.dim, elements, p.access);
   }
 };
 
@@ -43,32 +43,33 @@ __global__ void __launch_bounds__(tuning::kQkNormBackwardLaneThreads,
   // Sums need all lanes of a warp, so slots without a row repeat their last one, or the block's
   // first.
   const SlotRows rows(p, block, mine.holds ? slot : p.slots);
-  RowWalk<T> walk;
-  walk.find(p, block, rows.count > 0 ? rows.first : block.first, first);
+  RowPointers<T> pointers;
+  pointers.find(p, block, rows.count > 0 ? rows.first : block.first, first);
   LaneLoads<T> next;
-  next.load(p, block.array, walk, elements);
+  next.load(p, block.array, pointers, elements);
   const Numbers<T> weight =
       lane_weight<T>(p.weights[block.array], p.common_weights, block.group, first, elements);
   Numbers<T> sums{};
-  LaneTurns<T> turns;
+  LaneRotations<T> rotations;
 #pragma unroll 1
   for (int round = 0; round < rows.most; ++round) {
     const bool active = round < rows.count;
-    if (__any_sync(0xffffffffu, walk.new_token)) {
+    if (__any_sync(0xffffffffu, pointers.new_token)) {
       const HeadRow row = head_row(
           p, block, rows.count > 0 ? rows.at(active ? round : rows.count - 1) : block.first);
       __syncwarp();  // all lanes have read the previous round
-      turns.find(p.rope, p.table_in_vectors, row.b, row.s, mine, p.warp.vectors, exchanges[warp]);
+      rotations.find(p.rope, p.table_in_vectors, row.b, row.s, mine, p.warp.vectors,
+                     exchanges[warp]);
     }
-    Numbers<T> h = unpack_now<T>(next.x), turned[1] = {unpack_now<T>(next.dy)};
+    Numbers<T> h = unpack_now<T>(next.x), rotated[1] = {unpack_now<T>(next.dy)};
     A rstd = next.rstd;
-    T* const dx = walk.dx;
+    T* const dx = pointers.dx;
     if (round + 1 < rows.count) {
-      walk.advance(p, block, rows.at(round + 1), first);
+      pointers.advance(p, block, rows.at(round + 1), first);
     } else {
-      walk.new_token = false;
+      pointers.new_token = false;
     }
-    next.load(p, block.array, walk, elements);
+    next.load(p, block.array, pointers, elements);
     if (p.arrays[block.array].rstd.data == nullptr) {
       Numbers<T> part[1] = {h};
       HeadScale<A> by[1];
@@ -76,8 +77,8 @@ __global__ void __launch_bounds__(tuning::kQkNormBackwardLaneThreads,
       rstd = by[0].rstd * by[0].scale;
     }
     __syncwarp();  // all lanes have read the previous round and the angles
-    turns.turn(turned, exchanges[warp]);
-    Numbers<T>& t = turned[0];
+    rotations.rotate(rotated, exchanges[warp]);
+    Numbers<T>& t = rotated[0];
     multiply<T>(h, rstd);
     if (active && sums_up) {
       const Numbers<T> normed = p.round_normed ? rounded<T>(h) : h;

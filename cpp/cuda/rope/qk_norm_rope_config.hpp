@@ -17,7 +17,7 @@ using QkNormRopeConfig = RopeConfig;
 // Heads in flight, and heads per thread at most, in the form with two vectors per lane: the
 // instructions before the first head of a row cost as much as one head (bfloat16, 40 heads of 128,
 // 16384 tokens: 109 us with four heads per thread, 100 with eight).
-inline constexpr int kQkNormHeadsAhead = 2;
+inline constexpr int kQkNormHeadsInFlight = 2;
 inline constexpr int kQkNormHeads = 8;
 inline constexpr int kQkNormRopeThreads = 128;
 // Blocks per SM, which gives a thread 96 registers.

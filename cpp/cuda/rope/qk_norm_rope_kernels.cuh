@@ -24,7 +24,7 @@ struct HeadSteps {
 
 template <class A>
 struct QkNormRopeParams {
-  RopeParams turn;  // units: half the vectors of a head
+  RopeParams rope_params;  // units: half the vectors of a head
   AffineArray<A> weights[2];
   HeadStatistic rstds[2];
   HeadSteps steps[2];
@@ -62,7 +62,7 @@ __device__ inline void store_head_rstd(const HeadStatistic& to, const RopeRow& r
 // Position of a token in the cache, by block. Out of line because of the divisions.
 struct Slot {
   std::int64_t b, s;
-  bool there;
+  bool in_cache;
 };
 static __device__ __noinline__ Slot slot_of(const CacheSlots& cache, const RowDivider& by_block,
                                             std::int64_t b, std::int64_t s) {
@@ -80,31 +80,32 @@ struct ValueRow {
 };
 template <class A>
 __device__ inline ValueRow value_row(const QkNormRopeParams<A>& p, int local) {
-  const RopeProblem& rope = p.turn.rope;
+  const RopeProblem& rope = p.rope_params.rope;
   const std::int64_t block = std::int64_t{blockIdx.x} - p.first_value_block;
-  const std::int64_t row = block * p.turn.rows_per_block + local;
+  const std::int64_t row = block * p.rope_params.rows_per_block + local;
   const std::int64_t token = quotient(row, p.by_value_groups);
   const std::int64_t group = row - token * p.by_value_groups.extent;
   const std::int64_t b = quotient(token, p.by_seq), s = token - b * rope.seq;
   if (b >= rope.batch) return {nullptr, nullptr, 0};
   const Slot slot = slot_of(p.cache, p.by_block, b, s);
-  if (!slot.there) return {nullptr, nullptr, 0};
+  if (!slot.in_cache) return {nullptr, nullptr, 0};
   const RopeHeads& v = p.values;
-  const std::int64_t first = group * p.turn.heads_per_thread, left = v.heads - first;
+  const std::int64_t first = group * p.rope_params.heads_per_thread, left = v.heads - first;
   const std::int64_t from = v.x_strides.at(b, s) + first * v.x_strides.head;
   const std::int64_t to = v.out_strides.at(slot.b, slot.s) + first * v.out_strides.head;
   return {static_cast<const char*>(v.x) + from * p.value_size,
           static_cast<char*>(v.out) + to * p.value_size,
-          left < p.turn.heads_per_thread ? static_cast<int>(left) : p.turn.heads_per_thread};
+          left < p.rope_params.heads_per_thread ? static_cast<int>(left)
+                                                : p.rope_params.heads_per_thread};
 }
 
 template <class A>
 __device__ inline void copy_value_vectors(const QkNormRopeParams<A>& p) {
   constexpr int kHeads = tuning::kQkNormHeads;
   pdl_wait_then_launch();
-  const int lanes = p.turn.lanes;
+  const int lanes = p.rope_params.lanes;
   ValueRow row = value_row(p, threadIdx.x >> log2_of(lanes));
-  const int lane = threadIdx.x & (lanes - 1), half = static_cast<int>(p.turn.units);
+  const int lane = threadIdx.x & (lanes - 1), half = static_cast<int>(p.rope_params.units);
   if (lane >= half) return;
   const int first = lane * kVectorBytes, second = (half + lane) * kVectorBytes;
   uint4 a[kHeads], b[kHeads];
@@ -134,7 +135,8 @@ __device__ inline void copy_value_numbers(const QkNormRopeParams<A>& p) {
         reinterpret_cast<const Word*>(row.from)[i * p.values.x_strides.dim];
   };
 #pragma unroll 1
-  for (std::int64_t i = threadIdx.x % kWarpLanes; i < p.turn.rope.head_dim; i += kWarpLanes) {
+  for (std::int64_t i = threadIdx.x % kWarpLanes; i < p.rope_params.rope.head_dim;
+       i += kWarpLanes) {
     if (p.value_size == 2) {
       copy(i, std::uint16_t());
     } else if (p.value_size == 4) {
@@ -146,44 +148,45 @@ __device__ inline void copy_value_numbers(const QkNormRopeParams<A>& p) {
 }
 
 template <class T>
-__device__ inline void normalise_and_turn(
+__device__ inline void normalise_and_rotate(
     const QkNormRopeParams<accumulate_t<T>>& p, SharedWeight<T> (&shared_weights)[2],
-    SecondTurns<T, kPack<T>, tuning::kQkNormRopeThreads>& seconds) {
-  constexpr int kAhead = tuning::kQkNormHeadsAhead;
-  const int lanes = p.turn.lanes;
+    SecondRotations<T, kPack<T>, tuning::kQkNormRopeThreads>& seconds) {
+  constexpr int kInFlight = tuning::kQkNormHeadsInFlight;
+  const int lanes = p.rope_params.lanes;
   const int local = threadIdx.x >> log2_of(lanes), lane = threadIdx.x & (lanes - 1);
-  const std::int64_t index = std::int64_t{blockIdx.x} * p.turn.rows_per_block + local;
-  const bool active = index < p.turn.rows;  // sums need all lanes of a warp
-  const RopeRow row = rope_row(p.turn, active ? index : 0);
-  const HeadsOfRow heads = heads_of_row(p.turn, row.group);
-  const RopeHeads& array = p.turn.rope.arrays[heads.array];
-  const HeadLanes head{lane, lanes, static_cast<int>(p.turn.units)};
+  const std::int64_t index = std::int64_t{blockIdx.x} * p.rope_params.rows_per_block + local;
+  const bool active = index < p.rope_params.rows;  // sums need all lanes of a warp
+  const RopeRow row = rope_row(p.rope_params, active ? index : 0);
+  const HeadsOfRow heads = heads_of_row(p.rope_params, row.group);
+  const RopeHeads& array = p.rope_params.rope.arrays[heads.array];
+  const HeadLanes head{lane, lanes, static_cast<int>(p.rope_params.units)};
   // Lanes without vectors read the first ones, which no sum counts.
   const int first = (head.holds() ? lane : 0) * kPack<T>, apart = head.half * kPack<T>;
   const T* x = static_cast<const T*>(array.x) + array.x_strides.at(row.b, row.s) +
                heads.first * array.x_strides.head + first;
-  wait_with(x, x);
+  pdl_wait_after(x, x);
   Slot slot{row.b, row.s, active};
   if (active && heads.array == p.cached) slot = slot_of(p.cache, p.by_block, row.b, row.s);
   T* out = static_cast<T*>(array.out) + array.out_strides.at(slot.b, slot.s) +
            heads.first * array.out_strides.head + first;
-  const int count = slot.there ? heads.count : 0;
-  uint4 a[kAhead] = {}, b[kAhead] = {};
-  const auto ask_for = [&](int number, int i) {
+  const int count = slot.in_cache ? heads.count : 0;
+  uint4 a[kInFlight] = {}, b[kInFlight] = {};
+  const auto prefetch = [&](int number, int i) {
     if (number >= count) return;
     a[i] = read_vector(x);
     b[i] = read_vector(x + apart);
     x += p.steps[heads.array].x;
   };
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) ask_for(i, i);
-  const bool holds_weight = local < p.turn.rope.count;  // a block has at least two rows
+  for (int i = 0; i < kInFlight; ++i) prefetch(i, i);
+  const bool holds_weight = local < p.rope_params.rope.count;  // a block has at least two rows
   WeightVectors<T> vectors{};
   if (holds_weight) vectors.load(p.weights[local], 0, head);
-  Turns<T> turns;
-  read_head_turns<T>(p.turn.rope, p.turn.table_in_vectors, row.b, row.s, head, turns, seconds);
-  const bool shared = !p.turn.rope.has_column_each();
-  if (holds_weight) shared_weights[local].hold(vectors.numbers(p.weights[local], head), lane);
+  Rotations<T> rotations;
+  read_head_rotations<T>(p.rope_params.rope, p.rope_params.table_in_vectors, row.b, row.s, head,
+                         rotations, seconds);
+  const bool shared = !p.rope_params.rope.has_column_each();
+  if (holds_weight) shared_weights[local].store(vectors.numbers(p.weights[local], head), lane);
   __syncthreads();
   const AffineArray<accumulate_t<T>>& weights = p.weights[heads.array];
   const bool weights_differ = weights.head_stride != 0;
@@ -191,12 +194,12 @@ __device__ inline void normalise_and_turn(
   auto* rstd = static_cast<accumulate_t<T>*>(lane == 0 ? rstds.data : nullptr);
   if (rstd != nullptr) rstd += rstds.strides.at(row.b, row.s) + heads.first * rstds.strides.head;
 #pragma unroll 1
-  for (int done = 0; done < p.turn.heads_per_thread; done += kAhead) {
+  for (int done = 0; done < p.rope_params.heads_per_thread; done += kInFlight) {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (done + i >= p.turn.heads_per_thread) break;
+    for (int i = 0; i < kInFlight; ++i) {
+      if (done + i >= p.rope_params.heads_per_thread) break;
       HeadPart<T> part = unpack_part<T>(a[i], b[i]);
-      ask_for(done + i + kAhead, i);
+      prefetch(done + i + kInFlight, i);
       const HeadScale<accumulate_t<T>> by = scale_head<T>(p.norm, part, head);
       if (done + i >= count) continue;
       if (rstd != nullptr) {
@@ -209,10 +212,10 @@ __device__ inline void normalise_and_turn(
         const std::int64_t number = heads.first + (done + i) * heads.step;
         multiply<T>(part, weight_of_head<T>(weights, number, head));
       } else {
-        multiply<T>(part, shared_weights[heads.array].held(lane));
+        multiply<T>(part, shared_weights[heads.array].load(lane));
       }
       if (p.round_weighted) round_part<T>(part);
-      seconds.turn(part.first, part.second, turns, shared, p.turn.rope.interleaved);
+      seconds.rotate(part.first, part.second, rotations, shared, p.rope_params.rope.interleaved);
       if (head.holds()) {
         *reinterpret_cast<uint4*>(out) = pack(part.first);
         *reinterpret_cast<uint4*>(out + apart) = pack(part.second);
@@ -229,8 +232,8 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormRop
   pdl_launch_unless_few();
   if (blockIdx.x >= p.first_value_block) return copy_value_vectors(p);
   __shared__ SharedWeight<T> weights[2];
-  __shared__ SecondTurns<T, kPack<T>, tuning::kQkNormRopeThreads> seconds;
-  normalise_and_turn<T>(p, weights, seconds);
+  __shared__ SecondRotations<T, kPack<T>, tuning::kQkNormRopeThreads> seconds;
+  normalise_and_rotate<T>(p, weights, seconds);
 }
 
 // One normalised and weighted element.
@@ -256,16 +259,16 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads)
     return copy_value_numbers(p);
   }
   const int local = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
-  const std::int64_t index = std::int64_t{blockIdx.x} * p.turn.rows_per_block + local;
-  if (index >= p.turn.rows) return;
-  const RopeProblem& rope = p.turn.rope;
-  const RopeRow row = rope_row(p.turn, index);
-  const HeadsOfRow heads = heads_of_row(p.turn, row.group);
+  const std::int64_t index = std::int64_t{blockIdx.x} * p.rope_params.rows_per_block + local;
+  if (index >= p.rope_params.rows) return;
+  const RopeProblem& rope = p.rope_params.rope;
+  const RopeRow row = rope_row(p.rope_params, index);
+  const HeadsOfRow heads = heads_of_row(p.rope_params, row.group);
   const std::int64_t head = heads.first;
   const RopeHeads& array = rope.arrays[heads.array];
   Slot slot{row.b, row.s, true};
   if (heads.array == p.cached) slot = slot_of(p.cache, p.by_block, row.b, row.s);
-  if (!slot.there) return;
+  if (!slot.in_cache) return;
   const StridedHead x{array.x, array.x_strides.at(row.b, row.s) + head * array.x_strides.head,
                       array.x_strides.dim, rope.dtype};
   const HeadScale<A> by = strided_head_scale(p.norm, x, rope.head_dim);
@@ -273,28 +276,29 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads)
   const auto normed = [&](std::int64_t element) {
     return normed_number(p, x, by, heads.array, head, element);
   };
-  const auto put = [&](std::int64_t element, A value) {
-    put_number(array.out, rope.dtype,
-               array.out_strides.at(slot.b, slot.s) + head * array.out_strides.head +
-                   element * array.out_strides.dim,
-               value);
+  const auto store = [&](std::int64_t element, A value) {
+    store_number(array.out, rope.dtype,
+                 array.out_strides.at(slot.b, slot.s) + head * array.out_strides.head +
+                     element * array.out_strides.dim,
+                 value);
   };
   const std::int64_t rest = rope.head_dim - rope.rotary_dim;
 #pragma unroll 1
-  for (std::int64_t unit = lane; unit < p.turn.turning_units + rest; unit += kWarpLanes) {
-    if (unit < p.turn.turning_units) {
-      const UnitPosition<std::int64_t> at = unit_position(p.turn, unit, 1);
+  for (std::int64_t unit = lane; unit < p.rope_params.rotary_units + rest; unit += kWarpLanes) {
+    if (unit < p.rope_params.rotary_units) {
+      const UnitPosition<std::int64_t> at = unit_position(p.rope_params, unit, 1);
       const AngleRow angles = angle_row(rope, unit, row.b, row.s);
-      const Turn<A> turn = one_turn<A>(rope, angles, unit, 0);
-      const Turn<A> other = rope.has_column_each() ? one_turn<A>(rope, angles, unit, 1) : turn;
+      const Rotation<A> rotation = one_rotation<A>(rope, angles, unit, 0);
+      const Rotation<A> other =
+          rope.has_column_each() ? one_rotation<A>(rope, angles, unit, 1) : rotation;
       const A sign = rope.inverse ? -1 : 1;
       const A first = normed(at.first), second = normed(at.first + at.apart);
-      put(at.first, product(first, turn.cos) - product(second, sign * turn.sin));
-      put(at.first + at.apart, product(second, other.cos) + product(first, sign * other.sin));
+      store(at.first, product(first, rotation.cos) - product(second, sign * rotation.sin));
+      store(at.first + at.apart, product(second, other.cos) + product(first, sign * other.sin));
     } else {
-      std::int64_t element = unit - p.turn.turning_units;
+      std::int64_t element = unit - p.rope_params.rotary_units;
       if (element >= rope.rotary_offset) element += rope.rotary_dim;
-      put(element, normed(element));
+      store(element, normed(element));
     }
   }
 }

@@ -18,7 +18,7 @@ __device__ inline void copy_values_by_lanes(const QkNormRopeParams<accumulate_t<
   if (!mine.holds) return;
   ValueRow row = value_row(p, local);
   const int first = mine.vector * kPack<T>;
-  const int left = static_cast<int>(p.turn.rope.head_dim) - first;
+  const int left = static_cast<int>(p.rope_params.rope.head_dim) - first;
   const int count = left < kPack<T> ? left : kPack<T>;
   const RopeStrides &from = p.values.x_strides, &to = p.values.out_strides;
   const T* x = reinterpret_cast<const T*>(row.from) + first * from.dim;
@@ -42,51 +42,51 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormLan
   const HeadVector mine(p.warp);
   const int warp = threadIdx.x / kWarpLanes, local = warp * p.warp.heads + mine.head;
   if (blockIdx.x >= p.first_value_block) return copy_values_by_lanes<T>(p, mine, local);
-  const std::int64_t index = std::int64_t{blockIdx.x} * p.turn.rows_per_block + local;
-  const bool active = mine.holds && index < p.turn.rows;  // sums need all lanes of a warp
-  const RopeRow row = rope_row(p.turn, active ? index : 0);
-  const HeadsOfRow heads = heads_of_row(p.turn, row.group);
-  const RopeHeads& array = p.turn.rope.arrays[heads.array];
+  const std::int64_t index = std::int64_t{blockIdx.x} * p.rope_params.rows_per_block + local;
+  const bool active = mine.holds && index < p.rope_params.rows;  // sums need all lanes of a warp
+  const RopeRow row = rope_row(p.rope_params, active ? index : 0);
+  const HeadsOfRow heads = heads_of_row(p.rope_params, row.group);
+  const RopeHeads& array = p.rope_params.rope.arrays[heads.array];
   const int first = mine.vector * kPack<T>;
-  const int left = static_cast<int>(p.turn.rope.head_dim) - first;
+  const int left = static_cast<int>(p.rope_params.rope.head_dim) - first;
   const int elements = !active ? 0 : left < kPack<T> ? left : kPack<T>;
   const T* x = static_cast<const T*>(array.x) + array.x_strides.at(row.b, row.s) +
                heads.first * array.x_strides.head + first * array.x_strides.dim;
   const std::int64_t x_step = heads.step * array.x_strides.head;
   const std::int64_t out_step = heads.step * array.out_strides.head;
-  wait_with(x, x);
+  pdl_wait_after(x, x);
   Slot slot{row.b, row.s, active};
   if (active && heads.array == p.cached) slot = slot_of(p.cache, p.by_block, row.b, row.s);
   T* out = static_cast<T*>(array.out) + array.out_strides.at(slot.b, slot.s) +
            heads.first * array.out_strides.head + first * array.out_strides.dim;
-  const int count = slot.there ? heads.count : 0;
-  uint4 held[kAtOnce] = {};
-  const auto ask_for = [&](int number, int i) {
+  const int count = slot.in_cache ? heads.count : 0;
+  uint4 loaded[kAtOnce] = {};
+  const auto prefetch = [&](int number, int i) {
     if (number >= count) return;
-    held[i] = load_vector(x, array.x_strides.dim, elements, p.access);
+    loaded[i] = load_vector(x, array.x_strides.dim, elements, p.access);
     x += x_step;
   };
 #pragma unroll
-  for (int i = 0; i < kAtOnce; ++i) ask_for(i, i);
+  for (int i = 0; i < kAtOnce; ++i) prefetch(i, i);
   const AffineArray<A>& weights = p.weights[heads.array];
   const bool weights_differ = weights.head_stride != 0;
   const Numbers<T> weight = lane_weight<T>(weights, p.common_weights, heads.first, first, elements);
-  LaneTurns<T> turns;
-  turns.find(p.turn.rope, p.turn.table_in_vectors, row.b, row.s, mine, p.warp.vectors,
-             exchanges[warp]);
+  LaneRotations<T> rotations;
+  rotations.find(p.rope_params.rope, p.rope_params.table_in_vectors, row.b, row.s, mine,
+                 p.warp.vectors, exchanges[warp]);
   const HeadStatistic& rstds = p.rstds[heads.array];
   A* rstd = static_cast<A*>(mine.vector == 0 ? rstds.data : nullptr);
   const bool writes_rstd = rstd != nullptr;
   const std::int64_t rstd_step = heads.step * rstds.strides.head;
   if (writes_rstd) rstd += rstds.strides.at(row.b, row.s) + heads.first * rstds.strides.head;
 #pragma unroll 1
-  for (int done = 0; done < p.turn.heads_per_thread; done += kAtOnce) {
+  for (int done = 0; done < p.rope_params.heads_per_thread; done += kAtOnce) {
     Numbers<T> numbers[kAtOnce];
     HeadScale<A> by[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      numbers[i] = unpack_now<T>(held[i]);
-      ask_for(done + i + kAtOnce, i);
+      numbers[i] = unpack_now<T>(loaded[i]);
+      prefetch(done + i + kAtOnce, i);
     }
     scale_vectors<T>(p.norm, numbers, mine, by);
 #pragma unroll
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(tuning::kQkNormRopeThreads, tuning::kQkNormLan
       if (p.round_weighted) numbers[i] = rounded<T>(numbers[i]);
     }
     __syncwarp();  // all lanes have read the previous heads and the angles
-    turns.turn(numbers, exchanges[warp]);
+    rotations.rotate(numbers, exchanges[warp]);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       if (done + i >= count) break;

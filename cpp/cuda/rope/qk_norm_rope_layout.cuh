@@ -35,7 +35,7 @@ bool weight_in_vectors(const RopeProblem& p, const HeadWeight& weight) {
   if (weight.data == nullptr) return true;
   const std::int64_t elements = kVectorBytes / static_cast<std::int64_t>(dtype_size(weight.dtype));
   return is_common_weight<T>(p, weight) && weight.stride == 1 &&
-         weight.head_stride % elements == 0 && starts_on_vector(weight.data);
+         weight.head_stride % elements == 0 && is_vector_aligned(weight.data);
 }
 
 // Alignment common to all heads of a call. fits: tests it for the op's arrays, given the elements
@@ -55,7 +55,7 @@ inline constexpr bool kHasVectorsKernel = sizeof(T) <= 4;
 // True if the heads of all arrays rotate as a whole and lanes can hold two vectors of each. The
 // output of array `cached` is a cache, which the caller must test itself.
 template <class T>
-bool turns_in_vectors(const RopeProblem& p, int cached = -1) {
+bool rotates_in_vectors(const RopeProblem& p, int cached = -1) {
   bool all = kHasVectorsKernel<T> && p.rotary_dim == p.head_dim &&
              tuning::qk_norm_pairs_vectors(p.head_dim, sizeof(T));
   for (int i = 0; i < p.count && all; ++i) {

@@ -16,13 +16,13 @@ struct WeightVectors {
   __device__ static bool is_float(const AffineArray<accumulate_t<T>>& weight) {
     return sizeof(T) == 2 && weight.dtype == DType::kFloat32;
   }
-  __device__ static bool is_there(const AffineArray<accumulate_t<T>>& weight,
-                                  const HeadLanes& lanes) {
+  __device__ static bool is_present(const AffineArray<accumulate_t<T>>& weight,
+                                    const HeadLanes& lanes) {
     return weight.data != nullptr && lanes.holds();
   }
   __device__ void load(const AffineArray<accumulate_t<T>>& weight, std::int64_t head,
                        const HeadLanes& lanes) {
-    if (!is_there(weight, lanes)) return;
+    if (!is_present(weight, lanes)) return;
     const std::int64_t first = head * weight.head_stride + lanes.lane * kPack<T>;
     const int apart = lanes.half * kPack<T>;
     if (is_float(weight)) {
@@ -42,7 +42,7 @@ struct WeightVectors {
   __device__ HeadPart<T> numbers(const AffineArray<accumulate_t<T>>& weight,
                                  const HeadLanes& lanes) const {
     HeadPart<T> part;
-    const bool there = is_there(weight, lanes), floats = is_float(weight);
+    const bool given = is_present(weight, lanes), floats = is_float(weight);
     const Numbers<T> first = unpack<T>(at[0]), second = unpack<T>(at[1]);
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) {
@@ -52,8 +52,8 @@ struct WeightVectors {
         a = unpack<float>(at[vector]).at[within];
         b = unpack<float>(at[kOfNumbers + vector]).at[within];
       }
-      part.first.at[i] = there ? a + weight.offset : 1;
-      part.second.at[i] = there ? b + weight.offset : 1;
+      part.first.at[i] = given ? a + weight.offset : 1;
+      part.second.at[i] = given ? b + weight.offset : 1;
     }
     return part;
   }
@@ -65,7 +65,7 @@ struct SharedWeight {
   static constexpr int kQuads = 2 * kPack<T> / 4;
   float4 quads[kQuads][kWarpLanes];
 
-  __device__ void hold(const HeadPart<T>& part, int lane) {
+  __device__ void store(const HeadPart<T>& part, int lane) {
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
       const Numbers<T>& vector = i < kQuads / 2 ? part.first : part.second;
@@ -73,7 +73,7 @@ struct SharedWeight {
       quads[i][lane] = {from[0], from[1], from[2], from[3]};
     }
   }
-  __device__ HeadPart<T> held(int lane) const {
+  __device__ HeadPart<T> load(int lane) const {
     HeadPart<T> part;
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {

@@ -12,7 +12,7 @@ namespace {
 
 // True if units are two vectors of kElements throughout a head, and every head is aligned to one.
 template <class T, int kElements>
-bool has_pieces(const RopeProblem& p) {
+bool is_aligned_to(const RopeProblem& p) {
   constexpr std::int64_t kUnit = 2 * kElements;
   constexpr std::int64_t kWidest = std::int64_t{1} << 30;
   if (p.rotary_dim % kUnit != 0 || p.rotary_offset % kUnit != 0 || p.head_dim % kUnit != 0 ||
@@ -38,40 +38,40 @@ bool copies_rest(const RopeProblem& p) {
 
 // Elements of the widest vectors of 16, 8 and 4 bytes that fit, or 1.
 template <class T, int kElements = kPack<T>>
-int piece_elements(const RopeProblem& p) {
+int vector_elements(const RopeProblem& p) {
   if constexpr (kElements == 1) {
     return 1;
   } else {
-    return has_pieces<T, kElements>(p) ? kElements : piece_elements<T, kElements / 2>(p);
+    return is_aligned_to<T, kElements>(p) ? kElements : vector_elements<T, kElements / 2>(p);
   }
 }
 
 template <class T, int kElements = kPack<T> / 2>
-void launch_pieces(const RopeParams& p, int elements, const LaunchShape& shape, StreamView stream,
-                   int device) {
+void launch_narrow_vectors(const RopeParams& p, int elements, const LaunchShape& shape,
+                           StreamView stream, int device) {
   if constexpr (kElements > 1) {
     if (elements < kElements) {
-      return launch_pieces<T, kElements / 2>(p, elements, shape, stream, device);
+      return launch_narrow_vectors<T, kElements / 2>(p, elements, shape, stream, device);
     }
   }
-  launch<rope_pieces_kernel<T, kElements>>(shape, stream, device, p);
+  launch<rope_narrow_vectors_kernel<T, kElements>>(shape, stream, device, p);
 }
 
 }  // namespace
 
 void rope(const RopeProblem& problem, StreamView stream) {
   dispatch_floating(problem.dtype, "rope", [&]<class T>() {
-    const int elements = piece_elements<T>(problem);
+    const int elements = vector_elements<T>(problem);
     const bool vectors = elements == kPack<T>;
     RopeParams p{};
     p.rope = problem;
-    p.turning_units = problem.rotary_dim / 2 / elements;
+    p.rotary_units = problem.rotary_dim / 2 / elements;
     const std::int64_t rest = problem.head_dim - problem.rotary_dim;
-    p.units = p.turning_units;
+    p.units = p.rotary_units;
     if (copies_rest(problem)) p.units += elements > 1 ? rest / (2 * elements) : rest;
-    const int shared = vectors
-                           ? tuning::rope_heads_of_vectors(problem.cos.data == nullptr)
-                           : tuning::rope_heads_of_pieces(elements * static_cast<int>(sizeof(T)));
+    const int shared =
+        vectors ? tuning::rope_heads_of_vectors(problem.cos.data == nullptr)
+                : tuning::rope_heads_of_narrow_vectors(elements * static_cast<int>(sizeof(T)));
     const tuning::RopeConfig config =
         tuning::rope_config(problem.tokens(), problem.arrays[0].heads,
                             problem.count == 2 ? problem.arrays[1].heads : 0, p.units, shared);
@@ -81,15 +81,15 @@ void rope(const RopeProblem& problem, StreamView stream) {
                             .threads = config.threads(),
                             .overlap_launch = config.overlap_launch};
     const int device = current_device();
-    if (!vectors) return launch_pieces<T>(p, elements, shape, stream, device);
-    if (makes_turns(problem) && !problem.has_column_each()) {
-      launch<rope_vectors_kernel<T, TurnsFrom::kFrequencies>>(shape, stream, device, p);
+    if (!vectors) return launch_narrow_vectors<T>(p, elements, shape, stream, device);
+    if (computes_rotations(problem) && !problem.has_column_each()) {
+      launch<rope_vectors_kernel<T, RotationSource::kFrequencies>>(shape, stream, device, p);
     } else if (!p.table_in_vectors || problem.has_column_each()) {
-      launch<rope_vectors_kernel<T, TurnsFrom::kAnywhere>>(shape, stream, device, p);
+      launch<rope_vectors_kernel<T, RotationSource::kAnywhere>>(shape, stream, device, p);
     } else if (problem.interleaved) {
-      launch<rope_vectors_kernel<T, TurnsFrom::kTableOfNeighbours>>(shape, stream, device, p);
+      launch<rope_vectors_kernel<T, RotationSource::kInterleavedTable>>(shape, stream, device, p);
     } else {
-      launch<rope_vectors_kernel<T, TurnsFrom::kTableOfHalves>>(shape, stream, device, p);
+      launch<rope_vectors_kernel<T, RotationSource::kSplitTable>>(shape, stream, device, p);
     }
   });
 }

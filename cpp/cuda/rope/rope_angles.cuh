@@ -11,7 +11,7 @@
 namespace membound::cuda {
 
 template <class A>
-struct Turn {
+struct Rotation {
   A cos, sin;
 };
 
@@ -24,7 +24,7 @@ __device__ inline std::int64_t quotient(std::int64_t number, const RowDivider& b
 
 // Source of the angles of a token's pairs on one axis.
 struct AngleRow {
-  enum Kind { kTable, kMade, kNone, kLost } kind;
+  enum Kind { kTable, kComputed, kNone, kOutOfRange } kind;
   std::int64_t cos, sin;  // row offsets in the tables; cos: also in freqs
   double position;        // multiplies freqs; 1 if freqs are angles
 };
@@ -38,9 +38,9 @@ static __device__ __noinline__ AngleRow angle_row(const RopeProblem& p, std::int
   if (!p.own_rows && !p.where.find(axis, b, s, position)) {
     row.kind = AngleRow::kNone;
   } else if (p.has_rows_by_position() && (position < 0 || position >= p.positions)) {
-    row.kind = AngleRow::kLost;
+    row.kind = AngleRow::kOutOfRange;
   } else if (p.cos.data == nullptr) {
-    row.kind = AngleRow::kMade;
+    row.kind = AngleRow::kComputed;
     row.cos = p.freqs.at(axis, b, position);
     if (!p.freqs_are_angles) row.position = static_cast<double>(position);
   } else {
@@ -51,11 +51,12 @@ static __device__ __noinline__ AngleRow angle_row(const RopeProblem& p, std::int
 }
 
 template <class A>
-__device__ inline Turn<A> made_turn(const RopeProblem& p, double position, double frequency) {
-  Turn<A> turn;
-  sincos_of(product(position, frequency), turn.sin, turn.cos);
+__device__ inline Rotation<A> computed_rotation(const RopeProblem& p, double position,
+                                                double frequency) {
+  Rotation<A> rotation;
+  sincos_of(product(position, frequency), rotation.sin, rotation.cos);
   const A scaling = static_cast<A>(p.scaling);
-  return {product(turn.cos, scaling), product(turn.sin, scaling)};
+  return {product(rotation.cos, scaling), product(rotation.sin, scaling)};
 }
 
 // The element of a pair, 0 or 1, whose sine an element takes: in the transpose the other one's.
@@ -66,11 +67,12 @@ __device__ inline int sine_of(const RopeProblem& p, int element) {
 // Rotation of one element, 0 or 1, of a pair. Tables of the common dtypes are read in vectors
 // instead.
 template <class A>
-__device__ __noinline__ Turn<A> one_turn(const RopeProblem& p, const AngleRow& row,
-                                         std::int64_t pair, int element) {
+__device__ __noinline__ Rotation<A> one_rotation(const RopeProblem& p, const AngleRow& row,
+                                                 std::int64_t pair, int element) {
   const auto made = [&](int of) {
     const std::int64_t at = row.cos + pair * p.freqs.col_stride + of * p.freqs.second;
-    return made_turn<A>(p, row.position, read_number<double>(p.freqs.data, p.table_dtype, at));
+    return computed_rotation<A>(p, row.position,
+                                read_number<double>(p.freqs.data, p.table_dtype, at));
   };
   const int sine = sine_of(p, element);
   switch (row.kind) {
@@ -79,8 +81,8 @@ __device__ __noinline__ Turn<A> one_turn(const RopeProblem& p, const AngleRow& r
                              row.cos + pair * p.cos.col_stride + element * p.cos.second),
               read_number<A>(p.sin.data, p.table_dtype,
                              row.sin + pair * p.sin.col_stride + sine * p.sin.second)};
-    case AngleRow::kMade: {
-      const Turn<A> own = made(element);
+    case AngleRow::kComputed: {
+      const Rotation<A> own = made(element);
       return {own.cos, p.freqs.second == 0 || sine == element ? own.sin : made(sine).sin};
     }
     case AngleRow::kNone: return {1, 0};
@@ -92,7 +94,7 @@ __device__ __noinline__ Turn<A> one_turn(const RopeProblem& p, const AngleRow& r
 }
 
 template <class T, int kPairs = kPack<T>>
-struct Turns {
+struct Rotations {
   accumulate_t<T> cos[kPairs], sin[kPairs];
 };
 
@@ -117,12 +119,12 @@ __device__ inline void read_vectors(const void* from, DType dtype, std::int64_t 
 }
 
 template <class T, int kPairs>
-__device__ inline void fill_turns(Turns<T, kPairs>& turns, accumulate_t<T> cos,
-                                  accumulate_t<T> sin) {
+__device__ inline void fill_rotations(Rotations<T, kPairs>& rotations, accumulate_t<T> cos,
+                                      accumulate_t<T> sin) {
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
-    turns.cos[i] = cos;
-    turns.sin[i] = sin;
+    rotations.cos[i] = cos;
+    rotations.sin[i] = sin;
   }
 }
 
@@ -130,40 +132,42 @@ __device__ inline void fill_turns(Turns<T, kPairs>& turns, accumulate_t<T> cos,
 // sine, numbers). Fully inlined: a call would wait for every load in flight (bfloat16, 40 heads of
 // 128, 16384 tokens: 124 us with calls).
 template <class T, int kPairs, class Read>
-__device__ inline void read_table_turns(const RopeProblem& p, std::int64_t b, std::int64_t s,
-                                        Turns<T, kPairs>& turns, Read read) {
+__device__ inline void read_table_rotations(const RopeProblem& p, std::int64_t b, std::int64_t s,
+                                            Rotations<T, kPairs>& rotations, Read read) {
   std::int64_t position = s;
   if (!p.own_rows) {
-    if (!p.where.find(0, b, s, position)) return fill_turns<T>(turns, 1, 0);
+    if (!p.where.find(0, b, s, position)) return fill_rotations<T>(rotations, 1, 0);
     if (position < 0 || position >= p.positions) {
       const auto nan = static_cast<accumulate_t<T>>(NAN);
-      return fill_turns<T>(turns, nan, nan);
+      return fill_rotations<T>(rotations, nan, nan);
     }
   }
-  read(p.cos, p.cos.at(0, b, position), /*sine=*/false, turns.cos);
-  read(p.sin, p.sin.at(0, b, position), /*sine=*/true, turns.sin);
+  read(p.cos, p.cos.at(0, b, position), /*sine=*/false, rotations.cos);
+  read(p.sin, p.sin.at(0, b, position), /*sine=*/true, rotations.sin);
 }
 
 // True if compute_rotations can handle the call.
-MEMBOUND_HOST_DEVICE inline bool makes_turns(const RopeProblem& p) {
+MEMBOUND_HOST_DEVICE inline bool computes_rotations(const RopeProblem& p) {
   return p.freqs.data != nullptr && !p.freqs_are_angles && p.axes == 1;
 }
 // True if compute_rotations_of_angles can. The transpose takes two angles per element if each
 // element has its own.
-__device__ inline bool makes_turns_of_angles(const RopeProblem& p) {
+__device__ inline bool computes_rotations_of_angles(const RopeProblem& p) {
   const bool is_wide = p.table_dtype == DType::kFloat32 || p.table_dtype == DType::kFloat64;
   return p.freqs_are_angles && is_wide && p.axes == 1 && (p.freqs.second == 0 || !p.inverse);
 }
 
 // Computes the rotations of some pairs by the angles numbers[i] * factor.
 template <class T, int kPairs>
-__device__ inline void make_turns_of(const RopeProblem& p, double factor,
-                                     const double (&numbers)[kPairs], Turns<T, kPairs>& turns) {
+__device__ inline void compute_rotations_of(const RopeProblem& p, double factor,
+                                            const double (&numbers)[kPairs],
+                                            Rotations<T, kPairs>& rotations) {
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
-    const Turn<accumulate_t<T>> turn = made_turn<accumulate_t<T>>(p, factor, numbers[i]);
-    turns.cos[i] = turn.cos;
-    turns.sin[i] = turn.sin;
+    const Rotation<accumulate_t<T>> rotation =
+        computed_rotation<accumulate_t<T>>(p, factor, numbers[i]);
+    rotations.cos[i] = rotation.cos;
+    rotations.sin[i] = rotation.sin;
   }
 }
 template <class T, int kPairs, class Pair>
@@ -180,75 +184,79 @@ __device__ inline void read_freqs(const RopeProblem& p, std::int64_t row, Pair p
 // Rotations from frequencies on one axis. Inlined and unrolled, so that the latencies of
 // independent sines overlap.
 template <class T, int kPairs, class Pair>
-__device__ inline void make_turns(const RopeProblem& p, std::int64_t b, std::int64_t s, Pair pair,
-                                  Turns<T, kPairs>& turns) {
+__device__ inline void compute_rotations(const RopeProblem& p, std::int64_t b, std::int64_t s,
+                                         Pair pair, Rotations<T, kPairs>& rotations) {
   double frequencies[kPairs];
   read_freqs<T>(p, 0, pair, frequencies);
   std::int64_t position = s;
-  if (!p.where.find(0, b, s, position)) return fill_turns<T>(turns, 1, 0);
-  make_turns_of<T>(p, static_cast<double>(position), frequencies, turns);
+  if (!p.where.find(0, b, s, position)) return fill_rotations<T>(rotations, 1, 0);
+  compute_rotations_of<T>(p, static_cast<double>(position), frequencies, rotations);
 }
 
 // Rotations of one element of each pair, from float32 or float64 angles on one axis.
 template <class T, int kPairs, class Pair>
-__device__ inline void make_turns_of_angles(const RopeProblem& p, std::int64_t b, std::int64_t s,
-                                            Pair pair, int element, Turns<T, kPairs>& turns) {
+__device__ inline void compute_rotations_of_angles(const RopeProblem& p, std::int64_t b,
+                                                   std::int64_t s, Pair pair, int element,
+                                                   Rotations<T, kPairs>& rotations) {
   const AngleRow row = angle_row(p, 0, b, s);
-  if (row.kind != AngleRow::kMade) {
-    const Turn<accumulate_t<T>> turn = one_turn<accumulate_t<T>>(p, row, 0, 0);
-    return fill_turns<T>(turns, turn.cos, turn.sin);
+  if (row.kind != AngleRow::kComputed) {
+    const Rotation<accumulate_t<T>> rotation = one_rotation<accumulate_t<T>>(p, row, 0, 0);
+    return fill_rotations<T>(rotations, rotation.cos, rotation.sin);
   }
   double angles[kPairs];
   read_freqs<T>(p, row.cos + element * p.freqs.second, pair, angles);
-  make_turns_of<T>(p, 1.0, angles, turns);
+  compute_rotations_of<T>(p, 1.0, angles, rotations);
 }
 
 // Rotations of some pairs one by one; the i-th is pair(i), for its element element(i), 0 or 1.
 template <class T, int kPairs, class Pair, class Element>
-__device__ inline void find_turns(const RopeProblem& p, std::int64_t b, std::int64_t s, Pair pair,
-                                  Element element, Turns<T, kPairs>& turns) {
+__device__ inline void find_rotations(const RopeProblem& p, std::int64_t b, std::int64_t s,
+                                      Pair pair, Element element, Rotations<T, kPairs>& rotations) {
 #pragma unroll 1
   for (int i = 0; i < kPairs; ++i) {
-    const Turn<accumulate_t<T>> turn =
-        one_turn<accumulate_t<T>>(p, angle_row(p, pair(i), b, s), pair(i), element(i));
-    turns.cos[i] = turn.cos;
-    turns.sin[i] = turn.sin;
+    const Rotation<accumulate_t<T>> rotation =
+        one_rotation<accumulate_t<T>>(p, angle_row(p, pair(i), b, s), pair(i), element(i));
+    rotations.cos[i] = rotation.cos;
+    rotations.sin[i] = rotation.sin;
   }
 }
 
 // The same for one element of every pair, unrolled if possible.
 template <class T, int kPairs, class Pair>
-__device__ inline void find_turns_of(const RopeProblem& p, std::int64_t b, std::int64_t s,
-                                     Pair pair, int element, bool made, Turns<T, kPairs>& turns) {
+__device__ inline void find_rotations_of(const RopeProblem& p, std::int64_t b, std::int64_t s,
+                                         Pair pair, int element, bool made,
+                                         Rotations<T, kPairs>& rotations) {
   if (made) {
-    make_turns<T>(p, b, s, pair, turns);
-  } else if (makes_turns_of_angles(p)) {
-    make_turns_of_angles<T>(p, b, s, pair, element, turns);
+    compute_rotations<T>(p, b, s, pair, rotations);
+  } else if (computes_rotations_of_angles(p)) {
+    compute_rotations_of_angles<T>(p, b, s, pair, element, rotations);
   } else {
-    find_turns<T>(p, b, s, pair, [=](int) { return element; }, turns);
+    find_rotations<T>(p, b, s, pair, [=](int) { return element; }, rotations);
   }
 }
 
 template <class T, int kPairs>
-__device__ inline void turn_back(Turns<T, kPairs>& turns, bool inverse) {
+__device__ inline void apply_inverse(Rotations<T, kPairs>& rotations, bool inverse) {
   const accumulate_t<T> sign = inverse ? -1 : 1;
 #pragma unroll
-  for (int i = 0; i < kPairs; ++i) turns.sin[i] = product(turns.sin[i], sign);
+  for (int i = 0; i < kPairs; ++i) rotations.sin[i] = product(rotations.sin[i], sign);
 }
 
 // Rotations of the pairs first, first + step, ... below `end`; those from `end` on are unspecified.
 // element: which of a pair's two.
 template <class T, int kPairs = kPack<T>>
-__device__ __noinline__ Turns<T, kPairs> turns_from(const RopeProblem& p, std::int64_t b,
-                                                    std::int64_t s, std::int64_t first, int step,
-                                                    std::int64_t end, int element) {
+__device__ __noinline__ Rotations<T, kPairs> rotations_from(const RopeProblem& p, std::int64_t b,
+                                                            std::int64_t s, std::int64_t first,
+                                                            int step, std::int64_t end,
+                                                            int element) {
   const auto pair = [=](int i) {
     const std::int64_t number = first + i * step;
     return number < end ? number : 0;
   };
-  Turns<T, kPairs> turns;
-  find_turns_of<T>(p, b, s, pair, element, kPairs < kPack<T> && makes_turns(p), turns);
-  return turns;
+  Rotations<T, kPairs> rotations;
+  find_rotations_of<T>(p, b, s, pair, element, kPairs < kPack<T> && computes_rotations(p),
+                       rotations);
+  return rotations;
 }
 
 // Every other one of kPack numbers: the even or the odd ones.
@@ -261,18 +269,19 @@ __device__ inline void every_other(const accumulate_t<T> (&both)[kPack<T>], bool
 
 // Reads the rotations of kPack consecutive pairs from a table that read_vectors can read.
 template <class T>
-__device__ inline void read_turns(const RopeProblem& p, std::int64_t b, std::int64_t s,
-                                  std::int64_t first, Turns<T>& turns) {
-  read_table_turns<T>(p, b, s, turns,
-                      [&](const RopeTable& table, std::int64_t row, bool, auto& numbers) {
-                        read_vectors<T>(table.data, p.table_dtype, row + first, numbers);
-                      });
+__device__ inline void read_rotations(const RopeProblem& p, std::int64_t b, std::int64_t s,
+                                      std::int64_t first, Rotations<T>& rotations) {
+  read_table_rotations<T>(p, b, s, rotations,
+                          [&](const RopeTable& table, std::int64_t row, bool, auto& numbers) {
+                            read_vectors<T>(table.data, p.table_dtype, row + first, numbers);
+                          });
 }
 
 // The same for one element of each pair, if the table has a column per element.
 template <class T>
-__device__ inline void read_each_turns(const RopeProblem& p, std::int64_t b, std::int64_t s,
-                                       std::int64_t first, int element, Turns<T>& turns) {
+__device__ inline void read_each_rotations(const RopeProblem& p, std::int64_t b, std::int64_t s,
+                                           std::int64_t first, int element,
+                                           Rotations<T>& rotations) {
   const auto read = [&](const RopeTable& table, std::int64_t row, bool sine, auto& numbers) {
     const int of = sine ? sine_of(p, element) : element;
     if (!p.interleaved) {
@@ -285,13 +294,14 @@ __device__ inline void read_each_turns(const RopeProblem& p, std::int64_t b, std
       every_other<T>(both, of == 1, numbers + half * (kPack<T> / 2));
     }
   };
-  read_table_turns<T>(p, b, s, turns, read);
+  read_table_rotations<T>(p, b, s, rotations, read);
 }
 
 // The same for a table of T, or of float32 with 16-bit T, whose rows may be unaligned.
 template <class T, int kPairs, class Pair, class Element>
-__device__ inline void read_turns_by_element(const RopeProblem& p, std::int64_t b, std::int64_t s,
-                                             Pair pair, Element element, Turns<T, kPairs>& turns) {
+__device__ inline void read_rotations_by_element(const RopeProblem& p, std::int64_t b,
+                                                 std::int64_t s, Pair pair, Element element,
+                                                 Rotations<T, kPairs>& rotations) {
   const bool is_float = sizeof(T) == 2 && p.table_dtype == DType::kFloat32;
   const auto read = [&](const RopeTable& table, std::int64_t row, bool sine, auto& numbers) {
 #pragma unroll
@@ -305,7 +315,7 @@ __device__ inline void read_turns_by_element(const RopeProblem& p, std::int64_t 
       }
     }
   };
-  read_table_turns<T>(p, b, s, turns, read);
+  read_table_rotations<T>(p, b, s, rotations, read);
 }
 
 }  // namespace membound::cuda

@@ -31,15 +31,15 @@ inline constexpr int kRopeBlocksWithSines = 5;
 inline constexpr int kRopeHeadsOfTable = 4;
 // Heads that share computed angles, which take longer than rotating a head (same shape: 85 us with
 // eight heads and unrolled sines).
-inline constexpr int kRopeHeadsOfMade = 8;
+inline constexpr int kRopeHeadsOfComputed = 8;
 // The same for narrow vectors, of which a thread has so few that setup dominates (heads of 100 in
 // 4-byte vectors: 115 us with 4 heads, 88 with 8).
-inline int rope_heads_of_pieces(int piece_bytes) { return piece_bytes == 2 ? 16 : 8; }
+inline int rope_heads_of_narrow_vectors(int piece_bytes) { return piece_bytes == 2 ? 16 : 8; }
 // Narrow vectors: bytes in flight per thread and blocks per SM. These give a thread 80 registers,
 // or 64 for 2-byte elements; with fewer it spills (heads of 72 in 8-byte vectors: 59 us, 86 with 48
 // registers).
-inline constexpr int kRopePieceBytesAhead = 16;
-inline constexpr int kRopePieceBlocks = 6;
+inline constexpr int kRopeNarrowBytesInFlight = 16;
+inline constexpr int kRopeNarrowBlocks = 6;
 inline constexpr int kRopeElementBlocks = 8;
 inline constexpr int kRopeThreads = 128;  // slightly better than 256: 97.7 us, 100 with 2 heads
 
@@ -51,7 +51,9 @@ inline constexpr int kFewRopeThreads = 64;
 inline constexpr std::int64_t kRopeOverlapBlocks = 8192;
 
 // made: angles are computed from frequencies.
-inline int rope_heads_of_vectors(bool made) { return made ? kRopeHeadsOfMade : kRopeHeadsOfTable; }
+inline int rope_heads_of_vectors(bool made) {
+  return made ? kRopeHeadsOfComputed : kRopeHeadsOfTable;
+}
 
 // tokens and units >= 1; the number of heads of either q or k may be 0. shared: heads that share an
 // angle.

@@ -21,7 +21,7 @@ constexpr int kSumThreads = 128;
 __global__ void __launch_bounds__(kLanes* kTokenLanes)
     rope_parts_kernel(const __grid_constant__ RopeFrequenciesProblem problem) {
   pdl_wait_and_launch();
-  __shared__ double held[kTokenLanes][kLanes];
+  __shared__ double partial_sums[kTokenLanes][kLanes];
   const RopeProblem& p = problem.rope;
   const int lane = threadIdx.x % kLanes, token_lane = threadIdx.x / kLanes;
   const std::int64_t tokens = p.batch * p.seq, pairs = p.rotary_dim / 2;
@@ -56,11 +56,11 @@ __global__ void __launch_bounds__(kLanes* kTokenLanes)
       }
       sum += product(row.position, term);
     }
-    held[token_lane][lane] = sum;
+    partial_sums[token_lane][lane] = sum;
     __syncthreads();
     if (token_lane == 0 && pair < pairs) {
       double total = 0;
-      for (int i = 0; i < kTokenLanes; ++i) total += held[i][lane];
+      for (int i = 0; i < kTokenLanes; ++i) total += partial_sums[i][lane];
       static_cast<double*>(problem.workspace)[blockIdx.x * pairs + pair] = total;
     }
     __syncthreads();

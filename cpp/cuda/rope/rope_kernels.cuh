@@ -32,8 +32,8 @@ inline HeadGroups head_groups(std::int64_t heads, int heads_per_thread) {
 struct RopeParams {
   RopeProblem rope;
   std::int64_t rows;
-  HeadGroups groups[2];               // q's before k's
-  std::int64_t units, turning_units;  // of a head; the units after the rotary ones are copied
+  HeadGroups groups[2];              // q's before k's
+  std::int64_t units, rotary_units;  // of a head; the units after the rotary ones are copied
   int heads_per_thread, lanes, rows_per_block;
   RowDivider by_inner, by_outer;
   unsigned lane_magic;  // thread * lane_magic / 2^16: division by lanes
@@ -94,19 +94,19 @@ template <class Index>
 __device__ inline UnitPosition<Index> unit_position(const RopeParams& p, Index unit, int width) {
   const auto offset = static_cast<Index>(p.rope.rotary_offset);
   const auto dim = static_cast<Index>(p.rope.rotary_dim);
-  const auto turning = static_cast<Index>(p.turning_units);
-  if (unit < turning) {
+  const auto rotary = static_cast<Index>(p.rotary_units);
+  if (unit < rotary) {
     return {offset + unit * (p.rope.interleaved ? 2 * width : width),
             p.rope.interleaved ? width : dim / 2};
   }
   // The units after the rotary ones cover the elements before and after the rotary part.
-  const Index first = (unit - turning) * 2 * width;
+  const Index first = (unit - rotary) * 2 * width;
   return {first >= offset ? first + dim : first, width};
 }
 
 // PDL wait that cannot be scheduled before the two addresses are computed, because it is predicated
 // on them. A decoding step is so short that computing addresses must overlap the previous kernel.
-__device__ inline void wait_with(const void* from, const void* to) {
+__device__ inline void pdl_wait_after(const void* from, const void* to) {
 #if MEMBOUND_HAS_CLUSTERS
   const auto both = reinterpret_cast<std::uint64_t>(from) | reinterpret_cast<std::uint64_t>(to);
   asm volatile(
@@ -126,27 +126,27 @@ struct VectorPair {
 
 // Source of cos and sin: a table read in vectors, for either pair style; frequencies; or the
 // generic path.
-enum class TurnsFrom { kTableOfHalves, kTableOfNeighbours, kFrequencies, kAnywhere };
+enum class RotationSource { kSplitTable, kInterleavedTable, kFrequencies, kAnywhere };
 
 // Blocks per SM; sines and calls take more registers.
-template <TurnsFrom kFrom>
+template <RotationSource kFrom>
 inline constexpr int kBlocksAtOnce =
-    kFrom == TurnsFrom::kTableOfHalves || kFrom == TurnsFrom::kTableOfNeighbours
+    kFrom == RotationSource::kSplitTable || kFrom == RotationSource::kInterleavedTable
         ? tuning::kRopeBlocks
         : tuning::kRopeBlocksWithSines;
 
-template <TurnsFrom kFrom, class T, class Seconds>
-__device__ inline VectorPair turned(const VectorPair& unit, const Turns<T>& turns, bool shared,
-                                    const Seconds* seconds, bool interleaved) {
+template <RotationSource kFrom, class T, class Seconds>
+__device__ inline VectorPair rotated(const VectorPair& unit, const Rotations<T>& rotations,
+                                     bool shared, const Seconds* seconds, bool interleaved) {
   constexpr bool kOfTable =
-      kFrom == TurnsFrom::kTableOfHalves || kFrom == TurnsFrom::kTableOfNeighbours;
+      kFrom == RotationSource::kSplitTable || kFrom == RotationSource::kInterleavedTable;
   Numbers<T> first = unpack<T>(unit.first), second = unpack<T>(unit.second);
-  if constexpr (kFrom == TurnsFrom::kAnywhere) {
-    seconds->turn(first, second, turns, shared, interleaved);
-  } else if (kOfTable ? kFrom == TurnsFrom::kTableOfNeighbours : interleaved) {
-    turn<true>(first, second, turns, turns);
+  if constexpr (kFrom == RotationSource::kAnywhere) {
+    seconds->rotate(first, second, rotations, shared, interleaved);
+  } else if (kOfTable ? kFrom == RotationSource::kInterleavedTable : interleaved) {
+    rotate<true>(first, second, rotations, rotations);
   } else {
-    turn<false>(first, second, turns, turns);
+    rotate<false>(first, second, rotations, rotations);
   }
   return {pack(first), pack(second)};
 }
@@ -154,7 +154,7 @@ __device__ inline VectorPair turned(const VectorPair& unit, const Turns<T>& turn
 // Pointers to a thread's unit in the heads of a row: the start of the first head, and the steps to
 // the next.
 template <class T>
-struct HeadWalk {
+struct HeadPointers {
   RopeRow row;
   const T* x;
   T* out;
@@ -162,7 +162,7 @@ struct HeadWalk {
   int count;
 };
 template <class T>
-__device__ inline HeadWalk<T> head_walk(const RopeParams& p, std::int64_t index) {
+__device__ inline HeadPointers<T> head_pointers(const RopeParams& p, std::int64_t index) {
   const RopeRow row = rope_row(p, index);
   const HeadsOfRow heads = heads_of_row(p, row.group);
   const RopeHeads& array = p.rope.arrays[heads.array];
@@ -178,78 +178,79 @@ __device__ inline HeadWalk<T> head_walk(const RopeParams& p, std::int64_t index)
 
 // Rotations of one element of each of some pairs, from any source.
 template <class T>
-__device__ inline void find_unit_turns(const RopeParams& p, const RopeRow& row, std::int64_t first,
-                                       int element, Turns<T>& turns) {
+__device__ inline void find_unit_rotations(const RopeParams& p, const RopeRow& row,
+                                           std::int64_t first, int element,
+                                           Rotations<T>& rotations) {
   if (p.table_in_vectors) {
-    read_each_turns<T>(p.rope, row.b, row.s, first, element, turns);
+    read_each_rotations<T>(p.rope, row.b, row.s, first, element, rotations);
   } else {
-    turns = turns_from<T>(p.rope, row.b, row.s, first, 1, p.rope.rotary_dim / 2, element);
+    rotations = rotations_from<T>(p.rope, row.b, row.s, first, 1, p.rope.rotary_dim / 2, element);
   }
 }
 
 // For aligned heads of contiguous elements, in units of two 16-byte vectors. Tables are read
 // without calls, which would wait for the heads' loads; addresses are computed before the PDL wait.
-template <class T, TurnsFrom kFrom>
+template <class T, RotationSource kFrom>
 __global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
     rope_vectors_kernel(const __grid_constant__ RopeParams p) {
   constexpr int kHeads = tuning::kRopeHeads;
-  using Seconds = SecondTurns<T, kPack<T>, tuning::kRopeThreads>;
+  using Seconds = SecondRotations<T, kPack<T>, tuning::kRopeThreads>;
   Seconds* seconds = nullptr;
-  if constexpr (kFrom == TurnsFrom::kAnywhere) {
-    __shared__ Seconds held;
-    seconds = &held;
+  if constexpr (kFrom == RotationSource::kAnywhere) {
+    __shared__ Seconds second_rotations;
+    seconds = &second_rotations;
   }
   const bool shared = !p.rope.has_column_each();
   pdl_launch_unless_few();
   const int local = static_cast<int>(threadIdx.x * p.lane_magic >> 16);
   const std::int64_t index = std::int64_t{blockIdx.x} * p.rows_per_block + local;
   if (index >= p.rows) return;
-  const HeadWalk<T> heads = head_walk<T>(p, index);
+  const HeadPointers<T> heads = head_pointers<T>(p, index);
   const RopeRow& row = heads.row;
-  wait_with(heads.x, heads.out);
+  pdl_wait_after(heads.x, heads.out);
 #pragma unroll 1
   for (int unit = threadIdx.x - local * p.lanes; unit < static_cast<int>(p.units);
        unit += p.lanes) {
     const UnitPosition at = unit_position(p, unit, kPack<T>);
-    const bool turning = unit < static_cast<int>(p.turning_units);
+    const bool rotates = unit < static_cast<int>(p.rotary_units);
     const T* x = heads.x + at.first;
     T* out = heads.out + at.first;
-    Turns<T> turns;
+    Rotations<T> rotations;
 #pragma unroll 1
     for (int done = 0; done < heads.count; done += kHeads) {
-      VectorPair held[kHeads];
+      VectorPair loaded[kHeads];
 #pragma unroll
       for (int i = 0; i < kHeads; ++i) {
         if (done + i >= heads.count) break;
-        held[i].first = read_vector(x);
-        held[i].second = read_vector(x + at.apart);
+        loaded[i].first = read_vector(x);
+        loaded[i].second = read_vector(x + at.apart);
         x += heads.x_step;
       }
-      if (done == 0 && turning) {
-        if constexpr (kFrom == TurnsFrom::kAnywhere) {
+      if (done == 0 && rotates) {
+        if constexpr (kFrom == RotationSource::kAnywhere) {
           if (!shared) {
-            find_unit_turns<T>(p, row, unit * kPack<T>, 1, turns);
-            turn_back<T>(turns, p.rope.inverse);
-            seconds->hold(turns);
+            find_unit_rotations<T>(p, row, unit * kPack<T>, 1, rotations);
+            apply_inverse<T>(rotations, p.rope.inverse);
+            seconds->store(rotations);
           }
-          find_unit_turns<T>(p, row, unit * kPack<T>, 0, turns);
-        } else if constexpr (kFrom == TurnsFrom::kFrequencies) {
-          make_turns<T>(
+          find_unit_rotations<T>(p, row, unit * kPack<T>, 0, rotations);
+        } else if constexpr (kFrom == RotationSource::kFrequencies) {
+          compute_rotations<T>(
               p.rope, row.b, row.s, [=](int i) { return std::int64_t{unit * kPack<T> + i}; },
-              turns);
+              rotations);
         } else {
-          read_turns<T>(p.rope, row.b, row.s, unit * kPack<T>, turns);
+          read_rotations<T>(p.rope, row.b, row.s, unit * kPack<T>, rotations);
         }
-        turn_back<T>(turns, p.rope.inverse);
+        apply_inverse<T>(rotations, p.rope.inverse);
       }
 #pragma unroll
       for (int i = 0; i < kHeads; ++i) {
         if (done + i >= heads.count) break;
-        if (turning) {
-          held[i] = turned<kFrom>(held[i], turns, shared, seconds, p.rope.interleaved);
+        if (rotates) {
+          loaded[i] = rotated<kFrom>(loaded[i], rotations, shared, seconds, p.rope.interleaved);
         }
-        *reinterpret_cast<uint4*>(out) = held[i].first;
-        *reinterpret_cast<uint4*>(out + at.apart) = held[i].second;
+        *reinterpret_cast<uint4*>(out) = loaded[i].first;
+        *reinterpret_cast<uint4*>(out + at.apart) = loaded[i].second;
         out += heads.out_step;
       }
     }
@@ -258,112 +259,112 @@ __global__ void __launch_bounds__(tuning::kRopeThreads, kBlocksAtOnce<kFrom>)
 
 // Narrow vectors, for heads that are not aligned to 16 bytes.
 template <int kBytes>
-struct PieceOf {
+struct NarrowVector {
   using type = uint2;
-  static __device__ uint4 widened(const uint2& piece) { return {piece.x, piece.y, 0u, 0u}; }
+  static __device__ uint4 widened(const uint2& narrow) { return {narrow.x, narrow.y, 0u, 0u}; }
   static __device__ uint2 narrowed(const uint4& vector) { return {vector.x, vector.y}; }
 };
 template <>
-struct PieceOf<4> {
+struct NarrowVector<4> {
   using type = std::uint32_t;
-  static __device__ uint4 widened(std::uint32_t piece) { return {piece, 0u, 0u, 0u}; }
+  static __device__ uint4 widened(std::uint32_t narrow) { return {narrow, 0u, 0u, 0u}; }
   static __device__ std::uint32_t narrowed(const uint4& vector) { return vector.x; }
 };
 template <>
-struct PieceOf<2> {
+struct NarrowVector<2> {
   using type = std::uint16_t;
-  static __device__ uint4 widened(std::uint16_t piece) { return {piece, 0u, 0u, 0u}; }
+  static __device__ uint4 widened(std::uint16_t narrow) { return {narrow, 0u, 0u, 0u}; }
   static __device__ std::uint16_t narrowed(const uint4& vector) {
     return static_cast<std::uint16_t>(vector.x);
   }
 };
 
 template <int kBytes>
-inline constexpr int kPieceBlocks =
-    kBytes == 2 ? tuning::kRopeElementBlocks : tuning::kRopePieceBlocks;
+inline constexpr int kNarrowVectorBlocks =
+    kBytes == 2 ? tuning::kRopeElementBlocks : tuning::kRopeNarrowBlocks;
 
 // For heads in units of two narrow vectors of kPairs elements; single elements may have any
 // strides, and then the copied units are one element. Angles that need a call are found before the
 // heads' loads, which the call would wait for.
 template <class T, int kPairs>
-__global__ void __launch_bounds__(tuning::kRopeThreads, kPieceBlocks<kPairs * sizeof(T)>)
-    rope_pieces_kernel(const __grid_constant__ RopeParams p) {
-  using Of = PieceOf<kPairs * sizeof(T)>;
-  using Piece = typename Of::type;
+__global__ void __launch_bounds__(tuning::kRopeThreads, kNarrowVectorBlocks<kPairs * sizeof(T)>)
+    rope_narrow_vectors_kernel(const __grid_constant__ RopeParams p) {
+  using Of = NarrowVector<kPairs * sizeof(T)>;
+  using Narrow = typename Of::type;
   using Index = std::conditional_t<kPairs == 1, std::int64_t, int>;
-  constexpr int kHeads = tuning::kRopePieceBytesAhead / sizeof(Piece);
-  __shared__ SecondTurns<T, kPairs, tuning::kRopeThreads> seconds;
+  constexpr int kHeads = tuning::kRopeNarrowBytesInFlight / sizeof(Narrow);
+  __shared__ SecondRotations<T, kPairs, tuning::kRopeThreads> seconds;
   const bool shared = !p.rope.has_column_each();
   pdl_launch_unless_few();
   const int local = static_cast<int>(threadIdx.x * p.lane_magic >> 16);
   const std::int64_t index = std::int64_t{blockIdx.x} * p.rows_per_block + local;
   if (index >= p.rows) return;
-  const HeadWalk<T> heads = head_walk<T>(p, index);
+  const HeadPointers<T> heads = head_pointers<T>(p, index);
   const RopeHeads& array = p.rope.arrays[heads_of_row(p, heads.row.group).array];
   const std::int64_t x_dim = kPairs == 1 ? array.x_strides.dim : 1;
   const std::int64_t out_dim = kPairs == 1 ? array.out_strides.dim : 1;
-  wait_with(heads.x, heads.out);
+  pdl_wait_after(heads.x, heads.out);
 #pragma unroll 1
   for (Index unit = threadIdx.x - local * p.lanes; unit < static_cast<Index>(p.units);
        unit += p.lanes) {
-    const bool turning = unit < static_cast<Index>(p.turning_units);
-    const bool both = turning || kPairs > 1;
+    const bool rotates = unit < static_cast<Index>(p.rotary_units);
+    const bool both = rotates || kPairs > 1;
     UnitPosition<Index> at = unit_position<Index>(p, unit, kPairs);
     if (!both) {
-      at.first = unit - p.turning_units;
+      at.first = unit - p.rotary_units;
       if (at.first >= p.rope.rotary_offset) at.first += p.rope.rotary_dim;
     }
     const T* x = heads.x + at.first * x_dim;
     T* out = heads.out + at.first * out_dim;
     const std::int64_t x_apart = both ? at.apart * x_dim : 0;
     const std::int64_t out_apart = at.apart * out_dim;
-    Turns<T, kPairs> turns;
+    Rotations<T, kPairs> rotations;
     const auto from_anywhere = [&](int element) {
-      Turns<T, kPairs> found = turns_from<T, kPairs>(
+      Rotations<T, kPairs> found = rotations_from<T, kPairs>(
           p.rope, heads.row.b, heads.row.s, unit * kPairs, 1, p.rope.rotary_dim / 2, element);
-      turn_back<T>(found, p.rope.inverse);
+      apply_inverse<T>(found, p.rope.inverse);
       return found;
     };
-    if (turning && !p.table_in_vectors) {
-      if (!shared) seconds.hold(from_anywhere(1));
-      turns = from_anywhere(0);
+    if (rotates && !p.table_in_vectors) {
+      if (!shared) seconds.store(from_anywhere(1));
+      rotations = from_anywhere(0);
     }
 #pragma unroll 1
     for (int done = 0; done < heads.count; done += kHeads) {
-      Piece first[kHeads], second[kHeads];
+      Narrow first[kHeads], second[kHeads];
 #pragma unroll
       for (int i = 0; i < kHeads; ++i) {
         if (done + i >= heads.count) break;
-        first[i] = *with_evict_last(reinterpret_cast<const Piece*>(x));
-        second[i] = *with_evict_last(reinterpret_cast<const Piece*>(x + x_apart));
+        first[i] = *with_evict_last(reinterpret_cast<const Narrow*>(x));
+        second[i] = *with_evict_last(reinterpret_cast<const Narrow*>(x + x_apart));
         x += heads.x_step;
       }
-      if (done == 0 && turning) {
+      if (done == 0 && rotates) {
         if (p.table_in_vectors) {
-          const auto read = [&](int element, Turns<T, kPairs>& found) {
-            read_turns_by_element<T>(
+          const auto read = [&](int element, Rotations<T, kPairs>& found) {
+            read_rotations_by_element<T>(
                 p.rope, heads.row.b, heads.row.s, [=](int i) { return unit * kPairs + i; },
                 [=](int) { return element; }, found);
-            turn_back<T>(found, p.rope.inverse);
+            apply_inverse<T>(found, p.rope.inverse);
           };
           if (!shared) {
-            read(1, turns);
-            seconds.hold(turns);
+            read(1, rotations);
+            seconds.store(rotations);
           }
-          read(0, turns);
+          read(0, rotations);
         }
       }
 #pragma unroll
       for (int i = 0; i < kHeads; ++i) {
         if (done + i >= heads.count) break;
-        if (turning) {
+        if (rotates) {
           Numbers<T> a = unpack<T>(Of::widened(first[i])), b = unpack<T>(Of::widened(second[i]));
-          seconds.turn(a, b, turns, shared, kPairs > 1 && p.rope.interleaved);
+          seconds.rotate(a, b, rotations, shared, kPairs > 1 && p.rope.interleaved);
           first[i] = Of::narrowed(pack(a));
           second[i] = Of::narrowed(pack(b));
         }
-        *reinterpret_cast<Piece*>(out) = first[i];
-        if (both) *reinterpret_cast<Piece*>(out + out_apart) = second[i];
+        *reinterpret_cast<Narrow*>(out) = first[i];
+        if (both) *reinterpret_cast<Narrow*>(out + out_apart) = second[i];
         out += heads.out_step;
       }
     }

@@ -41,7 +41,7 @@ bool table_in_vectors(const RopeProblem& p) {
     const std::int64_t starts =
         table.batch_stride | table.row_stride | (neighbours ? 0 : table.second);
     return table.col_stride == (neighbours ? 2 : 1) && starts % elements == 0 &&
-           starts_on_vector(table.data);
+           is_vector_aligned(table.data);
   };
   return in_vectors(p.cos) && in_vectors(p.sin);
 }

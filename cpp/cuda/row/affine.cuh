@@ -26,7 +26,7 @@ __device__ __noinline__ Numbers<T> column_elements(const V* from, std::int64_t s
 
 // A vector of -0: adding it changes no bit of any number.
 template <class T>
-__device__ inline uint4 nothing_to_add() {
+__device__ inline uint4 negative_zeros() {
   if constexpr (sizeof(T) == 8) return {0u, 0x80000000u, 0u, 0x80000000u};
   constexpr std::uint32_t kWord = sizeof(T) == 2 ? 0x80008000u : 0x80000000u;
   return {kWord, kWord, kWord, kWord};

@@ -71,7 +71,7 @@ class SpanUnits {
 
  public:
   __device__ SpanUnits(const AlignedSpan& span, int lane, int lanes)
-      : span_(span), apart_(lanes * kPack<T>), first_(span.first<T>(lane)) {
+      : span_(span), vector_stride_(lanes * kPack<T>), first_(span.first<T>(lane)) {
 #pragma unroll
     for (int v = 0; v < kVectorsPerItem; ++v) {
 #pragma unroll
@@ -86,7 +86,7 @@ class SpanUnits {
   __device__ const AlignedSpan& span() const { return span_; }
   // first(): the column of the first element of unit 0. apart(): elements between units.
   __device__ int first() const { return first_; }
-  __device__ int apart() const { return apart_; }
+  __device__ int apart() const { return vector_stride_; }
   __device__ bool whole(int v) const { return bits(v) == kWhole; }
   __device__ bool any(int v) const { return bits(v) != 0; }
   // Calls body(at, i) for each element i of unit v that is in the row; `at` counts from first().
@@ -95,7 +95,7 @@ class SpanUnits {
     const unsigned valid = bits(v);
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) {
-      if (valid >> i & 1) body(v * apart_ + i, i);
+      if (valid >> i & 1) body(v * vector_stride_ + i, i);
     }
     if (v > 0 || !has_end_) return;
 #pragma unroll
@@ -112,7 +112,7 @@ class SpanUnits {
   AlignedSpan span_;
   bool has_end_;
   unsigned valid_ = 0;  // one bit per element of each unit
-  int apart_;
+  int vector_stride_;
   int first_;
 };
 

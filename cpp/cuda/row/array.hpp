@@ -19,7 +19,8 @@ inline std::int64_t inner_stride(const RowLayout& layout) {
 
 // Whether the rows of two evenly spaced arrays have the same offset from a 16-byte boundary.
 template <class T>
-bool start_alike(const void* a, const RowLayout& a_rows, const void* b, const RowLayout& b_rows) {
+bool same_alignment(const void* a, const RowLayout& a_rows, const void* b,
+                    const RowLayout& b_rows) {
   const auto apart = reinterpret_cast<std::uintptr_t>(a) - reinterpret_cast<std::uintptr_t>(b);
   return apart % kVectorBytes == 0 && (a_rows.strides[0] - b_rows.strides[0]) % kPack<T> == 0;
 }
@@ -45,9 +46,9 @@ class RowAccess {
  public:
   RowAccess(std::int64_t rows, std::int64_t cols) : rows_(rows), cols_(cols) {}
 
-  void also_rows(const void* data, const RowLayout& layout, std::int64_t col_stride) {
+  void add_rows(const void* data, const RowLayout& layout, std::int64_t col_stride) {
     if (data == nullptr) return;
-    also_axes(layout);
+    add_axes(layout);
     if (col_stride != 1) return at_least(Access::kStrided);
     const bool aligned = layout.strides[0] % kPack<T> == 0 &&
                          inner_stride(layout) % kPack<T> == 0 && cols_ % kPack<T> == 0 &&
@@ -55,18 +56,18 @@ class RowAccess {
     if (!aligned) at_least(Access::kUnaligned);
   }
   // Rows of one-byte elements: aligned if they consist of whole vectors of kPack bytes.
-  void also_bytes(const void* data, const RowLayout& layout, std::int64_t col_stride) {
-    also_axes(layout);
+  void add_bytes(const void* data, const RowLayout& layout, std::int64_t col_stride) {
+    add_axes(layout);
     const bool aligned = col_stride == 1 && layout.strides[0] % kPack<T> == 0 &&
                          inner_stride(layout) % kPack<T> == 0 && cols_ % kPack<T> == 0 &&
                          reinterpret_cast<std::uintptr_t>(data) % kPack<T> == 0;
     if (!aligned) at_least(Access::kStrided);
   }
-  void also_statistic(const void* data, const RowLayout& layout) {
-    if (data != nullptr) also_axes(layout);
+  void add_statistic(const void* data, const RowLayout& layout) {
+    if (data != nullptr) add_axes(layout);
   }
   // Every kernel takes an aligned weight or bias of x's dtype, or of float32 where x has 16 bits.
-  void also_columns(const void* data, DType dtype, std::int64_t stride, std::int64_t head_stride) {
+  void add_affine(const void* data, DType dtype, std::int64_t stride, std::int64_t head_stride) {
     if (data == nullptr) return;
     const bool dtype_fits = dtype == kDTypeOf<T> || (sizeof(T) == 2 && dtype == DType::kFloat32);
     const auto size = static_cast<std::int64_t>(dtype_size(dtype));
@@ -87,7 +88,7 @@ class RowAccess {
   }
 
  private:
-  void also_axes(const RowLayout& layout) {
+  void add_axes(const RowLayout& layout) {
     if (layout.rank <= 1) return;
     const std::int64_t extent = layout.shape[layout.rank - 1];
     const bool countable =
@@ -103,7 +104,7 @@ class RowAccess {
 };
 
 // Fills in a RowArray, and the stride of the split's inner axis, for each array of a problem.
-struct RowPlacement {
+struct RowArrayBuilder {
   std::int64_t rows;
   std::int64_t cols;
   RowSplit split;

@@ -15,31 +15,31 @@ namespace membound::cuda::tuning {
 // Pipeline stages of a gradient: three where shared memory has room. With three arrays of four
 // vectors per thread there is room for three up to kLowPressureThreads threads (H200, bfloat16 8192
 // x 8193: 172 us with three stages, 234 with two).
-inline constexpr int kLowPressureFours = 352;
-constexpr int gradient_ring(int vectors_per_item, int arrays, int threads) {
-  return vectors_per_item == 4 && arrays == 3 && threads > kLowPressureFours ? 2 : 3;
+inline constexpr int kLowPressureThreads = 352;
+constexpr int gradient_stages(int vectors_per_item, int arrays, int threads) {
+  return vectors_per_item == 4 && arrays == 3 && threads > kLowPressureThreads ? 2 : 3;
 }
 
 // Bytes of shared memory for `groups` rows at a time, each of `arrays` arrays and `lanes` threads:
 // two vectors of masks, and for each group `columns` arrays of affine parameters, the stages (per
 // stage one vector, and per array three vectors of padding) and the fetch state (a cursor per
 // array, two numbers, the rounds).
-constexpr int bulk_bytes(int groups, int ring, int arrays, int columns, int vectors_per_item,
+constexpr int bulk_bytes(int groups, int stages, int arrays, int columns, int vectors_per_item,
                          int lanes) {
   const int vectors = vectors_per_item * lanes;
   return kVector *
-         (2 + groups * (columns * vectors + ring * (1 + arrays * (vectors + 3)) + arrays + 3));
+         (2 + groups * (columns * vectors + stages * (1 + arrays * (vectors + 3)) + arrays + 3));
 }
 constexpr int bulk_bytes(const RmsNormBackwardConfig& config, int arrays) {
-  const int ring = gradient_ring(config.vectors_per_item, arrays, config.threads);
-  return bulk_bytes(config.threads / config.lanes, ring, arrays, 1, config.vectors_per_item,
+  const int stages = gradient_stages(config.vectors_per_item, arrays, config.threads);
+  return bulk_bytes(config.threads / config.lanes, stages, arrays, 1, config.vectors_per_item,
                     config.lanes);
 }
 
 // Whether rows that are `step` apart have the same offset from a 16-byte boundary. row_strides: of
 // all arrays, in elements.
-inline bool keeps_shift(std::int64_t step, int dtype_size,
-                        std::initializer_list<std::int64_t> row_strides) {
+inline bool same_shift(std::int64_t step, int dtype_size,
+                       std::initializer_list<std::int64_t> row_strides) {
   return std::all_of(row_strides.begin(), row_strides.end(), [&](std::int64_t stride) {
     return step * stride * dtype_size % kVector == 0;
   });
@@ -49,14 +49,14 @@ inline bool keeps_shift(std::int64_t step, int dtype_size,
 // than a warp, in one block each or in several of two vectors per thread, and the row's last vector
 // must be in the last vector slot of a thread. Rows within a warp would diverge where their shifts
 // differ (H200, bfloat16 524288 x 127: 209 us without, 270 with the pipeline).
-inline bool has_span(const RmsNormBackwardConfig& config, std::int64_t vectors, int dtype_size,
-                     std::initializer_list<std::int64_t> row_strides) {
+inline bool fits_bulk_kernel(const RmsNormBackwardConfig& config, std::int64_t vectors,
+                             int dtype_size, std::initializer_list<std::int64_t> row_strides) {
   const std::int64_t step = std::int64_t{config.partial_rows} * (config.threads / config.lanes);
   const std::int64_t places = std::int64_t{config.vectors_per_item} * config.blocks_per_row;
   const bool fits = (config.blocks_per_row == 1 || config.vectors_per_item == 2) &&
                     vectors > config.lanes * (places - 1);
   return config.form == GradientForm::kPersistent && fits && dtype_size <= 4 && config.lanes > 32 &&
-         keeps_shift(step, dtype_size, row_strides);
+         same_shift(step, dtype_size, row_strides);
 }
 
 // The same for the forward norm.
@@ -66,14 +66,15 @@ struct BulkConfig {
   int blocks;  // persistent blocks; 0: too few rows, or another kernel
   int bytes;   // shared memory per block
 };
-inline constexpr int kBulkThreads = 1024;   // per SM
-inline constexpr int kBulkBytes = 2 << 10;  // of a block next to `bytes`, the system's included
-inline constexpr int kSharedOfSystem = 1 << 10;  // per block
+inline constexpr int kBulkThreadsPerSm = 1024;  // per SM
+inline constexpr int kBulkReservedBytes =
+    2 << 10;  // of a block next to `bytes`, the system's included
+inline constexpr int kSystemSharedBytes = 1 << 10;  // per block
 
 // Pipeline stages of a forward norm: two for two arrays or four vectors per thread, so that shared
 // memory has room for as many blocks as the registers (H200, LayerNorm of bfloat16 16384 x 4095:
 // 188 us with three stages, 171 with two).
-constexpr int bulk_pipeline(int vectors_per_item, int arrays) {
+constexpr int bulk_stages(int vectors_per_item, int arrays) {
   return vectors_per_item > 2 || arrays > 1 ? 2 : 3;
 }
 
@@ -90,10 +91,10 @@ inline BulkConfig bulk_config(std::int64_t rows, const RmsNormConfig& whole, int
   const RmsNormConfig row = one_item_per_thread(whole);
   config.vectors_per_item = row.vectors_per_item;
   config.threads = row.threads;
-  config.bytes = bulk_bytes(1, bulk_pipeline(row.vectors_per_item, arrays), arrays, columns,
+  config.bytes = bulk_bytes(1, bulk_stages(row.vectors_per_item, arrays), arrays, columns,
                             row.vectors_per_item, row.threads);
-  const int fit = (most_bytes + kSharedOfSystem) / (config.bytes + kBulkBytes);
-  const int blocks = multiprocessors * std::min({16, kBulkThreads / row.threads, fit}) / 8 * 8;
+  const int fit = (most_bytes + kSystemSharedBytes) / (config.bytes + kBulkReservedBytes);
+  const int blocks = multiprocessors * std::min({16, kBulkThreadsPerSm / row.threads, fit}) / 8 * 8;
   const int least = others_by_element || row.vectors_per_item > 2 ? 1
                     : arrays > 1                                  ? blocks / 2
                                                                   : blocks;

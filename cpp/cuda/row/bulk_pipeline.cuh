@@ -74,7 +74,7 @@ class BulkPipeline {
   }
   __device__ void receive() {
 #if MEMBOUND_HAS_CLUSTERS
-    wait_mbarrier(arrived(slot()), turn_ >= kSlots);
+    wait_mbarrier(mbar(slot()), turn_ >= kSlots);
 #endif
   }
   // Called after receive() and a thread group barrier: fetches the row of kSlots - 1 rounds later.
@@ -131,7 +131,7 @@ class BulkPipeline {
   };
   // Fetch state of an array, for the thread that fetches: the address of the next row, and the
   // bytes to the row after it.
-  struct alignas(kVectorBytes) Walk {
+  struct alignas(kVectorBytes) FetchCursor {
     const char* at;
     std::int64_t step;
   };
@@ -140,34 +140,34 @@ class BulkPipeline {
   struct alignas(kVectorBytes) Rounds {
     int count, first, last;
   };
-  static_assert(sizeof(Slot) == kVectorBytes && sizeof(Walk) == kVectorBytes &&
+  static_assert(sizeof(Slot) == kVectorBytes && sizeof(FetchCursor) == kVectorBytes &&
                 sizeof(Rounds) == kVectorBytes);
 
   __device__ int slot() const { return turn_ < kSlots ? turn_ : turn_ - kSlots; }
   // The first lane of the last warp, which has the fewest vectors.
   __device__ bool fetches() const { return thread_group_.lane == thread_group_.size - kWarpLanes; }
   __device__ int places() const { return kVectorsPerItem * thread_group_.size + 3; }
-  __device__ int slot_places() const { return 1 + kArrays * places(); }
+  __device__ int stage_vectors() const { return 1 + kArrays * places(); }
   // Dynamic shared memory: masks for the row's last vector and for those past it, affine
   // parameters, and for each group its stages, cursors and rounds.
   static __device__ uint4* end_masks() {
-    extern __shared__ uint4 ring[];
-    return ring;
+    extern __shared__ uint4 stages[];
+    return stages;
   }
   __device__ uint4* of_group() const {
     const int group = thread_group_.first_thread() / thread_group_.size;
     return end_masks() + 2 + kColumns * static_cast<int>(blockDim.x) +
-           group * (kSlots * slot_places() + kArrays + kNumbers + 1);
+           group * (kSlots * stage_vectors() + kArrays + kNumbers + 1);
   }
   __device__ Slot* slot_at(int slot) const {
-    return reinterpret_cast<Slot*>(of_group() + slot * slot_places());
+    return reinterpret_cast<Slot*>(of_group() + slot * stage_vectors());
   }
   __device__ uint4* part(int slot, int array) const {
-    return of_group() + slot * slot_places() + 2 + array * places();
+    return of_group() + slot * stage_vectors() + 2 + array * places();
   }
   // Static, because sums reuse the ring at the end, and memory of an mbarrier must not be
   // overwritten by plain stores.
-  __device__ std::uint64_t* arrived(int slot) const {
+  __device__ std::uint64_t* mbar(int slot) const {
     __shared__ std::uint64_t all[kMaxGroups][kSlots];
     return &all[thread_group_.first_thread() / thread_group_.size][slot];
   }
@@ -175,8 +175,8 @@ class BulkPipeline {
   __device__ T* elements(int slot, int array) const {
     return reinterpret_cast<T*>(part(slot, array)) + shifts_[array] / kSize;
   }
-  __device__ Walk& walk(int i) const {
-    return reinterpret_cast<Walk*>(of_group() + kSlots * slot_places())[i + late()];
+  __device__ FetchCursor& walk(int i) const {
+    return reinterpret_cast<FetchCursor*>(of_group() + kSlots * stage_vectors())[i + opaque_zero()];
   }
   __device__ Rounds& rounds() const { return reinterpret_cast<Rounds&>(walk(kArrays + kNumbers)); }
 
@@ -216,22 +216,23 @@ class BulkPipeline {
   __device__ void prepare(const Sources& sources, std::int64_t rows, std::int64_t row,
                           std::int64_t step, int rounds) const {
 #if MEMBOUND_HAS_CLUSTERS
-    for (int at = 0; at < kSlots; ++at) init_mbarrier(arrived(at), kNumbers > 0 ? 2 : 1);
+    for (int at = 0; at < kSlots; ++at) init_mbarrier(mbar(at), kNumbers > 0 ? 2 : 1);
     fence_mbarrier_init();
 #pragma unroll
     for (int array = 0; array < kArrays; ++array) {
-      walk(array) = walk_of(sources.arrays[array], row, step);
+      walk(array) = fetch_cursor(sources.arrays[array], row, step);
     }
 #pragma unroll
     for (int i = 0; i < kNumbers; ++i) {
-      walk(kArrays + i) = walk_of(sources.numbers[i], row, step);
+      walk(kArrays + i) = fetch_cursor(sources.numbers[i], row, step);
     }
     this->rounds() = {rounds, row == 0 ? 0 : -1,
                       row + (rounds - 1) * step == rows - 1 ? rounds - 1 : -1};
 #endif
   }
   template <class U>
-  static __device__ Walk walk_of(const BulkSource<U>& source, std::int64_t row, std::int64_t step) {
+  static __device__ FetchCursor fetch_cursor(const BulkSource<U>& source, std::int64_t row,
+                                             std::int64_t step) {
     return {reinterpret_cast<const char*>(source.data + row * source.stride),
             step * source.stride * static_cast<std::int64_t>(sizeof(U))};
   }
@@ -247,42 +248,42 @@ class BulkPipeline {
     const Rounds rounds = this->rounds();
     if (round >= rounds.count) return;
 #if MEMBOUND_HAS_CLUSTERS
-    to += late();
+    to += opaque_zero();
     if constexpr (kNumbers > 0) {
 #pragma unroll
       for (int i = 0; i < kNumbers; ++i) copy_number(&slot_at(to)->numbers[i], take(kArrays + i));
-      arrive_after_copies(arrived(to));
+      arrive_after_copies(mbar(to));
     }
     if (round == rounds.first || round == rounds.last) [[unlikely]] {
-      return fetch_within<kEnds>(to);
+      return fetch_boundary_row<kEnds>(to);
     }
     int bytes = 0;
 #pragma unroll
     for (int array = 0; array < kArrays; ++array) bytes += blocks(array) * kVectorBytes;
-    expect_bytes(arrived(to), bytes);
+    expect_bytes(mbar(to), bytes);
 #pragma unroll
     for (int array = 0; array < kArrays; ++array) {
       copy_bulk(part(to, array), take(array) - shifts_[array], blocks(array) * kVectorBytes,
-                arrived(to));
+                mbar(to));
     }
 #endif
   }
 #if MEMBOUND_HAS_CLUSTERS
   // The blocks that lie entirely within a row: the elements before them, and their count.
-  struct Whole {
+  struct WholeBlocks {
     int head, count;
-    __device__ Whole(int shift, int cols)
+    __device__ WholeBlocks(int shift, int cols)
         : head(shift != 0 ? kPack<T> - shift / kSize : 0),
           count(max(0, (shift + cols * kSize) / kVectorBytes - (shift != 0))) {}
   };
   // Fetches the first or last row: whole blocks by bulk copy, the ends element by element.
   template <bool kEnds>
-  __device__ void fetch_within(int to) const {
-    const int cols = cols_ + late();
+  __device__ void fetch_boundary_row(int to) const {
+    const int cols = cols_ + opaque_zero();
 #pragma unroll
     for (int array = 0; array < kArrays; ++array) {
       const int shift = shifts_[array], first = shift != 0;
-      const Whole whole(shift, cols);
+      const WholeBlocks whole(shift, cols);
       const char* const row = take(array);
       if constexpr (kEnds) {
         const int tail = whole.head + whole.count * kPack<T>;
@@ -291,14 +292,14 @@ class BulkPipeline {
           if (i == whole.head) i = tail;
           if (i < cols) elements(to, array)[i] = reinterpret_cast<const T*>(row)[i];
         }
-        wrote_before_copies();
+        fence_async_proxy();
       }
       if (whole.count == 0) continue;
-      expect_more_bytes(arrived(to), whole.count * kVectorBytes);
+      expect_more_bytes(mbar(to), whole.count * kVectorBytes);
       copy_bulk(part(to, array) + first, row - shift + first * kVectorBytes,
-                whole.count * kVectorBytes, arrived(to));
+                whole.count * kVectorBytes, mbar(to));
     }
-    expect_bytes(arrived(to), 0);
+    expect_bytes(mbar(to), 0);
   }
 #endif
   // Fetches a row's ends, under two blocks per array, with one warp: all loads are in flight at
@@ -313,7 +314,7 @@ class BulkPipeline {
     int at[kArrays];
 #pragma unroll
     for (int array = 0; array < kArrays; ++array) {
-      const Whole whole(shifts_[array], cols_);
+      const WholeBlocks whole(shifts_[array], cols_);
       const int head = min(whole.head, cols_);
       at[array] = lane < head ? lane : whole.head + whole.count * kPack<T> + lane - head;
       if (at[array] < cols_) ends[array] = reinterpret_cast<const T*>(walk(array).at)[at[array]];
@@ -322,7 +323,7 @@ class BulkPipeline {
     for (int array = 0; array < kArrays; ++array) {
       if (at[array] < cols_) elements(round, array)[at[array]] = ends[array];
     }
-    wrote_before_copies();
+    fence_async_proxy();
     __syncwarp();
 #endif
   }

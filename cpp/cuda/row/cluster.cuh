@@ -86,7 +86,7 @@ template <class Value, int kRounds>
 struct ClusterExchange {
   struct Shared {
     alignas(16) Value totals[kRounds][kMaxGroups];
-    alignas(8) std::uint64_t arrived[kRounds];
+    alignas(8) std::uint64_t mbar[kRounds];
   };
 
   Shared& shared;
@@ -111,8 +111,8 @@ struct ClusterExchange {
     const int bytes = groups * static_cast<int>(sizeof(Value));
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
-      init_mbarrier(&shared.arrived[round]);
-      expect_bytes(&shared.arrived[round], bytes);
+      init_mbarrier(&shared.mbar[round]);
+      expect_bytes(&shared.mbar[round], bytes);
     }
     fence_mbarrier_init();
 #endif
@@ -144,7 +144,7 @@ struct ClusterExchange {
 #if MEMBOUND_HAS_CLUSTERS
     if (lane >= blocks) return;
     const std::uint32_t to = remote(shared_address(&shared.totals[round][group]), lane);
-    const std::uint32_t barrier = remote(shared_address(&shared.arrived[round]), lane);
+    const std::uint32_t barrier = remote(shared_address(&shared.mbar[round]), lane);
     store_async(to, value, barrier);
 #endif
   }
@@ -154,7 +154,7 @@ struct ClusterExchange {
   __device__ void expect(int round) const {
 #if MEMBOUND_HAS_CLUSTERS
     if (blocks == 1) return;
-    expect_bytes(&shared.arrived[round], groups * static_cast<int>(sizeof(Value)));
+    expect_bytes(&shared.mbar[round], groups * static_cast<int>(sizeof(Value)));
 #endif
   }
 
@@ -166,7 +166,7 @@ struct ClusterExchange {
       return;
     }
 #if MEMBOUND_HAS_CLUSTERS
-    wait_mbarrier(&shared.arrived[round], parity);
+    wait_mbarrier(&shared.mbar[round], parity);
 #endif
   }
 

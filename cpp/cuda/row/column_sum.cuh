@@ -46,10 +46,10 @@ struct PartialSumsParams {
   bool paired = false;    // each row is the sum of two in memory
   bool discards = false;  // discards partials once they are read; set by the launch
 };
-inline constexpr int kRowsOfPartialSums = 8;  // in flight per thread
+inline constexpr int kPartialRowsInFlight = 8;  // in flight per thread
 // Warps of a block of partial_sums_kernel. With 32 warps, several columns per lane spill.
 template <int kColumns>
-inline constexpr int kMostWarps = kColumns > 1 ? kWarpLanes / 2 : kWarpLanes;
+inline constexpr int kMaxSumWarps = kColumns > 1 ? kWarpLanes / 2 : kWarpLanes;
 // Compiled once, in rms_norm_backward.cu. both: whether there are two gradients.
 template <class Accumulate>
 void launch_column_sums(PartialSumsParams<Accumulate> sums, bool both, int device,
@@ -70,14 +70,14 @@ __device__ inline void discard_line(const void* line) {
 // and column. Limited by latency; with one column per lane and 32 warps it was limited by
 // instructions.
 template <class Accumulate, int kColumns, bool kPaired>
-__global__ void __launch_bounds__(kWarpLanes* kMostWarps<kColumns>)
+__global__ void __launch_bounds__(kWarpLanes* kMaxSumWarps<kColumns>)
     partial_sums_kernel(const __grid_constant__ PartialSumsParams<Accumulate> p) {
-  constexpr int kUnroll = kRowsOfPartialSums;
+  constexpr int kUnroll = kPartialRowsInFlight;
   constexpr int kLanesOfRow = kWarpLanes / kColumns;
-  struct alignas(kColumns * sizeof(Accumulate)) AffineParameters {
+  struct alignas(kColumns * sizeof(Accumulate)) ColumnVector {
     Accumulate at[kColumns];
   };
-  __shared__ AffineParameters of_warps[kMostWarps<kColumns>][kLanesOfRow];
+  __shared__ ColumnVector of_warps[kMaxSumWarps<kColumns>][kLanesOfRow];
   pdl_wait_and_launch();
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
@@ -91,12 +91,12 @@ __global__ void __launch_bounds__(kWarpLanes* kMostWarps<kColumns>)
   const int step = warps * kColumns;
   const Accumulate* from = to.partials + col;
   const auto partials_at = [&](std::int64_t row) {
-    return *reinterpret_cast<const AffineParameters*>(from + row * p.cols);
+    return *reinterpret_cast<const ColumnVector*>(from + row * p.cols);
   };
-  AffineParameters sum{};
+  ColumnVector sum{};
   for (std::int64_t row = warp * kColumns + lane / kLanesOfRow; row < p.rows;
        row += kUnroll * step) {
-    AffineParameters some[kUnroll] = {};
+    ColumnVector some[kUnroll] = {};
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
       const std::int64_t at = row + i * step;
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kWarpLanes* kMostWarps<kColumns>)
       for (int i = 0; i < kUnroll; ++i) {
         const std::int64_t at = row + i * step;
         if (at >= p.rows || col >= p.cols) continue;
-        const AffineParameters second_of_pair = partials_at(2 * at + 1);
+        const ColumnVector second_of_pair = partials_at(2 * at + 1);
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) some[i].at[c] += second_of_pair.at[c];
       }

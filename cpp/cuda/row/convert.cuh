@@ -58,15 +58,15 @@ struct Numbers {
 // Stores numbers without rounding them; `to` is 16-byte aligned.
 template <class T>
 __device__ inline void store_numbers(accumulate_t<T>* to, const Numbers<T>& numbers) {
-  constexpr int kOfVector = kVectorBytes / sizeof(accumulate_t<T>);
+  constexpr int kPerVector = kVectorBytes / sizeof(accumulate_t<T>);
   struct alignas(kVectorBytes) Vector {
-    accumulate_t<T> at[kOfVector];
+    accumulate_t<T> at[kPerVector];
   };
 #pragma unroll
-  for (int i = 0; i < kPack<T>; i += kOfVector) {
+  for (int i = 0; i < kPack<T>; i += kPerVector) {
     Vector vector;
 #pragma unroll
-    for (int j = 0; j < kOfVector; ++j) vector.at[j] = numbers.at[i + j];
+    for (int j = 0; j < kPerVector; ++j) vector.at[j] = numbers.at[i + j];
     *reinterpret_cast<Vector*>(to + i) = vector;
   }
 }
@@ -108,7 +108,7 @@ __device__ inline void compiler_barrier(uint4 (&vectors)[kCount]) {
 
 // A zero that the compiler does not know. What is computed with it is computed where it is used,
 // not in front of the first row, where it would take a register.
-__device__ inline int late() {
+__device__ inline int opaque_zero() {
   int zero = 0;
   asm volatile("" : "+r"(zero));
   return zero;

@@ -10,7 +10,7 @@
 
 namespace membound::cuda {
 
-inline bool starts_on_vector(const void* data) {
+inline bool is_vector_aligned(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % kVectorBytes == 0;
 }
 

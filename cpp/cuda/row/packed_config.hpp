@@ -19,7 +19,7 @@ inline constexpr int kFewPacked = 3 * 132;
 
 // Vectors of shared memory for a tile, which may start within a vector. Threads read whole vectors
 // of its last row.
-constexpr int packed_places(int rows, int cols, int dtype_size) {
+constexpr int packed_vectors(int rows, int cols, int dtype_size) {
   return static_cast<int>(ceil_div(std::int64_t{rows} * cols * dtype_size, kVector)) + 2;
 }
 
@@ -37,7 +37,7 @@ inline PackedConfig packed_config(std::int64_t rows, std::int64_t cols, const Rm
   if (row.form != RowForm::kWarp || row.lanes < 4 || dtype_size > 4) return {};
   PackedConfig config{};
   config.rows = row.threads / row.lanes * kPairRows;
-  config.places = packed_places(config.rows, static_cast<int>(cols), dtype_size);
+  config.places = packed_vectors(config.rows, static_cast<int>(cols), dtype_size);
   config.bytes = kVector * arrays * config.places;
   const std::int64_t blocks = ceil_div(rows, config.rows);
   if (others_by_element || blocks >= kFewPacked) config.blocks = blocks;
@@ -61,7 +61,7 @@ inline PackedGradientConfig packed_gradient_config(const RmsNormBackwardConfig& 
   if (config.form != GradientForm::kPersistent || config.lanes > 32 || dtype_size > 4) return {};
   const int rows = config.threads / config.lanes;
   PackedGradientConfig packed{};
-  packed.places = packed_places(rows, static_cast<int>(cols), dtype_size);
+  packed.places = packed_vectors(rows, static_cast<int>(cols), dtype_size);
   const int sums = config.threads * kVector / dtype_size * 4;
   packed.bytes = std::max(sums, kVector * packed.places * (kPackedSlots * sources + 2 * results));
   return packed;

@@ -18,44 +18,44 @@ template <class T>
 class PackedVectors {
  public:
   PackedVectors() = default;
-  __device__ PackedVectors(std::uint32_t address, int grain) : address_(address), grain_(grain) {}
+  __device__ PackedVectors(std::uint32_t address, int grain) : address_(address), width_(grain) {}
   __device__ PackedVectors behind(int bytes) const {
-    return {address_ + static_cast<std::uint32_t>(bytes), grain_};
+    return {address_ + static_cast<std::uint32_t>(bytes), width_};
   }
 
   // Loads the vectors at these byte offsets.
   template <int kCount>
   __device__ void load(const int (&behind)[kCount], uint4 (&vectors)[kCount]) const {
-    with_grain([&]<int kGrain>() {
+    with_width([&]<int kWidth>() {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) vectors[i] = load_at<kGrain>(address_ + behind[i]);
+      for (int i = 0; i < kCount; ++i) vectors[i] = load_at<kWidth>(address_ + behind[i]);
     });
   }
   // Stores the first `count` elements of each vector.
   template <int kCount>
   __device__ void store(const int (&behind)[kCount], const uint4 (&vectors)[kCount],
                         int count) const {
-    with_grain([&]<int kGrain>() {
+    with_width([&]<int kWidth>() {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) store_at<kGrain>(address_ + behind[i], vectors[i], count);
+      for (int i = 0; i < kCount; ++i) store_at<kWidth>(address_ + behind[i], vectors[i], count);
     });
   }
 
  private:
   template <class Body>
-  __device__ void with_grain(Body body) const {
+  __device__ void with_width(Body body) const {
     if constexpr (sizeof(T) == 2) {
-      if (grain_ == 2) return body.template operator()<2>();
+      if (width_ == 2) return body.template operator()<2>();
     }
-    grain_ == 4 ? body.template operator()<4>() : body.template operator()<8>();
+    width_ == 4 ? body.template operator()<4>() : body.template operator()<8>();
   }
 
-  template <int kGrain>
+  template <int kWidth>
   static __device__ uint4 load_at(std::uint32_t from) {
-    if constexpr (kGrain == 8) {
+    if constexpr (kWidth == 8) {
       const uint2 low = load_shared<uint2>(from), high = load_shared<uint2>(from + 8);
       return {low.x, low.y, high.x, high.y};
-    } else if constexpr (kGrain == 4) {
+    } else if constexpr (kWidth == 4) {
       return {load_shared<std::uint32_t>(from), load_shared<std::uint32_t>(from + 4),
               load_shared<std::uint32_t>(from + 8), load_shared<std::uint32_t>(from + 12)};
     } else {
@@ -64,24 +64,24 @@ class PackedVectors {
                         static_cast<int>(shift));
     }
   }
-  template <int kGrain>
+  template <int kWidth>
   static __device__ void store_at(std::uint32_t to, const uint4& vector, int count) {
     const int bytes = count * static_cast<int>(sizeof(T));
-    if constexpr (kGrain == 8) {
+    if constexpr (kWidth == 8) {
       if (bytes >= 8) store_shared(to, uint2{vector.x, vector.y});
       if (bytes >= 16) store_shared(to + 8, uint2{vector.z, vector.w});
-    } else if constexpr (kGrain == 4) {
+    } else if constexpr (kWidth == 4) {
       if (bytes >= 4) store_shared(to, vector.x);
       if (bytes >= 8) store_shared(to + 4, vector.y);
       if (bytes >= 12) store_shared(to + 8, vector.z);
       if (bytes >= 16) store_shared(to + 12, vector.w);
     } else {
-      store_halves(to, vector, count);
+      store_2byte(to, vector, count);
     }
   }
   // 2-byte elements that may start within a word: stores a half word before whole words, or one
   // more whole word, and at the end the half word that is left.
-  static __device__ void store_halves(std::uint32_t to, const uint4& vector, int count) {
+  static __device__ void store_2byte(std::uint32_t to, const uint4& vector, int count) {
     const bool within = to & 2;
     if (within) {
       if (count > 0) store_shared(to, static_cast<std::uint16_t>(vector.x));
@@ -103,17 +103,17 @@ class PackedVectors {
   }
 
   std::uint32_t address_;
-  int grain_;
+  int width_;
 };
 
 // The tile of one array, and its address in dynamic shared memory.
 template <class T>
-class PackedPiece {
+class PackedTile {
   static constexpr int kSize = static_cast<int>(sizeof(T));
 
  public:
   // The tile starts at `data`. place: vectors of shared memory before it.
-  __device__ PackedPiece(const T* data, int elements, int place)
+  __device__ PackedTile(const T* data, int elements, int place)
       : data_(const_cast<T*>(data)),
         bytes_(elements * kSize),
         place_(place),
@@ -132,7 +132,7 @@ class PackedPiece {
 #if MEMBOUND_HAS_CLUSTERS
   // Called by one thread. at_start, at_end: the array starts or ends with this tile, and nothing
   // outside it is read.
-  __device__ void fetch(std::uint64_t* arrived, bool at_start, bool at_end) const {
+  __device__ void fetch(std::uint64_t* mbar, bool at_start, bool at_end) const {
     int first = 0, end = (shift_ + bytes_ + kVectorBytes - 1) / kVectorBytes;
     if (at_start && shift_ != 0) {
       first = 1;
@@ -143,10 +143,10 @@ class PackedPiece {
       --end;
       copy_elements(bytes_ / kSize - over, bytes_ / kSize);
     }
-    expect_bytes(arrived, (end - first) * kVectorBytes);
+    expect_bytes(mbar, (end - first) * kVectorBytes);
     copy_bulk(places() + first,
               reinterpret_cast<const char*>(data_) - shift_ + first * kVectorBytes,
-              (end - first) * kVectorBytes, arrived);
+              (end - first) * kVectorBytes, mbar);
   }
   // Called by the first threads of a block, after fence_async_proxy() and a barrier. Thread 0
   // bulk-copies the vectors that lie entirely within the tile; the ends are stored by elements.
@@ -156,8 +156,8 @@ class PackedPiece {
     const int i = static_cast<int>(threadIdx.x);
     if (i >= kPack<T>) return;
     if (i == 0) {
-      send_bulk(reinterpret_cast<char*>(data_) + head, places() + (shift_ != 0),
-                whole * kVectorBytes);
+      store_bulk(reinterpret_cast<char*>(data_) + head, places() + (shift_ != 0),
+                 whole * kVectorBytes);
     }
     if (i < head / kSize) data_[i] = *element(i);
     const int behind = head / kSize + whole * kPack<T> + i;

@@ -56,8 +56,8 @@ class RowPair {
   // Scales of both rows, then of the lane's own row, whose statistics it stores. Returns a bit for
   // each lane whose row needs the safe path. tail: cuts second vectors where rows are centred.
   template <class Tail>
-  __device__ unsigned take_scales(const Vectors& held, Scale (&scales)[kRows + 1],
-                                  const Tail& tail) const {
+  __device__ unsigned compute_scales(const Vectors& held, Scale (&scales)[kRows + 1],
+                                     const Tail& tail) const {
     Scale& own = scales[kRows];
     bool in_range = true;
     const Accumulate squares = squares_of(held, own, in_range, tail);
@@ -84,7 +84,7 @@ class RowPair {
   // Calls safe_path(i, plain) for both rows, in all thread groups of the warp together. plain: the
   // row does not need the safe path.
   template <class SafePath>
-  __device__ void each_again(unsigned again, SafePath safe_path) const {
+  __device__ void run_safe_path(unsigned again, SafePath safe_path) const {
     const int first_lane = static_cast<int>(threadIdx.x) % kWarpLanes - lane_;
 #pragma unroll 1
     for (int i = 0; i < kRows; ++i) safe_path(i, (again >> (first_lane + i * half_) & 1) == 0);
@@ -101,12 +101,12 @@ class RowPair {
   __device__ Accumulate squares_of(const Vectors& held, Scale& own, bool& in_range,
                                    const Tail& tail) const {
     if constexpr (!kCentred) {
-      Accumulate of_place[kPlaces];
+      Accumulate slot_values[kPlaces];
 #pragma unroll
       for (int place = 0; place < kPlaces; ++place) {
-        of_place[place] = sum_of_squares<T>(held[place].numbers(p_));
+        slot_values[place] = sum_of_squares<T>(held[place].numbers(p_));
       }
-      return finish(one_row(of_place), half_ / 2);
+      return finish(one_row(slot_values), half_ / 2);
     } else {
       Accumulate variance_shifts[kRows], sums[kPlaces], squares[kPlaces];
 #pragma unroll
@@ -128,19 +128,19 @@ class RowPair {
       const Accumulate one = finish(split(one_row(sums), one_row(squares), quarter), quarter / 2);
       const Accumulate other = shuffle_xor(one, quarter);
       const bool has_squares = lane_ & quarter;
-      return is_far_from_shift<T>(
+      return moments_from_shifted_sums<T>(
           own, has_squares ? Pair<Accumulate>(other, one) : Pair<Accumulate>(one, other),
           p_.inverse_cols, in_range);
     }
   }
   // The first step of the tree: each lane gets the value of its own row.
-  __device__ Accumulate one_row(const Accumulate (&of_place)[kPlaces]) const {
+  __device__ Accumulate one_row(const Accumulate (&slot_values)[kPlaces]) const {
     if constexpr (kThreeQuartersFull) {
-      const Accumulate theirs = shuffle_xor(upper_ ? of_place[0] : of_place[1], half_);
-      const Accumulate lower = upper_ ? theirs : of_place[0];
-      return (lower + of_place[2]) + (upper_ ? of_place[1] : theirs);
+      const Accumulate theirs = shuffle_xor(upper_ ? slot_values[0] : slot_values[1], half_);
+      const Accumulate lower = upper_ ? theirs : slot_values[0];
+      return (lower + slot_values[2]) + (upper_ ? slot_values[1] : theirs);
     } else {
-      return split(of_place[0] + of_place[2], of_place[1] + of_place[3], half_);
+      return split(slot_values[0] + slot_values[2], slot_values[1] + slot_values[3], half_);
     }
   }
   // One butterfly step for two values: the lower lanes continue with a, the upper with b.

@@ -24,7 +24,7 @@ inline constexpr int kNarrowBlocks = 2;
 inline constexpr int kNarrowBlocks = 3;
 #endif
 template <int kVectors>
-inline constexpr int kHeldBlocks = kVectors == tuning::kFewVectors ? kNarrowBlocks : 2;
+inline constexpr int kResidentBlocks = kVectors == tuning::kFewVectors ? kNarrowBlocks : 2;
 inline constexpr int kPartWarps = tuning::kSoftmaxThreads / kWarpLanes;
 
 // One array of rows of a kernel.
@@ -33,12 +33,12 @@ struct PartArray : RowArray {
 
   template <class T>
   __device__ T* row(std::int64_t index) const {
-    if (rows.rank <= 1) return even_row<T>(index);
+    if (rows.rank <= 1) return evenly_spaced_row<T>(index);
     return static_cast<T*>(data) + looped_row_offset(rows, index);
   }
   // For evenly spaced rows.
   template <class T>
-  __device__ T* even_row(std::int64_t index) const {
+  __device__ T* evenly_spaced_row(std::int64_t index) const {
     return static_cast<T*>(data) + index * rows.strides[0];
   }
 };
@@ -47,8 +47,8 @@ inline PartArray part_array(const void* data, const RowLayout& layout, std::int6
                             std::int64_t rows, std::int64_t cols, DType dtype) {
   PartArray array{{layout, 0, col_stride, nullptr}, const_cast<void*>(data)};
   std::int64_t row_stride = 0;
-  RowPlacement{rows, cols, {}}.place(data, layout, col_stride, dtype_size(dtype), array,
-                                     row_stride);
+  RowArrayBuilder{rows, cols, {}}.place(data, layout, col_stride, dtype_size(dtype), array,
+                                        row_stride);
   return array;
 }
 
@@ -69,7 +69,7 @@ using StorageOf = std::conditional_t<sizeof(T) == 2, Float16, T>;
 
 // Whether all rows of an array consist of whole aligned vectors.
 template <class T>
-inline bool takes_vectors(const PartArray& array, std::int64_t cols) {
+inline bool is_vectorisable(const PartArray& array, std::int64_t cols) {
   bool fits = array.col_stride == 1 && cols % kPack<T> == 0 &&
               reinterpret_cast<std::uintptr_t>(array.data) % kVectorBytes == 0;
   for (int axis = 0; axis < array.rows.rank; ++axis)
@@ -117,7 +117,7 @@ struct PartPosition {
     return (of_part * vectors + i) * lanes + lane;
   }
   // Clamps a row past the last to the last one. Returns false for it: the thread must not write.
-  __device__ bool take_row(std::int64_t rows) {
+  __device__ bool clamp_row(std::int64_t rows) {
     const bool has_row = row < rows;
     if (!has_row) row = rows - 1;
     return has_row;

@@ -246,7 +246,7 @@ class RowReader {
   }
   // Loads one vector that every thread reads (a broadcast). Unaligned, loading its elements takes
   // fewer registers and instructions than realigning two blocks.
-  __device__ uint4 load_alike(int index) const {
+  __device__ uint4 load_broadcast(int index) const {
     if constexpr (kAccess != Access::kUnaligned) return load(index);
     const std::int64_t first = static_cast<std::int64_t>(index) * kPack<T>;
     VectorOf<T> loaded;

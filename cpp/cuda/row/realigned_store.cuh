@@ -22,7 +22,7 @@ class RealignedStore {
   // This thread has the vectors lane, lane + lanes ... of a row of `cols` elements. step: elements
   // from row to row.
   __device__ RealignedStore(T* row, std::int64_t step, int lane, int lanes, int cols)
-      : apart_(lanes), step_(step) {
+      : vector_stride_(lanes), step_(step) {
     const int behind = shift_of(row);
     shift_ = (kVectorBytes - behind) % kVectorBytes;
     block_ = reinterpret_cast<uint4*>(reinterpret_cast<char*>(row) - behind) + lane;
@@ -49,7 +49,7 @@ class RealignedStore {
   // Called by whole warps.
   __device__ void store(int v, const uint4& vector) const {
     const unsigned writes = writes_[v / 2] >> v % 2 * 16;
-    uint4* const to = block_ + v * apart_;
+    uint4* const to = block_ + v * vector_stride_;
     const uint4 block = with_end_before(vector);
     if (writes >> kPack<T> & 1) *to = block;
     if (writes << (32 - kPack<T>)) store_elements(to, vector, writes);
@@ -59,7 +59,7 @@ class RealignedStore {
   __device__ void store_elements(uint4* to, const uint4& vector, unsigned writes) const {
     VectorOf<T> stored;
     stored.vector = vector;
-    T* const elements = reinterpret_cast<T*>(to + (shift_ != 0)) - shift_ / kSize + late();
+    T* const elements = reinterpret_cast<T*>(to + (shift_ != 0)) - shift_ / kSize + opaque_zero();
 #pragma unroll
     for (int i = 0; i < kPack<T>; ++i) {
       if (writes >> i & 1) elements[i] = stored.elements[i];
@@ -77,18 +77,18 @@ class RealignedStore {
   template <int kWords>
   __device__ uint4 with_end_before(const uint4& vector) const {
     uint4 before{};
-    if constexpr (kWords == 0) before.x = of_left_lane(vector.x);
-    if constexpr (kWords <= 1) before.y = of_left_lane(vector.y);
-    if constexpr (kWords <= 2) before.z = of_left_lane(vector.z);
-    before.w = of_left_lane(vector.w);
+    if constexpr (kWords == 0) before.x = from_left_lane(vector.x);
+    if constexpr (kWords <= 1) before.y = from_left_lane(vector.y);
+    if constexpr (kWords <= 2) before.z = from_left_lane(vector.z);
+    before.w = from_left_lane(vector.w);
     return bytes_from<kWords>(before, vector, (shift_ & 3) * 8);
   }
-  static __device__ std::uint32_t of_left_lane(std::uint32_t word) {
+  static __device__ std::uint32_t from_left_lane(std::uint32_t word) {
     return __shfl_up_sync(0xffffffffu, word, 1);
   }
 
-  int shift_;  // bytes from the start of a vector to the next boundary
-  int apart_;  // blocks between vectors of this thread
+  int shift_;          // bytes from the start of a vector to the next boundary
+  int vector_stride_;  // blocks between vectors of this thread
   // 16 bits per vector: elements to store one by one, and whether this thread stores the block.
   unsigned writes_[(kVectorsPerItem + 1) / 2] = {};
   std::int64_t step_;

@@ -162,26 +162,23 @@ __device__ inline void store_warp_values(const Value (&values)[kItemsPerThread],
   const int warps = static_cast<int>(blockDim.x) / kWarpLanes;
   Value sums[kItemsPerThread];
 #pragma unroll
-  for (int items_per_thread = 0; items_per_thread < kItemsPerThread; ++items_per_thread)
-    sums[items_per_thread] = values[items_per_thread];
+  for (int item = 0; item < kItemsPerThread; ++item) sums[item] = values[item];
   if constexpr (CombinesWarps<Combine, Value>) {
 #pragma unroll
-    for (int items_per_thread = 0; items_per_thread < kItemsPerThread; ++items_per_thread)
-      sums[items_per_thread] = combine.of_warp(sums[items_per_thread]);
+    for (int item = 0; item < kItemsPerThread; ++item) sums[item] = combine.of_warp(sums[item]);
   } else {
     // Step by step for all items: item by item, shuffle latencies would add up.
 #pragma unroll
     for (int offset = kWarpLanes / 2; offset > 0; offset /= 2) {
 #pragma unroll
-      for (int items_per_thread = 0; items_per_thread < kItemsPerThread; ++items_per_thread) {
-        sums[items_per_thread] =
-            combine(sums[items_per_thread], shuffle_xor(sums[items_per_thread], offset));
+      for (int item = 0; item < kItemsPerThread; ++item) {
+        sums[item] = combine(sums[item], shuffle_xor(sums[item], offset));
       }
     }
   }
 #pragma unroll
-  for (int items_per_thread = 0; items_per_thread < kItemsPerThread; ++items_per_thread) {
-    if (lane == 0) slots[items_per_thread * warps + warp] = sums[items_per_thread];
+  for (int item = 0; item < kItemsPerThread; ++item) {
+    if (lane == 0) slots[item * warps + warp] = sums[item];
   }
   if (warp == 0) {
 #pragma unroll

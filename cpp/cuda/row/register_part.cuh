@@ -21,11 +21,11 @@ __device__ inline uint4 filled(std::uint32_t absent) {
 
 // Whole aligned vectors of evenly spaced rows.
 template <class T, int kVectors>
-class HeldPart {
+class RegisterPart {
  public:
-  __device__ HeldPart(const PartArray& array, const PartPosition& place, std::int64_t cols)
+  __device__ RegisterPart(const PartArray& array, const PartPosition& place, std::int64_t cols)
       : place_(place),
-        row_(array.even_row<T>(place.row)),
+        row_(array.evenly_spaced_row<T>(place.row)),
         first_(place.part * kVectors * place.lanes + place.lane),
         vectors_(static_cast<int>((cols + kPack<T> - 1) / kPack<T>)) {}
   __device__ const T* row() const { return row_; }
@@ -79,12 +79,12 @@ __device__ inline void fill(uint4 (&raw)[kCount], const uint4& vector) {
 
 // The access of kernels that hold rows on chip, for elements of at most 4 bytes.
 template <class T>
-Access held_access(std::initializer_list<const PartArray*> arrays, std::int64_t cols) {
+Access register_access(std::initializer_list<const PartArray*> arrays, std::int64_t cols) {
   Access access = Access::kAligned;
   for (const PartArray* array : arrays) {
     if (array->data == nullptr) continue;
     if (array->col_stride != 1) return Access::kStrided;
-    if (!takes_vectors<T>(*array, cols) || array->rows.rank > 1) access = Access::kUnaligned;
+    if (!is_vectorisable<T>(*array, cols) || array->rows.rank > 1) access = Access::kUnaligned;
   }
   return access;
 }
@@ -104,8 +104,8 @@ using BulkStorage = std::conditional_t<sizeof(T) < 8, T, float>;
 // Launches the kernel of aligned or of unaligned rows. `arrays`: those that are read. Returns false
 // if there is no such kernel, or not enough shared memory.
 template <class T, auto kAligned, auto kBulk, class Params>
-bool launch_held(Access access, LaunchShape shape, int arrays, StreamView stream, int device,
-                 const Params& params) {
+bool launch_register_part(Access access, LaunchShape shape, int arrays, StreamView stream,
+                          int device, const Params& params) {
   if (access == Access::kAligned) {
     launch<kAligned>(shape, stream, device, params);
     return true;

@@ -64,12 +64,12 @@ __device__ inline Numbers<T> mapped(Numbers<T> numbers, Map map) {
 // The first `count` elements of a vector, followed by absent_bits() or 0.
 template <class T>
 __device__ inline uint4 with_absent(const uint4& vector, int count, std::uint32_t absent) {
-  constexpr int kOfWord = 4 / static_cast<int>(sizeof(T));
+  constexpr int kPerWord = 4 / static_cast<int>(sizeof(T));
   std::uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    if (count <= i * kOfWord) words[i] = absent;
-    if (kOfWord == 2 && count == 2 * i + 1) {
+    if (count <= i * kPerWord) words[i] = absent;
+    if (kPerWord == 2 && count == 2 * i + 1) {
       words[i] = (words[i] & 0xffffu) | (absent & 0xffff0000u);
     }
   }
@@ -78,17 +78,18 @@ __device__ inline uint4 with_absent(const uint4& vector, int count, std::uint32_
 
 // Vectors of shared memory for each row and array: a part may touch one block more than it has
 // vectors, and the vector past the last unit is read.
-__host__ __device__ constexpr int bulk_places(int vectors, int lanes) {
+__host__ __device__ constexpr int bulk_vectors(int vectors, int lanes) {
   return vectors * lanes + 2;
 }
 // Shared memory of a block; 0 if the GPU has too little, next to the static shared memory of the
 // kernels.
 inline std::size_t bulk_bytes(const tuning::SoftmaxConfig& config, int arrays, int device) {
-  constexpr std::size_t kFusedInput = 3072;
+  constexpr std::size_t kStaticSharedBytes = 3072;
   const std::size_t places =
-      config.rows_per_block() * bulk_places(config.vectors, config.lanes) * arrays;
-  return kVectorBytes * places + kFusedInput <= max_shared_bytes(device) ? kVectorBytes * places
-                                                                         : 0;
+      config.rows_per_block() * bulk_vectors(config.vectors, config.lanes) * arrays;
+  return kVectorBytes * places + kStaticSharedBytes <= max_shared_bytes(device)
+             ? kVectorBytes * places
+             : 0;
 }
 
 // A part of one array, staged in bulk_vectors() vectors per row. From 9.0 on the first lane of a
@@ -104,7 +105,7 @@ class BulkPart {
 #if MEMBOUND_HAS_CLUSTERS
     const bool wide = place.lanes > kWarpLanes;
     if (threadIdx.x % (wide ? blockDim.x : kWarpLanes) == 0) {
-      init_mbarrier(arrived(place), wide ? arrays : arrays * kWarpLanes >> log2_of(place.lanes));
+      init_mbarrier(mbar(place), wide ? arrays : arrays * kWarpLanes >> log2_of(place.lanes));
       fence_mbarrier_init();
     }
     sync(place);
@@ -118,14 +119,14 @@ class BulkPart {
     elements_ = elements(cols);
     const int of_block = static_cast<int>(threadIdx.x) >> log2_of(place.lanes);
     blocks_ =
-        place.lanes > kWarpLanes ? staged : staged + of_block * bulk_places(kVectors, place.lanes);
+        place.lanes > kWarpLanes ? staged : staged + of_block * bulk_vectors(kVectors, place.lanes);
   }
 
   // Where the shared memory of the next array begins.
-  __device__ uint4* behind_block(uint4* staged) const {
+  __device__ uint4* next_array(uint4* staged) const {
     const int rows =
         place_.lanes > kWarpLanes ? 1 : static_cast<int>(blockDim.x) >> log2_of(place_.lanes);
-    return staged + rows * bulk_places(kVectors, place_.lanes);
+    return staged + rows * bulk_vectors(kVectors, place_.lanes);
   }
   // end: of the array. Nothing past it is read.
   __device__ void fetch(const T* row, const char* end) const {
@@ -137,16 +138,16 @@ class BulkPart {
 #if MEMBOUND_HAS_CLUSTERS
     if (place_.lane != 0) return;
     const int whole = ends ? count - 1 : count;
-    if (ends) copy_now(blocks_ + whole, block(from, whole), bytes - whole * kVectorBytes);
-    expect_bytes(arrived(place_), whole * kVectorBytes);
-    if (whole > 0) copy_bulk(blocks_, from, whole * kVectorBytes, arrived(place_));
+    if (ends) copy_sync(blocks_ + whole, block(from, whole), bytes - whole * kVectorBytes);
+    expect_bytes(mbar(place_), whole * kVectorBytes);
+    if (whole > 0) copy_bulk(blocks_, from, whole * kVectorBytes, mbar(place_));
 #else
 #pragma unroll
     for (int i = 0; i <= kVectors; ++i) {
       const int at = place(i);
       if (at >= count) break;
       if (ends && at == count - 1) {
-        copy_now(blocks_ + at, block(from, at), bytes - at * kVectorBytes);
+        copy_sync(blocks_ + at, block(from, at), bytes - at * kVectorBytes);
       } else {
         copy_async(blocks_ + at, block(from, at), kVectorBytes);
       }
@@ -157,7 +158,7 @@ class BulkPart {
   // Waits until the fetched blocks are visible to all threads of the row.
   __device__ static void receive(const PartPosition& place) {
 #if MEMBOUND_HAS_CLUSTERS
-    wait_mbarrier(arrived(place), 0);
+    wait_mbarrier(mbar(place), 0);
 #else
     wait_for_copies<0>();
     sync(place);
@@ -241,7 +242,7 @@ class BulkPart {
   }
 #if MEMBOUND_HAS_CLUSTERS
   // One mbarrier for the block, or for each warp where a warp has several rows.
-  static __device__ std::uint64_t* arrived(const PartPosition& place) {
+  static __device__ std::uint64_t* mbar(const PartPosition& place) {
     __shared__ std::uint64_t all[tuning::kSoftmaxWarpThreads / kWarpLanes];
     return &all[place.lanes > kWarpLanes ? 0 : threadIdx.x / kWarpLanes];
   }

@@ -68,7 +68,8 @@ class StagedPart {
     if (staged_ != nullptr) return staged_[i * place_.lanes + place_.lane];
     return load_elements(row_ + index * kPack<T> * stride_, stride_, left);
   }
-  __device__ void put(std::int64_t part, int i, std::int64_t count, const uint4& vector) const {
+  __device__ void write_out(std::int64_t part, int i, std::int64_t count,
+                            const uint4& vector) const {
     const std::int64_t index = place_.vector(part, i), left = count - index * kPack<T>;
     if (left <= 0) return;
     if (staged_ != nullptr) {
@@ -112,9 +113,9 @@ class StagedPart {
 // Bytes of shared memory to stage `arrays` arrays; 0 if the GPU has too little, next to the static
 // shared memory of the kernels.
 inline std::size_t staged_bytes(const tuning::SoftmaxConfig& config, int arrays, int device) {
-  constexpr std::size_t kFusedInput = 2048;
+  constexpr std::size_t kStaticSharedBytes = 2048;
   const std::size_t bytes = std::size_t{kVectorBytes} * config.threads * config.vectors * arrays;
-  return bytes + kFusedInput <= max_shared_bytes(device) ? bytes : 0;
+  return bytes + kStaticSharedBytes <= max_shared_bytes(device) ? bytes : 0;
 }
 
 }  // namespace membound::cuda

@@ -47,7 +47,7 @@ class StagedRowPart {
 #if MEMBOUND_HAS_CLUSTERS
     if constexpr (kAtOnce) {
       __syncthreads();  // thread 0 has initialised the mbarrier
-      return wait_mbarrier(arrived(), 0);
+      return wait_mbarrier(mbar(), 0);
     }
 #endif
     wait_for_copies<0>();
@@ -61,12 +61,12 @@ class StagedRowPart {
     const int first = tile.index(0) - tile.place(0), left = vectors - first;
     const int held = left < 0 ? 0 : left < tile.part() ? left : tile.part();
     if (threadIdx.x == 0) {
-      init_mbarrier(arrived());
+      init_mbarrier(mbar());
       fence_mbarrier_init();
-      expect_bytes(arrived(), kArrays * held * kVectorBytes);
+      expect_bytes(mbar(), kArrays * held * kVectorBytes);
 #pragma unroll
       for (int k = 0; k < kArrays; ++k) {
-        if (held > 0) copy_bulk(to[k], from(k, first), held * kVectorBytes, arrived());
+        if (held > 0) copy_bulk(to[k], from(k, first), held * kVectorBytes, mbar());
       }
     }
 #pragma unroll
@@ -76,7 +76,7 @@ class StagedRowPart {
       for (int k = 0; k < kArrays; ++k) to[k][tile.place(i)] = {0u, 0u, 0u, 0u};
     }
   }
-  __device__ static std::uint64_t* arrived() {
+  __device__ static std::uint64_t* mbar() {
     __shared__ std::uint64_t bytes;
     return &bytes;
   }
@@ -98,7 +98,7 @@ __device__ inline void stage_blocks(const RowReader<T, Access::kUnaligned>& from
     const int bytes = left < 0 ? 0 : left < kVectorBytes ? left : kVectorBytes;
     const uint4* block = blocks + (bytes == 0 ? 0 : index);
     const bool cut = outermost && bytes < kVectorBytes;
-    cut ? copy_now(to + place, block, bytes) : copy_async(to + place, block, bytes);
+    cut ? copy_sync(to + place, block, bytes) : copy_async(to + place, block, bytes);
   };
   if (tile.index(kLast) < end / kVectorBytes) {
 #pragma unroll

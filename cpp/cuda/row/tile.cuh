@@ -16,7 +16,7 @@ namespace membound::cuda {
 // shared memory first, because the lane that stores an aligned block needs the two vectors that
 // share it.
 template <class ThreadGroup, Access kAccess>
-class HeldTile {
+class RegisterTile {
   static constexpr int kVectorsPerItem = ThreadGroup::kVectorsPerItem;
   static constexpr int kItemsPerThread = ThreadGroup::kItemsPerThread;
 
@@ -25,9 +25,9 @@ class HeldTile {
 
   // Thread groups past the last row read row 0 and write nothing: shuffles need every lane. Groups
   // that are whole blocks always have a row.
-  __device__ HeldTile(const ThreadGroup& thread_group, std::int64_t row, std::int64_t rows)
-      : HeldTile(thread_group, row, !ThreadGroup::kSharesBlock || row < rows) {}
-  __device__ HeldTile(const ThreadGroup& thread_group, std::int64_t row, bool active)
+  __device__ RegisterTile(const ThreadGroup& thread_group, std::int64_t row, std::int64_t rows)
+      : RegisterTile(thread_group, row, !ThreadGroup::kSharesBlock || row < rows) {}
+  __device__ RegisterTile(const ThreadGroup& thread_group, std::int64_t row, bool active)
       : thread_group_(thread_group), active_(active), row_(active ? row : 0) {}
 
   __device__ bool active() const { return active_; }
@@ -42,17 +42,17 @@ class HeldTile {
   __device__ int place(int i) const {
     if constexpr (kItemsPerThread == 1) return i * thread_group_.size + thread_group_.lane;
     constexpr int kFewer = kVectorsPerItem > 1 ? kVectorsPerItem - 1 : 1;
-    const int items_per_thread = kWhole == kItemsPerThread || i < first_of(kWhole)
-                                     ? i / kVectorsPerItem
-                                     : kWhole + (i - first_of(kWhole)) / kFewer;
-    const int column = (i - first_of(items_per_thread)) * kItemsPerThread + items_per_thread;
+    const int item = kWhole == kItemsPerThread || i < first_of(kWhole)
+                         ? i / kVectorsPerItem
+                         : kWhole + (i - first_of(kWhole)) / kFewer;
+    const int column = (i - first_of(item)) * kItemsPerThread + item;
     return column * thread_group_.size + thread_group_.lane;
   }
   // Vectors of a part.
   __device__ int part() const { return kVectors * thread_group_.size; }
   // Vector slots in shared memory of all thread groups of the block, and the first of this one.
   __device__ int places() const { return kVectors * static_cast<int>(blockDim.x); }
-  __device__ int first_place() const { return kVectors * thread_group_.first_thread(); }
+  __device__ int first_slot() const { return kVectors * thread_group_.first_thread(); }
 
   // Combines of_vector(i), a Value, over the block's part of the row; every thread gets the result.
   // kUnroll: vectors unrolled together; 1 where code is cold and should be short.
@@ -60,11 +60,11 @@ class HeldTile {
   __device__ Value reduce_part(int round, OfVector of_vector, Combine combine) const {
     Value values[kItemsPerThread];
 #pragma unroll
-    for (int items_per_thread = 0; items_per_thread < kItemsPerThread; ++items_per_thread) {
-      values[items_per_thread] = of_vector(first_of(items_per_thread));
+    for (int item = 0; item < kItemsPerThread; ++item) {
+      values[item] = of_vector(first_of(item));
 #pragma unroll kUnroll
-      for (int i = first_of(items_per_thread) + 1; i < first_of(items_per_thread + 1); ++i) {
-        values[items_per_thread] = combine(values[items_per_thread], of_vector(i));
+      for (int i = first_of(item) + 1; i < first_of(item + 1); ++i) {
+        values[item] = combine(values[item], of_vector(i));
       }
     }
     return thread_group_.reduce_part(values, round, combine);
@@ -83,16 +83,16 @@ class HeldTile {
 
   // Stores make(i) for each vector i of this thread; flush() must follow. kSecondArray: the staging
   // memory is used again. kUnrolled: vectors whose code and weights are in flight together.
-  template <int kSide = kVectors, bool kAgain = false, class T, class Make>
-  __device__ void put(const RowWriter<T, kAccess>& to, Make make) const {
+  template <int kUnrolled = kVectors, bool kSecondArray = false, class T, class Make>
+  __device__ void write_out(const RowWriter<T, kAccess>& to, Make make) const {
     uint4* mine = kAccess == Access::kUnaligned ? staged() : nullptr;
-    if constexpr (kAccess == Access::kUnaligned && kAgain) thread_group_.sync();
+    if constexpr (kAccess == Access::kUnaligned && kSecondArray) thread_group_.sync();
 #pragma unroll 1
-    for (int first = 0; first < kVectors; first += kSide) {
+    for (int first = 0; first < kVectors; first += kUnrolled) {
 #pragma unroll
-      for (int j = 0; j < kSide; ++j) {
+      for (int j = 0; j < kUnrolled; ++j) {
         const int i = first + j;
-        if (kVectors % kSide != 0 && i >= kVectors) break;
+        if (kVectors % kUnrolled != 0 && i >= kVectors) break;
         const uint4 vector = make(i);
         if constexpr (kAccess == Access::kUnaligned) {
           mine[place(i)] = vector;
@@ -117,15 +117,14 @@ class HeldTile {
   __device__ int first_vector() const { return thread_group_.rank * part(); }
   // Items with kVectorsPerItem vectors; the items after them have one less.
   static constexpr int kWhole = kVectors - kItemsPerThread * (kVectorsPerItem - 1);
-  static constexpr __device__ int first_of(int items_per_thread) {
-    return items_per_thread * kVectorsPerItem -
-           (items_per_thread > kWhole ? items_per_thread - kWhole : 0);
+  static constexpr __device__ int first_of(int item) {
+    return item * kVectorsPerItem - (item > kWhole ? item - kWhole : 0);
   }
   // A staged row has been read by then, so its memory is reused.
   __device__ uint4* staged() const {
     if constexpr (ThreadGroup::kStagesRow) {
-      extern __shared__ uint4 parked[];
-      return parked;
+      extern __shared__ uint4 staging[];
+      return staging;
     } else {
       __shared__ uint4 vectors[ThreadGroup::kMaxThreads * kVectors];
       return vectors + thread_group_.first_thread() * kVectors;
@@ -163,13 +162,13 @@ class StreamedTile {
   __device__ bool first_thread() const { return first_group_ == 0 && threadIdx.x == 0; }
 
   // Combines of_vector(index) over the vectors of one group. kUnrolled: vectors unrolled together.
-  template <int kSide = kUnroll, class OfVector, class Combine>
+  template <int kUnrolled = kUnroll, class OfVector, class Combine>
   __device__ auto reduce_group(int group, OfVector of_vector, Combine combine) {
     using Part = decltype(of_vector(0));
     typename WideOf<Part>::type sum = 0;
     for (int segment = 0; segment < segments_; ++segment) {
       Part values[1] = {of_vector(index(group, segment, 0))};
-#pragma unroll(kSide)
+#pragma unroll(kUnrolled)
       for (int v = 1; v < vectors_per_item(); ++v) {
         values[0] = combine(values[0], of_vector(index(group, segment, v)));
       }
@@ -179,10 +178,11 @@ class StreamedTile {
     return static_cast<Part>(sum);
   }
   // Combines of_vector(index) over the whole row. exchange: as in RegisterTile.
-  template <int kSide = kUnroll, class OfVector, class Combine>
+  template <int kUnrolled = kUnroll, class OfVector, class Combine>
   __device__ Value reduce(int exchange, OfVector of_vector, Combine combine) {
-    each_group(
-        [&](int group) { send(exchange, group, reduce_group<kSide>(group, of_vector, combine)); });
+    each_group([&](int group) {
+      send(exchange, group, reduce_group<kUnrolled>(group, of_vector, combine));
+    });
     return combine_slots<kMaxGroups>(collect(exchange), combine);
   }
   __device__ void send(int exchange, int group, Value part) const {

@@ -16,7 +16,7 @@ namespace membound::cuda {
 // Whether rows can be divided as below: unit stride, and wide enough to consist mostly of whole
 // blocks.
 template <class T>
-bool takes_shifts(std::initializer_list<std::int64_t> col_strides, std::int64_t cols) {
+bool supports_unaligned(std::initializer_list<std::int64_t> col_strides, std::int64_t cols) {
   return cols > 7 * kPack<T> && std::all_of(col_strides.begin(), col_strides.end(),
                                             [](std::int64_t stride) { return stride == 1; });
 }

@@ -28,15 +28,15 @@ class WarpSums {
       if constexpr (kOneAddress) {
         // With slots permuted by warp ^ lane each butterfly step adds the same slots, and lane 0,
         // which stores, gets the slot of its own warp.
-        of_all_ = address_of(warp ^ lane, half);
-        asm volatile("" : "+r"(of_all_));
-        of_warp_ = of_all_;
+        all_slots_ = address_of(warp ^ lane, half);
+        asm volatile("" : "+r"(all_slots_));
+        warp_slot_ = all_slots_;
       } else {
-        of_warp_ = address_of(warp, half);
-        of_all_ = address_of(lane, half);
+        warp_slot_ = address_of(warp, half);
+        all_slots_ = address_of(lane, half);
         // Opaque to the compiler, so that they stay in registers: recomputed for each row they took
         // a tenth of the instructions of a row with one vector per thread.
-        asm volatile("" : "+r"(of_warp_), "+r"(of_all_));
+        asm volatile("" : "+r"(warp_slot_), "+r"(all_slots_));
       }
     }
   }
@@ -61,12 +61,12 @@ class WarpSums {
 #pragma unroll
       for (int i = 0; i < kSums; ++i) {
         mine[i] = sum_halves(sums[i]);
-        if (threadIdx.x % kHalfWarp == 0) store_shared(place(of_warp_, i), mine[i]);
+        if (threadIdx.x % kHalfWarp == 0) store_shared(place(warp_slot_, i), mine[i]);
       }
       sync();
 #pragma unroll
       for (int i = 0; i < kSums; ++i) {
-        sums[i] = sum_slots(load_shared<decltype(+mine[0])>(place(of_all_, i)));
+        sums[i] = sum_slots(load_shared<decltype(+mine[0])>(place(all_slots_, i)));
       }
     } else {
       static_assert(kSums == 1);
@@ -91,8 +91,8 @@ class WarpSums {
 
   int group_;
   int warp_;
-  std::uint32_t of_warp_;  // in slots()[0]: where this lane stores its warp's sum
-  std::uint32_t of_all_;   // in slots()[0]: the warp's sum that this lane loads
+  std::uint32_t warp_slot_;  // in slots()[0]: where this lane stores its warp's sum
+  std::uint32_t all_slots_;  // in slots()[0]: the warp's sum that this lane loads
 };
 
 }  // namespace membound::cuda

@@ -27,9 +27,9 @@ void launch_rows(const CrossEntropyProblem& problem, StreamView stream, int devi
   p.early = p.config.blocks <= tuning::kCrossEntropyEarlyBlocks;
   LaunchShape shape{p.config.blocks, p.config.threads, p.config.blocks_per_row};
   dispatch_floating(problem.dtype, "cross_entropy", [&]<class T>() {
-    p.aligned = takes_vectors<T>(p.logits, problem.cols) &&
-                (problem.dlogits == nullptr || takes_vectors<T>(p.dlogits, problem.cols));
-    const Access access = held_access<T>({&p.logits, &p.dlogits}, problem.cols);
+    p.aligned = is_vectorisable<T>(p.logits, problem.cols) &&
+                (problem.dlogits == nullptr || is_vectorisable<T>(p.dlogits, problem.cols));
+    const Access access = register_access<T>({&p.logits, &p.dlogits}, problem.cols);
     bool plain = !p.capped && !p.config.streamed() && problem.labels.tokens.rank <= 1 &&
                  problem.weight.data == nullptr && problem.predictions.data == nullptr;
     for (const RowNumbers* one :
@@ -38,9 +38,9 @@ void launch_rows(const CrossEntropyProblem& problem, StreamView stream, int devi
     }
     if (plain) {
       dispatch_vectors<T>(p.config.vectors, [&]<int kVectors>() {
-        plain = launch_held<T, cross_entropy_held_kernel<T, kVectors>,
-                            cross_entropy_bulk_kernel<BulkStorage<T>, kVectors>>(access, shape, 1,
-                                                                                 stream, device, p);
+        plain = launch_register_part<T, cross_entropy_register_kernel<T, kVectors>,
+                                     cross_entropy_bulk_kernel<BulkStorage<T>, kVectors>>(
+            access, shape, 1, stream, device, p);
       });
     }
     if (plain) return;

@@ -88,21 +88,21 @@ class CrossEntropyRow {
   using A = accumulate_t<T>;
 
  public:
-  __device__ CrossEntropyRow(const CrossEntropyParams& p, const PartPosition& place, bool has_row,
-                             uint4* staged)
+  __device__ CrossEntropyRow(const CrossEntropyParams& p, const PartPosition& position,
+                             bool has_row, uint4* staged)
       : p_(p),
-        place_(place),
+        position_(position),
         column_(p.problem.column(
-            p.problem.labels.at(looped_row_offset(p.problem.labels.tokens, place.row)))),
+            p.problem.labels.at(looped_row_offset(p.problem.labels.tokens, position.row)))),
         read_(column_ < 0 ? 0 : p.problem.cols),
         written_(has_row ? p.problem.cols : 0),
-        logits_(p.logits, p.aligned, place, staged),
-        dlogits_(p.dlogits, p.aligned, place, staged) {}
+        logits_(p.logits, p.aligned, position, staged),
+        dlogits_(p.dlogits, p.aligned, position, staged) {}
 
   __device__ std::int64_t column() const { return column_; }
   __device__ A at_label() const {  // 0 without a label
     if (column_ < 0) return 0;
-    const T* row = p_.logits.row<const T>(place_.row);
+    const T* row = p_.logits.row<const T>(position_.row);
     return cross_entropy_logit<T>(p_,
                                   number_any(row[column_ * p_.logits.col_stride], p_.problem.dtype))
         .value;
@@ -122,21 +122,21 @@ class CrossEntropyRow {
 
   // Maximum, sum of exponentials and label-smoothing sums of one part.
   __device__ RowSums<A> sums(std::int64_t part, int round) const {
-    const int vectors = place_.vectors;
+    const int vectors = position_.vectors;
     RowSums<A> found{SoftmaxPower<T>::lowest(), 0, 0, 0};
 #pragma unroll 1
     for (int i = 0; i < vectors; ++i) found.top = Highest()(found.top, highest(logits(part, i)));
-    found.top = highest_of_lanes(found.top, place_.lanes);
-    const PowersAbout<T> powers = powers_about_top<T>(found.top, vectors);
+    found.top = highest_of_lanes(found.top, position_.lanes);
+    const ShiftedExponentials<T> powers = exponentials_below_top<T>(found.top, vectors);
 #pragma unroll 1
     for (int i = 0; i < vectors; ++i) found.sum += powers.sum(logits(part, i));
     found.sum = product(found.sum, powers.factor());
-    const Pair<A> both = merged_lanes<T>(place_, found.top, found.sum, round);
+    const Pair<A> both = merged_lanes<T>(position_, found.top, found.sum, round);
     found.top = both.a;
     found.sum = both.b;
     if (p_.terms<A>().smoothing != 0) {
-      const A mine = distances(part, SoftmaxPower<T>::variance_shift(found.top));
-      found.distances = place_.reduce(mine, 0, Sum());
+      const A mine = distances(part, SoftmaxPower<T>::exponent_shift(found.top));
+      found.distances = position_.reduce(mine, 0, Sum());
       found.weights = weights(part, 1);
     }
     return found;
@@ -145,8 +145,8 @@ class CrossEntropyRow {
   __device__ Candidate<A> largest(std::int64_t part, int round) const {
     Candidate<A> mine{0, -1};
 #pragma unroll 1
-    for (int i = 0; i < place_.vectors; ++i) {
-      const std::int64_t first = place_.vector(part, i) * kPack<T>;
+    for (int i = 0; i < position_.vectors; ++i) {
+      const std::int64_t first = position_.vector(part, i) * kPack<T>;
       const Numbers<T> values = numbers(part, i);
 #pragma unroll
       for (int j = 0; j < kPack<T>; ++j) {
@@ -154,12 +154,12 @@ class CrossEntropyRow {
         mine = FirstLargest()(mine, other);
       }
     }
-    return place_.reduce(mine, round, FirstLargest());
+    return position_.reduce(mine, round, FirstLargest());
   }
   __device__ void write(std::int64_t part, const RowGradient<T>& gradient) const {
 #pragma unroll 1
-    for (int i = 0; i < place_.vectors; ++i) {
-      const std::int64_t first = place_.vector(part, i) * kPack<T>;
+    for (int i = 0; i < position_.vectors; ++i) {
+      const std::int64_t first = position_.vector(part, i) * kPack<T>;
       Numbers<T> values = numbers(part, i);
 #pragma unroll
       for (int j = 0; j < kPack<T>; ++j) {
@@ -169,7 +169,7 @@ class CrossEntropyRow {
         const A dl = gradient.of(logit.value, weight);
         values.at[j] = product(dl - (first + j == column_ ? gradient.label : A(0)), logit.slope);
       }
-      dlogits_.put(part, i, written_, pack_any<T>(values, p_.problem.dtype));
+      dlogits_.write_out(part, i, written_, pack_any<T>(values, p_.problem.dtype));
     }
     dlogits_.copy_out(part, written_);
   }
@@ -181,7 +181,7 @@ class CrossEntropyRow {
   }
   // Capped logits; elements past the end of the row are -infinity.
   __device__ Numbers<T> logits(std::int64_t part, int i) const {
-    const std::int64_t left = read_ - place_.vector(part, i) * kPack<T>;
+    const std::int64_t left = read_ - position_.vector(part, i) * kPack<T>;
     Numbers<T> values = numbers(part, i);
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) {
@@ -193,8 +193,8 @@ class CrossEntropyRow {
   __device__ A distances(std::int64_t part, A top) const {
     A sum = 0;
 #pragma unroll 1
-    for (int i = 0; i < place_.vectors; ++i) {
-      const std::int64_t first = place_.vector(part, i) * kPack<T>;
+    for (int i = 0; i < position_.vectors; ++i) {
+      const std::int64_t first = position_.vector(part, i) * kPack<T>;
       const Numbers<T> values = logits(part, i);
       if (!p_.weighs_columns) {
         sum = with_distances<T>(sum, values, read_ - first, top);
@@ -209,21 +209,21 @@ class CrossEntropyRow {
     return sum;
   }
   __device__ A weights(std::int64_t part, int round) const {
-    if (!p_.weighs_columns) return columns_of_part<T>(place_, part, read_);
+    if (!p_.weighs_columns) return columns_of_part<T>(position_, part, read_);
     A sum = 0;
 #pragma unroll 1
-    for (int i = 0; i < place_.vectors; ++i) {
-      const std::int64_t first = place_.vector(part, i) * kPack<T>;
+    for (int i = 0; i < position_.vectors; ++i) {
+      const std::int64_t first = position_.vector(part, i) * kPack<T>;
 #pragma unroll 1
       for (int j = 0; j < kPack<T> && first + j < p_.problem.cols; ++j) {
         sum += column_weight<A>(p_.problem.weight, first + j);
       }
     }
-    return place_.reduce(sum, round, Sum());
+    return position_.reduce(sum, round, Sum());
   }
 
   const CrossEntropyParams& p_;
-  const PartPosition& place_;
+  const PartPosition& position_;
   std::int64_t column_, read_, written_;
   StagedPart<T> logits_, dlogits_;
 };
@@ -240,57 +240,57 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<Pair<A>, 3>::Shared shared;
   __shared__ typename PartGroup<T>::Shared group_slots;
-  PartPosition place(p.config);
-  const PartExchange<Pair<A>, 3> exchange(shared, place);
+  PartPosition position(p.config);
+  const PartExchange<Pair<A>, 3> exchange(shared, position);
   const bool lse_known = p.problem.loss.data == nullptr;
   if (!lse_known) exchange.start();
   pdl_wait_and_launch();
-  const bool has_row = place.take_row(p.problem.rows);
-  const CrossEntropyRow<T> row(p, place, has_row, p.staged ? staged : nullptr);
+  const bool has_row = position.clamp_row(p.problem.rows);
+  const CrossEntropyRow<T> row(p, position, has_row, p.staged ? staged : nullptr);
   const A at_label = row.at_label();  // read before dlogits may overwrite the logits in place
   const A weight = column_weight<A>(p.problem.weight, row.column()), all = row.all_weights();
-  const std::int64_t parts = place.parts == p.config.parts ? 1 : p.config.parts;
+  const std::int64_t parts = position.parts == p.config.parts ? 1 : p.config.parts;
   RowLoss<T> of_row(0, 0, 0);
   if (lse_known) {
-    of_row = known_lse<T, false>(p, place.row);
+    of_row = known_lse<T, false>(p, position.row);
   } else {
-    PartGroup<T> group(group_slots, place);
+    PartGroup<T> group(group_slots, position);
     RowSums<A> whole{SoftmaxPower<T>::lowest(), 0, 0, 0};
     Candidate<A> largest{0, -1};
     Pair<A> both(SoftmaxPower<T>::lowest(), 0);
 #pragma unroll 1
     for (std::int64_t step = 0; step < parts; ++step) {
       const int round = static_cast<int>(step & 1);
-      row.copy_in(place.part + step);
-      const RowSums<A> part = row.sums(place.part + step, round);
+      row.copy_in(position.part + step);
+      const RowSums<A> part = row.sums(position.part + step, round);
       both = {part.top, part.sum};
       if (parts > 1) both = group.with(both, step + 1 == parts);
       add_distances(whole, part.top, part.distances, part.weights);
       if (p.problem.predictions.data == nullptr) continue;
-      largest = FirstLargest()(largest, row.largest(place.part + step, round));
+      largest = FirstLargest()(largest, row.largest(position.part + step, round));
     }
     whole.top = both.a;
     whole.sum = both.b;
-    if (place.parts > 1) {
-      whole = sums_of_cluster<T>(p, exchange, place.parts, whole);
+    if (position.parts > 1) {
+      whole = sums_of_cluster<T>(p, exchange, position.parts, whole);
       if (p.problem.predictions.data != nullptr) {
-        largest = largest_of_cluster(exchange, place.parts, largest);
+        largest = largest_of_cluster(exchange, position.parts, largest);
       }
     }
     of_row = RowLoss<T>(p, whole, at_label, row.column(), weight, all);
-    const bool owns = parts > 1 || has_label<T>(place, row.column());
-    if (place.lane == 0 && has_row && owns) {
-      of_row.template store<false>(p, place.row, weight);
-      set_prediction(p.problem.predictions, place.row, largest.column);
+    const bool owns = parts > 1 || has_label<T>(position, row.column());
+    if (position.lane == 0 && has_row && owns) {
+      of_row.template store<false>(p, position.row, weight);
+      set_prediction(p.problem.predictions, position.row, largest.column);
     }
   }
   if (p.problem.dlogits == nullptr) return;
-  const A dloss = row_dloss<A, false>(p, place.row);
-  const RowGradient<T> gradient(p, row.column(), dloss, of_row, place.vectors, weight, all);
+  const A dloss = row_dloss<A, false>(p, position.row);
+  const RowGradient<T> gradient(p, row.column(), dloss, of_row, position.vectors, weight, all);
 #pragma unroll 1
   for (std::int64_t step = 0; step < parts; ++step) {
-    if (parts > 1 || lse_known) row.copy_in(place.part + step);
-    row.write(place.part + step, gradient);
+    if (parts > 1 || lse_known) row.copy_in(position.part + step);
+    row.write(position.part + step, gradient);
   }
 }
 

@@ -36,52 +36,52 @@ __global__ void __launch_bounds__(bulk_threads(kVectors == tuning::kFewVectors ?
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<Pair<A>, 2>::Shared shared;
   // With few vectors per thread, a row always fits in one block.
-  PartPosition place(p.config, sizeof(T) > 2 || kVectors == tuning::kFewVectors,
-                     sizeof(T) > 2 || kVectors != tuning::kFewVectors);
-  const PartExchange<Pair<A>, 2> exchange(shared, place);
+  PartPosition position(p.config, sizeof(T) > 2 || kVectors == tuning::kFewVectors,
+                        sizeof(T) > 2 || kVectors != tuning::kFewVectors);
+  const PartExchange<Pair<A>, 2> exchange(shared, position);
   const bool lse_known = p.problem.loss.data == nullptr;
   if (!lse_known) exchange.start();
-  Part::start(place, 1);
+  Part::start(position, 1);
   pdl_wait_and_launch();
-  const bool has_row = place.take_row(p.problem.rows);
+  const bool has_row = position.clamp_row(p.problem.rows);
   const TokenIntegers& labels = p.problem.labels;
-  const std::int64_t label = labels.at(row_place<true>(labels.tokens, place.row));
+  const std::int64_t label = labels.at(row_value_offset<true>(labels.tokens, position.row));
   const bool reads = p.early || p.problem.column(label) >= 0;
-  const T* const from = p.logits.row<const T>(place.row);
-  const Part logits(from, place, reads ? p.problem.cols : 0, staged);
+  const T* const from = p.logits.row<const T>(position.row);
+  const Part logits(from, position, reads ? p.problem.cols : 0, staged);
   logits.fetch(from, p.logits.end);
   const int column = static_cast<int>(p.problem.column(label));
   const bool counts = column >= 0;
-  const A dloss = p.problem.dlogits == nullptr ? A(0) : row_dloss<A, true>(p, place.row);
-  RowLoss<T> of_row = lse_known ? known_lse<T, true>(p, place.row) : RowLoss<T>(0, 0, 0);
-  Part::receive(place);
+  const A dloss = p.problem.dlogits == nullptr ? A(0) : row_dloss<A, true>(p, position.row);
+  RowLoss<T> of_row = lse_known ? known_lse<T, true>(p, position.row) : RowLoss<T>(0, 0, 0);
+  Part::receive(position);
   const int at = logits.in_part(column);  // of the label
   if (!lse_known) {
     uint4 raw[kVectors];
     logits.vectors(raw, p.absent);
     if (p.early && !counts) fill(raw, filled<T>(p.absent));
     RowSums<A> sums{SoftmaxPower<T>::lowest(), 0, 0, 0};
-    sums.top = highest_of_lanes(highest<T>(raw), place.lanes);
+    sums.top = highest_of_lanes(highest<T>(raw), position.lanes);
     sums.sum = sum_of_powers<T>(raw, sums.top);
-    const Pair<A> part = merged_lanes<T>(place, sums.top, sums.sum, 0);
+    const Pair<A> part = merged_lanes<T>(position, sums.top, sums.sum, 0);
     sums.top = part.a;
     sums.sum = part.b;
     if (p.terms<A>().smoothing != 0) {
-      const A mine = sum_of_distances(logits, counts, SoftmaxPower<T>::variance_shift(sums.top));
-      sums.distances = place.reduce(mine, 0, Sum());
-      sums.weights = columns_of_part<T>(place, place.part, counts ? p.problem.cols : 0);
+      const A mine = sum_of_distances(logits, counts, SoftmaxPower<T>::exponent_shift(sums.top));
+      sums.distances = position.reduce(mine, 0, Sum());
+      sums.weights = columns_of_part<T>(position, position.part, counts ? p.problem.cols : 0);
     }
-    if (place.parts > 1) sums = sums_of_cluster<T>(p, exchange, place.parts, sums);
-    const bool owns = counts ? logits.has(column) : place.part == 0 && place.lane == 0;
+    if (position.parts > 1) sums = sums_of_cluster<T>(p, exchange, position.parts, sums);
+    const bool owns = counts ? logits.has(column) : position.part == 0 && position.lane == 0;
     of_row = RowLoss<T>(p, sums, owns && counts ? to_number(logits.element(at)) : A(0), column, 1,
                         static_cast<A>(p.problem.cols));
-    if (has_row && owns) of_row.template store<true>(p, place.row, 1);
+    if (has_row && owns) of_row.template store<true>(p, position.row, 1);
   }
   if (p.problem.dlogits == nullptr) return;
   const RowGradient<T> gradient(p, column, dloss, of_row, kVectors);
   const auto of = [&](A logit) { return gradient.of(logit); };
   // Ignored rows are written, too: their gradient is 0 or NaN.
-  const PartUnits<T> units(logits.of_row(p.dlogits.row<T>(place.row)),
+  const PartUnits<T> units(logits.of_row(p.dlogits.row<T>(position.row)),
                            has_row ? logits.elements(p.problem.cols) : 0);
   uint4 raw[kVectors];
   logits.units(raw, units);
@@ -90,10 +90,10 @@ __global__ void __launch_bounds__(bulk_threads(kVectors == tuning::kFewVectors ?
   for (int i = 0; i < kVectors; ++i) {
     units.store(logits.place(i), pack<T>(mapped(unpack<T>(raw[i]), of)));
   }
-  if (counts && units.has(place, at)) {
+  if (counts && units.has(position, at)) {
     units.to[at] = from_number<T>(of(to_number(logits.element(at))) - gradient.label);
   }
-  units.each_edge(place, [&](int i) {
+  units.each_edge(position, [&](int i) {
     const A logit = counts ? to_number(logits.element(i)) : SoftmaxPower<T>::lowest();
     units.to[i] = from_number<T>(of(logit) - (counts && i == at ? gradient.label : A(0)));
   });

@@ -18,7 +18,7 @@ inline constexpr std::int64_t kCrossEntropyFew = 2048;
 
 inline SoftmaxConfig cross_entropy_config(std::int64_t rows, std::int64_t cols, int dtype_size,
                                           int max_cluster) {
-  return held_rows_config(rows, cols, dtype_size, max_cluster, kCrossEntropyFew);
+  return register_rows_config(rows, cols, dtype_size, max_cluster, kCrossEntropyFew);
 }
 
 }  // namespace membound::cuda::tuning

@@ -58,20 +58,20 @@ __device__ inline SoftCapped<accumulate_t<T>> cross_entropy_logit(const CrossEnt
 
 // kEvenlySpaced: rows are evenly spaced. Other layouts need a function call, around which values
 // held in registers would spill.
-template <bool kEven>
-__device__ inline std::int64_t row_place(const RowLayout& rows, std::int64_t row) {
-  if constexpr (kEven) return row * rows.strides[0];
+template <bool kEvenlySpaced>
+__device__ inline std::int64_t row_value_offset(const RowLayout& rows, std::int64_t row) {
+  if constexpr (kEvenlySpaced) return row * rows.strides[0];
   return looped_row_offset(rows, row);
 }
-template <class A, bool kEven>
+template <class A, bool kEvenlySpaced>
 __device__ inline A row_number(const RowNumbers& numbers, std::int64_t row) {
-  return static_cast<const A*>(numbers.data)[row_place<kEven>(numbers.rows, row)];
+  return static_cast<const A*>(numbers.data)[row_value_offset<kEvenlySpaced>(numbers.rows, row)];
 }
-template <bool kEven, class A>
+template <bool kEvenlySpaced, class A>
 __device__ inline void set_row_number(const RowNumbers& numbers, std::int64_t row, A value) {
   if (numbers.data == nullptr) return;
   A* data = static_cast<A*>(const_cast<void*>(numbers.data));  // the caller's output
-  data[row_place<kEven>(numbers.rows, row)] = value;
+  data[row_value_offset<kEvenlySpaced>(numbers.rows, row)] = value;
 }
 
 __device__ inline float natural_log(float x) { return logf(x); }
@@ -127,22 +127,22 @@ struct RowLoss {
     const A lse = top + low;
     return product(product(p.terms<A>().z_loss, weight) * lse, lse);
   }
-  template <bool kEven>
+  template <bool kEvenlySpaced>
   __device__ void store(const CrossEntropyParams& p, std::int64_t row, A weight) const {
-    set_row_number<kEven>(p.problem.loss, row, loss);
-    set_row_number<kEven>(p.problem.lse, row, top);
-    set_row_number<kEven>(p.problem.lse_low, row, low);
+    set_row_number<kEvenlySpaced>(p.problem.loss, row, loss);
+    set_row_number<kEvenlySpaced>(p.problem.lse, row, top);
+    set_row_number<kEvenlySpaced>(p.problem.lse_low, row, low);
     if (p.problem.z_loss.data != nullptr) {
-      set_row_number<kEven>(p.problem.z_loss, row, z_loss(p, weight));
+      set_row_number<kEvenlySpaced>(p.problem.z_loss, row, z_loss(p, weight));
     }
   }
 };
 
 // True if a part contains the label's column. An ignored row is owned by part 0.
 template <class T>
-__device__ inline bool has_label(const PartPosition& place, std::int64_t column) {
-  const std::int64_t numbers = place.vectors * kPack<T> * place.lanes;
-  return (column < 0 ? 0 : column / numbers) == place.part;
+__device__ inline bool has_label(const PartPosition& position, std::int64_t column) {
+  const std::int64_t numbers = position.vectors * kPack<T> * position.lanes;
+  return (column < 0 ? 0 : column / numbers) == position.part;
 }
 
 // Combines the sums of a row's parts across its cluster.
@@ -164,19 +164,19 @@ __device__ inline RowSums<accumulate_t<T>> sums_of_cluster(const CrossEntropyPar
 }
 
 // Upstream gradient of a row's loss.
-template <class A, bool kEven>
+template <class A, bool kEvenlySpaced>
 __device__ inline A row_dloss(const CrossEntropyParams& p, std::int64_t row) {
   const RowNumbers& given = p.problem.dloss;
-  return given.data != nullptr ? row_number<A, kEven>(given, row) : p.terms<A>().dloss;
+  return given.data != nullptr ? row_number<A, kEvenlySpaced>(given, row) : p.terms<A>().dloss;
 }
 
 // Reads lse from memory.
-template <class T, bool kEven>
+template <class T, bool kEvenlySpaced>
 __device__ inline RowLoss<T> known_lse(const CrossEntropyParams& p, std::int64_t row) {
   using A = accumulate_t<T>;
   const bool two = p.problem.lse_low.data != nullptr;
-  return {row_number<A, kEven>(p.problem.lse, row),
-          two ? row_number<A, kEven>(p.problem.lse_low, row) : A(0), A(0)};
+  return {row_number<A, kEvenlySpaced>(p.problem.lse, row),
+          two ? row_number<A, kEvenlySpaced>(p.problem.lse_low, row) : A(0), A(0)};
 }
 
 // Computes the gradient of a row: (factor * exp(l - top) - less) * slope for logit l, minus `label`
@@ -185,7 +185,7 @@ __device__ inline RowLoss<T> known_lse(const CrossEntropyParams& p, std::int64_t
 template <class T>
 struct RowGradient {
   using A = accumulate_t<T>;
-  PowersAbout<T> powers;
+  ShiftedExponentials<T> powers;
   A factor, less, label;
 
   // factor is 0 or NaN if the row is ignored. weight: the label's class weight; all: their sum over
@@ -233,9 +233,9 @@ __device__ inline accumulate_t<T> sum_of_distances(const uint4 (&raw)[kVectors],
 }
 // Number of a part's columns that are among the first `cols`.
 template <class T>
-__device__ inline accumulate_t<T> columns_of_part(const PartPosition& place, std::int64_t part,
+__device__ inline accumulate_t<T> columns_of_part(const PartPosition& position, std::int64_t part,
                                                   std::int64_t cols) {
-  const std::int64_t most = std::int64_t{place.vectors} * kPack<T> * place.lanes;
+  const std::int64_t most = std::int64_t{position.vectors} * kPack<T> * position.lanes;
   const std::int64_t left = cols - part * most;
   return static_cast<accumulate_t<T>>(left < 0 ? 0 : left < most ? left : most);
 }
@@ -246,23 +246,23 @@ __device__ inline accumulate_t<T> columns_of_part(const PartPosition& place, std
 // lse. Shared memory: per-warp sums and the sums of the cluster's parts. Memory-bound; with a
 // gradient, two exponentials per element come close.
 template <class T, int kVectors>
-__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kVectors>)
-    cross_entropy_held_kernel(const __grid_constant__ CrossEntropyParams p) {
+__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kResidentBlocks<kVectors>)
+    cross_entropy_register_kernel(const __grid_constant__ CrossEntropyParams p) {
   using A = accumulate_t<T>;
-  using Part = HeldPart<T, kVectors>;
+  using Part = RegisterPart<T, kVectors>;
   __shared__ typename PartExchange<Pair<A>, 2>::Shared shared;
   // With few vectors per thread a row always fits in one block; yet compiling the cluster path out
   // increases register spills.
-  PartPosition place(p.config, sizeof(T) > 2 || kVectors == tuning::kFewVectors);
-  const PartExchange<Pair<A>, 2> exchange(shared, place);
+  PartPosition position(p.config, sizeof(T) > 2 || kVectors == tuning::kFewVectors);
+  const PartExchange<Pair<A>, 2> exchange(shared, position);
   const bool lse_known = p.problem.loss.data == nullptr;
   if (!lse_known) exchange.start();
   pdl_wait_and_launch();
-  const bool has_row = place.take_row(p.problem.rows);
+  const bool has_row = position.clamp_row(p.problem.rows);
   const TokenIntegers& labels = p.problem.labels;
-  const std::int64_t label = labels.at(row_place<true>(labels.tokens, place.row));
+  const std::int64_t label = labels.at(row_value_offset<true>(labels.tokens, position.row));
   const bool reads = p.early || p.problem.column(label) >= 0;
-  const Part logits(p.logits, place, reads ? p.problem.cols : 0);
+  const Part logits(p.logits, position, reads ? p.problem.cols : 0);
   uint4 raw[kVectors];
   logits.read(raw, p.absent);
   const int column = static_cast<int>(p.problem.column(label));
@@ -270,35 +270,35 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kVectors>
   if (p.early && !counts) fill(raw, filled<T>(p.absent));
   RowSums<A> sums{SoftmaxPower<T>::lowest(), 0, 0, 0};
   if (!lse_known) {
-    sums.top = highest_of_lanes(highest<T>(raw), place.lanes);
+    sums.top = highest_of_lanes(highest<T>(raw), position.lanes);
     sums.sum = sum_of_powers<T>(raw, sums.top);
   }
   // Loads that few threads need are issued here, to overlap with the barrier. Position and row are
   // recomputed instead of kept in registers.
-  place.locate();
-  place.take_row(p.problem.rows);
-  const Part again(p.logits, place, p.problem.cols);
+  position.locate();
+  position.clamp_row(p.problem.rows);
+  const Part again(p.logits, position, p.problem.cols);
   const bool owns_label = has_row && counts && again.has(column);
   const A at_label = owns_label ? to_number(again.row()[column]) : A(0);
-  const A dloss = p.problem.dlogits == nullptr ? A(0) : row_dloss<A, true>(p, place.row);
-  RowLoss<T> of_row = lse_known ? known_lse<T, true>(p, place.row) : RowLoss<T>(0, 0, 0);
+  const A dloss = p.problem.dlogits == nullptr ? A(0) : row_dloss<A, true>(p, position.row);
+  RowLoss<T> of_row = lse_known ? known_lse<T, true>(p, position.row) : RowLoss<T>(0, 0, 0);
   if (!lse_known) {
-    const Pair<A> part = merged_lanes<T>(place, sums.top, sums.sum, 0);
+    const Pair<A> part = merged_lanes<T>(position, sums.top, sums.sum, 0);
     sums.top = part.a;
     sums.sum = part.b;
     if (p.terms<A>().smoothing != 0) {
       const int cols = static_cast<int>(counts ? p.problem.cols : 0);
       const int left = cols - again.index(0) * kPack<T>;
       const A mine =
-          sum_of_distances<T>(raw, left, place.lanes, SoftmaxPower<T>::variance_shift(sums.top));
-      sums.distances = place.reduce(mine, 0, Sum());
-      sums.weights = columns_of_part<T>(place, place.part, cols);
+          sum_of_distances<T>(raw, left, position.lanes, SoftmaxPower<T>::exponent_shift(sums.top));
+      sums.distances = position.reduce(mine, 0, Sum());
+      sums.weights = columns_of_part<T>(position, position.part, cols);
     }
-    if (place.parts > 1) sums = sums_of_cluster<T>(p, exchange, place.parts, sums);
+    if (position.parts > 1) sums = sums_of_cluster<T>(p, exchange, position.parts, sums);
     of_row = RowLoss<T>(p, sums, at_label, column, 1, static_cast<A>(p.problem.cols));
   }
   const bool stores = owns_label || (has_row && !counts && again.index(0) == 0);
-  if (stores && !lse_known) of_row.template store<true>(p, place.row, 1);
+  if (stores && !lse_known) of_row.template store<true>(p, position.row, 1);
   if (p.problem.dlogits == nullptr) return;
   const RowGradient<T> gradient(p, column, dloss, of_row, kVectors);
   const T of_label = from_number<T>(gradient.of(at_label) - gradient.label);
@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kVectors>
     for (int j = 0; j < kPack<T>; ++j) dl.at[j] = gradient.of(dl.at[j]);
     raw[i] = pack<T>(dl);
   }
-  Part(p.dlogits, place, has_row ? p.problem.cols : 0)
+  Part(p.dlogits, position, has_row ? p.problem.cols : 0)
       .write(raw, owns_label ? column : -1, of_label);
 }
 

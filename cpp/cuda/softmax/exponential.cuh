@@ -21,15 +21,15 @@ __device__ inline double exponential(double x) {
                                0x1.af389ecfc4b9cp-26};
   constexpr double kWhole = 0x1.8p52;               // adding it rounds to an integer
   x = x < -800.0 ? -800.0 : x > 800.0 ? 800.0 : x;  // results are 0 and infinity beyond; NaN passes
-  const double unaligned = fma(x, 0x1.71547652b82fep0, kWhole);
-  const double n = unaligned - kWhole;
+  const double biased = fma(x, 0x1.71547652b82fep0, kWhole);
+  const double n = biased - kWhole;
   const double r = fma(n, -0x1.cf79abc9e3b3ap-40, fma(n, -0x1.62e42fefap-1, x));
   double curve = kCurve[9];
 #pragma unroll
   for (int i = 8; i >= 0; --i) curve = fma(curve, r, kCurve[i]);
   const double power = 1.0 + fma(__dmul_rn(r, r), curve, r);
   // 2^n is applied in two steps, because the result may be subnormal.
-  const int whole = __double2loint(unaligned), half = whole / 2;
+  const int whole = __double2loint(biased), half = whole / 2;
   const double first = __hiloint2double((half + 1023) << 20, 0);
   return power * first * __hiloint2double((whole - half + 1023) << 20, 0);
 }

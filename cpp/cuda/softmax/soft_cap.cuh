@@ -28,12 +28,13 @@ __device__ inline SoftCapped<accumulate_t<T>> soft_capped_for(accumulate_t<T> x,
                                                               accumulate_t<T> cap) {
   if constexpr (sizeof(T) > 2) return soft_capped(x, cap);
   constexpr float kMinusTwoLog2E = -2.8853900818f;
-  const float u = product(x, guessed_inverse(cap)), t = fabsf(u), square = product(u, u);
+  const float u = product(x, approximate_inverse(cap)), t = fabsf(u), square = product(u, u);
   const float power = power_of_two(product(t, kMinusTwoLog2E)),
-              inverse = guessed_inverse(1 + power);
-  const float far = copysignf(product(1 - power, inverse), u);
-  const float near = fmaf(product(u, square), fmaf(square, 0.1333333333f, -0.3333333333f), u);
-  return {product(cap, t < 0.0625f ? near : far), product(4 * power, product(inverse, inverse))};
+              inverse = approximate_inverse(1 + power);
+  const float by_exponential = copysignf(product(1 - power, inverse), u);
+  const float by_series = fmaf(product(u, square), fmaf(square, 0.1333333333f, -0.3333333333f), u);
+  return {product(cap, t < 0.0625f ? by_series : by_exponential),
+          product(4 * power, product(inverse, inverse))};
 }
 
 }  // namespace membound::cuda

@@ -16,19 +16,19 @@ void softmax(const SoftmaxProblem& problem, StreamView stream) {
   p.out = part_array(problem.out, problem.out_rows, problem.out_col_stride, problem.rows,
                      problem.cols, problem.dtype);
   LaunchShape shape{p.config.blocks, p.config.threads, p.config.blocks_per_row};
-  p.coarsened = problem.mask == nullptr && problem.scale > 1e-30 && problem.scale < 1e30;
+  p.scale_folded = problem.mask == nullptr && problem.scale > 1e-30 && problem.scale < 1e30;
   p.absent = absent_bits(problem.dtype);
   dispatch_floating(problem.dtype, "softmax", [&]<class T>() {
-    p.slope = (p.coarsened ? problem.scale : 1.0) * (sizeof(T) == 2 ? 1.4426950408889634 : 1.0);
+    p.slope = (p.scale_folded ? problem.scale : 1.0) * (sizeof(T) == 2 ? 1.4426950408889634 : 1.0);
     p.narrow_slope = static_cast<float>(p.slope);
-    p.aligned = takes_vectors<T>(p.x, problem.cols) && takes_vectors<T>(p.out, problem.cols);
+    p.aligned = is_vectorisable<T>(p.x, problem.cols) && is_vectorisable<T>(p.out, problem.cols);
     bool done = false;
-    if (p.coarsened && problem.queries == 0 && !p.config.streamed()) {
-      const Access access = held_access<T>({&p.x, &p.out}, problem.cols);
+    if (p.scale_folded && problem.queries == 0 && !p.config.streamed()) {
+      const Access access = register_access<T>({&p.x, &p.out}, problem.cols);
       dispatch_vectors<T>(p.config.vectors, [&]<int kVectors>() {
-        done = launch_held<T, softmax_held_kernel<T, kVectors>,
-                           softmax_bulk_kernel<BulkStorage<T>, kVectors>>(access, shape, 1, stream,
-                                                                          device, p);
+        done = launch_register_part<T, softmax_register_kernel<T, kVectors>,
+                                    softmax_bulk_kernel<BulkStorage<T>, kVectors>>(
+            access, shape, 1, stream, device, p);
       });
     }
     if (done) return;

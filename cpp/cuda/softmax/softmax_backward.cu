@@ -23,16 +23,17 @@ void softmax_backward(const SoftmaxBackwardProblem& problem, StreamView stream) 
   p.dx = array(problem.dx, problem.dx_rows, problem.dx_col_stride);
   LaunchShape shape{p.config.blocks, p.config.threads, p.config.blocks_per_row};
   dispatch_floating(problem.dtype, "softmax_backward", [&]<class T>() {
-    const Access access = held_access<T>({&p.dy, &p.y, &p.dx}, problem.cols);
+    const Access access = register_access<T>({&p.dy, &p.y, &p.dx}, problem.cols);
     constexpr int kVectors = sizeof(T) == 2 ? tuning::kFewVectors : tuning::kManyVectors;
-    if (!p.config.streamed() && launch_held<T, softmax_backward_held_kernel<T, kVectors>,
-                                            softmax_backward_bulk_kernel<BulkStorage<T>, kVectors>>(
-                                    access, shape, 2, stream, device, p)) {
+    if (!p.config.streamed() &&
+        launch_register_part<T, softmax_backward_register_kernel<T, kVectors>,
+                             softmax_backward_bulk_kernel<BulkStorage<T>, kVectors>>(
+            access, shape, 2, stream, device, p)) {
       return;
     }
     p.aligned = true;
     for (const PartArray* one : {&p.dy, &p.y, &p.dx}) {
-      p.aligned = p.aligned && takes_vectors<T>(*one, problem.cols);
+      p.aligned = p.aligned && is_vectorisable<T>(*one, problem.cols);
     }
     shape.shared_bytes = staged_bytes(p.config, 2, device);
     p.staged = shape.shared_bytes > 0;

@@ -12,8 +12,8 @@ namespace membound::cuda::tuning {
 
 inline SoftmaxConfig softmax_backward_config(std::int64_t rows, std::int64_t cols, int dtype_size,
                                              int max_cluster) {
-  return held_rows_config(rows, cols, dtype_size, max_cluster,
-                          std::numeric_limits<std::int64_t>::max());
+  return register_rows_config(rows, cols, dtype_size, max_cluster,
+                              std::numeric_limits<std::int64_t>::max());
 }
 
 }  // namespace membound::cuda::tuning

@@ -51,23 +51,23 @@ __device__ inline A sum_of_parts(const A* sums, int parts) {
 // memory: per-warp sums and the sums of the cluster's parts. Memory-bound.
 template <class T, int kVectors>
 __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
-    softmax_backward_held_kernel(const __grid_constant__ SoftmaxBackwardParams p) {
+    softmax_backward_register_kernel(const __grid_constant__ SoftmaxBackwardParams p) {
   using A = accumulate_t<T>;
-  using Part = HeldPart<T, kVectors>;
-  PartPosition place(p.config);
+  using Part = RegisterPart<T, kVectors>;
+  PartPosition position(p.config);
   __shared__ typename PartExchange<A>::Shared shared;
-  const PartExchange<A> exchange(shared, place);
+  const PartExchange<A> exchange(shared, position);
   exchange.start();
   pdl_wait_and_launch();
-  const bool has_row = place.take_row(p.rows);
+  const bool has_row = position.clamp_row(p.rows);
   uint4 dys[kVectors], ys[kVectors];
-  Part(p.dy, place, p.cols).read(dys, 0);
-  Part(p.y, place, p.cols).read(ys, 0);
+  Part(p.dy, position, p.cols).read(dys, 0);
+  Part(p.y, position, p.cols).read(ys, 0);
   A sum = 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) sum += sum_of_products(unpack<T>(dys[i]), unpack<T>(ys[i]));
-  sum = place.reduce(sum, 0, Sum());
-  if (place.parts > 1) sum = sum_of_parts(exchange.all(sum), place.parts);
+  sum = position.reduce(sum, 0, Sum());
+  if (position.parts > 1) sum = sum_of_parts(exchange.all(sum), position.parts);
   compiler_barrier(dys);
   compiler_barrier(ys);
 #pragma unroll
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
         gradient<T>(unpack<T>(dys[i]), unpack<T>(ys[i]), sum, static_cast<A>(p.scale));
     dys[i] = pack<T>(result);
   }
-  Part(p.dx, place, has_row ? p.cols : 0).write(dys);
+  Part(p.dx, position, has_row ? p.cols : 0).write(dys);
 }
 
 // The same for unaligned rows. Shared memory holds the parts of dy and y, too. The bound is 56
@@ -87,47 +87,47 @@ __global__ void __launch_bounds__(bulk_threads(56), 2)
   using A = accumulate_t<T>;
   using Part = BulkPart<T, kVectors>;
   extern __shared__ uint4 staged[];
-  PartPosition place(p.config);
+  PartPosition position(p.config);
   __shared__ typename PartExchange<A>::Shared shared;
-  const PartExchange<A> exchange(shared, place);
+  const PartExchange<A> exchange(shared, position);
   exchange.start();
-  Part::start(place, 2);
+  Part::start(position, 2);
   pdl_wait_and_launch();
-  place.take_row(p.rows);
-  const T* const dys = p.dy.row<const T>(place.row);
-  const T* const ys = p.y.row<const T>(place.row);
-  const Part dy(dys, place, p.cols, staged), y(ys, place, p.cols, dy.behind_block(staged));
+  position.clamp_row(p.rows);
+  const T* const dys = p.dy.row<const T>(position.row);
+  const T* const ys = p.y.row<const T>(position.row);
+  const Part dy(dys, position, p.cols, staged), y(ys, position, p.cols, dy.next_array(staged));
   dy.fetch(dys, p.dy.end);
   y.fetch(ys, p.y.end);
-  Part::receive(place);
-  constexpr int kSide = 2;  // vectors that are processed together, unrolled
+  Part::receive(position);
+  constexpr int kUnrolled = 2;  // vectors that are processed together, unrolled
   A sum = 0;
 #pragma unroll 1
-  for (int first = 0; first < kVectors; first += kSide) {
-    uint4 a[kSide], b[kSide];
+  for (int first = 0; first < kVectors; first += kUnrolled) {
+    uint4 a[kUnrolled], b[kUnrolled];
     dy.vectors(a, 0, first);
     y.vectors(b, 0, first);
 #pragma unroll
-    for (int i = 0; i < kSide; ++i) sum += sum_of_products(unpack<T>(a[i]), unpack<T>(b[i]));
+    for (int i = 0; i < kUnrolled; ++i) sum += sum_of_products(unpack<T>(a[i]), unpack<T>(b[i]));
   }
-  sum = place.reduce(sum, 0, Sum());
-  if (place.parts > 1) sum = sum_of_parts(exchange.all(sum), place.parts);
+  sum = position.reduce(sum, 0, Sum());
+  if (position.parts > 1) sum = sum_of_parts(exchange.all(sum), position.parts);
   const auto scale = static_cast<A>(p.scale);
-  place.locate();
-  const bool has_row = place.take_row(p.rows);
-  const PartUnits<T> units(dy.of_row(p.dx.row<T>(place.row)), has_row ? dy.elements() : 0);
+  position.locate();
+  const bool has_row = position.clamp_row(p.rows);
+  const PartUnits<T> units(dy.of_row(p.dx.row<T>(position.row)), has_row ? dy.elements() : 0);
 #pragma unroll 1
-  for (int first = 0; first < kVectors; first += kSide) {
-    uint4 a[kSide], b[kSide];
+  for (int first = 0; first < kVectors; first += kUnrolled) {
+    uint4 a[kUnrolled], b[kUnrolled];
     dy.units(a, units, first);
     y.units(b, units, first);
 #pragma unroll
-    for (int i = 0; i < kSide; ++i) {
+    for (int i = 0; i < kUnrolled; ++i) {
       units.store(dy.place(first + i),
                   pack<T>(gradient<T>(unpack<T>(a[i]), unpack<T>(b[i]), sum, scale)));
     }
   }
-  units.each_edge(place, [&](int i) {
+  units.each_edge(position, [&](int i) {
     units.to[i] =
         from_number<T>(gradient(to_number(dy.element(i)), to_number(y.element(i)), sum, scale));
   });
@@ -143,28 +143,28 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
   using A = accumulate_t<T>;
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<A>::Shared shared;
-  PartPosition place(p.config);
-  const PartExchange<A> exchange(shared, place);
+  PartPosition position(p.config);
+  const PartExchange<A> exchange(shared, position);
   exchange.start();
   pdl_wait_and_launch();
-  const bool has_row = place.take_row(p.rows);
-  uint4* const second = p.staged ? staged + blockDim.x * place.vectors : nullptr;
-  const StagedPart<T> dy(p.dy, p.aligned, place, p.staged ? staged : nullptr);
-  const StagedPart<T> y(p.y, p.aligned, place, second), dx(p.dx, p.aligned, place, second);
-  const std::int64_t parts = place.parts == p.config.parts ? 1 : p.config.parts;
+  const bool has_row = position.clamp_row(p.rows);
+  uint4* const second = p.staged ? staged + blockDim.x * position.vectors : nullptr;
+  const StagedPart<T> dy(p.dy, p.aligned, position, p.staged ? staged : nullptr);
+  const StagedPart<T> y(p.y, p.aligned, position, second), dx(p.dx, p.aligned, position, second);
+  const std::int64_t parts = position.parts == p.config.parts ? 1 : p.config.parts;
   A whole = 0;
 #pragma unroll 1
   for (std::int64_t step = 0; step < 2 * parts; ++step) {
     const bool writes = step >= parts;
-    const std::int64_t part = place.part + (writes ? step - parts : step);
+    const std::int64_t part = position.part + (writes ? step - parts : step);
     if (!writes || parts > 1) {
       dy.copy_in(part, p.cols);
       y.copy_in(part, p.cols);
     }
     A sum = 0;
 #pragma unroll 1
-    for (int i = 0; i < place.vectors; ++i) {
-      const std::int64_t left = p.cols - place.vector(part, i) * kPack<T>;
+    for (int i = 0; i < position.vectors; ++i) {
+      const std::int64_t left = p.cols - position.vector(part, i) * kPack<T>;
       Numbers<T> a = unpack_any<T>(dy.vector(part, i, p.cols), p.dtype);
       Numbers<T> b = unpack_any<T>(y.vector(part, i, p.cols), p.dtype);
 #pragma unroll
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
       }
       if (writes) {
         const Numbers<T> result = gradient<T>(a, b, whole, static_cast<A>(p.scale));
-        dx.put(part, i, has_row ? p.cols : 0, pack_any<T>(result, p.dtype));
+        dx.write_out(part, i, has_row ? p.cols : 0, pack_any<T>(result, p.dtype));
       } else {
         sum += sum_of_products(a, b);
       }
@@ -182,8 +182,8 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
       dx.copy_out(part, has_row ? p.cols : 0);
       continue;
     }
-    sum = place.reduce(sum, static_cast<int>(step), Sum());
-    whole += place.parts > 1 ? sum_of_parts(exchange.all(sum), place.parts) : sum;
+    sum = position.reduce(sum, static_cast<int>(step), Sum());
+    whole += position.parts > 1 ? sum_of_parts(exchange.all(sum), position.parts) : sum;
   }
 }
 

@@ -38,8 +38,8 @@ struct SoftmaxConfig {
 };
 
 // few: the widest 16-bit row, in vectors, that uses kFewVectors per thread.
-inline SoftmaxConfig held_rows_config(std::int64_t rows, std::int64_t cols, int dtype_size,
-                                      int max_cluster, std::int64_t few) {
+inline SoftmaxConfig register_rows_config(std::int64_t rows, std::int64_t cols, int dtype_size,
+                                          int max_cluster, std::int64_t few) {
   const auto ceil_div = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   const std::int64_t vectors = ceil_div(cols, 16 / dtype_size);
   const int each = dtype_size == 2 && vectors <= few ? kFewVectors : kManyVectors;
@@ -67,7 +67,7 @@ inline SoftmaxConfig held_rows_config(std::int64_t rows, std::int64_t cols, int 
 // rows, cols >= 1; max_cluster: the largest cluster that the GPU supports, 1 if it has none.
 inline SoftmaxConfig softmax_config(std::int64_t rows, std::int64_t cols, int dtype_size,
                                     int max_cluster) {
-  return held_rows_config(rows, cols, dtype_size, max_cluster, kSoftmaxFew);
+  return register_rows_config(rows, cols, dtype_size, max_cluster, kSoftmaxFew);
 }
 
 }  // namespace membound::cuda::tuning

@@ -13,7 +13,7 @@ struct SoftmaxParams {
   tuning::SoftmaxConfig config;
   PartArray x, out;
   bool aligned, staged;
-  bool coarsened;        // scale is folded into slope: no mask, scale in a safe range
+  bool scale_folded;     // scale is folded into slope: no mask, scale in a safe range
   double slope;          // multiplies the exponents
   float narrow_slope;    // the same in float32
   std::uint32_t absent;  // bits of -infinity
@@ -29,40 +29,40 @@ struct SoftmaxParams {
 // rows, one row, or one part of a row as a block of a cluster; logits are read once and stay in
 // registers. Shared memory: per-warp sums and the sums of the cluster's parts. Memory-bound.
 template <class T, int kVectors>
-__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kHeldBlocks<kVectors>)
-    softmax_held_kernel(const __grid_constant__ SoftmaxParams p) {
+__global__ void __launch_bounds__(tuning::kSoftmaxThreads, kResidentBlocks<kVectors>)
+    softmax_register_kernel(const __grid_constant__ SoftmaxParams p) {
   using A = accumulate_t<T>;
-  using Part = HeldPart<T, kVectors>;
+  using Part = RegisterPart<T, kVectors>;
   __shared__ typename PartExchange<Pair<A>>::Shared shared;
-  PartPosition place(p.config, sizeof(T) > 2 || kVectors == tuning::kFewVectors);
-  const PartExchange<Pair<A>> exchange(shared, place);
+  PartPosition position(p.config, sizeof(T) > 2 || kVectors == tuning::kFewVectors);
+  const PartExchange<Pair<A>> exchange(shared, position);
   exchange.start();
   pdl_wait_and_launch();
-  const bool has_row = place.take_row(p.problem.rows);
+  const bool has_row = position.clamp_row(p.problem.rows);
   const A slope = p.exponent_slope<A>();
   uint4 raw[kVectors];
-  Part(p.x, place, p.problem.cols).read(raw, p.absent);
-  const A top = highest_of_lanes(highest<T>(raw), place.lanes);
+  Part(p.x, position, p.problem.cols).read(raw, p.absent);
+  const A top = highest_of_lanes(highest<T>(raw), position.lanes);
   A sum = 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     Numbers<T> powers = unpack<T>(raw[i]);
-    sum += take_powers(powers, top, slope);
-    if (kPowersKept<T>) raw[i] = pack<T>(powers);
+    sum += exponentiate(powers, top, slope);
+    if (kKeepsExponentials<T>) raw[i] = pack<T>(powers);
   }
-  Pair<A> row = merged_lanes<T>(place, top, sum, 0, slope);
-  if (place.parts > 1) row = merged<T>(exchange.all(row), place.parts, slope);
+  Pair<A> row = merged_lanes<T>(position, top, sum, 0, slope);
+  if (position.parts > 1) row = merged<T>(exchange.all(row), position.parts, slope);
   const A factor = part_factor<T>(top, row, slope);
-  if (!kPowersKept<T>) compiler_barrier(raw);
+  if (!kKeepsExponentials<T>) compiler_barrier(raw);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     Numbers<T> y = unpack<T>(raw[i]);
-    if (!kPowersKept<T>) take_powers(y, row.a, slope);
+    if (!kKeepsExponentials<T>) exponentiate(y, row.a, slope);
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) y.at[j] = product(y.at[j], factor);
     raw[i] = pack<T>(y);
   }
-  Part(p.out, place, has_row ? p.problem.cols : 0).write(raw);
+  Part(p.out, position, has_row ? p.problem.cols : 0).write(raw);
 }
 
 // The same for unaligned rows. Shared memory holds their parts, too. 16-bit rows are limited by
@@ -75,36 +75,36 @@ __global__ void __launch_bounds__(bulk_threads(kVectors == tuning::kFewVectors ?
   using Part = BulkPart<T, kVectors>;
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<Pair<A>>::Shared shared;
-  PartPosition place(p.config, sizeof(T) > 2 || kVectors == tuning::kFewVectors);
-  const PartExchange<Pair<A>> exchange(shared, place);
+  PartPosition position(p.config, sizeof(T) > 2 || kVectors == tuning::kFewVectors);
+  const PartExchange<Pair<A>> exchange(shared, position);
   exchange.start();
-  Part::start(place, 1);
+  Part::start(position, 1);
   pdl_wait_and_launch();
-  place.take_row(p.problem.rows);
-  const T* const from = p.x.row<const T>(place.row);
-  Part x(from, place, p.problem.cols, staged);
+  position.clamp_row(p.problem.rows);
+  const T* const from = p.x.row<const T>(position.row);
+  Part x(from, position, p.problem.cols, staged);
   x.fetch(from, p.x.end);
-  Part::receive(place);
+  Part::receive(position);
   const A slope = p.exponent_slope<A>();
   uint4 raw[kVectors];
   x.vectors(raw, p.absent);
-  const A top = highest_of_lanes(highest<T>(raw), place.lanes);
+  const A top = highest_of_lanes(highest<T>(raw), position.lanes);
   A sum = 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     Numbers<T> powers = unpack<T>(raw[i]);
-    sum += take_powers(powers, top, slope);
-    if (kPowersKept<T>) raw[i] = pack<T>(powers);
+    sum += exponentiate(powers, top, slope);
+    if (kKeepsExponentials<T>) raw[i] = pack<T>(powers);
   }
-  Pair<A> row = merged_lanes<T>(place, top, sum, 0, slope);
-  if (place.parts > 1) row = merged<T>(exchange.all(row), place.parts, slope);
+  Pair<A> row = merged_lanes<T>(position, top, sum, 0, slope);
+  if (position.parts > 1) row = merged<T>(exchange.all(row), position.parts, slope);
   const A factor = part_factor<T>(top, row, slope);
   const auto result = [&](A number) {
-    if (kPowersKept<T>) return number;
-    return product(SoftmaxPower<T>::large(number - SoftmaxPower<T>::variance_shift(row.a), slope),
+    if (kKeepsExponentials<T>) return number;
+    return product(SoftmaxPower<T>::large(number - SoftmaxPower<T>::exponent_shift(row.a), slope),
                    factor);
   };
-  if constexpr (kPowersKept<T>) {
+  if constexpr (kKeepsExponentials<T>) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       Numbers<T> y = unpack<T>(raw[i]);
@@ -114,15 +114,15 @@ __global__ void __launch_bounds__(bulk_threads(kVectors == tuning::kFewVectors ?
     }
     x.replace(raw);
   }
-  place.locate();
-  const bool has_row = place.take_row(p.problem.rows);
-  const PartUnits<T> units(x.of_row(p.out.row<T>(place.row)), has_row ? x.elements() : 0);
+  position.locate();
+  const bool has_row = position.clamp_row(p.problem.rows);
+  const PartUnits<T> units(x.of_row(p.out.row<T>(position.row)), has_row ? x.elements() : 0);
   x.units(raw, units);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     units.store(x.place(i), pack<T>(mapped(unpack<T>(raw[i]), result)));
   }
-  units.each_edge(place,
+  units.each_edge(position,
                   [&](int i) { units.to[i] = from_number<T>(result(to_number(x.element(i)))); });
 }
 
@@ -145,7 +145,7 @@ __device__ __noinline__ Numbers<T> any_logits(const SoftmaxParams& p, uint4 raw,
   if (p.problem.mask == nullptr) {
 #pragma unroll
     for (int j = 0; j < kPack<T>; ++j) {
-      if (!p.coarsened) values.at[j] = product(values.at[j], scale);
+      if (!p.scale_folded) values.at[j] = product(values.at[j], scale);
     }
   } else {
     const bool drops = p.problem.mask_dtype == DType::kBool;
@@ -178,55 +178,55 @@ __global__ void __launch_bounds__(tuning::kSoftmaxThreads)
   extern __shared__ uint4 staged[];
   __shared__ typename PartExchange<Pair<A>>::Shared shared;
   __shared__ typename PartGroup<T>::Shared group_slots;
-  PartPosition place(p.config);
-  const PartExchange<Pair<A>> exchange(shared, place);
+  PartPosition position(p.config);
+  const PartExchange<Pair<A>> exchange(shared, position);
   exchange.start();
   pdl_wait_and_launch();
-  const std::int64_t cols = place.take_row(p.problem.rows) ? p.problem.cols : 0;
-  const std::int64_t kept = p.problem.kept(place.row);
+  const std::int64_t cols = position.clamp_row(p.problem.rows) ? p.problem.cols : 0;
+  const std::int64_t kept = p.problem.kept(position.row);
   const A slope = p.exponent_slope<A>();
-  const StagedPart<T> x(p.x, p.aligned, place, p.staged ? staged : nullptr);
-  const StagedPart<T> out(p.out, p.aligned, place, p.staged ? staged : nullptr);
-  const std::int64_t parts = place.parts == p.config.parts ? 1 : p.config.parts;
-  PartGroup<T> group(group_slots, place);
+  const StagedPart<T> x(p.x, p.aligned, position, p.staged ? staged : nullptr);
+  const StagedPart<T> out(p.out, p.aligned, position, p.staged ? staged : nullptr);
+  const std::int64_t parts = position.parts == p.config.parts ? 1 : p.config.parts;
+  PartGroup<T> group(group_slots, position);
   A top = 0;
   Pair<A> row(SoftmaxPower<T>::lowest(), 0);
 #pragma unroll 1
   for (std::int64_t step = 0; step < 2 * parts; ++step) {
     const bool writes = step >= parts;
-    const std::int64_t part = place.part + (writes ? step - parts : step);
+    const std::int64_t part = position.part + (writes ? step - parts : step);
     const auto logits = [&](int i) {
-      return any_logits<T>(p, x.vector(part, i, kept), place.row, place.vector(part, i) * kPack<T>,
-                           kept);
+      return any_logits<T>(p, x.vector(part, i, kept), position.row,
+                           position.vector(part, i) * kPack<T>, kept);
     };
     if (!writes || parts > 1) {
       x.copy_in(part, kept);
       top = SoftmaxPower<T>::lowest();
 #pragma unroll 1
-      for (int i = 0; i < place.vectors; ++i) top = Highest()(top, highest(logits(i)));
-      top = highest_of_lanes(top, place.lanes);
+      for (int i = 0; i < position.vectors; ++i) top = Highest()(top, highest(logits(i)));
+      top = highest_of_lanes(top, position.lanes);
     }
     const A factor = writes ? part_factor<T>(top, row, slope) : A(0);
-    const A base = writes && !kPowersKept<T> ? row.a : top;
+    const A base = writes && !kKeepsExponentials<T> ? row.a : top;
     A sum = 0;
 #pragma unroll 1
-    for (int i = 0; i < place.vectors; ++i) {
+    for (int i = 0; i < position.vectors; ++i) {
       Numbers<T> y = logits(i);
-      sum += take_powers(y, base, slope);
+      sum += exponentiate(y, base, slope);
       if (!writes) continue;
-      const std::int64_t first = place.vector(part, i) * kPack<T>;
+      const std::int64_t first = position.vector(part, i) * kPack<T>;
 #pragma unroll
       for (int j = 0; j < kPack<T>; ++j) {
         y.at[j] = first + j < kept ? product(y.at[j], factor) : A(0);
       }
-      out.put(part, i, cols, pack_any<T>(y, p.problem.dtype));
+      out.write_out(part, i, cols, pack_any<T>(y, p.problem.dtype));
     }
     if (writes) {
       out.copy_out(part, cols);
       continue;
     }
-    row = merged_lanes<T>(place, top, sum, static_cast<int>(step & 1), slope);
-    if (place.parts > 1) row = merged<T>(exchange.all(row), place.parts, slope);
+    row = merged_lanes<T>(position, top, sum, static_cast<int>(step & 1), slope);
+    if (position.parts > 1) row = merged<T>(exchange.all(row), position.parts, slope);
     if (parts > 1) row = group.with(row, step + 1 == parts, slope);
   }
 }

@@ -34,7 +34,7 @@ struct SoftmaxPower {
   }
 
   // The shift of the exponents: the maximum logit, or 0 if all logits are -infinity.
-  static __device__ A variance_shift(A top) { return top == lowest() ? A(0) : top; }
+  static __device__ A exponent_shift(A top) { return top == lowest() ? A(0) : top; }
 
   static __device__ float power_of_2(float exponent) {
     float power;
@@ -103,9 +103,9 @@ __device__ inline float highest_of_lanes(float mine, int lanes) {
 
 // Replaces the logits of a vector by their exponentials; returns the sum.
 template <class T>
-__device__ inline accumulate_t<T> take_powers(Numbers<T>& logits, accumulate_t<T> top,
-                                              accumulate_t<T> slope) {
-  const accumulate_t<T> base = SoftmaxPower<T>::variance_shift(top);
+__device__ inline accumulate_t<T> exponentiate(Numbers<T>& logits, accumulate_t<T> top,
+                                               accumulate_t<T> slope) {
+  const accumulate_t<T> base = SoftmaxPower<T>::exponent_shift(top);
 #pragma unroll
   for (int j = 0; j < kPack<T>; ++j) {
     logits.at[j] = SoftmaxPower<T>::large(logits.at[j] - base, slope);
@@ -120,19 +120,19 @@ __device__ inline accumulate_t<T> take_powers(Numbers<T>& logits, accumulate_t<T
 // rounds nothing. With kFewVectors, short of registers, the reference is subtracted first (cross
 // entropy bfloat16 8192 x 8192: 81 -> 71 us).
 template <class T>
-class PowersAbout {
+class ShiftedExponentials {
   using A = accumulate_t<T>;
-  static constexpr float kFar = 1 << 28;
+  static constexpr float kMaxScaledReference = 1 << 28;
 
  public:
   // vectors: per thread.
-  __device__ PowersAbout(A reference, int shift, int vectors)
+  __device__ ShiftedExponentials(A reference, int shift, int vectors)
       : reference_(reference),
         shift_(shift),
-        at_once_(sizeof(T) == 2 && vectors != tuning::kFewVectors) {
+        single_fma_(sizeof(T) == 2 && vectors != tuning::kFewVectors) {
     if constexpr (sizeof(T) == 2) {
-      if (!at_once_) return;
-      slope_ = fabsf(reference) > kFar ? 1.0f : SoftmaxPower<T>::kPlain;
+      if (!single_fma_) return;
+      slope_ = fabsf(reference) > kMaxScaledReference ? 1.0f : SoftmaxPower<T>::kPlain;
       offset_ = fmaf(-reference, slope_, static_cast<float>(shift));
       const float excess = fmaf(reference, slope_, offset_) - static_cast<float>(shift);
       if (isfinite(reference)) factor_ = SoftmaxPower<T>::of(-excess, 1.0f);
@@ -140,7 +140,7 @@ class PowersAbout {
   }
   __device__ A of(A logit) const {
     if constexpr (sizeof(T) == 2) {
-      if (at_once_) return SoftmaxPower<T>::power_of_2(fmaf(logit, slope_, offset_));
+      if (single_fma_) return SoftmaxPower<T>::power_of_2(fmaf(logit, slope_, offset_));
     }
     return shift_ != 0 ? SoftmaxPower<T>::large(logit - reference_, SoftmaxPower<T>::kPlain)
                        : SoftmaxPower<T>::of(logit - reference_);
@@ -158,17 +158,17 @@ class PowersAbout {
  private:
   A reference_, slope_ = 1, offset_ = 0, factor_ = 1;
   int shift_;
-  bool at_once_;
+  bool single_fma_;
 };
 // Exponentials as they are summed over a part of a row.
 template <class T>
-__device__ inline PowersAbout<T> powers_about_top(accumulate_t<T> top, int vectors) {
-  return {SoftmaxPower<T>::variance_shift(top), SoftmaxPower<T>::kShift, vectors};
+__device__ inline ShiftedExponentials<T> exponentials_below_top(accumulate_t<T> top, int vectors) {
+  return {SoftmaxPower<T>::exponent_shift(top), SoftmaxPower<T>::kShift, vectors};
 }
 // The sum of exponentials over all vectors of a thread.
 template <class T, int kVectors>
 __device__ inline accumulate_t<T> sum_of_powers(const uint4 (&raw)[kVectors], accumulate_t<T> top) {
-  const PowersAbout<T> powers = powers_about_top<T>(top, kVectors);
+  const ShiftedExponentials<T> powers = exponentials_below_top<T>(top, kVectors);
   accumulate_t<T> sum = 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) sum += powers.sum(unpack<T>(raw[i]));
@@ -186,17 +186,17 @@ __device__ inline Pair<accumulate_t<T>> merged(const Pair<accumulate_t<T>>* part
   Pair<accumulate_t<T>> part(SoftmaxPower<T>::lowest(), 0);
   if (lane < count) part = parts[lane];
   const auto top = highest_of_lanes(part.a, kWarpLanes);
-  const auto power = SoftmaxPower<T>::of(part.a - SoftmaxPower<T>::variance_shift(top), slope);
+  const auto power = SoftmaxPower<T>::of(part.a - SoftmaxPower<T>::exponent_shift(top), slope);
   return {top, reduce_lanes(product(part.b, power), kMergedParts, Sum())};
 }
 // Merges the threads' results of one part. top: the maximum of the thread's warp.
 template <class T>
 __device__ inline Pair<accumulate_t<T>> merged_lanes(
-    const PartPosition& place, accumulate_t<T> top, accumulate_t<T> sum, int round,
+    const PartPosition& position, accumulate_t<T> top, accumulate_t<T> sum, int round,
     accumulate_t<T> slope = SoftmaxPower<T>::kPlain) {
-  if (place.lanes <= kWarpLanes) return {top, reduce_lanes(sum, place.lanes, Sum())};
+  if (position.lanes <= kWarpLanes) return {top, reduce_lanes(sum, position.lanes, Sum())};
   const Pair<accumulate_t<T>> mine(top, reduce_warp(sum, Sum()));
-  return merged<T>(place.of_warps(mine, round), place.lanes / kWarpLanes, slope);
+  return merged<T>(position.of_warps(mine, round), position.lanes / kWarpLanes, slope);
 }
 
 // Merges the parts that one block processes sequentially as a cluster merges its own: kMergedParts
@@ -209,36 +209,36 @@ class PartGroup {
   struct alignas(16) Shared {
     Pair<A> parts[kMergedParts];
   };
-  __device__ PartGroup(Shared& shared, const PartPosition& place)
-      : shared_(shared), place_(place) {}
+  __device__ PartGroup(Shared& shared, const PartPosition& position)
+      : shared_(shared), position_(position) {}
 
   // Adds a part. Returns the merged result after the last one.
   __device__ Pair<A> with(const Pair<A>& part, bool last, A slope = SoftmaxPower<T>::kPlain) {
-    if (place_.lane == 0) shared_.parts[count_] = part;
+    if (position_.lane == 0) shared_.parts[count_] = part;
     if (++count_ < kMergedParts && !last) return part;
     __syncthreads();
     const Pair<A> whole = merged<T>(shared_.parts, count_, slope);
     __syncthreads();
-    if (place_.lane == 0) shared_.parts[0] = whole;
+    if (position_.lane == 0) shared_.parts[0] = whole;
     count_ = 1;
     return whole;
   }
 
  private:
   Shared& shared_;
-  const PartPosition& place_;
+  const PartPosition& position_;
   int count_ = 0;
 };
 
 // True if exponentials are kept, relative to the warp's maximum. 16-bit types would need twice the
 // registers of the raw logits, so theirs are recomputed relative to the row's maximum.
 template <class T>
-inline constexpr bool kPowersKept = sizeof(T) > 2;
+inline constexpr bool kKeepsExponentials = sizeof(T) > 2;
 template <class T>
 __device__ inline accumulate_t<T> part_factor(accumulate_t<T> top, const Pair<accumulate_t<T>>& row,
                                               accumulate_t<T> slope) {
-  if constexpr (!kPowersKept<T>) return __fdividef(1.0f, row.b);
-  return SoftmaxPower<T>::of(top - SoftmaxPower<T>::variance_shift(row.a), slope) / row.b;
+  if constexpr (!kKeepsExponentials<T>) return __fdividef(1.0f, row.b);
+  return SoftmaxPower<T>::of(top - SoftmaxPower<T>::exponent_shift(row.a), slope) / row.b;
 }
 
 }  // namespace membound::cuda

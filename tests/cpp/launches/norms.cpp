@@ -201,8 +201,9 @@ TEST_CASE("gradients of few rows: which have their columns in shared memory") {
     rms_norm_backward(p.matrix(), p.matrix(), &weight, rstd, {}, &dx, &dweight, nullptr,
                       p.stream());
     const std::string name = last_launched();
-    CHECK(name.find("roles_kernel") != name.npos);
-    return name.find("GradientWideTeam") != name.npos || name.find("ClusterTeam") != name.npos;
+    CHECK(name.find("specialised_kernel") != name.npos);
+    return name.find("GradientWideThreadGroup") != name.npos ||
+           name.find("ClusterThreadGroup") != name.npos;
   };
   CHECK(is_wide(1, 8192, DType::kBFloat16));
   CHECK(is_wide(1024, 8192, DType::kFloat16));

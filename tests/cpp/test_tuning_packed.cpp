@@ -18,7 +18,7 @@ PackedConfig config_of(std::int64_t rows, std::int64_t cols, int size, bool gate
 
 }  // namespace
 
-TEST_CASE("dense rows fit their block, and all pieces start alike") {
+TEST_CASE("packed rows fit their block, and all tiles have the same alignment") {
   for (int size : {2, 4}) {
     for (std::int64_t cols = 1; cols <= 1024; ++cols) {
       CAPTURE(size);
@@ -48,7 +48,7 @@ TEST_CASE("dense rows fit their block, and all pieces start alike") {
   }
 }
 
-TEST_CASE("few dense rows, and wide or double ones, are for others") {
+TEST_CASE("few packed rows, and wide or float64 ones, take other kernels") {
   CHECK(config_of(8192, 127, 2).blocks == 0);
   CHECK(config_of(16384, 127, 2).blocks == 512);
   CHECK(config_of(1, 127, 2, true, 2).blocks == 1);
@@ -56,7 +56,7 @@ TEST_CASE("few dense rows, and wide or double ones, are for others") {
   CHECK(config_of(1 << 20, 127, 8).blocks == 0);
 }
 
-TEST_CASE("dense rows of gradients: two blocks fit a multiprocessor, and the sums their block") {
+TEST_CASE("gradients of packed rows: two blocks fit an SM, and the sums their block") {
   for (int size : {2, 4}) {
     for (std::int64_t cols = 1; cols <= 600; ++cols) {
       for (std::int64_t rows : {300, 5003, 1 << 20}) {

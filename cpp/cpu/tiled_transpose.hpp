@@ -20,86 +20,88 @@
 namespace membound::cpu {
 
 // A matrix among a kernel's arguments.
-struct MatrixField {
+struct MatrixArgument {
   const void** data;
   std::int64_t* row_stride;
   std::int64_t* col_stride;
   bool is_written;
   bool is_codes = false;  // elements are bytes, whatever the dtype of the rows
 
-  bool is_upright() const {
+  bool is_transposed() const {
     return *data != nullptr && *col_stride != 1 && std::abs(*row_stride) < std::abs(*col_stride);
   }
 };
-inline MatrixField matrix_field(const void*& data, std::int64_t& row_stride,
-                                std::int64_t& col_stride) {
+inline MatrixArgument matrix_field(const void*& data, std::int64_t& row_stride,
+                                   std::int64_t& col_stride) {
   return {&data, &row_stride, &col_stride, false};
 }
-inline MatrixField matrix_field(void*& data, std::int64_t& row_stride, std::int64_t& col_stride) {
+inline MatrixArgument matrix_field(void*& data, std::int64_t& row_stride,
+                                   std::int64_t& col_stride) {
   return {const_cast<const void**>(&data), &row_stride, &col_stride, true};
 }
-inline MatrixField codes_field(void*& data, std::int64_t& row_stride, std::int64_t& col_stride) {
+inline MatrixArgument codes_field(void*& data, std::int64_t& row_stride, std::int64_t& col_stride) {
   return {const_cast<const void**>(&data), &row_stride, &col_stride, true, true};
 }
 
 // A square tile of elements, transposed in registers; its side is what 16 bytes hold.
 template <class T>
-class Square {
+class RegisterTile {
   using Line [[gnu::vector_size(16)]] = T;
 
  public:
-  static constexpr int kSide = 16 / static_cast<int>(sizeof(T));
+  static constexpr int kTileSide = 16 / static_cast<int>(sizeof(T));
 
   // Copies rows of `from` to columns of `to`; strides between rows.
-  static void turn(const T* from, std::int64_t from_stride, T* to, std::int64_t to_stride) {
-    Line lines[kSide];
-    for (int i = 0; i < kSide; ++i) std::memcpy(&lines[i], from + i * from_stride, sizeof(Line));
-    for (int turned = 1; turned < kSide; turned *= 2) {
-      Line merged[kSide];
-      for (int i = 0; i < kSide / 2; ++i) {
-        merged[2 * i] = merge<0>(lines[i], lines[i + kSide / 2], kPlaces);
-        merged[2 * i + 1] = merge<kSide / 2>(lines[i], lines[i + kSide / 2], kPlaces);
+  static void transpose(const T* from, std::int64_t from_stride, T* to, std::int64_t to_stride) {
+    Line lines[kTileSide];
+    for (int i = 0; i < kTileSide; ++i)
+      std::memcpy(&lines[i], from + i * from_stride, sizeof(Line));
+    for (int merged_rows = 1; merged_rows < kTileSide; merged_rows *= 2) {
+      Line merged[kTileSide];
+      for (int i = 0; i < kTileSide / 2; ++i) {
+        merged[2 * i] = merge<0>(lines[i], lines[i + kTileSide / 2], kIndices);
+        merged[2 * i + 1] = merge<kTileSide / 2>(lines[i], lines[i + kTileSide / 2], kIndices);
       }
-      std::copy_n(merged, kSide, lines);
+      std::copy_n(merged, kTileSide, lines);
     }
-    for (int i = 0; i < kSide; ++i) std::memcpy(to + i * to_stride, &lines[i], sizeof(Line));
+    for (int i = 0; i < kTileSide; ++i) std::memcpy(to + i * to_stride, &lines[i], sizeof(Line));
   }
 
  private:
-  static constexpr std::make_integer_sequence<int, kSide> kPlaces{};
+  static constexpr std::make_integer_sequence<int, kTileSide> kIndices{};
   // Interleaves elements from kFirst on of a and b.
   template <int kFirst, int... kAt>
   static Line merge(Line a, Line b, std::integer_sequence<int, kAt...>) {
-    return __builtin_shufflevector(a, b, (kFirst + kAt / 2 + kAt % 2 * kSide)...);
+    return __builtin_shufflevector(a, b, (kFirst + kAt / 2 + kAt % 2 * kTileSide)...);
   }
 };
 
 // The buffers of all transposed matrices of a call, which share one width.
-class UprightRows {
+class TransposedRows {
  public:
-  UprightRows(DType dtype, std::int64_t cols)
+  TransposedRows(DType dtype, std::int64_t cols)
       : size_(static_cast<std::int64_t>(dtype_size(dtype))), cols_(cols) {}
 
   // Whole cache lines of each column, as many rows as half of a 1 MiB L2 cache holds.
-  std::int64_t at_once() const {
+  std::int64_t rows_per_pass() const {
     const std::int64_t of_line = kLine / size_;
     return std::clamp(kBytes / (cols_ * size_) / of_line * of_line, of_line, kMost);
   }
   bool pays(std::int64_t rows) const { return rows >= kFew && cols_ * size_ <= kWidest; }
 
   // A buffer for at most `rows` rows of a matrix.
-  DeviceBuffer buffer(const MatrixField& matrix, std::int64_t rows) const {
-    const std::int64_t bytes = std::min(at_once(), rows) * stride(matrix) * size_of(matrix);
+  DeviceBuffer buffer(const MatrixArgument& matrix, std::int64_t rows) const {
+    const std::int64_t bytes = std::min(rows_per_pass(), rows) * stride(matrix) * size_of(matrix);
     return DeviceBuffer(static_cast<std::size_t>(bytes), Device::cpu());
   }
   // An odd number of cache lines: rows would otherwise map to one set of the L1 cache.
-  std::int64_t stride(const MatrixField& matrix) const {
+  std::int64_t stride(const MatrixArgument& matrix) const {
     return ((cols_ * size_of(matrix) / kLine + 1) | 1) * kLine / size_of(matrix);
   }
 
   // Copies `count` rows of a matrix to its buffer, or back.
   template <bool kBack>
-  void copy(const MatrixField& matrix, void* buffer, std::int64_t count) const {
+  void copy(const MatrixArgument& matrix, void* buffer, std::int64_t count) const {
     switch (size_of(matrix)) {
       case 1: return copy_as<kBack, std::uint8_t>(matrix, buffer, count);
       case 2: return copy_as<kBack, std::uint16_t>(matrix, buffer, count);
@@ -107,38 +109,40 @@ class UprightRows {
       default: return copy_as<kBack, std::uint64_t>(matrix, buffer, count);
     }
   }
-  const void* row(const MatrixField& matrix, std::int64_t at) const {
+  const void* row(const MatrixArgument& matrix, std::int64_t at) const {
     return static_cast<const char*>(*matrix.data) + at * *matrix.row_stride * size_of(matrix);
   }
 
  private:
-  std::int64_t size_of(const MatrixField& matrix) const { return matrix.is_codes ? 1 : size_; }
+  std::int64_t size_of(const MatrixArgument& matrix) const { return matrix.is_codes ? 1 : size_; }
 
   // Not inlined: it is 8 KB for each op and element size.
   template <bool kBack, class T>
-  [[gnu::noinline]] void copy_as(const MatrixField& matrix, void* buffer,
+  [[gnu::noinline]] void copy_as(const MatrixArgument& matrix, void* buffer,
                                  std::int64_t count) const {
-    auto* const held = static_cast<T*>(buffer);
-    auto* const given = static_cast<T*>(const_cast<void*>(*matrix.data));
+    auto* const tile = static_cast<T*>(buffer);
+    auto* const matrix_data = static_cast<T*>(const_cast<void*>(*matrix.data));
     const std::int64_t row_stride = *matrix.row_stride, col_stride = *matrix.col_stride;
     const std::int64_t stride = this->stride(matrix);
-    constexpr std::int64_t kSide = Square<T>::kSide;
-    const std::int64_t rows = row_stride == 1 ? count / kSide * kSide : 0;
-    const std::int64_t cols = cols_ / kSide * kSide;
+    constexpr std::int64_t kTileSide = RegisterTile<T>::kTileSide;
+    const std::int64_t rows = row_stride == 1 ? count / kTileSide * kTileSide : 0;
+    const std::int64_t cols = cols_ / kTileSide * kTileSide;
     const auto one = [&](std::int64_t row, std::int64_t col) {
-      T& there = given[row * row_stride + col * col_stride];
-      T& here = held[row * stride + col];
-      kBack ? there = here : here = there;
+      T& outside = matrix_data[row * row_stride + col * col_stride];
+      T& local = tile[row * stride + col];
+      kBack ? outside = local : local = outside;
     };
-    for (std::int64_t col = 0; col < cols; col += kSide) {
-      if (rows > 0) ask_ahead<kBack>(given + (col + kAhead) * col_stride, kSide, col_stride, rows);
-      for (std::int64_t row = 0; row < rows; row += kSide) {
-        T* const there = given + col * col_stride + row;
-        T* const here = held + row * stride + col;
-        kBack ? Square<T>::turn(here, stride, there, col_stride)
-              : Square<T>::turn(there, col_stride, here, stride);
+    for (std::int64_t col = 0; col < cols; col += kTileSide) {
+      if (rows > 0)
+        prefetch_ahead<kBack>(matrix_data + (col + kPrefetch) * col_stride, kTileSide, col_stride,
+                              rows);
+      for (std::int64_t row = 0; row < rows; row += kTileSide) {
+        T* const outside = matrix_data + col * col_stride + row;
+        T* const local = tile + row * stride + col;
+        kBack ? RegisterTile<T>::transpose(local, stride, outside, col_stride)
+              : RegisterTile<T>::transpose(outside, col_stride, local, stride);
       }
-      for (std::int64_t of = col; of < col + kSide; ++of) {
+      for (std::int64_t of = col; of < col + kTileSide; ++of) {
         for (std::int64_t row = rows; row < count; ++row) one(row, of);
       }
     }
@@ -148,8 +152,8 @@ class UprightRows {
   }
   // The hardware prefetcher loses track if each column is in another page.
   template <bool kBack, class T>
-  static void ask_ahead(const T* column, std::int64_t cols, std::int64_t col_stride,
-                        std::int64_t rows) {
+  static void prefetch_ahead(const T* column, std::int64_t cols, std::int64_t col_stride,
+                             std::int64_t rows) {
     for (std::int64_t col = 0; col < cols; ++col, column += col_stride) {
       for (std::int64_t row = 0; row < rows; row += kLine / std::int64_t{sizeof(T)}) {
         __builtin_prefetch(column + row, kBack);
@@ -161,56 +165,56 @@ class UprightRows {
   // The widest row, of which a buffer of one line per column still pays off.
   static constexpr std::int64_t kWidest = 2 << 20;
   // Prefetch distance in columns; 8 is 10 to 20 % slower, 24 and 32 are no faster.
-  static constexpr std::int64_t kAhead = 16;
+  static constexpr std::int64_t kPrefetch = 16;
   std::int64_t size_, cols_;
 };
 
 // Calls run(part) for all rows, or for buffered groups of them if any matrix is transposed and that
 // pays off. `fields_of` lists the matrices of a part; enter(part, rows, first) moves its other
 // pointers to its first row.
-template <class Rows, class FieldsOf, class Enter, class Run>
-void run_by_memory(const Rows& rows, FieldsOf fields_of, Enter enter, Run run) {
-  const UprightRows upright(rows.dtype, rows.cols);
-  if (!upright.pays(rows.rows)) return run(rows);
+template <class Rows, class FieldsOf, class Seek, class Run>
+void run_tiled_transpose(const Rows& rows, FieldsOf fields_of, Seek seek, Run run) {
+  const TransposedRows transposed(rows.dtype, rows.cols);
+  if (!transposed.pays(rows.rows)) return run(rows);
   Rows whole = rows;
   const auto from = fields_of(whole);
   constexpr std::size_t kFields = std::tuple_size_v<decltype(fields_of(whole))>;
   const bool any = std::any_of(from.begin(), from.end(),
-                               [](const MatrixField& field) { return field.is_upright(); });
+                               [](const MatrixArgument& field) { return field.is_transposed(); });
   if (!any) return run(rows);
   Rows part = rows;
   const auto to = fields_of(part);
   std::array<DeviceBuffer, kFields> buffers;
   try {
     for (std::size_t i = 0; i < kFields; ++i) {
-      if (from[i].is_upright()) buffers[i] = upright.buffer(from[i], rows.rows);
+      if (from[i].is_transposed()) buffers[i] = transposed.buffer(from[i], rows.rows);
     }
   } catch (const std::exception&) {
     return run(rows);  // no memory, and threads of the pool may not throw: slow, but right
   }
   part.bypass_cache = false;
-  if constexpr (requires { part.ask_ahead; }) part.ask_ahead = false;
-  for (std::int64_t first = 0; first < rows.rows; first += upright.at_once()) {
-    part.rows = std::min(upright.at_once(), rows.rows - first);
+  if constexpr (requires { part.prefetch_ahead; }) part.prefetch_ahead = false;
+  for (std::int64_t first = 0; first < rows.rows; first += transposed.rows_per_pass()) {
+    part.rows = std::min(transposed.rows_per_pass(), rows.rows - first);
     std::array<const void*, kFields> start;
     for (std::size_t i = 0; i < kFields; ++i) {
-      start[i] = *from[i].data == nullptr ? nullptr : upright.row(from[i], first);
+      start[i] = *from[i].data == nullptr ? nullptr : transposed.row(from[i], first);
       *to[i].data = start[i];
-      if (!from[i].is_upright()) continue;
-      MatrixField here = from[i];
-      here.data = &start[i];
-      if (!here.is_written) upright.copy<false>(here, buffers[i].data(), part.rows);
+      if (!from[i].is_transposed()) continue;
+      MatrixArgument local = from[i];
+      local.data = &start[i];
+      if (!local.is_written) transposed.copy<false>(local, buffers[i].data(), part.rows);
       *to[i].data = buffers[i].data();
-      *to[i].row_stride = upright.stride(from[i]);
+      *to[i].row_stride = transposed.stride(from[i]);
       *to[i].col_stride = 1;
     }
-    enter(part, rows, first);
+    seek(part, rows, first);
     run(part);
     for (std::size_t i = 0; i < kFields; ++i) {
-      if (!from[i].is_written || !from[i].is_upright()) continue;
-      MatrixField here = from[i];
-      here.data = &start[i];
-      upright.copy<true>(here, buffers[i].data(), part.rows);
+      if (!from[i].is_written || !from[i].is_transposed()) continue;
+      MatrixArgument local = from[i];
+      local.data = &start[i];
+      transposed.copy<true>(local, buffers[i].data(), part.rows);
     }
   }
 }

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "cpu/upright.hpp"
+#include "cpu/tiled_transpose.hpp"
 
 using namespace membound;
 using namespace membound::cpu;
@@ -38,10 +38,10 @@ TEST_CASE("rows go to their buffer and back, whatever is left of squares, and no
     const std::int64_t start = step < 0 ? count - 1 : 0;
     void* data = memory.data() + start * size;
     std::int64_t row_stride = step, col_stride = apart;
-    const MatrixField field = codes ? codes_field(data, row_stride, col_stride)
-                                    : matrix_field(data, row_stride, col_stride);
-    CHECK(field.is_upright());
-    const UprightRows rows(dtype, cols);
+    const MatrixArgument field = codes ? codes_field(data, row_stride, col_stride)
+                                       : matrix_field(data, row_stride, col_stride);
+    CHECK(field.is_transposed());
+    const TransposedRows rows(dtype, cols);
     std::vector<std::uint8_t> buffer(static_cast<std::size_t>(count * rows.stride(field) * size));
     rows.copy<false>(field, buffer.data(), count);
     const auto there = [&](std::int64_t row, std::int64_t col) {
@@ -85,14 +85,14 @@ TEST_CASE("whole lines of columns at once, and rows that do not share sets of th
     const auto size = static_cast<std::int64_t>(dtype_size(dtype));
     for (std::int64_t cols : {1, 100, 1000, 1024, 5120, 12288, 50257, 131072}) {
       CAPTURE(cols);
-      const UprightRows rows(dtype, cols);
-      CHECK(rows.at_once() >= 64 / size);
-      CHECK(rows.at_once() * size % 64 == 0);
-      CHECK(rows.at_once() <= 64);
+      const TransposedRows rows(dtype, cols);
+      CHECK(rows.rows_per_pass() >= 64 / size);
+      CHECK(rows.rows_per_pass() * size % 64 == 0);
+      CHECK(rows.rows_per_pass() <= 64);
       void* data = nullptr;
       std::int64_t row_stride = 1, col_stride = 64;
-      const MatrixField numbers = matrix_field(data, row_stride, col_stride);
-      const MatrixField codes = codes_field(data, row_stride, col_stride);
+      const MatrixArgument numbers = matrix_field(data, row_stride, col_stride);
+      const MatrixArgument codes = codes_field(data, row_stride, col_stride);
       CHECK(rows.stride(numbers) >= cols);
       CHECK(rows.stride(numbers) * size % 128 == 64);
       CHECK(rows.stride(codes) >= cols);

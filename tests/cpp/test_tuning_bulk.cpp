@@ -18,7 +18,7 @@ const std::int64_t kRows[] = {1, 300, 1025, 5003, 16384, 1 << 20};
 
 }  // namespace
 
-TEST_CASE("rows that are many keep their shift, and have a frame for it") {
+TEST_CASE("many unaligned rows keep their shift and take the bulk kernel") {
   for (int size : {2, 4}) {
     for (std::int64_t cols : kWidths) {
       for (std::int64_t rows : kRows) {
@@ -30,7 +30,7 @@ TEST_CASE("rows that are many keep their shift, and have a frame for it") {
           for (bool as_aligned : {true, false}) {
             const auto c =
                 rms_norm_backward_config(rows, cols, size, true, as_aligned, 16, false, 1, gated);
-            const bool bulk = has_span(c, vectors, size, {cols, cols, 0});
+            const bool bulk = fits_bulk_kernel(c, vectors, size, {cols, cols, 0});
             if (vectors <= 2048) {
               CHECK(bulk == (c.form == GradientForm::kPersistent && c.lanes > 32));
             }
@@ -47,22 +47,22 @@ TEST_CASE("rows that are many keep their shift, and have a frame for it") {
   }
 }
 
-TEST_CASE("wide rows have a frame in clusters of two chunks a thread") {
+TEST_CASE("wide rows take the bulk kernel in clusters of two vectors a thread") {
   const auto config = [](std::int64_t cols, bool as_aligned, bool gated) {
     return rms_norm_backward_config(4096, cols, 2, true, as_aligned, 16, false, 1, gated);
   };
   for (std::int64_t cols : {24575, 32767}) {
-    CHECK_FALSE(has_span(config(cols, true, false), (cols + 1) / 8, 2, {cols}));
+    CHECK_FALSE(fits_bulk_kernel(config(cols, true, false), (cols + 1) / 8, 2, {cols}));
     CHECK(config(cols, false, false).blocks_per_row == 4);
-    CHECK(has_span(config(cols, false, false), (cols + 1) / 8, 2, {cols}));
+    CHECK(fits_bulk_kernel(config(cols, false, false), (cols + 1) / 8, 2, {cols}));
   }
   for (bool gated : {false, true}) {
     CHECK(config(10239, false, gated).blocks_per_row == 2);
-    CHECK(has_span(config(10239, false, gated), 1280, 2, {10239}));
+    CHECK(fits_bulk_kernel(config(10239, false, gated), 1280, 2, {10239}));
   }
 }
 
-TEST_CASE("distances that blocks do not repeat have no frame") {
+TEST_CASE("row strides that blocks do not repeat do not take the bulk kernel") {
   RmsNormBackwardConfig config{};
   config.form = GradientForm::kPersistent;
   config.blocks_per_row = 1;
@@ -70,14 +70,14 @@ TEST_CASE("distances that blocks do not repeat have no frame") {
   config.vectors_per_item = 1;
   for (int blocks : {1, 2, 4, 8, 12, 256}) {
     config.partial_rows = blocks;
-    CHECK(has_span(config, 512, 2, {4096, 4097}) == (blocks % 8 == 0));
-    CHECK(has_span(config, 512, 2, {4096, 4100}) == (blocks % 2 == 0));
-    CHECK(has_span(config, 512, 4, {4097}) == (blocks % 4 == 0));
-    CHECK(has_span(config, 512, 2, {4096, 8}));
+    CHECK(fits_bulk_kernel(config, 512, 2, {4096, 4097}) == (blocks % 8 == 0));
+    CHECK(fits_bulk_kernel(config, 512, 2, {4096, 4100}) == (blocks % 2 == 0));
+    CHECK(fits_bulk_kernel(config, 512, 4, {4097}) == (blocks % 4 == 0));
+    CHECK(fits_bulk_kernel(config, 512, 2, {4096, 8}));
   }
 }
 
-TEST_CASE("norms of rows in one block have a thread for every chunk, and room for their blocks") {
+TEST_CASE("norms of rows in one block have a thread for every vector, and room for its stages") {
   for (int size : {2, 4, 8}) {
     for (std::int64_t cols : kWidths) {
       for (std::int64_t rows : kRows) {
@@ -97,8 +97,9 @@ TEST_CASE("norms of rows in one block have a thread for every chunk, and room fo
           CHECK(std::int64_t{c.threads} * c.vectors_per_item >= ceil_div(cols, kVector / size));
           CHECK(c.threads <= 512);
           CHECK(c.blocks <= rows);
-          CHECK((c.blocks == rows || keeps_shift(c.blocks, size, {1})));
-          CHECK(ceil_div(c.blocks, 132) * (c.bytes + kBulkBytes) <= kMostBytes + kSharedOfSystem);
+          CHECK((c.blocks == rows || same_shift(c.blocks, size, {1})));
+          CHECK(ceil_div(c.blocks, 132) * (c.bytes + kBulkReservedBytes) <=
+                kMostBytes + kSystemSharedBytes);
         }
       }
     }

@@ -11,38 +11,38 @@ namespace {
 
 // The index of each element of a step within its Pair.
 template <class T>
-struct Places {
+struct StepIndices {
   typename Lanes<T>::A at[Lanes<T>::kStep];
-  constexpr Places() : at() {
+  constexpr StepIndices() : at() {
     constexpr int kHalf = Lanes<T>::kStep / 2;
     for (int i = 0; i < Lanes<T>::kStep; ++i)
       at[i] = Lanes<T>::kEvenOdd ? 2 * (i % kHalf) + i / kHalf : i;
   }
 };
 template <class T>
-constexpr Places<T> kPlaces;
+constexpr StepIndices<T> kIndices;
 
 // The first `count` elements of a step; `otherwise` in the rest.
 template <class T>
 MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> first_of_step(
     Pair<typename Lanes<T>::V> value, std::int64_t count, typename Lanes<T>::A otherwise = 0) {
   using V = typename Lanes<T>::V;
-  const auto place = load_pair<V>(kPlaces<T>.at);
+  const auto index = load_pair<V>(kIndices<T>.at);
   const V end = V{} + static_cast<typename Lanes<T>::A>(count), rest = V{} + otherwise;
-  return {place.first < end ? value.first : rest, place.second < end ? value.second : rest};
+  return {index.first < end ? value.first : rest, index.second < end ? value.second : rest};
 }
 
 // Copies fewer bytes than a vector holds, by two overlapping moves whose size is a power of two.
-template <int kPiece = kVectorBytes / 2>
+template <int kSegment = kVectorBytes / 2>
 MEMBOUND_ALWAYS_INLINE void copy_few_bytes(const char* from, char* to, std::int64_t bytes) {
-  if constexpr (kPiece > 0) {
-    if (bytes < kPiece) return copy_few_bytes<kPiece / 2>(from, to, bytes);
-    struct Piece {
-      char bytes[kPiece];
+  if constexpr (kSegment > 0) {
+    if (bytes < kSegment) return copy_few_bytes<kSegment / 2>(from, to, bytes);
+    struct Part {
+      char bytes[kSegment];
     };
-    const auto first = load<Piece>(from), last = load<Piece>(from + bytes - kPiece);
+    const auto first = load<Part>(from), last = load<Part>(from + bytes - kSegment);
     store(to, first);
-    store(to + bytes - kPiece, last);
+    store(to + bytes - kSegment, last);
   }
 }
 
@@ -75,8 +75,8 @@ struct SomeBytes {
 #else
 // Copies `count` elements, at most a step.
 template <class T>
-[[gnu::noinline]] void copy_piece(T* to, const T* from, std::int64_t count) {
-  const auto piece = [&]<int kCount>() MEMBOUND_INLINED {
+[[gnu::noinline]] void copy_elements_below_step(T* to, const T* from, std::int64_t count) {
+  const auto copy = [&]<int kCount>() MEMBOUND_INLINED {
     if constexpr (kCount <= Lanes<T>::kStep) {
       if ((count & kCount) == 0) return;
       __builtin_memcpy(to, from, kCount * sizeof(T));
@@ -84,11 +84,11 @@ template <class T>
       from += kCount;
     }
   };
-  piece.template operator()<16>();
-  piece.template operator()<8>();
-  piece.template operator()<4>();
-  piece.template operator()<2>();
-  piece.template operator()<1>();
+  copy.template operator()<16>();
+  copy.template operator()<8>();
+  copy.template operator()<4>();
+  copy.template operator()<2>();
+  copy.template operator()<1>();
 }
 #endif
 
@@ -123,7 +123,7 @@ MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> read_partial(const T* from, st
   }
 #else
   T padded[Lanes<T>::kStep] = {};
-  copy_piece(padded, from, count);
+  copy_elements_below_step(padded, from, count);
   return Lanes<T>::read(padded);
 #endif
 }
@@ -149,7 +149,7 @@ MEMBOUND_ALWAYS_INLINE void write_partial(T* to, Pair<typename Lanes<T>::V> valu
 #else
   T padded[Lanes<T>::kStep];
   Lanes<T>::write(padded, value);
-  copy_piece(to, padded, count);
+  copy_elements_below_step(to, padded, count);
 #endif
 }
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "cpu/piece.hpp"
+#include "cpu/partial_step.hpp"
 
 // Rotary embedding of one step, for the units per instruction set. cos and sin are arranged as
 // kernels/rope.hpp says.
@@ -17,8 +17,8 @@ struct Halves {
 // Rotates the first and the second elements of some pairs. `second` is the distance to the cos and
 // sin of the second elements; 0: both share theirs.
 template <class V, class A>
-MEMBOUND_ALWAYS_INLINE Halves<V> turned_halves(Pair<V> a, Pair<V> b, const A* cos, const A* sin,
-                                               std::int64_t second) {
+MEMBOUND_ALWAYS_INLINE Halves<V> rotated_halves(Pair<V> a, Pair<V> b, const A* cos, const A* sin,
+                                                std::int64_t second) {
   const auto c = load_pair<V>(cos), s = load_pair<V>(sin);
   const auto d = second == 0 ? c : load_pair<V>(cos + second);
   const auto t = second == 0 ? s : load_pair<V>(sin + second);
@@ -27,7 +27,7 @@ MEMBOUND_ALWAYS_INLINE Halves<V> turned_halves(Pair<V> a, Pair<V> b, const A* co
 }
 
 template <class V>
-MEMBOUND_ALWAYS_INLINE V neighbours_swapped(V value) {
+MEMBOUND_ALWAYS_INLINE V adjacent_swapped(V value) {
   using A = decltype(value[0] + value[0]);
   constexpr int kCount = sizeof(V) / sizeof(A);
   if constexpr (kCount == 16) {
@@ -46,7 +46,7 @@ MEMBOUND_ALWAYS_INLINE V neighbours_swapped(V value) {
 // bfloat16, even and odd elements are in separate vectors; otherwise cos and sin hold every number
 // twice, with the sign in sin.
 template <class T>
-MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> turned_neighbours(
+MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> rotated_interleaved(
     Pair<typename Lanes<T>::V> value, std::int64_t at, const typename Lanes<T>::A* cos,
     const typename Lanes<T>::A* sin, std::int64_t second) {
   using V = typename Lanes<T>::V;
@@ -57,8 +57,8 @@ MEMBOUND_ALWAYS_INLINE Pair<typename Lanes<T>::V> turned_neighbours(
     return {value.first * c - value.second * s, value.second * d + value.first * t};
   } else {
     const auto c = load_pair<V>(cos + at), s = load_pair<V>(sin + at);
-    return {value.first * c.first + neighbours_swapped(value.first) * s.first,
-            value.second * c.second + neighbours_swapped(value.second) * s.second};
+    return {value.first * c.first + adjacent_swapped(value.first) * s.first,
+            value.second * c.second + adjacent_swapped(value.second) * s.second};
   }
 }
 
