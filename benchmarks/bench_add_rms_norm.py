@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Residual addition with RMSNorm on a GPU beside a copy of the same bytes and the peers.
+"""Residual addition with RMSNorm on a GPU, against a copy of the same bytes and peers.
 
 python benchmarks/bench_add_rms_norm.py            every shape
 python benchmarks/bench_add_rms_norm.py --quick    a dozen shapes
@@ -24,7 +24,7 @@ def _formula(
 ) -> tuple[torch.Tensor, ...]:
     total = x + residual
     root = torch.rsqrt(total.square().mean(-1, keepdim=True) + EPS)
-    # The sum is rounded once before it is normalised: a term of its own size.
+    # The sum is rounded once before it is normalised: an error term of its own magnitude.
     return (total * root * weight, (total * root * weight).abs()), total
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""cross_entropy with its gradient on a GPU beside one copy of as many bytes, and peers.
+"""cross_entropy with its gradient on a GPU, against a copy of as many bytes, and peers.
 
 python benchmarks/bench_cross_entropy.py            every shape
 python benchmarks/bench_cross_entropy.py --quick    a dozen shapes
@@ -25,7 +25,7 @@ def _column(cols: int) -> int:
 
 
 def _ours(a: Any) -> Any:
-    if not hasattr(a, "labels"):  # made at the first call
+    if not hasattr(a, "labels"):  # created at the first call
         rows, cols = a.logits.shape
         a.labels = torch.full((rows,), _column(cols), device=a.logits.device)
         kind = torch.float64 if a.logits.dtype == torch.float64 else torch.float32
@@ -40,7 +40,7 @@ def _gradient(logits: torch.Tensor, column: int) -> torch.Tensor:
 
 def _formula(logits: torch.Tensor) -> tuple[Any, ...]:
     found = _gradient(logits, _column(logits.shape[-1]))
-    return ((found, 8 * torch.softmax(logits, -1) + found.abs()),)  # lse and distances are rounded
+    return ((found, 8 * torch.softmax(logits, -1) + found.abs()),)  # lse and differences round
 
 
 def _both(logits: torch.Tensor, column: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -65,7 +65,7 @@ def _quack(_: Any) -> Callable[[Any], Any]:
 
 
 def _liger(like: Any) -> Callable[[Any], Any]:
-    """Its kernel, without the checks around it that wait for the GPU."""
+    """Liger-Kernel's kernel, without the surrounding checks that synchronise."""
     module = importlib.import_module("liger_kernel.ops.cross_entropy")
     rows, cols = like.logits.shape
     block = min(module.MAX_FUSED_SIZE, 1 << (cols - 1).bit_length())

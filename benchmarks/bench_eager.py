@@ -1,16 +1,16 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every op on the CPU beside torch eager on one thread: where is ours slower?
+"""Finds ops that are slower on the CPU than torch eager, on one thread.
 
 python benchmarks/bench_eager.py                     every op, width, number of rows and dtype
 python benchmarks/bench_eager.py --only softmax --widths 16 100 --below 0    all lines of some
 
-The clock is the thread's own; the two take turns, in an order that changes, and a ratio (torch's
-time / ours) is the median over the rounds. torch allocates its results; with
+It measures thread CPU time. The two are interleaved in alternating order, and a ratio (torch's time
+/ ours) is the median over the rounds. torch allocates its results; with
 
     MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456
 
-it has them without page faults, which is its best case. Results land where the last ones were.
+it does so without page faults, its best case, as results reuse the memory of the previous ones.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Call = Callable[[], Any]
 WIDTHS = (1, 2, 7, 16, 64, 100, 128, 1000, 1024, 4096, 16384)
 ROWS = (1, 64, 4096)
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-MOST_BYTES = 128 << 20  # of a matrix: four times the cache
+MOST_BYTES = 128 << 20  # per matrix: four times the cache
 
 STEMS = (
     "rms_norm",
@@ -67,7 +67,7 @@ STEMS = (
 
 
 def kept(a: Any, name: str, make: Call) -> Any:
-    """What a call needs beside its matrices, made at the first one."""
+    """Cache a call's further arguments, created at its first use."""
     if not hasattr(a, name):
         setattr(a, name, make())
     return getattr(a, name)
@@ -102,7 +102,7 @@ def packed_activation(packing: str) -> Any:
 
 
 def transposed(a: Any, *names: str) -> list[Any]:
-    """The memory of matrices as if columns were contiguous, not rows."""
+    """Wrap a case so that its matrices have contiguous columns instead of rows."""
 
     def views() -> list[Any]:
         return [(one := getattr(a, name)).view(*reversed(one.shape)).T for name in names]
@@ -208,7 +208,7 @@ def transposed_norm() -> Any:
 
 
 def rows_copied() -> Any:
-    """Lookups beside index_select, which takes an output."""
+    """Lookups against index_select, which takes an output."""
 
     def ids(a: Any) -> Any:
         return kept(a, "ids", lambda: torch.randint(len(a.x), (len(a.x),)))
@@ -222,7 +222,7 @@ def rows_copied() -> Any:
 
 
 def few_tokens(tokens: int, vocab: int) -> Any:
-    """The gradient of a large table by few tokens; the matrix x has one row for each of them."""
+    """The gradient of a large table for few tokens; the matrix x has one row per token."""
 
     def ids(a: Any) -> Any:
         return kept(a, "ids", lambda: torch.randint(vocab, (len(a.x[:tokens]),)))
@@ -290,7 +290,7 @@ OPS: dict[str, Any] = {
 }
 
 
-def spent(call: Call, repeats: int) -> float:
+def thread_nanoseconds(call: Call, repeats: int) -> float:
     start = time.thread_time()
     for _ in range(repeats):
         call()
@@ -298,17 +298,17 @@ def spent(call: Call, repeats: int) -> float:
 
 
 def compare(ours: Call, theirs: Call, rounds: int, seconds: float) -> tuple[float, float, float]:
-    """Microseconds of ours, of theirs, and theirs / ours."""
+    """Return the microseconds of ours and of theirs, and theirs / ours."""
     pair = (ours, theirs)
     repeats = []
     for call in pair:
         call()
-        once = min(spent(call, 1) for _ in range(3))
+        once = min(thread_nanoseconds(call, 1) for _ in range(3))
         repeats.append(max(1, int(seconds / max(once, 1e-7))))
     times: tuple[list[float], list[float]] = ([], [])
     for turn in range(rounds):
         for which in (0, 1) if turn % 2 else (1, 0):
-            times[which].append(spent(pair[which], repeats[which]))
+            times[which].append(thread_nanoseconds(pair[which], repeats[which]))
     ratio = statistics.median(b / a for a, b in zip(*times, strict=True))
     return min(times[0]) * 1e6, min(times[1]) * 1e6, ratio
 
@@ -333,7 +333,7 @@ def measure(
     calls = _bench_contestants.on_torch(OPS[name], torch, "cpu", rows, cols, dtype, 1)
     ours, theirs = (calls[whose][0] for whose in ("membound", "torch"))
     found = compare(ours, theirs, options.rounds, options.seconds)
-    if found[2] < options.below:  # what looks slow is measured again, longer, and that counts
+    if found[2] < options.below:  # measure slow cases again, longer
         found = compare(ours, theirs, 4 * options.rounds, options.seconds)
     return found
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Embedding lookup on a GPU beside one copy of as many bytes, torch and torch.compile.
+"""Embedding lookup on a GPU, against a copy of as many bytes, torch and torch.compile.
 
 python benchmarks/bench_embedding.py            every shape
 python benchmarks/bench_embedding.py --quick    the goals' shapes alone
@@ -49,7 +49,7 @@ def goals() -> list[EmbeddingShape]:
 
 
 def others() -> list[EmbeddingShape]:
-    """Forms, dtypes, widths aligned and not, and numbers of tokens."""
+    """Further forms, dtypes, aligned and odd widths, and token counts."""
     return [
         *(shape(8192, form=form, peers=True) for form in ("scale", "positions")),
         *(shape(8192, form=form) for form in ("one rank", "skewed")),
@@ -62,7 +62,7 @@ def others() -> list[EmbeddingShape]:
 
 
 def buffers(one: EmbeddingShape, device: str, count: int) -> list[Any]:
-    """Of every set its own ids; one table serves all, as it is larger than the cache."""
+    """Buffer sets with their own ids; they share one table, which is larger than the cache."""
     kind = timing.DTYPES[one.dtype]
     made = functools.partial(torch.empty, device=device, dtype=kind)
     weight = made(one.vocab, one.cols).normal_()
@@ -72,7 +72,7 @@ def buffers(one: EmbeddingShape, device: str, count: int) -> list[Any]:
         ids = torch.randint(one.vocab, (one.rows,), device=device)
         if one.form == "skewed":
             ids[::2] = 7
-        if one.form == "one rank":  # every fourth row is another rank's
+        if one.form == "one rank":  # every fourth row belongs to another rank
             ids = ids * 4 // 3 + START
         out = made(one.rows, one.cols).fill_(float("nan"))
         every.append(SimpleNamespace(ids=ids, weight=weight, positions=positions, out=out))
@@ -80,7 +80,7 @@ def buffers(one: EmbeddingShape, device: str, count: int) -> list[Any]:
 
 
 def call_of(one: EmbeddingShape, a: Any) -> Callable[[], Any]:
-    """Ours on one set."""
+    """Our call on one set."""
     options: dict[str, Any] = {"position_weight": a.positions}
     if one.form == "scale":
         options["scale"] = SCALE
@@ -101,7 +101,7 @@ def definition(one: EmbeddingShape, a: Any) -> torch.Tensor:
 
 
 def worst(one: EmbeddingShape, a: Any, result: torch.Tensor) -> float:
-    """The largest error in ulps, beyond what a sum in float32 may be off by."""
+    """The largest error in ulps, beyond the slack of a float32 sum."""
     wanted = definition(one, a)
     slack = torch.zeros_like(wanted)
     if a.positions is not None:

@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient of an embedding table on a GPU beside one copy of as many bytes, and torch.
+"""The gradient of an embedding table on a GPU, against a copy of as many bytes, and torch.
 
 python benchmarks/bench_embedding_backward.py            every shape
 python benchmarks/bench_embedding_backward.py --quick    the goals' shapes alone
 
-Dense: dy is read and the table written once. Accumulated: dy is read, and of the table the rows
-that occur are read and written; torch makes a dense gradient and adds that. Sparse: dy is read, and
-as many rows written.
+Dense: dy is read, and the table is written once. Accumulated: dy is read, and the table's rows that
+occur are read and written; torch makes a dense gradient and adds it. Sparse: dy is read, and the
+same number of rows is written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from timing import Clock, Record, Shape
 
 import membound
 
-ROUNDINGS = 64  # of a sum of pieces, at most
+ROUNDINGS = 64  # the largest number of roundings of a segmented sum
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def goals() -> list[GradientShape]:
 
 
 def others() -> list[GradientShape]:
-    """Forms, dtypes, widths aligned and not, and numbers of tokens."""
+    """Further forms, dtypes, aligned and odd widths, and token counts."""
     return [
         *(shape(8192, form=form, ids="zipf", peers=True) for form in ("dense", "accumulated")),
         *(shape(8192, form="sparse", ids=ids) for ids in ("uniform", "skewed")),
@@ -79,16 +79,16 @@ def drawn_ids(one: GradientShape, device: str) -> torch.Tensor:
     ids = torch.randint(one.vocab, (one.rows,), device=device)
     if one.ids == "skewed":
         ids[::2] = 7
-    if one.ids == "zipf":  # the share of an id falls with its number
+    if one.ids == "zipf":  # lower ids are more frequent
         power = torch.rand(one.rows, device=device, dtype=torch.float64)
         ids = (one.vocab**power).long() - 1
     return ids.clamp_(0, one.vocab - 1)
 
 
 def buffers(one: GradientShape, device: str, count: int) -> list[Any]:
-    """Of every set its own ids, gradients and results; rows are added into one table by all.
+    """Buffer sets with their own ids, gradients and results; all accumulate into one table.
 
-    A table for each set would be too much memory where few tokens ask for many sets.
+    A table per set would take too much memory, as few tokens need many sets.
     """
     made = functools.partial(torch.empty, device=device)
     kind, out_kind = timing.DTYPES[one.dtype], timing.DTYPES[one.out_dtype]
@@ -105,7 +105,7 @@ def buffers(one: GradientShape, device: str, count: int) -> list[Any]:
 
 
 def call_of(one: GradientShape, a: Any) -> Callable[[], Any]:
-    """Ours on one set."""
+    """Our call on one set."""
     call = functools.partial(membound.embedding_backward, a.dy, a.ids, one.vocab)
     if one.form == "sparse":
         return functools.partial(call, sparse=True, out=(a.rows_ids, a.out, a.count))
@@ -113,7 +113,7 @@ def call_of(one: GradientShape, a: Any) -> Callable[[], Any]:
 
 
 def worst(one: GradientShape, a: Any, result: torch.Tensor) -> float:
-    """The largest error in ulps, beyond what a sum in float32 may be off by."""
+    """The largest error in ulps, beyond the slack of a float32 sum."""
     dy, ids, height = a.dy.double(), a.ids, one.vocab
     if one.form == "sparse":
         occur, ids = ids.unique(return_inverse=True)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""silu(gate) * up on a GPU beside one copy of as many bytes and the peers that are installed.
+"""silu(gate) * up on a GPU, against a copy of as many bytes and installed peers.
 
 python benchmarks/bench_gated_activation.py            every shape
 python benchmarks/bench_gated_activation.py --quick    a dozen shapes

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The gradients of silu(gate) * up on a GPU beside one copy of as many bytes and its peers.
+"""The gradients of silu(gate) * up on a GPU, against a copy of as many bytes and peers.
 
 python benchmarks/bench_gated_activation_backward.py            every shape
 python benchmarks/bench_gated_activation_backward.py --quick    a dozen shapes

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""LayerNorm forward on a GPU beside a copy of the same bytes and the peers that are installed.
+"""LayerNorm forward on a GPU, against a copy of the same bytes and installed peers.
 
 python benchmarks/bench_layer_norm.py            every shape
 python benchmarks/bench_layer_norm.py --quick    a dozen shapes
@@ -27,7 +27,7 @@ def _formula(
 ) -> tuple[Any, ...]:
     mean = x.mean(-1, keepdim=True)
     apart = x - mean
-    apart = apart - apart.mean(-1, keepdim=True)  # what the rounding of the mean left
+    apart = apart - apart.mean(-1, keepdim=True)  # the rounding error of the mean
     scale = torch.rsqrt(apart.square().mean(-1, keepdim=True) + EPS) * weight
     around = apart.abs().mean(-1, keepdim=True) + mean.abs()
     return ((apart * scale + bias, (apart.abs() + around) * scale.abs() + bias.abs()),)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""LayerNorm backward, dx, dweight and dbias, on a GPU beside a copy of as many bytes and the peers.
+"""LayerNorm backward, dx, dweight and dbias, on a GPU, against a copy of as many bytes and peers.
 
 python benchmarks/bench_layer_norm_backward.py            every shape
 python benchmarks/bench_layer_norm_backward.py --quick    a dozen shapes

@@ -7,8 +7,9 @@
 
 The model comes from a configuration, with random weights in bfloat16 and SDPA attention. A training
 step is forward, loss, backward and a fused AdamW step on synthetic tokens; a decoding step is one
-token after 1,024 cached ones. Wall time of a step, ended by a synchronisation, median. The cases
-run one after the other in one process, Liger-Kernel's last: it replaces functions for good.
+token after 1,024 cached ones. Figures are medians of a step's wall time, with a synchronisation at
+the end. The cases run one after the other in one process; Liger-Kernel's is the last, because its
+patches of functions cannot be undone.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ class Case:
 
     name: str
     patch: Callable[[Any], Any] = lambda _: None
-    compiled: str = ""  # "model", or "layers": each decoder layer by itself
+    compiled: str = ""  # "model", or "layers": each decoder layer separately
     needs: str = "torch"
-    loss: Callable[[Any, Any], Any] | None = None  # of the model and tokens, else the model's own
+    loss: Callable[[Any, Any], Any] | None = None  # (model, tokens); default: the model's
 
 
 @dataclass
@@ -69,7 +70,7 @@ def patch_with_membound(model: Any) -> None:
 
 
 def loss_without_logits(model: Any, tokens: Any) -> Any:
-    """The model's own loss, of hidden states and the last layer's weight."""
+    """The model's own loss, computed from hidden states and the last layer's weight."""
     import membound.torch
 
     hidden = model.model(input_ids=tokens).last_hidden_state
@@ -105,7 +106,7 @@ CASES = (
 
 
 def compiled(model: Any, what: str, mode: str | None = None) -> Any:
-    """Layer by layer masks are made outside, and attention keeps its causal kernels."""
+    """Compile layer by layer: masks are built outside, so attention uses its causal kernels."""
     if what == "model":
         return torch.compile(model, mode=mode)
     if what == "layers":
@@ -186,7 +187,7 @@ class Bench:
         position = torch.tensor([[self.cached]], device=self.device)
         run = compiled(model, what, "reduce-overhead" if what == "model" else None)
 
-        def step() -> None:  # the cache's length stays: each step writes the same place
+        def step() -> None:  # the cache's length is constant: each step overwrites the same slot
             if what == "model":
                 torch.compiler.cudagraph_mark_step_begin()
             run(input_ids=token, position_ids=position, past_key_values=cache, use_cache=True)

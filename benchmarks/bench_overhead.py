@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Host time of one call, beside what the frameworks take for theirs.
+"""Host time of one call, compared with calls of the frameworks.
 
     python benchmarks/bench_overhead.py                # CPU arrays of 2 x 8: CPU time of a call
     python benchmarks/bench_overhead.py --device cuda  # 1 x 4096 bf16: time to enqueue one call
 
-On the CPU the kernel on 2 x 8 elements is in the figure. On a GPU calls are enqueued back to back,
-few enough not to fill the queue, and nothing waits inside the timed part.
+On the CPU the figure includes the kernel on 2 x 8 elements. On a GPU calls are enqueued back to
+back, few enough not to fill the queue, and the timed part never synchronises.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ENQUEUED = 200  # the driver's queue holds about a thousand launches
 
 
 def cpu_nanoseconds(call: Call, calls: int = 2000, repeats: int = 41) -> list[float]:
-    """Sorted CPU times of one call; what other processes do in between is not in them."""
+    """Sorted CPU times of one call, which exclude the time of other processes."""
     times = []
     for _ in range(repeats):
         start = time.process_time_ns()
@@ -43,7 +43,7 @@ def cpu_nanoseconds(call: Call, calls: int = 2000, repeats: int = 41) -> list[fl
 
 
 def enqueue_nanoseconds(call: Call, synchronize: Call, repeats: int = 101) -> list[float]:
-    """Sorted host times of one call, the GPU being idle at the start of each series."""
+    """Sorted host times of one call; the GPU is idle at the start of each series."""
     times = []
     for _ in range(repeats + 10):
         synchronize()
@@ -103,7 +103,7 @@ def torch_rows(device: str, shape: tuple[int, int], dtype: str) -> Iterator[Row]
 
 
 def recorded_rows(x: Any, w: Any) -> Iterator[Row]:
-    """Through membound.torch: plain, with the graph recorded, and one of 50 in a compiled graph."""
+    """membound.torch: plain, with a gradient recorded, and one of 50 calls in a compiled graph."""
     import torch
 
     import membound.torch as mt
@@ -131,7 +131,7 @@ def recorded_rows(x: Any, w: Any) -> Iterator[Row]:
 
 
 def peer_rows(x: Any, w: Any) -> Iterator[Row]:
-    """RMSNorm of the other libraries that are installed, plain and with the graph recorded."""
+    """RMSNorm of other installed libraries, plain and with a gradient recorded."""
     from types import SimpleNamespace
 
     import peers
@@ -150,7 +150,7 @@ def peer_rows(x: Any, w: Any) -> Iterator[Row]:
 
 
 def jax_rows(shape: tuple[int, int], dtype: str) -> Iterator[Row]:
-    """Under jit, beside an addition under jit, on JAX's default device."""
+    """Calls under jit, compared with an addition under jit, on JAX's default device."""
     import jax
 
     import membound.jax as mj

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""RMSNorm of heads and rotary embedding on a GPU beside one copy of as many bytes and its peers.
+"""RMSNorm of heads and rotary embedding on a GPU, against a copy of as many bytes and peers.
 
 python benchmarks/bench_qk_norm_rope.py            every shape
 python benchmarks/bench_qk_norm_rope.py --quick    the goals' shapes alone
@@ -39,7 +39,7 @@ def goals() -> list[RopeShape]:
 
 
 def others() -> list[RopeShape]:
-    """Head widths, styles, layouts, dtypes and sources of the angles."""
+    """Further head widths, styles, layouts, dtypes and sources of the angles."""
     large = functools.partial(shape, 4, 4096)
     return [
         *(large(head_dim, form=form) for head_dim in (64, 72, 80, 100, 256)
@@ -60,7 +60,7 @@ def is_backward(one: RopeShape) -> bool:
 
 
 def buffers(one: RopeShape, device: str, count: int) -> list[Any]:
-    """Those of rope, weights, and for the backward gradients and what the forward saved."""
+    """Buffers of rope, weights, and for the backward gradients and saved tensors."""
     every = rope.buffers(one, device, count)
     for a in every:
         a.weights = [torch.randn(one.head_dim, device=device).to(a.q.dtype) for _ in range(2)]
@@ -81,7 +81,7 @@ def buffers(one: RopeShape, device: str, count: int) -> list[Any]:
 
 
 def call_of(one: RopeShape, a: Any) -> Callable[[], Any]:
-    """Ours on one set."""
+    """Our call on one set."""
     order = rope.AXES[one.memory]
     q, k, out, k_out = (x.permute(order) for x in (a.q, a.k, a.out, a.k_out))
     options = {"layout": one.memory, "interleaved": one.form == "interleaved"}
@@ -112,13 +112,13 @@ def call_of(one: RopeShape, a: Any) -> Callable[[], Any]:
 
 
 def in_caches(a: Any) -> Any:
-    """k of every token as its cache holds it; NaN where v is not beside it."""
+    """k of every token, read from its cache; NaN if v is not in the other cache."""
     k, v = (cache.flatten(0, 1)[a.slots].view(a.k.shape) for cache in a.caches)
     return k if torch.equal(v, a.v) else torch.full_like(k, float("nan"))
 
 
 def formula(x: Any, weight: Any, cos: Any, sin: Any, one: RopeShape) -> tuple[Any, Any]:
-    """The right result in float64, differentiable, and the size of its terms."""
+    """The right result in float64, differentiable, and the magnitude of its terms."""
     wide = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS) * weight
     half = one.head_dim // 2
     if one.form == "interleaved":
@@ -139,7 +139,7 @@ def worst(
     results: tuple[Any, Any],
     patience: float = 1.0,
 ) -> float:
-    """The largest error of results for what was read, in ulps beside the size of the terms."""
+    """The largest error of results for the inputs read, in ulps of the magnitude of the terms."""
     found = 0.0
     cos, sin = rope.wide_tables(one, a)
     dys = (a.dq, a.dk) if is_backward(one) else (None, None)
@@ -155,7 +155,7 @@ def worst(
     return found
 
 
-# --- peers: a list of what a set holds gives q and k of (batch, seq, heads, head_dim) ---
+# --- peers: functions of a list of sets, for q and k of (batch, seq, heads, head_dim) ---
 
 
 def in_torch(q: Any, k: Any, q_weight: Any, k_weight: Any, cos: Any, sin: Any) -> tuple[Any, Any]:
@@ -168,7 +168,7 @@ def in_torch(q: Any, k: Any, q_weight: Any, k_weight: Any, cos: Any, sin: Any) -
 
 
 def with_caches(function: Callable) -> Callable[..., Any]:
-    """The same with k and v in caches, of which q alone is returned."""
+    """The same with k and v written to caches; returns q alone."""
 
     def call(caches: Any, slots: Any, v: Any, q: Any, k: Any, *rest: Any) -> Any:
         q, k = function(q, k, *rest)
@@ -200,7 +200,7 @@ def _compile(like: Any) -> Callable[[Any], Any]:
 
 
 def _two_calls(like: Any) -> Callable[[Any], Any]:
-    """Our own norm and rope, one after the other, and torch's copies into caches."""
+    """Our separate norm and rope, and torch's copies into caches."""
 
     def call(a: Any) -> Any:
         for x, out, weight in zip((a.q, a.k), (a.out, a.k_out), a.weights, strict=True):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""RMSNorm forward on a GPU beside a copy of the same bytes and the peers that are installed.
+"""RMSNorm forward on a GPU, against a copy of the same bytes and installed peers.
 
 python benchmarks/bench_rms_norm.py            every shape, under four minutes on an H200
 python benchmarks/bench_rms_norm.py --quick    a dozen shapes, under a minute

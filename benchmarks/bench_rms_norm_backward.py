@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""RMSNorm backward, dx and dweight, on a GPU beside one copy of as many bytes and the peers.
+"""RMSNorm backward, dx and dweight, on a GPU, against a copy of as many bytes and peers.
 
 And with 1 added to the weight, as Gemma trains; rounding before it, as in Llama, takes the same
 kernels. And with the gradient of an added residual (add_rms_norm_backward).

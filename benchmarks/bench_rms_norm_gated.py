@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""RMSNorm with a gate on a GPU beside one copy of as many bytes and the peers that are installed.
+"""RMSNorm with a gate on a GPU, against a copy of as many bytes and installed peers.
 
 python benchmarks/bench_rms_norm_gated.py            every shape
 python benchmarks/bench_rms_norm_gated.py --quick    a dozen shapes
@@ -23,7 +23,7 @@ def _formula(
 ) -> tuple[Any, ...]:
     out = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * weight
     out = out * torch.nn.functional.silu(z)
-    return ((out, out.abs()),)  # a gate rounds more often than a norm
+    return ((out, out.abs()),)  # the gate adds roundings
 
 
 OP = contest.Op(

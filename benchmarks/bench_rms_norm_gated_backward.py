@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""dx, dz and dweight of RMSNorm with a gate, on a GPU beside one copy of as many bytes.
+"""dx, dz and dweight of RMSNorm with a gate on a GPU, against a copy of as many bytes.
 
 python benchmarks/bench_rms_norm_gated_backward.py            every shape
 python benchmarks/bench_rms_norm_gated_backward.py --quick    a dozen shapes

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""RMSNorm to float8_e4m3fn on a GPU beside a copy of the same bytes and the peers.
+"""RMSNorm to float8_e4m3fn on a GPU, against a copy of the same bytes and peers.
 
 With a dynamic scale for each row, and with one static scale.
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Rotary embedding on a GPU beside one copy of as many bytes and the peers that are installed.
+"""Rotary embedding on a GPU, against a copy of as many bytes and installed peers.
 
 python benchmarks/bench_rope.py            every shape
 python benchmarks/bench_rope.py --quick    the goals' shapes alone
@@ -34,8 +34,8 @@ class RopeShape(Shape):
     seq: int = 1
     heads: tuple[int, int] = (32, 8)
     head_dim: int = 128
-    memory: str = "bshd"  # how q and k lie, which is the layout of the call too
-    # "full": rows of each token with a column for each element, as Hugging Face passes them
+    memory: str = "bshd"  # the memory layout of q and k, also the call's
+    # "full": a row per token with a column per element, as Hugging Face passes them
     form: str = ""  # or "interleaved", "in place", "qkv", "freqs", "ids", "backward", "full"
 
     @property
@@ -59,7 +59,7 @@ def goals() -> list[RopeShape]:
 
 
 def others() -> list[RopeShape]:
-    """Head widths, styles, layouts, dtypes and sources of the angles."""
+    """Further head widths, styles, layouts, dtypes and sources of the angles."""
     large = functools.partial(shape, 4, 4096)
     forms = ("interleaved", "in place", "qkv", "freqs", "ids", "backward", "full")
     return [
@@ -76,7 +76,7 @@ def others() -> list[RopeShape]:
 
 
 def _heads(one: RopeShape, device: str, *, readable: bool) -> tuple[Any, Any]:
-    """q and k as (batch, seq, heads, head_dim) views of what lies in memory."""
+    """q and k as (batch, seq, heads, head_dim) views of their memory."""
     kind, (hq, hk) = timing.DTYPES[one.dtype], one.heads
     if one.form == "qkv":
         qkv = torch.randn(one.batch, one.seq, hq + 2 * hk, one.head_dim, device=device).to(kind)
@@ -99,7 +99,7 @@ def buffers(one: RopeShape, device: str, count: int) -> list[Any]:
     wide = "float64" if one.dtype == "float64" else "float32"
     cos, sin, _ = membound.rope_table(None, one.head_dim, max(one.seq, one.batch), wide, like=like)
     positions = torch.arange(one.seq, device=device).repeat(one.batch, 1)
-    if one.seq == 1:  # decoding: every sequence is somewhere else
+    if one.seq == 1:  # decoding: every sequence has another position
         positions = torch.arange(one.batch, device=device)[:, None]
     every = []
     for _ in range(count):
@@ -120,7 +120,7 @@ def buffers(one: RopeShape, device: str, count: int) -> list[Any]:
 
 
 def call_of(one: RopeShape, a: Any) -> Callable[[], Any]:
-    """Ours on one set."""
+    """Our call on one set."""
     order = AXES[one.memory]
     q, k, out, k_out = (x.permute(order) for x in (a.q, a.k, a.out, a.k_out))
     options = {"layout": one.memory, "interleaved": one.form == "interleaved"}
@@ -140,7 +140,7 @@ def call_of(one: RopeShape, a: Any) -> Callable[[], Any]:
 
 
 def wide_tables(one: RopeShape, a: Any) -> tuple[Any, Any]:
-    """cos and sin of every token in float64, of the angles that the call is given."""
+    """cos and sin of every token in float64, from the call's angles."""
     if one.form == "freqs":
         angles = a.ids[:, :, None, None].double() * a.freqs.double()
         return angles.cos(), angles.sin()
@@ -154,7 +154,7 @@ def worst(
     results: tuple[Any, Any],
     patience: float = 1.0,
 ) -> float:
-    """The largest error of results for what was read, in ulps beside the size of the terms."""
+    """The largest error of results for the inputs read, in ulps of the magnitude of the terms."""
     found = 0.0
     cos, sin = wide_tables(one, a)
     sin = -sin if one.form == "backward" else sin

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""softmax on a GPU beside one copy of as many bytes and the peers that are installed.
+"""softmax on a GPU, against a copy of as many bytes and installed peers.
 
 python benchmarks/bench_softmax.py            every shape
 python benchmarks/bench_softmax.py --quick    a dozen shapes
@@ -19,7 +19,7 @@ import membound
 
 def _formula(x: torch.Tensor) -> tuple[Any, ...]:
     y = torch.softmax(x, -1)
-    return ((y, 4 * y),)  # distances of logits are rounded
+    return ((y, 4 * y),)  # differences of logits are rounded
 
 
 OP = contest.Op(

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""softmax_backward on a GPU beside one copy of as many bytes and the peers that are installed.
+"""softmax_backward on a GPU, against a copy of as many bytes and installed peers.
 
 python benchmarks/bench_softmax_backward.py            every shape
 python benchmarks/bench_softmax_backward.py --quick    a dozen shapes

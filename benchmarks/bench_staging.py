@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""A NumPy array through the GPU and back beside torch's pinned transfers of the same bytes.
+"""A NumPy array staged through the GPU, against torch's pinned transfers of the same bytes.
 
     python benchmarks/bench_staging.py [--sweep] [--json out.json]
 
-Each figure is the median of 7. `ratio` is ours over the slower of the two transfers, each alone and
-from page-locked memory that torch holds already; ours starts and ends in ordinary NumPy memory.
+Each figure is the median of 7. `ratio` is ours over the slower of the two transfers, each measured
+alone and from page-locked memory that torch already owns; ours starts and ends in pageable NumPy
+memory.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ DTYPES = ("float32", "float16")
 
 def median_ms(call: Callable[[], None]) -> float:
     times = []
-    for _ in range(REPEATS + 1):  # the first one warms up
+    for _ in range(REPEATS + 1):  # the first call warms up
         start = time.perf_counter()
         call()
         times.append(1e3 * (time.perf_counter() - start))
@@ -66,7 +67,7 @@ def make(shape: tuple[int, int], dtype: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check(x: np.ndarray, weight: np.ndarray, out: np.ndarray) -> None:
-    """A wrong result is not timed."""
+    """Check the result; a wrong one is not timed."""
     for row in {0, len(x) // 2, len(x) - 1}:
         wide = x[row].astype(np.float64)
         wanted = wide / np.sqrt(np.mean(wide * wide) + 1e-6) * weight.astype(np.float64)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""One op on a GPU beside a copy of the same bytes and its peers: buffers, checks, command line."""
+"""One op on a GPU against a copy of the same bytes and peers: buffers, checks, command line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from timing import Clock, Record, Report, Shape
 
 import membound
 
-MIXED_BELOW = 8 << 20  # bytes moved; longer calls hide their start and end
+MIXED_BELOW = 8 << 20  # bytes moved; in longer calls start and end do not matter
 
 # One set of buffers: the matrices by name, weight, bias, the statistics, dweight and dbias.
 Arrays = Any
@@ -30,22 +30,22 @@ Arrays = Any
 
 @dataclass(frozen=True)
 class Op:
-    """What a benchmark says about its op."""
+    """A benchmark's description of its op."""
 
     name: str
     read: tuple[str, ...]  # matrices of rows x cols
     written: tuple[str, ...]
     ours: Callable[[Arrays], Any]
-    # From rows of the read matrices in float64, in order, then statistics and parameters: the
-    # written ones, each alone or with the size of the terms that it is the sum of.
+    # (rows of the read matrices in float64 in order, statistics, parameters) -> the written ones,
+    # each alone or with the magnitude of the terms that it sums.
     formula: Callable[..., tuple[Any, ...]]
     peers: dict[str, Peer]
     parameters: tuple[str, ...] = ("weight",)
-    quantised: tuple[str, ...] = ()  # those of the written ones that are float8_e4m3fn
-    variant: str = ""  # what the report's name has beside the op's
+    quantised: tuple[str, ...] = ()  # the written matrices that are float8_e4m3fn
+    variant: str = ""  # suffix of the report's name
     normalises: bool = True  # there are statistics
-    centred: bool = False  # they are layer_norm's mean and rstd, else rstd alone
-    # Gradients of parameters: from the same rows and statistics, what is summed over all rows.
+    centred: bool = False  # mean and rstd of layer_norm, else rstd alone
+    # Gradients of parameters: (the same rows, statistics) -> terms that are summed over all rows.
     sums: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
     @property
@@ -55,13 +55,13 @@ class Op:
         return ("mean", "rstd") if self.centred else ("rstd",)
 
     def moved_bytes(self, shape: Shape) -> int:
-        """Every matrix once."""
+        """Bytes moved if every matrix is read or written once."""
         wide = len(self.read) + len(self.written) - len(self.quantised)
         return wide * shape.tensor_bytes + len(self.quantised) * shape.rows * shape.cols
 
 
 def goals() -> list[Shape]:
-    """What the project's goals name."""
+    """The shapes that the project's goals name."""
     rows_and_cols = [(1, 4096), (16, 4096), (128, 4096), (1024, 4096), (4096, 4096), (16384, 4096)]
     rows_and_cols += [(8192, 8192), (8192, 16384), (2048, 65536), (524288, 128)]
     in_float32 = [(1024, 4096), (4096, 4096), (16384, 4096), (8192, 8192), (8192, 16384)]
@@ -71,7 +71,7 @@ def goals() -> list[Shape]:
 
 
 def others() -> list[Shape]:
-    """Wide, odd, narrow, strided and misaligned ones, and the other dtypes."""
+    """Wide, odd, narrow, strided and unaligned shapes, and the other dtypes."""
     wide = [(4096, 32768), (1024, 131072), (512, 262144)]
     wide_float32 = [(4096, 32768), (2048, 65536), (1024, 131072)]
     odd = [(16384, 4097), (16384, 5119), (262144, 100), (131072, 1000), (16384, 5120), (65536, 256)]
@@ -105,7 +105,7 @@ def quick() -> list[Shape]:
 
 
 def op_of(name: str) -> Op:
-    """By the name of its benchmark, with the one that is meant of several: bench_<op>.<NAME>."""
+    """Find an op by its benchmark's name; bench_<op>.<NAME> selects one of several."""
     module, _, which = name.partition(".")
     return getattr(importlib.import_module(f"bench_{module}"), which or "OP")
 
@@ -121,7 +121,7 @@ def sizes(text: str) -> list[Shape]:
 
 
 def buffers(op: Op, shape: Shape, device: str, count: int) -> list[Arrays]:
-    """As many sets of what the op reads and writes, with the statistics of x."""
+    """Make count sets of the arrays that the op reads and writes, with the statistics of x."""
     matrices = {
         name: timing.matrices(shape, device, count, readable=name in op.read)
         for name in (*op.read, *op.written)
@@ -162,7 +162,7 @@ def _worst(
 
         dtype = "float8_e4m3fn" if op.written[at] in op.quantised else shape.dtype
         error = timing.worst_ulps(result, inputs, wanted, dtype, patience)
-        # Relative to what is right in the shape's dtype, so that one limit serves all results.
+        # Relative to the limit of the shape's dtype, so that one limit serves all results.
         worst = max(worst, error * timing.limit(shape.dtype) / timing.limit(dtype))
     for result, terms in zip(results[len(op.written) :], op.sums.values(), strict=False):
         worst = max(worst, timing.worst_column_ulps(result, inputs, terms, shape.dtype))
@@ -174,7 +174,7 @@ def _results(op: Op, a: Arrays) -> list[torch.Tensor]:
 
 
 def _check_ours(op: Op, shape: Shape, every: list[Arrays]) -> None:
-    """Every set was computed; the first and last are right everywhere."""
+    """Check that every set was written, and that the first and last are right everywhere."""
     for a in every:
         for name in op.written:
             if bool(getattr(a, name)[:: max(1, shape.rows - 1)].float().isnan().any()):
@@ -193,7 +193,7 @@ def _time_peers(
         peer = op.peers[name]
         try:
             call = peer.make(every[0])
-            if peer.in_place:  # over copies of what it reads, which ours no longer needs
+            if peer.in_place:  # in place in our outputs, on copies of the inputs
                 for a in every:
                     for source, into in zip(op.read, op.written, strict=False):
                         getattr(a, into).copy_(getattr(a, source))
@@ -217,7 +217,7 @@ def measure(op: Op, clock: Clock, shape: Shape, names: list[str]) -> Record:
     for call in ours:
         call()
     _check_ours(op, shape, every)
-    # One node that moves the same bytes, whatever the layout.
+    # One graph node that moves the same bytes, for any layout.
     elements = moved // (2 * timing.ITEM_BYTES[shape.dtype])
     copies = timing.copies(elements, shape, clock.device, count)
     record = Record(shape, clock.microseconds(ours), clock.microseconds(copies))
@@ -232,7 +232,7 @@ def measure(op: Op, clock: Clock, shape: Shape, names: list[str]) -> Record:
 
 
 def main(ops: Op | Sequence[Op], description: str) -> None:
-    """One report for each op."""
+    """Run a benchmark with one report per op."""
     for op in [ops] if isinstance(ops, Op) else ops:
         _contest(op, description)
 
@@ -246,7 +246,7 @@ def _contest(op: Op, description: str) -> None:
 
 
 def arguments(description: str, few: str = "the goals' shapes alone") -> argparse.ArgumentParser:
-    """What every benchmark of an op on a GPU can be told."""
+    """The options that all GPU benchmarks of ops share."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help=few)
     parser.add_argument("--peers", default="all", help="all, none, or names with commas between")

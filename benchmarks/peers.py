@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Other libraries' ops, each behind the same call, when they are installed."""
+"""Ops of other installed libraries, behind one interface."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 import torch
 
 EPS = 1e-6
-STATIC_SCALE = 1 / 64  # seven times the root mean square of a norm is the largest code
+STATIC_SCALE = 1 / 64  # the largest code is seven times the norm's root mean square
 
 
 @dataclass(frozen=True)
 class Peer:
-    """make(a) prepares for sets of buffers like a and returns the call, which returns results."""
+    """make(a) prepares a call for sets of buffers like a; the call returns the results."""
 
     distribution: str
     make: Callable[[Any], Callable[[Any], Any]]
-    in_place: bool = False  # it writes over what it reads: the call finds that in the outputs
+    in_place: bool = False  # overwrites its inputs, which the call reads from copies in the outputs
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -125,7 +125,7 @@ ADD_RMS_NORM = {
     "flashinfer": Peer("flashinfer-python", _add_flashinfer, in_place=True),
 }
 
-# --- rms_norm_backward: the functions beneath autograd, so that a graph can capture them ---
+# --- rms_norm_backward: the functions below autograd, so that a graph can capture them ---
 
 
 def _backward_torch(_: Any) -> Callable[[Any], Any]:
@@ -145,10 +145,10 @@ def _backward_compile(_: Any) -> Callable[[Any], Any]:
 
 
 def _backward_liger(like: Any) -> Callable[[Any], Any]:
-    """dx over dy, as its autograd function does by default."""
+    """Writes dx over dy, as Liger-Kernel's autograd function does by default."""
     norm = _module("liger_kernel.ops.rms_norm").rms_norm_backward
     settings = _module("liger_kernel.ops.utils").calculate_settings(like.x.shape[-1])
-    llama = 0  # its casting mode: all in float32 but the product with the weight
+    llama = 0  # the casting mode: float32 except for the product with the weight
 
     def call(a: Any) -> Any:
         return norm(a.dx, a.x, a.weight, a.rstd, 0.0, llama, *settings, True, None)
@@ -169,7 +169,7 @@ RMS_NORM_BACKWARD = {
 }
 
 
-# --- rms_norm_quant, to float8_e4m3fn: with scales of rows, and with one that is given ---
+# --- rms_norm_quant, to float8_e4m3fn: with scales of rows, and with a static scale ---
 
 
 def _quantised_rows(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -239,7 +239,7 @@ def _layer_liger(_: Any) -> Callable[[Any], Any]:
 
 
 def _layer_quack(like: Any) -> Callable[[Any], Any]:
-    """Releases before it had a LayerNorm are noted as failing; parameters are float32 there."""
+    """Old releases without a LayerNorm are reported as failing; its parameters are float32."""
     norm = _module("quack.rmsnorm").layernorm_fwd
     weight, bias = like.weight.float(), like.bias.float()
     return lambda a: norm(a.x, weight, bias, EPS)
@@ -252,7 +252,7 @@ LAYER_NORM = {
     "quack": Peer("quack-kernels", _layer_quack),
 }
 
-# --- layer_norm_backward: beneath autograd, too ---
+# --- layer_norm_backward: below autograd, too ---
 
 
 def _layer_backward_torch(_: Any) -> Callable[[Any], Any]:
@@ -295,7 +295,7 @@ LAYER_NORM_BACKWARD = {
 }
 
 
-# --- rms_norm_gated and its gradients, which torch has not: its pieces, alone and compiled ---
+# --- rms_norm_gated and its gradients, which torch lacks: torch's parts, eager and compiled ---
 
 
 def _gated_formula(x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -342,7 +342,7 @@ RMS_NORM_GATED_BACKWARD = {"compile": Peer("torch", _gated_backward_compile)}
 
 
 def silu_and_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """As models spell it."""
+    """silu(gate) * up as models write it."""
     return torch.nn.functional.silu(gate) * up
 
 
@@ -357,7 +357,7 @@ def _activation_liger(_: Any) -> Callable[[Any], Any]:
 
 
 def _activation_flashinfer(_: Any) -> Callable[[Any], Any]:
-    """It reads both halves from one array, which a set's first call packs."""
+    """flashinfer reads both halves from one array, which a set's first call packs."""
     function = _module("flashinfer").silu_and_mul
 
     def call(a: Any) -> Any:
@@ -389,7 +389,7 @@ GATED_ACTIVATION_BACKWARD = {"compile": Peer("torch", _activation_backward_compi
 
 
 def installed(names: list[str], known: dict[str, Peer]) -> dict[str, str]:
-    """The version of each named peer that is here."""
+    """The version of each named peer that is installed."""
     found = {}
     for name in names:
         try:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Other libraries' rotary embeddings of q and k, (batch, seq, heads, head_dim), halves apart."""
+"""Other libraries' rotary embeddings of q and k, (batch, seq, heads, head_dim), in halves."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 import torch
 from peers import Peer
 
-# A set holds q, k, out and k_out, positions (tokens,), cos and sin (seq, head_dim / 2) in float32,
-# and in the dtype of q with every angle twice, (1, seq, head_dim): cos_twice and sin_twice.
+# A set has q, k, out and k_out, positions (tokens,), cos and sin (seq, head_dim / 2) in float32,
+# and cos_twice and sin_twice (1, seq, head_dim) with every angle twice in the dtype of q.
 
 
 def hugging_face(q: Any, k: Any, cos: Any, sin: Any) -> tuple[Any, Any]:
     """Llama's apply_rotary_pos_emb, on (batch, heads, seq, head_dim)."""
     cos, sin = cos[:, None], sin[:, None]
 
-    def turned(x: Any) -> Any:
+    def rotated(x: Any) -> Any:
         half = x.shape[-1] // 2
         return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
 
-    return turned(q), turned(k)
+    return rotated(q), rotated(k)
 
 
 def _heads_first(a: Any, *names: str) -> list[Any]:

@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which shapes are slower than their neighbours? Ours alone, many widths and sizes in a minute.
+"""Finds shapes that are slower than their neighbours: times many widths and sizes of our ops.
 
     python benchmarks/sweep.py --ops rms_norm,rms_norm_quant.STATIC --cols 768,1024 --rows 16,256
     python benchmarks/sweep.py --megabytes 3,24,140 --json after.json --against before.json
 
-Results are not checked here: bench_<op>.py does that. Prints each shape whose ratio to a copy of
-the same bytes is far below the median of its neighbours, which have as many bytes and the next
-widths; with --against, the times before and now of every shape in both.
+Results are not checked; bench_<op>.py does that. It prints each shape whose ratio to a copy of the
+same bytes is far below the median of its neighbours, the shapes of the same bytes and the next
+widths; with --against, the old and new times of every shape in both.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ Times = dict[str, tuple[float, float]]  # "op rows x cols dtype": ours and the c
 
 
 def rows_of(op: contest.Op, cols: int, dtype: str, megabytes: float) -> int:
-    """As many as move the bytes, a multiple of 8 unless they are few."""
+    """The number of rows that move the bytes, a multiple of 8 unless there are few."""
     rows = int(megabytes * 1e6 / op.moved_bytes(Shape(1, cols, dtype)))
     return max(1, rows if rows < 16 else rows - rows % 8)
 
 
 class Sweep:
-    """Times ours; a copy of as many bytes is timed once."""
+    """Times our op, and a copy of each number of bytes once."""
 
     def __init__(self, device: str):
         self.device = device
@@ -97,7 +97,7 @@ def shapes_of(options: argparse.Namespace) -> Iterator[tuple[str, Shape]]:
 
 
 def slower_than_neighbours(times: Times, below: float) -> list[str]:
-    """Those under `below` of the median ratio of the next widths with about as many elements."""
+    """Shapes below `below` times the median ratio of the next widths with as many elements."""
     classes = defaultdict(list)
     for key, (ours, copy) in times.items():
         op, rows, _, cols, kind = key.split(" ", 4)
@@ -129,7 +129,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     shapes = list(shapes_of(options))
-    random.Random(5).shuffle(shapes)  # what drifts shall not look like a width
+    random.Random(5).shuffle(shapes)  # random order: drift is not an effect of width
     sweep = Sweep("cuda:0")
     times: Times = {}
     with torch.cuda.device(0):

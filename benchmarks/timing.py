@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the GPU benchmarks of all ops share: buffers, the check before the clock, the report.
 
-One figure is the median of nine replays of a CUDA graph that calls the op in turn over enough sets
-of buffers to overflow three times the L2 cache, divided by the number of calls.
+One figure is the median of nine replays of a CUDA graph, divided by the number of calls. The graph
+calls the op on sets of buffers in rotation, enough of them to overflow three times the L2 cache.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from membound._ulps import ALLOWED, FORMATS, sum_slack
 
 DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-VERIFY_ELEMENTS = 1 << 24  # float64 copies of this many at a time
+VERIFY_ELEMENTS = 1 << 24  # elements that are converted to float64 at a time
 
-# A copy between some buffers of 512 MiB and more is slow on an H200, 2.8 TB/s; what the same memory
-# does with other sizes is then the yardstick (read plus written).
+# Copies between some buffers of 512 MiB and more reach only 2.8 TB/s on an H200. Then the reference
+# is the bandwidth that the same memory reaches with other sizes (bytes read plus written).
 H200_BYTES_PER_MICROSECOND = 4.30e6
 SLOW_COPY_BYTES = 512 << 20
 
@@ -48,8 +48,8 @@ class Shape:
     cols: int
     dtype: str = "bfloat16"
     layout: str = "contiguous"  # or "strided rows", "off by one"
-    peers: bool = False  # time every peer here, not torch alone
-    mixed: bool = False  # and time ours between other kernels
+    peers: bool = False  # time every peer, not only torch
+    mixed: bool = False  # also time ours between other kernels
 
     @property
     def tensor_bytes(self) -> int:
@@ -130,7 +130,7 @@ def vectors(elements: int, shape: Shape, device: str, count: int) -> list[torch.
 def copies(
     elements: int, shape: Shape, device: str, count: int
 ) -> list[Callable[[], torch.Tensor]]:
-    """count copies of one vector of the shape's dtype to another, each of its own."""
+    """count copies between vectors of the shape's dtype, each with its own two vectors."""
     flat = vectors(elements, shape, device, 2 * count)
     return [functools.partial(flat[2 * i].copy_, flat[2 * i + 1]) for i in range(count)]
 
@@ -153,8 +153,8 @@ def worst_ulps(
 ) -> float:
     """The largest error of got against formula(rows of the inputs in float64), in ulps of dtype.
 
-    A formula may return the right values with the size of the terms that they are sums of;
-    patience times as much of those as is right for us is let pass.
+    A formula may return the right values with the magnitude of the terms that they sum; the slack
+    is patience times the one that applies to our own op.
     """
     step = max(1, VERIFY_ELEMENTS // got.shape[-1])
     worst = 0.0
@@ -183,7 +183,7 @@ def worst_column_ulps(
 
 
 def limit(dtype: str) -> float:
-    # float64 is compared in float64, whose own rounding adds a few ulps.
+    # The float64 reference has itself a rounding error of a few ulps.
     return 16.0 if dtype == "float64" else ALLOWED[dtype]
 
 
@@ -196,7 +196,7 @@ PEER_PATIENCE = {"float16": 2.0**13, "bfloat16": 2.0**16, "float32": 64.0, "floa
 
 
 def is_plausible(worst: float, dtype: str) -> bool:
-    """Peers may round twice and sum in another order; they must not be wrong."""
+    """Whether a peer's result is plausible: it may round twice and sum in another order."""
     return worst <= (3.0 if dtype in ("float16", "bfloat16") else 64.0)
 
 
@@ -218,7 +218,7 @@ class Clock:
     def between_copies(
         self, calls: Sequence[Callable[[], Any]], copies: Sequence[Callable[[], Any]], copy: float
     ) -> float:
-        """The op in a mixed stream: what it adds to a graph that copies other buffers each time."""
+        """The op between other kernels: the time it adds to a graph of copies of other buffers."""
         turns = [call for pair in zip(calls, copies, strict=True) for call in pair]
         return 2 * self.microseconds(turns) - copy
 
@@ -229,7 +229,7 @@ class Clock:
 
 
 def progress(shapes: Sequence[Shape]) -> Iterator[Shape]:
-    """The shapes one by one, with a bar on a terminal."""
+    """Iterate over the shapes, with a progress bar on a terminal."""
     from membound._bench import Progress
 
     bar = Progress(len(shapes), sys.stderr)

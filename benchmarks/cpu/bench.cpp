@@ -1,9 +1,7 @@
-// SPDX-FileCopyrightText: The membound authors
-// SPDX-License-Identifier: Apache-2.0
-// Each op beside plain and non-temporal copies (or triads) of the same bytes: one process, one
-// thread, thread CPU time, all taken in turn in every round; a ratio is the median over the rounds.
-//
-//   membound_bench_cpu [--rounds N] [--json FILE] [--only SUBSTRING]
+// SPDX-FileCopyrightText: The membound authors SPDX-License-Identifier: Apache-2.0 Times each op
+// against plain and non-temporal copies (or triads) of the same bytes, in one process, by thread
+// CPU time. Each round measures all of them; a ratio is the median over the rounds.
+// membound_bench_cpu [--rounds N] [--json FILE] [--only SUBSTRING]
 #include <time.h>
 
 #include <algorithm>
@@ -56,7 +54,7 @@ void fill(char* data, std::size_t count, DType dtype, std::uint32_t state) {
       reinterpret_cast<float*>(data)[i] = value;
     } else if (dtype == DType::kBFloat16) {
       reinterpret_cast<std::uint16_t*>(data)[i] = static_cast<std::uint16_t>(bits >> 16);
-    } else {  // between 1 and 2: exponent bits of 1.0 and a random fraction
+    } else {  // in [1, 2): the exponent of 1.0 and a random fraction
       reinterpret_cast<std::uint16_t*>(data)[i] = static_cast<std::uint16_t>(0x3c00u | state >> 22);
     }
   }
@@ -72,10 +70,10 @@ void fill_with(double value, DeviceBuffer& numbers, std::int64_t count, DType dt
   }
 }
 
-// Of rope, whose rows are tokens.
+// For rope, whose rows are tokens.
 constexpr std::int64_t kHeadDim = 128, kPairs = kHeadDim / 2;
 
-// The arrays of a case, filled and touched. Roles: a, b and e are read; c and d are written.
+// The arrays of a case, filled and paged in. a, b and e are read; c and d are written.
 struct Arrays {
   explicit Arrays(const Case& c)
       : count(static_cast<std::size_t>(c.rows * c.cols)),
@@ -111,7 +109,7 @@ struct Arrays {
   std::size_t count, bytes;
   Matrix a, b, c, d, e;
   DeviceBuffer weight, bias, dweight, dbias, mean, rstd;
-  DeviceBuffer cos, sin;  // of rope, for each row
+  DeviceBuffer cos, sin;  // for rope, one per row
 };
 
 void run_rope(const Case& c, const Arrays& on) {
@@ -193,7 +191,7 @@ void run_op(const Case& c, const Arrays& on) {
   }
 }
 
-// The same bytes, less what belongs to columns or rows alone.
+// The same bytes, without arrays that have only rows or only columns.
 void run_reference(const Case& c, const Arrays& on, bool around_cache) {
   switch (c.op) {
     case Op::kRmsNorm:
@@ -222,14 +220,15 @@ void run_reference(const Case& c, const Arrays& on, bool around_cache) {
 }
 
 struct Outcome {
-  double seconds, plain_seconds, around_seconds;  // best per call
+  double seconds, plain_seconds, around_seconds;  // best time per call
   double of_plain, of_best;                       // medians of the paired ratios
   double spread;                                  // p75 / p25 of the plain reference
 };
 
 Outcome measure(const Case& c, int rounds) {
   const Arrays on(c);
-  // Samples of about 1 ms for small cases: reading the thread's clock is a system call.
+  // Small cases repeat to samples of about 1 ms, because reading the thread's clock is a system
+  // call.
   const int calls =
       static_cast<int>(std::clamp<std::size_t>((std::size_t{32} << 20) / on.bytes, 1, 4000));
   std::vector<double> plain, around, ours, of_plain, of_best;
@@ -237,7 +236,7 @@ Outcome measure(const Case& c, int rounds) {
     const double a = per_call(calls, [&] { run_reference(c, on, false); });
     const double b = per_call(calls, [&] { run_reference(c, on, true); });
     const double t = per_call(calls, [&] { run_op(c, on); });
-    if (round < 0) continue;  // warms up
+    if (round < 0) continue;  // warm-up
     plain.push_back(a);
     around.push_back(b);
     ours.push_back(t);

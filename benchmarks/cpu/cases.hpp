@@ -6,8 +6,8 @@
 
 #include "membound/dtype.hpp"
 
-// What is measured. Goals: TARGETS.md, classes of research on the CPU. AVX2 is asked for 0.75 of
-// them.
+// The measured cases. Goals are in TARGETS.md, classes of research on the CPU; AVX2 must reach 0.75
+// of them.
 namespace membound_bench {
 
 using membound::DType;
@@ -62,7 +62,7 @@ inline const char* op_name(Op op) {
   }
 }
 
-// Matrices read and written; the reference moves as many.
+// Matrices read and written; the reference moves the same number.
 inline int matrices_of(Op op) {
   switch (op) {
     case Op::kRmsNorm:
@@ -90,8 +90,8 @@ struct Case {
   const char* label;
   std::int64_t rows, cols;
   DType dtype;
-  double goal;          // must ratio on AVX-512, 0: none stated
-  bool best_reference;  // against the better reference; else against the plain one
+  double goal;          // required ratio on AVX-512, 0: none
+  bool best_reference;  // compared with the better reference, else with the plain one
 };
 
 // clang-format off

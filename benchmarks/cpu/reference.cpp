@@ -14,7 +14,7 @@ namespace membound_bench {
 namespace {
 
 #if defined(__x86_64__)
-// Two vectors per step, as a loop that only moves memory needs no more.
+// Two vectors per step, which suffice for a loop that only moves memory.
 #define MEMBOUND_LOOP(bytes_per_step, value_at)                   \
   for (std::size_t i = 0; i < bytes; i += 2 * (bytes_per_step)) { \
     const auto first = value_at(i);                               \

@@ -83,7 +83,7 @@ nb::dict jax_keywords(const ArrayCall& call, const ActivationCall& given_call, G
   return keywords;
 }
 
-// The gate's array to write to, or a new one.
+// The array that the caller gave for the gate's result, or a new one.
 nb::object make_out(const ArrayCall& call, const ActivationCall& given_call, PyObject* out,
                     const Inputs& inputs, GateForm form, LoadedArray& loaded) {
   if (given(out) || !is_packed(form)) {
@@ -143,7 +143,7 @@ GateAndUp<void*> split_packed(const TensorView& packed, GateForm form, const cha
 
 namespace {
 
-// call(function of membound.jax), whose errors are those of the op that was called.
+// Returns call(a function of membound.jax); its errors name the op that was called.
 template <class Call>
 nb::object in_own_name(const char* op, const char* function, Call call) {
   try {

@@ -8,16 +8,16 @@
 #include "membound/ops/gated_activation.hpp"
 #include "quantised.hpp"
 
-// What the functions of gated activations share on their way from Python to C++. Null is an
-// argument that was not given, or that the function does not have.
+// The arguments of all functions of gated activations. Null: not given, or not an argument of that
+// function.
 namespace membound::python {
 
 // Where up comes from.
 enum class GateForm {
-  kHalves,       // behind the gate, in the same rows
-  kInterleaved,  // beside the gate, element by element
-  kApart,        // an array of its own
-  kAlone,        // there is none
+  kHalves,       // after the gate, in the same row
+  kInterleaved,  // interleaved with the gate
+  kApart,        // a separate array
+  kAlone,        // no up
 };
 
 struct ActivationCall {
@@ -47,8 +47,8 @@ struct ActivationGradients {
 nb::object call_gated_activation_backward(const ActivationCall& given,
                                           const ActivationGradients& gradients);
 
-// A kind by name, and the options that belong to the name. The names of the kinds come first, in
-// the order of Activation, then those that configurations of models carry.
+// A kind by name, and the options that the name implies. The kinds' own names come first, in the
+// order of Activation, then those used by model configurations.
 struct NamedActivation {
   const char* name;
   Activation kind;
@@ -72,13 +72,13 @@ inline constexpr NamedActivation kActivations[] = {
 };
 const char* activation_name(Activation kind);
 const NamedActivation& activation_from_python(PyObject* kind, const char* op);
-// name -> (the kind's own name, alpha, limit or None), for the layers written in Python.
+// name -> (the kind's own name, alpha, limit or None), for the Python layers.
 nb::dict activations();
 
-// What calls say by a string: where up comes from (null for the default).
+// The value of packing=, which says where up is stored (null for the default).
 GateForm gate_form_from_python(PyObject* packing, bool has_up, const char* op);
 
-// Gate and up of an array that holds both.
+// Views of gate and up in an array that packs both.
 inline bool is_packed(GateForm form) {
   return form == GateForm::kHalves || form == GateForm::kInterleaved;
 }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Gated activations by the names that serving libraries have for them.
+// Gated activations by their names in serving libraries.
 #include "activation.hpp"
 #include "ops/ops.hpp"
 
@@ -8,7 +8,7 @@ namespace membound::python {
 
 namespace {
 
-// With alpha or without, in the order of the parameters.
+// The parameters in order, with alpha or without.
 template <bool kHasAlpha>
 struct Forward {
   enum Parameter {

@@ -8,7 +8,7 @@ namespace membound::python {
 
 namespace {
 
-// With alpha or without, in the order of the parameters.
+// The parameters in order, with alpha or without.
 template <bool kHasAlpha>
 struct Backward {
   enum Parameter {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// The quantised gated activation by the name that serving libraries have for it.
+// The quantised gated activation by its name in serving libraries.
 #include "activation.hpp"
 #include "ops/ops.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// The kind that models use without anything to multiply by.
+// relu2, the kind that models also use without an up to multiply by.
 #include "activation.hpp"
 #include "ops/ops.hpp"
 

@@ -6,8 +6,8 @@
 
 namespace membound::python {
 
-// new_buffer(format, item_size, shape): memory as a memoryview of any shape. memoryview.cast knows
-// no float16 before Python 3.12 and no extent of 0.
+// Adds new_buffer(format, item_size, shape), which allocates memory as a memoryview of any shape.
+// memoryview.cast supports no float16 before Python 3.12, and no extent of 0.
 void bind_buffer(nanobind::module_& module);
 
 }  // namespace membound::python

@@ -13,7 +13,7 @@ namespace membound::python {
 
 namespace {
 
-// Arrays without streams or allocators of their own: on the CPU they mix.
+// Whether arrays have neither streams nor an allocator, so that a call may mix them on the CPU.
 bool is_plain(Kind kind) {
   return kind == Kind::kNumPy || kind == Kind::kBuffer || kind == Kind::kDlpack;
 }
@@ -30,21 +30,21 @@ bool is_grad_enabled(const Framework& torch) {
   return nb::cast<bool>(nb::handle(torch.is_grad_enabled)());
 }
 
-// Python keeps the level; looking it up takes 8 ns.
+// The level is kept in Python; looking it up takes 8 ns.
 bool is_in_forward_mode(const Framework& torch) {
   PyObject* level = PyDict_GetItemWithError(torch.forward_ad, names().current_level);
   return level != nullptr && PyLong_AsLong(level) >= 0;
 }
 
-// Whether torch makes a graph of the calls that it sees, which memory that is written here would be
-// no part of. Not so a mode that only counts calls, or one whose own work this is.
+// Whether torch traces a graph, which would miss memory that is written here. False for a mode that
+// only observes calls, or one whose implementation makes this call.
 bool makes_graph(const Framework& torch) {
   if (!is_watched(torch)) [[likely]]
     return false;
   return nb::cast<bool>(nb::handle(torch.makes_graph)());
 }
 
-// Modes and transforms see the calls of torch's functions, and may answer with other arrays.
+// Modes and transforms intercept torch's functions, and may return other arrays.
 bool makes_torch_arrays(const Framework& framework) {
   return framework.makes_arrays && knows_keys(framework) && !is_watched(framework) &&
          !is_transformed(framework);
@@ -103,9 +103,9 @@ void ArrayCall::read_output(PyObject* array, const char* argument, LoadedArray& 
                  "' must be writable, got a read-only array");
 }
 
-// Of the axes from first to before last, without the framework's functions: torch's by its C
-// interface (a result 0.5 us less on a GPU's host, statistics 2), and NumPy's for frameworks that
-// have no functions of their own. Invalid for others.
+// A new array with the axes [first, last), made without the framework's Python functions: by
+// torch's C interface, which saves 0.5 us per result, or as a NumPy array for frameworks without
+// functions of their own. Invalid for other frameworks.
 nb::object ArrayCall::made_here(PyObject* like, const TensorView& view, int first, int last,
                                 DType dtype, const char* argument, LoadedArray& loaded) const {
   first = std::max(first, 0);
@@ -117,7 +117,7 @@ nb::object ArrayCall::made_here(PyObject* like, const TensorView& view, int firs
     std::copy_n(view.shape + first, wanted.rank, wanted.shape);
     return torch::new_array(wanted);
   }
-  // Plain arrays mix.
+  // Arrays without streams and allocators may be mixed.
   if (framework_of(like, {op_, argument}).kind != Kind::kDlpack) return {};
   return new_numpy(view, first, last, dtype, argument, loaded);
 }
@@ -181,8 +181,8 @@ nb::object ArrayCall::new_as(PyObject* like, const TensorView& wanted, const cha
   return made(std::move(answer), argument, loaded);
 }
 
-// torch raises RuntimeError where a CPU has no memory. What it has a class for, which training
-// loops catch, stays: a note tells the rest.
+// torch raises RuntimeError if a CPU is out of memory. Its own out-of-memory class, which training
+// loops catch, is kept, with a note added.
 void ArrayCall::fail_to_make(const nb::python_error& error, const char* argument) const {
   if (framework_->kind != Kind::kTorch || !error.matches(PyExc_RuntimeError)) throw error;
   const std::string text = str_of(error.value());
@@ -196,15 +196,15 @@ void ArrayCall::fail_to_make(const nb::python_error& error, const char* argument
                     "': ", text.substr(0, text.find('\n')));
 }
 
-// What membound.arrays made, or why it has not.
+// The array that membound.arrays made; throws with its reason if it made none.
 nb::object ArrayCall::made(nb::object answer, const char* argument, LoadedArray& loaded) const {
   MEMBOUND_CHECK(!nb::isinstance<nb::str>(answer), TypeMismatch, op_, "argument '", argument,
                  "' must be given: ", str_of(answer));
   return adopt(answer.release().ptr(), argument, loaded);
 }
 
-// Of the axes from first to before last. A GPU array of a framework that we do not know has no
-// allocator here.
+// A new array with the axes [first, last). There is no allocator for a GPU array of an unknown
+// framework.
 nb::object ArrayCall::new_numpy(const TensorView& view, int first, int last, DType dtype,
                                 const char* argument, LoadedArray& loaded) const {
   MEMBOUND_CHECK(!view.device.is_cuda(), InvalidArgument, op_, "argument '", argument,
@@ -236,7 +236,7 @@ StreamView ArrayCall::stream(Device device) const {
     return StreamView::from_handle(handle);
   }
   const nb::handle query(framework_->current_stream);
-  if (query.is_none()) return stream_;  // __dlpack__ was told the same stream
+  if (query.is_none()) return stream_;  // __dlpack__ was given the same stream
   const auto handle = nb::cast<std::uintptr_t>(query(device.index));
   return StreamView::from_handle(reinterpret_cast<void*>(handle));
 }
@@ -255,9 +255,8 @@ std::optional<Device> ArrayCall::staging_device(PyObject* device, Device where) 
   return Device::cuda(wanted.index < 0 ? 0 : wanted.index);
 }
 
-// An array may have been saved for a backward pass before gradients were switched off. The counter
-// costs 95 ns. Inference tensors have none and cannot have been saved; where only they are at hand,
-// in inference mode, an attempt for each would cost more.
+// An array may have been saved for a backward before gradients were switched off. Counting costs 95
+// ns. Inference tensors have no counter and cannot have been saved, so inference mode skips them.
 void ArrayCall::mark_written(std::initializer_list<PyObject*> arrays) const {
   if (framework_->kind != Kind::kTorch) return;
   if (framework_->inference_mode != nullptr && framework_->inference_mode()) return;
@@ -274,7 +273,7 @@ void ArrayCall::mark_written(std::initializer_list<PyObject*> arrays) const {
   if (done.is_valid()) return;
   PyErr_Clear();
   if (count == 1) return;
-  // One without a counter must not keep the others from being counted.
+  // An array without a counter must not prevent counting the others.
   for (PyObject* array : arrays) mark_written({array});
 }
 

@@ -6,10 +6,10 @@
 #include "core/check.hpp"
 #include "membound/ops/cross_entropy.hpp"
 
-// What the bindings of cross_entropy and of its gradient have in common.
+// The bindings that cross_entropy and its gradient share.
 namespace membound::python {
 
-// The arguments that say what is computed; null where the caller gave none.
+// The arguments that are options; null if not given.
 struct CrossEntropyArguments {
   PyObject *ignore_index, *label_smoothing, *z_loss, *softcap, *reduction, *validate;
 };
@@ -39,7 +39,7 @@ inline CrossEntropyOptions cross_entropy_options(const CrossEntropyArguments& a,
   return options;
 }
 
-// An array that a call may leave out.
+// An optional array.
 class MaybeInput {
  public:
   MaybeInput(const ArrayCall& call, PyObject* array, const char* argument) {
@@ -56,7 +56,7 @@ class MaybeInput {
   bool is_given_ = false;
 };
 
-// The gradient of the loss: an array, or a number, which goes into the options.
+// The gradient of the loss: an array, or a number, which becomes an option.
 inline MaybeInput loss_gradient(const ArrayCall& call, PyObject* dloss,
                                 CrossEntropyOptions& options, const char* op) {
   const bool number = given(dloss) && is_number(dloss);
@@ -64,8 +64,8 @@ inline MaybeInput loss_gradient(const ArrayCall& call, PyObject* dloss,
   return {call, number ? nullptr : dloss, "dloss"};
 }
 
-// A number in the dtype of sums for each row, with a reduction one for all; of rows, with an axis
-// of 2 behind, lse.
+// The shape of a loss, in the accumulator's dtype: one per row, or a scalar with a reduction. lse
+// has one more axis of 2.
 inline TensorView like_loss(const TensorView& logits, Reduction reduction) {
   TensorView wanted = logits;
   wanted.dtype = accumulate_dtype(logits.dtype);
@@ -79,7 +79,7 @@ inline TensorView like_lse(const TensorView& logits) {
   return wanted;
 }
 
-// For the call of membound.jax.
+// Keyword arguments for membound.jax.
 inline nb::dict cross_entropy_keywords(const CrossEntropyArguments& a) {
   nb::dict keywords;
   for (const auto& [value, name] : {std::pair{a.ignore_index, "ignore_index"},

@@ -29,7 +29,7 @@ void set_cuda_error(const CudaError& error) {
   PyErr_SetObject(cuda_error_type, instance.ptr());
 }
 
-// Takes a reference to a str over, or nothing with a Python error set.
+// Takes over a reference to a str, or null with a Python error set.
 std::string utf8(PyObject* text) {
   const nb::object owner = nb::steal(text);
   if (text == nullptr) throw nb::python_error();
@@ -40,7 +40,7 @@ std::string utf8(PyObject* text) {
 
 }  // namespace
 
-// The error table: exception types are API.
+// The table of C++ exceptions to Python errors; the types are API.
 void set_python_error() noexcept {
   try {
     throw;

@@ -10,8 +10,8 @@ namespace membound::python {
 
 namespace nb = nanobind;
 
-// Marks an error of a call that membound.torch can still take: a tensor wants its gradient
-// recorded, is a subclass, or holds no memory here.
+// An error of a call that membound.torch can still process: a tensor requires grad, is a subclass,
+// or has no memory of its own.
 struct ForTorch {};
 
 template <class ErrorType>
@@ -26,15 +26,15 @@ void register_errors(nb::module_& module);
 // (...) at the edge to Python.
 void set_python_error() noexcept;
 
-// For whoever catches abi::__forced_unwind, which code of others lets through (python_calls.cpp has
-// our own calls): no noexcept lets it pass.
+// For code that catches abi::__forced_unwind, which foreign code may throw and which must not cross
+// a noexcept function (for our own calls see python_calls.cpp).
 [[noreturn]] void await_process_exit() noexcept;
 
-// Python's str() and repr() as UTF-8, whatever they hold: lone surrogates come escaped.
+// Python's str() and repr() as UTF-8; lone surrogates are escaped.
 std::string str_of(nb::handle object);
 std::string repr_of(nb::handle object);
 
-// The first line of the Python error that is set, which is cleared (torch adds its C++ frames).
+// The first line of the current Python error, which is cleared (torch appends its C++ frames).
 std::string take_python_error();
 
 }  // namespace membound::python

@@ -15,21 +15,21 @@ namespace membound::python {
 
 namespace {
 
-// Types seen so far. Entries are never changed nor freed, so readers need no lock; they own a
-// reference to their type, so an address cannot come to mean another type.
+// Types seen so far. Entries are never changed or freed, so readers need no lock; each owns a
+// reference to its type, so the address cannot be reused by another type.
 struct TypeEntry {
   PyTypeObject* type;
   const Framework* framework;
   const TypeEntry* next;
 };
 constexpr std::size_t kBuckets = 64;
-// Past this many, new types are asked about at every call (programs that make array types in a loop
-// must not grow the table for ever).
+// Beyond this many, new types are classified at every call, so that a program that creates array
+// types in a loop does not grow the table for ever.
 constexpr int kMaxEntries = 1024;
 
 std::atomic<const TypeEntry*> buckets[kBuckets];
 int entry_count = 0;
-nb::ft_mutex mutex;  // guards entry_count and insertion; with the GIL it is empty, the GIL serves
+nb::ft_mutex mutex;  // guards entry_count and insertion; no-op with the GIL
 
 std::size_t bucket_of(PyTypeObject* type) {
   const auto address = reinterpret_cast<std::uintptr_t>(type);
@@ -57,8 +57,8 @@ const dlpack::ExchangeApi* exchange_from_capsule(nb::object capsule) {
   return reinterpret_cast<const dlpack::ExchangeApi*>(header);
 }
 
-// A function of torch's library, which is loaded already when there is a tensor. It takes 3 ns
-// where its Python twin takes 27.
+// A function of torch's library, which is loaded if there is a tensor. It takes 3 ns, the Python
+// function 27.
 template <class Function>
 Function* find_in_torch(Kind kind, const char* symbol) {
   void* library =
@@ -67,16 +67,16 @@ Function* find_in_torch(Kind kind, const char* symbol) {
   return reinterpret_cast<Function*>(dlsym(library, symbol));
 }
 
-// Of torch's C interface for compiled models (torch >= 2.2).
+// From torch's C interface for compiled models (torch >= 2.2).
 constexpr const char* kGradMode = "aoti_torch_grad_mode_is_enabled";
-// c10::InferenceMode::is_enabled(), which is in no interface: nothing depends on it but speed.
+// c10::InferenceMode::is_enabled(), in no public interface: only speed depends on it.
 constexpr const char* kInferenceMode = "_ZN3c1013InferenceMode10is_enabledEv";
-// c10::impl::tls_is_dispatch_key_included(c10::DispatchKey), and _excluded: in none either. Without
-// them calls that torch traces are not seen; the tests look for it.
+// c10::impl::tls_is_dispatch_key_included(c10::DispatchKey) and _excluded, in no public interface.
+// Without them traced calls are not detected; a test checks that they exist.
 constexpr const char* kIncluded = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE";
 constexpr const char* kExcluded = "_ZN3c104impl28tls_is_dispatch_key_excludedENS_11DispatchKeyE";
-// torch::profiler::impl::profilerEnabled(), in none either: profiles show what was called by the
-// dispatcher, where calls may go while one is made.
+// torch::profiler::impl::profilerEnabled(), in no public interface: under a profiler calls go
+// through the dispatcher, as profiles show only what it calls.
 constexpr const char* kProfiles = "_ZN5torch8profiler4impl15profilerEnabledEv";
 
 const Framework* make_framework(nb::handle source, Kind kind) {
@@ -118,8 +118,8 @@ const Framework* make_framework(nb::handle source, Kind kind) {
   };
 }
 
-// One Framework per kind, so that arrays are of one framework when the pointers agree. (The Python
-// side may answer with equal ones: TorchDynamo ignores its cache while it traces.)
+// One Framework per kind, so that equal pointers mean the same framework. (Python may return equal
+// objects: TorchDynamo ignores its cache while it traces.)
 const Framework* framework_from(nb::handle source) {
   static const Framework* known[kKinds] = {};
   const Kind kind = kind_from_name(nb::cast<const char*>(nb::object(source.attr("name"))));

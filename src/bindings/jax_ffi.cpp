@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// XLA calls our ops here, without Python: one handler per op and platform, for every dtype.
+// The handlers through which XLA calls our ops without Python: one per op and platform.
 #include "jax_ffi.hpp"
 
 #include <cfenv>
@@ -27,14 +27,14 @@ xla::Error* make_error(const xla::CallFrame& frame, xla::ErrorCode code, const c
   return frame.api->error_create(&args);
 }
 
-// True when this call only asks which ABI the handler was made for.
+// True if this call only queries the ABI that the handler was built for.
 bool answer_metadata(const xla::CallFrame& frame) {
   for (xla::Extension* it = frame.extensions; it != nullptr; it = it->next) {
     if (it->type != xla::kMetadataExtension) continue;
     xla::Metadata& metadata = *reinterpret_cast<xla::MetadataExtension*>(it)->metadata;
     metadata.api_version.major = xla::kApiMajor;
     metadata.api_version.minor = xla::kApiMinor;
-    metadata.traits = xla::kCommandBufferCompatible;  // nothing allocated, nothing synchronised
+    metadata.traits = xla::kCommandBufferCompatible;  // handlers neither allocate nor synchronise
     return true;
   }
   return false;
@@ -57,8 +57,8 @@ xla::Error* handle(const xla::CallFrame& frame, Device device, StreamView stream
   }
 }
 
-// XLA's CPU threads flush subnormal numbers to zero; our results are the same in every framework.
-// The threads that our pool may start here would inherit that mode for good, too.
+// XLA's CPU threads flush subnormal numbers to zero; ours must not, so that results are equal in
+// every framework. Threads that our pool starts here would inherit that mode.
 class DefaultFloatingPoint {
  public:
   DefaultFloatingPoint() {
@@ -86,7 +86,7 @@ xla::Error* cuda_handler(xla::CallFrame* frame) {
   xla::StreamGetArgs args{0, nullptr, frame->context, nullptr};
   args.struct_size = xla::struct_size(args, args.stream);
   if (xla::Error* error = frame->api->stream_get(&args)) return error;
-  // XLA has made the GPU of its stream current; API 0.1 has no other way to ask for it.
+  // XLA has made its stream's GPU current; API 0.1 has no other way to query the device.
   try {
     return handle<kOp>(*frame, current_cuda_device(), StreamView::from_handle(args.stream));
   } catch (const std::exception& error) {
@@ -136,8 +136,8 @@ nb::dict jax_ffi_targets() {
   return targets;
 }
 
-// XLA allocates the workspace with the results, so its size must be known while JAX traces, where
-// the platform may not be. Rounded up so that each element of a batch starts aligned.
+// XLA allocates the workspace with the results, so its size must be known while JAX traces, when
+// the platform may be unknown. Rounded up so that each element of a batch is aligned.
 DType dtype_of_size(int item_bytes) {
   return item_bytes == 8 ? DType::kFloat64 : item_bytes == 4 ? DType::kFloat32 : DType::kFloat16;
 }

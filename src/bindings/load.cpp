@@ -20,7 +20,7 @@ nb::object get(PyObject* object, PyObject* name) {
 }
 
 [[noreturn, gnu::cold]] void fail_dtype(PyObject* array, Site site) {
-  const nb::object dtype = nb::getattr(array, "dtype", nb::none());  // not all producers have one
+  const nb::object dtype = nb::getattr(array, "dtype", nb::none());  // not every producer has one
   fail<TypeMismatch>(site.op, "argument '", site.argument, "' has dtype ",
                      dtype.is_none() ? "of another kind or size" : str_of(dtype),
                      ", which no op takes");
@@ -92,7 +92,7 @@ void view_from_dlpack(const dlpack::Tensor& tensor, PyObject* array, Site site, 
                  site.argument, "' has no memory (its storage was freed, or it is a placeholder)");
 }
 
-// What a capsule holds. It is never renamed, so dropping the capsule gives the tensor back.
+// The tensor in a capsule. The capsule is never renamed, so dropping it releases the tensor.
 const dlpack::Tensor& tensor_from_capsule(PyObject* capsule, bool& writable, Site site) {
   if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
     auto* managed = static_cast<dlpack::ManagedTensorVersioned*>(
@@ -111,7 +111,7 @@ const dlpack::Tensor& tensor_from_capsule(PyObject* capsule, bool& writable, Sit
 
 // ---- torch --------------------------------------------------------------------------------------
 
-// A view of conjugated numbers' imaginary parts is stored with the wrong sign, in any layout.
+// A lazily negated view (the imaginary part of a conjugate) stores the wrong sign, in any layout.
 void check_not_negated(PyObject* array, const Framework& framework, Site site) {
   const nb::object negated = nb::steal(call_one(framework.is_neg, array));
   if (!negated.is_valid()) throw nb::python_error();
@@ -136,7 +136,7 @@ void load_torch(PyObject* array, const Framework& framework, Site site, LoadedAr
   } else {
     PyObject* capsule = call_one(framework.to_dlpack, array);
     if (capsule == nullptr) fail_unreadable(site);
-    // The capsule may go at once: the caller's argument keeps the storage.
+    // The capsule can be dropped at once: the caller's argument keeps the storage alive.
     const nb::object owner = nb::steal(capsule);
     view_from_dlpack(tensor_from_capsule(capsule, loaded.writable, site), array, site, loaded.view);
   }
@@ -145,7 +145,7 @@ void load_torch(PyObject* array, const Framework& framework, Site site, LoadedAr
 
 // ---- NumPy and CuPy -----------------------------------------------------------------------------
 
-// What NumPy's __array_struct__ capsule points to: its array interface, version 2.
+// The struct in NumPy's __array_struct__ capsule: the array interface, version 2.
 struct NumpyInterface {
   int version;
   int rank;
@@ -160,8 +160,8 @@ struct NumpyInterface {
 constexpr int kNumpyNativeOrder = 0x200;
 constexpr int kNumpyWritable = 0x400;
 
-// A stride in bytes as one in elements. Sizes of dtypes that are read are powers of two, and a
-// division costs 5 ns. Axes of one element step nowhere, whatever their stride says.
+// Converts a stride from bytes to elements, by a shift, as a division costs 5 ns and dtype sizes
+// are powers of two. The stride of an axis with one element is ignored.
 std::int64_t element_stride(std::int64_t bytes, std::int64_t extent, std::int64_t item_size,
                             Site site) {
   MEMBOUND_CHECK((bytes & (item_size - 1)) == 0 || extent <= 1, InvalidArgument, site.op,
@@ -196,8 +196,8 @@ void load_numpy(PyObject* array, Site site, LoadedArray& loaded) {
   }
 }
 
-// Attributes cost less than __dlpack__, which asks the driver about the pointer, and they make no
-// stream wait.
+// Attributes are cheaper than __dlpack__, which queries the driver about the pointer, and they make
+// no stream wait.
 void load_cupy(PyObject* array, Site site, LoadedArray& loaded) {
   const nb::handle source(array);
   const nb::object dtype = source.attr("dtype");
@@ -222,7 +222,7 @@ void load_cupy(PyObject* array, Site site, LoadedArray& loaded) {
 // ---- the buffer protocol ------------------------------------------------------------------------
 
 void load_buffer(PyObject* array, Site site, LoadedArray& loaded) {
-  // A memoryview holds the export, so that nobody resizes the memory under the op.
+  // A memoryview keeps the export alive, so that the memory cannot be resized during the op.
   loaded.keep_alive = nb::steal(PyMemoryView_FromObject(array));
   Py_buffer buffer;
   if (!loaded.keep_alive.is_valid() ||
@@ -239,7 +239,7 @@ void load_buffer(PyObject* array, Site site, LoadedArray& loaded) {
   loaded.writable = buffer.readonly == 0;
   for (int axis = 0; axis < view.rank; ++axis) {
     view.shape[axis] = buffer.shape[axis];
-    view.strides[axis] = buffer.strides[axis];  // in bytes as yet
+    view.strides[axis] = buffer.strides[axis];  // still in bytes
   }
   PyBuffer_Release(&buffer);
   MEMBOUND_CHECK(format.size() == 1 && std::strchr("efdbilq", format[0]) != nullptr, TypeMismatch,
@@ -287,7 +287,7 @@ nb::object export_capsule(nb::handle array, nb::handle stream) {
   try {
     return method(nb::arg("stream") = stream, nb::arg("max_version") = nb::make_tuple(1, 0));
   } catch (nb::python_error& error) {
-    if (!error.matches(PyExc_TypeError)) throw;  // a producer of DLPack 0.x knows no max_version
+    if (!error.matches(PyExc_TypeError)) throw;  // a DLPack 0.x producer has no max_version
   }
   return method(nb::arg("stream") = stream);
 }
@@ -337,8 +337,8 @@ DType dtype_from_numpy(char kind, std::int64_t item_size, nb::handle dtype, Site
     case 'c' << 8 | 16: return DType::kComplex128;
     default: break;
   }
-  // The rest is told apart by the dtype itself: ml_dtypes' types are plain bytes to NumPy, and one
-  // byte may be an int4. The first bfloat16 seen is kept: one comparison instead of a Python call.
+  // Other dtypes are identified by the object (ml_dtypes' types are raw bytes to NumPy, a byte may
+  // be an int4). The first bfloat16 object is cached: one comparison replaces a Python call.
   static std::atomic<PyObject*> bfloat16{nullptr};
   if (dtype.ptr() == bfloat16.load(std::memory_order_acquire)) return DType::kBFloat16;
   const nb::object code = arrays_module().attr("dtype_code")(dtype);

@@ -14,7 +14,7 @@ inline PyObject* call_one(PyObject* callable, PyObject* argument) {
   return PyObject_Vectorcall(callable, stack + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
 }
 
-// An array that was read: where it lies, and what keeps that true.
+// A loaded array: its view, and the object that keeps the memory alive.
 struct LoadedArray {
   TensorView view;
   bool writable = true;
@@ -22,8 +22,8 @@ struct LoadedArray {
 };
 
 // Reads an array without converting, copying or waiting. Shape and strides are copied, so later
-// Python calls cannot change the view. device_stream: the stream that a GPU array handed over by
-// __dlpack__ must be ready on. Throws TypeMismatch or InvalidArgument for what cannot be read.
+// Python calls cannot change the view. device_stream: the stream on which a GPU array from
+// __dlpack__ must be ready. Throws TypeMismatch or InvalidArgument if it cannot be read.
 void load_array(PyObject* array, const Framework& framework, Site site, StreamView device_stream,
                 LoadedArray& loaded);
 

@@ -30,7 +30,7 @@ const char* rounding_name(Rounding rounding) {
 
 namespace {
 
-// Also of membound.jax's functions.
+// These are also the keywords of membound.jax's functions.
 const char* statistics_flag(const NormCall& given) {
   return given.centred ? "return_stats" : "return_rstd";
 }
@@ -47,7 +47,7 @@ NormOptions options_of(const NormCall& given) {
   return options;
 }
 
-// The function of membound.jax, also for an alias.
+// The function of membound.jax for an op or its alias.
 const char* jax_name(const NormCall& given) {
   if (given.centred) return given.residual ? "add_layer_norm" : "layer_norm";
   if (given.z) return "rms_norm_gated";
@@ -128,7 +128,7 @@ double default_eps(bool centred, DType x) {
                               : std::numeric_limits<float>::epsilon();
 }
 
-// An array of x's shape and another dtype, or a statistic of x's rows: a number for each.
+// A new array of x's shape in another dtype, or one statistic per row of x.
 nb::object new_result(const ArrayCall& call, PyObject* array, PyObject* like, TensorView wanted,
                       DType dtype, const char* argument, LoadedArray& loaded) {
   if (given(array) || wanted.dtype == dtype)

@@ -5,8 +5,7 @@
 #include "call.hpp"
 #include "membound/ops/rms_norm.hpp"
 
-// What the functions of the norms share on their way from Python to C++. Each names the arguments
-// that it has; null is one that was not given, or that the function does not have.
+// The arguments of all norm functions. Null: not given, or not an argument of that function.
 namespace membound::python {
 
 struct NormCall {
@@ -21,18 +20,18 @@ struct NormCall {
   PyObject* eps;
   PyObject* weight_offset = nullptr;
   PyObject* rounding = nullptr;
-  PyObject* dtype = nullptr;  // of the result
+  PyObject* dtype = nullptr;  // dtype of the result
   PyObject* normalized_shape = nullptr;
   PyObject* out;
   PyObject* residual_out = nullptr;
   PyObject* return_statistics;
   PyObject* stream;
   PyObject* device;
-  double default_weight_offset = 0.0;  // another one needs a weight
+  double default_weight_offset = 0.0;  // any other value requires a weight
 };
 nb::object call_norm(const NormCall& given);
 
-// In place on input and residual, by positions: input, residual, weight, epsilon.
+// In place on input and residual; positional arguments: input, residual, weight, epsilon.
 nb::object call_fused_add_norm(const char* op, PyObject* const* values, double weight_offset);
 
 struct NormBackwardCall {
@@ -87,10 +86,10 @@ struct NormQuantCall {
 };
 nb::object call_norm_quant(const NormQuantCall& given);
 
-// Those of the results that there are, as a tuple.
+// The results that exist, as a tuple.
 nb::object tuple_of(std::initializer_list<nb::object> results);
 
-// "once" or "before_weight", null for the default; and back.
+// Conversions from and to "once" and "before_weight"; null is the default.
 Rounding rounding_from_python(PyObject* value, const char* op);
 const char* rounding_name(Rounding rounding);
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Norms by the names and with the arguments that other libraries' users type.
+// Norms with the names and arguments of other libraries.
 #include "norm.hpp"
 #include "ops/ops.hpp"
 

@@ -19,7 +19,7 @@ struct Wanted {
   bool dbias;
 };
 
-// What is not wanted may not be given, so that no array is passed and silently left alone.
+// Refuses an output array for a gradient that is not wanted, which would silently stay unwritten.
 bool need(const char* op, PyObject* flag, const char* flag_name, PyObject* array,
           const char* array_name) {
   const bool needed = flag_or(flag, true, {op, flag_name});
@@ -100,14 +100,14 @@ void read_inputs(const ArrayCall& call, const NormBackwardCall& given_call, Load
   arrays.rstd = read(given_call.rstd, "rstd", loaded.rstd);
 }
 
-// What Python gets, None for what is not wanted, and what the kernels work in.
+// The results for Python, None if not wanted, and the workspace of the kernels.
 struct Outputs {
   nb::object dx = nb::none(), dresidual = nb::none(), dz = nb::none();
   nb::object dweight = nb::none(), dbias = nb::none();
   nb::object workspace;
 };
 
-// dbias without a weight, of the axes that are normalised.
+// dbias without a weight, which has the normalised axes.
 nb::object new_bias_gradient(const ArrayCall& call, PyObject* like, const TensorView& x, int axes,
                              LoadedArray& loaded) {
   if (axes == 1) return call.new_columns(like, x, "dbias", loaded);
@@ -117,8 +117,8 @@ nb::object new_bias_gradient(const ArrayCall& call, PyObject* like, const Tensor
   return call.new_as(like, wanted, "dbias", loaded);
 }
 
-// dx has the dtype of x, which the added forms do not see: it is that of dy, and residual's that of
-// residual_out.
+// dx has the dtype of x, which the added forms do not read: there it is the dtype of dy, and
+// dresidual has that of residual_out.
 Outputs make_outputs(const ArrayCall& call, const NormBackwardCall& given_call, Wanted wanted,
                      int axes, Loaded& loaded, NormBackwardArrays& arrays) {
   const TensorView& x = loaded.x.view;

@@ -14,7 +14,7 @@ namespace membound::python {
 
 namespace {
 
-// The view that the library reads of an array that may not be there.
+// The view of an optional array.
 class Input {
  public:
   explicit Input(const TensorView* array) : given_(array != nullptr) {
@@ -72,7 +72,7 @@ void run_norm_quant(const RmsNormQuantOptions& options, const NormQuantArrays& a
 TensorView quant_scales_of(const TensorView& x, std::int64_t group_size) {
   TensorView scales = x;
   scales.dtype = DType::kFloat32;
-  if (x.rank == 0) return scales;  // which no op takes
+  if (x.rank == 0) return scales;  // every op refuses rank 0
   if (group_size == 0) {
     --scales.rank;
   } else {
@@ -115,7 +115,7 @@ std::int64_t norm_backward_workspace(bool centred, bool gated, const ConstTensor
 
 namespace {
 
-// The heads of a weight of (heads, cols), else 1: the op refuses one that does not fit, afterwards.
+// The heads of a weight of (heads, cols), else 1; the op checks the shape afterwards.
 std::int64_t heads_of(const TensorView& x, const TensorView* weight) {
   if (weight == nullptr || weight->rank != 2 || x.rank < 3) return 1;
   return weight->shape[0] == x.shape[x.rank - 2] ? weight->shape[0] : 1;

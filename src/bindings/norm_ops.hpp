@@ -8,17 +8,17 @@
 #include "membound/ops/rms_norm_backward.hpp"
 #include "membound/ops/rms_norm_quant.hpp"
 
-// The norms of the C++ library behind one signature: calls from Python and from XLA come here.
+// The norms of the C++ library behind one signature, for calls from Python and from XLA.
 namespace membound::python {
 
-// Which forward it is, and what it computes with.
+// The kind of forward and its options.
 struct NormOptions {
   RmsNormOptions numbers;
   bool centred = false;          // layer_norm
   bool norm_before_gate = true;  // of rms_norm_gated
 };
 
-// The arrays of a forward; null: not there. residual and residual_out come together. z: the gate.
+// The arrays of a forward; null: absent. residual and residual_out are given together. z: the gate.
 struct NormArrays {
   const TensorView* x = nullptr;
   const TensorView* residual = nullptr;
@@ -38,10 +38,10 @@ void run_norm(const NormOptions& options, const NormArrays& arrays, Device stagi
 struct NormBackwardOptions {
   RmsNormBackwardOptions numbers;
   bool norm_before_gate = true;
-  bool added = false;  // of add_rms_norm and add_layer_norm
+  bool added = false;  // for add_rms_norm and add_layer_norm
 };
 
-// The arrays of a quantised forward; null: not there. One of static_scale and scale is.
+// The arrays of a quantised forward; null: absent. Exactly one of static_scale and scale is given.
 struct NormQuantArrays {
   const TensorView* x = nullptr;
   const TensorView* residual = nullptr;
@@ -56,10 +56,10 @@ struct NormQuantArrays {
 void run_norm_quant(const RmsNormQuantOptions& options, const NormQuantArrays& arrays,
                     StreamView stream);
 
-// The shape and dtype of the scales of x: one for each row, or each group_size columns of one.
+// The shape and dtype of the scales of x: one per row, or per group_size columns of a row.
 TensorView quant_scales_of(const TensorView& x, std::int64_t group_size);
 
-// The arrays of a backward; null: not there, or not wanted.
+// The arrays of a backward; null: absent, or not wanted.
 struct NormBackwardArrays {
   const TensorView* dy = nullptr;
   const TensorView* dresidual_out = nullptr;
@@ -76,14 +76,14 @@ struct NormBackwardArrays {
   const TensorView* workspace = nullptr;
 };
 
-// layer_norm's gradients with a mean, else rms_norm's; added those of the added forms, with z those
-// of the gated one.
+// The gradients of layer_norm with a mean, else of rms_norm; with `added` those of the added forms,
+// with z those of the gated form.
 void run_norm_backward(const NormBackwardOptions& options, const NormBackwardArrays& arrays,
                        StreamView stream);
-// Bytes that its sums are made in on a GPU; 0 without dweight and dbias.
+// Bytes of workspace for its sums on a GPU; 0 without dweight and dbias.
 std::int64_t norm_backward_workspace(const NormBackwardOptions& options,
                                      const NormBackwardArrays& arrays);
-// The same of layer_norm's gradients, or rms_norm's, which may have a gate. heads: of the weight.
+// The same for gradients of layer_norm or of rms_norm, which may have a gate. heads: of the weight.
 // mixed: as in rms_norm_backward_workspace.
 std::int64_t norm_backward_workspace(bool centred, bool gated, const ConstTensorView& x,
                                      std::int64_t heads, bool mixed);

@@ -8,8 +8,8 @@
 
 namespace membound::python {
 
-// The last axes of x that a norm is over: those of normalized_shape=, or the last one. The library
-// normalises one axis, so several are seen as one, without a copy.
+// The last axes of x that are normalised: those of normalized_shape=, or the last one. The library
+// normalises one axis, so several are merged into one view, without a copy.
 class NormalizedShape {
  public:
   // given: an int, a sequence of ints, or null or None: the last axis.
@@ -17,14 +17,14 @@ class NormalizedShape {
 
   int axes() const { return axes_; }
 
-  // Whether they are the last axes of x.
+  // Whether they match the last axes of x.
   void check_rows(const TensorView& x, const char* x_name) const;
-  // A parameter of several axes has two meanings, of which normalized_shape picks one.
+  // A parameter of several axes is ambiguous; normalized_shape resolves it.
   void check_parameter(const TensorView& parameter, const char* name) const;
 
-  // Sees the axes as one. Throws where their strides are not those of one.
+  // Merges the axes into one. Throws if their strides do not allow it.
   void collapse(TensorView& view, const char* name) const;
-  // The same of a number for each row, of which the axes may be kept with one element each.
+  // The same for a statistic per row, whose normalised axes may be kept with an extent of 1.
   void collapse_statistic(TensorView& view, const TensorView& x, const char* name) const;
 
  private:

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "errors.hpp"
 
-// Up to Python 3.13 an interpreter that ends does so to daemon threads as they ask for the GIL, by
-// pthread_exit, whose unwinding would drop our references without the GIL. What may run Python code
-// therefore goes through here (--wrap of the linker): the thread sleeps until the process is gone,
-// as from 3.14 on Python itself lets it.
+// Up to Python 3.13 a finalising interpreter ends daemon threads by pthread_exit when they request
+// the GIL; its unwinding would drop our references without the GIL. Calls that may run Python code
+// are therefore redirected here (the linker's --wrap): the thread sleeps until the process exits,
+// as Python 3.14 does itself.
 namespace {
 
 class StopUnwinding {

@@ -15,7 +15,7 @@ namespace {
 using Given = QkNormRopeArguments;
 using GivenBackward = QkNormRopeBackwardArguments;
 
-// By name what membound.jax takes beside the arrays without a name.
+// The keyword arguments of membound.jax.
 nb::dict jax_keywords(const ArrayCall& call, const Given& a) {
   nb::dict keywords = rope_keywords(call, a.rope);
   for (const auto& [value, argument] :
@@ -77,7 +77,7 @@ nb::object call_jax(const ArrayCall& call, const GivenBackward& a) {
                   input(forward.rope.sin, "sin"), **keywords);
 }
 
-// What is written may be the caller's array, or is a new one; nothing where there is no input.
+// An output: the caller's array or a new one; nothing if there is no input.
 struct Output {
   LoadedArray loaded;
   nb::object object = nb::none();
@@ -96,7 +96,7 @@ void check_k_absent(const Given& a, PyObject* value, const char* argument) {
                  argument, "' must be None without '", a.rope.k_name, "', got ", type_name(value));
 }
 
-// With a cache: what it needs, and what has no place beside it.
+// Checks a call with a cache: required arguments, and those that exclude a cache.
 void check_cache_arguments(const Given& a, bool with_rstd) {
   const char* op = a.rope.op;
   const bool cached = given(a.key_cache);
@@ -117,7 +117,7 @@ void check_cache_arguments(const Given& a, bool with_rstd) {
                  "argument 'return_rstd' must be False with 'key_cache', which has no gradient");
 }
 
-// An array of the caller's that is written; none where there is none.
+// An optional output array of the caller's.
 class OptionalOutput {
  public:
   OptionalOutput(const ArrayCall& call, PyObject* array, const char* argument)
@@ -267,7 +267,7 @@ nb::object call_qk_norm_rope_backward(const GivenBackward& a) {
     const GilRelease released(is_long_on_cpu(dq.view()));
     const QkNormRopeGradient of_q{
         *dq, *q, weights[0], q_rstd, dq_out.loaded.view, dweights[0].view()};
-    // Stands for nothing without k.
+    // An empty view if there is no k.
     const QkNormRopeGradient of_k{two ? *dk : *dq,
                                   two ? *k : *q,
                                   weights[1],

@@ -7,7 +7,7 @@
 
 namespace membound::python {
 
-// The arguments of qk_norm_rope; null where the caller gave none.
+// The arguments of qk_norm_rope; null: not given.
 struct QkNormRopeArguments {
   RopeArguments rope;
   PyObject* q_weight;
@@ -15,14 +15,14 @@ struct QkNormRopeArguments {
   PyObject* eps;
   PyObject* weight_offset;
   PyObject* rounding;
-  // The forward's alone: where k goes instead of k_out, and v with it.
+  // Forward only: the caches that k is written to instead of k_out, and v with it.
   PyObject* v = nullptr;
   PyObject* key_cache = nullptr;
   PyObject* value_cache = nullptr;
   PyObject* slot_mapping = nullptr;
 };
 
-// Of the gradients: rope's q and k are dq and dk, out and k_out dq_out and dk_out.
+// For gradients: rope's q and k are dq and dk, and its out and k_out are dq_out and dk_out.
 struct QkNormRopeBackwardArguments {
   QkNormRopeArguments forward;
   PyObject* q;
@@ -40,7 +40,7 @@ nb::object call_qk_norm_rope_backward(const QkNormRopeBackwardArguments& given);
 
 QkNormRopeOptions qk_norm_rope_options(const QkNormRopeArguments& given);
 
-// The names of QkNormRounding, and one by its name, null for the default.
+// The names of QkNormRounding, and a lookup by name; null is the default.
 inline constexpr const char* kQkNormRoundings[] = {"once", "before_weight", "before_rotation"};
 QkNormRounding qk_norm_rounding_from_python(PyObject* rounding, const char* op);
 

@@ -20,8 +20,8 @@ std::optional<DType> find_name(nb::handle name) {
   return std::nullopt;
 }
 
-// A framework's own object of a dtype. The first one seen of each is kept: a comparison in place of
-// a Python call.
+// Frameworks' dtype objects. The first one of each dtype is cached: a comparison replaces a Python
+// call.
 std::optional<DType> find_object(PyObject* value) {
   constexpr int kCount = std::size(kQuantised);
   static std::atomic<PyObject*> known[kCount];
@@ -38,7 +38,7 @@ std::optional<DType> find_object(PyObject* value) {
   return dtype;
 }
 
-// Of the dtype argument, if there is one.
+// The value of dtype=, if given.
 std::optional<DType> wanted_dtype(const QuantArguments& arguments) {
   if (!given(arguments.dtype)) return std::nullopt;
   PyObject* value = arguments.dtype;
@@ -57,14 +57,14 @@ std::int64_t group_size_of(const QuantArguments& arguments) {
                  "argument 'group_size' must be 64, 128 or None, got ", type_name(value));
   const Py_ssize_t size = PyNumber_AsSsize_t(value, nullptr);
   if (size == -1 && PyErr_Occurred()) {
-    PyErr_Clear();  // an array of several numbers, which has __index__ all the same
+    PyErr_Clear();  // an array of several numbers has __index__, too
     fail<TypeMismatch>(arguments.op, "argument 'group_size' must be 64, 128 or None, got ",
                        type_name(value));
   }
   return given_group_size(size, arguments.op);
 }
 
-// The array that the caller gave to write to, or a new one of the wanted shape and dtype.
+// The output array that the caller gave, or a new one of the wanted shape and dtype.
 nb::object output(const ArrayCall& call, PyObject* array, PyObject* like, const TensorView& wanted,
                   const char* argument, LoadedArray& loaded) {
   if (!given(array)) return call.new_as(like, wanted, argument, loaded);

@@ -7,8 +7,7 @@
 
 #include "call.hpp"
 
-// What the functions with a result of 8 bits share on their way from Python to C++, whatever they
-// quantise. Null is an argument that was not given.
+// The arguments of all functions with an 8-bit result. Null: not given.
 namespace membound::python {
 
 struct QuantArguments {
@@ -21,15 +20,15 @@ struct QuantArguments {
   PyObject* scale_out;
 };
 
-// What they say beside the arrays.
+// Their options.
 struct Quantisation {
-  std::optional<DType> dtype;   // none: that of out, or float8_e4m3fn
-  std::int64_t group_size = 0;  // 0: all of a row
+  std::optional<DType> dtype;   // none: the dtype of out, or float8_e4m3fn
+  std::int64_t group_size = 0;  // 0: one scale per row
   double scale_upper_bound = std::numeric_limits<double>::infinity();
 };
 Quantisation quantisation_from_python(const QuantArguments& given);
 
-// The same from numbers: the dtypes by name, and 64 or 128 columns, refused otherwise.
+// The same from converted values: a dtype by name, and 64 or 128 columns; throws otherwise.
 inline constexpr DType kQuantised[] = {DType::kFloat8E4M3, DType::kFloat8E5M2, DType::kInt8};
 std::int64_t given_group_size(std::int64_t size, const char* op);
 
@@ -39,8 +38,7 @@ void add_jax_keywords(nb::dict& keywords, const ArrayCall& call, const QuantArgu
 // A static scale and an array for dynamic ones exclude each other.
 void check_one_scale(const QuantArguments& given);
 
-// The array that the caller gave to write codes to, or a new one like `like`, a view of the shape
-// that is quantised.
+// The output array that the caller gave for codes, or a new one of the shape of `like`.
 nb::object make_codes(const ArrayCall& call, const QuantArguments& given,
                       const Quantisation& quantisation, PyObject* like, TensorView values,
                       LoadedArray& loaded);

@@ -16,7 +16,7 @@ namespace {
 using Given = RopeArguments;
 
 [[noreturn, gnu::cold]] void fail_sections(const Given& a) {
-  PyErr_Clear();  // of arrays without axes, and of memoryviews with two
+  PyErr_Clear();  // from 0-d arrays and 2-d memoryviews
   fail<TypeMismatch>(a.op, "argument 'sections' must be a sequence of integers, got ",
                      type_name(a.sections));
 }
@@ -94,7 +94,7 @@ RopeOptions rope_options(const Given& a) {
   return options;
 }
 
-// The array that seqlen_offsets is, unless it is a number.
+// The array seqlen_offsets, unless it is a number.
 static PyObject* offsets_array(const Given& a) {
   const bool number = a.seqlen_offsets != nullptr && is_number(a.seqlen_offsets);
   return number ? nullptr : a.seqlen_offsets;

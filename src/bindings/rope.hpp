@@ -7,8 +7,8 @@
 
 namespace membound::python {
 
-// The arguments of rope and rope_backward; null where the caller gave none. q and k are what is
-// turned: the gradients in the backward.
+// The arguments of rope and rope_backward; null: not given. q and k are the rotated arrays: the
+// gradients in the backward.
 struct RopeArguments {
   const char* op;
   const char* q_name;
@@ -23,11 +23,11 @@ struct RopeArguments {
   PyObject* out;
   PyObject* k_out;
   PyObject* stream;
-  // The backward's alone: what rope read, for the gradient of the frequencies.
+  // Backward only: rope's inputs, for the gradient of the frequencies.
   PyObject* q_read = nullptr;
   PyObject* k_read = nullptr;
   PyObject* dfreqs = nullptr;
-  // What all of rope's functions have, in this order.
+  // The options of all functions of rope, in order.
   PyObject* freqs = nullptr;
   PyObject* position_ids = nullptr;
   PyObject* seqlen_offsets = nullptr;
@@ -42,27 +42,27 @@ struct RopeArguments {
   PyObject* inverse = nullptr;
   PyObject* validate = nullptr;
 
-  // With them, from the place of freqs among the values of a call.
+  // Adds them, from the index of freqs among the values of a call.
   RopeArguments with_options(PyObject* const* from) const;
 };
 inline constexpr int kRopeOptions = 13;
 
 nb::object call_rope(const RopeArguments& given);
 
-// Those of the arguments that are no arrays.
+// The arguments that are not arrays.
 RopeOptions rope_options(const RopeArguments& given);
 
-// The names of RopeLayout; a layout by its name, null for the default; and numbers that the library
-// would take for "not given".
+// The names of RopeLayout; a layout by name, null for the default; and a check for numbers that the
+// library would interpret as "not given".
 inline constexpr const char* kRopeLayouts[] = {"bshd", "sbhd", "bhsd", "thd"};
 RopeLayout rope_layout_from_python(PyObject* layout, const char* op);
 std::int64_t given_rotary_dim(std::int64_t rotary_dim, const char* op);
 int given_section_count(std::size_t count, const char* op);
 
-// Those that go to membound.jax by name: all but q, k, cos, sin and what is written.
+// The keyword arguments of membound.jax: all but q, k, cos, sin and outputs.
 nb::dict rope_keywords(const ArrayCall& call, const RopeArguments& given);
 
-// An input that may not be there, and the view of it that the library reads.
+// An optional input, and its view.
 class OptionalInput {
  public:
   OptionalInput(const ArrayCall& call, PyObject* array, const char* argument) {
@@ -80,7 +80,7 @@ class OptionalInput {
   bool given_ = false;
 };
 
-// The arrays that say which angles tokens have.
+// The arrays that determine the angles of tokens.
 struct RopeInputs {
   OptionalInput cos, sin, freqs, position_ids, seqlen_offsets, cu_seqlens;
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// The arguments that are no arrays: streams, devices, numbers and flags.
+// Arguments that are not arrays: streams, devices, numbers and flags.
 #include <string>
 
 #include "call.hpp"
@@ -11,7 +11,7 @@ namespace membound::python {
 
 namespace {
 
-// What __cuda_stream__ says: a pair of the protocol's version and the handle, or a function of it.
+// __cuda_stream__: a pair of the protocol's version and the handle, or a function that returns it.
 nb::object protocol_number(nb::handle stream) {
   nb::object pair = stream.attr(nb::handle(names().cuda_stream_protocol));
   if (PyCallable_Check(pair.ptr())) pair = pair();
@@ -19,7 +19,7 @@ nb::object protocol_number(nb::handle stream) {
   return nb::len(pair) == 2 ? nb::object(pair[1]) : nb::object();
 }
 
-// The handle itself, or the attribute of a stream object that holds it; null when it is neither.
+// The handle itself, or the attribute of a stream object with the handle; null if neither.
 nb::object stream_number(nb::handle stream) {
   if (PyLong_Check(stream.ptr()) && !PyBool_Check(stream.ptr())) return nb::borrow(stream);
   const Names& known = names();
@@ -32,9 +32,9 @@ nb::object stream_number(nb::handle stream) {
   return {};
 }
 
-// Takes the Python error of a conversion: true where the number is too large, false where there is
-// none. Frameworks do not agree on what an array of several numbers raises; what the caller's own
-// numbers raise is thrown on.
+// Handles the Python error of a conversion: true if the number is too large, false if the object is
+// not a number. Frameworks raise different errors for an array of several numbers; errors of the
+// caller's own number types are rethrown.
 bool is_too_large(PyObject* value) {
   const nb::python_error error;
   if (error.matches(PyExc_OverflowError)) return true;

@@ -27,14 +27,14 @@ int find_parameter(const InternedNames& names, PyObject* keyword) {
   for (int index = 0; index < names.count; ++index) {
     if (names.names[index] == keyword) return index;
   }
-  for (int index = 0; index < names.count; ++index) {  // a keyword made at run time
+  for (int index = 0; index < names.count; ++index) {  // a keyword string created at run time
     if (PyUnicode_Compare(names.names[index], keyword) == 0) return index;
   }
   return -1;
 }
 
-// membound.torch's functions by the name of their op. Kept for good. No static initialiser: an
-// import lets other threads run, which would wait for its lock and hold the interpreter's.
+// membound.torch's dispatch table; never freed. Not a static initialiser: the import lets other
+// threads run, which would wait for the initialiser's lock while holding the GIL.
 nb::handle handed_over() {
   static std::atomic<PyObject*> kept{nullptr};
   PyObject* functions = kept.load(std::memory_order_acquire);

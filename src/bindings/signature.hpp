@@ -15,24 +15,23 @@ namespace nb = nanobind;
 
 inline constexpr int kMaxParameters = 36;
 
-// One public function: what Python calls, and what it says about itself. The values reach the
-// function in the order of `parameters`; null where the caller gave none, None counting as none
-// where that is the default.
+// One public function: its C++ function, signature and docstring. Values are passed in the order of
+// `parameters`; null if not given, and None counts as not given if it is the default.
 struct Op {
   const char* name;
   const char* text;  // "name(signature)\n--\n\n" and the docstring, as CPython reads them
   const char* parameters[kMaxParameters + 1];  // null-terminated
-  int required;                                // so many must be given; None is a value there
-  int positional;                              // so many may be given without a name
+  int required;    // number of required arguments; for them None is a value
+  int positional;  // number of arguments that may be positional
   nb::object (*function)(PyObject* const* values);
 };
 
-// Makes the builtin: METH_FASTCALL with keywords. nanobind's dispatcher would try casts twice and
-// hide our messages; a Python wrapper would cost 150 ns.
+// Makes a METH_FASTCALL builtin with keywords. nanobind's dispatcher would try casts twice and hide
+// our error messages; a Python wrapper would cost 150 ns.
 template <const Op* op>
 nb::object make_builtin(nb::handle module, const char* home);
 
-// Interns the names, so that matching a keyword is a comparison of pointers.
+// Interns the names, so that a keyword is matched by comparing pointers.
 struct InternedNames {
   explicit InternedNames(const Op& op);
   int count = 0;
@@ -44,8 +43,8 @@ struct InternedNames {
 void sort_arguments(const Op& op, const InternedNames& names, PyObject* const* arguments,
                     Py_ssize_t positional, PyObject* keywords, PyObject** values);
 
-// The same call through membound.torch, which records gradients and takes tensors that are no plain
-// memory. Raises what was refused where that does not take it.
+// Makes the same call through membound.torch, which records gradients and supports tensors without
+// plain memory. Rethrows the refusal if membound.torch does not take the call either.
 PyObject* call_torch(const char* op, PyObject* const* arguments, Py_ssize_t positional,
                      PyObject* keywords, const std::exception_ptr& refused) noexcept;
 

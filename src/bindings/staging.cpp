@@ -15,7 +15,7 @@ namespace membound::python {
 
 namespace {
 
-// A number of the options. Assigning says what does not fit; set_staging_options has the bounds.
+// A numeric option. Assignment reports a wrong type; set_staging_options checks the bounds.
 template <auto kMember>
 void add_number(nb::class_<StagingOptions>& options, const char* name, const char* text) {
   using Number = std::remove_reference_t<decltype(std::declval<StagingOptions&>().*kMember)>;

@@ -6,7 +6,7 @@
 
 namespace membound::python {
 
-// What steers the way of NumPy arrays through a GPU and back.
+// Adds the functions that control staging of NumPy arrays through a GPU.
 void bind_staging(nanobind::module_& module);
 
 }  // namespace membound::python

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// torch's dispatcher calls our ops here, without Python: what compiled graphs run. Through a Python
-// function the same call takes three times as long.
+// The kernels through which torch's dispatcher calls our ops without Python, as compiled graphs do.
+// A Python function would take three times as long.
 #include "torch_ops.hpp"
 
 #include <nanobind/stl/string.h>
@@ -25,7 +25,7 @@ namespace {
 using torch::Kernel;
 using torch::Kernels;
 
-// One per op.
+// One entry per op.
 const Kernels& kernels() {
   static const Kernels all = [] {
     Kernels made;
@@ -49,8 +49,8 @@ const Kernel* find_kernel(const std::string& name) {
   return found == kernels().end() ? nullptr : &*found;
 }
 
-// Whether torch took the kernel for a back end. Its library object lives as long as the process:
-// its end would take the kernels back.
+// Whether torch accepted the kernel for a back end. The library object is never freed, as its
+// destruction would unregister the kernels.
 bool implement(const std::string& op, const Kernel& kernel, const char* key,
                shim::LibraryHandle& library) {
   const shim::Functions& all = *shim::functions;
@@ -60,7 +60,7 @@ bool implement(const std::string& op, const Kernel& kernel, const char* key,
   return all.implement(library, op.c_str(), kernel.run, shim::kMadeFor) == 0;
 }
 
-// The back ends that got a kernel.
+// The back ends for which a kernel was registered.
 std::vector<std::string> implement_torch_operator(const std::string& op, const std::string& name,
                                                   const std::string& types) {
   static shim::LibraryHandle cpu = nullptr, cuda = nullptr;
@@ -77,7 +77,7 @@ std::vector<std::string> implement_torch_operator(const std::string& op, const s
   return keys;
 }
 
-// None where the operator has no kernel here.
+// None if the operator has no kernel here.
 nb::object torch_builtin(const std::string& name, nb::handle torch_operator) {
   const Kernel* kernel = find_kernel(name);
   if (kernel == nullptr || shim::find_functions() == nullptr) return nb::none();

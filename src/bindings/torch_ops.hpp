@@ -6,8 +6,8 @@
 
 namespace membound::python {
 
-// Adds implement_torch_operator, which gives an operator of torch's registry a kernel in C++, and
-// torch_builtin, which makes a function of it that is no operator.
+// Adds implement_torch_operator, which registers a C++ kernel for an operator of torch's registry,
+// and torch_builtin, which makes a plain function of the kernel.
 void bind_torch_ops(nanobind::module_& module);
 
 }  // namespace membound::python

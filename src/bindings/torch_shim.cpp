@@ -14,7 +14,7 @@ bool find(void* library, const char* symbol, Function*& function) {
   return function != nullptr;
 }
 
-// The getters of torch's numbers.
+// The getters of torch's enumerators.
 struct Number {
   const char* symbol;
   DType dtype;

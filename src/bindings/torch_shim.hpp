@@ -7,15 +7,15 @@
 
 #include "membound/dtype.hpp"
 
-// The part of torch's stable C interface that our operators touch, declared here so that building
-// needs no torch and loading links none: the functions are found in the libraries that `import
-// torch` has loaded. It is the interface of torch 2.10; older ones lack strings and lists, and
-// their operators stay Python functions. Checked against torch 2.13.
+// The part of torch's stable C interface that our operators use, declared here so that neither
+// building nor linking needs torch: the functions are looked up in the libraries that `import
+// torch` has loaded. It is the interface of torch 2.10. Older versions lack strings and lists; with
+// them operators stay Python functions. Checked against torch 2.13.
 namespace membound::python::shim {
 
-// An argument or result of an operator on its way through the interface. A number is its own bits,
-// a tensor, string or list the pointer to an object that the receiver owns, an optional 0 or the
-// pointer to a Value on the heap that the receiver owns too.
+// An argument or result of an operator in the interface's form. A number is stored as its bits; a
+// tensor, string or list as a pointer to an object that the receiver owns; an optional as 0 or a
+// pointer to a Value on the heap, which the receiver owns too.
 using Value = std::uint64_t;
 static_assert(sizeof(void*) == sizeof(Value));
 
@@ -30,9 +30,9 @@ using LibraryHandle = LibraryObject*;
 using StringHandle = StringObject*;
 using ListHandle = ListObject*;
 
-using Status = std::int32_t;  // 0: done; torch has printed why not
+using Status = std::int32_t;  // 0: success; otherwise torch has printed the reason
 
-// Every function that there has to be: its member here, its symbol, its parameters.
+// Every required function: its member here, its symbol, its parameters.
 #define MEMBOUND_TORCH_FUNCTIONS(_)                                                        \
   _(new_library, aoti_torch_library_init_impl,                                             \
     (const char* space, const char* key, const char* file, std::uint32_t line,             \
@@ -62,25 +62,25 @@ struct Functions {
 #define MEMBOUND_MEMBER(member, symbol, parameters) Status(*member) parameters = nullptr;
   MEMBOUND_TORCH_FUNCTIONS(MEMBOUND_MEMBER)
 #undef MEMBOUND_MEMBER
-  // Later than 2.10: null means that `delete` does it.
+  // Newer than 2.10: if null, `delete` is used instead.
   Status (*delete_value)(Value* value) = nullptr;
-  // Of the CUDA library: null without one.
+  // From the CUDA library: null without one.
   Status (*cuda_stream)(std::int32_t device_index, void** stream) = nullptr;
 
-  // torch's numbers for what we know, which are no part of the interface but asked for.
+  // torch's enumerators, which the interface does not fix but returns from getters.
   std::int32_t cpu = -1;
   std::int32_t cuda = -1;
   std::int32_t dtypes[static_cast<int>(DType::kComplex128) + 1];
 };
 
-// The version of the interface that the declarations above are of: major, minor, in torch's coding.
+// The version of the interface that is declared above: major and minor, in torch's encoding.
 inline constexpr std::uint64_t kMadeFor = 2ULL << 56 | 10ULL << 48;
 
-// Those of the torch that is loaded; null where there is none or it lacks one. Looked for until
-// they are found. Needs the GIL.
+// The functions of the loaded torch; null without torch or if it lacks one. Lookup is repeated
+// until it succeeds. Needs the GIL.
 const Functions* find_functions();
 
-// The same, found: for kernels, which torch calls only when they are.
+// The same without a lookup, for kernels, which are registered only after it succeeded.
 extern const Functions* functions;
 
 }  // namespace membound::python::shim

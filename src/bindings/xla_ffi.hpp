@@ -5,17 +5,16 @@
 #include <cstddef>
 #include <cstdint>
 
-// The part of XLA's FFI C ABI that our handlers touch, declared here so that building needs no
-// jaxlib. It is API version 0.1: every jaxlib from 0.4.35 on loads it, and none that is older than
-// the declarations is broken by them. Fields that later versions appended are left out; the runtime
-// tells sizes apart by struct_size. Checked against the headers of jaxlib 0.4.35, 0.7.2, 0.10.2 and
-// 0.12.0.
+// The part of XLA's FFI C ABI that our handlers use, declared here so that building needs no
+// jaxlib. It is API version 0.1, which every jaxlib from 0.4.35 on loads. Fields that later
+// versions appended are omitted; the runtime distinguishes sizes by struct_size. Checked against
+// the headers of jaxlib 0.4.35, 0.7.2, 0.10.2 and 0.12.0.
 namespace membound::xla {
 
 inline constexpr int kApiMajor = 0;
 inline constexpr int kApiMinor = 1;
 
-struct Error;             // owned by whoever receives it
+struct Error;             // owned by the receiver
 struct ExecutionContext;  // per invocation, opaque
 
 struct Extension {
@@ -32,7 +31,7 @@ struct ApiVersion {
   std::int32_t minor;
 };
 
-// What the runtime asks each handler once, through an extension of an otherwise empty call.
+// The metadata that the runtime queries once per handler, by an extension of an empty call.
 struct Metadata {
   std::size_t struct_size;
   ApiVersion api_version;
@@ -65,7 +64,7 @@ struct StreamGetArgs {
   void* stream;  // out: a cudaStream_t
 };
 
-// The function table, up to the last entry in use; the order of these has never changed.
+// The function table, up to the last entry that we use; their order has never changed.
 struct Api {
   std::size_t struct_size;
   Extension* extensions;
@@ -118,8 +117,8 @@ struct Scalar {
   void* value;
 };
 
-// Operands and results share one form.
-inline constexpr std::int32_t kBuffer = 1;  // of types
+// Operands and results have the same form.
+inline constexpr std::int32_t kBuffer = 1;  // the type of an operand or result
 struct Buffers {
   std::size_t struct_size;
   Extension* extensions;
@@ -152,7 +151,7 @@ struct CallFrame {
 
 using Handler = Error*(CallFrame*);
 
-// The runtime compares struct_size with the end of the last field, padding not counted.
+// The runtime compares struct_size with the end of the last field, without padding.
 template <class Struct, class Field>
 std::size_t struct_size(const Struct& whole, const Field& last) {
   return static_cast<std::size_t>(reinterpret_cast<const char*>(&last + 1) -

@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _cmake_dir()
     from membound import cpu_isa
 
-    cpu_isa()  # says so at once where MEMBOUND_CPU_ISA names none of this CPU's
+    cpu_isa()  # raises if MEMBOUND_CPU_ISA names no instruction set of this CPU
     if options.command == "info":
         from membound import _info
 
@@ -141,8 +141,9 @@ def _run_process() -> int:
             raise
         print(f"membound: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # nobody reads on, as in `info | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+    except BrokenPipeError:  # the reader closed the pipe, as in `info | head -1`
+        # The flush at exit must find an open file.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code
 

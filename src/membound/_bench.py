@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m membound bench`: each op beside a copy of the same bytes and the frameworks here."""
+"""`python -m membound bench`: times each op against a copy of the same bytes and frameworks."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """1: as fast as a copy of the same bytes."""
+        """Speed relative to a copy of the same bytes: 1 means equally fast."""
         return self.microseconds["copy"] / self.microseconds["membound"]
 
     def gigabytes_per_second(self, contestant: str) -> float:
@@ -122,7 +122,7 @@ class Progress:
 
 
 class OnGpu:
-    """Whole graphs of calls, through torch or CuPy."""
+    """Measures CUDA graphs of many calls, captured through torch or CuPy."""
 
     def __init__(self, index: int):
         self.index = index
@@ -153,7 +153,7 @@ class OnGpu:
 
 
 class OnCpu:
-    """Wall time, all contestants in turns. Ours and the copy use the arrays of one framework."""
+    """Measures wall time, contestants interleaved; ours and the copy share one framework."""
 
     def __init__(self):
         self.device = "cpu"
@@ -212,10 +212,10 @@ def write_json(path: str, where: Any, warm: bool, results: list[Result]) -> None
         json.dump(document, file, indent=1)
 
 
-def over_what(op: str, results: list[Result]) -> tuple[str, list[tuple[float, Result]]]:
-    """The axis of a plot and the results on it: bytes, or for ops of sequences their lengths.
+def plot_axis(op: str, results: list[Result]) -> tuple[str, list[tuple[float, Result]]]:
+    """Return the x axis of a plot and its results: bytes, or the length for ops on sequences.
 
-    Those of one width then, the one that most results have.
+    A plot over lengths keeps the results of one width, the most frequent one.
     """
     if not getattr(OPS[op], "SEQUENCES", False):
         points = [(one.bytes / 2**20, one) for one in results]
@@ -240,13 +240,13 @@ def write_plot(path: str, where: Any, results: list[Result]) -> None:
         2, len(panels), figsize=(6 * len(panels), 9), squeeze=False, layout="constrained"
     )
     for (upper, lower), (op, dtype) in zip(axes.T, panels, strict=True):
-        label, mine = over_what(op, [r for r in results if (r.op, r.dtype) == (op, dtype)])
+        label, mine = plot_axis(op, [r for r in results if (r.op, r.dtype) == (op, dtype)])
         for name in dict.fromkeys(name for _, one in mine for name in one.microseconds):
             points = [(x, one) for x, one in mine if name in one.microseconds]
-            places = [x for x, _ in points]
-            upper.plot(places, [one.microseconds[name] for _, one in points], "o-", label=name)
+            abscissae = [x for x, _ in points]
+            upper.plot(abscissae, [one.microseconds[name] for _, one in points], "o-", label=name)
             speeds = [one.gigabytes_per_second(name) for _, one in points]
-            lower.plot(places, speeds, "o-", label=name)
+            lower.plot(abscissae, speeds, "o-", label=name)
         upper.set(xscale="log", yscale="log", ylabel="microseconds", title=f"{op} {dtype}")
         lower.set(xscale="log", xlabel=label, ylabel="GB/s")
         upper.legend()
@@ -255,7 +255,7 @@ def write_plot(path: str, where: Any, results: list[Result]) -> None:
     pyplot.close(figure)
 
 
-def _place(device: str) -> OnCpu | OnGpu:
+def _device_for(device: str) -> OnCpu | OnGpu:
     status = membound.cuda_status()
     if not device:
         device = "cuda" if status.device_count else "cpu"
@@ -268,7 +268,7 @@ def _place(device: str) -> OnCpu | OnGpu:
 
 
 def _check_targets(options: argparse.Namespace) -> None:
-    """What would keep the figures from being written, said before they are measured."""
+    """Refuse output paths that cannot be written, before anything is measured."""
     for option, path in (("--json", options.json), ("--plot", options.plot)):
         file = Path(path)
         target = file if file.exists() else file.parent
@@ -288,7 +288,7 @@ def _check_targets(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     try:
         _check_targets(options)
-        where = _place(options.device)
+        where = _device_for(options.device)
     except LookupError as error:
         print(f"membound: {error}", file=sys.stderr)
         return 2

@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `bench` times: an op's module on sets of buffers, ours beside a copy and the frameworks.
+"""What `bench` times: each op on rotating sets of buffers, against a copy and other frameworks.
 
 An op's module says which matrices it reads and writes, and gives one call each:
 
     READ, WRITTEN       names of its matrices
-    QUANTISED           those that it writes in int8, with a scale for each row; if there are any.
-                        new_results(a) makes both
-    CENTRED             whether statistics are layer_norm's; a norm says so, another op does not
+    QUANTISED           optional: the matrices that it writes in int8, with one scale per row;
+                        new_results(a) allocates both
+    CENTRED             norms only: whether the statistics are those of layer_norm
     ours(a)             membound's call on one set of arrays
     torch_call(F, a)    torch's call, or None; F is torch.nn.functional
     formula(np, a, wide)    the results by NumPy's or JAX's functions; wide() converts for sums
@@ -36,7 +36,7 @@ def quantised(op: ModuleType) -> tuple[str, ...]:
 
 
 def set_statistics(op: ModuleType, a: Any) -> None:
-    """What a backward reads of its forward, and what a quantised forward writes."""
+    """Add the statistics that a backward reads and the scales that a quantised forward writes."""
     if quantised(op):
         a.out, a.scale = op.new_results(a)
     if not hasattr(op, "CENTRED"):
@@ -48,13 +48,13 @@ def set_statistics(op: ModuleType, a: Any) -> None:
 
 
 def bytes_moved(op: ModuleType, rows: int, cols: int, dtype: str) -> int:
-    """Every matrix once."""
+    """Bytes moved if every matrix is read or written once."""
     row = (len(op.READ) + len(op.WRITTEN)) * ITEM_BYTES[dtype] + len(quantised(op))
     return row * rows * cols
 
 
 def copied_elements(op: ModuleType, rows: int, cols: int, dtype: str) -> int:
-    """How many a copy that moves as many bytes reads, and writes."""
+    """How many elements a copy reads, and writes, if it moves the same number of bytes."""
     return -(-bytes_moved(op, rows, cols, dtype) // (2 * ITEM_BYTES[dtype]))
 
 
@@ -90,7 +90,7 @@ def on_torch(
 def on_numpy_like(
     op: ModuleType, np: Any, one: Framework, rows: int, cols: int, dtype: str, sets: int
 ) -> Contestants:
-    """NumPy and CuPy: both have copyto, and neither has norms of its own."""
+    """NumPy and CuPy contestants: both have copyto, and neither has norms of its own."""
     draw = np.random.default_rng(0).standard_normal
     weight, bias = (one.array([1.0] * cols, (cols,), dtype) for _ in range(2))
 
@@ -119,7 +119,7 @@ def on_numpy_like(
 def on_jax(
     op: ModuleType, jax: Any, device: Any, rows: int, cols: int, dtype: str, sets: int
 ) -> Contestants:
-    """Only the formula under jit; ours is measured on the arrays of the other framework."""
+    """Times only the formula under jit; ours is measured on the arrays of the other framework."""
     jnp = jax.numpy
     names = (*op.READ, "weight", "bias", "mean", "rstd")
     wide = jnp.float64 if dtype == "float64" else jnp.float32

@@ -14,7 +14,7 @@ from typing import Any
 import membound
 
 READ, WRITTEN = ("logits",), ("dlogits",)
-STEP = 7919  # from one row's label to the next: a prime, so that labels come in no order
+STEP = 7919  # stride between labels of consecutive rows; a prime scatters them
 
 
 def labels_of(module: Any, logits: Any, **options: Any) -> Any:
@@ -23,7 +23,7 @@ def labels_of(module: Any, logits: Any, **options: Any) -> Any:
 
 
 def set_labels(a: Any) -> None:
-    """At the first call; NumPy's, torch's or CuPy's."""
+    """Create the labels at the first call, as a NumPy, torch or CuPy array."""
     if hasattr(a, "labels"):
         return
     name = type(a.logits).__module__.split(".")[0]
@@ -38,7 +38,7 @@ def ours(a: Any) -> Any:
 
 
 def torch_call(torch: Any, a: Any) -> Callable[[], Any] | None:
-    """The loss and its gradient; on a GPU its graph could not be captured."""
+    """Loss and gradient; autograd cannot be captured in a CUDA graph."""
     if a.logits.is_cuda:
         return None
     labels = labels_of(torch, a.logits, device=a.logits.device)

@@ -20,7 +20,7 @@ def ours(a: Any) -> Any:
 
 
 def torch_call(torch: Any, a: Any) -> Callable[[], Any] | None:
-    """The backward alone; on a GPU its graph could not be captured."""
+    """The backward alone; autograd cannot be captured in a CUDA graph."""
     if a.logits.is_cuda:
         return None
     labels = forward.labels_of(torch, a.logits, device=a.logits.device)

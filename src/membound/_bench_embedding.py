@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `bench` runs for embedding: the matrix is the table, and every row is asked for.
+"""What `bench` runs for embedding: the matrix is the table, and every row is looked up once.
 
 See _bench_contestants.py.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import membound
 
 READ, WRITTEN = ("x",), ("out",)
-STEP = 7919  # from one id to the next: a prime, so that rows come in no order, and each once
+STEP = 7919  # stride between consecutive ids; a prime visits each row once, scattered
 
 
 def ids_of(module: Any, x: Any, **options: Any) -> Any:

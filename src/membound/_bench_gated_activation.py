@@ -17,7 +17,7 @@ def ours(a: Any) -> Any:
 
 
 def torch_call(torch: Any, a: Any) -> Callable[[], Any]:
-    """It has no such function: silu and the product."""
+    """torch has no fused function: silu, then the product."""
     silu = torch.nn.functional.silu
     return lambda: silu(a.gate) * a.up
 

@@ -18,7 +18,7 @@ def ours(a: Any) -> Any:
 
 
 def torch_call(torch: Any, a: Any) -> Callable[[], Any] | None:
-    """The backward alone; on a GPU its graph could not be captured."""
+    """The backward alone; autograd cannot be captured in a CUDA graph."""
     if a.gate.is_cuda:
         return None
     leaves = [one.detach().requires_grad_() for one in (a.gate, a.up)]

@@ -19,9 +19,10 @@ def ours(a: Any) -> Any:
 
 
 def torch_call(torch: Any, a: Any) -> Callable[[], Any]:
-    """The function beneath autograd, whose graph a GPU could not capture; statistics are its own.
+    """Calls the op below autograd, since autograd cannot be captured in a CUDA graph.
 
-    On the CPU it keeps those of 16-bit arrays in 16 bits, and takes no others.
+    It reads torch's own statistics: on the CPU torch stores those of 16-bit arrays in 16 bits and
+    accepts no other dtype.
     """
     aten, shape = torch.ops.aten, a.weight.shape
     _, mean, rstd = aten.native_layer_norm(a.x, shape, a.weight, a.bias, a.eps)

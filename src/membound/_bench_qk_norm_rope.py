@@ -25,16 +25,16 @@ def prepared(a: Any) -> Any:
 
 def ours(a: Any) -> Any:
     a = prepared(a)
-    return membound.qk_norm_rope(a.heads, None, a.head_weight, None, a.cos, a.sin, out=a.turned)
+    return membound.qk_norm_rope(a.heads, None, a.head_weight, None, a.cos, a.sin, out=a.rotated)
 
 
 def torch_call(torch: Any, a: Any) -> Callable[[], Any]:
-    """As models say it, in the dtype of x."""
+    """The formula that models use, in the dtype of x."""
     return partial(in_torch(torch, a), rope.as_heads(a.x))
 
 
 def in_torch(torch: Any, a: Any) -> Callable[[Any], Any]:
-    """A function of heads."""
+    """Return the norm and rotation as a function of heads."""
     like = rope.as_heads(a.x)
     half = like.shape[-1] // 2
     tables = rope.rope_table(None, like.shape[-1], like.shape[1], like=a.x)[:2]
@@ -50,7 +50,7 @@ def in_torch(torch: Any, a: Any) -> Callable[[Any], Any]:
 
 
 def normalised(np: Any, matrix: Any, wide: Any) -> tuple[Any, Any]:
-    """The heads in a wide dtype, divided by their root mean square, and one over that."""
+    """The heads in a wide dtype, divided by their root mean square, and rstd."""
     x = rope.as_heads(matrix).astype(wide)
     rstd = 1 / np.sqrt((x * x).mean(-1, keepdims=True) + EPS)
     return x * rstd, rstd
@@ -58,4 +58,4 @@ def normalised(np: Any, matrix: Any, wide: Any) -> tuple[Any, Any]:
 
 def formula(np: Any, a: Any, wide: Any) -> Any:
     normed, _ = normalised(np, a.x, wide)
-    return rope.turned(np, normed.reshape(a.x.shape), wide, 1).astype(a.x.dtype)
+    return rope.rotated(np, normed.reshape(a.x.shape), wide, 1).astype(a.x.dtype)

@@ -21,12 +21,12 @@ def ours(a: Any) -> Any:
     a = forward.prepared(a)
     a.gradient = rope.as_heads(a.dy)
     return membound.qk_norm_rope_backward(
-        a.gradient, None, a.heads, None, a.head_weight, None, a.cos, a.sin, dq_out=a.turned
+        a.gradient, None, a.heads, None, a.head_weight, None, a.cos, a.sin, dq_out=a.rotated
     )
 
 
 def torch_call(torch: Any, a: Any) -> Callable[[], Any] | None:
-    """The backward alone; on a GPU its graph could not be captured."""
+    """The backward alone; autograd cannot be captured in a CUDA graph."""
     if a.x.is_cuda:
         return None
     x = rope.as_heads(a.x).detach().requires_grad_()
@@ -36,5 +36,5 @@ def torch_call(torch: Any, a: Any) -> Callable[[], Any] | None:
 
 def formula(np: Any, a: Any, wide: Any) -> Any:
     h, rstd = forward.normalised(np, a.x, wide)
-    g = rope.turned(np, a.dy.astype(wide), wide, -1)
+    g = rope.rotated(np, a.dy.astype(wide), wide, -1)
     return (rstd * (g - h * (g * h).mean(-1, keepdims=True))).astype(a.x.dtype)

@@ -19,7 +19,7 @@ def ours(a: Any) -> Any:
 
 
 def torch_call(torch: Any, a: Any) -> Callable[[], Any] | None:
-    """The backward alone; on a GPU its graph could not be captured, so the op beneath is called."""
+    """Calls the op below autograd, since autograd cannot be captured in a CUDA graph."""
     if a.x.is_cuda:
         fused = getattr(torch.ops.aten, "_fused_rms_norm_backward", None)
         if fused is None:

@@ -18,7 +18,7 @@ def ours(a: Any) -> Any:
 
 
 def torch_call(torch: Any, a: Any) -> Callable[[], Any]:
-    """It has no such function: the norm, the gate and their product."""
+    """torch has no fused function: norm, gate, then their product."""
     functions, shape = torch.nn.functional, a.weight.shape
     return lambda: functions.rms_norm(a.x, shape, a.weight, a.eps) * functions.silu(a.z)
 

@@ -19,7 +19,7 @@ def ours(a: Any) -> Any:
 
 
 def torch_call(torch: Any, a: Any) -> Callable[[], Any] | None:
-    """The backward alone; on a GPU its graph could not be captured."""
+    """The backward alone; autograd cannot be captured in a CUDA graph."""
     if a.x.is_cuda:
         return None
     functions = torch.nn.functional

@@ -24,18 +24,18 @@ def as_heads(x: Any) -> Any:
 def prepared(a: Any) -> Any:
     """Views of the matrices as heads, and the tables, made at the first call."""
     if not hasattr(a, "heads"):
-        a.heads, a.turned = as_heads(a.x), as_heads(a.out)
+        a.heads, a.rotated = as_heads(a.x), as_heads(a.out)
         a.cos, a.sin, _ = rope_table(None, a.heads.shape[-1], a.heads.shape[1], like=a.x)
     return a
 
 
 def ours(a: Any) -> Any:
     a = prepared(a)
-    return membound.rope(a.heads, None, a.cos, a.sin, out=a.turned)
+    return membound.rope(a.heads, None, a.cos, a.sin, out=a.rotated)
 
 
 def torch_call(torch: Any, a: Any) -> Callable[[], Any]:
-    """As models say it, in the dtype of x."""
+    """The formula that models use, in the dtype of x."""
     x = as_heads(a.x)
     tables = rope_table(None, x.shape[-1], x.shape[1], like=a.x)[:2]
     cos, sin = (torch.cat([table, table], 1)[:, None].to(x.dtype) for table in tables)
@@ -48,10 +48,10 @@ def torch_call(torch: Any, a: Any) -> Callable[[], Any]:
 
 
 def formula(np: Any, a: Any, wide: Any) -> Any:
-    return turned(np, a.x, wide, 1)
+    return rotated(np, a.x, wide, 1)
 
 
-def turned(np: Any, matrix: Any, wide: Any, sign: int) -> Any:
+def rotated(np: Any, matrix: Any, wide: Any, sign: int) -> Any:
     x = as_heads(matrix)
     seq, _, head_dim = x.shape[1:]
     half = head_dim // 2

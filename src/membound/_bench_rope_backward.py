@@ -17,13 +17,13 @@ SEQUENCES = True  # rows are tokens of one
 
 def ours(a: Any) -> Any:
     a = rope.prepared(a)
-    return membound.rope_backward(a.heads, None, a.cos, a.sin, dq_out=a.turned)
+    return membound.rope_backward(a.heads, None, a.cos, a.sin, dq_out=a.rotated)
 
 
 def torch_call(torch: Any, a: Any) -> Callable[[], Any]:
-    """The formula of models forwards: that of the gradient has the same terms."""
+    """The models' forward formula: the gradient has the same terms."""
     return rope.torch_call(torch, a)
 
 
 def formula(np: Any, a: Any, wide: Any) -> Any:
-    return rope.turned(np, a.x, wide, -1)
+    return rope.rotated(np, a.x, wide, -1)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m membound check`: every op, device and framework here against exact results."""
+"""`python -m membound check`: compares every op, device and framework here with exact results."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def run(
     thorough: bool = False,
     verbose: bool = False,
 ) -> int:
-    """Prints the table and returns the exit code; empty arguments mean all there are."""
+    """Print the table and return the exit code; empty arguments select everything available."""
     started = time.perf_counter()
     gpus = membound.cuda_status().device_count
     names = [name for name in _frameworks.NAMES if not frameworks or name in frameworks]

@@ -37,11 +37,11 @@ class Case(norm.Case):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Numbers that every dtype holds."""
+        """Options with values that every dtype represents exactly."""
         said: dict[str, Any] = {"kind": self.kind}
         if self.limited:
             said |= {"limit": 1.0, "up_offset": 1.0}
-            if self.kind == "situ":  # its up may come near -1, and the sum would cancel
+            if self.kind == "situ":  # up may be near -1, where up + up_offset would cancel
                 del said["up_offset"]
             if self.kind in ("silu", "sigmoid", "situ"):
                 said["alpha"] = 1.75
@@ -61,7 +61,7 @@ def cases(
 def all_cases(
     framework: Framework, dtype: str, thorough: bool, forms: Sequence[str]
 ) -> Iterator[Case]:
-    """Kind x layout, with the rest in turn or drawn; thorough: the whole product."""
+    """Cross kinds with layouts and cycle or draw the rest; thorough: the whole product."""
     if framework.call_options:  # these ops take no device
         return
     layouts = [name for name, layout in LAYOUTS.items() if framework.strided or layout.contiguous]
@@ -76,7 +76,7 @@ def all_cases(
 
 
 def _shuffled(source: random.Random, forms: Sequence[str]) -> Iterator[str]:
-    """Every one before any comes again, in another order each time."""
+    """Yield all values in a random order, then again in another order, without end."""
     while True:
         yield from source.sample(forms, len(forms))
 
@@ -124,7 +124,7 @@ def _normal(g: Number) -> tuple[Number, Number]:
         density = math.exp(-g * g / 2) / math.sqrt(2 * math.pi)
         return math.erfc(-g / math.sqrt(2)) / 2, density
     density = (-g * g / 2).exp() / (2 * _PI).sqrt()
-    # g + g^3 / 3 + g^5 / (3 * 5) + ...: all of one sign
+    # the series g + g^3 / 3 + g^5 / (3 * 5) + ... has terms of one sign
     term = total = g
     odd = 1
     while abs(term) > abs(total) * Decimal("1e-33"):
@@ -135,7 +135,7 @@ def _normal(g: Number) -> tuple[Number, Number]:
 
 
 class Factor(NamedTuple):
-    """The gate and up of an element as they come in, the slopes of their limits, and dy."""
+    """An element's gate and up before clamping, the slopes of the clamps, and dy."""
 
     gate: Number
     up: Number
@@ -146,7 +146,7 @@ class Factor(NamedTuple):
 
 @dataclass
 class Numbers:
-    """What goes in, exactly."""
+    """The exact values of the inputs."""
 
     gate: list[float]
     up: list[float]
@@ -157,7 +157,7 @@ class Numbers:
         return cls(*(norm.draw(case, name, "normal") for name in ("gate", "up", "dy")))
 
     def factors(self, case: Case) -> Iterator[Factor]:
-        """Of each element, limited."""
+        """One Factor per element, after clamping."""
         number = norm.number_type(case.dtype)
         limit, offset = (1.0, number(1.0)) if case.limited else (math.inf, number(0.0))
         for gate, up, dy in zip(self.gate, self.up, self.dy, strict=True):

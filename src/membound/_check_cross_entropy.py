@@ -16,8 +16,8 @@ from membound._check_values import normals
 from membound._frameworks import Framework
 from membound._ulps import SOFTMAX_ALLOWED, error_beyond
 
-COLS = (1, 7, 64, 200, 1000)  # in chunks of a GPU's and not
-WIDE = (2056, 9000)  # beyond blocks of a CPU's and parts of a GPU's
+COLS = (1, 7, 64, 200, 1000)  # multiples of a GPU's vector width, and not
+WIDE = (2056, 9000)  # more than one CPU block and more than one GPU part
 OPTIONS: dict[str, dict[str, float]] = {
     "plain": {},
     "label smoothing": {"label_smoothing": 0.1},
@@ -25,7 +25,7 @@ OPTIONS: dict[str, dict[str, float]] = {
     "soft cap": {"softcap": 3.0},
     "all": {"label_smoothing": 0.2, "z_loss": 0.001, "softcap": 4.0},
 }
-ROWS, IGNORED, OUTSIDE = 5, 1, 3  # the rows that do not count
+ROWS, IGNORED, OUTSIDE = 5, 1, 3  # the rows without a loss
 DLOSS = (0.75, 2.0, -0.5, 1.0, 1.25)  # exact in every dtype
 
 
@@ -59,7 +59,7 @@ def cases(
 
 @dataclass
 class Given:
-    """What a case hands to the op, and the numbers that it holds."""
+    """The arrays that a case passes to the op, and their values as floats."""
 
     logits: Any
     held: list[list[float]]
@@ -75,9 +75,9 @@ class Given:
         held = framework.values(logits)
         rows = [held[row * case.cols : (row + 1) * case.cols] for row in range(ROWS)]
         if case.transposed:
-            turned = [row[col] for col in range(case.cols) for row in rows]
-            turned_array = framework.array(turned, shape[::-1], case.dtype)
-            logits = framework.transpose(turned_array, (1, 0))
+            transposed = [row[col] for col in range(case.cols) for row in rows]
+            transposed_array = framework.array(transposed, shape[::-1], case.dtype)
+            logits = framework.transpose(transposed_array, (1, 0))
         columns = [draw.randrange(case.cols) for _ in range(ROWS)]
         numbers = list(columns)
         numbers[IGNORED], columns[IGNORED] = -100, -1
@@ -94,7 +94,7 @@ def zeros(framework: Framework, case: Case, *shape: int, dtype: str | None = Non
 
 
 def run(case: Case, framework: Framework) -> tuple[float, float]:
-    """The worst error in ulps beyond what sums and powers may be off by, and the allowed one."""
+    """Return the worst error in ulps beyond the slack for sums and exponentials, and the limit."""
     given = Given.of(case, framework)
     kind = statistics(case)
     options: dict[str, Any] = dict(OPTIONS[case.kind])
@@ -128,17 +128,17 @@ def worst_gradient(case: Case, framework: Framework, given: Given, gradient: Any
 
 
 def rounding(kind: str) -> float:
-    """Of sums, of logits and of their distances; beside 16 bits of a GPU's powers, too."""
+    """Rounding of sums, logits and their differences; for 16 bits also of a GPU's fast exp."""
     return 2.0 ** -(50 if kind == "float64" else 21)
 
 
 def absent(column: int) -> float:
-    """What a row has that does not count."""
+    """The value of a row without a loss."""
     return math.nan if column == -2 else 0.0
 
 
 def capped(case: Case, row: list[float]) -> tuple[list[float], list[float]]:
-    """The logits, and their slopes."""
+    """The capped logits, and the slope of the cap."""
     cap = OPTIONS[case.kind].get("softcap")
     if cap is None:
         return row, [1.0] * len(row)
@@ -148,13 +148,13 @@ def capped(case: Case, row: list[float]) -> tuple[list[float], list[float]]:
 
 
 def log_of_sum(logits: list[float]) -> tuple[float, float]:
-    """In two parts: the largest logit, and what it is more."""
+    """log(sum(exp)) as two parts: the largest logit, and the excess over it."""
     top = max(logits)
     return top, math.log(math.fsum(math.exp(one - top) for one in logits))
 
 
 def expected_loss(case: Case, row: list[float], column: int) -> tuple[float, float]:
-    """The loss, and the size of what it is a sum of."""
+    """The loss, and the magnitude of its terms."""
     if column < 0:
         return absent(column), 0.0
     options = OPTIONS[case.kind]
@@ -169,7 +169,7 @@ def expected_loss(case: Case, row: list[float], column: int) -> tuple[float, flo
 def expected_gradient(
     case: Case, row: list[float], column: int, dloss: float
 ) -> list[tuple[float, float]]:
-    """Each with the size of what it is a sum of."""
+    """The gradient of each logit, with the magnitude of its terms."""
     if column < 0:
         return [(absent(column), 0.0)] * case.cols
     options = OPTIONS[case.kind]

@@ -19,7 +19,7 @@ def cases(framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
 
 
 def run(case: Case, framework: Framework) -> tuple[float, float]:
-    """The worst error in ulps beyond what powers may be off by, and the allowed one."""
+    """Return the worst error in ulps beyond the slack for exponentials, and the limit."""
     given, kind = Given.of(case, framework), forward.statistics(case)
     options: dict[str, Any] = dict(forward.OPTIONS[case.kind])
     known = [

@@ -17,7 +17,7 @@ from membound._frameworks import Framework
 from membound._ulps import ALLOWED, error_beyond
 
 FORMS = ("returned", "out")
-DIMS = (1, 7, 64, 96, 1000)  # in chunks of a GPU's and not
+DIMS = (1, 7, 64, 96, 1000)  # multiples of a GPU's vector width, and not
 KINDS = ("copy", "scale", "positions", "both")
 VOCAB, POSITIONS, TOKENS = 37, 5, (3, 4)
 
@@ -53,7 +53,7 @@ def cases(framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
 
 
 def run(case: Case, framework: Framework) -> tuple[float, float]:
-    """The worst error in ulps beyond what products and sums may be off by, and the allowed one."""
+    """Return the worst error in ulps beyond the slack for products and sums, and the limit."""
     draw = random.Random(str(case))
     weight, held = _table(case, framework, draw, VOCAB)
     ids = [case.start + draw.randrange(VOCAB) for _ in range(math.prod(TOKENS))]
@@ -89,7 +89,7 @@ def run(case: Case, framework: Framework) -> tuple[float, float]:
 def _table(
     case: Case, framework: Framework, draw: random.Random, rows: int
 ) -> tuple[Any, list[float]]:
-    """A table, and the numbers that it holds."""
+    """A table, and its values as floats."""
     values = normals(draw, rows * case.dim)
     table = framework.array(values, (rows, case.dim), case.dtype)
     held = framework.values(table)

@@ -17,8 +17,8 @@ from membound._frameworks import Framework
 from membound._ulps import ALLOWED, error_beyond
 
 FORMS = ("returned", "out", "accumulated")
-DIMS = (1, 7, 64, 96, 264)  # in chunks of a GPU's and not
-TOKENS = ((3, 4), (70, 2))  # of one piece each, and of several
+DIMS = (1, 7, 64, 96, 264)  # multiples of a GPU's vector width, and not
+TOKENS = ((3, 4), (70, 2))  # one segment of tokens per row, and several
 VOCAB, PADDING, SCALE = 37, 3, 1.75
 
 
@@ -57,7 +57,7 @@ def cases(framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
 
 
 def run(case: Case, framework: Framework) -> tuple[float, float]:
-    """The worst error in ulps beyond what sums may be off by, and the allowed one."""
+    """Return the worst error in ulps beyond the slack for sums, and the limit."""
     draw = random.Random(str(case))
     rows, cols = case.tokens
     ids = [case.start + draw.choice((5, draw.randrange(VOCAB))) for _ in range(rows * cols)]

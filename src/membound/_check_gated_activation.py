@@ -21,12 +21,12 @@ def cases(framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
 
 
 def run(case: Case, framework: Framework) -> tuple[float, float]:
-    """Runs one case: the worst error in ulps, and what is allowed."""
+    """Run one case; return the worst error in ulps, and the limit."""
     numbers = Numbers.of(case)
-    gate, up = (norm.place(case, framework, values) for values in (numbers.gate, numbers.up))
+    gate, up = (norm.to_array(case, framework, values) for values in (numbers.gate, numbers.up))
     options = case.options
     if case.form != "returned":
-        options["out"] = norm.place(case, framework) if case.form == "out" else gate
+        options["out"] = norm.to_array(case, framework) if case.form == "out" else gate
     got = membound.gated_activation(gate, up, **options)
     norm.require_shape(got, tuple(gate.shape))
     with norm.exactly():

@@ -22,14 +22,14 @@ def cases(framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
 
 
 def run(case: Case, framework: Framework) -> tuple[float, float]:
-    """Runs one case: the worst error in ulps, and what is allowed."""
+    """Run one case; return the worst error in ulps, and the limit."""
     numbers = Numbers.of(case)
     dy, gate, up = (
-        norm.place(case, framework, values) for values in (numbers.dy, numbers.gate, numbers.up)
+        norm.to_array(case, framework, values) for values in (numbers.dy, numbers.gate, numbers.up)
     )
     options = case.options
     if case.form == "out":
-        options |= {name: norm.place(case, framework) for name in ("dgate", "dup")}
+        options |= {name: norm.to_array(case, framework) for name in ("dgate", "dup")}
     elif case.form == "in place":
         options |= {"dgate": up, "dup": dy}
     gradients = membound.gated_activation_backward(dy, gate, up, **options)
@@ -43,7 +43,7 @@ def run(case: Case, framework: Framework) -> tuple[float, float]:
 
 
 def _expected(case: Case, numbers: Numbers) -> tuple[list[tuple[Number, Number]], ...]:
-    """dgate and dup, each with the size of its terms."""
+    """dgate and dup, each with the magnitude of its terms."""
     dgates: list[tuple[Number, Number]] = []
     dups: list[tuple[Number, Number]] = []
     zero = norm.number_type(case.dtype)(0)

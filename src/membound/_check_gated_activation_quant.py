@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """gated_activation_quant: the definition applied to what the activation returns in float32.
 
-The activation has a check of its own; from there on every bit is known.
+The activation has a check of its own; quantisation of its result is exact, bit for bit.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def cases(framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
 
 
 def run(case: Case, framework: Framework) -> tuple[float, float]:
-    """Runs one case: 0, or infinity where a bit is wrong; and 0, what is allowed."""
+    """Run one case; return 0, or infinity if any bit differs, and 0, the limit."""
     numbers = Numbers.of(case)
     wide = dataclasses.replace(case, dtype=norm.statistics_dtype(case.dtype))
     y = membound.gated_activation(
-        *(norm.place(wide, framework, values) for values in (numbers.gate, numbers.up)),
+        *(norm.to_array(wide, framework, values) for values in (numbers.gate, numbers.up)),
         **case.options,
     )
-    inputs = [norm.place(case, framework, values) for values in (numbers.gate, numbers.up)]
+    inputs = [norm.to_array(case, framework, values) for values in (numbers.gate, numbers.up)]
     found = _call(case, framework, inputs)
     norm.require_shape(found[0], tuple(y.shape))
     _, columns, _ = case.form.split()
@@ -46,14 +46,14 @@ def run(case: Case, framework: Framework) -> tuple[float, float]:
 
 
 def _call(case: Case, framework: Framework, inputs: list[Any]) -> list[Any]:
-    """out, and the scales unless one is given."""
-    kind, columns, place = case.form.split()
+    """Return out, and the scales unless the scale is static."""
+    kind, columns, to_array = case.form.split()
     options = {**case.options, "dtype": kind, "group_size": quant.SCALES[columns]}
     if columns == "static":
         options["scale"] = framework.array([quant.STATIC_SCALE], (1,), "float32")
     results = membound.gated_activation_quant(*inputs, **options)
     results = list(results) if isinstance(results, tuple) else [results]
-    if place == "out":  # into what the first call made, after the bits there were others
+    if to_array == "out":  # write over the first call's results, whose bits were changed before
         given = dict(zip(("out", "scale_out"), results, strict=False))
         membound.gated_activation_quant(*reversed(inputs), **{**options, **given})
         membound.gated_activation_quant(*inputs, **{**options, **given})

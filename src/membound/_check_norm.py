@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks of all norms share: cases, layouts, values drawn and exact arithmetic.
+"""What the checks of all norms share: cases, layouts, random values and exact arithmetic.
 
 34-digit decimal arithmetic for float64, Python's floats for the rest, and no other package.
 """
@@ -65,11 +65,11 @@ def round_to(values: Sequence[float], dtype: str) -> list[float]:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a rows x cols matrix lies in a larger buffer; what lies between its elements is NaN."""
+    """Where a rows x cols matrix lies in a larger buffer; all other elements are NaN."""
 
     order: tuple[int, ...] = (0, 1)  # the buffer's axes, outermost first; three split the rows
-    step: int = 1  # only every step-th row is ours
-    before: int = 0  # elements of each row before and after ours
+    step: int = 1  # the matrix has every step-th row of the buffer
+    before: int = 0  # elements of each buffer row before and after the matrix
     after: int = 0
 
     @property
@@ -91,8 +91,8 @@ class Layout:
         *leading, inner, last = (strides[axis] for axis in range(len(storage)))
         steps = (*leading, inner * self.step)
         flat = [_NAN] * math.prod(storage)
-        for at, place in enumerate(itertools.product(*map(range, self.shape(rows, cols)[:-1]))):
-            first = sum(index * step for index, step in zip(place, steps, strict=True))
+        for at, to_array in enumerate(itertools.product(*map(range, self.shape(rows, cols)[:-1]))):
+            first = sum(index * step for index, step in zip(to_array, steps, strict=True))
             row = values[at * cols : (at + 1) * cols]
             start = first + self.before * last
             flat[start : start + len(row) * last : last] = row
@@ -117,7 +117,7 @@ LAYOUTS = {
 }
 WEIGHTS = ("none", "same", "float32", "float64", "float16", "bfloat16")
 WIDTHS = (1, 2, 7, 33, 64, 128, 257, 1000, 1024, 4097, 8192)
-# One for each way a GPU kernel may hold a long row.
+# One for each GPU tile for long rows.
 GPU_WIDTHS = (16384, 65536, 131072)
 ROUNDINGS = ("rounding", ("once", "before_weight"))
 BIASES = ("bias", ("none", "float32"))  # which every framework has
@@ -153,11 +153,11 @@ class Case:
 
     @property
     def heads(self) -> int:
-        """How many rows a weight has."""
+        """How many rows the weight has."""
         return LAYOUTS[self.layout].shape(self.rows, self.cols)[-2] if self.by_head else 1
 
     def of_row(self, columns: Sequence[Any], row: int) -> Sequence[Any]:
-        """A row's part of what there is for all heads."""
+        """The slice that belongs to a row's head."""
         at = row % self.heads * self.cols
         return columns[at : at + self.cols]
 
@@ -170,10 +170,10 @@ def all_cases(
     varied: tuple[str, Sequence[str]] = ROUNDINGS,
     special: Sequence[str] = SPECIAL,
 ) -> Iterator[Case]:
-    """Layout x weight x what is varied, with the rest in turn or drawn.
+    """Cross layouts with weights and the varied options, and cycle or draw the rest.
 
-    thorough: the whole product. Then weights of several heads, and two rows of each special kind of
-    values.
+    thorough: the whole product. Weights of several heads follow, and two rows of each special kind
+    of values.
     """
     layouts = [name for name, layout in LAYOUTS.items() if framework.strided or layout.contiguous]
     weights = [name for name in WEIGHTS if name in ("none", "same") or name in framework.dtypes]
@@ -200,7 +200,7 @@ def all_cases(
 
 
 def both_orders(cases: Iterator[Case]) -> Iterator[Case]:
-    """The norm before the gate or after it, drawn; before it where x times the gate overflows."""
+    """Draw whether the norm precedes the gate; it always does where x times the gate overflows."""
     source = random.Random(20251121)
     for case in cases:
         first = source.random() < 0.5 or case.values not in ("normal", "zeros")
@@ -208,7 +208,7 @@ def both_orders(cases: Iterator[Case]) -> Iterator[Case]:
 
 
 def draw(case: Case, name: str = "x", values: str = "") -> list[float]:
-    """A matrix of the case's values, or of others; name makes it differ from the case's others."""
+    """Draw a matrix of the case's values, or of the given kind; name seeds it apart from others."""
     source = random.Random(f"{case.rows} {case.cols} {case.dtype} {case.values} {name}")
     values = values or case.values
     count = case.rows * case.cols
@@ -230,7 +230,7 @@ def draw(case: Case, name: str = "x", values: str = "") -> list[float]:
 
 
 def draw_residual(case: Case) -> list[float]:
-    """What is added to x: of its size where that varies, and small beside the largest numbers."""
+    """Draw the residual: of the size of x where that varies, and far smaller than huge values."""
     other = "every magnitude" if case.values == "every magnitude" else "normal"
     return draw(case, "residual", other)
 
@@ -243,7 +243,7 @@ def draw_weight(case: Case) -> list[float] | None:
     if case.weight == "none":
         return None
     source = random.Random(f"{case.cols} {case.dtype} weight")
-    # Above 0: near -weight_offset the float32 value of a float64 weight would cancel.
+    # Positive: near -weight_offset the float32 value of a float64 weight would cancel.
     values = [source.uniform(0.5, 2.0) for _ in range(case.heads * case.cols)]
     return round_to(values, weight_dtype(case))
 
@@ -268,7 +268,7 @@ def sigmoid(z: Number) -> Number:
 
 
 def error_in_ulps(got: float, wanted: set[Number], dtype: str) -> float:
-    """How far got is from the nearest right result, in units in the last place of dtype."""
+    """Distance of got from the nearest right result, in units in the last place of dtype."""
     worst, beyond = math.inf, RANGE[dtype]
     for value in wanted:
         if got == value:
@@ -286,7 +286,7 @@ def error_in_ulps(got: float, wanted: set[Number], dtype: str) -> float:
 
 
 def sum_error(got: float, wanted: Number, slack: float, dtype: str) -> float:
-    """The same beyond what the roundings of terms that cancel explain: slack."""
+    """Like error_in_ulps, less slack: the rounding of terms that cancel."""
     difference = abs(got - float(wanted)) if math.isfinite(got) else math.inf
     if difference <= slack:
         return 0.0
@@ -295,13 +295,13 @@ def sum_error(got: float, wanted: Number, slack: float, dtype: str) -> float:
 
 @dataclass
 class Sums:
-    """Right values, and the size of the terms that each is the sum of."""
+    """Right values, and for each the magnitude of the terms that it sums."""
 
     values: list[Number]
     terms: list[Number]
 
     def error(self, got: Sequence[float], dtype: str, sums: str = "") -> float:
-        """The largest error in ulps of dtype; sums: the dtype that decides what sums are in."""
+        """The largest error in ulps of dtype; sums: the dtype that determines the accumulator's."""
         relative = sum_slack(sums or dtype)
         return max(
             sum_error(value, wanted, relative * float(size), dtype)
@@ -311,7 +311,7 @@ class Sums:
 
 @dataclass
 class Candidates:
-    """For each element the results that are right."""
+    """For each element all results that count as right."""
 
     values: list[set[Number]]
 
@@ -320,18 +320,18 @@ class Candidates:
         return max(error_in_ulps(value, right, dtype) for value, right in pairs)
 
 
-def place(case: Case, framework: Framework, values: Sequence[float] = ()) -> Any:
-    """An array of the case's layout that holds the values, or NaN where there are none."""
+def to_array(case: Case, framework: Framework, values: Sequence[float] = ()) -> Any:
+    """Make an array in the case's layout that holds the values, or NaN without values."""
     layout = LAYOUTS[case.layout]
     flat = layout.fill(values, case.rows, case.cols)
     storage = framework.array(flat, layout.storage(case.rows, case.cols), case.dtype)
     return layout.view(framework, storage, case.cols)
 
 
-def place_columns(
+def parameter_array(
     case: Case, framework: Framework, values: Sequence[float] | None, dtype: str
 ) -> Any:
-    """A weight or a bias, or a gradient of one."""
+    """Make an array for a weight, a bias, or a gradient of one."""
     if values is None:
         return None
     shape = (case.heads, case.cols) if case.by_head else (case.cols,)

@@ -18,14 +18,14 @@ from membound._frameworks import Framework
 from membound._ulps import ALLOWED, GATED_ALLOWED, sum_slack
 
 FORMS = ("returned", "given", "over dy", "over x", "accumulated", "dx alone", "dweight alone")
-# The gradients that a form has; any other has all.
+# The gradients that a form computes; any other form computes all.
 ALONE = {f"{name} alone": name for name in ("dx", "dz", "dweight", "dbias")}
 _WRITING = ("given", "over dy", "over x", "accumulated")
 
 
 @dataclass(frozen=True)
 class Op:
-    """Which of the backwards it is."""
+    """One of the backward ops."""
 
     name: str
     centred: bool = False
@@ -46,7 +46,7 @@ class Op:
 
     @property
     def of_rows(self) -> tuple[str, ...]:
-        """The gradients that have all rows."""
+        """The gradients that have a value per row and column."""
         return tuple(name for name in self.gradients if name in ("dx", "dz"))
 
     @property
@@ -54,11 +54,11 @@ class Op:
         return GATED_ALLOWED if self.gated else ALLOWED
 
     def cases(self, framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
-        if framework.call_options:  # gradients of NumPy arrays are not carried through a GPU
+        if framework.call_options:  # backward ops do not copy NumPy arrays to a GPU
             return
         given = [form for form in self.forms if framework.takes_out or form not in _WRITING]
         if self.centred:
-            # The largest values have differences from their mean that leave the range.
+            # Differences of the largest values from their mean overflow.
             special = [name for name in (*norm.SPECIAL, "far mean") if name != "largest"]
             nothing = ("rounding", ("once",))
             yield from norm.all_cases(framework, dtype, thorough, given, nothing, special)
@@ -66,14 +66,14 @@ class Op:
             yield from norm.both_orders(norm.all_cases(framework, dtype, thorough, given))
         else:
             yield from norm.all_cases(framework, dtype, thorough, given)
-        # Rows that several partial sums, threads and blocks share.
+        # Enough rows for several partial sums, threads and blocks.
         for rows, cols in ((300, 64), (1031, 7)):
             yield Case(dtype, rows, cols, form=given[0])
 
 
 @dataclass
 class Expected:
-    """What goes in and what must come out."""
+    """Inputs, and the expected results."""
 
     inputs: dict[str, list[float]]  # dy, x, and dresidual_out or z where there is one
     weight: list[float] | None
@@ -144,7 +144,7 @@ def _gradients(
 def _add_row(
     case: Case, op: Op, row: Row, found: dict[str, Sums], sums: dict[str, tuple[Sums, int]]
 ) -> None:
-    """Appends the row's gradients, and adds its part to those of columns."""
+    """Append the row's gradients, and add its terms to dweight and dbias."""
     dy, x = row.dy, row.x
     gates = [_gate(z) for z in row.z]
     if gates and case.norm_before_gate:
@@ -160,7 +160,7 @@ def _add_row(
     if gates and case.norm_before_gate:
         out = [a * b for a, b in zip(normal, row.factors, strict=True)]
         spread = [out[0] * 0] * case.cols
-        if is_narrowed(case):  # so did the forward, before the gate
+        if is_narrowed(case):  # the forward rounded here too, before the gate
             out, spread = _narrowed(out, case.dtype, either=True)
         dz = [(a * b, abs(a) * (abs(b) + c)) for a, b, c in zip(row.dy, out, spread, strict=True)]
     elif gates:
@@ -184,16 +184,16 @@ def _add(to: tuple[Sums, int], column: int, value: Number, terms: Number) -> Non
 
 
 def _gate(z: Number) -> tuple[Number, Number, Number]:
-    """silu of z, its derivative, and the size of the terms of that."""
+    """silu of z, its derivative, and the magnitude of the derivative's terms."""
     s = norm.sigmoid(z)
     return z * s, s * (1 + z * (1 - s)), s * (1 + abs(z) * (1 - s))
 
 
 def _as_forward(case: Case, op: Op, h: list[Number]) -> tuple[list[Number], list[Number]]:
-    """The normalised row as the forward rounded it.
+    """The normalised row as the forward rounded it, and the distance between its possible values.
 
-    And, in units of what sums are allowed, how far apart two values are that it may have: of x
-    times a gate the float32 product is not known to the last bit.
+    The distance, in units of the slack for sums, is not 0 for x times a gate: the last bit of that
+    float32 product is not known.
     """
     if not is_narrowed(case):
         return h, [h[0] * 0] * case.cols
@@ -203,9 +203,10 @@ def _as_forward(case: Case, op: Op, h: list[Number]) -> tuple[list[Number], list
 def _narrowed(
     values: list[Number], dtype: str, *, either: bool
 ) -> tuple[list[Number], list[Number]]:
-    """Rounded to float32 and dtype; either: where float32 arithmetic may land on two values.
+    """Values rounded to float32, then dtype, and the distance between two possible roundings.
 
-    And, in units of what sums are allowed, how far apart those are.
+    either: float32 arithmetic may land on two values; their distance is in units of the slack for
+    sums.
     """
     nearest = norm.round_to(norm.round_to(values, "float32"), dtype)
     if not either:
@@ -217,7 +218,7 @@ def _narrowed(
 def _row_of_dx(
     case: Case, op: Op, row: Row, h: list[Number], g: list[Number]
 ) -> list[tuple[Number, Number]]:
-    """Values, and the size of the terms of each."""
+    """The row's dx, and the magnitude of the terms of each value."""
 
     def mean_of(values: Any) -> Number:
         return norm.total(values, case.dtype) / case.cols
@@ -236,7 +237,7 @@ def _row_of_dx(
 
 
 def run(case: Case, framework: Framework, op: Op) -> tuple[float, float]:
-    """Runs one case: the worst error in ulps, and what is allowed."""
+    """Run one case; return the worst error in ulps, and the limit."""
     want = expected(case, op)
     wanted = [ALONE[case.form]] if case.form in ALONE else list(op.gradients)
     if want.weight is None and "dweight" in wanted:
@@ -264,7 +265,7 @@ def run(case: Case, framework: Framework, op: Op) -> tuple[float, float]:
         if dtype != case.dtype:  # the table's figures are in ulps of the case's dtype
             error = 0.0 if error <= op.allowed[dtype] else math.inf
         worst = max(worst, error)
-        if values != framework.values(again[name]):  # another run, other bits
+        if values != framework.values(again[name]):  # a second run gave other bits
             worst = math.inf
     return worst, op.allowed[case.dtype]
 
@@ -280,8 +281,8 @@ def _added_to(case: Case, sums: Sums, start: list[float]) -> Sums:
 def _call(
     case: Case, framework: Framework, op: Op, want: Expected, given: dict[str, list[float]]
 ) -> dict[str, Any]:
-    """The gradients by name, from fresh arrays."""
-    arrays = {name: norm.place(case, framework, one) for name, one in want.inputs.items()}
+    """Call the op on fresh arrays; return the gradients by name."""
+    arrays = {name: norm.to_array(case, framework, one) for name, one in want.inputs.items()}
     options: dict[str, Any] = {"weight_offset": case.weight_offset}
     if not op.centred:
         options["rounding"] = case.rounding
@@ -292,10 +293,10 @@ def _call(
     if case.form.startswith("over "):
         options["dx"] = arrays[case.form.removeprefix("over ")]
     elif case.form == "given":
-        options |= {name: norm.place(case, framework) for name in op.of_rows}
+        options |= {name: norm.to_array(case, framework) for name in op.of_rows}
     kind = norm.statistics_dtype(case.dtype)
     for name, values in given.items():
-        options[name] = norm.place_columns(case, framework, values, kind)
+        options[name] = norm.parameter_array(case, framework, values, kind)
     options["accumulate"] = case.form == "accumulated" and bool(given)
     if not framework.takes_out:
         del options["accumulate"]
@@ -303,7 +304,7 @@ def _call(
     statistics = [framework.array(one, rows, kind) for one in (want.mean, want.rstd)]
     names = ("dy", "dresidual_out", "x", "z")
     inputs = [arrays[name] for name in names if name in arrays]
-    inputs.append(norm.place_columns(case, framework, want.weight, norm.weight_dtype(case)))
+    inputs.append(norm.parameter_array(case, framework, want.weight, norm.weight_dtype(case)))
     inputs += statistics[not op.centred :]
     if case.by_head:
         options["normalized_shape"] = case.cols

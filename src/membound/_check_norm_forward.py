@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The norms against exact arithmetic: one run for all."""
+"""The norms against exact arithmetic: one implementation for all of them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from membound._check_norm import Candidates, Case, Number, Sums
 from membound._frameworks import Framework
 from membound._ulps import ALLOWED, GATED_ALLOWED, ulp
 
-# "fused": the alias that writes over both inputs.
+# "fused": the alias that overwrites both inputs.
 FORMS = ("returned", "out", "in place")
 WITH_ALIAS = (*FORMS, "fused")
 
 
 @dataclass(frozen=True)
 class Op:
-    """Which of the forwards it is."""
+    """One of the forward ops."""
 
     name: str
     centred: bool = False
@@ -50,7 +50,7 @@ class Op:
 
 @dataclass
 class Row:
-    """Exactly: the elements less the mean (0 when not centred), how far they are, and rstd."""
+    """Exact deviations from the mean (0 if not centred), their magnitudes, and rstd."""
 
     apart: list[Number]
     mean: Number
@@ -75,21 +75,21 @@ def statistics_of(case: Case, values: Sequence[Number], centred: bool) -> list[R
 
 
 def _deviations(row: list[Number], case: Case) -> tuple[Number, list[Number]]:
-    if min(row) == max(row):  # whose mean need not be rounded
+    if min(row) == max(row):  # the mean need not be rounded
         return row[0], [row[0] * 0] * case.cols
     mean = norm.total(row, case.dtype) / case.cols
     apart = [v - mean for v in row]
-    rest = norm.total(apart, case.dtype) / case.cols  # what the rounding of the mean left
+    rest = norm.total(apart, case.dtype) / case.cols  # the rounding error of the mean
     return mean + rest, [v - rest for v in apart]
 
 
 def is_narrowed(case: Case) -> bool:
-    """Whether x * rstd is rounded before the weight comes in."""
+    """Whether x * rstd is rounded before it is multiplied by the weight."""
     return case.rounding == "before_weight" and case.dtype in ("float16", "bfloat16")
 
 
 def rounded(value: float, dtype: str) -> set[float]:
-    """The value rounded to dtype; two values when float32 arithmetic may land on either."""
+    """The value rounded to dtype; two values if float32 arithmetic may land on either."""
     step, slack = ulp(value, dtype), abs(value) * 2**-20
     return {round(v / step) * step for v in (value - slack, value + slack)}
 
@@ -97,7 +97,7 @@ def rounded(value: float, dtype: str) -> set[float]:
 def _plain(
     case: Case, rows: Sequence[Row], weight: Sequence[float] | None, gate: Sequence[float]
 ) -> Candidates:
-    """gate: z where it comes after the norm, else empty."""
+    """gate: z if the gate follows the norm, else empty."""
     wanted: list[set[Number]] = []
     narrow = is_narrowed(case)
     with norm.exactly():
@@ -119,20 +119,20 @@ def _times(results: list[set[Number]], by: Sequence[Number]) -> list[set[Number]
 
 
 def silus(case: Case, gate: Sequence[float]) -> list[Number]:
-    """Exactly, of each element."""
+    """The exact silu of each element."""
     values = map(norm.number_type(case.dtype), gate)
     return [z * norm.sigmoid(z) for z in values]
 
 
 def gated_first(case: Case, x: Sequence[float], gate: Sequence[float]) -> list[Number]:
-    """What is normalised where the gate comes first."""
+    """The product that is normalised if the gate comes first."""
     number = norm.number_type(case.dtype)
     with norm.exactly():
         return [number(v) * s for v, s in zip(x, silus(case, gate), strict=True)]
 
 
 def _rounded_mean(case: Case, row: Row) -> Number:
-    """What rounding the mean to the dtype of sums adds to the terms: 16 bits keep no more."""
+    """The error term of the mean: for 16 bits it is kept in the accumulator's dtype only."""
     number = norm.number_type(case.dtype)
     return abs(row.mean) if case.dtype in ("float16", "bfloat16") else number(0)
 
@@ -157,12 +157,12 @@ def _centred(
 
 @dataclass
 class Expected:
-    """What goes in and what must come out."""
+    """Inputs, and the expected results."""
 
     inputs: list[list[float]]  # x, residual in the added forms, z in the gated one
     weight: list[float] | None
     bias: list[float] | None
-    total: list[float] | None  # residual_out, whose bits are known: one rounding
+    total: list[float] | None  # residual_out is exact up to one rounding, so its bits are known
     out: Candidates | Sums
     mean: Sums
     rstd: Candidates
@@ -194,12 +194,12 @@ def expected(case: Case, op: Op) -> Expected:
 
 
 def run(case: Case, framework: Framework, op: Op) -> tuple[float, float]:
-    """Runs one case: the worst error in ulps, and what is allowed."""
+    """Run one case; return the worst error in ulps, and the limit."""
     want = expected(case, op)
-    inputs = [norm.place(case, framework, one) for one in want.inputs]
-    parameters = [norm.place_columns(case, framework, want.weight, norm.weight_dtype(case))]
+    inputs = [norm.to_array(case, framework, one) for one in want.inputs]
+    parameters = [norm.parameter_array(case, framework, want.weight, norm.weight_dtype(case))]
     if op.centred:
-        parameters.append(norm.place_columns(case, framework, want.bias, case.bias))
+        parameters.append(norm.parameter_array(case, framework, want.bias, case.bias))
     shape = tuple(inputs[0].shape)
     y, total, mean, rstd = _call(case, framework, op, inputs, parameters)
     norm.require_shape(y, shape)
@@ -217,7 +217,7 @@ def run(case: Case, framework: Framework, op: Op) -> tuple[float, float]:
 def _call(
     case: Case, framework: Framework, op: Op, inputs: list[Any], parameters: list[Any]
 ) -> tuple[Any, Any, Any, Any]:
-    """out, residual_out, mean and rstd; None for what there is not."""
+    """Return out, residual_out, mean and rstd; None for results that the op does not have."""
     form = case.form
     if form == "fused" and case.rounding == "once":
         alias = membound.fused_add_rms_norm
@@ -233,8 +233,8 @@ def _call(
         options["norm_before_gate"] = case.norm_before_gate
     names = ("out", "residual_out") if op.added else ("out",)
     if form == "out":
-        options |= {name: norm.place(case, framework) for name in names}
-    elif form != "returned":  # in place; so is a fused call with a rounding that the alias has not
+        options |= {name: norm.to_array(case, framework) for name in names}
+    elif form != "returned":  # in place; also for a fused call with a rounding that the alias lacks
         options |= dict(zip(names, inputs, strict=False))
     if form == "returned":
         options["return_stats" if op.centred else "return_rstd"] = True

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """rms_norm_quant and its added form: the definition applied to what the norm itself returns.
 
-The norm has a check of its own; from there on every bit is known.
+The norm has a check of its own; quantisation of its result is exact, bit for bit.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from membound._check_norm import Case
 from membound._frameworks import QUANTISED, Framework
 
 LIMITS = {**{name: _ulps.FORMATS[name][2] for name in QUANTISED if name != "int8"}, "int8": 127.0}
-# Columns that share a scale, and the one scale that is given.
+# Columns per scale, and the static scale.
 SCALES = {"row": None, "64": 64, "128": 128, "static": None}
 STATIC_SCALE = 0.03125
 SMALLEST_SCALE = 2.0**-126
-# Dtype, scale and where the results go, in one word each.
+# Dtype, scale and destination of the results.
 FORMS = tuple(map(" ".join, itertools.product(QUANTISED, SCALES, ("returned", "out"))))
 
 
 @dataclass(frozen=True)
 class Op:
-    """Which of the two it is."""
+    """One of the two ops."""
 
     name: str
-    norm: str  # whose result is quantised
+    norm: str  # the op whose result is quantised
     added: bool = False
 
     def cases(self, framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
@@ -44,8 +44,8 @@ class Op:
 
 
 def fits(framework: Framework, form: str) -> bool:
-    kind, _, place = form.split()
-    return kind in framework.quantised and (place == "returned" or framework.takes_out)
+    kind, _, to_array = form.split()
+    return kind in framework.quantised and (to_array == "returned" or framework.takes_out)
 
 
 def number_of(value: float, dtype: str) -> float:
@@ -58,7 +58,7 @@ def number_of(value: float, dtype: str) -> float:
 
 
 def quantised(case: Case, y: Sequence[float], group: int) -> tuple[list[float], list[float]]:
-    """Numbers and scales of rows of y; group 0: with the static scale."""
+    """Codes and scales of rows of y; group 0 uses the static scale."""
     kind = case.form.split()[0]
     wide = norm.statistics_dtype(case.dtype)
     numbers, scales = [], []
@@ -78,11 +78,11 @@ def quantised(case: Case, y: Sequence[float], group: int) -> tuple[list[float], 
 
 
 def run(case: Case, framework: Framework, op: Op) -> tuple[float, float]:
-    """Runs one case: 0, or infinity where a bit is wrong; and 0, what is allowed."""
+    """Run one case; return 0, or infinity if any bit differs, and 0, the limit."""
     values = [norm.draw(case), *([norm.draw_residual(case)] if op.added else [])]
-    inputs = [norm.place(case, framework, one) for one in values]
+    inputs = [norm.to_array(case, framework, one) for one in values]
     weight = norm.draw_weight(case)
-    inputs.append(norm.place_columns(case, framework, weight, norm.weight_dtype(case)))
+    inputs.append(norm.parameter_array(case, framework, weight, norm.weight_dtype(case)))
     options = {"eps": case.eps, "weight_offset": case.weight_offset, "rounding": case.rounding}
     by_head = {"normalized_shape": case.cols} if case.by_head else {}
     found = getattr(membound, op.norm)(*inputs, **options, **by_head)
@@ -101,14 +101,14 @@ def run(case: Case, framework: Framework, op: Op) -> tuple[float, float]:
 def _call(
     case: Case, framework: Framework, op: Op, inputs: list[Any], options: dict[str, Any]
 ) -> list[Any]:
-    """out, residual_out in the added form, and the scales unless one is given."""
-    kind, columns, place = case.form.split()
+    """Return out, residual_out in the added form, and the scales unless the scale is static."""
+    kind, columns, to_array = case.form.split()
     options = {**options, "dtype": kind, "group_size": SCALES[columns]}
     if columns == "static":
         options["scale"] = framework.array([STATIC_SCALE], (1,), "float32")
     results = getattr(membound, op.name)(*inputs, **options)
     results = list(results) if isinstance(results, tuple) else [results]
-    if place == "out":  # into what the first call made, after the bits there were others
+    if to_array == "out":  # write over the first call's results, whose bits were changed before
         names = ["out", *(["residual_out"] if op.added else []), "scale_out"]
         given = dict(zip(names, results, strict=False))
         other = {**options, "eps": case.eps + 1.0, **given}

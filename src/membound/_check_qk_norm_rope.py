@@ -16,12 +16,12 @@ from membound._check_values import normals
 from membound._frameworks import Framework
 from membound._ulps import ALLOWED, error_beyond
 
-# (head_dim, rotary_dim, rotary_offset): whole heads and parts, in chunks of a GPU's lanes and not
+# (head_dim, rotary_dim, rotary_offset): full and partial rotation, vectorisable on a GPU or not
 PARTS = ((128, 128, 0), (64, 64, 0), (80, 80, 0), (64, 32, 32), (10, 6, 3))
 FORMS = ("returned", "out", "in place", "cache")
 HEADS, SEQ, EPS, OFFSET = (2, 1), 3, 1e-6, 0.5
-SLOTS = (3, 0, 2)  # of the tokens, in two pages of two
-# rstd, two products and a rotation round, beside the largest number of the head.
+SLOTS = (3, 0, 2)  # cache slots of the tokens, in two pages of two
+# Roundings of rstd, two products and a rotation, relative to the largest element of the head.
 ROUNDINGS = 8.0
 
 
@@ -55,12 +55,12 @@ def cases(framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
 
 @dataclass
 class Heads:
-    """One array, (1, SEQ, count, head_dim), its weight, and both as their dtype holds them."""
+    """One array, (1, SEQ, count, head_dim), its weight, and the values of both after rounding."""
 
     array: Any
     weight: Any
     x: list[list[float]]
-    factors: list[list[float]]  # of each head, offset added
+    factors: list[list[float]]  # the weight of each head with the offset added
 
 
 def heads_of(case: Case, framework: Framework, draw: random.Random, count: int) -> Heads:
@@ -84,7 +84,7 @@ def heads_of(case: Case, framework: Framework, draw: random.Random, count: int) 
 
 
 def angles_of(case: Case, framework: Framework) -> tuple[Any, list[float]]:
-    """Frequencies as an array, and as it holds them."""
+    """Frequencies as an array, and their values after rounding."""
     rotary_dim = case.part[1]
     wide = "float64" if case.dtype == "float64" else "float32"
     freqs = [10000.0 ** (-at / rotary_dim) for at in range(0, rotary_dim, 2)]
@@ -103,7 +103,9 @@ def rstd_of(x: list[float]) -> float:
     return 1.0 / math.sqrt(math.fsum(value * value for value in x) / len(x) + EPS)
 
 
-def turned(case: Case, x: list[float], position: int, freqs: list[float], sign: int) -> list[float]:
+def rotated(
+    case: Case, x: list[float], position: int, freqs: list[float], sign: int
+) -> list[float]:
     out = list(x)
     _, rotary_dim, offset = case.part
     for pair, frequency in enumerate(freqs):
@@ -116,7 +118,7 @@ def turned(case: Case, x: list[float], position: int, freqs: list[float], sign: 
 
 
 def run(case: Case, framework: Framework) -> tuple[float, float]:
-    """The worst error in ulps beyond what roundings on the way allow, and the allowed one."""
+    """Return the worst error in ulps beyond the slack for intermediate roundings, and the limit."""
     draw = random.Random(str(case))
     heads = [heads_of(case, framework, draw, count) for count in HEADS]
     freqs, held = angles_of(case, framework)
@@ -128,7 +130,7 @@ def run(case: Case, framework: Framework) -> tuple[float, float]:
             by = rstd_of(x)
             normed = [a * by * w for a, w in zip(x, one.factors[row % count], strict=True)]
             slack = rounding * max(map(abs, normed))
-            wanted = turned(case, normed, row // count, held, 1)
+            wanted = rotated(case, normed, row // count, held, 1)
             for value, right in zip(found[row * len(x) :], wanted, strict=False):
                 worst = max(worst, error_beyond(slack, value, right, case.dtype))
     return worst, ALLOWED[case.dtype]
@@ -154,7 +156,7 @@ def _call(case: Case, framework: Framework, heads: list[Heads], freqs: Any) -> l
 
 
 def _cached(case: Case, framework: Framework, heads: list[Heads], options: Any) -> list[Any]:
-    """With k as it is in a cache, or where v has not been copied beside it, NaN."""
+    """Call with a cache; return k read back from it, or NaN if v was not copied to its cache."""
     (q, k), head_dim = heads, case.part[0]
     keys, values = (
         framework.array([0.0] * (4 * head_dim), (2, 2, 1, head_dim), case.dtype) for _ in range(2)

@@ -15,7 +15,7 @@ from membound import _check_qk_norm_rope as forward
 from membound._check_qk_norm_rope import HEADS, OFFSET, PARTS, SEQ, Case
 from membound._frameworks import Framework
 
-# Of what a number is the sum of, and of one rounding of dx.
+# Relative to the terms of each sum, plus one rounding of dx.
 ALLOWED = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-19, "float64": 2.0**-47}
 
 
@@ -30,7 +30,7 @@ def cases(framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
 
 
 def run(case: Case, framework: Framework) -> tuple[float, float]:
-    """The worst error over what roundings of the terms allow, and 1."""
+    """Return the worst error relative to the slack for the rounding of its terms, and 1."""
     draw = random.Random(str(case))
     heads = [forward.heads_of(case, framework, draw, count) for count in HEADS]
     gradients = [forward.heads_of(case, framework, draw, count) for count in HEADS]
@@ -57,14 +57,14 @@ def _errors(
     case: Case, heads: forward.Heads, dys: forward.Heads, freqs: list[float], dx: list[float],
     dweight: list[float],
 ) -> Iterator[float]:  # fmt: skip
-    """Of every number, relative to the size of its terms."""
+    """The error of every element, relative to the magnitude of its terms."""
     count, cols = len(heads.x) // SEQ, case.part[0]
     sums = [[0.0] * cols for _ in range(count)]
     sizes = [[1e-30] * cols for _ in range(count)]
     for row, (x, dy) in enumerate(zip(heads.x, dys.x, strict=True)):
         by, head = forward.rstd_of(x), row % count
         h = [by * value for value in x]
-        t = forward.turned(case, dy, row // count, freqs, -1)
+        t = forward.rotated(case, dy, row // count, freqs, -1)
         g = [a * w for a, w in zip(t, heads.factors[head], strict=True)]
         mean = math.fsum(a * b for a, b in zip(g, h, strict=True)) / cols
         size = by * (max(map(abs, g)) + max(map(abs, h)) * abs(mean)) * 2

@@ -18,11 +18,11 @@ from membound._ulps import ALLOWED, error_beyond
 
 LAYOUTS = {"bshd": (0, 1, 2, 3), "sbhd": (1, 0, 2, 3), "bhsd": (0, 2, 1, 3), "thd": (1, 2, 3)}
 TABLES = ("halves", "cache", "freqs")
-# (head_dim, rotary_dim, rotary_offset): whole heads and parts, in chunks of a GPU's and not
+# (head_dim, rotary_dim, rotary_offset): full and partial rotation, vectorisable on a GPU or not
 PARTS = ((128, 128, 0), (80, 80, 0), (64, 32, 32), (10, 6, 3), (2, 2, 0))
 FORMS = ("returned", "out", "in place")
 POSITIONS = 97
-# Two products and their sum round, and so does an angle that float32 holds.
+# Roundings of two products, their sum, and a float32 angle.
 ROUNDINGS = 4.0
 
 
@@ -53,7 +53,7 @@ def cases(framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
     forms = FORMS if framework.takes_out else FORMS[:1]
     ids = (
         (False,) if framework.name == "memoryview" else (False, True)
-    )  # which makes none of integers
+    )  # our memoryview arrays have no integer dtype
     everything = itertools.product(LAYOUTS, TABLES, PARTS, (False, True), (False, True), ids, forms)
     for at, (layout, table, part, interleaved, inverse, by_id, form) in enumerate(everything):
         if thorough or at % 23 == 0:
@@ -61,7 +61,7 @@ def cases(framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
 
 
 def run(case: Case, framework: Framework) -> tuple[float, float]:
-    """The worst error in ulps beyond what the angles may be off by, and the allowed one."""
+    """Return the worst error in ulps beyond the slack for angles, and the limit."""
     draw = random.Random(str(case))
     batch, seq = (1, 6) if case.layout == "thd" else (2, 3)
     head_dim, rotary_dim, _ = case.part
@@ -82,21 +82,21 @@ def run(case: Case, framework: Framework) -> tuple[float, float]:
     for count in (2, 1):
         shape = (batch, seq, count, head_dim)
         values = normals(draw, math.prod(shape))
-        heads.append(_placed(case, framework, values, shape))
+        heads.append(_to_array(case, framework, values, shape))
     for (x, shape), out in zip(heads, _call(case, framework, heads, options), strict=True):
         given, found = x, framework.values(out)
-        for place, position in enumerate(_tokens(case, batch, seq, shape[2])):
-            first = place * head_dim
-            wanted = _turned(case, given[first : first + head_dim], *numbers(positions[position]))
+        for index, position in enumerate(_tokens(case, batch, seq, shape[2])):
+            first = index * head_dim
+            wanted = _rotated(case, given[first : first + head_dim], *numbers(positions[position]))
             for value, (right, slack) in zip(found[first:], wanted, strict=False):
                 worst = max(worst, error_beyond(slack, value, right, case.dtype))
     return worst, ALLOWED[case.dtype]
 
 
-def _placed(
+def _to_array(
     case: Case, framework: Framework, values: Sequence[float], shape: tuple[int, ...]
 ) -> tuple[list[float], tuple[int, ...]]:
-    """Values as the dtype holds them, in the order of the layout."""
+    """Values rounded to the dtype, in the order of the layout."""
     array = framework.array(values, _shape(case, shape), case.dtype)
     return framework.values(array), shape
 
@@ -109,13 +109,13 @@ def _tokens(case: Case, batch: int, seq: int, heads: int) -> Iterator[int]:
     """Which token each head belongs to, in the order of the layout."""
     extents = (batch, seq, heads)
     axes = [axis for axis in LAYOUTS[case.layout] if axis < 3]
-    for place in itertools.product(*(range(extents[axis]) for axis in axes)):
-        at = dict(zip(axes, place, strict=True))
+    for index in itertools.product(*(range(extents[axis]) for axis in axes)):
+        at = dict(zip(axes, index, strict=True))
         yield at.get(0, 0) * seq + at[1]
 
 
 def _angles(case: Case, framework: Framework, freqs: list[float], wide: str) -> tuple[Any, Any]:
-    """The angles as arguments of rope, and cos, sin of a position as they hold it."""
+    """The angles as arguments of rope, and a function for cos, sin of a position after rounding."""
     pairs = len(freqs)
     if case.table == "freqs":
         given = framework.array(freqs, (pairs,), wide)
@@ -145,10 +145,10 @@ def _angles(case: Case, framework: Framework, freqs: list[float], wide: str) -> 
     )
 
 
-def _turned(
+def _rotated(
     case: Case, x: Sequence[float], cos: Sequence[float], sin: Sequence[float]
 ) -> list[tuple[float, float]]:
-    """Each element of a head, and what rounding the terms may move it by."""
+    """Each rotated element of a head, and the slack for the rounding of its terms."""
     _, rotary_dim, offset = case.part
     wanted = [(value, 0.0) for value in x]
     rounding = ROUNDINGS * 2.0 ** -(53 if case.dtype == "float64" else 24)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""rope_backward: turned back, rope's result, or the right gradient of the frequencies."""
+"""rope_backward: the inverse rotation, bit for bit as rope's, and the gradient of frequencies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Case:
 
 
 SHAPE, POSITIONS = (2, 5), 5
-# dfreqs is a sum of products of two numbers as their dtype holds them.
+# dfreqs is a sum of products of two rounded values.
 ALLOWED = {"float16": 2.0**-9, "bfloat16": 2.0**-6, "float32": 2.0**-20, "float64": 2.0**-48}
 
 
@@ -43,10 +43,10 @@ def cases(framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
 
 
 def run(case: Case, framework: Framework) -> tuple[float, float]:
-    """How far the result is off, and what is allowed.
+    """Return the error of the result, and the limit.
 
-    For the transpose: how many elements differ from rope's with inverse, and 0. For freqs: the
-    error over what roundings of the terms allow, and 1.
+    For the transpose: the number of elements that differ from rope with inverse, and 0. For freqs:
+    the error relative to the slack for the rounding of its terms, and 1.
     """
     draw = random.Random(str(case))
     shape = (*SHAPE, case.heads, 16)
@@ -71,13 +71,13 @@ def run(case: Case, framework: Framework) -> tuple[float, float]:
 def _dfreqs(
     case: Case, x: list[float], dy: list[float], freqs: list[float]
 ) -> tuple[list[float], list[float]]:
-    """The gradient, and the size of its terms."""
+    """The gradient, and the magnitude of its terms."""
     sums, sizes = [0.0] * 8, [1e-30] * 8
-    turned = rope.Case(case.dtype, "bshd", "freqs", (16, 16, 0), case.interleaved, False, False, "")
+    plain = rope.Case(case.dtype, "bshd", "freqs", (16, 16, 0), case.interleaved, False, False, "")
     for head in range(len(x) // 16):
         position = head // case.heads % SHAPE[1]
         cos, sin = ([f(position * one) for one in freqs] for f in (math.cos, math.sin))
-        out = [value for value, _ in rope._turned(turned, x[16 * head :][:16], cos, sin)]
+        out = [value for value, _ in rope._rotated(plain, x[16 * head :][:16], cos, sin)]
         given = dy[16 * head :][:16]
         for pair in range(8):
             first = 2 * pair if case.interleaved else pair

@@ -16,8 +16,8 @@ from membound._frameworks import Framework
 from membound._ulps import SOFTMAX_ALLOWED, error_beyond
 
 FORMS = ("returned", "out", "in place")
-COLS = (1, 7, 64, 200, 1000)  # in chunks of a GPU's and not
-WIDE = (2056, 9000)  # beyond blocks of a CPU's and parts of a GPU's
+COLS = (1, 7, 64, 200, 1000)  # multiples of a GPU's vector width, and not
+WIDE = (2056, 9000)  # more than one CPU block and more than one GPU part
 MASKS = ("none", "bool", "added", "causal", "all")
 HEADS, QUERIES = 2, 3
 INFINITE = -math.inf
@@ -51,7 +51,7 @@ def cases(framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
 
 
 def run(case: Case, framework: Framework) -> tuple[float, float]:
-    """The worst error in ulps beyond what rounded logits may be off by, and the allowed one."""
+    """Return the worst error in ulps beyond the slack for rounded logits, and the limit."""
     draw = random.Random(str(case))
     shape = (HEADS, QUERIES, case.cols)
     count = math.prod(shape)
@@ -59,9 +59,9 @@ def run(case: Case, framework: Framework) -> tuple[float, float]:
     x = framework.array(values, shape, case.dtype)
     held = framework.values(x)
     if case.transposed:
-        turned = [held[(i * QUERIES + j) * case.cols + col] for col in range(case.cols)
+        transposed = [held[(i * QUERIES + j) * case.cols + col] for col in range(case.cols)
                   for j in range(QUERIES) for i in range(HEADS)]  # fmt: skip
-        x = framework.transpose(framework.array(turned, shape[::-1], case.dtype), (2, 1, 0))
+        x = framework.transpose(framework.array(transposed, shape[::-1], case.dtype), (2, 1, 0))
     options: dict[str, object] = {}
     added = _mask(case, framework, draw, options)
     scale, offset = options.get("scale", 1.0), options.get("causal_offset", case.cols)
@@ -92,7 +92,7 @@ def _softmax(logits: list[float]) -> list[float]:
 
 
 def _slack(dtype: str, logits: list[float]) -> float:
-    """What a softmax may be off by, relative to itself: logits and their distances are rounded."""
+    """The relative slack of a softmax: logits and their differences are rounded."""
     finite = [abs(one) for one in logits if one != INFINITE]
     return 2.0 ** -(51 if dtype == "float64" else 22) * max(finite, default=0.0)
 
@@ -100,7 +100,7 @@ def _slack(dtype: str, logits: list[float]) -> float:
 def _mask(
     case: Case, framework: Framework, draw: random.Random, options: dict[str, object]
 ) -> list[float]:
-    """Puts the mask and the options of a case there; returns what the mask adds, for each query."""
+    """Add the case's mask and options to the call; return what the mask adds for each query."""
     count = QUERIES * case.cols
     nothing = [0.0] * count
     if case.mask in ("added", "all"):

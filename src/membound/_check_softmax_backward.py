@@ -16,8 +16,8 @@ from membound._frameworks import Framework
 from membound._ulps import SOFTMAX_ALLOWED, error_beyond, sum_slack
 
 FORMS = ("returned", "out", "in place")
-COLS = (1, 7, 64, 200, 1000)  # in chunks of a GPU's and not
-WIDE = (2056, 9000)  # beyond blocks of a CPU's and parts of a GPU's
+COLS = (1, 7, 64, 200, 1000)  # multiples of a GPU's vector width, and not
+WIDE = (2056, 9000)  # more than one CPU block and more than one GPU part
 ROWS = 4
 
 
@@ -47,15 +47,15 @@ def cases(framework: Framework, dtype: str, thorough: bool) -> Iterator[Case]:
 
 
 def run(case: Case, framework: Framework) -> tuple[float, float]:
-    """The worst error in ulps beyond what a sum may be off by, and the allowed one."""
+    """Return the worst error in ulps beyond the slack for a sum, and the limit."""
     draw = random.Random(str(case))
     shape, count = (ROWS, case.cols), ROWS * case.cols
     dy = framework.array(normals(draw, count), shape, case.dtype)
     y = framework.array([draw.random() / case.cols for _ in range(count)], shape, case.dtype)
     held_dy, held_y = framework.values(dy), framework.values(y)
     if case.transposed:
-        turned = [held_y[row * case.cols + col] for col in range(case.cols) for row in range(ROWS)]
-        y = framework.transpose(framework.array(turned, shape[::-1], case.dtype), (1, 0))
+        columns = [held_y[row * case.cols + col] for col in range(case.cols) for row in range(ROWS)]
+        y = framework.transpose(framework.array(columns, shape[::-1], case.dtype), (1, 0))
     options = {"scale": case.scale}
     if case.form != "returned":
         zeros = framework.array([0.0] * count, shape, case.dtype)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers for every check."""
+"""Random values for every check."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _pool() -> list[float]:
 
 
 def normals(source: random.Random, count: int) -> list[float]:
-    """Normal values in stretches of a pool: drawn one by one they took a fifth of the check."""
+    """Slices of a pool of normal values; drawing them one by one took a fifth of the check."""
     pool, found = _pool(), []
     while len(found) < count:
         at = source.randrange(len(pool))

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where the C++ library of this installation is, for CMake."""
+"""The location of this installation's C++ library, for CMake."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 def cmake_dir() -> Path:
     """Return the folder that holds membound-config.cmake, to be given as membound_DIR.
 
-    The package's own list of files is asked, because in an editable install the compiled part
-    does not lie beside the Python sources.
+    It is found through the distribution's list of files, because in an editable install the
+    compiled part is not in the folder of the Python sources.
     """
     for entry in files("membound") or []:
         if entry.name == "membound-config.cmake":

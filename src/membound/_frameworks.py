@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The array libraries on this machine, each on each of its devices, behind one small interface.
+"""One interface to every array library on this machine, on each of its devices.
 
 `check` and `bench` use it; importing it imports none of them.
 """
@@ -24,7 +24,7 @@ _DISTRIBUTIONS = {"cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy")}
 
 
 def installed_version(name: str) -> str | None:
-    """The version of an installed package, without importing it; None when it is not there."""
+    """The version of a package, read without importing it; None if it is not installed."""
     if importlib.util.find_spec(name) is None:
         return None
     for distribution in _DISTRIBUTIONS.get(name, (name,)):
@@ -36,18 +36,18 @@ def installed_version(name: str) -> str | None:
 
 
 class Framework:
-    """One array library on one device. Values cross as flat lists of Python floats."""
+    """One array library on one device. Values are exchanged as flat lists of Python floats."""
 
     name: str
     device: str = "cpu"
     dtypes: tuple[str, ...] = DTYPES
-    quantised: tuple[str, ...] = QUANTISED  # what it makes new arrays of
+    quantised: tuple[str, ...] = QUANTISED  # 8-bit dtypes of which it can make arrays
     strided: bool = True  # basic slicing and transposing give views
     takes_out: bool = True
 
     @property
     def call_options(self) -> dict[str, Any]:
-        """What every call of an op needs beside its arguments."""
+        """Extra keyword arguments of every call on this device."""
         return {}
 
     def array(self, values: Sequence[float], shape: tuple[int, ...], dtype: str) -> Any:
@@ -62,7 +62,7 @@ class Framework:
 
 
 class Buffers(Framework):
-    """The standard library alone: memoryviews of array.array, which know two of the dtypes."""
+    """memoryviews of array.array from the standard library, which support two of the dtypes."""
 
     name = "memoryview"
     dtypes = ("float32", "float64")
@@ -79,7 +79,7 @@ class Buffers(Framework):
 
 
 class NumPy(Framework):
-    """NumPy arrays; with device "cuda:0" the op itself carries them to the GPU and back."""
+    """NumPy arrays; with device "cuda:0" the op itself copies them to the GPU and back."""
 
     name = "numpy"
 
@@ -184,7 +184,7 @@ def _torch_devices(gpus: int) -> list[Framework]:
 
 
 def jax_module() -> Any:
-    """jax, told not to reserve most of the GPU as it starts, and to take float64."""
+    """Import jax with float64 enabled and GPU memory preallocation off."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     jax = importlib.import_module("jax")
     jax.config.update("jax_enable_x64", True)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `python -m membound info` says."""
+"""What `python -m membound info` prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from membound import _core, _frameworks
 
 
 def package_folder() -> Path:
-    """Where the built files lie; in an editable install that is not where this source lies."""
+    """The folder of the built files; in an editable install it is not the folder of this source."""
     return Path(_core.__file__).resolve().parent
 
 
@@ -41,7 +41,7 @@ def gpus() -> list[dict[str, Any]]:
 
 
 def collect() -> dict[str, Any]:
-    """The facts, as JSON can hold them."""
+    """The facts, as JSON-serialisable values."""
     status = membound.cuda_status()
     return {
         "version": membound.__version__,

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Over which of its last axes an array is normalised, in the words of the extension.
+"""Which last axes of an array are normalised, with the error texts of the extension.
 
 The extension decides for itself (bindings/normalized_shape.cpp); this is for calls that JAX traces
 or torch records.
@@ -32,7 +32,7 @@ def normalized_axes(
 
 
 def _shape_of(op: str, given: Any) -> tuple[int, ...]:
-    # torch.compile knows no hasattr of its integers.
+    # torch.compile does not support hasattr on its symbolic integers.
     if isinstance(given, int) or hasattr(given, "__index__"):
         return (operator.index(given),)
     if isinstance(given, str) or not hasattr(given, "__len__"):

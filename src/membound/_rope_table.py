@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frequencies and tables of rope from the dictionary that model configurations carry."""
+"""Frequencies and tables of rope from the dictionary in model configurations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from membound.arrays import dtype_name, numpy_dtype
 
-# Where a model was trained without saying how far, and what bounds YaRN's ramp by default.
+# Defaults: the base where a configuration has none, and the bounds of YaRN's ramp.
 _THETA = 10000.0
 _BETA_FAST, _BETA_SLOW = 32.0, 1.0
 
@@ -36,7 +36,7 @@ def rope_frequencies(
             ``"proportional"`` and ``"mrope"``, with the keys that Hugging Face's transformers
             give it. ``max_position_embeddings`` may stand in it too, where a type asks the
             configuration for it.
-        head_dim: elements of a head. With ``partial_rotary_factor`` part of them turns.
+        head_dim: elements of a head. With ``partial_rotary_factor`` only part of them is rotated.
         max_position: how long sequences are. Only ``"dynamic"`` and ``"longrope"`` depend on it,
             and must have it.
         layer_type: which layers' parameters to take, where rope_parameters holds a dictionary for
@@ -82,7 +82,7 @@ def _frequencies(
 
 
 def _of_layer(rope_parameters: Parameters | None, layer_type: str | None) -> dict[str, Any]:
-    """The parameters of one type of layer: its own, and those beside the types' dictionaries."""
+    """The parameters of one layer type: its own, merged with those common to all types."""
     _require(
         rope_parameters is None or isinstance(rope_parameters, Mapping),
         f"'rope_parameters' must be a dictionary or None, got {rope_parameters!r}",
@@ -148,7 +148,7 @@ def rope_table(
 
     Returns:
         ``(cos, sin, attention_scaling)``: both ``(max_position, rotary_dim / 2)``. The attention
-        scaling factor is in them already; ``freqs`` want it beside them.
+        scaling factor is included in them; with ``freqs`` it is a separate argument.
 
     Raises:
         ValueError: what :func:`rope_frequencies` raises.
@@ -179,7 +179,7 @@ def rope_table(
 
 def _in_framework(op: str, table: Any, name: str, like: Any) -> Any:
     torch, cupy, jax = (sys.modules.get(module) for module in ("torch", "cupy", "jax"))
-    if torch is not None and isinstance(like, torch.Tensor):  # rounds to bfloat16 by itself
+    if torch is not None and isinstance(like, torch.Tensor):  # torch rounds to bfloat16 itself
         return torch.from_numpy(table).to(getattr(torch, name)).to(like.device)
     kind = numpy_dtype(name)
     if kind is None:
@@ -206,7 +206,7 @@ def _linear(given: Parameters, head_dim: int, _: int) -> tuple[list[float], floa
 
 
 def _dynamic(given: Parameters, head_dim: int, max_position: int) -> tuple[list[float], float]:
-    """A larger base for sequences longer than those of the training."""
+    """A larger base for sequences longer than the model was trained on."""
     dim, factor = _rotary_dim(given, head_dim), _number(given, "factor")
     trained = _trained(given)
     _require(dim > 2, f"'head_dim' must have more than 2 elements that turn, got {dim}")
@@ -215,7 +215,7 @@ def _dynamic(given: Parameters, head_dim: int, max_position: int) -> tuple[list[
 
 
 def _yarn(given: Parameters, head_dim: int, _: int) -> tuple[list[float], float]:
-    """Between the frequencies and those over the factor, by how often a pair turns in training."""
+    """Blend frequencies and frequencies / factor by a pair's rotations over the trained length."""
     theta, dim = _theta(given), _rotary_dim(given, head_dim)
     trained = _number(given, "original_max_position_embeddings")
     factor = _factor(given, trained)
@@ -252,7 +252,7 @@ def _yarn_scaling(given: Parameters, factor: float) -> float:
 
 
 def _llama3(given: Parameters, head_dim: int, _: int) -> tuple[list[float], float]:
-    """Long waves over the factor, short ones as they are, those between in proportion."""
+    """Divide long wavelengths by the factor, keep short ones, interpolate between."""
     factor = _number(given, "factor")
     low, high = _number(given, "low_freq_factor"), _number(given, "high_freq_factor")
     trained = _number(given, "original_max_position_embeddings")
@@ -267,7 +267,7 @@ def _llama3(given: Parameters, head_dim: int, _: int) -> tuple[list[float], floa
 
 
 def _longrope(given: Parameters, head_dim: int, max_position: int) -> tuple[list[float], float]:
-    """A factor for each pair: one list for long sequences, one for short ones."""
+    """One factor per pair, from one list for long sequences and one for short ones."""
     trained = _number(given, "original_max_position_embeddings")
     name = "long_factor" if max_position > trained else "short_factor"
     _require(name in given, f"'rope_parameters' must have '{name}'")
@@ -282,7 +282,7 @@ def _longrope(given: Parameters, head_dim: int, max_position: int) -> tuple[list
 
 
 def _proportional(given: Parameters, head_dim: int, _: int) -> tuple[list[float], float]:
-    """The frequencies of a whole head, of which the lower ones stand still."""
+    """Frequencies of a whole head, of which the lower ones are 0 (no rotation)."""
     turning = int(given.get("partial_rotary_factor", 1.0) * head_dim // 2)
     factor = given.get("factor", 1.0)
     freqs = [one / factor for one in _powers(_theta(given), head_dim)]
@@ -297,7 +297,7 @@ _TYPES = {
     "llama3": _llama3,
     "longrope": _longrope,
     "proportional": _proportional,
-    "mrope": _default,  # whose sections are arguments of rope
+    "mrope": _default,  # the sections of mrope are arguments of rope
 }
 _DEPEND_ON_LENGTH = ("dynamic", "longrope")
 
@@ -319,7 +319,7 @@ def _rotary_dim(given: Parameters, head_dim: int) -> int:
 
 
 def _trained(given: Parameters) -> float:
-    """How long the sequences of the training were."""
+    """The sequence length that the model was trained on."""
     name = "original_max_position_embeddings"
     return _number(given, name if name in given else "max_position_embeddings")
 
@@ -339,7 +339,7 @@ def _number(given: Parameters, name: str) -> float:
 
 
 class _UnfitError(Exception):
-    """What an argument is not; the function that was called puts its name before it."""
+    """Why an argument is refused; the public function prefixes its own name."""
 
 
 def _require(holds: bool, text: str) -> None:

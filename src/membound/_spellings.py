@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a name that membound does not have was meant to be; asked only for an error's text."""
+"""Suggests what an unknown name was meant to be; used only in error texts."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-# What libraries call one argument.
+# Other libraries' names for one argument.
 _SYNONYMS = (
     {"eps", "epsilon", "variance_epsilon", "layer_norm_eps", "rms_norm_eps", "norm_eps"},
     {"x", "input", "inputs", "hidden_states", "gate", "logits", "q"},
@@ -45,7 +45,7 @@ _OF_TORCH = (
 
 
 def keyword_hint(keyword: str, parameters: Iterable[str]) -> str:
-    """How the error of an unexpected keyword ends: "; did you mean 'eps'?", or nothing."""
+    """The end of the error for an unexpected keyword: "; did you mean 'eps'?", or nothing."""
     parameters = list(parameters)
     same = [n for names in _SYNONYMS if keyword in names for n in parameters if n in names]
     close = same or difflib.get_close_matches(keyword, parameters, n=1)
@@ -53,7 +53,7 @@ def keyword_hint(keyword: str, parameters: Iterable[str]) -> str:
 
 
 def missing_attribute(name: str, known: Iterable[str]) -> AttributeError:
-    """The error of ``membound.<name>``, which says where the name is or which is like it."""
+    """The error of ``membound.<name>``, which suggests a similar name or where it is defined."""
     text = f"module 'membound' has no attribute '{name}'"
     if name in _MODULES:
         text += f": it is a module of its own, import membound.{name}"

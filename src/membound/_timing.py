@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""How every figure of this project is taken, on a GPU and on a CPU."""
+"""The timing method behind every figure of this project, on a GPU and on a CPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_SETS = 12_000
 
 
 def buffer_sets(bytes_per_call: int, cache_bytes: int) -> int:
-    """How many sets of buffers a measurement must rotate over so that every call is cold."""
+    """How many sets of buffers a measurement must rotate over so that every call runs cold."""
     return min(MOST_SETS, max(2, -(-3 * cache_bytes // max(1, bytes_per_call))))
 
 
@@ -32,7 +32,7 @@ def rotate(calls: Sequence[Call]) -> list[Call]:
 
 
 class TorchGraphs:
-    """Calls captured in one CUDA graph; the median of its replays, per call."""
+    """Times calls captured in one CUDA graph: the median of its replays, per call."""
 
     def __init__(self, device: str):
         import torch
@@ -46,14 +46,14 @@ class TorchGraphs:
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                for call in calls:  # all: what a call prepares at its first time is not timed
+                for call in calls:  # run all once: first-call setup is not timed
                     call()
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             # Results that a peer allocates stay alive as long as ours do, or they would share one
             # buffer that never leaves the cache.
             kept: collections.deque = collections.deque(maxlen=sets)
-            # Other threads, as JAX has them, may do what a capture forbids: they are no part of it.
+            # Capture this thread only: other threads (JAX's) may call what a capture forbids.
             mode = "thread_local"
             with torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
                 for call in calls:
@@ -71,7 +71,7 @@ class TorchGraphs:
 
 
 class CuPyGraphs:
-    """The same with CuPy; its calls must allocate nothing, since its pool cannot grow meanwhile."""
+    """The same with CuPy; its calls must not allocate, as its pool cannot grow during capture."""
 
     def __init__(self, device: str):
         import cupy
@@ -104,7 +104,7 @@ class CuPyGraphs:
 
 
 def cpu_cache_bytes() -> int:
-    """The last level of cache, as the C library tells it; 32 MiB where it does not."""
+    """Size of the last-level cache from the C library; 32 MiB if unknown."""
     try:
         known = os.sysconf("SC_LEVEL3_CACHE_SIZE")
     except (ValueError, OSError):
@@ -115,7 +115,7 @@ def cpu_cache_bytes() -> int:
 def cpu_microseconds(
     contestants: dict[str, Sequence[Call]], seconds_per_round: float = 0.02
 ) -> dict[str, float]:
-    """The median wall time per call; rounds take turns, so that a busy machine slows all alike."""
+    """The median wall time per call; interleaved rounds spread a busy machine's noise evenly."""
     repeats: dict[str, int] = {}
     for name, calls in contestants.items():
         spent = _loop(calls, 1)  # the first touches memory and starts threads

@@ -19,20 +19,20 @@ FORMATS = {
     "float8_e5m2": (3, -14, 57344.0),
 }
 
-# float32 and float64: what the formula as torch names it can lose, since the mean, eps, the root,
-# its inverse, the weight's offset and two products round. Beyond four ulps lay 1 of 100 million
-# random elements, widths 64 to 65536. 16 bits: the float32 value correctly rounded, half an ulp and
-# what those ulps are worth in the narrower format.
+# float32 and float64: the formula rounds the mean, eps, the root, its inverse, the weight's offset
+# and two products. One of 100 million random elements exceeded four ulps (widths 64 to 65536).
+# 16 bits: the float32 result is rounded correctly, so half an ulp plus the float32 error in ulps of
+# the narrower format.
 ALLOWED = {"float16": 0.501, "bfloat16": 0.5001, "float32": 5.0, "float64": 5.0}
-# Beside the exact norm over its exact scale. Rounding to bfloat16 moves a number by 2**-8 of itself
-# at most, 2**-4 ulp here: so may the norm have been rounded, and the largest one behind the scale.
+# Compared with the exact norm over its exact scale. Rounding to bfloat16 changes a value by at most
+# 2**-8 of itself, which is 2**-4 ulp here: both the norm and the row maximum may have been rounded.
 ALLOWED["float8_e4m3fn"] = 0.501 + 2 * 2.0**-4
 
-# A gate is one more factor, whose exponential, division and product round. Largest seen on a CPU:
-# 6.3 of 30 million random elements, widths 64 to 65536. 16 bits as above.
+# A gate adds one factor: its exponential, division and product round. The largest error of 30
+# million random elements on a CPU was 6.3, for widths of 64 to 65536. 16 bits as above.
 GATED_ALLOWED = {"float16": 0.501, "bfloat16": 0.5002, "float32": 8.0, "float64": 8.0}
 
-# dtype -> how many of a float64's ulps its own are worth, and the smallest one
+# dtype -> its ulp in float64 ulps, and its smallest ulp
 _SCALE = {
     name: (2.0 ** (53 - bits), math.ldexp(1.0, smallest - bits + 1))
     for name, (bits, smallest, _) in FORMATS.items()
@@ -45,12 +45,12 @@ def ulp(value: float, dtype: str) -> float:
     return max(math.ulp(value) * scale, smallest)
 
 
-# Numbers beyond round to infinity.
+# Larger values round to infinity.
 RANGE = {name: largest + ulp(largest, name) / 2 for name, (_, _, largest) in FORMATS.items()}
 
 
 def error_beyond(slack: float, found: float, right: float, dtype: str) -> float:
-    """How far found is from right, less slack, in ulps; infinite where only one is a number."""
+    """Distance of found from right, less slack, in ulps; infinite if only one is NaN."""
     if math.isnan(found) and math.isnan(right):
         return 0.0
     difference = abs(found - right)
@@ -59,25 +59,25 @@ def error_beyond(slack: float, found: float, right: float, dtype: str) -> float:
     return (difference - slack) / ulp(right, dtype) if math.isfinite(difference) else math.inf
 
 
-# Gradients, and elements less the mean of their row, are sums of terms that may cancel. Beside the
-# ulps above they may be off by this many roundings, in the dtype of sums, of the size of those
-# terms. Largest seen on a CPU: 3.7 for gradients, over widths 1 to 65536 and up to 20,000 rows of
-# normal values, 5.7 with a gate; 3.3 for layer_norm, over the same widths with means up to 10,000
-# times the spread.
+# Gradients, and deviations from a row's mean, are sums of terms that may cancel. In addition to the
+# ulps above they may be off by this many roundings, in the accumulator's dtype, of the magnitude of
+# those terms. The largest seen on a CPU: 3.7 for gradients (widths 1 to 65536, up to 20,000 rows of
+# normal values), 5.7 with a gate, and 3.3 for layer_norm (the same widths, means up to 10,000
+# standard deviations).
 SUM_ROUNDINGS = 8.0
 
 
 def sum_slack(dtype: str) -> float:
-    """What such a sum may be off by, relative to the size of its terms."""
+    """The slack of such a sum, relative to the magnitude of its terms."""
     return SUM_ROUNDINGS * 2.0 ** -FORMATS["float64" if dtype == "float64" else "float32"][0]
 
 
 # Gated activations: the exponential, the division, up to three products and the tail of gelu round.
-# Largest seen: 8.1 on a CPU and 10.1 on a GPU, of gelu in float64. Beside 16-bit storage gelu's
-# tail is good to 2^-18, on a GPU to 2^-17, and there the other kinds' exponential and division are
-# to 2^-17.
+# The largest error was 8.1 on a CPU and 10.1 on a GPU, for gelu in float64. With 16-bit storage
+# gelu's tail is accurate to 2^-18 on a CPU and 2^-17 on a GPU, where the exponential and division
+# of the other kinds are accurate to 2^-17.
 ACTIVATION_ALLOWED = {"float16": 0.52, "bfloat16": 0.504, "float32": 10.0, "float64": 12.0}
-# And of their slopes, whose terms cancel where the function is flat, relative to those terms.
+# For their slopes, whose terms cancel where the function is flat, relative to those terms.
 ACTIVATION_SLACK = {"float16": 2.0**-16, "bfloat16": 2.0**-16}
 ACTIVATION_SLACK |= {name: sum_slack(name) for name in ("float32", "float64")}
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What membound knows of each array framework: the only file of the package that names them.
+"""What membound knows of each array framework; no other file of the package names them.
 
-The extension asks once per array type and keeps the answer, so nothing here is on the path of an
-ordinary call. No framework is imported: an array of one can only exist when its module is loaded.
+The extension calls it once per array type and caches the result, so nothing here runs in ordinary
+calls. No framework is imported: an array of one can only exist if its module is loaded.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Framework(NamedTuple):
 
 
 def classify(array: object) -> Framework | str:
-    """The framework that reads an array, or why there is none, as the end of an error message."""
+    """The framework that reads an array, or the end of an error message if there is none."""
     for name, framework_of in _FRAMEWORKS.items():
         module = sys.modules.get(name)
         if module is not None:
@@ -71,25 +71,25 @@ def type_name(value: object) -> str:
 
 
 def dtype_code(dtype: Any) -> int | None:
-    """The code of a NumPy dtype that its kind and size do not tell: int8 and ml_dtypes' types."""
+    """The code of a NumPy dtype that kind and size do not identify: int8 and ml_dtypes' types."""
     return DTYPE_CODES.get(dtype.name)
 
 
 def dtype_name(dtype: object) -> str | None:
-    """The name of a dtype that is named or of a framework's own; None for what is no dtype."""
+    """The name of a dtype, given by name or as a framework's object; None if it is not a dtype."""
     if isinstance(dtype, str):
         return dtype
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(dtype, torch.dtype):
         return str(dtype).removeprefix("torch.")
     try:
-        return None if numpy is None else numpy.dtype(dtype).name  # jax.numpy.int8 is no type
+        return None if numpy is None else numpy.dtype(dtype).name  # jax.numpy.int8 is not a type
     except TypeError:
         return None
 
 
 def empty_numpy(shape: tuple[int, ...], dtype_name: str) -> Any:
-    """A NumPy array, or why there is none, as the end of an error message."""
+    """A new NumPy array, or the end of an error message if there is none."""
     import numpy
 
     dtype = numpy_dtype(dtype_name)
@@ -99,7 +99,7 @@ def empty_numpy(shape: tuple[int, ...], dtype_name: str) -> Any:
 
 
 def numpy_dtype(name: str) -> Any:
-    """The dtype of that name; None without ml_dtypes for one of those that it brings."""
+    """The dtype of that name; None if it belongs to ml_dtypes and that is not installed."""
     import numpy
 
     if not name.startswith(("bfloat", "float8")):
@@ -118,7 +118,7 @@ def _of_torch(torch: ModuleType, array: object) -> Framework | str | None:
     tensor_type = getattr(torch, "Tensor", None)
     if tensor_type is None or not isinstance(array, tensor_type):
         return None
-    # A subclass may hold no memory (fake tensors, wrappers) or mean something else by it.
+    # A subclass may have no memory (fake tensors, wrappers) or interpret it differently.
     if type(array) not in (tensor_type, torch.nn.Parameter):
         return (
             f"must be a plain torch.Tensor or Parameter, got the subclass {type_name(array)}; "
@@ -135,7 +135,7 @@ def _torch() -> Framework:
         return int(torch._C._dispatch_key_parse(name))
 
     wide, single = torch.float64, torch.float32
-    # Sizes by keyword: a torch.Size by position takes the argument parser 1 us longer.
+    # Pass sizes by keyword: parsing a positional torch.Size takes 1 us longer.
     return Framework(
         name="torch",
         exchange=getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),  # torch >= 2.10
@@ -175,7 +175,7 @@ def makes_graph() -> bool:
 
 
 def _increment_version(torch: ModuleType) -> Callable[[tuple[Any, ...]], None]:
-    """The counter's builtin, at half the price of the public function, where it takes a tuple."""
+    """The builtin version counter, at half the cost of the public function, if it takes a tuple."""
     builtin = getattr(torch._C, "_increment_version", None)
     try:
         builtin((torch.empty(0),))
@@ -192,7 +192,7 @@ def _of_numpy(numpy: ModuleType, array: object) -> Framework | str | None:
     array_type = getattr(numpy, "ndarray", None)
     if array_type is None or not isinstance(array, array_type):
         return None
-    # Subclasses give the memory another meaning (masks, units, matrix products); memmap does not.
+    # Subclasses interpret the memory differently (masks, units, matrix products); memmap does not.
     if type(array) not in (array_type, numpy.memmap):
         return (
             f"must be a plain numpy.ndarray, got the subclass {type_name(array)}; pass "
@@ -248,7 +248,7 @@ def _cupy() -> Framework:
             return cupy.empty(x.shape[-1:], x.dtype)
 
     def empty_as(x: Any, shape: tuple[int, ...], dtype: str) -> Any:
-        kind = getattr(cupy, dtype, None)  # CuPy 14 has no float8 of its own
+        kind = getattr(cupy, dtype, None)  # CuPy 14 has no float8 dtype
         if kind is None:
             return f"CuPy has no {dtype}"
         with x.device:
@@ -274,7 +274,7 @@ def _cupy() -> Framework:
 
 
 def _of_jax(jax: ModuleType, array: object) -> Framework | None:
-    array_type = getattr(jax, "Array", None)  # tracers are instances too
+    array_type = getattr(jax, "Array", None)  # tracers are instances of jax.Array too
     return _jax() if array_type is not None and isinstance(array, array_type) else None
 
 

@@ -16,13 +16,13 @@
 #include "membound/device.hpp"
 #include "membound/tensor_view.hpp"
 
-// Arrays for tests: any dtype, any strides, values as double. The conversions are written plainly
-// and share nothing with the library.
+// Arrays for tests: any dtype, any strides, values as double. The conversions are simple and
+// independent of the library's.
 namespace membound_test {
 
 using namespace membound;
 
-// Precision in bits and the exponent of the smallest normal number.
+// Precision in bits, and the exponent of the smallest normal number.
 struct Format {
   int precision;
   int lowest;
@@ -37,7 +37,7 @@ inline Format format_of(DType dtype) {
   }
 }
 
-// The distance of neighbours around value.
+// The ulp of a value.
 inline double ulp(double value, DType dtype) {
   const Format format = format_of(dtype);
   const int exponent = value == 0 ? format.lowest : std::max(std::ilogb(value), format.lowest);
@@ -110,7 +110,7 @@ inline double decode(const char* from, DType dtype) {
   return value;
 }
 
-// Storage that starts `lead` elements into a 64-byte aligned block, with a geometry on top.
+// Storage that starts `lead` elements after a 64-byte boundary, and a view of it.
 class Array {
  public:
   using Extents = std::vector<std::int64_t>;
@@ -128,7 +128,7 @@ class Array {
       const std::int64_t reach = (shape_[axis] - 1) * strides_[axis];
       (reach < 0 ? low : high) += reach;
     }
-    // Exactly as long as it must be, so that the sanitizer sees every byte beyond.
+    // The storage has no spare bytes, so that the sanitizer detects any access beyond it.
     bytes_ = static_cast<std::size_t>((lead + high - low + 1) * element_);
     block_ = static_cast<char*>(::operator new(bytes_, std::align_val_t{64}));
     std::memset(block_, 0x5a, bytes_);
@@ -147,7 +147,7 @@ class Array {
   }
 
   std::int64_t size() const { return size_; }
-  // Element `index` in C order of the shape. Division in 32 bits takes a third of that in 64.
+  // Element `index` in C order of the shape. A 32-bit division takes a third of a 64-bit one.
   char* at(std::int64_t index) const {
     if (contiguous_) return first_ + index * element_;
     auto rest = static_cast<std::uint32_t>(index);
@@ -183,7 +183,7 @@ class Array {
       std::memcpy(at(i), other.at(i), static_cast<std::size_t>(step * element_));
     }
   }
-  // Number of the first element whose bits differ, or -1.
+  // Index of the first element whose bits differ, or -1.
   std::int64_t first_difference(const Array& other) const {
     const auto differ = [&](std::int64_t i, std::int64_t count) {
       return std::memcmp(at(i), other.at(i), static_cast<std::size_t>(count * element_)) != 0;
@@ -198,7 +198,7 @@ class Array {
   }
 
  private:
-  // How many elements lie side by side in both: a row's, or one.
+  // How many elements are contiguous in both: those of a row, or one.
   std::int64_t together(const Array& other) const {
     const bool rows = !shape_.empty() && !other.shape_.empty() &&
                       shape_.back() == other.shape_.back() && strides_.back() == 1 &&

@@ -11,12 +11,12 @@
 #include "array.hpp"
 #include "membound/ops/cross_entropy_backward.hpp"
 
-// What the tests of cross_entropy and of its gradient share.
+// Shared by the tests of cross_entropy and of its gradient.
 namespace membound_test {
 
 inline const StreamView kStream = StreamView::legacy_default();
 
-// Columns in turn; the second row is ignored, the third has none.
+// Labels cycle through the columns; the second row is ignored, the third's label is not a column.
 inline std::vector<std::int64_t> some_labels(std::int64_t rows, std::int64_t cols) {
   std::vector<std::int64_t> labels;
   for (std::int64_t row = 0; row < rows; ++row) labels.push_back((row * 7 + cols - 1) % cols);
@@ -29,7 +29,7 @@ inline ConstTensorView view_of(const std::vector<std::int64_t>& labels) {
                          {static_cast<std::int64_t>(labels.size())});
 }
 
-// One row in long double: its loss, lse and gradient.
+// The loss, lse and gradient of one row in long double.
 struct ExactRow {
   long double loss = 0, lse = 0, z_loss = 0;
   std::vector<long double> gradient;
@@ -85,13 +85,13 @@ inline CrossEntropyOptions all_options() {
   return options;
 }
 
-// NaN is near NaN alone.
+// NaN matches only NaN.
 inline bool is_near(double found, double right, double allowed) {
   if (std::isnan(found) || std::isnan(right)) return std::isnan(found) && std::isnan(right);
   return std::abs(found - right) <= allowed;
 }
 
-// Roundings of logits, of their sum and of distances between them.
+// Slack for the rounding of logits, of their sum and of their differences.
 inline double slack_of(DType dtype) { return dtype == DType::kFloat64 ? 0x1p-48 : 0x1p-19; }
 
 }  // namespace membound_test

@@ -7,17 +7,17 @@
 #include "membound/ops/rms_norm_gated.hpp"
 #include "norm.hpp"
 
-// What the tests of rms_norm_gated and of its backward have in common.
+// Shared by the tests of rms_norm_gated and of its backward.
 namespace membound_test {
 
-// 1 / (1 + exp(-z)) and its complement, both with all their digits.
+// 1 / (1 + exp(-z)) and its complement, both without cancellation.
 inline long double sigmoid(long double z) {
   const long double e = expl(-fabsl(z));
   return z < 0 ? e / (1 + e) : 1 / (1 + e);
 }
 inline long double exact_silu(long double z) { return z * sigmoid(z); }
 inline long double exact_slope(long double z) { return sigmoid(z) * (1 + z * sigmoid(-z)); }
-// Of the terms of the slope, which cancel near -1.28.
+// The magnitude of the terms of the slope, which cancel near -1.28.
 inline long double slope_size(long double z) { return sigmoid(z) * (1 + fabsl(z) * sigmoid(-z)); }
 
 inline void run_gated(const Array& x, const Array& z, const Array* weight,
@@ -39,8 +39,8 @@ inline long double exact_gated_rstd(const Array& x, const Array& z, bool norm_be
   });
 }
 
-// What the forward promises of one element, in the arithmetic that it names, for one value of
-// silu(z); every step of it is monotone in that.
+// The result of the forward for one element and one value of silu(z), in the accumulator's
+// arithmetic; every step is monotone in silu(z).
 template <class A>
 double gated_result(A x, A silu, A rstd, A weight, const RmsNormGatedOptions& options,
                     DType dtype) {
@@ -72,7 +72,7 @@ Between gated_results(double x, double z, double rstd, double weight,
   return {std::min(one, other), std::max(one, other)};
 }
 
-// Every element for the row's rstd, and rstd itself.
+// Checks every element given the row's rstd, and rstd itself.
 inline void check_gated(const Array& x, const Array& z, const Array* weight,
                         const RmsNormGatedOptions& options, const Array& out, const Array& rstd) {
   const DType dtype = x.dtype();

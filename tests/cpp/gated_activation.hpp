@@ -10,13 +10,13 @@
 #include "membound/device.hpp"
 #include "membound/ops/gated_activation_backward.hpp"
 
-// What the tests of gated activations have in common.
+// Shared by the tests of gated activations.
 namespace membound_test {
 
 inline constexpr Activation kKinds[] = {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
                                         Activation::kSigmoid, Activation::kRelu2};
 
-// The function, its slope, and the size of the slope's terms, with all digits.
+// The function, its slope, and the magnitude of the slope's terms, without cancellation.
 struct ExactActivation {
   long double value, slope, size;
 };
@@ -41,7 +41,7 @@ inline ExactActivation exact_activation(Activation kind, long double g, long dou
   return {g * s, s * (1 + steep * rest), s * (1 + fabsl(steep) * rest)};
 }
 
-// Without and with everything.
+// Options: none, and all of them.
 inline std::vector<GatedActivationOptions> options_of(Activation kind) {
   std::vector<GatedActivationOptions> all(2);
   for (GatedActivationOptions& one : all) one.kind = kind;
@@ -51,14 +51,14 @@ inline std::vector<GatedActivationOptions> options_of(Activation kind) {
   return all;
 }
 
-// In ulps; what an offset of up cancels is less than the values here show.
+// In ulps; the cancellation by an offset of up is smaller than this for the values used here.
 inline double allowed(DType dtype) { return dtype_size(dtype) == 2 ? 0.53 : 12; }
 
 struct ExactElement {
   long double out, dgate, dup, dgate_terms;
 };
 
-// Inputs that fit each other; up is a multiple of 1/64, so that its offset rounds nothing.
+// Inputs of matching shapes; up is a multiple of 1/64, so that adding its offset is exact.
 struct GateCase {
   Array gate, up, dy, scale;
   ConstTensorView up_view, scale_view;

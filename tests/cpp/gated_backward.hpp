@@ -5,7 +5,7 @@
 #include "gated.hpp"
 #include "membound/ops/rms_norm_gated_backward.hpp"
 
-// Gradients of rms_norm_gated and what they should be.
+// Gradients of rms_norm_gated and their reference.
 namespace membound_test {
 
 struct GatedInputs {
@@ -20,7 +20,7 @@ inline void run_gated_backward(const GatedInputs& in, const RmsNormGatedBackward
       Optional<TensorView>(dweight).get(), nullptr, StreamView::legacy_default());
 }
 
-// Random inputs of one shape, rstd as the forward gives it.
+// Random inputs of one shape, with the forward's rstd.
 struct GatedBackwardCase {
   GatedBackwardCase(DType dtype, Array::Extents shape, int weight_kind, bool norm_before_gate,
                     std::uint32_t seed)
@@ -45,7 +45,7 @@ struct GatedBackwardCase {
   std::unique_ptr<Array> weight;
 };
 
-// One element in long double, and the magnitudes of what is added up.
+// The gradients of one element in long double, and the magnitudes of their terms.
 struct GatedElement {
   long double dy, x, z, silu, slope, h, factor, arriving, g;
 
@@ -61,8 +61,8 @@ struct GatedElement {
   }
 };
 
-// What the forward made of h, and of its product with the weight; and how far that may be off: h is
-// not exact, and may be rounded the other way.
+// The forward's rounded h, and its product with the weight; and their slack: h is inexact, so it
+// may be rounded the other way.
 struct SeenByForward {
   long double value, slack;
 };
@@ -77,8 +77,8 @@ inline SeenByForward seen_by_forward(long double h, long double factor,
   return {at(0), std::max(fabsl(at(0x1p-21) - at(0)), fabsl(at(-0x1p-21) - at(0)))};
 }
 
-// Gradients (null: not asked for) against long double: `kUnits` units of the arithmetic's precision
-// are allowed, of the magnitudes that were added, and half a unit for the rounding of the result.
+// Compares gradients (null: not computed) with long double. Allowed are `kUnits` units of the
+// accumulator's precision, relative to the magnitudes of the terms, plus half a unit of the result.
 inline void check_gated_gradients(const GatedInputs& in, const RmsNormGatedBackwardOptions& options,
                                   const Array* dx, const Array* dz, const Array* dweight,
                                   const Array* before = nullptr) {
@@ -127,7 +127,7 @@ inline void check_gated_gradients(const GatedInputs& in, const RmsNormGatedBackw
                  slack[col]);
 }
 
-// All gradients at once, and each alone: the same bits.
+// Checks that all gradients at once and each alone have the same bits.
 inline void check_gated_wanted(const GatedBackwardCase& c,
                                const RmsNormGatedBackwardOptions& options) {
   const DType dtype = c.x.dtype();

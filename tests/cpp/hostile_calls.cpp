@@ -7,7 +7,7 @@ namespace membound_test {
 namespace {
 
 constexpr DType kF32 = DType::kFloat32, kI64 = DType::kInt64, kI8 = DType::kInt8;
-constexpr std::int64_t kA = 2, kB = 3, kCols = 8;  // x is of (kA, kB, kCols)
+constexpr std::int64_t kA = 2, kB = 3, kCols = 8;  // x has the shape (kA, kB, kCols)
 const std::vector<std::int64_t> kX{kA, kB, kCols}, kRows{kA, kB}, kWeight{kB, kCols};
 
 StreamView stream() { return StreamView::legacy_default(); }

@@ -8,7 +8,7 @@
 
 #include "membound/membound.hpp"
 
-// One small valid call of every public op, whose views a test may then spoil.
+// One small valid call of every public op, whose views a test can then corrupt.
 namespace membound_test {
 
 using namespace membound;
@@ -20,8 +20,8 @@ struct Argument {
   bool optional = false;
 };
 
-// The views of one call. Each lies in the middle of memory of its own, so that it may come to have
-// other small extents and strides, of either sign.
+// The views of one call. Each is in the middle of its own memory, so that a test can give it other
+// small extents and strides, of either sign.
 class Views {
  public:
   static constexpr std::int64_t kBytes = 1 << 13;
@@ -41,7 +41,7 @@ class Views {
       given.push_back(true);
     }
   }
-  // After the views are as the call shall have them.
+  // To be called once the views are final.
   void settle() { inputs.assign(outputs.begin(), outputs.end()); }
 
   const ConstTensorView& in(std::size_t at) const { return inputs[at]; }
@@ -50,7 +50,7 @@ class Views {
   }
   const TensorView& out(std::size_t at) const { return outputs[at]; }
   const TensorView* maybe_out(std::size_t at) const { return given[at] ? &outputs[at] : nullptr; }
-  // Of all arrays, to see whether a call has written.
+  // A copy of all arrays, to detect writes.
   std::vector<char> bytes() const {
     std::vector<char> all;
     for (const auto& one : memory_) all.insert(all.end(), one.get(), one.get() + kBytes);

@@ -8,7 +8,7 @@
 #include "membound/staging.hpp"
 #include "norm.hpp"
 
-// layer_norm and add_layer_norm are tested by the same code: with a residual it is the second.
+// layer_norm and add_layer_norm are tested by the same code; a residual selects add_layer_norm.
 namespace membound_test {
 
 struct LayerInputs {
@@ -28,7 +28,7 @@ struct LayerOutputs {
         rstd(mean.dtype(), mean.shape()) {}
   Array out, sum, mean, rstd;
 
-  // The first array in which a bit differs; null where none does.
+  // The name of the first array with a differing bit, or null.
   const char* first_difference(const LayerOutputs& other, bool adds) const {
     if (out.first_difference(other.out) != -1) return "out";
     if (adds && sum.first_difference(other.sum) != -1) return "residual_out";
@@ -37,7 +37,7 @@ struct LayerOutputs {
   }
 };
 
-// `where`: a stream, or the device that carries staged arrays.
+// `where`: a stream, or the device through which arrays are staged.
 template <class Where>
 void run_layer(const LayerInputs& in, const LayerNormOptions& options, const Array& out,
                const Array& sum, const Array* mean, const Array* rstd, Where where) {
@@ -56,7 +56,7 @@ inline void run_layer(const LayerInputs& in, const LayerNormOptions& options,
   run_layer(in, options, to.out, to.sum, &to.mean, &to.rstd, StreamView::legacy_default());
 }
 
-// Random inputs. kind: of the dtype of weight and bias in kFloating, -1 for none.
+// Random inputs. kind: index of the dtype of weight and bias in kFloating, -1 for none.
 struct LayerCase {
   LayerCase(DType dtype, Array::Extents shape, int weight_kind, int bias_kind, bool adds,
             std::uint32_t seed, double mean = 0.5)
@@ -82,9 +82,10 @@ struct LayerCase {
   bool adds_;
 };
 
-// All results against long double. Errors are counted in units of the precision of sums, of what
-// goes into an element: h is off by as much as the spread of its row, and, where the mean is not
-// corrected (16-bit dtypes), by its rounding. Half a unit more is the rounding of the result.
+// Compares all results with long double. Errors are in units of the accumulator's precision,
+// relative to the terms of an element: h has the error of its row's standard deviation and, where
+// the mean is not corrected (16-bit dtypes), of the mean's rounding. The rounding of the result
+// adds half a unit.
 inline void check_layer(const LayerInputs& in, const LayerNormOptions& options,
                         const LayerOutputs& got, double units = 4) {
   const DType dtype = in.x->dtype();
@@ -117,7 +118,7 @@ inline void check_layer(const LayerInputs& in, const LayerNormOptions& options,
   }
 }
 
-// Every dtype, those of weight and bias (and neither, and one alone), offsets and widths.
+// Every dtype of x, every dtype of weight and bias (or one or none of them), offsets and widths.
 inline void test_layer_values(bool adds) {
   const std::uint32_t seed = test_seed();
   INFO("seed " << seed << ", isa " << std::string(cpu_isa()));
@@ -125,7 +126,7 @@ inline void test_layer_values(bool adds) {
     for (int weight_kind = -1; weight_kind < 4; ++weight_kind) {
       for (int bias_kind = -1; bias_kind < 4; ++bias_kind) {
         for (std::int64_t cols : {1, 2, 3, 7, 15, 31, 64, 65, 127, 128, 1000, 4096, 4097}) {
-          // 19 rows make one full group and a rest.
+          // 19 rows are one full group and a remainder.
           const std::int64_t rows = cols <= 128 ? 19 : 2;
           const LayerCase c(dtype, {rows, cols}, weight_kind, bias_kind, adds,
                             seed + static_cast<std::uint32_t>(cols));
@@ -146,7 +147,7 @@ inline void test_layer_values(bool adds) {
   }
 }
 
-// A mean far above the spread: errors of a few units of the results' size, not of the mean's.
+// A mean of many standard deviations: errors are a few units of the results, not of the mean.
 inline void test_layer_far_mean(bool adds) {
   const std::uint32_t seed = test_seed();
   INFO("seed " << seed << ", isa " << std::string(cpu_isa()));
@@ -162,7 +163,7 @@ inline void test_layer_far_mean(bool adds) {
         check_layer(c.inputs(), {1e-5}, got);
       }
     }
-    // One element a unit of the precision away from all others.
+    // One element differs from all others by one unit of the precision.
     for (std::int64_t cols : {3, 100, 4096, 5000}) {
       LayerCase c(dtype, {1, cols}, -1, -1, adds, seed);
       const double one = 1 + ulp(1.0, dtype);
@@ -178,7 +179,7 @@ inline void test_layer_far_mean(bool adds) {
   }
 }
 
-// Each array in turn has each layout, beside others of different ones, and outputs are inputs.
+// Each array has each layout in turn, combined with other layouts, and outputs alias inputs.
 inline void test_layer_layouts(bool adds) {
   const std::uint32_t seed = test_seed();
   INFO("seed " << seed << ", isa " << std::string(cpu_isa()));
@@ -204,7 +205,7 @@ inline void test_layer_layouts(bool adds) {
           const auto out = array(2), sum = array(3);
           Array mean(accumulate_dtype(dtype), {2, 3}, {1, 2}, 1);
           Array rstd(accumulate_dtype(dtype), {2, 3}, {-3, -1}, 1);
-          // 0: apart; 1: out = x, sum = residual; 2: out = residual, sum = x.
+          // 0: separate; 1: out = x, sum = residual; 2: out = residual, sum = x.
           for (int place = 0; place < (adds ? 3 : 2); ++place) {
             CAPTURE(std::string(dtype_name(dtype)));
             CAPTURE(cols);
@@ -230,7 +231,7 @@ inline void test_layer_layouts(bool adds) {
   }
 }
 
-// One thread and two, around the cache (17 MiB in one case) and, in place, through it.
+// One thread and two, with non-temporal stores (17 MiB in one case) and, in place, ordinary ones.
 inline void test_layer_threads(bool adds) {
   for (int kind = 0; kind < 4; ++kind) {
     const DType dtype = kFloating[kind];
@@ -257,7 +258,7 @@ inline void test_layer_threads(bool adds) {
   }
 }
 
-// A row's bits depend on its values alone.
+// A row's bits depend only on its values.
 inline void test_layer_batch(bool adds) {
   for (int kind = 0; kind < 4; ++kind) {
     const DType dtype = kFloating[kind];
@@ -282,7 +283,7 @@ inline void test_layer_batch(bool adds) {
   }
 }
 
-// In chunks through the staging slots, carried to the CPU itself.
+// In chunks through the staging slots, with the CPU as the device.
 inline void test_layer_staged(bool adds) {
   StagingOptions small;
   small.slot_bytes = 4096;
@@ -297,7 +298,7 @@ inline void test_layer_staged(bool adds) {
       run_layer(c.inputs(), {}, direct);
       run_layer(c.inputs(), {}, staged.out, staged.sum, &staged.mean, &staged.rstd, Device::cpu());
       CHECK(staged.first_difference(direct, adds) == nullptr);
-      // Fewer arrays, so that none takes the place of another.
+      // Fewer arrays, so that none has the slot of another.
       LayerOutputs fewer(dtype, {70, cols});
       const LayerInputs in{c.inputs().x, c.inputs().residual, nullptr, c.bias.get()};
       run_layer(in, {}, direct.out, direct.sum, nullptr, nullptr, StreamView::legacy_default());

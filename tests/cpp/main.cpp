@@ -9,7 +9,7 @@
 
 #include "membound/device.hpp"
 
-// CTest reads exit code 77 as "skipped": MEMBOUND_CPU_ISA names what this CPU lacks.
+// CTest treats exit code 77 as "skipped": this CPU lacks the instruction set of MEMBOUND_CPU_ISA.
 int main(int argc, char** argv) {
   try {
     membound::cpu_isa();

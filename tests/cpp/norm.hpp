@@ -8,10 +8,10 @@
 #include "array.hpp"
 #include "membound/ops/rms_norm.hpp"
 
-// What the tests of the norm ops have in common.
+// Shared by the tests of the norm ops.
 namespace membound_test {
 
-// A view that may be absent, as the ops take it.
+// An optional view, as the ops' argument type.
 template <class View>
 class Optional {
  public:
@@ -37,8 +37,8 @@ long double exact_rstd_of(std::int64_t cols, double eps, Value value) {
   return 1 / sqrtl(sum / cols + eps);
 }
 
-// Mean and 1 / sqrt(variance + eps) of `cols` values. The mean is taken twice, so that deviations
-// from one far above the spread keep the digits of float64.
+// Mean and 1 / sqrt(variance + eps) of `cols` values. The mean is corrected in a second pass, so
+// that deviations keep the digits of float64 if the mean is many standard deviations.
 struct Moments {
   long double mean, rstd;
   long double deviation(long double value) const { return (value - coarse) - rest; }
@@ -48,7 +48,7 @@ template <class Value>
 Moments exact_moments_of(std::int64_t cols, double eps, Value value) {
   Moments exact{};
   for (std::int64_t col = 0; col < cols; ++col) exact.coarse += value(col);
-  // Of the digits of the values, so that differences from it are exact where it matters.
+  // The mean is rounded to the precision of the values, so that close differences are exact.
   exact.coarse = static_cast<double>(exact.coarse / cols);
   for (std::int64_t col = 0; col < cols; ++col) exact.rest += value(col) - exact.coarse;
   exact.rest /= cols;
@@ -58,7 +58,7 @@ Moments exact_moments_of(std::int64_t cols, double eps, Value value) {
   return exact;
 }
 
-// weight + offset in the arithmetic of sums; 1 without a weight.
+// weight + offset in the accumulator's arithmetic; 1 without a weight.
 inline double factor_of(const Array* weight, std::int64_t col, double offset, DType dtype) {
   if (weight == nullptr) return 1;
   if (dtype == DType::kFloat64) return weight->get(col) + offset;
@@ -66,7 +66,7 @@ inline double factor_of(const Array* weight, std::int64_t col, double offset, DT
   return offset == 0 ? plain : plain + static_cast<float>(offset);
 }
 
-// What the forward promises of one element, in the arithmetic that it names.
+// The result of the forward for one element, in the accumulator's arithmetic.
 template <class A>
 double promised_in(A x, A rstd, A weight, bool has_weight, Rounding rounding, DType dtype) {
   A value = x * rstd;
@@ -88,7 +88,7 @@ inline double sum_of(const Array& x, const Array& residual, std::int64_t i) {
   return static_cast<float>(x.get(i)) + static_cast<float>(residual.get(i));
 }
 
-// Ways to lay out (2, 3, cols).
+// Layouts of (2, 3, cols).
 struct Layout {
   const char* name;
   Array::Extents strides;

@@ -10,20 +10,20 @@
 #include "membound/ops/rms_norm_backward.hpp"
 #include "norm.hpp"
 
-// The four backwards of norms are tested by the same code: with dsum it is one of the added norms,
-// with mean one of layer_norm's.
+// The four backwards of norms are tested by the same code: dsum selects an added norm, mean selects
+// layer_norm.
 namespace membound_test {
 
 struct BackwardInputs {
   const Array* dy;
-  const Array* dsum;  // null: not of an added norm
+  const Array* dsum;  // null: not an added norm
   const Array* x;
   const Array* weight;
   const Array* rstd;
-  const Array* mean = nullptr;  // null: of rms_norm
+  const Array* mean = nullptr;  // null: rms_norm
 };
 
-// Which of the four.
+// The op's name.
 struct BackwardOp {
   bool adds, centred;
 };
@@ -51,7 +51,7 @@ inline void run_backward(const BackwardInputs& in, const RmsNormBackwardOptions&
   }
 }
 
-// Random inputs of one shape, mean and rstd as the forward gives them.
+// Random inputs of one shape, with the forward's mean and rstd.
 struct BackwardCase {
   BackwardCase(DType dtype, Array::Extents shape, int weight_kind, BackwardOp op,
                std::uint32_t seed)
@@ -91,8 +91,8 @@ struct BackwardCase {
   BackwardOp op_;
 };
 
-// Gradients (null: not asked for) against long double. `sums` units of the sums' precision
-// are allowed, of the magnitudes that were added, and half a unit for the rounding of the result.
+// Compares gradients (null: not computed) with long double. Allowed are `sums` units of the
+// accumulator's precision, relative to the magnitudes of the terms, plus half a unit of the result.
 inline void check_gradients(const BackwardInputs& in, const RmsNormBackwardOptions& options,
                             const Array* dx, const Array* dweight, const Array* before = nullptr,
                             const Array* dbias = nullptr) {
@@ -151,7 +151,7 @@ inline void check_gradients(const BackwardInputs& in, const RmsNormBackwardOptio
   if (dbias != nullptr) check_columns(*dbias, dy_total, dy_size);
 }
 
-// All gradients at once, and each alone: the same bits.
+// Checks that all gradients at once and each alone have the same bits.
 inline void check_wanted(const BackwardCase& c, const RmsNormBackwardOptions& options,
                          BackwardOp op) {
   const DType dtype = c.x.dtype();
@@ -204,7 +204,7 @@ inline void test_backward_values(BackwardOp op) {
   }
 }
 
-// Each array in turn has each layout, beside others of different ones, and dx is each input.
+// Each array has each layout in turn, combined with other layouts, and dx aliases each input.
 inline void test_backward_layouts(BackwardOp op) {
   const std::uint32_t seed = test_seed();
   INFO("seed " << seed << ", isa " << std::string(cpu_isa()));
@@ -254,12 +254,12 @@ inline void test_backward_layouts(BackwardOp op) {
   }
 }
 
-// One thread and two; around the cache and, in place, through it.
+// One thread and two; non-temporal stores and, in place, ordinary ones.
 inline void test_backward_threads(BackwardOp op) {
   for (int kind = 0; kind < 4; ++kind) {
     const DType dtype = kFloating[kind];
     for (std::int64_t cols : {128, 5000, 4096, 4097, 1001}) {
-      // Of those that start within a line, too.
+      // Also rows that start within a cache line.
       const bool around = dtype == (cols == 1001 ? DType::kFloat64 : DType::kFloat32);
       const std::int64_t rows = !around || cols % 1000 == 0 ? 150
                                 : cols == 4096              ? 1100
@@ -286,7 +286,7 @@ inline void test_backward_threads(BackwardOp op) {
   }
 }
 
-// dx and dweight against differences of the forward's scalar sum(out * dy) (+ sum * dsum), float64.
+// dx and dweight against finite differences of sum(out * dy) (+ sum * dsum), in float64.
 template <class Loss>
 void test_backward_by_differences(BackwardOp op, Loss loss) {
   for (double offset : {0.0, 1.0}) {

@@ -5,15 +5,15 @@
 #include "membound/ops/qk_norm_rope_backward.hpp"
 #include "rope.hpp"
 
-// qk_norm_rope by its definition, in double: heads of (batch, seq, heads, head_dim), a weight that
-// all of them share, positions by place.
+// The definition of qk_norm_rope in double: heads of (batch, seq, heads, head_dim), one shared
+// weight, and implicit positions.
 namespace membound_test {
 
 struct Normed {
-  std::vector<double> value, rstd;  // rstd of each head
+  std::vector<double> value, rstd;  // one rstd per head
 };
 
-// x * rstd, of each head.
+// x * rstd of each head.
 inline Normed normed(const Array& x, double eps) {
   const std::int64_t head_dim = x.shape()[3];
   Normed result;
@@ -28,7 +28,7 @@ inline Normed normed(const Array& x, double eps) {
   return result;
 }
 
-// Numbers in the shape of x, turned; in double.
+// Values in the shape of x, rotated in double.
 inline std::vector<double> turned_numbers(const std::vector<double>& numbers, const Array& x,
                                           const Tables& tables, const RopeOptions& options) {
   Array wide(DType::kFloat64, x.shape());
@@ -38,7 +38,7 @@ inline std::vector<double> turned_numbers(const std::vector<double>& numbers, co
       .value;
 }
 
-// Everything within `slack` of the largest magnitude of all right numbers, and half an ulp.
+// Checks all elements within `slack` of the largest right magnitude, plus half an ulp.
 inline void check_near(const Array& out, const std::vector<double>& right, double slack) {
   double largest = 0;
   for (const double one : right) largest = std::max(largest, std::abs(one));
@@ -50,7 +50,7 @@ inline void check_near(const Array& out, const std::vector<double>& right, doubl
   }
 }
 
-// Of sums and products in the accumulate dtype.
+// The slack for sums and products in the accumulator's dtype.
 inline double roundings(DType dtype) {
   return std::ldexp(16.0, -format_of(accumulate_dtype(dtype)).precision);
 }

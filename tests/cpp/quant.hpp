@@ -12,8 +12,7 @@
 #include "membound/ops/rms_norm_quant.hpp"
 #include "norm.hpp"
 
-// The definition of rms_norm_quant, written plainly: codes are looked up in the list of all that
-// there are.
+// A simple definition of rms_norm_quant: codes are looked up in the list of all codes.
 namespace membound_test {
 
 inline constexpr DType kQuantised[] = {DType::kFloat8E4M3, DType::kFloat8E5M2, DType::kInt8};
@@ -22,7 +21,7 @@ inline std::uint8_t code_at(const Array& out, std::int64_t i) {
   return static_cast<std::uint8_t>(*out.at(i));
 }
 
-// The number that a code stands for.
+// The value of a code.
 inline double number_of(int code, DType dtype) {
   if (dtype == DType::kInt8) return code < 128 ? code : code - 256;
   const bool e4m3 = dtype == DType::kFloat8E4M3;
@@ -40,7 +39,7 @@ inline double limit_of(DType dtype) {
   return dtype == DType::kFloat8E4M3 ? 448 : dtype == DType::kFloat8E5M2 ? 57344 : 127;
 }
 
-// Numbers of the codes of one sign, in order: of float8 code i is the i-th, of int8 number i.
+// Values of the non-negative codes in order: of float8 that of code i, of int8 i.
 class Codes {
  public:
   explicit Codes(DType dtype) : dtype_(dtype), limit_(limit_of(dtype)) {
@@ -51,7 +50,7 @@ class Codes {
   }
   const std::vector<double>& numbers() const { return numbers_; }
 
-  // The nearest, of two as near the even one. Not for NaN.
+  // The nearest code, ties to the even one. Not for NaN.
   std::uint8_t nearest(double value) const {
     const double magnitude = std::min(std::abs(value), limit_);
     const auto above = std::lower_bound(numbers_.begin(), numbers_.end(), magnitude);
@@ -71,7 +70,7 @@ class Codes {
   std::vector<double> numbers_;
 };
 
-// What a call wrote, for results of (..., cols).
+// The results of a call, of shape (..., cols).
 struct Quantised {
   Quantised(DType dtype, const Array::Extents& shape, std::int64_t group_size)
       : out(dtype, shape), scale(DType::kFloat32, scale_shape(shape, group_size)) {}
@@ -96,7 +95,7 @@ float promised_scale(double largest, double limit, double upper_bound) {
   return std::min(std::max(scale, 0x1p-126f), static_cast<float>(upper_bound));
 }
 
-// Scale and codes of columns [first, last) of one row of y.
+// Checks scale and codes of columns [first, last) of one row of y.
 template <class A>
 void check_group(const Array& y, std::int64_t first, std::int64_t last, float scale,
                  const Codes& codes, const Array& out) {
@@ -114,7 +113,7 @@ void check_group(const Array& y, std::int64_t first, std::int64_t last, float sc
   }
 }
 
-// out and scale are the quantisation of y. static_scale: the one that was given, or null.
+// Checks that out and scale are the quantisation of y. static_scale: the given one, or null.
 inline void check_quantised(const Array& y, const RmsNormQuantOptions& options, const Array& out,
                             const Array* scale, const float* static_scale) {
   const bool wide = y.dtype() == DType::kFloat64;

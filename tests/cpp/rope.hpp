@@ -10,7 +10,7 @@
 #include "array.hpp"
 #include "membound/ops/rope_backward.hpp"
 
-// rope by its definition, in double: heads of (batch, seq, heads, head_dim).
+// The definition of rope in double: heads of (batch, seq, heads, head_dim).
 namespace membound_test {
 
 inline double angle_of(std::int64_t position, std::int64_t pair, std::int64_t rotary_dim) {
@@ -31,7 +31,7 @@ struct Tables {
   Array cos, sin;
 };
 
-// The right values of all elements, and the size of the terms that they are made of.
+// The right values of all elements, and the magnitude of their terms.
 struct Turned {
   std::vector<double> value, terms;
 };
@@ -62,7 +62,7 @@ Turned turned(const Array& x, const Tables& tables, const RopeOptions& options,
   return result;
 }
 
-// Rounded from three roundings in the dtype of sums.
+// Slack: three roundings in the accumulator's dtype, and the rounding of the result.
 inline void check_turned(const Array& out, const Turned& right) {
   const double rounding = std::ldexp(1.5, -format_of(accumulate_dtype(out.dtype())).precision);
   for (std::int64_t i = 0; i < out.size(); ++i) {

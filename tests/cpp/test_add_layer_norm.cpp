@@ -64,7 +64,7 @@ TEST_CASE("add_layer_norm: large, small and vanishing sums, in place too") {
             CAPTURE(eps);
             Array x(dtype, {3, cols}, {stride * cols, stride});
             Array residual(dtype, {3, cols}, {stride * cols, stride});
-            // The middle row is the extreme one; its neighbours must not notice.
+            // The middle row is the extreme one and must not affect the others.
             for (std::int64_t i = 0; i < 3 * cols; ++i) {
               const double sign = i % cols % 3 == 0 ? -1 : 1;
               x.set(i, sign * (i / cols == 1 ? v.x : 1.0));
@@ -144,7 +144,7 @@ TEST_CASE("add_layer_norm: errors name the array and leave the outputs alone") {
   CHECK_THROWS_WITH_AS(run_layer(in, {}, to.out, to.out, nullptr, nullptr, stream),
                        "add_layer_norm: argument 'residual_out' must not overlap 'out'",
                        InvalidArgument);
-  // One row further into the same storage.
+  // A view of the same storage, one row further on.
   Array both(DType::kFloat32, {3, 8});
   const TensorView first(both.at(0), DType::kFloat32, Device::cpu(), {2, 8});
   const TensorView second(both.at(8), DType::kFloat32, Device::cpu(), {2, 8});

@@ -24,7 +24,7 @@ TEST_CASE("add_layer_norm_backward: one thread and two give the same bits") {
 
 TEST_CASE("add_layer_norm_backward: finite differences") {
   test_backward_by_differences(kOp, [](const BackwardCase& c, double offset) {
-    // x holds what the forward writes to residual_out: x + 0.
+    // x is also residual_out, as the residual is 0.
     Array zero(DType::kFloat64, c.x.shape()), out(DType::kFloat64, c.x.shape());
     Array sum(DType::kFloat64, c.x.shape());
     for (std::int64_t i = 0; i < zero.size(); ++i) zero.set(i, 0.0);

@@ -25,8 +25,8 @@ struct Result {
   Array out, sum, rstd;
 };
 
-// residual_out and, for the row's rstd, out are the promised ones bit by bit; rstd is within 3 ulp
-// of the exact one of the unrounded sum.
+// Checks residual_out and, given the row's rstd, out bit by bit; rstd is within 3 ulp of the exact
+// one of the unrounded sum.
 void check_against_reference(const Array& x, const Array& residual, const Array* weight,
                              const RmsNormOptions& options, const Result& got) {
   const DType dtype = x.dtype();
@@ -99,7 +99,7 @@ TEST_CASE("add_rms_norm: strides, alignment, order and place change no bit") {
       const std::vector<Layout> layouts = layouts_of(cols);
       for (std::size_t i = 0; i < layouts.size(); ++i) {
         for (std::size_t shift = 0; shift < layouts.size(); ++shift) {
-          // Each array in turn has each layout, beside others of different ones.
+          // Each array has each layout in turn, combined with other layouts.
           const auto layout = [&](std::size_t part) -> const Layout& {
             return layouts[(i + part * shift) % layouts.size()];
           };
@@ -112,7 +112,8 @@ TEST_CASE("add_rms_norm: strides, alignment, order and place change no bit") {
           CAPTURE(shift);
           const auto out = array(2), sum = array(3);
           Array rstd(accumulate_dtype(dtype), {2, 3}, {1, 2}, 1);
-          // 0: apart; 1: out = x, sum = residual; 2: out = residual, sum = x; 3, 4: one of them.
+          // 0: separate; 1: out = x, sum = residual; 2: out = residual, sum = x; 3, 4: only one
+          // aliases.
           for (int place = 0; place < 5; ++place) {
             CAPTURE(place);
             const auto x = array(0), residual = array(1);
@@ -174,7 +175,7 @@ TEST_CASE("add_rms_norm: large, small and vanishing sums, in place too") {
             CAPTURE(v.residual);
             Array x(dtype, {3, cols}, {stride * cols, stride});
             Array residual(dtype, {3, cols}, {stride * cols, stride});
-            // The middle row is the extreme one; its neighbours must not notice.
+            // The middle row is the extreme one and must not affect the others.
             for (std::int64_t i = 0; i < 3 * cols; ++i) {
               x.set(i, i / cols == 1 ? v.x : 1.0);
               residual.set(i, i / cols == 1 ? v.residual : 2.0);
@@ -236,7 +237,7 @@ TEST_CASE("add_rms_norm: inf, NaN, zero sums and sums beyond float32 as IEEE has
   }
 }
 
-// 17 MiB in one case: stores around the cache.
+// One case has 17 MiB, which selects non-temporal stores.
 TEST_CASE("add_rms_norm: one thread and two give the same bits, around the cache too") {
   for (DType dtype : kFloating) {
     for (std::int64_t cols : {5000, 4096}) {
@@ -249,7 +250,7 @@ TEST_CASE("add_rms_norm: one thread and two give the same bits, around the cache
       run(x, residual, nullptr, {}, one.out, one.sum, &one.rstd);
       set_cpu_threads(2);
       run(x, residual, nullptr, {}, two.out, two.sum, &two.rstd);
-      // In place never goes around the cache.
+      // Results in place always use ordinary stores.
       run(x, residual, nullptr, {}, x, residual, nullptr);
       set_cpu_threads(0);
       CHECK(one.out.first_difference(two.out) == -1);
@@ -277,7 +278,7 @@ TEST_CASE("add_rms_norm: errors name the array and leave the outputs alone") {
   CHECK_THROWS_AS(run(x, residual, nullptr, {}, out, out, nullptr), InvalidArgument);
   CHECK_THROWS_AS(run(x, residual, nullptr, {1e-6, NAN}, out, sum, nullptr), InvalidArgument);
   CHECK_THROWS_AS(run(x, residual, nullptr, {-1.0}, out, sum, nullptr), InvalidArgument);
-  // One row further into the same storage.
+  // A view of the same storage, one row further on.
   Array both(DType::kFloat32, {3, 8});
   TensorView first(both.at(0), DType::kFloat32, Device::cpu(), {2, 8});
   TensorView second(both.at(8), DType::kFloat32, Device::cpu(), {2, 8});

@@ -24,7 +24,7 @@ TEST_CASE("add_rms_norm_backward: one thread and two give the same bits") {
 
 TEST_CASE("add_rms_norm_backward: finite differences") {
   test_backward_by_differences(kOp, [](const BackwardCase& c, double offset) {
-    // x holds what the forward writes to residual_out: x + 0.
+    // x is also residual_out, as the residual is 0.
     Array zero(DType::kFloat64, c.x.shape()), out(DType::kFloat64, c.x.shape());
     Array sum(DType::kFloat64, c.x.shape());
     for (std::int64_t i = 0; i < zero.size(); ++i) zero.set(i, 0.0);
@@ -61,7 +61,7 @@ TEST_CASE("add_rms_norm_backward: errors name the op and the array") {
   const Array integers(DType::kInt32, {2, 8});
   in.dsum = &integers;
   CHECK_THROWS_AS(run_backward(in, {}, &dx, &dweight), TypeMismatch);
-  // One row further into the same storage.
+  // A view of the same storage, one row further on.
   Array both(DType::kFloat32, {3, 8});
   const ConstTensorView first(both.at(0), DType::kFloat32, Device::cpu(), {2, 8});
   const TensorView second(both.at(8), DType::kFloat32, Device::cpu(), {2, 8});

@@ -21,7 +21,7 @@ void run(const Array& x, const Array& residual, const Array* weight, const Optio
                      Optional<TensorView>(scale).get(), StreamView::legacy_default());
 }
 
-// What add_rms_norm writes for the same arguments.
+// The results of add_rms_norm for the same arguments.
 struct Added {
   Added(const Array& x, const Array& residual, const Array* weight, const Options& options)
       : out(x.dtype(), x.shape()), sum(x.dtype(), x.shape()) {
@@ -40,7 +40,7 @@ TEST_CASE("add_rms_norm_quant: every dtype, scale and width against the definiti
   for (DType dtype : kFloating) {
     for (DType out_dtype : kQuantised) {
       for (std::int64_t cols : {1, 63, 64, 130, 1000, 4097}) {
-        // With one weight for all, and with one for each of three heads.
+        // With one weight for all rows, and with one for each of three heads.
         for (const Array::Extents& weights : {Array::Extents{cols}, Array::Extents{3, cols}}) {
           Array x(dtype, {2, 3, cols}), residual(dtype, x.shape()), weight(dtype, weights);
           x.fill_normal(seed, 3.0);
@@ -85,7 +85,7 @@ TEST_CASE("add_rms_norm_quant: strides, order and place of the sum change nothin
         CAPTURE(std::string(dtype_name(dtype)));
         CAPTURE(cols);
         CAPTURE(std::string(layout.name));
-        for (int place = 0; place < 3; ++place) {  // apart, in place of x, in place of residual
+        for (int place = 0; place < 3; ++place) {  // separate, in place of x, in place of residual
           CAPTURE(place);
           Array x(dtype, shape, layout.strides, layout.lead);
           Array residual(dtype, shape, layout.strides, layout.lead);
@@ -151,7 +151,7 @@ TEST_CASE("add_rms_norm_quant: errors name the argument and leave the outputs al
   CHECK_THROWS_AS(run(x, residual, nullptr, {}, out, half, nullptr, &scale), TypeMismatch);
   CHECK_THROWS_AS(run(x, residual, nullptr, {.group_size = 8}, out, sum, nullptr, &scale),
                   InvalidArgument);
-  // The codes, or the scales, in the bytes of the sum.
+  // The codes, or the scales, overlap the sum.
   const TensorView bytes(sum.at(0), DType::kFloat8E5M2, Device::cpu(), {2, 8});
   const TensorView two(sum.at(0), DType::kFloat32, Device::cpu(), {2});
   const TensorView scales = scale.view();

@@ -26,7 +26,7 @@ TEST_CASE("cuda_check: memory that ran out is OutOfMemory") {
 
 TEST_CASE("cuda_check: the runtime's last error is cleared") {
   CHECK_THROWS_AS(MEMBOUND_CUDA_CHECK(cudaSetDevice(4096)), CudaError);
-  // Without a driver the runtime answers every question, this one too, with the missing driver.
+  // Without a driver every call of the runtime, this one too, returns that the driver is missing.
   const bool no_driver = cuda_status().error_code == cudaErrorInsufficientDriver;
   CHECK(cudaGetLastError() == (no_driver ? cudaErrorInsufficientDriver : cudaSuccess));
 }

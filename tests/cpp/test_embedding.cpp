@@ -16,7 +16,7 @@ namespace {
 const StreamView kStream = StreamView::legacy_default();
 constexpr std::int64_t kVocab = 11, kStart = 100;
 
-// Of all rows in turn, and some that are not there.
+// Ids of all rows in turn, and some outside of the table.
 std::vector<std::int32_t> some_ids(std::int64_t tokens) {
   std::vector<std::int32_t> ids;
   for (std::int64_t i = 0; i < tokens; ++i) {
@@ -46,7 +46,7 @@ TEST_CASE("embedding: every dtype and width against the definition") {
       EmbeddingOptions options;
       options.vocab_start = kStart;
       embedding(view_of(ids, 2), weight.view(), nullptr, nullptr, options, copy.view(), kStream);
-      options.scale = 2.0;  // exact, so that one rounding is left
+      options.scale = 2.0;  // exact, so that only one rounding remains
       const ConstTensorView more = positions.view();
       embedding(view_of(ids, 2), weight.view(), nullptr, &more, options, out.view(), kStream);
       const DType wide = accumulate_dtype(dtype);

@@ -17,7 +17,7 @@ namespace {
 const StreamView kStream = StreamView::legacy_default();
 constexpr std::int64_t kVocab = 11, kStart = 100;
 
-// Half of them one row, and some that are not there.
+// Half of the ids are one row, and some are outside of the table.
 std::vector<std::int32_t> some_ids(std::int64_t tokens) {
   std::vector<std::int32_t> ids;
   for (std::int64_t i = 0; i < tokens; ++i) {
@@ -31,7 +31,7 @@ ConstTensorView view_of(const std::vector<std::int32_t>& ids, std::int64_t rows)
                          {rows, static_cast<std::int64_t>(ids.size()) / rows});
 }
 
-// The tree of a row's sum for one column, in the dtype of sums.
+// The reduction tree of a row's sum for one column, in the accumulator's dtype.
 double tree(const std::vector<double>& values, DType wide) {
   std::vector<double> sums(1 + (values.size() > 32 ? 15 : 0), -0.0);
   for (std::size_t first = 0; first < values.size(); first += 32) {
@@ -156,7 +156,7 @@ TEST_CASE("embedding_backward: every token belongs to one block, and parts of me
       CHECK(sort.tiles <= kMaxTiles);
       CHECK((sort.tiles > 1 || tokens <= kSortRound));
       CHECK(sort.digit_bits <= kDigitBits);
-      CHECK((vocab >> (sort.passes * sort.digit_bits)) == 0);  // which stands for no row
+      CHECK((vocab >> (sort.passes * sort.digit_bits)) == 0);  // which is not the id of a row
       const GradientWorkspace layout = gradient_workspace(tokens, 65, vocab, 4);
       CHECK(layout.rows[1] - layout.rows[0] >= tokens * 4);
       CHECK(layout.tokens[0] - layout.rows[1] >= tokens * 4);

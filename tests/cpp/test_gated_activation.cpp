@@ -85,7 +85,7 @@ TEST_CASE("gated_activation: packed arrays in two ways, and names for the kinds"
         REQUIRE(out.get(33 * row + col) == doctest::Approx(static_cast<double>(right)));
       }
     }
-    // In place: the other half shares no byte.
+    // In place: the other half does not overlap.
     silu_and_mul(gate, up, gate, StreamView::legacy_default());
   }
   relu2(packed.view(), packed.view(), StreamView::legacy_default());

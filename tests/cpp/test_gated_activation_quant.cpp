@@ -14,14 +14,14 @@ namespace {
 
 using Options = GatedActivationQuantOptions;
 
-// gate and up as they are read, and in the dtype of the arithmetic.
+// gate and up as inputs, and converted to the accumulator's dtype.
 struct QuantCase : GateCase {
   QuantCase(DType dtype, const Array::Extents& shape, std::uint32_t seed)
       : GateCase(dtype, shape, seed),
         wide_gate(accumulate_dtype(dtype), shape),
         wide_up(accumulate_dtype(dtype), shape) {}
 
-  // What is quantised.
+  // The activation, which is quantised.
   std::unique_ptr<Array> activation(const GatedActivationOptions& options, bool has_up,
                                     bool scaled) {
     for (std::int64_t i = 0; i < gate.size(); ++i) {
@@ -46,7 +46,7 @@ struct QuantCase : GateCase {
   Array wide_gate, wide_up;
 };
 
-// How check_quantised is told.
+// The static scale as check_quantised takes it.
 RmsNormQuantOptions quantisation(const Options& options) {
   return {.group_size = options.group_size, .scale_upper_bound = options.scale_upper_bound};
 }
@@ -313,7 +313,8 @@ TEST_CASE("gated_activation_quant: persistent blocks hold whole rows, all of the
   CHECK(config_of(16384, 192, true, 2).units_of_thread == 3);
   CHECK(config_of(16384, 512, true, 2).units_of_thread == 2);
   CHECK(config_of(16384, 513, false, 2).units_of_thread == 2);
-  CHECK(config_of(8192, 1025, false, 2).units_of_thread == 3);  // two blocks for one
-  CHECK(config_of(8192, 1794, false, 2).units_of_thread == 2);  // one and one
+  CHECK(config_of(8192, 1025, false, 2).units_of_thread == 3);  // two blocks per SM instead of one
+  CHECK(config_of(8192, 1794, false, 2).units_of_thread ==
+        2);  // one block per SM with either count
   CHECK(config_of(8192, 2049, false, 2).units_of_thread == 3);
 }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Parameters of (heads, cols): every op gives for each head the bits of a call of its own.
+// Parameters of (heads, cols): for each head every op gives the bits of a separate call.
 #include "membound/error.hpp"
 #include "membound/ops/add_layer_norm.hpp"
 #include "membound/ops/add_layer_norm_backward.hpp"
@@ -13,9 +13,9 @@ using namespace membound_test;
 
 namespace {
 
-constexpr std::int64_t kTokens = 6, kHeads = 5;  // tokens are of (2, 3)
+constexpr std::int64_t kTokens = 6, kHeads = 5;  // tokens have the shape (2, 3)
 
-// What an array has of a head: rows of columns, one number for each row, or columns.
+// What an array holds per head: a matrix, one value per row, or one value per column.
 enum class Kind { kRows, kStatistic, kColumns };
 
 struct Role {
@@ -33,7 +33,7 @@ struct Op {
   void (*run)(const Arrays& on, StreamView stream);
 };
 
-// The views of an op's arrays live as long as the call.
+// Owns the views of an op's arrays for the duration of the call.
 struct In : ConstTensorView {
   explicit In(const std::unique_ptr<Array>& array) : ConstTensorView(array->view()) {}
   operator const ConstTensorView*() const { return this; }
@@ -92,7 +92,7 @@ const Op kOps[] = {
      }},
 };
 
-// One array of all heads; rows lie as a transposition of the heads leaves them.
+// One array of all heads; its rows have the strides of transposed heads.
 std::unique_ptr<Array> of_all(Kind kind, DType dtype, std::int64_t cols) {
   switch (kind) {
     case Kind::kRows:
@@ -114,7 +114,7 @@ std::unique_ptr<Array> of_one(Kind kind, DType dtype, std::int64_t cols) {
   }
 }
 
-// Number in all heads' array of element i of one head's.
+// The index in the array of all heads of element i of one head.
 std::int64_t place_of(Kind kind, std::int64_t head, std::int64_t i, std::int64_t cols) {
   switch (kind) {
     case Kind::kRows: return (i / cols * kHeads + head) * cols + i % cols;
@@ -130,7 +130,7 @@ void check(const Op& op, DType dtype, std::int64_t cols, std::uint32_t seed) {
     if (role.written) continue;
     Array& in = *all.back();
     in.fill_normal(seed + static_cast<std::uint32_t>(all.size()));
-    // The statistics are a mean or a positive rstd.
+    // Statistics: a mean, or a positive rstd.
     for (std::int64_t i = 0; role.kind == Kind::kStatistic && i < in.size(); ++i)
       in.set(i, 0.25 + std::abs(in.get(i)));
   }

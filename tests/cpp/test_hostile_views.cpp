@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Every argument of every op with ranks, extents, strides, addresses and dtypes that no array has.
-// Built with the sanitizers (tests/cpp/CMakeLists.txt), which see what is read before the error.
+// Every argument of every op with invalid ranks, extents, strides, addresses and dtypes. Built with
+// the sanitizers (tests/cpp/CMakeLists.txt), which detect reads before the error.
 #include <doctest/doctest.h>
 
 #include <cstdio>
@@ -27,7 +27,7 @@ std::vector<HostileCall> every_call() {
   return all;
 }
 
-// What a call must refuse, and what it may take or refuse.
+// Corruptions that a call must refuse, and those that it may accept.
 enum class Spoiled { kMust, kMay };
 
 class Spoiler {
@@ -77,7 +77,7 @@ class Spoiler {
     view.rank = kRanks[pick(8)];
     return Spoiled::kMust;
   }
-  // Large extents repeat one element, so that nothing beyond the memory is asked for.
+  // Large extents have a stride of 0, so that the view stays within its memory.
   Spoiled set_extent(TensorView& view, std::int64_t extent, Spoiled spoiled) {
     grow(view, std::max(view.rank, 1));
     const int axis = some_axis(view);
@@ -127,7 +127,7 @@ class Spoiler {
   std::mt19937_64& engine_;
 };
 
-// The text of its error; empty where it took the call.
+// The text of the error; empty if the call succeeded.
 std::string refusal(const HostileCall& call, const Views& views) {
   try {
     call.run(views);
@@ -138,14 +138,14 @@ std::string refusal(const HostileCall& call, const Views& views) {
   }
 }
 
-// Not every array has to be there.
+// Not every array is required.
 void leave_out_some(const HostileCall& call, Views& views, std::mt19937_64& engine) {
   for (std::size_t i = 0; i < call.arguments.size(); ++i) {
     if (call.arguments[i].optional) views.given[i] = engine() % 4 != 0;
   }
 }
 
-// One or two.
+// One or two corruptions.
 std::set<std::size_t> some_arguments(const HostileCall& call, std::mt19937_64& engine) {
   return {engine() % call.arguments.size(), engine() % call.arguments.size()};
 }

@@ -29,7 +29,7 @@ void run(const cpu::KernelTable& table, const Array& x, const Array& weight, Arr
   rows.out = out.at(0);
   rows.rstd = rstd.at(0);
   rows.dtype = x.dtype();
-  // A weight of the accumulate type is taken for a prepared one.
+  // A weight of the accumulator's type counts as prepared.
   rows.weight_form =
       weight.dtype() == x.dtype() ? cpu::WeightForm::kNative : cpu::WeightForm::kPrepared;
   rows.bypass_cache = bypass_cache;
@@ -51,8 +51,8 @@ void run(const cpu::KernelTable& table, const Array& x, const Array& weight, Arr
 
 }  // namespace
 
-// One fused multiply-add everywhere but in baseline, which rounds the product: its rstd may be off
-// by a few ulp from the others'.
+// All sets but baseline use a fused multiply-add; baseline rounds the product, so its rstd may
+// differ by a few ulp.
 TEST_CASE("isa: sets with a fused multiply-add give the same bits, baseline the same numbers") {
   const std::uint32_t seed = test_seed();
   INFO("seed " << seed);
@@ -92,7 +92,7 @@ TEST_CASE("isa: sets with a fused multiply-add give the same bits, baseline the 
 
 namespace {
 
-// What one call of the backward kernel gives: dx and the sum for dweight.
+// The results of one call of the backward kernel: dx and the sum for dweight.
 struct Gradients {
   Gradients(DType dtype, const Array::Extents& shape)
       : dx(dtype, shape), dweight(DType::kFloat64, {shape[1]}) {}
@@ -103,7 +103,7 @@ void run_backward(const cpu::KernelTable& table, const Array& dy, const Array& x
                   const Array& weight, bool bypass_cache, Gradients& to) {
   const std::int64_t cols = x.shape()[1];
   const DType accumulate = accumulate_dtype(x.dtype());
-  // Kernels read a prepared weight, and write sums, in whole steps.
+  // Kernels read a prepared weight, and write sums, in whole vector steps.
   Array prepared(accumulate, {cols + cpu::kPreparedPadding});
   Array sums(accumulate, {cols + cpu::kPreparedPadding}), rstd(accumulate, {1}),
       total(DType::kFloat64, {cols + cpu::kPreparedPadding});
@@ -169,7 +169,7 @@ TEST_CASE("isa: gradients have the same bits too, around the cache as well") {
 
 namespace {
 
-// What rows with a gate give, forward and backward.
+// The results of rows with a gate, forward and backward.
 struct Gated {
   Gated(DType dtype, const Array::Extents& shape)
       : out(dtype, shape), dx(dtype, shape), dz(dtype, shape) {}
@@ -254,7 +254,7 @@ TEST_CASE("isa: gated rows have the same bits too, around the cache as well") {
   }
 }
 
-// Only outputs of many megabytes take these stores by themselves.
+// By default only outputs of many megabytes use non-temporal stores.
 TEST_CASE("isa: stores around the cache change no bit, at any alignment") {
   const std::uint32_t seed = test_seed();
   INFO("seed " << seed);
@@ -272,7 +272,7 @@ TEST_CASE("isa: stores around the cache change no bit, at any alignment") {
             const Array::Extents shape{20, cols};
             Array x(dtype, shape), rstd(accumulate_dtype(dtype), {20});
             x.fill_normal(seed);
-            // Kernels read a prepared weight in whole steps.
+            // Kernels read a prepared weight in whole vector steps.
             const DType kind = prepared ? accumulate_dtype(dtype) : dtype;
             Array weight(kind, {cols + (prepared ? cpu::kPreparedPadding : 0)});
             weight.fill_normal(seed + 1);
@@ -287,7 +287,7 @@ TEST_CASE("isa: stores around the cache change no bit, at any alignment") {
   }
 }
 
-// Both results go around the cache where they leave its lines alike.
+// Both results use non-temporal stores if they have the same offset within a cache line.
 TEST_CASE("isa: stores of a sum around the cache change no bit, at any two alignments") {
   const std::uint32_t seed = test_seed();
   INFO("seed " << seed);
@@ -321,7 +321,7 @@ TEST_CASE("isa: stores of a sum around the cache change no bit, at any two align
   }
 }
 
-// The choice is made once per process, so each value gets a process of its own.
+// The choice is made once per process, so each value needs its own process.
 TEST_CASE("isa: MEMBOUND_CPU_ISA picks one, and a wrong value names those that there are") {
   const auto status_with = [](const char* value) {
     const pid_t child = fork();

@@ -35,7 +35,7 @@ void check_row(DType dtype, std::int64_t cols, double even, double odd, double e
   CAPTURE(odd);
   CAPTURE(eps);
   CAPTURE(stride);
-  // The middle row is the extreme one; its neighbours must not notice.
+  // The middle row is the extreme one and must not affect the others.
   Array x(dtype, {3, cols}, {stride * cols, stride});
   for (std::int64_t i = 0; i < 3 * cols; ++i) {
     const bool is_even = i % cols % 2 == 0;
@@ -68,7 +68,7 @@ void check_row(DType dtype, std::int64_t cols, double even, double odd, double e
 
 TEST_CASE("layer_norm: large, small and mixed magnitudes") {
   INFO("isa " << std::string(cpu_isa()));
-  // Odd widths, where the mean of a row is not between its values; 1 has a variance of zero.
+  // Odd widths, where the mean of a row is none of its values; width 1 has a variance of zero.
   for (std::int64_t cols : {5, 6, 128, 4096, 9001}) {
     for (std::int64_t stride : {1, 2}) {
       for (double eps : {0.0, 1e-6}) {
@@ -118,9 +118,9 @@ TEST_CASE("layer_norm: constant rows, inf and NaN as IEEE has it") {
         CHECK(got.mean.get(0) == value);
         CHECK(std::isinf(got.rstd.get(0)));
       }
-      // Their sums of squares overflow, and so would the rstd of the scaled row.
+      // The sums of squares overflow, and so would the rstd of the scaled row.
       if (dtype != DType::kFloat16) {
-        // The second has a mean that three of it do not sum to.
+        // For the second value, three times the mean is not the sum of three of them.
         for (double value : {0x1p126, dtype == DType::kBFloat16 ? -0x1p100 : 1e30}) {
           for (std::int64_t i = 0; i < cols; ++i) x.set(i, value);
           for (double eps : {1e-6, 1e-30}) {
@@ -146,7 +146,7 @@ TEST_CASE("layer_norm: constant rows, inf and NaN as IEEE has it") {
   }
 }
 
-// Every payload: rounding to bfloat16 must not carry a NaN into an infinity or a number.
+// Every payload: rounding to bfloat16 must not turn a NaN into an infinity or a number.
 TEST_CASE("layer_norm: a NaN in weight or bias reaches its column as one") {
   for (DType dtype : kFloating) {
     for (std::uint32_t bits : {0x7fffffffu, 0x7f800001u, 0xffffffffu, 0x7fc08000u, 0x7f80ffffu}) {
@@ -225,7 +225,7 @@ TEST_CASE("layer_norm: errors name the array and leave the outputs alone") {
   fails(in, {}, to.out, &statistics, nullptr, "'mean' must have shape (2,), got (1,)");
   fails(in, {}, to.out, &to.mean, &statistic64, "'rstd' must be float32, got float64");
   fails(in, {}, to.out, &to.mean, &to.mean, "'rstd' must not overlap 'mean'");
-  // The bias may not be written: its row of out is another array's.
+  // out overlaps the bias, which must be refused.
   const TensorView bias_in_out(to.out.at(8), DType::kFloat32, Device::cpu(), {8});
   const ConstTensorView bias(bias_in_out);
   CHECK_THROWS_WITH_AS(layer_norm(c.x.view(), nullptr, &bias, {}, to.out.view(), nullptr, nullptr,

@@ -98,7 +98,7 @@ TEST_CASE("layer_norm_backward: many rows keep dweight and dbias accurate") {
       Array mean(DType::kFloat32, {kRows}, {0}), rstd(DType::kFloat32, {kRows}, {0});
       dy.fill_normal(seed);
       x.fill_normal(seed + 1);
-      // Equal terms err in one direction: the hardest sum.
+      // Rounding errors of equal terms have one sign: the hardest sum.
       for (std::int64_t i = 0; constant && i < dy.size(); ++i) {
         dy.set(i, 0.1);
         x.set(i, 0.3);
@@ -117,7 +117,7 @@ TEST_CASE("layer_norm_backward: many rows keep dweight and dbias accurate") {
             truth += term;
             size += fabsl(term);
           }
-          // Chains of 32 in float32, everything above in double.
+          // Chains of 32 terms in float32, the rest of the tree in double.
           const double allowed = static_cast<double>(size) * (constant ? 16 : 1) * 0x1p-24 +
                                  0.51 * ulp(static_cast<double>(truth), DType::kFloat32);
           CHECK(std::abs(static_cast<double>(got->get(col) - truth)) <= allowed);
@@ -190,7 +190,7 @@ TEST_CASE("layer_norm_backward: constant rows, inf and NaN as IEEE has it") {
       c.rstd.set(1, 1000.0);
       run();
       check_gradients(c.inputs(), {}, &dx, &dweight, nullptr, &dbias);
-      // NaN in dy reaches its row of dx and its column of the others.
+      // A NaN in dy propagates to its row of dx and its column of the other gradients.
       c.dy.set(cols + 1, NAN);
       run();
       for (std::int64_t i = 0; i < 3 * cols; ++i) REQUIRE(std::isnan(dx.get(i)) == (i / cols == 1));
@@ -199,7 +199,7 @@ TEST_CASE("layer_norm_backward: constant rows, inf and NaN as IEEE has it") {
         REQUIRE(std::isnan(dbias.get(i)) == (i == 1));
       }
       c.dy.set(cols + 1, 1.0);
-      // A NaN of any payload in mean or rstd: rounding to bfloat16 must not carry it into a number.
+      // A NaN of any payload in mean or rstd: rounding to bfloat16 must not turn it into a number.
       for (Array* statistic : {&c.mean, &c.rstd}) {
         const double good = statistic->get(1);
         for (std::uint32_t bits : {0x7fffffffu, 0xffffffffu, 0x7f800001u}) {

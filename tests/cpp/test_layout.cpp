@@ -82,8 +82,8 @@ TEST_CASE("layout: overlap of slices of one buffer") {
   CHECK(may_overlap(view_of({4, 5}, {5, 1}, data), view_of({4, 5}, {5, 1}, data + 19)));
   CHECK_FALSE(may_overlap(view_of({0, 5}, {5, 1}, data), view_of({4, 5}, {5, 1}, data)));
   CHECK(may_overlap(view_of({5}, {-1}, data + 4), view_of({1}, {1}, data)));
-  // Even and odd columns, in rows of an odd stride too, and backwards; halves of rows in two axes
-  // that do not merge.
+  // Even and odd columns, also with an odd row stride and reversed; halves of rows in two axes that
+  // do not merge.
   CHECK_FALSE(may_overlap(view_of({4, 3}, {6, 2}, data), view_of({4, 3}, {6, 2}, data + 1)));
   CHECK_FALSE(may_overlap(view_of({4, 3}, {7, 2}, data), view_of({4, 3}, {7, 2}, data + 1)));
   CHECK_FALSE(may_overlap(view_of({4, 3}, {7, -2}, data + 4), view_of({4, 3}, {7, 2}, data + 1)));

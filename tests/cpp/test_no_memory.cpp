@@ -10,12 +10,12 @@
 
 #include "hostile_calls.hpp"
 
-// Every allocation of every op fails once: the call then throws, and has written nothing.
+// Every allocation of every op fails once: the call must throw, and must not have written anything.
 namespace {
 
-std::atomic<std::int64_t> allocations_left = -1;  // below 0: as many as are wanted
+std::atomic<std::int64_t> allocations_left = -1;  // below 0: unlimited
 bool runs_out() { return allocations_left.load() >= 0 && allocations_left.fetch_sub(1) == 0; }
-// The allocation after so many fails, and those after it do not.
+// Only the allocation after this many fails.
 struct Failing {
   explicit Failing(std::int64_t after) { allocations_left = after; }
   ~Failing() { allocations_left = -1; }
@@ -57,7 +57,7 @@ void fill(Views& views) {
 
 enum class Dtypes { kFloat32, kBFloat16, kSeveral };
 
-// The views of a call in these dtypes; what is a statistic or a table stays float32.
+// The views of a call in these dtypes; statistics and tables stay float32.
 Views views_of(const HostileCall& call, Dtypes dtypes) {
   Views views(call.arguments);
   for (std::size_t i = 0; i < views.outputs.size(); ++i) {
@@ -75,7 +75,7 @@ Views views_of(const HostileCall& call, Dtypes dtypes) {
   return views;
 }
 
-// Allocations that were made to fail; 0 where the call is refused in these dtypes.
+// The number of allocations that failed in turn; 0 if the call is refused in these dtypes.
 std::int64_t exhaust(const HostileCall& call, Dtypes dtypes) {
   try {
     call.run(views_of(call, dtypes));
@@ -103,7 +103,7 @@ std::int64_t exhaust(const HostileCall& call, Dtypes dtypes) {
   }
 }
 
-// least: allocations that are there to fail, or the test would say nothing.
+// least: a lower bound of that number, so that the test cannot pass without a failure.
 void exhaust_all(const std::vector<HostileCall>& calls, std::int64_t least) {
   std::int64_t failed = 0;
   for (const HostileCall& call : calls) {

@@ -17,7 +17,7 @@ using namespace membound_test;
 
 namespace {
 
-// Every item once, whatever the split; returns how many ranges there were.
+// Checks that every item is visited once, for any split; returns the number of ranges.
 int covered_ranges(std::int64_t count, std::int64_t grain) {
   std::vector<std::atomic<int>> visits(static_cast<std::size_t>(count));
   std::atomic<int> ranges{0};
@@ -125,7 +125,7 @@ TEST_CASE("parallel: a forked child builds its own pool") {
   const LargeCase large;
   set_cpu_threads(3);
   REQUIRE(large.repeats());
-  // A thread that keeps the pool busy while we fork: the child must not inherit its lock.
+  // A thread keeps the pool busy during the fork: the child must not inherit its lock.
   std::atomic<bool> stop{false};
   std::thread busy([&] {
     while (!stop) large.repeats();

@@ -14,14 +14,14 @@ namespace membound {
 
 namespace {
 
-// A device that keeps work queued until somebody waits for it, and refuses every wrong order.
+// A mock device that runs queued work only when it is waited for, and detects any wrong order.
 class FakeDevice {
  public:
   struct State {
     std::int64_t filled = -1, queued = -1, done = -1;
   };
 
-  // Owns its state; destroyed in the middle of things it waits, as the contract says.
+  // Owns its state; its destructor waits for queued work, as the contract requires.
   class Slot {
    public:
     Slot(FakeDevice& device, std::int64_t id) : device_(&device), id_(id) {}

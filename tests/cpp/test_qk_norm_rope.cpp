@@ -113,7 +113,7 @@ TEST_CASE("qk_norm_rope: pages of a cache hold the k of a plain call, and v") {
         REQUIRE(keys.get(slot * kHeads * kDim + i % (kHeads * kDim)) == one.out.get(i));
         REQUIRE(values.get(slot * kHeads * kDim + i % (kHeads * kDim)) == one.q.get(i));
       }
-      CHECK(std::memcmp(keys.at(0), before.data(), before.size()) == 0);  // nobody's slot
+      CHECK(std::memcmp(keys.at(0), before.data(), before.size()) == 0);  // an unused slot
     }
   }
 }

@@ -38,7 +38,7 @@ struct Backward {
   QkNormRopeOptions options;
 };
 
-// dx, and the sums of dweight with the size of their terms.
+// dx, and the sums of dweight with the magnitude of their terms.
 struct Right {
   std::vector<double> dx, dweight, size;
 };

@@ -22,8 +22,8 @@ long double exact_rstd(const Array& x, std::int64_t row, double eps) {
   return exact_rstd_of(cols, eps, [&](std::int64_t col) { return x.get(row * cols + col); });
 }
 
-// Every element is the promised one for the row's rstd bit by bit, rstd is within 2 ulp of the
-// exact one, and float32 and float64 outputs are within 4 ulp of the exact value.
+// Checks every element bit by bit given the row's rstd; rstd is within 2 ulp of the exact one, and
+// float32 and float64 outputs are within 4 ulp of the exact value.
 void check_against_reference(const Array& x, const Array* weight, const RmsNormOptions& options,
                              const Array& out, const Array& rstd) {
   const DType dtype = x.dtype();
@@ -74,7 +74,7 @@ TEST_CASE("rms_norm: every dtype, weight dtype, rounding and width against the r
     for (int weight_kind = -1; weight_kind < 4; ++weight_kind) {
       for (std::int64_t cols : {1,  2,   3,   7,   15,  16,  17,   31,   33,   63,   64,   65,  80,
                                 96, 127, 128, 129, 257, 511, 1000, 4095, 4096, 4097, 8192, 9001}) {
-        // Five rows cross a group for the narrow ones; 19 make one full group and a rest.
+        // Five rows exceed a group of narrow rows; 19 are one full group and a remainder.
         const std::int64_t rows = cols <= 129 ? 19 : 3;
         Array x(dtype, {rows, cols});
         x.fill_normal(seed + static_cast<std::uint32_t>(cols), 3.0);

@@ -79,7 +79,7 @@ TEST_CASE("rms_norm_backward: many rows keep dweight accurate") {
       Array dy(dtype, {kRows, 2}), x(dtype, {kRows, 2}), rstd(DType::kFloat32, {kRows}, {0});
       dy.fill_normal(seed);
       x.fill_normal(seed + 1);
-      // Equal terms err in one direction: the hardest sum.
+      // Rounding errors of equal terms have one sign: the hardest sum.
       for (std::int64_t i = 0; constant && i < dy.size(); ++i) {
         dy.set(i, 0.1);
         x.set(i, 0.3);
@@ -96,7 +96,7 @@ TEST_CASE("rms_norm_backward: many rows keep dweight accurate") {
           truth += term;
           size += fabsl(term);
         }
-        // Chains of 32 in float32, everything above in double.
+        // Chains of 32 terms in float32, the rest of the tree in double.
         const double allowed = static_cast<double>(size) * (constant ? 16 : 1) * 0x1p-24 +
                                0.51 * ulp(static_cast<double>(truth), DType::kFloat32);
         CHECK(std::abs(static_cast<double>(dweight.get(col) - truth)) <= allowed);
@@ -186,13 +186,13 @@ TEST_CASE("rms_norm_backward: zero, inf and NaN as IEEE has it") {
       c.rstd.set(1, 1000.0);
       run_backward(c.inputs(), {}, &dx, &dweight);
       check_gradients(c.inputs(), {}, &dx, &dweight);
-      // NaN in dy reaches its row of dx and its column of dweight.
+      // A NaN in dy propagates to its row of dx and its column of dweight.
       c.dy.set(cols + 1, NAN);
       run_backward(c.inputs(), {}, &dx, &dweight);
       for (std::int64_t i = 0; i < 3 * cols; ++i) REQUIRE(std::isnan(dx.get(i)) == (i / cols == 1));
       for (std::int64_t i = 0; i < cols; ++i) REQUIRE(std::isnan(dweight.get(i)) == (i == 1));
       c.dy.set(cols + 1, 1.0);
-      // inf in x has rstd 0: NaN where it stands, and in the row through the mean.
+      // An inf in x has rstd 0: it gives NaN at its element, and in the row through the mean.
       c.x.set(cols + 2, INFINITY);
       c.rstd.set(1, 0.0);
       run_backward(c.inputs(), {}, &dx, &dweight);
@@ -201,7 +201,7 @@ TEST_CASE("rms_norm_backward: zero, inf and NaN as IEEE has it") {
         REQUIRE(std::isnan(dweight.get(i)) == (i == 2));
         REQUIRE(!std::isnan(dx.get(i)));
       }
-      // A NaN of any payload in rstd: rounding to bfloat16 must not carry it into a number.
+      // A NaN of any payload in rstd: rounding to bfloat16 must not turn it into a number.
       for (std::uint32_t bits : {0x7fffffffu, 0xffffffffu, 0x7f800001u}) {
         if (dtype == DType::kFloat64) break;
         std::memcpy(c.rstd.at(1), &bits, 4);
@@ -215,8 +215,8 @@ TEST_CASE("rms_norm_backward: zero, inf and NaN as IEEE has it") {
   }
 }
 
-// A column sum of +-0 and inf: 0 * inf belongs to columns that there are, not to the last step's
-// rest.
+// A column sum of +-0 and inf: 0 * inf may appear only in existing columns, not in the padding of
+// the last vector step.
 TEST_CASE("rms_norm_backward: an infinite rstd stays in its columns") {
   Array dy(DType::kFloat32, {1, 5}), x(DType::kFloat32, {1, 5}), rstd(DType::kFloat32, {1});
   Array weight(DType::kFloat32, {5}), dx(DType::kFloat32, {1, 5}), dweight(DType::kFloat32, {5});
@@ -271,7 +271,7 @@ TEST_CASE("rms_norm_backward: errors name the array and leave the outputs alone"
   CHECK_THROWS_AS(run_backward({in.dy, nullptr, in.x, in.weight, &rstd16}, {}, &dx, nullptr),
                   TypeMismatch);
   CHECK_THROWS_AS(run_backward(in, {}, nullptr, in.weight), InvalidArgument);
-  // One row further into the same storage.
+  // A view of the same storage, one row further on.
   Array both(DType::kFloat32, {3, 8});
   const TensorView first(both.at(0), DType::kFloat32, Device::cpu(), {2, 8});
   const TensorView second(both.at(8), DType::kFloat32, Device::cpu(), {2, 8});

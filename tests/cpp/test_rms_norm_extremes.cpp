@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Magnitudes at the edges of each dtype, and what IEEE arithmetic makes of inf, NaN and zero.
+// Magnitudes at the limits of each dtype, and IEEE results for inf, NaN and zero.
 #include <doctest/doctest.h>
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -24,7 +24,7 @@ void check_row(DType dtype, std::int64_t cols, double even, double odd, double e
   CAPTURE(even);
   CAPTURE(odd);
   CAPTURE(eps);
-  // The middle row is the extreme one; its neighbours must not notice.
+  // The middle row is the extreme one and must not affect the others.
   Array x(dtype, {3, cols}), out(dtype, {3, cols}), rstd(accumulate_dtype(dtype), {3});
   for (std::int64_t i = 0; i < cols; ++i) {
     x.set(i, 1.0);
@@ -106,7 +106,7 @@ TEST_CASE("rms_norm: zero, inf and NaN as IEEE has it") {
   }
 }
 
-// Every payload: rounding to bfloat16 must not carry a NaN into an infinity or a number.
+// Every payload: rounding to bfloat16 must not turn a NaN into an infinity or a number.
 TEST_CASE("rms_norm: a NaN in the weight reaches the output as one") {
   for (DType dtype : kFloating) {
     for (std::uint32_t bits : {0x7fffffffu, 0x7f800001u, 0xffffffffu, 0x7fc08000u, 0x7f80ffffu}) {
@@ -123,7 +123,7 @@ TEST_CASE("rms_norm: a NaN in the weight reaches the output as one") {
   }
 }
 
-// All 65536 patterns, subnormals included, pass through reading and rounding.
+// Reads and rounds all 65536 bit patterns, subnormals included.
 TEST_CASE("rms_norm: every 16-bit pattern is read and written right") {
   for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     Array x(dtype, {65536, 64}), out(dtype, {65536, 64}), rstd(DType::kFloat32, {65536});
@@ -149,7 +149,7 @@ TEST_CASE("rms_norm: every 16-bit pattern is read and written right") {
 }
 
 #if defined(__x86_64__)
-// One thread and two, as a thread of the pool has a mode of its own.
+// One thread and two, as each thread of the pool has its own floating-point mode.
 TEST_CASE("rms_norm: the caller's floating-point mode changes no bit and comes back") {
   constexpr unsigned kFlushAndTruncate = 0x8040 | 0x6000;
   for (DType dtype : kFloating) {

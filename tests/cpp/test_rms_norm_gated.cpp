@@ -8,7 +8,7 @@ using namespace membound_test;
 
 namespace {
 
-// Every combination of where a gate comes and where a 16-bit result is rounded.
+// Every combination of the gate's position and the rounding of 16-bit results.
 std::vector<RmsNormGatedOptions> every_form(double offset) {
   std::vector<RmsNormGatedOptions> forms;
   for (Rounding rounding : {Rounding::kOnce, Rounding::kBeforeWeight}) {
@@ -59,7 +59,7 @@ TEST_CASE("rms_norm_gated: every dtype, weight dtype, form and width against the
   }
 }
 
-// A row of ones is normalised to ones: what comes out is silu(z).
+// A row of ones is normalised to ones, so the result is silu(z).
 TEST_CASE("rms_norm_gated: silu is within 2 ulp and has its limits") {
   const std::uint32_t seed = test_seed();
   INFO("seed " << seed << ", isa " << std::string(cpu_isa()));
@@ -97,7 +97,7 @@ TEST_CASE("rms_norm_gated: strides, alignment, order and place change no bit") {
   const std::uint32_t seed = test_seed();
   INFO("seed " << seed << ", isa " << std::string(cpu_isa()));
   for (DType dtype : kFloating) {
-    // The last one is wider than what is kept of a row.
+    // The last width exceeds the cached part of a row.
     for (std::int64_t cols : {1, 5, 64, 129, 8200}) {
       for (bool norm_before_gate : {true, false}) {
         const Array::Extents shape{2, 3, cols};
@@ -138,7 +138,7 @@ TEST_CASE("rms_norm_gated: strides, alignment, order and place change no bit") {
   }
 }
 
-// Around the cache where there are many rows; in place never.
+// Many rows use non-temporal stores; results in place never do.
 TEST_CASE("rms_norm_gated: threads, batch and stores around the cache change no bit") {
   for (DType dtype : kFloating) {
     const std::int64_t cols = 4096, rows = dtype == DType::kFloat32 ? 1100 : 100;
@@ -179,7 +179,7 @@ TEST_CASE("rms_norm_gated: large and small magnitudes") {
           RmsNormGatedOptions options = form;
           options.eps = 0.0;
           GatedCase c(dtype, {3, cols}, seed);
-          // Numbers that no product of float32 takes out of its range.
+          // Values whose float32 products stay in range.
           for (std::int64_t i = cols; i < 2 * cols; ++i) {
             c.x.set(i, std::copysign(scale, c.x.get(i)) * (i % 2 == 0 ? 1.0 : 1.5));
             c.z.set(i, i % 2 == 0 ? 1.0 : 2.0);
@@ -204,11 +204,12 @@ TEST_CASE("rms_norm_gated: zero, inf and NaN as IEEE has it") {
         for (std::int64_t i = cols; i < 2 * cols; ++i) c.z.set(i, 0.0);
         run_gated(c.x, c.z, nullptr, options, c.out, &c.rstd);
         for (std::int64_t i = cols; i < 2 * cols; ++i) REQUIRE(c.out.get(i) == 0.0);
-        // A shut gate behind the norm takes a number for what it is; before it, too.
+        // A closed gate (z of -inf) gives 0, after the norm and before it.
         c.z.set(cols, -INFINITY);
         run_gated(c.x, c.z, nullptr, options, c.out, &c.rstd);
         for (std::int64_t i = cols; i < 2 * cols; ++i) REQUIRE(c.out.get(i) == 0.0);
-        // NaN in z: where it stands, and in the whole row through the sum where the gate is first.
+        // A NaN in z affects its element, and the whole row through the sum if the gate comes
+        // first.
         c.z.set(cols + 1, NAN);
         run_gated(c.x, c.z, nullptr, options, c.out, &c.rstd);
         for (std::int64_t i = 0; i < 3 * cols; ++i) {
@@ -236,7 +237,7 @@ TEST_CASE("rms_norm_gated: errors name the array and leave the output alone") {
   fails(narrow, c.out, "'z' must have shape (2, 8), got (2, 7)");
   fails(c.z, narrow, "'out' must have shape (2, 8), got (2, 7)");
   CHECK_THROWS_AS(run_gated(c.x, whole, nullptr, {}, c.out, nullptr), TypeMismatch);
-  // One row further into the storage of z.
+  // A view of z's storage, one row further on.
   Array both(DType::kFloat32, {3, 8});
   const TensorView first(both.at(0), DType::kFloat32, Device::cpu(), {2, 8});
   const TensorView second(both.at(8), DType::kFloat32, Device::cpu(), {2, 8});

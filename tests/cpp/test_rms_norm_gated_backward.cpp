@@ -31,13 +31,13 @@ TEST_CASE("rms_norm_gated_backward: every dtype, weight dtype, form and width") 
   }
 }
 
-// Each array in turn has each layout, beside others of different ones; dx and dz take every place.
+// Each array has each layout in turn, combined with other layouts; dx and dz alias every input.
 TEST_CASE("rms_norm_gated_backward: strides, alignment, order and place change no bit") {
   const std::uint32_t seed = test_seed();
   INFO("seed " << seed << ", isa " << std::string(cpu_isa()));
   for (int kind = 0; kind < 4; ++kind) {
     const DType dtype = kFloating[kind];
-    // The last one is wider than what is kept of a row.
+    // The last width exceeds the cached part of a row.
     for (std::int64_t cols : {1, 5, 129, 8200}) {
       for (bool norm_before_gate : {true, false}) {
         const Array::Extents shape{2, 3, cols};
@@ -79,7 +79,7 @@ TEST_CASE("rms_norm_gated_backward: strides, alignment, order and place change n
   }
 }
 
-// One thread and two; around the cache and, in place, through it.
+// One thread and two; non-temporal stores and, in place, ordinary ones.
 TEST_CASE("rms_norm_gated_backward: threads and stores around the cache change no bit") {
   for (int kind = 0; kind < 4; ++kind) {
     const DType dtype = kFloating[kind];
@@ -184,7 +184,7 @@ TEST_CASE("rms_norm_gated_backward: large and small magnitudes") {
   }
 }
 
-// With x, dy and rstd of 1, dz is the slope of silu where the norm is first.
+// If x, dy and rstd are 1 and the norm comes first, dz is the slope of silu.
 TEST_CASE("rms_norm_gated_backward: the slope of silu is finite and has its limits") {
   for (DType dtype : {DType::kFloat32, DType::kFloat64}) {
     Array one(dtype, {1, 64}), z(dtype, {1, 64}), rstd(dtype, {1}), dz(dtype, {1, 64});
@@ -211,7 +211,7 @@ TEST_CASE("rms_norm_gated_backward: the slope of silu is finite and has its limi
   }
 }
 
-// 0 * inf belongs to columns that there are, not to the last step's rest.
+// 0 * inf may appear only in existing columns, not in the padding of the last vector step.
 TEST_CASE("rms_norm_gated_backward: an infinite rstd stays in its columns, NaN in its row") {
   for (DType dtype : kFloating) {
     for (bool norm_before_gate : {true, false}) {

@@ -19,7 +19,7 @@ void run(const Array& x, const Array* weight, const Options& options, const Arra
                  StreamView::legacy_default());
 }
 
-// What rms_norm writes for the same arguments.
+// The results of rms_norm for the same arguments.
 std::unique_ptr<Array> norm_of(const Array& x, const Array* weight, const Options& options) {
   auto y = std::make_unique<Array>(x.dtype(), x.shape());
   rms_norm(x.view(), Optional<ConstTensorView>(weight).get(),
@@ -28,7 +28,7 @@ std::unique_ptr<Array> norm_of(const Array& x, const Array* weight, const Option
   return y;
 }
 
-// Rows of any numbers: ones are normalised to themselves without eps, and the numbers are weights.
+// Rows of arbitrary values: without eps ones are normalised to ones, and the values are the weight.
 struct Numbers {
   Numbers(DType dtype, const std::vector<double>& values)
       : x(dtype, {2, static_cast<std::int64_t>(values.size())}),
@@ -38,7 +38,7 @@ struct Numbers {
       weight.set(static_cast<std::int64_t>(i), values[i]);
   }
 
-  // Against the definition, with each kind of scale.
+  // Compares with the definition, for each kind of scale.
   void check(DType out_dtype, Options options = {}) const {
     options.eps = 0;
     const auto y = norm_of(x, &weight, options);
@@ -66,7 +66,7 @@ struct Numbers {
 
 double next(double value, DType dtype, int by) { return value + by * ulp(value, dtype); }
 
-// Every number, the middle between neighbours, and what lies next to that.
+// The value of every code, the midpoints between codes, and the values next to those.
 std::vector<double> boundaries(DType out_dtype, DType dtype) {
   const std::vector<double> numbers = Codes(out_dtype).numbers();
   std::vector<double> values;
@@ -316,7 +316,7 @@ TEST_CASE("rms_norm_quant: errors name the argument and leave the outputs alone"
   CHECK_THROWS_AS(run(x, nullptr, {}, out, nullptr, nullptr), InvalidArgument);
   CHECK_THROWS_AS(run(x, nullptr, {}, out, &one, &rows), InvalidArgument);
   CHECK_THROWS_AS(run(half, nullptr, {}, out, nullptr, &half), TypeMismatch);
-  // The codes in the bytes of x.
+  // The codes overlap x.
   const TensorView inside(x.at(0), DType::kInt8, Device::cpu(), {2, 130});
   const TensorView scale = rows.view();
   CHECK_THROWS_AS(

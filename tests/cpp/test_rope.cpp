@@ -63,7 +63,7 @@ TEST_CASE("rope: any strides give the bits of contiguous heads") {
       Array q(dtype, {2, 7, 4, 64}), out(dtype, {2, 7, 4, 64});
       q.fill_normal(seed);
       run(q, tables, options, out);
-      // Transposed to heads first, off by one; every other element; backwards.
+      // Heads first with an offset of one; every other element; reversed.
       for (const Array::Extents& strides :
            {Array::Extents{4 * 7 * 64, 64, 7 * 64, 1}, Array::Extents{7 * 4 * 130, 4 * 130, 130, 2},
             Array::Extents{-7 * 4 * 64, -4 * 64, -64, -1}}) {

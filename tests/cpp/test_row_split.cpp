@@ -20,7 +20,7 @@ TEST_CASE("the inner axis of rows is divided by exactly") {
       const RowSplit split = split_rows(extent);
       CAPTURE(extent);
       CHECK(split.extent == extent);
-      // Either side of every multiple at the ends, where a magic number that is off shows first.
+      // Both sides of multiples at the ends of the range, where a wrong magic number fails first.
       for (std::int64_t last : {extent, 7 * extent, kMaxSplitRows / 3, kMaxSplitRows - 1}) {
         for (std::int64_t step = -2; step <= 2; ++step) {
           const std::int64_t row = last / extent * extent + step;

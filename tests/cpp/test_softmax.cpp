@@ -20,7 +20,7 @@ namespace {
 
 const StreamView kStream = StreamView::legacy_default();
 
-// Of rows that keep columns j <= row % queries + offset, in more than double.
+// Reference in more than double; rows keep columns j <= row % queries + offset.
 std::vector<double> definition(const Array& x, std::int64_t cols, double scale,
                                std::int64_t queries, std::int64_t offset,
                                const std::vector<double>& added) {
@@ -41,7 +41,7 @@ std::vector<double> definition(const Array& x, std::int64_t cols, double scale,
   return out;
 }
 
-// logits: the largest finite magnitude among them, whose rounding a result cannot undo.
+// logits: their largest finite magnitude, whose rounding limits the accuracy of the result.
 void require_close(const Array& out, const std::vector<double>& right, DType dtype, double logits) {
   const double slack = (dtype == DType::kFloat64 ? 0x1p-52 : 0x1p-23) * (logits + 6);
   for (std::int64_t i = 0; i < out.size(); ++i) {
@@ -180,7 +180,7 @@ TEST_CASE("softmax, its gradient, cross entropy: every chunk of every row is of 
           CHECK(config.blocks_per_row <= cluster);
           CHECK(config.blocks * config.rows_per_block() >= 100 * config.blocks_per_row);
           CHECK(config.streamed() == (config.parts > cluster));
-          // The tree of a row's sum is the same on every GPU and in every batch.
+          // The reduction tree of a row is the same on every GPU and in every batch.
           const SoftmaxConfig other = configure(7, cols, size, 1);
           CHECK(config.parts == other.parts);
           CHECK(config.lanes == other.lanes);
@@ -195,9 +195,9 @@ TEST_CASE("softmax, its gradient, cross entropy: a thread holds many chunks of w
   using namespace membound::cuda::tuning;
   const auto vectors = [](auto configure, std::int64_t cols, int size) {
     const SoftmaxConfig config = configure(100, cols, size, 16);
-    // Kernels of many vectors of 16 bits lack the code of several rows in a block,
+    // Kernels for many 16-bit vectors have no code for several rows per block,
     if (size == 2 && config.vectors == kManyVectors) CHECK(config.lanes > 32);
-    // those of few vectors in cross entropy that of clusters.
+    // those of cross entropy for few vectors have none for clusters.
     if (configure == cross_entropy_config && config.vectors == kFewVectors)
       CHECK(config.parts == 1);
     return config.vectors;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Device::cpu() stands in for the GPU: the same chunks, slots, copies and threads.
+// Device::cpu() replaces the GPU; chunks, slots, copies and threads are the same.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -17,7 +17,7 @@ namespace membound {
 
 namespace {
 
-// Sets options for a scope; small slots make many chunks of little data.
+// Sets options for a scope; small slots give many chunks for little data.
 class Options {
  public:
   explicit Options(std::size_t slot_bytes, int threads = 3, int slots = 2) {
@@ -44,7 +44,7 @@ Floats random_floats(std::size_t count, unsigned seed) {
   return values;
 }
 
-// rows x cols in memory that is laid out by the strides, negative ones included.
+// rows x cols in memory with the given strides, which may be negative.
 struct Matrix {
   Floats memory;
   TensorView view;
@@ -62,7 +62,7 @@ struct Matrix {
   }
 };
 
-// Every element of the memory must agree: results, and the gaps that nobody may write.
+// Compares all of the memory: results, and gaps, which must not be written.
 bool same_bytes(const Floats& a, const Floats& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
@@ -101,7 +101,7 @@ TEST_CASE("staged results have the bits of direct ones, for any layout and row l
   const unsigned seed = std::random_device()();
   CAPTURE(seed);
   const Options options(4096);
-  // Around one chunk, several chunks, and rows longer than a slot (in pieces, in several groups).
+  // About one chunk, several chunks, and rows longer than a slot (in pieces, in several groups).
   const Shape shapes[] = {{1, 1},   {1, 64},   {3, 7},     {64, 16},  {1000, 33}, {257, 100},
                           {5, 896}, {9, 1024}, {40, 1025}, {1, 5000}, {3, 40000}, {200, 3000}};
   for (const Shape& shape : shapes) {
@@ -212,7 +212,7 @@ TEST_CASE("buffers are kept up to the limit and given back on demand") {
   StagingOptions options;
   options.slot_bytes = 4096;
   options.threads = 4;
-  options.cached_bytes = 3 * 2 * 4096;  // three slots, each with a half for either way
+  options.cached_bytes = 3 * 2 * 4096;  // three slots, each with a half per direction
   set_staging_options(options);
   CHECK(staging_options().slot_bytes == 4096);
   CHECK(cached_staging_bytes() == 0);
@@ -222,7 +222,7 @@ TEST_CASE("buffers are kept up to the limit and given back on demand") {
   release_staging();
   CHECK(cached_staging_bytes() == 0);
   check_rms_norm({1000, 100}, 0, false, 3);
-  set_staging_options(StagingOptions());  // slots of another size are of no use
+  set_staging_options(StagingOptions());  // slots of another size cannot be reused
   CHECK(cached_staging_bytes() == 0);
 }
 

@@ -13,7 +13,7 @@ using namespace membound::cpu;
 
 namespace {
 
-// Bytes that tell where they are.
+// Bytes that encode their position.
 std::vector<std::uint8_t> numbered(std::int64_t bytes) {
   std::vector<std::uint8_t> values(static_cast<std::size_t>(bytes));
   for (std::size_t i = 0; i < values.size(); ++i) {

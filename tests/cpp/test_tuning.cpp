@@ -16,7 +16,7 @@ const std::int64_t kWidths[] = {1,    7,     8,     9,     64,    80,     128,  
                                 1000, 1024,  1025,  3072,  4096,  4097,   5120,   8192,    8200,
                                 9000, 16384, 32768, 40000, 65536, 131072, 262144, 1 << 20, 1 << 24};
 
-// Chunks that the configuration gives a thread for.
+// The vectors that the configuration has a thread for.
 std::int64_t capacity(const RmsNormConfig& c) {
   if (c.form == RowForm::kWarp)
     return static_cast<std::int64_t>(c.lanes) * c.vectors_per_item * c.items_per_thread;
@@ -188,7 +188,7 @@ TEST_CASE("another number of threads for the same virtual threads") {
           CHECK((warps.items_per_thread == 2 || warps.items_per_thread == 4));
           CHECK(size < 8);
           CHECK_FALSE((fused_input && centred));
-          // As many vectors as the kernels for them hold.
+          // As many vectors as those kernels hold.
           const bool three_quarters_full =
               is_three_quarters_full(vectors, 32 * warps.items_per_thread);
           CHECK(vectors <= 64 * warps.items_per_thread);
@@ -253,7 +253,7 @@ TEST_CASE("few unaligned rows take narrow vectors, more of them where nothing el
   CHECK_FALSE(takes(1024, 8190, 2, true, true));
   CHECK(takes(4096, 301, 4, true, false));
   CHECK_FALSE(takes(8192, 301, 4, true, false));
-  CHECK_FALSE(takes(1, 8193, 2, true, false));  // four vectors to a virtual thread
+  CHECK_FALSE(takes(1, 8193, 2, true, false));  // four vectors per item
 
   const auto goes = [](std::int64_t rows, std::int64_t cols, int size, bool gate) {
     return uses_narrow_vectors(rms_norm_config(rows, cols, size, 16), rows, size, gate);
@@ -263,7 +263,7 @@ TEST_CASE("few unaligned rows take narrow vectors, more of them where nothing el
   CHECK(goes(1 << 20, 1001, 2, true));
   CHECK_FALSE(goes(1, 8193, 2, true));
   CHECK(goes(1024, 1001, 4, false));
-  CHECK_FALSE(goes(4096, 1001, 4, false));  // two virtual threads to a thread
+  CHECK_FALSE(goes(4096, 1001, 4, false));  // two items per thread
 }
 
 TEST_CASE("narrow rows are paired from two waves of blocks on") {
@@ -287,7 +287,7 @@ TEST_CASE("a lane of two rows has one second vector where rows fill three quarte
     const RmsNormConfig c = rms_norm_config(1 << 20, cols, 4, 16);
     if (c.form != RowForm::kWarp || c.lanes < 4) continue;
     const std::int64_t vectors = ceil_div(cols, kVector / 4), second = vectors - c.lanes;
-    CHECK(second > 0);  // every lane has a first
+    CHECK(second > 0);  // every lane has a first vector
     CHECK(is_three_quarters_full(vectors, c.lanes) == (second <= c.lanes / 2));
   }
 }

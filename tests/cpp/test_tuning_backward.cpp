@@ -35,7 +35,7 @@ int partial_rows(std::int64_t rows, std::int64_t cols, int size, bool centred, b
   return rms_norm_backward_config(rows, cols, size, true, true, 16, centred, 1, gated).partial_rows;
 }
 
-// What a GPU of 9.0 leaves a ring, and of blocks alone one of 8.0.
+// Shared memory for the pipeline on 9.0, and on 8.0, which has no clusters.
 constexpr int kClusterRingBytes = (192 << 10) + 2 * kVector, kRingBytes = 96 << 10;
 
 }  // namespace
@@ -58,7 +58,7 @@ TEST_CASE("the persistent form has a thread for every vector and fits a block") 
         rms_norm_backward_config(rows, cols, size, true, stages, 16, centred, 1, false, true);
     CHECK(added.shared_bytes <= kClusterRingBytes);
     CHECK(added.partial_rows == c.partial_rows);
-    // With less shared memory rows go over more blocks, in the same trees.
+    // With less shared memory a row takes more blocks, with the same reduction trees.
     const auto tight = rms_norm_backward_config(rows, cols, size, true, stages, 16, centred, 1,
                                                 false, false, false);
     CHECK(tight.form == GradientForm::kPersistent);
@@ -69,7 +69,7 @@ TEST_CASE("the persistent form has a thread for every vector and fits a block") 
     CHECK(tight.shared_bytes <= kClusterRingBytes);
     if (c.stages > 0) CHECK(c.stages == (c.blocks_per_row > 1 ? kClusterStages : 2));
     if (!stages) CHECK(c.shared_bytes == 0);
-    // Aligned rows have one kernel without a ring beside that of lanes.
+    // Aligned rows have one kernel without a pipeline besides the one for lanes.
     if (stages && c.stages == 0 && c.lanes > 32) {
       CHECK_FALSE(centred);
       CHECK(c.vectors_per_item == 1);
@@ -144,12 +144,13 @@ TEST_CASE("a row of dx has one tree, among few rows and many, aligned and not") 
       if (c.form != GradientForm::kPersistent) return;
       for (int cluster : {1, 8, 16}) {
         const auto alone = gradient_rows_config(rows, cols, size, cluster);
-        if (c.lanes <= 32) {  // half as many, each with the vectors that the first shuffle adds up
+        if (c.lanes <=
+            32) {  // half as many threads, each with the vectors that the first shuffle adds
           CHECK(alone.form == RowForm::kWarp);
           CHECK(alone.lanes == (c.lanes + 1) / 2);
           continue;
         }
-        // Groups of virtual threads, of one vector each or of two.
+        // Groups of items, with one vector each or two.
         CHECK(alone.groups == c.blocks_per_row * (c.vectors_per_item == 4 ? 2 : 1));
         if (c.vectors_per_item > 1) {
           CHECK(alone.threads == c.lanes);
@@ -242,7 +243,7 @@ TEST_CASE("sums of two blocks of an SM are paired, whatever the alignment") {
     CHECK(paired(1025, 3080, 2, centred));
     CHECK_FALSE(paired(16384, 3072, 2, centred));  // three
     CHECK_FALSE(paired(16384, 4097, 2, centred));
-    CHECK_FALSE(paired(16384, 2048, 2, centred));  // two groups of threads in each
+    CHECK_FALSE(paired(16384, 2048, 2, centred));  // two thread groups per block
     CHECK_FALSE(paired(16384, 1024, 8, centred));
     CHECK_FALSE(paired(64, 4096, 2, centred));  // no such blocks
     CHECK_FALSE(paired(16384, 4096, 2, centred, 2));
@@ -263,7 +264,7 @@ TEST_CASE("few narrow rows are spread over blocks as long as their partial sums 
 
 TEST_CASE("more blocks of few threads share a multiprocessor, of those with rows enough") {
   const std::int64_t many = 1 << 20;
-  // Four of up to 288 threads, but RMSNorm of float32 and doubles; three of up to 384.
+  // Four blocks of up to 288 threads, except RMSNorm of float32 and float64; three of up to 384.
   CHECK(partial_rows(20479, 2304, 2, false) == 512);
   CHECK(partial_rows(20480, 2304, 2, false) == 384);
   CHECK(partial_rows(many, 2304, 2, true) == 512);
@@ -273,11 +274,11 @@ TEST_CASE("more blocks of few threads share a multiprocessor, of those with rows
   CHECK(partial_rows(many, 2312, 2, true) == 384);
   CHECK(partial_rows(many, 3072, 2, false) == 384);
   CHECK(partial_rows(many, 2304, 2, false, true) == 256);
-  // Three where LayerNorm has two groups of 161 to 192 threads.
+  // Three blocks if LayerNorm has two groups of 161 to 192 threads.
   CHECK(partial_rows(many, 1536, 2, true) == 384);
   CHECK(partial_rows(many, 1536, 2, false) == 256);
   CHECK(partial_rows(many, 1280, 2, true) == 256);
-  // Two rows to a group, four of LayerNorm: else fewer blocks.
+  // Two rows per group, four for LayerNorm; otherwise fewer blocks.
   CHECK(partial_rows(1025, 2056, 2, false) == 512);
   CHECK(partial_rows(1025, 2056, 2, true) == 256);
   CHECK(partial_rows(1535, 2056, 2, true) == 256);
@@ -285,7 +286,7 @@ TEST_CASE("more blocks of few threads share a multiprocessor, of those with rows
   CHECK(partial_rows(2048, 2056, 2, true) == 512);
   CHECK(partial_rows(1536, 1536, 2, true) == 256);
   CHECK(partial_rows(3072, 1536, 2, true) == 384);
-  // Two of 384 threads with two vectors, where their registers are enough.
+  // Two blocks of 384 threads with two vectors, if the registers suffice.
   CHECK(partial_rows(many, 6144, 2, false) == 256);
   CHECK(partial_rows(many, 6152, 2, false) == 128);
   CHECK(partial_rows(many, 3072, 4, true) == 256);
@@ -293,7 +294,7 @@ TEST_CASE("more blocks of few threads share a multiprocessor, of those with rows
   CHECK(partial_rows(many, 5128, 2, true) == 128);
   CHECK(partial_rows(many, 5128, 2, false, true) == 128);
   CHECK(partial_rows(many, 1288, 8, false) == 128);
-  // Clusters of as few threads, with a gate or LayerNorm of float32.
+  // Clusters of as few threads, with a gate or for LayerNorm of float32.
   CHECK(partial_rows(many, 10240, 2, false, true) == 128);
   CHECK(partial_rows(many, 10248, 2, false, true) == 64);
   CHECK(partial_rows(many, 20480, 2, false, true) == 56);
@@ -301,7 +302,7 @@ TEST_CASE("more blocks of few threads share a multiprocessor, of those with rows
   CHECK(partial_rows(many, 20480, 4, true) == 28);
   CHECK(partial_rows(many, 20480, 4, false) == 28);
   CHECK(partial_rows(many, 16384, 4, true) == 28);
-  // Of these a multiprocessor has room for two rings, and 20 KiB beside each.
+  // An SM has room for two of these pipelines, plus 20 KiB for each.
   for (const int size : {2, 4, 8}) {
     const auto c =
         rms_norm_backward_config(many, 20480 / size, size, true, true, 16, false, 1, true);
@@ -394,7 +395,7 @@ TEST_CASE("a lane of four items has vectors for three of them at most") {
     const auto c =
         rms_norm_backward_config(1 << 20, vectors * 8, 2, true, true, 16, false, 1, true);
     CHECK(c.form == GradientForm::kPersistent);
-    CHECK(c.threads == kPersistentBlock);  // coarsened, the half or a quarter of it
+    CHECK(c.threads == kPersistentBlock);  // with coarsening, a half or a quarter of it
     CHECK(c.lanes >= vectors);
     if (coarsens_four_lanes(vectors, c.lanes)) {
       CHECK(c.lanes % 8 == 0);

@@ -35,10 +35,10 @@ TEST_CASE("many unaligned rows keep their shift and take the bulk kernel") {
               CHECK(bulk == (c.form == GradientForm::kPersistent && c.lanes > 32));
             }
             if (!bulk) continue;
-            // The last vector is in the last place of a thread.
+            // The last vector is the last one of a thread.
             CHECK(vectors > c.lanes * (c.vectors_per_item * c.blocks_per_row - 1));
             CHECK(bulk_bytes(c, 3) <= 220 << 10);
-            // At the end the ring holds a float for each column of each group.
+            // At the end the pipeline's memory holds a float for each column of each group.
             CHECK(bulk_bytes(c, 2) >= c.threads * c.vectors_per_item * kVector / size * 4);
           }
         }
@@ -89,7 +89,7 @@ TEST_CASE("norms of rows in one block have a thread for every vector, and room f
           CAPTURE(arrays);
           CAPTURE(gated);
           const auto c = bulk_config(rows, row, size, gated, arrays, 2, 132, kMostBytes);
-          // Of a gated row element by element is all else that there is.
+          // The only other kernel for a gated row reads single elements.
           if (gated && row.form == RowForm::kBlock && size < 8) CHECK(c.blocks > 0);
           if (c.blocks == 0) continue;
           CHECK(size < 8);

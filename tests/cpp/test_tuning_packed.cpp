@@ -34,13 +34,12 @@ TEST_CASE("packed rows fit their block, and all tiles have the same alignment") 
       CHECK(config.blocks * config.rows >= rows);
       CHECK((config.blocks - 1) * config.rows < rows);
       CHECK(config.rows * cols * size % kVector == 0);
-      // From any byte of the first vector on, with a whole vector in the last place of the last
-      // row.
+      // From any byte of the first vector on, with a full vector at the end of the last row.
       CHECK(kVector * (config.places - 1) >= config.rows * cols * size + kVector - size);
       CHECK(config.bytes == kVector * config.places * 2);
       CHECK(config.bytes <= 40 << 10);
-      // The shift's elements are in the first vectors of different lanes, the row's end in a
-      // second.
+      // The elements of the variance shift are in the first vectors of different lanes, the end of
+      // the row is in a second vector.
       CHECK(row.lanes * (kVector / size) >= 16);
       CHECK(vectors > row.lanes);
       CHECK(vectors <= 2 * row.lanes);

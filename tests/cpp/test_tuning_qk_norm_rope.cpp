@@ -90,7 +90,8 @@ TEST_CASE("qk_norm_rope: every vector of a warp's heads belongs to one lane") {
         const int number = lane - front;
         CHECK(static_cast<int>(number * all.behind_magic >> 16) == number / behind);
       }
-      // Blocks of the gradient: all slots, in no more threads than the kernel is bound to.
+      // Blocks of the gradient cover all slots, with no more threads than the kernel's launch
+      // bounds.
       const int slots = qk_norm_rope_backward_config(1, head_dim, size, false).slots;
       const int threads = qk_norm_backward_lane_threads(slots, all);
       CHECK(threads / 32 * all.heads >= slots);

@@ -17,18 +17,18 @@ from reference import DTYPES, NUMPY_DTYPES, QUANTISED
 
 import membound
 
-# One seed for everything drawn at random; the header of a run prints it, the variable sets it.
+# One seed for all random values; the header of a run prints it, and the variable sets it.
 
 
 class Framework:
-    """One array library on one device; arrays go in from NumPy and come back to it."""
+    """One array library on one device; arrays are converted from and to NumPy."""
 
     dtypes = DTYPES
-    quantised = tuple(QUANTISED)  # what it makes new arrays of
+    quantised = tuple(QUANTISED)  # the device of new arrays
     strided = True
     negative_strides = False
     takes_out = True
-    compiles = False  # each call of a new shape
+    compiles = False  # compiles for each new shape
     options: dict[str, Any] = {}  # noqa: RUF012 - replaced, never changed
 
     def array(self, x: np.ndarray) -> Any:
@@ -92,7 +92,7 @@ class Jax(Framework):
     compiles = True
 
     def __init__(self, platform: str):
-        # Else jax would reserve most of the GPU that the other frameworks need too.
+        # Otherwise jax reserves most of the GPU's memory, which the other frameworks need too.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         self.jax = importlib.import_module("jax")
         self.jax.config.update("jax_enable_x64", True)
@@ -144,14 +144,14 @@ FRAMEWORKS = [*ON_CPU, *(pytest.param(name, marks=pytest.mark.gpu) for name in O
 
 
 def package(name: str) -> Any:
-    """An installed package, whatever it warns of while it is imported; or a skipped test."""
+    """An installed package, imported with its warnings ignored; skips the test without it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return pytest.importorskip(name)
 
 
 def torch_with_cuda() -> Any:
-    """A torch that sees the GPU, or a skipped test."""
+    """torch with a visible GPU; skips the test without one."""
     torch = package("torch")
     if not torch.cuda.is_available():
         pytest.skip("this torch has no CUDA")
@@ -159,7 +159,7 @@ def torch_with_cuda() -> Any:
 
 
 def framework(name: str) -> Framework:
-    """The framework of that name, or a skipped test that says what is missing."""
+    """The framework of that name; skips the test with the reason if it is missing."""
     needed, make = _MAKE[name]
     package(needed)
     if name == "torch-cuda":
@@ -169,7 +169,7 @@ def framework(name: str) -> Framework:
 
 @dataclass(frozen=True)
 class Spot:
-    """What a layout may look at: how large the matrix is, and the buffer that it lies in."""
+    """The arguments of a layout: the size of the matrix, and the buffer that contains it."""
 
     rows: int  # even
     cols: int
@@ -233,7 +233,7 @@ LAYOUTS = {
 
 @dataclass
 class Placed:
-    """An array in a framework, the buffer it lies in, and the same values in NumPy."""
+    """An array in a framework, the buffer that contains it, and the same values in NumPy."""
 
     array: Any
     buffer: Any
@@ -243,7 +243,7 @@ class Placed:
 def place(
     one: Framework, layout: Layout, fill: Callable, dtype: str, rows: int, cols: int
 ) -> Placed:
-    """fill(shape) gives the float64 values; the buffer is NaN where the layout leaves gaps."""
+    """Make an array from fill(shape), float64 values; the layout's gaps are filled with NaN."""
     buffer = np.full(layout.buffer_shape(Spot(rows, cols)), np.nan, NUMPY_DTYPES[dtype])
     matrix = layout.matrix(Spot(rows, cols, buffer, NumPy()))
     filled = matrix if layout.writable else buffer
@@ -253,7 +253,7 @@ def place(
 
 
 def gaps_are_untouched(one: Framework, layout: Layout, out: Placed, rows: int, cols: int) -> bool:
-    """Whether the buffer still holds NaN wherever the layout leaves gaps."""
+    """Whether the layout's gaps still hold NaN."""
     buffer = one.numpy(out.buffer)
     gap = np.ones(buffer.shape, bool)
     layout.matrix(Spot(rows, cols, gap, NumPy()))[...] = False

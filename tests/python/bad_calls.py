@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that no op takes, and the check that a call with one of them fails as documented."""
+"""Arguments that every op refuses, and a check that a call with one fails as documented."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ WRITTEN += (
 
 
 def check(op: Callable[..., Any], call: Call, good: Call, expected: Any, argument: str) -> None:
-    """Runs the call and checks what it raises, and that nothing was written."""
+    """Run the call; check the exception, and that nothing was written."""
     arguments = {**good, **call}
     before = {}
     for name, value in arguments.items():

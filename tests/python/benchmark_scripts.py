@@ -21,7 +21,7 @@ def script(monkeypatch, name):
 
 
 class Stopwatch:
-    """Makes every call once, on the CPU, and takes one microsecond for each."""
+    """Runs every call once, on the CPU, and reports one microsecond for each."""
 
     device = "cpu"
 

@@ -12,15 +12,15 @@ import pytest
 from arrays import LAYOUTS, Framework
 from reference import NUMPY_DTYPES
 
-# Around a warp, a vector, a block and the switches between kernels; odd ones between.
+# Around a warp, a vector, a block and the thresholds between kernels; odd ones between.
 WIDTHS = (1, 2, 3, 7, 8, 31, 32, 33, 64, 80, 127, 128, 129, 255, 256, 257, 1000, 1024, 4095, 4096)
 WIDTHS += (4097, 5120, 8192, 16384)
 LONG = (32768, 65536, 65537, 131072, 262144, 1 << 20)
-LONG += (10000, 65600)  # clusters of float32 with a block that has less, and three with nothing
+LONG += (10000, 65600)  # clusters with a partial block, and three empty ones
 WEIGHTS = ("none", "same", "float32", "float64", "float16", "bfloat16", "strided")
 ROUNDINGS = ("once", "before_weight")
 
-# Those of rows x cols: one array of a call may lie like this and another like that.
+# Layouts of rows x cols: the arrays of a call may have different ones.
 MATRICES = (
     "contiguous", "every other row", "columns", "columns, off by one", "every other column",
     "transposed", "off by one", "same row again and again", "one value in every row", "backwards",
@@ -34,7 +34,7 @@ def rows_for(cols: int) -> int:
 def drawn_for(
     one: Framework, choices: Sequence[Any], rng: np.random.Generator, count: int = 4
 ) -> list[Any]:
-    """All widths or shapes; a few of them where each is compiled, for kernels that others ran."""
+    """All widths or shapes; only a few for frameworks that compile each of them."""
     if not one.compiles:
         return list(choices)
     some = rng.choice(len(choices), min(count, len(choices)), replace=False)
@@ -52,14 +52,14 @@ def layouts_like(layout: str, one: Framework, *, writable: bool) -> list[str]:
 
 
 def needs(one: Framework, dtype: str, layout: str = "contiguous") -> None:
-    """Skips what this framework cannot hold."""
+    """Skip the test if this framework does not have the dtype."""
     if dtype not in one.dtypes or not LAYOUTS[layout].fits(one):
         pytest.skip(f"it has no {dtype} or no such view")
 
 
 def make_weight(case: Any) -> tuple[Any, np.ndarray | None]:
     """The weight of a case in its framework, and the same values in NumPy."""
-    # Away from -weight_offset: there the float32 value of a float64 weight would cancel.
+    # Not near -weight_offset, where the float32 value of a float64 weight would cancel.
     values = case.rng.uniform(0.5, 2.0, case.cols)
     if not case.weight_offset:
         values *= case.rng.choice((-1, 1), case.cols)

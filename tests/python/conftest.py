@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What every test run says about itself, and which tests need a machine that is not here."""
+"""The header of a test run, and skips of tests that need other hardware."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """A seed of this test's own, from the session's and the test's name."""
+    """A seed derived from the session's seed and the test's name."""
     return random.Random(f"{SEED} {request.node.nodeid}").randrange(2**32)
 
 

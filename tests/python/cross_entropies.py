@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What cross_entropy and its gradient must return, in a wider type than they compute in."""
+"""References of cross_entropy and its gradient, in a wider dtype than they compute in."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def zeros(one, shape, dtype):
 
 def definition(logits, labels, dloss=1.0, *, weight=None, ignore_index=-100, label_smoothing=0.0,
                z_loss=0.0, softcap=None):  # fmt: skip
-    """loss, lse and dlogits of each row; NaN where a label is no column."""
+    """loss, lse and dlogits of each row; NaN where a label is not a column."""
     x = wide(logits, logits.dtype.name)
     cols = x.shape[-1]
     weights = np.ones(cols) if weight is None else wide(weight, weight.dtype.name)
@@ -39,7 +39,7 @@ def definition(logits, labels, dloss=1.0, *, weight=None, ignore_index=-100, lab
         top = capped.max(-1, keepdims=True)
         low = np.log(np.exp(capped - top).sum(-1, keepdims=True))
         lse = (top + low)[..., 0]
-        distance = low + (top - capped)  # lse - capped, with its digits where all logits are large
+        distance = low + (top - capped)  # lse - capped, without cancellation
         here = weights[at[..., 0]]
         loss = (1 - label_smoothing) * here * np.take_along_axis(distance, at, -1)[..., 0]
         if label_smoothing:
@@ -59,14 +59,14 @@ def definition(logits, labels, dloss=1.0, *, weight=None, ignore_index=-100, lab
 
 
 def label_weights(labels, cols, weight=None, ignore_index=-100):
-    """What a mean divides by is the sum of these."""
+    """The weight of each label; a mean divides by their sum."""
     weights = np.ones(cols) if weight is None else wide(weight, weight.dtype.name)
     found = np.where((labels >= 0) & (labels < cols), weights[np.clip(labels, 0, cols - 1)], np.nan)
     return np.where(labels == ignore_index, 0.0, found)
 
 
 def assert_sums(found, right, dtype, size=32.0):
-    """Numbers of rows: what sums and logits of that size may be off by."""
+    """Check values per row within the slack of sums and logits of that magnitude."""
     assert found.dtype.name == statistics_dtype(dtype)
     rounding = 2.0 ** -(52 if dtype == "float64" else 23)
     np.testing.assert_allclose(wide(found, dtype), right, rtol=8 * rounding, atol=size * rounding)

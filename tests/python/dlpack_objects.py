@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of an unknown framework: __dlpack__ around a NumPy array, with faults to order."""
+"""Arrays of an unknown framework: __dlpack__ around a NumPy array, with selectable faults."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class BrokenDlpackObject(DlpackObject):
 
 
 class LooseDlpackObject(DlpackObject):
-    """Answers with what is given here, whatever the protocol says."""
+    """Returns the given values, even if they violate the protocol."""
 
-    def __init__(self, array: np.ndarray, *, place: Any = (CPU, 0), capsule: Any = None) -> None:
+    def __init__(self, array: np.ndarray, *, device: Any = (CPU, 0), capsule: Any = None) -> None:
         super().__init__(array)
-        self.place, self.capsule = place, capsule
+        self.device, self.capsule = device, capsule
 
     def __dlpack_device__(self) -> Any:
-        return self.place
+        return self.device
 
     def __dlpack__(self, **request: Any) -> Any:
         return self.capsule

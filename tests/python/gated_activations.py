@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""gated_activation in a wider type than it computes in, and one call of it, checked throughout."""
+"""A reference of gated_activation in a wider dtype, and one call, checked in every respect."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import membound
 from membound._ulps import ACTIVATION_ALLOWED, ACTIVATION_SLACK, FORMATS
 
 KINDS = ("silu", "gelu", "gelu_tanh", "sigmoid", "relu2", "relu", "situ")
-# Around a vector, a chunk, the lanes of a row and a tile.
+# Around a CPU vector, a 16-byte vector, the lanes of a row and a tile.
 WIDTHS = (1, 3, 8, 31, 64, 129, 520, 1000, 4097)
 FORMS = ("returned", "given", "over gate", "over up")
 PACKINGS = ("apart", "halves", "interleaved", "gate")
-# Half of the smallest number, as a power of two.
+# The exponent of half of the smallest value.
 _LEAST = {"float32": -150, "float64": -1075}
 GPT_OSS = {"alpha": 1.702, "limit": 7.0, "up_offset": 1.0}
 
@@ -41,7 +41,7 @@ def soft_cap(x: np.ndarray, cap: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def activation(kind: str, g: np.ndarray, alpha: float) -> tuple[np.ndarray, ...]:
-    """The function, its slope, and the size of the slope's terms, in the type of g."""
+    """The function, its slope, and the magnitude of the slope's terms, in the dtype of g."""
     number = g.dtype.type
     pi = 4 * np.arctan(number(1))
     if kind == "relu2":
@@ -82,7 +82,7 @@ def expected(
     up_offset: float = 0.0,
     row_scale: np.ndarray | None = None,
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """out, dgate and dup, each with the size of its terms."""
+    """out, dgate and dup, each with the magnitude of its terms."""
     situ = kind == "situ"
     alpha = alpha or (4.0 if situ else 1.0)
     bound = limit or (25.0 if situ else math.inf)
@@ -133,7 +133,7 @@ def check_close(got: np.ndarray, want: np.ndarray, terms: np.ndarray, dtype: str
 
 @dataclass
 class Case:
-    """One call; what is not given takes the plainest value."""
+    """One call; parameters that are not given have the simplest value."""
 
     one: Framework
     dtype: str
@@ -170,7 +170,7 @@ class Case:
 
 
 def vary(case: Case, *, backward: bool = False) -> None:
-    """Draws what the caller has not fixed: layouts, options, and where results go."""
+    """Draw what the caller has not fixed: layouts, options, and outputs."""
     one, rng = case.one, case.rng
     names = ("up", "out", "dy", "dgate", "dup")
     for name in names:
@@ -205,7 +205,7 @@ def draw_scale(case: Case, shape: tuple[int, ...]) -> tuple[Any, np.ndarray | No
 
 
 def check(case: Case) -> None:
-    """Runs one forward: values, shapes, dtypes, aliasing, gaps, and the inputs left alone."""
+    """Run a forward; check values, shapes, dtypes, aliasing, gaps and unchanged inputs."""
     one, cols = case.one, case.cols
     gate = case.place("gate", 3.0, 1 + case.packed)
     up = case.place("up") if case.packing == "apart" else None
@@ -241,7 +241,7 @@ def check(case: Case) -> None:
 
 
 def check_backward(case: Case) -> None:
-    """Runs one backward likewise; forms say where each gradient goes."""
+    """Run and check one backward; forms are the outputs of each gradient."""
     one, cols = case.one, case.cols
     gate = case.place("gate", 3.0, 1 + case.packed)
     up = case.place("up") if case.packing == "apart" else None

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""rms_norm_gated in a wider type than it computes in, and one call of it, checked throughout."""
+"""A reference of rms_norm_gated in a wider dtype, and one call of it, checked in every respect."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from membound._ulps import GATED_ALLOWED, sum_slack
 WIDTHS = (1, 7, 33, 64, 256, 1000, 4097)
 ORDERS = (True, False)  # norm_before_gate
 
-# Where out goes.
+# The output: new, given, or an input.
 FORMS = {"returned": None, "given": "new", "over x": "x", "over z": "z"}
 
-# How far off the float32 value may be that the modules round: the gate's part included.
+# Error bound of the float32 value that the modules round, including the gate's part.
 _SLACK = 2.0**-20
 
 
 def gates(z: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """silu(z), its derivative, and the size of the terms of that."""
+    """silu(z), its derivative, and the magnitude of the derivative's terms."""
     values = wide(z, dtype)
     with np.errstate(over="ignore"):
         s = 1 / (1 + np.exp(-values))
@@ -68,7 +68,7 @@ def rms_norm_gated(
 def statistics_of(
     x: np.ndarray, z: np.ndarray, dtype: str, *, norm_before_gate: bool = True, eps: float = 1e-6
 ) -> np.ndarray:
-    """The rstd that a forward would have given, rounded to its dtype."""
+    """The rstd that a forward would return, rounded to its dtype."""
     found = rms_norm_gated(x, z, None, dtype, norm_before_gate=norm_before_gate, eps=eps)
     return np.asarray(found.rstd, reference.statistics_dtype(dtype))
 
@@ -124,7 +124,7 @@ def _before(dy, x, z, weight, rstd, dtype, *, rounding="once", **numbers):
         dy, row, weight, rstd, dtype, rounding=rounding, **numbers
     )
     if weight is not None and rounds(dtype, rounding):
-        # The float32 row is not known to the last bit, so some of it may round the other way.
+        # The last bits of the float32 row are unknown, so some elements may round the other way.
         low, high = reference.roundings(row * rstd[..., None], dtype, _SLACK)
         apart = wide(dy, dtype) * (high - low)
         dweight.terms += reference.sum_of_rows(apart, weight, dtype).terms / sum_slack(dtype)
@@ -135,7 +135,7 @@ def _before(dy, x, z, weight, rstd, dtype, *, rounding="once", **numbers):
 
 @dataclass
 class Case:
-    """One call; what is not given takes the plainest value."""
+    """One call; parameters that are not given have the simplest value."""
 
     one: Framework
     dtype: str
@@ -167,7 +167,7 @@ class Case:
 
 
 def forms_of(case: Case) -> list[str]:
-    """The forms that write nothing but what can be written."""
+    """The forms whose outputs are writable."""
     if not case.one.takes_out:
         return ["returned"]
     able = {name: case.layout_of(name).writable for name in ("x", "z")}
@@ -175,7 +175,7 @@ def forms_of(case: Case) -> list[str]:
 
 
 def vary(case: Case) -> None:
-    """Draws what the caller has not fixed: layouts, the weight, and where the result goes."""
+    """Draw what the caller has not fixed: layouts, the weight, and the output."""
     one, rng = case.one, case.rng
     for name in ("z", "out"):
         case.layouts[name] = str(rng.choice(layouts_like(case.layout, one, writable=name == "out")))
@@ -191,7 +191,7 @@ def call(one: Framework, *inputs: Any, **options: Any) -> Any:
 
 
 def check(case: Case) -> None:
-    """Runs one case: values, shapes, dtypes, aliasing, gaps, and the inputs left alone."""
+    """Run one case; check values, shapes, dtypes, aliasing, gaps, and that inputs are unchanged."""
     one = case.one
     placed = {name: case.place(name, case.rng.standard_normal) for name in ("x", "z")}
     before = {name: np.array(array.values) for name, array in placed.items()}

@@ -18,7 +18,7 @@ from reference import NUMPY_DTYPES
 
 import membound
 
-# NumPy arrays are not carried through a GPU for gradients.
+# Gradients do not stage NumPy arrays through a GPU.
 ON_GPU = tuple(name for name in arrays.ON_GPU if name != "numpy-cuda")
 FRAMEWORKS = [*arrays.ON_CPU, *(pytest.param(name, marks=pytest.mark.gpu) for name in ON_GPU)]
 
@@ -28,7 +28,7 @@ DWEIGHT_FORMS = ("returned", "given", "accumulated", "none")
 
 @dataclass
 class Case:
-    """One call; what is not given takes the plainest value."""
+    """One call; parameters that are not given have the simplest value."""
 
     one: Framework
     dtype: str
@@ -65,14 +65,14 @@ class Case:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Those that come in rows."""
+        """The names of the inputs with rows."""
         if self.gated:
             return ("dy", "x", "z")
         return ("dy", "dresidual_out", "x") if self.added else ("dy", "x")
 
     @property
     def of_rows(self) -> dict[str, str]:
-        """The gradients that have all rows, and how each is asked for."""
+        """The gradients with all rows, and how each is requested."""
         return {"dx": self.dx, "dz": self.dz} if self.gated else {"dx": self.dx}
 
     def layout_of(self, name: str) -> arrays.Layout:
@@ -95,7 +95,7 @@ def dweight_forms(one: Framework) -> tuple[str, ...]:
 
 
 def vary(case: Case) -> None:
-    """Draws what the caller has not fixed: layouts, roundings and where the gradients go."""
+    """Draw what the caller has not fixed: layouts, roundings and the outputs of gradients."""
     one, rng = case.one, case.rng
 
     def draw(names: Any) -> str:
@@ -118,7 +118,7 @@ def vary(case: Case) -> None:
 
 
 def statistics_of(x: np.ndarray, dtype: str, eps: float = 1e-6) -> np.ndarray:
-    """The rstd that a forward would have given, rounded to its dtype."""
+    """The rstd that a forward would return, rounded to its dtype."""
     rstd = reference.rms_norm(x, None, dtype, eps=eps).rstd
     return np.asarray(rstd, reference.statistics_dtype(dtype))
 
@@ -133,7 +133,7 @@ def centred_statistics_of(
 
 
 def _given(case: Case, placed: dict[str, arrays.Placed]) -> dict[str, arrays.Placed]:
-    """The arrays to write gradients of rows to, by their names."""
+    """The output arrays of gradients with rows, by name."""
     found = {}
     for name, form in case.of_rows.items():
         if form == "given":
@@ -144,7 +144,7 @@ def _given(case: Case, placed: dict[str, arrays.Placed]) -> dict[str, arrays.Pla
 
 
 def _sum_forms(case: Case, weighted: bool) -> dict[str, str]:
-    """How each sum over rows is asked for; where one is added to, every other is too."""
+    """How each sum over rows is requested; if one accumulates, all do."""
     forms = {"dweight": case.dweight if weighted or case.dweight == "none" else "returned"}
     if case.centred:
         forms["dbias"] = case.dbias
@@ -160,7 +160,7 @@ def _sum_forms(case: Case, weighted: bool) -> dict[str, str]:
 def _expect(
     case: Case, values: dict[str, np.ndarray], weight: np.ndarray | None, offset: float
 ) -> tuple[list[np.ndarray], dict[str, reference.ExpectedSum | None]]:
-    """The statistics that the op is given, and the gradients that it must give."""
+    """The statistics that the op is given, and the gradients that it must return."""
     x, dy = values["x"], values["dy"]
     options: dict[str, Any] = {"weight_offset": offset}
     options["dresidual_out"] = values.get("dresidual_out")
@@ -183,7 +183,7 @@ def _expect(
 
 
 def check(case: Case) -> None:
-    """Runs one case: values, shapes, dtypes, aliasing, gaps, and the inputs left alone."""
+    """Run one case; check values, shapes, dtypes, aliasing, gaps, and that inputs are unchanged."""
     one, rng = case.one, case.rng
     placed = {name: case.place(name, rng.standard_normal) for name in case.inputs}
     weight, weight_values = make_weight(case)
@@ -231,7 +231,7 @@ def check(case: Case) -> None:
 def _give(
     case: Case, name: str, form: str, options: dict[str, Any], wanted: reference.ExpectedSum
 ) -> None:
-    """An array to write a sum to, or to add it to."""
+    """An array that a sum is written to, or added to."""
     kind = NUMPY_DTYPES[case.dweight_dtype]
     start = (10 * case.rng.standard_normal(case.cols)).astype(kind)
     options[name] = case.one.array(start)

@@ -18,7 +18,7 @@ import membound
 
 
 def each_head(rows: Any, *parameters: Any) -> dict[str, int]:
-    """What says that parameters of two axes are those of heads."""
+    """The option that tells parameters of heads from parameters of two axes."""
     by_head = any(one is not None and one.ndim == 2 for one in parameters)
     return {"normalized_shape": rows.shape[-1]} if by_head else {}
 
@@ -30,7 +30,7 @@ class Op:
     name: str
     formula: Callable[..., Any]
     backward: Callable[..., Any]
-    second: str = ""  # an array like x beside it
+    second: str = ""  # the second array with the shape of x
     centred: bool = False
 
     @property

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""membound.jax on arrays whose columns eight devices share: run by test_jax_sharding.py.
+"""membound.jax on arrays whose columns are sharded over eight devices; run by test_jax_sharding.py.
 
 Beside membound on whole rows in float64. JAX has its default dtypes, without float64.
 """
@@ -56,7 +56,7 @@ def elements(shape):
 
 
 def check_no_gather(compiled, what, of_rows):
-    """Nothing but all-reduces, of_rows of them of the rows' statistics."""
+    """Require only all-reduces, of_rows of them of per-row statistics."""
     found = collectives(compiled)
     assert all(name == "all-reduce" for name, _ in found), (what, found)
     statistics = [shape for _, shape in found if shape.startswith("f64")]
@@ -76,7 +76,7 @@ def check_close(found, right, dtype, terms, what):
 
 
 def draw(rng, dtype):
-    """Arrays of the dtype as NumPy has them; each statistic is drawn too, in float32."""
+    """Random NumPy arrays of the dtype; each statistic is random too, in float32."""
     shapes = dict.fromkeys(("x", "residual", "z", "dy", "dsum", "total"), (*ROWS, COLS))
     shapes |= {"weight": (COLS,), "bias": (COLS,)}
     arrays = {n: rng.standard_normal(s).astype(dtype) for n, s in shapes.items()}
@@ -109,7 +109,7 @@ def check_forward(op, options, mesh, lies, arrays, dtype):
     right = getattr(membound, op)(*wide(arrays, names), **options, **returns)
     out = found[0]
     assert out.sharding.is_equivalent_to(placed[0].sharding, out.ndim), (what, out.sharding)
-    if "rounding" in options and dtype != "float32":  # bits of the kernel, but for their last one
+    if "rounding" in options and dtype != "float32":  # the kernel's bits, except for the last one
         right = getattr(membound, op)(*(arrays[n] for n in names), **options, **returns)
         np.testing.assert_allclose(*(np.float64(one[0]) for one in (found, right)), rtol=2**-7)
         return
@@ -149,7 +149,7 @@ def check_backward(op, options, mesh, lies, arrays, dtype):
 
 
 def check_wide_range(mesh, rng):
-    """Squares beyond float32, and means far above the spread."""
+    """Squares beyond float32, and means of many standard deviations."""
     lies = NamedSharding(mesh, P(None, "a"))
     normal = rng.standard_normal((4, COLS)).astype(np.float32)
     for x, terms in ((normal * 1e30, 1.0), (normal * 1e-30, 1.0), (normal + 1e5, 1e5)):
@@ -160,7 +160,7 @@ def check_wide_range(mesh, rng):
 
 
 def check_heads(mesh, rng):
-    """A weight for each head: heads or columns are cut, and the weight with them or not."""
+    """Weights of heads: heads or columns are sharded, and the weight with them or not."""
     x, weight = (jnp.asarray(rng.standard_normal(s), jnp.float32) for s in ((4, 8, 16), (8, 16)))
     norm = functools.partial(mbj.rms_norm, normalized_shape=16)
     gradients = jax.grad(lambda x, w: (norm(x, w) ** 2).sum(), (0, 1))
@@ -177,7 +177,7 @@ def check_heads(mesh, rng):
 
 
 def check_uneven(mesh, rng):
-    """XLA pads shards where the devices do not divide the rows or columns: that is no number."""
+    """Uneven shards: XLA's padding must not enter results."""
     x, weight = (jnp.asarray(rng.standard_normal(s), jnp.float32) for s in ((16, COLS), (COLS,)))
     for spec, rows, cols in ((P("a"), 15, COLS), (P(None, "a"), 16, COLS - 4)):
 
@@ -211,7 +211,7 @@ def check_others(mesh, rng):
     x, ids = (*ROWS, COLS), jnp.asarray(rng.integers(0, 6, ROWS))
     reduced, apart = P(None, None, "a"), P(None, "a")
     causal = functools.partial(mbj.softmax, scale=0.3, causal_offset=3 * COLS // 4)
-    cases = [  # the function, its arrays, and whether results need all devices
+    cases = [  # the function, its arrays, and whether it needs an all-reduce
         (mbj.softmax, [(x, reduced), ((ROWS[1], COLS), P())], True),
         (mbj.softmax, [(x, reduced), ((*ROWS, 1), P())], True),
         (causal, [(x, reduced)], True),
@@ -240,7 +240,7 @@ def check_others(mesh, rng):
 
 
 def check_quantised(mesh, rng):
-    """Rows are cut, and heads with their weights."""
+    """Rows are sharded, and heads with their weights."""
     x, weight = numbers(rng, 4, 8, COLS), numbers(rng, 8, COLS)
     norm = functools.partial(mbj.add_rms_norm_quant, dtype="int8", group_size=64)
     right = norm(x, x, weight)
@@ -258,19 +258,19 @@ def main():
     rng = np.random.default_rng(int(sys.argv[1]))
     devices = np.array(jax.devices())
     line, square = Mesh(devices, ("a",)), Mesh(devices.reshape(2, 4), ("a", "b"))
-    places = [
+    shardings = [
         (line, (None, "a", True)), (line, (None, "a", False)),
         (square, ("a", "b", True)), (square, (None, ("a", "b"), False)),
     ]  # fmt: skip
-    turn = 0
+    index = 0
     for op, (_, choices, _) in NORMS.items():
         for options in choices:
             dtype = "bfloat16" if "rounding" in options or op == "add_rms_norm" else "float32"
-            mesh, lies = places[turn % len(places)]
+            mesh, lies = shardings[index % len(shardings)]
             arrays = draw(rng, jnp.dtype(dtype))
             check_forward(op, options, mesh, lies, arrays, dtype)
             check_backward(op, options, mesh, lies, arrays, dtype)
-            turn += 1
+            index += 1
     check_wide_range(line, rng)
     check_heads(line, rng)
     check_uneven(line, rng)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""membound.jax on arrays that four devices share: run by test_jax_sharding.py."""
+"""membound.jax on arrays that are sharded over four devices; run by test_jax_sharding.py."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tables():
 
 
 def numbers_of(x, count):
-    """Labels or ids that lie as x does."""
+    """Labels or ids with the sharding of x."""
     return (jnp.abs(x[..., 0]) * 5).astype(jnp.int32) % count
 
 
@@ -68,7 +68,7 @@ def total(results):
 
 
 def check_automatic(name, mesh, spec, rng):
-    """Results and gradients, where they lie, and that nothing was gathered."""
+    """Check results, gradients and their shardings, and that nothing was gathered."""
     function, shapes = FUNCTIONS[name]
     arrays = [jnp.asarray(rng.standard_normal(shape)) for shape in shapes]
     rows = len(shapes[0])
@@ -112,22 +112,22 @@ def results_and_gradients(function, count):
 
 
 def check_heads(mesh, layout, q_cut, k_cut, rng, gathers=False):
-    """Heads that devices share, those of q as they like and those of k likewise.
+    """Sharded heads, those of q and those of k independently.
 
-    q_cut, k_cut: the mesh axes of each letter of the layout that is cut.
+    q_cut, k_cut: the mesh axes of each letter of the layout that is sharded.
     """
     shape = [{"b": 4, "s": 6, "t": 6, "h": 8, "d": 8}[letter] for letter in layout]
     ids = jnp.asarray(rng.integers(0, 12, (4, 6) if layout in ("bshd", "bhsd") else 6))
     specs = [P(*(some.get(letter) for letter in layout)) for some in (q_cut, k_cut)]
 
-    def turned(q, k):
+    def rotated(q, k):
         return mbj.rope(q, k, *tables(), layout=layout)
 
     def normed(q, k, w, v):
         return mbj.qk_norm_rope(q, k, w, v, *tables(), position_ids=ids, layout=layout)
 
     calls = [
-        (turned, [shape, shape], specs),
+        (rotated, [shape, shape], specs),
         (normed, [shape, shape, (8,), (8,)], [*specs, P(), P()]),
         (
             normed,
@@ -135,11 +135,11 @@ def check_heads(mesh, layout, q_cut, k_cut, rng, gathers=False):
             [*specs, P(q_cut.get("h")), P(k_cut.get("h"))],
         ),
     ]
-    for function, shapes, places in calls:
+    for function, shapes, specs_of_call in calls:
         arrays = [jnp.asarray(rng.standard_normal(one)) for one in shapes]
         placed = [
-            jax.device_put(one, NamedSharding(mesh, place))
-            for one, place in zip(arrays, places, strict=True)
+            jax.device_put(one, NamedSharding(mesh, spec))
+            for one, spec in zip(arrays, specs_of_call, strict=True)
         ]
         both = results_and_gradients(function, len(arrays))
         text = both.lower(*placed).compile().as_text()
@@ -151,7 +151,7 @@ def check_heads(mesh, layout, q_cut, k_cut, rng, gathers=False):
 
 
 def check_quantised(mesh, rng):
-    """Codes and scales lie where the rows do, under shard_map too; a static scale is everywhere."""
+    """Codes and scales are sharded as rows, under shard_map too; a static scale is replicated."""
     packed = jnp.asarray(rng.standard_normal((*X[:-1], 2 * 130)))
     placed = jax.device_put(packed, NamedSharding(mesh, P("a")))
     for options in ({}, {"group_size": 64}, {"scale": jnp.float32(0.02)}):
@@ -172,7 +172,7 @@ def check_quantised(mesh, rng):
 
 
 def check_vmap(mesh, rng):
-    """A mapped call on shared arrays is right, whatever XLA makes of it."""
+    """A vmapped call on sharded arrays is right, however XLA partitions it."""
     x, weight = (jnp.asarray(rng.standard_normal(s)) for s in (X, W))
     shared = jax.device_put(x, NamedSharding(mesh, P("a")))
     found = jax.jit(jax.vmap(mbj.rms_norm, (0, None)))(shared, weight)

@@ -15,12 +15,12 @@ from cases import WEIGHTS, layouts_like, make_bias, make_weight
 
 import membound
 
-# Around a vector, a warp, a block and the switches between kernels; fewer than for rms_norm, whose
-# rows these kernels share.
+# Around a vector, a warp, a block and the thresholds between kernels; fewer than for rms_norm, as
+# the kernels have the same tiles.
 WIDTHS = (1, 2, 7, 33, 64, 127, 256, 1000, 4097, 8192)
 BIASES = ("none", "same", "float32", "strided")
 
-# Where (out, residual_out) go.
+# The outputs of (out, residual_out).
 FORMS = {"returned": (None,), "given": ("new",), "in place": ("x",)}
 ADDED_FORMS = {
     "returned": (None, None),
@@ -33,7 +33,7 @@ ADDED_FORMS = {
 
 @dataclass
 class Case:
-    """One call; what is not given takes the plainest value."""
+    """One call; parameters that are not given have the simplest value."""
 
     one: Framework
     dtype: str
@@ -64,13 +64,13 @@ class Case:
 
     @property
     def outputs(self) -> dict[str, str | None]:
-        """Where each output goes: to an input, to a new array, or wherever the op likes."""
+        """Each output: an input, a given array, or one that the op allocates."""
         forms = ADDED_FORMS if self.added else FORMS
         return dict(zip(("out", "residual_out"), forms[self.form], strict=False))
 
 
 def forms_of(case: Case) -> list[str]:
-    """The forms that write nothing but what can be written."""
+    """The forms whose outputs are writable."""
     if not case.one.takes_out:
         return ["returned"]
     able = {name: case.layout_of(name).writable for name in ("x", "residual")}
@@ -79,7 +79,7 @@ def forms_of(case: Case) -> list[str]:
 
 
 def vary(case: Case) -> None:
-    """Draws what the caller has not fixed: layouts, parameters, and where the results go."""
+    """Draw what the caller has not fixed: layouts, parameters, and outputs."""
     one, rng = case.one, case.rng
 
     def draw(names: Any) -> str:
@@ -94,7 +94,7 @@ def vary(case: Case) -> None:
 
 
 def check(case: Case) -> None:
-    """Runs one case: values, shapes, dtypes, aliasing, gaps, and the inputs left alone."""
+    """Run one case; check values, shapes, dtypes, aliasing, gaps, and that inputs are unchanged."""
     one = case.one
     inputs = ("x", "residual") if case.added else ("x",)
     placed = {name: case.place(name, case.rng.standard_normal) for name in inputs}

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The norms over arrays of several dtypes: the formula in a wider type, and how near to come."""
+"""The norms over mixed dtypes: the formula in a wider dtype, and tolerances."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Mixed:
         return self
 
     def factor(self) -> np.ndarray | None:
-        """The weight and its offset; the offset alone stands for the weight."""
+        """The weight plus its offset; without a weight the offset alone."""
         if self.weighted:
             return wide(self.values["weight"]) + self.weight_offset
         return wide(self.weight_offset) if self.weight_offset else None
@@ -102,7 +102,7 @@ def silu(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def forward(call: Mixed) -> dict[str, np.ndarray]:
     """out, residual_out, mean and rstd, before they are rounded to their dtypes.
 
-    scale of mean: the size of the terms, which may cancel.
+    scale of mean: the magnitude of the terms, which may cancel.
     """
     values = {name: wide(array) for name, array in call.values.items()}
     row = values["x"]
@@ -167,9 +167,9 @@ def assert_near(
     got: np.ndarray, wanted: np.ndarray, dtype: str, sums: str, what: object,
     terms: np.ndarray | None = None,
 ) -> None:  # fmt: skip
-    """Within half a unit of its dtype, which is one rounding, and what sums of `sums` leave.
+    """Check within half a unit of its dtype, one rounding, plus the error of sums in `sums`.
 
-    terms: the size of what the result is the sum of.
+    terms: the magnitude of the terms that the result sums.
     """
     assert got.dtype == NUMPY_DTYPES[dtype], what
     assert got.shape == wanted.shape, what

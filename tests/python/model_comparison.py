@@ -22,10 +22,10 @@ EPS = torch.finfo(torch.float32).eps
 
 @dataclass
 class Outcome:
-    """What became of one model class."""
+    """The outcome for one model class."""
 
     name: str
-    built: str = ""  # why it was not tried; empty if it was
+    built: str = ""  # why it was not tested; empty if it was
     failed: list[str] = field(default_factory=list)
     cases: list[str] = field(default_factory=list)
     parts: dict[str, int] = field(default_factory=dict)
@@ -64,7 +64,7 @@ def run(model: Any, case: Case) -> dict[str, torch.Tensor]:
     torch.manual_seed(1)
     output = model(**copy.deepcopy(case.given))
     found = list(floats(output))
-    named = {f"output {place}": t.detach().clone() for place, t in enumerate(found)}
+    named = {f"output {index}": t.detach().clone() for index, t in enumerate(found)}
     generator = torch.Generator().manual_seed(2)
     total = torch.zeros(())
     for t in found:
@@ -85,7 +85,7 @@ def _size(t: torch.Tensor) -> float:
 
 
 def differences(got: dict[str, Any], wanted: dict[str, Any]) -> dict[str, float]:
-    """By name the largest difference over what rounding may do; above 1 is wrong."""
+    """The largest difference by name, relative to the effect of rounding; above 1 is wrong."""
     if got.keys() != wanted.keys():
         return {f"not in both: {sorted(got.keys() ^ wanted.keys())[:3]}": float("inf")}
     kinds: dict[bool, float] = {}
@@ -109,9 +109,10 @@ def differences(got: dict[str, Any], wanted: dict[str, Any]) -> dict[str, float]
 
 
 def wrong(got: Any, wanted: Any, nudged: Callable[[], Any]) -> str:
-    """The worst difference in words, or nothing. `nudged` gives the result of weights a unit off.
+    """Describe the worst difference, if any. `nudged` gives the result for weights one unit off.
 
-    What amplifies rounding amplifies that too: only more than eight times as much is a fault.
+    A model that amplifies rounding amplifies that nudge too: only a difference more than eight
+    times as large is a fault.
     """
     apart = {name: d for name, d in differences(got, wanted).items() if not d <= 1}
     if not apart:
@@ -134,7 +135,7 @@ def _nudge(model: Any) -> Any:
 
 
 def _labels(model: Any, given: dict[str, Any]) -> Iterator[Any]:
-    """What could be the labels of the model."""
+    """Candidates for the labels of the model."""
     generator = torch.Generator().manual_seed(4)
     for name in ("decoder_input_ids", "input_ids"):
         if name in given:
@@ -207,7 +208,7 @@ def compare(outcome: Outcome, cls: Any) -> None:
     except NotImplementedError as error:
         outcome.built = str(error)
         return
-    # Some keep tensors with gradients from a call, and cannot be copied after it.
+    # Some models keep tensors with gradients from a call, and cannot be copied after it.
     twin, before = copy.deepcopy(model), copy.deepcopy(model)
     cases = list(cases_of(before, given))
     wanted = [run(before, case) for case in cases]
@@ -285,7 +286,7 @@ def keyword_faults(model: Any, given: dict[str, Any]) -> dict[str, str]:
     calls: dict[str, tuple[Any, Any, Any]] = {}
 
     def note(module: Any, args: Any, keywords: Any) -> None:
-        # Copied: a cache among them grows in the call.
+        # Copied, since a cache among the arguments grows in the call.
         calls.setdefault(type(module).__name__, (module, *copy.deepcopy((args, keywords))))
 
     ours = [m for m in model.modules() if patched_class(m) and not hasattr(m, "config")]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of other libraries' activations and quantising functions, beside the formula."""
+"""Calls of other libraries' activations and quantising functions, paired with the formula."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def gated_mlp(f):
     assert f(8, return_residual=True, **unbound(f, activation=act)).double()(GATE)[1] is GATE
 
 
-# --- codes of 8 bits: rows in float32, whose norms the formula has to a rounding of the codes ---
+# --- 8-bit codes of float32 rows: the formula determines them up to one rounding ---
 
 ROWS, ADDED, WEIGHT = (values(*s, dtype=torch.float32) for s in ((6, 256), (7, 256), (256,)))
 ADDED = ADDED[:6]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of other libraries' softmax, losses and embeddings, beside the formula."""
+"""Calls of other libraries' softmax, losses and embeddings, paired with the formula."""
 
 from __future__ import annotations
 

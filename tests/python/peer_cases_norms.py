@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of other libraries' norms with their own order of arguments, beside the formula."""
+"""Calls of other libraries' norms with their own argument order, paired with the formula."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ X, R, W, B = values(6, 8), values(6, 8, seed=1), values(8, seed=2), values(8, se
 
 
 def filled(module, weight=W, bias=B):
-    """The module in float64, with parameters that are not those of its making."""
+    """The module in float64, with parameters other than its initial ones."""
     module = module.double()
     for name, value in (("weight", weight), ("bias", bias)):
         if getattr(module, name, None) is not None:
@@ -83,7 +83,7 @@ def cake_rmsnorm_train_forward(f):
 
 
 def gradients(formula, dy, *inputs):
-    """Of a formula, by autograd in float64."""
+    """Gradients of a formula, by autograd in float64."""
     leaves = [t.clone().requires_grad_() for t in inputs]
     return torch.autograd.grad(formula(*leaves), leaves, dy)
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Formulas in float64 of what other libraries' functions compute, and the cases that call them."""
+"""float64 formulas of other libraries' functions, and the cases that call them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 Case = Callable[..., Iterator[tuple[torch.Tensor, torch.Tensor]]]
-CASES: dict[str, Case] = {}  # by "<table>.<name>" of peer_names.toml; pairs of got and expected
+CASES: dict[str, Case] = {}  # "<table>.<name>" -> pairs of got, expected
 
 
 def case(*names):
@@ -68,7 +68,7 @@ def probabilities(x):
 
 
 def losses(logits, labels, ignore=-100, smoothing=0.0, z=0.0, softcap=None, weight=None):
-    """The losses of rows, and of each how much it counts in a mean."""
+    """The losses of rows, and the weight of each in a mean."""
     logits = logits if softcap is None else softcap * (logits / softcap).tanh()
     lse = logits.logsumexp(-1)
     counts = (labels != ignore).double()
@@ -92,7 +92,7 @@ def angles(positions, dim, theta=1e4, factor=1.0):
     return positions[..., None].double() / (factor * theta**exponents)
 
 
-def turn(x, cos, sin, interleaved=False, inverse=False):
+def rotate(x, cos, sin, interleaved=False, inverse=False):
     """Rotate the first columns of (..., heads, head_dim) by (..., dim / 2) of each token."""
     cos, sin = cos[..., None, :], -sin[..., None, :] if inverse else sin[..., None, :]
     dim = 2 * cos.shape[-1]
@@ -106,12 +106,12 @@ def turn(x, cos, sin, interleaved=False, inverse=False):
     return torch.cat((pair, rest), dim=-1)
 
 
-def turn_by(x, at, interleaved=False):
-    """The same by angles of each token."""
-    return turn(x, at.cos(), at.sin(), interleaved)
+def rotate_by(x, at, interleaved=False):
+    """Rotate by the angles of each token."""
+    return rotate(x, at.cos(), at.sin(), interleaved)
 
 
 def unbound(f, **given):
-    """Arguments but for those that a test has bound already."""
+    """Arguments except those that a test has bound already."""
     bound = getattr(f, "keywords", {})
     return {name: value for name, value in given.items() if name not in bound}

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""qk_norm_rope and its gradients by their definition in float64."""
+"""The definition of qk_norm_rope and its gradients in float64."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import rotary
 from reference import NUMPY_DTYPES
 from rotary import draw, to_layout
 
-# head_dim, rotary_dim, rotary_offset: chunks in pairs of a GPU's lanes and not
+# head_dim, rotary_dim, rotary_offset: vectors that pair up across a GPU's lanes, and others
 PARTS = ((128, 128, 0), (64, 64, 0), (256, 256, 0), (80, 80, 0), (96, 64, 32), (64, 32, 8))
 PARTS += ((10, 6, 3), (2, 2, 0), (7, 6, 1), (1024, 1024, 0))
-# a chunk in each lane, and more than a warp has
+# one vector per lane, and more than a warp has
 PARTS += ((72, 72, 0), (100, 100, 0), (90, 90, 0), (96, 24, 0), (80, 20, 4), (264, 260, 2))
 POSITIONS = 32
 
@@ -31,7 +31,7 @@ def framework(name: str) -> Any:
 
 @dataclass
 class Norm:
-    """One array of heads, (batch, seq, heads, head_dim), and how it is normalised and turned."""
+    """One array of heads, (batch, seq, heads, head_dim), and how it is normalised and rotated."""
 
     x: np.ndarray
     weight: np.ndarray | None
@@ -58,23 +58,23 @@ class Norm:
     def factor(self) -> Any:
         return 1.0 if self.weight is None else self.weight.astype(np.float64) + self.offset
 
-    def turn(self, x: np.ndarray, inverse: bool = False) -> np.ndarray:
+    def rotated(self, x: np.ndarray, inverse: bool = False) -> np.ndarray:
         cos, sin = self.cos[:, :, None], self.sin[:, :, None]
         pairs = self.pairs or self.cos.shape[-1]
-        return rotary.turned_by(x, cos, sin, self.interleaved, self.rotary_offset, pairs, inverse)
+        return rotary.rotated_by(x, cos, sin, self.interleaved, self.rotary_offset, pairs, inverse)
 
     def out(self) -> np.ndarray:
-        return self.turn(self.wide * self.rstd[..., None] * self.factor)
+        return self.rotated(self.wide * self.rstd[..., None] * self.factor)
 
     def size(self) -> np.ndarray:
-        """The largest magnitude of each head of normalised numbers: what errors are beside."""
+        """The largest magnitude of each normalised head, to which errors are relative."""
         normed = np.abs(self.wide * self.rstd[..., None] * self.factor)
         return normed.max(-1, keepdims=True)
 
     def gradients(self, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """dx, dweight for each head, and the size of its terms."""
+        """dx, dweight for each head, and the magnitude of its terms."""
         h = self.wide * self.rstd[..., None]
-        t = self.turn(dy.astype(np.float64), inverse=True)
+        t = self.rotated(dy.astype(np.float64), inverse=True)
         g = t * self.factor
         dx = self.rstd[..., None] * (g - h * (g * h).mean(-1, keepdims=True))
         return dx, (t * h).sum((0, 1)), np.abs(t * h).sum((0, 1))
@@ -82,7 +82,7 @@ class Norm:
 
 @dataclass
 class Case:
-    """A call: arrays as a framework takes them, and the same by definition."""
+    """A call: its arrays in a framework, and the reference by definition."""
 
     q: Norm
     k: Norm
@@ -130,12 +130,12 @@ def case(
     return Case(*norms, call, layout)
 
 
-# One rounding of the result, and what sums and products in float32 (float64) may be off by.
+# One rounding of the result, plus the slack for sums and products in float32 (float64).
 ULP = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 0.0, "float64": 0.0}
 
 
 def check(found: np.ndarray, norm: Norm) -> None:
-    """found is norm's result, rounded once."""
+    """Check that found is norm's result, rounded once."""
     right = norm.out()
     assert found.shape == right.shape
     assert found.dtype == norm.x.dtype

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""rms_norm_quant and add_rms_norm_quant against their definition, applied to what the norm writes.
+"""rms_norm_quant and add_rms_norm_quant against their definition, applied to the norm's result.
 
-Numbers of 8 bits are found in the list of all that there are.
+8-bit codes are found by search in the list of all their values.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from reference import QUANTISED
 
 import membound
 
-# Staging through a GPU is not theirs.
+# These ops do not stage NumPy arrays through a GPU.
 NAMES = [name for name in FRAMEWORKS if "numpy-cuda" not in str(name)]
 LIMITS = {"float8_e4m3fn": 448, "float8_e5m2": 57344, "int8": 127}
 SCALES = ("row", 64, 128, "static")
-NOTHING = 0x5A  # bytes that nobody wrote
+NOTHING = 0x5A  # filler of unwritten bytes
 
 
 def numbers(kind: str) -> np.ndarray:
-    """Those of the codes 0 to 127 that are finite and not above the limit, in order."""
+    """Values of the codes 0 to 127 that are finite and not above the limit, in order."""
     codes = np.arange(128, dtype=np.uint8).view(QUANTISED[kind])
     values = codes.astype(np.float64)
     return values[values <= LIMITS[kind]]
 
 
 def encoded(values: np.ndarray, kind: str) -> np.ndarray:
-    """To the nearest, of two as near the even code; beyond the limit the limit."""
+    """Encode to the nearest code, ties to the even code; clamp at the limit."""
     known = numbers(kind)
     magnitude = np.minimum(np.abs(values.astype(np.float64)), LIMITS[kind])
     above = np.searchsorted(known, np.nan_to_num(magnitude)).astype(np.uint8)
@@ -52,7 +52,7 @@ def encoded(values: np.ndarray, kind: str) -> np.ndarray:
 def quantised(
     y: np.ndarray, kind: str, scale: Any = "row", bound: float | None = None, given: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The definition. scale: one of SCALES; given: the static one."""
+    """Quantise by definition. scale: one of SCALES; given: the static scale."""
     wide = np.float64 if y.dtype == np.float64 else np.float32
     y = y.astype(wide)
     if scale == "static":
@@ -77,7 +77,7 @@ def quantised(
 
 
 def assert_same(got: np.ndarray, wanted: np.ndarray, what: Any) -> None:
-    """Bit by bit; one NaN is as good as another."""
+    """Compare bits; any NaN equals any other."""
     assert got.dtype == wanted.dtype, what
     assert got.shape == wanted.shape, what
     same = np.ascontiguousarray(got).view(np.uint8) == np.ascontiguousarray(wanted).view(np.uint8)
@@ -105,7 +105,7 @@ def gaps_are_untouched(
 
 @dataclass
 class Case:
-    """One call; what is not given takes the plainest value."""
+    """One call; parameters that are not given have the simplest value."""
 
     one: Framework
     dtype: str

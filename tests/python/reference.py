@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the ops must return, in a wider type than they compute in, and how close they must come."""
+"""References of the ops in a wider dtype than they compute in, and tolerances."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from membound._ulps import ALLOWED, FORMATS, sum_slack
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 NUMPY_DTYPES = {name: np.dtype(name) for name in ("float16", "float32", "float64")}
 NUMPY_DTYPES["bfloat16"] = np.dtype(ml_dtypes.bfloat16)
-# What the quantised norms write.
+# The dtypes that the quantised norms write.
 QUANTISED = {name: np.dtype(getattr(ml_dtypes, name)) for name in ("float8_e4m3fn", "float8_e5m2")}
 QUANTISED["int8"] = np.dtype(np.int8)
 
@@ -26,15 +26,15 @@ def statistics_dtype(dtype: str) -> str:
 
 
 def wide(values: np.ndarray, dtype: str) -> np.ndarray:
-    """float64 holds products of the narrower dtypes exactly; float64 itself needs more bits."""
+    """The reference dtype: float64, in which narrower products are exact; wider for float64."""
     return values.astype(np.longdouble if dtype == "float64" else np.float64)
 
 
 def round_once(values: np.ndarray, dtype: str) -> np.ndarray:
     """float64 values rounded to the nearest number of dtype, ties to even.
 
-    ml_dtypes takes float64 to bfloat16 by way of float32, which rounds twice: float32 that is
-    rounded to odd keeps on which side of a tie the value lies.
+    ml_dtypes converts float64 to bfloat16 through float32, which rounds twice; rounding to odd in
+    float32 preserves the side of a tie that the value is on.
     """
     if dtype != "bfloat16":
         return values.astype(NUMPY_DTYPES[dtype])
@@ -48,7 +48,7 @@ def round_once(values: np.ndarray, dtype: str) -> np.ndarray:
 
 @dataclass
 class Expected:
-    """Right results: each element may equal any of the candidates, within the tolerance."""
+    """Right results: each element must match one of the candidates within the tolerance."""
 
     candidates: list[np.ndarray]
     rstd: np.ndarray
@@ -90,7 +90,7 @@ def roundings(values: np.ndarray, dtype: str, slack: float) -> list[np.ndarray]:
 def add_rms_norm(
     x: np.ndarray, residual: np.ndarray, weight: np.ndarray | None, dtype: str, **options: Any
 ) -> tuple[Expected, np.ndarray]:
-    """The norm of the sum, and the sum itself, whose bits are known: one rounding to each dtype.
+    """The norm of the sum, and the sum itself, which is exact up to one rounding to each dtype.
 
     float64 holds the sum of two narrower numbers well enough that rounding it gives what adding in
     float32 gives.
@@ -103,18 +103,18 @@ def add_rms_norm(
 
 @dataclass
 class ExpectedSum:
-    """The right values, the size of the terms that they are the sum of, and their dtype."""
+    """The right values, the magnitude of the terms that they sum, and their dtype."""
 
     values: np.ndarray
     terms: np.ndarray
     dtype: str
-    sums: str  # the dtype that decides what sums are made in
+    sums: str  # the dtype that determines the accumulator's
     allowed: dict[str, float] = field(default_factory=lambda: ALLOWED)
 
 
 @dataclass
 class ExpectedCentred:
-    """What layer_norm must give."""
+    """The right results of layer_norm."""
 
     out: ExpectedSum
     mean: ExpectedSum
@@ -122,13 +122,13 @@ class ExpectedCentred:
 
 
 def deviations(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each row's mean, and how far its elements are from it: to twice the precision of values."""
+    """Each row's mean and its deviations from it, to twice the precision of the values."""
     mean = values.mean(-1, keepdims=True)
     apart = values - mean
     rest = apart.mean(-1, keepdims=True)
     apart = apart - rest
-    mean = np.where(np.isfinite(rest), mean + rest, mean)  # a row with one infinity has a mean
-    constant = (values == values[..., :1]).all(-1, keepdims=True)  # whose mean need not be rounded
+    mean = np.where(np.isfinite(rest), mean + rest, mean)  # the mean of one infinity
+    constant = (values == values[..., :1]).all(-1, keepdims=True)  # the mean need not be rounded
     return np.where(constant, values[..., :1], mean), np.where(constant, values * 0, apart)
 
 
@@ -246,7 +246,7 @@ def _gradient_of_x(
 
 
 def sum_of_rows(values: np.ndarray, like: np.ndarray, dtype: str) -> ExpectedSum:
-    """Over all axes but those of a weight, whose dtype the sum has."""
+    """Sum over all axes but those of the weight, whose dtype the sum has."""
     rows = values.reshape(-1, *like.shape)
     return ExpectedSum(rows.sum(0), np.abs(rows).sum(0), like.dtype.name, dtype)
 
@@ -264,7 +264,7 @@ def assert_sum_right(got: np.ndarray, expected: ExpectedSum, what: object = "") 
     error = errors_in_ulps(got, wanted, expected.dtype)
     with np.errstate(all="ignore"):
         off = (np.abs(values - wanted) - slack) / ulps(wanted, expected.dtype)
-    right = near | (error == 0)  # NaN for NaN, too
+    right = near | (error == 0)  # NaN must match NaN
     error = np.where(right, 0.0, np.where(np.isfinite(error), off, error)).astype(np.float64)
     _assert_within(error, got, wanted, expected.dtype, what, expected.allowed)
 

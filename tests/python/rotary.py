@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""rope by its definition in float64, and the same values in every layout and form of the angles."""
+"""The definition of rope in float64, and its values in every layout and form of the angles."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def frequencies(rotary_dim: int, base: float = 10000.0) -> np.ndarray:
     return base ** (-np.arange(0, rotary_dim, 2) / rotary_dim)
 
 
-def turned(
+def rotated(
     x: np.ndarray, angles: np.ndarray, *, interleaved: bool = False, offset: int = 0,
     inverse: bool = False, scaling: float = 1.0,
 ) -> np.ndarray:  # fmt: skip
-    """x of (batch, seq, heads, head_dim) turned by angles of (batch, seq, pairs), in float64."""
+    """Rotate x of (batch, seq, heads, head_dim) by angles of (batch, seq, pairs), in float64."""
     x = x.astype(np.float64)
     pairs = angles.shape[-1]
     cos, sin = (scaling * part(angles)[:, :, None, :] for part in (np.cos, np.sin))
-    return turned_by(x, cos, sin, interleaved, offset, pairs, inverse)
+    return rotated_by(x, cos, sin, interleaved, offset, pairs, inverse)
 
 
-def turned_by(x, cos, sin, interleaved, offset, pairs, inverse=False):
-    """Tables with a column for each pair, or one for each element; inverse: the transpose."""
+def rotated_by(x, cos, sin, interleaved, offset, pairs, inverse=False):
+    """Rotate by tables with a column per pair or per element; inverse: the transpose."""
     out = x.copy()
-    first, second = places(interleaved, offset, pairs)
+    first, second = pair_slices(interleaved, offset, pairs)
     cos1, cos2 = of_elements(cos, interleaved, pairs)
     sin1, sin2 = of_elements(sin, interleaved, pairs)
     if inverse:
@@ -51,14 +51,14 @@ def turned_by(x, cos, sin, interleaved, offset, pairs, inverse=False):
 
 
 def of_elements(table, interleaved, pairs):
-    """The columns of the first and of the second elements of all pairs."""
+    """A table's columns for the first and for the second elements of all pairs."""
     if table.shape[-1] == pairs:
         return table, table
-    return tuple(table[..., place] for place in places(interleaved, 0, pairs))
+    return tuple(table[..., columns] for columns in pair_slices(interleaved, 0, pairs))
 
 
-def places(interleaved: bool, offset: int, pairs: int) -> tuple[slice, slice]:
-    """The first and the second elements of all pairs."""
+def pair_slices(interleaved: bool, offset: int, pairs: int) -> tuple[slice, slice]:
+    """Slices of the first and of the second elements of all pairs."""
     if interleaved:
         end = offset + 2 * pairs
         return slice(offset, end, 2), slice(offset + 1, end, 2)
@@ -77,7 +77,7 @@ def table(
         return {"freqs": angles.astype(kind)}
     if form == "angles of elements":
         return {"freqs": np.concatenate([angles, angles[::-1] / 3], 1).astype(kind)}
-    if form == "elements":  # each column its own numbers
+    if form == "elements":  # every column has different values
         cos, sin = np.concatenate([angles, angles / 3], 1), np.concatenate([angles / 5, angles], 1)
         return {"cos": np.cos(cos).astype(kind), "sin": np.sin(sin).astype(kind)}
     cos, sin = np.cos(angles).astype(kind), np.sin(angles).astype(kind)
@@ -94,7 +94,7 @@ def table(
 def angles_of(
     given: dict[str, Any], positions: np.ndarray, pairs: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """cos and sin in float64 of the table's own numbers, (batch, seq, pairs or 2 * pairs)."""
+    """cos and sin in float64 of the rounded table, (batch, seq, pairs or 2 * pairs)."""
     if "freqs" in given:
         freqs = np.asarray(given["freqs"], np.float64)
         angles = positions[..., None] * freqs if freqs.ndim == 1 else freqs[positions]
@@ -123,15 +123,15 @@ def check(
     y: np.ndarray, x: np.ndarray, cos: np.ndarray, sin: np.ndarray, interleaved: bool,
     offset: int = 0, inverse: bool = False, slack: float = 0.0, pairs: int | None = None,
 ) -> None:  # fmt: skip
-    """y is x of (batch, seq, heads, head_dim) turned by the numbers of a table."""
+    """Check that y is x of (batch, seq, heads, head_dim) rotated by the values of a table."""
     assert y.shape == x.shape
     assert y.dtype == x.dtype
     pairs = pairs or cos.shape[-1]
     cos, sin = (table[:, :, None, :] for table in (cos, sin))
     wide = x.astype(np.float64)
-    right = turned_by(wide, cos, sin, interleaved, offset, pairs, inverse)
-    # Each product, their sum and the angle round, the result once more.
-    first, second = places(interleaved, offset, pairs)
+    right = rotated_by(wide, cos, sin, interleaved, offset, pairs, inverse)
+    # Roundings: each product, their sum, the angle, and the result.
+    first, second = pair_slices(interleaved, offset, pairs)
     terms = np.zeros_like(wide)
     terms[..., first] = np.abs(wide[..., first]) + np.abs(wide[..., second])
     terms[..., second] = terms[..., first]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""One of two processes that hold a part of each tensor: run by test_torch_distributed.py."""
+"""One of two processes that each hold a shard of every tensor; run by test_torch_distributed.py."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CALLS = {
     "silu_and_mul": (X, X),
     "relu2": (X,),
 }
-MATRICES = ("all_gather", "all_to_all", "reduce_scatter")  # what would move whole activations
+MATRICES = ("all_gather", "all_to_all", "reduce_scatter")  # these move whole activations
 
 
 def first(results: Any) -> Any:
@@ -47,7 +47,7 @@ def gathers(mode: CommDebugMode) -> list[str]:
 
 
 def check_rows(mesh: Any, op: str, placement: Any, home: Any) -> None:
-    """Results, gradients and what moved, of tensors whose rows lie as said."""
+    """Check results, gradients and communication for tensors with the given row placements."""
     function = getattr(home, op)
     whole = [torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in CALLS[op]]
     right = first(function(*whole))
@@ -70,7 +70,7 @@ def check_rows(mesh: Any, op: str, placement: Any, home: Any) -> None:
 
 
 def check_placed(mesh: Any, name: str, call: Any, tensors: list[Any], axes: list[Any]) -> None:
-    """The same of a call, where a tensor's axis says how it lies; None: replicated."""
+    """The same for a call with each tensor sharded along an axis; None: replicated."""
 
     def total(found: Any) -> Any:
         found = found if isinstance(found, tuple) else (found,)
@@ -159,7 +159,7 @@ def check_rotary(mesh: Any) -> None:
 
 
 def check_columns(mesh: Any, op: str, shape: tuple[int, ...], of_x: Any, of_weights: Any) -> None:
-    """Sharded along what is normalised: one all-reduce forward, one backward, and no gather."""
+    """Sharded columns: one all-reduce forward, one backward, and no gather."""
     function = getattr(mt, op)
     options = {"eps": 1e-3, "weight_offset": 1.0}
     shapes = [shape[-1:] if len(s) == 1 else shape for s in CALLS[op]]
@@ -214,7 +214,7 @@ def check_all_columns(mesh: Any) -> None:
 
 
 def check_columns_without_weight(mesh: Any) -> None:
-    """weight_offset alone multiplies, forward and backward."""
+    """Without a weight weight_offset alone multiplies, forward and backward."""
     whole = torch.randn(4, 8, requires_grad=True)
     part = distribute_tensor(whole.detach(), mesh, [Shard(1)]).requires_grad_()
     for norm in (mt.rms_norm, mt.layer_norm):
@@ -243,7 +243,7 @@ def check_columns_in_16_bits(mesh: Any) -> None:
 
 
 def check_compiled(mesh: Any) -> None:
-    """No gather in the graphs either."""
+    """Compiled graphs contain no gather either."""
     graphs: list[str] = []
 
     def kept(graph: Any, _: Any) -> Any:
@@ -314,7 +314,7 @@ def main() -> None:
     dist.init_process_group(backend, store=store, rank=rank, world_size=2)
     mesh = init_device_mesh(device, (2,))
     torch.manual_seed(seed)
-    check_compiled(mesh)  # before an eager call tells DTensor of the operators
+    check_compiled(mesh)  # before an eager call registers the operators with DTensor
     for op in CALLS:
         for placement in (Shard(0), Shard(1), Replicate()):
             check_rows(mesh, op, placement, mt)

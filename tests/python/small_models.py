@@ -22,7 +22,7 @@ import torch
 VOCAB = 128
 WIDTH = 64
 
-# Small values and the fields that take them: the first pattern that matches a whole name counts.
+# Small values and the fields that take them: the first pattern that matches a whole name applies.
 # None keeps the default.
 _RULES: list[tuple[int | None, str]] = [
     (None, r".*(init_std|initializer_range|_eps|epsilon|theta|_coef|_weight|scale|_factor|alpha)"),
@@ -50,7 +50,7 @@ _RULES: list[tuple[int | None, str]] = [
     (4, r".*sliding_window.*"),
 ]
 
-# By model type, what the rules leave inconsistent.
+# By model type, corrections of fields that the rules leave inconsistent.
 _RECURRENT = {"num_heads": 8, "n_groups": 2}
 FIXES: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8, "mamba_d_head": 16},
@@ -74,7 +74,7 @@ _SECTIONS = {
 
 
 def _rule(name: str, value: Any, variant: frozenset[str]) -> Any:
-    """The small value of a field, of the kind that the default is; the default where none fits."""
+    """The small value of a field, of its default's type; the default itself if no rule fits."""
     if re.search("dropout|drop_rate|drop_path|pdrop|drop_prob", name) and isinstance(
         value, (int, float)
     ):
@@ -99,13 +99,13 @@ def _rule(name: str, value: Any, variant: frozenset[str]) -> Any:
 
 
 def hash_of(text: str) -> int:
-    return sum(ord(letter) * (place + 1) for place, letter in enumerate(text))
+    return sum(ord(letter) * (index + 1) for index, letter in enumerate(text))
 
 
 def small_values(config: Any, variant: frozenset[str] = frozenset()) -> dict[str, Any]:
     """The fields of a configuration that differ in a small one.
 
-    A variant names the rules that some models do not bear: "dropout", "heads" (fewer of keys and
+    A variant names the rules that some models do not support: "dropout", "heads" (fewer of keys and
     values), "layers" (one of each kind).
     """
     found: dict[str, Any] = {}
@@ -151,7 +151,7 @@ def _small_rope(rope: dict[str, Any]) -> dict[str, Any]:
 
 
 def small(config: Any, variant: frozenset[str] = frozenset()) -> Any:
-    """A small configuration of that one's class."""
+    """A small configuration of the same class."""
     values = small_values(config, variant) | FIXES.get(config.model_type, {})
     return type(config)(**values)
 
@@ -228,7 +228,7 @@ def _ids(generator: torch.Generator, *shape: int) -> torch.Tensor:
 
 
 def inputs(model: Any, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """What the model's forward may want, by the names of its parameters."""
+    """Inputs for the model's forward, by the names of its parameters."""
     generator = torch.Generator().manual_seed(seed)
     config = model.config
     names = inspect.signature(model.forward).parameters
@@ -259,7 +259,7 @@ def inputs(model: Any, seed: int = 0) -> Iterator[dict[str, Any]]:
     if "input_features" in given:
         yield {**given, "input_features": given["input_features"].transpose(1, 2)}
     eos = getattr(config, "eos_token_id", None)
-    if "input_ids" in given and isinstance(eos, int):  # some read the place of the last token
+    if "input_ids" in given and isinstance(eos, int):  # some look for the last token
         ended = given["input_ids"].clone()
         ended[:, -1] = eos
         yield {**given, "input_ids": ended}
@@ -320,7 +320,7 @@ def _value(name: str, config: Any, generator: torch.Generator) -> Any:
 
 
 def with_image(model: Any) -> dict[str, Any]:
-    """Tokens with the places of one image and its pixels, for a language model that reads both."""
+    """Tokens with the slots of one image and its pixels, for a language model that reads both."""
     names = inspect.signature(model.forward).parameters
     inner = next(
         (m for m in (model, getattr(model, "model", None)) if hasattr(m, "get_image_features")),
@@ -348,10 +348,10 @@ def with_image(model: Any) -> dict[str, Any]:
             features = torch.cat([f.reshape(-1, f.shape[-1]) for f in features])
         if not isinstance(features, torch.Tensor):
             continue
-        places = features.reshape(-1, features.shape[-1]).shape[0]
-        ids = _ids(generator, 1, places + 6)
+        slots = features.reshape(-1, features.shape[-1]).shape[0]
+        ids = _ids(generator, 1, slots + 6)
         ids[ids == token] = 5
-        ids[0, 2 : 2 + places] = token
+        ids[0, 2 : 2 + slots] = token
         given = {"input_ids": ids, **more}
         kinds = (ids == token).long()
         for name in ("mm_token_type_ids", "token_type_ids"):
@@ -362,7 +362,7 @@ def with_image(model: Any) -> dict[str, Any]:
 
 
 def _images(vision: Any, takes: set[str], generator: torch.Generator) -> Iterator[dict[str, Any]]:
-    """Pixels of one image in the forms that there are."""
+    """Pixels of one image in the formats that models use."""
     height, width = _pair(_of(vision, "image_size", "img_size", default=32))
     channels = _of(vision, "num_channels", "in_channels", default=3)
     patch = _pair(_of(vision, "patch_size", default=8))[0]

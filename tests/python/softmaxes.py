@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What softmax and its gradient must return, in a wider type than they compute in."""
+"""References of softmax and its gradient, in a wider dtype than they compute in."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def draw(rng, shape, dtype, spread=1.0):
 
 
 def triangle(shape, offset):
-    """True for what causal_offset keeps."""
+    """True for the elements that causal_offset keeps."""
     rows, cols = np.arange(shape[-2])[:, None], np.arange(shape[-1])
     return cols <= rows + offset
 
 
 def softmax(x, mask=None, scale=1.0, causal_offset=None):
-    """The result, and what rounding logits and their distances may do to it, relative to it."""
+    """The result, and the relative slack for rounded logits and their differences."""
     dtype = x.dtype.name
     logits = wide(x, dtype) * scale
     if mask is not None and mask.dtype == bool:
@@ -54,7 +54,7 @@ def softmax(x, mask=None, scale=1.0, causal_offset=None):
 
 
 def softmax_backward(dy, y, scale=1.0):
-    """The result, and what its sum may be off by."""
+    """The result, and the slack of its sum."""
     dtype = y.dtype.name
     dy, y = wide(dy, dtype), wide(y, dtype)
     products = dy * y
@@ -64,7 +64,7 @@ def softmax_backward(dy, y, scale=1.0):
 
 
 def assert_right(found, right, slack, dtype):
-    """Within the ulps of the dtype, and what is allowed beside them."""
+    """Check that results are within the dtype's ulps plus the slack."""
     assert found.dtype == NUMPY_DTYPES[dtype]
     assert found.shape == right.shape
     found = wide(found, dtype)

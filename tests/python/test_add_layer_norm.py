@@ -78,7 +78,7 @@ def test_many_rows_and_long_ones(name, dtype, shape, seed):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_the_bits_are_those_of_layer_norm_of_the_sum(name, dtype, seed):
-    """Where the sum needs no second rounding, the two steps give what the one gives."""
+    """If the sum needs no second rounding, two steps give the bits of the fused op."""
     one = arrays.framework(name)
     rng = np.random.default_rng(seed)
     for cols in (1, 7, 64, 1000, 4097, 16384):
@@ -97,7 +97,7 @@ def test_the_bits_are_those_of_layer_norm_of_the_sum(name, dtype, seed):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_the_norm_is_of_the_sum_before_it_is_rounded(name, dtype, seed):
-    """Magnitudes apart, so that rounding the sum first would show."""
+    """Magnitudes differ, so that rounding the sum first would change the result."""
     one = arrays.framework(name)
     needs(one, dtype)
     rng = np.random.default_rng(seed)

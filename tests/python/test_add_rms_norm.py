@@ -28,7 +28,7 @@ from reference import DTYPES, NUMPY_DTYPES
 
 import membound
 
-# Where (out, residual_out) go.
+# The outputs of (out, residual_out).
 FORMS = {
     "returned": (None, None),
     "given": ("new", "new"),
@@ -41,7 +41,7 @@ FORMS = {
 
 @dataclass
 class Case:
-    """One call; what is not given takes the plainest value."""
+    """One call; parameters that are not given have the simplest value."""
 
     one: Framework
     dtype: str
@@ -72,7 +72,7 @@ def call(one: Framework, *inputs: Any, **options: Any) -> Any:
 
 
 def check(case: Case) -> None:
-    """Runs one case: values, shapes, dtypes, aliasing, gaps, and the inputs left alone."""
+    """Run one case; check values, shapes, dtypes, aliasing, gaps, and that inputs are unchanged."""
     one = case.one
     layouts = [case.layout, *(name or case.layout for name in case.others)]
     x, residual = (case.place(name, case.rng.standard_normal) for name in layouts[:2])
@@ -111,7 +111,7 @@ def check(case: Case) -> None:
 
 
 def _forms(one: Framework, layouts: tuple[str, str]) -> list[str]:
-    """The forms that write nothing but what can be written."""
+    """The forms whose outputs are writable."""
     if not one.takes_out:
         return ["returned"]
     x, residual = (LAYOUTS[name].writable for name in layouts)
@@ -190,7 +190,7 @@ def test_many_rows(name, dtype, shape, seed):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_the_bits_are_those_of_rms_norm_of_the_sum(name, dtype, seed):
-    """Where the sum needs no second rounding, the two steps give what the one gives."""
+    """If the sum needs no second rounding, two steps give the bits of the fused op."""
     one = arrays.framework(name)
     rng = np.random.default_rng(seed)
     for cols in (1, 7, 64, 1000, 4097, 16384):
@@ -205,7 +205,7 @@ def test_the_bits_are_those_of_rms_norm_of_the_sum(name, dtype, seed):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_the_norm_is_of_the_sum_before_it_is_rounded(name, dtype, seed):
-    """Magnitudes apart, so that rounding the sum first would show."""
+    """Magnitudes differ, so that rounding the sum first would change the result."""
     one = arrays.framework(name)
     needs(one, dtype)
     rng = np.random.default_rng(seed)

@@ -72,7 +72,7 @@ def test_many_rows(name, dtype, shape, seed):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_dweight_has_the_bits_of_rms_norm_backward(name, dtype, seed):
-    """The second gradient enters dx alone; of zeros, dx is the plain one too."""
+    """The second gradient affects only dx; if it is zero, dx is the plain one too."""
     one = arrays.framework(name)
     needs(one, dtype)
     rng = np.random.default_rng(seed)
@@ -90,7 +90,7 @@ def test_dweight_has_the_bits_of_rms_norm_backward(name, dtype, seed):
 
 
 def test_finite_differences(seed):
-    """Of x and of residual alike, with both outputs in the loss."""
+    """For x and for residual, with both outputs in the loss."""
     rng = np.random.default_rng(seed)
     x, residual, dy, dtotal = (rng.standard_normal((2, 13)) for _ in range(4))
     weight, step = rng.standard_normal(13), 1e-6
@@ -140,7 +140,7 @@ def test_float64_against_autograd(name, shape, seed):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_a_step_of_training_in_place(dtype, seed):
-    """The forward over its inputs, the backward over what the forward left: no new matrix."""
+    """The forward overwrites its inputs, the backward the forward's results: no new matrix."""
     rng = np.random.default_rng(seed)
     kind = NUMPY_DTYPES[dtype]
     x, residual, dy, dtotal = (rng.standard_normal((20, 96)).astype(kind) for _ in range(4))

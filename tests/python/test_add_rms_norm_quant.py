@@ -46,10 +46,10 @@ def test_every_layout(name, layout, seed):
     check(case)
 
 
-@pytest.mark.parametrize("place", ["x", "residual"])
+@pytest.mark.parametrize("target", ["x", "residual"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", NAMES)
-def test_the_sum_in_place_of_an_input(name, dtype, place, seed):
+def test_the_sum_in_place_of_an_input(name, dtype, target, seed):
     one = arrays.framework(name)
     needs(one, dtype)
     if not one.takes_out:
@@ -58,11 +58,11 @@ def test_the_sum_in_place_of_an_input(name, dtype, place, seed):
     values = [rng.standard_normal((40, 1000)).astype(NUMPY_DTYPES[dtype]) for _ in range(2)]
     wanted = membound.add_rms_norm_quant(*map(one.array, values), dtype="int8")
     x, residual = map(one.array, values)
-    into = x if place == "x" else residual
+    into = x if target == "x" else residual
     out, total, scale = membound.add_rms_norm_quant(x, residual, dtype="int8", residual_out=into)
     assert total is into
     for got, right in zip((out, total, scale), wanted, strict=True):
-        assert_same(one.numpy(got), one.numpy(right), place)
+        assert_same(one.numpy(got), one.numpy(right), target)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -20,7 +20,7 @@ SMALL = ("bench", "--device", "cpu", "--sizes", "1x64,8x128")
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Short rounds over few buffers: figures nobody reads."""
+    """Short rounds over few buffers, for meaningless figures."""
     times = functools.partial(_timing.cpu_microseconds, seconds_per_round=0.001)
     monkeypatch.setattr(_timing, "cpu_microseconds", times)
     monkeypatch.setattr(_timing, "cpu_cache_bytes", lambda: 1 << 12)
@@ -113,7 +113,7 @@ def test_ops_of_sequences_are_drawn_over_their_length():
     sizes = [(64, 128), (4, 4096), (1, 64), (1, 4096)]
     for op in _bench.OPS:
         results = [_bench.Result(op, *size, "float32", size[0] * size[1], {}) for size in sizes]
-        label, points = _bench.over_what(op, results)
+        label, points = _bench.plot_axis(op, results)
         if "rope" in op:
             assert label == "sequence length, tokens of 4096 elements"
             assert [(x, one.rows) for x, one in points] == [(1.0, 1), (4.0, 4)]

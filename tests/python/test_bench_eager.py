@@ -32,7 +32,7 @@ def first(result):
     return result[0] if isinstance(result, tuple) else result
 
 
-# What has one result, and the same as torch's.
+# Ops with one result that equals torch's.
 SAME = ("gelu_and_mul", "gelu_tanh_and_mul", "sigmoid_and_mul", "relu2", "softmax, mask")
 SAME += ("silu_and_mul, halves", "silu_and_mul, interleaved", "silu_and_mul, transposed")
 SAME += ("softmax, transposed", "softmax, out=", "cross_entropy, loss")

@@ -25,7 +25,7 @@ OPS += ("gated_activation", "gated_activation_backward", "softmax", "softmax_bac
 
 
 def spoil(result, factor):
-    """Makes every element wrong by a factor; one of 8 bits by a factor of 2."""
+    """Multiply every element by a factor; 8-bit elements by 2."""
     if result.itemsize == 1:
         result.copy_((result.float() / 2).to(result.dtype))
     else:
@@ -59,7 +59,7 @@ def test_the_check_before_the_clock_tells_right_from_wrong(timing, contest, op, 
     for result in results:
         kept = result.clone()
         at = int(result.double().abs().argmax())
-        # Far beyond what rounding leaves of sums whose terms cancel, which may be 1e-5 of them.
+        # Far above the rounding errors of sums whose terms cancel, up to 1e-5 of the terms.
         spoil(result.view(-1)[at : at + 1], 1.01 if dtype in ("float16", "bfloat16") else 1.001)
         assert not timing.is_right(contest._worst(op, shape, a, results), dtype)
         result.view(-1)[at] = float("nan")
@@ -140,7 +140,7 @@ def test_a_wrong_result_stops_the_benchmark(timing, contest, op, monkeypatch):
     def nothing(*arrays, **options):
         return options.get("out", options.get("dx")), None
 
-    # The forwards also make the statistics that a backward reads.
+    # Forwards also compute the statistics that a backward reads.
     plain = lambda *_, out=None, **rest: right(*_, **rest) if out is None else (out, None)  # noqa: E731
     monkeypatch.setattr(membound, op.name, wrong)
     with pytest.raises(SystemExit, match="WRONG"):
@@ -164,7 +164,7 @@ def test_a_peer_that_fails_is_noted(timing, contest, op, monkeypatch):
 
 
 def test_a_peer_in_place_starts_from_the_same_values(timing, contest, monkeypatch):
-    """It may write over the outputs, which hold copies of the inputs by then."""
+    """It may overwrite the outputs, which hold copies of the inputs at that time."""
     peers = importlib.import_module("peers")
     op = importlib.import_module("bench_add_rms_norm").OP
 

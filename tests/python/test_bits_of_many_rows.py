@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Very many rows on a GPU, and wide ones: the bits of few, or of rows that are read element by
-element, for which there are other kernels."""
+"""Very many rows and wide rows on a GPU have the bits of few rows, or of rows of strided elements,
+which other kernels compute."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import membound
 
 pytestmark = pytest.mark.gpu
 
-# A team does two at a time of those that fill their lanes; and neighbours that do not.
+# Widths that fill their lanes, of which a thread group computes two rows at a time, and others.
 NARROW = (16, 32, 64, 128, 256, 512, 120, 264)
-# In chunks of 16 bytes: a block to a row, some with a quarter of what its threads hold empty.
+# 16-byte vectors of rows of one block, some with a quarter of the tile empty.
 BLOCKS = (65, 96, 130, 192, 257, 288, 289, 384, 513, 700, 768, 769, 1024)
-# Of clusters that stay, two to sixteen blocks, whole and not.
+# 16-byte vectors of rows of persistent clusters, two to sixteen blocks, full tiles or not.
 WIDE = (2049, 2560, 4096, 4104, 8192, 10000, 16384, 20001)
-# Of quantised activations, in lanes, warps and blocks, that stay where others would leave threads
-# without work: two or three of a thread, to the last and not; and wider ones.
+# 16-byte vectors of quantised activations, in lanes, warps and blocks, persistent where other tiles
+# would leave threads idle: two or three vectors per thread, full tiles or not; and wider rows.
 GATED = (1, 5, 16, 24, 64, 96, 97, 136, 192, 256, 352, 512, 704, 768, 1000, 1792, 2048, 3584)
-# That start anywhere: of one unit of codes more than a warp, a block or all blocks hold, and less.
-ANYWHERE = (181, 257, 497, 505, 1001, 2047, 4097, 6143, 8191, 8200, 12289, 16384, 18401, 20001)
+# Unaligned: one vector of codes more than a warp, a block or all blocks hold, and fewer.
+UNALIGNED = (181, 257, 497, 505, 1001, 2047, 4097, 6143, 8191, 8200, 12289, 16384, 18401, 20001)
 GATES = (
     {"kind": "silu"},
     {"kind": "silu", "alpha": 1.702, "limit": 7.0, "up_offset": 1.0},
@@ -45,7 +45,7 @@ def draw(torch, seed):
 
 
 def check(torch, draw, dtype, rows, cols, few):
-    """layer_norm's results, statistics too, wherever they go, are those of `few` rows at a time."""
+    """layer_norm's results and statistics, in any output, are those of `few` rows at a time."""
     x = hard(draw(rows, cols), dtype)
     weight, bias = (draw(cols).to(dtype) for _ in range(2))
     around = torch.full((rows + 2, cols + 16), torch.nan, device="cuda", dtype=dtype)
@@ -73,7 +73,7 @@ def check(torch, draw, dtype, rows, cols, few):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_narrow_rows(torch, draw, dtype):
     for cols in NARROW:
-        # From about 2,112 blocks on; the last pair of rows is not whole.
+        # More than about 2,112 blocks; the last pair has one row.
         rows = 2200 * (256 * 8 // cols) + 3
         check(torch, draw, getattr(torch, dtype), rows, cols, 500)
 
@@ -81,11 +81,11 @@ def test_narrow_rows(torch, draw, dtype):
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "add_rms_norm", "rms_norm_quant"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_rows_of_blocks(torch, draw, dtype, name):
-    """Blocks of two virtual threads to a thread, in four chunks or three, and beside a residual."""
+    """Blocks with two items per thread, of four vectors or three, and with a residual."""
     dtype, call = getattr(torch, dtype), getattr(membound, name)
     options = {"dtype": "float8_e4m3fn"} if "quant" in name else {}
-    for chunks in BLOCKS:
-        cols = chunks * 16 // dtype.itemsize
+    for vectors in BLOCKS:
+        cols = vectors * 16 // dtype.itemsize
         inputs = [hard(draw(3001, cols), dtype) for _ in range(2 if "add" in name else 1)]
         weight = draw(cols).to(dtype)
         found = results(call(*inputs, weight, **options))
@@ -96,11 +96,11 @@ def test_rows_of_blocks(torch, draw, dtype, name):
                 assert same_bits(got[rows], right), (cols, at)
 
 
-@pytest.mark.parametrize("chunks", WIDE)
+@pytest.mark.parametrize("vectors", WIDE)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_wide_rows(torch, draw, dtype, chunks):
+def test_wide_rows(torch, draw, dtype, vectors):
     dtype = getattr(torch, dtype)
-    check(torch, draw, dtype, 1091, chunks * 16 // dtype.itemsize, 100)
+    check(torch, draw, dtype, 1091, vectors * 16 // dtype.itemsize, 100)
 
 
 SCALES = ("row", "static", 64, 128)
@@ -119,8 +119,8 @@ def scale_options(torch, scale, number):
 def test_codes_of_wide_rows(torch, draw, dtype, added, scale):
     dtype = getattr(torch, dtype)
     call = membound.add_rms_norm_quant if added else membound.rms_norm_quant
-    for number, chunks in enumerate(WIDE):
-        cols = chunks * 16 // dtype.itemsize
+    for number, vectors in enumerate(WIDE):
+        cols = vectors * 16 // dtype.itemsize
         inputs = [hard(draw(61, cols), dtype) for _ in range(2 if added else 1)]
         weight, options = draw(cols).to(dtype), scale_options(torch, scale, number)
         found = call(*inputs, weight, **options)
@@ -136,7 +136,7 @@ def results(found):
 
 
 def results_of_gates(x, cols, row_scale, options):
-    """Of gate and up beside each other, or of the gate alone."""
+    """Results for adjacent gate and up, or for the gate alone."""
     up = None if "packing" in options else x[:, cols:]
     return results(membound.gated_activation_quant(x[:, :cols], up, row_scale=row_scale, **options))
 
@@ -145,19 +145,19 @@ def results_of_gates(x, cols, row_scale, options):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_quantised_activations(torch, draw, dtype, scale):
     dtype = getattr(torch, dtype)
-    for number, chunks in enumerate(GATED):
-        cols = chunks * 16 // dtype.itemsize
+    for number, vectors in enumerate(GATED):
+        cols = vectors * 16 // dtype.itemsize
         if cols % 128 != 0 and scale in (64, 128):
             continue
-        # Two rounds of all blocks and a third that is not whole.
-        rows = 2 * 132 * 32 // max(1, chunks // 96) + 211
+        # Two full waves of all blocks and a partial third.
+        rows = 2 * 132 * 32 // max(1, vectors // 96) + 211
         x = hard(draw(rows, 2 * cols), dtype)
         row_scale = draw(rows) if number % 3 == 1 else None
         options = GATES[number % len(GATES)] | scale_options(torch, scale, number)
         if options["kind"] in ("sigmoid", "relu2"):
             options["packing"] = "gate"
         wanted = results_of_gates(every_second_column(x), cols, row_scale, options)
-        for few in (rows, 1000, 100, 1):  # blocks of 128 threads, of 64, rows that stay or do not
+        for few in (rows, 1000, 100, 1):  # blocks of 128 or 64 threads, persistent or not
             scales = None if row_scale is None else row_scale[:few]
             found = results_of_gates(x[:few], cols, scales, options)
             for got, right in zip(found, wanted, strict=True):
@@ -166,10 +166,10 @@ def test_quantised_activations(torch, draw, dtype, scale):
 
 @pytest.mark.parametrize("scale", ["row", "static"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_quantised_activations_that_start_anywhere(torch, draw, dtype, scale):
-    """Every row somewhere else, as its codes are; nothing beside those is written."""
+def test_unaligned_quantised_activations(torch, draw, dtype, scale):
+    """Rows and codes have different alignments; nothing outside of the codes is written."""
     dtype = getattr(torch, dtype)
-    for number, cols in enumerate(ANYWHERE):
+    for number, cols in enumerate(UNALIGNED):
         rows = 2 * 132 * 32 // max(1, cols // 512) + 211
         x = hard(draw(rows, 2 * cols + number % 3), dtype)[:, number % 3 :]
         row_scale = draw(rows) if number % 3 == 1 else None
@@ -191,7 +191,7 @@ def test_quantised_activations_that_start_anywhere(torch, draw, dtype, scale):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_contiguous_activations_with_a_static_scale(torch, draw, dtype):
-    """Of any width: they are one row, but for a number of elements that is not of whole chunks."""
+    """Any width: they are computed as one row, unless the elements do not fill whole vectors."""
     dtype = getattr(torch, dtype)
     for number, (rows, cols) in enumerate([(64, 4097), (8, 9), (800, 33), (63, 1001), (1, 16)]):
         gate, up = (hard(draw(max(rows, 64), cols), dtype)[:rows] for _ in range(2))

@@ -104,7 +104,7 @@ def test_cmake_dir_is_a_cmake_package():
 
 @pytest.mark.parametrize("framework", ["memoryview", "numpy"])
 def test_check_passes(framework, monkeypatch, capsys):
-    """Not at every width: exact arithmetic takes its time, and the ops' own tests have them all."""
+    """Only some widths: exact arithmetic is slow, and the ops' own tests cover all widths."""
     monkeypatch.setattr(_check_norm, "WIDTHS", (1, 2, 7, 33, 64, 257))
     code = command_line.main(["check", "--framework", framework, "--device", "cpu"])
     text = capsys.readouterr().out
@@ -127,7 +127,7 @@ def _arrays_in(result):
 
 
 def _wrong_by(op, change, which):
-    """An op with one element of a returned or written result changed."""
+    """A wrapper of an op that changes one element of a returned or written result."""
     right = getattr(membound, op)
 
     def wrong(*arrays, **options):
@@ -135,7 +135,7 @@ def _wrong_by(op, change, which):
         found = _arrays_in(result)
         y = found[min(which, len(found) - 1)]
         last = tuple(extent - 1 for extent in y.shape)
-        # One of 8 bits is another number or the same.
+        # An 8-bit element changes to another code or stays.
         y[last] = change(y[last]) if y.itemsize > 1 else int(y[last] == 0)
         return result
 
@@ -143,7 +143,7 @@ def _wrong_by(op, change, which):
 
 
 def wrong_everywhere(monkeypatch):
-    """What is wrong is so at any width and in any dtype."""
+    """Make every element wrong, at any width and in any dtype."""
     monkeypatch.setattr(_check_norm, "WIDTHS", (7, 33))
     monkeypatch.setattr(_check, "DTYPES", ("float32",))
 
@@ -171,7 +171,7 @@ def test_check_fails_on_a_wrong_op(monkeypatch, capsys, framework, change, op, w
 
 
 NORMS = [op for op in _check.OPS if "norm" in op and "rope" not in op]
-# Those that sum over rows, and give each gradient only where it is wanted.
+# Backwards with sums over rows, which return only the gradients that are wanted.
 BACKWARDS = [op for op in NORMS if op.endswith("backward")]
 
 
@@ -273,7 +273,7 @@ def test_the_cases_of_activations_cover_each_kind_in_each_layout(op):
 def test_the_cases_cover_each_pair_of_layout_weight_and_option(op):
     one = _frameworks.NumPy()
     every = list(_check.OPS[op].cases(one, "float32", thorough=False))
-    cases = [case for case in every if not case.by_head]  # which only some layouts can have
+    cases = [case for case in every if not case.by_head]  # only some layouts allow this
     assert {case.layout for case in every if case.heads > 1} == {"3-D", "3-D permuted"}
     option = "rounding" if "rms_norm" in op else "bias"
     for attributes in (("layout", "weight"), ("layout", option), ("weight", option)):

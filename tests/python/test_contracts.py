@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What docstrings say under "Returns" and "Raises", against what calls do."""
+"""Compares "Returns" and "Raises" of docstrings with the behaviour of calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def draw(*shape: int) -> np.ndarray:
     return np.linspace(0.1, 1.0, int(np.prod(shape)), dtype=np.float32).reshape(shape)
 
 
-# A good call of each function with all that it must have and k, up, bias where it can.
+# A valid call of each function, with required arguments and k, up or bias if it has them.
 X, W, PACKED, STATISTIC = draw(*ROWS), draw(4), draw(3, 8), draw(3)
 Q, COS, SIN = draw(1, 2, 1, 4), draw(*TABLE), draw(*TABLE)
 CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
@@ -61,7 +61,7 @@ WITHOUT_RECORDING = {name for name in CALLS if name.endswith(("_backward", "_qua
 
 
 def section(op: str, title: str) -> str:
-    """A part of the docstring, with that of the function to which it refers."""
+    """A section of the docstring, with that of the function that it refers to."""
     found = re.search(
         rf"^{title}:\n(.*?)(?=^\w+:|\Z)", getattr(membound, op).__doc__, re.MULTILINE | re.DOTALL
     )
@@ -82,7 +82,7 @@ def as_results(found: Any) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("op", CALLS)
 def test_returns(op):
-    """The number of results, their dtypes where it is that of the first array, and their layout."""
+    """The number of results, their layout, and their dtypes if they equal the first array's."""
     arguments, options = CALLS[op]
     found = as_results(getattr(membound, op)(*arguments, **options))
     text = section(op, "Returns")
@@ -139,10 +139,10 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("op", CALLS)
 def test_bad_calls_raise_what_is_documented(op):
-    """And nothing else: TypeError or ValueError, both of which name the op."""
+    """Only TypeError or ValueError is raised, and the error names the op."""
     arguments, options = CALLS[op]
     text, call = section(op, "Raises"), getattr(membound, op)
-    own = rf"^{op.removeprefix('gemma_')}: |^{op}: "  # an alias's kernel speaks of its own op
+    own = rf"^{op.removeprefix('gemma_')}: |^{op}: "  # an alias's kernel names its own op
     assert "TypeError" in text
     assert "ValueError" in text
     for make in BAD.values():
@@ -191,7 +191,7 @@ def test_modules_of_torch_say_where_they_are():
 
 
 def test_what_a_star_imports():
-    """Functions and modules, and no private table."""
+    """Only functions and modules, no private tables."""
     torch = pytest.importorskip("membound.torch")
     assert all(callable(getattr(torch, name)) for name in torch.__all__)
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What docstrings of membound.torch and membound.jax say of results and errors, against calls.
+"""Compares docstrings of membound.torch and membound.jax on results and errors with calls.
 
 Most refer to membound's own function, whose contract test_contracts.py checks on NumPy arrays.
 """
@@ -35,7 +35,7 @@ MODULES = {  # arguments, the call's, the shape of the result
     "RotaryEmbedding": ((4,), CALLS["rope"][0][:1], (1, 2, 1, 4)),
 }
 OTHERS = ("patch", "unpatch")
-# Whose errors may name the function that they call, as their docstrings do.
+# Functions whose errors may name the function that they call, as their docstrings do.
 CALLED = {
     "gemma_rms_norm": "rms_norm", "fused_add_rms_norm": "add_rms_norm",
     "gemma_fused_add_rms_norm": "add_rms_norm|fused_add_rms_norm",
@@ -83,7 +83,7 @@ def test_every_name_is_here():
 
 @pytest.mark.parametrize(("where", "op"), FUNCTIONS)
 def test_results(where, op):
-    """Those of membound on NumPy arrays, to which a docstring refers, or what it says itself."""
+    """Results as those of membound on NumPy arrays, or as the docstring itself states."""
     function, (arguments, options) = getattr(namespace(where), op), ALL_CALLS[op]
     found = as_results(function(*converted(where, arguments), **options))
     if op in ("gated_linear", "linear_cross_entropy"):
@@ -119,7 +119,7 @@ def test_results_that_are_asked_for(where, op):
 
 @pytest.mark.parametrize(("where", "op"), FUNCTIONS)
 def test_bad_calls(where, op):
-    """TypeError or ValueError, which name the op, and the argument where one is wrong."""
+    """TypeError or ValueError, which names the op, and the wrong argument if there is one."""
     function, (arguments, options) = getattr(namespace(where), op), ALL_CALLS[op]
     own = rf"^(membound[\w.]+)?({op}|{CALLED.get(op, op)})(: |\(\))"
     parameters = inspect.signature(function).parameters

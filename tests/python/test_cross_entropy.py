@@ -20,7 +20,7 @@ COLS = (1, 2, 7, 16, 33, 64, 96, 100, 128, 200, 1000, 2049)
 
 
 def draw_labels(rng, shape, cols, kind=np.int64):
-    """Some are ignored, some are no columns."""
+    """Labels of which some are ignored and some are not columns."""
     labels = rng.integers(0, cols, shape)
     labels = np.where(rng.random(shape) < 0.2, -100, labels)
     return np.where(rng.random(shape) < 0.1, rng.choice((-1, cols, 2**31 - 1)), labels).astype(kind)
@@ -86,15 +86,15 @@ def test_any_strides_have_the_bits_of_contiguous_arrays(name, dtype, seed):
             assert np.ascontiguousarray(one.numpy(apart)).tobytes() == wanted
             membound.cross_entropy(there, twice, dlogits=there)
             assert np.ascontiguousarray(one.numpy(there)).tobytes() == wanted
-        turned = one.permute(one.array(np.ascontiguousarray(base.T)), [1, 0])
+        transposed = one.permute(one.array(np.ascontiguousarray(base.T)), [1, 0])
         right = one.numpy(membound.cross_entropy(one.array(base), one.array(labels)))
-        assert one.numpy(membound.cross_entropy(turned, twice)).tobytes() == right.tobytes()
+        assert one.numpy(membound.cross_entropy(transposed, twice)).tobytes() == right.tobytes()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", NOT_JAX)
 def test_classes_in_an_axis_before_the_rows(name, dtype, seed):
-    """As torch has logits of (batch, classes, positions): many rows whose neighbours are rows."""
+    """Logits of (batch, classes, positions), as in torch: rows are interleaved."""
     one = framework(name, dtype)
     rng = np.random.default_rng(seed)
     for rows, cols in ((3, 9), (5, 70), (150, 131), (67, 1000)):
@@ -105,15 +105,15 @@ def test_classes_in_an_axis_before_the_rows(name, dtype, seed):
         right = membound.cross_entropy(one.array(base), labels, dlogits=written)
         wanted = one.numpy(written).tobytes()
 
-        def turned(values):
+        def transposed(values):
             return one.permute(one.array(np.ascontiguousarray(values.T)), [1, 0])
 
-        into = turned(np.zeros_like(base))
-        for logits, dlogits in ((turned(base), into), (one.array(base), into)):
+        into = transposed(np.zeros_like(base))
+        for logits, dlogits in ((transposed(base), into), (one.array(base), into)):
             found = membound.cross_entropy(logits, labels, dlogits=dlogits)
             assert one.numpy(found).tobytes() == one.numpy(right).tobytes()
             assert np.ascontiguousarray(one.numpy(dlogits)).tobytes() == wanted
-        there = turned(base)
+        there = transposed(base)
         membound.cross_entropy(there, labels, dlogits=there)
         assert np.ascontiguousarray(one.numpy(there)).tobytes() == wanted
 
@@ -195,7 +195,7 @@ def test_the_bits_do_not_depend_on_threads_and_batch(dtype, seed):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_few_classes_have_the_bits_of_each_row_alone(dtype, seed):
-    """Rows of few classes are computed several at once, wherever they are in a batch."""
+    """Rows of few classes are computed several at a time, at any position in a batch."""
     rng = np.random.default_rng(seed)
     for cols in (1, 3, 8, 9, 16, 17, 32, 33, 48, 64, 65, 90, 96, 100, 128, 129):
         logits, labels = draw(rng, (137, cols), dtype, 3.0), draw_labels(rng, 137, cols)
@@ -220,7 +220,7 @@ def test_few_classes_have_the_bits_of_each_row_alone(dtype, seed):
 
 
 def test_the_logarithm_of_every_sum():
-    """Equal logits: the sum of powers is their count, without a rounding."""
+    """Equal logits: the sum of exponentials is their count, exactly."""
     for cols in (*range(1, 300), 1000, 4097, 65537):
         loss = membound.cross_entropy(np.full((3, cols), 7.0), np.zeros(3, np.int64))
         np.testing.assert_array_max_ulp(loss, np.log(np.full(3, float(cols))), 2)

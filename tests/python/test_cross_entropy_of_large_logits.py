@@ -40,12 +40,12 @@ def test_extreme_values(name, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", NOT_JAX)
 def test_logits_of_every_magnitude(name, dtype):
-    """Two highest logits alike, the rest as far below as numbers of that magnitude are."""
+    """The two highest logits are equal, the rest lower by the spacing of that magnitude."""
     one = framework(name, dtype)
     kind = NUMPY_DTYPES[dtype]
     highest = {"float16": 4, "bfloat16": 38, "float32": 38, "float64": 308}[dtype]
     powers = sorted({highest * step // 12 for step in range(13)})
-    for cols in (4, 2000, 40000):  # powers differ with the chunks of a thread
+    for cols in (4, 2000, 40000):  # exponentials depend on the vectors per thread
         top = np.array([sign * 10.0**power for power in powers for sign in (1, -1)])
         logits = (top - np.abs(top) * 0.02)[:, None].repeat(cols, 1)
         logits[:, 0] = logits[:, cols // 2] = top
@@ -58,7 +58,7 @@ def test_logits_of_every_magnitude(name, dtype):
         )
         parts = one.numpy(found).astype(np.float64)
         np.testing.assert_allclose(parts.sum(-1), lse, rtol=1e-12, atol=1e-6)
-        near = np.abs(top) < 1e4  # others are all but the two too far below to count
+        near = np.abs(top) < 1e4  # the others are all but two, too low to contribute
         wanted = np.where(near, lse - logits[:, 0].astype(np.float64), np.log(2))
         np.testing.assert_allclose(one.numpy(loss), wanted, rtol=2e-6, atol=1e-6)
         tolerance = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-6, "float64": 1e-12}[dtype]
@@ -70,7 +70,7 @@ def test_logits_of_every_magnitude(name, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_logits_with_an_offset(name, dtype, smoothing, seed):
-    """lse in one float32 would cost the gradient 1e-2 at 1e6, and the sum of logits the loss."""
+    """A float32 lse would cost the gradient 1e-2 at 1e6; a sum of logits would cost the loss."""
     one = framework(name, dtype)
     rng = np.random.default_rng(seed)
     for offset in (0.0, 1e4, -1e6, 1e7):

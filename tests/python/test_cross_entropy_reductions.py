@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Class weights, reductions, and what cross_entropy returns beside the loss."""
+"""Class weights, reductions, and the further results of cross_entropy."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def end_while_a_thread_calls(setup: str, call: str, runs: int) -> None:
         assert (run.returncode, run.stderr) == (0, "")
 
 
-# With the GIL kept, let go of for a moment, and for most of the time.
+# With the GIL kept, released briefly, and released for most of the time.
 @pytest.mark.parametrize(("rows", "cols"), [(3, 8), (16, 1024), (64, 4096), (4096, 4096)])
 def test_the_interpreter_ends_while_an_op_runs(rows, cols):
     setup = f"x, weight = np.ones(({rows}, {cols}), np.float32), np.ones({cols}, np.float32)"

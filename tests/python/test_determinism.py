@@ -22,7 +22,7 @@ WIDTHS = (1, 33, 64, 257, 1000, 4096, 4097, 16384)
 
 
 def _rows(rng, rows, cols, dtype):
-    """Random rows and one weight; some rows take the path for sums out of range."""
+    """Random rows and one weight; some rows take the overflow-safe path."""
     x = rng.standard_normal((rows, cols))
     x[:: max(1, rows // 3)] *= {"float16": 1e4, "float64": 1e200}.get(dtype, 1e30)
     kind = NUMPY_DTYPES[dtype]
@@ -54,7 +54,7 @@ def call(request):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_row_does_not_see_its_batch(one, call, dtype, seed):
+def test_a_row_does_not_depend_on_its_batch(one, call, dtype, seed):
     if dtype not in one.dtypes:
         pytest.skip(f"no {dtype} in it")
     rng = np.random.default_rng(seed)
@@ -68,12 +68,12 @@ def test_a_row_does_not_see_its_batch(one, call, dtype, seed):
             assert _same_bits(np.ascontiguousarray(part), whole[first:last]), (cols, first, last)
 
 
-# Chunks of rows, how many rows there are and how many a call of few has. Of two to four virtual
-# warps, which one warp takes where rows are many; of four chunks a thread, which registers hold
-# where rows are few.
+# 16-byte vectors per row, the number of rows, and the rows of a call with few. First two to four
+# items per thread, computed by one warp if rows are many; then four vectors per thread, held in
+# registers if rows are few.
 MANY_AND_FEW = [
-    *((chunks, 8195, 500) for chunks in (65, 80, 96, 97, 125, 128, 129, 144, 192, 193, 200, 256)),
-    *((chunks, 603, 120) for chunks in (1025, 1152, 1376, 2048)),
+    *((vectors, 8195, 500) for vectors in (65, 80, 96, 97, 125, 128, 129, 144, 192, 193, 200, 256)),
+    *((vectors, 603, 120) for vectors in (1025, 1152, 1376, 2048)),
 ]
 OPTIONS_OF_OPS = {
     "rms_norm": {"return_rstd": True},
@@ -99,8 +99,8 @@ def test_many_rows_have_the_bits_of_few(op, dtype, offset, seed):
     def normal(*shape):
         return torch.randn(*shape, device="cuda", generator=generator)
 
-    for chunks, rows, step in MANY_AND_FEW:
-        cols = chunks * 16 // kind.itemsize
+    for vectors, rows, step in MANY_AND_FEW:
+        cols = vectors * 16 // kind.itemsize
         if "groups" in op and cols % 128:
             continue
         x = normal(rows, cols)
@@ -123,7 +123,7 @@ def test_many_rows_have_the_bits_of_few(op, dtype, offset, seed):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_row_does_not_see_strides_or_alignment(one, call, dtype, seed):
+def test_a_row_does_not_depend_on_strides_or_alignment(one, call, dtype, seed):
     if dtype not in one.dtypes:
         pytest.skip(f"no {dtype} in it")
     rng = np.random.default_rng(seed)
@@ -200,7 +200,7 @@ def test_the_number_of_threads_changes_nothing(call, dtype, seed):
 
 
 def test_python_threads_share_the_library(seed):
-    """Eight threads call at once, with small and large arrays, and each gets its own result."""
+    """Eight threads call concurrently with small and large arrays; each gets its own result."""
     rng = np.random.default_rng(seed)
     shapes = [(1, 64), (3, 1000), (600, 1024), (2000, 333)] * 4
     data = [_rows(rng, rows, cols, "float32") for rows, cols in shapes]

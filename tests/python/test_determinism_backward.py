@@ -106,7 +106,7 @@ def test_strides_and_alignment_change_nothing(one, norm, dtype, seed):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_row_of_dx_does_not_see_its_batch(one, norm, dtype, seed):
+def test_a_row_of_dx_does_not_depend_on_its_batch(one, norm, dtype, seed):
     needs(one, dtype)
     rng = np.random.default_rng(seed)
     shapes = ((300, 64), (300, 1000), (150, 4097), (40, 16384))
@@ -123,24 +123,24 @@ def test_a_row_of_dx_does_not_see_its_batch(one, norm, dtype, seed):
                 assert dx.tobytes() == whole[first:last].tobytes(), (cols, first, last)
 
 
-# Beyond 64 to 1024 rows, by width, CUDA sums dweight in the kernel that writes dx, which beyond
-# 16 MiB writes dx alone, too. Widths in chunks of 16 bytes, around those where a row takes a warp,
-# block or cluster more.
-CHUNKS = (1, 3, 32, 33, 63, 65, 384, 511, 513, 640, 1024, 1025, 2048, 2049, 5000)
+# Above 64 to 1024 rows, depending on the width, CUDA sums dweight in the kernel that writes dx;
+# above 16 MiB that kernel also writes dx alone. Widths in 16-byte vectors, around those where a row
+# takes one more warp, block or cluster.
+VECTORS = (1, 3, 32, 33, 63, 65, 384, 511, 513, 640, 1024, 1025, 2048, 2049, 5000)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("framework", ["numpy", pytest.param("torch-cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("less", [0, 1], ids=["aligned", "odd"])
-def test_a_row_of_dx_does_not_see_how_many_there_are(framework, norm, dtype, less, seed):
+def test_a_row_of_dx_does_not_depend_on_the_number_of_rows(framework, norm, dtype, less, seed):
     one = arrays.framework(framework)
     rng = np.random.default_rng(seed)
     bytes_of = NUMPY_DTYPES[dtype].itemsize
-    for chunks in CHUNKS[: 6 if framework == "numpy" else None]:
-        cols = max(1, chunks * 16 // bytes_of - less)
+    for vectors in VECTORS[: 6 if framework == "numpy" else None]:
+        cols = max(1, vectors * 16 // bytes_of - less)
         rows = min(1025, (16 << 20) // (cols * bytes_of) + 1)
         some = draw(norm, rng, 40, cols, dtype)
-        # What is compared, among copies of it: drawing all would take seconds.
+        # The compared rows, among copies of them: random values for all rows would take seconds.
         many = [np.resize(a, (rows, *a.shape[1:])) for a in some]
         many[2] = some[2]  # the weight
         whole = one.numpy(backward(norm, *map(one.array, many))[0])
@@ -170,7 +170,7 @@ def test_writing_over_an_input_changes_nothing(one, norm, dtype, seed):
 
 @pytest.mark.parametrize("norm", NORMS[:2])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_added_norm_does_not_see_threads_batch_or_place(one, norm, dtype, seed):
+def test_the_added_norm_does_not_depend_on_threads_batch_or_output(one, norm, dtype, seed):
     needs(one, dtype)
     rng = np.random.default_rng(seed)
     kind = NUMPY_DTYPES[dtype]

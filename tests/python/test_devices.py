@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which device a call runs on, and what it leaves behind."""
+"""The device that a call runs on, and the state that it leaves."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_an_error_leaves_the_context_usable(name):
 
 @pytest.mark.gpu
 def test_a_cuda_error_of_somebody_else_is_not_ours(torch):
-    """An error that another library left pending must not make our next call fail."""
+    """A pending error of another library must not make our next call fail."""
     with pytest.raises(RuntimeError):
         torch.cuda.set_device(99)
     x = torch.ones(3, 64, device="cuda")
@@ -86,7 +86,7 @@ def test_arrays_on_the_second_device(name, seed):
     wanted = reference.rms_norm(values, None, "float32")
     if name == "torch":
         x = package.from_numpy(values).to("cuda:1")
-        with package.cuda.device(0):  # jax leaves another one current
+        with package.cuda.device(0):  # jax makes another device current
             y = membound.rms_norm(x)
             assert package.cuda.current_device() == 0
         assert y.device == package.device("cuda:1")

@@ -35,7 +35,7 @@ def draw(rng, shape, dtype):
 
 
 def definition(ids, weight, scale=1.0, start=0, position_weight=None, position_ids=None):
-    """In the dtype of the arithmetic, each operation rounded."""
+    """The definition in the accumulator's dtype, with each operation rounded."""
     wide = np.float64 if weight.dtype == np.float64 else np.float32
     rows = np.asarray(ids.astype(object) - start, object)  # of any size
     inside = np.array([0 <= row < len(weight) for row in rows.ravel()], bool).reshape(ids.shape)
@@ -91,7 +91,7 @@ def test_every_form_has_the_bits_of_the_definition(name, dtype, seed):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [name for name in FRAMEWORKS if "jax" not in str(name)])
 def test_any_strides_have_the_bits_of_contiguous_arrays(name, dtype, seed):
-    """Slices, columns that lie apart, transposed and broadcast ids, a shifted start."""
+    """Slices, strided columns, transposed and broadcast ids, an offset start."""
     one = framework(name, dtype)
     rng = np.random.default_rng(seed)
     for dim in (5, 64, 520):
@@ -106,16 +106,16 @@ def test_any_strides_have_the_bits_of_contiguous_arrays(name, dtype, seed):
             kind = NUMPY_DTYPES[dtype]
             target = one.array(np.full((6, 4, 2 * dim), np.nan, kind))
             right = definition(ids, np.ascontiguousarray(weight))
-            turned = one.permute(base, [1, 0])
-            membound.embedding(turned, view, out=target[..., ::2])
+            transposed = one.permute(base, [1, 0])
+            membound.embedding(transposed, view, out=target[..., ::2])
             now = one.numpy(target)
             assert now[..., ::2].tobytes() == right.astype(kind).tobytes()
             assert np.isnan(now[..., 1::2].astype(np.float32)).all()
-            membound.embedding(turned, view, scale=2.0, out=target[..., dim:])
+            membound.embedding(transposed, view, scale=2.0, out=target[..., dim:])
             wide = one.numpy(target)[..., dim:]
             assert wide.tobytes() == (2 * right).astype(kind).tobytes()
             target = one.array(np.full((6, 4, 2 * dim + 1), np.nan, kind))
-            membound.embedding(turned, view, out=target[..., dim : 2 * dim])
+            membound.embedding(transposed, view, out=target[..., dim : 2 * dim])
             now = one.numpy(target).astype(np.float64)
             assert now[..., dim : 2 * dim].tobytes() == right.astype(np.float64).tobytes()
             assert np.isnan(now[..., :dim]).all()
@@ -170,7 +170,7 @@ def test_a_copy_keeps_the_bits_of_a_nan_and_a_conversion_a_nan(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_bits_do_not_depend_on_threads_and_batch(dtype, seed):
-    """Enough rows for several threads, and for stores around the cache."""
+    """Enough rows for several threads and for non-temporal stores."""
     rng = np.random.default_rng(seed)
     weight, ids = draw(rng, (500, 333), dtype), rng.integers(0, 500, 40000)
     before = membound.cpu_threads()
@@ -322,7 +322,7 @@ def test_bad_calls(call, expected, argument):
 
 
 def test_a_negative_padding_counts_from_the_end():
-    """As torch's does, whichever function and framework is asked."""
+    """A negative padding_idx means the same as in torch, in every function and framework."""
     ids, dy = np.array([0, 3, 4, 3]), np.ones((4, 6), np.float32)
     for sparse in (False, True):
         pair = [

@@ -41,7 +41,7 @@ def in_order(rows):
 
 
 def tree(rows):
-    """Pieces of 32 in order; with more than one, each to one of 16 sums."""
+    """The reduction tree: segments of 32 in order; several segments go to 16 partial sums."""
     pieces = [in_order(rows[at : at + 32]) for at in range(0, len(rows), 32)]
     if len(pieces) == 1:
         return pieces[0]
@@ -49,7 +49,7 @@ def tree(rows):
 
 
 def definition(dy, ids, vocab, scale=1.0, start=0, padding=None, by_frequency=False):
-    """In the dtype of the arithmetic."""
+    """The definition in the accumulator's dtype."""
     wide = np.float64 if dy.dtype == np.float64 else np.float32
     rows = dy.reshape(-1, dy.shape[-1]).astype(wide)
     flat = ids.ravel()
@@ -64,7 +64,7 @@ def definition(dy, ids, vocab, scale=1.0, start=0, padding=None, by_frequency=Fa
 
 
 def random_ids(rng, shape, vocab, start=0):
-    """Half of them one id, and some outside."""
+    """Ids of which half are equal, and some outside of the table."""
     ids = rng.integers(start - 2, start + vocab + 2, shape)
     ids = np.where(rng.random(shape) < 0.5, start + vocab // 2, ids)
     return np.asarray(ids, rng.choice(("int32", "int64")))
@@ -152,7 +152,7 @@ def test_accumulating_touches_the_rows_that_occur_alone(name, dtype, seed):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", WITHOUT_JAX)
 def test_any_strides_have_the_bits_of_contiguous_arrays(name, dtype, seed):
-    """Slices, columns that lie apart, transposed and broadcast ids, results in another array."""
+    """Slices, strided columns, transposed and broadcast ids, results within another array."""
     one = framework(name, dtype)
     rng = np.random.default_rng(seed)
     kind = NUMPY_DTYPES[dtype]
@@ -168,12 +168,12 @@ def test_any_strides_have_the_bits_of_contiguous_arrays(name, dtype, seed):
         ):
             target = one.array(np.full((19, 2 * dim), np.nan, kind))
             right = definition(np.ascontiguousarray(dy), ids, 19)
-            turned = one.permute(base, [1, 0])
-            membound.embedding_backward(view, turned, 19, out=target[:, ::2])
+            transposed = one.permute(base, [1, 0])
+            membound.embedding_backward(view, transposed, 19, out=target[:, ::2])
             now = one.numpy(target)
             same(one, one.array(now[:, ::2]), right, dtype)
             assert np.isnan(now[:, 1::2].astype(np.float32)).all()
-            membound.embedding_backward(view, turned, 19, scale=2.0, out=target[:, dim:])
+            membound.embedding_backward(view, transposed, 19, scale=2.0, out=target[:, dim:])
             same(one, one.array(one.numpy(target)[:, dim:]), 2 * right, dtype)
         row = one.broadcast_to(base[:, :1], (4, 3))
         found = membound.embedding_backward(there[:4, :3, :dim], row, 19)
@@ -183,7 +183,7 @@ def test_any_strides_have_the_bits_of_contiguous_arrays(name, dtype, seed):
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_more_tokens_than_one_block_of_a_gpu_sorts(name, seed):
-    """And a table with more rows than two digits name."""
+    """A table with more rows than two radix digits represent is included."""
     one = framework(name)
     rng = np.random.default_rng(seed)
     for tokens, vocab in ((9000, 300), (17000, 40), (20000, 1 << 18)):
@@ -233,7 +233,7 @@ def test_twenty_runs_give_the_same_bits(name, seed):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_bits_of_a_row_do_not_depend_on_threads_and_other_tokens(dtype, seed):
-    """Enough for several threads, for stores around the cache, and for rows cut by columns."""
+    """Enough for several threads, for non-temporal stores, and for rows split by columns."""
     rng = np.random.default_rng(seed)
     ids = rng.integers(0, 20000, 9000)
     ids[::2] = 777

@@ -30,7 +30,7 @@ from numpy.lib.stride_tricks import as_strided
 
 import membound
 
-# What the call is given beside a good x, weight and out; the exception; the argument it must name.
+# Arguments in addition to a valid x, weight and out; the exception; the argument it must name.
 NUMPY: list[Case] = [
     ("list", lambda: {"x": [[1.0, 2.0]]}, TypeError, "x"),
     ("none", lambda: {"x": None}, TypeError, "x"),
@@ -105,9 +105,9 @@ NUMPY: list[Case] = [
     ("__dlpack__ of ints", lambda: {"x": DlpackObject(np.ones(SHAPE, int))}, TypeError, "x"),
     ("read-only __dlpack__", lambda: {"out": DlpackObject(read_only())}, ValueError, "out"),
     ("no capsule", lambda: {"x": LooseDlpackObject(f32())}, TypeError, "x"),
-    ("half a device", lambda: {"x": LooseDlpackObject(f32(), place=1)}, TypeError, "x"),
-    ("device of text", lambda: {"x": LooseDlpackObject(f32(), place=("c", 0))}, TypeError, "x"),
-    ("device far off", lambda: {"x": LooseDlpackObject(f32(), place=(1, 1 << 40))}, TypeError, "x"),
+    ("half a device", lambda: {"x": LooseDlpackObject(f32(), device=1)}, TypeError, "x"),
+    ("device of text", lambda: {"x": LooseDlpackObject(f32(), device=("c", 0))}, TypeError, "x"),
+    ("far device", lambda: {"x": LooseDlpackObject(f32(), device=(1, 1 << 40))}, TypeError, "x"),
     ("GPU without out", lambda: {"x": DlpackObject(f32(), device=CUDA), "out": None}, ValueError,
      "out"),
 ]  # fmt: skip

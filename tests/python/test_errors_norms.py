@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Bad input to the norms beyond rms_norm; what all ops share is in test_errors."""
+"""Bad input to the norms other than rms_norm; cases that all ops share are in test_errors."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ LAYER: list[Case] = [
     ("unknown device", lambda: {"device": "tpu"}, ValueError, "device"),
 ]  # fmt: skip
 
-# What BACKWARD has of rstd holds of mean, and what it has of dweight of dbias.
+# BACKWARD's cases of rstd also apply to mean, those of dweight to dbias.
 LAYER_BACKWARD: list[Case] = [
     ("mean None", lambda: {"mean": None}, TypeError, "mean"),
     ("mean of another dtype", lambda: {"mean": rows(np.float16)}, TypeError, "mean"),
@@ -216,7 +216,7 @@ GATED: list[Case] = [
     ("the name of another library", lambda: {"gate": f32()}, TypeError, "gate"),
 ]
 
-# Beside what BACKWARD has; what it has of dx holds of dz.
+# In addition to BACKWARD; its cases of dx also apply to dz.
 GATED_BACKWARD: list[Case] = [
     *GATED[:6],
     ("order of a number", lambda: {"norm_before_gate": 1}, TypeError, "norm_before_gate"),
@@ -267,7 +267,7 @@ def good(op: str) -> Call:
     return {"dy": f32(), **x, "weight": f32(4), **mean, "rstd": rows()}
 
 
-# Those of rms_norm's whose arguments layer_norm has not.
+# Cases of rms_norm with arguments that layer_norm does not have.
 ROUNDING = [case for case in BACKWARD if "rounding" in case[0]]
 SUMS = [case for case in BACKWARD if case not in ROUNDING and "unwanted" not in case[0]]
 ADDED = [case for case in ADD if "rounding" not in case[0] and "rstd" not in case[0]]
@@ -298,7 +298,7 @@ def test_numpy(op, call, expected, argument):
     check(getattr(membound, op), call(), good(op), expected, argument)
 
 
-# How many arguments need no name.
+# The number of positional arguments.
 OPS = {
     "add_rms_norm": 3,
     "fused_add_rms_norm": 4,
@@ -321,7 +321,7 @@ def in_torch(torch: Any, call: Call) -> Call:
 
 @pytest.mark.parametrize("op", OPS)
 def test_torch_tensors_that_require_grad(op):
-    """Recorded where there is a gradient, refused where not; taken while nothing is recorded."""
+    """Recorded if the op has a gradient, else refused; accepted while nothing is recorded."""
     torch = pytest.importorskip("torch")
     plain = in_torch(torch, good(op))
     function = getattr(membound, op)
@@ -370,7 +370,7 @@ def test_options_are_named_at_the_call(op, most):
 
 
 def written_by(op: str) -> tuple[str, ...]:
-    """The arguments for its results."""
+    """The names of the output arguments."""
     if "fused" in op:
         return ()
     if op.endswith("backward"):
@@ -382,7 +382,7 @@ def written_by(op: str) -> tuple[str, ...]:
 @pytest.mark.skipif(membound.cuda_status().device_count > 0, reason="there is a GPU")
 @pytest.mark.parametrize("op", OPS)
 def test_gpu_arrays_without_a_gpu(op):
-    """Named by the op, and nothing is written."""
+    """The error names the op, and nothing is written."""
     lent = {name: DlpackObject(value, device=CUDA) for name, value in good(op).items()}
     for name in written_by(op):
         shape = (4,) if name in ("dweight", "dbias") else SHAPE

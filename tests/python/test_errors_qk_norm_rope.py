@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What qk_norm_rope and its gradients refuse beside what rope does: the words, nothing written."""
+"""Calls that qk_norm_rope and its gradients refuse beyond rope's: error texts, nothing written."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_qk_norm_rope_refuses(call, expected, argument):
 
 
 def cached() -> Call:
-    """What a call with caches of eight slots has more."""
+    """The further arguments of a call with caches of eight slots."""
     return {"v": f32(2, 3, 1, 8), "key_cache": f32(2, 4, 1, 8), "value_cache": f32(2, 4, 1, 8),
             "slot_mapping": np.arange(6).reshape(2, 3)}  # fmt: skip
 
@@ -96,7 +96,7 @@ def broadcast_cache() -> Call:
     return {"key_cache": np.lib.stride_tricks.as_strided(f32(8), (2, 4, 1, 8), (0, 0, 0, 4))}
 
 
-# Beside what cached() gives.
+# In addition to the arguments of cached().
 CACHE_CASES: list[Case] = [
     ("cache without k", lambda: {"k": None, "k_weight": None}, ValueError, "k"),
     ("cache without slots", lambda: without("slot_mapping"), ValueError, "slot_mapping"),

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What rms_norm_quant and add_rms_norm_quant refuse: the exception, its words, nothing written."""
+"""Calls that rms_norm_quant and add_rms_norm_quant refuse: exception, text, nothing written."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ TABLE = [
 @pytest.mark.parametrize(("op", "call", "expected", "argument"), TABLE)
 def test_numpy(op, call, expected, argument):
     arguments = call()
-    if "x" in arguments and "add" in op:  # the check of the residual comes later
+    if "x" in arguments and "add" in op:  # the residual is checked later
         arguments.setdefault("residual", arguments["x"])
     bad_calls.check(getattr(membound, op), arguments, good(op), expected, argument)
 
@@ -171,7 +171,7 @@ def test_options_are_named_at_the_call(op, most):
 @pytest.mark.skipif(membound.cuda_status().device_count > 0, reason="there is a GPU")
 @pytest.mark.parametrize("op", OPS)
 def test_gpu_arrays_without_a_gpu(op):
-    """Named by the op, and nothing is written."""
+    """The error names the op, and nothing is written."""
     arrays = {**good(op), "out": i8(), "scale_out": f32(3)}
     if "add" in op:
         arrays["residual_out"] = f32()

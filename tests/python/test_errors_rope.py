@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What rope and rope_backward refuse: the exception, its words, nothing written."""
+"""Calls that rope and rope_backward refuse: exception, text, nothing written."""
 
 from __future__ import annotations
 

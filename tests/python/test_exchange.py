@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays in and out: which kinds are read, what comes back, who owns what."""
+"""Arrays in and out: which kinds are accepted, what is returned, and ownership."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_autograd_notices_that_out_was_overwritten(x, torch):
 
 
 def test_torch_before_2_10(x):
-    """Without the exchange table tensors come through to_dlpack."""
+    """Without the exchange table tensors are read by to_dlpack."""
     pytest.importorskip("torch")
     program = """if True:
         import numpy as np, torch, membound
@@ -189,7 +189,7 @@ def test_torch_before_2_10(x):
 
 
 def test_torch_compile_runs_the_call_between_graphs():
-    """Dynamo also traces what membound asks in Python at the first sight of a type."""
+    """Dynamo also traces membound's Python code that classifies a new type."""
     pytest.importorskip("torch")
     program = """if True:
         import torch, membound
@@ -206,7 +206,7 @@ def test_torch_compile_runs_the_call_between_graphs():
     assert done.returncode == 0, done.stderr
 
 
-# --- the standard library, and arrays of frameworks that nobody knows ---
+# --- the standard library, and arrays of unknown frameworks ---
 
 
 @pytest.mark.parametrize("code", ["f", "d"])
@@ -317,8 +317,8 @@ KINDS += ["torch layer backward"]
 
 
 def growth(call: Callable[[], object]) -> int:
-    """Return how many bytes of Python's memory 500 calls leave behind."""
-    gc.freeze()  # to collect among all that frameworks hold takes a second
+    """Return how many bytes of Python's memory 500 calls leak."""
+    gc.freeze()  # a collection over all objects of frameworks takes a second
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -338,7 +338,7 @@ def test_nothing_leaks(x, kind):
         pytest.skip("torch is not installed")
     for _ in range(20):
         calls[kind]()
-    # The smallest object leaked is 16 bytes a call; what another thread holds comes once.
+    # A leak is at least 16 bytes a call; memory that another thread holds is counted once.
     assert min(growth(calls[kind]) for _ in range(3)) < 500 * 16
 
 
@@ -350,20 +350,20 @@ def test_reference_counts_of_arguments(x):
         membound.rms_norm(x, weight, eps=eps, out=out)
         refused(x[:, :0])
     after = [sys.getrefcount(item) for item in counted]
-    # dtypes, types and None are shared with whatever else runs: a leak would show as 100 and more.
+    # dtypes, types and None are shared with other code: a leak would change them by 100 or more.
     assert after[:4] == before[:4]
     assert all(new - old < 50 for new, old in zip(after[4:], before[4:], strict=True))
 
 
 def test_many_threads_at_once(seed):
-    """Every kind at once, first sight of a type included, and both sides of the GIL threshold."""
+    """All kinds concurrently, with new types, and with sizes on both sides of the GIL threshold."""
     random = np.random.default_rng(seed)
     inputs = [random.standard_normal((rows, 512)).astype(np.float32) for rows in (1, 7, 400)]
     torch = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
     start = threading.Barrier(8)
 
     def work(index: int) -> None:
-        lent_type = type(f"Lent{index}", (DlpackObject,), {})  # a type of this thread's own
+        lent_type = type(f"Lent{index}", (DlpackObject,), {})  # a type that only this thread uses
         start.wait()
         for turn in range(60):
             x = inputs[(index + turn) % len(inputs)]
@@ -392,7 +392,7 @@ def test_long_calls_let_other_threads_run():
 
 
 def test_types_seen_are_bounded():
-    """Past a thousand types the table stops growing, and the calls still work."""
+    """Beyond a thousand types the table stops growing, and calls still work."""
     x = np.ones((2, 4), np.float32)
     for index in range(1200):
         lent_type = type(f"Type{index}", (DlpackObject,), {})

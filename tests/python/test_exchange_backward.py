@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays in and out of the gradients: which kinds come back, and that none is kept."""
+"""Arrays in and out of gradients: which kinds are returned, and that none is leaked."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_reference_counts_of_gradients(x):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_gradients_of_arrays_of_several_plain_kinds(x, dtype):
-    """Each new gradient is of the kind of the array that it is the gradient of."""
+    """Each new gradient has the kind of its array."""
     x = x.astype(dtype)
     weight, rstd = (
         np.ones(10, np.float32),
@@ -58,7 +58,7 @@ def test_gradients_of_arrays_of_several_plain_kinds(x, dtype):
 
 
 def test_a_bias_without_a_weight_has_a_gradient_of_the_kind_of_dy(x):
-    """Nothing of its kind was given: it is made from dy."""
+    """No array of its shape was given, so it is allocated like dy."""
     rows = np.ones(6, np.float32)
     for dy, kind in ((x, np.ndarray), (memoryview(x), memoryview), (DlpackObject(x), np.ndarray)):
         _, dweight, dbias = membound.layer_norm_backward(dy, x, None, rows, rows)
@@ -86,7 +86,7 @@ def test_one_uncounted_tensor_of_three_does_not_hide_the_others():
 
 
 def test_torch_before_2_10_computes_gradients(x):
-    """Without the exchange table tensors come through to_dlpack."""
+    """Without the exchange table tensors are read by to_dlpack."""
     pytest.importorskip("torch")
     program = """if True:
         import torch, membound
@@ -106,7 +106,7 @@ def test_torch_before_2_10_computes_gradients(x):
 
 
 def test_an_inference_tensor_does_not_hide_a_write_to_another():
-    """It has no version counter; the other one's must move all the same."""
+    """It has no version counter, but the other one's must still change."""
     torch = pytest.importorskip("torch")
     x = torch.ones(2, 8)
     with torch.inference_mode():

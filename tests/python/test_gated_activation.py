@@ -62,7 +62,7 @@ def test_long_rows_on_a_gpu(name, dtype, cols, seed):
         check(Case(one, dtype, cols, 3, kind, packing, rng=rng))
 
 
-# The last with an exponential on the way to 0, and some on either side of it.
+# The last gate whose exponential is not 0, and some on either side of it.
 EXTREMES = (0.0, -0.0, 1e-30, -1e-30, 1.0, -1.0, 11.0, 12.0, 30.0, 90.0, 1e4, -3.0, -8.0, -10.5)
 EXTREMES += (-12.4, -12.6, -13.5, -14.0, -20.0, -79.0, -81.0, -87.5, -95.0, -103.0, -103.5, -1e4)
 
@@ -71,7 +71,7 @@ EXTREMES += (-12.4, -12.6, -13.5, -14.0, -20.0, -79.0, -81.0, -87.5, -95.0, -103
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_extreme_gates(name, dtype, kind):
-    """Subnormal values too, and those that only what they are multiplied by makes large."""
+    """Also subnormal values, and values that only the product with up makes large."""
     one = arrays.framework(name)
     needs(one, dtype)
     gates = EXTREMES if dtype != "float64" else (*EXTREMES, -37.3, -705.0, -740.0)
@@ -104,7 +104,7 @@ def test_infinities_and_nan(name, dtype):
         ones = one.array(np.ones(3, NUMPY_DTYPES[dtype]))
         got = membound.gated_activation_backward(ones, gate, packing="gate", kind=kind)
         slopes = [np.inf, 0, np.nan] if kind == "relu2" else slopes
-        if kind == "relu":  # as torch: no slope where the gate is not above 0
+        if kind == "relu":  # as in torch: the slope is 0 unless the gate is above 0
             slopes = [1, 0, 0]
         np.testing.assert_array_equal(one.numpy(got).astype(float), slopes)
 
@@ -124,7 +124,7 @@ def test_no_bit_depends_on_the_rows_beside_or_the_place(name, seed):
         assert apart.tobytes() == whole[:, 1:].tobytes()
 
 
-# Neighbours on another axis than the last, in every matrix or but one; gaps between their lines.
+# Another axis than the last is contiguous, in all matrices or all but one; with gaps between lines.
 PLACED = (((130, 7), (1, 0)), ((3, 40, 5), (0, 2, 1)), ((3, 40, 5), (1, 2, 0)))
 
 
@@ -137,7 +137,7 @@ def test_no_bit_depends_on_the_order_of_axes(name, shape, axes, other, seed):
     matrices = {key: rng.standard_normal(shape).astype("f4") for key in ("gate", "up", "dy")}
 
     def placed(key):
-        """The same elements, as they lie in an array of these axes that is wider."""
+        """The same elements as a view of a wider array with these axes."""
         if key == other or not one.strided:
             return one.array(matrices[key])
         inside = np.transpose(matrices[key], axes)
@@ -272,7 +272,7 @@ def test_no_rows_and_no_axes():
 
 @pytest.mark.gpu
 def test_graph_capture_and_a_chain_of_launches(seed):
-    """Each waits for the one before, whose memory it reads."""
+    """Each call reads memory that the previous one writes, and must wait for it."""
     torch = arrays.torch_with_cuda()
     generator = torch.Generator("cuda").manual_seed(seed % 2**31)
     x = torch.randn(300, 1000, device="cuda", generator=generator)
@@ -298,7 +298,7 @@ def test_graph_capture_and_a_chain_of_launches(seed):
     assert torch.equal(b, right[1])
 
 
-# What configurations of models call a function, and torch's own.
+# Names in model configurations, and torch's functions.
 def named(torch):
     functional = torch.nn.functional
     return {

@@ -19,18 +19,18 @@ from reference import DTYPES
 
 import membound
 
-PLACES = ("returned", "given", "over dy", "over gate", "over up")
+TARGETS = ("returned", "given", "over dy", "over gate", "over up")
 
 
 def draw_forms(case: Case) -> None:
-    """Where each gradient goes, and whether it is wanted."""
+    """Draw the output of each gradient, and whether it is wanted."""
     if not case.one.takes_out:
         return
-    able = [p for p in PLACES if p[:5] != "over " or case.layout_of(p[5:]).writable]
+    able = [p for p in TARGETS if p[:5] != "over " or case.layout_of(p[5:]).writable]
     if case.packing == "apart":
-        places = [*able, "none"]
-        chosen = case.rng.choice(len(places), 2, replace=False)
-        case.forms = {name: places[at] for name, at in zip(("dgate", "dup"), chosen, strict=True)}
+        targets = [*able, "none"]
+        chosen = case.rng.choice(len(targets), 2, replace=False)
+        case.forms = {name: targets[at] for name, at in zip(("dgate", "dup"), chosen, strict=True)}
     elif case.packed:
         fits = [p for p in able if p in ("returned", "given", "over gate")]
         case.forms = {"dgate": str(case.rng.choice(fits))}
@@ -140,7 +140,7 @@ def test_torch_autograd_in_float64(kind, seed):
     gate, up, dy = (
         torch.randn(6, 50, dtype=torch.float64, generator=generator) * 3 for _ in range(3)
     )
-    # Past the limits, not at them: there torch.clamp's gradient was 1 up to 2.14 and is 0 since.
+    # Beyond the limits, not at them: there torch.clamp's gradient is 1 up to torch 2.14, 0 later.
     gate[0, :2] = torch.tensor([0.0, 8.0])
     up[1, :2] = torch.tensor([7.5, -7.5])
     leaves = gate.clone().requires_grad_(), up.clone().requires_grad_()
@@ -149,7 +149,7 @@ def test_torch_autograd_in_float64(kind, seed):
     got = membound.gated_activation_backward(dy, gate, up, kind=kind, limit=7.0, up_offset=1.0)
     for found, right in zip(got, wanted, strict=True):
         torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-13)
-    # Written over what was read, packed.
+    # Overwrites the packed input.
     packed = torch.cat([gate, up], -1)
     same = membound.gated_activation_backward(
         dy, packed, kind=kind, limit=7.0, up_offset=1.0, dgate=packed
@@ -160,7 +160,7 @@ def test_torch_autograd_in_float64(kind, seed):
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_the_limit_itself_is_within(name):
-    """As where min and clamp are not at work, a gradient passes."""
+    """At the limit itself the gradient passes, as inside the limits."""
     one = arrays.framework(name)
     edge = np.array([[7.0, 6.0, 6.0, 8.0, 6.0, 6.0]], np.float32)
     sides = np.array([[6.0, 7.0, -7.0, 6.0, 7.5, -7.5]], np.float32)

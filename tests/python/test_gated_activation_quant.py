@@ -36,7 +36,7 @@ def fits(one, kind):
 
 
 def wide(one, array):
-    """The values of an array in the dtype of the arithmetic."""
+    """The values of an array in the accumulator's dtype."""
     values = np.array(one.numpy(array))
     return one.array(values.astype(np.float64 if values.dtype == np.float64 else np.float32))
 
@@ -51,7 +51,7 @@ def quant_options(one, kind, scale, bound=None):
 
 
 def check(case: Case, kind: str, scale, bound=None, out_layout: str = "") -> None:
-    """Runs one case: every bit, where it went, and the inputs left alone."""
+    """Run one case; check every bit, the output arrays, and that inputs are unchanged."""
     one, cols = case.one, case.cols
     gate = case.place("gate", 3.0, 1 + case.packed)
     up = case.place("up") if case.packing == "apart" else None
@@ -134,7 +134,7 @@ def test_many_rows_and_long_ones(name, rows, cols, seed):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["torch-cuda", "jax-cuda", "cupy"])
 def test_long_rows_on_a_gpu(name, dtype, cols, seed):
-    """Those that a block keeps, and those that it computes twice."""
+    """Rows that a block keeps in shared memory, and rows that it computes twice."""
     one = arrays.framework(name)
     needs(one, dtype)
     rng = np.random.default_rng(seed)
@@ -173,7 +173,7 @@ def test_every_code_comes_back_and_ties_go_to_the_even_one(name, dtype, kind):
     out = membound.gated_activation_quant(gate, up, kind="relu2", dtype=kind, scale=scale)
     assert_same(one.numpy(out), quantised(y, kind, "static")[0], kind)
     assert (one.numpy(out)[0, : known.size].astype(np.float64) == known).all()
-    # The largest number is the limit: the dynamic scale of the row is 1.
+    # The largest value is the limit, so that the row's dynamic scale is 1.
     again, scales = membound.gated_activation_quant(gate, up, kind="relu2", dtype=kind)
     assert_same(one.numpy(again), one.numpy(out), kind)
     assert (one.numpy(scales) == 1).all()
@@ -211,7 +211,7 @@ def test_zeros_extremes_infinities_and_nan(name, dtype, kind):
 @pytest.mark.parametrize("kind", QUANTISED)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_the_scale_of_every_mantissa_is_a_quotient(device, kind):
-    """And around the smallest scale there is, at infinity and NaN."""
+    """Also around the smallest scale, at infinity and NaN."""
     torch = pytest.importorskip("torch")
     one = torch.arange(1 << 23, dtype=torch.int32, device=device) + 0x3F800000
     edges = torch.tensor([0.0, 1e-45, torch.inf, torch.nan], device=device)
@@ -227,7 +227,7 @@ def test_the_scale_of_every_mantissa_is_a_quotient(device, kind):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_result_is_not_rounded_to_16_bits(name, dtype):
-    """A product of two numbers of 16 bits, which has more digits than they."""
+    """A product of two 16-bit values has more digits than 16 bits hold."""
     one = arrays.framework(name)
     needs(one, dtype)
     gate = np.ones((1, 8), NUMPY_DTYPES[dtype])

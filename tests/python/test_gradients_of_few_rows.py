@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of few rows on a GPU, whose columns blocks of their own add up, and of a few more."""
+"""Gradients of few rows on a GPU, whose column sums have blocks of their own, and of a few more."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ import membound
 
 pytestmark = pytest.mark.gpu
 
-# Of more rows than those blocks have on their way at once, too.
+# Also more rows than those blocks have in flight at once.
 WIDE = [(379, 8192), (131, 6400), (70, 8000), (16, 16384), (7, 20480), (700, 5640)]
-# Rows that start anywhere: four blocks, two or one to a segment of columns, wide ones, clusters.
+# Unaligned rows: four, two or one blocks per segment of columns, wide rows, clusters.
 ODD = [(129, 65), (640, 77), (70, 300), (601, 333), (200, 513), (130, 1001), (300, 2049)]
 ODD += [(33, 4097), (257, 5001), (100, 7001), (65, 8193), (9, 20001)]
-# Blocks that keep their sums: several groups of threads, three blocks of a multiprocessor, two or
-# the block that works for both.
+# Persistent blocks: several thread groups, three blocks per SM, two, or one block in place of both.
 MORE = [(1050, 1001), (1050, 2601), (1026, 3335), (1301, 4091)]
-# Four blocks of a multiprocessor, two with two chunks in a thread, rows enough for a ring, clusters
-# of which two share one.
+# Four blocks per SM, two with two vectors per thread, enough rows for a pipeline, and clusters, two
+# of which share an SM.
 MANY = [(2050, 1151), (2050, 2303), (1301, 3071), (1301, 6143), (5130, 1535)]
 MANY += [(402, 10239), (300, 20479)]
 
@@ -42,15 +41,15 @@ def test_gradients(name, dtype, shape, centred, seed):
     gradients.check(gradients.Case(one, dtype, cols, rows, centred=centred, rng=rng))
 
 
-def places(values):
-    """Rows one after the other, off by one, with gaps, in two axes."""
+def layouts(values):
+    """Contiguous rows, rows one element off, rows with gaps, and rows in two axes."""
     rows, cols = values.shape
     yield values
     for gap in (0, 3):
         wide = values.new_full((rows * (cols + gap) + 1,), float("nan"))
-        placed = wide[1:].view(rows, cols + gap)[:, :cols]
-        placed.copy_(values)
-        yield placed
+        view = wide[1:].view(rows, cols + gap)[:, :cols]
+        view.copy_(values)
+        yield view
     heads = values.new_full((rows // 2, 3, cols + 1), float("nan"))[:, 1:, :cols]
     heads.copy_(values.view(heads.shape))
     yield heads
@@ -58,7 +57,7 @@ def places(values):
 
 @pytest.mark.parametrize("norm", ["once", "before_weight", "layer_norm", "gated"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_bits_do_not_depend_on_where_rows_are(dtype, norm, seed):
+def test_bits_do_not_depend_on_strides_or_alignment(dtype, norm, seed):
     torch = pytest.importorskip("torch")
     generator = torch.Generator(device="cuda").manual_seed(seed % 2**63)
     kind = getattr(torch, dtype)
@@ -82,12 +81,12 @@ def test_bits_do_not_depend_on_where_rows_are(dtype, norm, seed):
         statistics = [draw(rows).abs() + 0.5]
         if norm == "layer_norm":
             statistics.insert(0, draw(rows))
-        for infinite in (False, True):  # a row's rstd, which no other row may meet
+        for infinite in (False, True):  # rstd of one row, which must not affect another
             if infinite:
                 statistics[-1][rows // 3] = torch.inf
             wanted = call(*map(every_second_column, matrices))
-            for placed in zip(*map(places, matrices), strict=True):
-                found = call(*placed)
+            for inputs in zip(*map(layouts, matrices), strict=True):
+                found = call(*inputs)
                 for got, right in zip(found, wanted, strict=True):
-                    where = rows, cols, infinite, placed[0].stride()
+                    where = rows, cols, infinite, inputs[0].stride()
                     assert same_bits(got.reshape(right.shape), right), where

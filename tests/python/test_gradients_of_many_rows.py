@@ -12,9 +12,9 @@ import pytest
 from gradients import Case, check
 from reference import DTYPES, NUMPY_DTYPES
 
-# In chunks of 16 bytes, one for each way that rows are shared out: lanes of a warp, several rows to
-# a block, one of one, two and four chunks in a thread, clusters of two and four chunks in one.
-CHUNKS = (20, 128, 200, 300, 400, 512, 600, 1000, 1100, 1500, 1700, 2500, 5000)
+# 16-byte vectors per row, a width for each tile: lanes of a warp; several rows per block; one row
+# with one, two or four vectors per thread; clusters with two and four vectors per thread.
+VECTORS = (20, 128, 200, 300, 400, 512, 600, 1000, 1100, 1500, 1700, 2500, 5000)
 
 NORMS = ("rms_norm", "layer_norm")
 # LayerNorm has one rounding.
@@ -28,10 +28,10 @@ def test_every_width(framework, dtype, norm, form, seed):
     one = arrays.framework(framework)
     rng = np.random.default_rng(seed)
     size = NUMPY_DTYPES[dtype].itemsize
-    for chunks in CHUNKS if framework != "numpy" else CHUNKS[:2]:
-        cols = chunks * 16 // size
-        # More than a round of all blocks, and of the narrow ones enough for a ring.
-        rows = 2100 if chunks <= 200 else min(1100, (16 << 20) // (cols * size) + 40)
+    for vectors in VECTORS if framework != "numpy" else VECTORS[:2]:
+        cols = vectors * 16 // size
+        # More than one wave of blocks, and enough narrow rows for the pipeline.
+        rows = 2100 if vectors <= 200 else min(1100, (16 << 20) // (cols * size) + 40)
         check(
             Case(one, dtype, cols, rows, added=form == "added", centred=norm == "layer_norm",
                  weight_offset=1.0 if form == "offset" else 0.0,

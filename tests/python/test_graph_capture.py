@@ -13,7 +13,7 @@ import membound
 
 pytestmark = pytest.mark.gpu
 
-# One width for each way that a kernel may hold a row.
+# One width for each tile.
 WIDTHS = (64, 257, 1000, 4096, 4097, 16384, 65536, 131072, 1 << 20)
 
 
@@ -28,7 +28,7 @@ def cupy():
 
 
 def _capture(torch, work):
-    """A graph of work(), captured on a side stream where touching any other stream is an error."""
+    """A graph of work(), captured on a side stream; using any other stream is an error."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -68,7 +68,7 @@ def test_torch_capture_on_a_side_stream(torch, dtype, cols):
 
 @pytest.mark.parametrize("cols", [64, 4096, 16384])
 def test_a_chain_of_calls_each_waits_for_the_one_before(torch, cols):
-    """Launches that overlap their predecessor's end must still see all that it wrote."""
+    """Launches that overlap the end of their predecessor must still see all its writes."""
     torch.manual_seed(0)
     a = torch.randn(3, cols, device="cuda", dtype=torch.bfloat16)
     weight = torch.randn(cols, device="cuda", dtype=torch.bfloat16)
@@ -120,7 +120,7 @@ def test_a_chain_of_layer_norms_each_waits_for_the_one_before(torch, cols):
 @pytest.mark.parametrize("order", [True, False])
 @pytest.mark.parametrize("cols", [64, 4096, 16384])
 def test_a_chain_of_gated_norms_each_waits_for_the_one_before(torch, cols, order):
-    """The gate of each call is what another has just written."""
+    """The gate of each call is the previous call's result."""
     torch.manual_seed(0)
     a, gate = (torch.randn(3, cols, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     weight = torch.randn(cols, device="cuda", dtype=torch.bfloat16)
@@ -180,7 +180,7 @@ def test_quantised_norms_are_captured(torch, dtype, cols):
 
 @pytest.mark.parametrize("cols", [64, 4096, 16384])
 def test_other_kernels_between_calls_see_finished_rows(torch, cols):
-    """Reads after our writes, and writes after our reads, by kernels that are not ours."""
+    """Reads after our writes, and writes after our reads, by other kernels."""
     x = torch.randn(7, cols, device="cuda")
     scratch, y, sums = x.clone(), torch.empty_like(x), torch.zeros(7, device="cuda")
 

@@ -27,7 +27,7 @@ def cupy():
 
 
 def step(x, residual, weight, dy, dtotal):
-    """A layer's forward and backward, everything new."""
+    """A layer's forward and backward, which allocate all results."""
     y, total, rstd = membound.add_rms_norm(x, residual, weight, return_rstd=True)
     dx, dweight = membound.add_rms_norm_backward(dy, dtotal, total, weight, rstd)
     plain = membound.rms_norm_backward(dy, x, weight, rstd)
@@ -44,7 +44,7 @@ def centred_step(x, residual, weight, dy, dtotal):
 
 
 def gated_step(x, z, weight, dy, _):
-    """The same with a gate, which comes after the norm and before it."""
+    """The same with a gate, after the norm and before it."""
     found = []
     for order in (True, False):
         options = {"norm_before_gate": order}
@@ -99,7 +99,7 @@ def test_a_step_is_captured_with_its_workspace(torch, dtype, cols, rows, step):
 
 @pytest.mark.parametrize("cols", [64, 4096, 16384])
 def test_a_chain_of_steps_each_waits_for_the_one_before(torch, cols):
-    """dweight and dx of each call enter the next; launches overlap, results must not."""
+    """dweight and dx of each call are inputs of the next; overlapping launches must not race."""
     torch.manual_seed(0)
     x = torch.randn(200, cols, device="cuda")
     start = torch.randn(200, cols, device="cuda")
@@ -132,7 +132,7 @@ def test_a_chain_of_steps_each_waits_for_the_one_before(torch, cols):
 
 
 def test_the_workspace_comes_from_torchs_allocator(torch):
-    """So that it is reused between calls, and a graph owns it."""
+    """Then it is reused between calls, and owned by graphs."""
     x = torch.randn(1000, 4096, device="cuda")
     weight, rstd = torch.ones(4096, device="cuda"), torch.ones(1000, device="cuda")
     dx, dweight = torch.empty_like(x), torch.empty_like(weight)
@@ -150,7 +150,7 @@ def test_the_workspace_comes_from_torchs_allocator(torch):
 
 
 def test_the_workspace_of_two_sums(torch):
-    """Room for dweight and dbias, none where neither is wanted."""
+    """Workspace for dweight and dbias; none if neither is wanted."""
     x = torch.randn(1000, 4096, device="cuda")
     weight, rows = torch.ones(4096, device="cuda"), torch.ones(1000, device="cuda")
     into = {"dx": torch.empty_like(x), "dweight": weight.clone(), "dbias": weight.clone()}
@@ -171,7 +171,7 @@ def test_the_workspace_of_two_sums(torch):
 
 
 def test_the_stream_argument_orders_the_workspace_too(torch):
-    """torch's allocator would not know of that stream: the bytes come from the stream itself."""
+    """torch's allocator does not track that stream, so the stream allocates the workspace."""
     side = torch.cuda.Stream()
     x, new = torch.zeros(2000, 4096, device="cuda"), torch.randn(2000, 4096, device="cuda")
     weight, rstd = torch.ones(4096, device="cuda"), torch.ones(2000, device="cuda")
@@ -182,7 +182,7 @@ def test_the_stream_argument_orders_the_workspace_too(torch):
         torch.cuda._sleep(50_000_000)
         x.copy_(new)
     membound.rms_norm_backward(x, x, weight, rstd, dx=dx, dweight=dweight, stream=side)
-    # What torch hands out meanwhile must not be what the call still works in.
+    # Memory that torch allocates meanwhile must not be the call's workspace.
     for _ in range(10):
         torch.full((1 << 20,), float("nan"), device="cuda")
     side.synchronize()
@@ -243,7 +243,7 @@ def test_the_workspace_is_on_the_second_device(name, seed):
     inputs = (dy, x, weight, gradients.statistics_of(x, "float32"))
     if name == "torch":
         there = [package.from_numpy(a).to("cuda:1") for a in inputs]
-        with package.cuda.device(0):  # jax leaves another one current
+        with package.cuda.device(0):  # jax makes another device current
             found = membound.rms_norm_backward(*there)
             assert package.cuda.current_device() == 0
         assert all(one.device == package.device("cuda:1") for one in found)

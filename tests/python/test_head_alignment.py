@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""rope, qk_norm_rope and its gradient on a GPU: heads of any width that start anywhere."""
+"""rope, qk_norm_rope and its gradient on a GPU: unaligned heads of any width."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import rotary
 
 import membound
 
-# head_dim, rotary_dim, rotary_offset: halves of whole chunks, of 8, 4 and 2 bytes; parts of heads
+# head_dim, rotary_dim, rotary_offset: halves of 16-, 8-, 4- and 2-byte vectors; parts of heads
 PARTS = ((128, 128, 0), (96, 96, 0), (72, 72, 0), (88, 88, 0), (40, 40, 0), (100, 100, 0))
 PARTS += ((90, 90, 0), (96, 24, 0), (80, 20, 0), (64, 16, 48), (102, 34, 3), (260, 260, 0))
-# Elements before the first head and behind each.
-PLACES = ((1, 0), (2, 0), (4, 0), (0, 1), (0, 4), (0, 8), (3, 5))
+# Elements before the first head, and the gap after each head.
+OFFSETS_AND_GAPS = ((1, 0), (2, 0), (4, 0), (0, 1), (0, 4), (0, 8), (3, 5))
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
-def moved(torch, x, shift, gap):
-    """x in memory where every head is gap elements longer, shift elements further on."""
+def at_offset(torch, x, shift, gap):
+    """A copy of x that starts shift elements later, with gap elements after each head."""
     wide = (*x.shape[:-1], x.shape[-1] + gap)
     memory = torch.full((shift + int(np.prod(wide)),), float("nan"), device="cuda", dtype=x.dtype)
     there = memory[shift:].view(wide)[..., : x.shape[-1]]
@@ -59,15 +59,15 @@ def call_of(torch, op, dtype, part, interleaved, rng, form="halves"):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", ["rope", "qk_norm_rope", "qk_norm_rope_backward"])
-def test_heads_that_start_anywhere_have_the_same_bits(op, dtype, seed):
+def test_unaligned_heads_have_the_same_bits(op, dtype, seed):
     torch = arrays.torch_with_cuda()
     rng = np.random.default_rng(seed)
     forms = ("halves", "elements", "angles of elements")
     for part, interleaved, form in itertools.product(PARTS, (False, True), forms):
         call, given = call_of(torch, op, dtype, part, interleaved, rng, form)
         right = call(*given)
-        for shift, gap in PLACES:
-            there = [moved(torch, x, shift, gap) for x in given]
+        for shift, gap in OFFSETS_AND_GAPS:
+            there = [at_offset(torch, x, shift, gap) for x in given]
             for found, wanted in zip(call(*there), right, strict=True):
                 assert torch.equal(found, wanted), (seed, part, interleaved, shift, gap)
 
@@ -76,7 +76,7 @@ def test_heads_that_start_anywhere_have_the_same_bits(op, dtype, seed):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", ["rope", "qk_norm_rope"])
 def test_slices_of_one_array_in_place(op, dtype, seed):
-    """q and k of a fused projection, whose values stay as they are."""
+    """q and k of a fused projection, whose values are unchanged."""
     torch = arrays.torch_with_cuda()
     rng = np.random.default_rng(seed)
     for part, interleaved in itertools.product(PARTS, (False, True)):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of (heads, cols) in every norm and its gradients: what each head gives alone."""
+"""Weights of (heads, cols) in every norm and its gradients, against calls per head."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def op(request):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_forward(name, op, dtype, seed):
-    """Right, and with the bits of each head alone."""
+    """Results are right, and have the bits of a call per head."""
     one = arrays.framework(name)
     needs(one, dtype)
     for shape in SHAPES:
@@ -54,7 +54,7 @@ def test_forward(name, op, dtype, seed):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", gradients.FRAMEWORKS)
 def test_backward(name, op, dtype, seed):
-    """Gradients of rows have the bits of each head alone; those of parameters are right."""
+    """Gradients of rows have the bits of a call per head; those of parameters are right."""
     one = arrays.framework(name)
     needs(one, dtype)
     for shape in SHAPES:
@@ -78,11 +78,11 @@ def test_backward(name, op, dtype, seed):
                     assert whole[..., head, :].tobytes() == part.tobytes(), (shape, head)
 
 
-# --- how the arrays lie, and where results go ---
+# --- layouts of arrays, and outputs ---
 
 
 def views(one: Any, x: np.ndarray) -> dict[str, Any]:
-    """The values of (batch, tokens, heads, cols) in other memory."""
+    """The values of (batch, tokens, heads, cols) in other layouts."""
     batch, tokens, heads, cols = x.shape
     found = {"contiguous": one.array(x)}
     if not one.strided:
@@ -134,7 +134,7 @@ def test_layouts_change_no_bit_of_a_row(name, op, dtype, seed):
 
 @pytest.mark.parametrize("name", gradients.FRAMEWORKS)
 def test_gradients_of_parameters_into_given_arrays(name, op, seed):
-    """Strided, of another dtype, added to."""
+    """Strided, of another dtype, or accumulated."""
     one = arrays.framework(name)
     if not one.takes_out:
         pytest.skip("its arrays cannot be written")
@@ -262,7 +262,7 @@ def test_shapes_that_do_not_fit(case):
     check(getattr(membound, name), call, {"normalized_shape": 4}, ValueError, argument)
 
 
-# JAX writes no array of the caller's.
+# JAX does not write to arrays of the caller.
 IN_JAX = [name for name, (_, call, _) in BAD.items() if not {"dweight", "dbias"} & set(call)]
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Producers that break their protocol, buffers that memoryview.cast cannot make, odd options."""
+"""Producers that violate their protocol, buffers beyond memoryview.cast, odd options."""
 
 from __future__ import annotations
 

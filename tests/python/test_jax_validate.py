@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""validate=True of JAX arrays: ValueError where they are there, XLA's where they are traced."""
+"""validate=True for JAX arrays: ValueError for concrete arrays, XLA's error for traced ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ jax = pytest.importorskip("jax")
 
 
 def calls():
-    """Each with an id that is 7 where numbers end at 2, or what it is given in its place."""
+    """Calls with an id of 7, which is out of range, or with the given id in its place."""
     one = arrays.framework("jax-cpu")
     x, q = one.array(np.ones((2, 3), np.float32)), one.array(np.ones((1, 2, 1, 4), np.float32))
     table = one.array(np.ones((3, 2), np.float32))

@@ -14,7 +14,7 @@ import reference
 
 import membound
 
-# The GPU ones take up to 35 GB of its memory; the CPU one reserves addresses and touches few pages.
+# GPU tests take up to 35 GB; the CPU test reserves addresses and touches few pages.
 MORE = 1 << 32
 
 
@@ -148,7 +148,7 @@ def test_offsets_on_the_cpu_pass_2_to_the_32(dtype, seed):
     reference.assert_right(y, reference.rms_norm(values, None, dtype))
     membound.rms_norm(x, out=x)
     np.testing.assert_array_equal(x, y)
-    # In a column of that length, each element lies beyond 2^32 from the last.
+    # In a column of that length, consecutive elements are more than 2^32 elements apart.
     x[...] = values
     column = np.lib.stride_tricks.as_strided(x, (1, rows), (0, x.strides[0]))
     got = membound.rms_norm(column)
@@ -334,7 +334,7 @@ def test_gated_norms_with_offsets_on_the_cpu_past_2_to_the_32(dtype, seed):
 @pytest.mark.large
 @pytest.mark.gpu
 def test_gradients_of_a_table_and_of_tokens_beyond_32_bits(torch):
-    """Offsets of rows in both; a row of a million tokens has pieces that lie as far apart."""
+    """Row offsets in both; the segments of a row with a million tokens are as far apart."""
     rows, dim = MORE // 4096 + 3, 4096
     dy = torch.ones(2, dim, device="cuda", dtype=torch.bfloat16)
     ids = torch.tensor([rows - 1, rows - 2], device="cuda")

@@ -116,9 +116,9 @@ def test_rows_beyond_2_to_the_32_elements(op, seed):
 @pytest.mark.large
 @pytest.mark.parametrize("norm", ["rms", "layer"])
 def test_gradients_of_rows_2_gib_apart(norm, seed):
-    """Where 32 bits do not hold the bytes from one row to the next."""
+    """The row stride in bytes exceeds 32 bits."""
     torch = arrays.torch_with_cuda()
-    rows, cols, step = 34, 131072, (1 << 30) + 8  # so many that kernels of many rows take them
+    rows, cols, step = 34, 131072, (1 << 30) + 8  # enough rows for the kernels for many rows
     torch.cuda.empty_cache()
     free = torch.cuda.mem_get_info()[0] / 1e9
     if free < 80:

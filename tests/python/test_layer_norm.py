@@ -88,7 +88,7 @@ def check_rows(one, x, dtype, what, rstd_allowed=ALLOWED, **options):
     return y
 
 
-# How far a mean may be above the spread: all that the dtype tells apart, and less.
+# Means in standard deviations: the most that the dtype resolves, and fewer.
 FAR = {"float16": (8, 256), "bfloat16": (4, 32), "float32": (1e2, 1e5), "float64": (1e6, 1e13)}
 
 
@@ -101,20 +101,20 @@ def test_a_mean_far_above_the_spread(name, dtype, seed):
     for cols, far, sign in itertools.product((3, 64, 1000, 4097, 16384), FAR[dtype], (1, -1)):
         x = (sign * far + rng.standard_normal((3, cols))).astype(NUMPY_DTYPES[dtype])
         y = check_rows(one, x, dtype, (cols, far))
-        if cols >= 1000:  # and the digits are there: a difference of two large sums would have none
+        if cols >= 1000:  # digits are kept, which a difference of two large sums would lose
             assert 0.1 < np.abs(y.astype(np.float64)).max() < 20
 
 
-# Sums about a number that is 1.4 deviations off the mean, the farthest that is taken, are three
-# times those about the mean, and so is what they round: rstd beyond 5 ulp in 1 of 10,000 such rows
-# of float32 in a model of the tree, 5.3 at most of 80,000.
+# The variance shift may be at most 1.4 standard deviations off the mean. Then the shifted sums, and
+# their rounding errors, are three times those about the mean: in a model of the float32 reduction
+# tree rstd exceeds 5 ulp in 1 of 10,000 such rows, and is at most 5.3 in 80,000.
 JUST_NEAR_ENOUGH = ALLOWED | {"float32": 6.0}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_first_elements_far_from_the_mean(name, dtype, seed):
-    """Sums are about the mean of a row's first elements: near enough, just too far, and far off."""
+    """The variance shift is the mean of a row's first elements: in range, just outside, far off."""
     one = arrays.framework(name)
     needs(one, dtype)
     rng = np.random.default_rng(seed)
@@ -148,14 +148,14 @@ def test_any_magnitude(name, dtype, eps, seed):
         mixed = rng.choice(magnitudes, (3, cols))
         x = (np.concatenate([x, mixed]) * signs).astype(NUMPY_DTYPES[dtype])
         if cols == 1 and eps == 0.0:
-            continue  # constant: what is left is 0 * inf
+            continue  # constant rows give 0 * inf
         check_rows(one, x, dtype, (cols, eps), eps=eps)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_constant_rows(name, dtype):
-    """Nothing deviates: the bias is left; with eps = 0 there is 0 * inf, as IEEE has it."""
+    """Deviations are 0, so the result is the bias; with eps = 0 it is 0 * inf = NaN."""
     one = arrays.framework(name)
     needs(one, dtype)
     for cols in (1, 3, 64, 1000, 4097):
@@ -164,7 +164,7 @@ def test_constant_rows(name, dtype):
         for eps in (1e-6, 1.0):
             check_rows(one, x, dtype, (cols, eps), eps=eps)
             y = one.numpy(arrays.call_layer_norm(one, one.array(x), None, one.array(bias), eps=eps))
-            exact = [0, 1, 2, 4]  # whose sums no dtype rounds
+            exact = [0, 1, 2, 4]  # sums that are exact in every dtype
             np.testing.assert_array_equal(y[exact], np.broadcast_to(bias, (4, cols)))
         y, mean, rstd = arrays.call_layer_norm(one, one.array(x[exact]), eps=0.0, return_stats=True)
         assert np.isnan(one.numpy(y).astype(np.float64)).all()
@@ -210,7 +210,7 @@ def test_the_default_eps_is_a_millionth():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_of_a_centred_row_it_is_the_rms_norm(dtype, seed):
-    """Of values whose mean is exactly 0 both norms have the same formula."""
+    """For values with a mean of exactly 0 both norms have the same formula."""
     half = np.random.default_rng(seed).integers(-64, 65, (5, 500)).astype(dtype)
     x = np.concatenate([half, -half], 1)
     weight = np.linspace(0.5, 1.5, 1000).astype(dtype)

@@ -71,7 +71,7 @@ def test_long_rows_on_a_gpu(name, dtype, cols, seed):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_many_rows_and_long_ones(name, dtype, shape, seed):
-    """Sums over rows that several blocks, threads and partial sums share."""
+    """Sums over rows are split over several blocks, threads and partial sums."""
     one = arrays.framework(name)
     needs(one, dtype)
     rows, cols = shape
@@ -199,7 +199,7 @@ def test_infinities_and_nan_stay_in_their_rows(name, dtype, seed):
         reference.assert_sum_right(dx[clean], wanted)
 
 
-# --- against derivatives found in other ways ---
+# --- against independently computed derivatives ---
 
 
 def forward(x, weight, bias, **options):

@@ -21,7 +21,7 @@ from seeds import SEED
 
 @dataclass
 class View:
-    """A shape, and how it lies in a flat buffer: (first, step) on each axis, order of the axes."""
+    """A shape and its layout in a flat buffer: (first, step) per axis, and the order of axes."""
 
     shape: tuple[int, ...]
     order: tuple[int, ...]
@@ -30,7 +30,7 @@ class View:
 
     @property
     def extents(self) -> list[int]:
-        """What each axis has before it is cut."""
+        """The extents of the axes before they are sliced."""
         cuts = zip(self.shape, self.cuts, strict=True)
         return [first + count * abs(step) for count, (first, step) in cuts]
 
@@ -104,7 +104,7 @@ def _check(one, dtype, problem):
     out = view.of(one, buffer)
     arrays.call(one, x, weight, out=out, **options)
     reference.assert_right(one.numpy(out), expected, what=problem)
-    # Everything in the buffer that the view leaves out is as it was.
+    # The rest of the buffer is unchanged.
     after = np.array(one.numpy(buffer))
     view.of(in_numpy, after)[...] = view.of(in_numpy, before)
     np.testing.assert_array_equal(after.view(np.uint8), before.view(np.uint8))

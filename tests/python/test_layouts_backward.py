@@ -24,7 +24,7 @@ import membound
 
 @st.composite
 def problems(draw, negative):
-    """Five matrices of one shape and a weight, each lying as it likes; which are given."""
+    """Five matrices of one shape and a weight, each with a random layout; which are given."""
     x = draw(views(negative=negative))
     shape, cols = list(x.shape), [x.shape[-1]]
     return {
@@ -64,7 +64,7 @@ class Scene:
         return view.of(self.one, there), inside
 
     def check_gaps(self):
-        """Everything in the buffers that the views leave out is as it was."""
+        """Check that the rest of the buffers is unchanged."""
         for view, there, before in self.kept:
             after = np.array(self.one.numpy(there))
             view.of(arrays.NumPy(), after)[...] = view.of(arrays.NumPy(), before)

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Large results on the CPU, which go around the cache, have the bits of calls with few rows, and
-transposed arrays, some rows of which pass through a buffer, those of contiguous ones.
+"""Large results on the CPU, written with non-temporal stores, have the bits of calls with few rows;
+transposed arrays, computed by tiled transposes through a buffer, have those of contiguous ones.
 
-Rows of 1000 columns start on a vector in some dtypes, rows of 1001 anywhere; results in place stay
-in the cache.
+Rows of 1000 columns are aligned to vectors in some dtypes, rows of 1001 are unaligned; results in
+place use ordinary stores.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from arrays import DTYPES, NUMPY_DTYPES
 
 import membound
 
-LARGE = (16 << 20) + 1  # bytes: more than half of the largest cache that counts
-PERIOD = 97  # rows that are drawn; all others repeat them
+LARGE = (16 << 20) + 1  # bytes: more than half of the largest cache that is considered
+PERIOD = 97  # random rows; all others repeat them
 
 
 def _tables(x):
@@ -119,7 +119,7 @@ def test_transposed_arrays_have_the_bits_of_contiguous_ones(call, dtype, cols, s
 
 @pytest.mark.parametrize("name", ["rms_norm", "softmax"])
 def test_transposed_arrays_in_place_and_between_others(name, seed):
-    """Every second column of a transposed array, its neighbours left alone."""
+    """Every second column of a transposed array; the columns between are unchanged."""
     drawn = np.random.default_rng(seed).standard_normal((150, 90)).astype(np.float32)
     both = np.asfortranarray(np.repeat(drawn, 2, 1))
     call = getattr(membound, name)
@@ -130,7 +130,7 @@ def test_transposed_arrays_in_place_and_between_others(name, seed):
 
 
 def test_transposed_arrays_with_a_mask_for_each_row_and_kept_columns(seed):
-    """What belongs to a row moves on with the rows that pass through the buffer."""
+    """Per-row arguments advance together with the rows in the tile buffer."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((200, 210)).astype(np.float32)
     mask = rng.random((200, 210)) < 0.8

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised results on the CPU of transposed arrays, some rows of which pass through a buffer, have
-the bits of contiguous ones, whichever of their arrays are transposed.
+"""Quantised results on the CPU of transposed arrays, computed by tiled transposes through a buffer,
+have the bits of contiguous ones, whichever of their arrays are transposed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from reference import QUANTISED
 
 import membound
 
-# Around squares of 16 bytes and the lines of a column; rows that fit the cache 8, 16 or 32 at once,
-# and fewer rows than pay for a buffer.
+# Around tiles of 16 bytes and a column's cache lines; 8, 16 or 32 rows fit the cache at once, and
+# too few rows for a buffer to pay off.
 SHAPES = ((3, 70), (5, 1), (17, 3), (33, 64), (67, 130), (200, 257), (131, 1000), (45, 9001))
 # What each op reads.
 OPS = {
@@ -30,7 +30,7 @@ RESULTS = ("residual_out", "out", "scale_out")
 
 
 def drawn(rng, dtype, rows, cols, op):
-    """The arguments that are read; the first rows have sums of squares out of range."""
+    """Random inputs; the first row has a sum of squares out of range."""
     bits = np.dtype(NUMPY_DTYPES[dtype])
     given = {name: rng.standard_normal((rows, cols)).astype(bits) for name in OPS[op]}
     extreme = bits.type(float(ml_dtypes.finfo(bits).max) / 4)
@@ -41,9 +41,9 @@ def drawn(rng, dtype, rows, cols, op):
 
 
 def called(op, given, weight, kind, scale, transposed, stride=1):
-    """All results, and what lies beside the elements of the codes.
+    """Return all results, and the bytes between the elements of the codes.
 
-    Arrays named in `transposed` have their neighbours in columns, `stride` columns apart.
+    Arrays named in `transposed` are column-major, with every `stride`-th column in use.
     """
 
     def placed(name, values):
@@ -123,20 +123,20 @@ def test_every_second_column_leaves_the_others_alone(dtype, op, seed):
     assert (gaps == 90).all()
 
 
-@pytest.mark.parametrize("place", ["x", "residual"])
+@pytest.mark.parametrize("target", ["x", "residual"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_sum_in_place_of_a_transposed_input(dtype, place, seed):
+def test_the_sum_in_place_of_a_transposed_input(dtype, target, seed):
     given = drawn(np.random.default_rng(seed), dtype, 150, 210, "add_rms_norm_quant")
     wanted = membound.add_rms_norm_quant(*given.values(), dtype="int8")
     arrays = {name: np.asfortranarray(values) for name, values in given.items()}
-    into = arrays[place]
+    into = arrays[target]
     found = membound.add_rms_norm_quant(*arrays.values(), dtype="int8", residual_out=into)
     assert found[1] is into
     assert_same(found, wanted, seed)
 
 
 def test_batches_of_transposed_matrices(seed):
-    """Rows that do not all share one stride, more than one batch to a thread."""
+    """Rows without one common stride, and more than one batch per thread."""
     x = np.random.default_rng(seed).standard_normal((5, 70, 300)).astype(np.float32)
     inside = np.ascontiguousarray(x.swapaxes(1, 2)).swapaxes(1, 2)
     wanted = membound.rms_norm_quant(x, dtype="int8", group_size=64)

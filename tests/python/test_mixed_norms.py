@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Norms over arrays of several dtypes: each result is rounded once, to the dtype that is asked."""
+"""Norms over mixed dtypes: each result is rounded once, to its dtype."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from reference import DTYPES, NUMPY_DTYPES
 
 import membound as mb
 
-# Around a quad, a warp, a block's registers and what is read again.
+# Around a quad, a warp, the registers of a block, and rows that are read twice.
 WIDTHS = (1, 3, 4, 31, 128, 513, 1000, 4096, 8200)
 
 
 def run(one: Any, call: Mixed, **more: Any) -> dict[str, np.ndarray]:
-    """A forward and its gradients with everything that they return, in NumPy."""
-    place = {name: one.array(value) for name, value in call.values.items()}
-    inputs = [place[name] for name in call.inputs]
-    parameters = [place.get(name) for name in ("weight", "bias")[: 1 + call.centred]]
+    """A forward and its gradients with all results, in NumPy."""
+    by_name = {name: one.array(value) for name, value in call.values.items()}
+    inputs = [by_name[name] for name in call.inputs]
+    parameters = [by_name.get(name) for name in ("weight", "bias")[: 1 + call.centred]]
     statistics = "return_stats" if call.centred else "return_rstd"
     function = getattr(mb, call.kind)
     found = function(
@@ -37,13 +37,13 @@ def run(one: Any, call: Mixed, **more: Any) -> dict[str, np.ndarray]:
 
 
 def run_backward(one: Any, call: Mixed, stats: dict[str, np.ndarray], **more: Any) -> dict:
-    place = {name: one.array(value) for name, value in (call.values | stats).items()}
-    inputs = [place["dy"]]
+    by_name = {name: one.array(value) for name, value in (call.values | stats).items()}
+    inputs = [by_name["dy"]]
     if call.added:
-        inputs += [place["dresidual_out"], place["residual_out"]]
+        inputs += [by_name["dresidual_out"], by_name["residual_out"]]
     else:
-        inputs += [place["x"], *([place["z"]] if call.gated else [])]
-    inputs += [place.get("weight"), *([place["mean"]] if call.centred else []), place["rstd"]]
+        inputs += [by_name["x"], *([by_name["z"]] if call.gated else [])]
+    inputs += [by_name.get("weight"), *([by_name["mean"]] if call.centred else []), by_name["rstd"]]
     options = call.options | more
     if call.added:
         options["need_dresidual"] = True
@@ -64,7 +64,7 @@ def check(one: Any, call: Mixed) -> None:
         kind = kinds.get(name, call.sums)
         terms = wanted.get(f"scale of {name}")
         assert_near(value, wanted[name], kind, call.sums, (name, call), terms)
-    if call.added:  # one rounding of the sum: its bits are known
+    if call.added:  # the sum is rounded once, so its bits are known
         right = mixed_norms.round_to(wanted["residual_out"], call.dtypes["residual"])
         np.testing.assert_array_equal(mixed_norms.wide(got["residual_out"]), right)
         call.values["residual_out"] = got["residual_out"]
@@ -90,7 +90,7 @@ def check(one: Any, call: Mixed) -> None:
             assert not call.weighted
             continue
         terms = right[f"scale of {'dx' if name == 'dresidual' else name}"]
-        # Sums over rows are rounded to float32 on their way to 16 bits.
+        # Sums over rows are rounded to float32, then to 16 bits.
         near = "float32" if name in ("dweight", "dbias") else sums
         assert_near(value, right[name], kinds[name], near, (name, call), terms)
 
@@ -133,7 +133,7 @@ def test_every_dtype_for_each_array(kind, seed):
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_float64_sum_is_rounded_to_bfloat16_once(name):
-    """By way of float32 it would lie on the tie, and go to the even neighbour."""
+    """Rounding to float32 first would give a tie, which goes to the even value."""
     one = arrays.framework(name)
     if "float64" not in one.dtypes:
         pytest.skip("it has no float64")
@@ -184,7 +184,7 @@ def test_dweight_takes_what_before_weight_rounded(seed):
             del call.values["residual_out"]
         found = run_backward(one, call, {"rstd": got["rstd"]})
         right = mixed_norms.backward(call, got["rstd"], None)
-        # Some of the numbers that were rounded lie on the other side of a boundary.
+        # Some rounded values may be on the other side of a boundary.
         for name in ("dweight", *(["dz"] if kind == "rms_norm_gated" else [])):
             off = np.abs(found[name].astype(np.float64) - right[name]).max()
             call.rounding = "once"
@@ -206,11 +206,11 @@ def test_every_layout_gives_the_same_bits(name, layout, seed):
     for dtype, other in (("bfloat16", "float32"), ("float32", "float16")):
         if {dtype, other} - set(one.dtypes):
             continue
-        place = [arrays.place(one, LAYOUTS[layout], rng.standard_normal, d, 4, 129)
+        by_name = [arrays.place(one, LAYOUTS[layout], rng.standard_normal, d, 4, 129)
                  for d in (dtype, other)]  # fmt: skip
-        plain = [one.array(np.ascontiguousarray(p.values)) for p in place]
+        plain = [one.array(np.ascontiguousarray(p.values)) for p in by_name]
         weight = one.array(rng.normal(size=129).astype(np.float32))
-        got = mb.add_rms_norm(place[0].array, place[1].array, weight, **one.options)
+        got = mb.add_rms_norm(by_name[0].array, by_name[1].array, weight, **one.options)
         wanted = mb.add_rms_norm(*plain, weight, **one.options)
         for a, b in zip(got, wanted, strict=True):
             np.testing.assert_array_equal(one.numpy(a), one.numpy(b))
@@ -243,7 +243,7 @@ def test_in_place_over_a_residual_of_another_dtype(seed):
 
 
 def test_one_rounding_from_float64_to_16_bits():
-    """Two roundings, by way of float32, would give the neighbour below."""
+    """Two roundings, through float32, would give the next lower value."""
     x = np.full((1, 2), 1 + 2.0**-11 + 2.0**-40)  # just above the middle of two float16
     one = np.ones(2, np.float64) * x[0, 0]
     out = mb.rms_norm(np.ones((1, 2)), one, eps=0.0, dtype="float16")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Norms of few rows on a GPU that start anywhere, which go word by word."""
+"""Norms of few unaligned rows on a GPU, which are read in 4-byte vectors."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import membound
 
 pytestmark = pytest.mark.gpu
 
-# Ends of every kind behind the last whole chunk; one to 32 lanes of a warp to a row, which may be
-# idle in the last block; blocks of one to 16 warps, and more rows than one wave of them.
+# Tails of every length after the last full vector; one to 32 lanes per row, some of them idle in
+# the last block; blocks of one to 16 warps, and more rows than one wave of them.
 COLS = [*range(1, 26), 31, 33, 47, 65, 100, 127, 129, 250, 300, 301, 319, 500, 511, 513, 1001, 1002]
 COLS += [2047, 2050, 4093, 4100, 8189, 8190]
 ROWS = [40, 301]
@@ -20,8 +20,8 @@ ROWS = [40, 301]
 KINDS = ["float16", "bfloat16", "float32"]
 
 
-def empty_places(torch, rows, cols, dtype):
-    """Memory in which rows are: as they come, off by one, by two, with gaps, in two axes."""
+def empty_layouts(torch, rows, cols, dtype):
+    """Memory and rows in it: contiguous, one or two elements off, with gaps, in two axes."""
     for before, gap in ((0, 0), (1, 0), (2, 0), (1, 1), (0, 2), (2, 6)):
         memory = torch.full((rows * (cols + gap) + before,), torch.nan, device="cuda", dtype=dtype)
         yield memory, memory[before:].view(rows, cols + gap)[:, :cols]
@@ -30,15 +30,15 @@ def empty_places(torch, rows, cols, dtype):
         yield memory, memory[:, 1:, :cols]
 
 
-def places(torch, values):
+def layouts(torch, values):
     rows, cols = values.shape
-    for _, place in empty_places(torch, rows, cols, values.dtype):
-        place.copy_(values.view(place.shape))
-        yield place
+    for _, view in empty_layouts(torch, rows, cols, values.dtype):
+        view.copy_(values.view(view.shape))
+        yield view
 
 
 def options(torch, cols, dtype):
-    """Weights and biases of both dtypes that shifted rows take, and what goes with them."""
+    """Weights and biases of both dtypes that unaligned rows support, and further options."""
     columns = torch.randn(2, cols, device="cuda").to(dtype)
     wide = torch.randn(2, cols, device="cuda")
     yield columns[0].clone(), columns[1].clone(), {}
@@ -47,7 +47,7 @@ def options(torch, cols, dtype):
 
 
 def norms(x, other, weight, bias, more, **out):
-    """Each norm's results, in one order; x and other may be places."""
+    """Each norm's results, in one order; x and other may have any layout."""
     rounding = {"rounding": "before_weight"} if more else {}
     yield "rms_norm", membound.rms_norm(x, weight, return_rstd=True, **more, **rounding, **out)
     yield "layer_norm", membound.layer_norm(x, weight, bias, return_stats=True, **more, **out)
@@ -57,7 +57,7 @@ def norms(x, other, weight, bias, more, **out):
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("cols", COLS)
 @pytest.mark.parametrize("dtype", KINDS)
-def test_bits_do_not_depend_on_where_rows_are(dtype, cols, rows, seed):
+def test_bits_do_not_depend_on_strides_or_alignment(dtype, cols, rows, seed):
     torch = pytest.importorskip("torch")
     torch.manual_seed(seed % 2**63)
     kind = getattr(torch, dtype)
@@ -66,10 +66,10 @@ def test_bits_do_not_depend_on_where_rows_are(dtype, cols, rows, seed):
     other = torch.randn(rows, cols, device="cuda").to(kind)
     for weight, bias, more in options(torch, cols, kind):
         wanted = dict(norms(every_second_column(x), every_second_column(other), weight, bias, more))
-        for placed in zip(places(torch, x), places(torch, other), strict=True):
-            for name, found in norms(*placed, weight, bias, more):
+        for inputs in zip(layouts(torch, x), layouts(torch, other), strict=True):
+            for name, found in norms(*inputs, weight, bias, more):
                 for got, right in zip(found, wanted[name], strict=True):
-                    assert same_bits(got.reshape(right.shape), right), (name, placed[0].stride())
+                    assert same_bits(got.reshape(right.shape), right), (name, inputs[0].stride())
 
 
 @pytest.mark.parametrize("rows", ROWS)
@@ -87,15 +87,15 @@ def test_with_a_residual(dtype, cols, rows, seed):
         yield membound.add_layer_norm(x, residual, weight, bias)
 
     wanted = list(calls(every_second_column(x), every_second_column(residual)))
-    for placed in zip(places(torch, x), places(torch, residual), strict=True):
-        for pair, right in zip(calls(*placed), wanted, strict=True):
+    for inputs in zip(layouts(torch, x), layouts(torch, residual), strict=True):
+        for pair, right in zip(calls(*inputs), wanted, strict=True):
             for got, one in zip(pair, right, strict=True):
-                assert same_bits(got.reshape(one.shape), one), placed[0].stride()
+                assert same_bits(got.reshape(one.shape), one), inputs[0].stride()
 
 
 @pytest.mark.parametrize("cols", COLS)
 @pytest.mark.parametrize("dtype", KINDS)
-def test_nothing_is_written_beside_the_rows(dtype, cols, seed):
+def test_nothing_is_written_outside_the_rows(dtype, cols, seed):
     torch = pytest.importorskip("torch")
     torch.manual_seed(seed % 2**63)
     kind = getattr(torch, dtype)
@@ -104,9 +104,9 @@ def test_nothing_is_written_beside_the_rows(dtype, cols, seed):
     weight = torch.randn(cols, device="cuda").to(kind)
     wanted = membound.rms_norm(x, weight)
     sums = membound.add_rms_norm(x, residual, weight)
-    places_of_sums = empty_places(torch, rows, cols, kind)
-    for (memory, out), (beside, total) in zip(
-        empty_places(torch, rows, cols, kind), places_of_sums, strict=True
+    layouts_of_sums = empty_layouts(torch, rows, cols, kind)
+    for (memory, out), (sum_memory, total) in zip(
+        empty_layouts(torch, rows, cols, kind), layouts_of_sums, strict=True
     ):
         membound.rms_norm(x, weight, out=out)
         assert same_bits(out, wanted), out.stride()
@@ -117,5 +117,5 @@ def test_nothing_is_written_beside_the_rows(dtype, cols, seed):
         membound.add_rms_norm(x, residual, weight, out=out, residual_out=total)
         assert same_bits(out, sums[0]), out.stride()
         assert same_bits(total, sums[1]), out.stride()
-        for whole in (memory, beside):
+        for whole in (memory, sum_memory):
             assert whole.isnan().sum() == whole.numel() - x.numel(), out.stride()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers among the options: which are taken, and what is said of the others."""
+"""Numeric options: which values are accepted, and the errors for others."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_scalar_of_numpy_with_the_loss_itself():
 
 
 def of_dtype(dtype, one):
-    """Calls of everything that has a number among its options, which they take."""
+    """Calls of every function with a numeric option, with valid values."""
     x, w = one.ones((2, 4), dtype), one.ones(4, dtype)
     labels, lse, q = one.zeros(2, "int32"), one.ones(2, dtype), one.ones((1, 2, 1, 4), dtype)
     freqs = one.ones(2, "float32")
@@ -156,7 +156,7 @@ def test_what_float32_cannot_hold(op, argument, framework):
             call(1e-300)
 
 
-# A result of 8 bits holds no number of that size.
+# An 8-bit result cannot represent values of that size.
 @pytest.mark.parametrize(("op", "argument"), [n for n in NUMBERS if n[0] != "rms_norm_quant"])
 def test_float64_holds_it(op, argument):
     for value in (1e300, 1e-300):

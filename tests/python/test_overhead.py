@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a call costs beside the kernel, and what an import costs.
+"""The overhead of a call beyond the kernel, and the cost of an import.
 
 Budgets are for a quiet machine of the speed at which they were set, told by what numpy.add takes;
 the tests allow three times as much, which still fails for what they guard against (torch's Python
@@ -24,12 +24,12 @@ import pytest
 
 import membound
 
-# Processes that share the cores and their caches slow each other's CPU time down too.
+# Processes that share cores and caches increase each other's CPU time.
 alone = pytest.mark.skipif(
     "PYTEST_XDIST_WORKER" in os.environ, reason="times calls: run it without other tests beside it"
 )
 ALLOWANCE = 3
-ADDITION = 287  # nanoseconds of numpy.add on 2 x 8 with its result given, where budgets were set
+ADDITION = 287  # nanoseconds of numpy.add on 2 x 8 with out=, where budgets were set
 FRAMEWORKS = ("torch", "jax", "jaxlib", "numpy", "cupy", "ml_dtypes")
 
 
@@ -45,10 +45,10 @@ def nanoseconds(call: Callable[[], object], calls: int = 1000, repeats: int = 25
 
 
 def overhead(call: Callable[[], object], rounds: int = 5) -> float:
-    """What a call costs over the lambda around it, on a machine where numpy.add takes ADDITION.
+    """The cost of a call beyond its lambda, scaled to a machine where numpy.add takes ADDITION.
 
-    The kernel on 2 x 8 is in it. The least of some rounds: one lasts 30 ms, which a neighbour of
-    the machine can spoil whole.
+    It includes the kernel on 2 x 8. The minimum of several rounds is taken, because another process
+    can disturb a whole round of 30 ms.
     """
     x, out = np.ones((2, 8), np.float32), np.empty((2, 8), np.float32)
 
@@ -79,7 +79,7 @@ def test_out_given(framework, record_property):
 
 
 def norm_calls(framework: str) -> dict[str, Callable[[], object]]:
-    """The other functions, everything given."""
+    """Calls of the other functions with all outputs given."""
     x, w, out = arrays(framework)
     residual, dweight, total = arrays(framework)
     rstd = arrays(framework)[1][:2]

@@ -44,7 +44,7 @@ def test_values(name, dtype, layout, seed):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [name for name in FRAMEWORKS if "jax" not in str(name)])
 def test_rounding_has_the_bits_of_two_calls(name, dtype, rounding, seed):
-    """rms_norm and then rope, of every part; in wider dtypes "once" has them too."""
+    """rms_norm, then rope, for every part; in wider dtypes "once" has the same bits."""
     one = framework(name)
     if dtype not in one.dtypes:
         pytest.skip(f"it has no {dtype}")
@@ -72,13 +72,13 @@ def test_rounding_has_the_bits_of_two_calls(name, dtype, rounding, seed):
 
 
 def test_modules_of_transformers_round_their_norms_so(seed):
-    """Qwen 3's before the weight, Gemma 3's once with one added; both before they turn."""
+    """Qwen 3 rounds before the weight, Gemma 3 once after adding one; both before the rotation."""
     torch = pytest.importorskip("torch")
     qwen = pytest.importorskip("transformers.models.qwen3.modeling_qwen3").Qwen3RMSNorm(64)
     gemma = pytest.importorskip("transformers.models.gemma3.modeling_gemma3").Gemma3RMSNorm(64)
     torch.manual_seed(seed % 2**63)
     q = torch.randn(2, 5, 3, 64, dtype=torch.bfloat16)
-    cos, sin = torch.ones(5, 32), torch.zeros(5, 32)  # no turn: what is left is the norm
+    cos, sin = torch.ones(5, 32), torch.zeros(5, 32)  # no rotation: the result is the norm
     for module, options in (
         (qwen, {"rounding": "before_weight"}),
         (gemma, {"rounding": "before_rotation", "weight_offset": 1.0}),
@@ -90,7 +90,7 @@ def test_modules_of_transformers_round_their_norms_so(seed):
             weight = module.weight.detach()
             found = membound.qk_norm_rope(q, None, weight, None, cos, sin, **options)
         differ = (found != wanted).float().mean().item()
-        assert differ <= 1e-3  # where a mean of squares rounded the other way
+        assert differ <= 1e-3  # a mean of squares rounded the other way
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -114,7 +114,7 @@ def test_any_strides_have_the_bits_of_contiguous_heads(dtype, seed):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", [name for name in FRAMEWORKS if "jax" not in str(name)])
 def test_slices_of_one_qkv_in_place(name, layout, seed):
-    """Nothing copied, nothing else touched."""
+    """Nothing is copied, and nothing else is written."""
     one = framework(name)
     rng = np.random.default_rng(seed)
     of = case(rng, "float32", layout, part=(64, 64, 0))
@@ -147,7 +147,7 @@ def test_sequences_one_behind_the_other(name, seed):
     freqs = rotary.frequencies(32)
     angles = rotary.table("halves", freqs, 16, "float32", False)
     positions = np.concatenate([np.arange(b - a) for a, b in itertools.pairwise(ends)])
-    positions = np.concatenate([positions, [0, 0]])  # in no sequence: not turned
+    positions = np.concatenate([positions, [0, 0]])  # in no sequence: not rotated
     y = membound.qk_norm_rope(
         one.array(x), None, one.array(weight), layout="thd", cu_seqlens=one.array(ends),
         **rotary.given_to(one, angles),

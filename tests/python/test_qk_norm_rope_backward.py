@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""qk_norm_rope_backward: by its definition, by finite differences, and the same bits always."""
+"""qk_norm_rope_backward against its definition and finite differences, and its determinism."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FORMS = ("halves", "freqs", "elements", "angles of elements")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_values(name, dtype, layout, seed):
-    """With rstd and without, weights of heads and shared, in every dtype of theirs."""
+    """With and without rstd, shared weights and weights per head, in every dtype."""
     one = framework(name)
     if dtype not in one.dtypes:
         pytest.skip(f"it has no {dtype}")
@@ -79,7 +79,7 @@ def test_finite_differences(seed):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_strides_in_place_and_given_results(dtype, seed):
-    """Over dq and over q, to arrays with gaps; the bits of new arrays."""
+    """Over dq, over q, and to arrays with gaps; the bits are those of new arrays."""
     rng = np.random.default_rng(seed)
     for part in (PARTS[0], PARTS[4]):
         of = case(rng, dtype, part=part)

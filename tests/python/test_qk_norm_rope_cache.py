@@ -30,12 +30,12 @@ def bits(x: np.ndarray) -> np.ndarray:
 
 
 def noise(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Any bits at all, NaNs of every kind among them."""
+    """Random bits, including NaNs of every kind."""
     kind = np.dtype(NUMPY_DTYPES[dtype])
     return np.frombuffer(rng.bytes(int(np.prod(shape)) * kind.itemsize), kind).reshape(shape)
 
 
-# How a cache may lie: the shape of all memory, and from that the caches of keys and of values.
+# Layouts of caches: the shape of the memory, and views of it for keys and values.
 Memory = tuple[tuple[int, ...], Callable[[Any, Callable], tuple[Any, Any]]]
 
 
@@ -60,7 +60,7 @@ def memories(head_dim: int) -> dict[str, Memory]:
 
 
 def slots_of(rng: np.random.Generator, batch: int, seq: int) -> np.ndarray:
-    """(batch, seq), all different but for those of no slot."""
+    """(batch, seq) slots, all different except for tokens without one."""
     found = rng.permutation(BLOCKS * SIZE)[: batch * seq].astype(np.int64)
     nowhere = np.array([-1, -SIZE, BLOCKS * SIZE, BLOCKS * SIZE + 1, 2**31 - 1, -(2**31)])
     found[rng.integers(0, batch * seq, 3)] = rng.choice(nowhere, 3)
@@ -68,7 +68,7 @@ def slots_of(rng: np.random.Generator, batch: int, seq: int) -> np.ndarray:
 
 
 def filled(rng: np.random.Generator, memory: Memory, dtype: str, k: Any, v: Any, slots: Any) -> Any:
-    """What the memory held before, and what it has to hold after."""
+    """The memory's contents before the call, and the expected contents after it."""
     before = noise(rng, memory[0], dtype)
     after = before.copy()
     for cache, heads in zip(memory[1](after, np.transpose), (k, v), strict=True):
@@ -83,7 +83,7 @@ def filled(rng: np.random.Generator, memory: Memory, dtype: str, k: Any, v: Any,
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_caches_hold_what_a_plain_call_returns(name, dtype, memory, seed):
-    """k as without a cache, v bit for bit, and nothing else touched; q's result is the same."""
+    """k as without a cache, v bit for bit, nothing else written, and the same q."""
     one = framework(name)
     if dtype not in one.dtypes:
         pytest.skip(f"it has no {dtype}")
@@ -119,7 +119,7 @@ def test_caches_hold_what_a_plain_call_returns(name, dtype, memory, seed):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_slices_of_one_qkv(name, layout, seed):
-    """As serving engines call it: q turned where it is, k and v read where they are."""
+    """As serving engines call it: q is rotated in place, k and v are read in place."""
     one = framework(name)
     rng = np.random.default_rng(seed)
     of = drawn(rng, "float32", layout, part=(64, 64, 0))
@@ -263,17 +263,17 @@ def test_a_cache_of_more_than_two_to_the_31_elements(name, seed):
         torch = arrays.torch_with_cuda()
         caches = [torch.empty((slots, heads, dim), dtype=torch.float16, device="cuda")
                   for _ in range(2)]  # fmt: skip
-    places = [slots - 1, 0, slots - 5]
+    tested = [slots - 1, 0, slots - 5]
     membound.qk_norm_rope(
         one.array(k), one.array(k), freqs=one.array(freqs), layout="thd", v=one.array(v),
-        key_cache=caches[0], value_cache=caches[1], slot_mapping=one.array(np.array(places)),
+        key_cache=caches[0], value_cache=caches[1], slot_mapping=one.array(np.array(tested)),
     )  # fmt: skip
-    for token, place in enumerate(places):
-        np.testing.assert_array_equal(one.numpy(caches[1][place]), v[token])
+    for token, slot in enumerate(tested):
+        np.testing.assert_array_equal(one.numpy(caches[1][slot]), v[token])
         if name == "numpy":
-            np.testing.assert_array_equal(caches[0][place], right[token])
+            np.testing.assert_array_equal(caches[0][slot], right[token])
         else:
-            np.testing.assert_allclose(one.numpy(caches[0][place]), right[token], rtol=2e-3)
+            np.testing.assert_allclose(one.numpy(caches[0][slot]), right[token], rtol=2e-3)
 
 
 @pytest.mark.parametrize("name", [name for name in FRAMEWORKS if "jax" in str(name)])

@@ -30,7 +30,7 @@ FORMS = ("returned", "out", "in place")
 
 @dataclass
 class Case:
-    """One call; what is not given takes the plainest value."""
+    """One call; parameters that are not given have the simplest value."""
 
     one: Framework
     dtype: str
@@ -54,7 +54,7 @@ class Case:
 
 
 def check(case: Case) -> None:
-    """Runs one case: values, shapes, dtypes, aliasing, gaps, and the input left alone."""
+    """Run one case; check values, shapes, dtypes, aliasing, gaps and the unchanged input."""
     one, layout = case.one, LAYOUTS[case.layout]
     out_layout = LAYOUTS[case.out_layout or case.layout]
     x = arrays.place(one, layout, case.rng.standard_normal, case.dtype, case.rows, case.cols)
@@ -156,7 +156,7 @@ def test_many_rows(name, dtype, shape, seed):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_almost_every_element_is_within_four_ulps(name, dtype, seed):
-    """The table allows five, for the few whose roundings all point one way."""
+    """The table allows five ulps, for the few elements whose roundings all have one sign."""
     one = arrays.framework(name)
     rng = np.random.default_rng(seed)
     beyond = count = 0

@@ -76,7 +76,7 @@ def test_long_rows_on_the_cpu(name, dtype, cols, seed):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_many_rows(name, dtype, shape, seed):
-    """Sums over rows that several blocks, threads and partial sums share."""
+    """Sums over rows are split over several blocks, threads and partial sums."""
     one = arrays.framework(name)
     needs(one, dtype)
     rows, cols = shape
@@ -182,7 +182,7 @@ def test_infinities_and_nan_stay_in_their_rows(name, dtype, seed):
         reference.assert_sum_right(dx[clean], wanted)
 
 
-# --- against derivatives found in other ways ---
+# --- against independently computed derivatives ---
 
 
 def forward(x, weight, **options):
@@ -216,7 +216,7 @@ TORCH_DEVICES = ["torch-cpu", pytest.param("torch-cuda", marks=pytest.mark.gpu)]
 
 
 def torch_formula(torch, x, weight, offset):
-    """Written out, so that autograd differentiates each step."""
+    """The formula in steps, so that autograd differentiates each of them."""
     rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-3)
     return x * rstd if weight is None else x * rstd * (weight + offset)
 
@@ -269,7 +269,7 @@ def test_torchs_own_backward_agrees(name, dtype, seed):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_before_weight_differentiates_the_rounded_product(dtype, seed):
-    """dweight of Hugging Face's Llama-family modules, whose weight meets a rounded value."""
+    """dweight of Hugging Face's Llama-family modules, whose weight multiplies rounded values."""
     torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(seed)
     kind = getattr(torch, dtype)
@@ -301,7 +301,7 @@ def test_autograd_notices_what_was_overwritten():
 
 
 def test_parameters_and_their_gradients_under_no_grad():
-    """The call that a training step makes: parameters in, .grad accumulated."""
+    """The call of a training step: parameters in, accumulation into .grad."""
     torch = pytest.importorskip("torch")
     weight = torch.nn.Parameter(torch.ones(8))
     weight.grad = torch.zeros(8)

@@ -78,7 +78,7 @@ def test_many_rows_and_long_ones(name, dtype, shape, seed):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_gates_wide_open_and_shut(name, dtype, order):
-    """silu is z itself far above 0, and 0 far below; what underflows may be 0."""
+    """silu is z far above 0, and 0 far below; values that underflow may be 0."""
     one = arrays.framework(name)
     z = np.array([-1e4, -800.0, -104.0, -90.0, -30.0, -1e-3, 0.0, 1e-3, 30.0, 90.0, 800.0, 1e4])
     x, z = np.ones((1, z.size), dtype), z[None].astype(dtype)
@@ -130,7 +130,7 @@ def test_infinities_and_nan_stay_in_their_rows(name, dtype, order, seed):
     assert np.isnan(got[1].astype(np.float64)).all()
     bad = np.isnan(got[3].astype(np.float64))
     assert bad[128]
-    assert bad.all() == (not order)  # a gate after the norm touches its own element alone
+    assert bad.all() == (not order)  # a gate after the norm affects only its own element
 
 
 # --- the modules that the orders are named after ---
@@ -154,7 +154,7 @@ def mamba2_module(torch, x, z, weight, rstd):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("name", TORCH_DEVICES)
 def test_before_weight_rounds_where_the_modules_do(name, dtype, order, seed):
-    """Given the same rstd, all but the elements that float32's last bits push over a boundary."""
+    """Given the same rstd, all elements but those near a rounding boundary agree."""
     one = arrays.framework(name)
     torch, kind = one.torch, getattr(one.torch, dtype)
     module = qwen3_next_module if order else mamba2_module

@@ -72,7 +72,7 @@ def test_long_rows_on_a_gpu(name, dtype, cols, seed):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_many_rows_and_long_ones(name, dtype, shape, seed):
-    """Sums over rows that several blocks, threads and partial sums share."""
+    """Sums over rows are split over several blocks, threads and partial sums."""
     one = arrays.framework(name)
     needs(one, dtype)
     rng = np.random.default_rng(seed)
@@ -123,7 +123,7 @@ def test_no_rows_give_a_gradient_of_zero(name):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_gates_wide_open_and_shut(name, dtype, order):
-    """silu's derivative is 1 far above 0, and 0 far below: no infinity meets a zero on the way."""
+    """silu's derivative is 1 far above 0 and 0 far below: no 0 * inf occurs in between."""
     one = arrays.framework(name)
     z = np.array([[-1e4, -800.0, -104.0, -30.0, 0.0, 30.0, 90.0, 800.0, 1e4]], dtype)
     x, dy = np.ones_like(z), np.ones_like(z)
@@ -139,7 +139,7 @@ def test_gates_wide_open_and_shut(name, dtype, order):
         assert (off <= slack).all(), (one.numpy(gradient), right.values)
 
 
-# --- against derivatives found in other ways ---
+# --- against independently computed derivatives ---
 
 
 def forward(x, z, weight, **options):
@@ -169,7 +169,7 @@ TORCH_DEVICES = ["torch-cpu", pytest.param("torch-cuda", marks=pytest.mark.gpu)]
 
 
 def torch_formula(torch, x, z, weight, offset, order):
-    """Written out, so that autograd differentiates each step."""
+    """The formula in steps, so that autograd differentiates each of them."""
     gate = z / (1 + torch.exp(-z))
     row = x if order else x * gate
     y = row * torch.rsqrt(row.square().mean(-1, keepdim=True) + 1e-3)
@@ -207,7 +207,7 @@ def test_float64_against_autograd(name, shape, weighted, order, seed):
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_before_weight_differentiates_what_was_rounded(dtype, order, seed):
-    """One row, so that dweight is one product, and dz one of what the forward rounded."""
+    """One row, so that dweight is one product, and dz a product of the rounded values."""
     torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(seed)
     kind = getattr(torch, dtype)

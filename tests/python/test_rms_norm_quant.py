@@ -93,9 +93,9 @@ def test_long_rows_on_a_gpu(name, dtype, cols, seed):
 
 
 def numbers_as_weights(one, values, dtype):
-    """Rows that are normalised to any numbers: ones without eps, times a weight.
+    """Rows that are normalised to given values: rows of ones without eps, times a weight.
 
-    There are a power of two of them, so that the mean of squares is 1 however it is taken.
+    Their number is a power of two, so that the mean of squares is 1 in any order of summation.
     """
     values = np.asarray(values, np.float64)
     more = (1 << (values.size - 1).bit_length()) - values.size
@@ -123,7 +123,7 @@ def test_every_code_comes_back_and_ties_go_to_the_even_one(name, dtype, kind):
     out = membound.rms_norm_quant(x, weight, eps=0.0, dtype=kind, scale=scale)
     assert_same(one.numpy(out), quantised(y, kind, "static")[0], kind)
     assert (one.numpy(out)[0, : known.size].astype(np.float64) == known).all()
-    # The largest number is the limit: the dynamic scale of the row is 1.
+    # The largest value is the limit, so that the row's dynamic scale is 1.
     again, scales = membound.rms_norm_quant(x, weight, eps=0.0, dtype=kind)
     assert_same(one.numpy(again), one.numpy(out), kind)
     assert (one.numpy(scales) == 1).all()
@@ -196,7 +196,7 @@ def test_the_results_are_of_the_callers_kind(name, shape):
 
 
 def own_dtypes(one, kind):
-    """The objects that stand for a dtype in a framework, and in NumPy."""
+    """The dtype objects of a framework, and of NumPy."""
     objects = [kind, QUANTISED[kind], QUANTISED[kind].type]
     if hasattr(one, "torch"):
         objects.append(getattr(one.torch, kind))

@@ -105,7 +105,7 @@ def test_torchs_own_function_agrees_where_the_sum_is_exact(dtype, seed):
 
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
 def test_the_modes_differ_in_16_bits(dtype, seed):
-    """So that neither test above could pass with one mode standing in for the other."""
+    """Otherwise the tests above could pass with the wrong mode."""
     x, weight = _draw(64, 1024, dtype, "cpu", seed)
     once = membound.rms_norm(x, weight)
     assert not torch.equal(once, membound.rms_norm(x, weight, rounding="before_weight"))

@@ -65,7 +65,7 @@ def test_rows_that_mix_magnitudes(name, dtype, seed):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_zeros_infinities_and_nan_stay_in_their_rows(name, dtype, seed):
-    """As IEEE arithmetic has it: 0 * inf is NaN, x / inf is 0; the rows around are not touched."""
+    """IEEE results: 0 * inf is NaN, x / inf is 0; other rows are unaffected."""
     one = arrays.framework(name)
     if dtype not in one.dtypes:
         pytest.skip(f"{name} has no {dtype}")

@@ -20,7 +20,7 @@ import membound
 
 LAYOUTS = ("bshd", "sbhd", "bhsd", "thd")
 TABLES = ("halves", "twice", "elements", "cache", "freqs", "angles", "angles of elements")
-# head_dim, rotary_dim, rotary_offset: in whole chunks of a GPU and not, over one block of pairs
+# head_dim, rotary_dim, rotary_offset: whole vectors on a GPU or not, more than a block of pairs
 PARTS = ((128, 128, 0), (64, 64, 0), (80, 80, 0), (96, 64, 32), (192, 64, 128), (64, 32, 8))
 PARTS += ((10, 6, 3), (2, 2, 0), (7, 6, 1), (1040, 1040, 0))
 # halves of 8, 4 and 2 bytes of 16 bits
@@ -66,7 +66,7 @@ def test_every_form_of_the_angles(name, dtype, layout, seed):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", [name for name in FRAMEWORKS if "jax" not in str(name)])
 def test_slices_of_one_qkv_in_place_and_out_of_place(name, layout, seed):
-    """Different strides and head counts, nothing copied, nothing else touched."""
+    """Different strides and head counts; nothing is copied, and nothing else is written."""
     one = framework(name)
     rng = np.random.default_rng(seed)
     batch, seq, head_dim = (1 if layout == "thd" else 2), 9, 64
@@ -128,7 +128,7 @@ def test_sequences_one_behind_the_other(name, seed):
         y = one.numpy(membound.rope(one.array(x), **given, **options))
         cos, sin = rotary.angles_of(angles, where[None], 16)
         check(y[None, :18], x[None, :18], cos, sin, False)
-        np.testing.assert_array_equal(y[18:], x[18:])  # in no sequence: not turned
+        np.testing.assert_array_equal(y[18:], x[18:])  # in no sequence: not rotated
     if name != "jax-cpu":
         return
     with pytest.raises(ValueError, match="'cu_seqlens'"):
@@ -207,14 +207,14 @@ def test_positions_of_several_axes(name, form, interleaved_sections, seed):
 
 
 def test_positions_of_an_image_are_two_sections():
-    """Rows turn the first half of the pairs and columns the other, with the same frequencies."""
+    """Rows rotate the first half of the pairs, columns the second, with the same frequencies."""
     half = rotary.frequencies(16)
     freqs = np.concatenate([half, half])
     ids = np.stack([np.repeat(np.arange(3), 5), np.tile(np.arange(5), 3)])
     x = np.random.default_rng(0).standard_normal((1, 15, 2, 32))
     y = membound.rope(x, freqs=freqs, position_ids=ids, sections=(8, 8))
     angles = np.concatenate([ids[0][:, None] * half, ids[1][:, None] * half], -1)[None]
-    np.testing.assert_allclose(y, rotary.turned(x, angles), atol=1e-14)
+    np.testing.assert_allclose(y, rotary.rotated(x, angles), atol=1e-14)
 
 
 @pytest.mark.parametrize("wrap", [memoryview, DlpackObject, rotary.frozen])
@@ -232,7 +232,7 @@ def test_every_kind_of_array(wrap):
         np.testing.assert_array_equal(into, right)
 
 
-# --- what no position may do ---
+# --- positions out of range ---
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
@@ -313,8 +313,8 @@ def test_the_bits_of_the_unfused_formula_in_float32(name, seed):
     given = {"layout": "sbhd", **given_to(one, angles)}
     y = one.numpy(membound.rope(one.array(t), **given))
     np.testing.assert_array_equal(y, t * cos + rotated * sin)
-    turned = t * sin
-    gradient = t * cos + np.concatenate([turned[..., 32:], -turned[..., :32]], -1)
+    rotated = t * sin
+    gradient = t * cos + np.concatenate([rotated[..., 32:], -rotated[..., :32]], -1)
     dt = one.numpy(membound.rope_backward(one.array(t), **given))
     np.testing.assert_array_equal(dt, gradient)
 

@@ -46,7 +46,7 @@ def test_ids_beside_ends_of_sequences(name, seed):
         y = one.numpy(membound.rope(one.array(x), **given, **options))
         cos, sin = rotary.angles_of(angles, where[None], 8)
         check(y[None, :5], x[None, :5], cos[:, :5], sin[:, :5], False)
-        np.testing.assert_array_equal(y[5:], x[5:])  # in no sequence: not turned
+        np.testing.assert_array_equal(y[5:], x[5:])  # in no sequence: not rotated
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -102,8 +102,8 @@ def test_one_token_of_as_many_sequences_as_positions(seed):
     np.testing.assert_array_equal(own, membound.rope(x, None, table[:, 0], table[:, 0]))
     starts = np.array([2, 0, 1], np.int32)
     by_position = membound.rope(x, None, table, table, seqlen_offsets=starts)
-    turned = membound.rope(x, None, table[starts, 0], table[starts, 0])
-    np.testing.assert_array_equal(by_position, turned)
+    rotated = membound.rope(x, None, table[starts, 0], table[starts, 0])
+    np.testing.assert_array_equal(by_position, rotated)
 
 
 def test_parts_of_a_complex_table(seed):

@@ -167,7 +167,7 @@ NESTED = {
 
 @pytest.mark.parametrize("function", [membound.rope_frequencies, membound.rope_table])
 def test_parameters_of_each_layer_type(function):
-    """As Gemma 3, OLMo 3 and ModernBERT carry them; read as one they were the default."""
+    """As in Gemma 3, OLMo 3 and ModernBERT; read as one dictionary they would be the default."""
     both = "'layer_type' must be one of .* 'full_attention', 'sliding_attention', got "
     for wrong in (None, "chunked_attention", []):
         with pytest.raises(ValueError, match=f"^{function.__name__}: argument {both}"):

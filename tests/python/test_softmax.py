@@ -23,7 +23,7 @@ NOT_JAX = [name for name in FRAMEWORKS if "jax" not in str(name)]
 
 
 def masks(rng, shape, dtype):
-    """Of each kind: none, kept or not for each column or row, added in each dtype it may have."""
+    """Masks of each kind: none, bool per column or row, and additive in each dtype."""
     yield None
     kept = rng.random(shape[-1]) < 0.7
     kept[0] = True
@@ -54,7 +54,7 @@ def test_every_width_and_mask(name, dtype, seed):
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_wide_rows(name, seed):
-    """Beyond what is kept of a row, and beyond a block of a GPU."""
+    """Rows larger than the cached part, and larger than a block of a GPU."""
     one = framework(name)
     rng = np.random.default_rng(seed)
     for dtype, cols in (("float32", 40001), ("float16", 70000), ("float64", 20480)):
@@ -70,7 +70,7 @@ def test_wide_rows(name, seed):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", NOT_JAX)
 def test_any_strides_have_the_bits_of_contiguous_arrays(name, dtype, seed):
-    """Slices, columns that lie apart, transposed, broadcast, a shifted start, in place."""
+    """Slices, strided columns, transposed, broadcast, an offset start, in place."""
     one = framework(name, dtype)
     rng = np.random.default_rng(seed)
     for cols in (1, 5, 48, 520, 2100):
@@ -92,9 +92,9 @@ def test_any_strides_have_the_bits_of_contiguous_arrays(name, dtype, seed):
             assert np.ascontiguousarray(one.numpy(there)).tobytes() == right.tobytes()
             membound.softmax(plain, scale=0.7, out=plain)
             assert one.numpy(plain).tobytes() == right.tobytes()
-        turned = one.permute(one.array(np.ascontiguousarray(base.T)), [1, 0])
+        transposed = one.permute(one.array(np.ascontiguousarray(base.T)), [1, 0])
         right = one.numpy(membound.softmax(one.array(base)))
-        assert one.numpy(membound.softmax(turned)).tobytes() == right.tobytes()
+        assert one.numpy(membound.softmax(transposed)).tobytes() == right.tobytes()
         row = one.broadcast_to(one.array(base[:1]), (3, 2 * cols + 1))
         assert one.numpy(membound.softmax(row)).tobytes() == np.repeat(right[:1], 3, 0).tobytes()
 
@@ -128,7 +128,7 @@ def test_extreme_values(name, dtype):
         ([-largest] * 4, [0.25] * 4),
         ([-1e4, -1e4, -1e4, -inf], [1 / 3, 1 / 3, 1 / 3, 0]),
     ]
-    for repeat in (1, 50, 700):  # narrow rows, and such that are taken in blocks
+    for repeat in (1, 50, 700):  # narrow rows, and rows that are computed in blocks
         x = np.array([one for one, _ in rows], np.float64).repeat(repeat, 1).astype(kind)
         right = np.array([one for _, one in rows]).repeat(repeat, 1) / repeat
         y = one.numpy(membound.softmax(one.array(x))).astype(np.float64)
@@ -266,7 +266,7 @@ def test_a_mask_that_is_written():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_of_one_column_beside_each_other_have_the_bits_of_rows_apart(dtype, seed):
-    """Which sign a NaN has is the instruction set's."""
+    """The sign of a NaN depends on the instruction set."""
     drawn = np.random.default_rng(seed).standard_normal(100)
     special = [0.0, -0.0, 1e30, np.inf, -np.inf, np.nan]
     with np.errstate(over="ignore"):

@@ -52,9 +52,9 @@ def test_any_strides_have_the_bits_of_contiguous_arrays(name, dtype, seed):
         dy, y = draw(rng, (4, cols), dtype), draw(rng, (4, cols), dtype)
         right = one.numpy(membound.softmax_backward(one.array(dy), one.array(y)))
         apart = one.array(np.repeat(dy, 2, 1))[:, ::2]
-        turned = one.permute(one.array(np.ascontiguousarray(y.T)), [1, 0])
+        transposed = one.permute(one.array(np.ascontiguousarray(y.T)), [1, 0])
         target = one.array(np.full((4, 1 + cols), np.nan, dy.dtype))
-        membound.softmax_backward(apart, turned, dx=target[:, 1:])
+        membound.softmax_backward(apart, transposed, dx=target[:, 1:])
         now = one.numpy(target)
         assert np.ascontiguousarray(now[:, 1:]).tobytes() == right.tobytes()
         assert np.isnan(now[:, 0].astype(np.float32)).all()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""NumPy arrays through a GPU and back, in many small chunks; test_rms_norm.py makes single ones."""
+"""NumPy arrays staged through a GPU in many small chunks; test_rms_norm.py covers single ones."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_gated_norms_in_chunks(small_slots, dtype, form, seed):
 @pytest.mark.gpu
 @pytest.mark.parametrize("heads", [1, 3, 7, 64])
 def test_weights_of_heads_in_chunks(small_slots, heads, seed):
-    """Chunks hold all heads of a token; tokens longer than a slot, too."""
+    """Chunks hold all heads of a token, even if the token is longer than a slot."""
     x, z = draw(seed, "float32", (90, heads, 512)), draw(seed + 2, "float32", (90, heads, 512))
     weight = draw(seed + 1, "float32", (heads, 512))
     out, rstd = staged(x, weight, return_rstd=True)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What type checkers and readers see is what the built module holds."""
+"""The stubs and docstrings agree with the built module."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_the_stub_names_what_the_module_holds():
 
 
 OPS = list(membound.__test__)
-# Two overloads: what the statistics, the scales, k or lse add.
+# Ops with two overloads, due to statistics, scales, k or lse.
 OVERLOADED = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "gemma_rms_norm")
 OVERLOADED += ("rms_norm_gated", "rms_norm_quant", "add_rms_norm_quant", "rope")
 OVERLOADED += ("gated_activation_quant", "silu_and_mul_quant")
 OVERLOADED += ("embedding_backward",)
 OVERLOADED += ("cross_entropy",)
 OVERLOADED += ("add_rms_norm_backward", "add_layer_norm_backward")
-# And one array, or two, of gradients.
+# Or due to one or two gradient arrays.
 OVERLOADED += ("gated_activation_backward", "silu_and_mul_backward", "gelu_and_mul_backward")
 OVERLOADED += ("gelu_tanh_and_mul_backward", "sigmoid_and_mul_backward")
 
@@ -85,7 +85,7 @@ def test_every_export_is_there_and_documented():
 
 @pytest.mark.parametrize("op", OPS)
 def test_docstring_examples(op):
-    """Builtins are no Python source, so doctest's collector passes them by."""
+    """Builtins have no Python source, so doctest's collector skips them."""
     pytest.importorskip("numpy")
     runner = doctest.DocTestRunner()
     for test in doctest.DocTestFinder().find(getattr(membound, op), op, globs={}):

@@ -11,7 +11,7 @@ mt = pytest.importorskip("membound.torch")
 SHAPES = {"x": (4, 8), "w": (8,), "q": (2, 3, 4, 8), "f": (4,)}
 COS, SIN = torch.rand(3, 4).sub(0.5), torch.rand(3, 4)
 
-# Each takes the leaves that it names. The same tensor stands for several arguments.
+# Each call takes the leaves that it names; one tensor is passed for several arguments.
 TWICE = {
     "silu_and_mul": lambda x: mt.silu_and_mul(x, x),
     "layer_norm": lambda x, w: mt.layer_norm(x, w, w),

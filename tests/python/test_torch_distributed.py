@@ -12,7 +12,7 @@ from pathlib import Path
 import arrays
 import pytest
 
-# A program that uses NVLink's multicast can hang GPUs that others share; nothing here needs it.
+# NVLink multicast is disabled: it can hang shared GPUs, and nothing here needs it.
 ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_NVLS_ENABLE": "0"}
 
 

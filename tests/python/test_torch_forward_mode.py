@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit")
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 HEADS, TABLE, LABELS = (1, 3, 1, 4), torch.ones(3, 2), torch.arange(3)
-CALLS = {  # in `home`, on the tensor that has the tangent
+CALLS = {  # calls in the namespace `home`, on the tensor with the tangent
     "rms_norm": lambda home, x: home.rms_norm(x),
     "add_rms_norm": lambda home, x: home.add_rms_norm(X, x),
     "fused_add_rms_norm": lambda home, x: home.fused_add_rms_norm(X * 1, X * 2, x[0]),
@@ -73,7 +73,7 @@ def test_operators(name, recording):
 
 @pytest.mark.parametrize("call", [call for call in CALLS if call != "out="])
 def test_compiled_calls(call):
-    """One graph serves tensors without tangents; where there may be some, calls are eager."""
+    """Tensors without tangents share one graph; if there may be tangents, calls are eager."""
     torch.compiler.reset()
     compiled = torch.compile(lambda x: CALLS[call](mt, x), backend="aot_eager")
     with torch.no_grad():

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""membound's functions on torch tensors that want gradients, in every way that torch calls them."""
+"""membound's functions on torch tensors that require grad, under every mode of torch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWS, COLS = 5, 12
 
 
 class Call(NamedTuple):
-    """A differentiable call: the tensors that get gradients, by shape, and what else is given."""
+    """A differentiable call: shapes of the tensors that require grad, and the other arguments."""
 
     op: str
     shapes: dict[str, tuple[int, ...]]
@@ -110,7 +110,7 @@ CALLS = {
 
 
 def total(results: Any) -> Any:
-    """A scalar that gives every result another gradient."""
+    """A scalar with a different gradient for every result."""
     results = results if isinstance(results, tuple) else (results,)
     return sum((at + 1) * (r * r).sum() for at, r in enumerate(results))
 
@@ -139,7 +139,7 @@ def test_gradients_by_differences(call, device, generator):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_recording_changes_no_bit(call, dtype, device, generator):
-    """Of the result; and each gradient is the same whichever others are asked for."""
+    """Of the result; each gradient is also independent of which others are required."""
     kind = getattr(torch, dtype)
     leaves = call.tensors(generator, kind, device)
     function = call.function(generator, kind, device)
@@ -205,12 +205,12 @@ def test_transforms_of_torch_func(call, device, generator):
     wanted = torch.autograd.grad(total(function(*(t.requires_grad_() for t in leaves))), leaves)
     plain = [t.detach() for t in leaves]
     scalar = lambda *t: total(function(*t))  # noqa: E731
-    places = tuple(range(len(plain)))
-    torch.testing.assert_close(torch.func.grad(scalar, places)(*plain), tuple(wanted))
+    argnums = tuple(range(len(plain)))
+    torch.testing.assert_close(torch.func.grad(scalar, argnums)(*plain), tuple(wanted))
     # Per-example gradients: the batch axis in front of all, and of the first alone.
     batched = [torch.stack([t, 2 * t, t - 1]) for t in plain]
-    alone = [torch.func.grad(scalar, places)(*one) for one in zip(*batched, strict=True)]
-    both = torch.vmap(torch.func.grad(scalar, places))(*batched)
+    alone = [torch.func.grad(scalar, argnums)(*one) for one in zip(*batched, strict=True)]
+    both = torch.vmap(torch.func.grad(scalar, argnums))(*batched)
     for at, one in enumerate(alone):
         torch.testing.assert_close(tuple(g[at] for g in both), one)
     first = (0,) + (None,) * (len(plain) - 1)
@@ -223,7 +223,7 @@ def test_transforms_of_torch_func(call, device, generator):
 
 @pytest.mark.parametrize("wanting", [False, True])
 def test_tensors_that_escaped_from_a_transform(wanting):
-    """torch.func leaves a wrapper without memory; torch's own ops look through it."""
+    """torch.func leaves a wrapper without memory, which torch's own ops unwrap."""
     escaped = []
     torch.func.grad(lambda x: escaped.append(x) or x.sum())(torch.arange(12.0).reshape(2, 6))
     whole, weight = escaped[0].clone(), torch.ones(6).requires_grad_(wanting)
@@ -305,7 +305,7 @@ def test_export():
     ("op", "bytes_a_row"), [("rms_norm", 4), ("layer_norm", 8), ("add_rms_norm", 4)]
 )
 def test_what_is_kept_for_the_gradient(op, bytes_a_row):
-    """The input (or the sum that is a result anyway), the weight, and the statistics of rows."""
+    """The input (or the sum, which is a result anyway), the weight, and the statistics of rows."""
     rows, cols = 64, 128
     call = CALLS[op]
     shapes = [(rows, cols) if shape == X else (cols,) for shape in call.shapes.values()]

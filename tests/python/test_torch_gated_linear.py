@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""A gated activation and the projection behind it, against the two calls that keep its result."""
+"""A gated activation and the projection after it, against two calls that save its result."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def test_some_gradients(wanted, generator):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_keeps_what_it_was_given(form, generator):
-    """And no activation: neither its memory nor its shape is among what autograd holds."""
+    """No activation is saved: autograd holds neither its memory nor its shape."""
     given, held = drawn(form, generator), []
     keep = lambda t: held.append(t) or t  # noqa: E731
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         mt.gated_linear(*given, **FORMS[form])
-    places = {t.data_ptr() for t in leaves_of(given)}
+    pointers = {t.data_ptr() for t in leaves_of(given)}
     assert held
-    assert {t.data_ptr() for t in held} <= places
+    assert {t.data_ptr() for t in held} <= pointers
 
 
 def test_changed_after_the_call_raises(generator):
@@ -104,7 +104,7 @@ def test_changed_after_the_call_raises(generator):
 
 
 def test_second_derivatives_are_those_of_two_calls(generator):
-    """Refused where they go through the activation, right where they do not."""
+    """Refused if they go through the activation, right otherwise."""
     gate, up, weight, _ = drawn("pair", generator)
     first = torch.autograd.grad(
         mt.gated_linear(gate, up, weight).pow(2).sum(), (gate, weight), create_graph=True

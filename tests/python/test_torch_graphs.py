@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What has no gradient, or works in place, in torch's graphs."""
+"""Ops without a gradient, and ops in place, in torch's graphs."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def unrecorded_calls(generator):
 @pytest.mark.parametrize("backend", ["none", "eager", "aot_eager"])
 @pytest.mark.parametrize("op", unrecorded_calls(torch.Generator()))
 def test_ops_without_a_gradient_refuse_to_record(op, backend, generator):
-    """And take the same tensors where nothing is recorded."""
+    """They accept the same tensors while nothing is recorded."""
     call = unrecorded_calls(generator)[op]
 
     def layer(a):
@@ -151,7 +151,7 @@ def test_ops_without_a_gradient_refuse_to_record(op, backend, generator):
 
 @pytest.mark.parametrize("backend", ["none", "eager", "aot_eager"])
 def test_operators_without_a_gradient_refuse_to_record(backend, generator):
-    """Those of torch's registry too; a write counts a version, for who saved the tensor before."""
+    """Also torch's registry; a write increments the version, to protect saved tensors."""
     operators, weight = torch.ops.membound, torch.randn(8, generator=generator)
 
     def layer(a):
@@ -214,7 +214,7 @@ def test_results_take_the_dtype_of_where_they_are_written(op, generator):
     ],
 )
 def test_where_results_are_written_is_checked_in_graphs(name, out, error, message):
-    """Neither cast nor broadcast, with the words of eager calls; a mode sees what a graph would."""
+    """Outputs are not cast or broadcast, with the errors of eager calls; modes act as graphs."""
     x = torch.ones(4, 8)
     call = lambda x, out: mt.add_rms_norm(x, x, **{name: out})  # noqa: E731
     torch.compiler.reset()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What Inductor's Python code calls: builtins, which leave to torch's operators what is theirs."""
+"""Inductor's Python code calls builtins, which fall back to torch's operators."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def operator(name):
 
 
 def codes_of(function, *arguments):
-    """Of the graphs that a call of the function compiles, and its results."""
+    """The code of the graphs that a call of the function compiles, and its results."""
     from torch._inductor.utils import run_and_get_code
 
     with (
@@ -59,7 +59,7 @@ def codes_of(function, *arguments):
 
 
 def called(codes):
-    """The names of our operators that are called as builtins, and of those that are not."""
+    """The names of our operators that are called as builtins, and those of the others."""
     calls = re.findall(r"torch\.ops\.membound\.([\w.]+)\(", "\n".join(codes))
     short = [name.removeprefix("builtins.") for name in calls if name.startswith("builtins.")]
     return sorted(short), [name for name in calls if not name.startswith("builtins.")]
@@ -132,7 +132,7 @@ LAYOUTS = {
 @needs_interface
 @pytest.mark.parametrize("draw", LAYOUTS.values(), ids=LAYOUTS)
 def test_strides_and_sizes_that_change(draw):
-    """What Inductor was promised of results, it checks in the code."""
+    """The generated code asserts the declared sizes and strides of results."""
 
     def block(x, w):
         return mt.rms_norm(x, w), *mt.add_rms_norm(x, x.mT.contiguous().mT, w)
@@ -155,7 +155,7 @@ def test_errors_out_of_compiled_code():
 
 @needs_interface
 def test_every_operator_has_a_name():
-    """Of its builtin if it has a kernel and does not mark what it writes, else of itself."""
+    """It names the builtin if there is a kernel and no mutable argument, else the operator."""
     names = {name for name in kernels.in_extension if hasattr(torch.ops.membound, name)}
     for name, function in vars(torch.ops.membound.builtins).items():
         marks = operator(name)._schema.is_mutable and not name.endswith("_inference")
@@ -167,7 +167,7 @@ def test_every_operator_has_a_name():
 
 
 def observed(call):
-    """The operators that a mode of torch's sees."""
+    """The operators that a dispatch mode sees."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Watches(TorchDispatchMode):
@@ -185,7 +185,7 @@ def observed(call):
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
 def test_modes_and_profiles_see_calls():
     call = lambda: builtin("rms_norm_inference")(X, W, *NORM)  # noqa: E731
-    call()  # what is looked up at first use makes tensors
+    call()  # lookups at the first use create tensors
     assert observed(call) == ["membound.rms_norm_inference.default"]
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         call()
@@ -195,7 +195,7 @@ def test_modes_and_profiles_see_calls():
 @needs_interface
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
 def test_eager_calls_that_record_run_builtins():
-    """Which a profile sees as operators; the extension's own functions it would not see."""
+    """A profile shows them as operators; it would not show the extension's own functions."""
     x = X.clone().requires_grad_()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         mt.rms_norm(x, W).sum().backward()
@@ -235,7 +235,7 @@ def test_what_the_operator_refuses(arguments):
 
 @needs_interface
 def test_results_under_gradients_and_in_inference_mode():
-    """In the code of graphs nothing is recorded, though their inputs be parameters."""
+    """The code of graphs records nothing, even if inputs are parameters."""
     parameter = torch.nn.Parameter(W.clone())
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
@@ -245,18 +245,18 @@ def test_results_under_gradients_and_in_inference_mode():
         assert builtin("rms_norm_inference")(X, W, *NORM).is_inference()
 
 
-# --- what of torch is no public interface ---
+# --- private interfaces of torch ---
 
 
 @needs_interface
 @pytest.mark.parametrize("missing", ["lowerings", "make_fallback", "tag_to_layout_constraint"])
 def test_where_inductor_differs_operators_are_called(missing, monkeypatch):
-    """One that does not let us change its lowerings, and makes them by itself."""
+    """A torch whose lowerings cannot be changed."""
     from torch._inductor import lowering
 
     theirs = {name: value for name, value in vars(lowering).items() if name != missing}
     monkeypatch.delitem(lowering.lowerings, operator("softmax_forward"), raising=False)
-    monkeypatch.setattr(inductor, "_to_be_told", {"softmax_forward"})
+    monkeypatch.setattr(inductor, "_pending_lowerings", {"softmax_forward"})
     monkeypatch.setitem(sys.modules, "stand-in", SimpleNamespace(**theirs))
     monkeypatch.setattr(inductor, "_LOWERING", "stand-in")
     with torch.no_grad():
@@ -268,7 +268,7 @@ def test_where_inductor_differs_operators_are_called(missing, monkeypatch):
 @needs_interface
 @pytest.mark.parametrize("written", ["python", "c++", "fx", "in other words", "who knows where"])
 def test_names_change_in_python_code_alone(written, monkeypatch):
-    """By stand-ins: to compile C++ takes half a minute."""
+    """Uses stand-ins, as compiling C++ takes half a minute."""
     from torch._inductor import lowering
     from torch._inductor.virtualized import V
 

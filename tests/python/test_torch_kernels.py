@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels in C++: that torch's dispatcher calls them, and what they do by it and without it."""
+"""The C++ kernels: torch's dispatcher calls them, and results are the same without it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def raw(name):
 
 
 def builtin(name):
-    """What Inductor's code calls."""
+    """The builtin that Inductor's code calls."""
     return getattr(torch.ops.membound.builtins, name)
 
 
@@ -79,7 +79,7 @@ print([t.view(torch.int32).sum().item() for t in (y, x.grad, w.grad, z)])
 
 
 def test_python_functions_do_the_same():
-    """What older versions of torch run, asked for by the environment."""
+    """The functions that older versions of torch run, selected by the environment."""
     found = []
     for value in ("", "python"):
         there = {**os.environ, "MEMBOUND_TORCH_KERNELS": value}
@@ -182,7 +182,7 @@ def test_graphs_capture_them_on_the_current_stream(find, generator):
         out, rstd = find("rms_norm_forward")(x, weight, *NORM)
         return out, *find("rms_norm_backward")(dy, x, weight, rstd, *NORM, [True, True])
 
-    step()  # what is loaded at first use cannot be captured
+    step()  # loading at the first use cannot be captured
     torch.cuda.synchronize()
     with torch.cuda.graph(graph, stream=side):
         found = step()
@@ -350,7 +350,7 @@ def refused(find=raw):
 @by_both
 @pytest.mark.parametrize("run", [*LONG_CALLS.values(), refused], ids=[*LONG_CALLS, "an error"])
 def test_calls_leave_nothing_behind(run, find):
-    """30 bytes a call would show each time; what something else keeps, once."""
+    """A leak of 30 bytes a call would show each time; other memory is counted once."""
     for _ in range(2000):
         run(find)
     counts = [sys.getrefcount(t) for t in (X, W)]
@@ -367,7 +367,7 @@ def test_calls_leave_nothing_behind(run, find):
 
 @by_both
 def test_calls_of_many_threads(find, generator):
-    """Neither way holds the GIL on as much as this; only an error takes it."""
+    """Neither call holds the GIL for this much work; only an error acquires it."""
     x = torch.randn(64, 512, generator=generator)
     weight = torch.randn(512, generator=generator)
     right, wrong = membound.rms_norm(x, weight), []

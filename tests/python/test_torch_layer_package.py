@@ -31,7 +31,7 @@ SIZES = {
 
 @pytest.fixture
 def kernels() -> Any:
-    """The library, where transformers takes the version that is here."""
+    """The kernels library; skips the test if transformers does not accept its version."""
     library = pytest.importorskip("kernels")
     available = pytest.importorskip("transformers.utils").is_kernels_available()
     if not available:
@@ -63,7 +63,7 @@ def run(model: Any, ids: Any) -> tuple[Any, list[Any]]:
 
 
 def in_place_of(model: Any) -> set[str]:
-    """The layers of ours that a kernelized model calls."""
+    """Our layers that a kernelized model calls."""
     called = [m.forward for m in model.modules() if "forward" in m.__dict__]
     for module in model.modules():
         called += [f.forward for f in getattr(module, "_kernel_funcs", {}).values()]
@@ -117,7 +117,7 @@ def test_same_numbers(kernels, name, seed):
 
 
 def test_models_that_use_kernels(kernels, seed):
-    """transformers' own switch, with its mapping beside ours."""
+    """transformers' own switch, with its mapping in addition to ours."""
     model = build("Llama", seed)
     with kernels.use_kernel_mapping(huggingface.kernel_mapping()):
         model.use_kernels = True

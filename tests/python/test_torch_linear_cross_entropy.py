@@ -22,7 +22,7 @@ def generator(seed):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_linear_cross_entropy(device, with_bias, generator):
-    """In chunks that do not divide the rows, against logits that are all there."""
+    """With chunks that do not divide the rows, against fully materialised logits."""
     draw = lambda *s: torch.randn(s, dtype=torch.float64, generator=generator).to(device)  # noqa: E731
     x, weight = draw(2, 7, 6).requires_grad_(), draw(11, 6).requires_grad_()
     bias = draw(11).requires_grad_() if with_bias else None
@@ -80,7 +80,7 @@ def test_autocast(device, dtype, with_bias, generator):
         double = mt.linear_cross_entropy(x.double(), weight.double(), labels)
     assert found.dtype == right.dtype == torch.float32
     assert double.dtype == torch.float64  # which autocast leaves alone
-    # A GPU sums products of five rows in another order than those of all, and rounds to 16 bits.
+    # A GPU sums products of five rows in another order than all rows, and rounds to 16 bits.
     rtol, atol = (1.3e-6, 2**-10) if device == "cpu" else (2**-8, 2**-6)
     torch.testing.assert_close(found, right, rtol=rtol, atol=1e-5)
     mine, theirs = (torch.autograd.grad(loss, leaves) for loss in (found, right))

@@ -198,12 +198,12 @@ def rotate_neighbours(x):
 
 
 class TestDropIns:
-    """Each in float32 against the formula that its origin publishes, bit for bit."""
+    """Each in float32 against its original library's formula, bit for bit."""
 
     @pytest.mark.parametrize("unsqueeze_dim", [1, 2, -3, -2])
     @pytest.mark.parametrize("rotary_dim", [8, 4])
     def test_hugging_face(self, unsqueeze_dim, rotary_dim, seed):
-        """Results lie in memory as q and k do: attention and projections need no copies then."""
+        """Results have the memory order of q and k, so attention and projections copy nothing."""
         huggingface = importlib.import_module("membound.torch.huggingface")
         generator = torch.Generator().manual_seed(seed % 2**31)
         q, k = (torch.randn(2, 3, heads, 8, generator=generator) for heads in (4, 2))
@@ -214,8 +214,8 @@ class TestDropIns:
         got = huggingface.apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim)
         for x, found in zip((q, k), got, strict=True):
             c, s = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
-            turned, rest = x[..., :rotary_dim], x[..., rotary_dim:]
-            right = torch.cat((turned * c + rotate_half(turned) * s, rest), -1)
+            rotated, rest = x[..., :rotary_dim], x[..., rotary_dim:]
+            right = torch.cat((rotated * c + rotate_half(rotated) * s, rest), -1)
             assert torch.equal(found, right)
             assert found.stride() == x.stride()
         with pytest.raises(ValueError, match="'unsqueeze_dim' must name an axis of heads"):
@@ -232,7 +232,7 @@ class TestDropIns:
         ],
     )
     def test_hugging_face_of_other_axes(self, q, k, cos, unsqueeze_dim, seed):
-        """Tables stand beside q as torch broadcasts them."""
+        """Tables are broadcast against q by torch's rule."""
         huggingface = importlib.import_module("membound.torch.huggingface")
         torch.manual_seed(seed % 2**31)
         cos, sin = (torch.randn(*cos[:-1], 4).repeat(*[1] * (len(cos) - 1), 2) for _ in range(2))
@@ -279,8 +279,8 @@ class TestDropIns:
         right = x.clone()
         for at, start in enumerate(starts):
             c, s = (expand(t[start : start + 4])[:, None] for t in (cos, sin))
-            turned = x[at, ..., :8]
-            right[at, ..., :8] = turned * c + turn(turned) * s
+            rotated = x[at, ..., :8]
+            right[at, ..., :8] = rotated * c + turn(rotated) * s
         assert torch.equal(flash.apply_rotary_emb(x, cos, sin, interleaved, False, given), right)
         assert flash.apply_rotary_emb(x, cos, sin, interleaved, True, given) is x
         assert torch.equal(x, right)
@@ -305,8 +305,8 @@ class TestDropIns:
         turn = rotate_half if is_neox else rotate_neighbours
         for old, new in zip(before, (query, key), strict=True):
             heads = old.unflatten(-1, (-1, 8))
-            turned = heads[..., :6]
+            rotated = heads[..., :6]
             c, s = expand(cos)[..., None, :], expand(sin)[..., None, :]
-            right = torch.cat((turned * c + turn(turned) * s, heads[..., 6:]), -1)
+            right = torch.cat((rotated * c + turn(rotated) * s, heads[..., 6:]), -1)
             assert torch.equal(new, right.flatten(-2))
         assert torch.equal(value, kept)

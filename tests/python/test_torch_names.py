@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Names of other libraries: each of peer_names.toml is there, as its origin has it, and right."""
+"""Names of other libraries: each of peer_names.toml exists with its original signature."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def found(name):
 
 
 def signature(text):
-    """The signature that a definition with these arguments has."""
+    """The signature of a definition with these arguments."""
     scope = {"torch": torch, "F": torch.nn.functional}
     return inspect.signature(eval(f"lambda {text[1:-1]}: None", scope))
 
@@ -96,7 +96,7 @@ def test_each_name_says_what_it_does(name):
 
 
 def test_errors_name_the_function_and_arguments_of_the_origin():
-    """Of whatever is called: ours are x, q, cos and so on."""
+    """Errors name the original arguments; ours are x, q, cos and so on."""
     x, weight = torch.ones(2, 8), torch.ones(8)
     wanting = x.clone().requires_grad_()
     heads, freqs = torch.ones(2, 4, 1, 4), torch.zeros(4, 1, 1, 4)
@@ -131,7 +131,7 @@ def test_errors_name_the_function_and_arguments_of_the_origin():
 
 @pytest.mark.parametrize("layout", ["sbhd", "bshd", "thd"])
 def test_angles_of_positions_that_are_not_there_are_not_looked_at(layout):
-    """A long table costs what its first rows cost."""
+    """A long table costs no more than its first rows."""
     engine = importlib.import_module("membound.torch.transformer_engine")
     shapes = {"sbhd": (3, 1, 1, 4), "bshd": (1, 3, 1, 4), "thd": (3, 1, 4)}
     t = torch.ones(shapes[layout])

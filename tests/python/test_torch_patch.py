@@ -21,7 +21,7 @@ TEXT = {**SIZES, "vocab_size": 128, "max_position_embeddings": 64, "pad_token_id
 TEXT |= {"bos_token_id": 1, "eos_token_id": 2}
 GROUPED = {**TEXT, "num_key_value_heads": 2}
 IMAGE = {**SIZES, "image_size": 32, "patch_size": 8}
-# How many functions are ours: of norms, gated MLPs, attentions, embeddings, losses, masks.
+# The number of replaced norms, gated MLPs, attentions, embeddings, losses and masks.
 MODELS: dict[str, tuple[dict[str, Any], int]] = {
     "Llama": (GROUPED, 5 + 2 + 2 + 1 + 1 + 1),
     "Mistral": (GROUPED, 5 + 2 + 2 + 1 + 1 + 1),
@@ -105,7 +105,7 @@ def test_same_numbers(name, dtype, seed):
     ],
 )
 def test_norms_round_alike_whatever_the_weights_are(name, form, seed):
-    """The form is found with other weights than the model's, so training cannot outgrow it."""
+    """The form is found with random weights, so it stays right during training."""
     model = build(name, torch.bfloat16, seed)
     norms = [(m, type(m).forward) for m in model.modules() if "RMSNorm" in type(m).__name__]
     x = torch.randn(7, 64, dtype=torch.bfloat16)
@@ -117,8 +117,8 @@ def test_norms_round_alike_whatever_the_weights_are(name, form, seed):
         torch.nn.init.normal_(norm.weight)
         cols = norm.weight.shape[0]
         mine, theirs = norm(x[:, :cols]), forward(norm, x[:, :cols])
-        # torch adds up in another order: once in 300,000 elements that moves a result by a unit.
-        # Another rounding moves one in five.
+        # torch sums in another order: in one of 300,000 elements that changes the result by a unit.
+        # Another rounding changes one in five.
         units = mine.view(torch.int16).int() - theirs.view(torch.int16).int()
         assert units.abs().max() <= 1
         assert units.count_nonzero() <= 2
@@ -140,7 +140,7 @@ def test_generation_and_compile(seed):
 
 
 def masks_in_graphs(model: Any, **given: Any) -> list[bool]:
-    """Whether each attention of the compiled model is given a mask; it must be causal otherwise."""
+    """Whether each attention of the compiled model gets a mask; without one it must be causal."""
     found = []
 
     def look(graph: Any, _: Any) -> Any:
@@ -177,7 +177,7 @@ def test_compiled_models_have_no_mask_that_is_causal_says(name, sizes, masked, s
         sizes = {**sizes, "layer_types": ["sliding_attention", "full_attention"]}
     model = build(name, torch.float32, seed, **sizes)
     given = inputs(name, torch.float32)
-    given["use_cache"] = False  # with a cache positions are not looked at
+    given["use_cache"] = False  # with a cache positions are not inspected
     packed = {**given, "position_ids": PACKED}
     padded = {**given, "attention_mask": PADDING}
     cases = (given, packed, padded)
@@ -192,7 +192,7 @@ def test_compiled_models_have_no_mask_that_is_causal_says(name, sizes, masked, s
 
 
 def create_causal_mask() -> None:
-    """Another's, of that name."""
+    """A foreign function of that name."""
 
 
 class OfAnother(torch.nn.Module):
@@ -225,7 +225,7 @@ class WithoutCache(torch.nn.Module):
     ],
 )
 def test_masks_of_others_are_left(model, why_left):
-    pytest.importorskip("transformers")  # whose function of that name it is compared with
+    pytest.importorskip("transformers")  # the function of that name that ours is compared with
     (row,) = mt.patch(model()).rows
     assert row.why_left == why_left
 

@@ -16,14 +16,14 @@ CLASSES = [
     "llama.LlamaForCausalLM",
     "qwen3.Qwen3ForCausalLM",
     "gpt_neox.GPTNeoXForCausalLM",
-    "phi3.Phi3ForCausalLM",  # part of a head turns
-    "glm.GlmForCausalLM",  # neighbours turn
+    "phi3.Phi3ForCausalLM",  # part of a head is rotated
+    "glm.GlmForCausalLM",  # adjacent pairs are rotated
     "helium.HeliumForCausalLM",
     "ernie4_5.Ernie4_5ForCausalLM",
-    "deepseek_v3.DeepseekV3ForCausalLM",  # neighbours are written apart
+    "deepseek_v3.DeepseekV3ForCausalLM",  # pairs are de-interleaved
     "gpt_oss.GptOssForCausalLM",  # the table has each angle once
     "gptj.GPTJForCausalLM",  # sines come first
-    "nanochat.NanoChatForCausalLM",  # turned the other way
+    "nanochat.NanoChatForCausalLM",  # inverse rotation
     "mistral_large4.MistralLarge4ForConditionalGeneration",  # the tables are learned
     "mixtral.MixtralForCausalLM",
     "pixtral.PixtralVisionModel",  # tables without an axis of sequences

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Patched modules as others are: pickled, copied, patched anywhere, used with any dtype."""
+"""Patched modules behave as others: pickled, copied, patched within a model, in any dtype."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ nn = torch.nn
 
 
 class LlamaRMSNorm(nn.Module):
-    """As in transformers: it promotes where the weight is wider than x."""
+    """As in transformers: it promotes if the weight is wider than x."""
 
     def __init__(self, width, eps=1e-6):
         super().__init__()
@@ -42,12 +42,12 @@ class GatedMLP(nn.Module):
 
 
 def apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
-    def turned(x):
+    def rotated(x):
         first, second = x.chunk(2, -1)
         half = torch.cat((-second, first), -1)
         return x * cos.unsqueeze(unsqueeze_dim) + half * sin.unsqueeze(unsqueeze_dim)
 
-    return turned(q), turned(k)
+    return rotated(q), rotated(k)
 
 
 class Attention(nn.Module):
@@ -91,7 +91,7 @@ def test_copies_are_patched_and_stand_alone(again):
     assert all("forward" in vars(type(module)) for module in twin)
     assert torch.equal(twin(IDS), right)
     with torch.no_grad():
-        for parameter in patched.parameters():  # which the twin does not share
+        for parameter in patched.parameters():  # the copy does not share them
             parameter.zero_()
     assert torch.equal(twin(IDS), right)
     assert mt.unpatch(twin) == 6
@@ -150,7 +150,7 @@ def test_dtypes_that_differ_give_what_the_module_gives(kind):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_eps_is_the_modules_own(dtype):
-    """Also where it is torch's default, and where it changes after the patch."""
+    """Also if it is torch's default, and if it changes after the patch."""
     x = torch.full((2, 8), 1e-3, dtype=dtype)
     for norm, name in ((nn.RMSNorm(8), "eps"), (LlamaRMSNorm(8, 0), "variance_epsilon")):
         cls = type(norm)
@@ -190,7 +190,7 @@ def test_hooks_of_a_patched_projection_are_called(hook):
     getattr(mlp.down_proj, hook)(lambda *_: calls.append(1))
     mlp(torch.randn(4, 8)).sum().backward()
     assert calls
-    mlp.down_proj = nn.Sequential(mlp.down_proj)  # as an adapter takes its place
+    mlp.down_proj = nn.Sequential(mlp.down_proj)  # as an adapter replaces it
     mlp(torch.randn(4, 8)).sum().backward()
     assert len(calls) == 2
 
@@ -265,7 +265,7 @@ def test_unpatch_refuses_what_was_wrapped_since():
     norm.forward = lambda x: inner(x)
     with pytest.raises(RuntimeError, match="was wrapped after patch"):
         mt.unpatch(norm)
-    norm.forward = inner  # as accelerate takes its wrapper off
+    norm.forward = inner  # as accelerate removes its wrapper
     assert mt.unpatch(norm) == 1
     assert type(norm) is LlamaRMSNorm
 

@@ -50,7 +50,7 @@ NORMS = [
     ("chameleon", "ChameleonLayerNorm", ((64,),), (64,), "layer_norm"),
     ("videoprism", "VideoPrismLayerNorm", (64,), (64,), "layer_norm, weight_offset=1"),
 ]  # fmt: skip
-# They round between steps where we do not, so 16-bit results differ by a unit.
+# These modules round between steps, ours do not, so 16-bit results differ by a unit.
 ROUND_MORE = ("ImageGPT", "Deberta", "Chameleon", "VideoPrism", "Nemotron")
 LEFT = [
     ("pocket_tts", "PocketTTSTimestepNorm", (64,)),  # unbiased variance
@@ -99,9 +99,9 @@ def test_norms_are_found_by_what_they_compute(model, name, arguments, cols, now,
         for at, (got, wanted) in enumerate(pairs):
             assert got.dtype == wanted.dtype
             if at == 0 and dtype == torch.bfloat16 and not name.startswith(ROUND_MORE):
-                # torch adds up in another order, which seldom moves a result by a unit.
+                # torch sums in another order, which rarely changes a result by a unit.
                 assert (got != wanted).sum() <= 2
-            # Their gradients are rounded at each step in 16 bits, ours once.
+            # Their gradients are rounded to 16 bits at each step, ours once.
             allowed = 4 * unit if at == 0 else 64 * unit * float(wanted.abs().max())
             torch.testing.assert_close(got, wanted, rtol=4 * unit, atol=allowed)
 

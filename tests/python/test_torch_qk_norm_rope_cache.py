@@ -45,7 +45,7 @@ def in_torch(request, seed):
 
 
 def test_operator_in_graphs(in_torch):
-    """Compiled code writes the caches that it was given, and torch's own checks of operators."""
+    """Compiled code writes to the given caches, and torch's own operator checks pass."""
     arguments, given, caches = in_torch
     right, found = caches(), caches()
     wanted = membound.qk_norm_rope(*arguments, **given, **right)

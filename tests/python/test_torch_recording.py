@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The way back of eager calls: in C++ where only gradients are asked for, else by operators."""
+"""The backward of eager calls: in C++ if only gradients are required, else by operators."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def generator():
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_operators_go_the_same_way_back(call, generator):
-    """With a graph of the gradients, in a mode, in batches: the bits of the plain way."""
+def test_operators_have_the_same_backward(call, generator):
+    """With a graph of the gradients, in a mode, in batches: the bits of the plain backward."""
     inputs = leaves(generator)
     y = first(CALLS[call](*inputs))
     dy = torch.randn(3, *y.shape, generator=generator)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""New results of torch's, which its C interface makes: as its Python functions would."""
+"""New torch tensors, which its C interface makes, are as its Python functions make them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HAS_INTERFACE = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)
 
 
 def functions_called(call):
-    """Those of torch's that make a new array like another, by its profiler."""
+    """The torch functions that allocate a tensor like another, as its profiler shows them."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         call()
@@ -40,7 +40,7 @@ def test_no_function_of_torch_is_called_for_a_result(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_arrays_from_outside_in_a_transform(device):
-    """What torch's functions make there is no plain memory: the operator takes the call."""
+    """torch's functions make tensors without plain memory there, so the operator is called."""
     x, ones = torch.randn(4, 8, device=device), torch.ones(4, 8, device=device)
     norm = membound.rms_norm(x)
     found = torch.func.grad(lambda scale: (membound.rms_norm(x) * scale).sum())(ones)
@@ -88,7 +88,7 @@ def test_pinned_memory_gives_results_that_are_not():
 
 
 def test_torch_modes_see_new_results():
-    """Else results are made by torch's C interface, which asks no mode of Python's."""
+    """Without a mode torch's C interface makes results, which no Python mode sees."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     seen = []

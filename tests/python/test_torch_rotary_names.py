@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What names of other libraries do beside their values: writing in place, and rows left alone."""
+"""Side effects of functions named as in other libraries: writes in place, and unread rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_in_place_moves_the_version_and_keeps_the_gradient():
     assert torch.equal(y, right)
     assert torch.equal(found, torch.autograd.grad(right.sin().sum(), base)[0])
     x = base * 1
-    squares = x * x  # whose gradient wants x as it was
+    squares = x * x  # its gradient needs the original x
     flash_attention.apply_rotary_emb(x, *tables, inplace=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         squares.sum().backward()
@@ -49,5 +49,5 @@ def test_angles_of_other_positions_are_left_alone():
         y = transformer_engine.apply_rotary_pos_emb(t, freqs, start_positions=starts)
     assert not {"aten::cos", "aten::sin"} & set(made)
     rows = freqs[starts.long(), 0]
-    turned = torch.cat((-t[..., 4:], t[..., :4]), -1)
-    torch.testing.assert_close(y, t * rows.cos() + turned * rows.sin())
+    rotated = torch.cat((-t[..., 4:], t[..., :4]), -1)
+    torch.testing.assert_close(y, t * rows.cos() + rotated * rows.sin())

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.jit.trace and make_fx see of calls: operators, or an error."""
+"""torch.jit.trace and make_fx see operators, or an error is raised."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def in_place(home, x, residual):
 @pytest.mark.parametrize("home", [membound, mt])
 @pytest.mark.parametrize("call", CALLS)
 def test_a_graph_computes(call, home, trace):
-    """On other values than those that it was made with."""
+    """A traced graph computes right results for other values."""
     function = lambda x: CALLS[call](home, x)  # noqa: E731
     x, other = torch.linspace(-1, 1, 32).view(4, 8), torch.linspace(2, -3, 32).view(4, 8)
     graph = torch.jit.trace(function, x) if trace == "jit" else make_fx(function)(x)
@@ -55,7 +55,7 @@ def test_modules_in_torchscript(frozen):
 
 
 def test_gated_linear_in_torchscript():
-    """By its two calls, though its weight wants a gradient."""
+    """Traced as two calls, although its weight requires grad."""
 
     class Projection(torch.nn.Linear):
         def forward(self, packed):
@@ -80,7 +80,7 @@ def test_what_a_graph_cannot_hold_is_refused(trace):
 
 
 def test_modes_that_only_watch_change_nothing():
-    """Where no graph is made, what is no operator runs as ever."""
+    """If no graph is traced, calls that are not operators run as usual."""
     from torch.utils.flop_counter import FlopCounterMode
 
     x = torch.randn(4, 8)
@@ -91,7 +91,7 @@ def test_modes_that_only_watch_change_nothing():
 
 
 def test_symbolic_trace_sees_one_call():
-    """Of a function with two results, too; from both homes."""
+    """Also of a function with two results; from both namespaces."""
 
     class Block(torch.nn.Module):
         def __init__(self):

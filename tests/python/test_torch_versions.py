@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays that are written count their versions, so that autograd knows what it saved is gone."""
+"""Writes increment the version counter, so that autograd detects overwritten saved tensors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_gradients_do_not_read_what_was_written_over(write, mode):
 
 
 def test_inference_tensors_have_no_versions():
-    """In inference mode and outside of it, alone and beside a tensor that has."""
+    """In inference mode and outside of it, alone and together with a tensor that has one."""
     with torch.inference_mode():
         y, residual = torch.randn(2, 4), torch.randn(2, 4)
         right = membound.rms_norm(y)

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""torch arrays bit by bit, rows that are hard to norm, and arrays as the kernels of any layout read
-them. Imported without torch."""
+"""Bitwise comparison of torch arrays, rows that are numerically hard for norms, and arrays that the
+generic kernels read. Importing it does not import torch."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def every_second_column(values: torch.Tensor) -> torch.Tensor:
-    """The same values where they are read element by element."""
+    """The same values with a column stride of 2, which the generic kernels read by elements."""
     import torch
 
     return torch.stack((values, values), dim=-1)[..., 0]
 
 
 def hard(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Rows with sums of squares out of range, or first elements far from their mean."""
+    """Make rows with sums of squares out of range, or first elements far from the mean."""
     import torch
 
     rows = len(x)

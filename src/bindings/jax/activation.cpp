@@ -8,7 +8,7 @@ namespace membound::python::jax {
 
 namespace {
 
-// What the attributes say: the numbers of membound.jax._gated_activation.
+// The attributes, as numbered in membound.jax._gated_activation.
 enum Packed { kHalves, kInterleaved, kAlone, kApart };
 
 GatedActivationOptions options_of(const Call& call) {
@@ -20,7 +20,7 @@ GatedActivationOptions options_of(const Call& call) {
   return options;
 }
 
-// The gate, and up where there is one.
+// The gate, and up if there is one.
 struct Parts {
   TensorView gate;
   MaybeArray up;
@@ -32,8 +32,8 @@ Parts parts_of(const TensorView& packed, Packed form) {
   return {both.gate, both.up};
 }
 
-// Operands [next, end): the gate, up if it is apart, the scale of rows if there is one; batch axes
-// are rows like the others.
+// Operands [next, end): the gate, up if it is separate, the scale of rows if any. Batch axes are
+// merged into rows.
 struct Inputs {
   Parts parts;
   MaybeArray row_scale;
@@ -67,8 +67,8 @@ void gated_activation_call(const Call& call) {
                    options_of(call), out, call.stream);
 }
 
-// Operands: dy, then those of the forward. Results: the packed gradient, or as far as they are
-// wanted those of gate and up.
+// Operands: dy, then those of the forward. Results: the packed gradient, or the wanted ones of the
+// gradients of gate and up.
 void gated_activation_backward_call(const Call& call) {
   const TensorView first = call.result(0);
   const Batch rows{first.rank - 1, first.shape};
@@ -88,8 +88,8 @@ void gated_activation_backward_call(const Call& call) {
                             pointer(written.up), call.stream);
 }
 
-// Operands: those of the forward, then the static scale if there is one. Results: the codes, and
-// the scales unless that is given.
+// Operands: those of the forward, then the static scale if any. Results: the codes, and the scales
+// unless the scale is static.
 void gated_activation_quant_call(const Call& call) {
   const TensorView out = call.result(0);
   const bool is_static = call.flag("static");

@@ -44,7 +44,7 @@ TensorView Call::view(const xla::Buffers& buffers, std::int64_t index) const {
   const auto& buffer = *static_cast<const xla::Buffer*>(buffers.values[index]);
   TensorView view(buffer.data, dtype_of(buffer.dtype), device, {});
   if (buffer.rank > kMaxRank) {
-    view.rank = kMaxRank + 1;  // every op refuses it by name
+    view.rank = kMaxRank + 1;  // every op refuses it, naming the argument
     return view;
   }
   view.rank = static_cast<std::int32_t>(buffer.rank);

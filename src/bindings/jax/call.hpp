@@ -46,8 +46,8 @@ struct Call {
   TensorView view(const xla::Buffers& buffers, std::int64_t index) const;
 };
 
-// The batch axes that vmap with "expand_dims" put in front of every array of a call: results have
-// them in full, and an operand that is not mapped has an extent of 1.
+// The leading batch axes that vmap with "expand_dims" adds to every array of a call: results have
+// their full extents, operands that are not mapped have an extent of 1.
 struct Batch {
   int axes;
   const std::int64_t* extents;  // of a result
@@ -57,7 +57,8 @@ struct Batch {
     for (int axis = 0; axis < axes; ++axis) count *= extents[axis];
     return count;
   }
-  // The operand with the batch axes in full; what is not mapped repeats by a stride of 0.
+  // The operand with the full batch axes; an operand that is not mapped is broadcast by a stride of
+  // 0.
   TensorView whole(TensorView operand) const;
   // The part of an operand or result that belongs to one element of the batch.
   TensorView element(const TensorView& array, std::int64_t index) const;
@@ -71,10 +72,10 @@ inline const TensorView* pointer(const MaybeArray& array) { return array ? &*arr
 // as many.
 int batch_axes(std::initializer_list<const MaybeArray*> parameters, int own_axes);
 
-// Whether all elements of a batch have this array in common, or none at all.
+// Whether the array is the same for all elements of a batch, or absent.
 bool is_common(const MaybeArray& array, int axes);
 
-// Which of the norms a handler runs.
+// The norm that a handler runs.
 struct Form {
   bool centred = false;
   bool added = false;

@@ -18,7 +18,7 @@ CrossEntropyOptions options_of(const Call& call) {
   return options;
 }
 
-// Whether there is a further operand, a weight that all elements of a batch have in common.
+// Whether there is one more operand, a weight, which must be the same for all elements of a batch.
 const ConstTensorView* weight_of(const Call& call, std::int64_t at, ConstTensorView& weight) {
   if (call.operands() <= at) return nullptr;
   weight = call.operand(at);
@@ -33,8 +33,8 @@ const ConstTensorView* weight_of(const Call& call, std::int64_t at, ConstTensorV
 
 }  // namespace
 
-// Operands: logits, labels and perhaps a weight. Results: the loss, lse, the z loss and the
-// predictions. Batch axes are rows like the others.
+// Operands: logits, labels and an optional weight. Results: the loss, lse, the z loss and the
+// predictions. Batch axes are merged into rows.
 void cross_entropy_call(const Call& call) {
   const TensorView loss = call.result(0), lse = call.result(1), z_loss = call.result(2),
                    predictions = call.result(3);
@@ -48,7 +48,7 @@ void cross_entropy_call(const Call& call) {
                 weight_of(call, 2, weight), nullptr, options_of(call), loss, also, call.stream);
 }
 
-// Operands: dloss, logits, labels, lse and perhaps a weight.
+// Operands: dloss, logits, labels, lse and an optional weight.
 void cross_entropy_backward_call(const Call& call) {
   const TensorView dlogits = call.result(0);
   const Batch rows{dlogits.rank - 1, dlogits.shape};

@@ -28,8 +28,8 @@ void run(const Call& call, const Arrays& a) {
 
 }  // namespace
 
-// Operands: ids, weight, then position_ids and position_weight as far as they are given. Batch axes
-// are more axes of ids, but where a table is mapped: then elements go one by one.
+// Operands: ids, weight, then position_ids and position_weight if given. Batch axes are further
+// axes of ids, unless a table is mapped: then the batch is computed element by element.
 void embedding_call(const Call& call) {
   Arrays all;
   std::int64_t next = 0;
@@ -59,8 +59,8 @@ void embedding_call(const Call& call) {
   }
 }
 
-// Operands: dy, ids. Results: the gradient, and the workspace where there are tokens. Of a batch
-// each element has a gradient of its own.
+// Operands: dy, ids. Results: the gradient, and the workspace if there are tokens. Each element of
+// a batch has its own gradient.
 void embedding_backward_call(const Call& call) {
   EmbeddingBackwardOptions options;
   options.scale = call.number("scale");

@@ -7,7 +7,7 @@ namespace membound::python::jax {
 
 namespace {
 
-// The arrays of a call, or of one element of its batch, as far as there are any.
+// The arrays of a call, or of one element of its batch; absent ones are null.
 struct Arrays {
   MaybeArray x, residual, z, weight, bias, out, residual_out, mean, rstd;
 };
@@ -52,11 +52,12 @@ void forward_call(const Call& call, Form form) {
                          form.gated ? call.flag("norm_before_gate") : true},
                         call.stream};
   Arrays all = arrays_of(call, form);
-  // Every array has the same number of batch axes in front, so a parameter's rank tells it.
+  // Every array has the same number of leading batch axes, so a parameter's rank gives their
+  // number.
   const int axes = batch_axes({&all.weight, &all.bias}, call.flag("heads") ? 2 : 1);
   const Batch batch{axes, all.out->shape};
   if (is_common(all.weight, axes) && is_common(all.bias, axes)) {
-    // The same parameters everywhere: batch axes are rows like the others.
+    // The parameters are the same for the whole batch: batch axes are merged into rows.
     const Batch rows{form.added || form.gated ? all.out->rank - 1 : 0, all.out->shape};
     for (const auto array : {&Arrays::x, &Arrays::residual, &Arrays::z}) {
       if (all.*array) all.*array = rows.whole(*(all.*array));
@@ -77,9 +78,8 @@ void forward_call(const Call& call, Form form) {
 
 }  // namespace
 
-// Operands: x, residual in the added forms, z in the gated one, the weight if there is one, the
-// bias if there is one. Results: out, residual_out in the added forms, and if wanted mean (of
-// layer_norm) and rstd.
+// Operands: x, residual in the added forms, z in the gated one, weight if any, bias if any.
+// Results: out, residual_out in the added forms, and if wanted mean (of layer_norm) and rstd.
 void rms_norm_call(const Call& call) { forward_call(call, {}); }
 void add_rms_norm_call(const Call& call) { forward_call(call, {.added = true}); }
 void layer_norm_call(const Call& call) { forward_call(call, {.centred = true}); }

@@ -9,11 +9,11 @@ namespace membound::python::jax {
 
 namespace {
 
-// The arrays of a call, or of one element of its batch, as far as there are any.
+// The arrays of a call, or of one element of its batch; absent ones are null.
 struct Arrays {
   MaybeArray dy, dsum, x, z, weight, mean, rstd, dx, dresidual, dz, dweight, dbias, workspace;
 
-  // One that has all rows, or is a sum over them.
+  // A gradient with all rows, or one that is summed over rows.
   const MaybeArray& gradient() const {
     for (const MaybeArray* rows : {&dx, &dresidual, &dz}) {
       if (*rows) return *rows;
@@ -28,7 +28,7 @@ constexpr MaybeArray Arrays::* kEvery[] = {
     &Arrays::dweight, &Arrays::dbias, &Arrays::workspace,
 };
 
-// In the order in which they come, each as far as it is wanted.
+// The results in order, without those that are not wanted.
 constexpr std::pair<const char*, MaybeArray Arrays::*> kResults[] = {
     {"dx", &Arrays::dx},           {"dresidual", &Arrays::dresidual}, {"dz", &Arrays::dz},
     {"dweight", &Arrays::dweight}, {"dbias", &Arrays::dbias},
@@ -72,7 +72,7 @@ void backward_call(const Call& call, Form form) {
                            form.added},
                           call.stream};
   Arrays all = arrays_of(call, form);
-  // As in the forward; but each element of a batch has a dweight and a dbias of its own.
+  // As in the forward, except that each element of a batch has its own dweight and dbias.
   const int axes = batch_axes({&all.weight, &all.dbias}, call.flag("heads") ? 2 : 1);
   const bool sums = all.dweight || all.dbias, of_rows = all.dx || all.dresidual || all.dz;
   const TensorView& gradient = *all.gradient();
@@ -98,10 +98,9 @@ void backward_call(const Call& call, Form form) {
 
 }  // namespace
 
-// Operands: dy, dresidual_out in the added forms if dsum says so, x (residual_out in the added
-// forms), z of the gated form, mean (of layer_norm), rstd, the weight if there is one. Results: dx,
-// dresidual, dz, dweight and dbias as far as they are wanted, and after any of the last two the
-// workspace.
+// Operands: dy, dresidual_out in the added forms if dsum is set, x (residual_out in the added
+// forms), z of the gated form, mean (of layer_norm), rstd, weight if any. Results: the wanted ones
+// of dx, dresidual, dz, dweight and dbias, then the workspace if dweight or dbias is wanted.
 void rms_norm_backward_call(const Call& call) { backward_call(call, {}); }
 void add_rms_norm_backward_call(const Call& call) { backward_call(call, {.added = true}); }
 void layer_norm_backward_call(const Call& call) { backward_call(call, {.centred = true}); }

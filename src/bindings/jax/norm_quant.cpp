@@ -7,7 +7,7 @@ namespace membound::python::jax {
 
 namespace {
 
-// The arrays of a call, or of one element of its batch, as far as there are any.
+// The arrays of a call, or of one element of its batch; absent ones are null.
 struct Arrays {
   MaybeArray x, residual, weight, static_scale, out, residual_out, scale;
 };
@@ -55,7 +55,7 @@ void quantised_call(const Call& call, bool added) {
   const int axes = all.out->rank - call.integer("rank");
   const Batch batch{axes, all.out->shape};
   if (is_common(all.weight, axes) && is_common(all.static_scale, axes)) {
-    // The same weight and scale everywhere: batch axes are rows like the others.
+    // Weight and scale are the same for the whole batch: batch axes are merged into rows.
     all.x = batch.whole(*all.x);
     if (added) all.residual = batch.whole(*all.residual);
     if (all.weight) all.weight = batch.element(*all.weight, 0);
@@ -73,8 +73,8 @@ void quantised_call(const Call& call, bool added) {
 
 }  // namespace
 
-// Operands: x, residual in the added form, the weight if there is one, the static scale if there is
-// one. Results: out, residual_out in the added form, and the scales unless that is given.
+// Operands: x, residual in the added form, weight if any, static scale if any. Results: out,
+// residual_out in the added form, and the scales unless the scale is static.
 void rms_norm_quant_call(const Call& call) { quantised_call(call, false); }
 void add_rms_norm_quant_call(const Call& call) { quantised_call(call, true); }
 

@@ -13,7 +13,7 @@ namespace membound::python::jax {
 
 namespace {
 
-// The operands of a call in their order, as far as there are any.
+// The possible operands of a call, in order.
 enum Operand {
   kQ,
   kK,
@@ -36,13 +36,13 @@ constexpr const char* kNames[kOperands] = {
     "sin", "freqs", "position_ids", "seqlen_offsets", "cu_seqlens",
     "dq",  "dk",    "q_rstd",       "k_rstd"};
 
-// What is written for q, and for k: the outputs and rstd, or the gradients of heads and weights.
+// The results for q, or for k: the output and rstd, or the gradients of heads and weight.
 struct Arrays {
   std::array<MaybeArray, kOperands> in;
   MaybeArray heads[2], others[2], workspace;
 };
 
-// Runs body with the angles as the library takes them.
+// Calls body with the angles as the library's type.
 template <class Body>
 void with_angles(const Arrays& a, Body body) {
   const OptionalView cos(a.in[kCos]), sin(a.in[kSin]), freqs(a.in[kFreqs]);
@@ -51,7 +51,7 @@ void with_angles(const Arrays& a, Body body) {
   body(RopeAngles{cos, sin, freqs, ids, offsets, ends});
 }
 
-// body(call) with the arrays of a forward call.
+// Calls body(call) with the arrays of a forward call.
 template <class Body>
 void forward_call(const Arrays& a, const QkNormRopeOptions& options, Body body) {
   with_angles(a, [&](const RopeAngles& angles) {
@@ -62,7 +62,7 @@ void forward_call(const Arrays& a, const QkNormRopeOptions& options, Body body) 
   });
 }
 
-// body(q, k, angles) with those of a backward call.
+// Calls body(q, k, angles) with the arrays of a backward call.
 template <class Body>
 void backward_call(const Arrays& a, Body body) {
   with_angles(a, [&](const RopeAngles& angles) {
@@ -87,11 +87,11 @@ QkNormRopeOptions options_of(const Call& call) {
   return options;
 }
 
-// Results: for q and then k the heads, then what comes with them as far as it is wanted, and the
-// workspace of sums.
+// Results: for q, then for k, the heads and the further results that are wanted; last the workspace
+// of sums.
 Arrays arrays_of(const Call& call, bool backward) {
   Arrays all;
-  const int present = call.integer("present");  // a bit for each
+  const int present = call.integer("present");  // a bit per operand
   const bool others = call.flag("others");
   std::int64_t next = 0;
   for (int i = 0; i < kOperands; ++i) {
@@ -110,7 +110,7 @@ Arrays arrays_of(const Call& call, bool backward) {
   return all;
 }
 
-// body(one) for the elements of a batch one by one.
+// Calls body(one) for each element of the batch.
 template <class Body>
 void each_element(const Call& call, const Arrays& all, Body body) {
   const Batch batch{all.heads[0]->rank - call.integer("rank"), all.heads[0]->shape};
@@ -131,7 +131,8 @@ void each_element(const Call& call, const Arrays& all, Body body) {
   }
 }
 
-// Checks a call by shapes and dtypes, in the library's own words. Positions cannot be looked at.
+// Checks a call by shapes and dtypes, with the library's error texts. Values of positions are
+// unknown.
 nb::dict qk_norm_rope_attributes(const std::string& name, const nb::dict& arrays,
                                  const nb::dict& given) {
   const bool backward = name == "qk_norm_rope_backward";
@@ -173,7 +174,7 @@ nb::dict qk_norm_rope_attributes(const std::string& name, const nb::dict& arrays
   attributes["eps"] = options.eps;
   attributes["weight_offset"] = options.weight_offset;
   attributes["rounding"] = static_cast<int>(options.rounding);
-  // Rounded up so that each element of a batch starts aligned; no attribute of the handler.
+  // Rounded up so that each element of a batch is aligned; not an attribute of the handler.
   attributes["workspace"] = (workspace + 15) / 16 * 16;
   return attributes;
 }

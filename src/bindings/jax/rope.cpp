@@ -40,7 +40,7 @@ RopeOptions rope_options_of(const Call& call) {
   return options;
 }
 
-// An array that is not there yet: its shape and dtype, at an address apart from all others.
+// An array that does not exist yet: its shape and dtype, at an address distinct from all others.
 TensorView traced(nb::handle described, int number) {
   const nb::tuple pair = nb::cast<nb::tuple>(described);
   const nb::tuple shape = nb::cast<nb::tuple>(pair[0]);
@@ -94,7 +94,7 @@ RopeArguments traced_arguments(const char* op, const nb::dict& given) {
 
 namespace {
 
-// The operands of a call in their order, as far as there are any.
+// The possible operands of a call, in order.
 enum Operand {
   kQ,
   kK,
@@ -120,7 +120,7 @@ struct Arrays {
 constexpr MaybeArray Arrays::* kResults[] = {&Arrays::out, &Arrays::k_out, &Arrays::dfreqs,
                                              &Arrays::workspace};
 
-// Runs body with the views as the library takes them.
+// Calls body with the views as the library's types.
 template <class Body>
 void with_views(const Arrays& a, Body body) {
   const OptionalView q(a.in[kQ]), k(a.in[kK]), cos(a.in[kCos]), sin(a.in[kSin]),
@@ -140,7 +140,7 @@ void run(const Call& call, const RopeOptions& options, const Arrays& a, bool bac
 
 Arrays arrays_of(const Call& call) {
   Arrays all;
-  const int present = call.integer("present");  // a bit for each
+  const int present = call.integer("present");  // a bit per operand
   std::int64_t next = 0;
   for (int i = 0; i < kOperands; ++i) {
     if (present >> i & 1) all.in[i] = call.operand(next++);
@@ -155,7 +155,7 @@ Arrays arrays_of(const Call& call) {
   return all;
 }
 
-// The elements of a batch one by one.
+// Computes the elements of a batch one after the other.
 void run_batch(const Call& call, bool backward) {
   const RopeOptions options = rope_options_of(call);
   const Arrays all = arrays_of(call);
@@ -173,7 +173,8 @@ void run_batch(const Call& call, bool backward) {
   }
 }
 
-// Checks a call by shapes and dtypes, in the library's own words. Positions cannot be looked at.
+// Checks a call by shapes and dtypes, with the library's error texts. Values of positions are
+// unknown.
 nb::dict rope_attributes(const std::string& op, const nb::dict& arrays, const nb::dict& given) {
   const bool backward = op == "rope_backward";
   const RopeArguments arguments = traced_arguments(backward ? "rope_backward" : "rope", given);
@@ -205,8 +206,8 @@ nb::dict rope_attributes(const std::string& op, const nb::dict& arrays, const nb
 
 }  // namespace
 
-// Operands: those of the enumeration that there are. Results: out, k_out with k, and with what rope
-// read the gradient of freqs and the workspace for it.
+// Operands: those of the enumeration that are present. Results: out, k_out if there is k, and the
+// gradient of freqs with its workspace if there are rope's inputs.
 void rope_call(const Call& call) { run_batch(call, false); }
 void rope_backward_call(const Call& call) { run_batch(call, true); }
 

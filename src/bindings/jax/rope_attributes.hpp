@@ -7,23 +7,23 @@
 #include "jax/call.hpp"
 #include "rope.hpp"
 
-// What handlers that turn heads share: options as attributes, and arrays that are not there yet.
+// Shared by handlers of rotations: options as attributes, and arrays that do not exist yet.
 namespace membound::python::jax {
 
-// What membound.jax asks for while it traces a call.
+// The checks that membound.jax calls while it traces.
 void bind_rope(nb::module_& module);
 void bind_qk_norm_rope(nb::module_& module);
 
 RopeOptions rope_options_of(const Call& call);
 nb::dict rope_options_to_attributes(const RopeOptions& options, std::int64_t rotary_dim);
 
-// The shape and dtype of an array, at an address apart from those of other numbers.
+// The shape and dtype of an array, at an address that is distinct for each number.
 TensorView traced(nb::handle described, int number);
-// One of the caller's options, null where it is not given; and all those of rope.
+// One of the caller's options, null if not given; and all options of rope.
 PyObject* traced_option(const nb::dict& options, const char* name);
 RopeArguments traced_arguments(const char* op, const nb::dict& given);
 
-// The view of an input that may not be there, as the library takes it.
+// The view of an optional input, as the library's type.
 class OptionalView {
  public:
   explicit OptionalView(const MaybeArray& array) : given_(array.has_value()) {

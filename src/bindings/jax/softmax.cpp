@@ -5,8 +5,7 @@
 
 namespace membound::python::jax {
 
-// Operands: x, and the mask where there is one, of as many axes; batch axes are rows like the
-// others.
+// Operands: x, and a mask with the same number of axes if any. Batch axes are merged into rows.
 void softmax_call(const Call& call) {
   const TensorView out = call.result(0);
   const Batch rows{out.rank, out.shape};

@@ -139,7 +139,7 @@ nb::object call_jax(const ArrayCall& call, PyObject* const* values) {
                    call.check_jax_input(values[kWeight], "weight"), **keywords);
 }
 
-// What is written beside the loss: the caller's arrays, or new ones.
+// The further results: the caller's arrays, or new ones.
 class Results {
  public:
   Results(const ArrayCall& call, PyObject* const* values, const TensorView& logits,

@@ -87,7 +87,7 @@ Example:
            [0., 0.]])
 )";
 
-// An input that may not be there.
+// An optional input.
 class Input {
  public:
   Input(const ArrayCall& call, PyObject* array, const char* argument) : given_(given(array)) {
@@ -113,7 +113,7 @@ EmbeddingOptions options_of(PyObject* const* values) {
   return options;
 }
 
-// It says which row gets no gradient, so that the result does not depend on it.
+// padding_idx only selects the row without a gradient; the forward does not depend on it.
 void check_padding(PyObject* padding_idx, const TensorView& weight, std::int64_t vocab_start) {
   if (!given(padding_idx)) return;
   const std::int64_t id = integer_from_python(padding_idx, {kName, "padding_idx"});

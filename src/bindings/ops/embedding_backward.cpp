@@ -139,7 +139,7 @@ nb::object call_jax(const ArrayCall& call, PyObject* const* values) {
                    nb::handle(values[kVocab]), **keywords);
 }
 
-// Of one call, as far as C++ has seen it.
+// The state of one call.
 struct Arrays {
   LoadedArray dy, ids, rows, rows_ids, count, workspace;
   std::int64_t vocab;
@@ -176,7 +176,7 @@ nb::object make_rows(const ArrayCall& call, PyObject* const* values, PyObject* o
   return call.new_as(values[kDy], wanted, "out", arrays.rows);
 }
 
-// As make_rows, for integers. The name is that of the C++ argument.
+// Like make_rows, for integers. The name is that of the C++ argument.
 nb::object make_integers(const ArrayCall& call, PyObject* const* values, PyObject* out,
                          const TensorView& wanted, const char* argument, LoadedArray& loaded) {
   if (!given(out)) return call.new_as(values[kDy], wanted, argument, loaded);
@@ -184,7 +184,7 @@ nb::object make_integers(const ArrayCall& call, PyObject* const* values, PyObjec
   return nb::borrow(out);
 }
 
-// The GIL is kept for a launch, and let go for as long as the CPU works.
+// Keeps the GIL for a launch, and releases it while the CPU computes.
 template <class Run>
 void without_gil(const TensorView& dy, const TensorView& rows, Run run) {
   const GilRelease released(is_long_on_cpu(rows) || is_long_on_cpu(dy));

@@ -62,7 +62,7 @@ Tensor gated_activation_pair(const Tensor& gate, const Tensor& up, const MaybeTe
   return out;
 }
 
-// Gate and up of one array; of a gate alone there is no up.
+// Gate and up of one packed array; a gate alone has no up.
 struct Parts {
   TensorView gate, up;
   ConstTensorView up_input;

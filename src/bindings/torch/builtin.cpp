@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// Operators as builtins: what Inductor's Python code calls without torch's dispatcher.
+// Operators as builtins, which Inductor's Python code calls without torch's dispatcher.
 #include "torch/builtin.hpp"
 
 #include <cxxabi.h>
@@ -67,7 +67,7 @@ PyObject* call_from_python(PyObject* self, PyObject* const* arguments, Py_ssize_
     return call_operator(self, arguments, positional, keywords);
   }
   try {
-    // All operators have a tensor first.
+    // The first argument of every operator is a tensor.
     if (!is_seen_by_torch(torch_of(arguments[0]))) return function(arguments);
   } catch (const NotPlain&) {
   } catch (const abi::__forced_unwind&) {

@@ -8,8 +8,8 @@ namespace membound::python::torch {
 
 namespace nb = nanobind;
 
-// A builtin that takes what the operator takes, and is called as the operator is where this does
-// not do. None: the torch that is loaded has no way to it.
+// A builtin with the operator's arguments, which falls back to the operator. None: the loaded torch
+// does not support it.
 nb::object builtin_of(const Kernel& kernel, nb::handle torch_operator);
 
 }  // namespace membound::python::torch

@@ -29,7 +29,7 @@ struct Numbers {
   }
 };
 
-// For the gradient lse, too.
+// Also returns lse, for the gradient.
 template <bool kStatistics>
 std::array<Tensor, 1 + kStatistics> cross_entropy_forward(const Tensor& logits,
                                                           const Tensor& labels,

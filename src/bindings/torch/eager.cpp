@@ -31,7 +31,7 @@ class PlainTypes {
   }
 
  private:
-  std::vector<PyTypeObject*> all_;  // kept for good
+  std::vector<PyTypeObject*> all_;  // never freed
 };
 
 // ---- calls of operators -------------------------------------------------------------------------
@@ -41,7 +41,7 @@ struct EagerCall {
   PlainTypes plain;
   Py_ssize_t tensors;
 
-  // What is no tensor at all is left to the call, whose errors name it.
+  // Objects that are not tensors are left to the call, whose errors name them.
   bool takes(PyObject* const* arguments) const {
     const Framework* torch = nullptr;
     for (Py_ssize_t i = 0; i < tensors; ++i) {

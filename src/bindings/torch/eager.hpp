@@ -8,16 +8,15 @@ namespace membound::python::torch {
 
 namespace nb = nanobind;
 
-// Builtins that ask at once what eager calls have to know of the thread and of their tensors.
+// Builtins that check the thread's state and the tensors of an eager call in one pass.
 
-// (*tensors, *options) -> what apply(*tensors, options) returns, so many tensors. NotImplemented
-// where tensors are subclasses or something traces, transforms or watches: the call has to be an
-// operator. plain: the types of tensors that are none.
+// (*tensors, *options) -> the result of apply(*tensors, options), with the given number of tensors.
+// NotImplemented if the call must be an operator: tensors are subclasses, or it is traced,
+// transformed or observed. plain: the tensor types that are not subclasses.
 nb::object make_eager_call(nb::object apply, nb::handle plain, int tensors);
 
-// A public function: calls `recorded` where a plain tensor wants its gradient recorded and none of
-// the keywords of `outside` is given, `other` where something watches or no tensor is plain, and
-// else `extension`.
+// A public function. It calls `recorded` if a plain tensor requires grad and no keyword of
+// `outside` is given, `other` if the call is observed or no tensor is plain, and else `extension`.
 nb::object make_public_call(nb::object recorded, nb::object extension, nb::object other,
                             nb::handle plain, nb::object outside);
 

@@ -9,7 +9,7 @@
 
 #include "errors.hpp"
 
-// Builtins that hold something, and Python's objects with errors as exceptions.
+// Builtins with state, and access to Python objects that turns errors into exceptions.
 namespace membound::python::torch {
 
 namespace nb = nanobind;
@@ -19,13 +19,13 @@ inline nb::object owned(PyObject* made) {
   return nb::steal(made);
 }
 
-inline PyObject* item(nb::handle tuple, Py_ssize_t at) {  // borrowed
+inline PyObject* item(nb::handle tuple, Py_ssize_t at) {  // borrowed reference
   PyObject* found = PyTuple_GetItem(tuple.ptr(), at);
   if (found == nullptr) throw nb::python_error();
   return found;
 }
 
-// Of a tuple that nobody has seen yet.
+// Sets an item of a new tuple, before it is visible to other code.
 inline void set_item(const nb::object& tuple, Py_ssize_t at, PyObject* one) {
   PyTuple_SetItem(tuple.ptr(), at, Py_NewRef(one));
 }
@@ -36,7 +36,7 @@ inline nb::object new_tuple(PyObject* const* items, Py_ssize_t count) {
   return tuple;
 }
 
-// What function() returns, for Python: null where it threw.
+// The result of function() for Python: null, with the error set, if it threw.
 template <class Function>
 PyObject* at_the_edge(Function function) noexcept {
   try {
@@ -54,7 +54,7 @@ PyMethodDef method(const char* name, Function function, int flags) {
   return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(function)), flags, nullptr};
 }
 
-// What a builtin or a class holds is kept for good, as operators and public functions are.
+// The state of a builtin or a class is never freed, like operators and public functions.
 template <class Held>
 nb::object keep(Held* held) {
   return owned(PyCapsule_New(held, nullptr, nullptr));

@@ -44,7 +44,7 @@ Tensor embedding_forward(const Tensor& ids, const Tensor& weight, const MaybeTen
 
 }  // namespace
 
-// The backward stays in Python: torch makes the positions that it needs.
+// The backward stays in Python, because torch computes the positions that it needs.
 void add_embedding_kernels(Kernels& all) {
   all.push_back(kernel<&embedding_forward>("embedding_forward"));
 }

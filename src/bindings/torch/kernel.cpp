@@ -7,10 +7,10 @@
 
 #include "errors.hpp"
 
-// What torch's binding library turns into the Python error that set_error sets. An exception is
-// known across libraries by the name of its class, so this one bears theirs: a base class of
-// pybind11 since its first release. Where the names did not meet, torch would see the
-// std::runtime_error beneath and raise RuntimeError with the same text.
+// torch's binding library turns this exception into the Python error that set_error sets.
+// Exceptions are matched across libraries by class name, so this class has the name of pybind11's,
+// which has existed since its first release. If the names did not match, torch would catch the
+// std::runtime_error base and raise RuntimeError with the same text.
 namespace pybind11 {
 
 class __attribute__((visibility("default"))) builtin_exception : public std::runtime_error {

@@ -16,15 +16,14 @@
 #include "call.hpp"
 #include "torch/tensor.hpp"
 
-// From a C++ function to a kernel that torch's dispatcher can call: what the arguments are is taken
-// from the function's own parameters, in one place for all operators, and compared with the
-// operator's schema when the kernel is registered.
+// Wraps a C++ function as a kernel that torch's dispatcher can call. The argument types are deduced
+// from the function's parameters, and compared with the operator's schema at registration.
 namespace membound::python::torch {
 
 using shim::functions;
 using shim::Value;
 
-// A string argument: one that came through the interface, or borrowed from Python.
+// A string argument: owned, from the C interface, or borrowed from Python.
 class Text {
  public:
   explicit Text(shim::StringHandle handle) noexcept : handle_(handle) {}
@@ -48,7 +47,7 @@ class Text {
   std::string_view borrowed_;
 };
 
-// Values as Python has them where nothing is to be converted, else NotPlain.
+// Python values that need no conversion; throws NotPlain for any other.
 std::string_view text_of(PyObject* value);
 double number_of(PyObject* value);
 std::int64_t integer_of(PyObject* value);
@@ -63,10 +62,10 @@ T from_bits(Value value) {
   return number;
 }
 
-// How parameters of a type are taken off a call: `type` is what torch's schemas call it, `take`
-// moves past its value and owns what came. All of a call are taken before one is looked at, so that
-// nothing is left behind where one is refused. From Python's objects it borrows, and throws
-// NotPlain for what is left to torch's own conversions.
+// How parameters of a type are read from a call: `type` is its name in torch's schemas, `take`
+// advances past its value and takes ownership. All arguments are taken before any is inspected, so
+// that none leaks if one is refused. Python objects are borrowed; NotPlain is thrown for those that
+// torch must convert.
 template <class T>
 struct Parameter;
 
@@ -157,18 +156,18 @@ struct Parameter<std::vector<T>> {
   }
 };
 
-// How many values of a call a parameter takes.
+// The number of values of a call that a parameter takes.
 template <class T>
 inline constexpr int kValues = 1;
 
-// Parameters that several operators have in common: a struct that names the types of its members,
-// in their order, as Members.
+// Parameters that several operators share: a struct whose Members lists the types of its members in
+// order.
 template <class... Ts>
 struct MembersOf {
   static constexpr int kCount = (0 + ... + kValues<Ts>);
   template <class Group, class Next>
   static Group take(Next& next) {
-    return Group{Parameter<Ts>::take(next)...};  // braces: one after the other
+    return Group{Parameter<Ts>::take(next)...};  // braces guarantee the order of evaluation
   }
   static std::string type() {
     std::string types;
@@ -205,7 +204,7 @@ void load(const char* op, T& group) {
 template <class T>
 void load(const char*, T&) {}
 
-// Whether there is time for other Python threads while the kernel works on an argument.
+// Whether the kernel's work on an argument is long enough to release the GIL.
 inline bool is_long(const Tensor& tensor) { return is_long_on_cpu(tensor.view()); }
 template <class T>
 bool is_long(const T&) {
@@ -263,7 +262,7 @@ struct Signature<Result (*)(const Ts&...)> {
     }
   }
 
-  // The same of Python's objects, as many as kCount says.
+  // The same for kCount Python objects.
   static constexpr int kCount = (0 + ... + kValues<Ts>);
 
   template <class Function>
@@ -287,14 +286,14 @@ struct Signature<Result (*)(const Ts&...)> {
   }
 };
 
-// The call of a builtin whose self is an operator of torch's: by the function, or by the operator
-// where the function throws NotPlain, the arguments are others in number or something watches.
+// The call of a builtin whose self is a torch operator: calls the function, or the operator if the
+// function throws NotPlain, the number of arguments differs, or the call is observed.
 using FromPython = PyObject* (*)(PyObject* const* values);
 PyObject* call_from_python(PyObject* self, PyObject* const* arguments, Py_ssize_t positional,
                            PyObject* keywords, FromPython function, int expected) noexcept;
 
-// What can be registered for an operator: its name, its types as the schema has to have them with
-// the number of results, what torch calls, and what Python can call.
+// A kernel that can be registered: the operator's name, the types that its schema must have, the
+// number of results, the function for torch, and the function for Python.
 struct Kernel {
   const char* name;
   std::string (*types)();
@@ -335,7 +334,7 @@ Kernel kernel(const char* name) {
   return {name, &Made::Called::types, &Made::run, &Made::definition};
 }
 
-// Those of a family of operators, one of each in its file.
+// The kernels of each family of operators, defined in a file of their own.
 using Kernels = std::vector<Kernel>;
 void add_norm_kernels(Kernels& all);
 void add_norm_backward_kernels(Kernels& all);

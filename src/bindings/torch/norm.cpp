@@ -9,7 +9,7 @@ namespace membound::python::torch {
 
 namespace {
 
-// Where no gradient will be asked for, the statistics are not made: kStatistics is false.
+// kStatistics is false if no gradient will be computed: the statistics are not written.
 template <bool kStatistics>
 std::array<Tensor, 1 + kStatistics> rms_norm(const Tensor& x, const MaybeTensor& weight,
                                              const RmsNormNumbers& numbers) {
@@ -58,7 +58,7 @@ std::array<Tensor, 1 + kStatistics> rms_norm_gated(const Tensor& x, const Tensor
   return made;
 }
 
-// layer_norm's two numbers.
+// layer_norm's two statistics.
 NormOptions centred(double eps, double weight_offset) {
   return {.numbers = {.eps = eps, .weight_offset = weight_offset}, .centred = true};
 }

@@ -10,7 +10,7 @@ namespace {
 
 using Wanted = std::vector<bool>;
 
-// As far as they are wanted; the others are empty, which no kernel gets to see.
+// The gradients; those not wanted are empty tensors, which are never passed to a kernel.
 struct Gradient {
   Tensor made;
   bool wanted;
@@ -20,7 +20,7 @@ struct Gradient {
   const TensorView* view() const { return wanted ? &made.view() : nullptr; }
 };
 
-// Of a parameter that may not be there; `other` gives the empty one its dtype and device.
+// The gradient of an optional parameter; `other` gives an empty one its dtype and device.
 Gradient of_parameter(bool wanted, const MaybeTensor& parameter, const Tensor& other) {
   return {wanted && parameter, parameter ? parameter->view() : other.view()};
 }
@@ -81,7 +81,7 @@ std::array<Tensor, 3> rms_norm_gated_backward(const Tensor& dy, const Tensor& x,
   return {std::move(dx.made), std::move(dz.made), std::move(dweight.made)};
 }
 
-// What the forward of a layer_norm leaves for the backward, with its options.
+// The saved tensors of a layer_norm, with its options.
 struct Centred {
   Tensor x;
   MaybeTensor weight, bias;

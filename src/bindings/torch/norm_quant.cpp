@@ -7,7 +7,7 @@ namespace membound::python::torch {
 
 namespace {
 
-// With a residual the sum comes between codes and scales.
+// With a residual, the sum is returned between codes and scales.
 template <std::size_t kCount>
 std::array<Tensor, kCount> run(const char* op, const Tensor& x, const Tensor* residual,
                                const MaybeTensor& weight, const MaybeTensor& scale,

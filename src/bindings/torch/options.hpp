@@ -9,12 +9,12 @@
 #include "quantised.hpp"
 #include "torch/kernel.hpp"
 
-// Options as operators have them: what is one of a few names comes as a string.
+// Options of operators; enumerations are passed as strings.
 namespace membound::python::torch {
 
 namespace nb = nanobind;
 
-// The place of a name among those of an option; -1: it is none of them.
+// The index of a name among those of an option; -1 if it is none of them.
 template <std::size_t kCount>
 int place_of(std::string_view name, const char* const (&names)[kCount]) {
   for (std::size_t i = 0; i < kCount; ++i) {
@@ -23,8 +23,8 @@ int place_of(std::string_view name, const char* const (&names)[kCount]) {
   return -1;
 }
 
-// parse(object) of the string as Python has it. What a kernel does not know goes to the parser of
-// calls from Python, which refuses it in its own words.
+// parse(object) for a string that the kernel does not know: the parser of Python calls refuses it
+// with its own error text.
 template <class Parse>
 auto parse_in_python(const Text& text, Parse parse) {
   const nb::gil_scoped_acquire held;
@@ -43,7 +43,7 @@ struct RmsNormNumbers {
   RmsNormOptions options(const char* op) const;
 };
 
-// What says how a result of 8 bits is made, beside a static scale.
+// The options of quantisation, except the static scale.
 struct QuantNumbers {
   Text dtype;
   std::optional<std::int64_t> group_size;
@@ -52,12 +52,13 @@ struct QuantNumbers {
 
   Quantisation quantisation(const char* op) const;
 };
-// New codes of the values, and their scales: an empty tensor where a scale is given.
+// New codes for the values, and their scales: an empty tensor if the scale is static.
 Tensor new_codes(TensorView values, const Quantisation& quantisation);
 Tensor new_scales(const TensorView& values, const Quantisation& quantisation,
                   const MaybeTensor& scale);
 
-// What says which angles tokens have, and how heads turn: the arrays and options of rope.
+// The arrays and options of rope, which determine the angles of tokens and the rotated part of
+// heads.
 struct RopeTables {
   MaybeTensor cos, sin, freqs, position_ids, seqlen_offsets, cu_seqlens;
   using Members =

@@ -63,7 +63,7 @@ std::array<Tensor, 1 + kStatistics> of_q(const Tensor& q, const MaybeTensor& q_w
   return made;
 }
 
-// k and v into the caches of the tokens' slots.
+// Writes k and v to the tokens' slots of the caches.
 Tensor cached(const Tensor& q, const Tensor& k, const MaybeTensor& q_weight,
               const MaybeTensor& k_weight, const MaybeTensor& v, const Tensor& key_cache,
               const MaybeTensor& value_cache, const Tensor& slot_mapping, const RopeTables& tables,
@@ -77,7 +77,7 @@ Tensor cached(const Tensor& q, const Tensor& k, const MaybeTensor& q_weight,
   return made;
 }
 
-// The gradients of q or of k: of its heads, and of its weight where one is wanted.
+// The gradients of q or of k: of its heads, and of its weight if wanted.
 struct Gradient {
   const Tensor& dy;
   const Tensor& x;

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// What torch.autograd.Function calls: in Python the same takes 0.7 us more forward, 1.5 us back.
+// The functions that torch.autograd.Function calls; Python versions would take 0.7 us more in the
+// forward and 1.5 us more in the backward.
 #include "torch/recording.hpp"
 
 #include <algorithm>
@@ -14,12 +15,12 @@ namespace membound::python::torch {
 namespace {
 
 struct Kept : Recording {
-  int gradients;  // how many there are
+  int gradients;  // number of gradients
 };
 
 // Attributes of contexts and of their classes, interned once.
 struct ContextNames {
-  PyObject* to_save = PyUnicode_InternFromString("to_save");  // save_for_backward sets no more
+  PyObject* to_save = PyUnicode_InternFromString("to_save");  // all that save_for_backward sets
   PyObject* saved_tensors = PyUnicode_InternFromString("saved_tensors");
   PyObject* needs_input_grad = PyUnicode_InternFromString("needs_input_grad");
   PyObject* options = PyUnicode_InternFromString("options");
@@ -59,7 +60,7 @@ class Row {
   std::size_t count_ = 0;
 };
 
-// What a function returned: torch's operators return one result bare.
+// A function's results as a row: torch's operators return a single result without a tuple.
 class Results {
  public:
   explicit Results(nb::object returned)
@@ -77,7 +78,7 @@ class Results {
   bool several_;
 };
 
-// (context, *tensors, options): runs the call and leaves in the context what goes back.
+// (context, *tensors, options): runs the call and saves in the context what the backward reads.
 PyObject* forward(PyObject* self, PyObject* const* arguments, Py_ssize_t count) noexcept {
   return at_the_edge([=] {
     const Kept& recording = kept_in<Kept>(self);
@@ -102,7 +103,7 @@ PyObject* forward(PyObject* self, PyObject* const* arguments, Py_ssize_t count) 
   });
 }
 
-// Whether nothing but the gradients themselves is asked for.
+// Whether only first gradients are required, without a graph of them.
 bool is_plain_backward(PyObject* gradient) {
   try {
     const Framework& torch = torch_of(gradient);
@@ -113,7 +114,7 @@ bool is_plain_backward(PyObject* gradient) {
   }
 }
 
-// From which tensors need a gradient to which gradients are computed; tensors can share one.
+// Maps the tensors that need a gradient to the gradients to compute; tensors can share one.
 std::vector<bool> wanted_of(const Kept& recording, const nb::object& needs) {
   std::vector<bool> wanted(static_cast<std::size_t>(recording.gradients));
   for (int i = 0; i < recording.tensors; ++i) {
@@ -134,7 +135,7 @@ nb::object as_list(const std::vector<bool>& flags) {
   return list;
 }
 
-// The context's method: (*gradients of results) to one value for each argument of the forward.
+// The context's method: (*gradients of results) -> one value per argument of the forward.
 PyObject* go_back(PyObject* context, PyObject* const* gradients, Py_ssize_t count) noexcept {
   return at_the_edge([=] {
     const ContextNames& names = context_names();

@@ -6,20 +6,20 @@
 
 #include "membound/tensor_view.hpp"
 
-// Results as Python's objects, and new ones made without torch's Python functions.
+// Python objects of results, and new results made without torch's Python functions.
 namespace membound::python::torch {
 
 namespace nb = nanobind;
 
-// Whether the torch that is loaded has a way to make Python's object of a tensor's handle. Needs
-// the GIL.
+// Whether the loaded torch can make the Python object of a tensor's handle. Needs the GIL.
 bool find_wrapping();
 
-// Whether new_array can be asked: torch's C interface is there, too. Needs the GIL.
+// Whether new_array can be used: torch's C interface is available, too. Needs the GIL.
 bool makes_arrays();
 
-// A C-contiguous one of wanted's shape, dtype and device, on the CPU or a CUDA device, with its
-// geometry and address in `wanted`. Invalid where torch failed: its Python functions say why.
+// A new C-contiguous tensor of wanted's shape, dtype and device, on the CPU or a CUDA device; sets
+// its strides and address in `wanted`. Invalid if torch failed: its Python functions give the
+// reason.
 nb::object new_array(TensorView& wanted);
 
 }  // namespace membound::python::torch

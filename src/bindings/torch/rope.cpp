@@ -7,7 +7,7 @@ namespace membound::python::torch {
 
 namespace {
 
-// The same forward, whether frequencies are learned or not: two operators, two kernels.
+// Learned frequencies have the same forward, but it is another operator with another kernel.
 template <bool kLearned>
 std::array<Tensor, 2> rope_of_q_and_k(const Tensor& q, const Tensor& k, const RopeTables& tables,
                                       const RopeNumbers& numbers) {
@@ -27,7 +27,7 @@ Tensor rope_of_q(const Tensor& q, const RopeTables& tables, const RopeNumbers& n
   return made;
 }
 
-// Without the gradient of frequencies the backward reads neither q nor k.
+// Without a gradient of frequencies the backward reads neither q nor k.
 std::array<Tensor, 2> rope_of_q_and_k_backward(const Tensor& dq, const Tensor& dk,
                                                const RopeTables& tables, const RopeNumbers& numbers,
                                                const std::vector<bool>&) {

@@ -17,7 +17,7 @@ Tensor softmax_forward(const Tensor& x, const MaybeTensor& mask, const double& s
 
 }  // namespace
 
-// The backward stays in Python: the gradient of a mask is summed by torch.
+// The backward stays in Python, because torch sums the gradient of a mask.
 void add_softmax_kernels(Kernels& all) {
   all.push_back(kernel<&softmax_forward>("softmax_forward"));
 }

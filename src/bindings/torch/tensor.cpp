@@ -18,7 +18,7 @@ namespace {
 
 using shim::functions;
 
-// torch says no more than that it failed, and prints the reason.
+// torch returns only that it failed, and prints the reason.
 void check(shim::Status status, const char* what) {
   if (status != 0) [[unlikely]]
     throw Error(std::string("torch failed to ") + what);
@@ -42,7 +42,7 @@ Device device_of(shim::TensorHandle tensor, const char* op) {
   return Device::cuda(index);
 }
 
-// As torch counts the strides of a new tensor.
+// The strides of a new tensor, by torch's rule.
 void make_contiguous(TensorView& view) {
   std::int64_t stride = 1;
   for (int axis = view.rank - 1; axis >= 0; --axis) {
@@ -103,8 +103,8 @@ const Framework& torch_of(PyObject* object) {
   throw NotPlain{};
 }
 
-// As eager calls read it, which costs less than a handle of it would. Their errors are not the
-// dispatcher's, which also takes more.
+// Reads the tensor as eager calls do, which is cheaper than through a handle. Their errors differ
+// from the dispatcher's, which also accepts more.
 void Tensor::load_borrowed(const char* op) {
   const Framework& framework = torch_of(borrowed_);
   LoadedArray loaded;

@@ -12,14 +12,14 @@
 
 namespace membound::python::torch {
 
-// Thrown for a call from Python that torch has to see: it is made through the dispatcher after all.
+// Thrown for a call from Python that must go through torch's dispatcher instead.
 struct NotPlain {};
 
-// What reads torch's plain tensors; NotPlain for any other object.
+// The reader of plain torch tensors; throws NotPlain for any other object.
 const Framework& torch_of(PyObject* object);
 
-// A tensor of torch's that this object owns: an argument of an operator, or a result of it. Or an
-// argument that Python keeps: any object, which has to be a tensor when it is loaded.
+// An owned torch tensor, an argument or a result of an operator; or a borrowed Python argument, any
+// object, which must be a tensor when it is loaded.
 class Tensor {
  public:
   Tensor() noexcept = default;
@@ -37,14 +37,14 @@ class Tensor {
     if (handle_ != nullptr) shim::functions->delete_tensor(handle_);
   }
 
-  // Finds out where it lies. What a kernel is given has been asked. Of Python's objects NotPlain
-  // says that they are no tensors in plain memory.
+  // Reads the view. Throws NotPlain for Python objects that are not tensors in plain memory; a
+  // kernel's arguments have been checked already.
   void load(const char* op);
-  // Of one that was made as it was asked for.
+  // The view of a new tensor, which has the requested geometry.
   void lies_at(const TensorView& view);
   const TensorView& view() const { return view_; }
   const ConstTensorView& input() const { return input_; }
-  // For the receiver of a result.
+  // Passes ownership to the receiver of a result.
   shim::TensorHandle handle() const noexcept { return handle_; }
   shim::TensorHandle release() noexcept { return std::exchange(handle_, nullptr); }
 
@@ -54,12 +54,12 @@ class Tensor {
   shim::TensorHandle handle_ = nullptr;
   PyObject* borrowed_ = nullptr;
   TensorView view_;
-  ConstTensorView input_;  // the same
+  ConstTensorView input_;  // the same view, read-only
 };
 
 using MaybeTensor = std::optional<Tensor>;
 
-// The views as the library takes those of arrays that may not be there.
+// The views of optional arrays, as the library's types.
 inline const TensorView* view_of(const MaybeTensor& tensor) {
   return tensor ? &tensor->view() : nullptr;
 }
@@ -67,17 +67,17 @@ inline const ConstTensorView* input_of(const MaybeTensor& tensor) {
   return tensor ? &tensor->input() : nullptr;
 }
 
-// New tensors, C-contiguous and from torch's allocator, so that CUDA graphs own them: of the shape,
-// dtype and device of an array, and of its shape less the last axis in the dtype of statistics.
+// New C-contiguous tensors from torch's allocator, so that CUDA graphs own them: of the shape,
+// dtype and device of an array, or of its shape without the last axis in the dtype of statistics.
 Tensor new_like(const TensorView& array);
 Tensor new_rows(const TensorView& array);
-// What stands for a gradient that is not wanted: operators cannot return None.
+// An empty tensor for a gradient that is not wanted, as operators cannot return None.
 Tensor new_empty(const TensorView& like);
 Tensor new_like_if(bool wanted, const TensorView& array);
-// Bytes for a kernel to work in; none on the CPU, where the library takes what it needs.
+// Workspace of a kernel; empty on the CPU, where the library allocates its own.
 MaybeTensor new_workspace(Device device, std::int64_t bytes);
 
-// The stream that torch works on for this thread and the device of the array.
+// torch's current stream of this thread on the array's device.
 StreamView current_stream(const TensorView& array);
 
 }  // namespace membound::python::torch

@@ -5,17 +5,18 @@
 They run through XLA's typed foreign function interface: XLA allocates the outputs, orders the work
 on its own stream and may capture it in a CUDA graph. Handlers are registered at the first call.
 
-Other names of these functions, as ``silu_and_mul`` and ``gemma_rms_norm``, are membound's own: for
-JAX arrays, traced ones too, those call the functions here.
+Aliases such as ``silu_and_mul`` and ``gemma_rms_norm`` are in ``membound`` itself: given JAX
+arrays, traced or not, they call the functions here.
 
-Arrays that devices share under automatic sharding stay where they are along rows (of weights for
-each head, along heads), and sums over rows are one all-reduce. So they do along columns in norms,
-softmax and their gradients, for one small all-reduce of what each row needs (softmax forward: two),
-and in ``gated_activation`` of gate and up apart, ``relu2`` and embedding for none. XLA gathers
-what is left, without a word: sharded columns of ``cross_entropy``, of ops with quantised results,
-of gate and up in one array, and of heads in ``rope`` and ``qk_norm_rope``; normalised axes but the
-first, where there are several; rows of an embedding's table; what ``jax.vmap`` maps; and axes that
-the devices do not divide, where they count in sums.
+Under automatic sharding, row-sharded arrays are processed shard by shard, without a gather (for
+weights of several heads, arrays sharded along heads); sums over rows take one all-reduce. Sharded
+columns are not gathered either in norms, softmax and their gradients, which take one small
+all-reduce of each row's statistics (softmax forward: two), nor in ``relu2``, embedding and
+``gated_activation`` with separate gate and up, which take none. XLA silently gathers the rest:
+sharded columns of ``cross_entropy``, of ops with quantised results, of gate and up packed in one
+array, and of heads in ``rope`` and ``qk_norm_rope``; normalised axes other than the first, where
+there are several; rows of an embedding's table; axes that ``jax.vmap`` maps; and summed axes that
+the number of devices does not divide.
 """
 
 from membound import (

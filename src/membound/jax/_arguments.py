@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The core's own checks in its own words, made before XLA would wrap them in an error of its own.
+"""The core's argument checks with its error texts, run before XLA would wrap them in its own error.
 
-Kinds are checked at every call, shapes and dtypes while tracing: free for later calls.
+Types are checked at every call. Shapes and dtypes are checked while tracing, which is free for
+later calls.
 """
 
 import ctypes
@@ -32,7 +33,7 @@ def check_arrays(op, arrays):
             raise TypeError(
                 f"{op}: argument '{argument}' must be a jax array{like}, got {type_name(value)}"
             )
-        if not isinstance(value, jax.core.Tracer):  # what it stands for, its type does not tell
+        if not isinstance(value, jax.core.Tracer):  # a tracer's type does not tell its dtype
             _array_types.add(type(value))
 
 
@@ -49,19 +50,19 @@ def as_float32(value):
 
 
 def as_computed(value, dtype):
-    """An option as kernels for arrays of that dtype have it; infinite beyond float32."""
+    """An option rounded as kernels for that dtype take it; infinite beyond float32's range."""
     return value if dtype == "float64" else as_float32(value)
 
 
 def check_finite(op, value, argument, dtype):
-    """Finite as kernels have it."""
+    """Require a value that is finite once rounded for the kernel."""
     where = " in float32" if math.isfinite(value) else ""
     text = f"'{argument}' must be finite{where}, got {value:g}"
     _require(op, math.isfinite(as_computed(value, dtype)), text)
 
 
 def check_limit(op, value, argument, dtype):
-    """Above 0 as kernels have it, and finite there unless the value itself is infinite."""
+    """Require a positive value once rounded, and finite unless it was given as infinite."""
     computed = as_computed(value, dtype)
     where = " in float32" if value > 0.0 else ""
     _require(op, computed > 0.0, f"'{argument}' must be above 0{where}, got {value:g}")
@@ -70,7 +71,7 @@ def check_limit(op, value, argument, dtype):
 
 
 def check_eps(op, eps, dtype):
-    """Finite, not negative, and 0 for kernels only if it is."""
+    """Require a finite, non-negative value that rounds to 0 only if it is 0."""
     _require(
         op, math.isfinite(eps) and eps >= 0.0, f"'eps' must be finite and not negative, got {eps:g}"
     )
@@ -80,7 +81,7 @@ def check_eps(op, eps, dtype):
 
 
 def index(op, value, argument):
-    """An integer of any kind; an array has __index__ and may refuse it."""
+    """An integer of any type; an array has __index__, which may raise."""
     try:
         if not isinstance(value, bool):
             return operator.index(value)
@@ -102,7 +103,7 @@ def flag(op, value, argument):
 
 
 def quantised(op, dtype):
-    """The name of a dtype of 8 bits, named or an object of JAX or NumPy."""
+    """The name of an 8-bit dtype, given by name or as an object of JAX or NumPy."""
     name = dtype_name(dtype)
     if name not in _QUANTISED:
         raise TypeError(
@@ -112,7 +113,7 @@ def quantised(op, dtype):
 
 
 def floating(op, dtype):
-    """The name of a dtype of results, named or an object of JAX or NumPy; None for None."""
+    """The name of a result dtype, given by name or as an object of JAX or NumPy; None for None."""
     if dtype is None:
         return None
     name = dtype_name(dtype)

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Norms and softmax of arrays whose columns are sharded: every device has a part of each row.
 
-What a row needs of all devices is 8 or 16 bytes, forward and backward: one all-reduce of these
-each (softmax: one more forward, of the maxima), and nothing is gathered. The kernels compute a
-row's sums themselves, so these are XLA's own ops. Sums are float64: squares of float32 numbers do
-not overflow, and a mean 10^6 times the spread leaves its digits.
+A row's statistics are 8 or 16 bytes, forward and backward, and take one all-reduce each (softmax
+forward: a second one, of the maxima); nothing is gathered. The CUDA kernels reduce whole rows
+themselves, so these are XLA's own ops. Sums are float64: squares of float32 values do not
+overflow, and a mean 10^6 times the standard deviation costs no digits of float32.
 """
 
 import functools
@@ -27,7 +27,7 @@ else:  # jax < 0.8
 def norm(options, cols, over, x, residual, z, weight, bias):
     """(out, residual_out, mean, rstd) of whole rows, from the columns of this device.
 
-    cols: of a whole row; over: the axes of the mesh along which they are cut.
+    cols: columns of a whole row; over: the mesh axes that shard them.
     """
     wide = _ffi.rows_of(x, residual, z).dtype
     row = x.astype(wide)
@@ -54,7 +54,7 @@ def norm(options, cols, over, x, residual, z, weight, bias):
 
 
 def norm_backward(options, cols, over, dy, dresidual_out, x, z, mean, rstd, weight):
-    """The gradients by name in the dtype of sums; those of weight and bias are sums over rows."""
+    """The gradients by name, in the accumulator's dtype; dweight and dbias are summed over rows."""
     wide = max((_ffi.rows_of(x, dy, z).dtype, rstd.dtype), key=lambda kind: kind.itemsize)
     rounded, factor = _rounding(options, x.dtype, wide), _factor(weight, options, wide)
     dy, x, rstd = dy.astype(wide), x.astype(wide), rstd.astype(wide)[..., None]
@@ -110,7 +110,7 @@ def _total(over, *factors):
 
 
 def _statistics(row, cols, over, options):
-    """The mean, what its rounding left, and rstd."""
+    """The mean, its rounding error, and rstd."""
     kind = row.dtype
     products = [(row, row), (row,)] if options.norm.centred else [(row, row)]
     squares, *mean = _means(cols, over, *products)
@@ -138,13 +138,13 @@ def _sum(axes, *factors):
 
 
 def _float64(value):
-    """A constant made while the program runs: JAX < 0.5 lowers literals of float64 as float32."""
+    """A constant computed at run time: JAX < 0.5 lowers float64 literals as float32."""
     kind = getattr(value, "dtype", np.float32)
     return lax.convert_element_type(lax.full((1,), value, kind), np.float64)
 
 
 def _factor(weight, options, wide):
-    """What multiplies the normalised row: without a weight weight_offset, unless that is 0."""
+    """The factor of the normalised row; without a weight it is weight_offset, or 1 if that is 0."""
     if weight is None:
         return np.asarray(options.weight_offset or 1.0, wide)
     return weight.astype(wide) + np.asarray(options.weight_offset, wide)
@@ -153,7 +153,7 @@ def _factor(weight, options, wide):
 def _rounding(options, kind, wide):
     """Rounds to the dtype of x where the options say so.
 
-    XLA may drop a conversion to it and back. The exponents stay those of the dtype of sums.
+    reduce_precision is used because XLA may drop a conversion and its inverse; exponents are kept.
     """
     if not options.before_weight:
         return lambda value: value

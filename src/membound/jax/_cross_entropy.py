@@ -13,7 +13,7 @@ from membound.jax import _arguments, _ffi, _sharding
 
 
 class Options(NamedTuple):
-    """What is static in a call."""
+    """The static options of a call."""
 
     op: str
     ignore_index: int
@@ -135,7 +135,7 @@ def _jitted_forward(logits, labels, weight, options, predicts):
     _check(logits, labels, weight, options)
     weight = None if weight is None else jax.lax.stop_gradient(weight)
     loss, lse, z_loss, predictions = _forward(
-        *_sharding.alike(logits, labels), weight, options, predicts
+        *_sharding.vary_together(logits, labels), weight, options, predicts
     )
     z_loss = jax.lax.stop_gradient(z_loss)
     if options.reduction != "none":
@@ -147,7 +147,7 @@ def _jitted_forward(logits, labels, weight, options, predicts):
 
 
 def _label_weights(logits, labels, weight, options):
-    """1 or the class's weight; 0 where the label is ignored, NaN where it is no column."""
+    """1 or the class's weight; 0 for an ignored label, NaN for one that is not a column."""
     kind = _ffi.statistics_dtype(logits)
     outside = (labels < 0) | (labels >= logits.shape[-1])
     of_class = jax.numpy.ones((), kind)
@@ -220,13 +220,13 @@ def _gradients(options, _, saved, gradients):
     logits, labels, weight, lse = saved
     dloss, dlse, *_ = gradients
     dlogits = _backward_call(dloss, logits, labels, lse, weight, options)
-    # What the gradient of lse is, in its two parts: of the largest logit and of the rest.
+    # The gradient of lse in two parts: through the largest logit, and through the rest.
     wide = _ffi.statistics_dtype(logits)
     capped = logits.astype(wide)
     slope = jax.numpy.ones((), wide)
     if options.softcap < math.inf:
-        turned = jax.numpy.tanh(capped / options.softcap)
-        capped, slope = options.softcap * turned, 1 - turned**2
+        squashed = jax.numpy.tanh(capped / options.softcap)
+        capped, slope = options.softcap * squashed, 1 - squashed**2
     counts = (labels != options.ignore_index) & (labels >= 0) & (labels < logits.shape[-1])
     dtop, dlow = (jax.numpy.where(counts, dlse[..., at], 0)[..., None] for at in (0, 1))
     top, low = lse[..., :1], lse[..., 1:]

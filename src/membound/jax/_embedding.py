@@ -17,7 +17,7 @@ _require = functools.partial(_tables.require, _OP)
 
 
 class Options(NamedTuple):
-    """What is static in a call."""
+    """The static options of a call."""
 
     padding_idx: int | None
     scale: float
@@ -90,7 +90,7 @@ def _check(ids, weight, position_ids, position_weight, options):
 @functools.partial(jax.jit, static_argnums=4)
 def _jitted(ids, weight, position_ids, position_weight, options):
     _check(ids, weight, position_ids, position_weight, options)
-    operands = _sharding.alike(ids, weight, position_ids, position_weight)
+    operands = _sharding.vary_together(ids, weight, position_ids, position_weight)
     return _embedding(*operands, options)
 
 
@@ -103,7 +103,7 @@ def _embedding(ids, weight, position_ids, position_weight, options):
             "membound_embedding",
             [jax.ShapeDtypeStruct((*ids.shape, weight.shape[1]), kind)],
             (ids, weight, position_ids, position_weight),
-            rank=np.int32(ids.ndim),  # vmap puts axes in front
+            rank=np.int32(ids.ndim),  # vmap adds leading axes
             position_ids=np.int32(position_ids is not None),
             position_weight=np.int32(position_weight is not None),
             scale=np.float64(options.scale),
@@ -113,7 +113,7 @@ def _embedding(ids, weight, position_ids, position_weight, options):
 
     operands = (ids, weight, position_ids, position_weight)
     rows = tuple(f"r{at}" for at in range(ids.ndim))
-    if position_ids is None and position_weight is not None:  # counted along the last axis
+    if position_ids is None and position_weight is not None:  # the last axis counts positions
         rows = (*rows[:-1], None)
     table = (None, _sharding.COLUMNS)
     of_out = _sharding.Result((*rows, _sharding.COLUMNS))
@@ -147,7 +147,7 @@ def _gradients(options, saved, dy):
 
 
 def _has_row(ids, first, count):
-    """Whether a table of ids has them."""
+    """Whether each id is a row of the table."""
     largest = int(np.iinfo(ids.dtype).max)
     if first > largest:
         return jax.numpy.zeros(ids.shape, bool)

@@ -17,7 +17,7 @@ _require = functools.partial(_tables.require, _OP)
 
 
 class Sums(NamedTuple):
-    """What is static in a call."""
+    """The static options of a call."""
 
     vocab: int
     padding_idx: int | None = None
@@ -82,7 +82,7 @@ def rows_summed(dy, ids, sums):
 
     def run(dy, ids):
         dim = dy.shape[-1]
-        # The CPU gets it too and leaves it alone: while JAX traces, the platform is not known.
+        # The CPU is passed it too and ignores it: the platform is unknown while JAX traces.
         bytes_ = _core.embedding_backward_workspace(ids.size, dim, sums.vocab, dy.dtype.itemsize)
         workspace = [jax.ShapeDtypeStruct((bytes_,), np.uint8)] if bytes_ else []
         return _ffi.call(

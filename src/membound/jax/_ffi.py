@@ -17,10 +17,10 @@ from membound.jax import _sharding
 
 
 def call(target, results, operands, **attributes):
-    """Run a handler on operands, less those that are None; results are shapes with dtypes.
+    """Run a handler on the operands that are not None; results are shapes with dtypes.
 
-    "expand_dims" never copies what vmap did not map: the handler folds batch axes into rows, or
-    takes the elements of a batch one by one where the weight or its gradient is mapped.
+    "expand_dims" never copies operands that vmap did not map: the handler merges batch axes into
+    rows, or loops over the batch if the weight or its gradient is mapped.
     """
     register()
     given = [one for one in operands if one is not None]
@@ -30,16 +30,16 @@ def call(target, results, operands, **attributes):
 
 
 def validated(wanted, function, *arguments):
-    """``function(*arguments)``; if wanted, what the core says of values is a ValueError.
+    """``function(*arguments)``; with validation, the core's errors on values become ValueError.
 
-    Of arrays that are there, whose results are waited for. In a traced function there is nothing to
-    look at: XLA raises when the program runs.
+    This waits for the results of concrete arrays. In a traced function there are no values yet:
+    XLA raises when the program runs.
     """
     if wanted is not True:
         return function(*arguments)
     try:
         return jax.block_until_ready(function(*arguments))
-    except (ValueError, jax.errors.JaxRuntimeError) as error:  # before it runs, or while it does
+    except (ValueError, jax.errors.JaxRuntimeError) as error:  # raised before or during the run
         code, _, text = str(error).partition(": ")
         if code != "INVALID_ARGUMENT":
             raise
@@ -59,18 +59,18 @@ def like(x):
 
 
 def rows_of(x, *others):
-    """A statistic of x's rows: the dtype of sums, float64 where one of the others is."""
+    """A statistic per row of x, in the accumulator's dtype: float64 if any array is float64."""
     kinds = [statistics_dtype(one) for one in (x, *others) if one is not None]
     return jax.ShapeDtypeStruct(x.shape[:-1], max(kinds, key=lambda kind: kind.itemsize))
 
 
 def as_dtype(x, dtype):
-    """A result of x's shape and another dtype, by its name."""
+    """A result of x's shape and the named dtype."""
     return jax.ShapeDtypeStruct(x.shape, jax.numpy.dtype(dtype))
 
 
 def scales_of(x, group_size):
-    """A scale for each row of x, or each group of columns of one."""
+    """A scale per row of x, or per group of columns of a row."""
     *rows, cols = x.shape
     groups = () if group_size == 0 else (-(-cols // group_size),)
     return jax.ShapeDtypeStruct((*rows, *groups), np.float32)
@@ -91,9 +91,9 @@ def has_heads(parameter):
 
 
 def sums_workspace(x, weight, *, centred, gated, mixed):
-    """Room to sum dweight and dbias in on a GPU.
+    """Workspace for the partial sums of dweight and dbias on a GPU.
 
-    The CPU gets it too and leaves it alone: while JAX traces, the platform is not known.
+    The CPU is passed it too and ignores it: the platform is unknown while JAX traces.
     """
     if centred:
         bytes_of = _core.layer_norm_backward_workspace

@@ -14,17 +14,17 @@ from membound.jax import _arguments, _ffi, _sharding
 from membound.jax._norm import static
 
 _NAMED = _core.ACTIVATIONS  # name -> (the kind's own name, alpha, limit or None)
-_KINDS = [name for name, (kind, *_) in _NAMED.items() if name == kind]  # as the kernels count them
+_KINDS = [name for name, (kind, *_) in _NAMED.items() if name == kind]  # the kernels' enumeration
 _PACKINGS = ("halves", "interleaved", "gate")
 _ALONE, _APART = _PACKINGS.index("gate"), len(_PACKINGS)
 
 
 class Options(NamedTuple):
-    """What is static in a call."""
+    """The static options of a call."""
 
     op: str
     kind: int
-    form: int  # the packing, or up is apart
+    form: int  # the packing, or a separate up
     alpha: float
     limit: float
     up_offset: float
@@ -111,7 +111,7 @@ def gated_activation_backward(
 
 
 def check_kinds(op, arrays):
-    """All are jax arrays, but for those that are None."""
+    """Require jax arrays; None is allowed."""
     _arguments.check_arrays(
         op,
         {n: a for n, a in arrays.items() if a is not None or n not in ("up", "row_scale")},
@@ -163,7 +163,7 @@ def _check_numbers(gate, options):
 @functools.partial(jax.jit, static_argnums=3)
 def _jitted_forward(gate, up, row_scale, options):
     check_inputs(gate, up, row_scale, options)
-    return _forward(*_sharding.alike(gate, up, row_scale), options)
+    return _forward(*_sharding.vary_together(gate, up, row_scale), options)
 
 
 @functools.partial(jax.jit, static_argnums=4)
@@ -183,7 +183,7 @@ def attributes(options):
 
 
 def _axes(gate, options):
-    """Which axes may be cut: columns too, but where gate and up are packed."""
+    """Which axes may be sharded: columns too, unless gate and up are packed."""
     rows = _sharding.rows_of(gate)
     return rows if options.packed else (*rows, _sharding.COLUMNS), rows
 
@@ -201,7 +201,7 @@ def _forward_call(gate, up, row_scale, options):
 
 
 def _backward_call(dy, gate, up, row_scale, options):
-    """(dgate, dup), None for the unwanted; dgate is packed where gate is."""
+    """(dgate, dup), None for those not needed; dgate is packed if gate is."""
     apart = up is not None
     wanted = options.dgate, options.dup and apart
     if not any(wanted):
@@ -237,7 +237,7 @@ def _gradients(options, saved, dy):
     gate, up, row_scale = saved
     dgate, dup = _backward_call(dy, gate, up, row_scale, options)
     dscale = None
-    if row_scale is not None:  # XLA drops it where nobody asks
+    if row_scale is not None:  # XLA removes it if it is unused
         out = _forward_call(gate, up, None, options).astype(row_scale.dtype)
         dscale = (dy.astype(row_scale.dtype) * out).sum(-1)
     return dgate, dup, dscale

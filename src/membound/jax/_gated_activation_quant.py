@@ -14,7 +14,7 @@ from membound.jax._norm import static
 
 
 class Quantised(NamedTuple):
-    """What is static in a call."""
+    """The static options of a call."""
 
     op: str
     activation: activation.Options
@@ -64,7 +64,7 @@ def _jitted(gate, up, row_scale, scale, options):
     activation.check_inputs(gate, up, row_scale, options.activation)
     if scale is not None:
         _arguments.check_static_scale(scale, options)
-    return _quantised(*_sharding.alike(gate, up, row_scale, scale), options)
+    return _quantised(*_sharding.vary_together(gate, up, row_scale, scale), options)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
@@ -81,7 +81,7 @@ def _quantised(gate, up, row_scale, scale, options):
             (gate, up, row_scale, scale),
             group_size=np.int32(options.group_size),
             scale_upper_bound=np.float64(options.scale_upper_bound),
-            rank=np.int32(gate.ndim),  # vmap puts axes in front
+            rank=np.int32(gate.ndim),  # vmap adds leading axes
             static=np.int32(scale is not None),
             **activation.attributes(options.activation),
         )
@@ -109,6 +109,6 @@ def silu_and_mul_quant(gate, up=None, **options):
     """
     try:
         return gated_activation_quant(gate, up, kind="silu", **options)
-    except (TypeError, ValueError) as error:  # errors speak of what was called
+    except (TypeError, ValueError) as error:  # errors name the function that was called
         told = str(error).removeprefix("gated_activation_quant: ")
         raise type(error)(f"silu_and_mul_quant: {told}") from None

@@ -27,10 +27,10 @@ def layer_norm(
     Reverse-mode gradients (jax.grad, jax.vjp) run :func:`layer_norm_backward`, and compute only
     those that are asked for. Forward mode and second derivatives raise.
 
-    Columns that devices share stay where they are, for one all-reduce of 16 bytes a row forward and
-    one backward. The bits may then differ from those of whole rows; both lie within 5 float32 ulps
-    of the exact result (in 16 bits 0.501) and 8 float32 roundings of the row's largest number. Sums
-    are float64, of float64 too, where a mean 10^n times the spread costs rstd 2 n of 16 digits.
+    Sharded columns are not gathered: forward and backward take one all-reduce of 16 bytes per row
+    each. The bits may then differ from those of whole rows; both are within 5 float32 ulps of the
+    exact result (0.501 in 16 bits) plus 8 float32 roundings of the row's largest element. Sums are
+    float64, also of float64, where a mean of 10^n standard deviations costs rstd 2 n of 16 digits.
 
     >>> import jax.numpy as jnp
     >>> y, mean, rstd = layer_norm(jnp.array([1.0, 5.0]), eps=12.0, return_stats=True)

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the norms share: static options, the calls under jit, and the rule that joins them.
+"""What the norms share: static options, jitted calls, and the custom gradient rule.
 
-An added norm has a residual, a centred one (layer_norm) has means and perhaps a bias, a gated one
-has a gate z. What an op has not is None.
+An added norm has a residual, a centred one (layer_norm) has means and an optional bias, a gated one
+has a gate z. Operands that an op does not have are None.
 """
 
 import functools
@@ -17,7 +17,7 @@ from membound.jax import _arguments, _columns, _ffi, _sharding
 
 
 class Norm(NamedTuple):
-    """Which of the five it is."""
+    """One of the five norms."""
 
     op: str
     centred: bool = False
@@ -37,7 +37,7 @@ RMS_NORM_GATED = Norm("rms_norm_gated", gated=True)
 
 
 class Forward(NamedTuple):
-    """What is static in a forward call."""
+    """The static options of a forward call."""
 
     norm: Norm
     eps: float
@@ -45,7 +45,7 @@ class Forward(NamedTuple):
     before_weight: bool
     return_statistics: bool
     norm_before_gate: bool = True
-    dtype: str | None = None  # of the result; x's
+    dtype: str | None = None  # dtypes of the result and of x
 
     @property
     def op(self):
@@ -53,19 +53,19 @@ class Forward(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Which gradients somebody asked for."""
+    """Which gradients are needed."""
 
     dx: bool
-    dresidual: bool  # apart from dx, whose numbers it has in another dtype
+    dresidual: bool  # separate from dx only if its dtype differs
     dz: bool
     dweight: bool
     dbias: bool
 
     def to_shape(self):
-        """An empty array to save, that says it by its shape.
+        """An empty array that encodes the choice in its shape, to be saved as a residual.
 
-        Static data in the tree of what is saved would not do: of a jitted function JAX keeps one
-        tree, that of the last trace, for every choice of what is differentiated.
+        Static data in the residuals' tree would not work: JAX keeps one tree per jitted function,
+        that of the last trace, for every choice of differentiated arguments.
         """
         return jax.numpy.zeros((*map(int, self), 0), bool)
 
@@ -75,14 +75,14 @@ class Wanted(NamedTuple):
 
 
 class Backward(NamedTuple):
-    """What is static in a backward call."""
+    """The static options of a backward call."""
 
     norm: Norm
     weight_offset: float
     before_weight: bool
     wanted: Wanted
     norm_before_gate: bool = True
-    dx_dtype: str | None = None  # of x, which the added norms do not see; dy's
+    dx_dtype: str | None = None  # dtypes of x, which the added norms do not read, and of dy
 
     @property
     def op(self):
@@ -90,14 +90,14 @@ class Backward(NamedTuple):
 
 
 def static(make):
-    """Static options are made once for equal arguments."""
+    """Cache static options, so that equal arguments give the same object."""
     cached = functools.lru_cache(typed=True)(make)
 
     @functools.wraps(make)
     def made(*values, **more):
         try:
             return cached(*values, **more)
-        except TypeError:  # unhashable: a NumPy scalar array is a number all the same, a list not
+        except TypeError:  # unhashable: a NumPy scalar array is a valid number, a list is not
             return make(*values, **more)
 
     return made
@@ -121,7 +121,7 @@ def forward_options(
 
 @static
 def backward_options(norm, weight_offset, rounding, norm_before_gate=True, **needed):
-    """needed: dx=, dz=, dweight= and dbias=, False for those that the op has not."""
+    """needed: dx=, dz=, dweight= and dbias=, False for those that the op does not have."""
     op = f"{norm.op}_backward"
     wanted = {name: _arguments.flag(op, needed.get(name, False), f"need_{name}")
               for name in Wanted._fields}  # fmt: skip
@@ -135,7 +135,7 @@ def backward_options(norm, weight_offset, rounding, norm_before_gate=True, **nee
 
 
 def default_eps(norm, x):
-    """torch's, as the extension has it: of F.layer_norm, or what F.rms_norm computes in."""
+    """torch's default eps, as in the extension: F.layer_norm's, or the epsilon of the dtype."""
     return 1e-5 if norm.centred else float(np.finfo(_ffi.statistics_dtype(x)).eps)
 
 
@@ -167,7 +167,7 @@ def run_backward(dy, dresidual_out, x, z, weight, mean, rstd, options, normalize
 
 
 def _merged(array, axes):
-    """With its last axes as one: XLA's own layout, without a copy."""
+    """Merge the last axes; in XLA's row-major layout this copies nothing."""
     if array is None or array.ndim < axes:
         return array
     return array.reshape(*array.shape[: array.ndim - axes], -1)
@@ -184,24 +184,24 @@ def _without_kept_axes(statistic, x, axes):
     return statistic
 
 
-# Un-jitted, ffi_call costs 190 us a call; behind jit a call costs what a jitted add does.
+# ffi_call costs 190 us a call without jit; under jit a call costs as much as a jitted add.
 @functools.partial(jax.jit, static_argnums=5)
 def jitted_forward(x, residual, z, weight, bias, options):
     """(out, residual_out, mean, rstd)."""
     _arguments.check_forward(x, residual, z, weight, bias, options)
-    return _forward(*_sharding.alike(x, residual, z, weight, bias), options)
+    return _forward(*_sharding.vary_together(x, residual, z, weight, bias), options)
 
 
 @functools.partial(jax.jit, static_argnums=7)
 def jitted_backward(dy, dresidual_out, x, z, weight, mean, rstd, options):
-    """(dx, dresidual, dz, dweight, dbias); a new dbias has the dtype of the weight, or of x."""
+    """(dx, dresidual, dz, dweight, dbias); dbias has the dtype of the weight, or else of x."""
     _arguments.check_backward(dy, dresidual_out, x, z, weight, mean, rstd, options)
     bias = _ffi.columns_of(x) if weight is None else _ffi.like(weight)
     return _backward_call(dy, dresidual_out, x, z, weight, bias, mean, rstd, options)
 
 
 def _attributes(options, parameter):
-    """What both directions tell their handlers."""
+    """The attributes that both directions pass to their handlers."""
     return {
         "weight_offset": np.float64(options.weight_offset),
         "rounding": np.int32(options.before_weight),
@@ -211,7 +211,7 @@ def _attributes(options, parameter):
 
 
 def axes_of(x, parameter):
-    """The names of the axes of x, of a row's statistic and of a parameter, which heads may have."""
+    """Axis names of x, of a per-row statistic and of a parameter, which may have a heads axis."""
     rows = _sharding.rows_of(x)
     of_heads = rows[-1:] if _ffi.has_heads(parameter) else ()
     return (*rows, _sharding.COLUMNS), rows, (*of_heads, _sharding.COLUMNS)
@@ -252,7 +252,7 @@ def _forward_call(x, residual, z, weight, bias, options, with_statistics):
 
 
 def _backward_call(dy, dresidual_out, x, z, weight, bias, mean, rstd, options):
-    """(dx, dresidual, dz, dweight, dbias); bias tells the shape and dtype of dbias."""
+    """(dx, dresidual, dz, dweight, dbias); bias gives the shape and dtype of dbias."""
     there = zip(Wanted._fields, (x, x, z, weight, bias), options.wanted, strict=True)
     names = [name for name, shape, wanted in there if wanted and shape is not None]
     if not names:
@@ -337,7 +337,7 @@ def _forward_saving(x, residual, z, weight, bias, options):
 
 
 def _gradients(options, saved, cotangents):
-    """The cotangents of x, residual, z, weight and bias; None where none is wanted."""
+    """The cotangents of x, residual, z, weight and bias; None for those not needed."""
     x, of_x, z, weight, of_bias, mean, rstd, shape = saved
     dy, dresidual_out, dmean, drstd = map(_unless_zero, cotangents)
     norm, wanted = options.norm, Wanted.from_shape(shape)
@@ -348,7 +348,7 @@ def _gradients(options, saved, cotangents):
     if dy is None:
         dy = jax.numpy.zeros(x.shape, options.dtype or of_x.dtype)
     bias = None if of_bias is None else jax.ShapeDtypeStruct(of_bias.shape[1:], of_bias.dtype)
-    if weight is None and _ffi.has_heads(bias):  # whose heads only a weight tells
+    if weight is None and _ffi.has_heads(bias):  # only the weight tells the number of heads
         weight = jax.numpy.ones(bias.shape, x.dtype)
     dx, dresidual, dz, dweight, dbias = _backward_call(
         dy, dresidual_out, x, z, weight, bias, mean, rstd, backward
@@ -363,9 +363,9 @@ def _gradients(options, saved, cotangents):
 
 
 def _through_statistics(dx, dz, x, z, mean, rstd, dmean, drstd, options):
-    """dx and dz with what comes to them where mean or rstd themselves were used.
+    """Add to dx and dz the gradients that flow through the returned mean and rstd.
 
-    By the derivatives of the statistics by the row that is normalised.
+    These use the derivatives of the statistics with respect to the normalised row.
     """
     if dmean is None and drstd is None:
         return dx, dz

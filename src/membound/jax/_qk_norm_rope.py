@@ -11,7 +11,7 @@ from membound import _core
 from membound.jax import _arguments, _ffi, _sharding
 from membound.jax._rope import in_parts, number_of, sort_arguments
 
-# The order in which handlers take the arrays that there are.
+# The order in which handlers take the arrays that are given.
 _OPERANDS = (
     "q", "k", "q_weight", "k_weight", "cos", "sin", "freqs", "position_ids", "seqlen_offsets",
     "cu_seqlens", "dq", "dk", "q_rstd", "k_rstd",
@@ -94,7 +94,7 @@ def qk_norm_rope_backward(
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _jitted(arrays, options, with_rstd):
-    arrays = dict(zip(arrays, _sharding.alike(*arrays.values()), strict=True))
+    arrays = dict(zip(arrays, _sharding.vary_together(*arrays.values()), strict=True))
     learned, rest = (
         {name: one for name, one in arrays.items() if (name in _LEARNED) is wanted}
         for wanted in (True, False)
@@ -114,7 +114,7 @@ def _call(arrays, options, results, others, attributes):
         results,
         [arrays.get(name) for name in _OPERANDS],
         present=np.int32(sum(1 << i for i, name in enumerate(_OPERANDS) if name in arrays)),
-        rank=np.int32(arrays["q"].ndim),  # vmap puts axes in front
+        rank=np.int32(arrays["q"].ndim),  # vmap adds leading axes
         others=np.int32(others),
         **{name: number_of(name, value) for name, value in attributes.items()},
     )
@@ -128,7 +128,7 @@ def _attributes(arrays, options):
 
 
 def _outputs(arrays, options, with_rstd):
-    """The heads, and with_rstd what they were multiplied by."""
+    """The rotated heads, and the rstd of each if with_rstd."""
     names = [name for name in ("q", "k") if name in arrays]
 
     def run(arrays):
@@ -143,7 +143,7 @@ def _outputs(arrays, options, with_rstd):
 
 
 def _gradients(arrays, options, need_dweight):
-    """Of what there is, by name."""
+    """The gradients of the given arrays, by name."""
     heads = [name for name in ("q", "k") if name in arrays]
     weights = [name for name in ("q_weight", "k_weight") if need_dweight and name in arrays]
 

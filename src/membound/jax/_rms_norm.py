@@ -27,9 +27,9 @@ def rms_norm(
     Reverse-mode gradients (jax.grad, jax.vjp) run :func:`rms_norm_backward` on x, weight and rstd,
     and compute only those that are asked for. Forward mode and second derivatives raise.
 
-    Columns that devices share stay where they are, for one all-reduce of 8 bytes a row forward and
-    one backward. The bits may then differ from those of whole rows; both lie within 5 float32 ulps
-    of the exact result, in 16 bits within 0.501.
+    Sharded columns are not gathered: forward and backward take one all-reduce of 8 bytes per row
+    each. The bits may then differ from those of whole rows; both are within 5 float32 ulps of the
+    exact result, in 16 bits within 0.501.
 
     >>> import jax.numpy as jnp
     >>> [round(float(v), 4) for v in rms_norm(jnp.array([3.0, 4.0]), eps=0.0)]

@@ -24,8 +24,8 @@ def rms_norm_gated(
     it and rstd in float32 (float64 for float64).
 
     Reverse-mode gradients (jax.grad, jax.vjp) run :func:`rms_norm_gated_backward`, and compute only
-    those that are asked for. Forward mode and second derivatives raise. Columns that devices share
-    stay where they are, as in :func:`rms_norm`; the bound is 8 float32 ulps.
+    those that are asked for. Forward mode and second derivatives raise. Sharded columns are not
+    gathered, as in :func:`rms_norm`; the bound is 8 float32 ulps.
 
     >>> import jax.numpy as jnp
     >>> x, z = jnp.array([3.0, 4.0]), jnp.array([1.0, 2.0])

@@ -13,7 +13,7 @@ from membound.jax._norm import axes_of, static
 
 
 class Quantised(NamedTuple):
-    """What is static in a call."""
+    """The static options of a call."""
 
     op: str
     dtype: str
@@ -39,11 +39,11 @@ def _options(op, dtype, group_size, scale_upper_bound, eps, weight_offset, round
 
 @functools.partial(jax.jit, static_argnums=4)
 def _jitted(x, residual, weight, scale, options):
-    """out, residual_out in the added form, and the scales unless one is given."""
+    """Return out, residual_out in the added form, and the scales unless the scale is static."""
     _arguments.check_forward(x, residual, None, weight, None, options)
     if scale is not None:
         _arguments.check_static_scale(scale, options)
-    return _quantised(*_sharding.alike(x, residual, weight, scale), options)
+    return _quantised(*_sharding.vary_together(x, residual, weight, scale), options)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
@@ -63,7 +63,7 @@ def _quantised(x, residual, weight, scale, options):
             rounding=np.int32(options.before_weight),
             group_size=np.int32(options.group_size),
             scale_upper_bound=np.float64(options.scale_upper_bound),
-            rank=np.int32(x.ndim),  # vmap puts axes in front
+            rank=np.int32(x.ndim),  # vmap adds leading axes
             static=np.int32(is_static),
         )
 

@@ -11,7 +11,7 @@ from membound import _core
 from membound.arrays import type_name
 from membound.jax import _arguments, _ffi, _sharding
 
-# The order in which handlers take the arrays that there are.
+# The order in which handlers take the arrays that are given.
 _OPERANDS = (
     "q", "k", "cos", "sin", "freqs", "position_ids", "seqlen_offsets", "cu_seqlens", "q_read",
     "k_read",
@@ -89,7 +89,7 @@ _MAY_BE_NONE = ("rotary_dim", "rotary_offset", "sections", "seqlen_offsets")
 
 
 def sort_arguments(op, arrays, options, required=("q",)):
-    """The arrays that are given, and what is static, which hashes."""
+    """The arrays that are given, and the hashable static options."""
     given = {}
     for name, value in arrays.items():
         if name == "seqlen_offsets" and isinstance(value, (int, np.integer)):
@@ -110,7 +110,7 @@ def sort_arguments(op, arrays, options, required=("q",)):
 
 
 def _sections(op, sections):
-    """A tuple, which hashes."""
+    """The sections as a tuple, which is hashable."""
     try:
         numbers = tuple(sections)
     except (TypeError, NotImplementedError):  # memoryviews with two axes
@@ -121,7 +121,7 @@ def _sections(op, sections):
 
 
 def _argument(op, name):
-    """What the caller calls it."""
+    """The argument's public name."""
     if op != "rope_backward":
         return name
     return {"q": "dq", "k": "dk", "q_read": "q", "k_read": "k"}.get(name, name)
@@ -129,7 +129,7 @@ def _argument(op, name):
 
 @functools.partial(jax.jit, static_argnums=1)
 def _jitted(arrays, options):
-    arrays = dict(zip(arrays, _sharding.alike(*arrays.values()), strict=True))
+    arrays = dict(zip(arrays, _sharding.vary_together(*arrays.values()), strict=True))
     heads, angles, where = ({n: arrays[n] for n in names if n in arrays}
                             for names in (_HEADS, _ANGLES, _POSITIONS))  # fmt: skip
     return _rope(heads, angles, where, options)
@@ -147,10 +147,11 @@ def _attributes(arrays, options):
 
 
 def in_parts(run, arrays, options, results):
-    """``run(arrays)``, cut along heads, and along the batch, wherever devices share them.
+    """``run(arrays)``, sharded along heads and along the batch where the arrays are.
 
-    Heads of q and of k are cut each as they lie. results: the name of the operand that each has
-    the shape of. Those of weights are sums over what is cut and they do not have.
+    Heads of q and heads of k are sharded independently. results: for each result the name of the
+    operand whose shape it has. Gradients of weights are summed over the sharded axes that the
+    weights do not have.
     """
     axes, batch = _axes(arrays, options)
     if axes is None:
@@ -171,7 +172,7 @@ def in_parts(run, arrays, options, results):
 
 
 def _axes(arrays, options):
-    """The names of each array's first axes, and of the batch where that can be cut."""
+    """The names of each array's leading axes, and of the batch axis if it can be sharded."""
     layout = dict(options[1])["layout"]
     if arrays["q"].ndim != len(layout):  # mapped
         return None, None
@@ -190,7 +191,7 @@ def _axes(arrays, options):
 
 
 def _call(arrays, options):
-    """out, k_out with k, and with q_read the gradient of freqs."""
+    """Return out, k_out if k is given, and the gradient of freqs if q_read is given."""
     if "q_read" in arrays:
         return _run(arrays, options)
     heads = [name for name in _HEADS if name in arrays]
@@ -211,7 +212,7 @@ def _run(arrays, options):
         results,
         [arrays.get(name) for name in _OPERANDS],
         present=np.int32(sum(1 << i for i, name in enumerate(_OPERANDS) if name in arrays)),
-        rank=np.int32(arrays["q"].ndim),  # vmap puts axes in front
+        rank=np.int32(arrays["q"].ndim),  # vmap adds leading axes
         **{name: number_of(name, value) for name, value in attributes.items()},
     )
     return list(found[:-1] if "q_read" in arrays else found)
@@ -225,7 +226,7 @@ def number_of(name, value):
 
 
 def _check_read(op, arrays, name):
-    """What rope read, for the gradient of freqs."""
+    """Check q_read and k_read, rope's inputs, which the gradient of freqs needs."""
     argument, gradient = name[0], arrays.get(name[0])
     if name not in arrays:
         wanted = "q_read" in arrays and gradient is not None
@@ -265,19 +266,19 @@ def _forward(heads, angles, where, options):
 
 
 def _backward(options, saved, gradients):
-    """By rope itself, turned the other way, so that it is differentiable again."""
+    """Call rope itself with the inverse rotation, so that the gradient is differentiable."""
     heads, angles, where = saved
     zero = jax.custom_derivatives.SymbolicZero
     gradients = [jax.numpy.zeros(one.shape, one.dtype) if isinstance(one, zero) else one
                  for one in gradients]  # fmt: skip
-    turned = dict(zip(_HEADS, gradients, strict=False))
+    rotated = dict(zip(_HEADS, gradients, strict=False))
     if heads is None:
         op, given = options
         back = {**dict(given), "inverse": not dict(given)["inverse"]}
-        found = _rope(turned, angles, where, (op, tuple(back.items())))
+        found = _rope(rotated, angles, where, (op, tuple(back.items())))
         return dict(zip(_HEADS, found, strict=False)), None, None
     read = {f"{name}_read": one for name, one in heads.items()}
-    *found, dfreqs = _call({**turned, **angles, **where, **read}, ("rope_backward", options[1]))
+    *found, dfreqs = _call({**rotated, **angles, **where, **read}, ("rope_backward", options[1]))
     return dict(zip(_HEADS, found, strict=False)), {"freqs": dfreqs}, None
 
 

@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""How calls act on arrays that several devices share.
+"""How calls act on sharded arrays.
 
-Under automatic sharding XLA would gather what a foreign call reads. A rule tells it that rows are
-independent: each device calls the handler on its own, and sums over rows are one all-reduce. Under
-shard_map the caller has cut the arrays already; types then say along which mesh axes values vary.
+Under automatic sharding XLA would gather the operands of a foreign call. A partitioning rule tells
+it that rows are independent: each device calls the handler on its own shard, and sums over rows
+take one all-reduce. Under shard_map the caller has sharded the arrays already; types then record
+along which mesh axes values vary.
 """
 
 import functools
@@ -23,45 +24,45 @@ _KNOWS_SHARDY = "sharding_rule" in inspect.signature(custom_partitioning.def_par
 
 
 class Result(NamedTuple):
-    """A result of :func:`cut`: the names of its first axes, and of those it is a sum over."""
+    """A result of :func:`cut`: names of its leading axes, and of the axes it is summed over."""
 
     axes: tuple
     summed: tuple = ()
 
 
 def rows_of(x):
-    """The names of the axes of x that are not a row's own."""
+    """The names of all axes of x but the last."""
     return tuple(f"r{at}" for at in range(x.ndim - 1))
 
 
 def cut(function, operands, operand_axes, results, on_columns=None):
-    """``function(*operands)``, a tuple of results, cut along the axes that have a name.
+    """``function(*operands)``, a tuple of results, sharded along the axes that have a name.
 
-    operand_axes: the names of each operand's first axes; axes of one name are cut alike, an axis
-    named None (and those after the named ones) stays whole. results: a Result for each.
-    on_columns: ``on_columns(over, *operands)`` is the same where axes over of the mesh cut the axis
-    named COLUMNS; without it columns are independent.
+    operand_axes: the names of each operand's leading axes; axes of one name are sharded alike, and
+    an axis named None (or after the named ones) is replicated. results: one Result for each.
+    on_columns: ``on_columns(over, *operands)`` replaces the function if the mesh axes `over` shard
+    the axis named COLUMNS; without it columns are independent.
     """
     operand_axes = [a for o, a in zip(operands, operand_axes, strict=True) if o is not None]
-    places = [at for at, o in enumerate(operands) if o is not None]
+    present = [at for at, o in enumerate(operands) if o is not None]
 
     def run_on(over, *given):
         filled = [None] * len(operands)
-        for at, array in zip(places, given, strict=True):
+        for at, array in zip(present, given, strict=True):
             filled[at] = array
         return tuple(on_columns(over, *filled) if on_columns and over else function(*filled))
 
     run = functools.partial(run_on, ())
     given = [o for o in operands if o is not None]
-    # One device has nothing to share, and a rule costs a third of the tracing. Inside shard_map
-    # arrays are every device's own.
+    # On one device nothing is sharded, and a rule costs a third of the tracing time. Inside
+    # shard_map arrays are local already.
     if jax.device_count() == 1 or any(map(varying_axes, given)):
         return run(*given)
     return _batchable(run, _partitioned(run_on, given, operand_axes, results))(*given)
 
 
 def _batchable(run, partitioned):
-    """The rule has no say over batch axes; a call that is mapped is left to XLA."""
+    """Use the rule unless vmap maps the call: a rule cannot shard batch axes, so XLA decides."""
     mapped = custom_vmap(partitioned)
 
     @mapped.def_vmap
@@ -74,29 +75,29 @@ def _batchable(run, partitioned):
 
 
 def _partitioned(run_on, operands, operand_axes, results):
-    def placed(mesh, lies, axes):
-        spec = [lies.get(name) for name in axes]
+    def named(mesh, layout, axes):
+        spec = [layout.get(name) for name in axes]
         return NamedSharding(mesh, PartitionSpec(*spec))
 
-    def of_results(mesh, lies):
-        return tuple(placed(mesh, lies, result.axes) for result in results)
+    def of_results(mesh, layout):
+        return tuple(named(mesh, layout, result.axes) for result in results)
 
     def where(mesh, shapes):
         return _mesh_axes(mesh, shapes, operand_axes, results)
 
     def partition(mesh, shapes, _):
-        lies = where(mesh, shapes)
+        layout = where(mesh, shapes)
 
         def on_one_device(*own):
             found = []
-            over = lies.get(COLUMNS, ())
+            over = layout.get(COLUMNS, ())
             for result, one in zip(results, run_on(over, *own), strict=True):
-                summed = dict.fromkeys(n for name in result.summed for n in lies.get(name, ()))
+                summed = dict.fromkeys(n for name in result.summed for n in layout.get(name, ()))
                 found.append(jax.lax.psum(one, tuple(summed)) if summed else one)
             return tuple(found)
 
-        operands_placed = tuple(placed(mesh, lies, axes) for axes in operand_axes)
-        return mesh, on_one_device, of_results(mesh, lies), operands_placed
+        operands_placed = tuple(named(mesh, layout, axes) for axes in operand_axes)
+        return mesh, on_one_device, of_results(mesh, layout), operands_placed
 
     def infer(mesh, shapes, _):
         return of_results(mesh, where(mesh, shapes))
@@ -109,31 +110,31 @@ def _partitioned(run_on, operands, operand_axes, results):
 
 
 def _mesh_axes(mesh, shapes, operand_axes, results):
-    """Along which axes of the mesh each named axis lies: as the first operand has it that is cut.
+    """Return the mesh axes that shard each named axis, as the first operand sharded by it has them.
 
-    An axis of the mesh cuts an array once, so names that stand in one array share none. XLA pads
-    what it cuts unevenly; where that would count in a sum the axis stays whole.
+    A mesh axis shards an array once, so the names of one array get distinct mesh axes. XLA pads
+    uneven shards; a summed axis is replicated instead, as the padding would be added.
     """
-    lies = {}
+    layout = {}
     arrays = (*operand_axes, *(result.axes for result in results))
     added = {COLUMNS, *(name for result in results for name in result.summed)}
     for shape, axes in zip(shapes, operand_axes, strict=True):
         spec = tuple(getattr(shape.sharding, "spec", ()))
         for name, part, size in zip(axes, spec, shape.shape, strict=False):
-            if name is None or part is None or name in lies:
+            if name is None or part is None or name in layout:
                 continue
-            beside = {n for some in arrays if name in some for n in some}
-            taken = {one for other in beside for one in lies.get(other, ())}
+            neighbours = {n for some in arrays if name in some for n in some}
+            taken = {one for other in neighbours for one in layout.get(other, ())}
             parts = part if isinstance(part, tuple) else (part,)
             parts = tuple(one for one in parts if one not in taken)
             if name not in added or size % math.prod(mesh.shape[one] for one in parts) == 0:
-                lies[name] = parts
-    return {name: parts for name, parts in lies.items() if parts}
+                layout[name] = parts
+    return {name: parts for name, parts in layout.items() if parts}
 
 
 def _shardy_rule(run, operands, operand_axes, results):
-    """The same in Shardy's words: equal axes by one name; those with a name of ours may be cut."""
-    others = {}  # in the order of their appearance, as Shardy wants them
+    """The same rule for Shardy: equal axes share a name, and only our named axes may be sharded."""
+    others = {}  # in order of appearance, as Shardy requires
 
     def named(axes, shape):
         rest = [f"c{at}x{size}" for at, size in enumerate(shape[len(axes) :])]
@@ -157,7 +158,7 @@ def _shardy_rule(run, operands, operand_axes, results):
 
 
 def varying_axes(x):
-    """The mesh axes along which a value inside shard_map differs from device to device."""
+    """The mesh axes along which a value inside shard_map varies between devices."""
     kind = jax.typeof(x) if hasattr(jax, "typeof") else None
     manual = getattr(kind, "manual_axis_type", None)
     if manual is not None:
@@ -165,10 +166,10 @@ def varying_axes(x):
     return frozenset(getattr(kind, "vma", ()) or ())
 
 
-def alike(*arrays):
-    """The same arrays, each varying along every axis that one of them varies along.
+def vary_together(*arrays):
+    """Make all arrays vary along the union of their varying mesh axes.
 
-    Before the gradient is defined, so that the sum over devices is its transpose.
+    This happens outside the custom gradient, so that its transpose is the sum over devices.
     """
     axes = frozenset().union(*(varying_axes(a) for a in arrays if a is not None))
     return [None if a is None else _vary(a, axes - varying_axes(a)) for a in arrays]

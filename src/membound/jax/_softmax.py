@@ -12,7 +12,7 @@ from membound.jax import _arguments, _columns, _ffi, _sharding
 
 
 class Options(NamedTuple):
-    """What is static in a call."""
+    """The static options of a call."""
 
     scale: float
     causal_offset: int | None
@@ -25,9 +25,9 @@ def softmax(x, mask=None, *, scale=1.0, causal_offset=None):
     gradients (jax.grad, jax.vjp) run :func:`softmax_backward`, for a mask that is added too.
     Forward mode and second derivatives raise.
 
-    Columns that devices share stay where they are: two all-reduces of a row's maximum and sum
-    forward, one backward. The bits may then differ from those of whole rows; both lie within 6
-    float32 ulps of the exact result (in 16 bits 0.501) and of what rounding logits costs it.
+    Sharded columns are not gathered: the forward takes two all-reduces, of row maxima and sums, the
+    backward one. The bits may then differ from those of whole rows; both are within 6 float32 ulps
+    of the exact result (0.501 in 16 bits), plus the effect of rounding the logits.
 
     >>> import jax.numpy as jnp
     >>> x = jnp.log(jnp.array([1.0, 2.0, 5.0]))
@@ -84,10 +84,10 @@ def _jitted_forward(x, mask, options):
     if mask is None:
         return _plain(x, options)
     _check_mask(x, mask)
-    x, mask = _sharding.alike(x, mask)
-    # As many axes as x has: vmap puts more in front of both.
+    x, mask = _sharding.vary_together(x, mask)
+    # The mask gets as many axes as x: vmap adds leading axes to both.
     mask = mask.reshape((1,) * (x.ndim - mask.ndim) + mask.shape)
-    return _added(x, mask, options) if mask.dtype != bool else _kept(x, mask, options)
+    return _added(x, mask, options) if mask.dtype != bool else _bool_masked(x, mask, options)
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -111,7 +111,7 @@ def _forward(x, mask, options):
         )
 
     axes = (*_sharding.rows_of(x), _sharding.COLUMNS)
-    if options.causal_offset is not None:  # queries are counted
+    if options.causal_offset is not None:  # a shard would count from 0
         axes = (*axes[:-2], None, axes[-1])
     of_mask = () if mask is None else _of_mask(axes, mask)
 
@@ -157,20 +157,20 @@ _plain.defvjp(_plain_saving, _plain_gradient)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _kept(x, mask, options):
+def _bool_masked(x, mask, options):
     return _forward(x, mask, options)
 
 
-def _kept_saving(x, mask, options):
+def _bool_masked_saving(x, mask, options):
     y = _forward(x, mask, options)
     return y, y
 
 
-def _kept_gradient(options, y, dy):
+def _bool_masked_gradient(options, y, dy):
     return _backward(dy, y, options.scale), None
 
 
-_kept.defvjp(_kept_saving, _kept_gradient)
+_bool_masked.defvjp(_bool_masked_saving, _bool_masked_gradient)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -185,7 +185,7 @@ def _added_saving(x, mask, options):
 
 def _added_gradient(options, saved, dy):
     y, mask = saved
-    # XLA drops what nobody asks for.
+    # XLA removes results that are unused.
     repeated = [axis for axis in range(y.ndim) if mask.shape[axis] != y.shape[axis]]
     wide = _ffi.statistics_dtype(y)
     of_mask = _backward(dy, y, 1.0).astype(wide).sum(repeated, keepdims=True)

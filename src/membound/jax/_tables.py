@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the functions of embedding tables check alike, in the words of the core."""
+"""Argument checks shared by the functions of embedding tables, with the core's error texts."""
 
 from membound.arrays import dtype_name
 from membound.jax import _arguments
@@ -23,7 +23,7 @@ def number(op, value, argument):
 
 
 def padding_id(op, value, vocab, vocab_start):
-    """The id that padding_idx means: a negative one counts from the end of a whole table."""
+    """Resolve padding_idx: a negative one counts from the end of a whole table."""
     if value is None:
         return None
     value = _arguments.index(op, value, "padding_idx")
@@ -37,7 +37,7 @@ def padding_id(op, value, vocab, vocab_start):
 
 
 def floating_dtype(op, dtype):
-    """Its name."""
+    """The dtype's name, which must be floating point."""
     if dtype is None:
         return None
     name = dtype_name(dtype)
@@ -56,7 +56,7 @@ def check_integers(op, array, argument):
 
 
 def check_result_dtype(op, dtype, array, argument):
-    """float64 where the array is, else any of the others."""
+    """Require float64 for a float64 array, and another floating dtype otherwise."""
     wide = array.dtype.name == "float64"
     require(op, dtype is None or (dtype == "float64") == wide, "dtype",
             f"be {'float64' if wide else 'float16, bfloat16 or float32'} for a {argument} of "

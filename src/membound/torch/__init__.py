@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """membound's ops as torch functions and modules: autograd, torch.compile, torch.func, export.
 
-Plain eager calls are membound's own; where a gradient is wanted it is recorded, and where code is
-traced or tensors are wrapped the call becomes an operator of torch's registry.
+Plain eager calls run membound's own functions and record a gradient if one is required. Traced
+code and wrapped tensors call an operator of torch's registry instead.
 """
 
 from membound.torch._cross_entropy import cross_entropy, linear_cross_entropy

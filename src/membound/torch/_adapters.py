@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What functions with the names of other libraries share: errors in their words, and refusals."""
+"""What functions named as in other libraries share: their names in errors, and refusals."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def adapter(called: str | None = None, **theirs: str) -> Callable[[Any], Any]:
     """Decorate a function so that its errors name it, and its arguments as its origin does.
 
     Args:
-        called: the name; None: the function's own, or that of the class which it is a method of.
-        theirs: the origin's name for each argument of ours that errors may name.
+        called: the name in errors; None: the function's own, or its class's for a method.
+        theirs: the original library's name for each of our arguments that errors may mention.
     """
 
     def decorate(function: Any) -> Any:
@@ -38,14 +38,14 @@ def adapter(called: str | None = None, **theirs: str) -> Callable[[Any], Any]:
             except (ValueError, TypeError, RuntimeError, MemoryError) as error:
                 if not _OURS.match(str(error)):
                     raise
-                raise type(error)(_in_words_of(name, theirs, str(error))) from None
+                raise type(error)(_renamed_error(name, theirs, str(error))) from None
 
         return call
 
     return decorate
 
 
-def _in_words_of(name: str, theirs: dict[str, str], text: str) -> str:
+def _renamed_error(name: str, theirs: dict[str, str], text: str) -> str:
     def renamed(found: re.Match[str]) -> str:
         ours = found[1] or found[2]
         return found[0].replace(ours, theirs.get(ours, ours))
@@ -54,7 +54,7 @@ def _in_words_of(name: str, theirs: dict[str, str], text: str) -> str:
 
 
 def refuse(function: str, argument: str, value: Any, default: Any, instead: str) -> None:
-    """Raise for an argument that can only be what it is by default, and say what to use instead."""
+    """Raise if an argument that only supports its default has another value; suggest a way out."""
     if value is default or (not isinstance(value, torch.Tensor) and value == default):
         return
     got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else value
@@ -62,7 +62,7 @@ def refuse(function: str, argument: str, value: Any, default: Any, instead: str)
 
 
 def choose(function: str, argument: str, value: Any, values: dict[Any, Any]) -> Any:
-    """What a name stands for, of those that there are."""
+    """Look a name up; raise with all valid names if it is unknown."""
     if value not in values:
         known = ", ".join(map(repr, values))
         raise ValueError(f"{function}: argument '{argument}' must be one of {known}, got {value!r}")
@@ -70,7 +70,7 @@ def choose(function: str, argument: str, value: Any, values: dict[Any, Any]) -> 
 
 
 def heads_of(t: Any, positions: Any, head_size: int) -> Any:
-    """A view of (tokens, heads, head_size); view() raises where only a copy could have it."""
+    """A view of (tokens, heads, head_size); view() raises where a copy would be needed."""
     if t is None:
         return None
     split = t if t.dim() == positions.dim() + 2 else t.unflatten(-1, (-1, head_size))
@@ -78,18 +78,20 @@ def heads_of(t: Any, positions: Any, head_size: int) -> Any:
 
 
 def frequencies(device: Any, rotary_dim: int, **rope_parameters: Any) -> Any:
-    """Inverse frequencies on a device; the same ones are there already from the second call on."""
+    """Inverse frequencies on a device, cached from the second call on."""
     if dynamo_traces() or dispatch_modes():
-        return _made(device, rotary_dim, rope_parameters)
-    return _kept(device, rotary_dim, tuple(sorted(rope_parameters.items())))
+        return _new_frequencies(device, rotary_dim, rope_parameters)
+    return _cached_frequencies(device, rotary_dim, tuple(sorted(rope_parameters.items())))
 
 
-def _made(device: Any, rotary_dim: int, rope_parameters: dict[str, Any]) -> Any:
+def _new_frequencies(device: Any, rotary_dim: int, rope_parameters: dict[str, Any]) -> Any:
     values, _ = rope_frequencies(rope_parameters, rotary_dim, 0)
     return torch.as_tensor(values, dtype=torch.float32).to(device)
 
 
 @functools.lru_cache(maxsize=64)
-def _kept(device: Any, rotary_dim: int, parameters: tuple[tuple[str, Any], ...]) -> Any:
-    with torch.inference_mode(mode=False):  # or autograd could not use them later
-        return _made(device, rotary_dim, dict(parameters))
+def _cached_frequencies(
+    device: Any, rotary_dim: int, parameters: tuple[tuple[str, Any], ...]
+) -> Any:
+    with torch.inference_mode(mode=False):  # autograd cannot use inference tensors later
+        return _new_frequencies(device, rotary_dim, dict(parameters))

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""What stands for transformers' mask functions where no mask, positions or cache was given.
+"""Replacements of transformers' mask functions for calls without a mask, positions or a cache.
 
-Imported with a model of transformers alone: compiled code follows no import.
+It is imported only with a model of transformers, because compiled code follows no import.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from transformers.masking_utils import create_causal_mask, create_sliding_window
 
 from membound.torch._patch_mask import DECIDES
 
-# What they are given with no mask but the causal one; a cache is new, as none was given.
+# The arguments of a purely causal call; the cache is new, as the caller gave none.
 _PLAIN = {"config", "inputs_embeds", "input_embeds", *DECIDES}
 
 
-# Functions, not partials of one: what a partial holds the compiler looks up under their name.
+# Functions rather than partials: the compiler looks a partial's function up by its global name.
 def causal(*args: Any, **given: Any) -> Any:
     plain = not args and _is_plain(given)
     return None if plain else create_causal_mask(*args, **given)

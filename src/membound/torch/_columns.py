@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Norms of DTensors whose columns are sharded: every rank has a part of each row.
 
-So it is in tensor parallel models that normalise over all heads, which the ranks share (OLMo 2's
-q_norm and k_norm). What a row needs of all ranks is 8 or 16 bytes, forward and backward: one
-all-reduce of these each, and nothing is gathered. The kernels compute a row's sums themselves, so
-RMSNorm runs two of them, and the rest is torch's own ops, which pass over memory once each in eager
-calls. Kept for the gradient: x, weight and the statistics of rows.
+Tensor parallel models need this if they normalise over all heads, which are sharded over ranks
+(OLMo 2's q_norm and k_norm). A row's statistics are 8 or 16 bytes; forward and backward take one
+all-reduce of them each, and nothing is gathered. The CUDA kernels reduce whole rows themselves, so
+RMSNorm launches two of them, and the rest is torch's own ops, each a pass over memory in eager
+calls. Saved for the gradient: x, weight and the statistics of rows.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-Reduce = Callable[[Any], Any]  # the sum of a tensor over the ranks that share rows
+Reduce = Callable[[Any], Any]  # sums a tensor over the ranks that share rows
 
 
-def holds_columns(x: Any, weight: Any) -> bool:
-    """Whether x is a DTensor with sharded columns (weights of heads keep them together)."""
+def has_sharded_columns(x: Any, weight: Any) -> bool:
+    """Whether x is a DTensor with sharded columns; never with a weight of several heads."""
     if "torch.distributed.tensor" not in sys.modules or (weight is not None and weight.ndim != 1):
         return False
     from torch.distributed.tensor import DTensor
 
-    return isinstance(x, DTensor) and any(_is_of_columns(p, x) for p in x.placements)
+    return isinstance(x, DTensor) and any(_shards_columns(p, x) for p in x.placements)
 
 
-def _is_of_columns(placement: Any, x: Any) -> bool:
+def _shards_columns(placement: Any, x: Any) -> bool:
     from torch.distributed.tensor import Shard
 
     return type(placement) is Shard and placement.dim % x.ndim == x.ndim - 1
 
 
-def rms_norm_of_columns(x: Any, weight: Any, *options: Any) -> Any:
-    return _on_parts(_RMSNorm, "rms_norm", x, {"weight": weight}, options)
+def sharded_rms_norm(x: Any, weight: Any, *options: Any) -> Any:
+    return _sharded_call(_RMSNorm, "rms_norm", x, {"weight": weight}, options)
 
 
-def layer_norm_of_columns(x: Any, weight: Any, bias: Any, *options: Any) -> Any:
-    return _on_parts(_LayerNorm, "layer_norm", x, {"weight": weight, "bias": bias}, options)
+def sharded_layer_norm(x: Any, weight: Any, bias: Any, *options: Any) -> Any:
+    return _sharded_call(_LayerNorm, "layer_norm", x, {"weight": weight, "bias": bias}, options)
 
 
-def after_addition(norm: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
-    """The norm of a sum, rounded to the dtype of x before (the kernel rounds it after)."""
+def added_norm(norm: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
+    """Normalise a sum that was rounded to the dtype of x first (the kernel rounds it after)."""
 
     def call(x: Any, residual: Any, *rest: Any) -> tuple[Any, Any]:
         total = x + residual
@@ -71,7 +71,7 @@ def _check(op: str, x: Any, weights: dict[str, Any]) -> None:
             )
 
 
-def _on_parts(
+def _sharded_call(
     function: Any, op: str, x: Any, weights: dict[str, Any], options: tuple[Any, ...]
 ) -> Any:
     from torch.distributed import _functional_collectives as collectives
@@ -81,7 +81,7 @@ def _on_parts(
     mesh = x.device_mesh
     placements = [Replicate() if p.is_partial() else p for p in x.placements]
     x = x.redistribute(placements=placements)
-    sharing = [at for at, p in enumerate(placements) if _is_of_columns(p, x)]
+    sharing = [at for at, p in enumerate(placements) if _shards_columns(p, x)]
 
     def reduce(sums: Any) -> Any:
         for at in sharing:
@@ -90,7 +90,7 @@ def _on_parts(
 
     local = x.to_local()
     parts = [_part(weight, x, placements) for weight in weights.values()]
-    # Where sizes are symbols this also tells Dynamo that they are the same: torch 2.11 asks for it.
+    # With symbolic sizes this also proves to Dynamo that they are equal, as torch 2.11 requires.
     for name, part in zip(weights, parts, strict=True):
         if part is not None and part.shape[-1] != local.shape[-1]:
             raise ValueError(
@@ -105,15 +105,15 @@ def _on_parts(
 
 
 def _part(weight: Any, x: Any, placements: list[Any]) -> Any:
-    """The weights of this rank's columns. Their gradients stay sharded, or sums over the ranks.
+    """The weights of this rank's columns; their gradients stay sharded, or are partial sums.
 
-    placements: of x. Those that x itself gives while Dynamo of torch 2.11 traces are of no type.
+    placements: those of x, passed in because Dynamo of torch 2.11 traces x.placements untyped.
     """
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     if weight is None:
         return None
-    of_columns = [_is_of_columns(p, x) for p in placements]
+    of_columns = [_shards_columns(p, x) for p in placements]
     rows = [Partial() if p.is_shard() else Replicate() for p in placements]
     if list(weight.placements) == [Shard(0) if here else Replicate() for here in of_columns]:
         grads = [Shard(0) if here else p for here, p in zip(of_columns, rows, strict=True)]
@@ -121,14 +121,14 @@ def _part(weight: Any, x: Any, placements: list[Any]) -> Any:
     whole = weight
     if not all(p.is_replicate() for p in weight.placements):
         whole = weight.redistribute(placements=[Replicate()] * len(rows))
-    here = _columns_here(x.shape[-1], x.device_mesh, of_columns)
+    here = _local_columns(x.shape[-1], x.device_mesh, of_columns)
     return whole.to_local(grad_placements=rows).narrow(0, *here)
 
 
-def _columns_here(cols: int, mesh: Any, shared: list[bool]) -> tuple[int, int]:
-    """Where this rank's columns start and how many they are: chunks as torch.chunk makes them.
+def _local_columns(cols: int, mesh: Any, shared: list[bool]) -> tuple[int, int]:
+    """The start and count of this rank's columns, split as torch.chunk splits them.
 
-    shared: whether they are cut along each axis of the mesh.
+    shared: whether each mesh axis shards the columns.
     """
     start, count = 0, cols
     for at, is_shared in enumerate(shared):
@@ -157,7 +157,7 @@ class _RMSNorm(torch.autograd.Function):
         ctx.options = cols, reduce, weight_offset
         if rounding == "once" or weight is None:
             return _scaled(x, rstd, weight, weight_offset)
-        wide = _shifted(weight, weight_offset, rstd)
+        wide = _effective_weight(weight, weight_offset, rstd)
         return (_scaled(x, rstd, None, 0.0) * wide).to(x.dtype)
 
     @staticmethod
@@ -165,12 +165,12 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx, dy):
         (x, weight, rstd), (cols, reduce, weight_offset) = ctx.saved_tensors, ctx.options
         wide, rstd = rstd.dtype, rstd.unsqueeze(-1)
-        factor = _shifted(weight, weight_offset, rstd)
+        factor = _effective_weight(weight, weight_offset, rstd)
         terms = x.to(wide, copy=True).mul_(dy)
         along = reduce(_dot(terms, factor)) / cols
         dx = dweight = None
         if ctx.needs_input_grad[1]:
-            dweight = _over_rows(terms, rstd).to(weight.dtype)
+            dweight = _sum_rows(terms, rstd).to(weight.dtype)
         if ctx.needs_input_grad[0]:
             dx = terms.copy_(dy).mul_(factor).sub_(x * (rstd.square() * along))
             dx = dx.mul_(rstd).to(x.dtype)
@@ -183,7 +183,7 @@ class _LayerNorm(torch.autograd.Function):
         mean, rstd = (one.to(_wide(x.dtype)) for one in _moments(x, cols, reduce, eps))
         ctx.save_for_backward(x, weight, bias, mean, rstd)
         ctx.options = cols, reduce, weight_offset
-        out = torch.sub(x, mean).mul_(rstd).mul_(_shifted(weight, weight_offset, rstd))
+        out = torch.sub(x, mean).mul_(rstd).mul_(_effective_weight(weight, weight_offset, rstd))
         return (out if bias is None else out.add_(bias)).to(x.dtype)
 
     @staticmethod
@@ -191,7 +191,7 @@ class _LayerNorm(torch.autograd.Function):
     def backward(ctx, dy):
         x, weight, bias, mean, rstd = ctx.saved_tensors
         cols, reduce, weight_offset = ctx.options
-        factor, slopes = _shifted(weight, weight_offset, rstd), dy.to(rstd.dtype)
+        factor, slopes = _effective_weight(weight, weight_offset, rstd), dy.to(rstd.dtype)
         normed = torch.sub(x, mean).mul_(rstd)
         terms = normed * slopes
         sums = torch.stack((_dot(slopes, factor), _dot(terms, factor)))
@@ -199,9 +199,9 @@ class _LayerNorm(torch.autograd.Function):
         dx = dweight = dbias = None
         one = torch.ones_like(rstd)
         if ctx.needs_input_grad[1]:
-            dweight = _over_rows(terms, one).to(weight.dtype)
+            dweight = _sum_rows(terms, one).to(weight.dtype)
         if ctx.needs_input_grad[2]:
-            dbias = _over_rows(slopes, one).to(bias.dtype)
+            dbias = _sum_rows(slopes, one).to(bias.dtype)
         if ctx.needs_input_grad[0]:
             slopes = (
                 dy.to(rstd.dtype, copy=True)
@@ -215,7 +215,7 @@ class _LayerNorm(torch.autograd.Function):
 
 
 def _moments(x: Any, cols: int, reduce: Reduce, eps: float) -> tuple[Any, Any]:
-    """Mean and rstd of whole rows. In float64 a mean 10^6 times the spread leaves its digits."""
+    """Mean and rstd of whole rows in float64, where a mean of 10^6 standard deviations is safe."""
     count = x.shape[-1]
     if count:
         _, *found = torch.ops.membound.layer_norm_forward(x, None, None, 0.0, 0.0)
@@ -228,7 +228,7 @@ def _moments(x: Any, cols: int, reduce: Reduce, eps: float) -> tuple[Any, Any]:
 
 
 def _scaled(x: Any, rstd: Any, weight: Any, weight_offset: float) -> Any:
-    """``x * rstd * weight`` in one pass: the gradient of the norm of zeros is that."""
+    """``x * rstd * weight`` in one pass, as the gradient of the norm of zeros."""
     if x.numel() == 0:
         return torch.empty_like(x)
     zeros = x.new_zeros(x.shape[-1]).expand(x.shape)
@@ -236,20 +236,20 @@ def _scaled(x: Any, rstd: Any, weight: Any, weight_offset: float) -> Any:
     return torch.ops.membound.rms_norm_backward(x, zeros, weight, rstd, *options)[0]
 
 
-def _shifted(weight: Any, weight_offset: float, like: Any) -> Any:
-    """The weight as it multiplies, in the dtype of sums; without one weight_offset, unless 0."""
+def _effective_weight(weight: Any, weight_offset: float, like: Any) -> Any:
+    """weight + weight_offset in the accumulator's dtype; without a weight the offset, or 1 if 0."""
     if weight is None:
         return like.new_full((), weight_offset or 1.0)
     return weight.to(like.dtype) + weight_offset
 
 
 def _dot(terms: Any, factor: Any) -> Any:
-    """The sum of each row's terms, weighted."""
+    """The weighted sum of each row's terms."""
     if factor.ndim == 0:
         return terms.sum(-1, keepdim=True) * factor
     return terms.matmul(factor).unsqueeze(-1)
 
 
-def _over_rows(terms: Any, factors: Any) -> Any:
-    """The sum of rows, each with its factor."""
+def _sum_rows(terms: Any, factors: Any) -> Any:
+    """The sum over rows, each times its factor."""
     return factors.flatten() @ terms.reshape(factors.numel(), terms.shape[-1])

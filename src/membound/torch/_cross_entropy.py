@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Cross entropy of logits, and of a last layer whose logits are never there as a whole."""
+"""Cross entropy of logits, and of a last layer whose logits are never materialised as a whole."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ _CROSS_ENTROPY = Operator(
     rows=("logits", "labels"),
 )
 
-# What is told beside the loss, without a gradient: the z loss of rows, and predictions.
-_beside = define_without_gradient(
+# Additional results without a gradient: the z loss of rows, and predictions.
+_auxiliary_results = define_without_gradient(
     "cross_entropy_beside",
     f"(Tensor logits, Tensor labels, Tensor? weight, "
     f"{', '.join(f'{kind} {name}' for name, kind in _OPTIONS.items())}) -> (Tensor, Tensor)",
@@ -67,7 +67,7 @@ _beside = define_without_gradient(
 
 
 def label_weights(labels, weight, ignore_index, vocab):
-    """Of each label: 1 or its class's weight, 0 where it is ignored, NaN where it is no column."""
+    """Per label: 1 or its class's weight; 0 if ignored, NaN if it is not a column."""
     outside = (labels < 0) | (labels >= vocab)
     found = 1.0 if weight is None else weight[torch.where(outside, 0, labels)]
     found = torch.where(outside, float("nan"), found)
@@ -98,7 +98,7 @@ def cross_entropy(
     options = ignore_index, label_smoothing, z_loss, softcap, validate
     found = [_CROSS_ENTROPY(logits, labels, weight, *options)]
     if return_z_loss or return_predictions:
-        z_losses, predictions = _beside(logits.detach(), labels, weight, *options)
+        z_losses, predictions = _auxiliary_results(logits.detach(), labels, weight, *options)
         found += [z_losses] if return_z_loss else []
     if reduction != "none":
         found = [one.sum() for one in found]
@@ -112,7 +112,7 @@ def cross_entropy(
 
 
 def _product_dtype(x: Any) -> torch.dtype:
-    """That of matrix products with x: autocast's, where it is on and x is not float64."""
+    """The dtype of matrix products with x: autocast's if it is on and x is not float64."""
     kind = x.device.type
     if x.dtype != torch.float64 and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
@@ -120,7 +120,7 @@ def _product_dtype(x: Any) -> torch.dtype:
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Gradients are made in the forward, piece by piece, and scaled in the backward."""
+    """Computes gradients in the forward, chunk by chunk, and scales them in the backward."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, labels, class_weight, chunk_rows, reduction, options):
@@ -138,7 +138,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         )
         losses = torch.empty(labels.shape, dtype=wide, device=x.device)
 
-        def piece(rows):  # a function, so that its logits are gone before the next are made
+        def piece(rows):  # a function, so that its logits are freed before the next are made
             here = x[rows].to(kind)
             logits = torch.nn.functional.linear(here, factor, shift)
             dloss = share.expand(logits.shape[:-1])
@@ -178,7 +178,7 @@ def _write_product(out: Any, a: Any, b: Any) -> None:
 
 
 def _add_product(total: Any, a: Any, b: Any) -> None:
-    """Under autocast the sum stays in its own dtype, at the price of one product's memory."""
+    """Under autocast the sum keeps its own dtype, at the cost of one product's memory."""
     if total.dtype == a.dtype:
         total.addmm_(a, b)
     else:
@@ -190,7 +190,7 @@ def linear_cross_entropy(
     x, weight, labels, bias=None, *, class_weight=None, chunk_rows=1024, ignore_index=-100,
     label_smoothing=0.0, z_loss=0.0, softcap=None, reduction="mean", validate=False,
 ):  # fmt: skip
-    """The mean cross entropy of ``x @ weight.T + bias``, whose logits are never there as a whole.
+    """The mean cross entropy of ``x @ weight.T + bias``, without materialising all logits.
 
     The logits of ``chunk_rows`` rows at a time are made, turned into their gradient in place and
     multiplied into those of x and weight (the products are torch's), so that memory holds one chunk

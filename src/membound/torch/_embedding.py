@@ -48,23 +48,23 @@ def _backward(grads, saved, options, wanted):
             vocab_start=vocab_start, dtype=dtype_name(weight.dtype),
         )  # fmt: skip
     if wanted[1]:
-        places = _places(ids, position_ids, vocab_start, weight.shape[0])
+        position_rows = _position_rows(ids, position_ids, vocab_start, weight.shape[0])
         dpositions = _core.embedding_backward(
-            dy, places, position_weight.shape[0], dtype=dtype_name(position_weight.dtype)
+            dy, position_rows, position_weight.shape[0], dtype=dtype_name(position_weight.dtype)
         )
     return dweight, dpositions
 
 
-def _places(ids: Any, position_ids: Any, vocab_start: int, vocab: int) -> Any:
-    """The row of the second table that each token got; -1 for tokens of other ranks."""
+def _position_rows(ids: Any, position_ids: Any, vocab_start: int, vocab: int) -> Any:
+    """The row of the position table that each token read; -1 for tokens of other ranks."""
     if position_ids is None:
         position_ids = torch.arange(ids.shape[-1], device=ids.device).expand(ids.shape)
     inside = (ids >= vocab_start) & (ids < vocab_start + vocab)
     return position_ids.where(inside, -1)
 
 
-def _ways(tensors, _):
-    """Along any axis of ids, but for that which counts positions."""
+def _strategies(tensors, _):
+    """Shard along any axis of ids except one along which positions are counted."""
     ids, position_ids = tensors["ids"], tensors.get("position_ids")
     counted = position_ids is None and tensors.get("position_weight") is not None
     names = ("ids", "out") if position_ids is None else ("ids", "position_ids", "out")
@@ -87,7 +87,7 @@ _EMBEDDING = Operator(
     gradients={"dweight": "weight", "dpositions": "position_weight"},
     backward=_backward,
     rows=(),
-    ways=_ways,
+    strategies=_strategies,
 )
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""flash-attention's norms by name; flash_attention.py has them all."""
+"""flash-attention's norms by name; flash_attention.py exports them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ONE_BRANCH = "call the function again for the second branch"
 
 def _normalised(name, x, residual, weight, bias, eps, *, is_rms_norm, prenorm, in_fp32,
                 out=None, residual_out=None, offset=0.0, dtype=None):  # fmt: skip
-    """The norm of x or of x and a residual; with prenorm also what was normalised."""
+    """The norm of x or of x + residual; with prenorm also the normalised input."""
     options = {"eps": eps, "weight_offset": offset, "out": out, "dtype": dtype}
     if is_rms_norm:
         refuse(name, "bias", bias, None, _ADD_FIRST)
@@ -147,7 +147,7 @@ class RMSNorm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self):
-        """The weight such that it multiplies by 1."""
+        """Reset the weight such that it multiplies by 1."""
         nn.init.constant_(self.weight, 0.0 if self.zero_centered_weight else 1.0)
 
     @adapter()

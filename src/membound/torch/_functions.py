@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""From an operator to the function that people call."""
+"""Makes the public function of an operator."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from membound.arrays import dtype_name, makes_graph, type_name
 from membound.torch._operators import PLAIN, check_tensor
 from membound.torch._recording import dispatch_modes, dynamo_traces, refuse_gradients
 
-# What membound's own functions call, by the name of the op: for tensors that want their gradient
-# recorded or are no plain memory; and, of all ops, where torch makes a graph of calls.
+# The dispatch table: the function that the extension calls for an op if a gradient is required,
+# if a tensor has no plain memory, or if torch traces a graph.
 HANDED_OVER: dict[str, Callable[..., Any]] = {}
-RECORDED: set[str] = set()  # those of them that have a gradient
+RECORDED: set[str] = set()  # ops in the table that have a gradient
 
-# With these no operator is called, and with those nothing is recorded.
+# Calls with _NOT_IN_GRAPHS arguments never use an operator; those with _OUTSIDE record nothing.
 _NOT_IN_GRAPHS = frozenset(
     [
         "return_rstd",
@@ -40,10 +40,10 @@ _OUTSIDE = _NOT_IN_GRAPHS | {"out", "residual_out", "k_out", "scale_out", "key_c
 
 
 def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make the public function of one that records; `outputs` are where results may be written.
+    """Decorate a recording function as a public one; `outputs` are its optional output arguments.
 
-    Plain calls are the extension's, which finds out by itself what it cannot take and then calls
-    the one that records.
+    Plain calls go to the extension, which detects what it cannot process and then calls the
+    recording function.
     """
 
     def decorate(recorded: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,7 +59,7 @@ def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[...
                 return _traced(recorded, names, outputs, args, kwargs)
             return extension(*args, **kwargs)
 
-        # The extension would find out by itself, and take 7 us longer to get to `recorded`.
+        # Checking here saves 7 us: the extension would reach `recorded` only after its own checks.
         eager = _core.torch_public_call(recorded, extension, other, plain=PLAIN, outside=_OUTSIDE)
 
         @functools.wraps(recorded)
@@ -69,18 +69,18 @@ def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[...
             try:
                 return eager(*args, **kwargs)
             except TypeError as error:
-                if str(error).startswith(f"{op}() "):  # Python's, of a call that does not fit
+                if str(error).startswith(f"{op}() "):  # Python's error for wrong arguments
                     extension(*args, **kwargs)
                 raise
 
-        HANDED_OVER[op] = _handed_over(call, recorded, names, outputs)
+        HANDED_OVER[op] = _dispatched(call, recorded, names, outputs)
         return call
 
     return decorate
 
 
 def traceable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The same of a function without a gradient, given what it is in a graph."""
+    """The same for an op without a gradient; the decorated function is its form in a graph."""
 
     def decorate(traced: Callable[..., Any]) -> Callable[..., Any]:
         op = traced.__name__
@@ -95,7 +95,7 @@ def traceable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any
                 _check_tensor(op, names, args, kwargs)
             return extension(*args, **kwargs)
 
-        HANDED_OVER[op] = _handed_over(call, refusing, names, outputs, records=False)
+        HANDED_OVER[op] = _dispatched(call, refusing, names, outputs, records=False)
         return call
 
     return decorate
@@ -111,7 +111,7 @@ def _refusing(traced: Callable[..., Any], names: tuple[str, ...]) -> Callable[..
 
 
 def _stand_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The first that stands for a tensor and is none, as torch.fx's proxies; None without one."""
+    """The first argument that stands in for a tensor, such as a torch.fx proxy, or None."""
     for value in (*args, *kwargs.values()):
         if not isinstance(value, torch.Tensor) and hasattr(value, "__torch_function__"):
             return value
@@ -119,14 +119,14 @@ def _stand_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _check_tensor(op: str, names: tuple[str, ...], args: Any, kwargs: dict[str, Any]) -> None:
-    """The extension takes the arrays of any framework, by whose first all others are judged."""
+    """Require a tensor first: the extension takes any framework's arrays and goes by the first."""
     missing = object()
     first = args[0] if args else kwargs.get(names[0], missing)
     if first is not missing:
         check_tensor(op, names[0], first)
 
 
-def _handed_over(
+def _dispatched(
     public: Callable[..., Any],
     recorded: Callable[..., Any],
     names: tuple[str, ...],
@@ -134,7 +134,7 @@ def _handed_over(
     *,
     records: bool = True,
 ) -> Callable[..., Any]:
-    """What the extension calls; NotImplemented where its own error is to be raised after all."""
+    """The entry of the dispatch table; it returns NotImplemented for the extension to raise."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if (stand_in := _stand_in(args, kwargs)) is not None:
@@ -164,7 +164,7 @@ def _traced(
     recorded: Any, names: tuple[str, ...], outputs: tuple[str, ...], args: Any,
     kwargs: dict[str, Any],
 ) -> Any:  # fmt: skip
-    """A graph has results of its own: where they were to be written, it copies them."""
+    """Call the operator; its results are new tensors, which are copied into given outputs."""
     if dynamo_traces() and forward_ad._current_level >= 0:
         return _eager(recorded.__name__, *args, **kwargs)
     given = {name: kwargs.pop(name, None) for name in outputs}
@@ -192,12 +192,12 @@ def _traced(
 
 @torch._disable_dynamo  # torch.compiler.disable without the import of Dynamo
 def _eager(op: str, *args: Any, **kwargs: Any) -> Any:
-    """Where there may be tangents, of which a graph knows nothing: the extension looks for them."""
+    """Run eagerly under forward mode: a graph ignores tangents, the extension refuses them."""
     return getattr(_core, op)(*args, **kwargs)
 
 
 def _copied(op: str, name: str, out: Any, result: Any) -> Any:
-    """Eager calls write the result itself: nothing is cast or broadcast there."""
+    """Copy a result to out without casts or broadcasts, which eager calls do not do either."""
     if out.shape != result.shape:
         raise ValueError(
             f"{op}: argument '{name}' must have shape {tuple(result.shape)}, got {tuple(out.shape)}"

@@ -9,7 +9,7 @@ from typing import Any
 from membound import _core
 from membound.torch._functions import differentiable
 from membound.torch._operators import Operator, contiguous_like
-from membound.torch._recording import asked_for, dynamo_traces, raw_operator
+from membound.torch._recording import drop_unwanted, dynamo_traces, raw_operator
 
 _OPTIONS = {
     "kind": "str",
@@ -80,12 +80,12 @@ _PACKED = Operator(
 )
 
 
-_of_pair = asked_for(raw_operator(_GATE_AND_UP, "backward"))
-_of_packed = asked_for(raw_operator(_PACKED, "backward"))
+_of_pair = drop_unwanted(raw_operator(_GATE_AND_UP, "backward"))
+_of_packed = drop_unwanted(raw_operator(_PACKED, "backward"))
 
 
 def activation_gradients(dy, gate, up, wanted, options):
-    """Of gate and up, where `wanted`; compiled autograd traces operators and no builtin."""
+    """The wanted gradients of gate and up; compiled autograd traces operators, not builtins."""
     if not dynamo_traces():
         needs = {} if up is None else dict(zip(("need_dgate", "need_dup"), wanted, strict=True))
         found = _core.gated_activation_backward(dy, gate, up, **needs, **options)
@@ -100,7 +100,7 @@ _KINDS = dict(_core.ACTIVATIONS)
 
 
 def resolved(kind, alpha, limit):
-    """The kind's own name, and the options that belong to the name that was given."""
+    """The canonical kind, and the options implied by the given name."""
     name, own_alpha, own_limit = _KINDS.get(kind, (kind, 1.0, None))
     return name, own_alpha if alpha is None else alpha, own_limit if limit is None else limit
 
@@ -112,7 +112,7 @@ def gated_activation(
 ):  # fmt: skip
     """``act(gate) * up``: :func:`membound.gated_activation` with its gradient.
 
-    Recorded for the gradient: what was given. The activation is computed again from it, and no
+    Saved for the gradient: the inputs. The activation is recomputed from them, and no
     gradient flows to row_scale.
 
     >>> import torch

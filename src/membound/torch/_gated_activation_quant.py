@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Gated activations with a result of 8 bits. They have no gradient; graphs see an operator."""
+"""Gated activations with an 8-bit result. They have no gradient; graphs contain an operator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OPTIONS += ("alpha", "limit", "up_offset")
 
 
 def _kernel(gate: Any, up: Any, row_scale: Any, scale: Any, *options: Any) -> Any:
-    """The extension's function; a scale that is given leaves an empty tensor in place of scales."""
+    """The extension's function; with a static scale the scales are an empty tensor."""
     named = dict(zip(_OPTIONS, options, strict=True))
     found = _core.gated_activation_quant(gate, up, row_scale=row_scale, scale=scale, **named)
     return found if scale is None else (found, scale.new_empty(0))

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""A gated activation and the projection behind it, which keep no activation between passes."""
+"""A gated activation and the projection after it, which save no activation for the backward."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class _GatedLinear(torch.autograd.Function):
     def backward(ctx, dy):
         gate, up, weight, *bias = ctx.saved_tensors
         wants_gate, wants_up, wants_weight, wants_bias = ctx.needs_input_grad[:4]
-        if torch.is_grad_enabled():  # to be recorded: the two calls know what to make of it
+        if torch.is_grad_enabled():  # create_graph: use the two calls
             given = (gate, up, weight, bias[0] if bias else None)
             return _recorded_gradients(dy, given, ctx.needs_input_grad, ctx.options)
-        rows = dy.reshape(-1, dy.shape[-1])  # as torch's own linear multiplies
+        rows = dy.reshape(-1, dy.shape[-1])  # as torch's own linear does
         dgate = dup = dweight = dbias = None
-        if wants_weight:  # first: the activation is gone before its gradient is made
+        if wants_weight:  # first, so that the activation is freed before its gradient is made
             hidden = gated_activation(gate, up, **ctx.options)
             hidden = hidden.reshape(-1, hidden.shape[-1]).to(dy.dtype)
             dweight = (rows.mT @ hidden).to(weight.dtype)
@@ -59,7 +59,7 @@ def _two_calls(gate, up, weight, bias, options):
 
 
 def _records_plainly(tensors: tuple[Any, ...]) -> bool:
-    """Whether a gradient is recorded by autograd alone, on tensors that have memory."""
+    """Whether only autograd records a gradient, on plain tensors."""
     return (
         records(tensors)
         and all(t is None or type(t) in PLAIN for t in tensors)
@@ -74,12 +74,12 @@ def gated_linear(
     gate, up, weight, bias=None, *, kind="silu", packing="halves", alpha=None, limit=None,
     up_offset=0.0,
 ):  # fmt: skip
-    """``linear(act(gate) * up, weight, bias)``, which keeps what it was given and no activation.
+    """``linear(act(gate) * up, weight, bias)``, which saves its inputs but not the activation.
 
-    What stands between the two, as large as gate, is made again in the backward (Chen et al. 2016,
-    arXiv:1604.06174), for one more read of gate and up and a write: a third of what autograd keeps
-    of a gated MLP. The products are torch's, in autocast's dtype where that is on. In compiled
-    code, under torch.func and on tensor subclasses it is :func:`gated_activation` and
+    The activation, as large as gate, is recomputed in the backward (Chen et al. 2016,
+    arXiv:1604.06174) at the cost of one more read of gate and up and one write; it is a third of
+    what autograd saves of a gated MLP. The products are torch's, in autocast's dtype if it is on.
+    In compiled code, under torch.func and on tensor subclasses this is :func:`gated_activation` and
     ``torch.nn.functional.linear``; the bits are the same. Second derivatives through the activation
     raise.
 

@@ -1,18 +1,18 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""How the Python code that Inductor writes calls our operators: as builtins, past the dispatcher.
+"""Lets the Python code that Inductor generates call our operators as builtins, past the dispatcher.
 
-So do eager calls that record a gradient, whose tensors have been looked at by then.
+Eager calls that record a gradient use the same builtins, after their tensors have been checked.
 
-torch.ops.membound.builtins holds one for each operator with a kernel in C++. It takes the same
-arguments and returns the same results, and calls the operator for what it cannot do itself: tensors
-that are no plain memory, calls that a mode or the profiler is to see. For an operator without such
-a kernel the name stands for the operator: code out of Inductor's caches, which another process has
-written, finds every name.
+torch.ops.membound.builtins has one for each operator with a kernel in C++. It takes the same
+arguments, returns the same results, and falls back to the operator for tensors without plain memory
+and for calls that a mode or the profiler must see. For an operator without a C++ kernel the name
+refers to the operator itself, so that code from Inductor's caches, written by another process,
+finds every name.
 
-Inductor lowers our operators as it would without this, but for the name of what the code calls.
-That is done by no public interface of torch: where it is not as expected, the operators are called
-as before. Code in C++ (cpp_wrapper, AOTInductor) calls them in any case.
+The lowering of our operators is unchanged except for the name that the generated code calls. torch
+has no public interface for this: if its internals are not as expected, the operators are called as
+before. Generated C++ (cpp_wrapper, AOTInductor) always calls the operators.
 """
 
 from __future__ import annotations
@@ -31,36 +31,37 @@ _LOWERING = "torch._inductor.lowering"
 _BUILTINS = SimpleNamespace()
 torch.ops.membound.builtins = _BUILTINS
 
-_to_be_told: set[str] = set()  # operators with a builtin that Inductor does not know yet
+_pending_lowerings: set[str] = set()  # operators with a builtin, not yet lowered to it
 
 
-def offer(name: str, kernel: str | None) -> None:
-    """Make the operator's builtin of a kernel, if it has one."""
+def register_builtin(name: str, kernel: str | None) -> None:
+    """Make a builtin of the operator's C++ kernel, if it has one."""
     operator = getattr(torch.ops.membound, name).default
-    # op_inference is what in-place ops are in graphs; op itself tells autograd what it has written.
-    told = kernel is not None and (not operator._schema.is_mutable or name.endswith("_inference"))
-    builtin = _core.torch_builtin(kernel, operator) if told else None
+    # In graphs in-place ops are op_inference; op itself must tell autograd what it has written.
+    immutable = not operator._schema.is_mutable or name.endswith("_inference")
+    has_builtin = kernel is not None and immutable
+    builtin = _core.torch_builtin(kernel, operator) if has_builtin else None
     setattr(_BUILTINS, name, builtin or operator)
     if builtin is not None:
-        _to_be_told.add(name)
+        _pending_lowerings.add(name)
 
 
 def builtin_of(name: str) -> Callable[..., Any] | None:
-    """The operator's builtin, where it has one."""
+    """The operator's builtin, or None."""
     found = getattr(_BUILTINS, name)
     return None if isinstance(found, torch._ops.OpOverload) else found
 
 
-def tell_inductor(name: str) -> None:
-    """Of an operator that is being traced: what Inductor lowers has been, after it was loaded."""
+def register_lowering(name: str) -> None:
+    """Lower an operator to its builtin when it is first traced after Inductor was loaded."""
     lowering = sys.modules.get(_LOWERING)
-    if lowering is None or name not in _to_be_told:
+    if lowering is None or name not in _pending_lowerings:
         return
     try:
         _lower_to_builtin(name, lowering)
-    except Exception:  # noqa: BLE001 - a torch that differs, in whatever way, keeps its own ways
+    except Exception:  # noqa: BLE001 - a torch with other internals keeps its own lowering
         return
-    _to_be_told.discard(name)
+    _pending_lowerings.discard(name)
 
 
 def _lower_to_builtin(name: str, lowering: Any) -> None:
@@ -68,7 +69,7 @@ def _lower_to_builtin(name: str, lowering: Any) -> None:
     from torch._library.utils import get_layout_constraint_tag
 
     operator = getattr(torch.ops.membound, name).default
-    if operator not in lowering.lowerings:  # as GraphLowering.call_function makes them by itself
+    if operator not in lowering.lowerings:  # as GraphLowering.call_function does
         tag = get_layout_constraint_tag(operator, with_default=True)
         constraint = lowering.tag_to_layout_constraint(tag)
         lowering.make_fallback(operator, layout_constraint=constraint, warn=False)

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels in C++ for operators of torch's registry.
 
-torch's dispatcher calls them without Python, through the stable C interface of torch >= 2.10, whose
-functions the extension finds in the torch that is loaded. MEMBOUND_TORCH_KERNELS=python leaves all
-operators to Python functions, as older versions of torch do.
+torch's dispatcher calls them without Python, through the stable C interface of torch >= 2.10. The
+extension looks its functions up in the loaded torch. With MEMBOUND_TORCH_KERNELS=python, and with
+older versions of torch, all operators are Python functions.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from membound import _core
 
 _IN_PYTHON = os.environ.get("MEMBOUND_TORCH_KERNELS", "") == "python"
 
-# Which operators have one, and for which back ends.
+# The back ends for which each operator has a C++ kernel.
 in_extension: dict[str, list[str]] = {}
 
 
 def implement(name: str, signature: str, kernel: str) -> list[str]:
-    """The back ends for which the operator got the kernel of that name."""
+    """Register the C++ kernel of that name; return the back ends that have it."""
     if _IN_PYTHON:
         return []
     schema = torch._C.parse_schema(name + signature)
     types = ", ".join(str(argument.type) for argument in schema.arguments)
     try:
         found = _core.implement_torch_operator(name, kernel, f"{types} -> {len(schema.returns)}")
-    except TypeError:  # a torch that words types in another way: the tests look for it
+    except TypeError:  # torch spells types differently: a test detects this
         return []
     if found:
         in_extension[name] = found

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from membound import _core
-from membound.torch._columns import after_addition, layer_norm_of_columns
+from membound.torch._columns import added_norm, sharded_layer_norm
 from membound.torch._functions import differentiable
 from membound.torch._norm_call import call_norm, like, mixed, statistics_like
 from membound.torch._operators import Operator, contiguous_like, rows_like
@@ -18,7 +18,7 @@ _OPTIONS = {"eps": "float", "weight_offset": "float"}
 def _backward(function: Any) -> Any:
     def backward(grads, saved, options, wanted):
         x, weight, bias, mean, rstd = saved
-        # A new dbias would come in the dtype of weight.
+        # A new dbias would have the dtype of weight.
         alike = bias is None or (weight is not None and bias.dtype == weight.dtype)
         return function(
             *grads, x, weight, mean, rstd, weight_offset=options[1],
@@ -66,7 +66,7 @@ _LAYER_NORM = Operator(
     gradients={"dx": "x", "dweight": "weight", "dbias": "bias"},
     backward=_backward(_core.layer_norm_backward),
     rows=("x",),
-    columns=layer_norm_of_columns,
+    columns=sharded_layer_norm,
 )
 
 _ADD_LAYER_NORM = Operator(
@@ -89,7 +89,7 @@ _ADD_LAYER_NORM = Operator(
     gradients={"dx": "residual_out", "dweight": "weight", "dbias": "bias"},
     backward=_backward(_core.add_layer_norm_backward),
     rows=("x", "residual"),
-    columns=after_addition(layer_norm_of_columns),
+    columns=added_norm(sharded_layer_norm),
 )
 
 

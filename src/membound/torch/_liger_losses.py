@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Liger-Kernel's losses by name; liger.py has them all."""
+"""Liger-Kernel's losses by name; liger.py exports them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def liger_fused_linear_cross_entropy(
     use_token_scaling=False, return_token_accuracy=False, return_predicted_tokens=False,
     chunk_mem_const=1,
 ):  # fmt: skip
-    """Cross entropy of ``input @ weight.T + bias``, whose logits are never there as a whole."""
+    """Cross entropy of ``input @ weight.T + bias``, without materialising all logits."""
     name = "liger_fused_linear_cross_entropy"
     _refuse_more(name, return_z_loss, return_token_accuracy, return_predicted_tokens)
     if ce_weight is not None and lse_square_scale:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Liger-Kernel's norms by name; liger.py has them all."""
+"""Liger-Kernel's norms by name; liger.py exports them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from membound.torch._adapters import adapter, choose
 from membound.torch._layer_norm import layer_norm
 from membound.torch._rms_norm import add_rms_norm, rms_norm
 
-# "none" computes in the dtype of the rows there; here it keeps float32 as "gemma" does.
+# In Liger-Kernel "none" computes in the rows' dtype; here it uses float32, as "gemma" does.
 _ROUNDINGS = {"llama": "before_weight", "gemma": "once", "none": "once"}
 
 
 def _casting(function: str, casting_mode: str, offset: float) -> dict[str, Any]:
-    """What a casting mode and an offset are here; Llama's rounding with an offset is no model's."""
+    """Translate a casting mode and an offset; no model combines Llama's rounding and an offset."""
     rounding = choose(function, "casting_mode", casting_mode, _ROUNDINGS)
     return {"weight_offset": offset, "rounding": rounding}
 
@@ -75,7 +75,7 @@ class LigerRMSNorm(_modules.RMSNorm):
         return self.eps
 
     def reset_parameters(self):
-        """The weight as init_fn says."""
+        """Reset the weight as init_fn says."""
         if self.weight is not None:
             nn.init.constant_(self.weight, self._start)
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Cross entropy with the reductions that other libraries' functions take."""
+"""Cross entropy with the reductions of other libraries' functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REDUCTIONS = dict.fromkeys(("mean", "sum", "none"))
 def reduced_cross_entropy(
     function: str, logits: Any, labels: Any, *, reduction: str = "mean", **options: Any
 ) -> Any:
-    """The losses of rows, or their sum, or that divided by the weights of the rows that count."""
+    """Row losses, their sum, or their mean weighted by the weights of rows not ignored."""
     choose(function, "reduction", reduction, REDUCTIONS)
     return cross_entropy(logits, labels, reduction=reduction, **options)
 
@@ -26,7 +26,7 @@ def reduced_linear_cross_entropy(
     function: str, x: Any, weight: Any, labels: Any, bias: Any, *, reduction: str,
     class_weight: Any = None, **options: Any,
 ) -> Any:  # fmt: skip
-    """The same of a last layer; without a reduction its logits are made as a whole."""
+    """The same for a last layer; without a reduction all its logits are materialised."""
     choose(function, "reduction", reduction, REDUCTIONS)
     if reduction != "none":
         options |= {"class_weight": class_weight, "reduction": reduction}

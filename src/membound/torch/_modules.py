@@ -20,12 +20,12 @@ from membound.torch._rope import rope
 
 
 def _axes(normalized_shape: Any) -> tuple[int, ...]:
-    """The last axes, which are normalised as one."""
+    """The shape of the normalised last axes."""
     return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
 
 
 def _over(shape: tuple[int, ...]) -> dict[str, Any]:
-    """The option that says so; of one axis it needs none."""
+    """The normalized_shape option; a single axis needs none."""
     return {} if len(shape) == 1 else {"normalized_shape": shape}
 
 
@@ -70,7 +70,7 @@ class RMSNorm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The weight such that it multiplies by 1."""
+        """Reset the weight such that it multiplies by 1."""
         if self.weight is not None:
             nn.init.constant_(self.weight, 1.0 - self.weight_offset)
 
@@ -124,7 +124,7 @@ class LayerNorm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Weight 1, bias 0."""
+        """Reset the weight to 1 and the bias to 0."""
         if self.weight is not None:
             nn.init.ones_(self.weight)
         if self.bias is not None:
@@ -168,7 +168,7 @@ class GatedRMSNorm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Weight 1."""
+        """Reset the weight to 1."""
         nn.init.ones_(self.weight)
 
     def forward(self, x, gate=None):
@@ -300,13 +300,13 @@ class RotaryEmbedding(nn.Module):
         )
 
     def reset_parameters(self) -> None:
-        """The frequencies, where they are."""
+        """Recompute the frequencies on their device."""
         frequencies, self.attention_scaling = self._frequencies()
         device = self.inv_freq.device
         self.inv_freq = torch.tensor(frequencies, dtype=torch.float32, device=device)
 
     def _apply(self, fn, recurse=True):
-        """Moves, and no casts; frequencies that had no memory (meta) are made when they get it."""
+        """Move the frequencies without casts; recompute them when they leave the meta device."""
         before = self.inv_freq
         super()._apply(fn, recurse)
         if before.is_meta and not self.inv_freq.is_meta:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""From the arguments of a norm to its operator: axes that are normalised as one, and dtypes."""
+"""Calls a norm's operator from its public arguments: merges normalised axes, checks dtypes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 def default_eps(x: Any) -> float:
-    """What torch's rms_norm adds where no eps is given: the epsilon of what it computes in."""
+    """The default eps of torch's rms_norm: the epsilon of the dtype that it computes in."""
     wide = getattr(x, "dtype", None) == torch.float64
     return torch.finfo(torch.float64 if wide else torch.float32).eps
 
@@ -30,15 +30,15 @@ def like(tensor: Any, dtype: str) -> Any:
 
 
 def statistics_like(x: Any, *others: Any) -> Any:
-    """One number for each row: float64 where one of the arrays is."""
+    """One statistic per row: float64 if any array is float64."""
     wide = any(one.dtype == torch.float64 for one in (x, *others))
     return x.new_empty(x.shape[:-1], dtype=torch.float64 if wide else torch.float32)
 
 
 def mixed(op: Operator, forward: Any, shapes: Any, backward: Any) -> Operator:
-    """The same op over arrays of several dtypes: that of the result and of x are options.
+    """The same op for mixed dtypes: the dtypes of the result and of x become options.
 
-    A residual has a gradient of its own then, dx in its dtype.
+    A residual then has a separate gradient: dx in the residual's dtype.
     """
     added = "residual" in op.tensors
     tensors = {**op.tensors, "residual": "dresidual"} if added else op.tensors
@@ -66,7 +66,7 @@ def call_norm(
     dtype: Any,
     normalized_shape: Any,
 ) -> Any:
-    """operators: of one dtype, and of several. rows: x, and the residual or the gate beside it."""
+    """operators: for one dtype, and for mixed ones. rows: x, and the residual or gate if any."""
     op, of_several = operators
     for name, one in zip(op.tensors, rows, strict=False):
         check_tensor(op.name, name, one)
@@ -93,7 +93,7 @@ def call_norm(
 
 
 def _joined(op: str, name: str, array: Any, axes: int) -> Any:
-    """The last axes as one, without a copy."""
+    """Merge the last axes without a copy."""
     if array.ndim < axes:
         return array
     last = array.shape[array.ndim - axes :]

@@ -1,23 +1,24 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""How a differentiable op of membound becomes one of torch.
+"""Registers a differentiable op of membound with torch.
 
-Each gets these operators in torch's registry::
+Each op gets these operators in torch's registry::
 
-    membound::op            with its gradient: compiled graphs that record one, and those who call
-                            torch.ops themselves
-    membound::op_forward    without: what exports and subclasses run
-    membound::op_inference  the same without results that only the gradient reads, where there are
-                            any: what compiled graphs run that record nothing
-    membound::op_backward   the gradients
+    membound::op            records a gradient: used by compiled graphs that need one, and by
+                            direct calls of torch.ops
+    membound::op_forward    records nothing: used by exports and tensor subclasses
+    membound::op_inference  the same without the results that only the gradient reads, if there
+                            are any: used by compiled graphs that record nothing
+    membound::op_backward   computes the gradients
 
-with kernels in C++ (_kernels.py), which Inductor's code calls without the dispatcher where it can
-(_inductor.py), and two recording functions. (An op without a gradient has
-``op``, which refuses to be recorded, and ``op_inference`` for who has asked.) Eager calls on plain
-tensors run the same builtins under the one that costs least (3.5 us over the kernel where a
-gradient is wanted; the dispatcher would cost 2.5 us a call and its autograd 7 us more), called by
-C++ (src/bindings/torch/recording.cpp). Everything that traces, wraps or transforms tensors meets
-the operators under the other.
+Their kernels are in C++ (_kernels.py); code from Inductor calls them without the dispatcher if
+possible (_inductor.py). An op without a gradient has ``op``, which raises if a gradient is
+required, and ``op_inference``, which does not check.
+
+Each op also gets two recording functions. Eager calls on plain tensors use the faster one, which
+C++ calls (src/bindings/torch/recording.cpp): it adds 3.5 us to the kernel if a gradient is
+required, where the dispatcher would add 2.5 us and its autograd 7 us more. Calls that are traced,
+wrapped or transformed use the other, which calls the operators.
 """
 
 from __future__ import annotations
@@ -33,26 +34,26 @@ from torch._functorch.utils import unwrap_dead_wrappers
 
 from membound import _core
 from membound.arrays import type_name
-from membound.torch._columns import holds_columns
-from membound.torch._inductor import builtin_of, offer, tell_inductor
+from membound.torch._columns import has_sharded_columns
+from membound.torch._inductor import builtin_of, register_builtin, register_lowering
 from membound.torch._kernels import implement
 from membound.torch._recording import (
     as_tuple,
     differentiable_results,
     dynamo_traces,
     eager_function,
+    flat_backward,
     inference_direction,
     jit_traces,
     names_of,
+    raw_apply,
     raw_operator,
     records,
     refuse_gradients,
     refuse_tangents,
-    shortest_call,
-    spread,
     transformable_function,
 )
-from membound.torch._sharding import announce, tell_dtensor
+from membound.torch._sharding import add_operator, register_with_dtensor
 
 LIBRARY = library.Library("membound", "DEF")
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -69,23 +70,23 @@ class Operator:
     forward: Callable[..., tuple[Any, ...]]  # (*tensors, *options)
     shapes: Callable[..., tuple[Any, ...]]  # the same call: empty results on any kind of tensor
     saves: tuple[str, ...]  # which inputs and results the gradient reads
-    gradients: dict[str, str]  # name -> which of the saved, or of d<result>, it has the shape of
+    gradients: dict[str, str]  # name -> the saved tensor or d<result> whose shape it has
     backward: Callable[..., tuple[Any, ...]]  # (grads, saved, options, wanted) -> gradients
-    rows: tuple[str, ...]  # inputs with batch axes: a batch axis more is but more rows
-    # Of inputs (as far as their shapes are known) and options by name: how they can be sharded, the
-    # axis of each input and result. None: along any axis of rows.
-    ways: Callable[[dict[str, Any], dict[str, Any]], list[dict[str, int]]] | None = None
-    gradient_dtypes: dict[str, str] = field(default_factory=dict)  # name -> the option that says it
-    # The same call on DTensors whose columns are sharded, results that gradients flow through.
+    rows: tuple[str, ...]  # inputs with batch axes: one more batch axis only adds rows
+    # Sharding strategies, from inputs (with known shapes) and options by name: the sharded axis of
+    # each input and result. None: any axis of rows.
+    strategies: Callable[[dict[str, Any], dict[str, Any]], list[dict[str, int]]] | None = None
+    gradient_dtypes: dict[str, str] = field(default_factory=dict)  # name -> the option with it
+    # The same call on DTensors with sharded columns; returns the differentiable results.
     columns: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         _register(self)
-        announce(self)
+        add_operator(self)
         forward, backward = map(builtin_of, (f"{self.name}_forward", f"{self.name}_backward"))
-        recorded = eager_function(self, forward or self.forward, backward or spread(self))
+        recorded = eager_function(self, forward or self.forward, backward or flat_backward(self))
         count = len(self.tensors)
-        eager = _core.torch_eager_call(shortest_call(recorded), plain=PLAIN, tensors=count)
+        eager = _core.torch_eager_call(raw_apply(recorded), plain=PLAIN, tensors=count)
         for name, value in (
             ("_pick", differentiable_results(self)),
             ("_eager", eager),
@@ -96,7 +97,7 @@ class Operator:
             object.__setattr__(self, name, value)
 
     def __call__(self, *arguments: Any) -> Any:
-        """The differentiable results, with the gradient recorded in the way that the call needs."""
+        """Return the differentiable results; record the gradient as the kind of call requires."""
         if dynamo_traces():
             return self._in_graph(arguments)
         try:
@@ -107,11 +108,11 @@ class Operator:
                 raise
             return self._eager(*unwrapped)  # type: ignore[attr-defined]
         except RuntimeError as error:
-            raise _in_own_words(self, arguments, error) from None
+            raise _own_error(self, arguments, error) from None
         return self._as_operator(arguments) if found is NotImplemented else found
 
     def _in_graph(self, arguments: tuple[Any, ...]) -> Any:
-        if tell_dtensor() and self._is_of_columns(arguments):
+        if register_with_dtensor() and self._has_sharded_columns(arguments):
             return self.columns(*arguments)  # type: ignore[misc]
         if not records(arguments[: len(self.tensors)]):
             return self._unrecorded(*arguments)  # type: ignore[attr-defined]
@@ -120,18 +121,18 @@ class Operator:
     def _as_operator(self, arguments: tuple[Any, ...]) -> Any:
         if jit_traces():
             return self._pick(as_tuple(self._public(*arguments)))  # type: ignore[attr-defined]
-        tell_dtensor()
-        if self._is_of_columns(arguments):
+        register_with_dtensor()
+        if self._has_sharded_columns(arguments):
             return self.columns(*arguments)  # type: ignore[misc]
         return self._pick(as_tuple(self._traced.apply(*arguments)))  # type: ignore[attr-defined]
 
-    def _is_of_columns(self, arguments: tuple[Any, ...]) -> bool:
+    def _has_sharded_columns(self, arguments: tuple[Any, ...]) -> bool:
         weight = arguments[list(self.tensors).index("weight?")] if self.columns else None
-        return self.columns is not None and holds_columns(arguments[0], weight)
+        return self.columns is not None and has_sharded_columns(arguments[0], weight)
 
 
-def _in_own_words(op: Operator, arguments: tuple[Any, ...], error: Exception) -> Exception:
-    """What builtins cannot read goes to torch's dispatcher, whose errors say less than ours."""
+def _own_error(op: Operator, arguments: tuple[Any, ...], error: Exception) -> Exception:
+    """Replace an error of torch's dispatcher by the more specific one of our own checks."""
     try:
         with torch.no_grad():
             op.forward(*arguments)
@@ -150,7 +151,7 @@ def contiguous_like(tensor: Any) -> Any:
 
 
 def rows_like(x: Any) -> Any:
-    """One number for each row, in the dtype of sums."""
+    """One statistic per row, in the accumulator's dtype."""
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     return x.new_empty(x.shape[:-1], dtype=wide)
 
@@ -189,20 +190,20 @@ def define(
 ) -> None:
     """Register an operator of torch's without a gradient; both functions return tuples.
 
-    kernel: the name of that in C++, by default the operator's; where there is none, or the torch
-    that is loaded cannot call it, the function runs.
+    kernel: the name of its C++ kernel, by default the operator's. The function runs if there is
+    none or if the loaded torch cannot call it.
     """
 
     def run(*arguments):
-        # Here gradients are somebody else's business; the kernel would ask for them to be recorded.
-        # Mostly they are off already, and asking costs less than switching (2 us).
+        # Autograd is handled above; with grad enabled the function would record again. It is mostly
+        # off already, and checking is cheaper than switching (2 us).
         if not torch.is_grad_enabled():
             return _bare(function(*arguments))
         with torch.no_grad():
             return _bare(function(*arguments))
 
     def shapes(*arguments):
-        tell_inductor(name)
+        register_lowering(name)
         return _bare(fake(*arguments))
 
     LIBRARY.define(name + signature, tags=(torch.Tag.pt2_compliant_tag,))
@@ -211,13 +212,13 @@ def define(
         if key not in in_extension:
             LIBRARY.impl(name, run, key)
     library.register_fake(f"membound::{name}", shapes, lib=LIBRARY)
-    offer(name, (kernel or name) if in_extension else None)
+    register_builtin(name, (kernel or name) if in_extension else None)
 
 
 def define_without_gradient(
     name: str, signature: str, function: Callable[..., Any], fake: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Register op and op_inference, and return the second. To ask in op takes 8 us."""
+    """Register op and op_inference, and return the second, which saves op's check of 8 us."""
     for each in (name, f"{name}_inference"):
         define(each, signature, function, fake, kernel=name)
     operator = getattr(torch.ops.membound, name).default
@@ -253,7 +254,7 @@ def _register_backward(op: Operator, tensors: list[str], options: list[str]) -> 
     saved = [kinds.get(name, f"Tensor {name}") for name in op.saves]
     arguments = ", ".join([*grads, *saved, *options, "bool[] wanted"])
     signature = f"({arguments}) -> ({_tensors(len(op.gradients))})"
-    last, run = len(grads) + len(saved), spread(op)
+    last, run = len(grads) + len(saved), flat_backward(op)
 
     def kernel(*arguments):
         return tuple(arguments[0].new_empty(0) if g is None else g for g in run(*arguments))
@@ -287,7 +288,7 @@ def _register_autograd(op: Operator) -> None:
 
 @dataclass(frozen=True)
 class _WithoutTangents:
-    """A library for register_autograd, whose kernel drops tangents where nothing is recorded."""
+    """A library for register_autograd that refuses tangents, which its kernel would drop."""
 
     op: Operator
 
@@ -302,7 +303,7 @@ class _WithoutTangents:
 
 
 def _register_batching(op: Operator) -> None:
-    """torch.vmap: a batch axis of rows alone is more rows; of a weight, one call for each."""
+    """torch.vmap: a batch axis of rows adds rows; one of a weight takes a call per element."""
     names = names_of(op)
 
     def rule(run, info, in_dims, *arguments):

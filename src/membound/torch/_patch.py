@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Swap the memory-bound parts of a model for membound's, in place.
 
-What a module is shows in its parts (a weight and an eps; a gate, an up and a down projection), what
-it computes in a trial on a few random rows: it is replaced only where one of our forms gives its
-result. So no list of models is kept, and a module that does something else is left alone.
+A module is recognised by its parts (a weight and an eps; a gate, an up and a down projection) and
+by a trial on a few random rows: it is replaced only if one of our functions gives its result. So
+there is no list of models, and a module that computes something else is left alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from membound._table import render
-from membound.torch._patch_class import Recipe, patched_class, put, recipes_of, take_away
+from membound.torch._patch_class import Recipe, install, patched_class, recipes_of, uninstall
 from membound.torch._patch_embedding import is_embedding, replace_embedding
 from membound.torch._patch_loss import makes_loss, replace_loss
 from membound.torch._patch_mask import makes_causal_mask, replace_causal_mask
@@ -37,7 +37,7 @@ from membound.torch._patch_trial import LeftAloneError
 
 @dataclass(frozen=True)
 class Row:
-    """What became of the modules of one class."""
+    """The outcome for the modules of one class."""
 
     module: str
     count: int
@@ -115,7 +115,7 @@ def unpatch(model: nn.Module) -> int:
             module.__dict__.pop(method, None)
     count = sum(len(recipes_of(module)) for _, module in ours)
     for _, module in ours:
-        take_away(module)
+        uninstall(module)
     return count
 
 
@@ -129,7 +129,7 @@ def _refuse_wrapped(name: str, module: nn.Module) -> None:
     cls, ours = type(module), patched_class(module)
     wrapped = [] if cls is ours else ["class"]
     for method in recipes_of(module):
-        held = module.__dict__.get(method)  # a wrapper that is taken off leaves a bound method here
+        held = module.__dict__.get(method)  # a removed wrapper leaves a bound method here
         if held is not None and getattr(held, "__func__", held) is not vars(ours)[method]:
             wrapped.append(method.strip("_"))
     if wrapped:
@@ -140,7 +140,7 @@ def _refuse_wrapped(name: str, module: nn.Module) -> None:
 
 
 def _replace_parts(module: nn.Module) -> list[tuple[str | None, str]]:
-    """What became of each part of the module that is of a kind: its new name, or why it is left."""
+    """For each replaceable part of the module: the new function's name, or why it is left."""
     if patched_class(module):
         return [(None, f"its {part.strip('_')} is replaced already") for part in recipes_of(module)]
     found: dict[str, Recipe] = {}
@@ -158,7 +158,7 @@ def _replace_parts(module: nn.Module) -> list[tuple[str | None, str]]:
         except Exception:  # noqa: BLE001 - a stranger's code
             outcomes.append((None, "its own code fails on a small input"))
     if found:
-        put(module, found)
+        install(module, found)
     return outcomes
 
 

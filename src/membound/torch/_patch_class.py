@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The class of a patched module: a subclass of its own, with the same name and methods of ours.
 
-A method finds the module that is called, so copies of all kinds (copy.copy, replicas of
-DataParallel) compute with their own weights; a function among the attributes of one module cannot.
-torch's parametrizations and FSDP2 do the same. Pickles hold the class underneath and the recipes.
+A method receives the module that is called, so copies (copy.copy, replicas of DataParallel) compute
+with their own weights; a function stored as an attribute of one module would not. torch's
+parametrizations and FSDP2 do the same. Pickles hold the original class and the recipes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OURS = "_membound_recipes"
 
 @dataclass(frozen=True)
 class Recipe:
-    """What makes a method: a module-level function and its arguments, all hashable and pickled."""
+    """Creates a method: a module-level function and its arguments, hashable and picklable."""
 
     make: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
@@ -31,7 +31,7 @@ Recipes = tuple[tuple[str, Recipe], ...]  # by the name of the method that they 
 
 
 def patched_class(module: nn.Module) -> type[nn.Module] | None:
-    """The subclass of ours, which others may have subclassed since; None if not patched."""
+    """Our subclass, which others may have subclassed since; None if not patched."""
     return next((cls for cls in type(module).__mro__ if _OURS in vars(cls)), None)
 
 
@@ -39,16 +39,16 @@ def recipes_of(module: nn.Module) -> dict[str, Recipe]:
     return dict(getattr(type(module), _OURS, ()))
 
 
-def put(module: nn.Module, recipes: dict[str, Recipe]) -> None:
-    """Gives the module these methods."""
+def install(module: nn.Module, recipes: dict[str, Recipe]) -> None:
+    """Give the module these methods."""
     module.__class__ = _patched(type(module), tuple(recipes.items()))
 
 
-def take_away(module: nn.Module) -> None:
+def uninstall(module: nn.Module) -> None:
     module.__class__ = type(module).__bases__[0]
 
 
-@functools.cache  # modules of one form have one class, and torch.compile one graph
+@functools.cache  # equal modules share a class, and so a graph of torch.compile
 def _patched(cls: type[nn.Module], recipes: Recipes) -> type[nn.Module]:
     def reduce(self: nn.Module, protocol: Any) -> Any:
         make, arguments, *state = cls.__reduce_ex__(self, protocol)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Embeddings of a model, with a scale or without, and what computes the same here."""
+"""Replaces embeddings of a model, with or without a scale."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 from membound.torch._embedding import embedding
 from membound.torch._patch_class import Recipe
-from membound.torch._patch_trial import LeftAloneError, draw, undisturbed
+from membound.torch._patch_trial import LeftAloneError, default_settings, draw
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
@@ -31,7 +31,7 @@ def replace_embedding(module: nn.Module) -> tuple[str, Recipe]:
         raise LeftAloneError("its forward does more than look rows up")
     scale = torch.as_tensor(value, device="cpu")
     as_given = dict.fromkeys(_DTYPES, float(scale))
-    # A number is read at each call; a buffer would make the host wait, and counts as it is now.
+    # A number is read at each call; a buffer is read once, as reading makes the host wait.
     if not isinstance(value, torch.Tensor) and _confirmed(module, as_given):
         return "embedding, scale", Recipe(_scaled_forward, (None,))
     rounded = {dtype: float(scale.to(dtype)) for dtype in _DTYPES}
@@ -42,8 +42,8 @@ def replace_embedding(module: nn.Module) -> tuple[str, Recipe]:
 
 
 def _confirmed(module: nn.Module, scales: dict[torch.dtype, float]) -> bool:
-    """Whether the module's own forward gives the same bits, with a table of other numbers."""
-    with undisturbed() as generator:
+    """Whether the module's own forward gives the same bits for a random table."""
+    with default_settings() as generator:
         table, ids = draw(generator, 8, 64), torch.arange(8).reshape(2, 4)
         for dtype in (torch.float32, torch.bfloat16):
             stand_in = copy.copy(module)
@@ -78,7 +78,7 @@ def _scaled_forward(scales):
 
 
 def _look_up(module, ids, scale):
-    # torch raises for ids outside of the table too; on a GPU it aborts the context, we give zeros.
+    # For ids outside of the table torch raises, or aborts the context on a GPU; ours gives zeros.
     on_cpu = ids.device.type == "cpu"
     return embedding(
         ids, module.weight, padding_idx=module.padding_idx, scale=scale, validate=on_cpu

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The forward of a class of modules, with functions of ours under some of its global names."""
+"""The forward of a module class, with some of its globals replaced by our functions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from membound.torch._patch_trial import LeftAloneError
 
 
 def global_of(cls: type[nn.Module], name: str) -> Any:
-    """What the class's forward calls by that name; None if it names nothing so."""
+    """The global that the class's forward uses by that name, or None."""
     function: Any = inspect.unwrap(cls.forward)
     code = getattr(function, "__code__", None)
     return function.__globals__.get(name) if code and name in code.co_names else None
 
 
 def globals_of(cls: type[nn.Module], prefix: str) -> dict[str, Callable[..., Any]]:
-    """The functions whose names begin so that the class's forward calls."""
+    """The functions with that name prefix that the class's forward calls."""
     function: Any = inspect.unwrap(cls.forward)
     names = getattr(getattr(function, "__code__", None), "co_names", ())
     found = {n: function.__globals__.get(n) for n in names if n.startswith(prefix)}
@@ -30,19 +30,19 @@ def globals_of(cls: type[nn.Module], prefix: str) -> dict[str, Callable[..., Any
 
 
 def forward_with(cls: type[nn.Module], names: tuple[tuple[str, Any], ...]) -> Any:
-    """The class's forward over other globals: the same code, so that no other model changes."""
+    """The class's forward with other globals: a copy of the code, so no other model changes."""
     function = _with(cls.forward, dict(names))
-    function.__signature__ = inspect.signature(cls.forward)  # trainers ask for it
+    function.__signature__ = inspect.signature(cls.forward)  # trainers inspect the signature
     return function
 
 
 def _with(function: Any, names: Mapping[str, Any]) -> Any:
-    """The function over other globals, through decorators that hold it in a closure."""
+    """The function with other globals, also inside decorators that close over it."""
     scope, closure = function.__globals__, function.__closure__
     wrapped = getattr(function, "__wrapped__", None)
     if wrapped is None:
         scope = {**scope, **names}
-        # By it torch.compile would look ours up in the module, where the model's own function is.
+        # torch.compile looks functions up by module and name, which would find the model's own.
         scope.pop("__name__", None)
     else:
         inner = _with(wrapped, names)

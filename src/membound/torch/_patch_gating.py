@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The source of a gated MLP, with its activation, product and last projection as one call."""
+"""Rewrites the source of a gated MLP: activation, product and last projection as one call."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import ast
 import copy
 from collections.abc import Callable, Iterator
 
-Resolves = Callable[[ast.expr], bool]  # whether it is the activation
+Resolves = Callable[[ast.expr], bool]  # whether an expression is the activation
 CALL = "membound_gated"  # (projection or None, activation, gate, up or None, limit or None)
 
 
 def with_gating(method: ast.FunctionDef, is_activation: Resolves) -> ast.FunctionDef | None:
-    """The method with one ``act(gate) * up`` replaced; None where it has not exactly one.
+    """The method with one ``act(gate) * up`` replaced; None unless it has exactly one.
 
-    Everything else of the method stays: dropout, other norms, factors, what it does with shapes.
+    Everything else of the method stays: dropout, other norms, factors, reshapes.
     """
     method = copy.deepcopy(method)
     method.body = _inlined(method.body)
@@ -73,7 +73,7 @@ def _uses(tree: ast.AST, name: str) -> list[ast.Name]:
 
 
 def _inlined(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Without variables that only the next statement uses, once."""
+    """Inline variables that are used once, in the next statement."""
     body = list(body)
     for at in range(len(body) - 2, -1, -1):
         first, second, rest = body[at], body[at + 1], body[at + 2 :]
@@ -95,7 +95,7 @@ def _inlined(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _unpacked(body: list[ast.stmt], gate: ast.expr, up: ast.expr) -> ast.expr | None:
-    """The tensor of which the statement before the last takes gate and up as its halves."""
+    """The tensor that the second to last statement splits into gate and up."""
     if len(body) < 2 or not isinstance(body[-2], ast.Assign):
         return None
     target, value = body[-2].targets[0], body[-2].value

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The loss that a language model of transformers makes of its logits, without float32 logits."""
+"""The loss of a language model of transformers, without float32 copies of its logits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import nn
 
 from membound.torch._cross_entropy import cross_entropy
 from membound.torch._patch_class import Recipe
-from membound.torch._patch_trial import LeftAloneError, draw, undisturbed
+from membound.torch._patch_trial import LeftAloneError, default_settings, draw
 
 Loss = Callable[..., torch.Tensor]
 
 
 def makes_loss(module: nn.Module) -> bool:
-    """Whether it is a model that hands its logits to a ``loss_function`` of its own."""
+    """Whether the module is a model that passes its logits to its own ``loss_function``."""
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     return code is not None and "loss_function" in code.co_names and hasattr(module, "config")
 
@@ -35,13 +35,13 @@ def _masked(logits, labels, vocab_size, num_items_in_batch=None, ignore_index=-1
     return _mean(logits, labels, vocab_size, num_items_in_batch, ignore_index)
 
 
-# What transformers makes of logits: of the next token, or of the token itself.
+# transformers' losses: of the next token, or of the token itself.
 LOSSES: dict[str, Loss] = {"cross_entropy": _causal, "cross_entropy of masked tokens": _masked}
 
 
 def _mean(logits, labels, vocab_size, num_items_in_batch, ignore_index):
     labels = labels.reshape(-1).to(logits.device)
-    # torch raises for labels outside of the vocabulary too; on a GPU it aborts the context.
+    # For labels outside of the vocabulary torch raises, or aborts the context on a GPU.
     losses = cross_entropy(
         logits.reshape(-1, vocab_size), labels, ignore_index=ignore_index,
         validate=logits.device.type == "cpu",
@@ -64,8 +64,8 @@ def replace_loss(module: nn.Module) -> tuple[str, Recipe]:
 
 
 def _same(theirs: Loss, ours: Loss) -> bool:
-    """Whether both give one loss of a few random logits, with and without a count of items."""
-    with undisturbed() as generator:
+    """Whether both give the same loss on random logits, with and without a count of items."""
+    with default_settings() as generator:
         logits = draw(generator, 2, 5, 8)
         labels = torch.tensor([[3, -100, 0, 7, 1], [2, 2, -100, 5, 4]])
         for count in (None, torch.tensor(3)):
@@ -73,7 +73,7 @@ def _same(theirs: Loss, ours: Loss) -> bool:
             given["num_items_in_batch"] = count
             try:
                 wanted = theirs(**given)
-            except (TypeError, ValueError, RuntimeError, AttributeError):  # it wants something else
+            except (TypeError, ValueError, RuntimeError, AttributeError):  # other arguments
                 return False
             if not torch.allclose(ours(**given), wanted, rtol=1e-5, atol=0):
                 return False

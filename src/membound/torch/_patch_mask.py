@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Models of transformers that make a causal mask, with none where ``is_causal`` says the same.
+"""Drops the causal mask of transformers' models where SDPA's ``is_causal`` is equivalent.
 
-Whether positions are of packed sequences, transformers reads from their values: a wait for the GPU
-in eager code, and under torch.compile, which cannot read them, a mask always. With a mask SDPA has
-neither its causal kernel nor one for grouped heads (a Llama of 1B parameters, sequences of 4,096:
-170 ms of a training step, not 131). That no positions were given is known without their values.
+transformers reads the values of positions to detect packed sequences. That synchronises with the
+GPU in eager code, and under torch.compile, which cannot read values, it always builds a mask. With
+a mask SDPA uses neither its causal kernel nor one for grouped heads: a training step of a Llama of
+1B parameters takes 170 ms instead of 131 (sequences of 4,096). A call without positions needs no
+values to be read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from membound.torch._patch_forward import forward_with, global_of
 from membound.torch._patch_trial import LeftAloneError
 
 _MASKS = ("create_causal_mask", "create_sliding_window_causal_mask")
-_CACHE = ("cache", "past_key_values")  # what transformers calls it from 5.24 on, and before
+_CACHE = ("cache", "past_key_values")  # the argument's name from transformers 5.24 on, and before
 DECIDES = ("attention_mask", "position_ids", *_CACHE, "cache_position")
 
 
@@ -50,7 +51,7 @@ def replace_causal_mask(module: nn.Module) -> tuple[str, Recipe]:
 
 
 def _causal_forward(cls: type[nn.Module], ours: tuple[tuple[str, Any], ...]) -> Any:
-    """The class's own forward where a mask, positions or a cache are given."""
+    """Use the class's own forward if a mask, positions or a cache are given."""
     without_mask = forward_with(cls, ours)
 
     @functools.wraps(cls.forward)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gated MLPs and experts of a model, with the activation and the product in one pass.
 
-The class's own method is read and one expression of it, ``act(gate) * up``, is exchanged. A trial
-confirms the activation. Where that has hooks or is another at a call, the call is as it was.
+The source of the class's method is parsed, and its one expression ``act(gate) * up`` replaced. A
+trial confirms the activation. If the activation has hooks or was exchanged, the original runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from membound.torch._gated_linear import gated_linear
 from membound.torch._patch_class import Recipe
 from membound.torch._patch_gating import CALL, with_gating
 from membound.torch._patch_source import compiled, definition
-from membound.torch._patch_trial import LeftAloneError, undisturbed
+from membound.torch._patch_trial import LeftAloneError, default_settings
 from membound.torch._recording import dynamo_traces
 
 _KINDS = (("silu", 1.0), ("silu", 1.702), ("gelu_tanh", 1.0), ("gelu", 1.0), ("relu2", 1.0))
@@ -58,7 +58,7 @@ def replace_gate_of_experts(module: nn.Module) -> tuple[str, Recipe]:
 
 def _replace(module: nn.Module, method: str) -> tuple[str, Recipe]:
     cls = type(module)
-    definition(getattr(cls, method))  # raises where there is none to be read
+    definition(getattr(cls, method))  # raises if there is no source
     acts = _activations(module, method)
     if len(acts) != 1:
         raise LeftAloneError("it has no product of the form act(gate) * up")
@@ -67,12 +67,12 @@ def _replace(module: nn.Module, method: str) -> tuple[str, Recipe]:
     like = type(act) if isinstance(act, nn.Module) else act
     known = like, getattr(act, "approximate", None), kind, alpha
     recipe = Recipe(_method, (cls, method, text, known))
-    recipe.make(*recipe.arguments)  # raises where the method cannot be changed
+    recipe.make(*recipe.arguments)  # raises if the method cannot be changed
     return f"gated_activation, kind={kind!r}" + (f", alpha={alpha}" if alpha != 1 else ""), recipe
 
 
 def _activations(module: nn.Module, method: str) -> dict[str, Any]:
-    """What is called for a factor of a product and has no weights, by its text."""
+    """Callables without weights whose result is a factor of a product, by source text."""
     function = getattr(type(module), method)
     found = {text: _called(module, function, text) for text in _factors(type(module), method)}
     return {text: act for text, act in found.items() if _is_activation(act)}
@@ -80,7 +80,7 @@ def _activations(module: nn.Module, method: str) -> dict[str, Any]:
 
 @functools.cache
 def _factors(cls: type[nn.Module], method: str) -> tuple[str, ...]:
-    """What the method calls, as text, where the result is one factor of a product."""
+    """Source texts of the calls in the method whose result is a factor of a product."""
     found: list[str] = []
     try:
         with_gating(definition(getattr(cls, method)), lambda node: found.append(ast.unparse(node)))
@@ -104,12 +104,12 @@ def _is_activation(act: Any) -> bool:
 
 
 def _kind_of(act: Any) -> tuple[str, float]:
-    """The first of our kinds that gives what the activation gives, far out and near zero."""
+    """The first of our kinds that matches the activation, for large values and near zero."""
     name = getattr(act, "__name__", type(act).__name__)
     known = type(act).__module__.startswith(("torch.", "transformers."))
     if isinstance(act, nn.Module) and not known:
         raise LeftAloneError(f"its activation {name} is neither torch's nor transformers'")
-    with undisturbed():
+    with default_settings():
         near = torch.linspace(-12, 12, 4801)
         far = torch.tensor([-1e4, -1e3, -100.0, 100.0, 1e3, 1e4])
         x = torch.cat((near, far))
@@ -122,14 +122,14 @@ def _kind_of(act: Any) -> tuple[str, float]:
 
 
 def _without_hooks(act: Any) -> Any:
-    """What a call computes, so that nothing fires."""
+    """The function that a call computes, without firing hooks."""
     if not isinstance(act, nn.Module):
         return act
     return functools.partial(type(act).forward, copy.copy(act))
 
 
 def _method(cls: type[nn.Module], method: str, text: str, known: tuple[Any, ...]) -> Any:
-    """The class's method, where what is called by that text gates."""
+    """The class's method with the call of that text replaced as the gate's activation."""
     function = getattr(cls, method)
     tree = with_gating(definition(function), lambda node: ast.unparse(node) == text)
     if tree is None:
@@ -147,7 +147,7 @@ def _gating(known: tuple[Any, ...]) -> Any:
         return type(act) is like and _is_bare(act) and _approximate(act) == approximate
 
     def gating(projection, act, gate, up, limit):
-        """``projection(act(gate) * up)``; up None: gate holds both, limit: both are clamped."""
+        """``projection(act(gate) * up)``; up None: gate packs both, limit: both are clamped."""
         if not is_known(act) or not _are_alike(gate, up, limit):
             result = _as_it_was(act, gate, up, limit)
             return result if projection is None else projection(result)
@@ -155,7 +155,7 @@ def _gating(known: tuple[Any, ...]) -> Any:
         if projection is None:
             return gated_activation(gate, up, **options)
         if torch.is_grad_enabled() and not dynamo_traces() and _is_bare_linear(projection):
-            # What the last projection would keep is made again in the backward.
+            # The last projection's saved input is recomputed in the backward.
             return gated_linear(gate, up, projection.weight, projection.bias, **options)
         return projection(gated_activation(gate, up, **options))
 
@@ -189,7 +189,7 @@ def _as_it_was(act, gate, up, limit):
 
 
 def _is_bare(module: nn.Module) -> bool:
-    """Whether a call of the module is its class's forward and nothing else."""
+    """Whether calling the module runs its class's forward and nothing else."""
     if "forward" in module.__dict__:
         return False
     return not (any(getattr(module, name) for name in _HOOKS) or _has_any_global_hook())

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Norms of a model, found by what their forward computes, and what computes the same here."""
+"""Replaces norms of a model, recognised by what their forward computes."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from torch import nn
 from membound.torch._layer_norm import layer_norm
 from membound.torch._modules import default_eps
 from membound.torch._patch_class import Recipe
-from membound.torch._patch_trial import LeftAloneError, close, draw, undisturbed
+from membound.torch._patch_trial import LeftAloneError, close, default_settings, draw
 from membound.torch._rms_norm import rms_norm, rms_norm_gated
 
 _EPS_NAMES = ("variance_epsilon", "eps", "epsilon")
 _MOST_EPS = 1e-2
-_UNWEIGHTED_COLS = 64  # of the trial of a norm that has no weight
+_UNWEIGHTED_COLS = 64  # width of the trial of a norm without a weight
 _ELSE = "it computes something else than our norms"
 
 
 @dataclass(frozen=True)
 class Norm:
-    """What a module computes, in the words of our functions."""
+    """What a module computes, as arguments of our functions."""
 
-    eps: str | float  # an attribute's name where there is one
+    eps: str | float  # an attribute's name, if there is one
     centred: bool = False
     weight_offset: float = 0.0
     rounding: str = "once"
-    group: int | None = None  # columns of a row that are normalised together, where not all are
+    group: int | None = None  # columns per group, if not all of a row are normalised together
     norm_before_gate: bool = True
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Norm:
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether it may be one: the name tells no more than that a trial is worth its time."""
+    """Whether it may be a norm: by its name, which only decides whether a trial is run."""
     own = {name for name, p in module.named_parameters(recurse=False) if p is not None}
     if list(module.children()) or not own <= {"weight", "bias"}:
         return False
@@ -88,7 +88,7 @@ def replace_norm(module: nn.Module) -> tuple[str, Recipe]:
         raise LeftAloneError("its weight has one element for rows of any width, or for all heads")
     if weight is None and bias is not None:
         raise LeftAloneError("it has a bias and no weight")
-    with undisturbed() as generator:
+    with default_settings() as generator:
         trial = _Trial(module, generator)
         optional = gate is None or names[gate] is None
         norm = trial.first(_norms_of(module)) if optional else None
@@ -109,7 +109,7 @@ def replace_norm(module: nn.Module) -> tuple[str, Recipe]:
 
 
 def _parameters_of(module: nn.Module) -> tuple[dict[str, Any], str | None, tuple[str, ...]]:
-    """The parameters of forward and their defaults, that of the gate, and those that we lack."""
+    """The parameters of forward with defaults, the gate's, and those that we do not support."""
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     all_of = list(inspect.signature(type(module).forward).parameters.values())[1:]
     names = {p.name: p.default for p in all_of if p.kind not in kinds}
@@ -128,7 +128,7 @@ def _parameter(module: Any, name: str) -> Any:
 
 
 def _eps_of(module: nn.Module) -> list[str | float]:
-    """Where its eps may stand: attributes of that name, other small ones, constants of its code."""
+    """Candidates for eps: attributes of that name, other small ones, constants in its code."""
     named: list[str | float] = [name for name in _EPS_NAMES if hasattr(module, name)]
     if named:
         return [n for n in named if isinstance(getattr(module, str(n)), (int, float, type(None)))]
@@ -162,7 +162,7 @@ def _norms_of(module: nn.Module) -> Iterator[Norm]:
 
 
 def _gated(module: nn.Module, norm: Norm | None, trial: _Trial) -> Norm | None:
-    """The norm with a gate; without one it is ``norm``."""
+    """The norm with a gate; ``norm`` itself without one."""
     likely = [norm] if norm is not None else _norms_of(module)
     forms = [
         dataclasses.replace(one, norm_before_gate=before)
@@ -174,10 +174,10 @@ def _gated(module: nn.Module, norm: Norm | None, trial: _Trial) -> Norm | None:
 
 
 class _Trial:
-    """Calls of the module's own forward with other weights than it has, beside ours.
+    """Compares the module's own forward with ours, on random weights.
 
-    In bfloat16 and with weights drawn at random: where a result is rounded shows neither in float32
-    nor with the weights of 1 that training starts from. Rows of 2^13 show a clamp, a small one eps.
+    Trials in bfloat16 with random weights show where a result is rounded, which float32 or the
+    initial weights of 1 would hide. Rows of magnitude 2^13 reveal a clamp, small ones reveal eps.
     """
 
     def __init__(self, module: nn.Module, generator: torch.Generator) -> None:
@@ -189,10 +189,10 @@ class _Trial:
         self.weight, self.bias = (draw(generator, *shape) for _ in range(2))
         self.x, self.gate = (draw(generator, 2, 4, *shape) for _ in range(2))
         self.x[0, 3] *= 2**-8
-        self.has_limits = False  # a clamp: small values did not show it
+        self.has_limits = False  # a clamp, which small values did not reveal
 
     def first(self, norms: Iterable[Norm], *, has_gate: bool = False) -> Norm | None:
-        """The form that gives the module's result, most nearly bit for bit in 16 bits."""
+        """The form that gives the module's result, with the fewest differing bits in 16 bits."""
         differing = {n: self._differing(n, torch.bfloat16, 1.0, 1.0, has_gate) for n in norms}
         alike = [
             n for n, count in differing.items()
@@ -204,7 +204,7 @@ class _Trial:
         return min(near, key=lambda n: differing[n] or 0, default=None)
 
     def mixes(self, norm: Norm) -> bool:
-        """Whether ours is the module's too where x and weight differ in dtype: many promote."""
+        """Whether ours also matches if x and weight differ in dtype, where many modules promote."""
         pairs = ((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32))
         return all(self._same(norm, x, 1.0, 1.0, False, weight) for weight, x in pairs)
 
@@ -215,7 +215,7 @@ class _Trial:
         self, norm: Norm, dtype: torch.dtype, of_weight: float, of_x: float, has_gate: bool,
         of_parameters: torch.dtype | None = None,
     ) -> int | None:  # fmt: skip
-        """How many elements differ in their last bits; None if ours is not the module's result."""
+        """How many elements differ in the last bits; None if the results differ by more."""
         stand_in = copy.copy(self.module)
         own = {}
         for name, value in (("weight", self.weight * of_weight), ("bias", self.bias)):
@@ -225,7 +225,7 @@ class _Trial:
                 own[name] = None if kept is None else nn.Parameter(kept, requires_grad=False)
         stand_in.__dict__["_parameters"] = own
         buffers = {n: torch.full(b.shape, 1.5) for n, b in self.module.named_buffers(recurse=False)}
-        stand_in.__dict__["_buffers"] = buffers  # other numbers: what is used shows
+        stand_in.__dict__["_buffers"] = buffers  # other values show which attribute is used
         arrays = [(self.x * of_x).to(dtype), self.gate.to(dtype)][: 2 if has_gate else 1]
         try:
             wanted = type(self.module).forward(stand_in, *arrays)
@@ -241,7 +241,7 @@ def _norm_forward(cls, names, norm, gate_name, gated, mixes):
     first = names[0]
 
     def ours(self, x, gate, rest):
-        """The form for a call that is known, else None."""
+        """The form for a supported call, else None."""
         form = norm if gate is None else gated
         if form is None or x is None or any(one is not None for one in rest):
             return None

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The source of a method as a tree that can be changed."""
+"""The source of a method as a syntax tree that can be changed."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def definition(function: Any) -> ast.FunctionDef:
     tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
     if not isinstance(tree, ast.FunctionDef):
         raise LeftAloneError("its source cannot be read")
-    ast.increment_lineno(tree, first - 1)  # tracebacks show the lines that the class has
+    ast.increment_lineno(tree, first - 1)  # so that tracebacks show the class's own lines
     return tree
 
 
 def compiled(function: Any, tree: ast.FunctionDef, **names: Any) -> Any:
-    """The function with another body: the same globals, defaults and signature, and more names."""
+    """The function with another body and more globals; defaults and signature stay."""
     free = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     names |= {name: cell.cell_contents for name, cell in free.items()}
     arguments = [*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs]

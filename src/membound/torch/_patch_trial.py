@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Trials: whether a form of ours gives the result of a module that a model brings."""
+"""Trials: whether one of our forms gives the result of a model's module."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class LeftAloneError(Exception):
 
 
 @contextlib.contextmanager
-def undisturbed(device: str = "cpu") -> Iterator[torch.Generator]:
-    """For calls of a stranger's code: no autocast, default device or warnings of the caller's."""
+def default_settings(device: str = "cpu") -> Iterator[torch.Generator]:
+    """Run foreign code without the caller's autocast, default device or warnings."""
     kind = torch.device(device).type
     with (
         warnings.catch_warnings(),
@@ -34,7 +34,7 @@ def draw(generator: torch.Generator, *shape: int) -> torch.Tensor:
 
 
 def close(got: torch.Tensor, wanted: torch.Tensor, cancels: bool = False) -> bool:
-    """cancels: small results are differences, and have the errors of large ones."""
+    """cancels: small results come from cancellation, with errors of the size of large ones."""
     if got.dtype != wanted.dtype or not wanted.is_floating_point():
         return False
     unit = torch.finfo(wanted.dtype).eps

@@ -13,7 +13,13 @@ from membound.torch._functions import differentiable
 from membound.torch._operators import Operator, contiguous_like, define_without_gradient, rows_like
 from membound.torch._recording import refuse_gradients
 from membound.torch._rope import OPTIONS as ROPE_OPTIONS
-from membound.torch._rope import TABLES, keywords_of, refuse_table_gradients, split_offsets, ways
+from membound.torch._rope import (
+    TABLES,
+    keywords_of,
+    refuse_table_gradients,
+    split_offsets,
+    strategies,
+)
 
 _NORM_OPTIONS = {"eps": "float", "weight_offset": "float", "rounding": "str"}
 
@@ -29,7 +35,7 @@ def _operator(*, keyed: bool) -> Operator:
     weights = tuple(f"{name}_weight" for name in heads)
 
     def whole(found: Any) -> Any:
-        """q's and k's, None for what there is not."""
+        """Values for q and k; None for those not given."""
         return tuple(found) if keyed else (found[0], None)
 
     def forward(*arguments):
@@ -76,7 +82,7 @@ def _operator(*, keyed: bool) -> Operator:
         gradients={f"d{name}": name for name in (*heads, *weights)},
         backward=backward,
         rows=(),
-        ways=lambda tensors, options: ways(tensors, options, (*outs, *rstds)),
+        strategies=lambda tensors, options: strategies(tensors, options, (*outs, *rstds)),
     )
 
 
@@ -88,7 +94,7 @@ _CACHED_TENSORS = ("q", "k", "q_weight", "k_weight", "v", "key_cache", "value_ca
 
 
 def _cached(*arguments):
-    """With k and v in caches: as the extension takes it."""
+    """Call the extension with caches for k and v."""
     tensors, rest = arguments[: len(_CACHED_TENSORS)], arguments[len(_CACHED_TENSORS) :]
     keywords = _keywords(rest[: len(TABLES)], rest[len(TABLES) :])
     return (_core.qk_norm_rope(**dict(zip(_CACHED_TENSORS, tensors, strict=True)), **keywords),)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""The recording functions of an operator: what autograd keeps of a call and how it goes back."""
+"""The recording functions of an operator: what autograd saves, and the backward."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from membound import _core
 if TYPE_CHECKING:
     from membound.torch._operators import Operator
 
-# Where calls have to be operators: Dynamo, a mode that watches the dispatcher, torch.func.
+# Conditions under which a call must be an operator: Dynamo, a dispatch mode, torch.func.
 dynamo_traces = torch.compiler.is_dynamo_compiling
 jit_traces = torch._C._is_tracing
 dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -23,7 +23,7 @@ _FUNCTION_PARTS = ("forward", "backward", "jvp", "setup_context", "generate_vmap
 
 
 def differentiable_results(op: Operator) -> Callable[[tuple[Any, ...]], Any]:
-    """The results that gradients flow through: the first ones, alone if it is one."""
+    """Pick the differentiable results, which come first; a single one without a tuple."""
     count = sum(op.results.values())
     return lambda results: results[0] if count == 1 else results[:count]
 
@@ -45,7 +45,7 @@ def _refusing_jvp(op: Operator) -> Callable[..., Any]:
 
 
 def refuse_tangents(op: str, tensors: Mapping[str, Any]) -> None:
-    """Raise where a kernel below autograd, which sees no tangents, would drop one."""
+    """Raise if a kernel below autograd, which sees no tangents, would drop one."""
     if forward_ad._current_level < 0:
         return
     for name, tensor in tensors.items():
@@ -53,16 +53,16 @@ def refuse_tangents(op: str, tensors: Mapping[str, Any]) -> None:
             raise _tangent_refused(op, name)
 
 
-def shortest_call(function: Any) -> Callable[..., Any]:
-    """The builtin below Function.apply, which only asks what eager calls have been asked already.
+def raw_apply(function: Any) -> Callable[..., Any]:
+    """The builtin below Function.apply, whose checks eager calls have passed already.
 
-    All but whether tensors escaped from torch.func. It costs 1.4 us a call.
+    Only the check for tensors that escaped from torch.func is lost; apply costs 1.4 us a call.
     """
     return super(torch.autograd.Function, function).apply
 
 
 def as_tuple(results: Any) -> tuple[Any, ...]:
-    """torch's operators return one result bare."""
+    """Wrap a single result, which torch's operators return without a tuple."""
     return results if isinstance(results, tuple) else (results,)
 
 
@@ -71,10 +71,10 @@ def names_of(op: Operator) -> list[str]:
 
 
 def eager_function(op: Operator, forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
-    """What records eager calls, in C++; options come as one tuple, as each argument costs 50 ns."""
+    """Record eager calls in C++; options are one tuple, as each argument costs 50 ns."""
 
     class Recorded(torch.autograd.Function):
-        backward = _traced_backward(op)  # by compiled autograd; the engine calls C++
+        backward = _traced_backward(op)  # used by compiled autograd; the engine calls C++
         jvp = _refusing_jvp(op)
 
     function, order = _named(Recorded, op), list(op.gradients)
@@ -89,16 +89,16 @@ def eager_function(op: Operator, forward: Callable[..., Any], backward: Callable
         _gradient_function(op),
         tensors=len(op.tensors),
         differentiable=sum(op.results.values()),
-        saved=_saved_places(op),
+        saved=_saved_indices(op),
         gradients_of=[-1 if g is None else order.index(g) for g in op.tensors.values()],
     )
     return function
 
 
 def _traced_backward(op: Operator) -> Any:
-    """Dynamo takes no Function in another; compiled graphs refuse second derivatives themselves."""
+    """A backward without a nested Function, which Dynamo rejects; it refuses second derivatives."""
     wanted, by_input = _wanted_by(op), _by_input(op, 1)
-    gradients = asked_for(raw_operator(op, "backward"))
+    gradients = drop_unwanted(raw_operator(op, "backward"))
 
     def backward(ctx, *grads):
         needs = ctx.needs_input_grad
@@ -108,7 +108,7 @@ def _traced_backward(op: Operator) -> Any:
 
 
 def transformable_function(op: Operator) -> Any:
-    """On whatever the operators take. torch.func asks for setup_context, and for all results."""
+    """Record calls on any tensor; torch.func requires setup_context and all results."""
     count, flows = len(op.tensors), list(op.results.values())
     save, wanted, by_input = _saver(op), _wanted_by(op), _by_input(op, len(op.options))
     forward_operator, gradients = raw_operator(op, "forward"), _gradient_function(op)
@@ -143,13 +143,13 @@ def transformable_function(op: Operator) -> Any:
 
 
 def _filled(grads: tuple[Any, ...]) -> list[Any]:
-    """With zeros for the results that nobody used; torch's own are never DTensors."""
+    """Fill in zeros for unused results; zeros that torch fills in are never DTensors."""
     like = next(g for g in grads if g is not None)
     return [torch.zeros_like(like) if g is None else g for g in grads]
 
 
-def spread(op: Operator) -> Callable[..., Any]:
-    """The op's backward with its arguments in a row, as the operator has them."""
+def flat_backward(op: Operator) -> Callable[..., Any]:
+    """The op's backward with a flat argument list, as the operator has it."""
     first = sum(op.results.values())
     last = first + len(op.saves)
 
@@ -160,8 +160,8 @@ def spread(op: Operator) -> Callable[..., Any]:
     return backward
 
 
-def asked_for(run: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
-    """Of a backward operator, which cannot return None: it has empty tensors for what is not."""
+def drop_unwanted(run: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
+    """Replace the empty tensors of a backward operator, which cannot return None, by None."""
 
     def backward(*arguments):
         found, wanted = as_tuple(run(*arguments)), arguments[-1]
@@ -173,7 +173,7 @@ def asked_for(run: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
 
 
 def _gradient_function(op: Operator) -> Callable[..., tuple[Any, ...]]:
-    """The gradients, which torch.func wants to record as well; what would follow is refused."""
+    """The gradients as a Function, which torch.func records too; second derivatives raise."""
     name, backward_operator = op.name, raw_operator(op, "backward")
 
     class Gradients(torch.autograd.Function):
@@ -191,55 +191,55 @@ def _gradient_function(op: Operator) -> Callable[..., tuple[Any, ...]]:
         def backward(*_):
             raise RuntimeError(f"membound's {name} has first derivatives only")
 
-    return asked_for(Gradients.apply)
+    return drop_unwanted(Gradients.apply)
 
 
 def _named(function: Any, op: Operator) -> Any:
-    """The same class by the op's name: profiles and printed graphs show that of its making."""
+    """The same class under the op's name, which profiles and printed graphs show."""
     own = {name: value for name, value in vars(function).items() if name in _FUNCTION_PARTS}
     return type(function)(op.name, function.__bases__, {**own, "__module__": __name__})
 
 
-def _saved_places(op: Operator) -> list[int]:
-    """Where a call's arguments and results, one after the other, have what the gradient reads."""
-    places = [*names_of(op), *op.options, *op.results]
-    return [places.index(name) for name in op.saves]
+def _saved_indices(op: Operator) -> list[int]:
+    """Indices of the saved tensors among a call's arguments followed by its results."""
+    indices = [*names_of(op), *op.options, *op.results]
+    return [indices.index(name) for name in op.saves]
 
 
 def _saver(op: Operator) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    places = _saved_places(op)
-    return lambda values: tuple([values[at] for at in places])
+    indices = _saved_indices(op)
+    return lambda values: tuple([values[at] for at in indices])
 
 
 def _wanted_by(op: Operator) -> Callable[..., list[bool]]:
-    """From which inputs need a gradient to which are computed; two inputs can share one."""
+    """Map the inputs that need a gradient to the gradients to compute; inputs can share one."""
     inputs = list(op.tensors.values())
     sharing = [[at for at, g in enumerate(inputs) if g == gradient] for gradient in op.gradients]
-    return lambda needs: [any(needs[at] for at in places) for places in sharing]
+    return lambda needs: [any(needs[at] for at in indices) for indices in sharing]
 
 
 def _by_input(op: Operator, options: int) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """From the gradients to one value for each argument."""
+    """Map the gradients to one value per argument."""
     order, nothing = list(op.gradients), len(op.gradients)
-    places = [nothing if g is None else order.index(g) for g in op.tensors.values()]
-    places += [nothing] * options
-    return lambda found: tuple([found[at] if at < nothing else None for at in places])
+    indices = [nothing if g is None else order.index(g) for g in op.tensors.values()]
+    indices += [nothing] * options
+    return lambda found: tuple([found[at] if at < nothing else None for at in indices])
 
 
 def inference_direction(op: Operator) -> str:
-    """Which raw operator runs where nothing is recorded: without what only the gradient reads."""
+    """The operator to run if nothing is recorded: without results that only the gradient reads."""
     return "forward" if all(op.results.values()) else "inference"
 
 
 def records(tensors: tuple[Any, ...]) -> bool:
-    """Whether a call on them has a gradient to record; Dynamo knows while it traces."""
+    """Whether a call on these tensors has a gradient to record; works under Dynamo."""
     if not torch.is_grad_enabled():
         return False
     return any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
 
 
 def refuse_gradients(op: str, tensors: Mapping[str, Any]) -> None:
-    """Raise, as the extension does, where an op without a gradient is asked to record one."""
+    """Raise, as the extension does, if a tensor of an op without a gradient requires grad."""
     refuse_tangents(op, tensors)
     if not torch.is_grad_enabled():
         return

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from membound import _core
-from membound.torch._columns import after_addition, rms_norm_of_columns
+from membound.torch._columns import added_norm, sharded_rms_norm
 from membound.torch._functions import differentiable, traceable
 from membound.torch._norm_call import call_norm, default_eps, like, mixed, statistics_like
 from membound.torch._operators import (
@@ -20,7 +20,7 @@ from membound.torch._operators import (
 _OPTIONS = {"eps": "float", "weight_offset": "float", "rounding": "str"}
 
 
-# Operators take a weight of (heads, cols) as the library does, for each head.
+# Operators take a weight of (heads, cols), one row per head, as the library does.
 
 
 def _backward(function: Any) -> Any:
@@ -67,7 +67,7 @@ _RMS_NORM = Operator(
     gradients={"dx": "x", "dweight": "weight"},
     backward=_backward(_core.rms_norm_backward),
     rows=("x",),
-    columns=rms_norm_of_columns,
+    columns=sharded_rms_norm,
 )
 
 _ADD_RMS_NORM = Operator(
@@ -90,7 +90,7 @@ _ADD_RMS_NORM = Operator(
     gradients={"dx": "residual_out", "dweight": "weight"},
     backward=_backward(_core.add_rms_norm_backward),
     rows=("x", "residual"),
-    columns=after_addition(rms_norm_of_columns),
+    columns=added_norm(sharded_rms_norm),
 )
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""RMSNorm with a result of 8 bits. It has no gradient; graphs see operators."""
+"""RMSNorm with an 8-bit result. It has no gradient; graphs contain operators."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def scales_like(x: Any, group_size: int | None) -> Any:
 
 
 def _kernel(function: Any, arrays: int) -> Any:
-    """The extension's function; a scale that is given leaves an empty tensor in place of scales."""
+    """The extension's function; with a static scale the scales are an empty tensor."""
 
     def kernel(*arguments):
         scale, options = arguments[arrays], arguments[arrays + 1 :]

@@ -14,7 +14,7 @@ from membound.torch._operators import Operator, contiguous_like
 
 TABLES = ("cos", "sin", "freqs", "position_ids", "seqlen_offsets", "cu_seqlens")
 OPTIONS = {
-    "start": "int",  # seqlen_offsets where they are a number
+    "start": "int",  # seqlen_offsets if they are one number
     "layout": "str",
     "interleaved": "bool",
     "rotary_dim": "int?",
@@ -27,19 +27,19 @@ OPTIONS = {
 }
 
 
-# Both places where sequences start have one name; at most one of them is given.
+# Sequence starts have two slots, a number and a tensor, under one name; at most one is given.
 _KEYWORDS = (*TABLES, "seqlen_offsets", *list(OPTIONS)[1:])
 _DEFAULTS = (None,) * len(TABLES) + (0, "bshd", False, None, 0, None, False, 1.0, False, False)
 
 
 def keywords_of(tables: Any, options: Any) -> dict[str, Any]:
-    """The tables and options of a call as the extension takes them; reading defaults costs 2 us."""
+    """The call's tables and options as keywords of the extension, without defaults to save 2 us."""
     given = zip(_KEYWORDS, (*tables, *options), _DEFAULTS, strict=True)
     return {name: value for name, value, default in given if value is not default}
 
 
 def split_offsets(seqlen_offsets: Any) -> tuple[int, Any]:
-    """Where sequences start, as a number and as a tensor: operators have a place for each."""
+    """Split sequence starts into a number and a tensor, for which operators have one slot each."""
     if seqlen_offsets is None:
         return 0, None
     if isinstance(seqlen_offsets, torch.Tensor):
@@ -48,7 +48,7 @@ def split_offsets(seqlen_offsets: Any) -> tuple[int, Any]:
 
 
 def refuse_table_gradients(op: str, cos: Any, sin: Any, freqs: Any = None) -> None:
-    """Raise for tables that want a gradient, of which there is none."""
+    """Raise for tables that require grad: rope computes no gradient of them."""
     for table in (cos, sin, freqs):
         if table is not None and table.requires_grad:
             name = "cos" if table is cos else "sin" if table is sin else "freqs"
@@ -58,8 +58,10 @@ def refuse_table_gradients(op: str, cos: Any, sin: Any, freqs: Any = None) -> No
             )
 
 
-def ways(tensors: dict[str, Any], options: dict[str, Any], results: Any) -> list[dict[str, int]]:
-    """Along heads, or along sequences whose positions are sharded as they are."""
+def strategies(
+    tensors: dict[str, Any], options: dict[str, Any], results: Any
+) -> list[dict[str, int]]:
+    """Shard along heads, or along sequences with their positions."""
     layout = options["layout"]
     names = [name for name in ("q", "k") if name in tensors]
     if any(tensors[name].ndim != len(layout) for name in names):
@@ -79,9 +81,9 @@ def ways(tensors: dict[str, Any], options: dict[str, Any], results: Any) -> list
 
 
 def _operator(*, keyed: bool, learned: bool) -> Operator:
-    """With k or without; with the gradient of the frequencies, which reads q and k, or without."""
-    turned = ("q", "k") if keyed else ("q",)
-    count = len(turned)
+    """An operator with or without k, and with or without the gradient of the frequencies."""
+    rotated = ("q", "k") if keyed else ("q",)
+    count = len(rotated)
 
     def forward(*arguments):
         tables, options = arguments[count : count + len(TABLES)], arguments[count + len(TABLES) :]
@@ -90,17 +92,17 @@ def _operator(*, keyed: bool, learned: bool) -> Operator:
 
     def backward(grads, saved, options, _):
         tables, read = saved[: len(TABLES)], saved[len(TABLES) :]
-        keywords = keywords_of(tables, options) | dict(zip(turned, read, strict=False))
+        keywords = keywords_of(tables, options) | dict(zip(rotated, read, strict=False))
         found = _core.rope_backward(*grads, **keywords)
         return found if keyed or learned else (found,)
 
-    tensors: dict[str, str | None] = {name: f"d{name}" for name in turned}
+    tensors: dict[str, str | None] = {name: f"d{name}" for name in rotated}
     tensors |= {f"{name}?": None for name in TABLES}
-    gradients = {f"d{name}": f"d{name}_out" for name in turned}
+    gradients = {f"d{name}": f"d{name}_out" for name in rotated}
     if learned:
         tensors["freqs?"] = "dfreqs"
         gradients["dfreqs"] = "freqs"
-    results = [f"{name}_out" for name in turned]
+    results = [f"{name}_out" for name in rotated]
     return Operator(
         name="rope" + ("" if keyed else "_q") + ("_learned" if learned else ""),
         tensors=tensors,
@@ -108,11 +110,11 @@ def _operator(*, keyed: bool, learned: bool) -> Operator:
         results=dict.fromkeys(results, True),
         forward=forward,
         shapes=lambda *arguments: tuple(map(contiguous_like, arguments[:count])),
-        saves=(*TABLES, *(turned if learned else ())),
+        saves=(*TABLES, *(rotated if learned else ())),
         gradients=gradients,
         backward=backward,
         rows=(),
-        ways=lambda tensors, options: ways(tensors, options, results),
+        strategies=lambda tensors, options: strategies(tensors, options, results),
     )
 
 

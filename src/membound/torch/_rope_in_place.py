@@ -13,7 +13,7 @@ from membound import _core
 from membound.torch._recording import dispatch_modes, dynamo_traces, records
 from membound.torch._rope import refuse_table_gradients, rope
 
-Parts = Callable[[Any], tuple[list[Any], Any]]  # views that turn, and one of the rest or None
+Parts = Callable[[Any], tuple[list[Any], Any]]  # views to rotate, and the rest or None
 
 
 def whole(x: Any) -> tuple[list[Any], Any]:
@@ -21,7 +21,7 @@ def whole(x: Any) -> tuple[list[Any], Any]:
 
 
 def q_and_k(num_heads_q: int | None) -> Parts:
-    """Of ``(..., 3, heads, head_dim)`` without a number, of ``(..., heads, head_dim)`` with one."""
+    """q and k of ``(..., 3, heads, head_dim)``, or with a count of ``(..., heads, head_dim)``."""
 
     def parts(qkv: Any) -> tuple[list[Any], Any]:
         if num_heads_q is None:
@@ -38,15 +38,15 @@ def k_alone(kv: Any) -> tuple[list[Any], Any]:
 
 
 def rope_in_place(x: Any, parts: Parts, *tables: dict[str, Any], **options: Any) -> Any:
-    """Turn the parts of x over x and return it: by one table for all, or by one for each."""
-    if dynamo_traces() or dispatch_modes():  # a graph has results of its own, and copies them
+    """Rotate the parts of x in place and return x: by one table for all, or by one for each."""
+    if dynamo_traces() or dispatch_modes():  # graphs compute new results and copy them
         for group, table in _groups(parts(x)[0], tables):
             found = rope(*group, **table, **options)
             for part, result in zip(group, found if len(group) == 2 else (found,), strict=True):
                 part.copy_(result)
         return x
     if not records((x,)):
-        _turn(_core.rope, ("out", "k_out"), parts(x)[0], parts(x)[0], tables, options)
+        _rotate(_core.rope, ("out", "k_out"), parts(x)[0], parts(x)[0], tables, options)
         return x
     for table in tables:
         refuse_table_gradients("rope", *(table.get(name) for name in ("cos", "sin", "freqs")))
@@ -54,14 +54,16 @@ def rope_in_place(x: Any, parts: Parts, *tables: dict[str, Any], **options: Any)
 
 
 def _groups(parts: list[Any], tables: Any) -> Iterator[tuple[list[Any], dict[str, Any]]]:
-    """The parts that one call turns, and its table."""
+    """The parts that one call rotates, and its table."""
     if len(tables) == 1:
         yield parts, tables[0]
     else:
         yield from (([part], table) for part, table in zip(parts, tables, strict=True))
 
 
-def _turn(function: Any, outputs: Any, read: Any, written: Any, tables: Any, options: Any) -> None:
+def _rotate(
+    function: Any, outputs: Any, read: Any, written: Any, tables: Any, options: Any
+) -> None:
     pairs = zip(_groups(read, tables), _groups(written, tables), strict=True)
     for (group, table), (out, _) in pairs:
         given = dict(zip(outputs, out, strict=False))
@@ -71,7 +73,7 @@ def _turn(function: Any, outputs: Any, read: Any, written: Any, tables: Any, opt
 class _InPlace(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, parts, tables, options):
-        _turn(_core.rope, ("out", "k_out"), parts(x)[0], parts(x)[0], tables, options)
+        _rotate(_core.rope, ("out", "k_out"), parts(x)[0], parts(x)[0], tables, options)
         ctx.mark_dirty(x)
         ctx.call = parts, tables, options
         return x
@@ -81,8 +83,8 @@ class _InPlace(torch.autograd.Function):
     def backward(ctx, dx):
         parts, tables, options = ctx.call
         out = torch.empty_like(dx, memory_format=torch.contiguous_format)
-        (turned, rest), (into, rest_out) = parts(dx), parts(out)
-        _turn(_core.rope_backward, ("dq_out", "dk_out"), turned, into, tables, options)
+        (rotated, rest), (into, rest_out) = parts(dx), parts(out)
+        _rotate(_core.rope_backward, ("dq_out", "dk_out"), rotated, into, tables, options)
         if rest is not None:
             rest_out.copy_(rest)
         return out, None, None, None

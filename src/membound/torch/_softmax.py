@@ -18,8 +18,8 @@ def _backward(grads, saved, options, wanted):
     return dx, of_sum.sum_to_size(mask.shape).to(mask.dtype)
 
 
-def _ways(tensors, options):
-    """Along any axis of rows, but for queries that a causal offset counts."""
+def _strategies(tensors, options):
+    """Shard along any axis of rows except queries under a causal offset, which counts them."""
     x, mask = tensors["x"], tensors.get("mask")
     found = []
     for axis in range(x.ndim - (1 if options["causal_offset"] is None else 2)):
@@ -43,8 +43,8 @@ _SOFTMAX = Operator(
     saves=("out", "mask"),
     gradients={"dx": "out", "dmask": "mask"},
     backward=_backward,
-    rows=(),  # a causal offset counts them
-    ways=_ways,
+    rows=(),  # excludes queries, which a causal offset counts
+    strategies=_strategies,
 )
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Transformer Engine's activations by name; transformer_engine.py has them all."""
+"""Transformer Engine's activations by name; transformer_engine.py exports them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SReLU = _activation("SReLU", "relu(input) ** 2", kind="relu2", packing="gate")
 ReLU = _activation("ReLU", "relu(input)", kind="relu", packing="gate")
 SiLU = _activation("SiLU", "silu(input)", packing="gate")
 
-_PACKINGS = {None: "halves", 1: "interleaved"}  # in blocks of so many of each
+_PACKINGS = {None: "halves", 1: "interleaved"}  # gate and up interleaved in blocks of this size
 
 
 class SwiGLU(nn.Module):
@@ -74,7 +74,7 @@ class ClampedSwiGLU(nn.Module):
 
 
 class SiTUGLU(nn.Module):
-    """Kimi K3's activation: silu of gate and up, each held by a soft cap, beta1 and beta2."""
+    """Kimi K3's activation: silu of gate and up, each bounded by a soft cap, beta1 and beta2."""
 
     def __init__(
         self, *, beta1=4.0, beta2=25.0, cache_quantized_input=False, glu_interleave_size=None

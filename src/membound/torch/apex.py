@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """apex's functions and modules by name, and those of its former ``apex.transformer``.
 
-``memory_efficient`` is taken and ignored: less than with it is kept already.
+``memory_efficient`` is taken and ignored: less is saved already than apex saves with it.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ _T = {"q": "t", "cos": "freqs", "sin": "freqs"}
 
 
 def _of_sequences(t, cos, sin, transpose_output_memory):
-    """Of (seq, batch, heads, head_dim); the memory of the result may have the batch first."""
+    """Rotate (seq, batch, heads, head_dim); the result's memory may have the batch first."""
     options = {"rotary_dim": cos.shape[-1]}
     if transpose_output_memory:
         return rope(t.transpose(0, 1), None, cos, sin, layout="bshd", **options).transpose(0, 1)
@@ -189,7 +189,7 @@ def fused_apply_rotary_pos_emb(t, freqs, transpose_output_memory=False):
 
 
 def _wide(angles, t):
-    """Angles of 16 bits would give sines of 16 bits."""
+    """Widen the angles: 16-bit angles would give 16-bit sines."""
     if angles.dtype == torch.float64:
         return angles
     return angles.double() if t.dtype == torch.float64 else angles.float()
@@ -215,7 +215,7 @@ def fused_apply_rotary_pos_emb_thd(t, cu_seqlens, freqs):
 def fused_apply_rotary_pos_emb_2d(t, img_h, img_w, cos_h, sin_h, cos_w, sin_w):
     """Rotate ``(batch, img_h * img_w, heads, head_dim)`` by the row and by the column of a token.
 
-    Each turns one half of a head: two launches.
+    Each rotates one half of a head: two launches.
     """
     name = "fused_apply_rotary_pos_emb_2d"
     if t.dim() != 4 or t.shape[1] != img_h * img_w:
@@ -223,15 +223,15 @@ def fused_apply_rotary_pos_emb_2d(t, img_h, img_w, cos_h, sin_h, cos_w, sin_w):
             f"{name}: argument 't' must have shape (batch, {img_h * img_w}, heads, head_dim), got "
             f"{tuple(t.shape)}"
         )
-    place = torch.arange(img_h * img_w, device=t.device)
+    index = torch.arange(img_h * img_w, device=t.device)
     half = t.shape[-1] // 2
-    turned = rope(
+    rotated = rope(
         t, None, cos_h[0, :, 0], sin_h[0, :, 0], rotary_dim=half,
-        position_ids=place.div(img_w, rounding_mode="floor"),
+        position_ids=index.div(img_w, rounding_mode="floor"),
     )  # fmt: skip
     return rope(
-        turned, None, cos_w[0, :, 0], sin_w[0, :, 0], rotary_dim=half, rotary_offset=half,
-        position_ids=place % img_w,
+        rotated, None, cos_w[0, :, 0], sin_w[0, :, 0], rotary_dim=half, rotary_offset=half,
+        position_ids=index % img_w,
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ _X = {"q": "x", "dq": "x", "out": "x"}
 
 
 def _positions(seqlen_offsets):
-    """None for no offset: at most one of the kinds of positions may be given."""
+    """Turn an offset of 0 into None: at most one kind of positions may be given."""
     if isinstance(seqlen_offsets, torch.Tensor) or seqlen_offsets:
         return seqlen_offsets
     return None
@@ -51,7 +51,7 @@ def apply_rotary_emb(
         x: ``(batch, seq, heads, head_dim)``, or with cu_seqlens ``(tokens, heads, head_dim)``.
         cos: ``(positions, rotary_dim / 2)``.
         sin: the same.
-        interleaved: pairs are neighbours (GPT-J); False: halves (GPT-NeoX).
+        interleaved: pairs are adjacent (GPT-J); False: halves (GPT-NeoX).
         inplace: write over x, with its gradient.
         seqlen_offsets: where sequences start: a number, or ``(batch,)`` integers.
         cu_seqlens: ``(sequences + 1,)`` int32.
@@ -93,7 +93,7 @@ def apply_rotary(
 
 
 def check_heads(function, qkv, num_heads_q, axes=4):
-    """Raise where a fused tensor has no heads of q, k and v in the numbers that are told."""
+    """Raise if a fused tensor does not have the given numbers of heads of q, k and v."""
     if qkv.dim() == axes + 1 and num_heads_q is None:
         if qkv.shape[-3] != 3:
             raise ValueError(
@@ -173,9 +173,9 @@ class RotaryEmbedding(nn.Module):
     """Rotary embedding in place of qkv, or of q and kv, with angles computed in the kernel.
 
     Args:
-        dim: elements of a head that turn.
+        dim: elements of a head that are rotated.
         base: of the frequencies.
-        interleaved: pairs are neighbours.
+        interleaved: pairs are adjacent.
         scale_base: that of XPos (Sun et al. 2022, arXiv:2212.10554); None: no scale. It takes
             tables, which are made where a sequence is longer than those before.
         device: of the frequencies, which state dicts leave out.
@@ -198,7 +198,7 @@ class RotaryEmbedding(nn.Module):
         self._tables = {}
 
     def _apply(self, fn, recurse=True):
-        """Moves, and no casts: frequencies stay in float32."""
+        """Move the frequencies, but never cast them: they stay in float32."""
         before = self.inv_freq
         super()._apply(fn, recurse)
         if self.inv_freq.dtype != torch.float32:
@@ -207,7 +207,7 @@ class RotaryEmbedding(nn.Module):
         return self
 
     def _scaled(self, length):
-        """The tables of q and of k up to a length: XPos divides one by what it multiplies."""
+        """The tables of q and k up to a length; XPos scales k's by the inverse of q's scale."""
         if length not in self._tables:
             at = torch.arange(length, device=self.inv_freq.device, dtype=torch.float32)
             angles = torch.outer(at, self.inv_freq)
@@ -317,7 +317,7 @@ _KINDS = {F.sigmoid: "sigmoid", torch.sigmoid: "sigmoid", F.silu: "silu", F.gelu
 
 
 class GatedMlp(nn.Module):
-    """Two projections with a gated activation between them, of which nothing is kept.
+    """Two projections with a gated activation between them, which is not saved.
 
     activation is ``F.sigmoid``, ``F.silu`` or ``F.gelu``.
     """
@@ -346,7 +346,7 @@ class GatedMlp(nn.Module):
 
 
 class GPT2Embeddings(nn.Module):
-    """The rows of words and of positions, added in one pass."""
+    """The sum of word and position embeddings, in one pass."""
 
     def __init__(
         self, embed_dim, vocab_size, max_position_embeddings, padding_idx=None,

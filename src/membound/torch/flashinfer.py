@@ -59,7 +59,7 @@ def gemma_fused_add_rmsnorm(input, residual, weight, eps=1e-6, enable_pdl=None):
 
 
 def _scale(scale, like):
-    """The scale as a tensor; a number is filled in on the device, which waits for nothing."""
+    """The scale as a tensor; a number is filled in on the device, without synchronising."""
     if isinstance(scale, torch.Tensor):
         return scale
     return torch.full((), scale, dtype=torch.float32, device=like.device)
@@ -90,7 +90,7 @@ def fused_add_rmsnorm_fp8_block_quant(
     read twice.
     """
     scales = block_scale[:, : input.shape[0]].T
-    add_rms_norm_quant(  # the sum goes where the normed rows will be: residual is read again
+    add_rms_norm_quant(  # residual is unchanged: the second launch reads it again
         input, residual, weight, dtype=out.dtype, group_size=128, eps=eps, out=out,
         residual_out=normed_out, scale_out=scales,
     )  # fmt: skip
@@ -180,7 +180,7 @@ _ROPE = {"cu_seqlens": "indptr", "seqlen_offsets": "offsets", "position_ids": "p
          "interleaved": "interleave", "out": "q", "k_out": "k"}  # fmt: skip
 
 
-def _turn(q, k, rotary_dim, interleave, parameters, *, in_place=False, **positions):
+def _rotate(q, k, rotary_dim, interleave, parameters, *, in_place=False, **positions):
     dim = q.shape[-1] if rotary_dim is None else rotary_dim
     return rope(
         q, k, freqs=frequencies(q.device, dim, **parameters), layout="thd", interleaved=interleave,
@@ -214,7 +214,7 @@ def apply_rope(
     [1.0, 1.0, 1.0, 1.0]
     """
     parameters = _linear(rope_scale, rope_theta)
-    return _turn(
+    return _rotate(
         q, k, rotary_dim, interleave, parameters, cu_seqlens=indptr, seqlen_offsets=offsets
     )
 
@@ -226,7 +226,7 @@ def apply_rope_inplace(
     """:func:`apply_rope` over q and k."""
     at = {"cu_seqlens": indptr, "seqlen_offsets": offsets}
     parameters = _linear(rope_scale, rope_theta)
-    _turn(q, k, rotary_dim, interleave, parameters, in_place=True, **at)
+    _rotate(q, k, rotary_dim, interleave, parameters, in_place=True, **at)
 
 
 @adapter(**_ROPE)
@@ -235,7 +235,7 @@ def apply_rope_pos_ids(
 ):
     """Rotate q and k by the position of each token."""
     parameters = _linear(rope_scale, rope_theta)
-    return _turn(q, k, rotary_dim, interleave, parameters, position_ids=pos_ids)
+    return _rotate(q, k, rotary_dim, interleave, parameters, position_ids=pos_ids)
 
 
 @adapter(**_ROPE)
@@ -244,7 +244,7 @@ def apply_rope_pos_ids_inplace(
 ):
     """:func:`apply_rope_pos_ids` over q and k."""
     parameters = _linear(rope_scale, rope_theta)
-    _turn(q, k, rotary_dim, interleave, parameters, in_place=True, position_ids=pos_ids)
+    _rotate(q, k, rotary_dim, interleave, parameters, in_place=True, position_ids=pos_ids)
 
 
 @adapter(**_ROPE)
@@ -255,7 +255,7 @@ def apply_llama31_rope(
     """:func:`apply_rope` with the frequencies of Llama 3.1."""
     numbers = (rope_scale, rope_theta, low_freq_factor, high_freq_factor, old_context_len)
     at = {"cu_seqlens": indptr, "seqlen_offsets": offsets}
-    return _turn(q, k, rotary_dim, interleave, _llama31(*numbers), **at)
+    return _rotate(q, k, rotary_dim, interleave, _llama31(*numbers), **at)
 
 
 @adapter(**_ROPE)
@@ -266,7 +266,7 @@ def apply_llama31_rope_inplace(
     """:func:`apply_llama31_rope` over q and k."""
     numbers = (rope_scale, rope_theta, low_freq_factor, high_freq_factor, old_context_len)
     at = {"cu_seqlens": indptr, "seqlen_offsets": offsets}
-    _turn(q, k, rotary_dim, interleave, _llama31(*numbers), in_place=True, **at)
+    _rotate(q, k, rotary_dim, interleave, _llama31(*numbers), in_place=True, **at)
 
 
 @adapter(**_ROPE)
@@ -276,7 +276,7 @@ def apply_llama31_rope_pos_ids(
 ):  # fmt: skip
     """:func:`apply_rope_pos_ids` with the frequencies of Llama 3.1."""
     numbers = (rope_scale, rope_theta, low_freq_factor, high_freq_factor, old_context_len)
-    return _turn(q, k, rotary_dim, interleave, _llama31(*numbers), position_ids=pos_ids)
+    return _rotate(q, k, rotary_dim, interleave, _llama31(*numbers), position_ids=pos_ids)
 
 
 @adapter(**_ROPE)
@@ -286,7 +286,7 @@ def apply_llama31_rope_pos_ids_inplace(
 ):  # fmt: skip
     """:func:`apply_llama31_rope_pos_ids` over q and k."""
     numbers = (rope_scale, rope_theta, low_freq_factor, high_freq_factor, old_context_len)
-    _turn(q, k, rotary_dim, interleave, _llama31(*numbers), in_place=True, position_ids=pos_ids)
+    _rotate(q, k, rotary_dim, interleave, _llama31(*numbers), in_place=True, position_ids=pos_ids)
 
 
 _CACHE = {"q": "query", "k": "key", "out": "query", "k_out": "key", "cos": "cos_sin_cache",
@@ -305,8 +305,8 @@ def _by_cache(positions, query, key, head_size, cos_sin_cache, is_neox, *, in_pl
 @adapter(**_CACHE)
 def apply_rope_with_cos_sin_cache(positions, query, key, head_size, cos_sin_cache, is_neox=True):
     """Rotate query and key, ``(tokens, heads * head_size)``, by a cache of cosines, then sines."""
-    turned = _by_cache(positions, query, key, head_size, cos_sin_cache, is_neox, in_place=False)
-    return tuple(t.view(given.shape) for t, given in zip(turned, (query, key), strict=True))
+    rotated = _by_cache(positions, query, key, head_size, cos_sin_cache, is_neox, in_place=False)
+    return tuple(t.view(given.shape) for t, given in zip(rotated, (query, key), strict=True))
 
 
 @adapter(**_CACHE)

@@ -39,7 +39,7 @@ def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5):
 
 @adapter(x="input")
 def softmax(input, dim=None, _stacklevel=3, dtype=None):
-    """Softmax over an axis, which may lie anywhere; with a dtype of input cast to it.
+    """Softmax over any axis; with a dtype, of input cast to it.
 
     torch's own default of ``dim``, which it warns of, is refused.
     """

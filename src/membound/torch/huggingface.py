@@ -27,14 +27,14 @@ def apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
             embedding returns it; a batch of 1, or no such axis, serves all. Elements of a head past
             rotary_dim are copied.
         sin: the same for the sines.
-        unsqueeze_dim: where cos and sin get the axis of heads: as torch broadcasts them then, they
-            stand beside q.
+        unsqueeze_dim: the position of the heads axis that is inserted in cos and sin, so that they
+            broadcast against q.
 
     Returns:
-        The rotated q and k, in memory in the order of their own axes: where those of a token lie
-        together in q, so they do in the result, as attention and the layers before have them. In
-        float32 the bits of transformers' function; in 16 bits closer to the exact result, as
-        products are not rounded.
+        The rotated q and k, with the memory order of the inputs: if the heads of a token are
+        contiguous in q, they are in the result, as attention and the layers before expect. In
+        float32 the bits are those of transformers' function; in 16 bits they are closer to the
+        exact result, as products are not rounded.
 
     >>> import torch
     >>> q, k = torch.ones(1, 4, 3, 8), torch.ones(1, 2, 3, 8)
@@ -46,7 +46,7 @@ def apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
 
 
 def turn(q, k, cos, sin, unsqueeze_dim, **options):
-    """:func:`rope` of q and k, or of q alone, by tables that get their axis of heads there."""
+    """:func:`rope` of q and k, or of q alone, with a heads axis inserted in the tables."""
     heads = unsqueeze_dim + q.ndim - cos.ndim - (1 if unsqueeze_dim >= 0 else -cos.ndim)
     if q.ndim not in (3, 4) or not q.ndim - 3 <= heads <= q.ndim - 2 or cos.ndim >= q.ndim:
         raise ValueError(
@@ -63,12 +63,12 @@ def turn(q, k, cos, sin, unsqueeze_dim, **options):
     if cos.shape[-2] != tokens:  # one angle for all
         cos, sin = (t.expand(*t.shape[:-2], tokens, -1) for t in (cos, sin))
     by_token = heads == 2
-    # As models split a projection into heads. Results by head would be copied by attention's output
-    # and by the projection's gradient, and the copies kept.
+    # Models split a projection into heads this way. Results in head-major order would be copied by
+    # attention's output and by the projection's gradient, and the copies would stay alive.
     if not by_token and tokens > 1 and q.stride(1) < q.stride(2):
         q, k = q.transpose(1, 2), None if k is None else k.transpose(1, 2)
-        turned = rope(q, k, cos, sin, layout="bshd", **options)
-        return turned.transpose(1, 2) if k is None else tuple(t.transpose(1, 2) for t in turned)
+        rotated = rope(q, k, cos, sin, layout="bshd", **options)
+        return rotated.transpose(1, 2) if k is None else tuple(t.transpose(1, 2) for t in rotated)
     return rope(q, k, cos, sin, layout="bshd" if by_token else "bhsd", **options)
 
 
@@ -100,7 +100,7 @@ def kernel_mapping(rounding: str = "before_weight") -> dict[str, Any]:
         )
     from kernels import CUDAProperties, Device, LocalLayerRepository
 
-    # Of several registered for a GPU the narrower range counts: transformers' own has no limits.
+    # The narrowest range of capabilities wins, and transformers' own layers have no limits.
     gpus = Device(type="cuda", properties=CUDAProperties(min_capability=75, max_capability=10**6))
 
     def everywhere(layer: str) -> dict[Any, Any]:

@@ -3,7 +3,7 @@
 """Liger-Kernel's functions and modules by name.
 
 ``in_place``, ``row_mode``, ``impl``, ``mode``, ``backend`` and ``chunk_mem_const`` are taken and
-ignored: they choose a launch or where gradients lie, not a result.
+ignored: they choose a launch or the memory of gradients, not a result.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class LigerReLUSquared(nn.Module):
 
 
 class _GatedMLP(nn.Module):
-    """Three projections and what stands between them, of which nothing is kept."""
+    """Three projections and a gated activation, which is not saved."""
 
     _kind = "silu"
 
@@ -122,7 +122,7 @@ class LigerGEGLUMLP(_GatedMLP):
 
 
 class LigerPhi3SwiGLUMLP(nn.Module):
-    """The gated MLP of Phi-3: gate and up are of one projection."""
+    """The gated MLP of Phi-3: one projection computes gate and up."""
 
     def __init__(self, config):
         super().__init__()
@@ -189,7 +189,7 @@ def liger_rotary_pos_emb_vision(q, k, cos, sin):
 def liger_multimodal_rotary_pos_emb(q, k, cos, sin, mrope_section, unsqueeze_dim=1):
     """Rotate q and k by rows of time, height and width, ``(3, batch, seq, head_dim)``.
 
-    Sections of columns are taken from each in turn; that makes tables of one row for each token.
+    Sections of columns are taken from each of them, which gives tables of one row per token.
     """
     widths = list(mrope_section) * 2
     cos, sin = (
@@ -204,7 +204,7 @@ liger_qwen2vl_mrope = liger_multimodal_rotary_pos_emb
 
 @adapter(q="xq", k="xk", cos="freqs_cis", sin="freqs_cis")
 def liger_llama4_text_rotary_pos_emb(xq, xk, freqs_cis):
-    """Rotate ``(batch, seq, heads, head_dim)`` of neighbours by complex rows ``(seq, dim / 2)``."""
+    """Rotate adjacent pairs of ``(batch, seq, heads, head_dim)`` by rows ``(seq, dim / 2)``."""
     rows = freqs_cis if freqs_cis.dim() == 2 or freqs_cis.shape[0] > 1 else freqs_cis[0]
     return rope(xq, xk, rows.real, rows.imag, interleaved=True, rotary_dim=2 * rows.shape[-1])
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """quack's functions and modules by name.
 
-``inplace_backward`` and ``tuned`` are taken and ignored: they choose where a gradient lies and how
-it is made, not what it is.
+``inplace_backward`` and ``tuned`` are taken and ignored: they choose the memory of a gradient and
+its kernel, not its value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from membound.torch._softmax import softmax as _softmax
 
 
 def _sum_in(function, x, residual, bias, residual_dtype):
-    """What is normalised without a residual; with one its dtype is that of the sum."""
+    """The normalised input without a residual; with one, its dtype is that of the sum."""
     refuse(function, "bias", bias, None, "add it to the result")
     if residual is None:
         return x if residual_dtype is None else x.to(residual_dtype)
@@ -38,7 +38,7 @@ def rmsnorm(
     x, weight=None, bias=None, residual=None, out_dtype=None, residual_dtype=None, eps=1e-6,
     prenorm=False, weight_offset=0.0,
 ):  # fmt: skip
-    """RMSNorm of x, or of ``x + residual``; with prenorm the result and what was normalised.
+    """RMSNorm of x, or of ``x + residual``; with prenorm the result and the normalised input.
 
     >>> import torch
     >>> rmsnorm(torch.tensor([[3.0, 4.0]]), eps=12.5).mul(10).round().tolist()
@@ -74,7 +74,7 @@ def rmsnorm_bwd(
     x, weight, dout, rstd, dresidual_out=None, has_bias=False, has_residual=False,
     weight_offset=0.0,
 ):  # fmt: skip
-    """``(dx, dweight, None, dx where has_residual)``; x is what was normalised."""
+    """``(dx, dweight, None, dx if has_residual)``; x is the normalised input."""
     refuse("rmsnorm_bwd", "has_bias", has_bias, False, "sum dout over its rows")
     options = {"weight_offset": weight_offset, "need_dweight": weight is not None}
     if dresidual_out is None:
@@ -97,7 +97,7 @@ class QuackRMSNorm(_modules.RMSNorm):
 
 @adapter()
 def layernorm_fwd(x, weight, bias=None, eps=1e-6, return_rstd=False, return_mean=False):
-    """LayerNorm without a gradient; then rstd, then mean, where they are asked for."""
+    """LayerNorm without a gradient, followed by rstd and mean if requested."""
     y, mean, rstd = membound.layer_norm(x, weight, bias, eps=eps, return_stats=True)
     more = [found for found, want in ((rstd, return_rstd), (mean, return_mean)) if want]
     return (y, *more) if more else y
@@ -151,7 +151,7 @@ def cross_entropy_fwd(
     x, target, target_logit=None, weight=None, ignore_index=-100, return_lse=False,
     return_dx=False, inplace_backward=False,
 ):  # fmt: skip
-    """The losses of rows; then lse, then the gradient of each loss, where they are asked for."""
+    """The losses of rows, followed by lse and the gradient of each loss if requested."""
     refuse("cross_entropy_fwd", "target_logit", target_logit, None, _TARGET_LOGIT)
     dx = (x if inplace_backward else torch.empty_like(x)) if return_dx else None
     options = {"ignore_index": ignore_index, "dlogits": dx}
@@ -173,7 +173,7 @@ def cross_entropy_bwd(
 def linear_cross_entropy_func(
     x, weight, bias, target, ignore_index=-100, reduction="mean", inplace_backward=False
 ):
-    """Cross entropy of ``x @ weight.T + bias``, whose logits are never there as a whole."""
+    """Cross entropy of ``x @ weight.T + bias``, without materialising all logits."""
     options = {"ignore_index": ignore_index, "reduction": reduction}
     name = "linear_cross_entropy_func"
     return reduced_linear_cross_entropy(name, x, weight, target, bias, **options)
@@ -184,7 +184,7 @@ def chunked_linear_cross_entropy(
     x, weight, target, chunk_size=4096, ignore_index=-100, reduction="mean", tuned=True,
     use_scaled_exp=None,
 ):  # fmt: skip
-    """The same with chunks of so many rows; ``use_scaled_exp`` is taken and ignored."""
+    """The same with chunks of the given number of rows; ``use_scaled_exp`` is taken and ignored."""
     options = {"ignore_index": ignore_index, "reduction": reduction, "chunk_rows": chunk_size}
     name = "chunked_linear_cross_entropy"
     return reduced_linear_cross_entropy(name, x, weight, target, None, **options)

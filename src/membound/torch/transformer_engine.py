@@ -47,14 +47,14 @@ def apply_rotary_pos_emb(
         t: ``(seq, batch, heads, head_dim)`` for ``"sbhd"``, ``(batch, seq, heads, head_dim)``
             for ``"bshd"``, ``(tokens, heads, head_dim)`` for ``"thd"`` with cu_seqlens.
         freqs: the angles, ``(positions, 1, 1, rotary_dim)``, each of them twice: one half after
-            the other, or as neighbours with ``interleaved``. 16-bit angles are widened first.
+            the other, or adjacent with ``interleaved``. 16-bit angles are widened first.
         tensor_format: see t.
         start_positions: ``(batch,)`` int32: where sequences start.
-        interleaved: pairs are neighbours.
+        interleaved: pairs are adjacent.
         fused: taken and ignored: the one here always is.
         cu_seqlens: ``(sequences + 1,)`` int32, for ``"thd"``; of whole sequences with cp_size.
-        cp_size: over how many ranks each sequence is cut, in twice as many chunks.
-        cp_rank: which of them this is: t holds the chunks ``cp_rank`` and ``2 * cp_size - 1 -
+        cp_size: the number of ranks that share a sequence, which is cut into twice as many chunks.
+        cp_rank: this rank: t holds the chunks ``cp_rank`` and ``2 * cp_size - 1 -
             cp_rank`` of each sequence.
 
     Returns:
@@ -82,7 +82,7 @@ def apply_rotary_pos_emb(
 
 
 def _table(function: str, name: str, freqs: Any, t: Any, rows: int | None = None) -> dict[str, Any]:
-    """cos and sin of the angles of the first rows; the angles where positions pick the rows."""
+    """cos and sin of the first rows' angles; the angles themselves if positions pick the rows."""
     if freqs.dim() != 4 or freqs.shape[1:3] != (1, 1):
         raise ValueError(
             f"{function}: argument '{name}' must have shape (positions, 1, 1, rotary_dim), "
@@ -96,34 +96,34 @@ def _table(function: str, name: str, freqs: Any, t: Any, rows: int | None = None
     return {"cos": angles.cos(), "sin": angles.sin(), "rotary_dim": angles.shape[-1]}
 
 
-def _of_rank(function: str, place: Any, length: Any, cp_size: int, cp_rank: int) -> Any:
-    """The position in its sequence of each place in a rank's part of it, of that length."""
+def _of_rank(function: str, index: Any, length: Any, cp_size: int, cp_rank: int) -> Any:
+    """The position in the sequence of each index into a rank's part of it."""
     if not 0 <= cp_rank < cp_size:
         raise ValueError(
             f"{function}: argument 'cp_rank' must be from 0 to {cp_size - 1}, got {cp_rank}"
         )
     chunk = length // 2
     first, second = cp_rank * chunk, (2 * cp_size - 1 - cp_rank) * chunk
-    return torch.where(place < chunk, first + place, second + place - chunk)
+    return torch.where(index < chunk, first + index, second + index - chunk)
 
 
 def _positions(function, t, tensor_format, start_positions, cp_size, cp_rank):
-    """Of every token of a batch, ``(1 or batch, seq)``."""
+    """The position of every token of a batch, ``(1 or batch, seq)``."""
     choose(function, "tensor_format", tensor_format, {"sbhd": 0, "bshd": 1})
     length = t.shape[tensor_format.index("s")]
-    place = torch.arange(length, device=t.device)
+    index = torch.arange(length, device=t.device)
     if cp_size > 1:
         if length % 2:
             raise ValueError(
                 f"{function}: argument 'cp_size' must be 1 for sequences of odd length, which have "
                 f"no two chunks, got {cp_size} with length {length}"
             )
-        place = _of_rank(function, place, length, cp_size, cp_rank)
-    return place[None] if start_positions is None else place + start_positions[:, None]
+        index = _of_rank(function, index, length, cp_size, cp_rank)
+    return index[None] if start_positions is None else index + start_positions[:, None]
 
 
 def _positions_of_tokens(function, t, cu_seqlens, start_positions, cp_size, cp_rank):
-    """Of tokens whose sequences lie one after the other; 0 behind the last of them."""
+    """Positions of tokens of concatenated sequences; 0 for tokens after the last sequence."""
     if cu_seqlens is None:
         raise ValueError(
             f"{function}: argument 'cu_seqlens' must be given for tensor_format 'thd', got None"
@@ -133,8 +133,8 @@ def _positions_of_tokens(function, t, cu_seqlens, start_positions, cp_size, cp_r
     sequence = torch.searchsorted(starts, token, right=True) - 1
     inside = sequence < len(starts) - 1
     sequence = sequence.clamp(max=len(starts) - 2)
-    place, length = token - starts[sequence], starts[sequence + 1] - starts[sequence]
-    at = _of_rank(function, place, length, cp_size, cp_rank)
+    index, length = token - starts[sequence], starts[sequence + 1] - starts[sequence]
+    at = _of_rank(function, index, length, cp_size, cp_rank)
     if start_positions is not None:
         at = at + start_positions[sequence]
     return torch.where(inside, at, 0)
@@ -174,7 +174,7 @@ def apply_fused_qkv_rotary_pos_emb(
     groups, lead = qkv.shape[2], tuple(qkv.shape[:2])
     q, k, v = qkv.reshape(-1, *qkv.shape[2:]).split(list(qkv_split_arg_list), dim=2)
     options = {"layout": "thd", "interleaved": interleaved}
-    heads = q.unflatten(2, (-1, of_k)).flatten(0, 1)  # a group's heads have its token's position
+    heads = q.unflatten(2, (-1, of_k)).flatten(0, 1)  # a group shares its token's position
     q = rope(
         heads, None, **_table(name, "q_freqs", q_freqs, qkv), **options,
         position_ids=tokens.repeat_interleave(groups),
@@ -188,12 +188,12 @@ class RotaryPositionEmbedding(nn.Module):
 
     Args:
         dim: elements of a head.
-        rotary_percent: which part of them turns.
+        rotary_percent: which part of them is rotated.
         seq_len_interpolation_factor: divides positions (arXiv:2306.15595).
         pretrained_max_position_embeddings: longer sequences than this times that factor are
             squeezed into it.
         rotary_base: of the frequencies.
-        interleaved: pairs are neighbours.
+        interleaved: pairs are adjacent.
 
     The frequencies are in the state dict, as Transformer Engine's are.
 
@@ -229,7 +229,7 @@ class RotaryPositionEmbedding(nn.Module):
 
 
 def _shape_and_dtype(module, normalized_shape, hidden_size, params_dtype, given):
-    """Two names for each, of which Transformer Engine takes one."""
+    """Resolve the two names that Transformer Engine has for each argument."""
     for name, one, other in (
         ("hidden_size", hidden_size, normalized_shape),
         ("params_dtype", params_dtype, given.get("dtype")),
@@ -249,7 +249,7 @@ def _shape_and_dtype(module, normalized_shape, hidden_size, params_dtype, given)
 
 
 class _WithoutExtraState:
-    """Checkpoints have an entry for the state of float8, which there is none of."""
+    """Ignores the float8 state in checkpoints, which these modules do not have."""
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
         state_dict.pop(f"{prefix}_extra_state", None)
@@ -295,7 +295,7 @@ class LayerNorm(_WithoutExtraState, _modules.LayerNorm):
             self.weight.sequence_parallel = self.bias.sequence_parallel = sequence_parallel
 
     def reset_parameters(self):
-        """The weight such that it multiplies by 1, bias 0."""
+        """Reset the weight such that it multiplies by 1, and the bias to 0."""
         nn.init.constant_(self.weight, 0.0 if self.zero_centered_gamma else 1.0)
         nn.init.zeros_(self.bias)
 

@@ -42,9 +42,9 @@ def rotary_embedding(
         key: the same but for the number of heads; None: query alone.
         head_size: elements of a head.
         cos_sin_cache: ``(max_position, rotary_dim)``: all cosines, then all sines.
-        is_neox: pairs are halves of the head; False: neighbours.
-        rope_dim_offset: the first element of a head that turns.
-        inverse: turn the other way.
+        is_neox: pairs are halves of the head; False: adjacent.
+        rope_dim_offset: the first element of a head that is rotated.
+        inverse: rotate in the opposite direction.
 
     >>> import torch
     >>> query = torch.ones(1, 4)

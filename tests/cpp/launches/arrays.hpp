@@ -13,19 +13,19 @@
 #include "membound/tensor_view.hpp"
 #include "recorder.hpp"
 
-// Arrays at addresses that nothing is at, for calls on GPUs that are not there.
+// Arrays at unmapped addresses, for calls on simulated GPUs.
 namespace membound_test {
 
 using namespace membound;
 
 enum class Layout {
   kContiguous,
-  kOffByOne,  // an element behind a boundary
-  kOddRows,   // an element between rows
-  kSpaced,    // sixteen between them
+  kOffByOne,  // one element after a boundary
+  kOddRows,   // one element between rows
+  kSpaced,    // sixteen elements between rows
   kApart,     // every second element
   kSplit,     // rows in two axes
-  kHeads,     // part of each of eight heads' rows, with columns of their own for each head
+  kHeads,     // part of the rows of eight heads, with parameters per head
 };
 inline constexpr std::pair<Layout, const char*> kLayouts[] = {
     {Layout::kContiguous, "contiguous"}, {Layout::kOffByOne, "off by one"},
@@ -53,7 +53,7 @@ struct Problem {
     last = (last + 1) % 32767;  // more arrays than one problem has
     return {reinterpret_cast<void*>((last + 1) << 40), of, Device::cuda(gpu), shape};
   }
-  // x, and what is shaped as x. of: its dtype where that is another.
+  // x, and arrays of its shape. of: their dtype, if it differs.
   TensorView matrix(std::optional<DType> of = std::nullopt, std::int64_t columns = 0) const {
     const DType type = of.value_or(dtype);
     const std::int64_t c = columns == 0 ? cols : columns;
@@ -65,7 +65,7 @@ struct Problem {
     if (two_axes()) view.strides[0] = layout == Layout::kHeads ? 12 * c : 8 * c + 16;
     return view;
   }
-  // One number for each row; groups: so many of them.
+  // One value per row, or `groups` values per row.
   TensorView statistic(DType of, std::int64_t groups = 0) const {
     if (groups > 0) {
       return two_axes() ? array(of, {rows / 8, 8, groups}) : array(of, {rows, groups});
@@ -89,7 +89,7 @@ inline const ConstTensorView* pointer(const std::optional<ConstTensorView>& view
 inline const TensorView* pointer(const std::optional<TensorView>& view) {
   return view ? &*view : nullptr;
 }
-// The array, or none.
+// An optional array.
 inline std::optional<TensorView> when(bool wanted, const TensorView& view) {
   return wanted ? std::optional(view) : std::nullopt;
 }
@@ -97,7 +97,7 @@ inline std::optional<ConstTensorView> given(bool wanted, const TensorView& view)
   return wanted ? std::optional<ConstTensorView>(view) : std::nullopt;
 }
 
-// Calls of every shape up to 2^35 bytes, on every GPU.
+// Calls with every shape up to 2^35 bytes, on every GPU.
 template <class Rows, class Cols, class Call>
 void for_each_problem(const Rows& rows, const Cols& cols, Call one) {
   for (int gpu = 0; gpu < kGpuCount; ++gpu) {

@@ -17,7 +17,7 @@ TEST_CASE("embedding") {
       embedding(ids, weight, nullptr, nullptr, {}, p.matrix(), p.stream());
       embedding(ids, weight, nullptr, nullptr, {.scale = 2.0}, p.matrix(), p.stream());
       embedding(ids, weight, nullptr, &positions, {}, p.matrix(), p.stream());
-      if (p.rows >= 1LL << 31) continue;  // one token is counted in 32 bits
+      if (p.rows >= 1LL << 31) continue;  // tokens are counted in 32 bits
       name_op("embedding_backward");
       const ConstTensorView dy = p.matrix();
       const TensorView out = table.matrix();

@@ -7,7 +7,8 @@
 
 #include "recorder.hpp"
 
-// A run of all cases also asks that each kernel was launched: what no call reaches is not shipped.
+// A run of all cases also requires that each kernel was launched: an unreachable kernel must not
+// ship.
 int main(int argc, char** argv) {
   const int result = doctest::Context(argc, argv).run();
   if (argc > 1 || result != 0) return result;

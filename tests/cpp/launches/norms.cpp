@@ -20,10 +20,10 @@ namespace membound_test {
 
 namespace {
 
-// What a norm may have beside its arrays.
+// The optional arguments of a norm.
 struct Options {
   bool weight = true;
-  bool wide_weight = false;  // of float32
+  bool wide_weight = false;  // in float32
   double weight_offset = 0.0;
   Rounding rounding = Rounding::kOnce;
 };
@@ -35,7 +35,7 @@ constexpr Options kOptions[] = {
     {.rounding = Rounding::kBeforeWeight},
 };
 
-// Each way for x and what is there of columns.
+// Every layout of x, with and without parameters.
 template <class Call>
 void for_each_norm(Call call) {
   for_each_problem(kRows, kCols, [&](const Problem& p) {

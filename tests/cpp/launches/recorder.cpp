@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The membound authors
 // SPDX-License-Identifier: Apache-2.0
-// The functions of the CUDA runtime that the library calls, and those that compiled kernels
-// register themselves with. Another one that it comes to call is missing at link time.
+// The functions of the CUDA runtime that the library calls, and those by which compiled kernels
+// register. A new call of the library fails at link time until it is added here.
 #include "recorder.hpp"
 
 #include <cuda_runtime_api.h>
@@ -16,7 +16,7 @@ namespace membound_test {
 
 namespace {
 
-// A block has as much without asking for it.
+// The shared memory that a block has without opting in.
 constexpr long kUnasked = 48 << 10;
 
 struct Kernel {
@@ -39,7 +39,7 @@ std::string last;  // mangled
 std::set<std::string> known_faults;
 std::vector<std::string> messages;
 
-// What a kernel has of shared memory beside what it is launched with, at most, as compiled for 9.0.
+// An upper bound of the kernels' static shared memory, as compiled for 9.0.
 long of_kernel(const Kernel& kernel) {
   const auto is = [&](const char* name) { return kernel.name.find(name) != std::string::npos; };
   if (is("rms_norm_backward_persistent_kernel")) return 21504;
@@ -102,7 +102,7 @@ std::vector<std::string> take_faults() { return std::exchange(messages, {}); }
 std::vector<std::string> never_launched() {
   std::vector<std::string> names;
   for (const auto& [function, kernel] : kernels()) {
-    // The empty one is there to be asked for its architecture.
+    // The empty kernel exists so that its architecture can be queried.
     const bool empty = kernel.name.find("empty_kernel") != std::string::npos;
     if (kernel.launches == 0 && !empty) names.push_back(demangled(kernel.name));
   }
@@ -117,7 +117,7 @@ int attribute(cudaDeviceAttr asked) {
     case cudaDevAttrComputeCapabilityMinor: return kGpus[gpu].compute % 10;
     case cudaDevAttrMultiProcessorCount: return kGpus[gpu].multiprocessors;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: return kGpus[gpu].shared_bytes;
-    default: std::abort();  // not known of these GPUs
+    default: std::abort();  // unknown for these GPUs
   }
 }
 
@@ -140,7 +140,7 @@ void __cudaRegisterFunction(void**, const char* function, char*, const char* nam
                             uint3*, dim3*, dim3*, int*) {
   kernels()[function].name = name;
 }
-// Of launches with <<<>>>, of which there are none but in stubs.
+// For launches with <<<>>>, which only occur in stubs.
 unsigned __cudaPushCallConfiguration(dim3, dim3, std::size_t, CUstream_st*) { std::abort(); }
 cudaError_t __cudaPopCallConfiguration(dim3*, dim3*, std::size_t*, void*) { std::abort(); }
 cudaError_t __cudaGetKernel(cudaKernel_t*, const void*) { std::abort(); }
@@ -209,7 +209,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
   *version = CUDART_VERSION;
   return cudaSuccess;
 }
-// Workspaces: memory that nothing touches.
+// Workspaces: memory that is never accessed.
 cudaError_t cudaMallocAsync(void** data, std::size_t, cudaStream_t) {
   *data = reinterpret_cast<void*>(std::uintptr_t{1} << 46);
   return cudaSuccess;
@@ -217,7 +217,7 @@ cudaError_t cudaMallocAsync(void** data, std::size_t, cudaStream_t) {
 cudaError_t cudaFreeAsync(void*, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaMallocHost(void**, std::size_t) { std::abort(); }
 cudaError_t cudaFreeHost(void*) { std::abort(); }
-// No op of arrays on a GPU copies, makes streams or waits.
+// An op on GPU arrays never copies, creates streams or synchronises.
 cudaError_t cudaMemcpyAsync(void*, const void*, std::size_t, cudaMemcpyKind, cudaStream_t) {
   std::abort();
 }

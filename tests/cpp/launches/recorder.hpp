@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// GPUs that are not there: the library's objects are linked to a CUDA runtime (recorder.cpp) that
-// launches nothing, but looks at every launch as the GPU it stands for would.
+// Simulated GPUs: the library is linked to a CUDA runtime (recorder.cpp) that launches nothing, but
+// checks every launch against the limits of the GPU that it simulates.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12,12 +12,12 @@ namespace membound_test {
 
 struct Gpu {
   const char* name;
-  int compute;  // capability, as in 90 for 9.0
+  int compute;  // compute capability, 90 for 9.0
   int multiprocessors;
-  int shared_bytes;  // that a block can have
+  int shared_bytes;  // maximum per block
 };
 
-// Device i is the i-th.
+// Device i is element i.
 inline constexpr Gpu kGpus[] = {
     {"T4", 75, 40, 64 << 10},
     {"A100", 80, 108, 163 << 10},
@@ -32,19 +32,19 @@ inline constexpr int kGpuCount = sizeof(kGpus) / sizeof(kGpus[0]);
 
 // Makes a GPU the current device.
 void use_gpu(int gpu);
-// Where all calls are to be queued; nothing is at this address either.
+// The stream of all calls; its address is not mapped either.
 inline void* stream_of_calls() { return reinterpret_cast<void*>(64); }
-// What is called there, for messages.
+// The current call, for messages.
 void name_problem(std::string problem);
 void name_op(const char* op);
 
-// Launches that no GPU, or not this one, would take: one message for each kind of fault of a
-// kernel on a GPU, with the first call that had it.
+// Launches that no GPU, or not this one, would accept: one message per kind of fault, kernel and
+// GPU, with the first call that caused it.
 std::vector<std::string> take_faults();
 std::int64_t launches();
 std::string last_launched();  // the kernel's name
 
-// Kernels of the library that no call has launched.
+// The library's kernels that no call has launched.
 std::vector<std::string> never_launched();
 
 }  // namespace membound_test

@@ -18,7 +18,7 @@ constexpr std::int64_t kQ = 8, kK = 2;
 struct Heads {
   TensorView q, k;
 };
-// Of one sequence: (1, tokens, heads, head_dim), apart as p's rows are.
+// Heads of one sequence, (1, tokens, heads, head_dim), with the strides of p's rows.
 Heads heads_of(const Problem& p) {
   const auto of = [&](std::int64_t count) {
     TensorView view = p.array(p.dtype, {1, p.rows, count, p.cols});
@@ -34,7 +34,7 @@ Heads heads_of(const Problem& p) {
   return {of(kQ), of(kK)};
 }
 
-// Each source of angles, with pairs apart and beside one another.
+// Every source of angles, with pairs in halves and interleaved.
 template <class Call>
 void for_each_angle(const Problem& p, Call call) {
   for (std::int64_t rotary : {p.cols, p.cols / 4 * 2}) {

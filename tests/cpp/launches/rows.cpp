@@ -65,7 +65,7 @@ namespace {
 constexpr Activation kKinds[] = {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
                                  Activation::kSigmoid, Activation::kRelu2};
 
-// Arrays of gate and up, and both in one.
+// Separate arrays of gate and up, and one that packs both.
 template <class Call>
 void for_each_gate(const Problem& p, Call call) {
   call(ConstTensorView(p.matrix()), ConstTensorView(p.matrix()));
@@ -151,9 +151,9 @@ TEST_CASE("gated_activation_quant: which kernel has which rows") {
   CHECK(kernel_of(16384, 4096, false) == tile);
   CHECK(kernel_of(8192, 11008, false) == rows);
   CHECK(kernel_of(64, 11008, false) == tile);
-  CHECK(kernel_of(8192, 28672, false) == any);  // one block holds it
+  CHECK(kernel_of(8192, 28672, false) == any);  // one block per row
   CHECK(kernel_of(64, 28672, false) == tile);
-  CHECK(kernel_of(2048, 65536, false) == tile);  // a cluster
+  CHECK(kernel_of(2048, 65536, false) == tile);  // a cluster per row
   look_for_faults();
 }
 

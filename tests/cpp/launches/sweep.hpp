@@ -8,7 +8,7 @@
 
 namespace membound_test {
 
-// Between and on both sides of what tuning/ decides by.
+// Values on both sides of every threshold of the tuning, and between thresholds.
 inline constexpr std::int64_t kRows[] = {1,    2,    8,    64,    200,    264,
                                          1000, 2048, 8192, 65536, 524288, std::int64_t{1} << 33};
 inline constexpr std::int64_t kCols[] = {

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers whose `forward` replaces that of a transformers module; `self` is then that module.
 
-So they have no state and no methods, which `kernels` checks. They record gradients and compile
+They have no state and no other methods, as `kernels` requires. They record gradients and compile
 without a graph break.
 """
 
@@ -19,7 +19,7 @@ def _eps(module: nn.Module) -> float:
 
 
 class RMSNorm(nn.Module):
-    """Of the Llama family: rounded before the weight, the bits of its modules."""
+    """RMSNorm of the Llama family: rounded before the weight, bit for bit as its modules."""
 
     can_torch_compile = True
     has_backward = True
@@ -29,7 +29,7 @@ class RMSNorm(nn.Module):
 
 
 class RMSNormRoundedOnce(nn.Module):
-    """Of OLMo 2, gpt-oss and others: all in float32 and rounded once."""
+    """RMSNorm of OLMo 2, gpt-oss and others: computed in float32 and rounded once."""
 
     can_torch_compile = True
     has_backward = True

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised norms of rows that start anywhere: the bits of rows whose elements are apart."""
+"""Quantised norms of unaligned rows have the bits of rows of strided elements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import membound
 torch = pytest.importorskip("torch")
 
 KINDS = ("float8_e4m3fn", "int8", "float8_e5m2")
-# As many rows as blocks that stay do in one round, and in two and a part of a third.
+# Rows for one wave of persistent blocks, and for two and a part of a third.
 SIZES = {"cpu": [(5, 1001), (9, 1029)], "cuda": [(3, 1001), (131, 4097), (2500, 1003), (700, 8191)]}
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 GUARD = 64  # elements around a result
@@ -35,16 +35,16 @@ def hard(x):
     return x
 
 
-def placed(x, start, gap=0):
-    """The same numbers, `start` elements behind a boundary, with gaps between rows."""
+def moved(x, start, gap=0):
+    """The same values, `start` elements after a boundary, with gaps between rows."""
     rows, cols = x.shape
     memory = torch.zeros(start + rows * (cols + gap), dtype=x.dtype, device=x.device)
     view = memory[start:].view(rows, cols + gap)[:, :cols]
     return view.copy_(x)
 
 
-def apart(x):
-    """The same numbers, every second element of memory."""
+def strided(x):
+    """The same values in every second element of memory."""
     wide = torch.zeros(len(x), 2 * x.shape[1], dtype=x.dtype, device=x.device)
     return wide[:, ::2].copy_(x)
 
@@ -83,9 +83,9 @@ def test_bits_wherever_rows_start(adds, static, dtype, device, draw):
         for start in (0, 1, 3, 7):
             kind, gap = next(kind_of), (number + start) % 3
             memory, out = room_for_codes(x, kind, (5 * start + number) % 8, gap)
-            inputs = [placed(x, start, gap)] + [placed(residual, 7 - start)] * adds
+            inputs = [moved(x, start, gap)] + [moved(residual, 7 - start)] * adds
             found = function(*inputs, weight, out=out, dtype=kind, **scale)
-            right = function(*map(apart, (x, residual)[: 1 + adds]), weight, dtype=kind, **scale)
+            right = function(*map(strided, (x, residual)[: 1 + adds]), weight, dtype=kind, **scale)
             for got, wanted in zip(every(found), every(right), strict=True):
                 assert torch.equal(bits(got), bits(wanted)), (rows, cols, start, kind)
             bits(out).fill_(85)
@@ -97,16 +97,16 @@ def test_bits_wherever_rows_start(adds, static, dtype, device, draw):
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("over", ["x", "residual"])
 def test_the_sum_over_an_input(over, static, dtype, device, draw):
-    """Of rows in frames no element of an input is read that was written before."""
+    """The bulk pipeline reads no element of an input after it was overwritten."""
     for number, (rows, cols) in enumerate(SIZES[device]):
         x, residual = (
             hard(draw(rows, cols)).to(getattr(torch, dtype)).to(device) for _ in range(2)
         )
         weight = draw(cols).to(x)
         scale = {"scale": torch.tensor(0.03125, device=device)} if static else {}
-        right = membound.add_rms_norm_quant(apart(x), apart(residual), weight, **scale)
+        right = membound.add_rms_norm_quant(strided(x), strided(residual), weight, **scale)
         for start, gap in ((0, 0), (1, 0), (3, number % 3), (7, 1)):
-            inputs = {"x": placed(x, start, gap), "residual": placed(residual, 7 - start, gap)}
+            inputs = {"x": moved(x, start, gap), "residual": moved(residual, 7 - start, gap)}
             into = inputs[over]
             found = membound.add_rms_norm_quant(
                 *inputs.values(), weight, residual_out=into, **scale

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Softmax and cross entropy of rows on a GPU, each array's at its own place behind a boundary: the
-bits of the kernel of any stride, and nothing written beside them."""
+"""Softmax and cross entropy of unaligned rows on a GPU, each array with its own offset from a
+boundary, have the bits of the generic kernel; nothing outside of the rows is written."""
 
 from __future__ import annotations
 
 import pytest
-from test_rows_that_start_anywhere import DTYPES, PLACES, Buffer, generator, torch
+from test_unaligned_rows import DTYPES, PLACEMENTS, Buffer, generator, torch
 from torch_bits import every_second_column, same_bits
 
 import membound
@@ -14,20 +14,20 @@ import membound
 pytestmark = pytest.mark.gpu
 __all__ = ["generator", "torch"]
 
-# Around those where a row takes a lane, warp, thread or block more, and parts without a column.
+# Widths around those where a row takes one more lane, warp, thread or block, or has empty parts.
 COLS = (1, 7, 9, 33, 100, 255, 513, 1001, 2051, 4097, 8191, 16385, 32001, 50257, 131073, 262143)
 SCALES = (1.0, 0.37, 3.0)
 
 
 def rows_for(cols):
-    """More than are read before it is known whether they count, where a block has one of them."""
+    """More than are prefetched before the label is known, for the widths of one row per block."""
     return 1037 if 1000 < cols < 10000 else 37
 
 
-def places(count):
-    """Starts of each array, alike and apart; elements between rows."""
-    for place in PLACES:
-        yield [place[i % 3] for i in range(count)], place[4]
+def placements(count):
+    """Offsets of each array, equal and different, and the gap between rows."""
+    for placement in PLACEMENTS:
+        yield [placement[i % 3] for i in range(count)], placement[4]
     yield [8 * i for i in range(count)], 8
 
 
@@ -41,17 +41,19 @@ def draw(torch, generator, cols, dtype):
 
 
 def same(torch, a, b):
-    """The same bits, but for those of NaN."""
+    """Whether the bits are equal, except for those of NaN."""
     return same_bits(a.nan_to_num(nan=7.0), b.nan_to_num(nan=7.0))
 
 
 def check(torch, inputs, wanted, call):
-    """call(inputs, out) at all places, out beside the inputs and in the place of the first."""
-    for starts, apart in places(len(inputs) + 1):
+    """Check call(inputs, out) at all placements, into a new array and over the first input."""
+    for starts, apart in placements(len(inputs) + 1):
         for in_place in (False, True):
-            placed = [Buffer(torch, a, at, apart) for a, at in zip(inputs, starts[1:], strict=True)]
-            out = placed[0] if in_place else Buffer(torch, inputs[0], starts[0], apart)
-            call([buffer.at for buffer in placed], out.at)
+            sources = [
+                Buffer(torch, a, at, apart) for a, at in zip(inputs, starts[1:], strict=True)
+            ]
+            out = sources[0] if in_place else Buffer(torch, inputs[0], starts[0], apart)
+            call([buffer.at for buffer in sources], out.at)
             assert same(torch, out.at, wanted), (wanted.shape, starts, apart, in_place)
             assert out.only_rows_were_written(), (wanted.shape, starts, apart)
 
@@ -89,7 +91,7 @@ def test_cross_entropy(torch, generator, dtype):
         logits = draw(torch, generator, cols, getattr(torch, dtype))
         labels = torch.randint(cols, logits.shape[:1], device="cuda", generator=generator)
         edges = torch.arange(12, device="cuda") % cols
-        labels[-24:] = torch.cat((edges, cols - 1 - edges))  # beside the blocks of memory
+        labels[-24:] = torch.cat((edges, cols - 1 - edges))  # next to the aligned spans of memory
         labels[::9] = -100
         options = kinds[i % len(kinds)]
         gradient = torch.empty_like(logits)

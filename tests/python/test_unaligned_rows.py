@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The membound authors
 # SPDX-License-Identifier: Apache-2.0
-"""Many rows on a GPU, each array's at its own place behind a boundary: the bits of few rows, and
-nothing written or read beside them."""
+"""Many unaligned rows on a GPU, each array with its own offset from a 16-byte boundary, have the
+bits of few rows; nothing outside of the rows is written or affects the results."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import membound
 
 pytestmark = pytest.mark.gpu
 
-# Columns around those where a row takes a warp, thread or chunk more, 16-bit and wider.
+# Widths around those where a row takes one more warp, thread or vector, 16-bit and wider.
 COLS = (33, 65, 127, 255, 513, 1001, 2051, 3070, 4097, 4095, 8191, 8203, 16383, 4104, 8200)
-# Of x, dy, out ... behind a boundary, and between rows, in elements.
-PLACES = ((0, 0, 0, 0, 0), (1, 1, 1, 1, 0), (1, 0, 0, 0, 0), (0, 0, 3, 3, 0), (2, 5, 7, 7, 3))
+# Offsets of x, dy, out, ... from a boundary, and the gap between rows, in elements.
+PLACEMENTS = ((0, 0, 0, 0, 0), (1, 1, 1, 1, 0), (1, 0, 0, 0, 0), (0, 0, 3, 3, 0), (2, 5, 7, 7, 3))
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ class Buffer:
 
 
 def rows_for(torch, cols, dtype):
-    """Many enough for persistent blocks, and no multiple of them."""
+    """Enough for persistent blocks, and not a multiple of their number."""
     return max(1027, min(5003, (24 << 20) // (cols * dtype.itemsize)))
 
 
@@ -71,7 +71,7 @@ FORWARD = ("rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm", "rms_norm
 
 
 def check_norms(torch, generator, op, x, z, in_place, placed):
-    """So many rows at such places, `placed`, have the bits of x and z by element."""
+    """Check `placed`, pairs of a row count and a placement, against x and z read by elements."""
     cols = x.shape[1]
     call = getattr(membound, op)
     columns = [torch.randn(cols, device="cuda", generator=generator).to(x.dtype)]
@@ -82,11 +82,12 @@ def check_norms(torch, generator, op, x, z, in_place, placed):
     for options in options_of(op):
         wanted = call(*(every_second_column(a) for a in inputs), *columns, **options)
         wanted = wanted if isinstance(wanted, tuple) else (wanted,)
-        for count, place in placed:
+        for count, placement in placed:
             sources = [
-                Buffer(torch, a[:count], at, place[4]) for a, at in zip(inputs, place, strict=False)
+                Buffer(torch, a[:count], at, placement[4])
+                for a, at in zip(inputs, placement, strict=False)
             ]
-            outs = [Buffer(torch, x[:count], at, place[4]) for at in place[2:4]]
+            outs = [Buffer(torch, x[:count], at, placement[4]) for at in placement[2:4]]
             if in_place:
                 outs = sources
             call(
@@ -96,9 +97,9 @@ def check_norms(torch, generator, op, x, z, in_place, placed):
                 **options,
             )
             for right, out in zip(wanted, outs, strict=False):
-                assert same_bits(out.at, right[:count]), (cols, place, count, options)
+                assert same_bits(out.at, right[:count]), (cols, placement, count, options)
             for out in outs[: len(names)]:
-                assert out.only_rows_were_written(), (cols, place)
+                assert out.only_rows_were_written(), (cols, placement)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -109,32 +110,32 @@ def test_norms(torch, generator, op, dtype, in_place):
     for i, cols in enumerate(COLS):
         rows = rows_for(torch, cols, dtype)
         x, z = (draw(torch, generator, rows, cols, dtype) for _ in range(2))
-        # Rows that are one to a block, and that are many.
-        placed = ((300, PLACES[i % 5]), (rows, PLACES[i % 5]), (rows, PLACES[1]))
+        # A row per block, and many rows.
+        placed = ((300, PLACEMENTS[i % 5]), (rows, PLACEMENTS[i % 5]), (rows, PLACEMENTS[1]))
         check_norms(torch, generator, op, x, z, in_place, placed)
 
 
-# Of rows that share a warp, of 16-bit and wider elements: which fill their lanes' second chunks, by
-# half and hardly, and start at even and odd elements.
+# Rows that share a warp, of 16-bit and wider elements: their lanes' second vectors are full, half
+# full or almost empty, and rows start at even and odd elements.
 NARROW = (17, 23, 33, 36, 47, 65, 95, 97, 100, 127, 150, 193, 202, 255, 257, 300, 383, 385, 511)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", FORWARD)
 @pytest.mark.parametrize("in_place", [False, True])
-def test_norms_of_narrow_rows_without_gaps(torch, generator, op, dtype, in_place):
+def test_norms_of_narrow_contiguous_rows(torch, generator, op, dtype, in_place):
     dtype = getattr(torch, dtype)
     for i, cols in enumerate(NARROW):
         rows = 27003 if cols < 256 else 7003
         x, z = (draw(torch, generator, rows, cols, dtype) for _ in range(2))
         x[11, 3] = torch.nan
         x[13, :8] += 50  # far from the mean
-        placed = [(rows, PLACES[i % 4]), (rows - 1, PLACES[0])]
+        placed = [(rows, PLACEMENTS[i % 4]), (rows - 1, PLACEMENTS[0])]
         check_norms(torch, generator, op, x, z, in_place, placed)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_statistics_of_narrow_rows_without_gaps(torch, generator, dtype):
+def test_statistics_of_narrow_contiguous_rows(torch, generator, dtype):
     dtype = getattr(torch, dtype)
     for cols in NARROW:
         rows = 27003 if cols < 256 else 7003
@@ -162,7 +163,7 @@ def test_gradients(torch, generator, op, dtype):
     call = getattr(membound, op)
     for i, cols in enumerate((*COLS, 20485, 24579, 32765)):
         rows = rows_for(torch, cols, dtype)
-        place = PLACES[i % len(PLACES)]
+        placement = PLACEMENTS[i % len(PLACEMENTS)]
         dy, x, z = (
             torch.randn(rows, cols, device="cuda", generator=generator).to(dtype) for _ in range(3)
         )
@@ -177,7 +178,7 @@ def test_gradients(torch, generator, op, dtype):
         }.get(op, (dy, x))
         for options in options_of(op):
             found = []
-            for at in (place, (0, 0, 0, 0, 0)):
+            for at in (placement, (0, 0, 0, 0, 0)):
                 outs = [Buffer(torch, x, offset, at[4]) for offset in at[2:4]]
                 placed = [Buffer(torch, a, at[k], at[4]) for k, a in enumerate(inputs)]
                 named = {"dx": outs[0].at} | ({"dz": outs[1].at} if "gated" in op else {})
@@ -197,7 +198,7 @@ def test_gradients(torch, generator, op, dtype):
                 for out in outs[: len(named)]:
                     assert out.only_rows_were_written(), (cols, at)
             for one, other in zip(*found, strict=True):
-                assert same_bits(one, other), (cols, place, options)
+                assert same_bits(one, other), (cols, placement, options)
             if "gated" not in op and not options:
                 h = x.double()
                 if "layer" in op:
