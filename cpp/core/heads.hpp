@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <type_traits>
 
 #include "core/layout.hpp"
 
@@ -31,27 +32,41 @@ View select(const View& view, int axis, std::int64_t index) {
   return selected;
 }
 
-// One head of an optional array; converts to a pointer, null if there is no array.
-template <class View>
-class OneHead {
- public:
-  OneHead(const View* view, int axis, std::int64_t head) {
-    if (view != nullptr) selected_ = select(*view, axis, head);
-  }
-  operator const View*() const { return selected_ ? &*selected_ : nullptr; }
-
- private:
-  std::optional<View> selected_;
+// One array of a call struct, which may not be there. is_statistic: it has one number for each row.
+template <class Call, class View>
+struct CallArray {
+  const View* Call::* member;
+  bool is_statistic = false;
 };
-template <class View>
-OneHead<View> one_head(const View* view, int axis, std::int64_t head) {
-  return {view, axis, head};
+
+// Points the arrays of `one` to one head of those of `call`, through the views in `selected`.
+template <class Call, class View, std::size_t kCount>
+void select_head(const Call& call, const CallArray<Call, View> (&arrays)[kCount], std::int64_t head,
+                 View (&selected)[kCount], Call& one) {
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const View* const view = call.*(arrays[i].member);
+    if (view == nullptr) continue;
+    // The last axis of a statistic may be kept.
+    const int axis = arrays[i].is_statistic ? call.x->rank - 2 - view->rank : -2;
+    selected[i] = select(*view, axis, head);
+    one.*(arrays[i].member) = &selected[i];
+  }
 }
 
-// For row statistics of an array of x_rank axes, which may keep their last axis as 1.
-template <class View>
-OneHead<View> one_head_of_rows(const View* view, int x_rank, std::int64_t head) {
-  return {view, view != nullptr ? x_rank - 2 - view->rank : -1, head};
+// body(call) for each head alone, whose parameters are (cols,) then.
+template <class Call, std::size_t kInputs, std::size_t kOutputs, class Body>
+void each_head(const Call& call, std::int64_t heads,
+               const CallArray<Call, ConstTensorView> (&inputs)[kInputs],
+               const CallArray<Call, TensorView> (&outputs)[kOutputs], Body body) {
+  if (heads == 1) return body(call);
+  for (std::int64_t head = 0; head < heads; ++head) {
+    Call one = call;
+    ConstTensorView read[kInputs];
+    TensorView written[kOutputs];
+    select_head(call, inputs, head, read, one);
+    select_head(call, outputs, head, written, one);
+    body(one);
+  }
 }
 
 }  // namespace membound

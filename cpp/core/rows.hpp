@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/heads.hpp"
 #include "core/layout.hpp"
 #include "membound/dtype.hpp"
 
@@ -31,5 +32,22 @@ struct BasicColumns {
 };
 using InputColumns = BasicColumns<const void*>;
 using OutputColumns = BasicColumns<void*>;
+
+// The first `axes` axes of a view are its rows; a statistic may have one axis of 1 more.
+template <class Pointer>
+BasicRows<Pointer> rows_of(const BasicTensorView<Pointer>* view, int axes, const char* op,
+                           const char* argument) {
+  if (view == nullptr) return {};
+  const int last = view->rank - 1;
+  const bool has_columns = last >= axes && view->shape[last] != 1;
+  return {view->data, view->dtype, row_layout(*view, axes, op, argument),
+          has_columns ? view->strides[last] : 1};
+}
+// otherwise: the dtype of one that is not there.
+template <class Pointer>
+BasicColumns<Pointer> columns_of(const BasicTensorView<Pointer>* view, DType otherwise) {
+  if (view == nullptr) return {nullptr, otherwise};
+  return {view->data, view->dtype, column_stride(*view), head_stride(*view)};
+}
 
 }  // namespace membound

@@ -15,71 +15,74 @@ namespace membound::cpu {
 namespace {
 
 std::int64_t arrays_of(const RmsNormProblem& problem) {
-  return problem.residual ? 4 : problem.gate ? 3 : 2;
+  return problem.residual.data ? 4 : problem.gate.data ? 3 : 2;
 }
 
 std::int64_t matrix_bytes(const RmsNormProblem& problem) {
-  const auto size = static_cast<std::int64_t>(dtype_size(problem.dtype));
+  const auto size = static_cast<std::int64_t>(dtype_size(problem.x.dtype));
   return problem.rows * problem.cols * size * arrays_of(problem);
 }
 
 bool is_in_place(const RmsNormProblem& problem) {
   const auto was_read = [&](const void* output) {
-    return output == problem.x || output == problem.residual || output == problem.gate;
+    return output == problem.x.data || output == problem.residual.data ||
+           output == problem.gate.data;
   };
-  return was_read(problem.out) || (problem.residual != nullptr && was_read(problem.residual_out));
+  return was_read(problem.out.data) ||
+         (problem.residual.data != nullptr && was_read(problem.residual_out.data));
 }
 
 // Reading 16-bit parameters in place costs a conversion per row and element: with enough rows,
 // widening them once is faster. Non-temporal stores then need line-aligned rows.
 bool pays_to_widen(const RmsNormProblem& problem, bool bypass_cache) {
   constexpr std::int64_t kRows = 16;
-  const std::size_t size = dtype_size(problem.dtype);
+  const std::size_t size = dtype_size(problem.x.dtype);
   if (size != 2 || problem.rows < kRows) return false;
-  const bool are_line_aligned = reinterpret_cast<std::uintptr_t>(problem.out) % 64 == 0 &&
-                                row_stride(problem.out_rows) * 2 % 64 == 0;
+  const bool are_line_aligned = reinterpret_cast<std::uintptr_t>(problem.out.data) % 64 == 0 &&
+                                row_stride(problem.out.layout) * 2 % 64 == 0;
   return are_line_aligned || !bypass_cache;
 }
 
 // What all rows share. Each run sets row pointers and the number of rows.
 RmsNormRows shared_part(const RmsNormProblem& problem) {
   RmsNormRows rows{};
-  rows.dtype = problem.dtype;
+  rows.dtype = problem.x.dtype;
   rows.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
   rows.norm_before_gate = problem.norm_before_gate;
   rows.cols = problem.cols;
-  rows.x_col_stride = problem.x_col_stride;
-  rows.out_col_stride = problem.out_col_stride;
-  rows.x_row_stride = row_stride(problem.x_rows);
-  rows.out_row_stride = row_stride(problem.out_rows);
-  rows.mean_row_stride = problem.mean ? row_stride(problem.mean_rows) : 0;
-  rows.rstd_row_stride = problem.rstd ? row_stride(problem.rstd_rows) : 0;
-  if (problem.residual) {
-    rows.residual_col_stride = problem.residual_col_stride;
-    rows.residual_out_col_stride = problem.residual_out_col_stride;
-    rows.residual_row_stride = row_stride(problem.residual_rows);
-    rows.residual_out_row_stride = row_stride(problem.residual_out_rows);
+  rows.x_col_stride = problem.x.col_stride;
+  rows.out_col_stride = problem.out.col_stride;
+  rows.x_row_stride = row_stride(problem.x.layout);
+  rows.out_row_stride = row_stride(problem.out.layout);
+  rows.mean_row_stride = problem.mean.data ? row_stride(problem.mean.layout) : 0;
+  rows.rstd_row_stride = problem.rstd.data ? row_stride(problem.rstd.layout) : 0;
+  if (problem.residual.data) {
+    rows.residual_col_stride = problem.residual.col_stride;
+    rows.residual_out_col_stride = problem.residual_out.col_stride;
+    rows.residual_row_stride = row_stride(problem.residual.layout);
+    rows.residual_out_row_stride = row_stride(problem.residual_out.layout);
   }
-  if (problem.gate) {
-    rows.gate_col_stride = problem.gate_col_stride;
-    rows.gate_row_stride = row_stride(problem.gate_rows);
+  if (problem.gate.data) {
+    rows.gate_col_stride = problem.gate.col_stride;
+    rows.gate_row_stride = row_stride(problem.gate.layout);
   }
   rows.eps = problem.eps;
-  const NormMemory memory = norm_memory(matrix_bytes(problem), problem.gate != nullptr);
+  const NormMemory memory = norm_memory(matrix_bytes(problem), problem.gate.data != nullptr);
   rows.prefetch_ahead = memory.prefetch_ahead;
   // Not for in-place calls: those lines are in the cache already.
   rows.bypass_cache = memory.non_temporal && !is_in_place(problem);
-  set_safe_range(rows, problem.dtype, problem.eps);
+  set_safe_range(rows, problem.x.dtype, problem.eps);
   return rows;
 }
 
 void prepare_parameters(PreparedNorm& norm, const RmsNormProblem& problem, bool widen,
                         const KernelTable& table) {
-  WeightSource weight{problem.weight, problem.weight_dtype,  problem.weight_stride,
-                      problem.cols,   problem.weight_offset, problem.dtype};
-  const WeightSource bias{problem.bias, problem.bias_dtype, problem.bias_stride, problem.cols,
-                          0.0,          problem.dtype};
-  if (problem.gate != nullptr) {
+  WeightSource weight{problem.weight.data, problem.weight.dtype,  problem.weight.stride,
+                      problem.cols,        problem.weight_offset, problem.x.dtype};
+  const WeightSource bias{
+      problem.bias.data, problem.bias.dtype, problem.bias.stride, problem.cols, 0.0,
+      problem.x.dtype};
+  if (problem.gate.data != nullptr) {
     if (weight.data == nullptr) weight = ones(weight);
     widen = true;
   }
@@ -113,15 +116,14 @@ PreparedNorm prepare_norm(const RmsNormProblem& problem, const KernelTable& tabl
 }
 
 void seek_rows(RmsNormRows& rows, const RmsNormProblem& problem, std::int64_t row) {
-  const DType dtype = problem.dtype;
-  seek_row(rows.x, problem.x, problem.x_rows, dtype, row, rows.rows);
-  seek_row(rows.residual, problem.residual, problem.residual_rows, dtype, row, rows.rows);
-  seek_row(rows.gate, problem.gate, problem.gate_rows, dtype, row, rows.rows);
-  seek_row(rows.out, problem.out, problem.out_rows, dtype, row, rows.rows);
-  seek_row(rows.residual_out, problem.residual_out, problem.residual_out_rows, dtype, row,
-           rows.rows);
-  seek_row(rows.mean, problem.mean, problem.mean_rows, accumulate_dtype(dtype), row, rows.rows);
-  seek_row(rows.rstd, problem.rstd, problem.rstd_rows, accumulate_dtype(dtype), row, rows.rows);
+  const DType dtype = problem.x.dtype;
+  seek_row(rows.x, problem.x, row, rows.rows);
+  seek_row(rows.residual, problem.residual, row, rows.rows);
+  seek_row(rows.gate, problem.gate, row, rows.rows);
+  seek_row(rows.out, problem.out, row, rows.rows);
+  seek_row(rows.residual_out, problem.residual_out, row, rows.rows);
+  seek_row(rows.mean, problem.mean, row, rows.rows);
+  seek_row(rows.rstd, problem.rstd, row, rows.rows);
 }
 
 void rms_norm(const RmsNormProblem& problem) {
@@ -129,9 +131,9 @@ void rms_norm(const RmsNormProblem& problem) {
   const FloatMode ieee;
   const PreparedNorm norm = prepare_norm(problem, table);
   const std::int64_t row_bytes =
-      arrays_of(problem) * problem.cols * static_cast<std::int64_t>(dtype_size(problem.dtype));
+      arrays_of(problem) * problem.cols * static_cast<std::int64_t>(dtype_size(problem.x.dtype));
   const std::int64_t grain = std::max<std::int64_t>(1, kBytesPerThread / row_bytes);
-  const auto run = problem.gate      ? table.rms_norm_gated
+  const auto run = problem.gate.data ? table.rms_norm_gated
                    : problem.centred ? table.rms_norm_centred
                                      : table.rms_norm;
   parallel_for(problem.rows, grain, [&](std::int64_t first, std::int64_t last) {

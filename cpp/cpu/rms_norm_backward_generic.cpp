@@ -15,7 +15,7 @@ class Backward {
   enum Slot { kDy, kX, kDsum, kGate, kNormal, kRounded, kStatistics, kSlots };
 
  public:
-  Backward(const GenericNormBackwardProblem& problem, const KernelTable& table)
+  Backward(const RmsNormBackwardProblem& problem, const KernelTable& table)
       : problem_(problem),
         table_(table),
         wide_(problem.accumulate == DType::kFloat64),
@@ -171,7 +171,7 @@ class Backward {
     if (of.dgate != nullptr) exchange_.narrow(of.dgate, problem_.dgate, row, of.rows);
   }
 
-  const GenericNormBackwardProblem& problem_;
+  const RmsNormBackwardProblem& problem_;
   const KernelTable& table_;
   const bool wide_, rounds_, sums_;
   const WorkArea area_;
@@ -181,7 +181,7 @@ class Backward {
 
 }  // namespace
 
-void rms_norm_backward_generic(const GenericNormBackwardProblem& problem) {
+void rms_norm_backward_generic(const RmsNormBackwardProblem& problem) {
   const FloatMode ieee;
   Backward(problem, kernels()).run();
 }

@@ -16,7 +16,7 @@ class Forward {
   enum Slot { kX, kOther, kRounded, kSlots };
 
  public:
-  Forward(const GenericNormProblem& problem, const KernelTable& table)
+  Forward(const RmsNormProblem& problem, const KernelTable& table)
       : problem_(problem),
         table_(table),
         wide_(problem.accumulate == DType::kFloat64),
@@ -44,36 +44,24 @@ class Forward {
 
   // What the kernels compute: everything, or all before the first rounding.
   PreparedNorm prepared() const {
-    const RowLayout layout = area_.layout();
-    RmsNormProblem part{};
-    part.dtype = problem_.accumulate;
-    part.x = part.out = area_.slot(0, kX);
-    if (problem_.residual.data != nullptr)
-      part.residual = part.residual_out = area_.slot(0, kOther);
-    if (problem_.gate.data != nullptr && !gates_after_) part.gate = area_.slot(0, kOther);
+    const DType dtype = problem_.accumulate;
+    const auto rows = [&](Slot slot) {
+      return OutputRows{area_.slot(0, slot), dtype, area_.layout()};
+    };
+    const auto as_input = [](const OutputRows& rows) {
+      return InputRows{rows.data, rows.dtype, rows.layout};
+    };
     const WeightSource factor = rounds_ ? WeightSource{} : this->factor();
-    part.weight = factor.data;
-    part.weight_dtype = factor.data != nullptr ? factor.dtype : part.dtype;
-    part.weight_stride = factor.stride;
+    RmsNormProblem part = problem_;
+    part.out = rows(kX);
+    part.x = as_input(part.out);
+    if (part.residual.data != nullptr) part.residual = as_input(part.residual_out = rows(kOther));
+    part.gate = part.gate.data != nullptr && !gates_after_ ? as_input(rows(kOther)) : InputRows{};
+    part.weight = {factor.data, factor.data != nullptr ? factor.dtype : dtype, factor.stride};
     part.weight_offset = factor.offset;
-    part.bias = problem_.bias.data;
-    part.bias_dtype = problem_.bias.data != nullptr ? problem_.bias.dtype : part.dtype;
-    part.bias_stride = problem_.bias.stride;
+    if (part.bias.data == nullptr) part.bias.dtype = dtype;
     part.rounding = Rounding::kOnce;
-    part.centred = problem_.centred;
-    part.norm_before_gate = problem_.norm_before_gate;
     part.rows = area_.rows();
-    part.cols = problem_.cols;
-    part.x_rows = part.out_rows = part.residual_rows = part.residual_out_rows = part.gate_rows =
-        layout;
-    part.x_col_stride = part.out_col_stride = part.residual_col_stride =
-        part.residual_out_col_stride = part.gate_col_stride = 1;
-    part.mean = problem_.mean.data;
-    part.rstd = problem_.rstd.data;
-    part.mean_rows = problem_.mean.layout;
-    part.rstd_rows = problem_.rstd.layout;
-    part.heads = 1;
-    part.eps = problem_.eps;
     return prepare_norm(part, table_);
   }
 
@@ -82,10 +70,8 @@ class Forward {
     void* const other = area_.slot(task, kOther);
     RmsNormRows rows = norm_.rows;
     rows.rows = std::min(most, area_.rows());
-    seek_row(rows.mean, problem_.mean.data, problem_.mean.layout, problem_.accumulate, row,
-             rows.rows);
-    seek_row(rows.rstd, problem_.rstd.data, problem_.rstd.layout, problem_.accumulate, row,
-             rows.rows);
+    seek_row(rows.mean, problem_.mean, row, rows.rows);
+    seek_row(rows.rstd, problem_.rstd, row, rows.rows);
     const InputRows& fused = problem_.gate.data != nullptr ? problem_.gate : problem_.residual;
     exchange_.widen(problem_.x, row, rows.rows, x);
     if (fused.data != nullptr) exchange_.widen(fused, row, rows.rows, other);
@@ -117,7 +103,7 @@ class Forward {
     exchange_.multiply_silu(x, area_.slot(task, kOther), rows);
   }
 
-  const GenericNormProblem& problem_;
+  const RmsNormProblem& problem_;
   const KernelTable& table_;
   const bool wide_, rounds_, gates_after_;
   const WorkArea area_;
@@ -128,7 +114,7 @@ class Forward {
 
 }  // namespace
 
-void rms_norm_generic(const GenericNormProblem& problem) {
+void rms_norm_generic(const RmsNormProblem& problem) {
   const FloatMode ieee;
   Forward(problem, kernels()).run();
 }

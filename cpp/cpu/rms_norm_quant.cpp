@@ -31,9 +31,9 @@ void seek_scales(NormAndCodes& part, const NormAndCodes& all, std::int64_t at) {
 
 PreparedNorm prepare_norm_into(const QuantScratch& scratch, RmsNormProblem norm,
                                const KernelTable& table) {
-  norm.out_rows.rank = 1;
-  norm.out_rows.strides[0] = scratch.row_stride;
-  norm.out_col_stride = 1;
+  norm.out.layout.rank = 1;
+  norm.out.layout.strides[0] = scratch.row_stride;
+  norm.out.col_stride = 1;
   PreparedNorm prepared = prepare_norm(norm, table);
   prepared.rows.bypass_cache = false;
   return prepared;
@@ -62,10 +62,10 @@ void rms_norm_quant(const RmsNormQuantProblem& problem) {
   const KernelTable& table = kernels();
   const FloatMode ieee;
   const RmsNormProblem& given = problem.norm;
-  const QuantScratch scratch(given.dtype, given.rows, given.cols);
+  const QuantScratch scratch(given.x.dtype, given.rows, given.cols);
   const PreparedNorm norm = prepare_norm_into(scratch, given, table);
   const RmsNormQuantRows codes = quantised_rows(problem, scratch);
-  const std::int64_t row_bytes = given.cols * ((given.residual ? 3 : 1) * scratch.size + 1);
+  const std::int64_t row_bytes = given.cols * ((given.residual.data ? 3 : 1) * scratch.size + 1);
   each_part(scratch, given.rows, row_bytes, [&](void* y, std::int64_t first, std::int64_t last) {
     NormAndCodes rows{norm.rows, codes};
     rows.codes.y = rows.out = y;

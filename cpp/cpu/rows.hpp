@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/layout.hpp"
+#include "core/rows.hpp"
 #include "cpu/isa.hpp"
 #include "membound/device_buffer.hpp"
 
@@ -57,6 +58,11 @@ void seek_row(Pointer& data, Base base, const RowLayout& layout, DType dtype, st
   if (base == nullptr) return;
   data = offset_pointer(base, layout.offset(row), dtype);
   count = run_length(layout, row, count);
+}
+
+template <class Pointer, class Base>
+void seek_row(Pointer& data, const BasicRows<Base>& from, std::int64_t row, std::int64_t& count) {
+  seek_row(data, from.data, from.layout, from.dtype, row, count);
 }
 
 // A weight as kernels take it; `storage` owns a converted copy.

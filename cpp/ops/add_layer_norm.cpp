@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "membound/ops/add_layer_norm.hpp"
 
-#include "ops/rms_norm.hpp"
+#include "membound/norm_call.hpp"
 
 namespace membound {
 
@@ -11,18 +11,18 @@ void add_layer_norm(const ConstTensorView& x, const ConstTensorView& residual,
                     const LayerNormOptions& options, const TensorView& out,
                     const TensorView& residual_out, const TensorView* mean, const TensorView* rstd,
                     StreamView stream) {
-  run_rms_norm({.op = "add_layer_norm",
-                .x = x,
-                .residual = &residual,
-                .weight = weight,
-                .bias = bias,
-                .options = {options.eps, options.weight_offset, Rounding::kOnce},
-                .centred = true,
-                .out = out,
-                .residual_out = &residual_out,
-                .mean = mean,
-                .rstd = rstd},
-               stream);
+  norm({.op = "add_layer_norm",
+        .x = &x,
+        .residual = &residual,
+        .weight = weight,
+        .bias = bias,
+        .options = {options.eps, options.weight_offset, Rounding::kOnce},
+        .centred = true,
+        .out = &out,
+        .residual_out = &residual_out,
+        .mean = mean,
+        .rstd = rstd},
+       stream);
 }
 
 void add_layer_norm(const ConstTensorView& x, const ConstTensorView& residual,
@@ -30,18 +30,18 @@ void add_layer_norm(const ConstTensorView& x, const ConstTensorView& residual,
                     const LayerNormOptions& options, const TensorView& out,
                     const TensorView& residual_out, const TensorView* mean, const TensorView* rstd,
                     Device staging_device) {
-  run_rms_norm({.op = "add_layer_norm",
-                .x = x,
-                .residual = &residual,
-                .weight = weight,
-                .bias = bias,
-                .options = {options.eps, options.weight_offset, Rounding::kOnce},
-                .centred = true,
-                .out = out,
-                .residual_out = &residual_out,
-                .mean = mean,
-                .rstd = rstd},
-               staging_device);
+  norm({.op = "add_layer_norm",
+        .x = &x,
+        .residual = &residual,
+        .weight = weight,
+        .bias = bias,
+        .options = {options.eps, options.weight_offset, Rounding::kOnce},
+        .centred = true,
+        .out = &out,
+        .residual_out = &residual_out,
+        .mean = mean,
+        .rstd = rstd},
+       staging_device);
 }
 
 }  // namespace membound

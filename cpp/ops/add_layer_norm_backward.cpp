@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "membound/ops/add_layer_norm_backward.hpp"
 
-#include "ops/rms_norm_backward.hpp"
+#include "membound/norm_call.hpp"
 
 namespace membound {
 
@@ -13,22 +13,22 @@ void add_layer_norm_backward(const ConstTensorView& dy, const ConstTensorView* d
                              const TensorView* dresidual, const TensorView* dweight,
                              const TensorView* dbias, const TensorView* workspace,
                              StreamView stream) {
-  run_rms_norm_backward({.op = "add_layer_norm_backward",
-                         .x_name = "residual_out",
-                         .dy = dy,
-                         .dsum = dresidual_out,
-                         .x = residual_out,
-                         .weight = weight,
-                         .mean = &mean,
-                         .rstd = rstd,
-                         .options = {options.weight_offset, Rounding::kOnce, options.accumulate},
-                         .dx = dx,
-                         .dresidual = dresidual,
-                         .dweight = dweight,
-                         .dbias = dbias,
-                         .workspace = workspace,
-                         .is_added = true},
-                        stream);
+  norm_backward({.op = "add_layer_norm_backward",
+                 .x_name = "residual_out",
+                 .dy = &dy,
+                 .dsum = dresidual_out,
+                 .x = &residual_out,
+                 .weight = weight,
+                 .mean = &mean,
+                 .rstd = &rstd,
+                 .options = {options.weight_offset, Rounding::kOnce, options.accumulate},
+                 .is_added = true,
+                 .dx = dx,
+                 .dresidual = dresidual,
+                 .dweight = dweight,
+                 .dbias = dbias,
+                 .workspace = workspace},
+                stream);
 }
 
 }  // namespace membound

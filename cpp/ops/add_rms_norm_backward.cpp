@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "membound/ops/add_rms_norm_backward.hpp"
 
-#include "ops/rms_norm_backward.hpp"
+#include "membound/norm_call.hpp"
 
 namespace membound {
 
@@ -12,20 +12,20 @@ void add_rms_norm_backward(const ConstTensorView& dy, const ConstTensorView* dre
                            const TensorView* dx, const TensorView* dresidual,
                            const TensorView* dweight, const TensorView* workspace,
                            StreamView stream) {
-  run_rms_norm_backward({.op = "add_rms_norm_backward",
-                         .x_name = "residual_out",
-                         .dy = dy,
-                         .dsum = dresidual_out,
-                         .x = residual_out,
-                         .weight = weight,
-                         .rstd = rstd,
-                         .options = options,
-                         .dx = dx,
-                         .dresidual = dresidual,
-                         .dweight = dweight,
-                         .workspace = workspace,
-                         .is_added = true},
-                        stream);
+  norm_backward({.op = "add_rms_norm_backward",
+                 .x_name = "residual_out",
+                 .dy = &dy,
+                 .dsum = dresidual_out,
+                 .x = &residual_out,
+                 .weight = weight,
+                 .rstd = &rstd,
+                 .options = options,
+                 .is_added = true,
+                 .dx = dx,
+                 .dresidual = dresidual,
+                 .dweight = dweight,
+                 .workspace = workspace},
+                stream);
 }
 
 }  // namespace membound

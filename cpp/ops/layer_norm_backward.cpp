@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "membound/ops/layer_norm_backward.hpp"
 
-#include "ops/rms_norm_backward.hpp"
+#include "membound/norm_call.hpp"
 
 namespace membound {
 
@@ -11,24 +11,24 @@ void layer_norm_backward(const ConstTensorView& dy, const ConstTensorView& x,
                          const ConstTensorView& rstd, const LayerNormBackwardOptions& options,
                          const TensorView* dx, const TensorView* dweight, const TensorView* dbias,
                          const TensorView* workspace, StreamView stream) {
-  run_rms_norm_backward({.op = "layer_norm_backward",
-                         .x_name = "x",
-                         .dy = dy,
-                         .x = x,
-                         .weight = weight,
-                         .mean = &mean,
-                         .rstd = rstd,
-                         .options = {options.weight_offset, Rounding::kOnce, options.accumulate},
-                         .dx = dx,
-                         .dweight = dweight,
-                         .dbias = dbias,
-                         .workspace = workspace},
-                        stream);
+  norm_backward({.op = "layer_norm_backward",
+                 .x_name = "x",
+                 .dy = &dy,
+                 .x = &x,
+                 .weight = weight,
+                 .mean = &mean,
+                 .rstd = &rstd,
+                 .options = {options.weight_offset, Rounding::kOnce, options.accumulate},
+                 .dx = dx,
+                 .dweight = dweight,
+                 .dbias = dbias,
+                 .workspace = workspace},
+                stream);
 }
 
 std::int64_t layer_norm_backward_workspace(const ConstTensorView& x, std::int64_t heads,
                                            bool mixed) {
-  return gradient_workspace(x, heads, /*centred=*/true, /*gated=*/false, mixed);
+  return norm_backward_workspace(x, heads, /*centred=*/true, /*gated=*/false, mixed);
 }
 
 }  // namespace membound

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "membound/ops/rms_norm_gated.hpp"
 
-#include "ops/rms_norm.hpp"
+#include "membound/norm_call.hpp"
 
 namespace membound {
 
@@ -12,15 +12,15 @@ template <class Where>
 void run(const ConstTensorView& x, const ConstTensorView& z, const ConstTensorView* weight,
          const RmsNormGatedOptions& options, const TensorView& out, const TensorView* rstd,
          Where where) {
-  run_rms_norm({.op = "rms_norm_gated",
-                .x = x,
-                .gate = &z,
-                .weight = weight,
-                .options = {options.eps, options.weight_offset, options.rounding},
-                .norm_before_gate = options.norm_before_gate,
-                .out = out,
-                .rstd = rstd},
-               where);
+  norm({.op = "rms_norm_gated",
+        .x = &x,
+        .gate = &z,
+        .weight = weight,
+        .options = {options.eps, options.weight_offset, options.rounding},
+        .norm_before_gate = options.norm_before_gate,
+        .out = &out,
+        .rstd = rstd},
+       where);
 }
 
 }  // namespace

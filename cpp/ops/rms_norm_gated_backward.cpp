@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "membound/ops/rms_norm_gated_backward.hpp"
 
-#include "ops/rms_norm_backward.hpp"
+#include "membound/norm_call.hpp"
 
 namespace membound {
 
@@ -12,25 +12,25 @@ void rms_norm_gated_backward(const ConstTensorView& dy, const ConstTensorView& x
                              const RmsNormGatedBackwardOptions& options, const TensorView* dx,
                              const TensorView* dz, const TensorView* dweight,
                              const TensorView* workspace, StreamView stream) {
-  run_rms_norm_backward({.op = "rms_norm_gated_backward",
-                         .x_name = "x",
-                         .dy = dy,
-                         .x = x,
-                         .gate = &z,
-                         .weight = weight,
-                         .rstd = rstd,
-                         .options = {options.weight_offset, options.rounding, options.accumulate},
-                         .norm_before_gate = options.norm_before_gate,
-                         .dx = dx,
-                         .dgate = dz,
-                         .dweight = dweight,
-                         .workspace = workspace},
-                        stream);
+  norm_backward({.op = "rms_norm_gated_backward",
+                 .x_name = "x",
+                 .dy = &dy,
+                 .x = &x,
+                 .gate = &z,
+                 .weight = weight,
+                 .rstd = &rstd,
+                 .options = {options.weight_offset, options.rounding, options.accumulate},
+                 .norm_before_gate = options.norm_before_gate,
+                 .dx = dx,
+                 .dgate = dz,
+                 .dweight = dweight,
+                 .workspace = workspace},
+                stream);
 }
 
 std::int64_t rms_norm_gated_backward_workspace(const ConstTensorView& x, std::int64_t heads,
                                                bool mixed) {
-  return gradient_workspace(x, heads, /*centred=*/false, /*gated=*/true, mixed);
+  return norm_backward_workspace(x, heads, /*centred=*/false, /*gated=*/true, mixed);
 }
 
 }  // namespace membound

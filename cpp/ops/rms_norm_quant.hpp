@@ -8,25 +8,20 @@
 
 namespace membound {
 
-// What both back ends receive: the norm, with null out, mean and rstd, and how its result is
-// quantised.
+// What both back ends receive: the norm, whose out, mean and rstd are null, and what becomes of its
+// result.
 struct RmsNormQuantProblem : QuantisedResult {
   RmsNormProblem norm;
 };
 
-// The arguments of the user's call; absent ones are null.
-struct RmsNormQuantCall {
-  const char* op;
-  const ConstTensorView& x;
-  const ConstTensorView* residual = nullptr;
-  const ConstTensorView* weight = nullptr;
-  RmsNormQuantOptions options;
-  const TensorView& out;
-  const TensorView* residual_out = nullptr;
-  const ConstTensorView* static_scale = nullptr;
-  const TensorView* scale = nullptr;
-};
-void run_rms_norm_quant(const RmsNormQuantCall& call, StreamView stream);
+// The arrays of a call of (..., heads, cols) that a head has its own part of. Scales are one for
+// each row, or have the groups of a row as their last axis.
+inline constexpr CallArray<NormQuantCall, ConstTensorView> kNormQuantInputs[] = {
+    {&NormQuantCall::x}, {&NormQuantCall::residual}, {&NormQuantCall::weight}};
+inline constexpr CallArray<NormQuantCall, TensorView> kNormQuantOutputs[] = {
+    {&NormQuantCall::out},
+    {&NormQuantCall::residual_out},
+    {&NormQuantCall::scale, /*is_statistic=*/true}};
 
 namespace cpu {
 void rms_norm_quant(const RmsNormQuantProblem& problem);

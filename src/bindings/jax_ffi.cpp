@@ -145,7 +145,7 @@ template <bool kCentred, bool kGated = false>
 std::int64_t cuda_workspace_bytes(std::int64_t rows, std::int64_t cols, int item_bytes,
                                   std::int64_t heads, bool mixed) {
   const ConstTensorView x(nullptr, dtype_of_size(item_bytes), Device::cuda(), {rows, cols});
-  return (norm_backward_workspace(kCentred, kGated, x, heads, mixed) + 15) / 16 * 16;
+  return (norm_backward_workspace(x, heads, kCentred, kGated, mixed) + 15) / 16 * 16;
 }
 std::int64_t embedding_workspace_bytes(std::int64_t tokens, std::int64_t dim, std::int64_t vocab,
                                        int item_bytes) {

@@ -30,7 +30,7 @@ const char* rounding_name(Rounding rounding) {
 
 namespace {
 
-// These are also the keywords of membound.jax's functions.
+// Also of membound.jax's functions.
 const char* statistics_flag(const NormCall& given) {
   return given.centred ? "return_stats" : "return_rstd";
 }
@@ -45,13 +45,6 @@ NormOptions options_of(const NormCall& given) {
   options.centred = given.centred;
   options.norm_before_gate = flag_or(given.norm_before_gate, true, {given.op, "norm_before_gate"});
   return options;
-}
-
-// The function of membound.jax for an op or its alias.
-const char* jax_name(const NormCall& given) {
-  if (given.centred) return given.residual ? "add_layer_norm" : "layer_norm";
-  if (given.z) return "rms_norm_gated";
-  return given.residual ? "add_rms_norm" : "rms_norm";
 }
 
 nb::object call_jax(const ArrayCall& call, const NormCall& given_call, const NormOptions& options,
@@ -80,7 +73,10 @@ nb::object call_jax(const ArrayCall& call, const NormCall& given_call, const Nor
   if (given(given_call.dtype)) keywords["dtype"] = nb::handle(given_call.dtype);
   if (given(given_call.normalized_shape))
     keywords["normalized_shape"] = nb::handle(given_call.normalized_shape);
-  return nb::module_::import_("membound.jax").attr(jax_name(given_call))(*arrays, **keywords);
+  // Also for an alias.
+  const char* const name =
+      forward_name(centred, given_call.residual != nullptr, given_call.z != nullptr);
+  return nb::module_::import_("membound.jax").attr(name)(*arrays, **keywords);
 }
 
 }  // namespace
@@ -128,7 +124,7 @@ double default_eps(bool centred, DType x) {
                               : std::numeric_limits<float>::epsilon();
 }
 
-// A new array of x's shape in another dtype, or one statistic per row of x.
+// An array of x's shape and another dtype, or a statistic of x's rows: a number for each.
 nb::object new_result(const ArrayCall& call, PyObject* array, PyObject* like, TensorView wanted,
                       DType dtype, const char* argument, LoadedArray& loaded) {
   if (given(array) || wanted.dtype == dtype)

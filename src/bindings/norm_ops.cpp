@@ -2,19 +2,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "norm_ops.hpp"
 
-#include "membound/ops/add_layer_norm.hpp"
-#include "membound/ops/add_layer_norm_backward.hpp"
-#include "membound/ops/add_rms_norm.hpp"
-#include "membound/ops/add_rms_norm_backward.hpp"
-#include "membound/ops/add_rms_norm_quant.hpp"
-#include "membound/ops/rms_norm_gated.hpp"
-#include "membound/ops/rms_norm_gated_backward.hpp"
+#include "membound/norm_call.hpp"
 
 namespace membound::python {
 
+const char* forward_name(bool centred, bool added, bool gated) {
+  if (centred) return added ? "add_layer_norm" : "layer_norm";
+  if (gated) return "rms_norm_gated";
+  return added ? "add_rms_norm" : "rms_norm";
+}
+
 namespace {
 
-// The view of an optional array.
+const char* backward_name(bool centred, bool added, bool gated) {
+  if (centred) return added ? "add_layer_norm_backward" : "layer_norm_backward";
+  if (gated) return "rms_norm_gated_backward";
+  return added ? "add_rms_norm_backward" : "rms_norm_backward";
+}
+
+// The view that the library reads of an array that may not be there.
 class Input {
  public:
   explicit Input(const TensorView* array) : given_(array != nullptr) {
@@ -29,23 +35,57 @@ class Input {
 
 template <class Where>
 void run_forward(const NormOptions& given, const NormArrays& a, Where where) {
-  const RmsNormOptions& options = given.numbers;
-  const Input weight(a.weight), bias(a.bias);
-  const LayerNormOptions centred_options{options.eps, options.weight_offset};
-  if (given.centred && a.residual) {
-    add_layer_norm(*a.x, *a.residual, weight, bias, centred_options, *a.out, *a.residual_out,
-                   a.mean, a.rstd, where);
-  } else if (given.centred) {
-    layer_norm(*a.x, weight, bias, centred_options, *a.out, a.mean, a.rstd, where);
-  } else if (a.residual) {
-    add_rms_norm(*a.x, *a.residual, weight, options, *a.out, *a.residual_out, a.rstd, where);
-  } else if (a.z) {
-    rms_norm_gated(*a.x, *a.z, weight,
-                   {options.eps, options.weight_offset, options.rounding, given.norm_before_gate},
-                   *a.out, a.rstd, where);
-  } else {
-    rms_norm(*a.x, weight, options, *a.out, a.rstd, where);
-  }
+  const Input x(a.x), residual(a.residual), gate(a.z), weight(a.weight), bias(a.bias);
+  norm({.op = forward_name(given.centred, a.residual != nullptr, a.z != nullptr),
+        .x = x,
+        .residual = residual,
+        .gate = gate,
+        .weight = weight,
+        .bias = bias,
+        .options = given.numbers,
+        .centred = given.centred,
+        .norm_before_gate = given.norm_before_gate,
+        .out = a.out,
+        .residual_out = a.residual_out,
+        .mean = a.mean,
+        .rstd = a.rstd},
+       where);
+}
+
+// The call, whose inputs are held by `inputs`.
+struct BackwardInputs {
+  const Input dy, dsum, x, gate, weight, mean, rstd;
+  explicit BackwardInputs(const NormBackwardArrays& a)
+      : dy(a.dy),
+        dsum(a.dresidual_out),
+        x(a.x),
+        gate(a.z),
+        weight(a.weight),
+        mean(a.mean),
+        rstd(a.rstd) {}
+};
+membound::NormBackwardCall backward_call(const NormBackwardOptions& given,
+                                         const NormBackwardArrays& a,
+                                         const BackwardInputs& inputs) {
+  const bool centred = a.mean != nullptr;
+  return {.op = backward_name(centred, given.added, a.z != nullptr),
+          .x_name = given.added ? "residual_out" : "x",
+          .dy = inputs.dy,
+          .dsum = inputs.dsum,
+          .x = inputs.x,
+          .gate = inputs.gate,
+          .weight = inputs.weight,
+          .mean = inputs.mean,
+          .rstd = inputs.rstd,
+          .options = given.numbers,
+          .is_added = given.added,
+          .norm_before_gate = given.norm_before_gate,
+          .dx = a.dx,
+          .dresidual = a.dresidual,
+          .dgate = a.dz,
+          .dweight = a.dweight,
+          .dbias = a.dbias,
+          .workspace = a.workspace};
 }
 
 }  // namespace
@@ -60,19 +100,23 @@ void run_norm(const NormOptions& options, const NormArrays& arrays, Device stagi
 
 void run_norm_quant(const RmsNormQuantOptions& options, const NormQuantArrays& a,
                     StreamView stream) {
-  const Input weight(a.weight), static_scale(a.static_scale);
-  if (a.residual) {
-    add_rms_norm_quant(*a.x, *a.residual, weight, options, *a.out, *a.residual_out, static_scale,
-                       a.scale, stream);
-  } else {
-    rms_norm_quant(*a.x, weight, options, *a.out, static_scale, a.scale, stream);
-  }
+  const Input x(a.x), residual(a.residual), weight(a.weight), static_scale(a.static_scale);
+  norm_quant({.op = a.residual ? "add_rms_norm_quant" : "rms_norm_quant",
+              .x = x,
+              .residual = residual,
+              .weight = weight,
+              .static_scale = static_scale,
+              .options = options,
+              .out = a.out,
+              .residual_out = a.residual_out,
+              .scale = a.scale},
+             stream);
 }
 
 TensorView quant_scales_of(const TensorView& x, std::int64_t group_size) {
   TensorView scales = x;
   scales.dtype = DType::kFloat32;
-  if (x.rank == 0) return scales;  // every op refuses rank 0
+  if (x.rank == 0) return scales;  // which no op takes
   if (group_size == 0) {
     --scales.rank;
   } else {
@@ -82,62 +126,14 @@ TensorView quant_scales_of(const TensorView& x, std::int64_t group_size) {
   return scales;
 }
 
-void run_norm_backward(const NormBackwardOptions& given, const NormBackwardArrays& a,
+void run_norm_backward(const NormBackwardOptions& options, const NormBackwardArrays& arrays,
                        StreamView stream) {
-  const RmsNormBackwardOptions& options = given.numbers;
-  const Input weight(a.weight), dresidual_out(a.dresidual_out);
-  const LayerNormBackwardOptions centred_options{options.weight_offset, options.accumulate};
-  if (a.mean && given.added) {
-    add_layer_norm_backward(*a.dy, dresidual_out, *a.x, weight, *a.mean, *a.rstd, centred_options,
-                            a.dx, a.dresidual, a.dweight, a.dbias, a.workspace, stream);
-  } else if (a.mean) {
-    layer_norm_backward(*a.dy, *a.x, weight, *a.mean, *a.rstd, centred_options, a.dx, a.dweight,
-                        a.dbias, a.workspace, stream);
-  } else if (given.added) {
-    add_rms_norm_backward(*a.dy, dresidual_out, *a.x, weight, *a.rstd, options, a.dx, a.dresidual,
-                          a.dweight, a.workspace, stream);
-  } else if (a.z) {
-    rms_norm_gated_backward(
-        *a.dy, *a.x, *a.z, weight, *a.rstd,
-        {options.weight_offset, options.rounding, given.norm_before_gate, options.accumulate}, a.dx,
-        a.dz, a.dweight, a.workspace, stream);
-  } else {
-    rms_norm_backward(*a.dy, *a.x, weight, *a.rstd, options, a.dx, a.dweight, a.workspace, stream);
-  }
+  norm_backward(backward_call(options, arrays, BackwardInputs(arrays)), stream);
 }
-
-std::int64_t norm_backward_workspace(bool centred, bool gated, const ConstTensorView& x,
-                                     std::int64_t heads, bool mixed) {
-  if (centred) return layer_norm_backward_workspace(x, heads, mixed);
-  return gated ? rms_norm_gated_backward_workspace(x, heads, mixed)
-               : rms_norm_backward_workspace(x, heads, mixed);
-}
-
-namespace {
-
-// The heads of a weight of (heads, cols), else 1; the op checks the shape afterwards.
-std::int64_t heads_of(const TensorView& x, const TensorView* weight) {
-  if (weight == nullptr || weight->rank != 2 || x.rank < 3) return 1;
-  return weight->shape[0] == x.shape[x.rank - 2] ? weight->shape[0] : 1;
-}
-
-bool is_mixed(const NormBackwardOptions& options, const NormBackwardArrays& a) {
-  for (const TensorView* rows : {a.dy, a.dresidual_out, a.z, a.dx, a.dz}) {
-    if (rows != nullptr && rows->dtype != a.x->dtype) return true;
-  }
-  for (const TensorView* statistic : {a.mean, a.rstd}) {
-    if (statistic != nullptr && statistic->dtype != accumulate_dtype(a.x->dtype)) return true;
-  }
-  return a.dresidual != nullptr || (a.weight == nullptr && options.numbers.weight_offset != 0.0);
-}
-
-}  // namespace
 
 std::int64_t norm_backward_workspace(const NormBackwardOptions& options,
-                                     const NormBackwardArrays& a) {
-  if (a.dweight == nullptr && a.dbias == nullptr) return 0;
-  return norm_backward_workspace(a.mean != nullptr, a.z != nullptr, *a.x, heads_of(*a.x, a.weight),
-                                 is_mixed(options, a));
+                                     const NormBackwardArrays& arrays) {
+  return membound::norm_backward_workspace(backward_call(options, arrays, BackwardInputs(arrays)));
 }
 
 }  // namespace membound::python

@@ -8,17 +8,17 @@
 #include "membound/ops/rms_norm_backward.hpp"
 #include "membound/ops/rms_norm_quant.hpp"
 
-// The norms of the C++ library behind one signature, for calls from Python and from XLA.
+// The norms of the C++ library behind one signature: calls from Python and from XLA come here.
 namespace membound::python {
 
-// The kind of forward and its options.
+// Which forward it is, and what it computes with.
 struct NormOptions {
   RmsNormOptions numbers;
   bool centred = false;          // layer_norm
   bool norm_before_gate = true;  // of rms_norm_gated
 };
 
-// The arrays of a forward; null: absent. residual and residual_out are given together. z: the gate.
+// The arrays of a forward; null: not there. residual and residual_out come together. z: the gate.
 struct NormArrays {
   const TensorView* x = nullptr;
   const TensorView* residual = nullptr;
@@ -31,6 +31,9 @@ struct NormArrays {
   const TensorView* rstd = nullptr;
 };
 
+// The function that computes a form: layer_norm when centred, with a residual its added form ...
+const char* forward_name(bool centred, bool added, bool gated);
+
 // layer_norm when centred, else rms_norm; with a residual their added forms, with z the gated one.
 void run_norm(const NormOptions& options, const NormArrays& arrays, StreamView stream);
 void run_norm(const NormOptions& options, const NormArrays& arrays, Device staging_device);
@@ -38,10 +41,10 @@ void run_norm(const NormOptions& options, const NormArrays& arrays, Device stagi
 struct NormBackwardOptions {
   RmsNormBackwardOptions numbers;
   bool norm_before_gate = true;
-  bool added = false;  // for add_rms_norm and add_layer_norm
+  bool added = false;  // of add_rms_norm and add_layer_norm
 };
 
-// The arrays of a quantised forward; null: absent. Exactly one of static_scale and scale is given.
+// The arrays of a quantised forward; null: not there. One of static_scale and scale is.
 struct NormQuantArrays {
   const TensorView* x = nullptr;
   const TensorView* residual = nullptr;
@@ -56,10 +59,10 @@ struct NormQuantArrays {
 void run_norm_quant(const RmsNormQuantOptions& options, const NormQuantArrays& arrays,
                     StreamView stream);
 
-// The shape and dtype of the scales of x: one per row, or per group_size columns of a row.
+// The shape and dtype of the scales of x: one for each row, or each group_size columns of one.
 TensorView quant_scales_of(const TensorView& x, std::int64_t group_size);
 
-// The arrays of a backward; null: absent, or not wanted.
+// The arrays of a backward; null: not there, or not wanted.
 struct NormBackwardArrays {
   const TensorView* dy = nullptr;
   const TensorView* dresidual_out = nullptr;
@@ -76,16 +79,12 @@ struct NormBackwardArrays {
   const TensorView* workspace = nullptr;
 };
 
-// The gradients of layer_norm with a mean, else of rms_norm; with `added` those of the added forms,
-// with z those of the gated form.
+// layer_norm's gradients with a mean, else rms_norm's; added those of the added forms, with z those
+// of the gated one.
 void run_norm_backward(const NormBackwardOptions& options, const NormBackwardArrays& arrays,
                        StreamView stream);
-// Bytes of workspace for its sums on a GPU; 0 without dweight and dbias.
+// Bytes that its sums are made in on a GPU; 0 without dweight and dbias.
 std::int64_t norm_backward_workspace(const NormBackwardOptions& options,
                                      const NormBackwardArrays& arrays);
-// The same for gradients of layer_norm or of rms_norm, which may have a gate. heads: of the weight.
-// mixed: as in rms_norm_backward_workspace.
-std::int64_t norm_backward_workspace(bool centred, bool gated, const ConstTensorView& x,
-                                     std::int64_t heads, bool mixed);
 
 }  // namespace membound::python

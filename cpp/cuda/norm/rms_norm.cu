@@ -28,17 +28,15 @@ void launch_rms_norm_packed(const RmsNormProblem& problem, const tuning::PackedC
 template <class T>
 RowAccess<T> access_of(const RmsNormProblem& problem) {
   RowAccess<T> access(problem.rows, problem.cols);
-  access.add_affine(problem.weight, problem.weight_dtype, problem.weight_stride,
-                    problem.weight_head_stride);
-  access.add_affine(problem.bias, problem.bias_dtype, problem.bias_stride,
-                    problem.bias_head_stride);
-  access.add_rows(problem.x, problem.x_rows, problem.x_col_stride);
-  access.add_rows(problem.out, problem.out_rows, problem.out_col_stride);
-  access.add_rows(problem.residual, problem.residual_rows, problem.residual_col_stride);
-  access.add_rows(problem.residual_out, problem.residual_out_rows, problem.residual_out_col_stride);
-  access.add_rows(problem.gate, problem.gate_rows, problem.gate_col_stride);
-  access.add_statistic(problem.mean, problem.mean_rows);
-  access.add_statistic(problem.rstd, problem.rstd_rows);
+  access.add_affine(problem.weight);
+  access.add_affine(problem.bias);
+  access.add_rows(problem.x);
+  access.add_rows(problem.out);
+  access.add_rows(problem.residual);
+  access.add_rows(problem.residual_out);
+  access.add_rows(problem.gate);
+  access.add_statistic(problem.mean.data, problem.mean.layout);
+  access.add_statistic(problem.rstd.data, problem.rstd.layout);
   return access;
 }
 
@@ -54,13 +52,11 @@ bool may_use_bulk_copies(const RmsNormProblem& problem, const RowSplit& split, i
 template <class T>
 tuning::BulkConfig bulk_config(const RmsNormProblem& problem, const tuning::RmsNormConfig& row,
                                int device) {
-  if (problem.residual != nullptr &&
-      !same_alignment<T>(problem.out, problem.out_rows, problem.residual_out,
-                         problem.residual_out_rows)) {
+  if (problem.residual.data != nullptr && !same_alignment<T>(problem.out, problem.residual_out)) {
     return {};
   }
-  const bool fused_input = problem.gate != nullptr || problem.residual != nullptr;
-  return tuning::bulk_config(problem.rows, row, sizeof(T), problem.gate != nullptr,
+  const bool fused_input = problem.gate.data != nullptr || problem.residual.data != nullptr;
+  return tuning::bulk_config(problem.rows, row, sizeof(T), problem.gate.data != nullptr,
                              fused_input ? 2 : 1, problem.centred ? 2 : 1, multiprocessors(device),
                              static_cast<int>(max_shared_bytes(device)));
 }
@@ -69,18 +65,16 @@ tuning::BulkConfig bulk_config(const RmsNormProblem& problem, const tuning::RmsN
 template <class T>
 tuning::PackedConfig packed_config(const RmsNormProblem& problem,
                                    const tuning::RmsNormConfig& row) {
-  const auto packed = [&](const void* data, const RowLayout& rows) {
-    return data == nullptr || rows.strides[0] == problem.cols;
+  const auto packed = [&](const auto& rows) {
+    return rows.data == nullptr || rows.layout.strides[0] == problem.cols;
   };
-  if (!packed(problem.x, problem.x_rows) || !packed(problem.out, problem.out_rows) ||
-      !packed(problem.gate, problem.gate_rows) ||
-      !packed(problem.residual, problem.residual_rows) ||
-      !packed(problem.residual_out, problem.residual_out_rows)) {
+  if (!packed(problem.x) || !packed(problem.out) || !packed(problem.gate) ||
+      !packed(problem.residual) || !packed(problem.residual_out)) {
     return {};
   }
-  const bool gated = problem.gate != nullptr;
+  const bool gated = problem.gate.data != nullptr;
   return tuning::packed_config(problem.rows, problem.cols, row, sizeof(T), gated,
-                               gated || problem.residual != nullptr ? 2 : 1);
+                               gated || problem.residual.data != nullptr ? 2 : 1);
 }
 
 // Launches unaligned rows as packed tiles or through the bulk pipeline; false if neither fits.
@@ -118,24 +112,23 @@ void launch_narrow_vectors(const RmsNormProblem& problem, const tuning::RmsNormC
     problem.centred ? with.template operator()<kFusedInput, Centring::kAlways>()
                     : with.template operator()<kFusedInput, Centring::kNever>();
   };
-  if (problem.gate != nullptr)
+  if (problem.gate.data != nullptr)
     return with.template operator()<FusedInput::kGate, Centring::kNever>();
-  problem.residual != nullptr ? go.template operator()<FusedInput::kResidual>()
-                              : go.template operator()<FusedInput::kNone>();
+  problem.residual.data != nullptr ? go.template operator()<FusedInput::kResidual>()
+                                   : go.template operator()<FusedInput::kNone>();
 }
 
 // Launches unaligned rows with the fastest kernel for their number; false if none of these fits.
 template <class T>
 bool launch_unaligned(const RmsNormProblem& problem, const tuning::RmsNormConfig& config,
                       const RowSplit& split, int device, StreamView stream) {
-  const bool whole_4_bytes =
-      is_in_narrow_vectors<T>(problem.x, problem.x_rows, problem.cols) &&
-      is_in_narrow_vectors<T>(problem.out, problem.out_rows, problem.cols) &&
-      is_in_narrow_vectors<T>(problem.gate, problem.gate_rows, problem.cols) &&
-      is_in_narrow_vectors<T>(problem.residual, problem.residual_rows, problem.cols) &&
-      is_in_narrow_vectors<T>(problem.residual_out, problem.residual_out_rows, problem.cols);
+  const bool whole_4_bytes = is_in_narrow_vectors<T>(problem.x, problem.cols) &&
+                             is_in_narrow_vectors<T>(problem.out, problem.cols) &&
+                             is_in_narrow_vectors<T>(problem.gate, problem.cols) &&
+                             is_in_narrow_vectors<T>(problem.residual, problem.cols) &&
+                             is_in_narrow_vectors<T>(problem.residual_out, problem.cols);
   const std::int64_t vectors = tuning::ceil_div(problem.cols, kPack<T>);
-  const bool gate = problem.gate != nullptr;
+  const bool gate = problem.gate.data != nullptr;
   if (!tuning::takes_narrow_vectors(config, problem.rows, vectors, whole_4_bytes, gate)) {
     if (launch_bulk_copies<T>(problem, config, split, device, stream)) return true;
     if (!tuning::uses_narrow_vectors(config, problem.rows, sizeof(T), gate)) return false;
@@ -146,7 +139,7 @@ bool launch_unaligned(const RmsNormProblem& problem, const tuning::RmsNormConfig
 }
 
 void rms_norm(const RmsNormProblem& problem, StreamView stream) {
-  dispatch_floating(problem.dtype, "rms_norm", [&]<class T>() {
+  dispatch_floating(problem.x.dtype, "rms_norm", [&]<class T>() {
     const int device = current_device();
     const tuning::RmsNormConfig config =
         tuning::rms_norm_config(problem.rows, problem.cols, sizeof(T), max_cluster_size(device));
@@ -157,9 +150,9 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
     if constexpr (sizeof(T) < 8) {
       if (unaligned && launch_unaligned<T>(problem, config, asked.split(), device, stream)) return;
     }
-    const bool fused_input = problem.gate != nullptr || problem.residual != nullptr;
+    const bool fused_input = problem.gate.data != nullptr || problem.residual.data != nullptr;
     const auto most_shared = static_cast<std::int64_t>(max_shared_bytes(device));
-    if ((problem.gate != nullptr && unaligned) ||
+    if ((problem.gate.data != nullptr && unaligned) ||
         tuning::uses_strided_kernel(config, sizeof(T), unaligned, fused_input) ||
         !tuning::has_room_to_stage(config, unaligned, fused_input, most_shared)) {
       asked.at_least(Access::kStrided);
@@ -185,12 +178,12 @@ void rms_norm(const RmsNormProblem& problem, StreamView stream) {
     constexpr bool kCommon = sizeof(T) < 8;
     const auto go = [&]<Access kAccess, Centring kCentring>() {
       if constexpr (kCommon || kAccess == Access::kStrided) {
-        if (problem.residual != nullptr)
+        if (problem.residual.data != nullptr)
           return with.template operator()<kAccess, FusedInput::kResidual, kCentring>();
       }
       with.template operator()<kAccess, FusedInput::kNone, kCentring>();
     };
-    if (problem.gate != nullptr) {
+    if (problem.gate.data != nullptr) {
       if constexpr (kCommon) {
         if (access == Access::kAligned)
           return with.template operator()<Access::kAligned, FusedInput::kGate, Centring::kNever>();

@@ -102,34 +102,29 @@ constexpr std::int64_t kMostRows = std::int64_t{1} << 30;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 31;
 
 bool row_strides_fit(const RmsNormBackwardProblem& problem, std::int64_t dtype_size) {
-  const auto fits = [&](const void* data, const RowLayout& layout, std::int64_t size) {
-    if (data == nullptr) return true;
-    const std::int64_t bytes = inner_stride(layout) * size;
+  const auto fits = [&](const auto& rows, std::int64_t size) {
+    if (rows.data == nullptr) return true;
+    const std::int64_t bytes = inner_stride(rows.layout) * size;
     return -kMostBytes < bytes && bytes < kMostBytes;
   };
-  return fits(problem.dy, problem.dy_rows, dtype_size) &&
-         fits(problem.x, problem.x_rows, dtype_size) &&
-         fits(problem.dsum, problem.dsum_rows, dtype_size) &&
-         fits(problem.gate, problem.gate_rows, dtype_size) &&
-         fits(problem.dx, problem.dx_rows, dtype_size) &&
-         fits(problem.dgate, problem.dgate_rows, dtype_size) &&
-         fits(problem.mean, problem.mean_rows, sizeof(double)) &&
-         fits(problem.rstd, problem.rstd_rows, sizeof(double));
+  return fits(problem.dy, dtype_size) && fits(problem.x, dtype_size) &&
+         fits(problem.dsum, dtype_size) && fits(problem.gate, dtype_size) &&
+         fits(problem.dx, dtype_size) && fits(problem.dgate, dtype_size) &&
+         fits(problem.mean, sizeof(double)) && fits(problem.rstd, sizeof(double));
 }
 
 template <class T>
 RowAccess<T> access_of(const RmsNormBackwardProblem& problem) {
   RowAccess<T> access(problem.rows, problem.cols);
-  access.add_affine(problem.weight, problem.weight_dtype, problem.weight_stride,
-                    problem.weight_head_stride);
-  access.add_rows(problem.dy, problem.dy_rows, problem.dy_col_stride);
-  access.add_rows(problem.x, problem.x_rows, problem.x_col_stride);
-  access.add_rows(problem.dsum, problem.dsum_rows, problem.dsum_col_stride);
-  access.add_rows(problem.gate, problem.gate_rows, problem.gate_col_stride);
-  access.add_rows(problem.dx, problem.dx_rows, problem.dx_col_stride);
-  access.add_rows(problem.dgate, problem.dgate_rows, problem.dgate_col_stride);
-  access.add_statistic(problem.mean, problem.mean_rows);
-  access.add_statistic(problem.rstd, problem.rstd_rows);
+  access.add_affine(problem.weight);
+  access.add_rows(problem.dy);
+  access.add_rows(problem.x);
+  access.add_rows(problem.dsum);
+  access.add_rows(problem.gate);
+  access.add_rows(problem.dx);
+  access.add_rows(problem.dgate);
+  access.add_statistic(problem.mean.data, problem.mean.layout);
+  access.add_statistic(problem.rstd.data, problem.rstd.layout);
   // Only kernels of lane groups count rows in two axes (persistent_group.cuh).
   const bool narrow = problem.cols <= kWarpLanes * kPack<T>;
   if (access.split().extent != 0 && !narrow) access.at_least(Access::kUnaligned);
@@ -141,7 +136,8 @@ RowAccess<T> access_of(const RmsNormBackwardProblem& problem) {
 // True if rows of unit stride may go to the kernels with bulk copies, which have few options and
 // need an architecture with clusters.
 bool may_use_bulk_copies(const RmsNormBackwardProblem& problem, const RowSplit& split, int device) {
-  const bool alone = problem.gate == nullptr && problem.dsum == nullptr && !problem.centred;
+  const bool alone =
+      problem.gate.data == nullptr && problem.dsum.data == nullptr && !problem.centred();
   const bool known = alone ? problem.is_common() : problem.is_plain();
   return known && split.extent == 0 && problem.heads <= 1 && max_cluster_size(device) > 1;
 }
@@ -151,17 +147,17 @@ bool may_use_bulk_copies(const RmsNormBackwardProblem& problem, const RowSplit& 
 template <class T>
 tuning::PackedGradientConfig packed_config(const RmsNormBackwardProblem& problem,
                                            const tuning::RmsNormBackwardConfig& config) {
-  const auto packed = [&](const void* data, const RowLayout& rows) {
-    return data == nullptr || rows.strides[0] == problem.cols;
+  const auto packed = [&](const auto& rows) {
+    return rows.data == nullptr || rows.layout.strides[0] == problem.cols;
   };
-  if (!packed(problem.dy, problem.dy_rows) || !packed(problem.x, problem.x_rows) ||
-      !packed(problem.dsum, problem.dsum_rows) || !packed(problem.gate, problem.gate_rows) ||
-      !packed(problem.dx, problem.dx_rows) || !packed(problem.dgate, problem.dgate_rows)) {
+  if (!packed(problem.dy) || !packed(problem.x) || !packed(problem.dsum) || !packed(problem.gate) ||
+      !packed(problem.dx) || !packed(problem.dgate)) {
     return {};
   }
-  const bool gated = problem.gate != nullptr;
+  const bool gated = problem.gate.data != nullptr;
   return tuning::packed_gradient_config(config, problem.cols, sizeof(T),
-                                        gated || problem.dsum != nullptr ? 3 : 2, gated ? 2 : 1);
+                                        gated || problem.dsum.data != nullptr ? 3 : 2,
+                                        gated ? 2 : 1);
 }
 
 // True if rows of unit stride go to the bulk kernel. dgate must be as far from a 16-byte boundary
@@ -172,44 +168,46 @@ bool uses_bulk_kernel(const RmsNormBackwardProblem& problem,
   const auto stride = [](const void* data, const RowLayout& layout) {
     return data != nullptr ? layout.strides[0] : 0;
   };
-  if (problem.gate != nullptr &&
-      !same_alignment<T>(problem.dgate, problem.dgate_rows, problem.dx, problem.dx_rows)) {
+  if (problem.gate.data != nullptr && !same_alignment<T>(problem.dgate, problem.dx)) {
     return false;
   }
-  const int arrays = problem.gate != nullptr || problem.dsum != nullptr ? 3 : 2;
+  const int arrays = problem.gate.data != nullptr || problem.dsum.data != nullptr ? 3 : 2;
   return tuning::fits_bulk_kernel(
              config, tuning::ceil_div(problem.cols, kPack<T>), sizeof(T),
-             {stride(problem.dy, problem.dy_rows), stride(problem.x, problem.x_rows),
-              stride(problem.dsum, problem.dsum_rows), stride(problem.gate, problem.gate_rows),
-              stride(problem.dx, problem.dx_rows), stride(problem.dgate, problem.dgate_rows)}) &&
+             {stride(problem.dy.data, problem.dy.layout), stride(problem.x.data, problem.x.layout),
+              stride(problem.dsum.data, problem.dsum.layout),
+              stride(problem.gate.data, problem.gate.layout),
+              stride(problem.dx.data, problem.dx.layout),
+              stride(problem.dgate.data, problem.dgate.layout)}) &&
          // Besides the stages a block has 5.2 KiB at most (LayerNorm, four vectors per thread).
          tuning::bulk_bytes(config, arrays) + (6 << 10) <=
              static_cast<int>(max_shared_bytes(device));
 }
 
 void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream) {
-  dispatch_floating(problem.dtype, "rms_norm_backward", [&]<class T>() {
+  dispatch_floating(problem.x.dtype, "rms_norm_backward", [&]<class T>() {
     const int device = current_device();
     RowAccess<T> asked = access_of<T>(problem);
     const auto config_of = [&](bool stages, bool low_register_pressure = true) {
-      const bool sums = problem.dweight != nullptr || problem.dbias != nullptr;
+      const bool sums = problem.dweight.data != nullptr || problem.dbias.data != nullptr;
       return tuning::rms_norm_backward_config(problem.rows, problem.cols, sizeof(T), sums, stages,
-                                              max_cluster_size(device), problem.centred,
-                                              problem.heads, problem.gate != nullptr,
-                                              problem.dsum != nullptr, low_register_pressure);
+                                              max_cluster_size(device), problem.centred(),
+                                              problem.heads, problem.gate.data != nullptr,
+                                              problem.dsum.data != nullptr, low_register_pressure);
     };
     const auto fits = [&](const tuning::RmsNormBackwardConfig& config) {
       return config.shared_bytes + tuning::kMaxStaticSharedBytes <=
              static_cast<int>(max_shared_bytes(device));
     };
     // Gated rows are staged only if they have no options.
-    const bool stages = asked.access() == Access::kAligned &&
-                        (problem.gate == nullptr || (problem.is_plain() && problem.heads == 1));
+    const bool stages =
+        asked.access() == Access::kAligned &&
+        (problem.gate.data == nullptr || (problem.is_plain() && problem.heads == 1));
     tuning::RmsNormBackwardConfig config = config_of(stages);
     if (!fits(config)) config = config_of(stages, false);
     if (!fits(config)) {
       config = config_of(false);
-      if (problem.gate == nullptr) asked.at_least(Access::kUnaligned);
+      if (problem.gate.data == nullptr) asked.at_least(Access::kUnaligned);
     }
     // Among the row blocks only lane groups and strided kernels support heads.
     if (problem.heads > 1 && config.form == tuning::GradientForm::kSpecialised &&
@@ -235,7 +233,7 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
       }
     }
     // No other unaligned kernel has a gate.
-    if (problem.gate != nullptr && asked.access() == Access::kUnaligned) {
+    if (problem.gate.data != nullptr && asked.access() == Access::kUnaligned) {
       asked.at_least(Access::kStrided);
     }
     // Room for the unaligned stages and what else a block has in shared memory.
@@ -252,9 +250,9 @@ void rms_norm_backward(const RmsNormBackwardProblem& problem, StreamView stream)
       go.template operator()<Access::kStrided, Centring::kRunTime>();
     } else if (access == Access::kUnaligned) {
       if constexpr (sizeof(T) < 8) go.template operator()<Access::kUnaligned, Centring::kRunTime>();
-    } else if (problem.centred) {
+    } else if (problem.centred()) {
       go.template operator()<Access::kAligned, Centring::kAlways>();
-    } else if (problem.gate != nullptr) {
+    } else if (problem.gate.data != nullptr) {
       go.template operator()<Access::kAligned, Centring::kNever, true>();
     } else {
       go.template operator()<Access::kAligned, Centring::kNever>();

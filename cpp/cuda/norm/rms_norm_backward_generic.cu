@@ -13,7 +13,7 @@ constexpr int kHeldQuads = tuning::kGenericGradientQuads;
 
 template <class A>
 struct GenericGradientParams {
-  GenericNormBackwardProblem problem;
+  RmsNormBackwardProblem problem;
   A weight_offset, inverse_cols;
   A* partials[2];  // [partial rows][heads][cols] of dweight and dbias; null: not wanted
   int partial_rows;
@@ -81,7 +81,7 @@ class ColumnSum {
 template <class A>
 class GradientRow {
  public:
-  __device__ GradientRow(const GenericNormBackwardProblem& problem, std::int64_t row,
+  __device__ GradientRow(const RmsNormBackwardProblem& problem, std::int64_t row,
                          const RowThreads& threads)
       : threads_(threads),
         cols_(problem.cols),
@@ -201,7 +201,7 @@ class RowGradient {
   __device__ bool gates_first() const { return gated_ && !norm_first_; }
 
  private:
-  const GenericNormBackwardProblem& problem_;
+  const RmsNormBackwardProblem& problem_;
   const bool gated_, norm_first_;
   const GenericRow<const char> gate_;
   const FactorRow<A> factor_;
@@ -212,7 +212,7 @@ template <class A>
 __device__ void write_rows(const GenericGradientParams<A>& p, std::int64_t row,
                            const GradientRow<A>& inputs, const RowGradient<A>& gradient,
                            const Pair<A>& means) {
-  const GenericNormBackwardProblem& problem = p.problem;
+  const RmsNormBackwardProblem& problem = p.problem;
   const bool has_sum = problem.dsum.data != nullptr, has_dx = problem.dx.data != nullptr;
   const bool has_dresidual = problem.dresidual.data != nullptr;
   const bool has_dgate = problem.dgate.data != nullptr;
@@ -244,7 +244,7 @@ template <class A>
 __global__ void __launch_bounds__(tuning::kGenericThreads)
     rms_norm_backward_generic_kernel(const __grid_constant__ GenericGradientParams<A> p) {
   pdl_wait_and_launch();
-  const GenericNormBackwardProblem& problem = p.problem;
+  const RmsNormBackwardProblem& problem = p.problem;
   RowThreads threads{p.threads, static_cast<int>(threadIdx.x), 0};
   const std::int64_t cols = problem.cols, heads = problem.heads;
   const std::int64_t head = blockIdx.x % heads, part = blockIdx.x / heads;
@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(tuning::kGenericThreads)
 
 template <class A>
 void launch_sums(const GenericGradientParams<A>& p, int device, StreamView stream) {
-  const GenericNormBackwardProblem& problem = p.problem;
+  const RmsNormBackwardProblem& problem = p.problem;
   const auto sums_of = [](const OutputColumns& to, A* partials) {
     return ColumnSums<A>{to.data, to.stride, to.dtype, partials, to.head_stride};
   };
@@ -298,7 +298,7 @@ void launch_sums(const GenericGradientParams<A>& p, int device, StreamView strea
 }
 
 template <class A>
-void launch_generic(const GenericNormBackwardProblem& problem, StreamView stream) {
+void launch_generic(const RmsNormBackwardProblem& problem, StreamView stream) {
   const bool weight = problem.dweight.data != nullptr, bias = problem.dbias.data != nullptr;
   const auto config =
       tuning::generic_backward_config(problem.rows, problem.cols, problem.heads, weight || bias);
@@ -321,7 +321,7 @@ void launch_generic(const GenericNormBackwardProblem& problem, StreamView stream
 
 }  // namespace
 
-void rms_norm_backward_generic(const GenericNormBackwardProblem& problem, StreamView stream) {
+void rms_norm_backward_generic(const RmsNormBackwardProblem& problem, StreamView stream) {
   problem.accumulate == DType::kFloat64 ? launch_generic<double>(problem, stream)
                                         : launch_generic<float>(problem, stream);
 }

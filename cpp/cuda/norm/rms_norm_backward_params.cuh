@@ -71,49 +71,42 @@ RmsNormBackwardParams<accumulate_t<T>> rms_norm_backward_params(
     const RowSplit& split) {
   using Accumulate = accumulate_t<T>;
   RmsNormBackwardParams<Accumulate> p;
-  p.dy = problem.dy;
-  p.x = problem.x;
-  p.dsum = problem.dsum;
+  p.dy = problem.dy.data;
+  p.x = problem.x.data;
+  p.dsum = problem.dsum.data;
   auto offset = static_cast<Accumulate>(problem.weight_offset);
   if (offset == Accumulate(0)) offset = Accumulate(-0.0);  // adding -0 changes nothing
-  p.weight = {problem.weight, problem.weight_stride, offset, problem.weight_dtype,
-              sizeof(T) == 2 && problem.weight_dtype == DType::kFloat32};
-  p.weight.head_stride = problem.weight_head_stride;
+  p.weight = {problem.weight.data, problem.weight.stride, offset, problem.weight.dtype,
+              sizeof(T) == 2 && problem.weight.dtype == DType::kFloat32};
+  p.weight.head_stride = problem.weight.head_stride;
   p.heads = split_heads(problem.heads, problem.rows);
-  p.mean = static_cast<const Accumulate*>(problem.mean);
-  p.rstd = static_cast<const Accumulate*>(problem.rstd);
-  p.dx = problem.dx;
+  p.mean = static_cast<const Accumulate*>(problem.mean.data);
+  p.rstd = static_cast<const Accumulate*>(problem.rstd.data);
+  p.dx = problem.dx.data;
   const auto partials = static_cast<Accumulate*>(problem.workspace);
-  p.dweight = {problem.dweight, problem.dweight_stride, problem.dweight_dtype, partials,
-               problem.dweight_head_stride};
-  p.dbias = {problem.dbias, problem.dbias_stride, problem.dbias_dtype,
+  p.dweight = {problem.dweight.data, problem.dweight.stride, problem.dweight.dtype, partials,
+               problem.dweight.head_stride};
+  p.dbias = {problem.dbias.data, problem.dbias.stride, problem.dbias.dtype,
              partials + std::int64_t{config.partial_rows} * problem.cols,
-             problem.dbias_head_stride};
+             problem.dbias.head_stride};
   p.rows = problem.rows / problem.heads;
-  p.gate = problem.gate;
-  p.dgate = problem.dgate;
+  p.gate = problem.gate.data;
+  p.dgate = problem.dgate.data;
   p.norm_before_gate = problem.norm_before_gate;
   p.cols = problem.cols;
   p.split = split;
   const RowArrayBuilder rows{problem.rows, problem.cols, split};
-  rows.place(problem.dy, problem.dy_rows, problem.dy_col_stride, sizeof(T), p.dy_array,
-             p.dy_row_stride);
-  rows.place(problem.x, problem.x_rows, problem.x_col_stride, sizeof(T), p.x_array, p.x_row_stride);
-  rows.place(problem.dsum, problem.dsum_rows, problem.dsum_col_stride, sizeof(T), p.dsum_array,
-             p.dsum_row_stride);
-  rows.place(problem.dx, problem.dx_rows, problem.dx_col_stride, sizeof(T), p.dx_array,
-             p.dx_row_stride);
-  rows.place(problem.gate, problem.gate_rows, problem.gate_col_stride, sizeof(T), p.gate_array,
-             p.gate_row_stride);
-  rows.place(problem.dgate, problem.dgate_rows, problem.dgate_col_stride, sizeof(T), p.dgate_array,
-             p.dgate_row_stride);
-  rows.place(problem.mean, problem.mean_rows, 0, sizeof(Accumulate), p.mean_array,
-             p.mean_row_stride);
-  rows.place(problem.rstd, problem.rstd_rows, 0, sizeof(Accumulate), p.rstd_array,
-             p.rstd_row_stride);
+  rows.place(problem.dy, p.dy_array, p.dy_row_stride);
+  rows.place(problem.x, p.x_array, p.x_row_stride);
+  rows.place(problem.dsum, p.dsum_array, p.dsum_row_stride);
+  rows.place(problem.dx, p.dx_array, p.dx_row_stride);
+  rows.place(problem.gate, p.gate_array, p.gate_row_stride);
+  rows.place(problem.dgate, p.dgate_array, p.dgate_row_stride);
+  rows.place_statistic(problem.mean, p.mean_array, p.mean_row_stride);
+  rows.place_statistic(problem.rstd, p.rstd_array, p.rstd_row_stride);
   p.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
-  p.accumulate = problem.accumulate;
-  p.centred = problem.centred;
+  p.accumulate = problem.accumulate_sums;
+  p.centred = problem.centred();
   p.common = problem.is_common() && (problem.heads == 1 || config.lanes <= kWarpLanes);
   p.plain = p.common && problem.is_plain();
   p.inverse_cols = Accumulate(1) / static_cast<Accumulate>(problem.cols);

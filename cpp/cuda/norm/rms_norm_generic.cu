@@ -12,7 +12,7 @@ constexpr int kHeldQuads = tuning::kGenericQuads;
 
 template <class A>
 struct GenericNormParams {
-  GenericNormProblem problem;
+  RmsNormProblem problem;
   Heads heads;
   A weight_offset;
   A inverse_cols, eps;  // set by set_rstd, like the following members
@@ -147,7 +147,7 @@ template <class A>
 __global__ void __launch_bounds__(tuning::kGenericThreads)
     rms_norm_generic_kernel(const __grid_constant__ GenericNormParams<A> p) {
   pdl_wait_and_launch();
-  const GenericNormProblem& problem = p.problem;
+  const RmsNormProblem& problem = p.problem;
   const int thread = static_cast<int>(threadIdx.x);
   const std::int64_t row =
       std::int64_t{blockIdx.x} * p.rows_per_block + (p.rows_per_block > 1 ? thread / p.threads : 0);
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(tuning::kGenericThreads)
 }
 
 template <class A>
-void launch_generic(const GenericNormProblem& problem, StreamView stream) {
+void launch_generic(const RmsNormProblem& problem, StreamView stream) {
   const auto config = tuning::generic_config(problem.rows, problem.cols);
   GenericNormParams<A> p{};
   p.problem = problem;
@@ -209,7 +209,7 @@ void launch_generic(const GenericNormProblem& problem, StreamView stream) {
 
 }  // namespace
 
-void rms_norm_generic(const GenericNormProblem& problem, StreamView stream) {
+void rms_norm_generic(const RmsNormProblem& problem, StreamView stream) {
   problem.accumulate == DType::kFloat64 ? launch_generic<double>(problem, stream)
                                         : launch_generic<float>(problem, stream);
 }

@@ -25,44 +25,38 @@ template <class T>
 void set_params(RmsNormParams<accumulate_t<T>>& p, const RmsNormProblem& problem,
                 const tuning::RmsNormConfig& config, const RowSplit& split) {
   using Accumulate = accumulate_t<T>;
-  p.x = problem.x;
+  p.x = problem.x.data;
   const auto columns = [](const void* data, DType dtype, std::int64_t stride, double offset) {
     return AffineArray<Accumulate>{data, stride, static_cast<Accumulate>(offset), dtype,
                                    sizeof(T) == 2 && dtype == DType::kFloat32};
   };
-  p.weight =
-      columns(problem.weight, problem.weight_dtype, problem.weight_stride, problem.weight_offset);
-  p.weight.head_stride = problem.weight_head_stride;
-  p.bias = columns(problem.bias, problem.bias_dtype, problem.bias_stride, 0.0);
-  p.bias.head_stride = problem.bias_head_stride;
+  p.weight = columns(problem.weight.data, problem.weight.dtype, problem.weight.stride,
+                     problem.weight_offset);
+  p.weight.head_stride = problem.weight.head_stride;
+  p.bias = columns(problem.bias.data, problem.bias.dtype, problem.bias.stride, 0.0);
+  p.bias.head_stride = problem.bias.head_stride;
   p.heads = split_heads(problem.heads, problem.rows);
-  p.out = problem.out;
-  p.rstd = static_cast<Accumulate*>(problem.rstd);
+  p.out = problem.out.data;
+  p.rstd = static_cast<Accumulate*>(problem.rstd.data);
   p.norm_before_gate = problem.norm_before_gate;
-  p.residual_out = problem.residual_out;
+  p.residual_out = problem.residual_out.data;
   p.rows = problem.rows;
   p.cols = problem.cols;
   p.split = split;
   const RowArrayBuilder rows{problem.rows, problem.cols, split};
-  rows.place(problem.x, problem.x_rows, problem.x_col_stride, sizeof(T), p.x_array, p.x_row_stride);
-  rows.place(problem.out, problem.out_rows, problem.out_col_stride, sizeof(T), p.out_array,
-             p.out_row_stride);
-  if (problem.gate != nullptr) {
-    p.fused_input = problem.gate;
-    rows.place(problem.gate, problem.gate_rows, problem.gate_col_stride, sizeof(T),
-               p.fused_input_array, p.fused_input_row_stride);
+  rows.place(problem.x, p.x_array, p.x_row_stride);
+  rows.place(problem.out, p.out_array, p.out_row_stride);
+  if (problem.gate.data != nullptr) {
+    p.fused_input = problem.gate.data;
+    rows.place(problem.gate, p.fused_input_array, p.fused_input_row_stride);
   } else {
-    p.fused_input = problem.residual;
-    rows.place(problem.residual, problem.residual_rows, problem.residual_col_stride, sizeof(T),
-               p.fused_input_array, p.fused_input_row_stride);
+    p.fused_input = problem.residual.data;
+    rows.place(problem.residual, p.fused_input_array, p.fused_input_row_stride);
   }
-  rows.place(problem.residual_out, problem.residual_out_rows, problem.residual_out_col_stride,
-             sizeof(T), p.residual_out_array, p.residual_out_row_stride);
-  p.mean = static_cast<Accumulate*>(problem.mean);
-  rows.place(problem.mean, problem.mean_rows, 0, sizeof(Accumulate), p.mean_array,
-             p.mean_row_stride);
-  rows.place(problem.rstd, problem.rstd_rows, 0, sizeof(Accumulate), p.rstd_array,
-             p.rstd_row_stride);
+  rows.place(problem.residual_out, p.residual_out_array, p.residual_out_row_stride);
+  p.mean = static_cast<Accumulate*>(problem.mean.data);
+  rows.place_statistic(problem.mean, p.mean_array, p.mean_row_stride);
+  rows.place_statistic(problem.rstd, p.rstd_array, p.rstd_row_stride);
   set_rstd(p, problem.cols, problem.eps, Accumulate());
   p.round_before_weight = problem.rounding == Rounding::kBeforeWeight;
   p.plain = problem.is_plain();

@@ -24,10 +24,10 @@ template <class T>
 RowAccess<T> access_of_numbers(const RmsNormQuantProblem& problem) {
   const RmsNormProblem& norm = problem.norm;
   RowAccess<T> access(norm.rows, norm.cols);
-  access.add_affine(norm.weight, norm.weight_dtype, norm.weight_stride, norm.weight_head_stride);
-  access.add_rows(norm.x, norm.x_rows, norm.x_col_stride);
-  access.add_rows(norm.residual, norm.residual_rows, norm.residual_col_stride);
-  access.add_rows(norm.residual_out, norm.residual_out_rows, norm.residual_out_col_stride);
+  access.add_affine(norm.weight);
+  access.add_rows(norm.x);
+  access.add_rows(norm.residual);
+  access.add_rows(norm.residual_out);
   access.add_statistic(problem.scale, problem.scale_rows);
   return access;
 }
@@ -52,18 +52,19 @@ tuning::BulkConfig bulk_config(const RmsNormQuantProblem& problem, int device) {
   }
   const tuning::RmsNormConfig row =
       tuning::rms_norm_config(norm.rows, norm.cols, sizeof(T), max_cluster_size(device));
-  return tuning::bulk_config(norm.rows, row, sizeof(T), true, norm.residual != nullptr ? 2 : 1, 1,
-                             multiprocessors(device), static_cast<int>(max_shared_bytes(device)));
+  return tuning::bulk_config(norm.rows, row, sizeof(T), true, norm.residual.data != nullptr ? 2 : 1,
+                             1, multiprocessors(device),
+                             static_cast<int>(max_shared_bytes(device)));
 }
 
 void rms_norm_quant(const RmsNormQuantProblem& problem, StreamView stream) {
   const RmsNormProblem& norm = problem.norm;
-  dispatch_floating(norm.dtype, "rms_norm_quant", [&]<class T>() {
+  dispatch_floating(norm.x.dtype, "rms_norm_quant", [&]<class T>() {
     const int device = current_device();
     const auto config_of = [&](Access access) {
       return tuning::rms_norm_quant_config(norm.rows, norm.cols, sizeof(T),
-                                           access == Access::kAligned, norm.residual != nullptr,
-                                           max_cluster_size(device));
+                                           access == Access::kAligned,
+                                           norm.residual.data != nullptr, max_cluster_size(device));
     };
     RowAccess<T> asked = access_of<T>(problem);
     const tuning::RmsNormConfig aligned = config_of(Access::kAligned);
@@ -72,7 +73,7 @@ void rms_norm_quant(const RmsNormQuantProblem& problem, StreamView stream) {
     const auto most_shared = static_cast<std::int64_t>(max_shared_bytes(device));
     if (unaligned || (norm.heads > 1 && !lanes) ||
         tuning::uses_strided_kernel(aligned, sizeof(T), unaligned, true) ||
-        !tuning::has_room_to_stage(aligned, false, norm.residual != nullptr, most_shared)) {
+        !tuning::has_room_to_stage(aligned, false, norm.residual.data != nullptr, most_shared)) {
       asked.at_least(Access::kStrided);
     }
     const Access access = asked.access();

@@ -15,8 +15,8 @@ void launch_rms_norm_quant_bulk(const RmsNormQuantProblem& problem,
       launch<rms_norm_quant_bulk_kernel<T, ThreadGroup, kFusedInput>>(shape, stream, device, p);
     });
   };
-  problem.norm.residual == nullptr ? as.template operator()<FusedInput::kNone>()
-                                   : as.template operator()<FusedInput::kResidual>();
+  problem.norm.residual.data == nullptr ? as.template operator()<FusedInput::kNone>()
+                                        : as.template operator()<FusedInput::kResidual>();
 }
 
 template QuantBulkLaunch launch_rms_norm_quant_bulk<Float16>;

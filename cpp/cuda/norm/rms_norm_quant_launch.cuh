@@ -46,8 +46,8 @@ void launch_rms_norm_quant(const RmsNormQuantProblem& problem, const tuning::Rms
         p, config, device, stream)
         .run();
   };
-  problem.norm.residual == nullptr ? go.template operator()<FusedInput::kNone>()
-                                   : go.template operator()<FusedInput::kResidual>();
+  problem.norm.residual.data == nullptr ? go.template operator()<FusedInput::kNone>()
+                                        : go.template operator()<FusedInput::kResidual>();
 }
 
 }  // namespace membound::cuda

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/rows.hpp"
 #include "cuda/row/reader.cuh"
 #include "membound/dtype.hpp"
 
@@ -19,22 +20,22 @@ inline std::int64_t inner_stride(const RowLayout& layout) {
 
 // Whether the rows of two evenly spaced arrays have the same offset from a 16-byte boundary.
 template <class T>
-bool same_alignment(const void* a, const RowLayout& a_rows, const void* b,
-                    const RowLayout& b_rows) {
-  const auto apart = reinterpret_cast<std::uintptr_t>(a) - reinterpret_cast<std::uintptr_t>(b);
-  return apart % kVectorBytes == 0 && (a_rows.strides[0] - b_rows.strides[0]) % kPack<T> == 0;
+bool same_alignment(const OutputRows& a, const OutputRows& b) {
+  const auto apart =
+      reinterpret_cast<std::uintptr_t>(a.data) - reinterpret_cast<std::uintptr_t>(b.data);
+  return apart % kVectorBytes == 0 && (a.layout.strides[0] - b.layout.strides[0]) % kPack<T> == 0;
 }
 
 // Whether rows of unit stride start on 4-byte words and consist of whole words.
-template <class T>
-bool is_in_narrow_vectors(const void* data, const RowLayout& rows, std::int64_t cols) {
-  if (data == nullptr) return true;
-  auto steps = reinterpret_cast<std::uintptr_t>(data);
+template <class T, class Pointer>
+bool is_in_narrow_vectors(const BasicRows<Pointer>& rows, std::int64_t cols) {
+  if (rows.data == nullptr) return true;
+  auto steps = reinterpret_cast<std::uintptr_t>(rows.data);
   const auto also = [&](std::int64_t count) {
     steps |= static_cast<std::uintptr_t>(count) * sizeof(T);
   };
   also(cols);
-  for (int axis = 0; axis < rows.rank; ++axis) also(rows.strides[axis]);
+  for (int axis = 0; axis < rows.layout.rank; ++axis) also(rows.layout.strides[axis]);
   return steps % 4 == 0;
 }
 
@@ -46,13 +47,15 @@ class RowAccess {
  public:
   RowAccess(std::int64_t rows, std::int64_t cols) : rows_(rows), cols_(cols) {}
 
-  void add_rows(const void* data, const RowLayout& layout, std::int64_t col_stride) {
-    if (data == nullptr) return;
+  template <class Pointer>
+  void add_rows(const BasicRows<Pointer>& rows) {
+    if (rows.data == nullptr) return;
+    const RowLayout& layout = rows.layout;
     add_axes(layout);
-    if (col_stride != 1) return at_least(Access::kStrided);
+    if (rows.col_stride != 1) return at_least(Access::kStrided);
     const bool aligned = layout.strides[0] % kPack<T> == 0 &&
                          inner_stride(layout) % kPack<T> == 0 && cols_ % kPack<T> == 0 &&
-                         reinterpret_cast<std::uintptr_t>(data) % kVectorBytes == 0;
+                         reinterpret_cast<std::uintptr_t>(rows.data) % kVectorBytes == 0;
     if (!aligned) at_least(Access::kUnaligned);
   }
   // Rows of one-byte elements: aligned if they consist of whole vectors of kPack bytes.
@@ -67,12 +70,13 @@ class RowAccess {
     if (data != nullptr) add_axes(layout);
   }
   // Every kernel takes an aligned weight or bias of x's dtype, or of float32 where x has 16 bits.
-  void add_affine(const void* data, DType dtype, std::int64_t stride, std::int64_t head_stride) {
-    if (data == nullptr) return;
+  void add_affine(const InputColumns& columns) {
+    if (columns.data == nullptr) return;
+    const DType dtype = columns.dtype;
     const bool dtype_fits = dtype == kDTypeOf<T> || (sizeof(T) == 2 && dtype == DType::kFloat32);
     const auto size = static_cast<std::int64_t>(dtype_size(dtype));
-    const bool aligned = stride == 1 && head_stride * size % kVectorBytes == 0 &&
-                         reinterpret_cast<std::uintptr_t>(data) % kVectorBytes == 0;
+    const bool aligned = columns.stride == 1 && columns.head_stride * size % kVectorBytes == 0 &&
+                         reinterpret_cast<std::uintptr_t>(columns.data) % kVectorBytes == 0;
     if (!dtype_fits || !aligned) at_least(Access::kStrided);
   }
 
@@ -109,6 +113,15 @@ struct RowArrayBuilder {
   std::int64_t cols;
   RowSplit split;
 
+  template <class Pointer>
+  void place(const BasicRows<Pointer>& from, RowArray& to, std::int64_t& row_stride) const {
+    place(from.data, from.layout, from.col_stride, dtype_size(from.dtype), to, row_stride);
+  }
+  template <class Pointer>
+  void place_statistic(const BasicRows<Pointer>& from, RowArray& to,
+                       std::int64_t& row_stride) const {
+    place(from.data, from.layout, 0, dtype_size(from.dtype), to, row_stride);
+  }
   void place(const void* data, const RowLayout& layout, std::int64_t col_stride, std::size_t size,
              RowArray& to, std::int64_t& row_stride) const {
     if (data == nullptr) return;
