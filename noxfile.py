@@ -13,7 +13,7 @@ import nox
 
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "virtualenv"
-nox.options.sessions = ["lint", "cpp", "consumer", "stubs", "tests"]
+nox.options.sessions = ["lint", "cpp", "consumer", "tests"]
 nox.options.error_on_missing_interpreters = True
 
 PROJECT = nox.project.load_toml("pyproject.toml")
@@ -133,22 +133,6 @@ def consumer(session: nox.Session) -> None:
         session.run("cmake", "-S", "tests/consumer", "-B", str(folder), "-G", "Ninja", *where)
         session.run("cmake", "--build", str(folder))
         session.run("ctest", "--test-dir", str(folder), "--output-on-failure", "--no-tests=error")
-
-
-@nox.session(requires=["build"])
-def stubs(session: nox.Session) -> None:
-    """Compare _core.pyi with what the built module says; `nox -s stubs -- --write` renews it."""
-    committed = Path("src/membound/_core.pyi")
-    session.install(*(r for r in PROJECT["build-system"]["requires"] if "nanobind" in r))
-    session.install("--force-reinstall", "--no-deps", built_wheel(BUILD / "wheel"))
-    fresh = Path(session.create_tmp(), "_core.pyi")
-    generated = committed if "--write" in session.posargs else fresh
-    stubgen = ("python", "-m", "nanobind.stubgen", "-q", "-m", "membound._core")
-    stubgen += ("-p", "src/bindings/stubs.pattern")
-    session.run(*stubgen, "-o", str(generated))
-    if generated.read_text() != committed.read_text():
-        session.run("diff", "-u", str(committed), str(generated), external=True, success_codes=[1])
-        session.error("_core.pyi is out of date: run `nox -s stubs -- --write`")
 
 
 @nox.session(default=False, python=["3.11", "3.12"])

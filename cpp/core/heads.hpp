@@ -12,7 +12,8 @@
 namespace membound {
 
 // The stride between heads of a parameter; 0 for (cols,), which all heads share.
-inline std::int64_t head_stride(const ConstTensorView& parameter) {
+template <class Pointer>
+std::int64_t head_stride(const BasicTensorView<Pointer>& parameter) {
   return parameter.rank == 2 ? parameter.strides[0] : 0;
 }
 

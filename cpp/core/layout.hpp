@@ -43,7 +43,8 @@ struct RowLayout {
 RowLayout row_layout(const ConstTensorView& view, int axes, const char* op, const char* argument);
 
 // The stride of the last axis; 1 for a single element, whose stride is meaningless.
-inline std::int64_t column_stride(const ConstTensorView& view) {
+template <class Pointer>
+std::int64_t column_stride(const BasicTensorView<Pointer>& view) {
   return view.shape[view.rank - 1] == 1 ? 1 : view.strides[view.rank - 1];
 }
 

@@ -116,7 +116,6 @@ PreparedNorm prepare_norm(const RmsNormProblem& problem, const KernelTable& tabl
 }
 
 void seek_rows(RmsNormRows& rows, const RmsNormProblem& problem, std::int64_t row) {
-  const DType dtype = problem.x.dtype;
   seek_row(rows.x, problem.x, row, rows.rows);
   seek_row(rows.residual, problem.residual, row, rows.rows);
   seek_row(rows.gate, problem.gate, row, rows.rows);

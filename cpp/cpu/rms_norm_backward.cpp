@@ -74,7 +74,6 @@ std::array<MatrixArgument, 6> fields_of(RmsNormBackwardRows& rows) {
 // on to row `end`.
 void run_rows(const RmsNormBackwardProblem& problem, RmsNormBackwardRows rows,
               const KernelTable& table, std::int64_t first, std::int64_t last, std::int64_t end) {
-  const DType dtype = problem.x.dtype;
   const auto run = problem.gate.data   ? table.rms_norm_backward_gated
                    : problem.centred() ? table.rms_norm_backward_centred
                                        : table.rms_norm_backward;

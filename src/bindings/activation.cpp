@@ -83,9 +83,10 @@ nb::dict jax_keywords(const ArrayCall& call, const ActivationCall& given_call, G
   return keywords;
 }
 
-// The array that the caller gave for the gate's result, or a new one.
-nb::object make_out(const ArrayCall& call, const ActivationCall& given_call, PyObject* out,
-                    const Inputs& inputs, GateForm form, LoadedArray& loaded) {
+// The gate's array to write to, or a new one.
+nb::object make_out(const ArrayCall& call, const ActivationCall& given_call, const Inputs& inputs,
+                    GateForm form, LoadedArray& loaded) {
+  PyObject* out = given_call.out;
   if (given(out) || !is_packed(form)) {
     return call.output(out, given_call.gate, inputs.gate_array.view, "out", loaded);
   }
@@ -159,13 +160,13 @@ nb::object in_own_name(const char* op, const char* function, Call call) {
 
 }  // namespace
 
-nb::object call_gated_activation(const ActivationCall& given_call, PyObject* out) {
+nb::object call_gated_activation(const ActivationCall& given_call) {
   const char* op = given_call.op;
   const ArrayCall call(op, given_call.gate, "gate", given_call.stream);
   const GatedActivationOptions options = options_of(given_call);
   const GateForm form = form_of(given_call);
   if (call.is_jax()) {
-    call.check_jax_absent(out, "out", "which cannot be written");
+    call.check_jax_absent(given_call.out, "out", "which cannot be written");
     return in_own_name(op, "gated_activation", [&](const nb::object& function) {
       return function(nb::handle(given_call.gate), call.check_jax_input(given_call.up, "up"),
                       **jax_keywords(call, given_call, form, options));
@@ -173,20 +174,20 @@ nb::object call_gated_activation(const ActivationCall& given_call, PyObject* out
   }
   const Inputs inputs(call, given_call, form);
   LoadedArray written;
-  nb::object result = make_out(call, given_call, out, inputs, form, written);
+  nb::object result = make_out(call, given_call, inputs, form, written);
   {
     const StreamView stream = call.stream(inputs.gate.device);
     const GilRelease released(is_long_on_cpu(inputs.gate));
     gated_activation(inputs.gate, inputs.up_or_none(), inputs.row_scale_or_none(), options,
                      written.view, stream);
   }
-  call.mark_written({out});
+  call.mark_written({given_call.out});
   return result;
 }
 
-nb::object call_gated_activation_quant(const ActivationCall& given_call,
-                                       const QuantArguments& quant) {
+nb::object call_gated_activation_quant(const ActivationQuantCall& given_call) {
   const char* op = given_call.op;
+  const QuantArguments quant = quant_arguments(given_call);
   const ArrayCall call(op, given_call.gate, "gate", given_call.stream);
   const Quantisation quantisation = quantisation_from_python(quant);
   const GatedActivationQuantOptions options{options_of(given_call), quantisation.group_size,
@@ -225,56 +226,54 @@ namespace {
 struct Wanted {
   bool dgate, dup;
 };
-Wanted wanted_gradients(const ActivationCall& given_call, const ActivationGradients& gradients,
-                        GateForm form) {
+Wanted wanted_gradients(const ActivationBackwardCall& given_call, GateForm form) {
   const char* op = given_call.op;
   const bool apart = form == GateForm::kApart;
-  const Wanted wanted{flag_or(gradients.need_dgate, true, {op, "need_dgate"}),
-                      flag_or(gradients.need_dup, true, {op, "need_dup"})};
+  const Wanted wanted{flag_or(given_call.need_dgate, true, {op, "need_dgate"}),
+                      flag_or(given_call.need_dup, true, {op, "need_dup"})};
   MEMBOUND_CHECK(apart || wanted.dgate, InvalidArgument, op,
                  "argument 'need_dgate' must be True without 'up'");
   MEMBOUND_CHECK(apart || wanted.dup, InvalidArgument, op,
                  "argument 'need_dup' must be True without 'up'");
-  MEMBOUND_CHECK(apart || !given(gradients.dup), InvalidArgument, op,
+  MEMBOUND_CHECK(apart || !given(given_call.dup), InvalidArgument, op,
                  "argument 'dup' must be None without 'up', got ",
-                 type_name(gradients.dup ? gradients.dup : Py_None));
-  MEMBOUND_CHECK(wanted.dgate || !given(gradients.dgate), InvalidArgument, op,
+                 type_name(given_call.dup ? given_call.dup : Py_None));
+  MEMBOUND_CHECK(wanted.dgate || !given(given_call.dgate), InvalidArgument, op,
                  "argument 'dgate' must be None with need_dgate=False, got an array");
-  MEMBOUND_CHECK(wanted.dup || !given(gradients.dup), InvalidArgument, op,
+  MEMBOUND_CHECK(wanted.dup || !given(given_call.dup), InvalidArgument, op,
                  "argument 'dup' must be None with need_dup=False, got an array");
   return {wanted.dgate, wanted.dup && form != GateForm::kAlone};
 }
 
 }  // namespace
 
-nb::object call_gated_activation_backward(const ActivationCall& given_call,
-                                          const ActivationGradients& gradients) {
+nb::object call_gated_activation_backward(const ActivationBackwardCall& given_call) {
   const char* op = given_call.op;
-  const ArrayCall call(op, gradients.dy, "dy", given_call.stream);
+  const ArrayCall call(op, given_call.dy, "dy", given_call.stream);
   const GatedActivationOptions options = options_of(given_call);
   const GateForm form = form_of(given_call);
-  const Wanted wanted = wanted_gradients(given_call, gradients, form);
+  const Wanted wanted = wanted_gradients(given_call, form);
   if (call.is_jax()) {
-    call.check_jax_absent(gradients.dgate, "dgate", "which cannot be written");
-    call.check_jax_absent(gradients.dup, "dup", "which cannot be written");
+    call.check_jax_absent(given_call.dgate, "dgate", "which cannot be written");
+    call.check_jax_absent(given_call.dup, "dup", "which cannot be written");
     nb::dict keywords = jax_keywords(call, given_call, form, options);
     keywords["need_dgate"] = wanted.dgate;
     keywords["need_dup"] = wanted.dup || form == GateForm::kAlone;
     return in_own_name(op, "gated_activation_backward", [&](const nb::object& function) {
-      return function(nb::handle(gradients.dy), call.check_jax_input(given_call.gate, "gate"),
+      return function(nb::handle(given_call.dy), call.check_jax_input(given_call.gate, "gate"),
                       call.check_jax_input(given_call.up, "up"), **keywords);
     });
   }
   LoadedArray dy, dgate_array, dup_array;
-  call.read_input(gradients.dy, "dy", dy);
+  call.read_input(given_call.dy, "dy", dy);
   const Inputs inputs(call, given_call, form);
   nb::object dgate = nb::none(), dup = nb::none();
   if (wanted.dgate) {
-    dgate =
-        call.output(gradients.dgate, given_call.gate, inputs.gate_array.view, "dgate", dgate_array);
+    dgate = call.output(given_call.dgate, given_call.gate, inputs.gate_array.view, "dgate",
+                        dgate_array);
   }
   if (wanted.dup && form == GateForm::kApart)
-    dup = call.output(gradients.dup, given_call.up, inputs.up_array.view, "dup", dup_array);
+    dup = call.output(given_call.dup, given_call.up, inputs.up_array.view, "dup", dup_array);
   TensorView dgate_view = dgate_array.view, dup_view = dup_array.view;
   if (is_packed(form)) {
     const GateAndUp<void*> parts = split_packed(dgate_array.view, form, op, "dgate");
@@ -288,7 +287,7 @@ nb::object call_gated_activation_backward(const ActivationCall& given_call,
                               options, wanted.dgate ? &dgate_view : nullptr,
                               wanted.dup ? &dup_view : nullptr, stream);
   }
-  call.mark_written({gradients.dgate, gradients.dup});
+  call.mark_written({given_call.dgate, given_call.dup});
   return form == GateForm::kApart ? nb::object(nb::make_tuple(dgate, dup)) : dgate;
 }
 

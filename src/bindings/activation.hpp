@@ -30,22 +30,30 @@ struct ActivationCall {
   PyObject* limit = nullptr;
   PyObject* up_offset = nullptr;
   PyObject* row_scale;
+  PyObject* out = nullptr;
   PyObject* stream;
   Activation default_kind = Activation::kSilu;
   bool ungated = false;  // the function takes no up
 };
-nb::object call_gated_activation(const ActivationCall& given, PyObject* out);
-nb::object call_gated_activation_quant(const ActivationCall& given, const QuantArguments& quant);
+nb::object call_gated_activation(const ActivationCall& given);
 
-struct ActivationGradients {
+struct ActivationQuantCall : ActivationCall {
+  PyObject* dtype;
+  PyObject* scale;
+  PyObject* group_size;
+  PyObject* scale_upper_bound;
+  PyObject* scale_out;
+};
+nb::object call_gated_activation_quant(const ActivationQuantCall& given);
+
+struct ActivationBackwardCall : ActivationCall {
   PyObject* dy;
   PyObject* dgate;
   PyObject* dup = nullptr;
   PyObject* need_dgate = nullptr;
   PyObject* need_dup = nullptr;
 };
-nb::object call_gated_activation_backward(const ActivationCall& given,
-                                          const ActivationGradients& gradients);
+nb::object call_gated_activation_backward(const ActivationBackwardCall& given);
 
 // A kind by name, and the options that the name implies. The kinds' own names come first, in the
 // order of Activation, then those used by model configurations.

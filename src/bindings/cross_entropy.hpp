@@ -9,11 +9,6 @@
 // The bindings that cross_entropy and its gradient share.
 namespace membound::python {
 
-// The arguments that are options; null if not given.
-struct CrossEntropyArguments {
-  PyObject *ignore_index, *label_smoothing, *z_loss, *softcap, *reduction, *validate;
-};
-
 inline Reduction reduction_from_python(PyObject* value, const char* op) {
   constexpr std::pair<const char*, Reduction> kAll[] = {
       {"none", Reduction::kNone}, {"sum", Reduction::kSum}, {"mean", Reduction::kMean}};
@@ -26,7 +21,9 @@ inline Reduction reduction_from_python(PyObject* value, const char* op) {
                         nb::repr(nb::handle(value)).c_str());
 }
 
-inline CrossEntropyOptions cross_entropy_options(const CrossEntropyArguments& a, const char* op) {
+// What is computed, as the arguments of either say.
+template <class Arguments>
+CrossEntropyOptions cross_entropy_options(const Arguments& a, const char* op) {
   CrossEntropyOptions options;
   if (a.ignore_index != nullptr) {
     options.ignore_index = integer_from_python(a.ignore_index, {op, "ignore_index"});
@@ -79,8 +76,9 @@ inline TensorView like_lse(const TensorView& logits) {
   return wanted;
 }
 
-// Keyword arguments for membound.jax.
-inline nb::dict cross_entropy_keywords(const CrossEntropyArguments& a) {
+// The same for the call of membound.jax.
+template <class Arguments>
+nb::dict cross_entropy_keywords(const Arguments& a) {
   nb::dict keywords;
   for (const auto& [value, name] : {std::pair{a.ignore_index, "ignore_index"},
                                     {a.label_smoothing, "label_smoothing"},

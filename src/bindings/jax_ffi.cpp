@@ -10,6 +10,7 @@
 #include "jax/rope_attributes.hpp"
 #include "membound/device.hpp"
 #include "membound/error.hpp"
+#include "membound/norm_call.hpp"
 #include "membound/ops/embedding_backward.hpp"
 #include "norm_ops.hpp"
 
@@ -145,7 +146,7 @@ template <bool kCentred, bool kGated = false>
 std::int64_t cuda_workspace_bytes(std::int64_t rows, std::int64_t cols, int item_bytes,
                                   std::int64_t heads, bool mixed) {
   const ConstTensorView x(nullptr, dtype_of_size(item_bytes), Device::cuda(), {rows, cols});
-  return (norm_backward_workspace(x, heads, kCentred, kGated, mixed) + 15) / 16 * 16;
+  return (membound::norm_backward_workspace(x, heads, kCentred, kGated, mixed) + 15) / 16 * 16;
 }
 std::int64_t embedding_workspace_bytes(std::int64_t tokens, std::int64_t dim, std::int64_t vocab,
                                        int item_bytes) {

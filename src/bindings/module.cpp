@@ -10,7 +10,7 @@
 #include "jax_ffi.hpp"
 #include "membound/device.hpp"
 #include "membound/version.hpp"
-#include "ops/ops.hpp"
+#include "signature.hpp"
 #include "staging.hpp"
 #include "torch_ops.hpp"
 
@@ -30,11 +30,6 @@ std::string status_text(const CudaStatus& status) {
   return "CudaStatus(built_with_cuda=" + std::string(status.built_with_cuda ? "True" : "False") +
          ", device_count=" + std::to_string(status.device_count) + ", message='" + status.message +
          "')";
-}
-
-template <const Op* op>
-void add_op(nb::module_& module) {
-  module.attr(op->name) = make_builtin<op>(module, "membound");
 }
 
 // dtype names to the codes of DType, for membound.arrays.
@@ -102,44 +97,5 @@ NB_MODULE(_core, module) {
   mp::bind_jax_ffi(module);
   mp::bind_staging(module);
   mp::bind_torch_ops(module);
-  // One line per op.
-  mp::add_op<&mp::kRmsNorm>(module);
-  mp::add_op<&mp::kAddRmsNorm>(module);
-  mp::add_op<&mp::kRmsNormBackward>(module);
-  mp::add_op<&mp::kAddRmsNormBackward>(module);
-  mp::add_op<&mp::kLayerNorm>(module);
-  mp::add_op<&mp::kAddLayerNorm>(module);
-  mp::add_op<&mp::kLayerNormBackward>(module);
-  mp::add_op<&mp::kAddLayerNormBackward>(module);
-  mp::add_op<&mp::kRmsNormGated>(module);
-  mp::add_op<&mp::kRmsNormGatedBackward>(module);
-  mp::add_op<&mp::kRmsNormQuant>(module);
-  mp::add_op<&mp::kAddRmsNormQuant>(module);
-  mp::add_op<&mp::kRope>(module);
-  mp::add_op<&mp::kRopeBackward>(module);
-  mp::add_op<&mp::kQkNormRope>(module);
-  mp::add_op<&mp::kQkNormRopeBackward>(module);
-  mp::add_op<&mp::kEmbedding>(module);
-  mp::add_op<&mp::kEmbeddingBackward>(module);
-  mp::add_op<&mp::kCrossEntropy>(module);
-  mp::add_op<&mp::kCrossEntropyBackward>(module);
-  mp::add_op<&mp::kSoftmax>(module);
-  mp::add_op<&mp::kSoftmaxBackward>(module);
-  mp::add_op<&mp::kGemmaRmsNorm>(module);
-  mp::add_op<&mp::kFusedAddRmsNorm>(module);
-  mp::add_op<&mp::kGemmaFusedAddRmsNorm>(module);
-  mp::add_op<&mp::kGatedActivation>(module);
-  mp::add_op<&mp::kGatedActivationBackward>(module);
-  mp::add_op<&mp::kGatedActivationQuant>(module);
-  mp::add_op<&mp::kSiluAndMulQuant>(module);
-  mp::add_op<&mp::kSiluAndMul>(module);
-  mp::add_op<&mp::kSiluAndMulBackward>(module);
-  mp::add_op<&mp::kGeluAndMul>(module);
-  mp::add_op<&mp::kGeluAndMulBackward>(module);
-  mp::add_op<&mp::kGeluTanhAndMul>(module);
-  mp::add_op<&mp::kGeluTanhAndMulBackward>(module);
-  mp::add_op<&mp::kSigmoidAndMul>(module);
-  mp::add_op<&mp::kSigmoidAndMulBackward>(module);
-  mp::add_op<&mp::kRelu2>(module);
-  mp::add_op<&mp::kRelu2Backward>(module);
+  mp::bind_ops(module);
 }

@@ -228,22 +228,23 @@ nb::object call_norm(const NormCall& given_call) {
   return results;
 }
 
-nb::object call_fused_add_norm(const char* op, PyObject* const* values, double weight_offset) {
-  enum { kInput, kResidual, kWeight, kEpsilon };
-  const ArrayCall call(op, values[kInput], "input", nullptr);
+nb::object call_fused_add_norm(const NormCall& given_call) {
+  const char* op = given_call.op;
+  const double weight_offset = given_call.default_weight_offset;
+  const ArrayCall call(op, given_call.x, "input", nullptr);
   MEMBOUND_CHECK(!call.is_jax(), TypeMismatch, op,
                  "argument 'input' must not be a JAX array, which cannot be written");
   RmsNormOptions options;
-  options.eps = number_or(values[kEpsilon], options.eps, {op, "epsilon"});
+  options.eps = number_or(given_call.eps, options.eps, {op, "epsilon"});
   options.weight_offset = weight_offset;
-  check_offset_has_weight(op, weight_offset, values[kWeight]);
+  check_offset_has_weight(op, weight_offset, given_call.weight);
   LoadedArray x, residual, weight;
-  call.read_output(values[kInput], "input", x);
-  call.read_output(values[kResidual], "residual", residual);
+  call.read_output(given_call.x, "input", x);
+  call.read_output(given_call.residual, "residual", residual);
   NormArrays arrays{
       .x = &x.view, .residual = &residual.view, .out = &x.view, .residual_out = &residual.view};
-  if (given(values[kWeight])) {
-    call.read_input(values[kWeight], "weight", weight);
+  if (given(given_call.weight)) {
+    call.read_input(given_call.weight, "weight", weight);
     arrays.weight = &weight.view;
   }
   const StreamView stream = call.stream(x.view.device);
@@ -251,7 +252,7 @@ nb::object call_fused_add_norm(const char* op, PyObject* const* values, double w
     const GilRelease released(is_long_on_cpu(x.view));
     run_norm({options}, arrays, stream);
   }
-  call.mark_written({values[kInput], values[kResidual]});
+  call.mark_written({given_call.x, given_call.residual});
   return nb::none();
 }
 

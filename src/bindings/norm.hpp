@@ -31,8 +31,8 @@ struct NormCall {
 };
 nb::object call_norm(const NormCall& given);
 
-// In place on input and residual; positional arguments: input, residual, weight, epsilon.
-nb::object call_fused_add_norm(const char* op, PyObject* const* values, double weight_offset);
+// In place on x and residual. In errors x is named input, and eps epsilon.
+nb::object call_fused_add_norm(const NormCall& given);
 
 struct NormBackwardCall {
   const char* op;

@@ -8,16 +8,6 @@ namespace membound::python {
 
 namespace {
 
-QuantArguments quant_arguments(const NormQuantCall& given_call) {
-  return {given_call.op,
-          given_call.dtype,
-          given_call.scale,
-          given_call.group_size,
-          given_call.scale_upper_bound,
-          given_call.out,
-          given_call.scale_out};
-}
-
 RmsNormQuantOptions options_of(const NormQuantCall& given_call, const Quantisation& quantisation) {
   const char* op = given_call.op;
   RmsNormQuantOptions options;

@@ -7,9 +7,8 @@
 
 namespace membound::python {
 
-// The arguments of qk_norm_rope; null: not given.
-struct QkNormRopeArguments {
-  RopeArguments rope;
+// The arguments of qk_norm_rope; null where the caller gave none.
+struct QkNormRopeArguments : RopeArguments {
   PyObject* q_weight;
   PyObject* k_weight;
   PyObject* eps;
@@ -20,13 +19,12 @@ struct QkNormRopeArguments {
   PyObject* key_cache = nullptr;
   PyObject* value_cache = nullptr;
   PyObject* slot_mapping = nullptr;
+  PyObject* return_rstd = nullptr;
 };
 
-// For gradients: rope's q and k are dq and dk, and its out and k_out are dq_out and dk_out.
-struct QkNormRopeBackwardArguments {
-  QkNormRopeArguments forward;
-  PyObject* q;
-  PyObject* k;
+// Of the gradients: as in rope's, q and k are dq and dk, out and k_out dq_out and dk_out, and
+// q_read and k_read what the forward read.
+struct QkNormRopeBackwardArguments : QkNormRopeArguments {
   PyObject* q_rstd;
   PyObject* k_rstd;
   PyObject* accumulate;
@@ -35,7 +33,7 @@ struct QkNormRopeBackwardArguments {
   PyObject* dk_weight;
 };
 
-nb::object call_qk_norm_rope(const QkNormRopeArguments& given, PyObject* return_rstd);
+nb::object call_qk_norm_rope(const QkNormRopeArguments& given);
 nb::object call_qk_norm_rope_backward(const QkNormRopeBackwardArguments& given);
 
 QkNormRopeOptions qk_norm_rope_options(const QkNormRopeArguments& given);

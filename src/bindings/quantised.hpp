@@ -19,6 +19,11 @@ struct QuantArguments {
   PyObject* out;
   PyObject* scale_out;
 };
+// Those among the arguments of a call.
+template <class Call>
+QuantArguments quant_arguments(const Call& a) {
+  return {a.op, a.dtype, a.scale, a.group_size, a.scale_upper_bound, a.out, a.scale_out};
+}
 
 // Their options.
 struct Quantisation {

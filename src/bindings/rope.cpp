@@ -59,18 +59,6 @@ int given_section_count(std::size_t count, const char* op) {
   return static_cast<int>(count);
 }
 
-RopeArguments RopeArguments::with_options(PyObject* const* from) const {
-  RopeArguments all = *this;
-  PyObject** const places[] = {
-      &all.freqs,    &all.position_ids,         &all.seqlen_offsets,    &all.cu_seqlens,
-      &all.layout,   &all.interleaved,          &all.rotary_dim,        &all.rotary_offset,
-      &all.sections, &all.interleaved_sections, &all.attention_scaling, &all.inverse,
-      &all.validate};
-  static_assert(std::size(places) == kRopeOptions);
-  for (PyObject** place : places) *place = *from++;
-  return all;
-}
-
 RopeOptions rope_options(const Given& a) {
   RopeOptions options;
   options.layout = rope_layout_from_python(a.layout, a.op);

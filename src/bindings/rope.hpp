@@ -27,7 +27,7 @@ struct RopeArguments {
   PyObject* q_read = nullptr;
   PyObject* k_read = nullptr;
   PyObject* dfreqs = nullptr;
-  // The options of all functions of rope, in order.
+  // What all of rope's functions have.
   PyObject* freqs = nullptr;
   PyObject* position_ids = nullptr;
   PyObject* seqlen_offsets = nullptr;
@@ -41,11 +41,7 @@ struct RopeArguments {
   PyObject* attention_scaling = nullptr;
   PyObject* inverse = nullptr;
   PyObject* validate = nullptr;
-
-  // Adds them, from the index of freqs among the values of a call.
-  RopeArguments with_options(PyObject* const* from) const;
 };
-inline constexpr int kRopeOptions = 13;
 
 nb::object call_rope(const RopeArguments& given);
 

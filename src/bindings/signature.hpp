@@ -26,10 +26,8 @@ struct Op {
   nb::object (*function)(PyObject* const* values);
 };
 
-// Makes a METH_FASTCALL builtin with keywords. nanobind's dispatcher would try casts twice and hide
-// our error messages; a Python wrapper would cost 150 ns.
-template <const Op* op>
-nb::object make_builtin(nb::handle module, const char* home);
+// Adds all functions of the tables in src/ops; generated with them.
+void bind_ops(nb::module_& module);
 
 // Interns the names, so that a keyword is matched by comparing pointers.
 struct InternedNames {
@@ -68,14 +66,16 @@ PyObject* call_builtin(PyObject*, PyObject* const* arguments, Py_ssize_t positio
   return call_torch(op->name, arguments, positional, keywords, refused);
 }
 
+// Adds a builtin: METH_FASTCALL with keywords. nanobind's dispatcher would try casts twice and hide
+// our messages; a Python wrapper would cost 150 ns.
 template <const Op* op>
-nb::object make_builtin(nb::handle module, const char* home) {
+void add_op(nb::module_& module) {
   static PyMethodDef definition{
       op->name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&call_builtin<op>)),
       METH_FASTCALL | METH_KEYWORDS, op->text};
-  PyObject* builtin = PyCFunction_NewEx(&definition, module.ptr(), nb::str(home).ptr());
+  PyObject* builtin = PyCFunction_NewEx(&definition, module.ptr(), nb::str("membound").ptr());
   if (builtin == nullptr) throw nb::python_error();
-  return nb::steal(builtin);
+  module.attr(op->name) = nb::steal(builtin);
 }
 
 }  // namespace membound::python

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SPDX = "SPDX-FileCopyrightText: The membound authors\n{0} SPDX-License-Identifier: Apache-2.0\n"
 CPP = "// " + SPDX.format("//")
 PYTHON = "# " + SPDX.format("#")
+TABLE = PYTHON + "[{}]\n"
 
 
 def in_family(layer: str) -> str:
@@ -34,10 +35,12 @@ BREACHES: dict[str, list[tuple[str, str | None]]] = {
         ("cpp/ops/shift.cpp", CPP),
         ("cpp/ops/add_scale.hpp", CPP + "#pragma once\n"),
         ("include/membound/ops/shift.hpp", CPP + "#pragma once\n"),
+        ("src/ops/shift.toml", TABLE.format("shift")),
     ],
     "cuda_files_lie_in_families": [("cpp/cuda/scale.cuh", CPP + "#pragma once\n")],
     "every_op_bound_and_exported": [
-        ("src/membound/_core.pyi", "def other(): ...\n"),
+        ("src/ops/scale.toml", TABLE.format("add_scale")),
+        ("src/ops/scale.toml", TABLE.format("scale") + "[scale_silently]\n"),
         ("src/membound/__init__.py", PYTHON),
         ("src/membound/__init__.py", None),
     ],
@@ -95,7 +98,11 @@ BREACHES: dict[str, list[tuple[str, str | None]]] = {
         ("src/membound/a.py", PYTHON + "# T{}DO: later\n".format("O")),
         ("cpp/core/a.cpp", CPP + 'auto p = "/{}/me/x";\n'.format("home")),
     ],
-    "every_source_names_its_licence": [("cpp/core/a.cpp", "int x;\n"), ("src/membound/a.py", "")],
+    "every_source_names_its_licence": [
+        ("cpp/core/a.cpp", "int x;\n"),
+        ("src/membound/a.py", ""),
+        ("src/ops/shared.toml", ""),
+    ],
 }
 
 
@@ -116,6 +123,8 @@ def sound_tree(tmp_path):
             files[name] += "#pragma once\n"
         elif name.endswith(".py"):
             files[name] = PYTHON
+        elif name.endswith(".toml"):
+            files[name] = TABLE.format(Path(name).stem)
     files["cpp/ops.cmake"] = (
         "set(MEMBOUND_OPS\n    scale\n    add_scale\n)\nset(MEMBOUND_BACK_ENDS scale)\n"
     )
@@ -125,9 +134,7 @@ def sound_tree(tmp_path):
         "// a comment may say <<<1, 1>>> and cudaDeviceSynchronize\n"
         "__global__ void scale_kernel(float* x) {}\n"
     )
-    files["src/membound/_core.pyi"] = "".join(
-        f"def {op}(x: object) -> None: ...\n" for op in ("scale", "add_scale")
-    )
+    files["src/ops/shared.toml"] = PYTHON
     files["src/membound/__init__.py"] = PYTHON + '__all__ = [\n    "add_scale",\n    "scale",\n]\n'
     files["src/membound/lazy.py"] = PYTHON + "def scale(x):\n    import numpy\n"
     for name, text in files.items():

@@ -137,7 +137,8 @@ nb::dict qk_norm_rope_attributes(const std::string& name, const nb::dict& arrays
                                  const nb::dict& given) {
   const bool backward = name == "qk_norm_rope_backward";
   QkNormRopeArguments arguments{};
-  arguments.rope = traced_arguments(backward ? "qk_norm_rope_backward" : "qk_norm_rope", given);
+  static_cast<RopeArguments&>(arguments) =
+      traced_arguments(backward ? "qk_norm_rope_backward" : "qk_norm_rope", given);
   arguments.eps = traced_option(given, "eps");
   arguments.weight_offset = traced_option(given, "weight_offset");
   arguments.rounding = traced_option(given, "rounding");

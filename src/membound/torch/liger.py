@@ -204,7 +204,7 @@ liger_qwen2vl_mrope = liger_multimodal_rotary_pos_emb
 
 @adapter(q="xq", k="xk", cos="freqs_cis", sin="freqs_cis")
 def liger_llama4_text_rotary_pos_emb(xq, xk, freqs_cis):
-    """Rotate adjacent pairs of ``(batch, seq, heads, head_dim)`` by rows ``(seq, dim / 2)``."""
+    """Rotate adjacent pairs of ``(batch, seq, heads, head_dim)`` by complex ``(seq, dim / 2)``."""
     rows = freqs_cis if freqs_cis.dim() == 2 or freqs_cis.shape[0] > 1 else freqs_cis[0]
     return rope(xq, xk, rows.real, rows.imag, interleaved=True, rotary_dim=2 * rows.shape[-1])
 

@@ -1,0 +1,189 @@
+# SPDX-FileCopyrightText: The membound authors
+# SPDX-License-Identifier: Apache-2.0
+"""src/ops/generate.py reads a table as it is meant, and names what is malformed."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GENERATOR = Path(__file__).parents[2] / "src/ops/generate.py"
+if not GENERATOR.is_file():
+    pytest.skip("no checkout around the tests", allow_module_level=True)
+
+SCALE = """\
+[scale]
+constants = { inverse = false, origin = "Origin::kFirst", step = 2.0 }
+fields = { x = "rows" }
+parameters = '''
+x: ArrayT,
+factor: float = 1e-06,
+*,
+mode: Literal["up", "down"] = "up",
+return_sum: bool = False,
+'''
+overloads = [
+  "(return_sum: Literal[False] = False) -> ArrayT",
+  "(return_sum: Literal[True]) -> tuple[ArrayT, ArrayT]",
+]
+docstring = '''
+Scales an array.
+
+Args:
+    x: an array.
+    {stream}
+'''
+"""
+PLAIN = """\
+[scale]
+call = "call_norm"
+parameters = "x: ArrayT, *, weight: Any = None"
+returns = "ArrayT"
+docstring = "Scales an array."
+"""
+
+
+@pytest.fixture(scope="module")
+def generate():
+    spec = importlib.util.spec_from_file_location("generate_ops", GENERATOR)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def written(generate, tmp_path):
+    """Run the generator on one table of scale; returns what it wrote by name."""
+
+    def run(table: str, name: str = "scale.toml") -> dict[str, str]:
+        (tmp_path / name).write_text(table)
+        generate.main(tmp_path / "out", [tmp_path / name])
+        return {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+
+    return run
+
+
+def test_the_op_has_names_counts_and_text(written):
+    op = written(SCALE)["ops.cpp"]
+    assert '{"x", "factor", "mode", "return_sum"},\n    1,\n    2,\n' in op
+    signature = (
+        "scale($module, x, factor=1e-06, *, mode='up', return_sum=False)\n--\n\nScales an array."
+    )
+    assert f'R"text({signature}\n' in op
+    assert "add_op<&kScale>(module);" in op
+
+
+def test_the_op_fills_the_struct_and_calls(written):
+    op = written(SCALE)["ops.cpp"]
+    for field, value in {
+        "inverse": "false",
+        "origin": "Origin::kFirst",
+        "step": "2.0",
+        "rows": "values[0]",
+        "return_sum": "values[3]",
+    }.items():
+        assert f"arguments.{field} = {value};\n" in op
+    assert "arguments.op" not in op
+    assert "return call_scale(arguments);" in op
+
+
+def test_a_function_of_its_own_has_a_struct_of_its_own(written):
+    header = written(SCALE)["op_arguments.hpp"]
+    assert "struct ScaleArguments {\n  PyObject* x;\n  PyObject* factor;\n" in header
+    assert "call_scale(const ScaleArguments& given);" in header
+
+
+def test_a_shared_function_has_its_header_and_the_name_of_the_op(written):
+    files = written(PLAIN)
+    assert '#include "norm.hpp"\n' in files["ops.cpp"]
+    assert 'NormCall arguments{};\n      arguments.op = "scale";\n' in files["ops.cpp"]
+    assert "struct" not in files["op_arguments.hpp"]
+
+
+def stub_of(files: dict[str, str]) -> list[ast.FunctionDef]:
+    tree = ast.parse(files["_core.pyi"])
+    return [
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "scale"
+    ]
+
+
+def test_the_stub_has_an_overload_for_each(written):
+    first, second = stub_of(written(SCALE))
+    assert ast.unparse(first.args).endswith("return_sum: Literal[False]=False")
+    assert ast.unparse(second.args).endswith("return_sum: Literal[True]")
+    assert ast.unparse(second.returns) == "tuple[ArrayT, ArrayT]"
+    assert ast.unparse(second.args).startswith("x: ArrayT, factor: float=1e-06, *, mode: Literal[")
+    for overload in (first, second):
+        assert [ast.unparse(own) for own in overload.decorator_list] == ["overload"]
+    assert ast.get_docstring(second) is None
+
+
+def test_a_line_in_braces_stands_for_a_shared_text(written):
+    first, _ = stub_of(written(SCALE))
+    assert ast.get_docstring(first).endswith(
+        "    x: an array.\n    stream: the CUDA stream to run on, as in :func:`rms_norm`."
+    )
+
+
+def test_one_signature_is_no_overload(written):
+    (function,) = stub_of(written(PLAIN))
+    assert function.decorator_list == []
+    assert ast.get_docstring(function) == "Scales an array."
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[scale]", "[scale", ""),
+        ("[scale]", "[shift]", "must begin with [scale]"),
+        ("[scale]", "text = 1\n[scale]", "must begin with [scale]"),
+        ("[scale]", "[scale]\ncalls = 1", "scale.calls: no such key"),
+        ('"call_norm"', "3", "scale.call: must be a str, got 3"),
+        ('"call_norm"', '"call_scale"', "scale.call: shared.toml has no 'call_scale'"),
+        ("docstring", "returning", "scale.returning: no such key"),
+        ('docstring = "Scales an array."', "", "scale.docstring: is missing"),
+        ('"Scales an array."', '"{stray}"', "scale.docstring: shared.toml has no {stray}"),
+        ('returns = "ArrayT"', "", "scale.returns: must be there, or overloads"),
+        ('returns = "ArrayT"', "overloads = []", "scale.returns: must be there"),
+        ('"ArrayT"', '"tuple["', "scale.returns: '[' was never closed"),
+        ("x: ArrayT", "x", "scale.parameters: x has no type"),
+        ("x: ArrayT", "x: ", "scale.parameters: "),
+        ("x: ArrayT", "weight: ArrayT", "scale.parameters: weight stands there twice"),
+        ("*, ", "*rows, ", "scale.parameters: must be plain and keyword-only"),
+        ("*, weight", "*, a: int = 0, b: int, weight", "scale.parameters: one without a default"),
+        ("x: ArrayT", "{layout}", "scale.parameters: "),
+        ("[scale]", '[scale]\nfields = { y = "x" }', "scale.fields: there is no parameter y"),
+        ("[scale]", '[scale]\nfields = { x = "weight" }', "scale.fields: two values fill one"),
+        ("[scale]", "[scale]\nconstants = { x = 1 }", "scale.fields: two values fill one field"),
+        ('returns = "ArrayT"', 'overloads = ["ArrayT"]', "scale.overloads: 'ArrayT' is not '("),
+        ('returns = "ArrayT"', 'overloads = ["(y: A) -> A"]', "scale.overloads: there is no"),
+    ],
+)
+def test_a_malformed_table_is_named(generate, written, old, new, message):
+    assert PLAIN.count(old) >= 1
+    with pytest.raises(generate.TableError) as raised:
+        written(PLAIN.replace(old, new, 1))
+    assert str(raised.value).startswith(f"scale.toml: {message}")
+
+
+def test_a_function_stands_in_one_table(generate, tmp_path):
+    (tmp_path / "scale.toml").write_text(PLAIN)
+    (tmp_path / "shift.toml").write_text(PLAIN.replace("[scale]", "[shift]") + PLAIN)
+    with pytest.raises(generate.TableError, match=r"shift.toml: scale: another table has it too"):
+        generate.main(tmp_path, [tmp_path / "scale.toml", tmp_path / "shift.toml"])
+
+
+def test_the_command_fails_with_the_place_alone(tmp_path):
+    table = tmp_path / "scale.toml"
+    table.write_text(PLAIN.replace("x: ArrayT", "x"))
+    command = [sys.executable, str(GENERATOR), str(tmp_path), str(table)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert run.stderr == "src/ops/scale.toml: scale.parameters: x has no type\n"
+    assert not (tmp_path / "ops.cpp").exists()
