@@ -1,7 +1,11 @@
-// SPDX-FileCopyrightText: The membound authors SPDX-License-Identifier: Apache-2.0 Times each op
-// against plain and non-temporal copies (or triads) of the same bytes, in one process, by thread
-// CPU time. Each round measures all of them; a ratio is the median over the rounds.
-// membound_bench_cpu [--rounds N] [--json FILE] [--only SUBSTRING]
+// SPDX-FileCopyrightText: The membound authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Times each op against plain and non-temporal copies (or triads) of the same bytes, in one
+// process, by thread CPU time. Each round measures all of them; a ratio is the median over the
+// rounds.
+//
+//   membound_bench_cpu [--rounds N] [--json FILE] [--only SUBSTRING]
 #include <time.h>
 
 #include <algorithm>
@@ -35,7 +39,7 @@ double quantile(std::vector<double> values, double q) {
 
 template <class Body>
 double per_call(int calls, Body&& body) {
-  body();  // stores around the cache by the one before have left results of up to half of it
+  body();  // non-temporal stores of the one before have left results of up to half of it
            // outside
   const double start = thread_seconds();
   for (int i = 0; i < calls; ++i) body();
@@ -192,7 +196,7 @@ void run_op(const Case& c, const Arrays& on) {
 }
 
 // The same bytes, without arrays that have only rows or only columns.
-void run_reference(const Case& c, const Arrays& on, bool around_cache) {
+void run_reference(const Case& c, const Arrays& on, bool non_temporal) {
   switch (c.op) {
     case Op::kRmsNorm:
     case Op::kLayerNorm:
@@ -200,7 +204,7 @@ void run_reference(const Case& c, const Arrays& on, bool around_cache) {
     case Op::kRopeInterleaved:
     case Op::kRopeInPlace:
     case Op::kRopeFreqs:
-    case Op::kSoftmax: return copy(on.c.data(), on.a.data(), on.bytes, around_cache);
+    case Op::kSoftmax: return copy(on.c.data(), on.a.data(), on.bytes, non_temporal);
     case Op::kBackward:
     case Op::kBackwardDx:
     case Op::kLayerBackward:
@@ -208,14 +212,14 @@ void run_reference(const Case& c, const Arrays& on, bool around_cache) {
     case Op::kGated:
     case Op::kGateFirst:
     case Op::kSiluAndMul:
-      return triad(on.c.data(), on.a.data(), on.b.data(), on.bytes, around_cache);
+      return triad(on.c.data(), on.a.data(), on.b.data(), on.bytes, non_temporal);
     case Op::kGatedBackward:
     case Op::kGateFirstBackward:
-      triad(on.c.data(), on.a.data(), on.b.data(), on.bytes, around_cache);
-      return copy(on.d.data(), on.e.data(), on.bytes, around_cache);
+      triad(on.c.data(), on.a.data(), on.b.data(), on.bytes, non_temporal);
+      return copy(on.d.data(), on.e.data(), on.bytes, non_temporal);
     default:
-      copy(on.c.data(), on.a.data(), on.bytes, around_cache);
-      return copy(on.d.data(), on.b.data(), on.bytes, around_cache);
+      copy(on.c.data(), on.a.data(), on.bytes, non_temporal);
+      return copy(on.d.data(), on.b.data(), on.bytes, non_temporal);
   }
 }
 
@@ -253,7 +257,7 @@ std::string json_line(const Case& c, const Outcome& o, double goal) {
   std::snprintf(line, sizeof line,
                 "  {\"op\": \"%s\", \"class\": \"%s\", \"rows\": %lld, \"cols\": %lld, \"dtype\": "
                 "\"%s\", \"isa\": \"%s\", \"seconds\": %.4g, \"plain_seconds\": %.4g, "
-                "\"around_cache_seconds\": %.4g, \"of_plain\": %.4f, \"of_best\": %.4f, \"goal\": "
+                "\"non_temporal_seconds\": %.4g, \"of_plain\": %.4f, \"of_best\": %.4f, \"goal\": "
                 "%.4f, \"spread\": %.4f}",
                 op_name(c.op), c.label, static_cast<long long>(c.rows),
                 static_cast<long long>(c.cols), dtype_name(c.dtype), cpu_isa(), o.seconds,

@@ -19,11 +19,11 @@ namespace {
   for (std::size_t i = 0; i < bytes; i += 2 * (bytes_per_step)) { \
     const auto first = value_at(i);                               \
     const auto second = value_at(i + (bytes_per_step));           \
-    around_cache ? stream(to + i, first) : store(to + i, first);  \
-    around_cache ? stream(to + i + (bytes_per_step), second)      \
+    non_temporal ? stream(to + i, first) : store(to + i, first);  \
+    non_temporal ? stream(to + i + (bytes_per_step), second)      \
                  : store(to + i + (bytes_per_step), second);      \
   }                                                               \
-  if (around_cache) _mm_sfence();
+  if (non_temporal) _mm_sfence();
 
 #pragma GCC push_options
 #pragma GCC target("avx512f")
@@ -35,12 +35,12 @@ __m512i added(const char* a, const char* b) {
 }
 void store(char* to, __m512i value) { _mm512_storeu_si512(to, value); }
 void stream(char* to, __m512i value) { _mm512_stream_si512(reinterpret_cast<__m512i*>(to), value); }
-template <bool around_cache>
+template <bool non_temporal>
 void copy(char* to, const char* from, std::size_t bytes) {
   const auto at = [&](std::size_t i) { return load(from + i); };
   MEMBOUND_LOOP(64, at)
 }
-template <bool around_cache>
+template <bool non_temporal>
 void triad(char* to, const char* a, const char* b, std::size_t bytes) {
   const auto at = [&](std::size_t i) { return added(a + i, b + i); };
   MEMBOUND_LOOP(64, at)
@@ -60,12 +60,12 @@ __m256i added(const char* a, const char* b) {
 }
 void store(char* to, __m256i value) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), value); }
 void stream(char* to, __m256i value) { _mm256_stream_si256(reinterpret_cast<__m256i*>(to), value); }
-template <bool around_cache>
+template <bool non_temporal>
 void copy(char* to, const char* from, std::size_t bytes) {
   const auto at = [&](std::size_t i) { return load(from + i); };
   MEMBOUND_LOOP(32, at)
 }
-template <bool around_cache>
+template <bool non_temporal>
 void triad(char* to, const char* a, const char* b, std::size_t bytes) {
   const auto at = [&](std::size_t i) { return added(a + i, b + i); };
   MEMBOUND_LOOP(32, at)
@@ -77,33 +77,33 @@ void triad(char* to, const char* a, const char* b, std::size_t bytes) {
 
 }  // namespace
 
-void copy(void* to, const void* from, std::size_t bytes, bool around_cache) {
+void copy(void* to, const void* from, std::size_t bytes, bool non_temporal) {
 #if defined(__x86_64__)
   auto* target = static_cast<char*>(to);
   const auto* source = static_cast<const char*>(from);
   if (__builtin_cpu_supports("avx512f")) {
-    return around_cache ? wide::copy<true>(target, source, bytes)
+    return non_temporal ? wide::copy<true>(target, source, bytes)
                         : wide::copy<false>(target, source, bytes);
   }
   if (__builtin_cpu_supports("avx2")) {
-    return around_cache ? narrow::copy<true>(target, source, bytes)
+    return non_temporal ? narrow::copy<true>(target, source, bytes)
                         : narrow::copy<false>(target, source, bytes);
   }
 #endif
   std::memcpy(to, from, bytes);
 }
 
-void triad(void* to, const void* a, const void* b, std::size_t bytes, bool around_cache) {
+void triad(void* to, const void* a, const void* b, std::size_t bytes, bool non_temporal) {
 #if defined(__x86_64__)
   auto* target = static_cast<char*>(to);
   const auto* first = static_cast<const char*>(a);
   const auto* second = static_cast<const char*>(b);
   if (__builtin_cpu_supports("avx512f")) {
-    return around_cache ? wide::triad<true>(target, first, second, bytes)
+    return non_temporal ? wide::triad<true>(target, first, second, bytes)
                         : wide::triad<false>(target, first, second, bytes);
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    return around_cache ? narrow::triad<true>(target, first, second, bytes)
+    return non_temporal ? narrow::triad<true>(target, first, second, bytes)
                         : narrow::triad<false>(target, first, second, bytes);
   }
 #endif

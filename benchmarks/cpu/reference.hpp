@@ -9,8 +9,8 @@
 namespace membound_bench {
 
 // bytes: a multiple of 256 for every reference.
-void copy(void* to, const void* from, std::size_t bytes, bool around_cache);
+void copy(void* to, const void* from, std::size_t bytes, bool non_temporal);
 // to = a + 3 b in float32.
-void triad(void* to, const void* a, const void* b, std::size_t bytes, bool around_cache);
+void triad(void* to, const void* a, const void* b, std::size_t bytes, bool non_temporal);
 
 }  // namespace membound_bench

@@ -22,7 +22,7 @@ struct TorchCanTake : ErrorType, ForTorch {
 // Adds membound.CudaError and teaches nanobind the table below.
 void register_errors(nb::module_& module);
 
-// Turns the C++ exception in flight into the Python error that the table names. Call it in catch
+// Converts the C++ exception in flight to the Python error that the table names. Call it in catch
 // (...) at the edge to Python.
 void set_python_error() noexcept;
 

@@ -40,7 +40,7 @@ nb::handle handed_over() {
   PyObject* functions = kept.load(std::memory_order_acquire);
   if (functions != nullptr) return functions;
   const nb::module_ torch = nb::module_::import_("membound.torch._functions");
-  functions = nb::object(torch.attr("HANDED_OVER")).release().ptr();
+  functions = nb::object(torch.attr("DISPATCH")).release().ptr();
   kept.store(functions, std::memory_order_release);
   return functions;
 }

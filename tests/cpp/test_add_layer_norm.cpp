@@ -17,7 +17,7 @@ TEST_CASE("add_layer_norm: strides, alignment, order and place change no bit") {
   test_layer_layouts(/*adds=*/true);
 }
 
-TEST_CASE("add_layer_norm: one thread and two give the same bits, around the cache too") {
+TEST_CASE("add_layer_norm: one thread and two give the same bits, past the cache too") {
   test_layer_threads(/*adds=*/true);
 }
 

@@ -238,7 +238,7 @@ TEST_CASE("add_rms_norm: inf, NaN, zero sums and sums beyond float32 as IEEE has
 }
 
 // One case has 17 MiB, which selects non-temporal stores.
-TEST_CASE("add_rms_norm: one thread and two give the same bits, around the cache too") {
+TEST_CASE("add_rms_norm: one thread and two give the same bits, past the cache too") {
   for (DType dtype : kFloating) {
     for (std::int64_t cols : {5000, 4096}) {
       const std::int64_t rows = dtype == DType::kFloat32 && cols == 4096 ? 1100 : 60;

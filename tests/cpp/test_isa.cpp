@@ -132,7 +132,7 @@ void run_backward(const cpu::KernelTable& table, const Array& dy, const Array& x
 
 }  // namespace
 
-TEST_CASE("isa: gradients have the same bits too, around the cache as well") {
+TEST_CASE("isa: gradients have the same bits too, past the cache as well") {
   const std::uint32_t seed = test_seed();
   INFO("seed " << seed);
   const cpu::KernelTables tables = cpu::supported_kernels();
@@ -220,7 +220,7 @@ void run_gated(const cpu::KernelTable& table, const Array& x, const Array& z, bo
 
 }  // namespace
 
-TEST_CASE("isa: gated rows have the same bits too, around the cache as well") {
+TEST_CASE("isa: gated rows have the same bits too, past the cache as well") {
   const std::uint32_t seed = test_seed();
   INFO("seed " << seed);
   const cpu::KernelTables tables = cpu::supported_kernels();
@@ -255,7 +255,7 @@ TEST_CASE("isa: gated rows have the same bits too, around the cache as well") {
 }
 
 // By default only outputs of many megabytes use non-temporal stores.
-TEST_CASE("isa: stores around the cache change no bit, at any alignment") {
+TEST_CASE("isa: stores past the cache change no bit, at any alignment") {
   const std::uint32_t seed = test_seed();
   INFO("seed " << seed);
   const cpu::KernelTables tables = cpu::supported_kernels();
@@ -288,7 +288,7 @@ TEST_CASE("isa: stores around the cache change no bit, at any alignment") {
 }
 
 // Both results use non-temporal stores if they have the same offset within a cache line.
-TEST_CASE("isa: stores of a sum around the cache change no bit, at any two alignments") {
+TEST_CASE("isa: stores of a sum past the cache change no bit, at any two alignments") {
   const std::uint32_t seed = test_seed();
   INFO("seed " << seed);
   const cpu::KernelTables tables = cpu::supported_kernels();

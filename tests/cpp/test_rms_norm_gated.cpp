@@ -139,7 +139,7 @@ TEST_CASE("rms_norm_gated: strides, alignment, order and place change no bit") {
 }
 
 // Many rows use non-temporal stores; results in place never do.
-TEST_CASE("rms_norm_gated: threads, batch and stores around the cache change no bit") {
+TEST_CASE("rms_norm_gated: threads, batch and stores past the cache change no bit") {
   for (DType dtype : kFloating) {
     const std::int64_t cols = 4096, rows = dtype == DType::kFloat32 ? 1100 : 100;
     for (bool norm_before_gate : {true, false}) {

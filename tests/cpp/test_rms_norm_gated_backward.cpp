@@ -80,7 +80,7 @@ TEST_CASE("rms_norm_gated_backward: strides, alignment, order and place change n
 }
 
 // One thread and two; non-temporal stores and, in place, ordinary ones.
-TEST_CASE("rms_norm_gated_backward: threads and stores around the cache change no bit") {
+TEST_CASE("rms_norm_gated_backward: threads and stores past the cache change no bit") {
   for (int kind = 0; kind < 4; ++kind) {
     const DType dtype = kFloating[kind];
     const std::int64_t cols = kind == 2 ? 4096 : 1000, rows = kind == 2 ? 1100 : 150;

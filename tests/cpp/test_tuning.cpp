@@ -330,19 +330,20 @@ TEST_CASE("persistent clusters take the fewest blocks for the same number of rou
 
 TEST_CASE("a configuration prints") {
   CHECK(to_string(rms_norm_config(1, 4096, 2, 16)) ==
-        "block vecs=2 fold=1 threads=256 lanes=256 blocks=1 groups=1 segments=1 overlapped");
+        "block vectors_per_item=2 items_per_thread=1 threads=256 lanes=256 blocks=1 groups=1 "
+        "segments=1 overlapped");
 }
 
 TEST_CASE("rows are staged in shared memory where a block has room for them") {
-  const auto parks = [](std::int64_t cols, bool unaligned, bool fused_input,
-                        std::int64_t kilobytes) {
+  const auto is_staged = [](std::int64_t cols, bool unaligned, bool fused_input,
+                            std::int64_t kilobytes) {
     return has_room_to_stage(rms_norm_config(1, cols, 2, 1), unaligned, fused_input,
                              kilobytes << 10);
   };
-  CHECK(parks(16384, false, false, 64));
-  CHECK(parks(12288, false, true, 64));
-  CHECK_FALSE(parks(16000, false, true, 64));
-  CHECK_FALSE(parks(10241, true, true, 64));
-  CHECK(parks(16384, true, true, 99));
-  CHECK(parks(8192, true, true, 64));
+  CHECK(is_staged(16384, false, false, 64));
+  CHECK(is_staged(12288, false, true, 64));
+  CHECK_FALSE(is_staged(16000, false, true, 64));
+  CHECK_FALSE(is_staged(10241, true, true, 64));
+  CHECK(is_staged(16384, true, true, 99));
+  CHECK(is_staged(8192, true, true, 64));
 }

@@ -13,10 +13,10 @@ namespace membound::cuda::tuning {
 inline std::string to_string(const RmsNormConfig& c) {
   static constexpr const char* kForms[] = {"warp", "block", "cluster", "streamed"};
   return std::string(kForms[static_cast<int>(c.form)]) +
-         " vecs=" + std::to_string(c.vectors_per_item) +
-         " fold=" + std::to_string(c.items_per_thread) + " threads=" + std::to_string(c.threads) +
-         " lanes=" + std::to_string(c.lanes) + " blocks=" + std::to_string(c.blocks_per_row) +
-         " groups=" + std::to_string(c.groups) +
+         " vectors_per_item=" + std::to_string(c.vectors_per_item) +
+         " items_per_thread=" + std::to_string(c.items_per_thread) +
+         " threads=" + std::to_string(c.threads) + " lanes=" + std::to_string(c.lanes) +
+         " blocks=" + std::to_string(c.blocks_per_row) + " groups=" + std::to_string(c.groups) +
          " segments=" + std::to_string(c.segments_per_group) +
          (c.overlap_launch ? " overlapped" : "");
 }

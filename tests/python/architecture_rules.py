@@ -12,7 +12,7 @@ from pathlib import Path
 
 SOURCE_FOLDERS = ("include", "cpp", "src", "tests", "examples", "benchmarks")
 CPP_SUFFIXES = (".hpp", ".cpp", ".cuh", ".cu")
-MAX_LINES = 400
+MAX_LINES = 800
 
 # One op has one stem; these files carry it.
 LAYERS = (
@@ -329,7 +329,7 @@ def frameworks_are_imported_late(root: Path) -> list[str]:
 
 @rule
 def files_are_short(root: Path) -> list[str]:
-    """A file that no longer fits a head is split by idea."""
+    """A file tells one story; beyond this it tells two."""
     found = []
     for path in sources(root, *SOURCE_FOLDERS, suffixes=(*CPP_SUFFIXES, ".py", ".pyi")):
         name = path.relative_to(root).as_posix()
@@ -348,6 +348,82 @@ def names_say_the_idea(root: Path) -> list[str]:
         for path in sources(root, *SOURCE_FOLDERS, suffixes=(*CPP_SUFFIXES, ".py"))
         if empty.search(path.stem)
     ]
+
+
+# Words that the field does not have, as patterns of identifiers and prose -> what it says instead.
+PRIVATE_WORDS = {
+    r"\bk?Beside(?!s)\w*|\bbeside_\w+|\bk?Third\b": "fused input",
+    r"\b\w*[Ff]ramed\w*|\bFrame\b": "bulk pipeline, 16-byte-aligned span",
+    r"\b\w*Teams?\b|\bteams?_?\b": "thread group",
+    r"\bkFold\w*|\bfold_of\b|\b[Uu]nfolded\b": "items per thread",
+    r"\b[Pp]arked\b|\bkPark\w*|\bunpark\w*": "staged in shared memory",
+    r"\bspares_quarter\b|\bkSpares\b": "tile three quarters full",
+    r"\bk?[Rr]oomy\w*": "low register pressure",
+    r"\bk?[Cc]rowded\b": "has a bias or a gate",
+    r"\bis_seldom\b|\bseldom met\b": "rare, uses the strided kernel",
+    r"\b(k|is_)?[Ee]veryday\w*": "common",
+    r"\bkAsked\b": "run time",
+    r"\b(start|settle|wait_for)_arrivals\b": "mbarrier",
+    r"\b(begin|start|wait)_overlapped\b": "pdl_wait, pdl_launch_dependents",
+    r"\boutlasting\w*": "evict_last",
+    r"\b\w*[Pp]ivot\w*": "variance shift",
+    r"\b(Found|Even|Walked)Places\b": "row pointers",
+    r"\bk?Roles\w*|\bin_roles\b|\broles_\w+": "block-specialised",
+    r"\b[Uu]pright\w*": "transposed",
+    r"\brun_by_memory\b|\bask_ahead\b|\b\w*around_(the_)?cache\b|\baround the cache\b": (
+        "tiled transpose, prefetch, non-temporal"
+    ),
+    r"\bforget_numbers\b": "compiler barrier",
+    r"\bHANDED_OVER\b|\bLaneTurns\b|\bNeighbourResult\b|\b(Ring|Register)Feed\b": (
+        "dispatch table, rotations, realigned store, pipeline"
+    ),
+    r"\b(that|which) starts? anywhere\b|\bstarts? anywhere\b": "unaligned",
+    r"\b(blocks|clusters) that stay\b": "persistent",
+}
+WORDED = ("cpp", "include", "src", "tests", "examples", "benchmarks", "docs", ".github")
+
+
+@rule
+def words_are_the_fields(root: Path) -> list[str]:
+    """A CUDA engineer reads any file without learning a word first."""
+    found = []
+    suffixes = (*CPP_SUFFIXES, ".py", ".pyi", ".toml", ".md")
+    paths = [*sources(root, *WORDED, suffixes=suffixes), *root.glob("*.md")]
+    for path in paths:
+        name = path.relative_to(root).as_posix()
+        if name.startswith(("benchmarks/results/", "tests/python/architecture_rules.py")):
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            found += [
+                f"{name}:{number}: {word.group()!r}; the field says {instead}"
+                for pattern, instead in PRIVATE_WORDS.items()
+                if (word := re.search(pattern, line))
+            ]
+    return found
+
+
+# A comment inside a function or a class says why in two lines; one before a kernel or a type says
+# what a block does, what sits in shared memory and what limits it. Public headers hold contracts.
+COMMENT_LINES = {True: 2, False: 6}
+
+
+@rule
+def comments_are_short(root: Path) -> list[str]:
+    """What takes longer to say is a document, or code that should say it."""
+    found = []
+    for path in sources(root, "cpp", "src"):
+        start = length = 0
+        for number, line in enumerate([*path.read_text().splitlines(), ""], 1):
+            if line.lstrip().startswith("//"):
+                start = start if length else number
+                length += 1
+                indented = line.startswith(" ")
+            elif length:
+                if length > COMMENT_LINES[indented]:
+                    name = path.relative_to(root).as_posix()
+                    found.append(f"{name}:{start}: a comment of {length} lines")
+                length = 0
+    return found
 
 
 @rule

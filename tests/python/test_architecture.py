@@ -94,6 +94,15 @@ BREACHES: dict[str, list[tuple[str, str | None]]] = {
         ("tests/python/utils.py", PYTHON),
         ("cpp/core/sum_v2.cpp", CPP),
     ],
+    "words_are_the_fields": [
+        ("cpp/cuda/norm/a.cuh", CPP + "#pragma once\nenum class Be{}side {{}};\n".format("")),
+        ("tests/python/a.py", PYTHON + "# rows that start any{}\n".format("where")),
+        ("README.md", "Every{} rows are fast.\n".format("day")),
+    ],
+    "comments_are_short": [
+        ("cpp/core/a.cpp", CPP + "void f() {\n" + "  // word\n" * 3 + "}\n"),
+        ("cpp/core/a.cpp", CPP + "int x;\n" + "// word\n" * 7 + "int y;\n"),
+    ],
     "nothing_left_undone": [
         ("src/membound/a.py", PYTHON + "# T{}DO: later\n".format("O")),
         ("cpp/core/a.cpp", CPP + 'auto p = "/{}/me/x";\n'.format("home")),

@@ -177,7 +177,7 @@ void embedding_backward(const EmbeddingGradientRow& row) {
     if (later != nullptr)
       prefetch_bytes<2>(later, first, first + (bytes < kPrefetched ? bytes : kPrefetched));
     copy_bytes(static_cast<const char*>(row.dy[0]) + first, static_cast<char*>(row.out) + first,
-               bytes, /*around_cache=*/false);
+               bytes, /*non_temporal=*/false);
     return;
   }
   switch (row.dtype) {

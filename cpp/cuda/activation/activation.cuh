@@ -178,7 +178,7 @@ struct ActivationOf<Activation::kGelu, T> {
     const A d = inverse_of_sum(t + G::kCentre), u = fma(d, -2 * G::kCentre, A(1));
     const A tail = product(d, sum_from<0>(u));
     const A slope = fma(t, -G::kDensity, tail);  // divided by the exponential; negative
-    if (underflow(gate < -G::kFar)) [[unlikely]] {
+    if (underflow(gate < -G::kSubnormalEdge)) [[unlikely]] {
       const A root = gate < -G::kEdge ? A(0) : sqrt_of_exp(-h, -rest);
       return {product(product(-t, tail), root), product(slope, root), root};
     }

@@ -20,7 +20,7 @@ from membound.torch._recording import dispatch_modes, dynamo_traces, refuse_grad
 
 # The dispatch table: the function that the extension calls for an op if a gradient is required,
 # if a tensor has no plain memory, or if torch traces a graph.
-HANDED_OVER: dict[str, Callable[..., Any]] = {}
+DISPATCH: dict[str, Callable[..., Any]] = {}
 RECORDED: set[str] = set()  # ops in the table that have a gradient
 
 # Calls with _NOT_IN_GRAPHS arguments never use an operator; those with _OUTSIDE record nothing.
@@ -73,7 +73,7 @@ def differentiable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[...
                     extension(*args, **kwargs)
                 raise
 
-        HANDED_OVER[op] = _dispatched(call, recorded, names, outputs)
+        DISPATCH[op] = _dispatched(call, recorded, names, outputs)
         return call
 
     return decorate
@@ -95,7 +95,7 @@ def traceable(*outputs: str) -> Callable[[Callable[..., Any]], Callable[..., Any
                 _check_tensor(op, names, args, kwargs)
             return extension(*args, **kwargs)
 
-        HANDED_OVER[op] = _dispatched(call, refusing, names, outputs, records=False)
+        DISPATCH[op] = _dispatched(call, refusing, names, outputs, records=False)
         return call
 
     return decorate
